@@ -1,0 +1,1 @@
+"""Programs that simulate private federated learning; run from the repository root."""

@@ -1,0 +1,40 @@
+"""Differentially private aggregation for TensorFlow Federated.
+
+The package is six layers, each of which may import only those above it:
+
+* `strategies`: matrix-mechanism strategies as plain data (NumPy, SciPy).
+* `accounting`: privacy events, accountants, calibration, ledgers, reports.
+* `noise`: streaming correlated noise as pure functions (TensorFlow).
+* `queries`: `DPQuery` implementations (TensorFlow Privacy).
+* `aggregators`: `tff.aggregators` factories (TensorFlow Federated).
+* `learning`: federated averaging processes and client sampling.
+
+Layers load on first use (PEP 562), so that `import tff_dp_aggregators` and the
+accounting programs start in a fraction of a second and never load TensorFlow.
+"""
+
+import importlib
+from typing import Any, List
+
+__version__ = '0.1.0'
+
+_LAYERS = (
+    'strategies',
+    'accounting',
+    'noise',
+    'queries',
+    'aggregators',
+    'learning',
+)
+
+__all__ = ['__version__', *_LAYERS]
+
+
+def __getattr__(name: str) -> Any:
+  if name in _LAYERS:
+    return importlib.import_module(f'{__name__}.{name}')
+  raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+
+
+def __dir__() -> List[str]:
+  return sorted(list(globals()) + list(_LAYERS))

@@ -1,0 +1,1 @@
+"""The aggregators layer."""
