@@ -1,1 +1,9 @@
-"""The aggregators layer."""
+"""`tff.aggregators` factories: private means to plug into a federated process."""
+
+from tff_dp_aggregators.aggregators.builders import banded
+from tff_dp_aggregators.aggregators.builders import gaussian
+from tff_dp_aggregators.aggregators.builders import tree
+from tff_dp_aggregators.aggregators.factory import DPMeanFactory
+from tff_dp_aggregators.aggregators.nonfinite import ZeroNonfiniteFactory
+
+__all__ = ['DPMeanFactory', 'ZeroNonfiniteFactory', 'banded', 'gaussian', 'tree']

@@ -1,1 +1,23 @@
-"""The queries layer."""
+"""`DPQuery` implementations: clip, sum, add noise, and say what it cost."""
+
+from tff_dp_aggregators.queries.banded import BandedMatrixFactorizationQuery
+from tff_dp_aggregators.queries.dp_query import DPQuery
+from tff_dp_aggregators.queries.dp_query import NormalizedQuery
+from tff_dp_aggregators.queries.dp_query import SumAggregationDPQuery
+from tff_dp_aggregators.queries.gaussian import GaussianSumQuery
+from tff_dp_aggregators.queries.matrix_mechanism import GlobalState
+from tff_dp_aggregators.queries.matrix_mechanism import MatrixMechanismQuery
+from tff_dp_aggregators.queries.tree import TreeCumulativeSumQuery
+from tff_dp_aggregators.queries.tree import TreeResidualSumQuery
+
+__all__ = [
+    'BandedMatrixFactorizationQuery',
+    'DPQuery',
+    'GaussianSumQuery',
+    'GlobalState',
+    'MatrixMechanismQuery',
+    'NormalizedQuery',
+    'SumAggregationDPQuery',
+    'TreeCumulativeSumQuery',
+    'TreeResidualSumQuery',
+]

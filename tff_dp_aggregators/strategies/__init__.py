@@ -1,1 +1,27 @@
-"""The strategies layer."""
+"""Correlated-noise strategies as plain data: sensitivity, error, serialisation.
+
+A strategy is the matrix `C` of a matrix mechanism `A = B C`; see
+`tff_dp_aggregators.strategies.strategy`. Nothing here imports TensorFlow.
+"""
+
+from tff_dp_aggregators.strategies import participation
+from tff_dp_aggregators.strategies import strategy
+from tff_dp_aggregators.strategies import toeplitz
+from tff_dp_aggregators.strategies import tree
+from tff_dp_aggregators.strategies.participation import Participation
+from tff_dp_aggregators.strategies.strategy import Strategy
+from tff_dp_aggregators.strategies.toeplitz import BandedToeplitz
+from tff_dp_aggregators.strategies.toeplitz import Identity
+from tff_dp_aggregators.strategies.tree import BinaryTree
+
+__all__ = [
+    'BandedToeplitz',
+    'BinaryTree',
+    'Identity',
+    'Participation',
+    'Strategy',
+    'participation',
+    'strategy',
+    'toeplitz',
+    'tree',
+]

@@ -1,0 +1,172 @@
+"""Privacy events: what a mechanism did, as inert data.
+
+Every mechanism of this package describes itself with `dp_accounting` events that any
+accountant can read:
+
+* A whole run of a matrix mechanism is one `GaussianDpEvent` whose noise multiplier is
+  the *effective* one, `noise_multiplier / sens(C)`.
+* One round of it is a `GaussianDpEvent` as well, with the noise multiplier that makes
+  the events of rounds 0 to t compose to exactly the Gaussian released up to round t:
+  `noise_multiplier / sqrt(sens^2(C_t) - sens^2(C_{t-1}))`. A round that adds nothing
+  to the worst case has an infinite one.
+
+This module does not interpret events beyond Gaussians; `accountants` does.
+"""
+
+import math
+from typing import Any, Dict, Iterator, Optional, Tuple
+
+import dp_accounting
+import numpy as np
+
+from tff_dp_aggregators import strategies
+
+
+def check_noise_multiplier(noise_multiplier: float) -> float:
+  """Returns it as a float, or raises ValueError unless finite and >= 0."""
+  if not (noise_multiplier >= 0 and math.isfinite(noise_multiplier)):
+    raise ValueError(
+        'noise_multiplier must be finite and not negative (0 adds no noise and gives '
+        f'no privacy); got {noise_multiplier}.'
+    )
+  return float(noise_multiplier)
+
+
+def run_event(
+    strategy: strategies.Strategy,
+    participation: Optional[strategies.Participation],
+    noise_multiplier: float,
+) -> dp_accounting.DpEvent:
+  """The event of all rounds of a matrix mechanism.
+
+  Args:
+    strategy: Its strategy matrix C.
+    participation: Who may take part when; `None` means a single participation.
+    noise_multiplier: Standard deviation of z over the clip norm.
+
+  Returns:
+    A `GaussianDpEvent` with the effective noise multiplier, or `NonPrivateDpEvent`
+    if `noise_multiplier` is 0.
+
+  Raises:
+    ValueError: If the sensitivity is not known, or `noise_multiplier` is out of range.
+
+  Example:
+    >>> event = run_event(
+    ...     strategies.Identity(8), strategies.Participation(8, 2), 6.0)
+    >>> event.noise_multiplier  # Four participations: 6 / sqrt(4).
+    3.0
+  """
+  noise_multiplier = check_noise_multiplier(noise_multiplier)
+  sensitivity = strategy.sensitivity(participation)
+  if noise_multiplier == 0:
+    return dp_accounting.NonPrivateDpEvent()
+  return dp_accounting.GaussianDpEvent(noise_multiplier / sensitivity)
+
+
+def round_noise_multipliers(
+    strategy: strategies.Strategy,
+    participation: Optional[strategies.Participation],
+    noise_multiplier: float,
+) -> Tuple[np.ndarray, np.ndarray]:
+  """Noise multipliers of each round's event, and of all events so far together.
+
+  Args:
+    strategy: As for `run_event`.
+    participation: As for `run_event`.
+    noise_multiplier: As for `run_event`.
+
+  Returns:
+    Two float64 arrays of shape [num_rounds]. The first holds each round's own noise
+    multiplier, infinite where the round adds nothing to the worst case; the second
+    the effective noise multiplier of rounds 0 to t, non-increasing.
+
+  Raises:
+    ValueError: As `run_event`.
+  """
+  noise_multiplier = check_noise_multiplier(noise_multiplier)
+  so_far = strategy.sensitivity_squared_by_round(participation)
+  added = np.diff(so_far, prepend=0.0)
+  each = np.full(len(added), np.inf)
+  np.divide(noise_multiplier, np.sqrt(added), out=each, where=added > 0)
+  return each, noise_multiplier / np.sqrt(so_far)
+
+
+def simplify(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
+  """An equivalent event with plain floats that every accountant can read.
+
+  Composed Gaussians become one, by adding up `1 / noise_multiplier^2`; infinite noise
+  becomes `NoOpDpEvent` and none `NonPrivateDpEvent`. Everything else is kept.
+
+  Example:
+    >>> gaussian = dp_accounting.GaussianDpEvent
+    >>> simplify(dp_accounting.ComposedDpEvent([gaussian(2.0)] * 4))
+    GaussianDpEvent(noise_multiplier=1.0)
+  """
+  precision = 0.0
+  others = []
+  for leaf, count in _leaves(event, 1):
+    if isinstance(leaf, dp_accounting.NoOpDpEvent) or count == 0:
+      continue
+    if isinstance(leaf, dp_accounting.GaussianDpEvent):
+      noise_multiplier = float(leaf.noise_multiplier)
+      if not noise_multiplier >= 0:
+        raise ValueError(f'the noise multiplier of {leaf} is negative or NaN.')
+      if noise_multiplier == 0:
+        return dp_accounting.NonPrivateDpEvent()
+      precision += count / noise_multiplier**2
+    elif isinstance(leaf, dp_accounting.NonPrivateDpEvent):
+      return leaf
+    elif count == 1:
+      others.append(leaf)
+    else:
+      others.append(dp_accounting.SelfComposedDpEvent(leaf, count))
+  if precision:
+    others.append(dp_accounting.GaussianDpEvent(1 / math.sqrt(precision)))
+  if not others:
+    return dp_accounting.NoOpDpEvent()
+  return others[0] if len(others) == 1 else dp_accounting.ComposedDpEvent(others)
+
+
+def _leaves(
+    event: dp_accounting.DpEvent, count: int
+) -> Iterator[Tuple[dp_accounting.DpEvent, int]]:
+  if isinstance(event, dp_accounting.ComposedDpEvent):
+    for sub_event in event.events:
+      yield from _leaves(sub_event, count)
+  elif isinstance(event, dp_accounting.SelfComposedDpEvent):
+    yield from _leaves(event.event, count * int(event.count))
+  else:
+    yield event, count
+
+
+def to_json(event: dp_accounting.DpEvent) -> Dict[str, Any]:
+  """A round's event as JSON-ready values: Gaussian, none, or not private.
+
+  Raises:
+    ValueError: If the event does not simplify to one of these.
+  """
+  event = simplify(event)
+  if isinstance(event, dp_accounting.GaussianDpEvent):
+    return {'type': 'GaussianDpEvent', 'noise_multiplier': event.noise_multiplier}
+  if isinstance(event, (dp_accounting.NoOpDpEvent, dp_accounting.NonPrivateDpEvent)):
+    return {'type': type(event).__name__}
+  raise ValueError(f'only Gaussian events can be written to a ledger, got {event}.')
+
+
+def from_json(data: Dict[str, Any]) -> dp_accounting.DpEvent:
+  """Reads what `to_json` wrote.
+
+  Raises:
+    ValueError: If `data` is none of the three events.
+  """
+  kind = data.get('type')
+  if kind == 'GaussianDpEvent':
+    return dp_accounting.GaussianDpEvent(
+        check_noise_multiplier(data['noise_multiplier'])
+    )
+  if kind == 'NoOpDpEvent':
+    return dp_accounting.NoOpDpEvent()
+  if kind == 'NonPrivateDpEvent':
+    return dp_accounting.NonPrivateDpEvent()
+  raise ValueError(f'unknown event type {kind!r} in {data}.')

@@ -1,0 +1,193 @@
+"""One function for each mechanism: from its numbers to a TFF factory."""
+
+from typing import Any, Optional
+
+import tensorflow_federated as tff
+
+from tff_dp_aggregators import queries
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.aggregators import factory
+
+_Factory = tff.aggregators.UnweightedAggregationFactory
+
+
+def gaussian(
+    clip_norm: float,
+    noise_multiplier: float,
+    clients_per_round: float,
+    *,
+    num_rounds: Optional[int] = None,
+    min_separation: int = 1,
+    max_participations: Optional[int] = None,
+    seed: Optional[int] = None,
+    record_aggregation_factory: Optional[_Factory] = None,
+) -> factory.DPMeanFactory:
+  """Independent Gaussian noise in every round (DP-FedAvg, arXiv:1710.06963).
+
+  Args:
+    clip_norm: L2 bound of one client's contribution to one round.
+    noise_multiplier: Standard deviation of the noise of the *sum* over `clip_norm`.
+    clients_per_round: Denominator of the mean.
+    num_rounds: Rounds planned for. `None` serves any number and assumes that a
+      client may take part in all of them.
+    min_separation: Smallest difference of two rounds of one client.
+    max_participations: Most rounds of one client; `None` for as many as fit.
+    seed: Reproducible noise, for simulations; `None` for secret noise.
+    record_aggregation_factory: Sums the clipped values; `None` for
+      `tff.aggregators.SumFactory`.
+
+  Returns:
+    An unweighted aggregation factory.
+
+  Raises:
+    ValueError: If a number is out of range, or a participation limit is given
+      without `num_rounds`.
+
+  Example:
+    >>> aggregator = gaussian(clip_norm=0.5, noise_multiplier=1.0, clients_per_round=100)
+    >>> import numpy as np
+    >>> process = aggregator.create(tff.TensorType(np.float32, [10]))
+    >>> state = process.initialize()
+  """
+  participation = None
+  if num_rounds is not None:
+    participation = strategies.Participation(
+        num_rounds, min_separation, max_participations
+    )
+  elif min_separation != 1 or max_participations is not None:
+    raise ValueError(
+        'min_separation and max_participations need num_rounds as well: they limit '
+        'a client within a planned number of rounds.'
+    )
+
+  def build_query(record_specs: Any) -> queries.GaussianSumQuery:
+    return queries.GaussianSumQuery(
+        participation,
+        clip_norm=clip_norm,
+        noise_multiplier=noise_multiplier,
+        record_specs=record_specs,
+        seed=seed,
+    )
+
+  return factory.DPMeanFactory(
+      build_query, clients_per_round, record_aggregation_factory
+  )
+
+
+def tree(
+    clip_norm: float,
+    noise_multiplier: float,
+    clients_per_round: float,
+    *,
+    num_rounds: int,
+    min_separation: int = 1,
+    max_participations: Optional[int] = None,
+    honaker: bool = True,
+    seed: Optional[int] = None,
+    record_aggregation_factory: Optional[_Factory] = None,
+) -> factory.DPMeanFactory:
+  """Tree-aggregation noise (DP-FTRL, arXiv:2103.00039), without restarts.
+
+  Args:
+    clip_norm: L2 bound of one client's contribution to one round.
+    noise_multiplier: Standard deviation of a tree node's noise over `clip_norm`.
+    clients_per_round: Denominator of the mean.
+    num_rounds: Rounds planned for; one more is an error.
+    min_separation: Smallest difference of two rounds of one client.
+    max_participations: Most rounds of one client; `None` for as many as fit.
+    honaker: Honaker's estimator, with less noise, or the plain one, with less state.
+    seed: Reproducible noise, for simulations; `None` for secret noise.
+    record_aggregation_factory: Sums the clipped values; `None` for
+      `tff.aggregators.SumFactory`.
+
+  Returns:
+    An unweighted aggregation factory.
+
+  Raises:
+    ValueError: If a number is out of range.
+
+  Example:
+    >>> aggregator = tree(clip_norm=0.3, noise_multiplier=7.0, clients_per_round=6500,
+    ...     num_rounds=2000, min_separation=314, max_participations=6)
+    >>> round(aggregator.effective_noise_multiplier, 4)
+    0.7876
+  """
+  participation = strategies.Participation(
+      num_rounds, min_separation, max_participations
+  )
+
+  def build_query(record_specs: Any) -> queries.TreeResidualSumQuery:
+    return queries.TreeResidualSumQuery(
+        participation,
+        clip_norm=clip_norm,
+        noise_multiplier=noise_multiplier,
+        record_specs=record_specs,
+        honaker=honaker,
+        seed=seed,
+    )
+
+  return factory.DPMeanFactory(
+      build_query, clients_per_round, record_aggregation_factory
+  )
+
+
+def banded(
+    clip_norm: float,
+    noise_multiplier: float,
+    clients_per_round: float,
+    *,
+    num_rounds: int,
+    min_separation: int = 1,
+    max_participations: Optional[int] = None,
+    num_bands: Optional[int] = None,
+    seed: Optional[int] = None,
+    record_aggregation_factory: Optional[_Factory] = None,
+) -> factory.DPMeanFactory:
+  """Banded matrix factorization noise (arXiv:2306.08153).
+
+  Args:
+    clip_norm: L2 bound of one client's contribution to one round.
+    noise_multiplier: Standard deviation of z over `clip_norm`.
+    clients_per_round: Denominator of the mean.
+    num_rounds: Rounds planned for; one more is an error.
+    min_separation: Smallest difference of two rounds of one client.
+    max_participations: Most rounds of one client; `None` for as many as fit.
+    num_bands: Bands of the strategy, the square-root coefficients cut off there; the
+      state carries `num_bands - 1` copies of the value. `None` means
+      `min_separation`, up to which bands cost no sensitivity.
+    seed: Reproducible noise, for simulations; `None` for secret noise.
+    record_aggregation_factory: Sums the clipped values; `None` for
+      `tff.aggregators.SumFactory`.
+
+  Returns:
+    An unweighted aggregation factory.
+
+  Raises:
+    ValueError: If a number is out of range.
+
+  Example:
+    >>> aggregator = banded(clip_norm=0.3, noise_multiplier=2.0, clients_per_round=100,
+    ...     num_rounds=100, min_separation=25)
+    >>> round(aggregator.effective_noise_multiplier, 4)  # Four participations.
+    1.0
+  """
+  participation = strategies.Participation(
+      num_rounds, min_separation, max_participations
+  )
+  if num_bands is None:
+    num_bands = min(min_separation, num_rounds)
+  strategy = strategies.BandedToeplitz.square_root(num_rounds, num_bands)
+
+  def build_query(record_specs: Any) -> queries.BandedMatrixFactorizationQuery:
+    return queries.BandedMatrixFactorizationQuery(
+        strategy,
+        participation,
+        clip_norm=clip_norm,
+        noise_multiplier=noise_multiplier,
+        record_specs=record_specs,
+        seed=seed,
+    )
+
+  return factory.DPMeanFactory(
+      build_query, clients_per_round, record_aggregation_factory
+  )

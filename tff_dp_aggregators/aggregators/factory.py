@@ -1,0 +1,152 @@
+"""The factory that turns a query into a TFF aggregation process."""
+
+from typing import Any, Callable, List, Optional
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_dp_aggregators import queries
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.aggregators import nonfinite
+
+# What TFF's runtime carries in one call; above, it fails or, from 2 GB on, retries
+# for ever without an error.
+_MAX_STATE_BYTES = 1_895_825_408
+
+
+class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
+  """Differentially private mean with a fixed denominator.
+
+  The process clips each client's value, sums, adds the mechanism's noise, and divides
+  by `clients_per_round`, however many clients reported: a denominator that depended
+  on data would need noise of its own.
+
+  Its state is a `tff` DP aggregator state in which
+  `tff.aggregators.differential_privacy.extract_dp_event_from_state` finds the event
+  of the last round. Its measurements hold `nonfinite_count`, and under
+  `dp_query_metrics` the rounds served, the clip norm, the noise multiplier and the
+  effective noise multiplier of all rounds so far.
+
+  The state holds the key of the noise: keep checkpoints as safe as the data, and do
+  not run a round again from an old state with other clients, which would add the same
+  noise to different data.
+  """
+
+  def __init__(
+      self,
+      build_query: Callable[[Any], queries.MatrixMechanismQuery],
+      clients_per_round: float,
+      record_aggregation_factory: Optional[
+          tff.aggregators.UnweightedAggregationFactory
+      ] = None,
+      count_sum_factory: Optional[tff.aggregators.UnweightedAggregationFactory] = None,
+  ):
+    """Initializes the factory.
+
+    Args:
+      build_query: Makes the query from the specs of a record.
+      clients_per_round: The denominator, normally the size of the cohort asked for.
+      record_aggregation_factory: Sums the clipped records; `None` means
+        `tff.aggregators.SumFactory`. It must not make a record longer.
+      count_sum_factory: Sums the counts of non-finite values, likewise.
+
+    Raises:
+      TypeError: If an aggregation factory is not unweighted.
+      ValueError: If `clients_per_round` is not positive, or the query refuses its
+        arguments.
+    """
+    if not clients_per_round > 0:
+      raise ValueError(f'clients_per_round must be positive; got {clients_per_round}.')
+    if record_aggregation_factory is None:
+      record_aggregation_factory = tff.aggregators.SumFactory()
+    nonfinite.check_unweighted('record_aggregation_factory', record_aggregation_factory)
+    self._build_query = build_query
+    self._clients_per_round = float(clients_per_round)
+    self._record_aggregation_factory = record_aggregation_factory
+    self._count_sum_factory = count_sum_factory
+    # Made for a scalar: bad arguments are refused here, before any model is known.
+    self._query = build_query(tf.TensorSpec([], tf.float32))
+
+  @property
+  def clients_per_round(self) -> float:
+    """The denominator."""
+    return self._clients_per_round
+
+  @property
+  def strategy(self) -> strategies.Strategy:
+    """Strategy matrix C of the mechanism."""
+    return self._query.strategy
+
+  @property
+  def participation(self) -> strategies.Participation:
+    """What the privacy analysis assumes of clients; theirs to enforce who call."""
+    return self._query.participation
+
+  @property
+  def clip_norm(self) -> float:
+    """L2 bound of one client's contribution to one round."""
+    return self._query.clip_norm
+
+  @property
+  def noise_multiplier(self) -> float:
+    """Standard deviation of z over the clip norm."""
+    return self._query.noise_multiplier
+
+  @property
+  def effective_noise_multiplier(self) -> float:
+    """`noise_multiplier / sens(C)` of all rounds together."""
+    return self._query.effective_noise_multiplier
+
+  def create(self, value_type: Any) -> tff.templates.AggregationProcess:
+    """Creates the process.
+
+    Args:
+      value_type: Type of a client's value: float32 or float64 tensors of known shape.
+
+    Raises:
+      TypeError: If a tensor of it has another dtype.
+      ValueError: If a shape is not known, or the state would be too large for TFF.
+    """
+    query = self._build_query(_record_specs(value_type))
+    self._check_state_size(query)
+    mean = queries.NormalizedQuery(query, denominator=self._clients_per_round)
+    return nonfinite.ZeroNonfiniteFactory(
+        tff.aggregators.DifferentiallyPrivateFactory(
+            mean, self._record_aggregation_factory
+        ),
+        self._count_sum_factory,
+    ).create(value_type)
+
+  def _check_state_size(self, query: queries.MatrixMechanismQuery) -> None:
+    initial = tff.tensorflow.computation(query.initial_global_state)
+    num_bytes = _num_bytes(initial.type_signature.result)
+    if num_bytes > _MAX_STATE_BYTES:
+      buffers = query.strategy.noise_buffers
+      raise ValueError(
+          f'the noise of this mechanism needs a state of {num_bytes / 1e9:.2f} GB '
+          f'({buffers} buffers of the size of the value), but TFF carries at most '
+          f'{_MAX_STATE_BYTES / 1e9:.2f} GB between rounds. Use fewer bands, the '
+          'tree with honaker=False, or the Gaussian mechanism, which need fewer '
+          'buffers or none.'
+      )
+
+
+def _record_specs(value_type: Any) -> Any:
+  """The tensor specs of a value as a TensorFlow computation will see it."""
+  seen: List[Any] = []
+
+  @tff.tensorflow.computation(value_type)
+  def look(value: Any) -> Any:
+    seen.append(tf.nest.map_structure(tf.TensorSpec.from_tensor, value))
+    return value
+
+  del look
+  return seen[0]
+
+
+def _num_bytes(value_type: Any) -> int:
+  """Size of a TFF type made of tensors of known shapes."""
+  if isinstance(value_type, tff.TensorType):
+    dtype = tf.as_dtype(value_type.dtype)
+    return dtype.size * (tf.TensorShape(value_type.shape).num_elements() or 0)
+  return sum(_num_bytes(value_type[i]) for i in range(len(value_type)))

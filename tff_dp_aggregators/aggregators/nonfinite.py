@@ -1,0 +1,114 @@
+"""Counting clients whose update is NaN or infinite, and zeroing it.
+
+The count is exact, not differentially private: it is for whoever runs the training,
+like the clients' own metrics, and must not be released with the model.
+"""
+
+import collections
+from typing import Any, Optional
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_dp_aggregators.queries import clipping
+
+# Name of the count in a process's measurements.
+NONFINITE_COUNT = 'nonfinite_count'
+
+
+class ZeroNonfiniteFactory(tff.aggregators.UnweightedAggregationFactory):
+  """Zeroes non-finite values before an inner aggregation, and counts them.
+
+  A client with any NaN or infinity in its value contributes zeros instead. The
+  measurements are those of the inner aggregation with `nonfinite_count` added.
+
+  (`tff.aggregators.zeroing_factory` compares norms, which NaN escapes.)
+  """
+
+  def __init__(
+      self,
+      inner: tff.aggregators.UnweightedAggregationFactory,
+      count_sum_factory: Optional[tff.aggregators.UnweightedAggregationFactory] = None,
+  ):
+    """Initializes the factory.
+
+    Args:
+      inner: What aggregates the values.
+      count_sum_factory: What adds up the counts, int32 scalars; `None` means
+        `tff.aggregators.SumFactory`. Pass a secure sum where the records are summed
+        securely.
+
+    Raises:
+      TypeError: If an argument is not an unweighted aggregation factory.
+    """
+    if count_sum_factory is None:
+      count_sum_factory = tff.aggregators.SumFactory()
+    for name, value in (('inner', inner), ('count_sum_factory', count_sum_factory)):
+      check_unweighted(name, value)
+    self._inner = inner
+    self._count_sum_factory = count_sum_factory
+
+  def create(self, value_type: Any) -> tff.templates.AggregationProcess:
+    """Creates the process for values of `value_type`, a structure of floats."""
+    inner = self._inner.create(value_type)
+    count_sum = self._count_sum_factory.create(tff.TensorType(tf.int32.as_numpy_dtype))
+
+    @tff.tensorflow.computation(value_type)
+    def zero_and_count(value: Any) -> Any:
+      kept, finite = clipping.zero_unless_finite(value)
+      return kept, tf.cast(tf.logical_not(finite), tf.int32)
+
+    @tff.federated_computation
+    def init_fn() -> Any:
+      return tff.federated_zip((inner.initialize(), count_sum.initialize()))
+
+    @tff.federated_computation(
+        init_fn.type_signature.result,
+        tff.FederatedType(value_type, tff.CLIENTS),
+    )
+    def next_fn(state: Any, value: Any) -> Any:
+      inner_state, count_state = state
+      value, is_nonfinite = tff.federated_map(zero_and_count, value)
+      output = inner.next(inner_state, value)
+      count = count_sum.next(count_state, is_nonfinite)
+      return tff.templates.MeasuredProcessOutput(
+          tff.federated_zip((output.state, count.state)),
+          output.result,
+          add_nonfinite_count(output.measurements, count.result),
+      )
+
+    return tff.templates.AggregationProcess(init_fn, next_fn)
+
+
+def check_unweighted(name: str, value: Any) -> None:
+  """Raises TypeError unless `value` is an unweighted aggregation factory."""
+  if not isinstance(value, tff.aggregators.UnweightedAggregationFactory):
+    raise TypeError(
+        f'{name} must be a tff.aggregators.UnweightedAggregationFactory, got '
+        f'{type(value).__name__}.'
+    )
+
+
+def add_nonfinite_count(measurements: Any, count: Any) -> Any:
+  """Adds a count to measurements, inside a federated computation.
+
+  Args:
+    measurements: Measurements at the server.
+    count: int32 scalar at the server.
+
+  Returns:
+    The measurements as an ordered dict in which `nonfinite_count` is `count`, plus
+    what stood there before. Measurements without names go under `aggregation`.
+  """
+
+  @tff.tensorflow.computation(
+      measurements.type_signature.member, count.type_signature.member
+  )
+  def merge(measured: Any, counted: Any) -> Any:
+    if not isinstance(measured, collections.abc.Mapping):
+      measured = {'aggregation': measured} if tf.nest.flatten(measured) else {}
+    merged = collections.OrderedDict(measured)
+    merged[NONFINITE_COUNT] = counted + merged.get(NONFINITE_COUNT, 0)
+    return merged
+
+  return tff.federated_map(merge, (measurements, count))

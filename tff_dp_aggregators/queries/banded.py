@@ -1,0 +1,56 @@
+"""Banded matrix factorization: noise that later rounds partly take back."""
+
+from typing import Any, Optional
+
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.queries import matrix_mechanism
+
+
+class BandedMatrixFactorizationQuery(matrix_mechanism.MatrixMechanismQuery):
+  """Sums with the noise `C^-1 z` of a banded strategy (2306.08153).
+
+  Example:
+    >>> import tensorflow as tf
+    >>> strategy = strategies.BandedToeplitz.square_root(num_rounds=100, num_bands=20)
+    >>> query = BandedMatrixFactorizationQuery(
+    ...     strategy, strategies.Participation(num_rounds=100, min_separation=20),
+    ...     clip_norm=1.0, noise_multiplier=3.0, record_specs=tf.TensorSpec([3]))
+    >>> round(query.effective_noise_multiplier, 4)  # Five participations: 3 / sqrt(5).
+    1.3416
+  """
+
+  def __init__(
+      self,
+      strategy: strategies.BandedToeplitz,
+      participation: Optional[strategies.Participation] = None,
+      *,
+      clip_norm: float,
+      noise_multiplier: float,
+      record_specs: Any,
+      seed: Optional[int] = None,
+  ):
+    """Initializes the query; arguments and errors as for `MatrixMechanismQuery`.
+
+    Args:
+      strategy: Banded strategy matrix C.
+      participation: Who may take part when; `None` means a single participation.
+      clip_norm: L2 bound of one record.
+      noise_multiplier: Standard deviation of z over `clip_norm`.
+      record_specs: Structure of float tensor specs like a record.
+      seed: Makes the noise reproducible, for simulations.
+
+    Raises:
+      TypeError: If the strategy is not banded.
+    """
+    if not isinstance(strategy, strategies.BandedToeplitz):
+      raise TypeError(
+          f'strategy must be a BandedToeplitz, got {type(strategy).__name__}.'
+      )
+    super().__init__(
+        strategy,
+        participation,
+        clip_norm=clip_norm,
+        noise_multiplier=noise_multiplier,
+        record_specs=record_specs,
+        seed=seed,
+    )

@@ -1,0 +1,75 @@
+"""The Gaussian sum: independent noise in every round (DP-FedAvg)."""
+
+from typing import Any, Optional
+
+import tensorflow as tf
+
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.queries import matrix_mechanism
+
+
+class GaussianSumQuery(matrix_mechanism.MatrixMechanismQuery):
+  """Clips records, sums them and adds independent Gaussian noise (1710.06963).
+
+  The identity strategy: with `participation`, rounds in which a client cannot take
+  part cost it nothing.
+
+  Example:
+    >>> query = GaussianSumQuery(
+    ...     strategies.Participation(num_rounds=10, min_separation=5),
+    ...     clip_norm=1.0, noise_multiplier=2.0, record_specs=tf.TensorSpec([3]))
+    >>> state = query.initial_global_state()
+    >>> params = query.derive_sample_params(state)
+    >>> sample = query.initial_sample_state()
+    >>> for record in [[3.0, 0.0, 4.0], [0.0, 0.5, 0.0]]:
+    ...   sample = query.accumulate_record(params, sample, tf.constant(record))
+    >>> sample.numpy().round(3).tolist()
+    [0.6000000238418579, 0.5, 0.800000011920929]
+    >>> noised, state, event = query.get_noised_result(sample, state)
+    >>> float(event.noise_multiplier)
+    2.0
+  """
+
+  def __init__(
+      self,
+      participation: Optional[strategies.Participation] = None,
+      *,
+      clip_norm: float,
+      noise_multiplier: float,
+      record_specs: Any,
+      seed: Optional[int] = None,
+  ):
+    """Initializes the query; arguments and errors as for `MatrixMechanismQuery`.
+
+    Args:
+      participation: Who may take part when, and for how many rounds. `None` assumes
+        that a client may take part in every round, and serves any number of them.
+      clip_norm: L2 bound of one record.
+      noise_multiplier: Standard deviation of the noise over `clip_norm`.
+      record_specs: Structure of float tensor specs like a record.
+      seed: Makes the noise reproducible, for simulations.
+    """
+    self._unlimited = participation is None
+    super().__init__(
+        strategies.Identity(participation.num_rounds if participation else 1),
+        participation,
+        clip_norm=clip_norm,
+        noise_multiplier=noise_multiplier,
+        record_specs=record_specs,
+        seed=seed,
+    )
+
+  # Without a participation, one round is all that is planned for, and again.
+
+  def _check_round(self, this_round: tf.Tensor) -> tf.Tensor:
+    return this_round if self._unlimited else super()._check_round(this_round)
+
+  def _noise_multiplier_of(self, this_round: tf.Tensor) -> tf.Tensor:
+    if not self._unlimited:
+      return super()._noise_multiplier_of(this_round)
+    return tf.constant(self._noise_multiplier, tf.float64)
+
+  def _effective_noise_multiplier_after(self, rounds: tf.Tensor) -> tf.Tensor:
+    if not self._unlimited:
+      return super()._effective_noise_multiplier_after(rounds)
+    return self._noise_multiplier / tf.sqrt(tf.cast(rounds, tf.float64))

@@ -1,0 +1,132 @@
+"""Participation schemas: in which rounds one client may take part.
+
+Sensitivity is always sensitivity *under a participation schema*; this module is
+the one place where its parameters are checked and where the two conventions for
+separation are translated into each other.
+
+**Separation.** `min_separation` is a difference of rounds: two rounds `r1 < r2` of
+one client satisfy `r2 - r1 >= min_separation`. The DP-FTRL accountant of TF Privacy
+counts the rounds *between* two participations instead (`r2 - r1 - 1`); convert with
+`Participation.from_rounds_between`.
+"""
+
+import dataclasses
+import itertools
+import operator
+from typing import Any, Iterator, Optional, Tuple
+
+
+def check_positive_int(name: str, value: Any) -> int:
+  """Returns `value` as an int, or raises if it is not a positive whole number.
+
+  Args:
+    name: The argument's name, for the message.
+    value: What the caller passed.
+
+  Raises:
+    TypeError: If `value` is not a whole number (a bool is not one).
+    ValueError: If `value` is less than 1.
+  """
+  if isinstance(value, bool):
+    raise TypeError(f'{name} must be a whole number, got {value!r}.')
+  try:
+    value = operator.index(value)
+  except TypeError as e:
+    raise TypeError(
+        f'{name} must be a whole number, got {value!r} ({type(value).__name__}).'
+    ) from e
+  if value < 1:
+    raise ValueError(f'{name} must be at least 1, got {value}.')
+  return value
+
+
+@dataclasses.dataclass(frozen=True)
+class Participation:
+  """Who may take part when: the (k, b)-min-separation schema of arXiv:2306.08153.
+
+  Rounds are numbered from 0 to `num_rounds - 1`. One client takes part in at most
+  `max_participations` of them, any two of which differ by at least `min_separation`.
+
+  Attributes:
+    num_rounds: Rounds in all, n.
+    min_separation: Smallest difference b of two rounds of one client. 1 allows every
+      round.
+    max_participations: Most rounds k of one client. `None` stands for as many as
+      `min_separation` leaves possible; the attribute then holds that number. A
+      number above it is kept as given; `possible_participations` tells what can
+      really happen.
+
+  Example:
+    >>> participation = Participation(num_rounds=100, min_separation=30)
+    >>> participation.possible_participations
+    4
+    >>> participation.rounds
+    (0, 30, 60, 90)
+  """
+
+  num_rounds: int
+  min_separation: int = 1
+  max_participations: Optional[int] = None
+
+  def __post_init__(self) -> None:
+    for name in ('num_rounds', 'min_separation'):
+      object.__setattr__(self, name, check_positive_int(name, getattr(self, name)))
+    if self.max_participations is None:
+      object.__setattr__(self, 'max_participations', self._fitting)
+    object.__setattr__(
+        self,
+        'max_participations',
+        check_positive_int('max_participations', self.max_participations),
+    )
+
+  @classmethod
+  def single(cls, num_rounds: int) -> 'Participation':
+    """Each client takes part in at most one round."""
+    return cls(num_rounds, min_separation=1, max_participations=1)
+
+  @classmethod
+  def from_rounds_between(
+      cls,
+      num_rounds: int,
+      rounds_between: int,
+      max_participations: Optional[int] = None,
+  ) -> 'Participation':
+    """The schema stated as TF Privacy's DP-FTRL accountant states it.
+
+    Args:
+      num_rounds: Rounds in all.
+      rounds_between: Smallest number of rounds strictly between two rounds of one
+        client; `min_separation` is one more.
+      max_participations: As in the constructor.
+
+    Raises:
+      ValueError: If `rounds_between` is negative.
+    """
+    if rounds_between < 0:
+      raise ValueError(f'rounds_between must be at least 0, got {rounds_between}.')
+    return cls(num_rounds, rounds_between + 1, max_participations)
+
+  @property
+  def _fitting(self) -> int:
+    return -(-self.num_rounds // self.min_separation)
+
+  @property
+  def possible_participations(self) -> int:
+    """The most rounds in which one client can really take part."""
+    assert self.max_participations is not None  # Set by __post_init__.
+    return min(self.max_participations, self._fitting)
+
+  @property
+  def rounds(self) -> Tuple[int, ...]:
+    """The earliest, densest pattern the schema allows: 0, b, 2b, ..."""
+    return tuple(m * self.min_separation for m in range(self.possible_participations))
+
+  def patterns(self) -> Iterator[Tuple[int, ...]]:
+    """Yields every pattern of rounds the schema allows, for brute-force checks.
+
+    The number of patterns grows exponentially with `num_rounds`.
+    """
+    for count in range(self.possible_participations + 1):
+      for rounds in itertools.combinations(range(self.num_rounds), count):
+        if all(b - a >= self.min_separation for a, b in zip(rounds, rounds[1:])):
+          yield rounds
