@@ -4,6 +4,14 @@ from tff_dp_aggregators.aggregators.builders import banded
 from tff_dp_aggregators.aggregators.builders import gaussian
 from tff_dp_aggregators.aggregators.builders import tree
 from tff_dp_aggregators.aggregators.factory import DPMeanFactory
+from tff_dp_aggregators.aggregators.factory import extract_dp_event
 from tff_dp_aggregators.aggregators.nonfinite import ZeroNonfiniteFactory
 
-__all__ = ['DPMeanFactory', 'ZeroNonfiniteFactory', 'banded', 'gaussian', 'tree']
+__all__ = [
+    'DPMeanFactory',
+    'ZeroNonfiniteFactory',
+    'banded',
+    'extract_dp_event',
+    'gaussian',
+    'tree',
+]

@@ -2,11 +2,13 @@
 
 from typing import Any, Callable, List, Optional
 
+import dp_accounting
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_dp_aggregators import queries
 from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.aggregators import nonfinite
 
 # What TFF's runtime carries in one call; above, it fails or, from 2 GB on, retries
@@ -21,9 +23,8 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
   by `clients_per_round`, however many clients reported: a denominator that depended
   on data would need noise of its own.
 
-  Its state is a `tff` DP aggregator state in which
-  `tff.aggregators.differential_privacy.extract_dp_event_from_state` finds the event
-  of the last round. Its measurements hold `nonfinite_count`, and under
+  `extract_dp_event` finds the event of the last round in its state. Its measurements
+  hold `nonfinite_count`, and under
   `dp_query_metrics` the rounds served, the clip norm, the noise multiplier and the
   effective noise multiplier of all rounds so far.
 
@@ -150,3 +151,28 @@ def _num_bytes(value_type: Any) -> int:
     dtype = tf.as_dtype(value_type.dtype)
     return dtype.size * (tf.TensorShape(value_type.shape).num_elements() or 0)
   return sum(_num_bytes(value_type[i]) for i in range(len(value_type)))
+
+
+def extract_dp_event(state: Any) -> dp_accounting.DpEvent:
+  """The privacy event of the round that returned a state.
+
+  Args:
+    state: State of a `DPMeanFactory` process, or of a learning process with such an
+      aggregator, as its `next` returned it.
+
+  Returns:
+    The event, simplified to what every accountant reads.
+
+  Raises:
+    TypeError: If there is no such aggregator state in `state`.
+    ValueError: If the state comes from `initialize`, before any round.
+  """
+  if isinstance(state, tff.learning.templates.LearningAlgorithmState):
+    state = state.aggregator
+  inner = getattr(state, 'inner', None)
+  if not hasattr(inner, 'dp_event'):
+    raise TypeError(
+        f'expected the state of a DPMeanFactory process, got {type(state).__name__}.'
+    )
+  event = tff.aggregators.differential_privacy.extract_dp_event_from_state(inner)
+  return events.simplify(event)

@@ -5,7 +5,7 @@ like the clients' own metrics, and must not be released with the model.
 """
 
 import collections
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -14,6 +14,18 @@ from tff_dp_aggregators.queries import clipping
 
 # Name of the count in a process's measurements.
 NONFINITE_COUNT = 'nonfinite_count'
+
+
+class ZeroNonfiniteState(NamedTuple):
+  """State of a `ZeroNonfiniteFactory` process.
+
+  Attributes:
+    inner: State of the inner aggregation.
+    count_sum: State of the sum of counts.
+  """
+
+  inner: Any
+  count_sum: Any
 
 
 class ZeroNonfiniteFactory(tff.aggregators.UnweightedAggregationFactory):
@@ -60,7 +72,9 @@ class ZeroNonfiniteFactory(tff.aggregators.UnweightedAggregationFactory):
 
     @tff.federated_computation
     def init_fn() -> Any:
-      return tff.federated_zip((inner.initialize(), count_sum.initialize()))
+      return tff.federated_zip(
+          ZeroNonfiniteState(inner.initialize(), count_sum.initialize())
+      )
 
     @tff.federated_computation(
         init_fn.type_signature.result,
@@ -72,7 +86,7 @@ class ZeroNonfiniteFactory(tff.aggregators.UnweightedAggregationFactory):
       output = inner.next(inner_state, value)
       count = count_sum.next(count_state, is_nonfinite)
       return tff.templates.MeasuredProcessOutput(
-          tff.federated_zip((output.state, count.state)),
+          tff.federated_zip(ZeroNonfiniteState(output.state, count.state)),
           output.result,
           add_nonfinite_count(output.measurements, count.result),
       )
