@@ -1,7 +1,7 @@
 """Privacy accounting: events, accountants, calibration, ledgers, reports.
 
 Events describe (`events`), accountants interpret (`accountants`), reports explain
-(`report`). Nothing here imports TensorFlow.
+(`statement`, and the program `report`). Nothing here imports TensorFlow.
 """
 
 from tff_dp_aggregators.accounting import accountants
@@ -9,5 +9,17 @@ from tff_dp_aggregators.accounting import calibration
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import gaussian
 from tff_dp_aggregators.accounting import ledger
+from tff_dp_aggregators.accounting import mechanism
+from tff_dp_aggregators.accounting import statement
+from tff_dp_aggregators.accounting.mechanism import Mechanism
 
-__all__ = ['accountants', 'calibration', 'events', 'gaussian', 'ledger']
+__all__ = [
+    'Mechanism',
+    'accountants',
+    'calibration',
+    'events',
+    'gaussian',
+    'ledger',
+    'mechanism',
+    'statement',
+]

@@ -1,6 +1,7 @@
 """`tff.aggregators` factories: private means to plug into a federated process."""
 
 from tff_dp_aggregators.aggregators.builders import banded
+from tff_dp_aggregators.aggregators.builders import from_mechanism
 from tff_dp_aggregators.aggregators.builders import gaussian
 from tff_dp_aggregators.aggregators.builders import tree
 from tff_dp_aggregators.aggregators.factory import DPMeanFactory
@@ -12,6 +13,7 @@ __all__ = [
     'ZeroNonfiniteFactory',
     'banded',
     'extract_dp_event',
+    'from_mechanism',
     'gaussian',
     'tree',
 ]

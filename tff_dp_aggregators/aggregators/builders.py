@@ -4,6 +4,7 @@ from typing import Any, Optional
 
 import tensorflow_federated as tff
 
+from tff_dp_aggregators import accounting
 from tff_dp_aggregators import queries
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.aggregators import factory
@@ -116,18 +117,14 @@ def tree(
       num_rounds, min_separation, max_participations
   )
 
-  def build_query(record_specs: Any) -> queries.TreeResidualSumQuery:
-    return queries.TreeResidualSumQuery(
-        participation,
-        clip_norm=clip_norm,
-        noise_multiplier=noise_multiplier,
-        record_specs=record_specs,
-        honaker=honaker,
-        seed=seed,
-    )
-
-  return factory.DPMeanFactory(
-      build_query, clients_per_round, record_aggregation_factory
+  return _for_strategy(
+      strategies.BinaryTree(num_rounds, honaker),
+      participation,
+      clip_norm=clip_norm,
+      noise_multiplier=noise_multiplier,
+      clients_per_round=clients_per_round,
+      seed=seed,
+      record_aggregation_factory=record_aggregation_factory,
   )
 
 
@@ -174,12 +171,73 @@ def banded(
   participation = strategies.Participation(
       num_rounds, min_separation, max_participations
   )
-  if num_bands is None:
-    num_bands = min(min_separation, num_rounds)
-  strategy = strategies.BandedToeplitz.square_root(num_rounds, num_bands)
+  return _for_strategy(
+      accounting.mechanism.strategy_for('banded', participation, num_bands),
+      participation,
+      clip_norm=clip_norm,
+      noise_multiplier=noise_multiplier,
+      clients_per_round=clients_per_round,
+      seed=seed,
+      record_aggregation_factory=record_aggregation_factory,
+  )
 
-  def build_query(record_specs: Any) -> queries.BandedMatrixFactorizationQuery:
-    return queries.BandedMatrixFactorizationQuery(
+
+def from_mechanism(
+    mechanism: accounting.Mechanism,
+    clip_norm: float,
+    clients_per_round: float,
+    *,
+    seed: Optional[int] = None,
+    record_aggregation_factory: Optional[_Factory] = None,
+) -> factory.DPMeanFactory:
+  """The factory of a mechanism that accounting planned.
+
+  Args:
+    mechanism: Strategy, participation and noise, for instance calibrated to a
+      privacy target by `accounting.Mechanism.for_target`.
+    clip_norm: L2 bound of one client's contribution to one round.
+    clients_per_round: Denominator of the mean.
+    seed: Reproducible noise, for simulations; `None` for secret noise.
+    record_aggregation_factory: Sums the clipped values; `None` for
+      `tff.aggregators.SumFactory`.
+
+  Returns:
+    An unweighted aggregation factory.
+
+  Raises:
+    ValueError: If a number is out of range.
+
+  Example:
+    >>> mechanism = accounting.Mechanism.for_target(
+    ...     'banded', strategies.Participation(num_rounds=100, min_separation=25),
+    ...     target_epsilon=8.0, target_delta=1e-6)
+    >>> aggregator = from_mechanism(mechanism, clip_norm=0.5, clients_per_round=100)
+    >>> round(aggregator.noise_multiplier, 3)
+    1.291
+  """
+  return _for_strategy(
+      mechanism.strategy,
+      mechanism.participation,
+      clip_norm=clip_norm,
+      noise_multiplier=mechanism.noise_multiplier,
+      clients_per_round=clients_per_round,
+      seed=seed,
+      record_aggregation_factory=record_aggregation_factory,
+  )
+
+
+def _for_strategy(
+    strategy: strategies.Strategy,
+    participation: strategies.Participation,
+    *,
+    clip_norm: float,
+    noise_multiplier: float,
+    clients_per_round: float,
+    seed: Optional[int],
+    record_aggregation_factory: Optional[_Factory],
+) -> factory.DPMeanFactory:
+  def build_query(record_specs: Any) -> queries.MatrixMechanismQuery:
+    return queries.MatrixMechanismQuery(
         strategy,
         participation,
         clip_norm=clip_norm,

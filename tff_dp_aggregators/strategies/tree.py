@@ -98,6 +98,20 @@ class BinaryTree(strategy_lib.Strategy):
         list(range(1, self.num_rounds + 1)), participation
     )
 
+  def per_query_error(self, workload: Optional[np.ndarray] = None) -> np.ndarray:
+    """See `Strategy`; O(n log n) for prefix sums, without the matrix.
+
+    A node's estimate has variance 1, or by Honaker's method 1 / (2 - 2^-level).
+    """
+    if workload is not None:
+      return super().per_query_error(workload)
+    ends = np.arange(1, self.num_rounds + 1)
+    error = np.zeros(self.num_rounds)
+    for level in range(self.num_levels):
+      variance = honaker_weight(level) if self.honaker else 1.0
+      error += variance * (ends >> level & 1)
+    return error
+
   def materialize(self) -> np.ndarray:
     """See `Strategy`; shape [num_nodes, num_rounds]."""
     matrix = np.zeros((self.num_nodes, self.num_rounds))
