@@ -52,6 +52,13 @@ _NOT_COVERED = (
 )
 
 
+_WITHOUT_PRIVACY = """# Privacy report
+
+**Guarantee: none.** No privacy mechanism was used: updates were neither clipped nor
+noised, and epsilon is infinite.
+"""
+
+
 def build(
     mechanism: mechanism_lib.Mechanism,
     delta: float,
@@ -141,6 +148,16 @@ def build(
   }
 
 
+def build_without_privacy() -> Dict[str, Any]:
+  """The statement of a run without any privacy mechanism: that there is none."""
+  return {
+      'format': FORMAT,
+      'version': VERSION,
+      'mechanism': None,
+      'guarantee': {'epsilon': None, 'delta': None},
+  }
+
+
 def _guarantee(event: dp_accounting.DpEvent, delta: float) -> Dict[str, Any]:
   mu = accountants.gdp_mu(event)
   deltas = sorted({delta} | {10.0**-power for power in range(4, 11, 2)}, reverse=True)
@@ -189,6 +206,8 @@ def to_markdown(statement: Dict[str, Any]) -> str:
   Returns:
     Markdown text.
   """
+  if statement['mechanism'] is None:
+    return _WITHOUT_PRIVACY
   environment = jinja2.Environment(
       loader=jinja2.PackageLoader('tff_dp_aggregators.accounting'),
       undefined=jinja2.StrictUndefined,

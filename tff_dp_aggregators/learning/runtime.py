@@ -2,8 +2,11 @@
 
 TFF computes in a child process, `worker_binary`, which inherits the program's stdout
 and outlives it, so that `program | tail` never ends. `local_runtime` owns that child.
+In a program that imports this module, whatever worker TFF started besides is let go
+of at exit as well.
 """
 
+import atexit
 import contextlib
 import gc
 import os
@@ -46,6 +49,20 @@ def local_runtime(**kwargs: Any) -> Iterator[None]:
       tff.backends.native.set_sync_local_cpp_execution_context(**kwargs)
       gc.collect()  # Ends the worker of the context just replaced.
       _end(set(_workers()) - before)
+
+
+class _EndedContext(tff.framework.SyncContext):
+  """Stands where TFF's context was while the program ends."""
+
+  def invoke(self, comp: Any, arg: Any) -> Any:
+    raise RuntimeError('TFF was shut down; the program is ending.')
+
+
+@atexit.register
+def _let_go() -> None:
+  """Drops TFF's context while there is still an interpreter to end its worker."""
+  tff.framework.set_default_context(_EndedContext())
+  gc.collect()
 
 
 def _workers() -> Iterator[psutil.Process]:

@@ -1,0 +1,171 @@
+"""What a simulation is told, checked before anything starts.
+
+Knows nothing of TensorFlow, so that a wrong flag is refused at once.
+"""
+
+import dataclasses
+from typing import Any, Dict, Optional, Tuple
+
+from absl import flags
+
+from experiments import data
+from experiments import run_directory
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import gaussian
+from tff_dp_aggregators.accounting import mechanism as mechanism_lib
+from tff_dp_aggregators.learning import sampling
+
+_DEFAULT_TARGET_EPSILON = 8.0
+_DEFAULT_SERVER_MOMENTUM = 0.9
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+  """A simulation's settings; most are the flags of `experiments.simulate`.
+
+  Attributes:
+    participation: Limits that client selection keeps and accounting assumes.
+    mechanism: Privacy mechanism, with its noise; `None` for no privacy.
+    flags: All flag values as given, for the record.
+  """
+
+  task: str
+  participation: strategies.Participation
+  mechanism: Optional[mechanism_lib.Mechanism]
+  target_epsilon: Optional[float]
+  delta: float
+  clip_norm: float
+  num_clients: int
+  clients_per_round: int
+  dirichlet_alpha: float
+  client_optimizer: str
+  client_learning_rate: float
+  server_optimizer: str
+  server_learning_rate: float
+  server_momentum: float
+  batch_size: int
+  local_epochs: int
+  seed: int
+  secret_noise: bool
+  run_dir: Optional[str]
+  flags: Dict[str, Any]
+
+  @property
+  def name(self) -> str:
+    """Task and mechanism, for file names and titles."""
+    return f'{self.task}-{self.mechanism.name if self.mechanism else "none"}'
+
+  @property
+  def noise_source(self) -> str:
+    """Where the noise comes from, for the report."""
+    if self.secret_noise:
+      return "a secret key from the operating system's entropy"
+    return (
+        'a seed given on the command line, so that the simulation can be repeated; '
+        'the guarantee holds only towards those who do not know it'
+    )
+
+
+def from_flags(values: flags.FlagValues) -> Settings:
+  """Checks the flags of `experiments.simulate` together.
+
+  Args:
+    values: Parsed flags.
+
+  Returns:
+    Settings with the noise multiplier that the privacy target needs.
+
+  Raises:
+    ValueError: If a value is out of range, flags contradict each other, or the
+      population cannot fill the rounds; the message says what would be right.
+    FileExistsError: If the run directory holds something already.
+  """
+  for name in ('batch_size', 'local_epochs'):
+    strategies.participation.check_positive_int(name, values[name].value)
+  for name in (
+      'clip_norm',
+      'dirichlet_alpha',
+      'client_learning_rate',
+      'server_learning_rate',
+  ):
+    if not values[name].value > 0:
+      raise ValueError(f'{name} must be positive; got {values[name].value}.')
+  server_momentum = values.server_momentum
+  if values.server_optimizer != 'sgd' and server_momentum is not None:
+    raise ValueError('--server_momentum is for --server_optimizer=sgd.')
+  if server_momentum is None:
+    server_momentum = _DEFAULT_SERVER_MOMENTUM
+  if not 0 <= server_momentum < 1:
+    raise ValueError(f'server_momentum must be in [0, 1); got {server_momentum}.')
+  if values.seed < 0:
+    raise ValueError(f'seed must not be negative; got {values.seed}.')
+  gaussian.check_delta(values.target_delta, 'target_delta')
+  participation = strategies.Participation(
+      values.num_rounds, values.min_separation, values.max_participations
+  )
+  sampling.check_population(
+      values.num_clients, values.clients_per_round, participation
+  )
+  data.check_num_clients(values.task, values.num_clients)
+  if values.run_dir is not None:
+    run_directory.check_free(values.run_dir)
+  mechanism, target_epsilon = _mechanism(values, participation)
+  return Settings(
+      task=values.task,
+      participation=participation,
+      mechanism=mechanism,
+      target_epsilon=target_epsilon,
+      delta=values.target_delta,
+      clip_norm=values.clip_norm,
+      num_clients=values.num_clients,
+      clients_per_round=values.clients_per_round,
+      dirichlet_alpha=values.dirichlet_alpha,
+      client_optimizer=values.client_optimizer,
+      client_learning_rate=values.client_learning_rate,
+      server_optimizer=values.server_optimizer,
+      server_learning_rate=values.server_learning_rate,
+      server_momentum=server_momentum,
+      batch_size=values.batch_size,
+      local_epochs=values.local_epochs,
+      seed=values.seed,
+      secret_noise=values.secret_noise,
+      run_dir=values.run_dir,
+      flags={
+          flag.name: flag.value
+          for flag in values.get_key_flags_for_module(
+              values.find_module_defining_flag('task')
+          )
+      },
+  )
+
+
+def _mechanism(
+    values: flags.FlagValues, participation: strategies.Participation
+) -> Tuple[Optional[mechanism_lib.Mechanism], Optional[float]]:
+  """The mechanism that the flags ask for, and its target."""
+  if values.mechanism == 'none':
+    for name in ('noise_multiplier', 'target_epsilon', 'num_bands'):
+      if values[name].value is not None:
+        raise ValueError(f'--{name} does not go with --mechanism=none.')
+    return None, None
+  if values.noise_multiplier is not None and values.target_epsilon is not None:
+    raise ValueError(
+        'give exactly one of --noise_multiplier and --target_epsilon: the noise '
+        'follows from the target, and the other way round.'
+    )
+  if values.noise_multiplier is not None:
+    mechanism = mechanism_lib.Mechanism(
+        values.mechanism, participation, values.noise_multiplier, values.num_bands
+    )
+    return mechanism, None
+  target_epsilon = values.target_epsilon
+  if target_epsilon is None:
+    target_epsilon = _DEFAULT_TARGET_EPSILON
+  mechanism = mechanism_lib.Mechanism.for_target(
+      values.mechanism,
+      participation,
+      target_epsilon,
+      values.target_delta,
+      values.num_bands,
+  )
+  return mechanism, target_epsilon

@@ -1,0 +1,284 @@
+"""The simulation itself: rounds, and what they leave behind."""
+
+import contextlib
+import os
+import platform
+import sys
+from typing import Any, Dict, List, Optional
+
+import dp_accounting
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+import tqdm
+
+import tff_dp_aggregators
+from experiments import plots
+from experiments import run_directory
+from experiments import settings as settings_lib
+from experiments import tasks
+from tff_dp_aggregators import aggregators
+from tff_dp_aggregators import learning
+from tff_dp_aggregators.accounting import ledger as ledger_lib
+from tff_dp_aggregators.accounting import report
+from tff_dp_aggregators.accounting import statement as statement_lib
+from tff_dp_aggregators.learning import runtime
+from tff_dp_aggregators.learning import sampling
+
+_ENFORCED_BY = (
+    "the simulation's client selection (`learning.sampling.sample_cohorts`), which "
+    'draws a client again only within these limits'
+)
+_INTERRUPTED = 130  # Exit code of a program ended by Ctrl-C.
+
+
+def run(settings: settings_lib.Settings) -> int:
+  """Trains, reports, and returns the exit code.
+
+  Ctrl-C ends the training, after which the report says what was spent until then.
+
+  Args:
+    settings: Checked settings.
+
+  Raises:
+    ValueError: If the task cannot be split as the settings ask.
+  """
+  task = tasks.TASKS[settings.task](
+      settings.num_clients, settings.dirichlet_alpha, settings.seed
+  )
+  directory = run_directory.RunDirectory(settings.run_dir, settings.name)
+  directory.write_json('config.json', _config(settings))
+  _say(_headline(settings, directory))
+  interrupted = False
+  history: List[Dict[str, Any]] = []
+  try:
+    with runtime.local_runtime():
+      _train(settings, task, directory, history)
+  except KeyboardInterrupt:
+    interrupted = True
+    planned = settings.participation.num_rounds
+    _say(f'Interrupted after {len(history)} of {planned} rounds.')
+  if history:
+    _finish(settings, directory, history)
+  return _INTERRUPTED if interrupted else 0
+
+
+def _train(
+    settings: settings_lib.Settings,
+    task: tasks.Task,
+    directory: run_directory.RunDirectory,
+    history: List[Dict[str, Any]],
+) -> None:
+  """Runs the rounds; appends each one's metrics to `history` and to the files."""
+  cohorts = sampling.sample_cohorts(
+      settings.num_clients,
+      settings.clients_per_round,
+      settings.participation,
+      settings.seed,
+  )
+  process = learning.build_dp_fed_avg(
+      task.model,
+      _aggregator(settings),
+      client_optimizer_fn=_optimizer(
+          settings.client_optimizer, settings.client_learning_rate
+      ),
+      server_optimizer_fn=_optimizer(
+          settings.server_optimizer,
+          settings.server_learning_rate,
+          settings.server_momentum,
+      ),
+  )
+  state = process.initialize()
+  order_seeds = np.random.default_rng([settings.seed, 1]).integers(
+      2**31, size=cohorts.shape
+  )
+  with contextlib.ExitStack() as stack:
+    ledger = stack.enter_context(
+        ledger_lib.LedgerWriter(directory.file('ledger.jsonl'), settings.delta)
+    )
+    bar = stack.enter_context(
+        tqdm.tqdm(
+            total=len(cohorts),
+            unit='round',
+            mininterval=0.2 if sys.stderr.isatty() else 10.0,
+        )
+    )
+    for cohort, seeds in zip(cohorts, order_seeds):
+      output = process.next(state, _client_data(settings, task, cohort, seeds))
+      entry = _append(ledger, settings, output.state, reported=len(cohort))
+      state = output.state
+      metrics = _metrics(task, process, output, entry)
+      directory.append_metrics(metrics)
+      history.append(metrics)
+      bar.set_postfix(
+          {
+              'loss': f'{metrics["test_loss"]:.3f}',
+              'accuracy': f'{metrics["test_accuracy"]:.3f}',
+              'epsilon': _format_epsilon(entry.epsilon),
+          },
+          refresh=False,
+      )
+      bar.update()
+
+
+def _client_data(
+    settings: settings_lib.Settings,
+    task: tasks.Task,
+    cohort: np.ndarray,
+    seeds: np.ndarray,
+) -> List[tf.data.Dataset]:
+  return [
+      task.client_dataset(
+          int(client), settings.batch_size, settings.local_epochs, int(seed)
+      )
+      for client, seed in zip(cohort, seeds)
+  ]
+
+
+def _aggregator(
+    settings: settings_lib.Settings,
+) -> tff.aggregators.UnweightedAggregationFactory:
+  if settings.mechanism is None:
+    return tff.aggregators.UnweightedMeanFactory()
+  return aggregators.from_mechanism(
+      settings.mechanism,
+      clip_norm=settings.clip_norm,
+      clients_per_round=settings.clients_per_round,
+      seed=None if settings.secret_noise else settings.seed,
+  )
+
+
+def _optimizer(
+    name: str, learning_rate: float, momentum: float = 0.0
+) -> tff.learning.optimizers.Optimizer:
+  if name == 'adam':
+    return tff.learning.optimizers.build_adam(learning_rate)
+  return tff.learning.optimizers.build_sgdm(learning_rate, momentum)
+
+
+def _append(
+    ledger: ledger_lib.LedgerWriter,
+    settings: settings_lib.Settings,
+    state: Any,
+    reported: int,
+) -> ledger_lib.LedgerEntry:
+  """Writes down what the round released, before anything is made of it."""
+  mechanism = settings.mechanism
+  if mechanism is None:
+    event = dp_accounting.NonPrivateDpEvent()
+  else:
+    event = aggregators.extract_dp_event(state)
+  return ledger.append(
+      event=event,
+      cohort_requested=settings.clients_per_round,
+      cohort_reported=reported,
+      clip_norm=settings.clip_norm if mechanism else None,
+      noise_multiplier=mechanism.noise_multiplier if mechanism else 0.0,
+      strategy_checksum=mechanism.strategy.checksum if mechanism else None,
+  )
+
+
+def _metrics(
+    task: tasks.Task,
+    process: tff.learning.templates.LearningProcess,
+    output: Any,
+    entry: ledger_lib.LedgerEntry,
+) -> Dict[str, Any]:
+  evaluation = task.evaluate(process.get_model_weights(output.state))
+  return {
+      'round': entry.round,
+      'test_loss': evaluation['loss'],
+      'test_accuracy': evaluation['accuracy'],
+      'clients': entry.cohort_reported,
+      'nonfinite_count': int(output.metrics['aggregator']['nonfinite_count']),
+      'effective_noise_multiplier': entry.effective_noise_multiplier,
+      'epsilon': entry.epsilon,
+  }
+
+
+def _config(settings: settings_lib.Settings) -> Dict[str, Any]:
+  privacy = None
+  if settings.mechanism is not None:
+    privacy = {
+        'mechanism': settings.mechanism.to_json(),
+        'target_epsilon': settings.target_epsilon,
+        'delta': settings.delta,
+        'clip_norm': settings.clip_norm,
+        'clients_per_round': settings.clients_per_round,
+        'enforced_by': _ENFORCED_BY,
+        'noise_source': settings.noise_source,
+    }
+  return {
+      'program': 'experiments.simulate',
+      'flags': settings.flags,
+      'privacy': privacy,
+      'software': {
+          'tff_dp_aggregators': tff_dp_aggregators.__version__,
+          'tensorflow': tf.__version__,
+          'tensorflow-federated': tff.__version__,
+          'python': platform.python_version(),
+      },
+  }
+
+
+def _finish(
+    settings: settings_lib.Settings,
+    directory: run_directory.RunDirectory,
+    history: List[Dict[str, Any]],
+) -> None:
+  """Writes report and picture, and says how it went."""
+  last = history[-1]
+  if settings.mechanism is None:
+    statement = statement_lib.build_without_privacy()
+    spent = 'No privacy: epsilon is infinite.'
+  else:
+    statement = report.from_run_dir(directory.path)
+    guarantee = statement['guarantee']
+    spent = (
+        f'Privacy spent: (epsilon, delta) = ({_format_epsilon(guarantee["epsilon"])}, '
+        f'{guarantee["delta"]:g}) for each client, exact.'
+    )
+  directory.write_text('report.md', report.render(statement, 'markdown'))
+  directory.write_text('report.json', report.render(statement, 'json'))
+  plots.accuracy(
+      directory.file('accuracy.png'),
+      [metrics['round'] + 1 for metrics in history],
+      [metrics['test_accuracy'] for metrics in history],
+      [metrics['epsilon'] for metrics in history],
+      title=f'{settings.name}, {settings.num_clients} clients',
+      delta=settings.delta,
+  )
+  _say(f'Test accuracy {last["test_accuracy"]:.4f} after {len(history)} rounds.')
+  _say(spent)
+  _say(f'Results are in {directory.path}; read {directory.file("report.md")} first.')
+
+
+def _headline(
+    settings: settings_lib.Settings, directory: run_directory.RunDirectory
+) -> str:
+  if settings.mechanism is None:
+    noise = 'no privacy'
+  else:
+    noise = (
+        f'noise multiplier {settings.mechanism.noise_multiplier:.4f} relative to the '
+        f'clip norm, {settings.mechanism.effective_noise_multiplier:.4f} relative to '
+        'the sensitivity'
+    )
+  return (
+      f'{settings.name}: {settings.participation.num_rounds} rounds of '
+      f'{settings.clients_per_round} of {settings.num_clients} clients; {noise}. '
+      f'Writing to {directory.path}.'
+  )
+
+
+def _format_epsilon(epsilon: Optional[float]) -> str:
+  return 'infinite' if epsilon is None else f'{epsilon:.4f}'
+
+
+def _say(text: str) -> None:
+  """Prints a line; a reader that went away is no reason to lose a run."""
+  try:
+    print(text, flush=True)
+  except BrokenPipeError:
+    # Python would complain again at exit, when it flushes what could not be written.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
