@@ -56,8 +56,7 @@ def run(settings: settings_lib.Settings) -> int:
       _train(settings, task, directory, history)
   except KeyboardInterrupt:
     interrupted = True
-    planned = settings.participation.num_rounds
-    _say(f'Interrupted after {len(history)} of {planned} rounds.')
+    _say('Interrupted.')
   if history:
     _finish(settings, directory, history)
   return _INTERRUPTED if interrupted else 0
@@ -233,9 +232,10 @@ def _finish(
     spent = 'No privacy: epsilon is infinite.'
   else:
     statement = report.from_run_dir(directory.path)
-    guarantee = statement['guarantee']
+    guarantee, rounds = statement['guarantee'], statement['run']['rounds_completed']
     spent = (
-        f'Privacy spent: (epsilon, delta) = ({_format_epsilon(guarantee["epsilon"])}, '
+        f'Privacy spent in {rounds} of {settings.participation.num_rounds} rounds: '
+        f'(epsilon, delta) = ({_format_epsilon(guarantee["epsilon"])}, '
         f'{guarantee["delta"]:g}) for each client, exact.'
     )
   directory.write_text('report.md', report.render(statement, 'markdown'))
@@ -248,7 +248,7 @@ def _finish(
       title=f'{settings.name}, {settings.num_clients} clients',
       delta=settings.delta,
   )
-  _say(f'Test accuracy {last["test_accuracy"]:.4f} after {len(history)} rounds.')
+  _say(f'Test accuracy after {len(history)} rounds: {last["test_accuracy"]:.4f}.')
   _say(spent)
   _say(f'Results are in {directory.path}; read {directory.file("report.md")} first.')
 

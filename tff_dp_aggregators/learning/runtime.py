@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from typing import Any, Iterator
 
 import psutil
@@ -74,14 +75,25 @@ def _workers() -> Iterator[psutil.Process]:
 
 
 def _end(processes: 'set[psutil.Process]') -> None:
-  for process in processes:
-    with contextlib.suppress(psutil.NoSuchProcess):
-      process.terminate()
-  _, alive = psutil.wait_procs(processes, timeout=_PATIENCE_SECONDS)
-  for process in alive:
-    with contextlib.suppress(psutil.NoSuchProcess):
-      process.kill()
-  psutil.wait_procs(alive, timeout=_PATIENCE_SECONDS)
+  """Ends processes, asking first.
+
+  They are not waited for in the sense of the operating system: TFF, whose children
+  they are, does that, and complains of a child that is already gone.
+  """
+  for signal_number in (signal.SIGTERM, signal.SIGKILL):
+    for process in filter(_is_alive, processes):
+      with contextlib.suppress(psutil.NoSuchProcess):
+        process.send_signal(signal_number)
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while any(map(_is_alive, processes)) and time.monotonic() < deadline:
+      time.sleep(0.02)
+
+
+def _is_alive(process: psutil.Process) -> bool:
+  try:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+  except psutil.NoSuchProcess:
+    return False
 
 
 @contextlib.contextmanager
