@@ -1,0 +1,40 @@
+"""What every test needs before TensorFlow loads, and after the last test has run."""
+
+import os
+
+import psutil
+import pytest
+
+# Read when TensorFlow is imported. 2 leaves errors, and drops what it says about the
+# machine at each start.
+os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
+
+_WORKER = 'worker_binary'
+
+
+def _own_workers() -> list[psutil.Process]:
+  workers = []
+  for child in psutil.Process().children(recursive=True):
+    try:
+      if child.name() == _WORKER:
+        workers.append(child)
+    except psutil.NoSuchProcess:
+      continue  # It ended between being listed and being looked at.
+  return workers
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish() -> None:
+  """Ends the workers that TensorFlow Federated started in this process.
+
+  They would outlive it, and as they inherit its standard output, whatever reads that
+  (a pipe, a continuous integration log) would wait for its end for ever. Under xdist
+  this runs in each process that runs tests, and in the one that they report to.
+  """
+  workers = _own_workers()
+  for worker in workers:
+    try:
+      worker.kill()
+    except psutil.NoSuchProcess:
+      continue
+  psutil.wait_procs(workers, timeout=5)
