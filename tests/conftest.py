@@ -1,6 +1,8 @@
 """What every test needs before TensorFlow loads, and after the last test has run."""
 
+import gc
 import os
+import sys
 
 import psutil
 import pytest
@@ -23,6 +25,24 @@ def _own_workers() -> list[psutil.Process]:
   return workers
 
 
+def _release_default_context() -> None:
+  """Lets go of the execution context that TensorFlow Federated sets when imported.
+
+  It ends its worker when it is deleted. At the exit of the interpreter it would try
+  that too late, and print that its own modules are gone.
+  """
+  tff = sys.modules.get('tensorflow_federated')
+  if tff is None:
+    return
+
+  class NoContext(tff.framework.SyncContext):
+    def invoke(self, comp, arg):
+      raise RuntimeError('The tests are over, and nothing can be computed any more.')
+
+  tff.framework.set_default_context(NoContext())
+  gc.collect()
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish() -> None:
   """Ends the workers that TensorFlow Federated started in this process.
@@ -31,6 +51,7 @@ def pytest_sessionfinish() -> None:
   (a pipe, a continuous integration log) would wait for its end for ever. Under xdist
   this runs in each process that runs tests, and in the one that they report to.
   """
+  _release_default_context()
   workers = _own_workers()
   for worker in workers:
     try:

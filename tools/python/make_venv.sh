@@ -97,6 +97,16 @@ pip_install() {
   "$venv/bin/python" -m pip install --disable-pip-version-check --no-deps "$@"
 }
 
+# One at a time. The lock is on the checkout's folder; what an interrupted run left
+# running holds it too, so that nothing is removed under its hands.
+if command -v flock >/dev/null; then
+  exec 9<.
+  flock -n 9 || {
+    echo "Waiting for another run that makes $venv." >&2
+    flock 9
+  }
+fi
+
 current=$venv/bin/python
 if [ -f "$stamp" ] && runs "$current" &&
   [ "$(wanted "$current")" = "$(cat "$stamp")" ] &&
