@@ -13,7 +13,9 @@ from unittest import mock
 
 import pytest
 import setuptools
-from packaging import requirements, specifiers, utils
+from packaging import requirements
+from packaging import specifiers
+from packaging import utils
 
 import tff_dp_aggregators
 
@@ -278,7 +280,7 @@ class TestSetUp:
 
 
 def test_no_worker_outlives_the_tests(tmp_path):
-  shutil.copy(ROOT / 'tests' / 'conftest.py', tmp_path)
+  shutil.copy(ROOT / 'conftest.py', tmp_path)
   # A stand-in of the right name that would wait for ever, and holds standard output.
   worker = tmp_path / 'worker_binary'
   shutil.copy('/bin/sh', worker)

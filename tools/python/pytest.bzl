@@ -19,7 +19,7 @@ def pytest_tests(deps = [], data = [], exclude = [], size = "medium", **kwargs):
     """
     tests = native.glob(["*_test.py"], exclude = exclude, allow_empty = True)
 
-    # The conftest.py of tests/ is for the folders below it as well.
+    # What lies in tests/ is for the folders below it as well.
     shared = [] if native.package_name() == "tests" else ["//tests:helpers"]
     py_library(
         name = "helpers",
@@ -35,9 +35,11 @@ def pytest_tests(deps = [], data = [], exclude = [], size = "medium", **kwargs):
             srcs = [test, _RUNNER],
             main = _RUNNER,
             args = ["$(rootpath %s)" % test],
-            data = data + native.glob(["**/*.json"], allow_empty = True) +
-                   ["//:pytest_config"],
-            deps = deps + [":helpers"],
+            data = data + native.glob(["**/*.json"], allow_empty = True),
+            deps = deps + [
+                ":helpers",
+                "//:pytest_config",
+            ],
             **kwargs
         )
 

@@ -1,5 +1,9 @@
-"""What every test needs before TensorFlow loads, and after the last test has run."""
+"""What tests need before TensorFlow loads, and after the last of them has run.
 
+In the root folder, because it is for the examples in docstrings as well.
+"""
+
+import doctest
 import gc
 import os
 import sys
@@ -10,6 +14,11 @@ import pytest
 # Read when TensorFlow is imported. 2 leaves errors, and drops what it says about the
 # machine at each start.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
+
+# While an example runs, doctest collects standard output in memory, and TensorFlow
+# Federated can start its worker only with an output that has a file behind it.
+_NULL = open(os.devnull, 'w', encoding='utf-8')
+doctest._SpoofOut.fileno = lambda self: _NULL.fileno()
 
 _WORKER = 'worker_binary'
 
