@@ -31,7 +31,7 @@ lint: venv ## Check style and types
 	$(bin)/mypy
 
 lock: venv ## Renew requirements.lock from setup.py (ARGS=--upgrade moves to new releases)
-	$(bin)/uv pip compile --quiet --no-python-downloads \
+	$(bin)/uv pip compile --quiet --no-python-downloads --system-certs \
 	  --python-version 3.9 --universal --all-extras \
 	  --override requirements/overrides.txt \
 	  --constraint requirements/constraints.txt \

@@ -83,9 +83,10 @@ install_with_uv() {
     uv_install --no-build-isolation -e .
 }
 
+# The system's certificates, so that it trusts whom pip trusts.
 uv_install() {
   "$venv/bin/uv" pip install --python "$venv/bin/python" --no-python-downloads \
-    --no-deps "$@"
+    --system-certs --no-deps "$@"
 }
 
 install_with_pip() {
