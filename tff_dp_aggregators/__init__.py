@@ -14,7 +14,7 @@ accounting programs start in a fraction of a second and never load TensorFlow.
 """
 
 import importlib
-from typing import Any, List
+from typing import Any
 
 __version__ = '0.1.0'
 
@@ -36,5 +36,5 @@ def __getattr__(name: str) -> Any:
   raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
 
 
-def __dir__() -> List[str]:
+def __dir__() -> list[str]:
   return sorted(list(globals()) + list(_LAYERS))

@@ -1,0 +1,53 @@
+# Everything works from a fresh clone: a target that needs the virtual environment
+# makes it first. `make help` lists the targets.
+
+MAKEFLAGS += --no-print-directory
+PYTHON ?=
+ARGS ?=
+bin := .venv/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help venv simulate test slow-test lint lock bazel-test clean
+
+help: ## Say what there is
+	@echo 'Usage: make TARGET [ARGS="..."] [PYTHON=python3.X]'
+	@echo
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+venv: ## Make .venv what requirements.lock says (PYTHON= chooses 3.9, 3.10 or 3.11)
+	@PYTHON='$(PYTHON)' tools/python/make_venv.sh
+
+simulate: venv ## Train with differential privacy, simulated (ARGS="--help" lists the flags)
+	@$(bin)/python -m experiments.simulate $(ARGS)
+
+test: venv ## Run the tests, but for the slow ones (ARGS go to pytest)
+	@$(bin)/python -m pytest -n 2 --dist loadfile $(ARGS)
+
+slow-test: venv ## Run the slow tests only (ARGS go to pytest)
+	@$(bin)/python -m pytest -n 2 --dist loadfile -m slow $(ARGS)
+
+lint: venv ## Check style and types
+	$(bin)/ruff check .
+	$(bin)/mypy
+
+lock: venv ## Renew requirements.lock from setup.py (ARGS=--upgrade moves to new releases)
+	$(bin)/uv pip compile --quiet --no-python-downloads --system-certs \
+	  --python-version 3.9 --universal --all-extras \
+	  --override requirements/overrides.txt \
+	  --constraint requirements/constraints.txt \
+	  --generate-hashes --no-header --no-annotate \
+	  $(ARGS) setup.py -o requirements.lock
+
+bazel-test: ## Run the tests with Bazel, offline, in .venv (ARGS go to Bazel)
+	@command -v bazel >/dev/null || { \
+	  echo 'error: bazel is missing. On Debian: apt-get install bazel-bootstrap' >&2; \
+	  exit 1; }
+	@test -f .venv/.installed || { \
+	  echo 'error: .venv is missing. Run: make venv' >&2; exit 1; }
+	bazel test $(ARGS) //...
+
+clean: ## Remove .venv, caches and build output
+	@if command -v bazel >/dev/null && [ -e bazel-out ]; then bazel shutdown; fi
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache build dist *.egg-info
+	rm -f bazel-*
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

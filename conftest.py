@@ -1,0 +1,70 @@
+"""What tests need before TensorFlow loads, and after the last of them has run.
+
+In the root folder, because it is for the examples in docstrings as well.
+"""
+
+import doctest
+import gc
+import os
+import sys
+
+import psutil
+import pytest
+
+# Read when TensorFlow is imported. 2 leaves errors, and drops what it says about the
+# machine at each start.
+os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
+
+# While an example runs, doctest collects standard output in memory, and TensorFlow
+# Federated can start its worker only with an output that has a file behind it.
+_NULL = open(os.devnull, 'w', encoding='utf-8')
+doctest._SpoofOut.fileno = lambda self: _NULL.fileno()
+
+_WORKER = 'worker_binary'
+
+
+def _own_workers() -> list[psutil.Process]:
+  workers = []
+  for child in psutil.Process().children(recursive=True):
+    try:
+      if child.name() == _WORKER:
+        workers.append(child)
+    except psutil.NoSuchProcess:
+      continue  # It ended between being listed and being looked at.
+  return workers
+
+
+def _release_default_context() -> None:
+  """Lets go of the execution context that TensorFlow Federated sets when imported.
+
+  It ends its worker when it is deleted. At the exit of the interpreter it would try
+  that too late, and print that its own modules are gone.
+  """
+  tff = sys.modules.get('tensorflow_federated')
+  if tff is None:
+    return
+
+  class NoContext(tff.framework.SyncContext):
+    def invoke(self, comp, arg):
+      raise RuntimeError('The tests are over, and nothing can be computed any more.')
+
+  tff.framework.set_default_context(NoContext())
+  gc.collect()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish() -> None:
+  """Ends the workers that TensorFlow Federated started in this process.
+
+  They would outlive it, and as they inherit its standard output, whatever reads that
+  (a pipe, a continuous integration log) would wait for its end for ever. Under xdist
+  this runs in each process that runs tests, and in the one that they report to.
+  """
+  _release_default_context()
+  workers = _own_workers()
+  for worker in workers:
+    try:
+      worker.kill()
+    except psutil.NoSuchProcess:
+      continue
+  psutil.wait_procs(workers, timeout=5)

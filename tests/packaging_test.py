@@ -1,0 +1,301 @@
+"""Claims about the lock, the metadata, the Makefile, the BUILD files and the set-up."""
+
+import ast
+import os
+import pathlib
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+import zipfile
+from unittest import mock
+
+import pytest
+import setuptools
+from packaging import requirements
+from packaging import specifiers
+from packaging import utils
+
+import tff_dp_aggregators
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+LOCK = (ROOT / 'requirements.lock').read_text(encoding='utf-8')
+PYTHONS = ('3.9', '3.10', '3.11')
+LAYERS = ('strategies', 'accounting', 'noise', 'queries', 'aggregators', 'learning')
+
+
+def _metadata():
+  """Returns the arguments setup.py passes to setuptools.setup."""
+  with mock.patch.object(setuptools, 'setup') as setup:
+    runpy.run_path(str(ROOT / 'setup.py'))
+  return setup.call_args.kwargs
+
+
+def _locked():
+  """Returns (requirement, number of hashes) for each entry of the lock."""
+  entries = []
+  for entry in re.split(r'\n(?=\S)', LOCK.strip()):
+    requirement, *rest = entry.replace('\\\n', ' ').split(' --hash=')
+    for item in rest:
+      assert re.fullmatch(r'sha256:[0-9a-f]{64}\s*', item), f'{requirement}: {item}'
+    entries.append((requirements.Requirement(requirement.strip()), len(rest)))
+  return entries
+
+
+def _locked_for(python):
+  """Returns {name: version} of what the lock installs on Linux for one Python."""
+  environment = {
+      'python_version': python,
+      'python_full_version': f'{python}.1',
+      'sys_platform': 'linux',
+      'platform_system': 'Linux',
+      'platform_machine': 'x86_64',
+      'platform_python_implementation': 'CPython',
+      'implementation_name': 'cpython',
+  }
+  versions = {}
+  for requirement, _ in _locked():
+    if requirement.marker is None or requirement.marker.evaluate(environment):
+      name = utils.canonicalize_name(requirement.name)
+      assert name not in versions, f'{name} is locked twice for Python {python}'
+      versions[name] = str(requirement.specifier)[len('==') :]
+  return versions
+
+
+def _python_folders():
+  """Returns the folders of the checkout that hold Python files of the project."""
+  left_out = {'build', 'dist', 'runs'}
+  folders = set()
+  for folder, below, files in os.walk(ROOT):
+    below[:] = [
+        name
+        for name in below
+        if not name.startswith(('.', 'bazel-'))
+        and name not in left_out
+        and not name.endswith('.egg-info')
+    ]
+    if any(name.endswith('.py') for name in files):
+      folders.add(pathlib.Path(folder).relative_to(ROOT))
+  return sorted(folders)
+
+
+def _make_targets():
+  makefile = (ROOT / 'Makefile').read_text(encoding='utf-8')
+  return set(re.findall(r'^([a-z][a-z-]*):', makefile, re.MULTILINE))
+
+
+class TestLock:
+  def test_pins_every_requirement_with_hashes(self):
+    for requirement, num_hashes in _locked():
+      pins = list(requirement.specifier)
+      assert [pin.operator for pin in pins] == ['=='], requirement
+      assert '*' not in pins[0].version, requirement
+      assert num_hashes >= 1, requirement
+
+  def test_names_no_host_and_no_path(self):
+    assert '://' not in LOCK
+    assert not re.search(r'^-', LOCK, re.MULTILINE), 'an installer option in the lock'
+    assert ' @ ' not in LOCK
+    assert not [requirement for requirement, _ in _locked() if requirement.url]
+
+  @pytest.mark.parametrize('python', PYTHONS)
+  def test_satisfies_setup_py(self, python):
+    metadata = _metadata()
+    wanted = list(metadata['install_requires'])
+    for extra in metadata['extras_require'].values():
+      wanted += extra
+    versions = _locked_for(python)
+    for item in map(requirements.Requirement, wanted):
+      name = utils.canonicalize_name(item.name)
+      assert name in versions, f'{name} is not locked for Python {python}: make lock'
+      assert item.specifier.contains(versions[name]), f'{item}: make lock'
+
+  @pytest.mark.parametrize('python', PYTHONS)
+  @pytest.mark.parametrize('file', ['overrides.txt', 'constraints.txt'])
+  def test_obeys_overrides_and_constraints(self, python, file):
+    lines = (ROOT / 'requirements' / file).read_text(encoding='utf-8').splitlines()
+    rules = [line for line in lines if line and not line.startswith('#')]
+    assert rules
+    versions = _locked_for(python)
+    for rule in map(requirements.Requirement, rules):
+      assert rule.specifier.contains(versions[rule.name]), rule
+
+
+class TestMetadata:
+  def test_version_is_that_of_the_package(self):
+    assert _metadata()['version'] == tff_dp_aggregators.__version__
+
+  def test_version_is_read_without_importing_the_package(self):
+    code = (
+        'import runpy, sys, unittest.mock, setuptools\n'
+        'with unittest.mock.patch.object(setuptools, "setup"):\n'
+        '  runpy.run_path("setup.py")\n'
+        'sys.exit("tff_dp_aggregators" in sys.modules)\n'
+    )
+    subprocess.run([sys.executable, '-c', code], cwd=ROOT, check=True)
+
+  def test_packages_are_the_layers_and_nothing_that_runs_from_a_checkout(self):
+    packages = set(_metadata()['packages'])
+    assert {f'tff_dp_aggregators.{layer}' for layer in LAYERS} <= packages
+    assert {name.split('.')[0] for name in packages} == {'tff_dp_aggregators'}
+
+  def test_classifiers_name_the_pythons_that_python_requires_allows(self):
+    metadata = _metadata()
+    prefix = 'Programming Language :: Python :: 3.'
+    named = [c for c in metadata['classifiers'] if c.startswith(prefix)]
+    allowed = specifiers.SpecifierSet(metadata['python_requires'])
+    possible = [f'{prefix}{minor}' for minor in range(30) if f'3.{minor}.1' in allowed]
+    assert named == possible
+    assert [name[len(prefix) - 2 :] for name in named] == list(PYTHONS)
+
+  def test_wheel_has_code_and_data_and_license(self, tmp_path):
+    source = tmp_path / 'source'
+    shutil.copytree(
+        ROOT / 'tff_dp_aggregators',
+        source / 'tff_dp_aggregators',
+        ignore=shutil.ignore_patterns('__pycache__'),
+    )
+    for name in ('LICENSE', 'pyproject.toml', 'setup.py'):
+      shutil.copy(ROOT / name, source)
+    # A folder of data is no package, and its files must come along nonetheless.
+    templates = source / 'tff_dp_aggregators' / 'accounting' / 'templates_of_a_test'
+    templates.mkdir()
+    for name in ('probe.j2', 'probe.json'):
+      (templates / name).write_text('{}', encoding='utf-8')
+    expected = {
+        path.relative_to(source).as_posix()
+        for suffix in ('py', 'typed', 'j2', 'json')
+        for path in (source / 'tff_dp_aggregators').rglob(f'*.{suffix}')
+    }
+    command = [sys.executable, '-m', 'pip', 'wheel', '--quiet', '--no-index']
+    command += ['--no-deps', '--no-build-isolation', '-w', str(tmp_path), str(source)]
+    subprocess.run(command, check=True)
+    (wheel,) = tmp_path.glob('tff_dp_aggregators-*.whl')
+    with zipfile.ZipFile(wheel) as archive:
+      names = set(archive.namelist())
+    code = {name for name in names if '.dist-info/' not in name}
+    assert code == expected
+    assert [name for name in names if name.endswith('/LICENSE')]
+
+
+class TestBazel:
+  @pytest.mark.parametrize('folder', _python_folders(), ids=str)
+  def test_folder_with_python_files_has_a_build_file(self, folder):
+    assert (ROOT / folder / 'BUILD').is_file()
+
+  def test_each_layer_depends_on_the_one_before_it_and_no_other(self):
+    before = '//tff_dp_aggregators:package'
+    for layer in LAYERS:
+      build = (ROOT / 'tff_dp_aggregators' / layer / 'BUILD').read_text('utf-8')
+      calls = [
+          node
+          for node in ast.walk(ast.parse(build))
+          if isinstance(node, ast.Call) and getattr(node.func, 'id', '') == 'py_library'
+      ]
+      deps = [
+          ast.literal_eval(keyword.value)
+          for call in calls
+          for keyword in call.keywords
+          if keyword.arg == 'deps'
+      ]
+      assert deps == [[before]], layer
+      before = f'//tff_dp_aggregators/{layer}'
+
+
+class TestMake:
+  def test_help_lists_every_target(self):
+    shown = subprocess.run(
+        ['make', 'help'], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout
+    listed = set(re.findall(r'^  ([a-z-]+) ', shown, re.MULTILINE))
+    assert listed == _make_targets()
+    assert {'venv', 'simulate', 'test', 'lint'} <= listed
+
+  @pytest.mark.parametrize('document', sorted(ROOT.glob('*.md')), ids=lambda p: p.name)
+  def test_documents_name_only_targets_that_exist(self, document):
+    text = document.read_text(encoding='utf-8')
+    code = re.findall(r'^```.*?^```|^ {4}.*?$|`[^`\n]+`', text, re.M | re.S)
+    # As a command: `apt-get install make git` names no target.
+    command = r'(?:^|[`;&|]) *(?:\$ )?make (?:[A-Z]+=\S+ )*([a-z][a-z-]*)'
+    named = {
+        target for piece in code for target in re.findall(command, piece, re.MULTILINE)
+    }
+    assert named <= _make_targets()
+
+
+class TestSetUp:
+  @pytest.fixture
+  def make_venv(self, tmp_path):
+    """Runs the set-up in a scratch checkout where only what is in bin/ can be found."""
+    checkout = tmp_path / 'checkout'
+    (checkout / 'tools' / 'python').mkdir(parents=True)
+    shutil.copy(ROOT / 'tools/python/make_venv.sh', checkout / 'tools/python')
+    programs = tmp_path / 'bin'
+    programs.mkdir()
+    for name in ('cat', 'dirname'):
+      (programs / name).symlink_to(shutil.which(name))
+
+    def run(scripts=None, **environment):
+      for name, text in (scripts or {}).items():
+        (programs / name).write_text(f'#!/bin/sh\n{text}\n', encoding='utf-8')
+        (programs / name).chmod(0o755)
+      result = subprocess.run(
+          ['/bin/sh', 'tools/python/make_venv.sh'],
+          cwd=checkout,
+          env={'PATH': str(programs), **environment},
+          capture_output=True,
+          text=True,
+      )
+      assert not (checkout / '.venv').exists()
+      return result
+
+    return run
+
+  def test_says_what_to_install_when_there_is_no_python(self, make_venv):
+    result = make_venv()
+    assert result.returncode == 1
+    assert 'apt-get install python3.11 python3.11-venv' in result.stderr
+
+  def test_passes_over_a_python_that_exists_and_does_not_run(self, make_venv):
+    result = make_venv({'python3.11': 'exit 127', 'python3.9': 'exit 127'})
+    assert result.returncode == 1
+    assert 'no Python 3.9, 3.10 or 3.11 found' in result.stderr
+
+  def test_says_what_to_install_when_venv_is_missing(self, make_venv):
+    script = """
+        case "$2" in
+          *ensurepip*) exit 1;;
+          *print*) echo 3.10;;
+          *) exit 0;;
+        esac"""
+    result = make_venv({'python3.10': script})
+    assert result.returncode == 1
+    assert 'apt-get install python3.10-venv' in result.stderr
+
+  def test_names_the_python_that_was_asked_for_and_is_no_good(self, make_venv):
+    result = make_venv({'python3.12': 'exit 1'}, PYTHON='python3.12')
+    assert result.returncode == 1
+    assert 'PYTHON=python3.12 is not a Python 3.9, 3.10 or 3.11' in result.stderr
+
+
+def test_no_worker_outlives_the_tests(tmp_path):
+  shutil.copy(ROOT / 'conftest.py', tmp_path)
+  # A stand-in of the right name that would wait for ever, and holds standard output.
+  worker = tmp_path / 'worker_binary'
+  shutil.copy('/bin/sh', worker)
+  os.mkfifo(tmp_path / 'fifo')
+  (tmp_path / 'starts_a_worker_test.py').write_text(
+      'import subprocess\n\n'
+      'def test_start():\n'
+      f'  subprocess.Popen([{str(worker)!r}, "-c", "read line <fifo"])\n',
+      encoding='utf-8',
+  )
+  command = [sys.executable, '-m', 'pytest', '-s', '-c', os.devnull]
+  command += [f'--rootdir={tmp_path}', 'starts_a_worker_test.py']
+  # Returns at the end of standard output, so only when the worker is gone.
+  result = subprocess.run(
+      command, cwd=tmp_path, capture_output=True, text=True, timeout=60
+  )
+  assert result.returncode == 0, result.stdout
+  assert '1 passed' in result.stdout.splitlines()[-1]

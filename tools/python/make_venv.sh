@@ -1,0 +1,131 @@
+#!/bin/sh
+# Makes .venv exactly what requirements.lock says, with this package installed from the
+# checkout. Does nothing when that is already so, and starts over when an earlier run
+# was interrupted: the stamp, which says what is installed, is written last.
+#
+# Environment: PYTHON, the interpreter to use instead of searching for one.
+set -eu
+
+cd "$(dirname "$0")/../.."
+venv=.venv
+stamp=$venv/.installed
+
+# Runs it rather than looking for it: pyenv's python3.9 exists and yet may not run.
+supported='import sys; sys.exit(not (3, 9) <= sys.version_info[:2] <= (3, 11))'
+runs() { "$1" -c "$supported" >/dev/null 2>&1; }
+can_make_venv() { "$1" -c 'import ensurepip, venv' >/dev/null 2>&1; }
+version_of() { "$1" -c 'import platform; print(platform.python_version())'; }
+
+find_python() {
+  if [ -n "${PYTHON:-}" ]; then
+    candidates=$PYTHON
+  else
+    candidates='python3.11 python3.10 python3.9 python3 python'
+  fi
+  without_venv=
+  for candidate in $candidates; do
+    runs "$candidate" || continue
+    if can_make_venv "$candidate"; then
+      echo "$candidate"
+      return
+    fi
+    : "${without_venv:=$candidate}"
+  done
+  if [ -n "$without_venv" ]; then
+    minor=$("$without_venv" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+    cat >&2 <<END
+error: $without_venv (Python $minor) cannot make virtual environments: it lacks its
+venv or ensurepip module. On Debian and Ubuntu:
+
+    apt-get install python$minor-venv
+END
+  elif [ -n "${PYTHON:-}" ]; then
+    cat >&2 <<END
+error: PYTHON=$PYTHON is not a Python 3.9, 3.10 or 3.11 that runs, and TensorFlow
+Federated 0.87 supports no other. Name one of these, or leave PYTHON out to search
+for one.
+END
+  else
+    cat >&2 <<END
+error: no Python 3.9, 3.10 or 3.11 found (tried: $candidates), and
+TensorFlow Federated 0.87 supports no other. On Debian:
+
+    apt-get install python3.11 python3.11-venv
+
+or name one that is installed elsewhere: make venv PYTHON=/path/to/python3.11
+END
+  fi
+  return 1
+}
+
+# What the stamp must say: the files that decide what is installed, the interpreter,
+# and the folder, since neither a virtual environment nor an editable install can move.
+wanted() {
+  cksum requirements.lock setup.py
+  grep '^__version__' tff_dp_aggregators/__init__.py
+  version_of "$1"
+  pwd
+}
+
+# Prints one requirement of the lock, with its hashes.
+locked() {
+  awk -v name="$1" '
+    /^[^ ]/ { wanted = index($0, name "==") == 1 }
+    wanted { print }
+  ' requirements.lock
+}
+
+install_with_uv() {
+  locked uv >"$venv/uv.lock" &&
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
+      --no-deps --require-hashes -r "$venv/uv.lock" &&
+    uv_install --require-hashes -r requirements.lock &&
+    uv_install --no-build-isolation -e .
+}
+
+# The system's certificates, so that it trusts whom pip trusts.
+uv_install() {
+  "$venv/bin/uv" pip install --python "$venv/bin/python" --no-python-downloads \
+    --system-certs --no-deps "$@"
+}
+
+install_with_pip() {
+  pip_install --require-hashes -r requirements.lock &&
+    pip_install --no-build-isolation -e .
+}
+
+pip_install() {
+  "$venv/bin/python" -m pip install --disable-pip-version-check --no-deps "$@"
+}
+
+# One at a time. The lock is on the checkout's folder; what an interrupted run left
+# running holds it too, so that nothing is removed under its hands.
+if command -v flock >/dev/null; then
+  exec 9<.
+  flock -n 9 || {
+    echo "Waiting for another run that makes $venv." >&2
+    flock 9
+  }
+fi
+
+current=$venv/bin/python
+if [ -f "$stamp" ] && runs "$current" &&
+  [ "$(wanted "$current")" = "$(cat "$stamp")" ] &&
+  { [ -z "${PYTHON:-}" ] ||
+    [ "$(version_of "$PYTHON" 2>/dev/null)" = "$(version_of "$current")" ]; }; then
+  exit 0
+fi
+
+if [ -n "${PYTHON:-}" ] && [ "$PYTHON" -ef "$current" ]; then
+  echo "error: PYTHON=$PYTHON is the environment to be made; name another one." >&2
+  exit 1
+fi
+python=$(find_python)
+echo "Making $venv from requirements.lock with Python $(version_of "$python")."
+rm -rf "$venv"
+"$python" -m venv "$venv"
+if ! install_with_uv; then
+  echo 'uv could not install the lock; trying pip, which takes longer.' >&2
+  install_with_pip
+fi
+wanted "$current" >"$stamp"
