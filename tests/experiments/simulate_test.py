@@ -1,0 +1,286 @@
+"""The simulation program: what it leaves, refuses, repeats, and how it ends.
+
+Each test runs the program as a user does, in a process of its own.
+"""
+
+import csv
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from tff_dp_aggregators import accounting
+from tff_dp_aggregators.accounting import ledger
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+FILES = {
+    'accuracy.png',
+    'config.json',
+    'ledger.jsonl',
+    'metrics.csv',
+    'report.json',
+    'report.md',
+}
+_ENVIRONMENT = {**os.environ, 'PYTHONPATH': str(ROOT)}
+
+
+def _command(*arguments):
+  return [sys.executable, '-m', 'experiments.simulate', *arguments]
+
+
+def _simulate(*arguments):
+  return subprocess.run(
+      _command(*arguments),
+      cwd=ROOT,
+      env=_ENVIRONMENT,
+      capture_output=True,
+      text=True,
+      timeout=300,
+  )
+
+
+def _metrics(run_dir):
+  with open(run_dir / 'metrics.csv', newline='') as file:
+    return list(csv.DictReader(file))
+
+
+@pytest.fixture(scope='module')
+def banded_run(tmp_path_factory):
+  run_dir = tmp_path_factory.mktemp('runs') / 'banded'
+  result = _simulate(
+      '--num_rounds=12',
+      '--min_separation=5',
+      '--target_epsilon=6',
+      '--target_delta=1e-4',
+      f'--run_dir={run_dir}',
+  )
+  assert result.returncode == 0, result.stderr
+  return run_dir, result
+
+
+def test_run_leaves_the_documented_files(banded_run):
+  run_dir, _ = banded_run
+  assert set(os.listdir(run_dir)) == FILES
+  assert (run_dir / 'accuracy.png').read_bytes().startswith(b'\x89PNG')
+
+
+def test_privacy_spent_is_the_target_and_is_never_above_it(banded_run):
+  run_dir, result = banded_run
+  report = json.loads((run_dir / 'report.json').read_text())
+  epsilon = report['guarantee']['epsilon']
+  assert 6 * (1 - 1e-9) < epsilon <= 6
+  assert report['guarantee']['delta'] == 1e-4
+  assert 'Privacy spent in 12 of 12 rounds: (epsilon, delta) = (6.0000, 0.0001)' in (
+      result.stdout
+  )
+  assert 'epsilon=6.0000' in result.stderr  # The progress bar.
+
+
+def test_ledger_has_a_line_per_round_and_composes_to_the_report(banded_run):
+  run_dir, _ = banded_run
+  entries = ledger.read(str(run_dir / 'ledger.jsonl'))
+  assert [entry.round for entry in entries] == list(range(12))
+  report = json.loads((run_dir / 'report.json').read_text())
+  composed = accounting.accountants.epsilon(ledger.total_event(entries), 1e-4)
+  assert composed == pytest.approx(report['guarantee']['epsilon'], rel=1e-9)
+  spent = [entry.epsilon for entry in entries]
+  assert spent == sorted(spent)
+  assert spent[-1] == pytest.approx(6, rel=1e-9)
+  rows = _metrics(run_dir)
+  assert [float(row['epsilon']) for row in rows] == spent
+
+
+def test_learning_happens(banded_run):
+  run_dir, _ = banded_run
+  accuracies = [float(row['test_accuracy']) for row in _metrics(run_dir)]
+  assert accuracies[-1] > 0.4  # Chance is 0.1; with this seed it is above 0.6.
+
+
+def test_report_program_gives_the_same_report_from_the_directory(banded_run):
+  run_dir, _ = banded_run
+  result = subprocess.run(
+      [sys.executable, '-m', 'tff_dp_aggregators.accounting.report']
+      + [f'--run_dir={run_dir}', '--format=json'],
+      cwd=ROOT,
+      env=_ENVIRONMENT,
+      capture_output=True,
+      text=True,
+      timeout=120,
+  )
+  assert result.returncode == 0, result.stderr
+  assert result.stdout == (run_dir / 'report.json').read_text()
+
+
+def test_no_file_but_the_configuration_holds_the_seed_or_the_key(tmp_path):
+  seed = 918273645
+  run_dir = tmp_path / 'run'
+  result = _simulate('--num_rounds=2', f'--seed={seed}', f'--run_dir={run_dir}')
+  assert result.returncode == 0, result.stderr
+  key = _key_words(seed)
+  for name in FILES - {'config.json', 'accuracy.png'}:
+    text = (run_dir / name).read_text()
+    assert str(seed) not in text, name
+    assert not any(str(word) in text for word in key), name
+  assert str(seed) not in result.stdout + result.stderr
+
+
+def _key_words(seed):
+  """The key that a seed gives, computed in another process: it needs TensorFlow."""
+  code = (
+      'import tensorflow as tf\n'
+      'from tff_dp_aggregators import noise\n'
+      f'rows = noise.GaussianRows(tf.TensorSpec([]), seed={seed})\n'
+      'print(*rows.new_key().numpy())\n'
+  )
+  result = subprocess.run(
+      [sys.executable, '-c', code],
+      cwd=ROOT,
+      env=_ENVIRONMENT,
+      capture_output=True,
+      text=True,
+      check=True,
+  )
+  return [int(word) for word in result.stdout.split()]
+
+
+@pytest.mark.parametrize('mechanism', ['gaussian', 'tree', 'none'])
+def test_same_seed_gives_the_same_metrics_to_the_last_digit(mechanism, tmp_path):
+  texts = []
+  for name in ('first', 'second'):
+    run_dir = tmp_path / name
+    result = _simulate(
+        f'--mechanism={mechanism}', '--num_rounds=3', f'--run_dir={run_dir}'
+    )
+    assert result.returncode == 0, result.stderr
+    assert set(os.listdir(run_dir)) == FILES
+    texts.append((run_dir / 'metrics.csv').read_text())
+  assert texts[0] == texts[1]
+  epsilon = texts[0].splitlines()[-1].split(',')[-1]
+  assert (epsilon == '') == (mechanism == 'none')
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'message'),
+    [
+        (
+            ['--noise_multiplier=1', '--target_epsilon=2'],
+            'exactly one of --noise_multiplier and --target_epsilon',
+        ),
+        (['--num_clients=250'], 'num_clients of at least 300'),
+        (['--num_clients=250'], 'clients_per_round of at most 25'),
+        (['--num_clients=5000'], 'num_clients must be at most 1438'),
+        (['--target_epsilon=-1'], 'target_epsilon must be positive'),
+        (['--target_delta=1'], 'target_delta must be between 0 and 1'),
+        (['--noise_multiplier=-1'], 'noise_multiplier must be finite'),
+        (['--clip_norm=0'], 'clip_norm must be positive'),
+        (['--batch_size=0'], 'batch_size must be at least 1'),
+        (['--mechanism=tree', '--num_bands=3'], 'num_bands=3 is for banded'),
+        (['--mechanism=none', '--target_epsilon=1'], 'does not go with'),
+        (['--server_momentum=1'], 'server_momentum must be in [0, 1)'),
+        (['digits'], "unexpected arguments ['digits']"),
+    ],
+)
+def test_wrong_flags_are_refused_before_anything_starts(arguments, message, tmp_path):
+  run_dir = tmp_path / 'run'
+  result = _simulate(*arguments, f'--run_dir={run_dir}')
+  assert result.returncode == 2
+  assert message in result.stderr
+  assert 'Traceback' not in result.stderr
+  assert not run_dir.exists()
+
+
+def test_existing_run_directory_is_not_touched(tmp_path):
+  (tmp_path / 'results.txt').write_text('mine')
+  result = _simulate('--num_rounds=2', f'--run_dir={tmp_path}')
+  assert result.returncode == 2
+  assert f'{tmp_path} exists and is not empty' in result.stderr
+  assert os.listdir(tmp_path) == ['results.txt']
+
+
+def test_flagfile_works_and_help_lists_the_flags(tmp_path):
+  flagfile = tmp_path / 'flags'
+  flagfile.write_text('--noise_multiplier=1\n--target_epsilon=2\n')
+  result = _simulate(f'--flagfile={flagfile}')
+  assert 'exactly one of' in result.stderr
+  text = _simulate('--help').stdout
+  for name in ('task', 'mechanism', 'clip_norm', 'target_epsilon', 'run_dir', 'seed'):
+    assert f'--{name}:' in text or f'--[no]{name}:' in text
+
+
+def _start(run_dir, **kwargs):
+  """Starts a long run and waits until three rounds are done."""
+  process = subprocess.Popen(
+      _command(f'--run_dir={run_dir}', '--num_rounds=1000'),
+      cwd=ROOT,
+      env=_ENVIRONMENT,
+      text=True,
+      stderr=subprocess.PIPE,
+      start_new_session=True,
+      **kwargs,
+  )
+  metrics = run_dir / 'metrics.csv'
+  deadline = time.monotonic() + 120
+  while not metrics.exists() or len(metrics.read_text().splitlines()) < 4:
+    assert process.poll() is None, process.stderr.read()
+    assert time.monotonic() < deadline
+    time.sleep(0.2)
+  children = psutil.Process(process.pid).children(recursive=True)
+  assert 'worker_binary' in {child.name() for child in children}
+  return process, children
+
+
+def _gone(children):
+  _, alive = psutil.wait_procs(children, timeout=10)
+  return not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.mark.parametrize('to_group', [False, True], ids=['process', 'group'])
+def test_ctrl_c_leaves_a_report_and_no_process(to_group, tmp_path):
+  run_dir = tmp_path / 'run'
+  process, children = _start(run_dir, stdout=subprocess.PIPE)
+  if to_group:  # As a terminal does.
+    os.killpg(process.pid, signal.SIGINT)
+  else:
+    process.send_signal(signal.SIGINT)
+  # Both pipes end only when everyone who holds them is gone.
+  stdout, stderr = process.communicate(timeout=60)
+  assert process.returncode == 130, stderr
+  assert _gone(children)
+  assert set(os.listdir(run_dir)) == FILES
+  rounds = len(ledger.read(str(run_dir / 'ledger.jsonl')))
+  assert f'Privacy spent in {rounds} of 1000 rounds' in stdout
+  assert f'stopped after {rounds} of 1000' in (run_dir / 'report.md').read_text()
+
+
+def test_sigterm_leaves_no_process_and_the_ledger(tmp_path):
+  run_dir = tmp_path / 'run'
+  process, children = _start(run_dir, stdout=subprocess.PIPE)
+  process.terminate()
+  process.communicate(timeout=60)
+  assert process.returncode == 128 + signal.SIGTERM
+  assert _gone(children)
+  assert len(ledger.read(str(run_dir / 'ledger.jsonl'))) >= 3
+
+
+def test_reader_that_closes_the_pipe_costs_nothing_of_the_run(tmp_path):
+  run_dir = tmp_path / 'run'
+  process = subprocess.Popen(
+      _command(f'--run_dir={run_dir}', '--num_rounds=3'),
+      cwd=ROOT,
+      env=_ENVIRONMENT,
+      text=True,
+      stdout=subprocess.PIPE,
+      stderr=subprocess.PIPE,
+  )
+  process.stdout.readline()
+  process.stdout.close()
+  stderr = process.stderr.read()
+  assert process.wait(timeout=60) == 0, stderr
+  assert 'Broken' not in stderr
+  assert set(os.listdir(run_dir)) == FILES
