@@ -7,7 +7,7 @@ there under their names, to compare with published figures:
 | name    | what it is | for one Gaussian |
 |---------|------------|------------------|
 | `exact` | analytic Gaussian, arXiv:1805.06530 | exact |
-| `pld`   | privacy loss distributions, arXiv:2207.04380 (dp-accounting) | above by < 1e-3 |
+| `pld`   | loss distributions, arXiv:2207.04380 (dp-accounting) | above by < 1e-3 |
 | `rdp`   | Renyi DP at a grid of orders (dp-accounting) | an upper bound |
 | `zcdp`  | closed form, arXiv:1605.02065, Proposition 1.3 | a looser upper bound |
 
@@ -44,7 +44,8 @@ class _ComposedGaussians(dp_accounting.PrivacyAccountant):
     elif isinstance(event, dp_accounting.NonPrivateDpEvent):
       added = math.inf
     elif isinstance(event, dp_accounting.GaussianDpEvent):
-      added = event.noise_multiplier**-2
+      inverse = 1 / event.noise_multiplier
+      added = inverse * inverse
     else:
       return self.CompositionErrorDetails(
           invalid_event=event, error_message='Only Gaussian events are supported.'

@@ -98,6 +98,10 @@ def simplify(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
   Composed Gaussians become one, by adding up `1 / noise_multiplier^2`; infinite noise
   becomes `NoOpDpEvent` and none `NonPrivateDpEvent`. Everything else is kept.
 
+  Raises:
+    ValueError: If a noise multiplier is negative or NaN, or a count of repetitions is
+      not a whole number from 0.
+
   Example:
     >>> gaussian = dp_accounting.GaussianDpEvent
     >>> simplify(dp_accounting.ComposedDpEvent([gaussian(2.0)] * 4))
@@ -114,13 +118,16 @@ def simplify(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
         raise ValueError(f'the noise multiplier of {leaf} is negative or NaN.')
       if noise_multiplier == 0:
         return dp_accounting.NonPrivateDpEvent()
-      precision += count / noise_multiplier**2
+      inverse = 1 / noise_multiplier  # Squaring first would overflow sooner.
+      precision += count * (inverse * inverse)
     elif isinstance(leaf, dp_accounting.NonPrivateDpEvent):
       return leaf
     elif count == 1:
       others.append(leaf)
     else:
       others.append(dp_accounting.SelfComposedDpEvent(leaf, count))
+  if math.isinf(precision):
+    return dp_accounting.NonPrivateDpEvent()
   if precision:
     others.append(dp_accounting.GaussianDpEvent(1 / math.sqrt(precision)))
   if not others:
@@ -135,6 +142,9 @@ def _leaves(
     for sub_event in event.events:
       yield from _leaves(sub_event, count)
   elif isinstance(event, dp_accounting.SelfComposedDpEvent):
+    # A negative or cut-off count would take privacy loss away.
+    if not (event.count >= 0 and event.count == int(event.count)):
+      raise ValueError(f'the count of {event} is not a whole number from 0.')
     yield from _leaves(event.event, count * int(event.count))
   else:
     yield event, count
@@ -160,11 +170,14 @@ def from_json(data: Dict[str, Any]) -> dp_accounting.DpEvent:
   Raises:
     ValueError: If `data` is none of the three events.
   """
+  if not isinstance(data, dict):
+    raise ValueError(f'an event is written as an object, got {data!r}.')
   kind = data.get('type')
   if kind == 'GaussianDpEvent':
-    return dp_accounting.GaussianDpEvent(
-        check_noise_multiplier(data['noise_multiplier'])
-    )
+    noise_multiplier = data.get('noise_multiplier')
+    if not isinstance(noise_multiplier, (int, float)):
+      raise ValueError(f'the event {data} needs a number as noise_multiplier.')
+    return dp_accounting.GaussianDpEvent(check_noise_multiplier(noise_multiplier))
   if kind == 'NoOpDpEvent':
     return dp_accounting.NoOpDpEvent()
   if kind == 'NonPrivateDpEvent':

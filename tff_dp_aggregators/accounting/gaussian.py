@@ -18,8 +18,14 @@ import math
 from scipy import optimize
 from scipy import special
 
-# Results move to the safe side by this much, relative; root finding is finer.
+# A delta moves to the safe side by this much, relative, on top of its round-off.
 _SAFETY = 1e-12
+# From here on the density is below the smallest float64.
+_FAR = 40.0
+# Gauss-Legendre quadrature on [0, 1], exact to round-off for what it is used for.
+_NODES, _WEIGHTS = special.roots_sh_legendre(12)
+# What delta is rounded up to where it underflows.
+_SMALLEST = math.ulp(0.0)
 
 
 def check_delta(delta: float, name: str = 'delta') -> float:
@@ -42,13 +48,39 @@ def _check_mu(mu: float) -> float:
   return float(mu)
 
 
+def _mills(x: float) -> float:
+  """Mills ratio Phi(-x) / phi(x), without underflow."""
+  return math.sqrt(math.pi / 2) * special.erfcx(x / math.sqrt(2))
+
+
 def _log_delta(mu: float, epsilon: float) -> float:
-  """Logarithm of the curve, accurate where delta itself would underflow."""
-  log_upper = special.log_ndtr(mu / 2 - epsilon / mu)
-  log_lower = epsilon + special.log_ndtr(-mu / 2 - epsilon / mu)
-  if log_lower >= log_upper:  # Only by round-off, where both are equal.
+  """Logarithm of the curve, rounded up; accurate where delta itself underflows.
+
+  Both terms of the curve are nearly equal where mu is small or epsilon large, and
+  their difference would be round-off. With x = epsilon/mu - mu/2, the density phi and
+  the Mills ratio R, e^epsilon phi(x + mu) is phi(x), so that
+
+      delta = Phi(-x) - phi(x) R(x + mu) = phi(x) (R(x) - R(x + mu)),
+
+  and R(x) - R(x + mu) is the integral of -R'(z) = 1 - z R(z) from x to x + mu.
+  """
+  quotient = epsilon / mu
+  x = quotient - mu / 2
+  y = quotient + mu / 2
+  if x > 1e150:
     return -math.inf
-  return log_upper + math.log(-math.expm1(log_lower - log_upper))
+  log_density = -x * x / 2 - math.log(2 * math.pi) / 2
+  if x > _FAR:  # -R'(z) < 1 / (1 + z^2), and delta underflows anyway.
+    log_delta = log_density + math.log(math.atan(mu / (1 + x * y)))
+  elif mu < 0.5:
+    slope = sum(w * (1 - z * _mills(z)) for z, w in zip(x + mu * _NODES, _WEIGHTS))
+    log_delta = log_density + math.log(mu * slope)
+  elif x > 0:
+    log_delta = log_density + math.log(_mills(x) - _mills(y))
+  else:
+    log_delta = math.log(special.ndtr(-x) - math.exp(log_density) * _mills(y))
+  # x has the round-off of the larger of its two terms, and delta that times |x|.
+  return log_delta + _SAFETY + 4e-16 * (1 + abs(x)) * y
 
 
 def delta_of(mu: float, epsilon: float) -> float:
@@ -71,7 +103,7 @@ def delta_of(mu: float, epsilon: float) -> float:
     return 0.0
   if math.isinf(mu):
     return 1.0
-  return min(1.0, math.exp(_log_delta(mu, epsilon)) * (1 + _SAFETY))
+  return max(_SMALLEST, math.exp(min(0.0, _log_delta(mu, epsilon))))
 
 
 def epsilon_of(mu: float, delta: float) -> float:
@@ -102,9 +134,14 @@ def epsilon_of(mu: float, delta: float) -> float:
     return max(_log_delta(mu, epsilon), -1e300) - log_target
 
   # zCDP's closed form is an upper bound (arXiv:1605.02065, Proposition 1.3).
-  upper = mu**2 / 2 + mu * math.sqrt(-2 * log_target)
-  root = optimize.brentq(gap, 0.0, upper, xtol=1e-15, rtol=1e-14)
-  return float(root * (1 + _SAFETY))
+  upper = (mu * mu / 2 + mu * math.sqrt(-2 * log_target)) * (1 + _SAFETY)
+  if math.isinf(upper) or gap(upper) > 0:  # Too large for float64 to tell them apart.
+    return upper
+  root = optimize.brentq(gap, 0.0, upper, xtol=_SMALLEST, rtol=1e-14, maxiter=1000)
+  epsilon, step = root, 1e-15
+  while delta_of(mu, epsilon) > delta:  # The root may be a last digit too small.
+    epsilon, step = root * (1 + step), 2 * step
+  return float(epsilon)
 
 
 def mu_of(epsilon: float, delta: float) -> float:
@@ -133,7 +170,8 @@ def mu_of(epsilon: float, delta: float) -> float:
     lower /= 2
   while gap(upper) < 0:
     upper *= 2
-  mu = optimize.brentq(gap, lower, upper, xtol=1e-300, rtol=1e-14)
+  mu = optimize.brentq(gap, lower, upper, xtol=_SMALLEST, rtol=1e-14, maxiter=1000)
+  step = 1e-15
   while delta_of(mu, epsilon) > delta or epsilon_of(mu, delta) > epsilon:
-    mu *= 1 - _SAFETY
+    mu, step = mu * (1 - step), 2 * step
   return float(mu)

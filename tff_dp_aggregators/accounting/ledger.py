@@ -16,6 +16,7 @@ import dp_accounting
 
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import events
+from tff_dp_aggregators.accounting import gaussian
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,9 +79,10 @@ class LedgerWriter:
 
     Raises:
       FileExistsError: If there is a file already; a ledger is never overwritten.
+      ValueError: If `delta` is not between 0 and 1.
     """
+    self._delta = gaussian.check_delta(delta)
     self._file = open(path, 'x', encoding='utf-8')  # noqa: SIM115 (closed by close)
-    self._delta = delta
     self._round = 0
     self._accountant = accountants.GaussianAccountant()
 
@@ -152,7 +154,8 @@ def read(path: str) -> List[LedgerEntry]:
     for number, line in enumerate(file, start=1):
       try:
         entry = LedgerEntry(**json.loads(line))
-      except (json.JSONDecodeError, TypeError) as e:
+        events.from_json(entry.event)
+      except (TypeError, ValueError) as e:
         raise ValueError(f'{path}, line {number}: not a ledger entry: {e}') from e
       if entry.round != len(entries):
         raise ValueError(

@@ -17,15 +17,21 @@ from typing import Any, Iterator, Optional, Tuple
 
 
 def check_positive_int(name: str, value: Any) -> int:
-  """Returns `value` as an int, or raises if it is not a positive whole number.
+  """`check_int` for numbers from 1."""
+  return check_int(name, value, at_least=1)
+
+
+def check_int(name: str, value: Any, at_least: int) -> int:
+  """Returns `value` as an int, or raises if it is not a whole number or too small.
 
   Args:
     name: The argument's name, for the message.
     value: What the caller passed.
+    at_least: The smallest number allowed.
 
   Raises:
     TypeError: If `value` is not a whole number (a bool is not one).
-    ValueError: If `value` is less than 1.
+    ValueError: If `value` is less than `at_least`.
   """
   if isinstance(value, bool):
     raise TypeError(f'{name} must be a whole number, got {value!r}.')
@@ -35,8 +41,8 @@ def check_positive_int(name: str, value: Any) -> int:
     raise TypeError(
         f'{name} must be a whole number, got {value!r} ({type(value).__name__}).'
     ) from e
-  if value < 1:
-    raise ValueError(f'{name} must be at least 1, got {value}.')
+  if value < at_least:
+    raise ValueError(f'{name} must be at least {at_least}, got {value}.')
   return value
 
 
@@ -100,10 +106,10 @@ class Participation:
       max_participations: As in the constructor.
 
     Raises:
-      ValueError: If `rounds_between` is negative.
+      TypeError: If an argument is not a whole number.
+      ValueError: If `rounds_between` is negative, or another argument less than 1.
     """
-    if rounds_between < 0:
-      raise ValueError(f'rounds_between must be at least 0, got {rounds_between}.')
+    rounds_between = check_int('rounds_between', rounds_between, at_least=0)
     return cls(num_rounds, rounds_between + 1, max_participations)
 
   @property

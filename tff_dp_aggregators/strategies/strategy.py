@@ -41,6 +41,11 @@ class Strategy(abc.ABC):
   kind: ClassVar[str]
   _kinds: ClassVar[Dict[str, Type['Strategy']]] = {}
 
+  def __post_init__(self) -> None:
+    # A NumPy integer would compare equal but could not be saved.
+    num_rounds = participation_lib.check_positive_int('num_rounds', self.num_rounds)
+    object.__setattr__(self, 'num_rounds', num_rounds)
+
   def __init_subclass__(cls, **kwargs: Any) -> None:
     super().__init_subclass__(**kwargs)
     if 'kind' in cls.__dict__:
@@ -196,13 +201,13 @@ class Strategy(abc.ABC):
           f'version {_VERSION}.'
       )
     kind = data.get('kind')
-    if kind not in Strategy._kinds:
+    if not isinstance(kind, str) or kind not in Strategy._kinds:
       raise ValueError(
           f'unknown strategy kind {kind!r}; known: {sorted(Strategy._kinds)}.'
       )
     try:
       strategy = Strategy._kinds[kind](**data['parameters'])
-    except (KeyError, TypeError) as e:
+    except (KeyError, TypeError, OverflowError) as e:
       raise ValueError(f'the saved {kind} strategy is incomplete: {e}') from e
     if strategy.checksum != data.get('checksum'):
       raise ValueError(

@@ -55,8 +55,13 @@ class BandedToeplitz(strategy_lib.Strategy):
   kind = 'banded_toeplitz'
 
   def __post_init__(self) -> None:
-    participation_lib.check_positive_int('num_rounds', self.num_rounds)
-    coefficients = tuple(float(c) for c in self.coefficients)
+    super().__post_init__()
+    try:
+      coefficients = tuple(float(c) for c in self.coefficients)
+    except (TypeError, ValueError) as e:
+      raise TypeError(
+          f'coefficients must be a sequence of numbers, got {self.coefficients!r}.'
+      ) from e
     object.__setattr__(self, 'coefficients', coefficients)
     if not 1 <= len(coefficients) <= self.num_rounds:
       raise ValueError(

@@ -70,7 +70,7 @@ class BinaryTree(strategy_lib.Strategy):
   kind = 'binary_tree'
 
   def __post_init__(self) -> None:
-    participation_lib.check_positive_int('num_rounds', self.num_rounds)
+    super().__post_init__()
     if not isinstance(self.honaker, bool):
       raise TypeError(f'honaker must be a bool, got {self.honaker!r}.')
 

@@ -1,0 +1,252 @@
+"""Events say what ran: per round, up to any round, and in the whole run.
+
+Claims: the run event means the same as the equivalent Gaussian to every accountant;
+the events of rounds 0 to t compose to exactly what was released by then, for every
+strategy and t; simplifying changes no meaning and drops nothing.
+"""
+
+import json
+import math
+
+import dp_accounting
+import numpy as np
+import pytest
+
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import events
+
+Gaussian = dp_accounting.GaussianDpEvent
+Composed = dp_accounting.ComposedDpEvent
+Repeated = dp_accounting.SelfComposedDpEvent
+NoOp = dp_accounting.NoOpDpEvent
+NonPrivate = dp_accounting.NonPrivateDpEvent
+SAMPLED = dp_accounting.PoissonSampledDpEvent(0.1, Gaussian(2.0))
+LAPLACE = dp_accounting.LaplaceDpEvent(3.0)
+
+MECHANISMS = [
+    (strategies.Identity(30), strategies.Participation(30, 7)),
+    (strategies.Identity(30), None),
+    (strategies.BinaryTree(33), strategies.Participation(33, 5, 4)),
+    (strategies.BinaryTree(33, honaker=False), strategies.Participation(33, 1)),
+    (strategies.BinaryTree(20), None),
+    (
+        strategies.BandedToeplitz.square_root(40, 8),
+        strategies.Participation(40, 8),
+    ),
+    (
+        strategies.BandedToeplitz.square_root(40, 40),
+        strategies.Participation(40, 3, 5),
+    ),
+    (
+        strategies.BandedToeplitz(25, (1.0, -0.5, 0.3)),
+        strategies.Participation(25, 4),
+    ),
+]
+each_mechanism = pytest.mark.parametrize('strategy, participation', MECHANISMS)
+
+
+@each_mechanism
+@pytest.mark.parametrize('noise_multiplier', [0.3, 1.0, 7.0])
+def test_run_event_is_one_gaussian_of_the_whole_sensitivity(
+    strategy, participation, noise_multiplier
+):
+  event = events.run_event(strategy, participation, noise_multiplier)
+  effective = noise_multiplier / strategy.sensitivity(participation)
+  assert event == Gaussian(effective)
+  assert type(event.noise_multiplier) is float
+
+
+@pytest.mark.parametrize('accountant, make', [
+    ('exact', accountants.GaussianAccountant),
+    ('pld', dp_accounting.pld.PLDAccountant),
+    ('rdp', lambda: dp_accounting.rdp.RdpAccountant(accountants.RDP_ORDERS)),
+])  # fmt: skip
+def test_run_epsilon_equals_dp_accounting_for_the_equivalent_gaussian(accountant, make):
+  strategy, participation = MECHANISMS[2]
+  event = events.run_event(strategy, participation, 9.0)
+  equivalent = make()
+  equivalent.compose(Gaussian(9.0 / strategy.sensitivity(participation)))
+  for delta in (1e-10, 1e-5):
+    assert accountants.epsilon(event, delta, accountant) == pytest.approx(
+        equivalent.get_epsilon(delta), rel=1e-12
+    )
+
+
+@pytest.mark.parametrize('accountant', ['exact', 'rdp', 'pld'])
+def test_gaussian_sum_run_equals_dp_accounting_for_its_repeated_event(accountant):
+  # DP-FedAvg: a client in 5 of 30 rounds is 5 Gaussians with the plain multiplier.
+  event = events.run_event(*MECHANISMS[0], 4.0)
+  repeated = Repeated(Gaussian(4.0), 5)
+  assert accountants.epsilon(event, 1e-6, accountant) == pytest.approx(
+      accountants.epsilon(repeated, 1e-6, accountant), rel=1e-12
+  )
+  peer = dp_accounting.rdp.RdpAccountant(accountants.RDP_ORDERS)
+  peer.compose(Gaussian(4.0), 5)
+  if accountant == 'rdp':
+    assert accountants.epsilon(event, 1e-6, 'rdp') == pytest.approx(
+        peer.get_epsilon(1e-6), rel=1e-12
+    )
+
+
+@each_mechanism
+def test_events_of_the_rounds_compose_to_the_run_at_every_prefix(
+    strategy, participation
+):
+  each, so_far = events.round_noise_multipliers(strategy, participation, 3.0)
+  profile = strategy.sensitivity_squared_by_round(participation)
+  accountant = accountants.GaussianAccountant()
+  for t, noise_multiplier in enumerate(each):
+    accountant.compose(Gaussian(noise_multiplier))
+    assert accountant.mu == pytest.approx(math.sqrt(profile[t]) / 3.0, rel=1e-13)
+    assert accountant.mu == pytest.approx(1 / so_far[t], rel=1e-13)
+  run = events.run_event(strategy, participation, 3.0)
+  assert accountant.mu == pytest.approx(accountants.gdp_mu(run), rel=1e-13)
+  assert so_far[-1] == pytest.approx(run.noise_multiplier, rel=1e-14)
+  assert np.all(np.diff(so_far) <= 0)
+
+
+def test_a_round_that_adds_nothing_has_infinite_noise():
+  # One client, rounds at least 4 apart: worst in rounds 0, 4 and 8 alone.
+  each, so_far = events.round_noise_multipliers(
+      strategies.Identity(10), strategies.Participation(10, 4), 6.0
+  )
+  expected = np.full(10, np.inf)
+  expected[[0, 4, 8]] = 6.0
+  np.testing.assert_array_equal(each, expected)
+  np.testing.assert_allclose(so_far[[0, 3, 4, 7, 8, 9]] ** -2 * 36, [1, 1, 2, 2, 3, 3])
+
+
+def test_single_participation_in_a_tree_is_spent_when_a_level_is_complete():
+  each, _ = events.round_noise_multipliers(strategies.BinaryTree(20), None, 2.0)
+  np.testing.assert_array_equal(np.flatnonzero(np.isfinite(each)), [0, 1, 3, 7, 15])
+  np.testing.assert_array_equal(each[[0, 1, 3, 7, 15]], 2.0)
+
+
+def test_without_noise_nothing_is_private():
+  run = events.run_event(strategies.BinaryTree(8), None, 0.0)
+  assert run == NonPrivate()
+  assert accountants.epsilon(run, 1e-6) == math.inf
+  each, so_far = events.round_noise_multipliers(strategies.BinaryTree(8), None, 0)
+  assert np.all(so_far == 0) and each[0] == 0
+  assert events.simplify(Composed([Gaussian(z) for z in each])) == NonPrivate()
+
+
+@pytest.mark.parametrize('noise_multiplier', [-1.0, math.nan, math.inf, -math.inf])
+def test_noise_multipliers_out_of_range_are_refused(noise_multiplier):
+  for function in (events.run_event, events.round_noise_multipliers):
+    with pytest.raises(ValueError, match='noise_multiplier must be finite and not neg'):
+      function(strategies.Identity(3), None, noise_multiplier)
+
+
+def test_unknown_sensitivity_is_refused_even_without_noise():
+  strategy = strategies.BandedToeplitz(10, (1.0, -1.0))
+  for noise_multiplier in (0.0, 1.0):
+    with pytest.raises(ValueError, match='use at most 1 bands'):
+      events.run_event(strategy, strategies.Participation(10, 1), noise_multiplier)
+
+
+@pytest.mark.parametrize(
+    'event, expected',
+    [
+        (Gaussian(3.0), Gaussian(3.0)),
+        (Gaussian(math.inf), NoOp()),
+        (Gaussian(0.0), NonPrivate()),
+        (Gaussian(1e-200), NonPrivate()),  # Its square underflows: safe side.
+        (NoOp(), NoOp()),
+        (NonPrivate(), NonPrivate()),
+        (Composed([]), NoOp()),
+        (Composed([NoOp(), Gaussian(math.inf)]), NoOp()),
+        (Composed([Gaussian(2.0)] * 4), Gaussian(1.0)),
+        (Repeated(Gaussian(2.0), 4), Gaussian(1.0)),
+        (Repeated(Gaussian(2.0), 0), NoOp()),
+        (Repeated(NonPrivate(), 0), NoOp()),
+        (Repeated(Composed([Gaussian(2.0), Gaussian(2.0)]), 2), Gaussian(1.0)),
+        (Composed([Repeated(Repeated(Gaussian(6.0), 2), 2)] * 9), Gaussian(1.0)),
+        (Composed([Gaussian(1.0), NonPrivate(), LAPLACE]), NonPrivate()),
+        (Composed([Gaussian(0.0), LAPLACE]), NonPrivate()),
+        (SAMPLED, SAMPLED),
+        (Repeated(SAMPLED, 3), Repeated(SAMPLED, 3)),
+        (Repeated(Repeated(SAMPLED, 3), 2), Repeated(SAMPLED, 6)),
+        (Composed([SAMPLED]), SAMPLED),
+        (
+            Composed([LAPLACE, Gaussian(2.0), SAMPLED, NoOp(), Gaussian(2.0), LAPLACE]),
+            Composed([LAPLACE, SAMPLED, LAPLACE, Gaussian(math.sqrt(2))]),
+        ),
+        (dp_accounting.UnsupportedDpEvent(), dp_accounting.UnsupportedDpEvent()),
+        (
+            Composed([Gaussian(1.0), dp_accounting.UnsupportedDpEvent()]),
+            Composed([dp_accounting.UnsupportedDpEvent(), Gaussian(1.0)]),
+        ),
+    ],
+    ids=str,
+)
+def test_simplify_keeps_the_meaning_the_others_and_their_order(event, expected):
+  simplified = events.simplify(event)
+  if isinstance(expected, Gaussian):
+    assert simplified.noise_multiplier == pytest.approx(expected.noise_multiplier)
+  elif isinstance(expected, Composed):
+    assert simplified.events[:-1] == expected.events[:-1]
+    assert simplified.events[-1].noise_multiplier == pytest.approx(
+        expected.events[-1].noise_multiplier
+    )
+  else:
+    assert simplified == expected
+
+
+def test_simplify_reads_numpy_numbers_and_writes_plain_floats():
+  event = events.simplify(Composed([Gaussian(np.float32(2.0)), Gaussian(np.array(2))]))
+  assert type(event.noise_multiplier) is float
+  assert event.noise_multiplier == pytest.approx(math.sqrt(2), rel=1e-15)
+
+
+@pytest.mark.parametrize('noise_multiplier', [-1.0, math.nan])
+def test_events_with_impossible_noise_are_refused(noise_multiplier):
+  with pytest.raises(ValueError, match='is negative or NaN'):
+    events.simplify(Composed([Gaussian(1.0), Gaussian(noise_multiplier)]))
+
+
+@pytest.mark.parametrize('count', [-1, -3, 2.7, math.nan])
+def test_counts_that_would_take_privacy_loss_away_are_refused(count):
+  with pytest.raises(ValueError, match='is not a whole number from 0'):
+    events.simplify(Composed([Gaussian(1.0), Repeated(Gaussian(2.0), count)]))
+
+
+@pytest.mark.parametrize(
+    'event', [Gaussian(1 / 3), Gaussian(1e-100), NoOp(), NonPrivate()], ids=str
+)
+def test_json_round_trip_is_exact(event):
+  written = json.loads(json.dumps(events.to_json(event), allow_nan=False))
+  assert events.from_json(written) == events.simplify(event)
+  assert events.to_json(events.from_json(written)) == written
+
+
+def test_a_round_without_cost_is_written_without_infinity():
+  assert events.to_json(Gaussian(math.inf)) == {'type': 'NoOpDpEvent'}
+
+
+@pytest.mark.parametrize(
+    'event', [SAMPLED, LAPLACE, dp_accounting.UnsupportedDpEvent()], ids=str
+)
+def test_other_events_are_not_written_as_something_else(event):
+  with pytest.raises(ValueError, match='only Gaussian events can be written'):
+    events.to_json(event)
+  with pytest.raises(ValueError, match='only Gaussian events can be written'):
+    events.to_json(Composed([event, Gaussian(1.0)]))
+
+
+@pytest.mark.parametrize(
+    'data, message',
+    [
+        ({'type': 'LaplaceDpEvent'}, "unknown event type 'LaplaceDpEvent'"),
+        ({}, 'unknown event type None'),
+        ({'type': 'GaussianDpEvent'}, 'needs a number as noise_multiplier'),
+        ({'type': 'GaussianDpEvent', 'noise_multiplier': '3'}, 'needs a number'),
+        ({'type': 'GaussianDpEvent', 'noise_multiplier': -3.0}, 'not negative'),
+        ({'type': 'GaussianDpEvent', 'noise_multiplier': math.inf}, 'finite'),
+        ([], 'an event is written as an object'),
+    ],
+)
+def test_events_that_cannot_be_read_are_refused(data, message):
+  with pytest.raises(ValueError, match=message):
+    events.from_json(data)

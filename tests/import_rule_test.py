@@ -1,0 +1,158 @@
+"""Each layer imports only those above it, and accounting never loads TensorFlow.
+
+Checked twice: in the source of every file (also imports inside functions), and by
+importing every module of the light layers in a fresh interpreter. Both walk the
+folders, so that files added later are checked as well.
+"""
+
+import ast
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+PACKAGE = 'tff_dp_aggregators'
+LAYERS = ('strategies', 'accounting', 'noise', 'queries', 'aggregators', 'learning')
+HEAVY = ('tensorflow', 'tensorflow_federated', 'tensorflow_privacy', 'keras', 'jax')
+# What a layer must not import, besides the layers below it.
+FORBIDDEN = {
+    'strategies': ('dp_accounting', *HEAVY),
+    'accounting': HEAVY,
+    'noise': ('tensorflow_federated', 'tensorflow_privacy'),
+    'queries': ('tensorflow_federated',),
+}
+FILES = sorted((ROOT / PACKAGE).rglob('*.py'))
+
+
+def imported_names(source, module, is_package):
+  """Absolute dotted names of everything that `source` imports, wherever it does."""
+  names = set()
+  for node in ast.walk(ast.parse(source)):
+    if isinstance(node, ast.Import):
+      names.update(alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+      base = node.module or ''
+      if node.level:
+        parts = module.split('.')
+        kept = parts[: len(parts) - node.level + is_package]
+        base = '.'.join([*kept, *([base] if base else [])])
+      names.update(f'{base}.{alias.name}' for alias in node.names)
+  return names
+
+
+def names_imported_by(path):
+  relative = path.relative_to(ROOT).with_suffix('')
+  is_package = relative.name == '__init__'
+  module = '.'.join(relative.parent.parts if is_package else relative.parts)
+  return imported_names(path.read_text(encoding='utf-8'), module, is_package)
+
+
+def layer_of(path):
+  return path.relative_to(ROOT / PACKAGE).parts[0]
+
+
+def is_in(name, package):
+  return name == package or name.startswith(package + '.')
+
+
+def test_every_file_belongs_to_a_layer():
+  folders = {layer_of(path) for path in FILES} - {'__init__.py'}
+  assert folders == set(LAYERS)
+  assert len(FILES) > 20
+
+
+@pytest.mark.parametrize('path', FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_a_layer_imports_only_itself_and_the_layers_above(path):
+  names = names_imported_by(path)
+  if path.parent == ROOT / PACKAGE:
+    own = {name for name in names if is_in(name, PACKAGE)}
+    assert not own, 'the package itself loads its layers on first use'
+    return
+  layer = layer_of(path)
+  allowed = LAYERS[: LAYERS.index(layer) + 1]
+  for name in names:
+    if is_in(name, PACKAGE):
+      assert name.split('.')[1] in (*allowed, '__version__'), name
+    assert not is_in(name, 'experiments'), name
+    for package in FORBIDDEN.get(layer, ()):
+      assert not is_in(name, package), name
+
+
+def test_tensorflow_privacy_is_imported_in_one_file_alone():
+  importing = {
+      path.relative_to(ROOT / PACKAGE).as_posix()
+      for path in FILES
+      if any(is_in(name, 'tensorflow_privacy') for name in names_imported_by(path))
+  }
+  assert importing == {'queries/dp_query.py'}
+
+
+@pytest.mark.parametrize(
+    'source, expected',
+    [
+        ('import tensorflow as tf', 'tensorflow'),
+        ('import numpy, tensorflow.nest', 'tensorflow.nest'),
+        ('from tensorflow import nest', 'tensorflow.nest'),
+        ('def f():\n  if True:\n    import tensorflow', 'tensorflow'),
+        ('from tff_dp_aggregators import noise as n', 'tff_dp_aggregators.noise'),
+        ('from .. import noise', 'tff_dp_aggregators.noise'),
+        ('from ..noise.rows import x', 'tff_dp_aggregators.noise.rows.x'),
+        ('from . import events', 'tff_dp_aggregators.accounting.events'),
+    ],
+)
+def test_the_check_sees_every_form_of_import(source, expected):
+  module = 'tff_dp_aggregators.accounting.ledger'
+  assert expected in imported_names(source, module, is_package=False)
+
+
+def run_python(code):
+  return subprocess.run(
+      [sys.executable, '-c', code],
+      cwd=ROOT,
+      env={**os.environ, 'PYTHONPATH': str(ROOT)},
+      capture_output=True,
+      text=True,
+      timeout=120,
+      check=False,
+  )
+
+
+def test_accounting_and_strategies_leave_tensorflow_unloaded():
+  modules = [
+      '.'.join(path.relative_to(ROOT).with_suffix('').parts)
+      for path in FILES
+      if layer_of(path) in ('strategies', 'accounting') and path.stem != '__main__'
+  ]
+  assert f'{PACKAGE}.accounting.ledger' in modules
+  result = run_python(
+      'import importlib, sys\n'
+      f'import {PACKAGE} as package\n'
+      f'assert set({LAYERS}) <= set(dir(package))\n'
+      f'loaded = [m for m in {LAYERS} if "{PACKAGE}." + m in sys.modules]\n'
+      'assert not loaded, loaded\n'
+      'package.strategies.BinaryTree, package.accounting.gaussian\n'
+      f'for module in {modules}:\n'
+      '  importlib.import_module(module)\n'
+      f'  heavy = [m for m in {HEAVY} if m in sys.modules]\n'
+      '  assert not heavy, (module, heavy)\n'
+      'print("light")\n'
+  )
+  assert result.returncode == 0, result.stderr
+  assert result.stdout == 'light\n'
+
+
+def test_strategies_alone_leave_dp_accounting_unloaded():
+  result = run_python(
+      'import sys\n'
+      f'import {PACKAGE}.strategies\n'
+      'print("dp_accounting" in sys.modules)\n'
+  )
+  assert result.stdout == 'False\n', result.stderr
+
+
+def test_an_unknown_attribute_of_the_package_is_an_attribute_error():
+  result = run_python(f'import {PACKAGE} as package\npackage.nothing\n')
+  assert "has no attribute 'nothing'" in result.stderr

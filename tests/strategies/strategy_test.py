@@ -1,0 +1,219 @@
+"""What all strategies share: workloads, errors, and files that cannot be mistaken.
+
+Claims: errors for any workload are those of dense linear algebra; a saved strategy
+reads back exactly, a changed one is refused; a checksum means the same strategy in
+every release.
+"""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.strategies import BandedToeplitz
+from tff_dp_aggregators.strategies import BinaryTree
+from tff_dp_aggregators.strategies import Identity
+from tff_dp_aggregators.strategies import Participation
+from tff_dp_aggregators.strategies import Strategy
+
+STRATEGIES = {
+    'identity': Identity(7),
+    'square_root': BandedToeplitz.square_root(12, 5),
+    'awkward': BandedToeplitz(4, (1 / 3, -5e-324, 1e300)),
+    'honaker': BinaryTree(11),
+    'plain': BinaryTree(8, honaker=False),
+    'one_round': BinaryTree(1),
+}
+each_strategy = pytest.mark.parametrize(
+    'strategy', STRATEGIES.values(), ids=STRATEGIES.keys()
+)
+each_sane_strategy = pytest.mark.parametrize(
+    'strategy', [s for name, s in STRATEGIES.items() if name != 'awkward'], ids=repr
+)
+
+
+@each_strategy
+def test_saving_and_reading_back_is_exact(strategy):
+  again = Strategy.from_json(strategy.to_json())
+  assert type(again) is type(strategy)
+  assert again == strategy
+  assert again.parameters() == strategy.parameters()
+  assert again.checksum == strategy.checksum
+  assert again.to_json() == strategy.to_json()
+
+
+def test_every_public_strategy_is_among_those_saved_here():
+  public = {
+      value
+      for value in vars(strategies).values()
+      if isinstance(value, type) and issubclass(value, Strategy) and value != Strategy
+  }
+  saved = {type(strategy) for strategy in STRATEGIES.values()}
+  assert public <= saved, 'give a new strategy an example above'
+
+
+def test_checksums_stay_what_they_were():
+  # Ledgers refer to strategies by these; changing one orphans files on disk.
+  assert BinaryTree(8).checksum == (
+      'sha256:203be3c86ed2a82757497f0e7dc95768c627435fdf5f26169fddc5efcd5da779'
+  )
+  assert Identity(8).checksum == (
+      'sha256:e3c078cb9f1c7f279b9f34084d6151ea887478506b060c2a2bf36da5c2098dce'
+  )
+  assert BandedToeplitz(8, (1.0, 0.5, 0.25)).checksum == (
+      'sha256:f66e8318bf6211df1e7b56e960267a92e10345d41699677b4e2201d112573b19'
+  )
+
+
+def test_checksums_tell_strategies_apart():
+  checksums = {
+      strategy.checksum
+      for strategy in [
+          *STRATEGIES.values(),
+          BinaryTree(11, honaker=False),
+          BinaryTree(12),
+          BandedToeplitz(7, (1.0,)),
+          BandedToeplitz(7, (1.0 + 2**-52,)),
+      ]
+  }
+  assert len(checksums) == len(STRATEGIES) + 4
+
+
+def test_numpy_integers_can_be_saved():
+  strategy = BinaryTree(np.int64(8))
+  assert type(strategy.num_rounds) is int
+  assert Strategy.from_json(strategy.to_json()) == BinaryTree(8)
+  assert BandedToeplitz(np.int32(3), np.ones(2)).checksum == (
+      BandedToeplitz(3, (1, 1)).checksum
+  )
+
+
+def altered(strategy, **changes):
+  data = json.loads(strategy.to_json())
+  for key, value in changes.items():
+    if key in data['parameters']:
+      data['parameters'][key] = value
+    elif value is None:
+      del data[key]
+    else:
+      data[key] = value
+  return json.dumps(data)
+
+
+@pytest.mark.parametrize(
+    'text, message',
+    [
+        (altered(BinaryTree(8), num_rounds=9), 'was altered: it states checksum'),
+        (altered(BinaryTree(8), honaker=False), 'was altered'),
+        (altered(Identity(8), kind='banded_toeplitz'), 'was altered'),
+        (altered(BandedToeplitz(3, (1, 0.5)), coefficients=[1.0, 0.25]), 'was altered'),
+        (altered(BinaryTree(8), checksum=None), 'was altered'),
+        (altered(BinaryTree(8), checksum='sha256:00'), "states checksum 'sha256:00'"),
+        (altered(BinaryTree(8), kind='blt-9'), "unknown strategy kind 'blt-9'; known:"),
+        (altered(BinaryTree(8), kind=['x']), 'unknown strategy kind'),
+        (altered(BinaryTree(8), version=2), 'has version 2; this release reads'),
+        (altered(BinaryTree(8), version=None), 'has version None'),
+        (altered(BinaryTree(8), format='pickle'), 'not a saved strategy: it has no'),
+        (altered(BinaryTree(8), parameters={}), 'binary_tree strategy is incomplete'),
+        (altered(BinaryTree(8), parameters=None), 'incomplete: .parameters'),
+        (altered(BinaryTree(8), num_rounds=8.0), 'num_rounds must be a whole number'),
+        (altered(BinaryTree(8), num_rounds=-8), 'num_rounds must be at least 1'),
+        (altered(BinaryTree(8), parameters={'num_rounds': 8, 'x': 1}), 'incomplete'),
+        (altered(Identity(8), coefficients=[10**400]), 'incomplete'),
+        (altered(Identity(8), coefficients=[float('nan')]), 'must be finite'),
+        ('{"format": ', 'not a saved strategy: Expecting value'),
+        ('[]', 'not a saved strategy'),
+        ('', 'not a saved strategy'),
+    ],
+)
+def test_files_that_were_altered_or_are_others_are_refused(text, message):
+  with pytest.raises(ValueError, match=message):
+    Strategy.from_json(text)
+
+
+def test_saved_text_says_what_it_is():
+  data = json.loads(BinaryTree(8).to_json())
+  assert data['format'] == 'tff_dp_aggregators.strategy'
+  assert data['version'] == 1
+  assert data['kind'] == 'binary_tree'
+  assert data['parameters'] == {'num_rounds': 8, 'honaker': True}
+
+
+@each_sane_strategy
+def test_error_of_any_workload_equals_dense_linear_algebra(strategy):
+  n = strategy.num_rounds
+  workload = np.tril(np.random.default_rng(3).normal(size=(n, n)))
+  # Any estimate of the workload goes through the noisy prefix sums.
+  estimator = workload @ np.linalg.inv(np.tri(n)) @ strategy.materialize_estimator()
+  np.testing.assert_allclose(
+      estimator @ strategy.materialize(), workload, atol=1e-12
+  )
+  expected = np.square(estimator).sum(axis=1)
+  np.testing.assert_allclose(strategy.per_query_error(workload), expected, rtol=1e-9)
+  sensitivity = strategy.sensitivity()
+  assert strategy.rmse(workload=workload) == pytest.approx(
+      sensitivity * math.sqrt(expected.mean()), rel=1e-9
+  )
+  assert strategy.max_error(workload=workload) == pytest.approx(
+      sensitivity * math.sqrt(expected.max()), rel=1e-9
+  )
+
+
+@each_sane_strategy
+def test_default_workload_is_the_prefix_sums(strategy):
+  prefix_sums = np.tri(strategy.num_rounds)
+  np.testing.assert_allclose(
+      strategy.per_query_error(), strategy.per_query_error(prefix_sums), rtol=1e-12
+  )
+
+
+@each_sane_strategy
+def test_identity_workload_has_the_variance_of_each_rounds_noise(strategy):
+  np.testing.assert_allclose(
+      strategy.per_query_error(np.eye(strategy.num_rounds)),
+      np.square(strategy.noise_matrix()).sum(axis=1),
+  )
+
+
+@each_sane_strategy
+@pytest.mark.parametrize('make', [
+    lambda n: np.ones((n, n + 1)),
+    lambda n: np.ones(n),
+    lambda n: np.tri(n + 1),
+    lambda n: np.pad([[1.0]], ((0, n), (n, 0))),  # Looks at a round to come.
+])  # fmt: skip
+def test_workloads_of_another_shape_or_triangle_are_refused(strategy, make):
+  with pytest.raises(ValueError, match='workload must be lower-triangular of shape'):
+    strategy.per_query_error(make(strategy.num_rounds))
+
+
+@each_strategy
+def test_a_schema_for_other_rounds_is_refused(strategy):
+  for num_rounds in (strategy.num_rounds + 1, strategy.num_rounds + 1000):
+    with pytest.raises(ValueError, match='participation.num_rounds is'):
+      strategy.sensitivity(Participation(num_rounds))
+
+
+@each_sane_strategy
+def test_no_participation_means_a_single_one(strategy):
+  single = Participation.single(strategy.num_rounds)
+  assert strategy.sensitivity() == strategy.sensitivity(single)
+  columns = np.linalg.norm(strategy.materialize(), axis=0)
+  assert strategy.sensitivity() == pytest.approx(columns.max(), rel=1e-14)
+
+
+@each_strategy
+@pytest.mark.parametrize('num_rounds', [0, -1])
+def test_strategies_need_a_round(strategy, num_rounds):
+  arguments = {**strategy.parameters(), 'num_rounds': num_rounds}
+  with pytest.raises(ValueError, match='num_rounds must be at least 1'):
+    type(strategy)(**arguments)
+
+
+@each_strategy
+def test_strategies_cannot_be_changed(strategy):
+  with pytest.raises(AttributeError):
+    strategy.num_rounds = 1
+  assert hash(strategy) == hash(Strategy.from_json(strategy.to_json()))

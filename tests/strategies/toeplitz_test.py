@@ -1,0 +1,368 @@
+"""Toeplitz strategies: sensitivity by brute force, errors by dense linear algebra.
+
+Privacy is checked against every participation pattern of small matrices, for every
+prefix of rounds, and refused where it is not known exactly; errors are checked against
+B = A C^-1 computed densely and against peers' figures (matrix_factorization.json).
+"""
+
+import itertools
+import json
+import math
+import pathlib
+
+import numpy as np
+import pytest
+
+from tff_dp_aggregators.strategies import BandedToeplitz
+from tff_dp_aggregators.strategies import Identity
+from tff_dp_aggregators.strategies import Participation
+from tff_dp_aggregators.strategies import toeplitz
+
+ORACLE = json.loads(
+    pathlib.Path(__file__).with_name('matrix_factorization.json').read_text()
+)['results']
+# Unordered signs and sizes: exact only while the columns of a client do not overlap.
+MIXED = (1.0, -0.75, 0.5, 0.0, -2.0)
+
+
+def figures(strategy):
+  return [result for result in ORACLE if result['strategy'] == strategy]
+
+
+def lower_toeplitz(num_rounds, coefficients):
+  """C from its definition, entry by entry."""
+  matrix = np.zeros((num_rounds, num_rounds))
+  for i, j in itertools.product(range(num_rounds), repeat=2):
+    if 0 <= i - j < len(coefficients):
+      matrix[i, j] = coefficients[i - j]
+  return matrix
+
+
+def all_patterns(num_rounds, min_separation, max_participations):
+  """Every allowed 0/1 vector as a column, found among all 2^n."""
+  masks = np.arange(2**num_rounds)
+  bits = (masks[None, :] >> np.arange(num_rounds)[:, None]) & 1
+  allowed = bits.sum(axis=0) <= max_participations
+  for gap in range(1, min(min_separation, num_rounds)):
+    allowed &= ~np.any(bits[gap:] & bits[:-gap], axis=0)
+  return bits[:, allowed]
+
+
+def brute_force_by_round(matrix, patterns):
+  """Entry t: largest squared norm of the first t + 1 rows of C u."""
+  return np.cumsum(np.square(matrix @ patterns), axis=0).max(axis=1)
+
+
+def test_square_root_coefficients_convolved_with_themselves_are_ones():
+  coefficients = toeplitz.square_root_coefficients(500)
+  square = np.convolve(coefficients, coefficients)[:500]
+  np.testing.assert_allclose(square, np.ones(500), rtol=1e-12)
+
+
+def test_square_root_coefficients_are_central_binomials():
+  expected = [math.comb(2 * i, i) / 4**i for i in range(200)]
+  np.testing.assert_allclose(
+      toeplitz.square_root_coefficients(200), expected, rtol=1e-13
+  )
+
+
+def test_square_root_coefficients_are_positive_and_decreasing():
+  coefficients = toeplitz.square_root_coefficients(10_000)
+  assert coefficients.shape == (10_000,)
+  assert coefficients[-1] > 0 and np.all(np.diff(coefficients) < 0)
+
+
+@pytest.mark.parametrize('num_rounds', range(1, 13))
+def test_sensitivity_by_round_equals_brute_force_on_every_pattern(num_rounds):
+  for num_bands in range(1, num_rounds + 1):
+    strategy = BandedToeplitz.square_root(num_rounds, num_bands)
+    matrix = strategy.materialize()
+    for min_separation in range(1, num_rounds + 1):
+      every = all_patterns(num_rounds, min_separation, num_rounds)
+      for max_participations in {1, 2, 3, num_rounds}:
+        patterns = every[:, every.sum(axis=0) <= max_participations]
+        participation = Participation(num_rounds, min_separation, max_participations)
+        expected = brute_force_by_round(matrix, patterns)
+        profile = strategy.sensitivity_squared_by_round(participation)
+        np.testing.assert_allclose(
+            profile, expected, rtol=1e-13, err_msg=f'{participation}, {num_bands}'
+        )
+
+
+@pytest.mark.parametrize('num_rounds', [5, 9, 12])
+@pytest.mark.parametrize(
+    'coefficients',
+    [
+        MIXED,
+        (0.5, 1.0, 3.0),
+        (1.0, -1.0),
+        (1.0, 0.0, 0.0, 1.0),
+        (2.0, -1.0, -1.0, -1.0),
+    ],
+)
+def test_bands_within_the_separation_are_exact_for_any_signs(num_rounds, coefficients):
+  strategy = BandedToeplitz(num_rounds, coefficients)
+  matrix = lower_toeplitz(num_rounds, coefficients)
+  for min_separation in range(len(coefficients), num_rounds + 1):
+    for max_participations in (1, 2, num_rounds):
+      schema = num_rounds, min_separation, max_participations
+      np.testing.assert_allclose(
+          strategy.sensitivity_squared_by_round(Participation(*schema)),
+          brute_force_by_round(matrix, all_patterns(*schema)),
+          rtol=1e-13,
+      )
+
+
+@pytest.mark.parametrize(
+    'coefficients',
+    [(1.0,), (1.0, 1.0, 1.0), (3.0, 1.0, 1.0, 0.0), (1.0, 0.5, 0.25, 0.125, 0.0625)],
+)
+def test_overlapping_bands_are_exact_if_non_negative_and_non_increasing(coefficients):
+  strategy = BandedToeplitz(11, coefficients)
+  matrix = lower_toeplitz(11, coefficients)
+  for schema in itertools.product([11], range(1, 12), [1, 2, 3, 11]):
+    np.testing.assert_allclose(
+        strategy.sensitivity_squared_by_round(Participation(*schema)),
+        brute_force_by_round(matrix, all_patterns(*schema)),
+        rtol=1e-13,
+    )
+
+
+@pytest.mark.parametrize(
+    'num_rounds, coefficients', [(7, (1.0, 0.7, 0.7, 0.1)), (7, (1.0, -0.5))]
+)
+def test_sensitivity_covers_contributions_of_either_sign(num_rounds, coefficients):
+  # A client may send any vector of norm 1, for instance the opposite one later on.
+  # With min_separation 2 the second strategy's columns do not overlap.
+  min_separation = 1 if min(coefficients) >= 0 else 2
+  signs = np.array(list(itertools.product([-1, 0, 1], repeat=num_rounds))).T
+  taken = signs != 0
+  if min_separation == 2:
+    signs = signs[:, ~np.any(taken[1:] & taken[:-1], axis=0)]
+  matrix = lower_toeplitz(num_rounds, coefficients)
+  largest = np.sqrt(np.square(matrix @ signs).sum(axis=0).max())
+  sensitivity = BandedToeplitz(num_rounds, coefficients).sensitivity(
+      Participation(num_rounds, min_separation)
+  )
+  assert sensitivity == pytest.approx(largest, rel=1e-14)
+
+
+@pytest.mark.parametrize(
+    'coefficients, min_separation',
+    [
+        (MIXED, 4),
+        (MIXED, 1),
+        ((1.0, -0.5), 1),  # Overlap cancels for equal signs, and adds for opposite.
+        ((0.5, 1.0, 3.0), 2),
+        ((1.0, 0.0, 0.5), 2),
+        ((1.0, 0.5, -1e-300), 2),
+    ],
+)
+def test_sensitivity_is_refused_where_it_is_not_known_exactly(
+    coefficients, min_separation
+):
+  strategy = BandedToeplitz(10, coefficients)
+  with pytest.raises(ValueError, match=f'use at most {min_separation} bands'):
+    strategy.sensitivity(Participation(10, min_separation))
+  # A single participation has no overlap, and neither have two that cannot happen.
+  assert strategy.sensitivity() == np.linalg.norm(coefficients)
+  assert strategy.sensitivity(Participation(10, min_separation, 1)) > 0
+  assert strategy.sensitivity(Participation(10, 10, 5)) > 0
+
+
+def test_what_is_refused_would_have_been_wrong():
+  # A coefficient that grows again: the earliest, densest pattern is not the worst.
+  matrix = lower_toeplitz(5, (1.0, 0.0, 1.0))
+  worst = brute_force_by_round(matrix, all_patterns(5, 1, 2))[-1]
+  assert np.square(matrix @ [1, 1, 0, 0, 0]).sum() == 4
+  assert np.square(matrix @ [1, 0, 1, 0, 0]).sum() == worst == 6
+  # Opposite contributions make (1, -1/2) worse than any equal ones.
+  overlap = lower_toeplitz(4, (1.0, -0.5))
+  equal = brute_force_by_round(overlap, all_patterns(4, 1, 4))[-1]
+  assert np.square(overlap @ [1, -1, 1, -1]).sum() > equal
+
+
+@pytest.mark.parametrize('num_rounds, num_bands', [(10, 3), (30, 30), (17, 1)])
+def test_columns_and_not_rows_have_norm_one(num_rounds, num_bands):
+  # A client's contribution to round j meets column j. Normalising rows instead makes
+  # the first round's noise too small by the factor coefficients[0].
+  strategy = BandedToeplitz.square_root(num_rounds, num_bands)
+  matrix = strategy.materialize()
+  columns = np.linalg.norm(matrix, axis=0)
+  full = num_rounds - num_bands + 1
+  np.testing.assert_allclose(columns[:full], 1.0, rtol=1e-14)
+  assert np.all(columns <= 1 + 1e-14)
+  assert strategy.sensitivity() == pytest.approx(columns.max(), rel=1e-14)
+  assert matrix[0, 0] == strategy.coefficients[0]
+  first_round = strategy.sensitivity_squared_by_round()[0]
+  assert first_round == pytest.approx(strategy.coefficients[0] ** 2, rel=1e-14)
+  if num_bands > 1:
+    assert first_round < 0.9
+
+
+def test_asymmetric_strategy_is_lower_triangular_and_counts_columns():
+  # Rows 1 and 2 have norm 5, columns 0 and 1 as well, column 2 has norm 3.
+  strategy = BandedToeplitz(3, (3.0, 4.0))
+  np.testing.assert_array_equal(
+      strategy.materialize(), [[3, 0, 0], [4, 3, 0], [0, 4, 3]]
+  )
+  np.testing.assert_array_equal(strategy.sensitivity_squared_by_round(), [9, 25, 25])
+
+
+@pytest.mark.parametrize('num_rounds, num_bands', [(96, 16), (60, 20), (64, 64)])
+def test_separation_of_num_bands_costs_the_root_of_the_participations(
+    num_rounds, num_bands
+):
+  strategy = BandedToeplitz.square_root(num_rounds, num_bands)
+  sensitivity = strategy.sensitivity(Participation(num_rounds, num_bands))
+  assert sensitivity == pytest.approx(math.sqrt(num_rounds / num_bands), rel=1e-13)
+
+
+@pytest.mark.parametrize(
+    'strategy',
+    [
+        Identity(9),
+        BandedToeplitz.square_root(12, 1),
+        BandedToeplitz.square_root(40, 7),
+        BandedToeplitz.square_root(33, 33),
+        BandedToeplitz(20, MIXED[:3]),
+        BandedToeplitz(1, (2.5,)),
+    ],
+    ids=lambda s: f'{s.kind}-{s.num_rounds}-{s.num_bands}',
+)
+def test_estimator_and_errors_equal_dense_linear_algebra(strategy):
+  n = strategy.num_rounds
+  matrix = lower_toeplitz(n, strategy.coefficients)
+  np.testing.assert_array_equal(strategy.materialize(), matrix)
+  estimator = np.tri(n) @ np.linalg.inv(matrix)
+  np.testing.assert_allclose(strategy.materialize_estimator(), estimator, atol=1e-12)
+  np.testing.assert_allclose(
+      strategy.noise_matrix(), np.linalg.inv(matrix), atol=1e-12
+  )
+  error = np.square(estimator).sum(axis=1)
+  np.testing.assert_allclose(strategy.per_query_error(), error, rtol=1e-11)
+  participation = Participation(n, max(1, strategy.num_bands))
+  sensitivity = math.sqrt(
+      brute_force_by_round(
+          matrix, np.eye(n)[:, list(participation.rounds)].sum(axis=1)[:, None]
+      )[-1]
+  )
+  assert strategy.rmse(participation) == pytest.approx(
+      sensitivity * np.linalg.norm(estimator) / math.sqrt(n), rel=1e-11
+  )
+  assert strategy.max_error(participation) == pytest.approx(
+      sensitivity * np.linalg.norm(estimator, axis=1).max(), rel=1e-11
+  )
+
+
+@pytest.mark.parametrize('result', figures('full_toeplitz_square_root'), ids=str)
+def test_full_square_root_has_the_published_error(result):
+  n = result['num_rounds']
+  strategy = BandedToeplitz.square_root(n, n)
+  assert strategy.sensitivity() == pytest.approx(1.0, rel=1e-12)
+  assert strategy.rmse() == pytest.approx(result['rmse'], rel=1e-12)
+  assert strategy.max_error() == pytest.approx(result['max_error'], rel=1e-12)
+
+
+@pytest.mark.parametrize('result', figures('banded_inverse_square_root'), ids=str)
+def test_banded_inverse_square_root_has_the_published_error(result):
+  # C^-1 holds the first coefficients of (1 - x)^(1/2); C itself is full.
+  n, bands = result['num_rounds'], result['num_bands']
+  inverse = [1.0]
+  for i in range(1, bands):
+    inverse.append(inverse[-1] * (2 * i - 3) / (2 * i))
+  first_column = np.zeros(n)
+  first_column[0] = 1.0
+  for t in range(1, n):
+    reach = min(t, bands - 1)
+    first_column[t] = -np.dot(inverse[1 : reach + 1], first_column[t - reach : t][::-1])
+  strategy = BandedToeplitz(n, first_column)
+  assert strategy.rmse() == pytest.approx(result['rmse'], rel=1e-11)
+  assert strategy.max_error() == pytest.approx(result['max_error'], rel=1e-11)
+
+
+@pytest.mark.parametrize('result', figures('banded_toeplitz'), ids=str)
+def test_closed_form_is_at_most_8_percent_above_the_optimised_bands(result):
+  strategy = BandedToeplitz.square_root(result['num_rounds'], result['num_bands'])
+  if result['objective'] == 'mean':
+    assert 1.0 <= strategy.rmse() / result['rmse'] < 1.08
+  else:
+    assert 1.0 <= strategy.max_error() / result['max_error'] < 1.08
+
+
+@pytest.mark.parametrize(
+    'result', [r for r in ORACLE if 'certified_lower_bound_mse' in r], ids=str
+)
+def test_no_strategy_beats_the_certified_lower_bound(result):
+  n, bands = result['num_rounds'], result['num_bands']
+  for used in {1, bands // 2, bands}:
+    mse = BandedToeplitz.square_root(n, used).rmse() ** 2
+    assert mse >= result['certified_lower_bound_mse']
+
+
+def test_identity_is_the_gaussian_sum():
+  strategy = Identity(50)
+  np.testing.assert_array_equal(strategy.materialize(), np.eye(50))
+  np.testing.assert_array_equal(strategy.materialize_estimator(), np.tri(50))
+  np.testing.assert_array_equal(strategy.noise_matrix(), np.eye(50))
+  np.testing.assert_allclose(strategy.per_query_error(), np.arange(1, 51))
+  assert strategy.noise_buffers == 0
+  assert strategy.rmse() == pytest.approx(math.sqrt(51 / 2))
+  assert strategy.max_error() == pytest.approx(math.sqrt(50))
+  for k in (1, 3, 7):
+    sensitivity = strategy.sensitivity(Participation(50, 2, k))
+    assert sensitivity == pytest.approx(math.sqrt(k), rel=1e-15)
+
+
+def test_a_band_less_is_a_buffer_less():
+  for num_bands in (1, 2, 16):
+    strategy = BandedToeplitz.square_root(16, num_bands)
+    assert strategy.num_bands == num_bands
+    assert strategy.noise_buffers == num_bands - 1
+
+
+def test_other_coefficients_are_no_identity():
+  with pytest.raises(ValueError, match='use BandedToeplitz'):
+    Identity(5, (1.0, 0.5))
+  with pytest.raises(ValueError, match='use BandedToeplitz'):
+    Identity(5, (2.0,))
+
+
+@pytest.mark.parametrize(
+    'coefficients, message',
+    [
+        ((), 'coefficients must be 1 to num_rounds=3 numbers, got 0'),
+        ((1.0,) * 4, 'coefficients must be 1 to num_rounds=3 numbers, got 4'),
+        ((0.0, 1.0), r'coefficients\[0\] must be positive, got 0.0'),
+        ((-1.0,), r'coefficients\[0\] must be positive, got -1.0'),
+        ((1.0, math.nan), 'coefficients must be finite'),
+        ((math.inf,), 'coefficients must be finite'),
+    ],
+)
+def test_coefficients_out_of_range_are_refused(coefficients, message):
+  with pytest.raises(ValueError, match=message):
+    BandedToeplitz(3, coefficients)
+
+
+@pytest.mark.parametrize('coefficients', [1.0, None, ('a', 'b'), [[1.0, 2.0]]])
+def test_coefficients_that_are_no_numbers_are_refused(coefficients):
+  with pytest.raises(TypeError, match='coefficients must be a sequence of numbers'):
+    BandedToeplitz(3, coefficients)
+
+
+@pytest.mark.parametrize('num_rounds, num_bands, error, name', [
+    (0, 1, ValueError, 'num_rounds'),
+    (5, 0, ValueError, 'num_bands'),
+    (5, 6, ValueError, 'num_bands must be at most num_rounds=5, got 6'),
+    (5.0, 2, TypeError, 'num_rounds'),
+    (5, 2.0, TypeError, 'num_bands'),
+])  # fmt: skip
+def test_square_root_refuses_wrong_sizes_by_name(num_rounds, num_bands, error, name):
+  with pytest.raises(error, match=name):
+    BandedToeplitz.square_root(num_rounds, num_bands)
+
+
+@pytest.mark.parametrize('value', [0, -1])
+def test_square_root_coefficients_need_a_positive_count(value):
+  with pytest.raises(ValueError, match='num_coefficients'):
+    toeplitz.square_root_coefficients(value)
