@@ -60,12 +60,13 @@ setuptools.setup(
         'jinja2',
         'matplotlib',
         'numpy',
+        'psutil',
         'scipy',
     ],
     extras_require={
         # What the programs in experiments/ need; they run from a checkout.
         'simulate': ['scikit-learn', 'tqdm'],
-        'test': ['psutil', 'pytest', 'pytest-xdist'],
+        'test': ['pytest', 'pytest-xdist'],
         'dev': ['mypy', 'ruff', 'setuptools', 'uv', 'wheel'],
     },
     entry_points={

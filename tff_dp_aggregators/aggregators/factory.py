@@ -1,5 +1,6 @@
 """The factory that turns a query into a TFF aggregation process."""
 
+import math
 from typing import Any, Callable, List, Optional
 
 import dp_accounting
@@ -53,11 +54,13 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
 
     Raises:
       TypeError: If an aggregation factory is not unweighted.
-      ValueError: If `clients_per_round` is not positive, or the query refuses its
+      ValueError: If `clients_per_round` is not positive and finite, or the query refuses its
         arguments.
     """
-    if not clients_per_round > 0:
-      raise ValueError(f'clients_per_round must be positive; got {clients_per_round}.')
+    if not (clients_per_round > 0 and math.isfinite(clients_per_round)):
+      raise ValueError(
+          f'clients_per_round must be positive and finite; got {clients_per_round}.'
+      )
     if record_aggregation_factory is None:
       record_aggregation_factory = tff.aggregators.SumFactory()
     nonfinite.check_unweighted('record_aggregation_factory', record_aggregation_factory)
@@ -80,7 +83,11 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
 
   @property
   def participation(self) -> strategies.Participation:
-    """What the privacy analysis assumes of clients; theirs to enforce who call."""
+    """What the privacy analysis assumes of clients; theirs to enforce who call.
+
+    Raises:
+      ValueError: If the mechanism serves any number of rounds.
+    """
     return self._query.participation
 
   @property
@@ -95,7 +102,11 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
 
   @property
   def effective_noise_multiplier(self) -> float:
-    """`noise_multiplier / sens(C)` of all rounds together."""
+    """`noise_multiplier / sens(C)` of all rounds together.
+
+    Raises:
+      ValueError: If the mechanism serves any number of rounds.
+    """
     return self._query.effective_noise_multiplier
 
   def create(self, value_type: Any) -> tff.templates.AggregationProcess:

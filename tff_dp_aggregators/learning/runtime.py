@@ -6,8 +6,11 @@ In a program that imports this module, whatever worker TFF started besides is le
 of at exit as well.
 """
 
+import asyncio
 import atexit
+import concurrent.futures
 import contextlib
+import ctypes
 import gc
 import os
 import signal
@@ -46,6 +49,9 @@ def local_runtime(**kwargs: Any) -> Iterator[None]:
         tff.backends.native.set_sync_local_cpp_execution_context(**kwargs)
         tff.tensorflow.computation(lambda: 0)()
       yield
+    except BaseException:
+      _abandon(tff.framework.get_context_stack().current, before)
+      raise
     finally:
       tff.backends.native.set_sync_local_cpp_execution_context(**kwargs)
       gc.collect()  # Ends the worker of the context just replaced.
@@ -64,6 +70,36 @@ def _let_go() -> None:
   """Drops TFF's context while there is still an interpreter to end its worker."""
   tff.framework.set_default_context(_EndedContext())
   gc.collect()
+
+
+def _abandon(context: Any, before: 'set[psutil.Process]') -> None:
+  """Ends a context whose computation was interrupted.
+
+  The context's thread goes on with that computation; when the worker dies it starts
+  another one and tries again, and the context's `__del__` waits for the thread for ever.
+  So the computation is cancelled, the worker ended, which frees the thread to notice,
+  and `__del__` kept from running by a reference that is never given back.
+
+  Args:
+    context: The current context of TFF.
+    before: Workers that are not to be touched.
+  """
+  ctypes.pythonapi.Py_IncRef(ctypes.py_object(context))
+  loop = getattr(getattr(context, '_async_runner', None), '_event_loop', None)
+  if loop is None or not loop.is_running():
+    return
+
+  async def cancel_all() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+      task.cancel()
+    if others:
+      await asyncio.wait(others, timeout=_PATIENCE_SECONDS)
+
+  cancelled = asyncio.run_coroutine_threadsafe(cancel_all(), loop)
+  _end(set(_workers()) - before)
+  with contextlib.suppress(concurrent.futures.TimeoutError):
+    cancelled.result(timeout=_PATIENCE_SECONDS)
 
 
 def _workers() -> Iterator[psutil.Process]:

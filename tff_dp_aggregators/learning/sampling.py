@@ -45,12 +45,14 @@ def check_population(
   fits = [f'num_clients of at least {needed}']
   if fitting_cohort:
     fits.append(f'clients_per_round of at most {fitting_cohort}')
-  if clients_per_round * window > num_clients >= clients_per_round:
-    fits.append(f'min_separation of at most {num_clients // clients_per_round}')
+  looser_limits = []  # One of them may not be enough by itself.
+  if clients_per_round * window > num_clients:
+    looser_limits.append(f'min_separation of at most {num_clients // clients_per_round}')
   if clients_per_round * num_rounds > num_clients * most:
-    fits.append(
-        f'max_participations of at least {-(-clients_per_round * num_rounds // num_clients)}'
-    )
+    times = -(-clients_per_round * num_rounds // num_clients)
+    looser_limits.append(f'max_participations of at least {times}')
+  if num_clients >= clients_per_round:
+    fits.append(' and '.join(looser_limits))
   raise PopulationTooSmallError(
       f'{num_clients} clients cannot fill {num_rounds} rounds of {clients_per_round} '
       f'when a client may return only after {participation.min_separation} rounds '

@@ -47,11 +47,8 @@ class BandedToeplitzNoise(streaming.StreamingNoise):
       past = tf.tensordot(tf.cast(weights, ring.dtype), ring, axes=1)
       return self._divide_by_first(row - past)
 
-    def store(ring: tf.Tensor, noise: tf.Tensor) -> tf.Tensor:
-      return tf.tensor_scatter_nd_update(ring, [[slot]], [noise])
-
     noise = tf.nest.map_structure(step, fresh, state.buffers)
-    buffers = tf.nest.map_structure(store, state.buffers, noise)
+    buffers = streaming.store(state.buffers, slot, noise)
     return noise, streaming.NoiseState(state.key, state.round + 1, buffers)
 
   def _divide_by_first(self, tensor: tf.Tensor) -> tf.Tensor:

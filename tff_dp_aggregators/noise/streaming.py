@@ -60,6 +60,17 @@ class StreamingNoise(abc.ABC):
     """Returns the round's noise, a structure like a record, and the next state."""
 
 
+def store(buffers: Any, slot: tf.Tensor, values: Any) -> Any:
+  """Returns `buffers` with a structure like a record written to one slot."""
+
+  def store_tensor(buffer: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
+    if value.shape.num_elements() == 0:  # TensorFlow refuses to scatter nothing.
+      return buffer
+    return tf.tensor_scatter_nd_update(buffer, [[slot]], [value])
+
+  return tf.nest.map_structure(store_tensor, buffers, values)
+
+
 class IndependentNoise(StreamingNoise):
   """Row t is row t of z: the Gaussian sum, `C = I`."""
 

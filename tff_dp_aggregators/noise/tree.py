@@ -122,10 +122,4 @@ class TreeNoise(streaming.StreamingNoise):
     leaf_level = tf.constant(0, tf.int64)
     leaf = self._rows.row(state.key, _node_index(this_round, leaf_level))
     level, estimate = tf.while_loop(is_right_child, parent, (leaf_level, leaf))
-    return tf.nest.map_structure(
-        lambda buffer, value: tf.tensor_scatter_nd_update(
-            buffer, [[level]], [value]
-        ),
-        state.buffers,
-        estimate,
-    )
+    return streaming.store(state.buffers, level, estimate)

@@ -1,7 +1,9 @@
 """The Gaussian sum: independent noise in every round (DP-FedAvg)."""
 
+import math
 from typing import Any, Optional
 
+import dp_accounting
 import tensorflow as tf
 
 from tff_dp_aggregators import strategies
@@ -43,7 +45,8 @@ class GaussianSumQuery(matrix_mechanism.MatrixMechanismQuery):
 
     Args:
       participation: Who may take part when, and for how many rounds. `None` assumes
-        that a client may take part in every round, and serves any number of them.
+        that a client may take part in every round, and serves any number of them;
+        there is no event of a whole run then, only of each round.
       clip_norm: L2 bound of one record.
       noise_multiplier: Standard deviation of the noise over `clip_norm`.
       record_specs: Structure of float tensor specs like a record.
@@ -61,6 +64,43 @@ class GaussianSumQuery(matrix_mechanism.MatrixMechanismQuery):
 
   # Without a participation, one round is all that is planned for, and again.
 
+  @property
+  def participation(self) -> strategies.Participation:
+    """What the privacy analysis assumes of clients.
+
+    Raises:
+      ValueError: If the number of rounds is not limited.
+    """
+    self._check_limited()
+    return super().participation
+
+  @property
+  def effective_noise_multiplier(self) -> float:
+    """`noise_multiplier / sens(C)` of all rounds together.
+
+    Raises:
+      ValueError: If the number of rounds is not limited.
+    """
+    self._check_limited()
+    return super().effective_noise_multiplier
+
+  def run_event(self) -> dp_accounting.DpEvent:
+    """The event of all rounds together.
+
+    Raises:
+      ValueError: If the number of rounds is not limited.
+    """
+    self._check_limited()
+    return super().run_event()
+
+  def _check_limited(self) -> None:
+    if self._unlimited:
+      raise ValueError(
+          'this query serves any number of rounds, so there is no limit to what all of '
+          'them spend together. Give a participation (a factory: num_rounds), or '
+          'compose the events that the rounds return.'
+      )
+
   def _check_round(self, this_round: tf.Tensor) -> tf.Tensor:
     return this_round if self._unlimited else super()._check_round(this_round)
 
@@ -72,4 +112,9 @@ class GaussianSumQuery(matrix_mechanism.MatrixMechanismQuery):
   def _effective_noise_multiplier_after(self, rounds: tf.Tensor) -> tf.Tensor:
     if not self._unlimited:
       return super()._effective_noise_multiplier_after(rounds)
-    return self._noise_multiplier / tf.sqrt(tf.cast(rounds, tf.float64))
+    # Infinite before the first round, also without noise.
+    return tf.where(
+        rounds > 0,
+        self._noise_multiplier / tf.sqrt(tf.cast(rounds, tf.float64)),
+        tf.constant(math.inf, tf.float64),
+    )

@@ -80,6 +80,11 @@ class MatrixMechanismQuery(dp_query.SumAggregationDPQuery):
     """
     self._clip_norm = check_clip_norm(clip_norm)
     self._noise_multiplier = events.check_noise_multiplier(noise_multiplier)
+    if noise_multiplier > 0 and not _is_normal_float32(clip_norm * noise_multiplier):
+      raise ValueError(
+          'clip_norm * noise_multiplier, the standard deviation of the noise, must be '
+          f'a normal float32 number; got {clip_norm} * {noise_multiplier}.'
+      )
     self._strategy = strategy
     self._participation = participation or strategies.Participation.single(
         strategy.num_rounds
@@ -232,10 +237,22 @@ class MatrixMechanismQuery(dp_query.SumAggregationDPQuery):
 
 
 def check_clip_norm(clip_norm: float) -> float:
-  """Returns it as a float, or raises ValueError unless positive and finite."""
+  """Returns it as a float, or raises ValueError unless positive and finite.
+
+  Numbers that float32 does not hold, as the state does, count as zero or infinite.
+  """
   if not (clip_norm > 0 and math.isfinite(clip_norm)):
     raise ValueError(f'clip_norm must be positive and finite; got {clip_norm}.')
+  if not _is_normal_float32(clip_norm):
+    raise ValueError(
+        f'clip_norm must be a normal float32 number, 1.2e-38 to 3.4e38; got {clip_norm}.'
+    )
   return float(clip_norm)
+
+
+def _is_normal_float32(number: float) -> bool:
+  limits = np.finfo(np.float32)
+  return float(limits.tiny) <= number <= float(limits.max)
 
 
 def add_scaled(sample_state: Any, noise: Any, stddev: tf.Tensor) -> Any:

@@ -77,6 +77,8 @@ class TreeCumulativeSumQuery(TreeResidualSumQuery):
   def _release(
       self, sample_state: Any, state: matrix_mechanism.GlobalState
   ) -> Tuple[Any, matrix_mechanism.GlobalState]:
-    total = tf.nest.map_structure(tf.add, state.cumulative_sum, sample_state)
+    # Not tf.add, which would broadcast a sample of another shape.
+    one = tf.constant(1.0, tf.float64)
+    total = matrix_mechanism.add_scaled(sample_state, state.cumulative_sum, one)
     result, state = super()._release(total, state)
     return result, state._replace(cumulative_sum=total)

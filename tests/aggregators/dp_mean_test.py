@@ -1,0 +1,427 @@
+"""The factories make TFF processes that compute private means with a fixed denominator.
+
+Claims, through the TFF runtime:
+
+* `gaussian`, `tree` and `banded` are unweighted factories whose processes are
+  `tff.templates.AggregationProcess`es, for every structure of float values.
+* The denominator is `clients_per_round`, however many clients report.
+* Non-finite values count as zero, and are counted.
+* The noise of the mean has standard deviation clip * noise / clients, is the same for
+  the same seed in processes built separately, and is new in every run without a seed.
+* Event and measurements are what the documentation says, without the key.
+* What cannot work is refused where it enters: bad numbers when the factory is made, a
+  state too large for TFF at `create`, rounds beyond the plan when they are run.
+"""
+
+import collections
+import math
+
+import dp_accounting
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_dp_aggregators import aggregators
+from tff_dp_aggregators import queries
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import accountants
+
+_ROUNDS = 4
+_VECTOR = tff.TensorType(np.float32, [3])
+
+_BUILDERS = {
+    'gaussian': aggregators.gaussian,
+    'gaussian_planned': lambda *args, **kwargs: aggregators.gaussian(
+        *args, num_rounds=_ROUNDS, min_separation=2, **kwargs
+    ),
+    'tree': lambda *args, **kwargs: aggregators.tree(
+        *args, num_rounds=_ROUNDS, min_separation=2, **kwargs
+    ),
+    'tree_plain': lambda *args, **kwargs: aggregators.tree(
+        *args, num_rounds=_ROUNDS, min_separation=2, honaker=False, **kwargs
+    ),
+    'banded': lambda *args, **kwargs: aggregators.banded(
+        *args, num_rounds=_ROUNDS, min_separation=2, **kwargs
+    ),
+}
+all_builders = pytest.mark.parametrize('name', _BUILDERS)
+
+
+def _run(process, values, num_rounds=1):
+  """Outputs of successive rounds with the same clients."""
+  outputs = []
+  state = process.initialize()
+  for _ in range(num_rounds):
+    output = process.next(state, values)
+    state = output.state
+    outputs.append(output)
+  return outputs
+
+
+def _numbers(measurements):
+  """All leaves of a nested structure of measurements, flattened, as float64."""
+  leaves = [np.ravel(leaf).astype(float) for leaf in tf.nest.flatten(measurements)]
+  return np.concatenate([np.zeros(0), *leaves])
+
+
+@all_builders
+def test_means_without_noise_in_a_tff_process(name):
+  factory = _BUILDERS[name](1.0, 0.0, 4)
+  assert isinstance(factory, tff.aggregators.UnweightedAggregationFactory)
+  process = factory.create(_VECTOR)
+  assert isinstance(process, tff.templates.AggregationProcess)
+  # Two vectors within the norm and one that is clipped to (0, 0, 1).
+  values = [np.float32(v) for v in ([0.5, 0.5, 0], [0.1, -0.2, 0.3], [0, 0, 7])]
+  for output in _run(process, values, 2):
+    # Three clients of four reported: the sum is divided by four all the same.
+    np.testing.assert_allclose(output.result, [0.15, 0.075, 0.325], rtol=1e-6)
+    assert output.measurements['nonfinite_count'] == 0
+
+
+@all_builders
+def test_clients_that_are_not_finite_are_zeroed_and_counted(name):
+  process = _BUILDERS[name](1.0, 0.0, 4).create(_VECTOR)
+  good = np.float32([0.5, 0, 0.25])
+  bad = [np.float32([0, value, 0]) for value in (np.nan, np.inf, -np.inf)]
+  output = process.next(process.initialize(), [bad[0], good, bad[1], bad[2]])
+  np.testing.assert_allclose(output.result, good / 4, rtol=1e-6)
+  assert output.measurements['nonfinite_count'] == 3
+
+
+@pytest.mark.parametrize(
+    'value_type, value',
+    [
+        (tff.TensorType(np.float32), np.float32(0.25)),
+        (tff.TensorType(np.float64, [2]), np.array([0.25, 0.5])),
+        (tff.to_type([(np.float32, [2]), np.float64]), [np.float32([0.1, 0.2]), 0.3]),
+        (
+            tff.to_type(
+                collections.OrderedDict(
+                    [('w', (np.float32, [2, 1])), ('b', (np.float64, [1]))]
+                )
+            ),
+            collections.OrderedDict(w=np.float32([[0.1], [0.2]]), b=np.array([0.3])),
+        ),
+        (
+            tff.to_type(
+                collections.OrderedDict(
+                    z=[np.float32, (np.float32, [0])],
+                    a=collections.OrderedDict(x=(np.float32, [2])),
+                )
+            ),
+            collections.OrderedDict(
+                z=[np.float32(0.1), np.zeros([0], np.float32)],
+                a=collections.OrderedDict(x=np.float32([0.2, 0.3])),
+            ),
+        ),
+    ],
+    ids=['scalar', 'float64', 'tuple', 'ordered_dict', 'nested_with_empty'],
+)
+@pytest.mark.parametrize('name', ['gaussian', 'tree', 'banded'])
+def test_every_structure_of_floats_is_served(name, value_type, value):
+  process = _BUILDERS[name](10.0, 0.0, 2).create(value_type)
+  assert process.next.type_signature.result.result.member.is_equivalent_to(value_type)
+  for output in _run(process, [value, value], 2):
+    np.testing.assert_allclose(_numbers(output.result), _numbers(value), rtol=1e-6)
+
+
+@pytest.mark.parametrize('name', ['gaussian', 'tree', 'banded'])
+def test_noise_of_the_mean_through_tff(name):
+  # Empirical covariance of three rounds, d = 100,000: entries beyond seven standard
+  # deviations with 3e-12 each; 18 entries.
+  clip_norm, noise_multiplier, clients, dimension = 0.5, 3.0, 20, 100_000
+  factory = _BUILDERS[name](clip_norm, noise_multiplier, clients, seed=5)
+  process = factory.create(tff.TensorType(np.float32, [dimension]))
+  zeros = [np.zeros(dimension, np.float32)] * 2
+  noise = np.array([output.result for output in _run(process, zeros, 3)], np.float64)
+  matrix = (
+      strategies.Identity(3) if name == 'gaussian' else factory.strategy
+  ).noise_matrix()[:3]
+  scale = clip_norm * noise_multiplier / clients
+  expected = scale**2 * matrix @ matrix.T
+  variances = np.diag(expected)
+  bound = 7 * np.sqrt((np.outer(variances, variances) + expected**2) / dimension)
+  assert np.all(np.abs(noise @ noise.T / dimension - expected) <= bound)
+  if name == 'gaussian':
+    assert np.std(noise[0]) == pytest.approx(0.075, rel=0.02)
+
+
+@all_builders
+def test_event_and_measurements_of_a_round(name):
+  factory = _BUILDERS[name](0.5, 3.0, 10, seed=123456789)
+  process = factory.create(_VECTOR)
+  outputs = _run(process, [np.float32([0.1, 0.2, 0.3])], _ROUNDS)
+  composed = []
+  for number, output in enumerate(outputs, start=1):
+    event = aggregators.extract_dp_event(output.state)
+    composed.append(event)
+    measured = output.measurements
+    assert set(measured) == {'dp_query_metrics', 'dp', 'nonfinite_count'}
+    metrics = measured['dp_query_metrics']
+    assert set(metrics) == {
+        'rounds', 'clip_norm', 'noise_multiplier', 'effective_noise_multiplier'
+    }
+    assert metrics['rounds'] == number
+    assert metrics['clip_norm'] == 0.5
+    assert metrics['noise_multiplier'] == 3.0
+    assert metrics['effective_noise_multiplier'] == pytest.approx(
+        1 / accountants.gdp_mu(dp_accounting.ComposedDpEvent(composed)), rel=1e-9
+    )
+    # Neither word of the key, nor the seed, is among the measurements.
+    key = output.state.inner.query_state.numerator_state.noise.key
+    numbers = _numbers(measured)
+    for secret in (*key, 123456789):
+      assert not np.any(numbers == float(secret))
+  effective = metrics['effective_noise_multiplier']
+  if name == 'gaussian':
+    assert effective == pytest.approx(3 / math.sqrt(_ROUNDS))
+    with pytest.raises(ValueError, match='any number of rounds'):
+      factory.effective_noise_multiplier  # noqa: B018
+  else:
+    assert effective == pytest.approx(factory.effective_noise_multiplier)
+    assert factory.effective_noise_multiplier == pytest.approx(
+        3 / factory.strategy.sensitivity(factory.participation)
+    )
+  assert (factory.clip_norm, factory.noise_multiplier) == (0.5, 3.0)
+  assert factory.clients_per_round == 10
+
+
+def test_there_is_no_event_in_an_initial_or_foreign_state():
+  process = aggregators.gaussian(1.0, 1.0, 2).create(_VECTOR)
+  with pytest.raises(ValueError):
+    aggregators.extract_dp_event(process.initialize())
+  foreign = tff.aggregators.SumFactory().create(_VECTOR).initialize()
+  for state in (foreign, None, 7, collections.OrderedDict(inner=1)):
+    with pytest.raises(TypeError, match='state of a DPMeanFactory process'):
+      aggregators.extract_dp_event(state)
+
+
+def test_zero_noise_is_a_non_private_event():
+  process = aggregators.gaussian(1.0, 0.0, 2).create(_VECTOR)
+  (output,) = _run(process, [np.zeros(3, np.float32)])
+  event = aggregators.extract_dp_event(output.state)
+  assert isinstance(event, dp_accounting.NonPrivateDpEvent)
+
+
+@all_builders
+def test_the_same_seed_gives_the_same_bits_in_another_process(name):
+  values = [np.float32([0.1, 0.2, 0.3])]
+  results = []
+  for seed in (7, 7, 8):
+    process = _BUILDERS[name](1.0, 2.0, 2, seed=seed).create(_VECTOR)
+    results.append(
+        np.array([output.result for output in _run(process, values, 3)])
+    )
+  assert results[0].tobytes() == results[1].tobytes()
+  assert not np.any(results[0] == results[2])
+
+
+def test_without_a_seed_every_run_of_one_process_has_another_key():
+  process = aggregators.tree(1.0, 2.0, 2, num_rounds=4).create(_VECTOR)
+  states = [process.initialize() for _ in range(3)]
+  keys = np.array([
+      state.inner.query_state.numerator_state.noise.key for state in states
+  ])
+  assert len(np.unique(keys)) == 6
+  value = [np.zeros(3, np.float32)]
+  results = [process.next(state, value).result for state in states]
+  assert len(np.unique(results)) == 9
+  # From one state, on the other hand, a round is always the same.
+  again = process.next(states[0], value).result
+  assert again.tobytes() == results[0].tobytes()
+
+
+@pytest.mark.parametrize('name', ['gaussian_planned', 'tree', 'tree_plain', 'banded'])
+def test_more_rounds_than_planned_are_refused_by_the_runtime(name):
+  process = _BUILDERS[name](1.0, 1.0, 2).create(_VECTOR)
+  value = [np.zeros(3, np.float32)]
+  state = _run(process, value, _ROUNDS)[-1].state
+  with pytest.raises(Exception, match='built for 4 rounds and has served them all'):
+    process.next(state, value)
+
+
+def test_a_state_too_large_for_tff_is_refused_before_it_is_made():
+  # 10^9 numbers of 4 bytes, nine times: nothing on the way may hold them.
+  large = tff.TensorType(np.float32, [1_000_000_000])
+  factory = aggregators.banded(1.0, 1.0, 10, num_rounds=100, min_separation=10)
+  with pytest.raises(ValueError, match=r'state of 36.00 GB \(9 buffers') as error:
+    factory.create(large)
+  assert 'Use fewer bands' in str(error.value)
+  with pytest.raises(ValueError, match=r'28.00 GB \(7 buffers'):
+    aggregators.tree(1.0, 1.0, 10, num_rounds=100).create(large)
+  # Mechanisms without buffers take the same value.
+  aggregators.gaussian(1.0, 1.0, 10).create(large)
+  aggregators.tree(1.0, 1.0, 10, num_rounds=100, honaker=False).create(large)
+
+
+@pytest.mark.parametrize(
+    'argument, value, message',
+    [
+        ('clip_norm', 0.0, 'clip_norm must be positive'),
+        ('clip_norm', math.nan, 'clip_norm must be positive'),
+        ('noise_multiplier', -1.0, 'noise_multiplier must be finite'),
+        ('noise_multiplier', math.inf, 'noise_multiplier must be finite'),
+        ('clients_per_round', 0, 'clients_per_round must be positive'),
+        ('clients_per_round', -5, 'clients_per_round must be positive'),
+        ('clients_per_round', math.nan, 'clients_per_round must be positive'),
+        ('clients_per_round', math.inf, 'clients_per_round must be positive and finite'),
+    ],
+)
+@all_builders
+def test_numbers_out_of_range_are_refused_by_the_builder(name, argument, value, message):
+  arguments = dict(clip_norm=1.0, noise_multiplier=1.0, clients_per_round=10)
+  arguments[argument] = value
+  with pytest.raises(ValueError, match=message):
+    _BUILDERS[name](**arguments)
+
+
+@pytest.mark.parametrize(
+    'build',
+    [
+        lambda: aggregators.gaussian(1.0, 1.0, 10, min_separation=2),
+        lambda: aggregators.gaussian(1.0, 1.0, 10, max_participations=2),
+    ],
+)
+def test_participation_limits_need_a_number_of_rounds(build):
+  with pytest.raises(ValueError, match='need num_rounds'):
+    build()
+
+
+@pytest.mark.parametrize('name', ['num_rounds', 'min_separation', 'max_participations'])
+@pytest.mark.parametrize('build', [aggregators.gaussian, aggregators.tree, aggregators.banded])
+def test_limits_below_one_are_refused_by_the_builder(build, name):
+  with pytest.raises(ValueError, match=f'{name} must be at least 1'):
+    build(1.0, 1.0, 10, **{'num_rounds': 10, name: 0})
+
+
+def test_too_many_bands_are_refused_by_the_builder():
+  with pytest.raises(ValueError, match='num_bands must be at most num_rounds=10'):
+    aggregators.banded(1.0, 1.0, 10, num_rounds=10, num_bands=11)
+
+
+def test_factories_of_another_kind_are_refused_by_the_builder():
+  with pytest.raises(TypeError, match='record_aggregation_factory must be'):
+    aggregators.gaussian(
+        1.0, 1.0, 10, record_aggregation_factory=tff.aggregators.MeanFactory()
+    )
+  with pytest.raises(TypeError, match='inner must be'):
+    aggregators.ZeroNonfiniteFactory(tff.aggregators.MeanFactory())
+  with pytest.raises(TypeError, match='seed must be an int'):
+    aggregators.gaussian(1.0, 1.0, 10, seed=1.5)
+
+
+def test_integer_values_and_unknown_shapes_are_refused_at_create():
+  factory = aggregators.tree(1.0, 1.0, 10, num_rounds=4)
+  with pytest.raises(TypeError, match='float32 or float64.*int32'):
+    factory.create(tff.TensorType(np.int32, [3]))
+  with pytest.raises(ValueError, match='fully defined shapes'):
+    factory.create(tff.TensorType(np.float32, [None]))
+
+
+def test_the_published_gboard_configuration():
+  factory = aggregators.tree(
+      0.3, 7.0, 6500, num_rounds=2000, min_separation=314, max_participations=6
+  )
+  assert factory.effective_noise_multiplier == pytest.approx(7 / math.sqrt(79))
+
+
+# Composition with TFF's own factories.
+
+
+def test_inside_zeroing_and_clipping():
+  # Zeroing drops what is above 10, clipping shortens to 2, the mechanism to 1.
+  factory = tff.aggregators.zeroing_factory(
+      10.0, tff.aggregators.clipping_factory(2.0, aggregators.gaussian(1.0, 0.0, 4))
+  )
+  process = factory.create(_VECTOR)
+  values = [np.float32(v) for v in ([100, 0, 0], [0, 5, 0], [0, 0, 0.5])]
+  output = process.next(process.initialize(), values)
+  np.testing.assert_allclose(output.result, [0, 0.25, 0.125], rtol=1e-6)
+
+
+def test_inside_concatenation():
+  value_type = tff.to_type([(np.float32, [2]), (np.float32, [1, 3])])
+  process = tff.aggregators.concat_factory(
+      aggregators.banded(1.0, 2.0, 2, num_rounds=4, min_separation=2, seed=1)
+  ).create(value_type)
+  value = [np.zeros(2, np.float32), np.zeros([1, 3], np.float32)]
+  output = process.next(process.initialize(), [value])
+  # One tensor of five as far as the mechanism sees.
+  alone = aggregators.banded(
+      1.0, 2.0, 2, num_rounds=4, min_separation=2, seed=1
+  ).create(tff.TensorType(np.float32, [5]))
+  expected = alone.next(alone.initialize(), [np.zeros(5, np.float32)]).result
+  np.testing.assert_array_equal(_numbers(output.result), expected.astype(float))
+
+
+def test_with_added_measurements():
+  first = tff.tensorflow.computation(lambda mean: mean[0], _VECTOR)
+  process = tff.aggregators.add_measurements(
+      aggregators.gaussian(1.0, 0.0, 2),
+      server_measurement_fn=lambda mean: collections.OrderedDict(
+          first=tff.federated_map(first, mean)
+      ),
+  ).create(_VECTOR)
+  output = process.next(process.initialize(), [np.float32([0.5, 0, 0])])
+  assert output.measurements['first'] == pytest.approx(0.25)
+  assert output.measurements['nonfinite_count'] == 0
+
+
+@pytest.fixture
+def secure_runtime():
+  """A runtime that knows secure sums, which the default one does not."""
+  tff.backends.test.set_sync_test_cpp_execution_context()
+  yield
+  tff.backends.native.set_sync_local_cpp_execution_context()
+
+
+@pytest.mark.usefixtures('secure_runtime')
+def test_over_a_secure_sum_of_clipped_records():
+  # Every entry of a clipped record is within the clip norm, which is what the secure
+  # sum needs to know; it rounds to 2^-32 of that.
+  clip_norm = 0.5
+  secure = tff.aggregators.SecureSumFactory(clip_norm)
+  values = [np.float32(v) for v in ([3, 0, 4], [0.1, -0.2, 0.3], [np.nan, 0, 0])]
+  results = []
+  for record_aggregation_factory in (secure, None):
+    factory = aggregators.tree(
+        clip_norm,
+        1.0,
+        3,
+        num_rounds=4,
+        seed=9,
+        record_aggregation_factory=record_aggregation_factory,
+    )
+    process = factory.create(_VECTOR)
+    output = process.next(process.initialize(), values)
+    assert output.measurements['nonfinite_count'] == 1
+    results.append(output.result)
+  np.testing.assert_allclose(results[0], results[1], rtol=0, atol=1e-6)
+
+
+@pytest.mark.usefixtures('secure_runtime')
+def test_counts_can_be_summed_securely_too():
+  factory = aggregators.DPMeanFactory(
+      lambda specs: queries.GaussianSumQuery(
+          clip_norm=1.0, noise_multiplier=0.0, record_specs=specs
+      ),
+      clients_per_round=2,
+      record_aggregation_factory=tff.aggregators.SecureSumFactory(1.0),
+      count_sum_factory=tff.aggregators.SecureSumFactory(1, 0),
+  )
+  process = factory.create(_VECTOR)
+  values = [np.float32([np.nan, 0, 0]), np.float32([0.5, 0, 0])]
+  output = process.next(process.initialize(), values)
+  np.testing.assert_allclose(output.result, [0.25, 0, 0], atol=1e-6)
+  assert output.measurements['nonfinite_count'] == 1
+  # Nothing leaves the clients but through the secure sum.
+  tff.test.assert_not_contains_unsecure_aggregation(process.next)
+
+
+def test_zeroing_non_finite_values_around_any_aggregation():
+  process = aggregators.ZeroNonfiniteFactory(tff.aggregators.SumFactory()).create(_VECTOR)
+  values = [np.float32([1, 2, 3]), np.float32([1, np.inf, 3])]
+  output = process.next(process.initialize(), values)
+  np.testing.assert_array_equal(output.result, [1, 2, 3])
+  assert dict(output.measurements) == {'nonfinite_count': 1}

@@ -1,0 +1,116 @@
+"""A program that uses `local_runtime` ends when it is done and leaves no process.
+
+Each case runs a program of its own with piped stdout, which TFF's worker would keep
+open for ever, and looks afterwards at everything the program had started: the normal
+end, an exception, SIGTERM, Ctrl-C to the program alone, and Ctrl-C in a terminal,
+which the worker gets as well.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+# Importing TFF and starting a worker takes about ten seconds of an idle core.
+_START_SECONDS = 240
+_END_SECONDS = 60
+
+_PROGRAM = """
+import sys, time
+import tensorflow_federated as tff
+from tff_dp_aggregators.learning import runtime
+
+compute = tff.tensorflow.computation(lambda: 1 + 2)
+with runtime.local_runtime():
+  print('computed', compute(), flush=True)
+  if sys.argv[1] == 'raise':
+    raise RuntimeError('as planned')
+  if sys.argv[1] == 'compute':
+    while True:
+      compute()
+  if sys.argv[1] == 'sleep':
+    time.sleep(1000)
+print('left', flush=True)
+"""
+
+
+def _start(what, tmp_path):
+  """The program, after its first computation, and its workers."""
+  with open(tmp_path / 'stderr', 'wb') as stderr:
+    program = subprocess.Popen(
+        [sys.executable, '-c', _PROGRAM, what],
+        env={
+            **os.environ,
+            'PYTHONPATH': os.pathsep.join(sys.path),
+            'TF_CPP_MIN_LOG_LEVEL': '3',
+        },
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        start_new_session=True,
+    )
+  started = time.monotonic()
+  line = program.stdout.readline()
+  assert line == b'computed 3\n', (tmp_path / 'stderr').read_text()
+  assert time.monotonic() - started < _START_SECONDS
+  return program
+
+
+def _finish(program, children):
+  """Rest of the output and the exit code, after checking that nothing is left."""
+  try:
+    # Ends only when every process that holds the pipe has ended.
+    rest, _ = program.communicate(timeout=_END_SECONDS)
+    _, alive = psutil.wait_procs(children, timeout=10)
+    assert not alive
+    return rest.decode(), program.returncode
+  finally:
+    for process in [*children, psutil.Process(program.pid)] if (
+        program.poll() is None
+    ) else children:
+      if process.is_running():
+        process.kill()
+
+
+def _children(program):
+  children = psutil.Process(program.pid).children(recursive=True)
+  assert [child.name() for child in children] == ['worker_binary']
+  return children
+
+
+@pytest.mark.parametrize('what, code, rest', [('end', 0, 'left\n'), ('raise', 1, '')])
+def test_a_program_that_ends_by_itself_leaves_nothing(what, code, rest, tmp_path):
+  program = _start(what, tmp_path)
+  try:
+    children = psutil.Process(program.pid).children(recursive=True)
+  except psutil.NoSuchProcess:
+    children = []  # Was faster than this test: nothing to look for by number.
+  assert _finish(program, children) == (rest, code)
+  if what == 'raise':
+    assert 'RuntimeError: as planned' in (tmp_path / 'stderr').read_text()
+
+
+@pytest.mark.parametrize(
+    'what, number, to_group, code',
+    [
+        ('sleep', signal.SIGTERM, False, 128 + signal.SIGTERM),
+        ('compute', signal.SIGTERM, False, 128 + signal.SIGTERM),
+        # Python ends by the signal itself after a KeyboardInterrupt.
+        ('compute', signal.SIGINT, False, -signal.SIGINT),
+        ('compute', signal.SIGINT, True, -signal.SIGINT),
+    ],
+    ids=['terminated_idle', 'terminated_busy', 'interrupted', 'ctrl_c_in_a_terminal'],
+)
+def test_a_program_that_is_stopped_leaves_nothing(
+    what, number, to_group, code, tmp_path
+):
+  program = _start(what, tmp_path)
+  children = _children(program)
+  if to_group:
+    os.killpg(program.pid, number)
+  else:
+    program.send_signal(number)
+  assert _finish(program, children) == ('', code)

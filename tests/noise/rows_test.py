@@ -1,0 +1,172 @@
+"""The rows of z are Gaussian, independent, reproducible, and their key is secret.
+
+Claims:
+
+* Entries are standard normal, in float32 and float64.
+* Rows of different rounds, tensors, keys and seeds are uncorrelated and have no value
+  in common, at whatever position.
+* Without a seed every key is new, however it is made; with one it is always the same.
+* Neither seed nor key is in the repr.
+* Specs and seeds that cannot be served are refused by name.
+"""
+
+import itertools
+
+import numpy as np
+import pytest
+import scipy.stats
+import tensorflow as tf
+
+from tff_dp_aggregators import noise
+
+
+def _key(rows):
+  return tuple(rows.new_key().numpy().tolist())
+
+
+@pytest.mark.parametrize('dtype', [tf.float32, tf.float64])
+def test_entries_are_standard_normal(dtype):
+  # Kolmogorov-Smirnov: false alarm 1e-8. Moments: seven standard deviations, 3e-12.
+  num_samples = 400_000
+  rows = noise.GaussianRows(tf.TensorSpec([num_samples], dtype), seed=11)
+  sample = rows.row(rows.new_key(), 0).numpy().astype(np.float64)
+  assert scipy.stats.kstest(sample, 'norm').pvalue > 1e-8
+  for power, mean, variance in [(1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96)]:
+    bound = 7 * np.sqrt(variance / num_samples)
+    assert abs(np.mean(sample**power) - mean) < bound, power
+
+
+@pytest.mark.parametrize('dtype', [tf.float32, tf.float64])
+def test_tails_are_those_of_a_normal_as_far_as_five_sigma(dtype):
+  # Binomial counts in 10^7 draws: 633.4 beyond 4, 5.73 beyond 5. A Poisson count of
+  # mean 633.4 is outside of 440..840 with probability below 1e-12; one of mean 5.73
+  # is 0 with probability 3e-3 and the seed is fixed, above 30 with 1e-12.
+  rows = noise.GaussianRows(tf.TensorSpec([10_000_000], dtype), seed=12)
+  size = np.abs(rows.row(rows.new_key(), 0).numpy())
+  assert 440 < np.count_nonzero(size > 4) < 840
+  assert 0 < np.count_nonzero(size > 5) < 30
+
+
+def test_rounds_tensors_and_keys_are_uncorrelated():
+  # 120 pairs, each correlation beyond seven standard deviations with 3e-12.
+  num_samples = 200_000
+  specs = [tf.TensorSpec([num_samples]), tf.TensorSpec([num_samples])]
+  vectors = []
+  for seed in (1, 2):
+    rows = noise.GaussianRows(specs, seed)
+    key = rows.new_key()
+    for index in range(4):
+      vectors.extend(tensor.numpy() for tensor in rows.row(key, index))
+  correlations = np.corrcoef(np.array(vectors, np.float64))
+  off_diagonal = correlations[~np.eye(len(vectors), dtype=bool)]
+  assert np.abs(off_diagonal).max() < 7 / np.sqrt(num_samples)
+  for one, other in itertools.combinations(vectors, 2):
+    # Two float32 normals are equal with probability below 1e-6.
+    assert np.count_nonzero(one == other) < 10
+
+
+def test_no_value_comes_twice_in_any_round_tensor_or_neighbouring_seed():
+  # 240,000 float64 values; the seeds are fixed, so a green test stays green.
+  specs = [tf.TensorSpec([1000], tf.float64)] * 3
+  values = []
+  for seed in (0, 1, 2, 3, -1, -2, 10**6, 10**6 + 1):
+    rows = noise.GaussianRows(specs, seed)
+    key = rows.new_key()
+    for index in range(10):
+      values.extend(tensor.numpy() for tensor in rows.row(key, index))
+  values = np.concatenate(values)
+  assert len(values) == 240_000
+  assert len(np.unique(values)) == len(values)
+
+
+def test_rows_are_random_access():
+  rows = noise.GaussianRows(tf.TensorSpec([7]), seed=3)
+  key = rows.new_key()
+  forward = [rows.row(key, index).numpy() for index in range(5)]
+  backward = [rows.row(key, index).numpy() for index in reversed(range(5))]
+  np.testing.assert_array_equal(forward, backward[::-1])
+  traced = tf.function(rows.row)
+  for index in range(5):
+    value = traced(key, tf.constant(index, tf.int64))
+    assert value.numpy().tobytes() == forward[index].tobytes()
+
+
+def test_a_key_at_the_end_of_the_64_bit_range_wraps_around():
+  rows = noise.GaussianRows([tf.TensorSpec([50], tf.float64)] * 2)
+  key = tf.constant([tf.int64.max, tf.int64.max], tf.int64)
+  values = np.concatenate([np.ravel(rows.row(key, index)) for index in range(5)])
+  assert len(np.unique(values)) == 500
+
+
+def test_unseeded_keys_are_always_new():
+  rows = noise.GaussianRows(tf.TensorSpec([3]))
+  traced = tf.function(rows.new_key)
+  keys = [_key(rows) for _ in range(20)]
+  keys += [tuple(traced().numpy().tolist()) for _ in range(20)]
+  keys += [_key(noise.GaussianRows(tf.TensorSpec([3]))) for _ in range(20)]
+  # Both words of the key are new, not their pair alone.
+  assert len({first for first, _ in keys}) == len({last for _, last in keys}) == 60
+
+
+def test_two_keys_in_one_graph_are_different():
+  rows = noise.GaussianRows(tf.TensorSpec([3]))
+
+  @tf.function
+  def two_keys():
+    return rows.new_key(), rows.new_key()
+
+  one, other = two_keys()
+  assert not np.any(one.numpy() == other.numpy())
+
+
+def test_unseeded_keys_do_not_follow_the_global_seed():
+  keys = []
+  for _ in range(2):
+    tf.random.set_seed(1)
+    np.random.seed(1)
+    keys.append(_key(noise.GaussianRows(tf.TensorSpec([3]))))
+  assert keys[0] != keys[1]
+
+
+def test_seeded_keys_are_equal_and_seeds_make_different_ones():
+  def keys(seed):
+    rows = noise.GaussianRows(tf.TensorSpec([3]), seed)
+    traced = tf.function(rows.new_key)
+    return {_key(rows), _key(rows), tuple(traced().numpy().tolist())}
+
+  seeds = [0, 1, 2, -1, 2**32, 2**63, 2**64 + 1, 10**40]
+  each = [keys(seed) for seed in seeds]
+  assert all(len(same) == 1 for same in each)
+  assert len(set.union(*each)) == len(seeds)
+  assert keys(np.int64(1)) == keys(1)
+
+
+def test_neither_seed_nor_key_is_in_the_repr():
+  seed = 918273645
+  rows = noise.GaussianRows(tf.TensorSpec([3]), seed)
+  other = noise.GaussianRows(tf.TensorSpec([3]))
+  assert repr(rows) == repr(other) == str(rows)
+  for secret in (seed, *_key(rows)):
+    assert str(secret) not in repr(rows)
+  for strategy_noise in (noise.IndependentNoise(rows),):
+    assert str(seed) not in repr(strategy_noise)
+
+
+@pytest.mark.parametrize('dtype', [tf.int32, tf.float16, tf.bfloat16, tf.complex64])
+def test_other_dtypes_are_refused_by_name(dtype):
+  specs = {'good': tf.TensorSpec([2]), 'bad': tf.TensorSpec([2], dtype)}
+  with pytest.raises(TypeError, match=f'float32 or float64.*{dtype.name}'):
+    noise.GaussianRows(specs)
+
+
+@pytest.mark.parametrize('shape', [None, [None], [3, None]])
+def test_unknown_shapes_are_refused(shape):
+  with pytest.raises(ValueError, match='fully defined shapes'):
+    noise.GaussianRows([tf.TensorSpec(shape)])
+
+
+@pytest.mark.parametrize('seed', [1.0, '1', True, b'1', (1, 2)])
+def test_seeds_that_are_not_whole_numbers_are_refused(seed):
+  with pytest.raises(TypeError, match='seed must be an int or None') as error:
+    noise.GaussianRows(tf.TensorSpec([3]), seed)
+  assert type(seed).__name__ in str(error.value)

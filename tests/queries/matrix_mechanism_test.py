@@ -1,0 +1,490 @@
+"""Every query clips, sums, adds its strategy's noise, and says what that cost.
+
+Claims, for each of the five queries:
+
+* The life cycle of a `DPQuery` works eagerly and in `tf.function`; without noise it
+  gives the exact sums, or prefix sums, of the clipped records.
+* The noise has standard deviation `clip_norm * noise_multiplier` times the strategy's
+  row norms, and the covariance over rounds is the strategy's.
+* The events of the rounds compose to the event of the run, and dp-accounting finds the
+  epsilon of the equivalent Gaussian.
+* More rounds than planned are refused, in both modes.
+* Metrics and repr tell the noise, and neither key nor seed.
+"""
+
+import collections
+import math
+
+import dp_accounting
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_dp_aggregators import queries
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import events
+
+_ROUNDS = 7
+_PARTICIPATION = strategies.Participation(_ROUNDS, min_separation=3)
+_SPECS = collections.OrderedDict(
+    kernel=tf.TensorSpec([2, 2]), others=(tf.TensorSpec([]), tf.TensorSpec([1], tf.float64))
+)
+_SEED = 918273645
+
+
+def _banded(participation, **kwargs):
+  strategy = strategies.BandedToeplitz.square_root(
+      participation.num_rounds, min(3, participation.num_rounds)
+  )
+  return queries.BandedMatrixFactorizationQuery(strategy, participation, **kwargs)
+
+
+def _matrix(participation, **kwargs):
+  strategy = strategies.BandedToeplitz(participation.num_rounds, (1.5, -0.5, 0.25))
+  return queries.MatrixMechanismQuery(strategy, participation, **kwargs)
+
+
+def _plain_tree(participation, **kwargs):
+  return queries.TreeResidualSumQuery(participation, honaker=False, **kwargs)
+
+
+_QUERIES = {
+    'gaussian': queries.GaussianSumQuery,
+    'banded': _banded,
+    'signed_bands': _matrix,
+    'tree_residual': queries.TreeResidualSumQuery,
+    'tree_residual_plain': _plain_tree,
+    'tree_cumulative': queries.TreeCumulativeSumQuery,
+}
+all_queries = pytest.mark.parametrize('kind', _QUERIES)
+both_modes = pytest.mark.parametrize('traced', [False, True])
+
+
+def _build(kind, participation=_PARTICIPATION, **kwargs):
+  defaults = dict(clip_norm=1.0, noise_multiplier=2.0, record_specs=_SPECS)
+  return _QUERIES[kind](participation, **{**defaults, **kwargs})
+
+
+def _record(*values):
+  """A record with these numbers: four, one and one."""
+  return collections.OrderedDict(
+      kernel=tf.constant(np.reshape(values[:4], [2, 2]), tf.float32),
+      others=(tf.constant(values[4], tf.float32), tf.constant(values[5:], tf.float64)),
+  )
+
+
+def _flat(record):
+  return np.concatenate([np.ravel(t).astype(float) for t in tf.nest.flatten(record)])
+
+
+def _one_round(query, state, records):
+  params = query.derive_sample_params(state)
+  sample = query.initial_sample_state()
+  for record in records:
+    sample = query.accumulate_record(params, sample, record)
+  result, state, event = query.get_noised_result(sample, state)
+  return result, state, event.noise_multiplier
+
+
+def _zero_rounds(query, num_rounds):
+  """Results of rounds without records: the noise, as [rounds, entries] float64."""
+  step = tf.function(lambda state: _one_round(query, state, [])[:2])
+  state = query.initial_global_state()
+  noise = []
+  for _ in range(num_rounds):
+    result, state = step(state)
+    noise.append(_flat(result))
+  return np.array(noise), state
+
+
+def _released_matrix(query):
+  if isinstance(query, queries.TreeCumulativeSumQuery):
+    return query.strategy.materialize_estimator()
+  return query.strategy.noise_matrix()
+
+
+@both_modes
+@all_queries
+def test_without_noise_the_life_cycle_gives_exact_sums(kind, traced):
+  query = _build(kind, noise_multiplier=0.0)
+  rng = np.random.default_rng(3)
+  step = lambda state, records: _one_round(query, state, records)  # noqa: E731
+  if traced:
+    step = tf.function(step)
+  state = query.initial_global_state()
+  released = []
+  sums = []
+  for _ in range(_ROUNDS):
+    values = rng.normal(size=[3, 6])
+    values[0] *= 0.01  # One short record and two that are clipped.
+    records = [_record(*row) for row in values]
+    result, state, _ = step(state, records)
+    tf.nest.assert_same_structure(result, _SPECS)
+    released.append(_flat(result))
+    norms = np.linalg.norm(values, axis=1, keepdims=True)
+    sums.append((values / np.maximum(1, norms)).sum(axis=0))
+  if kind == 'tree_cumulative':
+    sums = np.cumsum(sums, axis=0)
+  np.testing.assert_allclose(released, sums, rtol=0, atol=2e-6)
+
+
+@all_queries
+def test_result_is_the_sum_plus_the_noise_of_the_same_seed(kind):
+  # Whatever the records are, what is added to their sum is the same.
+  noise, _ = _zero_rounds(_build(kind, seed=1), 3)
+  query = _build(kind, seed=1)
+  state = query.initial_global_state()
+  record = _record(0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
+  for number in range(3):
+    result, state, _ = _one_round(query, state, [record, record])
+    times = 2 * (number + 1) if kind == 'tree_cumulative' else 2
+    np.testing.assert_allclose(
+        _flat(result), times * _flat(record) + noise[number], rtol=0, atol=1e-5
+    )
+
+
+@all_queries
+def test_covariance_of_the_released_noise(kind):
+  # As in the noise layer's test: seven standard deviations an entry, 3e-12 each, below
+  # 1e-9 for all. A clip norm and a noise multiplier that are not 1 scale it.
+  num_samples = 100_000
+  clip_norm, noise_multiplier = 0.25, 3.0
+  query = _build(
+      kind,
+      clip_norm=clip_norm,
+      noise_multiplier=noise_multiplier,
+      record_specs=[tf.TensorSpec([num_samples])],
+      seed=8,
+  )
+  noise, _ = _zero_rounds(query, _ROUNDS)
+  matrix = clip_norm * noise_multiplier * _released_matrix(query)
+  expected = matrix @ matrix.T
+  variances = np.diag(expected)
+  bound = 7 * np.sqrt((np.outer(variances, variances) + expected**2) / num_samples)
+  assert np.all(np.abs(noise @ noise.T / num_samples - expected) <= bound)
+
+
+@all_queries
+def test_noise_is_proportional_to_clip_norm_and_noise_multiplier(kind):
+  base, _ = _zero_rounds(_build(kind, seed=2), _ROUNDS)
+  clip, _ = _zero_rounds(_build(kind, seed=2, clip_norm=10.0), _ROUNDS)
+  loud, _ = _zero_rounds(_build(kind, seed=2, noise_multiplier=20.0), _ROUNDS)
+  np.testing.assert_allclose(clip, 10 * base, rtol=1e-4, atol=1e-5)
+  np.testing.assert_allclose(loud, 10 * base, rtol=1e-4, atol=1e-5)
+
+
+@all_queries
+def test_events_of_the_rounds_compose_to_the_event_of_the_run(kind):
+  query = _build(kind)
+  state = query.initial_global_state()
+  each = []
+  for number in range(_ROUNDS):
+    _, state, noise_multiplier = _one_round(query, state, [])
+    each.append(dp_accounting.GaussianDpEvent(float(noise_multiplier)))
+    # Also part of the way: what the metrics say is what the events compose to.
+    metrics = query.derive_metrics(state)
+    assert int(metrics['rounds']) == number + 1
+    assert accountants.gdp_mu(dp_accounting.ComposedDpEvent(each)) == pytest.approx(
+        1 / float(metrics['effective_noise_multiplier']), rel=1e-12
+    )
+  run = query.run_event()
+  assert isinstance(run, dp_accounting.GaussianDpEvent)
+  expected = query.noise_multiplier / query.strategy.sensitivity(_PARTICIPATION)
+  assert run.noise_multiplier == pytest.approx(expected, rel=1e-12)
+  assert query.effective_noise_multiplier == pytest.approx(expected, rel=1e-12)
+  composed = events.simplify(dp_accounting.ComposedDpEvent(each))
+  assert composed.noise_multiplier == pytest.approx(expected, rel=1e-12)
+  # dp-accounting itself reads both alike.
+  for event in (composed, run):
+    accountant = dp_accounting.rdp.RdpAccountant(accountants.RDP_ORDERS)
+    accountant.compose(dp_accounting.GaussianDpEvent(expected))
+    assert accountants.epsilon(event, 1e-6, 'rdp') == pytest.approx(
+        accountant.get_epsilon(1e-6), rel=1e-9
+    )
+
+
+@pytest.mark.parametrize(
+    'kind, squared_sensitivity',
+    [
+        # Rounds 0, 3 and 6 of seven.
+        ('gaussian', 3),
+        ('tree_residual', 9),
+        ('tree_residual_plain', 9),
+        ('tree_cumulative', 9),
+        # Two whole columns of norm 1, and the first entry of the last.
+        ('banded', 2 + 1 / (1 + 1 / 4 + 9 / 64)),
+        ('signed_bands', 2 * (1.5**2 + 0.5**2 + 0.25**2) + 1.5**2),
+    ],
+)
+def test_effective_noise_multipliers_worked_out_by_hand(kind, squared_sensitivity):
+  # Tree: three leaves, the pairs (0, 1) and (2, 3), and both rounds 0 and 3 in the node
+  # of four: 3 + 2 + 2^2.
+  query = _build(kind)
+  brute = max(
+      np.square(query.strategy.materialize()[:, list(rounds)].sum(axis=1)).sum()
+      for rounds in _PARTICIPATION.patterns()
+  )
+  assert squared_sensitivity == pytest.approx(brute, rel=1e-12)
+  assert query.effective_noise_multiplier == pytest.approx(
+      2.0 / math.sqrt(squared_sensitivity), rel=1e-12
+  )
+
+
+def test_the_published_gboard_configuration():
+  # arXiv:2305.18465: 2000 rounds, 313 rounds between participations, 6 of them; noise
+  # multiplier 7; (8.90, 1e-10)-DP by RDP. zeta* is 79.
+  query = queries.TreeResidualSumQuery(
+      strategies.Participation.from_rounds_between(2000, 313, 6),
+      clip_norm=0.3,
+      noise_multiplier=7.0,
+      record_specs=tf.TensorSpec([3]),
+  )
+  assert query.effective_noise_multiplier == pytest.approx(7 / math.sqrt(79), rel=1e-12)
+  epsilon = accountants.epsilon(query.run_event(), 1e-10, 'rdp')
+  assert epsilon == pytest.approx(8.8986, abs=1e-4)
+
+
+def test_without_noise_there_is_no_privacy():
+  query = _build('tree_residual', noise_multiplier=0.0)
+  assert isinstance(query.run_event(), dp_accounting.NonPrivateDpEvent)
+  assert query.effective_noise_multiplier == 0.0
+  _, state, noise_multiplier = _one_round(query, query.initial_global_state(), [])
+  event = dp_accounting.GaussianDpEvent(float(noise_multiplier))
+  assert accountants.epsilon(event, 1e-6) == math.inf
+  assert float(query.derive_metrics(state)['effective_noise_multiplier']) == 0.0
+
+
+@both_modes
+@all_queries
+def test_one_round_more_than_planned_is_refused(kind, traced):
+  participation = strategies.Participation(3, min_separation=3)
+  query = _build(kind, participation)
+  step = lambda state: _one_round(query, state, [])[:2]  # noqa: E731
+  if traced:
+    step = tf.function(step)
+  state = query.initial_global_state()
+  for _ in range(3):
+    _, state = step(state)
+  with pytest.raises(tf.errors.InvalidArgumentError, match='built for 3 rounds'):
+    step(state)
+  # A state from who knows where is no way around it.
+  later = state._replace(noise=state.noise._replace(round=tf.constant(1000, tf.int64)))
+  with pytest.raises(tf.errors.InvalidArgumentError):
+    step(later)
+
+
+@all_queries
+def test_metrics_tell_the_noise_and_nothing_of_the_key(kind):
+  query = _build(kind, seed=_SEED)
+  state = query.initial_global_state()
+  metrics = query.derive_metrics(state)
+  assert {name: float(value) for name, value in metrics.items()} == {
+      'rounds': 0.0,
+      'clip_norm': 1.0,
+      'noise_multiplier': 2.0,
+      'effective_noise_multiplier': math.inf,
+  }
+  other_key = state.noise._replace(key=state.noise.key + 1)
+  for name, value in query.derive_metrics(state._replace(noise=other_key)).items():
+    assert value.numpy() == metrics[name].numpy()
+
+
+@all_queries
+def test_repr_holds_neither_seed_nor_key(kind):
+  seeded = _build(kind, seed=_SEED)
+  assert repr(seeded) == repr(_build(kind)) == str(seeded)
+  key = seeded.initial_global_state().noise.key.numpy()
+  for secret in (_SEED, *key.tolist()):
+    assert str(secret) not in repr(seeded)
+  assert 'clip_norm=1.0' in repr(seeded) and 'noise_multiplier=2.0' in repr(seeded)
+
+
+@all_queries
+def test_unseeded_runs_have_keys_of_their_own_and_seeded_ones_the_same(kind):
+  def key(query):
+    return tuple(query.initial_global_state().noise.key.numpy().tolist())
+
+  secret = _build(kind)
+  assert len({key(secret), key(secret), key(_build(kind))}) == 3
+  assert len({key(_build(kind, seed=1)), key(_build(kind, seed=1))}) == 1
+  noise_of = lambda query: _zero_rounds(query, 2)[0]  # noqa: E731
+  assert not np.any(noise_of(secret) == noise_of(secret))
+
+
+@all_queries
+def test_a_record_that_is_not_finite_adds_nothing(kind):
+  query = _build(kind, noise_multiplier=0.0)
+  good = _record(0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
+  bad = _record(0.1, 0.2, math.nan, 0.4, 0.5, 0.6)
+  worse = _record(0.1, 0.2, 0.3, 0.4, 0.5, math.inf)
+  result, _, _ = _one_round(query, query.initial_global_state(), [bad, good, worse])
+  np.testing.assert_allclose(_flat(result), _flat(good), rtol=1e-6)
+
+
+@all_queries
+def test_samples_merge(kind):
+  query = _build(kind, noise_multiplier=0.0)
+  state = query.initial_global_state()
+  params = query.derive_sample_params(state)
+  records = [_record(*np.full(6, number / 10)) for number in range(4)]
+  halves = []
+  for half in (records[:2], records[2:]):
+    sample = query.initial_sample_state(records[0])
+    for record in half:
+      preprocessed = query.preprocess_record(params, record)
+      sample = query.accumulate_preprocessed_record(sample, preprocessed)
+    halves.append(sample)
+  merged, _, _ = query.get_noised_result(query.merge_sample_states(*halves), state)
+  whole, _, _ = _one_round(query, state, records)
+  np.testing.assert_allclose(_flat(merged), _flat(whole), rtol=1e-6)
+
+
+@both_modes
+@all_queries
+def test_a_normalized_query_divides_sum_and_noise(kind, traced):
+  plain, _ = _zero_rounds(_build(kind, seed=6), 1)
+  query = queries.NormalizedQuery(_build(kind, seed=6), denominator=4)
+
+  def one_round(state):
+    sample = query.initial_sample_state(_record(*np.zeros(6)))
+    result, state, event = query.get_noised_result(sample, state)
+    return result, state, event.noise_multiplier
+
+  step = tf.function(one_round) if traced else one_round
+  result, state, noise_multiplier = step(query.initial_global_state())
+  np.testing.assert_allclose(_flat(result), plain[0] / 4, rtol=1e-5)
+  assert float(noise_multiplier) > 0  # The event is the sum's.
+  assert int(query.derive_metrics(state)['rounds']) == 1
+
+
+@pytest.mark.parametrize(
+    'sample, error',
+    [
+        ([tf.zeros([2])], ValueError),  # Fewer tensors.
+        ((tf.zeros([2]), tf.zeros([])), TypeError),  # Another container.
+        ([tf.zeros([3]), tf.zeros([])], ValueError),  # Another shape.
+        ([tf.zeros([1]), tf.zeros([])], ValueError),  # One that would broadcast.
+        ([tf.zeros([2], tf.float64), tf.zeros([])], ValueError),  # Another dtype.
+    ],
+)
+@both_modes
+@all_queries
+def test_a_sample_unlike_the_specs_is_refused(kind, traced, sample, error):
+  query = _build(kind, record_specs=[tf.TensorSpec([2]), tf.TensorSpec([])])
+  finish = lambda state: query.get_noised_result(sample, state)[0]  # noqa: E731
+  with pytest.raises(error):
+    (tf.function(finish) if traced else finish)(query.initial_global_state())
+
+
+@pytest.mark.parametrize(
+    'argument, value, message',
+    [
+        ('clip_norm', 0.0, 'clip_norm must be positive and finite; got 0.0'),
+        ('clip_norm', -1.0, 'clip_norm must be positive'),
+        ('clip_norm', math.inf, 'clip_norm must be positive and finite; got inf'),
+        ('clip_norm', math.nan, 'clip_norm must be positive and finite; got nan'),
+        ('clip_norm', 1e39, 'clip_norm must be a normal float32'),  # Infinite there.
+        ('clip_norm', 1e-39, 'clip_norm must be a normal float32'),  # Zero there.
+        ('noise_multiplier', -0.1, 'noise_multiplier must be finite and not negative'),
+        ('noise_multiplier', math.inf, 'noise_multiplier must be finite'),
+        ('noise_multiplier', math.nan, 'noise_multiplier must be finite'),
+        # Noise that float32 does not hold would be zero, or drown the state.
+        ('noise_multiplier', 1e-40, r'clip_norm \* noise_multiplier'),
+        ('noise_multiplier', 1e39, r'clip_norm \* noise_multiplier'),
+        ('record_specs', tf.TensorSpec([None]), 'fully defined shapes'),
+    ],
+)
+@all_queries
+def test_numbers_out_of_range_are_refused(kind, argument, value, message):
+  with pytest.raises(ValueError, match=message):
+    _build(kind, **{argument: value})
+
+
+@all_queries
+def test_integer_records_are_refused(kind):
+  with pytest.raises(TypeError, match='float32 or float64.*int32'):
+    _build(kind, record_specs=tf.TensorSpec([2], tf.int32))
+
+
+def test_a_participation_for_other_rounds_is_refused():
+  with pytest.raises(ValueError, match='built for 8 rounds'):
+    queries.MatrixMechanismQuery(
+        strategies.Identity(8),
+        strategies.Participation(9),
+        clip_norm=1.0,
+        noise_multiplier=1.0,
+        record_specs=tf.TensorSpec([]),
+    )
+
+
+def test_a_strategy_of_unknown_sensitivity_is_refused():
+  with pytest.raises(ValueError, match='exact sensitivity .* use at most 2 bands'):
+    _matrix(
+        strategies.Participation(9, min_separation=2),
+        clip_norm=1.0,
+        noise_multiplier=1.0,
+        record_specs=tf.TensorSpec([]),
+    )
+
+
+def test_a_strategy_that_is_not_banded_is_refused_by_the_banded_query():
+  with pytest.raises(TypeError, match='must be a BandedToeplitz, got BinaryTree'):
+    queries.BandedMatrixFactorizationQuery(
+        strategies.BinaryTree(8),
+        clip_norm=1.0,
+        noise_multiplier=1.0,
+        record_specs=tf.TensorSpec([]),
+    )
+
+
+def _unlimited(**kwargs):
+  return queries.GaussianSumQuery(
+      clip_norm=1.0, noise_multiplier=2.0, record_specs=tf.TensorSpec([3]), **kwargs
+  )
+
+
+def test_a_gaussian_sum_without_participation_serves_any_number_of_rounds():
+  query = _unlimited(seed=1)
+  step = tf.function(lambda state: _one_round(query, state, []))
+  state = query.initial_global_state()
+  results = []
+  for _ in range(50):
+    result, state, noise_multiplier = step(state)
+    results.append(result.numpy())
+    assert float(noise_multiplier) == 2.0  # A client may have been in every round.
+  assert len(np.unique(results)) == 150  # And no round's noise comes again.
+  metrics = query.derive_metrics(state)
+  effective = float(metrics['effective_noise_multiplier'])
+  assert effective == pytest.approx(2 / math.sqrt(50))
+
+
+def test_a_gaussian_sum_without_participation_has_no_event_of_a_whole_run():
+  # Any finite answer would claim more privacy than enough rounds leave.
+  query = _unlimited()
+  with pytest.raises(ValueError, match='any number of rounds'):
+    query.run_event()
+  with pytest.raises(ValueError, match='any number of rounds'):
+    query.effective_noise_multiplier  # noqa: B018
+  with pytest.raises(ValueError, match='any number of rounds'):
+    query.participation  # noqa: B018
+  assert 'GaussianSumQuery' in repr(query)
+
+
+def test_before_the_first_round_nothing_was_spent_even_without_noise():
+  query = queries.GaussianSumQuery(
+      clip_norm=1.0, noise_multiplier=0.0, record_specs=tf.TensorSpec([3])
+  )
+  metrics = query.derive_metrics(query.initial_global_state())
+  assert float(metrics['effective_noise_multiplier']) == math.inf
+
+
+def test_the_cumulative_state_holds_the_sum_without_noise():
+  query = _build('tree_cumulative')
+  state = query.initial_global_state()
+  record = _record(0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
+  for number in range(1, 4):
+    _, state, _ = _one_round(query, state, [record])
+    np.testing.assert_allclose(
+        _flat(state.cumulative_sum), number * _flat(record), rtol=1e-6
+    )
