@@ -28,6 +28,7 @@ slow-test: venv ## Run the slow tests only (ARGS go to pytest)
 
 lint: venv ## Check style and types
 	$(bin)/ruff check .
+	$(bin)/ruff format --check --quiet .
 	$(bin)/mypy
 
 lock: venv ## Renew requirements.lock from setup.py (ARGS=--upgrade moves to new releases)

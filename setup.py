@@ -17,8 +17,8 @@ def _version() -> str:
   source = _ROOT / 'tff_dp_aggregators' / '__init__.py'
   for node in ast.parse(source.read_text(encoding='utf-8')).body:
     if isinstance(node, ast.Assign) and any(
-        isinstance(target, ast.Name) and target.id == '__version__'
-        for target in node.targets
+      isinstance(target, ast.Name) and target.id == '__version__'
+      for target in node.targets
     ):
       return ast.literal_eval(node.value)
   raise RuntimeError(f"{source} assigns no __version__; add __version__ = 'X.Y.Z'.")
@@ -30,62 +30,62 @@ def _long_description() -> str:
 
 
 setuptools.setup(
-    name='tff-dp-aggregators',
-    version=_version(),
-    description='Differentially private aggregation for TensorFlow Federated.',
-    long_description=_long_description(),
-    long_description_content_type='text/markdown',
-    license='Apache-2.0',
-    license_files=['LICENSE'],
-    # The versions of Python that TensorFlow Federated 0.87 has wheels for.
-    python_requires='>=3.9,<3.12',
-    packages=setuptools.find_packages(
-        include=['tff_dp_aggregators', 'tff_dp_aggregators.*']
-    ),
-    package_data={
-        'tff_dp_aggregators': ['py.typed'],
-        '': ['**/*.j2', '**/*.json'],
-    },
-    include_package_data=False,
-    zip_safe=False,
-    install_requires=[
-        # Exact, because installers that find no solution for this version fall back
-        # to releases of 2019 without a word.
-        'tensorflow-federated==0.87.0',
-        # TensorFlow Federated decides on the versions of what it pins itself.
-        'tensorflow',
-        'tensorflow-privacy',
-        'dp-accounting',
-        'absl-py',
-        'jinja2',
-        'matplotlib',
-        'numpy',
-        'psutil',
-        'scipy',
+  name='tff-dp-aggregators',
+  version=_version(),
+  description='Differentially private aggregation for TensorFlow Federated.',
+  long_description=_long_description(),
+  long_description_content_type='text/markdown',
+  license='Apache-2.0',
+  license_files=['LICENSE'],
+  # The versions of Python that TensorFlow Federated 0.87 has wheels for.
+  python_requires='>=3.9,<3.12',
+  packages=setuptools.find_packages(
+    include=['tff_dp_aggregators', 'tff_dp_aggregators.*']
+  ),
+  package_data={
+    'tff_dp_aggregators': ['py.typed'],
+    '': ['**/*.j2', '**/*.json'],
+  },
+  include_package_data=False,
+  zip_safe=False,
+  install_requires=[
+    # Exact, because installers that find no solution for this version fall back
+    # to releases of 2019 without a word.
+    'tensorflow-federated==0.87.0',
+    # TensorFlow Federated decides on the versions of what it pins itself.
+    'tensorflow',
+    'tensorflow-privacy',
+    'dp-accounting',
+    'absl-py',
+    'jinja2',
+    'matplotlib',
+    'numpy',
+    'psutil',
+    'scipy',
+  ],
+  extras_require={
+    # What the programs in experiments/ need; they run from a checkout.
+    'simulate': ['scikit-learn', 'tqdm'],
+    'test': ['pytest', 'pytest-xdist'],
+    'dev': ['mypy', 'ruff', 'setuptools', 'uv', 'wheel'],
+  },
+  entry_points={
+    'console_scripts': [
+      'tff-dp-report = tff_dp_aggregators.accounting.report:run',
     ],
-    extras_require={
-        # What the programs in experiments/ need; they run from a checkout.
-        'simulate': ['scikit-learn', 'tqdm'],
-        'test': ['pytest', 'pytest-xdist'],
-        'dev': ['mypy', 'ruff', 'setuptools', 'uv', 'wheel'],
-    },
-    entry_points={
-        'console_scripts': [
-            'tff-dp-report = tff_dp_aggregators.accounting.report:run',
-        ],
-    },
-    classifiers=[
-        'Development Status :: 3 - Alpha',
-        'Intended Audience :: Developers',
-        'Intended Audience :: Science/Research',
-        'Operating System :: POSIX :: Linux',
-        'Programming Language :: Python :: 3',
-        'Programming Language :: Python :: 3 :: Only',
-        'Programming Language :: Python :: 3.9',
-        'Programming Language :: Python :: 3.10',
-        'Programming Language :: Python :: 3.11',
-        'Topic :: Scientific/Engineering :: Artificial Intelligence',
-        'Topic :: Security',
-        'Typing :: Typed',
-    ],
+  },
+  classifiers=[
+    'Development Status :: 3 - Alpha',
+    'Intended Audience :: Developers',
+    'Intended Audience :: Science/Research',
+    'Operating System :: POSIX :: Linux',
+    'Programming Language :: Python :: 3',
+    'Programming Language :: Python :: 3 :: Only',
+    'Programming Language :: Python :: 3.9',
+    'Programming Language :: Python :: 3.10',
+    'Programming Language :: Python :: 3.11',
+    'Topic :: Scientific/Engineering :: Artificial Intelligence',
+    'Topic :: Security',
+    'Typing :: Typed',
+  ],
 )

@@ -8,7 +8,7 @@ fails if they differ. Their caches are empty at each start.
 
 import math
 import time
-from typing import Callable, Tuple
+from typing import Callable
 
 from tensorflow_privacy.privacy.analysis import tree_aggregation_accountant
 
@@ -19,7 +19,7 @@ _RUNS = 5
 _CASES = ((256, 50, 4), (512, 100, 4), (1000, 20, 20))
 
 
-def _best_time(function: Callable[[], float]) -> Tuple[float, float]:
+def _best_time(function: Callable[[], float]) -> tuple[float, float]:
   """Smallest time of several calls in seconds, and the value."""
   best, value = math.inf, math.nan
   for _ in range(_RUNS):
@@ -35,19 +35,19 @@ def main() -> None:
   for num_rounds, between, participations in _CASES:
 
     def peer(
-        num_rounds: int = num_rounds,
-        between: int = between,
-        participations: int = participations,
+      num_rounds: int = num_rounds,
+      between: int = between,
+      participations: int = participations,
     ) -> float:
       tree_aggregation_accountant._tree_sensitivity_square_sum.cache_clear()
       return tree_aggregation_accountant._max_tree_sensitivity_square_sum(
-          participations, between, num_rounds
+        participations, between, num_rounds
       )
 
     def ours(
-        num_rounds: int = num_rounds,
-        between: int = between,
-        participations: int = participations,
+      num_rounds: int = num_rounds,
+      between: int = between,
+      participations: int = participations,
     ) -> float:
       return tree.sensitivity_squared(num_rounds, between + 1, participations)
 
@@ -56,8 +56,8 @@ def main() -> None:
     if our_value != peer_value:
       raise AssertionError(f'we found {our_value}, TF Privacy {peer_value}.')
     print(
-        f'{num_rounds:6d}  {between:7d}  {participations:5d}  {our_value:6.0f}'
-        f'  {our_time * 1e3:10.3f}  {peer_time * 1e3:16.1f}  {our_time / peer_time:.1e}'
+      f'{num_rounds:6d}  {between:7d}  {participations:5d}  {our_value:6.0f}'
+      f'  {our_time * 1e3:10.3f}  {peer_time * 1e3:16.1f}  {our_time / peer_time:.1e}'
     )
 
 

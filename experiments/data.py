@@ -5,7 +5,6 @@ images of 8 x 8 pixels in 10 classes.
 """
 
 import dataclasses
-from typing import List, Tuple
 
 import numpy as np
 
@@ -22,8 +21,8 @@ class Population:
     test_examples: Held-out inputs and labels, of no client.
   """
 
-  client_examples: List[Tuple[np.ndarray, np.ndarray]]
-  test_examples: Tuple[np.ndarray, np.ndarray]
+  client_examples: list[tuple[np.ndarray, np.ndarray]]
+  test_examples: tuple[np.ndarray, np.ndarray]
 
 
 def check_num_clients(task: str, num_clients: int) -> None:
@@ -36,8 +35,8 @@ def check_num_clients(task: str, num_clients: int) -> None:
   most = _NUM_DIGITS - _NUM_TEST_DIGITS
   if num_clients > most:
     raise ValueError(
-        f'num_clients must be at most {most}, the number of training examples; got '
-        f'{num_clients}.'
+      f'num_clients must be at most {most}, the number of training examples; got '
+      f'{num_clients}.'
     )
 
 
@@ -63,19 +62,17 @@ def digits(num_clients: int, dirichlet_alpha: float, seed: int) -> Population:
   test, train = order[:_NUM_TEST_DIGITS], order[_NUM_TEST_DIGITS:]
   parts = split_with_label_skew(labels[train], num_clients, dirichlet_alpha, rng)
   return Population(
-      client_examples=[
-          (inputs[train[part]], labels[train[part]]) for part in parts
-      ],
-      test_examples=(inputs[test], labels[test]),
+    client_examples=[(inputs[train[part]], labels[train[part]]) for part in parts],
+    test_examples=(inputs[test], labels[test]),
   )
 
 
 def split_with_label_skew(
-    labels: np.ndarray,
-    num_clients: int,
-    dirichlet_alpha: float,
-    rng: np.random.Generator,
-) -> List[np.ndarray]:
+  labels: np.ndarray,
+  num_clients: int,
+  dirichlet_alpha: float,
+  rng: np.random.Generator,
+) -> list[np.ndarray]:
   """Deals examples out to clients of equal size and skewed label distributions.
 
   Each client draws a label distribution from a Dirichlet and then its examples, label
@@ -95,8 +92,8 @@ def split_with_label_skew(
   """
   if not 1 <= num_clients <= len(labels):
     raise ValueError(
-        f'num_clients must be between 1 and {len(labels)}, the number of training '
-        f'examples; got {num_clients}.'
+      f'num_clients must be between 1 and {len(labels)}, the number of training '
+      f'examples; got {num_clients}.'
     )
   if not dirichlet_alpha > 0:
     raise ValueError(f'dirichlet_alpha must be positive; got {dirichlet_alpha}.')

@@ -1,17 +1,17 @@
 """Pictures of runs, for people."""
 
-from typing import List, Optional
+from typing import Optional
 
 from matplotlib import figure
 
 
 def accuracy(
-    path: str,
-    rounds: List[int],
-    accuracies: List[float],
-    epsilons: List[Optional[float]],
-    title: str,
-    delta: float,
+  path: str,
+  rounds: list[int],
+  accuracies: list[float],
+  epsilons: list[Optional[float]],
+  title: str,
+  delta: float,
 ) -> None:
   """Draws test accuracy, and epsilon where there is one, over rounds.
 
@@ -33,12 +33,12 @@ def accuracy(
   axes.set_xlim(left=0)
   axes.grid(alpha=0.3)
   axes.annotate(
-      f'{accuracies[-1]:.3f}',
-      (rounds[-1], accuracies[-1]),
-      xytext=(-4, 6),
-      textcoords='offset points',
-      ha='right',
-      color='tab:blue',
+    f'{accuracies[-1]:.3f}',
+    (rounds[-1], accuracies[-1]),
+    xytext=(-4, 6),
+    textcoords='offset points',
+    ha='right',
+    color='tab:blue',
   )
   spent = [epsilon for epsilon in epsilons if epsilon is not None]
   if len(spent) == len(rounds):
@@ -47,11 +47,11 @@ def accuracy(
     right.step(rounds, spent, where='post', color='tab:orange', linewidth=1.4)
     right.set_ylim(0.0, 1.15 * max(spent))
     right.annotate(
-        f'{spent[-1]:.2f}',
-        (rounds[-1], spent[-1]),
-        xytext=(-4, -14),
-        textcoords='offset points',
-        ha='right',
-        color='tab:orange',
+      f'{spent[-1]:.2f}',
+      (rounds[-1], spent[-1]),
+      xytext=(-4, -14),
+      textcoords='offset points',
+      ha='right',
+      color='tab:orange',
     )
   picture.savefig(path)

@@ -13,7 +13,7 @@ import csv
 import json
 import os
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Optional
 
 from tff_dp_aggregators.accounting import files
 
@@ -42,7 +42,7 @@ class RunDirectory:
     check_free(path)
     os.makedirs(path, exist_ok=True)
     self._path = path
-    self._metrics: List[str] = []
+    self._metrics: list[str] = []
 
   @property
   def path(self) -> str:
@@ -61,7 +61,7 @@ class RunDirectory:
     """Writes a new text file, whole or not at all."""
     files.write_new(self.file(name), text)
 
-  def append_metrics(self, metrics: Dict[str, Any]) -> None:
+  def append_metrics(self, metrics: dict[str, Any]) -> None:
     """Appends one round's metrics to `metrics.csv`."""
     new = not self._metrics
     self._metrics = self._metrics or list(metrics)
@@ -80,6 +80,6 @@ def check_free(path: str) -> None:
   """
   if os.path.exists(path) and not (os.path.isdir(path) and not os.listdir(path)):
     raise FileExistsError(
-        f'{path} exists and is not empty; a run is never overwritten. Give another '
-        '--run_dir, or remove it first.'
+      f'{path} exists and is not empty; a run is never overwritten. Give another '
+      '--run_dir, or remove it first.'
     )

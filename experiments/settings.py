@@ -4,7 +4,7 @@ Knows nothing of TensorFlow, so that a wrong flag is refused at once.
 """
 
 import dataclasses
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Optional
 
 from absl import flags
 
@@ -48,7 +48,7 @@ class Settings:
   seed: int
   secret_noise: bool
   run_dir: Optional[str]
-  flags: Dict[str, Any]
+  flags: dict[str, Any]
 
   @property
   def name(self) -> str:
@@ -61,8 +61,8 @@ class Settings:
     if self.secret_noise:
       return "a secret key from the operating system's entropy"
     return (
-        'a seed given on the command line, so that the simulation can be repeated; '
-        'the guarantee holds only towards those who do not know it'
+      'a seed given on the command line, so that the simulation can be repeated; '
+      'the guarantee holds only towards those who do not know it'
     )
 
 
@@ -83,10 +83,10 @@ def from_flags(values: flags.FlagValues) -> Settings:
   for name in ('batch_size', 'local_epochs'):
     strategies.participation.check_positive_int(name, values[name].value)
   for name in (
-      'clip_norm',
-      'dirichlet_alpha',
-      'client_learning_rate',
-      'server_learning_rate',
+    'clip_norm',
+    'dirichlet_alpha',
+    'client_learning_rate',
+    'server_learning_rate',
   ):
     if not values[name].value > 0:
       raise ValueError(f'{name} must be positive; got {values[name].value}.')
@@ -101,47 +101,45 @@ def from_flags(values: flags.FlagValues) -> Settings:
     raise ValueError(f'seed must not be negative; got {values.seed}.')
   gaussian.check_delta(values.target_delta, 'target_delta')
   participation = strategies.Participation(
-      values.num_rounds, values.min_separation, values.max_participations
+    values.num_rounds, values.min_separation, values.max_participations
   )
-  sampling.check_population(
-      values.num_clients, values.clients_per_round, participation
-  )
+  sampling.check_population(values.num_clients, values.clients_per_round, participation)
   data.check_num_clients(values.task, values.num_clients)
   if values.run_dir is not None:
     run_directory.check_free(values.run_dir)
   mechanism, target_epsilon = _mechanism(values, participation)
   return Settings(
-      task=values.task,
-      participation=participation,
-      mechanism=mechanism,
-      target_epsilon=target_epsilon,
-      delta=values.target_delta,
-      clip_norm=values.clip_norm,
-      num_clients=values.num_clients,
-      clients_per_round=values.clients_per_round,
-      dirichlet_alpha=values.dirichlet_alpha,
-      client_optimizer=values.client_optimizer,
-      client_learning_rate=values.client_learning_rate,
-      server_optimizer=values.server_optimizer,
-      server_learning_rate=values.server_learning_rate,
-      server_momentum=server_momentum,
-      batch_size=values.batch_size,
-      local_epochs=values.local_epochs,
-      seed=values.seed,
-      secret_noise=values.secret_noise,
-      run_dir=values.run_dir,
-      flags={
-          flag.name: flag.value
-          for flag in values.get_key_flags_for_module(
-              values.find_module_defining_flag('task')
-          )
-      },
+    task=values.task,
+    participation=participation,
+    mechanism=mechanism,
+    target_epsilon=target_epsilon,
+    delta=values.target_delta,
+    clip_norm=values.clip_norm,
+    num_clients=values.num_clients,
+    clients_per_round=values.clients_per_round,
+    dirichlet_alpha=values.dirichlet_alpha,
+    client_optimizer=values.client_optimizer,
+    client_learning_rate=values.client_learning_rate,
+    server_optimizer=values.server_optimizer,
+    server_learning_rate=values.server_learning_rate,
+    server_momentum=server_momentum,
+    batch_size=values.batch_size,
+    local_epochs=values.local_epochs,
+    seed=values.seed,
+    secret_noise=values.secret_noise,
+    run_dir=values.run_dir,
+    flags={
+      flag.name: flag.value
+      for flag in values.get_key_flags_for_module(
+        values.find_module_defining_flag('task')
+      )
+    },
   )
 
 
 def _mechanism(
-    values: flags.FlagValues, participation: strategies.Participation
-) -> Tuple[Optional[mechanism_lib.Mechanism], Optional[float]]:
+  values: flags.FlagValues, participation: strategies.Participation
+) -> tuple[Optional[mechanism_lib.Mechanism], Optional[float]]:
   """The mechanism that the flags ask for, and its target."""
   if values.mechanism == 'none':
     for name in ('noise_multiplier', 'target_epsilon', 'num_bands'):
@@ -150,22 +148,22 @@ def _mechanism(
     return None, None
   if values.noise_multiplier is not None and values.target_epsilon is not None:
     raise ValueError(
-        'give exactly one of --noise_multiplier and --target_epsilon: the noise '
-        'follows from the target, and the other way round.'
+      'give exactly one of --noise_multiplier and --target_epsilon: the noise '
+      'follows from the target, and the other way round.'
     )
   if values.noise_multiplier is not None:
     mechanism = mechanism_lib.Mechanism(
-        values.mechanism, participation, values.noise_multiplier, values.num_bands
+      values.mechanism, participation, values.noise_multiplier, values.num_bands
     )
     return mechanism, None
   target_epsilon = values.target_epsilon
   if target_epsilon is None:
     target_epsilon = _DEFAULT_TARGET_EPSILON
   mechanism = mechanism_lib.Mechanism.for_target(
-      values.mechanism,
-      participation,
-      target_epsilon,
-      values.target_delta,
-      values.num_bands,
+    values.mechanism,
+    participation,
+    target_epsilon,
+    values.target_delta,
+    values.num_bands,
   )
   return mechanism, target_epsilon

@@ -2,7 +2,7 @@
 
 import collections
 import dataclasses
-from typing import Callable, Dict
+from typing import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -24,18 +24,18 @@ class Task:
   model: tff.learning.models.FunctionalModel
 
   def client_dataset(
-      self, client: int, batch_size: int, local_epochs: int, seed: int
+    self, client: int, batch_size: int, local_epochs: int, seed: int
   ) -> tf.data.Dataset:
     """One client's batches for one round, in an order that the seed decides."""
     inputs, labels = self.population.client_examples[client]
     dataset = tf.data.Dataset.from_tensor_slices(
-        collections.OrderedDict(x=inputs, y=labels)
+      collections.OrderedDict(x=inputs, y=labels)
     )
     if len(labels) > 1:
       dataset = dataset.shuffle(len(labels), seed=seed)
     return dataset.repeat(local_epochs).batch(batch_size)
 
-  def evaluate(self, weights: tff.learning.models.ModelWeights) -> Dict[str, float]:
+  def evaluate(self, weights: tff.learning.models.ModelWeights) -> dict[str, float]:
     """Loss and accuracy of a model on the test data."""
     inputs, labels = self.population.test_examples
     model_weights = (tuple(weights.trainable), tuple(weights.non_trainable))
@@ -52,7 +52,7 @@ def digits(num_clients: int, dirichlet_alpha: float, seed: int) -> Task:
 
 
 def _logistic_regression(
-    num_features: int, num_classes: int
+  num_features: int, num_classes: int
 ) -> tff.learning.models.FunctionalModel:
   """Multinomial logistic regression that starts at zero."""
 
@@ -66,22 +66,22 @@ def _logistic_regression(
   def loss_fn(output, label, sample_weight=None):
     del sample_weight
     return tf.reduce_mean(
-        tf.nn.sparse_softmax_cross_entropy_with_logits(labels=label, logits=output)
+      tf.nn.sparse_softmax_cross_entropy_with_logits(labels=label, logits=output)
     )
 
   trainable = (
-      np.zeros((num_features, num_classes), np.float32),
-      np.zeros(num_classes, np.float32),
+    np.zeros((num_features, num_classes), np.float32),
+    np.zeros(num_classes, np.float32),
   )
   return tff.learning.models.FunctionalModel(
-      initial_weights=(trainable, ()),
-      predict_on_batch_fn=predict_on_batch,
-      loss_fn=loss_fn,
-      input_spec=collections.OrderedDict(
-          x=tf.TensorSpec([None, num_features], tf.float32),
-          y=tf.TensorSpec([None], tf.int32),
-      ),
+    initial_weights=(trainable, ()),
+    predict_on_batch_fn=predict_on_batch,
+    loss_fn=loss_fn,
+    input_spec=collections.OrderedDict(
+      x=tf.TensorSpec([None, num_features], tf.float32),
+      y=tf.TensorSpec([None], tf.int32),
+    ),
   )
 
 
-TASKS: Dict[str, Callable[[int, float, int], Task]] = {'digits': digits}
+TASKS: dict[str, Callable[[int, float, int], Task]] = {'digits': digits}

@@ -4,7 +4,7 @@ import contextlib
 import os
 import platform
 import sys
-from typing import Any, Dict, List, Optional
+from typing import Any, Optional
 
 import dp_accounting
 import numpy as np
@@ -26,8 +26,8 @@ from tff_dp_aggregators.learning import runtime
 from tff_dp_aggregators.learning import sampling
 
 _ENFORCED_BY = (
-    "the simulation's client selection (`learning.sampling.sample_cohorts`), which "
-    'draws a client again only within these limits'
+  "the simulation's client selection (`learning.sampling.sample_cohorts`), which "
+  'draws a client again only within these limits'
 )
 _INTERRUPTED = 130  # Exit code of a program ended by Ctrl-C.
 
@@ -44,13 +44,13 @@ def run(settings: settings_lib.Settings) -> int:
     ValueError: If the task cannot be split as the settings ask.
   """
   task = tasks.TASKS[settings.task](
-      settings.num_clients, settings.dirichlet_alpha, settings.seed
+    settings.num_clients, settings.dirichlet_alpha, settings.seed
   )
   directory = run_directory.RunDirectory(settings.run_dir, settings.name)
   directory.write_json('config.json', _config(settings))
   _say(_headline(settings, directory))
   interrupted = False
-  history: List[Dict[str, Any]] = []
+  history: list[dict[str, Any]] = []
   try:
     with runtime.local_runtime():
       _train(settings, task, directory, history)
@@ -63,44 +63,44 @@ def run(settings: settings_lib.Settings) -> int:
 
 
 def _train(
-    settings: settings_lib.Settings,
-    task: tasks.Task,
-    directory: run_directory.RunDirectory,
-    history: List[Dict[str, Any]],
+  settings: settings_lib.Settings,
+  task: tasks.Task,
+  directory: run_directory.RunDirectory,
+  history: list[dict[str, Any]],
 ) -> None:
   """Runs the rounds; appends each one's metrics to `history` and to the files."""
   cohorts = sampling.sample_cohorts(
-      settings.num_clients,
-      settings.clients_per_round,
-      settings.participation,
-      settings.seed,
+    settings.num_clients,
+    settings.clients_per_round,
+    settings.participation,
+    settings.seed,
   )
   process = learning.build_dp_fed_avg(
-      task.model,
-      _aggregator(settings),
-      client_optimizer_fn=_optimizer(
-          settings.client_optimizer, settings.client_learning_rate
-      ),
-      server_optimizer_fn=_optimizer(
-          settings.server_optimizer,
-          settings.server_learning_rate,
-          settings.server_momentum,
-      ),
+    task.model,
+    _aggregator(settings),
+    client_optimizer_fn=_optimizer(
+      settings.client_optimizer, settings.client_learning_rate
+    ),
+    server_optimizer_fn=_optimizer(
+      settings.server_optimizer,
+      settings.server_learning_rate,
+      settings.server_momentum,
+    ),
   )
   state = process.initialize()
   order_seeds = np.random.default_rng([settings.seed, 1]).integers(
-      2**31, size=cohorts.shape
+    2**31, size=cohorts.shape
   )
   with contextlib.ExitStack() as stack:
     ledger = stack.enter_context(
-        ledger_lib.LedgerWriter(directory.file('ledger.jsonl'), settings.delta)
+      ledger_lib.LedgerWriter(directory.file('ledger.jsonl'), settings.delta)
     )
     bar = stack.enter_context(
-        tqdm.tqdm(
-            total=len(cohorts),
-            unit='round',
-            mininterval=0.2 if sys.stderr.isatty() else 10.0,
-        )
+      tqdm.tqdm(
+        total=len(cohorts),
+        unit='round',
+        mininterval=0.2 if sys.stderr.isatty() else 10.0,
+      )
     )
     for cohort, seeds in zip(cohorts, order_seeds):
       output = process.next(state, _client_data(settings, task, cohort, seeds))
@@ -110,45 +110,45 @@ def _train(
       directory.append_metrics(metrics)
       history.append(metrics)
       bar.set_postfix(
-          {
-              'loss': f'{metrics["test_loss"]:.3f}',
-              'accuracy': f'{metrics["test_accuracy"]:.3f}',
-              'epsilon': _format_epsilon(entry.epsilon),
-          },
-          refresh=False,
+        {
+          'loss': f'{metrics["test_loss"]:.3f}',
+          'accuracy': f'{metrics["test_accuracy"]:.3f}',
+          'epsilon': _format_epsilon(entry.epsilon),
+        },
+        refresh=False,
       )
       bar.update()
 
 
 def _client_data(
-    settings: settings_lib.Settings,
-    task: tasks.Task,
-    cohort: np.ndarray,
-    seeds: np.ndarray,
-) -> List[tf.data.Dataset]:
+  settings: settings_lib.Settings,
+  task: tasks.Task,
+  cohort: np.ndarray,
+  seeds: np.ndarray,
+) -> list[tf.data.Dataset]:
   return [
-      task.client_dataset(
-          int(client), settings.batch_size, settings.local_epochs, int(seed)
-      )
-      for client, seed in zip(cohort, seeds)
+    task.client_dataset(
+      int(client), settings.batch_size, settings.local_epochs, int(seed)
+    )
+    for client, seed in zip(cohort, seeds)
   ]
 
 
 def _aggregator(
-    settings: settings_lib.Settings,
+  settings: settings_lib.Settings,
 ) -> tff.aggregators.UnweightedAggregationFactory:
   if settings.mechanism is None:
     return tff.aggregators.UnweightedMeanFactory()
   return aggregators.from_mechanism(
-      settings.mechanism,
-      clip_norm=settings.clip_norm,
-      clients_per_round=settings.clients_per_round,
-      seed=None if settings.secret_noise else settings.seed,
+    settings.mechanism,
+    clip_norm=settings.clip_norm,
+    clients_per_round=settings.clients_per_round,
+    seed=None if settings.secret_noise else settings.seed,
   )
 
 
 def _optimizer(
-    name: str, learning_rate: float, momentum: float = 0.0
+  name: str, learning_rate: float, momentum: float = 0.0
 ) -> tff.learning.optimizers.Optimizer:
   if name == 'adam':
     return tff.learning.optimizers.build_adam(learning_rate)
@@ -156,10 +156,10 @@ def _optimizer(
 
 
 def _append(
-    ledger: ledger_lib.LedgerWriter,
-    settings: settings_lib.Settings,
-    state: Any,
-    reported: int,
+  ledger: ledger_lib.LedgerWriter,
+  settings: settings_lib.Settings,
+  state: Any,
+  reported: int,
 ) -> ledger_lib.LedgerEntry:
   """Writes down what the round released, before anything is made of it."""
   mechanism = settings.mechanism
@@ -168,62 +168,62 @@ def _append(
   else:
     event = aggregators.extract_dp_event(state)
   return ledger.append(
-      event=event,
-      cohort_requested=settings.clients_per_round,
-      cohort_reported=reported,
-      clip_norm=settings.clip_norm if mechanism else None,
-      noise_multiplier=mechanism.noise_multiplier if mechanism else 0.0,
-      strategy_checksum=mechanism.strategy.checksum if mechanism else None,
+    event=event,
+    cohort_requested=settings.clients_per_round,
+    cohort_reported=reported,
+    clip_norm=settings.clip_norm if mechanism else None,
+    noise_multiplier=mechanism.noise_multiplier if mechanism else 0.0,
+    strategy_checksum=mechanism.strategy.checksum if mechanism else None,
   )
 
 
 def _metrics(
-    task: tasks.Task,
-    process: tff.learning.templates.LearningProcess,
-    output: Any,
-    entry: ledger_lib.LedgerEntry,
-) -> Dict[str, Any]:
+  task: tasks.Task,
+  process: tff.learning.templates.LearningProcess,
+  output: Any,
+  entry: ledger_lib.LedgerEntry,
+) -> dict[str, Any]:
   evaluation = task.evaluate(process.get_model_weights(output.state))
   return {
-      'round': entry.round,
-      'test_loss': evaluation['loss'],
-      'test_accuracy': evaluation['accuracy'],
-      'clients': entry.cohort_reported,
-      'nonfinite_count': int(output.metrics['aggregator']['nonfinite_count']),
-      'effective_noise_multiplier': entry.effective_noise_multiplier,
-      'epsilon': entry.epsilon,
+    'round': entry.round,
+    'test_loss': evaluation['loss'],
+    'test_accuracy': evaluation['accuracy'],
+    'clients': entry.cohort_reported,
+    'nonfinite_count': int(output.metrics['aggregator']['nonfinite_count']),
+    'effective_noise_multiplier': entry.effective_noise_multiplier,
+    'epsilon': entry.epsilon,
   }
 
 
-def _config(settings: settings_lib.Settings) -> Dict[str, Any]:
+def _config(settings: settings_lib.Settings) -> dict[str, Any]:
   privacy = None
   if settings.mechanism is not None:
     privacy = {
-        'mechanism': settings.mechanism.to_json(),
-        'target_epsilon': settings.target_epsilon,
-        'delta': settings.delta,
-        'clip_norm': settings.clip_norm,
-        'clients_per_round': settings.clients_per_round,
-        'enforced_by': _ENFORCED_BY,
-        'noise_source': settings.noise_source,
+      'mechanism': settings.mechanism.to_json(),
+      'target_epsilon': settings.target_epsilon,
+      'delta': settings.delta,
+      'clip_norm': settings.clip_norm,
+      'clients_per_round': settings.clients_per_round,
+      'enforced_by': _ENFORCED_BY,
+      'noise_source': settings.noise_source,
     }
   return {
-      'program': 'experiments.simulate',
-      'flags': settings.flags,
-      'privacy': privacy,
-      'software': {
-          'tff_dp_aggregators': tff_dp_aggregators.__version__,
-          'tensorflow': tf.__version__,
-          'tensorflow-federated': tff.__version__,
-          'python': platform.python_version(),
-      },
+    'program': 'experiments.simulate',
+    'flags': settings.flags,
+    'privacy': privacy,
+    'software': {
+      'tff_dp_aggregators': tff_dp_aggregators.__version__,
+      'tensorflow': tf.__version__,
+      'tensorflow-federated': tff.__version__,
+      'python': platform.python_version(),
+    },
   }
 
 
 def _finish(
-    settings: settings_lib.Settings,
-    directory: run_directory.RunDirectory,
-    history: List[Dict[str, Any]],
+  settings: settings_lib.Settings,
+  directory: run_directory.RunDirectory,
+  history: list[dict[str, Any]],
 ) -> None:
   """Writes report and picture, and says how it went."""
   last = history[-1]
@@ -234,19 +234,19 @@ def _finish(
     statement = report.from_run_dir(directory.path)
     guarantee, rounds = statement['guarantee'], statement['run']['rounds_completed']
     spent = (
-        f'Privacy spent in {rounds} of {settings.participation.num_rounds} rounds: '
-        f'(epsilon, delta) = ({_format_epsilon(guarantee["epsilon"])}, '
-        f'{guarantee["delta"]:g}) for each client, exact.'
+      f'Privacy spent in {rounds} of {settings.participation.num_rounds} rounds: '
+      f'(epsilon, delta) = ({_format_epsilon(guarantee["epsilon"])}, '
+      f'{guarantee["delta"]:g}) for each client, exact.'
     )
   directory.write_text('report.md', report.render(statement, 'markdown'))
   directory.write_text('report.json', report.render(statement, 'json'))
   plots.accuracy(
-      directory.file('accuracy.png'),
-      [metrics['round'] + 1 for metrics in history],
-      [metrics['test_accuracy'] for metrics in history],
-      [metrics['epsilon'] for metrics in history],
-      title=f'{settings.name}, {settings.num_clients} clients',
-      delta=settings.delta,
+    directory.file('accuracy.png'),
+    [metrics['round'] + 1 for metrics in history],
+    [metrics['test_accuracy'] for metrics in history],
+    [metrics['epsilon'] for metrics in history],
+    title=f'{settings.name}, {settings.num_clients} clients',
+    delta=settings.delta,
   )
   _say(f'Test accuracy after {len(history)} rounds: {last["test_accuracy"]:.4f}.')
   _say(spent)
@@ -254,20 +254,20 @@ def _finish(
 
 
 def _headline(
-    settings: settings_lib.Settings, directory: run_directory.RunDirectory
+  settings: settings_lib.Settings, directory: run_directory.RunDirectory
 ) -> str:
   if settings.mechanism is None:
     noise = 'no privacy'
   else:
     noise = (
-        f'noise multiplier {settings.mechanism.noise_multiplier:.4f} relative to the '
-        f'clip norm, {settings.mechanism.effective_noise_multiplier:.4f} relative to '
-        'the sensitivity'
+      f'noise multiplier {settings.mechanism.noise_multiplier:.4f} relative to the '
+      f'clip norm, {settings.mechanism.effective_noise_multiplier:.4f} relative to '
+      'the sensitivity'
     )
   return (
-      f'{settings.name}: {settings.participation.num_rounds} rounds of '
-      f'{settings.clients_per_round} of {settings.num_clients} clients; {noise}. '
-      f'Writing to {directory.path}.'
+    f'{settings.name}: {settings.participation.num_rounds} rounds of '
+    f'{settings.clients_per_round} of {settings.num_clients} clients; {noise}. '
+    f'Writing to {directory.path}.'
   )
 
 

@@ -19,10 +19,10 @@ LAYERS = ('strategies', 'accounting', 'noise', 'queries', 'aggregators', 'learni
 HEAVY = ('tensorflow', 'tensorflow_federated', 'tensorflow_privacy', 'keras', 'jax')
 # What a layer must not import, besides the layers below it.
 FORBIDDEN = {
-    'strategies': ('dp_accounting', *HEAVY),
-    'accounting': HEAVY,
-    'noise': ('tensorflow_federated', 'tensorflow_privacy'),
-    'queries': ('tensorflow_federated',),
+  'strategies': ('dp_accounting', *HEAVY),
+  'accounting': HEAVY,
+  'noise': ('tensorflow_federated', 'tensorflow_privacy'),
+  'queries': ('tensorflow_federated',),
 }
 FILES = sorted((ROOT / PACKAGE).rglob('*.py'))
 
@@ -83,25 +83,25 @@ def test_a_layer_imports_only_itself_and_the_layers_above(path):
 
 def test_tensorflow_privacy_is_imported_in_one_file_alone():
   importing = {
-      path.relative_to(ROOT / PACKAGE).as_posix()
-      for path in FILES
-      if any(is_in(name, 'tensorflow_privacy') for name in names_imported_by(path))
+    path.relative_to(ROOT / PACKAGE).as_posix()
+    for path in FILES
+    if any(is_in(name, 'tensorflow_privacy') for name in names_imported_by(path))
   }
   assert importing == {'queries/dp_query.py'}
 
 
 @pytest.mark.parametrize(
-    'source, expected',
-    [
-        ('import tensorflow as tf', 'tensorflow'),
-        ('import numpy, tensorflow.nest', 'tensorflow.nest'),
-        ('from tensorflow import nest', 'tensorflow.nest'),
-        ('def f():\n  if True:\n    import tensorflow', 'tensorflow'),
-        ('from tff_dp_aggregators import noise as n', 'tff_dp_aggregators.noise'),
-        ('from .. import noise', 'tff_dp_aggregators.noise'),
-        ('from ..noise.rows import x', 'tff_dp_aggregators.noise.rows.x'),
-        ('from . import events', 'tff_dp_aggregators.accounting.events'),
-    ],
+  'source, expected',
+  [
+    ('import tensorflow as tf', 'tensorflow'),
+    ('import numpy, tensorflow.nest', 'tensorflow.nest'),
+    ('from tensorflow import nest', 'tensorflow.nest'),
+    ('def f():\n  if True:\n    import tensorflow', 'tensorflow'),
+    ('from tff_dp_aggregators import noise as n', 'tff_dp_aggregators.noise'),
+    ('from .. import noise', 'tff_dp_aggregators.noise'),
+    ('from ..noise.rows import x', 'tff_dp_aggregators.noise.rows.x'),
+    ('from . import events', 'tff_dp_aggregators.accounting.events'),
+  ],
 )
 def test_the_check_sees_every_form_of_import(source, expected):
   module = 'tff_dp_aggregators.accounting.ledger'
@@ -110,35 +110,35 @@ def test_the_check_sees_every_form_of_import(source, expected):
 
 def run_python(code):
   return subprocess.run(
-      [sys.executable, '-c', code],
-      cwd=ROOT,
-      env={**os.environ, 'PYTHONPATH': str(ROOT)},
-      capture_output=True,
-      text=True,
-      timeout=120,
-      check=False,
+    [sys.executable, '-c', code],
+    cwd=ROOT,
+    env={**os.environ, 'PYTHONPATH': str(ROOT)},
+    capture_output=True,
+    text=True,
+    timeout=120,
+    check=False,
   )
 
 
 def test_accounting_and_strategies_leave_tensorflow_unloaded():
   modules = [
-      '.'.join(path.relative_to(ROOT).with_suffix('').parts)
-      for path in FILES
-      if layer_of(path) in ('strategies', 'accounting') and path.stem != '__main__'
+    '.'.join(path.relative_to(ROOT).with_suffix('').parts)
+    for path in FILES
+    if layer_of(path) in ('strategies', 'accounting') and path.stem != '__main__'
   ]
   assert f'{PACKAGE}.accounting.ledger' in modules
   result = run_python(
-      'import importlib, sys\n'
-      f'import {PACKAGE} as package\n'
-      f'assert set({LAYERS}) <= set(dir(package))\n'
-      f'loaded = [m for m in {LAYERS} if "{PACKAGE}." + m in sys.modules]\n'
-      'assert not loaded, loaded\n'
-      'package.strategies.BinaryTree, package.accounting.gaussian\n'
-      f'for module in {modules}:\n'
-      '  importlib.import_module(module)\n'
-      f'  heavy = [m for m in {HEAVY} if m in sys.modules]\n'
-      '  assert not heavy, (module, heavy)\n'
-      'print("light")\n'
+    'import importlib, sys\n'
+    f'import {PACKAGE} as package\n'
+    f'assert set({LAYERS}) <= set(dir(package))\n'
+    f'loaded = [m for m in {LAYERS} if "{PACKAGE}." + m in sys.modules]\n'
+    'assert not loaded, loaded\n'
+    'package.strategies.BinaryTree, package.accounting.gaussian\n'
+    f'for module in {modules}:\n'
+    '  importlib.import_module(module)\n'
+    f'  heavy = [m for m in {HEAVY} if m in sys.modules]\n'
+    '  assert not heavy, (module, heavy)\n'
+    'print("light")\n'
   )
   assert result.returncode == 0, result.stderr
   assert result.stdout == 'light\n'
@@ -146,9 +146,7 @@ def test_accounting_and_strategies_leave_tensorflow_unloaded():
 
 def test_strategies_alone_leave_dp_accounting_unloaded():
   result = run_python(
-      'import sys\n'
-      f'import {PACKAGE}.strategies\n'
-      'print("dp_accounting" in sys.modules)\n'
+    f'import sys\nimport {PACKAGE}.strategies\nprint("dp_accounting" in sys.modules)\n'
   )
   assert result.stdout == 'False\n', result.stderr
 

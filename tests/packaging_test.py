@@ -46,13 +46,13 @@ def _locked():
 def _locked_for(python):
   """Returns {name: version} of what the lock installs on Linux for one Python."""
   environment = {
-      'python_version': python,
-      'python_full_version': f'{python}.1',
-      'sys_platform': 'linux',
-      'platform_system': 'Linux',
-      'platform_machine': 'x86_64',
-      'platform_python_implementation': 'CPython',
-      'implementation_name': 'cpython',
+    'python_version': python,
+    'python_full_version': f'{python}.1',
+    'sys_platform': 'linux',
+    'platform_system': 'Linux',
+    'platform_machine': 'x86_64',
+    'platform_python_implementation': 'CPython',
+    'implementation_name': 'cpython',
   }
   versions = {}
   for requirement, _ in _locked():
@@ -69,11 +69,11 @@ def _python_folders():
   folders = set()
   for folder, below, files in os.walk(ROOT):
     below[:] = [
-        name
-        for name in below
-        if not name.startswith(('.', 'bazel-'))
-        and name not in left_out
-        and not name.endswith('.egg-info')
+      name
+      for name in below
+      if not name.startswith(('.', 'bazel-'))
+      and name not in left_out
+      and not name.endswith('.egg-info')
     ]
     if any(name.endswith('.py') for name in files):
       folders.add(pathlib.Path(folder).relative_to(ROOT))
@@ -128,10 +128,10 @@ class TestMetadata:
 
   def test_version_is_read_without_importing_the_package(self):
     code = (
-        'import runpy, sys, unittest.mock, setuptools\n'
-        'with unittest.mock.patch.object(setuptools, "setup"):\n'
-        '  runpy.run_path("setup.py")\n'
-        'sys.exit("tff_dp_aggregators" in sys.modules)\n'
+      'import runpy, sys, unittest.mock, setuptools\n'
+      'with unittest.mock.patch.object(setuptools, "setup"):\n'
+      '  runpy.run_path("setup.py")\n'
+      'sys.exit("tff_dp_aggregators" in sys.modules)\n'
     )
     subprocess.run([sys.executable, '-c', code], cwd=ROOT, check=True)
 
@@ -152,9 +152,9 @@ class TestMetadata:
   def test_wheel_has_code_and_data_and_license(self, tmp_path):
     source = tmp_path / 'source'
     shutil.copytree(
-        ROOT / 'tff_dp_aggregators',
-        source / 'tff_dp_aggregators',
-        ignore=shutil.ignore_patterns('__pycache__'),
+      ROOT / 'tff_dp_aggregators',
+      source / 'tff_dp_aggregators',
+      ignore=shutil.ignore_patterns('__pycache__'),
     )
     for name in ('LICENSE', 'pyproject.toml', 'setup.py'):
       shutil.copy(ROOT / name, source)
@@ -164,9 +164,9 @@ class TestMetadata:
     for name in ('probe.j2', 'probe.json'):
       (templates / name).write_text('{}', encoding='utf-8')
     expected = {
-        path.relative_to(source).as_posix()
-        for suffix in ('py', 'typed', 'j2', 'json')
-        for path in (source / 'tff_dp_aggregators').rglob(f'*.{suffix}')
+      path.relative_to(source).as_posix()
+      for suffix in ('py', 'typed', 'j2', 'json')
+      for path in (source / 'tff_dp_aggregators').rglob(f'*.{suffix}')
     }
     command = [sys.executable, '-m', 'pip', 'wheel', '--quiet', '--no-index']
     command += ['--no-deps', '--no-build-isolation', '-w', str(tmp_path), str(source)]
@@ -189,15 +189,15 @@ class TestBazel:
     for layer in LAYERS:
       build = (ROOT / 'tff_dp_aggregators' / layer / 'BUILD').read_text('utf-8')
       calls = [
-          node
-          for node in ast.walk(ast.parse(build))
-          if isinstance(node, ast.Call) and getattr(node.func, 'id', '') == 'py_library'
+        node
+        for node in ast.walk(ast.parse(build))
+        if isinstance(node, ast.Call) and getattr(node.func, 'id', '') == 'py_library'
       ]
       deps = [
-          ast.literal_eval(keyword.value)
-          for call in calls
-          for keyword in call.keywords
-          if keyword.arg == 'deps'
+        ast.literal_eval(keyword.value)
+        for call in calls
+        for keyword in call.keywords
+        if keyword.arg == 'deps'
       ]
       assert deps == [[before]], layer
       before = f'//tff_dp_aggregators/{layer}'
@@ -206,7 +206,7 @@ class TestBazel:
 class TestMake:
   def test_help_lists_every_target(self):
     shown = subprocess.run(
-        ['make', 'help'], cwd=ROOT, check=True, capture_output=True, text=True
+      ['make', 'help'], cwd=ROOT, check=True, capture_output=True, text=True
     ).stdout
     listed = set(re.findall(r'^  ([a-z-]+) ', shown, re.MULTILINE))
     assert listed == _make_targets()
@@ -219,7 +219,7 @@ class TestMake:
     # As a command: `apt-get install make git` names no target.
     command = r'(?:^|[`;&|]) *(?:\$ )?make (?:[A-Z]+=\S+ )*([a-z][a-z-]*)'
     named = {
-        target for piece in code for target in re.findall(command, piece, re.MULTILINE)
+      target for piece in code for target in re.findall(command, piece, re.MULTILINE)
     }
     assert named <= _make_targets()
 
@@ -241,11 +241,11 @@ class TestSetUp:
         (programs / name).write_text(f'#!/bin/sh\n{text}\n', encoding='utf-8')
         (programs / name).chmod(0o755)
       result = subprocess.run(
-          ['/bin/sh', 'tools/python/make_venv.sh'],
-          cwd=checkout,
-          env={'PATH': str(programs), **environment},
-          capture_output=True,
-          text=True,
+        ['/bin/sh', 'tools/python/make_venv.sh'],
+        cwd=checkout,
+        env={'PATH': str(programs), **environment},
+        capture_output=True,
+        text=True,
       )
       assert not (checkout / '.venv').exists()
       return result
@@ -286,16 +286,16 @@ def test_no_worker_outlives_the_tests(tmp_path):
   shutil.copy('/bin/sh', worker)
   os.mkfifo(tmp_path / 'fifo')
   (tmp_path / 'starts_a_worker_test.py').write_text(
-      'import subprocess\n\n'
-      'def test_start():\n'
-      f'  subprocess.Popen([{str(worker)!r}, "-c", "read line <fifo"])\n',
-      encoding='utf-8',
+    'import subprocess\n\n'
+    'def test_start():\n'
+    f'  subprocess.Popen([{str(worker)!r}, "-c", "read line <fifo"])\n',
+    encoding='utf-8',
   )
   command = [sys.executable, '-m', 'pytest', '-s', '-c', os.devnull]
   command += [f'--rootdir={tmp_path}', 'starts_a_worker_test.py']
   # Returns at the end of standard output, so only when the worker is gone.
   result = subprocess.run(
-      command, cwd=tmp_path, capture_output=True, text=True, timeout=60
+    command, cwd=tmp_path, capture_output=True, text=True, timeout=60
   )
   assert result.returncode == 0, result.stdout
   assert '1 passed' in result.stdout.splitlines()[-1]

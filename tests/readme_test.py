@@ -20,9 +20,9 @@ def _python_commands():
   """The README's commands that call this project's programs."""
   text = '\n'.join(_blocks('bash')).replace('\\\n', ' ')
   return [
-      shlex.split(line)[1:]
-      for line in text.splitlines()
-      if line.startswith('.venv/bin/python')
+    shlex.split(line)[1:]
+    for line in text.splitlines()
+    if line.startswith('.venv/bin/python')
   ]
 
 
@@ -37,12 +37,12 @@ def test_python_example_runs_and_prints_the_round_s_event(tmp_path):
   program = tmp_path / 'example.py'
   program.write_text(example, encoding='utf-8')
   result = subprocess.run(
-      [sys.executable, program],
-      cwd=ROOT,
-      env=_environment(),
-      capture_output=True,
-      text=True,
-      timeout=300,
+    [sys.executable, program],
+    cwd=ROOT,
+    env=_environment(),
+    capture_output=True,
+    text=True,
+    timeout=300,
   )
   assert result.returncode == 0, result.stderr
   assert re.fullmatch(r'GaussianDpEvent\(noise_multiplier=\d\.\d+\)\n', result.stdout)
@@ -56,11 +56,11 @@ def test_there_are_python_commands_and_simulations_to_run():
 @pytest.mark.parametrize('command', _python_commands(), ids=lambda c: c[1])
 def test_python_command_runs(command):
   result = subprocess.run(
-      [sys.executable, *command],
-      cwd=ROOT,
-      capture_output=True,
-      text=True,
-      timeout=120,
+    [sys.executable, *command],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    timeout=120,
   )
   assert result.returncode == 0, result.stderr
   assert '| **exact (analytic Gaussian)** | **8.5261** |' in result.stdout
@@ -70,13 +70,13 @@ def test_python_command_runs(command):
 @pytest.mark.parametrize('arguments', _simulations())
 def test_simulation_runs(arguments, tmp_path):
   result = subprocess.run(
-      [sys.executable, '-m', 'experiments.simulate', *shlex.split(arguments)]
-      + [f'--run_dir={tmp_path / "run"}'],
-      cwd=ROOT,
-      env=_environment(),
-      capture_output=True,
-      text=True,
-      timeout=300,
+    [sys.executable, '-m', 'experiments.simulate', *shlex.split(arguments)]
+    + [f'--run_dir={tmp_path / "run"}'],
+    cwd=ROOT,
+    env=_environment(),
+    capture_output=True,
+    text=True,
+    timeout=300,
   )
   if arguments == '--help':
     assert '--target_epsilon' in result.stdout

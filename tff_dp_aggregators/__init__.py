@@ -19,12 +19,12 @@ from typing import Any
 __version__ = '0.1.0'
 
 _LAYERS = (
-    'strategies',
-    'accounting',
-    'noise',
-    'queries',
-    'aggregators',
-    'learning',
+  'strategies',
+  'accounting',
+  'noise',
+  'queries',
+  'aggregators',
+  'learning',
 )
 
 __all__ = ['__version__', *_LAYERS]

@@ -24,7 +24,7 @@ Repeated = dp_accounting.SelfComposedDpEvent
 @pytest.fixture(scope='module')
 def gboard_event():
   participation = strategies.Participation.from_rounds_between(
-      GBOARD['num_rounds'], GBOARD['rounds_between'], GBOARD['max_participations']
+    GBOARD['num_rounds'], GBOARD['rounds_between'], GBOARD['max_participations']
   )
   strategy = strategies.BinaryTree(GBOARD['num_rounds'])
   zeta_star = strategy.sensitivity_squared_by_round(participation)[-1]
@@ -33,16 +33,16 @@ def gboard_event():
 
 
 @pytest.mark.parametrize(
-    'accountant, figure, published',
-    [
-        ('rdp', 'epsilon_rdp', 8.90),
-        ('exact', 'epsilon_exact_gaussian', 8.5261),
-        ('pld', 'epsilon_pld_default', 8.5261),
-        ('zcdp', 'epsilon_zcdp_closed_form', 9.4228),
-    ],
+  'accountant, figure, published',
+  [
+    ('rdp', 'epsilon_rdp', 8.90),
+    ('exact', 'epsilon_exact_gaussian', 8.5261),
+    ('pld', 'epsilon_pld_default', 8.5261),
+    ('zcdp', 'epsilon_zcdp_closed_form', 9.4228),
+  ],
 )
 def test_gboard_run_has_its_published_epsilon(
-    gboard_event, accountant, figure, published
+  gboard_event, accountant, figure, published
 ):
   epsilon = accountants.epsilon(gboard_event, GBOARD['delta'], accountant)
   assert epsilon == pytest.approx(GBOARD[figure], rel=1e-9)
@@ -69,10 +69,10 @@ def test_gboard_rdp_epsilon_is_the_published_orders_conversion(gboard_event):
 def test_published_epsilon_needs_less_noise_with_the_exact_accountant():
   participation = strategies.Participation.from_rounds_between(2000, 313, 6)
   needed = calibration.noise_multiplier_for_target(
-      strategies.BinaryTree(2000),
-      participation,
-      round(GBOARD['epsilon_rdp'], 6),
-      GBOARD['delta'],
+    strategies.BinaryTree(2000),
+    participation,
+    round(GBOARD['epsilon_rdp'], 6),
+    GBOARD['delta'],
   )
   expected = GBOARD['noise_multiplier_for_published_epsilon_exactly']
   assert needed == pytest.approx(expected, rel=1e-10)
@@ -83,8 +83,8 @@ def test_accountants_are_ordered_from_exact_to_loosest(noise_multiplier):
   event = Gaussian(noise_multiplier)
   for delta in (1e-10, 1e-8, 1e-6, 1e-4):
     exact, pld, rdp, zcdp = (
-        accountants.epsilon(event, delta, name)
-        for name in ('exact', 'pld', 'rdp', 'zcdp')
+      accountants.epsilon(event, delta, name)
+      for name in ('exact', 'pld', 'rdp', 'zcdp')
     )
     assert exact <= pld * (1 + 1e-9) <= exact + 1e-3
     assert pld <= rdp
@@ -104,22 +104,22 @@ def test_delta_is_the_inverse_of_epsilon(accountant):
 # dp-accounting 0.4.3, pld/accountant_test.py, test_get_smallest_gaussian_noise, and
 # pld/pld_privacy_accountant_test.py, test_gaussian_basic.
 @pytest.mark.parametrize(
-    'noise_multiplier, count, epsilon, delta',
-    [
-        (1 / 3, 1, 1.0, 0.78760074),
-        (10 / 6, 25, 1.0, 0.78760074),
-        (math.sqrt(3), 3, 1.0, 0.126936),
-    ],
+  'noise_multiplier, count, epsilon, delta',
+  [
+    (1 / 3, 1, 1.0, 0.78760074),
+    (10 / 6, 25, 1.0, 0.78760074),
+    (math.sqrt(3), 3, 1.0, 0.126936),
+  ],
 )
 def test_composed_gaussians_have_the_figures_of_dp_accounting(
-    noise_multiplier, count, epsilon, delta
+  noise_multiplier, count, epsilon, delta
 ):
   event = Repeated(Gaussian(noise_multiplier), count)
   assert accountants.delta(event, epsilon) == pytest.approx(delta, abs=1e-6)
   assert accountants.epsilon(event, delta) == pytest.approx(epsilon, abs=1e-5)
   # And for the mechanism that it is: that many participations, no sampling.
   run = events.run_event(
-      strategies.Identity(count), strategies.Participation(count), noise_multiplier
+    strategies.Identity(count), strategies.Participation(count), noise_multiplier
   )
   assert accountants.delta(run, epsilon) == pytest.approx(delta, abs=1e-6)
 
@@ -142,10 +142,10 @@ def test_rdp_equals_the_bound_dp_accounting_is_tested_against():
 @pytest.mark.parametrize('accountant', sorted(accountants.ACCOUNTANTS))
 def test_composition_adds_up_for_every_accountant(accountant):
   composed = dp_accounting.ComposedDpEvent(
-      [Gaussian(2.0), Repeated(Gaussian(4.0), 12), Gaussian(math.inf)]
+    [Gaussian(2.0), Repeated(Gaussian(4.0), 12), Gaussian(math.inf)]
   )
   assert accountants.epsilon(composed, 1e-6, accountant) == pytest.approx(
-      accountants.epsilon(Gaussian(1.0), 1e-6, accountant), rel=1e-9
+    accountants.epsilon(Gaussian(1.0), 1e-6, accountant), rel=1e-9
   )
   assert accountants.gdp_mu(composed) == pytest.approx(1.0, rel=1e-14)
 
@@ -181,7 +181,7 @@ def test_events_that_are_not_gaussian_are_refused_and_not_ignored(event):
 @pytest.mark.parametrize('accountant', sorted(accountants.ACCOUNTANTS))
 def test_unsupported_events_are_refused_by_every_accountant(accountant):
   event = dp_accounting.ComposedDpEvent(
-      [Gaussian(9.0), dp_accounting.UnsupportedDpEvent()]
+    [Gaussian(9.0), dp_accounting.UnsupportedDpEvent()]
   )
   with pytest.raises(dp_accounting.UnsupportedEventError):
     accountants.epsilon(event, 1e-6, accountant)
@@ -191,7 +191,7 @@ def test_a_refused_event_leaves_the_accountant_as_it_was():
   accountant = accountants.GaussianAccountant().compose(Gaussian(2.0))
   with pytest.raises(dp_accounting.UnsupportedEventError):
     accountant.compose(
-        dp_accounting.ComposedDpEvent([Gaussian(1.0), dp_accounting.LaplaceDpEvent(1)])
+      dp_accounting.ComposedDpEvent([Gaussian(1.0), dp_accounting.LaplaceDpEvent(1)])
     )
   assert accountant.mu == 0.5
 

@@ -15,31 +15,31 @@ from tff_dp_aggregators.accounting import calibration
 from tff_dp_aggregators.accounting import events
 
 MECHANISMS = {
-    'gaussian': (strategies.Identity(50), strategies.Participation(50, 10)),
-    'gaussian_single': (strategies.Identity(50), None),
-    'tree': (strategies.BinaryTree(60), strategies.Participation(60, 11, 4)),
-    'tree_every_round': (strategies.BinaryTree(31), strategies.Participation(31)),
-    'banded': (
-        strategies.BandedToeplitz.square_root(48, 8),
-        strategies.Participation(48, 8),
-    ),
-    'overlapping': (
-        strategies.BandedToeplitz.square_root(48, 48),
-        strategies.Participation(48, 5),
-    ),
+  'gaussian': (strategies.Identity(50), strategies.Participation(50, 10)),
+  'gaussian_single': (strategies.Identity(50), None),
+  'tree': (strategies.BinaryTree(60), strategies.Participation(60, 11, 4)),
+  'tree_every_round': (strategies.BinaryTree(31), strategies.Participation(31)),
+  'banded': (
+    strategies.BandedToeplitz.square_root(48, 8),
+    strategies.Participation(48, 8),
+  ),
+  'overlapping': (
+    strategies.BandedToeplitz.square_root(48, 48),
+    strategies.Participation(48, 5),
+  ),
 }
 
 
 @pytest.mark.parametrize(
-    'strategy, participation', MECHANISMS.values(), ids=MECHANISMS.keys()
+  'strategy, participation', MECHANISMS.values(), ids=MECHANISMS.keys()
 )
 @pytest.mark.parametrize('epsilon', [1e-3, 0.1, 1.0, 2.0, 8.9, 50.0])
 @pytest.mark.parametrize('delta', [1e-12, 1e-10, 1e-6, 1e-3])
 def test_target_is_met_and_less_noise_would_miss_it(
-    strategy, participation, epsilon, delta
+  strategy, participation, epsilon, delta
 ):
   noise_multiplier = calibration.noise_multiplier_for_target(
-      strategy, participation, epsilon, delta
+    strategy, participation, epsilon, delta
   )
 
   def spent(noise):
@@ -54,7 +54,7 @@ def test_target_is_met_and_less_noise_would_miss_it(
 def test_target_is_met_by_the_textbook_formula(epsilon, delta):
   # Balle and Wang, arXiv:1805.06530, Theorem 8, as printed.
   noise = calibration.noise_multiplier_for_target(
-      strategies.Identity(1), None, epsilon, delta
+    strategies.Identity(1), None, epsilon, delta
   )
 
   def textbook(sigma):
@@ -67,22 +67,22 @@ def test_target_is_met_by_the_textbook_formula(epsilon, delta):
 
 def test_noise_scales_with_the_sensitivity():
   single = calibration.noise_multiplier_for_target(
-      strategies.Identity(64), None, 2.0, 1e-6
+    strategies.Identity(64), None, 2.0, 1e-6
   )
   for participations in (2, 9, 64):
     several = calibration.noise_multiplier_for_target(
-        strategies.Identity(64),
-        strategies.Participation(64, 1, participations),
-        2.0,
-        1e-6,
+      strategies.Identity(64),
+      strategies.Participation(64, 1, participations),
+      2.0,
+      1e-6,
     )
     assert several == pytest.approx(single * math.sqrt(participations), rel=1e-9)
 
 
 def test_more_privacy_needs_more_noise():
   noise = [
-      calibration.noise_multiplier_for_target(strategies.BinaryTree(9), None, e, 1e-6)
-      for e in (0.01, 0.1, 1.0, 10.0, 100.0)
+    calibration.noise_multiplier_for_target(strategies.BinaryTree(9), None, e, 1e-6)
+    for e in (0.01, 0.1, 1.0, 10.0, 100.0)
   ]
   assert noise == sorted(noise, reverse=True) and noise[0] > 50 * noise[2]
 
@@ -90,9 +90,7 @@ def test_more_privacy_needs_more_noise():
 @pytest.mark.parametrize('epsilon', [0.0, -1.0, math.nan, math.inf])
 def test_target_epsilon_out_of_range_is_refused(epsilon):
   with pytest.raises(ValueError, match='target_epsilon must be'):
-    calibration.noise_multiplier_for_target(
-        strategies.Identity(3), None, epsilon, 1e-6
-    )
+    calibration.noise_multiplier_for_target(strategies.Identity(3), None, epsilon, 1e-6)
 
 
 @pytest.mark.parametrize('delta', [0.0, 1.0, 2.0, -1e-6, math.nan])
@@ -104,15 +102,15 @@ def test_target_delta_out_of_range_is_refused(delta):
 def test_unknown_sensitivity_is_refused():
   with pytest.raises(ValueError, match='use at most 2 bands'):
     calibration.noise_multiplier_for_target(
-        strategies.BandedToeplitz(9, (1.0, -1.0, 1.0)),
-        strategies.Participation(9, 2),
-        1.0,
-        1e-6,
+      strategies.BandedToeplitz(9, (1.0, -1.0, 1.0)),
+      strategies.Participation(9, 2),
+      1.0,
+      1e-6,
     )
 
 
 def test_a_schema_for_other_rounds_is_refused():
   with pytest.raises(ValueError, match='participation.num_rounds is 8'):
     calibration.noise_multiplier_for_target(
-        strategies.BinaryTree(9), strategies.Participation(8), 1.0, 1e-6
+      strategies.BinaryTree(9), strategies.Participation(8), 1.0, 1e-6
     )

@@ -25,23 +25,23 @@ SAMPLED = dp_accounting.PoissonSampledDpEvent(0.1, Gaussian(2.0))
 LAPLACE = dp_accounting.LaplaceDpEvent(3.0)
 
 MECHANISMS = [
-    (strategies.Identity(30), strategies.Participation(30, 7)),
-    (strategies.Identity(30), None),
-    (strategies.BinaryTree(33), strategies.Participation(33, 5, 4)),
-    (strategies.BinaryTree(33, honaker=False), strategies.Participation(33, 1)),
-    (strategies.BinaryTree(20), None),
-    (
-        strategies.BandedToeplitz.square_root(40, 8),
-        strategies.Participation(40, 8),
-    ),
-    (
-        strategies.BandedToeplitz.square_root(40, 40),
-        strategies.Participation(40, 3, 5),
-    ),
-    (
-        strategies.BandedToeplitz(25, (1.0, -0.5, 0.3)),
-        strategies.Participation(25, 4),
-    ),
+  (strategies.Identity(30), strategies.Participation(30, 7)),
+  (strategies.Identity(30), None),
+  (strategies.BinaryTree(33), strategies.Participation(33, 5, 4)),
+  (strategies.BinaryTree(33, honaker=False), strategies.Participation(33, 1)),
+  (strategies.BinaryTree(20), None),
+  (
+    strategies.BandedToeplitz.square_root(40, 8),
+    strategies.Participation(40, 8),
+  ),
+  (
+    strategies.BandedToeplitz.square_root(40, 40),
+    strategies.Participation(40, 3, 5),
+  ),
+  (
+    strategies.BandedToeplitz(25, (1.0, -0.5, 0.3)),
+    strategies.Participation(25, 4),
+  ),
 ]
 each_mechanism = pytest.mark.parametrize('strategy, participation', MECHANISMS)
 
@@ -49,7 +49,7 @@ each_mechanism = pytest.mark.parametrize('strategy, participation', MECHANISMS)
 @each_mechanism
 @pytest.mark.parametrize('noise_multiplier', [0.3, 1.0, 7.0])
 def test_run_event_is_one_gaussian_of_the_whole_sensitivity(
-    strategy, participation, noise_multiplier
+  strategy, participation, noise_multiplier
 ):
   event = events.run_event(strategy, participation, noise_multiplier)
   effective = noise_multiplier / strategy.sensitivity(participation)
@@ -69,7 +69,7 @@ def test_run_epsilon_equals_dp_accounting_for_the_equivalent_gaussian(accountant
   equivalent.compose(Gaussian(9.0 / strategy.sensitivity(participation)))
   for delta in (1e-10, 1e-5):
     assert accountants.epsilon(event, delta, accountant) == pytest.approx(
-        equivalent.get_epsilon(delta), rel=1e-12
+      equivalent.get_epsilon(delta), rel=1e-12
     )
 
 
@@ -79,19 +79,19 @@ def test_gaussian_sum_run_equals_dp_accounting_for_its_repeated_event(accountant
   event = events.run_event(*MECHANISMS[0], 4.0)
   repeated = Repeated(Gaussian(4.0), 5)
   assert accountants.epsilon(event, 1e-6, accountant) == pytest.approx(
-      accountants.epsilon(repeated, 1e-6, accountant), rel=1e-12
+    accountants.epsilon(repeated, 1e-6, accountant), rel=1e-12
   )
   peer = dp_accounting.rdp.RdpAccountant(accountants.RDP_ORDERS)
   peer.compose(Gaussian(4.0), 5)
   if accountant == 'rdp':
     assert accountants.epsilon(event, 1e-6, 'rdp') == pytest.approx(
-        peer.get_epsilon(1e-6), rel=1e-12
+      peer.get_epsilon(1e-6), rel=1e-12
     )
 
 
 @each_mechanism
 def test_events_of_the_rounds_compose_to_the_run_at_every_prefix(
-    strategy, participation
+  strategy, participation
 ):
   each, so_far = events.round_noise_multipliers(strategy, participation, 3.0)
   profile = strategy.sensitivity_squared_by_round(participation)
@@ -109,7 +109,7 @@ def test_events_of_the_rounds_compose_to_the_run_at_every_prefix(
 def test_a_round_that_adds_nothing_has_infinite_noise():
   # One client, rounds at least 4 apart: worst in rounds 0, 4 and 8 alone.
   each, so_far = events.round_noise_multipliers(
-      strategies.Identity(10), strategies.Participation(10, 4), 6.0
+    strategies.Identity(10), strategies.Participation(10, 4), 6.0
   )
   expected = np.full(10, np.inf)
   expected[[0, 4, 8]] = 6.0
@@ -147,39 +147,39 @@ def test_unknown_sensitivity_is_refused_even_without_noise():
 
 
 @pytest.mark.parametrize(
-    'event, expected',
-    [
-        (Gaussian(3.0), Gaussian(3.0)),
-        (Gaussian(math.inf), NoOp()),
-        (Gaussian(0.0), NonPrivate()),
-        (Gaussian(1e-200), NonPrivate()),  # Its square underflows: safe side.
-        (NoOp(), NoOp()),
-        (NonPrivate(), NonPrivate()),
-        (Composed([]), NoOp()),
-        (Composed([NoOp(), Gaussian(math.inf)]), NoOp()),
-        (Composed([Gaussian(2.0)] * 4), Gaussian(1.0)),
-        (Repeated(Gaussian(2.0), 4), Gaussian(1.0)),
-        (Repeated(Gaussian(2.0), 0), NoOp()),
-        (Repeated(NonPrivate(), 0), NoOp()),
-        (Repeated(Composed([Gaussian(2.0), Gaussian(2.0)]), 2), Gaussian(1.0)),
-        (Composed([Repeated(Repeated(Gaussian(6.0), 2), 2)] * 9), Gaussian(1.0)),
-        (Composed([Gaussian(1.0), NonPrivate(), LAPLACE]), NonPrivate()),
-        (Composed([Gaussian(0.0), LAPLACE]), NonPrivate()),
-        (SAMPLED, SAMPLED),
-        (Repeated(SAMPLED, 3), Repeated(SAMPLED, 3)),
-        (Repeated(Repeated(SAMPLED, 3), 2), Repeated(SAMPLED, 6)),
-        (Composed([SAMPLED]), SAMPLED),
-        (
-            Composed([LAPLACE, Gaussian(2.0), SAMPLED, NoOp(), Gaussian(2.0), LAPLACE]),
-            Composed([LAPLACE, SAMPLED, LAPLACE, Gaussian(math.sqrt(2))]),
-        ),
-        (dp_accounting.UnsupportedDpEvent(), dp_accounting.UnsupportedDpEvent()),
-        (
-            Composed([Gaussian(1.0), dp_accounting.UnsupportedDpEvent()]),
-            Composed([dp_accounting.UnsupportedDpEvent(), Gaussian(1.0)]),
-        ),
-    ],
-    ids=str,
+  'event, expected',
+  [
+    (Gaussian(3.0), Gaussian(3.0)),
+    (Gaussian(math.inf), NoOp()),
+    (Gaussian(0.0), NonPrivate()),
+    (Gaussian(1e-200), NonPrivate()),  # Its square underflows: safe side.
+    (NoOp(), NoOp()),
+    (NonPrivate(), NonPrivate()),
+    (Composed([]), NoOp()),
+    (Composed([NoOp(), Gaussian(math.inf)]), NoOp()),
+    (Composed([Gaussian(2.0)] * 4), Gaussian(1.0)),
+    (Repeated(Gaussian(2.0), 4), Gaussian(1.0)),
+    (Repeated(Gaussian(2.0), 0), NoOp()),
+    (Repeated(NonPrivate(), 0), NoOp()),
+    (Repeated(Composed([Gaussian(2.0), Gaussian(2.0)]), 2), Gaussian(1.0)),
+    (Composed([Repeated(Repeated(Gaussian(6.0), 2), 2)] * 9), Gaussian(1.0)),
+    (Composed([Gaussian(1.0), NonPrivate(), LAPLACE]), NonPrivate()),
+    (Composed([Gaussian(0.0), LAPLACE]), NonPrivate()),
+    (SAMPLED, SAMPLED),
+    (Repeated(SAMPLED, 3), Repeated(SAMPLED, 3)),
+    (Repeated(Repeated(SAMPLED, 3), 2), Repeated(SAMPLED, 6)),
+    (Composed([SAMPLED]), SAMPLED),
+    (
+      Composed([LAPLACE, Gaussian(2.0), SAMPLED, NoOp(), Gaussian(2.0), LAPLACE]),
+      Composed([LAPLACE, SAMPLED, LAPLACE, Gaussian(math.sqrt(2))]),
+    ),
+    (dp_accounting.UnsupportedDpEvent(), dp_accounting.UnsupportedDpEvent()),
+    (
+      Composed([Gaussian(1.0), dp_accounting.UnsupportedDpEvent()]),
+      Composed([dp_accounting.UnsupportedDpEvent(), Gaussian(1.0)]),
+    ),
+  ],
+  ids=str,
 )
 def test_simplify_keeps_the_meaning_the_others_and_their_order(event, expected):
   simplified = events.simplify(event)
@@ -188,7 +188,7 @@ def test_simplify_keeps_the_meaning_the_others_and_their_order(event, expected):
   elif isinstance(expected, Composed):
     assert simplified.events[:-1] == expected.events[:-1]
     assert simplified.events[-1].noise_multiplier == pytest.approx(
-        expected.events[-1].noise_multiplier
+      expected.events[-1].noise_multiplier
     )
   else:
     assert simplified == expected
@@ -213,7 +213,7 @@ def test_counts_that_would_take_privacy_loss_away_are_refused(count):
 
 
 @pytest.mark.parametrize(
-    'event', [Gaussian(1 / 3), Gaussian(1e-100), NoOp(), NonPrivate()], ids=str
+  'event', [Gaussian(1 / 3), Gaussian(1e-100), NoOp(), NonPrivate()], ids=str
 )
 def test_json_round_trip_is_exact(event):
   written = json.loads(json.dumps(events.to_json(event), allow_nan=False))
@@ -226,7 +226,7 @@ def test_a_round_without_cost_is_written_without_infinity():
 
 
 @pytest.mark.parametrize(
-    'event', [SAMPLED, LAPLACE, dp_accounting.UnsupportedDpEvent()], ids=str
+  'event', [SAMPLED, LAPLACE, dp_accounting.UnsupportedDpEvent()], ids=str
 )
 def test_other_events_are_not_written_as_something_else(event):
   with pytest.raises(ValueError, match='only Gaussian events can be written'):
@@ -236,16 +236,16 @@ def test_other_events_are_not_written_as_something_else(event):
 
 
 @pytest.mark.parametrize(
-    'data, message',
-    [
-        ({'type': 'LaplaceDpEvent'}, "unknown event type 'LaplaceDpEvent'"),
-        ({}, 'unknown event type None'),
-        ({'type': 'GaussianDpEvent'}, 'needs a number as noise_multiplier'),
-        ({'type': 'GaussianDpEvent', 'noise_multiplier': '3'}, 'needs a number'),
-        ({'type': 'GaussianDpEvent', 'noise_multiplier': -3.0}, 'not negative'),
-        ({'type': 'GaussianDpEvent', 'noise_multiplier': math.inf}, 'finite'),
-        ([], 'an event is written as an object'),
-    ],
+  'data, message',
+  [
+    ({'type': 'LaplaceDpEvent'}, "unknown event type 'LaplaceDpEvent'"),
+    ({}, 'unknown event type None'),
+    ({'type': 'GaussianDpEvent'}, 'needs a number as noise_multiplier'),
+    ({'type': 'GaussianDpEvent', 'noise_multiplier': '3'}, 'needs a number'),
+    ({'type': 'GaussianDpEvent', 'noise_multiplier': -3.0}, 'not negative'),
+    ({'type': 'GaussianDpEvent', 'noise_multiplier': math.inf}, 'finite'),
+    ([], 'an event is written as an object'),
+  ],
 )
 def test_events_that_cannot_be_read_are_refused(data, message):
   with pytest.raises(ValueError, match=message):

@@ -35,8 +35,8 @@ def delta_by_quadrature(mu, epsilon):
   edges = [e for e in np.linspace(peak - 12, peak + 12, 25) if e > 0]
   edges = [max(0.0, peak - 40), *edges, peak + 40]
   total = sum(
-      integrate.quad(integrand, low, high, epsabs=0, epsrel=1e-13)[0]
-      for low, high in zip(edges, edges[1:])
+    integrate.quad(integrand, low, high, epsabs=0, epsrel=1e-13)[0]
+    for low, high in zip(edges, edges[1:])
   )
   return total * math.exp(-x * x / 2 if x > 0 else 0) / math.sqrt(2 * math.pi)
 
@@ -108,19 +108,19 @@ def test_epsilon_agrees_with_privacy_loss_distributions(mu, delta):
 # dp-accounting 0.4.3, pld/privacy_loss_mechanism_test.py,
 # test_gaussian_get_delta_for_epsilon(_vectorized) with sampling probability 1.
 @pytest.mark.parametrize(
-    'standard_deviation, sensitivity, epsilon, delta',
-    [
-        (1.0, 1.0, 0.0, 0.38292492),
-        (1.0, 1.0, 1.0, 0.12693674),
-        (2.0, 2.0, 1.0, 0.12693674),
-        (1.0, 3.0, 1.0, 0.78760074),
-        (2.0, 6.0, 1.0, 0.78760074),
-        (1.0, 1.0, 2.0, 0.02092364),
-        (5.0, 5.0, 2.0, 0.02092364),
-    ],
+  'standard_deviation, sensitivity, epsilon, delta',
+  [
+    (1.0, 1.0, 0.0, 0.38292492),
+    (1.0, 1.0, 1.0, 0.12693674),
+    (2.0, 2.0, 1.0, 0.12693674),
+    (1.0, 3.0, 1.0, 0.78760074),
+    (2.0, 6.0, 1.0, 0.78760074),
+    (1.0, 1.0, 2.0, 0.02092364),
+    (5.0, 5.0, 2.0, 0.02092364),
+  ],
 )
 def test_delta_equals_the_figures_of_dp_accounting(
-    standard_deviation, sensitivity, epsilon, delta
+  standard_deviation, sensitivity, epsilon, delta
 ):
   mu = sensitivity / standard_deviation
   assert gaussian.delta_of(mu, epsilon) == pytest.approx(delta, abs=5e-9)
@@ -136,7 +136,7 @@ def test_total_variation_is_the_known_closed_form():
 def test_tiny_mu_keeps_its_total_variation(mu):
   # mu / sqrt(2 pi); the difference of two rounded normal probabilities gives 0.
   assert gaussian.delta_of(mu, 0.0) == pytest.approx(
-      mu / math.sqrt(2 * math.pi), rel=1e-11
+    mu / math.sqrt(2 * math.pi), rel=1e-11
   )
   assert gaussian.delta_of(mu, 0.0) >= mu / math.sqrt(2 * math.pi)
 
@@ -144,13 +144,13 @@ def test_tiny_mu_keeps_its_total_variation(mu):
 def test_mu_for_epsilon_zero_is_the_total_variation_inverted():
   for delta in (1e-300, 1e-12, 1e-6):
     assert gaussian.mu_of(0.0, delta) == pytest.approx(
-        delta * math.sqrt(2 * math.pi), rel=1e-9
+      delta * math.sqrt(2 * math.pi), rel=1e-9
     )
 
 
 def test_delta_falls_with_epsilon_and_rises_with_mu():
   table = np.array(
-      [[gaussian.delta_of(mu, e) for e in np.linspace(0, 8, 30)] for mu in MUS[:9]]
+    [[gaussian.delta_of(mu, e) for e in np.linspace(0, 8, 30)] for mu in MUS[:9]]
   )
   assert np.all(np.diff(table, axis=1) <= 0)
   assert np.all(np.diff(table, axis=0) >= 0)

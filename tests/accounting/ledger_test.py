@@ -19,23 +19,26 @@ from tff_dp_aggregators.accounting import ledger
 Gaussian = dp_accounting.GaussianDpEvent
 DELTA = 1e-7
 MECHANISMS = {
-    'gaussian': (strategies.Identity(12), strategies.Participation(12, 5)),
-    'tree': (strategies.BinaryTree(13), strategies.Participation(13, 4)),
-    'banded': (
-        strategies.BandedToeplitz.square_root(12, 4),
-        strategies.Participation(12, 4),
-    ),
+  'gaussian': (strategies.Identity(12), strategies.Participation(12, 5)),
+  'tree': (strategies.BinaryTree(13), strategies.Participation(13, 4)),
+  'banded': (
+    strategies.BandedToeplitz.square_root(12, 4),
+    strategies.Participation(12, 4),
+  ),
 }
 
 
-def append(writer, event=Gaussian(2.0), **changes):
+_EVENT = Gaussian(2.0)
+
+
+def append(writer, event=_EVENT, **changes):
   arguments = {
-      'cohort_requested': 10,
-      'cohort_reported': 9,
-      'clip_norm': 0.5,
-      'noise_multiplier': 2.0,
-      'strategy_checksum': None,
-      **changes,
+    'cohort_requested': 10,
+    'cohort_reported': 9,
+    'clip_norm': 0.5,
+    'noise_multiplier': 2.0,
+    'strategy_checksum': None,
+    **changes,
   }
   return writer.append(event=event, **arguments)
 
@@ -46,10 +49,10 @@ def path(tmp_path):
 
 
 @pytest.mark.parametrize(
-    'strategy, participation', MECHANISMS.values(), ids=MECHANISMS.keys()
+  'strategy, participation', MECHANISMS.values(), ids=MECHANISMS.keys()
 )
 def test_epsilon_so_far_is_exact_after_every_round_and_ends_at_the_runs(
-    path, strategy, participation
+  path, strategy, participation
 ):
   each, so_far = events.round_noise_multipliers(strategy, participation, 3.0)
   with ledger.LedgerWriter(path, DELTA) as writer:
@@ -63,7 +66,7 @@ def test_epsilon_so_far_is_exact_after_every_round_and_ends_at_the_runs(
     assert entry.effective_noise_multiplier == pytest.approx(effective, rel=1e-12)
   run = events.run_event(strategy, participation, 3.0)
   assert entries[-1].epsilon == pytest.approx(
-      accountants.epsilon(run, DELTA), rel=1e-10
+    accountants.epsilon(run, DELTA), rel=1e-10
   )
   total = ledger.total_event(entries)
   assert total.noise_multiplier == pytest.approx(run.noise_multiplier, rel=1e-12)
@@ -75,8 +78,8 @@ def test_entries_read_back_as_they_were_written(path):
   before = datetime.datetime.now(datetime.timezone.utc)
   with ledger.LedgerWriter(path, DELTA) as writer:
     written = [
-        append(writer, strategy_checksum=strategy.checksum, cohort_reported=7),
-        append(writer, dp_accounting.NoOpDpEvent(), clip_norm=None),
+      append(writer, strategy_checksum=strategy.checksum, cohort_reported=7),
+      append(writer, dp_accounting.NoOpDpEvent(), clip_norm=None),
     ]
   after = datetime.datetime.now(datetime.timezone.utc)
   entries = ledger.read(path)
@@ -168,24 +171,24 @@ def changed(line, **changes):
 
 
 @pytest.mark.parametrize(
-    'change, message',
-    [
-        (lambda a, b, c: [a, b[:40], c], 'line 2: not a ledger entry'),
-        (lambda a, b, c: [a, b, c[: len(c) // 2]], 'line 3: not a ledger entry'),
-        (lambda a, b, c: [a, '', b, c], 'line 2: not a ledger entry'),
-        (lambda a, b, c: ['[]', b], 'line 1: not a ledger entry'),
-        (lambda a, b, c: [a, '{"round": 1}'], 'line 2: not a ledger entry: .*missing'),
-        (lambda a, b, c: [changed(a, note='x')], 'line 1: .*unexpected .*note'),
-        (lambda a, b, c: [a, c], 'line 2: expected round 1, found 2'),
-        (lambda a, b, c: [b, c], 'line 1: expected round 0, found 1'),
-        (lambda a, b, c: [a, b, b], 'line 3: expected round 2, found 1'),
-        (lambda a, b, c: [a, changed(b, event={})], 'line 2: .*unknown event type'),
-        (
-            lambda a, b, c: [a, changed(b, event={'type': 'GaussianDpEvent'})],
-            'line 2: .*needs a number',
-        ),
-        (lambda a, b, c: [a, b, changed(c, event=None)], 'line 3: not a ledger entry'),
-    ],
+  'change, message',
+  [
+    (lambda a, b, c: [a, b[:40], c], 'line 2: not a ledger entry'),
+    (lambda a, b, c: [a, b, c[: len(c) // 2]], 'line 3: not a ledger entry'),
+    (lambda a, b, c: [a, '', b, c], 'line 2: not a ledger entry'),
+    (lambda a, b, c: ['[]', b], 'line 1: not a ledger entry'),
+    (lambda a, b, c: [a, '{"round": 1}'], 'line 2: not a ledger entry: .*missing'),
+    (lambda a, b, c: [changed(a, note='x')], 'line 1: .*unexpected .*note'),
+    (lambda a, b, c: [a, c], 'line 2: expected round 1, found 2'),
+    (lambda a, b, c: [b, c], 'line 1: expected round 0, found 1'),
+    (lambda a, b, c: [a, b, b], 'line 3: expected round 2, found 1'),
+    (lambda a, b, c: [a, changed(b, event={})], 'line 2: .*unknown event type'),
+    (
+      lambda a, b, c: [a, changed(b, event={'type': 'GaussianDpEvent'})],
+      'line 2: .*needs a number',
+    ),
+    (lambda a, b, c: [a, b, changed(c, event=None)], 'line 3: not a ledger entry'),
+  ],
 )
 def test_reading_names_the_line_that_is_no_entry(path, tmp_path, change, message):
   lines = lines_of_three_rounds(path)
@@ -221,5 +224,5 @@ def test_total_event_of_a_part_is_what_that_part_spent(path):
   for count in (1, 2, 3):
     total = ledger.total_event(entries[:count])
     assert accountants.epsilon(total, DELTA) == pytest.approx(
-        entries[count - 1].epsilon, rel=1e-12
+      entries[count - 1].epsilon, rel=1e-12
     )

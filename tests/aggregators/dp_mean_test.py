@@ -31,19 +31,19 @@ _ROUNDS = 4
 _VECTOR = tff.TensorType(np.float32, [3])
 
 _BUILDERS = {
-    'gaussian': aggregators.gaussian,
-    'gaussian_planned': lambda *args, **kwargs: aggregators.gaussian(
-        *args, num_rounds=_ROUNDS, min_separation=2, **kwargs
-    ),
-    'tree': lambda *args, **kwargs: aggregators.tree(
-        *args, num_rounds=_ROUNDS, min_separation=2, **kwargs
-    ),
-    'tree_plain': lambda *args, **kwargs: aggregators.tree(
-        *args, num_rounds=_ROUNDS, min_separation=2, honaker=False, **kwargs
-    ),
-    'banded': lambda *args, **kwargs: aggregators.banded(
-        *args, num_rounds=_ROUNDS, min_separation=2, **kwargs
-    ),
+  'gaussian': aggregators.gaussian,
+  'gaussian_planned': lambda *args, **kwargs: aggregators.gaussian(
+    *args, num_rounds=_ROUNDS, min_separation=2, **kwargs
+  ),
+  'tree': lambda *args, **kwargs: aggregators.tree(
+    *args, num_rounds=_ROUNDS, min_separation=2, **kwargs
+  ),
+  'tree_plain': lambda *args, **kwargs: aggregators.tree(
+    *args, num_rounds=_ROUNDS, min_separation=2, honaker=False, **kwargs
+  ),
+  'banded': lambda *args, **kwargs: aggregators.banded(
+    *args, num_rounds=_ROUNDS, min_separation=2, **kwargs
+  ),
 }
 all_builders = pytest.mark.parametrize('name', _BUILDERS)
 
@@ -90,33 +90,31 @@ def test_clients_that_are_not_finite_are_zeroed_and_counted(name):
 
 
 @pytest.mark.parametrize(
-    'value_type, value',
-    [
-        (tff.TensorType(np.float32), np.float32(0.25)),
-        (tff.TensorType(np.float64, [2]), np.array([0.25, 0.5])),
-        (tff.to_type([(np.float32, [2]), np.float64]), [np.float32([0.1, 0.2]), 0.3]),
-        (
-            tff.to_type(
-                collections.OrderedDict(
-                    [('w', (np.float32, [2, 1])), ('b', (np.float64, [1]))]
-                )
-            ),
-            collections.OrderedDict(w=np.float32([[0.1], [0.2]]), b=np.array([0.3])),
-        ),
-        (
-            tff.to_type(
-                collections.OrderedDict(
-                    z=[np.float32, (np.float32, [0])],
-                    a=collections.OrderedDict(x=(np.float32, [2])),
-                )
-            ),
-            collections.OrderedDict(
-                z=[np.float32(0.1), np.zeros([0], np.float32)],
-                a=collections.OrderedDict(x=np.float32([0.2, 0.3])),
-            ),
-        ),
-    ],
-    ids=['scalar', 'float64', 'tuple', 'ordered_dict', 'nested_with_empty'],
+  'value_type, value',
+  [
+    (tff.TensorType(np.float32), np.float32(0.25)),
+    (tff.TensorType(np.float64, [2]), np.array([0.25, 0.5])),
+    (tff.to_type([(np.float32, [2]), np.float64]), [np.float32([0.1, 0.2]), 0.3]),
+    (
+      tff.to_type(
+        collections.OrderedDict([('w', (np.float32, [2, 1])), ('b', (np.float64, [1]))])
+      ),
+      collections.OrderedDict(w=np.float32([[0.1], [0.2]]), b=np.array([0.3])),
+    ),
+    (
+      tff.to_type(
+        collections.OrderedDict(
+          z=[np.float32, (np.float32, [0])],
+          a=collections.OrderedDict(x=(np.float32, [2])),
+        )
+      ),
+      collections.OrderedDict(
+        z=[np.float32(0.1), np.zeros([0], np.float32)],
+        a=collections.OrderedDict(x=np.float32([0.2, 0.3])),
+      ),
+    ),
+  ],
+  ids=['scalar', 'float64', 'tuple', 'ordered_dict', 'nested_with_empty'],
 )
 @pytest.mark.parametrize('name', ['gaussian', 'tree', 'banded'])
 def test_every_structure_of_floats_is_served(name, value_type, value):
@@ -136,7 +134,7 @@ def test_noise_of_the_mean_through_tff(name):
   zeros = [np.zeros(dimension, np.float32)] * 2
   noise = np.array([output.result for output in _run(process, zeros, 3)], np.float64)
   matrix = (
-      strategies.Identity(3) if name == 'gaussian' else factory.strategy
+    strategies.Identity(3) if name == 'gaussian' else factory.strategy
   ).noise_matrix()[:3]
   scale = clip_norm * noise_multiplier / clients
   expected = scale**2 * matrix @ matrix.T
@@ -160,13 +158,16 @@ def test_event_and_measurements_of_a_round(name):
     assert set(measured) == {'dp_query_metrics', 'dp', 'nonfinite_count'}
     metrics = measured['dp_query_metrics']
     assert set(metrics) == {
-        'rounds', 'clip_norm', 'noise_multiplier', 'effective_noise_multiplier'
+      'rounds',
+      'clip_norm',
+      'noise_multiplier',
+      'effective_noise_multiplier',
     }
     assert metrics['rounds'] == number
     assert metrics['clip_norm'] == 0.5
     assert metrics['noise_multiplier'] == 3.0
     assert metrics['effective_noise_multiplier'] == pytest.approx(
-        1 / accountants.gdp_mu(dp_accounting.ComposedDpEvent(composed)), rel=1e-9
+      1 / accountants.gdp_mu(dp_accounting.ComposedDpEvent(composed)), rel=1e-9
     )
     # Neither word of the key, nor the seed, is among the measurements.
     key = output.state.inner.query_state.numerator_state.noise.key
@@ -181,7 +182,7 @@ def test_event_and_measurements_of_a_round(name):
   else:
     assert effective == pytest.approx(factory.effective_noise_multiplier)
     assert factory.effective_noise_multiplier == pytest.approx(
-        3 / factory.strategy.sensitivity(factory.participation)
+      3 / factory.strategy.sensitivity(factory.participation)
     )
   assert (factory.clip_norm, factory.noise_multiplier) == (0.5, 3.0)
   assert factory.clients_per_round == 10
@@ -210,9 +211,7 @@ def test_the_same_seed_gives_the_same_bits_in_another_process(name):
   results = []
   for seed in (7, 7, 8):
     process = _BUILDERS[name](1.0, 2.0, 2, seed=seed).create(_VECTOR)
-    results.append(
-        np.array([output.result for output in _run(process, values, 3)])
-    )
+    results.append(np.array([output.result for output in _run(process, values, 3)]))
   assert results[0].tobytes() == results[1].tobytes()
   assert not np.any(results[0] == results[2])
 
@@ -220,9 +219,9 @@ def test_the_same_seed_gives_the_same_bits_in_another_process(name):
 def test_without_a_seed_every_run_of_one_process_has_another_key():
   process = aggregators.tree(1.0, 2.0, 2, num_rounds=4).create(_VECTOR)
   states = [process.initialize() for _ in range(3)]
-  keys = np.array([
-      state.inner.query_state.numerator_state.noise.key for state in states
-  ])
+  keys = np.array(
+    [state.inner.query_state.numerator_state.noise.key for state in states]
+  )
   assert len(np.unique(keys)) == 6
   value = [np.zeros(3, np.float32)]
   results = [process.next(state, value).result for state in states]
@@ -256,32 +255,34 @@ def test_a_state_too_large_for_tff_is_refused_before_it_is_made():
 
 
 @pytest.mark.parametrize(
-    'argument, value, message',
-    [
-        ('clip_norm', 0.0, 'clip_norm must be positive'),
-        ('clip_norm', math.nan, 'clip_norm must be positive'),
-        ('noise_multiplier', -1.0, 'noise_multiplier must be finite'),
-        ('noise_multiplier', math.inf, 'noise_multiplier must be finite'),
-        ('clients_per_round', 0, 'clients_per_round must be positive'),
-        ('clients_per_round', -5, 'clients_per_round must be positive'),
-        ('clients_per_round', math.nan, 'clients_per_round must be positive'),
-        ('clients_per_round', math.inf, 'clients_per_round must be positive and finite'),
-    ],
+  'argument, value, message',
+  [
+    ('clip_norm', 0.0, 'clip_norm must be positive'),
+    ('clip_norm', math.nan, 'clip_norm must be positive'),
+    ('noise_multiplier', -1.0, 'noise_multiplier must be finite'),
+    ('noise_multiplier', math.inf, 'noise_multiplier must be finite'),
+    ('clients_per_round', 0, 'clients_per_round must be positive'),
+    ('clients_per_round', -5, 'clients_per_round must be positive'),
+    ('clients_per_round', math.nan, 'clients_per_round must be positive'),
+    ('clients_per_round', math.inf, 'clients_per_round must be positive and finite'),
+  ],
 )
 @all_builders
-def test_numbers_out_of_range_are_refused_by_the_builder(name, argument, value, message):
-  arguments = dict(clip_norm=1.0, noise_multiplier=1.0, clients_per_round=10)
+def test_numbers_out_of_range_are_refused_by_the_builder(
+  name, argument, value, message
+):
+  arguments = {'clip_norm': 1.0, 'noise_multiplier': 1.0, 'clients_per_round': 10}
   arguments[argument] = value
   with pytest.raises(ValueError, match=message):
     _BUILDERS[name](**arguments)
 
 
 @pytest.mark.parametrize(
-    'build',
-    [
-        lambda: aggregators.gaussian(1.0, 1.0, 10, min_separation=2),
-        lambda: aggregators.gaussian(1.0, 1.0, 10, max_participations=2),
-    ],
+  'build',
+  [
+    lambda: aggregators.gaussian(1.0, 1.0, 10, min_separation=2),
+    lambda: aggregators.gaussian(1.0, 1.0, 10, max_participations=2),
+  ],
 )
 def test_participation_limits_need_a_number_of_rounds(build):
   with pytest.raises(ValueError, match='need num_rounds'):
@@ -289,7 +290,9 @@ def test_participation_limits_need_a_number_of_rounds(build):
 
 
 @pytest.mark.parametrize('name', ['num_rounds', 'min_separation', 'max_participations'])
-@pytest.mark.parametrize('build', [aggregators.gaussian, aggregators.tree, aggregators.banded])
+@pytest.mark.parametrize(
+  'build', [aggregators.gaussian, aggregators.tree, aggregators.banded]
+)
 def test_limits_below_one_are_refused_by_the_builder(build, name):
   with pytest.raises(ValueError, match=f'{name} must be at least 1'):
     build(1.0, 1.0, 10, **{'num_rounds': 10, name: 0})
@@ -303,7 +306,7 @@ def test_too_many_bands_are_refused_by_the_builder():
 def test_factories_of_another_kind_are_refused_by_the_builder():
   with pytest.raises(TypeError, match='record_aggregation_factory must be'):
     aggregators.gaussian(
-        1.0, 1.0, 10, record_aggregation_factory=tff.aggregators.MeanFactory()
+      1.0, 1.0, 10, record_aggregation_factory=tff.aggregators.MeanFactory()
     )
   with pytest.raises(TypeError, match='inner must be'):
     aggregators.ZeroNonfiniteFactory(tff.aggregators.MeanFactory())
@@ -321,7 +324,7 @@ def test_integer_values_and_unknown_shapes_are_refused_at_create():
 
 def test_the_published_gboard_configuration():
   factory = aggregators.tree(
-      0.3, 7.0, 6500, num_rounds=2000, min_separation=314, max_participations=6
+    0.3, 7.0, 6500, num_rounds=2000, min_separation=314, max_participations=6
   )
   assert factory.effective_noise_multiplier == pytest.approx(7 / math.sqrt(79))
 
@@ -332,7 +335,7 @@ def test_the_published_gboard_configuration():
 def test_inside_zeroing_and_clipping():
   # Zeroing drops what is above 10, clipping shortens to 2, the mechanism to 1.
   factory = tff.aggregators.zeroing_factory(
-      10.0, tff.aggregators.clipping_factory(2.0, aggregators.gaussian(1.0, 0.0, 4))
+    10.0, tff.aggregators.clipping_factory(2.0, aggregators.gaussian(1.0, 0.0, 4))
   )
   process = factory.create(_VECTOR)
   values = [np.float32(v) for v in ([100, 0, 0], [0, 5, 0], [0, 0, 0.5])]
@@ -343,13 +346,13 @@ def test_inside_zeroing_and_clipping():
 def test_inside_concatenation():
   value_type = tff.to_type([(np.float32, [2]), (np.float32, [1, 3])])
   process = tff.aggregators.concat_factory(
-      aggregators.banded(1.0, 2.0, 2, num_rounds=4, min_separation=2, seed=1)
+    aggregators.banded(1.0, 2.0, 2, num_rounds=4, min_separation=2, seed=1)
   ).create(value_type)
   value = [np.zeros(2, np.float32), np.zeros([1, 3], np.float32)]
   output = process.next(process.initialize(), [value])
   # One tensor of five as far as the mechanism sees.
   alone = aggregators.banded(
-      1.0, 2.0, 2, num_rounds=4, min_separation=2, seed=1
+    1.0, 2.0, 2, num_rounds=4, min_separation=2, seed=1
   ).create(tff.TensorType(np.float32, [5]))
   expected = alone.next(alone.initialize(), [np.zeros(5, np.float32)]).result
   np.testing.assert_array_equal(_numbers(output.result), expected.astype(float))
@@ -358,10 +361,10 @@ def test_inside_concatenation():
 def test_with_added_measurements():
   first = tff.tensorflow.computation(lambda mean: mean[0], _VECTOR)
   process = tff.aggregators.add_measurements(
-      aggregators.gaussian(1.0, 0.0, 2),
-      server_measurement_fn=lambda mean: collections.OrderedDict(
-          first=tff.federated_map(first, mean)
-      ),
+    aggregators.gaussian(1.0, 0.0, 2),
+    server_measurement_fn=lambda mean: collections.OrderedDict(
+      first=tff.federated_map(first, mean)
+    ),
   ).create(_VECTOR)
   output = process.next(process.initialize(), [np.float32([0.5, 0, 0])])
   assert output.measurements['first'] == pytest.approx(0.25)
@@ -386,12 +389,12 @@ def test_over_a_secure_sum_of_clipped_records():
   results = []
   for record_aggregation_factory in (secure, None):
     factory = aggregators.tree(
-        clip_norm,
-        1.0,
-        3,
-        num_rounds=4,
-        seed=9,
-        record_aggregation_factory=record_aggregation_factory,
+      clip_norm,
+      1.0,
+      3,
+      num_rounds=4,
+      seed=9,
+      record_aggregation_factory=record_aggregation_factory,
     )
     process = factory.create(_VECTOR)
     output = process.next(process.initialize(), values)
@@ -403,12 +406,12 @@ def test_over_a_secure_sum_of_clipped_records():
 @pytest.mark.usefixtures('secure_runtime')
 def test_counts_can_be_summed_securely_too():
   factory = aggregators.DPMeanFactory(
-      lambda specs: queries.GaussianSumQuery(
-          clip_norm=1.0, noise_multiplier=0.0, record_specs=specs
-      ),
-      clients_per_round=2,
-      record_aggregation_factory=tff.aggregators.SecureSumFactory(1.0),
-      count_sum_factory=tff.aggregators.SecureSumFactory(1, 0),
+    lambda specs: queries.GaussianSumQuery(
+      clip_norm=1.0, noise_multiplier=0.0, record_specs=specs
+    ),
+    clients_per_round=2,
+    record_aggregation_factory=tff.aggregators.SecureSumFactory(1.0),
+    count_sum_factory=tff.aggregators.SecureSumFactory(1, 0),
   )
   process = factory.create(_VECTOR)
   values = [np.float32([np.nan, 0, 0]), np.float32([0.5, 0, 0])]
@@ -420,7 +423,9 @@ def test_counts_can_be_summed_securely_too():
 
 
 def test_zeroing_non_finite_values_around_any_aggregation():
-  process = aggregators.ZeroNonfiniteFactory(tff.aggregators.SumFactory()).create(_VECTOR)
+  process = aggregators.ZeroNonfiniteFactory(tff.aggregators.SumFactory()).create(
+    _VECTOR
+  )
   values = [np.float32([1, 2, 3]), np.float32([1, np.inf, 3])]
   output = process.next(process.initialize(), values)
   np.testing.assert_array_equal(output.result, [1, 2, 3])

@@ -20,13 +20,11 @@ def test_every_training_image_goes_to_exactly_one_client(num_clients):
   images = np.concatenate([images, population.test_examples[0]])
   everything = data.digits(1, dirichlet_alpha=1.0, seed=0)
   expected = np.concatenate(
-      [everything.client_examples[0][0], everything.test_examples[0]]
+    [everything.client_examples[0][0], everything.test_examples[0]]
   )
   assert len(sizes) == num_clients
   assert max(sizes) - min(sizes) <= 1
-  assert np.array_equal(
-      images[np.lexsort(images.T)], expected[np.lexsort(expected.T)]
-  )
+  assert np.array_equal(images[np.lexsort(images.T)], expected[np.lexsort(expected.T)])
 
 
 def test_small_alpha_skews_labels_more_than_large_alpha():

@@ -20,12 +20,12 @@ from tff_dp_aggregators.accounting import ledger
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FILES = {
-    'accuracy.png',
-    'config.json',
-    'ledger.jsonl',
-    'metrics.csv',
-    'report.json',
-    'report.md',
+  'accuracy.png',
+  'config.json',
+  'ledger.jsonl',
+  'metrics.csv',
+  'report.json',
+  'report.md',
 }
 _ENVIRONMENT = {**os.environ, 'PYTHONPATH': str(ROOT)}
 
@@ -36,12 +36,12 @@ def _command(*arguments):
 
 def _simulate(*arguments):
   return subprocess.run(
-      _command(*arguments),
-      cwd=ROOT,
-      env=_ENVIRONMENT,
-      capture_output=True,
-      text=True,
-      timeout=300,
+    _command(*arguments),
+    cwd=ROOT,
+    env=_ENVIRONMENT,
+    capture_output=True,
+    text=True,
+    timeout=300,
   )
 
 
@@ -54,11 +54,11 @@ def _metrics(run_dir):
 def banded_run(tmp_path_factory):
   run_dir = tmp_path_factory.mktemp('runs') / 'banded'
   result = _simulate(
-      '--num_rounds=12',
-      '--min_separation=5',
-      '--target_epsilon=6',
-      '--target_delta=1e-4',
-      f'--run_dir={run_dir}',
+    '--num_rounds=12',
+    '--min_separation=5',
+    '--target_epsilon=6',
+    '--target_delta=1e-4',
+    f'--run_dir={run_dir}',
   )
   assert result.returncode == 0, result.stderr
   return run_dir, result
@@ -77,7 +77,7 @@ def test_privacy_spent_is_the_target_and_is_never_above_it(banded_run):
   assert 6 * (1 - 1e-9) < epsilon <= 6
   assert report['guarantee']['delta'] == 1e-4
   assert 'Privacy spent in 12 of 12 rounds: (epsilon, delta) = (6.0000, 0.0001)' in (
-      result.stdout
+    result.stdout
   )
   assert 'epsilon=6.0000' in result.stderr  # The progress bar.
 
@@ -105,13 +105,13 @@ def test_learning_happens(banded_run):
 def test_report_program_gives_the_same_report_from_the_directory(banded_run):
   run_dir, _ = banded_run
   result = subprocess.run(
-      [sys.executable, '-m', 'tff_dp_aggregators.accounting.report']
-      + [f'--run_dir={run_dir}', '--format=json'],
-      cwd=ROOT,
-      env=_ENVIRONMENT,
-      capture_output=True,
-      text=True,
-      timeout=120,
+    [sys.executable, '-m', 'tff_dp_aggregators.accounting.report']
+    + [f'--run_dir={run_dir}', '--format=json'],
+    cwd=ROOT,
+    env=_ENVIRONMENT,
+    capture_output=True,
+    text=True,
+    timeout=120,
   )
   assert result.returncode == 0, result.stderr
   assert result.stdout == (run_dir / 'report.json').read_text()
@@ -133,18 +133,18 @@ def test_no_file_but_the_configuration_holds_the_seed_or_the_key(tmp_path):
 def _key_words(seed):
   """The key that a seed gives, computed in another process: it needs TensorFlow."""
   code = (
-      'import tensorflow as tf\n'
-      'from tff_dp_aggregators import noise\n'
-      f'rows = noise.GaussianRows(tf.TensorSpec([]), seed={seed})\n'
-      'print(*rows.new_key().numpy())\n'
+    'import tensorflow as tf\n'
+    'from tff_dp_aggregators import noise\n'
+    f'rows = noise.GaussianRows(tf.TensorSpec([]), seed={seed})\n'
+    'print(*rows.new_key().numpy())\n'
   )
   result = subprocess.run(
-      [sys.executable, '-c', code],
-      cwd=ROOT,
-      env=_ENVIRONMENT,
-      capture_output=True,
-      text=True,
-      check=True,
+    [sys.executable, '-c', code],
+    cwd=ROOT,
+    env=_ENVIRONMENT,
+    capture_output=True,
+    text=True,
+    check=True,
   )
   return [int(word) for word in result.stdout.split()]
 
@@ -155,7 +155,7 @@ def test_same_seed_gives_the_same_metrics_to_the_last_digit(mechanism, tmp_path)
   for name in ('first', 'second'):
     run_dir = tmp_path / name
     result = _simulate(
-        f'--mechanism={mechanism}', '--num_rounds=3', f'--run_dir={run_dir}'
+      f'--mechanism={mechanism}', '--num_rounds=3', f'--run_dir={run_dir}'
     )
     assert result.returncode == 0, result.stderr
     assert set(os.listdir(run_dir)) == FILES
@@ -166,25 +166,25 @@ def test_same_seed_gives_the_same_metrics_to_the_last_digit(mechanism, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ('arguments', 'message'),
-    [
-        (
-            ['--noise_multiplier=1', '--target_epsilon=2'],
-            'exactly one of --noise_multiplier and --target_epsilon',
-        ),
-        (['--num_clients=250'], 'num_clients of at least 300'),
-        (['--num_clients=250'], 'clients_per_round of at most 25'),
-        (['--num_clients=5000'], 'num_clients must be at most 1438'),
-        (['--target_epsilon=-1'], 'target_epsilon must be positive'),
-        (['--target_delta=1'], 'target_delta must be between 0 and 1'),
-        (['--noise_multiplier=-1'], 'noise_multiplier must be finite'),
-        (['--clip_norm=0'], 'clip_norm must be positive'),
-        (['--batch_size=0'], 'batch_size must be at least 1'),
-        (['--mechanism=tree', '--num_bands=3'], 'num_bands=3 is for banded'),
-        (['--mechanism=none', '--target_epsilon=1'], 'does not go with'),
-        (['--server_momentum=1'], 'server_momentum must be in [0, 1)'),
-        (['digits'], "unexpected arguments ['digits']"),
-    ],
+  ('arguments', 'message'),
+  [
+    (
+      ['--noise_multiplier=1', '--target_epsilon=2'],
+      'exactly one of --noise_multiplier and --target_epsilon',
+    ),
+    (['--num_clients=250'], 'num_clients of at least 300'),
+    (['--num_clients=250'], 'clients_per_round of at most 25'),
+    (['--num_clients=5000'], 'num_clients must be at most 1438'),
+    (['--target_epsilon=-1'], 'target_epsilon must be positive'),
+    (['--target_delta=1'], 'target_delta must be between 0 and 1'),
+    (['--noise_multiplier=-1'], 'noise_multiplier must be finite'),
+    (['--clip_norm=0'], 'clip_norm must be positive'),
+    (['--batch_size=0'], 'batch_size must be at least 1'),
+    (['--mechanism=tree', '--num_bands=3'], 'num_bands=3 is for banded'),
+    (['--mechanism=none', '--target_epsilon=1'], 'does not go with'),
+    (['--server_momentum=1'], 'server_momentum must be in [0, 1)'),
+    (['digits'], "unexpected arguments ['digits']"),
+  ],
 )
 def test_wrong_flags_are_refused_before_anything_starts(arguments, message, tmp_path):
   run_dir = tmp_path / 'run'
@@ -216,13 +216,13 @@ def test_flagfile_works_and_help_lists_the_flags(tmp_path):
 def _start(run_dir, **kwargs):
   """Starts a long run and waits until three rounds are done."""
   process = subprocess.Popen(
-      _command(f'--run_dir={run_dir}', '--num_rounds=1000'),
-      cwd=ROOT,
-      env=_ENVIRONMENT,
-      text=True,
-      stderr=subprocess.PIPE,
-      start_new_session=True,
-      **kwargs,
+    _command(f'--run_dir={run_dir}', '--num_rounds=1000'),
+    cwd=ROOT,
+    env=_ENVIRONMENT,
+    text=True,
+    stderr=subprocess.PIPE,
+    start_new_session=True,
+    **kwargs,
   )
   metrics = run_dir / 'metrics.csv'
   deadline = time.monotonic() + 120
@@ -271,12 +271,12 @@ def test_sigterm_leaves_no_process_and_the_ledger(tmp_path):
 def test_reader_that_closes_the_pipe_costs_nothing_of_the_run(tmp_path):
   run_dir = tmp_path / 'run'
   process = subprocess.Popen(
-      _command(f'--run_dir={run_dir}', '--num_rounds=3'),
-      cwd=ROOT,
-      env=_ENVIRONMENT,
-      text=True,
-      stdout=subprocess.PIPE,
-      stderr=subprocess.PIPE,
+    _command(f'--run_dir={run_dir}', '--num_rounds=3'),
+    cwd=ROOT,
+    env=_ENVIRONMENT,
+    text=True,
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
   )
   process.stdout.readline()
   process.stdout.close()

@@ -42,15 +42,15 @@ def _start(what, tmp_path):
   """The program, after its first computation, and its workers."""
   with open(tmp_path / 'stderr', 'wb') as stderr:
     program = subprocess.Popen(
-        [sys.executable, '-c', _PROGRAM, what],
-        env={
-            **os.environ,
-            'PYTHONPATH': os.pathsep.join(sys.path),
-            'TF_CPP_MIN_LOG_LEVEL': '3',
-        },
-        stdout=subprocess.PIPE,
-        stderr=stderr,
-        start_new_session=True,
+      [sys.executable, '-c', _PROGRAM, what],
+      env={
+        **os.environ,
+        'PYTHONPATH': os.pathsep.join(sys.path),
+        'TF_CPP_MIN_LOG_LEVEL': '3',
+      },
+      stdout=subprocess.PIPE,
+      stderr=stderr,
+      start_new_session=True,
     )
   started = time.monotonic()
   line = program.stdout.readline()
@@ -68,9 +68,9 @@ def _finish(program, children):
     assert not alive
     return rest.decode(), program.returncode
   finally:
-    for process in [*children, psutil.Process(program.pid)] if (
-        program.poll() is None
-    ) else children:
+    for process in (
+      [*children, psutil.Process(program.pid)] if (program.poll() is None) else children
+    ):
       if process.is_running():
         process.kill()
 
@@ -94,18 +94,18 @@ def test_a_program_that_ends_by_itself_leaves_nothing(what, code, rest, tmp_path
 
 
 @pytest.mark.parametrize(
-    'what, number, to_group, code',
-    [
-        ('sleep', signal.SIGTERM, False, 128 + signal.SIGTERM),
-        ('compute', signal.SIGTERM, False, 128 + signal.SIGTERM),
-        # Python ends by the signal itself after a KeyboardInterrupt.
-        ('compute', signal.SIGINT, False, -signal.SIGINT),
-        ('compute', signal.SIGINT, True, -signal.SIGINT),
-    ],
-    ids=['terminated_idle', 'terminated_busy', 'interrupted', 'ctrl_c_in_a_terminal'],
+  'what, number, to_group, code',
+  [
+    ('sleep', signal.SIGTERM, False, 128 + signal.SIGTERM),
+    ('compute', signal.SIGTERM, False, 128 + signal.SIGTERM),
+    # Python ends by the signal itself after a KeyboardInterrupt.
+    ('compute', signal.SIGINT, False, -signal.SIGINT),
+    ('compute', signal.SIGINT, True, -signal.SIGINT),
+  ],
+  ids=['terminated_idle', 'terminated_busy', 'interrupted', 'ctrl_c_in_a_terminal'],
 )
 def test_a_program_that_is_stopped_leaves_nothing(
-    what, number, to_group, code, tmp_path
+  what, number, to_group, code, tmp_path
 ):
   program = _start(what, tmp_path)
   children = _children(program)

@@ -21,7 +21,9 @@ from tff_dp_aggregators.learning import sampling
 
 # Rounds, min_separation, max_participations, clients per round.
 _GRID = list(
-    itertools.product((1, 2, 3, 7, 16, 30), (1, 2, 3, 5, 8), (None, 1, 2, 3, 6), (1, 2, 5))
+  itertools.product(
+    (1, 2, 3, 7, 16, 30), (1, 2, 3, 5, 8), (None, 1, 2, 3, 6), (1, 2, 5)
+  )
 )
 
 
@@ -55,27 +57,29 @@ def test_cohorts_keep_the_limits_down_to_the_smallest_population(extra):
     smallest = _smallest_population(participation, clients_per_round)
     for seed in range(3):
       cohorts = sampling.sample_cohorts(
-          smallest + extra, clients_per_round, participation, seed
+        smallest + extra, clients_per_round, participation, seed
       )
       _assert_within_limits(cohorts, smallest + extra, clients_per_round, participation)
 
 
 @pytest.mark.parametrize(
-    'num_clients, clients_per_round, num_rounds, separation, most',
-    [
-        (50, 5, 100, 10, None),  # Exactly clients_per_round * min_separation.
-        (50, 5, 100, 10, 10),  # And every client exactly as often as it may.
-        (100, 10, 40, 7, 4),  # Every client four times, with room between.
-        (314 * 2, 2, 2000, 314, None),
-        (667, 2, 2000, 314, 6),  # 2000 * 2 / 6 = 666.7.
-    ],
+  'num_clients, clients_per_round, num_rounds, separation, most',
+  [
+    (50, 5, 100, 10, None),  # Exactly clients_per_round * min_separation.
+    (50, 5, 100, 10, 10),  # And every client exactly as often as it may.
+    (100, 10, 40, 7, 4),  # Every client four times, with room between.
+    (314 * 2, 2, 2000, 314, None),
+    (667, 2, 2000, 314, 6),  # 2000 * 2 / 6 = 666.7.
+  ],
 )
 def test_tight_populations_fill_every_round(
-    num_clients, clients_per_round, num_rounds, separation, most
+  num_clients, clients_per_round, num_rounds, separation, most
 ):
   participation = strategies.Participation(num_rounds, separation, most)
   for seed in range(5):
-    cohorts = sampling.sample_cohorts(num_clients, clients_per_round, participation, seed)
+    cohorts = sampling.sample_cohorts(
+      num_clients, clients_per_round, participation, seed
+    )
     _assert_within_limits(cohorts, num_clients, clients_per_round, participation)
 
 
@@ -89,15 +93,19 @@ def test_rejected_is_exactly_what_no_schedule_can_fill():
       if (this_round, state) in dead_ends:
         return False
       allowed = [
-          client for client, (back, left) in enumerate(state)
-          if back <= this_round and left
+        client
+        for client, (back, left) in enumerate(state)
+        if back <= this_round and left
       ]
       for cohort in itertools.combinations(allowed, clients_per_round):
-        after = tuple(sorted(
+        after = tuple(
+          sorted(
             (this_round + participation.min_separation, left - 1)
-            if client in cohort else (back, left)
+            if client in cohort
+            else (back, left)
             for client, (back, left) in enumerate(state)
-        ))
+          )
+        )
         if search(this_round + 1, after):
           return True
       dead_ends.add((this_round, state))
@@ -108,7 +116,7 @@ def test_rejected_is_exactly_what_no_schedule_can_fill():
 
   accepted = {True: 0, False: 0}
   for num_rounds, separation, most, clients_per_round, num_clients in itertools.product(
-      (1, 2, 4, 5, 6), (1, 2, 3), (None, 1, 2, 3), (1, 2), range(1, 8)
+    (1, 2, 4, 5, 6), (1, 2, 3), (None, 1, 2, 3), (1, 2), range(1, 8)
   ):
     participation = strategies.Participation(num_rounds, separation, most)
     try:
@@ -117,7 +125,9 @@ def test_rejected_is_exactly_what_no_schedule_can_fill():
     except sampling.PopulationTooSmallError:
       accepts = False
     assert accepts == fillable(num_clients, clients_per_round, participation), (
-        num_clients, clients_per_round, participation
+      num_clients,
+      clients_per_round,
+      participation,
     )
     accepted[accepts] += 1
   assert min(accepted.values()) > 100  # Both answers were put to the test.
@@ -136,22 +146,22 @@ def test_every_suggestion_of_the_error_fits():
       message = str(error.value)
       suggestions = message[:-1].split('What would fit: ')[1].split(', or ')
       for suggestion in suggestions:
-        changed = dict(
-            num_clients=num_clients,
-            clients_per_round=clients_per_round,
-            min_separation=separation,
-            # As the object has it, with None replaced by what fitted.
-            max_participations=participation.max_participations,
-        )
+        changed = {
+          'num_clients': num_clients,
+          'clients_per_round': clients_per_round,
+          'min_separation': separation,
+          # As the object has it, with None replaced by what fitted.
+          'max_participations': participation.max_participations,
+        }
         found = re.findall(r'(\w+) of at (?:most|least) (\d+)', suggestion)
         assert found, suggestion
         changed.update({name: int(value) for name, value in found})
         sampling.check_population(
-            changed['num_clients'],
-            changed['clients_per_round'],
-            strategies.Participation(
-                num_rounds, changed['min_separation'], changed['max_participations']
-            ),
+          changed['num_clients'],
+          changed['clients_per_round'],
+          strategies.Participation(
+            num_rounds, changed['min_separation'], changed['max_participations']
+          ),
         )
         number_of_suggestions += 1
   assert number_of_suggestions > 1000
@@ -182,9 +192,11 @@ def test_clients_take_turns():
 
 
 @pytest.mark.parametrize('name', ['num_clients', 'clients_per_round'])
-@pytest.mark.parametrize('value, error', [(0, ValueError), (-1, ValueError), (1.5, TypeError)])
+@pytest.mark.parametrize(
+  'value, error', [(0, ValueError), (-1, ValueError), (1.5, TypeError)]
+)
 def test_numbers_that_are_no_counts_are_refused(name, value, error):
-  arguments = dict(num_clients=10, clients_per_round=2)
+  arguments = {'num_clients': 10, 'clients_per_round': 2}
   arguments[name] = value
   with pytest.raises(error, match=name):
     sampling.check_population(participation=strategies.Participation(4), **arguments)

@@ -39,19 +39,19 @@ def _square_root(num_bands):
 
 # Name: (from number of rounds to strategy, whether prefix sums are released).
 _KINDS = {
-    'identity': (strategies.Identity, False),
-    'square_root_1_band': (_square_root(1), False),
-    'square_root_2_bands': (_square_root(2), False),
-    'square_root_5_bands': (_square_root(5), False),
-    'square_root_all_bands': (_square_root(None), False),
-    'signed_bands': (_signed, False),
-    'tree_honaker': (strategies.BinaryTree, False),
-    'tree_honaker_cumulative': (strategies.BinaryTree, True),
-    'tree_plain': (lambda n: strategies.BinaryTree(n, honaker=False), False),
-    'tree_plain_cumulative': (
-        lambda n: strategies.BinaryTree(n, honaker=False),
-        True,
-    ),
+  'identity': (strategies.Identity, False),
+  'square_root_1_band': (_square_root(1), False),
+  'square_root_2_bands': (_square_root(2), False),
+  'square_root_5_bands': (_square_root(5), False),
+  'square_root_all_bands': (_square_root(None), False),
+  'signed_bands': (_signed, False),
+  'tree_honaker': (strategies.BinaryTree, False),
+  'tree_honaker_cumulative': (strategies.BinaryTree, True),
+  'tree_plain': (lambda n: strategies.BinaryTree(n, honaker=False), False),
+  'tree_plain_cumulative': (
+    lambda n: strategies.BinaryTree(n, honaker=False),
+    True,
+  ),
 }
 all_kinds = pytest.mark.parametrize('kind', _KINDS)
 
@@ -92,7 +92,7 @@ def _emit(streaming, num_rounds, state=None, next_fn=None):
   for _ in range(num_rounds):
     row, state = next_fn(state)
     emitted.append(
-        np.concatenate([np.ravel(tensor) for tensor in tf.nest.flatten(row)])
+      np.concatenate([np.ravel(tensor) for tensor in tf.nest.flatten(row)])
     )
   return np.array(emitted), state
 
@@ -143,7 +143,7 @@ def test_identity_emits_the_rows_of_z_themselves():
     emitted, after = streaming.next(state)
     expected = rows.row(state.key, index)
     assert [t.numpy().tobytes() for t in emitted] == [
-        t.numpy().tobytes() for t in expected
+      t.numpy().tobytes() for t in expected
     ]
     state = after
 
@@ -165,9 +165,9 @@ def test_every_tensor_of_a_record_gets_the_noise_it_would_get_alone(kind):
 @all_kinds
 def test_scalars_and_empty_tensors_are_served(kind, traced):
   specs = {
-      'scalar': tf.TensorSpec([]),
-      'empty': tf.TensorSpec([0]),
-      'double': tf.TensorSpec([2], tf.float64),
+    'scalar': tf.TensorSpec([]),
+    'empty': tf.TensorSpec([0]),
+    'double': tf.TensorSpec([2], tf.float64),
   }
   streaming, _ = _build(kind, 3, noise.GaussianRows(specs, seed=2))
   step = tf.function(streaming.next) if traced else streaming.next
@@ -175,9 +175,9 @@ def test_scalars_and_empty_tensors_are_served(kind, traced):
   for _ in range(3):
     row, state = step(state)
     assert {name: tensor.dtype for name, tensor in row.items()} == {
-        'scalar': tf.float32,
-        'empty': tf.float32,
-        'double': tf.float64,
+      'scalar': tf.float32,
+      'empty': tf.float32,
+      'double': tf.float64,
     }
     assert row['scalar'].shape == [] and row['empty'].shape == [0]
     assert np.all(np.isfinite(row['double']))
@@ -240,11 +240,11 @@ def test_another_process_continues_bit_by_bit(tmp_path):
   path = tmp_path / 'state.pickle'
   path.write_bytes(pickle.dumps(tf.nest.map_structure(lambda t: t.numpy(), state)))
   output = subprocess.run(
-      [sys.executable, '-c', _CHILD, strategy.to_json(), str(path)],
-      env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
-      stdout=subprocess.PIPE,
-      check=True,
-      timeout=300,
+    [sys.executable, '-c', _CHILD, strategy.to_json(), str(path)],
+    env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
+    stdout=subprocess.PIPE,
+    check=True,
+    timeout=300,
   ).stdout.decode()
   continued, from_the_seed = output.split()
   assert continued == hashlib.sha256(whole[3:].tobytes()).hexdigest()
@@ -254,10 +254,10 @@ def test_another_process_continues_bit_by_bit(tmp_path):
 def test_the_state_holds_as_many_buffers_as_the_strategy_says():
   rows = noise.GaussianRows([tf.TensorSpec([3]), tf.TensorSpec([], tf.float64)], 1)
   for strategy, buffers in [
-      (strategies.Identity(64), 0),
-      (strategies.BandedToeplitz.square_root(64, 10), 9),
-      (strategies.BinaryTree(64), 7),
-      (strategies.BinaryTree(64, honaker=False), 0),
+    (strategies.Identity(64), 0),
+    (strategies.BandedToeplitz.square_root(64, 10), 9),
+    (strategies.BinaryTree(64), 7),
+    (strategies.BinaryTree(64, honaker=False), 0),
   ]:
     assert strategy.noise_buffers == buffers
     state = noise.build(strategy, rows).initialize()

@@ -29,17 +29,17 @@ def _float64(*shape):
 
 
 _RECORDS = {
-    'vector': _float32(50),
-    'scalar': _float32(),
-    'float64': _float64(3, 4),
-    'list': [_float32(3), _float32(2, 2)],
-    'tuple': (_float32(3), _float64(), _float32(1, 1, 5)),
-    'ordered_dict': collections.OrderedDict(b=_float32(4), a=_float32(2)),
-    'nested': {'w': [(_float32(2, 3), _float32(3)), {'x': _float32()}], 'y': _float64(1)},
-    'with_empty_tensor': [_float32(0), _float32(5), _float64(0, 3)],
-    'only_an_empty_tensor': [_float32(0)],
-    'zeros': [tf.zeros([3]), tf.zeros([])],
-    'no_tensors': (),
+  'vector': _float32(50),
+  'scalar': _float32(),
+  'float64': _float64(3, 4),
+  'list': [_float32(3), _float32(2, 2)],
+  'tuple': (_float32(3), _float64(), _float32(1, 1, 5)),
+  'ordered_dict': collections.OrderedDict(b=_float32(4), a=_float32(2)),
+  'nested': {'w': [(_float32(2, 3), _float32(3)), {'x': _float32()}], 'y': _float64(1)},
+  'with_empty_tensor': [_float32(0), _float32(5), _float64(0, 3)],
+  'only_an_empty_tensor': [_float32(0)],
+  'zeros': [tf.zeros([3]), tf.zeros([])],
+  'no_tensors': (),
 }
 all_records = pytest.mark.parametrize('name', _RECORDS)
 
@@ -59,8 +59,10 @@ def _norm(record):
 def _same_bits(one, other):
   tf.nest.assert_same_structure(one, other)
   return all(
-      a.dtype == b.dtype and a.shape == b.shape and a.numpy().tobytes() == b.numpy().tobytes()
-      for a, b in zip(tf.nest.flatten(one), tf.nest.flatten(other))
+    a.dtype == b.dtype
+    and a.shape == b.shape
+    and a.numpy().tobytes() == b.numpy().tobytes()
+    for a, b in zip(tf.nest.flatten(one), tf.nest.flatten(other))
   )
 
 
@@ -78,7 +80,7 @@ def test_the_clipped_norm_is_the_smaller_of_norm_and_bound(name, factor, traced)
   clipped, norm = clip(record, tf.constant(bound))
   tf.nest.assert_same_structure(clipped, record)
   assert [t.dtype for t in tf.nest.flatten(clipped)] == [
-      t.dtype for t in tf.nest.flatten(record)
+    t.dtype for t in tf.nest.flatten(record)
   ]
   np.testing.assert_allclose(float(norm), _norm(record), rtol=1e-12)
   expected = min(_norm(record), float(bound))
@@ -86,7 +88,7 @@ def test_the_clipped_norm_is_the_smaller_of_norm_and_bound(name, factor, traced)
   np.testing.assert_allclose(_norm(clipped), expected, rtol=1e-6)
   if _norm(record):
     np.testing.assert_allclose(
-        _flat(clipped) / expected, _flat(record) / _norm(record), rtol=0, atol=1e-6
+      _flat(clipped) / expected, _flat(record) / _norm(record), rtol=0, atol=1e-6
     )
 
 
@@ -163,9 +165,11 @@ def test_a_mixed_record_is_clipped_over_all_tensors_together():
 @pytest.mark.parametrize('where', [0, 1, 2])
 def test_a_record_with_a_non_finite_entry_counts_as_zero(where, bad, traced):
   values = [np.ones(3, np.float32), np.float64(2.0), np.ones([2, 2], np.float32)]
-  values[where] = np.where(np.arange(values[where].size) == 0, bad, 1.0).reshape(
-      values[where].shape
-  ).astype(values[where].dtype)
+  values[where] = (
+    np.where(np.arange(values[where].size) == 0, bad, 1.0)
+    .reshape(values[where].shape)
+    .astype(values[where].dtype)
+  )
   record = [tf.constant(value) for value in values]
   clip = tf.function(clipping.clip_by_l2_norm) if traced else clipping.clip_by_l2_norm
   clipped, norm = clip(record, 1.0)

@@ -28,14 +28,15 @@ from tff_dp_aggregators.accounting import events
 _ROUNDS = 7
 _PARTICIPATION = strategies.Participation(_ROUNDS, min_separation=3)
 _SPECS = collections.OrderedDict(
-    kernel=tf.TensorSpec([2, 2]), others=(tf.TensorSpec([]), tf.TensorSpec([1], tf.float64))
+  kernel=tf.TensorSpec([2, 2]),
+  others=(tf.TensorSpec([]), tf.TensorSpec([1], tf.float64)),
 )
 _SEED = 918273645
 
 
 def _banded(participation, **kwargs):
   strategy = strategies.BandedToeplitz.square_root(
-      participation.num_rounds, min(3, participation.num_rounds)
+    participation.num_rounds, min(3, participation.num_rounds)
   )
   return queries.BandedMatrixFactorizationQuery(strategy, participation, **kwargs)
 
@@ -50,27 +51,27 @@ def _plain_tree(participation, **kwargs):
 
 
 _QUERIES = {
-    'gaussian': queries.GaussianSumQuery,
-    'banded': _banded,
-    'signed_bands': _matrix,
-    'tree_residual': queries.TreeResidualSumQuery,
-    'tree_residual_plain': _plain_tree,
-    'tree_cumulative': queries.TreeCumulativeSumQuery,
+  'gaussian': queries.GaussianSumQuery,
+  'banded': _banded,
+  'signed_bands': _matrix,
+  'tree_residual': queries.TreeResidualSumQuery,
+  'tree_residual_plain': _plain_tree,
+  'tree_cumulative': queries.TreeCumulativeSumQuery,
 }
 all_queries = pytest.mark.parametrize('kind', _QUERIES)
 both_modes = pytest.mark.parametrize('traced', [False, True])
 
 
 def _build(kind, participation=_PARTICIPATION, **kwargs):
-  defaults = dict(clip_norm=1.0, noise_multiplier=2.0, record_specs=_SPECS)
+  defaults = {'clip_norm': 1.0, 'noise_multiplier': 2.0, 'record_specs': _SPECS}
   return _QUERIES[kind](participation, **{**defaults, **kwargs})
 
 
 def _record(*values):
   """A record with these numbers: four, one and one."""
   return collections.OrderedDict(
-      kernel=tf.constant(np.reshape(values[:4], [2, 2]), tf.float32),
-      others=(tf.constant(values[4], tf.float32), tf.constant(values[5:], tf.float64)),
+    kernel=tf.constant(np.reshape(values[:4], [2, 2]), tf.float32),
+    others=(tf.constant(values[4], tf.float32), tf.constant(values[5:], tf.float64)),
   )
 
 
@@ -140,7 +141,7 @@ def test_result_is_the_sum_plus_the_noise_of_the_same_seed(kind):
     result, state, _ = _one_round(query, state, [record, record])
     times = 2 * (number + 1) if kind == 'tree_cumulative' else 2
     np.testing.assert_allclose(
-        _flat(result), times * _flat(record) + noise[number], rtol=0, atol=1e-5
+      _flat(result), times * _flat(record) + noise[number], rtol=0, atol=1e-5
     )
 
 
@@ -151,11 +152,11 @@ def test_covariance_of_the_released_noise(kind):
   num_samples = 100_000
   clip_norm, noise_multiplier = 0.25, 3.0
   query = _build(
-      kind,
-      clip_norm=clip_norm,
-      noise_multiplier=noise_multiplier,
-      record_specs=[tf.TensorSpec([num_samples])],
-      seed=8,
+    kind,
+    clip_norm=clip_norm,
+    noise_multiplier=noise_multiplier,
+    record_specs=[tf.TensorSpec([num_samples])],
+    seed=8,
   )
   noise, _ = _zero_rounds(query, _ROUNDS)
   matrix = clip_norm * noise_multiplier * _released_matrix(query)
@@ -186,7 +187,7 @@ def test_events_of_the_rounds_compose_to_the_event_of_the_run(kind):
     metrics = query.derive_metrics(state)
     assert int(metrics['rounds']) == number + 1
     assert accountants.gdp_mu(dp_accounting.ComposedDpEvent(each)) == pytest.approx(
-        1 / float(metrics['effective_noise_multiplier']), rel=1e-12
+      1 / float(metrics['effective_noise_multiplier']), rel=1e-12
     )
   run = query.run_event()
   assert isinstance(run, dp_accounting.GaussianDpEvent)
@@ -200,34 +201,34 @@ def test_events_of_the_rounds_compose_to_the_event_of_the_run(kind):
     accountant = dp_accounting.rdp.RdpAccountant(accountants.RDP_ORDERS)
     accountant.compose(dp_accounting.GaussianDpEvent(expected))
     assert accountants.epsilon(event, 1e-6, 'rdp') == pytest.approx(
-        accountant.get_epsilon(1e-6), rel=1e-9
+      accountant.get_epsilon(1e-6), rel=1e-9
     )
 
 
 @pytest.mark.parametrize(
-    'kind, squared_sensitivity',
-    [
-        # Rounds 0, 3 and 6 of seven.
-        ('gaussian', 3),
-        ('tree_residual', 9),
-        ('tree_residual_plain', 9),
-        ('tree_cumulative', 9),
-        # Two whole columns of norm 1, and the first entry of the last.
-        ('banded', 2 + 1 / (1 + 1 / 4 + 9 / 64)),
-        ('signed_bands', 2 * (1.5**2 + 0.5**2 + 0.25**2) + 1.5**2),
-    ],
+  'kind, squared_sensitivity',
+  [
+    # Rounds 0, 3 and 6 of seven.
+    ('gaussian', 3),
+    ('tree_residual', 9),
+    ('tree_residual_plain', 9),
+    ('tree_cumulative', 9),
+    # Two whole columns of norm 1, and the first entry of the last.
+    ('banded', 2 + 1 / (1 + 1 / 4 + 9 / 64)),
+    ('signed_bands', 2 * (1.5**2 + 0.5**2 + 0.25**2) + 1.5**2),
+  ],
 )
 def test_effective_noise_multipliers_worked_out_by_hand(kind, squared_sensitivity):
   # Tree: three leaves, the pairs (0, 1) and (2, 3), and both rounds 0 and 3 in the node
   # of four: 3 + 2 + 2^2.
   query = _build(kind)
   brute = max(
-      np.square(query.strategy.materialize()[:, list(rounds)].sum(axis=1)).sum()
-      for rounds in _PARTICIPATION.patterns()
+    np.square(query.strategy.materialize()[:, list(rounds)].sum(axis=1)).sum()
+    for rounds in _PARTICIPATION.patterns()
   )
   assert squared_sensitivity == pytest.approx(brute, rel=1e-12)
   assert query.effective_noise_multiplier == pytest.approx(
-      2.0 / math.sqrt(squared_sensitivity), rel=1e-12
+    2.0 / math.sqrt(squared_sensitivity), rel=1e-12
   )
 
 
@@ -235,10 +236,10 @@ def test_the_published_gboard_configuration():
   # arXiv:2305.18465: 2000 rounds, 313 rounds between participations, 6 of them; noise
   # multiplier 7; (8.90, 1e-10)-DP by RDP. zeta* is 79.
   query = queries.TreeResidualSumQuery(
-      strategies.Participation.from_rounds_between(2000, 313, 6),
-      clip_norm=0.3,
-      noise_multiplier=7.0,
-      record_specs=tf.TensorSpec([3]),
+    strategies.Participation.from_rounds_between(2000, 313, 6),
+    clip_norm=0.3,
+    noise_multiplier=7.0,
+    record_specs=tf.TensorSpec([3]),
   )
   assert query.effective_noise_multiplier == pytest.approx(7 / math.sqrt(79), rel=1e-12)
   epsilon = accountants.epsilon(query.run_event(), 1e-10, 'rdp')
@@ -280,10 +281,10 @@ def test_metrics_tell_the_noise_and_nothing_of_the_key(kind):
   state = query.initial_global_state()
   metrics = query.derive_metrics(state)
   assert {name: float(value) for name, value in metrics.items()} == {
-      'rounds': 0.0,
-      'clip_norm': 1.0,
-      'noise_multiplier': 2.0,
-      'effective_noise_multiplier': math.inf,
+    'rounds': 0.0,
+    'clip_norm': 1.0,
+    'noise_multiplier': 2.0,
+    'effective_noise_multiplier': math.inf,
   }
   other_key = state.noise._replace(key=state.noise.key + 1)
   for name, value in query.derive_metrics(state._replace(noise=other_key)).items():
@@ -359,14 +360,14 @@ def test_a_normalized_query_divides_sum_and_noise(kind, traced):
 
 
 @pytest.mark.parametrize(
-    'sample, error',
-    [
-        ([tf.zeros([2])], ValueError),  # Fewer tensors.
-        ((tf.zeros([2]), tf.zeros([])), TypeError),  # Another container.
-        ([tf.zeros([3]), tf.zeros([])], ValueError),  # Another shape.
-        ([tf.zeros([1]), tf.zeros([])], ValueError),  # One that would broadcast.
-        ([tf.zeros([2], tf.float64), tf.zeros([])], ValueError),  # Another dtype.
-    ],
+  'sample, error',
+  [
+    ([tf.zeros([2])], ValueError),  # Fewer tensors.
+    ((tf.zeros([2]), tf.zeros([])), TypeError),  # Another container.
+    ([tf.zeros([3]), tf.zeros([])], ValueError),  # Another shape.
+    ([tf.zeros([1]), tf.zeros([])], ValueError),  # One that would broadcast.
+    ([tf.zeros([2], tf.float64), tf.zeros([])], ValueError),  # Another dtype.
+  ],
 )
 @both_modes
 @all_queries
@@ -378,22 +379,22 @@ def test_a_sample_unlike_the_specs_is_refused(kind, traced, sample, error):
 
 
 @pytest.mark.parametrize(
-    'argument, value, message',
-    [
-        ('clip_norm', 0.0, 'clip_norm must be positive and finite; got 0.0'),
-        ('clip_norm', -1.0, 'clip_norm must be positive'),
-        ('clip_norm', math.inf, 'clip_norm must be positive and finite; got inf'),
-        ('clip_norm', math.nan, 'clip_norm must be positive and finite; got nan'),
-        ('clip_norm', 1e39, 'clip_norm must be a normal float32'),  # Infinite there.
-        ('clip_norm', 1e-39, 'clip_norm must be a normal float32'),  # Zero there.
-        ('noise_multiplier', -0.1, 'noise_multiplier must be finite and not negative'),
-        ('noise_multiplier', math.inf, 'noise_multiplier must be finite'),
-        ('noise_multiplier', math.nan, 'noise_multiplier must be finite'),
-        # Noise that float32 does not hold would be zero, or drown the state.
-        ('noise_multiplier', 1e-40, r'clip_norm \* noise_multiplier'),
-        ('noise_multiplier', 1e39, r'clip_norm \* noise_multiplier'),
-        ('record_specs', tf.TensorSpec([None]), 'fully defined shapes'),
-    ],
+  'argument, value, message',
+  [
+    ('clip_norm', 0.0, 'clip_norm must be positive and finite; got 0.0'),
+    ('clip_norm', -1.0, 'clip_norm must be positive'),
+    ('clip_norm', math.inf, 'clip_norm must be positive and finite; got inf'),
+    ('clip_norm', math.nan, 'clip_norm must be positive and finite; got nan'),
+    ('clip_norm', 1e39, 'clip_norm must be a normal float32'),  # Infinite there.
+    ('clip_norm', 1e-39, 'clip_norm must be a normal float32'),  # Zero there.
+    ('noise_multiplier', -0.1, 'noise_multiplier must be finite and not negative'),
+    ('noise_multiplier', math.inf, 'noise_multiplier must be finite'),
+    ('noise_multiplier', math.nan, 'noise_multiplier must be finite'),
+    # Noise that float32 does not hold would be zero, or drown the state.
+    ('noise_multiplier', 1e-40, r'clip_norm \* noise_multiplier'),
+    ('noise_multiplier', 1e39, r'clip_norm \* noise_multiplier'),
+    ('record_specs', tf.TensorSpec([None]), 'fully defined shapes'),
+  ],
 )
 @all_queries
 def test_numbers_out_of_range_are_refused(kind, argument, value, message):
@@ -410,37 +411,37 @@ def test_integer_records_are_refused(kind):
 def test_a_participation_for_other_rounds_is_refused():
   with pytest.raises(ValueError, match='built for 8 rounds'):
     queries.MatrixMechanismQuery(
-        strategies.Identity(8),
-        strategies.Participation(9),
-        clip_norm=1.0,
-        noise_multiplier=1.0,
-        record_specs=tf.TensorSpec([]),
+      strategies.Identity(8),
+      strategies.Participation(9),
+      clip_norm=1.0,
+      noise_multiplier=1.0,
+      record_specs=tf.TensorSpec([]),
     )
 
 
 def test_a_strategy_of_unknown_sensitivity_is_refused():
   with pytest.raises(ValueError, match='exact sensitivity .* use at most 2 bands'):
     _matrix(
-        strategies.Participation(9, min_separation=2),
-        clip_norm=1.0,
-        noise_multiplier=1.0,
-        record_specs=tf.TensorSpec([]),
+      strategies.Participation(9, min_separation=2),
+      clip_norm=1.0,
+      noise_multiplier=1.0,
+      record_specs=tf.TensorSpec([]),
     )
 
 
 def test_a_strategy_that_is_not_banded_is_refused_by_the_banded_query():
   with pytest.raises(TypeError, match='must be a BandedToeplitz, got BinaryTree'):
     queries.BandedMatrixFactorizationQuery(
-        strategies.BinaryTree(8),
-        clip_norm=1.0,
-        noise_multiplier=1.0,
-        record_specs=tf.TensorSpec([]),
+      strategies.BinaryTree(8),
+      clip_norm=1.0,
+      noise_multiplier=1.0,
+      record_specs=tf.TensorSpec([]),
     )
 
 
 def _unlimited(**kwargs):
   return queries.GaussianSumQuery(
-      clip_norm=1.0, noise_multiplier=2.0, record_specs=tf.TensorSpec([3]), **kwargs
+    clip_norm=1.0, noise_multiplier=2.0, record_specs=tf.TensorSpec([3]), **kwargs
   )
 
 
@@ -473,7 +474,7 @@ def test_a_gaussian_sum_without_participation_has_no_event_of_a_whole_run():
 
 def test_before_the_first_round_nothing_was_spent_even_without_noise():
   query = queries.GaussianSumQuery(
-      clip_norm=1.0, noise_multiplier=0.0, record_specs=tf.TensorSpec([3])
+    clip_norm=1.0, noise_multiplier=0.0, record_specs=tf.TensorSpec([3])
   )
   metrics = query.derive_metrics(query.initial_global_state())
   assert float(metrics['effective_noise_multiplier']) == math.inf
@@ -486,5 +487,5 @@ def test_the_cumulative_state_holds_the_sum_without_noise():
   for number in range(1, 4):
     _, state, _ = _one_round(query, state, [record])
     np.testing.assert_allclose(
-        _flat(state.cumulative_sum), number * _flat(record), rtol=1e-6
+      _flat(state.cumulative_sum), number * _flat(record), rtol=1e-6
     )

@@ -36,25 +36,29 @@ def test_covariance_over_rounds_agrees(name, efficient):
   # Seven standard deviations an entry, 3e-12 each; 45 entries, three comparisons and
   # four cases make 2e-9. The difference of the two has twice the variance.
   ours = getattr(queries, name)(
-      strategies.Participation(_ROUNDS),
-      clip_norm=_CLIP_NORM,
-      noise_multiplier=_NOISE_MULTIPLIER,
-      record_specs=tf.TensorSpec([_SAMPLES]),
-      honaker=efficient,
-      seed=31,
+    strategies.Participation(_ROUNDS),
+    clip_norm=_CLIP_NORM,
+    noise_multiplier=_NOISE_MULTIPLIER,
+    record_specs=tf.TensorSpec([_SAMPLES]),
+    honaker=efficient,
+    seed=31,
   )
   theirs = getattr(tfp, name).build_l2_gaussian_query(
-      _CLIP_NORM,
-      _NOISE_MULTIPLIER,
-      tf.TensorSpec([_SAMPLES]),
-      noise_seed=32,
-      use_efficient=efficient,
+    _CLIP_NORM,
+    _NOISE_MULTIPLIER,
+    tf.TensorSpec([_SAMPLES]),
+    noise_seed=32,
+    use_efficient=efficient,
   )
   strategy = strategies.BinaryTree(_ROUNDS, honaker=efficient)
-  matrix = _CLIP_NORM * _NOISE_MULTIPLIER * (
+  matrix = (
+    _CLIP_NORM
+    * _NOISE_MULTIPLIER
+    * (
       strategy.materialize_estimator()
       if name == 'TreeCumulativeSumQuery'
       else strategy.noise_matrix()
+    )
   )
   expected = matrix @ matrix.T
   variances = np.diag(expected)

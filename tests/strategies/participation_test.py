@@ -11,8 +11,8 @@ import itertools
 import numpy as np
 import pytest
 
-from tff_dp_aggregators.strategies import participation as participation_lib
 from tff_dp_aggregators.strategies import Participation
+from tff_dp_aggregators.strategies import participation as participation_lib
 
 
 def subsets_with_separation(num_rounds, min_separation, max_participations):
@@ -21,7 +21,7 @@ def subsets_with_separation(num_rounds, min_separation, max_participations):
   for mask in range(2**num_rounds):
     rounds = tuple(r for r in range(num_rounds) if mask >> r & 1)
     if len(rounds) <= max_participations and all(
-        abs(r - s) >= min_separation for r, s in itertools.combinations(rounds, 2)
+      abs(r - s) >= min_separation for r, s in itertools.combinations(rounds, 2)
     ):
       allowed.add(rounds)
   return allowed
@@ -31,7 +31,7 @@ def subsets_with_separation(num_rounds, min_separation, max_participations):
 @pytest.mark.parametrize('min_separation', [1, 2, 3, 5, 12])
 @pytest.mark.parametrize('max_participations', [1, 2, 3, 20])
 def test_patterns_are_all_subsets_that_the_definition_allows(
-    num_rounds, min_separation, max_participations
+  num_rounds, min_separation, max_participations
 ):
   participation = Participation(num_rounds, min_separation, max_participations)
   patterns = list(participation.patterns())
@@ -64,7 +64,7 @@ def test_earliest_pattern_comes_lexicographically_first_among_the_longest():
      (100, 99, 2), (5, 1000, 1), (2000, 314, 7)],
 )  # fmt: skip
 def test_default_allows_as_many_participations_as_fit(
-    num_rounds, min_separation, fitting
+  num_rounds, min_separation, fitting
 ):
   participation = Participation(num_rounds, min_separation)
   assert participation.max_participations == fitting
@@ -86,9 +86,9 @@ def test_rounds_between_is_one_less_than_the_difference(rounds_between):
   participation = Participation.from_rounds_between(10, rounds_between)
   assert participation.min_separation == rounds_between + 1
   between = [
-      later - earlier - 1
-      for rounds in participation.patterns()
-      for earlier, later in zip(rounds, rounds[1:])
+    later - earlier - 1
+    for rounds in participation.patterns()
+    for earlier, later in zip(rounds, rounds[1:])
   ]
   assert min(between) == rounds_between
 

@@ -19,18 +19,18 @@ from tff_dp_aggregators.strategies import Participation
 from tff_dp_aggregators.strategies import Strategy
 
 STRATEGIES = {
-    'identity': Identity(7),
-    'square_root': BandedToeplitz.square_root(12, 5),
-    'awkward': BandedToeplitz(4, (1 / 3, -5e-324, 1e300)),
-    'honaker': BinaryTree(11),
-    'plain': BinaryTree(8, honaker=False),
-    'one_round': BinaryTree(1),
+  'identity': Identity(7),
+  'square_root': BandedToeplitz.square_root(12, 5),
+  'awkward': BandedToeplitz(4, (1 / 3, -5e-324, 1e300)),
+  'honaker': BinaryTree(11),
+  'plain': BinaryTree(8, honaker=False),
+  'one_round': BinaryTree(1),
 }
 each_strategy = pytest.mark.parametrize(
-    'strategy', STRATEGIES.values(), ids=STRATEGIES.keys()
+  'strategy', STRATEGIES.values(), ids=STRATEGIES.keys()
 )
 each_sane_strategy = pytest.mark.parametrize(
-    'strategy', [s for name, s in STRATEGIES.items() if name != 'awkward'], ids=repr
+  'strategy', [s for name, s in STRATEGIES.items() if name != 'awkward'], ids=repr
 )
 
 
@@ -46,9 +46,9 @@ def test_saving_and_reading_back_is_exact(strategy):
 
 def test_every_public_strategy_is_among_those_saved_here():
   public = {
-      value
-      for value in vars(strategies).values()
-      if isinstance(value, type) and issubclass(value, Strategy) and value != Strategy
+    value
+    for value in vars(strategies).values()
+    if isinstance(value, type) and issubclass(value, Strategy) and value != Strategy
   }
   saved = {type(strategy) for strategy in STRATEGIES.values()}
   assert public <= saved, 'give a new strategy an example above'
@@ -57,26 +57,26 @@ def test_every_public_strategy_is_among_those_saved_here():
 def test_checksums_stay_what_they_were():
   # Ledgers refer to strategies by these; changing one orphans files on disk.
   assert BinaryTree(8).checksum == (
-      'sha256:203be3c86ed2a82757497f0e7dc95768c627435fdf5f26169fddc5efcd5da779'
+    'sha256:203be3c86ed2a82757497f0e7dc95768c627435fdf5f26169fddc5efcd5da779'
   )
   assert Identity(8).checksum == (
-      'sha256:e3c078cb9f1c7f279b9f34084d6151ea887478506b060c2a2bf36da5c2098dce'
+    'sha256:e3c078cb9f1c7f279b9f34084d6151ea887478506b060c2a2bf36da5c2098dce'
   )
   assert BandedToeplitz(8, (1.0, 0.5, 0.25)).checksum == (
-      'sha256:f66e8318bf6211df1e7b56e960267a92e10345d41699677b4e2201d112573b19'
+    'sha256:f66e8318bf6211df1e7b56e960267a92e10345d41699677b4e2201d112573b19'
   )
 
 
 def test_checksums_tell_strategies_apart():
   checksums = {
-      strategy.checksum
-      for strategy in [
-          *STRATEGIES.values(),
-          BinaryTree(11, honaker=False),
-          BinaryTree(12),
-          BandedToeplitz(7, (1.0,)),
-          BandedToeplitz(7, (1.0 + 2**-52,)),
-      ]
+    strategy.checksum
+    for strategy in [
+      *STRATEGIES.values(),
+      BinaryTree(11, honaker=False),
+      BinaryTree(12),
+      BandedToeplitz(7, (1.0,)),
+      BandedToeplitz(7, (1.0 + 2**-52,)),
+    ]
   }
   assert len(checksums) == len(STRATEGIES) + 4
 
@@ -86,7 +86,7 @@ def test_numpy_integers_can_be_saved():
   assert type(strategy.num_rounds) is int
   assert Strategy.from_json(strategy.to_json()) == BinaryTree(8)
   assert BandedToeplitz(np.int32(3), np.ones(2)).checksum == (
-      BandedToeplitz(3, (1, 1)).checksum
+    BandedToeplitz(3, (1, 1)).checksum
   )
 
 
@@ -103,30 +103,30 @@ def altered(strategy, **changes):
 
 
 @pytest.mark.parametrize(
-    'text, message',
-    [
-        (altered(BinaryTree(8), num_rounds=9), 'was altered: it states checksum'),
-        (altered(BinaryTree(8), honaker=False), 'was altered'),
-        (altered(Identity(8), kind='banded_toeplitz'), 'was altered'),
-        (altered(BandedToeplitz(3, (1, 0.5)), coefficients=[1.0, 0.25]), 'was altered'),
-        (altered(BinaryTree(8), checksum=None), 'was altered'),
-        (altered(BinaryTree(8), checksum='sha256:00'), "states checksum 'sha256:00'"),
-        (altered(BinaryTree(8), kind='blt-9'), "unknown strategy kind 'blt-9'; known:"),
-        (altered(BinaryTree(8), kind=['x']), 'unknown strategy kind'),
-        (altered(BinaryTree(8), version=2), 'has version 2; this release reads'),
-        (altered(BinaryTree(8), version=None), 'has version None'),
-        (altered(BinaryTree(8), format='pickle'), 'not a saved strategy: it has no'),
-        (altered(BinaryTree(8), parameters={}), 'binary_tree strategy is incomplete'),
-        (altered(BinaryTree(8), parameters=None), 'incomplete: .parameters'),
-        (altered(BinaryTree(8), num_rounds=8.0), 'num_rounds must be a whole number'),
-        (altered(BinaryTree(8), num_rounds=-8), 'num_rounds must be at least 1'),
-        (altered(BinaryTree(8), parameters={'num_rounds': 8, 'x': 1}), 'incomplete'),
-        (altered(Identity(8), coefficients=[10**400]), 'incomplete'),
-        (altered(Identity(8), coefficients=[float('nan')]), 'must be finite'),
-        ('{"format": ', 'not a saved strategy: Expecting value'),
-        ('[]', 'not a saved strategy'),
-        ('', 'not a saved strategy'),
-    ],
+  'text, message',
+  [
+    (altered(BinaryTree(8), num_rounds=9), 'was altered: it states checksum'),
+    (altered(BinaryTree(8), honaker=False), 'was altered'),
+    (altered(Identity(8), kind='banded_toeplitz'), 'was altered'),
+    (altered(BandedToeplitz(3, (1, 0.5)), coefficients=[1.0, 0.25]), 'was altered'),
+    (altered(BinaryTree(8), checksum=None), 'was altered'),
+    (altered(BinaryTree(8), checksum='sha256:00'), "states checksum 'sha256:00'"),
+    (altered(BinaryTree(8), kind='blt-9'), "unknown strategy kind 'blt-9'; known:"),
+    (altered(BinaryTree(8), kind=['x']), 'unknown strategy kind'),
+    (altered(BinaryTree(8), version=2), 'has version 2; this release reads'),
+    (altered(BinaryTree(8), version=None), 'has version None'),
+    (altered(BinaryTree(8), format='pickle'), 'not a saved strategy: it has no'),
+    (altered(BinaryTree(8), parameters={}), 'binary_tree strategy is incomplete'),
+    (altered(BinaryTree(8), parameters=None), 'incomplete: .parameters'),
+    (altered(BinaryTree(8), num_rounds=8.0), 'num_rounds must be a whole number'),
+    (altered(BinaryTree(8), num_rounds=-8), 'num_rounds must be at least 1'),
+    (altered(BinaryTree(8), parameters={'num_rounds': 8, 'x': 1}), 'incomplete'),
+    (altered(Identity(8), coefficients=[10**400]), 'incomplete'),
+    (altered(Identity(8), coefficients=[float('nan')]), 'must be finite'),
+    ('{"format": ', 'not a saved strategy: Expecting value'),
+    ('[]', 'not a saved strategy'),
+    ('', 'not a saved strategy'),
+  ],
 )
 def test_files_that_were_altered_or_are_others_are_refused(text, message):
   with pytest.raises(ValueError, match=message):
@@ -147,17 +147,15 @@ def test_error_of_any_workload_equals_dense_linear_algebra(strategy):
   workload = np.tril(np.random.default_rng(3).normal(size=(n, n)))
   # Any estimate of the workload goes through the noisy prefix sums.
   estimator = workload @ np.linalg.inv(np.tri(n)) @ strategy.materialize_estimator()
-  np.testing.assert_allclose(
-      estimator @ strategy.materialize(), workload, atol=1e-12
-  )
+  np.testing.assert_allclose(estimator @ strategy.materialize(), workload, atol=1e-12)
   expected = np.square(estimator).sum(axis=1)
   np.testing.assert_allclose(strategy.per_query_error(workload), expected, rtol=1e-9)
   sensitivity = strategy.sensitivity()
   assert strategy.rmse(workload=workload) == pytest.approx(
-      sensitivity * math.sqrt(expected.mean()), rel=1e-9
+    sensitivity * math.sqrt(expected.mean()), rel=1e-9
   )
   assert strategy.max_error(workload=workload) == pytest.approx(
-      sensitivity * math.sqrt(expected.max()), rel=1e-9
+    sensitivity * math.sqrt(expected.max()), rel=1e-9
   )
 
 
@@ -165,15 +163,15 @@ def test_error_of_any_workload_equals_dense_linear_algebra(strategy):
 def test_default_workload_is_the_prefix_sums(strategy):
   prefix_sums = np.tri(strategy.num_rounds)
   np.testing.assert_allclose(
-      strategy.per_query_error(), strategy.per_query_error(prefix_sums), rtol=1e-12
+    strategy.per_query_error(), strategy.per_query_error(prefix_sums), rtol=1e-12
   )
 
 
 @each_sane_strategy
 def test_identity_workload_has_the_variance_of_each_rounds_noise(strategy):
   np.testing.assert_allclose(
-      strategy.per_query_error(np.eye(strategy.num_rounds)),
-      np.square(strategy.noise_matrix()).sum(axis=1),
+    strategy.per_query_error(np.eye(strategy.num_rounds)),
+    np.square(strategy.noise_matrix()).sum(axis=1),
   )
 
 

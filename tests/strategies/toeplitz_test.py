@@ -19,7 +19,7 @@ from tff_dp_aggregators.strategies import Participation
 from tff_dp_aggregators.strategies import toeplitz
 
 ORACLE = json.loads(
-    pathlib.Path(__file__).with_name('matrix_factorization.json').read_text()
+  pathlib.Path(__file__).with_name('matrix_factorization.json').read_text()
 )['results']
 # Unordered signs and sizes: exact only while the columns of a client do not overlap.
 MIXED = (1.0, -0.75, 0.5, 0.0, -2.0)
@@ -62,7 +62,7 @@ def test_square_root_coefficients_convolved_with_themselves_are_ones():
 def test_square_root_coefficients_are_central_binomials():
   expected = [math.comb(2 * i, i) / 4**i for i in range(200)]
   np.testing.assert_allclose(
-      toeplitz.square_root_coefficients(200), expected, rtol=1e-13
+    toeplitz.square_root_coefficients(200), expected, rtol=1e-13
   )
 
 
@@ -85,20 +85,20 @@ def test_sensitivity_by_round_equals_brute_force_on_every_pattern(num_rounds):
         expected = brute_force_by_round(matrix, patterns)
         profile = strategy.sensitivity_squared_by_round(participation)
         np.testing.assert_allclose(
-            profile, expected, rtol=1e-13, err_msg=f'{participation}, {num_bands}'
+          profile, expected, rtol=1e-13, err_msg=f'{participation}, {num_bands}'
         )
 
 
 @pytest.mark.parametrize('num_rounds', [5, 9, 12])
 @pytest.mark.parametrize(
-    'coefficients',
-    [
-        MIXED,
-        (0.5, 1.0, 3.0),
-        (1.0, -1.0),
-        (1.0, 0.0, 0.0, 1.0),
-        (2.0, -1.0, -1.0, -1.0),
-    ],
+  'coefficients',
+  [
+    MIXED,
+    (0.5, 1.0, 3.0),
+    (1.0, -1.0),
+    (1.0, 0.0, 0.0, 1.0),
+    (2.0, -1.0, -1.0, -1.0),
+  ],
 )
 def test_bands_within_the_separation_are_exact_for_any_signs(num_rounds, coefficients):
   strategy = BandedToeplitz(num_rounds, coefficients)
@@ -107,29 +107,29 @@ def test_bands_within_the_separation_are_exact_for_any_signs(num_rounds, coeffic
     for max_participations in (1, 2, num_rounds):
       schema = num_rounds, min_separation, max_participations
       np.testing.assert_allclose(
-          strategy.sensitivity_squared_by_round(Participation(*schema)),
-          brute_force_by_round(matrix, all_patterns(*schema)),
-          rtol=1e-13,
+        strategy.sensitivity_squared_by_round(Participation(*schema)),
+        brute_force_by_round(matrix, all_patterns(*schema)),
+        rtol=1e-13,
       )
 
 
 @pytest.mark.parametrize(
-    'coefficients',
-    [(1.0,), (1.0, 1.0, 1.0), (3.0, 1.0, 1.0, 0.0), (1.0, 0.5, 0.25, 0.125, 0.0625)],
+  'coefficients',
+  [(1.0,), (1.0, 1.0, 1.0), (3.0, 1.0, 1.0, 0.0), (1.0, 0.5, 0.25, 0.125, 0.0625)],
 )
 def test_overlapping_bands_are_exact_if_non_negative_and_non_increasing(coefficients):
   strategy = BandedToeplitz(11, coefficients)
   matrix = lower_toeplitz(11, coefficients)
   for schema in itertools.product([11], range(1, 12), [1, 2, 3, 11]):
     np.testing.assert_allclose(
-        strategy.sensitivity_squared_by_round(Participation(*schema)),
-        brute_force_by_round(matrix, all_patterns(*schema)),
-        rtol=1e-13,
+      strategy.sensitivity_squared_by_round(Participation(*schema)),
+      brute_force_by_round(matrix, all_patterns(*schema)),
+      rtol=1e-13,
     )
 
 
 @pytest.mark.parametrize(
-    'num_rounds, coefficients', [(7, (1.0, 0.7, 0.7, 0.1)), (7, (1.0, -0.5))]
+  'num_rounds, coefficients', [(7, (1.0, 0.7, 0.7, 0.1)), (7, (1.0, -0.5))]
 )
 def test_sensitivity_covers_contributions_of_either_sign(num_rounds, coefficients):
   # A client may send any vector of norm 1, for instance the opposite one later on.
@@ -142,24 +142,24 @@ def test_sensitivity_covers_contributions_of_either_sign(num_rounds, coefficient
   matrix = lower_toeplitz(num_rounds, coefficients)
   largest = np.sqrt(np.square(matrix @ signs).sum(axis=0).max())
   sensitivity = BandedToeplitz(num_rounds, coefficients).sensitivity(
-      Participation(num_rounds, min_separation)
+    Participation(num_rounds, min_separation)
   )
   assert sensitivity == pytest.approx(largest, rel=1e-14)
 
 
 @pytest.mark.parametrize(
-    'coefficients, min_separation',
-    [
-        (MIXED, 4),
-        (MIXED, 1),
-        ((1.0, -0.5), 1),  # Overlap cancels for equal signs, and adds for opposite.
-        ((0.5, 1.0, 3.0), 2),
-        ((1.0, 0.0, 0.5), 2),
-        ((1.0, 0.5, -1e-300), 2),
-    ],
+  'coefficients, min_separation',
+  [
+    (MIXED, 4),
+    (MIXED, 1),
+    ((1.0, -0.5), 1),  # Overlap cancels for equal signs, and adds for opposite.
+    ((0.5, 1.0, 3.0), 2),
+    ((1.0, 0.0, 0.5), 2),
+    ((1.0, 0.5, -1e-300), 2),
+  ],
 )
 def test_sensitivity_is_refused_where_it_is_not_known_exactly(
-    coefficients, min_separation
+  coefficients, min_separation
 ):
   strategy = BandedToeplitz(10, coefficients)
   with pytest.raises(ValueError, match=f'use at most {min_separation} bands'):
@@ -204,14 +204,14 @@ def test_asymmetric_strategy_is_lower_triangular_and_counts_columns():
   # Rows 1 and 2 have norm 5, columns 0 and 1 as well, column 2 has norm 3.
   strategy = BandedToeplitz(3, (3.0, 4.0))
   np.testing.assert_array_equal(
-      strategy.materialize(), [[3, 0, 0], [4, 3, 0], [0, 4, 3]]
+    strategy.materialize(), [[3, 0, 0], [4, 3, 0], [0, 4, 3]]
   )
   np.testing.assert_array_equal(strategy.sensitivity_squared_by_round(), [9, 25, 25])
 
 
 @pytest.mark.parametrize('num_rounds, num_bands', [(96, 16), (60, 20), (64, 64)])
 def test_separation_of_num_bands_costs_the_root_of_the_participations(
-    num_rounds, num_bands
+  num_rounds, num_bands
 ):
   strategy = BandedToeplitz.square_root(num_rounds, num_bands)
   sensitivity = strategy.sensitivity(Participation(num_rounds, num_bands))
@@ -219,16 +219,16 @@ def test_separation_of_num_bands_costs_the_root_of_the_participations(
 
 
 @pytest.mark.parametrize(
-    'strategy',
-    [
-        Identity(9),
-        BandedToeplitz.square_root(12, 1),
-        BandedToeplitz.square_root(40, 7),
-        BandedToeplitz.square_root(33, 33),
-        BandedToeplitz(20, MIXED[:3]),
-        BandedToeplitz(1, (2.5,)),
-    ],
-    ids=lambda s: f'{s.kind}-{s.num_rounds}-{s.num_bands}',
+  'strategy',
+  [
+    Identity(9),
+    BandedToeplitz.square_root(12, 1),
+    BandedToeplitz.square_root(40, 7),
+    BandedToeplitz.square_root(33, 33),
+    BandedToeplitz(20, MIXED[:3]),
+    BandedToeplitz(1, (2.5,)),
+  ],
+  ids=lambda s: f'{s.kind}-{s.num_rounds}-{s.num_bands}',
 )
 def test_estimator_and_errors_equal_dense_linear_algebra(strategy):
   n = strategy.num_rounds
@@ -236,22 +236,20 @@ def test_estimator_and_errors_equal_dense_linear_algebra(strategy):
   np.testing.assert_array_equal(strategy.materialize(), matrix)
   estimator = np.tri(n) @ np.linalg.inv(matrix)
   np.testing.assert_allclose(strategy.materialize_estimator(), estimator, atol=1e-12)
-  np.testing.assert_allclose(
-      strategy.noise_matrix(), np.linalg.inv(matrix), atol=1e-12
-  )
+  np.testing.assert_allclose(strategy.noise_matrix(), np.linalg.inv(matrix), atol=1e-12)
   error = np.square(estimator).sum(axis=1)
   np.testing.assert_allclose(strategy.per_query_error(), error, rtol=1e-11)
   participation = Participation(n, max(1, strategy.num_bands))
   sensitivity = math.sqrt(
-      brute_force_by_round(
-          matrix, np.eye(n)[:, list(participation.rounds)].sum(axis=1)[:, None]
-      )[-1]
+    brute_force_by_round(
+      matrix, np.eye(n)[:, list(participation.rounds)].sum(axis=1)[:, None]
+    )[-1]
   )
   assert strategy.rmse(participation) == pytest.approx(
-      sensitivity * np.linalg.norm(estimator) / math.sqrt(n), rel=1e-11
+    sensitivity * np.linalg.norm(estimator) / math.sqrt(n), rel=1e-11
   )
   assert strategy.max_error(participation) == pytest.approx(
-      sensitivity * np.linalg.norm(estimator, axis=1).max(), rel=1e-11
+    sensitivity * np.linalg.norm(estimator, axis=1).max(), rel=1e-11
   )
 
 
@@ -291,7 +289,7 @@ def test_closed_form_is_at_most_8_percent_above_the_optimised_bands(result):
 
 
 @pytest.mark.parametrize(
-    'result', [r for r in ORACLE if 'certified_lower_bound_mse' in r], ids=str
+  'result', [r for r in ORACLE if 'certified_lower_bound_mse' in r], ids=str
 )
 def test_no_strategy_beats_the_certified_lower_bound(result):
   n, bands = result['num_rounds'], result['num_bands']
@@ -329,15 +327,15 @@ def test_other_coefficients_are_no_identity():
 
 
 @pytest.mark.parametrize(
-    'coefficients, message',
-    [
-        ((), 'coefficients must be 1 to num_rounds=3 numbers, got 0'),
-        ((1.0,) * 4, 'coefficients must be 1 to num_rounds=3 numbers, got 4'),
-        ((0.0, 1.0), r'coefficients\[0\] must be positive, got 0.0'),
-        ((-1.0,), r'coefficients\[0\] must be positive, got -1.0'),
-        ((1.0, math.nan), 'coefficients must be finite'),
-        ((math.inf,), 'coefficients must be finite'),
-    ],
+  'coefficients, message',
+  [
+    ((), 'coefficients must be 1 to num_rounds=3 numbers, got 0'),
+    ((1.0,) * 4, 'coefficients must be 1 to num_rounds=3 numbers, got 4'),
+    ((0.0, 1.0), r'coefficients\[0\] must be positive, got 0.0'),
+    ((-1.0,), r'coefficients\[0\] must be positive, got -1.0'),
+    ((1.0, math.nan), 'coefficients must be finite'),
+    ((math.inf,), 'coefficients must be finite'),
+  ],
 )
 def test_coefficients_out_of_range_are_refused(coefficients, message):
   with pytest.raises(ValueError, match=message):

@@ -18,7 +18,7 @@ from tff_dp_aggregators.strategies import Participation
 from tff_dp_aggregators.strategies import tree
 
 ORACLE = json.loads(
-    pathlib.Path(__file__).with_name('tree_sensitivity.json').read_text()
+  pathlib.Path(__file__).with_name('tree_sensitivity.json').read_text()
 )
 SEPARATIONS = [1, 2, 3, 4, 5, 7, 11]
 
@@ -54,19 +54,19 @@ def test_sensitivity_equals_brute_force_on_every_pattern(num_rounds):
       schema = num_rounds, min_separation, max_participations
       assert tree.sensitivity_squared(*schema) == expected, schema
       assert BinaryTree(num_rounds).sensitivity(
-          Participation(*schema)
+        Participation(*schema)
       ) == pytest.approx(math.sqrt(expected), rel=1e-15)
 
 
 @pytest.mark.parametrize('num_rounds', [1, 5, 8, 11, 13])
 def test_by_round_profile_equals_brute_force_on_every_prefix(num_rounds):
   for min_separation, max_participations in itertools.product(
-      SEPARATIONS, [1, 2, 3, num_rounds]
+    SEPARATIONS, [1, 2, 3, num_rounds]
   ):
     schema = num_rounds, min_separation, max_participations
     expected = sensitivity_squared_by_definition(num_rounds, all_patterns(*schema))
     profile = BinaryTree(num_rounds).sensitivity_squared_by_round(
-        Participation(*schema)
+      Participation(*schema)
     )
     assert profile.dtype == np.float64
     np.testing.assert_array_equal(profile, expected, err_msg=str(schema))
@@ -81,16 +81,16 @@ def test_sensitivity_covers_contributions_of_either_sign(num_rounds):
 
 
 @pytest.mark.parametrize(
-    'case', ORACLE['cases'], ids=lambda c: '-'.join(str(v) for v in c.values())
+  'case', ORACLE['cases'], ids=lambda c: '-'.join(str(v) for v in c.values())
 )
 def test_sensitivity_equals_the_published_accountant(case):
   assert (
-      tree.sensitivity_squared(
-          case['num_rounds'],
-          min_separation=case['rounds_between'] + 1,
-          max_participations=case['max_participations'],
-      )
-      == case['zeta_star']
+    tree.sensitivity_squared(
+      case['num_rounds'],
+      min_separation=case['rounds_between'] + 1,
+      max_participations=case['max_participations'],
+    )
+    == case['zeta_star']
   )
 
 
@@ -123,10 +123,10 @@ def test_full_participation_in_a_complete_tree_has_a_closed_form(level):
 def test_profile_never_decreases_and_ends_with_the_sensitivity():
   strategy = BinaryTree(300)
   for participation in [
-      None,
-      Participation(300, 10),
-      Participation(300, 37, 3),
-      Participation(300, 1, 4),
+    None,
+    Participation(300, 10),
+    Participation(300, 37, 3),
+    Participation(300, 1, 4),
   ]:
     profile = strategy.sensitivity_squared_by_round(participation)
     assert profile.shape == (300,)
@@ -137,10 +137,10 @@ def test_profile_never_decreases_and_ends_with_the_sensitivity():
 @pytest.mark.parametrize('num_rounds', [37, 64, 100])
 def test_sensitivity_grows_with_participations_and_shrinks_with_separation(num_rounds):
   table = np.array(
-      [
-          [tree.sensitivity_squared(num_rounds, b, k) for k in range(1, 9)]
-          for b in range(1, 20)
-      ]
+    [
+      [tree.sensitivity_squared(num_rounds, b, k) for k in range(1, 9)]
+      for b in range(1, 20)
+    ]
   )
   assert np.all(np.diff(table, axis=1) >= 0)
   assert np.all(np.diff(table, axis=0) <= 0)
@@ -151,9 +151,9 @@ def test_sensitivity_grows_with_participations_and_shrinks_with_separation(num_r
 def test_rows_are_the_complete_dyadic_intervals(num_rounds):
   rows = {tuple(np.flatnonzero(row)) for row in BinaryTree(num_rounds).materialize()}
   expected = {
-      tuple(range(start, start + 2**level))
-      for level in range(7)
-      for start in range(0, num_rounds - 2**level + 1, 2**level)
+    tuple(range(start, start + 2**level))
+    for level in range(7)
+    for start in range(0, num_rounds - 2**level + 1, 2**level)
   }
   assert rows == expected
   assert BinaryTree(num_rounds).num_nodes == len(expected)
@@ -163,10 +163,10 @@ def test_rows_are_the_complete_dyadic_intervals(num_rounds):
 @pytest.mark.parametrize('num_rounds', [1, 2, 3, 31, 32, 33, 1000])
 def test_node_numbers_are_a_bijection_in_order_of_completion(num_rounds):
   nodes = [
-      (last, level)
-      for last in range(num_rounds)
-      for level in range(20)
-      if (last + 1) % 2**level == 0
+    (last, level)
+    for last in range(num_rounds)
+    for level in range(20)
+    if (last + 1) % 2**level == 0
   ]
   numbers = [tree.node_index(last, level) for last, level in nodes]
   assert numbers == list(range(BinaryTree(num_rounds).num_nodes))
@@ -232,7 +232,7 @@ def test_noise_of_a_round_is_what_it_adds_to_the_prefix_sums(honaker):
   strategy = BinaryTree(20, honaker=honaker)
   noise = strategy.noise_matrix()
   np.testing.assert_allclose(
-      np.cumsum(noise, axis=0), strategy.materialize_estimator(), atol=1e-14
+    np.cumsum(noise, axis=0), strategy.materialize_estimator(), atol=1e-14
   )
   np.testing.assert_allclose(noise @ strategy.materialize(), np.eye(20), atol=1e-13)
 
@@ -245,8 +245,8 @@ def test_honaker_needs_a_buffer_a_level_and_plain_none():
 def test_sensitivity_is_the_same_for_both_estimators():
   participation = Participation(100, 7, 5)
   np.testing.assert_array_equal(
-      BinaryTree(100, honaker=True).sensitivity_squared_by_round(participation),
-      BinaryTree(100, honaker=False).sensitivity_squared_by_round(participation),
+    BinaryTree(100, honaker=True).sensitivity_squared_by_round(participation),
+    BinaryTree(100, honaker=False).sensitivity_squared_by_round(participation),
   )
 
 

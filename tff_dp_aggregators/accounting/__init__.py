@@ -14,12 +14,12 @@ from tff_dp_aggregators.accounting import statement
 from tff_dp_aggregators.accounting.mechanism import Mechanism
 
 __all__ = [
-    'Mechanism',
-    'accountants',
-    'calibration',
-    'events',
-    'gaussian',
-    'ledger',
-    'mechanism',
-    'statement',
+  'Mechanism',
+  'accountants',
+  'calibration',
+  'events',
+  'gaussian',
+  'ledger',
+  'mechanism',
+  'statement',
 ]

@@ -17,7 +17,7 @@ as under adding or removing.
 """
 
 import math
-from typing import Callable, Dict, Optional
+from typing import Callable, Optional
 
 import dp_accounting
 
@@ -36,7 +36,7 @@ class _ComposedGaussians(dp_accounting.PrivacyAccountant):
     self._mu_squared = 0.0
 
   def _maybe_compose(
-      self, event: dp_accounting.DpEvent, count: int, do_compose: bool
+    self, event: dp_accounting.DpEvent, count: int, do_compose: bool
   ) -> Optional['dp_accounting.PrivacyAccountant.CompositionErrorDetails']:
     event = events.simplify(event)
     if isinstance(event, dp_accounting.NoOpDpEvent):
@@ -48,7 +48,7 @@ class _ComposedGaussians(dp_accounting.PrivacyAccountant):
       added = inverse * inverse
     else:
       return self.CompositionErrorDetails(
-          invalid_event=event, error_message='Only Gaussian events are supported.'
+        invalid_event=event, error_message='Only Gaussian events are supported.'
       )
     if do_compose:
       self._mu_squared += count * added
@@ -88,7 +88,7 @@ class ZCdpAccountant(_ComposedGaussians):
     return self.mu**2 / 2
 
   def get_epsilon(self, target_delta: float) -> float:
-    """rho + 2 sqrt(rho ln(1 / delta))."""
+    """Rho + 2 sqrt(rho ln(1 / delta))."""
     gaussian.check_delta(target_delta)
     return self.rho + 2 * math.sqrt(self.rho * -math.log(target_delta))
 
@@ -104,30 +104,30 @@ class ZCdpAccountant(_ComposedGaussians):
 
 def _rdp() -> dp_accounting.PrivacyAccountant:
   return dp_accounting.rdp.RdpAccountant(
-      RDP_ORDERS, dp_accounting.NeighboringRelation.REPLACE_SPECIAL
+    RDP_ORDERS, dp_accounting.NeighboringRelation.REPLACE_SPECIAL
   )
 
 
 def _pld() -> dp_accounting.PrivacyAccountant:
   return dp_accounting.pld.PLDAccountant(
-      dp_accounting.NeighboringRelation.REPLACE_SPECIAL
+    dp_accounting.NeighboringRelation.REPLACE_SPECIAL
   )
 
 
-ACCOUNTANTS: Dict[str, Callable[[], dp_accounting.PrivacyAccountant]] = {
-    'exact': GaussianAccountant,
-    'pld': _pld,
-    'rdp': _rdp,
-    'zcdp': ZCdpAccountant,
+ACCOUNTANTS: dict[str, Callable[[], dp_accounting.PrivacyAccountant]] = {
+  'exact': GaussianAccountant,
+  'pld': _pld,
+  'rdp': _rdp,
+  'zcdp': ZCdpAccountant,
 }
 
 
 def _composed(
-    event: dp_accounting.DpEvent, accountant: str
+  event: dp_accounting.DpEvent, accountant: str
 ) -> dp_accounting.PrivacyAccountant:
   if accountant not in ACCOUNTANTS:
     raise ValueError(
-        f'unknown accountant {accountant!r}; known: {sorted(ACCOUNTANTS)}.'
+      f'unknown accountant {accountant!r}; known: {sorted(ACCOUNTANTS)}.'
     )
   made = ACCOUNTANTS[accountant]()
   made.compose(events.simplify(event))
@@ -135,7 +135,7 @@ def _composed(
 
 
 def epsilon(
-    event: dp_accounting.DpEvent, delta: float, accountant: str = 'exact'
+  event: dp_accounting.DpEvent, delta: float, accountant: str = 'exact'
 ) -> float:
   """Epsilon of an event at `delta`.
 
@@ -158,7 +158,7 @@ def epsilon(
 
 
 def delta(
-    event: dp_accounting.DpEvent, epsilon: float, accountant: str = 'exact'
+  event: dp_accounting.DpEvent, epsilon: float, accountant: str = 'exact'
 ) -> float:
   """Delta of an event at `epsilon`; arguments and errors as for `epsilon`."""
   gaussian.check_epsilon(epsilon)

@@ -10,10 +10,10 @@ from tff_dp_aggregators.accounting import gaussian
 
 
 def noise_multiplier_for_target(
-    strategy: strategies.Strategy,
-    participation: Optional[strategies.Participation],
-    target_epsilon: float,
-    target_delta: float,
+  strategy: strategies.Strategy,
+  participation: Optional[strategies.Participation],
+  target_epsilon: float,
+  target_delta: float,
 ) -> float:
   """Smallest noise multiplier whose whole run is (epsilon, delta)-DP, exactly.
 
@@ -40,8 +40,8 @@ def noise_multiplier_for_target(
   if not target_epsilon > 0:
     raise ValueError(f'target_epsilon must be positive; got {target_epsilon}.')
   mu = gaussian.mu_of(
-      gaussian.check_epsilon(target_epsilon, 'target_epsilon'),
-      gaussian.check_delta(target_delta, 'target_delta'),
+    gaussian.check_epsilon(target_epsilon, 'target_epsilon'),
+    gaussian.check_delta(target_delta, 'target_delta'),
   )
   noise_multiplier = strategy.sensitivity(participation) / mu
 

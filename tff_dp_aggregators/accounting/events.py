@@ -14,7 +14,8 @@ This module does not interpret events beyond Gaussians; `accountants` does.
 """
 
 import math
-from typing import Any, Dict, Iterator, Optional, Tuple
+from collections.abc import Iterator
+from typing import Any, Optional
 
 import dp_accounting
 import numpy as np
@@ -26,16 +27,16 @@ def check_noise_multiplier(noise_multiplier: float) -> float:
   """Returns it as a float, or raises ValueError unless finite and >= 0."""
   if not (noise_multiplier >= 0 and math.isfinite(noise_multiplier)):
     raise ValueError(
-        'noise_multiplier must be finite and not negative (0 adds no noise and gives '
-        f'no privacy); got {noise_multiplier}.'
+      'noise_multiplier must be finite and not negative (0 adds no noise and gives '
+      f'no privacy); got {noise_multiplier}.'
     )
   return float(noise_multiplier)
 
 
 def run_event(
-    strategy: strategies.Strategy,
-    participation: Optional[strategies.Participation],
-    noise_multiplier: float,
+  strategy: strategies.Strategy,
+  participation: Optional[strategies.Participation],
+  noise_multiplier: float,
 ) -> dp_accounting.DpEvent:
   """The event of all rounds of a matrix mechanism.
 
@@ -52,8 +53,7 @@ def run_event(
     ValueError: If the sensitivity is not known, or `noise_multiplier` is out of range.
 
   Example:
-    >>> event = run_event(
-    ...     strategies.Identity(8), strategies.Participation(8, 2), 6.0)
+    >>> event = run_event(strategies.Identity(8), strategies.Participation(8, 2), 6.0)
     >>> event.noise_multiplier  # Four participations: 6 / sqrt(4).
     3.0
   """
@@ -65,10 +65,10 @@ def run_event(
 
 
 def round_noise_multipliers(
-    strategy: strategies.Strategy,
-    participation: Optional[strategies.Participation],
-    noise_multiplier: float,
-) -> Tuple[np.ndarray, np.ndarray]:
+  strategy: strategies.Strategy,
+  participation: Optional[strategies.Participation],
+  noise_multiplier: float,
+) -> tuple[np.ndarray, np.ndarray]:
   """Noise multipliers of each round's event, and of all events so far together.
 
   Args:
@@ -136,8 +136,8 @@ def simplify(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
 
 
 def _leaves(
-    event: dp_accounting.DpEvent, count: int
-) -> Iterator[Tuple[dp_accounting.DpEvent, int]]:
+  event: dp_accounting.DpEvent, count: int
+) -> Iterator[tuple[dp_accounting.DpEvent, int]]:
   if isinstance(event, dp_accounting.ComposedDpEvent):
     for sub_event in event.events:
       yield from _leaves(sub_event, count)
@@ -150,7 +150,7 @@ def _leaves(
     yield event, count
 
 
-def to_json(event: dp_accounting.DpEvent) -> Dict[str, Any]:
+def to_json(event: dp_accounting.DpEvent) -> dict[str, Any]:
   """A round's event as JSON-ready values: Gaussian, none, or not private.
 
   Raises:
@@ -164,7 +164,7 @@ def to_json(event: dp_accounting.DpEvent) -> Dict[str, Any]:
   raise ValueError(f'only Gaussian events can be written to a ledger, got {event}.')
 
 
-def from_json(data: Dict[str, Any]) -> dp_accounting.DpEvent:
+def from_json(data: dict[str, Any]) -> dp_accounting.DpEvent:
   """Reads what `to_json` wrote.
 
   Raises:

@@ -27,7 +27,7 @@ def write_new(path: str, text: str) -> None:
     os.link(temporary, path)  # Unlike a rename, fails if path exists.
   except FileExistsError as e:
     raise FileExistsError(
-        f'{path} exists and is not overwritten; name another file or remove it.'
+      f'{path} exists and is not overwritten; name another file or remove it.'
     ) from e
   finally:
     os.unlink(temporary)

@@ -10,7 +10,7 @@ import dataclasses
 import datetime
 import json
 import os
-from typing import Any, Dict, List, Optional
+from typing import Any, Optional
 
 import dp_accounting
 
@@ -43,7 +43,7 @@ class LedgerEntry:
   clip_norm: Optional[float]
   noise_multiplier: float
   strategy_checksum: Optional[str]
-  event: Dict[str, Any]
+  event: dict[str, Any]
   effective_noise_multiplier: Optional[float]
   epsilon: Optional[float]
   delta: float
@@ -63,9 +63,13 @@ class LedgerWriter:
     >>> path = os.path.join(tempfile.mkdtemp(), 'ledger.jsonl')
     >>> with LedgerWriter(path, delta=1e-6) as writer:
     ...   entry = writer.append(
-    ...       event=dp_accounting.GaussianDpEvent(1.0), cohort_requested=10,
-    ...       cohort_reported=9, clip_norm=0.5, noise_multiplier=1.0,
-    ...       strategy_checksum='sha256:...')
+    ...     event=dp_accounting.GaussianDpEvent(1.0),
+    ...     cohort_requested=10,
+    ...     cohort_reported=9,
+    ...     clip_norm=0.5,
+    ...     noise_multiplier=1.0,
+    ...     strategy_checksum='sha256:...',
+    ...   )
     >>> round(entry.epsilon, 3), len(read(path))
     (4.887, 1)
   """
@@ -82,19 +86,19 @@ class LedgerWriter:
       ValueError: If `delta` is not between 0 and 1.
     """
     self._delta = gaussian.check_delta(delta)
-    self._file = open(path, 'x', encoding='utf-8')  # noqa: SIM115 (closed by close)
+    self._file = open(path, 'x', encoding='utf-8')
     self._round = 0
     self._accountant = accountants.GaussianAccountant()
 
   def append(
-      self,
-      *,
-      event: dp_accounting.DpEvent,
-      cohort_requested: int,
-      cohort_reported: int,
-      clip_norm: Optional[float],
-      noise_multiplier: float,
-      strategy_checksum: Optional[str],
+    self,
+    *,
+    event: dp_accounting.DpEvent,
+    cohort_requested: int,
+    cohort_reported: int,
+    clip_norm: Optional[float],
+    noise_multiplier: float,
+    strategy_checksum: Optional[str],
   ) -> LedgerEntry:
     """Writes the next round's entry and waits until it is on disk.
 
@@ -112,17 +116,17 @@ class LedgerWriter:
     self._accountant.compose(events.simplify(event))
     mu = self._accountant.mu
     entry = LedgerEntry(
-        round=self._round,
-        cohort_requested=cohort_requested,
-        cohort_reported=cohort_reported,
-        clip_norm=clip_norm,
-        noise_multiplier=noise_multiplier,
-        strategy_checksum=strategy_checksum,
-        event=events.to_json(event),
-        effective_noise_multiplier=_finite(1 / mu if mu else float('inf')),
-        epsilon=_finite(self._accountant.get_epsilon(self._delta)),
-        delta=self._delta,
-        time=datetime.datetime.now(datetime.timezone.utc).isoformat(),
+      round=self._round,
+      cohort_requested=cohort_requested,
+      cohort_reported=cohort_reported,
+      clip_norm=clip_norm,
+      noise_multiplier=noise_multiplier,
+      strategy_checksum=strategy_checksum,
+      event=events.to_json(event),
+      effective_noise_multiplier=_finite(1 / mu if mu else float('inf')),
+      epsilon=_finite(self._accountant.get_epsilon(self._delta)),
+      delta=self._delta,
+      time=datetime.datetime.now(datetime.timezone.utc).isoformat(),
     )
     line = json.dumps(dataclasses.asdict(entry), allow_nan=False)
     self._file.write(line + '\n')
@@ -142,14 +146,14 @@ class LedgerWriter:
     self.close()
 
 
-def read(path: str) -> List[LedgerEntry]:
+def read(path: str) -> list[LedgerEntry]:
   """Reads a ledger and checks that its rounds are complete and in order.
 
   Raises:
     ValueError: If a line is not an entry, or is not of the next round; the message
       names the line.
   """
-  entries: List[LedgerEntry] = []
+  entries: list[LedgerEntry] = []
   with open(path, encoding='utf-8') as file:
     for number, line in enumerate(file, start=1):
       try:
@@ -159,17 +163,16 @@ def read(path: str) -> List[LedgerEntry]:
         raise ValueError(f'{path}, line {number}: not a ledger entry: {e}') from e
       if entry.round != len(entries):
         raise ValueError(
-            f'{path}, line {number}: expected round {len(entries)}, found '
-            f'{entry.round}.'
+          f'{path}, line {number}: expected round {len(entries)}, found {entry.round}.'
         )
       entries.append(entry)
   return entries
 
 
-def total_event(entries: List[LedgerEntry]) -> dp_accounting.DpEvent:
+def total_event(entries: list[LedgerEntry]) -> dp_accounting.DpEvent:
   """What a ledger's rounds spent together, as one event."""
   return events.simplify(
-      dp_accounting.ComposedDpEvent([entry.dp_event for entry in entries])
+    dp_accounting.ComposedDpEvent([entry.dp_event for entry in entries])
   )
 
 

@@ -6,7 +6,7 @@ one, a report explains one.
 """
 
 import dataclasses
-from typing import Any, Dict, Optional
+from typing import Any, Optional
 
 import dp_accounting
 
@@ -50,12 +50,12 @@ class Mechanism:
 
   @classmethod
   def for_target(
-      cls,
-      name: str,
-      participation: strategies.Participation,
-      target_epsilon: float,
-      target_delta: float,
-      num_bands: Optional[int] = None,
+    cls,
+    name: str,
+    participation: strategies.Participation,
+    target_epsilon: float,
+    target_delta: float,
+    num_bands: Optional[int] = None,
   ) -> 'Mechanism':
     """The mechanism with the least noise that keeps a privacy target.
 
@@ -71,7 +71,7 @@ class Mechanism:
     """
     strategy = strategy_for(name, participation, num_bands)
     noise_multiplier = calibration.noise_multiplier_for_target(
-        strategy, participation, target_epsilon, target_delta
+      strategy, participation, target_epsilon, target_delta
     )
     return cls(name, participation, noise_multiplier, num_bands)
 
@@ -93,24 +93,22 @@ class Mechanism:
   @property
   def event(self) -> dp_accounting.DpEvent:
     """The event of all rounds together."""
-    return events.run_event(
-        self.strategy, self.participation, self.noise_multiplier
-    )
+    return events.run_event(self.strategy, self.participation, self.noise_multiplier)
 
-  def to_json(self) -> Dict[str, Any]:
+  def to_json(self) -> dict[str, Any]:
     """JSON-ready values that `from_json` reads back exactly."""
     return {
-        'name': self.name,
-        'num_rounds': self.participation.num_rounds,
-        'min_separation': self.participation.min_separation,
-        'max_participations': self.participation.max_participations,
-        'num_bands': self.num_bands,
-        'noise_multiplier': self.noise_multiplier,
-        'strategy_checksum': self.strategy.checksum,
+      'name': self.name,
+      'num_rounds': self.participation.num_rounds,
+      'min_separation': self.participation.min_separation,
+      'max_participations': self.participation.max_participations,
+      'num_bands': self.num_bands,
+      'noise_multiplier': self.noise_multiplier,
+      'strategy_checksum': self.strategy.checksum,
     }
 
   @classmethod
-  def from_json(cls, data: Dict[str, Any]) -> 'Mechanism':
+  def from_json(cls, data: dict[str, Any]) -> 'Mechanism':
     """Reads what `to_json` wrote.
 
     Raises:
@@ -119,29 +117,29 @@ class Mechanism:
     """
     try:
       mechanism = cls(
-          data['name'],
-          strategies.Participation(
-              data['num_rounds'], data['min_separation'], data['max_participations']
-          ),
-          data['noise_multiplier'],
-          data['num_bands'],
+        data['name'],
+        strategies.Participation(
+          data['num_rounds'], data['min_separation'], data['max_participations']
+        ),
+        data['noise_multiplier'],
+        data['num_bands'],
       )
       stored = data['strategy_checksum']
     except KeyError as e:
       raise ValueError(f'the stored mechanism lacks {e}.') from e
     if mechanism.strategy.checksum != stored:
       raise ValueError(
-          f'the stored mechanism used the strategy {stored}, but these parameters '
-          f'give {mechanism.strategy.checksum}: they were altered, or written by '
-          'another release.'
+        f'the stored mechanism used the strategy {stored}, but these parameters '
+        f'give {mechanism.strategy.checksum}: they were altered, or written by '
+        'another release.'
       )
     return mechanism
 
 
 def strategy_for(
-    name: str,
-    participation: strategies.Participation,
-    num_bands: Optional[int] = None,
+  name: str,
+  participation: strategies.Participation,
+  num_bands: Optional[int] = None,
 ) -> strategies.Strategy:
   """The strategy of a named mechanism.
 

@@ -11,7 +11,7 @@ import json
 import os
 import shlex
 import sys
-from typing import Any, Dict, List
+from typing import Any
 
 from absl import app
 from absl import flags
@@ -24,48 +24,61 @@ from tff_dp_aggregators.accounting import statement as statement_lib
 
 _FORMATS = ('markdown', 'json')
 _PLAN_FLAGS = (
-    'mechanism',
-    'num_rounds',
-    'min_separation',
-    'rounds_between',
-    'max_participations',
-    'num_bands',
-    'noise_multiplier',
-    'target_epsilon',
-    'target_delta',
+  'mechanism',
+  'num_rounds',
+  'min_separation',
+  'rounds_between',
+  'max_participations',
+  'num_bands',
+  'noise_multiplier',
+  'target_epsilon',
+  'target_delta',
 )
 
 
 def define_flags() -> None:
   """Defines the program's flags; called once, by `run`."""
   flags.DEFINE_string(
-      'run_dir', None, 'Report what the run in this directory spent; no other flag '
-      'but --format and --output goes with it.')
-  flags.DEFINE_enum(
-      'mechanism', None, mechanism_lib.NAMES, 'Mechanism to account for.')
+    'run_dir',
+    None,
+    'Report what the run in this directory spent; no other flag '
+    'but --format and --output goes with it.',
+  )
+  flags.DEFINE_enum('mechanism', None, mechanism_lib.NAMES, 'Mechanism to account for.')
   flags.DEFINE_integer('num_rounds', None, 'Rounds in all.')
   flags.DEFINE_integer(
-      'min_separation', None, 'Smallest difference of two rounds of one client.')
+    'min_separation', None, 'Smallest difference of two rounds of one client.'
+  )
   flags.DEFINE_integer(
-      'rounds_between', None, 'Smallest number of rounds strictly between two rounds '
-      'of one client, as the DP-FTRL literature counts: --min_separation less one.')
+    'rounds_between',
+    None,
+    'Smallest number of rounds strictly between two rounds '
+    'of one client, as the DP-FTRL literature counts: --min_separation less one.',
+  )
   flags.DEFINE_integer(
-      'max_participations', None, 'Most rounds of one client. Default: as many as '
-      'the separation leaves possible.')
+    'max_participations',
+    None,
+    'Most rounds of one client. Default: as many as the separation leaves possible.',
+  )
   flags.DEFINE_integer(
-      'num_bands', None, 'Bands of the banded mechanism. Default: the separation.')
+    'num_bands', None, 'Bands of the banded mechanism. Default: the separation.'
+  )
   flags.DEFINE_float(
-      'noise_multiplier', None, 'Standard deviation of the noise over the clip norm.')
+    'noise_multiplier', None, 'Standard deviation of the noise over the clip norm.'
+  )
   flags.DEFINE_float(
-      'target_epsilon', None, 'Privacy target from which the noise follows, instead '
-      'of --noise_multiplier.')
+    'target_epsilon',
+    None,
+    'Privacy target from which the noise follows, instead of --noise_multiplier.',
+  )
   flags.DEFINE_float('target_delta', None, 'Delta of the guarantee.')
   flags.DEFINE_enum('format', 'markdown', _FORMATS, 'What to print.')
   flags.DEFINE_string(
-      'output', None, 'File to write instead of printing; must not exist.')
+    'output', None, 'File to write instead of printing; must not exist.'
+  )
 
 
-def from_flags() -> Dict[str, Any]:
+def from_flags() -> dict[str, Any]:
   """The statement of a planned mechanism, from flags.
 
   Raises:
@@ -77,37 +90,37 @@ def from_flags() -> Dict[str, Any]:
       raise ValueError(f'--{name} is missing (or give --run_dir).')
   if values.min_separation is not None and values.rounds_between is not None:
     raise ValueError(
-        '--min_separation and --rounds_between say the same; give one of them '
-        '(min_separation = rounds_between + 1).'
+      '--min_separation and --rounds_between say the same; give one of them '
+      '(min_separation = rounds_between + 1).'
     )
   if (values.noise_multiplier is None) == (values.target_epsilon is None):
     raise ValueError('give exactly one of --noise_multiplier and --target_epsilon.')
   if values.rounds_between is not None:
     participation = strategies.Participation.from_rounds_between(
-        values.num_rounds, values.rounds_between, values.max_participations
+      values.num_rounds, values.rounds_between, values.max_participations
     )
   else:
     participation = strategies.Participation(
-        values.num_rounds, values.min_separation or 1, values.max_participations
+      values.num_rounds, values.min_separation or 1, values.max_participations
     )
   if values.target_epsilon is not None:
     mechanism = mechanism_lib.Mechanism.for_target(
-        values.mechanism,
-        participation,
-        values.target_epsilon,
-        values.target_delta,
-        values.num_bands,
+      values.mechanism,
+      participation,
+      values.target_epsilon,
+      values.target_delta,
+      values.num_bands,
     )
   else:
     mechanism = mechanism_lib.Mechanism(
-        values.mechanism, participation, values.noise_multiplier, values.num_bands
+      values.mechanism, participation, values.noise_multiplier, values.num_bands
     )
   return statement_lib.build(
-      mechanism, values.target_delta, command=command_for(mechanism, values.target_delta)
+    mechanism, values.target_delta, command=command_for(mechanism, values.target_delta)
   )
 
 
-def from_run_dir(run_dir: str) -> Dict[str, Any]:
+def from_run_dir(run_dir: str) -> dict[str, Any]:
   """The statement of what a simulation run spent.
 
   Args:
@@ -129,13 +142,13 @@ def from_run_dir(run_dir: str) -> Dict[str, Any]:
   if privacy is None:
     raise ValueError(f'the run in {run_dir} had no privacy mechanism.')
   return statement_lib.build(
-      mechanism_lib.Mechanism.from_json(privacy['mechanism']),
-      privacy['delta'],
-      clip_norm=privacy['clip_norm'],
-      entries=ledger_lib.read(os.path.join(run_dir, 'ledger.jsonl')),
-      enforced_by=privacy['enforced_by'],
-      noise_source=privacy['noise_source'],
-      command=_command(f'--run_dir={run_dir}'),
+    mechanism_lib.Mechanism.from_json(privacy['mechanism']),
+    privacy['delta'],
+    clip_norm=privacy['clip_norm'],
+    entries=ledger_lib.read(os.path.join(run_dir, 'ledger.jsonl')),
+    enforced_by=privacy['enforced_by'],
+    noise_source=privacy['noise_source'],
+    command=_command(f'--run_dir={run_dir}'),
   )
 
 
@@ -143,12 +156,12 @@ def command_for(mechanism: mechanism_lib.Mechanism, delta: float) -> str:
   """The command line of this program for a mechanism."""
   participation = mechanism.participation
   arguments = [
-      f'--mechanism={mechanism.name}',
-      f'--num_rounds={participation.num_rounds}',
-      f'--min_separation={participation.min_separation}',
-      f'--max_participations={participation.max_participations}',
-      f'--noise_multiplier={mechanism.noise_multiplier!r}',
-      f'--target_delta={delta!r}',
+    f'--mechanism={mechanism.name}',
+    f'--num_rounds={participation.num_rounds}',
+    f'--min_separation={participation.min_separation}',
+    f'--max_participations={participation.max_participations}',
+    f'--noise_multiplier={mechanism.noise_multiplier!r}',
+    f'--target_delta={delta!r}',
   ]
   if mechanism.num_bands is not None:
     arguments.append(f'--num_bands={mechanism.num_bands}')
@@ -159,14 +172,14 @@ def _command(*arguments: str) -> str:
   return 'python -m tff_dp_aggregators.accounting.report ' + shlex.join(arguments)
 
 
-def render(statement: Dict[str, Any], output_format: str) -> str:
+def render(statement: dict[str, Any], output_format: str) -> str:
   """A statement as `markdown` or `json` text."""
   if output_format == 'json':
     return json.dumps(statement, indent=2, allow_nan=False) + '\n'
   return statement_lib.to_markdown(statement)
 
 
-def main(argv: List[str]) -> int:
+def main(argv: list[str]) -> int:
   """Prints or writes the report; returns the exit code."""
   values = flags.FLAGS
   try:

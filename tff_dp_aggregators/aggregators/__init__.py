@@ -9,11 +9,11 @@ from tff_dp_aggregators.aggregators.factory import extract_dp_event
 from tff_dp_aggregators.aggregators.nonfinite import ZeroNonfiniteFactory
 
 __all__ = [
-    'DPMeanFactory',
-    'ZeroNonfiniteFactory',
-    'banded',
-    'extract_dp_event',
-    'from_mechanism',
-    'gaussian',
-    'tree',
+  'DPMeanFactory',
+  'ZeroNonfiniteFactory',
+  'banded',
+  'extract_dp_event',
+  'from_mechanism',
+  'gaussian',
+  'tree',
 ]

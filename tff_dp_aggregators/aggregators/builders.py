@@ -9,19 +9,19 @@ from tff_dp_aggregators import queries
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.aggregators import factory
 
-_Factory = tff.aggregators.UnweightedAggregationFactory
-
 
 def gaussian(
-    clip_norm: float,
-    noise_multiplier: float,
-    clients_per_round: float,
-    *,
-    num_rounds: Optional[int] = None,
-    min_separation: int = 1,
-    max_participations: Optional[int] = None,
-    seed: Optional[int] = None,
-    record_aggregation_factory: Optional[_Factory] = None,
+  clip_norm: float,
+  noise_multiplier: float,
+  clients_per_round: float,
+  *,
+  num_rounds: Optional[int] = None,
+  min_separation: int = 1,
+  max_participations: Optional[int] = None,
+  seed: Optional[int] = None,
+  record_aggregation_factory: Optional[
+    tff.aggregators.UnweightedAggregationFactory
+  ] = None,
 ) -> factory.DPMeanFactory:
   """Independent Gaussian noise in every round (DP-FedAvg, arXiv:1710.06963).
 
@@ -45,7 +45,9 @@ def gaussian(
       without `num_rounds`.
 
   Example:
-    >>> aggregator = gaussian(clip_norm=0.5, noise_multiplier=1.0, clients_per_round=100)
+    >>> aggregator = gaussian(
+    ...   clip_norm=0.5, noise_multiplier=1.0, clients_per_round=100
+    ... )
     >>> import numpy as np
     >>> process = aggregator.create(tff.TensorType(np.float32, [10]))
     >>> state = process.initialize()
@@ -53,39 +55,41 @@ def gaussian(
   participation = None
   if num_rounds is not None:
     participation = strategies.Participation(
-        num_rounds, min_separation, max_participations
+      num_rounds, min_separation, max_participations
     )
   elif min_separation != 1 or max_participations is not None:
     raise ValueError(
-        'min_separation and max_participations need num_rounds as well: they limit '
-        'a client within a planned number of rounds.'
+      'min_separation and max_participations need num_rounds as well: they limit '
+      'a client within a planned number of rounds.'
     )
 
   def build_query(record_specs: Any) -> queries.GaussianSumQuery:
     return queries.GaussianSumQuery(
-        participation,
-        clip_norm=clip_norm,
-        noise_multiplier=noise_multiplier,
-        record_specs=record_specs,
-        seed=seed,
+      participation,
+      clip_norm=clip_norm,
+      noise_multiplier=noise_multiplier,
+      record_specs=record_specs,
+      seed=seed,
     )
 
   return factory.DPMeanFactory(
-      build_query, clients_per_round, record_aggregation_factory
+    build_query, clients_per_round, record_aggregation_factory
   )
 
 
 def tree(
-    clip_norm: float,
-    noise_multiplier: float,
-    clients_per_round: float,
-    *,
-    num_rounds: int,
-    min_separation: int = 1,
-    max_participations: Optional[int] = None,
-    honaker: bool = True,
-    seed: Optional[int] = None,
-    record_aggregation_factory: Optional[_Factory] = None,
+  clip_norm: float,
+  noise_multiplier: float,
+  clients_per_round: float,
+  *,
+  num_rounds: int,
+  min_separation: int = 1,
+  max_participations: Optional[int] = None,
+  honaker: bool = True,
+  seed: Optional[int] = None,
+  record_aggregation_factory: Optional[
+    tff.aggregators.UnweightedAggregationFactory
+  ] = None,
 ) -> factory.DPMeanFactory:
   """Tree-aggregation noise (DP-FTRL, arXiv:2103.00039), without restarts.
 
@@ -108,37 +112,45 @@ def tree(
     ValueError: If a number is out of range.
 
   Example:
-    >>> aggregator = tree(clip_norm=0.3, noise_multiplier=7.0, clients_per_round=6500,
-    ...     num_rounds=2000, min_separation=314, max_participations=6)
+    >>> aggregator = tree(
+    ...   clip_norm=0.3,
+    ...   noise_multiplier=7.0,
+    ...   clients_per_round=6500,
+    ...   num_rounds=2000,
+    ...   min_separation=314,
+    ...   max_participations=6,
+    ... )
     >>> round(aggregator.effective_noise_multiplier, 4)
     0.7876
   """
   participation = strategies.Participation(
-      num_rounds, min_separation, max_participations
+    num_rounds, min_separation, max_participations
   )
 
   return _for_strategy(
-      strategies.BinaryTree(num_rounds, honaker),
-      participation,
-      clip_norm=clip_norm,
-      noise_multiplier=noise_multiplier,
-      clients_per_round=clients_per_round,
-      seed=seed,
-      record_aggregation_factory=record_aggregation_factory,
+    strategies.BinaryTree(num_rounds, honaker),
+    participation,
+    clip_norm=clip_norm,
+    noise_multiplier=noise_multiplier,
+    clients_per_round=clients_per_round,
+    seed=seed,
+    record_aggregation_factory=record_aggregation_factory,
   )
 
 
 def banded(
-    clip_norm: float,
-    noise_multiplier: float,
-    clients_per_round: float,
-    *,
-    num_rounds: int,
-    min_separation: int = 1,
-    max_participations: Optional[int] = None,
-    num_bands: Optional[int] = None,
-    seed: Optional[int] = None,
-    record_aggregation_factory: Optional[_Factory] = None,
+  clip_norm: float,
+  noise_multiplier: float,
+  clients_per_round: float,
+  *,
+  num_rounds: int,
+  min_separation: int = 1,
+  max_participations: Optional[int] = None,
+  num_bands: Optional[int] = None,
+  seed: Optional[int] = None,
+  record_aggregation_factory: Optional[
+    tff.aggregators.UnweightedAggregationFactory
+  ] = None,
 ) -> factory.DPMeanFactory:
   """Banded matrix factorization noise (arXiv:2306.08153).
 
@@ -163,32 +175,39 @@ def banded(
     ValueError: If a number is out of range.
 
   Example:
-    >>> aggregator = banded(clip_norm=0.3, noise_multiplier=2.0, clients_per_round=100,
-    ...     num_rounds=100, min_separation=25)
+    >>> aggregator = banded(
+    ...   clip_norm=0.3,
+    ...   noise_multiplier=2.0,
+    ...   clients_per_round=100,
+    ...   num_rounds=100,
+    ...   min_separation=25,
+    ... )
     >>> round(aggregator.effective_noise_multiplier, 4)  # Four participations.
     1.0
   """
   participation = strategies.Participation(
-      num_rounds, min_separation, max_participations
+    num_rounds, min_separation, max_participations
   )
   return _for_strategy(
-      accounting.mechanism.strategy_for('banded', participation, num_bands),
-      participation,
-      clip_norm=clip_norm,
-      noise_multiplier=noise_multiplier,
-      clients_per_round=clients_per_round,
-      seed=seed,
-      record_aggregation_factory=record_aggregation_factory,
+    accounting.mechanism.strategy_for('banded', participation, num_bands),
+    participation,
+    clip_norm=clip_norm,
+    noise_multiplier=noise_multiplier,
+    clients_per_round=clients_per_round,
+    seed=seed,
+    record_aggregation_factory=record_aggregation_factory,
   )
 
 
 def from_mechanism(
-    mechanism: accounting.Mechanism,
-    clip_norm: float,
-    clients_per_round: float,
-    *,
-    seed: Optional[int] = None,
-    record_aggregation_factory: Optional[_Factory] = None,
+  mechanism: accounting.Mechanism,
+  clip_norm: float,
+  clients_per_round: float,
+  *,
+  seed: Optional[int] = None,
+  record_aggregation_factory: Optional[
+    tff.aggregators.UnweightedAggregationFactory
+  ] = None,
 ) -> factory.DPMeanFactory:
   """The factory of a mechanism that accounting planned.
 
@@ -209,43 +228,46 @@ def from_mechanism(
 
   Example:
     >>> mechanism = accounting.Mechanism.for_target(
-    ...     'banded', strategies.Participation(num_rounds=100, min_separation=25),
-    ...     target_epsilon=8.0, target_delta=1e-6)
+    ...   'banded',
+    ...   strategies.Participation(num_rounds=100, min_separation=25),
+    ...   target_epsilon=8.0,
+    ...   target_delta=1e-6,
+    ... )
     >>> aggregator = from_mechanism(mechanism, clip_norm=0.5, clients_per_round=100)
     >>> round(aggregator.noise_multiplier, 3)
     1.291
   """
   return _for_strategy(
-      mechanism.strategy,
-      mechanism.participation,
-      clip_norm=clip_norm,
-      noise_multiplier=mechanism.noise_multiplier,
-      clients_per_round=clients_per_round,
-      seed=seed,
-      record_aggregation_factory=record_aggregation_factory,
+    mechanism.strategy,
+    mechanism.participation,
+    clip_norm=clip_norm,
+    noise_multiplier=mechanism.noise_multiplier,
+    clients_per_round=clients_per_round,
+    seed=seed,
+    record_aggregation_factory=record_aggregation_factory,
   )
 
 
 def _for_strategy(
-    strategy: strategies.Strategy,
-    participation: strategies.Participation,
-    *,
-    clip_norm: float,
-    noise_multiplier: float,
-    clients_per_round: float,
-    seed: Optional[int],
-    record_aggregation_factory: Optional[_Factory],
+  strategy: strategies.Strategy,
+  participation: strategies.Participation,
+  *,
+  clip_norm: float,
+  noise_multiplier: float,
+  clients_per_round: float,
+  seed: Optional[int],
+  record_aggregation_factory: Optional[tff.aggregators.UnweightedAggregationFactory],
 ) -> factory.DPMeanFactory:
   def build_query(record_specs: Any) -> queries.MatrixMechanismQuery:
     return queries.MatrixMechanismQuery(
-        strategy,
-        participation,
-        clip_norm=clip_norm,
-        noise_multiplier=noise_multiplier,
-        record_specs=record_specs,
-        seed=seed,
+      strategy,
+      participation,
+      clip_norm=clip_norm,
+      noise_multiplier=noise_multiplier,
+      record_specs=record_specs,
+      seed=seed,
     )
 
   return factory.DPMeanFactory(
-      build_query, clients_per_round, record_aggregation_factory
+    build_query, clients_per_round, record_aggregation_factory
   )

@@ -1,7 +1,7 @@
 """The factory that turns a query into a TFF aggregation process."""
 
 import math
-from typing import Any, Callable, List, Optional
+from typing import Any, Callable, Optional
 
 import dp_accounting
 import tensorflow as tf
@@ -35,13 +35,13 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
   """
 
   def __init__(
-      self,
-      build_query: Callable[[Any], queries.MatrixMechanismQuery],
-      clients_per_round: float,
-      record_aggregation_factory: Optional[
-          tff.aggregators.UnweightedAggregationFactory
-      ] = None,
-      count_sum_factory: Optional[tff.aggregators.UnweightedAggregationFactory] = None,
+    self,
+    build_query: Callable[[Any], queries.MatrixMechanismQuery],
+    clients_per_round: float,
+    record_aggregation_factory: Optional[
+      tff.aggregators.UnweightedAggregationFactory
+    ] = None,
+    count_sum_factory: Optional[tff.aggregators.UnweightedAggregationFactory] = None,
   ):
     """Initializes the factory.
 
@@ -54,12 +54,12 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
 
     Raises:
       TypeError: If an aggregation factory is not unweighted.
-      ValueError: If `clients_per_round` is not positive and finite, or the query refuses its
-        arguments.
+      ValueError: If `clients_per_round` is not positive and finite, or the query
+        refuses its arguments.
     """
     if not (clients_per_round > 0 and math.isfinite(clients_per_round)):
       raise ValueError(
-          f'clients_per_round must be positive and finite; got {clients_per_round}.'
+        f'clients_per_round must be positive and finite; got {clients_per_round}.'
       )
     if record_aggregation_factory is None:
       record_aggregation_factory = tff.aggregators.SumFactory()
@@ -123,10 +123,10 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     self._check_state_size(query)
     mean = queries.NormalizedQuery(query, denominator=self._clients_per_round)
     return nonfinite.ZeroNonfiniteFactory(
-        tff.aggregators.DifferentiallyPrivateFactory(
-            mean, self._record_aggregation_factory
-        ),
-        self._count_sum_factory,
+      tff.aggregators.DifferentiallyPrivateFactory(
+        mean, self._record_aggregation_factory
+      ),
+      self._count_sum_factory,
     ).create(value_type)
 
   def _check_state_size(self, query: queries.MatrixMechanismQuery) -> None:
@@ -135,17 +135,17 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     if num_bytes > _MAX_STATE_BYTES:
       buffers = query.strategy.noise_buffers
       raise ValueError(
-          f'the noise of this mechanism needs a state of {num_bytes / 1e9:.2f} GB '
-          f'({buffers} buffers of the size of the value), but TFF carries at most '
-          f'{_MAX_STATE_BYTES / 1e9:.2f} GB between rounds. Use fewer bands, the '
-          'tree with honaker=False, or the Gaussian mechanism, which need fewer '
-          'buffers or none.'
+        f'the noise of this mechanism needs a state of {num_bytes / 1e9:.2f} GB '
+        f'({buffers} buffers of the size of the value), but TFF carries at most '
+        f'{_MAX_STATE_BYTES / 1e9:.2f} GB between rounds. Use fewer bands, the '
+        'tree with honaker=False, or the Gaussian mechanism, which need fewer '
+        'buffers or none.'
       )
 
 
 def _record_specs(value_type: Any) -> Any:
   """The tensor specs of a value as a TensorFlow computation will see it."""
-  seen: List[Any] = []
+  seen: list[Any] = []
 
   @tff.tensorflow.computation(value_type)
   def look(value: Any) -> Any:
@@ -183,7 +183,7 @@ def extract_dp_event(state: Any) -> dp_accounting.DpEvent:
   inner = getattr(state, 'inner', None)
   if not hasattr(inner, 'dp_event'):
     raise TypeError(
-        f'expected the state of a DPMeanFactory process, got {type(state).__name__}.'
+      f'expected the state of a DPMeanFactory process, got {type(state).__name__}.'
     )
   event = tff.aggregators.differential_privacy.extract_dp_event_from_state(inner)
   return events.simplify(event)

@@ -38,9 +38,9 @@ class ZeroNonfiniteFactory(tff.aggregators.UnweightedAggregationFactory):
   """
 
   def __init__(
-      self,
-      inner: tff.aggregators.UnweightedAggregationFactory,
-      count_sum_factory: Optional[tff.aggregators.UnweightedAggregationFactory] = None,
+    self,
+    inner: tff.aggregators.UnweightedAggregationFactory,
+    count_sum_factory: Optional[tff.aggregators.UnweightedAggregationFactory] = None,
   ):
     """Initializes the factory.
 
@@ -73,12 +73,12 @@ class ZeroNonfiniteFactory(tff.aggregators.UnweightedAggregationFactory):
     @tff.federated_computation
     def init_fn() -> Any:
       return tff.federated_zip(
-          ZeroNonfiniteState(inner.initialize(), count_sum.initialize())
+        ZeroNonfiniteState(inner.initialize(), count_sum.initialize())
       )
 
     @tff.federated_computation(
-        init_fn.type_signature.result,
-        tff.FederatedType(value_type, tff.CLIENTS),
+      init_fn.type_signature.result,
+      tff.FederatedType(value_type, tff.CLIENTS),
     )
     def next_fn(state: Any, value: Any) -> Any:
       inner_state, count_state = state
@@ -86,9 +86,9 @@ class ZeroNonfiniteFactory(tff.aggregators.UnweightedAggregationFactory):
       output = inner.next(inner_state, value)
       count = count_sum.next(count_state, is_nonfinite)
       return tff.templates.MeasuredProcessOutput(
-          tff.federated_zip(ZeroNonfiniteState(output.state, count.state)),
-          output.result,
-          add_nonfinite_count(output.measurements, count.result),
+        tff.federated_zip(ZeroNonfiniteState(output.state, count.state)),
+        output.result,
+        add_nonfinite_count(output.measurements, count.result),
       )
 
     return tff.templates.AggregationProcess(init_fn, next_fn)
@@ -98,8 +98,8 @@ def check_unweighted(name: str, value: Any) -> None:
   """Raises TypeError unless `value` is an unweighted aggregation factory."""
   if not isinstance(value, tff.aggregators.UnweightedAggregationFactory):
     raise TypeError(
-        f'{name} must be a tff.aggregators.UnweightedAggregationFactory, got '
-        f'{type(value).__name__}.'
+      f'{name} must be a tff.aggregators.UnweightedAggregationFactory, got '
+      f'{type(value).__name__}.'
     )
 
 
@@ -116,7 +116,7 @@ def add_nonfinite_count(measurements: Any, count: Any) -> Any:
   """
 
   @tff.tensorflow.computation(
-      measurements.type_signature.member, count.type_signature.member
+    measurements.type_signature.member, count.type_signature.member
   )
   def merge(measured: Any, counted: Any) -> Any:
     if not isinstance(measured, collections.abc.Mapping):

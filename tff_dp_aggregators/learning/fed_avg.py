@@ -8,8 +8,8 @@ import tensorflow_federated as tff
 from tff_dp_aggregators.aggregators import nonfinite
 
 _ModelFn = Union[
-    Callable[[], tff.learning.models.VariableModel],
-    tff.learning.models.FunctionalModel,
+  Callable[[], tff.learning.models.VariableModel],
+  tff.learning.models.FunctionalModel,
 ]
 
 
@@ -31,32 +31,32 @@ class _CountZeroWeights(tff.aggregators.WeightedAggregationFactory):
       return tf.cast(tf.equal(weight, 0), tf.int32)
 
     @tff.federated_computation(
-        inner.state_type,
-        tff.FederatedType(value_type, tff.CLIENTS),
-        tff.FederatedType(weight_type, tff.CLIENTS),
+      inner.state_type,
+      tff.FederatedType(value_type, tff.CLIENTS),
+      tff.FederatedType(weight_type, tff.CLIENTS),
     )
     def next_fn(state: Any, value: Any, weight: Any) -> Any:
       output = inner.next(state, value)
       count = tff.federated_sum(tff.federated_map(is_zero, weight))
       return tff.templates.MeasuredProcessOutput(
-          output.state,
-          output.result,
-          nonfinite.add_nonfinite_count(output.measurements, count),
+        output.state,
+        output.result,
+        nonfinite.add_nonfinite_count(output.measurements, count),
       )
 
     return tff.templates.AggregationProcess(inner.initialize, next_fn)
 
 
 def build_dp_fed_avg(
-    model_fn: _ModelFn,
-    aggregator: tff.aggregators.UnweightedAggregationFactory,
-    *,
-    client_optimizer_fn: Optional[tff.learning.optimizers.Optimizer] = None,
-    server_optimizer_fn: Optional[tff.learning.optimizers.Optimizer] = None,
-    metrics_aggregator: Any = tff.learning.metrics.sum_then_finalize,
-    loop_implementation: tff.learning.LoopImplementation = (
-        tff.learning.LoopImplementation.DATASET_ITERATOR
-    ),
+  model_fn: _ModelFn,
+  aggregator: tff.aggregators.UnweightedAggregationFactory,
+  *,
+  client_optimizer_fn: Optional[tff.learning.optimizers.Optimizer] = None,
+  server_optimizer_fn: Optional[tff.learning.optimizers.Optimizer] = None,
+  metrics_aggregator: Any = tff.learning.metrics.sum_then_finalize,
+  loop_implementation: tff.learning.LoopImplementation = (
+    tff.learning.LoopImplementation.DATASET_ITERATOR
+  ),
 ) -> tff.learning.templates.LearningProcess:
   """Builds federated averaging whose only look at client updates is `aggregator`.
 
@@ -91,11 +91,11 @@ def build_dp_fed_avg(
     server_optimizer_fn = tff.learning.optimizers.build_sgdm(1.0, momentum=0.9)
   # What build_unweighted_fed_avg calls, which would drop the weights uncounted.
   return tff.learning.algorithms.build_weighted_fed_avg(
-      model_fn,
-      client_optimizer_fn,
-      server_optimizer_fn,
-      client_weighting=tff.learning.ClientWeighting.UNIFORM,
-      model_aggregator=_CountZeroWeights(aggregator),
-      metrics_aggregator=metrics_aggregator,
-      loop_implementation=loop_implementation,
+    model_fn,
+    client_optimizer_fn,
+    server_optimizer_fn,
+    client_weighting=tff.learning.ClientWeighting.UNIFORM,
+    model_aggregator=_CountZeroWeights(aggregator),
+    metrics_aggregator=metrics_aggregator,
+    loop_implementation=loop_implementation,
   )

@@ -14,7 +14,7 @@ class PopulationTooSmallError(ValueError):
 
 
 def check_population(
-    num_clients: int, clients_per_round: int, participation: strategies.Participation
+  num_clients: int, clients_per_round: int, participation: strategies.Participation
 ) -> None:
   """Checks that every round can be filled.
 
@@ -47,24 +47,26 @@ def check_population(
     fits.append(f'clients_per_round of at most {fitting_cohort}')
   looser_limits = []  # One of them may not be enough by itself.
   if clients_per_round * window > num_clients:
-    looser_limits.append(f'min_separation of at most {num_clients // clients_per_round}')
+    looser_limits.append(
+      f'min_separation of at most {num_clients // clients_per_round}'
+    )
   if clients_per_round * num_rounds > num_clients * most:
     times = -(-clients_per_round * num_rounds // num_clients)
     looser_limits.append(f'max_participations of at least {times}')
   if num_clients >= clients_per_round:
     fits.append(' and '.join(looser_limits))
   raise PopulationTooSmallError(
-      f'{num_clients} clients cannot fill {num_rounds} rounds of {clients_per_round} '
-      f'when a client may return only after {participation.min_separation} rounds '
-      f'and at most {most} times in all. What would fit: ' + ', or '.join(fits) + '.'
+    f'{num_clients} clients cannot fill {num_rounds} rounds of {clients_per_round} '
+    f'when a client may return only after {participation.min_separation} rounds '
+    f'and at most {most} times in all. What would fit: ' + ', or '.join(fits) + '.'
   )
 
 
 def sample_cohorts(
-    num_clients: int,
-    clients_per_round: int,
-    participation: strategies.Participation,
-    seed: int,
+  num_clients: int,
+  clients_per_round: int,
+  participation: strategies.Participation,
+  seed: int,
 ) -> np.ndarray:
   """Draws the cohorts of all rounds, within the participation limits.
 
@@ -85,8 +87,9 @@ def sample_cohorts(
 
   Example:
     >>> limits = strategies.Participation(num_rounds=4, min_separation=2)
-    >>> sample_cohorts(num_clients=4, clients_per_round=2, participation=limits,
-    ...                seed=1).shape
+    >>> sample_cohorts(
+    ...   num_clients=4, clients_per_round=2, participation=limits, seed=1
+    ... ).shape
     (4, 2)
   """
   check_population(num_clients, clients_per_round, participation)
@@ -96,14 +99,14 @@ def sample_cohorts(
   cohorts = np.empty((participation.num_rounds, clients_per_round), np.int64)
   for this_round in range(participation.num_rounds):
     allowed = np.flatnonzero(
-        (returns <= this_round) & (times < participation.possible_participations)
+      (returns <= this_round) & (times < participation.possible_participations)
     )
     rng.shuffle(allowed)
     cohort = allowed[np.argsort(times[allowed], kind='stable')][:clients_per_round]
     if len(cohort) < clients_per_round:
       raise PopulationTooSmallError(
-          f'round {this_round} found only {len(cohort)} of {clients_per_round} '
-          'clients; use more clients or fewer of them a round.'
+        f'round {this_round} found only {len(cohort)} of {clients_per_round} '
+        'clients; use more clients or fewer of them a round.'
       )
     times[cohort] += 1
     returns[cohort] = this_round + participation.min_separation

@@ -13,13 +13,13 @@ from tff_dp_aggregators.noise.streaming import StreamingNoise
 from tff_dp_aggregators.noise.tree import TreeNoise
 
 __all__ = [
-    'BandedToeplitzNoise',
-    'GaussianRows',
-    'IndependentNoise',
-    'NoiseState',
-    'StreamingNoise',
-    'TreeNoise',
-    'build',
+  'BandedToeplitzNoise',
+  'GaussianRows',
+  'IndependentNoise',
+  'NoiseState',
+  'StreamingNoise',
+  'TreeNoise',
+  'build',
 ]
 
 

@@ -5,7 +5,7 @@
 ring: round t overwrites slot `t mod (num_bands - 1)`.
 """
 
-from typing import Any, Tuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -18,9 +18,7 @@ from tff_dp_aggregators.noise import streaming
 class BandedToeplitzNoise(streaming.StreamingNoise):
   """Rows of `C^-1 z` for a `BandedToeplitz` strategy."""
 
-  def __init__(
-      self, strategy: strategies.BandedToeplitz, rows: rows_lib.GaussianRows
-  ):
+  def __init__(self, strategy: strategies.BandedToeplitz, rows: rows_lib.GaussianRows):
     """Initializes the noise.
 
     Args:
@@ -31,7 +29,7 @@ class BandedToeplitzNoise(streaming.StreamingNoise):
     self._first = strategy.coefficients[0]
     self._lagged = np.asarray(strategy.coefficients[1:])
 
-  def next(self, state: streaming.NoiseState) -> Tuple[Any, streaming.NoiseState]:
+  def next(self, state: streaming.NoiseState) -> tuple[Any, streaming.NoiseState]:
     """See `StreamingNoise`."""
     fresh = self._rows.row(state.key, state.round)
     if not self._noise_buffers:

@@ -44,13 +44,13 @@ def check_record_specs(record_specs: Any) -> Any:
     dtype, shape = tf.as_dtype(spec.dtype), tf.TensorShape(spec.shape)
     if dtype not in _SUPPORTED_DTYPES:
       raise TypeError(
-          f'records must be float32 or float64 tensors, got {dtype.name}; cast them '
-          'before they are aggregated.'
+        f'records must be float32 or float64 tensors, got {dtype.name}; cast them '
+        'before they are aggregated.'
       )
     if not shape.is_fully_defined():
       raise ValueError(
-          f'record_specs must have fully defined shapes, got {shape}; noise needs to '
-          'know how much of it to draw.'
+        f'record_specs must have fully defined shapes, got {shape}; noise needs to '
+        'know how much of it to draw.'
       )
     return tf.TensorSpec(shape, dtype)
 
@@ -111,7 +111,7 @@ class GaussianRows:
       return key
     clock = tf.bitcast(tf.timestamp(), tf.int64)
     drawn = tf.raw_ops.NonDeterministicInts(
-        shape=tf.constant([2], tf.int64), dtype=tf.int64
+      shape=tf.constant([2], tf.int64), dtype=tf.int64
     )
     return key + drawn + tf.stack([clock, tf.zeros_like(clock)])
 
@@ -127,13 +127,13 @@ class GaussianRows:
     """
     index = tf.cast(index, tf.int64)
     flat = [
-        tf.random.stateless_normal(
-            spec.shape,
-            seed=key + tf.stack([index, tf.constant(position, tf.int64)]),
-            dtype=spec.dtype,
-            alg='philox',
-        )
-        for position, spec in enumerate(tf.nest.flatten(self._specs))
+      tf.random.stateless_normal(
+        spec.shape,
+        seed=key + tf.stack([index, tf.constant(position, tf.int64)]),
+        dtype=spec.dtype,
+        alg='philox',
+      )
+      for position, spec in enumerate(tf.nest.flatten(self._specs))
     ]
     return tf.nest.pack_sequence_as(self._specs, flat)
 

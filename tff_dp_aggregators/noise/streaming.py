@@ -6,7 +6,7 @@ by clip norm and noise multiplier is the caller's.
 """
 
 import abc
-from typing import Any, NamedTuple, Tuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -50,13 +50,13 @@ class StreamingNoise(abc.ABC):
     buffers: Any = ()
     if self._noise_buffers:
       buffers = tf.nest.map_structure(
-          lambda spec: tf.zeros([self._noise_buffers, *spec.shape], spec.dtype),
-          self._rows.record_specs,
+        lambda spec: tf.zeros([self._noise_buffers, *spec.shape], spec.dtype),
+        self._rows.record_specs,
       )
     return NoiseState(self._rows.new_key(), tf.constant(0, tf.int64), buffers)
 
   @abc.abstractmethod
-  def next(self, state: NoiseState) -> Tuple[Any, NoiseState]:
+  def next(self, state: NoiseState) -> tuple[Any, NoiseState]:
     """Returns the round's noise, a structure like a record, and the next state."""
 
 
@@ -78,7 +78,7 @@ class IndependentNoise(StreamingNoise):
     """Initializes the noise from its source of rows."""
     super().__init__(rows, noise_buffers=0)
 
-  def next(self, state: NoiseState) -> Tuple[Any, NoiseState]:
+  def next(self, state: NoiseState) -> tuple[Any, NoiseState]:
     """See `StreamingNoise`."""
     noise = self._rows.row(state.key, state.round)
     return noise, state._replace(round=state.round + 1)

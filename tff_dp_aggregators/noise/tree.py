@@ -9,7 +9,7 @@ Honaker's carries, a level, the unnormalised estimate of the node that covers th
 current prefix there: `u = z[node] + (u[left] + u[right]) / 2`.
 """
 
-from typing import Any, Tuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -33,10 +33,10 @@ class TreeNoise(streaming.StreamingNoise):
   """Noise of the prefix-sum estimates, or of what each round adds to them."""
 
   def __init__(
-      self,
-      strategy: strategies.BinaryTree,
-      rows: rows_lib.GaussianRows,
-      cumulative: bool = False,
+    self,
+    strategy: strategies.BinaryTree,
+    rows: rows_lib.GaussianRows,
+    cumulative: bool = False,
   ):
     """Initializes the noise.
 
@@ -50,10 +50,10 @@ class TreeNoise(streaming.StreamingNoise):
     self._num_levels = strategy.num_levels
     self._cumulative = cumulative
     self._weights = np.array(
-        [strategies.tree.honaker_weight(level) for level in range(self._num_levels)]
+      [strategies.tree.honaker_weight(level) for level in range(self._num_levels)]
     )
 
-  def next(self, state: streaming.NoiseState) -> Tuple[Any, streaming.NoiseState]:
+  def next(self, state: streaming.NoiseState) -> tuple[Any, streaming.NoiseState]:
     """See `StreamingNoise`."""
     buffers = self._complete_nodes(state) if self._noise_buffers else ()
     after = streaming.NoiseState(state.key, state.round + 1, buffers)
@@ -73,31 +73,29 @@ class TreeNoise(streaming.StreamingNoise):
     occupied = tf.cast(_has_bit(state.round, levels), tf.float64)
     weights = occupied * self._weights
     return tf.nest.map_structure(
-        lambda buffer: tf.tensordot(tf.cast(weights, buffer.dtype), buffer, axes=1),
-        state.buffers,
+      lambda buffer: tf.tensordot(tf.cast(weights, buffer.dtype), buffer, axes=1),
+      state.buffers,
     )
 
   def _plain_prefix_noise(self, state: streaming.NoiseState) -> Any:
     zeros = tf.nest.map_structure(
-        lambda spec: tf.zeros(spec.shape, spec.dtype), self._rows.record_specs
+      lambda spec: tf.zeros(spec.shape, spec.dtype), self._rows.record_specs
     )
 
-    def add(level: tf.Tensor, total: Any) -> Tuple[tf.Tensor, Any]:
+    def add(level: tf.Tensor, total: Any) -> tuple[tf.Tensor, Any]:
       def with_node() -> Any:
         covered = tf.bitwise.left_shift(
-            tf.bitwise.right_shift(state.round, level), level
+          tf.bitwise.right_shift(state.round, level), level
         )
         node = self._rows.row(state.key, _node_index(covered - 1, level))
         return tf.nest.map_structure(tf.add, total, node)
 
-      return level + 1, tf.cond(
-          _has_bit(state.round, level), with_node, lambda: total
-      )
+      return level + 1, tf.cond(_has_bit(state.round, level), with_node, lambda: total)
 
     _, total = tf.while_loop(
-        lambda level, _: level < self._num_levels,
-        add,
-        (tf.constant(0, tf.int64), zeros),
+      lambda level, _: level < self._num_levels,
+      add,
+      (tf.constant(0, tf.int64), zeros),
     )
     return total
 
@@ -109,13 +107,13 @@ class TreeNoise(streaming.StreamingNoise):
       del estimate
       return _has_bit(this_round, level)
 
-    def parent(level: tf.Tensor, estimate: Any) -> Tuple[tf.Tensor, Any]:
+    def parent(level: tf.Tensor, estimate: Any) -> tuple[tf.Tensor, Any]:
       fresh = self._rows.row(state.key, _node_index(this_round, level + 1))
       combined = tf.nest.map_structure(
-          lambda node, left, right: node + 0.5 * (left[level] + right),
-          fresh,
-          state.buffers,
-          estimate,
+        lambda node, left, right: node + 0.5 * (left[level] + right),
+        fresh,
+        state.buffers,
+        estimate,
       )
       return level + 1, combined
 

@@ -11,13 +11,13 @@ from tff_dp_aggregators.queries.tree import TreeCumulativeSumQuery
 from tff_dp_aggregators.queries.tree import TreeResidualSumQuery
 
 __all__ = [
-    'BandedMatrixFactorizationQuery',
-    'DPQuery',
-    'GaussianSumQuery',
-    'GlobalState',
-    'MatrixMechanismQuery',
-    'NormalizedQuery',
-    'SumAggregationDPQuery',
-    'TreeCumulativeSumQuery',
-    'TreeResidualSumQuery',
+  'BandedMatrixFactorizationQuery',
+  'DPQuery',
+  'GaussianSumQuery',
+  'GlobalState',
+  'MatrixMechanismQuery',
+  'NormalizedQuery',
+  'SumAggregationDPQuery',
+  'TreeCumulativeSumQuery',
+  'TreeResidualSumQuery',
 ]

@@ -13,21 +13,25 @@ class BandedMatrixFactorizationQuery(matrix_mechanism.MatrixMechanismQuery):
     >>> import tensorflow as tf
     >>> strategy = strategies.BandedToeplitz.square_root(num_rounds=100, num_bands=20)
     >>> query = BandedMatrixFactorizationQuery(
-    ...     strategy, strategies.Participation(num_rounds=100, min_separation=20),
-    ...     clip_norm=1.0, noise_multiplier=3.0, record_specs=tf.TensorSpec([3]))
+    ...   strategy,
+    ...   strategies.Participation(num_rounds=100, min_separation=20),
+    ...   clip_norm=1.0,
+    ...   noise_multiplier=3.0,
+    ...   record_specs=tf.TensorSpec([3]),
+    ... )
     >>> round(query.effective_noise_multiplier, 4)  # Five participations: 3 / sqrt(5).
     1.3416
   """
 
   def __init__(
-      self,
-      strategy: strategies.BandedToeplitz,
-      participation: Optional[strategies.Participation] = None,
-      *,
-      clip_norm: float,
-      noise_multiplier: float,
-      record_specs: Any,
-      seed: Optional[int] = None,
+    self,
+    strategy: strategies.BandedToeplitz,
+    participation: Optional[strategies.Participation] = None,
+    *,
+    clip_norm: float,
+    noise_multiplier: float,
+    record_specs: Any,
+    seed: Optional[int] = None,
   ):
     """Initializes the query; arguments and errors as for `MatrixMechanismQuery`.
 
@@ -44,13 +48,13 @@ class BandedMatrixFactorizationQuery(matrix_mechanism.MatrixMechanismQuery):
     """
     if not isinstance(strategy, strategies.BandedToeplitz):
       raise TypeError(
-          f'strategy must be a BandedToeplitz, got {type(strategy).__name__}.'
+        f'strategy must be a BandedToeplitz, got {type(strategy).__name__}.'
       )
     super().__init__(
-        strategy,
-        participation,
-        clip_norm=clip_norm,
-        noise_multiplier=noise_multiplier,
-        record_specs=record_specs,
-        seed=seed,
+      strategy,
+      participation,
+      clip_norm=clip_norm,
+      noise_multiplier=noise_multiplier,
+      record_specs=record_specs,
+      seed=seed,
     )

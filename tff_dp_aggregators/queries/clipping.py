@@ -1,17 +1,19 @@
 """Bounding one client's contribution to one round."""
 
-from typing import Any, Tuple
+from typing import Any
 
 import tensorflow as tf
 
 
 def all_finite(record: Any) -> tf.Tensor:
   """Whether no entry of a structure of float tensors is NaN or infinite."""
-  flat = [tf.reduce_all(tf.math.is_finite(tensor)) for tensor in tf.nest.flatten(record)]
+  flat = [
+    tf.reduce_all(tf.math.is_finite(tensor)) for tensor in tf.nest.flatten(record)
+  ]
   return tf.reduce_all(tf.stack(flat)) if flat else tf.constant(True)
 
 
-def zero_unless_finite(record: Any) -> Tuple[Any, tf.Tensor]:
+def zero_unless_finite(record: Any) -> tuple[Any, tf.Tensor]:
   """Zeroes a whole record if any of its entries is NaN or infinite.
 
   Args:
@@ -23,7 +25,7 @@ def zero_unless_finite(record: Any) -> Tuple[Any, tf.Tensor]:
   finite = all_finite(record)
   # A choice, not a product: 0 x NaN is NaN.
   kept = tf.nest.map_structure(
-      lambda tensor: tf.where(finite, tensor, tf.zeros_like(tensor)), record
+    lambda tensor: tf.where(finite, tensor, tf.zeros_like(tensor)), record
   )
   return kept, finite
 
@@ -37,16 +39,17 @@ def global_l2_norm(record: Any) -> tf.Tensor:
   flat = [tf.cast(tensor, tf.float64) for tensor in tf.nest.flatten(record)]
   zero = tf.constant(0.0, tf.float64)
   largest = tf.reduce_max(
-      tf.stack([zero, *(tf.reduce_max(tf.abs(t)) for t in flat if t.shape.num_elements() != 0)])
+    tf.stack(
+      [zero, *(tf.reduce_max(tf.abs(t)) for t in flat if t.shape.num_elements() != 0)]
+    )
   )
   squares = [
-      tf.reduce_sum(tf.square(tf.math.divide_no_nan(tensor, largest)))
-      for tensor in flat
+    tf.reduce_sum(tf.square(tf.math.divide_no_nan(tensor, largest))) for tensor in flat
   ]
   return largest * tf.sqrt(tf.add_n([zero, *squares]))
 
 
-def clip_by_l2_norm(record: Any, clip_norm: Any) -> Tuple[Any, tf.Tensor]:
+def clip_by_l2_norm(record: Any, clip_norm: Any) -> tuple[Any, tf.Tensor]:
   """Scales a record down to L2 norm `clip_norm`, if it is longer.
 
   The norm is taken over all tensors together. A record with an entry that is NaN or

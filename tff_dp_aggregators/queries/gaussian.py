@@ -18,8 +18,11 @@ class GaussianSumQuery(matrix_mechanism.MatrixMechanismQuery):
 
   Example:
     >>> query = GaussianSumQuery(
-    ...     strategies.Participation(num_rounds=10, min_separation=5),
-    ...     clip_norm=1.0, noise_multiplier=2.0, record_specs=tf.TensorSpec([3]))
+    ...   strategies.Participation(num_rounds=10, min_separation=5),
+    ...   clip_norm=1.0,
+    ...   noise_multiplier=2.0,
+    ...   record_specs=tf.TensorSpec([3]),
+    ... )
     >>> state = query.initial_global_state()
     >>> params = query.derive_sample_params(state)
     >>> sample = query.initial_sample_state()
@@ -33,13 +36,13 @@ class GaussianSumQuery(matrix_mechanism.MatrixMechanismQuery):
   """
 
   def __init__(
-      self,
-      participation: Optional[strategies.Participation] = None,
-      *,
-      clip_norm: float,
-      noise_multiplier: float,
-      record_specs: Any,
-      seed: Optional[int] = None,
+    self,
+    participation: Optional[strategies.Participation] = None,
+    *,
+    clip_norm: float,
+    noise_multiplier: float,
+    record_specs: Any,
+    seed: Optional[int] = None,
   ):
     """Initializes the query; arguments and errors as for `MatrixMechanismQuery`.
 
@@ -54,12 +57,12 @@ class GaussianSumQuery(matrix_mechanism.MatrixMechanismQuery):
     """
     self._unlimited = participation is None
     super().__init__(
-        strategies.Identity(participation.num_rounds if participation else 1),
-        participation,
-        clip_norm=clip_norm,
-        noise_multiplier=noise_multiplier,
-        record_specs=record_specs,
-        seed=seed,
+      strategies.Identity(participation.num_rounds if participation else 1),
+      participation,
+      clip_norm=clip_norm,
+      noise_multiplier=noise_multiplier,
+      record_specs=record_specs,
+      seed=seed,
     )
 
   # Without a participation, one round is all that is planned for, and again.
@@ -96,9 +99,9 @@ class GaussianSumQuery(matrix_mechanism.MatrixMechanismQuery):
   def _check_limited(self) -> None:
     if self._unlimited:
       raise ValueError(
-          'this query serves any number of rounds, so there is no limit to what all of '
-          'them spend together. Give a participation (a factory: num_rounds), or '
-          'compose the events that the rounds return.'
+        'this query serves any number of rounds, so there is no limit to what all of '
+        'them spend together. Give a participation (a factory: num_rounds), or '
+        'compose the events that the rounds return.'
       )
 
   def _check_round(self, this_round: tf.Tensor) -> tf.Tensor:
@@ -114,7 +117,7 @@ class GaussianSumQuery(matrix_mechanism.MatrixMechanismQuery):
       return super()._effective_noise_multiplier_after(rounds)
     # Infinite before the first round, also without noise.
     return tf.where(
-        rounds > 0,
-        self._noise_multiplier / tf.sqrt(tf.cast(rounds, tf.float64)),
-        tf.constant(math.inf, tf.float64),
+      rounds > 0,
+      self._noise_multiplier / tf.sqrt(tf.cast(rounds, tf.float64)),
+      tf.constant(math.inf, tf.float64),
     )

@@ -6,7 +6,7 @@ noise is streamed; each has a small module of its own beside this one.
 
 import collections
 import math
-from typing import Any, NamedTuple, Optional, Tuple
+from typing import Any, NamedTuple, Optional
 
 import dp_accounting
 import numpy as np
@@ -53,14 +53,14 @@ class MatrixMechanismQuery(dp_query.SumAggregationDPQuery):
   """
 
   def __init__(
-      self,
-      strategy: strategies.Strategy,
-      participation: Optional[strategies.Participation],
-      *,
-      clip_norm: float,
-      noise_multiplier: float,
-      record_specs: Any,
-      seed: Optional[int] = None,
+    self,
+    strategy: strategies.Strategy,
+    participation: Optional[strategies.Participation],
+    *,
+    clip_norm: float,
+    noise_multiplier: float,
+    record_specs: Any,
+    seed: Optional[int] = None,
   ):
     """Initializes the query.
 
@@ -82,15 +82,15 @@ class MatrixMechanismQuery(dp_query.SumAggregationDPQuery):
     self._noise_multiplier = events.check_noise_multiplier(noise_multiplier)
     if noise_multiplier > 0 and not _is_normal_float32(clip_norm * noise_multiplier):
       raise ValueError(
-          'clip_norm * noise_multiplier, the standard deviation of the noise, must be '
-          f'a normal float32 number; got {clip_norm} * {noise_multiplier}.'
+        'clip_norm * noise_multiplier, the standard deviation of the noise, must be '
+        f'a normal float32 number; got {clip_norm} * {noise_multiplier}.'
       )
     self._strategy = strategy
     self._participation = participation or strategies.Participation.single(
-        strategy.num_rounds
+      strategy.num_rounds
     )
     self._round_noise_multipliers = events.round_noise_multipliers(
-        strategy, self._participation, self._noise_multiplier
+      strategy, self._participation, self._noise_multiplier
     )
     self._rows = noise_lib.GaussianRows(record_specs, seed)
     self._noise = self._build_noise()
@@ -125,18 +125,16 @@ class MatrixMechanismQuery(dp_query.SumAggregationDPQuery):
 
   def run_event(self) -> dp_accounting.DpEvent:
     """The event of all rounds together."""
-    return events.run_event(
-        self._strategy, self._participation, self._noise_multiplier
-    )
+    return events.run_event(self._strategy, self._participation, self._noise_multiplier)
 
   # TF Privacy's interface.
 
   def initial_global_state(self) -> GlobalState:
     """Returns the state before round 0, with a key of its own."""
     return GlobalState(
-        noise=self._noise.initialize(),
-        clip_norm=tf.constant(self._clip_norm, tf.float32),
-        cumulative_sum=(),
+      noise=self._noise.initialize(),
+      clip_norm=tf.constant(self._clip_norm, tf.float32),
+      cumulative_sum=(),
     )
 
   def derive_sample_params(self, global_state: GlobalState) -> tf.Tensor:
@@ -155,8 +153,8 @@ class MatrixMechanismQuery(dp_query.SumAggregationDPQuery):
     return clipped
 
   def get_noised_result(
-      self, sample_state: Any, global_state: GlobalState
-  ) -> Tuple[Any, GlobalState, dp_accounting.DpEvent]:
+    self, sample_state: Any, global_state: GlobalState
+  ) -> tuple[Any, GlobalState, dp_accounting.DpEvent]:
     """Returns the noised sum, the next state and the round's event.
 
     Args:
@@ -172,9 +170,7 @@ class MatrixMechanismQuery(dp_query.SumAggregationDPQuery):
       tf.errors.InvalidArgumentError: If all rounds of the strategy were used.
     """
     this_round = self._check_round(global_state.noise.round)
-    state = global_state._replace(
-        noise=global_state.noise._replace(round=this_round)
-    )
+    state = global_state._replace(noise=global_state.noise._replace(round=this_round))
     result, state = self._release(sample_state, state)
     event = dp_accounting.GaussianDpEvent(self._noise_multiplier_of(this_round))
     return result, state, event
@@ -182,13 +178,13 @@ class MatrixMechanismQuery(dp_query.SumAggregationDPQuery):
   def _check_round(self, this_round: tf.Tensor) -> tf.Tensor:
     """Returns the round, after making sure that the strategy has it."""
     in_time = tf.debugging.assert_less(
-        this_round,
-        tf.constant(self._strategy.num_rounds, tf.int64),
-        message=(
-            f'This query was built for {self._strategy.num_rounds} rounds and has '
-            'served them all; another round would spend privacy that was not '
-            'accounted for. Build a query for more rounds.'
-        ),
+      this_round,
+      tf.constant(self._strategy.num_rounds, tf.int64),
+      message=(
+        f'This query was built for {self._strategy.num_rounds} rounds and has '
+        'served them all; another round would spend privacy that was not '
+        'accounted for. Build a query for more rounds.'
+      ),
     )
     with tf.control_dependencies([] if in_time is None else [in_time]):
       return tf.identity(this_round)
@@ -202,9 +198,7 @@ class MatrixMechanismQuery(dp_query.SumAggregationDPQuery):
     so_far = np.concatenate([[math.inf], self._round_noise_multipliers[1]])
     return tf.gather(so_far, rounds)
 
-  def _release(
-      self, sample_state: Any, state: GlobalState
-  ) -> Tuple[Any, GlobalState]:
+  def _release(self, sample_state: Any, state: GlobalState) -> tuple[Any, GlobalState]:
     noise, noise_state = self._noise.next(state.noise)
     result = add_scaled(sample_state, noise, self._stddev(state))
     return result, state._replace(noise=noise_state)
@@ -214,7 +208,7 @@ class MatrixMechanismQuery(dp_query.SumAggregationDPQuery):
     return tf.cast(state.clip_norm, tf.float64) * self._noise_multiplier
 
   def derive_metrics(
-      self, global_state: GlobalState
+    self, global_state: GlobalState
   ) -> 'collections.OrderedDict[str, tf.Tensor]':
     """Returns rounds served, clip norm, noise and what has been spent.
 
@@ -223,16 +217,16 @@ class MatrixMechanismQuery(dp_query.SumAggregationDPQuery):
     """
     rounds = global_state.noise.round
     return collections.OrderedDict(
-        rounds=rounds,
-        clip_norm=global_state.clip_norm,
-        noise_multiplier=tf.constant(self._noise_multiplier, tf.float64),
-        effective_noise_multiplier=self._effective_noise_multiplier_after(rounds),
+      rounds=rounds,
+      clip_norm=global_state.clip_norm,
+      noise_multiplier=tf.constant(self._noise_multiplier, tf.float64),
+      effective_noise_multiplier=self._effective_noise_multiplier_after(rounds),
     )
 
   def __repr__(self) -> str:
     return (
-        f'{type(self).__name__}({self._strategy.kind}, {self._participation}, '
-        f'clip_norm={self._clip_norm}, noise_multiplier={self._noise_multiplier})'
+      f'{type(self).__name__}({self._strategy.kind}, {self._participation}, '
+      f'clip_norm={self._clip_norm}, noise_multiplier={self._noise_multiplier})'
     )
 
 
@@ -245,7 +239,7 @@ def check_clip_norm(clip_norm: float) -> float:
     raise ValueError(f'clip_norm must be positive and finite; got {clip_norm}.')
   if not _is_normal_float32(clip_norm):
     raise ValueError(
-        f'clip_norm must be a normal float32 number, 1.2e-38 to 3.4e38; got {clip_norm}.'
+      f'clip_norm must be a normal float32 number, 1.2e-38 to 3.4e38; got {clip_norm}.'
     )
   return float(clip_norm)
 
@@ -266,9 +260,9 @@ def add_scaled(sample_state: Any, noise: Any, stddev: tf.Tensor) -> Any:
     total = tf.convert_to_tensor(total)
     if total.shape != unit_noise.shape or total.dtype != unit_noise.dtype:
       raise ValueError(
-          f'the sum to be noised has a {total.dtype.name} tensor of shape '
-          f'{total.shape} where record_specs has {unit_noise.dtype.name} of shape '
-          f'{unit_noise.shape}.'
+        f'the sum to be noised has a {total.dtype.name} tensor of shape '
+        f'{total.shape} where record_specs has {unit_noise.dtype.name} of shape '
+        f'{unit_noise.shape}.'
       )
     return total + tf.cast(stddev, total.dtype) * unit_noise
 

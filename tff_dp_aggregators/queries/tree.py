@@ -5,7 +5,7 @@ a seed made from the clock, and cannot tell how many rounds they were planned fo
 these agree with them in distribution (the tests compare).
 """
 
-from typing import Any, Optional, Tuple
+from typing import Any, Optional
 
 import tensorflow as tf
 
@@ -19,21 +19,24 @@ class TreeResidualSumQuery(matrix_mechanism.MatrixMechanismQuery):
 
   Example:
     >>> query = TreeResidualSumQuery(
-    ...     strategies.Participation.from_rounds_between(2000, 313, 6),
-    ...     clip_norm=1.0, noise_multiplier=7.0, record_specs=tf.TensorSpec([3]))
+    ...   strategies.Participation.from_rounds_between(2000, 313, 6),
+    ...   clip_norm=1.0,
+    ...   noise_multiplier=7.0,
+    ...   record_specs=tf.TensorSpec([3]),
+    ... )
     >>> round(query.effective_noise_multiplier, 4)  # 7 / sqrt(79)
     0.7876
   """
 
   def __init__(
-      self,
-      participation: strategies.Participation,
-      *,
-      clip_norm: float,
-      noise_multiplier: float,
-      record_specs: Any,
-      honaker: bool = True,
-      seed: Optional[int] = None,
+    self,
+    participation: strategies.Participation,
+    *,
+    clip_norm: float,
+    noise_multiplier: float,
+    record_specs: Any,
+    honaker: bool = True,
+    seed: Optional[int] = None,
   ):
     """Initializes the query; arguments and errors as for `MatrixMechanismQuery`.
 
@@ -47,12 +50,12 @@ class TreeResidualSumQuery(matrix_mechanism.MatrixMechanismQuery):
       seed: Makes the noise reproducible, for simulations.
     """
     super().__init__(
-        strategies.BinaryTree(participation.num_rounds, honaker),
-        participation,
-        clip_norm=clip_norm,
-        noise_multiplier=noise_multiplier,
-        record_specs=record_specs,
-        seed=seed,
+      strategies.BinaryTree(participation.num_rounds, honaker),
+      participation,
+      clip_norm=clip_norm,
+      noise_multiplier=noise_multiplier,
+      record_specs=record_specs,
+      seed=seed,
     )
 
 
@@ -70,13 +73,13 @@ class TreeCumulativeSumQuery(TreeResidualSumQuery):
   def initial_global_state(self) -> matrix_mechanism.GlobalState:
     """Returns the state before round 0, with a key of its own."""
     zeros = tf.nest.map_structure(
-        lambda spec: tf.zeros(spec.shape, spec.dtype), self._rows.record_specs
+      lambda spec: tf.zeros(spec.shape, spec.dtype), self._rows.record_specs
     )
     return super().initial_global_state()._replace(cumulative_sum=zeros)
 
   def _release(
-      self, sample_state: Any, state: matrix_mechanism.GlobalState
-  ) -> Tuple[Any, matrix_mechanism.GlobalState]:
+    self, sample_state: Any, state: matrix_mechanism.GlobalState
+  ) -> tuple[Any, matrix_mechanism.GlobalState]:
     # Not tf.add, which would broadcast a sample of another shape.
     one = tf.constant(1.0, tf.float64)
     total = matrix_mechanism.add_scaled(sample_state, state.cumulative_sum, one)

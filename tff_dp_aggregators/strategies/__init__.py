@@ -15,13 +15,13 @@ from tff_dp_aggregators.strategies.toeplitz import Identity
 from tff_dp_aggregators.strategies.tree import BinaryTree
 
 __all__ = [
-    'BandedToeplitz',
-    'BinaryTree',
-    'Identity',
-    'Participation',
-    'Strategy',
-    'participation',
-    'strategy',
-    'toeplitz',
-    'tree',
+  'BandedToeplitz',
+  'BinaryTree',
+  'Identity',
+  'Participation',
+  'Strategy',
+  'participation',
+  'strategy',
+  'toeplitz',
+  'tree',
 ]

@@ -13,7 +13,8 @@ counts the rounds *between* two participations instead (`r2 - r1 - 1`); convert 
 import dataclasses
 import itertools
 import operator
-from typing import Any, Iterator, Optional, Tuple
+from collections.abc import Iterator
+from typing import Any, Optional
 
 
 def check_positive_int(name: str, value: Any) -> int:
@@ -39,7 +40,7 @@ def check_int(name: str, value: Any, at_least: int) -> int:
     value = operator.index(value)
   except TypeError as e:
     raise TypeError(
-        f'{name} must be a whole number, got {value!r} ({type(value).__name__}).'
+      f'{name} must be a whole number, got {value!r} ({type(value).__name__}).'
     ) from e
   if value < at_least:
     raise ValueError(f'{name} must be at least {at_least}, got {value}.')
@@ -80,9 +81,9 @@ class Participation:
     if self.max_participations is None:
       object.__setattr__(self, 'max_participations', self._fitting)
     object.__setattr__(
-        self,
-        'max_participations',
-        check_positive_int('max_participations', self.max_participations),
+      self,
+      'max_participations',
+      check_positive_int('max_participations', self.max_participations),
     )
 
   @classmethod
@@ -92,10 +93,10 @@ class Participation:
 
   @classmethod
   def from_rounds_between(
-      cls,
-      num_rounds: int,
-      rounds_between: int,
-      max_participations: Optional[int] = None,
+    cls,
+    num_rounds: int,
+    rounds_between: int,
+    max_participations: Optional[int] = None,
   ) -> 'Participation':
     """The schema stated as TF Privacy's DP-FTRL accountant states it.
 
@@ -123,11 +124,11 @@ class Participation:
     return min(self.max_participations, self._fitting)
 
   @property
-  def rounds(self) -> Tuple[int, ...]:
+  def rounds(self) -> tuple[int, ...]:
     """The earliest, densest pattern the schema allows: 0, b, 2b, ..."""
     return tuple(m * self.min_separation for m in range(self.possible_participations))
 
-  def patterns(self) -> Iterator[Tuple[int, ...]]:
+  def patterns(self) -> Iterator[tuple[int, ...]]:
     """Yields every pattern of rounds the schema allows, for brute-force checks.
 
     The number of patterns grows exponentially with `num_rounds`.

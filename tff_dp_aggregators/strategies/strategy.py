@@ -19,7 +19,7 @@ import dataclasses
 import hashlib
 import json
 import math
-from typing import Any, ClassVar, Dict, Optional, Type
+from typing import Any, ClassVar, Optional
 
 import numpy as np
 
@@ -39,7 +39,7 @@ class Strategy(abc.ABC):
 
   num_rounds: int
   kind: ClassVar[str]
-  _kinds: ClassVar[Dict[str, Type['Strategy']]] = {}
+  _kinds: ClassVar[dict[str, type['Strategy']]] = {}
 
   def __post_init__(self) -> None:
     # A NumPy integer would compare equal but could not be saved.
@@ -55,7 +55,7 @@ class Strategy(abc.ABC):
 
   @abc.abstractmethod
   def sensitivity_squared_by_round(
-      self, participation: Optional[participation_lib.Participation] = None
+    self, participation: Optional[participation_lib.Participation] = None
   ) -> np.ndarray:
     """Squared sensitivity of the first 1, 2, ..., n rounds.
 
@@ -90,7 +90,7 @@ class Strategy(abc.ABC):
   # What follows from it.
 
   def sensitivity(
-      self, participation: Optional[participation_lib.Participation] = None
+    self, participation: Optional[participation_lib.Participation] = None
   ) -> float:
     """sens(C): largest ||C u|| over participation patterns u, exact.
 
@@ -129,24 +129,24 @@ class Strategy(abc.ABC):
     shape = (self.num_rounds, self.num_rounds)
     if workload.shape != shape or np.any(np.triu(workload, 1)):
       raise ValueError(
-          f'workload must be lower-triangular of shape {shape}, got an array of '
-          f'shape {workload.shape}.'
+        f'workload must be lower-triangular of shape {shape}, got an array of '
+        f'shape {workload.shape}.'
       )
     return np.square(workload @ self.noise_matrix()).sum(axis=1)
 
   def rmse(
-      self,
-      participation: Optional[participation_lib.Participation] = None,
-      workload: Optional[np.ndarray] = None,
+    self,
+    participation: Optional[participation_lib.Participation] = None,
+    workload: Optional[np.ndarray] = None,
   ) -> float:
     """Root mean square error: sens(C) x sqrt(mean of `per_query_error`)."""
     error = self.per_query_error(workload)
     return self.sensitivity(participation) * math.sqrt(error.mean())
 
   def max_error(
-      self,
-      participation: Optional[participation_lib.Participation] = None,
-      workload: Optional[np.ndarray] = None,
+    self,
+    participation: Optional[participation_lib.Participation] = None,
+    workload: Optional[np.ndarray] = None,
   ) -> float:
     """Largest error: sens(C) x sqrt(max of `per_query_error`)."""
     error = self.per_query_error(workload)
@@ -154,11 +154,11 @@ class Strategy(abc.ABC):
 
   # Saving and loading.
 
-  def parameters(self) -> Dict[str, Any]:
+  def parameters(self) -> dict[str, Any]:
     """The dataclass fields as JSON-ready values."""
     return {
-        field.name: _plain(getattr(self, field.name))
-        for field in dataclasses.fields(self)
+      field.name: _plain(getattr(self, field.name))
+      for field in dataclasses.fields(self)
     }
 
   @property
@@ -171,14 +171,14 @@ class Strategy(abc.ABC):
   def to_json(self) -> str:
     """A versioned, checksummed JSON text that `from_json` reads back exactly."""
     return json.dumps(
-        {
-            'format': _FORMAT,
-            'version': _VERSION,
-            'kind': self.kind,
-            'parameters': self.parameters(),
-            'checksum': self.checksum,
-        },
-        indent=2,
+      {
+        'format': _FORMAT,
+        'version': _VERSION,
+        'kind': self.kind,
+        'parameters': self.parameters(),
+        'checksum': self.checksum,
+      },
+      indent=2,
     )
 
   @staticmethod
@@ -197,13 +197,13 @@ class Strategy(abc.ABC):
       raise ValueError(f'not a saved strategy: it has no "format": "{_FORMAT}".')
     if data.get('version') != _VERSION:
       raise ValueError(
-          f'this strategy has version {data.get("version")!r}; this release reads '
-          f'version {_VERSION}.'
+        f'this strategy has version {data.get("version")!r}; this release reads '
+        f'version {_VERSION}.'
       )
     kind = data.get('kind')
     if not isinstance(kind, str) or kind not in Strategy._kinds:
       raise ValueError(
-          f'unknown strategy kind {kind!r}; known: {sorted(Strategy._kinds)}.'
+        f'unknown strategy kind {kind!r}; known: {sorted(Strategy._kinds)}.'
       )
     try:
       strategy = Strategy._kinds[kind](**data['parameters'])
@@ -211,21 +211,21 @@ class Strategy(abc.ABC):
       raise ValueError(f'the saved {kind} strategy is incomplete: {e}') from e
     if strategy.checksum != data.get('checksum'):
       raise ValueError(
-          f'the saved {kind} strategy was altered: it states checksum '
-          f'{data.get("checksum")!r} but has {strategy.checksum!r}.'
+        f'the saved {kind} strategy was altered: it states checksum '
+        f'{data.get("checksum")!r} but has {strategy.checksum!r}.'
       )
     return strategy
 
   def _participation(
-      self, participation: Optional[participation_lib.Participation]
+    self, participation: Optional[participation_lib.Participation]
   ) -> participation_lib.Participation:
     """Defaults `participation` to a single one and checks that it fits."""
     if participation is None:
       return participation_lib.Participation.single(self.num_rounds)
     if participation.num_rounds != self.num_rounds:
       raise ValueError(
-          f'participation.num_rounds is {participation.num_rounds}, but the strategy '
-          f'was built for {self.num_rounds} rounds; build both for the same number.'
+        f'participation.num_rounds is {participation.num_rounds}, but the strategy '
+        f'was built for {self.num_rounds} rounds; build both for the same number.'
       )
     return participation
 

@@ -6,7 +6,7 @@ closed form.
 """
 
 import dataclasses
-from typing import Optional, Tuple
+from typing import Optional
 
 import numpy as np
 import scipy.linalg
@@ -32,8 +32,9 @@ def square_root_coefficients(num_coefficients: int) -> np.ndarray:
     >>> square_root_coefficients(4).tolist()
     [1.0, 0.5, 0.375, 0.3125]
   """
-  i = np.arange(1, participation_lib.check_positive_int(
-      'num_coefficients', num_coefficients))
+  i = np.arange(
+    1, participation_lib.check_positive_int('num_coefficients', num_coefficients)
+  )
   return np.concatenate([[1.0], np.cumprod((2 * i - 1) / (2 * i))])
 
 
@@ -51,7 +52,7 @@ class BandedToeplitz(strategy_lib.Strategy):
       finite, or the first is not positive.
   """
 
-  coefficients: Tuple[float, ...]
+  coefficients: tuple[float, ...]
   kind = 'banded_toeplitz'
 
   def __post_init__(self) -> None:
@@ -60,13 +61,13 @@ class BandedToeplitz(strategy_lib.Strategy):
       coefficients = tuple(float(c) for c in self.coefficients)
     except (TypeError, ValueError) as e:
       raise TypeError(
-          f'coefficients must be a sequence of numbers, got {self.coefficients!r}.'
+        f'coefficients must be a sequence of numbers, got {self.coefficients!r}.'
       ) from e
     object.__setattr__(self, 'coefficients', coefficients)
     if not 1 <= len(coefficients) <= self.num_rounds:
       raise ValueError(
-          f'coefficients must be 1 to num_rounds={self.num_rounds} numbers, got '
-          f'{len(coefficients)}.'
+        f'coefficients must be 1 to num_rounds={self.num_rounds} numbers, got '
+        f'{len(coefficients)}.'
       )
     if not np.all(np.isfinite(coefficients)):
       raise ValueError('coefficients must be finite; one is NaN or infinite.')
@@ -92,7 +93,7 @@ class BandedToeplitz(strategy_lib.Strategy):
     participation_lib.check_positive_int('num_bands', num_bands)
     if num_bands > num_rounds:
       raise ValueError(
-          f'num_bands must be at most num_rounds={num_rounds}, got {num_bands}.'
+        f'num_bands must be at most num_rounds={num_rounds}, got {num_bands}.'
       )
     coefficients = square_root_coefficients(num_bands)
     return cls(num_rounds, tuple(coefficients / np.linalg.norm(coefficients)))
@@ -108,7 +109,7 @@ class BandedToeplitz(strategy_lib.Strategy):
     return self.num_bands - 1
 
   def sensitivity_squared_by_round(
-      self, participation: Optional[participation_lib.Participation] = None
+    self, participation: Optional[participation_lib.Participation] = None
   ) -> np.ndarray:
     """See `Strategy`. Exact in two cases, which cover the square root.
 
@@ -126,15 +127,15 @@ class BandedToeplitz(strategy_lib.Strategy):
     """
     participation = self._participation(participation)
     if (
-        participation.possible_participations > 1
-        and self.num_bands > participation.min_separation
-        and not self._is_non_negative_and_non_increasing
+      participation.possible_participations > 1
+      and self.num_bands > participation.min_separation
+      and not self._is_non_negative_and_non_increasing
     ):
       raise ValueError(
-          f'the exact sensitivity of {self.num_bands} bands under '
-          f'min_separation={participation.min_separation} is known only for '
-          'coefficients that are non-negative and non-increasing; use at most '
-          f'{participation.min_separation} bands.'
+        f'the exact sensitivity of {self.num_bands} bands under '
+        f'min_separation={participation.min_separation} is known only for '
+        'coefficients that are non-negative and non-increasing; use at most '
+        f'{participation.min_separation} bands.'
       )
     # A single participation is worst in round 0: no other column is longer.
     spent = np.zeros(self.num_rounds)
@@ -181,15 +182,15 @@ class Identity(BandedToeplitz):
     10.0
   """
 
-  coefficients: Tuple[float, ...] = (1.0,)
+  coefficients: tuple[float, ...] = (1.0,)
   kind = 'identity'
 
   def __post_init__(self) -> None:
     super().__post_init__()
     if self.coefficients != (1.0,):
       raise ValueError(
-          f'the coefficients of Identity are (1.0,), got {self.coefficients}; use '
-          'BandedToeplitz.'
+        f'the coefficients of Identity are (1.0,), got {self.coefficients}; use '
+        'BandedToeplitz.'
       )
 
 

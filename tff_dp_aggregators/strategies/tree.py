@@ -9,7 +9,7 @@ whose last round is t has number `2 t - popcount(t) + l`.
 """
 
 import dataclasses
-from typing import Dict, List, Optional, Tuple
+from typing import Optional
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from tff_dp_aggregators.strategies import strategy as strategy_lib
 
 # Value reached, and the earliest round, counted from the end of what was walked so
 # far, at which the client may come back.
-_Front = List[Tuple[int, int]]
+_Front = list[tuple[int, int]]
 
 
 def node_index(last_round: int, level: int) -> int:
@@ -39,12 +39,12 @@ def num_levels(num_rounds: int) -> int:
   return participation_lib.check_positive_int('num_rounds', num_rounds).bit_length()
 
 
-def prefix_nodes(end: int) -> List[Tuple[int, int]]:
+def prefix_nodes(end: int) -> list[tuple[int, int]]:
   """(last round, level) of the fewest nodes that cover rounds 0 to end - 1."""
   return [
-      ((end >> level << level) - 1, level)
-      for level in range(end.bit_length())
-      if end >> level & 1
+    ((end >> level << level) - 1, level)
+    for level in range(end.bit_length())
+    if end >> level & 1
   ]
 
 
@@ -62,7 +62,7 @@ class BinaryTree(strategy_lib.Strategy):
 
   Example:
     >>> participation = participation_lib.Participation(8, min_separation=1)
-    >>> BinaryTree(8).sensitivity(participation) ** 2 # 8 + 4*2^2 + 2*4^2 + 8^2
+    >>> BinaryTree(8).sensitivity(participation) ** 2  # 8 + 4*2^2 + 2*4^2 + 8^2
     120.0
   """
 
@@ -90,12 +90,12 @@ class BinaryTree(strategy_lib.Strategy):
     return self.num_levels if self.honaker else 0
 
   def sensitivity_squared_by_round(
-      self, participation: Optional[participation_lib.Participation] = None
+    self, participation: Optional[participation_lib.Participation] = None
   ) -> np.ndarray:
     """See `Strategy`. Exact: arXiv:2103.00039, Appendix D.2, for every prefix."""
     participation = self._participation(participation)
     return _sensitivity_squared_of_prefixes(
-        list(range(1, self.num_rounds + 1)), participation
+      list(range(1, self.num_rounds + 1)), participation
     )
 
   def per_query_error(self, workload: Optional[np.ndarray] = None) -> np.ndarray:
@@ -148,7 +148,7 @@ def honaker_weight(level: int) -> float:
 
 
 def sensitivity_squared(
-    num_rounds: int, min_separation: int, max_participations: Optional[int] = None
+  num_rounds: int, min_separation: int, max_participations: Optional[int] = None
 ) -> int:
   """Exact squared sensitivity zeta* of a single tree without restarts.
 
@@ -176,20 +176,20 @@ def sensitivity_squared(
     79
   """
   participation = participation_lib.Participation(
-      num_rounds, min_separation, max_participations
+    num_rounds, min_separation, max_participations
   )
   return int(_sensitivity_squared_of_prefixes([num_rounds], participation)[0])
 
 
 def _sensitivity_squared_of_prefixes(
-    ends: List[int], participation: participation_lib.Participation
+  ends: list[int], participation: participation_lib.Participation
 ) -> np.ndarray:
   """zeta* of the nodes inside rounds [0, end) for every `end`."""
   nodes = _CompleteNodes(participation.min_separation)
   most = participation.possible_participations
-  prefixes: Dict[int, List[_Front]] = {0: [[(0, 0)]]}
+  prefixes: dict[int, list[_Front]] = {0: [[(0, 0)]]}
 
-  def fronts_of_prefix(end: int) -> List[_Front]:
+  def fronts_of_prefix(end: int) -> list[_Front]:
     """Entry j: the front of patterns of j participations in [0, end)."""
     if end not in prefixes:
       last_node = end & -end  # Size of the last, smallest node of the prefix.
@@ -199,11 +199,11 @@ def _sensitivity_squared_of_prefixes(
     return prefixes[end]
 
   return np.array(
-      [
-          max(value for front in fronts_of_prefix(end) for value, _ in front)
-          for end in ends
-      ],
-      np.float64,
+    [
+      max(value for front in fronts_of_prefix(end) for value, _ in front)
+      for end in ends
+    ],
+    np.float64,
   )
 
 
@@ -217,7 +217,7 @@ class _CompleteNodes:
 
   def __init__(self, min_separation: int):
     self._min_separation = min_separation
-    self._fronts: Dict[Tuple[int, int, int], _Front] = {}
+    self._fronts: dict[tuple[int, int, int], _Front] = {}
 
   def front(self, level: int, count: int, start: int) -> _Front:
     """Front of `count` participations in the node, none before `start` in it."""
@@ -233,24 +233,24 @@ class _CompleteNodes:
     key = (level, count, start)
     if key not in self._fronts:
       joined = [
-          (value + right_value + count * count, back)
-          for right in range(count + 1)
-          for value, middle in self.front(level - 1, count - right, start)
-          for right_value, back in self.front(level - 1, right, middle)
+        (value + right_value + count * count, back)
+        for right in range(count + 1)
+        for value, middle in self.front(level - 1, count - right, start)
+        for right_value, back in self.front(level - 1, right, middle)
       ]
       self._fronts[key] = _prune(joined)
     return self._fronts[key]
 
-  def append(self, before: List[_Front], level: int, most: int) -> List[_Front]:
+  def append(self, before: list[_Front], level: int, most: int) -> list[_Front]:
     """Fronts of a prefix followed by one more complete node of `level`."""
     room = -(-(2**level) // self._min_separation)
-    after: List[_Front] = []
+    after: list[_Front] = []
     for count in range(min(most, len(before) - 1 + room) + 1):
       joined = [
-          (value + node_value, back)
-          for in_node in range(max(0, count - len(before) + 1), min(count, room) + 1)
-          for value, start in before[count - in_node]
-          for node_value, back in self.front(level, in_node, start)
+        (value + node_value, back)
+        for in_node in range(max(0, count - len(before) + 1), min(count, room) + 1)
+        for value, start in before[count - in_node]
+        for node_value, back in self.front(level, in_node, start)
       ]
       after.append(_prune(joined))
     return after

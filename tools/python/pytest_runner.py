@@ -28,9 +28,9 @@ def _forget_editable_install() -> None:
   supply any module that a BUILD file forgets, and so hide the mistake.
   """
   sys.meta_path[:] = [
-      finder
-      for finder in sys.meta_path
-      if not getattr(finder, '__module__', '').startswith('__editable__')
+    finder
+    for finder in sys.meta_path
+    if not getattr(finder, '__module__', '').startswith('__editable__')
   ]
 
 
@@ -42,8 +42,8 @@ def _check_origin(root: pathlib.Path) -> None:
   origin = pathlib.Path(tff_dp_aggregators.__file__)
   if not origin.is_relative_to(root):
     sys.exit(
-        f'error: tff_dp_aggregators comes from {origin}, not from the run files in'
-        f' {root}. Add the library to the deps of this test.'
+      f'error: tff_dp_aggregators comes from {origin}, not from the run files in'
+      f' {root}. Add the library to the deps of this test.'
     )
 
 
@@ -60,11 +60,11 @@ def main(argv: list[str]) -> int:
   _check_origin(root)
 
   arguments = [
-      f'--rootdir={root}',
-      f'--config-file={root / "pyproject.toml"}',
-      f'--basetemp={scratch / "pytest"}',
-      '-p',
-      'no:cacheprovider',
+    f'--rootdir={root}',
+    f'--config-file={root / "pyproject.toml"}',
+    f'--basetemp={scratch / "pytest"}',
+    '-p',
+    'no:cacheprovider',
   ]
   if 'XML_OUTPUT_FILE' in os.environ:
     arguments.append(f'--junitxml={os.environ["XML_OUTPUT_FILE"]}')
