@@ -51,6 +51,8 @@ def _start(what, tmp_path):
       stdout=subprocess.PIPE,
       stderr=stderr,
       start_new_session=True,
+      # A test run in the background of a shell ignores Ctrl-C, and hands that on.
+      preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
   started = time.monotonic()
   line = program.stdout.readline()

@@ -9,6 +9,7 @@ whose last round is t has number `2 t - popcount(t) + l`.
 """
 
 import dataclasses
+import math
 from typing import Optional
 
 import numpy as np
@@ -96,6 +97,15 @@ class BinaryTree(strategy_lib.Strategy):
     participation = self._participation(participation)
     return _sensitivity_squared_of_prefixes(
       list(range(1, self.num_rounds + 1)), participation
+    )
+
+  def sensitivity(
+    self, participation: Optional[participation_lib.Participation] = None
+  ) -> float:
+    """See `Strategy`; without the work for shorter prefixes."""
+    participation = self._participation(participation)
+    return math.sqrt(
+      _sensitivity_squared_of_prefixes([self.num_rounds], participation)[0]
     )
 
   def per_query_error(self, workload: Optional[np.ndarray] = None) -> np.ndarray:
