@@ -100,8 +100,9 @@ def from_flags() -> dict[str, Any]:
       values.num_rounds, values.rounds_between, values.max_participations
     )
   else:
+    min_separation = 1 if values.min_separation is None else values.min_separation
     participation = strategies.Participation(
-      values.num_rounds, values.min_separation or 1, values.max_participations
+      values.num_rounds, min_separation, values.max_participations
     )
   if values.target_epsilon is not None:
     mechanism = mechanism_lib.Mechanism.for_target(
