@@ -21,7 +21,9 @@ from tff_dp_aggregators.learning import sampling
 
 # Rounds, min_separation, max_participations, clients per round.
 _GRID = list(
-    itertools.product((1, 2, 3, 7, 16, 30), (1, 2, 3, 5, 8), (None, 1, 2, 3, 6), (1, 2, 5))
+    itertools.product(
+        (1, 2, 3, 7, 16, 30), (1, 2, 3, 5, 8), (None, 1, 2, 3, 6), (1, 2, 5)
+    )
 )
 
 
@@ -75,7 +77,9 @@ def test_tight_populations_fill_every_round(
 ):
   participation = strategies.Participation(num_rounds, separation, most)
   for seed in range(5):
-    cohorts = sampling.sample_cohorts(num_clients, clients_per_round, participation, seed)
+    cohorts = sampling.sample_cohorts(
+        num_clients, clients_per_round, participation, seed
+    )
     _assert_within_limits(cohorts, num_clients, clients_per_round, participation)
 
 
@@ -182,7 +186,9 @@ def test_clients_take_turns():
 
 
 @pytest.mark.parametrize('name', ['num_clients', 'clients_per_round'])
-@pytest.mark.parametrize('value, error', [(0, ValueError), (-1, ValueError), (1.5, TypeError)])
+@pytest.mark.parametrize(
+    'value, error', [(0, ValueError), (-1, ValueError), (1.5, TypeError)]
+)
 def test_numbers_that_are_no_counts_are_refused(name, value, error):
   arguments = dict(num_clients=10, clients_per_round=2)
   arguments[name] = value

@@ -54,8 +54,8 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
 
     Raises:
       TypeError: If an aggregation factory is not unweighted.
-      ValueError: If `clients_per_round` is not positive and finite, or the query refuses its
-        arguments.
+      ValueError: If `clients_per_round` is not positive and finite, or the query
+        refuses its arguments.
     """
     if not (clients_per_round > 0 and math.isfinite(clients_per_round)):
       raise ValueError(

@@ -58,7 +58,7 @@ def _abandon(context: Any, before: 'set[psutil.Process]') -> None:
   """Ends a context whose computation was interrupted.
 
   The context's thread goes on with that computation; when the worker dies it starts
-  another one and tries again, and the context's `__del__` waits for the thread for ever.
+  another one and tries again, and the context's `__del__` waits for the thread.
   So the computation is cancelled, the worker ended, which frees the thread to notice,
   and `__del__` kept from running by a reference that is never given back.
 

@@ -47,7 +47,8 @@ def check_population(
     fits.append(f'clients_per_round of at most {fitting_cohort}')
   looser_limits = []  # One of them may not be enough by itself.
   if clients_per_round * window > num_clients:
-    looser_limits.append(f'min_separation of at most {num_clients // clients_per_round}')
+    separation = num_clients // clients_per_round
+    looser_limits.append(f'min_separation of at most {separation}')
   if clients_per_round * num_rounds > num_clients * most:
     times = -(-clients_per_round * num_rounds // num_clients)
     looser_limits.append(f'max_participations of at least {times}')

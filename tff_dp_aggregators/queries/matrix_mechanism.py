@@ -245,7 +245,8 @@ def check_clip_norm(clip_norm: float) -> float:
     raise ValueError(f'clip_norm must be positive and finite; got {clip_norm}.')
   if not _is_normal_float32(clip_norm):
     raise ValueError(
-        f'clip_norm must be a normal float32 number, 1.2e-38 to 3.4e38; got {clip_norm}.'
+        'clip_norm must be a normal float32 number, 1.2e-38 to 3.4e38; got '
+        f'{clip_norm}.'
     )
   return float(clip_norm)
 
