@@ -80,10 +80,10 @@ def _flat(weights):
 
 
 def _optimizers():
-  return dict(
-    client_optimizer_fn=tff.learning.optimizers.build_sgdm(0.1),
-    server_optimizer_fn=tff.learning.optimizers.build_sgdm(1.0),
-  )
+  return {
+    'client_optimizer_fn': tff.learning.optimizers.build_sgdm(0.1),
+    'server_optimizer_fn': tff.learning.optimizers.build_sgdm(1.0),
+  }
 
 
 @pytest.mark.parametrize('name', _MODELS)
