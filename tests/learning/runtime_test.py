@@ -98,7 +98,9 @@ def test_a_program_that_ends_by_itself_leaves_nothing(what, code, rest, tmp_path
 @pytest.mark.parametrize(
   'what, number, to_group, code',
   [
-    ('sleep', signal.SIGTERM, False, 128 + signal.SIGTERM),
+    pytest.param(
+      'sleep', signal.SIGTERM, False, 128 + signal.SIGTERM, marks=pytest.mark.slow
+    ),
     ('compute', signal.SIGTERM, False, 128 + signal.SIGTERM),
     # Python ends by the signal itself after a KeyboardInterrupt.
     ('compute', signal.SIGINT, False, -signal.SIGINT),

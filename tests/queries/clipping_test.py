@@ -35,7 +35,10 @@ _RECORDS = {
   'list': [_float32(3), _float32(2, 2)],
   'tuple': (_float32(3), _float64(), _float32(1, 1, 5)),
   'ordered_dict': collections.OrderedDict(b=_float32(4), a=_float32(2)),
-  'nested': {'w': [(_float32(2, 3), _float32(3)), {'x': _float32()}], 'y': _float64(1)},
+  'nested': {
+    'w': [(_float32(2, 3), _float32(3)), {'x': _float32()}],
+    'y': _float64(1),
+  },
   'with_empty_tensor': [_float32(0), _float32(5), _float64(0, 3)],
   'only_an_empty_tensor': [_float32(0)],
   'zeros': [tf.zeros([3]), tf.zeros([])],
@@ -59,9 +62,7 @@ def _norm(record):
 def _same_bits(one, other):
   tf.nest.assert_same_structure(one, other)
   return all(
-    a.dtype == b.dtype
-    and a.shape == b.shape
-    and a.numpy().tobytes() == b.numpy().tobytes()
+    (a.dtype, a.shape, a.numpy().tobytes()) == (b.dtype, b.shape, b.numpy().tobytes())
     for a, b in zip(tf.nest.flatten(one), tf.nest.flatten(other))
   )
 
@@ -71,25 +72,25 @@ def _scaled(record, factor):
 
 
 @pytest.mark.parametrize('traced', [False, True])
-@pytest.mark.parametrize('factor', [1e-30, 1e-3, 1.0, 1e3, 1e30])
 @all_records
-def test_the_clipped_norm_is_the_smaller_of_norm_and_bound(name, factor, traced):
-  record = _scaled(_RECORDS[name], factor)
+def test_the_clipped_norm_is_the_smaller_of_norm_and_bound(name, traced):
   clip = tf.function(clipping.clip_by_l2_norm) if traced else clipping.clip_by_l2_norm
   bound = np.float32(0.3)
-  clipped, norm = clip(record, tf.constant(bound))
-  tf.nest.assert_same_structure(clipped, record)
-  assert [t.dtype for t in tf.nest.flatten(clipped)] == [
-    t.dtype for t in tf.nest.flatten(record)
-  ]
-  np.testing.assert_allclose(float(norm), _norm(record), rtol=1e-12)
-  expected = min(_norm(record), float(bound))
-  assert _norm(clipped) <= float(bound) * (1 + 1e-6)
-  np.testing.assert_allclose(_norm(clipped), expected, rtol=1e-6)
-  if _norm(record):
-    np.testing.assert_allclose(
-      _flat(clipped) / expected, _flat(record) / _norm(record), rtol=0, atol=1e-6
-    )
+  for factor in (1e-30, 1e-3, 1.0, 1e3, 1e30):
+    record = _scaled(_RECORDS[name], factor)
+    clipped, norm = clip(record, tf.constant(bound))
+    tf.nest.assert_same_structure(clipped, record)
+    assert [t.dtype for t in tf.nest.flatten(clipped)] == [
+      t.dtype for t in tf.nest.flatten(record)
+    ]
+    np.testing.assert_allclose(float(norm), _norm(record), rtol=1e-12)
+    expected = min(_norm(record), float(bound))
+    assert _norm(clipped) <= float(bound) * (1 + 1e-6)
+    np.testing.assert_allclose(_norm(clipped), expected, rtol=1e-6)
+    if _norm(record):
+      np.testing.assert_allclose(
+        _flat(clipped) / expected, _flat(record) / _norm(record), rtol=0, atol=1e-6
+      )
 
 
 @all_records
@@ -116,6 +117,13 @@ def test_many_random_records_are_never_longer_than_the_bound():
     bound = np.float32(10**bound_exponent)
     clipped, _ = clip(record, tf.constant(bound))
     assert _norm(clipped) <= float(bound) * (1 + 1e-6)
+
+
+@pytest.mark.parametrize('excess', [1e-6, 1e-5, 1e-4, 1e-3, 1e-2])
+def test_a_record_barely_above_the_norm_is_clipped_as_well(excess):
+  record = _scaled(_RECORDS['nested'], (1 + excess) / _norm(_RECORDS['nested']))
+  clipped, _ = clipping.clip_by_l2_norm(record, 1.0)
+  assert _norm(clipped) <= 1 + 2e-7  # Only the entries are rounded.
 
 
 @pytest.mark.parametrize('size', [1, 2, 10_000])
