@@ -194,7 +194,7 @@ def test_there_is_no_event_in_an_initial_or_foreign_state():
     aggregators.extract_dp_event(process.initialize())
   foreign = tff.aggregators.SumFactory().create(_VECTOR).initialize()
   for state in (foreign, None, 7, collections.OrderedDict(inner=1)):
-    with pytest.raises(TypeError, match='state of a DPMeanFactory process'):
+    with pytest.raises(TypeError, match='one DPMeanFactory process'):
       aggregators.extract_dp_event(state)
 
 
@@ -341,6 +341,8 @@ def test_inside_zeroing_and_clipping():
   values = [np.float32(v) for v in ([100, 0, 0], [0, 5, 0], [0, 0, 0.5])]
   output = process.next(process.initialize(), values)
   np.testing.assert_allclose(output.result, [0, 0.25, 0.125], rtol=1e-6)
+  event = aggregators.extract_dp_event(output.state)
+  assert isinstance(event, dp_accounting.NonPrivateDpEvent)
 
 
 def test_inside_concatenation():

@@ -18,6 +18,7 @@ import scipy.stats
 import tensorflow as tf
 
 from tff_dp_aggregators import noise
+from tff_dp_aggregators.noise import rows as rows_lib
 
 
 def _key(rows):
@@ -45,6 +46,40 @@ def test_tails_are_those_of_a_normal_as_far_as_five_sigma(dtype):
   size = np.abs(rows.row(rows.new_key(), 0).numpy())
   assert 440 < np.count_nonzero(size > 4) < 840
   assert 0 < np.count_nonzero(size > 5) < 30
+
+
+@pytest.mark.parametrize('dtype', [tf.float32, tf.float64])
+def test_gaussians_reach_9_5_standard_deviations(dtype):
+  # TensorFlow's own end at sqrt(-2 ln 1e-7) = 5.68, far within a delta of 1e-10.
+  every_bit = 2**64 - 1
+  bits = tf.constant([[0, 0, every_bit], [2**63, 0, 2**62]], tf.uint64)
+  numbers = rows_lib.box_muller(bits, dtype).numpy()
+  largest = np.sqrt(2 * np.log(2) * 65)
+  assert 9.49 < largest < 9.50
+  np.testing.assert_allclose(numbers[:, 0], [largest, 0], atol=1e-6)
+  np.testing.assert_allclose(numbers[:, 1], [-largest, 0], atol=1e-5)
+  np.testing.assert_allclose(numbers[:, 2], [0, 0], atol=1e-7)
+
+
+def test_gaussians_follow_from_the_bits_by_the_box_muller_transform():
+  rng = np.random.default_rng(5)
+  bits = rng.integers(2**64, size=(2, 1000), dtype=np.uint64)
+  radius = np.sqrt(-2 * np.log(bits[0] / 2.0**64))
+  angle = 2 * np.pi * (bits[1] / 2.0**64 - 0.5)
+  expected = radius * np.exp(1j * angle)
+  for dtype, tolerance in ((tf.float64, 1e-12), (tf.float32, 3e-6)):
+    numbers = rows_lib.box_muller(tf.constant(bits), dtype)
+    assert numbers.dtype == dtype
+    np.testing.assert_allclose(numbers[0], expected.real, atol=tolerance)
+    np.testing.assert_allclose(numbers[1], expected.imag, atol=tolerance)
+
+
+@pytest.mark.parametrize('shape', [[], [1], [7], [2, 3], [0], [3, 0]])
+def test_every_shape_is_filled(shape):
+  rows = noise.GaussianRows(tf.TensorSpec(shape), seed=1)
+  row = rows.row(rows.new_key(), 0).numpy()
+  assert row.shape == tuple(shape)
+  assert len(set(row.flat)) == row.size
 
 
 def test_rounds_tensors_and_keys_are_uncorrelated():

@@ -1,4 +1,8 @@
-"""One function for each mechanism: from its numbers to a TFF factory."""
+"""One function for each mechanism: from its numbers to a TFF factory.
+
+For secure aggregation pass a `record_aggregation_factory`; to have the count of
+non-finite values summed securely as well, use `factory.DPMeanFactory` itself.
+"""
 
 from typing import Any, Optional
 
@@ -235,7 +239,7 @@ def from_mechanism(
     ... )
     >>> aggregator = from_mechanism(mechanism, clip_norm=0.5, clients_per_round=100)
     >>> round(aggregator.noise_multiplier, 3)
-    1.291
+    1.306
   """
   return _for_strategy(
     mechanism.strategy,

@@ -1,6 +1,7 @@
 """The factory that turns a query into a TFF aggregation process."""
 
 import math
+from collections.abc import Iterator, Mapping
 from typing import Any, Callable, Optional
 
 import dp_accounting
@@ -168,22 +169,36 @@ def extract_dp_event(state: Any) -> dp_accounting.DpEvent:
   """The privacy event of the round that returned a state.
 
   Args:
-    state: State of a `DPMeanFactory` process, or of a learning process with such an
-      aggregator, as its `next` returned it.
+    state: State of a `DPMeanFactory` process, of an aggregation composed around one
+      (`tff.aggregators.zeroing_factory` and the like), or of a learning process with
+      such an aggregator, as its `next` returned it.
 
   Returns:
     The event, simplified to what every accountant reads.
 
   Raises:
-    TypeError: If there is no such aggregator state in `state`.
+    TypeError: If there is not exactly one such aggregator state in `state`.
     ValueError: If the state comes from `initialize`, before any round.
   """
   if isinstance(state, tff.learning.templates.LearningAlgorithmState):
     state = state.aggregator
-  inner = getattr(state, 'inner', None)
-  if not hasattr(inner, 'dp_event'):
+  found = list(_dp_states(state))
+  if len(found) != 1:
     raise TypeError(
-      f'expected the state of a DPMeanFactory process, got {type(state).__name__}.'
+      'expected a state with that of one DPMeanFactory process in it, got '
+      f'{type(state).__name__} with {len(found)}.'
     )
-  event = tff.aggregators.differential_privacy.extract_dp_event_from_state(inner)
+  event = tff.aggregators.differential_privacy.extract_dp_event_from_state(found[0])
   return events.simplify(event)
+
+
+def _dp_states(state: Any) -> Iterator[Any]:
+  """Looks for `DPMeanFactory` states inside those of what it is composed with."""
+  if hasattr(state, 'dp_event') and hasattr(state, 'is_init_state'):
+    yield state
+  elif isinstance(state, Mapping):
+    for value in state.values():
+      yield from _dp_states(value)
+  elif isinstance(state, (list, tuple)):
+    for value in state:
+      yield from _dp_states(value)

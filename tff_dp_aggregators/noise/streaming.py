@@ -31,8 +31,8 @@ class NoiseState(NamedTuple):
 class StreamingNoise(abc.ABC):
   """Correlated noise, one round after the other.
 
-  Both functions are pure: equal states give equal noise, in eager mode, in
-  `tf.function` and inside TFF computations.
+  Both functions are pure: equal states give equal noise, bit by bit in each of eager
+  mode, `tf.function` and TFF computations, and up to rounding between them.
   """
 
   def __init__(self, rows: rows_lib.GaussianRows, noise_buffers: int):
