@@ -205,6 +205,29 @@ def test_zero_noise_is_a_non_private_event():
   assert isinstance(event, dp_accounting.NonPrivateDpEvent)
 
 
+@pytest.mark.parametrize('honaker', [True, False])
+def test_cumulative_tree_returns_the_prefix_sums_of_the_residual_tree(honaker):
+  values = [np.float32(v) for v in ([0.5, 0.5, 0], [0, 0, 7])]
+  results, events = {}, {}
+  for cumulative in (False, True):
+    factory = aggregators.tree(
+      1.0,
+      2.0,
+      4,
+      num_rounds=_ROUNDS,
+      honaker=honaker,
+      cumulative=cumulative,
+      seed=3,
+    )
+    outputs = _run(factory.create(_VECTOR), values, _ROUNDS)
+    results[cumulative] = np.array([output.result for output in outputs])
+    events[cumulative] = [aggregators.extract_dp_event(o.state) for o in outputs]
+  np.testing.assert_allclose(
+    results[True], np.cumsum(results[False], axis=0), atol=1e-5
+  )
+  assert events[True] == events[False]
+
+
 @all_builders
 def test_the_same_seed_gives_the_same_bits_in_another_process(name):
   values = [np.float32([0.1, 0.2, 0.3])]

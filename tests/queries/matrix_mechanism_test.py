@@ -433,6 +433,7 @@ def test_a_strategy_that_is_not_banded_is_refused_by_the_banded_query():
   with pytest.raises(TypeError, match='must be a BandedToeplitz, got BinaryTree'):
     queries.BandedMatrixFactorizationQuery(
       strategies.BinaryTree(8),
+      strategies.Participation(8),
       clip_norm=1.0,
       noise_multiplier=1.0,
       record_specs=tf.TensorSpec([]),

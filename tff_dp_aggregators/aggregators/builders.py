@@ -90,6 +90,7 @@ def tree(
   min_separation: int = 1,
   max_participations: Optional[int] = None,
   honaker: bool = True,
+  cumulative: bool = False,
   seed: Optional[int] = None,
   record_aggregation_factory: Optional[
     tff.aggregators.UnweightedAggregationFactory
@@ -105,6 +106,8 @@ def tree(
     min_separation: Smallest difference of two rounds of one client.
     max_participations: Most rounds of one client; `None` for as many as fit.
     honaker: Honaker's estimator, with less noise, or the plain one, with less state.
+    cumulative: Whether each round returns the sum of all means so far, for an optimizer
+      that works on sums (FTRL), or the mean of the round, whose noise cancels in sums.
     seed: Reproducible noise, for simulations; `None` for secret noise.
     record_aggregation_factory: Sums the clipped values; `None` for
       `tff.aggregators.SumFactory`.
@@ -131,14 +134,20 @@ def tree(
     num_rounds, min_separation, max_participations
   )
 
-  return _for_strategy(
-    strategies.BinaryTree(num_rounds, honaker),
-    participation,
-    clip_norm=clip_norm,
-    noise_multiplier=noise_multiplier,
-    clients_per_round=clients_per_round,
-    seed=seed,
-    record_aggregation_factory=record_aggregation_factory,
+  query = queries.TreeCumulativeSumQuery if cumulative else queries.TreeResidualSumQuery
+
+  def build_query(record_specs: Any) -> queries.MatrixMechanismQuery:
+    return query(
+      participation,
+      clip_norm=clip_norm,
+      noise_multiplier=noise_multiplier,
+      record_specs=record_specs,
+      honaker=honaker,
+      seed=seed,
+    )
+
+  return factory.DPMeanFactory(
+    build_query, clients_per_round, record_aggregation_factory
   )
 
 

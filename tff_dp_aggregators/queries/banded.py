@@ -26,7 +26,7 @@ class BandedMatrixFactorizationQuery(matrix_mechanism.MatrixMechanismQuery):
   def __init__(
     self,
     strategy: strategies.BandedToeplitz,
-    participation: Optional[strategies.Participation] = None,
+    participation: Optional[strategies.Participation],
     *,
     clip_norm: float,
     noise_multiplier: float,
