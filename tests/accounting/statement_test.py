@@ -68,6 +68,7 @@ def test_a_run_cut_short_is_charged_for_its_rounds_alone(tmp_path):
   assert built['guarantee']['epsilon'] < planned
   text = statement.to_markdown(built)
   assert 'This run stopped after 7 of 20 rounds.' in text
+  assert f'In any case epsilon = {planned:.4f}' in text
   assert '| rounds | 7 of 20 |' in text
 
 
