@@ -254,6 +254,18 @@ def _start(run_dir, **kwargs):
   return process, children
 
 
+def _end_of(process, children):
+  """The output of a process that was told to end, and nothing of it afterwards."""
+  try:
+    # Both pipes end only when everyone who holds them is gone.
+    return process.communicate(timeout=60)
+  finally:
+    if process.poll() is None:
+      process.kill()
+      for child in filter(psutil.Process.is_running, children):
+        child.kill()
+
+
 def _gone(children):
   _, alive = psutil.wait_procs(children, timeout=10)
   return not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
@@ -267,8 +279,7 @@ def test_ctrl_c_leaves_a_report_and_no_process(to_group, tmp_path):
     os.killpg(process.pid, signal.SIGINT)
   else:
     process.send_signal(signal.SIGINT)
-  # Both pipes end only when everyone who holds them is gone.
-  stdout, stderr = process.communicate(timeout=60)
+  stdout, stderr = _end_of(process, children)
   assert process.returncode == 130, stderr
   assert _gone(children)
   assert set(os.listdir(run_dir)) == FILES
@@ -281,7 +292,7 @@ def test_sigterm_leaves_no_process_and_the_ledger(tmp_path):
   run_dir = tmp_path / 'run'
   process, children = _start(run_dir, stdout=subprocess.PIPE)
   process.terminate()
-  process.communicate(timeout=60)
+  _end_of(process, children)
   assert process.returncode == 128 + signal.SIGTERM
   assert _gone(children)
   assert len(ledger.read(str(run_dir / 'ledger.jsonl'))) >= 3

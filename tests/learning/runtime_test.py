@@ -34,6 +34,13 @@ with runtime.local_runtime():
       compute()
   if sys.argv[1] == 'sleep':
     time.sleep(1000)
+  if sys.argv[1] == 'swallow':
+    class Destructor:
+      def __del__(self):
+        time.sleep(5)  # Ctrl-C in here is dropped by Python.
+    Destructor()
+    while True:
+      compute()
 print('left', flush=True)
 """
 
@@ -105,8 +112,15 @@ def test_a_program_that_ends_by_itself_leaves_nothing(what, code, rest, tmp_path
     # Python ends by the signal itself after a KeyboardInterrupt.
     ('compute', signal.SIGINT, False, -signal.SIGINT),
     ('compute', signal.SIGINT, True, -signal.SIGINT),
+    ('swallow', signal.SIGINT, False, -signal.SIGINT),
   ],
-  ids=['terminated_idle', 'terminated_busy', 'interrupted', 'ctrl_c_in_a_terminal'],
+  ids=[
+    'terminated_idle',
+    'terminated_busy',
+    'interrupted',
+    'ctrl_c_in_a_terminal',
+    'interrupted_where_python_drops_it',
+  ],
 )
 def test_a_program_that_is_stopped_leaves_nothing(
   what, number, to_group, code, tmp_path
@@ -118,3 +132,5 @@ def test_a_program_that_is_stopped_leaves_nothing(
   else:
     program.send_signal(number)
   assert _finish(program, children) == ('', code)
+  if what == 'swallow':
+    assert 'Exception ignored in' in (tmp_path / 'stderr').read_text()

@@ -18,21 +18,22 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Optional
 
 import psutil
 import tensorflow_federated as tff
 
 _WORKER = 'worker_binary'
 _PATIENCE_SECONDS = 5.0
+_INSISTENCE_SECONDS = 1.0
 
 
 @contextlib.contextmanager
 def local_runtime(**kwargs: Any) -> Iterator[None]:
   """Runs TFF on this machine and leaves no process behind.
 
-  On the way out, by whichever way, the worker is ended. While inside, SIGTERM and
-  SIGHUP end the program through that way too (Python's SystemExit).
+  On the way out, by whichever way, the worker is ended. While inside, Ctrl-C, SIGTERM
+  and SIGHUP end the program through that way too (KeyboardInterrupt and SystemExit).
 
   Args:
     **kwargs: For `tff.backends.native.set_sync_local_cpp_execution_context`.
@@ -43,7 +44,7 @@ def local_runtime(**kwargs: Any) -> Iterator[None]:
     3
   """
   before = set(_workers())
-  with _exit_on_signals():
+  with _Signals() as signals:
     try:
       # The worker gets the stdout there is at its start; it has nothing to say there.
       with open(os.devnull, 'w') as devnull, contextlib.redirect_stdout(devnull):
@@ -51,9 +52,11 @@ def local_runtime(**kwargs: Any) -> Iterator[None]:
         tff.tensorflow.computation(lambda: 0)()
       yield
     except BaseException:
+      signals.ignore()
       _abandon(tff.framework.get_context_stack().current, before)
       raise
     finally:
+      signals.ignore()
       tff.backends.native.set_sync_local_cpp_execution_context(**kwargs)
       gc.collect()  # Ends the worker of the context just replaced.
       _end(set(_workers()) - before)
@@ -133,20 +136,48 @@ def _is_alive(process: psutil.Process) -> bool:
     return False
 
 
-@contextlib.contextmanager
-def _exit_on_signals() -> Iterator[None]:
-  if threading.current_thread() is not threading.main_thread():
-    yield  # Only the main thread can handle signals.
-    return
+class _Signals:
+  """Makes signals end the body of a `with`, and lets nothing disturb what follows.
 
-  def leave(signal_number: int, frame: Any) -> None:
+  Python turns a signal into an exception wherever the program happens to be, and drops
+  the exception where that is a destructor or a callback of native code. So until the
+  body is left, the signal is sent again.
+  """
+
+  def __init__(self) -> None:
+    self._old: dict[int, Any] = {}
+    self._timer: Optional[threading.Timer] = None
+    self._leaving = False
+
+  def __enter__(self) -> '_Signals':
+    if threading.current_thread() is threading.main_thread():  # No other one may.
+      numbers = [signal.SIGTERM, signal.SIGHUP]
+      if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        numbers.append(signal.SIGINT)  # Neither ignored nor handled otherwise.
+      for number in numbers:
+        self._old[number] = signal.signal(number, self._handle)
+    return self
+
+  def _handle(self, number: int, frame: Any) -> None:
     del frame
-    sys.exit(128 + signal_number)
+    if self._leaving:
+      return
+    if self._timer is not None:
+      self._timer.cancel()
+    self._timer = threading.Timer(_INSISTENCE_SECONDS, os.kill, (os.getpid(), number))
+    self._timer.daemon = True
+    self._timer.start()
+    if number == signal.SIGINT:
+      raise KeyboardInterrupt
+    sys.exit(128 + number)
 
-  numbers = (signal.SIGTERM, signal.SIGHUP)
-  old = {number: signal.signal(number, leave) for number in numbers}
-  try:
-    yield
-  finally:
-    for number, handler in old.items():
+  def ignore(self) -> None:
+    """Drops signals from here to the end of the `with`; the program is leaving."""
+    self._leaving = True
+    if self._timer is not None:
+      self._timer.cancel()
+
+  def __exit__(self, *unused: Any) -> None:
+    self.ignore()
+    for number, handler in self._old.items():
       signal.signal(number, handler)
