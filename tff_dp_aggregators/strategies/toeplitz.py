@@ -1,8 +1,8 @@
 """Toeplitz strategies: lower-triangular, constant along diagonals.
 
-`Identity` (one band, the Gaussian sum) and `BandedToeplitz`. For optimised
-coefficients see the strategies' road map in `CHANGELOG.md`; what is here is the
-closed form.
+`Identity` (one band, the Gaussian sum) and `BandedToeplitz`, with any coefficients or
+those of the square root of the prefix-sum matrix, in closed form. Nothing here
+optimises coefficients.
 """
 
 import dataclasses
