@@ -37,7 +37,8 @@ with runtime.local_runtime():
   if sys.argv[1] == 'swallow':
     class Destructor:
       def __del__(self):
-        time.sleep(5)  # Ctrl-C in here is dropped by Python.
+        print('in the destructor', flush=True)
+        time.sleep(60)  # Ctrl-C in here is dropped by Python.
     Destructor()
     while True:
       compute()
@@ -127,6 +128,9 @@ def test_a_program_that_is_stopped_leaves_nothing(
 ):
   program = _start(what, tmp_path)
   children = _children(program)
+  if what == 'swallow':
+    assert program.stdout.readline() == b'in the destructor\n'
+    time.sleep(0.5)  # So that it sleeps when it is interrupted.
   if to_group:
     os.killpg(program.pid, number)
   else:
