@@ -15,6 +15,7 @@ keys do not either unless the keys happen to be within a run's length of each ot
 standard deviations (its uniform numbers are kept above 1e-7), and what happens beyond
 has a probability of 1e-8 a coordinate: in a model of 10^6 parameters, too much for a
 delta of 1e-10. Ours ends at 9.5, beyond which a Gaussian has less than 3e-21.
+`benchmarks/gaussian_rows.py` counts and times both.
 
 **The key is secret.** Who knows it can subtract the noise. It is part of the state
 (a checkpoint must be guarded like the data) and of nothing else.
