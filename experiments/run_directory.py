@@ -15,7 +15,7 @@ import os
 import time
 from typing import Any, Optional
 
-from tff_dp_aggregators.accounting import files
+from tff_dp_aggregators.strategies import files
 
 
 class RunDirectory:

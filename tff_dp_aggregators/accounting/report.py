@@ -17,10 +17,10 @@ from absl import app
 from absl import flags
 
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.accounting import files
 from tff_dp_aggregators.accounting import ledger as ledger_lib
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import statement as statement_lib
+from tff_dp_aggregators.strategies import files
 
 _FORMATS = ('markdown', 'json')
 _PLAN_FLAGS = (

@@ -5,7 +5,7 @@ import stat
 
 import pytest
 
-from tff_dp_aggregators.accounting import files
+from tff_dp_aggregators.strategies import files
 
 
 def test_new_file_has_the_text_and_ordinary_permissions(tmp_path):

@@ -1,0 +1,55 @@
+"""Writing files so that there is never half of one, nor one too few."""
+
+import os
+import tempfile
+from typing import Union
+
+
+def write_new(path: str, content: Union[str, bytes]) -> None:
+  """Writes a file that does not exist yet, whole or not at all.
+
+  Args:
+    path: Where.
+    content: What; a text is written as UTF-8.
+
+  Raises:
+    FileExistsError: If there is a file already.
+  """
+  temporary = _write_beside(path, content)
+  try:
+    os.link(temporary, path)  # Unlike a rename, fails if path exists.
+  except FileExistsError as e:
+    raise FileExistsError(
+      f'{path} exists and is not overwritten; name another file or remove it.'
+    ) from e
+  finally:
+    os.unlink(temporary)
+
+
+def replace(path: str, content: Union[str, bytes]) -> None:
+  """Writes a file, whole or not at all, in place of the one that may be there."""
+  temporary = _write_beside(path, content)
+  try:
+    os.replace(temporary, path)
+  except BaseException:
+    os.unlink(temporary)
+    raise
+
+
+def _write_beside(path: str, content: Union[str, bytes]) -> str:
+  """Writes a temporary file into the folder of `path` and returns its path."""
+  folder = os.path.dirname(os.path.abspath(path))
+  data = content.encode() if isinstance(content, str) else content
+  descriptor, temporary = tempfile.mkstemp(dir=folder, prefix='.writing-')
+  try:
+    with os.fdopen(descriptor, 'wb') as file:
+      file.write(data)
+      file.flush()
+      os.fsync(file.fileno())
+    umask = os.umask(0)
+    os.umask(umask)
+    os.chmod(temporary, 0o666 & ~umask)  # mkstemp's are private.
+  except BaseException:
+    os.unlink(temporary)
+    raise
+  return temporary
