@@ -43,6 +43,37 @@ def test_patterns_are_all_subsets_that_the_definition_allows(
   assert len(participation.rounds) == participation.possible_participations
 
 
+@pytest.mark.parametrize('num_rounds', range(1, 9))
+@pytest.mark.parametrize('epoch', [1, 2, 3, 10])
+@pytest.mark.parametrize('max_participations', [1, 2, None])
+def test_fixed_epoch_patterns_are_the_subsets_of_residue_classes(
+  num_rounds, epoch, max_participations
+):
+  participation = Participation(num_rounds, epoch, max_participations, fixed_epoch=True)
+  expected = set()
+  for first in range(epoch):
+    rounds = range(first, num_rounds, epoch)
+    for count in range(min(len(rounds), participation.max_participations) + 1):
+      expected |= set(itertools.combinations(rounds, count))
+  assert set(participation.patterns()) == expected
+  assert participation.possible_participations == max(map(len, expected))
+  assert participation.rounds in expected
+
+
+def test_whether_rounds_are_allowed_is_told_for_any_rounds():
+  participation = Participation(10, min_separation=3, max_participations=3)
+  for rounds in [(), (9,), (0, 3), (1, 5, 9)]:
+    assert participation.allows(rounds)
+  for rounds in [(10,), (-1,), (0, 2), (3, 0), (3, 3), (0, 3, 6, 9)]:
+    assert not participation.allows(rounds)
+
+
+@pytest.mark.parametrize('fixed_epoch', [1, None, 'yes'])
+def test_fixed_epoch_is_a_bool(fixed_epoch):
+  with pytest.raises(TypeError, match='fixed_epoch must be a bool'):
+    Participation(10, 2, fixed_epoch=fixed_epoch)
+
+
 def test_number_of_patterns_without_separation_is_a_power_of_two():
   assert len(list(Participation(10).patterns())) == 2**10
 
@@ -141,8 +172,8 @@ def test_rounds_between_must_not_be_negative():
 
 def test_numpy_integers_become_plain_ints():
   participation = Participation(np.int64(9), np.int32(2), np.uint8(3))
-  for field in dataclasses.fields(participation):
-    assert type(getattr(participation, field.name)) is int
+  for name in ('num_rounds', 'min_separation', 'max_participations'):
+    assert type(getattr(participation, name)) is int
   assert participation == Participation(9, 2, 3)
 
 

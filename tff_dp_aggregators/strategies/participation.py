@@ -1,5 +1,9 @@
 """Participation schemas: in which rounds one client may take part.
 
+Three schemas, one class: a single participation; at most k rounds that are at least b
+apart (min-separation, arXiv:2306.08153); at most k rounds that are multiples of
+exactly b apart (fixed-epoch, arXiv:2211.06530).
+
 Sensitivity is always sensitivity *under a participation schema*; this module is
 the one place where its parameters are checked and where the two conventions for
 separation are translated into each other.
@@ -13,7 +17,7 @@ counts the rounds *between* two participations instead (`r2 - r1 - 1`); convert 
 import dataclasses
 import itertools
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Optional
 
 
@@ -49,10 +53,11 @@ def check_int(name: str, value: Any, at_least: int) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Participation:
-  """Who may take part when: the (k, b)-min-separation schema of arXiv:2306.08153.
+  """Who may take part when: the (k, b) schemas of arXiv:2306.08153, section 2.
 
   Rounds are numbered from 0 to `num_rounds - 1`. One client takes part in at most
-  `max_participations` of them, any two of which differ by at least `min_separation`.
+  `max_participations` of them, any two of which differ by at least `min_separation`,
+  or in a fixed-epoch schema by a multiple of it.
 
   Attributes:
     num_rounds: Rounds in all, n.
@@ -62,6 +67,13 @@ class Participation:
       `min_separation` leaves possible; the attribute then holds that number. A
       number above it is kept as given; `possible_participations` tells what can
       really happen.
+    fixed_epoch: Whether the differences of one client's rounds are multiples of
+      exactly `min_separation`, as when every epoch goes through the clients in the
+      same order. A client may still leave an epoch out.
+
+  Raises:
+    TypeError: If a number is not whole, or `fixed_epoch` not a bool.
+    ValueError: If a number is less than 1.
 
   Example:
     >>> participation = Participation(num_rounds=100, min_separation=30)
@@ -69,13 +81,18 @@ class Participation:
     4
     >>> participation.rounds
     (0, 30, 60, 90)
+    >>> Participation(5, 2, 2, fixed_epoch=True).allows((0, 3))
+    False
   """
 
   num_rounds: int
   min_separation: int = 1
   max_participations: Optional[int] = None
+  fixed_epoch: bool = False
 
   def __post_init__(self) -> None:
+    if not isinstance(self.fixed_epoch, bool):
+      raise TypeError(f'fixed_epoch must be a bool, got {self.fixed_epoch!r}.')
     for name in ('num_rounds', 'min_separation'):
       object.__setattr__(self, name, check_positive_int(name, getattr(self, name)))
     if self.max_participations is None:
@@ -128,6 +145,17 @@ class Participation:
     """The earliest, densest pattern the schema allows: 0, b, 2b, ..."""
     return tuple(m * self.min_separation for m in range(self.possible_participations))
 
+  def allows(self, rounds: Sequence[int]) -> bool:
+    """Whether one client may take part in exactly these rounds, in rising order."""
+    gaps = [later - earlier for earlier, later in zip(rounds, rounds[1:])]
+    if len(rounds) > self.possible_participations or (
+      rounds and not 0 <= rounds[0] <= rounds[-1] < self.num_rounds
+    ):
+      return False
+    if self.fixed_epoch:
+      return all(gap > 0 and gap % self.min_separation == 0 for gap in gaps)
+    return all(gap >= self.min_separation for gap in gaps)
+
   def patterns(self) -> Iterator[tuple[int, ...]]:
     """Yields every pattern of rounds the schema allows, for brute-force checks.
 
@@ -135,5 +163,5 @@ class Participation:
     """
     for count in range(self.possible_participations + 1):
       for rounds in itertools.combinations(range(self.num_rounds), count):
-        if all(b - a >= self.min_separation for a, b in zip(rounds, rounds[1:])):
+        if self.allows(rounds):
           yield rounds
