@@ -62,10 +62,11 @@ setuptools.setup(
     'numpy',
     'psutil',
     'scipy',
+    'tqdm',
   ],
   extras_require={
     # What the programs in experiments/ need; they run from a checkout.
-    'simulate': ['scikit-learn', 'tqdm'],
+    'simulate': ['scikit-learn'],
     'test': ['pytest', 'pytest-xdist'],
     'dev': ['mypy', 'ruff', 'setuptools', 'uv', 'wheel'],
   },

@@ -1,8 +1,9 @@
 """Toeplitz strategies: sensitivity by brute force, errors by dense linear algebra.
 
 Privacy is checked against every participation pattern of small matrices, for every
-prefix of rounds, and refused where it is not known exactly; errors are checked against
-B = A C^-1 computed densely and against peers' figures (matrix_factorization.json).
+prefix of rounds, and called a bound where it is not known exactly; errors are checked
+against B = A C^-1 computed densely and against peers' figures, which are in
+matrix_factorization.json.
 """
 
 import itertools
@@ -135,10 +136,7 @@ def test_sensitivity_covers_contributions_of_either_sign(num_rounds, coefficient
   # A client may send any vector of norm 1, for instance the opposite one later on.
   # With min_separation 2 the second strategy's columns do not overlap.
   min_separation = 1 if min(coefficients) >= 0 else 2
-  signs = np.array(list(itertools.product([-1, 0, 1], repeat=num_rounds))).T
-  taken = signs != 0
-  if min_separation == 2:
-    signs = signs[:, ~np.any(taken[1:] & taken[:-1], axis=0)]
+  signs = signed_patterns(num_rounds, min_separation)
   matrix = lower_toeplitz(num_rounds, coefficients)
   largest = np.sqrt(np.square(matrix @ signs).sum(axis=0).max())
   sensitivity = BandedToeplitz(num_rounds, coefficients).sensitivity(
@@ -158,19 +156,40 @@ def test_sensitivity_covers_contributions_of_either_sign(num_rounds, coefficient
     ((1.0, 0.5, -1e-300), 2),
   ],
 )
-def test_sensitivity_is_refused_where_it_is_not_known_exactly(
+def test_other_sensitivities_are_said_to_be_bounds_and_are(
   coefficients, min_separation
 ):
-  strategy = BandedToeplitz(10, coefficients)
-  with pytest.raises(ValueError, match=f'use at most {min_separation} bands'):
-    strategy.sensitivity(Participation(10, min_separation))
+  strategy = BandedToeplitz(7, coefficients)
+  participation = Participation(7, min_separation)
+  assert strategy.sensitivity_kind(participation) == 'bound'
+  matrix = lower_toeplitz(7, coefficients)
+  contributions = signed_patterns(7, min_separation)
+  worst = brute_force_by_round(matrix, contributions)
+  profile = strategy.sensitivity_squared_by_round(participation)
+  assert np.all(profile >= worst * (1 - 1e-14))
+  assert np.all(np.diff(profile) >= 0)
+  assert strategy.sensitivity(participation) == math.sqrt(profile[-1])
   # A single participation has no overlap, and neither have two that cannot happen.
   assert strategy.sensitivity() == np.linalg.norm(coefficients)
-  assert strategy.sensitivity(Participation(10, min_separation, 1)) > 0
-  assert strategy.sensitivity(Participation(10, 10, 5)) > 0
+  for exact in (
+    None,
+    Participation(7, min_separation, 1),
+    Participation(7, 7, 5),
+  ):
+    assert strategy.sensitivity_kind(exact) == 'exact'
+    assert strategy.sensitivity(exact) == np.linalg.norm(coefficients)
 
 
-def test_what_is_refused_would_have_been_wrong():
+def signed_patterns(num_rounds, min_separation):
+  """Every allowed vector of -1, 0 and 1 as a column."""
+  signs = np.array(list(itertools.product([-1, 0, 1], repeat=num_rounds))).T
+  allowed = np.ones(signs.shape[1], bool)
+  for gap in range(1, min_separation):
+    allowed &= ~np.any((signs[gap:] != 0) & (signs[:-gap] != 0), axis=0)
+  return signs[:, allowed]
+
+
+def test_calling_those_exact_would_have_been_wrong():
   # A coefficient that grows again: the earliest, densest pattern is not the worst.
   matrix = lower_toeplitz(5, (1.0, 0.0, 1.0))
   worst = brute_force_by_round(matrix, all_patterns(5, 1, 2))[-1]

@@ -28,7 +28,7 @@ def noise_multiplier_for_target(
     the run never spends more than the target.
 
   Raises:
-    ValueError: If a target is out of range or the sensitivity is not known.
+    ValueError: If a target is out of range, or `participation` for other rounds.
 
   Example:
     >>> tree = strategies.BinaryTree(2000)

@@ -10,6 +10,9 @@ accountant can read:
   `noise_multiplier / sqrt(sens^2(C_t) - sens^2(C_{t-1}))`. A round that adds nothing
   to the worst case has an infinite one.
 
+With a strategy whose sensitivity is an upper bound, both are those of a Gaussian that
+is at most as private as the mechanism.
+
 This module does not interpret events beyond Gaussians; `accountants` does.
 """
 
@@ -50,7 +53,8 @@ def run_event(
     if `noise_multiplier` is 0.
 
   Raises:
-    ValueError: If the sensitivity is not known, or `noise_multiplier` is out of range.
+    ValueError: If `noise_multiplier` is out of range, or `participation` is for other
+      rounds than the strategy.
 
   Example:
     >>> event = run_event(strategies.Identity(8), strategies.Participation(8, 2), 6.0)

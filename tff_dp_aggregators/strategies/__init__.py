@@ -4,15 +4,19 @@ A strategy is the matrix `C` of a matrix mechanism `A = B C`; see
 `tff_dp_aggregators.strategies.strategy`. Nothing here imports TensorFlow.
 """
 
+from tff_dp_aggregators.strategies import cache
 from tff_dp_aggregators.strategies import participation
+from tff_dp_aggregators.strategies import sensitivity
 from tff_dp_aggregators.strategies import strategy
 from tff_dp_aggregators.strategies import toeplitz
 from tff_dp_aggregators.strategies import tree
+from tff_dp_aggregators.strategies import workload
 from tff_dp_aggregators.strategies.participation import Participation
 from tff_dp_aggregators.strategies.strategy import Strategy
 from tff_dp_aggregators.strategies.toeplitz import BandedToeplitz
 from tff_dp_aggregators.strategies.toeplitz import Identity
 from tff_dp_aggregators.strategies.tree import BinaryTree
+from tff_dp_aggregators.strategies.workload import Workload
 
 __all__ = [
   'BandedToeplitz',
@@ -20,8 +24,12 @@ __all__ = [
   'Identity',
   'Participation',
   'Strategy',
+  'Workload',
+  'cache',
   'participation',
+  'sensitivity',
   'strategy',
   'toeplitz',
   'tree',
+  'workload',
 ]

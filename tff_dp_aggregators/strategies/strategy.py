@@ -16,22 +16,40 @@ This module is not for any particular strategy: each has a module of its own.
 
 import abc
 import dataclasses
+import functools
 import hashlib
+import io
 import json
 import math
-from typing import Any, ClassVar, Optional
+import os
+import zipfile
+import zlib
+from typing import Any, ClassVar, Optional, Union
 
 import numpy as np
 
+from tff_dp_aggregators.strategies import files
 from tff_dp_aggregators.strategies import participation as participation_lib
+from tff_dp_aggregators.strategies import workload as workload_lib
 
 _FORMAT = 'tff_dp_aggregators.strategy'
 _VERSION = 1
 
 
-@dataclasses.dataclass(frozen=True)
+def check_objective(objective: str) -> str:
+  """Returns it if it is 'mean' (of squared errors) or 'max', or raises ValueError."""
+  if objective not in ('mean', 'max'):
+    raise ValueError(f"objective must be 'mean' or 'max', got {objective!r}.")
+  return objective
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class Strategy(abc.ABC):
   """A strategy matrix `C` for `num_rounds` rounds, with its estimator `B`.
+
+  A kind of strategy is a frozen dataclass with a class attribute `kind`. Its fields
+  are numbers, tuples of numbers, or float64 arrays; with arrays it is declared
+  `eq=False`, and two strategies are equal if their checksums are.
 
   Attributes:
     num_rounds: Rounds n the mechanism is built for; `C` has n columns.
@@ -60,8 +78,9 @@ class Strategy(abc.ABC):
     """Squared sensitivity of the first 1, 2, ..., n rounds.
 
     Entry t is max ||C_t u||^2 over one client's participation patterns u, with `C_t`
-    what is released of `C` in rounds 0 to t. The last entry is the squared
-    sensitivity of the whole run; entry t is what has been spent after round t.
+    what is released of `C` in rounds 0 to t, or a proven upper bound of it. The last
+    entry is the squared sensitivity of the whole run, and exact if `sensitivity_kind`
+    says so; entry t is what has been spent after round t.
 
     Args:
       participation: Who may take part when; `None` means a single participation.
@@ -70,8 +89,19 @@ class Strategy(abc.ABC):
       A non-decreasing float64 array of shape [n].
 
     Raises:
-      ValueError: If `participation` is for another number of rounds, or if the exact
-        sensitivity is not known for this strategy under it.
+      ValueError: If `participation` is for another number of rounds.
+    """
+
+  @abc.abstractmethod
+  def sensitivity_kind(
+    self, participation: Optional[participation_lib.Participation] = None
+  ) -> str:
+    """'exact', or 'bound' if `sensitivity` is an upper bound that may be too large.
+
+    Privacy holds in both cases; with a bound, less noise might have done.
+
+    Raises:
+      ValueError: If `participation` is for another number of rounds.
     """
 
   @abc.abstractmethod
@@ -89,18 +119,26 @@ class Strategy(abc.ABC):
 
   # What follows from it.
 
+  def sensitivity_squared(
+    self, participation: Optional[participation_lib.Participation] = None
+  ) -> float:
+    """sens(C)^2: the last entry of `sensitivity_squared_by_round`."""
+    return float(self.sensitivity_squared_by_round(participation)[-1])
+
   def sensitivity(
     self, participation: Optional[participation_lib.Participation] = None
   ) -> float:
-    """sens(C): largest ||C u|| over participation patterns u, exact.
+    """sens(C): largest ||C u|| over participation patterns u.
+
+    Exact, or a proven upper bound; `sensitivity_kind` says which.
 
     Args:
       participation: Who may take part when; `None` means a single participation.
 
     Raises:
-      ValueError: As `sensitivity_squared_by_round` does.
+      ValueError: If `participation` is for another number of rounds.
     """
-    return math.sqrt(self.sensitivity_squared_by_round(participation)[-1])
+    return math.sqrt(self.sensitivity_squared(participation))
 
   def noise_matrix(self) -> np.ndarray:
     """`D` such that the noise added to the sum of round t is `(D z)[t]`; dense.
@@ -110,12 +148,12 @@ class Strategy(abc.ABC):
     """
     return np.diff(self.materialize_estimator(), axis=0, prepend=0.0)
 
-  def per_query_error(self, workload: Optional[np.ndarray] = None) -> np.ndarray:
+  def per_query_error(self, workload: workload_lib.WorkloadLike = None) -> np.ndarray:
     """Variance of each workload row's noise for unit-variance z, before sensitivity.
 
     Args:
-      workload: Lower-triangular array of shape [n, n] whose rows are the linear
-        queries over rounds; `None` means prefix sums.
+      workload: The linear queries over rounds: a `Workload`, or a lower-triangular
+        array of shape [n, n]; `None` means prefix sums.
 
     Returns:
       Squared row norms of the estimator, float64 of shape [n].
@@ -125,19 +163,15 @@ class Strategy(abc.ABC):
     """
     if workload is None:
       return np.square(self.materialize_estimator()).sum(axis=1)
-    workload = np.asarray(workload, np.float64)
-    shape = (self.num_rounds, self.num_rounds)
-    if workload.shape != shape or np.any(np.triu(workload, 1)):
-      raise ValueError(
-        f'workload must be lower-triangular of shape {shape}, got an array of '
-        f'shape {workload.shape}.'
-      )
+    workload = workload_lib.check(self.num_rounds, workload)
+    if isinstance(workload, workload_lib.Workload):
+      return np.square(workload.apply(self.noise_matrix())).sum(axis=1)
     return np.square(workload @ self.noise_matrix()).sum(axis=1)
 
   def rmse(
     self,
     participation: Optional[participation_lib.Participation] = None,
-    workload: Optional[np.ndarray] = None,
+    workload: workload_lib.WorkloadLike = None,
   ) -> float:
     """Root mean square error: sens(C) x sqrt(mean of `per_query_error`)."""
     error = self.per_query_error(workload)
@@ -146,7 +180,7 @@ class Strategy(abc.ABC):
   def max_error(
     self,
     participation: Optional[participation_lib.Participation] = None,
-    workload: Optional[np.ndarray] = None,
+    workload: workload_lib.WorkloadLike = None,
   ) -> float:
     """Largest error: sens(C) x sqrt(max of `per_query_error`)."""
     error = self.per_query_error(workload)
@@ -155,31 +189,37 @@ class Strategy(abc.ABC):
   # Saving and loading.
 
   def parameters(self) -> dict[str, Any]:
-    """The dataclass fields as JSON-ready values."""
+    """The dataclass fields as JSON-ready values, arrays as they are."""
     return {
       field.name: _plain(getattr(self, field.name))
       for field in dataclasses.fields(self)
     }
 
-  @property
+  @functools.cached_property
   def checksum(self) -> str:
     """SHA-256 over kind and parameters: two strategies with it are the same."""
-    content = {'kind': self.kind, 'parameters': self.parameters()}
+    parameters = {name: _digest(value) for name, value in self.parameters().items()}
+    content = {'kind': self.kind, 'parameters': parameters}
     text = json.dumps(content, sort_keys=True, separators=(',', ':'))
     return 'sha256:' + hashlib.sha256(text.encode()).hexdigest()
 
+  def __eq__(self, other: object) -> bool:
+    if type(self) is not type(other):
+      return NotImplemented
+    assert isinstance(other, Strategy)
+    return self.checksum == other.checksum
+
+  def __hash__(self) -> int:
+    return hash(self.checksum)
+
   def to_json(self) -> str:
     """A versioned, checksummed JSON text that `from_json` reads back exactly."""
-    return json.dumps(
-      {
-        'format': _FORMAT,
-        'version': _VERSION,
-        'kind': self.kind,
-        'parameters': self.parameters(),
-        'checksum': self.checksum,
-      },
-      indent=2,
-    )
+    content = self._header()
+    content['parameters'] = {
+      name: value.tolist() if isinstance(value, np.ndarray) else value
+      for name, value in self.parameters().items()
+    }
+    return json.dumps(content, indent=2)
 
   @staticmethod
   def from_json(text: str) -> 'Strategy':
@@ -187,34 +227,100 @@ class Strategy(abc.ABC):
 
     Raises:
       ValueError: If the text is not a saved strategy, is of an unknown kind or
-        version, or does not have the checksum it states.
+        version, does not have the checksum it states, or if what it holds is not a
+        strategy, for instance not lower-triangular, not banded or not finite.
     """
     try:
       data = json.loads(text)
     except json.JSONDecodeError as e:
       raise ValueError(f'not a saved strategy: {e}') from e
-    if not isinstance(data, dict) or data.get('format') != _FORMAT:
-      raise ValueError(f'not a saved strategy: it has no "format": "{_FORMAT}".')
-    if data.get('version') != _VERSION:
-      raise ValueError(
-        f'this strategy has version {data.get("version")!r}; this release reads '
-        f'version {_VERSION}.'
-      )
-    kind = data.get('kind')
-    if not isinstance(kind, str) or kind not in Strategy._kinds:
-      raise ValueError(
-        f'unknown strategy kind {kind!r}; known: {sorted(Strategy._kinds)}.'
-      )
+    return _from_content(data)
+
+  def save(self, path: Union[str, os.PathLike[str]]) -> None:
+    """Writes the strategy to a new file: small ones as .json, large ones as .npz.
+
+    Args:
+      path: Where; its suffix decides the format.
+
+    Raises:
+      ValueError: If the suffix is neither .json nor .npz.
+      FileExistsError: If there is a file already.
+
+    Example:
+      >>> import tempfile
+      >>> from tff_dp_aggregators import strategies
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...   strategies.BinaryTree(8).save(f'{folder}/tree.json')
+      ...   strategies.Strategy.load(f'{folder}/tree.json')
+      BinaryTree(num_rounds=8, honaker=True)
+    """
+    path = os.fspath(path)
+    if _suffix(path) == '.json':
+      files.write_new(path, self.to_json() + '\n')
+    else:
+      files.write_new(path, self.to_npz())
+
+  @staticmethod
+  def load(path: Union[str, os.PathLike[str]]) -> 'Strategy':
+    """Reads and verifies a file that `save` wrote.
+
+    Raises:
+      FileNotFoundError: If there is no file.
+      ValueError: As `from_json`; the message begins with the path.
+    """
+    path = os.fspath(path)
+    suffix = _suffix(path)
+    with open(path, 'rb') as file:
+      data = file.read()
     try:
-      strategy = Strategy._kinds[kind](**data['parameters'])
-    except (KeyError, TypeError, OverflowError) as e:
-      raise ValueError(f'the saved {kind} strategy is incomplete: {e}') from e
-    if strategy.checksum != data.get('checksum'):
-      raise ValueError(
-        f'the saved {kind} strategy was altered: it states checksum '
-        f'{data.get("checksum")!r} but has {strategy.checksum!r}.'
-      )
-    return strategy
+      if suffix == '.json':
+        return Strategy.from_json(data.decode())
+      return Strategy.from_npz(data)
+    except ValueError as e:
+      raise ValueError(f'{path}: {e}') from e
+
+  def to_npz(self) -> bytes:
+    """The content of a NumPy .npz archive that `from_npz` reads back exactly."""
+    content = self._header()
+    content['parameters'], arrays = {}, {}
+    for name, value in self.parameters().items():
+      if isinstance(value, np.ndarray):
+        arrays[name] = value
+      else:
+        content['parameters'][name] = value
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, strategy=np.array(json.dumps(content)), **arrays)
+    return buffer.getvalue()
+
+  @staticmethod
+  def from_npz(data: bytes) -> 'Strategy':
+    """Reads what `to_npz` wrote; raises as `from_json` does."""
+    try:
+      with np.load(io.BytesIO(data), allow_pickle=False) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+      content = json.loads(str(arrays.pop('strategy')))
+      content['parameters'].update(arrays)
+    except (
+      AttributeError,
+      EOFError,
+      KeyError,
+      OSError,
+      TypeError,
+      ValueError,
+      zipfile.BadZipFile,
+      zlib.error,
+    ) as e:
+      raise ValueError(f'not a saved strategy, or a damaged one: {e}') from e
+    return _from_content(content)
+
+  def _header(self) -> dict[str, Any]:
+    return {
+      'format': _FORMAT,
+      'version': _VERSION,
+      'kind': self.kind,
+      'parameters': {},
+      'checksum': self.checksum,
+    }
 
   def _participation(
     self, participation: Optional[participation_lib.Participation]
@@ -230,6 +336,50 @@ class Strategy(abc.ABC):
     return participation
 
 
+def array_digest(array: np.ndarray) -> dict[str, Any]:
+  """A JSON-ready value that tells float64 arrays apart: shape and SHA-256."""
+  data = np.ascontiguousarray(array, '<f8').tobytes()
+  return {'shape': list(array.shape), 'float64': hashlib.sha256(data).hexdigest()}
+
+
+def _from_content(data: Any) -> Strategy:
+  """The strategy that a saved file's content describes, verified."""
+  if not isinstance(data, dict) or data.get('format') != _FORMAT:
+    raise ValueError(f'not a saved strategy: it has no "format": "{_FORMAT}".')
+  if data.get('version') != _VERSION:
+    raise ValueError(
+      f'this strategy has version {data.get("version")!r}; this release reads '
+      f'version {_VERSION}.'
+    )
+  kind = data.get('kind')
+  if not isinstance(kind, str) or kind not in Strategy._kinds:
+    raise ValueError(
+      f'unknown strategy kind {kind!r}; known: {sorted(Strategy._kinds)}.'
+    )
+  try:
+    strategy = Strategy._kinds[kind](**data['parameters'])
+  except (KeyError, TypeError, OverflowError) as e:
+    raise ValueError(f'the saved {kind} strategy is incomplete: {e}') from e
+  if strategy.checksum != data.get('checksum'):
+    raise ValueError(
+      f'the saved {kind} strategy was altered: it states checksum '
+      f'{data.get("checksum")!r} but has {strategy.checksum!r}.'
+    )
+  return strategy
+
+
+def _suffix(path: str) -> str:
+  suffix = os.path.splitext(path)[1]
+  if suffix not in ('.json', '.npz'):
+    raise ValueError(f'a strategy is kept in a .json or .npz file, not in {path!r}.')
+  return suffix
+
+
 def _plain(value: Any) -> Any:
   """A field's value as JSON writes and reads it back without loss."""
   return list(value) if isinstance(value, tuple) else value
+
+
+def _digest(value: Any) -> Any:
+  """What stands for a parameter in the checksum: itself, or an array's own hash."""
+  return array_digest(value) if isinstance(value, np.ndarray) else value

@@ -1,10 +1,11 @@
 """Toeplitz strategies: lower-triangular, constant along diagonals.
 
-`Identity` (one band, the Gaussian sum) and `BandedToeplitz`, with any coefficients or
-those of the square root of the prefix-sum matrix, in closed form. Nothing here
-optimises coefficients.
+`LowerToeplitz` is what all of them share; `Identity` (one band, the Gaussian sum) and
+`BandedToeplitz` are here, the latter with any coefficients or those of the square root
+of the prefix-sum matrix, in closed form.
 """
 
+import abc
 import dataclasses
 from typing import Optional
 
@@ -13,6 +14,7 @@ import scipy.linalg
 
 from tff_dp_aggregators.strategies import participation as participation_lib
 from tff_dp_aggregators.strategies import strategy as strategy_lib
+from tff_dp_aggregators.strategies import workload as workload_lib
 
 
 def square_root_coefficients(num_coefficients: int) -> np.ndarray:
@@ -39,7 +41,107 @@ def square_root_coefficients(num_coefficients: int) -> np.ndarray:
 
 
 @dataclasses.dataclass(frozen=True)
-class BandedToeplitz(strategy_lib.Strategy):
+class LowerToeplitz(strategy_lib.Strategy):
+  """C[i, j] = c[i - j] for i >= j, else 0: all columns are shifts of the first.
+
+  A subclass says what c is, and what the first column of `C^-1` is, which is Toeplitz
+  as well.
+  """
+
+  @abc.abstractmethod
+  def matrix_coefficients(self) -> np.ndarray:
+    """First column of `C`, float64 of shape [n]."""
+
+  @abc.abstractmethod
+  def inverse_coefficients(self) -> np.ndarray:
+    """First column of `C^-1`, float64 of shape [n]."""
+
+  @property
+  def num_bands(self) -> int:
+    """C[i, j] = 0 for i - j >= num_bands."""
+    return self.num_rounds
+
+  def sensitivity_squared_by_round(
+    self, participation: Optional[participation_lib.Participation] = None
+  ) -> np.ndarray:
+    """See `Strategy`. Exact in two cases, which cover most strategies.
+
+    * num_bands <= min_separation: the columns of one client do not overlap, so the
+      squared sensitivity is the sum of their squared norms, largest for the earliest
+      columns (arXiv:2306.08153).
+    * non-negative, non-increasing coefficients: the earliest, densest pattern
+      0, b, 2b, ... is the worst (arXiv:2405.13763).
+
+    Both hold for every leading part of `C` as well, for min-separation and
+    fixed-epoch schemas, and name the same pattern u; the squared entries of `C u` are
+    therefore what each round adds. In other cases the same is computed for the
+    smallest coefficients of the second case that are nowhere below |c|: entry by
+    entry |C u| is at most theirs, so this is an upper bound.
+    """
+    participation = self._participation(participation)
+    coefficients = self.matrix_coefficients()
+    if not self._is_exact(participation):
+      coefficients = np.maximum.accumulate(np.abs(coefficients)[::-1])[::-1]
+    # A single participation is worst in round 0: no other column is longer.
+    spent = np.zeros(self.num_rounds)
+    for first in participation.rounds:
+      spent[first:] += coefficients[: self.num_rounds - first]
+    return np.cumsum(np.square(spent))
+
+  def sensitivity_kind(
+    self, participation: Optional[participation_lib.Participation] = None
+  ) -> str:
+    """See `Strategy`; the cases are those of `sensitivity_squared_by_round`."""
+    return 'exact' if self._is_exact(self._participation(participation)) else 'bound'
+
+  def per_query_error(self, workload: workload_lib.WorkloadLike = None) -> np.ndarray:
+    """See `Strategy`; without a matrix, but for a workload given as an array.
+
+    Where the workload is Toeplitz, so is the estimator, and its rows are parts of one
+    another. Otherwise O(n^2) operations.
+    """
+    workload = workload_lib.check(self.num_rounds, workload)
+    if not isinstance(workload, workload_lib.Workload):
+      return super().per_query_error(workload)
+    if workload.is_toeplitz:
+      return np.cumsum(np.square(self._estimator_coefficients(workload)))
+    steady = dataclasses.replace(workload, learning_rates=None)
+    # Row t of the estimator, backwards from column t, is that of row t - 1 plus the
+    # learning rate times the noise in the momentum of round t.
+    velocity = np.diff(self._estimator_coefficients(steady), prepend=0.0)
+    row = np.zeros(self.num_rounds)
+    error = np.zeros(self.num_rounds)
+    for t, rate in enumerate(workload.learning_rates or ()):
+      row[: t + 1] += rate * velocity[t::-1]
+      error[t] = row[: t + 1] @ row[: t + 1]
+    return error
+
+  def materialize(self) -> np.ndarray:
+    """See `Strategy`."""
+    return _lower_toeplitz(self.matrix_coefficients())
+
+  def materialize_estimator(self) -> np.ndarray:
+    """See `Strategy`; `A C^-1`, Toeplitz as well."""
+    return _lower_toeplitz(np.cumsum(self.inverse_coefficients()))
+
+  def _estimator_coefficients(self, workload: workload_lib.Workload) -> np.ndarray:
+    """First column of `A C^-1` for a Toeplitz workload."""
+    return workload.apply(self.inverse_coefficients()[:, np.newaxis])[:, 0]
+
+  def _is_exact(self, participation: participation_lib.Participation) -> bool:
+    return (
+      participation.possible_participations == 1
+      or self.num_bands <= participation.min_separation
+      or self._is_non_negative_and_non_increasing()
+    )
+
+  def _is_non_negative_and_non_increasing(self) -> bool:
+    coefficients = self.matrix_coefficients()
+    return bool(coefficients[-1] >= 0 and np.all(np.diff(coefficients) <= 0))
+
+
+@dataclasses.dataclass(frozen=True)
+class BandedToeplitz(LowerToeplitz):
   """C[i, j] = coefficients[i - j] for 0 <= i - j < num_bands, else 0.
 
   Attributes:
@@ -108,68 +210,20 @@ class BandedToeplitz(strategy_lib.Strategy):
     """Forward substitution needs the noise of the last `num_bands - 1` rounds."""
     return self.num_bands - 1
 
-  def sensitivity_squared_by_round(
-    self, participation: Optional[participation_lib.Participation] = None
-  ) -> np.ndarray:
-    """See `Strategy`. Exact in two cases, which cover the square root.
-
-    * num_bands <= min_separation: the columns of one client do not overlap, so the
-      squared sensitivity is the sum of their squared norms, largest for the earliest
-      columns (arXiv:2306.08153).
-    * non-negative, non-increasing coefficients: the earliest, densest pattern
-      0, b, 2b, ... is the worst (arXiv:2405.13763).
-
-    Both hold for every leading part of `C` as well, and name the same pattern u; the
-    squared entries of `C u` are therefore what each round adds.
-
-    Raises:
-      ValueError: In any other case.
-    """
-    participation = self._participation(participation)
-    if (
-      participation.possible_participations > 1
-      and self.num_bands > participation.min_separation
-      and not self._is_non_negative_and_non_increasing
-    ):
-      raise ValueError(
-        f'the exact sensitivity of {self.num_bands} bands under '
-        f'min_separation={participation.min_separation} is known only for '
-        'coefficients that are non-negative and non-increasing; use at most '
-        f'{participation.min_separation} bands.'
-      )
-    # A single participation is worst in round 0: no other column is longer.
-    spent = np.zeros(self.num_rounds)
-    for first in participation.rounds:
-      stop = min(first + self.num_bands, self.num_rounds)
-      spent[first:stop] += self.coefficients[: stop - first]
-    return np.cumsum(np.square(spent))
-
-  def per_query_error(self, workload: Optional[np.ndarray] = None) -> np.ndarray:
-    """See `Strategy`; O(n * num_bands) for prefix sums, without the matrix."""
-    if workload is not None:
-      return super().per_query_error(workload)
-    return np.cumsum(np.square(self._estimator_coefficients()))
-
-  def materialize(self) -> np.ndarray:
-    """See `Strategy`."""
+  def matrix_coefficients(self) -> np.ndarray:
+    """See `LowerToeplitz`."""
     column = np.zeros(self.num_rounds)
     column[: self.num_bands] = self.coefficients
-    return _lower_toeplitz(column)
+    return column
 
-  def materialize_estimator(self) -> np.ndarray:
-    """See `Strategy`; `A C^-1`, Toeplitz as well."""
-    return _lower_toeplitz(self._estimator_coefficients())
-
-  def _estimator_coefficients(self) -> np.ndarray:
-    """First column of `A C^-1`: C x = (1, 1, ..., 1) by forward substitution."""
-    # lfilter runs y[t] = (1 - sum_i c[i] y[t - i]) / c[0].
+  def inverse_coefficients(self) -> np.ndarray:
+    """See `LowerToeplitz`; O(n num_bands), by forward substitution."""
+    # lfilter runs y[t] = (x[t] - sum_i c[i] y[t - i]) / c[0].
     import scipy.signal  # Slow to import, and few callers need the error.
 
-    return scipy.signal.lfilter([1.0], self.coefficients, np.ones(self.num_rounds))
-
-  @property
-  def _is_non_negative_and_non_increasing(self) -> bool:
-    return self.coefficients[-1] >= 0 and all(np.diff(self.coefficients) <= 0)
+    impulse = np.zeros(self.num_rounds)
+    impulse[0] = 1.0
+    return scipy.signal.lfilter([1.0], self.coefficients, impulse)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,13 +9,13 @@ whose last round is t has number `2 t - popcount(t) + l`.
 """
 
 import dataclasses
-import math
 from typing import Optional
 
 import numpy as np
 
 from tff_dp_aggregators.strategies import participation as participation_lib
 from tff_dp_aggregators.strategies import strategy as strategy_lib
+from tff_dp_aggregators.strategies import workload as workload_lib
 
 # Value reached, and the earliest round, counted from the end of what was walked so
 # far, at which the client may come back.
@@ -99,16 +99,21 @@ class BinaryTree(strategy_lib.Strategy):
       list(range(1, self.num_rounds + 1)), participation
     )
 
-  def sensitivity(
+  def sensitivity_squared(
     self, participation: Optional[participation_lib.Participation] = None
   ) -> float:
     """See `Strategy`; without the work for shorter prefixes."""
     participation = self._participation(participation)
-    return math.sqrt(
-      _sensitivity_squared_of_prefixes([self.num_rounds], participation)[0]
-    )
+    return float(_sensitivity_squared_of_prefixes([self.num_rounds], participation)[0])
 
-  def per_query_error(self, workload: Optional[np.ndarray] = None) -> np.ndarray:
+  def sensitivity_kind(
+    self, participation: Optional[participation_lib.Participation] = None
+  ) -> str:
+    """See `Strategy`. Fixed-epoch patterns are counted as min-separation ones."""
+    participation = self._participation(participation)
+    return 'bound' if participation.fixed_epoch else 'exact'
+
+  def per_query_error(self, workload: workload_lib.WorkloadLike = None) -> np.ndarray:
     """See `Strategy`; O(n log n) for prefix sums, without the matrix.
 
     A node's estimate has variance 1, or by Honaker's method 1 / (2 - 2^-level).

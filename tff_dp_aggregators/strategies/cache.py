@@ -1,0 +1,121 @@
+"""Optimised strategies on disk, so that the same one is never optimised twice.
+
+The folder is `$TFF_DP_AGGREGATORS_CACHE`; if that is not set,
+`$XDG_CACHE_HOME/tff_dp_aggregators`, and without either `~/.cache/tff_dp_aggregators`.
+Set the first one to an empty text to keep nothing. Files may be deleted at any time.
+
+Several processes may use one folder: a file appears whole or not at all, and of those
+that want the same strategy one optimises it while the others wait. A file that is
+damaged is replaced, with a warning. Privacy does not rest on what is read: noise and
+sensitivity both follow from it.
+"""
+
+import fcntl
+import hashlib
+import json
+import logging
+import os
+from typing import IO, Any, Callable, Optional
+
+import numpy as np
+
+from tff_dp_aggregators.strategies import files
+from tff_dp_aggregators.strategies import participation as participation_lib
+from tff_dp_aggregators.strategies import strategy as strategy_lib
+from tff_dp_aggregators.strategies import workload as workload_lib
+
+_logger = logging.getLogger(__name__)
+_VARIABLE = 'TFF_DP_AGGREGATORS_CACHE'
+
+
+def directory() -> Optional[str]:
+  """Where strategies are kept, or None if they are not."""
+  chosen = os.environ.get(_VARIABLE)
+  if chosen is not None:
+    return chosen or None
+  base = os.environ.get('XDG_CACHE_HOME') or os.path.join('~', '.cache')
+  return os.path.join(os.path.expanduser(base), 'tff_dp_aggregators')
+
+
+def fetch(
+  name: str,
+  version: int,
+  parameters: dict[str, Any],
+  compute: Callable[[], strategy_lib.Strategy],
+  use_cache: bool = True,
+) -> strategy_lib.Strategy:
+  """The strategy that `compute` returns, from disk if it is there.
+
+  Args:
+    name: What computes it, such as 'banded.optimize'.
+    version: Of that computation; another one does not read what this one kept.
+    parameters: Everything that the result depends on: JSON-ready values, arrays,
+      `Participation`s and `Workload`s.
+    compute: Called if the strategy is not on disk.
+    use_cache: Whether to look on disk and keep the result there.
+
+  Returns:
+    The strategy. Trouble with the folder is logged as a warning and does not keep
+    the strategy from being computed.
+  """
+  folder = directory() if use_cache else None
+  if folder is None:
+    return compute()
+  path = os.path.join(folder, f'{name}-{_key(name, version, parameters)}.npz')
+  try:
+    os.makedirs(folder, exist_ok=True)
+    lock = _lock(path + '.lock')
+  except OSError as e:
+    _logger.warning('nothing is kept in %s (%s); set %s', folder, e, _VARIABLE)
+    return compute()
+  with lock:
+    strategy = _read(path)
+    if strategy is None:
+      strategy = compute()
+      _write(path, strategy)
+  return strategy
+
+
+def _read(path: str) -> Optional[strategy_lib.Strategy]:
+  try:
+    return strategy_lib.Strategy.load(path)
+  except FileNotFoundError:
+    return None
+  except (OSError, ValueError) as e:
+    _logger.warning('a kept strategy cannot be read and is optimised again: %s', e)
+    return None
+
+
+def _write(path: str, strategy: strategy_lib.Strategy) -> None:
+  try:
+    files.replace(path, strategy.to_npz())
+  except OSError as e:
+    _logger.warning('the strategy could not be kept as %s: %s', path, e)
+
+
+def _lock(path: str) -> IO[str]:
+  """Waits for an exclusive lock, which lasts until the file is closed."""
+  file = open(path, 'a', encoding='utf-8')
+  try:
+    fcntl.flock(file, fcntl.LOCK_EX)
+  except OSError:
+    file.close()
+    raise
+  return file
+
+
+def _key(name: str, version: int, parameters: dict[str, Any]) -> str:
+  content = {'name': name, 'version': version, 'parameters': parameters}
+  text = json.dumps(content, sort_keys=True, default=_plain)
+  return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _plain(value: Any) -> Any:
+  """What stands for a value in the key; json.dumps asks where it cannot tell."""
+  if isinstance(value, np.ndarray):
+    return ['array', strategy_lib.array_digest(value)]
+  if isinstance(value, participation_lib.Participation):
+    return ['participation', vars(value)]
+  if isinstance(value, workload_lib.Workload):
+    return ['workload', vars(value)]
+  raise TypeError(f'cannot make a cache key of {value!r} ({type(value).__name__}).')

@@ -1,0 +1,179 @@
+"""Sensitivity of any lower-triangular matrix, given as an array.
+
+With G = C^T C and one client's rounds pi, the largest ||C u||^2 over contributions of
+norm at most 1 in each round of pi is
+
+    max sum_{i, j in pi} G[i, j] <u_i, u_j>   <=   sum_{i, j in pi} |G[i, j]|
+
+with equality where no entry of G in pi is negative, and for two participations always.
+What remains is the worst pi. It is found exactly where columns of one client do not
+overlap or meet at most once; otherwise by the upper bound of arXiv:2306.08153, section
+4: a round i in pi contributes at most
+
+    W[i] = max_{pi with i} sum_{j in pi} |G[i, j]|
+
+and the worst sum of W over patterns bounds the worst sum of all pairs. Both maxima are
+over non-negative weights, which `worst_sum` does exactly.
+
+Strategies with more structure (Toeplitz, trees) know better and do it themselves.
+**Columns** of C belong to rounds of participation. Confusing them with rows is a
+classic error, and under-states the sensitivity.
+"""
+
+import numpy as np
+
+from tff_dp_aggregators.strategies import participation as participation_lib
+
+# Entries of G that are negative by less than this, relative to the two columns, are
+# rounding: they are counted with their absolute value in any case.
+_ROUNDING = 1e-12
+# The general bound is computed for this many prefixes of the rounds; the others take
+# the value of the next longer one, which is a bound for them too.
+_PREFIXES = 32
+
+
+def worst_sum(
+  weights: np.ndarray, participation: participation_lib.Participation
+) -> np.ndarray:
+  """Largest sum of the weights of one client's rounds over all allowed patterns.
+
+  Args:
+    weights: Non-negative array of shape [..., m], a weight for each of the first m
+      rounds.
+    participation: Who may take part when, for at least m rounds.
+
+  Returns:
+    Array of shape [...]. O(m * max_participations) operations for each entry.
+
+  Example:
+    >>> schema = participation_lib.Participation(4, min_separation=2)
+    >>> float(worst_sum(np.array([1.0, 5.0, 3.0, 2.0]), schema))
+    7.0
+  """
+  num_rounds = weights.shape[-1]
+  separation = participation.min_separation
+  most = min(participation.possible_participations, -(-num_rounds // separation))
+  if most == 1:
+    return weights.max(axis=-1)
+  if participation.fixed_epoch:
+    classes = [
+      np.sort(weights[..., first::separation], axis=-1)[..., -most:].sum(axis=-1)
+      for first in range(min(separation, num_rounds))
+    ]
+    return np.max(classes, axis=0)
+  # best[c]: largest sum of at most c of the rounds before t; recent[s % b] is what it
+  # was before round s, for the last b of them.
+  best = np.zeros((most + 1, *weights.shape[:-1]))
+  recent = np.zeros((separation, *best.shape))
+  for t in range(num_rounds):
+    recent[t % separation] = best
+    before = recent[max(0, t + 1 - separation) % separation]
+    best = best.copy()
+    np.maximum(best[1:], weights[..., t] + before[:-1], out=best[1:])
+  return best[-1]
+
+
+def squared(
+  matrix: np.ndarray, participation: participation_lib.Participation
+) -> tuple[float, bool]:
+  """Squared sensitivity, and whether it is exact or an upper bound.
+
+  Args:
+    matrix: C, float64 array of shape [m, m], lower-triangular.
+    participation: Who may take part when, for at least m rounds.
+
+  Returns:
+    max ||C u||^2 over one client's patterns or a number above it, and True if it is
+    the maximum itself, up to rounding.
+  """
+  if _columns_are_disjoint(matrix, participation):
+    columns = np.square(matrix).sum(axis=0)
+    return float(worst_sum(columns, participation)), True
+  gram = matrix.T @ matrix
+  if participation.fixed_epoch:
+    return _worst_class(gram, participation)
+  if participation.possible_participations == 2:
+    return _worst_pair(gram, participation.min_separation), True
+  return float(worst_sum(_row_bounds(gram, participation), participation)), False
+
+
+def squared_by_round(
+  matrix: np.ndarray, participation: participation_lib.Participation
+) -> np.ndarray:
+  """Squared sensitivity of the first 1, 2, ..., n rows, exact or upper bounds.
+
+  Where columns of one client do not overlap, every entry is exact. Otherwise the last
+  entry is what `squared` returns and the others are bounds, which rise in steps.
+
+  Args:
+    matrix: C, float64 array of shape [n, n], lower-triangular.
+    participation: Who may take part when.
+
+  Returns:
+    Non-decreasing float64 array of shape [n].
+  """
+  if _columns_are_disjoint(matrix, participation):
+    columns_so_far = np.cumsum(np.square(matrix), axis=0)
+    return worst_sum(columns_so_far, participation)
+  num_rounds = len(matrix)
+  ends = np.unique(np.linspace(1, num_rounds, _PREFIXES).round().astype(int))
+  each = np.array([squared(matrix[:end, :end], participation)[0] for end in ends])
+  # A bound for more rounds is one for fewer.
+  bounds = np.minimum.accumulate(each[::-1])[::-1]
+  return bounds[np.searchsorted(ends, np.arange(1, num_rounds + 1))]
+
+
+def _columns_are_disjoint(
+  matrix: np.ndarray, participation: participation_lib.Participation
+) -> bool:
+  """Whether no two columns of one client have entries in the same row."""
+  if participation.possible_participations == 1:
+    return True
+  return not np.any(np.tril(matrix, -participation.min_separation))
+
+
+def _worst_class(
+  gram: np.ndarray, participation: participation_lib.Participation
+) -> tuple[float, bool]:
+  """The worst residue class of a fixed-epoch schema."""
+  separation = participation.min_separation
+  best = (0.0, True)
+  for first in range(min(separation, len(gram))):
+    pairs = gram[first::separation, first::separation]
+    most = min(participation.possible_participations, len(pairs))
+    size = np.abs(pairs)
+    if most == len(pairs):
+      norms = np.sqrt(np.diagonal(pairs))
+      exact = most <= 2 or bool(np.all(pairs >= -_ROUNDING * np.outer(norms, norms)))
+      value = float(size.sum())
+    else:
+      exact = most == 1
+      others = np.sort(size - np.diag(np.diagonal(size)), axis=1)
+      rows = np.diagonal(size) + others[:, len(pairs) - most + 1 :].sum(axis=1)
+      value = float(np.sort(rows)[-most:].sum())
+    best = max(best, (value, exact))
+  return best
+
+
+def _worst_pair(gram: np.ndarray, separation: int) -> float:
+  """The worst of all patterns of one or two rounds: signs make their product count."""
+  norms = np.diagonal(gram)
+  pairs = norms[:, np.newaxis] + norms + 2 * np.abs(gram)
+  allowed = np.tril(pairs, -separation)
+  return float(max(norms.max(), allowed.max()))
+
+
+def _row_bounds(
+  gram: np.ndarray, participation: participation_lib.Participation
+) -> np.ndarray:
+  """W: the most that one round contributes, with the worst others around it."""
+  num_rounds = len(gram)
+  rounds = np.arange(num_rounds)
+  apart = np.abs(rounds[:, np.newaxis] - rounds) >= participation.min_separation
+  others = np.where(apart, np.abs(gram), 0.0)
+  fewer = participation_lib.Participation(
+    participation.num_rounds,
+    participation.min_separation,
+    participation.possible_participations - 1,
+  )
+  return np.diagonal(gram) + worst_sum(others, fewer)

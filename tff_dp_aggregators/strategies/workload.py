@@ -1,0 +1,237 @@
+"""Workloads: the linear queries over rounds whose error a strategy is judged by.
+
+The workload `A` says what a training run does with the noisy sums. Stochastic gradient
+descent adds them up, so prefix sums are the default everywhere; with momentum, and a
+learning rate that changes from round to round, the model after round t depends on
+
+    A[t, j] = sum_{s = j..t} learning_rates[s] * momentum^(s - j)
+
+(arXiv:2202.08312, section 4; arXiv:2211.06530, section 5). Wherever a function takes a
+`workload`, None stands for prefix sums, and any other lower-triangular matrix may be
+given as an array.
+
+This module does not know strategies.
+"""
+
+import dataclasses
+from typing import Optional, Union
+
+import numpy as np
+
+from tff_dp_aggregators.strategies import participation as participation_lib
+
+
+@dataclasses.dataclass(frozen=True)
+class Workload:
+  """Prefix sums, with momentum and a learning-rate schedule if wanted.
+
+  Attributes:
+    num_rounds: Rounds n; `A` is n x n.
+    momentum: Server momentum, at least 0 and below 1.
+    learning_rates: Relative learning rate of each round, n numbers that are finite
+      and not negative, not all of them 0; `None` for 1 in every round.
+
+  Raises:
+    TypeError: If an argument is not a number, or not numbers.
+    ValueError: If one is out of range.
+
+  Example:
+    >>> Workload(3, momentum=0.5).materialize()
+    array([[1.  , 0.  , 0.  ],
+           [1.5 , 1.  , 0.  ],
+           [1.75, 1.5 , 1.  ]])
+  """
+
+  num_rounds: int
+  momentum: float = 0.0
+  learning_rates: Optional[tuple[float, ...]] = None
+
+  def __post_init__(self) -> None:
+    num_rounds = participation_lib.check_positive_int('num_rounds', self.num_rounds)
+    object.__setattr__(self, 'num_rounds', num_rounds)
+    momentum = float(self.momentum)
+    if not 0 <= momentum < 1:
+      raise ValueError(f'momentum must be at least 0 and below 1, got {self.momentum}.')
+    object.__setattr__(self, 'momentum', momentum)
+    if self.learning_rates is not None:
+      rates = np.asarray(self.learning_rates, np.float64)
+      if rates.shape != (num_rounds,):
+        raise ValueError(
+          f'learning_rates must be num_rounds={num_rounds} numbers, got shape '
+          f'{rates.shape}.'
+        )
+      if not (np.all(np.isfinite(rates)) and np.all(rates >= 0) and np.any(rates)):
+        raise ValueError(
+          'learning_rates must be finite, not negative, and not all 0; round '
+          f'{int(np.argmin(rates > 0))} has {rates[np.argmin(rates > 0)]}.'
+        )
+      object.__setattr__(self, 'learning_rates', tuple(rates.tolist()))
+
+  @classmethod
+  def cooldown(
+    cls,
+    num_rounds: int,
+    momentum: float = 0.0,
+    cooldown_rounds: Optional[int] = None,
+    final_learning_rate: float = 0.05,
+  ) -> 'Workload':
+    """A constant learning rate that falls linearly over the last rounds.
+
+    Args:
+      num_rounds: Rounds n.
+      momentum: As in the constructor.
+      cooldown_rounds: Over how many of the last rounds it falls; a quarter of all by
+        default, as in the experiments of arXiv:2211.06530.
+      final_learning_rate: What it falls to in the last round, relative to 1; positive.
+
+    Raises:
+      ValueError: If an argument is out of range.
+
+    Example:
+      >>> Workload.cooldown(
+      ...   5, cooldown_rounds=2, final_learning_rate=0.5
+      ... ).learning_rates
+      (1.0, 1.0, 1.0, 0.75, 0.5)
+    """
+    participation_lib.check_positive_int('num_rounds', num_rounds)
+    if cooldown_rounds is None:
+      cooldown_rounds = num_rounds // 4
+    participation_lib.check_int('cooldown_rounds', cooldown_rounds, at_least=0)
+    if cooldown_rounds >= num_rounds:
+      raise ValueError(
+        f'cooldown_rounds must be below num_rounds={num_rounds}, got {cooldown_rounds}.'
+      )
+    if not 0 < final_learning_rate <= 1:
+      raise ValueError(
+        'final_learning_rate is relative to the first one and must be above 0 and at '
+        f'most 1, got {final_learning_rate}.'
+      )
+    falling = np.linspace(1.0, final_learning_rate, cooldown_rounds + 1)[1:]
+    constant = np.ones(num_rounds - cooldown_rounds)
+    return cls(num_rounds, momentum, tuple(np.concatenate([constant, falling])))
+
+  @property
+  def is_toeplitz(self) -> bool:
+    """Whether `A` is constant along diagonals: the learning rate never changes."""
+    return self.learning_rates is None or len(set(self.learning_rates)) == 1
+
+  def coefficients(self) -> np.ndarray:
+    """First column of `A`, float64 of shape [n].
+
+    Raises:
+      ValueError: If the learning rate changes, so that `A` is not Toeplitz.
+    """
+    if not self.is_toeplitz:
+      raise ValueError(
+        'a workload whose learning rate changes has no Toeplitz coefficients; use '
+        'materialize() or apply().'
+      )
+    column = np.zeros(self.num_rounds)
+    column[0] = 1.0
+    return self.apply(column[:, np.newaxis])[:, 0]
+
+  def materialize(self) -> np.ndarray:
+    """`A` as a dense float64 array of shape [n, n]."""
+    return self.apply(np.eye(self.num_rounds))
+
+  def apply(self, matrix: np.ndarray) -> np.ndarray:
+    """`A @ matrix` for a matrix of shape [n, m], in O(n m)."""
+    return np.cumsum(self._rates * _decayed_sums(matrix, self.momentum), axis=0)
+
+  def apply_transposed(self, matrix: np.ndarray) -> np.ndarray:
+    """`A.T @ matrix` for a matrix of shape [n, m], in O(n m)."""
+    sums = np.cumsum(matrix[::-1], axis=0)[::-1]
+    return _decayed_sums((self._rates * sums)[::-1], self.momentum)[::-1]
+
+  def inverse_diagonals(self) -> np.ndarray:
+    """The inverse of `A`, which is banded: its diagonals from the main one down.
+
+    With rates L and momentum M, A is (prefix sums) L M; so its inverse is
+    (I - momentum S) L^-1 (I - S), S the shift by one round.
+
+    Returns:
+      Float64 array of shape [2, n], or [3, n] with momentum; row i, column j holds
+      entry [j + i, j] of the inverse, and 0 where there is none.
+
+    Raises:
+      ValueError: If a learning rate is 0, when `A` has no inverse.
+    """
+    reciprocal = self._reciprocal_rates()
+    shifted = np.append(reciprocal[1:], 0.0)
+    diagonals = [reciprocal, -shifted - self.momentum * reciprocal]
+    if self.momentum:
+      diagonals.append(self.momentum * shifted)
+    for i, diagonal in enumerate(diagonals):
+      diagonal[self.num_rounds - i :] = 0.0
+    return np.stack(diagonals)
+
+  def _reciprocal_rates(self) -> np.ndarray:
+    rates = self._rates[:, 0]
+    if not np.all(rates > 0):
+      raise ValueError(
+        f'the learning rate of round {int(np.argmin(rates > 0))} is 0, so the '
+        'workload has no inverse; make it small and positive.'
+      )
+    return 1.0 / rates
+
+  @property
+  def _rates(self) -> np.ndarray:
+    """Learning rates as a column, shape [n, 1]."""
+    if self.learning_rates is None:
+      return np.ones((self.num_rounds, 1))
+    return np.array(self.learning_rates)[:, np.newaxis]
+
+
+# What functions take for a workload; None stands for prefix sums.
+WorkloadLike = Union[Workload, np.ndarray, None]
+
+
+def check(num_rounds: int, workload: WorkloadLike) -> Union[Workload, np.ndarray]:
+  """Returns the workload, prefix sums for None, after looking at shape and entries.
+
+  Args:
+    num_rounds: Rounds n it has to be for.
+    workload: A `Workload`, or a lower-triangular array of shape [n, n] whose rows are
+      linear queries over rounds, or None.
+
+  Returns:
+    A `Workload`, or a float64 array of shape [n, n].
+
+  Raises:
+    ValueError: If it is for another number of rounds, not lower-triangular, not
+      finite, or zero everywhere.
+  """
+  if workload is None:
+    return Workload(num_rounds)
+  if isinstance(workload, Workload):
+    if workload.num_rounds != num_rounds:
+      raise ValueError(
+        f'the workload is for {workload.num_rounds} rounds, but num_rounds is '
+        f'{num_rounds}; build both for the same number.'
+      )
+    return workload
+  workload = np.asarray(workload, np.float64)
+  shape = (num_rounds, num_rounds)
+  if workload.shape != shape or np.any(np.triu(workload, 1)):
+    raise ValueError(
+      f'workload must be lower-triangular of shape {shape}, got an array of shape '
+      f'{workload.shape}.'
+    )
+  if not np.all(np.isfinite(workload)):
+    row, column = np.argwhere(~np.isfinite(workload))[0]
+    raise ValueError(
+      f'workload must be finite, but entry [{row}, {column}] is '
+      f'{workload[row, column]}.'
+    )
+  if not np.any(workload):
+    raise ValueError('workload must have a query, but all its entries are 0.')
+  return workload
+
+
+def _decayed_sums(matrix: np.ndarray, decay: float) -> np.ndarray:
+  """Rows m[t] = x[t] + decay * m[t - 1]."""
+  if decay == 0:
+    return matrix
+  import scipy.signal  # Slow to import, and few callers need it.
+
+  return scipy.signal.lfilter([1.0], [1.0, -decay], matrix, axis=0)
