@@ -15,6 +15,9 @@ import pytest
 # machine at each start.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
+# Tests optimise strategies anew, whatever the user has kept.
+os.environ['TFF_DP_AGGREGATORS_CACHE'] = ''
+
 # While an example runs, doctest collects standard output in memory, and TensorFlow
 # Federated can start its worker only with an output that has a file behind it.
 _NULL = open(os.devnull, 'w', encoding='utf-8')

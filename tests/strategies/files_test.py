@@ -35,3 +35,19 @@ def test_failure_while_writing_leaves_nothing(tmp_path, monkeypatch):
   with pytest.raises(OSError, match='disk full'):
     files.write_new(str(tmp_path / 'new'), 'text')
   assert os.listdir(tmp_path) == []
+
+
+def test_replacing_leaves_the_old_file_or_the_new_one(tmp_path, monkeypatch):
+  path = str(tmp_path / 'file')
+  files.replace(path, b'\x00old')
+  files.replace(path, b'\x00new')
+  assert (tmp_path / 'file').read_bytes() == b'\x00new'
+
+  def fail(*paths):
+    raise OSError('no')
+
+  monkeypatch.setattr(files.os, 'replace', fail)
+  with pytest.raises(OSError, match='no'):
+    files.replace(path, b'newer')
+  assert (tmp_path / 'file').read_bytes() == b'\x00new'
+  assert os.listdir(tmp_path) == ['file']

@@ -44,6 +44,65 @@ def test_saving_and_reading_back_is_exact(strategy):
   assert again.to_json() == strategy.to_json()
 
 
+@each_strategy
+@pytest.mark.parametrize('name', ['strategy.json', 'strategy.npz'])
+def test_files_read_back_exactly_and_are_not_overwritten(strategy, name, tmp_path):
+  strategy.save(tmp_path / name)
+  again = Strategy.load(tmp_path / name)
+  assert type(again) is type(strategy)
+  assert again == strategy and again.checksum == strategy.checksum
+  with pytest.raises(FileExistsError, match='is not overwritten'):
+    strategy.save(str(tmp_path / name))
+
+
+def test_other_suffixes_and_missing_files_are_errors(tmp_path):
+  for function in (BinaryTree(8).save, Strategy.load):
+    with pytest.raises(ValueError, match=r"in a .json or .npz file, not in '.*\.pkl'"):
+      function(tmp_path / 'strategy.pkl')
+  with pytest.raises(FileNotFoundError):
+    Strategy.load(tmp_path / 'none.npz')
+
+
+@each_strategy
+@pytest.mark.parametrize('name', ['strategy.json', 'strategy.npz'])
+def test_a_file_with_any_byte_changed_is_refused_or_reads_the_same(
+  strategy, name, tmp_path
+):
+  path = tmp_path / name
+  strategy.save(path)
+  data = path.read_bytes()
+  for position in np.random.default_rng(4).integers(len(data), size=60):
+    changed = bytes([data[position] ^ 1])
+    path.write_bytes(data[:position] + changed + data[position + 1 :])
+    try:
+      assert Strategy.load(path) == strategy
+    except ValueError as e:
+      assert str(path) in str(e)
+
+
+@pytest.mark.parametrize('name', ['strategy.json', 'strategy.npz'])
+@pytest.mark.parametrize(
+  'content', [b'', b'PK', b'\xff\xfe', b'\x93NUMPY', b'{}', b'7']
+)
+def test_other_files_are_refused(name, content, tmp_path):
+  (tmp_path / name).write_bytes(content)
+  with pytest.raises(ValueError, match='strategy'):
+    Strategy.load(tmp_path / name)
+
+
+def test_archives_of_something_else_are_refused(tmp_path):
+  for arrays in (
+    {'x': np.ones(3)},
+    {'strategy': np.ones(3)},
+    {'strategy': np.array('{"format": 1}')},
+    {'strategy': np.array('[]')},
+    {'strategy': np.array(['pickled'], dtype=object)},
+  ):
+    np.savez(tmp_path / 'other.npz', **arrays)
+    with pytest.raises(ValueError, match='not a saved strategy'):
+      Strategy.load(tmp_path / 'other.npz')
+
+
 def test_every_public_strategy_is_among_those_saved_here():
   public = {
     value

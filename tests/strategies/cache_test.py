@@ -1,0 +1,180 @@
+"""Optimised strategies are kept on disk, and nothing that is on disk can hurt.
+
+Claims: what was computed once is read the next time, also by processes at the same
+time; another request is another file; damage, a full disk and a folder that cannot be
+written end in the same strategy, with a warning.
+"""
+
+import concurrent.futures
+import logging
+import os
+import pathlib
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from tff_dp_aggregators.strategies import BandedToeplitz
+from tff_dp_aggregators.strategies import Participation
+from tff_dp_aggregators.strategies import Workload
+from tff_dp_aggregators.strategies import cache
+
+STRATEGY = BandedToeplitz(5, (1.0, 1 / 3))
+
+
+class Computation:
+  """Counts how often it is made."""
+
+  def __init__(self):
+    self.times = 0
+
+  def __call__(self):
+    self.times += 1
+    return STRATEGY
+
+
+@pytest.fixture
+def compute(tmp_path, monkeypatch):
+  monkeypatch.setenv('TFF_DP_AGGREGATORS_CACHE', str(tmp_path / 'cache'))
+  return Computation()
+
+
+def kept(folder):
+  return sorted(pathlib.Path(folder).glob('cache/*.npz'))
+
+
+def test_the_second_time_it_is_read(compute, tmp_path):
+  for _ in range(3):
+    assert cache.fetch('f', 1, {'num_rounds': 5}, compute) == STRATEGY
+  assert compute.times == 1
+  assert len(kept(tmp_path)) == 1
+  assert kept(tmp_path)[0].name.startswith('f-')
+
+
+def test_every_other_request_is_another_file(compute, tmp_path):
+  array = np.arange(6.0)
+  requests = [
+    ('f', 1, {}),
+    ('g', 1, {}),
+    ('f', 2, {}),
+    ('f', 1, {'x': None}),
+    ('f', 1, {'x': 1}),
+    ('f', 1, {'x': 'mean'}),
+    ('f', 1, {'x': array}),
+    ('f', 1, {'x': array + 1e-15}),
+    ('f', 1, {'x': array.reshape(2, 3)}),
+    ('f', 1, {'x': Participation(5, 2)}),
+    ('f', 1, {'x': Participation(5, 2, fixed_epoch=True)}),
+    ('f', 1, {'x': Workload(5)}),
+    ('f', 1, {'x': Workload(5, 0.5)}),
+    ('f', 1, {'x': Workload(5, 0.5, (1, 1, 1, 1, 0.5))}),
+  ]
+  for _ in range(2):
+    for request in requests:
+      cache.fetch(*request, compute)
+  assert compute.times == len(requests) == len(kept(tmp_path))
+
+
+def test_a_request_that_cannot_be_told_apart_is_refused(compute):
+  with pytest.raises(TypeError, match='cannot make a cache key of <object'):
+    cache.fetch('f', 1, {'x': object()}, compute)
+
+
+def test_nothing_is_kept_if_nothing_shall_be(compute, tmp_path, monkeypatch):
+  for _ in range(2):
+    cache.fetch('f', 1, {}, compute, use_cache=False)
+  monkeypatch.setenv('TFF_DP_AGGREGATORS_CACHE', '')
+  assert cache.directory() is None
+  cache.fetch('f', 1, {}, compute)
+  assert compute.times == 3
+  assert os.listdir(tmp_path) == []
+
+
+def test_the_folder_is_where_caches_live(monkeypatch):
+  monkeypatch.delenv('TFF_DP_AGGREGATORS_CACHE', raising=False)
+  monkeypatch.setenv('XDG_CACHE_HOME', '/elsewhere')
+  assert cache.directory() == '/elsewhere/tff_dp_aggregators'
+  monkeypatch.delenv('XDG_CACHE_HOME')
+  monkeypatch.setenv('HOME', '/home/someone')
+  assert cache.directory() == '/home/someone/.cache/tff_dp_aggregators'
+
+
+@pytest.mark.parametrize('cut', [0, 1, 100, -1])
+def test_a_damaged_file_is_computed_again_and_replaced(compute, tmp_path, caplog, cut):
+  cache.fetch('f', 1, {}, compute)
+  (path,) = kept(tmp_path)
+  whole = path.read_bytes()
+  path.write_bytes(whole[:cut])
+  with caplog.at_level(logging.WARNING):
+    assert cache.fetch('f', 1, {}, compute) == STRATEGY
+  assert 'cannot be read and is optimised again' in caplog.text
+  assert compute.times == 2
+  assert path.read_bytes() == whole
+
+
+def test_a_folder_that_cannot_be_made_is_no_obstacle(
+  compute, tmp_path, monkeypatch, caplog
+):
+  (tmp_path / 'file').write_text('')
+  monkeypatch.setenv('TFF_DP_AGGREGATORS_CACHE', str(tmp_path / 'file' / 'cache'))
+  assert cache.fetch('f', 1, {}, compute) == STRATEGY
+  assert 'nothing is kept in' in caplog.text
+  assert 'TFF_DP_AGGREGATORS_CACHE' in caplog.text
+
+
+def test_a_full_disk_is_no_obstacle(compute, tmp_path, monkeypatch, caplog):
+  def fail(path, content):
+    raise OSError('no space left')
+
+  monkeypatch.setattr(cache.files, 'replace', fail)
+  assert cache.fetch('f', 1, {}, compute) == STRATEGY
+  assert 'could not be kept' in caplog.text
+  assert kept(tmp_path) == []
+
+
+def test_a_failed_computation_keeps_nothing_and_blocks_no_one(compute, tmp_path):
+  def fail():
+    raise RuntimeError('diverged')
+
+  with pytest.raises(RuntimeError, match='diverged'):
+    cache.fetch('f', 1, {}, fail)
+  assert kept(tmp_path) == []
+  assert cache.fetch('f', 1, {}, compute) == STRATEGY
+
+
+def test_of_many_threads_one_computes(compute):
+  together = threading.Barrier(8)
+
+  def request():
+    together.wait()
+    return cache.fetch('f', 1, {}, compute)
+
+  with concurrent.futures.ThreadPoolExecutor(8) as pool:
+    results = [pool.submit(request) for _ in range(8)]
+  assert all(result.result() == STRATEGY for result in results)
+  assert compute.times == 1
+
+
+_PROGRAM = """
+import sys, time
+from tff_dp_aggregators.strategies import BandedToeplitz, cache
+
+def compute():
+  with open(sys.argv[1], 'a') as file:
+    file.write('computed\\n')
+  time.sleep(0.5)
+  return BandedToeplitz(5, (1.0, 0.25))
+
+assert cache.fetch('f', 1, {}, compute).coefficients == (1.0, 0.25)
+"""
+
+
+def test_of_many_processes_one_computes(compute, tmp_path):
+  log = tmp_path / 'log'
+  processes = [
+    subprocess.Popen([sys.executable, '-c', _PROGRAM, str(log)]) for _ in range(4)
+  ]
+  assert [process.wait() for process in processes] == [0] * 4
+  assert log.read_text() == 'computed\n'

@@ -1,0 +1,148 @@
+"""Workloads are the matrices that training applies to the noisy sums.
+
+Claims: A is what a server with momentum and learning rates does, step by step; the
+fast products and the banded inverse are those of the dense matrix; what is no workload
+is refused.
+"""
+
+import numpy as np
+import pytest
+
+from tff_dp_aggregators.strategies import Workload
+from tff_dp_aggregators.strategies import workload as workload_lib
+
+WORKLOADS = {
+  'prefix': Workload(7),
+  'one_round': Workload(1, momentum=0.5),
+  'two_rounds': Workload(2, momentum=0.5),
+  'momentum': Workload(8, momentum=0.9),
+  'rates': Workload(4, learning_rates=(2.0, 1.0, 0.5, 0.25)),
+  'both': Workload.cooldown(9, momentum=0.8, cooldown_rounds=4),
+}
+each_workload = pytest.mark.parametrize(
+  'workload', WORKLOADS.values(), ids=WORKLOADS.keys()
+)
+
+
+def server_optimizer(workload, updates):
+  """Models after each round, by the loop that a server runs."""
+  rates = workload.learning_rates or [1.0] * workload.num_rounds
+  model = velocity = np.zeros(updates.shape[1])
+  models = []
+  for rate, update in zip(rates, updates):
+    velocity = workload.momentum * velocity + update
+    model = model + rate * velocity
+    models.append(model)
+  return np.array(models)
+
+
+@each_workload
+def test_workload_is_what_a_server_with_momentum_does(workload):
+  updates = np.random.default_rng(1).normal(size=(workload.num_rounds, 3))
+  models = server_optimizer(workload, updates)
+  np.testing.assert_allclose(workload.materialize() @ updates, models, rtol=1e-12)
+
+
+@each_workload
+def test_products_are_those_of_the_dense_matrix(workload):
+  dense = workload.materialize()
+  matrix = np.random.default_rng(2).normal(size=(workload.num_rounds, 5))
+  np.testing.assert_allclose(workload.apply(matrix), dense @ matrix, rtol=1e-11)
+  np.testing.assert_allclose(
+    workload.apply_transposed(matrix), dense.T @ matrix, rtol=1e-11
+  )
+
+
+@each_workload
+def test_inverse_is_banded_with_the_stated_diagonals(workload):
+  n = workload.num_rounds
+  diagonals = workload.inverse_diagonals()
+  assert len(diagonals) == (3 if workload.momentum else 2)
+  inverse = np.zeros((n, n))
+  for i, diagonal in enumerate(diagonals):
+    assert not np.any(diagonal[max(0, n - i) :])
+    if i < n:
+      inverse += np.diag(diagonal[: n - i], -i)
+  np.testing.assert_allclose(inverse @ workload.materialize(), np.eye(n), atol=1e-12)
+
+
+@each_workload
+def test_toeplitz_workloads_are_those_with_constant_diagonals(workload):
+  dense = workload.materialize()
+  constant = all(
+    np.allclose(np.diagonal(dense, -i), dense[i, 0], rtol=1e-12)
+    for i in range(len(dense))
+  )
+  assert workload.is_toeplitz == constant
+  if constant:
+    np.testing.assert_allclose(workload.coefficients(), dense[:, 0])
+  else:
+    with pytest.raises(ValueError, match='has no Toeplitz coefficients'):
+      workload.coefficients()
+
+
+def test_prefix_sums_are_the_default():
+  np.testing.assert_array_equal(Workload(5).materialize(), np.tri(5))
+  np.testing.assert_array_equal(
+    workload_lib.check(5, None).materialize(), np.tri(5)
+  )  # fmt: skip
+
+
+def test_cooldown_falls_over_the_last_quarter_to_a_twentieth():
+  rates = np.array(Workload.cooldown(8).learning_rates)
+  np.testing.assert_allclose(rates, [1, 1, 1, 1, 1, 1, 0.525, 0.05])
+  assert not Workload.cooldown(8).is_toeplitz
+
+
+@pytest.mark.parametrize(
+  'arguments, message',
+  [
+    ({'momentum': 1.0}, 'momentum must be at least 0 and below 1, got 1.0'),
+    ({'momentum': -0.1}, 'momentum must be'),
+    ({'momentum': float('nan')}, 'momentum must be'),
+    ({'learning_rates': (1.0, 1.0)}, 'learning_rates must be num_rounds=3 numbers'),
+    ({'learning_rates': (1.0, -1.0, 1.0)}, 'round 1 has -1.0'),
+    ({'learning_rates': (1.0, 1.0, float('nan'))}, 'round 2 has nan'),
+    ({'learning_rates': (0.0, 0.0, 0.0)}, 'not all 0'),
+    ({'num_rounds': 0}, 'num_rounds must be at least 1'),
+  ],
+)
+def test_nonsense_is_refused_by_name(arguments, message):
+  with pytest.raises(ValueError, match=message):
+    Workload(**{'num_rounds': 3, **arguments})
+
+
+def test_a_rate_of_zero_is_a_workload_but_has_no_inverse():
+  workload = Workload(3, learning_rates=(1.0, 0.0, 1.0))
+  assert workload.materialize()[1].tolist() == [1.0, 0.0, 0.0]
+  with pytest.raises(ValueError, match='learning rate of round 1 is 0'):
+    workload.inverse_diagonals()
+
+
+@pytest.mark.parametrize(
+  'arguments, message',
+  [
+    ({'cooldown_rounds': 5}, 'cooldown_rounds must be below num_rounds=5, got 5'),
+    ({'cooldown_rounds': -1}, 'cooldown_rounds must be at least 0'),
+    ({'final_learning_rate': 0.0}, 'final_learning_rate is relative'),
+    ({'final_learning_rate': 1.5}, 'final_learning_rate is relative'),
+  ],
+)
+def test_a_cooldown_that_cannot_be_is_refused(arguments, message):
+  with pytest.raises(ValueError, match=message):
+    Workload.cooldown(5, **arguments)
+
+
+@pytest.mark.parametrize(
+  'workload, message',
+  [
+    (np.ones((3, 3)), 'lower-triangular of shape'),
+    (np.tri(4), 'lower-triangular of shape'),
+    (np.diag([1.0, np.inf, 1.0]), r'entry \[1, 1\] is inf'),
+    (np.zeros((3, 3)), 'must have a query'),
+    (Workload(4), 'the workload is for 4 rounds, but num_rounds is 3'),
+  ],
+)
+def test_what_is_no_workload_for_these_rounds_is_refused(workload, message):
+  with pytest.raises(ValueError, match=message):
+    workload_lib.check(3, workload)
