@@ -81,3 +81,9 @@ def test_saved_mechanism_with_another_strategy_is_refused():
   data['min_separation'] = 13  # Also one band more.
   with pytest.raises(ValueError, match='they were altered'):
     mechanism.Mechanism.from_json(data)
+
+
+def test_fixed_epochs_are_refused_with_what_to_do_instead():
+  epochs = strategies.Participation(60, 12, fixed_epoch=True)
+  with pytest.raises(ValueError, match='leave out fixed_epoch'):
+    accounting.Mechanism('tree', epochs, noise_multiplier=1.0)

@@ -124,3 +124,13 @@ def test_without_noise_there_is_no_guarantee():
 def test_delta_out_of_range_is_refused():
   with pytest.raises(ValueError, match='delta must be between 0 and 1'):
     statement.build(MECHANISM, 1.0)
+
+
+def test_the_report_says_whether_the_sensitivity_is_exact():
+  built = statement.build(MECHANISM, 1e-6)
+  assert built['mechanism']['sensitivity_kind'] == 'exact'
+  assert '(squared: 4.000000), exact |' in statement.to_markdown(built)
+  built['mechanism']['sensitivity_kind'] = 'bound'
+  text = statement.to_markdown(built)
+  assert '(squared: 4.000000), an upper bound |' in text
+  assert 'is no bound\nbut for that of the sensitivity.' in text

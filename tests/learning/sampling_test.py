@@ -200,3 +200,9 @@ def test_numbers_that_are_no_counts_are_refused(name, value, error):
   arguments[name] = value
   with pytest.raises(error, match=name):
     sampling.check_population(participation=strategies.Participation(4), **arguments)
+
+
+def test_fixed_epochs_are_refused_and_not_taken_for_min_separation():
+  epochs = strategies.Participation(4, 2, fixed_epoch=True)
+  with pytest.raises(ValueError, match='leave out fixed_epoch'):
+    sampling.sample_cohorts(4, 2, epochs, seed=1)

@@ -23,7 +23,7 @@ class Mechanism:
 
   Attributes:
     name: One of `NAMES`.
-    participation: Who may take part when, and for how many rounds.
+    participation: Who may take part when, and for how many rounds; not fixed-epoch.
     noise_multiplier: Standard deviation of z over the clip norm.
     num_bands: Bands of `banded`; `None` for its default, `min_separation`, the most
       that cost no sensitivity. Must be `None` for other mechanisms.
@@ -46,6 +46,11 @@ class Mechanism:
   def __post_init__(self) -> None:
     noise_multiplier = events.check_noise_multiplier(self.noise_multiplier)
     object.__setattr__(self, 'noise_multiplier', noise_multiplier)
+    if self.participation.fixed_epoch:
+      raise ValueError(
+        'a mechanism by name is for min-separation schemas; leave out fixed_epoch: '
+        'what holds for min_separation holds for fixed epochs of that length too.'
+      )
     strategy_for(self.name, self.participation, self.num_bands)
 
   @classmethod

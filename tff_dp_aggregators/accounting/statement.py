@@ -123,6 +123,7 @@ def build(
       'noise_multiplier': mechanism.noise_multiplier,
       'sensitivity': mechanism.sensitivity,
       'sensitivity_squared': mechanism.sensitivity**2,
+      'sensitivity_kind': strategy.sensitivity_kind(participation),
       'effective_noise_multiplier': mechanism.effective_noise_multiplier,
       'noise_source': noise_source,
       'rmse': strategy.rmse(participation),

@@ -31,10 +31,15 @@ def check_population(
   Raises:
     PopulationTooSmallError: If the rounds cannot be filled; the message says what
       would fit.
-    ValueError: If a number is less than 1.
+    ValueError: If a number is less than 1, or the schema is a fixed-epoch one.
   """
   strategies.participation.check_positive_int('num_clients', num_clients)
   strategies.participation.check_positive_int('clients_per_round', clients_per_round)
+  if participation.fixed_epoch:
+    raise ValueError(
+      'cohorts are drawn for min-separation schemas, not for fixed epochs; leave out '
+      'fixed_epoch, or go through the clients in the same order in each epoch.'
+    )
   num_rounds = participation.num_rounds
   most = participation.possible_participations
   window = min(participation.min_separation, num_rounds)
