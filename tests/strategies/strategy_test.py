@@ -17,6 +17,7 @@ from tff_dp_aggregators.strategies import BinaryTree
 from tff_dp_aggregators.strategies import Identity
 from tff_dp_aggregators.strategies import Participation
 from tff_dp_aggregators.strategies import Strategy
+from tff_dp_aggregators.strategies import Workload
 
 STRATEGIES = {
   'identity': Identity(7),
@@ -215,6 +216,39 @@ def test_error_of_any_workload_equals_dense_linear_algebra(strategy):
   )
   assert strategy.max_error(workload=workload) == pytest.approx(
     sensitivity * math.sqrt(expected.max()), rel=1e-9
+  )
+
+
+@each_sane_strategy
+@pytest.mark.parametrize('momentum', [0.0, 0.9])
+@pytest.mark.parametrize('cooldown', [False, True])
+def test_error_of_momentum_and_cooldown_is_that_of_the_dense_workload(
+  strategy, momentum, cooldown
+):
+  n = strategy.num_rounds
+  workload = (
+    Workload.cooldown(n, momentum, n // 2) if cooldown else Workload(n, momentum)
+  )
+  np.testing.assert_allclose(
+    strategy.per_query_error(workload),
+    strategy.per_query_error(workload.materialize()),
+    rtol=1e-10,
+  )
+
+
+@each_sane_strategy
+def test_error_by_round_is_the_noise_of_each_prefix_at_equal_privacy(strategy):
+  n = strategy.num_rounds
+  participation = Participation(n, 3)
+  estimator = strategy.materialize_estimator()
+  sensitivity = strategy.sensitivity(participation)
+  errors = strategy.error_by_round(participation)
+  np.testing.assert_allclose(
+    errors, sensitivity * np.linalg.norm(estimator, axis=1), rtol=1e-12
+  )
+  assert strategy.max_error(participation) == pytest.approx(errors.max())
+  assert strategy.rmse(participation) == pytest.approx(
+    sensitivity * np.linalg.norm(estimator) / math.sqrt(n)
   )
 
 

@@ -168,12 +168,28 @@ class Strategy(abc.ABC):
       return np.square(workload.apply(self.noise_matrix())).sum(axis=1)
     return np.square(workload @ self.noise_matrix()).sum(axis=1)
 
+  def error_by_round(
+    self,
+    participation: Optional[participation_lib.Participation] = None,
+    workload: workload_lib.WorkloadLike = None,
+  ) -> np.ndarray:
+    """Standard deviation of the noise in each query, for the same privacy.
+
+    It is in units of the clip norm, at an effective noise multiplier of 1, so that
+    strategies can be compared: sens(C) x sqrt(`per_query_error`).
+
+    Returns:
+      Float64 array of shape [n], ready to plot.
+    """
+    error = self.per_query_error(workload)
+    return self.sensitivity(participation) * np.sqrt(error)
+
   def rmse(
     self,
     participation: Optional[participation_lib.Participation] = None,
     workload: workload_lib.WorkloadLike = None,
   ) -> float:
-    """Root mean square error: sens(C) x sqrt(mean of `per_query_error`)."""
+    """Root mean square of `error_by_round`: sens(C) x ||B||_F / sqrt(n)."""
     error = self.per_query_error(workload)
     return self.sensitivity(participation) * math.sqrt(error.mean())
 
@@ -182,7 +198,7 @@ class Strategy(abc.ABC):
     participation: Optional[participation_lib.Participation] = None,
     workload: workload_lib.WorkloadLike = None,
   ) -> float:
-    """Largest error: sens(C) x sqrt(max of `per_query_error`)."""
+    """Largest of `error_by_round`: sens(C) x the largest row norm of B."""
     error = self.per_query_error(workload)
     return self.sensitivity(participation) * math.sqrt(error.max())
 
