@@ -1,0 +1,127 @@
+"""Arithmetic of power series cut off after n terms, as arrays of coefficients.
+
+A lower-triangular Toeplitz matrix is a power series in the shift: products, inverses
+and transposed products of such matrices are those of their first columns, in
+O(n log n) by fast Fourier transforms. Everything is float64.
+
+Rounding: a transform leaves errors relative to the largest coefficient, about 1e-16
+times the logarithm of the length, everywhere. Small coefficients are therefore not
+relatively accurate, but sums and norms are. `inverse` has a way around that.
+"""
+
+import numpy as np
+import scipy.fft
+
+# Up to so many coefficients, dividing term by term is as fast as transforms.
+_FEW = 256
+# Newton's iteration starts from this many terms.
+_START = 64
+# Transforms do not invert a series whose inverse has coefficients that much larger
+# than the first one: rounding would drown the smaller ones before them.
+_GROWTH = 1e3
+
+
+def multiply(left: np.ndarray, right: np.ndarray, num_terms: int) -> np.ndarray:
+  """The first `num_terms` coefficients of a product.
+
+  Example:
+    >>> multiply(np.array([1.0, 1.0]), np.array([1.0, 2.0, 4.0]), 4).round(12).tolist()
+    [1.0, 3.0, 6.0, 4.0]
+  """
+  left, right = left[:num_terms], right[:num_terms]
+  size = _transform_size(len(left) + len(right) - 1)
+  product = _inverse_transform(
+    scipy.fft.rfft(left, size) * scipy.fft.rfft(right, size), size
+  )
+  return _resized(product[: len(left) + len(right) - 1], num_terms)
+
+
+def correlate(left: np.ndarray, right: np.ndarray, num_lags: int) -> np.ndarray:
+  """sum_t left[t] right[t - lag] for lag = 0, ..., num_lags - 1.
+
+  The transpose of `multiply`: with T the lower-triangular Toeplitz matrix of `right`,
+  these are the first entries of T^t left.
+
+  Args:
+    left: Array of shape [n].
+    right: Array of shape [m], m at most n.
+    num_lags: How many lags; from n on they are 0.
+  """
+  size = _transform_size(len(left) + len(right) - 1)
+  product = scipy.fft.rfft(left, size) * np.conj(scipy.fft.rfft(right, size))
+  return _resized(_inverse_transform(product, size)[: len(left)], num_lags)
+
+
+def divide(
+  numerator: np.ndarray, denominator: np.ndarray, num_terms: int
+) -> np.ndarray:
+  """The first `num_terms` coefficients of a quotient, term by term.
+
+  O(num_terms * len(denominator)). Where the terms that add up to a coefficient have
+  the same sign, it is relatively accurate, however small.
+
+  Args:
+    numerator: Array of any length.
+    denominator: Array of any length, its first entry not 0.
+    num_terms: How many coefficients to return.
+  """
+  # lfilter runs y[t] = (x[t] - sum_i d[i] y[t - i]) / d[0].
+  import scipy.signal  # Slow to import, and few callers need it.
+
+  return scipy.signal.lfilter(
+    [1.0], denominator[:num_terms], _resized(numerator, num_terms)
+  )
+
+
+def inverse(series: np.ndarray, num_terms: int) -> np.ndarray:
+  """The first `num_terms` coefficients of 1 / series.
+
+  Term by term if the series is short, or if its inverse grows; otherwise by Newton's
+  iteration g <- g - g (series g - 1), which doubles the number of correct terms, in
+  O(num_terms log num_terms).
+
+  Args:
+    series: Array of any length, its first entry not 0.
+    num_terms: How many coefficients to return.
+
+  Example:
+    >>> inverse(np.array([1.0, -1.0]), 4).tolist()
+    [1.0, 1.0, 1.0, 1.0]
+  """
+  one = np.ones(1)
+  if min(len(series), num_terms) <= _FEW:
+    return divide(one, series, num_terms)
+  result = divide(one, series, _START)
+  while len(result) < num_terms:
+    result = _newton_step(series, result, min(2 * len(result), num_terms))
+    if not np.abs(result).max() <= _GROWTH * abs(result[0]):
+      return divide(one, series, num_terms)
+  return result
+
+
+def _newton_step(series: np.ndarray, known: np.ndarray, num_terms: int) -> np.ndarray:
+  """Extends the inverse of a series from `known` to at most twice as many terms."""
+  # The products are longer than the transforms, but what wraps around falls on terms
+  # that are known, and left alone.
+  size = _transform_size(num_terms)
+  transform = scipy.fft.rfft(known, size)
+  error = _inverse_transform(scipy.fft.rfft(series[:num_terms], size) * transform, size)
+  error[: len(known)] = 0.0
+  error[num_terms:] = 0.0
+  correction = _inverse_transform(scipy.fft.rfft(error, size) * transform, size)
+  return np.concatenate([known, -correction[len(known) : num_terms]])
+
+
+def _transform_size(at_least: int) -> int:
+  return scipy.fft.next_fast_len(at_least, real=True)
+
+
+def _inverse_transform(transform: np.ndarray, size: int) -> np.ndarray:
+  return scipy.fft.irfft(transform, size)
+
+
+def _resized(series: np.ndarray, num_terms: int) -> np.ndarray:
+  """Cut off, or filled up with zeros."""
+  if len(series) >= num_terms:
+    return series[:num_terms]
+  return np.concatenate([series, np.zeros(num_terms - len(series))])
