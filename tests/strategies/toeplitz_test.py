@@ -146,38 +146,43 @@ def test_sensitivity_covers_contributions_of_either_sign(num_rounds, coefficient
 
 
 @pytest.mark.parametrize(
-  'coefficients, min_separation',
+  'coefficients, min_separation, kind',
   [
-    (MIXED, 4),
-    (MIXED, 1),
-    ((1.0, -0.5), 1),  # Overlap cancels for equal signs, and adds for opposite.
-    ((0.5, 1.0, 3.0), 2),
-    ((1.0, 0.0, 0.5), 2),
-    ((1.0, 0.5, -1e-300), 2),
+    (MIXED, 4, 'exact'),
+    (MIXED, 1, 'bound'),
+    ((1.0, -0.5), 1, 'exact'),  # Overlap cancels for equal signs, adds for opposite.
+    ((0.5, 1.0, 3.0), 2, 'exact'),
+    ((0.5, 1.0, 3.0), 1, 'exact'),
+    ((1.0, 0.0, 0.5), 1, 'bound'),
+    ((1.0, 0.5, -1e-300), 2, 'exact'),
   ],
 )
-def test_other_sensitivities_are_said_to_be_bounds_and_are(
-  coefficients, min_separation
+def test_other_sensitivities_are_exact_or_bounds_as_they_say(
+  coefficients, min_separation, kind
 ):
   strategy = BandedToeplitz(7, coefficients)
   participation = Participation(7, min_separation)
-  assert strategy.sensitivity_kind(participation) == 'bound'
+  assert strategy.sensitivity_kind(participation) == kind
   matrix = lower_toeplitz(7, coefficients)
   contributions = signed_patterns(7, min_separation)
   worst = brute_force_by_round(matrix, contributions)
   profile = strategy.sensitivity_squared_by_round(participation)
   assert np.all(profile >= worst * (1 - 1e-14))
   assert np.all(np.diff(profile) >= 0)
+  if kind == 'exact':
+    assert profile[-1] == pytest.approx(worst[-1], rel=1e-13)
+  assert strategy.sensitivity_squared(participation) == profile[-1]
   assert strategy.sensitivity(participation) == math.sqrt(profile[-1])
   # A single participation has no overlap, and neither have two that cannot happen.
-  assert strategy.sensitivity() == np.linalg.norm(coefficients)
+  norm = pytest.approx(np.linalg.norm(coefficients), rel=1e-15)
+  assert strategy.sensitivity() == norm
   for exact in (
     None,
     Participation(7, min_separation, 1),
     Participation(7, 7, 5),
   ):
     assert strategy.sensitivity_kind(exact) == 'exact'
-    assert strategy.sensitivity(exact) == np.linalg.norm(coefficients)
+    assert strategy.sensitivity(exact) == norm
 
 
 def signed_patterns(num_rounds, min_separation):

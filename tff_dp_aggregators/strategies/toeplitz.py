@@ -7,13 +7,15 @@ of the prefix-sum matrix, in closed form.
 
 import abc
 import dataclasses
-from typing import Optional
+from typing import Any, Optional
 
 import numpy as np
 import scipy.linalg
 
 from tff_dp_aggregators.strategies import participation as participation_lib
+from tff_dp_aggregators.strategies import power_series
 from tff_dp_aggregators.strategies import strategy as strategy_lib
+from tff_dp_aggregators.strategies import toeplitz_sensitivity
 from tff_dp_aggregators.strategies import workload as workload_lib
 
 
@@ -40,6 +42,31 @@ def square_root_coefficients(num_coefficients: int) -> np.ndarray:
   return np.concatenate([[1.0], np.cumprod((2 * i - 1) / (2 * i))])
 
 
+def check_coefficients(num_rounds: int, coefficients: Any) -> tuple[float, ...]:
+  """Returns the coefficients of a strategy for so many rounds as floats.
+
+  Raises:
+    TypeError: If they are not numbers.
+    ValueError: If there are none or too many, one is not finite, or the first is not
+      positive.
+  """
+  try:
+    checked = tuple(float(c) for c in coefficients)
+  except (TypeError, ValueError) as e:
+    raise TypeError(
+      f'coefficients must be a sequence of numbers, got {coefficients!r}.'
+    ) from e
+  if not 1 <= len(checked) <= num_rounds:
+    raise ValueError(
+      f'coefficients must be 1 to num_rounds={num_rounds} numbers, got {len(checked)}.'
+    )
+  if not np.all(np.isfinite(checked)):
+    raise ValueError('coefficients must be finite; one is NaN or infinite.')
+  if checked[0] <= 0:
+    raise ValueError(f'coefficients[0] must be positive, got {checked[0]}.')
+  return checked
+
+
 @dataclasses.dataclass(frozen=True)
 class LowerToeplitz(strategy_lib.Strategy):
   """C[i, j] = c[i - j] for i >= j, else 0: all columns are shifts of the first.
@@ -64,35 +91,36 @@ class LowerToeplitz(strategy_lib.Strategy):
   def sensitivity_squared_by_round(
     self, participation: Optional[participation_lib.Participation] = None
   ) -> np.ndarray:
-    """See `Strategy`. Exact in two cases, which cover most strategies.
+    """See `Strategy`; the last entry is exact in the cases of `sensitivity_kind`."""
+    return toeplitz_sensitivity.squared_by_round(
+      self.matrix_coefficients(), self._participation(participation)
+    )
 
-    * num_bands <= min_separation: the columns of one client do not overlap, so the
-      squared sensitivity is the sum of their squared norms, largest for the earliest
-      columns (arXiv:2306.08153).
-    * non-negative, non-increasing coefficients: the earliest, densest pattern
-      0, b, 2b, ... is the worst (arXiv:2405.13763).
-
-    Both hold for every leading part of `C` as well, for min-separation and
-    fixed-epoch schemas, and name the same pattern u; the squared entries of `C u` are
-    therefore what each round adds. In other cases the same is computed for the
-    smallest coefficients of the second case that are nowhere below |c|: entry by
-    entry |C u| is at most theirs, so this is an upper bound.
-    """
-    participation = self._participation(participation)
-    coefficients = self.matrix_coefficients()
-    if not self._is_exact(participation):
-      coefficients = np.maximum.accumulate(np.abs(coefficients)[::-1])[::-1]
-    # A single participation is worst in round 0: no other column is longer.
-    spent = np.zeros(self.num_rounds)
-    for first in participation.rounds:
-      spent[first:] += coefficients[: self.num_rounds - first]
-    return np.cumsum(np.square(spent))
+  def sensitivity_squared(
+    self, participation: Optional[participation_lib.Participation] = None
+  ) -> float:
+    """See `Strategy`."""
+    return toeplitz_sensitivity.squared(
+      self.matrix_coefficients(), self._participation(participation)
+    )[0]
 
   def sensitivity_kind(
     self, participation: Optional[participation_lib.Participation] = None
   ) -> str:
-    """See `Strategy`; the cases are those of `sensitivity_squared_by_round`."""
-    return 'exact' if self._is_exact(self._participation(participation)) else 'bound'
+    """See `Strategy`. Several participations are exact in these cases, among others.
+
+    * num_bands <= min_separation: the columns of one client do not overlap, so the
+      squared sensitivity is the sum of their squared norms, largest for the earliest
+      columns (arXiv:2306.08153).
+    * non-negative coefficients that do not increase from index min_separation on: the
+      earliest, densest pattern 0, b, 2b, ... is the worst (arXiv:2405.13763).
+
+    `toeplitz_sensitivity` has the proofs, further cases, and the bounds.
+    """
+    _, exact = toeplitz_sensitivity.squared(
+      self.matrix_coefficients(), self._participation(participation)
+    )
+    return 'exact' if exact else 'bound'
 
   def per_query_error(self, workload: workload_lib.WorkloadLike = None) -> np.ndarray:
     """See `Strategy`; without a matrix, but for a workload given as an array.
@@ -128,17 +156,6 @@ class LowerToeplitz(strategy_lib.Strategy):
     """First column of `A C^-1` for a Toeplitz workload."""
     return workload.apply(self.inverse_coefficients()[:, np.newaxis])[:, 0]
 
-  def _is_exact(self, participation: participation_lib.Participation) -> bool:
-    return (
-      participation.possible_participations == 1
-      or self.num_bands <= participation.min_separation
-      or self._is_non_negative_and_non_increasing()
-    )
-
-  def _is_non_negative_and_non_increasing(self) -> bool:
-    coefficients = self.matrix_coefficients()
-    return bool(coefficients[-1] >= 0 and np.all(np.diff(coefficients) <= 0))
-
 
 @dataclasses.dataclass(frozen=True)
 class BandedToeplitz(LowerToeplitz):
@@ -159,22 +176,8 @@ class BandedToeplitz(LowerToeplitz):
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    try:
-      coefficients = tuple(float(c) for c in self.coefficients)
-    except (TypeError, ValueError) as e:
-      raise TypeError(
-        f'coefficients must be a sequence of numbers, got {self.coefficients!r}.'
-      ) from e
+    coefficients = check_coefficients(self.num_rounds, self.coefficients)
     object.__setattr__(self, 'coefficients', coefficients)
-    if not 1 <= len(coefficients) <= self.num_rounds:
-      raise ValueError(
-        f'coefficients must be 1 to num_rounds={self.num_rounds} numbers, got '
-        f'{len(coefficients)}.'
-      )
-    if not np.all(np.isfinite(coefficients)):
-      raise ValueError('coefficients must be finite; one is NaN or infinite.')
-    if coefficients[0] <= 0:
-      raise ValueError(f'coefficients[0] must be positive, got {coefficients[0]}.')
 
   @classmethod
   def square_root(cls, num_rounds: int, num_bands: int) -> 'BandedToeplitz':
@@ -217,13 +220,8 @@ class BandedToeplitz(LowerToeplitz):
     return column
 
   def inverse_coefficients(self) -> np.ndarray:
-    """See `LowerToeplitz`; O(n num_bands), by forward substitution."""
-    # lfilter runs y[t] = (x[t] - sum_i c[i] y[t - i]) / c[0].
-    import scipy.signal  # Slow to import, and few callers need the error.
-
-    impulse = np.zeros(self.num_rounds)
-    impulse[0] = 1.0
-    return scipy.signal.lfilter([1.0], self.coefficients, impulse)
+    """See `LowerToeplitz`; O(n log n) unless the noise it describes grows."""
+    return power_series.inverse(np.array(self.coefficients), self.num_rounds)
 
 
 @dataclasses.dataclass(frozen=True)
