@@ -13,10 +13,13 @@ import pathlib
 
 import numpy as np
 import pytest
+import scipy.optimize
+import scipy.signal
 
 from tff_dp_aggregators.strategies import BandedToeplitz
 from tff_dp_aggregators.strategies import Identity
 from tff_dp_aggregators.strategies import Participation
+from tff_dp_aggregators.strategies import Workload
 from tff_dp_aggregators.strategies import toeplitz
 
 ORACLE = json.loads(
@@ -388,3 +391,237 @@ def test_square_root_refuses_wrong_sizes_by_name(num_rounds, num_bands, error, n
 def test_square_root_coefficients_need_a_positive_count(value):
   with pytest.raises(ValueError, match='num_coefficients'):
     toeplitz.square_root_coefficients(value)
+
+
+def error(strategy, objective, participation=None, workload=None):
+  measure = strategy.rmse if objective == 'mean' else strategy.max_error
+  return measure(participation, workload)
+
+
+each_objective = pytest.mark.parametrize('objective', ['mean', 'max'])
+WORKLOADS = {
+  'prefix': None,
+  'momentum': Workload(12, 0.9),
+  'cooldown': Workload.cooldown(12, cooldown_rounds=8),
+  'momentum_and_cooldown': Workload.cooldown(12, momentum=0.9),
+  'array': np.tril(np.random.default_rng(0).normal(size=(12, 12))),
+}
+each_workload = pytest.mark.parametrize('workload', WORKLOADS)
+
+
+@pytest.mark.parametrize('result', figures('banded_toeplitz'), ids=str)
+def test_optimised_bands_have_the_peers_converged_error(result):
+  objective = result['objective']
+  strategy = optimize(result['num_rounds'], result['num_bands'], objective)
+  peer = result['rmse'] if objective == 'mean' else result['max_error']
+  assert error(strategy, objective) == pytest.approx(peer, rel=1e-12)
+  assert strategy.sensitivity() == pytest.approx(1.0, rel=1e-14)
+  assert strategy.num_bands == result['num_bands']
+
+
+def optimize(*args, **kwargs):
+  return toeplitz.optimize_banded(*args, **kwargs, cache=False)
+
+
+def best_of_a_general_optimiser(strategy, measure):
+  """Nelder and Mead's simplex from nearby, on coefficients relative to the first."""
+  relative = np.array(strategy.coefficients[1:]) / strategy.coefficients[0]
+  start = relative * (1 + 0.05 * np.random.default_rng(1).normal(size=len(relative)))
+
+  def function(z):
+    return measure(type(strategy)(strategy.num_rounds, (1.0, *z)))
+
+  options = {'xatol': 1e-8, 'fatol': 1e-11, 'maxiter': 2000}
+  for _ in range(2):
+    found = scipy.optimize.minimize(
+      function, start, method='Nelder-Mead', options=options
+    )
+    start = found.x
+  return found.fun
+
+
+@each_objective
+@each_workload
+@pytest.mark.parametrize('several', [False, True])
+def test_no_better_bands_are_found_without_derivatives(workload, objective, several):
+  participation = Participation(12, 5) if several else None
+  workload = WORKLOADS[workload]
+  strategy = optimize(12, 4, objective, participation, workload=workload)
+  assert strategy.sensitivity_kind(participation) == 'exact'
+  best = best_of_a_general_optimiser(
+    strategy, lambda s: error(s, objective, participation, workload)
+  )
+  # A maximum of rows that are not sorted is approached to this: see MAX_TOLERANCE.
+  slack = 1e-6 if objective == 'max' else 1e-9
+  assert error(strategy, objective, participation, workload) <= best * (1 + slack)
+
+
+@each_objective
+@pytest.mark.parametrize(
+  'num_rounds, num_bands', [(1, 1), (50, 1), (50, 50), (300, 40)]
+)
+def test_no_random_change_of_the_bands_improves_them(num_rounds, num_bands, objective):
+  rng = np.random.default_rng(0)
+  strategy = optimize(num_rounds, num_bands, objective)
+  best = error(strategy, objective)
+  for size in (1e-1, 1e-3, 1e-5):
+    for _ in range(20):
+      factors = 1 + size * rng.normal(size=num_bands)
+      other = BandedToeplitz(num_rounds, strategy.coefficients * np.abs(factors))
+      assert error(other, objective) >= best * (1 - 1e-13)
+
+
+def test_all_bands_and_the_largest_error_lead_to_the_square_root():
+  # Of Toeplitz matrices it is the best for prefix sums (arXiv:2202.11205).
+  strategy = optimize(200, 200, 'max')
+  square_root = BandedToeplitz.square_root(200, 200)
+  np.testing.assert_allclose(strategy.coefficients, square_root.coefficients, rtol=1e-9)
+
+
+def test_more_bands_are_never_worse_for_a_single_participation():
+  errors = [optimize(60, bands).rmse() for bands in (1, 2, 5, 20, 60)]
+  assert np.all(np.diff(errors) < 0)
+  assert errors[0] == Identity(60).rmse()
+  assert optimize(60, None).rmse() == errors[-1]
+
+
+@each_objective
+@pytest.mark.parametrize(
+  'schema, known',
+  [((2000, 400, 5), 7.8492), ((2000, 100, 20), 20.2067)],
+)
+def test_as_many_bands_as_the_separation_are_the_best_of_all(schema, known, objective):
+  participation = Participation(*schema)
+  strategy = optimize(schema[0], None, objective, participation)
+  assert strategy.num_bands == schema[1]
+  assert strategy.sensitivity_kind(participation) == 'exact'
+  assert strategy == optimize(schema[0], schema[1], objective, participation)
+  fewer = optimize(schema[0], schema[1] - 1, objective, participation)
+  best = error(strategy, objective, participation)
+  assert best < error(fewer, objective, participation)
+  if objective == 'mean':
+    assert best <= known
+
+
+@each_objective
+def test_overlapping_bands_help_a_client_who_comes_back_once(objective):
+  participation = Participation(200, 10, 2)
+  errors = []
+  for num_bands in (10, 20, 50):
+    strategy = optimize(200, num_bands, objective, participation)
+    assert strategy.sensitivity_kind(participation) == 'exact'
+    assert strategy.num_bands == num_bands
+    errors.append(error(strategy, objective, participation))
+  assert errors[2] < 0.97 * errors[1] < 0.95 * errors[0]
+
+
+@each_objective
+def test_no_feasible_change_improves_overlapping_bands(objective):
+  participation = Participation(60, 6, 3)
+  strategy = optimize(60, 30, objective, participation)
+  best = error(strategy, objective, participation)
+  rng = np.random.default_rng(0)
+  coefficients = np.array(strategy.coefficients)
+  tried = 0
+  for size in (1e-1, 1e-2, 1e-3, 1e-4) * 25:
+    other = np.abs(coefficients + size * rng.normal(size=30) * coefficients)
+    other[6:] = np.sort(other[6:])[::-1]
+    changed = BandedToeplitz(60, other)
+    tried += changed.sensitivity_kind(participation) == 'exact'
+    assert error(changed, objective, participation) >= best * (1 - 1e-8)
+  assert tried == 100
+
+
+def test_truncated_last_columns_are_counted_as_they_are():
+  # The third participation has only 2 rows left: cheaper than a factor sqrt(3).
+  participation = Participation(12, 5)
+  strategy = optimize(12, 5, 'mean', participation)
+  assert strategy.sensitivity(participation) < math.sqrt(3) * strategy.sensitivity()
+  matrix = lower_toeplitz(12, strategy.coefficients)
+  worst = brute_force_by_round(matrix, all_patterns(12, 5, 3))[-1]
+  assert strategy.sensitivity(participation) ** 2 == pytest.approx(worst, rel=1e-13)
+
+
+@each_workload
+def test_errors_for_any_workload_equal_dense_linear_algebra(workload):
+  strategy = BandedToeplitz.square_root(12, 5)
+  workload = WORKLOADS[workload]
+  dense = np.tri(12) if workload is None else workload
+  if isinstance(workload, Workload):
+    dense = workload.materialize()
+  estimator = dense @ np.linalg.inv(lower_toeplitz(12, strategy.coefficients))
+  np.testing.assert_allclose(
+    strategy.per_query_error(workload), np.square(estimator).sum(axis=1), rtol=1e-12
+  )
+
+
+@pytest.mark.parametrize('momentum', [0.0, 0.9])
+def test_errors_of_a_million_rounds_are_those_of_term_by_term_division(momentum):
+  n = 10**6
+  strategy = BandedToeplitz.square_root(n, 300)
+  column = Workload(n, momentum).coefficients()
+  quotient = scipy.signal.lfilter([1.0], strategy.coefficients, column)
+  np.testing.assert_allclose(
+    strategy.per_query_error(Workload(n, momentum)),
+    np.cumsum(np.square(quotient)),
+    rtol=1e-11,
+  )
+
+
+def test_a_cooldown_makes_the_largest_error_one_of_the_middle():
+  # So that it takes more than the last row to minimise it.
+  workload = Workload.cooldown(60)
+  strategy = optimize(60, 15, 'max', workload=workload)
+  per_query = strategy.per_query_error(workload)
+  assert per_query.argmax() < 59
+  assert strategy.max_error(None, workload) < (
+    optimize(60, 15, 'mean', workload=workload).max_error(None, workload)
+  )
+
+
+def test_what_was_optimised_once_is_read_from_disk(tmp_path, monkeypatch):
+  monkeypatch.setenv('TFF_DP_AGGREGATORS_CACHE', str(tmp_path))
+  workload = np.tri(20)
+  first = toeplitz.optimize_banded(20, 4, workload=workload)
+  with monkeypatch.context() as patch:
+    patch.setattr(toeplitz, '_optimize_banded', None)
+    assert toeplitz.optimize_banded(20, 4, workload=np.tri(20)) == first
+    with pytest.raises(TypeError):
+      toeplitz.optimize_banded(20, 4, workload=2 * workload)
+    with pytest.raises(TypeError):
+      toeplitz.optimize_banded(20, 4, 'max', workload=workload)
+
+
+@pytest.mark.parametrize('arguments, error_type, message', [
+    ((0, 1), ValueError, 'num_rounds must be at least 1'),
+    ((5, 0), ValueError, 'num_bands must be at least 1'),
+    ((5, 6), ValueError, 'num_bands must be at most num_rounds=5'),
+    ((10**5, 5000), ValueError, 'at most 4096 to be optimised, got 5000'),
+    ((5.0, 2), TypeError, 'num_rounds'),
+    ((5, 2.0), TypeError, 'num_bands'),
+    ((5, True), TypeError, 'num_bands'),
+    ((5, 2, 'rmse'), ValueError, "objective must be 'mean' or 'max'"),
+    ((5, 2, 'max', Participation(6, 2)), ValueError, 'participation.num_rounds is 6'),
+])  # fmt: skip
+def test_optimiser_refuses_what_makes_no_sense(arguments, error_type, message):
+  with pytest.raises(error_type, match=message):
+    toeplitz.optimize_banded(*arguments)
+
+
+@pytest.mark.parametrize(
+  'workload, message',
+  [
+    (np.tri(4), 'workload must be lower-triangular of shape'),
+    (np.ones((5, 5)), 'workload must be lower-triangular'),
+    (np.diag([1, 1, np.nan, 1, 1]), 'workload must be finite'),
+    (Workload(4), 'the workload is for 4 rounds'),
+  ],
+)
+def test_optimiser_refuses_workloads_that_do_not_fit(workload, message):
+  with pytest.raises(ValueError, match=message):
+    toeplitz.optimize_banded(5, 2, workload=workload)
+
+
+def test_optimiser_says_for_how_many_rounds_it_takes_a_changing_learning_rate():
+  with pytest.raises(ValueError, match='for at most 4096 rounds, got 5000'):
+    toeplitz.optimize_banded(5000, 2, workload=Workload.cooldown(5000))

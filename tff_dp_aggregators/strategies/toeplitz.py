@@ -1,8 +1,8 @@
 """Toeplitz strategies: lower-triangular, constant along diagonals.
 
 `LowerToeplitz` is what all of them share; `Identity` (one band, the Gaussian sum) and
-`BandedToeplitz` are here, the latter with any coefficients or those of the square root
-of the prefix-sum matrix, in closed form.
+`BandedToeplitz` are here, the latter with any coefficients, those of the square root
+of the prefix-sum matrix, in closed form, or the best ones.
 """
 
 import abc
@@ -12,9 +12,12 @@ from typing import Any, Optional
 import numpy as np
 import scipy.linalg
 
+from tff_dp_aggregators.strategies import cache as cache_lib
 from tff_dp_aggregators.strategies import participation as participation_lib
 from tff_dp_aggregators.strategies import power_series
+from tff_dp_aggregators.strategies import series_optimization
 from tff_dp_aggregators.strategies import strategy as strategy_lib
+from tff_dp_aggregators.strategies import toeplitz_problem
 from tff_dp_aggregators.strategies import toeplitz_sensitivity
 from tff_dp_aggregators.strategies import workload as workload_lib
 
@@ -244,6 +247,109 @@ class Identity(BandedToeplitz):
         f'the coefficients of Identity are (1.0,), got {self.coefficients}; use '
         'BandedToeplitz.'
       )
+
+
+def optimize_banded(
+  num_rounds: int,
+  num_bands: Optional[int],
+  objective: str = 'mean',
+  participation: Optional[participation_lib.Participation] = None,
+  *,
+  workload: workload_lib.WorkloadLike = None,
+  cache: bool = True,
+) -> BandedToeplitz:
+  """The banded Toeplitz strategy with the smallest error, with columns of norm 1.
+
+  Minimises `rmse` or `max_error` (arXiv:2405.15913) by Newton's method; see
+  `series_optimization`. The problem is not convex: what is found is a local minimum,
+  from the square root of the prefix sums.
+
+  Where bands of several participations overlap, the coefficients are kept
+  non-negative, and non-increasing from index `min_separation` on, so that the
+  sensitivity is exact. Often the best of those are zero from there on. If the
+  conditions for that hold, the strategy has `min_separation` bands, for any larger
+  `num_bands`.
+
+  Args:
+    num_rounds: Rounds n.
+    num_bands: Most bands C may have, at most 4096; None for as many as help. The
+      noise needs a model-sized buffer for each but one.
+    objective: 'mean' for `rmse`, 'max' for `max_error`.
+    participation: Who may take part when; `None` means a single participation.
+    workload: As for `rmse`; `None` means prefix sums. Given as an array, or with a
+      learning rate that changes, for at most 4096 rounds.
+    cache: Whether to look on disk first, and to keep the result there.
+
+  Returns:
+    A strategy whose `sensitivity_kind(participation)` is 'exact'.
+
+  Raises:
+    TypeError: If a number is not whole.
+    ValueError: If an argument is out of range, or for other rounds.
+    series_optimization.ConvergenceError: If the optimisation does not converge.
+
+  Example:
+    >>> strategy = optimize_banded(num_rounds=128, num_bands=16, cache=False)
+    >>> round(strategy.rmse(), 4)
+    2.8726
+  """
+  problem = toeplitz_problem.check(
+    num_rounds,
+    num_rounds if num_bands is None else num_bands,
+    False,
+    objective,
+    participation,
+    workload,
+  )
+  strategy = cache_lib.fetch(
+    'toeplitz.optimize_banded',
+    1,
+    problem.parameters(),
+    lambda: _optimize_banded(problem),
+    cache,
+  )
+  assert isinstance(strategy, BandedToeplitz)
+  return strategy
+
+
+def _optimize_banded(problem: toeplitz_problem.Problem) -> BandedToeplitz:
+  name = f'banded Toeplitz, {problem.num_rounds} rounds, {problem.num_bands} bands'
+  with toeplitz_problem.reporting(name) as report:
+    coefficients = _best_bands(problem, report)
+  coefficients /= np.linalg.norm(coefficients)
+  return BandedToeplitz(problem.num_rounds, tuple(coefficients))
+
+
+def _best_bands(
+  problem: toeplitz_problem.Problem, report: series_optimization.Report
+) -> np.ndarray:
+  if problem.num_bands <= problem.separation:
+    return problem.minimize(square_root_coefficients(problem.num_bands), None, report)
+  fewer = dataclasses.replace(problem, num_bands=problem.separation)
+  coefficients = _best_bands(fewer, report)
+  if _more_bands_are_useless(problem, coefficients):
+    return coefficients
+  falling = series_optimization.Falling(
+    problem.separation, problem.num_bands, inverse=False
+  )
+  start = square_root_coefficients(problem.num_bands)
+  return problem.minimize(start, falling, report)
+
+
+def _more_bands_are_useless(
+  problem: toeplitz_problem.Problem, coefficients: np.ndarray
+) -> bool:
+  """Whether the best `separation` bands satisfy the conditions for a minimum.
+
+  Further coefficients that do not increase are sums of steps down at some index, each
+  of them not negative; the conditions are that none of the steps lowers the error.
+  """
+  if not problem.is_smooth:
+    return False
+  padded = np.zeros(problem.num_bands)
+  padded[: len(coefficients)] = coefficients
+  steps = np.cumsum(problem.gradient(padded)[problem.separation :])
+  return bool(np.all(steps > 0) and np.all(coefficients >= 0))
 
 
 def _lower_toeplitz(column: np.ndarray) -> np.ndarray:
