@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tff_dp_aggregators import strategies
+from tff_dp_aggregators.strategies import BandedInverse
 from tff_dp_aggregators.strategies import BandedToeplitz
 from tff_dp_aggregators.strategies import BinaryTree
 from tff_dp_aggregators.strategies import Identity
@@ -22,6 +23,7 @@ from tff_dp_aggregators.strategies import Workload
 STRATEGIES = {
   'identity': Identity(7),
   'square_root': BandedToeplitz.square_root(12, 5),
+  'banded_inverse': BandedInverse.square_root(9, 3),
   'awkward': BandedToeplitz(4, (1 / 3, -5e-324, 1e300)),
   'honaker': BinaryTree(11),
   'plain': BinaryTree(8, honaker=False),

@@ -4,6 +4,7 @@ A strategy is the matrix `C` of a matrix mechanism `A = B C`; see
 `tff_dp_aggregators.strategies.strategy`. Nothing here imports TensorFlow.
 """
 
+from tff_dp_aggregators.strategies import banded_inverse
 from tff_dp_aggregators.strategies import cache
 from tff_dp_aggregators.strategies import participation
 from tff_dp_aggregators.strategies import sensitivity
@@ -11,6 +12,7 @@ from tff_dp_aggregators.strategies import strategy
 from tff_dp_aggregators.strategies import toeplitz
 from tff_dp_aggregators.strategies import tree
 from tff_dp_aggregators.strategies import workload
+from tff_dp_aggregators.strategies.banded_inverse import BandedInverse
 from tff_dp_aggregators.strategies.participation import Participation
 from tff_dp_aggregators.strategies.strategy import Strategy
 from tff_dp_aggregators.strategies.toeplitz import BandedToeplitz
@@ -19,12 +21,14 @@ from tff_dp_aggregators.strategies.tree import BinaryTree
 from tff_dp_aggregators.strategies.workload import Workload
 
 __all__ = [
+  'BandedInverse',
   'BandedToeplitz',
   'BinaryTree',
   'Identity',
   'Participation',
   'Strategy',
   'Workload',
+  'banded_inverse',
   'cache',
   'participation',
   'sensitivity',

@@ -1,0 +1,304 @@
+"""Banded inverses: closed form and optimum, against dense algebra, peers and patterns.
+
+Claims: errors and sensitivities are those of the dense matrices; the square root has
+the published errors; optimised bands are at or below the recorded errors of a peer, and
+their sensitivity is exact although the optimum without it would not be.
+"""
+
+import itertools
+import json
+import math
+import pathlib
+
+import numpy as np
+import pytest
+import scipy.optimize
+
+from tff_dp_aggregators.strategies import BandedToeplitz
+from tff_dp_aggregators.strategies import Participation
+from tff_dp_aggregators.strategies import Workload
+from tff_dp_aggregators.strategies import banded_inverse
+from tff_dp_aggregators.strategies import toeplitz
+from tff_dp_aggregators.strategies.banded_inverse import BandedInverse
+
+ORACLE = json.loads(
+  pathlib.Path(__file__).with_name('matrix_factorization.json').read_text()
+)['results']
+each_objective = pytest.mark.parametrize('objective', ['mean', 'max'])
+
+
+def figures(strategy):
+  return [result for result in ORACLE if result['strategy'] == strategy]
+
+
+def optimize(*args, **kwargs):
+  return banded_inverse.optimize(*args, **kwargs, cache=False)
+
+
+def error(strategy, objective, participation=None, workload=None):
+  measure = strategy.rmse if objective == 'mean' else strategy.max_error
+  return measure(participation, workload)
+
+
+def dense_inverse(num_rounds, coefficients):
+  """C^-1 from its definition, entry by entry."""
+  matrix = np.zeros((num_rounds, num_rounds))
+  for i, j in itertools.product(range(num_rounds), repeat=2):
+    if 0 <= i - j < len(coefficients):
+      matrix[i, j] = coefficients[i - j]
+  return matrix
+
+
+def brute_force(matrix, participation):
+  """Largest squared norm over all patterns and all signs."""
+  gram = matrix.T @ matrix
+  worst = 0.0
+  for rounds in participation.patterns():
+    pairs = gram[np.ix_(rounds, rounds)]
+    for signs in itertools.product([1, -1], repeat=max(len(rounds) - 1, 0)):
+      signs = np.array([1, *signs][: len(rounds)])
+      worst = max(worst, float(signs @ pairs @ signs))
+  return worst
+
+
+def test_inverse_square_root_coefficients_are_those_of_the_inverse():
+  product = np.convolve(
+    banded_inverse.inverse_square_root_coefficients(300),
+    toeplitz.square_root_coefficients(300),
+  )
+  np.testing.assert_allclose(product[:300], np.eye(1, 300)[0], atol=1e-15)
+
+
+@pytest.mark.parametrize('result', figures('banded_inverse_square_root'), ids=str)
+def test_square_root_has_the_published_error(result):
+  strategy = BandedInverse.square_root(result['num_rounds'], result['num_bands'])
+  assert strategy.rmse() == pytest.approx(result['rmse'], rel=1e-12)
+  assert strategy.max_error() == pytest.approx(result['max_error'], rel=1e-12)
+  assert strategy.sensitivity() == pytest.approx(1.0, rel=1e-13)
+
+
+@pytest.mark.parametrize('num_bands', [1, 2, 3, 10, 300, 1000])
+def test_matrix_of_the_square_root_never_increases(num_bands):
+  # The proof in the docstring of BandedInverse.
+  coefficients = BandedInverse.square_root(1000, num_bands).matrix_coefficients()
+  assert np.all(coefficients >= 0)
+  assert np.all(np.diff(coefficients) <= 0)
+  square_root = toeplitz.square_root_coefficients(num_bands)
+  np.testing.assert_allclose(
+    coefficients[:num_bands] / coefficients[0], square_root, rtol=1e-12
+  )
+
+
+@pytest.mark.parametrize('num_rounds', [1, 2, 5, 9])
+def test_sensitivity_of_the_square_root_is_exact_on_every_pattern(num_rounds):
+  for num_bands in range(1, num_rounds + 1):
+    strategy = BandedInverse.square_root(num_rounds, num_bands)
+    matrix = np.linalg.inv(dense_inverse(num_rounds, strategy.coefficients))
+    for separation, most in itertools.product(range(1, num_rounds + 1), [1, 2, 4]):
+      participation = Participation(num_rounds, separation, most)
+      assert strategy.sensitivity_kind(participation) == 'exact'
+      assert strategy.sensitivity_squared(participation) == pytest.approx(
+        brute_force(matrix, participation), rel=1e-12
+      )
+
+
+@pytest.mark.parametrize(
+  'coefficients',
+  [
+    (1.0, -0.5, -0.125),
+    (2.0, 0.5, -0.25, 0.125),
+    (1.0, 0.0, 0.0, -0.9),
+    (1.0, -1.0),
+    (0.5, -0.6, -0.1),
+  ],
+)
+def test_sensitivity_of_any_bands_is_exact_or_a_bound_as_it_says(coefficients):
+  strategy = BandedInverse(8, coefficients)
+  matrix = np.linalg.inv(dense_inverse(8, coefficients))
+  for separation, most in itertools.product(range(1, 9), [1, 2, 3, 8]):
+    participation = Participation(8, separation, most)
+    truth = brute_force(matrix, participation)
+    value = strategy.sensitivity_squared(participation)
+    assert value >= truth * (1 - 1e-12)
+    if strategy.sensitivity_kind(participation) == 'exact':
+      assert value == pytest.approx(truth, rel=1e-11)
+
+
+def test_rounding_of_a_plateau_does_not_flip_what_is_exact():
+  # The inverse of these bands tends to a constant, from above: m sums to 1.
+  strategy = BandedInverse(2000, (1.0, -0.7, -0.2, -0.1))
+  tail = strategy.matrix_coefficients()[1000:]
+  np.testing.assert_allclose(tail, tail[0], rtol=1e-13)
+  assert strategy.sensitivity_kind(Participation(2000, 50)) == 'exact'
+
+
+@pytest.mark.parametrize(
+  'strategy',
+  [
+    BandedInverse(1, (2.0,)),
+    BandedInverse(12, (2.0, -1.5, 0.25)),
+    BandedInverse.square_root(15, 4),
+    BandedInverse.square_root(9, 9),
+  ],
+  ids=repr,
+)
+def test_matrices_and_errors_equal_dense_linear_algebra(strategy):
+  n = strategy.num_rounds
+  inverse = dense_inverse(n, strategy.coefficients)
+  np.testing.assert_allclose(strategy.materialize(), np.linalg.inv(inverse), atol=1e-13)
+  np.testing.assert_allclose(strategy.noise_matrix(), inverse, atol=1e-15)
+  estimator = np.tri(n) @ inverse
+  np.testing.assert_allclose(strategy.materialize_estimator(), estimator, atol=1e-14)
+  for workload in (None, Workload(n, 0.5), np.tri(n) + np.eye(n)):
+    dense = workload.materialize() if isinstance(workload, Workload) else workload
+    rows = (np.tri(n) if dense is None else dense) @ inverse
+    np.testing.assert_allclose(
+      strategy.per_query_error(workload), np.square(rows).sum(axis=1), rtol=1e-12
+    )
+
+
+def test_noise_is_drawn_again_instead_of_kept():
+  strategy = BandedInverse.square_root(100, 7)
+  assert strategy.noise_buffers == 0
+  assert strategy.num_inverse_bands == 7
+  assert strategy.num_bands == 100  # C itself is full.
+
+
+@pytest.mark.parametrize('result', figures('banded_inverse_optimised'), ids=str)
+def test_optimised_bands_are_at_or_below_the_peers_error(result):
+  participation = Participation(
+    result['num_rounds'], result['min_separation'], result['max_participations']
+  )
+  objective = result['objective']
+  strategy = optimize(
+    result['num_rounds'], result['num_bands'], objective, participation
+  )
+  peer = result['rmse'] if objective == 'mean' else result['max_error']
+  assert error(strategy, objective, participation) <= peer
+  assert strategy.sensitivity_kind(participation) == 'exact'
+  assert strategy.num_inverse_bands == result['num_bands']
+  assert np.linalg.norm(strategy.matrix_coefficients()) == pytest.approx(1.0)
+
+
+@each_objective
+def test_optimised_bands_are_better_than_the_square_root(objective):
+  for participation in (None, Participation(300, 60), Participation(300, 20)):
+    for num_bands in (2, 10, 30):
+      square_root = BandedInverse.square_root(300, num_bands)
+      strategy = optimize(300, num_bands, objective, participation)
+      assert strategy.sensitivity_kind(participation) == 'exact'
+      assert error(strategy, objective, participation) < error(
+        square_root, objective, participation
+      )
+
+
+def test_all_bands_are_the_full_toeplitz_optimum():
+  # The same matrices, from the other side.
+  inverse = optimize(50, 50)
+  full = toeplitz.optimize_banded(50, 50, cache=False)
+  assert inverse.rmse() == pytest.approx(full.rmse(), rel=1e-9)
+  np.testing.assert_allclose(
+    inverse.matrix_coefficients(), full.coefficients, rtol=1e-4
+  )
+  assert isinstance(full, BandedToeplitz)
+
+
+WORKLOADS = {
+  'prefix': None,
+  'momentum': Workload(12, 0.9),
+  'cooldown': Workload.cooldown(12, cooldown_rounds=8),
+  'array': np.tril(np.random.default_rng(0).normal(size=(12, 12))),
+}
+
+
+@each_objective
+@pytest.mark.parametrize('workload', WORKLOADS)
+def test_no_better_bands_are_found_without_derivatives(workload, objective):
+  workload = WORKLOADS[workload]
+  strategy = optimize(12, 4, objective, workload=workload)
+  best = error(strategy, objective, None, workload)
+
+  def other(z):
+    return error(BandedInverse(12, (1.0, *z)), objective, None, workload)
+
+  relative = np.array(strategy.coefficients[1:]) / strategy.coefficients[0]
+  start = relative + 0.03 * np.random.default_rng(1).normal(size=3)
+  found = scipy.optimize.minimize(
+    other, start, method='Nelder-Mead', options={'xatol': 1e-8, 'fatol': 1e-11}
+  )
+  assert other(start) > best * 1.0001
+  slack = 1e-6 if objective == 'max' else 1e-9
+  assert best <= found.fun * (1 + slack)
+
+
+@each_objective
+@pytest.mark.parametrize('workload', WORKLOADS)
+def test_several_participations_are_exact_for_any_workload(workload, objective):
+  workload = WORKLOADS[workload]
+  participation = Participation(12, 6)
+  strategy = optimize(12, 4, objective, participation, workload=workload)
+  assert strategy.sensitivity_kind(participation) == 'exact'
+  matrix = np.linalg.inv(dense_inverse(12, strategy.coefficients))
+  assert strategy.sensitivity_squared(participation) == pytest.approx(
+    brute_force(matrix, participation), rel=1e-11
+  )
+  square_root = BandedInverse.square_root(12, 4)
+  assert error(strategy, objective, participation, workload) < error(
+    square_root, objective, participation, workload
+  )
+
+
+def test_constraints_cost_little_where_they_are_needed():
+  # Nothing near is better by 0.1%, with the sensitivity or the bound that it has.
+  participation = Participation(400, 20)
+  strategy = optimize(400, 15, 'mean', participation)
+  assert strategy.sensitivity_kind(participation) == 'exact'
+  rng = np.random.default_rng(0)
+  best = strategy.rmse(participation)
+  for size in (1e-2, 1e-3, 1e-4) * 20:
+    factors = 1 + size * rng.normal(size=15)
+    other = BandedInverse(400, strategy.coefficients * factors)
+    assert other.rmse(participation) > best * (1 - 1e-3)
+
+
+@pytest.mark.parametrize(
+  'coefficients, error_type, message',
+  [
+    ((), ValueError, 'coefficients must be 1 to num_rounds=2000 numbers, got 0'),
+    ((1.0,) * 2001, ValueError, 'got 2001'),
+    ((0.0, 1.0), ValueError, r'coefficients\[0\] must be positive, got 0.0'),
+    ((1.0, math.nan), ValueError, 'coefficients must be finite'),
+    ((1.0, -3.0), ValueError, 'have an inverse that exceeds float64'),
+    ('abc', TypeError, 'coefficients must be a sequence of numbers'),
+    (None, TypeError, 'coefficients must be a sequence of numbers'),
+  ],
+)
+def test_coefficients_that_are_no_strategy_are_refused(
+  coefficients, error_type, message
+):
+  with pytest.raises(error_type, match=message):
+    BandedInverse(2000, coefficients)
+
+
+@pytest.mark.parametrize(
+  'function', [BandedInverse.square_root, banded_inverse.optimize]
+)
+@pytest.mark.parametrize('arguments, error_type, message', [
+    ((0, 1), ValueError, 'num_rounds must be at least 1'),
+    ((5, 0), ValueError, 'num_bands must be at least 1'),
+    ((5, 6), ValueError, 'num_bands must be at most num_rounds=5'),
+    ((5.5, 1), TypeError, 'num_rounds'),
+    ((5, None), TypeError, 'num_bands'),
+])  # fmt: skip
+def test_wrong_sizes_are_refused_by_name(function, arguments, error_type, message):
+  with pytest.raises(error_type, match=message):
+    function(*arguments)
+
+
+def test_optimiser_refuses_other_nonsense():
+  with pytest.raises(ValueError, match="objective must be 'mean' or 'max'"):
+    banded_inverse.optimize(5, 2, 'median')
+  with pytest.raises(ValueError, match='participation.num_rounds is 6'):
+    banded_inverse.optimize(5, 2, participation=Participation(6))
+  with pytest.raises(ValueError, match='workload must be lower-triangular'):
+    banded_inverse.optimize(5, 2, workload=np.ones((5, 5)))

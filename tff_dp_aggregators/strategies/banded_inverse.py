@@ -1,0 +1,260 @@
+"""Strategies whose inverse is banded Toeplitz: correlated noise without buffers.
+
+Row t of `C^-1 z` needs z of the last `num_bands` rounds only, which can be drawn again
+from the seed, so a server carries no noise from round to round. `C` itself is full.
+
+`BandedInverse.square_root` is BISR, in closed form (arXiv:2505.12128, "Back to square
+roots"); `optimize` finds the best bands (BandInvMF, same paper).
+"""
+
+import dataclasses
+import math
+from typing import Optional
+
+import numpy as np
+
+from tff_dp_aggregators.strategies import cache as cache_lib
+from tff_dp_aggregators.strategies import participation as participation_lib
+from tff_dp_aggregators.strategies import power_series
+from tff_dp_aggregators.strategies import series_optimization
+from tff_dp_aggregators.strategies import toeplitz
+from tff_dp_aggregators.strategies import toeplitz_problem
+from tff_dp_aggregators.strategies import toeplitz_sensitivity
+from tff_dp_aggregators.strategies import workload as workload_lib
+
+
+def inverse_square_root_coefficients(num_coefficients: int) -> np.ndarray:
+  """First column of the inverse square root of the infinite prefix-sum matrix.
+
+  The coefficients of (1 - x)^(1/2): 1, -1/2, -1/8, ..., each `(2 i - 3) / (2 i)` times
+  the one before (arXiv:2505.12128, section 3).
+
+  Args:
+    num_coefficients: How many to return.
+
+  Returns:
+    A float64 array of shape [num_coefficients], negative after the first.
+
+  Example:
+    >>> inverse_square_root_coefficients(4).tolist()
+    [1.0, -0.5, -0.125, -0.0625]
+  """
+  i = np.arange(
+    1, participation_lib.check_positive_int('num_coefficients', num_coefficients)
+  )
+  return np.concatenate([[1.0], np.cumprod((2 * i - 3) / (2 * i))])
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class BandedInverse(toeplitz.LowerToeplitz):
+  """C^-1[i, j] = coefficients[i - j] for 0 <= i - j < num_inverse_bands, else 0.
+
+  **Sensitivity.** Let c be the first column of C, d that of C^-1 with p bands, d[0] = 1
+  and m[j] = -d[j]. If all m are non-negative, so is c, because
+
+      c[t] = m[1] c[t - 1] + ... + m[p - 1] c[t - p + 1],    c[0] = 1.
+
+  The steps s[t] = c[t] - c[t + 1] follow the same recursion from t = p - 1 on, when
+  both sums are complete. So if p - 1 successive steps, the last of them at or after
+  p - 2, are not negative, then neither is any later one: c does not increase from
+  there on, and if that is from min_separation on, the sensitivity is exact. For
+  `square_root`, c[t] for t < p are the coefficients of (1 - x)^(-1/2), which decrease,
+  and so all of c does, for every n.
+
+  The numbers that are used are c itself and upper bounds of it, so that the
+  sensitivity is valid whatever rounding does; see `toeplitz_sensitivity`.
+
+  Attributes:
+    num_rounds: Rounds n; `C` is n x n.
+    coefficients: First column of `C^-1` down to its last band, the first of them
+      positive.
+
+  Raises:
+    TypeError: If the coefficients are not numbers.
+    ValueError: If there are no coefficients, more than `num_rounds`, one is not
+      finite, the first is not positive, or their inverse exceeds float64.
+
+  Example:
+    >>> strategy = BandedInverse(4, (1.0, -0.5))
+    >>> strategy.materialize()[:, 0].tolist()
+    [1.0, 0.5, 0.25, 0.125]
+    >>> strategy.noise_buffers
+    0
+  """
+
+  coefficients: tuple[float, ...]
+  kind = 'banded_inverse'
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    coefficients = toeplitz.check_coefficients(self.num_rounds, self.coefficients)
+    object.__setattr__(self, 'coefficients', coefficients)
+    with np.errstate(over='ignore', invalid='ignore'):
+      finite = np.all(np.isfinite(self.matrix_coefficients()))
+    if not finite:
+      raise ValueError(
+        f'coefficients have an inverse that exceeds float64 within {self.num_rounds} '
+        'rounds; the sum of their absolute values after the first must not be much '
+        'larger than the first.'
+      )
+
+  @classmethod
+  def square_root(cls, num_rounds: int, num_bands: int) -> 'BandedInverse':
+    """BISR: the bands of the inverse square root, scaled to columns of norm 1.
+
+    Only the first column has all n entries; the others are shorter.
+
+    Raises:
+      ValueError: If `num_bands` exceeds `num_rounds`.
+
+    Example:
+      >>> strategy = BandedInverse.square_root(num_rounds=128, num_bands=16)
+      >>> round(strategy.rmse(), 4)
+      2.4918
+    """
+    participation_lib.check_positive_int('num_rounds', num_rounds)
+    participation_lib.check_positive_int('num_bands', num_bands)
+    if num_bands > num_rounds:
+      raise ValueError(
+        f'num_bands must be at most num_rounds={num_rounds}, got {num_bands}.'
+      )
+    return _with_unit_columns(num_rounds, inverse_square_root_coefficients(num_bands))
+
+  @property
+  def num_inverse_bands(self) -> int:
+    """C^-1[i, j] = 0 for i - j >= num_inverse_bands."""
+    return len(self.coefficients)
+
+  @property
+  def noise_buffers(self) -> int:
+    """None: the z of the last rounds is drawn again from the seed.
+
+    A server that would rather keep them than draw `num_inverse_bands` times as much
+    noise needs `num_inverse_bands - 1` buffers.
+    """
+    return 0
+
+  def matrix_coefficients(self) -> np.ndarray:
+    """See `LowerToeplitz`; O(n log n) unless they grow."""
+    return power_series.inverse(np.array(self.coefficients), self.num_rounds)
+
+  def inverse_coefficients(self) -> np.ndarray:
+    """See `LowerToeplitz`."""
+    column = np.zeros(self.num_rounds)
+    column[: len(self.coefficients)] = self.coefficients
+    return column
+
+
+def optimize(
+  num_rounds: int,
+  num_bands: int,
+  objective: str = 'mean',
+  participation: Optional[participation_lib.Participation] = None,
+  *,
+  workload: workload_lib.WorkloadLike = None,
+  cache: bool = True,
+) -> BandedInverse:
+  """The strategy with the smallest error of those whose inverse has so many bands.
+
+  Minimises `rmse` or `max_error` by Newton's method; see `series_optimization`. The
+  problem is not convex: what is found is a local minimum, from `square_root`.
+
+  Under several participations, it first looks for the bands with the smallest error if
+  the earliest, densest pattern of rounds was the worst. If it is not, the first column
+  of C is kept non-negative, and non-increasing from `min_separation` on, for as many
+  rounds as it takes to make it so.
+
+  Args:
+    num_rounds: Rounds n.
+    num_bands: Bands of C^-1, at most 4096.
+    objective: 'mean' for `rmse`, 'max' for `max_error`.
+    participation: Who may take part when; `None` means a single participation.
+    workload: As for `rmse`; `None` means prefix sums. Given as an array, or with a
+      learning rate that changes, for at most 4096 rounds.
+    cache: Whether to look on disk first, and to keep the result there.
+
+  Returns:
+    A strategy whose `sensitivity_kind(participation)` is 'exact', its first column of
+    norm 1.
+
+  Raises:
+    TypeError: If a number is not whole.
+    ValueError: If an argument is out of range, or for other rounds.
+    series_optimization.ConvergenceError: If the optimisation does not converge.
+
+  Example:
+    >>> strategy = optimize(num_rounds=128, num_bands=16, cache=False)
+    >>> strategy.rmse() < BandedInverse.square_root(128, 16).rmse()
+    True
+  """
+  problem = toeplitz_problem.check(
+    num_rounds, num_bands, True, objective, participation, workload
+  )
+  strategy = cache_lib.fetch(
+    'banded_inverse.optimize',
+    1,
+    problem.parameters(),
+    lambda: _optimize(problem),
+    cache,
+  )
+  assert isinstance(strategy, BandedInverse)
+  return strategy
+
+
+def _optimize(problem: toeplitz_problem.Problem) -> BandedInverse:
+  name = f'banded inverse, {problem.num_rounds} rounds, {problem.num_bands} bands'
+  start = inverse_square_root_coefficients(problem.num_bands)
+  with toeplitz_problem.reporting(name) as report:
+    bands = problem.minimize(start, None, report)
+    if not _is_earliest_worst(problem, bands):
+      bands = _constrained(problem, start, report)
+  return _with_unit_columns(problem.num_rounds, bands)
+
+
+def _constrained(
+  problem: toeplitz_problem.Problem,
+  start: np.ndarray,
+  report: series_optimization.Report,
+) -> np.ndarray:
+  """The best bands with constraints on the fewest rounds that make them exact.
+
+  More rounds constrain more, so the fewest are the best. They are found to an eighth
+  of the separation.
+  """
+
+  def solve(end: int) -> np.ndarray:
+    falling = series_optimization.Falling(problem.separation, end, inverse=True)
+    return problem.minimize(start, falling, report)
+
+  too_few = enough = max(problem.separation, problem.num_bands)
+  bands = None
+  while bands is None:
+    too_few = enough
+    enough = min(enough + math.ceil(problem.separation / 2), problem.num_rounds)
+    candidate = solve(enough)
+    if _is_earliest_worst(problem, candidate):
+      bands = candidate
+    elif enough == problem.num_rounds:
+      raise series_optimization.ConvergenceError(
+        'no bands were found whose sensitivity is exact; use fewer of them.'
+      )
+  while enough - too_few > problem.separation / 8 + 1:
+    middle = (too_few + enough) // 2
+    candidate = solve(middle)
+    if _is_earliest_worst(problem, candidate):
+      enough, bands = middle, candidate
+    else:
+      too_few = middle
+  return bands
+
+
+def _is_earliest_worst(problem: toeplitz_problem.Problem, bands: np.ndarray) -> bool:
+  """Whether the pattern of rounds that was optimised for is the worst one."""
+  return toeplitz_sensitivity.is_earliest(
+    power_series.inverse(bands, problem.num_rounds), problem.participation
+  )
+
+
+def _with_unit_columns(num_rounds: int, bands: np.ndarray) -> BandedInverse:
+  norm = np.linalg.norm(power_series.inverse(bands, num_rounds))
+  return BandedInverse(num_rounds, tuple(bands * norm))
