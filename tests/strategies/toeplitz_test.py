@@ -21,6 +21,7 @@ from tff_dp_aggregators.strategies import Identity
 from tff_dp_aggregators.strategies import Participation
 from tff_dp_aggregators.strategies import Workload
 from tff_dp_aggregators.strategies import toeplitz
+from tff_dp_aggregators.strategies import toeplitz_problem
 
 ORACLE = json.loads(
   pathlib.Path(__file__).with_name('matrix_factorization.json').read_text()
@@ -469,6 +470,20 @@ def test_no_random_change_of_the_bands_improves_them(num_rounds, num_bands, obje
       factors = 1 + size * rng.normal(size=num_bands)
       other = BandedToeplitz(num_rounds, strategy.coefficients * np.abs(factors))
       assert error(other, objective) >= best * (1 - 1e-13)
+
+
+@each_objective
+@pytest.mark.parametrize('of_inverse', [False, True])
+def test_random_starts_end_in_the_same_minimum(objective, of_inverse):
+  rng = np.random.default_rng(0)
+  problem = toeplitz_problem.check(100, 12, of_inverse, objective, None, None)
+  ends = []
+  for _ in range(5):
+    start = 0.7 ** np.arange(12) * rng.normal(size=12)
+    start[0] = 1.0
+    end = problem.minimize(start, None, lambda _: None)
+    ends.append(end / end[0])
+  np.testing.assert_allclose(ends, np.broadcast_to(ends[0], (5, 12)), rtol=1e-5)
 
 
 def test_all_bands_and_the_largest_error_lead_to_the_square_root():

@@ -157,7 +157,8 @@ def optimize(
   """The strategy with the smallest error of those whose inverse has so many bands.
 
   Minimises `rmse` or `max_error` by Newton's method; see `series_optimization`. The
-  problem is not convex: what is found is a local minimum, from `square_root`.
+  problem is not convex and what is found is a local minimum, from `square_root`; for a
+  single participation, it was always the same from random starts.
 
   Under several participations, it first looks for the bands with the smallest error if
   the earliest, densest pattern of rounds was the worst. If it is not, the first column

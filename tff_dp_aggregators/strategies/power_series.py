@@ -10,7 +10,6 @@ relatively accurate, but sums and norms are. `inverse` has a way around that.
 """
 
 import numpy as np
-import scipy.fft
 
 # Up to so many coefficients, dividing term by term is as fast as transforms.
 _FEW = 256
@@ -29,11 +28,10 @@ def multiply(left: np.ndarray, right: np.ndarray, num_terms: int) -> np.ndarray:
     [1.0, 3.0, 6.0, 4.0]
   """
   left, right = left[:num_terms], right[:num_terms]
-  size = _transform_size(len(left) + len(right) - 1)
-  product = _inverse_transform(
-    scipy.fft.rfft(left, size) * scipy.fft.rfft(right, size), size
-  )
-  return _resized(product[: len(left) + len(right) - 1], num_terms)
+  length = len(left) + len(right) - 1
+  size = transform_size(length)
+  product = back(transform(left, size) * transform(right, size), size)
+  return _resized(product[:length], num_terms)
 
 
 def correlate(left: np.ndarray, right: np.ndarray, num_lags: int) -> np.ndarray:
@@ -47,9 +45,9 @@ def correlate(left: np.ndarray, right: np.ndarray, num_lags: int) -> np.ndarray:
     right: Array of shape [m], m at most n.
     num_lags: How many lags; from n on they are 0.
   """
-  size = _transform_size(len(left) + len(right) - 1)
-  product = scipy.fft.rfft(left, size) * np.conj(scipy.fft.rfft(right, size))
-  return _resized(_inverse_transform(product, size)[: len(left)], num_lags)
+  size = transform_size(len(left) + len(right) - 1)
+  product = transform(left, size) * np.conj(transform(right, size))
+  return _resized(back(product, size)[: len(left)], num_lags)
 
 
 def divide(
@@ -99,25 +97,38 @@ def inverse(series: np.ndarray, num_terms: int) -> np.ndarray:
   return result
 
 
+def transform_size(at_least: int) -> int:
+  """A size from there on whose transforms are fast."""
+  import scipy.fft  # Slow to import.
+
+  return scipy.fft.next_fast_len(at_least, real=True)
+
+
+def transform(series: np.ndarray, size: int) -> np.ndarray:
+  """Fourier transform of series filled up with zeros, along the last axis."""
+  import scipy.fft  # Slow to import.
+
+  return scipy.fft.rfft(series, size)
+
+
+def back(transformed: np.ndarray, size: int) -> np.ndarray:
+  """The series of a transform, `size` coefficients."""
+  import scipy.fft  # Slow to import.
+
+  return scipy.fft.irfft(transformed, size)
+
+
 def _newton_step(series: np.ndarray, known: np.ndarray, num_terms: int) -> np.ndarray:
   """Extends the inverse of a series from `known` to at most twice as many terms."""
   # The products are longer than the transforms, but what wraps around falls on terms
   # that are known, and left alone.
-  size = _transform_size(num_terms)
-  transform = scipy.fft.rfft(known, size)
-  error = _inverse_transform(scipy.fft.rfft(series[:num_terms], size) * transform, size)
+  size = transform_size(num_terms)
+  factor = transform(known, size)
+  error = back(transform(series[:num_terms], size) * factor, size)
   error[: len(known)] = 0.0
   error[num_terms:] = 0.0
-  correction = _inverse_transform(scipy.fft.rfft(error, size) * transform, size)
+  correction = back(transform(error, size) * factor, size)
   return np.concatenate([known, -correction[len(known) : num_terms]])
-
-
-def _transform_size(at_least: int) -> int:
-  return scipy.fft.next_fast_len(at_least, real=True)
-
-
-def _inverse_transform(transform: np.ndarray, size: int) -> np.ndarray:
-  return scipy.fft.irfft(transform, size)
 
 
 def _resized(series: np.ndarray, num_terms: int) -> np.ndarray:

@@ -25,7 +25,6 @@ import math
 from typing import Callable, Optional
 
 import numpy as np
-import scipy.fft
 import scipy.linalg
 
 from tff_dp_aggregators.strategies import power_series
@@ -192,8 +191,8 @@ class LargestRow(Function):
   def __init__(self, workload: np.ndarray, exponent: float):
     self._workload = workload
     self._exponent = exponent
-    self._size = scipy.fft.next_fast_len(2 * len(workload), real=True)
-    self._transform = scipy.fft.rfft(workload, self._size, axis=1)
+    self._size = power_series.transform_size(2 * len(workload))
+    self._transform = power_series.transform(workload, self._size)
 
   def value(self, z: np.ndarray) -> float:
     """See `Function`."""
@@ -227,8 +226,8 @@ class LargestRow(Function):
     return float(1 - weights @ share / weights.sum())
 
   def _estimator(self, z: np.ndarray) -> np.ndarray:
-    column = scipy.fft.rfft(z, self._size)
-    product = scipy.fft.irfft(self._transform * np.conj(column), self._size, axis=1)
+    column = power_series.transform(z, self._size)
+    product = power_series.back(self._transform * np.conj(column), self._size)
     return product[:, : len(self._workload)]
 
   def _row_errors(self, estimator: np.ndarray) -> np.ndarray:
@@ -236,8 +235,8 @@ class LargestRow(Function):
 
   def _row_gradients(self, estimator: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Derivative of e_t by z_s: 2 sum_j B[t, j] A[t, j + s]."""
-    transform = np.conj(scipy.fft.rfft(estimator[rows], self._size, axis=1))
-    return 2 * scipy.fft.irfft(self._transform[rows] * transform, self._size, axis=1)
+    transform = np.conj(power_series.transform(estimator[rows], self._size))
+    return 2 * power_series.back(self._transform[rows] * transform, self._size)
 
   def _norm(self, errors: np.ndarray) -> float:
     largest = errors.max()

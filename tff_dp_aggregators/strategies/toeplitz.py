@@ -261,8 +261,9 @@ def optimize_banded(
   """The banded Toeplitz strategy with the smallest error, with columns of norm 1.
 
   Minimises `rmse` or `max_error` (arXiv:2405.15913) by Newton's method; see
-  `series_optimization`. The problem is not convex: what is found is a local minimum,
-  from the square root of the prefix sums.
+  `series_optimization`. The problem is not convex and what is found is a local minimum,
+  from the square root of the prefix sums; for a single participation, it was always
+  the same from random starts.
 
   Where bands of several participations overlap, the coefficients are kept
   non-negative, and non-increasing from index `min_separation` on, so that the
@@ -272,8 +273,8 @@ def optimize_banded(
 
   Args:
     num_rounds: Rounds n.
-    num_bands: Most bands C may have, at most 4096; None for as many as help. The
-      noise needs a model-sized buffer for each but one.
+    num_bands: Most bands C may have, at most 4096; None for as many of those as help.
+      The noise needs a model-sized buffer for each but one.
     objective: 'mean' for `rmse`, 'max' for `max_error`.
     participation: Who may take part when; `None` means a single participation.
     workload: As for `rmse`; `None` means prefix sums. Given as an array, or with a
@@ -295,7 +296,7 @@ def optimize_banded(
   """
   problem = toeplitz_problem.check(
     num_rounds,
-    num_rounds if num_bands is None else num_bands,
+    min(num_rounds, toeplitz_problem.MOST_BANDS) if num_bands is None else num_bands,
     False,
     objective,
     participation,
