@@ -155,3 +155,26 @@ def test_rounding_of_a_plateau_neither_lowers_the_bound_nor_makes_it_inexact():
   bound, exact = toeplitz_sensitivity.squared(rough, participation)
   assert exact
   assert bound >= toeplitz_sensitivity.squared(flat, participation)[0]
+
+
+def test_coefficients_far_below_rounding_are_left_out_and_accounted_for(monkeypatch):
+  # A late rise, so that pairs decide; and a tail that would take long.
+  column = 0.9 ** np.arange(900.0)
+  column[60] *= 1.5
+  participation = Participation(900, 20, 10)
+  assert column[-1] < 1e-18 * column[0]
+  bound, exact = toeplitz_sensitivity.squared(column, participation)
+  assert exact and toeplitz_sensitivity.is_earliest(column, participation)
+  monkeypatch.setattr(toeplitz_sensitivity, '_NEGLIGIBLE', 0.0)
+  whole, _ = toeplitz_sensitivity.squared(column, participation)
+  assert whole * (1 - 1e-13) <= bound <= whole * (1 + 1e-12)
+
+
+def test_where_pairs_would_take_too_long_the_other_bound_remains(monkeypatch):
+  column = np.array([1.0, 0.5, 0.2, 0.02, 0.03, 0.03])
+  participation = Participation(6, 1)
+  assert toeplitz_sensitivity.squared(column, participation)[1]
+  monkeypatch.setattr(toeplitz_sensitivity, '_MOST_OPERATIONS', 10)
+  bound, exact = toeplitz_sensitivity.squared(column, participation)
+  assert not exact
+  assert bound > brute_force(column, participation)

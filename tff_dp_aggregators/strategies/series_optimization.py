@@ -425,9 +425,10 @@ def workload_gram(
     weights = np.full(len(workload), 1 / num_rounds)
   scaled = workload * np.sqrt(weights)[:, np.newaxis]
   pairs = scaled.T @ scaled
-  # Sums along diagonals, from the lower right end.
+  # Sums along diagonals less than `size` from the main one, from the lower right end.
   for i in range(num_rounds - 2, -1, -1):
-    pairs[i, :-1] += pairs[i + 1, 1:]
+    near = slice(max(0, i - size), min(num_rounds - 1, i + size))
+    pairs[i, near] += pairs[i + 1, near.start + 1 : near.stop + 1]
   return pairs[:size, :size]
 
 

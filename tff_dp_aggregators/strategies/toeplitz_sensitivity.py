@@ -57,6 +57,7 @@ those above, u among them.
 """
 
 import dataclasses
+import math
 
 import numpy as np
 
@@ -65,9 +66,11 @@ from tff_dp_aggregators.strategies import participation as participation_lib
 # A bound that exceeds what is attained by less than this is said to be exact. What is
 # reported is the bound in any case.
 _ROUNDING = 1e-12
-# The second argument takes n^2 operations and n k numbers; up to this many of each.
-_MOST_OPERATIONS = 4 * 10**8
+# The second argument takes m^2 operations and m k numbers, up to this many of each, for
+# m coefficients of which the last exceeds the largest times this.
+_MOST_OPERATIONS = 10**8
 _MOST_NUMBERS = 2 * 10**7
+_NEGLIGIBLE = 1e-18
 
 
 def squared_by_round(
@@ -102,8 +105,8 @@ def squared(
     return attained, True
   separation = participation.min_separation
   bound = float(_spent(majorant(coefficients, separation), participation)[-1])
-  if _meets(bound, attained) or not _affordable(participation):
-    return bound, _meets(bound, attained)
+  if _meets(bound, attained):
+    return bound, True
   attained = max(attained, _alternating(coefficients, participation))
   bound = min(bound, _pair_bound(coefficients, participation))
   return bound, _meets(bound, attained)
@@ -154,21 +157,13 @@ def _meets(bound: float, attained: float) -> bool:
   return bound <= attained * (1 + _ROUNDING)
 
 
-def _affordable(participation: participation_lib.Participation) -> bool:
-  num_rounds = participation.num_rounds
-  return (
-    num_rounds**2 <= _MOST_OPERATIONS
-    and num_rounds * participation.possible_participations <= _MOST_NUMBERS
-  )
-
-
 @dataclasses.dataclass(frozen=True)
 class _Pairs:
   """How two rounds of one client meet, for the p-th of them and each lag.
 
   Attributes:
-    here: R_{n - p b}(l), shape [k, n].
-    largest: The largest R_N(l'), or 0, over N <= n - p b and l' >= l, shape [k, n].
+    here: R_{n - p b}(l), shape [k, m] for lags below m.
+    largest: The largest R_N(l'), or 0, over N <= n - p b and l' >= l, shape [k, m].
     lowest: The same for -R_N(l').
   """
 
@@ -180,27 +175,39 @@ class _Pairs:
 def _pair_bound(
   coefficients: np.ndarray, participation: participation_lib.Participation
 ) -> float:
-  """The smaller of the two bounds by pairs of the module's docstring."""
-  pairs = _meetings(coefficients, participation.rounds)
+  """The smaller of the two bounds by pairs of the module's docstring.
+
+  Infinite if that would take too long.
+  """
+  count = participation.possible_participations
+  size = np.abs(coefficients)
+  length = 1 + int(np.flatnonzero(size > _NEGLIGIBLE * size.max())[-1])
+  if length**2 > _MOST_OPERATIONS or length * count > _MOST_NUMBERS:
+    return math.inf
+  pairs = _meetings(coefficients[:length], participation)
   either = np.maximum(pairs.largest, pairs.lowest)
   signless = _Pairs(np.abs(pairs.here), either, np.zeros_like(either))
   separation = participation.min_separation
-  return min(_bound(pairs, separation), _bound(signless, separation))
+  bound = min(_bound(pairs, separation), _bound(signless, separation))
+  # What is left out of each column adds its norm at most.
+  left_out = count * float(np.linalg.norm(coefficients[length:]))
+  return (math.sqrt(bound) + left_out) ** 2
 
 
 def _bound(pairs: _Pairs, separation: int) -> float:
-  count, num_rounds = pairs.here.shape
+  count, length = pairs.here.shape
   meet, gain, negative = (np.zeros((count, count)) for _ in range(3))
   for p in range(count):
-    lags = separation * np.arange(1, count - p)
-    meet[p, p + 1 :] = pairs.here[p, lags]
-    gain[p, p + 1 :] = pairs.largest[p, lags] - pairs.here[p, lags]
-    negative[p, p + 1 :] = pairs.lowest[p, lags]
+    lags = np.arange(separation, min(separation * (count - p), length), separation)
+    later = slice(p + 1, p + 1 + len(lags))
+    meet[p, later] = pairs.here[p, lags]
+    gain[p, later] = pairs.largest[p, lags] - pairs.here[p, lags]
+    negative[p, later] = pairs.lowest[p, lags]
   # A client who takes part less often has fewer of the pairs.
   fewer = np.cumsum(pairs.here[:, 0] + 2 * meet.sum(axis=0)).max()
   nearest = np.diagonal(meet, 1)
   beyond = np.maximum(pairs.largest, pairs.lowest)[: count - 1]
-  loss = nearest - (beyond[:, separation + 1] if separation + 1 < num_rounds else 0.0)
+  loss = nearest - (beyond[:, separation + 1] if separation + 1 < length else 0.0)
   unlike = _of_covering_pairs(negative)
   waiting = 2 * unlike + _of_later_pairs(gain, negative) - loss
   turning = 2 * unlike - np.minimum(nearest, 2 * nearest)
@@ -225,12 +232,16 @@ def _of_later_pairs(gain: np.ndarray, negative: np.ndarray) -> np.ndarray:
   return later - np.diagonal(gain, 1)
 
 
-def _meetings(coefficients: np.ndarray, rounds: tuple[int, ...]) -> _Pairs:
-  num_rounds = len(coefficients)
-  ends = num_rounds - np.array(rounds)
-  here, largest, lowest = (np.zeros((len(ends), num_rounds)) for _ in range(3))
-  for lag in range(num_rounds):
-    sums = np.cumsum(coefficients[: num_rounds - lag] * coefficients[lag:])
+def _meetings(
+  coefficients: np.ndarray, participation: participation_lib.Participation
+) -> _Pairs:
+  """The meetings of columns whose entries after `coefficients` are 0."""
+  length = len(coefficients)
+  ends = participation.num_rounds - np.array(participation.rounds)
+  ends = np.minimum(ends, length)
+  here, largest, lowest = (np.zeros((len(ends), length)) for _ in range(3))
+  for lag in range(length):
+    sums = np.cumsum(coefficients[: length - lag] * coefficients[lag:])
     meeting = ends > lag
     last = ends[meeting] - lag - 1
     here[meeting, lag] = sums[last]
