@@ -519,6 +519,31 @@ def test_as_many_bands_as_the_separation_are_the_best_of_all(schema, known, obje
 
 
 @each_objective
+@each_workload
+def test_bands_beyond_the_separation_are_tried_or_shown_to_be_useless(
+  workload, objective
+):
+  # What is shown by conditions on derivatives agrees with trying.
+  workload = WORKLOADS[workload]
+  participation = Participation(12, 4)
+  fewer = optimize(12, 4, objective, participation, workload=workload)
+  more = optimize(12, 8, objective, participation, workload=workload)
+  assert more.sensitivity_kind(participation) == 'exact'
+  best = error(more, objective, participation, workload)
+  assert best <= error(fewer, objective, participation, workload) * (1 + 1e-6)
+  rng = np.random.default_rng(0)
+  coefficients = np.zeros(8)
+  coefficients[: more.num_bands] = more.coefficients
+  for size in (1e-1, 1e-2, 1e-3) * 10:
+    other = np.abs(coefficients + size * rng.normal(size=8))
+    other[4:] = np.sort(other[4:])[::-1]
+    changed = BandedToeplitz(12, other)
+    assert changed.sensitivity_kind(participation) == 'exact'
+    changed_error = error(changed, objective, participation, workload)
+    assert changed_error >= best * (1 - 2e-6)
+
+
+@each_objective
 def test_overlapping_bands_help_a_client_who_comes_back_once(objective):
   participation = Participation(200, 10, 2)
   errors = []

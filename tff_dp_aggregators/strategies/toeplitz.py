@@ -268,8 +268,8 @@ def optimize_banded(
   Where bands of several participations overlap, the coefficients are kept
   non-negative, and non-increasing from index `min_separation` on, so that the
   sensitivity is exact. Often the best of those are zero from there on. If the
-  conditions for that hold, the strategy has `min_separation` bands, for any larger
-  `num_bands`.
+  conditions for that hold, or fewer bands with signs are better, the strategy has
+  `min_separation` bands, for any larger `num_bands`.
 
   Args:
     num_rounds: Rounds n.
@@ -316,41 +316,47 @@ def optimize_banded(
 def _optimize_banded(problem: toeplitz_problem.Problem) -> BandedToeplitz:
   name = f'banded Toeplitz, {problem.num_rounds} rounds, {problem.num_bands} bands'
   with toeplitz_problem.reporting(name) as report:
-    coefficients = _best_bands(problem, report)
-  coefficients /= np.linalg.norm(coefficients)
-  return BandedToeplitz(problem.num_rounds, tuple(coefficients))
+    return _best_bands(problem, report)
 
 
 def _best_bands(
   problem: toeplitz_problem.Problem, report: series_optimization.Report
-) -> np.ndarray:
+) -> BandedToeplitz:
+  start = square_root_coefficients(problem.num_bands)
   if problem.num_bands <= problem.separation:
-    return problem.minimize(square_root_coefficients(problem.num_bands), None, report)
-  fewer = dataclasses.replace(problem, num_bands=problem.separation)
-  coefficients = _best_bands(fewer, report)
-  if _more_bands_are_useless(problem, coefficients):
-    return coefficients
+    return _with_unit_columns(problem, problem.minimize(start, None, report))
+  fewer = _best_bands(
+    dataclasses.replace(problem, num_bands=problem.separation), report
+  )
+  if _more_bands_are_useless(problem, fewer):
+    return fewer
   falling = series_optimization.Falling(
     problem.separation, problem.num_bands, inverse=False
   )
-  start = square_root_coefficients(problem.num_bands)
-  return problem.minimize(start, falling, report)
+  more = _with_unit_columns(problem, problem.minimize(start, falling, report))
+  # Fewer bands may have signs, which more of them may not.
+  return min(fewer, more, key=problem.error)
+
+
+def _with_unit_columns(
+  problem: toeplitz_problem.Problem, coefficients: np.ndarray
+) -> BandedToeplitz:
+  coefficients = coefficients / np.linalg.norm(coefficients)
+  return BandedToeplitz(problem.num_rounds, tuple(coefficients))
 
 
 def _more_bands_are_useless(
-  problem: toeplitz_problem.Problem, coefficients: np.ndarray
+  problem: toeplitz_problem.Problem, fewer: BandedToeplitz
 ) -> bool:
   """Whether the best `separation` bands satisfy the conditions for a minimum.
 
   Further coefficients that do not increase are sums of steps down at some index, each
   of them not negative; the conditions are that none of the steps lowers the error.
   """
-  if not problem.is_smooth:
-    return False
   padded = np.zeros(problem.num_bands)
-  padded[: len(coefficients)] = coefficients
+  padded[: fewer.num_bands] = fewer.coefficients
   steps = np.cumsum(problem.gradient(padded)[problem.separation :])
-  return bool(np.all(steps > 0) and np.all(coefficients >= 0))
+  return bool(np.all(steps > 0) and np.all(padded >= 0))
 
 
 def _lower_toeplitz(column: np.ndarray) -> np.ndarray:

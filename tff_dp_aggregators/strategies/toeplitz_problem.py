@@ -54,6 +54,11 @@ class Problem:
     """All of it, as the cache takes it."""
     return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
+  def error(self, strategy: strategy_lib.Strategy) -> float:
+    """What is minimised, of a strategy."""
+    measure = strategy.rmse if self.objective == 'mean' else strategy.max_error
+    return measure(self.participation, self.workload)
+
   def minimize(
     self,
     start: np.ndarray,
@@ -67,34 +72,46 @@ class Problem:
       constraints: What they have to satisfy, strictly so at `start`.
       report: Called with the error after each iteration.
     """
-    if self.is_smooth:
+    if self._is_smooth:
       return self._minimize_sum(self._error(), start, constraints, report)
-    z, exponent = start, 8.0
-    while True:
-      rows = self._largest_row(exponent)
+    z = start
+    for rows in self._smooth_maxima():
       z = self._minimize_sum(self._of_variables(rows), z, constraints, report)
-      gap = rows.gap(self._noise_column(z))
-      if gap <= series_optimization.MAX_TOLERANCE:
+      if self._is_tight(rows, z):
         return z
-      if exponent > 1e9:
-        raise series_optimization.ConvergenceError(
-          f'the largest error is {gap:.3g} above the weighted mean.'
-        )
-      exponent *= 8
+    raise series_optimization.ConvergenceError(
+      'the largest error stays above the weighted mean that is minimised.'
+    )
 
   def gradient(self, z: np.ndarray) -> np.ndarray:
-    """Gradient of sensitivity squared plus error at z, where the two are balanced.
+    """Gradient of what `minimize` makes stationary, at its minimum z or padded.
 
-    Only where `is_smooth`.
+    That is sensitivity squared plus error, where the two are balanced.
     """
-    sensitivity, error = self._sensitivity_squared(), self._error()
+    sensitivity, error = self._sensitivity_squared(), self._error_near(z)
     z = self._balanced(sensitivity, error, z)
     return series_optimization.Sum(sensitivity, error).derivatives(z).gradient
 
   @property
-  def is_smooth(self) -> bool:
+  def _is_smooth(self) -> bool:
     """Whether the error has derivatives, and is not the maximum of several."""
     return self.objective == 'mean' or self._toeplitz_workload is not None
+
+  def _error_near(self, z: np.ndarray) -> series_optimization.Function:
+    if self._is_smooth:
+      return self._error()
+    tight = (rows for rows in self._smooth_maxima() if self._is_tight(rows, z))
+    return self._of_variables(next(tight))
+
+  def _smooth_maxima(self) -> Iterator[series_optimization.LargestRow]:
+    """Closer and closer bounds of the largest error."""
+    workload = self._rows
+    for power in range(1, 11):
+      yield series_optimization.LargestRow(workload, 8.0**power)
+
+  def _is_tight(self, rows: series_optimization.LargestRow, z: np.ndarray) -> bool:
+    column = z if self.of_inverse else power_series.inverse(z, self.num_rounds)
+    return rows.gap(column) <= series_optimization.MAX_TOLERANCE
 
   def _minimize_sum(
     self,
@@ -142,9 +159,6 @@ class Problem:
       )
     return series_optimization.Quotient(workload, averaged)
 
-  def _largest_row(self, exponent: float) -> series_optimization.LargestRow:
-    return series_optimization.LargestRow(self._rows, exponent)
-
   def _of_variables(
     self, function: series_optimization.Function
   ) -> series_optimization.Function:
@@ -152,9 +166,6 @@ class Problem:
     if self.of_inverse:
       return function
     return series_optimization.OfInverse(function, self.num_rounds)
-
-  def _noise_column(self, z: np.ndarray) -> np.ndarray:
-    return z if self.of_inverse else power_series.inverse(z, self.num_rounds)
 
   @property
   def _noise_size(self) -> int:
