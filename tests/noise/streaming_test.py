@@ -271,3 +271,9 @@ def test_an_unknown_strategy_is_refused():
 
   with pytest.raises(TypeError, match="kind 'unknown'"):
     noise.build(Unknown(), noise.GaussianRows(tf.TensorSpec([])))
+
+
+def test_a_tree_with_restarts_is_refused():
+  restarted = strategies.BinaryTree(8, restart_every=4)
+  with pytest.raises(ValueError, match='restart_every must be None, got 4'):
+    noise.build(restarted, noise.GaussianRows(tf.TensorSpec([])))

@@ -1,10 +1,13 @@
 """The binary tree of DP-FTRL: exact sensitivity, exact estimators, known figures.
 
 Privacy is checked against brute force (every participation pattern of small trees,
-for every prefix of rounds), against the published accountant (tree_sensitivity.json)
-and against closed forms. The estimators are checked to be unbiased as matrices.
+for every prefix of rounds, with and without restarts), against the published
+accountant (tree_sensitivity.json), against a plain search and against closed forms;
+worst patterns are added up by hand. The estimators are checked to be unbiased as
+matrices, and restarts to be what TF Privacy's RestartQuery does.
 """
 
+import functools
 import itertools
 import json
 import math
@@ -15,61 +18,130 @@ import pytest
 
 from tff_dp_aggregators.strategies import BinaryTree
 from tff_dp_aggregators.strategies import Participation
+from tff_dp_aggregators.strategies import Strategy
 from tff_dp_aggregators.strategies import tree
 
 ORACLE = json.loads(
   pathlib.Path(__file__).with_name('tree_sensitivity.json').read_text()
 )
-SEPARATIONS = [1, 2, 3, 4, 5, 7, 11]
+both_schemas = pytest.mark.parametrize('fixed_epoch', [False, True])
 
 
-def all_patterns(num_rounds, min_separation, max_participations):
-  """Every allowed 0/1 vector as a column, found among all 2^n."""
+def all_patterns(num_rounds):
+  """Every 0/1 vector, as a column."""
   masks = np.arange(2**num_rounds)
-  bits = (masks[None, :] >> np.arange(num_rounds)[:, None]) & 1
-  allowed = bits.sum(axis=0) <= max_participations
-  for gap in range(1, min(min_separation, num_rounds)):
-    allowed &= ~np.any(bits[gap:] & bits[:-gap], axis=0)
-  return bits[:, allowed]
+  return (masks[None, :] >> np.arange(num_rounds)[:, None]) & 1
 
 
-def sensitivity_squared_by_definition(num_rounds, patterns):
-  """Entry t: largest sum of squared counts over dyadic nodes inside rounds 0 to t."""
-  totals = np.zeros((num_rounds, patterns.shape[1]))
-  for level in range(num_rounds.bit_length()):
-    size = 2**level
-    for start in range(0, num_rounds - size + 1, size):
-      count = patterns[start : start + size].sum(axis=0)
-      totals[start + size - 1 :] += count**2
-  return totals.max(axis=1)
+def is_allowed(patterns, min_separation, max_participations, fixed_epoch):
+  """Which columns the schema allows, by its definition."""
+  allowed = patterns.sum(axis=0) <= max_participations
+  for gap in range(1, len(patterns)):
+    if gap < min_separation or (fixed_epoch and gap % min_separation):
+      allowed &= ~np.any(patterns[gap:] & patterns[:-gap], axis=0)
+  return allowed
 
 
+def values_by_definition(patterns, restart_every=None):
+  """Row t: sums of squared counts over complete nodes inside rounds 0 to t."""
+  num_rounds = len(patterns)
+  values = np.zeros(patterns.shape)
+  for tree_start in range(0, num_rounds, restart_every or num_rounds):
+    tree_end = min(num_rounds, tree_start + (restart_every or num_rounds))
+    for size in 2 ** np.arange(num_rounds.bit_length()):
+      for start in range(tree_start, tree_end - size + 1, size):
+        count = patterns[start : start + size].sum(axis=0)
+        values[start + size - 1 :] += count**2
+  return values
+
+
+@both_schemas
+@pytest.mark.parametrize('restart_every', [None, 3, 4, 5])
 @pytest.mark.parametrize('num_rounds', range(1, 13))
-def test_sensitivity_equals_brute_force_on_every_pattern(num_rounds):
-  matrix = BinaryTree(num_rounds).materialize()
-  for min_separation in SEPARATIONS:
-    for max_participations in range(1, num_rounds + 1):
-      patterns = all_patterns(num_rounds, min_separation, max_participations)
-      expected = np.square(matrix @ patterns).sum(axis=0).max()
-      schema = num_rounds, min_separation, max_participations
-      assert tree.sensitivity_squared(*schema) == expected, schema
-      assert BinaryTree(num_rounds).sensitivity(
-        Participation(*schema)
-      ) == pytest.approx(math.sqrt(expected), rel=1e-15)
-
-
-@pytest.mark.parametrize('num_rounds', [1, 5, 8, 11, 13])
-def test_by_round_profile_equals_brute_force_on_every_prefix(num_rounds):
-  for min_separation, max_participations in itertools.product(
-    SEPARATIONS, [1, 2, 3, num_rounds]
-  ):
+def test_sensitivity_equals_brute_force_on_every_pattern(
+  num_rounds, restart_every, fixed_epoch
+):
+  strategy = BinaryTree(num_rounds, restart_every=restart_every)
+  patterns = all_patterns(num_rounds)
+  values = np.square(strategy.materialize() @ patterns).sum(axis=0)
+  counts = range(1, num_rounds + 1)
+  for min_separation, max_participations in itertools.product(counts, counts):
     schema = num_rounds, min_separation, max_participations
-    expected = sensitivity_squared_by_definition(num_rounds, all_patterns(*schema))
-    profile = BinaryTree(num_rounds).sensitivity_squared_by_round(
-      Participation(*schema)
-    )
+    expected = values[is_allowed(patterns, *schema[1:], fixed_epoch)].max()
+    options = {'fixed_epoch': fixed_epoch, 'restart_every': restart_every}
+    assert tree.sensitivity_squared(*schema, **options) == expected, schema
+    rounds = tree.worst_case_rounds(*schema, **options)
+    assert is_allowed(patterns, *schema[1:], fixed_epoch)[sum(2**r for r in rounds)]
+    assert tree.pattern_value(rounds, num_rounds, restart_every) == expected
+    participation = Participation(*schema, fixed_epoch)
+    assert strategy.sensitivity(participation) == math.sqrt(expected)
+    assert strategy.worst_case_rounds(participation) == rounds
+
+
+@both_schemas
+@pytest.mark.parametrize('restart_every', [None, 2, 5, 6])
+@pytest.mark.parametrize('num_rounds', [1, 5, 8, 11, 13])
+def test_by_round_profile_equals_brute_force_on_every_prefix(
+  num_rounds, restart_every, fixed_epoch
+):
+  strategy = BinaryTree(num_rounds, restart_every=restart_every)
+  patterns = all_patterns(num_rounds)
+  values = values_by_definition(patterns, restart_every)
+  for min_separation, max_participations in itertools.product(
+    [1, 2, 3, 4, 5, 7, 11], [1, 2, 3, num_rounds]
+  ):
+    schema = min_separation, max_participations, fixed_epoch
+    expected = values[:, is_allowed(patterns, *schema)].max(axis=1)
+    profile = strategy.sensitivity_squared_by_round(Participation(num_rounds, *schema))
     assert profile.dtype == np.float64
     np.testing.assert_array_equal(profile, expected, err_msg=str(schema))
+
+
+def largest(pairs):
+  """The largest value for each return."""
+  values = {}
+  for back, value in pairs:
+    values[back] = max(value, values.get(back, 0))
+  return values
+
+
+def plain_search(num_rounds, min_separation, max_participations):
+  """zeta* without any bound: all values and returns of the patterns of a node."""
+
+  @functools.cache
+  def node(level, count, start):
+    if level == 0 and count == 1:
+      return {min_separation - 1: 1} if start == 0 else {}
+    if level == 0 or count == 0:
+      return {max(0, start - 2**level): 0} if count == 0 else {}
+    return largest(
+      (back, left + right + count**2)
+      for in_left in range(count + 1)
+      for middle, left in node(level - 1, in_left, start).items()
+      for back, right in node(level - 1, count - in_left, middle).items()
+    )
+
+  @functools.cache
+  def prefix(end, count):
+    if end == 0:
+      return {0: 0} if count == 0 else {}
+    size = end & -end
+    return largest(
+      (back, before + last)
+      for in_node in range(min(count, size) + 1)
+      for start, before in prefix(end - size, count - in_node).items()
+      for back, last in node(size.bit_length() - 1, in_node, start).items()
+    )
+
+  results = [prefix(num_rounds, count) for count in range(max_participations + 1)]
+  return max(value for values in results for value in values.values())
+
+
+def test_sensitivity_equals_a_plain_search():
+  draw = np.random.default_rng(5).integers
+  for _ in range(120):
+    schema = int(draw(1, 150)), int(draw(1, 20)), int(draw(1, 13))
+    assert tree.sensitivity_squared(*schema) == plain_search(*schema), schema
 
 
 @pytest.mark.parametrize('num_rounds', [6, 7])
@@ -120,18 +192,95 @@ def test_full_participation_in_a_complete_tree_has_a_closed_form(level):
   assert tree.sensitivity_squared(num_rounds, 1) == expected
 
 
-def test_profile_never_decreases_and_ends_with_the_sensitivity():
-  strategy = BinaryTree(300)
-  for participation in [
-    None,
-    Participation(300, 10),
-    Participation(300, 37, 3),
-    Participation(300, 1, 4),
-  ]:
-    profile = strategy.sensitivity_squared_by_round(participation)
-    assert profile.shape == (300,)
-    assert np.all(np.diff(profile) >= 0)
-    assert strategy.sensitivity(participation) == math.sqrt(profile[-1])
+@pytest.mark.parametrize('num_rounds', [5, 64, 2000, 30_000])
+@pytest.mark.parametrize('level', [0, 1, 3, 5])
+def test_separations_by_a_power_of_two_have_a_closed_form(num_rounds, level):
+  # Rounds 0, b, 2b, ... fill as many nodes of every level as can be filled.
+  for most in [1, 3, 10, 1000, num_rounds]:
+    rounds = range(0, num_rounds, 2**level)[:most]
+    value = tree.pattern_value(rounds, num_rounds)
+    assert tree.sensitivity_squared(num_rounds, 2**level, most) == value
+
+
+LARGE = {
+  'gboard': Participation(2000, 314, 6),
+  'long_gaps': Participation.from_rounds_between(2**20, 1000, 64),
+  'many_participations': Participation.from_rounds_between(100_000, 30, 500),
+  'every_round': Participation(20_000),
+  'below_a_power_of_two': Participation(30_000, 31, 100),
+  'fixed_epoch': Participation(20_000, 100, 50, fixed_epoch=True),
+}
+
+
+@pytest.mark.parametrize('restart_every', [None, 1000])
+@pytest.mark.parametrize('participation', LARGE.values(), ids=LARGE.keys())
+def test_worst_patterns_of_long_runs_are_allowed_and_worth_the_sensitivity(
+  participation, restart_every
+):
+  strategy = BinaryTree(participation.num_rounds, restart_every=restart_every)
+  rounds = strategy.worst_case_rounds(participation)
+  assert participation.allows(rounds)
+  value = tree.pattern_value(rounds, participation.num_rounds, restart_every)
+  assert value == strategy.sensitivity_squared(participation)
+  assert value >= tree.pattern_value(
+    participation.rounds, participation.num_rounds, restart_every
+  )
+
+
+def test_worst_patterns_need_not_be_the_densest_ones():
+  # Rounds 3 apart among 16: 5^2 of the root, 2^2 + 3^2 of the halves, 2^2 + 2^2 + 1
+  # of the quarters, and 5 of each level below.
+  assert tree.worst_case_rounds(16, 3) == (0, 3, 6, 9, 12, 15)
+  assert tree.worst_case_rounds(16, 3, 5) == (0, 3, 8, 11, 14)
+  assert tree.pattern_value((0, 3, 8, 11, 14), 16) == 25 + 13 + 9 + 5 + 5 == 57
+  assert tree.pattern_value((0, 3, 6, 9, 12), 16) == 55
+  assert tree.sensitivity_squared(16, 3, 5) == 57
+
+
+def test_known_sensitivity_of_many_participations():
+  # From a search without bounds, which takes a minute and a half.
+  assert tree.sensitivity_squared(100_000, 31, 500) == 1_005_774
+
+
+@pytest.mark.parametrize('restart_every', [None, 1, 6, 8, 50])
+@pytest.mark.parametrize('num_rounds', [1, 7, 40])
+def test_value_of_a_pattern_is_the_squared_norm_of_its_columns(
+  num_rounds, restart_every
+):
+  matrix = BinaryTree(num_rounds, restart_every=restart_every).materialize()
+  for pattern in np.random.default_rng(1).integers(2, size=(20, num_rounds)):
+    rounds = np.flatnonzero(pattern)
+    value = tree.pattern_value(rounds, num_rounds, restart_every)
+    assert value == np.square(matrix @ pattern).sum()
+
+
+@pytest.mark.parametrize('rounds, error, message', [
+    ([3, 8], ValueError, r'from 0 to 7, got \[3, 8\]'),
+    ([3, 3], ValueError, 'rounds must be different'),
+    ([-1], ValueError, 'rounds must be at least 0'),
+    ([0.5], TypeError, 'rounds must be a whole number'),
+])  # fmt: skip
+def test_patterns_of_other_rounds_have_no_value(rounds, error, message):
+  with pytest.raises(error, match=message):
+    tree.pattern_value(rounds, 8)
+
+
+@pytest.mark.parametrize('restart_every', [None, 64, 37])
+@pytest.mark.parametrize(
+  'schema', [(1, 1), (10,), (37, 3), (1, 4), (31, 8), (7, 5, True), (20, 20, True)]
+)
+def test_profile_never_decreases_and_holds_the_sensitivity_of_each_prefix(
+  schema, restart_every
+):
+  strategy = BinaryTree(150, restart_every=restart_every)
+  participation = Participation(150, *schema)
+  profile = strategy.sensitivity_squared_by_round(participation)
+  assert profile.shape == (150,)
+  assert np.all(np.diff(profile) >= 0)
+  assert strategy.sensitivity_squared(participation) == profile[-1]
+  for end in range(1, 151):
+    shorter = BinaryTree(end, restart_every=restart_every)
+    assert shorter.sensitivity_squared(Participation(end, *schema)) == profile[end - 1]
 
 
 @pytest.mark.parametrize('num_rounds', [37, 64, 100])
@@ -237,9 +386,103 @@ def test_noise_of_a_round_is_what_it_adds_to_the_prefix_sums(honaker):
   np.testing.assert_allclose(noise @ strategy.materialize(), np.eye(20), atol=1e-13)
 
 
+@pytest.mark.parametrize('honaker', [True, False])
+@pytest.mark.parametrize('restart_every', [1, 2, 3, 5, 8, 20, 21, 40])
+def test_restarted_estimates_are_unbiased_and_streamable(restart_every, honaker):
+  strategy = BinaryTree(20, honaker, restart_every)
+  matrix, estimator = strategy.materialize(), strategy.materialize_estimator()
+  assert matrix.shape == (strategy.num_nodes, 20)
+  np.testing.assert_allclose(estimator @ matrix, np.tri(20), atol=1e-13)
+  last_round = np.array([np.flatnonzero(row)[-1] for row in matrix])
+  assert np.all(np.diff(last_round) >= 0)  # In the order of completion.
+  rounds, nodes = np.nonzero(estimator)
+  assert np.all(last_round[nodes] <= rounds)
+  np.testing.assert_allclose(
+    strategy.per_query_error(), np.square(estimator).sum(axis=1), rtol=1e-12
+  )
+
+
+@pytest.mark.parametrize('honaker', [True, False])
+@pytest.mark.parametrize('restart_every', [1, 4, 6, 7])
+def test_a_restart_releases_the_last_estimate_plus_that_of_a_fresh_tree(
+  restart_every, honaker
+):
+  # TF Privacy's RestartQuery, by its definition, on random updates and noise.
+  strategy = BinaryTree(20, honaker, restart_every)
+  random = np.random.default_rng(2)
+  updates, noise = random.normal(size=20), random.normal(size=strategy.num_nodes)
+  released = strategy.materialize_estimator() @ (
+    strategy.materialize() @ updates + noise
+  )
+  kept, used = 0.0, 0
+  for start in range(0, 20, restart_every):
+    fresh = BinaryTree(min(restart_every, 20 - start), honaker)
+    nodes = fresh.materialize() @ updates[start : start + fresh.num_rounds]
+    nodes += noise[used : used + fresh.num_nodes]
+    expected = kept + fresh.materialize_estimator() @ nodes
+    np.testing.assert_allclose(released[start : start + fresh.num_rounds], expected)
+    kept, used = expected[-1], used + fresh.num_nodes
+  assert used == strategy.num_nodes
+
+
+@pytest.mark.parametrize('restart_every', [20, 21, 10**9])
+def test_a_restart_after_the_last_round_changes_nothing(restart_every):
+  strategy, plain = BinaryTree(20, True, restart_every), BinaryTree(20)
+  np.testing.assert_array_equal(strategy.materialize(), plain.materialize())
+  np.testing.assert_array_equal(
+    strategy.materialize_estimator(), plain.materialize_estimator()
+  )
+  np.testing.assert_array_equal(strategy.per_query_error(), plain.per_query_error())
+  participation = Participation(20, 3)
+  assert strategy.sensitivity(participation) == plain.sensitivity(participation)
+
+
+def test_a_restart_in_every_round_is_the_gaussian_mechanism():
+  strategy = BinaryTree(20, restart_every=1)
+  np.testing.assert_array_equal(strategy.materialize(), np.eye(20))
+  np.testing.assert_array_equal(strategy.per_query_error(), np.arange(1, 21))
+  assert strategy.sensitivity_squared(Participation(20, 3, 4)) == 4
+
+
+def test_restarts_trade_error_for_sensitivity():
+  participation = Participation(64, 16)
+  restarted, single = BinaryTree(64, restart_every=16), BinaryTree(64)
+  assert restarted.sensitivity(participation) < single.sensitivity(participation)
+  assert restarted.per_query_error()[-1] > single.per_query_error()[-1]
+
+
+@pytest.mark.parametrize('value, error', [
+    (0, ValueError), (-3, ValueError), (2.0, TypeError), (True, TypeError)
+])  # fmt: skip
+def test_restart_every_must_be_a_positive_number(value, error):
+  with pytest.raises(error, match='restart_every must be'):
+    BinaryTree(8, restart_every=value)
+  with pytest.raises(error, match='restart_every must be'):
+    tree.sensitivity_squared(8, 1, restart_every=value)
+  with pytest.raises(error, match='restart_every must be'):
+    tree.pattern_value([0], 8, value)
+
+
+def test_restarts_are_part_of_the_strategy_only_where_there_are_any():
+  restarted = BinaryTree(8, restart_every=np.int64(4))
+  assert BinaryTree(8).parameters() == {'num_rounds': 8, 'honaker': True}
+  assert restarted.parameters() == {
+    'num_rounds': 8, 'honaker': True, 'restart_every': 4
+  }  # fmt: skip
+  assert repr(BinaryTree(8)) == 'BinaryTree(num_rounds=8, honaker=True)'
+  assert eval(repr(restarted)) == restarted == Strategy.from_json(restarted.to_json())
+  assert restarted.checksum != BinaryTree(8).checksum
+
+
+def test_the_sensitivity_is_always_exact():
+  for participation in [None, Participation(8, 3), Participation(8, 3, 2, True)]:
+    assert BinaryTree(8).sensitivity_kind(participation) == 'exact'
+
+
 def test_honaker_needs_a_buffer_a_level_and_plain_none():
   assert BinaryTree(1000).noise_buffers == BinaryTree(1000).num_levels == 10
   assert BinaryTree(1000, honaker=False).noise_buffers == 0
+  assert BinaryTree(1000, restart_every=100).noise_buffers == 7
 
 
 def test_sensitivity_is_the_same_for_both_estimators():

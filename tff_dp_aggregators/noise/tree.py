@@ -45,7 +45,15 @@ class TreeNoise(streaming.StreamingNoise):
       rows: Source of the rows of z.
       cumulative: If true, `next` emits the noise of the prefix sum, `(B z)[t]`; if
         false, as every streaming noise does, what the round adds to it.
+
+    Raises:
+      ValueError: If the strategy restarts, which cannot be streamed yet.
     """
+    if strategy.restart_every is not None:
+      raise ValueError(
+        'trees with restarts cannot be streamed yet: restart_every must be None, got '
+        f'{strategy.restart_every}.'
+      )
     super().__init__(rows, strategy.noise_buffers)
     self._num_levels = strategy.num_levels
     self._cumulative = cumulative

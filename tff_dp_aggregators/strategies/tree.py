@@ -1,4 +1,4 @@
-"""The binary-tree strategy of DP-FTRL, without restarts.
+"""The binary-tree strategy of DP-FTRL, with or without periodic restarts.
 
 `C` has one row per complete node of the tree over rounds: node (level, j) covers
 rounds `[j 2^level, (j + 1) 2^level)` and exists when its last round is before
@@ -6,20 +6,33 @@ rounds `[j 2^level, (j + 1) 2^level)` and exists when its last round is before
 
 Nodes are numbered in the order in which they are completed; the node of level l
 whose last round is t has number `2 t - popcount(t) + l`.
+
+**Restarts.** With `restart_every=r` a fresh tree begins every r rounds, with its own
+nodes, numbered after those of the trees before. What a tree estimates in its last
+round is kept and added to all later estimates. This is TF Privacy's
+`RestartQuery(TreeCumulativeSumQuery, PeriodicRoundRestartIndicator(r))`, and the
+restarts of arXiv:2103.00039 without its tree completion: no empty rounds are added to
+fill up the last tree.
+
+**Sensitivity.** It is exact under every participation schema, also for clients that
+take part in several trees: see `sensitivity_squared`, and for how it is found
+`strategies.tree_patterns`. A reviewer can check it by hand, with a worst pattern of
+rounds from `worst_case_rounds` and the sum that `pattern_value` forms.
+
+This module does not draw noise; `noise.TreeNoise` does.
 """
 
+import collections
 import dataclasses
-from typing import Optional
+from collections.abc import Iterable, Iterator
+from typing import Any, Optional
 
 import numpy as np
 
 from tff_dp_aggregators.strategies import participation as participation_lib
 from tff_dp_aggregators.strategies import strategy as strategy_lib
+from tff_dp_aggregators.strategies import tree_patterns
 from tff_dp_aggregators.strategies import workload as workload_lib
-
-# Value reached, and the earliest round, counted from the end of what was walked so
-# far, at which the client may come back.
-_Front = list[tuple[int, int]]
 
 
 def node_index(last_round: int, level: int) -> int:
@@ -51,7 +64,7 @@ def prefix_nodes(end: int) -> list[tuple[int, int]]:
 
 @dataclasses.dataclass(frozen=True)
 class BinaryTree(strategy_lib.Strategy):
-  """The tree strategy with one of its two estimators.
+  """The tree strategy with one of its two estimators, and restarts if wanted.
 
   Attributes:
     num_rounds: Rounds n, the tree's leaves.
@@ -60,6 +73,11 @@ class BinaryTree(strategy_lib.Strategy):
       half (Honaker 2015, "Efficient use of differentially private binary trees",
       estimation from below), or by the plain sum of the fewest nodes.
       The sensitivity is the same.
+    restart_every: Rounds after which a fresh tree begins; `None` for a single one.
+
+  Raises:
+    TypeError: If `honaker` is not a bool, or a number not whole.
+    ValueError: If a number is less than 1.
 
   Example:
     >>> participation = participation_lib.Participation(8, min_separation=1)
@@ -68,50 +86,95 @@ class BinaryTree(strategy_lib.Strategy):
   """
 
   honaker: bool = True
+  restart_every: Optional[int] = None
   kind = 'binary_tree'
 
   def __post_init__(self) -> None:
     super().__post_init__()
     if not isinstance(self.honaker, bool):
       raise TypeError(f'honaker must be a bool, got {self.honaker!r}.')
+    restart_every = _check_restart_every(self.restart_every)
+    object.__setattr__(self, 'restart_every', restart_every)
+
+  def parameters(self) -> dict[str, Any]:
+    """See `Strategy`; without `restart_every` if there are no restarts."""
+    parameters = super().parameters()
+    if self.restart_every is None:
+      del parameters['restart_every']
+    return parameters
+
+  def __repr__(self) -> str:
+    values = ', '.join(f'{name}={value!r}' for name, value in self.parameters().items())
+    return f'{type(self).__name__}({values})'
+
+  @property
+  def tree_rounds(self) -> int:
+    """Rounds of the first tree, the longest one."""
+    return min(self.num_rounds, self.restart_every or self.num_rounds)
 
   @property
   def num_levels(self) -> int:
-    """Levels of the tree, leaves included."""
-    return num_levels(self.num_rounds)
+    """Levels of the longest tree, leaves included."""
+    return num_levels(self.tree_rounds)
 
   @property
   def num_nodes(self) -> int:
     """Complete nodes, the rows of `C`."""
-    return node_index(self.num_rounds, 0)
+    return sum(node_index(rounds, 0) for rounds in self._rounds_of_trees())
 
   @property
   def noise_buffers(self) -> int:
-    """Honaker carries a weighted sum a level; plain nodes are drawn again."""
+    """Honaker carries a weighted sum a level; plain nodes are drawn again.
+
+    Nothing more with restarts: the noise that a round adds is of its own tree.
+    """
     return self.num_levels if self.honaker else 0
 
   def sensitivity_squared_by_round(
     self, participation: Optional[participation_lib.Participation] = None
   ) -> np.ndarray:
-    """See `Strategy`. Exact: arXiv:2103.00039, Appendix D.2, for every prefix."""
+    """See `Strategy`. Exact: arXiv:2103.00039, Appendix D.2, for every prefix.
+
+    The cost is that of `tree.sensitivity_squared` for some of the prefixes, at most
+    all of them, and about `log2(num_rounds)` for each value that occurs; what they
+    have in common is searched once. On one core (2000, 314, 6) takes 0.03 s,
+    (2000, 30, 50) and (10000, 100, 20) take 0.1 s, and in fixed epochs 0.4 to 2 s;
+    (10000, 7, 1000), with thousands of values, takes 5 s.
+    """
     participation = self._participation(participation)
-    return _sensitivity_squared_of_prefixes(
-      list(range(1, self.num_rounds + 1)), participation
-    )
+    return _search(participation, self.restart_every).profile(self.num_rounds)
 
   def sensitivity_squared(
     self, participation: Optional[participation_lib.Participation] = None
   ) -> float:
     """See `Strategy`; without the work for shorter prefixes."""
     participation = self._participation(participation)
-    return float(_sensitivity_squared_of_prefixes([self.num_rounds], participation)[0])
+    return float(_search(participation, self.restart_every).value(self.num_rounds))
 
   def sensitivity_kind(
     self, participation: Optional[participation_lib.Participation] = None
   ) -> str:
-    """See `Strategy`. Fixed-epoch patterns are counted as min-separation ones."""
+    """See `Strategy`. Always 'exact'."""
+    self._participation(participation)
+    return 'exact'
+
+  def worst_case_rounds(
+    self, participation: Optional[participation_lib.Participation] = None
+  ) -> tuple[int, ...]:
+    """Rounds in which one client attains the sensitivity.
+
+    Args:
+      participation: Who may take part when; `None` means a single participation.
+
+    Returns:
+      One of the worst patterns that `participation` allows, in rising order.
+      `pattern_value` of it is `sensitivity_squared(participation)`.
+
+    Raises:
+      ValueError: If `participation` is for another number of rounds.
+    """
     participation = self._participation(participation)
-    return 'bound' if participation.fixed_epoch else 'exact'
+    return _search(participation, self.restart_every).rounds(self.num_rounds)
 
   def per_query_error(self, workload: workload_lib.WorkloadLike = None) -> np.ndarray:
     """See `Strategy`; O(n log n) for prefix sums, without the matrix.
@@ -120,41 +183,82 @@ class BinaryTree(strategy_lib.Strategy):
     """
     if workload is not None:
       return super().per_query_error(workload)
-    ends = np.arange(1, self.num_rounds + 1)
-    error = np.zeros(self.num_rounds)
-    for level in range(self.num_levels):
-      variance = honaker_weight(level) if self.honaker else 1.0
-      error += variance * (ends >> level & 1)
-    return error
+    error = self._error_of_tree()
+    earlier_trees, rounds = np.divmod(np.arange(self.num_rounds), self.tree_rounds)
+    return earlier_trees * error[-1] + error[rounds]
 
   def materialize(self) -> np.ndarray:
     """See `Strategy`; shape [num_nodes, num_rounds]."""
     matrix = np.zeros((self.num_nodes, self.num_rounds))
-    for last in range(self.num_rounds):
-      for level in range(self.num_levels):
-        if (last + 1) % 2**level == 0:
-          matrix[node_index(last, level), last + 1 - 2**level : last + 1] = 1.0
+    for nodes, rounds in self._blocks():
+      matrix[nodes, rounds] = _nodes_of_tree(rounds.stop - rounds.start)
     return matrix
 
   def materialize_estimator(self) -> np.ndarray:
     """See `Strategy`; shape [num_rounds, num_nodes]."""
     matrix = np.zeros((self.num_rounds, self.num_nodes))
-    for row in range(self.num_rounds):
-      for last, level in prefix_nodes(row + 1):
-        if self.honaker:
-          matrix[row] += self._honaker_node(last, level) * honaker_weight(level)
-        else:
-          matrix[row, node_index(last, level)] = 1.0
+    for nodes, rounds in self._blocks():
+      estimator = self._estimator_of_tree(rounds.stop - rounds.start)
+      matrix[rounds, nodes] = estimator
+      matrix[rounds.stop :, nodes] = estimator[-1]
     return matrix
 
-  def _honaker_node(self, last: int, level: int) -> np.ndarray:
-    """Unnormalised estimate of a node: itself and half of its two children's."""
-    row = np.zeros(self.num_nodes)
-    row[node_index(last, level)] = 1.0
-    if level:
-      for child_last in (last - 2 ** (level - 1), last):
-        row += 0.5 * self._honaker_node(child_last, level - 1)
-    return row
+  def _rounds_of_trees(self) -> list[int]:
+    """How many rounds each tree has; the last one may have fewer."""
+    whole, rest = divmod(self.num_rounds, self.tree_rounds)
+    return [self.tree_rounds] * whole + [rest] * (rest > 0)
+
+  def _blocks(self) -> Iterator[tuple[slice, slice]]:
+    """The nodes and the rounds of each tree."""
+    first_node = first_round = 0
+    for rounds in self._rounds_of_trees():
+      nodes = node_index(rounds, 0)
+      yield (
+        slice(first_node, first_node + nodes),
+        slice(first_round, first_round + rounds),
+      )
+      first_node += nodes
+      first_round += rounds
+
+  def _error_of_tree(self) -> np.ndarray:
+    """Variance of each prefix sum of the first tree's rounds."""
+    ends = np.arange(1, self.tree_rounds + 1)
+    error = np.zeros(self.tree_rounds)
+    for level in range(self.num_levels):
+      variance = honaker_weight(level) if self.honaker else 1.0
+      error += variance * (ends >> level & 1)
+    return error
+
+  def _estimator_of_tree(self, rounds: int) -> np.ndarray:
+    """`B` of one tree, shape [rounds, nodes]."""
+    matrix = np.zeros((rounds, node_index(rounds, 0)))
+    for end in range(1, rounds + 1):
+      for last, level in prefix_nodes(end):
+        if self.honaker:
+          matrix[end - 1] += honaker_weight(level) * _honaker_node(last, level, rounds)
+        else:
+          matrix[end - 1, node_index(last, level)] = 1.0
+    return matrix
+
+
+def _nodes_of_tree(rounds: int) -> np.ndarray:
+  """`C` of one tree, shape [nodes, rounds]."""
+  matrix = np.zeros((node_index(rounds, 0), rounds))
+  for last in range(rounds):
+    for level in range(num_levels(rounds)):
+      if (last + 1) % 2**level == 0:
+        matrix[node_index(last, level), last + 1 - 2**level : last + 1] = 1.0
+  return matrix
+
+
+def _honaker_node(last: int, level: int, rounds: int) -> np.ndarray:
+  """Unnormalised estimate of a node: itself and half of its two children's."""
+  row = np.zeros(node_index(rounds, 0))
+  row[node_index(last, level)] = 1.0
+  if level:
+    for child_last in (last - 2 ** (level - 1), last):
+      row += 0.5 * _honaker_node(child_last, level - 1, rounds)
+  return row
 
 
 def honaker_weight(level: int) -> float:
@@ -163,27 +267,55 @@ def honaker_weight(level: int) -> float:
 
 
 def sensitivity_squared(
-  num_rounds: int, min_separation: int, max_participations: Optional[int] = None
+  num_rounds: int,
+  min_separation: int,
+  max_participations: Optional[int] = None,
+  *,
+  fixed_epoch: bool = False,
+  restart_every: Optional[int] = None,
 ) -> int:
-  """Exact squared sensitivity zeta* of a single tree without restarts.
+  """Exact squared sensitivity zeta* of the tree.
 
   The largest sum, over complete nodes, of the squared number of rounds in which one
   client takes part below the node (arXiv:2103.00039, Appendix D.2).
 
-  The cost grows with the number of (count, first possible round) states that an
-  optimal client can reach at each node: about `max_participations^2 * log2(num_rounds)`
-  times the length of a front, which is short.
+  **Cost.** On each of about `log2(num_rounds / min_separation)` levels the search
+  visits numbers of participations that bounds cannot exclude, each with up to
+  `min_separation` first rounds. So the time hardly grows with `num_rounds` alone; it
+  grows with `max_participations` and `min_separation`, at worst like their product.
+  Memory grows like that too, and by 8 bytes for each level and participation. On one
+  core (`benchmarks/tree_sensitivity.py`):
+
+      num_rounds  min_separation  max_participations  seconds
+           2,000             314                   6    0.001
+            2^20           1,001                  64     0.01
+         100,000               1                 500    0.002
+         100,000              31                 500      0.3
+            2^20             101               1,000      0.1
+            10^6               1                10^6        1
+            10^6             101              10,000        2
+            10^6           1,023                 500        3
+
+  Slow are separations just below a power of two (31, 63, 127, ...) with hundreds of
+  participations or more: coming back one round earlier is then worth something all
+  along the tree, so that many patterns have to be kept. The slowest that was found,
+  10^6 rounds with separation 255 and 2,000 participations, takes a minute. Restarts
+  and fixed epochs, which are searched for each residue class, take seconds where a
+  single tree takes tenths of one.
 
   Args:
-    num_rounds: Leaves of the tree.
+    num_rounds: Leaves of the tree, or of all trees.
     min_separation: Smallest difference of two rounds of one client. (The
       literature's accountant counts the rounds between: one less.)
     max_participations: Most rounds of one client; `None` for as many as fit.
+    fixed_epoch: Whether differences are multiples of exactly `min_separation`.
+    restart_every: Rounds after which a fresh tree begins; `None` for a single one.
 
   Returns:
     zeta*, a whole number.
 
   Raises:
+    TypeError: If an argument is not of its type.
     ValueError: If an argument is less than 1.
 
   Example:
@@ -191,90 +323,94 @@ def sensitivity_squared(
     79
   """
   participation = participation_lib.Participation(
-    num_rounds, min_separation, max_participations
+    num_rounds, min_separation, max_participations, fixed_epoch
   )
-  return int(_sensitivity_squared_of_prefixes([num_rounds], participation)[0])
+  return _search(participation, restart_every).value(num_rounds)
 
 
-def _sensitivity_squared_of_prefixes(
-  ends: list[int], participation: participation_lib.Participation
-) -> np.ndarray:
-  """zeta* of the nodes inside rounds [0, end) for every `end`."""
-  nodes = _CompleteNodes(participation.min_separation)
-  most = participation.possible_participations
-  prefixes: dict[int, list[_Front]] = {0: [[(0, 0)]]}
+def worst_case_rounds(
+  num_rounds: int,
+  min_separation: int,
+  max_participations: Optional[int] = None,
+  *,
+  fixed_epoch: bool = False,
+  restart_every: Optional[int] = None,
+) -> tuple[int, ...]:
+  """Rounds in which one client attains `sensitivity_squared`.
 
-  def fronts_of_prefix(end: int) -> list[_Front]:
-    """Entry j: the front of patterns of j participations in [0, end)."""
-    if end not in prefixes:
-      last_node = end & -end  # Size of the last, smallest node of the prefix.
-      before = fronts_of_prefix(end - last_node)
-      level = last_node.bit_length() - 1
-      prefixes[end] = nodes.append(before, level, most)
-    return prefixes[end]
+  Arguments, cost and errors are those of `sensitivity_squared`.
 
-  return np.array(
-    [
-      max(value for front in fronts_of_prefix(end) for value, _ in front)
-      for end in ends
-    ],
-    np.float64,
-  )
+  Returns:
+    One of the worst allowed patterns, in rising order.
 
-
-class _CompleteNodes:
-  """Fronts of complete nodes by (level, participations, first possible round).
-
-  For a node and a number of participations below it, all that matters to the right
-  of it is the value reached and the earliest round of a next participation. Of the
-  patterns, only those are kept that no other beats in both: a short front.
+  Example:
+    >>> rounds = worst_case_rounds(2000, min_separation=314, max_participations=6)
+    >>> rounds
+    (0, 314, 628, 942, 1256, 1570)
+    >>> pattern_value(rounds, 2000)
+    79
   """
-
-  def __init__(self, min_separation: int):
-    self._min_separation = min_separation
-    self._fronts: dict[tuple[int, int, int], _Front] = {}
-
-  def front(self, level: int, count: int, start: int) -> _Front:
-    """Front of `count` participations in the node, none before `start` in it."""
-    size = 2**level
-    if count == 0:
-      return [(0, max(0, start - size))]
-    room = -(-(size - start) // self._min_separation)
-    if count > room:
-      return []
-    if count == 1:
-      # Wherever it lies, it counts once a level; the earliest leaves most room.
-      return [(level + 1, max(0, start + self._min_separation - size))]
-    key = (level, count, start)
-    if key not in self._fronts:
-      joined = [
-        (value + right_value + count * count, back)
-        for right in range(count + 1)
-        for value, middle in self.front(level - 1, count - right, start)
-        for right_value, back in self.front(level - 1, right, middle)
-      ]
-      self._fronts[key] = _prune(joined)
-    return self._fronts[key]
-
-  def append(self, before: list[_Front], level: int, most: int) -> list[_Front]:
-    """Fronts of a prefix followed by one more complete node of `level`."""
-    room = -(-(2**level) // self._min_separation)
-    after: list[_Front] = []
-    for count in range(min(most, len(before) - 1 + room) + 1):
-      joined = [
-        (value + node_value, back)
-        for in_node in range(max(0, count - len(before) + 1), min(count, room) + 1)
-        for value, start in before[count - in_node]
-        for node_value, back in self.front(level, in_node, start)
-      ]
-      after.append(_prune(joined))
-    return after
+  participation = participation_lib.Participation(
+    num_rounds, min_separation, max_participations, fixed_epoch
+  )
+  return _search(participation, restart_every).rounds(num_rounds)
 
 
-def _prune(pairs: _Front) -> _Front:
-  """The pairs that no other one beats in value and in early return."""
-  kept: _Front = []
-  for value, back in sorted(pairs, key=lambda pair: (-pair[0], pair[1])):
-    if not kept or back < kept[-1][1]:
-      kept.append((value, back))
-  return kept
+def pattern_value(
+  rounds: Iterable[int], num_rounds: int, restart_every: Optional[int] = None
+) -> int:
+  """What one client's rounds are worth: the sum of squared counts over nodes.
+
+  It is the squared norm of the sum of these columns of `C`, formed directly from its
+  definition, to check by hand what `worst_case_rounds` found.
+
+  Args:
+    rounds: Different rounds, each at least 0 and below `num_rounds`.
+    num_rounds: Leaves of the tree, or of all trees.
+    restart_every: Rounds after which a fresh tree begins; `None` for a single one.
+
+  Raises:
+    ValueError: If a round is not one of `num_rounds`, or occurs twice.
+
+  Example:
+    Three of five rounds. They are three leaves, two of them below the node of rounds
+    0 and 1, and all of them below that of rounds 0 to 3: 3 * 1 + 2^2 + 1^2 + 3^2.
+
+    >>> pattern_value([0, 1, 3], num_rounds=5)
+    17
+  """
+  num_rounds = participation_lib.check_positive_int('num_rounds', num_rounds)
+  tree_rounds = _check_restart_every(restart_every) or num_rounds
+  rounds = [participation_lib.check_int('rounds', r, at_least=0) for r in rounds]
+  if len(set(rounds)) < len(rounds) or max(rounds, default=0) >= num_rounds:
+    raise ValueError(
+      f'rounds must be different and from 0 to {num_rounds - 1}, got {rounds}.'
+    )
+  counts: collections.Counter[tuple[int, int]] = collections.Counter()
+  for round_number in rounds:
+    first = round_number - round_number % tree_rounds
+    tree_end = min(first + tree_rounds, num_rounds)
+    for level in range(num_levels(tree_end - first)):
+      end = first + ((((round_number - first) >> level) + 1) << level)
+      if end <= tree_end:
+        counts[level, end] += 1
+  return sum(count**2 for count in counts.values())
+
+
+def _search(
+  participation: participation_lib.Participation, restart_every: Optional[int]
+) -> tree_patterns.Search:
+  return tree_patterns.Search(
+    tree_patterns.Schema(
+      participation.min_separation,
+      participation.possible_participations,
+      participation.fixed_epoch,
+    ),
+    _check_restart_every(restart_every),
+  )
+
+
+def _check_restart_every(restart_every: Optional[int]) -> Optional[int]:
+  if restart_every is None:
+    return None
+  return participation_lib.check_positive_int('restart_every', restart_every)

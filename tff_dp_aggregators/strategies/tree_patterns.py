@@ -1,0 +1,337 @@
+"""The worst participation pattern of binary trees, found exactly.
+
+A client's pattern of rounds is worth the sum, over the complete nodes of a tree (or
+of several, one after the other), of the squared number of its rounds below the node.
+The largest worth of an allowed pattern is the squared sensitivity zeta* of
+arXiv:2103.00039, Appendix D.2. `strategies.tree` offers it; this module finds it.
+
+**Fronts.** Consecutive rounds, a `_Segment`, are searched for the patterns with a
+given number of participations in them, given the first of their rounds that is open
+to the client. Whatever follows the segment sees two numbers of a pattern: the value
+reached, and the earliest round at which the client may come back. A client who may
+come back earlier has all the patterns that the others have, so only those are
+kept that no other beats in both. In fixed epochs the residue class decides when the
+client comes back, and one pattern is kept.
+
+**Bounds.** A front joins the fronts of the segment's two halves, for each split of
+the participations among them. No node of a level counts more than
+`ceil(2^level / min_separation)` rounds, so the sum of squares of a level is at most
+that of as many full nodes as possible and the rest in one more; the sum over levels
+bounds a segment, until its exact value is known. Splits are tried in the order of
+their bounds. Among what is reached there soon is a pattern that comes back as early
+as any can; a split that does not promise more value than that one adds nothing, nor
+do those after it. Concentrated participation is worth most, so few splits are tried,
+and most numbers of participations never come up.
+
+Nothing is approximated: the bounds are proven, the arithmetic is on whole numbers.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+from typing import Any, Optional
+
+import numpy as np
+
+# A pattern of a segment's rounds, as far as it matters: its value, the earliest
+# round, counted from the segment's end, at which the client may come back, and, if
+# it was joined, the patterns of the left and of the right half.
+_Pattern = tuple[int, int, Any]
+# Patterns of falling value, each of which comes back earlier than the one before.
+_Front = list[_Pattern]
+
+
+@dataclasses.dataclass(frozen=True)
+class Schema:
+  """What the search needs of a `Participation`.
+
+  Attributes:
+    min_separation: Smallest difference b of two rounds of one client.
+    max_participations: Most rounds of one client that are possible.
+    fixed_epoch: Whether differences are multiples of b.
+  """
+
+  min_separation: int
+  max_participations: int
+  fixed_epoch: bool
+  _bounds_of_levels: dict[int, np.ndarray] = dataclasses.field(
+    default_factory=dict, init=False, repr=False, compare=False
+  )
+
+  def room(self, size: int, start: int = 0) -> int:
+    """Most participations in `size` rounds, none before round `start`."""
+    return max(0, -(-(size - start) // self.min_separation))
+
+  def back(self, size: int, start: int, count: int) -> int:
+    """Earliest return after `size` rounds with `count` participations from `start`.
+
+    Counted from the end of these rounds. Participating as early as possible attains
+    it. In fixed epochs a client comes back in the next round of its residue class.
+    """
+    if self.fixed_epoch:
+      count = self.room(size, start)
+    return max(0, start + count * self.min_separation - size)
+
+  def bound_of_level(self, level: int) -> np.ndarray:
+    """Entry c: the largest sum of squares of c participations in nodes of a level.
+
+    A sum of squares is largest if as many nodes as possible are full, and the others
+    but one empty.
+    """
+    if level not in self._bounds_of_levels:
+      full = self.room(2**level)
+      filled, rest = np.divmod(np.arange(self.max_participations + 1), full)
+      self._bounds_of_levels[level] = filled * full**2 + rest**2
+    return self._bounds_of_levels[level]
+
+
+class _Segment:
+  """Consecutive rounds, and the complete nodes that lie inside them."""
+
+  def __init__(
+    self,
+    schema: Schema,
+    left: Optional['_Segment'],
+    right: Optional['_Segment'],
+    is_node: bool,
+  ):
+    """Joins two neighbours, or makes the leaf of one round out of none.
+
+    Args:
+      schema: Which patterns are allowed.
+      left: The first rounds, or `None`.
+      right: The rounds after those, or `None`.
+      is_node: Whether all the rounds together are a complete node.
+    """
+    self._schema = schema
+    self._left, self._right = left, right
+    self._is_node = is_node
+    self._fronts: dict[tuple[int, int], _Front] = {}
+    if left is None or right is None:
+      self.size = 1
+      self._nodes = [1]
+    else:
+      self.size = left.size + right.size
+      self._nodes = _sum_of_lists(left._nodes, right._nodes) + [1] * is_node
+    self.most = min(schema.max_participations, schema.room(self.size))
+    self._first_bound = self._bound_by_levels()
+    self._bounds: dict[int, np.ndarray] = {}
+
+  def bound(self, start: int) -> np.ndarray:
+    """Entry c: at least the value of c participations, none before `start`.
+
+    Entries become exact when their fronts are known. In fixed epochs each start is
+    a residue class of its own; else all share what holds for start 0.
+    """
+    key = start if self._schema.fixed_epoch else 0
+    if key not in self._bounds:
+      self._bounds[key] = self._first_bound.copy()
+    return self._bounds[key]
+
+  def _bound_by_levels(self) -> np.ndarray:
+    """Entry c: at least the value of any c participations; see "Bounds" above."""
+    bound = np.zeros(self.most + 1, np.int64)
+    for level, nodes in enumerate(self._nodes):
+      of_level = self._schema.bound_of_level(level)
+      all_full = min(self.most, nodes * self._schema.room(2**level))
+      bound[:all_full] += of_level[:all_full]
+      bound[all_full:] += of_level[all_full]
+    return bound
+
+  def front(self, count: int, start: int) -> _Front:
+    """Best patterns of `count` participations, none before round `start`."""
+    if count > self._schema.room(self.size, start):
+      return []
+    if count == 0 or (count == 1 and self._is_node):
+      # Wherever it lies in a node, it counts once a level; early leaves most room.
+      value = count * len(self._nodes)
+      return [(value, self._schema.back(self.size, start, count), None)]
+    key = (count, start)
+    if key not in self._fronts:
+      self._fronts[key] = self._search(count, start)
+      if start == 0 or self._schema.fixed_epoch:
+        self.bound(start)[count] = self._fronts[key][0][0]
+    return self._fronts[key]
+
+  def _search(self, count: int, start: int) -> _Front:
+    """The front, from the splits of `count` that can matter."""
+    left, right = self._halves()
+    most = min(count, left.most, self._schema.room(left.size, start))
+    fewest = max(0, count - right.most)
+    right_start = self._schema.back(left.size, start, most)
+    promises = (
+      left.bound(start)[fewest : most + 1]
+      + right.bound(right_start)[count - most : count - fewest + 1][::-1]
+      + self._is_node * count**2
+    )
+    # The first split, of the earliest rounds, has a pattern that comes back as early
+    # as any can. Only patterns worth more than the best of those add to the front.
+    earliest = self._schema.back(self.size, start, count)
+    best: dict[int, _Pattern] = {earliest: (0, earliest, None)}
+    in_left = most
+    while promises[in_left - fewest] > best[earliest][0]:
+      self._improve(best, earliest, in_left, count - in_left, start)
+      promises[in_left - fewest] = 0
+      in_left = fewest + int(promises.argmax())
+    return _front(best)
+
+  def _improve(
+    self,
+    best: dict[int, _Pattern],
+    earliest: int,
+    in_left: int,
+    in_right: int,
+    start: int,
+  ) -> None:
+    """Updates the best pattern for each return by those of one split."""
+    left_half, right_half = self._halves()
+    own = self._is_node * (in_left + in_right) ** 2
+    for left in left_half.front(in_left, start):
+      value_so_far, middle, _ = left
+      value_so_far += own
+      if value_so_far + right_half.bound(middle)[in_right] <= best[earliest][0]:
+        return
+      for right in right_half.front(in_right, middle):
+        value, back = value_so_far + right[0], right[1]
+        if back not in best or value > best[back][0]:
+          best[back] = value, back, (left, right)
+
+  def rounds(self, pattern: _Pattern, start: int) -> list[int]:
+    """The rounds, counted from the segment's first, of a pattern for this start."""
+    value, _, halves = pattern
+    if halves is None:
+      return [start] if value else []
+    (left, right), (left_half, right_half) = halves, self._halves()
+    in_right = right_half.rounds(right, left[1])
+    return left_half.rounds(left, start) + [left_half.size + r for r in in_right]
+
+  def _halves(self) -> tuple['_Segment', '_Segment']:
+    assert self._left is not None and self._right is not None
+    return self._left, self._right
+
+
+class Search:
+  """Worst patterns of the first rounds of trees that follow each other."""
+
+  def __init__(self, schema: Schema, restart_every: Optional[int] = None):
+    """Prepares the search.
+
+    Args:
+      schema: Which patterns are allowed.
+      restart_every: Rounds of a tree; `None` for a single one without end.
+    """
+    self._schema = schema
+    self._restart_every = restart_every
+    self._nodes: list[_Segment] = []
+    self._tree_blocks: list[_Segment] = []
+    self._prefixes: dict[int, _Segment] = {}
+
+  def value(self, end: int) -> int:
+    """zeta* of the nodes in rounds 0 to `end - 1`."""
+    return self._best(end)[0][0]
+
+  def rounds(self, end: int) -> tuple[int, ...]:
+    """A pattern of that value, in increasing order."""
+    pattern, start = self._best(end)
+    return tuple(self._prefix(end).rounds(pattern, start))
+
+  def profile(self, num_rounds: int) -> np.ndarray:
+    """`value` of 1, ..., `num_rounds`, as float64.
+
+    It never decreases, so that between equal values all others are equal too.
+    """
+    profile = np.zeros(num_rounds + 1)
+    profile[num_rounds] = self.value(num_rounds)
+    intervals = [(0, num_rounds)]
+    while intervals:
+      low, high = intervals.pop()
+      if profile[low] == profile[high]:
+        profile[low:high] = profile[high]
+      elif high - low > 1:
+        middle = (low + high) // 2
+        profile[middle] = self.value(middle)
+        intervals += [(low, middle), (middle, high)]
+    return profile[1:]
+
+  def _best(self, end: int) -> tuple[_Pattern, int]:
+    """The best pattern of a prefix, and the first round that was open to it."""
+    segment = self._prefix(end)
+    best: _Pattern = (0, 0, None)
+    best_start = 0
+    for start, counts in self._starts_and_counts(segment):
+      promises = segment.bound(start)[counts.start : counts.stop].copy()
+      while promises.max() > best[0]:
+        promising = int(promises.argmax())
+        promises[promising] = 0
+        pattern = segment.front(counts[promising], start)[0]
+        if pattern[0] > best[0]:
+          best, best_start = pattern, start
+    return best, best_start
+
+  def _starts_and_counts(self, segment: _Segment) -> Iterator[tuple[int, range]]:
+    """From which rounds, and in how many, a client may take part in a prefix."""
+    if not self._schema.fixed_epoch:
+      yield 0, range(1, segment.most + 1)
+      return
+    # One more round of a residue class is always allowed and worth more.
+    for start in range(min(self._schema.min_separation, segment.size)):
+      most = min(segment.most, self._schema.room(segment.size, start))
+      yield start, range(most, most + 1)
+
+  def _prefix(self, end: int) -> _Segment:
+    """The first `end` rounds, as those before the last block and that block."""
+    if end not in self._prefixes:
+      self._prefixes[end] = self._followed_by(self._last_block(end), end)
+    return self._prefixes[end]
+
+  def _followed_by(self, last: _Segment, end: int) -> _Segment:
+    """The first `end` rounds, of which `last` are the last ones."""
+    if last.size == end:
+      return last
+    return _Segment(self._schema, self._prefix(end - last.size), last, is_node=False)
+
+  def _last_block(self, end: int) -> _Segment:
+    """The node that round `end - 1` completes or, if it ends a tree, 2^i trees."""
+    trees, rounds = divmod(end, self._restart_every or end + 1)
+    if rounds:
+      return self._node(_trailing_zeros(rounds))
+    return self._tree_block(_trailing_zeros(trees))
+
+  def _node(self, level: int) -> _Segment:
+    """A complete node; all those of a level are one object, searched once."""
+    if not self._nodes:
+      self._nodes.append(_Segment(self._schema, None, None, is_node=True))
+    return self._doubled(self._nodes, level, is_node=True)
+
+  def _tree_block(self, level: int) -> _Segment:
+    """As many as 2^level whole trees."""
+    if not self._tree_blocks:
+      assert self._restart_every is not None
+      last = self._node(_trailing_zeros(self._restart_every))
+      self._tree_blocks.append(self._followed_by(last, self._restart_every))
+    return self._doubled(self._tree_blocks, level, is_node=False)
+
+  def _doubled(self, blocks: list[_Segment], times: int, is_node: bool) -> _Segment:
+    """Entry `times` of blocks each of which is two of the one before."""
+    while len(blocks) <= times:
+      blocks.append(_Segment(self._schema, blocks[-1], blocks[-1], is_node))
+    return blocks[times]
+
+
+def _front(best: dict[int, _Pattern]) -> _Front:
+  """The patterns that no other one beats in value and in early return."""
+  front: _Front = []
+  for back in sorted(best):
+    if not front or best[back][0] > front[-1][0]:
+      front.append(best[back])
+  return front[::-1]
+
+
+def _sum_of_lists(left: list[int], right: list[int]) -> list[int]:
+  """Entries added; missing ones are 0."""
+  return [a + b for a, b in itertools.zip_longest(left, right, fillvalue=0)]
+
+
+def _trailing_zeros(number: int) -> int:
+  """How often 2 divides a positive number."""
+  return (number & -number).bit_length() - 1
