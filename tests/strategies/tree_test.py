@@ -207,8 +207,10 @@ LARGE = {
   'long_gaps': Participation.from_rounds_between(2**20, 1000, 64),
   'many_participations': Participation.from_rounds_between(100_000, 30, 500),
   'every_round': Participation(20_000),
+  'endless': Participation(10**15, 1, 5),
   'below_a_power_of_two': Participation(30_000, 31, 100),
   'fixed_epoch': Participation(20_000, 100, 50, fixed_epoch=True),
+  'few_epochs': Participation(10**6, 10**5, 9, fixed_epoch=True),
 }
 
 

@@ -79,7 +79,7 @@ class Schema:
     but one empty.
     """
     if level not in self._bounds_of_levels:
-      full = self.room(2**level)
+      full = min(self.room(2**level), self.max_participations)
       filled, rest = np.divmod(np.arange(self.max_participations + 1), full)
       self._bounds_of_levels[level] = filled * full**2 + rest**2
     return self._bounds_of_levels[level]
@@ -274,9 +274,26 @@ class Search:
       yield 0, range(1, segment.most + 1)
       return
     # One more round of a residue class is always allowed and worth more.
-    for start in range(min(self._schema.min_separation, segment.size)):
+    for start in self._residues(segment.size):
       most = min(segment.most, self._schema.room(segment.size, start))
       yield start, range(most, most + 1)
+
+  def _residues(self, end: int) -> list[int]:
+    """Residue classes, by their first round, one of which is the worst.
+
+    Let 2^h be at most `min_separation`, and take all rounds of a class one earlier.
+    Unless one of them begins a block of 2^h rounds, each stays in its nodes of more
+    rounds. A node of at most 2^h rounds counts one round at most, and an earlier round
+    is in at least as many complete ones. So only classes with the beginning of a block
+    need a look; their blocks, and the trees, repeat modulo `min_separation`.
+    """
+    separation = self._schema.min_separation
+    block = 2 ** (separation.bit_length() - 1)
+    tree = self._restart_every or end
+    trees = np.arange(0, min(end, tree * separation), tree)
+    blocks = np.arange(0, min(end, tree, block * separation), block)
+    classes = np.unique((trees[:, None] + blocks) % separation)
+    return [int(start) for start in classes if start < end]
 
   def _prefix(self, end: int) -> _Segment:
     """The first `end` rounds, as those before the last block and that block."""
