@@ -138,7 +138,7 @@ class BinaryTree(strategy_lib.Strategy):
     The cost is that of `tree.sensitivity_squared` for some of the prefixes, at most
     all of them, and about `log2(num_rounds)` for each value that occurs; what they
     have in common is searched once. On one core (2000, 314, 6) takes 0.03 s,
-    (2000, 30, 50) and (10000, 100, 20) take 0.1 s, and in fixed epochs 0.4 to 2 s;
+    (2000, 30, 50) and (10000, 100, 20) take 0.1 s, and in fixed epochs up to 1 s;
     (10000, 7, 1000), with thousands of values, takes 5 s.
     """
     participation = self._participation(participation)
@@ -299,9 +299,8 @@ def sensitivity_squared(
   Slow are separations just below a power of two (31, 63, 127, ...) with hundreds of
   participations or more: coming back one round earlier is then worth something all
   along the tree, so that many patterns have to be kept. The slowest that was found,
-  10^6 rounds with separation 255 and 2,000 participations, takes a minute. Restarts
-  and fixed epochs, which are searched for each residue class, take seconds where a
-  single tree takes tenths of one.
+  10^6 rounds with separation 255 and 2,000 participations, takes a minute
+  and 0.5 GiB. With restarts, hundreds of participations can take a second or more.
 
   Args:
     num_rounds: Leaves of the tree, or of all trees.
