@@ -320,6 +320,7 @@ class Strategy(abc.ABC):
       AttributeError,
       EOFError,
       KeyError,
+      NotImplementedError,
       OSError,
       TypeError,
       ValueError,
