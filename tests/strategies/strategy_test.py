@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tff_dp_aggregators import strategies
+from tff_dp_aggregators.strategies import BLT
 from tff_dp_aggregators.strategies import BandedInverse
 from tff_dp_aggregators.strategies import BandedToeplitz
 from tff_dp_aggregators.strategies import BinaryTree
@@ -25,6 +26,7 @@ STRATEGIES = {
   'square_root': BandedToeplitz.square_root(12, 5),
   'banded_inverse': BandedInverse.square_root(9, 3),
   'awkward': BandedToeplitz(4, (1 / 3, -5e-324, 1e300)),
+  'blt': BLT(9, (1 / 3, 0.1), (1.0, 0.2)),
   'honaker': BinaryTree(11),
   'plain': BinaryTree(8, honaker=False),
   'one_round': BinaryTree(1),

@@ -5,6 +5,7 @@ A strategy is the matrix `C` of a matrix mechanism `A = B C`; see
 """
 
 from tff_dp_aggregators.strategies import banded_inverse
+from tff_dp_aggregators.strategies import blt
 from tff_dp_aggregators.strategies import cache
 from tff_dp_aggregators.strategies import participation
 from tff_dp_aggregators.strategies import sensitivity
@@ -13,6 +14,7 @@ from tff_dp_aggregators.strategies import toeplitz
 from tff_dp_aggregators.strategies import tree
 from tff_dp_aggregators.strategies import workload
 from tff_dp_aggregators.strategies.banded_inverse import BandedInverse
+from tff_dp_aggregators.strategies.blt import BLT
 from tff_dp_aggregators.strategies.participation import Participation
 from tff_dp_aggregators.strategies.strategy import Strategy
 from tff_dp_aggregators.strategies.toeplitz import BandedToeplitz
@@ -22,6 +24,7 @@ from tff_dp_aggregators.strategies.workload import Workload
 
 __all__ = [
   'BandedInverse',
+  'BLT',
   'BandedToeplitz',
   'BinaryTree',
   'Identity',
@@ -29,6 +32,7 @@ __all__ = [
   'Strategy',
   'Workload',
   'banded_inverse',
+  'blt',
   'cache',
   'participation',
   'sensitivity',

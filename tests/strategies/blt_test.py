@@ -1,0 +1,561 @@
+"""Buffered linear Toeplitz strategies: closed forms, inverses, and the best there are.
+
+Closed forms are compared with sums over rounds (exact rational ones where decays
+cluster), sensitivity with every participation pattern, inverses with dense linear
+algebra, optimised errors with the peer's figures (matrix_factorization.json) and with
+the best figures known for several participations.
+"""
+
+import fractions
+import itertools
+import json
+import logging
+import math
+import pathlib
+
+import numpy as np
+import pytest
+
+from tff_dp_aggregators.strategies import BLT
+from tff_dp_aggregators.strategies import Participation
+from tff_dp_aggregators.strategies import Strategy
+from tff_dp_aggregators.strategies import Workload
+from tff_dp_aggregators.strategies import blt
+from tff_dp_aggregators.strategies import blt_search
+from tff_dp_aggregators.strategies import toeplitz
+
+ORACLE = json.loads(
+  pathlib.Path(__file__).with_name('matrix_factorization.json').read_text()
+)['results']
+PEER = [figure for figure in ORACLE if figure['strategy'] == 'blt']
+
+# Scales and decays: one buffer, decays at the ends of [0, 1], clusters near 1.
+SMALL = [
+  ((), ()),
+  ((0.4,), (0.7,)),
+  ((1.0,), (0.0,)),
+  ((0.25,), (1.0,)),
+  ((0.25, 0.5), (1.0, 0.0)),
+  ((0.1, 0.2, 0.3), (0.9, 0.6, 0.2)),
+]
+CLUSTERED = [
+  ((0.1, 0.1), (1 - 1e-7, 1 - 2e-7)),
+  ((1e-6, 0.3), (1 - 1e-9, 0.5)),
+  ((0.2, 0.1, 0.2), (0.999, 0.999 - 1e-9, 0.998)),
+  ((1e-3,) * 8, tuple(1 - 1e-6 * 1.5**j for j in range(8))),
+  ((0.1,) * 8, tuple(0.99 - 1e-5 * j for j in range(8))),
+]
+
+
+def optimize(*args, **kwargs):
+  return blt.optimize(*args, **kwargs, cache=False)
+
+
+def error(strategy, objective, participation):
+  if objective == 'max':
+    return strategy.max_error(participation)
+  return strategy.rmse(participation)
+
+
+def exact_coefficients(num_rounds, scales, decays):
+  """c in rational numbers, from its definition."""
+  decays = [fractions.Fraction(decay) for decay in decays]
+  terms = [fractions.Fraction(scale) for scale in scales]
+  coefficients = [fractions.Fraction(1)]
+  for _ in range(num_rounds - 1):
+    coefficients.append(sum(terms, fractions.Fraction(0)))
+    terms = [term * decay for term, decay in zip(terms, decays)]
+  return coefficients
+
+
+def exact_estimator(coefficients):
+  """First column of A C^-1 in rational numbers: C b = (1, 1, ...)."""
+  result = []
+  for t in range(len(coefficients)):
+    result.append(1 - sum(coefficients[i] * result[t - i] for i in range(1, t + 1)))
+  return result
+
+
+def streamed_estimator(strategy):
+  """The same by the server's recursion, which holds one number a buffer."""
+  scales, decays = strategy.output_scales, strategy.buffer_decays
+  buffers = [0.0] * strategy.num_buffers
+  result = np.empty(strategy.num_rounds)
+  for t in range(strategy.num_rounds):
+    value = 1.0 - sum(map(float.__mul__, scales, buffers))
+    result[t] = value
+    buffers = [decay * buffer + value for decay, buffer in zip(decays, buffers)]
+  return result
+
+
+# The matrix and its inverse.
+
+
+@pytest.mark.parametrize('scales, decays', SMALL + CLUSTERED)
+def test_coefficients_are_those_of_the_definition(scales, decays):
+  exact = exact_coefficients(30, scales, decays)
+  np.testing.assert_allclose(
+    BLT(30, scales, decays).matrix_coefficients(), np.array(exact, float), rtol=1e-14
+  )
+
+
+@pytest.mark.parametrize('scales, decays', SMALL)
+def test_inverse_is_the_dense_inverse(scales, decays):
+  strategy = BLT(12, scales, decays)
+  dense = np.linalg.inv(strategy.materialize())
+  np.testing.assert_allclose(strategy.inverse().materialize(), dense, atol=1e-14)
+  np.testing.assert_allclose(strategy.inverse_coefficients(), dense[:, 0], atol=1e-14)
+
+
+@pytest.mark.parametrize('scales, decays', CLUSTERED)
+def test_inverse_is_exact_where_decays_cluster(scales, decays):
+  strategy = BLT(40, scales, decays)
+  exact = exact_estimator(exact_coefficients(40, scales, decays))
+  exact = np.array([b - a for a, b in zip([0] + exact, exact)], float)
+  np.testing.assert_allclose(strategy.inverse_coefficients(), exact, rtol=1e-12)
+
+
+@pytest.mark.parametrize('num_buffers', range(1, 9))
+def test_series_of_the_inverse_has_no_residual(num_buffers):
+  decays = 1 - np.geomspace(1e-6, 0.8, num_buffers)
+  strategy = BLT(3000, (0.9 / num_buffers,) * num_buffers, decays)
+  product = np.convolve(strategy.matrix_coefficients(), strategy.inverse_coefficients())
+  np.testing.assert_allclose(product[:3000], np.eye(1, 3000)[0], atol=1e-13)
+
+
+@pytest.mark.parametrize('scales, decays', SMALL + CLUSTERED)
+def test_inverse_of_the_inverse_is_the_strategy(scales, decays):
+  strategy = BLT(100, scales, decays)
+  again = strategy.inverse().inverse()
+  np.testing.assert_allclose(again.buffer_decays, strategy.buffer_decays, atol=1e-13)
+  np.testing.assert_allclose(
+    again.matrix_coefficients(), strategy.matrix_coefficients(), rtol=1e-12, atol=1e-15
+  )
+
+
+def test_inverse_of_the_inverse_of_an_optimum_for_many_rounds():
+  strategy = optimize(10**7, 8)
+  again = strategy.inverse().inverse()
+  np.testing.assert_allclose(again.output_scales, strategy.output_scales, rtol=1e-8)
+  np.testing.assert_allclose(again.buffer_decays, strategy.buffer_decays, atol=1e-15)
+
+
+# Closed forms.
+
+
+@pytest.mark.parametrize('scales, decays', SMALL + CLUSTERED)
+@pytest.mark.parametrize('num_rounds', [1, 2, 3, 40])
+def test_errors_are_exact(num_rounds, scales, decays):
+  strategy = BLT(num_rounds, scales, decays)
+  coefficients = exact_coefficients(num_rounds, scales, decays)
+  sensitivity = sum(c * c for c in coefficients)
+  squares = [b * b for b in exact_estimator(coefficients)]
+  rows = list(itertools.accumulate(squares))
+  assert strategy.sensitivity_squared() == pytest.approx(float(sensitivity), rel=1e-13)
+  assert strategy.max_error() ** 2 == pytest.approx(
+    float(sensitivity * rows[-1]), rel=1e-11
+  )
+  assert strategy.rmse() ** 2 == pytest.approx(
+    float(sensitivity * sum(rows) / num_rounds), rel=1e-11
+  )
+
+
+@pytest.mark.parametrize('scales, decays', SMALL + CLUSTERED)
+def test_sensitivity_for_several_participations_is_exact(scales, decays):
+  for n, b, k in [(40, 7, 3), (40, 1, 40), (40, 10, 4), (40, 39, 2), (37, 4, 5)]:
+    coefficients = exact_coefficients(n, scales, decays)
+    rows = [
+      sum(coefficients[t - m * b] for m in range(k) if t >= m * b) for t in range(n)
+    ]
+    value = BLT(n, scales, decays).sensitivity_squared(Participation(n, b, k))
+    assert value == pytest.approx(float(sum(row * row for row in rows)), rel=1e-13)
+
+
+@pytest.mark.parametrize('scales, decays', SMALL)
+@pytest.mark.parametrize('num_rounds', [1, 2, 5, 9])
+def test_sensitivity_is_that_of_the_worst_pattern(num_rounds, scales, decays):
+  strategy = BLT(num_rounds, scales, decays)
+  matrix = strategy.materialize()
+  for b, k in itertools.product(range(1, num_rounds + 1), [1, 2, 3, num_rounds]):
+    for fixed_epoch in (False, True):
+      participation = Participation(num_rounds, b, k, fixed_epoch=fixed_epoch)
+      worst = max(
+        np.square(matrix[:, list(rounds)].sum(axis=1)).sum()
+        for rounds in participation.patterns()
+      )
+      assert strategy.sensitivity_kind(participation) == 'exact'
+      assert strategy.sensitivity_squared(participation) == pytest.approx(worst)
+
+
+def test_errors_of_a_million_rounds_are_those_of_streaming():
+  strategy = optimize(10**6, 3)
+  coefficients = strategy.matrix_coefficients()
+  rows = np.cumsum(np.square(streamed_estimator(strategy)))
+  sensitivity = math.fsum(np.square(coefficients))
+  assert strategy.sensitivity_squared() == pytest.approx(sensitivity, rel=1e-12)
+  assert strategy.max_error() ** 2 == pytest.approx(sensitivity * rows[-1], rel=1e-10)
+  assert strategy.rmse() ** 2 == pytest.approx(sensitivity * rows.mean(), rel=1e-10)
+
+
+@pytest.mark.parametrize('num_rounds, b, k', [(10**5, 999, 40), (10**6, 10, 7)])
+def test_closed_forms_agree_with_sums_over_rounds(num_rounds, b, k):
+  participation = Participation(num_rounds, b, k)
+  strategy = optimize(num_rounds, 4, 'mean', participation)
+  by_round = strategy.sensitivity_squared_by_round(participation)
+  assert strategy.sensitivity_squared(participation) == pytest.approx(
+    by_round[-1], rel=1e-11
+  )
+  squares = strategy.per_query_error()
+  sensitivity = strategy.sensitivity(participation)
+  assert strategy.rmse(participation) == pytest.approx(
+    sensitivity * math.sqrt(squares.mean()), rel=1e-10
+  )
+  assert strategy.max_error(participation) == pytest.approx(
+    sensitivity * math.sqrt(squares[-1]), rel=1e-10
+  )
+
+
+def test_strategies_without_closed_forms_have_correct_figures():
+  # An inverse has negative scales; the second has scales that sum to more than 1, the
+  # third a decay below 0.
+  participation = Participation(9, 2, 3)
+  for strategy in [
+    BLT(9, (0.5, 0.2), (0.9, 0.1)).inverse(),
+    BLT(9, (0.8, 0.5), (0.9, 0.4)),
+    BLT(9, (0.5,), (-0.5,)),
+  ]:
+    matrix = strategy.materialize()
+    estimator = np.tril(np.ones((9, 9))) @ np.linalg.inv(matrix)
+    rows = np.square(estimator).sum(axis=1)
+    worst = max(
+      np.square(matrix[:, list(rounds)] @ np.array(signs)).sum()
+      for rounds in participation.patterns()
+      for signs in itertools.product([-1.0, 1.0], repeat=len(rounds))
+    )
+    assert strategy.sensitivity_kind(participation) == 'bound'
+    assert strategy.sensitivity_squared(participation) >= worst * (1 - 1e-12)
+    assert strategy.max_error() ** 2 == pytest.approx(
+      np.square(matrix[:, 0]).sum() * rows.max()
+    )
+
+
+def test_errors_of_other_workloads_are_those_of_dense_algebra():
+  strategy = BLT(9, (0.5, 0.2), (0.9, 0.1))
+  workload = Workload(9, momentum=0.8)
+  estimator = workload.materialize() @ np.linalg.inv(strategy.materialize())
+  rows = np.square(estimator).sum(axis=1)
+  assert strategy.rmse(None, workload) == pytest.approx(
+    strategy.sensitivity() * math.sqrt(rows.mean())
+  )
+
+
+# The optimum.
+
+
+@pytest.mark.parametrize(
+  'figure',
+  [figure for figure in PEER if figure['max_participations'] == 1],
+  ids=lambda f: f'{f["num_rounds"]}-{f["num_buffers"]}-{f["objective"]}',
+)
+def test_single_participation_is_at_least_as_good_as_the_peer(figure):
+  objective = figure['objective']
+  strategy = optimize(figure['num_rounds'], figure['num_buffers'], objective)
+  assert strategy.num_buffers == figure['num_buffers']
+  peer = figure['max_error' if objective == 'max' else 'rmse']
+  # The peer adds up single terms: its figures for a million rounds are off by 2e-9.
+  assert error(strategy, objective, None) <= peer * (1 + 1e-8)
+
+
+@pytest.mark.parametrize(
+  'figure',
+  [figure for figure in PEER if figure['max_participations'] > 1],
+  ids=lambda f: f'{f["min_separation"]}-{f["num_buffers"]}-{f["objective"]}',
+)
+def test_several_participations_are_at_least_as_good_as_the_peer(figure):
+  objective = figure['objective']
+  participation = Participation(
+    figure['num_rounds'], figure['min_separation'], figure['max_participations']
+  )
+  strategy = optimize(
+    figure['num_rounds'], figure['num_buffers'], objective, participation, min_gain=1e-6
+  )
+  peer = figure['max_error' if objective == 'max' else 'rmse']
+  assert error(strategy, objective, participation) <= peer * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+  'b, k, objective, num_buffers, best',
+  [
+    (400, 5, 'mean', 2, 8.1608316),
+    (400, 5, 'mean', 3, 8.1466167),
+    (400, 5, 'max', 2, 9.5015141),
+    (400, 5, 'max', 4, 9.4305630),
+    (100, 20, 'mean', 2, 21.3740161),
+    (100, 20, 'max', 3, 26.9280571),
+  ],
+)
+def test_several_participations_reach_the_best_known(
+  b, k, objective, num_buffers, best
+):
+  participation = Participation(2000, b, k)
+  strategy = optimize(2000, num_buffers, objective, participation)
+  assert strategy.num_buffers == num_buffers
+  assert error(strategy, objective, participation) <= best
+
+
+@pytest.mark.parametrize('num_rounds', [10, 1000, 10_000, 1_000_000])
+def test_nothing_is_below_the_optimum_of_all_toeplitz_strategies(num_rounds):
+  # Of all Toeplitz strategies the square root has the least maximal error.
+  root = np.square(toeplitz.square_root_coefficients(num_rounds)).sum()
+  strategy = optimize(num_rounds, 8, min_gain=1e-8)
+  assert root * (1 - 1e-12) <= strategy.max_error() <= root * (1 + 5e-3)
+
+
+@pytest.mark.parametrize('objective', ['max', 'mean'])
+@pytest.mark.parametrize('num_rounds, b, k', [(500, 1, 1), (10**6, 10**4, 100)])
+def test_more_buffers_are_better_by_what_is_asked_for(num_rounds, b, k, objective):
+  participation = Participation(num_rounds, b, k)
+  best = math.inf
+  for num_buffers in range(1, 5):
+    strategy = optimize(num_rounds, num_buffers, objective, participation)
+    value = error(strategy, objective, participation)
+    if strategy.num_buffers < num_buffers:
+      assert value == pytest.approx(best, rel=5e-6)
+      break
+    assert value <= best * (1 - 5e-6)
+    best = value
+
+
+def test_another_buffer_is_tried_for_what_it_makes_of_the_others():
+  # Adding buffers without taking any away ends at 16.31 here.
+  participation = Participation(100, 2, 12)
+  strategy = optimize(100, 2, 'mean', participation)
+  assert strategy.rmse(participation) <= 16.01371
+
+
+def check_strategy(num_rounds, b, k, objective, num_buffers):
+  """Never a failure, never a buffer too many, always an exact sensitivity."""
+  participation = Participation(num_rounds, b, k)
+  strategy = optimize(num_rounds, num_buffers, objective, participation)
+  scales, decays = strategy.output_scales, strategy.buffer_decays
+  assert strategy.num_buffers <= num_buffers
+  assert all(scale > 0 for scale in scales) and math.fsum(scales) <= 1
+  assert all(0 <= decay <= 1 for decay in decays)
+  assert strategy.sensitivity_kind(participation) == 'exact'
+  value = error(strategy, objective, participation)
+  assert value <= error(BLT(num_rounds, (), ()), objective, participation)
+  for j in range(strategy.num_buffers):
+    # Neither without a buffer, nor with its scale given to a neighbour.
+    rest = [i for i in range(len(scales)) if i != j]
+    fewer = BLT(num_rounds, [scales[i] for i in rest], [decays[i] for i in rest])
+    assert error(fewer, objective, participation) > value * (1 + 2e-6)
+    for i in rest:
+      joined = [scales[h] + scales[j] * (h == i) for h in rest]
+      fewer = BLT(num_rounds, joined, [decays[i] for i in rest])
+      assert error(fewer, objective, participation) > value * (1 + 2e-6)
+
+
+def schemas(num_rounds):
+  """Separations and participations of all kinds."""
+  yield 1, 1
+  for b in sorted({1, 2, max(1, num_rounds // 7), max(1, num_rounds - 1)}):
+    for k in sorted({2, 9, -(-num_rounds // b)}):
+      if k <= -(-num_rounds // b):
+        yield b, k
+
+
+@pytest.mark.parametrize('num_rounds', [1, 2, 10, 1000, 10**7])
+@pytest.mark.parametrize('objective', ['max', 'mean'])
+def test_never_a_failure_nor_a_spurious_buffer(num_rounds, objective):
+  for b, k in list(schemas(num_rounds))[:5:2]:
+    check_strategy(num_rounds, b, k, objective, 8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  'num_rounds', [1, 2, 3, 4, 5, 7, 10, 31, 100, 999, 10**4, 10**5, 10**6, 10**7]
+)
+@pytest.mark.parametrize('objective', ['max', 'mean'])
+@pytest.mark.parametrize('num_buffers', [1, 2, 4, 6, 8])
+def test_never_a_failure_nor_a_spurious_buffer_at_large(
+  num_rounds, objective, num_buffers
+):
+  for b, k in schemas(num_rounds):
+    check_strategy(num_rounds, b, k, objective, num_buffers)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('objective', ['max', 'mean'])
+@pytest.mark.parametrize(
+  'num_rounds, b, k',
+  [(1000, 1, 1), (2000, 400, 5), (2000, 100, 20), (300, 299, 2), (10**6, 1000, 500)],
+)
+@pytest.mark.parametrize('num_buffers', [2, 3, 4])
+def test_descents_from_random_points_find_nothing_better(
+  num_rounds, b, k, objective, num_buffers
+):
+  rng = np.random.default_rng(20260711)
+  problem = blt_search.Problem(num_rounds, b, k, objective)
+  points = []
+  while len(points) < 16:
+    logarithms = rng.uniform(math.log(0.03 / num_rounds), 0, 2 * num_buffers)
+    nodes = np.exp(np.sort(logarithms))
+    if (nodes[1::2] - nodes[::2]).sum() < 0.9:
+      points.append(blt_search.parameters_from_nodes(nodes))
+  losses, _ = blt_search.descend(problem, np.array(points), 1e-9)
+  participation = Participation(num_rounds, b, k)
+  strategy = optimize(num_rounds, num_buffers, objective, participation)
+  found = error(strategy, objective, participation)
+  assert found <= math.exp(losses.min() / 2) * (1 + 5e-6)
+
+
+@pytest.mark.parametrize('objective', ['max', 'mean'])
+@pytest.mark.parametrize(
+  'num_rounds, b, k', [(1000, 1, 1), (77, 10, 5), (2000, 100, 20), (50, 1, 50)]
+)
+@pytest.mark.parametrize('num_buffers', [1, 2, 4])
+def test_gradient_is_that_of_finite_differences(
+  num_rounds, b, k, objective, num_buffers
+):
+  problem = blt_search.Problem(num_rounds, b, k, objective)
+  rng = np.random.default_rng(num_buffers)
+  nodes = np.exp(np.sort(rng.uniform(-6, 0, 2 * num_buffers)))
+  point = blt_search.parameters_from_nodes(nodes)
+  _, slope = blt_search.loss_and_slope(problem, point)
+  moves = 1e-5 * np.eye(len(point))
+  ahead, _ = blt_search.loss_and_slope(problem, point + moves)
+  behind, _ = blt_search.loss_and_slope(problem, point - moves)
+  np.testing.assert_allclose((ahead - behind) / 2e-5, slope, atol=1e-8)
+
+
+def test_loss_is_the_logarithm_of_the_squared_error():
+  participation = Participation(300, 50, 4)
+  nodes = np.array([0.01, 0.1, 0.4, 0.8])
+  strategy = BLT(300, *blt_search.scales_and_decays(nodes))
+  for objective in ('max', 'mean'):
+    loss, _ = blt_search.Problem(300, 50, 4, objective).loss_and_slope(nodes)
+    value = error(strategy, objective, participation)
+    assert math.exp(loss / 2) == pytest.approx(value, rel=1e-12)
+
+
+# How many buffers.
+
+
+def test_number_of_buffers_follows_from_the_least_gain():
+  errors = [optimize(1000, d).max_error() for d in (1, 2, 3, 4)]
+  gains = [1 - after / before for before, after in zip(errors, errors[1:])]
+  assert gains[1] > 0.01 > gains[2]
+  assert optimize(1000, min_gain=0.01).num_buffers == 3
+  assert optimize(1000).num_buffers == 4
+  assert optimize(10**7).num_buffers == 7
+
+
+def test_dropped_buffers_are_told(caplog):
+  participation = Participation(2000, 100, 20)
+  with caplog.at_level(logging.WARNING):
+    strategy = optimize(2000, 5, 'mean', participation)
+  assert strategy.num_buffers == 2
+  (message,) = caplog.messages
+  assert 'has 2 buffers, not 5' in message and '5e-06' in message
+
+
+def test_nothing_is_told_if_all_buffers_help(caplog):
+  with caplog.at_level(logging.INFO):
+    optimize(1000, 3)
+    optimize(1000)
+  assert not caplog.messages
+
+
+def test_no_buffers_at_all_if_none_helps():
+  # A client of every round gains nothing from correlated noise.
+  participation = Participation(10, 1, 10)
+  strategy = optimize(10, 8, 'max', participation)
+  assert strategy == BLT(10, (), ())
+  assert strategy.noise_buffers == 0
+  assert strategy.max_error(participation) == pytest.approx(10)
+  assert strategy.inverse() == strategy
+
+
+def test_buffers_are_what_a_server_carries():
+  assert optimize(1000, 3).noise_buffers == 3
+
+
+# Arguments.
+
+
+def test_optimum_is_cached(tmp_path, monkeypatch):
+  monkeypatch.setenv('TFF_DP_AGGREGATORS_CACHE', str(tmp_path))
+  first = blt.optimize(200, 2)
+  assert list(tmp_path.glob('blt.optimize-*.npz'))
+  monkeypatch.setattr(blt_search, 'best_nodes', None)
+  assert blt.optimize(200, 2) == first
+  with pytest.raises(TypeError):
+    blt.optimize(201, 2)
+
+
+def test_buffers_are_sorted_from_the_slowest():
+  strategy = BLT(5, (0.1, 0.2), (0.5, 0.9))
+  assert strategy.output_scales == (0.2, 0.1)
+  assert strategy == BLT(5, (0.2, 0.1), (0.9, 0.5))
+
+
+def test_saving_and_reading_back_is_exact():
+  strategy = optimize(1000, 4)
+  again = Strategy.from_json(strategy.to_json())
+  assert again == strategy and again.max_error() == strategy.max_error()
+
+
+@pytest.mark.parametrize(
+  'scales, decays, message',
+  [
+    ((0.1,), (), 'as many output_scales'),
+    ((math.nan,), (0.1,), 'output_scales must be finite'),
+    ((0.1,), (math.inf,), 'buffer_decays must be finite'),
+    ((0.0, 0.1), (0.1, 0.2), 'output_scales must not be 0'),
+    ((0.1, -0.1), (0.1, 0.2), 'all positive or all negative'),
+    ((0.1, 0.1), (0.2, 0.2), 'buffer_decays must be different'),
+    ((0.1,), (1.5,), 'between -1 and 1'),
+    ((0.1,), (-1.5,), 'between -1 and 1'),
+  ],
+)
+def test_impossible_buffers_are_refused(scales, decays, message):
+  with pytest.raises(ValueError, match=message):
+    BLT(10, scales, decays)
+
+
+@pytest.mark.parametrize('scales', [0.5, None, ('a',), ((0.1,),)])
+def test_scales_that_are_no_numbers_are_refused(scales):
+  with pytest.raises(TypeError, match='output_scales must be a sequence of numbers'):
+    BLT(10, scales, (0.5,))
+
+
+def test_an_inverse_that_grows_is_refused():
+  with pytest.raises(ValueError, match='too large'):
+    BLT(10, (2.0,), (0.5,)).inverse()
+
+
+@pytest.mark.parametrize(
+  'kwargs, kind, message',
+  [
+    ({'num_rounds': 0}, ValueError, 'num_rounds must be at least 1'),
+    ({'num_rounds': 2.5}, TypeError, 'num_rounds must be a whole number'),
+    ({'num_buffers': 0}, ValueError, 'num_buffers must be at least 1'),
+    ({'num_buffers': '2'}, TypeError, 'num_buffers must be a whole number'),
+    ({'objective': 'median'}, ValueError, 'objective must be'),
+    ({'participation': Participation(9)}, ValueError, 'build both for the same number'),
+    ({'min_gain': 0.0}, ValueError, 'min_gain must be at least'),
+    ({'min_gain': 1.0}, ValueError, 'min_gain must be at least'),
+    ({'min_gain': math.nan}, ValueError, 'min_gain must be at least'),
+    ({'workload': Workload(100, momentum=0.9)}, ValueError, 'prefix sums only'),
+    ({'workload': np.tril(np.ones((100, 100)))}, ValueError, 'prefix sums only'),
+    ({'workload': Workload(99)}, ValueError, 'the workload is for 99 rounds'),
+  ],
+)
+def test_wrong_arguments_are_refused(kwargs, kind, message):
+  arguments = {'num_rounds': 100, 'num_buffers': 2, **kwargs}
+  with pytest.raises(kind, match=message):
+    optimize(**arguments)
+
+
+def test_prefix_sums_may_be_given_as_a_workload():
+  assert optimize(100, 2, workload=Workload(100)) == optimize(100, 2)
