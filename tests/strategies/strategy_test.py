@@ -19,6 +19,7 @@ from tff_dp_aggregators.strategies import BinaryTree
 from tff_dp_aggregators.strategies import Identity
 from tff_dp_aggregators.strategies import Participation
 from tff_dp_aggregators.strategies import Strategy
+from tff_dp_aggregators.strategies import WindowedBLT
 from tff_dp_aggregators.strategies import Workload
 
 STRATEGIES = {
@@ -27,6 +28,7 @@ STRATEGIES = {
   'banded_inverse': BandedInverse.square_root(9, 3),
   'awkward': BandedToeplitz(4, (1 / 3, -5e-324, 1e300)),
   'blt': BLT(9, (1 / 3, 0.1), (1.0, 0.2)),
+  'windowed_blt': WindowedBLT(9, 4, (0.3,), (0.9,)),
   'honaker': BinaryTree(11),
   'plain': BinaryTree(8, honaker=False),
   'one_round': BinaryTree(1),

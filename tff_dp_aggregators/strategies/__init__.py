@@ -12,6 +12,7 @@ from tff_dp_aggregators.strategies import sensitivity
 from tff_dp_aggregators.strategies import strategy
 from tff_dp_aggregators.strategies import toeplitz
 from tff_dp_aggregators.strategies import tree
+from tff_dp_aggregators.strategies import windowed_blt
 from tff_dp_aggregators.strategies import workload
 from tff_dp_aggregators.strategies.banded_inverse import BandedInverse
 from tff_dp_aggregators.strategies.blt import BLT
@@ -20,6 +21,7 @@ from tff_dp_aggregators.strategies.strategy import Strategy
 from tff_dp_aggregators.strategies.toeplitz import BandedToeplitz
 from tff_dp_aggregators.strategies.toeplitz import Identity
 from tff_dp_aggregators.strategies.tree import BinaryTree
+from tff_dp_aggregators.strategies.windowed_blt import WindowedBLT
 from tff_dp_aggregators.strategies.workload import Workload
 
 __all__ = [
@@ -30,6 +32,7 @@ __all__ = [
   'Identity',
   'Participation',
   'Strategy',
+  'WindowedBLT',
   'Workload',
   'banded_inverse',
   'blt',
@@ -39,5 +42,6 @@ __all__ = [
   'strategy',
   'toeplitz',
   'tree',
+  'windowed_blt',
   'workload',
 ]

@@ -12,7 +12,9 @@ along its columns, which makes its sensitivity exact, and sensitivity and errors
 sums of geometric series: they cost the same for ten rounds and ten million.
 
 This module is not for strategies whose scales have both signs, or complex decays; write
-their coefficients into a `BandedToeplitz` if there are not too many.
+their coefficients into a `BandedToeplitz` if there are not too many. For several
+participations that are far apart, `windowed_blt` comes to smaller errors with more
+buffers.
 """
 
 import dataclasses

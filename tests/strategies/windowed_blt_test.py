@@ -1,0 +1,216 @@
+"""Windowed BLTs: banded Toeplitz strategies that few decays describe.
+
+Sensitivity is compared with every participation pattern, errors with dense algebra, the
+recursion that makes them worth having with C^-1, optima with those of banded Toeplitz
+strategies (recorded).
+"""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from tff_dp_aggregators.strategies import BLT
+from tff_dp_aggregators.strategies import Participation
+from tff_dp_aggregators.strategies import WindowedBLT
+from tff_dp_aggregators.strategies import blt
+from tff_dp_aggregators.strategies import windowed_blt
+
+SCALES, DECAYS = (0.2, 0.4), (0.95, 0.5)
+
+
+def optimize(*args, **kwargs):
+  return windowed_blt.optimize(*args, **kwargs, cache=False)
+
+
+def error(strategy, objective, participation):
+  if objective == 'max':
+    return strategy.max_error(participation)
+  return strategy.rmse(participation)
+
+
+def test_coefficients_are_those_of_a_blt_up_to_the_window():
+  coefficients = WindowedBLT(10, 4, SCALES, DECAYS).matrix_coefficients()
+  uncut = BLT(10, SCALES, DECAYS).matrix_coefficients()
+  np.testing.assert_array_equal(coefficients, [*uncut[:4], *[0.0] * 6])
+  whole = WindowedBLT(10, 10, SCALES, DECAYS)
+  np.testing.assert_allclose(whole.matrix_coefficients(), uncut, rtol=1e-15)
+
+
+def test_inverse_coefficients_are_those_of_the_dense_inverse():
+  strategy = WindowedBLT(15, 4, SCALES, DECAYS)
+  dense = np.linalg.inv(strategy.materialize())
+  np.testing.assert_allclose(strategy.inverse_coefficients(), dense[:, 0], atol=1e-14)
+
+
+@pytest.mark.parametrize('window', [1, 2, 3, 5, 9])
+def test_sensitivity_is_that_of_the_worst_pattern(window):
+  strategy = WindowedBLT(9, window, SCALES, DECAYS)
+  matrix = strategy.materialize()
+  for b, k in itertools.product(range(1, 10), [1, 2, 9]):
+    participation = Participation(9, b, k)
+    worst = max(
+      np.square(matrix[:, list(rounds)].sum(axis=1)).sum()
+      for rounds in participation.patterns()
+    )
+    assert strategy.sensitivity_kind(participation) == 'exact'
+    assert strategy.sensitivity_squared(participation) == pytest.approx(worst)
+
+
+class Copy:
+  """The recursion of the module's documentation, which starts `delay` rounds late."""
+
+  def __init__(self, strategy, delay):
+    self.scales = np.array(strategy.output_scales)
+    self.decays = np.array(strategy.buffer_decays)
+    self.window = strategy.window
+    self.delay = delay
+    self.buffers = np.zeros_like(self.scales)
+
+  def output(self, fresh_noise):
+    return fresh_noise - self.scales @ self.buffers
+
+  def advance(self, output, left):
+    ends = self.decays ** (self.window - 1) * left
+    self.buffers = self.decays * self.buffers + output - ends
+
+
+@pytest.mark.parametrize(
+  'num_rounds, window', [(40, 5), (41, 5), (42, 5), (9, 9), (9, 2), (30, 11), (2, 2)]
+)
+def test_copies_of_a_recursion_draw_the_noise_with_the_buffers_stated(
+  num_rounds, window
+):
+  strategy = WindowedBLT(num_rounds, window, SCALES, DECAYS)
+  copies = [Copy(strategy, m * (window - 1)) for m in range(strategy.num_copies)]
+  assert sum(len(copy.buffers) for copy in copies) == strategy.noise_buffers
+  fresh = np.random.default_rng(0).standard_normal(num_rounds)
+  noise = []
+  for t in range(num_rounds):
+    # fresh[t - delay] is drawn again from the seed. No output is kept for later rounds.
+    outputs = [
+      copy.output(fresh[t - copy.delay]) if t >= copy.delay else 0.0 for copy in copies
+    ]
+    for copy, output, left in zip(copies, outputs, [*outputs[1:], 0.0]):
+      copy.advance(output, left)
+    noise.append(outputs[0])
+  expected = np.linalg.solve(strategy.materialize(), fresh)
+  np.testing.assert_allclose(noise, expected, atol=1e-12)
+
+
+def test_buffers_for_the_documented_case():
+  assert WindowedBLT(2000, 400, SCALES, DECAYS).noise_buffers == 12
+  assert WindowedBLT(2000, 100, SCALES, DECAYS).noise_buffers == 42
+  assert WindowedBLT(2000, 1, SCALES, DECAYS).noise_buffers == 0
+
+
+@pytest.mark.parametrize(
+  'b, k, objective, num_buffers, best',
+  [
+    (400, 5, 'mean', 2, 7.89397),
+    (400, 5, 'mean', 3, 7.85144),  # All of banded Toeplitz: 7.849.
+    (400, 5, 'max', 3, 9.17422),
+    (100, 20, 'mean', 2, 20.21879),
+    (100, 20, 'mean', 3, 20.20717),  # All of banded Toeplitz: 20.207.
+    (100, 20, 'max', 3, 25.76535),
+  ],
+)
+def test_gap_to_banded_strategies_is_closed(b, k, objective, num_buffers, best):
+  participation = Participation(2000, b, k)
+  strategy = optimize(2000, num_buffers, objective, participation)
+  value = error(strategy, objective, participation)
+  uncut = blt.optimize(2000, 4, objective, participation, cache=False)
+  assert strategy.sensitivity_kind(participation) == 'exact'
+  assert value <= best
+  assert value <= error(uncut, objective, participation) * 0.975
+
+
+def test_errors_are_those_of_dense_algebra():
+  participation = Participation(30, 7, 3)
+  strategy = optimize(30, 2, 'mean', participation)
+  matrix = strategy.materialize()
+  rows = np.square(np.tril(np.ones((30, 30))) @ np.linalg.inv(matrix)).sum(axis=1)
+  sensitivity = np.square(matrix[:, [0, 7, 14]].sum(axis=1)).sum()
+  assert strategy.rmse(participation) ** 2 == pytest.approx(sensitivity * rows.mean())
+  assert strategy.max_error(participation) ** 2 == pytest.approx(
+    sensitivity * rows.max()
+  )
+
+
+@pytest.mark.parametrize('objective', ['max', 'mean'])
+@pytest.mark.parametrize('n, b, k', [(50, 20, 3), (50, 20, 2), (41, 10, 5), (9, 1, 9)])
+def test_loss_is_the_logarithm_of_the_squared_error(n, b, k, objective):
+  participation = Participation(n, b, k)
+  problem = windowed_blt._Problem(n, b, b, k, objective)
+  point = np.log([0.05, 0.5, 0.2, 0.4])
+  loss, slope = problem.loss_and_slope(point)
+  strategy = WindowedBLT(n, b, (0.2, 0.4), (0.95, 0.5))
+  value = error(strategy, objective, participation)
+  assert math.exp(loss / 2) == pytest.approx(value, rel=1e-12)
+  for i, move in enumerate(1e-5 * np.eye(4)):
+    ahead, _ = problem.loss_and_slope(point + move)
+    behind, _ = problem.loss_and_slope(point - move)
+    assert (ahead - behind) / 2e-5 == pytest.approx(slope[i], abs=1e-7)
+
+
+@pytest.mark.parametrize('n', [3, 10, 100, 3000])
+@pytest.mark.parametrize('objective', ['max', 'mean'])
+def test_never_a_failure_nor_a_useless_decay(n, objective):
+  for b in sorted({1, 2, max(1, n // 7), n - 1}):
+    participation = Participation(n, b)
+    strategy = optimize(n, 4, objective, participation)
+    value = error(strategy, objective, participation)
+    assert strategy.sensitivity_kind(participation) == 'exact'
+    assert value <= error(BLT(n, (), ()), objective, participation) * (1 + 1e-12)
+    for j in range(len(strategy.buffer_decays)):
+      scales, decays = list(strategy.output_scales), list(strategy.buffer_decays)
+      del scales[j], decays[j]
+      fewer = WindowedBLT(n, strategy.window, scales, decays)
+      assert error(fewer, objective, participation) > value * (1 + 5e-5)
+
+
+def test_a_shorter_window_may_be_asked_for():
+  participation = Participation(100, 20)
+  strategy = optimize(100, 2, 'mean', participation, window=10)
+  assert strategy.window == 10 and strategy.noise_buffers == 22
+
+
+@pytest.mark.parametrize(
+  'arguments, kind, message',
+  [
+    ((10, 0, SCALES, DECAYS), ValueError, 'window must be at least 1'),
+    ((10, 11, SCALES, DECAYS), ValueError, 'window must be at most num_rounds=10'),
+    ((10, 2.5, SCALES, DECAYS), TypeError, 'window must be a whole number'),
+    ((10, 5, (0.1,), DECAYS), ValueError, 'as many output_scales'),
+    ((10, 5, (0.1, -0.1), DECAYS), ValueError, 'all positive or all negative'),
+  ],
+)
+def test_impossible_windows_are_refused(arguments, kind, message):
+  with pytest.raises(kind, match=message):
+    WindowedBLT(*arguments)
+
+
+@pytest.mark.parametrize(
+  'kwargs, kind, message',
+  [
+    ({'num_rounds': 0}, ValueError, 'num_rounds must be at least 1'),
+    ({'num_buffers': 0}, ValueError, 'num_buffers must be at least 1'),
+    ({'objective': 'median'}, ValueError, 'objective must be'),
+    ({'participation': None}, ValueError, 'use blt.optimize'),
+    ({'participation': Participation(100, 100)}, ValueError, 'use blt.optimize'),
+    ({'participation': Participation(99, 9)}, ValueError, 'build both for the same'),
+    ({'window': 21}, ValueError, 'window must be at most min_separation=20'),
+    ({'min_gain': 0.0}, ValueError, 'min_gain must be above 0'),
+  ],
+)
+def test_wrong_arguments_are_refused(kwargs, kind, message):
+  arguments = {
+    'num_rounds': 100,
+    'num_buffers': 1,
+    'objective': 'mean',
+    'participation': Participation(100, 20),
+    **kwargs,
+  }
+  with pytest.raises(kind, match=message):
+    optimize(**arguments)
