@@ -51,10 +51,10 @@ def optimize(*args, **kwargs):
   return blt.optimize(*args, **kwargs, cache=False)
 
 
-def error(strategy, objective, participation):
+def error(strategy, objective, participation, workload=None):
   if objective == 'max':
-    return strategy.max_error(participation)
-  return strategy.rmse(participation)
+    return strategy.max_error(participation, workload)
+  return strategy.rmse(participation, workload)
 
 
 def exact_coefficients(num_rounds, scales, decays):
@@ -376,7 +376,7 @@ def test_never_a_failure_nor_a_spurious_buffer(num_rounds, objective):
   'num_rounds', [1, 2, 3, 4, 5, 7, 10, 31, 100, 999, 10**4, 10**5, 10**6, 10**7]
 )
 @pytest.mark.parametrize('objective', ['max', 'mean'])
-@pytest.mark.parametrize('num_buffers', [1, 2, 4, 6, 8])
+@pytest.mark.parametrize('num_buffers', [2, 8])
 def test_never_a_failure_nor_a_spurious_buffer_at_large(
   num_rounds, objective, num_buffers
 ):
@@ -414,10 +414,11 @@ def test_descents_from_random_points_find_nothing_better(
   'num_rounds, b, k', [(1000, 1, 1), (77, 10, 5), (2000, 100, 20), (50, 1, 50)]
 )
 @pytest.mark.parametrize('num_buffers', [1, 2, 4])
+@pytest.mark.parametrize('momentum', [0.0, 0.8])
 def test_gradient_is_that_of_finite_differences(
-  num_rounds, b, k, objective, num_buffers
+  num_rounds, b, k, objective, num_buffers, momentum
 ):
-  problem = blt_search.Problem(num_rounds, b, k, objective)
+  problem = blt_search.Problem(num_rounds, b, k, objective, momentum)
   rng = np.random.default_rng(num_buffers)
   nodes = np.exp(np.sort(rng.uniform(-6, 0, 2 * num_buffers)))
   point = blt_search.parameters_from_nodes(nodes)
@@ -436,6 +437,31 @@ def test_loss_is_the_logarithm_of_the_squared_error():
     loss, _ = blt_search.Problem(300, 50, 4, objective).loss_and_slope(nodes)
     value = error(strategy, objective, participation)
     assert math.exp(loss / 2) == pytest.approx(value, rel=1e-12)
+
+
+@pytest.mark.parametrize('momentum', [0.1, 0.5, 0.9, 0.99])
+@pytest.mark.parametrize('objective', ['max', 'mean'])
+@pytest.mark.parametrize('n, b, k', [(1000, 1, 1), (200, 20, 10), (10, 1, 1)])
+def test_momentum_is_optimised_for(n, b, k, objective, momentum):
+  participation, workload = Participation(n, b, k), Workload(n, momentum)
+  strategy = optimize(n, 4, objective, participation, workload=workload)
+  other = optimize(n, 4, objective, participation)
+  assert strategy.sensitivity_kind(participation) == 'exact'
+  value = error(strategy, objective, participation, workload)
+  assert value < error(other, objective, participation, workload)
+  assert value <= error(BLT(n, (), ()), objective, participation, workload)
+  nodes = np.empty(2 * strategy.num_buffers)
+  nodes[0::2] = 1 - np.array(strategy.buffer_decays)
+  nodes[1::2] = 1 - np.array(strategy.inverse().buffer_decays)
+  loss, _ = blt_search.Problem(n, b, k, objective, momentum).loss_and_slope(nodes)
+  assert value == pytest.approx(math.exp(loss / 2), rel=1e-10)
+
+
+def test_momentum_finds_scales_that_sum_to_one():
+  # With one buffer the sum is 1, which leaves no room to add a second one as it is.
+  participation, workload = Participation(200, 20, 10), Workload(200, 0.9)
+  strategy = optimize(200, 2, 'max', participation, workload=workload)
+  assert strategy.max_error(participation, workload) <= 104.03227
 
 
 # How many buffers.
@@ -546,8 +572,8 @@ def test_an_inverse_that_grows_is_refused():
     ({'min_gain': 0.0}, ValueError, 'min_gain must be at least'),
     ({'min_gain': 1.0}, ValueError, 'min_gain must be at least'),
     ({'min_gain': math.nan}, ValueError, 'min_gain must be at least'),
-    ({'workload': Workload(100, momentum=0.9)}, ValueError, 'prefix sums only'),
-    ({'workload': np.tril(np.ones((100, 100)))}, ValueError, 'prefix sums only'),
+    ({'workload': Workload.cooldown(100)}, ValueError, 'learning rates'),
+    ({'workload': np.tril(np.ones((100, 100)))}, ValueError, 'or it is an array'),
     ({'workload': Workload(99)}, ValueError, 'the workload is for 99 rounds'),
   ],
 )

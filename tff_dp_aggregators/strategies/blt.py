@@ -118,8 +118,7 @@ class BLT(toeplitz.LowerToeplitz):
         'are too large for the buffer_decays.'
       )
     parts = rational.residues(-zeros.to_poles(poles).T, zeros.to_zeros(poles))
-    scales = -np.sign(self.output_scales[0]) * parts.values
-    return BLT(self.num_rounds, tuple(scales), tuple(np.clip(decays, -1.0, 1.0)))
+    return BLT(self.num_rounds, tuple(parts.values), tuple(np.clip(decays, -1.0, 1.0)))
 
   def matrix_coefficients(self) -> np.ndarray:
     """See `LowerToeplitz`; O(n d)."""
@@ -256,7 +255,7 @@ def optimize(
     participation: Who may take part when; `None` means a single participation. The
       scales of the result are positive and sum to at most 1, so that its sensitivity
       is exact under any participation.
-    workload: `None`, or a `Workload` that is a multiple of prefix sums.
+    workload: `None`, or a `Workload` with momentum but a constant learning rate.
     min_gain: By which part of the error a buffer has to lower it, at least 1e-8. By
       default 5e-6 if `num_buffers` is given, and 0.001 if it is not.
     cache: Whether to look for the result on disk, and to keep it there.
@@ -267,7 +266,7 @@ def optimize(
   Raises:
     TypeError: If a number is not one.
     ValueError: If an argument is out of range, `participation` is for another number of
-      rounds, or the workload is not a multiple of prefix sums.
+      rounds, or the learning rates of the workload change.
 
   Example:
     >>> strategy = optimize(num_rounds=1000, num_buffers=3)
@@ -293,8 +292,8 @@ def optimize(
     )
   most = _MOST_BUFFERS if num_buffers is None else num_buffers
   most = participation_lib.check_positive_int('num_buffers', most)
-  _check_workload(num_rounds, workload)
-  problem = _problem(num_rounds, objective, participation)
+  momentum = _check_momentum(num_rounds, workload)
+  problem = _problem(num_rounds, objective, participation, momentum)
   parameters = dict(
     dataclasses.asdict(problem), num_buffers=most, min_gain=float(min_gain)
   )
@@ -322,13 +321,17 @@ def _optimize(problem: blt_search.Problem, most: int, min_gain: float) -> BLT:
 
 
 def _problem(
-  num_rounds: int, objective: str, participation: participation_lib.Participation
+  num_rounds: int,
+  objective: str,
+  participation: participation_lib.Participation,
+  momentum: float = 0.0,
 ) -> blt_search.Problem:
   return blt_search.Problem(
     num_rounds,
     min(participation.min_separation, num_rounds),
     participation.possible_participations,
     objective,
+    momentum,
   )
 
 
@@ -374,16 +377,13 @@ def _check_decays(decays: tuple[float, ...]) -> None:
     )
 
 
-def _check_workload(num_rounds: int, workload: workload_lib.WorkloadLike) -> None:
+def _check_momentum(num_rounds: int, workload: workload_lib.WorkloadLike) -> float:
+  """The momentum of a workload that is Toeplitz."""
   checked = workload_lib.check(num_rounds, workload)
-  if (
-    isinstance(checked, workload_lib.Workload)
-    and checked.is_toeplitz
-    and not checked.momentum
-  ):
-    return
+  if isinstance(checked, workload_lib.Workload) and checked.is_toeplitz:
+    return checked.momentum
   raise ValueError(
-    'a BLT is optimised for prefix sums only, but the workload has momentum, changing '
-    'learning rates, or is an array; leave it out here and give it to rmse() or '
-    'max_error() of the result, or optimise another kind of strategy for it.'
+    'a BLT is optimised for prefix sums, with or without momentum, but the learning '
+    'rates of the workload change, or it is an array; leave it out here and give it to '
+    'rmse() or max_error() of the result, or optimise another kind of strategy for it.'
   )

@@ -33,11 +33,13 @@ from tff_dp_aggregators.strategies import geometric
 from tff_dp_aggregators.strategies import rational
 
 # Step lengths that are tried at once.
-_STEPS = 2.0 ** np.arange(1, -10, -1)
+_STEPS = 2.0 ** np.array([1, 0, -1, -2, -3, -5, -7, -10])
 # No parameter, a logarithm, changes by more than this in a step of length 1.
 _LARGEST_STEP = 2.0
 # A parameter at either end that falls at least so fast may go to its bound at once.
 _CLOSING = -0.5
+# With momentum, decays of C^-1 keep this relative distance from it.
+_BLURRED = 1e-4
 # The scales of a starting point may sum to this much of what is allowed.
 _LARGEST_PART = 1 - 1e-6
 # For second derivatives by differences of gradients.
@@ -45,14 +47,14 @@ _DIFFERENCE = 1e-4
 # Curvatures below this part of the largest one are taken for rounding errors.
 _FLATTEST = 1e-11
 # When a step neither gains nor promises this much of the least gain, it was the last.
-_TOLERANCE = 1e-3
+_TOLERANCE = 1e-2
 # The same for the final descent, of the loss itself.
 _FINAL_TOLERANCE = 1e-14
-_MOST_STEPS = 60
+_MOST_STEPS = 40
 # A new buffer is tried at this many decays, and followed from the best of them: so many
-# local ones, and the fastest decay.
+# local ones, the slowest, and the fastest decay.
 _POSITIONS = 80
-_VALLEYS = 2
+_VALLEYS = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,38 +66,50 @@ class Problem:
     min_separation: b.
     participations: How often one client can really take part, k.
     objective: 'mean' or 'max'.
+    momentum: Of the workload; 0 for prefix sums.
   """
 
   num_rounds: int
   min_separation: int
   participations: int
   objective: str
+  momentum: float = 0.0
 
   def identity_loss(self) -> float:
     """The loss without buffers, when C = I."""
-    n = self.num_rounds
-    return math.log(
-      self.participations * (n if self.objective == 'max' else (n + 1) / 2)
-    )
+    return float(self.loss_and_slope(np.zeros(0))[0])
 
   def loss_and_slope(self, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """log(sensitivity^2 error^2) for nodes of shape [..., 2 d], and its gradient."""
+    """log(sensitivity^2 error^2) for nodes of shape [..., 2 d], and its gradient.
+
+    Infinite where it would be inexact.
+    """
     decays, inverse_decays = nodes[..., 0::2], nodes[..., 1::2]
     error, *error_slopes = _error_by_nodes(decays, inverse_decays, self)
     cost, *cost_slopes = _sensitivity_by_nodes(decays, inverse_decays, self)
+    with np.errstate(invalid='ignore'):
+      loss = np.log(error) + np.log(cost)
     slope = np.empty_like(nodes)
     for part in (0, 1):
       slope[..., part::2] = (
         error_slopes[part] / error[..., np.newaxis]
         + cost_slopes[part] / cost[..., np.newaxis]
       )
-    return np.log(error) + np.log(cost), slope
+    return np.where(self._is_blurred(inverse_decays), np.inf, loss), slope
+
+  def _is_blurred(self, inverse_decays: np.ndarray) -> np.ndarray:
+    """Whether a decay is so close to the momentum that rounding errors grow."""
+    distance = np.abs(inverse_decays - (1.0 - self.momentum))
+    near = distance < _BLURRED * (1.0 - self.momentum)
+    return np.any(near, axis=-1) & (self.momentum > 0)
 
 
 def squared_error(
   weights: np.ndarray, complements: np.ndarray, problem: Problem
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """Squared error of an estimator B with b_i = sum_j weights_j (1 - q_j)^i.
+
+  With momentum the exponent is i + 1, as there is one more pole.
 
   Returns:
     The largest or the mean squared row norm of `B`, shape [...], and its derivatives
@@ -109,6 +123,8 @@ def squared_error(
   else:
     sums, slopes = geometric.series_of_series_and_slope(pairs, problem.num_rounds)
     sums, slopes = sums / problem.num_rounds, slopes / problem.num_rounds
+  if problem.momentum:
+    sums, slopes = (1.0 - pairs) * sums, (1.0 - pairs) * slopes - sums
   ratios = 1.0 - complements
   by_weight = weights * _times(sums, weights)
   by_complement = weights * _times(slopes, weights * ratios)
@@ -179,13 +195,15 @@ def _error_by_nodes(
   decays: np.ndarray, inverse_decays: np.ndarray, problem: Problem
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """The error by nodes, with its derivatives by those of `C` and of `C^-1`."""
-  poles = np.concatenate([np.zeros_like(decays[..., :1]), inverse_decays], axis=-1)
+  fixed = [0.0, 1.0 - problem.momentum] if problem.momentum else [0.0]
+  fixed_poles = np.broadcast_to(fixed, decays.shape[:-1] + (len(fixed),))
+  poles = np.concatenate([fixed_poles, inverse_decays], axis=-1)
   parts = rational.residues(
     rational.differences(decays, poles), rational.differences(poles, poles)
   )
   value, by_weight, by_pole = squared_error(parts.values, poles, problem)
   by_decay, by_pole_position = parts.pull_back(by_weight)
-  return value, by_decay, (by_pole + by_pole_position)[..., 1:]
+  return value, by_decay, (by_pole + by_pole_position)[..., len(fixed) :]
 
 
 def _sensitivity_by_nodes(
@@ -230,7 +248,10 @@ def _unfold(
 
 
 def parameters_from_nodes(nodes: np.ndarray) -> np.ndarray:
-  """Parameters of nodes of shape [2 d]."""
+  """Parameters of nodes of shape [2 d].
+
+  If the scales sum to more than 1, the last one becomes smaller.
+  """
   remaining = 1.0 - (nodes[1:-1:2] - nodes[0:-2:2]).sum()
   part = min((nodes[-1] - nodes[-2]) / remaining, _LARGEST_PART)
   gaps = np.diff(nodes[:-1], prepend=0.0, append=1.0)
@@ -299,11 +320,12 @@ def _with_one_more(
   """The best nodes found with one buffer more, and their loss."""
   starts = _starts(problem, nodes)
   losses, _ = loss_and_slope(problem, starts)
+  starts, losses = starts[np.isfinite(losses)], losses[np.isfinite(losses)]
   before, after = np.append(np.inf, losses[:-1]), np.append(losses[1:], np.inf)
   valleys = np.flatnonzero((losses <= before) & (losses <= after))
   deepest = valleys[np.argsort(losses[valleys])][:_VALLEYS]
-  # A fast decay may pay off only after the others have moved.
-  chosen = np.unique(np.append(deepest, len(losses) - 1))
+  # The slowest and the fastest decay may pay off only after the others have moved.
+  chosen = np.unique(np.append(deepest, [0, len(losses) - 1]))
   return _best(problem, starts[chosen], least)
 
 
@@ -342,8 +364,8 @@ def _starts(problem: Problem, nodes: np.ndarray) -> np.ndarray:
       pair = position * np.array([1.0, 1.0 + width])
       before, after = np.searchsorted(nodes, pair)
       more = np.insert(nodes, before, pair)
-      # Not across a node, no decay below 0, no scales that sum to more than 1.
-      if before == after and more[-2] <= 1 and (more[1::2] - more[::2]).sum() < 1:
+      # Not across a node, and no decay below 0.
+      if before == after and more[-2] <= 1:
         starts.append(parameters_from_nodes(more))
   return np.array(starts)
 
@@ -374,7 +396,7 @@ def descend(
     directions, promises = _directions(problem, points[active], slopes[active])
     candidates = _candidates(points[active], directions)
     candidate_losses, candidate_slopes = loss_and_slope(problem, candidates)
-    row, best = np.arange(len(active)), np.nanargmin(candidate_losses, axis=1)
+    row, best = np.arange(len(active)), np.argmin(candidate_losses, axis=1)
     gains = losses[active] - candidate_losses[row, best]
     better = gains > 0
     chosen, row, best = active[better], row[better], best[better]

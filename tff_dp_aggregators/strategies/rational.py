@@ -25,10 +25,10 @@ def differences(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 class Residues(NamedTuple):
-  """|residues| and what their gradient takes.
+  """Residues and what their gradient takes.
 
   Attributes:
-    values: prod_i |z_i - p_j| / prod_{i != j} |p_i - p_j|, shape [..., j].
+    values: prod_i (z_i - p_j) / prod_{i != j} (p_i - p_j), shape [..., j].
     by_zero: 1 / (z_i - p_j), shape [..., i, j]; 0 where a zero removes a pole.
     by_pole: 1 / (p_i - p_j), 0 for i = j, shape [..., i, j].
   """
@@ -38,7 +38,7 @@ class Residues(NamedTuple):
   by_pole: np.ndarray
 
   def pull_back(self, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Gradient of sum_j weights_j log(values_j) by zeros and by poles."""
+    """Gradient of sum_j weights_j log |values_j| by zeros and by poles."""
     zeros = self.by_zero * weights[..., np.newaxis, :]
     poles = self.by_pole * weights[..., np.newaxis, :]
     return zeros.sum(-1), poles.sum(-2) - poles.sum(-1) - zeros.sum(-2)
@@ -51,7 +51,7 @@ def residues(zeros_to_poles: np.ndarray, poles_to_poles: np.ndarray) -> Residues
   values = np.prod(zeros_to_poles, axis=-2) / np.prod(between, axis=-2)
   absent = zeros_to_poles == 0.0
   by_zero = np.where(absent, 0.0, 1.0 / np.where(absent, 1.0, zeros_to_poles))
-  return Residues(np.abs(values), by_zero, 1.0 / between - identity)
+  return Residues(values, by_zero, 1.0 / between - identity)
 
 
 class Zeros(NamedTuple):
