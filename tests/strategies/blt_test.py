@@ -312,11 +312,11 @@ def test_nothing_is_below_the_optimum_of_all_toeplitz_strategies(num_rounds):
 
 
 @pytest.mark.parametrize('objective', ['max', 'mean'])
-@pytest.mark.parametrize('num_rounds, b, k', [(500, 1, 1), (10**6, 10**4, 100)])
+@pytest.mark.parametrize('num_rounds, b, k', [(500, 1, 1), (5000, 500, 10)])
 def test_more_buffers_are_better_by_what_is_asked_for(num_rounds, b, k, objective):
   participation = Participation(num_rounds, b, k)
   best = math.inf
-  for num_buffers in range(1, 5):
+  for num_buffers in range(1, 4):
     strategy = optimize(num_rounds, num_buffers, objective, participation)
     value = error(strategy, objective, participation)
     if strategy.num_buffers < num_buffers:
@@ -367,7 +367,7 @@ def schemas(num_rounds):
 @pytest.mark.parametrize('num_rounds', [1, 2, 10, 1000, 10**7])
 @pytest.mark.parametrize('objective', ['max', 'mean'])
 def test_never_a_failure_nor_a_spurious_buffer(num_rounds, objective):
-  for b, k in list(schemas(num_rounds))[:5:2]:
+  for b, k in list(schemas(num_rounds))[:4:3]:
     check_strategy(num_rounds, b, k, objective, 8)
 
 
@@ -439,9 +439,9 @@ def test_loss_is_the_logarithm_of_the_squared_error():
     assert math.exp(loss / 2) == pytest.approx(value, rel=1e-12)
 
 
-@pytest.mark.parametrize('momentum', [0.1, 0.5, 0.9, 0.99])
+@pytest.mark.parametrize('momentum', [0.1, 0.9])
 @pytest.mark.parametrize('objective', ['max', 'mean'])
-@pytest.mark.parametrize('n, b, k', [(1000, 1, 1), (200, 20, 10), (10, 1, 1)])
+@pytest.mark.parametrize('n, b, k', [(1000, 1, 1), (200, 20, 10)])
 def test_momentum_is_optimised_for(n, b, k, objective, momentum):
   participation, workload = Participation(n, b, k), Workload(n, momentum)
   strategy = optimize(n, 4, objective, participation, workload=workload)
