@@ -419,14 +419,20 @@ def test_a_participation_for_other_rounds_is_refused():
     )
 
 
-def test_a_strategy_of_unknown_sensitivity_is_refused():
-  with pytest.raises(ValueError, match='exact sensitivity .* use at most 2 bands'):
-    _matrix(
-      strategies.Participation(9, min_separation=2),
-      clip_norm=1.0,
-      noise_multiplier=1.0,
-      record_specs=tf.TensorSpec([]),
-    )
+def test_a_sensitivity_that_is_a_bound_is_accounted_for_on_the_safe_side():
+  participation = strategies.Participation(9, min_separation=2)
+  query = _matrix(
+    participation,
+    clip_norm=1.0,
+    noise_multiplier=1.0,
+    record_specs=tf.TensorSpec([]),
+  )
+  matrix = strategies.BandedToeplitz(9, (1.5, -0.5, 0.25)).materialize()
+  worst = max(
+    np.linalg.norm(matrix[:, list(rounds)].sum(axis=1))
+    for rounds in participation.patterns()
+  )
+  assert query.run_event().noise_multiplier <= 1 / worst * (1 + 1e-12)
 
 
 def test_a_strategy_that_is_not_banded_is_refused_by_the_banded_query():

@@ -76,7 +76,7 @@ class MatrixMechanismQuery(dp_query.SumAggregationDPQuery):
     Raises:
       TypeError: If a record tensor is neither float32 nor float64.
       ValueError: If a number is out of range, a shape is not fully defined, or the
-        strategy's sensitivity under the participation is not known.
+        participation is for other rounds than the strategy.
     """
     self._clip_norm = check_clip_norm(clip_norm)
     self._noise_multiplier = events.check_noise_multiplier(noise_multiplier)
