@@ -14,6 +14,7 @@ import pytest
 from tff_dp_aggregators.strategies import BLT
 from tff_dp_aggregators.strategies import Participation
 from tff_dp_aggregators.strategies import WindowedBLT
+from tff_dp_aggregators.strategies import Workload
 from tff_dp_aggregators.strategies import blt
 from tff_dp_aggregators.strategies import windowed_blt
 
@@ -24,10 +25,10 @@ def optimize(*args, **kwargs):
   return windowed_blt.optimize(*args, **kwargs, cache=False)
 
 
-def error(strategy, objective, participation):
+def error(strategy, objective, participation, workload=None):
   if objective == 'max':
-    return strategy.max_error(participation)
-  return strategy.rmse(participation)
+    return strategy.max_error(participation, workload)
+  return strategy.rmse(participation, workload)
 
 
 def test_coefficients_are_those_of_a_blt_up_to_the_window():
@@ -138,15 +139,16 @@ def test_errors_are_those_of_dense_algebra():
   )
 
 
+@pytest.mark.parametrize('momentum', [0.0, 0.9])
 @pytest.mark.parametrize('objective', ['max', 'mean'])
 @pytest.mark.parametrize('n, b, k', [(50, 20, 3), (50, 20, 2), (41, 10, 5), (9, 1, 9)])
-def test_loss_is_the_logarithm_of_the_squared_error(n, b, k, objective):
+def test_loss_is_the_logarithm_of_the_squared_error(n, b, k, objective, momentum):
   participation = Participation(n, b, k)
-  problem = windowed_blt._Problem(n, b, b, k, objective)
+  problem = windowed_blt._Problem(n, b, b, k, objective, momentum)
   point = np.log([0.05, 0.5, 0.2, 0.4])
   loss, slope = problem.loss_and_slope(point)
   strategy = WindowedBLT(n, b, (0.2, 0.4), (0.95, 0.5))
-  value = error(strategy, objective, participation)
+  value = error(strategy, objective, participation, Workload(n, momentum))
   assert math.exp(loss / 2) == pytest.approx(value, rel=1e-12)
   for i, move in enumerate(1e-5 * np.eye(4)):
     ahead, _ = problem.loss_and_slope(point + move)
@@ -168,6 +170,33 @@ def test_never_a_failure_nor_a_useless_decay(n, objective):
       del scales[j], decays[j]
       fewer = WindowedBLT(n, strategy.window, scales, decays)
       assert error(fewer, objective, participation) > value * (1 + 5e-5)
+
+
+def test_number_of_decays_follows_from_what_they_gain():
+  participation = Participation(2000, 400, 5)
+  counts = [
+    optimize(2000, None, 'mean', participation, min_gain=gain).noise_buffers // 6
+    for gain in (0.5, 0.05, None)
+  ]
+  assert counts == [1, 2, 3]
+
+
+@pytest.mark.parametrize('objective', ['max', 'mean'])
+def test_momentum_is_optimised_for(objective):
+  participation, workload = Participation(200, 50), Workload(200, 0.9)
+  best = optimize(200, 2, objective, participation, workload=workload)
+  value = error(best, objective, participation, workload)
+  other = optimize(200, 2, objective, participation)
+  assert value < error(other, objective, participation, workload) * 0.99
+  rng = np.random.default_rng(5)
+  for size in [1e-3, 1e-2] * 10:
+    near = WindowedBLT(
+      200,
+      50,
+      np.array(best.output_scales) * np.exp(size * rng.normal(size=2)),
+      np.minimum(np.array(best.buffer_decays) * np.exp(size * rng.normal(size=2)), 1.0),
+    )
+    assert error(near, objective, participation, workload) >= value * (1 - 1e-9)
 
 
 def test_a_shorter_window_may_be_asked_for():
@@ -202,6 +231,8 @@ def test_impossible_windows_are_refused(arguments, kind, message):
     ({'participation': Participation(99, 9)}, ValueError, 'build both for the same'),
     ({'window': 21}, ValueError, 'window must be at most min_separation=20'),
     ({'min_gain': 0.0}, ValueError, 'min_gain must be above 0'),
+    ({'workload': np.tri(100)}, ValueError, 'optimised for prefix sums'),
+    ({'workload': Workload.cooldown(100)}, ValueError, 'learning rates'),
   ],
 )
 def test_wrong_arguments_are_refused(kwargs, kind, message):

@@ -292,7 +292,7 @@ def optimize(
     )
   most = _MOST_BUFFERS if num_buffers is None else num_buffers
   most = participation_lib.check_positive_int('num_buffers', most)
-  momentum = _check_momentum(num_rounds, workload)
+  momentum = check_momentum(num_rounds, workload)
   problem = _problem(num_rounds, objective, participation, momentum)
   parameters = dict(
     dataclasses.asdict(problem), num_buffers=most, min_gain=float(min_gain)
@@ -377,7 +377,7 @@ def _check_decays(decays: tuple[float, ...]) -> None:
     )
 
 
-def _check_momentum(num_rounds: int, workload: workload_lib.WorkloadLike) -> float:
+def check_momentum(num_rounds: int, workload: workload_lib.WorkloadLike) -> float:
   """The momentum of a workload that is Toeplitz."""
   checked = workload_lib.check(num_rounds, workload)
   if isinstance(checked, workload_lib.Workload) and checked.is_toeplitz:

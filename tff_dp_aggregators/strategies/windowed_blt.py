@@ -47,11 +47,18 @@ from tff_dp_aggregators.strategies import blt
 from tff_dp_aggregators.strategies import blt_search
 from tff_dp_aggregators.strategies import cache as cache_lib
 from tff_dp_aggregators.strategies import participation as participation_lib
+from tff_dp_aggregators.strategies import power_series
+from tff_dp_aggregators.strategies import series_optimization
 from tff_dp_aggregators.strategies import strategy as strategy_lib
 from tff_dp_aggregators.strategies import toeplitz
+from tff_dp_aggregators.strategies import workload as workload_lib
 
 _logger = logging.getLogger(__name__)
+# By how much of the error a decay has to lower it: where a number of decays is asked
+# for, and where it is left open.
 _LEAST_GAIN = 1e-4
+_GAIN_WORTH_A_BUFFER = 1e-3
+_MOST_BUFFERS = 8
 _START_GAIN = 1e-6
 _SLOWEST = 1e-12  # Smallest complement of a decay.
 _SMALLEST_SCALE = 1e-12
@@ -122,12 +129,13 @@ class WindowedBLT(toeplitz.LowerToeplitz):
 
 def optimize(
   num_rounds: int,
-  num_buffers: int,
+  num_buffers: Optional[int] = None,
   objective: str = 'mean',
   participation: Optional[participation_lib.Participation] = None,
   *,
   window: Optional[int] = None,
-  min_gain: float = _LEAST_GAIN,
+  workload: workload_lib.WorkloadLike = None,
+  min_gain: Optional[float] = None,
   cache: bool = True,
 ) -> WindowedBLT:
   """The windowed BLT with the smallest error of prefix sums.
@@ -137,11 +145,14 @@ def optimize(
 
   Args:
     num_rounds: Rounds n.
-    num_buffers: The most decays; see `WindowedBLT.noise_buffers` for what they cost.
+    num_buffers: The most decays, up to 8; `None` leaves it to `min_gain`. See
+      `WindowedBLT.noise_buffers` for what they cost.
     objective: 'mean' makes `rmse` smallest, 'max' makes `max_error` smallest.
     participation: Who may take part when; several times, or a window is of no use.
     window: Coefficients that are not 0, at most `min_separation`, which is the default.
-    min_gain: By which part of the error a decay has to lower it, or it is left out.
+    workload: `None`, or a `Workload` with momentum but a constant learning rate.
+    min_gain: By which part of the error a decay has to lower it, or it is left out. By
+      default 1e-4 if `num_buffers` is given, and 0.001 if it is not.
     cache: Whether to look for the result on disk, and to keep it there.
 
   Returns:
@@ -151,6 +162,7 @@ def optimize(
     TypeError: If a number is not one.
     ValueError: If an argument is out of range, `participation` is for another number of
       rounds, or allows one participation only.
+    series_optimization.ConvergenceError: If the optimisation does not converge.
 
   Example:
     >>> participation = participation_lib.Participation(200, min_separation=50)
@@ -159,7 +171,10 @@ def optimize(
     10
   """
   num_rounds = participation_lib.check_positive_int('num_rounds', num_rounds)
-  num_buffers = participation_lib.check_positive_int('num_buffers', num_buffers)
+  if min_gain is None:
+    min_gain = _GAIN_WORTH_A_BUFFER if num_buffers is None else _LEAST_GAIN
+  most = _MOST_BUFFERS if num_buffers is None else num_buffers
+  most = participation_lib.check_positive_int('num_buffers', most)
   strategy_lib.check_objective(objective)
   if participation is None or participation.possible_participations == 1:
     raise ValueError(
@@ -178,20 +193,25 @@ def optimize(
   if not 0 < min_gain < 1:
     raise ValueError(f'min_gain must be above 0 and below 1, got {min_gain}.')
   problem = _Problem(
-    num_rounds, window, separation, participation.possible_participations, objective
+    num_rounds,
+    window,
+    separation,
+    participation.possible_participations,
+    objective,
+    blt.check_momentum(num_rounds, workload),
   )
   parameters = dict(
-    dataclasses.asdict(problem), num_buffers=num_buffers, min_gain=float(min_gain)
+    dataclasses.asdict(problem), num_buffers=most, min_gain=float(min_gain)
   )
   strategy = cache_lib.fetch(
     'windowed_blt.optimize',
     1,
     parameters,
-    lambda: _optimize(problem, num_buffers, min_gain),
+    lambda: _optimize(problem, most, min_gain),
     cache,
   )
   assert isinstance(strategy, WindowedBLT)
-  if len(strategy.buffer_decays) < num_buffers:
+  if num_buffers is not None and len(strategy.buffer_decays) < num_buffers:
     _logger.warning(
       'the windowed BLT for %s has %d decays, not %d: one more would lower the %s '
       'error by less than %g of it.',
@@ -213,11 +233,16 @@ class _Problem:
   min_separation: int
   participations: int
   objective: str
+  momentum: float = 0.0
 
   def identity_loss(self) -> float:
     """The loss without decays, when C = I."""
     return blt_search.Problem(
-      self.num_rounds, self.min_separation, self.participations, self.objective
+      self.num_rounds,
+      self.min_separation,
+      self.participations,
+      self.objective,
+      self.momentum,
     ).identity_loss()
 
   def loss_and_slope(self, parameters: np.ndarray) -> tuple[float, np.ndarray]:
@@ -248,16 +273,18 @@ class _Problem:
   def _squared_error(self, coefficients: np.ndarray) -> tuple[float, np.ndarray]:
     """The mean or largest squared row norm of A C^-1, and its gradient.
 
-    b = C^-1 1 and its derivative in direction dC is -C^-1 dC b; so the gradient of
-    sum_i weights_i b_i^2 is the correlation of -2 C^-T (weights b) with b.
+    With a the workload's first column, b = C^-1 a, and its derivative in direction dC
+    is -C^-1 dC b; so the gradient of sum_i weights_i b_i^2 is the correlation of
+    -2 C^-T (weights b) with b.
     """
     n = self.num_rounds
-    inverse = _reciprocal(coefficients, n)
-    estimator = np.cumsum(inverse)
+    workload = workload_lib.Workload(n, self.momentum).coefficients()
+    inverse = power_series.inverse(coefficients, n)
+    estimator = power_series.multiply(workload, inverse, n)
     weights = 1.0 - np.arange(n) / n if self.objective == 'mean' else np.ones(n)
     weighted = weights * estimator
-    back = _product(inverse, weighted[::-1], n)
-    by_coefficient = -2.0 * _product(back, estimator, n)[::-1][: self.window]
+    back = power_series.multiply(estimator, inverse, n)
+    by_coefficient = -2.0 * power_series.correlate(weighted, back, self.window)
     return float(weighted @ estimator), by_coefficient
 
 
@@ -276,7 +303,9 @@ def _optimize(problem: _Problem, most: int, min_gain: float) -> WindowedBLT:
 
 def _start(problem: _Problem, num_buffers: int) -> np.ndarray:
   """Parameters of the best BLT of one window, filled up with fast and small decays."""
-  one_window = blt_search.Problem(problem.window, 1, 1, problem.objective)
+  one_window = blt_search.Problem(
+    problem.window, 1, 1, problem.objective, problem.momentum
+  )
   nodes = blt_search.best_nodes(one_window, num_buffers, _START_GAIN)
   scales, decays = blt_search.scales_and_decays(nodes)
   missing = num_buffers - len(decays)
@@ -298,29 +327,11 @@ def _descend(problem: _Problem, start: np.ndarray) -> tuple[float, np.ndarray]:
     bounds=bounds,
     options={'maxiter': 2000, 'ftol': 1e-14, 'gtol': 1e-9, 'maxcor': 30},
   )
+  if not result.success:
+    raise series_optimization.ConvergenceError(
+      f'a windowed BLT for {problem} was not found: {result.message}.'
+    )
   return float(result.fun), result.x
-
-
-def _reciprocal(series: np.ndarray, num_terms: int) -> np.ndarray:
-  """The first terms of 1 / series by Newton's iteration, each doubling their number."""
-  result = np.array([1.0 / series[0]])
-  while len(result) < num_terms:
-    length = min(2 * len(result), num_terms)
-    square = _product(result, result, length)
-    correction = _product(square, series[:length], length)
-    result = 2.0 * np.pad(result, (0, length - len(result))) - correction
-  return result
-
-
-def _product(left: np.ndarray, right: np.ndarray, num_terms: int) -> np.ndarray:
-  """The first terms of the product of two power series."""
-  import scipy.fft
-
-  size = scipy.fft.next_fast_len(len(left) + len(right) - 1, real=True)
-  product = scipy.fft.irfft(
-    scipy.fft.rfft(left, size) * scipy.fft.rfft(right, size), size
-  )
-  return np.pad(product, (0, max(0, num_terms - size)))[:num_terms]
 
 
 def _check_window(window: int, largest: int, name: str) -> int:
