@@ -1,0 +1,160 @@
+"""The convex problem behind optimal strategies, and how far from its optimum one is.
+
+The errors of a strategy depend on its Gram matrix X = C^T C alone,
+
+    errors[t] = (A X^-1 A^T)[t, t],
+
+and are convex in it, and so is what sensitivity asks of X (arXiv:2202.08312, section
+3). Hence there is a dual problem, each feasible point of which is a certificate: a
+number that no strategy's error can be below.
+"""
+
+import dataclasses
+from typing import Union
+
+import numpy as np
+import scipy.linalg
+
+from tff_dp_aggregators.strategies import workload as workload_lib
+
+# A workload that was checked.
+Checked = Union[workload_lib.Workload, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Certificate:
+  """A strategy's error, and what no strategy of its class can do better than.
+
+  Attributes:
+    error: Mean or largest squared error, sensitivity included: the square of `rmse`
+      or of `max_error`.
+    lower_bound: The proven lower bound of the same number.
+  """
+
+  error: float
+  lower_bound: float
+
+  @property
+  def gap(self) -> float:
+    """By what share of it the error exceeds the lower bound."""
+    return self.error / self.lower_bound - 1.0
+
+
+def factor(gram: np.ndarray) -> np.ndarray:
+  """The lower-triangular C with positive diagonal and C^T C = gram.
+
+  A Cholesky decomposition from the last round to the first: reversing the order of
+  rounds makes the upper-triangular factor the lower-triangular one. If the Gram matrix
+  is banded, so is C.
+
+  Raises:
+    np.linalg.LinAlgError: If `gram` is not positive definite.
+
+  Example:
+    >>> factor(np.array([[5.0, 2.0], [2.0, 4.0]]))
+    array([[2., 0.],
+           [1., 2.]])
+  """
+  reverse = scipy.linalg.cholesky(gram[::-1, ::-1], lower=False, check_finite=False)
+  return np.ascontiguousarray(reverse[::-1, ::-1])
+
+
+def errors(matrix: np.ndarray, workload: Checked) -> np.ndarray:
+  """Squared row norms of A C^-1 for a dense lower-triangular C; shape [n]."""
+  return np.square(estimator(matrix, workload)).sum(axis=1)
+
+
+def estimator(matrix: np.ndarray, workload: Checked) -> np.ndarray:
+  """B = A C^-1 for a dense lower-triangular C."""
+  identity = np.eye(len(matrix))
+  return apply(workload, scipy.linalg.solve_triangular(matrix, identity, lower=True))
+
+
+def apply(workload: Checked, matrix: np.ndarray) -> np.ndarray:
+  """A @ matrix."""
+  if isinstance(workload, workload_lib.Workload):
+    return workload.apply(matrix)
+  return workload @ matrix
+
+
+def multiplier(
+  matrix: np.ndarray, workload: Checked, weights: np.ndarray
+) -> np.ndarray:
+  """X^-1 M X^-1, M = A^T diag(weights) A: the derivative of -tr(M X^-1) by X.
+
+  Where X may vary, the derivative of an optimum vanishes but for what its constraints
+  allow; so this is the multiplier of the constraints.
+
+  Args:
+    matrix: C, lower-triangular, shape [n, n].
+    workload: A.
+    weights: Non-negative weights of the errors, shape [n].
+  """
+  inverse = scipy.linalg.solve_triangular(matrix, np.eye(len(matrix)), lower=True)
+  half = np.sqrt(weights)[:, np.newaxis] * (apply(workload, inverse) @ inverse.T)
+  return half.T @ half
+
+
+def lower_bound(
+  multiplier: np.ndarray, budget: float, workload: Checked, weights: np.ndarray
+) -> float:
+  """What no strategy's weighted error can be below.
+
+  Let V be a positive semidefinite matrix (the multiplier) such that every C of some
+  class has tr(V C^T C) <= budget. Then for each of them, with W = diag(weights),
+
+      sum_t weights[t] errors[t] >= || W^1/2 A V^1/2 ||_*^2 / budget,
+
+  the nuclear norm being the sum of singular values. Proof: W^1/2 A V^1/2 =
+  (W^1/2 A C^-1) (C V^1/2). The nuclear norm of a product is at most the product of the
+  Frobenius norms (Hoelder's inequality for singular values); the square of the first
+  one is the weighted error, that of the second one tr(V C^T C). If the weights sum to
+  1, the largest error is at least as large as the weighted one.
+
+  Rounding. For V^1/2 serves any L with L L^T = V; it is the Cholesky factor, whose
+  computation says whether V is positive definite, and whose L L^T is V up to
+  (n + 1) eps sqrt(V[i, i] V[j, j]) in every entry (Higham, "Accuracy and Stability of
+  Numerical Algorithms", theorem 10.3); since |X[i, j]| <= sqrt(X[i, i] X[j, j]) this
+  moves tr(V X) by at most n (n + 1) eps sum_i V[i, i] X[i, i], and diag(V) is part of
+  the budget. The product and its singular values are off by a few n eps of the largest
+  one, their sum by n times that. `8 n (n + 1) eps` of the bound is taken off for all
+  of it together: 1e-8 for n = 2048.
+
+  Args:
+    multiplier: V, symmetric, shape [n, n].
+    budget: The largest tr(V C^T C), at least the one of V's diagonal alone.
+    workload: A.
+    weights: Non-negative weights of the errors, shape [n].
+
+  Raises:
+    np.linalg.LinAlgError: If V is not positive definite.
+  """
+  half = scipy.linalg.cholesky(multiplier, lower=True)
+  product = np.sqrt(weights)[:, np.newaxis] * apply(workload, half)
+  nuclear = float(scipy.linalg.svdvals(product, overwrite_a=True).sum())
+  num_rounds = len(weights)
+  rounding = 8 * num_rounds * (num_rounds + 1) * np.finfo(np.float64).eps
+  return float((1.0 - rounding) * nuclear**2 / budget)
+
+
+def shift_to_positive(symmetric: np.ndarray) -> np.ndarray:
+  """The matrix, plus the multiple of the identity that makes it positive definite.
+
+  No more than is needed, up to rounding, and nothing if nothing is.
+  """
+  if _is_positive(symmetric):
+    return symmetric
+  smallest = scipy.linalg.eigvalsh(symmetric, subset_by_index=[0, 0])[0]
+  identity = np.eye(len(symmetric))
+  shift = max(0.0, -smallest) + 1e-14 * float(np.abs(symmetric).max())
+  while not _is_positive(symmetric + shift * identity):
+    shift *= 1.001
+  return symmetric + shift * identity
+
+
+def _is_positive(symmetric: np.ndarray) -> bool:
+  try:
+    scipy.linalg.cholesky(symmetric, lower=True)
+  except np.linalg.LinAlgError:
+    return False
+  return True
