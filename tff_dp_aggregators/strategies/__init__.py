@@ -4,6 +4,7 @@ A strategy is the matrix `C` of a matrix mechanism `A = B C`; see
 `tff_dp_aggregators.strategies.strategy`. Nothing here imports TensorFlow.
 """
 
+from tff_dp_aggregators.strategies import banded
 from tff_dp_aggregators.strategies import banded_inverse
 from tff_dp_aggregators.strategies import blt
 from tff_dp_aggregators.strategies import cache
@@ -14,6 +15,7 @@ from tff_dp_aggregators.strategies import toeplitz
 from tff_dp_aggregators.strategies import tree
 from tff_dp_aggregators.strategies import windowed_blt
 from tff_dp_aggregators.strategies import workload
+from tff_dp_aggregators.strategies.banded import Banded
 from tff_dp_aggregators.strategies.banded_inverse import BandedInverse
 from tff_dp_aggregators.strategies.blt import BLT
 from tff_dp_aggregators.strategies.participation import Participation
@@ -27,6 +29,7 @@ from tff_dp_aggregators.strategies.workload import Workload
 __all__ = [
   'BandedInverse',
   'BLT',
+  'Banded',
   'BandedToeplitz',
   'BinaryTree',
   'Identity',
@@ -36,6 +39,7 @@ __all__ = [
   'Workload',
   'banded_inverse',
   'blt',
+  'banded',
   'cache',
   'participation',
   'sensitivity',

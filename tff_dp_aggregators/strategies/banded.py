@@ -1,0 +1,499 @@
+"""General banded strategies: lower-triangular, b bands, every column free.
+
+`Banded` holds the matrix, `optimize` finds the best one with unit columns, `certify`
+proves how good one is. They are a few per cent better than banded Toeplitz strategies
+(`toeplitz`) at the same noise memory, and cost a matrix of b x n numbers to keep. For
+strategies without a small number of bands, see `dense`.
+"""
+
+import dataclasses
+import math
+from typing import Any, Callable, Optional
+
+import numpy as np
+import scipy.linalg
+
+from tff_dp_aggregators.strategies import bands
+from tff_dp_aggregators.strategies import cache as cache_lib
+from tff_dp_aggregators.strategies import descent
+from tff_dp_aggregators.strategies import gram
+from tff_dp_aggregators.strategies import participation as participation_lib
+from tff_dp_aggregators.strategies import progress as progress_lib
+from tff_dp_aggregators.strategies import sensitivity as sensitivity_lib
+from tff_dp_aggregators.strategies import strategy as strategy_lib
+from tff_dp_aggregators.strategies import toeplitz
+from tff_dp_aggregators.strategies import workload as workload_lib
+
+# Where an optimisation stops, relative to the squared error.
+_TOLERANCES = {'mean': 1e-7, 'max': 1e-4}
+_SMALLEST_TOLERANCES = {'mean': 1e-13, 'max': 1e-7}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Banded(strategy_lib.Strategy):
+  """C[j + i, j] = diagonals[i, j] for 0 <= i < num_bands, else 0.
+
+  Attributes:
+    num_rounds: Rounds n; `C` is n x n.
+    diagonals: Float64 array of shape [num_bands, n], the main diagonal of `C` first;
+      row i, column j holds C[j + i, j], and 0 where there is no row j + i.
+
+  Raises:
+    TypeError: If `diagonals` is not an array of real numbers.
+    ValueError: If it has the wrong shape, is not finite, not positive on the main
+      diagonal, or not zero past the last row.
+
+  Example:
+    >>> strategy = Banded(3, np.array([[1.0, 1.0, 1.0], [0.5, 0.5, 0.0]]))
+    >>> strategy.materialize()
+    array([[1. , 0. , 0. ],
+           [0.5, 1. , 0. ],
+           [0. , 0.5, 1. ]])
+  """
+
+  diagonals: np.ndarray
+  kind = 'banded'
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    diagonals = bands.check_numbers('diagonals', self.diagonals)
+    object.__setattr__(self, 'diagonals', diagonals)
+    n = self.num_rounds
+    if diagonals.ndim != 2 or diagonals.shape[1] != n or not 1 <= len(diagonals) <= n:
+      raise ValueError(
+        f'diagonals must be of shape [num_bands, {n}] for num_rounds={n}, with 1 to '
+        f'{n} bands, got shape {diagonals.shape}.'
+      )
+    _refuse(~np.isfinite(diagonals), diagonals, 'must be finite')
+    past_the_end = ~bands.mask(self.num_bands, n) & (diagonals != 0)
+    _refuse(past_the_end, diagonals, f'must be zero past row {n - 1} of the matrix')
+    _refuse(diagonals[:1] <= 0, diagonals, 'must be positive on the main diagonal')
+
+  @classmethod
+  def from_matrix(cls, matrix: Any, num_bands: Optional[int] = None) -> 'Banded':
+    """The strategy with this matrix.
+
+    Args:
+      matrix: Lower-triangular array of shape [n, n] with positive diagonal.
+      num_bands: Beyond which it has to be zero; as many as it has by default.
+
+    Raises:
+      TypeError: If an argument is not what its name says.
+      ValueError: If the matrix is not square, not finite, not lower-triangular, not
+        positive on its diagonal, or has more bands; the message names the entry.
+
+    Example:
+      >>> Banded.from_matrix([[2.0, 0.0], [1.0, 2.0]]).diagonals
+      array([[2., 2.],
+             [1., 0.]])
+    """
+    if num_bands is not None:
+      participation_lib.check_positive_int('num_bands', num_bands)
+    array = bands.check_matrix(matrix, num_bands=num_bands)
+    if num_bands is None:
+      rows, columns = np.nonzero(array)
+      num_bands = int((rows - columns).max()) + 1
+    return cls(len(array), bands.from_dense(array, min(num_bands, len(array))))
+
+  @property
+  def num_bands(self) -> int:
+    """C[i, j] = 0 for i - j >= num_bands."""
+    return len(self.diagonals)
+
+  @property
+  def noise_buffers(self) -> int:
+    """Forward substitution needs the noise of the last `num_bands - 1` rounds."""
+    return self.num_bands - 1
+
+  def sensitivity_squared_by_round(
+    self, participation: Optional[participation_lib.Participation] = None
+  ) -> np.ndarray:
+    """See `Strategy`. Exact if columns of one client cannot overlap.
+
+    That is so for a single participation and for num_bands <= min_separation
+    (arXiv:2306.08153); the squared sensitivity is then the largest sum of squared
+    column norms over patterns, and of one client's columns at most the last one is
+    still open in round t. O(n num_bands + n max_participations). Otherwise the bound
+    of `sensitivity`, on the dense matrix.
+    """
+    participation = self._participation(participation)
+    if not self._is_disjoint(participation):
+      return sensitivity_lib.squared_by_round(self.materialize(), participation)
+    so_far = np.cumsum(np.square(self.diagonals), axis=0)
+    before = _best_before(so_far[-1], participation)
+    spent = np.zeros(self.num_rounds)
+    for i, norms in enumerate(so_far):
+      last = (norms + before)[: self.num_rounds - i]
+      spent[i:] = np.maximum(spent[i:], last)
+    return np.maximum.accumulate(spent)
+
+  def sensitivity_squared(
+    self, participation: Optional[participation_lib.Participation] = None
+  ) -> float:
+    """See `sensitivity_squared_by_round`."""
+    participation = self._participation(participation)
+    if not self._is_disjoint(participation):
+      return sensitivity_lib.squared(self.materialize(), participation)[0]
+    norms = np.square(self.diagonals).sum(axis=0)
+    return float((norms + _best_before(norms, participation)).max())
+
+  def sensitivity_kind(
+    self, participation: Optional[participation_lib.Participation] = None
+  ) -> str:
+    """See `Strategy`."""
+    participation = self._participation(participation)
+    if self._is_disjoint(participation):
+      return 'exact'
+    exact = sensitivity_lib.squared(self.materialize(), participation)[1]
+    return 'exact' if exact else 'bound'
+
+  def per_query_error(self, workload: workload_lib.WorkloadLike = None) -> np.ndarray:
+    """See `Strategy`; O(n num_bands^2), without a matrix.
+
+    For a workload that is given as an array, or has rounds with learning rate 0,
+    O(n^3) and dense.
+    """
+    workload = workload_lib.check(self.num_rounds, workload)
+    inverse_workload = _inverse_diagonals(workload)
+    if inverse_workload is None:
+      return gram.errors(self.materialize(), workload)
+    return bands.inverse_row_norms(bands.multiply(self.diagonals, inverse_workload))
+
+  def materialize(self) -> np.ndarray:
+    """See `Strategy`."""
+    return bands.to_dense(self.diagonals)
+
+  def materialize_estimator(self) -> np.ndarray:
+    """See `Strategy`; `A C^-1`."""
+    workload = workload_lib.Workload(self.num_rounds)
+    return gram.estimator(self.materialize(), workload)
+
+  def _is_disjoint(self, participation: participation_lib.Participation) -> bool:
+    return (
+      participation.possible_participations == 1
+      or self.num_bands <= participation.min_separation
+    )
+
+
+def optimize(
+  num_rounds: int,
+  num_bands: int,
+  objective: str = 'mean',
+  participation: Optional[participation_lib.Participation] = None,
+  *,
+  workload: workload_lib.WorkloadLike = None,
+  max_gap: Optional[float] = None,
+  cache: bool = True,
+) -> Banded:
+  """The banded strategy with unit columns that has the least error.
+
+  With unit columns and participations at least `num_bands` rounds apart, the squared
+  sensitivity is the number of participations, whatever the other entries
+  (arXiv:2306.08153); so one strategy is best for all such schemas. Seen as a function
+  of X = C^T C, which is banded with ones on its diagonal, each error is convex; what
+  is found is therefore the least error there is, and stops when nothing more is to be
+  gained: for prefix sums, the mean squared error to 1e-6 or so and the largest one to
+  1e-3; a workload of another scale from round to round is harder. `certify` tells.
+
+  Time is O(n num_bands^2) a step and memory O(n num_bands), in up to some hundred
+  steps for the mean and a thousand for the largest error. A workload given as an array,
+  or with rounds of learning rate 0, takes O(n^3) and O(n^2).
+
+  Args:
+    num_rounds: Rounds n.
+    num_bands: Bands b; the server carries b - 1 model-sized buffers of noise.
+    objective: 'mean' minimises `rmse`, 'max' minimises `max_error`.
+    participation: Who may take part when, at least `num_bands` rounds apart; `None`
+      means a single participation.
+    workload: Whose error it is; `None` means prefix sums.
+    max_gap: If given, the largest gap that a certificate (`certify`) may leave; takes
+      O(n^3) time and O(n^2) memory more.
+    cache: Whether to look for the strategy on disk and keep it there (see `cache`).
+
+  Raises:
+    ValueError: If an argument is out of range, if clients may come back in less than
+      `num_bands` rounds, or if `max_gap` cannot be reached.
+
+  Example:
+    >>> strategy = optimize(32, 4, cache=False)
+    >>> round(strategy.sensitivity(), 12), round(strategy.rmse(), 4)
+    (1.0, 2.434)
+  """
+  participation_lib.check_positive_int('num_rounds', num_rounds)
+  participation_lib.check_positive_int('num_bands', num_bands)
+  if num_bands > num_rounds:
+    raise ValueError(
+      f'num_bands must be at most num_rounds={num_rounds}, got {num_bands}.'
+    )
+  strategy_lib.check_objective(objective)
+  _check_separation(num_rounds, num_bands, participation)
+  workload = workload_lib.check(num_rounds, workload)
+  if max_gap is not None and not max_gap > 0:
+    raise ValueError(f'max_gap must be positive, such as 1e-3, got {max_gap}.')
+  strategy = cache_lib.fetch(
+    'banded.optimize',
+    1,
+    {
+      'num_rounds': num_rounds,
+      'num_bands': num_bands,
+      'objective': objective,
+      'workload': workload,
+      'max_gap': max_gap,
+    },
+    lambda: _optimize(num_rounds, num_bands, objective, workload, max_gap),
+    cache,
+  )
+  assert isinstance(strategy, Banded)
+  return strategy
+
+
+def certify(
+  strategy: Banded,
+  objective: str = 'mean',
+  workload: workload_lib.WorkloadLike = None,
+) -> gram.Certificate:
+  """Proves how far a strategy is from the best with as many bands.
+
+  For a single participation, or for participations at least `num_bands` apart if the
+  strategy has unit columns: both numbers grow by the same factor then.
+
+  The bound is `gram.lower_bound`: a banded X with diagonal entries of at most 1 has
+  tr(V X) <= tr(V) if V is zero within the bands off its diagonal, for X is zero beyond
+  them. V is taken from the strategy itself, X^-1 A^T W A X^-1, whose entries within the
+  bands vanish at the optimum; they are set to zero, and if that makes it indefinite,
+  the diagonal is raised. The further from the optimum, the looser the bound. For the
+  largest error, the weights W are found by optimising on from the strategy.
+
+  O(n^3) time and O(n^2) memory: for up to a few thousand rounds.
+
+  Args:
+    strategy: Any banded strategy; the bound says most about (nearly) optimal ones.
+    objective: 'mean' or 'max', whichever it was optimised for.
+    workload: Whose error it is; `None` means prefix sums.
+
+  Returns:
+    The squared error of the strategy, sensitivity included, and a lower bound of that
+    of all strategies with as many bands.
+
+  Raises:
+    ValueError: If an argument is out of range.
+  """
+  strategy_lib.check_objective(objective)
+  workload = workload_lib.check(strategy.num_rounds, workload)
+  errors = strategy.per_query_error(workload)
+  if objective == 'mean':
+    error = float(errors.mean())
+    weights = np.full(strategy.num_rounds, 1.0 / strategy.num_rounds)
+    diagonals = strategy.diagonals
+  else:
+    error = float(errors.max())
+    with progress_lib.Progress(f'weights of {_name(strategy.diagonals)}') as progress:
+      minimum = _descend(
+        strategy.diagonals, objective, workload, _TOLERANCES['max'], progress
+      )
+    diagonals, weights = _unit_columns(minimum.point), minimum.weights
+  return gram.Certificate(
+    error=strategy.sensitivity_squared() * error,
+    lower_bound=_lower_bound(diagonals, workload, weights),
+  )
+
+
+def _optimize(
+  num_rounds: int,
+  num_bands: int,
+  objective: str,
+  workload: gram.Checked,
+  max_gap: Optional[float],
+) -> Banded:
+  """As `optimize`, for verified arguments."""
+  start = toeplitz.BandedToeplitz.square_root(num_rounds, num_bands).materialize()
+  point = _unit_columns(bands.from_dense(start, num_bands))
+  tolerance, weights = _TOLERANCES[objective], None
+  with progress_lib.Progress(_name(point)) as progress:
+    while True:
+      minimum = _descend(point, objective, workload, tolerance, progress, weights)
+      point = _unit_columns(minimum.point)
+      strategy = Banded(num_rounds, point)
+      if max_gap is None:
+        return strategy
+      errors = strategy.per_query_error(workload)
+      error = errors.mean() if objective == 'mean' else errors.max()
+      weights = minimum.weights
+      bound = _lower_bound(point, workload, weights)
+      gap = gram.Certificate(float(error), bound).gap
+      if gap <= max_gap:
+        return strategy
+      tolerance *= 0.1
+      if tolerance < _SMALLEST_TOLERANCES[objective]:
+        raise ValueError(
+          f'max_gap={max_gap} cannot be reached: the certified gap stays at {gap:.2g}; '
+          'allow a larger one.'
+        )
+
+
+def _descend(
+  start: np.ndarray,
+  objective: str,
+  workload: gram.Checked,
+  tolerance: float,
+  progress: progress_lib.Progress,
+  weights: Optional[np.ndarray] = None,
+) -> descent.Minimum:
+  """Minimises over the diagonals; their columns may have any length."""
+  minimize = descent.minimize_mean if objective == 'mean' else descent.minimize_max
+  return minimize(_errors_of_columns(workload), start, tolerance, progress, weights)
+
+
+def _errors_of_columns(workload: gram.Checked) -> descent.Errors:
+  """The errors of a banded strategy once its columns are divided by their norms."""
+  inverse_workload = _inverse_diagonals(workload)
+  if inverse_workload is None:
+    errors_of_units = _dense_errors(workload)
+  else:
+    errors_of_units = _structured_errors(inverse_workload)
+
+  def errors(columns: np.ndarray) -> Optional[descent.Evaluated]:
+    if np.any(columns[0] <= 0):
+      return None
+    norms = np.linalg.norm(columns, axis=0)
+    units = columns / norms
+    values, pull_back_units = errors_of_units(units)
+
+    def pull_back(weights: np.ndarray) -> np.ndarray:
+      by_units = pull_back_units(weights)
+      return (by_units - units * (units * by_units).sum(axis=0)) / norms
+
+    return values, pull_back
+
+  return errors
+
+
+def _structured_errors(
+  inverse_workload: np.ndarray,
+) -> Callable[[np.ndarray], descent.Evaluated]:
+  """Errors by diagonals: row norms of the inverse of C A^-1, which is banded."""
+
+  def errors(diagonals: np.ndarray) -> descent.Evaluated:
+    norms = bands.InverseRowNorms(bands.multiply(diagonals, inverse_workload))
+
+    def pull_back(weights: np.ndarray) -> np.ndarray:
+      by_product = norms.pull_back(weights)
+      return bands.multiply_pull_back(by_product, inverse_workload)
+
+    return norms.values, pull_back
+
+  return errors
+
+
+def _dense_errors(
+  workload: gram.Checked,
+) -> Callable[[np.ndarray], descent.Evaluated]:
+  """Errors by diagonals, for any workload: dB = -B dC C^-1 with B = A C^-1."""
+
+  def errors(diagonals: np.ndarray) -> descent.Evaluated:
+    matrix = bands.to_dense(diagonals)
+    estimator = gram.estimator(matrix, workload)
+
+    def pull_back(weights: np.ndarray) -> np.ndarray:
+      middle = estimator.T @ (weights[:, np.newaxis] * estimator)
+      by_matrix = scipy.linalg.solve_triangular(matrix, -2.0 * middle, lower=True)
+      return bands.from_dense(by_matrix.T, len(diagonals))
+
+    return np.square(estimator).sum(axis=1), pull_back
+
+  return errors
+
+
+def _lower_bound(
+  diagonals: np.ndarray,
+  workload: gram.Checked,
+  weights: np.ndarray,
+) -> float:
+  """See `certify`."""
+  multiplier = gram.multiplier(bands.to_dense(diagonals), workload, weights)
+  for i in range(1, len(diagonals)):
+    for triangle in (multiplier[i:], multiplier.T[i:]):
+      np.einsum('jj->j', triangle[:, : triangle.shape[0]])[:] = 0.0
+  multiplier = gram.shift_to_positive(multiplier)
+  budget = math.fsum(np.diagonal(multiplier))
+  return gram.lower_bound(multiplier, budget, workload, weights)
+
+
+def _best_before(
+  norms: np.ndarray, participation: participation_lib.Participation
+) -> np.ndarray:
+  """Entry j: the largest sum of norms of earlier rounds of a client that has round j.
+
+  At most `max_participations - 1` rounds.
+  """
+  others = participation.possible_participations - 1
+  separation = participation.min_separation
+  best = np.zeros(len(norms))
+  if not participation.fixed_epoch:
+    for _ in range(others):
+      best = np.maximum.accumulate(norms + _delay(best, separation))
+    return _delay(best, separation)
+  if others:
+    largest = np.zeros((others, separation))  # Of each residue class, in no order.
+    for first in range(0, len(norms), separation):
+      epoch = norms[first : first + separation]
+      members = np.arange(len(epoch))
+      best[first : first + separation] = largest.sum(axis=0)[: len(epoch)]
+      smallest = largest.argmin(axis=0)[: len(epoch)]
+      largest[smallest, members] = np.maximum(largest[smallest, members], epoch)
+  return best
+
+
+def _delay(values: np.ndarray, rounds: int) -> np.ndarray:
+  delayed = np.zeros_like(values)
+  delayed[rounds:] = values[: max(0, len(values) - rounds)]
+  return delayed
+
+
+def _unit_columns(diagonals: np.ndarray) -> np.ndarray:
+  return diagonals / np.linalg.norm(diagonals, axis=0)
+
+
+def _inverse_diagonals(workload: gram.Checked) -> Optional[np.ndarray]:
+  """Those of the inverse of the workload, if it is known and banded."""
+  if not isinstance(workload, workload_lib.Workload) or (
+    workload.learning_rates is not None and min(workload.learning_rates) == 0
+  ):
+    return None
+  return workload.inverse_diagonals()
+
+
+def _check_separation(
+  num_rounds: int,
+  num_bands: int,
+  participation: Optional[participation_lib.Participation],
+) -> None:
+  if participation is None:
+    return
+  if participation.num_rounds != num_rounds:
+    raise ValueError(
+      f'participation is for {participation.num_rounds} rounds, but num_rounds is '
+      f'{num_rounds}; build both for the same number.'
+    )
+  if (
+    participation.possible_participations > 1
+    and num_bands > participation.min_separation
+  ):
+    raise ValueError(
+      f'num_bands={num_bands} is more than min_separation='
+      f'{participation.min_separation}: columns of one client would overlap. Use at '
+      f'most {participation.min_separation} bands.'
+    )
+
+
+def _name(diagonals: np.ndarray) -> str:
+  return f'banded {diagonals.shape[1]} x {diagonals.shape[0]}'
+
+
+def _refuse(wrong: np.ndarray, diagonals: np.ndarray, what: str) -> None:
+  """Raises a ValueError about the first entry, by rows, that is wrong."""
+  if np.any(wrong):
+    band, column = np.unravel_index(np.argmax(wrong), wrong.shape)
+    raise ValueError(
+      f'diagonals {what}, but [{band}, {column}] is {diagonals[band, column]}.'
+    )
