@@ -8,6 +8,7 @@ from tff_dp_aggregators.strategies import banded
 from tff_dp_aggregators.strategies import banded_inverse
 from tff_dp_aggregators.strategies import blt
 from tff_dp_aggregators.strategies import cache
+from tff_dp_aggregators.strategies import dense
 from tff_dp_aggregators.strategies import participation
 from tff_dp_aggregators.strategies import sensitivity
 from tff_dp_aggregators.strategies import strategy
@@ -18,6 +19,7 @@ from tff_dp_aggregators.strategies import workload
 from tff_dp_aggregators.strategies.banded import Banded
 from tff_dp_aggregators.strategies.banded_inverse import BandedInverse
 from tff_dp_aggregators.strategies.blt import BLT
+from tff_dp_aggregators.strategies.dense import Dense
 from tff_dp_aggregators.strategies.participation import Participation
 from tff_dp_aggregators.strategies.strategy import Strategy
 from tff_dp_aggregators.strategies.toeplitz import BandedToeplitz
@@ -32,6 +34,7 @@ __all__ = [
   'Banded',
   'BandedToeplitz',
   'BinaryTree',
+  'Dense',
   'Identity',
   'Participation',
   'Strategy',
@@ -41,6 +44,7 @@ __all__ = [
   'blt',
   'banded',
   'cache',
+  'dense',
   'participation',
   'sensitivity',
   'strategy',

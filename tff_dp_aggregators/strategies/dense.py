@@ -1,0 +1,427 @@
+"""Dense strategies: any lower-triangular matrix, and the best there is for small n.
+
+`Dense` holds a matrix, for instance one from a production run. `optimize` finds the
+strategy with the least error of all, for one participation or fixed epochs, and
+`certify` compares any strategy with it. They are what other strategies are measured
+by: a server that draws dense noise carries a buffer for every round, and optimising
+takes O(n^3) a step.
+"""
+
+import dataclasses
+from typing import Optional
+
+import numpy as np
+
+from tff_dp_aggregators.strategies import bands
+from tff_dp_aggregators.strategies import cache as cache_lib
+from tff_dp_aggregators.strategies import descent
+from tff_dp_aggregators.strategies import gram as gram_lib
+from tff_dp_aggregators.strategies import participation as participation_lib
+from tff_dp_aggregators.strategies import progress as progress_lib
+from tff_dp_aggregators.strategies import sensitivity as sensitivity_lib
+from tff_dp_aggregators.strategies import strategy as strategy_lib
+from tff_dp_aggregators.strategies import workload as workload_lib
+
+# Where an optimisation stops, relative to the squared error.
+_FIXED_POINT_TOLERANCE = 1e-6
+_DESCENT_TOLERANCES = {'mean': 1e-8, 'max': 1e-4}
+# Products of unit columns below this are rounding.
+_ROUNDING = 1e-12
+# So many steps without progress mean that rounding allows no more.
+_MOST_STALLED_STEPS = 50
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Dense(strategy_lib.Strategy):
+  """C is any lower-triangular matrix with a positive diagonal.
+
+  Its columns, which belong to the rounds in which clients take part, may have any
+  norms; `sensitivity` tells what they are worth.
+
+  Attributes:
+    num_rounds: Rounds n.
+    matrix: `C`, float64 of shape [n, n].
+
+  Raises:
+    TypeError: If `matrix` is not an array of real numbers.
+    ValueError: If it is not n x n, not finite, not lower-triangular, or not positive
+      on its diagonal; the message names the entry.
+
+  Example:
+    >>> strategy = Dense(2, np.array([[1.0, 0.0], [1.0, 2.0]]))
+    >>> strategy.sensitivity()
+    2.0
+  """
+
+  matrix: np.ndarray
+  kind = 'dense'
+
+  def __post_init__(self) -> None:
+    super().__post_init__()
+    matrix = bands.check_matrix(self.matrix, num_rounds=self.num_rounds)
+    object.__setattr__(self, 'matrix', matrix)
+
+  @property
+  def noise_buffers(self) -> int:
+    """Forward substitution needs the noise of all earlier rounds."""
+    return self.num_rounds - 1
+
+  def sensitivity_squared_by_round(
+    self, participation: Optional[participation_lib.Participation] = None
+  ) -> np.ndarray:
+    """See `Strategy`. What is exact and what a bound: see `sensitivity`, the module."""
+    participation = self._participation(participation)
+    return sensitivity_lib.squared_by_round(self.matrix, participation)
+
+  def sensitivity_squared(
+    self, participation: Optional[participation_lib.Participation] = None
+  ) -> float:
+    """See `sensitivity_squared_by_round`."""
+    participation = self._participation(participation)
+    return sensitivity_lib.squared(self.matrix, participation)[0]
+
+  def sensitivity_kind(
+    self, participation: Optional[participation_lib.Participation] = None
+  ) -> str:
+    """See `Strategy`. Exact, too, if all columns of one client are orthogonal.
+
+    That is so for what `optimize` returns: what bounds the products of columns is
+    exact if they are zero.
+    """
+    participation = self._participation(participation)
+    exact = sensitivity_lib.squared(self.matrix, participation)[1]
+    return 'exact' if exact or self._is_orthogonal(participation) else 'bound'
+
+  def per_query_error(self, workload: workload_lib.WorkloadLike = None) -> np.ndarray:
+    """See `Strategy`; O(n^3)."""
+    return gram_lib.errors(self.matrix, workload_lib.check(self.num_rounds, workload))
+
+  def materialize(self) -> np.ndarray:
+    """See `Strategy`."""
+    return self.matrix.copy()
+
+  def materialize_estimator(self) -> np.ndarray:
+    """See `Strategy`; `A C^-1`."""
+    return gram_lib.estimator(self.matrix, workload_lib.Workload(self.num_rounds))
+
+  def _is_orthogonal(self, participation: participation_lib.Participation) -> bool:
+    """Whether columns that one client can have are orthogonal, up to rounding."""
+    units = self.matrix / np.linalg.norm(self.matrix, axis=0)
+    rounds = np.arange(self.num_rounds)
+    gaps = np.abs(rounds[:, np.newaxis] - rounds)
+    if participation.fixed_epoch:
+      together = (gaps > 0) & (gaps % participation.min_separation == 0)
+    else:
+      together = gaps >= participation.min_separation
+    return not np.any(np.abs(units.T @ units)[together] > _ROUNDING)
+
+
+def optimize(
+  num_rounds: int,
+  objective: str = 'mean',
+  participation: Optional[participation_lib.Participation] = None,
+  *,
+  workload: workload_lib.WorkloadLike = None,
+  cache: bool = True,
+) -> Dense:
+  """The strategy with the least error of all; sens(C) = 1, or sqrt(k) (see below).
+
+  For a single participation, C has unit columns; for the mean it is found by the
+  fixed-point iteration of arXiv:2202.08312, theorem 3.2.
+
+  In fixed epochs, a client takes part in rounds that are multiples of
+  `min_separation` apart (arXiv:2211.06530). Columns of such rounds are kept orthogonal
+  (as in arXiv:2306.08153), and the squared norms of those that one client can touch
+  sum to 1. If a client may take part in every epoch, no strategy is better. For
+  sens(C)^2 is the largest tr(R X[c, c]) over residue classes c and Gram matrices R of
+  contributions (positive semidefinite, with ones on the diagonal); by duality the
+  optimal X minimises tr(M X^-1) + tr(V X) for some V made of multiples of worst R's;
+  so V = X^-1 M X^-1, which is definite, and so are these R. A linear function that is
+  largest at a definite R does not depend on its entries off the diagonal: X[c, c] is
+  diagonal. `certify` shows it case by case, to 1e-6 or so of the mean squared error
+  and 1e-4 of the largest one.
+
+  If a client may take part in k epochs, but not in all, all columns have norm 1 and
+  the sensitivity is sqrt(k); how much better one could do is not known, but bounded by
+  `certify`.
+
+  Args:
+    num_rounds: Rounds n; up to some hundred.
+    objective: 'mean' minimises `rmse`, 'max' minimises `max_error`.
+    participation: Single, or fixed-epoch; `None` means single.
+    workload: Whose error it is, with an inverse; `None` means prefix sums.
+    cache: Whether to look for the strategy on disk and keep it there (see `cache`).
+
+  Raises:
+    ValueError: If an argument is out of range, if the workload has no inverse, or if
+      clients come back after min_separation rounds or more, not in fixed epochs.
+
+  Example:
+    >>> strategy = optimize(16, cache=False)
+    >>> round(strategy.sensitivity(), 12), round(strategy.rmse(), 4)
+    (1.0, 1.6894)
+  """
+  problem = _Problem.check(num_rounds, objective, participation, workload)
+  if problem.participation.possible_participations > 1 and not problem.is_fixed_epoch:
+    separation = problem.participation.min_separation
+    raise ValueError(
+      'participation must be single or fixed-epoch. For clients that come back after '
+      f'min_separation={separation} rounds or more, '
+      f'banded.optimize(num_rounds, num_bands={separation}) is nearly the best.'
+    )
+  strategy = cache_lib.fetch(
+    'dense.optimize',
+    1,
+    {
+      'num_rounds': num_rounds,
+      'objective': objective,
+      'participation': problem.participation,
+      'workload': problem.workload,
+    },
+    lambda: Dense(num_rounds, gram_lib.factor(problem.solve().gram)),
+    cache,
+  )
+  assert isinstance(strategy, Dense)
+  return strategy
+
+
+def certify(
+  strategy: strategy_lib.Strategy,
+  objective: str = 'mean',
+  participation: Optional[participation_lib.Participation] = None,
+  workload: workload_lib.WorkloadLike = None,
+) -> gram_lib.Certificate:
+  """Proves how far a strategy is from the best of all strategies, banded or not.
+
+  The bound is `gram.lower_bound`. A contribution of one client is a vector u_i of norm
+  at most 1 in each of its rounds i. Let V be a positive semidefinite matrix that is
+  zero but for pairs of rounds that one client can have in fixed epochs, and equal to
+  v[c] on the diagonal for the rounds of residue class c. Then V restricted to a class
+  is v[c] times the Gram matrix of unit vectors, so of possible contributions, and
+  tr(V C^T C), the sum of what they come to, is at most sens(C)^2 sum_c v[c].
+
+  If a client can have k of the rounds of its class only, V is diagonal, and v[c] the
+  larger of its largest entry and of the k-th part of its sum over the class; for V is
+  then v[c] times a mean of diagonals with ones for k rounds.
+
+  V comes from the optimum, as in `banded.certify`, and takes as long to find. Clients
+  that come back after min_separation rounds or more have all patterns of fixed epochs
+  and some more, so the bound holds, but is not the best possible.
+
+  Args:
+    strategy: Any strategy.
+    objective: 'mean' or 'max'.
+    participation: Who may take part when; `None` means a single participation.
+    workload: Whose error it is, with an inverse; `None` means prefix sums.
+
+  Returns:
+    The squared error of the strategy, sensitivity included, and a lower bound of that
+    of all strategies.
+
+  Raises:
+    ValueError: If an argument is out of range.
+
+  Example:
+    >>> from tff_dp_aggregators import strategies
+    >>> certificate = certify(strategies.BandedToeplitz.square_root(16, 16))
+    >>> round(certificate.gap, 3)
+    0.131
+  """
+  problem = _Problem.check(strategy.num_rounds, objective, participation, workload)
+  errors = strategy.per_query_error(problem.workload)
+  error = float(errors.mean() if objective == 'mean' else errors.max())
+  return gram_lib.Certificate(
+    error=strategy.sensitivity_squared(problem.participation) * error,
+    lower_bound=problem.lower_bound(),
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Optimum:
+  """X = C^T C, and the weights of the errors whose sum it minimises."""
+
+  gram: np.ndarray
+  weights: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class _Problem:
+  """What to minimise, for verified arguments."""
+
+  objective: str
+  participation: participation_lib.Participation
+  workload: gram_lib.Checked
+
+  @classmethod
+  def check(
+    cls,
+    num_rounds: int,
+    objective: str,
+    participation: Optional[participation_lib.Participation],
+    workload: workload_lib.WorkloadLike,
+  ) -> '_Problem':
+    participation_lib.check_positive_int('num_rounds', num_rounds)
+    strategy_lib.check_objective(objective)
+    if participation is None:
+      participation = participation_lib.Participation.single(num_rounds)
+    if participation.num_rounds != num_rounds:
+      raise ValueError(
+        f'participation is for {participation.num_rounds} rounds, but num_rounds is '
+        f'{num_rounds}; build both for the same number.'
+      )
+    workload = workload_lib.check(num_rounds, workload)
+    diagonal = np.diagonal(gram_lib.apply(workload, np.eye(num_rounds)))
+    if not np.all(diagonal):
+      raise ValueError(
+        f'workload must have an inverse, but row {int(np.argmin(diagonal != 0))} is 0 '
+        'on the diagonal.'
+      )
+    return cls(objective, participation, workload)
+
+  @property
+  def num_rounds(self) -> int:
+    return self.participation.num_rounds
+
+  @property
+  def is_fixed_epoch(self) -> bool:
+    return (
+      self.participation.fixed_epoch and self.participation.possible_participations > 1
+    )
+
+  @property
+  def classes(self) -> np.ndarray:
+    """For each round, the number of the group of rounds that one client can have."""
+    rounds = np.arange(self.num_rounds)
+    if self.participation.possible_participations == 1:
+      return rounds
+    return rounds % self.participation.min_separation
+
+  @property
+  def has_every_epoch(self) -> bool:
+    """Whether a client can have all the rounds of its class."""
+    most = self.participation.possible_participations
+    return most >= np.bincount(self.classes).max()
+
+  def solve(self) -> _Optimum:
+    with progress_lib.Progress(f'dense {self.num_rounds}') as progress:
+      if self.objective == 'mean' and self.participation.possible_participations == 1:
+        workload = gram_lib.apply(self.workload, np.eye(self.num_rounds))
+        return _fixed_point(workload, progress)
+      return _descend(self, progress)
+
+  def lower_bound(self) -> float:
+    """See `certify`."""
+    optimum = self.solve()
+    matrix = gram_lib.factor(optimum.gram)
+    multiplier = gram_lib.multiplier(matrix, self.workload, optimum.weights)
+    classes = self.classes
+    together = classes[:, np.newaxis] == classes
+    if not self.has_every_epoch:
+      together = np.eye(self.num_rounds, dtype=bool)
+    multiplier = gram_lib.shift_to_positive(np.where(together, multiplier, 0.0))
+    budget = self._budget(np.diagonal(multiplier))
+    if self.has_every_epoch:
+      # Raising the diagonal to what the budget allows keeps it definite.
+      np.fill_diagonal(multiplier, budget)
+    totals = budget[np.unique(classes, return_index=True)[1]]
+    return gram_lib.lower_bound(
+      multiplier, float(totals.sum()), self.workload, optimum.weights
+    )
+
+  def _budget(self, diagonal: np.ndarray) -> np.ndarray:
+    """v[c] of `certify`, for every round."""
+    classes = self.classes
+    largest = np.zeros(classes.max() + 1)
+    np.maximum.at(largest, classes, diagonal)
+    share = np.bincount(classes, diagonal) / self.participation.possible_participations
+    return np.maximum(largest, share)[classes]
+
+
+def _fixed_point(workload: np.ndarray, progress: progress_lib.Progress) -> _Optimum:
+  """The least mean error for a single participation: arXiv:2202.08312, theorem 3.2.
+
+  Let L = diag(multipliers) of the constraints X[i, i] <= 1, and U diag(s) V^T the
+  singular value decomposition of A L^1/2. Then X = L^-1/2 V diag(s) V^T L^-1/2
+  minimises tr(A X^-1 A^T) + tr(L X), and
+
+      X[i, i] = (V diag(s) V^T)[i, i] / L[i, i].
+
+  At the optimum these are all the same, so L is set to the diagonal of V diag(s) V^T
+  until it stays what it is. The error of X is tr(A X^-1 A^T) max_i X[i, i] = sum(s)
+  max_i X[i, i], and sum(s)^2 / tr(L) a lower bound (see `gram.lower_bound`), which
+  says when to stop.
+  """
+  multipliers = np.ones(len(workload))
+  best_gap, step, stalled = np.inf, 0, 0
+  while best_gap > _FIXED_POINT_TOLERANCE and stalled < _MOST_STALLED_STEPS:
+    _, singular, right = np.linalg.svd(workload * np.sqrt(multipliers))
+    target = singular @ np.square(right)
+    diagonal = target / multipliers
+    gap = float(diagonal.max() * multipliers.sum() / singular.sum()) - 1.0
+    step, stalled = step + 1, stalled + 1
+    if gap < best_gap:
+      scales = np.sqrt(target)
+      best = (right.T * singular) @ right / np.outer(scales, scales)
+      best_gap, stalled = gap, 0
+    multipliers = target
+    mean_error = singular.sum() * diagonal.max() / len(workload)
+    progress.update(step, float(np.sqrt(mean_error)))
+  return _Optimum(best, np.full(len(workload), 1.0 / len(workload)))
+
+
+def _descend(problem: _Problem, progress: progress_lib.Progress) -> _Optimum:
+  """The optimum with orthogonal columns in every residue class.
+
+  Over all X that are zero off the diagonal for two rounds of a class, which are then
+  scaled: to a diagonal that sums to 1 over each class if a client can have all of it,
+  and otherwise to a diagonal of ones. For a single participation, every round is a
+  class of its own.
+  """
+  scale = _Scale(problem)
+
+  def errors(unscaled: np.ndarray) -> Optional[descent.Evaluated]:
+    if np.any(np.diagonal(unscaled) <= 0):
+      return None
+    gram = scale(unscaled)
+    try:
+      matrix = gram_lib.factor(gram)
+    except np.linalg.LinAlgError:
+      return None
+
+    def pull_back(weights: np.ndarray) -> np.ndarray:
+      by_gram = -gram_lib.multiplier(matrix, problem.workload, weights)
+      return scale.pull_back(unscaled, by_gram)
+
+    return gram_lib.errors(matrix, problem.workload), pull_back
+
+  minimize = getattr(descent, f'minimize_{problem.objective}')
+  tolerance = _DESCENT_TOLERANCES[problem.objective]
+  minimum = minimize(errors, np.eye(problem.num_rounds), tolerance, progress)
+  return _Optimum(scale(minimum.point), minimum.weights)
+
+
+class _Scale:
+  """Makes any positive definite matrix one that `_descend` is to choose from."""
+
+  def __init__(self, problem: _Problem):
+    classes = problem.classes
+    together = classes[:, np.newaxis] == classes
+    self._free = ~together | np.eye(len(classes), dtype=bool)
+    self._groups = classes if problem.has_every_epoch else np.arange(len(classes))
+
+  def __call__(self, unscaled: np.ndarray) -> np.ndarray:
+    norms = np.sqrt(self._sums(np.diagonal(unscaled)))
+    return np.where(self._free, unscaled, 0.0) / np.outer(norms, norms)
+
+  def pull_back(self, unscaled: np.ndarray, by_gram: np.ndarray) -> np.ndarray:
+    """Gradient by the unscaled matrix, from that by the scaled one; both symmetric."""
+    squares = self._sums(np.diagonal(unscaled))
+    norms = np.sqrt(squares)
+    by_unscaled = np.where(self._free, by_gram, 0.0) / np.outer(norms, norms)
+    by_squares = (by_unscaled * unscaled).sum(axis=1) / squares
+    by_unscaled[np.diag_indices_from(by_unscaled)] -= self._sums(by_squares)
+    return by_unscaled
+
+  def _sums(self, values: np.ndarray) -> np.ndarray:
+    """For each round, the sum over the rounds of its group."""
+    return np.bincount(self._groups, values)[self._groups]
