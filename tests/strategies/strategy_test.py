@@ -13,9 +13,11 @@ import pytest
 
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.strategies import BLT
+from tff_dp_aggregators.strategies import Banded
 from tff_dp_aggregators.strategies import BandedInverse
 from tff_dp_aggregators.strategies import BandedToeplitz
 from tff_dp_aggregators.strategies import BinaryTree
+from tff_dp_aggregators.strategies import Dense
 from tff_dp_aggregators.strategies import Identity
 from tff_dp_aggregators.strategies import Participation
 from tff_dp_aggregators.strategies import Strategy
@@ -29,7 +31,10 @@ STRATEGIES = {
   'awkward': BandedToeplitz(4, (1 / 3, -5e-324, 1e300)),
   'blt': BLT(9, (1 / 3, 0.1), (1.0, 0.2)),
   'windowed_blt': WindowedBLT(9, 4, (0.3,), (0.9,)),
+  'banded': Banded(5, np.array([[1.0, 1, 1, 1, 2], [1 / 3, 0.5, 0.1, 1, 0]])),
+  'dense': Dense(3, np.array([[1 / 3, 0, 0], [0.1, 1, 0], [-0.5, 1e-3, 2]])),
   'honaker': BinaryTree(11),
+  'restarts': BinaryTree(11, restart_every=4),
   'plain': BinaryTree(8, honaker=False),
   'one_round': BinaryTree(1),
 }
@@ -46,7 +51,7 @@ def test_saving_and_reading_back_is_exact(strategy):
   again = Strategy.from_json(strategy.to_json())
   assert type(again) is type(strategy)
   assert again == strategy
-  assert again.parameters() == strategy.parameters()
+  np.testing.assert_equal(again.parameters(), strategy.parameters())
   assert again.checksum == strategy.checksum
   assert again.to_json() == strategy.to_json()
 

@@ -29,9 +29,9 @@ from tff_dp_aggregators.strategies.windowed_blt import WindowedBLT
 from tff_dp_aggregators.strategies.workload import Workload
 
 __all__ = [
-  'BandedInverse',
   'BLT',
   'Banded',
+  'BandedInverse',
   'BandedToeplitz',
   'BinaryTree',
   'Dense',
@@ -40,9 +40,9 @@ __all__ = [
   'Strategy',
   'WindowedBLT',
   'Workload',
+  'banded',
   'banded_inverse',
   'blt',
-  'banded',
   'cache',
   'dense',
   'participation',

@@ -305,10 +305,10 @@ def optimize(
     _logger.warning(
       'the BLT for %s has %d buffers, not %d: one more would lower the %s error by '
       'less than %g of it.',
-      problem,
+      participation,
       strategy.num_buffers,
       num_buffers,
-      objective,
+      'largest' if objective == 'max' else 'mean',
       min_gain,
     )
   return strategy

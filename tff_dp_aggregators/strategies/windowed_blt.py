@@ -215,10 +215,10 @@ def optimize(
     _logger.warning(
       'the windowed BLT for %s has %d decays, not %d: one more would lower the %s '
       'error by less than %g of it.',
-      problem,
+      participation,
       len(strategy.buffer_decays),
       num_buffers,
-      objective,
+      'largest' if objective == 'max' else 'mean',
       min_gain,
     )
   return strategy
