@@ -115,6 +115,14 @@ def test_archives_of_something_else_are_refused(tmp_path):
       Strategy.load(tmp_path / 'other.npz')
 
 
+def test_an_archive_marked_as_encrypted_is_refused(tmp_path):
+  data = bytearray(Identity(3).to_npz())
+  data[data.index(b'PK\x01\x02') + 8] |= 1  # The flags in the central directory.
+  (tmp_path / 'strategy.npz').write_bytes(data)
+  with pytest.raises(ValueError, match='not a saved strategy, or a damaged one'):
+    Strategy.load(tmp_path / 'strategy.npz')
+
+
 def test_every_public_strategy_is_among_those_saved_here():
   public = {
     value

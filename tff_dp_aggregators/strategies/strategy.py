@@ -320,8 +320,8 @@ class Strategy(abc.ABC):
       AttributeError,
       EOFError,
       KeyError,
-      NotImplementedError,
       OSError,
+      RuntimeError,  # The archive says it is encrypted, or of an unknown compression.
       TypeError,
       ValueError,
       zipfile.BadZipFile,
