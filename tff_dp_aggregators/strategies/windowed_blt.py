@@ -60,6 +60,8 @@ _LEAST_GAIN = 1e-4
 _GAIN_WORTH_A_BUFFER = 1e-3
 _MOST_BUFFERS = 8
 _START_GAIN = 1e-6
+# Of the logarithm of the squared error; what is left to gain is of its square.
+_LARGEST_SLOPE = 1e-5
 _SLOWEST = 1e-12  # Smallest complement of a decay.
 _SMALLEST_SCALE = 1e-12
 
@@ -327,9 +329,13 @@ def _descend(problem: _Problem, start: np.ndarray) -> tuple[float, np.ndarray]:
     bounds=bounds,
     options={'maxiter': 2000, 'ftol': 1e-14, 'gtol': 1e-9, 'maxcor': 30},
   )
-  if not result.success:
+  # For millions of rounds, rounding may end the last line search.
+  free = (result.x > lower) & (result.x < upper)
+  if not (
+    result.success or np.abs(result.jac[free]).max(initial=0.0) <= _LARGEST_SLOPE
+  ):
     raise series_optimization.ConvergenceError(
-      f'a windowed BLT for {problem} was not found: {result.message}.'
+      f'no best windowed BLT was found for {problem}: {result.message}'
     )
   return float(result.fun), result.x
 

@@ -1,0 +1,192 @@
+"""Error against number of rounds, for all strategies: a table and a picture.
+
+    python -m benchmarks.error_by_rounds --output=docs/strategies/error_by_rounds.png
+
+RMSE of prefix sums at an effective noise multiplier of 1 (sens(C) x ||B||_F / sqrt(n)),
+on the left for a single participation, on the right for five epochs (min_separation
+n / 5). Everything is computed in this run; each strategy goes as far as its optimiser
+is meant to go.
+"""
+
+import os
+
+os.environ['OMP_NUM_THREADS'] = os.environ['OPENBLAS_NUM_THREADS'] = '1'
+os.environ['TFF_DP_AGGREGATORS_CACHE'] = ''  # Nothing is read that was kept.
+
+import logging
+import time
+from typing import Callable, NamedTuple
+
+from absl import app
+from absl import flags
+from matplotlib import figure
+
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.strategies import Participation
+from tff_dp_aggregators.strategies import Strategy
+
+_OUTPUT = flags.DEFINE_string('output', None, 'PNG file to write the picture to.')
+_MOST = flags.DEFINE_integer('num_rounds', 10**6, 'Rounds to go up to.')
+
+_EPOCHS = 5
+_TICKS = (1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+Build = Callable[[int, Participation], Strategy]
+
+
+class Line(NamedTuple):
+  """One strategy in the picture: what it is, up to how many rounds, drawn how."""
+
+  name: str
+  build: Build
+  most: int
+  style: str
+
+
+def _bands(participation: Participation, most: int = 10**6) -> int:
+  """As many bands as cost no sensitivity."""
+  several = participation.possible_participations > 1
+  return min(
+    participation.min_separation if several else participation.num_rounds, most
+  )
+
+
+_BOTH = (
+  Line('Gaussian sum (identity)', lambda n, p: strategies.Identity(n), 10**7, 'k:'),
+  Line('tree, plain', lambda n, p: strategies.BinaryTree(n, False), 10**7, 'C5--'),
+  Line('tree, Honaker', lambda n, p: strategies.BinaryTree(n), 10**7, 'C5-'),
+  Line(
+    'BISR, 16 bands of the inverse',
+    lambda n, p: strategies.BandedInverse.square_root(n, min(n, 16)),
+    10**6,
+    'C4--',
+  ),
+  Line(
+    'BandInvMF, 16 bands of the inverse',
+    lambda n, p: strategies.banded_inverse.optimize(n, min(n, 16), 'mean', p),
+    10**6,
+    'C4-',
+  ),
+  Line(
+    'BLT, 4 buffers',
+    lambda n, p: strategies.blt.optimize(n, 4, 'mean', p),
+    10**7,
+    'C2-',
+  ),
+)
+_SINGLE = (
+  *_BOTH,
+  Line(
+    'banded Toeplitz, 64 bands',
+    lambda n, p: strategies.toeplitz.optimize_banded(n, min(n, 64), 'mean', p),
+    10**5,
+    'C0--',
+  ),
+  Line(
+    'full Toeplitz square root',
+    lambda n, p: strategies.BandedToeplitz.square_root(n, n),
+    10**6,
+    'C0-',
+  ),
+  Line(
+    'dense optimum',
+    lambda n, p: strategies.dense.optimize(n, 'mean', p),
+    320,
+    'C3-',
+  ),
+)
+_SEVERAL = (
+  *_BOTH,
+  Line(
+    'windowed BLT, 3 decays',
+    lambda n, p: strategies.windowed_blt.optimize(n, 3, 'mean', p),
+    3 * 10**5,
+    'C1-',
+  ),
+  Line(
+    'banded Toeplitz, n/5 bands',
+    lambda n, p: strategies.toeplitz.optimize_banded(n, _bands(p), 'mean', p),
+    10**4,
+    'C0-',
+  ),
+  Line(
+    'general banded, n/5 bands',
+    lambda n, p: strategies.banded.optimize(n, _bands(p), 'mean', p),
+    1000,
+    'C3-',
+  ),
+)
+
+
+def _rounds(most: int) -> list[int]:
+  """Two to a factor of ten, all divisible by the epochs."""
+  rounds = [10 * 10**power * step for power in range(7) for step in (1, 3)]
+  return [n for n in rounds if n <= most]
+
+
+def _errors(
+  line: Line, participation_of: Callable[[int], Participation], most: int
+) -> list[tuple[int, float]]:
+  """Prints and returns the error for each number of rounds."""
+  points = []
+  for num_rounds in _rounds(min(most, line.most)):
+    participation = participation_of(num_rounds)
+    start = time.process_time()
+    strategy = line.build(num_rounds, participation)
+    seconds = time.process_time() - start
+    error = strategy.rmse(participation)
+    points.append((num_rounds, error))
+    print(f'{line.name:36} {num_rounds:9,d} {error:10.4f} {seconds:9.2f} s', flush=True)
+  return points
+
+
+def _draw(
+  axes, title: str, results: list[tuple[Line, list[tuple[int, float]]]]
+) -> None:
+  axes.set_title(title, loc='left', fontsize=10)
+  axes.set_xlabel('rounds')
+  axes.set_xscale('log')
+  axes.set_yscale('log')
+  axes.grid(alpha=0.3, which='both')
+  for line, points in results:
+    axes.plot(*zip(*points), line.style, label=line.name, linewidth=1.5)
+  best = min(error for _, points in results for _, error in points)
+  axes.set_ylim(best * 0.9, best * 16)
+  ticks = [tick for tick in _TICKS if best * 0.9 <= tick <= best * 16]
+  axes.set_yticks(ticks, [f'{tick:g}' for tick in ticks])
+  axes.minorticks_off()
+  axes.legend(
+    fontsize=8, ncols=2, loc='upper center', bbox_to_anchor=(0.5, -0.13), frameon=False
+  )
+
+
+def _single(num_rounds: int) -> Participation:
+  return Participation.single(num_rounds)
+
+
+def _several(num_rounds: int) -> Participation:
+  return Participation(num_rounds, num_rounds // _EPOCHS, _EPOCHS)
+
+
+def main(argv: list[str]) -> None:
+  """Prints the table and draws the picture."""
+  if len(argv) > 1:
+    raise app.UsageError(f'unknown arguments: {argv[1:]}')
+  logging.disable(logging.WARNING)  # That fewer buffers than asked for do.
+  print(f'{"strategy":36} {"rounds":>9} {"rmse":>10} {"built in":>11}')
+  picture = figure.Figure(figsize=(11, 6), dpi=120, layout='constrained')
+  left, right = picture.subplots(1, 2)
+  for axes, title, lines, participation_of in (
+    (left, 'single participation', _SINGLE, _single),
+    (right, 'five epochs, n/5 rounds apart', _SEVERAL, _several),
+  ):
+    print(title)
+    results = [(line, _errors(line, participation_of, _MOST.value)) for line in lines]
+    _draw(axes, title, results)
+  left.set_ylabel('RMSE of prefix sums at equal privacy')
+  if _OUTPUT.value:
+    picture.savefig(_OUTPUT.value)
+    print(f'The picture is {_OUTPUT.value}.')
+
+
+if __name__ == '__main__':
+  app.run(main)
