@@ -88,6 +88,13 @@ def test_prefix_sums_are_the_default():
   )  # fmt: skip
 
 
+@pytest.mark.parametrize('workload', [None, *WORKLOADS.values(), np.tri(3)], ids=repr)
+def test_prefix_sums_are_told_from_other_workloads(workload):
+  is_prefix_sums = workload is None or workload is WORKLOADS['prefix']
+  assert workload_lib.is_prefix_sums(workload) == is_prefix_sums
+  assert workload_lib.is_prefix_sums(Workload(3, learning_rates=(1, 1, 1)))
+
+
 def test_cooldown_falls_over_the_last_quarter_to_a_twentieth():
   rates = np.array(Workload.cooldown(8).learning_rates)
   np.testing.assert_allclose(rates, [1, 1, 1, 1, 1, 1, 0.525, 0.05])

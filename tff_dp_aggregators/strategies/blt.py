@@ -178,7 +178,8 @@ class BLT(toeplitz.LowerToeplitz):
     return self.sensitivity(participation) * math.sqrt(self._squared_error('max'))
 
   def _has_closed_error(self, workload: workload_lib.WorkloadLike) -> bool:
-    return workload is None and self._are_scales_positive
+    workload = workload_lib.check(self.num_rounds, workload)
+    return workload_lib.is_prefix_sums(workload) and self._are_scales_positive
 
   def _squared_error(self, objective: str) -> float:
     """The mean or largest `per_query_error` of prefix sums.

@@ -181,7 +181,8 @@ class BinaryTree(strategy_lib.Strategy):
 
     A node's estimate has variance 1, or by Honaker's method 1 / (2 - 2^-level).
     """
-    if workload is not None:
+    workload = workload_lib.check(self.num_rounds, workload)
+    if not workload_lib.is_prefix_sums(workload):
       return super().per_query_error(workload)
     error = self._error_of_tree()
     earlier_trees, rounds = np.divmod(np.arange(self.num_rounds), self.tree_rounds)

@@ -228,6 +228,15 @@ def check(num_rounds: int, workload: WorkloadLike) -> Union[Workload, np.ndarray
   return workload
 
 
+def is_prefix_sums(workload: WorkloadLike) -> bool:
+  """Whether a workload is prefix sums: None, or a `Workload` that comes to the same."""
+  return workload is None or (
+    isinstance(workload, Workload)
+    and not workload.momentum
+    and set(workload.learning_rates or (1.0,)) == {1.0}
+  )
+
+
 def _decayed_sums(matrix: np.ndarray, decay: float) -> np.ndarray:
   """Rows m[t] = x[t] + decay * m[t - 1]."""
   if decay == 0:
