@@ -219,12 +219,7 @@ def optimize(
     >>> round(strategy.sensitivity(), 12), round(strategy.rmse(), 4)
     (1.0, 2.434)
   """
-  participation_lib.check_positive_int('num_rounds', num_rounds)
-  participation_lib.check_positive_int('num_bands', num_bands)
-  if num_bands > num_rounds:
-    raise ValueError(
-      f'num_bands must be at most num_rounds={num_rounds}, got {num_bands}.'
-    )
+  toeplitz.check_bands(num_rounds, num_bands)
   strategy_lib.check_objective(objective)
   _check_separation(num_rounds, num_bands, participation)
   workload = workload_lib.check(num_rounds, workload)
@@ -468,13 +463,7 @@ def _check_separation(
   num_bands: int,
   participation: Optional[participation_lib.Participation],
 ) -> None:
-  if participation is None:
-    return
-  if participation.num_rounds != num_rounds:
-    raise ValueError(
-      f'participation is for {participation.num_rounds} rounds, but num_rounds is '
-      f'{num_rounds}; build both for the same number.'
-    )
+  participation = participation_lib.check(num_rounds, participation)
   if (
     participation.possible_participations > 1
     and num_bands > participation.min_separation

@@ -112,12 +112,7 @@ class BandedInverse(toeplitz.LowerToeplitz):
       >>> round(strategy.rmse(), 4)
       2.4918
     """
-    participation_lib.check_positive_int('num_rounds', num_rounds)
-    participation_lib.check_positive_int('num_bands', num_bands)
-    if num_bands > num_rounds:
-      raise ValueError(
-        f'num_bands must be at most num_rounds={num_rounds}, got {num_bands}.'
-      )
+    toeplitz.check_bands(num_rounds, num_bands)
     return _with_unit_columns(num_rounds, inverse_square_root_coefficients(num_bands))
 
   @property

@@ -278,13 +278,7 @@ def optimize(
   """
   num_rounds = participation_lib.check_positive_int('num_rounds', num_rounds)
   strategy_lib.check_objective(objective)
-  if participation is None:
-    participation = participation_lib.Participation.single(num_rounds)
-  if participation.num_rounds != num_rounds:
-    raise ValueError(
-      f'participation.num_rounds is {participation.num_rounds}, but num_rounds is '
-      f'{num_rounds}; build both for the same number.'
-    )
+  participation = participation_lib.check(num_rounds, participation)
   if min_gain is None:
     min_gain = _LEAST_GAIN if num_buffers is not None else _GAIN_WORTH_A_BUFFER
   if not _SMALLEST_MIN_GAIN <= min_gain < 1:

@@ -262,13 +262,7 @@ class _Problem:
   ) -> '_Problem':
     participation_lib.check_positive_int('num_rounds', num_rounds)
     strategy_lib.check_objective(objective)
-    if participation is None:
-      participation = participation_lib.Participation.single(num_rounds)
-    if participation.num_rounds != num_rounds:
-      raise ValueError(
-        f'participation is for {participation.num_rounds} rounds, but num_rounds is '
-        f'{num_rounds}; build both for the same number.'
-      )
+    participation = participation_lib.check(num_rounds, participation)
     workload = workload_lib.check(num_rounds, workload)
     diagonal = np.diagonal(gram_lib.apply(workload, np.eye(num_rounds)))
     if not np.all(diagonal):

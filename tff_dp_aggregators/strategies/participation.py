@@ -165,3 +165,19 @@ class Participation:
       for rounds in itertools.combinations(range(self.num_rounds), count):
         if self.allows(rounds):
           yield rounds
+
+
+def check(num_rounds: int, participation: Optional[Participation]) -> Participation:
+  """Returns the schema, a single participation for None, if it is for these rounds.
+
+  Raises:
+    ValueError: If it is for another number of rounds.
+  """
+  if participation is None:
+    return Participation.single(num_rounds)
+  if participation.num_rounds != num_rounds:
+    raise ValueError(
+      f'participation.num_rounds is {participation.num_rounds}, but num_rounds is '
+      f'{num_rounds}; build both for the same number.'
+    )
+  return participation

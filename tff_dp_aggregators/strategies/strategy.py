@@ -343,14 +343,7 @@ class Strategy(abc.ABC):
     self, participation: Optional[participation_lib.Participation]
   ) -> participation_lib.Participation:
     """Defaults `participation` to a single one and checks that it fits."""
-    if participation is None:
-      return participation_lib.Participation.single(self.num_rounds)
-    if participation.num_rounds != self.num_rounds:
-      raise ValueError(
-        f'participation.num_rounds is {participation.num_rounds}, but the strategy '
-        f'was built for {self.num_rounds} rounds; build both for the same number.'
-      )
-    return participation
+    return participation_lib.check(self.num_rounds, participation)
 
 
 def array_digest(array: np.ndarray) -> dict[str, Any]:

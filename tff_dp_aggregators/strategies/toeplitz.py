@@ -45,6 +45,16 @@ def square_root_coefficients(num_coefficients: int) -> np.ndarray:
   return np.concatenate([[1.0], np.cumprod((2 * i - 1) / (2 * i))])
 
 
+def check_bands(num_rounds: int, num_bands: int) -> None:
+  """Raises TypeError or ValueError unless 1 <= num_bands <= num_rounds."""
+  participation_lib.check_positive_int('num_rounds', num_rounds)
+  participation_lib.check_positive_int('num_bands', num_bands)
+  if num_bands > num_rounds:
+    raise ValueError(
+      f'num_bands must be at most num_rounds={num_rounds}, got {num_bands}.'
+    )
+
+
 def check_coefficients(num_rounds: int, coefficients: Any) -> tuple[float, ...]:
   """Returns the coefficients of a strategy for so many rounds as floats.
 
@@ -197,12 +207,7 @@ class BandedToeplitz(LowerToeplitz):
       >>> round(strategy.sensitivity(), 12)
       1.0
     """
-    participation_lib.check_positive_int('num_rounds', num_rounds)
-    participation_lib.check_positive_int('num_bands', num_bands)
-    if num_bands > num_rounds:
-      raise ValueError(
-        f'num_bands must be at most num_rounds={num_rounds}, got {num_bands}.'
-      )
+    check_bands(num_rounds, num_bands)
     coefficients = square_root_coefficients(num_bands)
     return cls(num_rounds, tuple(coefficients / np.linalg.norm(coefficients)))
 

@@ -206,13 +206,7 @@ def check(
       f'num_bands must be at most num_rounds={num_rounds}, and at most {MOST_BANDS} '
       f'to be optimised, got {num_bands}.'
     )
-  if participation is None:
-    participation = participation_lib.Participation.single(num_rounds)
-  if participation.num_rounds != num_rounds:
-    raise ValueError(
-      f'participation.num_rounds is {participation.num_rounds}, but num_rounds is '
-      f'{num_rounds}; build both for the same number.'
-    )
+  participation = participation_lib.check(num_rounds, participation)
   problem = Problem(
     num_rounds,
     num_bands,

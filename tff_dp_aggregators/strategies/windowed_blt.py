@@ -178,15 +178,11 @@ def optimize(
   most = _MOST_BUFFERS if num_buffers is None else num_buffers
   most = participation_lib.check_positive_int('num_buffers', most)
   strategy_lib.check_objective(objective)
-  if participation is None or participation.possible_participations == 1:
+  participation = participation_lib.check(num_rounds, participation)
+  if participation.possible_participations == 1:
     raise ValueError(
       'a window is of no use if a client takes part only once; use blt.optimize, or '
       f'give a participation that allows more than {participation}.'
-    )
-  if participation.num_rounds != num_rounds:
-    raise ValueError(
-      f'participation.num_rounds is {participation.num_rounds}, but num_rounds is '
-      f'{num_rounds}; build both for the same number.'
     )
   separation = participation.min_separation
   if window is None:
