@@ -86,6 +86,8 @@ def test_what_ought_to_be_exact_is():
   for name, separation, most, fixed_epoch, exact in [
     ('signed', 1, 1, False, True),
     ('signed', 3, 2, False, True),
+    ('signed', 1, 2, True, True),
+    ('signed', 1, 3, True, False),
     ('signed', 2, 3, False, False),
     ('banded', 2, 3, False, True),
     ('banded', 1, 3, False, False),

@@ -6,12 +6,15 @@ for the largest error an exponential method of multipliers around it.
 """
 
 import collections
+import logging
 import math
 from typing import Callable, NamedTuple, Optional
 
 import numpy as np
 
 from tff_dp_aggregators.strategies import progress as progress_lib
+
+_logger = logging.getLogger(__name__)
 
 # Loss and gradient; the loss is infinite where there is none.
 Loss = Callable[[np.ndarray], tuple[float, Optional[np.ndarray]]]
@@ -108,7 +111,8 @@ def minimize_max(
     weights: Of an earlier minimum at `start`, to go on from there.
 
   Returns:
-    The best point seen; if rounding keeps it from the tolerance, with a larger gap.
+    The best point seen; if rounding keeps it from the tolerance, with a larger gap, and
+    a warning in the log.
   """
   counter = _Counter(progress)
   values = _errors_at(errors, start)
@@ -127,6 +131,13 @@ def minimize_max(
     if gap < best_gap:
       best, best_gap, stalled = Minimum(point, weights), gap, 0
     smoothing = max(_LAST_SMOOTHING, min(smoothing, gap / 4))
+  if best_gap > tolerance:
+    _logger.warning(
+      'rounding ends the search for the least largest error with a relative gap of '
+      '%.2g, not %.2g',
+      best_gap,
+      tolerance,
+    )
   return best
 
 

@@ -142,12 +142,14 @@ def _worst_class(
     pairs = gram[first::separation, first::separation]
     most = min(participation.possible_participations, len(pairs))
     size = np.abs(pairs)
-    if most == len(pairs):
+    if most == 2:
+      value, exact = _worst_pair(pairs, 1), True
+    elif most == len(pairs):
       norms = np.sqrt(np.diagonal(pairs))
-      exact = most <= 2 or bool(np.all(pairs >= -_ROUNDING * np.outer(norms, norms)))
+      exact = bool(np.all(pairs >= -_ROUNDING * np.outer(norms, norms)))
       value = float(size.sum())
     else:
-      exact = most == 1
+      exact = False
       others = np.sort(size - np.diag(np.diagonal(size)), axis=1)
       rows = np.diagonal(size) + others[:, len(pairs) - most + 1 :].sum(axis=1)
       value = float(np.sort(rows)[-most:].sum())
