@@ -1,0 +1,76 @@
+"""Errors of a million rounds: time against a Fourier transform, and their accuracy.
+
+    python -m benchmarks.streaming_error
+
+`per_query_error` of prefix sums for structured strategies on one core. The limit is one
+real Fourier transform of 2 n numbers, timed in the same run. `off by` is the largest
+relative difference from dividing the power series term by term, which takes
+O(n num_bands) and is done where that is a second or so.
+"""
+
+import os
+
+os.environ['OMP_NUM_THREADS'] = os.environ['OPENBLAS_NUM_THREADS'] = '1'
+os.environ['TFF_DP_AGGREGATORS_CACHE'] = ''  # Nothing is read that was kept.
+
+import time
+from typing import Callable
+
+import numpy as np
+import scipy.fft
+import scipy.signal
+
+from tff_dp_aggregators import strategies
+
+_ROUNDS = 10**6
+_RUNS = 3
+# Up to so many bands the series is divided term by term as well.
+_MOST_BANDS = 1000
+
+
+def _strategies() -> dict[str, strategies.Strategy]:
+  square_root = strategies.BandedToeplitz.square_root
+  return {
+    'Toeplitz, 10 bands': square_root(_ROUNDS, 10),
+    'Toeplitz, 1000 bands': square_root(_ROUNDS, 1000),
+    'Toeplitz, all bands': square_root(_ROUNDS, _ROUNDS),
+    'BLT, 5 buffers': strategies.blt.optimize(_ROUNDS, 5),
+    'BISR, 16 bands': strategies.BandedInverse.square_root(_ROUNDS, 16),
+    'tree, Honaker': strategies.BinaryTree(_ROUNDS),
+  }
+
+
+def _best_time(function: Callable[[], object]) -> float:
+  times = []
+  for _ in range(_RUNS):
+    start = time.process_time()
+    function()
+    times.append(time.process_time() - start)
+  return min(times)
+
+
+def _off_by(strategy: strategies.Strategy, errors: np.ndarray) -> str:
+  if not isinstance(strategy, strategies.BandedToeplitz):
+    return ''
+  if strategy.num_bands > _MOST_BANDS:
+    return ''
+  ones = np.ones(_ROUNDS)
+  column = scipy.signal.lfilter([1.0], strategy.coefficients, ones)
+  expected = np.cumsum(np.square(column))
+  return f'{np.max(np.abs(errors / expected - 1)):.1e}'
+
+
+def main() -> None:
+  """Prints a line a strategy."""
+  numbers = np.random.default_rng(0).standard_normal(2 * _ROUNDS)
+  limit = _best_time(lambda: scipy.fft.rfft(numbers))
+  print(f'one Fourier transform: {limit:.3f} s')
+  print(f'{"strategy":22} {"seconds":>8} {"transforms":>10} {"off by":>8}')
+  for name, strategy in _strategies().items():
+    seconds = _best_time(strategy.per_query_error)
+    off_by = _off_by(strategy, strategy.per_query_error())
+    print(f'{name:22} {seconds:8.3f} {seconds / limit:10.1f} {off_by:>8}')
+
+
+if __name__ == '__main__':
+  main()
