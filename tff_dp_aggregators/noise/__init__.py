@@ -39,4 +39,7 @@ def build(strategy: strategies.Strategy, rows: GaussianRows) -> StreamingNoise:
     return IndependentNoise(rows)
   if isinstance(strategy, strategies.BandedToeplitz):
     return BandedToeplitzNoise(strategy, rows)
-  raise TypeError(f'no streaming noise for a strategy of kind {strategy.kind!r}.')
+  raise TypeError(
+    f'no streaming noise for a strategy of kind {strategy.kind!r} yet; use Identity, '
+    'BinaryTree or BandedToeplitz.'
+  )
