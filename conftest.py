@@ -63,11 +63,11 @@ def pytest_sessionfinish() -> None:
   (a pipe, a continuous integration log) would wait for its end for ever. Under xdist
   this runs in each process that runs tests, and in the one that they report to.
   """
-  _release_default_context()
-  workers = _own_workers()
-  for worker in workers:
+  # The workers first: TFF asks them to end by SIGINT, which one started in the
+  # background of a shell ignores, and waits for ever.
+  for worker in _own_workers():
     try:
       worker.kill()
     except psutil.NoSuchProcess:
       continue
-  psutil.wait_procs(workers, timeout=5)
+  _release_default_context()

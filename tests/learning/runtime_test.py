@@ -46,8 +46,8 @@ print('left', flush=True)
 """
 
 
-def _start(what, tmp_path):
-  """The program, after its first computation, and its workers."""
+def _start(what, tmp_path, interrupt=signal.SIG_DFL):
+  """The program, after its first computation; how it takes Ctrl-C may be chosen."""
   with open(tmp_path / 'stderr', 'wb') as stderr:
     program = subprocess.Popen(
       [sys.executable, '-c', _PROGRAM, what],
@@ -60,7 +60,7 @@ def _start(what, tmp_path):
       stderr=stderr,
       start_new_session=True,
       # A test run in the background of a shell ignores Ctrl-C, and hands that on.
-      preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+      preexec_fn=lambda: signal.signal(signal.SIGINT, interrupt),
     )
   started = time.monotonic()
   line = program.stdout.readline()
@@ -101,6 +101,12 @@ def test_a_program_that_ends_by_itself_leaves_nothing(what, code, rest, tmp_path
   assert _finish(program, children) == (rest, code)
   if what == 'raise':
     assert 'RuntimeError: as planned' in (tmp_path / 'stderr').read_text()
+
+
+def test_a_program_in_the_background_that_ignores_ctrl_c_ends_as_well(tmp_path):
+  # As shells start what a script puts into the background; workers inherit it.
+  program = _start('end', tmp_path, interrupt=signal.SIG_IGN)
+  assert _finish(program, []) == ('left\n', 0)
 
 
 @pytest.mark.parametrize(

@@ -57,9 +57,11 @@ def local_runtime(**kwargs: Any) -> Iterator[None]:
       raise
     finally:
       signals.ignore()
-      tff.backends.native.set_sync_local_cpp_execution_context(**kwargs)
-      gc.collect()  # Ends the worker of the context just replaced.
+      # Before TFF does: it sends SIGINT, which in the background of a shell is ignored,
+      # and waits for ever.
       _end(set(_workers()) - before)
+      tff.backends.native.set_sync_local_cpp_execution_context(**kwargs)
+      gc.collect()  # TFF takes note of the end of its worker.
 
 
 class _EndedContext(tff.framework.SyncContext):
@@ -72,6 +74,7 @@ class _EndedContext(tff.framework.SyncContext):
 @atexit.register
 def _let_go() -> None:
   """Drops TFF's context while there is still an interpreter to end its worker."""
+  _end(set(_workers()))
   tff.framework.set_default_context(_EndedContext())
   gc.collect()
 
