@@ -6,6 +6,7 @@ In the root folder, because it is for the examples in docstrings as well.
 import doctest
 import gc
 import os
+import signal
 import sys
 
 import psutil
@@ -17,6 +18,12 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
 # Tests optimise strategies anew, whatever the user has kept.
 os.environ['TFF_DP_AGGREGATORS_CACHE'] = ''
+
+# What a script puts into the background ignores SIGINT and hands that on to TensorFlow
+# Federated's worker, which is asked to end by SIGINT and waited for. A handler that
+# does nothing is not handed on.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+  signal.signal(signal.SIGINT, lambda *unused: None)
 
 # While an example runs, doctest collects standard output in memory, and TensorFlow
 # Federated can start its worker only with an output that has a file behind it.
@@ -63,11 +70,11 @@ def pytest_sessionfinish() -> None:
   (a pipe, a continuous integration log) would wait for its end for ever. Under xdist
   this runs in each process that runs tests, and in the one that they report to.
   """
-  # The workers first: TFF asks them to end by SIGINT, which one started in the
-  # background of a shell ignores, and waits for ever.
-  for worker in _own_workers():
+  _release_default_context()
+  workers = _own_workers()
+  for worker in workers:
     try:
       worker.kill()
     except psutil.NoSuchProcess:
       continue
-  _release_default_context()
+  psutil.wait_procs(workers, timeout=5)

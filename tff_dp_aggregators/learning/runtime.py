@@ -24,6 +24,20 @@ import psutil
 import tensorflow_federated as tff
 
 _WORKER = 'worker_binary'
+
+
+def _let_workers_heed_interrupts() -> None:
+  """Makes workers end that TFF asks to by SIGINT, and then waits for without end.
+
+  What a script puts into the background ignores SIGINT, and so does what it starts. A
+  handler that does nothing ignores it as well, but is not handed on.
+  """
+  if threading.current_thread() is threading.main_thread():  # No other one may.
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+      signal.signal(signal.SIGINT, lambda *unused: None)
+
+
+_let_workers_heed_interrupts()  # Before TFF starts one.
 _PATIENCE_SECONDS = 5.0
 _INSISTENCE_SECONDS = 1.0
 
@@ -57,11 +71,9 @@ def local_runtime(**kwargs: Any) -> Iterator[None]:
       raise
     finally:
       signals.ignore()
-      # Before TFF does: it sends SIGINT, which in the background of a shell is ignored,
-      # and waits for ever.
-      _end(set(_workers()) - before)
       tff.backends.native.set_sync_local_cpp_execution_context(**kwargs)
-      gc.collect()  # TFF takes note of the end of its worker.
+      gc.collect()  # Ends the worker of the context just replaced.
+      _end(set(_workers()) - before)
 
 
 class _EndedContext(tff.framework.SyncContext):
@@ -74,7 +86,6 @@ class _EndedContext(tff.framework.SyncContext):
 @atexit.register
 def _let_go() -> None:
   """Drops TFF's context while there is still an interpreter to end its worker."""
-  _end(set(_workers()))
   tff.framework.set_default_context(_EndedContext())
   gc.collect()
 
