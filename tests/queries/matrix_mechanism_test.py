@@ -409,7 +409,7 @@ def test_integer_records_are_refused(kind):
 
 
 def test_a_participation_for_other_rounds_is_refused():
-  with pytest.raises(ValueError, match='built for 8 rounds'):
+  with pytest.raises(ValueError, match='num_rounds is 9, but num_rounds is 8'):
     queries.MatrixMechanismQuery(
       strategies.Identity(8),
       strategies.Participation(9),
