@@ -30,7 +30,7 @@ def multiply(left: np.ndarray, right: np.ndarray, num_terms: int) -> np.ndarray:
   left, right = left[:num_terms], right[:num_terms]
   length = len(left) + len(right) - 1
   size = transform_size(length)
-  product = back(transform(left, size) * transform(right, size), size)
+  product = inverse_transform(transform(left, size) * transform(right, size), size)
   return _resized(product[:length], num_terms)
 
 
@@ -47,7 +47,7 @@ def correlate(left: np.ndarray, right: np.ndarray, num_lags: int) -> np.ndarray:
   """
   size = transform_size(len(left) + len(right) - 1)
   product = transform(left, size) * np.conj(transform(right, size))
-  return _resized(back(product, size)[: len(left)], num_lags)
+  return _resized(inverse_transform(product, size)[: len(left)], num_lags)
 
 
 def divide(
@@ -111,7 +111,7 @@ def transform(series: np.ndarray, size: int) -> np.ndarray:
   return scipy.fft.rfft(series, size)
 
 
-def back(transformed: np.ndarray, size: int) -> np.ndarray:
+def inverse_transform(transformed: np.ndarray, size: int) -> np.ndarray:
   """The series of a transform, `size` coefficients."""
   import scipy.fft  # Slow to import.
 
@@ -124,10 +124,10 @@ def _newton_step(series: np.ndarray, known: np.ndarray, num_terms: int) -> np.nd
   # that are known, and left alone.
   size = transform_size(num_terms)
   factor = transform(known, size)
-  error = back(transform(series[:num_terms], size) * factor, size)
+  error = inverse_transform(transform(series[:num_terms], size) * factor, size)
   error[: len(known)] = 0.0
   error[num_terms:] = 0.0
-  correction = back(transform(error, size) * factor, size)
+  correction = inverse_transform(transform(error, size) * factor, size)
   return np.concatenate([known, -correction[len(known) : num_terms]])
 
 

@@ -227,7 +227,9 @@ class LargestRow(Function):
 
   def _estimator(self, z: np.ndarray) -> np.ndarray:
     column = power_series.transform(z, self._size)
-    product = power_series.back(self._transform * np.conj(column), self._size)
+    product = power_series.inverse_transform(
+      self._transform * np.conj(column), self._size
+    )
     return product[:, : len(self._workload)]
 
   def _row_errors(self, estimator: np.ndarray) -> np.ndarray:
@@ -236,7 +238,9 @@ class LargestRow(Function):
   def _row_gradients(self, estimator: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Derivative of e_t by z_s: 2 sum_j B[t, j] A[t, j + s]."""
     transform = np.conj(power_series.transform(estimator[rows], self._size))
-    return 2 * power_series.back(self._transform[rows] * transform, self._size)
+    return 2 * power_series.inverse_transform(
+      self._transform[rows] * transform, self._size
+    )
 
   def _norm(self, errors: np.ndarray) -> float:
     largest = errors.max()
