@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from tff_dp_aggregators.strategies import BandedToeplitz
+from tff_dp_aggregators.strategies import BinaryTree
 from tff_dp_aggregators.strategies import Participation
 from tff_dp_aggregators.strategies import Workload
 from tff_dp_aggregators.strategies import cache
@@ -47,7 +48,7 @@ def kept(folder):
 
 def test_the_second_time_it_is_read(compute, tmp_path):
   for _ in range(3):
-    assert cache.fetch('f', 1, {'num_rounds': 5}, compute) == STRATEGY
+    assert cache.fetch(BandedToeplitz, 'f', 1, {'num_rounds': 5}, compute) == STRATEGY
   assert compute.times == 1
   assert len(kept(tmp_path)) == 1
   assert kept(tmp_path)[0].name.startswith('f-')
@@ -73,21 +74,21 @@ def test_every_other_request_is_another_file(compute, tmp_path):
   ]
   for _ in range(2):
     for request in requests:
-      cache.fetch(*request, compute)
+      cache.fetch(BandedToeplitz, *request, compute)
   assert compute.times == len(requests) == len(kept(tmp_path))
 
 
 def test_a_request_that_cannot_be_told_apart_is_refused(compute):
   with pytest.raises(TypeError, match='cannot make a cache key of <object'):
-    cache.fetch('f', 1, {'x': object()}, compute)
+    cache.fetch(BandedToeplitz, 'f', 1, {'x': object()}, compute)
 
 
 def test_nothing_is_kept_if_nothing_shall_be(compute, tmp_path, monkeypatch):
   for _ in range(2):
-    cache.fetch('f', 1, {}, compute, use_cache=False)
+    cache.fetch(BandedToeplitz, 'f', 1, {}, compute, use_cache=False)
   monkeypatch.setenv('TFF_DP_AGGREGATORS_CACHE', '')
   assert cache.directory() is None
-  cache.fetch('f', 1, {}, compute)
+  cache.fetch(BandedToeplitz, 'f', 1, {}, compute)
   assert compute.times == 3
   assert os.listdir(tmp_path) == []
 
@@ -103,15 +104,24 @@ def test_the_folder_is_where_caches_live(monkeypatch):
 
 @pytest.mark.parametrize('cut', [0, 1, 100, -1])
 def test_a_damaged_file_is_computed_again_and_replaced(compute, tmp_path, caplog, cut):
-  cache.fetch('f', 1, {}, compute)
+  cache.fetch(BandedToeplitz, 'f', 1, {}, compute)
   (path,) = kept(tmp_path)
   whole = path.read_bytes()
   path.write_bytes(whole[:cut])
   with caplog.at_level(logging.WARNING):
-    assert cache.fetch('f', 1, {}, compute) == STRATEGY
+    assert cache.fetch(BandedToeplitz, 'f', 1, {}, compute) == STRATEGY
   assert 'cannot be read and is optimised again' in caplog.text
   assert compute.times == 2
   assert path.read_bytes() == whole
+
+
+def test_a_strategy_of_another_kind_is_computed_again(compute, tmp_path, caplog):
+  cache.fetch(BandedToeplitz, 'f', 1, {}, compute)
+  (path,) = kept(tmp_path)
+  path.write_bytes(BinaryTree(5).to_npz())
+  assert cache.fetch(BandedToeplitz, 'f', 1, {}, compute) == STRATEGY
+  assert 'holds a binary_tree, not a banded_toeplitz' in caplog.text
+  assert compute.times == 2
 
 
 def test_a_folder_that_cannot_be_made_is_no_obstacle(
@@ -119,7 +129,7 @@ def test_a_folder_that_cannot_be_made_is_no_obstacle(
 ):
   (tmp_path / 'file').write_text('')
   monkeypatch.setenv('TFF_DP_AGGREGATORS_CACHE', str(tmp_path / 'file' / 'cache'))
-  assert cache.fetch('f', 1, {}, compute) == STRATEGY
+  assert cache.fetch(BandedToeplitz, 'f', 1, {}, compute) == STRATEGY
   assert 'nothing is kept in' in caplog.text
   assert 'TFF_DP_AGGREGATORS_CACHE' in caplog.text
 
@@ -129,7 +139,7 @@ def test_a_full_disk_is_no_obstacle(compute, tmp_path, monkeypatch, caplog):
     raise OSError('no space left')
 
   monkeypatch.setattr(cache.files, 'replace', fail)
-  assert cache.fetch('f', 1, {}, compute) == STRATEGY
+  assert cache.fetch(BandedToeplitz, 'f', 1, {}, compute) == STRATEGY
   assert 'could not be kept' in caplog.text
   assert kept(tmp_path) == []
 
@@ -139,9 +149,9 @@ def test_a_failed_computation_keeps_nothing_and_blocks_no_one(compute, tmp_path)
     raise RuntimeError('diverged')
 
   with pytest.raises(RuntimeError, match='diverged'):
-    cache.fetch('f', 1, {}, fail)
+    cache.fetch(BandedToeplitz, 'f', 1, {}, fail)
   assert kept(tmp_path) == []
-  assert cache.fetch('f', 1, {}, compute) == STRATEGY
+  assert cache.fetch(BandedToeplitz, 'f', 1, {}, compute) == STRATEGY
 
 
 def test_of_many_threads_one_computes(compute):
@@ -149,7 +159,7 @@ def test_of_many_threads_one_computes(compute):
 
   def request():
     together.wait()
-    return cache.fetch('f', 1, {}, compute)
+    return cache.fetch(BandedToeplitz, 'f', 1, {}, compute)
 
   with concurrent.futures.ThreadPoolExecutor(8) as pool:
     results = [pool.submit(request) for _ in range(8)]
@@ -167,7 +177,7 @@ def compute():
   time.sleep(0.5)
   return BandedToeplitz(5, (1.0, 0.25))
 
-assert cache.fetch('f', 1, {}, compute).coefficients == (1.0, 0.25)
+assert cache.fetch(BandedToeplitz, 'f', 1, {}, compute).coefficients == (1.0, 0.25)
 """
 
 

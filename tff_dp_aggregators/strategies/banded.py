@@ -225,7 +225,8 @@ def optimize(
   workload = workload_lib.check(num_rounds, workload)
   if max_gap is not None and not max_gap > 0:
     raise ValueError(f'max_gap must be positive, such as 1e-3, got {max_gap}.')
-  strategy = cache_lib.fetch(
+  return cache_lib.fetch(
+    Banded,
     'banded.optimize',
     1,
     {
@@ -238,8 +239,6 @@ def optimize(
     lambda: _optimize(num_rounds, num_bands, objective, workload, max_gap),
     cache,
   )
-  assert isinstance(strategy, Banded)
-  return strategy
 
 
 def certify(

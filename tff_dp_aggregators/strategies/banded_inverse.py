@@ -186,15 +186,14 @@ def optimize(
   problem = toeplitz_problem.check(
     num_rounds, num_bands, True, objective, participation, workload
   )
-  strategy = cache_lib.fetch(
+  return cache_lib.fetch(
+    BandedInverse,
     'banded_inverse.optimize',
     1,
     problem.parameters(),
     lambda: _optimize(problem),
     cache,
   )
-  assert isinstance(strategy, BandedInverse)
-  return strategy
 
 
 def _optimize(problem: toeplitz_problem.Problem) -> BandedInverse:

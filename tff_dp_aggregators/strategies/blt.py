@@ -293,9 +293,13 @@ def optimize(
     dataclasses.asdict(problem), num_buffers=most, min_gain=float(min_gain)
   )
   strategy = cache_lib.fetch(
-    'blt.optimize', 1, parameters, lambda: _optimize(problem, most, min_gain), cache
+    BLT,
+    'blt.optimize',
+    1,
+    parameters,
+    lambda: _optimize(problem, most, min_gain),
+    cache,
   )
-  assert isinstance(strategy, BLT)
   if num_buffers is not None and strategy.num_buffers < num_buffers:
     _logger.warning(
       'the BLT for %s has %d buffers, not %d: one more would lower the %s error by '

@@ -15,7 +15,7 @@ import hashlib
 import json
 import logging
 import os
-from typing import IO, Any, Callable, Optional
+from typing import IO, Any, Callable, Optional, TypeVar
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from tff_dp_aggregators.strategies import workload as workload_lib
 
 _logger = logging.getLogger(__name__)
 _VARIABLE = 'TFF_DP_AGGREGATORS_CACHE'
+_Kind = TypeVar('_Kind', bound=strategy_lib.Strategy)
 
 
 def directory() -> Optional[str]:
@@ -38,15 +39,17 @@ def directory() -> Optional[str]:
 
 
 def fetch(
+  kind: type[_Kind],
   name: str,
   version: int,
   parameters: dict[str, Any],
-  compute: Callable[[], strategy_lib.Strategy],
+  compute: Callable[[], _Kind],
   use_cache: bool = True,
-) -> strategy_lib.Strategy:
+) -> _Kind:
   """The strategy that `compute` returns, from disk if it is there.
 
   Args:
+    kind: The class of strategy that it is.
     name: What computes it, such as 'banded.optimize'.
     version: Of that computation; another one does not read what this one kept.
     parameters: Everything that the result depends on: JSON-ready values, arrays,
@@ -69,16 +72,19 @@ def fetch(
     _logger.warning('nothing is kept in %s (%s); set %s', folder, e, _VARIABLE)
     return compute()
   with lock:
-    strategy = _read(path)
+    strategy = _read(path, kind)
     if strategy is None:
       strategy = compute()
       _write(path, strategy)
   return strategy
 
 
-def _read(path: str) -> Optional[strategy_lib.Strategy]:
+def _read(path: str, kind: type[_Kind]) -> Optional[_Kind]:
   try:
-    return strategy_lib.Strategy.load(path)
+    strategy = strategy_lib.Strategy.load(path)
+    if not isinstance(strategy, kind):
+      raise ValueError(f'{path}: holds a {strategy.kind}, not a {kind.kind}.')
+    return strategy
   except FileNotFoundError:
     return None
   except (OSError, ValueError) as e:

@@ -169,7 +169,8 @@ def optimize(
       f'min_separation={separation} rounds or more, '
       f'banded.optimize(num_rounds, num_bands={separation}) is nearly the best.'
     )
-  strategy = cache_lib.fetch(
+  return cache_lib.fetch(
+    Dense,
     'dense.optimize',
     1,
     {
@@ -181,8 +182,6 @@ def optimize(
     lambda: Dense(num_rounds, gram_lib.factor(problem.solve().gram)),
     cache,
   )
-  assert isinstance(strategy, Dense)
-  return strategy
 
 
 def certify(

@@ -307,15 +307,14 @@ def optimize_banded(
     participation,
     workload,
   )
-  strategy = cache_lib.fetch(
+  return cache_lib.fetch(
+    BandedToeplitz,
     'toeplitz.optimize_banded',
     1,
     problem.parameters(),
     lambda: _optimize_banded(problem),
     cache,
   )
-  assert isinstance(strategy, BandedToeplitz)
-  return strategy
 
 
 def _optimize_banded(problem: toeplitz_problem.Problem) -> BandedToeplitz:

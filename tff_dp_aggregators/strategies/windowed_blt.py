@@ -202,13 +202,13 @@ def optimize(
     dataclasses.asdict(problem), num_buffers=most, min_gain=float(min_gain)
   )
   strategy = cache_lib.fetch(
+    WindowedBLT,
     'windowed_blt.optimize',
     1,
     parameters,
     lambda: _optimize(problem, most, min_gain),
     cache,
   )
-  assert isinstance(strategy, WindowedBLT)
   if num_buffers is not None and len(strategy.buffer_decays) < num_buffers:
     _logger.warning(
       'the windowed BLT for %s has %d decays, not %d: one more would lower the %s '
