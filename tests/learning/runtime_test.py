@@ -144,3 +144,38 @@ def test_a_program_that_is_stopped_leaves_nothing(
   assert _finish(program, children) == ('', code)
   if what == 'swallow':
     assert 'Exception ignored in' in (tmp_path / 'stderr').read_text()
+
+
+_INTERRUPTED_OFTEN = """
+import random, signal
+import numpy as np
+import tensorflow as tf
+from tff_dp_aggregators.learning import runtime
+
+features, labels = np.zeros((20, 64), np.float32), np.arange(20)
+moments = random.Random(0)
+for _ in range(4000):
+  try:
+    with runtime._Signals():
+      signal.signal(signal.SIGALRM, signal.getsignal(signal.SIGTERM))
+      signal.setitimer(signal.ITIMER_REAL, moments.uniform(0.0002, 0.002))
+      while True:
+        tf.data.Dataset.from_tensor_slices((features, labels)).shuffle(20, 3).batch(5)
+  except SystemExit:
+    pass
+print('survived')
+"""
+
+
+def test_tensorflow_survives_being_interrupted():
+  # Raising inside of its native code crashed it within the first few thousand.
+  result = subprocess.run(
+    [sys.executable, '-c', _INTERRUPTED_OFTEN],
+    env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
+    capture_output=True,
+    text=True,
+    timeout=_START_SECONDS,
+    preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+  )
+  assert result.returncode == 0, result.stderr[-3000:]
+  assert result.stdout == 'survived\n'

@@ -17,10 +17,12 @@ import signal
 import sys
 import threading
 import time
+import types
 from collections.abc import Iterator
 from typing import Any, Optional
 
 import psutil
+import tensorflow as tf
 import tensorflow_federated as tff
 
 _WORKER = 'worker_binary'
@@ -38,6 +40,8 @@ def _let_workers_heed_interrupts() -> None:
 
 
 _let_workers_heed_interrupts()  # Before TFF starts one.
+# Where TensorFlow's Python files are; `tf` itself is a package made of aliases.
+_TENSORFLOW = os.path.join(tf.sysconfig.get_lib(), '')
 _PATIENCE_SECONDS = 5.0
 _INSISTENCE_SECONDS = 1.0
 
@@ -150,17 +154,49 @@ def _is_alive(process: psutil.Process) -> bool:
     return False
 
 
+def _caller_of_tensorflow(
+  frame: Optional[types.FrameType],
+) -> Optional[types.FrameType]:
+  """The innermost frame that called TensorFlow and waits for it, if there is one."""
+  inside = False
+  while frame is not None:
+    is_tensorflow = frame.f_code.co_filename.startswith(_TENSORFLOW)
+    if inside and not is_tensorflow:
+      return frame
+    inside = inside or is_tensorflow
+    frame = frame.f_back
+  return None
+
+
+def _raise_in(frame: types.FrameType, error: BaseException) -> None:
+  """Raises `error` in a frame of this thread, once the call it waits for is over."""
+  before = sys.gettrace()
+
+  def trace(traced: types.FrameType, event: str, arg: Any) -> None:
+    del event, arg
+    if traced is frame:
+      sys.settrace(before)
+      frame.f_trace = None
+      raise error
+
+  frame.f_trace = trace
+  sys.settrace(trace)
+
+
 class _Signals:
   """Makes signals end the body of a `with`, and lets nothing disturb what follows.
 
   Python turns a signal into an exception wherever the program happens to be, and drops
   the exception where that is a destructor or a callback of native code. So until the
-  body is left, the signal is sent again.
+  body is left, the signal is sent again. TensorFlow's native code does worse where it
+  calls Python (to convert an argument, say) and gets an exception: it crashes. So
+  TensorFlow is let finish its call first, unless that takes too long.
   """
 
   def __init__(self) -> None:
     self._old: dict[int, Any] = {}
     self._timer: Optional[threading.Timer] = None
+    self._first: Optional[float] = None  # When the first signal came.
     self._leaving = False
 
   def __enter__(self) -> '_Signals':
@@ -172,18 +208,23 @@ class _Signals:
         self._old[number] = signal.signal(number, self._handle)
     return self
 
-  def _handle(self, number: int, frame: Any) -> None:
-    del frame
+  def _handle(self, number: int, frame: Optional[types.FrameType]) -> None:
     if self._leaving:
       return
+    now = time.monotonic()
+    self._first = now if self._first is None else self._first
     if self._timer is not None:
       self._timer.cancel()
     self._timer = threading.Timer(_INSISTENCE_SECONDS, os.kill, (os.getpid(), number))
     self._timer.daemon = True
     self._timer.start()
-    if number == signal.SIGINT:
-      raise KeyboardInterrupt
-    sys.exit(128 + number)
+    error = (
+      KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number)
+    )
+    caller = _caller_of_tensorflow(frame)
+    if caller is None or now - self._first > _PATIENCE_SECONDS:
+      raise error
+    _raise_in(caller, error)
 
   def ignore(self) -> None:
     """Drops signals from here to the end of the `with`; the program is leaving."""
