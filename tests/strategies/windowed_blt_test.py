@@ -16,6 +16,7 @@ from tff_dp_aggregators.strategies import Participation
 from tff_dp_aggregators.strategies import WindowedBLT
 from tff_dp_aggregators.strategies import Workload
 from tff_dp_aggregators.strategies import blt
+from tff_dp_aggregators.strategies import blt_search
 from tff_dp_aggregators.strategies import windowed_blt
 
 SCALES, DECAYS = (0.2, 0.4), (0.95, 0.5)
@@ -107,7 +108,7 @@ def test_buffers_for_the_documented_case():
 
 
 @pytest.mark.parametrize(
-  'b, k, objective, num_buffers, best',
+  'b, k, objective, num_decays, best',
   [
     (400, 5, 'mean', 2, 7.89397),
     (400, 5, 'mean', 3, 7.85144),  # All of banded Toeplitz: 7.849.
@@ -117,9 +118,9 @@ def test_buffers_for_the_documented_case():
     (100, 20, 'max', 3, 25.76535),
   ],
 )
-def test_gap_to_banded_strategies_is_closed(b, k, objective, num_buffers, best):
+def test_gap_to_banded_strategies_is_closed(b, k, objective, num_decays, best):
   participation = Participation(2000, b, k)
-  strategy = optimize(2000, num_buffers, objective, participation)
+  strategy = optimize(2000, num_decays, objective, participation)
   value = error(strategy, objective, participation)
   uncut = blt.optimize(2000, 4, objective, participation, cache=False)
   assert strategy.sensitivity_kind(participation) == 'exact'
@@ -144,7 +145,9 @@ def test_errors_are_those_of_dense_algebra():
 @pytest.mark.parametrize('n, b, k', [(50, 20, 3), (50, 20, 2), (41, 10, 5), (9, 1, 9)])
 def test_loss_is_the_logarithm_of_the_squared_error(n, b, k, objective, momentum):
   participation = Participation(n, b, k)
-  problem = windowed_blt._Problem(n, b, b, k, objective, momentum)
+  problem = windowed_blt._Problem(
+    b, blt_search.Problem(n, b, k, objective, momentum)
+  )
   point = np.log([0.05, 0.5, 0.2, 0.4])
   loss, slope = problem.loss_and_slope(point)
   strategy = WindowedBLT(n, b, (0.2, 0.4), (0.95, 0.5))
@@ -224,7 +227,7 @@ def test_impossible_windows_are_refused(arguments, kind, message):
   'kwargs, kind, message',
   [
     ({'num_rounds': 0}, ValueError, 'num_rounds must be at least 1'),
-    ({'num_buffers': 0}, ValueError, 'num_buffers must be at least 1'),
+    ({'num_decays': 0}, ValueError, 'num_decays must be at least 1'),
     ({'objective': 'median'}, ValueError, 'objective must be'),
     ({'participation': None}, ValueError, 'use blt.optimize'),
     ({'participation': Participation(100, 100)}, ValueError, 'use blt.optimize'),
@@ -238,7 +241,7 @@ def test_impossible_windows_are_refused(arguments, kind, message):
 def test_wrong_arguments_are_refused(kwargs, kind, message):
   arguments = {
     'num_rounds': 100,
-    'num_buffers': 1,
+    'num_decays': 1,
     'objective': 'mean',
     'participation': Participation(100, 20),
     **kwargs,

@@ -31,14 +31,17 @@ there is, instead of `window - 1` buffers; a round takes as many drawings of z.
 It pays if copies x decays are fewer than bands, that is, for few long windows.
 
 Another way to spend little memory has been tried, decays that are complex numbers: with
-one real decay and a pair of complex ones, three buffers, RMSE comes to 20.99 and 8.126
-in the two cases above. It takes a constraint in every round to keep `C` decreasing and
-its sensitivity exact, and is not offered here.
+one real decay and a pair of complex ones, three buffers, RMSE came to about 20.99 and
+8.126 in the two cases above (a trial, which no benchmark here prints). It takes a
+constraint in every round to keep `C` decreasing and its sensitivity exact, and is not
+offered here.
 """
 
 import dataclasses
+import itertools
 import logging
 import math
+from collections.abc import Callable
 from typing import Optional
 
 import numpy as np
@@ -48,6 +51,7 @@ from tff_dp_aggregators.strategies import blt_search
 from tff_dp_aggregators.strategies import cache as cache_lib
 from tff_dp_aggregators.strategies import participation as participation_lib
 from tff_dp_aggregators.strategies import power_series
+from tff_dp_aggregators.strategies import progress as progress_lib
 from tff_dp_aggregators.strategies import series_optimization
 from tff_dp_aggregators.strategies import strategy as strategy_lib
 from tff_dp_aggregators.strategies import toeplitz
@@ -57,8 +61,8 @@ _logger = logging.getLogger(__name__)
 # By how much of the error a decay has to lower it: where a number of decays is asked
 # for, and where it is left open.
 _LEAST_GAIN = 1e-4
-_GAIN_WORTH_A_BUFFER = 1e-3
-_MOST_BUFFERS = 8
+_GAIN_WORTH_A_DECAY = 1e-3
+_MOST_DECAYS = 8
 _START_GAIN = 1e-6
 # Of the logarithm of the squared error; what is left to gain is of its square.
 _LARGEST_SLOPE = 1e-5
@@ -131,7 +135,7 @@ class WindowedBLT(toeplitz.LowerToeplitz):
 
 def optimize(
   num_rounds: int,
-  num_buffers: Optional[int] = None,
+  num_decays: Optional[int] = None,
   objective: str = 'mean',
   participation: Optional[participation_lib.Participation] = None,
   *,
@@ -147,14 +151,14 @@ def optimize(
 
   Args:
     num_rounds: Rounds n.
-    num_buffers: The most decays, up to 8; `None` leaves it to `min_gain`. See
+    num_decays: The most decays; `None` leaves it to `min_gain`, up to 8. See
       `WindowedBLT.noise_buffers` for what they cost.
     objective: 'mean' makes `rmse` smallest, 'max' makes `max_error` smallest.
     participation: Who may take part when; several times, or a window is of no use.
     window: Coefficients that are not 0, at most `min_separation`, which is the default.
     workload: `None`, or a `Workload` with momentum but a constant learning rate.
     min_gain: By which part of the error a decay has to lower it, or it is left out. By
-      default 1e-4 if `num_buffers` is given, and 0.001 if it is not.
+      default 1e-4 if `num_decays` is given, and 0.001 if it is not.
     cache: Whether to look for the result on disk, and to keep it there.
 
   Returns:
@@ -174,9 +178,9 @@ def optimize(
   """
   num_rounds = participation_lib.check_positive_int('num_rounds', num_rounds)
   if min_gain is None:
-    min_gain = _GAIN_WORTH_A_BUFFER if num_buffers is None else _LEAST_GAIN
-  most = _MOST_BUFFERS if num_buffers is None else num_buffers
-  most = participation_lib.check_positive_int('num_buffers', most)
+    min_gain = _GAIN_WORTH_A_DECAY if num_decays is None else _LEAST_GAIN
+  most = _MOST_DECAYS if num_decays is None else num_decays
+  most = participation_lib.check_positive_int('num_decays', most)
   strategy_lib.check_objective(objective)
   participation = participation_lib.check(num_rounds, participation)
   if participation.possible_participations == 1:
@@ -191,15 +195,17 @@ def optimize(
   if not 0 < min_gain < 1:
     raise ValueError(f'min_gain must be above 0 and below 1, got {min_gain}.')
   problem = _Problem(
-    num_rounds,
     window,
-    separation,
-    participation.possible_participations,
-    objective,
-    blt.check_momentum(num_rounds, workload),
+    blt_search.Problem(
+      num_rounds,
+      separation,
+      participation.possible_participations,
+      objective,
+      blt.check_momentum(num_rounds, workload),
+    ),
   )
   parameters = dict(
-    dataclasses.asdict(problem), num_buffers=most, min_gain=float(min_gain)
+    dataclasses.asdict(problem), num_decays=most, min_gain=float(min_gain)
   )
   strategy = cache_lib.fetch(
     WindowedBLT,
@@ -209,13 +215,13 @@ def optimize(
     lambda: _optimize(problem, most, min_gain),
     cache,
   )
-  if num_buffers is not None and len(strategy.buffer_decays) < num_buffers:
+  if num_decays is not None and len(strategy.buffer_decays) < num_decays:
     _logger.warning(
       'the windowed BLT for %s has %d decays, not %d: one more would lower the %s '
       'error by less than %g of it.',
       participation,
       len(strategy.buffer_decays),
-      num_buffers,
+      num_decays,
       'largest' if objective == 'max' else 'mean',
       min_gain,
     )
@@ -224,24 +230,15 @@ def optimize(
 
 @dataclasses.dataclass(frozen=True)
 class _Problem:
-  """What is asked for, and the loss: log(sensitivity^2 error^2)."""
+  """What is asked for, and the loss: log(sensitivity^2 error^2).
 
-  num_rounds: int
+  Attributes:
+    window: How many coefficients are not 0.
+    uncut: What is asked for but the window, as of a BLT.
+  """
+
   window: int
-  min_separation: int
-  participations: int
-  objective: str
-  momentum: float = 0.0
-
-  def identity_loss(self) -> float:
-    """The loss without decays, when C = I."""
-    return blt_search.Problem(
-      self.num_rounds,
-      self.min_separation,
-      self.participations,
-      self.objective,
-      self.momentum,
-    ).identity_loss()
+  uncut: blt_search.Problem
 
   def loss_and_slope(self, parameters: np.ndarray) -> tuple[float, np.ndarray]:
     """For logarithms of the decays' complements and of the scales, and the gradient."""
@@ -256,15 +253,14 @@ class _Problem:
     return loss, np.append(by_complement, by_scale)
 
   def _loss_by_coefficients(self, coefficients: np.ndarray) -> tuple[float, np.ndarray]:
-    starts = self.min_separation * np.arange(self.participations)
-    # How many of the columns reach as far down.
-    reach = np.searchsorted(
-      np.sort(self.num_rounds - starts), np.arange(self.window), side='right'
+    starts = self.uncut.min_separation * np.arange(self.uncut.participations)
+    # How many of the columns do not reach as far down.
+    ended = np.searchsorted(
+      np.sort(self.uncut.num_rounds - starts), np.arange(self.window), side='right'
     )
-    counts = self.participations - reach
-    squares = counts * np.square(coefficients)
+    counts = self.uncut.participations - ended
+    sensitivity = counts @ np.square(coefficients)
     error, by_coefficient = self._squared_error(coefficients)
-    sensitivity = squares.sum()
     slope = by_coefficient / error + 2 * counts * coefficients / sensitivity
     return math.log(error * sensitivity), slope
 
@@ -275,11 +271,12 @@ class _Problem:
     is -C^-1 dC b; so the gradient of sum_i weights_i b_i^2 is the correlation of
     -2 C^-T (weights b) with b.
     """
-    n = self.num_rounds
-    workload = workload_lib.Workload(n, self.momentum).coefficients()
+    n = self.uncut.num_rounds
+    workload = workload_lib.Workload(n, self.uncut.momentum).coefficients()
     inverse = power_series.inverse(coefficients, n)
     estimator = power_series.multiply(workload, inverse, n)
-    weights = 1.0 - np.arange(n) / n if self.objective == 'mean' else np.ones(n)
+    averaged = self.uncut.objective == 'mean'
+    weights = 1.0 - np.arange(n) / n if averaged else np.ones(n)
     weighted = weights * estimator
     back = power_series.multiply(estimator, inverse, n)
     by_coefficient = -2.0 * power_series.correlate(weighted, back, self.window)
@@ -287,38 +284,49 @@ class _Problem:
 
 
 def _optimize(problem: _Problem, most: int, min_gain: float) -> WindowedBLT:
-  loss, parameters = problem.identity_loss(), np.zeros(0)
-  for num_buffers in range(1, most + 1):
-    more_loss, more = _descend(problem, _start(problem, num_buffers))
-    if -math.expm1((more_loss - loss) / 2) < min_gain:
-      break
-    loss, parameters = more_loss, more
+  num_rounds = problem.uncut.num_rounds
+  loss, parameters = problem.uncut.identity_loss(), np.zeros(0)
+  with progress_lib.Progress(f'windowed BLT, {num_rounds} rounds') as progress:
+    counter = itertools.count(1)
+
+    def loss_and_slope(parameters: np.ndarray) -> tuple[float, np.ndarray]:
+      value, slope = problem.loss_and_slope(parameters)
+      progress.update(next(counter), math.exp(value / 2))
+      return value, slope
+
+    for num_decays in range(1, most + 1):
+      more_loss, more = _descend(loss_and_slope, _start(problem, num_decays))
+      if -math.expm1((more_loss - loss) / 2) < min_gain:
+        break
+      loss, parameters = more_loss, more
   complements, scales = np.split(np.exp(parameters), 2)
   return WindowedBLT(
-    problem.num_rounds, problem.window, tuple(scales), tuple(1.0 - complements)
+    num_rounds, problem.window, tuple(scales), tuple(1.0 - complements)
   )
 
 
-def _start(problem: _Problem, num_buffers: int) -> np.ndarray:
+def _start(problem: _Problem, num_decays: int) -> np.ndarray:
   """Parameters of the best BLT of one window, filled up with fast and small decays."""
-  one_window = blt_search.Problem(
-    problem.window, 1, 1, problem.objective, problem.momentum
+  one_window = dataclasses.replace(
+    problem.uncut, num_rounds=problem.window, min_separation=1, participations=1
   )
-  nodes = blt_search.best_nodes(one_window, num_buffers, _START_GAIN)
+  nodes = blt_search.best_nodes(one_window, num_decays, _START_GAIN)
   scales, decays = blt_search.scales_and_decays(nodes)
-  missing = num_buffers - len(decays)
+  missing = num_decays - len(decays)
   complements = np.append(np.maximum(1.0 - decays, _SLOWEST), np.full(missing, 0.9))
   return np.log(np.append(complements, np.append(scales, np.full(missing, 1e-3))))
 
 
-def _descend(problem: _Problem, start: np.ndarray) -> tuple[float, np.ndarray]:
+def _descend(
+  loss_and_slope: Callable[[np.ndarray], tuple[float, np.ndarray]], start: np.ndarray
+) -> tuple[float, np.ndarray]:
   import scipy.optimize  # Slow to import, and few callers optimise.
 
   bounds = [(math.log(_SLOWEST), -1e-9)] * (len(start) // 2)
   bounds += [(math.log(_SMALLEST_SCALE), 0.0)] * (len(start) // 2)
   lower, upper = np.transpose(bounds)
   result = scipy.optimize.minimize(
-    problem.loss_and_slope,
+    loss_and_slope,
     np.clip(start, lower, upper),
     jac=True,
     method='L-BFGS-B',
@@ -331,7 +339,7 @@ def _descend(problem: _Problem, start: np.ndarray) -> tuple[float, np.ndarray]:
     result.success or np.abs(result.jac[free]).max(initial=0.0) <= _LARGEST_SLOPE
   ):
     raise series_optimization.ConvergenceError(
-      f'no best windowed BLT was found for {problem}: {result.message}'
+      f'no best windowed BLT of {len(start) // 2} decays was found: {result.message}'
     )
   return float(result.fun), result.x
 
