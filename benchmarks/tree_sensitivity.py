@@ -1,6 +1,6 @@
 """Time and memory of the tree's exact sensitivity.
 
-    python -m benchmarks.tree_sensitivity
+    python -m benchmarks.tree_sensitivity [--slow]
 
 Prints three tables. The first holds the claimed cases against their limits and,
 where there is one, against the recorded time of TF Privacy's accountant
@@ -18,6 +18,7 @@ import os
 
 os.environ['OMP_NUM_THREADS'] = os.environ['OPENBLAS_NUM_THREADS'] = '1'
 
+import argparse
 import functools
 import json
 import math
@@ -30,7 +31,6 @@ from tff_dp_aggregators.strategies import participation as participation_lib
 from tff_dp_aggregators.strategies import tree
 
 _RUNS = 5
-_MEMORY_LIMIT = 2**30
 _RECORDED = pathlib.Path(__file__).parents[1] / 'tests/strategies/tree_sensitivity.json'
 
 
@@ -66,7 +66,13 @@ _GROWTH = [
   Case(10**6, 1000, 500),
   Case(10**6, 1022, 500),
 ]
-_PROFILES = [Case(2000, 313, 6), Case(2000, 29, 50), Case(10_000, 99, 20)]
+_SLOWEST = Case(10**6, 254, 2000)
+_PROFILES = [
+  Case(2000, 313, 6),
+  Case(2000, 29, 50),
+  Case(10_000, 99, 20),
+  Case(10_000, 6, 1000),
+]
 
 
 def ours(case: Case) -> float:
@@ -136,16 +142,14 @@ def show_claims() -> None:
       f'{case}  {value:8.0f}  {seconds:7.4f}  {limit:5.2f}  {seconds / limit:8.2g}'
       f'  {memory() / 2**20:11.0f}  {peer}'
     )
-    if seconds > limit or memory() > _MEMORY_LIMIT:
-      raise AssertionError(f'{case} is beyond its limit.')
 
 
-def show_growth() -> None:
+def show_growth(slow: bool) -> None:
   """Prints a line for each further case, and for each profile."""
-  header('zeta*, or of every prefix  ', 'seconds')
-  for case in _GROWTH:
+  header('zeta*, or of every prefix  ', 'seconds', 'MiB so far')
+  for case in [*_GROWTH, _SLOWEST] if slow else _GROWTH:
     seconds, value = best_time(functools.partial(ours, case), 1)
-    print(f'{case}  {value:28.0f}  {seconds:7.3f}')
+    print(f'{case}  {value:28.0f}  {seconds:7.3f}  {memory() / 2**20:10.0f}')
   for case in _PROFILES:
     for fixed_epoch in (False, True):
       run = functools.partial(profile, case, fixed_epoch)
@@ -170,8 +174,11 @@ def show_comparison() -> None:
 
 def main() -> None:
   """Prints the tables."""
+  parser = argparse.ArgumentParser(description=__doc__.split('\n', 1)[0])
+  parser.add_argument('--slow', action='store_true', help='the slowest case as well')
+  slow = parser.parse_args().slow
   show_claims()
-  show_growth()
+  show_growth(slow)
   show_comparison()
 
 

@@ -218,9 +218,7 @@ class _Signals:
     self._timer = threading.Timer(_INSISTENCE_SECONDS, os.kill, (os.getpid(), number))
     self._timer.daemon = True
     self._timer.start()
-    error = (
-      KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number)
-    )
+    error = KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number)
     caller = _caller_of_tensorflow(frame)
     if caller is None or now - self._first > _PATIENCE_SECONDS:
       raise error
