@@ -8,7 +8,8 @@ norm at most 1 in each round of pi is
 with equality where no entry of G in pi is negative, and for two participations always.
 What remains is the worst pi. It is found exactly where columns of one client do not
 overlap, where it has at most two of them, and in fixed epochs where it has all of its
-class; otherwise by the upper bound of arXiv:2306.08153, section 4: a round i in pi contributes at most
+class; otherwise by the upper bound of arXiv:2306.08153, section 4: a round i in pi
+contributes at most
 
     W[i] = max_{pi with i} sum_{j in pi} |G[i, j]|
 
