@@ -266,15 +266,24 @@ def test_more_rounds_than_planned_are_refused_by_the_runtime(name):
 def test_a_state_too_large_for_tff_is_refused_before_it_is_made():
   # 10^9 numbers of 4 bytes, nine times: nothing on the way may hold them.
   large = tff.TensorType(np.float32, [1_000_000_000])
-  factory = aggregators.banded(1.0, 1.0, 10, num_rounds=100, min_separation=10)
-  with pytest.raises(ValueError, match=r'state of 36.00 GB \(9 buffers') as error:
-    factory.create(large)
-  assert 'Use fewer bands' in str(error.value)
-  with pytest.raises(ValueError, match=r'28.00 GB \(7 buffers'):
-    aggregators.tree(1.0, 1.0, 10, num_rounds=100).create(large)
-  # Mechanisms without buffers take the same value.
+
+  def banded(storage):
+    return aggregators.banded(
+      1.0, 1.0, 10, num_rounds=100, min_separation=10, storage=storage
+    )
+
+  with pytest.raises(ValueError, match='state of 36.00 GB with storage') as error:
+    banded('state').create(large)
+  assert 'Keep the noise in files' in str(error.value)
+  with pytest.raises(ValueError, match='in files at most 2 GB can be kept'):
+    banded('auto').create(large)
+  with pytest.raises(ValueError, match='state of 28.00 GB'):
+    aggregators.tree(1.0, 1.0, 10, num_rounds=100, storage='state').create(large)
+  # Mechanisms that remember nothing take the same value.
   aggregators.gaussian(1.0, 1.0, 10).create(large)
-  aggregators.tree(1.0, 1.0, 10, num_rounds=100, honaker=False).create(large)
+  aggregators.tree(
+    1.0, 1.0, 10, num_rounds=100, honaker=False, storage='redraw'
+  ).create(large)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 Claims:
 
 * Entries are standard normal, in float32 and float64.
+* Half precision gets noise in float32.
 * Rows of different rounds, tensors, keys and seeds are uncorrelated and have no value
   in common, at whatever position.
 * Without a seed every key is new, however it is made; with one it is always the same.
@@ -18,7 +19,12 @@ import scipy.stats
 import tensorflow as tf
 
 from tff_dp_aggregators import noise
+from tff_dp_aggregators import strategies
 from tff_dp_aggregators.noise import rows as rows_lib
+
+
+def _record(rows, key, index):
+  return rows.layout.unflatten(rows.row(key, index))
 
 
 def _key(rows):
@@ -30,7 +36,7 @@ def test_entries_are_standard_normal(dtype):
   # Kolmogorov-Smirnov: false alarm 1e-8. Moments: seven standard deviations, 3e-12.
   num_samples = 400_000
   rows = noise.GaussianRows(tf.TensorSpec([num_samples], dtype), seed=11)
-  sample = rows.row(rows.new_key(), 0).numpy().astype(np.float64)
+  sample = _record(rows, rows.new_key(), 0).numpy().astype(np.float64)
   assert scipy.stats.kstest(sample, 'norm').pvalue > 1e-8
   for power, mean, variance in [(1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96)]:
     bound = 7 * np.sqrt(variance / num_samples)
@@ -43,7 +49,7 @@ def test_tails_are_those_of_a_normal_as_far_as_five_sigma(dtype):
   # mean 633.4 is outside of 440..840 with probability below 1e-12; one of mean 5.73
   # is 0 with probability 3e-3 and the seed is fixed, above 30 with 1e-12.
   rows = noise.GaussianRows(tf.TensorSpec([10_000_000], dtype), seed=12)
-  size = np.abs(rows.row(rows.new_key(), 0).numpy())
+  size = np.abs(_record(rows, rows.new_key(), 0).numpy())
   assert 440 < np.count_nonzero(size > 4) < 840
   assert 0 < np.count_nonzero(size > 5) < 30
 
@@ -77,7 +83,7 @@ def test_gaussians_follow_from_the_bits_by_the_box_muller_transform():
 @pytest.mark.parametrize('shape', [[], [1], [7], [2, 3], [0], [3, 0]])
 def test_every_shape_is_filled(shape):
   rows = noise.GaussianRows(tf.TensorSpec(shape), seed=1)
-  row = rows.row(rows.new_key(), 0).numpy()
+  row = _record(rows, rows.new_key(), 0).numpy()
   assert row.shape == tuple(shape)
   assert len(set(row.flat)) == row.size
 
@@ -91,7 +97,7 @@ def test_rounds_tensors_and_keys_are_uncorrelated():
     rows = noise.GaussianRows(specs, seed)
     key = rows.new_key()
     for index in range(4):
-      vectors.extend(tensor.numpy() for tensor in rows.row(key, index))
+      vectors.extend(tensor.numpy() for tensor in _record(rows, key, index))
   correlations = np.corrcoef(np.array(vectors, np.float64))
   off_diagonal = correlations[~np.eye(len(vectors), dtype=bool)]
   assert np.abs(off_diagonal).max() < 7 / np.sqrt(num_samples)
@@ -108,7 +114,7 @@ def test_no_value_comes_twice_in_any_round_tensor_or_neighbouring_seed():
     rows = noise.GaussianRows(specs, seed)
     key = rows.new_key()
     for index in range(10):
-      values.extend(tensor.numpy() for tensor in rows.row(key, index))
+      values.extend(tensor.numpy() for tensor in _record(rows, key, index))
   values = np.concatenate(values)
   assert len(values) == 240_000
   assert len(np.unique(values)) == len(values)
@@ -117,12 +123,12 @@ def test_no_value_comes_twice_in_any_round_tensor_or_neighbouring_seed():
 def test_rows_are_random_access():
   rows = noise.GaussianRows(tf.TensorSpec([7]), seed=3)
   key = rows.new_key()
-  forward = [rows.row(key, index).numpy() for index in range(5)]
-  backward = [rows.row(key, index).numpy() for index in reversed(range(5))]
+  forward = [_record(rows, key, index).numpy() for index in range(5)]
+  backward = [_record(rows, key, index).numpy() for index in reversed(range(5))]
   np.testing.assert_array_equal(forward, backward[::-1])
   traced = tf.function(rows.row)
   for index in range(5):
-    value = traced(key, tf.constant(index, tf.int64))
+    (value,) = traced(key, tf.constant(index, tf.int64))
     assert value.numpy().tobytes() == forward[index].tobytes()
 
 
@@ -183,15 +189,23 @@ def test_neither_seed_nor_key_is_in_the_repr():
   assert repr(rows) == repr(other) == str(rows)
   for secret in (seed, *_key(rows)):
     assert str(secret) not in repr(rows)
-  for strategy_noise in (noise.IndependentNoise(rows),):
-    assert str(seed) not in repr(strategy_noise)
+  streaming = noise.build(strategies.Identity(3), rows)
+  assert str(seed) not in repr(streaming)
 
 
-@pytest.mark.parametrize('dtype', [tf.int32, tf.float16, tf.bfloat16, tf.complex64])
+@pytest.mark.parametrize('dtype', [tf.int32, tf.bool, tf.string, tf.complex64])
 def test_other_dtypes_are_refused_by_name(dtype):
   specs = {'good': tf.TensorSpec([2]), 'bad': tf.TensorSpec([2], dtype)}
   with pytest.raises(TypeError, match=f'float32 or float64.*{dtype.name}'):
     noise.GaussianRows(specs)
+
+
+def test_half_precision_gets_noise_in_float32():
+  specs = [tf.TensorSpec([2], tf.float16), tf.TensorSpec([], tf.bfloat16)]
+  rows = noise.GaussianRows(specs, seed=1)
+  first, second = _record(rows, rows.new_key(), 0)
+  assert first.dtype == second.dtype == tf.float32
+  assert len({*first.numpy(), second.numpy()}) == 3
 
 
 @pytest.mark.parametrize('shape', [None, [None], [3, None]])

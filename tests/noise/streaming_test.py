@@ -1,6 +1,6 @@
 """Streaming noise is its strategy's matrix times z, exactly and in distribution.
 
-Claims, for every strategy kind:
+Claims, for every strategy kind and each place where its past can be:
 
 * The streaming map is linear in the rows of z, and with z replaced by unit vectors it
   is the strategy's dense matrix, entry by entry, eagerly and in `tf.function`.
@@ -21,67 +21,105 @@ import tensorflow as tf
 
 from tff_dp_aggregators import noise
 from tff_dp_aggregators import strategies
+from tff_dp_aggregators.noise import layout
 
-_SIGNED = (2.0, -0.7, 0.4, 0.1)
+_SCALES, _DECAYS = (0.2, 0.4), (0.95, 0.5)
 
 
-def _signed(num_rounds):
-  return strategies.BandedToeplitz(num_rounds, _SIGNED[:num_rounds])
+def _random_triangle(num_rounds):
+  rng = np.random.default_rng(num_rounds)
+  matrix = np.tril(rng.uniform(-0.3, 0.3, (num_rounds, num_rounds)), -1)
+  return matrix + np.diag(rng.uniform(1.0, 2.0, num_rounds))
 
 
 def _square_root(num_bands):
-  def make(num_rounds):
-    bands = min(num_bands or num_rounds, num_rounds)
-    return strategies.BandedToeplitz.square_root(num_rounds, bands)
+  def make(n):
+    return strategies.BandedToeplitz.square_root(n, min(num_bands or n, n))
 
   return make
 
 
-# Name: (from number of rounds to strategy, whether prefix sums are released).
-_KINDS = {
-  'identity': (strategies.Identity, False),
-  'square_root_1_band': (_square_root(1), False),
-  'square_root_2_bands': (_square_root(2), False),
-  'square_root_5_bands': (_square_root(5), False),
-  'square_root_all_bands': (_square_root(None), False),
-  'signed_bands': (_signed, False),
-  'tree_honaker': (strategies.BinaryTree, False),
-  'tree_honaker_cumulative': (strategies.BinaryTree, True),
-  'tree_plain': (lambda n: strategies.BinaryTree(n, honaker=False), False),
-  'tree_plain_cumulative': (
-    lambda n: strategies.BinaryTree(n, honaker=False),
-    True,
+_STRATEGIES = {
+  'identity': strategies.Identity,
+  'toeplitz_1_band': _square_root(1),
+  'toeplitz_2_bands': _square_root(2),
+  'toeplitz_all_bands': _square_root(None),
+  'toeplitz_signed': lambda n: strategies.BandedToeplitz(n, (2.0, -0.7, 0.4, 0.1)[:n]),
+  'banded': lambda n: strategies.Banded.from_matrix(np.triu(_random_triangle(n), -4)),
+  'banded_diagonal': lambda n: strategies.Banded.from_matrix(
+    np.diag(np.diagonal(_random_triangle(n)))
   ),
+  'dense': lambda n: strategies.Dense(n, _random_triangle(n)),
+  'banded_inverse': lambda n: strategies.BandedInverse.square_root(n, min(4, n)),
+  'blt': lambda n: strategies.BLT(n, _SCALES, _DECAYS),
+  'blt_no_buffers': lambda n: strategies.BLT(n, (), ()),
+  'windowed_blt': lambda n: strategies.WindowedBLT(n, min(5, n), _SCALES, _DECAYS),
+  'tree_honaker': strategies.BinaryTree,
+  'tree_honaker_restarts': lambda n: strategies.BinaryTree(n, restart_every=min(6, n)),
+  'tree_plain': lambda n: strategies.BinaryTree(n, honaker=False),
+  'tree_plain_restarts': lambda n: strategies.BinaryTree(n, False, restart_every=3),
 }
-all_kinds = pytest.mark.parametrize('kind', _KINDS)
+_STORAGES = ('state', 'redraw', 'files')
 
 
-def _build(kind, num_rounds, rows):
+def _is_offered(kind, storage):
+  return storage != 'redraw' or 'honaker' not in kind
+
+
+all_kinds = pytest.mark.parametrize(
+  'kind, storage',
+  [
+    (kind, storage)
+    for kind in _STRATEGIES
+    for storage in _STORAGES
+    if _is_offered(kind, storage)
+  ],
+)
+
+
+def _build(kind, storage, num_rounds, rows):
   """The kind's streaming noise and the dense matrix that it applies to z."""
-  make, cumulative = _KINDS[kind]
-  strategy = make(num_rounds)
-  if cumulative:
-    streaming = noise.TreeNoise(strategy, rows, cumulative=True)
-    return streaming, strategy.materialize_estimator()
-  return noise.build(strategy, rows), strategy.noise_matrix()
+  strategy = _STRATEGIES[kind](num_rounds)
+  matrix = strategy.noise_matrix()
+  if isinstance(strategy, strategies.BinaryTree):
+    matrix = matrix @ _rows_of_nodes(strategy)
+  return noise.build(strategy, rows, storage), matrix
 
 
-def _num_rows(kind, num_rounds):
-  return _KINDS[kind][0](num_rounds).materialize().shape[0]
+def _rows_of_nodes(strategy):
+  """The nodes that a tree's rounds complete as one Gaussian each, shape [nodes, n].
+
+  A round's row of z is the part of its nodes that matters: with Honaker's estimator
+  each of them with half of the weight of the one above it, with the plain one the
+  highest alone. Of each other, the rows are independent and have variance 1.
+  """
+  rows = np.zeros((strategy.num_nodes, strategy.num_rounds))
+  node = 0
+  for this_round in range(strategy.num_rounds):
+    in_tree = this_round % (strategy.restart_every or strategy.num_rounds)
+    height = len(bin(in_tree)) - len(bin(in_tree).rstrip('1'))
+    nodes = np.arange(node, node + height + 1)
+    rows[nodes, this_round] = 0.5 ** np.arange(height, -1, -1)
+    if not strategy.honaker:
+      rows[nodes[:-1], this_round] = 0.0
+    rows[:, this_round] /= np.linalg.norm(rows[:, this_round])
+    node += height + 1
+  assert node == strategy.num_nodes
+  return rows
 
 
 class _UnitRows:
   """Rows like `GaussianRows`, in which row i of z is the i-th unit vector."""
 
   def __init__(self, num_rows):
-    self.record_specs = tf.TensorSpec([num_rows], tf.float64)
+    self.layout = layout.Layout(tf.TensorSpec([num_rows], tf.float64))
 
   def new_key(self):
     return tf.zeros([2], tf.int64)
 
   def row(self, key, index):
     del key
-    return tf.one_hot(index, self.record_specs.shape[0], dtype=tf.float64)
+    return [tf.one_hot(index, self.layout.sizes[0], dtype=tf.float64)]
 
 
 def _emit(streaming, num_rounds, state=None, next_fn=None):
@@ -97,35 +135,46 @@ def _emit(streaming, num_rounds, state=None, next_fn=None):
   return np.array(emitted), state
 
 
-@pytest.mark.parametrize('num_rounds', [1, 2, 3, 7, 8, 13, 64])
+@pytest.mark.parametrize('kind', [kind for kind in _STRATEGIES if 'tree' in kind])
+def test_one_row_of_z_a_round_is_all_that_a_tree_needs(kind):
+  # What the rows leave out of the nodes' noise, the estimator does not use.
+  strategy = _STRATEGIES[kind](37)
+  rows = _rows_of_nodes(strategy)
+  np.testing.assert_allclose(rows.T @ rows, np.eye(37), atol=1e-15)
+  estimator = strategy.noise_matrix()
+  np.testing.assert_allclose(estimator @ rows @ rows.T, estimator, atol=1e-13)
+
+
+@pytest.mark.parametrize('num_rounds', [1, 2, 3, 8, 13])
 @all_kinds
-def test_unit_rows_give_the_noise_matrix_eagerly(kind, num_rounds):
-  rows = _UnitRows(_num_rows(kind, num_rounds))
-  streaming, matrix = _build(kind, num_rounds, rows)
+def test_unit_rows_give_the_noise_matrix_eagerly(kind, storage, num_rounds):
+  rows = _UnitRows(num_rounds)
+  streaming, matrix = _build(kind, storage, num_rounds, rows)
   emitted, state = _emit(streaming, num_rounds)
   np.testing.assert_allclose(emitted, matrix, rtol=0, atol=1e-12)
   assert int(state.round) == num_rounds
 
 
-@pytest.mark.parametrize('num_rounds', [5, 64])
+@pytest.mark.parametrize('num_rounds', [7, 64])
 @all_kinds
-def test_unit_rows_give_the_noise_matrix_in_a_tf_function(kind, num_rounds):
-  rows = _UnitRows(_num_rows(kind, num_rounds))
-  streaming, matrix = _build(kind, num_rounds, rows)
+def test_unit_rows_give_the_noise_matrix_in_a_tf_function(kind, storage, num_rounds):
+  rows = _UnitRows(num_rounds)
+  streaming, matrix = _build(kind, storage, num_rounds, rows)
   emitted, _ = _emit(streaming, num_rounds, next_fn=tf.function(streaming.next))
   np.testing.assert_allclose(emitted, matrix, rtol=0, atol=1e-12)
 
 
 @all_kinds
-def test_covariance_over_rounds_is_that_of_the_matrix(kind):
+def test_covariance_over_rounds_is_that_of_the_strategy(kind, storage):
   # Entry (s, t) of the empirical covariance has standard deviation
-  # sqrt((V_ss V_tt + V_st^2) / d). Seven of them: below 3e-12 for one entry, 4e-9 for
+  # sqrt((V_ss V_tt + V_st^2) / d). Seven of them: below 3e-12 for one entry, 2e-8 for
   # all entries of all kinds. The bound is 2.3% of a variance.
   num_rounds, num_samples = 12, 200_000
   rows = noise.GaussianRows(tf.TensorSpec([num_samples]), seed=20230518)
-  streaming, matrix = _build(kind, num_rounds, rows)
+  streaming, _ = _build(kind, storage, num_rounds, rows)
   emitted, _ = _emit(streaming, num_rounds)
   emitted = emitted.astype(np.float64)
+  matrix = _STRATEGIES[kind](num_rounds).noise_matrix()  # Of a tree: from its nodes.
   expected = matrix @ matrix.T
   variances = np.diag(expected)
   bound = 7 * np.sqrt((np.outer(variances, variances) + expected**2) / num_samples)
@@ -141,7 +190,7 @@ def test_identity_emits_the_rows_of_z_themselves():
   state = streaming.initialize()
   for index in range(4):
     emitted, after = streaming.next(state)
-    expected = rows.row(state.key, index)
+    expected = rows.layout.unflatten(rows.row(state.key, index))
     assert [t.numpy().tobytes() for t in emitted] == [
       t.numpy().tobytes() for t in expected
     ]
@@ -149,27 +198,23 @@ def test_identity_emits_the_rows_of_z_themselves():
 
 
 @all_kinds
-def test_every_tensor_of_a_record_gets_the_noise_it_would_get_alone(kind):
-  # Rows are keyed by the position of a tensor, so the first one is the same alone.
-  num_rounds = 6
-  alone, _ = _build(kind, num_rounds, noise.GaussianRows([tf.TensorSpec([4])], 3))
-  rows = noise.GaussianRows([tf.TensorSpec([4]), tf.TensorSpec([2, 3])], 3)
-  together, _ = _build(kind, num_rounds, rows)
-  emitted_alone, _ = _emit(alone, num_rounds)
-  emitted_together, _ = _emit(together, num_rounds)
-  assert emitted_together.shape == (num_rounds, 10)
-  np.testing.assert_array_equal(emitted_together[:, :4], emitted_alone)
+def test_tensors_of_a_record_share_no_noise(kind, storage):
+  specs = [tf.TensorSpec([40]), tf.TensorSpec([5, 8]), tf.TensorSpec([40], tf.float64)]
+  streaming, _ = _build(kind, storage, 6, noise.GaussianRows(specs, 3))
+  emitted, _ = _emit(streaming, 6)
+  # 720 numbers; two float32 of them are equal with probability below 1e-6.
+  assert len(np.unique(emitted)) == emitted.size
 
 
 @pytest.mark.parametrize('traced', [False, True])
 @all_kinds
-def test_scalars_and_empty_tensors_are_served(kind, traced):
+def test_scalars_and_empty_tensors_are_served(kind, storage, traced):
   specs = {
     'scalar': tf.TensorSpec([]),
     'empty': tf.TensorSpec([0]),
     'double': tf.TensorSpec([2], tf.float64),
   }
-  streaming, _ = _build(kind, 3, noise.GaussianRows(specs, seed=2))
+  streaming, _ = _build(kind, storage, 3, noise.GaussianRows(specs, seed=2))
   step = tf.function(streaming.next) if traced else streaming.next
   state = streaming.initialize()
   for _ in range(3):
@@ -184,22 +229,24 @@ def test_scalars_and_empty_tensors_are_served(kind, traced):
 
 
 @all_kinds
-def test_a_traced_round_gives_the_noise_of_an_eager_one(kind):
+def test_a_traced_round_gives_the_noise_of_an_eager_one(kind, storage):
   # Up to rounding: a graph may multiply by a reciprocal instead of dividing.
-  streaming, _ = _build(kind, 9, noise.GaussianRows(tf.TensorSpec([5]), seed=4))
+  streaming, _ = _build(
+    kind, storage, 9, noise.GaussianRows(tf.TensorSpec([5]), seed=4)
+  )
   eager, _ = _emit(streaming, 9)
   traced, _ = _emit(streaming, 9, next_fn=tf.function(streaming.next))
   np.testing.assert_allclose(eager, traced, rtol=0, atol=1e-5)
 
 
 @all_kinds
-def test_a_state_saved_after_any_round_continues_bit_by_bit(kind):
+def test_a_state_saved_after_any_round_continues_bit_by_bit(kind, storage):
   num_rounds = 6
   specs = [tf.TensorSpec([5]), tf.TensorSpec([], tf.float64)]
-  streaming, _ = _build(kind, num_rounds, noise.GaussianRows(specs, seed=5))
+  streaming, _ = _build(kind, storage, num_rounds, noise.GaussianRows(specs, seed=5))
   whole, _ = _emit(streaming, num_rounds)
   # No seed and so another secret: what continues is in the state alone.
-  other, _ = _build(kind, num_rounds, noise.GaussianRows(specs))
+  other, _ = _build(kind, storage, num_rounds, noise.GaussianRows(specs))
   for stop in range(num_rounds):
     _, state = _emit(streaming, stop)
     saved = pickle.dumps(tf.nest.map_structure(lambda t: t.numpy(), state))
@@ -257,23 +304,55 @@ def test_the_state_holds_as_many_buffers_as_the_strategy_says():
     (strategies.Identity(64), 0),
     (strategies.BandedToeplitz.square_root(64, 10), 9),
     (strategies.BinaryTree(64), 7),
-    (strategies.BinaryTree(64, honaker=False), 0),
+    (strategies.BLT(64, _SCALES, _DECAYS), 2),
+    (strategies.WindowedBLT(64, 9, _SCALES, _DECAYS), 16),
+    (strategies.Dense(64, np.eye(64)), 63),
   ]:
     assert strategy.noise_buffers == buffers
-    state = noise.build(strategy, rows).initialize()
-    shapes = [tensor.shape.as_list() for tensor in tf.nest.flatten(state.buffers)]
-    assert shapes == ([[buffers, 3], [buffers]] if buffers else [])
+    state = noise.build(strategy, rows, 'state').initialize()
+    shapes = [tensor.shape.as_list() for tensor in state.buffers]
+    assert shapes == ([[buffers, 3], [buffers, 1]] if buffers else [])
+    for storage in ('files', 'redraw'):
+      if storage == 'files' or not isinstance(strategy, strategies.BinaryTree):
+        assert not noise.build(strategy, rows, storage).initialize().buffers
 
 
 def test_an_unknown_strategy_is_refused():
   class Unknown:
-    kind = 'unknown'
+    noise_buffers = 1
 
-  with pytest.raises(TypeError, match="kind 'unknown'"):
+  with pytest.raises(TypeError, match='strategy of type Unknown'):
     noise.build(Unknown(), noise.GaussianRows(tf.TensorSpec([])))
 
 
-def test_a_tree_with_restarts_is_refused():
-  restarted = strategies.BinaryTree(8, restart_every=4)
-  with pytest.raises(ValueError, match='restart_every must be None, got 4'):
-    noise.build(restarted, noise.GaussianRows(tf.TensorSpec([])))
+@pytest.mark.parametrize(
+  'storage, error, message',
+  [
+    ('disk', ValueError, "storage must be 'auto', 'state'.*got 'disk'"),
+    (3, TypeError, 'storage must be a string or a Files, got 3'),
+    ('redraw', ValueError, 'of all rows of z so far.*1024 rounds'),
+  ],
+)
+def test_storage_that_is_not_offered_is_refused(storage, error, message):
+  rows = noise.GaussianRows(tf.TensorSpec([]))
+  with pytest.raises(error, match=message):
+    noise.build(strategies.BandedToeplitz.square_root(2000, 3), rows, storage)
+
+
+@pytest.mark.parametrize(
+  'strategy, small, large',
+  [
+    (strategies.BinaryTree(2000), 'state', 'files'),
+    (strategies.BinaryTree(2000, honaker=False), 'redraw', 'files'),
+    (strategies.BandedToeplitz.square_root(2000, 64), 'state', 'files'),
+    (strategies.BLT(2000, _SCALES, _DECAYS), 'state', 'files'),
+    (strategies.BandedInverse.square_root(2000, 2), 'redraw', 'redraw'),
+    (strategies.BandedInverse.square_root(2000, 16), 'redraw', 'files'),
+  ],
+)
+def test_storage_is_chosen_by_size_and_said(strategy, small, large, caplog):
+  for size, expected in ((100, small), (10**6, large)):
+    with caplog.at_level('INFO'):
+      streaming = noise.build(strategy, noise.GaussianRows(tf.TensorSpec([size])))
+    assert streaming.storage == expected
+    assert f"storage '{expected}'" in caplog.records[-1].getMessage()

@@ -436,7 +436,7 @@ def test_a_sensitivity_that_is_a_bound_is_accounted_for_on_the_safe_side():
 
 
 def test_a_strategy_that_is_not_banded_is_refused_by_the_banded_query():
-  with pytest.raises(TypeError, match='must be a BandedToeplitz, got BinaryTree'):
+  with pytest.raises(TypeError, match='BandedToeplitz, got BinaryTree'):
     queries.BandedMatrixFactorizationQuery(
       strategies.BinaryTree(8),
       strategies.Participation(8),
@@ -487,12 +487,55 @@ def test_before_the_first_round_nothing_was_spent_even_without_noise():
   assert float(metrics['effective_noise_multiplier']) == math.inf
 
 
-def test_the_cumulative_state_holds_the_sum_without_noise():
+def test_the_cumulative_state_holds_nothing_that_was_not_released():
   query = _build('tree_cumulative')
   state = query.initial_global_state()
   record = _record(0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
-  for number in range(1, 4):
-    _, state, _ = _one_round(query, state, [record])
-    np.testing.assert_allclose(
-      _flat(state.cumulative_sum), number * _flat(record), rtol=1e-6
+  for _ in range(3):
+    result, state, _ = _one_round(query, state, [record])
+    (released,) = state.released
+    np.testing.assert_array_equal(_flat(released), _flat(result))
+
+
+@pytest.mark.parametrize('momentum', [0.0, 0.9])
+@pytest.mark.parametrize('rates', [None, (1.0, 0.5, 0.25, 1.0, 2.0)])
+def test_a_workload_is_applied_to_sums_and_noise_alike(momentum, rates):
+  strategy = strategies.BLT(5, (0.3, 0.1), (0.9, 0.5))
+  workload = strategies.Workload(5, momentum, rates)
+  arguments = {
+    'participation': strategies.Participation(5),
+    'clip_norm': 1.0,
+    'noise_multiplier': 2.0,
+    'record_specs': tf.TensorSpec([3], tf.float64),
+    'seed': 5,
+  }
+  records = np.random.default_rng(0).uniform(-0.5, 0.5, (5, 3))
+  released = []
+  for given in (None, workload):
+    query = queries.MatrixMechanismQuery(strategy, workload=given, **arguments)
+    state, results = query.initial_global_state(), []
+    for record in records:
+      result, state, _ = _one_round(query, state, [tf.constant(record)])
+      results.append(result.numpy())
+    released.append(np.array(results))
+  residual, rows_of_workload = released
+  np.testing.assert_allclose(
+    rows_of_workload, workload.materialize() @ residual, rtol=1e-12
+  )
+
+
+def test_workloads_that_cannot_be_applied_are_refused():
+  def build(workload):
+    queries.MatrixMechanismQuery(
+      strategies.Identity(4),
+      strategies.Participation(4),
+      clip_norm=1.0,
+      noise_multiplier=1.0,
+      record_specs=tf.TensorSpec([]),
+      workload=workload,
     )
+
+  with pytest.raises(ValueError, match='is for 5 rounds, but the strategy for 4'):
+    build(strategies.Workload(5))
+  with pytest.raises(TypeError, match='must be a strategies.Workload.*got ndarray'):
+    build(np.tril(np.ones((4, 4))))

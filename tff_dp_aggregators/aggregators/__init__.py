@@ -2,6 +2,7 @@
 
 from tff_dp_aggregators.aggregators.builders import banded
 from tff_dp_aggregators.aggregators.builders import from_mechanism
+from tff_dp_aggregators.aggregators.builders import from_strategy
 from tff_dp_aggregators.aggregators.builders import gaussian
 from tff_dp_aggregators.aggregators.builders import tree
 from tff_dp_aggregators.aggregators.factory import DPMeanFactory
@@ -14,6 +15,7 @@ __all__ = [
   'banded',
   'extract_dp_event',
   'from_mechanism',
+  'from_strategy',
   'gaussian',
   'tree',
 ]

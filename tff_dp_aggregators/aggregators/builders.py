@@ -9,6 +9,7 @@ from typing import Any, Optional
 import tensorflow_federated as tff
 
 from tff_dp_aggregators import accounting
+from tff_dp_aggregators import noise
 from tff_dp_aggregators import queries
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.aggregators import factory
@@ -90,13 +91,15 @@ def tree(
   min_separation: int = 1,
   max_participations: Optional[int] = None,
   honaker: bool = True,
+  restart_every: Optional[int] = None,
   cumulative: bool = False,
+  storage: noise.Storage = 'auto',
   seed: Optional[int] = None,
   record_aggregation_factory: Optional[
     tff.aggregators.UnweightedAggregationFactory
   ] = None,
 ) -> factory.DPMeanFactory:
-  """Tree-aggregation noise (DP-FTRL, arXiv:2103.00039), without restarts.
+  """Tree-aggregation noise (DP-FTRL, arXiv:2103.00039).
 
   Args:
     clip_norm: L2 bound of one client's contribution to one round.
@@ -106,8 +109,10 @@ def tree(
     min_separation: Smallest difference of two rounds of one client.
     max_participations: Most rounds of one client; `None` for as many as fit.
     honaker: Honaker's estimator, with less noise, or the plain one, with less state.
+    restart_every: Rounds after which a fresh tree begins; `None` for a single one.
     cumulative: Whether each round returns the sum of all means so far, for an optimizer
       that works on sums (FTRL), or the mean of the round, whose noise cancels in sums.
+    storage: Where the noise of earlier rounds is: see `noise.build`.
     seed: Reproducible noise, for simulations; `None` for secret noise.
     record_aggregation_factory: Sums the clipped values; `None` for
       `tff.aggregators.SumFactory`.
@@ -143,6 +148,8 @@ def tree(
       noise_multiplier=noise_multiplier,
       record_specs=record_specs,
       honaker=honaker,
+      restart_every=restart_every,
+      storage=storage,
       seed=seed,
     )
 
@@ -160,6 +167,7 @@ def banded(
   min_separation: int = 1,
   max_participations: Optional[int] = None,
   num_bands: Optional[int] = None,
+  storage: noise.Storage = 'auto',
   seed: Optional[int] = None,
   record_aggregation_factory: Optional[
     tff.aggregators.UnweightedAggregationFactory
@@ -175,8 +183,9 @@ def banded(
     min_separation: Smallest difference of two rounds of one client.
     max_participations: Most rounds of one client; `None` for as many as fit.
     num_bands: Bands of the strategy, the square-root coefficients cut off there; the
-      state carries `num_bands - 1` copies of the value. `None` means
-      `min_separation`, up to which bands cost no sensitivity.
+      noise of `num_bands - 1` rounds is remembered. `None` means `min_separation`, up
+      to which bands cost no sensitivity.
+    storage: Where the noise of earlier rounds is: see `noise.build`.
     seed: Reproducible noise, for simulations; `None` for secret noise.
     record_aggregation_factory: Sums the clipped values; `None` for
       `tff.aggregators.SumFactory`.
@@ -201,12 +210,13 @@ def banded(
   participation = strategies.Participation(
     num_rounds, min_separation, max_participations
   )
-  return _for_strategy(
+  return from_strategy(
     accounting.mechanism.strategy_for('banded', participation, num_bands),
     participation,
     clip_norm=clip_norm,
     noise_multiplier=noise_multiplier,
     clients_per_round=clients_per_round,
+    storage=storage,
     seed=seed,
     record_aggregation_factory=record_aggregation_factory,
   )
@@ -217,6 +227,7 @@ def from_mechanism(
   clip_norm: float,
   clients_per_round: float,
   *,
+  storage: noise.Storage = 'auto',
   seed: Optional[int] = None,
   record_aggregation_factory: Optional[
     tff.aggregators.UnweightedAggregationFactory
@@ -229,6 +240,7 @@ def from_mechanism(
       privacy target by `accounting.Mechanism.for_target`.
     clip_norm: L2 bound of one client's contribution to one round.
     clients_per_round: Denominator of the mean.
+    storage: Where the noise of earlier rounds is: see `noise.build`.
     seed: Reproducible noise, for simulations; `None` for secret noise.
     record_aggregation_factory: Sums the clipped values; `None` for
       `tff.aggregators.SumFactory`.
@@ -250,27 +262,67 @@ def from_mechanism(
     >>> round(aggregator.noise_multiplier, 3)
     1.306
   """
-  return _for_strategy(
+  return from_strategy(
     mechanism.strategy,
     mechanism.participation,
     clip_norm=clip_norm,
     noise_multiplier=mechanism.noise_multiplier,
     clients_per_round=clients_per_round,
+    storage=storage,
     seed=seed,
     record_aggregation_factory=record_aggregation_factory,
   )
 
 
-def _for_strategy(
+def from_strategy(
   strategy: strategies.Strategy,
-  participation: strategies.Participation,
-  *,
+  participation: Optional[strategies.Participation],
   clip_norm: float,
   noise_multiplier: float,
   clients_per_round: float,
-  seed: Optional[int],
-  record_aggregation_factory: Optional[tff.aggregators.UnweightedAggregationFactory],
+  *,
+  workload: Optional[strategies.Workload] = None,
+  storage: noise.Storage = 'auto',
+  seed: Optional[int] = None,
+  record_aggregation_factory: Optional[
+    tff.aggregators.UnweightedAggregationFactory
+  ] = None,
 ) -> factory.DPMeanFactory:
+  """The noise of any strategy: BLT, banded, banded inverse, dense, ...
+
+  Args:
+    strategy: Strategy matrix C, for the number of rounds planned; one more is an error.
+    participation: Who may take part when; `None` means a single participation.
+    clip_norm: L2 bound of one client's contribution to one round.
+    noise_multiplier: Standard deviation of z over `clip_norm`.
+    clients_per_round: Denominator of the mean.
+    workload: `None` to return the mean of each round; a `Workload` to return its rows
+      applied to all means so far: prefix sums, with momentum and learning rates if it
+      has them.
+    storage: Where the noise of earlier rounds is: see `noise.build`.
+    seed: Reproducible noise, for simulations; `None` for secret noise.
+    record_aggregation_factory: Sums the clipped values; `None` for
+      `tff.aggregators.SumFactory`.
+
+  Returns:
+    An unweighted aggregation factory.
+
+  Raises:
+    ValueError: If a number is out of range, or strategy, participation and workload
+      are not for the same rounds.
+
+  Example:
+    >>> participation = strategies.Participation(num_rounds=100, min_separation=25)
+    >>> strategy = strategies.blt.optimize(100, 2, participation=participation)
+    >>> aggregator = from_strategy(
+    ...   strategy,
+    ...   participation,
+    ...   clip_norm=0.5,
+    ...   noise_multiplier=2.0,
+    ...   clients_per_round=100,
+    ... )
+  """
+
   def build_query(record_specs: Any) -> queries.MatrixMechanismQuery:
     return queries.MatrixMechanismQuery(
       strategy,
@@ -278,6 +330,8 @@ def _for_strategy(
       clip_norm=clip_norm,
       noise_multiplier=noise_multiplier,
       record_specs=record_specs,
+      workload=workload,
+      storage=storage,
       seed=seed,
     )
 

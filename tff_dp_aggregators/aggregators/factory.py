@@ -134,13 +134,12 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     initial = tff.tensorflow.computation(query.initial_global_state)
     num_bytes = _num_bytes(initial.type_signature.result)
     if num_bytes > _MAX_STATE_BYTES:
-      buffers = query.strategy.noise_buffers
       raise ValueError(
-        f'the noise of this mechanism needs a state of {num_bytes / 1e9:.2f} GB '
-        f'({buffers} buffers of the size of the value), but TFF carries at most '
-        f'{_MAX_STATE_BYTES / 1e9:.2f} GB between rounds. Use fewer bands, the '
-        'tree with honaker=False, or the Gaussian mechanism, which need fewer '
-        'buffers or none.'
+        f'this mechanism would need a state of {num_bytes / 1e9:.2f} GB with '
+        f'storage {query.storage!r}, but TFF carries at most '
+        f'{_MAX_STATE_BYTES / 1e9:.2f} GB between rounds. Keep the noise in files '
+        "(storage='files'), or use a mechanism that remembers less: fewer bands or "
+        'buffers, the tree, or the Gaussian mechanism.'
       )
 
 

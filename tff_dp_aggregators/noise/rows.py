@@ -1,15 +1,16 @@
 """The iid Gaussian rows z that every mechanism's noise is made of.
 
-A row of z is a structure of tensors like one record, with independent standard
-Gaussian entries. Rows are *random access*: row i of a key can be drawn at any time,
-any number of times, and is always the same. Entries come from the counter-based
-Philox generator, seeded with
+A row of z has a standard Gaussian entry for each element of a record, and lies in one
+vector for each dtype of the record (`layout.Layout`). Rows are *random access*: row i
+of a key can be drawn at any time, any number of times, and is always the same. Entries
+come from the counter-based Philox generator, seeded with
 
-    key + (row, tensor)    two 64-bit words, modulo 2^64,
+    key + (row, vector)    two 64-bit words, modulo 2^64,
 
-so no two rows, and no two tensors of a row, share a generator seed, and rows of two
+so no two rows, and no two vectors of a row, share a generator seed, and rows of two
 keys do not either unless the keys happen to be within a run's length of each other
-(probability below 2^-60 for random 128-bit keys).
+(probability below 2^-60 for random 128-bit keys). Tensors of a record are parts of a
+vector and share nothing.
 
 `standard_normal` makes Gaussians of the generator's bits. TensorFlow's own ends at 5.7
 standard deviations (its uniform numbers are kept above 1e-7), and what happens beyond
@@ -34,7 +35,7 @@ from typing import Any, Optional
 import numpy as np
 import tensorflow as tf
 
-_SUPPORTED_DTYPES = (tf.float32, tf.float64)
+from tff_dp_aggregators.noise import layout as layout_lib
 
 
 def standard_normal(spec: tf.TensorSpec, seed: tf.Tensor) -> tf.Tensor:
@@ -81,43 +82,15 @@ def box_muller(bits: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
   return tf.stack([radius * tf.cos(angle), radius * tf.sin(angle)])
 
 
-def check_record_specs(record_specs: Any) -> Any:
-  """Returns the specs of a record, or says what is wrong with them.
-
-  Args:
-    record_specs: Structure of `tf.TensorSpec` (or of anything with shape and dtype).
-
-  Raises:
-    TypeError: If a tensor is neither float32 nor float64.
-    ValueError: If a shape is not fully known.
-  """
-
-  def check(spec: Any) -> tf.TensorSpec:
-    dtype, shape = tf.as_dtype(spec.dtype), tf.TensorShape(spec.shape)
-    if dtype not in _SUPPORTED_DTYPES:
-      raise TypeError(
-        f'records must be float32 or float64 tensors, got {dtype.name}; cast them '
-        'before they are aggregated.'
-      )
-    if not shape.is_fully_defined():
-      raise ValueError(
-        f'record_specs must have fully defined shapes, got {shape}; noise needs to '
-        'know how much of it to draw.'
-      )
-    return tf.TensorSpec(shape, dtype)
-
-  return tf.nest.map_structure(check, record_specs)
-
-
 class GaussianRows:
-  """Rows of independent standard Gaussians shaped like a record.
+  """Rows of independent standard Gaussians, as many as a record has elements.
 
   Example:
     >>> rows = GaussianRows([tf.TensorSpec([3]), tf.TensorSpec([])], seed=1)
     >>> key = rows.new_key()
     >>> first, again = rows.row(key, 7), rows.row(key, 7)
-    >>> bool(tf.reduce_all(first[0] == again[0]))
-    True
+    >>> first[0].shape, bool(tf.reduce_all(first[0] == again[0]))
+    (TensorShape([4]), True)
   """
 
   def __init__(self, record_specs: Any, seed: Optional[int] = None):
@@ -130,10 +103,10 @@ class GaussianRows:
         operating system's entropy.
 
     Raises:
-      TypeError: If a tensor is not float32 or float64, or the seed not an int.
+      TypeError: If a tensor is not of a float dtype, or the seed not an int.
       ValueError: If a shape is not fully defined.
     """
-    self._specs = check_record_specs(record_specs)
+    self.layout = layout_lib.Layout(record_specs)
     self._seeded = seed is not None
     if seed is None:
       material = os.urandom(32)
@@ -143,11 +116,6 @@ class GaussianRows:
       raise TypeError(f'seed must be an int or None, got {type(seed).__name__}.')
     digest = hashlib.blake2b(material, digest_size=16).digest()
     self._secret = np.frombuffer(digest, dtype=np.int64)
-
-  @property
-  def record_specs(self) -> Any:
-    """Structure of `tf.TensorSpec` of one row."""
-    return self._specs
 
   def new_key(self) -> tf.Tensor:
     """Returns a key, an int64 tensor of shape [2].
@@ -167,7 +135,7 @@ class GaussianRows:
     )
     return key + drawn + tf.stack([clock, tf.zeros_like(clock)])
 
-  def row(self, key: tf.Tensor, index: tf.Tensor) -> Any:
+  def row(self, key: tf.Tensor, index: tf.Tensor) -> list[tf.Tensor]:
     """Returns row `index` of z.
 
     Args:
@@ -175,16 +143,18 @@ class GaussianRows:
       index: Which row, an int64 scalar.
 
     Returns:
-      A structure like `record_specs`.
+      The vectors of `layout`.
     """
     index = tf.cast(index, tf.int64)
-    flat = [
-      standard_normal(
-        spec, seed=key + tf.stack([index, tf.constant(position, tf.int64)])
+    return [
+      self._draw(size, dtype, key + tf.stack([index, tf.constant(position, tf.int64)]))
+      for position, (dtype, size) in enumerate(
+        zip(self.layout.dtypes, self.layout.sizes)
       )
-      for position, spec in enumerate(tf.nest.flatten(self._specs))
     ]
-    return tf.nest.pack_sequence_as(self._specs, flat)
+
+  def _draw(self, size: int, dtype: tf.DType, seed: tf.Tensor) -> tf.Tensor:
+    return standard_normal(tf.TensorSpec([size], dtype), seed)
 
   def __repr__(self) -> str:
-    return f'GaussianRows({self._specs!r})'  # Never the seed.
+    return f'{type(self).__name__}({self.layout.specs!r})'  # Never the seed.

@@ -1,7 +1,8 @@
 """Banded matrix factorization: noise that later rounds partly take back."""
 
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
+from tff_dp_aggregators import noise as noise_lib
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.queries import matrix_mechanism
 
@@ -25,12 +26,14 @@ class BandedMatrixFactorizationQuery(matrix_mechanism.MatrixMechanismQuery):
 
   def __init__(
     self,
-    strategy: strategies.BandedToeplitz,
+    strategy: Union[strategies.Banded, strategies.BandedToeplitz],
     participation: Optional[strategies.Participation],
     *,
     clip_norm: float,
     noise_multiplier: float,
     record_specs: Any,
+    workload: Optional[strategies.Workload] = None,
+    storage: noise_lib.Storage = 'auto',
     seed: Optional[int] = None,
   ):
     """Initializes the query; arguments and errors as for `MatrixMechanismQuery`.
@@ -41,14 +44,17 @@ class BandedMatrixFactorizationQuery(matrix_mechanism.MatrixMechanismQuery):
       clip_norm: L2 bound of one record.
       noise_multiplier: Standard deviation of z over `clip_norm`.
       record_specs: Structure of float tensor specs like a record.
+      workload: See `MatrixMechanismQuery`.
+      storage: See `noise.build`.
       seed: Makes the noise reproducible, for simulations.
 
     Raises:
       TypeError: If the strategy is not banded.
     """
-    if not isinstance(strategy, strategies.BandedToeplitz):
+    if not isinstance(strategy, (strategies.Banded, strategies.BandedToeplitz)):
       raise TypeError(
-        f'strategy must be a BandedToeplitz, got {type(strategy).__name__}.'
+        'strategy must be a Banded or BandedToeplitz, got '
+        f'{type(strategy).__name__}; use MatrixMechanismQuery for others.'
       )
     super().__init__(
       strategy,
@@ -56,5 +62,7 @@ class BandedMatrixFactorizationQuery(matrix_mechanism.MatrixMechanismQuery):
       clip_norm=clip_norm,
       noise_multiplier=noise_multiplier,
       record_specs=record_specs,
+      workload=workload,
+      storage=storage,
       seed=seed,
     )

@@ -25,14 +25,14 @@ class GlobalState(NamedTuple):
   Attributes:
     noise: `noise.NoiseState`; secret, because it holds the key.
     clip_norm: L2 bound of a record, float32 scalar.
-    cumulative_sum: Sum of all samples so far *without* noise, a structure like a
-      record, where the query releases prefix sums; empty where it releases the sum
-      of each round. As sensitive as the data.
+    released: Where the query releases the rows of a workload, what it released last, a
+      structure like a record, and before it a second one if there is momentum. Empty
+      where it releases the sum of each round.
   """
 
   noise: Any
   clip_norm: Any
-  cumulative_sum: Any
+  released: Any
 
 
 class MatrixMechanismQuery(dp_query.SumAggregationDPQuery):
@@ -41,15 +41,29 @@ class MatrixMechanismQuery(dp_query.SumAggregationDPQuery):
   In round t the query releases the sum of the round's clipped records plus
   `clip_norm * noise_multiplier * (D z)[t]`, with `D` the strategy's noise matrix and z
   iid standard Gaussian. All rounds together are one Gaussian mechanism with
-  effective noise multiplier `noise_multiplier / sens(C)`.
+  effective noise multiplier `noise_multiplier / sens(C)`. With a workload it releases
+  row t of the workload applied to these sums, which is the same information.
 
   The sensitivity belongs to the strategy and the participation that the query was
   made from and cannot be given otherwise. That clients really take part no more
   often than the participation says is the caller's to enforce
   (`learning.sampling` does).
 
-  Records are structures of float32 or float64 tensors. One with an entry that is NaN
-  or infinite counts as zero.
+  Records are structures of float tensors; half precision is summed, and released, in
+  float32. A record with an entry that is NaN or infinite counts as zero.
+
+  Example:
+    >>> strategy = strategies.BLT(8, output_scales=(0.3, 0.1), buffer_decays=(0.9, 0.5))
+    >>> query = MatrixMechanismQuery(
+    ...   strategy,
+    ...   strategies.Participation(8, min_separation=4),
+    ...   clip_norm=1.0,
+    ...   noise_multiplier=2.0,
+    ...   record_specs=tf.TensorSpec([3]),
+    ...   workload=strategies.Workload(8),
+    ... )
+    >>> round(query.effective_noise_multiplier, 4)
+    1.0471
   """
 
   def __init__(
@@ -60,6 +74,8 @@ class MatrixMechanismQuery(dp_query.SumAggregationDPQuery):
     clip_norm: float,
     noise_multiplier: float,
     record_specs: Any,
+    workload: Optional[strategies.Workload] = None,
+    storage: noise_lib.Storage = 'auto',
     seed: Optional[int] = None,
   ):
     """Initializes the query.
@@ -70,13 +86,20 @@ class MatrixMechanismQuery(dp_query.SumAggregationDPQuery):
       clip_norm: L2 bound of one record.
       noise_multiplier: Standard deviation of z over `clip_norm`; 0 adds no noise.
       record_specs: Structure of float tensor specs like a record.
+      workload: `None` to release the sum of each round (the residual of a prefix sum);
+        `Workload(num_rounds)` for prefix sums, with momentum or learning rates if it
+        has them.
+      storage: Where the noise of earlier rounds is: see `noise.build`.
       seed: Makes the noise reproducible, for simulations. `None` draws a secret key
         from the operating system's entropy at each `initial_global_state`.
 
     Raises:
-      TypeError: If a record tensor is neither float32 nor float64.
+      OSError: If `storage` names a directory that cannot be used.
+      RuntimeError: If another process uses it.
+      TypeError: If a record tensor is not of a float dtype, or another argument not of
+        its type.
       ValueError: If a number is out of range, a shape is not fully defined, or the
-        participation is for other rounds than the strategy.
+        participation or workload is for other rounds than the strategy.
     """
     self._clip_norm = check_clip_norm(clip_norm)
     self._noise_multiplier = events.check_noise_multiplier(noise_multiplier)
@@ -92,11 +115,9 @@ class MatrixMechanismQuery(dp_query.SumAggregationDPQuery):
     self._round_noise_multipliers = events.round_noise_multipliers(
       strategy, self._participation, self._noise_multiplier
     )
+    self._workload = _check_workload(workload, strategy.num_rounds)
     self._rows = noise_lib.GaussianRows(record_specs, seed)
-    self._noise = self._build_noise()
-
-  def _build_noise(self) -> noise_lib.StreamingNoise:
-    return noise_lib.build(self._strategy, self._rows)
+    self._noise = noise_lib.build(strategy, self._rows, storage)
 
   @property
   def strategy(self) -> strategies.Strategy:
@@ -107,6 +128,11 @@ class MatrixMechanismQuery(dp_query.SumAggregationDPQuery):
   def participation(self) -> strategies.Participation:
     """What the privacy analysis assumes of clients."""
     return self._participation
+
+  @property
+  def storage(self) -> str:
+    """Where the noise of earlier rounds is: 'state', 'redraw' or 'files'."""
+    return self._noise.storage
 
   @property
   def clip_norm(self) -> float:
@@ -134,18 +160,27 @@ class MatrixMechanismQuery(dp_query.SumAggregationDPQuery):
     return GlobalState(
       noise=self._noise.initialize(),
       clip_norm=tf.constant(self._clip_norm, tf.float32),
-      cumulative_sum=(),
+      released=self._nothing_released(),
     )
+
+  def _nothing_released(self) -> Any:
+    if self._workload is None:
+      return ()
+    zeros = self._rows.layout.zeros
+    return (zeros(), zeros()) if self._workload.momentum else (zeros(),)
 
   def derive_sample_params(self, global_state: GlobalState) -> tf.Tensor:
     """Returns the clip norm, all that clients need to know."""
     return global_state.clip_norm
 
   def initial_sample_state(self, template: Any = None) -> Any:
-    """Returns zeros like `template`, by default like the query's records."""
+    """Returns zeros like `template`, by default like the query's records.
+
+    Half precision becomes float32.
+    """
     if template is None:
-      template = self._rows.record_specs
-    return super().initial_sample_state(template)
+      return self._rows.layout.zeros()
+    return super().initial_sample_state(noise_lib.sum_specs(template))
 
   def preprocess_record(self, params: tf.Tensor, record: Any) -> Any:
     """Returns the record clipped to norm `params`; zeros if it is not finite."""
@@ -201,7 +236,25 @@ class MatrixMechanismQuery(dp_query.SumAggregationDPQuery):
   def _release(self, sample_state: Any, state: GlobalState) -> tuple[Any, GlobalState]:
     noise, noise_state = self._noise.next(state.noise)
     result = add_scaled(sample_state, noise, self._stddev(state))
-    return result, state._replace(noise=noise_state)
+    if self._workload is None:
+      return result, state._replace(noise=noise_state)
+    released = self._apply_workload(result, state)
+    return released[-1], state._replace(noise=noise_state, released=released)
+
+  def _apply_workload(self, noised_sum: Any, state: GlobalState) -> Any:
+    """Total and, before it, velocity: what was released last, with one more round."""
+    workload = self._workload
+    assert workload is not None
+    step, total = noised_sum, state.released[-1]
+    if workload.momentum:
+      momentum = tf.constant(workload.momentum, tf.float64)
+      step = add_scaled(noised_sum, state.released[0], momentum)
+    rate = tf.constant(1.0, tf.float64)
+    if workload.learning_rates is not None:
+      rates = tf.constant(workload.learning_rates, tf.float64)
+      rate = tf.gather(rates, state.noise.round)
+    total = add_scaled(total, step, rate)
+    return (step, total) if workload.momentum else (total,)
 
   def _stddev(self, state: GlobalState) -> tf.Tensor:
     """Standard deviation of z, float64."""
@@ -228,6 +281,24 @@ class MatrixMechanismQuery(dp_query.SumAggregationDPQuery):
       f'{type(self).__name__}({self._strategy.kind}, {self._participation}, '
       f'clip_norm={self._clip_norm}, noise_multiplier={self._noise_multiplier})'
     )
+
+
+def _check_workload(
+  workload: Optional[strategies.Workload], num_rounds: int
+) -> Optional[strategies.Workload]:
+  if workload is None:
+    return None
+  if not isinstance(workload, strategies.Workload):
+    raise TypeError(
+      'workload must be a strategies.Workload or None, got '
+      f'{type(workload).__name__}: only these can be applied round by round.'
+    )
+  if workload.num_rounds != num_rounds:
+    raise ValueError(
+      f'workload is for {workload.num_rounds} rounds, but the strategy for '
+      f'{num_rounds}.'
+    )
+  return workload
 
 
 def check_clip_norm(clip_norm: float) -> float:

@@ -7,8 +7,6 @@ these agree with them in distribution (the tests compare).
 
 from typing import Any, Optional
 
-import tensorflow as tf
-
 from tff_dp_aggregators import noise as noise_lib
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.queries import matrix_mechanism
@@ -18,6 +16,7 @@ class TreeResidualSumQuery(matrix_mechanism.MatrixMechanismQuery):
   """Sums of each round, with noise that cancels in their prefix sums (2103.00039).
 
   Example:
+    >>> import tensorflow as tf
     >>> query = TreeResidualSumQuery(
     ...   strategies.Participation.from_rounds_between(2000, 313, 6),
     ...   clip_norm=1.0,
@@ -36,6 +35,9 @@ class TreeResidualSumQuery(matrix_mechanism.MatrixMechanismQuery):
     noise_multiplier: float,
     record_specs: Any,
     honaker: bool = True,
+    restart_every: Optional[int] = None,
+    workload: Optional[strategies.Workload] = None,
+    storage: noise_lib.Storage = 'auto',
     seed: Optional[int] = None,
   ):
     """Initializes the query; arguments and errors as for `MatrixMechanismQuery`.
@@ -47,14 +49,19 @@ class TreeResidualSumQuery(matrix_mechanism.MatrixMechanismQuery):
       record_specs: Structure of float tensor specs like a record.
       honaker: Whether to use Honaker's estimator, with less noise, or the plain one,
         with no noise in the state.
+      restart_every: Rounds after which a fresh tree begins; `None` for a single one.
+      workload: See `MatrixMechanismQuery`.
+      storage: See `noise.build`.
       seed: Makes the noise reproducible, for simulations.
     """
     super().__init__(
-      strategies.BinaryTree(participation.num_rounds, honaker),
+      strategies.BinaryTree(participation.num_rounds, honaker, restart_every),
       participation,
       clip_norm=clip_norm,
       noise_multiplier=noise_multiplier,
       record_specs=record_specs,
+      workload=workload,
+      storage=storage,
       seed=seed,
     )
 
@@ -62,26 +69,18 @@ class TreeResidualSumQuery(matrix_mechanism.MatrixMechanismQuery):
 class TreeCumulativeSumQuery(TreeResidualSumQuery):
   """Prefix sums over rounds, each with the noise of the tree's estimate.
 
-  Constructor as for `TreeResidualSumQuery`. The state holds the prefix sum without
-  noise.
+  The residual sums of the rounds, added up. Constructor as for `TreeResidualSumQuery`,
+  with prefix sums as the default workload.
   """
 
-  def _build_noise(self) -> noise_lib.StreamingNoise:
-    assert isinstance(self._strategy, strategies.BinaryTree)
-    return noise_lib.TreeNoise(self._strategy, self._rows, cumulative=True)
-
-  def initial_global_state(self) -> matrix_mechanism.GlobalState:
-    """Returns the state before round 0, with a key of its own."""
-    zeros = tf.nest.map_structure(
-      lambda spec: tf.zeros(spec.shape, spec.dtype), self._rows.record_specs
-    )
-    return super().initial_global_state()._replace(cumulative_sum=zeros)
-
-  def _release(
-    self, sample_state: Any, state: matrix_mechanism.GlobalState
-  ) -> tuple[Any, matrix_mechanism.GlobalState]:
-    # Not tf.add, which would broadcast a sample of another shape.
-    one = tf.constant(1.0, tf.float64)
-    total = matrix_mechanism.add_scaled(sample_state, state.cumulative_sum, one)
-    result, state = super()._release(total, state)
-    return result, state._replace(cumulative_sum=total)
+  def __init__(
+    self,
+    participation: strategies.Participation,
+    *,
+    workload: Optional[strategies.Workload] = None,
+    **kwargs: Any,
+  ):
+    """Initializes the query; see `TreeResidualSumQuery`."""
+    if workload is None:
+      workload = strategies.Workload(participation.num_rounds)
+    super().__init__(participation, workload=workload, **kwargs)

@@ -19,7 +19,7 @@ take part in several trees: see `sensitivity_squared`, and for how it is found
 `strategies.tree_patterns`. A reviewer can check it by hand, with a worst pattern of
 rounds from `worst_case_rounds` and the sum that `pattern_value` forms.
 
-This module does not draw noise; `noise.TreeNoise` does.
+This module does not draw noise; `noise` does.
 """
 
 import collections

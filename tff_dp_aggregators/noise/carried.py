@@ -1,0 +1,84 @@
+"""Noise whose past is carried in the state."""
+
+import abc
+from typing import Any, Union
+
+import tensorflow as tf
+
+from tff_dp_aggregators.noise import recursions
+from tff_dp_aggregators.noise import rows as rows_lib
+from tff_dp_aggregators.noise import streaming
+
+
+def build(
+  recursion: Union[recursions.PastValues, recursions.Decays],
+  rows: rows_lib.GaussianRows,
+) -> 'CarriedNoise':
+  """The noise of a recursion with rows of z from `rows`."""
+  if isinstance(recursion, recursions.Decays):
+    return CarriedDecays(recursion, rows)
+  return CarriedPastValues(recursion, rows)
+
+
+class CarriedNoise(streaming.StreamingNoise):
+  """Keeps what a round needs of earlier ones in the state."""
+
+  storage = 'state'
+
+  def next(self, state: streaming.NoiseState) -> tuple[Any, streaming.NoiseState]:
+    """See `StreamingNoise`."""
+    noise, buffers = self._serve(state)
+    after = streaming.NoiseState(state.key, state.round + 1, buffers)
+    return self._rows.layout.unflatten(noise), after
+
+  @abc.abstractmethod
+  def _serve(
+    self, state: streaming.NoiseState
+  ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+    """The round's noise, and the buffers after it."""
+
+
+class CarriedPastValues(CarriedNoise):
+  """Has a buffer for each slot of `PastValues`."""
+
+  def __init__(self, recursion: recursions.PastValues, rows: rows_lib.GaussianRows):
+    """Initializes the noise; see `build`."""
+    super().__init__(rows)
+    self._recursion = recursion
+
+  @property
+  def num_buffers(self) -> int:
+    """See `StreamingNoise`."""
+    return self._recursion.num_slots
+
+  def _serve(
+    self, state: streaming.NoiseState
+  ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+    step = self._recursion.step(state.round)
+    noise, buffers = [], []
+    for row, buffer in zip(self._rows.row(state.key, state.round), state.buffers):
+      past = tf.linalg.matmul(tf.cast(step.past, row.dtype), buffer)
+      made = tf.cast(step.fresh, row.dtype)[:, tf.newaxis] * row + past
+      noise.append(made[0])
+      kept = {'noise': made[0], 'row': row, 'other': made[-1]}[self._recursion.keeps]
+      buffers.append(tf.tensor_scatter_nd_update(buffer, [[step.slot]], [kept]))
+    return noise, buffers
+
+
+class CarriedDecays(CarriedNoise):
+  """Has a buffer for each sum."""
+
+  def __init__(self, recursion: recursions.Decays, rows: rows_lib.GaussianRows):
+    """Initializes the noise; see `build`."""
+    super().__init__(rows)
+    self._recursion = recursion
+
+  @property
+  def num_buffers(self) -> int:
+    """See `StreamingNoise`."""
+    return self._recursion.num_slots
+
+  def _serve(
+    self, state: streaming.NoiseState
+  ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+    return self._recursion.advance(self._rows, state.key, state.round, state.buffers)

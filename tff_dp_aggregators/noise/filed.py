@@ -1,0 +1,247 @@
+"""Noise whose past is kept in files; the state is a key and a round."""
+
+import abc
+from collections.abc import Callable
+from typing import Any, Union
+
+import tensorflow as tf
+
+from tff_dp_aggregators.noise import files as files_lib
+from tff_dp_aggregators.noise import recursions
+from tff_dp_aggregators.noise import rows as rows_lib
+from tff_dp_aggregators.noise import streaming
+
+
+def build(
+  recursion: Union[recursions.PastValues, recursions.Decays],
+  rows: rows_lib.GaussianRows,
+  files: files_lib.Files,
+  identity: str,
+) -> 'FiledNoise':
+  """The noise of a recursion.
+
+  Args:
+    recursion: How rounds follow from rounds.
+    rows: Source of the rows of z.
+    files: Where to keep what it remembers.
+    identity: Of the strategy, so that no other one's files are used.
+
+  Raises:
+    OSError: As `files.Files.open`.
+    RuntimeError: As `files.Files.open`.
+  """
+  if isinstance(recursion, recursions.Decays):
+    return FiledDecays(recursion, rows, files, identity)
+  return FiledPastValues(recursion, rows, files, identity)
+
+
+# TensorFlow's serialised tensors end at 2^31 bytes, as does what TFF carries.
+_MOST_BYTES = 2**31 - 2**10
+
+
+class FiledNoise(streaming.StreamingNoise):
+  """Keeps what a round needs of earlier ones in files.
+
+  If something is not there, all rounds so far are computed again.
+  """
+
+  storage = 'files'
+
+  def __init__(
+    self,
+    rows: rows_lib.GaussianRows,
+    num_slots: int,
+    files: files_lib.Files,
+    identity: str,
+  ):
+    """Initializes the noise; `num_slots` model-sized vectors are kept."""
+    super().__init__(rows)
+    sizes = dict(zip((dtype.name for dtype in rows.layout.dtypes), rows.layout.sizes))
+    for size, dtype in zip(rows.layout.sizes, rows.layout.dtypes):
+      if size * dtype.size > _MOST_BYTES:
+        raise ValueError(
+          f'records have {size} numbers of {dtype.name}; in files at most 2 GB can be '
+          "kept. Use storage='state' with a mechanism that remembers little, or one "
+          'that remembers nothing: the Gaussian mechanism.'
+        )
+    directory = files.open(num_slots * rows.layout.num_bytes)
+    self._cache = files_lib.Cache(directory, f'{identity} {sizes} {num_slots} 1')
+
+  @abc.abstractmethod
+  def _attempt(
+    self, names: files_lib.Names, key: tf.Tensor, this_round: tf.Tensor
+  ) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    """Serves a round if what it needs is there.
+
+    Returns:
+      Whether it was, and the round's noise, of no meaning if it was not.
+    """
+
+  def next(self, state: streaming.NoiseState) -> tuple[Any, streaming.NoiseState]:
+    """See `StreamingNoise`.
+
+    Raises:
+      tf.errors.OpError: If a file cannot be written or read.
+    """
+
+    def advance(
+      this_round: tf.Tensor, again: tf.Tensor, noise: Any
+    ) -> tuple[tf.Tensor, tf.Tensor, Any]:
+      del noise
+      names = self._cache.names(state.key, this_round)
+      found, noise = self._attempt(names, state.key, this_round)
+      recovers = tf.debugging.Assert(
+        found | ~again,
+        ['The files of noise in', self._cache.directory, 'cannot be read back.'],
+      )
+      says = tf.cond(found, tf.no_op, lambda: self._say_lost(this_round))
+      with tf.control_dependencies([op for op in (recovers, says) if op is not None]):
+        return tf.where(found, this_round + 1, 0), again | ~found, noise
+
+    zeros = [
+      tf.zeros([size], dtype)
+      for dtype, size in zip(self._rows.layout.dtypes, self._rows.layout.sizes)
+    ]
+    _, _, noise = tf.while_loop(
+      lambda this_round, *_: this_round <= state.round,
+      advance,
+      (state.round, tf.constant(False), zeros),
+      parallel_iterations=1,
+    )
+    after = state._replace(round=state.round + 1)
+    return self._rows.layout.unflatten(noise), after
+
+  def _say_lost(self, this_round: tf.Tensor) -> tf.Operation:
+    return tf.print(
+      'tff_dp_aggregators: noise that round',
+      this_round,
+      'needs is not in',
+      self._cache.directory,
+      '(any more); computing all rounds again.',
+    )
+
+
+class FiledPastValues(FiledNoise):
+  """Has a file for each slot of `PastValues`."""
+
+  def __init__(
+    self,
+    recursion: recursions.PastValues,
+    rows: rows_lib.GaussianRows,
+    files: files_lib.Files,
+    identity: str,
+  ):
+    """Initializes the noise; see `build`."""
+    super().__init__(rows, recursion.num_slots, files, identity)
+    self._recursion = recursion
+
+  def _attempt(
+    self, names: files_lib.Names, key: tf.Tensor, this_round: tf.Tensor
+  ) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    """See `FiledNoise`."""
+    step = self._recursion.step(this_round)
+    outputs = step.fresh.shape[0]
+    slots = tf.where(tf.reduce_any(tf.not_equal(step.past, 0.0), axis=0))[:, 0]
+    row = self._rows.row(key, this_round)
+    sums = [
+      [tf.cast(step.fresh[output], vector.dtype) * vector for vector in row]
+      for output in range(outputs)
+    ]
+
+    def add(
+      position: tf.Tensor, found: tf.Tensor, sums: Any
+    ) -> tuple[tf.Tensor, tf.Tensor, Any]:
+      slot = slots[position]
+      read = [
+        names.read(slot, step.stamps[slot], vector.shape[0], vector.dtype)
+        for vector in row
+      ]
+      found = tf.reduce_all([found, *(is_there for is_there, _ in read)])
+      sums = [
+        [
+          total + tf.cast(step.past[output, slot], total.dtype) * vector
+          for total, (_, vector) in zip(sums[output], read)
+        ]
+        for output in range(outputs)
+      ]
+      return position + 1, found, sums
+
+    _, found, sums = tf.while_loop(
+      lambda position, found, _: found & (position < tf.size(slots)),
+      add,
+      (tf.constant(0), tf.constant(True), sums),
+      parallel_iterations=1,
+    )
+    kept = {'noise': sums[0], 'row': row, 'other': sums[-1]}[self._recursion.keeps]
+
+    def write() -> tf.Operation:
+      return tf.group([names.write(step.slot, this_round, vector) for vector in kept])
+
+    return _once_written(found, write, sums[0])
+
+
+class FiledDecays(FiledNoise):
+  """Has a file for each sum and each of the last rounds."""
+
+  def __init__(
+    self,
+    recursion: recursions.Decays,
+    rows: rows_lib.GaussianRows,
+    files: files_lib.Files,
+    identity: str,
+  ):
+    """Initializes the noise; see `build`."""
+    self._num_generations = files.rewind + 1
+    num_slots = recursion.num_slots * self._num_generations
+    super().__init__(rows, num_slots, files, identity)
+    self._recursion = recursion
+
+  def _attempt(
+    self, names: files_lib.Names, key: tf.Tensor, this_round: tf.Tensor
+  ) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    """See `FiledNoise`."""
+    layout = self._rows.layout
+    vectors = list(zip(layout.sizes, layout.dtypes))
+    num_sums = self._recursion.num_slots
+
+    def slot(of_round: tf.Tensor, position: int) -> tf.Tensor:
+      return of_round % self._num_generations * num_sums + position
+
+    def read() -> tuple[tf.Tensor, list[tf.Tensor]]:
+      found, sums = [], []
+      for size, dtype in vectors:
+        each = [
+          names.read(slot(this_round, position), this_round, size, dtype)
+          for position in range(num_sums)
+        ]
+        found += [is_there for is_there, _ in each]
+        sums.append(tf.stack([vector for _, vector in each]))
+      return tf.reduce_all(found), sums
+
+    def none() -> tuple[tf.Tensor, list[tf.Tensor]]:
+      zeros = [tf.zeros([num_sums, size], dtype) for size, dtype in vectors]
+      return tf.constant(True), zeros
+
+    found, sums = tf.cond(this_round > 0, read, none)
+    noise, sums = self._recursion.advance(self._rows, key, this_round, sums)
+    after = this_round + 1
+
+    def write() -> tf.Operation:
+      return tf.group(
+        [
+          names.write(slot(after, position), after, total[position])
+          for total in sums
+          for position in range(num_sums)
+        ]
+      )
+
+    return _once_written(found, write, noise)
+
+
+def _once_written(
+  found: tf.Tensor, write: Callable[[], tf.Operation], noise: list[tf.Tensor]
+) -> tuple[tf.Tensor, list[tf.Tensor]]:
+  """Writes what is kept, if the round was made of what was found, and goes on."""
+  written = tf.cond(found, write, tf.no_op)
+  with tf.control_dependencies([] if written is None else [written]):
+    return tf.identity(found), [tf.identity(vector) for vector in noise]
