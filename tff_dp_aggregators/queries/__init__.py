@@ -7,6 +7,9 @@ from tff_dp_aggregators.queries.dp_query import SumAggregationDPQuery
 from tff_dp_aggregators.queries.gaussian import GaussianSumQuery
 from tff_dp_aggregators.queries.matrix_mechanism import GlobalState
 from tff_dp_aggregators.queries.matrix_mechanism import MatrixMechanismQuery
+from tff_dp_aggregators.queries.no_privacy import NoPrivacyAverageQuery
+from tff_dp_aggregators.queries.no_privacy import NoPrivacySumQuery
+from tff_dp_aggregators.queries.norm_clip import NormClipSumQuery
 from tff_dp_aggregators.queries.tree import TreeCumulativeSumQuery
 from tff_dp_aggregators.queries.tree import TreeResidualSumQuery
 
@@ -16,6 +19,9 @@ __all__ = [
   'GaussianSumQuery',
   'GlobalState',
   'MatrixMechanismQuery',
+  'NoPrivacyAverageQuery',
+  'NoPrivacySumQuery',
+  'NormClipSumQuery',
   'NormalizedQuery',
   'SumAggregationDPQuery',
   'TreeCumulativeSumQuery',

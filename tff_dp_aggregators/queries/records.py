@@ -1,13 +1,17 @@
-"""What a record may be: structures of float tensors.
+"""What a record may be, and how records are summed.
 
-Every function that takes a record takes it through here, so all queries serve the
-same records and refuse the others in the same words. Messages tell dtypes and shapes
-and never a value: they end up in logs, and a record is somebody's data.
+Records are structures of float tensors. Who takes one takes it through here, so the
+same records are served everywhere and the others refused in the same words. Messages
+tell dtypes and shapes and never a value: they end up in logs, and a record is
+somebody's data.
 """
 
-from typing import Any
+from typing import Any, Optional
 
 import tensorflow as tf
+
+from tff_dp_aggregators import noise
+from tff_dp_aggregators.queries import dp_query
 
 _HALF = (tf.float16, tf.bfloat16)
 _DTYPES = (*_HALF, tf.float32, tf.float64)
@@ -90,3 +94,56 @@ def check_record(record: Any, record_specs: Any) -> Any:
     return tf.ensure_shape(tensor, spec.shape)
 
   return tf.nest.map_structure(check, record, record_specs)
+
+
+class RecordSumQuery(dp_query.SumAggregationDPQuery):
+  """What the queries have in common that are not matrix mechanisms.
+
+  They sum records like the ones announced, half precision in float32.
+  """
+
+  def __init__(self, record_specs: Optional[Any] = None):
+    """Initializes the query.
+
+    Args:
+      record_specs: Structure of float tensor specs like a record. `None` takes
+        records as they come; `initial_sample_state` needs a template then.
+
+    Raises:
+      TypeError: If a tensor is not of a float dtype.
+      ValueError: If a shape is not fully defined.
+    """
+    self._record_specs = None if record_specs is None else noise.sum_specs(record_specs)
+
+  def initial_sample_state(self, template: Any = None) -> Any:
+    """Returns zeros like `template`, by default like the query's records.
+
+    Half precision becomes float32.
+
+    Raises:
+      TypeError: If the template is not made of float tensors, or another than
+        `record_specs`.
+      ValueError: Likewise, or if there is neither of the two.
+    """
+    template = self._record_specs if template is None else template
+    if template is None:
+      raise ValueError(
+        'initial_sample_state needs a template, or the query record_specs.'
+      )
+    return self._check(super().initial_sample_state(template))
+
+  def preprocess_record(self, params: Any, record: Any) -> Any:
+    """Returns the record as tensors.
+
+    Raises:
+      TypeError: If the record is not made of float tensors, or its dtypes are not
+        those of `record_specs`.
+      ValueError: If its structure or shapes are not those of `record_specs`.
+    """
+    del params
+    return self._check(record)
+
+  def _check(self, record: Any) -> Any:
+    if self._record_specs is None:
+      return as_tensors(record)
+    return check_record(record, self._record_specs)

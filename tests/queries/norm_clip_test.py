@@ -1,0 +1,180 @@
+"""Sums of clipped records without noise are just that.
+
+Claims:
+
+* The sum is that of `clipping.clip_by_norm`, for every order and structure, eagerly, in
+  `tf.function` and inside TFF; half precision is summed in float32.
+* With a fixed denominator it is an average.
+* No client adds more than the clip norm, whatever its record.
+* The event is non-private, and the metrics tell the clip norm.
+* Orders and clip norms that are none, and records unlike the specs, are refused.
+"""
+
+import collections
+import math
+
+import dp_accounting
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_dp_aggregators import queries
+
+_ORDERS = (1, 1.5, 2, math.inf)
+_SPECS = collections.OrderedDict(
+  kernel=tf.TensorSpec([2, 2]),
+  others=(tf.TensorSpec([]), tf.TensorSpec([1], tf.float64), tf.TensorSpec([0])),
+)
+all_orders = pytest.mark.parametrize('order', _ORDERS)
+both_modes = pytest.mark.parametrize('traced', [False, True])
+
+
+def _record(values):
+  return collections.OrderedDict(
+    kernel=tf.constant(np.reshape(values[:4], [2, 2]), tf.float32),
+    others=(
+      tf.constant(values[4], tf.float32),
+      tf.constant(values[5:], tf.float64),
+      tf.zeros([0]),
+    ),
+  )
+
+
+def _flat(record):
+  return np.concatenate([np.ravel(t).astype(float) for t in tf.nest.flatten(record)])
+
+
+def _clipped(values, clip_norm, order):
+  if math.isinf(order):
+    return np.clip(values, -clip_norm, clip_norm)
+  return values / max(1, np.linalg.norm(values, order) / clip_norm)
+
+
+def _run(query, records):
+  state = query.initial_global_state()
+  params = query.derive_sample_params(state)
+  sample = query.initial_sample_state(_SPECS)
+  for record in records[:2]:
+    sample = query.accumulate_record(params, sample, record)
+  other = query.initial_sample_state(_SPECS)
+  for record in records[2:]:
+    preprocessed = query.preprocess_record(params, record)
+    other = query.accumulate_preprocessed_record(other, preprocessed)
+  sample = query.merge_sample_states(sample, other)
+  return query.get_noised_result(sample, state)
+
+
+@both_modes
+@all_orders
+def test_the_sum_is_that_of_clipped_records(order, traced):
+  values = np.random.default_rng(1).normal(size=[5, 6])
+  values[0] *= 0.01  # Within the norm; the others are not.
+  records = [_record(row) for row in values]
+  query = queries.NormClipSumQuery(order, 0.5, _SPECS)
+  run = tf.function(_run) if traced else _run
+  result, _, event = run(query, records)
+  tf.nest.assert_same_structure(result, _SPECS)
+  expected = sum(_clipped(row, 0.5, order) for row in values)
+  np.testing.assert_allclose(_flat(result), expected, rtol=0, atol=1e-6)
+  assert event == dp_accounting.NonPrivateDpEvent()
+
+
+@both_modes
+def test_an_average_with_a_fixed_denominator(traced):
+  # The first is clipped to [-3, 4], the second is within.
+  query = queries.NormalizedQuery(
+    queries.NormClipSumQuery(2, 5.0, tf.TensorSpec([2])), denominator=2.0
+  )
+
+  def run(*records):
+    state = query.initial_global_state()
+    params = query.derive_sample_params(state)
+    sample = query.initial_sample_state(records[0])
+    for record in records:
+      sample = query.accumulate_record(params, sample, record)
+    return query.get_noised_result(sample, state)[0]
+
+  run = tf.function(run) if traced else run
+  result = run(tf.constant([-6.0, 8.0]), tf.constant([4.0, -3.0]))
+  np.testing.assert_allclose(result, [0.5, 0.5], rtol=1e-6)
+
+
+@all_orders
+def test_no_client_adds_more_than_the_clip_norm(order):
+  largest = float(np.finfo(np.float32).max)
+  query = queries.NormClipSumQuery(order, 0.1, _SPECS)
+  honest = [_record(np.full(6, 0.01))] * 3
+  without, _, _ = _run(query, honest)
+  for values in (
+    np.full(6, largest),
+    np.array([0, 0, 0, 0, 0, 1.7e308]),
+    np.full(6, math.nan),
+    np.array([math.inf, 0, 0, 0, 0, 0]),
+    np.full(6, 1e-40),
+  ):
+    with_hostile, _, _ = _run(query, [*honest, _record(values)])
+    added = _flat(with_hostile) - _flat(without)
+    assert np.linalg.norm(added, order) <= 0.1 * (1 + 1e-6) + 1e-7  # Sums are rounded.
+
+
+@pytest.mark.parametrize('dtype', [tf.float16, tf.bfloat16])
+def test_half_precision_is_clipped_and_summed_in_float32(dtype):
+  query = queries.NormClipSumQuery(2, 1e5, tf.TensorSpec([1], dtype))
+  state = query.initial_global_state()
+  sample = query.initial_sample_state()
+  for value in [4096.0] + [1.0] * 10:
+    sample = query.accumulate_record(state, sample, tf.constant([value], dtype))
+  assert sample.dtype == tf.float32
+  np.testing.assert_array_equal(sample, [4106.0])
+
+
+def test_metrics_and_properties_tell_order_and_clip_norm():
+  query = queries.NormClipSumQuery(math.inf, 0.25, _SPECS)
+  assert query.order == math.inf
+  assert query.clip_norm == 0.25
+  assert repr(query) == 'NormClipSumQuery(order=inf, clip_norm=0.25)'
+  metrics = query.derive_metrics(query.initial_global_state())
+  assert list(metrics) == ['clip_norm']
+  assert float(metrics['clip_norm']) == 0.25
+
+
+@pytest.mark.parametrize('order', [0.5, 0, -1, math.nan])
+def test_orders_that_are_none_are_refused(order):
+  with pytest.raises(ValueError, match='order must be at least 1'):
+    queries.NormClipSumQuery(order, 1.0, _SPECS)
+
+
+@pytest.mark.parametrize('clip_norm', [0.0, -1.0, math.nan, math.inf, 1e-39, 1e39])
+def test_clip_norms_that_float32_does_not_hold_are_refused(clip_norm):
+  with pytest.raises(ValueError, match='clip_norm must be'):
+    queries.NormClipSumQuery(2, clip_norm, _SPECS)
+
+
+@all_orders
+def test_inside_tff(order):
+  values = np.random.default_rng(4).normal(size=[3, 6])
+  value_type = tff.types.to_type(
+    collections.OrderedDict(
+      a=tff.TensorType(np.float32, [5]), b=tff.TensorType(np.float16)
+    )
+  )
+
+  def specs_of(tensor_type):
+    return tf.TensorSpec(tensor_type.shape, tensor_type.dtype)
+
+  specs = collections.OrderedDict(a=specs_of(value_type.a), b=specs_of(value_type.b))
+  query = queries.NormClipSumQuery(order, 0.5, specs)
+  process = tff.aggregators.DifferentiallyPrivateFactory(query).create(value_type)
+  clients = [
+    collections.OrderedDict(a=row[:5].astype(np.float32), b=row[5].astype(np.float16))
+    for row in values
+  ]
+  output = process.next(process.initialize(), clients)
+  expected = sum(
+    _clipped(np.concatenate([c['a'], [c['b']]]).astype(float), 0.5, order)
+    for c in clients
+  )
+  np.testing.assert_allclose(output.result['a'], expected[:5], atol=1e-6)
+  np.testing.assert_allclose(output.result['b'], expected[5], atol=1e-6)
+  assert output.measurements['dp_query_metrics']['clip_norm'] == 0.5
