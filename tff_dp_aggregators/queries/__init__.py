@@ -5,6 +5,8 @@ from tff_dp_aggregators.queries.dp_query import DPQuery
 from tff_dp_aggregators.queries.dp_query import NormalizedQuery
 from tff_dp_aggregators.queries.dp_query import SumAggregationDPQuery
 from tff_dp_aggregators.queries.gaussian import GaussianSumQuery
+from tff_dp_aggregators.queries.laplace import LaplaceState
+from tff_dp_aggregators.queries.laplace import LaplaceSumQuery
 from tff_dp_aggregators.queries.matrix_mechanism import GlobalState
 from tff_dp_aggregators.queries.matrix_mechanism import MatrixMechanismQuery
 from tff_dp_aggregators.queries.no_privacy import NoPrivacyAverageQuery
@@ -18,6 +20,8 @@ __all__ = [
   'DPQuery',
   'GaussianSumQuery',
   'GlobalState',
+  'LaplaceState',
+  'LaplaceSumQuery',
   'MatrixMechanismQuery',
   'NoPrivacyAverageQuery',
   'NoPrivacySumQuery',

@@ -1,0 +1,280 @@
+"""The Laplace sum is an L1-clipped sum with the noise that its event says.
+
+Claims:
+
+* Without noise the life cycle gives the sums of clipped records, eagerly, in
+  `tf.function` and inside TFF.
+* The noise is Laplace of scale clip norm x noise multiplier, new in every round, the
+  same in every mode with a seed, and follows from the state alone.
+* dp-accounting's accountants find epsilon = 1 / noise multiplier for a round, n times
+  that for n rounds; the log-ratio of neighbouring outputs stays within it.
+* More rounds than planned are refused; the metrics tell what was spent and no secret.
+* Numbers out of range, and sums or records unlike the specs, are refused.
+"""
+
+import collections
+import math
+
+import dp_accounting
+import numpy as np
+import pytest
+import scipy.stats
+import tensorflow as tf
+import tensorflow_federated as tff
+from dp_accounting import pld
+from dp_accounting import rdp
+
+from tff_dp_aggregators import queries
+
+_SPECS = collections.OrderedDict(
+  kernel=tf.TensorSpec([2, 2]),
+  others=(tf.TensorSpec([]), tf.TensorSpec([1], tf.float64), tf.TensorSpec([0])),
+)
+_SEED = 918273645
+both_modes = pytest.mark.parametrize('traced', [False, True])
+
+
+def _build(**kwargs):
+  defaults = {'clip_norm': 1.0, 'noise_multiplier': 2.0, 'record_specs': _SPECS}
+  return queries.LaplaceSumQuery(**{**defaults, **kwargs})
+
+
+def _record(values):
+  return collections.OrderedDict(
+    kernel=tf.constant(np.reshape(values[:4], [2, 2]), tf.float32),
+    others=(
+      tf.constant(values[4], tf.float32),
+      tf.constant(values[5:], tf.float64),
+      tf.zeros([0]),
+    ),
+  )
+
+
+def _flat(record):
+  return np.concatenate([np.ravel(t).astype(float) for t in tf.nest.flatten(record)])
+
+
+def _one_round(query, state, records=()):
+  params = query.derive_sample_params(state)
+  sample = query.initial_sample_state()
+  for record in records:
+    sample = query.accumulate_record(params, sample, record)
+  sample = query.merge_sample_states(sample, query.initial_sample_state())
+  return query.get_noised_result(sample, state)
+
+
+@both_modes
+def test_without_noise_the_life_cycle_gives_sums_of_clipped_records(traced):
+  query = _build(noise_multiplier=0.0, clip_norm=0.5)
+  values = np.random.default_rng(1).normal(size=[4, 6])
+  values[0] *= 0.01
+  step = lambda state, records: _one_round(query, state, records)[:2]  # noqa: E731
+  step = tf.function(step) if traced else step
+  result, _ = step(query.initial_global_state(), [_record(row) for row in values])
+  tf.nest.assert_same_structure(result, _SPECS)
+  norms = np.abs(values).sum(axis=1, keepdims=True)
+  expected = (values / np.maximum(1, norms / 0.5)).sum(axis=0)
+  np.testing.assert_allclose(_flat(result), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize('dtype', [tf.float16, tf.float32, tf.float64])
+def test_noise_is_laplace_of_scale_clip_norm_times_noise_multiplier(dtype):
+  # Kolmogorov-Smirnov, false alarm 1e-8 in each of three rounds.
+  size = 200_000
+  query = _build(
+    clip_norm=0.25,
+    noise_multiplier=3.0,
+    record_specs=tf.TensorSpec([size], dtype),
+    seed=5,
+  )
+  state = query.initial_global_state()
+  released = []
+  for _ in range(3):
+    result, state, _ = _one_round(query, state)
+    assert result.dtype == (tf.float64 if dtype == tf.float64 else tf.float32)
+    noise = result.numpy().astype(np.float64)
+    assert scipy.stats.kstest(noise, 'laplace', args=(0, 0.75)).pvalue > 1e-8
+    released.append(noise)
+  # Rounds are uncorrelated: seven standard deviations, 3e-12 for each of three pairs.
+  correlations = np.corrcoef(released)[~np.eye(3, dtype=bool)]
+  assert np.abs(correlations).max() < 7 / math.sqrt(size)
+
+
+def test_the_noise_does_not_depend_on_the_records():
+  silent, _, _ = _one_round(_build(seed=1), _build(seed=1).initial_global_state())
+  values = np.linspace(0.01, 0.1, 6)
+  query = _build(seed=1)
+  loud, _, _ = _one_round(query, query.initial_global_state(), [_record(values)] * 2)
+  np.testing.assert_allclose(_flat(loud) - _flat(silent), 2 * values, atol=1e-5)
+
+
+def test_tensors_of_a_record_have_noise_of_their_own():
+  query = _build(record_specs=[tf.TensorSpec([100])] * 2 + [tf.TensorSpec([])], seed=1)
+  result, _, _ = _one_round(query, query.initial_global_state())
+  assert len(np.unique(_flat(result))) == 201
+
+
+def test_a_round_continues_from_its_state_alone():
+  query = _build(seed=2)
+  state = query.initial_global_state()
+  for _ in range(3):
+    _, state, _ = _one_round(query, state)
+  kept = tf.nest.map_structure(lambda tensor: tensor.numpy(), state)
+  once, _, _ = _one_round(query, state)
+  again, _, _ = _one_round(_build(), queries.LaplaceState(*map(tf.constant, kept)))
+  np.testing.assert_array_equal(_flat(once), _flat(again))
+
+
+def test_without_a_seed_every_run_has_noise_of_its_own():
+  query = _build()
+  runs = [_one_round(query, query.initial_global_state())[0] for _ in range(3)]
+  runs.append(_one_round(_build(), _build().initial_global_state())[0])
+  values = np.concatenate([_flat(run) for run in runs])
+  assert len(np.unique(values)) == len(values)
+
+
+@pytest.mark.parametrize('noise_multiplier', [0.5, 2.0, 20.0])
+@pytest.mark.parametrize('num_rounds', [1, 3])
+def test_accountants_find_the_closed_form(noise_multiplier, num_rounds):
+  query = _build(noise_multiplier=noise_multiplier, num_rounds=num_rounds)
+  state = query.initial_global_state()
+  each = []
+  for _ in range(num_rounds):
+    _, state, event = _one_round(query, state)
+    each.append(dp_accounting.LaplaceDpEvent(float(event.noise_multiplier)))
+  epsilon = num_rounds / noise_multiplier
+  assert float(query.derive_metrics(state)['epsilon']) == pytest.approx(epsilon)
+  for event in (query.run_event(), dp_accounting.ComposedDpEvent(each)):
+    # The largest loss has a probability of 2^-n, so a delta of 1e-9 saves next to
+    # nothing; losses are rounded up to multiples of 1e-4.
+    found = pld.PLDAccountant().compose(event).get_epsilon(1e-9)
+    assert epsilon - 1e-6 <= found <= epsilon + 1e-3 * num_rounds
+    # dp-accounting bounds the Renyi divergence of a high order by epsilon, and adds
+    # 28 / (order - 1) for a delta of 1e-12.
+    renyi = rdp.RdpAccountant(orders=[2.0, 10.0, 1e6]).compose(event)
+    assert renyi.get_epsilon(1e-12) == pytest.approx(epsilon, abs=5e-5)
+
+
+def test_a_thousand_rounds_cost_less_than_their_sum_at_a_positive_delta():
+  query = _build(noise_multiplier=100.0, num_rounds=1000)
+  found = pld.PLDAccountant().compose(query.run_event()).get_epsilon(1e-6)
+  assert found < 0.5 * 1000 / 100.0
+
+
+def test_log_ratios_of_neighbouring_outputs_stay_within_epsilon():
+  # A histogram of 10^6 outputs with and without one client, in 22 bins of at least
+  # 1000 expected counts: log-ratios beyond epsilon by seven of their standard
+  # deviations (at most sqrt(2 / 1000)) have probability 3e-12 each.
+  size = 1_000_000
+  query = _build(record_specs=tf.TensorSpec([size]), noise_multiplier=2.0, seed=3)
+  without, state, _ = _one_round(query, query.initial_global_state())
+  # What one coordinate would be with a client who puts all of the norm there.
+  noise, _, _ = _one_round(query, state)
+  edges = np.linspace(-5, 6, 23)
+  ours = np.histogram(without, edges)[0]
+  theirs = np.histogram(noise + 1.0, edges)[0]
+  assert min(ours.min(), theirs.min()) > 1000
+  ratios = np.abs(np.log(ours / theirs))
+  assert np.all(ratios <= 0.5 + 7 * np.sqrt(1 / ours + 1 / theirs))
+  assert ratios.max() > 0.45  # It is reached, not only kept.
+
+
+@both_modes
+def test_more_rounds_than_planned_are_refused(traced):
+  query = _build(num_rounds=2)
+  step = lambda state: _one_round(query, state)[:2]  # noqa: E731
+  step = tf.function(step) if traced else step
+  state = query.initial_global_state()
+  for _ in range(2):
+    _, state = step(state)
+  with pytest.raises(tf.errors.InvalidArgumentError, match='built for 2 rounds'):
+    step(state)
+
+
+def test_without_a_limit_there_are_events_of_rounds_only():
+  query = _build()
+  assert query.num_rounds is None
+  state = query.initial_global_state()._replace(round=tf.constant(10**12, tf.int64))
+  _, state, event = _one_round(query, state)
+  assert int(state.round) == 10**12 + 1
+  assert float(event.noise_multiplier) == 2.0
+  with pytest.raises(ValueError, match='any number of rounds.*num_rounds'):
+    query.run_event()
+
+
+def test_no_noise_is_no_privacy():
+  query = _build(noise_multiplier=0.0, num_rounds=2)
+  state = query.initial_global_state()
+  assert float(query.derive_metrics(state)['epsilon']) == 0.0
+  _, state, event = _one_round(query, state)
+  assert event == dp_accounting.NonPrivateDpEvent()
+  assert query.run_event().event == dp_accounting.NonPrivateDpEvent()
+  assert float(query.derive_metrics(state)['epsilon']) == math.inf
+
+
+def test_metrics_and_repr_tell_the_noise_and_no_secret():
+  query = _build(clip_norm=0.5, num_rounds=7, seed=_SEED)
+  _, state, _ = _one_round(query, query.initial_global_state())
+  metrics = query.derive_metrics(state)
+  told = {name: float(value) for name, value in metrics.items()}
+  expected = {'rounds': 1, 'clip_norm': 0.5, 'noise_multiplier': 2.0, 'epsilon': 0.5}
+  assert told == expected
+  for secret in (_SEED, *state.key.numpy().tolist()):
+    assert str(secret) not in f'{metrics} {query!r} {query}'
+  assert 'clip_norm=0.5' in repr(query)
+  assert 'num_rounds=7' in repr(query)
+
+
+@pytest.mark.parametrize(
+  ('kwargs', 'error', 'message'),
+  [
+    ({'clip_norm': 0.0}, ValueError, 'clip_norm must be positive'),
+    ({'clip_norm': math.nan}, ValueError, 'clip_norm must be positive'),
+    ({'clip_norm': 1e39}, ValueError, 'normal float32'),
+    ({'noise_multiplier': -1.0}, ValueError, 'noise_multiplier must be finite'),
+    ({'noise_multiplier': math.inf}, ValueError, 'noise_multiplier must be finite'),
+    ({'clip_norm': 1e30, 'noise_multiplier': 1e7}, ValueError, 'scale of the noise'),
+    ({'clip_norm': 1e-30, 'noise_multiplier': 1e-9}, ValueError, 'scale of the noise'),
+    ({'num_rounds': 0}, ValueError, 'num_rounds'),
+    ({'num_rounds': 1.5}, TypeError, 'num_rounds'),
+    ({'num_rounds': True}, TypeError, 'num_rounds'),
+    ({'seed': 'a'}, TypeError, 'seed must be an int'),
+    ({'record_specs': tf.TensorSpec([3], tf.int32)}, TypeError, 'int32'),
+    ({'record_specs': tf.TensorSpec([None])}, ValueError, 'fully defined'),
+  ],
+)
+def test_bad_arguments_are_refused_by_name(kwargs, error, message):
+  with pytest.raises(error, match=message):
+    _build(**kwargs)
+
+
+def test_a_sum_unlike_the_specs_is_refused():
+  query = _build(record_specs=tf.TensorSpec([3]))
+  state = query.initial_global_state()
+  for sample, named in (
+    (tf.zeros([2]), 'shape'),
+    (tf.zeros([3], tf.float64), 'float64'),
+  ):
+    with pytest.raises(ValueError, match=named):
+      query.get_noised_result(sample, state)
+
+
+def test_inside_tff():
+  size = 1000
+  query = _build(record_specs=tf.TensorSpec([size]), num_rounds=2, seed=4)
+  factory = tff.aggregators.DifferentiallyPrivateFactory(query)
+  process = factory.create(tff.TensorType(np.float32, [size]))
+  state = process.initialize()
+  eager = query.initial_global_state()
+  clients = [np.full(size, 1.0, np.float32), np.zeros(size, np.float32)]
+  for number in range(2):
+    output = process.next(state, clients)
+    state = output.state
+    expected, eager, _ = query.get_noised_result(tf.fill([size], 1 / size), eager)
+    np.testing.assert_allclose(output.result, expected, rtol=1e-5, atol=1e-5)
+    event = tff.aggregators.differential_privacy.extract_dp_event_from_state(state)
+    assert event == dp_accounting.LaplaceDpEvent(2.0)
+    metrics = output.measurements['dp_query_metrics']
+    assert metrics['epsilon'] == pytest.approx((number + 1) / 2)
+  with pytest.raises(Exception, match='built for 2 rounds'):
+    process.next(state, clients)

@@ -1,0 +1,232 @@
+"""The Laplace sum: pure epsilon, for records that are few or sparse numbers."""
+
+import collections
+import math
+from typing import Any, NamedTuple, Optional
+
+import dp_accounting
+import numpy as np
+import tensorflow as tf
+
+from tff_dp_aggregators.accounting import events
+from tff_dp_aggregators.noise import laplace
+from tff_dp_aggregators.queries import clipping
+from tff_dp_aggregators.queries import matrix_mechanism
+from tff_dp_aggregators.queries import records
+from tff_dp_aggregators.strategies import participation
+
+
+class LaplaceState(NamedTuple):
+  """State of a query between rounds.
+
+  Attributes:
+    key: Key of the noise, int64 of shape [2]; secret.
+    round: Number of the round to come, int64 scalar.
+    clip_norm: L1 bound of a record, float32 scalar.
+  """
+
+  key: Any
+  round: Any
+  clip_norm: Any
+
+
+class LaplaceSumQuery(records.RecordSumQuery):
+  """Clips records in L1 norm, sums them and adds independent Laplace noise.
+
+  A round is epsilon-private with epsilon = 1 / `noise_multiplier` (Dwork et al. 2006,
+  theorem 1), and n rounds are n times that. The noise of a coordinate is of scale
+  b = `clip_norm * noise_multiplier`, of standard deviation sqrt(2) b, and ends at 88 b
+  (`noise.laplace` tells what this costs).
+
+  For models this is rarely what one wants: the L1 norm of a vector of d entries is up
+  to sqrt(d) times its L2 norm, and so is the noise.
+
+  Example:
+    >>> query = LaplaceSumQuery(
+    ...   clip_norm=2.0,
+    ...   noise_multiplier=4.0,
+    ...   record_specs=tf.TensorSpec([2]),
+    ...   num_rounds=3,
+    ... )
+    >>> state = query.initial_global_state()
+    >>> params = query.derive_sample_params(state)
+    >>> sample = query.initial_sample_state()
+    >>> sample = query.accumulate_record(params, sample, tf.constant([3.0, -1.0]))
+    >>> sample.numpy()
+    array([ 1.5, -0.5], dtype=float32)
+    >>> noised, state, event = query.get_noised_result(sample, state)
+    >>> float(event.noise_multiplier), float(query.derive_metrics(state)['epsilon'])
+    (4.0, 0.25)
+  """
+
+  def __init__(
+    self,
+    *,
+    clip_norm: float,
+    noise_multiplier: float,
+    record_specs: Any,
+    num_rounds: Optional[int] = None,
+    seed: Optional[int] = None,
+  ):
+    """Initializes the query.
+
+    Args:
+      clip_norm: L1 bound of one record.
+      noise_multiplier: Scale of the noise over `clip_norm`; 0 adds no noise.
+      record_specs: Structure of float tensor specs like a record.
+      num_rounds: How many rounds are served at most; `None` for any number.
+      seed: Makes the noise reproducible, for simulations. `None` draws a secret key
+        from the operating system's entropy at each `initial_global_state`.
+
+    Raises:
+      TypeError: If a record tensor is not of a float dtype, or a number not a number.
+      ValueError: If a number is out of range, or a shape not fully defined.
+    """
+    super().__init__(record_specs)
+    self._clip_norm = matrix_mechanism.check_clip_norm(clip_norm)
+    self._noise_multiplier = events.check_noise_multiplier(noise_multiplier)
+    _check_scale(self._clip_norm, self._noise_multiplier)
+    self._num_rounds = (
+      None
+      if num_rounds is None
+      else participation.check_positive_int('num_rounds', num_rounds)
+    )
+    self._rows = laplace.LaplaceRows(record_specs, seed)
+
+  @property
+  def clip_norm(self) -> float:
+    """L1 bound of one record."""
+    return self._clip_norm
+
+  @property
+  def noise_multiplier(self) -> float:
+    """Scale of the noise over the clip norm."""
+    return self._noise_multiplier
+
+  @property
+  def num_rounds(self) -> Optional[int]:
+    """How many rounds are served at most; `None` for any number."""
+    return self._num_rounds
+
+  def run_event(self) -> dp_accounting.DpEvent:
+    """The event of all rounds together, for a client who is in each of them.
+
+    Raises:
+      ValueError: If the number of rounds is not limited.
+    """
+    if self._num_rounds is None:
+      raise ValueError(
+        'this query serves any number of rounds, so there is no limit to what all of '
+        'them spend together. Give num_rounds, or compose the events that the rounds '
+        'return.'
+      )
+    event = self._round_event(self._noise_multiplier)
+    return dp_accounting.SelfComposedDpEvent(event, self._num_rounds)
+
+  def _round_event(self, noise_multiplier: Any) -> dp_accounting.DpEvent:
+    if not self._noise_multiplier:
+      return dp_accounting.NonPrivateDpEvent()
+    return dp_accounting.LaplaceDpEvent(noise_multiplier)
+
+  def initial_global_state(self) -> LaplaceState:
+    """Returns the state before round 0, with a key of its own."""
+    return LaplaceState(
+      key=self._rows.new_key(),
+      round=tf.constant(0, tf.int64),
+      clip_norm=tf.constant(self._clip_norm, tf.float32),
+    )
+
+  def derive_sample_params(self, global_state: LaplaceState) -> tf.Tensor:
+    """Returns the clip norm, all that clients need to know."""
+    return global_state.clip_norm
+
+  def preprocess_record(self, params: tf.Tensor, record: Any) -> Any:
+    """Returns the record clipped to L1 norm `params`; zeros if it is not finite.
+
+    Raises:
+      TypeError: If the record is not made of float tensors, or its dtypes are not
+        those of `record_specs`.
+      ValueError: If its structure or shapes are not those of `record_specs`.
+    """
+    record = super().preprocess_record(params, record)
+    clipped, _ = clipping.clip_by_norm(record, params, order=1)
+    return clipped
+
+  def get_noised_result(
+    self, sample_state: Any, global_state: LaplaceState
+  ) -> tuple[Any, LaplaceState, dp_accounting.DpEvent]:
+    """Returns the noised sum, the next state and the round's `LaplaceDpEvent`.
+
+    Args:
+      sample_state: Sum of the round's preprocessed records.
+      global_state: State before the round.
+
+    Raises:
+      tf.errors.InvalidArgumentError: If all rounds were used.
+      ValueError: If the sum is not like `record_specs`.
+    """
+    this_round = self._check_round(global_state.round)
+    row = self._rows.row(global_state.key, this_round)
+    result = matrix_mechanism.add_scaled(
+      sample_state, self._rows.layout.unflatten(row), self._scale(global_state)
+    )
+    state = global_state._replace(round=this_round + 1)
+    # A tensor, because `tf.function` makes float32 of a Python number.
+    event = self._round_event(tf.constant(self._noise_multiplier, tf.float64))
+    return result, state, event
+
+  def _scale(self, state: LaplaceState) -> tf.Tensor:
+    return tf.cast(state.clip_norm, tf.float64) * self._noise_multiplier
+
+  def _check_round(self, this_round: tf.Tensor) -> tf.Tensor:
+    """Returns the round, after making sure that it may be served."""
+    if self._num_rounds is None:
+      return this_round
+    in_time = tf.debugging.assert_less(
+      this_round,
+      tf.constant(self._num_rounds, tf.int64),
+      message=(
+        f'This query was built for {self._num_rounds} rounds and has served them all; '
+        'another round would spend privacy that was not accounted for. Build a query '
+        'for more rounds.'
+      ),
+    )
+    with tf.control_dependencies([] if in_time is None else [in_time]):
+      return tf.identity(this_round)
+
+  def derive_metrics(
+    self, global_state: LaplaceState
+  ) -> 'collections.OrderedDict[str, tf.Tensor]':
+    """Returns rounds served, clip norm, noise and what has been spent.
+
+    Nothing of it depends on data or on the key. `epsilon` is that of all rounds so far
+    together, for a client who was in each of them, with delta = 0.
+    """
+    rounds = global_state.round
+    each = 1 / self._noise_multiplier if self._noise_multiplier else math.inf
+    return collections.OrderedDict(
+      rounds=rounds,
+      clip_norm=global_state.clip_norm,
+      noise_multiplier=tf.constant(self._noise_multiplier, tf.float64),
+      epsilon=tf.math.multiply_no_nan(
+        tf.constant(each, tf.float64), tf.cast(rounds, tf.float64)
+      ),
+    )
+
+  def __repr__(self) -> str:
+    return (
+      f'{type(self).__name__}(clip_norm={self._clip_norm}, '
+      f'noise_multiplier={self._noise_multiplier}, num_rounds={self._num_rounds})'
+    )
+
+
+def _check_scale(clip_norm: float, noise_multiplier: float) -> None:
+  limits = np.finfo(np.float32)
+  smallest, largest = float(limits.tiny), float(limits.max) / laplace.LARGEST
+  scale = clip_norm * noise_multiplier
+  if noise_multiplier and not smallest <= scale <= largest:
+    raise ValueError(
+      'clip_norm * noise_multiplier, the scale of the noise, must be between '
+      f'{smallest:.2g} and {largest:.2g}, so that float32 holds the noise; got '
+      f'{clip_norm} * {noise_multiplier}.'
+    )
