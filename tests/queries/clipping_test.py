@@ -93,12 +93,12 @@ def _clip(traced, order=2):
 
 
 @both_modes
-@all_orders
+@pytest.mark.parametrize('order', [1, 2, math.inf])
 @all_records
 def test_the_clipped_norm_is_the_smaller_of_norm_and_bound(name, order, traced):
   clip = _clip(traced, order)
   bound = np.float32(0.3)
-  for factor in (1e-30, 1e-3, 1.0, 1e3, 1e30):
+  for factor in (1e-30, 1.0, 1e30):
     record = _scaled(_RECORDS[name], factor)
     clipped, norm = clip(record, tf.constant(bound))
     tf.nest.assert_same_structure(clipped, record)
@@ -206,7 +206,7 @@ def test_the_bound_holds_in_exact_arithmetic():
 @all_orders
 def test_subnormal_entries_count_as_zero(order, traced):
   clip = _clip(traced, order)
-  for size in (2, 100_000):
+  for size in (2, 10_000):
     for record in (
       tf.fill([size], np.float32(1.1e-38)),
       tf.fill([size], np.float32(-1e-45)),
@@ -355,6 +355,15 @@ def test_clip_norms_that_are_not_positive_are_refused(clip_norm):
 
 
 @all_orders
+@pytest.mark.parametrize('clip_norm', [0.1, 1e300, np.float64(0.1)])
+def test_clip_norms_are_not_rounded_to_float32(order, clip_norm):
+  record = [tf.constant([1e308, -1e308], tf.float64)]
+  clipped, _ = clipping.clip_by_norm(record, clip_norm, order)
+  assert float(_norm(clipped, order)) == pytest.approx(clip_norm, rel=1e-14)
+
+
+@all_orders
 def test_a_clip_norm_that_turns_out_to_be_nan_lets_no_record_through(order):
+  # Traced, so that it is not known when it could be refused.
   clipped, _ = _clip(True, order)([tf.constant([0.5, 2.0])], tf.constant(math.nan))
   assert not np.any(np.isfinite(clipped[0]))

@@ -137,7 +137,10 @@ def check_order(order: float) -> float:
 
 
 def _as_bound(clip_norm: Any) -> tf.Tensor:
-  known = tf.get_static_value(tf.convert_to_tensor(clip_norm))
+  # TensorFlow would make float32 of a Python number first, and infinity of 1e300.
+  if not tf.is_tensor(clip_norm):
+    clip_norm = tf.constant(clip_norm, tf.float64)
+  known = tf.get_static_value(clip_norm)
   if known is not None and not known > 0:
     raise ValueError(f'clip_norm must be positive; got {known}.')
   return tf.cast(clip_norm, tf.float64)
