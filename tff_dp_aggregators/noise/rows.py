@@ -12,10 +12,10 @@ keys do not either unless the keys happen to be within a run's length of each ot
 (probability below 2^-60 for random 128-bit keys). Tensors of a record are parts of a
 vector and share nothing.
 
-`standard_normal` makes Gaussians of the generator's bits. TensorFlow's own ends at 5.7
+`noise.normal` makes Gaussians of the generator's bits. TensorFlow's own end at 5.7
 standard deviations (its uniform numbers are kept above 1e-7), and what happens beyond
 has a probability of 1e-8 a coordinate: in a model of 10^6 parameters, too much for a
-delta of 1e-10. Ours ends at 9.5, beyond which a Gaussian has less than 3e-21.
+delta of 1e-10. Ours end at 9.5, beyond which a Gaussian has less than 3e-21.
 `benchmarks/gaussian_rows.py` counts and times both.
 
 **The key is secret.** Who knows it can subtract the noise. It is part of the state
@@ -28,7 +28,6 @@ generator.
 """
 
 import hashlib
-import math
 import os
 from typing import Any, Optional
 
@@ -36,50 +35,7 @@ import numpy as np
 import tensorflow as tf
 
 from tff_dp_aggregators.noise import layout as layout_lib
-
-
-def standard_normal(spec: tf.TensorSpec, seed: tf.Tensor) -> tf.Tensor:
-  """Independent standard Gaussians with tails to 9.5 standard deviations.
-
-  The Box-Muller transform of pairs of uniform numbers with 64 random bits.
-
-  Args:
-    spec: Fully defined shape, and dtype float32 or float64.
-    seed: int64 of shape [2]; the same seed gives the same numbers.
-
-  Returns:
-    A tensor like `spec`.
-  """
-  num_elements = spec.shape.num_elements()
-  bits = tf.random.stateless_uniform(
-    [2, (num_elements + 1) // 2],
-    seed=seed,
-    minval=None,
-    maxval=None,
-    dtype=tf.uint64,
-    alg='philox',
-  )
-  pairs = box_muller(bits, spec.dtype)
-  return tf.reshape(tf.reshape(pairs, [-1])[:num_elements], spec.shape)
-
-
-def box_muller(bits: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-  """Turns uniform bits into Gaussians.
-
-  Args:
-    bits: uint64 of shape [2, n].
-    dtype: float32 or float64.
-
-  Returns:
-    A tensor of `dtype` and shape [2, n]; its largest possible magnitude is
-    sqrt(2 ln 2^65) = 9.49.
-  """
-  # Centres of 2^64 equal cells of (0, 1), rounded: never 0, and fine where it is small.
-  uniform = (tf.cast(bits, tf.float64) + 0.5) * 2.0**-64
-  # The radius needs float64, for the tails; the angle has no tails.
-  radius = tf.cast(tf.sqrt(-2.0 * tf.math.log(uniform[0])), dtype)
-  angle = tf.cast((uniform[1] - 0.5) * (2.0 * math.pi), dtype)
-  return tf.stack([radius * tf.cos(angle), radius * tf.sin(angle)])
+from tff_dp_aggregators.noise import normal
 
 
 class GaussianRows:
@@ -154,7 +110,7 @@ class GaussianRows:
     ]
 
   def _draw(self, size: int, dtype: tf.DType, seed: tf.Tensor) -> tf.Tensor:
-    return standard_normal(tf.TensorSpec([size], dtype), seed)
+    return normal.standard_normal(size, dtype, seed)
 
   def __repr__(self) -> str:
     return f'{type(self).__name__}({self.layout.specs!r})'  # Never the seed.
