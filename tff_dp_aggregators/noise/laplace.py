@@ -20,32 +20,32 @@ from tff_dp_aggregators.noise import rows
 LARGEST = 128 * math.log(2)  # The largest magnitude.
 
 
-def standard_laplace(spec: tf.TensorSpec, seed: tf.Tensor) -> tf.Tensor:
+def standard_laplace(size: int, dtype: tf.DType, seed: tf.Tensor) -> tf.Tensor:
   """Independent Laplace numbers of scale 1: density exp(-|x|) / 2, up to 88.
 
   Args:
-    spec: Fully defined shape, and dtype float32 or float64.
+    size: How many.
+    dtype: float32 or float64.
     seed: int64 of shape [2]; the same seed gives the same numbers.
 
   Returns:
-    A tensor like `spec`.
+    A tensor of `dtype` and shape [size].
 
   Example:
     >>> seed = tf.constant([1, 2], tf.int64)
-    >>> numbers = standard_laplace(tf.TensorSpec([10_000]), seed)
+    >>> numbers = standard_laplace(10_000, tf.float32, seed)
     >>> round(float(tf.reduce_mean(tf.abs(numbers))), 1)
     1.0
   """
-  num_elements = spec.shape.num_elements()
   bits = tf.random.stateless_uniform(
-    [2, num_elements],
+    [2, size],
     seed=seed,
     minval=None,
     maxval=None,
     dtype=tf.uint64,
     alg='philox',
   )
-  return tf.reshape(from_bits(bits, spec.dtype), spec.shape)
+  return from_bits(bits, dtype)
 
 
 def from_bits(bits: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
@@ -80,4 +80,4 @@ class LaplaceRows(rows.GaussianRows):
   """
 
   def _draw(self, size: int, dtype: tf.DType, seed: tf.Tensor) -> tf.Tensor:
-    return standard_laplace(tf.TensorSpec([size], dtype), seed)
+    return standard_laplace(size, dtype, seed)
