@@ -124,7 +124,7 @@ def test_the_clipped_norm_is_the_smaller_of_norm_and_bound(name, order, traced):
 
 def test_clipping_by_the_l2_norm_is_clipping_by_the_norm_of_order_2():
   record = _RECORDS['nested']
-  one, one_norm = clipping.clip_by_l2_norm(record, 0.5)
+  one, one_norm = clipping.clip_by_norm(record, 0.5)
   other, other_norm = clipping.clip_by_norm(record, 0.5, 2)
   assert _same_bits([one, one_norm], [other, other_norm])
 
@@ -221,13 +221,13 @@ def test_subnormal_entries_count_as_zero(order, traced):
 
 def test_a_record_exactly_on_the_norm_keeps_every_bit():
   record = [tf.constant([3.0]), tf.constant(4.0)]
-  clipped, norm = clipping.clip_by_l2_norm(record, 5.0)
+  clipped, norm = clipping.clip_by_norm(record, 5.0)
   assert float(norm) == 5.0
   assert _same_bits(clipped, record)
 
 
 def test_many_random_records_are_never_longer_than_the_bound():
-  clip = tf.function(clipping.clip_by_l2_norm)
+  clip = tf.function(clipping.clip_by_norm)
   rng = np.random.default_rng(5)
   for _ in range(300):
     exponent, bound_exponent = rng.uniform(-20, 20, 2)
@@ -240,7 +240,7 @@ def test_many_random_records_are_never_longer_than_the_bound():
 @pytest.mark.parametrize('excess', [1e-6, 1e-5, 1e-4, 1e-3, 1e-2])
 def test_a_record_barely_above_the_norm_is_clipped_as_well(excess):
   record = _scaled(_RECORDS['nested'], (1 + excess) / _norm(_RECORDS['nested']))
-  clipped, _ = clipping.clip_by_l2_norm(record, 1.0)
+  clipped, _ = clipping.clip_by_norm(record, 1.0)
   assert _norm(clipped) <= 1 + 2e-7  # Only the entries are rounded.
 
 
@@ -249,27 +249,27 @@ def test_entries_near_the_largest_float32_neither_overflow_nor_escape(size):
   # Their squares are infinite in float32, and so is the norm of more than one.
   largest = np.finfo(np.float32).max
   record = tf.fill([size], tf.constant(-largest))
-  clipped, norm = clipping.clip_by_l2_norm(record, 1.0)
+  clipped, norm = clipping.clip_by_norm(record, 1.0)
   np.testing.assert_allclose(float(norm), float(largest) * size**0.5, rtol=1e-12)
   np.testing.assert_allclose(clipped, np.full(size, -(size**-0.5)), rtol=1e-6)
 
 
 def test_float64_records_whose_norm_overflows_do_not_escape():
   record = tf.constant([1.7e308] * 4, tf.float64)
-  clipped, _ = clipping.clip_by_l2_norm(record, 1.0)
+  clipped, _ = clipping.clip_by_norm(record, 1.0)
   assert _norm(clipped) <= 1.0 + 1e-6
 
 
 def test_entries_whose_squares_vanish_in_float32_still_count():
   record = tf.fill([10_000], tf.constant(1e-30))
-  clipped, norm = clipping.clip_by_l2_norm(record, 1e-32)
+  clipped, norm = clipping.clip_by_norm(record, 1e-32)
   np.testing.assert_allclose(float(norm), 1e-28, rtol=1e-6)
   np.testing.assert_allclose(float(_norm(clipped)), 1e-32, rtol=1e-6)
 
 
 def test_a_mixed_record_is_clipped_over_all_tensors_together():
   record = [tf.constant([3e30]), tf.constant(4e30, tf.float64), tf.zeros([2, 0])]
-  clipped, norm = clipping.clip_by_l2_norm(record, 10.0)
+  clipped, norm = clipping.clip_by_norm(record, 10.0)
   assert float(norm) == pytest.approx(5e30, rel=1e-6)
   np.testing.assert_allclose(_flat(clipped), [6, 8], rtol=1e-6)
 
@@ -285,7 +285,7 @@ def test_a_record_with_a_non_finite_entry_counts_as_zero(where, bad, traced):
     .astype(values[where].dtype)
   )
   record = [tf.constant(value) for value in values]
-  clip = tf.function(clipping.clip_by_l2_norm) if traced else clipping.clip_by_l2_norm
+  clip = tf.function(clipping.clip_by_norm) if traced else clipping.clip_by_norm
   clipped, norm = clip(record, 1.0)
   assert float(norm) == 0.0
   assert np.array_equal(_flat(clipped), np.zeros(8))

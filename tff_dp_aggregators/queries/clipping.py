@@ -115,17 +115,6 @@ def clip_by_norm(
   return tf.nest.pack_sequence_as(record, clipped), norm
 
 
-def clip_by_l2_norm(record: Any, clip_norm: Any) -> tuple[Any, tf.Tensor]:
-  """`clip_by_norm` of order 2.
-
-  Example:
-    >>> clipped, norm = clip_by_l2_norm([tf.constant([3.0, 4.0])], 1.0)
-    >>> clipped[0].numpy().round(3).tolist(), float(norm)
-    ([0.6000000238418579, 0.800000011920929], 5.0)
-  """
-  return clip_by_norm(record, clip_norm, 2)
-
-
 def check_order(order: float) -> float:
   """Returns the order of a norm as a float, or raises ValueError if it is none."""
   if not order >= 1:

@@ -16,7 +16,7 @@ from tff_dp_aggregators import noise as noise_lib
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.queries import clipping
-from tff_dp_aggregators.queries import dp_query
+from tff_dp_aggregators.queries import records
 
 
 class GlobalState(NamedTuple):
@@ -35,7 +35,7 @@ class GlobalState(NamedTuple):
   released: Any
 
 
-class MatrixMechanismQuery(dp_query.SumAggregationDPQuery):
+class MatrixMechanismQuery(records.RecordSumQuery):
   """Sums of clipped records with the correlated noise of a strategy.
 
   In round t the query releases the sum of the round's clipped records plus
@@ -101,6 +101,7 @@ class MatrixMechanismQuery(dp_query.SumAggregationDPQuery):
       ValueError: If a number is out of range, a shape is not fully defined, or the
         participation or workload is for other rounds than the strategy.
     """
+    super().__init__(record_specs)
     self._clip_norm = check_clip_norm(clip_norm)
     self._noise_multiplier = events.check_noise_multiplier(noise_multiplier)
     if noise_multiplier > 0 and not _is_normal_float32(clip_norm * noise_multiplier):
@@ -173,18 +174,16 @@ class MatrixMechanismQuery(dp_query.SumAggregationDPQuery):
     """Returns the clip norm, all that clients need to know."""
     return global_state.clip_norm
 
-  def initial_sample_state(self, template: Any = None) -> Any:
-    """Returns zeros like `template`, by default like the query's records.
-
-    Half precision becomes float32.
-    """
-    if template is None:
-      return self._rows.layout.zeros()
-    return super().initial_sample_state(noise_lib.sum_specs(template))
-
   def preprocess_record(self, params: tf.Tensor, record: Any) -> Any:
-    """Returns the record clipped to norm `params`; zeros if it is not finite."""
-    clipped, _ = clipping.clip_by_l2_norm(record, params)
+    """Returns the record clipped to L2 norm `params`; zeros if it is not finite.
+
+    Raises:
+      TypeError: If the record is not made of float tensors, or its dtypes are not
+        those of `record_specs`.
+      ValueError: If its structure or shapes are not those of `record_specs`.
+    """
+    record = super().preprocess_record(params, record)
+    clipped, _ = clipping.clip_by_norm(record, params)
     return clipped
 
   def get_noised_result(

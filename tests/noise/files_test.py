@@ -1,0 +1,316 @@
+"""Files of noise are a cache: what is in them is right, or recognised as wrong.
+
+Claims, for each kind of recursion (banded, tree, BLT):
+
+* Files that are there are used; a process that finds them goes on without a word.
+* Whatever is missing, torn, damaged, swapped, or of another round, key or strategy is
+  not used: all rounds are computed again, to the same bits, and that is said.
+* A round can be served twice, and as many of the last rounds again as `rewind` says.
+* A crash in the middle of a write costs nothing: the round that is served again finds
+  all that it needs.
+* A full disk is an error that says so, and the round can be served when there is room.
+* A directory is private, and used by one process; names and contents tell no key.
+"""
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tff_dp_aggregators import noise
+from tff_dp_aggregators import strategies
+
+_ROUNDS = 14
+_SPECS = [tf.TensorSpec([50]), tf.TensorSpec([3], tf.float64)]
+_STRATEGIES = {
+  'banded': strategies.BandedToeplitz(_ROUNDS, (1.0, 0.5, 0.3, 0.2)),
+  'tree': strategies.BinaryTree(_ROUNDS),
+  'tree_restarts': strategies.BinaryTree(_ROUNDS, restart_every=5),
+  'banded_inverse': strategies.BandedInverse.square_root(_ROUNDS, 4),
+  'blt': strategies.BLT(_ROUNDS, (0.2, 0.4), (0.95, 0.5)),
+}
+all_kinds = pytest.mark.parametrize('kind', _STRATEGIES)
+_AGAIN = 'computing all rounds again'
+
+
+class _Run:
+  """Rounds of one noise in a directory, and what was said meanwhile."""
+
+  def __init__(self, kind, directory, capfd, rewind=1, seed=1, traced=False):
+    self._capfd = capfd
+    self.directory = directory
+    rows = noise.GaussianRows(_SPECS, seed)
+    files = noise.Files(str(directory), rewind)
+    streaming = noise.build(_STRATEGIES[kind], rows, files)
+    self._next = tf.function(streaming.next) if traced else streaming.next
+    self._first = streaming.initialize()
+
+  def serve(self, this_round):
+    """The bytes of a round's noise, and whether it said to compute again."""
+    self._capfd.readouterr()
+    state = self._first._replace(round=tf.constant(this_round, tf.int64))
+    row, after = self._next(state)
+    assert int(after.round) == this_round + 1
+    return b''.join(tensor.numpy().tobytes() for tensor in row), _AGAIN in (
+      self._capfd.readouterr().err
+    )
+
+  def serve_all(self, rounds=_ROUNDS):
+    """The bytes of the first rounds."""
+    served = [self.serve(this_round) for this_round in range(rounds)]
+    assert not any(again for _, again in served)
+    return [row for row, _ in served]
+
+  def files(self):
+    """Paths and contents."""
+    paths = [path for path in self.directory.iterdir() if path.name != 'owner']
+    return {path: path.read_bytes() for path in sorted(paths)}
+
+
+@pytest.fixture(name='start')
+def fixture_start(tmp_path, capfd):
+  def start(kind, name='noise', **kwargs):
+    return _Run(kind, tmp_path / name, capfd, **kwargs)
+
+  return start
+
+
+@pytest.mark.parametrize('traced', [False, True])
+@all_kinds
+def test_files_that_are_there_are_used(kind, traced, start):
+  whole = start(kind, traced=traced).serve_all()
+  for stop in (7,) if traced else (1, 2, 6, 13):
+    name = f'until {stop}'
+    assert start(kind, name, traced=traced).serve_all(stop) == whole[:stop]
+    continued = start(kind, name, traced=traced)
+    served = [continued.serve(number) for number in range(stop, _ROUNDS)]
+    assert served == [(row, False) for row in whole[stop:]]
+
+
+@all_kinds
+def test_rounds_can_be_served_again_as_far_back_as_promised(kind, start):
+  whole = start(kind).serve_all()
+  for rewind in (1, 2, 5):
+    run = start(kind, f'rewind {rewind}', rewind=rewind)
+    for last in range(_ROUNDS):
+      assert run.serve(last) == (whole[last], False)
+      if last + 1 < rewind:
+        continue
+      for number in range(last + 1 - rewind, last + 1):
+        assert run.serve(number) == (whole[number], False), (rewind, last, number)
+
+
+@all_kinds
+def test_an_older_state_is_served_by_computing_again(kind, start):
+  run = start(kind)
+  whole = run.serve_all()
+  for number in (11, 6, 0, 13, 3):
+    assert run.serve(number)[0] == whole[number]
+  # Not all of what one of these needs is there any more.
+  assert any(run.serve(number)[1] for number in (9, 8))
+
+
+def _damage(content, how):
+  if how == 'torn':
+    return content[: len(content) // 2]
+  if how == 'empty':
+    return b''
+  if how == 'longer':
+    return content + b'\0\0\0\0'
+  place = {'first byte': 0, 'header': 60, 'values': -9, 'last byte': -1}[how]
+  damaged = bytearray(content)
+  damaged[place] ^= 1
+  return bytes(damaged)
+
+
+@pytest.mark.parametrize(
+  'how',
+  ['missing', 'torn', 'empty', 'longer', 'first byte', 'header', 'values', 'last byte'],
+)
+@all_kinds
+def test_damage_is_recognised_and_mended(kind, how, start):
+  whole = start(kind).serve_all()
+  run = start(kind, 'damaged')
+  run.serve_all(11)
+  needed = 0
+  backup = run.directory.with_name('backup')
+  shutil.copytree(run.directory, backup)
+  for path, content in run.files().items():
+    if how == 'missing':
+      path.unlink()
+    else:
+      path.write_bytes(_damage(content, how))
+    row, again = run.serve(11)
+    assert row == whole[11]
+    needed += again
+    for copy in backup.iterdir():
+      shutil.copy(copy, run.directory)
+  # Two dtypes: each file that the round needs is there twice.
+  expected = {'banded': 6, 'banded_inverse': 6, 'blt': 4, 'tree': 4, 'tree_restarts': 2}
+  assert needed == expected[kind]
+
+
+@all_kinds
+def test_files_that_were_swapped_are_recognised(kind, start):
+  whole = start(kind).serve_all()
+  run = start(kind, 'swapped')
+  run.serve_all(11)
+  files = run.files()
+  for dtype in ('float32', 'float64'):
+    paths = [path for path in files if path.name.endswith(dtype)]
+    for path, other in zip(paths, paths[1:] + paths[:1]):
+      path.write_bytes(files[other])
+  assert run.serve(11) == (whole[11], True)
+
+
+def test_files_of_another_key_or_strategy_are_not_used(start):
+  wholes = {
+    (kind, seed): start(kind, f'{kind} {seed}', seed=seed).serve_all()
+    for kind in ('banded', 'tree')
+    for seed in (1, 2)
+  }
+  shared = {case: start(case[0], 'shared', seed=case[1]) for case in wholes}
+  for number in range(_ROUNDS):
+    for case, run in shared.items():
+      assert run.serve(number) == (wholes[case][number], False)
+
+
+@all_kinds
+def test_a_crash_in_a_write_costs_nothing(kind, start):
+  whole = start(kind).serve_all()
+  run = start(kind, 'crashed')
+  for number in range(_ROUNDS):
+    before = run.files()
+    assert run.serve(number) == (whole[number], False)
+    after = run.files()
+    written = [path for path in after if after[path] != before.get(path)]
+    assert written
+    for path in written:  # As if the process had ended there.
+      path.write_bytes(after[path][: len(after[path]) // 3])
+    assert run.serve(number) == (whole[number], False)
+    assert run.files() == after  # The same bytes again.
+
+
+@all_kinds
+def test_a_full_disk_is_an_error_and_no_loss(kind, start):
+  whole = start(kind).serve_all()
+  run = start(kind, 'full')
+  run.serve_all(6)
+  before = run.files()
+  run.serve(6)
+  after = run.files()
+  written = [path for path in after if after[path] != before.get(path)]
+  for path in after:
+    path.unlink()
+  for path, content in before.items():
+    path.write_bytes(content)
+  for path in written:
+    path.unlink(missing_ok=True)
+    path.symlink_to('/dev/full')
+  with pytest.raises(tf.errors.OpError, match='(?i)no space left'):
+    run.serve(6)
+  for path in written:
+    path.unlink()
+  for path, content in before.items():
+    path.write_bytes(content)
+  for number in range(6, _ROUNDS):
+    assert run.serve(number) == (whole[number], False)
+
+
+def test_names_and_contents_tell_no_key(start):
+  run = start('tree', seed=None)
+  run.serve_all()
+  first, second = run._first.key.numpy().tolist()
+  for path, content in run.files().items():
+    for word in (first, second):
+      for secret in (str(word), f'{word & (2**64 - 1):x}', str(abs(word))):
+        assert secret not in path.name
+        assert secret.encode() not in content
+      assert word.to_bytes(8, 'little', signed=True) not in content
+
+
+def test_the_directory_is_for_its_owner_alone(tmp_path, start):
+  start('banded')
+  assert stat.S_IMODE(os.stat(tmp_path / 'noise').st_mode) == 0o700
+  (tmp_path / 'open').mkdir(mode=0o755)
+  with pytest.raises(PermissionError, match='entered by others.*mode 700'):
+    start('banded', 'open')
+
+
+_CHILD = """
+import sys
+import tensorflow as tf
+from tff_dp_aggregators import noise, strategies
+
+rows = noise.GaussianRows(tf.TensorSpec([3]), 1)
+directory = sys.argv[1] if len(sys.argv) > 1 else None
+try:
+  streaming = noise.build(strategies.BinaryTree(4), rows, noise.Files(directory))
+except RuntimeError as e:
+  print(e)
+else:
+  streaming.next(streaming.initialize())
+  print(streaming._cache.directory)
+"""
+
+
+def _child(*arguments):
+  return subprocess.run(
+    [sys.executable, '-c', _CHILD, *arguments],
+    env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
+    stdout=subprocess.PIPE,
+    check=True,
+    text=True,
+    timeout=300,
+  ).stdout.strip()
+
+
+def test_a_second_process_is_refused_until_the_first_has_ended(tmp_path, start):
+  start('banded')
+  message = _child(str(tmp_path / 'noise'))
+  assert message.endswith('Give each process a directory of its own.')
+  assert 'in use by another process' in message
+  assert _child(str(tmp_path / 'other')) == str(tmp_path / 'other')
+  start('banded', 'other')
+
+
+def test_a_temporary_directory_is_removed_at_exit():
+  directory = _child()
+  assert 'tff_dp_aggregators-' in directory
+  assert not os.path.exists(directory)
+
+
+def test_a_directory_that_is_not_there_is_said(tmp_path, start):
+  run = start('banded')
+  run.serve(0)
+  shutil.rmtree(tmp_path / 'noise')
+  with pytest.raises(tf.errors.OpError, match='is not on the machine that runs'):
+    run.serve(1)
+
+
+@pytest.mark.parametrize(
+  'arguments, error, message',
+  [
+    ({'directory': 'relative'}, ValueError, "absolute path.*got 'relative'"),
+    ({'directory': '/tmp/a*b'}, ValueError, r'without any of \* \?'),
+    ({'rewind': 0}, ValueError, 'rewind must be at least 1, got 0'),
+    ({'rewind': 1.0}, TypeError, 'rewind must be an int, got 1.0'),
+    ({'rewind': True}, TypeError, 'rewind must be an int, got True'),
+  ],
+)
+def test_wrong_arguments_are_refused(arguments, error, message):
+  with pytest.raises(error, match=message):
+    noise.Files(**arguments)
+
+
+def test_values_are_where_the_header_ends():
+  # The layout of what TensorFlow serialises is relied upon.
+  for dtype in (np.float32, np.float64):
+    for size in (1, 15, 16, 31, 32, 4000, 524288):
+      content = tf.io.serialize_tensor(np.ones(size, dtype)).numpy()
+      assert content.endswith(np.ones(size, dtype).tobytes())
