@@ -44,6 +44,13 @@ _BUILDERS = {
   'banded': lambda *args, **kwargs: aggregators.banded(
     *args, num_rounds=_ROUNDS, min_separation=2, **kwargs
   ),
+  'blt_in_files': lambda *args, **kwargs: aggregators.from_strategy(
+    strategies.BLT(_ROUNDS, (0.3, 0.1), (0.9, 0.5)),
+    strategies.Participation(_ROUNDS, min_separation=2),
+    *args,
+    storage='files',
+    **kwargs,
+  ),
 }
 all_builders = pytest.mark.parametrize('name', _BUILDERS)
 
@@ -60,9 +67,10 @@ def _run(process, values, num_rounds=1):
 
 
 def _numbers(measurements):
-  """All leaves of a nested structure of measurements, flattened, as float64."""
-  leaves = [np.ravel(leaf).astype(float) for leaf in tf.nest.flatten(measurements)]
-  return np.concatenate([np.zeros(0), *leaves])
+  """All numbers of a nested structure of measurements, flattened, as float64."""
+  leaves = [np.ravel(leaf) for leaf in tf.nest.flatten(measurements)]
+  numbers = [leaf.astype(float) for leaf in leaves if leaf.dtype.kind in 'biuf']
+  return np.concatenate([np.zeros(0), *numbers])
 
 
 @all_builders
@@ -162,7 +170,10 @@ def test_event_and_measurements_of_a_round(name):
       'clip_norm',
       'noise_multiplier',
       'effective_noise_multiplier',
+      'noise_storage',
     }
+    in_files = metrics['noise_storage'] == b'files'
+    assert in_files == (name == 'blt_in_files')
     assert metrics['rounds'] == number
     assert metrics['clip_norm'] == 0.5
     assert metrics['noise_multiplier'] == 3.0

@@ -50,6 +50,24 @@ def _plain_tree(participation, **kwargs):
   return queries.TreeResidualSumQuery(participation, honaker=False, **kwargs)
 
 
+def _blt(participation, **kwargs):
+  strategy = strategies.BLT(participation.num_rounds, (0.3, 0.1), (0.9, 0.5))
+  return queries.MatrixMechanismQuery(strategy, participation, **kwargs)
+
+
+def _with_momentum(participation, **kwargs):
+  workload = strategies.Workload(participation.num_rounds, momentum=0.5)
+  return _blt(participation, workload=workload, **kwargs)
+
+
+def _in_files(participation, **kwargs):
+  return _blt(participation, storage='files', **kwargs)
+
+
+def _tree_restarts(participation, **kwargs):
+  return queries.TreeResidualSumQuery(participation, restart_every=3, **kwargs)
+
+
 _QUERIES = {
   'gaussian': queries.GaussianSumQuery,
   'banded': _banded,
@@ -57,6 +75,9 @@ _QUERIES = {
   'tree_residual': queries.TreeResidualSumQuery,
   'tree_residual_plain': _plain_tree,
   'tree_cumulative': queries.TreeCumulativeSumQuery,
+  'tree_restarts': _tree_restarts,
+  'momentum': _with_momentum,
+  'files': _in_files,
 }
 all_queries = pytest.mark.parametrize('kind', _QUERIES)
 both_modes = pytest.mark.parametrize('traced', [False, True])
@@ -99,10 +120,12 @@ def _zero_rounds(query, num_rounds):
   return np.array(noise), state
 
 
+def _workload(query):
+  return np.eye(_ROUNDS) if query.workload is None else query.workload.materialize()
+
+
 def _released_matrix(query):
-  if isinstance(query, queries.TreeCumulativeSumQuery):
-    return query.strategy.materialize_estimator()
-  return query.strategy.noise_matrix()
+  return _workload(query) @ query.strategy.noise_matrix()
 
 
 @both_modes
@@ -125,9 +148,8 @@ def test_without_noise_the_life_cycle_gives_exact_sums(kind, traced):
     released.append(_flat(result))
     norms = np.linalg.norm(values, axis=1, keepdims=True)
     sums.append((values / np.maximum(1, norms)).sum(axis=0))
-  if kind == 'tree_cumulative':
-    sums = np.cumsum(sums, axis=0)
-  np.testing.assert_allclose(released, sums, rtol=0, atol=2e-6)
+  expected = _workload(query) @ sums
+  np.testing.assert_allclose(released, expected, rtol=0, atol=4e-6)
 
 
 @all_queries
@@ -139,7 +161,7 @@ def test_result_is_the_sum_plus_the_noise_of_the_same_seed(kind):
   record = _record(0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
   for number in range(3):
     result, state, _ = _one_round(query, state, [record, record])
-    times = 2 * (number + 1) if kind == 'tree_cumulative' else 2
+    times = 2 * _workload(query)[number].sum()
     np.testing.assert_allclose(
       _flat(result), times * _flat(record) + noise[number], rtol=0, atol=1e-5
     )
@@ -164,6 +186,30 @@ def test_covariance_of_the_released_noise(kind):
   variances = np.diag(expected)
   bound = 7 * np.sqrt((np.outer(variances, variances) + expected**2) / num_samples)
   assert np.all(np.abs(noise @ noise.T / num_samples - expected) <= bound)
+
+
+@all_queries
+def test_a_state_continues_bit_by_bit_in_another_query(kind):
+  records = [
+    _record(*row) for row in np.random.default_rng(2).normal(size=[_ROUNDS, 6])
+  ]
+
+  def serve(query, state, rounds):
+    results = []
+    for number in rounds:
+      result, state, _ = _one_round(query, state, [records[number]])
+      results.append(_flat(result).tobytes())
+    return results, state
+
+  query = _build(kind)  # Without a seed: what continues is in the state alone.
+  first = query.initial_global_state()
+  whole, _ = serve(query, first, range(_ROUNDS))
+  for stop in (1, 4, 6):
+    results, state = serve(_build(kind), first, range(stop))
+    saved = tf.nest.map_structure(lambda tensor: tensor.numpy(), state)
+    restored = tf.nest.map_structure(tf.constant, saved)
+    rest, _ = serve(_build(kind), restored, range(stop, _ROUNDS))
+    assert results + rest == whole
 
 
 @pytest.mark.parametrize('kind', ['gaussian', 'banded'])
@@ -280,11 +326,12 @@ def test_metrics_tell_the_noise_and_nothing_of_the_key(kind):
   query = _build(kind, seed=_SEED)
   state = query.initial_global_state()
   metrics = query.derive_metrics(state)
-  assert {name: float(value) for name, value in metrics.items()} == {
+  assert {name: value.numpy() for name, value in metrics.items()} == {
     'rounds': 0.0,
     'clip_norm': 1.0,
     'noise_multiplier': 2.0,
     'effective_noise_multiplier': math.inf,
+    'noise_storage': query.storage.encode(),
   }
   other_key = state.noise._replace(key=state.noise.key + 1)
   for name, value in query.derive_metrics(state._replace(noise=other_key)).items():

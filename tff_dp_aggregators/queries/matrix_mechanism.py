@@ -131,6 +131,11 @@ class MatrixMechanismQuery(records.RecordSumQuery):
     return self._participation
 
   @property
+  def workload(self) -> Optional[strategies.Workload]:
+    """Whose rows are released; `None` if it is the sum of each round."""
+    return self._workload
+
+  @property
   def storage(self) -> str:
     """Where the noise of earlier rounds is: 'state', 'redraw' or 'files'."""
     return self._noise.storage
@@ -266,6 +271,7 @@ class MatrixMechanismQuery(records.RecordSumQuery):
 
     Nothing of it depends on data or on the key. `effective_noise_multiplier` is that
     of all rounds so far together (infinite before the first): epsilon follows from it.
+    `noise_storage` is a string tensor, `storage`.
     """
     rounds = global_state.noise.round
     return collections.OrderedDict(
@@ -273,6 +279,7 @@ class MatrixMechanismQuery(records.RecordSumQuery):
       clip_norm=global_state.clip_norm,
       noise_multiplier=tf.constant(self._noise_multiplier, tf.float64),
       effective_noise_multiplier=self._effective_noise_multiplier_after(rounds),
+      noise_storage=tf.constant(self.storage),
     )
 
   def __repr__(self) -> str:
