@@ -145,7 +145,7 @@ def test_one_row_of_z_a_round_is_all_that_a_tree_needs(kind):
   np.testing.assert_allclose(estimator @ rows @ rows.T, estimator, atol=1e-13)
 
 
-@pytest.mark.parametrize('num_rounds', [1, 2, 3, 8, 13])
+@pytest.mark.parametrize('num_rounds', [1, 2, 13])
 @all_kinds
 def test_unit_rows_give_the_noise_matrix_eagerly(kind, storage, num_rounds):
   rows = _UnitRows(num_rounds)
@@ -155,9 +155,9 @@ def test_unit_rows_give_the_noise_matrix_eagerly(kind, storage, num_rounds):
   assert int(state.round) == num_rounds
 
 
-@pytest.mark.parametrize('num_rounds', [7, 64])
 @all_kinds
-def test_unit_rows_give_the_noise_matrix_in_a_tf_function(kind, storage, num_rounds):
+def test_unit_rows_give_the_noise_matrix_in_a_tf_function(kind, storage):
+  num_rounds = 64
   rows = _UnitRows(num_rounds)
   streaming, matrix = _build(kind, storage, num_rounds, rows)
   emitted, _ = _emit(streaming, num_rounds, next_fn=tf.function(streaming.next))
@@ -206,19 +206,17 @@ def test_tensors_of_a_record_share_no_noise(kind, storage):
   assert len(np.unique(emitted)) == emitted.size
 
 
-@pytest.mark.parametrize('traced', [False, True])
 @all_kinds
-def test_scalars_and_empty_tensors_are_served(kind, storage, traced):
+def test_scalars_and_empty_tensors_are_served(kind, storage):
   specs = {
     'scalar': tf.TensorSpec([]),
     'empty': tf.TensorSpec([0]),
     'double': tf.TensorSpec([2], tf.float64),
   }
   streaming, _ = _build(kind, storage, 3, noise.GaussianRows(specs, seed=2))
-  step = tf.function(streaming.next) if traced else streaming.next
   state = streaming.initialize()
   for _ in range(3):
-    row, state = step(state)
+    row, state = streaming.next(state)
     assert {name: tensor.dtype for name, tensor in row.items()} == {
       'scalar': tf.float32,
       'empty': tf.float32,
