@@ -1,5 +1,6 @@
 """`tff.aggregators` factories: private means to plug into a federated process."""
 
+from tff_dp_aggregators.aggregators.adaptive import adaptive
 from tff_dp_aggregators.aggregators.builders import banded
 from tff_dp_aggregators.aggregators.builders import from_mechanism
 from tff_dp_aggregators.aggregators.builders import from_strategy
@@ -12,6 +13,7 @@ from tff_dp_aggregators.aggregators.nonfinite import ZeroNonfiniteFactory
 __all__ = [
   'DPMeanFactory',
   'ZeroNonfiniteFactory',
+  'adaptive',
   'banded',
   'extract_dp_event',
   'from_mechanism',

@@ -1,5 +1,7 @@
 """`DPQuery` implementations: clip, sum, add noise, and say what it cost."""
 
+from tff_dp_aggregators.queries.adaptive_clipping import AdaptiveClippingQuery
+from tff_dp_aggregators.queries.adaptive_clipping import AdaptiveGaussianSumQuery
 from tff_dp_aggregators.queries.banded import BandedMatrixFactorizationQuery
 from tff_dp_aggregators.queries.dp_query import DPQuery
 from tff_dp_aggregators.queries.dp_query import NormalizedQuery
@@ -16,6 +18,8 @@ from tff_dp_aggregators.queries.tree import TreeCumulativeSumQuery
 from tff_dp_aggregators.queries.tree import TreeResidualSumQuery
 
 __all__ = [
+  'AdaptiveClippingQuery',
+  'AdaptiveGaussianSumQuery',
   'BandedMatrixFactorizationQuery',
   'DPQuery',
   'GaussianSumQuery',

@@ -28,11 +28,13 @@ class GlobalState(NamedTuple):
     released: Where the query releases the rows of a workload, what it released last, a
       structure like a record, and before it a second one if there is momentum. Empty
       where it releases the sum of each round.
+    adaptation: What the next clip norm depends on; empty if it is always the same.
   """
 
   noise: Any
   clip_norm: Any
   released: Any
+  adaptation: Any = ()
 
 
 class MatrixMechanismQuery(records.RecordSumQuery):
@@ -117,7 +119,7 @@ class MatrixMechanismQuery(records.RecordSumQuery):
       strategy, self._participation, self._noise_multiplier
     )
     self._workload = _check_workload(workload, strategy.num_rounds)
-    self._rows = noise_lib.GaussianRows(record_specs, seed)
+    self._rows = noise_lib.GaussianRows(self._sum_specs(), seed)
     self._noise = noise_lib.build(strategy, self._rows, storage)
 
   @property
@@ -168,6 +170,10 @@ class MatrixMechanismQuery(records.RecordSumQuery):
       clip_norm=tf.constant(self._clip_norm, tf.float32),
       released=self._nothing_released(),
     )
+
+  def _sum_specs(self) -> Any:
+    """Specs of the sum of preprocessed records."""
+    return self._record_specs
 
   def _nothing_released(self) -> Any:
     if self._workload is None:
@@ -239,11 +245,19 @@ class MatrixMechanismQuery(records.RecordSumQuery):
 
   def _release(self, sample_state: Any, state: GlobalState) -> tuple[Any, GlobalState]:
     noise, noise_state = self._noise.next(state.noise)
-    result = add_scaled(sample_state, noise, self._stddev(state))
+    noised = self._add_noise(sample_state, noise, state)
+    result, state = self._publish(noised, state)
+    return result, state._replace(noise=noise_state)
+
+  def _add_noise(self, sample_state: Any, noise: Any, state: GlobalState) -> Any:
+    return add_scaled(sample_state, noise, self._stddev(state))
+
+  def _publish(self, noised_sum: Any, state: GlobalState) -> tuple[Any, GlobalState]:
+    """The result that follows from the noised sum, and what else does in the state."""
     if self._workload is None:
-      return result, state._replace(noise=noise_state)
-    released = self._apply_workload(result, state)
-    return released[-1], state._replace(noise=noise_state, released=released)
+      return noised_sum, state
+    released = self._apply_workload(noised_sum, state)
+    return released[-1], state._replace(released=released)
 
   def _apply_workload(self, noised_sum: Any, state: GlobalState) -> Any:
     """Total and, before it, velocity: what was released last, with one more round."""

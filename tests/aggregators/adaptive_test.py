@@ -1,0 +1,271 @@
+"""`adaptive` makes TFF processes whose clip norm follows the clients' norms.
+
+Claims, through the TFF runtime:
+
+* Without noise, means and clip norms are those of TFF's `gaussian_adaptive`; with it,
+  the numbers that make the noise are those of TFF too.
+* Results have the structure of the values alone, for every structure.
+* Event and measurements are what the documentation says.
+* It composes with secure sums and TFF's other factories, and refuses what cannot work.
+"""
+
+import collections
+import math
+
+import dp_accounting
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_dp_aggregators import aggregators
+from tff_dp_aggregators import queries
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import accountants
+
+_ROUNDS = 4
+_VECTOR = tff.TensorType(np.float32, [3])
+_TREE = {
+  'strategy': strategies.BinaryTree(_ROUNDS, restart_every=2),
+  'participation': strategies.Participation(_ROUNDS, min_separation=2),
+}
+_BLT = {
+  'strategy': strategies.BLT(_ROUNDS, (0.3, 0.1), (0.9, 0.5)),
+  'participation': strategies.Participation(_ROUNDS, min_separation=2),
+}
+_KINDS = {
+  'gaussian': {},
+  'gaussian_planned': {'participation': _TREE['participation']},
+  'tree_with_restarts': _TREE,
+  'blt': _BLT,
+}
+all_kinds = pytest.mark.parametrize('kind', _KINDS)
+
+
+def _run(process, values, num_rounds=1):
+  """Outputs of successive rounds with the same clients."""
+  outputs = []
+  state = process.initialize()
+  for _ in range(num_rounds):
+    output = process.next(state, values)
+    state = output.state
+    outputs.append(output)
+  return outputs
+
+
+def _metrics(output):
+  return output.measurements['dp_query_metrics']
+
+
+def test_means_and_clip_norms_without_noise_are_those_of_tff():
+  arguments = {'target_unclipped_quantile': 0.7, 'learning_rate': 0.4}
+  theirs = tff.aggregators.DifferentiallyPrivateFactory.gaussian_adaptive(
+    0.0, 5, initial_l2_norm_clip=0.2, **arguments
+  ).create(_VECTOR)
+  ours = aggregators.adaptive(
+    0.0, 5, initial_clip_norm=0.2, target_quantile=0.7, learning_rate=0.4
+  ).create(_VECTOR)
+  values = list(np.random.default_rng(1).normal(size=[5, 3]).astype(np.float32))
+  clip_norms = []
+  for our, their in zip(_run(ours, values, 12), _run(theirs, values, 12)):
+    np.testing.assert_allclose(our.result, their.result, rtol=1e-5, atol=1e-6)
+    clip_norms.append(_metrics(our)['clip_norm'])
+    their_clip = their.measurements['dp_query_metrics']['clip']
+    assert clip_norms[-1] == pytest.approx(float(their_clip), rel=1e-5)
+  assert clip_norms[0] != clip_norms[-1]
+
+
+@pytest.mark.parametrize(
+  'noise_multiplier, clients, count_stddev',
+  [(1.0, 100, None), (0.1, 3.5, None), (7.0, 6500, None), (2.0, 10, 1.5)],
+)
+def test_the_noise_is_split_as_in_tff(noise_multiplier, clients, count_stddev):
+  expected = tff.aggregators.differential_privacy.adaptive_clip_noise_params(
+    noise_multiplier, clients, count_stddev
+  )
+  query = queries.AdaptiveGaussianSumQuery(
+    initial_clip_norm=0.1,
+    noise_multiplier=noise_multiplier,
+    clients_per_round=clients,
+    clipped_count_stddev=count_stddev,
+    record_specs=tf.TensorSpec([]),
+  )
+  ours = (query.value_noise_multiplier, query.clipped_count_stddev)
+  assert ours == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+  'value_type, value',
+  [
+    (tff.TensorType(np.float32), np.float32(0.25)),
+    (tff.to_type([(np.float32, [2]), np.float64]), [np.float32([0.1, 0.2]), 0.3]),
+    (
+      tff.to_type(
+        collections.OrderedDict(
+          z=[np.float32, (np.float32, [0])],
+          a=collections.OrderedDict(x=(np.float64, [2])),
+        )
+      ),
+      collections.OrderedDict(
+        z=[np.float32(0.1), np.zeros([0], np.float32)],
+        a=collections.OrderedDict(x=np.array([0.2, 0.3])),
+      ),
+    ),
+  ],
+  ids=['scalar', 'tuple', 'nested_with_empty'],
+)
+@pytest.mark.parametrize('kind', ['gaussian', 'tree_with_restarts'])
+def test_the_result_has_the_structure_of_a_value_alone(kind, value_type, value):
+  factory = aggregators.adaptive(0.0, 2, initial_clip_norm=10.0, **_KINDS[kind])
+  assert isinstance(factory, tff.aggregators.UnweightedAggregationFactory)
+  process = factory.create(value_type)
+  assert isinstance(process, tff.templates.AggregationProcess)
+  assert process.next.type_signature.result.result.member.is_equivalent_to(value_type)
+  for output in _run(process, [value, value], 2):
+    for ours, expected in zip(tf.nest.flatten(output.result), tf.nest.flatten(value)):
+      np.testing.assert_allclose(ours, expected, rtol=1e-6)
+
+
+@all_kinds
+def test_event_and_measurements_of_a_round(kind):
+  factory = aggregators.adaptive(3.0, 50, seed=123456789, **_KINDS[kind])
+  outputs = _run(factory.create(_VECTOR), [np.float32([1, 2, 3])] * 50, _ROUNDS)
+  composed, clip_norm = [], 0.1
+  for number, output in enumerate(outputs, start=1):
+    metrics = _metrics(output)
+    assert set(output.measurements) == {'dp_query_metrics', 'dp', 'nonfinite_count'}
+    assert set(metrics) == {
+      'rounds',
+      'clip_norm',
+      'noise_multiplier',
+      'effective_noise_multiplier',
+      'noise_storage',
+      'quantile_estimate',
+      'fraction_below',
+    }
+    composed.append(aggregators.extract_dp_event(output.state))
+    assert metrics['rounds'] == number
+    assert metrics['noise_multiplier'] == 3.0
+    assert metrics['effective_noise_multiplier'] == pytest.approx(
+      1 / accountants.gdp_mu(dp_accounting.ComposedDpEvent(composed)), rel=1e-9
+    )
+    # All norms are larger, so clip norms grow where they may change.
+    if kind == 'tree_with_restarts' and number % 2:
+      assert metrics['clip_norm'] == np.float32(clip_norm)
+    else:
+      assert metrics['clip_norm'] > clip_norm
+      assert metrics['clip_norm'] == metrics['quantile_estimate']
+    assert metrics['fraction_below'] < 0.5
+    clip_norm = metrics['clip_norm']
+  if kind != 'gaussian':
+    assert metrics['effective_noise_multiplier'] == pytest.approx(
+      3 / factory.strategy.sensitivity(factory.participation)
+    )
+  assert factory.noise_multiplier == 3.0
+  with pytest.raises(ValueError, match='changes from round to round'):
+    factory.clip_norm  # noqa: B018
+
+
+@all_kinds
+def test_a_process_does_what_the_query_does_and_goes_on_from_its_state(kind):
+  values = [np.float32([1, 2, 3]), np.float32([0.01, 0.02, 0])]
+  arguments = {'noise_multiplier': 1.0, 'clients_per_round': 20, 'seed': 4}
+  process = aggregators.adaptive(**arguments, **_KINDS[kind]).create(_VECTOR)
+  again = aggregators.adaptive(**arguments, **_KINDS[kind]).create(_VECTOR)
+  query = queries.AdaptiveClippingQuery(
+    _KINDS[kind].get('strategy', strategies.Identity(_ROUNDS)),
+    None,
+    initial_clip_norm=0.1,
+    record_specs=tf.TensorSpec([3]),
+    **arguments,
+  )
+  state, query_state = process.initialize(), query.initial_global_state()
+  for _ in range(_ROUNDS):
+    output, other = process.next(state, values), again.next(state, values)
+    state = output.state
+    assert output.result.tobytes() == other.result.tobytes()
+    params = query.derive_sample_params(query_state)
+    sample = query.initial_sample_state()
+    for value in values:
+      sample = query.accumulate_record(params, sample, tf.constant(value))
+    result, query_state, _ = query.get_noised_result(sample, query_state)
+    np.testing.assert_allclose(output.result, result / 20, rtol=1e-5, atol=1e-7)
+    assert _metrics(output)['clip_norm'] == pytest.approx(
+      float(query_state.clip_norm), rel=1e-6
+    )
+
+
+def test_a_workload_returns_the_sum_of_means_so_far():
+  values = [np.float32([1, 2, 3])] * 3
+  results = []
+  for workload in (None, strategies.Workload(_ROUNDS)):
+    factory = aggregators.adaptive(2.0, 50, seed=1, workload=workload, **_BLT)
+    outputs = _run(factory.create(_VECTOR), values, _ROUNDS)
+    results.append(np.array([output.result for output in outputs]))
+  np.testing.assert_allclose(results[1], np.cumsum(results[0], axis=0), rtol=1e-4)
+
+
+def test_clients_that_are_not_finite_count_as_zero_vectors():
+  process = aggregators.adaptive(0.0, 4).create(_VECTOR)
+  bad = [np.float32([0, value, 0]) for value in (np.nan, np.inf)]
+  output = process.next(process.initialize(), [*bad, np.float32([0, 3, 4])])
+  np.testing.assert_allclose(output.result, [0, 0.015, 0.02], rtol=1e-5)
+  assert output.measurements['nonfinite_count'] == 2
+  assert _metrics(output)['fraction_below'] == pytest.approx(0.5 + 0.5 / 4)
+
+
+def test_inside_tffs_own_factories():
+  factory = tff.aggregators.zeroing_factory(
+    10.0, tff.aggregators.concat_factory(aggregators.adaptive(0.0, 2))
+  )
+  process = factory.create(tff.to_type([(np.float32, [2]), (np.float32, [1])]))
+  value = [np.float32([0.03, 0]), np.float32([0.04])]
+  output = process.next(process.initialize(), [value, value])
+  np.testing.assert_allclose(output.result[0], value[0], rtol=1e-6)
+  np.testing.assert_allclose(output.result[1], value[1], rtol=1e-6)
+
+
+def test_over_a_secure_sum():
+  # Entries are within the largest clip norm of two rounds, counts within 1/2.
+  tff.backends.test.set_sync_test_cpp_execution_context()
+  try:
+    values = [np.float32(v) for v in ([3, 0, 4], [0.1, -0.2, 0.3])]
+    results = []
+    for secure in (tff.aggregators.SecureSumFactory(0.5), None):
+      process = aggregators.adaptive(
+        1.0, 20, seed=9, record_aggregation_factory=secure
+      ).create(_VECTOR)
+      outputs = _run(process, values, 2)
+      results.append([output.result for output in outputs])
+    np.testing.assert_allclose(results[0], results[1], rtol=0, atol=1e-6)
+  finally:
+    tff.backends.native.set_sync_local_cpp_execution_context()
+
+
+@pytest.mark.parametrize(
+  'arguments, message',
+  [
+    ({'initial_clip_norm': 0.0}, 'initial_clip_norm must be within'),
+    ({'noise_multiplier': -1.0}, 'noise_multiplier must be finite'),
+    ({'clients_per_round': 0}, 'clients_per_round must be positive'),
+    ({'clients_per_round': math.nan}, 'clients_per_round must be positive'),
+    ({'target_quantile': 2.0}, 'target_quantile must be within 0 and 1'),
+    ({'clients_per_round': 5}, r'clipped_count_stddev must be more than 0\.5'),
+    ({'update_every': 3, **_TREE}, 'restart_every, 2; got 3'),
+    ({'workload': strategies.Workload(4)}, 'workload needs a participation'),
+    ({'workload': strategies.Workload(5), **_BLT}, 'is for 5 rounds'),
+  ],
+)
+def test_what_cannot_work_is_refused_by_the_builder(arguments, message):
+  with pytest.raises(ValueError, match=message):
+    aggregators.adaptive(
+      **{'noise_multiplier': 1.0, 'clients_per_round': 100, **arguments}
+    )
+
+
+def test_more_rounds_than_planned_are_refused_by_the_runtime():
+  process = aggregators.adaptive(1.0, 20, **_TREE).create(_VECTOR)
+  value = [np.zeros(3, np.float32)]
+  state = _run(process, value, _ROUNDS)[-1].state
+  with pytest.raises(Exception, match='built for 4 rounds and has served them all'):
+    process.next(state, value)

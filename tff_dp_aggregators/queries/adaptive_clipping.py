@@ -1,0 +1,530 @@
+"""Clip norms that follow a quantile of the clients' norms, privately.
+
+Which clip norm is right is not known before training, and changes during it. Here a
+running estimate nu of the norms' quantile is kept (Andrew et al., arXiv:1905.03871,
+algorithm 1): each client says in one bit, b, whether its norm is at most nu, and after
+each round
+
+    nu <- nu * exp(-learning_rate * (fraction - target_quantile)),
+
+where `fraction` is the noised mean of b. Every `update_every` rounds the clip norm
+zeta becomes nu.
+
+**Privacy.** In round t a client contributes its record x, clipped to norm zeta_t, and
+b - 1/2. What is released of their sums is
+
+    sum of x        +  zeta_t * z_delta * (D Z)[t]
+    sum of b - 1/2  +           sigma_b * (D Z)[t]
+
+with D the strategy's noise matrix and Z iid standard Gaussian rows that have one
+coordinate more than a record. Claim: all rounds together cost exactly what the
+strategy costs with a fixed clip norm and noise multiplier z, where (theorem 1 there)
+
+    z_delta = (z^-2 - (2 sigma_b)^-2)^(-1/2).
+
+1. Write a client's contribution as u = (x / (zeta_t z_delta), (b - 1/2) / sigma_b).
+   Then |u|^2 <= z_delta^-2 + (2 sigma_b)^-2 = z^-2, whatever x, zeta_t and nu_t are. A
+   client who is not there contributes zero in both parts (the adjacency is zeroing-out,
+   arXiv:2103.00039, definition 1.1), so it is all of u that a client changes.
+2. Let U_t be the sum of the u of round t. U_t + (D Z)[t] for t = 0, 1, ... is the
+   matrix mechanism of the strategy, with clip norm 1 / z and noise of standard
+   deviation 1: noise multiplier z.
+3. zeta_t and nu_t are functions of what rounds 0 to t - 1 released, so contributions
+   are chosen adaptively. That costs nothing: the rows of C that enter round t depend on
+   rounds up to t only, and the noise is Gaussian (arXiv:2202.08312, theorem 2.1; for
+   several participations arXiv:2211.06530, section 2).
+4. What is released is (2) with its parts multiplied by zeta_t z_delta and sigma_b,
+   known from earlier rounds; estimate, clip norms and rows of a workload are functions
+   of it. That is post-processing.
+
+Step 4 needs a round's sum and noise to be scaled as one, by this round's clip norm:
+noise kept from earlier rounds is kept at unit scale. It does not need the clip norm to
+be constant.
+
+**Utility** does. Correlated noise cancels between rounds only as far as their clip
+norms are alike. With N = D Z the noise of the sum of rounds 0 to t is
+
+    sum_s zeta_s N_s = zeta_t P_t - sum_{s < t} (zeta_{s+1} - zeta_s) P_s,
+
+where P_s = N_0 + ... + N_s is the small noise of a prefix sum: every change of the clip
+norm leaves its share of it behind. So a tree that restarts keeps its clip norm, and
+others may for as many rounds as one likes. The estimate moves in every round all the
+same, as in TF Privacy's `QAdaClipTreeResSumQuery`: else it would be `update_every`
+times as slow. Its logarithm is a prefix sum of noised fractions, which is what the
+correlated noise is good for.
+"""
+
+import collections
+import logging
+import math
+from typing import Any, NamedTuple, Optional
+
+import tensorflow as tf
+
+from tff_dp_aggregators import noise as noise_lib
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import events
+from tff_dp_aggregators.queries import clipping
+from tff_dp_aggregators.queries import gaussian
+from tff_dp_aggregators.queries import matrix_mechanism
+from tff_dp_aggregators.strategies import participation as participation_lib
+
+_logger = logging.getLogger(__name__)
+
+# Estimates end at these powers of two, so that neither clipped records and their sums
+# nor the noise leave the numbers that float32 holds with all their digits.
+_SMALLEST = 2.0**-100
+_LARGEST = 2.0**100
+
+
+class AdaptiveParams(NamedTuple):
+  """What clients need to know; it has been released already.
+
+  Attributes:
+    clip_norm: L2 bound of a record, float32 scalar.
+    quantile_estimate: What the record's norm is compared with, float32 scalar.
+  """
+
+  clip_norm: Any
+  quantile_estimate: Any
+
+
+class AdaptiveSample(NamedTuple):
+  """A preprocessed record, or a sum of them.
+
+  Attributes:
+    record: The clipped record.
+    below: 1/2 if its norm is at most the estimate, else -1/2; float32 scalar.
+  """
+
+  record: Any
+  below: Any
+
+
+class Adaptation(NamedTuple):
+  """What the next clip norm depends on; private estimates, free to be told.
+
+  Attributes:
+    quantile_estimate: Estimate of the norms' quantile, float32 scalar.
+    fraction_below: Noised fraction of records whose norm was at most the estimate of
+      the last round, within [0, 1], float32 scalar; 1/2 before the first round.
+  """
+
+  quantile_estimate: Any
+  fraction_below: Any
+
+
+class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
+  """A matrix mechanism whose clip norm follows a quantile of the norms (1905.03871).
+
+  `noise_multiplier` is that of everything the query releases, the estimates included:
+  events and `effective_noise_multiplier` are those of a `MatrixMechanismQuery` with the
+  same numbers. The noise of the records is `value_noise_multiplier` times the clip norm
+  and thus a little louder.
+
+  A record that is not finite counts as a zero record, in the sum and in the fraction of
+  small norms. It can move neither by more than any other record.
+
+  The clip norm stays within 2^-100 and 2^100 (about 1e-30 and 1e30), and so does the
+  standard deviation of the noise; an estimate beyond ends there.
+
+  Example:
+    >>> participation = strategies.Participation(64, min_separation=16)
+    >>> query = AdaptiveClippingQuery(
+    ...   strategies.BinaryTree(64, restart_every=16),
+    ...   participation,
+    ...   initial_clip_norm=0.1,
+    ...   noise_multiplier=3.0,
+    ...   clients_per_round=100,
+    ...   record_specs=tf.TensorSpec([3]),
+    ... )
+    >>> query.clipped_count_stddev, round(query.value_noise_multiplier, 4)
+    (5.0, 3.1449)
+    >>> query.update_every
+    16
+    >>> state = query.initial_global_state()
+    >>> params = query.derive_sample_params(state)
+    >>> query.preprocess_record(params, tf.constant([0.0, 3.0, 4.0])).below.numpy()
+    -0.5
+  """
+
+  def __init__(
+    self,
+    strategy: strategies.Strategy,
+    participation: Optional[strategies.Participation],
+    *,
+    initial_clip_norm: float,
+    noise_multiplier: float,
+    clients_per_round: float,
+    record_specs: Any,
+    target_quantile: float = 0.5,
+    learning_rate: float = 0.2,
+    clipped_count_stddev: Optional[float] = None,
+    update_every: Optional[int] = None,
+    workload: Optional[strategies.Workload] = None,
+    storage: noise_lib.Storage = 'auto',
+    seed: Optional[int] = None,
+  ):
+    """Initializes the query.
+
+    Args:
+      strategy: As for `MatrixMechanismQuery`.
+      participation: Likewise.
+      initial_clip_norm: L2 bound of a record in the first rounds, and the first
+        estimate. Rather too small than too large: noise is in proportion to it.
+      noise_multiplier: Standard deviation of z over the clip norm that would be as
+        private as records and counts together; 0 adds no noise to either.
+      clients_per_round: How many clients are expected in a round: what counts are
+        divided by. It is fixed, so that the number of clients stays private.
+      record_specs: Structure of float tensor specs like a record.
+      target_quantile: Which fraction of records is to be left unclipped.
+      learning_rate: The estimate changes by a factor of at most exp(learning_rate) a
+        round.
+      clipped_count_stddev: Standard deviation of z for the count of small norms;
+        `None` for a twentieth of `clients_per_round`, or 0 if `noise_multiplier` is 0.
+      update_every: For how many rounds a clip norm is kept; `None` means until the
+        restart for a tree that restarts, and else 1.
+      workload: See `MatrixMechanismQuery`.
+      storage: See `noise.build`.
+      seed: Makes the noise reproducible, for simulations.
+
+    Raises:
+      OSError: As `MatrixMechanismQuery`.
+      RuntimeError: As `MatrixMechanismQuery`.
+      TypeError: As `MatrixMechanismQuery`, or if `update_every` is not an int.
+      ValueError: As `MatrixMechanismQuery`; if a number is out of range;
+        `clipped_count_stddev` is at most half of `noise_multiplier`, so that the count
+        alone would cost more than all is to cost; or a tree restarts between two
+        updates.
+    """
+    self._clients_per_round = _check_positive('clients_per_round', clients_per_round)
+    self._target_quantile = _check_fraction('target_quantile', target_quantile)
+    self._learning_rate = _check_not_negative('learning_rate', learning_rate)
+    self._update_every = _check_update_every(update_every, strategy)
+    self._clipped_count_stddev = _check_count_stddev(
+      clipped_count_stddev, noise_multiplier, self._clients_per_round
+    )
+    self._value_noise_multiplier = value_noise_multiplier(
+      noise_multiplier, self._clipped_count_stddev
+    )
+    self._limits = _limits(self._value_noise_multiplier)
+    _check_initial(initial_clip_norm, self._limits)
+    # Not super(): the Gaussian sum below comes next then.
+    matrix_mechanism.MatrixMechanismQuery.__init__(
+      self,
+      strategy,
+      participation,
+      clip_norm=initial_clip_norm,
+      noise_multiplier=noise_multiplier,
+      record_specs=record_specs,
+      workload=workload,
+      storage=storage,
+      seed=seed,
+    )
+
+  @property
+  def clip_norm(self) -> float:
+    """Not known in advance.
+
+    Raises:
+      ValueError: Always.
+    """
+    raise ValueError(
+      'the clip norm of this query changes from round to round: see clip_norm in its '
+      'state or metrics, and initial_clip_norm for the first.'
+    )
+
+  @property
+  def initial_clip_norm(self) -> float:
+    """L2 bound of a record in the first rounds."""
+    return self._clip_norm
+
+  @property
+  def value_noise_multiplier(self) -> float:
+    """z_delta: standard deviation of z for the records, over the clip norm."""
+    return self._value_noise_multiplier
+
+  @property
+  def clipped_count_stddev(self) -> float:
+    """sigma_b: standard deviation of z for the count of small norms."""
+    return self._clipped_count_stddev
+
+  @property
+  def update_every(self) -> int:
+    """For how many rounds a clip norm is kept."""
+    return self._update_every
+
+  def initial_global_state(self) -> matrix_mechanism.GlobalState:
+    """Returns the state before round 0, with a key of its own."""
+    state = super().initial_global_state()
+    adaptation = Adaptation(
+      quantile_estimate=state.clip_norm, fraction_below=tf.constant(0.5, tf.float32)
+    )
+    return state._replace(adaptation=adaptation)
+
+  def _sum_specs(self) -> AdaptiveSample:
+    return AdaptiveSample(super()._sum_specs(), tf.TensorSpec([], tf.float32))
+
+  def _nothing_released(self) -> Any:
+    return tuple(sample.record for sample in super()._nothing_released())
+
+  def derive_sample_params(self, global_state: matrix_mechanism.GlobalState) -> Any:
+    """Returns `AdaptiveParams`: the clip norm, and the estimate to compare with."""
+    return AdaptiveParams(
+      global_state.clip_norm, global_state.adaptation.quantile_estimate
+    )
+
+  def initial_sample_state(self, template: Any = None) -> AdaptiveSample:
+    """Returns zeros like `template`, a record, and a count of zero.
+
+    Raises:
+      TypeError: If the template is another than `record_specs`.
+      ValueError: Likewise.
+    """
+    return AdaptiveSample(
+      super().initial_sample_state(template), tf.zeros([], tf.float32)
+    )
+
+  def preprocess_record(self, params: Any, record: Any) -> AdaptiveSample:
+    """Returns the record clipped, and whether its norm is at most the estimate.
+
+    Args:
+      params: From `derive_sample_params`.
+      record: Structure of float tensors.
+
+    Returns:
+      An `AdaptiveSample`; for a record that is not finite, that of a zero record.
+
+    Raises:
+      TypeError: If the record is not made of float tensors, or its dtypes are not
+        those of `record_specs`.
+      ValueError: If its structure or shapes are not those of `record_specs`.
+    """
+    clipped, norm = clipping.clip_by_norm(self._check(record), params.clip_norm)
+    below = norm <= tf.cast(params.quantile_estimate, norm.dtype)
+    return AdaptiveSample(clipped, tf.cast(below, tf.float32) - 0.5)
+
+  def _stddev(self, state: matrix_mechanism.GlobalState) -> tf.Tensor:
+    """Standard deviation of z for the records, float64."""
+    return tf.cast(state.clip_norm, tf.float64) * self._value_noise_multiplier
+
+  def _add_noise(
+    self, sample_state: Any, noise: Any, state: matrix_mechanism.GlobalState
+  ) -> AdaptiveSample:
+    tf.nest.assert_same_structure(sample_state, noise)
+    count_stddev = tf.constant(self._clipped_count_stddev, tf.float64)
+    return AdaptiveSample(
+      super()._add_noise(sample_state.record, noise.record, state),
+      matrix_mechanism.add_scaled(sample_state.below, noise.below, count_stddev),
+    )
+
+  def _publish(
+    self, noised_sum: AdaptiveSample, state: matrix_mechanism.GlobalState
+  ) -> tuple[Any, matrix_mechanism.GlobalState]:
+    result, state = super()._publish(noised_sum.record, state)
+    adaptation = self._adapt(noised_sum.below, state.adaptation.quantile_estimate)
+    is_last = tf.equal((state.noise.round + 1) % self._update_every, 0)
+    clip_norm = tf.where(is_last, adaptation.quantile_estimate, state.clip_norm)
+    return result, state._replace(clip_norm=clip_norm, adaptation=adaptation)
+
+  def _adapt(self, noised_count: tf.Tensor, estimate: tf.Tensor) -> Adaptation:
+    """One step of algorithm 1, from a noised sum of b - 1/2."""
+    mean = tf.cast(noised_count, tf.float64) / self._clients_per_round
+    fraction = tf.clip_by_value(mean + 0.5, 0.0, 1.0)
+    factor = tf.exp(-self._learning_rate * (fraction - self._target_quantile))
+    moved = tf.cast(estimate, tf.float64) * factor
+    return Adaptation(
+      quantile_estimate=tf.cast(tf.clip_by_value(moved, *self._limits), tf.float32),
+      fraction_below=tf.cast(fraction, tf.float32),
+    )
+
+  def derive_metrics(
+    self, global_state: matrix_mechanism.GlobalState
+  ) -> 'collections.OrderedDict[str, tf.Tensor]':
+    """Returns what `MatrixMechanismQuery` does, and two private estimates.
+
+    `clip_norm` is that of the round to come; `quantile_estimate` what norms will be
+    compared with; `fraction_below` the noised fraction of the last round. They depend
+    on data, and what that costs is accounted for; nothing else depends on it.
+    """
+    metrics = super().derive_metrics(global_state)
+    metrics.update(global_state.adaptation._asdict())
+    return metrics
+
+  def __repr__(self) -> str:
+    return (
+      f'{type(self).__name__}({self._strategy.kind}, {self._participation}, '
+      f'initial_clip_norm={self._clip_norm}, '
+      f'noise_multiplier={self._noise_multiplier}, '
+      f'target_quantile={self._target_quantile}, update_every={self._update_every})'
+    )
+
+
+class AdaptiveGaussianSumQuery(AdaptiveClippingQuery, gaussian.GaussianSumQuery):
+  """A Gaussian sum whose clip norm follows a quantile of the norms (1905.03871).
+
+  TF Privacy's `QuantileAdaptiveClipSumQuery` with geometric updates, and
+  `tff.aggregators.DifferentiallyPrivateFactory.gaussian_adaptive`, but for the event,
+  which here is that of both parts together.
+
+  Example:
+    >>> query = AdaptiveGaussianSumQuery(
+    ...   initial_clip_norm=0.1,
+    ...   noise_multiplier=1.0,
+    ...   clients_per_round=100,
+    ...   record_specs=tf.TensorSpec([3]),
+    ... )
+    >>> round(query.value_noise_multiplier, 4)
+    1.005
+  """
+
+  def __init__(
+    self,
+    participation: Optional[strategies.Participation] = None,
+    *,
+    initial_clip_norm: float,
+    noise_multiplier: float,
+    clients_per_round: float,
+    record_specs: Any,
+    target_quantile: float = 0.5,
+    learning_rate: float = 0.2,
+    clipped_count_stddev: Optional[float] = None,
+    update_every: Optional[int] = None,
+    seed: Optional[int] = None,
+  ):
+    """Initializes the query; see `AdaptiveClippingQuery`.
+
+    Args:
+      participation: As for `GaussianSumQuery`: `None` serves any number of rounds.
+      initial_clip_norm: See `AdaptiveClippingQuery`.
+      noise_multiplier: Likewise.
+      clients_per_round: Likewise.
+      record_specs: Likewise.
+      target_quantile: Likewise.
+      learning_rate: Likewise.
+      clipped_count_stddev: Likewise.
+      update_every: Likewise.
+      seed: Makes the noise reproducible, for simulations.
+    """
+    self._unlimited = participation is None
+    super().__init__(
+      strategies.Identity(participation.num_rounds if participation else 1),
+      participation,
+      initial_clip_norm=initial_clip_norm,
+      noise_multiplier=noise_multiplier,
+      clients_per_round=clients_per_round,
+      record_specs=record_specs,
+      target_quantile=target_quantile,
+      learning_rate=learning_rate,
+      clipped_count_stddev=clipped_count_stddev,
+      update_every=update_every,
+      seed=seed,
+    )
+
+
+def value_noise_multiplier(
+  noise_multiplier: float, clipped_count_stddev: float
+) -> float:
+  """z_delta: the noise of the records that is left when the count has its noise.
+
+  Args:
+    noise_multiplier: z of both together.
+    clipped_count_stddev: sigma_b, in clients.
+
+  Returns:
+    (z^-2 - (2 sigma_b)^-2)^(-1/2), or 0 if both are 0.
+
+  Raises:
+    ValueError: If `noise_multiplier` is out of range, or the count alone would cost
+      more than both together.
+
+  Example:
+    >>> round(value_noise_multiplier(1.0, 5.0), 6)
+    1.005038
+  """
+  noise_multiplier = events.check_noise_multiplier(noise_multiplier)
+  if noise_multiplier == 0:
+    return 0.0
+  # The count has sensitivity 1/2.
+  ratio = noise_multiplier / (2 * clipped_count_stddev) if clipped_count_stddev else 2.0
+  if not ratio < 1:
+    raise ValueError(
+      f'clipped_count_stddev must be more than {noise_multiplier / 2}, half of '
+      f'noise_multiplier; got {clipped_count_stddev} (by default it is a twentieth of '
+      f'clients_per_round). With less, the count of small norms alone would cost more '
+      f'than noise_multiplier {noise_multiplier} says.'
+    )
+  louder = 1 / math.sqrt((1 - ratio) * (1 + ratio))
+  if louder >= 2:
+    _logger.warning(
+      'adaptive clipping makes the noise of the records %.3g times as loud: a '
+      'clipped_count_stddev of %g (default: a twentieth of clients_per_round) is small '
+      'for noise_multiplier %g.',
+      louder,
+      clipped_count_stddev,
+      noise_multiplier,
+    )
+  return noise_multiplier * louder
+
+
+def _limits(noise_multiplier: float) -> tuple[float, float]:
+  """Smallest and largest clip norm: with its noise, within 2^-100 to 2^100."""
+  loudness = noise_multiplier or 1.0
+  return _SMALLEST / min(1.0, loudness), _LARGEST / max(1.0, loudness)
+
+
+def _check_initial(clip_norm: float, limits: tuple[float, float]) -> None:
+  if not limits[0] <= clip_norm <= limits[1]:
+    raise ValueError(
+      f'initial_clip_norm must be within {limits[0]:.3g} and {limits[1]:.3g}, so that '
+      f'float32 holds it and the noise; got {clip_norm}.'
+    )
+
+
+def _check_count_stddev(
+  stddev: Optional[float], noise_multiplier: float, clients_per_round: float
+) -> float:
+  if stddev is None:
+    return 0.05 * clients_per_round if noise_multiplier else 0.0
+  _check_not_negative('clipped_count_stddev', stddev)
+  if stddev and not noise_multiplier:
+    raise ValueError(
+      'with noise_multiplier 0 there is no noise at all; leave out '
+      f'clipped_count_stddev, got {stddev}.'
+    )
+  return float(stddev)
+
+
+def _check_update_every(
+  update_every: Optional[int], strategy: strategies.Strategy
+) -> int:
+  restart_every = (
+    strategy.restart_every if isinstance(strategy, strategies.BinaryTree) else None
+  )
+  if update_every is None:
+    return restart_every or 1
+  update_every = participation_lib.check_positive_int('update_every', update_every)
+  if restart_every is not None and update_every % restart_every:
+    raise ValueError(
+      f'update_every must be a multiple of restart_every, {restart_every}; got '
+      f'{update_every}. Within a tree, noise cancels only if the clip norm is the same.'
+    )
+  return update_every
+
+
+def _check_positive(name: str, value: float) -> float:
+  if not (value > 0 and math.isfinite(value)):
+    raise ValueError(f'{name} must be positive and finite; got {value}.')
+  return float(value)
+
+
+def _check_not_negative(name: str, value: float) -> float:
+  if not (value >= 0 and math.isfinite(value)):
+    raise ValueError(f'{name} must be finite and not negative; got {value}.')
+  return float(value)
+
+
+def _check_fraction(name: str, value: float) -> float:
+  if not 0 <= value <= 1:
+    raise ValueError(f'{name} must be within 0 and 1; got {value}.')
+  return float(value)
