@@ -98,24 +98,40 @@ def recursion_of(
   )
 
 
-def _cheapest(strategy: strategies.Strategy, rows: rows_lib.GaussianRows) -> str:
-  """The storage with the least work for a round inside TFF."""
+def estimated_seconds(
+  strategy: strategies.Strategy, rows: rows_lib.GaussianRows
+) -> dict[str, float]:
+  """Seconds that a round takes on one core inside TFF, by storage, roughly.
+
+  Args:
+    strategy: Any strategy of this package.
+    rows: Source of the rows of z.
+
+  Raises:
+    TypeError: If the strategy is of no known kind.
+  """
   recursion = recursion_of(strategy, rewind=0)
-  if recursion.num_slots == 0:
-    return 'redraw'
   megabytes = rows.layout.num_bytes / 1e6
+  if recursion.num_slots == 0:
+    return {'redraw': _DRAW * megabytes}
   if isinstance(recursion, recursions.Decays):
-    draws, reads, writes, files = len(recursion.delays), *[recursion.num_slots] * 2, 2
+    draws, reads, writes = len(recursion.delays), *[recursion.num_slots] * 2
   else:
-    draws, reads, writes, files = 1, recursion.most_reads, 1, recursion.most_reads + 1
+    draws, reads, writes = 1, recursion.most_reads, 1
   seconds = {
     'state': (_DRAW * draws + _CARRY * recursion.num_slots) * megabytes,
     'files': (_DRAW * draws + _READ * reads + _WRITE * writes) * megabytes
-    + _FILE * files,
+    + _FILE * (reads + writes),
   }
   most_terms = redrawn.most_terms(strategy)
   if most_terms is not None:
     seconds['redraw'] = _DRAW * most_terms * megabytes
+  return seconds
+
+
+def _cheapest(strategy: strategies.Strategy, rows: rows_lib.GaussianRows) -> str:
+  """The storage with the least work for a round inside TFF."""
+  seconds = estimated_seconds(strategy, rows)
   chosen = min(seconds, key=lambda storage: seconds[storage])
   _logger.info(
     'noise of a %s strategy for %d rounds: storage %r (seconds a round, estimated: %s)',
