@@ -233,7 +233,7 @@ class FiledDecays(FiledNoise):
     vectors = list(zip(layout.sizes, layout.dtypes))
     num_sums = self._recursion.num_slots
 
-    def read() -> tuple[tf.Tensor, list[tf.Tensor]]:
+    def read() -> tuple[tf.Tensor, list[list[tf.Tensor]]]:
       found, sums = [], []
       slots = self._slots(this_round)
       for size, dtype in vectors:
@@ -242,11 +242,11 @@ class FiledDecays(FiledNoise):
           for position in range(num_sums)
         ]
         found += [is_there for is_there, _ in each]
-        sums.append(tf.stack([vector for _, vector in each]))
+        sums.append([vector for _, vector in each])
       return tf.reduce_all(found), sums
 
-    def none() -> tuple[tf.Tensor, list[tf.Tensor]]:
-      zeros = [tf.zeros([num_sums, size], dtype) for size, dtype in vectors]
+    def none() -> tuple[tf.Tensor, list[list[tf.Tensor]]]:
+      zeros = [[tf.zeros([size], dtype)] * num_sums for size, dtype in vectors]
       return tf.constant(True), zeros
 
     found, sums = tf.cond(this_round > 0, read, none)
