@@ -22,7 +22,8 @@ Ratios, both of medians:
   core: 64 random bits for each number that is drawn, and each buffer that is read or
   written, once, at the speed at which memory is copied.
 
-`estimated` is what `storage='auto'` goes by. `peak` is the most memory the worker had;
+`estimated` is what `storage='auto'` goes by; it leaves out what a round takes with any
+storage, clipping for instance. `peak` is the most memory the worker had;
 files come on top of it. `state` is what TFF ships from round to round.
 """
 
