@@ -16,13 +16,13 @@ _logger = logging.getLogger(__name__)
 KINDS = ('state', 'redraw', 'files')
 Storage = Union[str, files_lib.Files]
 
-# Seconds for 10^6 bytes: TFF carries a state to the worker and back; a row is drawn; a
-# file is read, or written (benchmarks/noise_round.py).
-_CARRY = 0.018
+# Seconds for 10^6 bytes: TFF carries a state to the worker and back; a row is drawn and
+# added; a file is read and added, or made and written (benchmarks/noise_round.py).
+_CARRY = 0.03
 _DRAW = 0.004
-_READ = 0.001
-_WRITE = 0.003
-_FILE = 0.001  # Seconds that a file of any size takes.
+_READ = 0.0006
+_WRITE = 0.0025
+_FILE = 0.00015  # Seconds that a file of any size takes.
 
 
 def build(
@@ -101,7 +101,7 @@ def recursion_of(
 def estimated_seconds(
   strategy: strategies.Strategy, rows: rows_lib.GaussianRows
 ) -> dict[str, float]:
-  """Seconds that a round takes on one core inside TFF, by storage, roughly.
+  """Seconds of a round on one core inside TFF that depend on the storage, by storage.
 
   Args:
     strategy: Any strategy of this package.
