@@ -16,13 +16,13 @@ _logger = logging.getLogger(__name__)
 KINDS = ('state', 'redraw', 'files')
 Storage = Union[str, files_lib.Files]
 
-# Seconds for 10^6 bytes: TFF carries a state to the worker and back; a row is drawn; a
-# file is read, or written (benchmarks/noise_round.py).
-_CARRY = 0.018
+# Seconds for 10^6 bytes: TFF carries a state to the worker and back; a row is drawn and
+# added; a file is read and added, or made and written (benchmarks/noise_round.py).
+_CARRY = 0.03
 _DRAW = 0.004
-_READ = 0.001
-_WRITE = 0.003
-_FILE = 0.001  # Seconds that a file of any size takes.
+_READ = 0.0006
+_WRITE = 0.0025
+_FILE = 0.00015  # Seconds that a file of any size takes.
 
 
 def build(
@@ -98,24 +98,40 @@ def recursion_of(
   )
 
 
-def _cheapest(strategy: strategies.Strategy, rows: rows_lib.GaussianRows) -> str:
-  """The storage with the least work for a round inside TFF."""
+def estimated_seconds(
+  strategy: strategies.Strategy, rows: rows_lib.GaussianRows
+) -> dict[str, float]:
+  """Seconds of a round on one core inside TFF that depend on the storage, by storage.
+
+  Args:
+    strategy: Any strategy of this package.
+    rows: Source of the rows of z.
+
+  Raises:
+    TypeError: If the strategy is of no known kind.
+  """
   recursion = recursion_of(strategy, rewind=0)
-  if recursion.num_slots == 0:
-    return 'redraw'
   megabytes = rows.layout.num_bytes / 1e6
+  if recursion.num_slots == 0:
+    return {'redraw': _DRAW * megabytes}
   if isinstance(recursion, recursions.Decays):
-    draws, reads, writes, files = len(recursion.delays), *[recursion.num_slots] * 2, 2
+    draws, reads, writes = len(recursion.delays), *[recursion.num_slots] * 2
   else:
-    draws, reads, writes, files = 1, recursion.most_reads, 1, recursion.most_reads + 1
+    draws, reads, writes = 1, recursion.most_reads, 1
   seconds = {
     'state': (_DRAW * draws + _CARRY * recursion.num_slots) * megabytes,
     'files': (_DRAW * draws + _READ * reads + _WRITE * writes) * megabytes
-    + _FILE * files,
+    + _FILE * (reads + writes),
   }
   most_terms = redrawn.most_terms(strategy)
   if most_terms is not None:
     seconds['redraw'] = _DRAW * most_terms * megabytes
+  return seconds
+
+
+def _cheapest(strategy: strategies.Strategy, rows: rows_lib.GaussianRows) -> str:
+  """The storage with the least work for a round inside TFF."""
+  seconds = estimated_seconds(strategy, rows)
   chosen = min(seconds, key=lambda storage: seconds[storage])
   _logger.info(
     'noise of a %s strategy for %d rounds: storage %r (seconds a round, estimated: %s)',

@@ -81,4 +81,6 @@ class CarriedDecays(CarriedNoise):
   def _serve(
     self, state: streaming.NoiseState
   ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-    return self._recursion.advance(self._rows, state.key, state.round, state.buffers)
+    before = [tf.unstack(buffer) for buffer in state.buffers]
+    noise, after = self._recursion.advance(self._rows, state.key, state.round, before)
+    return noise, [tf.stack(sums) for sums in after]

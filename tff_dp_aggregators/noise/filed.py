@@ -67,6 +67,14 @@ class FiledNoise(streaming.StreamingNoise):
     directory = files.open(num_slots * rows.layout.num_bytes)
     self._cache = files_lib.Cache(directory, f'{identity} {sizes} {num_slots} 1')
 
+  def names(self, key: tf.Tensor, this_round: tf.Tensor) -> files_lib.Names:
+    """The files that are there when a round begins; see `files.Cache.names`."""
+    return self._cache.names(key, this_round)
+
+  @abc.abstractmethod
+  def needs(self, this_round: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """What a round reads: slots and stamps, int64 of shape [reads]."""
+
   @abc.abstractmethod
   def _attempt(
     self, names: files_lib.Names, key: tf.Tensor, this_round: tf.Tensor
@@ -88,7 +96,7 @@ class FiledNoise(streaming.StreamingNoise):
       this_round: tf.Tensor, again: tf.Tensor, noise: Any
     ) -> tuple[tf.Tensor, tf.Tensor, Any]:
       del noise
-      names = self._cache.names(state.key, this_round)
+      names = self.names(state.key, this_round)
       found, noise = self._attempt(names, state.key, this_round)
       recovers = tf.debugging.Assert(
         found | ~again,
@@ -135,13 +143,19 @@ class FiledPastValues(FiledNoise):
     super().__init__(rows, recursion.num_slots, files, identity)
     self._recursion = recursion
 
+  def needs(self, this_round: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """See `FiledNoise`."""
+    step = self._recursion.step(this_round)
+    slots = _slots_with_weight(step)
+    return slots, tf.gather(step.stamps, slots)
+
   def _attempt(
     self, names: files_lib.Names, key: tf.Tensor, this_round: tf.Tensor
   ) -> tuple[tf.Tensor, list[tf.Tensor]]:
     """See `FiledNoise`."""
     step = self._recursion.step(this_round)
     outputs = step.fresh.shape[0]
-    slots = tf.where(tf.reduce_any(tf.not_equal(step.past, 0.0), axis=0))[:, 0]
+    slots = _slots_with_weight(step)
     row = self._rows.row(key, this_round)
     sums = [
       [tf.cast(step.fresh[output], vector.dtype) * vector for vector in row]
@@ -180,6 +194,10 @@ class FiledPastValues(FiledNoise):
     return _once_written(found, write, sums[0])
 
 
+def _slots_with_weight(step: recursions.Step) -> tf.Tensor:
+  return tf.where(tf.reduce_any(tf.not_equal(step.past, 0.0), axis=0))[:, 0]
+
+
 class FiledDecays(FiledNoise):
   """Has a file for each sum and each of the last rounds."""
 
@@ -196,6 +214,17 @@ class FiledDecays(FiledNoise):
     super().__init__(rows, num_slots, files, identity)
     self._recursion = recursion
 
+  def needs(self, this_round: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """See `FiledNoise`."""
+    slots = self._slots(this_round)
+    return slots, tf.fill(tf.shape(slots), this_round)
+
+  def _slots(self, this_round: tf.Tensor) -> tf.Tensor:
+    """Where the sums before a round are."""
+    num_sums = self._recursion.num_slots
+    first = this_round % self._num_generations * num_sums
+    return first + tf.range(num_sums, dtype=tf.int64)
+
   def _attempt(
     self, names: files_lib.Names, key: tf.Tensor, this_round: tf.Tensor
   ) -> tuple[tf.Tensor, list[tf.Tensor]]:
@@ -204,22 +233,20 @@ class FiledDecays(FiledNoise):
     vectors = list(zip(layout.sizes, layout.dtypes))
     num_sums = self._recursion.num_slots
 
-    def slot(of_round: tf.Tensor, position: int) -> tf.Tensor:
-      return of_round % self._num_generations * num_sums + position
-
-    def read() -> tuple[tf.Tensor, list[tf.Tensor]]:
+    def read() -> tuple[tf.Tensor, list[list[tf.Tensor]]]:
       found, sums = [], []
+      slots = self._slots(this_round)
       for size, dtype in vectors:
         each = [
-          names.read(slot(this_round, position), this_round, size, dtype)
+          names.read(slots[position], this_round, size, dtype)
           for position in range(num_sums)
         ]
         found += [is_there for is_there, _ in each]
-        sums.append(tf.stack([vector for _, vector in each]))
+        sums.append([vector for _, vector in each])
       return tf.reduce_all(found), sums
 
-    def none() -> tuple[tf.Tensor, list[tf.Tensor]]:
-      zeros = [tf.zeros([num_sums, size], dtype) for size, dtype in vectors]
+    def none() -> tuple[tf.Tensor, list[list[tf.Tensor]]]:
+      zeros = [[tf.zeros([size], dtype)] * num_sums for size, dtype in vectors]
       return tf.constant(True), zeros
 
     found, sums = tf.cond(this_round > 0, read, none)
@@ -227,9 +254,10 @@ class FiledDecays(FiledNoise):
     after = this_round + 1
 
     def write() -> tf.Operation:
+      slots = self._slots(after)
       return tf.group(
         [
-          names.write(slot(after, position), after, total[position])
+          names.write(slots[position], after, total[position])
           for total in sums
           for position in range(num_sums)
         ]
