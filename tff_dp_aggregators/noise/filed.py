@@ -195,7 +195,10 @@ class FiledPastValues(FiledNoise):
 
 
 def _slots_with_weight(step: recursions.Step) -> tf.Tensor:
-  return tf.where(tf.reduce_any(tf.not_equal(step.past, 0.0), axis=0))[:, 0]
+  """The latest first, so that no sum depends on how many slots there are."""
+  slots = tf.where(tf.reduce_any(tf.not_equal(step.past, 0.0), axis=0))[:, 0]
+  stamps = tf.gather(step.stamps, slots)
+  return tf.gather(slots, tf.argsort(stamps, direction='DESCENDING'))
 
 
 class FiledDecays(FiledNoise):
