@@ -2,13 +2,14 @@
 
 Both are run for the same rounds without records; the covariance over rounds of each is
 held against the strategy's matrix and against the other's, with `use_efficient`
-(Honaker's estimator) and without.
+(Honaker's estimator) and without, and with periodic restarts and without.
 """
 
 import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_privacy as tfp
+from tensorflow_privacy.privacy.dp_query import restart_query
 
 from tff_dp_aggregators import queries
 from tff_dp_aggregators import strategies
@@ -30,17 +31,19 @@ def _covariance(query):
   return released @ released.T / _SAMPLES
 
 
+@pytest.mark.parametrize('restart_every', [None, 4])
 @pytest.mark.parametrize('efficient', [True, False])
 @pytest.mark.parametrize('name', ['TreeResidualSumQuery', 'TreeCumulativeSumQuery'])
-def test_covariance_over_rounds_agrees(name, efficient):
+def test_covariance_over_rounds_agrees(name, efficient, restart_every):
   # Seven standard deviations an entry, 3e-12 each; 45 entries, three comparisons and
-  # four cases make 2e-9. The difference of the two has twice the variance.
+  # eight cases make 4e-9. The difference of the two has twice the variance.
   ours = getattr(queries, name)(
     strategies.Participation(_ROUNDS),
     clip_norm=_CLIP_NORM,
     noise_multiplier=_NOISE_MULTIPLIER,
     record_specs=tf.TensorSpec([_SAMPLES]),
     honaker=efficient,
+    restart_every=restart_every,
     seed=31,
   )
   theirs = getattr(tfp, name).build_l2_gaussian_query(
@@ -50,7 +53,10 @@ def test_covariance_over_rounds_agrees(name, efficient):
     noise_seed=32,
     use_efficient=efficient,
   )
-  strategy = strategies.BinaryTree(_ROUNDS, honaker=efficient)
+  if restart_every is not None:
+    indicator = restart_query.PeriodicRoundRestartIndicator(restart_every)
+    theirs = restart_query.RestartQuery(theirs, indicator)
+  strategy = strategies.BinaryTree(_ROUNDS, efficient, restart_every)
   matrix = (
     _CLIP_NORM
     * _NOISE_MULTIPLIER

@@ -2,10 +2,10 @@
 
 The bound holds for every record that can be sent, not for likely ones: entries whose
 squares overflow or vanish, a million of the smallest numbers there are, clip norms at
-both ends of float32. Norms are therefore computed in float64 and relative to the
-largest entry, and subnormal numbers (float32 below 1.2e-38, float64 below 2.2e-308)
-count as zero: TensorFlow's threads flush them in some of their operations and keep
-them in others, so a norm may not see what a sum would.
+both ends of float32. Norms are therefore computed in float64, relative to the largest
+entry where float64 does not hold the powers, and subnormal numbers (float32 below
+1.2e-38, float64 below 2.2e-308) count as zero: TensorFlow's threads flush them in some
+of their operations and keep them in others, so a norm may not see what a sum would.
 """
 
 import math
@@ -15,6 +15,9 @@ import numpy as np
 import tensorflow as tf
 
 from tff_dp_aggregators.queries import records
+
+# Up to this power, float64 holds those of all normal float32 numbers and their sums.
+_LARGEST_SAFE_ORDER = 4
 
 
 def all_finite(record: Any) -> tf.Tensor:
@@ -60,8 +63,8 @@ def global_norm(record: Any, order: float = 2) -> tf.Tensor:
   """
   check_order(order)
   flat = [_without_subnormals(t) for t in tf.nest.flatten(records.as_tensors(record))]
-  largest, relative = _relative_to_largest(flat)
-  return largest * _relative_norm(relative, order)
+  unit, relative = _relative_to_unit(flat, order)
+  return unit * _relative_norm(relative, order)
 
 
 def clip_by_norm(
@@ -105,12 +108,12 @@ def clip_by_norm(
   bound = _as_bound(clip_norm)
   record, _ = zero_unless_finite(records.as_tensors(record))
   flat = [_without_subnormals(tensor) for tensor in tf.nest.flatten(record)]
-  largest, relative = _relative_to_largest(flat)
+  unit, relative = _relative_to_unit(flat, order)
+  norm_of_relative = _relative_norm(relative, order)
+  norm = unit * norm_of_relative
   if math.isinf(order):
-    clipped, norm = _clip_entries(flat, bound), largest
+    clipped = _clip_entries(flat, bound)
   else:
-    norm_of_relative = _relative_norm(relative, order)
-    norm = largest * norm_of_relative
     clipped = _scale_down(flat, relative, norm_of_relative, norm, bound)
   return tf.nest.pack_sequence_as(record, clipped), norm
 
@@ -141,9 +144,17 @@ def _without_subnormals(tensor: tf.Tensor) -> tf.Tensor:
   return tf.where(tf.abs(tensor) < smallest, tf.zeros_like(tensor), tensor)
 
 
-def _relative_to_largest(flat: list[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
-  """The largest magnitude, and the tensors divided by it, in float64."""
+def _relative_to_unit(
+  flat: list[tf.Tensor], order: float
+) -> tuple[tf.Tensor, list[tf.Tensor]]:
+  """A unit such that no powers overflow or vanish, and the tensors in it, in float64.
+
+  It is the largest magnitude, or 1 where float64 holds the powers of all float32.
+  """
+  are_single = all(tensor.dtype == tf.float32 for tensor in flat)
   flat = [tf.cast(tensor, tf.float64) for tensor in flat]
+  if are_single and (order <= _LARGEST_SAFE_ORDER or math.isinf(order)):
+    return tf.constant(1.0, tf.float64), flat
   # The largest of an empty tensor is minus infinity.
   maxima = [tf.reduce_max(tf.abs(tensor)) for tensor in flat]
   largest = tf.reduce_max(tf.stack([tf.constant(0.0, tf.float64), *maxima]))
@@ -151,20 +162,20 @@ def _relative_to_largest(flat: list[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tens
 
 
 def _relative_norm(relative: list[tf.Tensor], order: float) -> tf.Tensor:
-  """Norm of what is zero or has 1 as its largest magnitude."""
+  """Norm of what `_relative_to_unit` returns."""
   zero = tf.constant(0.0, tf.float64)
-  sizes = [tf.abs(tensor) for tensor in relative]
   if math.isinf(order):
-    return tf.reduce_max(tf.stack([zero, *(tf.reduce_max(size) for size in sizes)]))
-  powers = [_power(size, order) for size in sizes]
-  total = tf.add_n([zero, *(tf.reduce_sum(power) for power in powers)])
+    largest = (tf.reduce_max(tf.abs(tensor)) for tensor in relative)
+    return tf.reduce_max(tf.stack([zero, *largest]))
+  powers = (tf.reduce_sum(_power(tensor, order)) for tensor in relative)
+  total = tf.add_n([zero, *powers])
   return tf.sqrt(total) if order == 2 else total ** (1 / order)
 
 
-def _power(size: tf.Tensor, order: float) -> tf.Tensor:
-  if order == 1:
-    return size
-  return tf.square(size) if order == 2 else size**order
+def _power(tensor: tf.Tensor, order: float) -> tf.Tensor:
+  if order == 2:
+    return tf.square(tensor)
+  return tf.abs(tensor) if order == 1 else tf.abs(tensor) ** order
 
 
 def _scale_down(
@@ -181,8 +192,8 @@ def _scale_down(
   # where it would be subnormal: without that, a million entries of 1e-44, each
   # rounded to a multiple of 1.4e-45, could exceed the bound by some percent. So
   # the norm is at most (1 + 2^-24) / (1 - e) bound, 6.0e-8 above it for d = 10^6.
-  # Dividing first by the largest entry and then by N, not by their product, also
-  # serves float64 records whose norm overflows.
+  # Dividing first by the unit and then by N, not by their product, also serves float64
+  # records whose norm overflows.
   factor = tf.math.divide_no_nan(bound, norm_of_relative)
   within = norm <= bound  # Not its contrary: no NaN of the bound lets a record through.
 
