@@ -23,6 +23,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_dp_aggregators import aggregators
+from tff_dp_aggregators import noise
 from tff_dp_aggregators import queries
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
@@ -474,3 +475,27 @@ def test_zeroing_non_finite_values_around_any_aggregation():
   output = process.next(process.initialize(), values)
   np.testing.assert_array_equal(output.result, [1, 2, 3])
   assert dict(output.measurements) == {'nonfinite_count': 1}
+
+
+def test_a_full_disk_is_an_error_of_the_round_and_no_loss(tmp_path):
+  directory = tmp_path / 'noise'
+  process = aggregators.tree(
+    1.0, 1.0, 2, num_rounds=8, storage=noise.Files(str(directory)), seed=3
+  ).create(_VECTOR)
+  value = [np.zeros(3, np.float32)]
+  whole = [output.result for output in _run(process, value, 4)]
+  for path in directory.iterdir():
+    if path.name != 'owner':
+      path.unlink()
+  state = _run(process, value, 1)[-1].state
+  # Round 1 writes to the second slot, which is not there yet.
+  written = sorted(directory.glob('*.float32'))
+  output = process.next(state, value)
+  (new,) = set(directory.glob('*.float32')) - set(written)
+  new.unlink()
+  new.symlink_to('/dev/full')
+  with pytest.raises(Exception, match='(?i)no space left'):
+    process.next(state, value)
+  new.unlink()
+  again = process.next(state, value)
+  assert again.result.tobytes() == output.result.tobytes() == whole[1].tobytes()

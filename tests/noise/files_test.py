@@ -313,3 +313,38 @@ def test_values_are_where_the_header_ends():
     for size in (1, 15, 16, 31, 32, 4000, 524288):
       content = tf.io.serialize_tensor(np.ones(size, dtype)).numpy()
       assert content.endswith(np.ones(size, dtype).tobytes())
+
+
+_ROUNDS_OF_A_RUN = """
+import sys
+import tensorflow as tf
+from tff_dp_aggregators import noise, strategies
+
+strategy = strategies.Strategy.from_json(sys.argv[1])
+rows = noise.GaussianRows(tf.TensorSpec([50]), 1)
+streaming = noise.build(strategy, rows, noise.Files(sys.argv[2]))
+state = streaming.initialize()
+for number in range(int(sys.argv[3]), int(sys.argv[4])):
+  row, _ = streaming.next(state._replace(round=tf.constant(number, tf.int64)))
+  print(row.numpy().tobytes().hex())
+"""
+
+
+def test_another_process_goes_on_with_the_files(tmp_path):
+  def serve(name, begin, end):
+    strategy = _STRATEGIES['banded'].to_json()
+    result = subprocess.run(
+      [sys.executable, '-c', _ROUNDS_OF_A_RUN, strategy]
+      + [str(tmp_path / name), str(begin), str(end)],
+      env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
+      capture_output=True,
+      check=True,
+      text=True,
+      timeout=300,
+    )
+    assert _AGAIN not in result.stderr
+    return result.stdout.split()
+
+  whole = serve('whole', 0, 9)
+  assert len(set(whole)) == 9
+  assert serve('parts', 0, 5) + serve('parts', 5, 9) == whole
