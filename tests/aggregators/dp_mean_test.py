@@ -499,3 +499,12 @@ def test_a_full_disk_is_an_error_of_the_round_and_no_loss(tmp_path):
   new.unlink()
   again = process.next(state, value)
   assert again.result.tobytes() == output.result.tobytes() == whole[1].tobytes()
+
+
+def test_half_precision_is_summed_in_float32():
+  # 3000 times 1 + 2^-10, which float16 holds, while it holds no odd number above 2048.
+  process = aggregators.gaussian(10.0, 0.0, 1).create(tff.TensorType(np.float16, [2]))
+  value = np.array([1 + 2**-10, 0.0], np.float16)
+  result = process.next(process.initialize(), [value] * 3000).result
+  assert result.dtype == np.float32
+  np.testing.assert_allclose(result, [3000 * (1 + 2**-10), 0.0], rtol=1e-5)

@@ -93,7 +93,11 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
 
   @property
   def clip_norm(self) -> float:
-    """L2 bound of one client's contribution to one round."""
+    """L2 bound of one client's contribution to one round.
+
+    Raises:
+      ValueError: If it adapts; the measurements have it then.
+    """
     return self._query.clip_norm
 
   @property
@@ -114,7 +118,8 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     """Creates the process.
 
     Args:
-      value_type: Type of a client's value: float32 or float64 tensors of known shape.
+      value_type: Type of a client's value: float tensors of known shape. The mean of
+        half precision is in float32.
 
     Raises:
       TypeError: If a tensor of it has another dtype.

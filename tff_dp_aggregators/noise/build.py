@@ -73,8 +73,8 @@ def recursion_of(
 
   Args:
     strategy: Any strategy of this package.
-    rewind: How many of the rounds served last can be served again; without a file
-      system there are none, because an old state has all it needs.
+    rewind: How many of the rounds served last can be served again with what is kept
+      now: 0 where it is in the state, since an old state has what it needs.
 
   Raises:
     TypeError: If the strategy is of no known kind.
