@@ -165,7 +165,9 @@ class LaplaceSumQuery(records.RecordSumQuery):
       tf.errors.InvalidArgumentError: If all rounds were used.
       ValueError: If the sum is not like `record_specs`.
     """
-    this_round = self._check_round(global_state.round)
+    this_round = global_state.round
+    if self._num_rounds is not None:
+      this_round = matrix_mechanism.check_round(this_round, self._num_rounds)
     row = self._rows.row(global_state.key, this_round)
     result = matrix_mechanism.add_scaled(
       sample_state, self._rows.layout.unflatten(row), self._scale(global_state)
@@ -177,22 +179,6 @@ class LaplaceSumQuery(records.RecordSumQuery):
 
   def _scale(self, state: LaplaceState) -> tf.Tensor:
     return tf.cast(state.clip_norm, tf.float64) * self._noise_multiplier
-
-  def _check_round(self, this_round: tf.Tensor) -> tf.Tensor:
-    """Returns the round, after making sure that it may be served."""
-    if self._num_rounds is None:
-      return this_round
-    in_time = tf.debugging.assert_less(
-      this_round,
-      tf.constant(self._num_rounds, tf.int64),
-      message=(
-        f'This query was built for {self._num_rounds} rounds and has served them all; '
-        'another round would spend privacy that was not accounted for. Build a query '
-        'for more rounds.'
-      ),
-    )
-    with tf.control_dependencies([] if in_time is None else [in_time]):
-      return tf.identity(this_round)
 
   def derive_metrics(
     self, global_state: LaplaceState

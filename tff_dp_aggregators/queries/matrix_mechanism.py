@@ -222,17 +222,7 @@ class MatrixMechanismQuery(records.RecordSumQuery):
 
   def _check_round(self, this_round: tf.Tensor) -> tf.Tensor:
     """Returns the round, after making sure that the strategy has it."""
-    in_time = tf.debugging.assert_less(
-      this_round,
-      tf.constant(self._strategy.num_rounds, tf.int64),
-      message=(
-        f'This query was built for {self._strategy.num_rounds} rounds and has '
-        'served them all; another round would spend privacy that was not '
-        'accounted for. Build a query for more rounds.'
-      ),
-    )
-    with tf.control_dependencies([] if in_time is None else [in_time]):
-      return tf.identity(this_round)
+    return check_round(this_round, self._strategy.num_rounds)
 
   def _noise_multiplier_of(self, this_round: tf.Tensor) -> tf.Tensor:
     """Noise multiplier of one round's event."""
@@ -301,6 +291,25 @@ class MatrixMechanismQuery(records.RecordSumQuery):
       f'{type(self).__name__}({self._strategy.kind}, {self._participation}, '
       f'clip_norm={self._clip_norm}, noise_multiplier={self._noise_multiplier})'
     )
+
+
+def check_round(this_round: tf.Tensor, num_rounds: int) -> tf.Tensor:
+  """Returns the round, after making sure that it is one of those planned.
+
+  Raises:
+    tf.errors.InvalidArgumentError: If all of them were served.
+  """
+  in_time = tf.debugging.assert_less(
+    this_round,
+    tf.constant(num_rounds, tf.int64),
+    message=(
+      f'This query was built for {num_rounds} rounds and has served them all; another '
+      'round would spend privacy that was not accounted for. Build a query for more '
+      'rounds.'
+    ),
+  )
+  with tf.control_dependencies([] if in_time is None else [in_time]):
+    return tf.identity(this_round)
 
 
 def _check_workload(
