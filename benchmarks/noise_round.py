@@ -261,7 +261,8 @@ def _write_files(case: Case, files: noise.Files, key: Any, num_elements: int) ->
   assert isinstance(streaming, filed.FiledNoise)
   names = streaming.names(tf.constant(key), this_round)
   for slot, stamp in zip(*streaming.needs(this_round)):
-    names.write(slot, stamp, tf.zeros([num_elements]))
+    for position, size in enumerate(rows.layout.sizes):
+      names.write(slot, position, stamp, tf.zeros([size]))
 
 
 def _measure_tff_tree(num_elements: int) -> Measured:

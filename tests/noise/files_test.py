@@ -160,8 +160,8 @@ def test_files_that_were_swapped_are_recognised(kind, start):
   run = start(kind, 'swapped')
   run.serve_all(11)
   files = run.files()
-  for dtype in ('float32', 'float64'):
-    paths = [path for path in files if path.name.endswith(dtype)]
+  for position in range(len(_SPECS)):
+    paths = [path for path in files if path.suffix == f'.{position}']
     for path, other in zip(paths, paths[1:] + paths[:1]):
       path.write_bytes(files[other])
   assert run.serve(11) == (whole[11], True)

@@ -354,3 +354,29 @@ def test_storage_is_chosen_by_size_and_said(strategy, small, large, caplog):
       streaming = noise.build(strategy, noise.GaussianRows(tf.TensorSpec([size])))
     assert streaming.storage == expected
     assert f"storage '{expected}'" in caplog.records[-1].getMessage()
+
+
+@pytest.mark.parametrize('storage', _STORAGES)
+def test_large_records_are_cut_into_vectors_that_share_no_noise(storage):
+  # 2^20 + 3 numbers of float32 are two vectors; the tensors do not end where they do.
+  specs = [tf.TensorSpec([700_000]), tf.TensorSpec([348_579]), tf.TensorSpec([])]
+  rows = noise.GaussianRows([*specs, tf.TensorSpec([5], tf.float64)], seed=7)
+  assert rows.layout.sizes == (524_290, 524_290, 5)
+  strategy = strategies.BLT(3, _SCALES, _DECAYS)
+  if storage == 'redraw':
+    strategy = strategies.BandedInverse.square_root(3, 2)
+  streaming = noise.build(strategy, rows, storage)
+  state = streaming.initialize()
+  matrix = strategy.noise_matrix()
+  z = []
+  for this_round in range(3):
+    row, state = streaming.next(state)
+    z.append(np.concatenate(rows.row(state.key, this_round)[:2]))
+    whole = np.concatenate([np.ravel(tensor) for tensor in row[:3]])
+    expected = matrix[this_round, : this_round + 1] @ np.array(z)
+    np.testing.assert_allclose(whole, expected, atol=1e-5)
+    assert [tensor.shape for tensor in row[:3]] == [spec.shape for spec in specs]
+  first, second = z[0][:524_290], z[0][524_290:]
+  # Two float32 normals are equal with probability below 1e-6.
+  assert np.count_nonzero(first == second) < 10
+  assert abs(np.corrcoef(first, second)[0, 1]) < 7 / np.sqrt(len(first))

@@ -35,10 +35,6 @@ def build(
   return FiledPastValues(recursion, rows, files, identity)
 
 
-# TensorFlow's serialised tensors end at 2^31 bytes, as does what TFF carries.
-_MOST_BYTES = 2**31 - 2**10
-
-
 class FiledNoise(streaming.StreamingNoise):
   """Keeps what a round needs of earlier ones in files.
 
@@ -56,16 +52,12 @@ class FiledNoise(streaming.StreamingNoise):
   ):
     """Initializes the noise; `num_slots` model-sized vectors are kept."""
     super().__init__(rows)
-    sizes = dict(zip((dtype.name for dtype in rows.layout.dtypes), rows.layout.sizes))
-    for size, dtype in zip(rows.layout.sizes, rows.layout.dtypes):
-      if size * dtype.size > _MOST_BYTES:
-        raise ValueError(
-          f'records have {size} numbers of {dtype.name}; in files at most 2 GB can be '
-          "kept. Use storage='state' with a mechanism that remembers little, or one "
-          'that remembers nothing: the Gaussian mechanism.'
-        )
+    vectors = [
+      f'{size} {dtype.name}'
+      for size, dtype in zip(rows.layout.sizes, rows.layout.dtypes)
+    ]
     directory = files.open(num_slots * rows.layout.num_bytes)
-    self._cache = files_lib.Cache(directory, f'{identity} {sizes} {num_slots} 1')
+    self._cache = files_lib.Cache(directory, f'{identity} {vectors} {num_slots} 1')
 
   def names(self, key: tf.Tensor, this_round: tf.Tensor) -> files_lib.Names:
     """The files that are there when a round begins; see `files.Cache.names`."""
@@ -154,44 +146,54 @@ class FiledPastValues(FiledNoise):
   ) -> tuple[tf.Tensor, list[tf.Tensor]]:
     """See `FiledNoise`."""
     step = self._recursion.step(this_round)
-    outputs = step.fresh.shape[0]
     slots = _slots_with_weight(step)
-    row = self._rows.row(key, this_round)
-    sums = [
-      [tf.cast(step.fresh[output], vector.dtype) * vector for vector in row]
-      for output in range(outputs)
-    ]
-
-    def add(
-      position: tf.Tensor, found: tf.Tensor, sums: Any
-    ) -> tuple[tf.Tensor, tf.Tensor, Any]:
-      slot = slots[position]
-      read = [
-        names.read(slot, step.stamps[slot], vector.shape[0], vector.dtype)
-        for vector in row
-      ]
-      found = tf.reduce_all([found, *(is_there for is_there, _ in read)])
-      sums = [
-        [
-          total + tf.cast(step.past[output, slot], total.dtype) * vector
-          for total, (_, vector) in zip(sums[output], read)
-        ]
-        for output in range(outputs)
-      ]
-      return position + 1, found, sums
-
-    _, found, sums = tf.while_loop(
-      lambda position, found, _: found & (position < tf.size(slots)),
-      add,
-      (tf.constant(0), tf.constant(True), sums),
-      parallel_iterations=1,
-    )
-    kept = {'noise': sums[0], 'row': row, 'other': sums[-1]}[self._recursion.keeps]
+    noise, kept, found = [], [], []
+    for position, vector in enumerate(self._rows.row(key, this_round)):
+      is_there, sums = _weighted_sums(names, step, slots, position, vector)
+      found.append(is_there)
+      noise.append(sums[0])
+      values = {'noise': sums[0], 'row': vector, 'other': sums[-1]}
+      kept.append(values[self._recursion.keeps])
 
     def write() -> tf.Operation:
-      return tf.group([names.write(step.slot, this_round, vector) for vector in kept])
+      return tf.group(
+        [
+          names.write(step.slot, position, this_round, vector)
+          for position, vector in enumerate(kept)
+        ]
+      )
 
-    return _once_written(found, write, sums[0])
+    return _once_written(tf.reduce_all(found), write, noise)
+
+
+def _weighted_sums(
+  names: files_lib.Names,
+  step: recursions.Step,
+  slots: tf.Tensor,
+  position: int,
+  vector: tf.Tensor,
+) -> tuple[tf.Tensor, list[tf.Tensor]]:
+  """Whether all slots were found, and the outputs of a step for one vector of z."""
+  outputs = range(step.fresh.shape[0])
+  fresh, past = tf.cast(step.fresh, vector.dtype), tf.cast(step.past, vector.dtype)
+
+  def add(
+    number: tf.Tensor, found: tf.Tensor, sums: list[tf.Tensor]
+  ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
+    slot = slots[number]
+    is_there, value = names.read(
+      slot, position, step.stamps[slot], vector.shape[0], vector.dtype
+    )
+    sums = [total + past[output, slot] * value for output, total in zip(outputs, sums)]
+    return number + 1, found & is_there, sums
+
+  _, found, sums = tf.while_loop(
+    lambda number, found, _: found & (number < tf.size(slots)),
+    add,
+    (tf.constant(0), tf.constant(True), [fresh[output] * vector for output in outputs]),
+    parallel_iterations=1,
+  )
+  return found, sums
 
 
 def _slots_with_weight(step: recursions.Step) -> tf.Tensor:
@@ -239,10 +241,10 @@ class FiledDecays(FiledNoise):
     def read() -> tuple[tf.Tensor, list[list[tf.Tensor]]]:
       found, sums = [], []
       slots = self._slots(this_round)
-      for size, dtype in vectors:
+      for position, (size, dtype) in enumerate(vectors):
         each = [
-          names.read(slots[position], this_round, size, dtype)
-          for position in range(num_sums)
+          names.read(slots[number], position, this_round, size, dtype)
+          for number in range(num_sums)
         ]
         found += [is_there for is_there, _ in each]
         sums.append([vector for _, vector in each])
@@ -260,9 +262,9 @@ class FiledDecays(FiledNoise):
       slots = self._slots(after)
       return tf.group(
         [
-          names.write(slots[position], after, total[position])
-          for total in sums
-          for position in range(num_sums)
+          names.write(slots[number], position, after, total[number])
+          for position, total in enumerate(sums)
+          for number in range(num_sums)
         ]
       )
 

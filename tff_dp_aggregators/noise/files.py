@@ -183,29 +183,39 @@ class Names:
     self._prefix = prefix
     self._listed = listed
 
-  def write(self, slot: tf.Tensor, stamp: tf.Tensor, vector: tf.Tensor) -> tf.Operation:
+  def write(
+    self, slot: tf.Tensor, position: int, stamp: tf.Tensor, vector: tf.Tensor
+  ) -> tf.Operation:
     """Writes a vector to a slot.
 
     Args:
       slot: An int64 scalar.
+      position: Of the vector among those of a record.
       stamp: Round whose value it is.
       vector: Float tensor of shape [size].
 
     Raises:
       tf.errors.OpError: If it cannot be written.
     """
-    content = [self._header(slot, stamp, vector), tf.io.serialize_tensor(vector)]
-    return tf.io.write_file(self._path(slot, vector.dtype), tf.strings.join(content))
+    place = self._place(slot, position)
+    content = [_header(place, stamp, vector), tf.io.serialize_tensor(vector)]
+    return tf.io.write_file(self._path(place), tf.strings.join(content))
 
   def read(
-    self, slot: tf.Tensor, stamp: tf.Tensor, size: int, dtype: tf.DType
+    self,
+    slot: tf.Tensor,
+    position: int,
+    stamp: tf.Tensor,
+    size: int,
+    dtype: tf.DType,
   ) -> tuple[tf.Tensor, tf.Tensor]:
     """Reads a vector.
 
     Returns:
       Whether the slot has this round's value, undamaged, and the value; zeros if not.
     """
-    path = self._path(slot, dtype)
+    place = self._place(slot, position)
+    path = self._path(place)
     lost = (tf.constant(False), tf.zeros([size], dtype))
     num_bytes = _header_bytes(size, dtype) + _prefix_bytes(size, dtype)
     skipped = num_bytes // dtype.size
@@ -216,7 +226,7 @@ class Names:
       vector = tf.io.decode_raw(content, dtype)[skipped:]
       vector = tf.ensure_shape(vector, [size])
       header = tf.strings.substr(content, 0, _header_bytes(size, dtype))
-      return tf.equal(header, self._header(slot, stamp, vector)), vector
+      return tf.equal(header, _header(place, stamp, vector)), vector
 
     def read() -> tuple[tf.Tensor, tf.Tensor]:
       content = tf.io.read_file(path)
@@ -225,23 +235,22 @@ class Names:
 
     return tf.cond(tf.reduce_any(tf.equal(self._listed, path)), read, lambda: lost)
 
-  def _path(self, slot: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    name = tf.strings.join([self._prefix, tf.strings.as_string(slot), dtype.name], '.')
-    return tf.strings.join([self.directory, name], '/')
+  def _place(self, slot: tf.Tensor, position: int) -> tf.Tensor:
+    parts = [self._prefix, tf.strings.as_string(slot), str(position)]
+    return tf.strings.join(parts, '.')
 
-  def _header(self, slot: tf.Tensor, stamp: tf.Tensor, vector: tf.Tensor) -> tf.Tensor:
-    """Names content and place, and is padded to a length that depends on the size."""
-    fingerprint = tf.fingerprint(tf.reshape(vector, [1, -1]))
-    fields = [
-      self._prefix,
-      _digits(slot),
-      _digits(stamp),
-      _digits(tf.bitcast(fingerprint[0], tf.int64)),
-    ]
-    header = tf.strings.join(fields, ' ')
-    length = _header_bytes(vector.shape[0], vector.dtype)
-    padding = tf.constant('.' * length)
-    return tf.strings.substr(tf.strings.join([header, padding]), 0, length)
+  def _path(self, place: tf.Tensor) -> tf.Tensor:
+    return tf.strings.join([self.directory, place], '/')
+
+
+def _header(place: tf.Tensor, stamp: tf.Tensor, vector: tf.Tensor) -> tf.Tensor:
+  """Names content and place, and is padded to a length that depends on the size."""
+  fingerprint = tf.fingerprint(tf.reshape(vector, [1, -1]))
+  fields = [place, _digits(stamp), _digits(tf.bitcast(fingerprint[0], tf.int64))]
+  header = tf.strings.join(fields, ' ')
+  length = _header_bytes(vector.shape[0], vector.dtype)
+  padding = tf.constant('.' * length)
+  return tf.strings.substr(tf.strings.join([header, padding]), 0, length)
 
 
 def _digits(number: tf.Tensor) -> tf.Tensor:

@@ -1,7 +1,7 @@
 """The iid Gaussian rows z that every mechanism's noise is made of.
 
-A row of z has a standard Gaussian entry for each element of a record, and lies in one
-vector for each dtype of the record (`layout.Layout`). Rows are *random access*: row i
+A row of z has a standard Gaussian entry for each element of a record, and lies in the
+vectors of `layout.Layout`. Rows are *random access*: row i
 of a key can be drawn at any time, any number of times, and is always the same. Entries
 come from the counter-based Philox generator, seeded with
 
