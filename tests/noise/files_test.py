@@ -278,6 +278,20 @@ def test_a_second_process_is_refused_until_the_first_has_ended(tmp_path, start):
   start('banded', 'other')
 
 
+def test_a_fork_is_a_second_process(tmp_path):
+  files = noise.Files(str(tmp_path / 'noise'))
+  files.open(0)
+  files.open(0)  # The same process may.
+  child = os.fork()
+  if child == 0:
+    try:
+      files.open(0)
+    except RuntimeError:
+      os._exit(7)
+    os._exit(0)
+  assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
 def test_a_temporary_directory_is_removed_at_exit():
   directory = _child()
   assert 'tff_dp_aggregators-' in directory

@@ -1,7 +1,7 @@
 """Noise whose past is carried in the state."""
 
 import abc
-from typing import Any, Union
+from typing import Any, Generic, TypeVar, Union
 
 import tensorflow as tf
 
@@ -13,17 +13,30 @@ from tff_dp_aggregators.noise import streaming
 def build(
   recursion: Union[recursions.PastValues, recursions.Decays],
   rows: rows_lib.GaussianRows,
-) -> 'CarriedNoise':
+) -> streaming.StreamingNoise:
   """The noise of a recursion with rows of z from `rows`."""
   if isinstance(recursion, recursions.Decays):
     return CarriedDecays(recursion, rows)
   return CarriedPastValues(recursion, rows)
 
 
-class CarriedNoise(streaming.StreamingNoise):
-  """Keeps what a round needs of earlier ones in the state."""
+_Recursion = TypeVar('_Recursion', recursions.PastValues, recursions.Decays)
+
+
+class CarriedNoise(streaming.StreamingNoise, Generic[_Recursion]):
+  """Keeps what a round needs of earlier ones in the state, a buffer for each slot."""
 
   storage = 'state'
+
+  def __init__(self, recursion: _Recursion, rows: rows_lib.GaussianRows):
+    """Initializes the noise; see `build`."""
+    super().__init__(rows)
+    self._recursion: _Recursion = recursion
+
+  @property
+  def num_buffers(self) -> int:
+    """See `StreamingNoise`."""
+    return self._recursion.num_slots
 
   def next(self, state: streaming.NoiseState) -> tuple[Any, streaming.NoiseState]:
     """See `StreamingNoise`."""
@@ -38,18 +51,8 @@ class CarriedNoise(streaming.StreamingNoise):
     """The round's noise, and the buffers after it."""
 
 
-class CarriedPastValues(CarriedNoise):
-  """Has a buffer for each slot of `PastValues`."""
-
-  def __init__(self, recursion: recursions.PastValues, rows: rows_lib.GaussianRows):
-    """Initializes the noise; see `build`."""
-    super().__init__(rows)
-    self._recursion = recursion
-
-  @property
-  def num_buffers(self) -> int:
-    """See `StreamingNoise`."""
-    return self._recursion.num_slots
+class CarriedPastValues(CarriedNoise[recursions.PastValues]):
+  """Writes to one buffer a round."""
 
   def _serve(
     self, state: streaming.NoiseState
@@ -65,18 +68,8 @@ class CarriedPastValues(CarriedNoise):
     return noise, buffers
 
 
-class CarriedDecays(CarriedNoise):
-  """Has a buffer for each sum."""
-
-  def __init__(self, recursion: recursions.Decays, rows: rows_lib.GaussianRows):
-    """Initializes the noise; see `build`."""
-    super().__init__(rows)
-    self._recursion = recursion
-
-  @property
-  def num_buffers(self) -> int:
-    """See `StreamingNoise`."""
-    return self._recursion.num_slots
+class CarriedDecays(CarriedNoise[recursions.Decays]):
+  """Writes to all buffers in each round."""
 
   def _serve(
     self, state: streaming.NoiseState

@@ -27,7 +27,8 @@ import tensorflow as tf
 _OWNER = 'owner'
 _ALIGNMENT = 64  # Bytes; a slice that is aligned is not copied.
 _SHARED_MEMORY = '/dev/shm'
-_LOCKS: dict[str, int] = {}  # Of this process, by path; a lock ends with the process.
+# By process, which is another one after a fork, and path; they end with the process.
+_LOCKS: dict[tuple[int, str], int] = {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +83,7 @@ class Files:
     if self.directory is None:
       return _temporary_directory(num_bytes)
     path = os.path.realpath(self.directory)
-    if path in _LOCKS:
+    if (os.getpid(), path) in _LOCKS:
       return path
     os.makedirs(path, mode=0o700, exist_ok=True)
     status = os.stat(path)
@@ -91,7 +92,7 @@ class Files:
         f'the noise directory {path} can be entered by others than its owner: what is '
         'in it removes the noise. Use one with mode 700.'
       )
-    _LOCKS[path] = _lock(path)
+    _LOCKS[os.getpid(), path] = _lock(path)
     return path
 
 
@@ -102,8 +103,8 @@ def _temporary_directory(num_bytes: int) -> str:
     if num_bytes <= shutil.disk_usage(_SHARED_MEMORY).free // 2:
       parent = _SHARED_MEMORY
   path = os.path.realpath(tempfile.mkdtemp(prefix='tff_dp_aggregators-', dir=parent))
-  _LOCKS[path] = _lock(path)
   process = os.getpid()
+  _LOCKS[process, path] = _lock(path)
 
   def remove() -> None:
     if os.getpid() == process:  # A fork is not the owner.

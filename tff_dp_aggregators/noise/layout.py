@@ -15,6 +15,9 @@ _NOISE_DTYPES = {
   tf.float32: tf.float32,
   tf.float64: tf.float64,
 }
+# Of a vector; and vectors of a dtype, for the sake of the size of computations.
+_MOST_ELEMENTS = 2**20
+_MOST_VECTORS = 64
 
 
 def sum_specs(record_specs: Any) -> Any:
@@ -46,11 +49,6 @@ def sum_specs(record_specs: Any) -> Any:
     return tf.TensorSpec(shape, _NOISE_DTYPES[dtype])
 
   return tf.nest.map_structure(check, record_specs)
-
-
-# Of a vector; and vectors of a dtype, for the sake of the size of computations.
-_MOST_ELEMENTS = 2**20
-_MOST_VECTORS = 64
 
 
 class Layout:

@@ -27,8 +27,7 @@ class Step(NamedTuple):
 
   Attributes:
     fresh: Weights of the round's row of z, float64 of shape [outputs].
-    past: Weights of what is remembered, float64 of shape [outputs,
-      slots].
+    past: Weights of what is remembered, float64 of shape [outputs, slots].
     stamps: Round in which what is in a slot was written, int64 of shape [slots]; of no
       meaning where the weights are 0.
     slot: Where this round's value goes, an int64 scalar.

@@ -1,16 +1,16 @@
 """The iid Gaussian rows z that every mechanism's noise is made of.
 
 A row of z has a standard Gaussian entry for each element of a record, and lies in the
-vectors of `layout.Layout`. Rows are *random access*: row i
-of a key can be drawn at any time, any number of times, and is always the same. Entries
-come from the counter-based Philox generator, seeded with
+vectors of `layout.Layout`. Rows are *random access*: row i of a key can be drawn at any
+time, any number of times, and is always the same. Entries come from the counter-based
+Philox generator, seeded with
 
     key + (row, vector)    two 64-bit words, modulo 2^64,
 
 so no two rows, and no two vectors of a row, share a generator seed, and rows of two
 keys do not either unless the keys happen to be within a run's length of each other
-(probability below 2^-60 for random 128-bit keys). Tensors of a record are parts of a
-vector and share nothing.
+(probability below 2^-60 for random 128-bit keys). Tensors of a record are disjoint
+parts of the vectors.
 
 `noise.normal` makes Gaussians of the generator's bits. TensorFlow's own end at 5.7
 standard deviations (its uniform numbers are kept above 1e-7), and what happens beyond
