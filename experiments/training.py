@@ -21,6 +21,7 @@ from tff_dp_aggregators import aggregators
 from tff_dp_aggregators import learning
 from tff_dp_aggregators.accounting import ledger as ledger_lib
 from tff_dp_aggregators.accounting import report
+from tff_dp_aggregators.accounting import sources
 from tff_dp_aggregators.accounting import statement as statement_lib
 from tff_dp_aggregators.learning import runtime
 from tff_dp_aggregators.learning import sampling
@@ -48,6 +49,8 @@ def run(settings: settings_lib.Settings) -> int:
   )
   directory = run_directory.RunDirectory(settings.run_dir, settings.name)
   directory.write_json('config.json', _config(settings))
+  if settings.mechanism is not None:
+    settings.mechanism.strategy.save(directory.file('strategy.npz'))
   _say(_headline(settings, directory))
   interrupted = False
   history: list[dict[str, Any]] = []
@@ -231,7 +234,7 @@ def _finish(
     statement = statement_lib.build_without_privacy()
     spent = 'No privacy: epsilon is infinite.'
   else:
-    statement = report.from_run_dir(directory.path)
+    statement = sources.from_run_dir(directory.path)
     guarantee, rounds = statement['guarantee'], statement['run']['rounds_completed']
     spent = (
       f'Privacy spent in {rounds} of {settings.participation.num_rounds} rounds: '

@@ -31,6 +31,14 @@ MECHANISMS = {
 }
 
 
+def _least_noise(strategy, participation, target_epsilon, target_delta):
+  return calibration.noise_multiplier(
+    lambda noise: events.run_event(strategy, participation, noise),
+    target_epsilon,
+    target_delta,
+  )
+
+
 @pytest.mark.parametrize(
   'strategy, participation', MECHANISMS.values(), ids=MECHANISMS.keys()
 )
@@ -39,9 +47,7 @@ MECHANISMS = {
 def test_target_is_met_and_less_noise_would_miss_it(
   strategy, participation, epsilon, delta
 ):
-  noise_multiplier = calibration.noise_multiplier_for_target(
-    strategy, participation, epsilon, delta
-  )
+  noise_multiplier = _least_noise(strategy, participation, epsilon, delta)
 
   def spent(noise):
     event = events.run_event(strategy, participation, noise)
@@ -54,9 +60,7 @@ def test_target_is_met_and_less_noise_would_miss_it(
 @pytest.mark.parametrize('epsilon, delta', [(0.5, 1e-3), (2.0, 1e-5), (8.0, 1e-6)])
 def test_target_is_met_by_the_textbook_formula(epsilon, delta):
   # Balle and Wang, arXiv:1805.06530, Theorem 8, as printed.
-  noise = calibration.noise_multiplier_for_target(
-    strategies.Identity(1), None, epsilon, delta
-  )
+  noise = _least_noise(strategies.Identity(1), None, epsilon, delta)
 
   def textbook(sigma):
     a, b = 1 / (2 * sigma), epsilon * sigma
@@ -67,11 +71,9 @@ def test_target_is_met_by_the_textbook_formula(epsilon, delta):
 
 
 def test_noise_scales_with_the_sensitivity():
-  single = calibration.noise_multiplier_for_target(
-    strategies.Identity(64), None, 2.0, 1e-6
-  )
+  single = _least_noise(strategies.Identity(64), None, 2.0, 1e-6)
   for participations in (2, 9, 64):
-    several = calibration.noise_multiplier_for_target(
+    several = _least_noise(
       strategies.Identity(64),
       strategies.Participation(64, 1, participations),
       2.0,
@@ -82,7 +84,7 @@ def test_noise_scales_with_the_sensitivity():
 
 def test_more_privacy_needs_more_noise():
   noise = [
-    calibration.noise_multiplier_for_target(strategies.BinaryTree(9), None, e, 1e-6)
+    _least_noise(strategies.BinaryTree(9), None, e, 1e-6)
     for e in (0.01, 0.1, 1.0, 10.0, 100.0)
   ]
   assert noise == sorted(noise, reverse=True) and noise[0] > 50 * noise[2]
@@ -91,31 +93,25 @@ def test_more_privacy_needs_more_noise():
 @pytest.mark.parametrize('epsilon', [0.0, -1.0, math.nan, math.inf])
 def test_target_epsilon_out_of_range_is_refused(epsilon):
   with pytest.raises(ValueError, match='target_epsilon must be'):
-    calibration.noise_multiplier_for_target(strategies.Identity(3), None, epsilon, 1e-6)
+    _least_noise(strategies.Identity(3), None, epsilon, 1e-6)
 
 
 @pytest.mark.parametrize('delta', [0.0, 1.0, 2.0, -1e-6, math.nan])
 def test_target_delta_out_of_range_is_refused(delta):
   with pytest.raises(ValueError, match='target_delta must be between 0 and 1'):
-    calibration.noise_multiplier_for_target(strategies.Identity(3), None, 1.0, delta)
+    _least_noise(strategies.Identity(3), None, 1.0, delta)
 
 
 def test_a_sensitivity_that_is_a_bound_gives_noise_on_the_safe_side():
   strategy = strategies.BandedToeplitz(9, (1.0, -1.0, 1.0))
   participation = strategies.Participation(9, 2)
-  noise_multiplier = calibration.noise_multiplier_for_target(
-    strategy, participation, 1.0, 1e-6
-  )
+  noise_multiplier = _least_noise(strategy, participation, 1.0, 1e-6)
   # Worst is a client in rounds 0, 2, 4, 6, 8 who always sends the same.
   worst = np.linalg.norm(strategy.materialize() @ [1, 0, 1, 0, 1, 0, 1, 0, 1])
-  alone = calibration.noise_multiplier_for_target(
-    strategies.Identity(9), None, 1.0, 1e-6
-  )
+  alone = _least_noise(strategies.Identity(9), None, 1.0, 1e-6)
   assert noise_multiplier >= alone * worst
 
 
 def test_a_schema_for_other_rounds_is_refused():
   with pytest.raises(ValueError, match='participation.num_rounds is 8'):
-    calibration.noise_multiplier_for_target(
-      strategies.BinaryTree(9), strategies.Participation(8), 1.0, 1e-6
-    )
+    _least_noise(strategies.BinaryTree(9), strategies.Participation(8), 1.0, 1e-6)

@@ -10,6 +10,7 @@ from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import gaussian
 from tff_dp_aggregators.accounting import ledger
 from tff_dp_aggregators.accounting import mechanism
+from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting import statement
 from tff_dp_aggregators.accounting.mechanism import Mechanism
 
@@ -21,5 +22,6 @@ __all__ = [
   'gaussian',
   'ledger',
   'mechanism',
+  'schemas',
   'statement',
 ]

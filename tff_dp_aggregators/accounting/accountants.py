@@ -20,9 +20,12 @@ import math
 from typing import Callable, Optional
 
 import dp_accounting
+from dp_accounting import NeighboringRelation as Relation
 
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import gaussian
+
+_ZERO_OUT = Relation.REPLACE_SPECIAL
 
 # TF Privacy's customary orders, with which the Gboard figures were published.
 RDP_ORDERS = tuple([1 + x / 10 for x in range(1, 100)] + list(range(12, 64)))
@@ -31,8 +34,10 @@ RDP_ORDERS = tuple([1 + x / 10 for x in range(1, 100)] + list(range(12, 64)))
 class _ComposedGaussians(dp_accounting.PrivacyAccountant):
   """Adds up Gaussian events: mu^2 = sum of 1 / noise_multiplier^2."""
 
-  def __init__(self) -> None:
-    super().__init__(dp_accounting.NeighboringRelation.REPLACE_SPECIAL)
+  def __init__(
+    self, relation: Relation = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
+  ) -> None:
+    super().__init__(relation)
     self._mu_squared = 0.0
 
   def _maybe_compose(
@@ -102,19 +107,15 @@ class ZCdpAccountant(_ComposedGaussians):
     return math.exp(-((target_epsilon - self.rho) ** 2) / (4 * self.rho))
 
 
-def _rdp() -> dp_accounting.PrivacyAccountant:
-  return dp_accounting.rdp.RdpAccountant(
-    RDP_ORDERS, dp_accounting.NeighboringRelation.REPLACE_SPECIAL
-  )
+def _rdp(relation: Relation) -> dp_accounting.PrivacyAccountant:
+  return dp_accounting.rdp.RdpAccountant(RDP_ORDERS, relation)
 
 
-def _pld() -> dp_accounting.PrivacyAccountant:
-  return dp_accounting.pld.PLDAccountant(
-    dp_accounting.NeighboringRelation.REPLACE_SPECIAL
-  )
+def _pld(relation: Relation) -> dp_accounting.PrivacyAccountant:
+  return dp_accounting.pld.PLDAccountant(relation)
 
 
-ACCOUNTANTS: dict[str, Callable[[], dp_accounting.PrivacyAccountant]] = {
+ACCOUNTANTS: dict[str, Callable[[Relation], dp_accounting.PrivacyAccountant]] = {
   'exact': GaussianAccountant,
   'pld': _pld,
   'rdp': _rdp,
@@ -123,19 +124,37 @@ ACCOUNTANTS: dict[str, Callable[[], dp_accounting.PrivacyAccountant]] = {
 
 
 def _composed(
-  event: dp_accounting.DpEvent, accountant: str
+  event: dp_accounting.DpEvent, accountant: str, relation: Relation
 ) -> dp_accounting.PrivacyAccountant:
   if accountant not in ACCOUNTANTS:
     raise ValueError(
       f'unknown accountant {accountant!r}; known: {sorted(ACCOUNTANTS)}.'
     )
-  made = ACCOUNTANTS[accountant]()
+  made = ACCOUNTANTS[accountant](relation)
   made.compose(events.simplify(event))
   return made
 
 
+def tightest(event: dp_accounting.DpEvent, relation: Relation = _ZERO_OUT) -> str:
+  """The accountant with the smallest sound epsilon for an event.
+
+  Raises:
+    dp_accounting.UnsupportedEventError: If none can read it.
+  """
+  simple = events.simplify(event)
+  for name in ('exact', 'pld', 'rdp'):
+    if ACCOUNTANTS[name](relation).supports(simple):
+      return name
+  raise dp_accounting.UnsupportedEventError(
+    f'no accountant reads {event} for {relation.name}.'
+  )
+
+
 def epsilon(
-  event: dp_accounting.DpEvent, delta: float, accountant: str = 'exact'
+  event: dp_accounting.DpEvent,
+  delta: float,
+  accountant: str = 'exact',
+  relation: Relation = _ZERO_OUT,
 ) -> float:
   """Epsilon of an event at `delta`.
 
@@ -143,6 +162,7 @@ def epsilon(
     event: What ran.
     delta: Between 0 and 1, exclusive.
     accountant: A key of `ACCOUNTANTS`.
+    relation: Neighbouring relation.
 
   Raises:
     ValueError: If `delta` is out of range or the accountant unknown.
@@ -154,15 +174,18 @@ def epsilon(
     (8.5261, 8.8986)
   """
   gaussian.check_delta(delta)
-  return float(_composed(event, accountant).get_epsilon(delta))
+  return float(_composed(event, accountant, relation).get_epsilon(delta))
 
 
 def delta(
-  event: dp_accounting.DpEvent, epsilon: float, accountant: str = 'exact'
+  event: dp_accounting.DpEvent,
+  epsilon: float,
+  accountant: str = 'exact',
+  relation: Relation = _ZERO_OUT,
 ) -> float:
   """Delta of an event at `epsilon`; arguments and errors as for `epsilon`."""
   gaussian.check_epsilon(epsilon)
-  return float(_composed(event, accountant).get_delta(epsilon))
+  return float(_composed(event, accountant, relation).get_delta(epsilon))
 
 
 def gdp_mu(event: dp_accounting.DpEvent) -> float:

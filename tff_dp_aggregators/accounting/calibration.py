@@ -1,54 +1,196 @@
-"""Calibration: the noise that a privacy target needs."""
+"""Calibration: any two of epsilon, noise and length give the third.
+
+Mechanisms come in as functions from a noise multiplier, or from a number of rounds or
+participations, to the event that describes them; so one search serves every mechanism,
+schema and accountant. What it returns never spends more than the target.
+"""
 
 import math
-from typing import Optional
+from typing import Callable, Optional
 
-from tff_dp_aggregators import strategies
+import dp_accounting
+from dp_accounting import NeighboringRelation as Relation
+from scipy import optimize
+
 from tff_dp_aggregators.accounting import accountants
-from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import gaussian
 
+_ZERO_OUT = Relation.REPLACE_SPECIAL
 
-def noise_multiplier_for_target(
-  strategy: strategies.Strategy,
-  participation: Optional[strategies.Participation],
+# How far above the least noise the answer may be, relative, and by accountant, as
+# those that are not closed forms take their time.
+_TOLERANCE = {'exact': 1e-13, 'gdp': 1e-13, 'zcdp': 1e-13, 'rdp': 1e-9}
+_NUMERICAL_TOLERANCE = 5e-5
+_MOST_NOISE = 1e9
+_LEAST_NOISE = 1e-9
+
+
+def noise_multiplier(
+  make_event: Callable[[float], dp_accounting.DpEvent],
   target_epsilon: float,
   target_delta: float,
+  *,
+  accountant: Optional[str] = None,
+  relation: Relation = _ZERO_OUT,
 ) -> float:
-  """Smallest noise multiplier whose whole run is (epsilon, delta)-DP, exactly.
+  """The least noise multiplier that keeps a privacy target.
 
   Args:
-    strategy: Strategy matrix C of the mechanism.
-    participation: Who may take part when; `None` means a single participation.
-    target_epsilon: Positive.
+    make_event: From a noise multiplier to the event of everything that runs, less
+      private for less noise.
+    target_epsilon: Positive and finite.
     target_delta: Between 0 and 1, exclusive.
+    accountant: A key of `accountants.ACCOUNTANTS`; `None` for the tightest.
+    relation: Neighbouring relation.
 
   Returns:
-    Standard deviation of z over the clip norm: `sens(C) / mu`, rounded up, so that
-    the run never spends more than the target.
+    The noise multiplier, rounded up: within 1e-4 of the least one, relative, and to
+    round-off for accountants that are closed forms.
 
   Raises:
-    ValueError: If a target is out of range, or `participation` for other rounds.
+    ValueError: If a target is out of range, or no amount of noise keeps it.
 
   Example:
-    >>> tree = strategies.BinaryTree(2000)
-    >>> participation = strategies.Participation.from_rounds_between(2000, 313, 6)
-    >>> noise = noise_multiplier_for_target(tree, participation, 8.9, 1e-10)
-    >>> round(noise, 3)  # Published with noise multiplier 7 and RDP.
-    6.736
+    >>> gaussian = dp_accounting.GaussianDpEvent
+    >>> round(noise_multiplier(gaussian, target_epsilon=1.0, target_delta=1e-6), 4)
+    4.2247
   """
-  if not target_epsilon > 0:
-    raise ValueError(f'target_epsilon must be positive; got {target_epsilon}.')
-  mu = gaussian.mu_of(
-    gaussian.check_epsilon(target_epsilon, 'target_epsilon'),
-    gaussian.check_delta(target_delta, 'target_delta'),
-  )
-  noise_multiplier = strategy.sensitivity(participation) / mu
+  target_epsilon = _check_target(target_epsilon, target_delta)
+  spent = _Spent(make_event, target_delta, accountant, relation)
+  tolerance = _TOLERANCE.get(spent.accountant_for(1.0), _NUMERICAL_TOLERANCE)
+  enough = _double(spent, target_epsilon, 1.0)
+  while spent(enough / 2) <= target_epsilon:
+    enough /= 2
+    if enough < _LEAST_NOISE:
+      raise ValueError(
+        f'a noise multiplier of {enough:g} keeps target_epsilon={target_epsilon:g}; '
+        'a smaller one is not looked for. Check the target.'
+      )
+  root = _root(spent, target_epsilon, enough / 2, enough, tolerance)
+  while spent(root) > target_epsilon:
+    root = math.nextafter(root * (1 + tolerance), math.inf)
+  return root
 
-  def spent(noise: float) -> float:
-    event = events.run_event(strategy, participation, noise)
-    return accountants.epsilon(event, target_delta)
 
-  while spent(noise_multiplier) > target_epsilon:  # By round-off only.
-    noise_multiplier = math.nextafter(noise_multiplier * (1 + 1e-13), math.inf)
-  return noise_multiplier
+def largest(
+  make_event: Callable[[int], dp_accounting.DpEvent],
+  target_epsilon: float,
+  target_delta: float,
+  *,
+  at_most: int,
+  accountant: Optional[str] = None,
+  relation: Relation = _ZERO_OUT,
+) -> int:
+  """The largest number, of rounds or participations, that keeps a privacy target.
+
+  Args:
+    make_event: From a number, from 1, to the event of everything that runs; not more
+      private for more of them.
+    target_epsilon: Positive and finite.
+    target_delta: Between 0 and 1, exclusive.
+    at_most: Where to stop looking.
+    accountant: A key of `accountants.ACCOUNTANTS`; `None` for the tightest.
+    relation: Neighbouring relation.
+
+  Returns:
+    A number that keeps the target; one more does not, or is more than `at_most`.
+
+  Raises:
+    ValueError: If a target is out of range, or 1 is too many already.
+
+  Example:
+    >>> def rounds(number):
+    ...   return dp_accounting.SelfComposedDpEvent(
+    ...     dp_accounting.GaussianDpEvent(10.0), number
+    ...   )
+    >>> largest(rounds, target_epsilon=1.0, target_delta=1e-6, at_most=1000)
+    5
+  """
+  target_epsilon = _check_target(target_epsilon, target_delta)
+  spent = _Spent(make_event, target_delta, accountant, relation)
+  if spent(1) > target_epsilon:
+    raise ValueError(
+      f'even one spends epsilon = {spent(1):.6g} at delta = {target_delta:g}, more '
+      f'than target_epsilon={target_epsilon:g}; add noise or raise the target.'
+    )
+  kept, spoilt = 1, 2
+  while spoilt <= at_most and spent(spoilt) <= target_epsilon:
+    kept, spoilt = spoilt, 2 * spoilt
+  spoilt = min(spoilt, at_most + 1)
+  while spoilt - kept > 1:
+    middle = (kept + spoilt) // 2
+    if spent(middle) <= target_epsilon:
+      kept = middle
+    else:
+      spoilt = middle
+  return kept
+
+
+class _Spent:
+  """Epsilon as a function of the parameter that is looked for."""
+
+  def __init__(
+    self,
+    make_event: Callable[..., dp_accounting.DpEvent],
+    delta: float,
+    accountant: Optional[str],
+    relation: Relation,
+  ):
+    self._make_event = make_event
+    self._delta = delta
+    self._accountant = accountant
+    self._relation = relation
+    self._known: dict[float, float] = {}
+
+  def accountant_for(self, parameter: float) -> str:
+    """The accountant that is asked."""
+    if self._accountant is not None:
+      return self._accountant
+    return accountants.tightest(self._make_event(parameter), self._relation)
+
+  def __call__(self, parameter: float) -> float:
+    if parameter not in self._known:
+      self._known[parameter] = accountants.epsilon(
+        self._make_event(parameter),
+        self._delta,
+        self.accountant_for(parameter),
+        self._relation,
+      )
+    return self._known[parameter]
+
+
+def _check_target(epsilon: float, delta: float) -> float:
+  gaussian.check_delta(delta, 'target_delta')
+  if not epsilon > 0:
+    raise ValueError(f'target_epsilon must be positive; got {epsilon}.')
+  return gaussian.check_epsilon(epsilon, 'target_epsilon')
+
+
+def _double(spent: _Spent, target_epsilon: float, start: float) -> float:
+  """A noise multiplier that keeps the target."""
+  noise = start
+  while spent(noise) > target_epsilon:
+    noise *= 2
+    if noise > _MOST_NOISE:
+      raise ValueError(
+        f'target_epsilon={target_epsilon:g} is less than the accountant can show at '
+        f'this delta: with noise multiplier {_MOST_NOISE:g} it says epsilon = '
+        f'{spent(noise / 2):.4g}. Raise the target, or choose another accountant.'
+      )
+  return noise
+
+
+def _root(
+  spent: _Spent, target_epsilon: float, lower: float, upper: float, tolerance: float
+) -> float:
+  """Where the target is just kept, in logarithms, in which both ends are finite."""
+
+  def gap(log_noise: float) -> float:
+    epsilon = spent(math.exp(log_noise))
+    return math.log(max(epsilon, 1e-300)) - math.log(target_epsilon)
+
+  low, high = math.log(lower), math.log(upper)
+  if gap(high) >= 0:  # exp(log(upper)) is the last digit less.
+    return upper
+  root = optimize.brentq(gap, low, high, xtol=tolerance / 4, rtol=1e-15)
+  return math.exp(root)

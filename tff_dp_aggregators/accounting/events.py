@@ -24,6 +24,7 @@ import dp_accounting
 import numpy as np
 
 from tff_dp_aggregators import strategies
+from tff_dp_aggregators.strategies import participation as participation_lib
 
 
 def check_noise_multiplier(noise_multiplier: float) -> float:
@@ -155,35 +156,75 @@ def _leaves(
 
 
 def to_json(event: dp_accounting.DpEvent) -> dict[str, Any]:
-  """A round's event as JSON-ready values: Gaussian, none, or not private.
+  """An event as JSON-ready values that `from_json` reads back; Gaussians as one.
 
   Raises:
-    ValueError: If the event does not simplify to one of these.
+    ValueError: If the event, or one within it, is of a kind that is not written.
+
+  Example:
+    >>> gaussian = dp_accounting.GaussianDpEvent
+    >>> to_json(dp_accounting.ComposedDpEvent([gaussian(2.0)] * 4))
+    {'type': 'GaussianDpEvent', 'noise_multiplier': 1.0}
   """
-  event = simplify(event)
-  if isinstance(event, dp_accounting.GaussianDpEvent):
-    return {'type': 'GaussianDpEvent', 'noise_multiplier': event.noise_multiplier}
-  if isinstance(event, (dp_accounting.NoOpDpEvent, dp_accounting.NonPrivateDpEvent)):
-    return {'type': type(event).__name__}
-  raise ValueError(f'only Gaussian events can be written to a ledger, got {event}.')
+  return _to_json(simplify(event))
 
 
-def from_json(data: dict[str, Any]) -> dp_accounting.DpEvent:
+def _to_json(event: dp_accounting.DpEvent) -> dict[str, Any]:
+  kind = type(event).__name__
+  if _FIELDS.get(kind) is None or getattr(dp_accounting, kind) is not type(event):
+    raise ValueError(f'events of this kind cannot be written: {event}.')
+  values = {name: getattr(event, name) for name in _FIELDS[kind]}
+  if 'event' in values:
+    values['event'] = _to_json(values['event'])
+  if 'events' in values:
+    values['events'] = [_to_json(each) for each in values['events']]
+  return {'type': kind, **values}
+
+
+def from_json(data: Any) -> dp_accounting.DpEvent:
   """Reads what `to_json` wrote.
 
   Raises:
-    ValueError: If `data` is none of the three events.
+    ValueError: If `data` is no such event, or a number is out of range.
   """
   if not isinstance(data, dict):
     raise ValueError(f'an event is written as an object, got {data!r}.')
   kind = data.get('type')
-  if kind == 'GaussianDpEvent':
-    noise_multiplier = data.get('noise_multiplier')
-    if not isinstance(noise_multiplier, (int, float)):
-      raise ValueError(f'the event {data} needs a number as noise_multiplier.')
-    return dp_accounting.GaussianDpEvent(check_noise_multiplier(noise_multiplier))
-  if kind == 'NoOpDpEvent':
-    return dp_accounting.NoOpDpEvent()
-  if kind == 'NonPrivateDpEvent':
-    return dp_accounting.NonPrivateDpEvent()
-  raise ValueError(f'unknown event type {kind!r} in {data}.')
+  if kind not in _FIELDS:
+    raise ValueError(f'unknown event type {kind!r} in {data}.')
+  if set(data) != {'type', *_FIELDS[kind]}:
+    raise ValueError(f'a {kind} has the fields {_FIELDS[kind]}, got {data}.')
+  values = {name: _field(name, data[name]) for name in _FIELDS[kind]}
+  return getattr(dp_accounting, str(kind))(**values)
+
+
+# Kinds of events that can be written, and what they hold.
+_FIELDS: dict[Optional[str], tuple[str, ...]] = {
+  'GaussianDpEvent': ('noise_multiplier',),
+  'LaplaceDpEvent': ('noise_multiplier',),
+  'NoOpDpEvent': (),
+  'NonPrivateDpEvent': (),
+  'PoissonSampledDpEvent': ('sampling_probability', 'event'),
+  'SampledWithoutReplacementDpEvent': ('source_dataset_size', 'sample_size', 'event'),
+  'SelfComposedDpEvent': ('event', 'count'),
+  'ComposedDpEvent': ('events',),
+}
+
+
+def _field(name: str, value: Any) -> Any:
+  """One field of a written event, checked."""
+  if name == 'event':
+    return from_json(value)
+  if name == 'events':
+    if not isinstance(value, list):
+      raise ValueError(f'events must be a list, got {value!r}.')
+    return [from_json(each) for each in value]
+  if isinstance(value, bool) or not isinstance(value, (int, float)):
+    raise ValueError(f'{name} must be a number, got {value!r}.')
+  if name == 'noise_multiplier':
+    return check_noise_multiplier(value)
+  if name == 'sampling_probability':
+    if not 0 <= value <= 1:
+      raise ValueError(f'{name} must be between 0 and 1, got {value}.')
+    return float(value)
+  return participation_lib.check_int(name, value, at_least=0)

@@ -249,7 +249,7 @@ def from_mechanism(
     An unweighted aggregation factory.
 
   Raises:
-    ValueError: If a number is out of range.
+    ValueError: If a number is out of range, or the mechanism rests on sampling.
 
   Example:
     >>> mechanism = accounting.Mechanism.for_target(
@@ -262,9 +262,15 @@ def from_mechanism(
     >>> round(aggregator.noise_multiplier, 3)
     1.306
   """
+  if mechanism.is_sampled:
+    raise ValueError(
+      'a sampled mechanism cannot be built by name, because nothing here draws the '
+      'clients; plan with limits on participation, or use from_strategy and account '
+      'for the sampling yourself.'
+    )
   return from_strategy(
     mechanism.strategy,
-    mechanism.participation,
+    mechanism.limits,
     clip_norm=clip_norm,
     noise_multiplier=mechanism.noise_multiplier,
     clients_per_round=clients_per_round,

@@ -233,13 +233,24 @@ class BinaryTree(strategy_lib.Strategy):
   def _estimator_of_tree(self, rounds: int) -> np.ndarray:
     """`B` of one tree, shape [rounds, nodes]."""
     matrix = np.zeros((rounds, node_index(rounds, 0)))
+    estimates: dict[tuple[int, int], np.ndarray] = {}
     for end in range(1, rounds + 1):
-      for last, level in prefix_nodes(end):
-        if self.honaker:
-          matrix[end - 1] += honaker_weight(level) * _honaker_node(last, level, rounds)
-        else:
-          matrix[end - 1, node_index(last, level)] = 1.0
+      nodes = prefix_nodes(end)
+      # All but one are nodes of the prefix before as well.
+      estimates = {
+        node: estimates[node] if node in estimates else self._estimate(*node, rounds)
+        for node in nodes
+      }
+      matrix[end - 1] = sum(estimates.values())
     return matrix
+
+  def _estimate(self, last: int, level: int, rounds: int) -> np.ndarray:
+    """A node's sum of rounds as estimated from all nodes, shape [nodes]."""
+    if self.honaker:
+      return honaker_weight(level) * _honaker_node(last, level, rounds)
+    row = np.zeros(node_index(rounds, 0))
+    row[node_index(last, level)] = 1.0
+    return row
 
 
 def _nodes_of_tree(rounds: int) -> np.ndarray:
@@ -255,10 +266,10 @@ def _nodes_of_tree(rounds: int) -> np.ndarray:
 def _honaker_node(last: int, level: int, rounds: int) -> np.ndarray:
   """Unnormalised estimate of a node: itself and half of its two children's."""
   row = np.zeros(node_index(rounds, 0))
-  row[node_index(last, level)] = 1.0
-  if level:
-    for child_last in (last - 2 ** (level - 1), last):
-      row += 0.5 * _honaker_node(child_last, level - 1, rounds)
+  for depth in range(level + 1):
+    for number in range(2**depth):
+      below = last - number * 2 ** (level - depth)
+      row[node_index(below, level - depth)] = 0.5**depth
   return row
 
 

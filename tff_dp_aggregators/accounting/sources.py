@@ -1,0 +1,166 @@
+"""Statements from what they can be made of: a plan, a run, a ledger, a round log.
+
+Each function reads its files, keeps their checksums, and leaves the rest to
+`statement.build`.
+"""
+
+import datetime
+import hashlib
+import json
+import os
+import shlex
+from typing import Any, Optional
+
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import flags as flags_lib
+from tff_dp_aggregators.accounting import ledger as ledger_lib
+from tff_dp_aggregators.accounting import mechanism as mechanism_lib
+from tff_dp_aggregators.accounting import statement as statement_lib
+
+PROGRAM = 'python -m tff_dp_aggregators.accounting.report'
+_STRATEGY_FILES = ('strategy.json', 'strategy.npz')
+
+
+def from_plan(
+  plan: flags_lib.Plan,
+  *,
+  ledger: Optional[str] = None,
+  strategy_file: Optional[str] = None,
+  participation_source: Optional[dict[str, Any]] = None,
+  files: tuple[dict[str, Any], ...] = (),
+  command: Optional[str] = None,
+  with_curves: bool = True,
+) -> dict[str, Any]:
+  """The statement of a plan, or of the rounds of it that a ledger lists.
+
+  Args:
+    plan: Mechanism and target.
+    ledger: Path of a ledger of a run of this mechanism.
+    strategy_file: Where the strategy was loaded from, if it was.
+    participation_source: Where the limits on participation come from.
+    files: Files that were read for them, as `file_of` describes them.
+    command: A command that gives the same numbers again.
+    with_curves: As for `statement.build`.
+
+  Raises:
+    OSError: If a file cannot be read.
+    ValueError: If the ledger is wrong, or of another mechanism.
+  """
+  read = list(files)
+  entries = None
+  if ledger is not None:
+    entries = ledger_lib.read(ledger)
+    read.append(file_of('ledger', ledger))
+  if strategy_file is not None:
+    read.append(file_of('strategy', strategy_file))
+  return statement_lib.build(
+    plan.mechanism,
+    plan.delta,
+    entries=entries,
+    target_epsilon=plan.target_epsilon,
+    found=plan.found,
+    accountant=plan.accountant,
+    participation_source=participation_source,
+    command=command,
+    files=read,
+    with_curves=with_curves,
+  )
+
+
+def from_run_dir(
+  run_dir: str, accountant: Optional[str] = None, with_curves: bool = True
+) -> dict[str, Any]:
+  """The statement of what a simulation run spent.
+
+  Args:
+    run_dir: A run directory, with `config.json`, `ledger.jsonl` and the strategy.
+    accountant: Whose epsilon counts; `None` for the tightest.
+    with_curves: As for `statement.build`.
+
+  Raises:
+    OSError: If a file cannot be read.
+    ValueError: If the directory has no private run, or its files contradict each
+      other.
+  """
+  config_path = os.path.join(run_dir, 'config.json')
+  privacy = _privacy_of(run_dir, config_path)
+  read = [file_of('config', config_path)]
+  strategy = None
+  for name in _STRATEGY_FILES:
+    path = os.path.join(run_dir, name)
+    if os.path.exists(path):
+      strategy = strategies.Strategy.load(path)
+      read.append(file_of('strategy', path))
+  ledger_path = os.path.join(run_dir, 'ledger.jsonl')
+  entries = ledger_lib.read(ledger_path)
+  read.append(file_of('ledger', ledger_path))
+  try:
+    mechanism = mechanism_lib.Mechanism.from_json(privacy['mechanism'], strategy)
+    return statement_lib.build(
+      mechanism,
+      privacy['delta'],
+      clip_norm=privacy['clip_norm'],
+      entries=entries,
+      target_epsilon=privacy['target_epsilon'],
+      found=None if privacy['target_epsilon'] is None else 'noise_multiplier',
+      accountant=accountant,
+      enforced_by=privacy['enforced_by'],
+      noise_source=privacy['noise_source'],
+      command=command_of([f'--run_dir={run_dir}']),
+      files=read,
+      with_curves=with_curves,
+    )
+  except KeyError as e:
+    raise ValueError(f'{config_path} is not complete: it lacks {e}.') from e
+
+
+def from_round_log(
+  path: str, min_wait: datetime.timedelta
+) -> tuple[strategies.Participation, dict[str, Any], dict[str, Any]]:
+  """Limits on participation that a production system's round log proves.
+
+  Args:
+    path: The log; see `accounting.participation`.
+    min_wait: For how long a device waits before it takes part again.
+
+  Returns:
+    The limits, a JSON-ready summary of the log, and the file as `file_of` has it.
+
+  Raises:
+    OSError: If the file cannot be read.
+    ValueError: If an entry is wrong; the message names the line.
+  """
+  # Only here, for who reports on a round log.
+  from tff_dp_aggregators.accounting import participation as participation_lib
+
+  summary = participation_lib.summarize(participation_lib.read(path), min_wait)
+  return summary.participation, summary.to_json(), file_of('round_log', path)
+
+
+def file_of(role: str, path: str) -> dict[str, Any]:
+  """A file that a statement rests on: its role, path and SHA-256."""
+  digest = hashlib.sha256()
+  with open(path, 'rb') as file:
+    for block in iter(lambda: file.read(2**20), b''):
+      digest.update(block)
+  return {'role': role, 'path': path, 'sha256': digest.hexdigest()}
+
+
+def command_of(arguments: list[str]) -> str:
+  """The command line of the report program."""
+  return f'{PROGRAM} {shlex.join(arguments)}'
+
+
+def _privacy_of(run_dir: str, config_path: str) -> dict[str, Any]:
+  """What a run's configuration says about privacy."""
+  try:
+    with open(config_path, encoding='utf-8') as file:
+      config = json.load(file)
+    privacy = config['privacy']
+  except FileNotFoundError as e:
+    raise ValueError(f'{run_dir} is not a run directory: no config.json.') from e
+  except (json.JSONDecodeError, KeyError, TypeError) as e:
+    raise ValueError(f'{config_path} is not the configuration of a run: {e}') from e
+  if privacy is None:
+    raise ValueError(f'the run in {run_dir} had no privacy mechanism.')
+  return privacy
