@@ -1,11 +1,16 @@
-"""Calibrated noise never overspends, and 0.01% less of it would.
+"""Any two of epsilon, noise and length give the third, never on the unsafe side.
 
-Spending is measured by the exact accountant on the run's event, and independently by
-the closed form of the Gaussian curve.
+Claims:
+
+* The noise found keeps the target, and 0.01% less would not, for every accountant.
+* So does the number found, of rounds or participations, and one more would not.
+* Spending is measured by the accountant, and independently by the closed form of the
+  Gaussian curve.
 """
 
 import math
 
+import dp_accounting
 import numpy as np
 import pytest
 from scipy import stats
@@ -14,6 +19,7 @@ from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import calibration
 from tff_dp_aggregators.accounting import events
+from tff_dp_aggregators.accounting import gaussian
 
 MECHANISMS = {
   'gaussian': (strategies.Identity(50), strategies.Participation(50, 10)),
@@ -109,9 +115,79 @@ def test_a_sensitivity_that_is_a_bound_gives_noise_on_the_safe_side():
   # Worst is a client in rounds 0, 2, 4, 6, 8 who always sends the same.
   worst = np.linalg.norm(strategy.materialize() @ [1, 0, 1, 0, 1, 0, 1, 0, 1])
   alone = _least_noise(strategies.Identity(9), None, 1.0, 1e-6)
-  assert noise_multiplier >= alone * worst
+  assert noise_multiplier >= alone * worst * (1 - 1e-12)
 
 
 def test_a_schema_for_other_rounds_is_refused():
   with pytest.raises(ValueError, match='participation.num_rounds is 8'):
     _least_noise(strategies.BinaryTree(9), strategies.Participation(8), 1.0, 1e-6)
+
+
+def _sampled(noise_multiplier):
+  return dp_accounting.SelfComposedDpEvent(
+    dp_accounting.PoissonSampledDpEvent(
+      0.02, dp_accounting.GaussianDpEvent(noise_multiplier)
+    ),
+    20,
+  )
+
+
+@pytest.mark.parametrize('accountant', ['pld', 'rdp'])
+@pytest.mark.parametrize('epsilon', [0.5, 4.0])
+def test_sampled_events_are_calibrated_for_the_accountant_that_is_asked(
+  accountant, epsilon
+):
+  relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+  noise = calibration.noise_multiplier(
+    _sampled, epsilon, 1e-6, accountant=accountant, relation=relation
+  )
+
+  def spent(noise):
+    return accountants.epsilon(_sampled(noise), 1e-6, accountant, relation)
+
+  assert spent(noise) <= epsilon
+  assert spent(noise * 0.9999) > epsilon
+
+
+def test_a_target_below_what_an_accountant_can_show_is_refused():
+  with pytest.raises(ValueError, match='less than the accountant can show'):
+    calibration.noise_multiplier(
+      dp_accounting.GaussianDpEvent, 1e-3, 1e-10, accountant='rdp'
+    )
+
+
+@pytest.mark.parametrize('epsilon', [0.7, 1.0, 7.7])
+@pytest.mark.parametrize('at_most', [7, 10**6])
+def test_one_round_more_would_miss_the_target(epsilon, at_most):
+  def rounds(number):
+    return events.run_event(
+      strategies.Identity(number), strategies.Participation(number, 3), 11.0
+    )
+
+  found = calibration.largest(rounds, epsilon, 1e-6, at_most=at_most)
+  assert accountants.epsilon(rounds(found), 1e-6) <= epsilon
+  if found < at_most:
+    assert accountants.epsilon(rounds(found + 1), 1e-6) > epsilon
+  else:
+    assert at_most == 7
+
+
+def test_participations_are_found_like_rounds():
+  # 5 participations of independent noise are the noise divided by sqrt(5).
+  target = gaussian.epsilon_of(5**0.5 / 3.0, 1e-6)
+
+  def participations(number):
+    schema = strategies.Participation(100, 10, number)
+    return events.run_event(strategies.Identity(100), schema, 3.0)
+
+  assert calibration.largest(participations, target, 1e-6, at_most=10) == 5
+
+
+def test_a_target_that_one_round_misses_is_refused_with_what_it_spends():
+  with pytest.raises(ValueError, match='even one spends epsilon = 4.88655'):
+    calibration.largest(
+      lambda number: dp_accounting.GaussianDpEvent(1.0 / number**0.5),
+      1.0,
+      1e-6,
+      at_most=9,
+    )

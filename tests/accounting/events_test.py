@@ -219,22 +219,35 @@ def test_a_round_without_cost_is_written_without_infinity():
 
 
 @pytest.mark.parametrize(
-  'event', [SAMPLED, LAPLACE, dp_accounting.UnsupportedDpEvent()], ids=str
+  'event',
+  [
+    SAMPLED,
+    LAPLACE,
+    dp_accounting.SelfComposedDpEvent(SAMPLED, 9),
+    dp_accounting.SampledWithoutReplacementDpEvent(100, 7, Gaussian(2.0)),
+    Composed([SAMPLED, LAPLACE, Gaussian(3.0)]),
+  ],
+  ids=str,
 )
-def test_other_events_are_not_written_as_something_else(event):
-  with pytest.raises(ValueError, match='only Gaussian events can be written'):
-    events.to_json(event)
-  with pytest.raises(ValueError, match='only Gaussian events can be written'):
-    events.to_json(Composed([event, Gaussian(1.0)]))
+def test_sampled_and_composed_events_are_written_whole(event):
+  written = json.loads(json.dumps(events.to_json(event), allow_nan=False))
+  assert events.from_json(written) == event
+
+
+def test_other_events_are_not_written_as_something_else():
+  unsupported = dp_accounting.UnsupportedDpEvent()
+  for event in (unsupported, Composed([unsupported, Gaussian(1.0)])):
+    with pytest.raises(ValueError, match='events of this kind cannot be written'):
+      events.to_json(event)
 
 
 @pytest.mark.parametrize(
   'data, message',
   [
-    ({'type': 'LaplaceDpEvent'}, "unknown event type 'LaplaceDpEvent'"),
+    ({'type': 'UnsupportedDpEvent'}, "unknown event type 'UnsupportedDpEvent'"),
     ({}, 'unknown event type None'),
-    ({'type': 'GaussianDpEvent'}, 'needs a number as noise_multiplier'),
-    ({'type': 'GaussianDpEvent', 'noise_multiplier': '3'}, 'needs a number'),
+    ({'type': 'GaussianDpEvent'}, 'has the fields'),
+    ({'type': 'GaussianDpEvent', 'noise_multiplier': '3'}, 'must be a number'),
     ({'type': 'GaussianDpEvent', 'noise_multiplier': -3.0}, 'not negative'),
     ({'type': 'GaussianDpEvent', 'noise_multiplier': math.inf}, 'finite'),
     ([], 'an event is written as an object'),

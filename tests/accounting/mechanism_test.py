@@ -20,7 +20,13 @@ PARTICIPATION = strategies.Participation(60, min_separation=12, max_participatio
   [
     ('gaussian', strategies.Identity(60)),
     ('tree', strategies.BinaryTree(60)),
-    ('banded', strategies.BandedToeplitz.square_root(60, 12)),
+    ('banded', strategies.banded.optimize(60, 12, 'mean', PARTICIPATION)),
+    ('toeplitz', strategies.toeplitz.optimize_banded(60, 12, 'mean', PARTICIPATION)),
+    ('blt', strategies.blt.optimize(60, None, 'mean', PARTICIPATION)),
+    (
+      'banded_inverse',
+      strategies.banded_inverse.optimize(60, 16, 'mean', PARTICIPATION),
+    ),
   ],
 )
 def test_names_stand_for_strategies_and_their_sensitivity(name, strategy):
@@ -53,7 +59,10 @@ def test_bands_default_to_the_separation_and_can_be_chosen():
     (('laplace', PARTICIPATION, 1.0), "unknown mechanism 'laplace'; known: gaussian"),
     (('tree', PARTICIPATION, -1.0), 'noise_multiplier must be finite'),
     (('tree', PARTICIPATION, np.nan), 'noise_multiplier must be finite'),
-    (('tree', PARTICIPATION, 1.0, 4), 'num_bands=4 is for banded; tree has no bands'),
+    (
+      ('tree', PARTICIPATION, 1.0, 4),
+      'num_bands=4 is for banded, toeplitz, banded_inverse, not for tree',
+    ),
     (('banded', PARTICIPATION, 1.0, 61), 'num_bands must be at most num_rounds=60'),
   ],
 )
@@ -68,22 +77,81 @@ def test_json_round_trip_is_exact(name):
   assert mechanism.Mechanism.from_json(json.loads(json.dumps(made.to_json()))) == made
 
 
-@pytest.mark.parametrize('field', ['num_rounds', 'min_separation', 'noise_multiplier'])
+@pytest.mark.parametrize(
+  'field', ['participation', 'noise_multiplier', 'strategy_checksum', 'name']
+)
 def test_saved_mechanism_without_a_field_is_refused(field):
-  data = accounting.Mechanism('banded', PARTICIPATION, 1.0).to_json()
+  data = accounting.Mechanism('tree', PARTICIPATION, 1.0).to_json()
   del data[field]
-  with pytest.raises(ValueError, match=f"lacks '{field}'"):
+  with pytest.raises(ValueError, match=f"stored mechanism .*'{field}'"):
     mechanism.Mechanism.from_json(data)
 
 
 def test_saved_mechanism_with_another_strategy_is_refused():
-  data = accounting.Mechanism('banded', PARTICIPATION, 1.0).to_json()
-  data['min_separation'] = 13  # Also one band more.
-  with pytest.raises(ValueError, match='they were altered'):
+  made = accounting.Mechanism('toeplitz', PARTICIPATION, 1.0)
+  data = made.to_json()
+  data['participation']['min_separation'] = 13  # Also one band more.
+  with pytest.raises(ValueError, match='something was altered'):
     mechanism.Mechanism.from_json(data)
+  with pytest.raises(ValueError, match='the strategy given is'):
+    mechanism.Mechanism.from_json(made.to_json(), strategies.BinaryTree(60))
 
 
-def test_fixed_epochs_are_refused_with_what_to_do_instead():
+def test_a_saved_strategy_is_used_and_not_found_anew():
+  made = accounting.Mechanism('toeplitz', PARTICIPATION, 1.0)
+  data = dict(made.to_json(), num_bands=7)  # Would give another one.
+  read = mechanism.Mechanism.from_json(data, made.strategy)
+  assert read.strategy is made.strategy
+
+
+def test_a_strategy_from_elsewhere_is_the_mechanism_file():
+  strategy = strategies.BandedToeplitz(60, (1.0, 0.5))
+  made = accounting.Mechanism('file', PARTICIPATION, 2.0, strategy=strategy)
+  assert made.effective_noise_multiplier == 2.0 / strategy.sensitivity(PARTICIPATION)
+  with pytest.raises(ValueError, match='a strategy alone'):
+    accounting.Mechanism('file', PARTICIPATION, 2.0)
+  with pytest.raises(ValueError, match='a strategy alone'):
+    accounting.Mechanism('file', PARTICIPATION, 2.0, 3, strategy=strategy)
+
+
+def test_fixed_epochs_have_their_own_sensitivity():
+  # In fixed epochs the columns of a client are those of one residue class.
   epochs = strategies.Participation(60, 12, fixed_epoch=True)
-  with pytest.raises(ValueError, match='leave out fixed_epoch'):
-    accounting.Mechanism('tree', epochs, noise_multiplier=1.0)
+  made = accounting.Mechanism('tree', epochs, noise_multiplier=1.0)
+  assert made.sensitivity == strategies.BinaryTree(60).sensitivity(epochs)
+  free = strategies.Participation(60, 12)
+  assert made.sensitivity <= accounting.Mechanism('tree', free, 1.0).sensitivity
+
+
+def test_replacing_a_client_costs_twice_the_sensitivity():
+  zero_out = accounting.Mechanism('tree', PARTICIPATION, 2.0)
+  replace = dataclasses.replace(zero_out, adjacency='replace_one')
+  assert replace.sensitivity == 2 * zero_out.sensitivity
+  assert replace.event.noise_multiplier == pytest.approx(
+    zero_out.event.noise_multiplier / 2, rel=1e-15
+  )
+  with pytest.raises(ValueError, match='not valid for adjacency add_or_remove'):
+    dataclasses.replace(zero_out, adjacency='add_or_remove')
+  with pytest.raises(ValueError, match="unknown adjacency 'zero'"):
+    dataclasses.replace(zero_out, adjacency='zero')
+
+
+def test_adaptive_clipping_takes_its_share_of_the_noise():
+  made = accounting.Mechanism('tree', PARTICIPATION, 1.0, clipped_count_stddev=5.0)
+  # arXiv:1905.03871, Theorem 1: both parts together are as private as one of 1.0.
+  both = made.values_noise_multiplier**-2 + (2 * 5.0) ** -2
+  assert both == pytest.approx(1.0, rel=1e-14)
+  assert made.event == accounting.Mechanism('tree', PARTICIPATION, 1.0).event
+  found = accounting.Mechanism.for_target(
+    'tree', PARTICIPATION, 8.0, 1e-6, clipped_count_stddev=5.0
+  )
+  assert found.clipped_count_stddev == 5.0
+  with pytest.raises(ValueError, match='more than half of noise_multiplier'):
+    accounting.Mechanism('tree', PARTICIPATION, 1.0, clipped_count_stddev=0.5)
+
+
+def test_options_of_a_mechanism_reach_its_strategy():
+  tree = accounting.Mechanism('tree', PARTICIPATION, 1.0, restart_every=20)
+  assert tree.strategy == strategies.BinaryTree(60, restart_every=20)
+  blt = accounting.Mechanism('blt', PARTICIPATION, 1.0, num_buffers=1)
+  assert blt.strategy.num_buffers == 1

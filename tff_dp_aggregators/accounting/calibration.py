@@ -21,6 +21,7 @@ _ZERO_OUT = Relation.REPLACE_SPECIAL
 # those that are not closed forms take their time.
 _TOLERANCE = {'exact': 1e-13, 'gdp': 1e-13, 'zcdp': 1e-13, 'rdp': 1e-9}
 _NUMERICAL_TOLERANCE = 5e-5
+_NUMERICAL = ('pld', 'prv')
 _MOST_NOISE = 1e9
 _LEAST_NOISE = 1e-9
 
@@ -57,19 +58,16 @@ def noise_multiplier(
   """
   target_epsilon = _check_target(target_epsilon, target_delta)
   spent = _Spent(make_event, target_delta, accountant, relation)
-  tolerance = _TOLERANCE.get(spent.accountant_for(1.0), _NUMERICAL_TOLERANCE)
-  enough = _double(spent, target_epsilon, 1.0)
-  while spent(enough / 2) <= target_epsilon:
-    enough /= 2
-    if enough < _LEAST_NOISE:
-      raise ValueError(
-        f'a noise multiplier of {enough:g} keeps target_epsilon={target_epsilon:g}; '
-        'a smaller one is not looked for. Check the target.'
-      )
-  root = _root(spent, target_epsilon, enough / 2, enough, tolerance)
-  while spent(root) > target_epsilon:
-    root = math.nextafter(root * (1 + tolerance), math.inf)
-  return root
+  name = spent.accountant_for(1.0)
+  tolerance = _TOLERANCE.get(name, _NUMERICAL_TOLERANCE)
+  if name not in _NUMERICAL:
+    return _least(spent, target_epsilon, 1.0, 2.0, tolerance)
+  rdp = _Spent(make_event, target_delta, 'rdp', relation)
+  try:  # Little more than what is looked for, and much faster.
+    start = _least(rdp, target_epsilon, 1.0, 2.0, 0.02)
+  except ValueError:
+    return _least(spent, target_epsilon, 1.0, 2.0, tolerance)
+  return _least(spent, target_epsilon, start, 1.1, tolerance)
 
 
 def largest(
@@ -166,18 +164,30 @@ def _check_target(epsilon: float, delta: float) -> float:
   return gaussian.check_epsilon(epsilon, 'target_epsilon')
 
 
-def _double(spent: _Spent, target_epsilon: float, start: float) -> float:
-  """A noise multiplier that keeps the target."""
-  noise = start
-  while spent(noise) > target_epsilon:
-    noise *= 2
-    if noise > _MOST_NOISE:
+def _least(
+  spent: _Spent, target_epsilon: float, start: float, factor: float, tolerance: float
+) -> float:
+  """The least noise multiplier that keeps the target, looked for around `start`."""
+  enough = start
+  while spent(enough) > target_epsilon:
+    enough *= factor
+    if enough > _MOST_NOISE:
       raise ValueError(
         f'target_epsilon={target_epsilon:g} is less than the accountant can show at '
         f'this delta: with noise multiplier {_MOST_NOISE:g} it says epsilon = '
-        f'{spent(noise / 2):.4g}. Raise the target, or choose another accountant.'
+        f'{spent(enough / factor):.4g}. Raise the target, or choose another accountant.'
       )
-  return noise
+  while spent(enough / factor) <= target_epsilon:
+    enough /= factor
+    if enough < _LEAST_NOISE:
+      raise ValueError(
+        f'a noise multiplier of {enough:g} keeps target_epsilon={target_epsilon:g}; '
+        'a smaller one is not looked for. Check the target.'
+      )
+  root = _root(spent, target_epsilon, enough / factor, enough, tolerance)
+  while spent(root) > target_epsilon:
+    root = math.nextafter(root * (1 + tolerance), math.inf)
+  return root
 
 
 def _root(
