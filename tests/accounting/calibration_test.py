@@ -133,7 +133,7 @@ def _sampled(noise_multiplier):
 
 
 @pytest.mark.parametrize('accountant', ['pld', 'rdp'])
-@pytest.mark.parametrize('epsilon', [0.5, 4.0])
+@pytest.mark.parametrize('epsilon', [0.5, 1.0])
 def test_sampled_events_are_calibrated_for_the_accountant_that_is_asked(
   accountant, epsilon
 ):

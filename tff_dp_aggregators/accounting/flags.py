@@ -14,6 +14,7 @@ from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import calibration
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
+from tff_dp_aggregators.accounting import program
 from tff_dp_aggregators.accounting import schemas
 
 _SAMPLINGS = ('none', 'poisson', 'fixed_size')
@@ -51,10 +52,6 @@ TARGET_FLAGS = (
 ALL = PARTICIPATION_FLAGS + SAMPLING_FLAGS + MECHANISM_FLAGS + TARGET_FLAGS
 
 
-class TargetMissed(ValueError):
-  """Noise and length are given, and spend more than the target that is given too."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Plan:
   """What flags ask for.
@@ -75,68 +72,92 @@ class Plan:
   accountant: Optional[str]
 
 
-def define() -> None:
-  """Defines the flags; to be called once in a program."""
-  define_participation()
+def define(values: flags.FlagValues = flags.FLAGS) -> None:
+  """Defines the flags; to be called once in a program.
+
+  Args:
+    values: Where to define them.
+  """
+  define_participation(values)
   flags.DEFINE_enum(
-    'mechanism', None, mechanism_lib.NAMES, 'Which mechanism; or give --strategy_file.'
+    'mechanism',
+    None,
+    mechanism_lib.NAMES,
+    'Which mechanism; or give --strategy_file.',
+    flag_values=values,
   )
   flags.DEFINE_string(
     'strategy_file',
     None,
     'A strategy saved by Strategy.save (.json or .npz), instead of --mechanism.',
+    flag_values=values,
   )
   flags.DEFINE_integer(
     'num_bands',
     None,
     'Bands of the matrix, for banded and toeplitz (default: the separation), or of its '
     'inverse, for banded_inverse (default: 16).',
+    flag_values=values,
   )
   flags.DEFINE_integer(
-    'num_buffers', None, 'Most buffers of blt. Default: as many as are worth it.'
+    'num_buffers',
+    None,
+    'Most buffers of blt. Default: as many as are worth it.',
+    flag_values=values,
   )
   flags.DEFINE_integer(
-    'restart_every', None, 'Rounds after which the tree begins anew. Default: never.'
+    'restart_every',
+    None,
+    'Rounds after which the tree begins anew. Default: never.',
+    flag_values=values,
   )
   flags.DEFINE_float(
     'clipped_count_stddev',
     None,
     'With adaptive clipping: standard deviation of the noise of the count of small '
     'norms, in clients. --noise_multiplier then covers count and values.',
+    flag_values=values,
   )
-  define_sampling()
-  define_target()
+  define_sampling(values)
+  define_target(values)
 
 
-def define_participation() -> None:
+def define_participation(values: flags.FlagValues = flags.FLAGS) -> None:
   """Defines `PARTICIPATION_FLAGS`."""
   flags.DEFINE_integer(
-    'num_rounds', None, 'Rounds in all. Left out, the most that keep a target.'
+    'num_rounds',
+    None,
+    'Rounds in all. Left out, the most that keep a target.',
+    flag_values=values,
   )
   flags.DEFINE_integer(
     'min_separation',
     None,
     'Smallest difference of two rounds of one client. Default: 1, every round.',
+    flag_values=values,
   )
   flags.DEFINE_integer(
     'rounds_between',
     None,
     'Smallest number of rounds strictly between two rounds of one client, as the '
     'DP-FTRL literature counts: --min_separation less one.',
+    flag_values=values,
   )
   flags.DEFINE_integer(
     'max_participations',
     None,
     'Most rounds of one client. Default: as many as the separation leaves possible.',
+    flag_values=values,
   )
   flags.DEFINE_bool(
     'fixed_epoch',
     False,
     'Whether rounds of a client differ by multiples of exactly --min_separation.',
+    flag_values=values,
   )
 
 
-def define_sampling() -> None:
+def define_sampling(values: flags.FlagValues = flags.FLAGS) -> None:
   """Defines `SAMPLING_FLAGS`."""
   flags.DEFINE_enum(
     'sampling',
@@ -145,40 +166,52 @@ def define_sampling() -> None:
     'What may be assumed about how clients are drawn: nothing; Poisson sampling with '
     '--sampling_probability, or --population and --cohort; or cohorts of fixed size, '
     'without replacement, with --population and --cohort.',
+    flag_values=values,
   )
   flags.DEFINE_float(
-    'sampling_probability', None, 'Probability of each client of a round, for poisson.'
+    'sampling_probability',
+    None,
+    'Probability of each client of a round, for poisson.',
+    flag_values=values,
   )
-  flags.DEFINE_integer('population', None, 'Clients to draw from.')
-  flags.DEFINE_float('cohort', None, 'Clients of a round; for poisson, in the mean.')
+  flags.DEFINE_integer('population', None, 'Clients to draw from.', flag_values=values)
+  flags.DEFINE_float(
+    'cohort', None, 'Clients of a round; for poisson, in the mean.', flag_values=values
+  )
   flags.DEFINE_integer(
     'num_groups',
     None,
     'Groups of clients that take turns, for cyclic Poisson sampling. Default: 1.',
+    flag_values=values,
   )
 
 
-def define_target() -> None:
+def define_target(values: flags.FlagValues = flags.FLAGS) -> None:
   """Defines `TARGET_FLAGS`."""
   flags.DEFINE_float(
     'noise_multiplier',
     None,
     'Standard deviation of the noise over the clip norm. Left out, the least that '
     'keeps a target.',
+    flag_values=values,
   )
   flags.DEFINE_float(
     'target_epsilon',
     None,
     'Privacy target. With it, one of --noise_multiplier and --num_rounds may be left '
     'out; if both are given, they are checked against it.',
+    flag_values=values,
   )
-  flags.DEFINE_float('target_delta', None, 'Delta of the guarantee.')
+  flags.DEFINE_float(
+    'target_delta', None, 'Delta of the guarantee.', flag_values=values
+  )
   flags.DEFINE_enum(
     'find',
     None,
     ['max_participations'],
     'Find the largest --max_participations that keeps the target with this noise and '
     'number of rounds.',
+    flag_values=values,
   )
   flags.DEFINE_enum(
     'accountant',
@@ -186,12 +219,14 @@ def define_target() -> None:
     sorted(accountants.ACCOUNTANTS),
     'Whose epsilon counts. Default: the tightest sound one, for limits on '
     'participation the exact one.',
+    flag_values=values,
   )
   flags.DEFINE_enum(
     'adjacency',
     None,
     sorted(schemas.ADJACENCIES),
     'Neighbouring relation. Default: that of the schema, zero_out without sampling.',
+    flag_values=values,
   )
 
 
@@ -206,7 +241,7 @@ def planned(
       flags must then not give any.
 
   Raises:
-    TargetMissed: If noise, rounds and target are given, and the target is missed.
+    program.CheckFailed: If noise, rounds and target are given and do not fit.
     ValueError: If flags are missing, contradict each other or are out of range.
   """
   delta = values.target_delta
@@ -433,7 +468,7 @@ def _check_target(plan: Plan) -> None:
   spent = accountants.epsilon(event, plan.delta, name, relation)
   assert plan.target_epsilon is not None
   if spent > plan.target_epsilon:
-    raise TargetMissed(
+    raise program.CheckFailed(
       f'noise multiplier {plan.mechanism.noise_multiplier:g} spends epsilon = '
       f'{spent:.6g} at delta = {plan.delta:g}, more than --target_epsilon='
       f'{plan.target_epsilon:g}. Leave out --noise_multiplier or --num_rounds to have '

@@ -29,10 +29,10 @@ import json
 import sys
 from typing import Any
 
-from absl import app
 from absl import flags
 
 from tff_dp_aggregators.accounting import flags as flags_lib
+from tff_dp_aggregators.accounting import program
 from tff_dp_aggregators.accounting import rendering
 from tff_dp_aggregators.accounting import sources
 from tff_dp_aggregators.accounting import statement as statement_lib
@@ -42,35 +42,49 @@ from tff_dp_aggregators.strategies import files
 _DEFAULT_WAIT_HOURS = 24.0
 
 
-def define_flags() -> None:
+def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
   """Defines the program's flags; called once, by `run`."""
-  flags_lib.define()
+  flags_lib.define(values)
   flags.DEFINE_multi_string(
     'run_dir',
     None,
     'Report what the run in this directory spent. Given several times, what the runs '
     'spent together, on the same clients.',
+    flag_values=values,
   )
   flags.DEFINE_string(
-    'ledger', None, "Report what this ledger's rounds spent, of the mechanism in flags."
+    'ledger',
+    None,
+    "Report what this ledger's rounds spent, of the mechanism in flags.",
+    flag_values=values,
   )
   flags.DEFINE_string(
     'round_log',
     None,
     'Take the number of rounds and the limits on participation from this log of a '
     "production system's rounds; see tff_dp_aggregators.accounting.participation.",
+    flag_values=values,
   )
   flags.DEFINE_float(
     'min_wait_hours',
     _DEFAULT_WAIT_HOURS,
     'With --round_log: for how long a device waits before it takes part again.',
+    flag_values=values,
   )
   flags.DEFINE_string(
-    'verify', None, 'Compute this JSON report again and fail on any difference.'
+    'verify',
+    None,
+    'Compute this JSON report again and fail on any difference.',
+    flag_values=values,
   )
-  flags.DEFINE_enum('format', 'markdown', rendering.FORMATS, 'What to print.')
+  flags.DEFINE_enum(
+    'format', 'markdown', rendering.FORMATS, 'What to print.', flag_values=values
+  )
   flags.DEFINE_string(
-    'output', None, 'File to write instead of printing; must not exist.'
+    'output',
+    None,
+    'File to write instead of printing; must not exist.',
+    flag_values=values,
   )
 
 
@@ -145,23 +159,15 @@ def render(statement: dict[str, Any], output_format: str) -> str:
 
 def main(argv: list[str]) -> int:
   """Prints or writes the report; returns the exit code."""
+  program.refuse_arguments(argv)
   values = flags.FLAGS
-  try:
-    if len(argv) > 1:
-      raise ValueError(f'unexpected arguments {argv[1:]}; all are flags.')
-    if values.verify is not None:
-      return _verify(values)
-    text = render(build(values), values.format)
-    if values.output is None:
-      sys.stdout.write(text)
-    else:
-      files.write_new(values.output, text)
-  except flags_lib.TargetMissed as e:
-    print(f'error: {e}', file=sys.stderr)
-    return 1
-  except (ValueError, OSError) as e:
-    print(f'error: {e}', file=sys.stderr)
-    return 2
+  if values.verify is not None:
+    return _verify(values)
+  text = render(build(values), values.format)
+  if values.output is None:
+    sys.stdout.write(text)
+  else:
+    files.write_new(values.output, text)
   return 0
 
 
@@ -173,13 +179,14 @@ def _verify(values: flags.FlagValues) -> int:
       )
   result = verification.verify(values.verify)
   sys.stdout.write(result.text)
-  return 0 if result.ok else 1
+  return 0 if result.ok else program.CHECK_FAILED
 
 
 def run() -> None:
   """Entry point of `python -m` and of the console script."""
   define_flags()
-  app.run(main)
+  flags.adopt_module_key_flags(flags_lib)  # For --help.
+  program.run(main)
 
 
 if __name__ == '__main__':
