@@ -94,14 +94,40 @@ def test_saved_mechanism_with_another_strategy_is_refused():
   with pytest.raises(ValueError, match='something was altered'):
     mechanism.Mechanism.from_json(data)
   with pytest.raises(ValueError, match='the strategy given is'):
-    mechanism.Mechanism.from_json(made.to_json(), strategies.BinaryTree(60))
+    other = strategies.BandedToeplitz.square_root(60, 12)
+    mechanism.Mechanism.from_json(made.to_json(), other)
 
 
 def test_a_saved_strategy_is_used_and_not_found_anew():
   made = accounting.Mechanism('toeplitz', PARTICIPATION, 1.0)
-  data = dict(made.to_json(), num_bands=7)  # Would give another one.
-  read = mechanism.Mechanism.from_json(data, made.strategy)
+  read = mechanism.Mechanism.from_json(made.to_json(), made.strategy)
   assert read.strategy is made.strategy
+
+
+@pytest.mark.parametrize(
+  'name, options, strategy, message',
+  [
+    ('tree', {}, strategies.Identity(60), 'strategy of tree is not a Identity'),
+    ('blt', {}, strategies.BinaryTree(60), 'strategy of blt is not a BinaryTree'),
+    (
+      'toeplitz',
+      {'num_bands': 2},
+      strategies.BandedToeplitz.square_root(60, 3),
+      'num_bands is 2, but the strategy given has 3',
+    ),
+    (
+      'tree',
+      {'restart_every': 20},
+      strategies.BinaryTree(60),
+      'restart_every is 20, but the strategy given has None',
+    ),
+  ],
+)
+def test_a_strategy_that_is_not_what_the_name_says_is_refused(
+  name, options, strategy, message
+):
+  with pytest.raises(ValueError, match=message):
+    accounting.Mechanism(name, PARTICIPATION, 1.0, strategy=strategy, **options)
 
 
 def test_a_strategy_from_elsewhere_is_the_mechanism_file():

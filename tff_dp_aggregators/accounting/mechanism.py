@@ -73,6 +73,8 @@ class Mechanism:
     if self.strategy is None:
       strategy = strategy_for(self.name, self.participation, **self._options)
       object.__setattr__(self, 'strategy', strategy)
+    elif self.name != FROM_FILE:
+      _check_strategy(self.name, self._options, self.strategy)
     schemas.check(self.strategy, self.participation)
 
   @classmethod
@@ -291,22 +293,34 @@ def _banded_inverse(
 
 @dataclasses.dataclass(frozen=True)
 class _Kind:
-  """How a name becomes a strategy, and the options it has."""
+  """How a name becomes a strategy, and the options it has.
 
+  Attributes:
+    kind: The class of strategy.
+    build: Finds it, from limits on participation and options.
+    options: Names of options, and the strategy's attributes that they limit.
+  """
+
+  kind: type[strategies.Strategy]
   build: Callable[..., strategies.Strategy]
-  options: tuple[str, ...] = ()
+  options: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 _KINDS = {
-  'gaussian': _Kind(lambda limits: strategies.Identity(limits.num_rounds)),
-  'tree': _Kind(
-    lambda limits, **options: strategies.BinaryTree(limits.num_rounds, **options),
-    ('restart_every',),
+  'gaussian': _Kind(
+    strategies.Identity, lambda limits: strategies.Identity(limits.num_rounds)
   ),
-  'banded': _Kind(_banded, ('num_bands',)),
-  'toeplitz': _Kind(_toeplitz, ('num_bands',)),
-  'blt': _Kind(_blt, ('num_buffers',)),
-  'banded_inverse': _Kind(_banded_inverse, ('num_bands',)),
+  'tree': _Kind(
+    strategies.BinaryTree,
+    lambda limits, **options: strategies.BinaryTree(limits.num_rounds, **options),
+    {'restart_every': 'restart_every'},
+  ),
+  'banded': _Kind(strategies.Banded, _banded, {'num_bands': 'num_bands'}),
+  'toeplitz': _Kind(strategies.BandedToeplitz, _toeplitz, {'num_bands': 'num_bands'}),
+  'blt': _Kind(strategies.BLT, _blt, {'num_buffers': 'num_buffers'}),
+  'banded_inverse': _Kind(
+    strategies.BandedInverse, _banded_inverse, {'num_bands': 'num_inverse_bands'}
+  ),
 }
 NAMES = tuple(_KINDS)
 _OPTIONS = ('num_bands', 'num_buffers', 'restart_every')
@@ -316,9 +330,26 @@ def _check_options(name: str, options: dict[str, Optional[int]]) -> None:
   if name not in _KINDS:
     raise ValueError(f'unknown mechanism {name!r}; known: {", ".join(NAMES)}.')
   for option, value in options.items():
+    if value is not None:
+      strategies.participation.check_positive_int(option, value)
     if value is not None and option not in _KINDS[name].options:
       having = [each for each, kind in _KINDS.items() if option in kind.options]
       raise ValueError(f'{option}={value} is for {", ".join(having)}, not for {name}.')
+
+
+def _check_strategy(
+  name: str, options: dict[str, Optional[int]], strategy: strategies.Strategy
+) -> None:
+  """Refuses a strategy that is not what name and options stand for.
+
+  An optimum may have fewer bands or buffers than were allowed.
+  """
+  if not isinstance(strategy, _KINDS[name].kind):
+    raise ValueError(f'the strategy of {name} is not a {type(strategy).__name__}.')
+  for option, attribute in _KINDS[name].options.items():
+    asked, has = options[option], getattr(strategy, attribute)
+    if asked is not None and (has is None or has > asked):
+      raise ValueError(f'{option} is {asked}, but the strategy given has {has}.')
 
 
 def _check_clipped_count_stddev(
