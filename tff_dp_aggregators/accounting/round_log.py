@@ -1,0 +1,658 @@
+"""Round logs: what a production system wrote down about its rounds.
+
+A log is a CSV file with a header, or JSON lines (one object a line, told by the first
+character), with one entry for each round whose result was released:
+
+| column            | value |
+|-------------------|-------|
+| `completion_time` | when the round was complete; only a log with clients can lack it |
+| `start_time`      | when its first client could begin |
+| `round`           | its number, counting from 0 or from 1 |
+| `cohort_size`     | how many clients contributed |
+| `client_ids`      | which: a JSON list, or in CSV separated by spaces or semicolons |
+
+Other common names are understood (`COLUMNS`) and others can be told; the ledger of a
+training run is a round log as well. Columns that mean nothing here are left alone.
+
+**Times** are ISO 8601 with a zone (`2023-05-30T11:00:00.25Z`, `... 13:00:00+02:00`),
+without any, or Unix time in seconds, ms, us or ns, which its digits tell apart. One log
+has one of these. Zones may differ from line to line; all become UTC.
+
+**What is repaired and what is refused.** Everything is refused, with the line, for
+which a guess could make the privacy guarantee too good:
+
+* Lines in any order: sorted, by round or, if there are no numbers, by completion.
+* A line twice: with the round's number, counted once. Without, refused: counted twice
+  it would overstate how many rounds fit into a day, and if it is two rounds, counting
+  it once would understate how many there are.
+* A round twice with different values: refused.
+* A missing number: refused. If the round was lost from the log, leaving it out counts
+  too few rounds; if it never happened, counting it overstates the separation.
+* Completions that go back while the numbers go up, a start after its completion, a
+  time with a zone among some without: refused, a clock is wrong.
+* A value missing or unreadable, half a line: refused.
+
+What follows from a log is the business of `participation`.
+"""
+
+import array
+import csv
+import dataclasses
+import datetime
+import functools
+import itertools
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Optional, TextIO
+
+import numpy as np
+
+# The names under which a column is recognised, whatever their case.
+COLUMNS: dict[str, tuple[str, ...]] = {
+  'completion_time': (
+    'completion_time',
+    'completed_at',
+    'completed',
+    'end_time',
+    'finished_at',
+    'time',
+    'timestamp',
+  ),
+  'start_time': ('start_time', 'started_at', 'started'),
+  'round': ('round', 'round_number', 'round_num', 'step'),
+  'cohort_size': ('cohort_size', 'cohort', 'cohort_reported', 'num_clients'),
+  'client_ids': ('client_ids', 'participants'),
+}
+
+_TIMES = ('completion_time', 'start_time')
+_COUNTS = ('round', 'cohort_size')
+_SECOND = 10**9  # In nanoseconds, which all times are counted in.
+_END_OF_TIMES = 7_258_118_400 * _SECOND  # The year 2200; keeps sums within int64.
+_EPOCH = datetime.date(1970, 1, 1).toordinal()
+_ISO = re.compile(
+  r'([0-9]{4}-[0-9]{2}-[0-9]{2})[Tt ]([0-9]{2}):([0-9]{2})'
+  r'(?::([0-9]{2})(?:[.,]([0-9]+))?)? ?([Zz]|UTC|[+-][0-9]{2}(?::?[0-9]{2})?)?'
+)
+_UNIX = re.compile(r'([0-9]{1,19})(?:\.([0-9]+))?')
+_WHOLE = re.compile(' *[0-9]{1,18} *')
+_SHAPE = bytes.maketrans(b'0123456789', b'0' * 10)  # Makes all digits alike.
+_BLOCK = 10_000  # Lines that are converted together.
+_UNITS = ((10, 's', 9), (13, 'ms', 6), (16, 'us', 3), (19, 'ns', 0))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Clients:
+  """Who took part when: one entry for each contribution.
+
+  Attributes:
+    names: The clients.
+    client: int32, shape [contributions]; indices into `names`.
+    round: int64, shape [contributions]; rounds, from 0.
+  """
+
+  names: tuple[str, ...]
+  client: np.ndarray
+  round: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RoundLog:
+  """A log as read and checked, in the order of rounds.
+
+  Attributes:
+    num_rounds: Rounds n.
+    first_number: The number that the log gives to the first round, 0 or 1.
+    completions: int64 nanoseconds since 1970, shape [n], never falling; or `None`.
+    starts: The same for starts, in no particular order; or `None`.
+    cohort_sizes: int64, shape [n]; or `None`.
+    clients: Who took part; or `None`.
+    time_format: How the log writes times.
+    notes: What was repaired or left out, for people.
+  """
+
+  num_rounds: int
+  first_number: int
+  completions: Optional[np.ndarray]
+  starts: Optional[np.ndarray]
+  cohort_sizes: Optional[np.ndarray]
+  clients: Optional[Clients]
+  time_format: Optional[str]
+  notes: tuple[str, ...]
+
+  def format_time(self, nanoseconds: int) -> str:
+    """A time of this log as ISO 8601, in UTC if the log's times have a zone.
+
+    An instant in the second is cut down to microseconds.
+    """
+    epoch = datetime.datetime(1970, 1, 1)
+    time = epoch + datetime.timedelta(microseconds=int(nanoseconds) // 1000)
+    return time.isoformat() + ('' if self.time_format == WITHOUT_ZONE else 'Z')
+
+
+WITH_ZONE = 'ISO 8601 with a zone'
+WITHOUT_ZONE = 'ISO 8601 without a zone'
+
+
+def parse_time(text: str) -> tuple[int, str]:
+  """Reads a time.
+
+  Args:
+    text: As the module's description says.
+
+  Returns:
+    Nanoseconds since 1970, cut down, and how the time was written; without a zone,
+    those that it would be in UTC.
+
+  Raises:
+    ValueError: If it is not a time between 1970 and 2200.
+
+  Example:
+    >>> parse_time('1970-01-01T02:00:00.5+02:00')
+    (500000000, 'ISO 8601 with a zone')
+    >>> parse_time('500')
+    (500000000000, 'Unix time in s')
+  """
+  if match := _ISO.fullmatch(text):
+    nanoseconds, time_format = _iso(*match.groups())
+  elif match := _UNIX.fullmatch(text):
+    nanoseconds, time_format = _unix(*match.groups())
+  else:
+    raise ValueError(
+      f'{text!r} is not a time such as 2023-05-30T11:00:00Z or Unix time in digits.'
+    )
+  if not 0 <= nanoseconds < _END_OF_TIMES:
+    raise ValueError(f'the time {text!r} is not between the years 1970 and 2200.')
+  return nanoseconds, time_format
+
+
+def _iso(
+  date: str,
+  hour: str,
+  minute: str,
+  second: Optional[str],
+  fraction: Optional[str],
+  zone: Optional[str],
+) -> tuple[int, str]:
+  hours, minutes, seconds = int(hour), int(minute), int(second or 0)
+  if hours > 23 or minutes > 59 or seconds > 59:
+    raise ValueError(f'{hour}:{minute}:{second or "00"} is not a time of day.')
+  seconds += (_day(date) * 24 + hours) * 3600 + minutes * 60 - _offset(zone)
+  nanoseconds = seconds * _SECOND + (_decimals(fraction, 9) if fraction else 0)
+  return nanoseconds, WITH_ZONE if zone else WITHOUT_ZONE
+
+
+def _unix(whole: str, fraction: Optional[str]) -> tuple[int, str]:
+  unit, places = _unit(whole)
+  nanoseconds = int(whole) * 10**places
+  if fraction and places:
+    nanoseconds += _decimals(fraction, places)
+  return nanoseconds, f'Unix time in {unit}'
+
+
+def _unit(whole: str) -> tuple[str, int]:
+  """The unit that a Unix time of so many digits has, and its decimal places in ns."""
+  return next((unit, places) for most, unit, places in _UNITS if len(whole) <= most)
+
+
+def _decimals(fraction: str, places: int) -> int:
+  return int(fraction[:places].ljust(places, '0'))
+
+
+@functools.cache
+def _day(date: str) -> int:
+  return datetime.date.fromisoformat(date).toordinal() - _EPOCH
+
+
+@functools.cache
+def _offset(zone: Optional[str]) -> int:
+  """Seconds by which a zone is ahead of UTC."""
+  if zone is None or zone in ('Z', 'z', 'UTC'):
+    return 0
+  hours, minutes = int(zone[1:3]), int(zone[3:].strip(':') or 0)
+  if hours > 23 or minutes > 59:
+    raise ValueError(f'{zone} is not a zone.')
+  seconds = hours * 3600 + minutes * 60
+  return -seconds if zone[0] == '-' else seconds
+
+
+def parse_alike(values: Sequence[Any]) -> Optional[tuple[np.ndarray, str]]:
+  """Reads many times that are written in exactly the same way.
+
+  Args:
+    values: Texts or whole numbers, at least one.
+
+  Returns:
+    What `parse_time` gives for each, as one int64 array; or `None` if they differ in
+    more than digits, or any cannot be read, for `parse_time` to say what is wrong.
+  """
+  if set(map(type, values)) == {int}:
+    values = list(map(str, values))
+  elif set(map(type, values)) != {str}:
+    return None
+  size = len(values[0])
+  data = ''.join(values).encode('ascii', 'replace')
+  shape = data[:size].translate(_SHAPE)
+  if set(map(len, values)) != {size} or data.translate(_SHAPE) != shape * len(values):
+    return None
+  characters = np.frombuffer(data, np.uint8).reshape(len(values), size)
+  try:
+    if match := _ISO.fullmatch(values[0]):
+      times = _iso_alike(characters, match)
+    elif match := _UNIX.fullmatch(values[0]):
+      times = _unix_alike(characters, match)
+    else:
+      return None
+    time_format = parse_time(values[0])[1]
+  except ValueError:
+    return None
+  if times is None or times.min() < 0 or times.max() >= _END_OF_TIMES:
+    return None
+  return times, time_format
+
+
+def _iso_alike(characters: np.ndarray, match: 're.Match[str]') -> Optional[np.ndarray]:
+  def number(start: int, end: int) -> np.ndarray:
+    return _digits(characters[:, start:end])
+
+  zone = match.start(6) if match[6] else characters.shape[1]
+  if np.any(characters[:, zone:] != characters[0, zone:]):
+    return None
+  year, month, day = number(0, 4), number(5, 7), number(8, 10)
+  hour, minute = number(*match.span(2)), number(*match.span(3))
+  second = number(*match.span(4)) if match[4] else np.zeros_like(hour)
+  first = ((year - 1970) * 12 + month - 1).astype('datetime64[M]')
+  date = first.astype('datetime64[D]') + (day - 1)
+  if (
+    np.any((month < 1) | (month > 12) | (date.astype('datetime64[M]') != first))
+    or np.any((year < 1970) | (year > 2200))
+    or np.any((hour > 23) | (minute > 59) | (second > 59))
+  ):
+    return None
+  second += (date.astype(np.int64) * 24 + hour) * 3600 + minute * 60 - _offset(match[6])
+  return second * _SECOND + _decimals_alike(characters, match.span(5), 9)
+
+
+def _unix_alike(characters: np.ndarray, match: 're.Match[str]') -> Optional[np.ndarray]:
+  places = _unit(match[1])[1]
+  if match.end(1) + places > 19:
+    return None
+  whole = _digits(characters[:, : match.end(1)])
+  return whole * 10**places + _decimals_alike(characters, match.span(2), places)
+
+
+def _decimals_alike(
+  characters: np.ndarray, span: tuple[int, int], places: int
+) -> np.ndarray:
+  """`_decimals` of each row; of none if the span is that of no match, (-1, -1)."""
+  start, end = span[0], min(span[1], span[0] + places)
+  return _digits(characters[:, start:end]) * 10 ** (places - (end - start))
+
+
+def _digits(characters: np.ndarray) -> np.ndarray:
+  """The number that each row of digits shows; 0 without digits."""
+  powers = 10 ** np.arange(characters.shape[1], dtype=np.int64)[::-1]
+  return (characters.astype(np.int64) - ord('0')) @ powers
+
+
+def read(path: str, columns: Optional[Mapping[str, str]] = None) -> RoundLog:
+  r"""Reads and checks a log.
+
+  10^6 rounds take about 5 s as CSV and 10 s as JSON lines, and 100 MB.
+
+  Args:
+    path: The file, UTF-8.
+    columns: The file's own names of columns, by the names of `COLUMNS`.
+
+  Raises:
+    OSError: If the file cannot be read.
+    ValueError: If something in it is refused, with the line.
+
+  Example:
+    >>> import os, tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), 'rounds.csv')
+    >>> with open(path, 'w') as file:
+    ...   lines = file.write('round,time\n1,2023-05-30T11:00Z\n2,2023-05-30T13:30Z\n')
+    >>> log = read(path)
+    >>> log.num_rounds, log.format_time(log.completions[-1])
+    (2, '2023-05-30T13:30:00Z')
+  """
+  reader = _Reader(path, dict(columns or {}))
+  with open(path, encoding='utf-8-sig', newline='') as file:
+    try:
+      reader.read(file)
+    except UnicodeDecodeError as e:
+      raise ValueError(f'{path} is not UTF-8 text: {e}') from e
+  return reader.finish()
+
+
+class _Reader:
+  """Collects the lines of one file, then orders and checks them."""
+
+  def __init__(self, path: str, columns: dict[str, str]):
+    for name in columns:
+      if name not in COLUMNS:
+        raise ValueError(f'{name!r} is no column of a round log: {", ".join(COLUMNS)}.')
+    self._path = path
+    self._columns = columns
+    self._found: dict[str, int] = {}  # Where in each row a column is.
+    self._notes: list[str] = []
+    self._lines = array.array('q')
+    self._numbers: dict[str, array.array] = {}
+    self._time_format: Optional[str] = None
+    self._time_line = 0
+    self._index_of_client: dict[str, int] = {}
+    self._contributions = array.array('i')  # Clients, line after line.
+
+  def read(self, file: TextIO) -> None:
+    """Collects all lines, a block at a time."""
+    entries = self._entries(file)
+    while block := list(itertools.islice(entries, _BLOCK)):
+      lines, rows = zip(*block)
+      self._lines.extend(lines)
+      values = list(zip(*rows))
+      for name, index in self._found.items():
+        self._numbers[name].extend(self._convert(name, values[index], lines))
+    if not self._lines:
+      raise ValueError(f'{self._path} has no rounds.')
+
+  def _convert(
+    self, name: str, values: Sequence[Any], lines: Sequence[int]
+  ) -> Sequence[int]:
+    """What is kept of a column's values: of clients, their number."""
+    if name in _TIMES and (times := self._times_alike(values, lines[0])) is not None:
+      return times
+    if name in _COUNTS and (counts := _whole_numbers_alike(values)) is not None:
+      return counts
+    numbers = []
+    for value, line in zip(values, lines):
+      try:
+        if name == 'client_ids':
+          numbers.append(self._add_clients(value))
+        elif value is None or value == '':
+          raise ValueError(f'there is no {name}.')
+        elif name in _TIMES:
+          numbers.append(self._time(value, line))
+        else:
+          numbers.append(_whole_number(name, value))
+      except ValueError as e:
+        raise self._refusal(line, str(e)) from e
+    return numbers
+
+  def _times_alike(self, values: Sequence[Any], line: int) -> Optional[list[int]]:
+    """`_time` of each; or `None` if there is any doubt about one."""
+    alike = parse_alike(values)
+    if alike is None or self._time_format not in (None, alike[1]):
+      return None
+    self._set_time_format(alike[1], line)
+    return alike[0].tolist()
+
+  def _time(self, value: Any, line: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
+      raise ValueError(f'{value!r} is not a time.')
+    nanoseconds, time_format = parse_time(str(value).strip())
+    if self._time_format not in (None, time_format):
+      raise ValueError(
+        f'{value!r} is {time_format}, but line {self._time_line} has '
+        f'{self._time_format}; write all times of a log in one way.'
+      )
+    self._set_time_format(time_format, line)
+    return nanoseconds
+
+  def _set_time_format(self, time_format: str, line: int) -> None:
+    if self._time_format is None:
+      self._time_format, self._time_line = time_format, line
+
+  def _add_clients(self, value: Any) -> int:
+    if isinstance(value, str):
+      value = value.replace(';', ' ').split()
+    if not isinstance(value, list):
+      raise ValueError(f'client_ids must be a list, got {value!r}.')
+    for client in value:
+      if isinstance(client, bool) or not isinstance(client, (str, int)):
+        raise ValueError(f'the client {client!r} is neither a text nor a whole number.')
+      index = self._index_of_client.setdefault(str(client), len(self._index_of_client))
+      self._contributions.append(index)
+    return len(value)
+
+  def _entries(self, file: TextIO) -> Iterator[tuple[int, Sequence[Any]]]:
+    """Yields line numbers and rows, in which `_found` says where to look."""
+    skipped = 0
+    for first in file:
+      if first.strip():
+        break
+      skipped += 1
+    else:
+      return
+    lines = itertools.chain([first], file)
+    if first.lstrip()[0] == '{':
+      yield from self._json_entries(lines, skipped)
+    elif first.lstrip()[0] == '[':
+      raise self._refusal(skipped + 1, 'write one JSON object a line, without a list.')
+    else:
+      yield from self._csv_entries(lines, skipped)
+
+  def _json_entries(
+    self, lines: Iterator[str], skipped: int
+  ) -> Iterator[tuple[int, Sequence[Any]]]:
+    decode = json.JSONDecoder(parse_float=str).decode  # No digit of a time is lost.
+    names: Optional[set[str]] = None
+    sources: list[str] = []
+    for line, text in enumerate(lines, skipped + 1):
+      if not text.strip():
+        continue
+      try:
+        entry = decode(text)
+      except json.JSONDecodeError as e:
+        raise self._refusal(line, f'this is not a JSON object: {e}.') from e
+      if not isinstance(entry, dict):
+        raise self._refusal(line, f'{text.strip()!r} is not a JSON object.')
+      if names is None:
+        names = set(entry)
+        sources = list(self._find_columns(list(entry), line).values())
+        self._found = {name: i for i, name in enumerate(self._numbers)}
+      elif entry.keys() != names:
+        self._check_names(entry, sources, line)
+      yield line, [entry.get(source) for source in sources]
+
+  def _check_names(self, entry: dict[str, Any], sources: list[str], line: int) -> None:
+    """Refuses a line with a column that the first line did not have."""
+    if late := set(self._recognise(list(entry), line).values()) - set(sources):
+      raise self._refusal(
+        line, f'{", ".join(sorted(late))} is here but not in the first line.'
+      )
+
+  def _csv_entries(
+    self, lines: Iterator[str], skipped: int
+  ) -> Iterator[tuple[int, Sequence[Any]]]:
+    rows = csv.reader(lines, strict=True, skipinitialspace=True)
+    try:
+      header = next(rows)
+      found = self._find_columns(header, skipped + 1)
+      self._found = {name: header.index(source) for name, source in found.items()}
+      for row in rows:
+        if not row:
+          continue
+        line = skipped + rows.line_num
+        if len(row) != len(header):
+          raise self._refusal(
+            line, f'{len(row)} values where the header has {len(header)} names.'
+          )
+        yield line, row
+    except csv.Error as e:
+      raise self._refusal(skipped + rows.line_num, f'this is not CSV: {e}.') from e
+
+  def _find_columns(self, names: list[str], line: int) -> dict[str, str]:
+    """The file's name of each column to read, with a place for its values."""
+    found = self._recognise(names, line)
+    if not found.keys() & {'completion_time', 'client_ids'}:
+      raise self._refusal(
+        line,
+        f'no column of completion times among {", ".join(map(repr, names))}; '
+        'call it completion_time, or say which it is.',
+      )
+    self._numbers = {name: array.array('q') for name in found}
+    if ignored := [name for name in names if name not in found.values()]:
+      self._notes.append(f'columns left alone: {", ".join(ignored)}.')
+    return found
+
+  def _recognise(self, names: list[str], line: int) -> dict[str, str]:
+    """The file's name of each column that is there."""
+    by_spelling = {name.strip().lower(): name for name in names}
+    if len(by_spelling) < len(names):
+      raise self._refusal(line, 'two columns have the same name.')
+    found = {}
+    for column, spellings in COLUMNS.items():
+      if column in self._columns:
+        if self._columns[column] not in names:
+          raise self._refusal(
+            line, f'there is no column {self._columns[column]!r} for {column}.'
+          )
+        found[column] = self._columns[column]
+        continue
+      present = [by_spelling[s] for s in spellings if s in by_spelling]
+      present = [name for name in present if name not in self._columns.values()]
+      if len(present) > 1 and present[0].strip().lower() != column:
+        raise self._refusal(
+          line, f'{" and ".join(present)} could both be {column}; say which it is.'
+        )
+      if present:
+        found[column] = present[0]
+    return found
+
+  def finish(self) -> RoundLog:
+    """Orders the lines and checks what they say together."""
+    numbers = {
+      name: np.frombuffer(values, np.int64) for name, values in self._numbers.items()
+    }
+    order = self._order(numbers)
+    columns = {name: values[order] for name, values in numbers.items()}
+    lines = np.frombuffer(self._lines, np.int64)[order]
+    self._check_order(columns, lines)
+    clients = None
+    if 'client_ids' in numbers:
+      clients = self._clients(numbers['client_ids'], order)
+    return RoundLog(
+      num_rounds=len(order),
+      first_number=int(columns['round'][0]) if 'round' in columns else 0,
+      completions=columns.get('completion_time'),
+      starts=columns.get('start_time'),
+      cohort_sizes=columns.get('cohort_size'),
+      clients=clients,
+      time_format=self._time_format,
+      notes=tuple(self._notes),
+    )
+
+  def _order(self, numbers: dict[str, np.ndarray]) -> np.ndarray:
+    """The lines to keep, as indices, in the order of rounds."""
+    keys = numbers.get('round', numbers.get('completion_time'))
+    if keys is None:
+      return np.arange(len(self._lines))
+    order = np.argsort(keys, kind='stable')
+    if np.any(np.diff(order) < 0):
+      self._notes.append('the lines were not in order and have been sorted.')
+    repeated = self._repeated(numbers, keys, order)
+    if repeated:
+      self._notes.append(
+        f'{len(repeated)} lines are there twice and were counted once, line '
+        f'{min(self._lines[i] for i in repeated)} for example.'
+      )
+      order = order[~np.isin(order, repeated)]
+    return order
+
+  def _repeated(
+    self, numbers: dict[str, np.ndarray], keys: np.ndarray, order: np.ndarray
+  ) -> list[int]:
+    """Lines that say the same of the same round as one before."""
+    equal = np.diff(keys[order]) == 0
+    candidates = order[np.append(equal, False) | np.append(False, equal)]
+    if not len(candidates):
+      return []
+    ends = np.cumsum(numbers.get('client_ids', np.zeros(len(keys), np.int64)))
+    seen: dict[Any, tuple[int, Any]] = {}
+    repeated = []
+    for i in candidates.tolist():
+      first = ends[i - 1] if i else 0
+      content = (
+        tuple(int(values[i]) for values in numbers.values()),
+        tuple(sorted(self._contributions[first : ends[i]])),
+      )
+      has_number = 'round' in numbers
+      key = int(keys[i]) if has_number else content
+      before, same_as = seen.setdefault(key, (i, content))
+      if before == i:
+        continue
+      if not has_number:
+        raise self._refusal(
+          self._lines[i],
+          f'the same as line {self._lines[before]}. Is it one round or two? '
+          'Remove the line, or add a column with the number of the round.',
+        )
+      if content != same_as:
+        raise self._refusal(
+          self._lines[i],
+          f'round {key} is also in line {self._lines[before]}, with other values.',
+        )
+      repeated.append(i)
+    return repeated
+
+  def _check_order(self, columns: dict[str, np.ndarray], lines: np.ndarray) -> None:
+    rounds = columns.get('round')
+    completions = columns.get('completion_time')
+    starts = columns.get('start_time')
+    if rounds is not None:
+      if rounds[0] > 1:
+        raise self._refusal(
+          lines[0],
+          f'the first round is number {rounds[0]}, not 0 or 1. Add the rounds before '
+          'it, which count as well; if they were of another run, number this one anew.',
+        )
+      if len(gaps := np.flatnonzero(np.diff(rounds) > 1)):
+        before, after = rounds[gaps[0]], rounds[gaps[0] + 1]
+        raise self._refusal(
+          lines[gaps[0] + 1],
+          f'round {after} follows on round {before}. Add what is missing; if no result '
+          'of it was ever released, number the rounds without it.',
+        )
+    if completions is not None:
+      if len(back := np.flatnonzero(np.diff(completions) < 0)):
+        raise self._refusal(
+          lines[back[0] + 1],
+          f'this round is complete before the one before it, in line {lines[back[0]]}.',
+        )
+      if starts is not None and len(late := np.flatnonzero(starts > completions)):
+        raise self._refusal(lines[late[0]], 'this round starts after its completion.')
+
+  def _clients(self, sizes: np.ndarray, order: np.ndarray) -> Clients:
+    round_of_line = np.full(len(sizes), -1)
+    round_of_line[order] = np.arange(len(order))
+    rounds = np.repeat(round_of_line, sizes)
+    clients = np.frombuffer(self._contributions, np.int32)
+    if not len(clients):
+      raise ValueError(f'{self._path} names no client in any round.')
+    kept = rounds >= 0
+    return Clients(tuple(self._index_of_client), clients[kept], rounds[kept])
+
+  def _refusal(self, line: int, reason: str) -> ValueError:
+    return ValueError(f'{self._path}, line {line}: {reason}')
+
+
+def _whole_number(name: str, value: Any) -> int:
+  if isinstance(value, str) and _WHOLE.fullmatch(value):
+    value = int(value)
+  if type(value) is not int or not 0 <= value < 10**18:
+    raise ValueError(f'{name} must be a whole number from 0, got {value!r}.')
+  return value
+
+
+def _whole_numbers_alike(values: Sequence[Any]) -> Optional[list[int]]:
+  """`_whole_number` of each; or `None` if there is any doubt about one."""
+  kinds = set(map(type, values))
+  if kinds == {str}:
+    digits = all(map(str.isdecimal, values)) and all(map(str.isascii, values))
+    if not digits or max(map(len, values)) > 18:
+      return None
+    return list(map(int, values))
+  if kinds == {int} and 0 <= min(values) and max(values) < 10**18:
+    return list(values)
+  return None
