@@ -63,7 +63,7 @@ from tff_dp_aggregators.strategies import files
 
 WAIT_FROM = ('contribution', 'completion')
 DEFAULT_MIN_WAIT = datetime.timedelta(hours=24)
-read = round_log.read  # So that who summarizes a log needs this module alone.
+WAIT_FLAGS = ('min_wait_hours', 'wait_from', 'first_start')
 _MOST_WAIT = datetime.timedelta(days=3660)
 
 
@@ -557,25 +557,7 @@ def define_flags() -> None:
     'Names of columns in the log where they are unusual, such as '
     f'completion_time=done,round=nr. Columns: {", ".join(round_log.COLUMNS)}.',
   )
-  flags.DEFINE_float(
-    'min_wait_hours',
-    None,
-    'Least hours between two contributions of a device. Default: 24, or no such rule '
-    'if the log names the clients.',
-  )
-  flags.DEFINE_enum(
-    'wait_from',
-    'contribution',
-    WAIT_FROM,
-    "With what the wait begins: a device's contribution, which is safe, or the "
-    'completion of its round, as in the published Gboard accounting.',
-  )
-  flags.DEFINE_string(
-    'first_start',
-    None,
-    'When the first round started, for logs without start times. Default: the longest '
-    'other round before its completion.',
-  )
+  define_wait()
   flags.DEFINE_integer(
     'promised_min_separation',
     None,
@@ -594,6 +576,50 @@ def define_flags() -> None:
   )
 
 
+def define_wait(values: flags.FlagValues = flags.FLAGS) -> None:
+  """Defines `WAIT_FLAGS`."""
+  flags.DEFINE_float(
+    'min_wait_hours',
+    None,
+    'Least hours between two contributions of a device. Default: 24, or no such rule '
+    'if the log names the clients.',
+    flag_values=values,
+  )
+  flags.DEFINE_enum(
+    'wait_from',
+    'contribution',
+    WAIT_FROM,
+    "With what the wait begins: a device's contribution, which is safe, or the "
+    'completion of its round, as in the published Gboard accounting.',
+    flag_values=values,
+  )
+  flags.DEFINE_string(
+    'first_start',
+    None,
+    'When the first round started, for logs without start times. Default: the longest '
+    'other round before its completion.',
+    flag_values=values,
+  )
+
+
+def wait_from_flags(
+  values: flags.FlagValues,
+) -> tuple[Optional[datetime.timedelta], str, Optional[str]]:
+  """Arguments of `summarize` but the first, from `WAIT_FLAGS`.
+
+  Raises:
+    ValueError: If --min_wait_hours is out of range.
+  """
+  min_wait = None
+  if values.min_wait_hours is not None:
+    if not 0 < values.min_wait_hours < 10**6:
+      raise ValueError(
+        f'--min_wait_hours must be positive and finite, got {values.min_wait_hours}.'
+      )
+    min_wait = datetime.timedelta(hours=values.min_wait_hours)
+  return min_wait, values.wait_from, values.first_start
+
+
 def from_flags() -> Summary:
   """The summary that the flags ask for.
 
@@ -608,15 +634,8 @@ def from_flags() -> Summary:
     if not separator:
       raise ValueError(f'--columns has {entry!r}; write column=name_in_the_log.')
     columns[name.strip()] = source.strip()
-  min_wait = None
-  if values.min_wait_hours is not None:
-    if not 0 < values.min_wait_hours < 10**6:
-      raise ValueError(
-        f'--min_wait_hours must be positive and finite, got {values.min_wait_hours}.'
-      )
-    min_wait = datetime.timedelta(hours=values.min_wait_hours)
   log = round_log.read(values.round_log, columns)
-  return summarize(log, min_wait, values.wait_from, values.first_start)
+  return summarize(log, *wait_from_flags(values))
 
 
 def main(argv: list[str]) -> int:

@@ -24,7 +24,6 @@ Exit codes: 0 fine, 1 verification failed or target missed, 2 wrong usage. Start
 without TensorFlow.
 """
 
-import datetime
 import json
 import sys
 from typing import Any
@@ -32,14 +31,13 @@ from typing import Any
 from absl import flags
 
 from tff_dp_aggregators.accounting import flags as flags_lib
+from tff_dp_aggregators.accounting import participation
 from tff_dp_aggregators.accounting import program
 from tff_dp_aggregators.accounting import rendering
 from tff_dp_aggregators.accounting import sources
 from tff_dp_aggregators.accounting import statement as statement_lib
 from tff_dp_aggregators.accounting import verification
 from tff_dp_aggregators.strategies import files
-
-_DEFAULT_WAIT_HOURS = 24.0
 
 
 def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
@@ -65,12 +63,7 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
     "production system's rounds; see tff_dp_aggregators.accounting.participation.",
     flag_values=values,
   )
-  flags.DEFINE_float(
-    'min_wait_hours',
-    _DEFAULT_WAIT_HOURS,
-    'With --round_log: for how long a device waits before it takes part again.',
-    flag_values=values,
-  )
+  participation.define_wait(values)
   flags.DEFINE_string(
     'verify',
     None,
@@ -99,8 +92,9 @@ def build(values: flags.FlagValues) -> dict[str, Any]:
   given = [n for n in ('run_dir', 'ledger', 'round_log') if values[n].value is not None]
   if len(given) > 1:
     raise ValueError(f'give one of {", ".join("--" + name for name in given)}.')
-  if values['min_wait_hours'].present and values.round_log is None:
-    raise ValueError('--min_wait_hours is for --round_log.')
+  for name in participation.WAIT_FLAGS:
+    if values[name].present and values.round_log is None:
+      raise ValueError(f'--{name} is for --round_log.')
   with_curves = values.format in ('json', 'html')
   if values.run_dir is not None:
     return _of_runs(values, with_curves)
@@ -113,8 +107,9 @@ def build(values: flags.FlagValues) -> dict[str, Any]:
       command=sources.command_of(_given_flags(values)),
       with_curves=with_curves,
     )
-  wait = datetime.timedelta(hours=values.min_wait_hours)
-  limits, summary, file = sources.from_round_log(values.round_log, wait)
+  limits, summary, file = sources.from_round_log(
+    values.round_log, *participation.wait_from_flags(values)
+  )
   return sources.from_plan(
     flags_lib.planned(values, limits),
     strategy_file=values.strategy_file,
@@ -144,7 +139,8 @@ def _of_runs(values: flags.FlagValues, with_curves: bool) -> dict[str, Any]:
 def _given_flags(values: flags.FlagValues) -> list[str]:
   """The flags of this call that decide on the numbers."""
   arguments = []
-  for name in (*flags_lib.ALL, 'run_dir', 'ledger', 'round_log', 'min_wait_hours'):
+  sources_flags = ('run_dir', 'ledger', 'round_log', *participation.WAIT_FLAGS)
+  for name in (*flags_lib.ALL, *sources_flags):
     if values[name].present:
       arguments.extend(values[name].serialize().split('\n'))
   return arguments
@@ -185,7 +181,8 @@ def _verify(values: flags.FlagValues) -> int:
 def run() -> None:
   """Entry point of `python -m` and of the console script."""
   define_flags()
-  flags.adopt_module_key_flags(flags_lib)  # For --help.
+  for module in (flags_lib, participation):
+    flags.adopt_module_key_flags(module)  # For --help.
   program.run(main)
 
 

@@ -15,6 +15,8 @@ from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import flags as flags_lib
 from tff_dp_aggregators.accounting import ledger as ledger_lib
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
+from tff_dp_aggregators.accounting import participation as participation_lib
+from tff_dp_aggregators.accounting import round_log
 from tff_dp_aggregators.accounting import statement as statement_lib
 
 PROGRAM = 'python -m tff_dp_aggregators.accounting.report'
@@ -115,13 +117,18 @@ def from_run_dir(
 
 
 def from_round_log(
-  path: str, min_wait: datetime.timedelta
+  path: str,
+  min_wait: Optional[datetime.timedelta] = None,
+  wait_from: str = 'contribution',
+  first_start: Optional[str] = None,
 ) -> tuple[strategies.Participation, dict[str, Any], dict[str, Any]]:
   """Limits on participation that a production system's round log proves.
 
   Args:
-    path: The log; see `accounting.participation`.
-    min_wait: For how long a device waits before it takes part again.
+    path: The log; see `round_log`.
+    min_wait: As for `participation.summarize`, like the others.
+    wait_from: With what the wait begins.
+    first_start: When the first round started.
 
   Returns:
     The limits, a JSON-ready summary of the log, and the file as `file_of` has it.
@@ -130,10 +137,8 @@ def from_round_log(
     OSError: If the file cannot be read.
     ValueError: If an entry is wrong; the message names the line.
   """
-  # Only here, for who reports on a round log.
-  from tff_dp_aggregators.accounting import participation as participation_lib
-
-  summary = participation_lib.summarize(participation_lib.read(path), min_wait)
+  log = round_log.read(path)
+  summary = participation_lib.summarize(log, min_wait, wait_from, first_start)
   return summary.participation, summary.to_json(), file_of('round_log', path)
 
 
