@@ -60,6 +60,7 @@ setuptools.setup(
     'jinja2',
     'matplotlib',
     'numpy',
+    'prv-accountant',
     'psutil',
     'scipy',
     'tqdm',

@@ -1,68 +1,78 @@
 """Accountants: what events mean in terms of epsilon and delta.
 
-`GaussianAccountant` gives the exact curve wherever all events are Gaussian, which is
-so for every mechanism of this package. The looser or numerical ones of the field are
-there under their names, to compare with published figures:
+One interface over `dp_accounting` events, `epsilon` and `delta`, and six accountants
+behind it:
 
-| name    | what it is | for one Gaussian |
-|---------|------------|------------------|
-| `exact` | analytic Gaussian, arXiv:1805.06530 | exact |
-| `pld`   | loss distributions, arXiv:2207.04380 (dp-accounting) | above by < 1e-3 |
-| `rdp`   | Renyi DP at a grid of orders (dp-accounting) | an upper bound |
-| `zcdp`  | closed form, arXiv:1605.02065, Proposition 1.3 | a looser upper bound |
+| name    | what it is | reads | for one Gaussian |
+|---------|------------|-------|------------------|
+| `exact` | analytic Gaussian, arXiv:1805.06530 | Gaussians | exact |
+| `gdp`   | Gaussian DP, arXiv:1905.02383: mu | Gaussians | exact, the same curve |
+| `pld`   | loss distributions, arXiv:2207.04380 (`pld`) | Gaussian, Laplace, \
+Poisson-sampled | above by < 1e-6 for mu up to 10 |
+| `prv`   | privacy random variables, arXiv:2106.02848 (`prv`) | Gaussian, Laplace, \
+Poisson-sampled Gaussian | above by < 1e-3 for mu up to 10 |
+| `rdp`   | Renyi DP at a grid of orders (`rdp`) | all of dp-accounting's | a bound |
+| `zcdp`  | rho and its closed form, arXiv:1605.02065, Proposition 1.3 | Gaussians | \
+a looser bound |
 
-All are for client-level adjacency by zeroing out one client's contributions
-(arXiv:2103.00039, Definition 1.1), for which a Gaussian mechanism has the same curve
-as under adding or removing.
+Every mechanism without sampling of this package is one Gaussian, so that `exact` is the
+answer; the others are there to compare with published figures, and for sampling.
+`tightest` says which to ask.
+
+`relation` is a `dp_accounting.NeighboringRelation`, zeroing out one client's
+contributions by default (`REPLACE_SPECIAL`; arXiv:2103.00039, Definition 1.1). A
+Gaussian has the same curve under each relation, at the noise multiplier relative to the
+sensitivity under that relation; sampling amplifies under one only, and is refused under
+others (`parts` has the table).
+
+No accountant returns too small a number: each rounds up, returns a bound, or raises.
 """
 
 import math
-from typing import Callable, Optional
+from typing import Callable
 
 import dp_accounting
 from dp_accounting import NeighboringRelation as Relation
 
-from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import gaussian
+from tff_dp_aggregators.accounting import parts
+from tff_dp_aggregators.accounting import pld
+from tff_dp_aggregators.accounting import prv
+from tff_dp_aggregators.accounting import rdp
+
+RDP_ORDERS = rdp.ORDERS
 
 _ZERO_OUT = Relation.REPLACE_SPECIAL
 
-# TF Privacy's customary orders, with which the Gboard figures were published.
-RDP_ORDERS = tuple([1 + x / 10 for x in range(1, 100)] + list(range(12, 64)))
 
-
-class _ComposedGaussians(dp_accounting.PrivacyAccountant):
+class _ComposedGaussians(parts.Accountant):
   """Adds up Gaussian events: mu^2 = sum of 1 / noise_multiplier^2."""
 
-  def __init__(
-    self, relation: Relation = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
-  ) -> None:
+  reads = 'Gaussian events'
+
+  def __init__(self, relation: Relation = _ZERO_OUT) -> None:
     super().__init__(relation)
     self._mu_squared = 0.0
 
-  def _maybe_compose(
-    self, event: dp_accounting.DpEvent, count: int, do_compose: bool
-  ) -> Optional['dp_accounting.PrivacyAccountant.CompositionErrorDetails']:
-    event = events.simplify(event)
-    if isinstance(event, dp_accounting.NoOpDpEvent):
-      added = 0.0
-    elif isinstance(event, dp_accounting.NonPrivateDpEvent):
-      added = math.inf
-    elif isinstance(event, dp_accounting.GaussianDpEvent):
-      inverse = 1 / event.noise_multiplier
-      added = inverse * inverse
+  def _can_read(self, part: dp_accounting.DpEvent) -> bool:
+    return isinstance(part, dp_accounting.GaussianDpEvent)
+
+  def _add(self, part: dp_accounting.DpEvent, count: int) -> None:
+    if isinstance(part, dp_accounting.NonPrivateDpEvent):
+      self._mu_squared = math.inf
     else:
-      return self.CompositionErrorDetails(
-        invalid_event=event, error_message='Only Gaussian events are supported.'
-      )
-    if do_compose:
-      self._mu_squared += count * added
-    return None
+      inverse = 1 / part.noise_multiplier  # Squaring first would overflow sooner.
+      self._mu_squared += count * (inverse * inverse)
 
   @property
   def mu(self) -> float:
     """The composition is mu-Gaussian-DP."""
     return math.sqrt(self._mu_squared)
+
+  @property
+  def rho(self) -> float:
+    """The composition is rho-zCDP."""
+    return self._mu_squared / 2
 
 
 class GaussianAccountant(_ComposedGaussians):
@@ -87,11 +97,6 @@ class GaussianAccountant(_ComposedGaussians):
 class ZCdpAccountant(_ComposedGaussians):
   """zCDP and its closed-form conversion, an upper bound."""
 
-  @property
-  def rho(self) -> float:
-    """The composition is rho-zCDP."""
-    return self.mu**2 / 2
-
   def get_epsilon(self, target_delta: float) -> float:
     """Rho + 2 sqrt(rho ln(1 / delta))."""
     gaussian.check_delta(target_delta)
@@ -107,47 +112,29 @@ class ZCdpAccountant(_ComposedGaussians):
     return math.exp(-((target_epsilon - self.rho) ** 2) / (4 * self.rho))
 
 
-def _rdp(relation: Relation) -> dp_accounting.PrivacyAccountant:
-  return dp_accounting.rdp.RdpAccountant(RDP_ORDERS, relation)
-
-
-def _pld(relation: Relation) -> dp_accounting.PrivacyAccountant:
-  return dp_accounting.pld.PLDAccountant(relation)
-
-
-ACCOUNTANTS: dict[str, Callable[[Relation], dp_accounting.PrivacyAccountant]] = {
+ACCOUNTANTS: dict[str, Callable[[Relation], parts.Accountant]] = {
   'exact': GaussianAccountant,
-  'pld': _pld,
-  'rdp': _rdp,
+  'gdp': GaussianAccountant,
+  'pld': pld.PldAccountant,
+  'prv': prv.PrvAccountant,
+  'rdp': rdp.RdpAccountant,
   'zcdp': ZCdpAccountant,
 }
+# From the tightest on. `gdp` is `exact`; `prv` is never tighter than `pld`.
+_TIGHTEST = ('exact', 'pld', 'rdp')
 
 
 def _composed(
   event: dp_accounting.DpEvent, accountant: str, relation: Relation
-) -> dp_accounting.PrivacyAccountant:
+) -> parts.Accountant:
   if accountant not in ACCOUNTANTS:
     raise ValueError(
       f'unknown accountant {accountant!r}; known: {sorted(ACCOUNTANTS)}.'
     )
   made = ACCOUNTANTS[accountant](relation)
-  made.compose(events.simplify(event))
+  for part, count in parts.parts(event, relation):
+    made.compose(part, count)
   return made
-
-
-def tightest(event: dp_accounting.DpEvent, relation: Relation = _ZERO_OUT) -> str:
-  """The accountant with the smallest sound epsilon for an event.
-
-  Raises:
-    dp_accounting.UnsupportedEventError: If none can read it.
-  """
-  simple = events.simplify(event)
-  for name in ('exact', 'pld', 'rdp'):
-    if ACCOUNTANTS[name](relation).supports(simple):
-      return name
-  raise dp_accounting.UnsupportedEventError(
-    f'no accountant reads {event} for {relation.name}.'
-  )
 
 
 def epsilon(
@@ -159,14 +146,19 @@ def epsilon(
   """Epsilon of an event at `delta`.
 
   Args:
-    event: What ran.
+    event: What ran. Noise multipliers are relative to the sensitivity under `relation`.
     delta: Between 0 and 1, exclusive.
     accountant: A key of `ACCOUNTANTS`.
     relation: Neighbouring relation.
 
+  Returns:
+    The smallest epsilon for which the accountant can vouch; infinite without noise.
+
   Raises:
-    ValueError: If `delta` is out of range or the accountant unknown.
-    dp_accounting.UnsupportedEventError: If the accountant cannot read the event.
+    ValueError: If `delta` or a parameter of the event is out of range, the accountant
+      unknown, or `prv` asked where float64 ends.
+    dp_accounting.UnsupportedEventError: If the accountant cannot read the event, or the
+      event is not valid under `relation`.
 
   Example:
     >>> event = dp_accounting.GaussianDpEvent(7 / 79**0.5)
@@ -188,12 +180,45 @@ def delta(
   return float(_composed(event, accountant, relation).get_delta(epsilon))
 
 
+def tightest(event: dp_accounting.DpEvent, relation: Relation = _ZERO_OUT) -> str:
+  """The name of the accountant whose epsilon is the smallest for this kind of event.
+
+  `exact` for Gaussians, `pld` for Poisson-sampled and Laplace noise, `rdp` for
+  everything that it alone reads, such as sampling without replacement.
+
+  Raises:
+    dp_accounting.UnsupportedEventError: If none reads it under `relation`.
+
+  Example:
+    >>> event = dp_accounting.GaussianDpEvent(1.0)
+    >>> tightest(event)
+    'exact'
+    >>> event = dp_accounting.SampledWithoutReplacementDpEvent(1000, 10, event)
+    >>> tightest(event, Relation.REPLACE_ONE)
+    'rdp'
+  """
+  parts.parts(event, relation)  # Its errors say more.
+  for name in _TIGHTEST:
+    if ACCOUNTANTS[name](relation).supports(event):
+      return name
+  raise dp_accounting.UnsupportedEventError(
+    f'no accountant reads {event} under {relation.name}.'
+  )
+
+
 def gdp_mu(event: dp_accounting.DpEvent) -> float:
-  """The mu of an event that is a composition of Gaussians.
+  """The mu of an event that is a composition of Gaussians: mu-Gaussian-DP.
 
   Raises:
     dp_accounting.UnsupportedEventError: If it is not.
   """
-  accountant = GaussianAccountant()
-  accountant.compose(event)
-  return accountant.mu
+  return GaussianAccountant().compose(event).mu
+
+
+def zcdp_rho(event: dp_accounting.DpEvent) -> float:
+  """The rho of an event that is a composition of Gaussians: rho-zCDP, mu^2 / 2.
+
+  Raises:
+    dp_accounting.UnsupportedEventError: If it is not.
+  """
+  return ZCdpAccountant().compose(event).rho
