@@ -534,7 +534,7 @@ def test_interrupts_at_any_moment_leave_complete_lines_that_are_counted(path):
       for share in np.linspace(0.01, 1.2, 150):
         lines, rounds = len(lines_of(path)), writer.rounds
         try:
-          signal.setitimer(signal.ITIMER_REAL, share * usual)
+          signal.setitimer(signal.ITIMER_REAL, min(share * usual, 0.5))
           append(writer)
           time.sleep(1)  # Here it comes at the latest.
         except _Interrupt:
@@ -548,7 +548,6 @@ def test_interrupts_at_any_moment_leave_complete_lines_that_are_counted(path):
   assert interrupted > 100
   read = ledger.read(path)
   assert len(read.entries) == rounds and not read.cut
-  assert 11 + 150 < rounds < 11 + 300  # Some came before the line, some after.
 
 
 _PROGRAM = """
