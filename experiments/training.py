@@ -107,9 +107,10 @@ def _train(
     )
     for cohort, seeds in zip(cohorts, order_seeds):
       output = process.next(state, _client_data(settings, task, cohort, seeds))
-      entry = _append(ledger, settings, output.state, reported=len(cohort))
       state = output.state
-      metrics = _metrics(task, process, output, entry)
+      weights = process.get_model_weights(state)
+      entry = _append(ledger, settings, state, weights, reported=len(cohort))
+      metrics = _metrics(task, weights, output, entry)
       directory.append_metrics(metrics)
       history.append(metrics)
       bar.set_postfix(
@@ -162,6 +163,7 @@ def _append(
   ledger: ledger_lib.LedgerWriter,
   settings: settings_lib.Settings,
   state: Any,
+  weights: tff.learning.models.ModelWeights,
   reported: int,
 ) -> ledger_lib.LedgerEntry:
   """Writes down what the round released, before anything is made of it."""
@@ -177,16 +179,17 @@ def _append(
     clip_norm=settings.clip_norm if mechanism else None,
     noise_multiplier=mechanism.noise_multiplier if mechanism else 0.0,
     strategy_checksum=mechanism.strategy.checksum if mechanism else None,
+    result_checksum=ledger_lib.checksum_of(tf.nest.flatten(weights)),
   )
 
 
 def _metrics(
   task: tasks.Task,
-  process: tff.learning.templates.LearningProcess,
+  weights: tff.learning.models.ModelWeights,
   output: Any,
   entry: ledger_lib.LedgerEntry,
 ) -> dict[str, Any]:
-  evaluation = task.evaluate(process.get_model_weights(output.state))
+  evaluation = task.evaluate(weights)
   return {
     'round': entry.round,
     'test_loss': evaluation['loss'],

@@ -29,7 +29,7 @@ def _entries(path, num_rounds, mechanism=MECHANISM):
         noise_multiplier=mechanism.noise_multiplier,
         strategy_checksum=mechanism.strategy.checksum,
       )
-  return ledger.read(str(path))
+  return ledger.read(str(path)).entries
 
 
 def test_published_gboard_run():

@@ -84,11 +84,12 @@ def test_privacy_spent_is_the_target_and_is_never_above_it(banded_run):
 
 def test_ledger_has_a_line_per_round_and_composes_to_the_report(banded_run):
   run_dir, _ = banded_run
-  entries = ledger.read(str(run_dir / 'ledger.jsonl'))
+  entries = ledger.read(str(run_dir / 'ledger.jsonl')).entries
   assert [entry.round for entry in entries] == list(range(12))
   report = json.loads((run_dir / 'report.json').read_text())
   composed = accounting.accountants.epsilon(ledger.total_event(entries), 1e-4)
   assert composed == pytest.approx(report['guarantee']['epsilon'], rel=1e-9)
+  assert len({entry.result_checksum for entry in entries} - {None}) == 12
   spent = [entry.epsilon for entry in entries]
   assert spent == sorted(spent)
   assert spent[-1] == pytest.approx(6, rel=1e-9)
@@ -283,7 +284,7 @@ def test_ctrl_c_leaves_a_report_and_no_process(to_group, tmp_path):
   assert process.returncode == 130, stderr
   assert _gone(children)
   assert set(os.listdir(run_dir)) == FILES
-  rounds = len(ledger.read(str(run_dir / 'ledger.jsonl')))
+  rounds = len(ledger.read(str(run_dir / 'ledger.jsonl')).entries)
   assert f'Privacy spent in {rounds} of 1000 rounds' in stdout
   assert f'stopped after {rounds} of 1000' in (run_dir / 'report.md').read_text()
 
@@ -295,7 +296,7 @@ def test_sigterm_leaves_no_process_and_the_ledger(tmp_path):
   _end_of(process, children)
   assert process.returncode == 128 + signal.SIGTERM
   assert _gone(children)
-  assert len(ledger.read(str(run_dir / 'ledger.jsonl'))) >= 3
+  assert len(ledger.read(str(run_dir / 'ledger.jsonl')).entries) >= 3
 
 
 def test_reader_that_closes_the_pipe_costs_nothing_of_the_run(tmp_path):

@@ -51,7 +51,7 @@ def from_plan(
   read = list(files)
   entries = None
   if ledger is not None:
-    entries = ledger_lib.read(ledger)
+    entries = ledger_lib.read(ledger).entries
     read.append(file_of('ledger', ledger))
   if strategy_file is not None:
     read.append(file_of('strategy', strategy_file))
@@ -94,7 +94,7 @@ def from_run_dir(
       strategy = strategies.Strategy.load(path)
       read.append(file_of('strategy', path))
   ledger_path = os.path.join(run_dir, 'ledger.jsonl')
-  entries = ledger_lib.read(ledger_path)
+  entries = ledger_lib.read(ledger_path).entries
   read.append(file_of('ledger', ledger_path))
   try:
     mechanism = mechanism_lib.Mechanism.from_json(privacy['mechanism'], strategy)

@@ -103,7 +103,7 @@ def _build_again(report: dict[str, Any]) -> dict[str, Any]:
   mechanism = mechanism_lib.Mechanism.from_json(
     inputs['mechanism'], _strategy(inputs['strategy'], paths.get('strategy'))
   )
-  entries = ledger_lib.read(paths['ledger']) if 'ledger' in paths else None
+  entries = ledger_lib.read(paths['ledger']).entries if 'ledger' in paths else None
   target = report['target'] or {'epsilon': None, 'found': None}
   return statement_lib.build(
     mechanism,
