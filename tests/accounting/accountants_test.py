@@ -83,9 +83,9 @@ def test_gboard_rdp_epsilon_is_the_published_orders_conversion(gboard_event):
 
 def test_published_epsilon_needs_less_noise_with_the_exact_accountant():
   participation = strategies.Participation.from_rounds_between(2000, 313, 6)
-  needed = calibration.noise_multiplier_for_target(
-    strategies.BinaryTree(2000),
-    participation,
+  tree = strategies.BinaryTree(2000)
+  needed = calibration.noise_multiplier(
+    lambda noise: events.run_event(tree, participation, noise),
     round(GBOARD['epsilon_rdp'], 6),
     GBOARD['delta'],
   )

@@ -14,6 +14,7 @@ never too large.
 """
 
 import math
+from typing import Any
 
 from scipy import optimize
 from scipy import special
@@ -48,7 +49,7 @@ def _check_mu(mu: float) -> float:
   return float(mu)
 
 
-def _mills(x: float) -> float:
+def _mills(x: Any) -> Any:
   """Mills ratio Phi(-x) / phi(x), without underflow."""
   return math.sqrt(math.pi / 2) * special.erfcx(x / math.sqrt(2))
 
@@ -73,7 +74,8 @@ def _log_delta(mu: float, epsilon: float) -> float:
   if x > _FAR:  # -R'(z) < 1 / (1 + z^2), and delta underflows anyway.
     log_delta = log_density + math.log(math.atan(mu / (1 + x * y)))
   elif mu < 0.5:
-    slope = sum(w * (1 - z * _mills(z)) for z, w in zip(x + mu * _NODES, _WEIGHTS))
+    z = x + mu * _NODES
+    slope = float(_WEIGHTS @ (1 - z * _mills(z)))
     log_delta = log_density + math.log(mu * slope)
   elif x > 0:
     log_delta = log_density + math.log(_mills(x) - _mills(y))
