@@ -17,6 +17,7 @@ from tff_dp_aggregators.learning import sampling
 
 _DEFAULT_TARGET_EPSILON = 8.0
 _DEFAULT_SERVER_MOMENTUM = 0.9
+_OPTIONS = ('num_bands', 'num_buffers', 'restart_every')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,10 +143,11 @@ def _mechanism(
 ) -> tuple[Optional[mechanism_lib.Mechanism], Optional[float]]:
   """The mechanism that the flags ask for, and its target."""
   if values.mechanism == 'none':
-    for name in ('noise_multiplier', 'target_epsilon', 'num_bands'):
+    for name in ('noise_multiplier', 'target_epsilon', *_OPTIONS):
       if values[name].value is not None:
         raise ValueError(f'--{name} does not go with --mechanism=none.')
     return None, None
+  options = {name: values[name].value for name in _OPTIONS}
   if values.noise_multiplier is not None and values.target_epsilon is not None:
     raise ValueError(
       'give exactly one of --noise_multiplier and --target_epsilon: the noise '
@@ -153,7 +155,7 @@ def _mechanism(
     )
   if values.noise_multiplier is not None:
     mechanism = mechanism_lib.Mechanism(
-      values.mechanism, participation, values.noise_multiplier, values.num_bands
+      values.mechanism, participation, values.noise_multiplier, **options
     )
     return mechanism, None
   target_epsilon = values.target_epsilon
@@ -164,6 +166,6 @@ def _mechanism(
     participation,
     target_epsilon,
     values.target_delta,
-    values.num_bands,
+    **options,
   )
   return mechanism, target_epsilon

@@ -31,7 +31,8 @@ flags.DEFINE_enum(
   'banded',
   [*mechanism_lib.NAMES, 'none'],
   'Privacy mechanism: independent Gaussian noise, tree aggregation (DP-FTRL), banded '
-  'matrix factorization, or none for no privacy.',
+  'matrix factorization, general or Toeplitz, buffered linear Toeplitz, banded '
+  'inverse, or none for no privacy.',
 )
 flags.DEFINE_float(
   'clip_norm', 1.0, "L2 bound of one client's contribution to one round."
@@ -65,7 +66,16 @@ flags.DEFINE_integer(
   'Most rounds of one client. Default: as many as --min_separation leaves possible.',
 )
 flags.DEFINE_integer(
-  'num_bands', None, 'Bands of the banded mechanism. Default: --min_separation.'
+  'num_bands',
+  None,
+  'Bands of the matrix, for banded and toeplitz (default: --min_separation), or of its '
+  'inverse, for banded_inverse (default: 16).',
+)
+flags.DEFINE_integer(
+  'num_buffers', None, 'Most buffers of blt. Default: as many as are worth it.'
+)
+flags.DEFINE_integer(
+  'restart_every', None, 'Rounds after which the tree begins anew. Default: never.'
 )
 flags.DEFINE_float(
   'dirichlet_alpha', 0.5, 'Label skew between clients; small is more skewed.'

@@ -151,6 +151,20 @@ def test_an_altered_epsilon_is_named_with_both_values(tmp_path):
   assert 'NOT verified: 1 difference(s).' in result.text
 
 
+def test_another_method_agrees(tmp_path):
+  assert 'privacy loss distributions, another method, give epsilon' in (
+    _verify(tmp_path, statement.build(TREE, 1e-6)).text
+  )
+
+
+def test_files_are_found_beside_a_report_that_moved(tmp_path):
+  (tmp_path / 'old').mkdir()
+  report = _with_ledger(tmp_path / 'old')
+  (tmp_path / 'old').rename(tmp_path / 'new')
+  assert _verify(tmp_path / 'new', report).ok
+  assert not _verify(tmp_path, report).ok
+
+
 def test_missing_and_additional_fields_are_found(tmp_path):
   report = statement.build(TREE, 1e-6)
   del report['guarantee']['gdp_mu']

@@ -26,6 +26,7 @@ FILES = {
   'metrics.csv',
   'report.json',
   'report.md',
+  'strategy.npz',
 }
 _ENVIRONMENT = {**os.environ, 'PYTHONPATH': str(ROOT)}
 
@@ -124,7 +125,7 @@ def test_no_file_but_the_configuration_holds_the_seed_or_the_key(tmp_path):
   result = _simulate('--num_rounds=2', f'--seed={seed}', f'--run_dir={run_dir}')
   assert result.returncode == 0, result.stderr
   key = _key_words(seed)
-  for name in FILES - {'config.json', 'accuracy.png'}:
+  for name in FILES - {'config.json', 'accuracy.png', 'strategy.npz'}:
     text = (run_dir / name).read_text()
     assert str(seed) not in text, name
     assert not any(str(word) in text for word in key), name

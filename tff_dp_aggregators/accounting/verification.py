@@ -2,23 +2,32 @@
 
 A report lists its inputs: mechanism, strategy, events, delta, and the files they came
 from with their checksums. `verify` reads the files again, builds the statement again
-from the inputs, and compares all of it but the versions of the software.
+from the inputs, and compares all of it but the versions of the software. Where the
+stated epsilon is exact, privacy loss distributions, which share no code with it, have
+to come to the same.
 """
 
 import dataclasses
 import json
 import math
+import os
 from collections.abc import Iterator
 from typing import Any, Optional
 
 from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import ledger as ledger_lib
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
+from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting import sources
 from tff_dp_aggregators.accounting import statement as statement_lib
 
 # Numbers may differ by so much, relative: another machine's last digits.
 _TOLERANCE = 1e-9
+# What privacy loss distributions may be above the exact epsilon, relative above 1.
+_AGREEMENT = 1e-3
+_LEAST_MU, _MOST_MU = 0.1, 10.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +64,7 @@ def verify(path: str) -> Result:
 
   Args:
     path: Of the report. Files it was made from are looked for where it says, relative
-      paths from the current directory.
+      paths from the current directory, and else beside the report.
 
   Raises:
     OSError: If the report cannot be read.
@@ -74,7 +83,8 @@ def verify(path: str) -> Result:
       f'{statement_lib.VERSION}.'
     )
   try:
-    again = _build_again(report)
+    again = _build_again(report, os.path.dirname(path))
+    other = _by_another_method(again)
   except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
     return Result((f'it cannot be computed again: {type(e).__name__}: {e}',), ())
   again = json.loads(json.dumps(again))
@@ -84,22 +94,48 @@ def verify(path: str) -> Result:
   )
   for each in (report, again):
     each.pop('software', None)
-  return Result(tuple(_differences(report, again, '')), notes)
+  differences = tuple(_differences(report, again, ''))
+  if other is not None:
+    notes += (f'privacy loss distributions, another method, give epsilon = {other!r}',)
+    stated = again['guarantee']['epsilon']
+    if not 0 <= other - stated <= _AGREEMENT * max(1.0, stated):
+      differences += (f'guarantee.epsilon is {stated!r}, by another method {other!r}',)
+  return Result(differences, notes)
 
 
-def _build_again(report: dict[str, Any]) -> dict[str, Any]:
+def _by_another_method(statement: dict[str, Any]) -> Optional[float]:
+  """Epsilon by privacy loss distributions, where the statement's is exact."""
+  guarantee = statement['guarantee']
+  if guarantee.get('accountant') not in ('exact', 'gdp'):
+    return None
+  if guarantee['gdp_mu'] is None or not _LEAST_MU <= guarantee['gdp_mu'] <= _MOST_MU:
+    return None  # Where that method is a bound.
+  inputs, adjacency = statement['verification']['inputs'], statement['definition']
+  return accountants.epsilon(
+    events.from_json(inputs['event']),
+    inputs['delta'],
+    'pld',
+    schemas.ADJACENCIES[adjacency['adjacency']['name']],
+  )
+
+
+def _build_again(report: dict[str, Any], folder: str) -> dict[str, Any]:
   if report['mechanism'] is None:
     return statement_lib.build_without_privacy()
   command = report['verification']['command']
   inputs = report['verification']['inputs']
   if report['parts']:
     return statement_lib.compose(
-      [_build_again(part) for part in report['parts']],
+      [_build_again(part, folder) for part in report['parts']],
       accountant=inputs['accountant'],
       command=command,
     )
-  files = [_same_file(file) for file in report['verification']['files']]
-  paths = {file['role']: file['path'] for file in files}
+  stated = report['verification']['files']
+  paths = {file['role']: _find(file['path'], folder) for file in stated}
+  files = [
+    dict(sources.file_of(file['role'], paths[file['role']]), path=file['path'])
+    for file in stated
+  ]
   mechanism = mechanism_lib.Mechanism.from_json(
     inputs['mechanism'], _strategy(inputs['strategy'], paths.get('strategy'))
   )
@@ -122,9 +158,10 @@ def _build_again(report: dict[str, Any]) -> dict[str, Any]:
   )
 
 
-def _same_file(file: dict[str, Any]) -> dict[str, Any]:
-  """The file as it is now."""
-  return sources.file_of(file['role'], file['path'])
+def _find(path: str, folder: str) -> str:
+  """Where a file of a report is: where it was, or beside the report."""
+  beside = os.path.join(folder, os.path.basename(path))
+  return path if os.path.exists(path) or not os.path.exists(beside) else beside
 
 
 def _strategy(

@@ -182,9 +182,9 @@ def banded(
     num_rounds: Rounds planned for; one more is an error.
     min_separation: Smallest difference of two rounds of one client.
     max_participations: Most rounds of one client; `None` for as many as fit.
-    num_bands: Bands of the strategy, the square-root coefficients cut off there; the
-      noise of `num_bands - 1` rounds is remembered. `None` means `min_separation`, up
-      to which bands cost no sensitivity.
+    num_bands: Bands of the strategy, the one with the least RMSE of those; the noise of
+      `num_bands - 1` rounds is remembered. `None` means `min_separation`, the most
+      there can be; they cost no sensitivity.
     storage: Where the noise of earlier rounds is: see `noise.build`.
     seed: Reproducible noise, for simulations; `None` for secret noise.
     record_aggregation_factory: Sums the clipped values; `None` for
