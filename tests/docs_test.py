@@ -1,8 +1,9 @@
-"""The examples in docs/ run, and print what stands below them."""
+"""The examples in docs/ run, and print what stands below them; so do its commands."""
 
 import os
 import pathlib
 import re
+import shlex
 import subprocess
 import sys
 
@@ -39,3 +40,28 @@ def test_example_prints_what_stands_below_it(program, output):
   )
   assert result.returncode == 0, result.stderr
   assert result.stdout == output
+
+
+def _commands():
+  """The documents' calls of accounting programs; what takes minutes is run elsewhere."""
+  for path in sorted((ROOT / 'docs').glob('*.md')):
+    text = path.read_text(encoding='utf-8').replace('\\\n', ' ')
+    for line in re.findall(r'^\.venv/bin/python (-m .*)$', text, re.MULTILINE):
+      yield pytest.param(shlex.split(line), id=path.name)
+
+
+def test_there_are_commands_to_run():
+  assert len(list(_commands())) == 3
+
+
+@pytest.mark.parametrize('command', _commands())
+def test_command_runs(command):
+  result = subprocess.run(
+    [sys.executable, *command],
+    env={**os.environ, 'PYTHONPATH': str(ROOT)},
+    capture_output=True,
+    text=True,
+    timeout=120,
+  )
+  assert result.returncode == 0, result.stderr
+  assert len(result.stdout.splitlines()) > 8
