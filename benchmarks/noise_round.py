@@ -56,8 +56,8 @@ from tff_dp_aggregators.learning import runtime  # noqa: E402
 from tff_dp_aggregators.noise import filed  # noqa: E402
 from tff_dp_aggregators.noise import recursions  # noqa: E402
 from tff_dp_aggregators.noise.build import KINDS  # noqa: E402
-from tff_dp_aggregators.noise.build import estimated_seconds  # noqa: E402
 from tff_dp_aggregators.noise.build import recursion_of  # noqa: E402
+from tff_dp_aggregators.strategies import noise_cost  # noqa: E402
 
 _ROUNDS = 2048
 _TIMED, _UNTIMED = 5, 2
@@ -322,8 +322,9 @@ def _print_line(
 def _storages(case: Case, num_elements: int, which: str) -> dict[str, float]:
   """Estimated seconds of the storages to be tried."""
   rows = noise.GaussianRows(tf.TensorSpec([num_elements]))
-  estimates = estimated_seconds(case.strategy, rows)
-  cheapest = min(estimates, key=lambda storage: estimates[storage])
+  costs = noise_cost.by_storage(case.strategy, rows.layout.num_bytes)
+  cheapest = noise_cost.cheapest(costs)
+  estimates = {storage: cost.seconds for storage, cost in costs.items()}
   if which == 'auto':
     return {cheapest: estimates[cheapest]}
   quick = {s: e for s, e in estimates.items() if e <= _MOST_SECONDS}

@@ -5,6 +5,7 @@ Claims, for every strategy kind and each place where its past can be:
 * The streaming map is linear in the rows of z, and with z replaced by unit vectors it
   is the strategy's dense matrix, entry by entry, eagerly and in `tf.function`.
 * With real Gaussian rows the covariance over rounds is that of `D z`.
+* What costs are estimated from is what a round really keeps, draws, reads and writes.
 * The state is all there is: saved as plain NumPy arrays after any round, also in
   another Python process, it continues bit by bit.
 """
@@ -22,6 +23,10 @@ import tensorflow as tf
 from tff_dp_aggregators import noise
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.noise import layout
+from tff_dp_aggregators.noise import recursions
+from tff_dp_aggregators.noise import redrawn
+from tff_dp_aggregators.noise.build import recursion_of
+from tff_dp_aggregators.strategies import noise_cost
 
 _SCALES, _DECAYS = (0.2, 0.4), (0.95, 0.5)
 
@@ -313,6 +318,25 @@ def test_the_state_holds_as_many_buffers_as_the_strategy_says():
     for storage in ('files', 'redraw'):
       if storage == 'files' or not isinstance(strategy, strategies.BinaryTree):
         assert not noise.build(strategy, rows, storage).initialize().buffers
+
+
+@pytest.mark.parametrize('num_rounds', [1, 2, 20])
+@pytest.mark.parametrize('kind', _STRATEGIES)
+def test_costs_count_what_a_round_keeps_and_draws(kind, num_rounds):
+  strategy = _STRATEGIES[kind](num_rounds)
+  past = recursion_of(strategy, rewind=0)
+  buffers, *work = noise_cost.work(strategy)
+  assert buffers == past.num_slots
+  if isinstance(past, recursions.Decays):
+    assert work == [len(past.delays), buffers, buffers]
+  else:
+    assert work == [1, past.most_reads, 1]
+  if 'redraw' in noise_cost.by_storage(strategy, num_bytes=4):
+    most = noise_cost.most_terms(strategy) if buffers else 1
+    assert redrawn.terms_of(strategy).most == most
+  else:
+    with pytest.raises(ValueError, match="storage 'redraw'"):
+      redrawn.terms_of(strategy)
 
 
 def test_an_unknown_strategy_is_refused():

@@ -11,18 +11,11 @@ from tff_dp_aggregators.noise import recursions
 from tff_dp_aggregators.noise import redrawn
 from tff_dp_aggregators.noise import rows as rows_lib
 from tff_dp_aggregators.noise import streaming
+from tff_dp_aggregators.strategies import noise_cost
 
 _logger = logging.getLogger(__name__)
 KINDS = ('state', 'redraw', 'files')
 Storage = Union[str, files_lib.Files]
-
-# Seconds for 10^6 bytes: TFF carries a state to the worker and back; a row is drawn and
-# added; a file is read and added, or made and written (benchmarks/noise_round.py).
-_CARRY = 0.03
-_DRAW = 0.004
-_READ = 0.0006
-_WRITE = 0.0025
-_FILE = 0.00015  # Seconds that a file of any size takes.
 
 
 def build(
@@ -46,6 +39,7 @@ def build(
     TypeError: If the strategy is of no known kind.
     ValueError: If `storage` is unknown, or not offered for the strategy.
   """
+  past = recursion_of(strategy, rewind=0)
   chosen = storage
   if isinstance(storage, str):
     if storage == 'auto':
@@ -57,13 +51,13 @@ def build(
       )
   elif not isinstance(storage, files_lib.Files):
     raise TypeError(f'storage must be a string or a Files, got {storage!r}.')
-  if chosen == 'redraw' or recursion_of(strategy, rewind=0).num_slots == 0:
+  if chosen == 'redraw' or past.num_slots == 0:
     return redrawn.RedrawnNoise(strategy, rows)
   if chosen == 'state':
-    return carried.build(recursion_of(strategy, rewind=0), rows)
+    return carried.build(past, rows)
   files = chosen if isinstance(chosen, files_lib.Files) else files_lib.Files()
-  recursion = recursion_of(strategy, files.rewind)
-  return filed.build(recursion, rows, files, strategy.checksum)
+  past = recursion_of(strategy, files.rewind)
+  return filed.build(past, rows, files, strategy.checksum)
 
 
 def recursion_of(
@@ -98,46 +92,15 @@ def recursion_of(
   )
 
 
-def estimated_seconds(
-  strategy: strategies.Strategy, rows: rows_lib.GaussianRows
-) -> dict[str, float]:
-  """Seconds of a round on one core inside TFF that depend on the storage, by storage.
-
-  Args:
-    strategy: Any strategy of this package.
-    rows: Source of the rows of z.
-
-  Raises:
-    TypeError: If the strategy is of no known kind.
-  """
-  recursion = recursion_of(strategy, rewind=0)
-  megabytes = rows.layout.num_bytes / 1e6
-  if recursion.num_slots == 0:
-    return {'redraw': _DRAW * megabytes}
-  if isinstance(recursion, recursions.Decays):
-    draws, reads, writes = len(recursion.delays), *[recursion.num_slots] * 2
-  else:
-    draws, reads, writes = 1, recursion.most_reads, 1
-  seconds = {
-    'state': (_DRAW * draws + _CARRY * recursion.num_slots) * megabytes,
-    'files': (_DRAW * draws + _READ * reads + _WRITE * writes) * megabytes
-    + _FILE * (reads + writes),
-  }
-  most_terms = redrawn.most_terms(strategy)
-  if most_terms is not None:
-    seconds['redraw'] = _DRAW * most_terms * megabytes
-  return seconds
-
-
 def _cheapest(strategy: strategies.Strategy, rows: rows_lib.GaussianRows) -> str:
   """The storage with the least work for a round inside TFF."""
-  seconds = estimated_seconds(strategy, rows)
-  chosen = min(seconds, key=lambda storage: seconds[storage])
+  costs = noise_cost.by_storage(strategy, rows.layout.num_bytes)
+  chosen = noise_cost.cheapest(costs)
   _logger.info(
     'noise of a %s strategy for %d rounds: storage %r (seconds a round, estimated: %s)',
     strategy.kind,
     strategy.num_rounds,
     chosen,
-    ', '.join(f'{name} {value:.3g}' for name, value in seconds.items()),
+    ', '.join(f'{name} {cost.seconds:.3g}' for name, cost in costs.items()),
   )
   return chosen

@@ -5,7 +5,7 @@ makes it possible.
 """
 
 import abc
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -14,9 +14,7 @@ from tff_dp_aggregators import strategies
 from tff_dp_aggregators.noise import recursions
 from tff_dp_aggregators.noise import rows as rows_lib
 from tff_dp_aggregators.noise import streaming
-
-# The whole noise matrix of any other strategy is part of the computation.
-_MOST_ROUNDS = 1024
+from tff_dp_aggregators.strategies import noise_cost
 
 
 class Terms(abc.ABC):
@@ -89,29 +87,13 @@ def terms_of(strategy: strategies.Strategy) -> Terms:
     return PlainTreeTerms(strategy)
   if not strategy.noise_buffers:
     return BandTerms(1.0 / _diagonal(strategy)[:, np.newaxis])
-  if not _can_be_written_out(strategy):
+  if noise_cost.most_terms(strategy) is None:
     raise ValueError(
       f"storage 'redraw' would make the noise of {strategy} of all rows of z so far. "
-      f"That is offered for up to {_MOST_ROUNDS} rounds, and not for Honaker's trees; "
-      "use 'state' or 'files'."
+      f'That is offered for up to {noise_cost.MOST_ROUNDS_WRITTEN_OUT} rounds, and '
+      "not for Honaker's trees; use 'state' or 'files'."
     )
   return MatrixTerms(strategy.noise_matrix())
-
-
-def most_terms(strategy: strategies.Strategy) -> Optional[int]:
-  """How many rows of z a round's noise is made of at most; `None` if not offered."""
-  if isinstance(strategy, strategies.BinaryTree):
-    return None if strategy.honaker else strategy.num_levels
-  if isinstance(strategy, strategies.BandedInverse):
-    return strategy.num_inverse_bands
-  if not strategy.noise_buffers:
-    return 1
-  return strategy.num_rounds if _can_be_written_out(strategy) else None
-
-
-def _can_be_written_out(strategy: strategies.Strategy) -> bool:
-  is_tree = isinstance(strategy, strategies.BinaryTree)
-  return strategy.num_rounds <= _MOST_ROUNDS and not is_tree
 
 
 def _diagonal(strategy: strategies.Strategy) -> np.ndarray:
