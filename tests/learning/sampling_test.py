@@ -7,6 +7,7 @@ Claims:
 * `check_population` accepts exactly the populations that can fill every round: a
   search through all schedules agrees where it is small enough to be done.
 * Whatever the error for a population that is too small suggests really fits.
+* `accounting.planning`, which cannot see this layer, asks for the same populations.
 * Equal seeds draw equal cohorts.
 """
 
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 
 from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import planning
 from tff_dp_aggregators.learning import sampling
 
 # Rounds, min_separation, max_participations, clients per round.
@@ -174,6 +176,16 @@ def test_the_error_names_the_smallest_population_and_the_largest_cohort():
   assert 'num_clients of at least 50' in str(error.value)
   assert 'clients_per_round of at most 4' in str(error.value)
   sampling.check_population(50, 5, participation)
+
+
+def test_planning_before_training_asks_for_the_same_populations():
+  for num_rounds, min_separation, most, clients_per_round in _GRID:
+    limits = strategies.Participation(num_rounds, min_separation, most)
+    smallest = _smallest_population(limits, clients_per_round)
+    planning.check_population(smallest, clients_per_round, limits)
+    if smallest > 1:
+      with pytest.raises(ValueError, match=f'need {smallest} clients'):
+        planning.check_population(smallest - 1, clients_per_round, limits)
 
 
 def test_equal_seeds_draw_equal_cohorts_and_others_do_not():

@@ -130,6 +130,11 @@ def define_participation(values: flags.FlagValues = flags.FLAGS) -> None:
     'Rounds in all. Left out, the most that keep a target.',
     flag_values=values,
   )
+  define_limits(values)
+
+
+def define_limits(values: flags.FlagValues = flags.FLAGS) -> None:
+  """Defines `PARTICIPATION_FLAGS` but for the number of rounds."""
   flags.DEFINE_integer(
     'min_separation',
     None,

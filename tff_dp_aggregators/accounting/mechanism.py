@@ -18,7 +18,7 @@ from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import schemas
 
 FROM_FILE = 'file'
-_INVERSE_BANDS = 16  # Of banded_inverse, where nothing is asked for.
+INVERSE_BANDS = 16  # Of banded_inverse, where nothing is asked for.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -285,7 +285,7 @@ def _banded_inverse(
   limits: strategies.Participation, num_bands: Optional[int] = None
 ) -> strategies.Strategy:
   if num_bands is None:
-    num_bands = min(_INVERSE_BANDS, limits.num_rounds)
+    num_bands = min(INVERSE_BANDS, limits.num_rounds)
   return strategies.banded_inverse.optimize(
     limits.num_rounds, num_bands, 'mean', limits
   )

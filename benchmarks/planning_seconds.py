@@ -1,0 +1,69 @@
+"""How long strategies take to find, against what `accounting.plan` expects.
+
+    python -m benchmarks.planning_seconds
+
+For rounds, separations and bands in a grid, on one core and without the cache: seconds
+of the processor, the estimate by which the program leaves a mechanism out or not
+(`planning.seconds_to_find`), and their ratio, measured to estimated. Above 1 the user
+waits for longer than told.
+"""
+
+import os
+
+# Before NumPy counts the cores.
+os.environ['OPENBLAS_NUM_THREADS'] = '1'
+os.environ['TFF_DP_AGGREGATORS_CACHE'] = ''
+
+import time
+
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import mechanism
+from tff_dp_aggregators.accounting import planning
+
+# Rounds, separation (and bands of C).
+_CASES = {
+  'banded': (
+    (100, 20),
+    (100, 100),
+    (400, 200),
+    (500, 50),
+    (800, 400),
+    (1000, 10),
+    (1000, 100),
+    (2000, 20),
+    (2000, 50),
+    (2000, 314),
+    (5000, 10),
+  ),
+  'banded_inverse': (
+    (1000, 4),
+    (2000, 1),
+    (4000, 4),
+    (8000, 8),
+    (20000, 10),
+    (20000, 50),
+  ),
+  'toeplitz': ((2000, 314), (5000, 4096), (100000, 4096)),
+  'blt': ((2000, 314), (100000, 4096)),
+}
+
+
+def main() -> None:
+  """Prints a line for each case."""
+  print(f'{"mechanism":16}{"rounds":>8}{"bands":>8}{"seconds":>10}{"estimate":>10}')
+  for name, cases in _CASES.items():
+    for num_rounds, separation in cases:
+      limits = strategies.Participation(num_rounds, separation)
+      start = time.process_time()
+      mechanism.strategy_for(name, limits)
+      seconds = time.process_time() - start
+      estimate = planning.seconds_to_find(name, limits, separation)
+      ratio = f'{seconds / estimate:10.2f}' if estimate else ''
+      print(
+        f'{name:16}{num_rounds:8}{separation:8}{seconds:10.2f}{estimate:10.2f}{ratio}',
+        flush=True,
+      )
+
+
+if __name__ == '__main__':
+  main()
