@@ -43,7 +43,7 @@ def test_example_prints_what_stands_below_it(program, output):
 
 
 def _commands():
-  """The documents' calls of accounting programs; what takes minutes is run elsewhere."""
+  """The documents' calls of accounting programs."""
   for path in sorted((ROOT / 'docs').glob('*.md')):
     text = path.read_text(encoding='utf-8').replace('\\\n', ' ')
     for line in re.findall(r'^\.venv/bin/python (-m .*)$', text, re.MULTILINE):

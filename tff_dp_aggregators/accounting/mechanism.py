@@ -16,6 +16,7 @@ from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import calibration
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.strategies import toeplitz_problem
 
 FROM_FILE = 'file'
 INVERSE_BANDS = 16  # Of banded_inverse, where nothing is asked for.
@@ -29,8 +30,8 @@ class Mechanism:
     name: One of `NAMES`, or 'file' for a strategy made elsewhere.
     participation: Who takes part when, and for how many rounds: limits, or sampling.
     noise_multiplier: Standard deviation of z over the clip norm.
-    num_bands: Bands of C for banded and toeplitz, by default `min_separation`, the most
-      that cost no sensitivity; of C^-1 for banded_inverse, by default 16.
+    num_bands: Bands of C for banded and toeplitz, by default `free_bands`, the most that
+      cost no sensitivity; of C^-1 for banded_inverse, by default 16.
     num_buffers: The most buffers of blt; by default as many as are worth it.
     restart_every: Rounds after which the tree begins anew; by default never.
     clipped_count_stddev: With adaptive clipping, the standard deviation of z for the
@@ -257,11 +258,22 @@ def strategy_for(
   return _KINDS[name].build(schemas.limits(participation), **given)
 
 
+def free_bands(limits: strategies.Participation) -> int:
+  """How many bands cost no sensitivity, as columns of one client share no row.
+
+  A single participation is hidden by any number; 4096 are the most that are optimised.
+  """
+  bands = limits.num_rounds
+  if limits.possible_participations > 1:
+    bands = min(bands, limits.min_separation)
+  return min(bands, toeplitz_problem.MOST_BANDS)
+
+
 def _banded(
   limits: strategies.Participation, num_bands: Optional[int] = None
 ) -> strategies.Strategy:
   if num_bands is None:
-    num_bands = min(limits.min_separation, limits.num_rounds)
+    num_bands = free_bands(limits)
   return strategies.banded.optimize(limits.num_rounds, num_bands, 'mean', limits)
 
 
@@ -269,7 +281,7 @@ def _toeplitz(
   limits: strategies.Participation, num_bands: Optional[int] = None
 ) -> strategies.Strategy:
   if num_bands is None:
-    num_bands = min(limits.min_separation, limits.num_rounds)
+    num_bands = free_bands(limits)
   return strategies.toeplitz.optimize_banded(
     limits.num_rounds, num_bands, 'mean', limits
   )

@@ -503,7 +503,7 @@ def _best_groups(task: Task, population: int, cohort: int) -> int:
 
   More groups allow more bands, and leave less to sampling. The noise that privacy needs
   is taken from the central limit, mu = q sqrt(T (exp(1 / sigma^2) - 1)) for T rounds
-  that sample with probability q (arXiv:1911.11607, Theorem 5), which is good enough to
+  that sample with probability q (arXiv:1911.11607), which is good enough to
   choose by; accountants then find the real one. A target of mu stands in for a level of
   noise: that of the Gaussian mechanism with it.
   """
@@ -537,11 +537,9 @@ def _options(name: str, task: Task) -> dict[str, int]:
     return {'num_buffers': task.num_buffers}
   if name not in ('banded', 'toeplitz'):
     return {}
-  limits = task.limits
-  free = limits.num_rounds  # A single participation is hidden by any number of bands.
-  if limits.possible_participations > 1:
-    free = min(limits.min_separation, limits.num_rounds)
-  return {'num_bands': task.num_bands or min(free, toeplitz_problem.MOST_BANDS)}
+  if task.num_bands is not None:
+    return {'num_bands': task.num_bands}
+  return {'num_bands': mechanism_lib.free_bands(task.limits)}
 
 
 def _best_restart(limits: strategies.Participation) -> Optional[int]:

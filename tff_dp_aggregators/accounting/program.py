@@ -9,6 +9,8 @@ from typing import Callable
 from absl import app
 from absl import flags
 
+from tff_dp_aggregators.strategies import series_optimization
+
 CHECK_FAILED = 1
 WRONG_USAGE = 2
 
@@ -22,7 +24,7 @@ def run(main: Callable[[list[str]], int]) -> None:
 
   Args:
     main: Gets the arguments that are not flags. A `CheckFailed` of it ends the process
-      with 1, other `ValueError`s and `OSError`s with 2, each with a line that says why.
+      with 1, other errors of values and files with 2, each with a line that says why.
   """
   app.run(lambda argv: _guarded(main, argv), flags_parser=_parse)
 
@@ -39,7 +41,7 @@ def _guarded(main: Callable[[list[str]], int], argv: list[str]) -> int:
   except CheckFailed as e:
     print(f'error: {e}', file=sys.stderr)
     return CHECK_FAILED
-  except (ValueError, OSError) as e:
+  except (ValueError, OSError, series_optimization.ConvergenceError) as e:
     print(f'error: {e}', file=sys.stderr)
     return WRONG_USAGE
 
