@@ -188,7 +188,7 @@ def compose(
 
   Args:
     parts: What `build` returned for each, at the same delta and for the same adjacency.
-      A client may take part in all of them.
+      A client may take part in all of them. Curves are computed if all parts have them.
     accountant: Whose epsilon the guarantee states; `None` for the tightest.
     command: A command that prints the same numbers again.
 
@@ -213,6 +213,14 @@ def compose(
   )
   total = guarantee(event, delta, relation, accountant)
   mu = total['gdp_mu']
+  curves = None
+  if all(part['curves'] is not None for part in parts):
+    curves = {
+      'epsilon_by_delta': _by_delta(event, delta, relation, accountant),
+      'epsilon_by_round': [],
+      'error_by_round': [],
+      'noise_correlation': [],
+    }
   return {
     'format': FORMAT,
     'version': VERSION,
@@ -229,7 +237,7 @@ def compose(
     'target': None,
     'guarantee': total,
     'parts': list(parts),
-    'curves': {'epsilon_by_delta': _by_delta(event, delta, relation, accountant)},
+    'curves': curves,
     'software': _software(),
     'verification': {
       'command': command,
@@ -251,7 +259,14 @@ def build_without_privacy() -> dict[str, Any]:
     'format': FORMAT,
     'version': VERSION,
     'mechanism': None,
-    'guarantee': {'epsilon': None, 'delta': None},
+    'guarantee': {
+      'epsilon': None,
+      'delta': None,
+      'is_private': False,
+      'epsilon_rdp': None,
+      'zcdp_rho': None,
+      'gdp_mu': None,
+    },
   }
 
 
@@ -275,14 +290,16 @@ def guarantee(
     `accountants`, a list that says what each number is; `epsilon_by_delta` has epsilon
     for customary deltas. Infinities are `None`.
   """
+  gaussian.check_delta(delta)
   chosen = accountant or accountants.tightest(event, relation)
   # Where the exact number is known, a numerical bound says nothing new.
   others = ('pld', 'rdp') if chosen == 'pld' else ('exact', 'rdp', 'zcdp')
   names = dict.fromkeys((chosen, *others))
-  listed = []
+  composed, listed = {}, []
   for name in names:
     try:
-      value = accountants.epsilon(event, delta, name, relation)
+      composed[name] = accountants.composed(event, name, relation)
+      value = composed[name].get_epsilon(delta)
     except (dp_accounting.UnsupportedEventError, ValueError):
       if name == chosen:
         raise
@@ -306,10 +323,7 @@ def guarantee(
     'gdp_mu': None if mu is None else _finite(mu),
     'accountants': listed,
     'epsilon_by_delta': [
-      {
-        'delta': each,
-        'epsilon': _finite(accountants.epsilon(event, each, chosen, relation)),
-      }
+      {'delta': each, 'epsilon': _finite(composed[chosen].get_epsilon(each))}
       for each in sorted({delta, *_STATED_DELTAS}, reverse=True)
     ],
   }
@@ -442,7 +456,9 @@ def _by_delta(
   smallest = min(1e-12, delta)
   powers = np.linspace(math.log10(smallest), -2, _DELTAS)
   deltas = sorted({delta, *(float(10.0**power) for power in powers)}, reverse=True)
-  points = [[each, _epsilon(event, each, relation, accountant)] for each in deltas]
+  name = accountant or accountants.tightest(event, relation)
+  composed = accountants.composed(event, name, relation)
+  points = [[each, float(composed.get_epsilon(each))] for each in deltas]
   return [point for point in points if math.isfinite(point[1])]
 
 
