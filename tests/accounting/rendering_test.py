@@ -422,8 +422,13 @@ def test_target_and_round_log_are_shown(output_format):
     target_epsilon=5.0,
     found='noise_multiplier',
     participation_source={
+      'num_rounds': 20,
       'first_completion': '2024-01-01T00:00:00',
-      'waiting': {'min_wait_hours': 24.0, 'closest': [3, 8], 'assumptions': ['A.']},
+      'waiting': {
+        'min_wait_hours': 24.0,
+        'closest': [3, 8],
+        'assumptions': ['A.', 'B.'],
+      },
       'notes': [],
       'observed': None,
     },
@@ -432,10 +437,15 @@ def test_target_and_round_log_are_shown(output_format):
     built,
     output_format,
     'epsilon 5; the least noise that keeps it was found',
-    'source: first completion',
+    'round log: first',  # The name goes on beside the value.
     '2024-01-01T00:00:00',
+    '24',
     '3, 8',
+    'A. B.',
   )
+  seen = _read(built, output_format)
+  assert 'roundlog:numrounds' not in seen  # Stands above.
+  assert 'observed' not in seen
 
 
 @pytest.mark.parametrize('name', accounting.mechanism.NAMES)

@@ -137,6 +137,24 @@ def test_curves_end_where_the_guarantee_is():
   assert [correlation[lag] for lag in range(20)] == pytest.approx(expected[::-1])
 
 
+def test_a_sampled_curve_is_that_of_ever_more_turns_of_the_first_group():
+  schema = schemas.PoissonSampling(30, sampling_probability=0.02, num_groups=5)
+  mechanism = accounting.Mechanism('banded', schema, 1.0, num_bands=4)
+  built = statement.build(mechanism, 1e-5)
+  curve = built['curves']['epsilon_by_round']
+  assert [rounds for rounds, _ in curve] == [1, 6, 11, 16, 21, 26]
+  assert built['curves']['epsilon_by_round_accountant'] == 'rdp'
+  assert curve[-1][1] == pytest.approx(built['guarantee']['epsilon_rdp'], rel=1e-12)
+  for rounds, spent in curve[:3]:
+    shorter = dataclasses.replace(schema, num_rounds=rounds + 4)
+    event = schemas.event(
+      strategies.Identity(rounds + 4), shorter, 1 / mechanism.strategy.sensitivity(None)
+    )
+    relation = schemas.relations(shorter)[0]
+    expected = accountants.epsilon(event, 1e-5, 'rdp', relation)
+    assert spent == pytest.approx(expected, rel=1e-9)
+
+
 def test_a_composition_adds_up_what_its_parts_spend():
   parts = [statement.build(MECHANISM, 1e-6, with_curves=False) for _ in range(3)]
   together = statement.compose(parts)['guarantee']

@@ -410,7 +410,7 @@ def _participation(statement: dict[str, Any]) -> document.Section:
     )
   )
   if participation['source'] is not None:
-    facts += _flat(participation['source'], 'source: ')
+    facts += _source_facts(participation)
   intro = (
     'The numbers rest on this; a client for which it does not hold has less privacy.'
   )
@@ -453,18 +453,29 @@ def _sampling_facts(participation: dict[str, Any]) -> list[Fact]:
   return [*facts, Fact('rounds that one client may be drawn for', f'{possible}')]
 
 
-def _flat(values: dict[str, Any], prefix: str) -> Iterator[Fact]:
-  """The values of a nested dict under their names in words."""
+def _source_facts(participation: dict[str, Any]) -> Iterator[Fact]:
+  """What a round log says, but for what stands above already."""
+  source = dict(participation['source'])
+  source.update(source.pop('waiting', None) or {})
+  for name, value in _flat(source):
+    if participation.get(name) != value:
+      yield Fact(f'round log: {name.replace("_", " ")}', _written(value))
+
+
+def _flat(values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+  """The values of a nested dict, without those that say nothing."""
   for key, value in values.items():
-    name = prefix + key.replace('_', ' ')
     if isinstance(value, dict):
-      yield from _flat(value, f'{name}: ')
-    elif isinstance(value, list):
-      separator = ' ' if all(isinstance(each, str) for each in value) else ', '
-      if value:
-        yield Fact(name, separator.join(str(each) for each in value))
-    elif value is not None:
-      yield Fact(name, str(value))
+      yield from ((f'{key}: {name}', each) for name, each in _flat(value))
+    elif value is not None and value != []:
+      yield key, value
+
+
+def _written(value: Any) -> str:
+  if isinstance(value, list):
+    sentences = all(isinstance(each, str) for each in value)
+    return (' ' if sentences else ', ').join(_written(each) for each in value)
+  return rounding.exact(value) if isinstance(value, float) else str(value)
 
 
 def _accounting(statement: dict[str, Any]) -> document.Section:
@@ -577,9 +588,9 @@ def _plots(statement: dict[str, Any]) -> Iterator[document.Plot]:
   yield from _plot(
     spent,
     title='Epsilon against rounds',
-    caption='What has been spent after each round.',
+    caption='What has been spent after so many rounds.',
     x_label='rounds',
-    y_label=f'epsilon at delta = {delta}',
+    y_label=f'epsilon at delta = {delta} ({curves.get("epsilon_by_round_accountant")})',
     mark=tuple(spent[-1]) if spent else None,
   )
   yield from _plot(

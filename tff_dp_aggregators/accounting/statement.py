@@ -83,6 +83,7 @@ _KINDS = {
 _MOST_NUMBERS = 10_000
 _STATED_DELTAS = tuple(10.0**-power for power in range(4, 11, 2))
 _POINTS = 200  # Of a curve over rounds.
+_SAMPLED_POINTS = 20  # Of one that takes a composition each.
 _DELTAS = 33  # Of the curve over delta.
 
 
@@ -218,6 +219,7 @@ def compose(
     curves = {
       'epsilon_by_delta': _by_delta(event, delta, relation, accountant),
       'epsilon_by_round': [],
+      'epsilon_by_round_accountant': None,
       'error_by_round': [],
       'noise_correlation': [],
     }
@@ -428,23 +430,46 @@ def _curves(
   rounds = np.unique(np.linspace(0, num_rounds - 1, _POINTS).astype(int))
   error = mechanism.values_noise_multiplier * np.sqrt(strategy.per_query_error())
   spent: list[list[float]] = []
-  if not mechanism.is_sampled and mechanism.noise_multiplier:
+  if mechanism.noise_multiplier and mechanism.is_sampled:
+    spent = _sampled_by_round(mechanism, delta)
+  elif mechanism.noise_multiplier:
     completed = num_rounds if run is None else run['rounds_completed']
-    both = 2 if mechanism.relation is Relation.REPLACE_ONE else 1
-    _, so_far = events.round_noise_multipliers(
-      strategy, mechanism.limits, mechanism.noise_multiplier / both
-    )
-    spent = [
-      [int(each) + 1, gaussian.epsilon_of(1 / float(so_far[each]), delta)]
-      for each in rounds
-      if each < completed
-    ]
+    spent = _by_round(mechanism, delta, rounds[rounds < completed])
   return {
     'epsilon_by_delta': _by_delta(event, delta, mechanism.relation, accountant),
     'epsilon_by_round': [point for point in spent if math.isfinite(point[1])],
+    'epsilon_by_round_accountant': 'rdp' if mechanism.is_sampled else 'exact',
     'error_by_round': [[int(each) + 1, float(error[each])] for each in rounds],
     'noise_correlation': _noise_correlation(strategy),
   }
+
+
+def _by_round(
+  mechanism: mechanism_lib.Mechanism, delta: float, rounds: np.ndarray
+) -> list[list[float]]:
+  """Exact epsilon after some rounds, from 0."""
+  both = 2 if mechanism.relation is Relation.REPLACE_ONE else 1
+  _, so_far = events.round_noise_multipliers(
+    mechanism.strategy, mechanism.limits, mechanism.noise_multiplier / both
+  )
+  return [
+    [int(each) + 1, gaussian.epsilon_of(1 / float(so_far[each]), delta)]
+    for each in rounds
+  ]
+
+
+def _sampled_by_round(
+  mechanism: mechanism_lib.Mechanism, delta: float
+) -> list[list[float]]:
+  """Epsilon by RDP, for PLD takes its time, when the first group had its turns."""
+  event = mechanism.event
+  assert isinstance(event, dp_accounting.SelfComposedDpEvent)
+  points = []
+  for turns in np.unique(np.linspace(1, event.count, _SAMPLED_POINTS).astype(int)):
+    so_far = dp_accounting.SelfComposedDpEvent(event.event, int(turns))
+    spent = accountants.epsilon(so_far, delta, 'rdp', mechanism.relation)
+    points.append([(int(turns) - 1) * mechanism.limits.min_separation + 1, spent])
+  return points
 
 
 def _by_delta(
