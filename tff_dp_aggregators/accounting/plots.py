@@ -33,7 +33,7 @@ def to_svg(plot: document.Plot) -> str:
   with matplotlib.rc_context(settings):
     picture = figure.Figure(figsize=(5.2, 3.3))
     # Laying out by itself would take as long as drawing.
-    _draw(picture.add_axes((0.13, 0.15, 0.84, 0.81)), plot)
+    _draw(picture.add_axes((0.155, 0.15, 0.815, 0.81)), plot)
     file = io.StringIO()
     picture.savefig(file, format='svg', metadata={'Date': None, 'Creator': None})
   return file.getvalue()

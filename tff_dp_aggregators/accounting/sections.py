@@ -33,6 +33,7 @@ _ROUNDING = (
   'Printed numbers are rounded to the unfavourable side: epsilon, mu, rho, sensitivity '
   'and error up, noise multipliers down. The JSON report has all digits.'
 )
+_PROSE = (document.Paragraph, document.Items)
 # What an observer wants to tell, and the two answers.
 _QUESTIONS = {
   'zero_out': (
@@ -78,17 +79,17 @@ _FOUND = {
   None: 'it was checked',
 }
 _WHY_LARGER = {
-  'exact': 'exact is the true curve of a Gaussian mechanism of this sensitivity; no '
-  'smaller epsilon holds for it.',
-  'gdp': 'gdp is the same true curve, by way of mu.',
-  'pld': 'pld (privacy loss distribution) computes the whole distribution of what an '
-  'outcome gives away, on a grid, rounding up.',
-  'prv': 'prv (privacy random variable) computes the same distribution by another '
-  'numerical method, with a stated error that is added.',
-  'rdp': 'rdp (Renyi differential privacy) keeps only moments of it, at fixed orders; '
-  'turning them into epsilon loses a little.',
-  'zcdp': 'zcdp (zero-concentrated differential privacy) keeps one number, rho, and '
-  'turns it into epsilon by a simple formula that loses more.',
+  'exact': 'exact: the true curve of a Gaussian mechanism of this sensitivity, so no '
+  'smaller epsilon holds for it',
+  'gdp': 'gdp: the same true curve, by way of mu',
+  'pld': 'pld (privacy loss distribution): the whole distribution of what an outcome '
+  'gives away, on a grid, rounded up',
+  'prv': 'prv (privacy random variable): the same distribution by another numerical '
+  'method, with its error added',
+  'rdp': 'rdp (Renyi differential privacy): only moments of that distribution, at some '
+  'orders; turning them into epsilon loses a little',
+  'zcdp': 'zcdp (zero-concentrated differential privacy): one number, rho, turned into '
+  'epsilon by a simple formula that loses more',
 }
 
 
@@ -282,7 +283,7 @@ def _parts(statement: dict[str, Any]) -> Iterator[document.Section]:
     return
   for number, part in _runs(statement):
     for section in (*_of_a_run(part), _accounting(part)):
-      blocks = tuple(b for b in section.blocks if not isinstance(b, document.Paragraph))
+      blocks = tuple(b for b in section.blocks if not isinstance(b, _PROSE))
       yield document.Section(f'Run {number}: {section.title.lower()}', blocks)
 
 
@@ -486,7 +487,7 @@ def _accounting(statement: dict[str, Any]) -> document.Section:
   ]
   if guarantee['epsilon'] is not None:
     if len(guarantee['accountants']) > 1:
-      blocks.append(document.Paragraph(_why_they_differ(guarantee)))
+      blocks.append(_why_they_differ(guarantee))
     if guarantee['gdp_mu'] is not None:
       blocks.append(document.Facts(tuple(_other_terms(guarantee))))
     blocks.append(_by_delta(guarantee))
@@ -545,15 +546,12 @@ def _how_composed(statement: dict[str, Any]) -> str:
   )
 
 
-def _why_they_differ(guarantee: dict[str, Any]) -> str:
-  names = [each['name'] for each in guarantee['accountants']]
-  return ' '.join(
-    [
-      'All of these are valid for the same noise; an accountant that keeps less of the '
-      'mechanism has to state a larger epsilon.',
-      *(_WHY_LARGER[name] for name in names),
-      'Compare a published figure with the row of the accountant it was computed with.',
-    ]
+def _why_they_differ(guarantee: dict[str, Any]) -> document.Items:
+  return document.Items(
+    'All of these are valid for the same noise; an accountant that keeps less of the '
+    'mechanism has to state a larger epsilon. Compare a published figure with the row '
+    'of the accountant it was computed with:',
+    tuple(_WHY_LARGER[each['name']] for each in guarantee['accountants']),
   )
 
 
@@ -585,12 +583,16 @@ def _plots(statement: dict[str, Any]) -> Iterator[document.Plot]:
     mark=here,
   )
   spent = curves.get('epsilon_by_round')
+  spent_by = curves.get('epsilon_by_round_accountant')
+  other = ''
+  if spent_by != guarantee['accountant']:
+    other = f' Computed by {spent_by}, the guarantee by {guarantee["accountant"]}.'
   yield from _plot(
     spent,
     title='Epsilon against rounds',
-    caption='What has been spent after so many rounds.',
+    caption=f'What has been spent after so many rounds.{other}',
     x_label='rounds',
-    y_label=f'epsilon at delta = {delta} ({curves.get("epsilon_by_round_accountant")})',
+    y_label=f'epsilon at delta = {delta} ({spent_by})',
     mark=tuple(spent[-1]) if spent else None,
   )
   yield from _plot(
