@@ -177,7 +177,7 @@ def test_the_published_gboard_run_shows_both_epsilons(output_format):
     output_format,
     '(epsilon, delta) = (8.5261, 1e-10)',
     '8.8986',
-    'rdp (Renyi differential privacy): only moments',
+    'rdp (Renyi differential privacy): moments',
     '314 (313 rounds between)',
     '(squared: 79.000000), exact',
     '0.787561',

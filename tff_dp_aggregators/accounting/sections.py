@@ -78,16 +78,16 @@ _FOUND = {
   'max_participations': 'the most participations that keep it were found',
   None: 'it was checked',
 }
-_WHY_LARGER = {
+_KEPT = {
   'exact': 'exact: the true curve of a Gaussian mechanism of this sensitivity, so no '
   'smaller epsilon holds for it',
   'gdp': 'gdp: the same true curve, by way of mu',
-  'pld': 'pld (privacy loss distribution): the whole distribution of what an outcome '
-  'gives away, on a grid, rounded up',
+  'pld': 'pld (privacy loss distribution): the distribution of what an outcome gives '
+  'away, on a grid, rounded up',
   'prv': 'prv (privacy random variable): the same distribution by another numerical '
   'method, with its error added',
-  'rdp': 'rdp (Renyi differential privacy): only moments of that distribution, at some '
-  'orders; turning them into epsilon loses a little',
+  'rdp': 'rdp (Renyi differential privacy): moments of what an outcome gives away; '
+  'turning them into epsilon loses a little',
   'zcdp': 'zcdp (zero-concentrated differential privacy): one number, rho, turned into '
   'epsilon by a simple formula that loses more',
 }
@@ -487,7 +487,7 @@ def _accounting(statement: dict[str, Any]) -> document.Section:
   ]
   if guarantee['epsilon'] is not None:
     if len(guarantee['accountants']) > 1:
-      blocks.append(_why_they_differ(guarantee))
+      blocks.extend(_why_they_differ(guarantee))
     if guarantee['gdp_mu'] is not None:
       blocks.append(document.Facts(tuple(_other_terms(guarantee))))
     blocks.append(_by_delta(guarantee))
@@ -546,12 +546,15 @@ def _how_composed(statement: dict[str, Any]) -> str:
   )
 
 
-def _why_they_differ(guarantee: dict[str, Any]) -> document.Items:
-  return document.Items(
-    'All of these are valid for the same noise; an accountant that keeps less of the '
-    'mechanism has to state a larger epsilon. Compare a published figure with the row '
-    'of the accountant it was computed with:',
-    tuple(_WHY_LARGER[each['name']] for each in guarantee['accountants']),
+def _why_they_differ(guarantee: dict[str, Any]) -> tuple[document.Block, ...]:
+  kept = tuple(_KEPT[each['name']] for each in guarantee['accountants'])
+  return (
+    document.Paragraph(
+      'All of these are valid for the same noise; an accountant that keeps less of the '
+      'mechanism has to state a larger epsilon. Compare a published figure with the '
+      'row of the accountant it was computed with.'
+    ),
+    document.Items('What they keep:', kept),
   )
 
 
