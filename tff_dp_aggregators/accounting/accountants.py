@@ -124,9 +124,22 @@ ACCOUNTANTS: dict[str, Callable[[Relation], parts.Accountant]] = {
 _TIGHTEST = ('exact', 'pld', 'rdp')
 
 
-def _composed(
-  event: dp_accounting.DpEvent, accountant: str, relation: Relation
+def composed(
+  event: dp_accounting.DpEvent,
+  accountant: str = 'exact',
+  relation: Relation = _ZERO_OUT,
 ) -> parts.Accountant:
+  """The accountant of an event, to be asked for many epsilons or deltas.
+
+  Args:
+    event: What ran.
+    accountant: A key of `ACCOUNTANTS`.
+    relation: Neighbouring relation.
+
+  Raises:
+    ValueError: If the accountant is unknown.
+    dp_accounting.UnsupportedEventError: If it cannot read the event.
+  """
   if accountant not in ACCOUNTANTS:
     raise ValueError(
       f'unknown accountant {accountant!r}; known: {sorted(ACCOUNTANTS)}.'
@@ -166,7 +179,7 @@ def epsilon(
     (8.5261, 8.8986)
   """
   gaussian.check_delta(delta)
-  return float(_composed(event, accountant, relation).get_epsilon(delta))
+  return float(composed(event, accountant, relation).get_epsilon(delta))
 
 
 def delta(
@@ -177,7 +190,7 @@ def delta(
 ) -> float:
   """Delta of an event at `epsilon`; arguments and errors as for `epsilon`."""
   gaussian.check_epsilon(epsilon)
-  return float(_composed(event, accountant, relation).get_delta(epsilon))
+  return float(composed(event, accountant, relation).get_delta(epsilon))
 
 
 def tightest(event: dp_accounting.DpEvent, relation: Relation = _ZERO_OUT) -> str:

@@ -101,6 +101,7 @@ def _is_sampled(part: dp_accounting.DpEvent) -> bool:
   )
 
 
+@functools.lru_cache(maxsize=16)  # A curve asks for the same again and again.
 def _sampled_divergence(
   part: dp_accounting.DpEvent, orders: tuple[float, ...]
 ) -> np.ndarray:

@@ -1,50 +1,69 @@
-"""Statements written out for people: text, Markdown and one HTML page."""
+"""Statements written out: text, Markdown, one HTML page, or JSON.
 
-from typing import Any, Optional
+`sections` decides what is said, once for all formats; `writers` and the template
+decide how it looks.
+"""
 
-import jinja2
+import base64
+import json
+from typing import Any
+
+from tff_dp_aggregators.accounting import document
+from tff_dp_aggregators.accounting import sections
+from tff_dp_aggregators.accounting import writers
 
 FORMATS = ('text', 'markdown', 'html', 'json')
 
-_WITHOUT_PRIVACY = """# Privacy report
-
-**Guarantee: none.** No privacy mechanism was used: updates were neither clipped nor
-noised, and epsilon is infinite.
-"""
-
 
 def render(statement: dict[str, Any], output_format: str) -> str:
-  """A statement as text of a format.
+  """A statement in one of `FORMATS`.
 
   Args:
-    statement: As `statement.build` or `statement.compose` returned it.
-    output_format: 'text', 'markdown' or 'html'.
+    statement: As `statement.build`, `compose` or `build_without_privacy` returned it.
+      For plots it needs its curves.
+    output_format: 'text', 'markdown', 'html' (one file, with nothing to load), or
+      'json' (described by `report_schema.json`).
+
+  Raises:
+    ValueError: If the format is unknown.
+
+  Example:
+    >>> from tff_dp_aggregators.accounting import statement
+    >>> print(render(statement.build_without_privacy(), 'text'))
+    PRIVACY REPORT
+    <BLANKLINE>
+    Guarantee: none.
+    ...
   """
-  return to_markdown(statement)
+  if output_format == 'json':
+    return json.dumps(statement, indent=2, allow_nan=False) + '\n'
+  if output_format not in FORMATS:
+    raise ValueError(f'unknown format {output_format!r}; known: {", ".join(FORMATS)}.')
+  report = sections.of_statement(statement)
+  if output_format == 'text':
+    return writers.to_text(report)
+  if output_format == 'markdown':
+    return writers.to_markdown(report)
+  return _to_html(report)
 
 
-def to_markdown(statement: dict[str, Any]) -> str:
-  """A statement as Markdown."""
-  if statement['mechanism'] is None:
-    return _WITHOUT_PRIVACY
+def _to_html(report: document.Document) -> str:
+  # Only here, for text shall be there at once.
+  import jinja2
+
+  from tff_dp_aggregators.accounting import plots
+
+  def image(plot: document.Plot) -> str:
+    data = base64.b64encode(plots.to_svg(plot).encode()).decode()
+    return f'data:image/svg+xml;base64,{data}'
+
   environment = jinja2.Environment(
     loader=jinja2.PackageLoader('tff_dp_aggregators.accounting'),
     undefined=jinja2.StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,
     keep_trailing_newline=True,
-    autoescape=False,  # Markdown, not HTML.
+    autoescape=True,
   )
-  environment.filters['number'] = _format_number
-  environment.filters['delta'] = _format_delta
-  return environment.get_template('report.md.j2').render(**statement)
-
-
-def _format_number(value: Optional[float], digits: int = 4) -> str:
-  if value is None:
-    return 'infinite'
-  return f'{value:.{digits}g}' if abs(value) < 1e-3 else f'{value:.{digits}f}'
-
-
-def _format_delta(value: float) -> str:
-  return f'{value:g}'
+  environment.tests['code'] = lambda text: isinstance(text, document.Code)
+  return environment.get_template('report.html.j2').render(report=report, image=image)

@@ -83,6 +83,7 @@ _KINDS = {
 _MOST_NUMBERS = 10_000
 _STATED_DELTAS = tuple(10.0**-power for power in range(4, 11, 2))
 _POINTS = 200  # Of a curve over rounds.
+_SAMPLED_POINTS = 20  # Of one that takes a composition each.
 _DELTAS = 33  # Of the curve over delta.
 
 
@@ -188,7 +189,7 @@ def compose(
 
   Args:
     parts: What `build` returned for each, at the same delta and for the same adjacency.
-      A client may take part in all of them.
+      A client may take part in all of them. Curves are computed if all parts have them.
     accountant: Whose epsilon the guarantee states; `None` for the tightest.
     command: A command that prints the same numbers again.
 
@@ -213,6 +214,15 @@ def compose(
   )
   total = guarantee(event, delta, relation, accountant)
   mu = total['gdp_mu']
+  curves = None
+  if all(part['curves'] is not None for part in parts):
+    curves = {
+      'epsilon_by_delta': _by_delta(event, delta, relation, accountant),
+      'epsilon_by_round': [],
+      'epsilon_by_round_accountant': None,
+      'error_by_round': [],
+      'noise_correlation': [],
+    }
   return {
     'format': FORMAT,
     'version': VERSION,
@@ -229,7 +239,7 @@ def compose(
     'target': None,
     'guarantee': total,
     'parts': list(parts),
-    'curves': {'epsilon_by_delta': _by_delta(event, delta, relation, accountant)},
+    'curves': curves,
     'software': _software(),
     'verification': {
       'command': command,
@@ -251,7 +261,14 @@ def build_without_privacy() -> dict[str, Any]:
     'format': FORMAT,
     'version': VERSION,
     'mechanism': None,
-    'guarantee': {'epsilon': None, 'delta': None},
+    'guarantee': {
+      'epsilon': None,
+      'delta': None,
+      'is_private': False,
+      'epsilon_rdp': None,
+      'zcdp_rho': None,
+      'gdp_mu': None,
+    },
   }
 
 
@@ -275,14 +292,16 @@ def guarantee(
     `accountants`, a list that says what each number is; `epsilon_by_delta` has epsilon
     for customary deltas. Infinities are `None`.
   """
+  gaussian.check_delta(delta)
   chosen = accountant or accountants.tightest(event, relation)
   # Where the exact number is known, a numerical bound says nothing new.
   others = ('pld', 'rdp') if chosen == 'pld' else ('exact', 'rdp', 'zcdp')
   names = dict.fromkeys((chosen, *others))
-  listed = []
+  composed, listed = {}, []
   for name in names:
     try:
-      value = accountants.epsilon(event, delta, name, relation)
+      composed[name] = accountants.composed(event, name, relation)
+      value = composed[name].get_epsilon(delta)
     except (dp_accounting.UnsupportedEventError, ValueError):
       if name == chosen:
         raise
@@ -306,10 +325,7 @@ def guarantee(
     'gdp_mu': None if mu is None else _finite(mu),
     'accountants': listed,
     'epsilon_by_delta': [
-      {
-        'delta': each,
-        'epsilon': _finite(accountants.epsilon(event, each, chosen, relation)),
-      }
+      {'delta': each, 'epsilon': _finite(composed[chosen].get_epsilon(each))}
       for each in sorted({delta, *_STATED_DELTAS}, reverse=True)
     ],
   }
@@ -414,23 +430,46 @@ def _curves(
   rounds = np.unique(np.linspace(0, num_rounds - 1, _POINTS).astype(int))
   error = mechanism.values_noise_multiplier * np.sqrt(strategy.per_query_error())
   spent: list[list[float]] = []
-  if not mechanism.is_sampled and mechanism.noise_multiplier:
+  if mechanism.noise_multiplier and mechanism.is_sampled:
+    spent = _sampled_by_round(mechanism, delta)
+  elif mechanism.noise_multiplier:
     completed = num_rounds if run is None else run['rounds_completed']
-    both = 2 if mechanism.relation is Relation.REPLACE_ONE else 1
-    _, so_far = events.round_noise_multipliers(
-      strategy, mechanism.limits, mechanism.noise_multiplier / both
-    )
-    spent = [
-      [int(each) + 1, gaussian.epsilon_of(1 / float(so_far[each]), delta)]
-      for each in rounds
-      if each < completed
-    ]
+    spent = _by_round(mechanism, delta, rounds[rounds < completed])
   return {
     'epsilon_by_delta': _by_delta(event, delta, mechanism.relation, accountant),
     'epsilon_by_round': [point for point in spent if math.isfinite(point[1])],
+    'epsilon_by_round_accountant': 'rdp' if mechanism.is_sampled else 'exact',
     'error_by_round': [[int(each) + 1, float(error[each])] for each in rounds],
     'noise_correlation': _noise_correlation(strategy),
   }
+
+
+def _by_round(
+  mechanism: mechanism_lib.Mechanism, delta: float, rounds: np.ndarray
+) -> list[list[float]]:
+  """Exact epsilon after some rounds, from 0."""
+  both = 2 if mechanism.relation is Relation.REPLACE_ONE else 1
+  _, so_far = events.round_noise_multipliers(
+    mechanism.strategy, mechanism.limits, mechanism.noise_multiplier / both
+  )
+  return [
+    [int(each) + 1, gaussian.epsilon_of(1 / float(so_far[each]), delta)]
+    for each in rounds
+  ]
+
+
+def _sampled_by_round(
+  mechanism: mechanism_lib.Mechanism, delta: float
+) -> list[list[float]]:
+  """Epsilon by RDP, for PLD takes its time, when the first group had its turns."""
+  event = mechanism.event
+  assert isinstance(event, dp_accounting.SelfComposedDpEvent)
+  points = []
+  for turns in np.unique(np.linspace(1, event.count, _SAMPLED_POINTS).astype(int)):
+    so_far = dp_accounting.SelfComposedDpEvent(event.event, int(turns))
+    spent = accountants.epsilon(so_far, delta, 'rdp', mechanism.relation)
+    points.append([(int(turns) - 1) * mechanism.limits.min_separation + 1, spent])
+  return points
 
 
 def _by_delta(
@@ -442,7 +481,9 @@ def _by_delta(
   smallest = min(1e-12, delta)
   powers = np.linspace(math.log10(smallest), -2, _DELTAS)
   deltas = sorted({delta, *(float(10.0**power) for power in powers)}, reverse=True)
-  points = [[each, _epsilon(event, each, relation, accountant)] for each in deltas]
+  name = accountant or accountants.tightest(event, relation)
+  composed = accountants.composed(event, name, relation)
+  points = [[each, float(composed.get_epsilon(each))] for each in deltas]
   return [point for point in points if math.isfinite(point[1])]
 
 

@@ -1,0 +1,74 @@
+"""Numbers as text that never claims more privacy than there is.
+
+What a reader wants small (epsilon, mu, sensitivity, error) rounds up at the last digit
+shown, what a reader wants large (noise) rounds down, and what was chosen (delta, clip
+norm) stands exactly.
+"""
+
+import decimal
+from typing import Optional
+
+_SIGNIFICANT = 4  # Digits of numbers too small or too large for a fixed number of them.
+_SMALL, _LARGE = 1e-3, 1e9
+
+
+def up(value: Optional[float], decimals: int = 4) -> str:
+  """The smallest number of so many decimals that is not below the value.
+
+  Args:
+    value: `None` is infinite.
+    decimals: Digits after the point; numbers below 0.001 have 4 significant ones
+      instead.
+
+  Example:
+    >>> up(8.526010001), up(2.0), up(1.00001e-5), up(None)
+    ('8.5261', '2.0000', '1.001e-05', 'infinite')
+  """
+  return _rounded(value, decimals, decimal.ROUND_CEILING)
+
+
+def down(value: Optional[float], decimals: int = 6) -> str:
+  """The largest number of so many decimals that is not above the value.
+
+  Args:
+    value: `None` is infinite.
+    decimals: As for `up`.
+
+  Example:
+    >>> down(0.78756199), down(7.0)
+    ('0.787561', '7.000000')
+  """
+  return _rounded(value, decimals, decimal.ROUND_FLOOR)
+
+
+def exact(value: float) -> str:
+  """The shortest text that reads back as the value.
+
+  Example:
+    >>> exact(1e-10), exact(1.0), exact(1 / 3)
+    ('1e-10', '1', '0.3333333333333333')
+  """
+  short = f'{value:g}'
+  return short if float(short) == value else repr(value)
+
+
+def percent(probability: float) -> str:
+  """A probability in percent, rounded up at the first decimal.
+
+  Example:
+    >>> percent(0.14501)
+    '14.6%'
+  """
+  return f'{up(100 * probability, 1)}%'
+
+
+def _rounded(value: Optional[float], decimals: int, rounding: str) -> str:
+  if value is None:
+    return 'infinite'
+  if value == 0:
+    return '0'
+  number = decimal.Decimal(value)  # All digits of the float.
+  if _SMALL <= abs(value) < _LARGE:
+    return f'{number.quantize(decimal.Decimal(1).scaleb(-decimals), rounding):f}'
+  context = decimal.Context(prec=_SIGNIFICANT, rounding=rounding)
+  return f'{float(context.plus(number)):.{_SIGNIFICANT - 1}e}'
