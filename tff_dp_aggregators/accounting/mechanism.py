@@ -30,8 +30,8 @@ class Mechanism:
     name: One of `NAMES`, or 'file' for a strategy made elsewhere.
     participation: Who takes part when, and for how many rounds: limits, or sampling.
     noise_multiplier: Standard deviation of z over the clip norm.
-    num_bands: Bands of C for banded and toeplitz, by default `free_bands`, the most that
-      cost no sensitivity; of C^-1 for banded_inverse, by default 16.
+    num_bands: Bands of C for banded and toeplitz, by default `free_bands`, the most
+      that cost no sensitivity; of C^-1 for banded_inverse, by default 16.
     num_buffers: The most buffers of blt; by default as many as are worth it.
     restart_every: Rounds after which the tree begins anew; by default never.
     clipped_count_stddev: With adaptive clipping, the standard deviation of z for the
