@@ -5,7 +5,8 @@
 | `config.json` | every setting, and the privacy parameters that follow from them |
 | `metrics.csv` | one line per round |
 | `ledger.jsonl` | one line per round: what it released and what was spent by then |
-| `report.md`, `report.json` | the privacy report |
+| `report.md`, `report.json`, `report.html` | the privacy report |
+| `strategy.npz` | the strategy of the noise, if there is any |
 | `accuracy.png` | test accuracy and epsilon over rounds |
 """
 

@@ -244,8 +244,13 @@ def _finish(
       f'(epsilon, delta) = ({_format_epsilon(guarantee["epsilon"])}, '
       f'{guarantee["delta"]:g}) for each client, exact.'
     )
-  directory.write_text('report.md', report.render(statement, 'markdown'))
-  directory.write_text('report.json', report.render(statement, 'json'))
+  for suffix, output_format in (
+    ('md', 'markdown'),
+    ('json', 'json'),
+    ('html', 'html'),
+  ):
+    text = report.render(statement, output_format)
+    directory.write_text(f'report.{suffix}', text)
   plots.accuracy(
     directory.file('accuracy.png'),
     [metrics['round'] + 1 for metrics in history],

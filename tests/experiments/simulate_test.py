@@ -24,6 +24,7 @@ FILES = {
   'config.json',
   'ledger.jsonl',
   'metrics.csv',
+  'report.html',
   'report.json',
   'report.md',
   'strategy.npz',
