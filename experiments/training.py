@@ -20,7 +20,7 @@ from experiments import tasks
 from tff_dp_aggregators import aggregators
 from tff_dp_aggregators import learning
 from tff_dp_aggregators.accounting import ledger as ledger_lib
-from tff_dp_aggregators.accounting import report
+from tff_dp_aggregators.accounting import rendering
 from tff_dp_aggregators.accounting import sources
 from tff_dp_aggregators.accounting import statement as statement_lib
 from tff_dp_aggregators.learning import runtime
@@ -249,7 +249,7 @@ def _finish(
     ('json', 'json'),
     ('html', 'html'),
   ):
-    text = report.render(statement, output_format)
+    text = rendering.render(statement, output_format)
     directory.write_text(f'report.{suffix}', text)
   plots.accuracy(
     directory.file('accuracy.png'),

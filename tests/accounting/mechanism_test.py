@@ -181,3 +181,26 @@ def test_options_of_a_mechanism_reach_its_strategy():
   assert tree.strategy == strategies.BinaryTree(60, restart_every=20)
   blt = accounting.Mechanism('blt', PARTICIPATION, 1.0, num_buffers=1)
   assert blt.strategy.num_buffers == 1
+
+
+@pytest.mark.parametrize(
+  'name, options, parameters',
+  [
+    ('gaussian', {}, {}),
+    ('tree', {}, {}),
+    ('tree', {'restart_every': 20}, {'restart_every': 20}),
+    ('banded', {'num_bands': 3}, {'num_bands': 3}),
+    ('toeplitz', {'num_bands': 3}, {'num_bands': 3}),
+    ('banded_inverse', {'num_bands': 3}, {'num_bands': 3}),
+    ('blt', {'num_buffers': 1}, {'num_buffers': 1}),
+  ],
+)
+def test_parameters_tell_strategies_of_one_mechanism_apart(name, options, parameters):
+  made = accounting.Mechanism(name, PARTICIPATION, 1.0, **options)
+  assert mechanism.parameters_of(made.strategy) == parameters
+
+
+def test_a_single_participation_is_hidden_by_any_number_of_bands():
+  single = strategies.Participation.single(60)
+  assert accounting.Mechanism('toeplitz', single, 1.0).strategy.num_bands == 60
+  assert mechanism.free_bands(strategies.Participation.single(10_000)) == 4096

@@ -24,13 +24,13 @@ import pytest
 
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.accounting import document
-from tff_dp_aggregators.accounting import plots
 from tff_dp_aggregators.accounting import rendering
-from tff_dp_aggregators.accounting import rounding
 from tff_dp_aggregators.accounting import schemas
-from tff_dp_aggregators.accounting import sections
 from tff_dp_aggregators.accounting import statement
+from tff_dp_aggregators.accounting.rendering import document
+from tff_dp_aggregators.accounting.rendering import plots
+from tff_dp_aggregators.accounting.rendering import rounding
+from tff_dp_aggregators.accounting.rendering import sections
 
 PEOPLE = ('text', 'markdown', 'html')
 DELTA = 1e-6
@@ -51,6 +51,8 @@ def _build(mechanism=MECHANISM, *, cut=False, with_curves=False, **options):
     built['run'] = {
       'rounds_completed': 7,
       'rounds_planned': 20,
+      'rounds_released_again': [3],
+      'bytes_cut_off': 17,
       'epsilon_planned': built['guarantee']['epsilon'] + 1,
     }
   return built
@@ -314,6 +316,8 @@ def test_a_run_cut_short_says_so(output_format):
     built,
     output_format,
     'This run stopped after 7 of 20 rounds.',
+    'rounds 3',
+    'a half line of 17 bytes',
     f'In any case epsilon = {planned}, that of the whole plan, holds.',
     'The decision to stop early did not depend',
     'in the 7 rounds that ran',

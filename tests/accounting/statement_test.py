@@ -23,7 +23,7 @@ SCHEMA_PATH = pathlib.Path(statement.__file__).parent / 'report_schema.json'
 SCHEMA = json.loads(SCHEMA_PATH.read_text(encoding='utf-8'))
 
 
-def _entries(path, num_rounds, mechanism=MECHANISM):
+def _ledger(path, num_rounds, mechanism=MECHANISM):
   multipliers, _ = events.round_noise_multipliers(
     mechanism.strategy, mechanism.participation, mechanism.noise_multiplier
   )
@@ -37,7 +37,7 @@ def _entries(path, num_rounds, mechanism=MECHANISM):
         noise_multiplier=mechanism.noise_multiplier,
         strategy_checksum=mechanism.strategy.checksum,
       )
-  return ledger.read(str(path)).entries
+  return ledger.read(str(path))
 
 
 def test_published_gboard_run():
@@ -65,8 +65,8 @@ def test_both_noise_multipliers_stand_under_their_own_names():
 
 
 def test_a_run_cut_short_is_charged_for_its_rounds_alone(tmp_path):
-  entries = _entries(tmp_path / 'ledger.jsonl', num_rounds=7)
-  built = statement.build(MECHANISM, 1e-6, entries=entries)
+  run = _ledger(tmp_path / 'ledger.jsonl', num_rounds=7)
+  built = statement.build(MECHANISM, 1e-6, ledger=run)
   assert built['run']['rounds_completed'] == 7
   assert built['run']['rounds_planned'] == 20
   prefix = MECHANISM.strategy.sensitivity_squared_by_round(PARTICIPATION)[6]
@@ -78,24 +78,24 @@ def test_a_run_cut_short_is_charged_for_its_rounds_alone(tmp_path):
 
 
 def test_a_complete_run_spends_what_was_planned(tmp_path):
-  entries = _entries(tmp_path / 'ledger.jsonl', num_rounds=20)
-  built = statement.build(MECHANISM, 1e-6, entries=entries)
+  run = _ledger(tmp_path / 'ledger.jsonl', num_rounds=20)
+  built = statement.build(MECHANISM, 1e-6, ledger=run)
   planned = statement.build(MECHANISM, 1e-6)['guarantee']['epsilon']
   assert built['guarantee']['epsilon'] == pytest.approx(planned, rel=1e-12)
 
 
 def test_a_ledger_of_another_mechanism_is_refused(tmp_path):
   other = accounting.Mechanism('tree', PARTICIPATION, 2.0)
-  entries = _entries(tmp_path / 'ledger.jsonl', num_rounds=3, mechanism=other)
+  run = _ledger(tmp_path / 'ledger.jsonl', num_rounds=3, mechanism=other)
   with pytest.raises(ValueError, match='round 0 of the ledger used strategy'):
-    statement.build(MECHANISM, 1e-6, entries=entries)
+    statement.build(MECHANISM, 1e-6, ledger=run)
 
 
 def test_a_ledger_of_a_sampled_mechanism_is_refused(tmp_path):
-  entries = _entries(tmp_path / 'ledger.jsonl', num_rounds=3)
+  run = _ledger(tmp_path / 'ledger.jsonl', num_rounds=3)
   sampled = accounting.Mechanism('gaussian', schemas.PoissonSampling(20, 0.1), 2.0)
   with pytest.raises(ValueError, match='report a sampled mechanism from its flags'):
-    statement.build(sampled, 1e-6, entries=entries)
+    statement.build(sampled, 1e-6, ledger=run)
 
 
 @pytest.mark.parametrize('name', accounting.mechanism.NAMES)
@@ -180,7 +180,7 @@ def test_compositions_of_different_kinds_are_refused():
 
 def _statements(tmp_path):
   """Statements of all kinds."""
-  short = _entries(tmp_path / 'short.jsonl', num_rounds=7)
+  short = _ledger(tmp_path / 'short.jsonl', num_rounds=7)
   plan = statement.build(
     MECHANISM,
     1e-6,
@@ -188,7 +188,7 @@ def _statements(tmp_path):
     command='program',
     files=[{'role': 'ledger', 'path': 'l.jsonl', 'sha256': '0' * 64}],
   )
-  run = statement.build(MECHANISM, 1e-6, entries=short)
+  run = statement.build(MECHANISM, 1e-6, ledger=short)
   composition = statement.compose([plan, run])
   adaptive = dataclasses.replace(MECHANISM, clipped_count_stddev=5.0)
   replace_one = dataclasses.replace(MECHANISM, adjacency='replace_one')

@@ -45,7 +45,7 @@ def _with_ledger(folder, num_rounds=7):
   return statement.build(
     TREE,
     1e-6,
-    entries=ledger.read(path).entries,
+    ledger=ledger.read(path),
     files=[sources.file_of('ledger', path)],
     clip_norm=0.5,
     enforced_by='a test',

@@ -258,6 +258,25 @@ def strategy_for(
   return _KINDS[name].build(schemas.limits(participation), **given)
 
 
+def parameters_of(strategy: strategies.Strategy) -> dict[str, int]:
+  """The numbers that tell strategies of one mechanism apart.
+
+  Bands of C for banded and toeplitz, of its inverse for banded_inverse; buffers of blt;
+  rounds after which a tree begins anew.
+  """
+  if isinstance(strategy, strategies.Identity):
+    return {}
+  if isinstance(strategy, strategies.BandedInverse):
+    return {'num_bands': strategy.num_inverse_bands}
+  if isinstance(strategy, (strategies.Banded, strategies.BandedToeplitz)):
+    return {'num_bands': strategy.num_bands}
+  if isinstance(strategy, strategies.BLT):
+    return {'num_buffers': strategy.num_buffers}
+  if isinstance(strategy, strategies.BinaryTree) and strategy.restart_every is not None:
+    return {'restart_every': strategy.restart_every}
+  return {}
+
+
 def free_bands(limits: strategies.Participation) -> int:
   """How many bands cost no sensitivity, as columns of one client share no row.
 

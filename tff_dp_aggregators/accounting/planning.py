@@ -146,7 +146,7 @@ class Row:
   def name(self) -> str:
     """Mechanism and parameters."""
     words = [self.mechanism.name]
-    for name, value in parameters_of(self.mechanism.strategy).items():
+    for name, value in mechanism_lib.parameters_of(self.mechanism.strategy).items():
       one, several = _WORDS[name]
       words.append((one if value == 1 else several).format(value))
     return ', '.join(words)
@@ -263,7 +263,7 @@ class Comparison:
     return {
       'mechanism': mechanism.name,
       **dict.fromkeys(('num_bands', 'num_buffers', 'restart_every')),
-      **parameters_of(strategy),
+      **mechanism_lib.parameters_of(strategy),
       'sampling': row.sampling,
       'participation': schemas.to_json(mechanism.participation),
       'adjacency': mechanism.adjacency,
@@ -643,22 +643,3 @@ def _check_target_or_noise(
 def _check_choice(name: str, value: str, known: Iterable[str]) -> None:
   if value not in known:
     raise ValueError(f'unknown {name} {value!r}; known: {", ".join(known)}.')
-
-
-def parameters_of(strategy: strategies.Strategy) -> dict[str, int]:
-  """The numbers that tell strategies of one mechanism apart.
-
-  Bands of C for banded and toeplitz, of its inverse for banded_inverse; buffers of blt;
-  rounds after which a tree begins anew.
-  """
-  if isinstance(strategy, strategies.Identity):
-    return {}
-  if isinstance(strategy, strategies.BandedInverse):
-    return {'num_bands': strategy.num_inverse_bands}
-  if isinstance(strategy, (strategies.Banded, strategies.BandedToeplitz)):
-    return {'num_bands': strategy.num_bands}
-  if isinstance(strategy, strategies.BLT):
-    return {'num_buffers': strategy.num_buffers}
-  if isinstance(strategy, strategies.BinaryTree) and strategy.restart_every is not None:
-    return {'restart_every': strategy.restart_every}
-  return {}

@@ -24,7 +24,6 @@ Exit codes: 0 fine, 1 verification failed or target missed, 2 wrong usage. Start
 without TensorFlow.
 """
 
-import json
 import sys
 from typing import Any
 
@@ -146,20 +145,13 @@ def _given_flags(values: flags.FlagValues) -> list[str]:
   return arguments
 
 
-def render(statement: dict[str, Any], output_format: str) -> str:
-  """A statement in one of `rendering.FORMATS`, or as JSON."""
-  if output_format == 'json':
-    return json.dumps(statement, indent=2, allow_nan=False) + '\n'
-  return rendering.render(statement, output_format)
-
-
 def main(argv: list[str]) -> int:
   """Prints or writes the report; returns the exit code."""
   program.refuse_arguments(argv)
   values = flags.FLAGS
   if values.verify is not None:
     return _verify(values)
-  text = render(build(values), values.format)
+  text = rendering.render(build(values), values.format)
   if values.output is None:
     sys.stdout.write(text)
   else:

@@ -49,16 +49,16 @@ def from_plan(
     ValueError: If the ledger is wrong, or of another mechanism.
   """
   read = list(files)
-  entries = None
+  run = None
   if ledger is not None:
-    entries = ledger_lib.read(ledger).entries
+    run = ledger_lib.read(ledger)
     read.append(file_of('ledger', ledger))
   if strategy_file is not None:
     read.append(file_of('strategy', strategy_file))
   return statement_lib.build(
     plan.mechanism,
     plan.delta,
-    entries=entries,
+    ledger=run,
     target_epsilon=plan.target_epsilon,
     found=plan.found,
     accountant=plan.accountant,
@@ -94,7 +94,7 @@ def from_run_dir(
       strategy = strategies.Strategy.load(path)
       read.append(file_of('strategy', path))
   ledger_path = os.path.join(run_dir, 'ledger.jsonl')
-  entries = ledger_lib.read(ledger_path).entries
+  ledger = ledger_lib.read(ledger_path)
   read.append(file_of('ledger', ledger_path))
   try:
     mechanism = mechanism_lib.Mechanism.from_json(privacy['mechanism'], strategy)
@@ -102,7 +102,7 @@ def from_run_dir(
       mechanism,
       privacy['delta'],
       clip_norm=privacy['clip_norm'],
-      entries=entries,
+      ledger=ledger,
       target_epsilon=privacy['target_epsilon'],
       found=None if privacy['target_epsilon'] is None else 'noise_multiplier',
       accountant=accountant,

@@ -92,7 +92,7 @@ def build(
   delta: float,
   *,
   clip_norm: Optional[float] = None,
-  entries: Optional[Sequence[ledger_lib.LedgerEntry]] = None,
+  ledger: Optional[ledger_lib.Ledger] = None,
   target_epsilon: Optional[float] = None,
   found: Optional[str] = None,
   accountant: Optional[str] = None,
@@ -109,7 +109,7 @@ def build(
     mechanism: What was planned.
     delta: At which delta the guarantee is stated.
     clip_norm: L2 bound of a client's contribution; it does not change the guarantee.
-    entries: The run's ledger. With it the guarantee is of the rounds that ran;
+    ledger: What the run's ledger says. With it the guarantee is of the rounds that ran;
       without it, of all rounds planned.
     target_epsilon: What was asked for, if anything was.
     found: What was found from the target: 'noise_multiplier', 'num_rounds' or
@@ -132,11 +132,13 @@ def build(
   """
   gaussian.check_delta(delta)
   event, run = mechanism.event, None
-  if entries is not None:
-    _check_ledger(mechanism, entries)
-    event = ledger_lib.total_event(list(entries))
+  if ledger is not None:
+    _check_ledger(mechanism, ledger.entries)
+    event = ledger.total_event
     run = {
-      'rounds_completed': len(entries),
+      'rounds_completed': len(ledger.entries),
+      'rounds_released_again': list(ledger.repeated),
+      'bytes_cut_off': ledger.cut,
       'rounds_planned': mechanism.participation.num_rounds,
       'epsilon_planned': _finite(
         _epsilon(mechanism.event, delta, mechanism.relation, accountant)
@@ -363,9 +365,8 @@ def _mechanism(
     'strategy': strategy.kind,
     'strategy_checksum': strategy.checksum,
     'num_rounds': strategy.num_rounds,
-    'num_bands': getattr(strategy, 'num_bands', None),
-    'num_buffers': getattr(strategy, 'num_buffers', None),
-    'restart_every': getattr(strategy, 'restart_every', None),
+    **dict.fromkeys(('num_bands', 'num_buffers', 'restart_every')),
+    **mechanism_lib.parameters_of(strategy),
     'noise_buffers': strategy.noise_buffers,
     'clip_norm': clip_norm,
     'adaptive_clipping': adaptive,

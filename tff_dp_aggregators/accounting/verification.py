@@ -139,13 +139,13 @@ def _build_again(report: dict[str, Any], folder: str) -> dict[str, Any]:
   mechanism = mechanism_lib.Mechanism.from_json(
     inputs['mechanism'], _strategy(inputs['strategy'], paths.get('strategy'))
   )
-  entries = ledger_lib.read(paths['ledger']).entries if 'ledger' in paths else None
+  ledger = ledger_lib.read(paths['ledger']) if 'ledger' in paths else None
   target = report['target'] or {'epsilon': None, 'found': None}
   return statement_lib.build(
     mechanism,
     inputs['delta'],
     clip_norm=report['mechanism']['clip_norm'],
-    entries=entries,
+    ledger=ledger,
     target_epsilon=target['epsilon'],
     found=target['found'],
     accountant=inputs['accountant'],

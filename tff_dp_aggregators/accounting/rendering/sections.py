@@ -10,10 +10,10 @@ import statistics
 from collections.abc import Iterator
 from typing import Any, Optional
 
-from tff_dp_aggregators.accounting import document
-from tff_dp_aggregators.accounting import rounding
-from tff_dp_aggregators.accounting.document import Code
-from tff_dp_aggregators.accounting.document import Fact
+from tff_dp_aggregators.accounting.rendering import document
+from tff_dp_aggregators.accounting.rendering import rounding
+from tff_dp_aggregators.accounting.rendering.document import Code
+from tff_dp_aggregators.accounting.rendering.document import Fact
 
 _TITLE = 'Privacy report'
 _NO_PRIVACY = (
@@ -287,6 +287,22 @@ def _parts(statement: dict[str, Any]) -> Iterator[document.Section]:
       yield document.Section(f'Run {number}: {section.title.lower()}', blocks)
 
 
+def _ledger_facts(run: dict[str, Any]) -> Iterator[Fact]:
+  again, cut = run['rounds_released_again'], run['bytes_cut_off']
+  if again:
+    yield Fact(
+      'released again',
+      'rounds ' + ', '.join(map(str, again)),
+      'the same result a second time, which tells nothing new',
+    )
+  if cut:
+    yield Fact(
+      'end of the ledger',
+      f'a half line of {cut} bytes',
+      'the round that it is of was not used',
+    )
+
+
 def _mechanism_facts(statement: dict[str, Any]) -> Iterator[Fact]:
   mechanism, run = statement['mechanism'], statement['run']
   name, rounds = mechanism['name'], f'{mechanism["num_rounds"]}'
@@ -296,6 +312,8 @@ def _mechanism_facts(statement: dict[str, Any]) -> Iterator[Fact]:
   if run is not None:
     rounds = f'{run["rounds_completed"]} of {rounds}'
   yield Fact('rounds', rounds)
+  if run is not None:
+    yield from _ledger_facts(run)
   if mechanism['num_bands'] is not None:
     inverse = ' of the inverse of C' if name == 'banded_inverse' else ' of C'
     yield Fact(

@@ -7,7 +7,7 @@ import re
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
-from tff_dp_aggregators.accounting import document
+from tff_dp_aggregators.accounting.rendering import document
 
 _WIDTH = 88
 _INDENT = 2

@@ -3,8 +3,8 @@
 import io
 from typing import Any
 
-from tff_dp_aggregators.accounting import document
-from tff_dp_aggregators.accounting import rounding
+from tff_dp_aggregators.accounting.rendering import document
+from tff_dp_aggregators.accounting.rendering import rounding
 
 _LINE, _TEXT, _GRID = '#1f5fa8', '#333333', '#dddddd'
 

@@ -8,9 +8,9 @@ import base64
 import json
 from typing import Any
 
-from tff_dp_aggregators.accounting import document
-from tff_dp_aggregators.accounting import sections
-from tff_dp_aggregators.accounting import writers
+from tff_dp_aggregators.accounting.rendering import document
+from tff_dp_aggregators.accounting.rendering import sections
+from tff_dp_aggregators.accounting.rendering import writers
 
 FORMATS = ('text', 'markdown', 'html', 'json')
 
@@ -51,14 +51,14 @@ def _to_html(report: document.Document) -> str:
   # Only here, for text shall be there at once.
   import jinja2
 
-  from tff_dp_aggregators.accounting import plots
+  from tff_dp_aggregators.accounting.rendering import plots
 
   def image(plot: document.Plot) -> str:
     data = base64.b64encode(plots.to_svg(plot).encode()).decode()
     return f'data:image/svg+xml;base64,{data}'
 
   environment = jinja2.Environment(
-    loader=jinja2.PackageLoader('tff_dp_aggregators.accounting'),
+    loader=jinja2.PackageLoader('tff_dp_aggregators.accounting.rendering'),
     undefined=jinja2.StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,
