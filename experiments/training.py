@@ -27,7 +27,7 @@ from tff_dp_aggregators.learning import runtime
 from tff_dp_aggregators.learning import sampling
 
 _ENFORCED_BY = (
-  "the simulation's client selection (`learning.sampling.sample_cohorts`), which "
+  "the simulation's client selection (learning.sampling.sample_cohorts), which "
   'draws a client again only within these limits'
 )
 _INTERRUPTED = 130  # Exit code of a program ended by Ctrl-C.

@@ -28,7 +28,6 @@ import dp_accounting
 import numpy as np
 import pytest
 
-from tff_dp_aggregators import accounting
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
@@ -85,7 +84,7 @@ def test_rows_without_sampling_are_the_mechanisms_calibrated_by_themselves(targe
   rows = _rows(targeted, 'none')
   assert len(rows) == len(mechanism_lib.NAMES) + 1  # Two trees.
   for row in rows:
-    options = accounting.mechanism.parameters_of(row.mechanism.strategy)
+    options = mechanism_lib.parameters_of(row.mechanism.strategy)
     alone = mechanism_lib.Mechanism.for_target(
       row.mechanism.name, LIMITS, 3.0, DELTA, **options
     )
