@@ -166,6 +166,27 @@ def test_a_looser_accountant_asks_for_more_noise():
     assert looser > 1.01 * exact
 
 
+def test_rounds_are_found_for_more_bands_than_rounds_tried():
+  plan = _plan(
+    '--mechanism=banded',
+    '--num_bands=8',
+    '--min_separation=8',
+    '--noise_multiplier=5',
+    '--target_epsilon=3',
+    '--target_delta=1e-6',
+  )
+  assert plan.mechanism.strategy.num_bands == 8
+  assert _spent(plan) <= 3
+
+
+@pytest.mark.parametrize('target', ['nan', 'inf', '-1', '0'])
+def test_a_target_that_is_none_is_refused(target):
+  arguments = (*TREE, '--num_rounds=5', '--noise_multiplier=1')
+  with pytest.raises(ValueError, match='--target_epsilon must be') as error:
+    _plan(*arguments, f'--target_epsilon={target}')
+  assert not isinstance(error.value, program.CheckFailed)
+
+
 @pytest.mark.parametrize(
   'arguments, message',
   [
@@ -223,6 +244,16 @@ def test_a_looser_accountant_asks_for_more_noise():
       (*TREE, '--num_rounds=5', '--noise_multiplier=1', '--sampling=poisson')
       + ('--sampling_probability=0.5',),
       'rounds of a client do not share noise',
+    ),
+    (
+      (*GAUSSIAN, '--max_participations=1', '--noise_multiplier=5')
+      + ('--target_epsilon=8',),
+      'more may; they are not looked for',
+    ),
+    (
+      (*GAUSSIAN, '--num_rounds=5', '--noise_multiplier=1', '--sampling=fixed_size')
+      + ('--population=9', '--cohort=inf'),
+      '--cohort must be a whole number',
     ),
     (
       (*TREE, '--noise_multiplier=0.1', '--target_epsilon=1'),

@@ -370,7 +370,7 @@ def test_adaptive_clipping_shows_its_share_of_the_noise(output_format):
     output_format,
     'noise multiplier of the updates',
     rounding.down(mechanism.values_noise_multiplier),
-    '5.000000 clients',
+    '5 clients',
     'the norms of client updates',
   )
 

@@ -15,6 +15,7 @@ import json
 import math
 import os
 import pathlib
+import re
 import shlex
 import subprocess
 import sys
@@ -69,6 +70,16 @@ def test_target_gives_the_noise_that_keeps_it():
   assert report['guarantee']['epsilon'] <= 8.526093443452096
 
 
+@pytest.mark.parametrize('target', ['2', '1', '3.3'])
+def test_the_printed_noise_keeps_the_target(target):
+  arguments = ('--mechanism=tree', '--num_rounds=200', '--min_separation=20')
+  arguments += (f'--target_epsilon={target}', '--target_delta=1e-6')
+  shown = _report(*arguments, '--format=text').stdout
+  (noise,) = re.findall(r'^  noise multiplier +(\S+)$', shown, re.MULTILINE)
+  again = _report(*arguments, f'--noise_multiplier={noise}')
+  assert again.returncode == 0, again.stderr
+
+
 def test_the_printed_command_gives_the_same_numbers_again():
   report = _json(
     '--mechanism=banded',
@@ -112,6 +123,14 @@ def test_output_file_is_written_whole_and_never_overwritten(tmp_path):
     (('--run_dir=.', '--ledger=x'), 2, 'give one of --run_dir, --ledger'),
     (('--verify=/nowhere',), 2, 'No such file'),
     (('--verify=x', '--num_rounds=3'), 2, '--num_rounds does not go with --verify'),
+    (('--verify=x', '--min_wait_hours=3'), 2, '--min_wait_hours does not go with'),
+    (
+      ('--mechanism=gaussian', '--num_rounds=3', '--noise_multiplier=1')
+      + ('--target_delta=1e-6', '--sampling=fixed_size', '--population=99')
+      + ('--cohort=9', '--accountant=pld'),
+      2,
+      'Unsupported event',
+    ),
     ((*GBOARD, '--noise_multiplier=1', '--ledger=/nowhere'), 2, 'No such file'),
     (
       (*GBOARD, '--noise_multiplier=1', '--target_epsilon=1'),

@@ -84,6 +84,45 @@ def test_a_complete_run_spends_what_was_planned(tmp_path):
   assert built['guarantee']['epsilon'] == pytest.approx(planned, rel=1e-12)
 
 
+@pytest.mark.parametrize(
+  'limits',
+  [
+    strategies.Participation(20, 5, 1),
+    strategies.Participation(20, 4),
+    strategies.Participation(20, 10),
+  ],
+)
+def test_a_ledger_of_other_limits_is_refused(tmp_path, limits):
+  # The strategy, and so its checksum, is the same for all limits.
+  made = accounting.Mechanism('tree', PARTICIPATION, 2.0)
+  run = _ledger(tmp_path / 'ledger.jsonl', num_rounds=20, mechanism=made)
+  other = accounting.Mechanism('tree', limits, 2.0)
+  with pytest.raises(ValueError, match='the run was made for other limits'):
+    statement.build(other, 1e-6, ledger=run)
+
+
+def test_a_ledger_of_no_rounds_or_too_many_is_refused(tmp_path):
+  empty = _ledger(tmp_path / 'empty.jsonl', num_rounds=0)
+  with pytest.raises(ValueError, match='the ledger lists 0 rounds'):
+    statement.build(MECHANISM, 1e-6, ledger=empty)
+  run = _ledger(tmp_path / 'ledger.jsonl', num_rounds=20)
+  shorter = accounting.Mechanism('gaussian', strategies.Participation(9), 2.0)
+  with pytest.raises(ValueError, match='the ledger lists 20 rounds'):
+    statement.build(shorter, 1e-6, ledger=run)
+
+
+def test_a_clip_norm_that_is_not_the_ledger_s_is_refused(tmp_path):
+  run = _ledger(tmp_path / 'ledger.jsonl', num_rounds=3)
+  with pytest.raises(ValueError, match='clip_norm is 0.25, but 0.5 in round 0'):
+    statement.build(MECHANISM, 1e-6, ledger=run, clip_norm=0.25)
+
+
+@pytest.mark.parametrize('target', [0.5, float('nan'), float('inf'), -1.0])
+def test_a_target_that_is_missed_or_none_is_refused(target):
+  with pytest.raises(ValueError, match='target_epsilon'):
+    statement.build(MECHANISM, 1e-6, target_epsilon=target)
+
+
 def test_a_ledger_of_another_mechanism_is_refused(tmp_path):
   other = accounting.Mechanism('tree', PARTICIPATION, 2.0)
   run = _ledger(tmp_path / 'ledger.jsonl', num_rounds=3, mechanism=other)

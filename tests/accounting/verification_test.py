@@ -6,7 +6,9 @@ Claims:
 * Changing any number, text or truth value in a report, one at a time, is found; only
   versions of the software may differ, and are mentioned.
 * So is changing the files that a report was made from.
-* A strategy within the report is the one that is verified; it is not found anew.
+* A strategy within the report is the one that is verified, and the one of its file.
+* Limits on participation follow from the round log, and all parameters from the
+  configuration of a run, again.
 """
 
 import copy
@@ -82,7 +84,7 @@ def test_reports_are_verified_as_they_were_written(tmp_path):
   for report in _statements(tmp_path):
     result = _verify(tmp_path, report)
     assert result.ok, result.differences
-    assert result.text.endswith('computed again and is the same.\n')
+    assert 'verified: every number was computed again and is the same.' in result.text
 
 
 def _leaves(value, path=()):
@@ -222,3 +224,112 @@ def test_checksums_of_files_are_sha256(tmp_path):
   path.write_bytes(b'x' * 3_000_000)
   digest = hashlib.sha256(b'x' * 3_000_000).hexdigest()
   assert sources.file_of('role', str(path))['sha256'] == digest
+
+
+def _round_log(folder):
+  path = folder / 'rounds.csv'
+  lines = ['round,completion_time']
+  for number in range(80):  # A round in three hours.
+    day, hour = 1 + number // 8, number % 8 * 3
+    lines.append(f'{number},2026-01-{day:02d}T{hour:02d}:00:00Z')
+  path.write_text('\n'.join(lines) + '\n')
+  return str(path)
+
+
+def _from_log(folder, limits=None):
+  path = _round_log(folder)
+  found, source, file = sources.from_round_log(path)
+  mechanism = accounting.Mechanism('tree', limits or found, 5.0)
+  return statement.build(
+    mechanism,
+    1e-6,
+    participation_source=source,
+    files=[file],
+    with_curves=False,
+  )
+
+
+def test_limits_that_are_not_those_of_the_round_log_are_found(tmp_path):
+  assert _verify(tmp_path, _from_log(tmp_path)).ok
+  forged = _from_log(tmp_path, strategies.Participation(80, 50, 1))
+  (difference,) = _verify(tmp_path, forged).differences
+  assert (
+    'the round log gives Participation(num_rounds=80, min_separation=' in difference
+  )
+
+
+def test_a_source_without_its_file_and_an_altered_source_are_found(tmp_path):
+  report = _from_log(tmp_path)
+  report['participation']['source']['num_rounds'] = 81
+  assert not _verify(tmp_path, report).ok
+  report = statement.build(TREE, 1e-6)
+  report['participation']['source'] = {'basis': 'min_wait'}
+  assert not _verify(tmp_path, report).ok
+
+
+def _run_dir(folder, **changes):
+  folder.mkdir()
+  privacy = {
+    'mechanism': TREE.to_json(),
+    'target_epsilon': None,
+    'delta': 1e-6,
+    'clip_norm': 0.5,
+    'enforced_by': 'a test',
+    'noise_source': 'a seed',
+  }
+  (folder / 'config.json').write_text(json.dumps({'privacy': {**privacy, **changes}}))
+  TREE.strategy.save(folder / 'strategy.npz')
+  _with_ledger(folder)
+  return str(folder)
+
+
+def test_a_run_is_verified_from_its_configuration(tmp_path):
+  run_dir = _run_dir(tmp_path / 'run')
+  report = sources.from_run_dir(run_dir + '/')
+  assert _verify(tmp_path, report).ok
+  for name, value in (('delta', 1e-2), ('enforced_by', 'nobody'), ('clip_norm', 9.0)):
+    forged = statement.build(
+      TREE,
+      value if name == 'delta' else 1e-6,
+      clip_norm=value if name == 'clip_norm' else 0.5,
+      enforced_by=value if name == 'enforced_by' else 'a test',
+      noise_source='a seed',
+      files=report['verification']['files'],
+      command=report['verification']['command'],
+    )
+    assert not _verify(tmp_path, forged).ok, name
+
+
+def test_a_run_that_moved_is_verified_beside_its_report(tmp_path):
+  report = sources.from_run_dir(_run_dir(tmp_path / 'old'))
+  (tmp_path / 'old').rename(tmp_path / 'new')
+  assert _verify(tmp_path / 'new', report).ok
+
+
+def test_a_composition_of_other_software_is_verified(tmp_path):
+  parts = [statement.build(TREE, 1e-6), statement.build(TREE, 1e-6)]
+  report = copy.deepcopy(statement.compose(parts))
+  report['parts'][0]['software']['python'] = '3.10.1'
+  assert _verify(tmp_path, report).ok
+
+
+def test_the_strategy_file_is_that_of_the_report(tmp_path):
+  strategies.Identity(12).save(tmp_path / 'strategy.json')
+  file = sources.file_of('strategy', str(tmp_path / 'strategy.json'))
+  (difference,) = _verify(
+    tmp_path, statement.build(TREE, 1e-6, files=[file])
+  ).differences
+  assert 'the strategy in the report is not that of' in difference
+
+
+def test_a_name_that_stands_twice_is_refused(tmp_path):
+  text = json.dumps(statement.build(TREE, 1e-6))
+  path = tmp_path / 'report.json'
+  path.write_text('{"guarantee": {"epsilon": 0.01}, ' + text[1:])
+  with pytest.raises(ValueError, match='a name stands twice'):
+    verification.verify(str(path))
+
+
+@pytest.mark.parametrize('delta', [1e-12, 1e-15, 1e-20, 1e-40])
+def test_tiny_deltas_are_verified(tmp_path, delta):
+  assert _verify(tmp_path, statement.build(TREE, delta, with_curves=False)).ok

@@ -13,6 +13,7 @@ from absl import flags
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import calibration
+from tff_dp_aggregators.accounting import gaussian
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import program
 from tff_dp_aggregators.accounting import schemas
@@ -252,6 +253,11 @@ def planned(
   delta = values.target_delta
   if delta is None:
     raise ValueError('--target_delta is missing: at which delta is epsilon wanted?')
+  gaussian.check_delta(delta, '--target_delta')
+  if values.target_epsilon is not None:
+    gaussian.check_epsilon(values.target_epsilon, '--target_epsilon')
+    if values.target_epsilon == 0:
+      raise ValueError('--target_epsilon must be positive; got 0.')
   if (values.mechanism is None) == (values.strategy_file is None):
     raise ValueError(
       '--mechanism is missing (or give --strategy_file, but not both); known are '
@@ -352,7 +358,7 @@ def _fixed_size(values: flags.FlagValues, num_rounds: int) -> schemas.FixedSizeS
   for name in ('sampling_probability', 'num_groups'):
     if values[name].present:
       raise ValueError(f'--{name} is for --sampling=poisson.')
-  if values.cohort != int(values.cohort):
+  if not values.cohort.is_integer():
     raise ValueError(f'--cohort must be a whole number; got {values.cohort}.')
   return schemas.FixedSizeSampling(num_rounds, values.population, int(values.cohort))
 
@@ -398,11 +404,12 @@ def _check_two_of_three(
 def _mechanism(
   values: flags.FlagValues, schema: schemas.Schema, noise_multiplier: float
 ) -> mechanism_lib.Mechanism:
+  options = _options(values)
+  if values.num_rounds is None and options['num_bands'] is not None:
+    # While rounds are looked for there may be fewer of them than bands.
+    options['num_bands'] = min(options['num_bands'], schema.num_rounds)
   return mechanism_lib.Mechanism(
-    values.mechanism or mechanism_lib.FROM_FILE,
-    schema,
-    noise_multiplier,
-    **_options(values),
+    values.mechanism or mechanism_lib.FROM_FILE, schema, noise_multiplier, **options
   )
 
 
@@ -439,9 +446,16 @@ def _most_rounds(values: flags.FlagValues) -> mechanism_lib.Mechanism:
     raise ValueError('--num_rounds is missing: a strategy is for a number of rounds.')
 
   def make(num_rounds: int) -> mechanism_lib.Mechanism:
-    return _mechanism(values, schema_from(values, num_rounds), values.noise_multiplier)
+    schema = schema_from(values, num_rounds)
+    return _mechanism(values, schema, values.noise_multiplier)
 
-  return make(_largest(values, make, _MOST_ROUNDS))
+  found = _largest(values, make, _MOST_ROUNDS)
+  if found == _MOST_ROUNDS:
+    raise ValueError(
+      f'{_MOST_ROUNDS} rounds keep --target_epsilon={values.target_epsilon:g} and more '
+      'may; they are not looked for. Give --num_rounds.'
+    )
+  return make(found)
 
 
 def _most_participations(values: flags.FlagValues) -> mechanism_lib.Mechanism:
@@ -472,10 +486,10 @@ def _check_target(plan: Plan) -> None:
   name = plan.accountant or accountants.tightest(event, relation)
   spent = accountants.epsilon(event, plan.delta, name, relation)
   assert plan.target_epsilon is not None
-  if spent > plan.target_epsilon:
+  if not spent <= plan.target_epsilon:
     raise program.CheckFailed(
       f'noise multiplier {plan.mechanism.noise_multiplier:g} spends epsilon = '
-      f'{spent:.6g} at delta = {plan.delta:g}, more than --target_epsilon='
-      f'{plan.target_epsilon:g}. Leave out --noise_multiplier or --num_rounds to have '
+      f'{spent!r} at delta = {plan.delta:g}, more than --target_epsilon='
+      f'{plan.target_epsilon!r}. Leave out --noise_multiplier or --num_rounds to have '
       'it found.'
     )

@@ -51,6 +51,7 @@ import numpy as np
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import gaussian
+from tff_dp_aggregators.accounting import strict_json
 from tff_dp_aggregators.strategies import files
 from tff_dp_aggregators.strategies.participation import check_int
 
@@ -508,24 +509,9 @@ class _Reading:
     )
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-  """Two values under one name would be read in two ways."""
-  data = dict(pairs)
-  if len(data) != len(pairs):
-    raise ValueError(f'a name stands twice in {[name for name, _ in pairs]}.')
-  return data
-
-
-def _refuse_constant(name: str) -> Any:
-  raise ValueError(f'{name} is not a number in JSON.')
-
-
-_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse_constant)
-
-
 def _parse(line: bytes) -> LedgerEntry:
   try:
-    data = _DECODER.decode(line.decode())
+    data = strict_json.loads(line.decode())
     if not isinstance(data, dict):
       raise ValueError(f'an entry is written as an object, got {data!r}.')
     unknown = [name for name in data if name not in _FIELDS]

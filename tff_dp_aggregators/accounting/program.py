@@ -6,6 +6,7 @@ Exit codes: 0 fine, 1 a check failed, 2 wrong usage, also for flags that absl re
 import sys
 from typing import Callable
 
+import dp_accounting
 from absl import app
 from absl import flags
 
@@ -13,6 +14,15 @@ from tff_dp_aggregators.strategies import series_optimization
 
 CHECK_FAILED = 1
 WRONG_USAGE = 2
+# What a program says in a line, without where it happened.
+_REFUSALS = (
+  ValueError,
+  OSError,
+  OverflowError,
+  MemoryError,
+  dp_accounting.UnsupportedEventError,
+  series_optimization.ConvergenceError,
+)
 
 
 class CheckFailed(ValueError):
@@ -41,8 +51,8 @@ def _guarded(main: Callable[[list[str]], int], argv: list[str]) -> int:
   except CheckFailed as e:
     print(f'error: {e}', file=sys.stderr)
     return CHECK_FAILED
-  except (ValueError, OSError, series_optimization.ConvergenceError) as e:
-    print(f'error: {e}', file=sys.stderr)
+  except _REFUSALS as e:
+    print(f'error: {e or type(e).__name__}', file=sys.stderr)
     return WRONG_USAGE
 
 

@@ -160,7 +160,8 @@ def main(argv: list[str]) -> int:
 
 
 def _verify(values: flags.FlagValues) -> int:
-  for name in (*flags_lib.ALL, 'run_dir', 'ledger', 'round_log', 'output', 'format'):
+  others = ('run_dir', 'ledger', 'round_log', 'output', 'format')
+  for name in (*flags_lib.ALL, *others, *participation.WAIT_FLAGS):
     if values[name].present:
       raise ValueError(
         f'--{name} does not go with --verify, which needs no other flag.'

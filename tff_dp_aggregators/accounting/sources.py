@@ -20,6 +20,17 @@ from tff_dp_aggregators.accounting import round_log
 from tff_dp_aggregators.accounting import statement as statement_lib
 
 PROGRAM = 'python -m tff_dp_aggregators.accounting.report'
+_NOT_STATED = 'not stated; whoever runs the training must see to it'
+_ENFORCED_BY = {
+  'min_wait': (
+    'the wait between two rounds of a device; the limits follow from it and from when '
+    'rounds were complete'
+  ),
+  'client_ids': (
+    'nothing that is known: the limits are what the clients of this log happened to '
+    'keep, and say nothing of what they might have done'
+  ),
+}
 _STRATEGY_FILES = ('strategy.json', 'strategy.npz')
 
 
@@ -49,6 +60,9 @@ def from_plan(
     ValueError: If the ledger is wrong, or of another mechanism.
   """
   read = list(files)
+  enforced_by = _NOT_STATED
+  if participation_source is not None:
+    enforced_by = _ENFORCED_BY[participation_source['basis']]
   run = None
   if ledger is not None:
     run = ledger_lib.read(ledger)
@@ -62,6 +76,7 @@ def from_plan(
     target_epsilon=plan.target_epsilon,
     found=plan.found,
     accountant=plan.accountant,
+    enforced_by=enforced_by,
     participation_source=participation_source,
     command=command,
     files=read,
@@ -84,6 +99,7 @@ def from_run_dir(
     ValueError: If the directory has no private run, or its files contradict each
       other.
   """
+  run_dir = os.path.normpath(run_dir)
   config_path = os.path.join(run_dir, 'config.json')
   privacy = _privacy_of(run_dir, config_path)
   read = [file_of('config', config_path)]
@@ -131,7 +147,8 @@ def from_round_log(
     first_start: When the first round started.
 
   Returns:
-    The limits, a JSON-ready summary of the log, and the file as `file_of` has it.
+    The limits, a JSON-ready summary of the log, with the arguments and without who took
+    part, and the file as `file_of` has it.
 
   Raises:
     OSError: If the file cannot be read.
@@ -139,7 +156,16 @@ def from_round_log(
   """
   log = round_log.read(path)
   summary = participation_lib.summarize(log, min_wait, wait_from, first_start)
-  return summary.participation, summary.to_json(), file_of('round_log', path)
+  said = summary.to_json()
+  for name in ('closest', 'most_active', 'rounds_of_most_active'):
+    said.get('observed', {}).pop(name, None)
+  hours = None if min_wait is None else min_wait / datetime.timedelta(hours=1)
+  said['arguments'] = {
+    'min_wait_hours': hours,
+    'wait_from': wait_from,
+    'first_start': first_start,
+  }
+  return summary.participation, said, file_of('round_log', path)
 
 
 def file_of(role: str, path: str) -> dict[str, Any]:

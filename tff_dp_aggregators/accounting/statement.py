@@ -82,6 +82,7 @@ _KINDS = {
 # Strategies of at most so many numbers are part of the report.
 _MOST_NUMBERS = 10_000
 _STATED_DELTAS = tuple(10.0**-power for power in range(4, 11, 2))
+_SAME = 1e-6  # How far figures of a ledger may be from those planned, relative.
 _POINTS = 200  # Of a curve over rounds.
 _SAMPLED_POINTS = 20  # Of one that takes a composition each.
 _DELTAS = 33  # Of the curve over delta.
@@ -127,13 +128,17 @@ def build(
     A JSON-ready dict, described by `report_schema.json`; infinities are `None`.
 
   Raises:
-    ValueError: If `delta` is out of range, the ledger is of another mechanism or of a
-      sampled one, or the accountant cannot read the mechanism's events.
+    ValueError: If `delta` is out of range, the target is missed, or the ledger is of
+      another mechanism, other limits on participation or another clip norm, or the
+      mechanism is a sampled one and has no ledger.
+    dp_accounting.UnsupportedEventError: If the accountant cannot read the events.
   """
   gaussian.check_delta(delta)
   event, run = mechanism.event, None
+  _check_target(mechanism, delta, target_epsilon, accountant)
   if ledger is not None:
     _check_ledger(mechanism, ledger.entries)
+    _check_clip_norm(mechanism, clip_norm, ledger.entries)
     event = ledger.total_event
     run = {
       'rounds_completed': len(ledger.entries),
@@ -210,8 +215,10 @@ def compose(
   relation = schemas.ADJACENCIES[adjacencies.pop()]
   written = [part['verification']['inputs']['event'] for part in parts]
   event = dp_accounting.ComposedDpEvent([events.from_json(each) for each in written])
+  outputs = [part['definition']['outputs'] for part in parts]
   definition = dict(
     parts[0]['definition'],
+    outputs=next((each for each in outputs if each.endswith(_SECRET)), outputs[0]),
     covered=_union(part['definition']['covered'] for part in parts),
   )
   total = guarantee(event, delta, relation, accountant)
@@ -399,12 +406,12 @@ def _assumption(schema: schemas.Schema) -> str:
     group = 'all clients'
     if schema.num_groups > 1:
       group = (
-        f'the clients of one of {schema.num_groups} groups, which take turns and were '
-        'formed independently of the data'
+        f'the clients of one of {schema.num_groups} groups, which take turns; the '
+        'group of a client depends neither on data nor on which others there are'
       )
     return (
       f'Poisson sampling: each round draws from {group}, each client independently '
-      f'with probability {schema.sampling_probability:g}, and keeps secret who was '
+      f'with probability {schema.sampling_probability!r}, and keeps secret who was '
       'drawn'
     )
   if isinstance(schema, schemas.FixedSizeSampling):
@@ -415,6 +422,11 @@ def _assumption(schema: schemas.Schema) -> str:
     )
   if schema.max_participations == 1:
     return 'no sampling; a client takes part in at most one round'
+  if schema.fixed_epoch:
+    return (
+      'no sampling, but fixed epochs: rounds of a client differ by multiples of '
+      f'exactly {schema.min_separation}'
+    )
   return 'no sampling; the rounds of a client are chosen in any way within the limits'
 
 
@@ -517,14 +529,51 @@ def _epsilon(
   return accountants.epsilon(event, delta, name, relation)
 
 
+def _check_target(
+  mechanism: mechanism_lib.Mechanism,
+  delta: float,
+  target_epsilon: Optional[float],
+  accountant: Optional[str],
+) -> None:
+  if target_epsilon is None:
+    return
+  gaussian.check_epsilon(target_epsilon, 'target_epsilon')
+  spent = _epsilon(mechanism.event, delta, mechanism.relation, accountant)
+  if not spent <= target_epsilon:
+    raise ValueError(
+      f'the mechanism spends epsilon = {spent!r}, more than target_epsilon='
+      f'{target_epsilon!r}.'
+    )
+
+
+def _check_clip_norm(
+  mechanism: mechanism_lib.Mechanism,
+  clip_norm: Optional[float],
+  entries: Sequence[ledger_lib.LedgerEntry],
+) -> None:
+  if clip_norm is None or mechanism.clipped_count_stddev is not None:
+    return
+  for entry in entries:
+    if entry.clip_norm != clip_norm:
+      raise ValueError(
+        f'clip_norm is {clip_norm}, but {entry.clip_norm} in round {entry.round} of '
+        'the ledger.'
+      )
+
+
 def _check_ledger(
   mechanism: mechanism_lib.Mechanism, entries: Sequence[ledger_lib.LedgerEntry]
 ) -> None:
-  """Refuses a ledger whose rounds were not this mechanism's."""
+  """Refuses a ledger whose rounds were not this mechanism's, under these limits."""
   if mechanism.is_sampled or mechanism.relation is not Relation.REPLACE_SPECIAL:
     raise ValueError(
       'ledgers hold the events of rounds under limits on participation and zero-out '
       'adjacency; report a sampled mechanism from its flags.'
+    )
+  planned = mechanism.participation.num_rounds
+  if not 0 < len(entries) <= planned:
+    raise ValueError(
+      f'the ledger lists {len(entries)} rounds; the mechanism is for 1 to {planned}.'
     )
   checksum = mechanism.strategy.checksum
   for entry in entries:
@@ -536,6 +585,25 @@ def _check_ledger(
         f'round {entry.round} of the ledger used strategy '
         f'{entry.strategy_checksum} with noise multiplier {entry.noise_multiplier}, '
         f'the mechanism is {checksum} with {mechanism.noise_multiplier}.'
+      )
+  if mechanism.noise_multiplier:
+    _check_limits(mechanism, entries)
+
+
+def _check_limits(
+  mechanism: mechanism_lib.Mechanism, entries: Sequence[ledger_lib.LedgerEntry]
+) -> None:
+  """Refuses a ledger whose events are for other limits on participation."""
+  _, so_far = events.round_noise_multipliers(
+    mechanism.strategy, mechanism.limits, mechanism.noise_multiplier
+  )
+  for entry, planned in zip(entries, so_far):
+    stated = entry.effective_noise_multiplier
+    if stated is None or not math.isclose(stated, planned, rel_tol=_SAME):
+      raise ValueError(
+        f'round {entry.round} of the ledger has the effective noise multiplier '
+        f'{stated}, but under these limits on participation it is {float(planned)}: '
+        'the run was made for other limits.'
       )
 
 

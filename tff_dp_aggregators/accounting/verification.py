@@ -8,11 +8,14 @@ to come to the same.
 """
 
 import dataclasses
+import datetime
 import json
 import math
 import os
 from collections.abc import Iterator
 from typing import Any, Optional
+
+import dp_accounting
 
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
@@ -22,12 +25,23 @@ from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting import sources
 from tff_dp_aggregators.accounting import statement as statement_lib
+from tff_dp_aggregators.accounting import strict_json
 
 # Numbers may differ by so much, relative: another machine's last digits.
 _TOLERANCE = 1e-9
 # What privacy loss distributions may be above the exact epsilon, relative above 1.
 _AGREEMENT = 1e-3
-_LEAST_MU, _MOST_MU = 0.1, 10.0
+_LEAST_MU, _MOST_MU, _LEAST_DELTA = 0.1, 10.0, 1e-13
+# What a report that is not one of ours can lead to.
+_FAILURES = (
+  OSError,
+  ValueError,
+  KeyError,
+  TypeError,
+  AttributeError,
+  OverflowError,
+  dp_accounting.UnsupportedEventError,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +67,11 @@ class Result:
     """The result for people."""
     lines = [f'note: {note}' for note in self.notes]
     lines += [f'difference: {difference}' for difference in self.differences]
-    verdict = 'verified: every number was computed again and is the same.'
+    verdict = (
+      'verified: every number was computed again and is the same. Said and not '
+      'computed: what enforces the limits, where the noise comes from, the clip norm '
+      'and the target of a plan, the command.'
+    )
     if self.differences:
       verdict = f'NOT verified: {len(self.differences)} difference(s).'
     return '\n'.join([*lines, verdict]) + '\n'
@@ -72,7 +90,7 @@ def verify(path: str) -> Result:
   """
   with open(path, encoding='utf-8') as file:
     try:
-      report = json.load(file)
+      report = strict_json.loads(file.read())
     except ValueError as e:
       raise ValueError(f'{path} is not a JSON report: {e}') from e
   if not isinstance(report, dict) or report.get('format') != statement_lib.FORMAT:
@@ -85,7 +103,7 @@ def verify(path: str) -> Result:
   try:
     again = _build_again(report, os.path.dirname(path))
     other = _by_another_method(again)
-  except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
+  except _FAILURES as e:
     return Result((f'it cannot be computed again: {type(e).__name__}: {e}',), ())
   again = json.loads(json.dumps(again))
   notes = tuple(
@@ -93,7 +111,7 @@ def verify(path: str) -> Result:
     for each in _differences(report.get('software'), again.get('software'), '')
   )
   for each in (report, again):
-    each.pop('software', None)
+    _drop_software(each)
   differences = tuple(_differences(report, again, ''))
   if other is not None:
     notes += (f'privacy loss distributions, another method, give epsilon = {other!r}',)
@@ -108,7 +126,9 @@ def _by_another_method(statement: dict[str, Any]) -> Optional[float]:
   guarantee = statement['guarantee']
   if guarantee.get('accountant') not in ('exact', 'gdp'):
     return None
-  if guarantee['gdp_mu'] is None or not _LEAST_MU <= guarantee['gdp_mu'] <= _MOST_MU:
+  if guarantee['delta'] < _LEAST_DELTA or guarantee['gdp_mu'] is None:
+    return None
+  if not _LEAST_MU <= guarantee['gdp_mu'] <= _MOST_MU:
     return None  # Where that method is a bound.
   inputs, adjacency = statement['verification']['inputs'], statement['definition']
   return accountants.epsilon(
@@ -136,9 +156,14 @@ def _build_again(report: dict[str, Any], folder: str) -> dict[str, Any]:
     dict(sources.file_of(file['role'], paths[file['role']]), path=file['path'])
     for file in stated
   ]
+  if 'config' in paths:
+    return _run_again(report, os.path.dirname(paths['config']) or '.')
   mechanism = mechanism_lib.Mechanism.from_json(
     inputs['mechanism'], _strategy(inputs['strategy'], paths.get('strategy'))
   )
+  source = None
+  if 'round_log' in paths:
+    source = _log_again(report, mechanism, paths['round_log'])
   ledger = ledger_lib.read(paths['ledger']) if 'ledger' in paths else None
   target = report['target'] or {'epsilon': None, 'found': None}
   return statement_lib.build(
@@ -151,11 +176,53 @@ def _build_again(report: dict[str, Any], folder: str) -> dict[str, Any]:
     accountant=inputs['accountant'],
     enforced_by=report['participation']['enforced_by'],
     noise_source=report['mechanism']['noise_source'],
-    participation_source=report['participation']['source'],
+    participation_source=source,
     command=command,
     files=files,
     with_curves=report['curves'] is not None,
   )
+
+
+def _run_again(report: dict[str, Any], run_dir: str) -> dict[str, Any]:
+  """The statement of a run directory, which may have moved."""
+  again = sources.from_run_dir(
+    run_dir,
+    report['verification']['inputs']['accountant'],
+    with_curves=report['curves'] is not None,
+  )
+  stated = {file['role']: file['path'] for file in report['verification']['files']}
+  moved = False
+  for file in again['verification']['files']:
+    moved |= file['path'] != stated.get(file['role'], file['path'])
+    file['path'] = stated.get(file['role'], file['path'])
+  if moved:
+    again['verification']['command'] = report['verification']['command']
+  return again
+
+
+def _log_again(
+  report: dict[str, Any], mechanism: mechanism_lib.Mechanism, path: str
+) -> dict[str, Any]:
+  """The summary of a round log, if it gives the mechanism's limits."""
+  arguments = report['participation']['source']['arguments']
+  hours = arguments['min_wait_hours']
+  limits, source, _ = sources.from_round_log(
+    path,
+    None if hours is None else datetime.timedelta(hours=hours),
+    arguments['wait_from'],
+    arguments['first_start'],
+  )
+  if limits != mechanism.participation:
+    raise ValueError(
+      f'the round log gives {limits}, the report has {mechanism.participation}.'
+    )
+  return source
+
+
+def _drop_software(report: dict[str, Any]) -> None:
+  report.pop('software', None)
+  for part in report.get('parts', ()):
+    _drop_software(part)
 
 
 def _find(path: str, folder: str) -> str:
@@ -167,9 +234,13 @@ def _find(path: str, folder: str) -> str:
 def _strategy(
   data: Optional[dict[str, Any]], path: Optional[str]
 ) -> Optional[strategies.Strategy]:
-  if data is not None:
-    return strategies.Strategy.from_json(json.dumps(data))
-  return None if path is None else strategies.Strategy.load(path)
+  within = None if data is None else strategies.Strategy.from_json(json.dumps(data))
+  if path is None:
+    return within
+  loaded = strategies.Strategy.load(path)
+  if within is not None and within.checksum != loaded.checksum:
+    raise ValueError(f'the strategy in the report is not that of {path}.')
+  return loaded
 
 
 def _differences(stated: Any, found: Any, name: str) -> Iterator[str]:

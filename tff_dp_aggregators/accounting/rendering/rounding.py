@@ -1,8 +1,9 @@
 """Numbers as text that never claims more privacy than there is.
 
 What a reader wants small (epsilon, mu, sensitivity, error) rounds up at the last digit
-shown, what a reader wants large (noise) rounds down, and what was chosen (delta, clip
-norm) stands exactly.
+shown, what a reader wants large (the effective noise multiplier) rounds down, and what
+was chosen or found, and may be used again (noise multiplier, delta, clip norm), stands
+exactly.
 """
 
 import decimal

@@ -31,7 +31,8 @@ _EPSILON_AND_DELTA = (
 )
 _ROUNDING = (
   'Printed numbers are rounded to the unfavourable side: epsilon, mu, rho, sensitivity '
-  'and error up, noise multipliers down. The JSON report has all digits.'
+  'and error up, the effective noise multiplier down. What was chosen or found is '
+  'printed with all its digits. The JSON report has those of all numbers.'
 )
 _PROSE = (document.Paragraph, document.Items)
 # What an observer wants to tell, and the two answers.
@@ -233,6 +234,11 @@ def _limits(participation: dict[str, Any]) -> str:
   most = participation['max_participations']
   if most == 1:
     return 'a client takes part in at most one round'
+  if participation['fixed_epoch']:
+    return (
+      f'a client takes part in at most {most} rounds, which differ by multiples of '
+      f'exactly {participation["min_separation"]}'
+    )
   return (
     f'a client takes part in at most {most} rounds, each at least '
     f'{participation["min_separation"]} after the one before '
@@ -339,7 +345,7 @@ def _mechanism_facts(statement: dict[str, Any]) -> Iterator[Fact]:
   )
   yield Fact(
     'noise multiplier',
-    rounding.down(mechanism['noise_multiplier']),
+    rounding.exact(mechanism['noise_multiplier']),
     'noise relative to the clip norm: standard deviation of an entry of z over the '
     'clip norm. It says how loud the noise is',
   )
@@ -390,14 +396,14 @@ def _clip_norm(mechanism: dict[str, Any]) -> str:
 def _adaptive_facts(adaptive: dict[str, Any]) -> Iterator[Fact]:
   yield Fact(
     'noise multiplier of the updates',
-    rounding.down(adaptive['values_noise_multiplier']),
+    rounding.exact(adaptive['values_noise_multiplier']),
     'the clip norm is estimated privately; the noise multiplier above covers the '
     'estimate and the updates together, the updates themselves get this larger one '
     '(arXiv:1905.03871, Theorem 1)',
   )
   yield Fact(
     'noise of the clip norm',
-    f'{rounding.down(adaptive["clipped_count_stddev"])} clients',
+    f'{rounding.exact(adaptive["clipped_count_stddev"])} clients',
     'standard deviation of the noise in the number of clients whose updates are '
     'shorter than the clip norm',
   )
