@@ -22,6 +22,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_dp_aggregators import accounting
 from tff_dp_aggregators import aggregators
 from tff_dp_aggregators import noise
 from tff_dp_aggregators import queries
@@ -338,6 +339,29 @@ def test_participation_limits_need_a_number_of_rounds(build):
 def test_limits_below_one_are_refused_by_the_builder(build, name):
   with pytest.raises(ValueError, match=f'{name} must be at least 1'):
     build(1.0, 1.0, 10, **{'num_rounds': 10, name: 0})
+
+
+def test_mechanisms_that_no_factory_keeps_are_refused():
+  sampling = accounting.schemas.PoissonSampling(8, 0.1)
+  sampled = accounting.Mechanism('gaussian', sampling, 1.0)
+  with pytest.raises(ValueError, match='nothing here draws the clients'):
+    aggregators.from_mechanism(sampled, clip_norm=1.0, clients_per_round=4)
+  adaptive = accounting.Mechanism(
+    'gaussian', strategies.Participation(8), 1.0, clipped_count_stddev=3.0
+  )
+  with pytest.raises(ValueError, match='build it with aggregators.adaptive'):
+    aggregators.from_mechanism(adaptive, clip_norm=1.0, clients_per_round=4)
+
+
+@pytest.mark.parametrize('name', accounting.mechanism.NAMES)
+def test_a_mechanism_by_name_has_the_noise_that_was_planned(name):
+  limits = strategies.Participation(12, 4)
+  planned = accounting.Mechanism.for_target(name, limits, 5.0, 1e-6)
+  factory = aggregators.from_mechanism(planned, clip_norm=1.0, clients_per_round=4)
+  assert factory.strategy == planned.strategy
+  assert factory.effective_noise_multiplier == pytest.approx(
+    planned.effective_noise_multiplier, rel=1e-12
+  )
 
 
 def test_too_many_bands_are_refused_by_the_builder():

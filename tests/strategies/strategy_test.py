@@ -280,6 +280,16 @@ def test_default_workload_is_the_prefix_sums(strategy):
 
 
 @each_sane_strategy
+def test_noise_correlation_is_that_of_the_noise_matrix(strategy):
+  covariance = strategy.noise_matrix() @ strategy.noise_matrix().T
+  scale = np.sqrt(np.diag(covariance))
+  correlation = (covariance / np.outer(scale, scale))[-1][::-1]
+  for lags in (1, 3, 1000):
+    found = strategy.noise_correlation(lags)
+    np.testing.assert_allclose(found, correlation[:lags], atol=1e-12)
+
+
+@each_sane_strategy
 def test_identity_workload_has_the_variance_of_each_rounds_noise(strategy):
   np.testing.assert_allclose(
     strategy.per_query_error(np.eye(strategy.num_rounds)),

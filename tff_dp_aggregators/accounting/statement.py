@@ -86,6 +86,8 @@ _SAME = 1e-6  # How far figures of a ledger may be from those planned, relative.
 _POINTS = 200  # Of a curve over rounds.
 _SAMPLED_POINTS = 20  # Of one that takes a composition each.
 _DELTAS = 33  # Of the curve over delta.
+_LAGS = 64  # Of the noise's correlation, and for how many rounds it may be dense.
+_MOST_DENSE = 2048
 
 
 def build(
@@ -502,13 +504,11 @@ def _by_delta(
 
 def _noise_correlation(strategy: strategies.Strategy) -> list[list[float]]:
   """Correlation of the noise of the last round with that of earlier ones, by lag."""
-  if strategy.num_rounds > 2048:  # The matrix is dense.
+  is_toeplitz = isinstance(strategy, strategies.toeplitz.LowerToeplitz)
+  if strategy.num_rounds > _MOST_DENSE and not is_toeplitz:
     return []
-  matrix = strategy.noise_matrix()
-  norms = np.linalg.norm(matrix, axis=1)
-  correlation = matrix @ matrix[-1] / (norms * norms[-1])
-  lags = range(min(strategy.num_rounds, 64))
-  return [[lag, float(correlation[-1 - lag])] for lag in lags]
+  correlation = strategy.noise_correlation(_LAGS)
+  return [[lag, float(value)] for lag, value in enumerate(correlation)]
 
 
 def _small(strategy: strategies.Strategy) -> Optional[dict[str, Any]]:

@@ -249,7 +249,8 @@ def from_mechanism(
     An unweighted aggregation factory.
 
   Raises:
-    ValueError: If a number is out of range, or the mechanism rests on sampling.
+    ValueError: If a number is out of range, or the mechanism rests on sampling or
+      pays for adaptive clipping.
 
   Example:
     >>> mechanism = accounting.Mechanism.for_target(
@@ -267,6 +268,11 @@ def from_mechanism(
       'a sampled mechanism cannot be built by name, because nothing here draws the '
       'clients; plan with limits on participation, or use from_strategy and account '
       'for the sampling yourself.'
+    )
+  if mechanism.clipped_count_stddev is not None:
+    raise ValueError(
+      'the mechanism pays for adaptive clipping; build it with aggregators.adaptive, '
+      'from its strategy, limits, noise_multiplier and clipped_count_stddev.'
     )
   return from_strategy(
     mechanism.strategy,

@@ -148,6 +148,28 @@ class Strategy(abc.ABC):
     """
     return np.diff(self.materialize_estimator(), axis=0, prepend=0.0)
 
+  def noise_correlation(self, num_lags: int) -> np.ndarray:
+    """Correlation of the noise that the last round adds with that of earlier ones.
+
+    Dense, for small n, but for strategies that know better.
+
+    Args:
+      num_lags: How many rounds to look back, the last one included.
+
+    Returns:
+      Float64 array of shape [min(num_lags, n)], by lag; the first entry is 1.
+
+    Example:
+      >>> from tff_dp_aggregators import strategies
+      >>> strategies.BinaryTree(4, honaker=False).noise_correlation(2).round(3)
+      array([ 1.   , -0.577])
+    """
+    lags = min(
+      participation_lib.check_positive_int('num_lags', num_lags), self.num_rounds
+    )
+    rows = self.noise_matrix()[::-1][:lags]
+    return rows @ rows[0] / (np.linalg.norm(rows, axis=1) * np.linalg.norm(rows[0]))
+
   def per_query_error(self, workload: workload_lib.WorkloadLike = None) -> np.ndarray:
     """Variance of each workload row's noise for unit-variance z, before sensitivity.
 

@@ -135,6 +135,16 @@ class LowerToeplitz(strategy_lib.Strategy):
     )
     return 'exact' if exact else 'bound'
 
+  def noise_correlation(self, num_lags: int) -> np.ndarray:
+    """See `Strategy`; O(n) for each lag."""
+    lags = min(
+      participation_lib.check_positive_int('num_lags', num_lags), self.num_rounds
+    )
+    column = self.inverse_coefficients()
+    norms = np.sqrt(np.cumsum(np.square(column)))[::-1][:lags]  # Of rows n - 1 - lag.
+    products = [column[lag:] @ column[: len(column) - lag] for lag in range(lags)]
+    return np.array(products) / (norms * norms[0])
+
   def per_query_error(self, workload: workload_lib.WorkloadLike = None) -> np.ndarray:
     """See `Strategy`; without a matrix, but for a workload given as an array.
 
