@@ -59,7 +59,12 @@ def both_directions(probability, noise_multiplier, epsilon):
   return removing, adding
 
 
-ROUNDS = [(0.01, 0.5, 0.5), (0.3, 1.0, 0.1), (0.3, 1.0, 1.0), (0.7, 2.0, 0.02)]
+ROUNDS = [
+  (0.01, 0.5, 0.5),
+  pytest.param(0.3, 1.0, 0.1, marks=pytest.mark.slow),
+  (0.3, 1.0, 1.0),
+  pytest.param(0.7, 2.0, 0.02, marks=pytest.mark.slow),
+]
 
 
 @pytest.mark.parametrize('probability, noise_multiplier, epsilon', ROUNDS)

@@ -134,8 +134,9 @@ def test_noise_of_the_model_is_that_of_the_aggregator():
   # Client updates count as gradients, which the server's optimizer subtracts.
   np.testing.assert_allclose(_flat(weights), -expected, rtol=1e-5)
   event = aggregators.extract_dp_event(output.state)
-  strategy = strategies.BandedToeplitz.square_root(4, 2)
-  first = strategy.sensitivity_squared_by_round(strategies.Participation(4, 2))[0]
+  limits = strategies.Participation(4, 2)
+  strategy = strategies.banded.optimize(4, 2, 'mean', limits)
+  first = strategy.sensitivity_squared_by_round(limits)[0]
   assert accountants.gdp_mu(event) == pytest.approx(first**0.5 / 2.0)
 
 
