@@ -212,6 +212,7 @@ def _config(settings: settings_lib.Settings) -> dict[str, Any]:
       'clients_per_round': settings.clients_per_round,
       'enforced_by': _ENFORCED_BY,
       'noise_source': settings.noise_source,
+      'noise_seed': None if settings.secret_noise else settings.seed,
     }
   return {
     'program': 'experiments.simulate',

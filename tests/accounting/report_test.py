@@ -119,7 +119,6 @@ def test_output_file_is_written_whole_and_never_overwritten(tmp_path):
     ((*GBOARD, 'more', '--noise_multiplier=1'), 2, "unexpected arguments ['more']"),
     (('--run_dir=/nowhere',), 2, 'is not a run directory'),
     (('--run_dir=.', '--num_rounds=3'), 2, '--num_rounds does not go with --run_dir'),
-    (('--run_dir=.', '--run_dir=.'), 2, 'a run is given twice'),
     (('--run_dir=.', '--ledger=x'), 2, 'give one of --run_dir, --ledger'),
     (('--verify=/nowhere',), 2, 'No such file'),
     (('--verify=x', '--num_rounds=3'), 2, '--num_rounds does not go with --verify'),
@@ -176,7 +175,7 @@ def _write_ledger(path, mechanism, num_rounds):
       )
 
 
-def _write_run(folder, mechanism, num_rounds):
+def _write_run(folder, mechanism, num_rounds, seed=None):
   folder.mkdir()
   privacy = {
     'mechanism': mechanism.to_json(),
@@ -185,6 +184,7 @@ def _write_run(folder, mechanism, num_rounds):
     'clip_norm': 0.5,
     'enforced_by': 'a test',
     'noise_source': 'a seed',
+    'noise_seed': seed,
   }
   (folder / 'config.json').write_text(json.dumps({'privacy': privacy}))
   mechanism.strategy.save(folder / 'strategy.npz')
@@ -223,6 +223,21 @@ def test_runs_on_the_same_clients_compose(tmp_path):
   assert [part['mechanism']['name'] for part in report['parts']] == ['tree', 'toeplitz']
   mechanism = report['mechanism']
   assert mechanism['effective_noise_multiplier'] == pytest.approx(1 / mu, rel=1e-9)
+
+
+def test_runs_that_share_their_noise_do_not_compose(tmp_path):
+  tree = accounting.Mechanism('tree', strategies.Participation(20, 5), 4.0)
+  for name, seed in (('one', 1), ('two', 2), ('other', 1)):
+    _write_run(tmp_path / name, tree, 20, seed)
+  one, two, other = (f'--run_dir={tmp_path / name}' for name in ('one', 'two', 'other'))
+  assert _report(one, two).returncode == 0
+  for arguments, message in (
+    ((one, two, other), 'have their noise from the same seed'),
+    ((one, two, one + '/'), 'a run is given twice'),
+  ):
+    result = _report(*arguments)
+    assert result.returncode == 2
+    assert message in result.stderr
 
 
 def test_a_round_log_gives_the_limits(tmp_path):

@@ -333,3 +333,15 @@ def test_a_name_that_stands_twice_is_refused(tmp_path):
 @pytest.mark.parametrize('delta', [1e-12, 1e-15, 1e-20, 1e-40])
 def test_tiny_deltas_are_verified(tmp_path, delta):
   assert _verify(tmp_path, statement.build(TREE, delta, with_curves=False)).ok
+
+
+def test_a_composition_of_runs_that_share_their_noise_is_found(tmp_path):
+  runs = [
+    _run_dir(tmp_path / name, noise_seed=seed) for name, seed in (('a', 1), ('b', 2))
+  ]
+  report = statement.compose([sources.from_run_dir(run) for run in runs])
+  assert _verify(tmp_path, report).ok
+  runs.append(_run_dir(tmp_path / 'c', noise_seed=1))
+  forged = statement.compose([sources.from_run_dir(run) for run in runs])
+  (difference,) = _verify(tmp_path, forged).differences
+  assert 'have their noise from the same seed' in difference

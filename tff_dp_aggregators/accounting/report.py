@@ -123,8 +123,7 @@ def _of_runs(values: flags.FlagValues, with_curves: bool) -> dict[str, Any]:
   for name in flags_lib.ALL:
     if values[name].present and name != 'accountant':
       raise ValueError(f'--{name} does not go with --run_dir, which has it all.')
-  if len(set(values.run_dir)) < len(values.run_dir):
-    raise ValueError(f'a run is given twice: --run_dir={",".join(values.run_dir)}.')
+  sources.check_independent(values.run_dir)
   parts = [
     sources.from_run_dir(path, values.accountant, with_curves)
     for path in values.run_dir

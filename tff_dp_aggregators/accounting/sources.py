@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import shlex
+from collections.abc import Sequence
 from typing import Any, Optional
 
 from tff_dp_aggregators import strategies
@@ -130,6 +131,32 @@ def from_run_dir(
     )
   except KeyError as e:
     raise ValueError(f'{config_path} is not complete: it lacks {e}.') from e
+
+
+def check_independent(run_dirs: Sequence[str]) -> None:
+  """Checks that runs compose: that what one released tells nothing of others' noise.
+
+  Raises:
+    OSError: If a configuration cannot be read.
+    ValueError: If a run is given twice, or two have their noise from the same seed.
+  """
+  by_path: dict[str, str] = {}
+  by_seed: dict[int, str] = {}
+  for run_dir in run_dirs:
+    path = os.path.realpath(run_dir)
+    if path in by_path:
+      raise ValueError(f'a run is given twice: {by_path[path]} and {run_dir}.')
+    by_path[path] = run_dir
+    seed = _privacy_of(run_dir, os.path.join(run_dir, 'config.json')).get('noise_seed')
+    if seed is None:
+      continue
+    if seed in by_seed:
+      raise ValueError(
+        f'{by_seed[seed]} and {run_dir} have their noise from the same seed, so what '
+        'they released together has no guarantee that is known. Runs compose if their '
+        'noise is independent: secret, or of different seeds.'
+      )
+    by_seed[seed] = run_dir
 
 
 def from_round_log(

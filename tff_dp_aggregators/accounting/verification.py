@@ -145,6 +145,7 @@ def _build_again(report: dict[str, Any], folder: str) -> dict[str, Any]:
   command = report['verification']['command']
   inputs = report['verification']['inputs']
   if report['parts']:
+    sources.check_independent(_run_dirs(report, folder))
     return statement_lib.compose(
       [_build_again(part, folder) for part in report['parts']],
       accountant=inputs['accountant'],
@@ -181,6 +182,14 @@ def _build_again(report: dict[str, Any], folder: str) -> dict[str, Any]:
     files=files,
     with_curves=report['curves'] is not None,
   )
+
+
+def _run_dirs(report: dict[str, Any], folder: str) -> list[str]:
+  return [
+    os.path.dirname(_find(file['path'], folder)) or '.'
+    for file in report['verification']['files']
+    if file['role'] == 'config'
+  ]
 
 
 def _run_again(report: dict[str, Any], run_dir: str) -> dict[str, Any]:
