@@ -19,6 +19,7 @@ a sum by up to twice the clip norm, so under `REPLACE_ONE` the event of noise wi
 standard deviation `noise_multiplier * clip_norm` has half that noise multiplier.
 """
 
+import abc
 import math
 from collections.abc import Iterator
 from typing import Any, Optional
@@ -83,8 +84,9 @@ class Accountant(dp_accounting.PrivacyAccountant):
     super().__init__(relation)
     self._composed: list[dp_accounting.DpEvent] = []
 
+  @abc.abstractmethod
   def _can_read(self, part: dp_accounting.DpEvent) -> bool:
-    raise NotImplementedError
+    """Whether the accountant knows what this part means."""
 
   def _add(self, part: dp_accounting.DpEvent, count: int) -> None:
     self._composed.append(dp_accounting.SelfComposedDpEvent(part, count))

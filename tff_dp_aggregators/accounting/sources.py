@@ -6,7 +6,6 @@ Each function reads its files, keeps their checksums, and leaves the rest to
 
 import datetime
 import hashlib
-import json
 import os
 import shlex
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import participation as participation_lib
 from tff_dp_aggregators.accounting import round_log
 from tff_dp_aggregators.accounting import statement as statement_lib
+from tff_dp_aggregators.accounting import strict_json
 
 PROGRAM = 'python -m tff_dp_aggregators.accounting.report'
 _NOT_STATED = 'not stated; whoever runs the training must see to it'
@@ -213,11 +213,11 @@ def _privacy_of(run_dir: str, config_path: str) -> dict[str, Any]:
   """What a run's configuration says about privacy."""
   try:
     with open(config_path, encoding='utf-8') as file:
-      config = json.load(file)
+      config = strict_json.loads(file.read())
     privacy = config['privacy']
   except FileNotFoundError as e:
     raise ValueError(f'{run_dir} is not a run directory: no config.json.') from e
-  except (json.JSONDecodeError, KeyError, TypeError) as e:
+  except (ValueError, KeyError, TypeError) as e:
     raise ValueError(f'{config_path} is not the configuration of a run: {e}') from e
   if privacy is None:
     raise ValueError(f'the run in {run_dir} had no privacy mechanism.')
