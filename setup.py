@@ -73,9 +73,9 @@ setuptools.setup(
   },
   entry_points={
     'console_scripts': [
-      'tff-dp-participation = tff_dp_aggregators.accounting.participation:run',
-      'tff-dp-plan = tff_dp_aggregators.accounting.plan:run',
-      'tff-dp-report = tff_dp_aggregators.accounting.report:run',
+      'tff-dp-participation = tff_dp_aggregators.accounting.programs.participation:run',
+      'tff-dp-plan = tff_dp_aggregators.accounting.programs.plan:run',
+      'tff-dp-report = tff_dp_aggregators.accounting.programs.report:run',
     ],
   },
   classifiers=[

@@ -26,7 +26,7 @@ from tff_dp_aggregators.strategies import Participation
 from tff_dp_aggregators.strategies import Strategy
 
 _OUTPUT = flags.DEFINE_string('output', None, 'PNG file to write the picture to.')
-_MOST = flags.DEFINE_integer('num_rounds', 10**6, 'Rounds to go up to.')
+_NUM_ROUNDS = flags.DEFINE_integer('num_rounds', 10**6, 'Rounds to go up to.')
 
 _EPOCHS = 5
 _TICKS = (1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
@@ -180,7 +180,9 @@ def main(argv: list[str]) -> None:
     (right, 'five epochs, n/5 rounds apart', _SEVERAL, _several),
   ):
     print(title)
-    results = [(line, _errors(line, participation_of, _MOST.value)) for line in lines]
+    results = [
+      (line, _errors(line, participation_of, _NUM_ROUNDS.value)) for line in lines
+    ]
     _draw(axes, title, results)
   left.set_ylabel('RMSE of prefix sums at equal privacy')
   if _OUTPUT.value:

@@ -63,7 +63,7 @@ _ROUNDS = 2048
 _TIMED, _UNTIMED = 5, 2
 _SHARED_MEMORY = '/dev/shm'
 # What takes longer a round is left out.
-_MOST_SECONDS = 5.0
+_MAX_SECONDS = 5.0
 
 
 class Case(NamedTuple):
@@ -327,7 +327,7 @@ def _storages(case: Case, num_elements: int, which: str) -> dict[str, float]:
   estimates = {storage: cost.seconds for storage, cost in costs.items()}
   if which == 'auto':
     return {cheapest: estimates[cheapest]}
-  quick = {s: e for s, e in estimates.items() if e <= _MOST_SECONDS}
+  quick = {s: e for s, e in estimates.items() if e <= _MAX_SECONDS}
   return quick if which == 'all' else {s: e for s, e in quick.items() if s == which}
 
 

@@ -18,7 +18,7 @@ import time
 
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import mechanism
-from tff_dp_aggregators.accounting import planning
+from tff_dp_aggregators.accounting.planning import comparison as planning
 
 # Rounds, separation (and bands of C).
 _CASES = {

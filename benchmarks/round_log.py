@@ -2,9 +2,9 @@
 
     python -m benchmarks.round_log
 
-Writes logs of 10^6 rounds, reads them with `accounting.round_log` and summarizes them
-with `accounting.participation`, and prints the ratio to what only splitting the same
-lines takes: the csv module for CSV, the json module for JSON lines.
+Writes logs of 10^6 rounds, reads them with `records.round_log`, summarizes them with
+`records.log_participation`, and prints the ratio to what only splitting the same lines
+takes: the csv module for CSV, the json module for JSON lines.
 """
 
 import csv
@@ -16,8 +16,8 @@ import time
 from collections.abc import Iterator
 from typing import Callable
 
-from tff_dp_aggregators.accounting import participation
-from tff_dp_aggregators.accounting import round_log
+from tff_dp_aggregators.accounting.records import log_participation as participation
+from tff_dp_aggregators.accounting.records import round_log
 
 _ROUNDS = 10**6
 _COLUMNS = ('round', 'completion_time', 'cohort_size')

@@ -25,7 +25,7 @@ from tff_dp_aggregators import strategies
 _ROUNDS = 10**6
 _RUNS = 3
 # Up to so many bands the series is divided term by term as well.
-_MOST_BANDS = 1000
+_MAX_BANDS = 1000
 
 
 def _strategies() -> dict[str, strategies.Strategy]:
@@ -52,7 +52,7 @@ def _best_time(function: Callable[[], object]) -> float:
 def _off_by(strategy: strategies.Strategy, errors: np.ndarray) -> str:
   if not isinstance(strategy, strategies.BandedToeplitz):
     return ''
-  if strategy.num_bands > _MOST_BANDS:
+  if strategy.num_bands > _MAX_BANDS:
     return ''
   ones = np.ones(_ROUNDS)
   column = scipy.signal.lfilter([1.0], strategy.coefficients, ones)

@@ -16,7 +16,7 @@ import os
 import time
 from typing import Any, Optional
 
-from tff_dp_aggregators.strategies import files
+from tff_dp_aggregators.base import new_files
 
 
 class RunDirectory:
@@ -56,11 +56,13 @@ class RunDirectory:
 
   def write_json(self, name: str, data: Any) -> None:
     """Writes a new JSON file, whole or not at all."""
-    files.write_new(self.file(name), json.dumps(data, indent=2, allow_nan=False) + '\n')
+    new_files.write_new(
+      self.file(name), json.dumps(data, indent=2, allow_nan=False) + '\n'
+    )
 
   def write_text(self, name: str, text: str) -> None:
     """Writes a new text file, whole or not at all."""
-    files.write_new(self.file(name), text)
+    new_files.write_new(self.file(name), text)
 
   def append_metrics(self, metrics: dict[str, Any]) -> None:
     """Appends one round's metrics to `metrics.csv`."""

@@ -11,8 +11,9 @@ from absl import flags
 from experiments import data
 from experiments import run_directory
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.accounting import gaussian
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
+from tff_dp_aggregators.accounting.accountants import gaussian
+from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.learning import sampling
 
 _DEFAULT_TARGET_EPSILON = 8.0
@@ -82,7 +83,7 @@ def from_flags(values: flags.FlagValues) -> Settings:
     FileExistsError: If the run directory holds something already.
   """
   for name in ('batch_size', 'local_epochs'):
-    strategies.participation.check_positive_int(name, values[name].value)
+    checks.check_positive_int(name, values[name].value)
   for name in (
     'clip_norm',
     'dirichlet_alpha',

@@ -19,10 +19,10 @@ from experiments import settings as settings_lib
 from experiments import tasks
 from tff_dp_aggregators import aggregators
 from tff_dp_aggregators import learning
-from tff_dp_aggregators.accounting import ledger as ledger_lib
-from tff_dp_aggregators.accounting import rendering
-from tff_dp_aggregators.accounting import sources
-from tff_dp_aggregators.accounting import statement as statement_lib
+from tff_dp_aggregators.accounting.records import ledger as ledger_lib
+from tff_dp_aggregators.accounting.reports import rendering
+from tff_dp_aggregators.accounting.reports import sources
+from tff_dp_aggregators.accounting.reports import statement as statement_lib
 from tff_dp_aggregators.learning import runtime
 from tff_dp_aggregators.learning import sampling
 

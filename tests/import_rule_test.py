@@ -15,14 +15,40 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PACKAGE = 'tff_dp_aggregators'
+BASE = 'base'  # Below all layers.
 LAYERS = ('strategies', 'accounting', 'noise', 'queries', 'aggregators', 'learning')
 HEAVY = ('tensorflow', 'tensorflow_federated', 'tensorflow_privacy', 'keras', 'jax')
 # What a layer must not import, besides the layers below it.
 FORBIDDEN = {
+  BASE: ('numpy', 'scipy', 'dp_accounting', *HEAVY),
   'strategies': ('dp_accounting', *HEAVY),
   'accounting': HEAVY,
   'noise': ('tensorflow_federated', 'tensorflow_privacy'),
   'queries': ('tensorflow_federated',),
+}
+# The floors of a layer, from the lowest on: files and folders none of which imports one
+# of a higher floor. Those of one floor may import each other.
+FLOORS = {
+  'strategies': (
+    ('participation', 'workload', 'strategy'),
+    ('numerics',),
+    ('sensitivity',),
+    ('cache',),
+    ('toeplitz', 'tree', 'dense'),
+    ('banded', 'banded_inverse', 'blt'),
+    ('windowed_blt',),
+    ('noise_cost',),
+  ),
+  'accounting': (
+    ('events',),
+    ('accountants',),
+    ('schemas', 'calibration', 'tree_aggregation_accountant'),
+    ('mechanism',),
+    ('records',),
+    ('planning', 'reports'),
+    ('programs',),
+    ('report', 'plan', 'participation'),
+  ),
 }
 FILES = sorted((ROOT / PACKAGE).rglob('*.py'))
 
@@ -60,7 +86,7 @@ def is_in(name, package):
 
 def test_every_file_belongs_to_a_layer():
   folders = {layer_of(path) for path in FILES} - {'__init__.py'}
-  assert folders == set(LAYERS)
+  assert folders == {BASE, *LAYERS}
   assert len(FILES) > 20
 
 
@@ -72,13 +98,59 @@ def test_a_layer_imports_only_itself_and_the_layers_above(path):
     assert not own, 'the package itself loads its layers on first use'
     return
   layer = layer_of(path)
-  allowed = LAYERS[: LAYERS.index(layer) + 1]
+  allowed = [BASE]
+  if layer != BASE:
+    allowed += LAYERS[: LAYERS.index(layer) + 1]
   for name in names:
     if is_in(name, PACKAGE) and name != PACKAGE:
       assert name.split('.')[1] in (*allowed, '__version__'), name
     assert not is_in(name, 'experiments'), name
     for package in FORBIDDEN.get(layer, ()):
       assert not is_in(name, package), name
+
+
+def rooms_of(layer):
+  return {path.stem for path in (ROOT / PACKAGE / layer).iterdir()} - {'__init__'}
+
+
+def floor_of(layer, room):
+  floors = [floor for floor, rooms in enumerate(FLOORS[layer]) if room in rooms]
+  assert len(floors) == 1, f'on which floor of {layer} is {room}?'
+  return floors[0]
+
+
+@pytest.mark.parametrize(
+  'path',
+  [path for path in FILES if layer_of(path) in FLOORS and path.parent.name != PACKAGE],
+  ids=lambda p: str(p.relative_to(ROOT)),
+)
+def test_no_arrow_within_a_layer_runs_back_up(path):
+  layer, *inside = path.relative_to(ROOT / PACKAGE).with_suffix('').parts
+  if inside == ['__init__']:
+    return
+  floor = floor_of(layer, inside[0])
+  for name in names_imported_by(path):
+    parts = name.split('.')
+    if parts[:2] == [PACKAGE, layer] and parts[2:3] and parts[2] in rooms_of(layer):
+      assert floor_of(layer, parts[2]) <= floor, name
+
+
+def test_library_and_program_are_never_in_one_file():
+  parsing = {
+    path.relative_to(ROOT / PACKAGE).parts[:2]
+    for path in FILES
+    if any(is_in(name, 'absl') for name in names_imported_by(path))
+  }
+  assert parsing == {('accounting', 'programs')}
+
+
+def test_no_folder_holds_more_than_20_modules_and_none_is_longer_than_700_lines():
+  folders = {path.parent for path in FILES}
+  for folder in folders:
+    modules = [path for path in FILES if path.parent == folder]
+    assert len(modules) <= 20, folder
+  for path in FILES:
+    assert len(path.read_text(encoding='utf-8').splitlines()) <= 700, path
 
 
 def test_tensorflow_privacy_is_imported_in_one_file_alone():
@@ -104,7 +176,7 @@ def test_tensorflow_privacy_is_imported_in_one_file_alone():
   ],
 )
 def test_the_check_sees_every_form_of_import(source, expected):
-  module = 'tff_dp_aggregators.accounting.ledger'
+  module = 'tff_dp_aggregators.accounting.calibration'
   assert expected in imported_names(source, module, is_package=False)
 
 
@@ -126,14 +198,14 @@ def test_accounting_and_strategies_leave_tensorflow_unloaded():
     for path in FILES
     if layer_of(path) in ('strategies', 'accounting') and path.stem != '__main__'
   ]
-  assert f'{PACKAGE}.accounting.ledger' in modules
+  assert f'{PACKAGE}.accounting.records.ledger' in modules
   result = run_python(
     'import importlib, sys\n'
     f'import {PACKAGE} as package\n'
     f'assert set({LAYERS}) <= set(dir(package))\n'
     f'loaded = [m for m in {LAYERS} if "{PACKAGE}." + m in sys.modules]\n'
     'assert not loaded, loaded\n'
-    'package.strategies.BinaryTree, package.accounting.gaussian\n'
+    'package.strategies.BinaryTree, package.accounting.accountants.gaussian\n'
     f'for module in {modules}:\n'
     '  importlib.import_module(module)\n'
     f'  heavy = [m for m in {HEAVY} if m in sys.modules]\n'

@@ -19,7 +19,7 @@ from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import calibration
 from tff_dp_aggregators.accounting import events
-from tff_dp_aggregators.accounting import gaussian
+from tff_dp_aggregators.accounting.accountants import gaussian
 
 MECHANISMS = {
   'gaussian': (strategies.Identity(50), strategies.Participation(50, 10)),

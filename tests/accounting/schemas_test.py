@@ -23,8 +23,8 @@ from scipy import stats
 
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
-from tff_dp_aggregators.accounting import gaussian
 from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting.accountants import gaussian
 
 ZERO_OUT = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
 ADD_OR_REMOVE = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from tff_dp_aggregators import accounting
-from tff_dp_aggregators.accounting import ledger
+from tff_dp_aggregators.accounting.records import ledger
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FILES = {

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.accounting import planning
+from tff_dp_aggregators.accounting.planning import comparison as planning
 from tff_dp_aggregators.learning import sampling
 
 # Rounds, min_separation, max_participations, clients per round.

@@ -330,9 +330,9 @@ def test_costs_count_what_a_round_keeps_and_draws(kind, num_rounds):
   if isinstance(past, recursions.Decays):
     assert work == [len(past.delays), buffers, buffers]
   else:
-    assert work == [1, past.most_reads, 1]
+    assert work == [1, past.max_reads, 1]
   if 'redraw' in noise_cost.by_storage(strategy, num_bytes=4):
-    most = noise_cost.most_terms(strategy) if buffers else 1
+    most = noise_cost.max_terms(strategy) if buffers else 1
     assert redrawn.terms_of(strategy).most == most
   else:
     with pytest.raises(ValueError, match="storage 'redraw'"):

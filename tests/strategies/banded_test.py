@@ -20,8 +20,8 @@ from tff_dp_aggregators.strategies import Participation
 from tff_dp_aggregators.strategies import Strategy
 from tff_dp_aggregators.strategies import Workload
 from tff_dp_aggregators.strategies import banded
-from tff_dp_aggregators.strategies import bands
-from tff_dp_aggregators.strategies import progress as progress_lib
+from tff_dp_aggregators.strategies.numerics import bands
+from tff_dp_aggregators.strategies.numerics import progress as progress_lib
 
 ORACLE = json.loads(
   pathlib.Path(__file__).with_name('matrix_factorization.json').read_text()

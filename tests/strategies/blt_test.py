@@ -21,8 +21,8 @@ from tff_dp_aggregators.strategies import Participation
 from tff_dp_aggregators.strategies import Strategy
 from tff_dp_aggregators.strategies import Workload
 from tff_dp_aggregators.strategies import blt
-from tff_dp_aggregators.strategies import blt_search
 from tff_dp_aggregators.strategies import toeplitz
+from tff_dp_aggregators.strategies.numerics import blt_search
 
 ORACLE = json.loads(
   pathlib.Path(__file__).with_name('matrix_factorization.json').read_text()
@@ -398,7 +398,7 @@ def test_descents_from_random_points_find_nothing_better(
   num_rounds, b, k, objective, num_buffers
 ):
   rng = np.random.default_rng(20260711)
-  problem = blt_search.Problem(num_rounds, b, k, objective)
+  problem = blt_search.BLTProblem(num_rounds, b, k, objective)
   points = []
   while len(points) < 16:
     logarithms = rng.uniform(math.log(0.03 / num_rounds), 0, 2 * num_buffers)
@@ -421,7 +421,7 @@ def test_descents_from_random_points_find_nothing_better(
 def test_gradient_is_that_of_finite_differences(
   num_rounds, b, k, objective, num_buffers, momentum
 ):
-  problem = blt_search.Problem(num_rounds, b, k, objective, momentum)
+  problem = blt_search.BLTProblem(num_rounds, b, k, objective, momentum)
   rng = np.random.default_rng(num_buffers)
   nodes = np.exp(np.sort(rng.uniform(-6, 0, 2 * num_buffers)))
   point = blt_search.parameters_from_nodes(nodes)
@@ -437,7 +437,7 @@ def test_loss_is_the_logarithm_of_the_squared_error():
   nodes = np.array([0.01, 0.1, 0.4, 0.8])
   strategy = BLT(300, *blt_search.scales_and_decays(nodes))
   for objective in ('max', 'mean'):
-    loss, _ = blt_search.Problem(300, 50, 4, objective).loss_and_slope(nodes)
+    loss, _ = blt_search.BLTProblem(300, 50, 4, objective).loss_and_slope(nodes)
     value = error(strategy, objective, participation)
     assert math.exp(loss / 2) == pytest.approx(value, rel=1e-12)
 
@@ -456,7 +456,7 @@ def test_momentum_is_optimised_for(n, b, k, objective, momentum):
   nodes = np.empty(2 * strategy.num_buffers)
   nodes[0::2] = 1 - np.array(strategy.buffer_decays)
   nodes[1::2] = 1 - np.array(strategy.inverse().buffer_decays)
-  loss, _ = blt_search.Problem(n, b, k, objective, momentum).loss_and_slope(nodes)
+  loss, _ = blt_search.BLTProblem(n, b, k, objective, momentum).loss_and_slope(nodes)
   assert value == pytest.approx(math.exp(loss / 2), rel=1e-10)
 
 

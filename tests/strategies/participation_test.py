@@ -11,8 +11,8 @@ import itertools
 import numpy as np
 import pytest
 
+from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.strategies import Participation
-from tff_dp_aggregators.strategies import participation as participation_lib
 
 
 def subsets_with_separation(num_rounds, min_separation, max_participations):
@@ -181,4 +181,4 @@ def test_a_schema_cannot_be_changed():
   participation = Participation(9, 2, 3)
   with pytest.raises(dataclasses.FrozenInstanceError):
     participation.min_separation = 1
-  assert participation_lib.check_positive_int('n', participation.num_rounds) == 9
+  assert checks.check_positive_int('n', participation.num_rounds) == 9

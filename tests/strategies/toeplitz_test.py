@@ -21,7 +21,7 @@ from tff_dp_aggregators.strategies import Identity
 from tff_dp_aggregators.strategies import Participation
 from tff_dp_aggregators.strategies import Workload
 from tff_dp_aggregators.strategies import toeplitz
-from tff_dp_aggregators.strategies import toeplitz_problem
+from tff_dp_aggregators.strategies.numerics import toeplitz_problem
 
 ORACLE = json.loads(
   pathlib.Path(__file__).with_name('matrix_factorization.json').read_text()

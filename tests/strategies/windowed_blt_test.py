@@ -16,8 +16,8 @@ from tff_dp_aggregators.strategies import Participation
 from tff_dp_aggregators.strategies import WindowedBLT
 from tff_dp_aggregators.strategies import Workload
 from tff_dp_aggregators.strategies import blt
-from tff_dp_aggregators.strategies import blt_search
 from tff_dp_aggregators.strategies import windowed_blt
+from tff_dp_aggregators.strategies.numerics import blt_search
 
 SCALES, DECAYS = (0.2, 0.4), (0.95, 0.5)
 
@@ -145,7 +145,9 @@ def test_errors_are_those_of_dense_algebra():
 @pytest.mark.parametrize('n, b, k', [(50, 20, 3), (50, 20, 2), (41, 10, 5), (9, 1, 9)])
 def test_loss_is_the_logarithm_of_the_squared_error(n, b, k, objective, momentum):
   participation = Participation(n, b, k)
-  problem = windowed_blt._Problem(b, blt_search.Problem(n, b, k, objective, momentum))
+  problem = windowed_blt._Problem(
+    b, blt_search.BLTProblem(n, b, k, objective, momentum)
+  )
   point = np.log([0.05, 0.5, 0.2, 0.4])
   loss, slope = problem.loss_and_slope(point)
   strategy = WindowedBLT(n, b, (0.2, 0.4), (0.95, 0.5))

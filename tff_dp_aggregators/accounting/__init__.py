@@ -1,19 +1,21 @@
-"""Privacy accounting: events, accountants, calibration, ledgers, reports.
+"""Privacy accounting: from what ran, or will, to a guarantee that can be checked.
 
-Mechanisms and participation schemas become events (`mechanism`, `schemas`, `events`),
-accountants interpret them (`accountants`), reports explain (`statement`). The programs
-are `report`, `plan` and `participation`. Nothing here imports TensorFlow.
+At the top, in the order in which they build on each other: `events` say what happened
+as inert data, `accountants` what that means, `schemas` who takes part when,
+`calibration` how much noise a target needs, `mechanism` all of it under one name. Then
+the rooms: `records` (ledgers and logs), `planning` (comparing mechanisms), `reports`
+(statements, their rendering and verification), `programs` (`report`, `plan`,
+`participation`, from flags). Nothing here imports TensorFlow.
 """
 
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import calibration
 from tff_dp_aggregators.accounting import events
-from tff_dp_aggregators.accounting import gaussian
-from tff_dp_aggregators.accounting import ledger
 from tff_dp_aggregators.accounting import mechanism
-from tff_dp_aggregators.accounting import round_log
+from tff_dp_aggregators.accounting import planning
+from tff_dp_aggregators.accounting import records
+from tff_dp_aggregators.accounting import reports
 from tff_dp_aggregators.accounting import schemas
-from tff_dp_aggregators.accounting import statement
 from tff_dp_aggregators.accounting import tree_aggregation_accountant
 from tff_dp_aggregators.accounting.mechanism import Mechanism
 
@@ -22,11 +24,10 @@ __all__ = [
   'accountants',
   'calibration',
   'events',
-  'gaussian',
-  'ledger',
   'mechanism',
-  'round_log',
+  'planning',
+  'records',
+  'reports',
   'schemas',
-  'statement',
   'tree_aggregation_accountant',
 ]

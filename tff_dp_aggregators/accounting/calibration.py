@@ -13,7 +13,7 @@ from dp_accounting import NeighboringRelation as Relation
 from scipy import optimize
 
 from tff_dp_aggregators.accounting import accountants
-from tff_dp_aggregators.accounting import gaussian
+from tff_dp_aggregators.accounting.accountants import gaussian
 
 _ZERO_OUT = Relation.REPLACE_SPECIAL
 
@@ -22,8 +22,8 @@ _ZERO_OUT = Relation.REPLACE_SPECIAL
 _TOLERANCE = {'exact': 1e-13, 'gdp': 1e-13, 'zcdp': 1e-13, 'rdp': 1e-9}
 _NUMERICAL_TOLERANCE = 5e-5
 _NUMERICAL = ('pld', 'prv')
-_MOST_NOISE = 1e9
-_LEAST_NOISE = 1e-9
+_MAX_NOISE = 1e9
+_MIN_NOISE = 1e-9
 
 
 def noise_multiplier(
@@ -171,15 +171,15 @@ def _least(
   enough = start
   while spent(enough) > target_epsilon:
     enough *= factor
-    if enough > _MOST_NOISE:
+    if enough > _MAX_NOISE:
       raise ValueError(
         f'target_epsilon={target_epsilon:g} is less than the accountant can show at '
-        f'this delta: with noise multiplier {_MOST_NOISE:g} it says epsilon = '
+        f'this delta: with noise multiplier {_MAX_NOISE:g} it says epsilon = '
         f'{spent(enough / factor):.4g}. Raise the target, or choose another accountant.'
       )
   while spent(enough / factor) <= target_epsilon:
     enough /= factor
-    if enough < _LEAST_NOISE:
+    if enough < _MIN_NOISE:
       raise ValueError(
         f'a noise multiplier of {enough:g} keeps target_epsilon={target_epsilon:g}; '
         'a smaller one is not looked for. Check the target.'

@@ -24,7 +24,7 @@ import dp_accounting
 import numpy as np
 
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.strategies import participation as participation_lib
+from tff_dp_aggregators.base import checks
 
 
 def check_noise_multiplier(noise_multiplier: float) -> float:
@@ -227,4 +227,4 @@ def _field(name: str, value: Any) -> Any:
     if not 0 <= value <= 1:
       raise ValueError(f'{name} must be between 0 and 1, got {value}.')
     return float(value)
-  return participation_lib.check_int(name, value, at_least=0)
+  return checks.check_int(name, value, at_least=0)

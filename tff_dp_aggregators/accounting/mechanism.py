@@ -16,7 +16,8 @@ from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import calibration
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import schemas
-from tff_dp_aggregators.strategies import toeplitz_problem
+from tff_dp_aggregators.base import checks
+from tff_dp_aggregators.strategies.numerics import toeplitz_problem
 
 FROM_FILE = 'file'
 INVERSE_BANDS = 16  # Of banded_inverse, where nothing is asked for.
@@ -285,7 +286,7 @@ def free_bands(limits: strategies.Participation) -> int:
   bands = limits.num_rounds
   if limits.possible_participations > 1:
     bands = min(bands, limits.min_separation)
-  return min(bands, toeplitz_problem.MOST_BANDS)
+  return min(bands, toeplitz_problem.MAX_BANDS)
 
 
 def _banded(
@@ -362,7 +363,7 @@ def _check_options(name: str, options: dict[str, Optional[int]]) -> None:
     raise ValueError(f'unknown mechanism {name!r}; known: {", ".join(NAMES)}.')
   for option, value in options.items():
     if value is not None:
-      strategies.participation.check_positive_int(option, value)
+      checks.check_positive_int(option, value)
     if value is not None and option not in _KINDS[name].options:
       having = [each for each, kind in _KINDS.items() if option in kind.options]
       raise ValueError(f'{option}={value} is for {", ".join(having)}, not for {name}.')

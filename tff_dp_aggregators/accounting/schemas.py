@@ -32,7 +32,7 @@ from dp_accounting import NeighboringRelation as Relation
 
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import events
-from tff_dp_aggregators.strategies import participation as participation_lib
+from tff_dp_aggregators.base import checks
 
 ADJACENCIES = {
   'zero_out': Relation.REPLACE_SPECIAL,
@@ -69,7 +69,7 @@ class PoissonSampling:
 
   def __post_init__(self) -> None:
     for name in ('num_rounds', 'num_groups'):
-      value = participation_lib.check_positive_int(name, getattr(self, name))
+      value = checks.check_positive_int(name, getattr(self, name))
       object.__setattr__(self, name, value)
     if not 0 < self.sampling_probability <= 1:
       raise ValueError(
@@ -97,8 +97,8 @@ class PoissonSampling:
       ValueError: If a number is out of range, or a group has fewer clients than
         `cohort`.
     """
-    population = participation_lib.check_positive_int('population', population)
-    num_groups = participation_lib.check_positive_int('num_groups', num_groups)
+    population = checks.check_positive_int('population', population)
+    num_groups = checks.check_positive_int('num_groups', num_groups)
     smallest = population // num_groups
     if not 0 < cohort <= smallest:
       raise ValueError(
@@ -133,7 +133,7 @@ class FixedSizeSampling:
 
   def __post_init__(self) -> None:
     for name in ('num_rounds', 'population', 'cohort'):
-      value = participation_lib.check_positive_int(name, getattr(self, name))
+      value = checks.check_positive_int(name, getattr(self, name))
       object.__setattr__(self, name, value)
     if self.cohort > self.population:
       raise ValueError(

@@ -7,6 +7,7 @@ module is what keeps it (in production, the devices and the server's scheduler d
 import numpy as np
 
 from tff_dp_aggregators import strategies
+from tff_dp_aggregators.base import checks
 
 
 class PopulationTooSmallError(ValueError):
@@ -33,8 +34,8 @@ def check_population(
       would fit.
     ValueError: If a number is less than 1, or the schema is a fixed-epoch one.
   """
-  strategies.participation.check_positive_int('num_clients', num_clients)
-  strategies.participation.check_positive_int('clients_per_round', clients_per_round)
+  checks.check_positive_int('num_clients', num_clients)
+  checks.check_positive_int('clients_per_round', clients_per_round)
   if participation.fixed_epoch:
     raise ValueError(
       'cohorts are drawn for min-separation schemas, not for fixed epochs; leave out '

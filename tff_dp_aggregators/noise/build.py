@@ -5,8 +5,8 @@ from typing import Union
 
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.noise import carried
+from tff_dp_aggregators.noise import file_cache
 from tff_dp_aggregators.noise import filed
-from tff_dp_aggregators.noise import files as files_lib
 from tff_dp_aggregators.noise import recursions
 from tff_dp_aggregators.noise import redrawn
 from tff_dp_aggregators.noise import rows as rows_lib
@@ -15,7 +15,7 @@ from tff_dp_aggregators.strategies import noise_cost
 
 _logger = logging.getLogger(__name__)
 KINDS = ('state', 'redraw', 'files')
-Storage = Union[str, files_lib.Files]
+Storage = Union[str, file_cache.Files]
 
 
 def build(
@@ -49,13 +49,13 @@ def build(
         f"storage must be 'auto', {', '.join(map(repr, KINDS))} or noise.Files(...), "
         f'got {storage!r}.'
       )
-  elif not isinstance(storage, files_lib.Files):
+  elif not isinstance(storage, file_cache.Files):
     raise TypeError(f'storage must be a string or a Files, got {storage!r}.')
   if chosen == 'redraw' or past.num_slots == 0:
     return redrawn.RedrawnNoise(strategy, rows)
   if chosen == 'state':
     return carried.build(past, rows)
-  files = chosen if isinstance(chosen, files_lib.Files) else files_lib.Files()
+  files = chosen if isinstance(chosen, file_cache.Files) else file_cache.Files()
   past = recursion_of(strategy, files.rewind)
   return filed.build(past, rows, files, strategy.checksum)
 

@@ -6,7 +6,7 @@ from typing import Any, Union
 
 import tensorflow as tf
 
-from tff_dp_aggregators.noise import files as files_lib
+from tff_dp_aggregators.noise import file_cache
 from tff_dp_aggregators.noise import recursions
 from tff_dp_aggregators.noise import rows as rows_lib
 from tff_dp_aggregators.noise import streaming
@@ -15,7 +15,7 @@ from tff_dp_aggregators.noise import streaming
 def build(
   recursion: Union[recursions.PastValues, recursions.Decays],
   rows: rows_lib.GaussianRows,
-  files: files_lib.Files,
+  files: file_cache.Files,
   identity: str,
 ) -> 'FiledNoise':
   """The noise of a recursion.
@@ -27,8 +27,8 @@ def build(
     identity: Of the strategy, so that no other one's files are used.
 
   Raises:
-    OSError: As `files.Files.open`.
-    RuntimeError: As `files.Files.open`.
+    OSError: As `file_cache.Files.open`.
+    RuntimeError: As `file_cache.Files.open`.
   """
   if isinstance(recursion, recursions.Decays):
     return FiledDecays(recursion, rows, files, identity)
@@ -47,7 +47,7 @@ class FiledNoise(streaming.StreamingNoise):
     self,
     rows: rows_lib.GaussianRows,
     num_slots: int,
-    files: files_lib.Files,
+    files: file_cache.Files,
     identity: str,
   ):
     """Initializes the noise; `num_slots` model-sized vectors are kept."""
@@ -57,10 +57,10 @@ class FiledNoise(streaming.StreamingNoise):
       for size, dtype in zip(rows.layout.sizes, rows.layout.dtypes)
     ]
     directory = files.open(num_slots * rows.layout.num_bytes)
-    self._cache = files_lib.Cache(directory, f'{identity} {vectors} {num_slots} 1')
+    self._cache = file_cache.Cache(directory, f'{identity} {vectors} {num_slots} 1')
 
-  def names(self, key: tf.Tensor, this_round: tf.Tensor) -> files_lib.Names:
-    """The files that are there when a round begins; see `files.Cache.names`."""
+  def names(self, key: tf.Tensor, this_round: tf.Tensor) -> file_cache.Names:
+    """The files that are there when a round begins; see `file_cache.Cache.names`."""
     return self._cache.names(key, this_round)
 
   @abc.abstractmethod
@@ -69,7 +69,7 @@ class FiledNoise(streaming.StreamingNoise):
 
   @abc.abstractmethod
   def _attempt(
-    self, names: files_lib.Names, key: tf.Tensor, this_round: tf.Tensor
+    self, names: file_cache.Names, key: tf.Tensor, this_round: tf.Tensor
   ) -> tuple[tf.Tensor, list[tf.Tensor]]:
     """Serves a round if what it needs is there.
 
@@ -128,7 +128,7 @@ class FiledPastValues(FiledNoise):
     self,
     recursion: recursions.PastValues,
     rows: rows_lib.GaussianRows,
-    files: files_lib.Files,
+    files: file_cache.Files,
     identity: str,
   ):
     """Initializes the noise; see `build`."""
@@ -142,7 +142,7 @@ class FiledPastValues(FiledNoise):
     return slots, tf.gather(step.stamps, slots)
 
   def _attempt(
-    self, names: files_lib.Names, key: tf.Tensor, this_round: tf.Tensor
+    self, names: file_cache.Names, key: tf.Tensor, this_round: tf.Tensor
   ) -> tuple[tf.Tensor, list[tf.Tensor]]:
     """See `FiledNoise`."""
     step = self._recursion.step(this_round)
@@ -167,7 +167,7 @@ class FiledPastValues(FiledNoise):
 
 
 def _weighted_sums(
-  names: files_lib.Names,
+  names: file_cache.Names,
   step: recursions.Step,
   slots: tf.Tensor,
   position: int,
@@ -210,7 +210,7 @@ class FiledDecays(FiledNoise):
     self,
     recursion: recursions.Decays,
     rows: rows_lib.GaussianRows,
-    files: files_lib.Files,
+    files: file_cache.Files,
     identity: str,
   ):
     """Initializes the noise; see `build`."""
@@ -231,7 +231,7 @@ class FiledDecays(FiledNoise):
     return first + tf.range(num_sums, dtype=tf.int64)
 
   def _attempt(
-    self, names: files_lib.Names, key: tf.Tensor, this_round: tf.Tensor
+    self, names: file_cache.Names, key: tf.Tensor, this_round: tf.Tensor
   ) -> tuple[tf.Tensor, list[tf.Tensor]]:
     """See `FiledNoise`."""
     layout = self._rows.layout

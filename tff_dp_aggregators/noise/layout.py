@@ -16,8 +16,8 @@ _NOISE_DTYPES = {
   tf.float64: tf.float64,
 }
 # Of a vector; and vectors of a dtype, for the sake of the size of computations.
-_MOST_ELEMENTS = 2**20
-_MOST_VECTORS = 64
+_MAX_ELEMENTS = 2**20
+_MAX_VECTORS = 64
 
 
 def sum_specs(record_specs: Any) -> Any:
@@ -120,5 +120,5 @@ class Layout:
 
 def _cut(size: int) -> list[int]:
   """Sizes that add up to `size`."""
-  pieces = min(-(-size // _MOST_ELEMENTS), _MOST_VECTORS)
+  pieces = min(-(-size // _MAX_ELEMENTS), _MAX_VECTORS)
   return [size * (i + 1) // pieces - size * i // pieces for i in range(pieces)]

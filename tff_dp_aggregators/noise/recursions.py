@@ -45,12 +45,12 @@ class PastValues(abc.ABC):
   Attributes:
     keeps: What the value is: 'noise', 'row', or 'other', the second output of `step`.
     num_slots: How many there are.
-    most_reads: Of how many slots a round is made at most.
+    max_reads: Of how many slots a round is made at most.
   """
 
   keeps: str
   num_slots: int
-  most_reads: int
+  max_reads: int
 
   @abc.abstractmethod
   def step(self, this_round: tf.Tensor) -> Step:
@@ -71,8 +71,8 @@ class LastRounds(PastValues):
       rewind: How many of the rounds served last can be served again.
     """
     self.keeps = keeps
-    self.most_reads = weights.shape[1] - 1
-    self.num_slots = self.most_reads + rewind
+    self.max_reads = weights.shape[1] - 1
+    self.num_slots = self.max_reads + rewind
     self.weights = weights
 
   def step(self, this_round: tf.Tensor) -> Step:
@@ -84,7 +84,7 @@ class LastRounds(PastValues):
     # Slot s holds the value of the latest round that is s modulo the slots.
     stamps = last - (last - slots) % max(self.num_slots, 1)
     lag = this_round - stamps
-    known = (stamps >= 0) & (lag <= self.most_reads)
+    known = (stamps >= 0) & (lag <= self.max_reads)
     past = tf.where(known, tf.gather(weights, tf.where(known, lag, 0)), 0.0)
     return Step(
       weights[:1], past[tf.newaxis], stamps, this_round % max(self.num_slots, 1)
@@ -148,7 +148,7 @@ class Tree(PastValues):
       rewind: How many of the rounds served last can be served again.
     """
     self.keeps = 'other' if strategy.honaker else 'row'
-    self.most_reads = strategy.num_levels - 1
+    self.max_reads = strategy.num_levels - 1
     self._levels = np.arange(strategy.num_levels)
     self._weights = np.ones(strategy.num_levels)
     self._fresh = np.ones(strategy.num_levels)

@@ -87,10 +87,10 @@ def terms_of(strategy: strategies.Strategy) -> Terms:
     return PlainTreeTerms(strategy)
   if not strategy.noise_buffers:
     return BandTerms(1.0 / _diagonal(strategy)[:, np.newaxis])
-  if noise_cost.most_terms(strategy) is None:
+  if noise_cost.max_terms(strategy) is None:
     raise ValueError(
       f"storage 'redraw' would make the noise of {strategy} of all rows of z so far. "
-      f'That is offered for up to {noise_cost.MOST_ROUNDS_WRITTEN_OUT} rounds, and '
+      f'That is offered for up to {noise_cost.MAX_ROUNDS_WRITTEN_OUT} rounds, and '
       "not for Honaker's trees; use 'state' or 'files'."
     )
   return MatrixTerms(strategy.noise_matrix())

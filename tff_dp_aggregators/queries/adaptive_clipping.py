@@ -64,10 +64,10 @@ import tensorflow as tf
 from tff_dp_aggregators import noise as noise_lib
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import events
+from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.queries import clipping
 from tff_dp_aggregators.queries import gaussian
 from tff_dp_aggregators.queries import matrix_mechanism
-from tff_dp_aggregators.strategies import participation as participation_lib
 
 _logger = logging.getLogger(__name__)
 
@@ -503,7 +503,7 @@ def _check_update_every(
   )
   if update_every is None:
     return restart_every or 1
-  update_every = participation_lib.check_positive_int('update_every', update_every)
+  update_every = checks.check_positive_int('update_every', update_every)
   if restart_every is not None and update_every % restart_every:
     raise ValueError(
       f'update_every must be a multiple of restart_every, {restart_every}; got '

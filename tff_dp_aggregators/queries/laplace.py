@@ -9,11 +9,11 @@ import numpy as np
 import tensorflow as tf
 
 from tff_dp_aggregators.accounting import events
+from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.noise import laplace
 from tff_dp_aggregators.queries import clipping
 from tff_dp_aggregators.queries import matrix_mechanism
 from tff_dp_aggregators.queries import records
-from tff_dp_aggregators.strategies import participation
 
 
 class LaplaceState(NamedTuple):
@@ -89,7 +89,7 @@ class LaplaceSumQuery(records.RecordSumQuery):
     self._num_rounds = (
       None
       if num_rounds is None
-      else participation.check_positive_int('num_rounds', num_rounds)
+      else checks.check_positive_int('num_rounds', num_rounds)
     )
     self._rows = laplace.LaplaceRows(record_specs, seed)
 

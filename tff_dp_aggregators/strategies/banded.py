@@ -13,16 +13,17 @@ from typing import Any, Callable, Optional
 import numpy as np
 import scipy.linalg
 
-from tff_dp_aggregators.strategies import bands
+from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.strategies import cache as cache_lib
-from tff_dp_aggregators.strategies import descent
-from tff_dp_aggregators.strategies import gram
 from tff_dp_aggregators.strategies import participation as participation_lib
-from tff_dp_aggregators.strategies import progress as progress_lib
 from tff_dp_aggregators.strategies import sensitivity as sensitivity_lib
 from tff_dp_aggregators.strategies import strategy as strategy_lib
 from tff_dp_aggregators.strategies import toeplitz
 from tff_dp_aggregators.strategies import workload as workload_lib
+from tff_dp_aggregators.strategies.numerics import bands
+from tff_dp_aggregators.strategies.numerics import descent
+from tff_dp_aggregators.strategies.numerics import gram
+from tff_dp_aggregators.strategies.numerics import progress as progress_lib
 
 # Where an optimisation stops, relative to the squared error.
 _TOLERANCES = {'mean': 1e-7, 'max': 1e-4}
@@ -88,7 +89,7 @@ class Banded(strategy_lib.Strategy):
              [1., 0.]])
     """
     if num_bands is not None:
-      participation_lib.check_positive_int('num_bands', num_bands)
+      checks.check_positive_int('num_bands', num_bands)
     array = bands.check_matrix(matrix, num_bands=num_bands)
     if num_bands is None:
       rows, columns = np.nonzero(array)
@@ -220,7 +221,7 @@ def optimize(
     (1.0, 2.434)
   """
   toeplitz.check_bands(num_rounds, num_bands)
-  strategy_lib.check_objective(objective)
+  checks.check_objective(objective)
   _check_separation(num_rounds, num_bands, participation)
   workload = workload_lib.check(num_rounds, workload)
   if max_gap is not None and not max_gap > 0:
@@ -272,7 +273,7 @@ def certify(
   Raises:
     ValueError: If an argument is out of range.
   """
-  strategy_lib.check_objective(objective)
+  checks.check_objective(objective)
   workload = workload_lib.check(strategy.num_rounds, workload)
   errors = strategy.per_query_error(workload)
   if objective == 'mean':

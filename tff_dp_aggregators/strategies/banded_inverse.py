@@ -13,14 +13,15 @@ from typing import Optional
 
 import numpy as np
 
+from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.strategies import cache as cache_lib
 from tff_dp_aggregators.strategies import participation as participation_lib
-from tff_dp_aggregators.strategies import power_series
-from tff_dp_aggregators.strategies import series_optimization
 from tff_dp_aggregators.strategies import toeplitz
-from tff_dp_aggregators.strategies import toeplitz_problem
-from tff_dp_aggregators.strategies import toeplitz_sensitivity
 from tff_dp_aggregators.strategies import workload as workload_lib
+from tff_dp_aggregators.strategies.numerics import power_series
+from tff_dp_aggregators.strategies.numerics import series_optimization
+from tff_dp_aggregators.strategies.numerics import toeplitz_problem
+from tff_dp_aggregators.strategies.numerics import toeplitz_sensitivity
 
 
 def inverse_square_root_coefficients(num_coefficients: int) -> np.ndarray:
@@ -39,9 +40,7 @@ def inverse_square_root_coefficients(num_coefficients: int) -> np.ndarray:
     >>> inverse_square_root_coefficients(4).tolist()
     [1.0, -0.5, -0.125, -0.0625]
   """
-  i = np.arange(
-    1, participation_lib.check_positive_int('num_coefficients', num_coefficients)
-  )
+  i = np.arange(1, checks.check_positive_int('num_coefficients', num_coefficients))
   return np.concatenate([[1.0], np.cumprod((2 * i - 3) / (2 * i))])
 
 
@@ -196,7 +195,7 @@ def optimize(
   )
 
 
-def _optimize(problem: toeplitz_problem.Problem) -> BandedInverse:
+def _optimize(problem: toeplitz_problem.ToeplitzProblem) -> BandedInverse:
   name = f'banded inverse, {problem.num_rounds} rounds, {problem.num_bands} bands'
   start = inverse_square_root_coefficients(problem.num_bands)
   with toeplitz_problem.reporting(name) as report:
@@ -207,7 +206,7 @@ def _optimize(problem: toeplitz_problem.Problem) -> BandedInverse:
 
 
 def _constrained(
-  problem: toeplitz_problem.Problem,
+  problem: toeplitz_problem.ToeplitzProblem,
   start: np.ndarray,
   report: series_optimization.Report,
 ) -> np.ndarray:
@@ -218,7 +217,7 @@ def _constrained(
   """
 
   def solve(end: int) -> np.ndarray:
-    falling = series_optimization.Falling(problem.separation, end, inverse=True)
+    falling = series_optimization.Monotone(problem.separation, end, inverse=True)
     return problem.minimize(start, falling, report)
 
   too_few = enough = max(problem.separation, problem.num_bands)
@@ -243,7 +242,9 @@ def _constrained(
   return bands
 
 
-def _is_earliest_worst(problem: toeplitz_problem.Problem, bands: np.ndarray) -> bool:
+def _is_earliest_worst(
+  problem: toeplitz_problem.ToeplitzProblem, bands: np.ndarray
+) -> bool:
   """Whether the pattern of rounds that was optimised for is the worst one."""
   return toeplitz_sensitivity.is_earliest(
     power_series.inverse(bands, problem.num_rounds), problem.participation

@@ -24,23 +24,23 @@ from typing import Any, Optional
 
 import numpy as np
 
-from tff_dp_aggregators.strategies import blt_search
+from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.strategies import cache as cache_lib
 from tff_dp_aggregators.strategies import participation as participation_lib
-from tff_dp_aggregators.strategies import rational
-from tff_dp_aggregators.strategies import strategy as strategy_lib
 from tff_dp_aggregators.strategies import toeplitz
 from tff_dp_aggregators.strategies import workload as workload_lib
+from tff_dp_aggregators.strategies.numerics import blt_search
+from tff_dp_aggregators.strategies.numerics import rational
 
 _logger = logging.getLogger(__name__)
 
 # By how much of the error a buffer has to lower it: where a number of buffers is asked
 # for, and where it is left open.
-_LEAST_GAIN = 5e-6
+_MIN_GAIN = 5e-6
 _GAIN_WORTH_A_BUFFER = 1e-3
 # Smaller gains could be rounding errors.
 _SMALLEST_MIN_GAIN = 1e-8
-_MOST_BUFFERS = 8
+_MAX_BUFFERS = 8
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -201,7 +201,7 @@ class BLT(toeplitz.LowerToeplitz):
 
   def _problem(
     self, objective: str, participation: participation_lib.Participation
-  ) -> blt_search.Problem:
+  ) -> blt_search.BLTProblem:
     return _problem(self.num_rounds, objective, participation)
 
   @property
@@ -276,17 +276,17 @@ def optimize(
     >>> optimize(num_rounds=2, num_buffers=3).num_buffers
     1
   """
-  num_rounds = participation_lib.check_positive_int('num_rounds', num_rounds)
-  strategy_lib.check_objective(objective)
+  num_rounds = checks.check_positive_int('num_rounds', num_rounds)
+  checks.check_objective(objective)
   participation = participation_lib.check(num_rounds, participation)
   if min_gain is None:
-    min_gain = _LEAST_GAIN if num_buffers is not None else _GAIN_WORTH_A_BUFFER
+    min_gain = _MIN_GAIN if num_buffers is not None else _GAIN_WORTH_A_BUFFER
   if not _SMALLEST_MIN_GAIN <= min_gain < 1:
     raise ValueError(
       f'min_gain must be at least {_SMALLEST_MIN_GAIN} and below 1, got {min_gain}.'
     )
-  most = _MOST_BUFFERS if num_buffers is None else num_buffers
-  most = participation_lib.check_positive_int('num_buffers', most)
+  most = _MAX_BUFFERS if num_buffers is None else num_buffers
+  most = checks.check_positive_int('num_buffers', most)
   momentum = check_momentum(num_rounds, workload)
   problem = _problem(num_rounds, objective, participation, momentum)
   parameters = dict(
@@ -313,7 +313,7 @@ def optimize(
   return strategy
 
 
-def _optimize(problem: blt_search.Problem, most: int, min_gain: float) -> BLT:
+def _optimize(problem: blt_search.BLTProblem, most: int, min_gain: float) -> BLT:
   nodes = blt_search.best_nodes(problem, most, min_gain)
   scales, decays = blt_search.scales_and_decays(nodes)
   return BLT(problem.num_rounds, tuple(scales), tuple(decays))
@@ -324,8 +324,8 @@ def _problem(
   objective: str,
   participation: participation_lib.Participation,
   momentum: float = 0.0,
-) -> blt_search.Problem:
-  return blt_search.Problem(
+) -> blt_search.BLTProblem:
+  return blt_search.BLTProblem(
     num_rounds,
     min(participation.min_separation, num_rounds),
     participation.possible_participations,

@@ -19,7 +19,7 @@ from typing import IO, Any, Callable, Optional, TypeVar
 
 import numpy as np
 
-from tff_dp_aggregators.strategies import files
+from tff_dp_aggregators.base import new_files
 from tff_dp_aggregators.strategies import participation as participation_lib
 from tff_dp_aggregators.strategies import strategy as strategy_lib
 from tff_dp_aggregators.strategies import workload as workload_lib
@@ -94,7 +94,7 @@ def _read(path: str, kind: type[_Kind]) -> Optional[_Kind]:
 
 def _write(path: str, strategy: strategy_lib.Strategy) -> None:
   try:
-    files.replace(path, strategy.to_npz())
+    new_files.replace(path, strategy.to_npz())
   except OSError as e:
     _logger.warning('the strategy could not be kept as %s: %s', path, e)
 

@@ -12,15 +12,16 @@ from typing import Optional
 
 import numpy as np
 
-from tff_dp_aggregators.strategies import bands
+from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.strategies import cache as cache_lib
-from tff_dp_aggregators.strategies import descent
-from tff_dp_aggregators.strategies import gram as gram_lib
 from tff_dp_aggregators.strategies import participation as participation_lib
-from tff_dp_aggregators.strategies import progress as progress_lib
 from tff_dp_aggregators.strategies import sensitivity as sensitivity_lib
 from tff_dp_aggregators.strategies import strategy as strategy_lib
 from tff_dp_aggregators.strategies import workload as workload_lib
+from tff_dp_aggregators.strategies.numerics import bands
+from tff_dp_aggregators.strategies.numerics import descent
+from tff_dp_aggregators.strategies.numerics import gram as gram_lib
+from tff_dp_aggregators.strategies.numerics import progress as progress_lib
 
 # Where an optimisation stops, relative to the squared error.
 _FIXED_POINT_TOLERANCE = 1e-6
@@ -28,7 +29,7 @@ _DESCENT_TOLERANCES = {'mean': 1e-8, 'max': 1e-4}
 # Products of unit columns below this are rounding.
 _ROUNDING = 1e-12
 # So many steps without progress mean that rounding allows no more.
-_MOST_STALLED_STEPS = 50
+_MAX_STALLED_STEPS = 50
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -161,7 +162,7 @@ def optimize(
     >>> round(strategy.sensitivity(), 12), round(strategy.rmse(), 4)
     (1.0, 1.6894)
   """
-  problem = _Problem.check(num_rounds, objective, participation, workload)
+  problem = _DenseProblem.check(num_rounds, objective, participation, workload)
   if problem.participation.possible_participations > 1 and not problem.is_fixed_epoch:
     separation = problem.participation.min_separation
     raise ValueError(
@@ -226,7 +227,7 @@ def certify(
     >>> round(certificate.gap, 3)
     0.131
   """
-  problem = _Problem.check(strategy.num_rounds, objective, participation, workload)
+  problem = _DenseProblem.check(strategy.num_rounds, objective, participation, workload)
   errors = strategy.per_query_error(problem.workload)
   error = float(errors.mean() if objective == 'mean' else errors.max())
   return gram_lib.Certificate(
@@ -244,7 +245,7 @@ class _Optimum:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Problem:
+class _DenseProblem:
   """What to minimise, for verified arguments."""
 
   objective: str
@@ -258,9 +259,9 @@ class _Problem:
     objective: str,
     participation: Optional[participation_lib.Participation],
     workload: workload_lib.WorkloadLike,
-  ) -> '_Problem':
-    participation_lib.check_positive_int('num_rounds', num_rounds)
-    strategy_lib.check_objective(objective)
+  ) -> '_DenseProblem':
+    checks.check_positive_int('num_rounds', num_rounds)
+    checks.check_objective(objective)
     participation = participation_lib.check(num_rounds, participation)
     workload = workload_lib.check(num_rounds, workload)
     diagonal = np.diagonal(gram_lib.apply(workload, np.eye(num_rounds)))
@@ -346,7 +347,7 @@ def _fixed_point(workload: np.ndarray, progress: progress_lib.Progress) -> _Opti
   """
   multipliers = np.ones(len(workload))
   best_gap, step, stalled = np.inf, 0, 0
-  while best_gap > _FIXED_POINT_TOLERANCE and stalled < _MOST_STALLED_STEPS:
+  while best_gap > _FIXED_POINT_TOLERANCE and stalled < _MAX_STALLED_STEPS:
     _, singular, right = np.linalg.svd(workload * np.sqrt(multipliers))
     target = singular @ np.square(right)
     diagonal = target / multipliers
@@ -362,7 +363,7 @@ def _fixed_point(workload: np.ndarray, progress: progress_lib.Progress) -> _Opti
   return _Optimum(best, np.full(len(workload), 1.0 / len(workload)))
 
 
-def _descend(problem: _Problem, progress: progress_lib.Progress) -> _Optimum:
+def _descend(problem: _DenseProblem, progress: progress_lib.Progress) -> _Optimum:
   """The optimum with orthogonal columns in every residue class.
 
   Over all X that are zero off the diagonal for two rounds of a class, which are then
@@ -396,7 +397,7 @@ def _descend(problem: _Problem, progress: progress_lib.Progress) -> _Optimum:
 class _Scale:
   """Makes any positive definite matrix one that `_descend` is to choose from."""
 
-  def __init__(self, problem: _Problem):
+  def __init__(self, problem: _DenseProblem):
     classes = problem.classes
     together = classes[:, np.newaxis] == classes
     self._free = ~together | np.eye(len(classes), dtype=bool)

@@ -22,7 +22,7 @@ _READ = 0.0006
 _WRITE = 0.0025
 _FILE = 0.00015  # Seconds that a file of any size takes.
 # The whole noise matrix of other strategies would be part of the computation.
-MOST_ROUNDS_WRITTEN_OUT = 1024
+MAX_ROUNDS_WRITTEN_OUT = 1024
 
 
 class Work(NamedTuple):
@@ -76,7 +76,7 @@ def work(strategy: strategy_lib.Strategy) -> Work:
   return Work(buffers, 1, buffers, 1)
 
 
-def most_terms(strategy: strategy_lib.Strategy) -> Optional[int]:
+def max_terms(strategy: strategy_lib.Strategy) -> Optional[int]:
   """How many rows of z a round's noise is made of at most, if none is kept.
 
   `None` if drawing them all again is not offered.
@@ -87,7 +87,7 @@ def most_terms(strategy: strategy_lib.Strategy) -> Optional[int]:
     return strategy.num_inverse_bands
   if not strategy.noise_buffers:
     return 1
-  few = strategy.num_rounds <= MOST_ROUNDS_WRITTEN_OUT
+  few = strategy.num_rounds <= MAX_ROUNDS_WRITTEN_OUT
   return strategy.num_rounds if few else None
 
 
@@ -118,7 +118,7 @@ def by_storage(strategy: strategy_lib.Strategy, num_bytes: int) -> dict[str, Cos
     'state': Cost((_DRAW * draws + _CARRY * buffers) * megabytes, kept),
     'files': Cost(files + _FILE * (reads + writes), kept),
   }
-  terms = most_terms(strategy)
+  terms = max_terms(strategy)
   if terms is not None:
     costs['redraw'] = Cost(_DRAW * terms * megabytes, 0)
   return costs

@@ -16,39 +16,10 @@ counts the rounds *between* two participations instead (`r2 - r1 - 1`); convert 
 
 import dataclasses
 import itertools
-import operator
 from collections.abc import Iterator, Sequence
-from typing import Any, Optional
+from typing import Optional
 
-
-def check_positive_int(name: str, value: Any) -> int:
-  """`check_int` for numbers from 1."""
-  return check_int(name, value, at_least=1)
-
-
-def check_int(name: str, value: Any, at_least: int) -> int:
-  """Returns `value` as an int, or raises if it is not a whole number or too small.
-
-  Args:
-    name: The argument's name, for the message.
-    value: What the caller passed.
-    at_least: The smallest number allowed.
-
-  Raises:
-    TypeError: If `value` is not a whole number (a bool is not one).
-    ValueError: If `value` is less than `at_least`.
-  """
-  if isinstance(value, bool):
-    raise TypeError(f'{name} must be a whole number, got {value!r}.')
-  try:
-    value = operator.index(value)
-  except TypeError as e:
-    raise TypeError(
-      f'{name} must be a whole number, got {value!r} ({type(value).__name__}).'
-    ) from e
-  if value < at_least:
-    raise ValueError(f'{name} must be at least {at_least}, got {value}.')
-  return value
+from tff_dp_aggregators.base import checks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,13 +65,15 @@ class Participation:
     if not isinstance(self.fixed_epoch, bool):
       raise TypeError(f'fixed_epoch must be a bool, got {self.fixed_epoch!r}.')
     for name in ('num_rounds', 'min_separation'):
-      object.__setattr__(self, name, check_positive_int(name, getattr(self, name)))
+      object.__setattr__(
+        self, name, checks.check_positive_int(name, getattr(self, name))
+      )
     if self.max_participations is None:
       object.__setattr__(self, 'max_participations', self._fitting)
     object.__setattr__(
       self,
       'max_participations',
-      check_positive_int('max_participations', self.max_participations),
+      checks.check_positive_int('max_participations', self.max_participations),
     )
 
   @classmethod
@@ -127,7 +100,7 @@ class Participation:
       TypeError: If an argument is not a whole number.
       ValueError: If `rounds_between` is negative, or another argument less than 1.
     """
-    rounds_between = check_int('rounds_between', rounds_between, at_least=0)
+    rounds_between = checks.check_int('rounds_between', rounds_between, at_least=0)
     return cls(num_rounds, rounds_between + 1, max_participations)
 
   @property

@@ -28,19 +28,13 @@ from typing import Any, ClassVar, Optional, Union
 
 import numpy as np
 
-from tff_dp_aggregators.strategies import files
+from tff_dp_aggregators.base import checks
+from tff_dp_aggregators.base import new_files
 from tff_dp_aggregators.strategies import participation as participation_lib
 from tff_dp_aggregators.strategies import workload as workload_lib
 
 _FORMAT = 'tff_dp_aggregators.strategy'
 _VERSION = 1
-
-
-def check_objective(objective: str) -> str:
-  """Returns it if it is 'mean' (of squared errors) or 'max', or raises ValueError."""
-  if objective not in ('mean', 'max'):
-    raise ValueError(f"objective must be 'mean' or 'max', got {objective!r}.")
-  return objective
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -61,7 +55,7 @@ class Strategy(abc.ABC):
 
   def __post_init__(self) -> None:
     # A NumPy integer would compare equal but could not be saved.
-    num_rounds = participation_lib.check_positive_int('num_rounds', self.num_rounds)
+    num_rounds = checks.check_positive_int('num_rounds', self.num_rounds)
     object.__setattr__(self, 'num_rounds', num_rounds)
 
   def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -164,9 +158,7 @@ class Strategy(abc.ABC):
       >>> strategies.BinaryTree(4, honaker=False).noise_correlation(2).round(3)
       array([ 1.   , -0.577])
     """
-    lags = min(
-      participation_lib.check_positive_int('num_lags', num_lags), self.num_rounds
-    )
+    lags = min(checks.check_positive_int('num_lags', num_lags), self.num_rounds)
     rows = self.noise_matrix()[::-1][:lags]
     return rows @ rows[0] / (np.linalg.norm(rows, axis=1) * np.linalg.norm(rows[0]))
 
@@ -294,9 +286,9 @@ class Strategy(abc.ABC):
     """
     path = os.fspath(path)
     if _suffix(path) == '.json':
-      files.write_new(path, self.to_json() + '\n')
+      new_files.write_new(path, self.to_json() + '\n')
     else:
-      files.write_new(path, self.to_npz())
+      new_files.write_new(path, self.to_npz())
 
   @staticmethod
   def load(path: Union[str, os.PathLike[str]]) -> 'Strategy':

@@ -12,14 +12,15 @@ from typing import Any, Optional
 import numpy as np
 import scipy.linalg
 
+from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.strategies import cache as cache_lib
 from tff_dp_aggregators.strategies import participation as participation_lib
-from tff_dp_aggregators.strategies import power_series
-from tff_dp_aggregators.strategies import series_optimization
 from tff_dp_aggregators.strategies import strategy as strategy_lib
-from tff_dp_aggregators.strategies import toeplitz_problem
-from tff_dp_aggregators.strategies import toeplitz_sensitivity
 from tff_dp_aggregators.strategies import workload as workload_lib
+from tff_dp_aggregators.strategies.numerics import power_series
+from tff_dp_aggregators.strategies.numerics import series_optimization
+from tff_dp_aggregators.strategies.numerics import toeplitz_problem
+from tff_dp_aggregators.strategies.numerics import toeplitz_sensitivity
 
 
 def square_root_coefficients(num_coefficients: int) -> np.ndarray:
@@ -39,16 +40,14 @@ def square_root_coefficients(num_coefficients: int) -> np.ndarray:
     >>> square_root_coefficients(4).tolist()
     [1.0, 0.5, 0.375, 0.3125]
   """
-  i = np.arange(
-    1, participation_lib.check_positive_int('num_coefficients', num_coefficients)
-  )
+  i = np.arange(1, checks.check_positive_int('num_coefficients', num_coefficients))
   return np.concatenate([[1.0], np.cumprod((2 * i - 1) / (2 * i))])
 
 
 def check_bands(num_rounds: int, num_bands: int) -> None:
   """Raises TypeError or ValueError unless 1 <= num_bands <= num_rounds."""
-  participation_lib.check_positive_int('num_rounds', num_rounds)
-  participation_lib.check_positive_int('num_bands', num_bands)
+  checks.check_positive_int('num_rounds', num_rounds)
+  checks.check_positive_int('num_bands', num_bands)
   if num_bands > num_rounds:
     raise ValueError(
       f'num_bands must be at most num_rounds={num_rounds}, got {num_bands}.'
@@ -137,9 +136,7 @@ class LowerToeplitz(strategy_lib.Strategy):
 
   def noise_correlation(self, num_lags: int) -> np.ndarray:
     """See `Strategy`; O(n) for each lag."""
-    lags = min(
-      participation_lib.check_positive_int('num_lags', num_lags), self.num_rounds
-    )
+    lags = min(checks.check_positive_int('num_lags', num_lags), self.num_rounds)
     column = self.inverse_coefficients()
     norms = np.sqrt(np.cumsum(np.square(column)))[::-1][:lags]  # Of rows n - 1 - lag.
     products = [column[lag:] @ column[: len(column) - lag] for lag in range(lags)]
@@ -311,7 +308,7 @@ def optimize_banded(
   """
   problem = toeplitz_problem.check(
     num_rounds,
-    min(num_rounds, toeplitz_problem.MOST_BANDS) if num_bands is None else num_bands,
+    min(num_rounds, toeplitz_problem.MAX_BANDS) if num_bands is None else num_bands,
     False,
     objective,
     participation,
@@ -327,14 +324,14 @@ def optimize_banded(
   )
 
 
-def _optimize_banded(problem: toeplitz_problem.Problem) -> BandedToeplitz:
+def _optimize_banded(problem: toeplitz_problem.ToeplitzProblem) -> BandedToeplitz:
   name = f'banded Toeplitz, {problem.num_rounds} rounds, {problem.num_bands} bands'
   with toeplitz_problem.reporting(name) as report:
     return _best_bands(problem, report)
 
 
 def _best_bands(
-  problem: toeplitz_problem.Problem, report: series_optimization.Report
+  problem: toeplitz_problem.ToeplitzProblem, report: series_optimization.Report
 ) -> BandedToeplitz:
   start = square_root_coefficients(problem.num_bands)
   if problem.num_bands <= problem.separation:
@@ -344,7 +341,7 @@ def _best_bands(
   )
   if _more_bands_are_useless(problem, fewer):
     return fewer
-  falling = series_optimization.Falling(
+  falling = series_optimization.Monotone(
     problem.separation, problem.num_bands, inverse=False
   )
   more = _with_unit_columns(problem, problem.minimize(start, falling, report))
@@ -353,14 +350,14 @@ def _best_bands(
 
 
 def _with_unit_columns(
-  problem: toeplitz_problem.Problem, coefficients: np.ndarray
+  problem: toeplitz_problem.ToeplitzProblem, coefficients: np.ndarray
 ) -> BandedToeplitz:
   coefficients = coefficients / np.linalg.norm(coefficients)
   return BandedToeplitz(problem.num_rounds, tuple(coefficients))
 
 
 def _more_bands_are_useless(
-  problem: toeplitz_problem.Problem, fewer: BandedToeplitz
+  problem: toeplitz_problem.ToeplitzProblem, fewer: BandedToeplitz
 ) -> bool:
   """Whether the best `separation` bands satisfy the conditions for a minimum.
 

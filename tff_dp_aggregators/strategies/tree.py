@@ -29,10 +29,11 @@ from typing import Any, Optional
 
 import numpy as np
 
+from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.strategies import participation as participation_lib
 from tff_dp_aggregators.strategies import strategy as strategy_lib
-from tff_dp_aggregators.strategies import tree_patterns
 from tff_dp_aggregators.strategies import workload as workload_lib
+from tff_dp_aggregators.strategies.numerics import tree_patterns
 
 
 def node_index(last_round: int, level: int) -> int:
@@ -50,7 +51,7 @@ def node_index(last_round: int, level: int) -> int:
 
 def num_levels(num_rounds: int) -> int:
   """Levels of the tree over `num_rounds` rounds: floor(log2 n) + 1."""
-  return participation_lib.check_positive_int('num_rounds', num_rounds).bit_length()
+  return checks.check_positive_int('num_rounds', num_rounds).bit_length()
 
 
 def prefix_nodes(end: int) -> list[tuple[int, int]]:
@@ -390,9 +391,9 @@ def pattern_value(
     >>> pattern_value([0, 1, 3], num_rounds=5)
     17
   """
-  num_rounds = participation_lib.check_positive_int('num_rounds', num_rounds)
+  num_rounds = checks.check_positive_int('num_rounds', num_rounds)
   tree_rounds = _check_restart_every(restart_every) or num_rounds
-  rounds = [participation_lib.check_int('rounds', r, at_least=0) for r in rounds]
+  rounds = [checks.check_int('rounds', r, at_least=0) for r in rounds]
   if len(set(rounds)) < len(rounds) or max(rounds, default=0) >= num_rounds:
     raise ValueError(
       f'rounds must be different and from 0 to {num_rounds - 1}, got {rounds}.'
@@ -424,4 +425,4 @@ def _search(
 def _check_restart_every(restart_every: Optional[int]) -> Optional[int]:
   if restart_every is None:
     return None
-  return participation_lib.check_positive_int('restart_every', restart_every)
+  return checks.check_positive_int('restart_every', restart_every)

@@ -46,23 +46,23 @@ from typing import Optional
 
 import numpy as np
 
+from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.strategies import blt
-from tff_dp_aggregators.strategies import blt_search
 from tff_dp_aggregators.strategies import cache as cache_lib
 from tff_dp_aggregators.strategies import participation as participation_lib
-from tff_dp_aggregators.strategies import power_series
-from tff_dp_aggregators.strategies import progress as progress_lib
-from tff_dp_aggregators.strategies import series_optimization
-from tff_dp_aggregators.strategies import strategy as strategy_lib
 from tff_dp_aggregators.strategies import toeplitz
 from tff_dp_aggregators.strategies import workload as workload_lib
+from tff_dp_aggregators.strategies.numerics import blt_search
+from tff_dp_aggregators.strategies.numerics import power_series
+from tff_dp_aggregators.strategies.numerics import progress as progress_lib
+from tff_dp_aggregators.strategies.numerics import series_optimization
 
 _logger = logging.getLogger(__name__)
 # By how much of the error a decay has to lower it: where a number of decays is asked
 # for, and where it is left open.
-_LEAST_GAIN = 1e-4
+_MIN_GAIN = 1e-4
 _GAIN_WORTH_A_DECAY = 1e-3
-_MOST_DECAYS = 8
+_MAX_DECAYS = 8
 _START_GAIN = 1e-6
 # Of the logarithm of the squared error; what is left to gain is of its square.
 _LARGEST_SLOPE = 1e-5
@@ -176,12 +176,12 @@ def optimize(
     >>> strategy.noise_buffers
     10
   """
-  num_rounds = participation_lib.check_positive_int('num_rounds', num_rounds)
+  num_rounds = checks.check_positive_int('num_rounds', num_rounds)
   if min_gain is None:
-    min_gain = _GAIN_WORTH_A_DECAY if num_decays is None else _LEAST_GAIN
-  most = _MOST_DECAYS if num_decays is None else num_decays
-  most = participation_lib.check_positive_int('num_decays', most)
-  strategy_lib.check_objective(objective)
+    min_gain = _GAIN_WORTH_A_DECAY if num_decays is None else _MIN_GAIN
+  most = _MAX_DECAYS if num_decays is None else num_decays
+  most = checks.check_positive_int('num_decays', most)
+  checks.check_objective(objective)
   participation = participation_lib.check(num_rounds, participation)
   if participation.possible_participations == 1:
     raise ValueError(
@@ -194,9 +194,9 @@ def optimize(
   window = _check_window(window, separation, 'min_separation')
   if not 0 < min_gain < 1:
     raise ValueError(f'min_gain must be above 0 and below 1, got {min_gain}.')
-  problem = _Problem(
+  problem = _WindowProblem(
     window,
-    blt_search.Problem(
+    blt_search.BLTProblem(
       num_rounds,
       separation,
       participation.possible_participations,
@@ -229,7 +229,7 @@ def optimize(
 
 
 @dataclasses.dataclass(frozen=True)
-class _Problem:
+class _WindowProblem:
   """What is asked for, and the loss: log(sensitivity^2 error^2).
 
   Attributes:
@@ -238,7 +238,7 @@ class _Problem:
   """
 
   window: int
-  uncut: blt_search.Problem
+  uncut: blt_search.BLTProblem
 
   def loss_and_slope(self, parameters: np.ndarray) -> tuple[float, np.ndarray]:
     """For logarithms of the decays' complements and of the scales, and the gradient."""
@@ -283,7 +283,7 @@ class _Problem:
     return float(weighted @ estimator), by_coefficient
 
 
-def _optimize(problem: _Problem, most: int, min_gain: float) -> WindowedBLT:
+def _optimize(problem: _WindowProblem, most: int, min_gain: float) -> WindowedBLT:
   num_rounds = problem.uncut.num_rounds
   loss, parameters = problem.uncut.identity_loss(), np.zeros(0)
   with progress_lib.Progress(f'windowed BLT, {num_rounds} rounds') as progress:
@@ -305,7 +305,7 @@ def _optimize(problem: _Problem, most: int, min_gain: float) -> WindowedBLT:
   )
 
 
-def _start(problem: _Problem, num_decays: int) -> np.ndarray:
+def _start(problem: _WindowProblem, num_decays: int) -> np.ndarray:
   """Parameters of the best BLT of one window, filled up with fast and small decays."""
   one_window = dataclasses.replace(
     problem.uncut, num_rounds=problem.window, min_separation=1, participations=1
@@ -345,7 +345,7 @@ def _descend(
 
 
 def _check_window(window: int, largest: int, name: str) -> int:
-  window = participation_lib.check_positive_int('window', window)
+  window = checks.check_positive_int('window', window)
   if window > largest:
     raise ValueError(f'window must be at most {name}={largest}, got {window}.')
   return window

@@ -18,7 +18,7 @@ from typing import Optional, Union
 
 import numpy as np
 
-from tff_dp_aggregators.strategies import participation as participation_lib
+from tff_dp_aggregators.base import checks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Workload:
   learning_rates: Optional[tuple[float, ...]] = None
 
   def __post_init__(self) -> None:
-    num_rounds = participation_lib.check_positive_int('num_rounds', self.num_rounds)
+    num_rounds = checks.check_positive_int('num_rounds', self.num_rounds)
     object.__setattr__(self, 'num_rounds', num_rounds)
     momentum = float(self.momentum)
     if not 0 <= momentum < 1:
@@ -93,10 +93,10 @@ class Workload:
       ... ).learning_rates
       (1.0, 1.0, 1.0, 0.75, 0.5)
     """
-    participation_lib.check_positive_int('num_rounds', num_rounds)
+    checks.check_positive_int('num_rounds', num_rounds)
     if cooldown_rounds is None:
       cooldown_rounds = num_rounds // 4
-    participation_lib.check_int('cooldown_rounds', cooldown_rounds, at_least=0)
+    checks.check_int('cooldown_rounds', cooldown_rounds, at_least=0)
     if cooldown_rounds >= num_rounds:
       raise ValueError(
         f'cooldown_rounds must be below num_rounds={num_rounds}, got {cooldown_rounds}.'

@@ -1,0 +1,218 @@
+"""The exact Gaussian curve: right to 1e-9, and never on the unsafe side.
+
+References: the privacy loss integrated numerically, an integral of positive numbers
+without the cancellation of the closed form; dp-accounting's privacy loss
+distributions; and its published figures for Gaussians.
+"""
+
+import math
+
+import dp_accounting
+import numpy as np
+import pytest
+from scipy import integrate
+
+from tff_dp_aggregators.accounting.accountants import gaussian
+
+MUS = [1e-4, 1e-3, 0.01, 0.1, 0.3, 0.5, 0.9, 1.27, 3.0, 10.0, 30.0, 100.0]
+DELTAS = [1e-12, 1e-10, 1e-8, 1e-6, 1e-5, 1e-3, 0.1]
+
+
+def delta_by_quadrature(mu, epsilon):
+  """E[(1 - e^(epsilon - L))^+], L ~ N(mu^2/2, mu^2) the privacy loss.
+
+  With L = epsilon + mu t that is the integral over t > 0 of -expm1(-mu t) times the
+  normal density at t + x, x = epsilon/mu - mu/2. The density at x is taken out where
+  x > 0, so that nothing underflows.
+  """
+  x = epsilon / mu - mu / 2
+
+  def integrand(t):
+    exponent = -t * t / 2 - x * t if x > 0 else -((t + x) ** 2) / 2
+    return -math.expm1(-mu * t) * math.exp(exponent)
+
+  peak = max(0.0, -x)
+  edges = [e for e in np.linspace(peak - 12, peak + 12, 25) if e > 0]
+  edges = [max(0.0, peak - 40), *edges, peak + 40]
+  total = sum(
+    integrate.quad(integrand, low, high, epsabs=0, epsrel=1e-13)[0]
+    for low, high in zip(edges, edges[1:])
+  )
+  return total * math.exp(-x * x / 2 if x > 0 else 0) / math.sqrt(2 * math.pi)
+
+
+def epsilons_of_interest(mu):
+  return [0.0, *(max(0.0, mu * mu / 2 + mu * x) for x in (-0.5, 0, 0.5, 1, 3, 5, 7))]
+
+
+@pytest.mark.parametrize('mu', [1e-9, 1e-6, *MUS])
+def test_delta_equals_quadrature_of_the_privacy_loss(mu):
+  for epsilon in epsilons_of_interest(mu):
+    expected = delta_by_quadrature(mu, epsilon)
+    delta = gaussian.delta_of(mu, epsilon)
+    assert delta == pytest.approx(expected, rel=1e-10), (mu, epsilon)
+
+
+@pytest.mark.parametrize('mu', [1e-9, 1e-6, *MUS])
+def test_delta_is_never_below_quadrature(mu):
+  for epsilon in epsilons_of_interest(mu):
+    expected = delta_by_quadrature(mu, epsilon)
+    # 3e-13 is the quadrature's own round-off; the safety margin is 1e-12.
+    assert gaussian.delta_of(mu, epsilon) >= min(1.0, expected * (1 - 3e-13))
+
+
+@pytest.mark.parametrize('mu', MUS)
+@pytest.mark.parametrize('delta', DELTAS)
+def test_epsilon_is_enough_and_hardly_more_than_enough(mu, delta):
+  epsilon = gaussian.epsilon_of(mu, delta)
+  assert delta_by_quadrature(mu, epsilon) <= delta * (1 + 3e-13)
+  if epsilon > 0:
+    assert delta_by_quadrature(mu, epsilon * (1 - 1e-8)) > delta
+
+
+@pytest.mark.parametrize('epsilon', [0.0, 1e-6, 1e-3, 0.1, 1.0, 8.9, 50.0, 1e3, 1e5])
+@pytest.mark.parametrize('delta', DELTAS)
+def test_mu_is_allowed_and_hardly_less_than_allowed(epsilon, delta):
+  mu = gaussian.mu_of(epsilon, delta)
+  assert gaussian.delta_of(mu, epsilon) <= delta
+  assert gaussian.epsilon_of(mu, delta) <= epsilon
+  assert delta_by_quadrature(mu, epsilon) <= delta * (1 + 3e-13)
+  assert delta_by_quadrature(mu * (1 + 1e-8), epsilon) > delta
+
+
+@pytest.mark.parametrize('mu', MUS)
+@pytest.mark.parametrize('delta', DELTAS)
+def test_the_three_functions_are_inverse_to_each_other(mu, delta):
+  epsilon = gaussian.epsilon_of(mu, delta)
+  # Going through the curve and back never ends on the unsafe side.
+  assert gaussian.delta_of(mu, epsilon) <= delta
+  if epsilon > 0:
+    assert gaussian.delta_of(mu, epsilon) == pytest.approx(delta, rel=1e-8)
+    assert gaussian.mu_of(epsilon, delta) == pytest.approx(mu, rel=1e-8)
+  else:
+    assert gaussian.mu_of(0.0, delta) >= mu
+
+
+@pytest.mark.parametrize('mu', [0.05, 0.3, 1.0, 1.2697420596165128, 3.0])
+@pytest.mark.parametrize('delta', [1e-10, 1e-6, 1e-3])
+def test_epsilon_agrees_with_privacy_loss_distributions(mu, delta):
+  accountant = dp_accounting.pld.PLDAccountant()
+  accountant.compose(dp_accounting.GaussianDpEvent(1 / mu))
+  epsilon = gaussian.epsilon_of(mu, delta)
+  # Connect the dots is an upper bound, on a grid of 1e-4.
+  assert epsilon <= accountant.get_epsilon(delta) * (1 + 1e-9)
+  assert epsilon == pytest.approx(accountant.get_epsilon(delta), rel=1e-3)
+  assert gaussian.delta_of(mu, 1.0) == pytest.approx(accountant.get_delta(1.0), 1e-3)
+
+
+# dp-accounting 0.4.3, pld/privacy_loss_mechanism_test.py,
+# test_gaussian_get_delta_for_epsilon(_vectorized) with sampling probability 1.
+@pytest.mark.parametrize(
+  'standard_deviation, sensitivity, epsilon, delta',
+  [
+    (1.0, 1.0, 0.0, 0.38292492),
+    (1.0, 1.0, 1.0, 0.12693674),
+    (2.0, 2.0, 1.0, 0.12693674),
+    (1.0, 3.0, 1.0, 0.78760074),
+    (2.0, 6.0, 1.0, 0.78760074),
+    (1.0, 1.0, 2.0, 0.02092364),
+    (5.0, 5.0, 2.0, 0.02092364),
+  ],
+)
+def test_delta_equals_the_figures_of_dp_accounting(
+  standard_deviation, sensitivity, epsilon, delta
+):
+  mu = sensitivity / standard_deviation
+  assert gaussian.delta_of(mu, epsilon) == pytest.approx(delta, abs=5e-9)
+
+
+def test_total_variation_is_the_known_closed_form():
+  for mu in MUS:
+    expected = math.erf(mu / math.sqrt(8))  # 2 Phi(mu / 2) - 1.
+    assert gaussian.delta_of(mu, 0.0) == pytest.approx(expected, rel=2e-12)
+
+
+@pytest.mark.parametrize('mu', [1e-17, 1e-12, 1e-9])
+def test_tiny_mu_keeps_its_total_variation(mu):
+  # mu / sqrt(2 pi); the difference of two rounded normal probabilities gives 0.
+  assert gaussian.delta_of(mu, 0.0) == pytest.approx(
+    mu / math.sqrt(2 * math.pi), rel=1e-11
+  )
+  assert gaussian.delta_of(mu, 0.0) >= mu / math.sqrt(2 * math.pi)
+
+
+def test_mu_for_epsilon_zero_is_the_total_variation_inverted():
+  for delta in (1e-300, 1e-12, 1e-6):
+    assert gaussian.mu_of(0.0, delta) == pytest.approx(
+      delta * math.sqrt(2 * math.pi), rel=1e-9
+    )
+
+
+def test_delta_falls_with_epsilon_and_rises_with_mu():
+  table = np.array(
+    [[gaussian.delta_of(mu, e) for e in np.linspace(0, 8, 30)] for mu in MUS[:9]]
+  )
+  assert np.all(np.diff(table, axis=1) <= 0)
+  assert np.all(np.diff(table, axis=0) >= 0)
+
+
+def test_epsilon_falls_with_delta_and_rises_with_mu():
+  table = np.array([[gaussian.epsilon_of(mu, d) for d in DELTAS] for mu in MUS])
+  assert np.all(np.diff(table, axis=1) <= 0)
+  assert np.all(np.diff(table, axis=0) >= 0)
+  assert table[-1, 0] == pytest.approx(5000 + 7.03 * 100, rel=1e-2)
+
+
+def test_no_signal_is_perfect_privacy_and_no_noise_none():
+  assert gaussian.delta_of(0.0, 0.0) == 0.0
+  assert gaussian.epsilon_of(0.0, 1e-9) == 0.0
+  assert gaussian.delta_of(math.inf, 50.0) == 1.0
+  assert gaussian.epsilon_of(math.inf, 0.5) == math.inf
+
+
+def test_epsilon_is_zero_where_delta_covers_the_total_variation():
+  covering = gaussian.delta_of(0.1, 0.0)
+  assert gaussian.epsilon_of(0.1, covering) == 0.0
+  assert gaussian.epsilon_of(0.1, covering * 1.001) == 0.0
+  assert gaussian.epsilon_of(0.1, covering * 0.999) > 0.0
+
+
+def test_extremes_stay_on_the_safe_side_and_do_not_overflow():
+  assert gaussian.delta_of(1.0, 1e4) > 0.0  # e^-5e7, rounded up.
+  assert gaussian.delta_of(1e-9, 1e9) > 0.0
+  assert gaussian.delta_of(1e3, 0.0) == 1.0
+  assert gaussian.epsilon_of(1e200, 1e-6) == math.inf
+  assert gaussian.epsilon_of(1e6, 1e-6) >= 5e11
+  assert gaussian.epsilon_of(1e-200, 1e-6) == 0.0
+  assert 0.0 < gaussian.mu_of(1e-300, 1e-300) < 1e-299
+  for mu in (1e4, 1e8):
+    epsilon = gaussian.epsilon_of(mu, 1e-6)
+    assert mu * mu / 2 < epsilon <= (mu * mu / 2 + 5.3 * mu) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize('delta', [0.0, 1.0, -1e-9, 1.5, math.nan, math.inf])
+def test_delta_outside_of_0_to_1_is_refused(delta):
+  with pytest.raises(ValueError, match='delta must be between 0 and 1, exclusive; got'):
+    gaussian.epsilon_of(1.0, delta)
+  with pytest.raises(ValueError, match='delta must be between 0 and 1'):
+    gaussian.mu_of(1.0, delta)
+  with pytest.raises(ValueError, match='target_delta must be'):
+    gaussian.check_delta(delta, 'target_delta')
+
+
+@pytest.mark.parametrize('epsilon', [-1e-9, math.nan, math.inf])
+def test_epsilon_must_be_finite_and_not_negative(epsilon):
+  with pytest.raises(ValueError, match='epsilon must be finite and not negative; got'):
+    gaussian.delta_of(1.0, epsilon)
+  with pytest.raises(ValueError, match='epsilon must be finite'):
+    gaussian.mu_of(epsilon, 1e-6)
+  with pytest.raises(ValueError, match='target_epsilon must be'):
+    gaussian.check_epsilon(epsilon, 'target_epsilon')
+
+
+@pytest.mark.parametrize('mu', [-1.0, math.nan, -math.inf])
+def test_mu_must_be_a_number_from_zero(mu):
+  with pytest.raises(ValueError, match='mu must not be negative or NaN'):
+    gaussian.delta_of(mu, 1.0)
+  with pytest.raises(ValueError, match='mu must not be negative or NaN'):
+    gaussian.epsilon_of(mu, 1e-6)

@@ -1,0 +1,225 @@
+"""The stand-in for TF Privacy's tree accountant.
+
+Claims: names, arguments and numbers are those of TF Privacy's module, on a grid and at
+every edge it has an answer for; what it refuses is a ValueError; the published Gboard
+figures come out; the scenarios of TF Privacy's own test hold (restarts compose, more
+noise spends less, one-leaf trees are Gaussian sums, sensitivities known by hand).
+"""
+
+import importlib.util
+import inspect
+import itertools
+import json
+import math
+import pathlib
+
+import dp_accounting
+import numpy as np
+import pytest
+
+from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting.accountants import (
+  tree_aggregation_accountant as ours,
+)
+
+GBOARD = json.loads(pathlib.Path(__file__).with_name('gboard_tree.json').read_text())
+ORDERS = list(accountants.RDP_ORDERS)
+NAMES = (
+  'compute_rdp_tree_restart',
+  'compute_rdp_single_tree',
+  'compute_zcdp_single_tree',
+)
+
+
+def load_tf_privacy():
+  """TF Privacy's module alone: from its file, without loading TensorFlow."""
+  (folder,) = importlib.util.find_spec('tensorflow_privacy').submodule_search_locations
+  path = pathlib.Path(folder) / 'privacy/analysis/tree_aggregation_accountant.py'
+  spec = importlib.util.spec_from_file_location('tf_privacy_tree_accountant', path)
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return module
+
+
+theirs = load_tf_privacy()
+
+
+def same(call):
+  """Asserts that `call` of both modules gives the same value of the same type."""
+  expected, actual = call(theirs), call(ours)
+  assert isinstance(actual, np.ndarray) == isinstance(expected, np.ndarray)
+  np.testing.assert_array_equal(actual, expected)
+  assert np.shape(actual) == np.shape(expected)
+
+
+def test_all_public_functions_are_there_with_their_arguments():
+  public = {
+    name
+    for name, value in vars(theirs).items()
+    if inspect.isfunction(value) and not name.startswith('_')
+  }
+  assert public == set(NAMES)
+  for name in NAMES:
+    expected = inspect.signature(getattr(theirs, name)).parameters.values()
+    actual = inspect.signature(getattr(ours, name)).parameters.values()
+    assert [(p.name, p.kind, p.default) for p in actual] == [
+      (p.name, p.kind, p.default) for p in expected
+    ]
+
+
+@pytest.mark.parametrize('total_steps', [1, 2, 3, 7, 8, 9, 16, 21, 31, 33])
+def test_single_tree_is_tf_privacys_on_a_grid(total_steps):
+  for max_participation, min_separation, noise in itertools.product(
+    (1, 2, 3, 5, 40), (0, 1, 2, 3, 6, 50), (0.3, 7.0)
+  ):
+    arguments = (noise, total_steps, max_participation, min_separation)
+    same(lambda module, a=arguments: module.compute_zcdp_single_tree(*a))
+    same(lambda module, a=arguments: module.compute_rdp_single_tree(*a, ORDERS))
+
+
+def test_restarts_are_tf_privacys_on_a_grid():
+  for steps, noise in itertools.product(
+    [*range(1, 70), [5], [0], [0, 0, 7], [10, 400, 399], (8, 9), [1] * 50], (0.1, 3)
+  ):
+    same(lambda m, a=(noise, steps): m.compute_rdp_tree_restart(*a, ORDERS))
+
+
+@pytest.mark.parametrize(
+  'orders',
+  [1, 2.5, math.inf, np.float64(3), [2.0], [], (1.5, math.inf), np.array([2.0, 3.0])],
+  ids=str,
+)
+def test_orders_of_every_form_are_answered_alike(orders):
+  same(lambda m: m.compute_rdp_tree_restart(1.7, [4, 5], orders))
+  same(lambda m: m.compute_rdp_tree_restart(0, [4, 5], orders))
+  same(lambda m: m.compute_rdp_single_tree(1.7, 12, 3, 2, orders))
+  same(lambda m: m.compute_rdp_single_tree(0, 12, 3, 2, orders))
+
+
+def test_without_noise_nothing_else_is_looked_at():
+  same(lambda m: m.compute_rdp_tree_restart(0, [], [1.0, 2.0]))
+  same(lambda m: m.compute_rdp_single_tree(0, -1, -1, -1, [1.0, 2.0]))
+  same(lambda m: m.compute_zcdp_single_tree(0, -1, -1, -1))
+
+
+def test_whole_numbers_may_be_floats_and_scalars_of_numpy():
+  same(lambda m: m.compute_rdp_tree_restart(1, [4.0, np.int64(9)], 2))
+  same(lambda m: m.compute_zcdp_single_tree(np.float64(3), 12.0, np.int32(3), 2))
+
+
+def test_more_than_tf_privacy_can_do():
+  expected = ours.compute_rdp_tree_restart(1.0, [4, 9], ORDERS)
+  actual = ours.compute_rdp_tree_restart(1.0, np.array([4, 9]), ORDERS)
+  np.testing.assert_array_equal(actual, expected)
+
+
+@pytest.mark.parametrize(
+  ('name', 'arguments', 'message'),
+  [
+    ('compute_rdp_tree_restart', (-1, 3, 1), 'noise_multiplier must be non-negative'),
+    ('compute_rdp_tree_restart', (1, [], 1), 'steps_list must be'),
+    ('compute_rdp_tree_restart', (1, 0, 1), 'steps_list must be'),
+    ('compute_rdp_tree_restart', (1, -3, 1), 'steps_list must be'),
+    ('compute_rdp_tree_restart', (1, [3, -3], 1), 'steps_list must be'),
+    ('compute_rdp_single_tree', (-1, 3, 1, 1, 1), 'noise_multiplier must be'),
+    ('compute_rdp_single_tree', (0.1, -3, 1, 1, 1), 'total_steps must be'),
+    ('compute_rdp_single_tree', (0.1, 3, -1, 1, 1), 'max_participation must be'),
+    ('compute_rdp_single_tree', (0.1, 3, 1, -1, 1), 'min_separation must be'),
+    ('compute_rdp_single_tree', (0.1, 0, 1, 1, 1), 'total_steps must be'),
+    ('compute_rdp_single_tree', (0.1, 3, 0, 1, 1), 'max_participation must be'),
+    ('compute_zcdp_single_tree', (-1, 3, 1, 1), 'noise_multiplier must be'),
+    ('compute_zcdp_single_tree', (0.1, -3, 1, 1), 'total_steps must be'),
+    ('compute_zcdp_single_tree', (0.1, 3, 0, 1), 'max_participation must be'),
+  ],
+)
+def test_what_tf_privacy_refuses_is_a_value_error(name, arguments, message):
+  with pytest.raises(ValueError):
+    getattr(theirs, name)(*arguments)
+  with pytest.raises(ValueError, match=message):
+    getattr(ours, name)(*arguments)
+
+
+@pytest.mark.parametrize(
+  ('name', 'arguments'),
+  [
+    ('compute_rdp_tree_restart', (math.nan, 3, 1)),
+    ('compute_rdp_tree_restart', (1, [2.5], 1)),
+    ('compute_rdp_tree_restart', (1, [math.nan], 1)),
+    ('compute_zcdp_single_tree', (math.nan, 3, 1, 1)),
+    ('compute_zcdp_single_tree', (1, math.inf, 1, 1)),
+    ('compute_zcdp_single_tree', (1, 3, 1, 0.5)),
+  ],
+)
+def test_numbers_that_are_none_are_refused_too(name, arguments):
+  with pytest.raises(ValueError, match='must be (non-negative|whole)'):
+    getattr(ours, name)(*arguments)
+
+
+def test_published_gboard_figures():
+  run = {
+    'noise_multiplier': GBOARD['noise_multiplier'],
+    'total_steps': GBOARD['num_rounds'],
+    'max_participation': GBOARD['max_participations'],
+    'min_separation': GBOARD['rounds_between'],
+  }
+  zcdp = ours.compute_zcdp_single_tree(**run)
+  rdp = ours.compute_rdp_single_tree(**run, orders=ORDERS)
+  epsilon, order = dp_accounting.rdp.compute_epsilon(ORDERS, rdp, GBOARD['delta'])
+  assert zcdp == pytest.approx(GBOARD['zcdp'], rel=1e-14)
+  assert epsilon == pytest.approx(GBOARD['epsilon_rdp'], rel=1e-12)
+  assert order == GBOARD['rdp_order']
+  assert (f'{zcdp:.2f}', f'{epsilon:.2f}') == ('0.81', '8.90')  # As published.
+
+
+@pytest.mark.parametrize(('noise', 'published'), [(1.13, 19.74), (8.83, 2.04)])
+def test_stack_overflow_figures_of_the_dp_ftrl_paper_are_kept(noise, published):
+  rdp = ours.compute_rdp_tree_restart(noise, 1600, ORDERS)
+  epsilon = dp_accounting.rdp.compute_epsilon(ORDERS, rdp, 1e-6)[0]
+  assert 0.8 * published < epsilon < published
+
+
+@pytest.mark.parametrize('epochs', [[400] * 4, [800] * 2, [10, 400, 400, 400, 390]])
+def test_restarts_compose_and_more_noise_spends_less(epochs):
+  composed = ours.compute_rdp_tree_restart(0.1, epochs, 1)
+  each = [ours.compute_rdp_tree_restart(0.1, steps, 1) for steps in epochs]
+  assert composed == pytest.approx(sum(each), rel=1e-12)
+  epsilons = []
+  for noise in np.arange(0.1, 10, 0.5):
+    rdp = ours.compute_rdp_tree_restart(noise, epochs, ORDERS)
+    epsilons.append(dp_accounting.rdp.compute_epsilon(ORDERS, rdp, 1e-6)[0])
+  assert np.all(np.diff(epsilons) < 0)
+
+
+def test_trees_of_one_leaf_are_a_sum_of_gaussians():
+  accountant = dp_accounting.rdp.RdpAccountant(ORDERS)
+  accountant.compose(dp_accounting.GaussianDpEvent(0.1), 100)
+  rdp = ours.compute_rdp_tree_restart(0.1, [1] * 100, ORDERS)
+  np.testing.assert_allclose(rdp, accountant._rdp, rtol=1e-12)
+
+
+def sensitivity_squared(max_participation, min_separation, steps):
+  return 2 * ours.compute_zcdp_single_tree(
+    1.0, steps, max_participation, min_separation
+  )
+
+
+@pytest.mark.parametrize('steps', [3, 8, 11, 19])
+def test_sensitivities_known_by_hand(steps):
+  depths = [depth for depth in range(5) if steps >> depth & 1]
+  # In every round: each complete node, of 2^level rounds, counts 4^level.
+  everywhere = sum(2**d * (2 ** (d + 1) - 1) for d in depths)
+  assert sensitivity_squared(steps, 0, steps) == everywhere
+  assert sensitivity_squared(20 * steps, 0, steps) == everywhere
+  # Twice: two neighbours below the highest node share all but their leaves.
+  assert sensitivity_squared(2, 0, steps) == 2 + 4 * max(depths)
+
+
+def test_the_worst_case_is_not_the_densest_one():
+  """Sensitivities that TF Privacy's test has, the last above that of 0, 3, 6, ..."""
+  for arguments, expected in (
+    ((1, 7, 8), 4),
+    ((3, 3, 9), 11),
+    ((3, 2, 7), 9),
+    ((8, 2, 24), 88),
+  ):
+    assert sensitivity_squared(*arguments) == expected

@@ -1,0 +1,575 @@
+"""Mechanisms compared before training, by the library and as a user runs it.
+
+Claims:
+
+* Every number of the table is what `Mechanism`, strategies and accountants say by
+  themselves; the best row's relative error is exactly 1, and with a target every row
+  keeps it.
+* Given a noise level, all rows have it, and are compared at equal epsilon as well.
+* Rows that rest on sampling are there only with a population and a cohort, have events
+  of their own, and are advised only if the user says that the server samples so.
+* A population that cannot fill the rounds is refused exactly when taking turns fails;
+  without a separation, the largest one that it allows is taken.
+* The advice is the lightest of the rows within 5% of the least error.
+* A row that would take long is left out with the reason, and computed when asked for.
+* The program prints a table for 100 columns, JSON with stable keys and a picture, and
+  answers wrong flags with exit code 2 and what to do.
+"""
+
+import dataclasses
+import itertools
+import json
+import math
+import os
+import subprocess
+import sys
+
+import dp_accounting
+import numpy as np
+import pytest
+
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import mechanism as mechanism_lib
+from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting.planning import comparison as planning
+from tff_dp_aggregators.accounting.planning import views as plan_views
+from tff_dp_aggregators.strategies import noise_cost
+
+LIMITS = strategies.Participation(60, min_separation=12, max_participations=4)
+DELTA = 1e-6
+SIZE = 250_000  # 10^6 bytes.
+FLAGS = (
+  '--num_rounds=60',
+  '--min_separation=12',
+  '--max_participations=4',
+  '--model_size=250000',
+  '--target_delta=1e-6',
+)
+
+
+def _task(**changes):
+  given = {'target_epsilon': 3.0, **changes}
+  return planning.Task(LIMITS, SIZE, DELTA, **given)
+
+
+@pytest.fixture(scope='module')
+def targeted():
+  return planning.compare(_task())
+
+
+@pytest.fixture(scope='module')
+def noised():
+  return planning.compare(_task(target_epsilon=None, noise_multiplier=4.0))
+
+
+@pytest.fixture(scope='module')
+def sampled():
+  names = ('gaussian', 'toeplitz')
+  return planning.compare(_task(population=4000, cohort=40, mechanisms=names))
+
+
+def _rows(comparison, sampling):
+  return [row for row in comparison.rows if row.sampling == sampling]
+
+
+def _unsampled_strategies():
+  made = {
+    name: mechanism_lib.strategy_for(name, LIMITS) for name in mechanism_lib.NAMES
+  }
+  return list(made.values())
+
+
+def test_rows_without_sampling_are_the_mechanisms_calibrated_by_themselves(targeted):
+  rows = _rows(targeted, 'none')
+  assert len(rows) == len(mechanism_lib.NAMES) + 1  # Two trees.
+  for row in rows:
+    options = mechanism_lib.parameters_of(row.mechanism.strategy)
+    alone = mechanism_lib.Mechanism.for_target(
+      row.mechanism.name, LIMITS, 3.0, DELTA, **options
+    )
+    assert row.mechanism.strategy == alone.strategy
+    assert row.mechanism.noise_multiplier == alone.noise_multiplier
+    assert row.epsilon <= 3.0
+    assert row.epsilon == pytest.approx(3.0, rel=1e-9)
+    # From the dense estimator, whose rows are the weights of z in each sum.
+    sums = np.square(alone.strategy.materialize_estimator()).sum(axis=1)
+    error = alone.noise_multiplier * np.sqrt(sums)
+    np.testing.assert_allclose(row.error_by_round, error, rtol=1e-9)
+    assert row.rmse == pytest.approx(math.sqrt(np.mean(error**2)), rel=1e-9)
+    assert row.max_error == pytest.approx(error.max(), rel=1e-9)
+  assert {row.mechanism.strategy for row in rows} >= set(_unsampled_strategies())
+
+
+def test_at_equal_epsilon_errors_are_to_each_other_as_those_of_strategies(
+  targeted, noised
+):
+  for comparison in (targeted, noised):
+    least = min(strategy.rmse(LIMITS) for strategy in _unsampled_strategies())
+    for row in _rows(comparison, 'none'):
+      expected = row.mechanism.strategy.rmse(LIMITS) / least
+      got = comparison.relative(row, 'equal_rmse')
+      assert got == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize('what', ['rmse', 'max_error', 'equal_rmse'])
+def test_the_best_row_without_sampling_is_exactly_1(targeted, noised, what):
+  for comparison in (targeted, noised):
+    factors = [comparison.relative(row, what) for row in comparison.unsampled]
+    assert min(factors) == 1.0
+
+
+def test_a_noise_level_is_that_of_all_rows_and_epsilons_are_their_own(noised):
+  for row in noised.rows:
+    assert row.mechanism.noise_multiplier == 4.0
+    assert row.epsilon == accountants.epsilon(
+      row.mechanism.event, DELTA, row.accountant, row.mechanism.relation
+    )
+  for row in noised.unsampled:
+    sensitivity = row.mechanism.strategy.sensitivity(LIMITS)
+    event = dp_accounting.GaussianDpEvent(4.0 / sensitivity)
+    assert row.epsilon == pytest.approx(accountants.epsilon(event, DELTA), rel=1e-12)
+  best = noised.unsampled[0]
+  assert noised.equal_epsilon == best.epsilon
+  assert best.equal_noise_multiplier == pytest.approx(4.0, rel=1e-9)
+
+
+def test_rows_with_sampling_have_the_events_of_their_schemas(sampled):
+  (poisson,) = _rows(sampled, 'poisson')
+  (fixed_size,) = _rows(sampled, 'fixed_size')
+  (cyclic,) = _rows(sampled, 'cyclic_poisson')
+  assert poisson.mechanism.adjacency == 'add_or_remove'
+  assert fixed_size.mechanism.adjacency == 'replace_one'
+  gaussian = dp_accounting.GaussianDpEvent
+  assert poisson.mechanism.event == dp_accounting.SelfComposedDpEvent(
+    dp_accounting.PoissonSampledDpEvent(
+      0.01, gaussian(poisson.mechanism.noise_multiplier)
+    ),
+    60,
+  )
+  # Replacing a client moves a sum by two clip norms.
+  assert fixed_size.mechanism.event == dp_accounting.SelfComposedDpEvent(
+    dp_accounting.SampledWithoutReplacementDpEvent(
+      4000, 40, gaussian(fixed_size.mechanism.noise_multiplier / 2)
+    ),
+    60,
+  )
+  groups = cyclic.mechanism.participation.num_groups
+  strategy, event = cyclic.mechanism.strategy, cyclic.mechanism.event
+  assert 1 < strategy.num_bands <= groups
+  assert event.count == -(-60 // groups)
+  assert event.event.sampling_probability == 40 / (4000 // groups)
+  column_norm = np.sqrt(np.square(strategy.materialize()).sum(axis=0)).max()
+  assert event.event.event.noise_multiplier == pytest.approx(
+    cyclic.mechanism.noise_multiplier / column_norm, rel=1e-12
+  )
+  for row in (poisson, fixed_size, cyclic):
+    assert row.accountant == 'rdp'  # A quick upper bound, as it is not asked for.
+    assert row.epsilon <= 3.0
+    assert row.epsilon == pytest.approx(3.0, rel=1e-6)
+
+
+@pytest.mark.slow
+def test_groups_are_about_the_best_power_of_2():
+  task = planning.Task(
+    strategies.Participation(300, 20),
+    SIZE,
+    DELTA,
+    target_epsilon=6.0,
+    population=8000,
+    cohort=50,
+    mechanisms=('gaussian', 'toeplitz'),
+  )
+  (chosen,) = _rows(planning.compare(task), 'cyclic_poisson')
+  errors = {}
+  for groups in (2**i for i in range(1, 8)):
+    schema = schemas.PoissonSampling.of_cohort(300, 8000, 50, groups)
+    made = mechanism_lib.Mechanism.for_target(
+      'toeplitz', schema, 6.0, DELTA, num_bands=groups, accountant='rdp'
+    )
+    error = made.strategy.per_query_error().mean()
+    errors[groups] = made.noise_multiplier * math.sqrt(error)
+  assert chosen.rmse <= 1.02 * min(errors.values())
+
+
+def test_there_are_no_rows_with_sampling_without_a_population(targeted, noised):
+  for comparison in (targeted, noised):
+    assert {row.sampling for row in comparison.rows} == {'none'}
+
+
+@pytest.mark.parametrize(
+  ('sampling', 'allowed'),
+  [
+    ('none', {'none'}),
+    ('poisson', {'none', 'poisson', 'cyclic_poisson'}),
+    ('fixed_size', {'none', 'fixed_size'}),
+  ],
+)
+def test_sampling_is_advised_only_where_the_user_says_that_it_happens(
+  sampled, sampling, allowed
+):
+  task = dataclasses.replace(sampled.task, sampling=sampling)
+  comparison = dataclasses.replace(sampled, task=task)
+  may_be = {row.sampling for row in sampled.rows if comparison.may_be_advised(row)}
+  assert may_be == allowed
+  assert comparison.advised.sampling in allowed
+  # All samplings are there, and all would be better than none.
+  assert {row.sampling for row in sampled.rows} == set(itertools.chain(*_ALLOWED))
+  if sampling == 'poisson':
+    assert comparison.advised.sampling == 'cyclic_poisson'
+    assert 'Poisson sampling' in plan_views.advice(comparison)
+
+
+_ALLOWED = planning.SAMPLINGS.values()
+
+
+@pytest.mark.slow
+def test_who_can_sample_gets_the_tightest_epsilon_and_less_noise(sampled):
+  options = {'population': 4000, 'cohort': 40, 'mechanisms': ('gaussian',)}
+  comparison = planning.compare(_task(sampling='poisson', **options))
+  (row,) = _rows(comparison, 'poisson')
+  (quick,) = _rows(sampled, 'poisson')
+  assert (quick.accountant, row.accountant) == ('rdp', 'pld')
+  assert row.mechanism.noise_multiplier < quick.mechanism.noise_multiplier
+  assert row.epsilon <= 3.0
+  # With a level of noise, all are compared at the epsilon of the best without sampling.
+  comparison = planning.compare(
+    _task(target_epsilon=None, noise_multiplier=4.0, **options)
+  )
+  for row in comparison.rows:
+    enough = row.mechanism.event_with(row.equal_noise_multiplier)
+    spent = accountants.epsilon(enough, DELTA, row.accountant, row.mechanism.relation)
+    assert spent == pytest.approx(comparison.equal_epsilon, rel=1e-6)
+
+
+def test_advice_is_the_lightest_within_5_percent(targeted):
+  least = min(row.equal_rmse for row in targeted.unsampled)
+  close = [row for row in targeted.unsampled if row.equal_rmse <= 1.05 * least]
+  assert len(close) > 1
+  fewest = min(row.cost.num_bytes for row in close)
+  assert targeted.advised.cost.num_bytes == fewest
+  assert targeted.advised in close
+  text = plan_views.advice(targeted)
+  assert text.startswith(targeted.advised.name)
+  assert '\n' not in text
+
+
+def test_costs_are_those_that_the_noise_goes_by(targeted):
+  for row in targeted.rows:
+    assert row.costs == noise_cost.by_storage(row.mechanism.strategy, 4 * SIZE)
+    assert row.cost.seconds == min(cost.seconds for cost in row.costs.values())
+  by_name = {row.name: row for row in targeted.unsampled}
+  # 11 vectors of 10^6 bytes: 0.004 to draw, 0.0006 to read, 0.0025 to write, and
+  # 0.00015 for each of 12 files.
+  banded = by_name['banded, 12 bands']
+  assert banded.costs['files'].num_bytes == 11 * 10**6
+  assert banded.costs['files'].seconds == pytest.approx(0.0149)
+  assert by_name['gaussian'].cost == noise_cost.Cost(0.004, 0)
+
+
+def _brute_force_fits(population, cohort, limits):
+  """Whether greedily giving rounds to those who waited longest fills all."""
+  free = [0] * population
+  times = [0] * population
+  for this_round in range(limits.num_rounds):
+    able = [
+      client
+      for client in range(population)
+      if free[client] <= this_round and times[client] < limits.possible_participations
+    ]
+    if len(able) < cohort:
+      return False
+    for client in sorted(able, key=lambda c: (times[c], free[c]))[:cohort]:
+      free[client] = this_round + limits.min_separation
+      times[client] += 1
+  return True
+
+
+def test_a_population_is_refused_exactly_when_it_cannot_fill_the_rounds():
+  outcomes = set()
+  for population, cohort, n, b, k in itertools.product(
+    (1, 2, 5, 6, 7, 12), (1, 2, 3), (1, 4, 7), (1, 2, 3, 9), (1, 2, None)
+  ):
+    limits = strategies.Participation(n, b, k)
+    try:
+      planning.check_population(population, cohort, limits)
+      fits = True
+    except ValueError:
+      fits = False
+    assert fits == _brute_force_fits(population, cohort, limits)
+    outcomes.add(fits)
+  assert outcomes == {True, False}
+
+
+def test_fixed_epochs_need_clients_for_each_place_in_the_epoch():
+  # Rounds 0, 3, 6 share clients, 1 and 4, 2 and 5; two rounds a client.
+  limits = strategies.Participation(7, 3, 2, fixed_epoch=True)
+  planning.check_population(2 * 2 + 1 + 1 + 1, 2, limits)  # 3 + 2 + 2.
+  with pytest.raises(ValueError, match='need 7 clients'):
+    planning.check_population(6, 2, limits)
+
+
+def test_the_separation_that_a_population_allows_is_the_largest_that_fills_rounds():
+  for population, cohort in ((100, 7), (100, 10), (5, 5)):
+    b = planning.allowed_separation(population, cohort)
+    planning.check_population(population, cohort, strategies.Participation(200, b))
+    with pytest.raises(ValueError, match='too few'):
+      planning.check_population(
+        population, cohort, strategies.Participation(200, b + 1)
+      )
+  with pytest.raises(ValueError, match='cohort=6 is larger than population=5'):
+    planning.allowed_separation(5, 6)
+
+
+def test_a_single_participation_may_have_all_bands():
+  task = planning.Task(
+    strategies.Participation.single(40),
+    SIZE,
+    DELTA,
+    target_epsilon=1.0,
+    mechanisms=('toeplitz', 'gaussian'),
+  )
+  assert planning.compare(task).rows[0].name == 'toeplitz, 40 bands'
+
+
+def test_restarts_are_shown_where_they_help():
+  limits = strategies.Participation(512, 16)
+  task = planning.Task(limits, SIZE, DELTA, target_epsilon=1.0, mechanisms=('tree',))
+  restarted, plain = planning.compare(task).rows
+  assert plain.mechanism.strategy == strategies.BinaryTree(512)
+  every = restarted.mechanism.strategy.restart_every
+  others = [
+    strategies.BinaryTree(512, restart_every=16 * 2**i).rmse(limits) for i in range(5)
+  ]
+  best = strategies.BinaryTree(512, restart_every=every).rmse(limits)
+  assert best == min(others) < plain.mechanism.strategy.rmse(limits)
+
+
+def test_what_takes_long_is_left_out_unless_asked_for(monkeypatch):
+  seconds = planning.seconds_to_find
+  often = strategies.Participation(20_000, min_separation=5)
+  assert seconds('banded', LIMITS, 12) < planning.MAX_SECONDS
+  assert seconds('banded', strategies.Participation(2000, 314), 314) > 10
+  assert seconds('banded_inverse', LIMITS) < planning.MAX_SECONDS
+  assert seconds('banded_inverse', often) > planning.MAX_SECONDS
+  monkeypatch.setattr(planning, 'MAX_SECONDS', 1e-3)
+  without = planning.compare(_task())
+  assert {each.mechanism for each in without.left_out} == {'banded', 'banded_inverse'}
+  for each in without.left_out:
+    assert each.mechanism not in {row.mechanism.name for row in without.rows}
+    assert '--mechanisms=all' in each.reason
+  asked = planning.compare(_task(mechanisms=('banded', 'gaussian')))
+  assert [row.mechanism.name for row in asked.rows] == ['banded', 'gaussian']
+
+
+def test_what_cannot_be_built_is_left_out_with_the_reason():
+  comparison = planning.compare(_task(num_bands=20))
+  (left,) = comparison.left_out
+  assert left.mechanism == 'banded'
+  assert 'Use at most 12 bands' in left.reason
+  with pytest.raises(ValueError, match='no mechanism can do it. banded: .*12 bands'):
+    planning.compare(_task(num_bands=20, mechanisms=('banded',)))
+
+
+@pytest.mark.parametrize(
+  ('changes', 'message'),
+  [
+    ({'noise_multiplier': 1.0}, 'give either target_epsilon.*or noise_multiplier'),
+    ({'target_epsilon': None}, 'give either target_epsilon.*or noise_multiplier'),
+    ({'target_epsilon': -1.0}, 'target_epsilon must be finite and not negative'),
+    ({'target_epsilon': 0.0}, 'target_epsilon must be positive'),
+    ({'target_epsilon': None, 'noise_multiplier': 0.0}, 'must be positive'),
+    ({'population': 4000}, 'population and cohort go together'),
+    ({'population': 100, 'cohort': 40}, 'need 600 clients.*population=100 has too few'),
+    ({'sampling': 'poisson'}, 'described by population and cohort'),
+    ({'num_groups': 3}, 'described by population and cohort'),
+    ({'sampling': 'shuffled'}, "unknown sampling 'shuffled'; known: none"),
+    ({'mechanisms': ('trees',)}, "unknown mechanism 'trees'; known: gaussian"),
+    ({'accountant': 'best'}, "unknown accountant 'best'"),
+    ({'num_bands': 0}, 'num_bands must be at least 1'),
+    (
+      {'population': 4000, 'cohort': 40, 'num_groups': 101},
+      'the clients of the smallest of 101 groups',
+    ),
+  ],
+)
+def test_a_task_that_makes_no_sense_is_refused(changes, message):
+  with pytest.raises(ValueError, match=message):
+    planning.compare(_task(**changes))
+
+
+def test_the_table_fits_into_100_columns_and_has_the_numbers(targeted, noised, sampled):
+  for comparison in (targeted, noised, sampled):
+    lines = plan_views.to_text(comparison).splitlines()
+    assert max(map(len, lines)) <= 100
+    for row in comparison.rows:
+      numbers = (
+        f'{row.mechanism.noise_multiplier:.5g}',
+        f'{row.epsilon:.4g}',
+        f'{comparison.relative(row, "rmse"):.3f}',
+        f'{comparison.relative(row, "max_error"):.3f}',
+      )
+      of_row = [line.split() for line in lines if line.startswith(f'  {row.name} ')]
+      assert any(set(numbers) <= set(words) for words in of_row)
+    assert any(line.startswith('Advice: ') for line in lines)
+
+
+@pytest.mark.parametrize('task_kind', ['targeted', 'noised', 'sampled'])
+def test_the_picture_shows_every_mechanism_at_equal_epsilon(
+  task_kind, request, monkeypatch
+):
+  from matplotlib import figure
+
+  comparison = request.getfixturevalue(task_kind)
+  drawn = []
+  save = figure.Figure.savefig
+
+  def keep(self, *arguments, **options):
+    drawn.append(self)
+    save(self, *arguments, **options)
+
+  monkeypatch.setattr(figure.Figure, 'savefig', keep)
+  picture = plan_views.draw(comparison, 'png')
+  assert picture.startswith(b'\x89PNG\r\n\x1a\n')
+  ((axes,),) = [made.axes for made in drawn]
+  for line, row in zip(axes.lines, comparison.rows):
+    assert line.get_label().startswith(row.name)
+    np.testing.assert_array_equal(line.get_xdata(), np.arange(1, 61))
+    rms = math.sqrt(np.square(line.get_ydata()).mean())
+    assert rms == pytest.approx(row.equal_rmse, rel=1e-9)
+  assert len(axes.lines) == len(comparison.rows)
+  assert axes.get_xlabel() and axes.get_ylabel() and axes.get_title()
+
+
+def _plan(*arguments):
+  return subprocess.run(
+    [sys.executable, '-m', 'tff_dp_aggregators.accounting.plan', *arguments],
+    env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
+    capture_output=True,
+    text=True,
+    timeout=120,
+  )
+
+
+def test_the_program_prints_the_table_and_draws(tmp_path):
+  picture = tmp_path / 'plan.png'
+  result = _plan(*FLAGS, '--target_epsilon=3', f'--plot={picture}')
+  assert result.returncode == 0, result.stderr
+  comparison = planning.compare(_task())
+  assert result.stdout == plan_views.to_text(comparison)
+  assert 'a client in at most 4, which are at least 12 apart' in result.stdout
+  assert 'computing toeplitz' in result.stderr
+  from matplotlib import image
+
+  pixels = image.imread(picture)
+  assert pixels.shape[0] > 400 and pixels.shape[1] > 800
+  assert pixels[..., :3].std() > 0.05  # Not an empty page.
+
+
+def test_json_has_the_same_numbers_under_stable_keys(tmp_path):
+  path = tmp_path / 'plan.json'
+  arguments = (*FLAGS, '--noise_multiplier=4', '--format=json', f'--output={path}')
+  result = _plan(*arguments)
+  assert (result.returncode, result.stdout) == (0, '')
+  data = json.loads(path.read_text())
+  assert list(data) == [
+    'format',
+    'version',
+    'task',
+    'equal_epsilon',
+    'rows',
+    'left_out',
+    'advised',
+    'advice',
+  ]
+  comparison = planning.compare(_task(target_epsilon=None, noise_multiplier=4.0))
+  assert data == json.loads(json.dumps(plan_views.to_json(comparison)))
+  for row, of_json in zip(comparison.rows, data['rows']):
+    assert list(of_json) == [
+      'mechanism',
+      'num_bands',
+      'num_buffers',
+      'restart_every',
+      'sampling',
+      'participation',
+      'adjacency',
+      'may_be_advised',
+      'noise_multiplier',
+      'sensitivity',
+      'effective_noise_multiplier',
+      'epsilon',
+      'delta',
+      'accountant',
+      'rmse',
+      'max_error',
+      'relative_rmse',
+      'relative_max_error',
+      'relative_rmse_at_equal_epsilon',
+      'storage',
+      'noise_bytes',
+      'seconds_per_round',
+      'storages',
+    ]
+    assert of_json['rmse'] == row.rmse
+    assert of_json['sensitivity'] == row.mechanism.strategy.sensitivity(LIMITS)
+  assert data['rows'][data['advised']]['mechanism'] == comparison.advised.mechanism.name
+  again = _plan(*arguments)  # What is there is kept.
+  assert again.returncode == 2
+  assert 'exists and is not overwritten' in again.stderr
+  assert 'computing' not in again.stderr
+
+
+def test_separation_follows_from_the_population_and_is_said(tmp_path):
+  flagfile = tmp_path / 'flags.txt'
+  flagfile.write_text(
+    '--num_rounds=60\n--population=430\n--cohort=40\n--model_size=1000\n'
+    '--target_delta=1e-6\n--target_epsilon=3\n--mechanisms=tree\n'
+  )
+  result = _plan(f'--flagfile={flagfile}')
+  assert result.returncode == 0, result.stderr
+  assert 'min_separation=10 is the most that 430 clients' in result.stdout
+  assert 'at most 6, which are at least 10 apart' in result.stdout
+
+
+def test_rounds_between_is_separation_less_one():
+  rest = [flag for flag in FLAGS if 'separation' not in flag]
+  common = ('--target_epsilon=3', '--mechanisms=tree', '--format=json')
+  assert (
+    _plan(*rest, *common, '--rounds_between=11').stdout
+    == _plan(*FLAGS, *common).stdout
+    != ''
+  )
+
+
+@pytest.mark.parametrize(
+  ('arguments', 'message'),
+  [
+    ((), '--num_rounds: how many rounds'),
+    (('--num_rounds=5', '--model_size=3'), '--target_delta: at which delta'),
+    (FLAGS, 'give either target_epsilon'),
+    ((*FLAGS, '--rounds_between=3'), 'min_separation = rounds_between + 1'),
+    ((*FLAGS, '--target_epsilon=1', '--plot=a.gif'), '--plot must end in'),
+    ((*FLAGS, '--target_epsilon=1', 'more'), "unexpected arguments ['more']"),
+    ((*FLAGS, '--target_epsilon=1', '--mechanisms=oak'), "unknown mechanism 'oak'"),
+    (
+      (*FLAGS, '--target_epsilon=1', '--population=100', '--cohort=10'),
+      'population=100 has too few. Take smaller cohorts',
+    ),
+    ((*FLAGS, '--target_epsilon=1', '--population=100'), 'go together'),
+    (('--model_size=many',), '--model_size=many'),
+  ],
+)
+def test_wrong_flags_are_refused_with_what_to_do(arguments, message):
+  result = _plan(*arguments)
+  assert result.returncode == 2
+  assert result.stderr.startswith('error: ')
+  assert message in result.stderr
+  assert 'Traceback' not in result.stderr
+  assert result.stdout == ''
+
+
+def test_help_says_what_the_advice_goes_by_and_lists_all_flags():
+  result = _plan('--help')
+  assert result.returncode == 0
+  for words in ('within 5% of the least', '--min_separation', '--model_size', '--plot'):
+    assert words in result.stdout

@@ -1,0 +1,284 @@
+"""The report program, run as a user runs it.
+
+Claims:
+
+* The published Gboard run comes out, by either name of the separation.
+* The command that a report prints gives the same report again.
+* Files are written whole and never overwritten; wrong usage is one line and code 2, a
+  missed target code 1.
+* Reports come from flags, ledgers, round logs, run directories and several of them.
+"""
+
+import datetime
+import hashlib
+import json
+import math
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+
+import dp_accounting
+import pytest
+
+from tff_dp_aggregators import accounting
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import events
+from tff_dp_aggregators.accounting.records import ledger
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+GBOARD = (
+  '--mechanism=tree',
+  '--num_rounds=2000',
+  '--max_participations=6',
+  '--target_delta=1e-10',
+)
+
+
+def _report(*arguments):
+  return subprocess.run(
+    [sys.executable, '-m', 'tff_dp_aggregators.accounting.report', *arguments],
+    env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
+    capture_output=True,
+    text=True,
+    timeout=120,
+  )
+
+
+def _json(*arguments):
+  result = _report('--format=json', *arguments)
+  assert result.returncode == 0, result.stderr
+  return json.loads(result.stdout)
+
+
+def test_published_gboard_run_by_either_name_of_the_separation():
+  between = _json(*GBOARD, '--rounds_between=313', '--noise_multiplier=7')
+  difference = _json(*GBOARD, '--min_separation=314', '--noise_multiplier=7')
+  for each in (between, difference):
+    del each['verification']['command']
+  assert between == difference
+  assert between['guarantee']['epsilon'] == pytest.approx(8.526093443, rel=1e-9)
+  assert between['guarantee']['epsilon_rdp'] == pytest.approx(8.8986050, rel=1e-8)
+  assert between['mechanism']['sensitivity_squared'] == pytest.approx(79, rel=1e-14)
+
+
+def test_target_gives_the_noise_that_keeps_it():
+  report = _json(*GBOARD, '--rounds_between=313', '--target_epsilon=8.526093443452096')
+  assert report['mechanism']['noise_multiplier'] == pytest.approx(7, rel=1e-9)
+  assert report['guarantee']['epsilon'] <= 8.526093443452096
+
+
+@pytest.mark.parametrize('target', ['2', '1', '3.3'])
+def test_the_printed_noise_keeps_the_target(target):
+  arguments = ('--mechanism=tree', '--num_rounds=200', '--min_separation=20')
+  arguments += (f'--target_epsilon={target}', '--target_delta=1e-6')
+  shown = _report(*arguments, '--format=text').stdout
+  (noise,) = re.findall(r'^  noise multiplier +(\S+)$', shown, re.MULTILINE)
+  again = _report(*arguments, f'--noise_multiplier={noise}')
+  assert again.returncode == 0, again.stderr
+
+
+def test_the_printed_command_gives_the_same_numbers_again():
+  report = _json(
+    '--mechanism=banded',
+    '--num_rounds=90',
+    '--min_separation=9',
+    '--num_bands=7',
+    '--target_epsilon=2',
+    '--target_delta=1e-7',
+    '--adjacency=replace_one',
+  )
+  program, arguments = report['verification']['command'].split('report ', 1)
+  assert program == 'python -m tff_dp_aggregators.accounting.'
+  assert _json(*shlex.split(arguments)) == report
+
+
+def test_output_file_is_written_whole_and_never_overwritten(tmp_path):
+  path = tmp_path / 'report.md'
+  arguments = (*GBOARD, '--noise_multiplier=7', f'--output={path}')
+  assert _report(*arguments).returncode == 0
+  text = path.read_text()
+  assert text.startswith('# Privacy report')
+  again = _report(*arguments)
+  assert again.returncode == 2
+  assert 'exists and is not overwritten' in again.stderr
+  assert path.read_text() == text
+  assert os.listdir(tmp_path) == ['report.md']
+
+
+@pytest.mark.parametrize(
+  ('arguments', 'code', 'message'),
+  [
+    ((), 2, '--target_delta is missing'),
+    (('--mechanism=oak',), 2, 'should be one of <gaussian|tree'),
+    (('--num_rounds=many',), 2, 'flag --num_rounds=many'),
+    (('--no_such_flag',), 2, "Unknown command line flag 'no_such_flag'"),
+    (('--flagfile=/nowhere',), 2, 'Unable to open flagfile'),
+    ((*GBOARD, 'more', '--noise_multiplier=1'), 2, "unexpected arguments ['more']"),
+    (('--run_dir=/nowhere',), 2, 'is not a run directory'),
+    (('--run_dir=.', '--num_rounds=3'), 2, '--num_rounds does not go with --run_dir'),
+    (('--run_dir=.', '--ledger=x'), 2, 'give one of --run_dir, --ledger'),
+    (('--verify=/nowhere',), 2, 'No such file'),
+    (('--verify=x', '--num_rounds=3'), 2, '--num_rounds does not go with --verify'),
+    (('--verify=x', '--min_wait_hours=3'), 2, '--min_wait_hours does not go with'),
+    (
+      ('--mechanism=gaussian', '--num_rounds=3', '--noise_multiplier=1')
+      + ('--target_delta=1e-6', '--sampling=fixed_size', '--population=99')
+      + ('--cohort=9', '--accountant=pld'),
+      2,
+      'Unsupported event',
+    ),
+    ((*GBOARD, '--noise_multiplier=1', '--ledger=/nowhere'), 2, 'No such file'),
+    (
+      (*GBOARD, '--noise_multiplier=1', '--target_epsilon=1'),
+      1,
+      'noise multiplier 1 spends epsilon',
+    ),
+  ],
+)
+def test_wrong_usage_is_one_line_and_a_code(arguments, code, message):
+  result = _report(*arguments)
+  assert result.returncode == code
+  assert result.stderr.startswith('error: ')
+  assert message in result.stderr
+  assert result.stderr.count('\n') == 1
+  assert result.stdout == ''
+
+
+def test_help_and_flagfile_work(tmp_path):
+  shown = _report('--help')
+  assert shown.returncode == 0
+  for flag in ('--mechanism', '--round_log', '--verify', '--strategy_file'):
+    assert flag in shown.stdout
+  assert 'Exit codes: 0 fine' in shown.stdout
+  flagfile = tmp_path / 'flags'
+  flagfile.write_text('\n'.join((*GBOARD, '--rounds_between=313')))
+  report = _json(f'--flagfile={flagfile}', '--noise_multiplier=7')
+  assert report['mechanism']['sensitivity_squared'] == pytest.approx(79, rel=1e-14)
+
+
+def _write_ledger(path, mechanism, num_rounds):
+  multipliers, _ = events.round_noise_multipliers(
+    mechanism.strategy, mechanism.participation, mechanism.noise_multiplier
+  )
+  with ledger.LedgerWriter(str(path), delta=1e-6) as writer:
+    for multiplier in multipliers[:num_rounds]:
+      writer.append(
+        event=dp_accounting.GaussianDpEvent(float(multiplier)),
+        cohort_requested=10,
+        cohort_reported=10,
+        clip_norm=0.5,
+        noise_multiplier=mechanism.noise_multiplier,
+        strategy_checksum=mechanism.strategy.checksum,
+      )
+
+
+def _write_run(folder, mechanism, num_rounds, seed=None):
+  folder.mkdir()
+  privacy = {
+    'mechanism': mechanism.to_json(),
+    'target_epsilon': None,
+    'delta': 1e-6,
+    'clip_norm': 0.5,
+    'enforced_by': 'a test',
+    'noise_source': 'a seed',
+    'noise_seed': seed,
+  }
+  (folder / 'config.json').write_text(json.dumps({'privacy': privacy}))
+  mechanism.strategy.save(folder / 'strategy.npz')
+  _write_ledger(folder / 'ledger.jsonl', mechanism, num_rounds)
+
+
+def test_a_ledger_is_reported_for_the_mechanism_in_flags(tmp_path):
+  mechanism = accounting.Mechanism('tree', strategies.Participation(20, 5), 4.0)
+  _write_ledger(tmp_path / 'ledger.jsonl', mechanism, 11)
+  arguments = ('--mechanism=tree', '--num_rounds=20', '--min_separation=5')
+  arguments += ('--target_delta=1e-6', f'--ledger={tmp_path}/ledger.jsonl')
+  report = _json(*arguments, '--noise_multiplier=4')
+  spent = mechanism.strategy.sensitivity_squared_by_round(mechanism.participation)[10]
+  expected = accounting.accountants.gaussian.epsilon_of(spent**0.5 / 4.0, 1e-6)
+  assert report['guarantee']['epsilon'] == pytest.approx(expected, rel=1e-9)
+  assert report['run']['rounds_completed'] == 11
+  (file,) = report['verification']['files']
+  content = (tmp_path / 'ledger.jsonl').read_bytes()
+  assert file['sha256'] == hashlib.sha256(content).hexdigest()
+  other = _report(*arguments, '--noise_multiplier=5')
+  assert other.returncode == 2 and 'round 0 of the ledger used' in other.stderr
+
+
+def test_runs_on_the_same_clients_compose(tmp_path):
+  tree = accounting.Mechanism('tree', strategies.Participation(20, 5), 4.0)
+  toeplitz = accounting.Mechanism('toeplitz', strategies.Participation(12, 3), 3.0)
+  _write_run(tmp_path / 'one', tree, 20)
+  _write_run(tmp_path / 'two', toeplitz, 12)
+  report = _json(f'--run_dir={tmp_path}/one', f'--run_dir={tmp_path}/two')
+  mu = math.hypot(
+    1 / tree.effective_noise_multiplier, 1 / toeplitz.effective_noise_multiplier
+  )
+  assert report['guarantee']['gdp_mu'] == pytest.approx(mu, rel=1e-9)
+  expected = accounting.accountants.gaussian.epsilon_of(mu, 1e-6)
+  assert report['guarantee']['epsilon'] == pytest.approx(expected, rel=1e-9)
+  assert [part['mechanism']['name'] for part in report['parts']] == ['tree', 'toeplitz']
+  mechanism = report['mechanism']
+  assert mechanism['effective_noise_multiplier'] == pytest.approx(1 / mu, rel=1e-9)
+
+
+def test_runs_that_share_their_noise_do_not_compose(tmp_path):
+  tree = accounting.Mechanism('tree', strategies.Participation(20, 5), 4.0)
+  for name, seed in (('one', 1), ('two', 2), ('other', 1)):
+    _write_run(tmp_path / name, tree, 20, seed)
+  one, two, other = (f'--run_dir={tmp_path / name}' for name in ('one', 'two', 'other'))
+  assert _report(one, two).returncode == 0
+  for arguments, message in (
+    ((one, two, other), 'have their noise from the same seed'),
+    ((one, two, one + '/'), 'a run is given twice'),
+  ):
+    result = _report(*arguments)
+    assert result.returncode == 2
+    assert message in result.stderr
+
+
+def test_a_round_log_gives_the_limits(tmp_path):
+  log = tmp_path / 'rounds.csv'
+  start = datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc)
+  lines = ['round,completion_time']
+  for number in range(60):  # A round in three hours: eight in a day.
+    time = start + datetime.timedelta(hours=3 * number)
+    lines.append(f'{number},{time.isoformat()}')
+  log.write_text('\n'.join(lines) + '\n')
+  arguments = ('--mechanism=tree', '--target_delta=1e-6', '--noise_multiplier=7')
+  report = _json(*arguments, f'--round_log={log}')
+  participation = report['participation']
+  assert report['mechanism']['num_rounds'] == 60
+  assert 7 <= participation['min_separation'] <= 9
+  same = _json(
+    *arguments,
+    '--num_rounds=60',
+    f'--min_separation={participation["min_separation"]}',
+    f'--max_participations={participation["max_participations"]}',
+  )
+  assert report['guarantee'] == same['guarantee']
+  assert report['verification']['files'][0]['role'] == 'round_log'
+
+
+def test_run_directory_with_a_foreign_or_unprivate_configuration_is_refused(tmp_path):
+  config = tmp_path / 'config.json'
+  for text, message in (
+    ('{', 'is not the configuration of a run'),
+    ('{}', 'is not the configuration of a run'),
+    ('{"privacy": null}', 'had no privacy mechanism'),
+  ):
+    config.write_text(text)
+    result = _report(f'--run_dir={tmp_path}')
+    assert result.returncode == 2
+    assert message in result.stderr
+
+
+def test_console_script_is_this_program():
+  import importlib.metadata
+
+  scripts = importlib.metadata.distribution('tff-dp-aggregators').entry_points
+  (script,) = [s for s in scripts if s.name == 'tff-dp-report']
+  assert script.value == 'tff_dp_aggregators.accounting.report:run'

@@ -1,0 +1,523 @@
+"""How often a device can have taken part.
+
+Claims: nothing that a waiting device can do violates the schema that is reported, and
+what is reported does happen, by a search through all that devices can do; the number
+in any window is that of a search through all windows; the published Gboard figures
+follow from a log in the published way; with clients the observed values are exact and
+a broken promise is found, with the client and the rounds; long logs work; the program
+does what the library does, with the exit codes it states.
+"""
+
+import collections
+import datetime
+import itertools
+import json
+import os
+import random
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting.accountants import tree_aggregation_accountant
+from tff_dp_aggregators.accounting.records import log_participation as participation
+from tff_dp_aggregators.accounting.records import round_log
+
+HOUR = 3600 * 10**9
+YEAR_2020 = 1_577_836_800 * 10**9
+
+
+def make_log(completions, starts=None, clients=None, first_number=0):
+  """A log with times in hours."""
+
+  def times(hours):
+    if hours is None:
+      return None
+    return YEAR_2020 + np.array([round(hour * HOUR) for hour in hours], np.int64)
+
+  who = None
+  if clients is not None:
+    pairs = [(c, r) for r, present in enumerate(clients) for c in present]
+    names = sorted({c for c, _ in pairs})
+    who = round_log.Clients(
+      tuple(names),
+      np.array([names.index(c) for c, _ in pairs], np.int32),
+      np.array([r for _, r in pairs], np.int64),
+    )
+  return round_log.RoundLog(
+    num_rounds=len(clients if completions is None else completions),
+    first_number=first_number,
+    completions=times(completions),
+    starts=times(starts),
+    cohort_sizes=None,
+    clients=who,
+    time_format=round_log.WITH_ZONE,
+    notes=(),
+  )
+
+
+def hours(number):
+  return datetime.timedelta(hours=number)
+
+
+def behaviours(starts, completions, wait, wait_from='contribution'):
+  """Every set of rounds of one device that waits, at whole hours, in any order."""
+  found = set()
+  seen = set()
+  states = [(-100, frozenset())]  # When it may contribute again, and where it has.
+  while states:
+    state = states.pop()
+    if state in seen:
+      continue
+    seen.add(state)
+    back_at, rounds = state
+    found.add(tuple(sorted(rounds)))
+    for r, (start, completion) in enumerate(zip(starts, completions)):
+      if r not in rounds:
+        for hour in range(max(start, back_at), completion + 1):
+          begin = hour if wait_from == 'contribution' else completion
+          states.append((begin + wait, rounds | {r}))
+  return found
+
+
+def check(summary, allowed, exact=True):
+  """Asserts that the schema allows all of `allowed`, and if exact no less."""
+  schema = summary.participation
+  assert all(schema.allows(rounds) for rounds in allowed)
+  if exact:
+    most = max(map(len, allowed))
+    gaps = [b - a for rounds in allowed for a, b in zip(rounds, rounds[1:])]
+    assert schema.max_participations == most
+    assert schema.min_separation == min(gaps, default=schema.num_rounds)
+
+
+def random_completions(rng):
+  num_rounds, span = rng.randrange(1, 7), rng.randrange(1, 16)
+  return sorted(rng.randrange(1, 1 + span) for _ in range(num_rounds))
+
+
+def test_nothing_more_and_nothing_less_is_possible_without_start_times():
+  rng = random.Random(1)
+  for _ in range(250):
+    completions = random_completions(rng)
+    wait, first = rng.randrange(1, 9), rng.randrange(-4, completions[0] + 1)
+    text = (datetime.datetime(2020, 1, 1) + hours(first)).isoformat() + 'Z'
+    summary = participation.summarize(
+      make_log(completions), hours(wait), first_start=text
+    )
+    check(summary, behaviours([first, *completions[:-1]], completions, wait))
+
+
+def test_unless_told_the_first_round_is_taken_to_be_as_long_as_the_longest():
+  rng = random.Random(2)
+  for _ in range(250):
+    completions = random_completions(rng)
+    wait = rng.randrange(1, 9)
+    longest = max(np.diff(completions), default=0)
+    starts = [completions[0] - longest, *completions[:-1]]
+    summary = participation.summarize(make_log(completions), hours(wait))
+    check(summary, behaviours(starts, completions, wait))
+
+
+@pytest.mark.parametrize('in_order', [True, False])
+def test_nothing_more_is_possible_with_start_times_and_nothing_less_in_order(in_order):
+  rng = random.Random(3)
+  for _ in range(250):
+    completions = random_completions(rng)
+    wait = rng.randrange(1, 9)
+    starts = [rng.randrange(-2, completion + 1) for completion in completions]
+    if in_order:
+      starts.sort()
+    summary = participation.summarize(make_log(completions, starts), hours(wait))
+    check(summary, behaviours(starts, completions, wait), exact=in_order)
+
+
+def test_nothing_more_and_nothing_less_if_the_wait_begins_with_the_completion():
+  rng = random.Random(4)
+  for _ in range(250):
+    completions = random_completions(rng)
+    wait = rng.randrange(1, 9)
+    summary = participation.summarize(make_log(completions), hours(wait), 'completion')
+    starts = [-10, *completions[:-1]]  # The first one's does not matter.
+    check(summary, behaviours(starts, completions, wait, 'completion'))
+
+
+def test_fewest_rounds_are_those_of_all_windows_within_the_log():
+  rng = random.Random(5)
+  for _ in range(300):
+    completions = sorted(rng.randrange(40) for _ in range(rng.randrange(1, 30)))
+    wait = rng.randrange(1, 12)
+    counts = [
+      sum(begin < completion < begin + wait for completion in completions)
+      for begin in np.arange(completions[0], completions[-1] - wait + 0.1, 0.25)
+    ]
+    log = make_log(completions)
+    published = participation.summarize(log, hours(wait), 'completion')
+    assert published.waiting.fewest_rounds_in_wait == min(counts, default=None)
+    if counts:
+      assert published.rounds_between == min(counts)
+      # From the contribution, one fewer; if the first round took no time, exactly.
+      text = log.format_time(log.completions[0])
+      safe = participation.summarize(log, hours(wait), first_start=text)
+      assert safe.min_separation == max(1, min(counts))
+
+
+def test_borders_are_on_the_safe_side_of_times_that_are_cut_down():
+  rng = random.Random(6)
+  for _ in range(200):
+    exact = np.cumsum([rng.uniform(0.05, 1.5) for _ in range(30)])
+    fine = participation.summarize(make_log(exact), hours(6), 'completion')
+    coarse = participation.summarize(make_log(np.floor(exact)), hours(6), 'completion')
+    assert coarse.min_separation <= fine.min_separation
+    assert coarse.max_participations >= fine.max_participations
+
+
+def test_rounds_every_hour():
+  summary = participation.summarize(make_log(range(1, 101)))
+  # At the start of round 0, at hour 0, and again at hour 24, the end of round 23.
+  assert summary.participation == strategies.Participation(100, 23, 5)
+  assert summary.rounds_between == 22
+  assert summary.waiting.fewest_rounds_in_wait == 23
+  assert summary.waiting.closest == (0, 23)
+  # A minute more, and 24 rounds are complete.
+  longer = participation.summarize(make_log(range(1, 101)), hours(24 + 1 / 60))
+  assert (longer.min_separation, longer.waiting.fewest_rounds_in_wait) == (24, 24)
+
+
+def test_an_outage_as_long_as_the_wait_lets_devices_into_neighbouring_rounds():
+  completions = [*range(1, 31), *range(61, 91)]
+  starts = [completion - 1 for completion in completions]
+  known = participation.summarize(make_log(completions, starts))
+  assert known.waiting.closest == (29, 30)
+  assert known.participation == strategies.Participation(60, 1, 4)
+  # Without starts, a round went on all the while, and perhaps the first one too.
+  unknown = participation.summarize(make_log(completions))
+  assert unknown.participation == strategies.Participation(60, 1, 5)
+
+
+def gboard_log():
+  """2000 rounds in five and a half days, the first day the slowest, as published.
+
+  In the published way: 313 rounds complete in the slowest 24 hours.
+  """
+  slow = np.arange(1, 315) * (24 / 313.5)
+  fast = slow[-1] + np.arange(1, 2000 - 313) * ((5.5 * 24 - slow[-1]) / (2000 - 314))
+  return make_log([*slow, *fast])
+
+
+def test_published_gboard_run_follows_from_its_log_in_the_published_way():
+  summary = participation.summarize(gboard_log(), wait_from='completion')
+  assert (summary.num_rounds, summary.rounds_between) == (2000, 313)
+  assert summary.max_participations == 6
+  # As many as the separation alone would leave possible are one more.
+  assert strategies.Participation(2000, summary.min_separation).max_participations == 7
+  zcdp = tree_aggregation_accountant.compute_zcdp_single_tree(
+    7.0, summary.num_rounds, summary.max_participations, summary.rounds_between
+  )
+  assert f'{zcdp:.2f}' == '0.81'
+  assert participation.summarize(gboard_log()).min_separation == 313
+
+
+def test_a_log_shorter_than_the_wait_allows_one_participation():
+  for log in (make_log([5]), make_log([5, 6, 7]), make_log([5], [1])):
+    summary = participation.summarize(log)
+    assert summary.participation == strategies.Participation(
+      log.num_rounds, log.num_rounds, 1
+    )
+    assert summary.waiting.closest is None
+    assert 'too short' in summary.to_text()
+
+
+def observed_by_brute_force(clients):
+  rounds = collections.defaultdict(list)
+  for number, present in enumerate(clients):
+    for client in present:
+      rounds[client].append(number)
+  gaps = [
+    abs(a - b)
+    for numbers in rounds.values()
+    for a, b in itertools.combinations(numbers, 2)
+  ]
+  return min(gaps, default=len(clients)), max(map(len, rounds.values()))
+
+
+def test_observed_values_are_exact():
+  rng = random.Random(7)
+  for _ in range(200):
+    clients = [
+      rng.choices('abcdefg', k=rng.randrange(4)) for _ in range(rng.randrange(1, 12))
+    ]
+    if not any(clients):
+      continue
+    summary = participation.summarize(make_log(None, clients=clients))
+    separation, most = observed_by_brute_force(clients)
+    observed = summary.observed
+    assert (summary.min_separation, summary.max_participations) == (separation, most)
+    assert observed.num_clients == len(set(itertools.chain(*clients)))
+    assert [
+      r
+      for r, present in enumerate(clients)
+      for c in present
+      if c == observed.most_active
+    ] == list(observed.rounds_of_most_active)
+    if observed.closest is not None:
+      client, first, second = observed.closest
+      assert client in clients[first] and client in clients[second]
+      assert second - first == separation
+    assert bool(summary.broken(separation + 1, most)) == (observed.closest is not None)
+    assert bool(summary.broken(separation, most - 1))
+    assert bool(summary.broken(separation, most)) == (separation == 0)
+    if separation:
+      assert summary.participation == strategies.Participation(
+        len(clients), separation, most
+      )
+
+
+def test_a_broken_promise_names_the_client_and_the_numbers_of_its_rounds():
+  clients = [['ann', 'bob'], ['eve'], ['ann'], ['bob'], ['ann']]
+  summary = participation.summarize(make_log(None, clients=clients, first_number=1))
+  assert summary.broken(2, 3) == []
+  assert summary.broken(3, 2) == [
+    "client 'ann' took part in rounds 1 and 3, which are 2 apart; what was promised: "
+    'at least 3',
+    "client 'ann' took part 3 times, in rounds 1, 3, 5; what was promised: at most 2",
+  ]
+
+
+def test_a_client_twice_in_one_round_breaks_every_promise():
+  summary = participation.summarize(make_log(None, clients=[['a'], ['b', 'b']]))
+  assert summary.broken() == ["client 'b' is twice in round 1; no schema allows this"]
+  with pytest.raises(ValueError, match="'b' is twice in round 1"):
+    summary.participation  # noqa: B018
+
+
+def test_clients_are_checked_against_the_wait_if_there_is_one():
+  clients = [['a'], ['b'], ['a'], ['b']]
+  log = make_log([10, 20, 30, 40], clients=clients)
+  assert participation.summarize(log).waiting is None
+  assert participation.summarize(log, hours(25)).broken() == []
+  assert participation.summarize(log, hours(25)).min_separation == 2
+  summary = participation.summarize(log, hours(35))
+  assert summary.min_separation == 3
+  assert summary.broken() == [
+    "client 'a' took part in rounds 0 and 2, which are 2 apart; what the wait allows: "
+    'at least 3'
+  ]
+  with pytest.raises(ValueError, match="'a' took part in rounds 0 and 2"):
+    summary.participation  # noqa: B018
+
+
+def test_a_wait_that_breaks_the_promise_is_found_without_clients():
+  summary = participation.summarize(make_log(range(1, 101)))
+  assert summary.broken(23, 5) == []
+  assert summary.broken(24, 4) == [
+    'a device that waits 24 h can be in rounds 0 and 23, which are 23 apart; '
+    'promised: at least 24',
+    'a device that waits 24 h can be in 5 rounds; promised: at most 4',
+  ]
+  assert participation.summarize(make_log([1, 2])).broken(10, 1) == []
+
+
+@pytest.mark.parametrize(
+  ('arguments', 'message'),
+  [
+    ((hours(0),), 'min_wait must be positive'),
+    ((hours(-1),), 'min_wait must be positive'),
+    ((hours(10**6),), 'at most ten years'),
+    ((hours(24), 'start'), 'wait_from must be one of'),
+    ((hours(24), 'contribution', '2020-01-01T00:00:00'), 'without a zone, but the log'),
+    ((hours(24), 'contribution', 'monday'), "'monday' is not a time"),
+    ((hours(24), 'contribution', '2020-01-02T00:00:00Z'), 'after the first round was'),
+    ((hours(24), 'completion', '2020-01-01T00:00:00Z'), 'first_start is for logs'),
+  ],
+)
+def test_wrong_arguments_are_refused(arguments, message):
+  with pytest.raises(ValueError, match=message):
+    participation.summarize(make_log([1, 2, 3]), *arguments)
+
+
+def test_what_a_log_lacks_or_has_already_is_refused():
+  start = '2020-01-01T00:00:00Z'
+  with pytest.raises(ValueError, match='first_start is for logs'):
+    participation.summarize(make_log([1], [0]), first_start=start)
+  clients = make_log(None, clients=[['a']])
+  with pytest.raises(ValueError, match='no completion times'):
+    participation.summarize(clients, hours(1))
+  for arguments in ({'first_start': start}, {'wait_from': 'completion'}):
+    with pytest.raises(ValueError, match='give min_wait'):
+      participation.summarize(clients, **arguments)
+
+
+def write_log(path, num_rounds, seed=8):
+  """Rounds two to eight minutes apart; returns completions in seconds."""
+  gaps = np.random.default_rng(seed).integers(120, 480, num_rounds)
+  seconds = 1_577_836_800 + np.cumsum(gaps)
+  times = np.datetime_as_string(seconds.astype('datetime64[s]'))
+  with open(path, 'w') as file:
+    file.write('round,completion_time,cohort_size\n')
+    file.writelines(f'{i},{time}Z,6500\n' for i, time in enumerate(times))
+  return seconds
+
+
+def naive_summary(seconds, wait):
+  """Separation and participations round by round, in plain Python."""
+  starts = [seconds[0] - max(np.diff(seconds)), *seconds[:-1]]
+  separation, back = len(seconds), 0
+  for r, start in enumerate(starts):
+    back = max(back, r + 1)
+    while back < len(seconds) and seconds[back] < start + wait:
+      back += 1
+    if back < len(seconds):
+      separation = min(separation, back - r)
+  most, back_at = 0, starts[0]
+  for start, completion in zip(starts, seconds):
+    if completion >= back_at:
+      most, back_at = most + 1, max(start, back_at) + wait
+  return separation, most
+
+
+def check_long_log(path, num_rounds):
+  seconds = write_log(path, num_rounds)
+  summary = participation.summarize(round_log.read(str(path)))
+  assert summary.num_rounds == num_rounds
+  assert (summary.min_separation, summary.max_participations) == naive_summary(
+    seconds.tolist(), 86400
+  )
+
+
+def test_long_log(tmp_path):
+  check_long_log(tmp_path / 'rounds.csv', 30_000)
+
+
+@pytest.mark.slow
+def test_a_million_rounds(tmp_path):
+  check_long_log(tmp_path / 'rounds.csv', 10**6)
+
+
+# The program.
+
+
+def run(*arguments):
+  return subprocess.run(
+    [sys.executable, '-m', 'tff_dp_aggregators.accounting.participation', *arguments],
+    env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
+    capture_output=True,
+    text=True,
+    timeout=120,
+  )
+
+
+@pytest.fixture
+def hourly(tmp_path):
+  path = tmp_path / 'hourly.jsonl'
+  start = datetime.datetime(2020, 1, 1, tzinfo=datetime.timezone.utc)
+  times = [(start + hours(h)).isoformat() for h in range(1, 101)]
+  path.write_text(''.join(json.dumps({'time': time}) + '\n' for time in times))
+  return f'--round_log={path}'
+
+
+def test_text_and_json_tell_what_was_found_and_assumed(hourly):
+  text = run(hourly)
+  assert text.returncode == 0, text.stderr
+  assert text.stderr == ''
+  for words in (
+    'rounds              100\n',
+    'min separation      23 (22 between)\n',
+    'max participations  5\n',
+    'A device waits from its contribution to a round.',
+    'lasted no longer than the longest other one, 1:00:00',
+  ):
+    assert words in text.stdout
+  result = json.loads(run(hourly, '--format=json').stdout)
+  assert result['num_rounds'] == 100
+  assert (result['min_separation'], result['rounds_between']) == (23, 22)
+  assert result['max_participations'] == 5
+  assert result['waiting']['fewest_rounds_in_wait'] == 23
+  assert result['waiting']['min_wait_hours'] == 24
+  assert result['first_completion'] == '2020-01-01T01:00:00Z'
+  assert result['broken'] == []
+
+
+def test_flags_change_the_wait_and_can_come_from_a_file(hourly, tmp_path):
+  flagfile = tmp_path / 'flags'
+  flagfile.write_text(f'{hourly}\n--wait_from=completion\n--format=json\n')
+  result = json.loads(run(f'--flagfile={flagfile}', '--min_wait_hours=9.5').stdout)
+  assert result['rounds_between'] == 9
+  first = '--first_start=2020-01-01T00:30:00Z'
+  result = json.loads(
+    run(hourly, '--min_wait_hours=9.5', first, '--format=json').stdout
+  )
+  assert result['min_separation'] == 9
+  assert any('00:30:00Z' in words for words in result['waiting']['assumptions'])
+
+
+def test_a_broken_promise_exits_with_one(hourly, tmp_path):
+  broken = run(
+    hourly,
+    '--promised_min_separation=24',
+    '--promised_max_participations=5',
+    '--format=json',
+  )
+  assert broken.returncode == 1
+  assert 'broken: a device that waits 24 h can be in rounds 0 and 23' in broken.stderr
+  (sentence,) = json.loads(broken.stdout)['broken']
+  assert sentence in broken.stderr
+  path = tmp_path / 'clients.csv'
+  path.write_text('nr,who\n1,ann bob\n2,eve\n3,ann\n')
+  log = (f'--round_log={path}', '--columns=round=nr,client_ids=who')
+  kept = run(*log, '--promised_min_separation=2', '--promised_max_participations=2')
+  assert (kept.returncode, kept.stderr) == (0, '')
+  broken = run(*log, '--promised_min_separation=3')
+  assert broken.returncode == 1
+  assert "client 'ann' took part in rounds 1 and 3" in broken.stdout
+  assert "client 'ann' took part in rounds 1 and 3" in broken.stderr
+
+
+def test_output_is_a_new_file(hourly, tmp_path):
+  path = tmp_path / 'summary.json'
+  arguments = (hourly, '--format=json', f'--output={path}')
+  first = run(*arguments)
+  assert (first.returncode, first.stdout) == (0, '')
+  text = path.read_text()
+  assert json.loads(text)['num_rounds'] == 100
+  again = run(*arguments)
+  assert again.returncode == 2
+  assert 'exists and is not overwritten' in again.stderr
+  assert path.read_text() == text
+
+
+@pytest.mark.parametrize(
+  ('arguments', 'message'),
+  [
+    (('--round_log=/nowhere',), 'No such file'),
+    (('more',), "unexpected arguments ['more']"),
+    (('--columns=round',), 'write column=name_in_the_log'),
+    (('--min_wait_hours=nan',), '--min_wait_hours must be positive'),
+    (('--first_start=soon',), "'soon' is not a time"),
+    (('--format=html',), 'html'),
+  ],
+)
+def test_wrong_flags_exit_with_two_and_a_reason(hourly, arguments, message):
+  result = run(hourly, *arguments)
+  assert result.returncode == 2
+  assert message in result.stderr
+  assert result.stderr.startswith('error: ')
+  assert 'Traceback' not in result.stderr
+  assert result.stdout == ''
+
+
+def test_a_refused_log_exits_with_two_and_the_line(tmp_path):
+  path = tmp_path / 'rounds.csv'
+  path.write_text('time\n2020-01-01T00:00:00Z\n2020-01-01T01:00:00\n')
+  result = run(f'--round_log={path}')
+  assert result.returncode == 2
+  assert f'error: {path}, line 3: ' in result.stderr
+
+
+def test_help_tells_what_is_assumed():
+  result = run('--help')
+  assert result.returncode == 0
+  for words in ('--wait_from', 'Borders are on the safe side', 'Exit codes'):
+    assert words in result.stdout

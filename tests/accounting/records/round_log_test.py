@@ -1,0 +1,379 @@
+"""Round logs: what is read from them, and what is refused.
+
+Claims: times mean what Python's own reader says, in every form and zone, many at once
+as one by one; a log means the same as CSV and as JSON lines, in any order of lines,
+with repeated lines and under other names of columns; whatever could make a guarantee
+too good is refused with the line.
+"""
+
+import datetime
+import json
+import random
+
+import numpy as np
+import pytest
+
+from tff_dp_aggregators.accounting.records import round_log
+
+UTC = datetime.timezone.utc
+
+
+def nanoseconds(time):
+  """Of an aware `datetime`, since 1970."""
+  since = time - datetime.datetime(1970, 1, 1, tzinfo=UTC)
+  return since // datetime.timedelta(microseconds=1) * 1000
+
+
+def random_time(rng, zone=UTC):
+  second = rng.randrange(86400, 7 * 10**9)
+  return datetime.datetime.fromtimestamp(second, zone)
+
+
+@pytest.fixture
+def read(tmp_path):
+  def read_text(text, columns=None, name='rounds'):
+    path = tmp_path / name
+    path.write_text(text, encoding='utf-8')
+    return round_log.read(str(path), columns)
+
+  return read_text
+
+
+def contents(log):
+  """All that two equal logs have in common."""
+  clients = None
+  if log.clients is not None:
+    who = [log.clients.names[i] for i in log.clients.client]
+    clients = sorted(zip(log.clients.round.tolist(), who))
+  arrays = (log.completions, log.starts, log.cohort_sizes)
+  return (
+    log.num_rounds,
+    log.first_number,
+    [None if array is None else array.tolist() for array in arrays],
+    clients,
+  )
+
+
+def test_times_are_those_of_pythons_reader_in_all_zones():
+  rng = random.Random(1)
+  for _ in range(300):
+    zone = datetime.timezone(datetime.timedelta(minutes=rng.randrange(-900, 900)))
+    time = random_time(rng, zone).replace(microsecond=rng.choice([0, 1, 250_000]))
+    for text in (time.isoformat(), time.isoformat(sep=' ')):
+      assert round_log.parse_time(text) == (nanoseconds(time), round_log.WITH_ZONE)
+    naive = time.replace(tzinfo=None)
+    expected = nanoseconds(naive.replace(tzinfo=UTC))
+    assert round_log.parse_time(naive.isoformat()) == (
+      expected,
+      round_log.WITHOUT_ZONE,
+    )
+
+
+def test_every_way_to_write_one_time():
+  noon = 1_700_049_600 * 10**9
+  for text in (
+    '2023-11-15T12:00:00Z',
+    '2023-11-15 12:00:00 UTC',
+    '2023-11-15t12:00z',
+    '2023-11-15T12:00:00.000Z',
+    '2023-11-15T12:00:00,0000000001Z',
+    '2023-11-15T14:30:00+02:30',
+    '2023-11-15T14:30:00+0230',
+    '2023-11-15T04:00:00-08',
+    '2023-11-16T00:00:00+12:00',
+    '2023-11-15T12:00:00',
+    '1700049600',
+    '1700049600.0',
+    '1700049600000',
+    '1700049600000.5'[:-2],
+    '1700049600000000',
+    '1700049600000000000',
+  ):
+    assert round_log.parse_time(text)[0] == noon, text
+  assert round_log.parse_time('1700049600.123456789')[0] == noon + 123_456_789
+  assert round_log.parse_time('1700049600123.4')[0] == noon + 123_400_000
+  assert round_log.parse_time('2023-11-15T12:00:00.123456789Z')[0] == noon + 123_456_789
+
+
+@pytest.mark.parametrize(
+  'text',
+  [
+    '',
+    'now',
+    '2023-11-15',
+    '12:00:00',
+    '2023-02-29T12:00:00Z',
+    '2023-13-01T12:00:00Z',
+    '2023-11-15T24:00:00Z',
+    '2023-11-15T12:60:00Z',
+    '2023-11-15T12:00:60Z',
+    '2023-11-15T12:00:00+24:00',
+    '2023-11-15T12:00:00Z+01:00',
+    '2023-11-15T12:00:00 CET',
+    '1969-12-31T23:59:59Z',
+    '2200-01-01T00:00:00Z',
+    '15/11/2023 12:00',
+    '-5',
+    '1.7e9',
+    'nan',
+    '٢٠٢٣-11-15T12:00:00Z',
+  ],
+)
+def test_what_is_no_time_is_refused(text):
+  with pytest.raises(ValueError):
+    round_log.parse_time(text)
+  assert round_log.parse_alike([text]) is None
+
+
+def one_by_one(values):
+  return [round_log.parse_time(str(value)) for value in values]
+
+
+def test_many_times_at_once_are_as_one_by_one():
+  rng = random.Random(2)
+  zone = datetime.timezone(datetime.timedelta(hours=-7, minutes=-30))
+  forms = (
+    lambda: random_time(rng).isoformat(),
+    lambda: random_time(rng).isoformat().replace('+00:00', 'Z'),
+    lambda: random_time(rng, zone).isoformat(),
+    lambda: random_time(rng).isoformat(timespec='milliseconds'),
+    lambda: f'{random_time(rng):%Y-%m-%d %H:%M}',
+    lambda: f'{random_time(rng):%Y-%m-%dT%H:%M:%S}.{rng.randrange(10**10):010d}Z',
+    lambda: rng.randrange(10**9, 7 * 10**9),
+    lambda: f'{rng.randrange(10**9, 7 * 10**9)}.{rng.randrange(1000):03d}',
+    lambda: str(rng.randrange(10**12, 7 * 10**12)),
+    lambda: str(rng.randrange(10**15, 7 * 10**15)),
+    lambda: str(rng.randrange(10**18, 7 * 10**18)),
+    lambda: rng.randrange(10),
+  )
+  for form in forms:
+    values = [form() for _ in range(50)]
+    times, time_format = round_log.parse_alike(values)
+    expected = one_by_one(values)
+    assert times.tolist() == [time for time, _ in expected]
+    assert {time_format} == {f for _, f in expected}
+
+
+def test_one_time_among_many_that_is_different_or_wrong_is_noticed():
+  rng = random.Random(3)
+  accepted = 0
+  for _ in range(3000):
+    values = [random_time(rng).isoformat().replace('+00:00', 'Z') for _ in range(3)]
+    broken = list(values[1])
+    for _ in range(rng.randrange(1, 3)):
+      broken[rng.randrange(len(broken))] = rng.choice('0123456789TZ:-+. x')
+    values[1] = ''.join(broken)
+    fast = round_log.parse_alike(values)
+    if fast is not None:
+      accepted += 1
+      assert [(time, fast[1]) for time in fast[0].tolist()] == one_by_one(values)
+  assert 100 < accepted < 2000  # Some of the changes only change a digit.
+  time = '2023-11-15T12:00:00Z'
+  assert round_log.parse_alike([time, time[:-1], 'Z' + time]) is None
+  assert round_log.parse_alike(['2023-11-15T12:00+01:00'] * 2) is not None
+  assert (
+    round_log.parse_alike(['2023-11-15T12:00+01:00', '2023-11-15T12:00+02:00']) is None
+  )
+
+
+ROUNDS = [
+  # round, completion, start, cohort, clients
+  (0, '2023-11-15T12:00:00Z', '2023-11-15T11:00:00Z', 2, ['a', 'b']),
+  (1, '2023-11-15T13:00:00Z', '2023-11-15T12:10:00Z', 3, ['c', 'b', 'd']),
+  (2, '2023-11-15T13:30:00Z', '2023-11-15T12:50:00Z', 1, ['a']),
+  (3, '2023-11-15T15:00:00Z', '2023-11-15T13:20:00Z', 0, []),
+]
+NAMES = ('round', 'completion_time', 'start_time', 'cohort_size', 'client_ids')
+
+
+def to_csv(rounds, names=NAMES):
+  rows = [','.join(names)]
+  for *values, clients in rounds:
+    rows.append(','.join(map(str, [*values, ' '.join(clients)])))
+  return '\n'.join(rows) + '\n'
+
+
+def to_json(rounds, names=NAMES):
+  return ''.join(json.dumps(dict(zip(names, values))) + '\n' for values in rounds)
+
+
+def test_csv_and_json_lines_say_the_same(read):
+  expected = contents(read(to_json(ROUNDS)))
+  assert expected[0] == 4
+  assert expected[2][2] == [2, 3, 1, 0]
+  assert expected[3] == [(0, 'a'), (0, 'b'), (1, 'b'), (1, 'c'), (1, 'd'), (2, 'a')]
+  assert contents(read(to_csv(ROUNDS))) == expected
+  assert contents(read('\ufeff' + to_csv(ROUNDS).replace('\n', '\r\n'))) == expected
+  assert contents(read('\n\n' + to_csv(ROUNDS) + '\n\n')) == expected
+  assert contents(read(' \n' + to_json(ROUNDS).replace('\n', '\n\n'))) == expected
+
+
+@pytest.mark.parametrize('write', [to_csv, to_json])
+def test_order_repetition_and_other_zones_change_nothing(read, write):
+  expected = contents(read(write(ROUNDS)))
+  rng = random.Random(4)
+  for _ in range(20):
+    rounds = [*ROUNDS, ROUNDS[1], ROUNDS[3], ROUNDS[3]]
+    rng.shuffle(rounds)
+    shifted = []
+    for number, *times, cohort, clients in rounds:
+      zone = datetime.timezone(datetime.timedelta(hours=rng.randrange(-12, 13)))
+      times = [datetime.datetime.fromisoformat(t[:-1] + '+00:00') for t in times]
+      times = [time.astimezone(zone).isoformat() for time in times]
+      shifted.append((number, *times, cohort, clients))
+    log = read(write(shifted))
+    assert contents(log) == expected
+    assert any('counted once' in note for note in log.notes)
+
+
+def test_lines_without_numbers_are_in_the_order_of_completion(read):
+  text = 'time\n2023-11-15T12:00:00Z\n2023-11-15T13:00:00+02:00\n'
+  log = read(text)
+  assert log.format_time(log.completions[0]) == '2023-11-15T11:00:00Z'
+  assert log.notes == ('the lines were not in order and have been sorted.',)
+
+
+def test_columns_under_other_names(read):
+  names = ('nr', 'done', 'began', 'n', 'who')
+  columns = dict(zip(NAMES, names))
+  expected = contents(read(to_csv(ROUNDS)))
+  assert contents(read(to_csv(ROUNDS, names), columns)) == expected
+  assert contents(read(to_json(ROUNDS, names), columns)) == expected
+  common = (' Round', 'completed_at', 'STARTED', 'Cohort', 'participants')
+  assert contents(read(to_csv(ROUNDS, common))) == expected
+
+
+def test_what_means_nothing_here_is_left_alone_and_named(read):
+  log = read('time,loss\n2023-11-15T12:00:00Z,nan\n')
+  assert log.notes == ('columns left alone: loss.',)
+  assert log.num_rounds == 1
+
+
+def test_a_ledger_is_a_round_log(tmp_path):
+  import dp_accounting
+
+  from tff_dp_aggregators.accounting.records import ledger
+
+  path = str(tmp_path / 'ledger.jsonl')
+  with ledger.LedgerWriter(path, delta=1e-6) as writer:
+    for _ in range(3):
+      writer.append(
+        event=dp_accounting.GaussianDpEvent(1.0),
+        cohort_requested=10,
+        cohort_reported=9,
+        clip_norm=0.5,
+        noise_multiplier=1.0,
+        strategy_checksum=None,
+      )
+  log = round_log.read(path)
+  assert log.num_rounds == 3
+  assert log.cohort_sizes.tolist() == [9, 9, 9]
+
+
+def test_numbering_from_one_and_times_of_every_kind(read):
+  log = read('round,time\n1,1700000000\n2,1700000600.5\n')
+  assert (log.first_number, log.num_rounds) == (1, 2)
+  assert np.diff(log.completions).tolist() == [600_500_000_000]
+  assert log.format_time(log.completions[1]) == '2023-11-14T22:23:20.500000Z'
+  log = read('{"time": 1700000000.25}\n{"time": 1700000001}\n')
+  assert np.diff(log.completions).tolist() == [750_000_000]
+  log = read('time\n2023-11-15T12:00:00\n')
+  assert log.format_time(log.completions[0]) == '2023-11-15T12:00:00'
+
+
+Z = '2023-11-15T12:00:00Z'
+
+
+@pytest.mark.parametrize(
+  ('text', 'line', 'message'),
+  [
+    # Repeated or contradicting.
+    (f'time\n{Z}\n2023-11-15T13:00:00Z\n{Z}\n', 4, 'the same as line 2'),
+    (f'round,time,cohort\n0,{Z},5\n0,{Z},6\n', 3, 'round 0 is also in line 2'),
+    (f'round,time\n0,{Z}\n0,2023-11-15T12:00:01Z\n', 3, 'round 0 is also in line 2'),
+    (
+      f'{{"round": 0, "time": "{Z}", "client_ids": ["a"]}}\n'
+      f'{{"round": 0, "time": "{Z}", "client_ids": ["b"]}}\n',
+      2,
+      'round 0 is also in line 1',
+    ),
+    # Missing.
+    (f'round,time\n0,{Z}\n2,{Z}\n', 3, 'round 2 follows on round 0'),
+    (f'round,time\n3,{Z}\n2,{Z}\n', 3, 'the first round is number 2'),
+    (f'round,time\n0,{Z}\n1,\n', 3, 'there is no completion_time'),
+    (f'round,time\n0,{Z}\n,{Z}\n', 3, 'there is no round'),
+    (f'round,time\n0,{Z}\n1\n', 3, '1 values where the header has 2 names'),
+    (f'round,time\n0,{Z}\n1,{Z},5\n', 3, '3 values where the header has 2 names'),
+    (f'{{"round": 0, "time": "{Z}"}}\n{{"round": 1}}\n', 2, 'no completion_time'),
+    (f'{{"time": "{Z}"}}\n{{"time": null}}\n', 2, 'there is no completion_time'),
+    (f'{{"time": "{Z}"}}\n{{"time": "{Z}", "round": 1}}\n', 2, 'round is here but not'),
+    (f'{{"time": "{Z}"}}\n{{"time": "2023-11', 2, 'not a JSON object'),
+    (f'time,note\n{Z},"half', 2, 'not CSV'),
+    # Clocks.
+    (
+      f'round,time\n0,{Z}\n1,2023-11-15T11:59:59Z\n',
+      3,
+      'before the one before it, in line 2',
+    ),
+    (f'time,started\n{Z},2023-11-15T12:00:01Z\n', 2, 'starts after its completion'),
+    (f'time\n{Z}\n2023-11-15T12:00:00\n', 3, 'but line 2 has ISO 8601 with a zone'),
+    (f'time\n2023-11-15T12:00:00\n{Z}\n', 3, 'but line 2 has ISO 8601 without a zone'),
+    (f'time\n{Z}\n1700000000\n', 3, 'is Unix time in s, but line 2'),
+    ('time\n1700000000\n1700000000000\n', 3, 'is Unix time in ms, but line 2'),
+    (f'time,started\n{Z},2023-11-15T11:00:00\n', 2, 'without a zone, but line 2'),
+    # Unreadable.
+    ('time\n2023-11-31T12:00:00Z\n', 2, 'day is out of range'),
+    ('time\nyesterday\n', 2, "'yesterday' is not a time"),
+    ('{"time": true}\n', 1, 'True is not a time'),
+    ('{"time": [1]}\n', 1, '[1] is not a time'),
+    (f'time,round\n{Z},1.0\n', 2, 'round must be a whole number'),
+    (f'time,round\n{Z},-1\n', 2, 'round must be a whole number'),
+    (f'time,cohort\n{Z},many\n', 2, 'cohort_size must be a whole number'),
+    (f'{{"time": "{Z}", "round": true}}\n', 1, 'round must be a whole number'),
+    (f'{{"time": "{Z}", "client_ids": "a"}}\n{{"time": "x"}}', 2, 'not a time'),
+    (f'{{"time": "{Z}", "client_ids": null}}\n', 1, 'client_ids must be a list'),
+    (f'{{"time": "{Z}", "client_ids": [1.5, null]}}\n', 1, 'client None is neither'),
+    ('[{"time": 5}]\n', 1, 'without a list'),
+    (f'{{"time": "{Z}"}}\n[1]\n', 2, 'is not a JSON object'),
+    # Columns.
+    (f'when\n{Z}\n', 1, 'no column of completion times'),
+    (f'time,timestamp\n{Z},{Z}\n', 1, 'time and timestamp could both be'),
+    (f'time, Time\n{Z},{Z}\n', 1, 'two columns have the same name'),
+  ],
+)
+def test_what_could_be_wrong_is_refused_with_the_line(read, text, line, message):
+  with pytest.raises(ValueError) as error:
+    read(text)
+  assert str(error.value).count(f'line {line}: ') == 1
+  assert message in str(error.value)
+
+
+def test_the_line_is_right_far_into_a_log_and_after_blank_ones(read):
+  lines = ['', 'time', *(str(1_700_000_000 + i) for i in range(25_000))]
+  lines[23_456] = '17000_1'
+  with pytest.raises(ValueError, match='line 23457: '):
+    read('\n'.join(lines))
+
+
+def test_empty_logs_and_unknown_columns_are_refused(read, tmp_path):
+  for text in ('', '\n \n', 'time\n'):
+    with pytest.raises(ValueError, match='has no rounds'):
+      read(text)
+  with pytest.raises(ValueError, match='names no client'):
+    read('client_ids,round\n,0\n')
+  with pytest.raises(ValueError, match="'when' is no column of a round log"):
+    read('time\n5\n', {'when': 'time'})
+  with pytest.raises(ValueError, match="there is no column 'done'"):
+    read('time\n5\n', {'completion_time': 'done'})
+  path = tmp_path / 'bytes'
+  path.write_bytes(b'time\n\xff\xfe\n')
+  with pytest.raises(ValueError, match='is not UTF-8'):
+    round_log.read(str(path))
+  with pytest.raises(FileNotFoundError):
+    round_log.read(str(tmp_path / 'nothing'))
+
+
+def test_a_log_of_clients_needs_no_times(read):
+  log = read('client_ids\na b\n\nb;c\n')
+  assert log.completions is None
+  assert contents(log)[3] == [(0, 'a'), (0, 'b'), (1, 'b'), (1, 'c')]

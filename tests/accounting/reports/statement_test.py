@@ -1,0 +1,389 @@
+"""The statement says what ran, its numbers are those of the accountants, and the schema
+in the package describes all of it.
+"""
+
+import dataclasses
+import json
+import pathlib
+import re
+
+import pytest
+
+from tff_dp_aggregators import accounting
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import events
+from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting.records import ledger
+from tff_dp_aggregators.accounting.reports import statement
+
+PARTICIPATION = strategies.Participation(20, min_separation=5)
+MECHANISM = accounting.Mechanism('banded', PARTICIPATION, noise_multiplier=2.0)
+SCHEMA_PATH = pathlib.Path(statement.__file__).parent / 'report_schema.json'
+SCHEMA = json.loads(SCHEMA_PATH.read_text(encoding='utf-8'))
+
+
+def _ledger(path, num_rounds, mechanism=MECHANISM):
+  multipliers, _ = events.round_noise_multipliers(
+    mechanism.strategy, mechanism.participation, mechanism.noise_multiplier
+  )
+  with ledger.LedgerWriter(str(path), delta=1e-6) as writer:
+    for multiplier in multipliers[:num_rounds]:
+      writer.append(
+        event=events.dp_accounting.GaussianDpEvent(float(multiplier)),
+        cohort_requested=10,
+        cohort_reported=10,
+        clip_norm=0.5,
+        noise_multiplier=mechanism.noise_multiplier,
+        strategy_checksum=mechanism.strategy.checksum,
+      )
+  return ledger.read(str(path))
+
+
+def test_published_gboard_run():
+  gboard = accounting.Mechanism(
+    'tree', strategies.Participation.from_rounds_between(2000, 313, 6), 7.0
+  )
+  built = statement.build(gboard, 1e-10)
+  guarantee, mechanism = built['guarantee'], built['mechanism']
+  assert mechanism['sensitivity_squared'] == pytest.approx(79, rel=1e-14)
+  assert guarantee['zcdp_rho'] == pytest.approx(0.8061224489795918, rel=1e-12)
+  assert guarantee['gdp_mu'] == pytest.approx(1.2697420596165128, rel=1e-12)
+  assert guarantee['epsilon'] == pytest.approx(8.526093443452096, rel=1e-9)
+  assert guarantee['epsilon_exact'] == guarantee['epsilon']
+  assert guarantee['epsilon_rdp'] == pytest.approx(8.898605012965973, rel=1e-9)
+  assert guarantee['epsilon_zcdp'] == pytest.approx(9.422770368323311, rel=1e-12)
+  assert guarantee['accountant'] == 'exact'
+
+
+def test_both_noise_multipliers_stand_under_their_own_names():
+  mechanism = statement.build(MECHANISM, 1e-6)['mechanism']
+  assert mechanism['noise_multiplier'] == 2.0
+  # Four participations of unit columns.
+  assert mechanism['sensitivity'] == pytest.approx(2.0, rel=1e-12)
+  assert mechanism['effective_noise_multiplier'] == pytest.approx(1.0, rel=1e-12)
+
+
+def test_a_run_cut_short_is_charged_for_its_rounds_alone(tmp_path):
+  run = _ledger(tmp_path / 'ledger.jsonl', num_rounds=7)
+  built = statement.build(MECHANISM, 1e-6, ledger=run)
+  assert built['run']['rounds_completed'] == 7
+  assert built['run']['rounds_planned'] == 20
+  prefix = MECHANISM.strategy.sensitivity_squared_by_round(PARTICIPATION)[6]
+  expected = accounting.accountants.gaussian.epsilon_of(prefix**0.5 / 2.0, 1e-6)
+  assert built['guarantee']['epsilon'] == pytest.approx(expected, rel=1e-12)
+  planned = accountants.epsilon(MECHANISM.event, 1e-6)
+  assert built['run']['epsilon_planned'] == planned
+  assert built['guarantee']['epsilon'] < planned
+
+
+def test_a_complete_run_spends_what_was_planned(tmp_path):
+  run = _ledger(tmp_path / 'ledger.jsonl', num_rounds=20)
+  built = statement.build(MECHANISM, 1e-6, ledger=run)
+  planned = statement.build(MECHANISM, 1e-6)['guarantee']['epsilon']
+  assert built['guarantee']['epsilon'] == pytest.approx(planned, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+  'limits',
+  [
+    strategies.Participation(20, 5, 1),
+    strategies.Participation(20, 4),
+    strategies.Participation(20, 10),
+  ],
+)
+def test_a_ledger_of_other_limits_is_refused(tmp_path, limits):
+  # The strategy, and so its checksum, is the same for all limits.
+  made = accounting.Mechanism('tree', PARTICIPATION, 2.0)
+  run = _ledger(tmp_path / 'ledger.jsonl', num_rounds=20, mechanism=made)
+  other = accounting.Mechanism('tree', limits, 2.0)
+  with pytest.raises(ValueError, match='the run was made for other limits'):
+    statement.build(other, 1e-6, ledger=run)
+
+
+def test_a_ledger_of_no_rounds_or_too_many_is_refused(tmp_path):
+  empty = _ledger(tmp_path / 'empty.jsonl', num_rounds=0)
+  with pytest.raises(ValueError, match='the ledger lists 0 rounds'):
+    statement.build(MECHANISM, 1e-6, ledger=empty)
+  run = _ledger(tmp_path / 'ledger.jsonl', num_rounds=20)
+  shorter = accounting.Mechanism('gaussian', strategies.Participation(9), 2.0)
+  with pytest.raises(ValueError, match='the ledger lists 20 rounds'):
+    statement.build(shorter, 1e-6, ledger=run)
+
+
+def test_a_clip_norm_that_is_not_the_ledger_s_is_refused(tmp_path):
+  run = _ledger(tmp_path / 'ledger.jsonl', num_rounds=3)
+  with pytest.raises(ValueError, match='clip_norm is 0.25, but 0.5 in round 0'):
+    statement.build(MECHANISM, 1e-6, ledger=run, clip_norm=0.25)
+
+
+@pytest.mark.parametrize('target', [0.5, float('nan'), float('inf'), -1.0])
+def test_a_target_that_is_missed_or_none_is_refused(target):
+  with pytest.raises(ValueError, match='target_epsilon'):
+    statement.build(MECHANISM, 1e-6, target_epsilon=target)
+
+
+def test_a_ledger_of_another_mechanism_is_refused(tmp_path):
+  other = accounting.Mechanism('tree', PARTICIPATION, 2.0)
+  run = _ledger(tmp_path / 'ledger.jsonl', num_rounds=3, mechanism=other)
+  with pytest.raises(ValueError, match='round 0 of the ledger used strategy'):
+    statement.build(MECHANISM, 1e-6, ledger=run)
+
+
+def test_a_ledger_of_a_sampled_mechanism_is_refused(tmp_path):
+  run = _ledger(tmp_path / 'ledger.jsonl', num_rounds=3)
+  sampled = accounting.Mechanism('gaussian', schemas.PoissonSampling(20, 0.1), 2.0)
+  with pytest.raises(ValueError, match='report a sampled mechanism from its flags'):
+    statement.build(sampled, 1e-6, ledger=run)
+
+
+@pytest.mark.parametrize('name', accounting.mechanism.NAMES)
+def test_every_mechanism_is_written_in_json_without_infinities(name):
+  built = statement.build(accounting.Mechanism(name, PARTICIPATION, 1.0), 1e-6)
+  assert json.loads(json.dumps(built, allow_nan=False)) == built
+
+
+def test_without_noise_there_is_no_guarantee():
+  built = statement.build(accounting.Mechanism('tree', PARTICIPATION, 0.0), 1e-6)
+  for guarantee in (
+    built['guarantee'],
+    statement.build_without_privacy()['guarantee'],
+  ):
+    assert not guarantee['is_private']
+    assert guarantee['epsilon'] is None
+    assert guarantee['zcdp_rho'] is None
+
+
+def test_delta_out_of_range_is_refused():
+  with pytest.raises(ValueError, match='delta must be between 0 and 1'):
+    statement.build(MECHANISM, 1.0)
+
+
+def test_curves_end_where_the_guarantee_is():
+  built = statement.build(MECHANISM, 1e-6)
+  curves, guarantee = built['curves'], built['guarantee']
+  assert [1e-6, guarantee['epsilon']] in curves['epsilon_by_delta']
+  epsilons = [epsilon for _, epsilon in curves['epsilon_by_delta']]
+  assert epsilons == sorted(epsilons)
+  assert curves['epsilon_by_round'][-1] == [20, pytest.approx(guarantee['epsilon'])]
+  errors = [error for _, error in curves['error_by_round']]
+  assert len(errors) == 20
+  assert max(errors) == pytest.approx(built['mechanism']['max_error'], rel=1e-12)
+  noise = 2.0 * MECHANISM.strategy.noise_matrix()
+  covariance = noise @ noise.T
+  expected = covariance[19] / (covariance.diagonal() * covariance[19, 19]) ** 0.5
+  correlation = dict(curves['noise_correlation'])
+  assert [correlation[lag] for lag in range(20)] == pytest.approx(expected[::-1])
+
+
+def test_a_sampled_curve_is_that_of_ever_more_turns_of_the_first_group():
+  schema = schemas.PoissonSampling(30, sampling_probability=0.02, num_groups=5)
+  mechanism = accounting.Mechanism('banded', schema, 1.0, num_bands=4)
+  built = statement.build(mechanism, 1e-5)
+  curve = built['curves']['epsilon_by_round']
+  assert [rounds for rounds, _ in curve] == [1, 6, 11, 16, 21, 26]
+  assert built['curves']['epsilon_by_round_accountant'] == 'rdp'
+  assert curve[-1][1] == pytest.approx(built['guarantee']['epsilon_rdp'], rel=1e-12)
+  for rounds, spent in curve[:3]:
+    shorter = dataclasses.replace(schema, num_rounds=rounds + 4)
+    event = schemas.event(
+      strategies.Identity(rounds + 4), shorter, 1 / mechanism.strategy.sensitivity(None)
+    )
+    relation = schemas.relations(shorter)[0]
+    expected = accountants.epsilon(event, 1e-5, 'rdp', relation)
+    assert spent == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_composition_adds_up_what_its_parts_spend():
+  parts = [statement.build(MECHANISM, 1e-6, with_curves=False) for _ in range(3)]
+  together = statement.compose(parts)['guarantee']
+  mu = parts[0]['guarantee']['gdp_mu']
+  assert together['gdp_mu'] == pytest.approx(mu * 3**0.5, rel=1e-12)
+  assert together['epsilon'] == pytest.approx(
+    accounting.accountants.gaussian.epsilon_of(mu * 3**0.5, 1e-6), rel=1e-9
+  )
+
+
+def test_compositions_of_different_kinds_are_refused():
+  built = statement.build(MECHANISM, 1e-6, with_curves=False)
+  other = dataclasses.replace(MECHANISM, adjacency='replace_one')
+  for part, reason in (
+    (statement.build(MECHANISM, 1e-7, with_curves=False), 'the same delta'),
+    (statement.build(other, 1e-6, with_curves=False), 'the same adjacency'),
+  ):
+    with pytest.raises(ValueError, match=reason):
+      statement.compose([built, part])
+  with pytest.raises(ValueError, match='two parts or more'):
+    statement.compose([built])
+
+
+def _statements(tmp_path):
+  """Statements of all kinds."""
+  short = _ledger(tmp_path / 'short.jsonl', num_rounds=7)
+  plan = statement.build(
+    MECHANISM,
+    1e-6,
+    clip_norm=0.5,
+    command='program',
+    files=[{'role': 'ledger', 'path': 'l.jsonl', 'sha256': '0' * 64}],
+  )
+  run = statement.build(MECHANISM, 1e-6, ledger=short)
+  composition = statement.compose([plan, run])
+  adaptive = dataclasses.replace(MECHANISM, clipped_count_stddev=5.0)
+  replace_one = dataclasses.replace(MECHANISM, adjacency='replace_one')
+  poisson = schemas.PoissonSampling(4, sampling_probability=0.01)
+  fixed_size = schemas.FixedSizeSampling(2, population=1000, cohort=10)
+  yield plan
+  yield run
+  yield composition
+  yield statement.compose([composition, run])
+  yield statement.build(
+    MECHANISM,
+    1e-6,
+    target_epsilon=9.0,
+    found='noise_multiplier',
+    accountant='rdp',
+    participation_source={'num_rounds': 20},
+  )
+  yield statement.build(adaptive, 1e-6, with_curves=False)
+  yield statement.build(replace_one, 1e-6)
+  for schema in (poisson, fixed_size):
+    sampled = accounting.Mechanism('gaussian', schema, 1.0)
+    yield statement.build(sampled, 1e-6, with_curves=False)
+  for name in accounting.mechanism.NAMES:
+    yield statement.build(accounting.Mechanism(name, PARTICIPATION, 1.0), 1e-6)
+  yield statement.build(accounting.Mechanism('tree', PARTICIPATION, 0.0), 1e-6)
+  yield statement.build_without_privacy()
+
+
+def test_the_schema_describes_every_key_of_every_statement(tmp_path):
+  for built in _statements(tmp_path):
+    assert list(_violations(built, SCHEMA)) == []
+
+
+def test_the_schema_finds_what_is_missing_added_or_of_another_type():
+  built = statement.build(MECHANISM, 1e-6)
+
+  def objects(value):
+    if isinstance(value, dict):
+      yield value
+      for each in value.values():
+        yield from objects(each)
+
+  changed = 0
+  for name in ('definition', 'mechanism', 'participation', 'guarantee', 'curves'):
+    for each in objects(built[name]):
+      for key in list(each):
+        value = each.pop(key)
+        assert list(_violations(built, SCHEMA)), f'{key} is missing'
+        each[key] = [{}]
+        assert list(_violations(built, SCHEMA)), f'{key} has another type'
+        each[key] = value
+        changed += 1
+      each['unknown'] = 1
+      assert list(_violations(built, SCHEMA)), f'an unknown key in {name}'
+      del each['unknown']
+  assert changed > 50
+  assert not list(_violations(built, SCHEMA))
+
+
+def test_the_schema_has_the_version_of_the_statement():
+  assert SCHEMA['$defs']['version']['const'] == statement.VERSION
+  assert SCHEMA['$id'].endswith(f':{statement.VERSION}')
+  assert SCHEMA['$defs']['format']['const'] == statement.FORMAT
+  assert '2020-12' in SCHEMA['$schema']
+
+
+def test_the_schema_explains_every_key():
+  def properties(schema):
+    if isinstance(schema, dict):
+      yield from schema.get('properties', {}).items()
+      for each in schema.values():
+        yield from properties(each)
+    elif isinstance(schema, list):
+      for each in schema:
+        yield from properties(each)
+
+  for name, schema in properties(SCHEMA):
+    assert isinstance(schema, dict), name
+    target = SCHEMA['$defs'].get(schema.get('$ref', '').split('/')[-1], {})
+    assert schema.get('description') or target.get('description'), name
+
+
+_TYPES = {
+  'object': dict,
+  'array': list,
+  'string': str,
+  'boolean': bool,
+  'null': type(None),
+}
+_CHECKED = {
+  '$schema', '$id', '$defs', '$ref', 'title', 'description', 'type', 'const', 'enum',
+  'minimum', 'maximum', 'exclusiveMinimum', 'exclusiveMaximum', 'pattern', 'items',
+  'minItems', 'maxItems', 'required', 'properties', 'additionalProperties', 'oneOf',
+  'anyOf',
+}  # fmt: skip
+
+
+def _violations(value, schema, path='report'):
+  """Where a value breaks a JSON schema; knows the keywords that ours uses."""
+  assert set(schema) <= _CHECKED, schema
+  if '$ref' in schema:
+    yield from _violations(value, SCHEMA['$defs'][schema['$ref'].split('/')[-1]], path)
+  types = schema.get('type', [])
+  types = [types] if isinstance(types, str) else types
+  if types and not any(_is(value, each) for each in types):
+    yield f'{path} is {value!r}, not of type {types}'
+  if 'const' in schema and value != schema['const']:
+    yield f'{path} is {value!r}, not {schema["const"]!r}'
+  if 'enum' in schema and value not in schema['enum']:
+    yield f'{path} is {value!r}, not one of {schema["enum"]}'
+  for keyword, number in (('oneOf', 1), ('anyOf', None)):
+    if keyword in schema:
+      fits = [not list(_violations(value, each, path)) for each in schema[keyword]]
+      if sum(fits) != number and not (number is None and any(fits)):
+        yield f'{path} fits {sum(fits)} of {keyword}'
+  if _is(value, 'number'):
+    yield from _number_violations(value, schema, path)
+  if isinstance(value, str) and not re.search(schema.get('pattern', ''), value):
+    yield f'{path} is {value!r}'
+  if isinstance(value, list):
+    if not schema.get('minItems', 0) <= len(value) <= schema.get('maxItems', 10**9):
+      yield f'{path} has {len(value)} items'
+    for each in value:
+      yield from _violations(each, schema.get('items', {}), f'{path}[]')
+  if isinstance(value, dict):
+    yield from _object_violations(value, schema, path)
+
+
+def _is(value, name):
+  if name in ('number', 'integer'):
+    kinds = (int, float) if name == 'number' else int
+    return isinstance(value, kinds) and not isinstance(value, bool)
+  return isinstance(value, _TYPES[name])
+
+
+def _number_violations(value, schema, path):
+  if not (
+    schema.get('minimum', value) <= value <= schema.get('maximum', value)
+    and value != schema.get('exclusiveMinimum')
+    and schema.get('exclusiveMinimum', value) <= value
+    and value != schema.get('exclusiveMaximum')
+    and value <= schema.get('exclusiveMaximum', value)
+  ):
+    yield f'{path} is {value}'
+
+
+def _object_violations(value, schema, path):
+  known = schema.get('properties', {})
+  others = schema.get('additionalProperties', {})
+  for key in schema.get('required', []):
+    if key not in value:
+      yield f'{path} lacks {key}'
+  for key, each in value.items():
+    if key in known:
+      yield from _violations(each, known[key], f'{path}.{key}')
+    elif others is False:
+      yield f'{path} has an unknown {key}'
+    else:
+      yield from _violations(each, others, f'{path}.{key}')

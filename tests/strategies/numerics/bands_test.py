@@ -1,0 +1,106 @@
+"""Banded arithmetic against dense algebra, and derivatives against differences."""
+
+import numpy as np
+import pytest
+
+from tff_dp_aggregators.strategies.numerics import bands
+
+# Rounds and bands: one block, whole blocks, a last block that is cut off, no structure.
+SHAPES = [(1, 1), (5, 1), (5, 5), (7, 3), (64, 33), (65, 33), (100, 4), (97, 40)]
+
+
+def random_diagonals(num_rounds, num_bands, seed=0):
+  rng = np.random.default_rng(seed)
+  diagonals = rng.normal(size=(num_bands, num_rounds)) / num_bands
+  diagonals[0] = rng.uniform(0.5, 2.0, num_rounds)
+  return np.where(bands.mask(num_bands, num_rounds), diagonals, 0.0)
+
+
+@pytest.mark.parametrize('shape', SHAPES)
+def test_diagonals_are_those_of_the_dense_matrix(shape):
+  diagonals = random_diagonals(*shape)
+  matrix = bands.to_dense(diagonals)
+  for i in range(shape[1]):
+    np.testing.assert_array_equal(np.diagonal(matrix, -i), diagonals[i, : shape[0] - i])
+  assert np.count_nonzero(matrix) == np.count_nonzero(diagonals)
+  np.testing.assert_array_equal(bands.from_dense(matrix, shape[1]), diagonals)
+
+
+@pytest.mark.parametrize('num_rounds, left, right', [(6, 2, 3), (6, 6, 6), (1, 1, 1)])
+def test_product_is_that_of_the_dense_matrices(num_rounds, left, right):
+  a, b = random_diagonals(num_rounds, left), random_diagonals(num_rounds, right, 1)
+  product = bands.multiply(a, b)
+  expected = bands.to_dense(a) @ bands.to_dense(b)
+  np.testing.assert_allclose(bands.to_dense(product), expected, atol=1e-14)
+
+
+@pytest.mark.parametrize('shape', SHAPES)
+def test_inverse_row_norms_are_those_of_the_dense_inverse(shape):
+  diagonals = random_diagonals(*shape)
+  inverse = np.linalg.inv(bands.to_dense(diagonals))
+  expected = np.square(inverse).sum(axis=1)
+  np.testing.assert_allclose(bands.inverse_row_norms(diagonals), expected, rtol=1e-10)
+  np.testing.assert_array_equal(
+    bands.InverseRowNorms(diagonals).values, bands.inverse_row_norms(diagonals)
+  )
+
+
+@pytest.mark.parametrize('shape', SHAPES)
+def test_gradient_is_that_of_dense_calculus(shape):
+  # With B = K^-1 and weights W: d tr(W B B') = -2 tr(B' W B dK B).
+  diagonals = random_diagonals(*shape)
+  weights = np.random.default_rng(2).uniform(size=shape[0])
+  inverse = np.linalg.inv(bands.to_dense(diagonals))
+  dense = -2 * inverse.T @ (weights[:, None] * inverse) @ inverse.T
+  np.testing.assert_allclose(
+    bands.InverseRowNorms(diagonals).pull_back(weights),
+    bands.from_dense(dense, shape[1]),
+    rtol=1e-8,
+    atol=1e-10,
+  )
+
+
+def test_product_pull_back_is_the_transposed_map():
+  a, b = random_diagonals(9, 3), random_diagonals(9, 2, 1)
+  outer = random_diagonals(9, 4, 2)
+  assert np.vdot(bands.multiply(a, b), outer) == pytest.approx(
+    np.vdot(a, bands.multiply_pull_back(outer, b)), rel=1e-12
+  )
+
+
+@pytest.mark.parametrize(
+  'matrix, error, message',
+  [
+    (np.ones((2, 3)), ValueError, r'square.*\(2, 3\)'),
+    (np.ones(4), ValueError, 'square'),
+    (np.zeros((0, 0)), ValueError, 'square'),
+    ([[1.0, 0.0], [0.0]], TypeError, 'real numbers'),
+    ([['a']], TypeError, 'real numbers'),
+    ([[1j]], TypeError, 'real numbers'),
+    ([[1.0, 0.0], [np.nan, 1.0]], ValueError, r'finite, but \[1, 0\] is nan'),
+    ([[np.inf]], ValueError, r'finite, but \[0, 0\] is inf'),
+    ([[1.0, 2.0], [0.0, 1.0]], ValueError, r'lower-triangular, but \[0, 1\] is 2.0'),
+    ([[1.0, 0.0], [0.0, 0.0]], ValueError, r'positive.*\[1, 1\] is 0.0'),
+    ([[-1.0]], ValueError, r'positive.*\[0, 0\] is -1.0'),
+  ],
+)
+def test_what_is_not_a_strategy_matrix_is_refused(matrix, error, message):
+  with pytest.raises(error, match=message):
+    bands.check_matrix(matrix)
+
+
+def test_too_many_bands_and_another_size_are_refused():
+  matrix = np.tril(np.ones((3, 3)))
+  with pytest.raises(ValueError, match=r'num_bands=2 bands, but \[2, 0\] is 1.0'):
+    bands.check_matrix(matrix, num_bands=2)
+  with pytest.raises(ValueError, match='4 x 4 for num_rounds=4'):
+    bands.check_matrix(matrix, num_rounds=4)
+
+
+def test_a_checked_matrix_is_a_copy_that_cannot_be_changed():
+  matrix = np.eye(2)
+  checked = bands.check_matrix(matrix)
+  matrix[1, 0] = 5.0
+  assert checked[1, 0] == 0.0
+  with pytest.raises(ValueError, match='read-only'):
+    checked[1, 0] = 5.0

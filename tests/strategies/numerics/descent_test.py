@@ -1,0 +1,76 @@
+"""Descents find the minimum of problems whose minimum is known."""
+
+import math
+
+import numpy as np
+import pytest
+
+from tff_dp_aggregators.strategies.numerics import descent
+from tff_dp_aggregators.strategies.numerics import progress as progress_lib
+
+PROGRESS = progress_lib.Progress('test')
+
+
+def parabolas(centers):
+  """Errors 1 + |x - c|^2, one for each center c."""
+
+  def errors(point):
+    offsets = point - centers
+    return 1 + np.square(offsets).sum(axis=1), lambda weights: 2 * weights @ offsets
+
+  return errors
+
+
+def test_lbfgs_finds_the_valley_of_rosenbrock():
+  def loss(x):
+    value = 1 + 100 * (x[1] - x[0] ** 2) ** 2 + (1 - x[0]) ** 2
+    slope = -400 * x[0] * (x[1] - x[0] ** 2) - 2 * (1 - x[0])
+    return value, np.array([slope, 200 * (x[1] - x[0] ** 2)])
+
+  found = descent.lbfgs(loss, np.array([-1.2, 1.0]), 1e-14, lambda value: None)
+  np.testing.assert_allclose(found, [1.0, 1.0], atol=1e-6)
+
+
+def test_lbfgs_stays_in_the_domain():
+  def loss(x):
+    if x[0] <= 0:
+      return math.inf, None
+    return x[0] + 1 / x[0], np.array([1 - 1 / x[0] ** 2])
+
+  found = descent.lbfgs(loss, np.array([1e-3]), 1e-14, lambda value: None)
+  assert found[0] == pytest.approx(1.0, abs=1e-6)
+
+
+def test_lbfgs_stops_where_nothing_can_be_gained():
+  steps = []
+  start = np.ones(3)
+  found = descent.lbfgs(lambda x: (1.0, np.zeros(3)), start, 1e-9, steps.append)
+  np.testing.assert_array_equal(found, start)
+  assert len(steps) <= 3
+
+
+def test_the_mean_of_parabolas_is_least_at_their_mean_center():
+  centers = np.array([[0.0, 0.0], [4.0, 0.0], [0.0, 2.0]])
+  with PROGRESS:
+    minimum = descent.minimize_mean(parabolas(centers), np.ones(2), 1e-12, PROGRESS)
+  np.testing.assert_allclose(minimum.point, centers.mean(axis=0), atol=1e-6)
+  np.testing.assert_allclose(minimum.weights, 1 / 3)
+
+
+def test_the_largest_parabola_is_least_at_the_center_of_the_smallest_circle():
+  # Around (0, 0), (4, 0) and (1, 1), it has the first two on its rim: the third one
+  # ends up with no weight.
+  centers = np.array([[0.0, 0.0], [4.0, 0.0], [1.0, 1.0]])
+  with PROGRESS:
+    minimum = descent.minimize_max(parabolas(centers), np.ones(2), 1e-7, PROGRESS)
+  np.testing.assert_allclose(minimum.point, [2.0, 0.0], atol=1e-3)
+  np.testing.assert_allclose(minimum.weights, [0.5, 0.5, 0.0], atol=1e-3)
+
+
+def test_going_on_with_weights_stays_at_the_minimum():
+  errors = parabolas(np.array([[0.0], [4.0]]))
+  with PROGRESS:
+    minimum = descent.minimize_max(
+      errors, np.array([2.0]), 1e-6, PROGRESS, weights=np.array([0.5, 0.5])
+    )
+  np.testing.assert_allclose(minimum.point, [2.0], atol=1e-6)

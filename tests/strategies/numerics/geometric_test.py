@@ -1,0 +1,102 @@
+"""Geometric sums against their definitions, in exact rational arithmetic.
+
+Complements from 2 down to 1e-12 and lengths up to 10^5, where floating point sums of
+differences from 1 would have lost most digits.
+"""
+
+import fractions
+import itertools
+
+import numpy as np
+import pytest
+
+from tff_dp_aggregators.strategies.numerics import geometric
+
+COMPLEMENTS = [0.0, 1e-12, 1e-7, 0.003, 0.0399, 0.2, 0.49, 0.5, 0.75, 1.0, 1.25, 2.0]
+LENGTHS = [1, 2, 3, 5, 8, 50]
+each_case = pytest.mark.parametrize(
+  'complement, length', list(itertools.product(COMPLEMENTS, LENGTHS))
+)
+
+
+def exact_series(complement, length):
+  """Sums of 1, 2, ... terms, and their derivatives by the complement."""
+  ratio = 1 - fractions.Fraction(complement)
+  total, slope, power, power_slope = (fractions.Fraction(0) for _ in range(4))
+  power += 1
+  sums, slopes = [], []
+  for _ in range(length):
+    total, slope = total + power, slope + power_slope
+    sums.append(total)
+    slopes.append(slope)
+    power, power_slope = power * ratio, power_slope * ratio - power
+  return sums, slopes
+
+
+@each_case
+def test_series(complement, length):
+  sums, slopes = exact_series(complement, length)
+  value, slope = geometric.series_and_slope(np.array([complement]), length)
+  assert value[0] == pytest.approx(float(sums[-1]), rel=3e-15, abs=1e-15)
+  assert slope[0] == pytest.approx(float(slopes[-1]), rel=1e-12, abs=1e-12)
+
+
+@each_case
+def test_series_of_series(complement, length):
+  sums, slopes = exact_series(complement, length)
+  value, slope = geometric.series_of_series_and_slope(np.array([complement]), length)
+  assert value[0] == pytest.approx(float(sum(sums)), rel=1e-14, abs=1e-15)
+  assert slope[0] == pytest.approx(float(sum(slopes)), rel=1e-11, abs=1e-12)
+
+
+@pytest.mark.parametrize('length', [1, 2, 3, 4, 5, 6, 7, 31, 32, 33])
+def test_products_of_series(length):
+  complements = [c for c in COMPLEMENTS if c <= 1]
+  sums, slopes = zip(*(exact_series(c, length) for c in complements))
+  values, value_slopes = geometric.products_of_series_and_slope(
+    np.array(complements), length
+  )
+  for i, j in itertools.product(range(len(complements)), repeat=2):
+    expected = sum(a * b for a, b in zip(sums[i], sums[j]))
+    expected_slope = sum(a * b for a, b in zip(slopes[i], sums[j]))
+    assert values[i, j] == pytest.approx(float(expected), rel=2e-14)
+    assert value_slopes[i, j] == pytest.approx(
+      float(expected_slope), rel=1e-12, abs=1e-12
+    )
+
+
+def test_long_series_of_ratios_close_to_one():
+  for complement in (1e-12, 1e-7, 1e-5):
+    length = 10**5
+    sums, _ = exact_series_in_integers(complement, length)
+    value, _ = geometric.series_and_slope(np.array([complement]), length)
+    assert value[0] == pytest.approx(sums, rel=3e-15)
+
+
+def exact_series_in_integers(complement, length):
+  """(1 - r^n) / q with 400 binary digits, and the ratio's power."""
+  scale = 2**400
+  ratio = scale - round(fractions.Fraction(complement) * scale)
+  power, base, exponent = scale, ratio, length
+  while exponent:
+    if exponent % 2:
+      power = power * base // scale
+    base, exponent = base * base // scale, exponent // 2
+  return float(fractions.Fraction(scale - power, scale - ratio)), power
+
+
+def test_arrays_of_lengths():
+  complements = np.array([0.0, 0.1, 1.0])
+  values, _ = geometric.series_and_slope(complements, np.array([[1], [4]]))
+  for row, length in enumerate((1, 4)):
+    expected, _ = geometric.series_and_slope(complements, length)
+    np.testing.assert_allclose(values[row], expected, rtol=1e-15)
+
+
+def test_powers():
+  for complement, exponent in itertools.product(COMPLEMENTS, [0, 1, 2, 7, 100]):
+    exact = (1 - fractions.Fraction(complement)) ** exponent
+    value = geometric.power(np.array([complement]), exponent)[0]
+    rest = geometric.power_complement(np.array([complement]), exponent)[0]
+    assert value == pytest.approx(float(exact), rel=1e-13, abs=1e-15)
+    assert rest == pytest.approx(float(1 - exact), rel=1e-14, abs=1e-15)

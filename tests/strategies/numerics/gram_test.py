@@ -1,0 +1,99 @@
+"""Certificates: never above the error of any strategy, and tight at the optimum."""
+
+import numpy as np
+import pytest
+
+from tff_dp_aggregators.strategies import Workload
+from tff_dp_aggregators.strategies.numerics import gram
+
+NUM_ROUNDS = 8
+PREFIX = Workload(NUM_ROUNDS)
+
+
+def random_strategy(rng, num_bands=NUM_ROUNDS):
+  """Lower-triangular, banded, with unit columns."""
+  matrix = np.tril(rng.normal(size=(NUM_ROUNDS, NUM_ROUNDS)))
+  matrix = np.triu(matrix, 1 - num_bands)
+  np.fill_diagonal(matrix, rng.uniform(0.3, 2.0, NUM_ROUNDS))
+  return matrix / np.linalg.norm(matrix, axis=0)
+
+
+def random_multiplier(rng):
+  half = rng.normal(size=(NUM_ROUNDS, NUM_ROUNDS))
+  return half @ half.T
+
+
+@pytest.mark.parametrize('num_bands', [1, 3, NUM_ROUNDS])
+def test_factor_is_lower_triangular_and_as_banded_as_the_gram_matrix(num_bands):
+  matrix = random_strategy(np.random.default_rng(0), num_bands)
+  found = gram.factor(matrix.T @ matrix)
+  np.testing.assert_allclose(found, matrix, atol=1e-12)
+
+
+def test_factor_refuses_what_is_not_definite():
+  with pytest.raises(np.linalg.LinAlgError):
+    gram.factor(np.array([[1.0, 2.0], [2.0, 1.0]]))
+
+
+@pytest.mark.parametrize('workload', [PREFIX, PREFIX.materialize()])
+def test_errors_are_squared_row_norms_of_the_estimator(workload):
+  matrix = random_strategy(np.random.default_rng(1))
+  estimator = PREFIX.materialize() @ np.linalg.inv(matrix)
+  np.testing.assert_allclose(gram.estimator(matrix, workload), estimator, atol=1e-10)
+  expected = np.square(estimator).sum(axis=1)
+  np.testing.assert_allclose(gram.errors(matrix, workload), expected, rtol=1e-9)
+
+
+def test_multiplier_is_minus_the_derivative_of_the_weighted_error():
+  rng = np.random.default_rng(2)
+  matrix, weights = random_strategy(rng), rng.uniform(size=NUM_ROUNDS)
+  direction = random_multiplier(rng) * 1e-6
+  ahead = gram.factor(matrix.T @ matrix + direction)
+  behind = gram.factor(matrix.T @ matrix - direction)
+  change = weights @ (gram.errors(ahead, PREFIX) - gram.errors(behind, PREFIX)) / 2
+  multiplier = gram.multiplier(matrix, PREFIX, weights)
+  assert change == pytest.approx(-np.vdot(multiplier, direction), rel=1e-5)
+
+
+def test_lower_bound_is_below_the_error_of_every_strategy_within_the_budget():
+  # The budget is the strategy's own tr(V X), the smallest that is allowed.
+  rng = np.random.default_rng(3)
+  for _ in range(300):
+    matrix, multiplier = random_strategy(rng), random_multiplier(rng)
+    weights = rng.dirichlet(np.ones(NUM_ROUNDS))
+    budget = np.vdot(multiplier, matrix.T @ matrix)
+    error = weights @ gram.errors(matrix, PREFIX)
+    assert gram.lower_bound(multiplier, budget, PREFIX, weights) <= error
+
+
+def test_lower_bound_is_the_error_itself_for_the_strategys_own_multiplier():
+  # So the formula loses nothing; a bound too low everywhere would not show above.
+  rng = np.random.default_rng(4)
+  matrix, weights = random_strategy(rng), rng.dirichlet(np.ones(NUM_ROUNDS))
+  multiplier = gram.multiplier(matrix, PREFIX, weights)
+  budget = np.vdot(multiplier, matrix.T @ matrix)
+  error = weights @ gram.errors(matrix, PREFIX)
+  bound = gram.lower_bound(multiplier, budget, PREFIX, weights)
+  assert bound == pytest.approx(error, rel=1e-9)
+  assert bound < error
+
+
+def test_lower_bound_refuses_an_indefinite_multiplier():
+  multiplier = np.diag([1.0] * (NUM_ROUNDS - 1) + [-1.0])
+  with pytest.raises(np.linalg.LinAlgError):
+    gram.lower_bound(multiplier, 1.0, PREFIX, np.ones(NUM_ROUNDS))
+
+
+def test_shift_makes_definite_with_little_and_leaves_definite_matrices_alone():
+  rng = np.random.default_rng(5)
+  definite = random_multiplier(rng)
+  np.testing.assert_array_equal(gram.shift_to_positive(definite), definite)
+  smallest = np.linalg.eigvalsh(definite)[0]
+  indefinite = definite - (smallest + 1.0) * np.eye(NUM_ROUNDS)
+  shifted = gram.shift_to_positive(indefinite)
+  np.linalg.cholesky(shifted)
+  np.testing.assert_allclose(shifted - indefinite, np.eye(NUM_ROUNDS), atol=2e-3)
+
+
+def test_gap_is_relative_to_the_bound():
+  assert gram.Certificate(error=1.5, lower_bound=1.0).gap == pytest.approx(0.5)

@@ -1,0 +1,79 @@
+"""Power series: against term-by-term arithmetic, closed forms, and its own errors."""
+
+import numpy as np
+import pytest
+
+from tff_dp_aggregators.strategies import toeplitz
+from tff_dp_aggregators.strategies.numerics import power_series
+
+RNG = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize('sizes', [(1, 1, 1), (5, 3, 4), (3, 5, 20), (400, 700, 1000)])
+def test_product_is_the_convolution_cut_off_or_filled_up(sizes):
+  left, right = RNG.normal(size=sizes[0]), RNG.normal(size=sizes[1])
+  expected = np.zeros(max(sizes[2], sum(sizes)))
+  expected[: sizes[0] + sizes[1] - 1] = np.convolve(left, right)
+  product = power_series.multiply(left, right, sizes[2])
+  np.testing.assert_allclose(product, expected[: sizes[2]], atol=1e-12)
+
+
+@pytest.mark.parametrize('size, lags', [(1, 3), (7, 7), (7, 20), (500, 60)])
+def test_correlation_is_the_transposed_product(size, lags):
+  left, right = RNG.normal(size=size), RNG.normal(size=size)
+  expected = [
+    sum(left[t] * right[t - lag] for t in range(lag, size)) for lag in range(lags)
+  ]
+  np.testing.assert_allclose(
+    power_series.correlate(left, right, lags), expected, atol=1e-12
+  )
+
+
+@pytest.mark.parametrize('num_terms', [1, 2, 63, 64, 65, 256, 257, 1000, 4097])
+@pytest.mark.parametrize('length', [1, 3, 256, 257, 5000])
+def test_series_times_its_inverse_is_one(num_terms, length):
+  series = toeplitz.square_root_coefficients(length) * (1 + 0.1 * RNG.random(length))
+  inverse = power_series.inverse(series, num_terms)
+  one = np.convolve(series, inverse)[:num_terms]
+  np.testing.assert_allclose(one, np.eye(1, num_terms)[0], atol=1e-13)
+
+
+@pytest.mark.parametrize('num_terms', [1000, 10**6])
+def test_inverse_of_the_square_root_is_the_inverse_square_root(num_terms):
+  # Closed forms on both sides, by products of ratios, relatively accurate throughout.
+  inverse = power_series.inverse(
+    toeplitz.square_root_coefficients(num_terms), num_terms
+  )
+  i = np.arange(1, num_terms)
+  expected = np.concatenate([[1.0], np.cumprod((2 * i - 3) / (2 * i))])
+  np.testing.assert_allclose(inverse, expected, atol=1e-15)
+  error = np.cumsum(np.square(np.cumsum(inverse)))
+  exact = np.cumsum(np.square(np.cumsum(expected)))
+  np.testing.assert_allclose(error, exact, rtol=1e-11)
+
+
+def test_an_inverse_that_grows_is_accurate_in_its_small_terms_too():
+  # By transforms the first terms would drown in the rounding of the last ones.
+  series = np.zeros(400)
+  series[:2] = 1.0, -1.5
+  np.testing.assert_allclose(
+    power_series.inverse(series, 400), 1.5 ** np.arange(400), rtol=1e-12
+  )
+
+
+def test_short_series_are_relatively_accurate_in_terms_far_below_rounding():
+  # 1 / (1 - x / 4 - x^2 / 4) in partial fractions.
+  root = np.sqrt(1.0625)
+  powers = np.arange(1, 1001)
+  expected = ((0.125 + root / 2) ** powers - (0.125 - root / 2) ** powers) / root
+  inverse = power_series.inverse(np.array([1.0, -0.25, -0.25]), 1000)
+  assert inverse[-1] < 1e-100
+  np.testing.assert_allclose(inverse, expected, rtol=1e-12)
+
+
+def test_quotient_is_the_product_with_the_inverse():
+  numerator, denominator = RNG.normal(size=30), np.array([2.0, 0.5, -0.25])
+  quotient = power_series.divide(numerator, denominator, 50)
+  back = np.convolve(quotient, denominator)[:50]
+  np.testing.assert_allclose(back[:30], numerator, atol=1e-13)
+  np.testing.assert_allclose(back[30:], 0, atol=1e-13)

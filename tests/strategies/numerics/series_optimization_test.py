@@ -1,0 +1,203 @@
+"""Newton's method on power series: derivatives, convergence, and what fails aloud."""
+
+import numpy as np
+import pytest
+
+from tff_dp_aggregators.strategies.numerics import series_optimization
+from tff_dp_aggregators.strategies.numerics.series_optimization import Barrier
+from tff_dp_aggregators.strategies.numerics.series_optimization import ConvergenceError
+from tff_dp_aggregators.strategies.numerics.series_optimization import Function
+from tff_dp_aggregators.strategies.numerics.series_optimization import LargestRow
+from tff_dp_aggregators.strategies.numerics.series_optimization import Monotone
+from tff_dp_aggregators.strategies.numerics.series_optimization import OfInverse
+from tff_dp_aggregators.strategies.numerics.series_optimization import Quadratic
+from tff_dp_aggregators.strategies.numerics.series_optimization import Quotient
+from tff_dp_aggregators.strategies.numerics.series_optimization import Sum
+
+RNG = np.random.default_rng(0)
+NUM_ROUNDS = 12
+SQUARE = RNG.normal(size=(5, 5))
+GRAM = SQUARE @ SQUARE.T
+WORKLOAD = np.tril(RNG.normal(size=(NUM_ROUNDS, NUM_ROUNDS)))
+COLUMN = RNG.normal(size=NUM_ROUNDS)
+POINT = np.array([1.0, 0.6, 0.4, 0.3, 0.1])
+INVERSE_POINT = np.array([1.0, -0.4, -0.2, -0.1, -0.05])
+FUNCTIONS = {
+  'quadratic': Quadratic(GRAM),
+  'quotient': Quotient(COLUMN, averaged=False),
+  'averaged_quotient': Quotient(COLUMN, averaged=True),
+  'largest_row': LargestRow(WORKLOAD, 9.0),
+  'of_inverse': OfInverse(LargestRow(WORKLOAD, 5.0), NUM_ROUNDS),
+  'sum': Sum(Quadratic(GRAM), Quotient(COLUMN, averaged=True), Quadratic(GRAM)),
+  'barrier': Barrier(Quadratic(GRAM), Monotone(2, 5, inverse=False), 0.3),
+  'barrier_of_inverse': Barrier(Quadratic(GRAM), Monotone(3, 9, inverse=True), 0.3),
+}
+
+
+def lower_toeplitz(column, size):
+  padded = np.zeros(size)
+  padded[: len(column)] = column[:size]
+  return np.array(
+    [[padded[i - j] if i >= j else 0.0 for j in range(size)] for i in range(size)]
+  )
+
+
+def differences(function, point, step=1e-5):
+  """Central differences along each coordinate."""
+  steps = step * np.eye(len(point))
+  return np.stack(
+    [(function(point + s) - function(point - s)) / (2 * step) for s in steps]
+  )
+
+
+@pytest.mark.parametrize('name', FUNCTIONS)
+def test_derivatives_are_those_by_finite_differences(name):
+  function = FUNCTIONS[name]
+  point = INVERSE_POINT if name == 'barrier_of_inverse' else POINT
+  at = function.derivatives(point)
+  assert at.value == pytest.approx(function.value(point), rel=1e-13)
+  np.testing.assert_allclose(
+    at.gradient, differences(function.value, point), rtol=1e-6, atol=1e-7
+  )
+  hessian = differences(lambda z: function.derivatives(z).gradient, point)
+  np.testing.assert_allclose(at.hessian, hessian, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize('averaged', [False, True])
+def test_quotient_is_the_error_of_a_dense_factorization(averaged):
+  matrix = lower_toeplitz(POINT, NUM_ROUNDS)
+  estimator = lower_toeplitz(COLUMN, NUM_ROUNDS) @ np.linalg.inv(matrix)
+  rows = np.square(estimator).sum(axis=1)
+  expected = rows.mean() if averaged else rows[-1]
+  assert Quotient(COLUMN, averaged).value(POINT) == pytest.approx(expected, rel=1e-12)
+
+
+def test_workload_gram_is_the_error_of_a_dense_factorization():
+  weights = RNG.random(NUM_ROUNDS)
+  rows = np.square(WORKLOAD @ lower_toeplitz(POINT, NUM_ROUNDS)).sum(axis=1)
+  matrix = series_optimization.workload_gram(WORKLOAD, weights, 5)
+  assert POINT @ matrix @ POINT == pytest.approx(weights @ rows, rel=1e-12)
+  mean = series_optimization.workload_gram(WORKLOAD, None, 5)
+  assert POINT @ mean @ POINT == pytest.approx(rows.mean(), rel=1e-12)
+
+
+def test_largest_row_is_approached_from_above_and_its_gap_bounds_the_rest():
+  rows = np.square(WORKLOAD @ lower_toeplitz(POINT, NUM_ROUNDS)).sum(axis=1)
+  for exponent in (4.0, 64.0, 1e6):
+    function = LargestRow(WORKLOAD, exponent)
+    smooth = function.value(POINT)
+    assert rows.max() * (1 - 1e-12) <= smooth
+    assert smooth <= rows.max() * NUM_ROUNDS ** (1 / exponent) * (1 + 1e-12)
+    weights = (rows / rows.max()) ** (exponent - 1)
+    mean = weights @ rows / weights.sum()
+    assert function.gap(POINT) == pytest.approx(1 - mean / rows.max(), abs=1e-12)
+
+
+@pytest.mark.parametrize('averaged', [False, True])
+@pytest.mark.parametrize('size', [1, 5, 40])
+def test_gram_matrix_of_shifts(averaged, size):
+  series = RNG.normal(size=40)
+  columns = lower_toeplitz(series, 40)[:, :size]
+  weights = np.arange(40, 0, -1) / 40 if averaged else np.ones(40)
+  np.testing.assert_allclose(
+    series_optimization.gram(series, size, averaged),
+    columns.T @ (weights[:, np.newaxis] * columns),
+    atol=1e-11,
+  )
+
+
+@pytest.mark.parametrize('inverse', [False, True])
+def test_constraints_are_that_the_coefficients_fall_and_are_not_negative(inverse):
+  point = INVERSE_POINT if inverse else POINT
+  column = np.linalg.inv(lower_toeplitz(point, 12))[:, 0] if inverse else point
+  end = 9 if inverse else 5
+  values = Monotone(2, end, inverse).values(point)
+  np.testing.assert_allclose(values[:2], column[:2])
+  np.testing.assert_allclose(values[2:-1], column[2 : end - 1] - column[3:end])
+  assert values[-1] == pytest.approx(column[end - 1])
+  assert len(Monotone(2, end, inverse)) == len(values) == end
+
+
+def test_outside_of_the_constraints_the_barrier_is_infinite():
+  barrier = FUNCTIONS['barrier']
+  assert np.isfinite(barrier.value(POINT))
+  for outside in ([1, -0.1, 0.4, 0.3, 0.1], [1, 0.6, 0.4, 0.5, 0.1], [1, 1, 1, 0, 0]):
+    assert barrier.value(np.array(outside, float)) == np.inf
+
+
+def test_a_quadratic_within_constraints_ends_at_its_best_point_inside():
+  # The nearest falling, non-negative sequence to (0, 0, 1, 2, -1): pooled 1.5, 1.5.
+  target = np.array([0.5, 0.5, 1.0, 2.0, -1.0])
+
+  class Distance(Function):
+    def value(self, z):
+      return float(np.square(z - target).sum()) + 1.0
+
+    def derivatives(self, z):
+      return series_optimization.Derivatives(
+        self.value(z), 2 * (z - target), 2 * np.eye(5)
+      )
+
+  constraints = Monotone(2, 5, inverse=False)
+  reports = []
+  z = series_optimization.minimize_within(
+    Distance(), constraints, np.array([1.0, 1.0, 0.9, 0.5, 0.1]), reports.append
+  )
+  np.testing.assert_allclose(z, [0.5, 0.5, 1.5, 1.5, 0.0], atol=1e-4)
+  assert np.all(constraints.values(z) > 0)
+  assert Distance().value(z) <= 2.5 * (1 + 1e-7)
+  assert len(reports) > 5
+
+
+class Hopeless(Function):
+  """A gradient that is not the value's: nothing goes down along it."""
+
+  def value(self, z):
+    return float(1 + z @ z)
+
+  def derivatives(self, z):
+    return series_optimization.Derivatives(self.value(z), -z, np.eye(len(z)))
+
+
+class Unbounded(Function):
+  """Falls for ever."""
+
+  def value(self, z):
+    return float(-z[0])
+
+  def derivatives(self, z):
+    return series_optimization.Derivatives(-z[0], np.array([-1.0]), np.eye(1))
+
+
+class Infinite(Hopeless):
+  def derivatives(self, z):
+    return series_optimization.Derivatives(1.0, z, np.full((len(z),) * 2, np.nan))
+
+
+@pytest.mark.parametrize(
+  'function, message',
+  [
+    (Hopeless(), 'no step along the descent direction lowers'),
+    (Unbounded(), 'no convergence in 500 iterations'),
+    (Infinite(), 'the second derivatives are not finite'),
+  ],
+)
+def test_what_does_not_converge_is_an_error_and_no_result(function, message):
+  with pytest.raises(ConvergenceError, match=message):
+    series_optimization.minimize(function, np.ones(1), lambda _: None)
+
+
+def test_a_saddle_is_left_and_a_minimum_found():
+  class DoubleWell(Function):
+    def value(self, z):
+      return float((z[0] ** 2 - 1) ** 2 + z[1] ** 2 + 1)
+
+    def derivatives(self, z):
+      return series_optimization.Derivatives(
+        self.value(z),
+        np.array([4 * z[0] * (z[0] ** 2 - 1), 2 * z[1]]),
+        np.diag([12 * z[0] ** 2 - 4, 2.0]),
+      )
+
+  z = series_optimization.minimize(DoubleWell(), np.array([0.05, 2.0]), lambda _: None)
+  np.testing.assert_allclose(z, [1.0, 0.0], atol=1e-8)

@@ -1,0 +1,180 @@
+"""Sensitivity of Toeplitz matrices: against every pattern of rounds, and every sign.
+
+Claims: it is never below the truth, whole or by round, also for contributions that are
+vectors; where it is said to be exact it is; the cases that are promised are exact.
+"""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from tff_dp_aggregators.strategies import Participation
+from tff_dp_aggregators.strategies.numerics import toeplitz_sensitivity
+
+
+def lower_toeplitz(column):
+  n = len(column)
+  return np.array(
+    [[column[i - j] if i >= j else 0.0 for j in range(n)] for i in range(n)]
+  )
+
+
+def brute_force(column, participation):
+  """Largest squared norm over all patterns and all signs."""
+  gram = lower_toeplitz(column).T @ lower_toeplitz(column)
+  worst = 0.0
+  for rounds in participation.patterns():
+    pairs = gram[np.ix_(rounds, rounds)]
+    for signs in itertools.product([1, -1], repeat=max(len(rounds) - 1, 0)):
+      signs = np.array([1, *signs][: len(rounds)])
+      worst = max(worst, float(signs @ pairs @ signs))
+  return worst
+
+
+def random_case(rng):
+  """Coefficients of one of several shapes, and a schema."""
+  n = int(rng.integers(2, 10))
+  decay = rng.choice([0.3, 0.6, 0.9, 1.0]) ** np.arange(n)
+  noise = rng.normal(size=n)
+  column = [
+    lambda: decay * noise,
+    lambda: decay * np.abs(noise),
+    lambda: decay * (1 + 0.3 * noise),
+    lambda: decay + 10 ** rng.uniform(-3, -1) * noise * (np.arange(n) > n // 2),
+  ][rng.integers(4)]()
+  column[0] = abs(column[0]) + 0.2
+  schema = n, int(rng.integers(1, n + 1)), int(rng.integers(1, 5))
+  return column, Participation(*schema, fixed_epoch=bool(rng.integers(4) == 0))
+
+
+@pytest.mark.parametrize('seed', range(4))
+def test_never_below_the_truth_and_equal_to_it_if_exact(seed):
+  rng = np.random.default_rng(seed)
+  exact_cases = 0
+  for _ in range(250):
+    column, participation = random_case(rng)
+    truth = brute_force(column, participation)
+    bound, exact = toeplitz_sensitivity.squared(column, participation)
+    assert bound >= truth * (1 - 1e-12), (column, participation)
+    exact_cases += exact
+    if exact and not participation.fixed_epoch:
+      assert bound == pytest.approx(truth, rel=1e-11), (column, participation)
+    if toeplitz_sensitivity.is_earliest(column, participation):
+      pattern = np.zeros(len(column))
+      pattern[list(participation.rounds)] = 1
+      attained = np.square(lower_toeplitz(column) @ pattern).sum()
+      assert truth == pytest.approx(attained, rel=1e-11)
+  assert 150 < exact_cases < 250
+
+
+def test_exact_means_exact_for_fixed_epochs_too():
+  rng = np.random.default_rng(7)
+  for _ in range(300):
+    column, schema = random_case(rng)
+    participation = Participation(
+      schema.num_rounds,
+      schema.min_separation,
+      schema.max_participations,
+      fixed_epoch=True,
+    )
+    bound, exact = toeplitz_sensitivity.squared(column, participation)
+    if exact:
+      truth = brute_force(column, participation)
+      assert bound == pytest.approx(truth, rel=1e-11), (column, participation)
+
+
+def test_by_round_covers_every_prefix_and_ends_with_the_whole():
+  rng = np.random.default_rng(1)
+  for _ in range(100):
+    column, schema = random_case(rng)
+    by_round = toeplitz_sensitivity.squared_by_round(column, schema)
+    assert np.all(np.diff(by_round) >= 0)
+    assert by_round[-1] == toeplitz_sensitivity.squared(column, schema)[0]
+    for m in range(1, len(column)):
+      shorter = Participation(
+        m, schema.min_separation, schema.max_participations, schema.fixed_epoch
+      )
+      assert by_round[m - 1] >= brute_force(column[:m], shorter) * (1 - 1e-12)
+
+
+def test_contributions_that_are_vectors_do_not_exceed_it():
+  # Each ascends to a local maximum over unit vectors of three dimensions.
+  rng = np.random.default_rng(2)
+  for _ in range(40):
+    column, participation = random_case(rng)
+    bound, _ = toeplitz_sensitivity.squared(column, participation)
+    matrix = lower_toeplitz(column)
+    gram = matrix.T @ matrix
+    for rounds in participation.patterns():
+      vectors = rng.normal(size=(len(rounds), 3))
+      for _, i in itertools.product(range(6), range(len(rounds))):
+        pull = gram[rounds[i], list(rounds)] @ vectors
+        vectors[i] = pull / np.linalg.norm(pull)
+      value = np.square(matrix[:, list(rounds)] @ vectors).sum()
+      assert value <= bound * (1 + 1e-12)
+
+
+@pytest.mark.parametrize(
+  'column, separation',
+  [
+    ([0.5, 1.0, 0.25, 0.25, 0.1, 0.0], 2),  # Any order before the separation.
+    ([1.0, 0.9, 0.8, 0.0, 0.0, 0.0], 3),
+    ([1.0, -0.9, 0.8, 0.0, 0.0, 0.0], 3),  # Columns do not overlap.
+    ([1.0, 0.5, 0.3, 0.3, 0.3, 0.3], 1),  # A plateau.
+    ([1.0, 0.5, 0.2, 0.02, 0.03, 0.03], 1),  # A late rise that does not pay.
+    ([1.0, 0.5, 0.2, 0.05, -0.001, -0.001], 1),  # A late minus that does not matter.
+    ([1.0, -0.5, 0.2, -0.1, 0.05, -0.02], 1),  # Alternating signs, worst for the same.
+  ],
+)
+def test_promised_cases_are_exact(column, separation):
+  column = np.array(column)
+  participation = Participation(6, separation)
+  bound, exact = toeplitz_sensitivity.squared(column, participation)
+  assert exact
+  assert bound == pytest.approx(brute_force(column, participation), rel=1e-12)
+
+
+def test_a_rise_that_pays_is_not_called_exact_and_is_covered():
+  column = np.array([1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0])
+  participation = Participation(7, 3, 2)
+  bound, exact = toeplitz_sensitivity.squared(column, participation)
+  pattern = np.array([1.0, 0, 0, 1, 0, 0, 0])
+  earliest = np.square(lower_toeplitz(column) @ pattern).sum()
+  assert brute_force(column, participation) > earliest
+  assert not toeplitz_sensitivity.is_earliest(column, participation)
+  assert bound >= brute_force(column, participation)
+  assert not exact or bound == pytest.approx(brute_force(column, participation))
+
+
+def test_rounding_of_a_plateau_neither_lowers_the_bound_nor_makes_it_inexact():
+  flat = np.ones(50)
+  participation = Participation(50, 5)
+  rough = flat + 1e-16 * np.random.default_rng(3).normal(size=50)
+  rough[10] = np.nextafter(1.0, 2.0)
+  bound, exact = toeplitz_sensitivity.squared(rough, participation)
+  assert exact
+  assert bound >= toeplitz_sensitivity.squared(flat, participation)[0]
+
+
+def test_coefficients_far_below_rounding_are_left_out_and_accounted_for(monkeypatch):
+  # A late rise, so that pairs decide; and a tail that would take long.
+  column = 0.9 ** np.arange(900.0)
+  column[60] *= 1.5
+  participation = Participation(900, 20, 10)
+  assert column[-1] < 1e-18 * column[0]
+  bound, exact = toeplitz_sensitivity.squared(column, participation)
+  assert exact and toeplitz_sensitivity.is_earliest(column, participation)
+  monkeypatch.setattr(toeplitz_sensitivity, '_NEGLIGIBLE', 0.0)
+  whole, _ = toeplitz_sensitivity.squared(column, participation)
+  assert whole * (1 - 1e-13) <= bound <= whole * (1 + 1e-12)
+
+
+def test_where_pairs_would_take_too_long_the_other_bound_remains(monkeypatch):
+  column = np.array([1.0, 0.5, 0.2, 0.02, 0.03, 0.03])
+  participation = Participation(6, 1)
+  assert toeplitz_sensitivity.squared(column, participation)[1]
+  monkeypatch.setattr(toeplitz_sensitivity, '_MAX_OPERATIONS', 10)
+  bound, exact = toeplitz_sensitivity.squared(column, participation)
+  assert not exact
+  assert bound > brute_force(column, participation)

@@ -1,0 +1,275 @@
+"""Renyi DP: an upper bound for everything that dp-accounting has an event for.
+
+Orders, composition and the conversion to epsilon (arXiv:2004.00010, Proposition 12) are
+dp-accounting's. Sampled Gaussians have their moments from here, because dp-accounting
+0.4.3 loses them to round-off where sampling is rare (Poisson, fractional orders) or
+noise large (without replacement), and may then come out too small. Moments here are
+sums of positive terms, or differences taken with as many digits as they need.
+"""
+
+import decimal
+import functools
+import math
+from collections.abc import Sequence
+from typing import Callable
+
+import dp_accounting
+import numpy as np
+from dp_accounting import NeighboringRelation as Relation
+from dp_accounting.rdp import rdp_privacy_accountant
+from scipy import special
+
+from tff_dp_aggregators.accounting.accountants import parts
+
+# TF Privacy's customary orders, with which the Gboard figures were published.
+ORDERS = tuple([1 + x / 10 for x in range(1, 100)] + list(range(12, 64)))
+# Sampled Gaussians often are at their best beyond those.
+SAMPLED_ORDERS = ORDERS + (64, 80, 96, 128, 160, 192, 256, 384, 512, 1024)
+
+# Round-off of a moment, relative, upwards.
+_SAFETY = 1e-11
+# dp-accounting's series for fractional orders ends where terms are below e^-30, and is
+# long for much noise and large samples.
+_SERIES_ERROR = 1e-12
+_SERIES_MAX_NOISE = 20.0
+# Differences of a higher order have no bound but the plain one (O(order^2) otherwise).
+_MAX_DIFFERENCES = 256
+# More noise is read as that much, which costs no epsilon that matters.
+_MAX_NOISE = 1e9
+# A smaller divergence rounds to 0 in dp-accounting's conversion, which fails there.
+_MIN_DIVERGENCE = 1e-15
+
+
+class RdpAccountant(parts.Accountant):
+  """Renyi DP at a grid of orders.
+
+  Example:
+    >>> accountant = RdpAccountant()
+    >>> _ = accountant.compose(dp_accounting.GaussianDpEvent(7 / 79**0.5))
+    >>> round(accountant.get_epsilon(1e-10), 4)
+    8.8986
+  """
+
+  reads = 'events that dp-accounting has a Renyi divergence for'
+
+  def _can_read(self, part: dp_accounting.DpEvent) -> bool:
+    return self._peer(ORDERS).supports(part)
+
+  def _peer(self, orders: tuple[float, ...]) -> dp_accounting.rdp.RdpAccountant:
+    return dp_accounting.rdp.RdpAccountant(orders, self.neighboring_relation)
+
+  def divergences(self) -> tuple[tuple[float, ...], np.ndarray]:
+    """Orders, and the Renyi divergence of all that is composed at each of them."""
+    found = self._parts()
+    orders = SAMPLED_ORDERS if any(_is_sampled(part) for part, _ in found) else ORDERS
+    rest = self._peer(orders)
+    total = np.zeros(len(orders))
+    for part, count in found:
+      if _is_sampled(part):
+        total += count * _sampled_divergence(part, orders)
+      elif isinstance(part, dp_accounting.GaussianDpEvent):
+        mu = 1 / part.noise_multiplier
+        total += count * np.array(orders) * (mu * mu / 2)
+      else:
+        rest.compose(part, count)
+    return orders, total + rest.rdp
+
+  def get_epsilon(self, target_delta: float) -> float:
+    """An upper bound on the smallest epsilon at `target_delta`."""
+    orders, divergences = self.divergences()
+    return float(
+      dp_accounting.rdp.compute_epsilon(orders, divergences, target_delta)[0]
+    )
+
+  def get_delta(self, target_epsilon: float) -> float:
+    """An upper bound on the smallest delta at `target_epsilon`."""
+    orders, divergences = self.divergences()
+    tiny = (divergences > 0) & (divergences < _MIN_DIVERGENCE)
+    divergences[tiny] = _MIN_DIVERGENCE
+    return float(
+      rdp_privacy_accountant.compute_delta(orders, divergences, target_epsilon)[0]
+    )
+
+
+def _is_sampled(part: dp_accounting.DpEvent) -> bool:
+  return isinstance(
+    part,
+    (
+      dp_accounting.PoissonSampledDpEvent,
+      dp_accounting.SampledWithoutReplacementDpEvent,
+    ),
+  )
+
+
+@functools.lru_cache(maxsize=16)  # A curve asks for the same again and again.
+def _sampled_divergence(
+  part: dp_accounting.DpEvent, orders: tuple[float, ...]
+) -> np.ndarray:
+  noise_multiplier = min(part.event.noise_multiplier, _MAX_NOISE)
+  if isinstance(part, dp_accounting.PoissonSampledDpEvent):
+    return poisson(part.sampling_probability, noise_multiplier, orders)
+  fraction = part.sample_size / part.source_dataset_size
+  return without_replacement(fraction, noise_multiplier, orders)
+
+
+def poisson(
+  probability: float, noise_multiplier: float, orders: tuple[float, ...]
+) -> np.ndarray:
+  """Renyi divergences of a Gaussian on a Poisson sample, add-or-remove.
+
+  arXiv:1908.10530, Section 3.3, with the constant term taken out of its equation for
+  whole orders, so that what is left are positive terms. Fractional orders have
+  dp-accounting's series where it holds, and lie between their neighbours otherwise:
+  (order - 1) times the divergence is convex (arXiv:1808.00087, Corollary 10).
+
+  Args:
+    probability: That a client is in the sample, between 0 and 1, exclusive.
+    noise_multiplier: Positive.
+    orders: Above 1.
+
+  Returns:
+    Float64 of shape [len(orders)], rounded up.
+  """
+  between = _at_orders(
+    orders, lambda order: _poisson_moment(probability, noise_multiplier, order)
+  )
+  if noise_multiplier > _SERIES_MAX_NOISE:
+    return between
+  event = dp_accounting.PoissonSampledDpEvent(
+    probability, dp_accounting.GaussianDpEvent(noise_multiplier)
+  )
+  divergences = between.copy()
+  below = 0.0  # Divergences grow with the order.
+  for i, order in enumerate(orders):
+    if float(order).is_integer():
+      below = between[i]
+      continue
+    series = _series(event, order) + _SERIES_ERROR / (order - 1)
+    divergences[i] = min(between[i], max(series, below))
+  return divergences
+
+
+def _series(event: dp_accounting.DpEvent, order: float) -> float:
+  """dp-accounting's divergence, or infinity where it fails."""
+  peer = dp_accounting.rdp.RdpAccountant([order], Relation.ADD_OR_REMOVE_ONE)
+  try:
+    divergence = float(peer.compose(event).rdp[0])
+  except (ArithmeticError, ValueError):
+    return math.inf
+  return divergence if divergence >= 0 else math.inf
+
+
+def without_replacement(
+  fraction: float, noise_multiplier: float, orders: tuple[float, ...]
+) -> np.ndarray:
+  """Bounds on Renyi divergences of a Gaussian on a sample of fixed size, replace-one.
+
+  arXiv:1808.00087, Theorem 27, whose differences B(l) are taken with as many digits as
+  they lose; fractional orders lie between their neighbours (Corollary 10).
+
+  Args:
+    fraction: Sample size over population, between 0 and 1, exclusive.
+    noise_multiplier: Relative to the sensitivity under replacement; positive.
+    orders: Above 1.
+
+  Returns:
+    Float64 of shape [len(orders)], rounded up.
+  """
+  return _at_orders(
+    orders,
+    lambda order: _without_replacement_moment(fraction, noise_multiplier, order),
+  )
+
+
+def _at_orders(orders: Sequence[float], moment: Callable[[int], float]) -> np.ndarray:
+  """Divergences at `orders` from `moment(order) = (order - 1) * divergence`."""
+  at = np.array(orders, np.float64)
+  whole = np.unique(np.concatenate([[1.0], np.floor(at), np.ceil(at)]))
+  moments = np.array([moment(int(order)) if order > 1 else 0.0 for order in whole])
+  with np.errstate(invalid='ignore'):
+    between = np.interp(at, whole, moments)
+  between[np.isnan(between)] = math.inf
+  return between / (at - 1)
+
+
+def _sum_to_moment(log_terms: np.ndarray) -> float:
+  """log(1 + sum of terms), rounded up."""
+  return float(np.logaddexp(0.0, special.logsumexp(log_terms) + _SAFETY))
+
+
+def _log_binomials(order: int, chosen: np.ndarray) -> np.ndarray:
+  return (
+    special.gammaln(order + 1)
+    - special.gammaln(chosen + 1)
+    - special.gammaln(order - chosen + 1)
+  )
+
+
+def _gaussian_moments(noise_multiplier: float, orders: np.ndarray) -> np.ndarray:
+  mu = 1 / noise_multiplier
+  return np.maximum(orders * (orders - 1) / 2 * (mu * mu), 1e-300)
+
+
+def _poisson_moment(probability: float, noise_multiplier: float, order: int) -> float:
+  i = np.arange(2.0, order + 1)
+  gaussian = _gaussian_moments(noise_multiplier, i)
+  return _sum_to_moment(
+    _log_binomials(order, i)
+    + i * math.log(probability)
+    + (order - i) * math.log1p(-probability)
+    + gaussian
+    + np.log(-np.expm1(-gaussian))
+  )
+
+
+def _without_replacement_moment(
+  fraction: float, noise_multiplier: float, order: int
+) -> float:
+  i = np.arange(2.0, order + 1)
+  gaussian = _gaussian_moments(noise_multiplier, i)
+  bounds = math.log(2) + gaussian
+  differences = _log_differences(float(noise_multiplier))
+  lower = 2 * (i.astype(int) // 2)
+  upper = 2 * ((i.astype(int) + 1) // 2)
+  near = upper <= _MAX_DIFFERENCES
+  by_difference = (differences[lower[near]] + differences[upper[near]]) / 2
+  bounds[near] = np.minimum(bounds[near], math.log(4) + by_difference)
+  return _sum_to_moment(_log_binomials(order, i) + i * math.log(fraction) + bounds)
+
+
+@functools.lru_cache(maxsize=64)
+def _log_differences(noise_multiplier: float) -> np.ndarray:
+  """Logarithms of B(l) = E (p/q - 1)^l at even l, q = N(0, 1) and p = N(mu, 1).
+
+  B(l) is the l-th forward difference of exp(x (x - 1) mu^2 / 2) at x = 0. The terms of
+  that sum are up to 2^l times, and for mu < 1 up to (2 / mu^2)^l times larger.
+
+  Returns:
+    Float64 of shape [_MAX_DIFFERENCES + 1]; NaN at odd l.
+  """
+  logs = np.full(_MAX_DIFFERENCES + 1, math.nan)
+  if noise_multiplier < 1e-3:  # exp(x^2 / 2e-6): no sampling helps here.
+    logs[::2] = math.inf
+    return logs
+  lost = 0.6 + 2 * math.log10(max(1.0, noise_multiplier))
+  context = decimal.Context(
+    prec=40 + math.ceil(lost * _MAX_DIFFERENCES),
+    Emax=decimal.MAX_EMAX,
+    Emin=decimal.MIN_EMIN,
+  )
+  with decimal.localcontext(context):
+    factor = (1 / decimal.Decimal(noise_multiplier) ** 2).exp()
+    values, power = [decimal.Decimal(1), decimal.Decimal(1)], factor
+    while len(values) <= _MAX_DIFFERENCES:
+      values.append(values[-1] * power)
+      power *= factor
+    for order in range(_MAX_DIFFERENCES + 1):
+      if order % 2 == 0:
+        logs[order] = _log(values[0])
+      values = [after - before for before, after in zip(values, values[1:])]
+  return logs
+
+
+def _log(value: decimal.Decimal) -> float:
+  exponent = value.adjusted()
+  return math.log(float(value.scaleb(-exponent))) + exponent * math.log(10)

@@ -1,0 +1,645 @@
+"""Every mechanism for the same task, next to each other: what each adds, and costs.
+
+`compare` builds each mechanism for given rounds and limits on participation, with the
+least noise that keeps a privacy target or with a given amount of it, and says how large
+the error of prefix sums is, what the server keeps and how long a round's noise takes.
+
+What is compared is the root mean square of the noise in prefix sums (RMSE) *at equal
+epsilon*. A noise multiplier by itself says little: it is relative to the clip norm, and
+mechanisms differ in how much of it privacy needs and in how much reaches a sum.
+
+Rows that rest on sampling are kept apart. Their epsilon is for another neighbouring
+relation, and holds only if the server really draws clients so and keeps secret whom.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Iterable
+from typing import Any, Callable, NamedTuple, Optional
+
+import dp_accounting
+import numpy as np
+
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import calibration
+from tff_dp_aggregators.accounting import events
+from tff_dp_aggregators.accounting import mechanism as mechanism_lib
+from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting.accountants import gaussian
+from tff_dp_aggregators.base import checks
+from tff_dp_aggregators.strategies import noise_cost
+from tff_dp_aggregators.strategies.numerics import toeplitz_problem
+
+# What may be assumed about how clients are drawn, and which rows that allows.
+SAMPLINGS = {
+  'none': ('none',),
+  'poisson': ('none', 'poisson', 'cyclic_poisson'),
+  'fixed_size': ('none', 'fixed_size'),
+}
+CLOSE = 1.05  # Errors this near the least one count as equal in advice.
+MAX_SECONDS = 10.0  # Rows that take longer are computed only if asked for.
+_BYTES = 4  # Of a float32.
+_WORDS = {
+  'num_bands': ('1 band', '{} bands'),
+  'num_buffers': ('1 buffer', '{} buffers'),
+  'restart_every': ('a new one each round', 'a new one every {}'),
+}
+_FORMAT, _VERSION = 'tff_dp_aggregators.plan', 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+  """What is to be planned.
+
+  Attributes:
+    limits: Rounds, and in which of them a client may take part without sampling.
+    model_size: Number of float32 parameters.
+    target_delta: At which delta epsilons are stated.
+    target_epsilon: Privacy target; or give `noise_multiplier`.
+    noise_multiplier: Of all rows, over the clip norm; or give `target_epsilon`.
+    population: Clients there are; `None` for no sampled rows.
+    cohort: Clients of a round; `None` for no sampled rows.
+    sampling: A key of `SAMPLINGS`: how the server can really draw clients. Rows that
+      need no more may be advised, with the tightest epsilon; others have a quick upper
+      bound.
+    num_groups: For cyclic Poisson sampling; by default about the best power of 2.
+    num_bands: Of banded and toeplitz; by default as many as cost no sensitivity.
+    num_buffers: The most of blt; by default as many as are worth it.
+    restart_every: Of the second tree; by default what gives the least error.
+    mechanisms: Names of mechanisms; `None` for all, but those that take long.
+    accountant: A key of `accountants.ACCOUNTANTS` for all rows; `None` for the tightest
+      (see `sampling`).
+    separation_is_derived: Whether the separation is not what anybody stated, but what
+      the population allows (`allowed_separation`).
+
+  Raises:
+    TypeError: If a number that counts something is not whole.
+    ValueError: If a number is out of range, something is missing or given twice, or the
+      population cannot fill the rounds within the limits.
+  """
+
+  limits: strategies.Participation
+  model_size: int
+  target_delta: float
+  target_epsilon: Optional[float] = None
+  noise_multiplier: Optional[float] = None
+  population: Optional[int] = None
+  cohort: Optional[int] = None
+  sampling: str = 'none'
+  num_groups: Optional[int] = None
+  num_bands: Optional[int] = None
+  num_buffers: Optional[int] = None
+  restart_every: Optional[int] = None
+  mechanisms: Optional[tuple[str, ...]] = None
+  accountant: Optional[str] = None
+  separation_is_derived: bool = False
+
+  def __post_init__(self) -> None:
+    checks.check_positive_int('model_size', self.model_size)
+    for name in ('num_groups', 'num_bands', 'num_buffers', 'restart_every'):
+      if getattr(self, name) is not None:
+        checks.check_positive_int(name, getattr(self, name))
+    gaussian.check_delta(self.target_delta, 'target_delta')
+    _check_target_or_noise(self.target_epsilon, self.noise_multiplier)
+    if (self.population is None) != (self.cohort is None):
+      raise ValueError('population and cohort go together; give both or neither.')
+    if self.population is not None and self.cohort is not None:
+      check_population(self.population, self.cohort, self.limits)
+    _check_choice('sampling', self.sampling, SAMPLINGS)
+    if self.population is None and (self.sampling != 'none' or self.num_groups):
+      raise ValueError('sampling is described by population and cohort; give them.')
+    for name in self.mechanisms or ():
+      _check_choice('mechanism', name, mechanism_lib.NAMES)
+    if self.accountant is not None:
+      _check_choice('accountant', self.accountant, accountants.ACCOUNTANTS)
+
+  @property
+  def num_bytes(self) -> int:
+    """Size of a model update."""
+    return _BYTES * self.model_size
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+  """One mechanism.
+
+  Attributes:
+    mechanism: With its noise.
+    sampling: What its guarantee assumes: 'none', 'poisson', 'cyclic_poisson' or
+      'fixed_size'.
+    accountant: Whose epsilon it is.
+    epsilon: At the task's delta.
+    equal_noise_multiplier: Noise with which the epsilon is the same in all rows.
+    costs: What each place for the noise of earlier rounds costs.
+  """
+
+  mechanism: mechanism_lib.Mechanism
+  sampling: str
+  accountant: str
+  epsilon: float
+  equal_noise_multiplier: float
+  costs: dict[str, noise_cost.Cost]
+
+  @property
+  def name(self) -> str:
+    """Mechanism and parameters."""
+    words = [self.mechanism.name]
+    for name, value in mechanism_lib.parameters_of(self.mechanism.strategy).items():
+      one, several = _WORDS[name]
+      words.append((one if value == 1 else several).format(value))
+    return ', '.join(words)
+
+  @functools.cached_property
+  def error_by_round(self) -> np.ndarray:
+    """Standard deviation of the noise in each prefix sum, in clip norms; shape [n]."""
+    errors = self.mechanism.strategy.per_query_error()
+    return self.mechanism.noise_multiplier * np.sqrt(errors)
+
+  @property
+  def rmse(self) -> float:
+    """Root mean square of `error_by_round`."""
+    return math.sqrt(float(np.square(self.error_by_round).mean()))
+
+  @property
+  def max_error(self) -> float:
+    """Largest of `error_by_round`."""
+    return float(self.error_by_round.max())
+
+  @property
+  def equal_rmse(self) -> float:
+    """`rmse` if the epsilon of all rows were the same."""
+    return self.rmse * (self.equal_noise_multiplier / self.mechanism.noise_multiplier)
+
+  @property
+  def storage(self) -> str:
+    """Where the noise of earlier rounds is kept, unless something else is asked for."""
+    return noise_cost.cheapest(self.costs)
+
+  @property
+  def cost(self) -> noise_cost.Cost:
+    """Of `storage`."""
+    return self.costs[self.storage]
+
+
+class LeftOut(NamedTuple):
+  """A row that is not there, and why."""
+
+  mechanism: str
+  sampling: str
+  reason: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+  """All mechanisms for a task.
+
+  Attributes:
+    task: The task.
+    equal_epsilon: With which mechanisms are compared: the target; or, of a given noise,
+      that of the mechanism that is best without sampling.
+    rows: Without sampling first; among their like, the least error at equal epsilon
+      first.
+    left_out: Rows that are not there.
+  """
+
+  task: Task
+  equal_epsilon: float
+  rows: tuple[Row, ...]
+  left_out: tuple[LeftOut, ...]
+
+  @property
+  def unsampled(self) -> tuple[Row, ...]:
+    """Rows that assume nothing about sampling, the measure of all others."""
+    return tuple(row for row in self.rows if row.sampling == 'none')
+
+  def relative(self, row: Row, what: str) -> float:
+    """How often a row's error is the least one of those without sampling.
+
+    Args:
+      row: One of `rows`.
+      what: 'rmse', 'max_error' or 'equal_rmse'.
+    """
+    least = min(getattr(each, what) for each in self.unsampled)
+    return getattr(row, what) / least
+
+  def may_be_advised(self, row: Row) -> bool:
+    """Whether the server can do what a row assumes, as far as is known."""
+    return row.sampling in SAMPLINGS[self.task.sampling]
+
+  @property
+  def advised(self) -> Row:
+    """The row with the best trade-off.
+
+    Of those within 5% of the least RMSE at equal epsilon, the one that keeps least from
+    round to round; of equals, the one that takes least time, then the one with the
+    least error.
+    """
+    rows = [row for row in self.rows if self.may_be_advised(row)]
+    least = min(row.equal_rmse for row in rows)
+    close = [row for row in rows if row.equal_rmse <= CLOSE * least]
+    return min(close, key=lambda r: (r.cost.num_bytes, r.cost.seconds, r.equal_rmse))
+
+  def to_json(self) -> dict[str, Any]:
+    """JSON-ready values; infinite numbers are None."""
+    task = {
+      field.name: getattr(self.task, field.name)
+      for field in dataclasses.fields(self.task)
+      if field.name != 'limits'
+    }
+    return {
+      'format': _FORMAT,
+      'version': _VERSION,
+      'task': {'participation': schemas.to_json(self.task.limits), **task},
+      'equal_epsilon': self.equal_epsilon,
+      'rows': [self._row_to_json(row) for row in self.rows],
+      'left_out': [each._asdict() for each in self.left_out],
+      'advised': self.rows.index(self.advised),
+    }
+
+  def _row_to_json(self, row: Row) -> dict[str, Any]:
+    mechanism, strategy = row.mechanism, row.mechanism.strategy
+    return {
+      'mechanism': mechanism.name,
+      **dict.fromkeys(('num_bands', 'num_buffers', 'restart_every')),
+      **mechanism_lib.parameters_of(strategy),
+      'sampling': row.sampling,
+      'participation': schemas.to_json(mechanism.participation),
+      'adjacency': mechanism.adjacency,
+      'may_be_advised': self.may_be_advised(row),
+      'noise_multiplier': mechanism.noise_multiplier,
+      'sensitivity': mechanism.sensitivity,
+      'effective_noise_multiplier': mechanism.effective_noise_multiplier,
+      'epsilon': row.epsilon if math.isfinite(row.epsilon) else None,
+      'delta': self.task.target_delta,
+      'accountant': row.accountant,
+      'rmse': row.rmse,
+      'max_error': row.max_error,
+      'relative_rmse': self.relative(row, 'rmse'),
+      'relative_max_error': self.relative(row, 'max_error'),
+      'relative_rmse_at_equal_epsilon': self.relative(row, 'equal_rmse'),
+      'storage': row.storage,
+      'noise_bytes': row.cost.num_bytes,
+      'seconds_per_round': row.cost.seconds,
+      'storages': {
+        storage: {'noise_bytes': cost.num_bytes, 'seconds_per_round': cost.seconds}
+        for storage, cost in row.costs.items()
+      },
+    }
+
+
+def check_population(
+  population: int, cohort: int, limits: strategies.Participation
+) -> None:
+  """Checks that the clients there are can fill every round within limits.
+
+  Any `min_separation` successive rounds have no client in common, so they need
+  `cohort * min_separation` clients; and all rounds together need `cohort * num_rounds`
+  participations, at most `max_participations` of each client. Taking turns shows that
+  nothing more is needed. In fixed epochs, rounds a multiple of `min_separation` apart
+  share clients with no others, so each such group of rounds needs clients of its own.
+
+  Raises:
+    TypeError: If a number is not whole.
+    ValueError: If a number is less than 1, or the clients are too few.
+
+  Example:
+    >>> check_population(400, 4, strategies.Participation(1000, min_separation=100))
+  """
+  checks.check_positive_int('population', population)
+  checks.check_positive_int('cohort', cohort)
+  needed = _clients_needed(cohort, limits)
+  if population < needed:
+    times = (
+      ''
+      if _only_separation(limits)
+      else (f' and at most {limits.possible_participations} times')
+    )
+    raise ValueError(
+      f'{limits.num_rounds} rounds of cohort={cohort} need {needed} clients if a '
+      f'client returns only after {limits.min_separation} rounds{times}; population='
+      f'{population} has too few. Take smaller cohorts, or promise less: a smaller '
+      'min_separation or more max_participations.'
+    )
+
+
+def allowed_separation(population: int, cohort: int) -> int:
+  """The largest min_separation with which a population fills every cohort.
+
+  Raises:
+    TypeError: If a number is not whole.
+    ValueError: If a number is less than 1, or the population is smaller than a cohort.
+
+  Example:
+    >>> allowed_separation(1000, 30)
+    33
+  """
+  checks.check_positive_int('population', population)
+  checks.check_positive_int('cohort', cohort)
+  if cohort > population:
+    raise ValueError(f'cohort={cohort} is larger than population={population}.')
+  return population // cohort
+
+
+def compare(
+  task: Task, report: Callable[[str], None] = lambda message: None
+) -> Comparison:
+  """Builds every mechanism for a task.
+
+  Args:
+    task: What is to be planned.
+    report: Told what is being computed.
+
+  Raises:
+    ValueError: If no mechanism can do it.
+
+  Example:
+    >>> task = Task(
+    ...   strategies.Participation(200, min_separation=200),
+    ...   model_size=1_000_000,
+    ...   target_delta=1e-6,
+    ...   target_epsilon=2.0,
+    ...   mechanisms=('gaussian', 'toeplitz', 'blt'),
+    ... )
+    >>> comparison = compare(task)
+    >>> [row.name for row in comparison.rows]
+    ['toeplitz, 200 bands', 'blt, 3 buffers', 'gaussian']
+    >>> comparison.advised.name
+    'blt, 3 buffers'
+  """
+  left_out: list[LeftOut] = []
+  built: list[tuple[_Candidate, mechanism_lib.Mechanism]] = []
+  for candidate in _candidates(task):
+    reason = candidate.reason_against(task)
+    if reason is None:
+      report(candidate.describe())
+      try:
+        built.append((candidate, candidate.build(task.noise_multiplier or 1.0)))
+      except (ValueError, RuntimeError) as e:  # Or it did not converge.
+        reason = str(e)
+    if reason is not None:
+      left_out.append(LeftOut(candidate.mechanism, candidate.sampling, reason))
+  equal_epsilon = task.target_epsilon or _epsilon_of_best(task, built, left_out)
+  rows: list[Row] = []
+  for candidate, mechanism in built:
+    if candidate.sampling != 'none':
+      report(f'noise of {candidate.describe()}')
+    try:
+      rows.append(_row(task, candidate.sampling, mechanism, equal_epsilon))
+    except (ValueError, dp_accounting.UnsupportedEventError) as e:
+      left_out.append(LeftOut(candidate.mechanism, candidate.sampling, str(e)))
+  if not any(row.sampling == 'none' for row in rows):
+    raise _nothing_left(left_out)
+  rows.sort(key=lambda row: (_ORDER.index(row.sampling), row.equal_rmse))
+  return Comparison(task, equal_epsilon, tuple(rows), tuple(left_out))
+
+
+def seconds_to_find(
+  name: str, limits: strategies.Participation, num_bands: Optional[int] = None
+) -> float:
+  """About how long it takes to find the strategy of a mechanism, on one core.
+
+  * banded: steps, of which the mean error takes up to about 150, of
+    (6 + 0.11 num_bands + 0.0007 num_bands^2) num_rounds microseconds.
+  * banded_inverse: a millisecond a round if clients may come back in fewer rounds than
+    it has bands, as it then looks for the best constraints.
+  * others: hardly any; toeplitz with 4096 bands, the most there can be, takes 9 s.
+
+  Measured for 100 to 20000 rounds (`benchmarks/planning_seconds.py`).
+
+  Args:
+    name: One of `mechanism.NAMES`.
+    limits: Who may take part when.
+    num_bands: Of banded.
+  """
+  num_rounds = limits.num_rounds
+  if name == 'banded' and num_bands is not None:
+    step = 6e-6 + 0.11e-6 * num_bands + 0.0007e-6 * num_bands**2
+    return 150 * step * num_rounds
+  several = limits.possible_participations > 1
+  bands = mechanism_lib.INVERSE_BANDS
+  if name == 'banded_inverse' and several and limits.min_separation < bands:
+    return 1e-3 * num_rounds
+  return 0.0
+
+
+class _Candidate(NamedTuple):
+  """A row that may come to be."""
+
+  mechanism: str
+  sampling: str
+  schema: schemas.Schema
+  options: dict[str, Any]
+
+  @property
+  def seconds(self) -> float:
+    """About how long it takes to find the strategy."""
+    limits = schemas.limits(self.schema)
+    return seconds_to_find(self.mechanism, limits, self.options.get('num_bands'))
+
+  def describe(self) -> str:
+    about = f' (about {self.seconds:.0f} s)' if self.seconds >= 2 else ''
+    options = ''.join(f', {key}={value}' for key, value in self.options.items())
+    sampled = '' if self.sampling == 'none' else f', sampling: {self.sampling}'
+    return f'{self.mechanism}{options}{sampled}{about}'
+
+  def reason_against(self, task: Task) -> Optional[str]:
+    """Why it is not to be built."""
+    if self.mechanism in ('banded', 'toeplitz') and self.options['num_bands'] == 1:
+      return 'with one band, the most that fits or pays, it is the gaussian mechanism.'
+    if self.seconds > MAX_SECONDS and task.mechanisms is None:
+      return (
+        f'it would take about {self.seconds:,.0f} s; have it with --mechanisms=all'
+        f'{" or fewer bands" if self.mechanism == "banded" else ""}.'
+      )
+    return None
+
+  def build(self, noise_multiplier: float) -> mechanism_lib.Mechanism:
+    return mechanism_lib.Mechanism(
+      self.mechanism, self.schema, noise_multiplier, **self.options
+    )
+
+
+_ORDER = ('none', 'poisson', 'cyclic_poisson', 'fixed_size')
+
+
+def _candidates(task: Task) -> list[_Candidate]:
+  names = task.mechanisms or mechanism_lib.NAMES
+  candidates = [
+    _Candidate(name, 'none', task.limits, _options(name, task))
+    for name in mechanism_lib.NAMES
+  ]
+  restart_every = task.restart_every or _best_restart(task.limits)
+  if restart_every is not None:
+    options = {'restart_every': restart_every}
+    candidates.append(_Candidate('tree', 'none', task.limits, options))
+  candidates.extend(_sampled_candidates(task))
+  return [candidate for candidate in candidates if candidate.mechanism in names]
+
+
+def _sampled_candidates(task: Task) -> list[_Candidate]:
+  if task.population is None or task.cohort is None:
+    return []
+  num_rounds, population, cohort = task.limits.num_rounds, task.population, task.cohort
+  poisson = schemas.PoissonSampling.of_cohort(num_rounds, population, cohort)
+  fixed_size = schemas.FixedSizeSampling(num_rounds, population, cohort)
+  candidates = [
+    _Candidate('gaussian', 'poisson', poisson, {}),
+    _Candidate('gaussian', 'fixed_size', fixed_size, {}),
+  ]
+  groups = task.num_groups or _best_groups(task, population, cohort)
+  cyclic = schemas.PoissonSampling.of_cohort(num_rounds, population, cohort, groups)
+  options = {'num_bands': _bands_in_groups(task, groups)}
+  candidates.extend(
+    _Candidate(name, 'cyclic_poisson', cyclic, options)
+    for name in ('banded', 'toeplitz')
+  )
+  return candidates
+
+
+def _best_groups(task: Task, population: int, cohort: int) -> int:
+  """The number of groups, a power of 2, with about the least RMSE of toeplitz.
+
+  More groups allow more bands, and leave less to sampling. The noise that privacy needs
+  is taken from the central limit, mu = q sqrt(T (exp(1 / sigma^2) - 1)) for T rounds
+  that sample with probability q (arXiv:1911.11607), which is good enough to
+  choose by; accountants then find the real one. A target of mu stands in for a level of
+  noise: that of the Gaussian mechanism with it.
+  """
+  if task.target_epsilon is not None:
+    mu = gaussian.mu_of(task.target_epsilon, task.target_delta)
+  else:
+    assert task.noise_multiplier is not None
+    mu = math.sqrt(task.limits.possible_participations) / task.noise_multiplier
+  num_rounds = task.limits.num_rounds
+
+  def error(groups: int) -> float:
+    schema = schemas.PoissonSampling.of_cohort(num_rounds, population, cohort, groups)
+    strategy = mechanism_lib.strategy_for(
+      'toeplitz', schema, num_bands=_bands_in_groups(task, groups)
+    )
+    per_round = (mu / schema.sampling_probability) ** 2 / schema.rounds_of_a_client
+    return strategy.rmse() / math.sqrt(math.log1p(per_round))
+
+  most = min(population // cohort, num_rounds)
+  return min((2**i for i in range(most.bit_length())), key=error)
+
+
+def _bands_in_groups(task: Task, groups: int) -> int:
+  """At most as many as there are groups, so that a client's rounds share no noise."""
+  wanted = groups if task.num_bands is None else min(task.num_bands, groups)
+  return min(wanted, task.limits.num_rounds, toeplitz_problem.MAX_BANDS)
+
+
+def _options(name: str, task: Task) -> dict[str, int]:
+  if name == 'blt' and task.num_buffers is not None:
+    return {'num_buffers': task.num_buffers}
+  if name not in ('banded', 'toeplitz'):
+    return {}
+  if task.num_bands is not None:
+    return {'num_bands': task.num_bands}
+  return {'num_bands': mechanism_lib.free_bands(task.limits)}
+
+
+def _best_restart(limits: strategies.Participation) -> Optional[int]:
+  """The restart, 2^i separations long, with the least RMSE, if less than without."""
+  best, least = None, strategies.BinaryTree(limits.num_rounds).rmse(limits)
+  restart_every = max(2, limits.min_separation)
+  while restart_every < limits.num_rounds:
+    tree = strategies.BinaryTree(limits.num_rounds, restart_every=restart_every)
+    if tree.rmse(limits) < least:
+      best, least = restart_every, tree.rmse(limits)
+    restart_every *= 2
+  return best
+
+
+def _accountant(task: Task, sampling: str, mechanism: mechanism_lib.Mechanism) -> str:
+  if task.accountant is not None:
+    return task.accountant
+  if sampling not in SAMPLINGS[task.sampling]:
+    return 'rdp'
+  return accountants.tightest(mechanism.event, mechanism.relation)
+
+
+def _epsilon_of_best(
+  task: Task,
+  built: list[tuple[_Candidate, mechanism_lib.Mechanism]],
+  left_out: list[LeftOut],
+) -> float:
+  """Epsilon of the mechanism without sampling that adds least, at the task's noise."""
+  unsampled = [made for candidate, made in built if candidate.sampling == 'none']
+  if not unsampled:
+    raise _nothing_left(left_out)
+  best = min(unsampled, key=lambda made: made.strategy.rmse(task.limits))
+  accountant = _accountant(task, 'none', best)
+  return accountants.epsilon(best.event, task.target_delta, accountant, best.relation)
+
+
+def _row(
+  task: Task, sampling: str, mechanism: mechanism_lib.Mechanism, epsilon: float
+) -> Row:
+  """A mechanism with its noise, calibrated to an epsilon unless the task has it."""
+  accountant = _accountant(task, sampling, mechanism)
+  enough = calibration.noise_multiplier(
+    mechanism.event_with,
+    epsilon,
+    task.target_delta,
+    accountant=accountant,
+    relation=mechanism.relation,
+  )
+  if task.noise_multiplier is None:
+    mechanism = dataclasses.replace(mechanism, noise_multiplier=enough)
+  return Row(
+    mechanism,
+    sampling,
+    accountant,
+    accountants.epsilon(
+      mechanism.event, task.target_delta, accountant, mechanism.relation
+    ),
+    enough,
+    noise_cost.by_storage(mechanism.strategy, task.num_bytes),
+  )
+
+
+def _nothing_left(left_out: list[LeftOut]) -> ValueError:
+  reasons = ' '.join(f'{each.mechanism}: {each.reason}' for each in left_out)
+  return ValueError(f'no mechanism can do it. {reasons}')
+
+
+def _clients_needed(cohort: int, limits: strategies.Participation) -> int:
+  num_rounds, most = limits.num_rounds, limits.possible_participations
+  window = min(limits.min_separation, num_rounds)
+  if not limits.fixed_epoch:
+    return max(cohort * window, -(-cohort * num_rounds // most))
+  fewest, longer = divmod(num_rounds, window)  # `longer` groups have a round more.
+  return longer * max(cohort, -(-cohort * (fewest + 1) // most)) + (
+    window - longer
+  ) * max(cohort, -(-cohort * fewest // most))
+
+
+def _only_separation(limits: strategies.Participation) -> bool:
+  free = strategies.Participation(limits.num_rounds, limits.min_separation)
+  return limits.possible_participations == free.possible_participations
+
+
+def _check_target_or_noise(
+  target_epsilon: Optional[float], noise_multiplier: Optional[float]
+) -> None:
+  if (target_epsilon is None) == (noise_multiplier is None):
+    raise ValueError(
+      'give either target_epsilon, a privacy target, or noise_multiplier, the same '
+      'noise for all.'
+    )
+  if target_epsilon is not None:
+    gaussian.check_epsilon(target_epsilon, 'target_epsilon')
+    if target_epsilon == 0:
+      raise ValueError('target_epsilon must be positive; got 0.')
+  if noise_multiplier is not None:
+    if events.check_noise_multiplier(noise_multiplier) == 0:
+      raise ValueError('noise_multiplier must be positive: without noise, no privacy.')
+
+
+def _check_choice(name: str, value: str, known: Iterable[str]) -> None:
+  if value not in known:
+    raise ValueError(f'unknown {name} {value!r}; known: {", ".join(known)}.')

@@ -1,0 +1,321 @@
+"""A comparison of mechanisms (`planning`) for people: a table, advice and a plot."""
+
+import io
+import textwrap
+from typing import Any, Callable, NamedTuple, Optional
+
+from tff_dp_aggregators.accounting import mechanism as mechanism_lib
+from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting.planning import comparison as planning
+
+PLOTS = ('pdf', 'png', 'svg')
+_WIDTH = 100
+# Of what the advised mechanism keeps and errs, for another one to be worth a word.
+_MUCH_LESS, _LITTLE_MORE = 0.1, 1.5
+
+
+def to_text(comparison: planning.Comparison) -> str:
+  """The comparison as a table with notes and advice, for 100 columns."""
+  lines = [
+    *map(_wrap, _heading(comparison)),
+    '',
+    *_table(comparison),
+    '',
+    *map(_wrap, _notes(comparison)),
+    '',
+    _wrap(f'Advice: {advice(comparison)}'),
+  ]
+  return '\n'.join(lines) + '\n'
+
+
+def to_json(comparison: planning.Comparison) -> dict[str, Any]:
+  """JSON-ready values: `Comparison.to_json` and the advice."""
+  return {**comparison.to_json(), 'advice': advice(comparison)}
+
+
+def advice(comparison: planning.Comparison) -> str:
+  """Which mechanism to take and why, in one line."""
+  chosen = comparison.advised
+  others = [
+    row
+    for row in comparison.rows
+    if row is not chosen and comparison.may_be_advised(row)
+  ]
+  text = f'{_title(chosen)}, which keeps {_kept(chosen)}.'
+  if not others:
+    return text
+  best = min(others, key=lambda row: row.equal_rmse)
+  if best.equal_rmse < chosen.equal_rmse:
+    text += (
+      f' Its RMSE is {chosen.equal_rmse / best.equal_rmse:.2f} times the least, that '
+      f'of {_title(best)}, which keeps {_kept(best)}.'
+    )
+  else:
+    text += f' It has the least RMSE; the next is {_alternative(best, chosen)}.'
+  lighter = [
+    row
+    for row in others
+    if row.cost.num_bytes <= _MUCH_LESS * chosen.cost.num_bytes
+    and row.equal_rmse <= _LITTLE_MORE * chosen.equal_rmse
+  ]
+  if lighter:
+    light = min(lighter, key=lambda row: row.equal_rmse)
+    if light is not best:
+      text += f' To keep less: {_alternative(light, chosen)}.'
+  return text
+
+
+def draw(comparison: planning.Comparison, file_format: str) -> bytes:
+  """A plot of error against rounds for each mechanism, at equal epsilon.
+
+  Args:
+    comparison: Any.
+    file_format: One of `PLOTS`.
+  """
+  # Of matplotlib only what draws into memory: no window, and no state of its own.
+  from matplotlib import figure
+
+  task = comparison.task
+  made = figure.Figure(figsize=(10, 5.5), layout='constrained')
+  axes = made.subplots()
+  rounds = range(1, task.limits.num_rounds + 1)
+  for row in comparison.rows:
+    scale = row.equal_noise_multiplier / row.mechanism.noise_multiplier
+    axes.plot(
+      rounds,
+      scale * row.error_by_round,
+      color=_color(row),
+      linestyle=_LINES[row.sampling],
+      linewidth=2.2 if row is comparison.advised else 1.2,
+      # Trees leap from round to round, and would hide what is below them.
+      alpha=0.5 if row.mechanism.name == 'tree' else 1.0,
+      zorder=2.0 if row.mechanism.name == 'tree' else 3.0,
+      label=_title(row) + (' (advised)' if row is comparison.advised else ''),
+    )
+  axes.set_yscale('log')
+  axes.yaxis.set_major_formatter('{x:g}')
+  axes.yaxis.set_minor_formatter(_minor_label)
+  axes.set_xlim(1, max(2, task.limits.num_rounds))
+  axes.set_xlabel('rounds in the sum')
+  axes.set_ylabel('standard deviation of the noise in a prefix sum, in clip norms')
+  axes.set_title(
+    f'With noise for epsilon = {comparison.equal_epsilon:.4g} at delta = '
+    f'{task.target_delta:g}\n{_rounds(task)}',
+    fontsize='medium',
+  )
+  axes.grid(which='major', alpha=0.4)
+  axes.grid(which='minor', alpha=0.15)
+  made.legend(loc='outside right upper', fontsize='small', frameon=False)
+  buffer = io.BytesIO()
+  made.savefig(buffer, format=file_format, dpi=150)
+  return buffer.getvalue()
+
+
+_LINES = {
+  'none': '-',
+  'poisson': ':',
+  'cyclic_poisson': '--',
+  'fixed_size': '-.',
+}
+
+
+def _minor_label(value: float, position: Optional[int]) -> str:
+  """2 and 5 of each decade, as there may be only one."""
+  return f'{value:g}' if f'{value:e}'[0] in '25' else ''
+
+
+def _color(row: planning.Row) -> str:
+  """The same for a mechanism in all plots, sampled or not; restarts have their own."""
+  number = mechanism_lib.NAMES.index(row.mechanism.name)
+  if getattr(row.mechanism.strategy, 'restart_every', None) is not None:
+    number = len(mechanism_lib.NAMES)
+  return f'C{number}'
+
+
+class _Column(NamedTuple):
+  """A column of the table.
+
+  Attributes:
+    title: Two lines.
+    cell: What a row has there.
+  """
+
+  title: tuple[str, str]
+  cell: Callable[[planning.Row], str]
+
+
+def _table(comparison: planning.Comparison) -> list[str]:
+  columns = _columns(comparison)
+  table = [[column.cell(row) for column in columns] for row in comparison.rows]
+  titles = [list(line) for line in zip(*(column.title for column in columns))]
+  widths = [max(map(len, cells)) for cells in zip(*titles, *table)]
+  lines = [_line(cells, widths) for cells in titles]
+  assumed = None
+  for row, cells in zip(comparison.rows, table):
+    if row.sampling != assumed:
+      lines.append(_wrap(_assumption(row)))
+      assumed = row.sampling
+    lines.append(_line(cells, widths))
+  return lines
+
+
+def _columns(comparison: planning.Comparison) -> list[_Column]:
+  def relative(what: str) -> Callable[[planning.Row], str]:
+    return lambda row: f'{comparison.relative(row, what):.3f}'
+
+  columns = [
+    _Column(('', 'mechanism'), lambda row: f'  {row.name}'),
+    _Column(
+      ('noise', 'multiplier'), lambda row: f'{row.mechanism.noise_multiplier:.5g}'
+    ),
+    _Column(('', 'epsilon'), lambda row: f'{row.epsilon:.4g}'),
+    _Column(('', 'RMSE'), relative('rmse')),
+    _Column(('max', 'error'), relative('max_error')),
+    _Column(('keeps', 'and where'), _kept),
+    _Column(('time', 'a round'), lambda row: _seconds(row.cost.seconds)),
+  ]
+  if comparison.task.noise_multiplier is not None:
+    title = ('RMSE, at', 'equal eps.')
+    columns.insert(4, _Column(title, relative('equal_rmse')))
+  return columns
+
+
+def _line(cells: list[str], widths: list[int]) -> str:
+  first = cells[0].ljust(widths[0])
+  rest = [cell.rjust(width) for cell, width in zip(cells[1:], widths[1:])]
+  return '  '.join([first, *rest]).rstrip()
+
+
+def _heading(comparison: planning.Comparison) -> list[str]:
+  task = comparison.task
+  if task.target_epsilon is not None:
+    noise = f'the least noise for epsilon = {task.target_epsilon:g}'
+  else:
+    noise = f'noise multiplier {task.noise_multiplier:g}; epsilon is'
+  lines = [
+    f'{_rounds(task)}. A model of {task.model_size:,} parameters, '
+    f'{_size(task.num_bytes)}. All have {noise} at delta = {task.target_delta:g}.'
+  ]
+  limits = task.limits
+  if task.separation_is_derived:
+    lines.append(
+      f'min_separation={limits.min_separation} is the most that {task.population:,} '
+      f'clients in cohorts of {task.cohort:,} allow; the server must keep to it.'
+    )
+  elif limits.min_separation == 1 and limits.possible_participations > 1:
+    lines.append(
+      'With min_separation=1 correlated noise has little to gain; state what the '
+      'server keeps to.'
+    )
+  return lines
+
+
+def _rounds(task: planning.Task) -> str:
+  limits = task.limits
+  rounds = f'{limits.num_rounds:,} rounds'
+  most = limits.possible_participations
+  if most == 1:
+    return f'{rounds}, a client in at most one'
+  if limits.min_separation == 1:
+    return f'{rounds}, a client in at most {most:,}'
+  apart = 'a multiple of' if limits.fixed_epoch else 'at least'
+  return (
+    f'{rounds}, a client in at most {most:,}, which are {apart} '
+    f'{limits.min_separation:,} apart'
+  )
+
+
+def _assumption(row: planning.Row) -> str:
+  """What a row's epsilon is for, and what it rests on."""
+  schema = row.mechanism.participation
+  if isinstance(schema, schemas.FixedSizeSampling):
+    return (
+      f'If {schema.cohort:,} of {schema.population:,} clients are drawn each round, '
+      'without replacement and in secret; epsilon is for replacing one:'
+    )
+  if isinstance(schema, schemas.PoissonSampling):
+    group = 'each client'
+    if schema.num_groups > 1:
+      group = f'{schema.num_groups} groups take turns and each client of the group'
+    return (
+      f'If {group} is drawn by itself with probability '
+      f'{schema.sampling_probability:.4g}, in secret; epsilon is for adding or '
+      'removing one:'
+    )
+  return 'Without sampling; epsilon is for zeroing out one client:'
+
+
+def _notes(comparison: planning.Comparison) -> list[str]:
+  unsampled = comparison.unsampled
+  notes = [
+    'Errors are of the noise in prefix sums, relative to the least without sampling: '
+    f'RMSE {min(row.rmse for row in unsampled):.4g}, max error '
+    f'{min(row.max_error for row in unsampled):.4g} clip norms.'
+  ]
+  if any(not comparison.may_be_advised(row) for row in comparison.rows):
+    notes.append(
+      'Rows with sampling hold only if the server really samples so, every round and '
+      'unobserved; --sampling says that it does.'
+    )
+  if comparison.task.accountant is None and any(
+    row.accountant == 'rdp' and not comparison.may_be_advised(row)
+    for row in comparison.rows
+  ):
+    notes.append(
+      'Their noise and epsilon are upper bounds by Renyi DP; --sampling gives the '
+      'tightest, in up to a minute each.'
+    )
+  for row in comparison.unsampled:
+    redrawn = row.costs.get('redraw')
+    if (
+      redrawn is not None
+      and 0 < row.cost.num_bytes
+      and (redrawn.seconds <= 5 * row.cost.seconds)
+    ):
+      notes.append(
+        f"{row.name}: with storage='redraw' nothing is kept, and a round takes "
+        f'{_seconds(redrawn.seconds)}.'
+      )
+  for each in comparison.left_out:
+    sampled = '' if each.sampling == 'none' else f' ({each.sampling})'
+    notes.append(f'Left out: {each.mechanism}{sampled}: {each.reason}')
+  return notes
+
+
+def _title(row: planning.Row) -> str:
+  """Name and sampling of a row."""
+  schema = row.mechanism.participation
+  if isinstance(schema, schemas.FixedSizeSampling):
+    return f'{row.name}, sampling of fixed size'
+  if isinstance(schema, schemas.PoissonSampling):
+    cyclic = 'cyclic ' if schema.num_groups > 1 else ''
+    return f'{row.name}, {cyclic}Poisson sampling'
+  return row.name
+
+
+def _alternative(row: planning.Row, chosen: planning.Row) -> str:
+  factor = row.equal_rmse / chosen.equal_rmse
+  return f'{_title(row)}, with {factor:.2f} times its RMSE and {_kept(row)} kept'
+
+
+def _kept(row: planning.Row) -> str:
+  if not row.cost.num_bytes:
+    return 'nothing'
+  return f'{_size(row.cost.num_bytes)} in {row.storage}'
+
+
+def _size(num_bytes: int) -> str:
+  for unit, factor in (('TB', 1e12), ('GB', 1e9), ('MB', 1e6), ('kB', 1e3)):
+    if num_bytes >= factor:
+      return f'{num_bytes / factor:.3g} {unit}'
+  return f'{num_bytes} B'
+
+
+def _seconds(seconds: float) -> str:
+  if seconds < 1e-3:
+    return '<1 ms'
+  return f'{seconds:.0f} s' if seconds >= 10 else f'{seconds:.2g} s'
+
+
+def _wrap(text: str) -> str:
+  return textwrap.fill(text, _WIDTH, subsequent_indent='  ')

@@ -1,0 +1,1 @@
+"""The programs `report`, `plan` and `participation`, and the flags they share."""

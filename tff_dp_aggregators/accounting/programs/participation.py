@@ -1,0 +1,143 @@
+r"""Says how often one device can have taken part, from a production system's log.
+
+    python -m tff_dp_aggregators.accounting.participation --round_log=rounds.csv
+
+What a log proves, and from what, is told in `accounting.records.log_participation`;
+what a log looks like, in `accounting.records.round_log`.
+
+Exit codes: 0 fine; 1 the log breaks the promise; 2 the log or a flag is refused.
+"""
+
+import datetime
+import json
+import sys
+from typing import Optional
+
+from absl import flags
+
+from tff_dp_aggregators.accounting.programs import program
+from tff_dp_aggregators.accounting.records import log_participation
+from tff_dp_aggregators.accounting.records import round_log
+from tff_dp_aggregators.base import new_files
+
+WAIT_FLAGS = ('min_wait_hours', 'wait_from', 'first_start')
+
+
+def define_flags() -> None:
+  """Defines the program's flags; called once, by `run`."""
+  flags.DEFINE_string(
+    'round_log', None, 'The log: CSV with a header, or JSON lines.', required=True
+  )
+  flags.DEFINE_list(
+    'columns',
+    [],
+    'Names of columns in the log where they are unusual, such as '
+    f'completion_time=done,round=nr. Columns: {", ".join(round_log.COLUMNS)}.',
+  )
+  define_wait()
+  flags.DEFINE_integer(
+    'promised_min_separation',
+    None,
+    'Fail if rounds of one device can be, or are, closer than this difference.',
+    lower_bound=1,
+  )
+  flags.DEFINE_integer(
+    'promised_max_participations',
+    None,
+    'Fail if one device can take part, or does, more often.',
+    lower_bound=1,
+  )
+  flags.DEFINE_enum('format', 'text', ('text', 'json'), 'What to print.')
+  flags.DEFINE_string(
+    'output', None, 'File to write instead of printing; must not exist.'
+  )
+
+
+def define_wait(values: flags.FlagValues = flags.FLAGS) -> None:
+  """Defines `WAIT_FLAGS`."""
+  flags.DEFINE_float(
+    'min_wait_hours',
+    None,
+    'Least hours between two contributions of a device. Default: 24, or no such rule '
+    'if the log names the clients.',
+    flag_values=values,
+  )
+  flags.DEFINE_enum(
+    'wait_from',
+    'contribution',
+    log_participation.WAIT_FROM,
+    "With what the wait begins: a device's contribution, which is safe, or the "
+    'completion of its round, as in the published Gboard accounting.',
+    flag_values=values,
+  )
+  flags.DEFINE_string(
+    'first_start',
+    None,
+    'When the first round started, for logs without start times. Default: the longest '
+    'other round before its completion.',
+    flag_values=values,
+  )
+
+
+def wait_from_flags(
+  values: flags.FlagValues,
+) -> tuple[Optional[datetime.timedelta], str, Optional[str]]:
+  """Arguments of `log_participation.summarize` but the first, from `WAIT_FLAGS`.
+
+  Raises:
+    ValueError: If --min_wait_hours is out of range.
+  """
+  min_wait = None
+  if values.min_wait_hours is not None:
+    if not 0 < values.min_wait_hours < 10**6:
+      raise ValueError(
+        f'--min_wait_hours must be positive and finite, got {values.min_wait_hours}.'
+      )
+    min_wait = datetime.timedelta(hours=values.min_wait_hours)
+  return min_wait, values.wait_from, values.first_start
+
+
+def from_flags() -> log_participation.Summary:
+  """The summary that the flags ask for.
+
+  Raises:
+    OSError: If the log cannot be read.
+    ValueError: If a flag or the log is refused.
+  """
+  values = flags.FLAGS
+  columns = {}
+  for entry in values.columns:
+    name, separator, source = entry.partition('=')
+    if not separator:
+      raise ValueError(f'--columns has {entry!r}; write column=name_in_the_log.')
+    columns[name.strip()] = source.strip()
+  log = round_log.read(values.round_log, columns)
+  return log_participation.summarize(log, *wait_from_flags(values))
+
+
+def main(argv: list[str]) -> int:
+  """Prints or writes the summary; returns the exit code."""
+  program.refuse_arguments(argv)
+  values = flags.FLAGS
+  summary = from_flags()
+  broken = summary.broken(
+    values.promised_min_separation, values.promised_max_participations
+  )
+  if values.format == 'json':
+    result = {**summary.to_json(), 'broken': broken}
+    text = json.dumps(result, indent=2, allow_nan=False) + '\n'
+  else:
+    text = summary.to_text() + ''.join(f'{"BROKEN":<20}{b}\n' for b in broken)
+  if values.output is None:
+    sys.stdout.write(text)
+  else:
+    new_files.write_new(values.output, text)
+  for sentence in broken:
+    print(f'broken: {sentence}', file=sys.stderr)
+  return program.CHECK_FAILED if broken else 0
+
+
+def run() -> None:
+  """Entry point of `python -m`."""
+  define_flags()
+  program.run(main)

@@ -1,0 +1,178 @@
+r"""Prints a privacy report: what a mechanism, or a run of it, guarantees and why.
+
+From flags, which give two of noise, target and number of rounds:
+
+    python -m tff_dp_aggregators.accounting.report --mechanism=tree \
+        --num_rounds=2000 --rounds_between=313 --max_participations=6 \
+        --noise_multiplier=7 --target_delta=1e-10
+
+from what a run left (several --run_dir are composed), from a ledger or from the round
+log of a production system:
+
+    python -m tff_dp_aggregators.accounting.report --run_dir=runs/digits-banded
+    python -m tff_dp_aggregators.accounting.report --ledger=ledger.jsonl \
+        --mechanism=tree --num_rounds=2000 --min_separation=314 \
+        --noise_multiplier=7 --target_delta=1e-10
+    python -m tff_dp_aggregators.accounting.report --round_log=rounds.csv \
+        --mechanism=tree --noise_multiplier=7 --target_delta=1e-10
+
+and computed again, to find any difference:
+
+    python -m tff_dp_aggregators.accounting.report --verify=report.json
+
+Exit codes: 0 fine, 1 verification failed or target missed, 2 wrong usage. Starts
+without TensorFlow.
+"""
+
+import sys
+from typing import Any
+
+from absl import flags
+
+from tff_dp_aggregators.accounting.programs import flags as flags_lib
+from tff_dp_aggregators.accounting.programs import participation
+from tff_dp_aggregators.accounting.programs import program
+from tff_dp_aggregators.accounting.reports import rendering
+from tff_dp_aggregators.accounting.reports import sources
+from tff_dp_aggregators.accounting.reports import statement as statement_lib
+from tff_dp_aggregators.accounting.reports import verification
+from tff_dp_aggregators.base import new_files
+
+
+def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
+  """Defines the program's flags; called once, by `run`."""
+  flags_lib.define(values)
+  flags.DEFINE_multi_string(
+    'run_dir',
+    None,
+    'Report what the run in this directory spent. Given several times, what the runs '
+    'spent together, on the same clients.',
+    flag_values=values,
+  )
+  flags.DEFINE_string(
+    'ledger',
+    None,
+    "Report what this ledger's rounds spent, of the mechanism in flags.",
+    flag_values=values,
+  )
+  flags.DEFINE_string(
+    'round_log',
+    None,
+    'Take the number of rounds and the limits on participation from this log of a '
+    "production system's rounds; see tff_dp_aggregators.accounting.participation.",
+    flag_values=values,
+  )
+  participation.define_wait(values)
+  flags.DEFINE_string(
+    'verify',
+    None,
+    'Compute this JSON report again and fail on any difference.',
+    flag_values=values,
+  )
+  flags.DEFINE_enum(
+    'format', 'markdown', rendering.FORMATS, 'What to print.', flag_values=values
+  )
+  flags.DEFINE_string(
+    'output',
+    None,
+    'File to write instead of printing; must not exist.',
+    flag_values=values,
+  )
+
+
+def build(values: flags.FlagValues) -> dict[str, Any]:
+  """The statement that the flags ask for.
+
+  Raises:
+    OSError: If a file cannot be read.
+    ValueError: If flags are missing, contradict each other or are out of range, or a
+      file is wrong.
+  """
+  given = [n for n in ('run_dir', 'ledger', 'round_log') if values[n].value is not None]
+  if len(given) > 1:
+    raise ValueError(f'give one of {", ".join("--" + name for name in given)}.')
+  for name in participation.WAIT_FLAGS:
+    if values[name].present and values.round_log is None:
+      raise ValueError(f'--{name} is for --round_log.')
+  with_curves = values.format in ('json', 'html')
+  if values.run_dir is not None:
+    return _of_runs(values, with_curves)
+  if values.round_log is None:
+    plan = flags_lib.planned(values)
+    return sources.from_plan(
+      plan,
+      ledger=values.ledger,
+      strategy_file=values.strategy_file,
+      command=sources.command_of(_given_flags(values)),
+      with_curves=with_curves,
+    )
+  limits, summary, file = sources.from_round_log(
+    values.round_log, *participation.wait_from_flags(values)
+  )
+  return sources.from_plan(
+    flags_lib.planned(values, limits),
+    strategy_file=values.strategy_file,
+    participation_source=summary,
+    files=(file,),
+    command=sources.command_of(_given_flags(values)),
+    with_curves=with_curves,
+  )
+
+
+def _of_runs(values: flags.FlagValues, with_curves: bool) -> dict[str, Any]:
+  for name in flags_lib.ALL:
+    if values[name].present and name != 'accountant':
+      raise ValueError(f'--{name} does not go with --run_dir, which has it all.')
+  sources.check_independent(values.run_dir)
+  parts = [
+    sources.from_run_dir(path, values.accountant, with_curves)
+    for path in values.run_dir
+  ]
+  if len(parts) == 1:
+    return parts[0]
+  command = sources.command_of(_given_flags(values))
+  return statement_lib.compose(parts, accountant=values.accountant, command=command)
+
+
+def _given_flags(values: flags.FlagValues) -> list[str]:
+  """The flags of this call that decide on the numbers."""
+  arguments = []
+  sources_flags = ('run_dir', 'ledger', 'round_log', *participation.WAIT_FLAGS)
+  for name in (*flags_lib.ALL, *sources_flags):
+    if values[name].present:
+      arguments.extend(values[name].serialize().split('\n'))
+  return arguments
+
+
+def main(argv: list[str]) -> int:
+  """Prints or writes the report; returns the exit code."""
+  program.refuse_arguments(argv)
+  values = flags.FLAGS
+  if values.verify is not None:
+    return _verify(values)
+  text = rendering.render(build(values), values.format)
+  if values.output is None:
+    sys.stdout.write(text)
+  else:
+    new_files.write_new(values.output, text)
+  return 0
+
+
+def _verify(values: flags.FlagValues) -> int:
+  others = ('run_dir', 'ledger', 'round_log', 'output', 'format')
+  for name in (*flags_lib.ALL, *others, *participation.WAIT_FLAGS):
+    if values[name].present:
+      raise ValueError(
+        f'--{name} does not go with --verify, which needs no other flag.'
+      )
+  result = verification.verify(values.verify)
+  sys.stdout.write(result.text)
+  return 0 if result.ok else program.CHECK_FAILED
+
+
+def run() -> None:
+  """Entry point of `python -m` and of the console script."""
+  define_flags()
+  for module in (flags_lib, participation):
+    flags.adopt_module_key_flags(module)  # For --help.
+  program.run(main)

@@ -1,0 +1,662 @@
+"""The ledger: one JSON line per round, written before the round's result is used.
+
+A line says what ran (the round's privacy event), on how many clients, with which clip
+norm, noise and strategy, what was released (its checksum), and what had been spent by
+then. It never holds a seed, nor noise that was not released.
+
+The file is append-only, each line stands by itself, and the rules are the same for
+who writes (`LedgerWriter`) and who reads (`read`):
+
+* Rounds are in order, from 0. All rounds are of one mechanism: `noise_multiplier`,
+  `strategy_checksum` and `delta` are those of round 0. Another phase of training with
+  another mechanism is another ledger.
+* A round may be released again, as happens when a run ends between a line and the
+  checkpoint after it and resumes from the checkpoint before. That is one more line,
+  with the same content but for the time, and costs nothing: the adversary sees the
+  same bits once more. With other content the same noise would cover two data sets, and
+  without a `result_checksum` nobody could tell: both are errors.
+* `effective_noise_multiplier` and `epsilon` are what the events so far compose to, to a
+  relative 1e-9, and never on the unsafe side by more than round-off (1e-12 of mu).
+* A file that ends in the middle of a line was cut there; `append` had not returned, so
+  that round's result was not used. Whatever else is wrong is an error.
+
+Only Gaussian events compose here (all mechanisms of this package without sampling).
+
+What can be changed in a ledger without being found: the time; cohorts, clip norms and
+result checksums of rounds released once, which epsilon does not depend on; digits of
+events and epsilons too small to move the result by 1e-9; the noise multiplier,
+strategy checksum and time of a single line, which the report compares with the
+mechanism. Whole rounds can be taken from the end, as can the file.
+"""
+
+import dataclasses
+import datetime
+import errno
+import fcntl
+import functools
+import hashlib
+import io
+import itertools
+import json
+import logging
+import math
+import os
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, Optional
+
+import dp_accounting
+import numpy as np
+
+from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import events
+from tff_dp_aggregators.accounting.accountants import gaussian
+from tff_dp_aggregators.accounting.records import strict_json
+from tff_dp_aggregators.base import checks
+from tff_dp_aggregators.base import new_files
+
+_logger = logging.getLogger(__name__)
+_CONSTANT = ('noise_multiplier', 'strategy_checksum', 'delta')
+_CHECKSUM = re.compile(r'sha256:[0-9a-f]{64}')
+# Stated figures may be this much above what the events compose to, relative,
+_TOLERANCE = 1e-9
+# and below by what this much of mu amounts to: another summation order, another libm.
+_ROUND_OFF = 1e-12
+
+
+@dataclasses.dataclass(frozen=True)
+class LedgerEntry:
+  """What one round released.
+
+  Attributes:
+    round: Round number, from 0.
+    cohort_requested: Clients the round was planned for, the mean's denominator.
+    cohort_reported: Clients whose updates arrived.
+    clip_norm: L2 bound of one client's contribution; `None` without clipping.
+    noise_multiplier: Standard deviation of z over the clip norm.
+    strategy_checksum: `Strategy.checksum`; `None` without a mechanism.
+    event: The round's event, as `events.to_json` writes it.
+    effective_noise_multiplier: Of all rounds so far together; `None` if infinite.
+    epsilon: Spent after this round at `delta`, exact; `None` if infinite.
+    delta: Where epsilon was read.
+    time: When the line was written, ISO 8601 in UTC.
+    result_checksum: `checksum_of` what the round released; `None` if not stated.
+
+  Raises:
+    ValueError: If a field is of another type or out of range.
+  """
+
+  round: int
+  cohort_requested: int
+  cohort_reported: int
+  clip_norm: Optional[float]
+  noise_multiplier: float
+  strategy_checksum: Optional[str]
+  event: dict[str, Any]
+  effective_noise_multiplier: Optional[float]
+  epsilon: Optional[float]
+  delta: float
+  time: str
+  result_checksum: Optional[str] = None
+
+  def __post_init__(self) -> None:
+    for name in ('round', 'cohort_requested', 'cohort_reported'):
+      value = getattr(self, name)
+      if type(value) is not int or value < 0:
+        raise ValueError(f'{name} must be a whole number from 0; got {value!r}.')
+    for name in ('clip_norm', 'effective_noise_multiplier', 'epsilon'):
+      if getattr(self, name) is not None:
+        _check_number(name, getattr(self, name))
+    _check_number('noise_multiplier', self.noise_multiplier)
+    _check_number('delta', self.delta)
+    gaussian.check_delta(self.delta)
+    checksum = self.strategy_checksum
+    if checksum is not None and not (isinstance(checksum, str) and checksum):
+      raise ValueError(f'strategy_checksum must be a text or none; got {checksum!r}.')
+    checksum = self.result_checksum
+    if checksum is not None and not (
+      isinstance(checksum, str) and _CHECKSUM.fullmatch(checksum)
+    ):
+      raise ValueError(
+        f'result_checksum must be what checksum_of returns, or none; got {checksum!r}.'
+      )
+    events.from_json(self.event)
+    _check_time(self.time)
+
+  @property
+  def dp_event(self) -> dp_accounting.DpEvent:
+    """The round's event."""
+    return events.from_json(self.event)
+
+
+_FIELDS = {field.name: field for field in dataclasses.fields(LedgerEntry)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Ledger:
+  """What a ledger file says, verified.
+
+  Attributes:
+    entries: One per round, in order; of a round released again, the first.
+    repeated: The rounds released again, in the order of their lines.
+    cut: Length in bytes of the half line at the end; 0 if there is none.
+    sha256: Of the whole file, as `sha256sum` prints it.
+  """
+
+  entries: tuple[LedgerEntry, ...]
+  repeated: tuple[int, ...]
+  cut: int
+  sha256: str
+
+  @property
+  def total_event(self) -> dp_accounting.DpEvent:
+    """What all rounds spent together, as one event."""
+    return total_event(self.entries)
+
+
+class _Spent(NamedTuple):
+  """What the rounds so far released together: one Gaussian."""
+
+  mu_squared: float = 0.0
+
+  def plus(self, event: dp_accounting.DpEvent) -> '_Spent':
+    try:
+      mu = accountants.gdp_mu(event)
+    except dp_accounting.UnsupportedEventError as e:
+      raise ValueError(
+        f'a ledger adds up Gaussian events only, got {event}; account for others with '
+        'accountants.epsilon.'
+      ) from e
+    return _Spent(self.mu_squared + mu * mu)
+
+  @property
+  def mu(self) -> float:
+    return math.sqrt(self.mu_squared)
+
+  @property
+  def effective_noise_multiplier(self) -> Optional[float]:
+    return _finite(1 / self.mu if self.mu_squared else math.inf)
+
+  def epsilon(self, delta: float) -> Optional[float]:
+    return _finite(gaussian.epsilon_of(self.mu, delta))
+
+
+class _State(NamedTuple):
+  """Where a ledger's complete lines end, and what they come to."""
+
+  size: int = 0
+  first: Optional[LedgerEntry] = None
+  rounds: int = 0
+  last_round: int = -1
+  spent: _Spent = _Spent()
+
+
+class LedgerWriter:
+  """Appends entries to a ledger file and knows what has been spent.
+
+  It holds an exclusive lock on the file until it is closed.
+
+  Attributes:
+    recovered: Where the half line was put that the ledger ended in when it was
+      resumed; `None` if it did not.
+
+  Example:
+    >>> import tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), 'ledger.jsonl')
+    >>> what = dict(
+    ...   event=dp_accounting.GaussianDpEvent(1.0),
+    ...   cohort_requested=10,
+    ...   cohort_reported=9,
+    ...   clip_norm=0.5,
+    ...   noise_multiplier=1.0,
+    ...   strategy_checksum='sha256:...',
+    ...   result_checksum=checksum_of([np.zeros(3)]),
+    ... )
+    >>> with LedgerWriter(path, delta=1e-6) as writer:
+    ...   entry = writer.append(**what)
+    >>> round(entry.epsilon, 3)
+    4.887
+    >>> with LedgerWriter(path, delta=1e-6, resume=True) as writer:
+    ...   again = writer.append(round=0, **what)
+    ...   _ = writer.append(**what)
+    >>> again.epsilon == entry.epsilon
+    True
+    >>> ledger = read(path)
+    >>> len(ledger.entries), ledger.repeated
+    (2, (0,))
+  """
+
+  def __init__(self, path: str, delta: float, *, resume: bool = False):
+    """Makes the file, or takes up one that is there.
+
+    Args:
+      path: Where.
+      delta: At which delta epsilon is reported; a resumed ledger's own.
+      resume: Whether to go on with the ledger at `path`. It is verified as `read`
+        does; a half line at its end is moved to a file of its own beside it,
+        `<path>.cut-<n>`, with a warning in the log.
+
+    Raises:
+      FileExistsError: If there is a file already, without `resume`; a ledger is never
+        overwritten.
+      FileNotFoundError: If there is none, with `resume`.
+      BlockingIOError: If another writer has the ledger open.
+      ValueError: If `delta` is not between 0 and 1 or not the ledger's, or `read`
+        refuses the ledger, which is left as it is.
+    """
+    self._delta = gaussian.check_delta(delta)
+    self._state = _State()
+    self._spans: dict[int, tuple[int, int]] = {}  # Of each round's first line.
+    self._torn = False  # Whether there may be something after the complete lines.
+    self.recovered: Optional[str] = None
+    self._file = _open(path, new=not resume)
+    try:
+      _lock(self._file, path)
+      if resume:
+        self._take_up(path)
+      else:
+        _sync_directory(path)
+    except BaseException:
+      self.close()
+      raise
+
+  @property
+  def rounds(self) -> int:
+    """Rounds released so far, each counted once."""
+    return self._state.rounds
+
+  def append(
+    self,
+    *,
+    event: dp_accounting.DpEvent,
+    cohort_requested: int,
+    cohort_reported: int,
+    clip_norm: Optional[float],
+    noise_multiplier: float,
+    strategy_checksum: Optional[str],
+    result_checksum: Optional[str] = None,
+    round: Optional[int] = None,
+  ) -> LedgerEntry:
+    """Writes a round's line and waits until it is on disk.
+
+    If it fails, the ledger and what was spent are as before.
+
+    Args:
+      event: The event the round's query returned.
+      cohort_requested: See `LedgerEntry`, as for the others.
+      cohort_reported: See `LedgerEntry`.
+      clip_norm: See `LedgerEntry`.
+      noise_multiplier: See `LedgerEntry`.
+      strategy_checksum: See `LedgerEntry`.
+      result_checksum: See `LedgerEntry`; without it the round cannot be repeated.
+      round: Round number; by default the one after the last line's. A run that
+        resumes should give it: its state may be older than the ledger.
+
+    Returns:
+      The entry, with the privacy spent so far; for a repeated round, by then.
+
+    Raises:
+      TypeError: If a count is not a whole number.
+      ValueError: If an argument is out of range, or the round is not the next, or was
+        released with other content, or is of another mechanism, or its event is not
+        Gaussian. The round's result must not be used then.
+      OSError: If the line cannot be written, or something else changed the file.
+    """
+    self._mend()
+    state = self._state
+    if round is None:
+      round = state.last_round + 1
+    given: dict[str, Any] = {
+      'round': checks.check_int('round', round, 0),
+      'cohort_requested': checks.check_int('cohort_requested', cohort_requested, 0),
+      'cohort_reported': checks.check_int('cohort_reported', cohort_reported, 0),
+      'clip_norm': None if clip_norm is None else float(clip_norm),
+      'noise_multiplier': events.check_noise_multiplier(noise_multiplier),
+      'strategy_checksum': strategy_checksum,
+      'event': events.to_json(event),
+      'delta': self._delta,
+      'time': datetime.datetime.now(datetime.timezone.utc).isoformat(),
+      'result_checksum': result_checksum,
+    }
+    spent = state.spent
+    if given['round'] < state.rounds:
+      earlier = self._entry(given['round'])
+      entry = dataclasses.replace(earlier, **given)
+      _check_repetition(earlier, entry)
+    else:
+      spent = spent.plus(events.from_json(given['event']))
+      entry = LedgerEntry(
+        effective_noise_multiplier=spent.effective_noise_multiplier,
+        epsilon=spent.epsilon(self._delta),
+        **given,
+      )
+      _check_next(state.first, state.rounds, entry)
+    line = json.dumps(dataclasses.asdict(entry), allow_nan=False) + '\n'
+    self._commit(entry, spent, line.encode())
+    return entry
+
+  def close(self) -> None:
+    """Closes the file and gives the lock back."""
+    if not self._file.closed:
+      # Processes forked meanwhile would keep it otherwise.
+      fcntl.flock(self._file, fcntl.LOCK_UN)
+    self._file.close()
+
+  def __enter__(self) -> 'LedgerWriter':
+    return self
+
+  def __exit__(self, *unused: Any) -> None:
+    self.close()
+
+  def _take_up(self, path: str) -> None:
+    """Verifies the file and continues where it ends."""
+    with open(self._file.fileno(), 'rb', closefd=False) as file:
+      reading = _Reading(path, file)
+    first = reading.state.first
+    if first is not None and first.delta != self._delta:
+      raise ValueError(
+        f'delta is {self._delta}, but {path} has epsilons at {first.delta}; resume it '
+        'with that delta.'
+      )
+    self._state, self._spans = reading.state, reading.spans
+    if reading.cut:
+      self.recovered = _keep(path, reading.cut)
+      self._torn = True
+      self._mend()
+      _logger.warning(
+        '%s ended in the middle of a line, whose %d bytes are now in %s. The last '
+        'complete line is of round %d.',
+        path,
+        len(reading.cut),
+        self.recovered,
+        reading.state.last_round,
+      )
+
+  def _entry(self, round_number: int) -> LedgerEntry:
+    start, end = self._spans[round_number]
+    return _parse(os.pread(self._file.fileno(), end - start, start))
+
+  def _commit(self, entry: LedgerEntry, spent: _Spent, line: bytes) -> None:
+    """Writes the line, and only then counts it."""
+    state = self._state
+    end = state.size + len(line)
+    rounds = max(state.rounds, entry.round + 1)
+    if rounds > state.rounds:
+      self._spans[entry.round] = (state.size, end)
+    self._torn = True
+    try:
+      written = 0
+      while written < len(line):  # A full disk takes a part.
+        written += os.write(self._file.fileno(), line[written:])
+      os.fsync(self._file.fileno())
+      # One assignment: an interrupt comes before it or after, and `_mend` knows which.
+      self._state = _State(end, state.first or entry, rounds, entry.round, spent)
+    except BaseException:
+      try:
+        self._mend()
+      except OSError:
+        pass  # The next append tries again; a resuming one finds a half line.
+      raise
+    self._torn = False
+
+  def _mend(self) -> None:
+    """Takes back what a failed write left; finds what others did to the file."""
+    descriptor, size = self._file.fileno(), self._state.size
+    if self._torn:
+      os.ftruncate(descriptor, size)
+      os.fsync(descriptor)
+      self._torn = False
+    status = os.fstat(descriptor)
+    if status.st_size != size or not status.st_nlink:
+      raise OSError(
+        'the ledger was changed or removed by something else while it was being '
+        f'written: it should have {size} bytes under its name.'
+      )
+
+
+def read(path: str) -> Ledger:
+  """Reads and verifies a ledger.
+
+  Args:
+    path: Where.
+
+  Returns:
+    What it says. A half line at the end is no error, but reported as `cut`.
+
+  Raises:
+    ValueError: If a complete line is not an entry, or breaks one of the rules that the
+      module states; the message names the line.
+  """
+  with open(path, 'rb') as file:
+    reading = _Reading(path, file)
+  return Ledger(
+    entries=tuple(reading.entries),
+    repeated=tuple(reading.repeated),
+    cut=len(reading.cut),
+    sha256=reading.sha256,
+  )
+
+
+def total_event(entries: Sequence[LedgerEntry]) -> dp_accounting.DpEvent:
+  """What rounds spent together, as one event."""
+  return events.simplify(
+    dp_accounting.ComposedDpEvent([entry.dp_event for entry in entries])
+  )
+
+
+def checksum_of(arrays: Iterable[Any]) -> str:
+  """SHA-256 of arrays: their types, shapes and values, bit by bit.
+
+  Args:
+    arrays: NumPy arrays, or what `np.asarray` makes some of, such as tensors.
+
+  Raises:
+    ValueError: If an array holds Python objects, or `arrays` is a single one.
+
+  Example:
+    >>> checksum_of([np.arange(3), np.zeros((2, 2), np.float32)])[:20]
+    'sha256:...'
+  """
+  if isinstance(arrays, np.ndarray):
+    raise ValueError('arrays must be a list of arrays; got a single one.')
+  digest = hashlib.sha256()
+  for array in map(np.asarray, arrays):
+    if array.dtype.hasobject:
+      raise ValueError(f'arrays must hold numbers; got one of {array.dtype}.')
+    array = array.astype(array.dtype.newbyteorder('<'), copy=False)
+    digest.update(f'{array.dtype.name}{list(array.shape)}:'.encode())
+    digest.update(array.tobytes())
+  return 'sha256:' + digest.hexdigest()
+
+
+class _Reading:
+  """A ledger file read line by line."""
+
+  def __init__(self, path: str, file: Iterable[bytes]):
+    self.entries: list[LedgerEntry] = []
+    self.repeated: list[int] = []
+    self.spans: dict[int, tuple[int, int]] = {}
+    self.state = _State()
+    self.cut = b''
+    digest = hashlib.sha256()
+    for number, line in enumerate(file, start=1):
+      digest.update(line)
+      if not line.endswith(b'\n'):
+        self.cut = line
+        break
+      try:
+        self._add(line)
+      except ValueError as e:
+        raise ValueError(f'{path}, line {number}: {e}') from e
+    self.sha256 = digest.hexdigest()
+
+  def _add(self, line: bytes) -> None:
+    entry = _parse(line)
+    state = self.state
+    end = state.size + len(line)
+    spent = state.spent
+    if entry.round < state.rounds:
+      _check_repetition(self.entries[entry.round], entry)
+      self.repeated.append(entry.round)
+    else:
+      _check_next(state.first, state.rounds, entry)
+      spent = spent.plus(entry.dp_event)
+      _check_stated(entry, spent)
+      self.entries.append(entry)
+      self.spans[entry.round] = (state.size, end)
+    self.state = _State(
+      end, state.first or entry, len(self.entries), entry.round, spent
+    )
+
+
+def _parse(line: bytes) -> LedgerEntry:
+  try:
+    data = strict_json.loads(line.decode())
+    if not isinstance(data, dict):
+      raise ValueError(f'an entry is written as an object, got {data!r}.')
+    unknown = [name for name in data if name not in _FIELDS]
+    if unknown:
+      raise ValueError(f'unknown {unknown}: another release wrote this.')
+    missing = [
+      name
+      for name, field in _FIELDS.items()
+      if name not in data and field.default is dataclasses.MISSING
+    ]
+    if missing:
+      raise ValueError(f'missing {missing}.')
+    return LedgerEntry(**data)
+  except (ValueError, OverflowError, RecursionError) as e:
+    raise ValueError(f'not a ledger entry: {e}') from e
+
+
+def _check_next(first: Optional[LedgerEntry], rounds: int, entry: LedgerEntry) -> None:
+  """Checks that the entry is of round `rounds` and of round 0's mechanism."""
+  if entry.round != rounds:
+    raise ValueError(
+      f'expected round {rounds}, or an earlier one released again; found round '
+      f'{entry.round}.'
+    )
+  for name in _CONSTANT:
+    value = getattr(entry, name)
+    if first is not None and value != getattr(first, name):
+      raise ValueError(
+        f'{name} is {value!r} in round {rounds} and was {getattr(first, name)!r} in '
+        'round 0; another mechanism has its own ledger.'
+      )
+
+
+def _check_repetition(earlier: LedgerEntry, again: LedgerEntry) -> None:
+  """Checks that a round that is released again shows nothing new."""
+  changed = [
+    name
+    for name in _FIELDS
+    if name != 'time' and getattr(earlier, name) != getattr(again, name)
+  ]
+  if changed:
+    raise ValueError(
+      f'round {again.round} was released already with other content '
+      f'({", ".join(changed)}): its noise would be used for two data sets. Go on from '
+      'a state after that round, or start another ledger with another noise key.'
+    )
+  if again.result_checksum is None:
+    raise ValueError(
+      f'round {again.round} was released already, and without a result_checksum '
+      'nothing shows that the result is the same. State one in every round.'
+    )
+
+
+def _check_stated(entry: LedgerEntry, spent: _Spent) -> None:
+  """Checks that the figures of an entry are what the events so far compose to."""
+  stated, exact = entry.effective_noise_multiplier, spent.effective_noise_multiplier
+  if stated is None or exact is None:
+    right = stated == exact
+  else:
+    right = exact * (1 - _TOLERANCE) <= stated <= exact * (1 + _ROUND_OFF)
+  if not right:
+    raise ValueError(
+      f'effective_noise_multiplier is {stated}, but the events of rounds 0 to '
+      f'{entry.round} compose to {exact}.'
+    )
+  if not _is_epsilon(entry.epsilon, spent.mu, entry.delta):
+    raise ValueError(
+      f'epsilon is {entry.epsilon}, but the events of rounds 0 to {entry.round} '
+      f'compose to {spent.epsilon(entry.delta)} at delta {entry.delta}.'
+    )
+
+
+@functools.lru_cache(maxsize=16)  # Many rounds add nothing to the worst case.
+def _is_epsilon(stated: Optional[float], mu: float, delta: float) -> bool:
+  """Whether `stated` is `gaussian.epsilon_of`, without inverting the curve."""
+  if stated is None or mu == 0 or math.isinf(mu):
+    return stated == _finite(gaussian.epsilon_of(mu, delta))
+  lower_mu, lower = mu * (1 - _ROUND_OFF), stated * (1 - _TOLERANCE)
+  enough = gaussian.delta_of(lower_mu, stated) <= delta
+  tight = gaussian.delta_of(mu, lower) > delta
+  # Where the curve is flat its inverse has the last word.
+  return (enough or stated >= gaussian.epsilon_of(lower_mu, delta)) and (
+    tight or stated <= gaussian.epsilon_of(mu, delta) * (1 + _TOLERANCE)
+  )
+
+
+def _check_number(name: str, value: Any) -> None:
+  if type(value) not in (int, float) or not (value >= 0 and math.isfinite(value)):
+    raise ValueError(f'{name} must be a finite number from 0; got {value!r}.')
+
+
+def _check_time(text: Any) -> None:
+  try:
+    time = datetime.datetime.fromisoformat(text)
+    # Later Pythons read more forms than earlier ones; all write the same one.
+    right = time.isoformat() == text and time.utcoffset() == datetime.timedelta(0)
+  except (TypeError, ValueError):
+    right = False
+  if not right:
+    raise ValueError(
+      f'time must be ISO 8601 in UTC, as in 2024-05-06T07:08:09+00:00; got {text!r}.'
+    )
+
+
+def _open(path: str, new: bool) -> io.FileIO:
+  flags = os.O_RDWR | os.O_APPEND | (os.O_CREAT | os.O_EXCL if new else 0)
+  try:
+    return io.FileIO(os.open(path, flags, 0o666), 'r+')
+  except FileExistsError as e:
+    raise FileExistsError(
+      errno.EEXIST, 'a ledger is never overwritten; resume it or name another', path
+    ) from e
+
+
+def _lock(file: io.FileIO, path: str) -> None:
+  try:
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+  except BlockingIOError as e:
+    raise BlockingIOError(
+      errno.EWOULDBLOCK, 'another writer has the ledger open', path
+    ) from e
+
+
+def _keep(path: str, cut: bytes) -> str:
+  """Puts what was cut into a new file beside the ledger and returns its path."""
+  for number in itertools.count(1):
+    kept = f'{path}.cut-{number}'
+    try:
+      new_files.write_new(kept, cut)
+    except FileExistsError:
+      continue
+    _sync_directory(kept)
+    return kept
+  raise AssertionError('unreachable')
+
+
+def _sync_directory(path: str) -> None:
+  """Waits until a new file's name is on disk as well."""
+  directory = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY)
+  try:
+    os.fsync(directory)
+  finally:
+    os.close(directory)
+
+
+def _finite(value: float) -> Optional[float]:
+  """JSON has no infinity: no number stands for it."""
+  return value if value != math.inf else None

@@ -1,0 +1,538 @@
+r"""How often one device can have taken part, from the log of a production system.
+
+A production system knows no client ids. It knows when its rounds were complete, and
+that a device waits, 24 hours by default, before it takes part again. From these follow,
+when training is over, the number of rounds, the min separation and the max
+participations that accounting needs. `round_log` says what a log looks like.
+
+**What is known of a device.** It contributes to round r at a time x between the start
+and the completion of r, and to another round at a time x' with `x' - x >= wait`. So it
+can be in rounds r1 < r2 if and only if
+
+    completion(r2) - start(r1) >= wait,
+
+and the min separation is the smallest r2 - r1 for which this holds. With a column
+`start_time` that is exact. Without, a round starts when the one before is complete,
+for its clients need the model that it made. The min separation is then the smallest
+number of rounds completed in any window as long as the wait, `fewest_rounds_in_wait`
+(or 1, if there is a window with none).
+
+**The first round's start** is known from the column or from `--first_start`. Else the
+first round is taken to have lasted no longer than the longest other one.
+
+**The published accounting**, the notebook on Gboard's Spanish language model
+(google-research/federated, dp_ftrl), takes the smallest number of rounds completed in
+any 24 hours for the number of rounds *between*. As a difference that is one more. It is
+right if the wait begins with the completion of a device's round. If it begins with the
+device's contribution, which is the default here, then a device that contributes early
+in a round can be back one round sooner. `--wait_from=completion` is the published way,
+for who knows that devices wait so.
+
+**Borders are on the safe side.** Windows are open: a completion exactly 24 hours after
+another is not within. So times may be cut down or rounded, as long as the wait is a
+whole number of their unit.
+
+**Max participations** is the most rounds one device can be in: the first round at its
+start, then always the first round that is not complete before the wait is over; nothing
+else gives more. It can be fewer than `num_rounds / min_separation`, for which every day
+is as slow as the slowest.
+
+**With client ids**, as simulations log them, what happened is counted. That describes
+one run; a guarantee rests on what enforced it. It is checked against what was
+promised, and against the wait if one is given.
+
+The program is `accounting.programs.participation`.
+"""
+
+import bisect
+import dataclasses
+import datetime
+from typing import Any, Optional, Union
+
+import numpy as np
+
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting.records import round_log
+
+WAIT_FROM = ('contribution', 'completion')
+DEFAULT_MIN_WAIT = datetime.timedelta(hours=24)
+_MAX_WAIT = datetime.timedelta(days=3660)
+
+
+@dataclasses.dataclass(frozen=True)
+class Waiting:
+  """What a device can do that waits between two rounds.
+
+  Attributes:
+    min_wait: How long.
+    wait_from: With what the wait begins: the device's own 'contribution', or the
+      round's 'completion'.
+    min_separation: Smallest difference of two rounds of one device; `num_rounds` if
+      it can be in one round only.
+    max_participations: Most rounds of one device.
+    fewest_rounds_in_wait: Smallest number of rounds completed in any open window of
+      length `min_wait` of the log; `None` if the log is shorter.
+    closest: Two rounds, from 0, that one device can be in, `min_separation` apart;
+      `None` if there are none.
+    assumptions: What was assumed, sentence by sentence.
+  """
+
+  min_wait: datetime.timedelta
+  wait_from: str
+  min_separation: int
+  max_participations: int
+  fewest_rounds_in_wait: Optional[int]
+  closest: Optional[tuple[int, int]]
+  assumptions: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Observed:
+  """What the clients of a log did.
+
+  Attributes:
+    num_clients: Clients that took part at all.
+    min_separation: Smallest difference of two rounds of one client; 0 if one is twice
+      in a round, `num_rounds` if none took part twice.
+    max_participations: Most contributions of one client.
+    closest: A client and two of its rounds, from 0, `min_separation` apart; `None` if
+      none took part twice.
+    most_active: A client with `max_participations` contributions.
+    rounds_of_most_active: Its rounds, from 0.
+  """
+
+  num_clients: int
+  min_separation: int
+  max_participations: int
+  closest: Optional[tuple[str, int, int]]
+  most_active: str
+  rounds_of_most_active: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+  """What a log says about participation.
+
+  Attributes:
+    log: The log.
+    waiting: What its devices can have done; `None` if only what they did is known.
+    observed: What they did; `None` without client ids.
+  """
+
+  log: round_log.RoundLog
+  waiting: Optional[Waiting]
+  observed: Optional[Observed]
+
+  @property
+  def num_rounds(self) -> int:
+    """Rounds n."""
+    return self.log.num_rounds
+
+  @property
+  def min_separation(self) -> int:
+    """Smallest difference of two rounds of one device: by its wait, if known."""
+    return self._basis.min_separation
+
+  @property
+  def rounds_between(self) -> int:
+    """Fewest rounds strictly between two of one device, as DP-FTRL papers count."""
+    return self.min_separation - 1
+
+  @property
+  def max_participations(self) -> int:
+    """Most rounds of one device: by its wait, if known."""
+    return self._basis.max_participations
+
+  @property
+  def participation(self) -> strategies.Participation:
+    """The schema to account for.
+
+    Raises:
+      ValueError: If a client was twice in one round, or came back before its wait was
+        over.
+    """
+    if broken := self.broken():
+      raise ValueError(f'{"; ".join(broken)}.')
+    return strategies.Participation(
+      self.num_rounds, self.min_separation, self.max_participations
+    )
+
+  @property
+  def _basis(self) -> Union[Waiting, Observed]:
+    basis = self.waiting or self.observed
+    assert basis is not None  # `summarize` finds one or the other.
+    return basis
+
+  def broken(
+    self,
+    min_separation: Optional[int] = None,
+    max_participations: Optional[int] = None,
+  ) -> list[str]:
+    """In which ways the log breaks a promise; none if it is kept.
+
+    Args:
+      min_separation: What was promised, a difference of rounds.
+      max_participations: What was promised.
+
+    Returns:
+      A sentence for each promise broken, with the rounds and the client if known. If
+      clients and their wait are known, so is whether they waited.
+    """
+    broken = []
+    if self.min_separation == 0:
+      broken.append(f'{self._closest_observed()}; no schema allows this')
+    if self.waiting is not None:
+      broken += self._broken_by_waiting(min_separation, max_participations)
+    if self.observed is not None:
+      broken += self._broken_by_clients(
+        min_separation, max_participations, 'what was promised'
+      )
+    if self.observed is not None and self.waiting is not None:
+      broken += self._broken_by_clients(
+        self.waiting.min_separation,
+        self.waiting.max_participations,
+        'what the wait allows',
+      )
+    return broken
+
+  def _broken_by_waiting(
+    self, min_separation: Optional[int], max_participations: Optional[int]
+  ) -> list[str]:
+    assert self.waiting is not None
+    wait = _format_wait(self.waiting.min_wait)
+    broken = []
+    if min_separation is not None and self.waiting.min_separation < min_separation:
+      if self.waiting.closest is not None:
+        broken.append(
+          f'a device that waits {wait} can be in '
+          f'{self._rounds_apart(*self.waiting.closest)}; promised: at least '
+          f'{min_separation}'
+        )
+    if (
+      max_participations is not None
+      and self.waiting.max_participations > max_participations
+    ):
+      broken.append(
+        f'a device that waits {wait} can be in {self.waiting.max_participations} '
+        f'rounds; promised: at most {max_participations}'
+      )
+    return broken
+
+  def _broken_by_clients(
+    self,
+    min_separation: Optional[int],
+    max_participations: Optional[int],
+    standard: str,
+  ) -> list[str]:
+    assert self.observed is not None
+    broken = []
+    if (
+      min_separation is not None
+      and self.observed.closest is not None
+      and self.observed.min_separation < min_separation
+    ):
+      broken.append(
+        f'{self._closest_observed()}; {standard}: at least {min_separation}'
+      )
+    if (
+      max_participations is not None
+      and self.observed.max_participations > max_participations
+    ):
+      rounds = [r + self.log.first_number for r in self.observed.rounds_of_most_active]
+      shown = ', '.join(map(str, rounds[:20])) + (', ...' if len(rounds) > 20 else '')
+      broken.append(
+        f'client {self.observed.most_active!r} took part '
+        f'{self.observed.max_participations} times, in rounds {shown}; {standard}: at '
+        f'most {max_participations}'
+      )
+    return broken
+
+  def _closest_observed(self) -> str:
+    assert self.observed is not None and self.observed.closest is not None
+    client, first, second = self.observed.closest
+    if first == second:
+      return f'client {client!r} is twice in round {first + self.log.first_number}'
+    return f'client {client!r} took part in {self._rounds_apart(first, second)}'
+
+  def _rounds_apart(self, first: int, second: int) -> str:
+    number = self.log.first_number
+    return (
+      f'rounds {first + number} and {second + number}, which are {second - first} apart'
+    )
+
+  def to_json(self) -> dict[str, Any]:
+    """As values for JSON; rounds have the numbers that the log gives them."""
+    log = self.log
+    result: dict[str, Any] = {
+      'num_rounds': self.num_rounds,
+      'min_separation': self.min_separation,
+      'rounds_between': self.rounds_between,
+      'max_participations': self.max_participations,
+      'basis': 'client_ids' if self.waiting is None else 'min_wait',
+      'first_round': log.first_number,
+    }
+    if log.completions is not None:
+      result['time_format'] = log.time_format
+      result['first_completion'] = log.format_time(log.completions[0])
+      result['last_completion'] = log.format_time(log.completions[-1])
+    if log.cohort_sizes is not None:
+      result['smallest_cohort'] = int(log.cohort_sizes.min())
+      result['largest_cohort'] = int(log.cohort_sizes.max())
+    if self.waiting is not None:
+      result['waiting'] = self._waiting_json(self.waiting)
+    if self.observed is not None:
+      result['observed'] = self._observed_json(self.observed)
+    result['notes'] = list(log.notes)
+    return result
+
+  def _waiting_json(self, waiting: Waiting) -> dict[str, Any]:
+    result = dataclasses.asdict(waiting)
+    result['min_wait_hours'] = result.pop('min_wait') / datetime.timedelta(hours=1)
+    result['closest'] = waiting.closest and self._numbers(waiting.closest)
+    result['assumptions'] = list(waiting.assumptions)
+    return result
+
+  def _observed_json(self, observed: Observed) -> dict[str, Any]:
+    result = dataclasses.asdict(observed)
+    result['rounds_of_most_active'] = self._numbers(observed.rounds_of_most_active)
+    if observed.closest is not None:
+      client, *rounds = observed.closest
+      result['closest'] = {'client': client, 'rounds': self._numbers(tuple(rounds))}
+    return result
+
+  def _numbers(self, rounds: tuple[int, ...]) -> list[int]:
+    return [r + self.log.first_number for r in rounds]
+
+  def to_text(self) -> str:
+    """For people."""
+    values = self.to_json()
+    rows = [('rounds', f'{self.num_rounds}')]
+    if 'first_completion' in values:
+      rows.append(
+        ('completed', f'{values["first_completion"]} to {values["last_completion"]}')
+      )
+    if 'smallest_cohort' in values:
+      rows.append(
+        ('cohort', f'{values["smallest_cohort"]} to {values["largest_cohort"]} clients')
+      )
+    rows += [
+      ('min separation', f'{self.min_separation} ({self.rounds_between} between)'),
+      ('max participations', f'{self.max_participations}'),
+    ]
+    if self.waiting is not None:
+      rows += self._waiting_rows(self.waiting)
+    if self.observed is not None:
+      rows += self._observed_rows(self.observed)
+    rows += [('note', note) for note in self.log.notes]
+    return ''.join(f'{name:<20}{value}\n' for name, value in rows)
+
+  def _waiting_rows(self, waiting: Waiting) -> list[tuple[str, str]]:
+    rows = []
+    if waiting.closest is None:
+      rows.append(('', 'The log is too short for a device to be in two rounds.'))
+    else:
+      rows.append(('for example', self._rounds_apart(*waiting.closest)))
+    if waiting.fewest_rounds_in_wait is not None:
+      wait = _format_wait(waiting.min_wait)
+      rows.append(
+        ('fewest rounds', f'{waiting.fewest_rounds_in_wait} complete within {wait}')
+      )
+    return rows + [('assumed', assumption) for assumption in waiting.assumptions]
+
+  def _observed_rows(self, observed: Observed) -> list[tuple[str, str]]:
+    rows = [('clients seen', f'{observed.num_clients}')]
+    if observed.closest is None:
+      rows.append(('', 'No client took part twice.'))
+    else:
+      rows.append(('closest seen', self._closest_observed()))
+    most = f'client {observed.most_active!r}, {observed.max_participations} times'
+    return [*rows, ('most active', most)]
+
+
+def summarize(
+  log: round_log.RoundLog,
+  min_wait: Optional[datetime.timedelta] = None,
+  wait_from: str = 'contribution',
+  first_start: Optional[str] = None,
+) -> Summary:
+  """Computes what a log says about participation.
+
+  Args:
+    log: From `round_log.read`.
+    min_wait: How long a device waits at least between two rounds. `None` for 24 hours,
+      or, if the log names its clients, for no such rule.
+    wait_from: 'contribution' or 'completion'; see the module's description.
+    first_start: When the first round started, written as the log's times are; only for
+      logs without starts, with `wait_from='contribution'`.
+
+  Returns:
+    The summary.
+
+  Raises:
+    ValueError: If `min_wait` is not positive or above ten years, needs times the log
+      does not have, or `first_start` does not fit the log.
+
+  Example:
+    A round an hour. A device that contributes at the start of round 0 can contribute
+    again at the end of round 23, 24 hours later.
+
+    >>> hours = 3600 * 10**9 * np.arange(1, 101)
+    >>> log = round_log.RoundLog(100, 0, hours, None, None, None, None, ())
+    >>> summarize(log).participation
+    Participation(num_rounds=100, min_separation=23, max_participations=5, \
+fixed_epoch=False)
+  """
+  observed = None if log.clients is None else _observe(log.clients, log.num_rounds)
+  waiting = None
+  if min_wait is None and observed is None:
+    min_wait = DEFAULT_MIN_WAIT
+  if min_wait is not None:
+    waiting = _wait(log, min_wait, wait_from, first_start)
+  elif first_start is not None or wait_from != 'contribution':
+    raise ValueError('the log names its clients; give min_wait to look at waits too.')
+  return Summary(log, waiting, observed)
+
+
+def _wait(
+  log: round_log.RoundLog,
+  min_wait: datetime.timedelta,
+  wait_from: str,
+  first_start: Optional[str],
+) -> Waiting:
+  if not datetime.timedelta(0) < min_wait <= _MAX_WAIT:
+    raise ValueError(
+      f'min_wait must be positive and at most ten years, got {min_wait}.'
+    )
+  if wait_from not in WAIT_FROM:
+    raise ValueError(f'wait_from must be one of {WAIT_FROM}, got {wait_from!r}.')
+  if log.completions is None:
+    raise ValueError('the log has no completion times, which min_wait needs.')
+  wait = min_wait // datetime.timedelta(microseconds=1) * 1000
+  begins, assumptions = _begins(log, wait_from, first_start)
+  back = _first_round_back(log.completions, begins, wait)
+  separations = (back - np.arange(log.num_rounds))[back < log.num_rounds]
+  closest = None
+  if len(separations):
+    first = int(np.argmin(separations))
+    closest = (first, first + int(separations[first]))
+  within = _first_round_back(log.completions, log.completions, wait)
+  within = (within - np.arange(log.num_rounds) - 1)[within < log.num_rounds]
+  return Waiting(
+    min_wait=min_wait,
+    wait_from=wait_from,
+    min_separation=log.num_rounds if closest is None else closest[1] - closest[0],
+    max_participations=_most_rounds(log.completions, begins, wait, wait_from),
+    fewest_rounds_in_wait=int(within.min()) if len(within) else None,
+    closest=closest,
+    assumptions=assumptions,
+  )
+
+
+def _begins(
+  log: round_log.RoundLog, wait_from: str, first_start: Optional[str]
+) -> tuple[np.ndarray, tuple[str, ...]]:
+  """The earliest beginning of the wait after each round, and what was assumed."""
+  completions = log.completions
+  assert completions is not None
+  needs_first = wait_from == 'contribution' and log.starts is None
+  if first_start is not None and not needs_first:
+    raise ValueError(
+      'first_start is for logs without start times and waits from the contribution.'
+    )
+  assumptions = [
+    'The log has all rounds whose results were released, and no others.',
+    'No device takes part before its wait is over, by true time, or twice in a round.',
+  ]
+  if log.time_format == round_log.WITHOUT_ZONE:
+    assumptions.append('Times have no zone; their clock was never set back.')
+  if wait_from == 'completion':
+    assumptions.append('A device waits from the completion of its round.')
+    return completions, tuple(assumptions)
+  assumptions.append('A device waits from its contribution to a round.')
+  if log.starts is not None:
+    assumptions.append('Devices contribute between the start and the completion.')
+    # A round that starts after a later one counts as starting with it: never too late.
+    return np.minimum.accumulate(log.starts[::-1])[::-1], tuple(assumptions)
+  assumptions.append('Devices contribute to a round after the one before is complete.')
+  if first_start is not None:
+    first = _parse_first_start(log, first_start)
+    assumptions.append(f'The first round started at {log.format_time(first)}.')
+  else:
+    longest = int(np.diff(completions).max()) if log.num_rounds > 1 else 0
+    first = int(completions[0]) - longest
+    assumptions.append(
+      'The first round lasted no longer than the longest other one, '
+      f'{datetime.timedelta(microseconds=longest // 1000)}; first_start can tell.'
+    )
+  return np.concatenate([[first], completions[:-1]]), tuple(assumptions)
+
+
+def _parse_first_start(log: round_log.RoundLog, first_start: str) -> int:
+  time, time_format = round_log.parse_time(first_start)
+  assert log.completions is not None
+  if time_format != log.time_format:
+    raise ValueError(
+      f'first_start is {time_format}, but the log has {log.time_format}: {first_start}.'
+    )
+  if time > log.completions[0]:
+    raise ValueError(
+      f'first_start is {first_start}, after the first round was complete, at '
+      f'{log.format_time(log.completions[0])}.'
+    )
+  return time
+
+
+def _first_round_back(
+  completions: np.ndarray, begins: np.ndarray, wait: int
+) -> np.ndarray:
+  """For each round, the first later one that a device can be in; n if none."""
+  back = np.searchsorted(completions, begins + wait, side='left')
+  return np.maximum(back, np.arange(1, len(completions) + 1))
+
+
+def _most_rounds(
+  completions: np.ndarray, begins: np.ndarray, wait: int, wait_from: str
+) -> int:
+  """The most rounds of one device, by always taking the first that it can be in.
+
+  Neither `completions` nor `begins` ever fall, so a device that takes a later round
+  instead is back no sooner, and has fewer rounds left.
+  """
+  ends, starts = completions.data, begins.data
+  count, following, back_at = 0, 0, int(begins[0])
+  while True:
+    chosen = bisect.bisect_left(ends, back_at, lo=following)
+    if chosen == len(ends):
+      return count
+    count += 1
+    following = chosen + 1
+    begin = starts[chosen]
+    if wait_from == 'contribution':
+      begin = max(begin, back_at)
+    back_at = begin + wait
+
+
+def _observe(clients: round_log.Clients, num_rounds: int) -> Observed:
+  """Exact values from everyone's rounds."""
+  order = np.lexsort((clients.round, clients.client))
+  client, rounds = clients.client[order], clients.round[order]
+  again = np.flatnonzero(client[1:] == client[:-1])
+  separations = rounds[again + 1] - rounds[again]
+  closest = None
+  if len(again):
+    i = again[np.argmin(separations)]
+    closest = (clients.names[client[i]], int(rounds[i]), int(rounds[i + 1]))
+  most_active = int(np.argmax(np.bincount(client)))
+  rounds_of_most_active = tuple(rounds[client == most_active].tolist())
+  return Observed(
+    num_clients=len(clients.names),
+    min_separation=num_rounds if closest is None else closest[2] - closest[1],
+    max_participations=len(rounds_of_most_active),
+    closest=closest,
+    most_active=clients.names[most_active],
+    rounds_of_most_active=rounds_of_most_active,
+  )
+
+
+def _format_wait(wait: datetime.timedelta) -> str:
+  return f'{wait / datetime.timedelta(hours=1):g} h'

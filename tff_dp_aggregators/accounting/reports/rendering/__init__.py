@@ -1,0 +1,69 @@
+"""Statements written out: text, Markdown, one HTML page, or JSON.
+
+`sections` decides what is said, once for all formats; `writers` and the template
+decide how it looks.
+"""
+
+import base64
+import json
+from typing import Any
+
+from tff_dp_aggregators.accounting.reports.rendering import document
+from tff_dp_aggregators.accounting.reports.rendering import sections
+from tff_dp_aggregators.accounting.reports.rendering import writers
+
+FORMATS = ('text', 'markdown', 'html', 'json')
+
+
+def render(statement: dict[str, Any], output_format: str) -> str:
+  """A statement in one of `FORMATS`.
+
+  Args:
+    statement: As `statement.build`, `compose` or `build_without_privacy` returned it.
+      For plots it needs its curves.
+    output_format: 'text', 'markdown', 'html' (one file, with nothing to load), or
+      'json' (described by `report_schema.json`).
+
+  Raises:
+    ValueError: If the format is unknown.
+
+  Example:
+    >>> from tff_dp_aggregators.accounting.reports import statement
+    >>> print(render(statement.build_without_privacy(), 'text'))
+    PRIVACY REPORT
+    <BLANKLINE>
+    Guarantee: none.
+    ...
+  """
+  if output_format == 'json':
+    return json.dumps(statement, indent=2, allow_nan=False) + '\n'
+  if output_format not in FORMATS:
+    raise ValueError(f'unknown format {output_format!r}; known: {", ".join(FORMATS)}.')
+  report = sections.of_statement(statement)
+  if output_format == 'text':
+    return writers.to_text(report)
+  if output_format == 'markdown':
+    return writers.to_markdown(report)
+  return _to_html(report)
+
+
+def _to_html(report: document.Document) -> str:
+  # Only here, for text shall be there at once.
+  import jinja2
+
+  from tff_dp_aggregators.accounting.reports.rendering import plots
+
+  def image(plot: document.Plot) -> str:
+    data = base64.b64encode(plots.to_svg(plot).encode()).decode()
+    return f'data:image/svg+xml;base64,{data}'
+
+  environment = jinja2.Environment(
+    loader=jinja2.PackageLoader('tff_dp_aggregators.accounting.reports.rendering'),
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    keep_trailing_newline=True,
+    autoescape=True,
+  )
+  environment.tests['code'] = lambda text: isinstance(text, document.Code)
+  return environment.get_template('report.html.j2').render(report=report, image=image)

@@ -1,0 +1,682 @@
+"""What a report says: a statement put into sentences, facts, tables and plots.
+
+After a summary for readers who never saw this package, the order is that of section 5.3
+of "How to DP-fy ML" (arXiv:2303.00654). Every term is explained where it first stands.
+Nothing is computed here that a guarantee rests on: the numbers are the statement's.
+"""
+
+import math
+import statistics
+from collections.abc import Iterator
+from typing import Any, Optional
+
+from tff_dp_aggregators.accounting.reports.rendering import document
+from tff_dp_aggregators.accounting.reports.rendering import rounding
+from tff_dp_aggregators.accounting.reports.rendering.document import Code
+from tff_dp_aggregators.accounting.reports.rendering.document import Fact
+
+_TITLE = 'Privacy report'
+_NO_PRIVACY = (
+  'No privacy mechanism was used: updates were neither clipped nor noised, and epsilon '
+  'is infinite.'
+)
+_NOTHING = (
+  'No finite epsilon holds: whoever sees the models may learn anything about a client.'
+)
+_EPSILON_AND_DELTA = (
+  'Epsilon limits by which factor, e^epsilon, one client can make any outcome more '
+  'likely or less: smaller is more private, and 0 would hide a client altogether. '
+  'Delta is the probability exempt from that limit; it should be far below one over '
+  'the number of clients.'
+)
+_ROUNDING = (
+  'Printed numbers are rounded to the unfavourable side: epsilon, mu, rho, sensitivity '
+  'and error up, the effective noise multiplier down. What was chosen or found is '
+  'printed with all its digits. The JSON report has those of all numbers.'
+)
+_PROSE = (document.Paragraph, document.Items)
+# What an observer wants to tell, and the two answers.
+_QUESTIONS = {
+  'zero_out': (
+    'whether the contributions of one client were used or replaced by zeros',
+    'clients whose contributions were replaced',
+    'those whose contributions were used',
+  ),
+  'add_or_remove': (
+    'whether one client was among those that trained',
+    'clients that were not',
+    'those that were',
+  ),
+  'replace_one': (
+    'which of two sets of data one client had',
+    'clients that had the first',
+    'those that had the second',
+  ),
+}
+_FALSE_ALARMS = 0.01
+_MATRIX_MECHANISM = (
+  "The server adds up the clipped updates of a round's clients and adds Gaussian "
+  'noise. In a matrix mechanism (arXiv:2202.08312) what is released follows from '
+  'C X + z: the rows of X are the sums of the rounds, C is the strategy matrix, which '
+  'decides how the noise of different rounds is correlated, and z is independent noise.'
+)
+_MECHANISMS = {
+  'gaussian': 'independent Gaussian noise in each round, as in DP-FedAvg '
+  '(arXiv:1710.06963)',
+  'tree': 'noise of a binary tree over the rounds, as in DP-FTRL (arXiv:2103.00039)',
+  'banded': 'noise correlated over rounds by a banded matrix (arXiv:2306.08153)',
+  'toeplitz': 'noise correlated over rounds by a banded Toeplitz matrix '
+  '(arXiv:2405.15913)',
+  'blt': 'noise correlated over rounds by a buffered linear Toeplitz matrix '
+  '(arXiv:2404.16706, arXiv:2408.08868)',
+  'banded_inverse': 'noise correlated over rounds by a matrix whose inverse is banded '
+  '(arXiv:2405.13763, arXiv:2505.12128)',
+  'file': 'noise correlated over rounds by a matrix that was loaded from a file',
+}
+_FOUND = {
+  'noise_multiplier': 'the least noise that keeps it was found',
+  'num_rounds': 'the most rounds that keep it were found',
+  'max_participations': 'the most participations that keep it were found',
+  None: 'it was checked',
+}
+_KEPT = {
+  'exact': 'exact: the true curve of a Gaussian mechanism of this sensitivity, so no '
+  'smaller epsilon holds for it',
+  'gdp': 'gdp: the same true curve, by way of mu',
+  'pld': 'pld (privacy loss distribution): the distribution of what an outcome gives '
+  'away, on a grid, rounded up',
+  'prv': 'prv (privacy random variable): the same distribution by another numerical '
+  'method, with its error added',
+  'rdp': 'rdp (Renyi differential privacy): moments of what an outcome gives away; '
+  'turning them into epsilon loses a little',
+  'zcdp': 'zcdp (zero-concentrated differential privacy): one number, rho, turned into '
+  'epsilon by a simple formula that loses more',
+}
+
+
+def of_statement(statement: dict[str, Any]) -> document.Document:
+  """The report of a statement.
+
+  Args:
+    statement: As `statement.build`, `compose` or `build_without_privacy` returned it,
+      or as read from a JSON report.
+  """
+  if statement['mechanism'] is None:
+    nothing = (document.Paragraph(_NO_PRIVACY), document.Paragraph(_NOTHING))
+    return document.Document(_TITLE, 'none.', False, nothing)
+  return document.Document(
+    _TITLE,
+    _headline(statement),
+    statement['guarantee']['epsilon'] is not None,
+    tuple(_summary(statement)),
+    (
+      _definition(statement),
+      *(_composition(statement) if statement['parts'] else _of_a_run(statement)),
+      _accounting(statement),
+      _verification(statement),
+      *_parts(statement),
+    ),
+  )
+
+
+def _headline(statement: dict[str, Any]) -> str:
+  guarantee = statement['guarantee']
+  if guarantee['epsilon'] is None:
+    if statement['mechanism']['noise_multiplier'] == 0:
+      return 'none (the noise is zero).'
+    return (
+      f'none (epsilon is infinite at delta = {rounding.exact(guarantee["delta"])}).'
+    )
+  return (
+    f'{_epsilon_delta(guarantee)} differential privacy for each client, '
+    f'{_of_what(statement)}.'
+  )
+
+
+def _epsilon_delta(guarantee: dict[str, Any]) -> str:
+  epsilon, delta = rounding.up(guarantee['epsilon']), rounding.exact(guarantee['delta'])
+  return f'(epsilon, delta) = ({epsilon}, {delta})'
+
+
+def _of_what(statement: dict[str, Any]) -> str:
+  """What the guarantee is about, after a comma."""
+  if statement['parts']:
+    return f'in all {len(statement["parts"])} runs together'
+  run, planned = statement['run'], statement['mechanism']['num_rounds']
+  if run is None:
+    return f'in all {planned} planned rounds together'
+  return f'in the {run["rounds_completed"]} rounds that ran, together'
+
+
+def _summary(statement: dict[str, Any]) -> Iterator[document.Block]:
+  definition = statement['definition']
+  if statement['guarantee']['epsilon'] is None:
+    yield document.Paragraph(_NOTHING)
+    return
+  if _is_cut_short(statement):
+    run = statement['run']
+    yield document.Paragraph(
+      f'This run stopped after {run["rounds_completed"]} of {run["rounds_planned"]} '
+      'rounds. What follows is what those rounds spent, provided that the decision to '
+      'stop did not depend on what they released. In any case epsilon = '
+      f'{rounding.up(run["epsilon_planned"])}, that of the whole plan, holds.'
+    )
+  yield document.Paragraph(_meaning(statement))
+  yield document.Paragraph(_EPSILON_AND_DELTA)
+  yield document.Items('It rests on these assumptions:', tuple(_assumptions(statement)))
+  yield document.Items('It covers:', tuple(definition['covered']))
+  yield document.Items('It does not cover:', tuple(definition['not_covered']))
+
+
+def _is_cut_short(statement: dict[str, Any]) -> bool:
+  run = statement['run']
+  return run is not None and run['rounds_completed'] < run['rounds_planned']
+
+
+def _meaning(statement: dict[str, Any]) -> str:
+  question, without, with_ = _QUESTIONS[statement['definition']['adjacency']['name']]
+  return (
+    f'In plain words: somebody who sees all that is released, and knows everything '
+    f'else, wants to tell {question}. If they may suspect wrongly '
+    f'{rounding.exact(100 * _FALSE_ALARMS)}% of the {without}, they recognise at most '
+    f'{rounding.percent(_recognised(statement["guarantee"]))} of {with_}.'
+  )
+
+
+def _recognised(guarantee: dict[str, Any]) -> float:
+  """The largest share recognised with `_FALSE_ALARMS`.
+
+  By the trade-off function of Gaussian DP (arXiv:1905.02383, equation 6), or else of
+  (epsilon, delta) (equation 5).
+  """
+  mu = guarantee['gdp_mu']
+  if mu is not None:
+    normal = statistics.NormalDist()
+    return normal.cdf(mu + normal.inv_cdf(_FALSE_ALARMS))
+  epsilon, delta = min(guarantee['epsilon'], 100.0), guarantee['delta']
+  other = 1 - math.exp(-epsilon) * (1 - delta - _FALSE_ALARMS)
+  return min(math.exp(epsilon) * _FALSE_ALARMS + delta, other)
+
+
+def _assumptions(statement: dict[str, Any]) -> Iterator[str]:
+  yield f'{_sentence(statement["setting"])}.'
+  for number, part in _runs(statement):
+    run = f' in run {number}' if number else ''
+    participation, mechanism = part['participation'], part['mechanism']
+    yield (
+      f'Participation{run}: {_limits(participation)}. What enforces it: '
+      f'{participation["enforced_by"]}.'
+    )
+    yield (
+      f'Noise{run} that nobody can predict. Its source: {mechanism["noise_source"]}.'
+    )
+    if _is_cut_short(part):
+      yield f'The decision to stop early{run} did not depend on what had been released.'
+
+
+def _sentence(text: str) -> str:
+  return text[:1].upper() + text[1:]
+
+
+def _runs(
+  statement: dict[str, Any], number: str = ''
+) -> Iterator[tuple[str, dict[str, Any]]]:
+  """The statements of single runs, with numbers such as 2 or 2.1 if they are parts."""
+  if not statement['parts']:
+    yield number, statement
+  for index, part in enumerate(statement['parts'], start=1):
+    yield from _runs(part, f'{number}.{index}' if number else f'{index}')
+
+
+def _limits(participation: dict[str, Any]) -> str:
+  if participation['schema'] != 'participation':
+    return participation['assumption']
+  most = participation['max_participations']
+  if most == 1:
+    return 'a client takes part in at most one round'
+  if participation['fixed_epoch']:
+    return (
+      f'a client takes part in at most {most} rounds, which differ by multiples of '
+      f'exactly {participation["min_separation"]}'
+    )
+  return (
+    f'a client takes part in at most {most} rounds, each at least '
+    f'{participation["min_separation"]} after the one before '
+    f'({participation["rounds_between"]} rounds between them)'
+  )
+
+
+def _definition(statement: dict[str, Any]) -> document.Section:
+  definition = statement['definition']
+  facts = (
+    Fact('setting', statement['setting'], 'who is trusted with what'),
+    Fact('privacy unit', definition['privacy_unit'], 'whose privacy it is'),
+    Fact(
+      'adjacency',
+      definition['adjacency']['meaning'],
+      'which changes of the data are hidden',
+    ),
+    Fact('outputs', definition['outputs'], 'what the adversary sees'),
+  )
+  return document.Section('Setting and definition', (document.Facts(facts),))
+
+
+def _of_a_run(statement: dict[str, Any]) -> tuple[document.Section, ...]:
+  facts = document.Facts(tuple(_mechanism_facts(statement)))
+  return (
+    document.Section('Mechanism', (document.Paragraph(_MATRIX_MECHANISM), facts)),
+    _participation(statement),
+  )
+
+
+def _composition(statement: dict[str, Any]) -> tuple[document.Section, ...]:
+  rows = []
+  for number, part in enumerate(statement['parts'], start=1):
+    epsilon = rounding.up(part['guarantee']['epsilon'])
+    rows.append((f'{number}', part['mechanism']['name'], _of_what(part), epsilon))
+  intro = (
+    'A client may take part in all of these runs, and an adversary may put together '
+    'what it learns from each. So they are accounted for together.'
+  )
+  table = document.Table(('run', 'mechanism', 'what ran', 'epsilon alone'), tuple(rows))
+  blocks = (document.Paragraph(intro), table, document.Paragraph(_MATRIX_MECHANISM))
+  return (document.Section('Runs', blocks),)
+
+
+def _parts(statement: dict[str, Any]) -> Iterator[document.Section]:
+  """The runs of a composition; what holds for all of them stands above."""
+  if not statement['parts']:
+    return
+  for number, part in _runs(statement):
+    for section in (*_of_a_run(part), _accounting(part)):
+      blocks = tuple(b for b in section.blocks if not isinstance(b, _PROSE))
+      yield document.Section(f'Run {number}: {section.title.lower()}', blocks)
+
+
+def _ledger_facts(run: dict[str, Any]) -> Iterator[Fact]:
+  again, cut = run['rounds_released_again'], run['bytes_cut_off']
+  if again:
+    yield Fact(
+      'released again',
+      'rounds ' + ', '.join(map(str, again)),
+      'the same result a second time, which tells nothing new',
+    )
+  if cut:
+    yield Fact(
+      'end of the ledger',
+      f'a half line of {cut} bytes',
+      'the round that it is of was not used',
+    )
+
+
+def _mechanism_facts(statement: dict[str, Any]) -> Iterator[Fact]:
+  mechanism, run = statement['mechanism'], statement['run']
+  name, rounds = mechanism['name'], f'{mechanism["num_rounds"]}'
+  yield Fact('mechanism', f'{name}: {_MECHANISMS[name]}')
+  yield Fact('strategy', Code(mechanism['strategy']), 'kind of the matrix C')
+  yield Fact('strategy checksum', Code(mechanism['strategy_checksum']))
+  if run is not None:
+    rounds = f'{run["rounds_completed"]} of {rounds}'
+  yield Fact('rounds', rounds)
+  if run is not None:
+    yield from _ledger_facts(run)
+  if mechanism['num_bands'] is not None:
+    inverse = ' of the inverse of C' if name == 'banded_inverse' else ' of C'
+    yield Fact(
+      f'bands{inverse}', f'{mechanism["num_bands"]}', 'diagonals that are not 0'
+    )
+  if mechanism['num_buffers'] is not None:
+    yield Fact(
+      'buffers', f'{mechanism["num_buffers"]}', 'exponential decays that C adds'
+    )
+  if mechanism['restart_every'] is not None:
+    yield Fact(
+      'restarts', f'every {mechanism["restart_every"]} rounds', 'the tree begins anew'
+    )
+  yield Fact(
+    'noise memory',
+    f'{mechanism["noise_buffers"]} model sizes',
+    'what the server keeps of the noise from round to round',
+  )
+  yield Fact(
+    'clip norm (L2)',
+    _clip_norm(mechanism),
+    "the largest length of a client's update; a longer one is scaled down to it",
+  )
+  yield Fact(
+    'noise multiplier',
+    rounding.exact(mechanism['noise_multiplier']),
+    'noise relative to the clip norm: standard deviation of an entry of z over the '
+    'clip norm. It says how loud the noise is',
+  )
+  if mechanism['adaptive_clipping'] is not None:
+    yield from _adaptive_facts(mechanism['adaptive_clipping'])
+  exact = 'exact' if mechanism['sensitivity_kind'] == 'exact' else 'an upper bound'
+  yield Fact(
+    'sensitivity',
+    f'{rounding.up(mechanism["sensitivity"], 6)} clip norms '
+    f'(squared: {rounding.up(mechanism["sensitivity_squared"], 6)}), {exact}',
+    _sensitivity_meaning(statement),
+  )
+  yield Fact(
+    'effective noise multiplier',
+    rounding.down(mechanism['effective_noise_multiplier']),
+    'noise relative to the sensitivity: noise multiplier over sensitivity. It says how '
+    'private the mechanism is',
+  )
+  yield Fact(
+    'error of the sums over rounds',
+    f'{rounding.up(mechanism["rmse"])} clip norms in the root mean square over rounds, '
+    f'{rounding.up(mechanism["max_error"])} at most',
+    'standard deviation of the noise in an entry of the sum of all rounds so far: '
+    'what privacy costs',
+  )
+  yield Fact(
+    'source of the noise',
+    mechanism['noise_source'],
+    'who can predict the noise can take it away',
+  )
+  if statement['target'] is not None:
+    target = statement['target']
+    yield Fact(
+      'target',
+      f'epsilon {rounding.exact(target["epsilon"])}; {_FOUND[target["found"]]}',
+      'what was asked for',
+    )
+
+
+def _clip_norm(mechanism: dict[str, Any]) -> str:
+  if mechanism['adaptive_clipping'] is not None:
+    return "follows a quantile of the clients' norms"
+  if mechanism['clip_norm'] is None:
+    return 'not stated; the guarantee holds for any'
+  return rounding.exact(mechanism['clip_norm'])
+
+
+def _adaptive_facts(adaptive: dict[str, Any]) -> Iterator[Fact]:
+  yield Fact(
+    'noise multiplier of the updates',
+    rounding.exact(adaptive['values_noise_multiplier']),
+    'the clip norm is estimated privately; the noise multiplier above covers the '
+    'estimate and the updates together, the updates themselves get this larger one '
+    '(arXiv:1905.03871, Theorem 1)',
+  )
+  yield Fact(
+    'noise of the clip norm',
+    f'{rounding.exact(adaptive["clipped_count_stddev"])} clients',
+    'standard deviation of the noise in the number of clients whose updates are '
+    'shorter than the clip norm',
+  )
+
+
+def _sensitivity_meaning(statement: dict[str, Any]) -> str:
+  if statement['participation']['schema'] == 'participation':
+    which = 'in all its planned rounds together'
+  else:
+    which = 'in one round; sampling is accounted for round by round'
+  twice = ''
+  if statement['definition']['adjacency']['name'] == 'replace_one':
+    twice = ". Twice that of C, as one client's part goes and another's comes"
+  return f'the most by which one client can change C X, {which}{twice}'
+
+
+def _participation(statement: dict[str, Any]) -> document.Section:
+  participation = statement['participation']
+  facts = [Fact('assumption', participation['assumption'])]
+  if participation['schema'] == 'participation':
+    facts += _limit_facts(participation)
+  else:
+    facts += _sampling_facts(participation)
+  facts.append(
+    Fact(
+      'enforced by',
+      participation['enforced_by'],
+      'what makes sure that the assumption holds',
+    )
+  )
+  if participation['source'] is not None:
+    facts += _source_facts(participation)
+  intro = (
+    'The numbers rest on this; a client for which it does not hold has less privacy.'
+  )
+  blocks = (document.Paragraph(intro), document.Facts(tuple(facts)))
+  return document.Section('Participation', blocks)
+
+
+def _limit_facts(participation: dict[str, Any]) -> list[Fact]:
+  possible = participation['possible_participations']
+  separation = participation['min_separation']
+  distance = 'a multiple of' if participation['fixed_epoch'] else 'at least'
+  return [
+    Fact(
+      'min separation',
+      f'{separation} ({participation["rounds_between"]} rounds between)',
+      f'any two rounds of one client differ by {distance} this',
+    ),
+    Fact(
+      'max participations',
+      f'{participation["max_participations"]}',
+      f'the most rounds of one client; in {participation["num_rounds"]} rounds so far '
+      f'apart, {possible} are possible',
+    ),
+  ]
+
+
+def _sampling_facts(participation: dict[str, Any]) -> list[Fact]:
+  names = {
+    'sampling_probability': 'sampling probability',
+    'num_groups': 'groups that take turns',
+    'population': 'population',
+    'cohort': 'cohort',
+  }
+  facts = [
+    Fact(name, rounding.exact(participation[key]))
+    for key, name in names.items()
+    if key in participation
+  ]
+  possible = participation['possible_participations']
+  return [*facts, Fact('rounds that one client may be drawn for', f'{possible}')]
+
+
+def _source_facts(participation: dict[str, Any]) -> Iterator[Fact]:
+  """What a round log says, but for what stands above already."""
+  source = dict(participation['source'])
+  source.update(source.pop('waiting', None) or {})
+  for name, value in _flat(source):
+    if participation.get(name) != value:
+      yield Fact(f'round log: {name.replace("_", " ")}', _written(value))
+
+
+def _flat(values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+  """The values of a nested dict, without those that say nothing."""
+  for key, value in values.items():
+    if isinstance(value, dict):
+      yield from ((f'{key}: {name}', each) for name, each in _flat(value))
+    elif value is not None and value != []:
+      yield key, value
+
+
+def _written(value: Any) -> str:
+  if isinstance(value, list):
+    sentences = all(isinstance(each, str) for each in value)
+    return (' ' if sentences else ', ').join(_written(each) for each in value)
+  return rounding.exact(value) if isinstance(value, float) else str(value)
+
+
+def _accounting(statement: dict[str, Any]) -> document.Section:
+  guarantee = statement['guarantee']
+  blocks: list[document.Block] = [
+    document.Paragraph(_how_composed(statement)),
+    _by_accountant(guarantee),
+  ]
+  if guarantee['epsilon'] is not None:
+    if len(guarantee['accountants']) > 1:
+      blocks.extend(_why_they_differ(guarantee))
+    if guarantee['gdp_mu'] is not None:
+      blocks.append(document.Facts(tuple(_other_terms(guarantee))))
+    blocks.append(_by_delta(guarantee))
+    blocks.append(document.Paragraph(_ROUNDING))
+  plots = tuple(_plots(statement))
+  if plots:
+    blocks.append(document.Plots(plots))
+  return document.Section('Accounting', tuple(blocks))
+
+
+def _by_accountant(guarantee: dict[str, Any]) -> document.Table:
+  chosen = guarantee['accountant']
+  rows = tuple(
+    (
+      f'{each["name"]} (stated above)' if each['name'] == chosen else each['name'],
+      rounding.up(each['epsilon'], 6),
+      each['kind'],
+    )
+    for each in guarantee['accountants']
+  )
+  delta = rounding.exact(guarantee['delta'])
+  return document.Table(
+    ('accountant', f'epsilon at delta = {delta}', 'what it is'), rows
+  )
+
+
+def _by_delta(guarantee: dict[str, Any]) -> document.Table:
+  rows = tuple(
+    (rounding.exact(point['delta']), rounding.up(point['epsilon'], 6))
+    for point in guarantee['epsilon_by_delta']
+  )
+  return document.Table(('delta', f'epsilon ({guarantee["accountant"]})'), rows)
+
+
+def _how_composed(statement: dict[str, Any]) -> str:
+  runs = [part for _, part in _runs(statement)]
+  if any(part['participation']['schema'] != 'participation' for part in runs):
+    return (
+      'A round is a Gaussian mechanism on a random sample of the clients. Clients that '
+      'are not drawn give nothing away, and nobody knows who was drawn; so a round '
+      'spends less than without sampling. The accountants add up what the rounds spend.'
+    )
+  if statement['parts']:
+    number = 'mu, whose square is the sum of the squares of those of the runs'
+  else:
+    number = 'mu, the sensitivity over the noise multiplier'
+    if _is_cut_short(statement):
+      number += ' (here the sensitivity for the rounds that ran)'
+  bound = ''
+  if any(part['mechanism']['sensitivity_kind'] != 'exact' for part in runs):
+    bound = ' The sensitivity is known by an upper bound, so epsilon is one as well.'
+  return (
+    f'All {"runs" if statement["parts"] else "rounds"} together are one Gaussian '
+    'mechanism. Its privacy curve, epsilon for every delta, is known exactly '
+    f'(arXiv:1805.06530) and depends on one number, {number}.{bound}'
+  )
+
+
+def _why_they_differ(guarantee: dict[str, Any]) -> tuple[document.Block, ...]:
+  kept = tuple(_KEPT[each['name']] for each in guarantee['accountants'])
+  return (
+    document.Paragraph(
+      'All of these are valid for the same noise; an accountant that keeps less of the '
+      'mechanism has to state a larger epsilon. Compare a published figure with the '
+      'row of the accountant it was computed with.'
+    ),
+    document.Items('What they keep:', kept),
+  )
+
+
+def _other_terms(guarantee: dict[str, Any]) -> Iterator[Fact]:
+  yield Fact(
+    'mu',
+    rounding.up(guarantee['gdp_mu'], 6),
+    'Gaussian differential privacy (arXiv:1905.02383): telling whether a client took '
+    'part is as hard as telling one draw of N(0, 1) from one of N(mu, 1)',
+  )
+  yield Fact(
+    'rho',
+    rounding.up(guarantee['zcdp_rho'], 6),
+    'zero-concentrated differential privacy, zCDP (arXiv:1605.02065): mu^2 / 2',
+  )
+
+
+def _plots(statement: dict[str, Any]) -> Iterator[document.Plot]:
+  curves, guarantee = statement['curves'] or {}, statement['guarantee']
+  delta = rounding.exact(guarantee['delta'])
+  here = (guarantee['delta'], guarantee['epsilon'])
+  yield from _plot(
+    curves.get('epsilon_by_delta'),
+    title='Epsilon against delta',
+    caption='Each point of the curve is a guarantee of the same mechanism.',
+    x_label='delta',
+    y_label='epsilon',
+    log_x=True,
+    mark=here,
+  )
+  spent = curves.get('epsilon_by_round')
+  spent_by = curves.get('epsilon_by_round_accountant')
+  other = ''
+  if spent_by != guarantee['accountant']:
+    other = f' Computed by {spent_by}, the guarantee by {guarantee["accountant"]}.'
+  yield from _plot(
+    spent,
+    title='Epsilon against rounds',
+    caption=f'What has been spent after so many rounds.{other}',
+    x_label='rounds',
+    y_label=f'epsilon at delta = {delta} ({spent_by})',
+    mark=tuple(spent[-1]) if spent else None,
+  )
+  yield from _plot(
+    curves.get('error_by_round'),
+    title='Error against rounds',
+    caption='Standard deviation of the noise in an entry of the sum of all rounds so '
+    'far. Lower is more accurate.',
+    x_label='rounds',
+    y_label='error (clip norms)',
+  )
+  yield from _plot(
+    [point for point in curves.get('noise_correlation') or [] if point[0] > 0],
+    title='Noise correlation',
+    caption="Of the last round's noise with that of earlier rounds. Below zero it "
+    'takes away noise that was added before; all zero is independent noise.',
+    x_label='rounds earlier',
+    y_label='correlation',
+    is_bars=True,
+  )
+
+
+def _plot(
+  points: Optional[list[list[float]]], **options: Any
+) -> Iterator[document.Plot]:
+  if points:
+    yield document.Plot(points=tuple((x, y) for x, y in points), **options)
+
+
+def _verification(statement: dict[str, Any]) -> document.Section:
+  verification, software = statement['verification'], statement['software']
+  blocks: list[document.Block] = []
+  if verification['command'] is not None:
+    blocks.append(document.Paragraph('This command prints the same numbers again:'))
+    blocks.append(document.Verbatim(verification['command']))
+  if verification['files']:
+    blocks.append(
+      document.Paragraph(
+        'It reads these files, whose checksums must be the same (sha256sum prints '
+        'them):'
+      )
+    )
+    rows = tuple(
+      (file['role'], Code(file['path']), Code(file['sha256']))
+      for file in verification['files']
+    )
+    blocks.append(document.Table(('file', 'path', 'SHA-256'), rows))
+  blocks.append(
+    document.Paragraph(
+      'With --format=json it prints a report that has all inputs in it. Saved as '
+      'report.json, that is computed again and compared number by number by'
+    )
+  )
+  blocks.append(
+    document.Verbatim(
+      'python -m tff_dp_aggregators.accounting.report --verify=report.json'
+    )
+  )
+  versions = ', '.join(f'{name} {version}' for name, version in software.items())
+  blocks.append(document.Paragraph(f'This report was computed by {versions}.'))
+  return document.Section('How to verify', tuple(blocks))

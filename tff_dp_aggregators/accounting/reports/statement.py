@@ -1,0 +1,625 @@
+"""The privacy statement: a guarantee with everything it rests on, as data.
+
+`build` turns the *inputs* of a statement (a mechanism, a delta, what a run's ledger
+says) into one JSON-ready dict, and `compose` several of those into one. The headings
+follow section 5.3 of "How to DP-fy ML" (arXiv:2303.00654): setting, definition (unit,
+adjacency, outputs, data accesses), accounting (type, assumptions, formal statement),
+verification. `report_schema.json` describes the dict; `rendering` writes it out for
+people; `verification` computes it again.
+"""
+
+import importlib.metadata
+import json
+import math
+import platform
+from collections.abc import Sequence
+from typing import Any, Optional
+
+import dp_accounting
+import numpy as np
+from dp_accounting import NeighboringRelation as Relation
+
+import tff_dp_aggregators
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import events
+from tff_dp_aggregators.accounting import mechanism as mechanism_lib
+from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting.accountants import gaussian
+from tff_dp_aggregators.accounting.records import ledger as ledger_lib
+
+FORMAT = 'tff_dp_aggregators.privacy_report'
+VERSION = 2
+
+_UNIT = (
+  'one client with all its data: the guarantee is about everything that a client '
+  'contributes in all rounds together'
+)
+_ADJACENCIES = {
+  'zero_out': (
+    'zeroing out: two data sets are neighbours if they differ in one client, all of '
+    'whose contributions are replaced by zeros (arXiv:2103.00039, Definition 1.1)'
+  ),
+  'add_or_remove': (
+    'add or remove: two data sets are neighbours if one of them has one client more'
+  ),
+  'replace_one': (
+    'replace one: two data sets are neighbours if they differ in the data of one '
+    'client, which may be any other data; epsilon is about twice that of the other '
+    'two adjacencies and not comparable with it'
+  ),
+}
+_SETTING = (
+  'central differential privacy: the server that clips, sums and adds the noise is '
+  'trusted, and sees each update (or, with secure aggregation, their sum)'
+)
+_OUTPUTS = (
+  'all intermediate models: the adversary may see the noised aggregate of every '
+  'round and everything computed from it, so the last model as well'
+)
+_SECRET = ', but not who took part in which round'
+_COVERED = (
+  'client updates (model deltas), as far as they reach the model through the '
+  'private aggregator',
+)
+_ADAPTIVE = 'the norms of client updates, as far as they decide on the clip norm'
+_NOT_COVERED = (
+  'choosing hyperparameters (learning rates, clip norm, rounds) on the same clients',
+  'other runs on the same clients, unless this report says that it composes them',
+  'metrics computed on client data, such as training loss, and exact counts such as '
+  'the number of non-finite updates',
+  'test accuracy, if the test data is private as well',
+  'the number and identity of clients in a round, and timing',
+)
+_KINDS = {
+  'exact': 'exact: the privacy curve of a Gaussian mechanism (arXiv:1805.06530)',
+  'gdp': 'exact: the privacy curve of a Gaussian mechanism (arXiv:1905.02383)',
+  'pld': 'upper bound, numerical: privacy loss distribution (dp-accounting)',
+  'prv': 'upper bound, numerical: privacy random variable (arXiv:2106.02848)',
+  'rdp': 'upper bound: Renyi DP at fixed orders (dp-accounting)',
+  'zcdp': 'upper bound: closed form of zCDP (arXiv:1605.02065, Proposition 1.3)',
+}
+# Strategies of at most so many numbers are part of the report.
+_MAX_NUMBERS = 10_000
+_STATED_DELTAS = tuple(10.0**-power for power in range(4, 11, 2))
+_SAME = 1e-6  # How far figures of a ledger may be from those planned, relative.
+_POINTS = 200  # Of a curve over rounds.
+_SAMPLED_POINTS = 20  # Of one that takes a composition each.
+_DELTAS = 33  # Of the curve over delta.
+_LAGS = 64  # Of the noise's correlation, and for how many rounds it may be dense.
+_MAX_DENSE = 2048
+
+
+def build(
+  mechanism: mechanism_lib.Mechanism,
+  delta: float,
+  *,
+  clip_norm: Optional[float] = None,
+  ledger: Optional[ledger_lib.Ledger] = None,
+  target_epsilon: Optional[float] = None,
+  found: Optional[str] = None,
+  accountant: Optional[str] = None,
+  enforced_by: str = 'not stated; whoever runs the training must see to it',
+  noise_source: str = 'not stated',
+  participation_source: Optional[dict[str, Any]] = None,
+  command: Optional[str] = None,
+  files: Sequence[dict[str, Any]] = (),
+  with_curves: bool = True,
+) -> dict[str, Any]:
+  """Builds the statement of a mechanism, and of a run of it.
+
+  Args:
+    mechanism: What was planned.
+    delta: At which delta the guarantee is stated.
+    clip_norm: L2 bound of a client's contribution; it does not change the guarantee.
+    ledger: What the run's ledger says. With it the guarantee is of the rounds that ran;
+      without it, of all rounds planned.
+    target_epsilon: What was asked for, if anything was.
+    found: What was found from the target: 'noise_multiplier', 'num_rounds' or
+      'max_participations'.
+    accountant: Whose epsilon the guarantee states; `None` for the tightest.
+    enforced_by: What keeps clients within the participation limits.
+    noise_source: Where the randomness comes from.
+    participation_source: Where the participation limits come from, such as the summary
+      of a round log.
+    command: A command that prints the same numbers again.
+    files: Files that the statement was made from, each with `path` and `sha256`.
+    with_curves: Whether to compute the points of plots; else `curves` is `None`.
+
+  Returns:
+    A JSON-ready dict, described by `report_schema.json`; infinities are `None`.
+
+  Raises:
+    ValueError: If `delta` is out of range, the target is missed, or the ledger is of
+      another mechanism, other limits on participation or another clip norm, or the
+      mechanism is a sampled one and has no ledger.
+    dp_accounting.UnsupportedEventError: If the accountant cannot read the events.
+  """
+  gaussian.check_delta(delta)
+  event, run = mechanism.event, None
+  _check_target(mechanism, delta, target_epsilon, accountant)
+  if ledger is not None:
+    _check_ledger(mechanism, ledger.entries)
+    _check_clip_norm(mechanism, clip_norm, ledger.entries)
+    event = ledger.total_event
+    run = {
+      'rounds_completed': len(ledger.entries),
+      'rounds_released_again': list(ledger.repeated),
+      'bytes_cut_off': ledger.cut,
+      'rounds_planned': mechanism.participation.num_rounds,
+      'epsilon_planned': _finite(
+        _epsilon(mechanism.event, delta, mechanism.relation, accountant)
+      ),
+    }
+  participation = {
+    **_participation(mechanism),
+    'enforced_by': enforced_by,
+    'source': participation_source,
+  }
+  target = None
+  if target_epsilon is not None:
+    target = {'epsilon': target_epsilon, 'found': found}
+  return {
+    'format': FORMAT,
+    'version': VERSION,
+    'setting': _SETTING,
+    'definition': _definition(mechanism),
+    'mechanism': _mechanism(mechanism, clip_norm, noise_source),
+    'participation': participation,
+    'run': run,
+    'target': target,
+    'guarantee': guarantee(event, delta, mechanism.relation, accountant),
+    'parts': [],
+    'curves': _curves(mechanism, event, delta, accountant, run)
+    if with_curves
+    else None,
+    'software': _software(),
+    'verification': {
+      'command': command,
+      'files': [dict(file) for file in files],
+      'inputs': {
+        'mechanism': mechanism.to_json(),
+        'strategy': _small(mechanism.strategy),
+        'event': events.to_json(event),
+        'delta': delta,
+        'accountant': accountant,
+      },
+    },
+  }
+
+
+def compose(
+  parts: Sequence[dict[str, Any]],
+  *,
+  accountant: Optional[str] = None,
+  command: Optional[str] = None,
+) -> dict[str, Any]:
+  """The statement of several runs or phases on the same clients together.
+
+  Args:
+    parts: What `build` returned for each, at the same delta and for the same adjacency.
+      A client may take part in all of them. Curves are computed if all parts have them.
+    accountant: Whose epsilon the guarantee states; `None` for the tightest.
+    command: A command that prints the same numbers again.
+
+  Raises:
+    ValueError: If there are fewer than two parts, or they are for different deltas or
+      adjacencies.
+  """
+  if len(parts) < 2:
+    raise ValueError(f'a composition has two parts or more; got {len(parts)}.')
+  adjacencies = {part['definition']['adjacency']['name'] for part in parts}
+  deltas = {part['guarantee']['delta'] for part in parts}
+  for name, values in (('adjacency', adjacencies), ('delta', deltas)):
+    if len(values) > 1:
+      raise ValueError(f'parts of a composition need the same {name}; got {values}.')
+  (delta,) = deltas
+  relation = schemas.ADJACENCIES[adjacencies.pop()]
+  written = [part['verification']['inputs']['event'] for part in parts]
+  event = dp_accounting.ComposedDpEvent([events.from_json(each) for each in written])
+  outputs = [part['definition']['outputs'] for part in parts]
+  definition = dict(
+    parts[0]['definition'],
+    outputs=next((each for each in outputs if each.endswith(_SECRET)), outputs[0]),
+    covered=_union(part['definition']['covered'] for part in parts),
+  )
+  total = guarantee(event, delta, relation, accountant)
+  mu = total['gdp_mu']
+  curves = None
+  if all(part['curves'] is not None for part in parts):
+    curves = {
+      'epsilon_by_delta': _by_delta(event, delta, relation, accountant),
+      'epsilon_by_round': [],
+      'epsilon_by_round_accountant': None,
+      'error_by_round': [],
+      'noise_correlation': [],
+    }
+  return {
+    'format': FORMAT,
+    'version': VERSION,
+    'setting': _SETTING,
+    'definition': definition,
+    'mechanism': {
+      'name': 'composition',
+      'noise_multiplier': None,
+      'sensitivity_squared': None,
+      'effective_noise_multiplier': 1 / mu if mu else None,
+    },
+    'participation': None,
+    'run': None,
+    'target': None,
+    'guarantee': total,
+    'parts': list(parts),
+    'curves': curves,
+    'software': _software(),
+    'verification': {
+      'command': command,
+      'files': [file for part in parts for file in part['verification']['files']],
+      'inputs': {
+        'mechanism': None,
+        'strategy': None,
+        'event': events.to_json(event),
+        'delta': delta,
+        'accountant': accountant,
+      },
+    },
+  }
+
+
+def build_without_privacy() -> dict[str, Any]:
+  """The statement of a run without any privacy mechanism: that there is none."""
+  return {
+    'format': FORMAT,
+    'version': VERSION,
+    'mechanism': None,
+    'guarantee': {
+      'epsilon': None,
+      'delta': None,
+      'is_private': False,
+      'epsilon_rdp': None,
+      'zcdp_rho': None,
+      'gdp_mu': None,
+    },
+  }
+
+
+def guarantee(
+  event: dp_accounting.DpEvent,
+  delta: float,
+  relation: Relation,
+  accountant: Optional[str] = None,
+) -> dict[str, Any]:
+  """What an event guarantees, by all accountants that can read it.
+
+  Args:
+    event: Everything that ran.
+    delta: At which delta epsilon is stated.
+    relation: Neighbouring relation.
+    accountant: Whose epsilon is `epsilon`; `None` for the tightest.
+
+  Returns:
+    `epsilon` (of `accountant`), `delta`, the epsilons of others under their names
+    (`epsilon_rdp`, ...), `zcdp_rho` and `gdp_mu` where there are such, and
+    `accountants`, a list that says what each number is; `epsilon_by_delta` has epsilon
+    for customary deltas. Infinities are `None`.
+  """
+  gaussian.check_delta(delta)
+  chosen = accountant or accountants.tightest(event, relation)
+  # Where the exact number is known, a numerical bound says nothing new.
+  others = ('pld', 'rdp') if chosen == 'pld' else ('exact', 'rdp', 'zcdp')
+  names = dict.fromkeys((chosen, *others))
+  composed, listed = {}, []
+  for name in names:
+    try:
+      composed[name] = accountants.composed(event, name, relation)
+      value = composed[name].get_epsilon(delta)
+    except (dp_accounting.UnsupportedEventError, ValueError):
+      if name == chosen:
+        raise
+      continue
+    listed.append({'name': name, 'epsilon': _finite(value), 'kind': _KINDS[name]})
+  by_name = {each['name']: each['epsilon'] for each in listed}
+  try:
+    mu = accountants.gdp_mu(event)
+  except dp_accounting.UnsupportedEventError:
+    mu = None
+  return {
+    'epsilon': by_name[chosen],
+    'delta': delta,
+    'is_private': by_name[chosen] is not None,
+    'accountant': chosen,
+    'epsilon_exact': by_name.get('exact'),
+    'epsilon_pld': by_name.get('pld'),
+    'epsilon_rdp': by_name.get('rdp'),
+    'epsilon_zcdp': by_name.get('zcdp'),
+    'zcdp_rho': None if mu is None else _finite(mu * mu / 2),
+    'gdp_mu': None if mu is None else _finite(mu),
+    'accountants': listed,
+    'epsilon_by_delta': [
+      {'delta': each, 'epsilon': _finite(composed[chosen].get_epsilon(each))}
+      for each in sorted({delta, *_STATED_DELTAS}, reverse=True)
+    ],
+  }
+
+
+def _definition(mechanism: mechanism_lib.Mechanism) -> dict[str, Any]:
+  assert mechanism.adjacency is not None
+  adaptive = mechanism.clipped_count_stddev is not None
+  return {
+    'privacy_unit': _UNIT,
+    'adjacency': {
+      'name': mechanism.adjacency,
+      'meaning': _ADJACENCIES[mechanism.adjacency],
+    },
+    'outputs': _OUTPUTS + (_SECRET if mechanism.is_sampled else ''),
+    'covered': [*_COVERED, *([_ADAPTIVE] if adaptive else [])],
+    'not_covered': list(_NOT_COVERED),
+  }
+
+
+def _mechanism(
+  mechanism: mechanism_lib.Mechanism, clip_norm: Optional[float], noise_source: str
+) -> dict[str, Any]:
+  strategy = mechanism.strategy
+  limits = None if mechanism.is_sampled else mechanism.limits
+  error = strategy.per_query_error()
+  adaptive = None
+  if mechanism.clipped_count_stddev is not None:
+    adaptive = {
+      'clipped_count_stddev': mechanism.clipped_count_stddev,
+      'values_noise_multiplier': mechanism.values_noise_multiplier,
+    }
+  return {
+    'name': mechanism.name,
+    'strategy': strategy.kind,
+    'strategy_checksum': strategy.checksum,
+    'num_rounds': strategy.num_rounds,
+    **dict.fromkeys(('num_bands', 'num_buffers', 'restart_every')),
+    **mechanism_lib.parameters_of(strategy),
+    'noise_buffers': strategy.noise_buffers,
+    'clip_norm': clip_norm,
+    'adaptive_clipping': adaptive,
+    'noise_multiplier': mechanism.noise_multiplier,
+    'sensitivity': mechanism.sensitivity,
+    'sensitivity_squared': mechanism.sensitivity**2,
+    'sensitivity_kind': strategy.sensitivity_kind(limits),
+    'effective_noise_multiplier': mechanism.effective_noise_multiplier,
+    'noise_source': noise_source,
+    # Of the noise in prefix sums, in clip norms.
+    'rmse': mechanism.values_noise_multiplier * math.sqrt(float(error.mean())),
+    'max_error': mechanism.values_noise_multiplier * math.sqrt(float(error.max())),
+  }
+
+
+def _participation(mechanism: mechanism_lib.Mechanism) -> dict[str, Any]:
+  schema, limits = mechanism.participation, mechanism.limits
+  return {
+    **schemas.to_json(schema),
+    'assumption': _assumption(schema),
+    'min_separation': limits.min_separation,
+    'rounds_between': limits.min_separation - 1,
+    'max_participations': limits.max_participations,
+    'possible_participations': limits.possible_participations,
+  }
+
+
+def _assumption(schema: schemas.Schema) -> str:
+  if isinstance(schema, schemas.PoissonSampling):
+    group = 'all clients'
+    if schema.num_groups > 1:
+      group = (
+        f'the clients of one of {schema.num_groups} groups, which take turns; the '
+        'group of a client depends neither on data nor on which others there are'
+      )
+    return (
+      f'Poisson sampling: each round draws from {group}, each client independently '
+      f'with probability {schema.sampling_probability!r}, and keeps secret who was '
+      'drawn'
+    )
+  if isinstance(schema, schemas.FixedSizeSampling):
+    return (
+      f'sampling of fixed size: each round draws {schema.cohort} of '
+      f'{schema.population} clients uniformly without replacement, and keeps secret '
+      'who was drawn'
+    )
+  if schema.max_participations == 1:
+    return 'no sampling; a client takes part in at most one round'
+  if schema.fixed_epoch:
+    return (
+      'no sampling, but fixed epochs: rounds of a client differ by multiples of '
+      f'exactly {schema.min_separation}'
+    )
+  return 'no sampling; the rounds of a client are chosen in any way within the limits'
+
+
+def _curves(
+  mechanism: mechanism_lib.Mechanism,
+  event: dp_accounting.DpEvent,
+  delta: float,
+  accountant: Optional[str],
+  run: Optional[dict[str, Any]],
+) -> dict[str, Any]:
+  """Points of the report's plots; infinite epsilons are left out."""
+  strategy = mechanism.strategy
+  num_rounds = strategy.num_rounds
+  rounds = np.unique(np.linspace(0, num_rounds - 1, _POINTS).astype(int))
+  error = mechanism.values_noise_multiplier * np.sqrt(strategy.per_query_error())
+  spent: list[list[float]] = []
+  if mechanism.noise_multiplier and mechanism.is_sampled:
+    spent = _sampled_by_round(mechanism, delta)
+  elif mechanism.noise_multiplier:
+    completed = num_rounds if run is None else run['rounds_completed']
+    spent = _by_round(mechanism, delta, rounds[rounds < completed])
+  return {
+    'epsilon_by_delta': _by_delta(event, delta, mechanism.relation, accountant),
+    'epsilon_by_round': [point for point in spent if math.isfinite(point[1])],
+    'epsilon_by_round_accountant': 'rdp' if mechanism.is_sampled else 'exact',
+    'error_by_round': [[int(each) + 1, float(error[each])] for each in rounds],
+    'noise_correlation': _noise_correlation(strategy),
+  }
+
+
+def _by_round(
+  mechanism: mechanism_lib.Mechanism, delta: float, rounds: np.ndarray
+) -> list[list[float]]:
+  """Exact epsilon after some rounds, from 0."""
+  both = 2 if mechanism.relation is Relation.REPLACE_ONE else 1
+  _, so_far = events.round_noise_multipliers(
+    mechanism.strategy, mechanism.limits, mechanism.noise_multiplier / both
+  )
+  return [
+    [int(each) + 1, gaussian.epsilon_of(1 / float(so_far[each]), delta)]
+    for each in rounds
+  ]
+
+
+def _sampled_by_round(
+  mechanism: mechanism_lib.Mechanism, delta: float
+) -> list[list[float]]:
+  """Epsilon by RDP, for PLD takes its time, when the first group had its turns."""
+  event = mechanism.event
+  assert isinstance(event, dp_accounting.SelfComposedDpEvent)
+  points = []
+  for turns in np.unique(np.linspace(1, event.count, _SAMPLED_POINTS).astype(int)):
+    so_far = dp_accounting.SelfComposedDpEvent(event.event, int(turns))
+    spent = accountants.epsilon(so_far, delta, 'rdp', mechanism.relation)
+    points.append([(int(turns) - 1) * mechanism.limits.min_separation + 1, spent])
+  return points
+
+
+def _by_delta(
+  event: dp_accounting.DpEvent,
+  delta: float,
+  relation: Relation,
+  accountant: Optional[str],
+) -> list[list[float]]:
+  smallest = min(1e-12, delta)
+  powers = np.linspace(math.log10(smallest), -2, _DELTAS)
+  deltas = sorted({delta, *(float(10.0**power) for power in powers)}, reverse=True)
+  name = accountant or accountants.tightest(event, relation)
+  composed = accountants.composed(event, name, relation)
+  points = [[each, float(composed.get_epsilon(each))] for each in deltas]
+  return [point for point in points if math.isfinite(point[1])]
+
+
+def _noise_correlation(strategy: strategies.Strategy) -> list[list[float]]:
+  """Correlation of the noise of the last round with that of earlier ones, by lag."""
+  is_toeplitz = isinstance(strategy, strategies.toeplitz.LowerToeplitz)
+  if strategy.num_rounds > _MAX_DENSE and not is_toeplitz:
+    return []
+  correlation = strategy.noise_correlation(_LAGS)
+  return [[lag, float(value)] for lag, value in enumerate(correlation)]
+
+
+def _small(strategy: strategies.Strategy) -> Optional[dict[str, Any]]:
+  """The strategy as JSON-ready values, unless it has too many numbers."""
+  numbers = sum(
+    np.size(value) for value in strategy.parameters().values() if value is not None
+  )
+  return json.loads(strategy.to_json()) if numbers <= _MAX_NUMBERS else None
+
+
+def _epsilon(
+  event: dp_accounting.DpEvent,
+  delta: float,
+  relation: Relation,
+  accountant: Optional[str],
+) -> float:
+  name = accountant or accountants.tightest(event, relation)
+  return accountants.epsilon(event, delta, name, relation)
+
+
+def _check_target(
+  mechanism: mechanism_lib.Mechanism,
+  delta: float,
+  target_epsilon: Optional[float],
+  accountant: Optional[str],
+) -> None:
+  if target_epsilon is None:
+    return
+  gaussian.check_epsilon(target_epsilon, 'target_epsilon')
+  spent = _epsilon(mechanism.event, delta, mechanism.relation, accountant)
+  if not spent <= target_epsilon:
+    raise ValueError(
+      f'the mechanism spends epsilon = {spent!r}, more than target_epsilon='
+      f'{target_epsilon!r}.'
+    )
+
+
+def _check_clip_norm(
+  mechanism: mechanism_lib.Mechanism,
+  clip_norm: Optional[float],
+  entries: Sequence[ledger_lib.LedgerEntry],
+) -> None:
+  if clip_norm is None or mechanism.clipped_count_stddev is not None:
+    return
+  for entry in entries:
+    if entry.clip_norm != clip_norm:
+      raise ValueError(
+        f'clip_norm is {clip_norm}, but {entry.clip_norm} in round {entry.round} of '
+        'the ledger.'
+      )
+
+
+def _check_ledger(
+  mechanism: mechanism_lib.Mechanism, entries: Sequence[ledger_lib.LedgerEntry]
+) -> None:
+  """Refuses a ledger whose rounds were not this mechanism's, under these limits."""
+  if mechanism.is_sampled or mechanism.relation is not Relation.REPLACE_SPECIAL:
+    raise ValueError(
+      'ledgers hold the events of rounds under limits on participation and zero-out '
+      'adjacency; report a sampled mechanism from its flags.'
+    )
+  planned = mechanism.participation.num_rounds
+  if not 0 < len(entries) <= planned:
+    raise ValueError(
+      f'the ledger lists {len(entries)} rounds; the mechanism is for 1 to {planned}.'
+    )
+  checksum = mechanism.strategy.checksum
+  for entry in entries:
+    if (entry.strategy_checksum, entry.noise_multiplier) != (
+      checksum,
+      mechanism.noise_multiplier,
+    ):
+      raise ValueError(
+        f'round {entry.round} of the ledger used strategy '
+        f'{entry.strategy_checksum} with noise multiplier {entry.noise_multiplier}, '
+        f'the mechanism is {checksum} with {mechanism.noise_multiplier}.'
+      )
+  if mechanism.noise_multiplier:
+    _check_limits(mechanism, entries)
+
+
+def _check_limits(
+  mechanism: mechanism_lib.Mechanism, entries: Sequence[ledger_lib.LedgerEntry]
+) -> None:
+  """Refuses a ledger whose events are for other limits on participation."""
+  _, so_far = events.round_noise_multipliers(
+    mechanism.strategy, mechanism.limits, mechanism.noise_multiplier
+  )
+  for entry, planned in zip(entries, so_far):
+    stated = entry.effective_noise_multiplier
+    if stated is None or not math.isclose(stated, planned, rel_tol=_SAME):
+      raise ValueError(
+        f'round {entry.round} of the ledger has the effective noise multiplier '
+        f'{stated}, but under these limits on participation it is {float(planned)}: '
+        'the run was made for other limits.'
+      )
+
+
+def _software() -> dict[str, str]:
+  return {
+    'tff_dp_aggregators': tff_dp_aggregators.__version__,
+    'dp-accounting': importlib.metadata.version('dp-accounting'),
+    'numpy': importlib.metadata.version('numpy'),
+    'scipy': importlib.metadata.version('scipy'),
+    'python': platform.python_version(),
+  }
+
+
+def _union(lists: Any) -> list[str]:
+  return list(dict.fromkeys(each for items in lists for each in items))
+
+
+def _finite(value: float) -> Optional[float]:
+  return float(value) if math.isfinite(value) else None

@@ -1,0 +1,280 @@
+"""Computing a report again, to find any difference.
+
+A report lists its inputs: mechanism, strategy, events, delta, and the files they came
+from with their checksums. `verify` reads the files again, builds the statement again
+from the inputs, and compares all of it but the versions of the software. Where the
+stated epsilon is exact, privacy loss distributions, which share no code with it, have
+to come to the same.
+"""
+
+import dataclasses
+import datetime
+import json
+import math
+import os
+from collections.abc import Iterator
+from typing import Any, Optional
+
+import dp_accounting
+
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import events
+from tff_dp_aggregators.accounting import mechanism as mechanism_lib
+from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting.records import ledger as ledger_lib
+from tff_dp_aggregators.accounting.records import strict_json
+from tff_dp_aggregators.accounting.reports import sources
+from tff_dp_aggregators.accounting.reports import statement as statement_lib
+
+# Numbers may differ by so much, relative: another machine's last digits.
+_TOLERANCE = 1e-9
+# What privacy loss distributions may be above the exact epsilon, relative above 1.
+_AGREEMENT = 1e-3
+_MIN_MU, _MAX_MU, _MIN_DELTA = 0.1, 10.0, 1e-13
+# What a report that is not one of ours can lead to.
+_FAILURES = (
+  OSError,
+  ValueError,
+  KeyError,
+  TypeError,
+  AttributeError,
+  OverflowError,
+  dp_accounting.UnsupportedEventError,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+  """What verifying a report found.
+
+  Attributes:
+    differences: One line for each, naming the field and both values; none if the
+      report is right.
+    notes: What else a reader should know, such as other versions of the software.
+  """
+
+  differences: tuple[str, ...]
+  notes: tuple[str, ...]
+
+  @property
+  def ok(self) -> bool:
+    """Whether the report is right."""
+    return not self.differences
+
+  @property
+  def text(self) -> str:
+    """The result for people."""
+    lines = [f'note: {note}' for note in self.notes]
+    lines += [f'difference: {difference}' for difference in self.differences]
+    verdict = (
+      'verified: every number was computed again and is the same. Said and not '
+      'computed: what enforces the limits, where the noise comes from, the clip norm '
+      'and the target of a plan, the command.'
+    )
+    if self.differences:
+      verdict = f'NOT verified: {len(self.differences)} difference(s).'
+    return '\n'.join([*lines, verdict]) + '\n'
+
+
+def verify(path: str) -> Result:
+  """Computes a JSON report again and compares.
+
+  Args:
+    path: Of the report. Files it was made from are looked for where it says, relative
+      paths from the current directory, and else beside the report.
+
+  Raises:
+    OSError: If the report cannot be read.
+    ValueError: If it is not a report of this format and version.
+  """
+  with open(path, encoding='utf-8') as file:
+    try:
+      report = strict_json.loads(file.read())
+    except ValueError as e:
+      raise ValueError(f'{path} is not a JSON report: {e}') from e
+  if not isinstance(report, dict) or report.get('format') != statement_lib.FORMAT:
+    raise ValueError(f'{path} is not a privacy report of this package.')
+  if report.get('version') != statement_lib.VERSION:
+    raise ValueError(
+      f'{path} has version {report.get("version")!r}; this release verifies version '
+      f'{statement_lib.VERSION}.'
+    )
+  try:
+    again = _build_again(report, os.path.dirname(path))
+    other = _by_another_method(again)
+  except _FAILURES as e:
+    return Result((f'it cannot be computed again: {type(e).__name__}: {e}',), ())
+  again = json.loads(json.dumps(again))
+  notes = tuple(
+    f'the report was made with {each}'
+    for each in _differences(report.get('software'), again.get('software'), '')
+  )
+  for each in (report, again):
+    _drop_software(each)
+  differences = tuple(_differences(report, again, ''))
+  if other is not None:
+    notes += (f'privacy loss distributions, another method, give epsilon = {other!r}',)
+    stated = again['guarantee']['epsilon']
+    if not 0 <= other - stated <= _AGREEMENT * max(1.0, stated):
+      differences += (f'guarantee.epsilon is {stated!r}, by another method {other!r}',)
+  return Result(differences, notes)
+
+
+def _by_another_method(statement: dict[str, Any]) -> Optional[float]:
+  """Epsilon by privacy loss distributions, where the statement's is exact."""
+  guarantee = statement['guarantee']
+  if guarantee.get('accountant') not in ('exact', 'gdp'):
+    return None
+  if guarantee['delta'] < _MIN_DELTA or guarantee['gdp_mu'] is None:
+    return None
+  if not _MIN_MU <= guarantee['gdp_mu'] <= _MAX_MU:
+    return None  # Where that method is a bound.
+  inputs, adjacency = statement['verification']['inputs'], statement['definition']
+  return accountants.epsilon(
+    events.from_json(inputs['event']),
+    inputs['delta'],
+    'pld',
+    schemas.ADJACENCIES[adjacency['adjacency']['name']],
+  )
+
+
+def _build_again(report: dict[str, Any], folder: str) -> dict[str, Any]:
+  if report['mechanism'] is None:
+    return statement_lib.build_without_privacy()
+  command = report['verification']['command']
+  inputs = report['verification']['inputs']
+  if report['parts']:
+    sources.check_independent(_run_dirs(report, folder))
+    return statement_lib.compose(
+      [_build_again(part, folder) for part in report['parts']],
+      accountant=inputs['accountant'],
+      command=command,
+    )
+  stated = report['verification']['files']
+  paths = {file['role']: _find(file['path'], folder) for file in stated}
+  files = [
+    dict(sources.file_of(file['role'], paths[file['role']]), path=file['path'])
+    for file in stated
+  ]
+  if 'config' in paths:
+    return _run_again(report, os.path.dirname(paths['config']) or '.')
+  mechanism = mechanism_lib.Mechanism.from_json(
+    inputs['mechanism'], _strategy(inputs['strategy'], paths.get('strategy'))
+  )
+  source = None
+  if 'round_log' in paths:
+    source = _log_again(report, mechanism, paths['round_log'])
+  ledger = ledger_lib.read(paths['ledger']) if 'ledger' in paths else None
+  target = report['target'] or {'epsilon': None, 'found': None}
+  return statement_lib.build(
+    mechanism,
+    inputs['delta'],
+    clip_norm=report['mechanism']['clip_norm'],
+    ledger=ledger,
+    target_epsilon=target['epsilon'],
+    found=target['found'],
+    accountant=inputs['accountant'],
+    enforced_by=report['participation']['enforced_by'],
+    noise_source=report['mechanism']['noise_source'],
+    participation_source=source,
+    command=command,
+    files=files,
+    with_curves=report['curves'] is not None,
+  )
+
+
+def _run_dirs(report: dict[str, Any], folder: str) -> list[str]:
+  return [
+    os.path.dirname(_find(file['path'], folder)) or '.'
+    for file in report['verification']['files']
+    if file['role'] == 'config'
+  ]
+
+
+def _run_again(report: dict[str, Any], run_dir: str) -> dict[str, Any]:
+  """The statement of a run directory, which may have moved."""
+  again = sources.from_run_dir(
+    run_dir,
+    report['verification']['inputs']['accountant'],
+    with_curves=report['curves'] is not None,
+  )
+  stated = {file['role']: file['path'] for file in report['verification']['files']}
+  moved = False
+  for file in again['verification']['files']:
+    moved |= file['path'] != stated.get(file['role'], file['path'])
+    file['path'] = stated.get(file['role'], file['path'])
+  if moved:
+    again['verification']['command'] = report['verification']['command']
+  return again
+
+
+def _log_again(
+  report: dict[str, Any], mechanism: mechanism_lib.Mechanism, path: str
+) -> dict[str, Any]:
+  """The summary of a round log, if it gives the mechanism's limits."""
+  arguments = report['participation']['source']['arguments']
+  hours = arguments['min_wait_hours']
+  limits, source, _ = sources.from_round_log(
+    path,
+    None if hours is None else datetime.timedelta(hours=hours),
+    arguments['wait_from'],
+    arguments['first_start'],
+  )
+  if limits != mechanism.participation:
+    raise ValueError(
+      f'the round log gives {limits}, the report has {mechanism.participation}.'
+    )
+  return source
+
+
+def _drop_software(report: dict[str, Any]) -> None:
+  report.pop('software', None)
+  for part in report.get('parts', ()):
+    _drop_software(part)
+
+
+def _find(path: str, folder: str) -> str:
+  """Where a file of a report is: where it was, or beside the report."""
+  beside = os.path.join(folder, os.path.basename(path))
+  return path if os.path.exists(path) or not os.path.exists(beside) else beside
+
+
+def _strategy(
+  data: Optional[dict[str, Any]], path: Optional[str]
+) -> Optional[strategies.Strategy]:
+  within = None if data is None else strategies.Strategy.from_json(json.dumps(data))
+  if path is None:
+    return within
+  loaded = strategies.Strategy.load(path)
+  if within is not None and within.checksum != loaded.checksum:
+    raise ValueError(f'the strategy in the report is not that of {path}.')
+  return loaded
+
+
+def _differences(stated: Any, found: Any, name: str) -> Iterator[str]:
+  if isinstance(stated, dict) and isinstance(found, dict):
+    for key in dict.fromkeys([*stated, *found]):
+      inner = f'{name}.{key}' if name else key
+      if key not in stated or key not in found:
+        where = 'missing' if key not in stated else 'not computed here'
+        yield f'{inner} is {where}'
+      else:
+        yield from _differences(stated[key], found[key], inner)
+  elif isinstance(stated, list) and isinstance(found, list):
+    if len(stated) != len(found):
+      yield f'{name} has {len(stated)} entries, computed {len(found)}'
+      return
+    for index, (one, other) in enumerate(zip(stated, found)):
+      yield from _differences(one, other, f'{name}[{index}]')
+  elif not _same(stated, found):
+    yield f'{name} is {stated!r}, computed {found!r}'
+
+
+def _same(stated: Any, found: Any) -> bool:
+  numbers = (int, float)
+  if isinstance(stated, bool) or isinstance(found, bool):
+    return stated is found
+  if isinstance(stated, numbers) and isinstance(found, numbers):
+    return math.isclose(stated, found, rel_tol=_TOLERANCE, abs_tol=1e-300)
+  return bool(stated == found) and type(stated) is type(found)

@@ -1,0 +1,41 @@
+"""Checks of arguments that all layers share, with errors that name the argument."""
+
+import operator
+from typing import Any
+
+
+def check_positive_int(name: str, value: Any) -> int:
+  """`check_int` for numbers from 1."""
+  return check_int(name, value, at_least=1)
+
+
+def check_int(name: str, value: Any, at_least: int) -> int:
+  """Returns `value` as an int, or raises if it is not a whole number or too small.
+
+  Args:
+    name: The argument's name, for the message.
+    value: What the caller passed.
+    at_least: The smallest number allowed.
+
+  Raises:
+    TypeError: If `value` is not a whole number (a bool is not one).
+    ValueError: If `value` is less than `at_least`.
+  """
+  if isinstance(value, bool):
+    raise TypeError(f'{name} must be a whole number, got {value!r}.')
+  try:
+    value = operator.index(value)
+  except TypeError as e:
+    raise TypeError(
+      f'{name} must be a whole number, got {value!r} ({type(value).__name__}).'
+    ) from e
+  if value < at_least:
+    raise ValueError(f'{name} must be at least {at_least}, got {value}.')
+  return value
+
+
+def check_objective(objective: str) -> str:
+  """Returns it if it is 'mean' (of squared errors) or 'max', or raises ValueError."""
+  if objective not in ('mean', 'max'):
+    raise ValueError(f"objective must be 'mean' or 'max', got {objective!r}.")
+  return objective

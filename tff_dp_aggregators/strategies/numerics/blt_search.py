@@ -1,0 +1,442 @@
+"""Search for the best buffered linear Toeplitz strategy; `blt.optimize` is its door.
+
+**What is searched.** C(x) = prod_j (1 - theta'_j x) / prod_j (1 - theta_j x) has
+positive output scales if and only if the decays of `C` and of `C^-1` take turns,
+
+    1 >= theta_1 > theta'_1 > theta_2 > theta'_2 > ... > theta_d > theta'_d
+
+(arXiv:2408.08868 searches the same 2 d numbers, with a penalty). Here the numbers are
+their complements 1 - theta, the *nodes*, increasing from 0; and free are logarithms of
+the gaps between them. The first 2 d gaps, up to theta_d and from there to 0, sum to 1,
+which keeps every decay in [0, 1]. The scales add up to every other gap; the last one is
+a part of what is left to 1. So every point is a strategy with positive,
+non-increasing coefficients, whose sensitivity is exact.
+
+**Loss.** The logarithm of squared sensitivity times squared error. Both are sums of
+geometric series with positive weights, so they lose no digits, and their cost does not
+depend on the number of rounds. Derivatives are by hand.
+
+**How.** Newton's method, with second derivatives by differences of gradients, several
+step lengths tried at once, from several points at once. Buffers are added one by one.
+Where the next one should start is found by looking at what a small one does at each of
+many decays. A buffer that has become useless is taken out again.
+
+Arguments are not checked here.
+"""
+
+import dataclasses
+import math
+
+import numpy as np
+
+from tff_dp_aggregators.strategies.numerics import geometric
+from tff_dp_aggregators.strategies.numerics import rational
+
+# Step lengths that are tried at once.
+_STEPS = 2.0 ** np.array([1, 0, -1, -2, -3, -5, -7, -10])
+# No parameter, a logarithm, changes by more than this in a step of length 1.
+_LARGEST_STEP = 2.0
+# A parameter at either end that falls at least so fast may go to its bound at once.
+_CLOSING = -0.5
+# With momentum, decays of C^-1 keep this relative distance from it.
+_BLURRED = 1e-4
+# The scales of a starting point may sum to this much of what is allowed.
+_LARGEST_PART = 1 - 1e-6
+# For second derivatives by differences of gradients.
+_DIFFERENCE = 1e-4
+# Curvatures below this part of the largest one are taken for rounding errors.
+_FLATTEST = 1e-11
+# When a step neither gains nor promises this much of the least gain, it was the last.
+_TOLERANCE = 1e-2
+# The same for the final descent, of the loss itself.
+_FINAL_TOLERANCE = 1e-14
+_MAX_STEPS = 40
+# A new buffer is tried at this many decays, and followed from the best of them: so many
+# local ones, the slowest, and the fastest decay.
+_POSITIONS = 80
+_VALLEYS = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class BLTProblem:
+  """What is asked for.
+
+  Attributes:
+    num_rounds: Rounds n.
+    min_separation: b.
+    participations: How often one client can really take part, k.
+    objective: 'mean' or 'max'.
+    momentum: Of the workload; 0 for prefix sums.
+  """
+
+  num_rounds: int
+  min_separation: int
+  participations: int
+  objective: str
+  momentum: float = 0.0
+
+  def identity_loss(self) -> float:
+    """The loss without buffers, when C = I."""
+    return float(self.loss_and_slope(np.zeros(0))[0])
+
+  def loss_and_slope(self, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """log(sensitivity^2 error^2) for nodes of shape [..., 2 d], and its gradient.
+
+    Infinite where it would be inexact.
+    """
+    decays, inverse_decays = nodes[..., 0::2], nodes[..., 1::2]
+    error, *error_slopes = _error_by_nodes(decays, inverse_decays, self)
+    cost, *cost_slopes = _sensitivity_by_nodes(decays, inverse_decays, self)
+    with np.errstate(invalid='ignore'):
+      loss = np.log(error) + np.log(cost)
+    slope = np.empty_like(nodes)
+    for part in (0, 1):
+      slope[..., part::2] = (
+        error_slopes[part] / error[..., np.newaxis]
+        + cost_slopes[part] / cost[..., np.newaxis]
+      )
+    return np.where(self._is_blurred(inverse_decays), np.inf, loss), slope
+
+  def _is_blurred(self, inverse_decays: np.ndarray) -> np.ndarray:
+    """Whether a decay is so close to the momentum that rounding errors grow."""
+    distance = np.abs(inverse_decays - (1.0 - self.momentum))
+    near = distance < _BLURRED * (1.0 - self.momentum)
+    return np.any(near, axis=-1) & (self.momentum > 0)
+
+
+def squared_error(
+  weights: np.ndarray, complements: np.ndarray, problem: BLTProblem
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """Squared error of an estimator B with b_i = sum_j weights_j (1 - q_j)^i.
+
+  With momentum the exponent is i + 1, as there is one more pole.
+
+  Returns:
+    The largest or the mean squared row norm of `B`, shape [...], and its derivatives
+    by log(weights) and by q, shape [..., d + 1].
+  """
+  pairs = geometric.product_complement(
+    complements[..., :, np.newaxis], complements[..., np.newaxis, :]
+  )
+  if problem.objective == 'max':
+    sums, slopes = geometric.series_and_slope(pairs, problem.num_rounds)
+  else:
+    sums, slopes = geometric.series_of_series_and_slope(pairs, problem.num_rounds)
+    sums, slopes = sums / problem.num_rounds, slopes / problem.num_rounds
+  if problem.momentum:
+    sums, slopes = (1.0 - pairs) * sums, (1.0 - pairs) * slopes - sums
+  ratios = 1.0 - complements
+  by_weight = weights * _times(sums, weights)
+  by_complement = weights * _times(slopes, weights * ratios)
+  return by_weight.sum(-1), 2.0 * by_weight, 2.0 * by_complement
+
+
+def squared_sensitivity(
+  scales: np.ndarray, complements: np.ndarray, problem: BLTProblem
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """||sum of the columns 0, b, 2b, ... of C||^2, c_i = sum_j scales_j (1 - p_j)^(i-1).
+
+  Returns:
+    The squared norm, shape [...], and its derivatives by log(scales) and by p.
+  """
+  pairs, pairs_slope, single, single_slope = _columns(complements, problem)
+  by_scale = scales * (single + _times(pairs, scales))
+  by_complement = scales * (single_slope + _times(pairs_slope, scales))
+  value = problem.participations + (scales * single + by_scale).sum(-1)
+  return value, 2.0 * by_scale, 2.0 * by_complement
+
+
+def _columns(
+  complements: np.ndarray, problem: BLTProblem
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+  """Inner products of exponentials that start anew in rounds 0, b, 2b, ...
+
+  In round m b + s, 0 < s <= b, all of m + 1 participations act: exponential j is
+  r_j^(s-1) S(m + 1), S the sum of m + 1 powers of r_j^b. In the first round of
+  participation m + 1 the entry 1 of the diagonal meets r_j^(b-1) S(m).
+
+  Returns:
+    The coefficients of scales_i scales_j in ||C u||^2, and of 2 scales_j, each followed
+    by its derivative with respect to p_i or p_j.
+  """
+  n, b, k = problem.num_rounds, problem.min_separation, problem.participations
+  ratios = 1.0 - complements
+  product = geometric.product_complement(
+    complements[..., :, np.newaxis], complements[..., np.newaxis, :]
+  )
+  last, last_slope = geometric.series_and_slope(product, n - 1 - (k - 1) * b)
+  last_slope = last_slope * ratios[..., np.newaxis, :]
+  if k == 1:
+    nothing = np.zeros_like(complements)
+    return last, last_slope, nothing, nothing
+  lap = geometric.power_complement(complements, b)
+  lap_slope = b * geometric.power(complements, b - 1)
+  block, block_slope = geometric.series_and_slope(product, b)
+  block_slope = block_slope * ratios[..., np.newaxis, :]
+  before, before_slope = geometric.products_of_series_and_slope(lap, k - 1)
+  before_slope = before_slope * lap_slope[..., :, np.newaxis]
+  every, every_slope = geometric.series_and_slope(lap, k)
+  every_pairs = geometric.outer(every, every)
+  pairs = block * before + last * every_pairs
+  pairs_slope = (
+    block_slope * before
+    + block * before_slope
+    + last_slope * every_pairs
+    + last * geometric.outer(every_slope * lap_slope, every)
+  )
+  meeting, meeting_slope = geometric.series_of_series_and_slope(lap, k - 1)
+  left = geometric.power(complements, b - 1)
+  left_slope = (1 - b) * geometric.power(complements, max(b - 2, 0))
+  single_slope = left_slope * meeting + left * meeting_slope * lap_slope
+  return pairs, pairs_slope, left * meeting, single_slope
+
+
+def _error_by_nodes(
+  decays: np.ndarray, inverse_decays: np.ndarray, problem: BLTProblem
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """The error by nodes, with its derivatives by those of `C` and of `C^-1`."""
+  fixed = [0.0, 1.0 - problem.momentum] if problem.momentum else [0.0]
+  fixed_poles = np.broadcast_to(fixed, decays.shape[:-1] + (len(fixed),))
+  poles = np.concatenate([fixed_poles, inverse_decays], axis=-1)
+  parts = rational.residues(
+    rational.differences(decays, poles), rational.differences(poles, poles)
+  )
+  value, by_weight, by_pole = squared_error(parts.values, poles, problem)
+  by_decay, by_pole_position = parts.pull_back(by_weight)
+  return value, by_decay, (by_pole + by_pole_position)[..., len(fixed) :]
+
+
+def _sensitivity_by_nodes(
+  decays: np.ndarray, inverse_decays: np.ndarray, problem: BLTProblem
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  """The squared sensitivity by nodes, with derivatives as above."""
+  parts = rational.residues(
+    rational.differences(inverse_decays, decays), rational.differences(decays, decays)
+  )
+  value, by_scale, by_decay = squared_sensitivity(parts.values, decays, problem)
+  by_inverse_decay, by_decay_position = parts.pull_back(by_scale)
+  return value, by_decay + by_decay_position, by_inverse_decay
+
+
+def _times(matrix: np.ndarray, vector: np.ndarray) -> np.ndarray:
+  return (matrix @ vector[..., np.newaxis])[..., 0]
+
+
+# Free parameters, 2 d + 1 numbers. The first 2 d are logarithms of what is proportional
+# to the gaps from 1 through the decays down to 0, but for that of the last buffer. Its
+# scale is what remains of 1 after the others', times the logistic function of the last
+# number.
+
+
+def nodes_from_parameters(parameters: np.ndarray) -> np.ndarray:
+  """Nodes, shape [..., 2 d], from parameters, shape [..., 2 d + 1]."""
+  return _unfold(parameters)[0]
+
+
+def _unfold(
+  parameters: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+  """Nodes, gaps, what remains for the last gap, and which part of it that takes."""
+  logarithms = parameters[..., :-1]
+  gaps = np.exp(logarithms - logarithms.max(-1, keepdims=True))
+  gaps /= gaps.sum(-1, keepdims=True)
+  remaining = 1.0 - gaps[..., 1:-2:2].sum(-1)
+  part = 1.0 / (1.0 + np.exp(-parameters[..., -1]))
+  nodes = np.minimum(np.cumsum(gaps, axis=-1), 1.0)
+  nodes[..., -1] = nodes[..., -2] + remaining * part
+  return nodes, gaps, remaining, part
+
+
+def parameters_from_nodes(nodes: np.ndarray) -> np.ndarray:
+  """Parameters of nodes of shape [2 d].
+
+  If the scales sum to more than 1, the last one becomes smaller.
+  """
+  remaining = 1.0 - (nodes[1:-1:2] - nodes[0:-2:2]).sum()
+  part = min((nodes[-1] - nodes[-2]) / remaining, _LARGEST_PART)
+  gaps = np.diff(nodes[:-1], prepend=0.0, append=1.0)
+  with np.errstate(divide='ignore'):
+    return np.append(np.log(gaps), np.log(part) - np.log1p(-part))
+
+
+def loss_and_slope(
+  problem: BLTProblem, parameters: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+  """The loss of parameters of shape [..., 2 d + 1], and its gradient."""
+  nodes, gaps, remaining, part = _unfold(parameters)
+  loss, by_node = problem.loss_and_slope(nodes)
+  by_last = by_node[..., -1].copy()
+  by_node[..., -2] += by_last
+  by_gap = np.zeros_like(gaps)
+  by_gap[..., :-1] = np.cumsum(by_node[..., -2::-1], axis=-1)[..., ::-1]
+  by_gap[..., 1:-2:2] -= (by_last * part)[..., np.newaxis]
+  mean = (gaps * by_gap).sum(-1, keepdims=True)
+  slope = np.empty_like(parameters)
+  slope[..., :-1] = gaps * (by_gap - mean)
+  slope[..., -1] = by_last * remaining * part * (1.0 - part)
+  return loss, slope
+
+
+def best_nodes(problem: BLTProblem, most_buffers: int, min_gain: float) -> np.ndarray:
+  """The best nodes found, buffer by buffer.
+
+  Args:
+    problem: What is asked for.
+    most_buffers: d is at most this.
+    min_gain: A buffer is added if it lowers the error by at least this part of it.
+
+  Returns:
+    Nodes of shape [2 d]; d is 0 if no buffer gains enough.
+  """
+  nodes, loss = np.zeros(0), problem.identity_loss()
+  least = -2 * math.log1p(-min_gain)  # The loss is the logarithm of the squared error.
+  while True:
+    more_nodes, more_loss = _with_one_more(problem, nodes, least)
+    if loss - more_loss < least:
+      break
+    more_nodes, more_loss = _without_useless(problem, more_nodes, more_loss, least)
+    # Beyond the last buffer one more is tried: it may have made another one useless.
+    if len(more_nodes) > 2 * most_buffers:
+      break
+    nodes, loss = more_nodes, more_loss
+  return _polished(problem, nodes) if len(nodes) else nodes
+
+
+def scales_and_decays(nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """Output scales and decays of `C`, shape [d]; the scales sum to at most 1."""
+  decays, inverse_decays = nodes[0::2], nodes[1::2]
+  scales = rational.residues(
+    rational.differences(inverse_decays, decays), rational.differences(decays, decays)
+  ).values
+  total = math.fsum(scales)
+  if total > 1.0:  # By rounding.
+    scales = scales / total * (1.0 - 1e-15)
+  return scales, 1.0 - decays
+
+
+def _with_one_more(
+  problem: BLTProblem, nodes: np.ndarray, least: float
+) -> tuple[np.ndarray, float]:
+  """The best nodes found with one buffer more, and their loss."""
+  starts = _starts(problem, nodes)
+  losses, _ = loss_and_slope(problem, starts)
+  starts, losses = starts[np.isfinite(losses)], losses[np.isfinite(losses)]
+  before, after = np.append(np.inf, losses[:-1]), np.append(losses[1:], np.inf)
+  valleys = np.flatnonzero((losses <= before) & (losses <= after))
+  deepest = valleys[np.argsort(losses[valleys])][:_VALLEYS]
+  # The slowest and the fastest decay may pay off only after the others have moved.
+  chosen = np.unique(np.append(deepest, [0, len(losses) - 1]))
+  return _best(problem, starts[chosen], least)
+
+
+def _without_useless(
+  problem: BLTProblem, nodes: np.ndarray, loss: float, least: float
+) -> tuple[np.ndarray, float]:
+  """The nodes and their loss, or with a buffer less if that costs next to nothing.
+
+  A buffer is useless if two neighbouring nodes, a decay of `C` and one of `C^-1`, all
+  but cancel.
+  """
+  if len(nodes) == 2:
+    return nodes, loss
+  pairs = range(len(nodes) - 1)
+  starts = [parameters_from_nodes(np.delete(nodes, [i, i + 1])) for i in pairs]
+  losses, _ = loss_and_slope(problem, np.array(starts))
+  if losses.min() - loss > least / 2:
+    return nodes, loss
+  return _best(problem, np.array(starts)[[np.argmin(losses)]], least)
+
+
+def _best(
+  problem: BLTProblem, starts: np.ndarray, least: float
+) -> tuple[np.ndarray, float]:
+  """Where it ends best to go downhill from any of the starts, and the loss there."""
+  losses, points = descend(problem, starts, _TOLERANCE * least)
+  best = int(np.argmin(losses))
+  return nodes_from_parameters(points[best]), float(losses[best])
+
+
+def _starts(problem: BLTProblem, nodes: np.ndarray) -> np.ndarray:
+  """Parameters with one small buffer more than `nodes`, at each of many decays."""
+  starts = []
+  for position in np.geomspace(0.03 / problem.num_rounds, 0.95, _POSITIONS):
+    for width in (0.05,) if len(nodes) else (0.05, 1.0, 20.0):
+      pair = position * np.array([1.0, 1.0 + width])
+      before, after = np.searchsorted(nodes, pair)
+      more = np.insert(nodes, before, pair)
+      # Not across a node, and no decay below 0.
+      if before == after and more[-2] <= 1:
+        starts.append(parameters_from_nodes(more))
+  return np.array(starts)
+
+
+def _polished(problem: BLTProblem, nodes: np.ndarray) -> np.ndarray:
+  start = parameters_from_nodes(nodes)[np.newaxis]
+  _, points = descend(problem, start, _FINAL_TOLERANCE)
+  return nodes_from_parameters(points[0])
+
+
+def descend(
+  problem: BLTProblem, points: np.ndarray, tolerance: float
+) -> tuple[np.ndarray, np.ndarray]:
+  """Newton's method from several points at once.
+
+  Args:
+    problem: Whose loss.
+    points: Parameters of shape [m, 2 d + 1].
+    tolerance: Ends a descent whose next step gains less.
+
+  Returns:
+    The losses, shape [m], and where they are reached.
+  """
+  points = points.copy()
+  losses, slopes = loss_and_slope(problem, points)
+  active = np.arange(len(points))
+  for _ in range(_MAX_STEPS):
+    directions, promises = _directions(problem, points[active], slopes[active])
+    candidates = _candidates(points[active], directions)
+    candidate_losses, candidate_slopes = loss_and_slope(problem, candidates)
+    row, best = np.arange(len(active)), np.argmin(candidate_losses, axis=1)
+    gains = losses[active] - candidate_losses[row, best]
+    better = gains > 0
+    chosen, row, best = active[better], row[better], best[better]
+    points[chosen] = candidates[row, best]
+    losses[chosen] = candidate_losses[row, best]
+    slopes[chosen] = candidate_slopes[row, best]
+    active = active[better & (np.maximum(gains, promises) > tolerance)]
+    if not len(active):
+      break
+  return losses, points
+
+
+def _directions(
+  problem: BLTProblem, points: np.ndarray, slopes: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+  """Newton's steps with the curvature's absolute value, and the gains they promise."""
+  moves = _DIFFERENCE * np.eye(points.shape[-1])
+  around = points[:, np.newaxis] + np.concatenate([moves, -moves])
+  ahead, behind = np.split(loss_and_slope(problem, around)[1], 2, axis=1)
+  curvature = (ahead - behind) / (2 * _DIFFERENCE)
+  values, vectors = np.linalg.eigh((curvature + np.swapaxes(curvature, -1, -2)) / 2)
+  values = np.abs(values)
+  values = np.maximum(values, _FLATTEST * values.max(-1, keepdims=True) + 1e-300)
+  along = _times(np.swapaxes(vectors, -1, -2), slopes)
+  directions = -_times(vectors, along / values)
+  longest = np.abs(directions).max(-1, keepdims=True)
+  shorter = _LARGEST_STEP / np.maximum(longest, _LARGEST_STEP)
+  return directions * shorter, (along**2 / values).sum(-1) / 2
+
+
+def _candidates(points: np.ndarray, directions: np.ndarray) -> np.ndarray:
+  """Steps of several lengths, and with a gap at either end of [0, 1] closed.
+
+  A first gap of 0 makes the slowest decay 1, a last one makes the fastest decay 0. The
+  optimum is often there, infinitely far away in logarithms.
+  """
+  steps = points[:, np.newaxis] + _STEPS[:, np.newaxis] * directions[:, np.newaxis]
+  closed = []
+  for end in (0, points.shape[-1] - 2):
+    step = points + directions
+    step[:, end] = np.where(directions[:, end] < _CLOSING, -np.inf, step[:, end])
+    closed.append(step)
+  return np.concatenate([steps, np.stack(closed, axis=1)], axis=1)

@@ -1,0 +1,281 @@
+"""Minimising the mean or the largest of smooth errors, to convergence.
+
+Optimisers of strategies differ in what they vary and in how the errors follow from
+that; how to go downhill is the same for all and is here: L-BFGS for a smooth loss, and
+for the largest error an exponential method of multipliers around it.
+"""
+
+import collections
+import logging
+import math
+from typing import Callable, NamedTuple, Optional
+
+import numpy as np
+
+from tff_dp_aggregators.strategies.numerics import progress as progress_lib
+
+_logger = logging.getLogger(__name__)
+
+# Loss and gradient; the loss is infinite where there is none.
+Loss = Callable[[np.ndarray], tuple[float, Optional[np.ndarray]]]
+# Errors, and what makes of weights w the gradient of w @ errors.
+Evaluated = tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]
+# None outside the domain.
+Errors = Callable[[np.ndarray], Optional[Evaluated]]
+
+_MEMORY_BYTES = 2**30
+_MAX_PAIRS = 20
+# So many steps in a row that promise too little mean convergence.
+_SMALL_STEPS = 3
+_SUFFICIENT_DECREASE = 1e-4
+# The largest error is first minimised with a maximum as smooth as this, relative to it.
+# It gets less so as the duality gap closes, down to the last number.
+_FIRST_SMOOTHING = 0.1
+_LAST_SMOOTHING = 1e-3
+# This share of the weights is spread evenly before each round of the multiplier
+# method: rows whose weight had vanished would else be noticed too late.
+_EVEN_SHARE = 1e-3
+# So many rounds without progress mean that rounding allows no more.
+_MAX_STALLED_ROUNDS = 10
+
+
+class Minimum(NamedTuple):
+  """Where a descent ended.
+
+  Attributes:
+    point: The array at which the loss is least.
+    weights: Convex weights of the errors, shape as the errors, for which `point`
+      (nearly) minimises the weighted sum of errors, too. They certify it.
+  """
+
+  point: np.ndarray
+  weights: np.ndarray
+
+
+def minimize_mean(
+  errors: Errors,
+  start: np.ndarray,
+  tolerance: float,
+  progress: progress_lib.Progress,
+  weights: Optional[np.ndarray] = None,
+) -> Minimum:
+  """Minimises the mean of the errors, until steps promise less than `tolerance`.
+
+  Args:
+    errors: What to minimise; `start` must be in its domain.
+    start: Float64 array.
+    tolerance: Relative to the mean error; what is left to gain is of this order.
+    progress: Where to report.
+    weights: Taken for the sake of `minimize_max`; the mean has equal ones.
+  """
+  weights = _even(_errors_at(errors, start))
+
+  def loss(point: np.ndarray) -> tuple[float, Optional[np.ndarray]]:
+    evaluated = errors(point)
+    if evaluated is None:
+      return math.inf, None
+    values, pull_back = evaluated
+    return float(weights @ values), pull_back(weights)
+
+  return Minimum(lbfgs(loss, start, tolerance, _Counter(progress)), weights)
+
+
+def minimize_max(
+  errors: Errors,
+  start: np.ndarray,
+  tolerance: float,
+  progress: progress_lib.Progress,
+  weights: Optional[np.ndarray] = None,
+) -> Minimum:
+  """Minimises the largest of the errors, until weights say that it is the least.
+
+  The method of multipliers with exponential penalty (Tseng and Bertsekas, "On the
+  convergence of the exponential multiplier method for convex programming", 1993): with
+  smoothing s and weights w, minimise the smooth
+
+      s log sum_t w[t] exp(errors[t] / s)  <=  max_t errors[t],
+
+  then let w[t] grow in proportion to exp(errors[t] / s), and do it again. Unlike with
+  weights that stay as they are, s need not go to zero, where the loss has a kink; it
+  follows the gap that is left.
+
+  At a minimum of the smooth loss, its gradient is that of `new weights @ errors`. If
+  errors are convex functions of some other variable, no point has a smaller weighted
+  sum, and hence none a smaller maximum, than `new weights @ errors`.
+
+  Args:
+    errors: What to minimise; `start` must be in its domain.
+    start: Float64 array.
+    tolerance: Largest relative difference of max(errors) and `weights @ errors`.
+    progress: Where to report.
+    weights: Of an earlier minimum at `start`, to go on from there.
+
+  Returns:
+    The best point seen; if rounding keeps it from the tolerance, with a larger gap, and
+    a warning in the log.
+  """
+  counter = _Counter(progress)
+  values = _errors_at(errors, start)
+  smoothing = _FIRST_SMOOTHING if weights is None else _LAST_SMOOTHING
+  if weights is None:
+    weights = _even(values)
+  point, best, best_gap, stalled = start, Minimum(start, weights), math.inf, 0
+  while best_gap > tolerance and stalled < _MAX_STALLED_ROUNDS:
+    mixed = (1 - _EVEN_SHARE) * weights + _EVEN_SHARE * _even(values)
+    smooth = _SmoothMaximum(errors, mixed, smoothing * float(values.max()))
+    point = lbfgs(smooth.loss, point, 0.1 * tolerance * smoothing, counter)
+    values = _errors_at(errors, point)
+    weights = smooth.weights(values)
+    gap = 1.0 - float(weights @ values / values.max())
+    stalled += 1
+    if gap < best_gap:
+      best, best_gap, stalled = Minimum(point, weights), gap, 0
+    smoothing = max(_LAST_SMOOTHING, min(smoothing, gap / 4))
+  if best_gap > tolerance:
+    _logger.warning(
+      'rounding ends the search for the least largest error with a relative gap of '
+      '%.2g, not %.2g',
+      best_gap,
+      tolerance,
+    )
+  return best
+
+
+def lbfgs(
+  loss: Loss,
+  start: np.ndarray,
+  tolerance: float,
+  report: Callable[[float], None],
+) -> np.ndarray:
+  """Minimises a smooth positive loss by the limited-memory BFGS method.
+
+  Nocedal and Wright, "Numerical Optimization", algorithm 7.5, with a backtracking line
+  search, which also keeps it inside the domain. It ends when several steps in a row
+  promise a relative decrease (the slope along them) below `tolerance`, or when
+  rounding leaves no smaller loss to be found.
+
+  Args:
+    loss: Returns the loss and its gradient, or infinity and None.
+    start: Where to begin, in the domain.
+    tolerance: Relative to the loss.
+    report: Called with the loss after every step.
+  """
+  point = start
+  value, gradient = loss(point)
+  assert gradient is not None, 'the start must be in the domain.'
+  pairs = max(3, min(_MAX_PAIRS, _MEMORY_BYTES // (16 * start.size)))
+  memory: collections.deque = collections.deque(maxlen=pairs)
+  small_steps = 0
+  while small_steps < _SMALL_STEPS:
+    direction = _quasi_newton(memory, gradient, value)
+    slope = float(np.vdot(gradient, direction))
+    small_steps = small_steps + 1 if slope <= tolerance * value else 0
+    found = _backtrack(loss, point, value, direction, slope)
+    if found is None:
+      break
+    new_point, value, new_gradient = found
+    _remember(memory, new_point - point, new_gradient - gradient)
+    point, gradient = new_point, new_gradient
+    report(value)
+  return point
+
+
+def _quasi_newton(
+  memory: collections.deque, gradient: np.ndarray, value: float
+) -> np.ndarray:
+  """The inverse Hessian's estimate, applied to the gradient."""
+  direction = gradient.copy()
+  if not memory:
+    # A step that promises a tenth of the loss, or one of the gradient's length.
+    direction *= min(1.0, 0.1 * value / max(np.vdot(gradient, gradient), 1e-300))
+    return direction
+  shares = []
+  for step, change, reciprocal in reversed(memory):
+    share = reciprocal * np.vdot(step, direction)
+    direction -= share * change
+    shares.append(share)
+  _, change, reciprocal = memory[-1]
+  direction *= 1.0 / (reciprocal * np.vdot(change, change))
+  for (step, change, reciprocal), share in zip(memory, reversed(shares)):
+    direction += (share - reciprocal * np.vdot(change, direction)) * step
+  return direction
+
+
+def _backtrack(
+  loss: Loss,
+  point: np.ndarray,
+  value: float,
+  direction: np.ndarray,
+  slope: float,
+) -> Optional[tuple[np.ndarray, float, np.ndarray]]:
+  """A point along `-direction` with a sufficiently smaller loss; None if none is."""
+  length = 1.0
+  while length > 1e-12:
+    new_point = point - length * direction
+    new_value, new_gradient = loss(new_point)
+    if new_value <= value - _SUFFICIENT_DECREASE * length * slope:
+      return (new_point, new_value, new_gradient) if new_gradient is not None else None
+    if math.isfinite(new_value):
+      # The least value of the parabola through what is known.
+      parabola = 0.5 * slope * length / (new_value - value + length * slope)
+      length *= min(max(parabola, 0.1), 0.5)
+    else:
+      length *= 0.25
+  return None
+
+
+def _remember(memory: collections.deque, step: np.ndarray, change: np.ndarray) -> None:
+  """Keeps what a step says about curvature, unless it says there is none."""
+  product = np.vdot(step, change)
+  if product > 1e-10 * math.sqrt(np.vdot(step, step) * np.vdot(change, change)):
+    memory.append((step, change, 1.0 / product))
+
+
+class _SmoothMaximum:
+  """width * log sum_t weights[t] exp(errors[t] / width)."""
+
+  def __init__(self, errors: Errors, weights: np.ndarray, width: float):
+    self._errors = errors
+    self._log_weights = np.log(weights)
+    self._width = width
+
+  def loss(self, point: np.ndarray) -> tuple[float, Optional[np.ndarray]]:
+    """The smooth maximum and its gradient."""
+    evaluated = self._errors(point)
+    if evaluated is None:
+      return math.inf, None
+    values, pull_back = evaluated
+    exponents = self._log_weights + values / self._width
+    return self._width * _log_sum_exp(exponents), pull_back(self.weights(values))
+
+  def weights(self, values: np.ndarray) -> np.ndarray:
+    """The gradient by the errors: convex weights."""
+    exponents = self._log_weights + values / self._width
+    return np.exp(exponents - _log_sum_exp(exponents))
+
+
+def _log_sum_exp(exponents: np.ndarray) -> float:
+  largest = exponents.max()
+  return float(largest + np.log(np.exp(exponents - largest).sum()))
+
+
+def _even(values: np.ndarray) -> np.ndarray:
+  return np.full(values.shape, 1.0 / values.size)
+
+
+def _errors_at(errors: Errors, point: np.ndarray) -> np.ndarray:
+  evaluated = errors(point)
+  assert evaluated is not None, 'the start must be in the domain.'
+  return evaluated[0]
+
+
+class _Counter:
+  """Counts steps over several descents, and reports the root of the loss."""
+
+  def __init__(self, progress: progress_lib.Progress):
+    self._progress = progress
+    self._steps = 0
+
+  def __call__(self, loss: float) -> None:
+    self._steps += 1
+    self._progress.update(self._steps, math.sqrt(max(loss, 0.0)))

@@ -1,0 +1,256 @@
+"""Sensitivity of lower-triangular Toeplitz matrices under several participations.
+
+`C[i, j] = c[i - j]`, n rounds, one client in at most k of them, at least b apart. The
+earliest, densest pattern u = (0, b, 2b, ...) gives what is *attained*, ||C u||^2. Two
+arguments give upper bounds; where one of them meets what is attained, that is the exact
+sensitivity, and otherwise the smaller one is used.
+
+**Coefficients.** Let m[i] = |c[i]| for i < b and max_{j >= i} |c[j]| for i >= b. Then
+
+    sens(C)^2 <= ||M u||^2,    M the Toeplitz matrix of m.
+
+For contributions of norm at most 1 in rounds r_0 < r_1 < ..., ||C u||^2 is at most
+
+    sum_{p, q} sum_s m[s] m[s + r_q - r_p]    (s from 0 while s + r_q < n, r_p <= r_q),
+
+because |c| <= m. By r_q - r_p >= (q - p) b and r_q >= q b, each term has a counterpart
+for u, with m at an index that is not larger, and if p < q not below b; m does not
+increase there. The argument of arXiv:2405.13763 for non-increasing coefficients is the
+same; here the first b may be in any order. The bound is attained if c is not negative
+and does not increase from index b on, and if columns b apart do not overlap.
+
+**Pairs.** A rise of c far down need not matter: a client who waits for it loses more
+elsewhere. Let R_N(l) be the autocorrelation of the first N coefficients at lag l, so
+that contributions v_p, v_q of norm 1 in rounds r_p < r_q of a pattern meet in
+<v_p, v_q> R_{n - r_p}(r_q - r_p). (||C u||^2 is convex in each contribution, so norm 1
+is the worst; and let r_0 = 0, for to move a pattern to the front only adds rows.) In u,
+with all contributions alike, they meet in R_pq = R_{n - p b}((q - p) b). Write
+
+    e_i = r_{i + 1} - r_i - b,    d_i = 1 - <v_i, v_{i + 1}>, from 0 to 2,
+
+and over all N <= n - p b and l >= (q - p) b let gain_pq be the largest R_N(l) - R_pq,
+and neg_pq the largest -R_N(l), if above 0. As 1 - <v_p, v_q> is at most (q - p) times
+the sum of d_i over p <= i < q, a pair (p, q) exceeds R_pq by at most
+
+    (q - p) neg_pq (d_p + ... + d_{q - 1}),  + gain_pq if e_i > 0 for an i < q.
+
+For neighbours, i and i + 1, with R_i for R_{i, i + 1}, better is known:
+
+    if e_i > 0:  -loss_i = (largest |R_N(l)| over N <= n - i b and l > b) - R_i
+    if e_i = 0:  -d_i min(R_i, R_i / 2),
+                 + max(gain_i, neg_i) if e_j > 0 for a j < i.
+
+Let K_i be the sum of (q - p) neg_pq over pairs with p <= i < q and q > p + 1, and G_i
+that of gain_pq, or max(gain_pq, neg_pq) for neighbours, over all pairs with q > i but
+(i, i + 1). Half the excess over ||C u||^2 is then at most
+
+    sum_{i: e_i > 0} (2 K_i + G_i - loss_i)
+    + sum_{i: e_i = 0} d_i (K_i - min(R_i, R_i / 2)),
+
+and with each term replaced by its largest value, or 0, this is an upper bound, often 0.
+Coefficients whose signs differ much fare better without the d_i: with |R| in place of
+R, the sum of all |R_pq| is exceeded at most by gains, in the same way. That sum is
+attained if contributions of equal or of alternating sign make all pairs positive.
+
+The same u and the same bounds hold for fixed-epoch schemas, whose patterns are some of
+those above, u among them.
+"""
+
+import dataclasses
+import math
+
+import numpy as np
+
+from tff_dp_aggregators.strategies import participation as participation_lib
+
+# A bound that exceeds what is attained by less than this is said to be exact. What is
+# reported is the bound in any case.
+_ROUNDING = 1e-12
+# The second argument takes m^2 operations and m k numbers, up to this many of each, for
+# m coefficients of which the last exceeds the largest times this.
+_MAX_OPERATIONS = 10**8
+_MAX_NUMBERS = 2 * 10**7
+_NEGLIGIBLE = 1e-18
+
+
+def squared_by_round(
+  coefficients: np.ndarray, participation: participation_lib.Participation
+) -> np.ndarray:
+  """Upper bounds of the squared sensitivity of the first 1, 2, ..., n rounds.
+
+  Args:
+    coefficients: c, float64 of shape [n].
+    participation: Who may take part when, for n rounds.
+
+  Returns:
+    Non-decreasing array of shape [n]; its last entry is `squared(...)[0]`.
+  """
+  if participation.possible_participations == 1:
+    return _spent(coefficients, participation)
+  bounds = _spent(majorant(coefficients, participation.min_separation), participation)
+  return np.minimum(bounds, squared(coefficients, participation)[0])
+
+
+def squared(
+  coefficients: np.ndarray, participation: participation_lib.Participation
+) -> tuple[float, bool]:
+  """Squared sensitivity, and whether it is exact (up to rounding) or an upper bound.
+
+  Args:
+    coefficients: c, float64 of shape [n].
+    participation: Who may take part when, for n rounds.
+  """
+  attained = float(_spent(coefficients, participation)[-1])
+  if participation.possible_participations == 1:
+    return attained, True
+  separation = participation.min_separation
+  bound = float(_spent(majorant(coefficients, separation), participation)[-1])
+  if _meets(bound, attained):
+    return bound, True
+  attained = max(attained, _alternating(coefficients, participation))
+  bound = min(bound, _pair_bound(coefficients, participation))
+  return bound, _meets(bound, attained)
+
+
+def is_earliest(
+  coefficients: np.ndarray, participation: participation_lib.Participation
+) -> bool:
+  """Whether ||C u||^2, u the earliest, densest pattern, is known to be the worst."""
+  attained = float(_spent(coefficients, participation)[-1])
+  return _meets(squared(coefficients, participation)[0], attained)
+
+
+def majorant(coefficients: np.ndarray, min_separation: int) -> np.ndarray:
+  """m: |c|, from index `min_separation` on the smallest above it that never rises."""
+  result = np.abs(coefficients)
+  tail = result[min_separation:]
+  result[min_separation:] = np.maximum.accumulate(tail[::-1])[::-1]
+  return result
+
+
+def _spent(
+  coefficients: np.ndarray, participation: participation_lib.Participation
+) -> np.ndarray:
+  """||C_t u||^2 for the first t rows and the earliest, densest pattern u."""
+  return np.cumsum(np.square(_response(coefficients, participation.rounds)))
+
+
+def _alternating(
+  coefficients: np.ndarray, participation: participation_lib.Participation
+) -> float:
+  """||C u||^2 for the same pattern with contributions of alternating sign."""
+  rounds = participation.rounds
+  response = _response(coefficients, rounds[::2])
+  if len(rounds) > 1:
+    response -= _response(coefficients, rounds[1::2])
+  return float(response @ response)
+
+
+def _response(coefficients: np.ndarray, rounds: tuple[int, ...]) -> np.ndarray:
+  response = np.zeros(len(coefficients))
+  for first in rounds:
+    response[first:] += coefficients[: len(coefficients) - first]
+  return response
+
+
+def _meets(bound: float, attained: float) -> bool:
+  return bound <= attained * (1 + _ROUNDING)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Pairs:
+  """How two rounds of one client meet, for the p-th of them and each lag.
+
+  Attributes:
+    here: R_{n - p b}(l), shape [k, m] for lags below m.
+    largest: The largest R_N(l'), or 0, over N <= n - p b and l' >= l, shape [k, m].
+    lowest: The same for -R_N(l').
+  """
+
+  here: np.ndarray
+  largest: np.ndarray
+  lowest: np.ndarray
+
+
+def _pair_bound(
+  coefficients: np.ndarray, participation: participation_lib.Participation
+) -> float:
+  """The smaller of the two bounds by pairs of the module's docstring.
+
+  Infinite if that would take too long.
+  """
+  count = participation.possible_participations
+  size = np.abs(coefficients)
+  length = 1 + int(np.flatnonzero(size > _NEGLIGIBLE * size.max())[-1])
+  if length**2 > _MAX_OPERATIONS or length * count > _MAX_NUMBERS:
+    return math.inf
+  pairs = _meetings(coefficients[:length], participation)
+  either = np.maximum(pairs.largest, pairs.lowest)
+  signless = _Pairs(np.abs(pairs.here), either, np.zeros_like(either))
+  separation = participation.min_separation
+  bound = min(_bound(pairs, separation), _bound(signless, separation))
+  # What is left out of each column adds its norm at most.
+  left_out = count * float(np.linalg.norm(coefficients[length:]))
+  return (math.sqrt(bound) + left_out) ** 2
+
+
+def _bound(pairs: _Pairs, separation: int) -> float:
+  count, length = pairs.here.shape
+  meet, gain, negative = (np.zeros((count, count)) for _ in range(3))
+  for p in range(count):
+    lags = np.arange(separation, min(separation * (count - p), length), separation)
+    later = slice(p + 1, p + 1 + len(lags))
+    meet[p, later] = pairs.here[p, lags]
+    gain[p, later] = pairs.largest[p, lags] - pairs.here[p, lags]
+    negative[p, later] = pairs.lowest[p, lags]
+  # A client who takes part less often has fewer of the pairs.
+  fewer = np.cumsum(pairs.here[:, 0] + 2 * meet.sum(axis=0)).max()
+  nearest = np.diagonal(meet, 1)
+  beyond = np.maximum(pairs.largest, pairs.lowest)[: count - 1]
+  loss = nearest - (beyond[:, separation + 1] if separation + 1 < length else 0.0)
+  unlike = _of_covering_pairs(negative)
+  waiting = 2 * unlike + _of_later_pairs(gain, negative) - loss
+  turning = 2 * unlike - np.minimum(nearest, 2 * nearest)
+  return float(fewer + 2 * np.maximum(0.0, np.maximum(waiting, turning)).sum())
+
+
+def _of_covering_pairs(negative: np.ndarray) -> np.ndarray:
+  """K_i: the sum of (q - p) neg_pq over p <= i < q, q > p + 1, shape [k - 1]."""
+  index = np.arange(len(negative))
+  apart = index - index[:, np.newaxis]
+  weighted = np.where(apart > 1, apart * negative, 0.0)
+  # Sums over p <= i, then over q > i.
+  inclusive = np.cumsum(np.cumsum(weighted, axis=0)[:, ::-1], axis=1)[:, ::-1]
+  return np.diagonal(inclusive, 1)
+
+
+def _of_later_pairs(gain: np.ndarray, negative: np.ndarray) -> np.ndarray:
+  """G_i: what all pairs with q > i but (i, i + 1) gain, shape [k - 1]."""
+  neighbours = np.eye(len(gain), k=1, dtype=bool)
+  gain = np.where(neighbours, np.maximum(gain, negative), gain)
+  later = np.cumsum(gain.sum(axis=0)[::-1])[::-1][1:]
+  return later - np.diagonal(gain, 1)
+
+
+def _meetings(
+  coefficients: np.ndarray, participation: participation_lib.Participation
+) -> _Pairs:
+  """The meetings of columns whose entries after `coefficients` are 0."""
+  length = len(coefficients)
+  ends = participation.num_rounds - np.array(participation.rounds)
+  ends = np.minimum(ends, length)
+  here, largest, lowest = (np.zeros((len(ends), length)) for _ in range(3))
+  for lag in range(length):
+    sums = np.cumsum(coefficients[: length - lag] * coefficients[lag:])
+    meeting = ends > lag
+    last = ends[meeting] - lag - 1
+    here[meeting, lag] = sums[last]
+    largest[meeting, lag] = np.maximum.accumulate(sums)[last]
+    lowest[meeting, lag] = np.maximum.accumulate(-sums)[last]
+  return _Pairs(here, _of_longer_lags(largest), _of_longer_lags(lowest))
+
+
+def _of_longer_lags(values: np.ndarray) -> np.ndarray:
+  """The largest value at this lag or a longer one, at least 0."""
+  largest = np.maximum.accumulate(values[:, ::-1], axis=1)[:, ::-1]
+  return np.maximum(largest, 0.0)
