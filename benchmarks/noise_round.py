@@ -53,10 +53,10 @@ from tff_dp_aggregators import aggregators  # noqa: E402
 from tff_dp_aggregators import noise  # noqa: E402
 from tff_dp_aggregators import strategies  # noqa: E402
 from tff_dp_aggregators.learning import runtime  # noqa: E402
-from tff_dp_aggregators.noise import filed  # noqa: E402
-from tff_dp_aggregators.noise import recursions  # noqa: E402
+from tff_dp_aggregators.noise import interpreters  # noqa: E402
+from tff_dp_aggregators.noise import persistent  # noqa: E402
 from tff_dp_aggregators.noise.build import KINDS  # noqa: E402
-from tff_dp_aggregators.noise.build import recursion_of  # noqa: E402
+from tff_dp_aggregators.noise.build import interpret  # noqa: E402
 from tff_dp_aggregators.strategies import noise_cost  # noqa: E402
 
 _ROUNDS = 2048
@@ -145,13 +145,14 @@ class Work(NamedTuple):
 
 
 def _work(case: Case) -> Work:
-  recursion = recursion_of(case.strategy, rewind=0)
-  if isinstance(recursion, recursions.Decays):
-    return Work(len(recursion.delays), 2 * recursion.num_slots)
-  if not recursion.num_slots:
-    return Work(1, 0)
-  past = recursion.step(tf.constant(case.round, tf.int64)).past
-  return Work(1, np.count_nonzero(np.any(past, axis=0)) + 1)
+  work = case.strategy.recursion().work
+  past = interpret(case.strategy.recursion())
+  if isinstance(past, interpreters.Decays):
+    return Work(work.draws, work.reads + work.writes)
+  if not work.buffers:
+    return Work(work.draws, 0)
+  weights = past.step(tf.constant(case.round, tf.int64)).past
+  return Work(work.draws, np.count_nonzero(np.any(weights, axis=0)) + 1)
 
 
 @dataclasses.dataclass
@@ -258,7 +259,7 @@ def _write_files(case: Case, files: noise.Files, key: Any, num_elements: int) ->
   rows = noise.GaussianRows(tf.TensorSpec([num_elements]))
   this_round = tf.constant(case.round, tf.int64)
   streaming = noise.build(case.strategy, rows, files)
-  assert isinstance(streaming, filed.FiledNoise)
+  assert isinstance(streaming, persistent.PersistentNoise)
   names = streaming.names(tf.constant(key), this_round)
   for slot, stamp in zip(*streaming.needs(this_round)):
     for position, size in enumerate(rows.layout.sizes):

@@ -30,14 +30,13 @@ FORBIDDEN = {
 # of a higher floor. Those of one floor may import each other.
 FLOORS = {
   'strategies': (
-    ('participation', 'workload', 'strategy'),
+    ('participation', 'workload', 'recursion', 'strategy', 'noise_cost'),
     ('numerics',),
     ('sensitivity',),
     ('cache',),
     ('toeplitz', 'tree', 'dense'),
     ('banded', 'banded_inverse', 'blt'),
     ('windowed_blt',),
-    ('noise_cost',),
   ),
   'accounting': (
     ('events',),

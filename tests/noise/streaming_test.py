@@ -5,11 +5,13 @@ Claims, for every strategy kind and each place where its past can be:
 * The streaming map is linear in the rows of z, and with z replaced by unit vectors it
   is the strategy's dense matrix, entry by entry, eagerly and in `tf.function`.
 * With real Gaussian rows the covariance over rounds is that of `D z`.
-* What costs are estimated from is what a round really keeps, draws, reads and writes.
+* What costs are estimated from is what a round really keeps and draws.
+* A strategy that this package does not know streams by the recursion that it gives.
 * The state is all there is: saved as plain NumPy arrays after any round, also in
   another Python process, it continues bit by bit.
 """
 
+import dataclasses
 import hashlib
 import os
 import pickle
@@ -23,10 +25,10 @@ import tensorflow as tf
 from tff_dp_aggregators import noise
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.noise import layout
-from tff_dp_aggregators.noise import recursions
-from tff_dp_aggregators.noise import redrawn
-from tff_dp_aggregators.noise.build import recursion_of
+from tff_dp_aggregators.noise.build import interpret
+from tff_dp_aggregators.noise.build import terms_of
 from tff_dp_aggregators.strategies import noise_cost
+from tff_dp_aggregators.strategies import recursion as recursion_lib
 
 _SCALES, _DECAYS = (0.2, 0.4), (0.95, 0.5)
 
@@ -323,28 +325,115 @@ def test_the_state_holds_as_many_buffers_as_the_strategy_says():
 @pytest.mark.parametrize('num_rounds', [1, 2, 20])
 @pytest.mark.parametrize('kind', _STRATEGIES)
 def test_costs_count_what_a_round_keeps_and_draws(kind, num_rounds):
+  # `tests/strategies/recursion_test.py` counts the rest.
   strategy = _STRATEGIES[kind](num_rounds)
-  past = recursion_of(strategy, rewind=0)
-  buffers, *work = noise_cost.work(strategy)
-  assert buffers == past.num_slots
-  if isinstance(past, recursions.Decays):
-    assert work == [len(past.delays), buffers, buffers]
-  else:
-    assert work == [1, past.max_reads, 1]
-  if 'redraw' in noise_cost.by_storage(strategy, num_bytes=4):
-    most = noise_cost.max_terms(strategy) if buffers else 1
-    assert redrawn.terms_of(strategy).most == most
-  else:
+  recursion = strategy.recursion()
+  assert interpret(recursion).num_slots == recursion.work.buffers
+  if 'redraw' not in noise_cost.by_storage(strategy, num_bytes=4):
     with pytest.raises(ValueError, match="storage 'redraw'"):
-      redrawn.terms_of(strategy)
+      terms_of(strategy)
+    return
+  max_terms = noise_cost.max_terms(strategy) if recursion.work.buffers else 1
+  terms = terms_of(strategy)
+  assert terms.max_terms == max_terms
+  counts = [len(terms.of(tf.constant(t, tf.int64))[0]) for t in range(num_rounds)]
+  assert max(counts) <= max_terms
 
 
-def test_an_unknown_strategy_is_refused():
+@dataclasses.dataclass(frozen=True)
+class _Leaky(strategies.Strategy):
+  """C[i, j] = keep^(i - j), as somebody outside of the package would write it.
+
+  Attributes:
+    keep: Below 1.
+    form: Its noise follows from the row of z before, from all noise before, or from a
+      sum that decays.
+  """
+
+  keep: float
+  form: str
+  kind = 'test_leaky'
+
+  def sensitivity_squared_by_round(self, participation=None):
+    return strategies.Dense(
+      self.num_rounds, self.materialize()
+    ).sensitivity_squared_by_round(participation)
+
+  def sensitivity_kind(self, participation=None):
+    return 'bound'
+
+  def materialize(self):
+    powers = self.keep ** np.arange(self.num_rounds)
+    return np.tril(powers[:, np.newaxis] / powers)
+
+  def materialize_estimator(self):
+    return np.tril(np.ones([self.num_rounds] * 2)) @ np.linalg.inv(self.materialize())
+
+  def recursion(self):
+    if self.form == 'row':
+      return recursion_lib.LastRounds([[1.0, -self.keep]], remembers='row')
+    if self.form == 'noise':
+      column = self.keep ** np.arange(self.num_rounds)
+      return recursion_lib.LastRounds.solving(column[np.newaxis])
+    return recursion_lib.DecayingSums([self.keep], [-self.keep])
+
+
+@dataclasses.dataclass(frozen=True)
+class _WeightedTree(strategies.BinaryTree):
+  """A tree whose higher nodes count less: only its recursion is its own."""
+
+  kind = 'test_weighted_tree'
+
+  def recursion(self):
+    levels = np.arange(self.num_levels)
+    return recursion_lib.TreeNodes(
+      0.7**levels, 0.3 * np.eye(len(levels)) + 0.1, self.restart_every
+    )
+
+
+@pytest.mark.parametrize('storage', _STORAGES)
+@pytest.mark.parametrize('form', ['row', 'noise', 'sum'])
+def test_a_strategy_of_the_user_streams_by_its_recursion(form, storage):
+  num_rounds = 13
+  strategy = _Leaky(num_rounds, 0.8, form)
+  streaming = noise.build(strategy, _UnitRows(num_rounds), storage)
+  assert streaming.storage == storage
+  emitted, _ = _emit(streaming, num_rounds, next_fn=tf.function(streaming.next))
+  np.testing.assert_allclose(emitted, strategy.noise_matrix(), rtol=0, atol=1e-12)
+  assert noise.build(strategy, _UnitRows(num_rounds)).storage in _STORAGES
+
+
+@pytest.mark.parametrize('restart_every', [None, 5])
+@pytest.mark.parametrize('storage', ['state', 'files'])
+def test_any_weights_of_a_tree_stream(storage, restart_every):
+  strategy = _WeightedTree(13, restart_every=restart_every)
+  emitted, _ = _emit(noise.build(strategy, _UnitRows(13), storage), 13)
+  expected = strategy.recursion().noise_rows(np.eye(13))
+  np.testing.assert_allclose(emitted, expected, rtol=0, atol=1e-12)
+
+
+def test_what_is_no_strategy_is_refused():
   class Unknown:
     noise_buffers = 1
 
-  with pytest.raises(TypeError, match='strategy of type Unknown'):
+  with pytest.raises(TypeError, match='must be a strategies.Strategy, got Unknown'):
     noise.build(Unknown(), noise.GaussianRows(tf.TensorSpec([])))
+
+
+def test_a_recursion_of_another_form_is_refused():
+  class Other(recursion_lib.Recursion):
+    work = recursion_lib.Work(1, 1, 1, 1)
+    max_terms = None
+
+    def serve(self, this_round, row, memory):
+      return row(this_round)
+
+  class Unknown(strategies.Identity):
+    def recursion(self):
+      return Other()
+
+  with pytest.raises(TypeError, match='one of LastRounds, .*got Other'):
+    noise.build(Unknown(3), noise.GaussianRows(tf.TensorSpec([])))
 
 
 @pytest.mark.parametrize(

@@ -1,21 +1,63 @@
-"""From a strategy to its streaming noise: what to remember, and where."""
+"""From a strategy to its streaming noise: what to remember, and where.
+
+Nothing here, nor in the rest of `noise`, knows strategies but by the recursion that
+they return. What interprets each form of it is in one table, `_FORMS`.
+"""
 
 import logging
-from typing import Union
+from collections.abc import Callable
+from typing import Any, NamedTuple, Union
 
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.noise import carried
 from tff_dp_aggregators.noise import file_cache
-from tff_dp_aggregators.noise import filed
-from tff_dp_aggregators.noise import recursions
+from tff_dp_aggregators.noise import interpreters
+from tff_dp_aggregators.noise import persistent
 from tff_dp_aggregators.noise import redrawn
 from tff_dp_aggregators.noise import rows as rows_lib
 from tff_dp_aggregators.noise import streaming
 from tff_dp_aggregators.strategies import noise_cost
+from tff_dp_aggregators.strategies import recursion as recursion_lib
 
 _logger = logging.getLogger(__name__)
 KINDS = ('state', 'redraw', 'files')
 Storage = Union[str, file_cache.Files]
+
+
+class _Form(NamedTuple):
+  """What interprets a form of recursion.
+
+  Attributes:
+    interpret: Makes the interpreter of a recursion and of how many of the rounds served
+      last can be served again with what is kept: 0 where it is in the state, since an
+      old state has what it needs.
+    carried: The noise that keeps its past in the state.
+    persistent: The noise that keeps its past in files.
+  """
+
+  interpret: Callable[[Any, int], Any]
+  carried: Callable[..., streaming.StreamingNoise]
+  persistent: Callable[..., streaming.StreamingNoise]
+
+
+_FORMS: dict[type[recursion_lib.Recursion], _Form] = {
+  recursion_lib.LastRounds: _Form(
+    interpreters.LastRounds,
+    carried.CarriedPastValues,
+    persistent.PersistentPastValues,
+  ),
+  recursion_lib.TreeNodes: _Form(
+    interpreters.TreeNodes,
+    carried.CarriedPastValues,
+    persistent.PersistentPastValues,
+  ),
+  recursion_lib.DecayingSums: _Form(
+    # Files keep whole generations of sums, whatever is in them.
+    lambda recursion, rewind: interpreters.Decays(recursion),
+    carried.CarriedDecays,
+    persistent.PersistentDecays,
+  ),
+}
 
 
 def build(
@@ -26,7 +68,7 @@ def build(
   """The streaming noise of a strategy, `(D z)[t]` in round t.
 
   Args:
-    strategy: Any strategy of this package.
+    strategy: Any strategy, whose `recursion` is followed.
     rows: Source of the rows of z.
     storage: Where what the noise remembers is: 'state' carries it in the state,
       'redraw' draws the past again in each round, 'files' or a `Files` keeps it in
@@ -36,10 +78,15 @@ def build(
   Raises:
     OSError: If the directory for files cannot be used.
     RuntimeError: If another process uses it.
-    TypeError: If the strategy is of no known kind.
+    TypeError: If `strategy` is not one, or its recursion of no known form.
     ValueError: If `storage` is unknown, or not offered for the strategy.
   """
-  past = recursion_of(strategy, rewind=0)
+  if not isinstance(strategy, strategies.Strategy):
+    raise TypeError(
+      f'strategy must be a strategies.Strategy, got {type(strategy).__name__}.'
+    )
+  recursion = strategy.recursion()
+  form = _form_of(recursion)
   chosen = storage
   if isinstance(storage, str):
     if storage == 'auto':
@@ -51,49 +98,65 @@ def build(
       )
   elif not isinstance(storage, file_cache.Files):
     raise TypeError(f'storage must be a string or a Files, got {storage!r}.')
-  if chosen == 'redraw' or past.num_slots == 0:
-    return redrawn.RedrawnNoise(strategy, rows)
+  if chosen == 'redraw' or not recursion.work.buffers:
+    return redrawn.RedrawnNoise(terms_of(strategy), rows)
   if chosen == 'state':
-    return carried.build(past, rows)
+    return form.carried(form.interpret(recursion, 0), rows)
   files = chosen if isinstance(chosen, file_cache.Files) else file_cache.Files()
-  past = recursion_of(strategy, files.rewind)
-  return filed.build(past, rows, files, strategy.checksum)
+  past = form.interpret(recursion, files.rewind)
+  return form.persistent(past, rows, files, strategy.checksum)
 
 
-def recursion_of(
-  strategy: strategies.Strategy, rewind: int
-) -> Union[recursions.PastValues, recursions.Decays]:
-  """How a strategy's noise follows from what was before.
+def interpret(recursion: recursion_lib.Recursion, rewind: int = 0) -> Any:
+  """The interpreter of a recursion.
 
   Args:
-    strategy: Any strategy of this package.
-    rewind: How many of the rounds served last can be served again with what is kept
-      now: 0 where it is in the state, since an old state has what it needs.
+    recursion: As `Strategy.recursion` returns it.
+    rewind: How many of the rounds served last can be served again with what is kept.
+
+  Returns:
+    An `interpreters.PastValues` or `interpreters.Decays`.
 
   Raises:
-    TypeError: If the strategy is of no known kind.
+    TypeError: If the recursion is of no known form.
   """
-  if isinstance(strategy, strategies.BinaryTree):
-    return recursions.Tree(strategy, rewind)
-  if isinstance(strategy, (strategies.BLT, strategies.WindowedBLT)):
-    return recursions.Decays(strategy)
-  if isinstance(strategy, strategies.BandedInverse):
-    return recursions.LastRounds.over_rows(strategy, rewind)
-  kinds = (
-    strategies.Banded,
-    strategies.BandedToeplitz,
-    strategies.Dense,
-    strategies.Identity,
-  )
-  if isinstance(strategy, kinds):
-    return recursions.LastRounds.solving(strategy, rewind)
+  return _form_of(recursion).interpret(recursion, rewind)
+
+
+def terms_of(strategy: strategies.Strategy) -> redrawn.Terms:
+  """The rows of z that a strategy's noise is made of.
+
+  Args:
+    strategy: Any strategy.
+
+  Raises:
+    TypeError: If its recursion is of no known form.
+    ValueError: If there would be thousands of them.
+  """
+  recursion = strategy.recursion()
+  if recursion.max_terms is not None:
+    return redrawn.RecursionTerms(interpret(recursion), recursion.max_terms)
+  if noise_cost.max_terms(strategy) is None:
+    raise ValueError(
+      f"storage 'redraw' would make the noise of {strategy} of all rows of z so far. "
+      f'That is offered for up to {noise_cost.MAX_ROUNDS_WRITTEN_OUT} rounds, and '
+      "not for Honaker's trees; use 'state' or 'files'."
+    )
+  return redrawn.MatrixTerms(strategy.noise_matrix())
+
+
+def _form_of(recursion: recursion_lib.Recursion) -> _Form:
+  for known, form in _FORMS.items():
+    if isinstance(recursion, known):
+      return form
   raise TypeError(
-    f'no streaming noise is known for a strategy of type {type(strategy).__name__}.'
+    f'a recursion must be one of {", ".join(known.__name__ for known in _FORMS)} of '
+    f'strategies.recursion, got {type(recursion).__name__}.'
   )
 
 
 def _cheapest(strategy: strategies.Strategy, rows: rows_lib.GaussianRows) -> str:
-  """The storage with the least work for a round inside TFF."""
+  """The storage with the least time for a round inside TFF."""
   costs = noise_cost.by_storage(strategy, rows.layout.num_bytes)
   chosen = noise_cost.cheapest(costs)
   _logger.info(

@@ -10,6 +10,7 @@ from tff_dp_aggregators.strategies import blt
 from tff_dp_aggregators.strategies import cache
 from tff_dp_aggregators.strategies import dense
 from tff_dp_aggregators.strategies import participation
+from tff_dp_aggregators.strategies import recursion
 from tff_dp_aggregators.strategies import sensitivity
 from tff_dp_aggregators.strategies import strategy
 from tff_dp_aggregators.strategies import toeplitz
@@ -46,6 +47,7 @@ __all__ = [
   'cache',
   'dense',
   'participation',
+  'recursion',
   'sensitivity',
   'strategy',
   'toeplitz',

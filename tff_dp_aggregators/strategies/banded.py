@@ -16,6 +16,7 @@ import scipy.linalg
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.strategies import cache as cache_lib
 from tff_dp_aggregators.strategies import participation as participation_lib
+from tff_dp_aggregators.strategies import recursion as recursion_lib
 from tff_dp_aggregators.strategies import sensitivity as sensitivity_lib
 from tff_dp_aggregators.strategies import strategy as strategy_lib
 from tff_dp_aggregators.strategies import toeplitz
@@ -101,10 +102,12 @@ class Banded(strategy_lib.Strategy):
     """C[i, j] = 0 for i - j >= num_bands."""
     return len(self.diagonals)
 
-  @property
-  def noise_buffers(self) -> int:
-    """Forward substitution needs the noise of the last `num_bands - 1` rounds."""
-    return self.num_bands - 1
+  def recursion(self) -> recursion_lib.LastRounds:
+    """Forward substitution with the noise of the last `num_bands - 1` rounds."""
+    entries = np.zeros((self.num_rounds, self.num_bands))
+    for lag, diagonal in enumerate(self.diagonals):
+      entries[lag:, lag] = diagonal[: self.num_rounds - lag]
+    return recursion_lib.LastRounds.solving(entries)
 
   def sensitivity_squared_by_round(
     self, participation: Optional[participation_lib.Participation] = None

@@ -16,6 +16,7 @@ import numpy as np
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.strategies import cache as cache_lib
 from tff_dp_aggregators.strategies import participation as participation_lib
+from tff_dp_aggregators.strategies import recursion as recursion_lib
 from tff_dp_aggregators.strategies import toeplitz
 from tff_dp_aggregators.strategies import workload as workload_lib
 from tff_dp_aggregators.strategies.numerics import power_series
@@ -119,14 +120,13 @@ class BandedInverse(toeplitz.LowerToeplitz):
     """C^-1[i, j] = 0 for i - j >= num_inverse_bands."""
     return len(self.coefficients)
 
-  @property
-  def noise_buffers(self) -> int:
-    """None: the z of the last rounds is drawn again from the seed.
+  def recursion(self) -> recursion_lib.LastRounds:
+    """Sums over z of the last rounds, which can be drawn again from the seed.
 
     A server that would rather keep them than draw `num_inverse_bands` times as much
     noise needs `num_inverse_bands - 1` buffers.
     """
-    return 0
+    return recursion_lib.LastRounds(np.array([self.coefficients]), remembers='row')
 
   def matrix_coefficients(self) -> np.ndarray:
     """See `LowerToeplitz`; O(n log n) unless they grow."""

@@ -27,6 +27,7 @@ import numpy as np
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.strategies import cache as cache_lib
 from tff_dp_aggregators.strategies import participation as participation_lib
+from tff_dp_aggregators.strategies import recursion as recursion_lib
 from tff_dp_aggregators.strategies import toeplitz
 from tff_dp_aggregators.strategies import workload as workload_lib
 from tff_dp_aggregators.strategies.numerics import blt_search
@@ -91,10 +92,12 @@ class BLT(toeplitz.LowerToeplitz):
     """d, the number of decays."""
     return len(self.buffer_decays)
 
-  @property
-  def noise_buffers(self) -> int:
-    """One for each decay (arXiv:2404.16706, algorithm 1)."""
-    return self.num_buffers
+  def recursion(self) -> recursion_lib.Recursion:
+    """A sum for each decay (arXiv:2404.16706, algorithm 1)."""
+    if not self.num_buffers:
+      return recursion_lib.LastRounds(np.ones((1, 1)), remembers='row')
+    scales = np.array(self.output_scales)
+    return recursion_lib.DecayingSums(np.array(self.buffer_decays), -scales)
 
   def inverse(self) -> 'BLT':
     """`C^-1`, a BLT of as many buffers.

@@ -15,6 +15,7 @@ import numpy as np
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.strategies import cache as cache_lib
 from tff_dp_aggregators.strategies import participation as participation_lib
+from tff_dp_aggregators.strategies import recursion as recursion_lib
 from tff_dp_aggregators.strategies import sensitivity as sensitivity_lib
 from tff_dp_aggregators.strategies import strategy as strategy_lib
 from tff_dp_aggregators.strategies import workload as workload_lib
@@ -62,10 +63,12 @@ class Dense(strategy_lib.Strategy):
     matrix = bands.check_matrix(self.matrix, num_rounds=self.num_rounds)
     object.__setattr__(self, 'matrix', matrix)
 
-  @property
-  def noise_buffers(self) -> int:
-    """Forward substitution needs the noise of all earlier rounds."""
-    return self.num_rounds - 1
+  def recursion(self) -> recursion_lib.LastRounds:
+    """Forward substitution with the noise of all earlier rounds."""
+    entries = np.zeros_like(self.matrix)
+    for this_round, row in enumerate(self.matrix):
+      entries[this_round, : this_round + 1] = row[this_round::-1]
+    return recursion_lib.LastRounds.solving(entries)
 
   def sensitivity_squared_by_round(
     self, participation: Optional[participation_lib.Participation] = None

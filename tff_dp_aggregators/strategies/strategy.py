@@ -31,6 +31,7 @@ import numpy as np
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.base import new_files
 from tff_dp_aggregators.strategies import participation as participation_lib
+from tff_dp_aggregators.strategies import recursion as recursion_lib
 from tff_dp_aggregators.strategies import workload as workload_lib
 
 _FORMAT = 'tff_dp_aggregators.strategy'
@@ -106,10 +107,14 @@ class Strategy(abc.ABC):
   def materialize_estimator(self) -> np.ndarray:
     """`B` with `B C = A` for prefix sums A, dense; for tests and small n."""
 
-  @property
   @abc.abstractmethod
-  def noise_buffers(self) -> int:
-    """How many model-sized buffers a server carries to draw this noise."""
+  def recursion(self) -> recursion_lib.Recursion:
+    """How the noise of a round follows from what is remembered of earlier ones.
+
+    `noise` draws the noise by it, and `noise_cost` tells what it costs; the noise is
+    that of `noise_matrix`. The cost is that of reading the strategy's own data, so that
+    it can be asked for to count buffers.
+    """
 
   # What follows from it.
 
@@ -141,6 +146,14 @@ class Strategy(abc.ABC):
     consecutive prefix-sum estimates.
     """
     return np.diff(self.materialize_estimator(), axis=0, prepend=0.0)
+
+  @property
+  def noise_buffers(self) -> int:
+    """How many model-sized buffers a server carries to draw this noise.
+
+    None where a round's noise is made of few rows of z: these are drawn again.
+    """
+    return self.recursion().buffers_needed
 
   def noise_correlation(self, num_lags: int) -> np.ndarray:
     """Correlation of the noise that the last round adds with that of earlier ones.

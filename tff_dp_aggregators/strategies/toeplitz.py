@@ -15,6 +15,7 @@ import scipy.linalg
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.strategies import cache as cache_lib
 from tff_dp_aggregators.strategies import participation as participation_lib
+from tff_dp_aggregators.strategies import recursion as recursion_lib
 from tff_dp_aggregators.strategies import strategy as strategy_lib
 from tff_dp_aggregators.strategies import workload as workload_lib
 from tff_dp_aggregators.strategies.numerics import power_series
@@ -223,10 +224,9 @@ class BandedToeplitz(LowerToeplitz):
     """C[i, j] = 0 for i - j >= num_bands."""
     return len(self.coefficients)
 
-  @property
-  def noise_buffers(self) -> int:
-    """Forward substitution needs the noise of the last `num_bands - 1` rounds."""
-    return self.num_bands - 1
+  def recursion(self) -> recursion_lib.LastRounds:
+    """Forward substitution with the noise of the last `num_bands - 1` rounds."""
+    return recursion_lib.LastRounds.solving(np.array([self.coefficients]))
 
   def matrix_coefficients(self) -> np.ndarray:
     """See `LowerToeplitz`."""

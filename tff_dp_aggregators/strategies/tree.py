@@ -31,6 +31,7 @@ import numpy as np
 
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.strategies import participation as participation_lib
+from tff_dp_aggregators.strategies import recursion as recursion_lib
 from tff_dp_aggregators.strategies import strategy as strategy_lib
 from tff_dp_aggregators.strategies import workload as workload_lib
 from tff_dp_aggregators.strategies.numerics import tree_patterns
@@ -123,13 +124,17 @@ class BinaryTree(strategy_lib.Strategy):
     """Complete nodes, the rows of `C`."""
     return sum(node_index(rounds, 0) for rounds in self._rounds_of_trees())
 
-  @property
-  def noise_buffers(self) -> int:
-    """Honaker carries a weighted sum a level; plain nodes are drawn again.
+  def recursion(self) -> recursion_lib.TreeNodes:
+    """Honaker combines nodes, one kept a level; plain ones can be drawn again.
 
     Nothing more with restarts: the noise that a round adds is of its own tree.
     """
-    return self.num_levels if self.honaker else 0
+    if not self.honaker:
+      weights, combination = np.ones(self.num_levels), None
+    else:
+      weights = np.array([honaker_weight(level) for level in range(self.num_levels)])
+      combination = recursion_lib.honaker_combination(self.num_levels)
+    return recursion_lib.TreeNodes(weights, combination, self.restart_every)
 
   def sensitivity_squared_by_round(
     self, participation: Optional[participation_lib.Participation] = None

@@ -50,6 +50,7 @@ from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.strategies import blt
 from tff_dp_aggregators.strategies import cache as cache_lib
 from tff_dp_aggregators.strategies import participation as participation_lib
+from tff_dp_aggregators.strategies import recursion as recursion_lib
 from tff_dp_aggregators.strategies import toeplitz
 from tff_dp_aggregators.strategies import workload as workload_lib
 from tff_dp_aggregators.strategies.numerics import blt_search
@@ -115,10 +116,18 @@ class WindowedBLT(toeplitz.LowerToeplitz):
       return 0
     return (self.num_rounds - 2) // (self.window - 1) + 1
 
-  @property
-  def noise_buffers(self) -> int:
-    """One for each decay and copy, where noise can be drawn again from its seed."""
-    return len(self.buffer_decays) * self.num_copies
+  def recursion(self) -> recursion_lib.Recursion:
+    """A sum for each decay and copy, where noise can be drawn again from its seed."""
+    if not self.buffer_decays or not self.num_copies:
+      return recursion_lib.LastRounds(np.ones((1, 1)), remembers='row')
+    decays, late = np.array(self.buffer_decays), self.window - 1
+    return recursion_lib.DecayingSums(
+      decays,
+      outputs=-np.array(self.output_scales),
+      ends=-(decays**late),
+      copies=self.num_copies,
+      delay=late,
+    )
 
   def matrix_coefficients(self) -> np.ndarray:
     """See `LowerToeplitz`; O(n + window d)."""

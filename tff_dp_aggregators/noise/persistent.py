@@ -2,40 +2,17 @@
 
 import abc
 from collections.abc import Callable
-from typing import Any, Union
+from typing import Any
 
 import tensorflow as tf
 
 from tff_dp_aggregators.noise import file_cache
-from tff_dp_aggregators.noise import recursions
+from tff_dp_aggregators.noise import interpreters
 from tff_dp_aggregators.noise import rows as rows_lib
 from tff_dp_aggregators.noise import streaming
 
 
-def build(
-  recursion: Union[recursions.PastValues, recursions.Decays],
-  rows: rows_lib.GaussianRows,
-  files: file_cache.Files,
-  identity: str,
-) -> 'FiledNoise':
-  """The noise of a recursion.
-
-  Args:
-    recursion: How rounds follow from rounds.
-    rows: Source of the rows of z.
-    files: Where to keep what it remembers.
-    identity: Of the strategy, so that no other one's files are used.
-
-  Raises:
-    OSError: As `file_cache.Files.open`.
-    RuntimeError: As `file_cache.Files.open`.
-  """
-  if isinstance(recursion, recursions.Decays):
-    return FiledDecays(recursion, rows, files, identity)
-  return FiledPastValues(recursion, rows, files, identity)
-
-
-class FiledNoise(streaming.StreamingNoise):
+class PersistentNoise(streaming.StreamingNoise):
   """Keeps what a round needs of earlier ones in files.
 
   If something is not there, all rounds so far are computed again.
@@ -60,7 +37,12 @@ class FiledNoise(streaming.StreamingNoise):
     self._cache = file_cache.Cache(directory, f'{identity} {vectors} {num_slots} 1')
 
   def names(self, key: tf.Tensor, this_round: tf.Tensor) -> file_cache.Names:
-    """The files that are there when a round begins; see `file_cache.Cache.names`."""
+    """The files that are there when a round begins.
+
+    Args:
+      key: Of the rows of z.
+      this_round: An int64 scalar.
+    """
     return self._cache.names(key, this_round)
 
   @abc.abstractmethod
@@ -78,7 +60,13 @@ class FiledNoise(streaming.StreamingNoise):
     """
 
   def next(self, state: streaming.NoiseState) -> tuple[Any, streaming.NoiseState]:
-    """See `StreamingNoise`.
+    """Makes the round's noise of its row of z and the files, and changes these.
+
+    Args:
+      state: From `initialize` or the round before.
+
+    Returns:
+      The noise, a structure like a record, and the next state.
 
     Raises:
       tf.errors.OpError: If a file cannot be written or read.
@@ -121,39 +109,50 @@ class FiledNoise(streaming.StreamingNoise):
     )
 
 
-class FiledPastValues(FiledNoise):
+class PersistentPastValues(PersistentNoise):
   """Has a file for each slot of `PastValues`."""
 
   def __init__(
     self,
-    recursion: recursions.PastValues,
+    past: interpreters.PastValues,
     rows: rows_lib.GaussianRows,
     files: file_cache.Files,
     identity: str,
   ):
-    """Initializes the noise; see `build`."""
-    super().__init__(rows, recursion.num_slots, files, identity)
-    self._recursion = recursion
+    """Initializes the noise.
+
+    Args:
+      past: Interprets the recursion.
+      rows: Source of the rows of z.
+      files: Where to keep what it remembers.
+      identity: Of the strategy, so that no other one's files are used.
+
+    Raises:
+      OSError: As `file_cache.Files.open`.
+      RuntimeError: As `file_cache.Files.open`.
+    """
+    super().__init__(rows, past.num_slots, files, identity)
+    self._past = past
 
   def needs(self, this_round: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """See `FiledNoise`."""
-    step = self._recursion.step(this_round)
-    slots = _slots_with_weight(step)
+    """The slots with a weight in the round, and the rounds that wrote them."""
+    step = self._past.step(this_round)
+    slots = step.read_slots()
     return slots, tf.gather(step.stamps, slots)
 
   def _attempt(
     self, names: file_cache.Names, key: tf.Tensor, this_round: tf.Tensor
   ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-    """See `FiledNoise`."""
-    step = self._recursion.step(this_round)
-    slots = _slots_with_weight(step)
+    """Reads the slots with a weight, and writes the round's own."""
+    step = self._past.step(this_round)
+    slots = step.read_slots()
     noise, kept, found = [], [], []
     for position, vector in enumerate(self._rows.row(key, this_round)):
       is_there, sums = _weighted_sums(names, step, slots, position, vector)
       found.append(is_there)
       noise.append(sums[0])
       values = {'noise': sums[0], 'row': vector, 'other': sums[-1]}
-      kept.append(values[self._recursion.keeps])
+      kept.append(values[self._past.keeps])
 
     def write() -> tf.Operation:
       return tf.group(
@@ -168,7 +167,7 @@ class FiledPastValues(FiledNoise):
 
 def _weighted_sums(
   names: file_cache.Names,
-  step: recursions.Step,
+  step: interpreters.Step,
   slots: tf.Tensor,
   position: int,
   vector: tf.Tensor,
@@ -196,47 +195,51 @@ def _weighted_sums(
   return found, sums
 
 
-def _slots_with_weight(step: recursions.Step) -> tf.Tensor:
-  """The latest first, so that no sum depends on how many slots there are."""
-  slots = tf.where(tf.reduce_any(tf.not_equal(step.past, 0.0), axis=0))[:, 0]
-  stamps = tf.gather(step.stamps, slots)
-  return tf.gather(slots, tf.argsort(stamps, direction='DESCENDING'))
-
-
-class FiledDecays(FiledNoise):
+class PersistentDecays(PersistentNoise):
   """Has a file for each sum and each of the last rounds."""
 
   def __init__(
     self,
-    recursion: recursions.Decays,
+    past: interpreters.Decays,
     rows: rows_lib.GaussianRows,
     files: file_cache.Files,
     identity: str,
   ):
-    """Initializes the noise; see `build`."""
+    """Initializes the noise.
+
+    Args:
+      past: Interprets the recursion.
+      rows: Source of the rows of z.
+      files: Where to keep what it remembers.
+      identity: Of the strategy, so that no other one's files are used.
+
+    Raises:
+      OSError: As `file_cache.Files.open`.
+      RuntimeError: As `file_cache.Files.open`.
+    """
     self._num_generations = files.rewind + 1
-    num_slots = recursion.num_slots * self._num_generations
+    num_slots = past.num_slots * self._num_generations
     super().__init__(rows, num_slots, files, identity)
-    self._recursion = recursion
+    self._past = past
 
   def needs(self, this_round: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """See `FiledNoise`."""
+    """The sums before the round, all of them."""
     slots = self._slots(this_round)
     return slots, tf.fill(tf.shape(slots), this_round)
 
   def _slots(self, this_round: tf.Tensor) -> tf.Tensor:
     """Where the sums before a round are."""
-    num_sums = self._recursion.num_slots
+    num_sums = self._past.num_slots
     first = this_round % self._num_generations * num_sums
     return first + tf.range(num_sums, dtype=tf.int64)
 
   def _attempt(
     self, names: file_cache.Names, key: tf.Tensor, this_round: tf.Tensor
   ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-    """See `FiledNoise`."""
+    """Reads all sums and writes them anew; before the first round they are zeros."""
     layout = self._rows.layout
     vectors = list(zip(layout.sizes, layout.dtypes))
-    num_sums = self._recursion.num_slots
+    num_sums = self._past.num_slots
 
     def read() -> tuple[tf.Tensor, list[list[tf.Tensor]]]:
       found, sums = [], []
@@ -255,7 +258,7 @@ class FiledDecays(FiledNoise):
       return tf.constant(True), zeros
 
     found, sums = tf.cond(this_round > 0, read, none)
-    noise, sums = self._recursion.advance(self._rows, key, this_round, sums)
+    noise, sums = self._past.advance(self._rows, key, this_round, sums)
     after = this_round + 1
 
     def write() -> tf.Operation:

@@ -1,0 +1,237 @@
+"""A recursion is what it says: a strategy's noise, at the cost that it states.
+
+Claims, for every kind of strategy and several sizes:
+
+* The reference interpreter makes the noise of the strategy's dense noise matrix; for a
+  tree, whose nodes it draws together, noise of the same covariance.
+* What a round draws, reads, writes and keeps is what `work` counts, and a round's noise
+  has as many terms as `max_terms` says.
+* Counting takes no matrix that is larger than the strategy's own data.
+"""
+
+import collections
+
+import numpy as np
+import pytest
+
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.strategies import noise_cost
+from tff_dp_aggregators.strategies import recursion as recursion_lib
+
+_SCALES, _DECAYS = (0.2, 0.4), (0.95, 0.5)
+
+
+def _triangle(num_rounds):
+  rng = np.random.default_rng(num_rounds)
+  matrix = np.tril(rng.uniform(-0.3, 0.3, (num_rounds, num_rounds)), -1)
+  return matrix + np.diag(rng.uniform(1.0, 2.0, num_rounds))
+
+
+_STRATEGIES = {
+  'identity': strategies.Identity,
+  'toeplitz_1_band': lambda n: strategies.BandedToeplitz(n, (2.0,)),
+  'toeplitz_signed': lambda n: strategies.BandedToeplitz(n, (2.0, -0.7, 0.4, 0.1)[:n]),
+  'toeplitz_all_bands': lambda n: strategies.BandedToeplitz.square_root(n, n),
+  'banded': lambda n: strategies.Banded.from_matrix(np.triu(_triangle(n), -4)),
+  'banded_diagonal': lambda n: strategies.Banded.from_matrix(
+    np.diag(np.diagonal(_triangle(n)))
+  ),
+  'dense': lambda n: strategies.Dense(n, _triangle(n)),
+  'inverse_1_band': lambda n: strategies.BandedInverse(n, (0.5,)),
+  'inverse_4_bands': lambda n: strategies.BandedInverse.square_root(n, min(4, n)),
+  'blt': lambda n: strategies.BLT(n, _SCALES, _DECAYS),
+  'blt_no_buffers': lambda n: strategies.BLT(n, (), ()),
+  'windowed_blt': lambda n: strategies.WindowedBLT(n, min(5, n), _SCALES, _DECAYS),
+  'windowed_blt_narrow': lambda n: strategies.WindowedBLT(
+    n, min(2, n), _SCALES, _DECAYS
+  ),
+  'windowed_blt_one_copy': lambda n: strategies.WindowedBLT(n, n, _SCALES, _DECAYS),
+  'windowed_blt_no_decays': lambda n: strategies.WindowedBLT(n, min(5, n), (), ()),
+  'tree_honaker': strategies.BinaryTree,
+  'tree_honaker_restarts': lambda n: strategies.BinaryTree(n, restart_every=6),
+  'tree_honaker_restarts_at_once': lambda n: strategies.BinaryTree(n, restart_every=1),
+  'tree_plain': lambda n: strategies.BinaryTree(n, honaker=False),
+  'tree_plain_restarts': lambda n: strategies.BinaryTree(n, False, restart_every=5),
+}
+all_kinds = pytest.mark.parametrize('kind', _STRATEGIES)
+all_sizes = pytest.mark.parametrize('num_rounds', [1, 2, 3, 13, 64])
+
+
+def test_every_kind_is_here():
+  made = {make(3).kind for make in _STRATEGIES.values()}
+  public = {
+    value.kind
+    for value in vars(strategies).values()
+    if isinstance(value, type) and hasattr(value, 'kind')
+  }
+  assert made == public
+
+
+@all_sizes
+@all_kinds
+def test_unit_rows_give_the_noise_matrix(kind, num_rounds):
+  strategy = _STRATEGIES[kind](num_rounds)
+  recursion = strategy.recursion()
+  assert recursion.applies_noise_matrix == ('tree' not in kind)
+  noise = recursion.noise_rows(np.eye(num_rounds))
+  expected = strategy.noise_matrix()
+  if not recursion.applies_noise_matrix:
+    noise, expected = noise @ noise.T, expected @ expected.T
+  np.testing.assert_allclose(noise, expected, rtol=0, atol=1e-12)
+
+
+def test_rows_may_have_any_length():
+  z = np.random.default_rng(1).standard_normal((13, 4))
+  strategy = _STRATEGIES['windowed_blt'](13)
+  noise = strategy.recursion().noise_rows(z)
+  np.testing.assert_allclose(noise, strategy.noise_matrix() @ z, atol=1e-12)
+
+
+class _CountedMemory(collections.abc.MutableMapping):
+  """A memory that knows which slots have been read and written."""
+
+  def __init__(self):
+    self._slots, self.read, self.written = {}, set(), set()
+
+  def __getitem__(self, slot):
+    self.read.add(slot)
+    return self._slots[slot]
+
+  def __setitem__(self, slot, value):
+    self.written.add(slot)
+    self._slots[slot] = value
+
+  def __delitem__(self, slot):
+    raise NotImplementedError
+
+  def __iter__(self):
+    return iter(self._slots)
+
+  def __len__(self):
+    return len(self._slots)
+
+
+@all_sizes
+@all_kinds
+def test_work_counts_what_a_round_touches(kind, num_rounds):
+  strategy = _STRATEGIES[kind](num_rounds)
+  recursion = strategy.recursion()
+  memory, counts = _CountedMemory(), []
+  for this_round in range(num_rounds):
+    drawn = set()
+    memory.read, memory.written = set(), set()
+
+    def row(index, this_round=this_round, drawn=drawn):
+      assert 0 <= index <= this_round
+      drawn.add(index)
+      return np.ones(1)
+
+    recursion.serve(this_round, row, memory)
+    counts.append([len(drawn), len(memory.read), len(memory.written)])
+  largest = np.max(counts, axis=0).tolist()
+  assert recursion.work == (len(memory), *largest)
+  assert set(memory) == set(range(len(memory)))
+
+
+@all_sizes
+@all_kinds
+def test_noise_has_as_many_terms_as_stated(kind, num_rounds):
+  strategy = _STRATEGIES[kind](num_rounds)
+  recursion = strategy.recursion()
+  terms = np.count_nonzero(recursion.noise_rows(np.eye(num_rounds)), axis=1).max()
+  if recursion.max_terms is None:
+    assert strategy.noise_buffers == recursion.work.buffers > 0
+  else:
+    assert strategy.noise_buffers == 0
+    assert terms == recursion.max_terms == noise_cost.max_terms(strategy)
+
+
+def test_any_matrix_can_be_written_out_up_to_a_number_of_rounds_but_a_combining_tree():
+  limit = noise_cost.MAX_ROUNDS_WRITTEN_OUT
+  for kind in ('toeplitz_signed', 'blt', 'windowed_blt'):
+    assert noise_cost.max_terms(_STRATEGIES[kind](limit)) == limit
+    assert noise_cost.max_terms(_STRATEGIES[kind](limit + 1)) is None
+  assert noise_cost.max_terms(strategies.BinaryTree(4)) is None
+
+
+def test_costs_follow_from_the_recursion():
+  strategy = strategies.WindowedBLT(2000, 400, _SCALES, _DECAYS)  # 6 copies.
+  assert strategy.recursion().work == (12, 6, 12, 12)
+  costs = noise_cost.by_storage(strategy, num_bytes=2 * 10**6)
+  assert set(costs) == {'state', 'files'}
+  assert costs['state'] == (pytest.approx(2 * (6 * 0.004 + 12 * 0.03)), 24 * 10**6)
+  seconds = 2 * (6 * 0.004 + 12 * 0.0006 + 12 * 0.0025) + 24 * 0.00015
+  assert costs['files'] == (pytest.approx(seconds), 24 * 10**6)
+
+
+def test_counting_takes_no_more_memory_than_the_strategy():
+  # A matrix of any two of these numbers would not fit into any machine.
+  n = 10**7
+  narrow = strategies.WindowedBLT(n, 2, _SCALES, _DECAYS)
+  assert narrow.noise_buffers == 2 * (n - 1)
+  assert strategies.BinaryTree(n).noise_buffers == 24
+  assert strategies.BLT(n, _SCALES, _DECAYS).noise_buffers == 2
+  assert strategies.BandedToeplitz(n, (1.0,) * 50).noise_buffers == 49
+
+
+def test_the_last_line_of_weights_is_that_of_all_later_rounds():
+  weights = np.array([[1.0, 0.0], [2.0, -1.0], [3.0, -0.5]])
+  noise = recursion_lib.LastRounds(weights, 'row').noise_rows(np.eye(5))
+  assert np.diagonal(noise).tolist() == [1, 2, 3, 3, 3]
+  assert np.diagonal(noise, -1).tolist() == [-1, -0.5, -0.5, -0.5]
+
+
+def test_several_copies_end_what_the_one_before_began():
+  # y[t] = z[t] - (y[t - 1] + y[t - 2]), the window of three of a sum without decay.
+  recursion = recursion_lib.DecayingSums(
+    [1.0], outputs=[-1.0], ends=[-1.0], copies=5, delay=2
+  )
+  noise = recursion.noise_rows(np.eye(9))[:, 0]
+  assert noise.tolist() == [1, -1, 0, 1, -1, 0, 1, -1, 0]
+
+
+@pytest.mark.parametrize(
+  'make, error, message',
+  [
+    (lambda: recursion_lib.LastRounds([['x']], 'row'), TypeError, 'weights must be an'),
+    (lambda: recursion_lib.LastRounds([1.0], 'row'), ValueError, '2 dimensions'),
+    (lambda: recursion_lib.LastRounds([[]], 'row'), ValueError, 'shape .1, 0.'),
+    (lambda: recursion_lib.LastRounds([[np.inf]], 'row'), ValueError, 'finite'),
+    (lambda: recursion_lib.LastRounds([[1.0]], 'rows'), ValueError, "got 'rows'"),
+    (lambda: recursion_lib.TreeNodes([]), ValueError, 'a level at least'),
+    (
+      lambda: recursion_lib.TreeNodes([1.0, 1.0], np.eye(3)),
+      ValueError,
+      r'shape \(2, 2\) for 2 weights, got \(3, 3\)',
+    ),
+    (
+      lambda: recursion_lib.TreeNodes([1.0], tree_rounds=0),
+      ValueError,
+      'tree_rounds must be at least 1',
+    ),
+    (lambda: recursion_lib.DecayingSums([], []), ValueError, 'one sum at least'),
+    (
+      lambda: recursion_lib.DecayingSums([0.5], [1.0, 2.0]),
+      ValueError,
+      'outputs must be as many as decays, 1, got 2',
+    ),
+    (
+      lambda: recursion_lib.DecayingSums([0.5], [1.0], [1.0, 1.0]),
+      ValueError,
+      'ends must be as many as decays',
+    ),
+    (
+      lambda: recursion_lib.DecayingSums([0.5], [1.0], copies=2, delay=1),
+      ValueError,
+      '2 copies need ends',
+    ),
+    (
+      lambda: recursion_lib.DecayingSums([0.5], [1.0], [1.0], copies=2),
+      ValueError,
+      'delay=0',
+    ),
+  ],
+)
+def test_data_that_make_no_recursion_are_refused(make, error, message):
+  with pytest.raises(error, match=message):
+    make()

@@ -1,0 +1,246 @@
+"""Recursions in TensorFlow: what a round needs of the rounds before.
+
+`strategies.recursion` holds them as data. An interpreter says with which weights a
+round's noise is made of its row of z and of what is remembered, and what is remembered
+in turn. Where that is kept (in the state, in files) is not its business.
+
+There are two kinds. `PastValues` remember one value of each round for a while: the
+noise or the row of z of the last rounds, or the nodes of a tree. `Decays` remember
+sums over all rounds, which change in every round.
+"""
+
+import abc
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from tff_dp_aggregators.noise import rows as rows_lib
+from tff_dp_aggregators.strategies import recursion as recursion_lib
+
+
+class Step(NamedTuple):
+  """One round of `PastValues`.
+
+  Outputs are the noise and, unless it is the noise or the row of z, what is remembered.
+
+  Attributes:
+    fresh: Weights of the round's row of z, float64 of shape [outputs].
+    past: Weights of what is remembered, float64 of shape [outputs, slots].
+    stamps: Round in which what is in a slot was written, int64 of shape [slots]; of no
+      meaning where the weights are 0.
+    slot: Where this round's value goes, an int64 scalar.
+  """
+
+  fresh: tf.Tensor
+  past: tf.Tensor
+  stamps: tf.Tensor
+  slot: tf.Tensor
+
+  def read_slots(self) -> tf.Tensor:
+    """The slots with a weight, int64 of shape [reads].
+
+    The latest first, so that no sum depends on how many slots there are.
+    """
+    slots = tf.where(tf.reduce_any(tf.not_equal(self.past, 0.0), axis=0))[:, 0]
+    stamps = tf.gather(self.stamps, slots)
+    return tf.gather(slots, tf.argsort(stamps, direction='DESCENDING'))
+
+
+class PastValues(abc.ABC):
+  """One value of each round is remembered, in a slot that a later one takes over.
+
+  Attributes:
+    keeps: What the value is: 'noise', 'row', or 'other', the second output of `step`.
+    num_slots: How many there are.
+  """
+
+  keeps: str
+  num_slots: int
+
+  @abc.abstractmethod
+  def step(self, this_round: tf.Tensor) -> Step:
+    """The weights of a round, an int64 scalar."""
+
+
+class LastRounds(PastValues):
+  """Interprets `recursion.LastRounds`; slots are taken in turn."""
+
+  def __init__(self, recursion: recursion_lib.LastRounds, rewind: int):
+    """Initializes the interpreter.
+
+    Args:
+      recursion: The weights, and what is remembered.
+      rewind: How many of the rounds served last can be served again.
+    """
+    self.keeps = recursion.remembers
+    self.num_slots = recursion.num_lags + rewind
+    self._recursion = recursion
+
+  def step(self, this_round: tf.Tensor) -> Step:
+    """Gathers the round's weights by slot, from those by lag."""
+    table = self._recursion.weights
+    row = tf.minimum(this_round, len(table) - 1)
+    weights = tf.gather(tf.constant(table, tf.float64), row)
+    last = this_round - 1
+    slots = tf.range(self.num_slots, dtype=tf.int64)
+    # Slot s holds the value of the latest round that is s modulo the slots.
+    stamps = last - (last - slots) % max(self.num_slots, 1)
+    lag = this_round - stamps
+    known = (stamps >= 0) & (lag <= self._recursion.num_lags)
+    past = tf.where(known, tf.gather(weights, tf.where(known, lag, 0)), 0.0)
+    return Step(
+      weights[:1], past[tf.newaxis], stamps, this_round % max(self.num_slots, 1)
+    )
+
+
+class TreeNodes(PastValues):
+  """Interprets `recursion.TreeNodes`; a level's nodes take its slots in turn."""
+
+  def __init__(self, recursion: recursion_lib.TreeNodes, rewind: int):
+    """Initializes the interpreter.
+
+    Args:
+      recursion: The weights, and the rounds of a tree.
+      rewind: How many of the rounds served last can be served again.
+    """
+    self.keeps = 'row' if recursion.combination is None else 'other'
+    self._recursion = recursion
+    levels = np.arange(recursion.num_levels)
+    # Values of a level that the rounds to be served again may need: one, and one for
+    # each time that it is written in them, every 2^(level + 1) rounds of a tree.
+    written = -(-rewind // (2 << levels))
+    if recursion.tree_rounds is not None:
+      written += -(-rewind // recursion.tree_rounds)
+    self._versions = 1 + np.minimum(rewind, written)
+    self._first_slots = np.cumsum(self._versions) - self._versions
+    self.num_slots = int(self._versions.sum())
+
+  def step(self, this_round: tf.Tensor) -> Step:
+    """Weights for the left child of each level below that of the round's node."""
+    recursion = self._recursion
+    levels = tf.range(recursion.num_levels, dtype=tf.int64)
+    weights = tf.constant(recursion.weights, tf.float64)
+    in_tree = this_round
+    if recursion.tree_rounds is not None:
+      in_tree = this_round % recursion.tree_rounds
+    ending_ones = tf.bitwise.bitwise_xor(in_tree, in_tree + 1)
+    height = tf.cast(tf.raw_ops.PopulationCount(x=ending_ones), tf.int64) - 1
+    replaced = levels < height
+    # The left child of a level ended 2^level rounds ago.
+    stamps = tf.where(
+      replaced, this_round - tf.bitwise.left_shift(tf.ones_like(levels), levels), -1
+    )
+    own_weight = tf.gather(weights, height)
+    if recursion.combination is None:
+      outputs, fresh = [-weights], [own_weight]
+    else:
+      combination = tf.gather(tf.constant(recursion.combination, tf.float64), height)
+      own = combination[height]
+      outputs = [own_weight * combination - weights, combination]
+      fresh = [own_weight * own, own]
+    past = tf.where(replaced[:, tf.newaxis], tf.stack(outputs, axis=1), 0.0)
+    shape = tf.constant([self.num_slots, len(outputs)], tf.int64)
+    indices = self._slots(levels, stamps)[:, tf.newaxis]
+    return Step(
+      tf.stack(fresh),
+      tf.transpose(tf.scatter_nd(indices, past, shape)),
+      tf.scatter_nd(indices, stamps, shape[:1]),
+      self._slots(levels, tf.fill(tf.shape(levels), this_round))[height],
+    )
+
+  def _slots(self, levels: tf.Tensor, stamps: tf.Tensor) -> tf.Tensor:
+    """Where the values that nodes of these levels got in these rounds are."""
+    half = tf.bitwise.left_shift(tf.ones_like(levels), levels)
+    tree_rounds = self._recursion.tree_rounds
+    if tree_rounds is None:
+      written = stamps // (2 * half)
+    else:
+      in_a_tree = (tree_rounds + half) // (2 * half)
+      written = stamps // tree_rounds * in_a_tree + stamps % tree_rounds // (2 * half)
+    return tf.constant(self._first_slots) + written % tf.constant(self._versions)
+
+
+class Decays:
+  """Interprets `recursion.DecayingSums`."""
+
+  def __init__(self, recursion: recursion_lib.DecayingSums):
+    """Initializes the interpreter."""
+    self._recursion = recursion
+
+  @property
+  def num_slots(self) -> int:
+    """How many sums there are, copy by copy."""
+    return self._recursion.num_sums
+
+  def advance(
+    self, rows: rows_lib.GaussianRows, key: tf.Tensor, this_round: tf.Tensor, sums: Any
+  ) -> tuple[list[tf.Tensor], list[list[tf.Tensor]]]:
+    """One round.
+
+    Vector by vector: products with matrices of a few rows take three times as long.
+
+    Args:
+      rows: Source of the rows of z.
+      key: Their key.
+      this_round: An int64 scalar.
+      sums: The sums before the round: for each vector of the layout a list of vectors.
+
+    Returns:
+      The round's noise and the sums after it.
+    """
+    delays = [copy * self._recursion.delay for copy in range(self._recursion.copies)]
+    drawn = [_row(rows, key, this_round - delay) for delay in delays]
+    noise, after = [], []
+    for position, before in enumerate(sums):
+      noises, totals = self._advance([row[position] for row in drawn], before)
+      noise.append(noises[0])
+      after.append(totals)
+    return noise, after
+
+  def _advance(
+    self, drawn: list[tf.Tensor], sums: list[tf.Tensor]
+  ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+    """The noises of the copies and the sums after them, of one vector each."""
+    outputs, ends = self._recursion.outputs, self._recursion.ends
+    each = len(outputs)
+    by_copy = [sums[first : first + each] for first in range(0, len(sums), each)]
+    noises = [
+      _weighted_sum([1.0, *outputs], [row, *before])
+      for row, before in zip(drawn, by_copy)
+    ]
+    after = []
+    for copy, before in enumerate(by_copy):
+      for j, total in enumerate(before):
+        weights, vectors = [self._recursion.decays[j], 1.0], [total, noises[copy]]
+        if ends is not None and copy + 1 < len(noises):
+          weights.append(ends[j])
+          vectors.append(noises[copy + 1])
+        after.append(_weighted_sum(weights, vectors))
+    return noises, after
+
+
+def _row(
+  rows: rows_lib.GaussianRows, key: tf.Tensor, index: tf.Tensor
+) -> list[tf.Tensor]:
+  """A row of z, zeros before the first one."""
+  layout = rows.layout
+  return tf.cond(
+    index >= 0,
+    lambda: rows.row(key, index),
+    lambda: [tf.zeros([n], dtype) for n, dtype in zip(layout.sizes, layout.dtypes)],
+  )
+
+
+def _weighted_sum(weights: Sequence[float], vectors: list[tf.Tensor]) -> tf.Tensor:
+  """The sum, without the vectors whose weight is 0."""
+  terms = [
+    vector if weight == 1.0 else tf.constant(weight, vector.dtype) * vector
+    for weight, vector in zip(weights, vectors)
+    if weight
+  ]
+  total = terms[0]
+  for term in terms[1:]:
+    total += term
+  return total

@@ -1,0 +1,425 @@
+"""How a strategy's noise follows from the rounds before, as plain data.
+
+The noise of round t is row t of `D z`, where z has iid standard Gaussian rows, which
+can be drawn at any time and are always the same. A server does not form it from all
+rows so far, but from the round's own row and a few model-sized buffers, its memory.
+Which, with what weights, and what is remembered in turn, is the *recursion* that
+`Strategy.recursion` returns:
+
+* `LastRounds`: sums over the noise, or the rows of z, of the last rounds. For `C`
+  with few bands, or `C^-1` with few.
+* `TreeNodes`: sums over nodes of a binary tree, one of which is completed each round.
+* `DecayingSums`: sums over all rounds that decay. For `C` whose columns are sums of
+  exponentials, also cut off ones.
+
+A new strategy returns one of them, and all else follows: the layer `noise` interprets
+them in TensorFlow, and `noise_cost` tells what a round costs. `Recursion.serve` is what
+they mean, in NumPy; tests compare it with `Strategy.noise_matrix`, and the layer
+`noise` with it.
+"""
+
+import abc
+import dataclasses
+from collections.abc import Callable, MutableMapping
+from typing import ClassVar, NamedTuple, Optional
+
+import numpy as np
+
+from tff_dp_aggregators.base import checks
+
+Memory = MutableMapping[int, np.ndarray]
+
+
+class Work(NamedTuple):
+  """What a round takes at most if the noise of earlier rounds is kept.
+
+  Attributes:
+    buffers: Model-sized vectors that are kept from round to round.
+    draws: Rows of z that are drawn.
+    reads: Buffers that the round's noise, and what is kept, is made of.
+    writes: Buffers that change.
+  """
+
+  buffers: int
+  draws: int
+  reads: int
+  writes: int
+
+
+class Recursion(abc.ABC):
+  """A round's noise from its row of z and a memory of earlier rounds.
+
+  Attributes:
+    applies_noise_matrix: Whether the noise is the strategy's `noise_matrix()` times
+      these rows of z. If not, it is so in distribution: a row of z then stands for
+      several of the matrix's.
+  """
+
+  applies_noise_matrix: ClassVar[bool] = True
+
+  @property
+  @abc.abstractmethod
+  def work(self) -> Work:
+    """What a round takes at most."""
+
+  @property
+  @abc.abstractmethod
+  def max_terms(self) -> Optional[int]:
+    """Of how many rows of z a round's noise is at most; `None` for all rows so far.
+
+    If it is a number, there need not be a memory: the rows can be drawn again.
+    """
+
+  @property
+  def buffers_needed(self) -> int:
+    """Buffers that have to be kept: none if few rows of z, drawn again, do as well."""
+    return self.work.buffers if self.max_terms is None else 0
+
+  @abc.abstractmethod
+  def serve(
+    self, this_round: int, row: Callable[[int], np.ndarray], memory: Memory
+  ) -> np.ndarray:
+    """Serves a round: this is what the recursion means.
+
+    Args:
+      this_round: The round t. All earlier ones have been served, in their order.
+      row: Draws the row of z of a round from 0 to t.
+      memory: What is remembered by slot, from 0 to `work.buffers - 1`; it is changed.
+        A slot that is not there holds zeros.
+
+    Returns:
+      The round's noise, of the shape of a row.
+    """
+
+  def noise_rows(self, z: np.ndarray) -> np.ndarray:
+    """The noise of all rounds, one after the other.
+
+    Args:
+      z: Float64 array whose rows are those of the rounds.
+
+    Returns:
+      An array of the same shape. Of unit vectors it is the matrix from z to the noise.
+
+    Example:
+      >>> recursion = LastRounds([[1.0, -0.5]], remembers='noise')
+      >>> recursion.noise_rows(np.eye(3))
+      array([[ 1.  ,  0.  ,  0.  ],
+             [-0.5 ,  1.  ,  0.  ],
+             [ 0.25, -0.5 ,  1.  ]])
+    """
+    z = np.asarray(z, np.float64)
+    memory: Memory = {}
+    noise = np.zeros_like(z)
+    for this_round in range(len(z)):
+      noise[this_round] = self.serve(this_round, lambda i: z[i], memory)
+    return noise
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LastRounds(Recursion):
+  """Sums over a round and the ones before it.
+
+      noise[t] = weights[t, 0] z[t] + sum_{i >= 1} weights[t, i] value[t - i],
+
+  where what is remembered, the value of a round, is its noise or its row of z. With
+  'noise' it is forward substitution in `C noise = z`, for a `C` with few bands
+  (arXiv:2306.08153; `solving` makes the weights of its entries). With 'row', the
+  weights are the bands of a banded `C^-1` (arXiv:2505.12128).
+
+  Attributes:
+    weights: Float64 array of shape [rounds, lags + 1]. The last line is that of all
+      later rounds, too; so one line is enough for a Toeplitz matrix. Entries [t, i]
+      with i > t are of no meaning.
+    remembers: 'noise' or 'row'.
+
+  Raises:
+    TypeError: If the weights are not real numbers.
+    ValueError: If there are no weights, one is not finite, or `remembers` is unknown.
+  """
+
+  weights: np.ndarray
+  remembers: str
+
+  def __post_init__(self) -> None:
+    weights = _check_array('weights', self.weights, 2)
+    if not weights.size:
+      raise ValueError(
+        'weights must have a line and a column at least, for a round and its row of z; '
+        f'got shape {weights.shape}.'
+      )
+    object.__setattr__(self, 'weights', weights)
+    if self.remembers not in ('noise', 'row'):
+      raise ValueError(f"remembers must be 'noise' or 'row', got {self.remembers!r}.")
+
+  @classmethod
+  def solving(cls, entries: np.ndarray) -> 'LastRounds':
+    """Forward substitution in `C noise = z` (arXiv:2306.08153).
+
+        noise[t] = (z[t] - sum_{i >= 1} C[t, t - i] noise[t - i]) / C[t, t]
+
+    Args:
+      entries: C[t, t - i] at [t, i], for as many i as `C` has bands; one line if it is
+        Toeplitz.
+
+    Example:
+      >>> LastRounds.solving(np.array([[2.0, 1.0]])).weights
+      array([[ 0.5, -0.5]])
+    """
+    weights = -entries / entries[:, :1]
+    weights[:, 0] = 1.0 / entries[:, 0]
+    return cls(weights, 'noise')
+
+  @property
+  def num_lags(self) -> int:
+    """How many earlier rounds a round's noise is made of."""
+    return self.weights.shape[1] - 1
+
+  @property
+  def work(self) -> Work:
+    """A buffer for each of the last rounds, one of which changes in each round."""
+    return Work(self.num_lags, 1, self.num_lags, min(1, self.num_lags))
+
+  @property
+  def max_terms(self) -> Optional[int]:
+    """A row for each lag and the round's own; `None` if sums are made of sums."""
+    if self.remembers == 'noise' and self.num_lags:
+      return None
+    return self.num_lags + 1
+
+  def serve(
+    self, this_round: int, row: Callable[[int], np.ndarray], memory: Memory
+  ) -> np.ndarray:
+    """Sums up, and puts the round in the place of the oldest one."""
+    weights = self.weights[min(this_round, len(self.weights) - 1)]
+    own = row(this_round)
+    noise = weights[0] * own
+    for lag in range(1, min(self.num_lags, this_round) + 1):
+      noise = noise + weights[lag] * memory[(this_round - lag) % self.num_lags]
+    if self.num_lags:
+      kept = noise if self.remembers == 'noise' else own
+      memory[this_round % self.num_lags] = kept
+    return noise
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TreeNodes(Recursion):
+  """Prefix sums of nodes of a binary tree, with one row of z a round.
+
+  Round t completes its leaf and then one node a level, up to level m, as many as t has
+  1-bits at its end. Of these only the highest is used by later rounds. It replaces, in
+  the cover of the prefix sum, one left child of each lower level l: the one that round
+  t - 2^l completed. With w the weights and u[t] the value of round t's highest node,
+
+      noise[t] = w[m] u[t] - sum_{l < m} w[l] u[t - 2^l]
+
+  is what round t adds to the noise of the prefix sum. Nodes are taken as drawn, then
+  u[t] = z[t] (arXiv:2103.00039), or combined with the nodes below:
+
+      u[t] = combination[m, m] z[t] + sum_{l < m} combination[m, l] u[t - 2^l].
+
+  `honaker_combination` has the weights of Honaker's estimation from below. The nodes
+  between the levels that t completes have not been used before, and so come in as one
+  Gaussian, z[t], of the variance that they have together.
+
+  Attributes:
+    weights: w, float64 of shape [levels].
+    combination: Float64 of shape [levels, levels], of which the part above the diagonal
+      is of no meaning; `None` for nodes as they are drawn.
+    tree_rounds: Rounds after which a fresh tree begins, where t counts from 0 again;
+      `None` for a single one.
+
+  Raises:
+    TypeError: If weights are not real numbers, or `tree_rounds` is not an int.
+    ValueError: If weights have the wrong shape or are not finite, or `tree_rounds` is
+      less than 1.
+  """
+
+  weights: np.ndarray
+  combination: Optional[np.ndarray] = None
+  tree_rounds: Optional[int] = None
+  applies_noise_matrix = False
+
+  def __post_init__(self) -> None:
+    weights = _check_array('weights', self.weights, 1)
+    if not weights.size:
+      raise ValueError('weights must have a level at least, that of the leaves.')
+    object.__setattr__(self, 'weights', weights)
+    if self.combination is not None:
+      combination = _check_array('combination', self.combination, 2)
+      if combination.shape != (len(weights), len(weights)):
+        raise ValueError(
+          f'combination must be of shape {(len(weights), len(weights))} for '
+          f'{len(weights)} weights, got {combination.shape}.'
+        )
+      object.__setattr__(self, 'combination', combination)
+    if self.tree_rounds is not None:
+      checks.check_positive_int('tree_rounds', self.tree_rounds)
+
+  @property
+  def num_levels(self) -> int:
+    """How many levels the tree has, leaves included."""
+    return len(self.weights)
+
+  @property
+  def work(self) -> Work:
+    """A buffer a level, one of which changes in each round."""
+    return Work(self.num_levels, 1, self.num_levels - 1, 1)
+
+  @property
+  def max_terms(self) -> Optional[int]:
+    """A row for each level if nodes are taken as drawn; `None` if they are combined."""
+    return self.num_levels if self.combination is None else None
+
+  def serve(
+    self, this_round: int, row: Callable[[int], np.ndarray], memory: Memory
+  ) -> np.ndarray:
+    """Replaces one node a level below that of the round's highest node by it."""
+    in_tree = this_round % self.tree_rounds if self.tree_rounds else this_round
+    height = (in_tree ^ (in_tree + 1)).bit_length() - 1
+    below = [memory[level] for level in range(height)]  # u[t - 2^level].
+    value = row(this_round)
+    if self.combination is not None:
+      value = self.combination[height, height] * value
+      for weight, node in zip(self.combination[height], below):
+        value = value + weight * node
+    noise = self.weights[height] * value
+    for weight, node in zip(self.weights, below):
+      noise = noise - weight * node
+    memory[height] = value
+    return noise
+
+
+def honaker_combination(num_levels: int) -> np.ndarray:
+  """`TreeNodes.combination` of Honaker's estimation from below (Honaker 2015).
+
+  A node of level m counts in full, and half of what its two children are, combined in
+  the same way. So the left child of level l comes in with 2^(l - m). The node itself
+  and the right children, of variances 4^-i for i from 0 to m, are one row of z.
+
+  Example:
+    >>> np.square(honaker_combination(2))
+    array([[1.  , 0.  ],
+           [0.25, 1.25]])
+  """
+  levels = np.arange(num_levels)
+  combination = np.tril(2.0 ** (levels - levels[:, np.newaxis]))
+  np.fill_diagonal(combination, np.sqrt(np.cumsum(0.25**levels)))
+  return combination
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class DecayingSums(Recursion):
+  """Sums over all rounds that decay, and late copies of them.
+
+      noise[t] = z[t] + sum_j outputs[j] s_j,    s_j <- decays[j] s_j + noise[t]
+
+  with the sums s_j as they were before the round, is a BLT's forward substitution in
+  `C noise = z` (arXiv:2404.16706, algorithm 1), with outputs -omega and decays theta.
+
+  In general there are several copies c of this, each some rounds later than the one
+  before, with rows of z drawn again; the first one's noise is the strategy's. The noise
+  of a copy can also end what it once began in the sums of the copy before it, so that
+  those are of a window (`strategies.windowed_blt`):
+
+      w_c = z[t - c delay] + sum_j outputs[j] s_cj,
+      s_cj <- decays[j] s_cj + w_c + ends[j] w_{c + 1},
+
+  where rows of z before the first round are zeros, and so is w of the copy after the
+  last.
+
+  Attributes:
+    decays: Of each sum, float64 of shape [sums].
+    outputs: Weights of the sums in the noise, float64 of shape [sums].
+    ends: Weights of the next copy's noise in the sums, float64 of shape [sums]; `None`
+      if there is one copy.
+    copies: How many there are.
+    delay: How many rounds a copy is later than the one before it.
+
+  Raises:
+    TypeError: If a number is not one.
+    ValueError: If shapes differ, a number is not finite or out of range, there are no
+      sums, or only one of `ends` and further copies.
+  """
+
+  decays: np.ndarray
+  outputs: np.ndarray
+  ends: Optional[np.ndarray] = None
+  copies: int = 1
+  delay: int = 0
+
+  def __post_init__(self) -> None:
+    decays = _check_array('decays', self.decays, 1)
+    if not decays.size:
+      raise ValueError(
+        'decays must be of one sum at least; without any, the noise is z: '
+        "LastRounds([[1.0]], 'row')."
+      )
+    object.__setattr__(self, 'decays', decays)
+    for name in ('outputs', 'ends'):
+      values = getattr(self, name)
+      if values is None and name == 'ends':
+        continue
+      values = _check_array(name, values, 1)
+      if values.shape != decays.shape:
+        raise ValueError(
+          f'{name} must be as many as decays, {len(decays)}, got {len(values)}.'
+        )
+      object.__setattr__(self, name, values)
+    checks.check_positive_int('copies', self.copies)
+    checks.check_int('delay', self.delay, at_least=0)
+    if self.copies > 1 and (self.ends is None or not self.delay):
+      raise ValueError(
+        f'{self.copies} copies need ends and a delay of at least 1 round, got '
+        f'ends={self.ends!r} and delay={self.delay}.'
+      )
+
+  @property
+  def num_sums(self) -> int:
+    """Sums of all copies."""
+    return self.copies * len(self.decays)
+
+  @property
+  def work(self) -> Work:
+    """A buffer and a change of it for each sum; a row of z for each copy."""
+    return Work(self.num_sums, self.copies, self.num_sums, self.num_sums)
+
+  @property
+  def max_terms(self) -> Optional[int]:
+    """`None`: each sum is over all rounds so far."""
+    return None
+
+  def serve(
+    self, this_round: int, row: Callable[[int], np.ndarray], memory: Memory
+  ) -> np.ndarray:
+    """Sums up for each copy that has begun, the last one first."""
+    later = None  # The noise of the copy after this one.
+    for copy in reversed(range(self.copies)):
+      if this_round < copy * self.delay:
+        continue
+      noise = row(this_round - copy * self.delay)
+      slots = range(copy * len(self.decays), (copy + 1) * len(self.decays))
+      sums = [memory.get(slot, np.zeros_like(noise)) for slot in slots]
+      for output, total in zip(self.outputs, sums):
+        noise = noise + output * total
+      for j, (slot, total) in enumerate(zip(slots, sums)):
+        memory[slot] = self.decays[j] * total + noise
+        if later is not None and self.ends is not None:
+          memory[slot] = memory[slot] + self.ends[j] * later
+      later = noise
+    assert later is not None  # The first copy has no delay.
+    return later
+
+
+def _check_array(name: str, values: object, num_dimensions: int) -> np.ndarray:
+  """Returns finite real numbers as a float64 array of so many dimensions."""
+  try:
+    array = np.asarray(values, np.float64)
+  except (TypeError, ValueError) as e:
+    raise TypeError(f'{name} must be an array of real numbers, got {values!r}.') from e
+  if array.ndim != num_dimensions:
+    raise ValueError(
+      f'{name} must have {num_dimensions} dimensions, got shape {array.shape}.'
+    )
+  if not np.all(np.isfinite(array)):
+    raise ValueError(f'{name} must be finite; one is NaN or infinite.')
+  return array
