@@ -161,6 +161,27 @@ def test_tensorflow_privacy_is_imported_in_one_file_alone():
   assert importing == {'queries/dp_query.py'}
 
 
+def test_noise_and_what_it_costs_name_no_kind_of_strategy():
+  folder = ROOT / PACKAGE / 'strategies'
+  kinds = {
+    node.name
+    for path in folder.glob('*.py')
+    for node in ast.walk(ast.parse(path.read_text(encoding='utf-8')))
+    if isinstance(node, ast.ClassDef)
+    and any(
+      isinstance(part, ast.Assign) and part.targets[0].id == 'kind'
+      for part in node.body
+    )
+  }
+  assert {'BLT', 'BinaryTree', 'Identity'} <= kinds
+  for path in [*(ROOT / PACKAGE / 'noise').glob('*.py'), folder / 'noise_cost.py']:
+    tree = ast.parse(path.read_text(encoding='utf-8'))
+    names = {
+      getattr(node, 'attr', getattr(node, 'id', None)) for node in ast.walk(tree)
+    }
+    assert not names & kinds, path
+
+
 @pytest.mark.parametrize(
   'source, expected',
   [
