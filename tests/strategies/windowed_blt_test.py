@@ -145,7 +145,7 @@ def test_errors_are_those_of_dense_algebra():
 @pytest.mark.parametrize('n, b, k', [(50, 20, 3), (50, 20, 2), (41, 10, 5), (9, 1, 9)])
 def test_loss_is_the_logarithm_of_the_squared_error(n, b, k, objective, momentum):
   participation = Participation(n, b, k)
-  problem = windowed_blt._Problem(
+  problem = windowed_blt._WindowProblem(
     b, blt_search.BLTProblem(n, b, k, objective, momentum)
   )
   point = np.log([0.05, 0.5, 0.2, 0.4])
