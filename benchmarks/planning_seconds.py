@@ -4,8 +4,8 @@
 
 For rounds, separations and bands in a grid, on one core and without the cache: seconds
 of the processor, the estimate by which the program leaves a mechanism out or not
-(`planning.seconds_to_find`), and their ratio, measured to estimated. Above 1 the user
-waits for longer than told.
+(`seconds` of the kind of strategy), and their ratio, measured to estimated. Above 1
+the user waits for longer than told.
 """
 
 import os
@@ -17,8 +17,7 @@ os.environ['TFF_DP_AGGREGATORS_CACHE'] = ''
 import time
 
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.accounting import mechanism
-from tff_dp_aggregators.accounting.planning import comparison as planning
+from tff_dp_aggregators.strategies import registry
 
 # Rounds, separation (and bands of C).
 _CASES = {
@@ -52,12 +51,13 @@ def main() -> None:
   """Prints a line for each case."""
   print(f'{"mechanism":16}{"rounds":>8}{"bands":>8}{"seconds":>10}{"estimate":>10}')
   for name, cases in _CASES.items():
+    kind = registry.kind(name)
     for num_rounds, separation in cases:
       limits = strategies.Participation(num_rounds, separation)
       start = time.process_time()
-      mechanism.strategy_for(name, limits)
+      kind.build(limits)
       seconds = time.process_time() - start
-      estimate = planning.seconds_to_find(name, limits, separation)
+      estimate = kind.seconds(limits)
       ratio = f'{seconds / estimate:10.2f}' if estimate else ''
       print(
         f'{name:16}{num_rounds:8}{separation:8}{seconds:10.2f}{estimate:10.2f}{ratio}',

@@ -13,12 +13,12 @@ from experiments import run_directory
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting.accountants import gaussian
+from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.learning import sampling
 
 _DEFAULT_TARGET_EPSILON = 8.0
 _DEFAULT_SERVER_MOMENTUM = 0.9
-_OPTIONS = ('num_bands', 'num_buffers', 'restart_every')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,12 +143,12 @@ def _mechanism(
   values: flags.FlagValues, participation: strategies.Participation
 ) -> tuple[Optional[mechanism_lib.Mechanism], Optional[float]]:
   """The mechanism that the flags ask for, and its target."""
+  options = flags_lib.options_from(values)
   if values.mechanism == 'none':
-    for name in ('noise_multiplier', 'target_epsilon', *_OPTIONS):
+    for name in ('noise_multiplier', 'target_epsilon', *options):
       if values[name].value is not None:
         raise ValueError(f'--{name} does not go with --mechanism=none.')
     return None, None
-  options = {name: values[name].value for name in _OPTIONS}
   if values.noise_multiplier is not None and values.target_epsilon is not None:
     raise ValueError(
       'give exactly one of --noise_multiplier and --target_epsilon: the noise '
@@ -156,7 +156,7 @@ def _mechanism(
     )
   if values.noise_multiplier is not None:
     mechanism = mechanism_lib.Mechanism(
-      values.mechanism, participation, values.noise_multiplier, **options
+      values.mechanism, participation, values.noise_multiplier, options=options
     )
     return mechanism, None
   target_epsilon = values.target_epsilon
@@ -167,6 +167,6 @@ def _mechanism(
     participation,
     target_epsilon,
     values.target_delta,
-    **options,
+    options=options,
   )
   return mechanism, target_epsilon

@@ -19,6 +19,7 @@ from absl import flags
 from absl import logging
 
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
+from tff_dp_aggregators.accounting.programs import flags as flags_lib
 
 # Quiet TensorFlow's start-up notices; they come before any option could be set.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
@@ -30,9 +31,7 @@ flags.DEFINE_enum(
   'mechanism',
   'banded',
   [*mechanism_lib.NAMES, 'none'],
-  'Privacy mechanism: independent Gaussian noise, tree aggregation (DP-FTRL), banded '
-  'matrix factorization, general or Toeplitz, buffered linear Toeplitz, banded '
-  'inverse, or none for no privacy.',
+  'Privacy mechanism; none for no privacy.',
 )
 flags.DEFINE_float(
   'clip_norm', 1.0, "L2 bound of one client's contribution to one round."
@@ -65,18 +64,8 @@ flags.DEFINE_integer(
   None,
   'Most rounds of one client. Default: as many as --min_separation leaves possible.',
 )
-flags.DEFINE_integer(
-  'num_bands',
-  None,
-  'Bands of the matrix, for banded and toeplitz (default: --min_separation), or of its '
-  'inverse, for banded_inverse (default: 16).',
-)
-flags.DEFINE_integer(
-  'num_buffers', None, 'Most buffers of blt. Default: as many as are worth it.'
-)
-flags.DEFINE_integer(
-  'restart_every', None, 'Rounds after which the tree begins anew. Default: never.'
-)
+flags_lib.define_options()
+flags.adopt_module_key_flags(flags_lib)  # For --help and the record.
 flags.DEFINE_float(
   'dirichlet_alpha', 0.5, 'Label skew between clients; small is more skewed.'
 )

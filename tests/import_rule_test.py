@@ -37,6 +37,7 @@ FLOORS = {
     ('toeplitz', 'tree', 'dense'),
     ('banded', 'banded_inverse', 'blt'),
     ('windowed_blt',),
+    ('registry',),
   ),
   'accounting': (
     ('events',),

@@ -11,6 +11,7 @@ from tff_dp_aggregators import accounting
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import mechanism
+from tff_dp_aggregators.strategies import registry
 
 PARTICIPATION = strategies.Participation(60, min_separation=12, max_participations=4)
 
@@ -59,16 +60,58 @@ def test_bands_default_to_the_separation_and_can_be_chosen():
     (('laplace', PARTICIPATION, 1.0), "unknown mechanism 'laplace'; known: gaussian"),
     (('tree', PARTICIPATION, -1.0), 'noise_multiplier must be finite'),
     (('tree', PARTICIPATION, np.nan), 'noise_multiplier must be finite'),
-    (
-      ('tree', PARTICIPATION, 1.0, 4),
-      'num_bands=4 is for banded, toeplitz, banded_inverse, not for tree',
-    ),
-    (('banded', PARTICIPATION, 1.0, 61), 'num_bands must be at most num_rounds=60'),
   ],
 )
 def test_what_is_wrong_is_named(arguments, message):
   with pytest.raises(ValueError, match=message):
     accounting.Mechanism(*arguments)
+
+
+@pytest.mark.parametrize(
+  ('name', 'options', 'message'),
+  [
+    ('tree', {'num_bands': 4}, 'num_bands=4 is for banded, toeplitz, banded_inverse, '),
+    ('tree', {'num_buffers': 3}, 'num_buffers=3 is for blt, not for tree'),
+    ('gaussian', {'restart_every': 3}, 'restart_every=3 is for tree, not for gaussian'),
+    ('banded', {'num_bands': 61}, 'num_bands must be at most num_rounds=60'),
+    ('banded', {'num_bands': 0}, 'num_bands must be at least 1'),
+    ('banded', {'num_bands': 2.5}, 'num_bands must be'),
+    ('banded', {'num_leaves': 2}, "no option 'num_leaves'; known: num_bands, num_buf"),
+  ],
+)
+def test_options_that_are_wrong_are_named(name, options, message):
+  with pytest.raises((TypeError, ValueError), match=message):
+    accounting.Mechanism(name, PARTICIPATION, 1.0, **options)
+
+
+def test_options_stay_what_they_are_and_tell_mechanisms_apart():
+  made = accounting.Mechanism('banded', PARTICIPATION, 1.0, num_bands=3)
+  assert made.options == (('num_bands', 3),)
+  louder = dataclasses.replace(made, noise_multiplier=2.0)
+  assert louder.strategy is made.strategy
+  assert louder.options == made.options
+  assert louder != made
+  same = accounting.Mechanism(
+    'banded', PARTICIPATION, 1.0, num_bands=3, num_buffers=None
+  )
+  assert same == made
+  assert hash(same) == hash(made)
+  with pytest.raises(dataclasses.FrozenInstanceError):
+    made.options = ()
+  fewer = dataclasses.replace(made, strategy=None, num_bands=2)
+  assert fewer.options == (('num_bands', 2),)
+  assert fewer.strategy.num_bands == 2
+
+
+def test_json_has_every_option_and_null_for_those_not_given():
+  made = accounting.Mechanism('tree', PARTICIPATION, 1.0, restart_every=20)
+  options = {name: made.to_json()[name] for name in registry.options()}
+  assert options.pop('restart_every') == 20
+  assert {'num_bands', 'num_buffers'} <= set(options)
+  assert set(options.values()) == {None}
+  # A file of a release that had fewer options is read as well.
+  older = {key: value for key, value in made.to_json().items() if key not in options}
+  assert mechanism.Mechanism.from_json(older) == made
 
 
 @pytest.mark.parametrize('name', mechanism.NAMES)
@@ -137,7 +180,7 @@ def test_a_strategy_from_elsewhere_is_the_mechanism_file():
   with pytest.raises(ValueError, match='a strategy alone'):
     accounting.Mechanism('file', PARTICIPATION, 2.0)
   with pytest.raises(ValueError, match='a strategy alone'):
-    accounting.Mechanism('file', PARTICIPATION, 2.0, 3, strategy=strategy)
+    accounting.Mechanism('file', PARTICIPATION, 2.0, num_bands=3, strategy=strategy)
 
 
 def test_fixed_epochs_have_their_own_sensitivity():
@@ -197,10 +240,10 @@ def test_options_of_a_mechanism_reach_its_strategy():
 )
 def test_parameters_tell_strategies_of_one_mechanism_apart(name, options, parameters):
   made = accounting.Mechanism(name, PARTICIPATION, 1.0, **options)
-  assert mechanism.parameters_of(made.strategy) == parameters
+  assert registry.options_of(made.strategy) == parameters
 
 
 def test_a_single_participation_is_hidden_by_any_number_of_bands():
   single = strategies.Participation.single(60)
   assert accounting.Mechanism('toeplitz', single, 1.0).strategy.num_bands == 60
-  assert mechanism.free_bands(strategies.Participation.single(10_000)) == 4096
+  assert registry.free_bands(strategies.Participation.single(10_000)) == 4096

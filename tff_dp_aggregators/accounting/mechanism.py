@@ -7,7 +7,8 @@ one, a report explains one.
 
 import dataclasses
 import math
-from typing import Any, Callable, Optional
+from collections.abc import Iterable, Mapping
+from typing import Any, Optional, Union
 
 import dp_accounting
 from dp_accounting import NeighboringRelation as Relation
@@ -16,14 +17,13 @@ from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import calibration
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import schemas
-from tff_dp_aggregators.base import checks
-from tff_dp_aggregators.strategies.numerics import toeplitz_problem
+from tff_dp_aggregators.strategies import registry
 
 FROM_FILE = 'file'
-INVERSE_BANDS = 16  # Of banded_inverse, where nothing is asked for.
+NAMES = registry.KINDS.keys()  # A view: a kind that is added later is in it.
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, init=False)
 class Mechanism:
   """A matrix mechanism under a participation schema.
 
@@ -31,10 +31,8 @@ class Mechanism:
     name: One of `NAMES`, or 'file' for a strategy made elsewhere.
     participation: Who takes part when, and for how many rounds: limits, or sampling.
     noise_multiplier: Standard deviation of z over the clip norm.
-    num_bands: Bands of C for banded and toeplitz, by default `free_bands`, the most
-      that cost no sensitivity; of C^-1 for banded_inverse, by default 16.
-    num_buffers: The most buffers of blt; by default as many as are worth it.
-    restart_every: Rounds after which the tree begins anew; by default never.
+    options: Names and values of the options that were given, such as num_bands. Each
+      is an argument of its own; `strategies.registry` lists them, with their defaults.
     clipped_count_stddev: With adaptive clipping, the standard deviation of z for the
       count of small norms, more than half of `noise_multiplier`; that covers both then.
     adjacency: A key of `schemas.ADJACENCIES`; by default the schema's own.
@@ -42,6 +40,7 @@ class Mechanism:
       'file', or to save the time that finding it takes.
 
   Raises:
+    TypeError: If there is no such option, or a number is not whole.
     ValueError: If the name is unknown, a number is out of range, an option is given to
       a mechanism that does not have it, or the adjacency is not valid for the schema.
 
@@ -50,34 +49,57 @@ class Mechanism:
     >>> mechanism = Mechanism('tree', participation, noise_multiplier=7.0)
     >>> round(mechanism.effective_noise_multiplier, 4)
     0.7876
+    >>> Mechanism('tree', participation, 7.0, restart_every=314).options
+    (('restart_every', 314),)
   """
 
   name: str
   participation: schemas.Schema
   noise_multiplier: float
-  num_bands: Optional[int] = None
-  num_buffers: Optional[int] = None
-  restart_every: Optional[int] = None
-  clipped_count_stddev: Optional[float] = None
-  adjacency: Optional[str] = None
-  strategy: strategies.Strategy = None  # type: ignore[assignment]  # Set below.
+  options: tuple[tuple[str, int], ...]
+  clipped_count_stddev: Optional[float]
+  adjacency: str
+  strategy: strategies.Strategy
 
-  def __post_init__(self) -> None:
-    noise_multiplier = events.check_noise_multiplier(self.noise_multiplier)
-    object.__setattr__(self, 'noise_multiplier', noise_multiplier)
-    _check_clipped_count_stddev(self.clipped_count_stddev, noise_multiplier)
-    relation = schemas.check_relation(self.participation, _relation(self.adjacency))
-    object.__setattr__(self, 'adjacency', schemas.adjacency(relation))
-    if self.name != FROM_FILE:
-      _check_options(self.name, self._options)
-    elif self.strategy is None or any(v is not None for v in self._options.values()):
-      raise ValueError("the mechanism 'file' is a strategy alone, without options.")
-    if self.strategy is None:
-      strategy = strategy_for(self.name, self.participation, **self._options)
-      object.__setattr__(self, 'strategy', strategy)
-    elif self.name != FROM_FILE:
-      _check_strategy(self.name, self._options, self.strategy)
-    schemas.check(self.strategy, self.participation)
+  def __init__(
+    self,
+    name: str,
+    participation: schemas.Schema,
+    noise_multiplier: float,
+    *,
+    clipped_count_stddev: Optional[float] = None,
+    adjacency: Optional[str] = None,
+    strategy: Optional[strategies.Strategy] = None,
+    options: Union[Mapping[str, Optional[int]], Iterable[tuple[str, int]]] = (),
+    **given: Optional[int],
+  ) -> None:
+    noise_multiplier = events.check_noise_multiplier(noise_multiplier)
+    _check_clipped_count_stddev(clipped_count_stddev, noise_multiplier)
+    relation = schemas.check_relation(participation, _relation(adjacency))
+    # Both, for `dataclasses.replace` hands on `options`, and one may change.
+    merged: dict[str, Optional[int]] = {**dict(options), **given}
+    if name == FROM_FILE:
+      checked = registry.check_numbers(merged)
+      if strategy is None or checked:
+        raise ValueError("the mechanism 'file' is a strategy alone, without options.")
+    else:
+      checked = registry.check_options(name, merged)
+      if strategy is None:
+        strategy = strategy_for(name, participation, **checked)
+      else:
+        registry.check_strategy(name, checked, strategy)
+    schemas.check(strategy, participation)
+    values = {
+      'name': name,
+      'participation': participation,
+      'noise_multiplier': noise_multiplier,
+      'options': tuple(checked.items()),
+      'clipped_count_stddev': clipped_count_stddev,
+      'adjacency': schemas.adjacency(relation),
+      'strategy': strategy,
+    }
+    for field, value in values.items():
+      object.__setattr__(self, field, value)
 
   @classmethod
   def for_target(
@@ -86,7 +108,6 @@ class Mechanism:
     participation: schemas.Schema,
     target_epsilon: float,
     target_delta: float,
-    num_bands: Optional[int] = None,
     *,
     accountant: Optional[str] = None,
     **options: Any,
@@ -98,15 +119,14 @@ class Mechanism:
       participation: Who takes part when.
       target_epsilon: Positive.
       target_delta: Between 0 and 1, exclusive.
-      num_bands: As for the class, as are `options`.
       accountant: A key of `accountants.ACCOUNTANTS`; `None` for the tightest.
-      **options: Further attributes of the class, but for `noise_multiplier`.
+      **options: Further arguments of the class, but for `noise_multiplier`.
 
     Raises:
       ValueError: If an argument is out of range.
     """
     clipped_count_stddev = options.pop('clipped_count_stddev', None)
-    planned = cls(name, participation, 1.0, num_bands, **options)
+    planned = cls(name, participation, 1.0, **options)
     noise_multiplier = calibration.noise_multiplier(
       planned.event_with,
       target_epsilon,
@@ -123,7 +143,6 @@ class Mechanism:
   @property
   def relation(self) -> Relation:
     """The neighbouring relation of `adjacency`."""
-    assert self.adjacency is not None  # Set by __post_init__.
     return schemas.ADJACENCIES[self.adjacency]
 
   @property
@@ -176,13 +195,17 @@ class Mechanism:
     )
 
   def to_json(self) -> dict[str, Any]:
-    """JSON-ready values that `from_json` reads back exactly."""
+    """JSON-ready values that `from_json` reads back exactly.
+
+    Options of all kinds are keys, and those that were not given are `None`.
+    """
     return {
       'name': self.name,
       'participation': schemas.to_json(self.participation),
       'adjacency': self.adjacency,
       'noise_multiplier': self.noise_multiplier,
-      **self._options,
+      **dict.fromkeys(registry.options()),
+      **dict(self.options),
       'clipped_count_stddev': self.clipped_count_stddev,
       'strategy_checksum': self.strategy.checksum,
     }
@@ -205,7 +228,7 @@ class Mechanism:
       values = dict(data)
       stored = values.pop('strategy_checksum')
       values['participation'] = schemas.from_json(values['participation'])
-      mechanism = cls(strategy=strategy, **values)  # type: ignore[arg-type]
+      mechanism = cls(strategy=strategy, **values)
     except KeyError as e:
       raise ValueError(f'the stored mechanism lacks {e}.') from e
     except TypeError as e:
@@ -219,28 +242,19 @@ class Mechanism:
       )
     return mechanism
 
-  @property
-  def _options(self) -> dict[str, Optional[int]]:
-    return {name: getattr(self, name) for name in _OPTIONS}
-
 
 def strategy_for(
-  name: str,
-  participation: schemas.Schema,
-  num_bands: Optional[int] = None,
-  num_buffers: Optional[int] = None,
-  restart_every: Optional[int] = None,
+  name: str, participation: schemas.Schema, **options: Optional[int]
 ) -> strategies.Strategy:
   """The strategy of a named mechanism: of its kind, the one with the least RMSE.
 
   Args:
     name: One of `NAMES`.
     participation: Who takes part when.
-    num_bands: See `Mechanism`, as for the others.
-    num_buffers: See `Mechanism`.
-    restart_every: See `Mechanism`.
+    **options: As for `Mechanism`.
 
   Raises:
+    TypeError: If there is no such option, or a number is not whole.
     ValueError: If the name is unknown, or an option is out of range or not one of this
       mechanism.
 
@@ -249,139 +263,8 @@ def strategy_for(
     >>> strategy_for('toeplitz', participation).num_bands
     8
   """
-  options = {
-    'num_bands': num_bands,
-    'num_buffers': num_buffers,
-    'restart_every': restart_every,
-  }
-  _check_options(name, options)
-  given = {key: value for key, value in options.items() if value is not None}
-  return _KINDS[name].build(schemas.limits(participation), **given)
-
-
-def parameters_of(strategy: strategies.Strategy) -> dict[str, int]:
-  """The numbers that tell strategies of one mechanism apart.
-
-  Bands of C for banded and toeplitz, of its inverse for banded_inverse; buffers of blt;
-  rounds after which a tree begins anew.
-  """
-  if isinstance(strategy, strategies.Identity):
-    return {}
-  if isinstance(strategy, strategies.BandedInverse):
-    return {'num_bands': strategy.num_inverse_bands}
-  if isinstance(strategy, (strategies.Banded, strategies.BandedToeplitz)):
-    return {'num_bands': strategy.num_bands}
-  if isinstance(strategy, strategies.BLT):
-    return {'num_buffers': strategy.num_buffers}
-  if isinstance(strategy, strategies.BinaryTree) and strategy.restart_every is not None:
-    return {'restart_every': strategy.restart_every}
-  return {}
-
-
-def free_bands(limits: strategies.Participation) -> int:
-  """How many bands cost no sensitivity, as columns of one client share no row.
-
-  A single participation is hidden by any number; 4096 are the most that are optimised.
-  """
-  bands = limits.num_rounds
-  if limits.possible_participations > 1:
-    bands = min(bands, limits.min_separation)
-  return min(bands, toeplitz_problem.MAX_BANDS)
-
-
-def _banded(
-  limits: strategies.Participation, num_bands: Optional[int] = None
-) -> strategies.Strategy:
-  if num_bands is None:
-    num_bands = free_bands(limits)
-  return strategies.banded.optimize(limits.num_rounds, num_bands, 'mean', limits)
-
-
-def _toeplitz(
-  limits: strategies.Participation, num_bands: Optional[int] = None
-) -> strategies.Strategy:
-  if num_bands is None:
-    num_bands = free_bands(limits)
-  return strategies.toeplitz.optimize_banded(
-    limits.num_rounds, num_bands, 'mean', limits
-  )
-
-
-def _blt(
-  limits: strategies.Participation, num_buffers: Optional[int] = None
-) -> strategies.Strategy:
-  return strategies.blt.optimize(limits.num_rounds, num_buffers, 'mean', limits)
-
-
-def _banded_inverse(
-  limits: strategies.Participation, num_bands: Optional[int] = None
-) -> strategies.Strategy:
-  if num_bands is None:
-    num_bands = min(INVERSE_BANDS, limits.num_rounds)
-  return strategies.banded_inverse.optimize(
-    limits.num_rounds, num_bands, 'mean', limits
-  )
-
-
-@dataclasses.dataclass(frozen=True)
-class _Kind:
-  """How a name becomes a strategy, and the options it has.
-
-  Attributes:
-    kind: The class of strategy.
-    build: Finds it, from limits on participation and options.
-    options: Names of options, and the strategy's attributes that they limit.
-  """
-
-  kind: type[strategies.Strategy]
-  build: Callable[..., strategies.Strategy]
-  options: dict[str, str] = dataclasses.field(default_factory=dict)
-
-
-_KINDS = {
-  'gaussian': _Kind(
-    strategies.Identity, lambda limits: strategies.Identity(limits.num_rounds)
-  ),
-  'tree': _Kind(
-    strategies.BinaryTree,
-    lambda limits, **options: strategies.BinaryTree(limits.num_rounds, **options),
-    {'restart_every': 'restart_every'},
-  ),
-  'banded': _Kind(strategies.Banded, _banded, {'num_bands': 'num_bands'}),
-  'toeplitz': _Kind(strategies.BandedToeplitz, _toeplitz, {'num_bands': 'num_bands'}),
-  'blt': _Kind(strategies.BLT, _blt, {'num_buffers': 'num_buffers'}),
-  'banded_inverse': _Kind(
-    strategies.BandedInverse, _banded_inverse, {'num_bands': 'num_inverse_bands'}
-  ),
-}
-NAMES = tuple(_KINDS)
-_OPTIONS = ('num_bands', 'num_buffers', 'restart_every')
-
-
-def _check_options(name: str, options: dict[str, Optional[int]]) -> None:
-  if name not in _KINDS:
-    raise ValueError(f'unknown mechanism {name!r}; known: {", ".join(NAMES)}.')
-  for option, value in options.items():
-    if value is not None:
-      checks.check_positive_int(option, value)
-    if value is not None and option not in _KINDS[name].options:
-      having = [each for each, kind in _KINDS.items() if option in kind.options]
-      raise ValueError(f'{option}={value} is for {", ".join(having)}, not for {name}.')
-
-
-def _check_strategy(
-  name: str, options: dict[str, Optional[int]], strategy: strategies.Strategy
-) -> None:
-  """Refuses a strategy that is not what name and options stand for.
-
-  An optimum may have fewer bands or buffers than were allowed.
-  """
-  if not isinstance(strategy, _KINDS[name].kind):
-    raise ValueError(f'the strategy of {name} is not a {type(strategy).__name__}.')
-  for option, attribute in _KINDS[name].options.items():
-    asked, has = options[option], getattr(strategy, attribute)
-    if asked is not None and (has is None or has > asked):
-      raise ValueError(f'{option} is {asked}, but the strategy given has {has}.')
+  given = registry.check_options(name, options)
+  return registry.kind(name).build(schemas.limits(participation), **given)
 
 
 def _check_clipped_count_stddev(

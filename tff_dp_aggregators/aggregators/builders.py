@@ -211,7 +211,7 @@ def banded(
     num_rounds, min_separation, max_participations
   )
   return from_strategy(
-    accounting.mechanism.strategy_for('banded', participation, num_bands),
+    accounting.mechanism.strategy_for('banded', participation, num_bands=num_bands),
     participation,
     clip_norm=clip_norm,
     noise_multiplier=noise_multiplier,

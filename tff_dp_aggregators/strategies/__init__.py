@@ -11,6 +11,7 @@ from tff_dp_aggregators.strategies import cache
 from tff_dp_aggregators.strategies import dense
 from tff_dp_aggregators.strategies import participation
 from tff_dp_aggregators.strategies import recursion
+from tff_dp_aggregators.strategies import registry
 from tff_dp_aggregators.strategies import sensitivity
 from tff_dp_aggregators.strategies import strategy
 from tff_dp_aggregators.strategies import toeplitz
@@ -48,6 +49,7 @@ __all__ = [
   'dense',
   'participation',
   'recursion',
+  'registry',
   'sensitivity',
   'strategy',
   'toeplitz',

@@ -48,10 +48,13 @@ class Strategy(abc.ABC):
 
   Attributes:
     num_rounds: Rounds n the mechanism is built for; `C` has n columns.
+    is_toeplitz: Whether `C` is lower-triangular and Toeplitz, so that what else takes
+      n x n matrices takes columns only.
   """
 
   num_rounds: int
   kind: ClassVar[str]
+  is_toeplitz: ClassVar[bool] = False
   _kinds: ClassVar[dict[str, type['Strategy']]] = {}
 
   def __post_init__(self) -> None:

@@ -88,6 +88,8 @@ class LowerToeplitz(strategy_lib.Strategy):
   as well.
   """
 
+  is_toeplitz = True
+
   @abc.abstractmethod
   def matrix_coefficients(self) -> np.ndarray:
     """First column of `C`, float64 of shape [n]."""

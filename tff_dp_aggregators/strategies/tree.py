@@ -345,6 +345,24 @@ def sensitivity_squared(
   return _search(participation, restart_every).value(num_rounds)
 
 
+def best_restart(limits: participation_lib.Participation) -> Optional[int]:
+  """The restart, 2^i separations long, with the least RMSE; `None` if none helps.
+
+  Example:
+    >>> best_restart(participation_lib.Participation(512, min_separation=16))
+    32
+  """
+  best, least = None, BinaryTree(limits.num_rounds).rmse(limits)
+  restart_every = max(2, limits.min_separation)
+  while restart_every < limits.num_rounds:
+    restarted = BinaryTree(limits.num_rounds, restart_every=restart_every)
+    error = restarted.rmse(limits)
+    if error < least:
+      best, least = restart_every, error
+    restart_every *= 2
+  return best
+
+
 def worst_case_rounds(
   num_rounds: int,
   min_separation: int,

@@ -35,6 +35,7 @@ from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.planning import comparison as planning
 from tff_dp_aggregators.accounting.planning import views as plan_views
 from tff_dp_aggregators.strategies import noise_cost
+from tff_dp_aggregators.strategies import registry
 
 LIMITS = strategies.Participation(60, min_separation=12, max_participations=4)
 DELTA = 1e-6
@@ -84,7 +85,7 @@ def test_rows_without_sampling_are_the_mechanisms_calibrated_by_themselves(targe
   rows = _rows(targeted, 'none')
   assert len(rows) == len(mechanism_lib.NAMES) + 1  # Two trees.
   for row in rows:
-    options = mechanism_lib.parameters_of(row.mechanism.strategy)
+    options = registry.options_of(row.mechanism.strategy)
     alone = mechanism_lib.Mechanism.for_target(
       row.mechanism.name, LIMITS, 3.0, DELTA, **options
     )
@@ -346,12 +347,12 @@ def test_restarts_are_shown_where_they_help():
 
 
 def test_what_takes_long_is_left_out_unless_asked_for(monkeypatch):
-  seconds = planning.seconds_to_find
   often = strategies.Participation(20_000, min_separation=5)
-  assert seconds('banded', LIMITS, 12) < planning.MAX_SECONDS
-  assert seconds('banded', strategies.Participation(2000, 314), 314) > 10
-  assert seconds('banded_inverse', LIMITS) < planning.MAX_SECONDS
-  assert seconds('banded_inverse', often) > planning.MAX_SECONDS
+  banded, inverse = registry.kind('banded'), registry.kind('banded_inverse')
+  assert banded.seconds(LIMITS, num_bands=12) < planning.MAX_SECONDS
+  assert banded.seconds(strategies.Participation(2000, 314)) > 10
+  assert inverse.seconds(LIMITS) < planning.MAX_SECONDS
+  assert inverse.seconds(often) > planning.MAX_SECONDS
   monkeypatch.setattr(planning, 'MAX_SECONDS', 1e-3)
   without = planning.compare(_task())
   assert {each.mechanism for each in without.left_out} == {'banded', 'banded_inverse'}
@@ -363,12 +364,12 @@ def test_what_takes_long_is_left_out_unless_asked_for(monkeypatch):
 
 
 def test_what_cannot_be_built_is_left_out_with_the_reason():
-  comparison = planning.compare(_task(num_bands=20))
+  comparison = planning.compare(_task(options={'num_bands': 20}))
   (left,) = comparison.left_out
   assert left.mechanism == 'banded'
   assert 'Use at most 12 bands' in left.reason
   with pytest.raises(ValueError, match='no mechanism can do it. banded: .*12 bands'):
-    planning.compare(_task(num_bands=20, mechanisms=('banded',)))
+    planning.compare(_task(options={'num_bands': 20}, mechanisms=('banded',)))
 
 
 @pytest.mark.parametrize(
@@ -386,7 +387,7 @@ def test_what_cannot_be_built_is_left_out_with_the_reason():
     ({'sampling': 'shuffled'}, "unknown sampling 'shuffled'; known: none"),
     ({'mechanisms': ('trees',)}, "unknown mechanism 'trees'; known: gaussian"),
     ({'accountant': 'best'}, "unknown accountant 'best'"),
-    ({'num_bands': 0}, 'num_bands must be at least 1'),
+    ({'options': {'num_bands': 0}}, 'num_bands must be at least 1'),
     (
       {'population': 4000, 'cohort': 40, 'num_groups': 101},
       'the clients of the smallest of 101 groups',

@@ -4,7 +4,6 @@ in the package describes all of it.
 
 import dataclasses
 import json
-import pathlib
 import re
 
 import pytest
@@ -15,12 +14,12 @@ from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.records import ledger
+from tff_dp_aggregators.accounting.reports import schema as schema_lib
 from tff_dp_aggregators.accounting.reports import statement
 
 PARTICIPATION = strategies.Participation(20, min_separation=5)
 MECHANISM = accounting.Mechanism('banded', PARTICIPATION, noise_multiplier=2.0)
-SCHEMA_PATH = pathlib.Path(statement.__file__).parent / 'report_schema.json'
-SCHEMA = json.loads(SCHEMA_PATH.read_text(encoding='utf-8'))
+SCHEMA = schema_lib.load()
 
 
 def _ledger(path, num_rounds, mechanism=MECHANISM):

@@ -15,8 +15,8 @@ relation, and holds only if the server really draws clients so and keeps secret 
 import dataclasses
 import functools
 import math
-from collections.abc import Iterable
-from typing import Any, Callable, NamedTuple, Optional
+from collections.abc import Iterable, Mapping
+from typing import Any, Callable, NamedTuple, Optional, Union
 
 import dp_accounting
 import numpy as np
@@ -30,7 +30,7 @@ from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.strategies import noise_cost
-from tff_dp_aggregators.strategies.numerics import toeplitz_problem
+from tff_dp_aggregators.strategies import registry
 
 # What may be assumed about how clients are drawn, and which rows that allows.
 SAMPLINGS = {
@@ -41,11 +41,6 @@ SAMPLINGS = {
 CLOSE = 1.05  # Errors this near the least one count as equal in advice.
 MAX_SECONDS = 10.0  # Rows that take longer are computed only if asked for.
 _BYTES = 4  # Of a float32.
-_WORDS = {
-  'num_bands': ('1 band', '{} bands'),
-  'num_buffers': ('1 buffer', '{} buffers'),
-  'restart_every': ('a new one each round', 'a new one every {}'),
-}
 _FORMAT, _VERSION = 'tff_dp_aggregators.plan', 1
 
 
@@ -65,9 +60,8 @@ class Task:
       need no more may be advised, with the tightest epsilon; others have a quick upper
       bound.
     num_groups: For cyclic Poisson sampling; by default about the best power of 2.
-    num_bands: Of banded and toeplitz; by default as many as cost no sensitivity.
-    num_buffers: The most of blt; by default as many as are worth it.
-    restart_every: Of the second tree; by default what gives the least error.
+    options: Names and values of the options of mechanisms that were given, such as
+      num_bands; a mapping will do. `strategies.registry` lists them.
     mechanisms: Names of mechanisms; `None` for all, but those that take long.
     accountant: A key of `accountants.ACCOUNTANTS` for all rows; `None` for the tightest
       (see `sampling`).
@@ -75,7 +69,7 @@ class Task:
       the population allows (`allowed_separation`).
 
   Raises:
-    TypeError: If a number that counts something is not whole.
+    TypeError: If a number that counts something is not whole, or an option is unknown.
     ValueError: If a number is out of range, something is missing or given twice, or the
       population cannot fill the rounds within the limits.
   """
@@ -89,18 +83,16 @@ class Task:
   cohort: Optional[int] = None
   sampling: str = 'none'
   num_groups: Optional[int] = None
-  num_bands: Optional[int] = None
-  num_buffers: Optional[int] = None
-  restart_every: Optional[int] = None
+  options: Union[Mapping[str, Optional[int]], tuple[tuple[str, int], ...]] = ()
   mechanisms: Optional[tuple[str, ...]] = None
   accountant: Optional[str] = None
   separation_is_derived: bool = False
 
   def __post_init__(self) -> None:
     checks.check_positive_int('model_size', self.model_size)
-    for name in ('num_groups', 'num_bands', 'num_buffers', 'restart_every'):
-      if getattr(self, name) is not None:
-        checks.check_positive_int(name, getattr(self, name))
+    if self.num_groups is not None:
+      checks.check_positive_int('num_groups', self.num_groups)
+    object.__setattr__(self, 'options', tuple(self.given.items()))
     gaussian.check_delta(self.target_delta, 'target_delta')
     _check_target_or_noise(self.target_epsilon, self.noise_multiplier)
     if (self.population is None) != (self.cohort is None):
@@ -114,6 +106,11 @@ class Task:
       _check_choice('mechanism', name, mechanism_lib.NAMES)
     if self.accountant is not None:
       _check_choice('accountant', self.accountant, accountants.ACCOUNTANTS)
+
+  @property
+  def given(self) -> dict[str, int]:
+    """The `options` by name."""
+    return registry.check_numbers(dict(self.options))
 
   @property
   def num_bytes(self) -> int:
@@ -133,6 +130,7 @@ class Row:
     epsilon: At the task's delta.
     equal_noise_multiplier: Noise with which the epsilon is the same in all rows.
     costs: What each place for the noise of earlier rounds costs.
+    variant: The how manieth row of its mechanism it is, from 0.
   """
 
   mechanism: mechanism_lib.Mechanism
@@ -141,14 +139,16 @@ class Row:
   epsilon: float
   equal_noise_multiplier: float
   costs: dict[str, noise_cost.Cost]
+  variant: int = 0
 
   @property
   def name(self) -> str:
     """Mechanism and parameters."""
     words = [self.mechanism.name]
-    for name, value in mechanism_lib.parameters_of(self.mechanism.strategy).items():
-      one, several = _WORDS[name]
-      words.append((one if value == 1 else several).format(value))
+    for option in registry.kind(self.mechanism.name).options:
+      value = option.read(self.mechanism.strategy)
+      if value is not None:
+        words.append(option.in_words(value))
     return ', '.join(words)
 
   @functools.cached_property
@@ -246,12 +246,13 @@ class Comparison:
     task = {
       field.name: getattr(self.task, field.name)
       for field in dataclasses.fields(self.task)
-      if field.name != 'limits'
+      if field.name not in ('limits', 'options')
     }
+    options = {**dict.fromkeys(registry.options()), **self.task.given}
     return {
       'format': _FORMAT,
       'version': _VERSION,
-      'task': {'participation': schemas.to_json(self.task.limits), **task},
+      'task': {'participation': schemas.to_json(self.task.limits), **task, **options},
       'equal_epsilon': self.equal_epsilon,
       'rows': [self._row_to_json(row) for row in self.rows],
       'left_out': [each._asdict() for each in self.left_out],
@@ -262,8 +263,8 @@ class Comparison:
     mechanism, strategy = row.mechanism, row.mechanism.strategy
     return {
       'mechanism': mechanism.name,
-      **dict.fromkeys(('num_bands', 'num_buffers', 'restart_every')),
-      **mechanism_lib.parameters_of(strategy),
+      **dict.fromkeys(registry.options()),
+      **registry.options_of(strategy),
       'sampling': row.sampling,
       'participation': schemas.to_json(mechanism.participation),
       'adjacency': mechanism.adjacency,
@@ -386,7 +387,7 @@ def compare(
     if candidate.sampling != 'none':
       report(f'noise of {candidate.describe()}')
     try:
-      rows.append(_row(task, candidate.sampling, mechanism, equal_epsilon))
+      rows.append(_row(task, candidate, mechanism, equal_epsilon))
     except (ValueError, dp_accounting.UnsupportedEventError) as e:
       left_out.append(LeftOut(candidate.mechanism, candidate.sampling, str(e)))
   if not any(row.sampling == 'none' for row in rows):
@@ -395,39 +396,11 @@ def compare(
   return Comparison(task, equal_epsilon, tuple(rows), tuple(left_out))
 
 
-def seconds_to_find(
-  name: str, limits: strategies.Participation, num_bands: Optional[int] = None
-) -> float:
-  """About how long it takes to find the strategy of a mechanism, on one core.
-
-  * banded: steps, of which the mean error takes up to about 150, of
-    (6 + 0.11 num_bands + 0.0007 num_bands^2) num_rounds microseconds.
-  * banded_inverse: a millisecond a round if clients may come back in fewer rounds than
-    it has bands, as it then looks for the best constraints.
-  * others: hardly any; toeplitz with 4096 bands, the most there can be, takes 9 s.
-
-  Measured for 100 to 20000 rounds (`benchmarks/planning_seconds.py`).
-
-  Args:
-    name: One of `mechanism.NAMES`.
-    limits: Who may take part when.
-    num_bands: Of banded.
-  """
-  num_rounds = limits.num_rounds
-  if name == 'banded' and num_bands is not None:
-    step = 6e-6 + 0.11e-6 * num_bands + 0.0007e-6 * num_bands**2
-    return 150 * step * num_rounds
-  several = limits.possible_participations > 1
-  bands = mechanism_lib.INVERSE_BANDS
-  if name == 'banded_inverse' and several and limits.min_separation < bands:
-    return 1e-3 * num_rounds
-  return 0.0
-
-
 class _Candidate(NamedTuple):
   """A row that may come to be."""
 
   mechanism: str
+  variant: int
   sampling: str
   schema: schemas.Schema
   options: dict[str, Any]
@@ -435,8 +408,7 @@ class _Candidate(NamedTuple):
   @property
   def seconds(self) -> float:
     """About how long it takes to find the strategy."""
-    limits = schemas.limits(self.schema)
-    return seconds_to_find(self.mechanism, limits, self.options.get('num_bands'))
+    return self._kind.seconds(schemas.limits(self.schema), **self.options)
 
   def describe(self) -> str:
     about = f' (about {self.seconds:.0f} s)' if self.seconds >= 2 else ''
@@ -446,19 +418,25 @@ class _Candidate(NamedTuple):
 
   def reason_against(self, task: Task) -> Optional[str]:
     """Why it is not to be built."""
-    if self.mechanism in ('banded', 'toeplitz') and self.options['num_bands'] == 1:
-      return 'with one band, the most that fits or pays, it is the gaussian mechanism.'
+    needless = self._kind.needless(schemas.limits(self.schema), self.options)
+    if needless is not None:
+      return needless
     if self.seconds > MAX_SECONDS and task.mechanisms is None:
+      quicker = self._kind.quicker_with
       return (
         f'it would take about {self.seconds:,.0f} s; have it with --mechanisms=all'
-        f'{" or fewer bands" if self.mechanism == "banded" else ""}.'
+        f'{"" if quicker is None else " or " + quicker}.'
       )
     return None
 
   def build(self, noise_multiplier: float) -> mechanism_lib.Mechanism:
     return mechanism_lib.Mechanism(
-      self.mechanism, self.schema, noise_multiplier, **self.options
+      self.mechanism, self.schema, noise_multiplier, options=self.options
     )
+
+  @property
+  def _kind(self) -> registry.Kind:
+    return registry.kind(self.mechanism)
 
 
 _ORDER = ('none', 'poisson', 'cyclic_poisson', 'fixed_size')
@@ -466,41 +444,42 @@ _ORDER = ('none', 'poisson', 'cyclic_poisson', 'fixed_size')
 
 def _candidates(task: Task) -> list[_Candidate]:
   names = task.mechanisms or mechanism_lib.NAMES
+  kinds = [kind for kind in registry.KINDS.values() if kind.name in names]
   candidates = [
-    _Candidate(name, 'none', task.limits, _options(name, task))
-    for name in mechanism_lib.NAMES
+    _Candidate(kind.name, variant, 'none', task.limits, options)
+    for kind in kinds
+    for variant, options in enumerate(kind.compared(task.limits, task.given))
   ]
-  restart_every = task.restart_every or _best_restart(task.limits)
-  if restart_every is not None:
-    options = {'restart_every': restart_every}
-    candidates.append(_Candidate('tree', 'none', task.limits, options))
-  candidates.extend(_sampled_candidates(task))
-  return [candidate for candidate in candidates if candidate.mechanism in names]
+  return candidates + _sampled_candidates(task, kinds)
 
 
-def _sampled_candidates(task: Task) -> list[_Candidate]:
+def _sampled_candidates(task: Task, kinds: list[registry.Kind]) -> list[_Candidate]:
   if task.population is None or task.cohort is None:
     return []
   num_rounds, population, cohort = task.limits.num_rounds, task.population, task.cohort
   poisson = schemas.PoissonSampling.of_cohort(num_rounds, population, cohort)
   fixed_size = schemas.FixedSizeSampling(num_rounds, population, cohort)
+  any_noise: dict[str, schemas.Schema] = {'poisson': poisson, 'fixed_size': fixed_size}
   candidates = [
-    _Candidate('gaussian', 'poisson', poisson, {}),
-    _Candidate('gaussian', 'fixed_size', fixed_size, {}),
+    _Candidate(kind.name, 0, sampling, schema, {})
+    for kind in kinds
+    if kind.is_independent
+    for sampling, schema in any_noise.items()
   ]
   groups = task.num_groups or _best_groups(task, population, cohort)
   cyclic = schemas.PoissonSampling.of_cohort(num_rounds, population, cohort, groups)
-  options = {'num_bands': _bands_in_groups(task, groups)}
   candidates.extend(
-    _Candidate(name, 'cyclic_poisson', cyclic, options)
-    for name in ('banded', 'toeplitz')
+    _Candidate(kind.name, 0, 'cyclic_poisson', cyclic, _in_groups(task, kind, cyclic))
+    for kind in kinds
+    if kind.bands is not None
   )
   return candidates
 
 
 def _best_groups(task: Task, population: int, cohort: int) -> int:
-  """The number of groups, a power of 2, with about the least RMSE of toeplitz.
+  """The number of groups, a power of 2, with about the least RMSE.
 
+  Of the kind that is found in the least time, which stands for all that have bands.
   More groups allow more bands, and leave less to sampling. The noise that privacy needs
   is taken from the central limit, mu = q sqrt(T (exp(1 / sigma^2) - 1)) for T rounds
   that sample with probability q (arXiv:1911.11607), which is good enough to
@@ -513,11 +492,15 @@ def _best_groups(task: Task, population: int, cohort: int) -> int:
     assert task.noise_multiplier is not None
     mu = math.sqrt(task.limits.possible_participations) / task.noise_multiplier
   num_rounds = task.limits.num_rounds
+  quickest = min(
+    (kind for kind in registry.KINDS.values() if kind.bands is not None),
+    key=lambda kind: kind.seconds(task.limits),
+  )
 
   def error(groups: int) -> float:
     schema = schemas.PoissonSampling.of_cohort(num_rounds, population, cohort, groups)
     strategy = mechanism_lib.strategy_for(
-      'toeplitz', schema, num_bands=_bands_in_groups(task, groups)
+      quickest.name, schema, **_in_groups(task, quickest, schema)
     )
     per_round = (mu / schema.sampling_probability) ** 2 / schema.rounds_of_a_client
     return strategy.rmse() / math.sqrt(math.log1p(per_round))
@@ -526,32 +509,13 @@ def _best_groups(task: Task, population: int, cohort: int) -> int:
   return min((2**i for i in range(most.bit_length())), key=error)
 
 
-def _bands_in_groups(task: Task, groups: int) -> int:
-  """At most as many as there are groups, so that a client's rounds share no noise."""
-  wanted = groups if task.num_bands is None else min(task.num_bands, groups)
-  return min(wanted, task.limits.num_rounds, toeplitz_problem.MAX_BANDS)
-
-
-def _options(name: str, task: Task) -> dict[str, int]:
-  if name == 'blt' and task.num_buffers is not None:
-    return {'num_buffers': task.num_buffers}
-  if name not in ('banded', 'toeplitz'):
-    return {}
-  if task.num_bands is not None:
-    return {'num_bands': task.num_bands}
-  return {'num_bands': mechanism_lib.free_bands(task.limits)}
-
-
-def _best_restart(limits: strategies.Participation) -> Optional[int]:
-  """The restart, 2^i separations long, with the least RMSE, if less than without."""
-  best, least = None, strategies.BinaryTree(limits.num_rounds).rmse(limits)
-  restart_every = max(2, limits.min_separation)
-  while restart_every < limits.num_rounds:
-    tree = strategies.BinaryTree(limits.num_rounds, restart_every=restart_every)
-    if tree.rmse(limits) < least:
-      best, least = restart_every, tree.rmse(limits)
-    restart_every *= 2
-  return best
+def _in_groups(
+  task: Task, kind: registry.Kind, schema: schemas.PoissonSampling
+) -> dict[str, int]:
+  """At most as many bands as there are groups: a client's rounds share no noise."""
+  assert kind.bands is not None
+  free = registry.free_bands(schemas.limits(schema))
+  return {kind.bands: min(task.given.get(kind.bands, free), free)}
 
 
 def _accountant(task: Task, sampling: str, mechanism: mechanism_lib.Mechanism) -> str:
@@ -577,10 +541,13 @@ def _epsilon_of_best(
 
 
 def _row(
-  task: Task, sampling: str, mechanism: mechanism_lib.Mechanism, epsilon: float
+  task: Task,
+  candidate: _Candidate,
+  mechanism: mechanism_lib.Mechanism,
+  epsilon: float,
 ) -> Row:
   """A mechanism with its noise, calibrated to an epsilon unless the task has it."""
-  accountant = _accountant(task, sampling, mechanism)
+  accountant = _accountant(task, candidate.sampling, mechanism)
   enough = calibration.noise_multiplier(
     mechanism.event_with,
     epsilon,
@@ -592,13 +559,14 @@ def _row(
     mechanism = dataclasses.replace(mechanism, noise_multiplier=enough)
   return Row(
     mechanism,
-    sampling,
+    candidate.sampling,
     accountant,
     accountants.epsilon(
       mechanism.event, task.target_delta, accountant, mechanism.relation
     ),
     enough,
     noise_cost.by_storage(mechanism.strategy, task.num_bytes),
+    candidate.variant,
   )
 
 

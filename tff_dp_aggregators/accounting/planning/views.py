@@ -4,6 +4,8 @@ import io
 import textwrap
 from typing import Any, Callable, NamedTuple, Optional
 
+import numpy as np
+
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.planning import comparison as planning
@@ -12,6 +14,7 @@ PLOTS = ('pdf', 'png', 'svg')
 _WIDTH = 100
 # Of what the advised mechanism keeps and errs, for another one to be worth a word.
 _MUCH_LESS, _LITTLE_MORE = 0.1, 1.5
+_MANY_LEAPS = 3  # How often a curve goes through the range of its values.
 
 
 def to_text(comparison: planning.Comparison) -> str:
@@ -87,9 +90,9 @@ def draw(comparison: planning.Comparison, file_format: str) -> bytes:
       color=_color(row),
       linestyle=_LINES[row.sampling],
       linewidth=2.2 if row is comparison.advised else 1.2,
-      # Trees leap from round to round, and would hide what is below them.
-      alpha=0.5 if row.mechanism.name == 'tree' else 1.0,
-      zorder=2.0 if row.mechanism.name == 'tree' else 3.0,
+      # It would hide what is below it.
+      alpha=0.5 if _leaps(row) else 1.0,
+      zorder=2.0 if _leaps(row) else 3.0,
       label=_title(row) + (' (advised)' if row is comparison.advised else ''),
     )
   axes.set_yscale('log')
@@ -125,11 +128,16 @@ def _minor_label(value: float, position: Optional[int]) -> str:
 
 
 def _color(row: planning.Row) -> str:
-  """The same for a mechanism in all plots, sampled or not; restarts have their own."""
-  number = mechanism_lib.NAMES.index(row.mechanism.name)
-  if getattr(row.mechanism.strategy, 'restart_every', None) is not None:
-    number = len(mechanism_lib.NAMES)
-  return f'C{number}'
+  """The same for a mechanism in all plots, sampled or not; variants have their own."""
+  names = list(mechanism_lib.NAMES)
+  return f'C{names.index(row.mechanism.name) + row.variant * len(names)}'
+
+
+def _leaps(row: planning.Row) -> bool:
+  """Whether errors go up and down from round to round, as those of trees do."""
+  errors = row.error_by_round
+  ups_and_downs = np.abs(np.diff(errors)).sum()
+  return bool(ups_and_downs > _MANY_LEAPS * (errors.max() - errors.min()))
 
 
 class _Column(NamedTuple):

@@ -18,6 +18,7 @@ from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.base import checks
+from tff_dp_aggregators.strategies import registry
 
 _SAMPLINGS = ('none', 'poisson', 'fixed_size')
 _MAX_ROUNDS = 2**24  # Where the search for a number of rounds ends.
@@ -35,14 +36,6 @@ SAMPLING_FLAGS = (
   'cohort',
   'num_groups',
 )
-MECHANISM_FLAGS = (
-  'mechanism',
-  'strategy_file',
-  'num_bands',
-  'num_buffers',
-  'restart_every',
-  'clipped_count_stddev',
-)
 TARGET_FLAGS = (
   'noise_multiplier',
   'target_epsilon',
@@ -51,7 +44,19 @@ TARGET_FLAGS = (
   'accountant',
   'adjacency',
 )
-ALL = PARTICIPATION_FLAGS + SAMPLING_FLAGS + MECHANISM_FLAGS + TARGET_FLAGS
+
+
+def all_names() -> tuple[str, ...]:
+  """Of all flags that `define` defines."""
+  return (
+    *PARTICIPATION_FLAGS,
+    *SAMPLING_FLAGS,
+    'mechanism',
+    'strategy_file',
+    *registry.options(),
+    'clipped_count_stddev',
+    *TARGET_FLAGS,
+  )
 
 
 def define(values: flags.FlagValues = flags.FLAGS) -> None:
@@ -64,7 +69,7 @@ def define(values: flags.FlagValues = flags.FLAGS) -> None:
   flags.DEFINE_enum(
     'mechanism',
     None,
-    mechanism_lib.NAMES,
+    list(mechanism_lib.NAMES),
     'Which mechanism; or give --strategy_file.',
     flag_values=values,
   )
@@ -74,25 +79,7 @@ def define(values: flags.FlagValues = flags.FLAGS) -> None:
     'A strategy saved by Strategy.save (.json or .npz), instead of --mechanism.',
     flag_values=values,
   )
-  flags.DEFINE_integer(
-    'num_bands',
-    None,
-    'Bands of the matrix, for banded and toeplitz (default: the separation), or of its '
-    'inverse, for banded_inverse (default: 16).',
-    flag_values=values,
-  )
-  flags.DEFINE_integer(
-    'num_buffers',
-    None,
-    'Most buffers of blt. Default: as many as are worth it.',
-    flag_values=values,
-  )
-  flags.DEFINE_integer(
-    'restart_every',
-    None,
-    'Rounds after which the tree begins anew. Default: never.',
-    flag_values=values,
-  )
+  define_options(values)
   flags.DEFINE_float(
     'clipped_count_stddev',
     None,
@@ -102,6 +89,31 @@ def define(values: flags.FlagValues = flags.FLAGS) -> None:
   )
   define_sampling(values)
   define_target(values)
+
+
+def define_options(
+  values: flags.FlagValues = flags.FLAGS, is_comparison: bool = False
+) -> None:
+  """Defines a flag for each option of mechanisms.
+
+  Args:
+    values: Where to define them.
+    is_comparison: Whether the program compares mechanisms, and so leaves out what a
+      comparison does not pass on.
+  """
+  for name, by_kind in registry.options().items():
+    said = {
+      kind: option.help
+      for kind, option in by_kind.items()
+      if option.is_compared or not is_comparison
+    }
+    if said:
+      flags.DEFINE_integer(name, None, registry.describe(said), flag_values=values)
+
+
+def options_from(values: flags.FlagValues) -> dict[str, Optional[int]]:
+  """The values of the flags that `define_options` defined; `None` where not given."""
+  return {name: values[name].value for name in registry.options() if name in values}
 
 
 def define_participation(values: flags.FlagValues = flags.FLAGS) -> None:
@@ -386,16 +398,19 @@ def _mechanism(
   values: flags.FlagValues, schema: schemas.Schema, noise_multiplier: float
 ) -> mechanism_lib.Mechanism:
   options = _options(values)
-  if values.num_rounds is None and options['num_bands'] is not None:
+  if values.num_rounds is None and values.mechanism is not None:
     # While rounds are looked for there may be fewer of them than bands.
-    options['num_bands'] = min(options['num_bands'], schema.num_rounds)
+    for option in registry.kind(values.mechanism).options:
+      if option.is_within_rounds and options[option.name] is not None:
+        options[option.name] = min(options[option.name], schema.num_rounds)
   return mechanism_lib.Mechanism(
     values.mechanism or mechanism_lib.FROM_FILE, schema, noise_multiplier, **options
   )
 
 
 def _options(values: flags.FlagValues) -> dict[str, Any]:
-  options = {name: values[name].value for name in MECHANISM_FLAGS[2:]}
+  options: dict[str, Any] = dict(options_from(values))
+  options['clipped_count_stddev'] = values.clipped_count_stddev
   options['adjacency'] = values.adjacency
   if values.strategy_file is not None:
     options['strategy'] = _load(values.strategy_file)

@@ -69,8 +69,8 @@ def define_flags() -> None:
   flags.DEFINE_integer(
     'num_groups',
     None,
-    'Groups of clients that take turns, for cyclic Poisson sampling of banded and '
-    'toeplitz. Default: about the best power of 2.',
+    'Groups of clients that take turns, for cyclic Poisson sampling of mechanisms that '
+    'have as few bands. Default: about the best power of 2.',
   )
   flags.DEFINE_float(
     'target_epsilon', None, 'Privacy target; or give --noise_multiplier.'
@@ -95,20 +95,7 @@ def define_flags() -> None:
     f'Of {", ".join(mechanism_lib.NAMES)}, separated by commas; or all. Default: all '
     f'but those that take more than about {planning.MAX_SECONDS:.0f} s.',
   )
-  flags.DEFINE_integer(
-    'num_bands',
-    None,
-    'Bands of banded and toeplitz. Default: as many as cost no sensitivity.',
-  )
-  flags.DEFINE_integer(
-    'num_buffers', None, 'Most buffers of blt. Default: as many as are worth it.'
-  )
-  flags.DEFINE_integer(
-    'restart_every',
-    None,
-    'Rounds after which the second tree begins anew. Default: a multiple of the '
-    'separation, if that is better than never.',
-  )
+  flags_lib.define_options(is_comparison=True)
   flags.DEFINE_enum('format', 'text', ['text', 'json'], 'What to print.')
   flags.DEFINE_string(
     'output', None, 'File to write instead of printing; must not exist.'
@@ -133,7 +120,7 @@ def task_from(values: flags.FlagValues) -> planning.Task:
     raise ValueError(f'missing are {questions}')
   mechanisms = values.mechanisms
   if mechanisms is not None:
-    mechanisms = mechanism_lib.NAMES if mechanisms == ['all'] else tuple(mechanisms)
+    mechanisms = tuple(mechanism_lib.NAMES if mechanisms == ['all'] else mechanisms)
   limits = flags_lib.limits_from(values, values.num_rounds, values.max_participations)
   is_derived = _is_derived(values)
   if is_derived:
@@ -145,6 +132,7 @@ def task_from(values: flags.FlagValues) -> planning.Task:
     limits,
     mechanisms=mechanisms,
     separation_is_derived=is_derived,
+    options=flags_lib.options_from(values),
     **{name: values[name].value for name in _TASK_FLAGS},
   )
 
@@ -158,9 +146,6 @@ _TASK_FLAGS = (
   'cohort',
   'sampling',
   'num_groups',
-  'num_bands',
-  'num_buffers',
-  'restart_every',
   'accountant',
 )
 

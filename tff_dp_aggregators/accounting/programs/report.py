@@ -24,6 +24,7 @@ Exit codes: 0 fine, 1 verification failed or target missed, 2 wrong usage. Start
 without TensorFlow.
 """
 
+import json
 import sys
 from typing import Any
 
@@ -33,6 +34,7 @@ from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.accounting.programs import participation
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.accounting.reports import rendering
+from tff_dp_aggregators.accounting.reports import schema as schema_lib
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement as statement_lib
 from tff_dp_aggregators.accounting.reports import verification
@@ -67,6 +69,12 @@ def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
     'verify',
     None,
     'Compute this JSON report again and fail on any difference.',
+    flag_values=values,
+  )
+  flags.DEFINE_bool(
+    'schema',
+    False,
+    'Print the JSON schema of the reports of --format=json.',
     flag_values=values,
   )
   flags.DEFINE_enum(
@@ -120,7 +128,7 @@ def build(values: flags.FlagValues) -> dict[str, Any]:
 
 
 def _of_runs(values: flags.FlagValues, with_curves: bool) -> dict[str, Any]:
-  for name in flags_lib.ALL:
+  for name in flags_lib.all_names():
     if values[name].present and name != 'accountant':
       raise ValueError(f'--{name} does not go with --run_dir, which has it all.')
   sources.check_independent(values.run_dir)
@@ -138,7 +146,7 @@ def _given_flags(values: flags.FlagValues) -> list[str]:
   """The flags of this call that decide on the numbers."""
   arguments = []
   sources_flags = ('run_dir', 'ledger', 'round_log', *participation.WAIT_FLAGS)
-  for name in (*flags_lib.ALL, *sources_flags):
+  for name in (*flags_lib.all_names(), *sources_flags):
     if values[name].present:
       arguments.extend(values[name].serialize().split('\n'))
   return arguments
@@ -150,7 +158,10 @@ def main(argv: list[str]) -> int:
   values = flags.FLAGS
   if values.verify is not None:
     return _verify(values)
-  text = rendering.render(build(values), values.format)
+  if values.schema:
+    text = json.dumps(schema_lib.load(), indent=2) + '\n'
+  else:
+    text = rendering.render(build(values), values.format)
   if values.output is None:
     sys.stdout.write(text)
   else:
@@ -159,8 +170,8 @@ def main(argv: list[str]) -> int:
 
 
 def _verify(values: flags.FlagValues) -> int:
-  others = ('run_dir', 'ledger', 'round_log', 'output', 'format')
-  for name in (*flags_lib.ALL, *others, *participation.WAIT_FLAGS):
+  others = ('run_dir', 'ledger', 'round_log', 'output', 'format', 'schema')
+  for name in (*flags_lib.all_names(), *others, *participation.WAIT_FLAGS):
     if values[name].present:
       raise ValueError(
         f'--{name} does not go with --verify, which needs no other flag.'

@@ -4,7 +4,7 @@
 says) into one JSON-ready dict, and `compose` several of those into one. The headings
 follow section 5.3 of "How to DP-fy ML" (arXiv:2303.00654): setting, definition (unit,
 adjacency, outputs, data accesses), accounting (type, assumptions, formal statement),
-verification. `report_schema.json` describes the dict; `rendering` writes it out for
+verification. `schema.load` describes the dict; `rendering` writes it out for
 people; `verification` computes it again.
 """
 
@@ -27,6 +27,7 @@ from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
+from tff_dp_aggregators.strategies import registry
 
 FORMAT = 'tff_dp_aggregators.privacy_report'
 VERSION = 2
@@ -127,7 +128,7 @@ def build(
     with_curves: Whether to compute the points of plots; else `curves` is `None`.
 
   Returns:
-    A JSON-ready dict, described by `report_schema.json`; infinities are `None`.
+    A JSON-ready dict, described by `schema.load`; infinities are `None`.
 
   Raises:
     ValueError: If `delta` is out of range, the target is missed, or the ledger is of
@@ -374,8 +375,8 @@ def _mechanism(
     'strategy': strategy.kind,
     'strategy_checksum': strategy.checksum,
     'num_rounds': strategy.num_rounds,
-    **dict.fromkeys(('num_bands', 'num_buffers', 'restart_every')),
-    **mechanism_lib.parameters_of(strategy),
+    **dict.fromkeys(registry.options()),
+    **registry.options_of(strategy),
     'noise_buffers': strategy.noise_buffers,
     'clip_norm': clip_norm,
     'adaptive_clipping': adaptive,
@@ -504,8 +505,7 @@ def _by_delta(
 
 def _noise_correlation(strategy: strategies.Strategy) -> list[list[float]]:
   """Correlation of the noise of the last round with that of earlier ones, by lag."""
-  is_toeplitz = isinstance(strategy, strategies.toeplitz.LowerToeplitz)
-  if strategy.num_rounds > _MAX_DENSE and not is_toeplitz:
+  if strategy.num_rounds > _MAX_DENSE and not strategy.is_toeplitz:
     return []
   correlation = strategy.noise_correlation(_LAGS)
   return [[lag, float(value)] for lag, value in enumerate(correlation)]

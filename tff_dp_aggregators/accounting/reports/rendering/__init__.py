@@ -22,7 +22,7 @@ def render(statement: dict[str, Any], output_format: str) -> str:
     statement: As `statement.build`, `compose` or `build_without_privacy` returned it.
       For plots it needs its curves.
     output_format: 'text', 'markdown', 'html' (one file, with nothing to load), or
-      'json' (described by `report_schema.json`).
+      'json' (described by `schema.load`).
 
   Raises:
     ValueError: If the format is unknown.

@@ -14,6 +14,7 @@ from tff_dp_aggregators.accounting.reports.rendering import document
 from tff_dp_aggregators.accounting.reports.rendering import rounding
 from tff_dp_aggregators.accounting.reports.rendering.document import Code
 from tff_dp_aggregators.accounting.reports.rendering.document import Fact
+from tff_dp_aggregators.strategies import registry
 
 _TITLE = 'Privacy report'
 _NO_PRIVACY = (
@@ -60,19 +61,7 @@ _MATRIX_MECHANISM = (
   'C X + z: the rows of X are the sums of the rounds, C is the strategy matrix, which '
   'decides how the noise of different rounds is correlated, and z is independent noise.'
 )
-_MECHANISMS = {
-  'gaussian': 'independent Gaussian noise in each round, as in DP-FedAvg '
-  '(arXiv:1710.06963)',
-  'tree': 'noise of a binary tree over the rounds, as in DP-FTRL (arXiv:2103.00039)',
-  'banded': 'noise correlated over rounds by a banded matrix (arXiv:2306.08153)',
-  'toeplitz': 'noise correlated over rounds by a banded Toeplitz matrix '
-  '(arXiv:2405.15913)',
-  'blt': 'noise correlated over rounds by a buffered linear Toeplitz matrix '
-  '(arXiv:2404.16706, arXiv:2408.08868)',
-  'banded_inverse': 'noise correlated over rounds by a matrix whose inverse is banded '
-  '(arXiv:2405.13763, arXiv:2505.12128)',
-  'file': 'noise correlated over rounds by a matrix that was loaded from a file',
-}
+_FROM_FILE = 'noise correlated over rounds by a matrix that was loaded from a file'
 _FOUND = {
   'noise_multiplier': 'the least noise that keeps it was found',
   'num_rounds': 'the most rounds that keep it were found',
@@ -312,7 +301,7 @@ def _ledger_facts(run: dict[str, Any]) -> Iterator[Fact]:
 def _mechanism_facts(statement: dict[str, Any]) -> Iterator[Fact]:
   mechanism, run = statement['mechanism'], statement['run']
   name, rounds = mechanism['name'], f'{mechanism["num_rounds"]}'
-  yield Fact('mechanism', f'{name}: {_MECHANISMS[name]}')
+  yield Fact('mechanism', f'{name}: {_words(name)}')
   yield Fact('strategy', Code(mechanism['strategy']), 'kind of the matrix C')
   yield Fact('strategy checksum', Code(mechanism['strategy_checksum']))
   if run is not None:
@@ -320,19 +309,7 @@ def _mechanism_facts(statement: dict[str, Any]) -> Iterator[Fact]:
   yield Fact('rounds', rounds)
   if run is not None:
     yield from _ledger_facts(run)
-  if mechanism['num_bands'] is not None:
-    inverse = ' of the inverse of C' if name == 'banded_inverse' else ' of C'
-    yield Fact(
-      f'bands{inverse}', f'{mechanism["num_bands"]}', 'diagonals that are not 0'
-    )
-  if mechanism['num_buffers'] is not None:
-    yield Fact(
-      'buffers', f'{mechanism["num_buffers"]}', 'exponential decays that C adds'
-    )
-  if mechanism['restart_every'] is not None:
-    yield Fact(
-      'restarts', f'every {mechanism["restart_every"]} rounds', 'the tree begins anew'
-    )
+  yield from _option_facts(mechanism)
   yield Fact(
     'noise memory',
     f'{mechanism["noise_buffers"]} model sizes',
@@ -383,6 +360,23 @@ def _mechanism_facts(statement: dict[str, Any]) -> Iterator[Fact]:
       f'epsilon {rounding.exact(target["epsilon"])}; {_FOUND[target["found"]]}',
       'what was asked for',
     )
+
+
+def _words(name: str) -> str:
+  """What a mechanism's noise is like, with the papers that it is from."""
+  kind = registry.KINDS.get(name)
+  if kind is None:
+    return _FROM_FILE
+  papers = ', '.join(kind.citations)
+  return f'{kind.words} ({papers})' if papers else kind.words
+
+
+def _option_facts(mechanism: dict[str, Any]) -> Iterator[Fact]:
+  kind = registry.kind_of(mechanism['strategy'])
+  for option in () if kind is None else kind.options:
+    value = mechanism.get(option.name)
+    if value is not None:
+      yield Fact(option.title, option.written.format(value), option.meaning)
 
 
 def _clip_norm(mechanism: dict[str, Any]) -> str:
