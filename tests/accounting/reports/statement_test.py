@@ -4,10 +4,10 @@ in the package describes all of it.
 
 import dataclasses
 import json
-import re
 
 import pytest
 
+from tests import json_schema
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
@@ -257,7 +257,7 @@ def _statements(tmp_path):
 
 def test_the_schema_describes_every_key_of_every_statement(tmp_path):
   for built in _statements(tmp_path):
-    assert list(_violations(built, SCHEMA)) == []
+    assert list(json_schema.violations(built, SCHEMA)) == []
 
 
 def test_the_schema_finds_what_is_missing_added_or_of_another_type():
@@ -274,16 +274,16 @@ def test_the_schema_finds_what_is_missing_added_or_of_another_type():
     for each in objects(built[name]):
       for key in list(each):
         value = each.pop(key)
-        assert list(_violations(built, SCHEMA)), f'{key} is missing'
+        assert list(json_schema.violations(built, SCHEMA)), f'{key} is missing'
         each[key] = [{}]
-        assert list(_violations(built, SCHEMA)), f'{key} has another type'
+        assert list(json_schema.violations(built, SCHEMA)), f'{key} has another type'
         each[key] = value
         changed += 1
       each['unknown'] = 1
-      assert list(_violations(built, SCHEMA)), f'an unknown key in {name}'
+      assert list(json_schema.violations(built, SCHEMA)), f'an unknown key in {name}'
       del each['unknown']
   assert changed > 50
-  assert not list(_violations(built, SCHEMA))
+  assert not list(json_schema.violations(built, SCHEMA))
 
 
 def test_the_schema_has_the_version_of_the_statement():
@@ -307,82 +307,3 @@ def test_the_schema_explains_every_key():
     assert isinstance(schema, dict), name
     target = SCHEMA['$defs'].get(schema.get('$ref', '').split('/')[-1], {})
     assert schema.get('description') or target.get('description'), name
-
-
-_TYPES = {
-  'object': dict,
-  'array': list,
-  'string': str,
-  'boolean': bool,
-  'null': type(None),
-}
-_CHECKED = {
-  '$schema', '$id', '$defs', '$ref', 'title', 'description', 'type', 'const', 'enum',
-  'minimum', 'maximum', 'exclusiveMinimum', 'exclusiveMaximum', 'pattern', 'items',
-  'minItems', 'maxItems', 'required', 'properties', 'additionalProperties', 'oneOf',
-  'anyOf',
-}  # fmt: skip
-
-
-def _violations(value, schema, path='report'):
-  """Where a value breaks a JSON schema; knows the keywords that ours uses."""
-  assert set(schema) <= _CHECKED, schema
-  if '$ref' in schema:
-    yield from _violations(value, SCHEMA['$defs'][schema['$ref'].split('/')[-1]], path)
-  types = schema.get('type', [])
-  types = [types] if isinstance(types, str) else types
-  if types and not any(_is(value, each) for each in types):
-    yield f'{path} is {value!r}, not of type {types}'
-  if 'const' in schema and value != schema['const']:
-    yield f'{path} is {value!r}, not {schema["const"]!r}'
-  if 'enum' in schema and value not in schema['enum']:
-    yield f'{path} is {value!r}, not one of {schema["enum"]}'
-  for keyword, number in (('oneOf', 1), ('anyOf', None)):
-    if keyword in schema:
-      fits = [not list(_violations(value, each, path)) for each in schema[keyword]]
-      if sum(fits) != number and not (number is None and any(fits)):
-        yield f'{path} fits {sum(fits)} of {keyword}'
-  if _is(value, 'number'):
-    yield from _number_violations(value, schema, path)
-  if isinstance(value, str) and not re.search(schema.get('pattern', ''), value):
-    yield f'{path} is {value!r}'
-  if isinstance(value, list):
-    if not schema.get('minItems', 0) <= len(value) <= schema.get('maxItems', 10**9):
-      yield f'{path} has {len(value)} items'
-    for each in value:
-      yield from _violations(each, schema.get('items', {}), f'{path}[]')
-  if isinstance(value, dict):
-    yield from _object_violations(value, schema, path)
-
-
-def _is(value, name):
-  if name in ('number', 'integer'):
-    kinds = (int, float) if name == 'number' else int
-    return isinstance(value, kinds) and not isinstance(value, bool)
-  return isinstance(value, _TYPES[name])
-
-
-def _number_violations(value, schema, path):
-  if not (
-    schema.get('minimum', value) <= value <= schema.get('maximum', value)
-    and value != schema.get('exclusiveMinimum')
-    and schema.get('exclusiveMinimum', value) <= value
-    and value != schema.get('exclusiveMaximum')
-    and value <= schema.get('exclusiveMaximum', value)
-  ):
-    yield f'{path} is {value}'
-
-
-def _object_violations(value, schema, path):
-  known = schema.get('properties', {})
-  others = schema.get('additionalProperties', {})
-  for key in schema.get('required', []):
-    if key not in value:
-      yield f'{path} lacks {key}'
-  for key, each in value.items():
-    if key in known:
-      yield from _violations(each, known[key], f'{path}.{key}')
-    elif others is False:
-      yield f'{path} has an unknown {key}'
-    else:
-      yield from _violations(each, others, f'{path}.{key}')

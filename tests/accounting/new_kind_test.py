@@ -1,0 +1,185 @@
+"""A kind of strategy that is registered is everywhere, and nobody else was told.
+
+Claims, of a kind with an option of its own that is registered while tests run:
+
+* `Mechanism` builds it, checks its option, and reads it back from JSON.
+* Flags have it, and its option with its help.
+* A plan has its row, its words and its seconds, and does without it where it says so.
+* Reports describe it, their JSON is what the schema says, and they are verified.
+* A report that was written before there was such an option is still verified.
+"""
+
+import dataclasses
+import json
+
+import pytest
+from absl import flags as absl_flags
+
+from tests import json_schema
+from tff_dp_aggregators import accounting
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting.planning import comparison as planning
+from tff_dp_aggregators.accounting.planning import views
+from tff_dp_aggregators.accounting.programs import flags as flags_lib
+from tff_dp_aggregators.accounting.reports import rendering
+from tff_dp_aggregators.accounting.reports import schema as schema_lib
+from tff_dp_aggregators.accounting.reports import sources
+from tff_dp_aggregators.accounting.reports import statement
+from tff_dp_aggregators.accounting.reports import verification
+from tff_dp_aggregators.strategies import registry
+
+LIMITS = strategies.Participation(20, min_separation=5)
+
+
+@dataclasses.dataclass(frozen=True)
+class Echo(strategies.BandedToeplitz):
+  """Each round takes back a part of the noise of one earlier round."""
+
+  kind = 'echo'
+
+  @property
+  def delay(self):
+    return self.num_bands - 1
+
+
+def _build(limits, num_delays=2):
+  bands = (1.0, *[0.0] * (num_delays - 1), 0.5)
+  return Echo(limits.num_rounds, bands)
+
+
+KIND = registry.Kind(
+  'echo',
+  Echo,
+  _build,
+  words='noise that comes back as an echo',
+  citations=('arXiv:0000.00001',),
+  options=(
+    registry.Option(
+      'num_delays',
+      help='rounds until the echo, by default 2',
+      read=lambda strategy: strategy.delay,
+      words=('an echo at once', 'an echo after {}'),
+      title='delay',
+      written='{} rounds',
+      meaning='until the echo',
+    ),
+  ),
+  seconds=lambda limits, num_delays=2: 7.0 * num_delays,
+  quicker_with='an earlier echo',
+  needless=lambda limits, options: (
+    'it is too late.' if options.get('num_delays', 2) > 9 else None
+  ),
+)
+
+
+@pytest.fixture
+def echo(monkeypatch):
+  monkeypatch.setitem(registry.KINDS, KIND.name, KIND)
+
+
+@pytest.fixture(scope='module', autouse=True)
+def removed():
+  yield
+  assert 'echo' not in registry.KINDS
+  strategies.Strategy._kinds.pop('echo')
+
+
+def _values(*arguments, define=flags_lib.define):
+  values = absl_flags.FlagValues()
+  define(values)
+  values(['program', *arguments])
+  return values
+
+
+def _planned(*arguments):
+  fixed = ('--num_rounds=20', '--min_separation=5', '--target_delta=1e-6')
+  return flags_lib.planned(_values(*arguments, *fixed))
+
+
+def test_before_it_is_registered_nobody_knows_it():
+  with pytest.raises(ValueError, match="unknown mechanism 'echo'; known: gaussian"):
+    accounting.Mechanism('echo', LIMITS, 1.0)
+  assert 'num_delays' not in registry.options()
+  assert registry.kind_of(_build(LIMITS)) is None
+
+
+def test_a_mechanism_has_its_name_and_its_option(echo):
+  made = accounting.Mechanism('echo', LIMITS, 2.0, num_delays=3)
+  assert made.strategy == Echo(20, (1.0, 0.0, 0.0, 0.5))
+  assert made.to_json()['num_delays'] == 3
+  again = json.loads(json.dumps(made.to_json()))
+  assert accounting.Mechanism.from_json(again) == made
+  assert accounting.Mechanism('tree', LIMITS, 2.0).to_json()['num_delays'] is None
+  with pytest.raises(ValueError, match='num_delays=3 is for echo, not for tree'):
+    accounting.Mechanism('tree', LIMITS, 2.0, num_delays=3)
+  with pytest.raises(ValueError, match='num_delays is 2, but the strategy given has 3'):
+    accounting.Mechanism('echo', LIMITS, 2.0, num_delays=2, strategy=made.strategy)
+
+
+def test_flags_have_its_name_and_its_option(echo):
+  plan = _planned('--mechanism=echo', '--num_delays=4', '--target_epsilon=3')
+  assert plan.mechanism.strategy.delay == 4
+  assert 'num_delays' in flags_lib.all_names()
+  values = _values(define=lambda values: flags_lib.define_options(values, True))
+  assert values['num_delays'].help == 'For echo: rounds until the echo, by default 2.'
+  # Of what a comparison does not pass on, its flags say nothing.
+  assert 'inverse' in _values()['num_bands'].help
+  assert 'inverse' not in values['num_bands'].help
+
+
+def test_a_plan_has_its_row(echo):
+  task = planning.Task(
+    LIMITS, 1000, 1e-6, target_epsilon=3.0, mechanisms=('echo', 'gaussian')
+  )
+  assert 'echo, an echo after 2' in [row.name for row in planning.compare(task).rows]
+  comparison = planning.compare(dataclasses.replace(task, options={'num_delays': 1}))
+  assert 'echo, an echo at once' in views.to_text(comparison)
+  written = views.to_json(comparison)
+  assert written['task']['num_delays'] == 1
+  assert {row['num_delays'] for row in written['rows']} == {1, None}
+  views.draw(comparison, 'svg')
+
+
+def test_a_plan_does_without_it_where_it_says_so(echo):
+  task = planning.Task(LIMITS, 1000, 1e-6, target_epsilon=3.0)
+
+  def reason(options):
+    found = planning.compare(dataclasses.replace(task, options=options))
+    return {each.mechanism: each.reason for each in found.left_out}['echo']
+
+  assert reason({'num_delays': 9}) == (
+    'it would take about 63 s; have it with --mechanisms=all or an earlier echo.'
+  )
+  assert reason({'num_delays': 10}) == 'it is too late.'
+
+
+def test_reports_describe_it_and_are_verified(echo, tmp_path):
+  plan = _planned('--mechanism=echo', '--num_delays=3', '--noise_multiplier=2')
+  report = sources.from_plan(plan)
+  assert list(json_schema.violations(report, schema_lib.load())) == []
+  said = schema_lib.load()['$defs']['mechanism']['properties']['num_delays']
+  assert said['description'] == 'For echo: delay, until the echo. Null for others.'
+  text = ' '.join(rendering.render(report, 'text').split())
+  assert 'echo: noise that comes back as an echo (arXiv:0000.00001)' in text
+  assert '3 rounds' in text
+  path = tmp_path / 'report.json'
+  path.write_text(rendering.render(report, 'json'))
+  result = verification.verify(str(path))
+  assert result.ok, result.differences
+
+
+def test_reports_written_before_are_verified_after(monkeypatch, tmp_path):
+  report = statement.build(
+    accounting.Mechanism('tree', LIMITS, 2.0), 1e-6, with_curves=False
+  )
+  schema = schema_lib.load()
+  assert list(json_schema.violations(report, schema)) == []
+  path = tmp_path / 'report.json'
+  path.write_text(json.dumps(report))
+  monkeypatch.setitem(registry.KINDS, KIND.name, KIND)
+  result = verification.verify(str(path))
+  assert result.ok, result.differences
+  report['mechanism']['num_delays'] = 2
+  path.write_text(json.dumps(report))
+  (difference,) = verification.verify(str(path)).differences
+  assert difference == 'mechanism.num_delays is 2, computed None'
