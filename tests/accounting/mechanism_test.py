@@ -28,6 +28,10 @@ PARTICIPATION = strategies.Participation(60, min_separation=12, max_participatio
       'banded_inverse',
       strategies.banded_inverse.optimize(60, 16, 'mean', PARTICIPATION),
     ),
+    (
+      'windowed_blt',
+      strategies.windowed_blt.optimize(60, None, 'mean', PARTICIPATION),
+    ),
   ],
 )
 def test_names_stand_for_strategies_and_their_sensitivity(name, strategy):
@@ -236,11 +240,20 @@ def test_options_of_a_mechanism_reach_its_strategy():
     ('toeplitz', {'num_bands': 3}, {'num_bands': 3}),
     ('banded_inverse', {'num_bands': 3}, {'num_bands': 3}),
     ('blt', {'num_buffers': 1}, {'num_buffers': 1}),
+    ('windowed_blt', {'num_decays': 1}, {'num_decays': 1}),
   ],
 )
 def test_parameters_tell_strategies_of_one_mechanism_apart(name, options, parameters):
   made = accounting.Mechanism(name, PARTICIPATION, 1.0, **options)
   assert registry.options_of(made.strategy) == parameters
+
+
+def test_what_nobody_comes_back_to_is_cut_off_nowhere():
+  single = strategies.Participation.single(60)
+  windowed = accounting.Mechanism('windowed_blt', single, 1.0).strategy
+  uncut = accounting.Mechanism('blt', single, 1.0).strategy
+  assert (windowed.window, windowed.noise_buffers) == (60, uncut.noise_buffers)
+  np.testing.assert_array_equal(windowed.materialize(), uncut.materialize())
 
 
 def test_a_single_participation_is_hidden_by_any_number_of_bands():

@@ -17,6 +17,7 @@ from tff_dp_aggregators.strategies import participation as participation_lib
 from tff_dp_aggregators.strategies import strategy as strategy_lib
 from tff_dp_aggregators.strategies import toeplitz
 from tff_dp_aggregators.strategies import tree
+from tff_dp_aggregators.strategies import windowed_blt
 from tff_dp_aggregators.strategies.numerics import toeplitz_problem
 
 Participation = participation_lib.Participation
@@ -329,6 +330,32 @@ def _banded_inverse_seconds(
   return 1e-3 * limits.num_rounds if often else 0.0
 
 
+def _windowed_blt(
+  limits: Participation, num_decays: Optional[int] = None
+) -> strategy_lib.Strategy:
+  if limits.possible_participations > 1:
+    return windowed_blt.optimize(limits.num_rounds, num_decays, 'mean', limits)
+  # Nobody comes back, so nothing is to be cut off: the window is all rounds.
+  uncut = blt.optimize(limits.num_rounds, num_decays, 'mean', limits)
+  return windowed_blt.WindowedBLT(
+    limits.num_rounds, limits.num_rounds, uncut.output_scales, uncut.buffer_decays
+  )
+
+
+def _windowed_blt_seconds(
+  limits: Participation, num_decays: Optional[int] = None
+) -> float:
+  return 0.3 + 8e-5 * limits.num_rounds
+
+
+def _needless_window(limits: Participation, given: dict[str, int]) -> Optional[str]:
+  if limits.possible_participations == 1:
+    return 'a client takes part only once, so that nothing is cut off: it is blt.'
+  if limits.min_separation == 1:
+    return 'with min_separation=1 the window is a round: it is the gaussian mechanism.'
+  return None
+
+
 _BANDS = Option(
   'num_bands',
   help='bands of the matrix, by default as many as cost no sensitivity: the separation',
@@ -433,6 +460,26 @@ KINDS: dict[str, Kind] = {
         ),
       ),
       seconds=_banded_inverse_seconds,
+    ),
+    Kind(
+      'windowed_blt',
+      windowed_blt.WindowedBLT,
+      _windowed_blt,
+      words='noise correlated over rounds by a buffered linear Toeplitz matrix that is '
+      'cut off where a client may come back',
+      citations=('arXiv:2404.16706', 'arXiv:2408.08868'),
+      options=(
+        Option(
+          'num_decays',
+          help='the most exponential decays, by default as many as are worth it',
+          read=lambda strategy: len(strategy.buffer_decays),
+          words=('1 decay', '{} decays'),
+          title='decays',
+          meaning='exponential decays that C adds, and cuts off after a window',
+        ),
+      ),
+      seconds=_windowed_blt_seconds,
+      needless=_needless_window,
     ),
   )
 }

@@ -21,6 +21,7 @@ import itertools
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 
@@ -322,6 +323,21 @@ def test_the_separation_that_a_population_allows_is_the_largest_that_fills_round
     planning.allowed_separation(5, 6)
 
 
+@pytest.mark.parametrize(
+  ('limits', 'reason'),
+  [
+    (strategies.Participation.single(40), 'only once.* it is blt'),
+    (strategies.Participation(40, 1), 'the window is a round: it is the gaussian'),
+  ],
+)
+def test_a_window_that_cuts_off_nothing_or_all_is_no_row(limits, reason):
+  names = ('windowed_blt', 'gaussian')
+  task = planning.Task(limits, SIZE, DELTA, target_epsilon=1.0, mechanisms=names)
+  (left,) = planning.compare(task).left_out
+  assert left.mechanism == 'windowed_blt'
+  assert re.search(reason, left.reason)
+
+
 def test_a_single_participation_may_have_all_bands():
   task = planning.Task(
     strategies.Participation.single(40),
@@ -355,7 +371,8 @@ def test_what_takes_long_is_left_out_unless_asked_for(monkeypatch):
   assert inverse.seconds(often) > planning.MAX_SECONDS
   monkeypatch.setattr(planning, 'MAX_SECONDS', 1e-3)
   without = planning.compare(_task())
-  assert {each.mechanism for each in without.left_out} == {'banded', 'banded_inverse'}
+  slow = {'banded', 'banded_inverse', 'windowed_blt'}
+  assert {each.mechanism for each in without.left_out} == slow
   for each in without.left_out:
     assert each.mechanism not in {row.mechanism.name for row in without.rows}
     assert '--mechanisms=all' in each.reason
@@ -490,6 +507,7 @@ def test_json_has_the_same_numbers_under_stable_keys(tmp_path):
       'mechanism',
       'num_bands',
       'num_buffers',
+      'num_decays',
       'restart_every',
       'sampling',
       'participation',

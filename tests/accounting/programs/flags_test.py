@@ -117,6 +117,7 @@ def test_every_schema_can_be_asked_for(arguments, schema):
     (('--mechanism=blt', '--num_buffers=1'), 'blt'),
     (('--mechanism=banded_inverse', '--num_bands=3'), 'banded_inverse'),
     (('--mechanism=tree', '--restart_every=10'), 'binary_tree'),
+    (('--mechanism=windowed_blt', '--num_decays=1'), 'windowed_blt'),
   ],
 )
 def test_every_mechanism_has_its_options(arguments, kind):
@@ -176,6 +177,18 @@ def test_rounds_are_found_for_more_bands_than_rounds_tried():
     '--target_delta=1e-6',
   )
   assert plan.mechanism.strategy.num_bands == 8
+  assert _spent(plan) <= 3
+
+
+def test_rounds_are_found_for_windows_that_are_longer_than_rounds_tried():
+  plan = _plan(
+    '--mechanism=windowed_blt',
+    '--min_separation=8',
+    '--noise_multiplier=5',
+    '--target_epsilon=3',
+    '--target_delta=1e-6',
+  )
+  assert plan.mechanism.strategy.window == 8
   assert _spent(plan) <= 3
 
 
