@@ -20,9 +20,10 @@ _Found = Union[griffe.Module, griffe.Class, griffe.Function, griffe.Attribute]
 # What may stand in backticks and name something: `a.b`, and `a.b(c)` as well.
 _NAME = re.compile(r'([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?:\([^`]*\))?')
 _MODULE_FILE = re.compile(r'(?:[\w]+/)*\w+\.py')
-# Neither part of a longer run of backticks nor already the text of a link.
-_CODE = re.compile(r'(?<![`\[\\])`([^`\n]+)`(?![`\]])')
+# Code in single backticks; longer runs and links are matched to be passed over.
+_CODE = re.compile(r'``.+?``|\[[^]]*\]\([^)]*\)|(?<![`\[\\])`([^`\n]+)`(?![`\]])')
 _ARXIV = re.compile(r'(?<![\w/\[])arXiv:(\d{4}\.\d{4,5})')
+_FOR_TOOLS = re.compile(r'# *(type:|noqa|fmt:|pylint:)')
 _EXAMPLE = re.compile(r'^( *)Examples?:$')
 _REFERRING = re.compile(r'(see|as|like|same as|likewise|ditto)\b', re.IGNORECASE)
 
@@ -237,10 +238,11 @@ class Api:
       elif rest or not name.islower():
         found = self._by_end(name)
     found = self.shown(found)
-    # Saying where the reader already is helps nobody.
-    inside = found is None or scope.path == found.path
-    inside = inside or (
-      isinstance(found, griffe.Class) and scope.path.startswith(f'{found.path}.')
+    # Saying in a class's own documentation where it is helps nobody.
+    inside = (
+      found is not None
+      and not isinstance(found, griffe.Module)
+      and f'{scope.path}.'.startswith(f'{found.path}.')
     )
     return None if inside else found
 
@@ -258,7 +260,7 @@ class Api:
     """Makes links of the names in backticks, and of papers, in a Markdown text."""
 
     def code(match: re.Match) -> str:
-      found = self.resolve(match[1], scope)
+      found = self.resolve(match[1], scope) if match[1] else None
       return match[0] if found is None else f'[{match[0]}][{found.path}]'
 
     lines = []
@@ -337,11 +339,8 @@ class Api:
     classes = [obj.parent]
     for cls in classes:
       classes += self.bases(cls)
-      text = cls.docstring.value if cls.docstring else ''
       member = cls.members.get(obj.name)
-      if re.search(rf'^ +{re.escape(obj.name)}: ', text, re.MULTILINE) or (
-        member is not None and member.docstring
-      ):
+      if _explains(cls, obj.name) or (member is not None and member.docstring):
         return True
     return False
 
@@ -351,7 +350,7 @@ def summary(obj: _Found) -> str:
   if obj.docstring is None:
     return ''
   paragraph = ' '.join(obj.docstring.value.split('\n\n')[0].split())
-  return re.split(r'(?<=[.:])\s(?=[A-Z`*])', paragraph)[0].rstrip(':')
+  return re.split(r'(?<=\.)\s(?=[A-Z`*])', paragraph)[0]
 
 
 def _modules(module: griffe.Module) -> Iterator[griffe.Module]:
@@ -400,7 +399,7 @@ def _comments(path: pathlib.Path) -> dict[int, tuple[str, bool]]:
     return {
       token.start[0]: (token.string.lstrip('# '), not token.line.split('#')[0].strip())
       for token in tokenize.generate_tokens(file.readline)
-      if token.type == tokenize.COMMENT
+      if token.type == tokenize.COMMENT and not _FOR_TOOLS.match(token.string)
     }
 
 
@@ -409,6 +408,9 @@ def _take_comment(obj: _Found) -> None:
   if not isinstance(obj, griffe.Attribute) or obj.docstring or not obj.lineno:
     return
   if obj.name.startswith('_') or 'property' in obj.labels:
+    return
+  parent = obj.parent
+  if isinstance(parent, griffe.Class) and _explains(parent, obj.name):
     return
   comments = _comments(_file(obj))
   lines: list[str] = []
@@ -420,6 +422,12 @@ def _take_comment(obj: _Found) -> None:
     lines = [comments[obj.lineno][0]]
   if lines:
     obj.docstring = griffe.Docstring('\n'.join(lines), parent=obj, parser='google')
+
+
+def _explains(cls: griffe.Class, name: str) -> bool:
+  """Whether the docstring of a class has a line about a field."""
+  text = cls.docstring.value if cls.docstring else ''
+  return bool(re.search(rf'^ +{re.escape(name)}: ', text, re.MULTILINE))
 
 
 def _arguments(obj: _Found) -> set[str]:

@@ -65,8 +65,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
   for uri, text in texts.items():
     files.append(File.generated(config, uri, content=text))
   for uri, name in ASSETS.items():
-    content = (pathlib.Path(__file__).parent / name).read_text('utf-8')
-    files.append(File.generated(config, uri, content=content))
+    text = (pathlib.Path(__file__).parent / name).read_text('utf-8')
+    files.append(File.generated(config, uri, content=text))
   for path in sorted(_copied(texts, guides)):
     content = (ROOT / path).read_bytes()
     files.append(File.generated(config, f'files/{path}', content=content))
@@ -242,21 +242,18 @@ def _index() -> str:
 
 def _programs() -> str:
   """The flags of all programs, as they give them themselves."""
-  commands = {'python -m experiments.simulate': ['-m', 'experiments.simulate']}
-  docs = {'python -m experiments.simulate': _docstring('experiments.simulate')}
-  for entry in metadata.entry_points(group='console_scripts'):
-    if entry.value.startswith(f'{PACKAGE}.'):
-      name = f'python -m {entry.module}'
-      commands[name] = ['-m', entry.module]
-      docs[name] = _docstring(entry.module)
+  commands = {'python -m experiments.simulate': 'experiments.simulate'}
+  for entry in metadata.distribution('tff-dp-aggregators').entry_points:
+    if entry.group == 'console_scripts':
+      commands[entry.name] = entry.value.partition(':')[0]
   outputs = {}
   with tempfile.TemporaryDirectory() as folder:
     running = []
-    for index, (name, arguments) in enumerate(commands.items()):
+    for index, (name, module) in enumerate(commands.items()):
       path = pathlib.Path(folder) / str(index)
       with path.open('wb') as file:
         process = subprocess.Popen(
-          [sys.executable, *arguments, '--helpxml'],
+          [sys.executable, '-m', module, '--helpxml'],
           cwd=ROOT,
           stdout=file,
           stderr=subprocess.DEVNULL,
@@ -269,11 +266,14 @@ def _programs() -> str:
       outputs[name] = text[text.index('<?xml') :]
   parts = [
     '# Programs and their flags\n',
-    'All run in a checkout, with `.venv/bin/python`; the commands of `accounting` run',
-    'wherever the package is installed.\n',
+    'In a checkout, the commands are in `.venv/bin`, and so is their `python`.\n',
   ]
   for name in sorted(outputs):
-    parts += [f'## `{name}`\n', docs[name] + '\n', _flags(outputs[name])]
+    parts += [
+      f'## `{name}`\n',
+      _docstring(commands[name]) + '\n',
+      _flags(outputs[name]),
+    ]
   return '\n'.join(parts)
 
 
@@ -289,7 +289,8 @@ def _flags(xml: str) -> str:
   lines = []
   for flag in ElementTree.fromstring(xml).iter('flag'):
     values = {child.tag: child.text or '' for child in flag}
-    if not values['file'].startswith(('experiments.', f'{PACKAGE}.')):
+    # A file is a module, or the path of the program that runs.
+    if not values['file'].startswith(('experiments.', f'{PACKAGE}.', str(ROOT))):
       continue
     default = values.get('default', '')
     shown = f' (default `{default}`)' if default not in ('', 'None', 'null') else ''
