@@ -51,6 +51,7 @@ class Strategy(abc.ABC):
   """
 
   num_rounds: int
+  # What files and `checksum` call strategies of this class.
   kind: ClassVar[str]
   _kinds: ClassVar[dict[str, type['Strategy']]] = {}
 

@@ -28,7 +28,9 @@ from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 
+# What a JSON report says that it is.
 FORMAT = 'tff_dp_aggregators.privacy_report'
+# Of that format; a report of another version is refused.
 VERSION = 2
 
 _UNIT = (
