@@ -217,7 +217,9 @@ def _table(page: api.Page) -> str:
 def _module_page(page: api.Page) -> str:
   path = page.module.path
   short = _short(path)
-  parts = [f'---\ntitle: {short}\n---\n']
+  # Whoever searches is more likely to want what is public.
+  boost = 1 if page.public else 0.3
+  parts = [f'---\ntitle: {short}\nsearch:\n  boost: {boost}\n---\n']
   parts.append(_directive(path, heading_level=1, heading=short, members='false'))
   if not page.public:
     parts.append('!!! note "Internal"\n    It may change without notice.\n')
