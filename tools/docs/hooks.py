@@ -8,18 +8,17 @@ import ast
 import functools
 import html
 import logging
-import os
 import pathlib
 import posixpath
 import re
 import subprocess
 import sys
 import tempfile
-from importlib import metadata
 from typing import Any, Optional
 from xml.etree import ElementTree
 
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
 from mkdocs.structure.files import Files
 from mkdocs.structure.pages import Page
@@ -244,28 +243,28 @@ def _index() -> str:
 
 def _programs() -> str:
   """The flags of all programs, as they give them themselves."""
-  commands = {'python -m experiments.simulate': 'experiments.simulate'}
-  for entry in metadata.distribution('tff-dp-aggregators').entry_points:
-    if entry.group == 'console_scripts':
-      commands[entry.name] = entry.value.partition(':')[0]
+  programs = {'python -m experiments.simulate': 'experiments.simulate'}
+  setup = (ROOT / 'setup.py').read_text('utf-8')
+  programs.update(re.findall(r"'([\w-]+) = ([\w.]+):\w+'", setup))
   outputs = {}
   with tempfile.TemporaryDirectory() as folder:
     running = []
-    for index, (name, module) in enumerate(commands.items()):
+    for index, name in enumerate(programs):
       path = pathlib.Path(folder) / str(index)
+      first, *rest = name.split()
+      command = [str(pathlib.Path(sys.executable).parent / first), *rest, '--helpxml']
       with path.open('wb') as file:
         process = subprocess.Popen(
-          [sys.executable, '-m', module, '--helpxml'],
-          cwd=ROOT,
-          stdout=file,
-          stderr=subprocess.DEVNULL,
-          env={**os.environ, 'CUDA_VISIBLE_DEVICES': '-1'},
+          command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT
         )
       running.append((name, process, path))
     for name, process, path in running:
       process.wait()
       text = path.read_text('utf-8')
-      outputs[name] = text[text.index('<?xml') :]
+      match = re.search(r'<\?xml.*</AllFlags>', text, re.DOTALL)
+      if match is None:
+        raise PluginError(f'{name} --helpxml printed no flags, but: {text[-1000:]}')
+      outputs[name] = match[0]
   parts = [
     '# Programs and their flags\n',
     'In a checkout, the commands are in `.venv/bin`, and so is their `python`.\n',
@@ -273,7 +272,7 @@ def _programs() -> str:
   for name in sorted(outputs):
     parts += [
       f'## `{name}`\n',
-      _docstring(commands[name]) + '\n',
+      _docstring(programs[name]) + '\n',
       _flags(outputs[name]),
     ]
   return '\n'.join(parts)
