@@ -6,6 +6,7 @@ import textwrap
 import pytest
 
 from tools.docs import api
+from tools.docs import hooks
 from tools.docs import html_links
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -200,6 +201,27 @@ def test_links_of_a_built_site_are_followed(tmp_path):
     'index.html:4: <img> leads to picture.png, which does not exist.',
     'index.html:5: <script> loads https://cdn.example.com/x.js from another server.',
   ]
+
+
+@pytest.mark.parametrize(
+  'uri, target, expected',
+  [
+    ('index.md', 'docs/noise.md#seeds', 'noise.md#seeds'),
+    ('index.md', 'docs/example_run/accuracy.png', 'example_run/accuracy.png'),
+    ('index.md', 'CONTRIBUTING.md "Title"', 'contributing.md "Title"'),
+    ('contributing.md', 'README.md', 'index.md'),
+    ('noise.md', '../README.md', 'index.md'),
+    ('noise.md', '../tff_dp_aggregators/__init__.py', 'api/package.md'),
+    ('noise.md', '../tff_dp_aggregators/noise/build.py', 'api/noise/build.md'),
+    ('noise.md', '../Makefile', 'files/Makefile'),
+    ('example_run/report.md', '../noise.md', '../noise.md'),
+    ('noise.md', '../gone.py', '../gone.py'),
+    ('noise.md', '#seeds', '#seeds'),
+    ('noise.md', 'https://example.com/README.md', 'https://example.com/README.md'),
+  ],
+)
+def test_links_to_files_of_the_repository_lead_to_pages(uri, target, expected):
+  assert hooks.relinked(f'a [b]({target}).', uri) == f'a [b]({expected}).'
 
 
 def test_every_module_has_a_page():

@@ -59,8 +59,6 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
   for page in _api().pages.values():
     texts[_uri(page)] = _module_page(page)
   guides = sorted(uri for uri in files.src_uris if uri.endswith('.md'))
-  linked = [text for uri, text in texts.items() if '/' not in uri]
-  linked += [(ROOT / 'docs' / uri).read_text('utf-8') for uri in guides]
   for uri, text in texts.items():
     files.append(File.generated(config, uri, content=text))
   for uri, name in ASSETS.items():
@@ -88,7 +86,16 @@ def on_page_markdown(
     return markdown
   # A guide that is called like a layer speaks of what that layer offers.
   layer = _api().found.get(f'{PACKAGE}.{posixpath.splitext(uri)[0]}')
-  markdown = _api().link(markdown, layer or _api().package)
+  return relinked(_api().link(markdown, layer or _api().package), uri)
+
+
+def relinked(markdown: str, uri: str) -> str:
+  """The text of a page, with links to files of the repository made those of the site.
+
+  Args:
+    markdown: The text, with links as the code host follows them.
+    uri: Which page of the site it is.
+  """
   source = _source(uri)
 
   def rewritten(match: re.Match) -> str:
