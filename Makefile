@@ -7,7 +7,7 @@ ARGS ?=
 bin := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv simulate test slow-test lint lock bazel-test clean
+.PHONY: help venv simulate test slow-test lint docs lock bazel-test clean
 
 help: ## Say what there is
 	@echo 'Usage: make TARGET [ARGS="..."] [PYTHON=python3.X]'
@@ -31,6 +31,9 @@ lint: venv ## Check style and types
 	$(bin)/ruff format --check --quiet .
 	$(bin)/mypy
 
+docs: venv ## Build the documentation site into site/ (ARGS go to mkdocs)
+	@NO_MKDOCS_2_WARNING=1 $(bin)/python -m mkdocs build --strict $(ARGS)
+
 lock: venv ## Renew requirements.lock from setup.py (ARGS=--upgrade moves to new releases)
 	$(bin)/uv pip compile --quiet --no-python-downloads --system-certs \
 	  --python-version 3.9 --universal --all-extras \
@@ -49,6 +52,6 @@ bazel-test: ## Run the tests with Bazel, offline, in .venv (ARGS go to Bazel)
 
 clean: ## Remove .venv, caches and build output
 	@if command -v bazel >/dev/null && [ -e bazel-out ]; then bazel shutdown; fi
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache build dist *.egg-info
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache build dist site *.egg-info
 	rm -f bazel-*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

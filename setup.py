@@ -68,7 +68,8 @@ setuptools.setup(
   extras_require={
     # What the programs in experiments/ need; they run from a checkout.
     'simulate': ['scikit-learn'],
-    'test': ['pytest', 'pytest-xdist'],
+    'docs': ['mkdocs-material', 'mkdocstrings-python'],
+    'test': ['coverage', 'pytest', 'pytest-cov', 'pytest-xdist'],
     'dev': ['mypy', 'ruff', 'setuptools', 'uv', 'wheel'],
   },
   entry_points={

@@ -21,6 +21,7 @@ from tff_dp_aggregators.strategies import recursion as recursion_lib
 
 _logger = logging.getLogger(__name__)
 KINDS = ('state', 'redraw', 'files')
+# Where the past of the noise is: 'auto', one of `KINDS`, or `Files` that say where.
 Storage = Union[str, file_cache.Files]
 
 

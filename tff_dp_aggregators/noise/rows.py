@@ -62,6 +62,7 @@ class GaussianRows:
       TypeError: If a tensor is not of a float dtype, or the seed not an int.
       ValueError: If a shape is not fully defined.
     """
+    # How the record's tensors lie in one row.
     self.layout = layout_lib.Layout(record_specs)
     self._seeded = seed is not None
     if seed is None:

@@ -53,6 +53,7 @@ class Strategy(abc.ABC):
   """
 
   num_rounds: int
+  # What files and `checksum` call strategies of this class.
   kind: ClassVar[str]
   is_toeplitz: ClassVar[bool] = False
   _kinds: ClassVar[dict[str, type['Strategy']]] = {}

@@ -29,6 +29,7 @@ from dp_accounting import NeighboringRelation as Relation
 
 from tff_dp_aggregators.accounting import events
 
+# An event, and how many times it happened.
 Part = tuple[dp_accounting.DpEvent, int]
 
 _ONLY_UNDER = {

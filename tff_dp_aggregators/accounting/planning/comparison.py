@@ -184,7 +184,13 @@ class Row:
 
 
 class LeftOut(NamedTuple):
-  """A row that is not there, and why."""
+  """A row that is not there, and why.
+
+  Attributes:
+    mechanism: Its name.
+    sampling: How clients would be chosen.
+    reason: Why it is left out, as a sentence.
+  """
 
   mechanism: str
   sampling: str

@@ -10,6 +10,7 @@ from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.planning import comparison as planning
 
+# File formats of the picture.
 PLOTS = ('pdf', 'png', 'svg')
 _WIDTH = 100
 # Of what the advised mechanism keeps and errs, for another one to be worth a word.

@@ -54,7 +54,9 @@ import numpy as np
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting.records import round_log
 
+# What a device may start to wait from: its own contribution, or the end of the round.
 WAIT_FROM = ('contribution', 'completion')
+# How long a device waits if nothing else is said.
 DEFAULT_MIN_WAIT = datetime.timedelta(hours=24)
 _MAX_WAIT = datetime.timedelta(days=3660)
 

@@ -130,7 +130,9 @@ class RoundLog:
     return time.isoformat() + ('' if self.time_format == WITHOUT_ZONE else 'Z')
 
 
+# Kinds of times, as a log may have one or the other but not both.
 WITH_ZONE = 'ISO 8601 with a zone'
+# Of a log that says nowhere which zone its times are in.
 WITHOUT_ZONE = 'ISO 8601 without a zone'
 
 

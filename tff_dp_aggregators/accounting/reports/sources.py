@@ -20,6 +20,7 @@ from tff_dp_aggregators.accounting.records import round_log
 from tff_dp_aggregators.accounting.records import strict_json
 from tff_dp_aggregators.accounting.reports import statement as statement_lib
 
+# The command that makes a report, as reports name it.
 PROGRAM = 'python -m tff_dp_aggregators.accounting.report'
 _NOT_STATED = 'not stated; whoever runs the training must see to it'
 _ENFORCED_BY = {

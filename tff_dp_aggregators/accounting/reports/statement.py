@@ -29,7 +29,9 @@ from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.strategies import registry
 
+# What a JSON report says that it is.
 FORMAT = 'tff_dp_aggregators.privacy_report'
+# Of that format; a report of another version is refused.
 VERSION = 2
 
 _UNIT = (

@@ -12,6 +12,7 @@ from tff_dp_aggregators.accounting.reports.rendering import document
 from tff_dp_aggregators.accounting.reports.rendering import sections
 from tff_dp_aggregators.accounting.reports.rendering import writers
 
+# What `render` can make of a statement.
 FORMATS = ('text', 'markdown', 'html', 'json')
 
 

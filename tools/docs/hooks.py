@@ -1,0 +1,307 @@
+"""MkDocs hooks: pages for README and its kin, for the API and for the programs.
+
+Nothing is written twice. A link in README leads to a file of the repository; the site
+has that file as a page, a module as its API page, and anything else as a copy.
+"""
+
+import ast
+import functools
+import html
+import logging
+import pathlib
+import posixpath
+import re
+import subprocess
+import sys
+import tempfile
+from typing import Any, Optional
+from xml.etree import ElementTree
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File
+from mkdocs.structure.files import Files
+from mkdocs.structure.pages import Page
+
+from tools.docs import api
+from tools.docs import html_links
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PACKAGE = 'tff_dp_aggregators'
+# What the theme does not have, by its name on the site.
+ASSETS = {
+  'assets/site.css': 'site.css',
+  # Material's offline plugin loads one from elsewhere unless it finds this name.
+  'assets/iframe-worker.js': 'file_worker.js',
+}
+
+# MkDocs counts what its loggers warn of, and with --strict ends with an error.
+_LOG = logging.getLogger('mkdocs.hooks.docs')
+_LINK = re.compile(r'(?<=\]\()(?![a-z]+:|#)([^)#\s]+)(#[^)\s]*)?(?=[)\s])')
+
+
+@functools.cache
+def _api() -> api.Api:
+  return api.Api(ROOT / PACKAGE)
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+  """Adds the generated pages and sets the navigation."""
+  for line in _api().undocumented():
+    _LOG.warning(line)
+  root_pages = {
+    path.name: 'index.md' if path.name == 'README.md' else path.name.lower()
+    for path in sorted(ROOT.glob('*.md'))
+  }
+  texts = {uri: (ROOT / name).read_text('utf-8') for name, uri in root_pages.items()}
+  texts['api/index.md'] = _index()
+  texts['programs.md'] = _programs()
+  for page in _api().pages.values():
+    texts[_uri(page)] = _module_page(page)
+  guides = sorted(uri for uri in files.src_uris if uri.endswith('.md'))
+  for uri, text in texts.items():
+    files.append(File.generated(config, uri, content=text))
+  for uri, name in ASSETS.items():
+    text = (pathlib.Path(__file__).parent / name).read_text('utf-8')
+    files.append(File.generated(config, uri, content=text))
+  for path in sorted(_copied(texts, guides)):
+    content = (ROOT / path).read_bytes()
+    files.append(File.generated(config, f'files/{path}', content=content))
+  config.nav = [
+    {'Home': 'index.md'},
+    {'Guides': [*guides, 'programs.md']},
+    {'API': ['api/index.md', *_nav(public=True)]},
+    {'Internals': _nav(public=False)},
+    {'Project': [uri for name, uri in root_pages.items() if name != 'README.md']},
+  ]
+  return files
+
+
+def on_page_markdown(
+  markdown: str, page: Page, config: MkDocsConfig, files: Files
+) -> str:
+  """Turns links to files of the repository, and names, into links within the site."""
+  uri = page.file.src_uri
+  if uri.startswith('api/'):
+    return markdown
+  # A guide that is called like a layer speaks of what that layer offers.
+  layer = _api().found.get(f'{PACKAGE}.{posixpath.splitext(uri)[0]}')
+  return relinked(_api().link(markdown, layer or _api().package), uri)
+
+
+def relinked(markdown: str, uri: str) -> str:
+  """The text of a page, with links to files of the repository made those of the site.
+
+  Args:
+    markdown: The text, with links as the code host follows them.
+    uri: Which page of the site it is.
+  """
+  source = _source(uri)
+
+  def rewritten(match: re.Match) -> str:
+    path = posixpath.normpath(posixpath.join(posixpath.dirname(source), match[1]))
+    target = _target(path)
+    if target is None:
+      return match[0]
+    return posixpath.relpath(target, posixpath.dirname(uri) or '.') + (match[2] or '')
+
+  return _LINK.sub(rewritten, markdown)
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+  """Looks at what was built as a browser would."""
+  for line in html_links.problems(pathlib.Path(config.site_dir)):
+    _LOG.warning(line)
+
+
+def _source(uri: str) -> str:
+  """The file of the repository that a page shows."""
+  if uri == 'index.md':
+    return 'README.md'
+  for path in ROOT.glob('*.md'):
+    if path.name.lower() == uri:
+      return path.name
+  return f'docs/{uri}'
+
+
+def _target(path: str) -> Optional[str]:
+  """The site's file for one of the repository, if there is one."""
+  if path == 'README.md':
+    return 'index.md'
+  if path.startswith('docs/'):
+    return path[len('docs/') :]
+  if '/' not in path and path.endswith('.md'):
+    return path.lower()
+  if path.startswith(f'{PACKAGE}/'):
+    name = path.removesuffix('.py').rstrip('/').replace('/', '.')
+    page = _api().pages.get(name.removesuffix('.__init__'))
+    if page is not None:
+      return _uri(page)
+  return f'files/{path}' if (ROOT / path).is_file() else None
+
+
+def _copied(texts: dict[str, str], guides: list[str]) -> set[str]:
+  """The files that pages link to and that are no pages themselves."""
+  pages = {uri: text for uri, text in texts.items() if '/' not in uri}
+  pages.update((uri, (ROOT / 'docs' / uri).read_text('utf-8')) for uri in guides)
+  result = set()
+  for uri, text in pages.items():
+    folder = posixpath.dirname(_source(uri))
+    for match in _LINK.finditer(text):
+      path = posixpath.normpath(posixpath.join(folder, match[1]))
+      if (_target(path) or '').startswith('files/'):
+        result.add(path)
+  return result
+
+
+def _pages() -> list[api.Page]:
+  """All pages of modules, the layers in the order in which the package names them."""
+  layers = list(_api().exports[PACKAGE])
+
+  def key(page: api.Page) -> tuple[int, str]:
+    layer = _short(page.module.path).partition('.')[0]
+    return (layers.index(layer) if layer in layers else -1, page.module.path)
+
+  return sorted(_api().pages.values(), key=key)
+
+
+def _uri(page: api.Page) -> str:
+  parts = page.module.path.split('.')[1:]
+  if page.module.is_init_module:
+    return '/'.join(['api', *parts, 'index.md' if parts else 'package.md'])
+  return '/'.join(['api', *parts]) + '.md'
+
+
+def _short(path: str) -> str:
+  return path.removeprefix(f'{PACKAGE}.')
+
+
+def _nav(public: bool) -> list[Any]:
+  """The pages of public or of other modules, with a section for each folder."""
+  below: dict[str, list[api.Page]] = {}
+  for page in _pages():
+    below.setdefault(page.module.path.rpartition('.')[0], []).append(page)
+
+  def entries(path: str) -> list[Any]:
+    result: list[Any] = []
+    for page in below.get(path, []):
+      wanted = page.public == public
+      inner = entries(page.module.path)
+      own = [{page.module.name: _uri(page)}] if wanted else []
+      if inner:
+        # The first is the section's own page.
+        result.append({page.module.name: [*([_uri(page)] if wanted else []), *inner]})
+      else:
+        result += own
+    return result
+
+  package = [{PACKAGE: _uri(_api().pages[PACKAGE])}] if public else []
+  return package + entries(PACKAGE)
+
+
+def _directive(path: str, **options: Any) -> str:
+  lines = [f'::: {path}', '    options:']
+  lines += [f'      {name}: {value}' for name, value in options.items()]
+  return '\n'.join(lines) + '\n'
+
+
+def _table(page: api.Page) -> str:
+  """What a module offers, each with the first sentence of its docstring."""
+  rows = []
+  for name, item in sorted(page.exports.items()):
+    if isinstance(item, str):
+      rows.append((f'`{name}`', f'From elsewhere: `{item}`.'))
+    elif _api().shown(item) is item:
+      text = _api().link(api.summary(item), page.module)
+      rows.append((f'[`{name}`][{item.path}]', text.replace('|', '\\|')))
+  if not rows:
+    return ''
+  lines = [f'| {name} | {text} |' for name, text in rows]
+  return '\n'.join(['| name | |', '|---|---|', *lines]) + '\n'
+
+
+def _module_page(page: api.Page) -> str:
+  path = page.module.path
+  short = _short(path)
+  # Whoever searches is more likely to want what is public.
+  boost = 1 if page.public else 0.3
+  parts = [f'---\ntitle: {short}\nsearch:\n  boost: {boost}\n---\n']
+  parts.append(_directive(path, heading_level=1, heading=short, members='false'))
+  if not page.public:
+    parts.append('!!! note "Internal"\n    It may change without notice.\n')
+  parts.append(_table(page))
+  parts += [_directive(obj.path, heading_level=2) for obj in page.members]
+  return '\n'.join(parts)
+
+
+def _index() -> str:
+  parts = [
+    '# API\n',
+    f'Everything that `{PACKAGE}` offers, layer by layer. A layer imports only those',
+    'before it.\n',
+  ]
+  for page in _pages():
+    if page.public and page.module.path != PACKAGE and _table(page):
+      depth = page.module.path.count('.') + 1
+      parts += [f'{"#" * depth} [`{_short(page.module.path)}`][{page.module.path}]\n']
+      parts += [_table(page)]
+  return '\n'.join(parts)
+
+
+def _programs() -> str:
+  """The flags of all programs, as they give them themselves."""
+  programs = {'python -m experiments.simulate': 'experiments.simulate'}
+  setup = (ROOT / 'setup.py').read_text('utf-8')
+  programs.update(re.findall(r"'([\w-]+) = ([\w.]+):\w+'", setup))
+  outputs = {}
+  with tempfile.TemporaryDirectory() as folder:
+    running = []
+    for index, name in enumerate(programs):
+      path = pathlib.Path(folder) / str(index)
+      first, *rest = name.split()
+      command = [str(pathlib.Path(sys.executable).parent / first), *rest, '--helpxml']
+      with path.open('wb') as file:
+        process = subprocess.Popen(
+          command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT
+        )
+      running.append((name, process, path))
+    for name, process, path in running:
+      process.wait()
+      text = path.read_text('utf-8')
+      match = re.search(r'<\?xml.*</AllFlags>', text, re.DOTALL)
+      if match is None:
+        raise PluginError(f'{name} --helpxml printed no flags, but: {text[-1000:]}')
+      outputs[name] = match[0]
+  parts = [
+    '# Programs and their flags\n',
+    'In a checkout, the commands are in `.venv/bin`, and so is their `python`.\n',
+  ]
+  for name in sorted(outputs):
+    parts += [
+      f'## `{name}`\n',
+      _docstring(programs[name]) + '\n',
+      _flags(outputs[name]),
+    ]
+  return '\n'.join(parts)
+
+
+def _docstring(module: str) -> str:
+  path = ROOT / (module.replace('.', '/') + '.py')
+  if not path.exists():
+    path = ROOT / module.replace('.', '/') / '__init__.py'
+  text = ast.get_docstring(ast.parse(path.read_text('utf-8'))) or ''
+  return text.split('\n\n')[0]
+
+
+def _flags(xml: str) -> str:
+  lines = []
+  for flag in ElementTree.fromstring(xml).iter('flag'):
+    values = {child.tag: child.text or '' for child in flag}
+    # A file is a module, or the path of the program that runs.
+    if not values['file'].startswith(('experiments.', f'{PACKAGE}.', str(ROOT))):
+      continue
+    default = values.get('default', '')
+    shown = f' (default `{default}`)' if default not in ('', 'None', 'null') else ''
+    meaning = re.sub(r'([\\`*_\[\]])', r'\\\1', html.escape(values['meaning']))
+    lines += [f'`--{values["name"]}`{shown}', f':   {" ".join(meaning.split())}', '']
+  return '\n'.join(lines)
