@@ -1,0 +1,128 @@
+"""Which code computes: the version and, where it runs from a checkout, the commit.
+
+A version alone says little while it is worked on. A report that names the commit can be
+traced to the lines that computed it, and one that says that files were changed warns
+that it cannot.
+"""
+
+import dataclasses
+import functools
+import os
+import pathlib
+import re
+import subprocess
+from typing import Optional
+
+import tff_dp_aggregators
+
+_PACKAGE = pathlib.Path(__file__).resolve().parents[1]
+# What setup.py of this project says, and that of a project with a copy of it does not.
+_OWN_SETUP = re.compile(r"""\bname=(['"])tff-dp-aggregators\1""")
+_COMMIT = re.compile(r'# branch\.oid ([0-9a-f]{40}|[0-9a-f]{64})')
+# What says how this user runs git, and not for which repository.
+_KEPT = ('GIT_CONFIG', 'GIT_EXEC_PATH')
+# Far more than git takes, for file systems that are far away.
+_SECONDS = 10.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Version:
+  """What identifies the code of this package.
+
+  Attributes:
+    version: The version of the package, as in '0.1.0'.
+    commit: The full hash of the commit that is checked out, or `None` where the package
+      does not run from a git checkout of its own, or git cannot tell.
+    modified: Whether tracked files of the package differ from that commit; `None`
+      without a commit.
+  """
+
+  version: str
+  commit: Optional[str] = None
+  modified: Optional[bool] = None
+
+  def __str__(self) -> str:
+    if self.commit is None:
+      return self.version
+    changes = ', with changes' if self.modified else ''
+    return f'{self.version} (commit {self.commit}{changes})'
+
+
+@functools.cache
+def current() -> Version:
+  """The version of the package that is imported, and its commit if there is one.
+
+  Asks git at the first call alone. A program that runs for long calls it when it
+  starts: what is checked out later is not what runs.
+  """
+  return Version(tff_dp_aggregators.__version__, *commit_of(_PACKAGE))
+
+
+def commit_of(package: pathlib.Path) -> tuple[Optional[str], Optional[bool]]:
+  """Returns commit and whether files were changed, of a package's own checkout.
+
+  Args:
+    package: The folder of the package, without symbolic links.
+
+  Returns:
+    The full hash of the commit that is checked out, and whether tracked files in
+    `package` differ from it. `(None, None)` if the folder above `package` is not the
+    top of a checkout of this project that has the package in it (an installed package
+    is not, even if its environment lies in some repository), if nothing is committed
+    yet, or if git is missing or refuses.
+  """
+  top = package.parent
+  if not (top / '.git').exists() or not _is_own(top / 'setup.py'):
+    return None, None
+  name = package.name
+  if _git(top, 'ls-files', '--error-unmatch', '--', f'{name}/__init__.py') is None:
+    return None, None
+  # The commit and the changes, of the same moment.
+  status = _git(
+    top,
+    *('status', '--porcelain=v2', '--branch', '--untracked-files=no', '--no-renames'),
+    *('--ignore-submodules=all', '--', name),
+  )
+  if status is None:
+    return None, None
+  lines = status.splitlines()
+  found = [match.group(1) for match in map(_COMMIT.fullmatch, lines) if match]
+  if not found:
+    return None, None
+  return found[0], any(not line.startswith('#') for line in lines)
+
+
+def _is_own(setup: pathlib.Path) -> bool:
+  try:
+    return _OWN_SETUP.search(setup.read_text(encoding='utf-8')) is not None
+  except (OSError, UnicodeDecodeError):
+    return False
+
+
+def _git(top: pathlib.Path, *arguments: str) -> Optional[str]:
+  """The output of git for the checkout `top`, or `None` if it fails."""
+  # Hooks of git set GIT_DIR and the like, perhaps for another repository.
+  environment = {
+    name: value
+    for name, value in os.environ.items()
+    if not name.startswith('GIT_') or name.startswith(_KEPT)
+  }
+  environment['GIT_CEILING_DIRECTORIES'] = str(top.parent)
+  # Nothing is written or started: no refreshed index, no monitor of the file system.
+  command = ['git', '--no-optional-locks', '-c', 'core.fsmonitor=false', *arguments]
+  try:
+    result = subprocess.run(
+      command,
+      cwd=top,
+      env=environment,
+      stdin=subprocess.DEVNULL,
+      stdout=subprocess.PIPE,
+      stderr=subprocess.DEVNULL,
+      timeout=_SECONDS,
+      check=False,
+    )
+  except (OSError, subprocess.SubprocessError):
+    return None
+  if result.returncode != 0:
+    return None
+  return result.stdout.decode('utf-8', errors='replace')
