@@ -126,6 +126,11 @@ class TestMetadata:
   def test_version_is_that_of_the_package(self):
     assert _metadata()['version'] == tff_dp_aggregators.__version__
 
+  def test_citation_is_of_this_version(self):
+    citation = (ROOT / 'CITATION.cff').read_text(encoding='utf-8')
+    (version,) = re.findall(r'^version: (.*)$', citation, re.MULTILINE)
+    assert version == tff_dp_aggregators.__version__
+
   def test_version_is_read_without_importing_the_package(self):
     code = (
       'import runpy, sys, unittest.mock, setuptools\n'

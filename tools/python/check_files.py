@@ -40,6 +40,7 @@ def problems(path: pathlib.Path) -> Iterator[str]:
 
 
 def main(arguments: list[str]) -> int:
+  """Prints what is wrong with the files; returns the exit code."""
   if not arguments:
     listed = subprocess.run(
       ['git', 'ls-files', '-z'], check=True, stdout=subprocess.PIPE
