@@ -196,12 +196,16 @@ def test_variables_of_a_hook_for_another_repository_are_passed_over(
     (version.Version('0.1.0', 40 * 'a', False), f'0.1.0 (commit {40 * "a"})'),
     (
       version.Version('0.1.0', 40 * 'a', True),
-      f'0.1.0 (commit {40 * "a"}, with changes)',
+      f'0.1.0 (commit {40 * "a"}, with uncommitted changes)',
     ),
   ],
 )
 def test_in_words(found, expected):
   assert str(found) == expected
+  software = {**found.to_json(), 'numpy': '1.25.2'}
+  words = {'tff_dp_aggregators': expected, 'numpy': '1.25.2'}
+  assert version.in_words(software) == words
+  assert list(version.in_words(software)) == list(words)
 
 
 def test_current_is_of_the_package_that_is_imported():

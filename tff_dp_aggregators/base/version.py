@@ -11,10 +11,12 @@ import os
 import pathlib
 import re
 import subprocess
-from typing import Optional
+from collections.abc import Mapping
+from typing import Any, Optional
 
 import tff_dp_aggregators
 
+_NAME = tff_dp_aggregators.__name__
 _PACKAGE = pathlib.Path(__file__).resolve().parents[1]
 # What setup.py of this project says, and that of a project with a copy of it does not.
 _OWN_SETUP = re.compile(r"""\bname=(['"])tff-dp-aggregators\1""")
@@ -44,8 +46,19 @@ class Version:
   def __str__(self) -> str:
     if self.commit is None:
       return self.version
-    changes = ', with changes' if self.modified else ''
+    changes = ', with uncommitted changes' if self.modified else ''
     return f'{self.version} (commit {self.commit}{changes})'
+
+  def to_json(self) -> dict[str, Any]:
+    """Fields for a record of the software that made something.
+
+    The version under the name of the package, and `commit` and `modified` if there is a
+    commit.
+    """
+    fields: dict[str, Any] = {_NAME: self.version}
+    if self.commit is not None:
+      fields.update(commit=self.commit, modified=self.modified)
+    return fields
 
 
 @functools.cache
@@ -56,6 +69,23 @@ def current() -> Version:
   starts: what is checked out later is not what runs.
   """
   return Version(tff_dp_aggregators.__version__, *commit_of(_PACKAGE))
+
+
+def in_words(software: Mapping[str, Any]) -> dict[str, str]:
+  """A name and what to say about it, of each field of a record of software.
+
+  Commit and changes are said with the version that they belong to.
+
+  >>> in_words({'tff_dp_aggregators': '0.1.0', 'commit': 'c0ffee', 'modified': False})
+  {'tff_dp_aggregators': '0.1.0 (commit c0ffee)'}
+  """
+  words = {name: str(value) for name, value in software.items()}
+  if _NAME in words:
+    commit = words.pop('commit', None)
+    words.pop('modified', None)
+    modified = software.get('modified') is True
+    words[_NAME] = str(Version(words[_NAME], commit, modified))
+  return words
 
 
 def commit_of(package: pathlib.Path) -> tuple[Optional[str], Optional[bool]]:
