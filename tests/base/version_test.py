@@ -242,3 +242,35 @@ def test_a_copy_elsewhere_tells_its_version_alone(tmp_path):
     [sys.executable, '-c', code], cwd=tmp_path, capture_output=True, text=True
   )
   assert shown.stdout == f'{tff_dp_aggregators.__version__}\n', shown.stderr
+
+
+class TestRecord:
+  @pytest.fixture
+  def built(self, tmp_path):
+    target = tmp_path / 'site-packages' / 'tff_dp_aggregators'
+    (target / 'base').mkdir(parents=True)
+    return target
+
+  def test_what_is_built_from_a_checkout_has_its_commit(self, package, built):
+    commit = commit_all(package.parent)
+    version.record(package, built)
+    assert version._recorded(built) == (commit, False)
+    (package / 'code.py').write_text('x = 2\n')
+    version.record(package, built)
+    assert version._recorded(built) == (commit, True)
+
+  def test_what_is_built_elsewhere_has_none(self, package, built):
+    version.record(package, built)
+    assert not list((built / 'base').iterdir())
+    assert version._recorded(built) == (None, None)
+
+  def test_it_counts_where_the_package_is_installed_alone(self, package, built):
+    commit_all(package.parent)
+    version.record(package, built)
+    (built.parent / 'setup.py').write_text(SETUP)
+    assert version._recorded(built) == (None, None)
+
+  @pytest.mark.parametrize('text', ['', '{', '[]', '{}', '{"commit": "a"}', '7'])
+  def test_a_broken_one_is_none(self, built, text):
+    (built / 'base' / 'commit.json').write_text(text)
+    assert version._recorded(built) == (None, None)

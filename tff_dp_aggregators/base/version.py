@@ -1,12 +1,16 @@
-"""Which code computes: the version and, where it runs from a checkout, the commit.
+"""Which code computes: the version and the commit.
 
 A version alone says little while it is worked on. A report that names the commit can be
 traced to the lines that computed it, and one that says that files were changed warns
 that it cannot.
+
+A checkout is asked when it matters. In what is built from a checkout, setup.py leaves a
+file with the commit.
 """
 
 import dataclasses
 import functools
+import json
 import os
 import pathlib
 import re
@@ -23,6 +27,8 @@ _OWN_SETUP = re.compile(r"""\bname=(['"])tff-dp-aggregators\1""")
 _COMMIT = re.compile(r'# branch\.oid ([0-9a-f]{40}|[0-9a-f]{64})')
 # What says how this user runs git, and not for which repository.
 _KEPT = ('GIT_CONFIG', 'GIT_EXEC_PATH')
+# Where the commit is in what was built, below the folder of the package.
+_RECORD = pathlib.PurePath('base', 'commit.json')
 # Far more than git takes, for file systems that are far away.
 _SECONDS = 10.0
 
@@ -33,10 +39,11 @@ class Version:
 
   Attributes:
     version: The version of the package, as in '0.1.0'.
-    commit: The full hash of the commit that is checked out, or `None` where the package
-      does not run from a git checkout of its own, or git cannot tell.
-    modified: Whether tracked files of the package differ from that commit; `None`
-      without a commit.
+    commit: The full hash of the commit that is checked out, or that was when the
+      package was built; `None` where there was no git checkout of the package's own, or
+      git cannot tell.
+    modified: Whether tracked files of the package differ from that commit, or did when
+      the package was built; `None` without a commit.
   """
 
   version: str
@@ -68,7 +75,32 @@ def current() -> Version:
   Asks git at the first call alone. A program that runs for long calls it when it
   starts: what is checked out later is not what runs.
   """
-  return Version(tff_dp_aggregators.__version__, *commit_of(_PACKAGE))
+  commit, modified = commit_of(_PACKAGE)
+  if commit is None:
+    commit, modified = _recorded(_PACKAGE)
+  return Version(tff_dp_aggregators.__version__, commit, modified)
+
+
+def record(source: pathlib.Path, target: pathlib.Path) -> None:
+  """Leaves the commit of one package folder in another, which was built from it.
+
+  Does nothing if `source` has no commit of its own.
+  """
+  commit, modified = commit_of(source)
+  if commit is not None:
+    text = json.dumps({'commit': commit, 'modified': modified})
+    (target / _RECORD).write_text(text + '\n', encoding='utf-8')
+
+
+def _recorded(package: pathlib.Path) -> tuple[Optional[str], Optional[bool]]:
+  """What `record` left in an installed package; a source tree may have been changed."""
+  if (package.parent / 'setup.py').exists():
+    return None, None
+  try:
+    fields = json.loads((package / _RECORD).read_text(encoding='utf-8'))
+    return fields['commit'], fields['modified']
+  except (OSError, ValueError, LookupError, TypeError):
+    return None, None
 
 
 def in_words(software: Mapping[str, Any]) -> dict[str, str]:
