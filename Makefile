@@ -7,7 +7,7 @@ ARGS ?=
 bin := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help venv simulate test slow-test lint docs lock bazel-test clean
+.PHONY: help venv simulate test slow-test coverage lint package docs lock bazel-test clean
 
 help: ## Say what there is
 	@echo 'Usage: make TARGET [ARGS="..."] [PYTHON=python3.X]'
@@ -26,10 +26,17 @@ test: venv ## Run the tests, but for the slow ones (ARGS go to pytest)
 slow-test: venv ## Run the slow tests only (ARGS go to pytest)
 	@$(bin)/python -m pytest -n 2 --dist loadfile -m slow $(ARGS)
 
+coverage: venv ## Run the tests and say how much of the package they run (ARGS go to pytest)
+	@$(bin)/python -m pytest -n 2 --dist loadfile --cov=tff_dp_aggregators $(ARGS)
+
 lint: venv ## Check style and types
 	$(bin)/ruff check .
 	$(bin)/ruff format --check --quiet .
 	$(bin)/mypy
+	$(bin)/python tools/python/check_files.py
+
+package: venv ## Build sdist and wheel into dist/, and try each in a new environment
+	@tools/python/check_package.sh
 
 docs: venv ## Build the documentation site into site/ (ARGS go to mkdocs)
 	@NO_MKDOCS_2_WARNING=1 $(bin)/python -m mkdocs build --strict $(ARGS)
@@ -52,6 +59,6 @@ bazel-test: ## Run the tests with Bazel, offline, in .venv (ARGS go to Bazel)
 
 clean: ## Remove .venv, caches and build output
 	@if command -v bazel >/dev/null && [ -e bazel-out ]; then bazel shutdown; fi
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache build dist site *.egg-info
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .coverage* build dist site *.egg-info
 	rm -f bazel-*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

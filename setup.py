@@ -5,9 +5,13 @@ this file (`make lock`).
 """
 
 import ast
+import importlib
 import pathlib
+import sys
 
 import setuptools
+from setuptools.command import build_py
+from setuptools.command import sdist
 
 _ROOT = pathlib.Path(__file__).resolve().parent
 
@@ -29,6 +33,30 @@ def _long_description() -> str:
   return readme.read_text(encoding='utf-8') if readme.exists() else ''
 
 
+def _record_commit(folder: str) -> None:
+  """Leaves the commit in what is built into a folder, if there is a checkout."""
+  package = 'tff_dp_aggregators'
+  sys.path.insert(0, str(_ROOT))
+  try:
+    version = importlib.import_module(f'{package}.base.version')
+  finally:
+    del sys.path[0]
+  version.record(_ROOT / package, pathlib.Path(folder) / package)
+
+
+class _BuildPy(build_py.build_py):
+  def run(self) -> None:
+    super().run()
+    if not self.editable_mode:  # That runs from the checkout itself.
+      _record_commit(self.build_lib)
+
+
+class _Sdist(sdist.sdist):
+  def make_release_tree(self, base_dir: str, files: list) -> None:
+    super().make_release_tree(base_dir, files)
+    _record_commit(base_dir)
+
+
 setuptools.setup(
   name='tff-dp-aggregators',
   version=_version(),
@@ -48,6 +76,7 @@ setuptools.setup(
   },
   include_package_data=False,
   zip_safe=False,
+  cmdclass={'build_py': _BuildPy, 'sdist': _Sdist},
   install_requires=[
     # Exact, because installers that find no solution for this version fall back
     # to releases of 2019 without a word.
@@ -69,7 +98,7 @@ setuptools.setup(
     # What the programs in experiments/ need; they run from a checkout.
     'simulate': ['scikit-learn'],
     'docs': ['mkdocs-material', 'mkdocstrings-python'],
-    'test': ['coverage', 'pytest', 'pytest-cov', 'pytest-xdist'],
+    'test': ['coverage', 'pytest', 'pytest-cov', 'pytest-xdist', 'pyyaml'],
     'dev': ['mypy', 'ruff', 'setuptools', 'uv', 'wheel'],
   },
   entry_points={

@@ -12,7 +12,6 @@ import tensorflow as tf
 import tensorflow_federated as tff
 import tqdm
 
-import tff_dp_aggregators
 from experiments import plots
 from experiments import run_directory
 from experiments import settings as settings_lib
@@ -23,6 +22,7 @@ from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.accounting.reports import rendering
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement as statement_lib
+from tff_dp_aggregators.base import version
 from tff_dp_aggregators.learning import runtime
 from tff_dp_aggregators.learning import sampling
 
@@ -219,7 +219,7 @@ def _config(settings: settings_lib.Settings) -> dict[str, Any]:
     'flags': settings.flags,
     'privacy': privacy,
     'software': {
-      'tff_dp_aggregators': tff_dp_aggregators.__version__,
+      **version.current().to_json(),
       'tensorflow': tf.__version__,
       'tensorflow-federated': tff.__version__,
       'python': platform.python_version(),

@@ -126,6 +126,11 @@ class TestMetadata:
   def test_version_is_that_of_the_package(self):
     assert _metadata()['version'] == tff_dp_aggregators.__version__
 
+  def test_citation_is_of_this_version(self):
+    citation = (ROOT / 'CITATION.cff').read_text(encoding='utf-8')
+    (version,) = re.findall(r'^version: (.*)$', citation, re.MULTILINE)
+    assert version == tff_dp_aggregators.__version__
+
   def test_version_is_read_without_importing_the_package(self):
     code = (
       'import runpy, sys, unittest.mock, setuptools\n'
@@ -150,14 +155,7 @@ class TestMetadata:
     assert [name[len(prefix) - 2 :] for name in named] == list(PYTHONS)
 
   def test_wheel_has_code_and_data_and_license(self, tmp_path):
-    source = tmp_path / 'source'
-    shutil.copytree(
-      ROOT / 'tff_dp_aggregators',
-      source / 'tff_dp_aggregators',
-      ignore=shutil.ignore_patterns('__pycache__'),
-    )
-    for name in ('LICENSE', 'pyproject.toml', 'setup.py'):
-      shutil.copy(ROOT / name, source)
+    source = _copy_of_the_source(tmp_path / 'source')
     # A folder of data is no package, and its files must come along nonetheless.
     templates = source / 'tff_dp_aggregators' / 'accounting' / 'templates_of_a_test'
     templates.mkdir()
@@ -168,15 +166,85 @@ class TestMetadata:
       for suffix in ('py', 'typed', 'j2', 'json')
       for path in (source / 'tff_dp_aggregators').rglob(f'*.{suffix}')
     }
-    command = [sys.executable, '-m', 'pip', 'wheel', '--quiet', '--no-index']
-    command += ['--no-deps', '--no-build-isolation', '-w', str(tmp_path), str(source)]
-    subprocess.run(command, check=True)
-    (wheel,) = tmp_path.glob('tff_dp_aggregators-*.whl')
-    with zipfile.ZipFile(wheel) as archive:
+    with zipfile.ZipFile(_wheel_of(source, tmp_path)) as archive:
       names = set(archive.namelist())
     code = {name for name in names if '.dist-info/' not in name}
     assert code == expected
     assert [name for name in names if name.endswith('/LICENSE')]
+
+  @pytest.mark.parametrize('modified', [False, True])
+  def test_sdist_and_wheel_know_the_commit(self, tmp_path, modified):
+    source = _copy_of_the_source(tmp_path / 'source')
+    _git(source, 'init', '--quiet')
+    _git(source, 'add', '.')
+    _git(source, 'commit', '--quiet', '--message=All')
+    commit = _git(source, 'rev-parse', 'HEAD')
+    if modified:
+      with (source / 'tff_dp_aggregators' / '__init__.py').open('a') as file:
+        file.write('# Changed.\n')
+    command = [sys.executable, 'setup.py', '--quiet', 'sdist', f'--dist-dir={tmp_path}']
+    subprocess.run(command, cwd=source, check=True)
+    (sdist,) = tmp_path.glob('tff_dp_aggregators-*.tar.gz')
+    shutil.unpack_archive(sdist, tmp_path)
+    (unpacked,) = (each for each in tmp_path.glob('tff_dp_*') if each.is_dir())
+    expected = tff_dp_aggregators.__version__
+    # Whoever unpacks it may change it, so that it does not count there.
+    assert _version_shown_in(unpacked) == expected
+    expected += f' (commit {commit}{", with uncommitted changes" * modified})'
+    for tree in (source, unpacked):
+      assert _version_of_wheel(tree, tmp_path / f'of_{tree.name}') == expected
+    assert not list(source.glob('tff_dp_aggregators/**/commit.json'))
+
+
+def _copy_of_the_source(folder):
+  shutil.copytree(
+    ROOT / 'tff_dp_aggregators',
+    folder / 'tff_dp_aggregators',
+    ignore=shutil.ignore_patterns('__pycache__'),
+  )
+  for name in ('LICENSE', 'pyproject.toml', 'setup.py'):
+    shutil.copy(ROOT / name, folder)
+  return folder
+
+
+def _git(folder, *arguments):
+  """The output of git, whatever repository or settings the tests run with."""
+  environment = {name: os.environ[name] for name in ('PATH',)}
+  environment.update(GIT_CONFIG_NOSYSTEM='1', HOME=str(folder.parent))
+  person = ['-c', 'user.name=Somebody', '-c', 'user.email=somebody@localhost']
+  result = subprocess.run(
+    ['git', *person, *arguments],
+    cwd=folder,
+    env=environment,
+    check=True,
+    stdout=subprocess.PIPE,
+    text=True,
+  )
+  return result.stdout.strip()
+
+
+def _wheel_of(source, folder):
+  command = [sys.executable, '-m', 'pip', 'wheel', '--quiet', '--no-index']
+  command += ['--no-deps', '--no-build-isolation', '-w', str(folder), str(source)]
+  subprocess.run(command, check=True)
+  (wheel,) = folder.glob('tff_dp_aggregators-*.whl')
+  return wheel
+
+
+def _version_of_wheel(source, folder):
+  """What the package says that is installed from a wheel of `source`."""
+  with zipfile.ZipFile(_wheel_of(source, folder)) as archive:
+    archive.extractall(folder / 'site-packages')
+  return _version_shown_in(folder / 'site-packages')
+
+
+def _version_shown_in(folder):
+  code = 'from tff_dp_aggregators.base import version; print(version.current())'
+  command = [sys.executable, '-c', code]
+  result = subprocess.run(
+    command, cwd=folder, check=True, stdout=subprocess.PIPE, text=True
+  )
+  return result.stdout.strip()
 
 
 class TestBazel:

@@ -17,6 +17,7 @@ import pytest
 
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators.accounting.records import ledger
+from tff_dp_aggregators.base import version
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FILES = {
@@ -103,6 +104,12 @@ def test_learning_happens(banded_run):
   run_dir, _ = banded_run
   accuracies = [float(row['test_accuracy']) for row in _metrics(run_dir)]
   assert accuracies[-1] > 0.4  # Chance is 0.1; with this seed it is above 0.6.
+
+
+def test_the_configuration_names_the_commit(banded_run):
+  run_dir, _ = banded_run
+  config = json.loads((run_dir / 'config.json').read_text())
+  assert version.current().to_json().items() <= config['software'].items()
 
 
 def test_report_program_gives_the_same_report_from_the_directory(banded_run):

@@ -452,6 +452,21 @@ def test_target_and_round_log_are_shown(output_format):
   assert 'observed' not in seen
 
 
+@pytest.mark.parametrize('output_format', PEOPLE)
+def test_the_commit_is_shown_and_whether_files_were_changed(output_format):
+  built = _build()
+  built['software'] = {
+    'tff_dp_aggregators': '0.1.0',
+    'commit': 10 * '0123',
+    'modified': True,
+    'numpy': '1.25.2',
+  }
+  shown = 'by tff_dp_aggregators 0.1.0 (commit ' + 10 * '0123'
+  _says(built, output_format, f'{shown}, with uncommitted changes), numpy 1.25.2.')
+  built['software']['modified'] = False
+  _says(built, output_format, f'{shown}), numpy 1.25.2.')
+
+
 @pytest.mark.parametrize('name', accounting.mechanism.NAMES)
 def test_every_mechanism_is_described(name):
   built = _build(accounting.Mechanism(name, PARTICIPATION, 1.0))
@@ -472,7 +487,7 @@ def test_unknown_formats_are_refused():
 def test_text_waits_for_neither_jinja2_nor_matplotlib():
   program = """
 import sys
-from tff_dp_aggregators.accounting import rendering, statement
+from tff_dp_aggregators.accounting.reports import rendering, statement
 for output_format in ('text', 'markdown', 'json'):
   rendering.render(statement.build_without_privacy(), output_format)
 assert not {'jinja2', 'matplotlib', 'tensorflow'} & set(sys.modules)

@@ -16,6 +16,7 @@ from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.accounting.reports import schema as schema_lib
 from tff_dp_aggregators.accounting.reports import statement
+from tff_dp_aggregators.base import version
 
 PARTICIPATION = strategies.Participation(20, min_separation=5)
 MECHANISM = accounting.Mechanism('banded', PARTICIPATION, noise_multiplier=2.0)
@@ -284,6 +285,32 @@ def test_the_schema_finds_what_is_missing_added_or_of_another_type():
       del each['unknown']
   assert changed > 50
   assert not list(json_schema.violations(built, SCHEMA))
+
+
+@pytest.mark.parametrize('commit, modified', [('0123' * 10, True), (64 * 'f', False)])
+def test_a_checkout_has_its_commit_in_the_statement(monkeypatch, commit, modified):
+  found = version.Version('0.1.0', commit, modified)
+  monkeypatch.setattr(version, 'current', lambda: found)
+  single = statement.build(MECHANISM, 1e-6)
+  for built in (single, statement.compose([single, single])):
+    assert built['software']['tff_dp_aggregators'] == '0.1.0'
+    assert built['software']['commit'] == commit
+    assert built['software']['modified'] is modified
+    assert list(_violations(built, SCHEMA)) == []
+
+
+def test_an_installed_package_has_no_commit_in_the_statement(monkeypatch):
+  monkeypatch.setattr(version, 'current', lambda: version.Version('0.1.0'))
+  built = statement.build(MECHANISM, 1e-6)
+  assert not {'commit', 'modified'} & set(built['software'])
+  assert list(_violations(built, SCHEMA)) == []
+
+
+@pytest.mark.parametrize('commit', ['0123', 'x' * 40, 7, None])
+def test_the_schema_refuses_what_is_no_commit(commit):
+  built = statement.build(MECHANISM, 1e-6)
+  built['software'].update(commit=commit, modified=False)
+  assert list(_violations(built, SCHEMA))
 
 
 def test_the_schema_has_the_version_of_the_statement():

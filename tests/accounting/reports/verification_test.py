@@ -26,6 +26,7 @@ from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement
 from tff_dp_aggregators.accounting.reports import verification
+from tff_dp_aggregators.base import version
 
 LIMITS = strategies.Participation(12, 4)
 TREE = accounting.Mechanism('tree', LIMITS, 5.0)
@@ -183,7 +184,59 @@ def test_other_software_is_a_note(tmp_path):
   report['software']['numpy'] = '1.0'
   result = _verify(tmp_path, report)
   assert result.ok
-  assert 'note: ' in result.text and 'numpy' in result.text
+  (note,) = [each for each in result.notes if 'numpy' in each]
+  assert note.startswith('the report was made with numpy 1.0, verified with numpy 1.')
+  assert f'note: {note}' in result.text
+
+
+def _software_notes(result):
+  return [each for each in result.notes if 'another method' not in each]
+
+
+def test_another_commit_is_a_note(tmp_path, monkeypatch):
+  monkeypatch.setattr(version, 'current', lambda: version.Version('0.1.0', 'a', False))
+  report = statement.build(TREE, 1e-6)
+  assert _software_notes(_verify(tmp_path, report)) == []
+  monkeypatch.setattr(version, 'current', lambda: version.Version('0.1.0', 'b', False))
+  result = _verify(tmp_path, report)
+  assert result.ok
+  assert _software_notes(result) == [
+    'the report was made with tff_dp_aggregators 0.1.0 (commit a), '
+    'verified with tff_dp_aggregators 0.1.0 (commit b)'
+  ]
+  monkeypatch.setattr(version, 'current', lambda: version.Version('0.1.0'))
+  result = _verify(tmp_path, report)
+  assert result.ok
+  assert _software_notes(result) == [
+    'the report was made with tff_dp_aggregators 0.1.0 (commit a), '
+    'verified with tff_dp_aggregators 0.1.0'
+  ]
+
+
+def test_changed_files_are_a_note_wherever_it_is_verified(tmp_path, monkeypatch):
+  monkeypatch.setattr(version, 'current', lambda: version.Version('0.1.0', 'a', True))
+  result = _verify(tmp_path, statement.build(TREE, 1e-6))
+  assert result.ok
+  assert _software_notes(result) == [
+    'files of the package had been changed when the report was made'
+  ]
+
+
+@pytest.mark.parametrize(
+  'software, expected',
+  [
+    (None, 'does not say which software made it'),
+    (['numpy'], 'does not say which software made it'),
+    ({}, 'without numpy, verified with numpy 1.'),
+    ({'numpy': None, 'perl': [5]}, 'made with perl [5], verified without perl'),
+  ],
+)
+def test_software_may_be_anything(tmp_path, software, expected):
+  report = statement.build(TREE, 1e-6)
+  report['software'] = software
+  result = _verify(tmp_path, report)
+  assert result.ok
+  assert any(expected in each for each in result.notes), result.notes
 
 
 def test_altered_and_missing_files_are_found(tmp_path):

@@ -19,7 +19,6 @@ import dp_accounting
 import numpy as np
 from dp_accounting import NeighboringRelation as Relation
 
-import tff_dp_aggregators
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import events
@@ -27,6 +26,7 @@ from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
+from tff_dp_aggregators.base import version
 from tff_dp_aggregators.strategies import registry
 
 # What a JSON report says that it is.
@@ -609,9 +609,9 @@ def _check_limits(
       )
 
 
-def _software() -> dict[str, str]:
+def _software() -> dict[str, Any]:
   return {
-    'tff_dp_aggregators': tff_dp_aggregators.__version__,
+    **version.current().to_json(),
     'dp-accounting': importlib.metadata.version('dp-accounting'),
     'numpy': importlib.metadata.version('numpy'),
     'scipy': importlib.metadata.version('scipy'),

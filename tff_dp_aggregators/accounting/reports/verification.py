@@ -26,6 +26,7 @@ from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.accounting.records import strict_json
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement as statement_lib
+from tff_dp_aggregators.base import version
 from tff_dp_aggregators.strategies import registry
 
 # Numbers may differ by so much, relative: another machine's last digits.
@@ -107,10 +108,7 @@ def verify(path: str) -> Result:
   except _FAILURES as e:
     return Result((f'it cannot be computed again: {type(e).__name__}: {e}',), ())
   again = json.loads(json.dumps(again))
-  notes = tuple(
-    f'the report was made with {each}'
-    for each in _differences(report.get('software'), again.get('software'), '')
-  )
+  notes = tuple(_notes_on_software(report.get('software'), again.get('software')))
   for each in (report, again):
     _drop_software(each)
   differences = tuple(_differences(report, again, ''))
@@ -227,6 +225,24 @@ def _log_again(
       f'the round log gives {limits}, the report has {mechanism.participation}.'
     )
   return source
+
+
+def _notes_on_software(stated: Any, found: Any) -> Iterator[str]:
+  if found is None:  # Nothing was computed: there is no privacy.
+    return
+  if not isinstance(stated, dict):
+    yield 'the report does not say which software made it'
+    return
+  theirs, ours = version.in_words(stated), version.in_words(found)
+  for name in dict.fromkeys([*theirs, *ours]):
+    if theirs.get(name) != ours.get(name):
+      made, again = (
+        f'with {name} {words[name]}' if name in words else f'without {name}'
+        for words in (theirs, ours)
+      )
+      yield f'the report was made {made}, verified {again}'
+  if stated.get('modified') is True:
+    yield 'files of the package had been changed when the report was made'
 
 
 def _drop_software(report: dict[str, Any]) -> None:

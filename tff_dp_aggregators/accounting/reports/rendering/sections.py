@@ -14,6 +14,7 @@ from tff_dp_aggregators.accounting.reports.rendering import document
 from tff_dp_aggregators.accounting.reports.rendering import rounding
 from tff_dp_aggregators.accounting.reports.rendering.document import Code
 from tff_dp_aggregators.accounting.reports.rendering.document import Fact
+from tff_dp_aggregators.base import version
 from tff_dp_aggregators.strategies import registry
 
 _TITLE = 'Privacy report'
@@ -671,6 +672,8 @@ def _verification(statement: dict[str, Any]) -> document.Section:
       'python -m tff_dp_aggregators.accounting.report --verify=report.json'
     )
   )
-  versions = ', '.join(f'{name} {version}' for name, version in software.items())
+  versions = ', '.join(
+    f'{name} {words}' for name, words in version.in_words(software).items()
+  )
   blocks.append(document.Paragraph(f'This report was computed by {versions}.'))
   return document.Section('How to verify', tuple(blocks))

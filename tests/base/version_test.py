@@ -1,0 +1,276 @@
+import pathlib
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+
+import tff_dp_aggregators
+from tff_dp_aggregators.base import version
+
+SETUP = "import setuptools\nsetuptools.setup(name='tff-dp-aggregators')\n"
+
+
+def git(folder, *arguments):
+  command = ['git', '-c', 'user.name=Somebody', '-c', 'user.email=somebody@localhost']
+  result = subprocess.run(
+    [*command, *arguments], cwd=folder, check=True, capture_output=True, text=True
+  )
+  return result.stdout.strip()
+
+
+@pytest.fixture(autouse=True)
+def own_git(monkeypatch, tmp_path):
+  """Neither settings of whoever runs the tests, nor the repository of a hook."""
+  for name in ('GIT_DIR', 'GIT_WORK_TREE', 'GIT_INDEX_FILE', 'GIT_PREFIX'):
+    monkeypatch.delenv(name, raising=False)
+  monkeypatch.setenv('GIT_CONFIG_GLOBAL', str(tmp_path / 'gitconfig'))
+  monkeypatch.setenv('GIT_CONFIG_NOSYSTEM', '1')
+
+
+def make_package(top, setup=SETUP):
+  package = top / 'tff_dp_aggregators'
+  package.mkdir(parents=True)
+  (package / '__init__.py').write_text("__version__ = '0.1.0'\n")
+  (package / 'code.py').write_text('x = 1\n')
+  (top / 'README').write_text('Read.\n')
+  if setup is not None:
+    (top / 'setup.py').write_text(setup)
+  return package
+
+
+def commit_all(top):
+  git(top, 'init', '-q')
+  git(top, 'add', '.')
+  git(top, 'commit', '-q', '-m', 'All')
+  return git(top, 'rev-parse', 'HEAD')
+
+
+@pytest.fixture
+def package(tmp_path):
+  return make_package(tmp_path / 'checkout')
+
+
+def test_a_checkout_has_a_commit(package):
+  commit = commit_all(package.parent)
+  assert len(commit) == 40
+  assert version.commit_of(package) == (commit, False)
+
+
+def test_the_commit_is_the_one_that_is_checked_out(package):
+  first = commit_all(package.parent)
+  (package / 'code.py').write_text('x = 2\n')
+  git(package, 'commit', '-q', '-a', '-m', 'Two')
+  assert version.commit_of(package) != (first, False)
+  git(package, 'checkout', '-q', first)
+  assert version.commit_of(package) == (first, False)
+
+
+@pytest.mark.parametrize('staged', [False, True])
+def test_a_changed_file_of_the_package_is_seen(package, staged):
+  commit = commit_all(package.parent)
+  (package / 'code.py').write_text('x = 2\n')
+  if staged:
+    git(package, 'add', 'code.py')
+  assert version.commit_of(package) == (commit, True)
+
+
+def test_a_removed_file_of_the_package_is_seen(package):
+  commit = commit_all(package.parent)
+  (package / 'code.py').unlink()
+  assert version.commit_of(package) == (commit, True)
+
+
+def test_files_that_do_not_compute_are_no_change(package):
+  commit = commit_all(package.parent)
+  (package.parent / 'README').write_text('Read again.\n')
+  (package / 'notes.txt').write_text('Not tracked.\n')
+  (package / 'code.py').touch()  # Another time, the same content.
+  assert version.commit_of(package) == (commit, False)
+
+
+def test_asking_writes_nothing(package):
+  commit_all(package.parent)
+  index = package.parent / '.git' / 'index'
+  (package / 'code.py').touch()
+  before = index.read_bytes()
+  version.commit_of(package)
+  assert index.read_bytes() == before
+
+
+def test_a_worktree_has_its_own_commit(package, tmp_path):
+  first = commit_all(package.parent)
+  git(package, 'worktree', 'add', '-q', '--detach', str(tmp_path / 'worktree'))
+  (package / 'code.py').write_text('x = 2\n')
+  git(package, 'commit', '-q', '-a', '-m', 'Two')
+  other = tmp_path / 'worktree' / 'tff_dp_aggregators'
+  assert version.commit_of(other) == (first, False)
+
+
+def test_hashes_may_be_of_sha256(package):
+  git(package.parent, 'init', '-q', '--object-format=sha256')
+  commit = commit_all(package.parent)
+  assert len(commit) == 64
+  assert version.commit_of(package) == (commit, False)
+
+
+class TestNoCommitOfItsOwn:
+  def test_without_a_repository(self, package):
+    assert version.commit_of(package) == (None, None)
+
+  def test_before_the_first_commit(self, package):
+    git(package.parent, 'init', '-q')
+    git(package.parent, 'add', '.')
+    assert version.commit_of(package) == (None, None)
+
+  def test_installed_in_an_environment_that_a_repository_tracks(self, tmp_path):
+    (tmp_path / 'setup.py').write_text(SETUP)
+    package = make_package(tmp_path / '.venv/lib/python3.11/site-packages', setup=None)
+    commit_all(tmp_path)
+    assert version.commit_of(package) == (None, None)
+
+  def test_in_a_folder_below_the_top_of_a_repository(self, tmp_path):
+    package = make_package(tmp_path / 'third_party' / 'tff_dp_aggregators')
+    commit_all(tmp_path)
+    assert version.commit_of(package) == (None, None)
+
+  def test_a_repository_that_does_not_track_it(self, package):
+    (package.parent / '.gitignore').write_text('/tff_dp_aggregators/\n')
+    commit_all(package.parent)
+    assert version.commit_of(package) == (None, None)
+
+  @pytest.mark.parametrize('setup', [None, "setup(name='their-product')\n"])
+  def test_copied_into_another_project(self, tmp_path, setup):
+    package = make_package(tmp_path / 'theirs', setup)
+    commit_all(tmp_path / 'theirs')
+    assert version.commit_of(package) == (None, None)
+
+  def test_a_broken_repository_within_another(self, tmp_path):
+    package = make_package(tmp_path / 'outer' / 'inner')
+    commit_all(tmp_path / 'outer')
+    (tmp_path / 'outer' / 'inner' / '.git').mkdir()
+    assert version.commit_of(package) == (None, None)
+
+
+class TestGitDoesNotHelp:
+  def test_it_is_missing(self, package, monkeypatch, tmp_path):
+    commit_all(package.parent)
+    monkeypatch.setenv('PATH', str(tmp_path))
+    assert version.commit_of(package) == (None, None)
+
+  def test_it_refuses(self, package, monkeypatch):
+    commit_all(package.parent)
+    # Git's own way to test that a repository of somebody else is refused.
+    monkeypatch.setenv('GIT_TEST_ASSUME_DIFFERENT_OWNER', '1')
+    monkeypatch.setattr(version, '_KEPT', ('GIT_CONFIG', 'GIT_TEST'))
+    assert version.commit_of(package) == (None, None)
+
+  def test_it_hangs(self, package, monkeypatch, tmp_path):
+    commit_all(package.parent)
+    program = tmp_path / 'bin' / 'git'
+    program.parent.mkdir()
+    program.write_text(f'#!{shutil.which("sh")}\nexec {shutil.which("sleep")} 60\n')
+    program.chmod(0o755)
+    monkeypatch.setenv('PATH', str(program.parent))
+    monkeypatch.setattr(version, '_SECONDS', 0.1)
+    assert version.commit_of(package) == (None, None)
+
+
+def test_variables_of_a_hook_for_another_repository_are_passed_over(
+  package, monkeypatch, tmp_path
+):
+  commit = commit_all(package.parent)
+  other = make_package(tmp_path / 'other').parent
+  (other / 'more').write_text('More.\n')
+  assert commit_all(other) != commit
+  monkeypatch.setenv('GIT_DIR', str(other / '.git'))
+  monkeypatch.setenv('GIT_INDEX_FILE', str(other / '.git' / 'index'))
+  assert version.commit_of(package) == (commit, False)
+
+
+@pytest.mark.parametrize(
+  'found, expected',
+  [
+    (version.Version('0.1.0'), '0.1.0'),
+    (version.Version('0.1.0', 40 * 'a', False), f'0.1.0 (commit {40 * "a"})'),
+    (
+      version.Version('0.1.0', 40 * 'a', True),
+      f'0.1.0 (commit {40 * "a"}, with uncommitted changes)',
+    ),
+  ],
+)
+def test_in_words(found, expected):
+  assert str(found) == expected
+  software = {**found.to_json(), 'numpy': '1.25.2'}
+  words = {'tff_dp_aggregators': expected, 'numpy': '1.25.2'}
+  assert version.in_words(software) == words
+  assert list(version.in_words(software)) == list(words)
+
+
+def test_current_is_of_the_package_that_is_imported():
+  package = pathlib.Path(tff_dp_aggregators.__file__).resolve().parent
+  found = version.current()
+  assert found.version == tff_dp_aggregators.__version__
+  assert (found.commit, found.modified) == version.commit_of(package)
+
+
+def test_it_takes_a_moment(package):
+  commit_all(package.parent)
+  seconds = []
+  for _ in range(5):
+    start = time.perf_counter()
+    version.commit_of(package)
+    seconds.append(time.perf_counter() - start)
+  assert min(seconds) < 0.05
+
+
+def test_an_installed_package_starts_no_process(package, monkeypatch):
+  monkeypatch.setattr(subprocess, 'run', None)
+  assert version.commit_of(package) == (None, None)
+
+
+def test_a_copy_elsewhere_tells_its_version_alone(tmp_path):
+  """The installed package: the real one, where no checkout is."""
+  source = pathlib.Path(tff_dp_aggregators.__file__).resolve().parent
+  for path in ('__init__.py', 'base/__init__.py', 'base/version.py'):
+    target = tmp_path / 'tff_dp_aggregators' / path
+    target.parent.mkdir(exist_ok=True)
+    shutil.copy(source / path, target)
+  code = 'from tff_dp_aggregators.base import version; print(version.current())'
+  shown = subprocess.run(
+    [sys.executable, '-c', code], cwd=tmp_path, capture_output=True, text=True
+  )
+  assert shown.stdout == f'{tff_dp_aggregators.__version__}\n', shown.stderr
+
+
+class TestRecord:
+  @pytest.fixture
+  def built(self, tmp_path):
+    target = tmp_path / 'site-packages' / 'tff_dp_aggregators'
+    (target / 'base').mkdir(parents=True)
+    return target
+
+  def test_what_is_built_from_a_checkout_has_its_commit(self, package, built):
+    commit = commit_all(package.parent)
+    version.record(package, built)
+    assert version._recorded(built) == (commit, False)
+    (package / 'code.py').write_text('x = 2\n')
+    version.record(package, built)
+    assert version._recorded(built) == (commit, True)
+
+  def test_what_is_built_elsewhere_has_none(self, package, built):
+    version.record(package, built)
+    assert not list((built / 'base').iterdir())
+    assert version._recorded(built) == (None, None)
+
+  def test_it_counts_where_the_package_is_installed_alone(self, package, built):
+    commit_all(package.parent)
+    version.record(package, built)
+    (built.parent / 'setup.py').write_text(SETUP)
+    assert version._recorded(built) == (None, None)
+
+  @pytest.mark.parametrize('text', ['', '{', '[]', '{}', '{"commit": "a"}', '7'])
+  def test_a_broken_one_is_none(self, built, text):
+    (built / 'base' / 'commit.json').write_text(text)
+    assert version._recorded(built) == (None, None)

@@ -1,0 +1,190 @@
+"""Which code computes: the version and the commit.
+
+A version alone says little while it is worked on. A report that names the commit can be
+traced to the lines that computed it, and one that says that files were changed warns
+that it cannot.
+
+A checkout is asked when it matters. In what is built from a checkout, setup.py leaves a
+file with the commit.
+"""
+
+import dataclasses
+import functools
+import json
+import os
+import pathlib
+import re
+import subprocess
+from collections.abc import Mapping
+from typing import Any, Optional
+
+import tff_dp_aggregators
+
+_NAME = tff_dp_aggregators.__name__
+_PACKAGE = pathlib.Path(__file__).resolve().parents[1]
+# What setup.py of this project says, and that of a project with a copy of it does not.
+_OWN_SETUP = re.compile(r"""\bname=(['"])tff-dp-aggregators\1""")
+_COMMIT = re.compile(r'# branch\.oid ([0-9a-f]{40}|[0-9a-f]{64})')
+# What says how this user runs git, and not for which repository.
+_KEPT = ('GIT_CONFIG', 'GIT_EXEC_PATH')
+# Where the commit is in what was built, below the folder of the package.
+_RECORD = pathlib.PurePath('base', 'commit.json')
+# Far more than git takes, for file systems that are far away.
+_SECONDS = 10.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Version:
+  """What identifies the code of this package.
+
+  Attributes:
+    version: The version of the package, as in '0.1.0'.
+    commit: The full hash of the commit that is checked out, or that was when the
+      package was built; `None` where there was no git checkout of the package's own, or
+      git cannot tell.
+    modified: Whether tracked files of the package differ from that commit, or did when
+      the package was built; `None` without a commit.
+  """
+
+  version: str
+  commit: Optional[str] = None
+  modified: Optional[bool] = None
+
+  def __str__(self) -> str:
+    if self.commit is None:
+      return self.version
+    changes = ', with uncommitted changes' if self.modified else ''
+    return f'{self.version} (commit {self.commit}{changes})'
+
+  def to_json(self) -> dict[str, Any]:
+    """Fields for a record of the software that made something.
+
+    The version under the name of the package, and `commit` and `modified` if there is a
+    commit.
+    """
+    fields: dict[str, Any] = {_NAME: self.version}
+    if self.commit is not None:
+      fields.update(commit=self.commit, modified=self.modified)
+    return fields
+
+
+@functools.cache
+def current() -> Version:
+  """The version of the package that is imported, and its commit if there is one.
+
+  Asks git at the first call alone. A program that runs for long calls it when it
+  starts: what is checked out later is not what runs.
+  """
+  commit, modified = commit_of(_PACKAGE)
+  if commit is None:
+    commit, modified = _recorded(_PACKAGE)
+  return Version(tff_dp_aggregators.__version__, commit, modified)
+
+
+def record(source: pathlib.Path, target: pathlib.Path) -> None:
+  """Leaves the commit of one package folder in another, which was built from it.
+
+  Does nothing if `source` has no commit of its own.
+  """
+  commit, modified = commit_of(source)
+  if commit is not None:
+    text = json.dumps({'commit': commit, 'modified': modified})
+    (target / _RECORD).write_text(text + '\n', encoding='utf-8')
+
+
+def _recorded(package: pathlib.Path) -> tuple[Optional[str], Optional[bool]]:
+  """What `record` left in an installed package; a source tree may have been changed."""
+  if (package.parent / 'setup.py').exists():
+    return None, None
+  try:
+    fields = json.loads((package / _RECORD).read_text(encoding='utf-8'))
+    return fields['commit'], fields['modified']
+  except (OSError, ValueError, LookupError, TypeError):
+    return None, None
+
+
+def in_words(software: Mapping[str, Any]) -> dict[str, str]:
+  """A name and what to say about it, of each field of a record of software.
+
+  Commit and changes are said with the version that they belong to.
+
+  >>> in_words({'tff_dp_aggregators': '0.1.0', 'commit': 'c0ffee', 'modified': False})
+  {'tff_dp_aggregators': '0.1.0 (commit c0ffee)'}
+  """
+  words = {name: str(value) for name, value in software.items()}
+  if _NAME in words:
+    commit = words.pop('commit', None)
+    words.pop('modified', None)
+    modified = software.get('modified') is True
+    words[_NAME] = str(Version(words[_NAME], commit, modified))
+  return words
+
+
+def commit_of(package: pathlib.Path) -> tuple[Optional[str], Optional[bool]]:
+  """Returns commit and whether files were changed, of a package's own checkout.
+
+  Args:
+    package: The folder of the package, without symbolic links.
+
+  Returns:
+    The full hash of the commit that is checked out, and whether tracked files in
+    `package` differ from it. `(None, None)` if the folder above `package` is not the
+    top of a checkout of this project that has the package in it (an installed package
+    is not, even if its environment lies in some repository), if nothing is committed
+    yet, or if git is missing or refuses.
+  """
+  top = package.parent
+  if not (top / '.git').exists() or not _is_own(top / 'setup.py'):
+    return None, None
+  name = package.name
+  if _git(top, 'ls-files', '--error-unmatch', '--', f'{name}/__init__.py') is None:
+    return None, None
+  # The commit and the changes, of the same moment.
+  status = _git(
+    top,
+    *('status', '--porcelain=v2', '--branch', '--untracked-files=no', '--no-renames'),
+    *('--ignore-submodules=all', '--', name),
+  )
+  if status is None:
+    return None, None
+  lines = status.splitlines()
+  found = [match.group(1) for match in map(_COMMIT.fullmatch, lines) if match]
+  if not found:
+    return None, None
+  return found[0], any(not line.startswith('#') for line in lines)
+
+
+def _is_own(setup: pathlib.Path) -> bool:
+  try:
+    return _OWN_SETUP.search(setup.read_text(encoding='utf-8')) is not None
+  except (OSError, UnicodeDecodeError):
+    return False
+
+
+def _git(top: pathlib.Path, *arguments: str) -> Optional[str]:
+  """The output of git for the checkout `top`, or `None` if it fails."""
+  # Hooks of git set GIT_DIR and the like, perhaps for another repository.
+  environment = {
+    name: value
+    for name, value in os.environ.items()
+    if not name.startswith('GIT_') or name.startswith(_KEPT)
+  }
+  environment['GIT_CEILING_DIRECTORIES'] = str(top.parent)
+  # Nothing is written or started: no refreshed index, no monitor of the file system.
+  command = ['git', '--no-optional-locks', '-c', 'core.fsmonitor=false', *arguments]
+  try:
+    result = subprocess.run(
+      command,
+      cwd=top,
+      env=environment,
+      stdin=subprocess.DEVNULL,
+      stdout=subprocess.PIPE,
+      stderr=subprocess.DEVNULL,
+      timeout=_SECONDS,
+      check=False,
+    )
+  except (OSError, subprocess.SubprocessError):
+    return None
+  if result.returncode != 0:
+    return None
+  return result.stdout.decode('utf-8', errors='replace')

@@ -1,0 +1,52 @@
+#!/bin/sh
+# Builds the sdist, and from it the wheel, into dist/; installs each into an
+# environment that has what requirements.lock says and nothing of the checkout; and
+# makes a published model's report there, as a user would.
+set -eu
+
+cd "$(dirname "$0")/../.."
+uv=.venv/bin/uv
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+# The system's certificates, so that it trusts whom pip trusts.
+install() {
+  "$uv" pip install --quiet --python "$environment/bin/python" \
+    --no-python-downloads --system-certs --no-deps "$@"
+}
+
+commit=$(git rev-parse HEAD 2>/dev/null || true)
+rm -rf dist
+"$uv" build --quiet --no-build-isolation --python .venv/bin/python --out-dir dist .
+
+for file in dist/*.tar.gz dist/*.whl; do
+  environment=$scratch/$(basename "$file")
+  .venv/bin/python -c 'import sys, venv; venv.create(sys.argv[1])' "$environment"
+  install --require-hashes -r requirements.lock
+  install --no-build-isolation "$file"
+  (
+    cd "$scratch"
+    "$environment/bin/tff-dp-report" --mechanism=tree --num_rounds=2000 \
+      --rounds_between=313 --max_participations=6 --noise_multiplier=7 \
+      --target_delta=1e-10 >report.txt
+    # The report of what is built from a checkout names its commit.
+    for words in '(8.5261, 1e-10)' "$commit"; do
+      grep -qF -e "$words" report.txt || {
+        echo "error: the report does not say $words:" >&2
+        cat report.txt >&2
+        exit 1
+      }
+    done
+    "$environment/bin/tff-dp-plan" --help >/dev/null
+    "$environment/bin/tff-dp-participation" --help >/dev/null
+    # Every layer, with TensorFlow and its kin.
+    "$environment/bin/python" -I -c '
+import importlib, pathlib, sys
+import tff_dp_aggregators as package
+assert pathlib.Path(sys.prefix) in pathlib.Path(package.__file__).parents, package
+for name in package.__all__:
+  getattr(package, name)
+' 2>log || { cat log >&2; exit 1; }
+  )
+  echo "$file works."
+done
