@@ -296,21 +296,21 @@ def test_a_checkout_has_its_commit_in_the_statement(monkeypatch, commit, modifie
     assert built['software']['tff_dp_aggregators'] == '0.1.0'
     assert built['software']['commit'] == commit
     assert built['software']['modified'] is modified
-    assert list(_violations(built, SCHEMA)) == []
+    assert list(json_schema.violations(built, SCHEMA)) == []
 
 
 def test_an_installed_package_has_no_commit_in_the_statement(monkeypatch):
   monkeypatch.setattr(version, 'current', lambda: version.Version('0.1.0'))
   built = statement.build(MECHANISM, 1e-6)
   assert not {'commit', 'modified'} & set(built['software'])
-  assert list(_violations(built, SCHEMA)) == []
+  assert list(json_schema.violations(built, SCHEMA)) == []
 
 
 @pytest.mark.parametrize('commit', ['0123', 'x' * 40, 7, None])
 def test_the_schema_refuses_what_is_no_commit(commit):
   built = statement.build(MECHANISM, 1e-6)
   built['software'].update(commit=commit, modified=False)
-  assert list(_violations(built, SCHEMA))
+  assert list(json_schema.violations(built, SCHEMA))
 
 
 def test_the_schema_has_the_version_of_the_statement():
