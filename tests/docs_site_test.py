@@ -30,7 +30,7 @@ FILES = {
     '''Shapes.'''
     from pack.shapes.square import Square
     from pack.shapes.square import Shape
-    from collections import OrderedDict
+    from pack.shapes.elsewhere import OrderedDict
     __all__ = ['Square', 'Shape', 'OrderedDict']
     """,
   'shapes/square.py': """
@@ -55,6 +55,10 @@ FILES = {
         '''See `Shape`.'''
       def grow(self):
         pass
+    """,
+  'shapes/elsewhere.py': """
+    '''The one place that imports it.'''
+    from collections import OrderedDict
     """,
   'inner.py': """
     '''Internal.'''
@@ -118,6 +122,7 @@ def test_names_are_written_out_once_where_users_find_them(pack):
     'pack.drawing': (False, ['pack.drawing.helper']),
     'pack.inner': (False, ['pack.inner.help_out', 'pack.inner.other']),
     'pack.shapes': (True, ['pack.shapes.square.Shape', 'pack.shapes.square.Square']),
+    'pack.shapes.elsewhere': (False, []),
     'pack.shapes.square': (False, []),
   }
   assert pack.pages['pack.shapes'].exports['OrderedDict'] == 'collections.OrderedDict'

@@ -27,6 +27,7 @@ import numpy as np
 
 from tff_dp_aggregators.base import checks
 
+# What is remembered of earlier rounds, by slot.
 Memory = MutableMapping[int, np.ndarray]
 
 

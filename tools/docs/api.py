@@ -124,7 +124,7 @@ class Api:
         continue
       # Before what lies below: a function may have the name of its module.
       if name in module.imports:
-        path = module.imports[name]
+        path = self._origin(module.imports[name])
         result[name] = self._follow(path) or path
       else:
         below = self.found.get(f'{module.path}.{name}')
@@ -140,6 +140,16 @@ class Api:
           )
         result[name] = lazy[0] if below is None else below
     return result
+
+  def _origin(self, path: str) -> str:
+    """Where something comes from that modules of the package import and pass on."""
+    while path not in self.found:
+      parent, _, name = path.rpartition('.')
+      passed_on = self.found.get(parent)
+      if not isinstance(passed_on, griffe.Module) or name not in passed_on.imports:
+        break
+      path = passed_on.imports[name]
+    return path
 
   def _members(self, module: griffe.Module) -> list[_Found]:
     own = [self.found[path] for path, home in self.homes.items() if home == module.path]

@@ -210,7 +210,7 @@ def _table(page: api.Page) -> str:
   rows = []
   for name, item in sorted(page.exports.items()):
     if isinstance(item, str):
-      rows.append((f'`{name}`', f'From elsewhere: `{item}`.'))
+      rows.append((f'`{name}`', f'From `{item.partition(".")[0]}`.'))
     elif _api().shown(item) is item:
       text = _api().link(api.summary(item), page.module)
       rows.append((f'[`{name}`][{item.path}]', text.replace('|', '\\|')))
