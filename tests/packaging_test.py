@@ -249,12 +249,15 @@ def _version_shown_in(folder):
 
 class TestBazel:
   @pytest.mark.parametrize('folder', _python_folders(), ids=str)
-  def test_folder_with_python_files_has_a_build_file(self, folder):
-    assert (ROOT / folder / 'BUILD').is_file()
+  def test_python_files_of_a_folder_are_in_a_target(self, folder):
+    build = ROOT / folder / 'BUILD'
+    if not build.is_file():  # Rooms of a layer are part of its library.
+      build = next(p / 'BUILD' for p in build.parents if (p / 'BUILD').is_file())
+      assert '"**/*.py"' in build.read_text('utf-8'), f'{folder} is in no target'
 
   def test_each_layer_depends_on_the_one_before_it_and_no_other(self):
     before = '//tff_dp_aggregators:package'
-    for layer in LAYERS:
+    for layer in ('base', *LAYERS):
       build = (ROOT / 'tff_dp_aggregators' / layer / 'BUILD').read_text('utf-8')
       calls = [
         node
