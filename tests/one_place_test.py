@@ -17,13 +17,9 @@ from tff_dp_aggregators import strategies
 from tff_dp_aggregators.strategies import registry
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-_INTERPRETED = 'draws the noise, kind by kind'
 EXCEPTIONS = {
   'experiments/simulate.py': 'the default of --mechanism',
   'tff_dp_aggregators/aggregators/builders.py': 'aggregators.banded is for one kind',
-  'tff_dp_aggregators/noise/build.py': _INTERPRETED,
-  'tff_dp_aggregators/noise/recursions.py': _INTERPRETED,
-  'tff_dp_aggregators/noise/redrawn.py': _INTERPRETED,
   'tff_dp_aggregators/queries/adaptive_clipping.py': 'clip norms change with a tree',
   'tff_dp_aggregators/queries/banded.py': 'a query that is for banded matrices',
 }

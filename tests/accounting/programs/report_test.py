@@ -27,6 +27,7 @@ from tff_dp_aggregators import accounting
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting.records import ledger
+from tff_dp_aggregators.accounting.reports import schema as schema_lib
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 GBOARD = (
@@ -62,6 +63,15 @@ def test_published_gboard_run_by_either_name_of_the_separation():
   assert between['guarantee']['epsilon'] == pytest.approx(8.526093443, rel=1e-9)
   assert between['guarantee']['epsilon_rdp'] == pytest.approx(8.8986050, rel=1e-8)
   assert between['mechanism']['sensitivity_squared'] == pytest.approx(79, rel=1e-14)
+
+
+def test_the_schema_is_printed_whole():
+  result = _report('--schema')
+  assert result.returncode == 0, result.stderr
+  assert json.loads(result.stdout) == schema_lib.load()
+  result = _report('--schema', '--mechanism=tree')
+  assert result.returncode == 2
+  assert '--mechanism does not go with --schema' in result.stderr
 
 
 def test_target_gives_the_noise_that_keeps_it():

@@ -159,6 +159,7 @@ def main(argv: list[str]) -> int:
   if values.verify is not None:
     return _verify(values)
   if values.schema:
+    _check_alone(values, 'schema')
     text = json.dumps(schema_lib.load(), indent=2) + '\n'
   else:
     text = rendering.render(build(values), values.format)
@@ -169,13 +170,18 @@ def main(argv: list[str]) -> int:
   return 0
 
 
-def _verify(values: flags.FlagValues) -> int:
-  others = ('run_dir', 'ledger', 'round_log', 'output', 'format', 'schema')
-  for name in (*flags_lib.all_names(), *others, *participation.WAIT_FLAGS):
+def _check_alone(values: flags.FlagValues, alone: str, *more: str) -> None:
+  """Refuses flags that say what to report, and `more`, beside one that needs none."""
+  others = ('run_dir', 'ledger', 'round_log', 'format', *participation.WAIT_FLAGS)
+  for name in (*flags_lib.all_names(), *others, *more):
     if values[name].present:
       raise ValueError(
-        f'--{name} does not go with --verify, which needs no other flag.'
+        f'--{name} does not go with --{alone}, which needs no other flag.'
       )
+
+
+def _verify(values: flags.FlagValues) -> int:
+  _check_alone(values, 'verify', 'output', 'schema')
   result = verification.verify(values.verify)
   sys.stdout.write(result.text)
   return 0 if result.ok else program.CHECK_FAILED
