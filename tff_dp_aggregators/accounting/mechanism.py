@@ -19,7 +19,7 @@ from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.strategies import registry
 
-FROM_FILE = 'file'
+FROM_FILE = 'file'  # The name of a mechanism whose strategy was made elsewhere.
 NAMES = registry.KINDS.keys()  # A view: a kind that is added later is in it.
 
 

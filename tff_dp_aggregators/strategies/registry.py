@@ -20,7 +20,7 @@ from tff_dp_aggregators.strategies import tree
 from tff_dp_aggregators.strategies import windowed_blt
 from tff_dp_aggregators.strategies.numerics import toeplitz_problem
 
-Participation = participation_lib.Participation
+_Limits = participation_lib.Participation
 _INVERSE_BANDS = 16  # Of banded_inverse, where nothing is asked for.
 
 
@@ -57,7 +57,7 @@ class Option:
     return (one if value == 1 else several).format(value)
 
 
-def _as_given(limits: Participation, given: dict[str, int]) -> Iterable[dict[str, int]]:
+def _as_given(limits: _Limits, given: dict[str, int]) -> Iterable[dict[str, int]]:
   return [given]
 
 
@@ -89,10 +89,8 @@ class Kind:
   options: tuple[Option, ...] = ()
   seconds: Callable[..., float] = lambda limits, **options: 0.0
   quicker_with: Optional[str] = None
-  variants: Callable[[Participation, dict[str, int]], Iterable[dict[str, int]]] = (
-    _as_given
-  )
-  needless: Callable[[Participation, dict[str, int]], Optional[str]] = (
+  variants: Callable[[_Limits, dict[str, int]], Iterable[dict[str, int]]] = _as_given
+  needless: Callable[[_Limits, dict[str, int]], Optional[str]] = (
     lambda limits, options: None
   )
   bands: Optional[str] = None
@@ -102,9 +100,7 @@ class Kind:
     """Its option of this name, if it has one."""
     return next((each for each in self.options if each.name == name), None)
 
-  def compared(
-    self, limits: Participation, given: Mapping[str, int]
-  ) -> list[dict[str, int]]:
+  def compared(self, limits: _Limits, given: Mapping[str, int]) -> list[dict[str, int]]:
     """Options of each row of a comparison.
 
     Args:
@@ -241,13 +237,13 @@ def check_strategy(
       raise ValueError(f'{option.name} is {asked}, but the strategy given has {has}.')
 
 
-def free_bands(limits: Participation) -> int:
+def free_bands(limits: _Limits) -> int:
   """How many bands cost no sensitivity, as columns of one client share no row.
 
   A single participation is hidden by any number; 4096 are the most that are optimised.
 
   Example:
-    >>> free_bands(Participation(64, min_separation=8))
+    >>> free_bands(participation_lib.Participation(64, min_separation=8))
     8
   """
   bands = limits.num_rounds
@@ -256,31 +252,29 @@ def free_bands(limits: Participation) -> int:
   return min(bands, toeplitz_problem.MAX_BANDS)
 
 
-def _gaussian(limits: Participation) -> strategy_lib.Strategy:
+def _gaussian(limits: _Limits) -> strategy_lib.Strategy:
   return toeplitz.Identity(limits.num_rounds)
 
 
 def _tree(
-  limits: Participation, restart_every: Optional[int] = None
+  limits: _Limits, restart_every: Optional[int] = None
 ) -> strategy_lib.Strategy:
   return tree.BinaryTree(limits.num_rounds, restart_every=restart_every)
 
 
-def _trees(limits: Participation, given: dict[str, int]) -> Iterable[dict[str, int]]:
+def _trees(limits: _Limits, given: dict[str, int]) -> Iterable[dict[str, int]]:
   """Without restarts, and with those asked for or the best, if they help."""
   restart_every = given.get('restart_every') or tree.best_restart(limits)
   return [{}] if restart_every is None else [{}, {'restart_every': restart_every}]
 
 
-def _banded(
-  limits: Participation, num_bands: Optional[int] = None
-) -> strategy_lib.Strategy:
+def _banded(limits: _Limits, num_bands: Optional[int] = None) -> strategy_lib.Strategy:
   if num_bands is None:
     num_bands = free_bands(limits)
   return banded.optimize(limits.num_rounds, num_bands, 'mean', limits)
 
 
-def _banded_seconds(limits: Participation, num_bands: Optional[int] = None) -> float:
+def _banded_seconds(limits: _Limits, num_bands: Optional[int] = None) -> float:
   """Steps, of which the mean error takes up to about 150."""
   if num_bands is None:
     num_bands = free_bands(limits)
@@ -289,7 +283,7 @@ def _banded_seconds(limits: Participation, num_bands: Optional[int] = None) -> f
 
 
 def _toeplitz(
-  limits: Participation, num_bands: Optional[int] = None
+  limits: _Limits, num_bands: Optional[int] = None
 ) -> strategy_lib.Strategy:
   if num_bands is None:
     num_bands = free_bands(limits)
@@ -297,41 +291,37 @@ def _toeplitz(
 
 
 def _free_bands_unless_given(
-  limits: Participation, given: dict[str, int]
+  limits: _Limits, given: dict[str, int]
 ) -> Iterable[dict[str, int]]:
   return [{'num_bands': free_bands(limits), **given}]
 
 
-def _needless_bands(limits: Participation, given: dict[str, int]) -> Optional[str]:
+def _needless_bands(limits: _Limits, given: dict[str, int]) -> Optional[str]:
   if given.get('num_bands', free_bands(limits)) > 1:
     return None
   return 'with one band, the most that fits or pays, it is the gaussian mechanism.'
 
 
-def _blt(
-  limits: Participation, num_buffers: Optional[int] = None
-) -> strategy_lib.Strategy:
+def _blt(limits: _Limits, num_buffers: Optional[int] = None) -> strategy_lib.Strategy:
   return blt.optimize(limits.num_rounds, num_buffers, 'mean', limits)
 
 
 def _banded_inverse(
-  limits: Participation, num_bands: Optional[int] = None
+  limits: _Limits, num_bands: Optional[int] = None
 ) -> strategy_lib.Strategy:
   if num_bands is None:
     num_bands = min(_INVERSE_BANDS, limits.num_rounds)
   return banded_inverse.optimize(limits.num_rounds, num_bands, 'mean', limits)
 
 
-def _banded_inverse_seconds(
-  limits: Participation, num_bands: int = _INVERSE_BANDS
-) -> float:
+def _banded_inverse_seconds(limits: _Limits, num_bands: int = _INVERSE_BANDS) -> float:
   """It looks for the best constraints if clients come back within its bands."""
   often = limits.possible_participations > 1 and limits.min_separation < num_bands
   return 1e-3 * limits.num_rounds if often else 0.0
 
 
 def _windowed_blt(
-  limits: Participation, num_decays: Optional[int] = None
+  limits: _Limits, num_decays: Optional[int] = None
 ) -> strategy_lib.Strategy:
   if limits.possible_participations > 1:
     return windowed_blt.optimize(limits.num_rounds, num_decays, 'mean', limits)
@@ -342,13 +332,11 @@ def _windowed_blt(
   )
 
 
-def _windowed_blt_seconds(
-  limits: Participation, num_decays: Optional[int] = None
-) -> float:
+def _windowed_blt_seconds(limits: _Limits, num_decays: Optional[int] = None) -> float:
   return 0.3 + 8e-5 * limits.num_rounds
 
 
-def _needless_window(limits: Participation, given: dict[str, int]) -> Optional[str]:
+def _needless_window(limits: _Limits, given: dict[str, int]) -> Optional[str]:
   if limits.possible_participations == 1:
     return 'a client takes part only once, so that nothing is cut off: it is blt.'
   if limits.min_separation == 1:
