@@ -15,7 +15,6 @@ from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.base import checks
-from tff_dp_aggregators.learning import sampling
 
 _DEFAULT_TARGET_EPSILON = 8.0
 _DEFAULT_SERVER_MOMENTUM = 0.9
@@ -105,7 +104,12 @@ def from_flags(values: flags.FlagValues) -> Settings:
   participation = strategies.Participation(
     values.num_rounds, values.min_separation, values.max_participations
   )
-  sampling.check_population(values.num_clients, values.clients_per_round, participation)
+  strategies.participation.check_population(
+    values.num_clients,
+    values.clients_per_round,
+    participation,
+    ('num_clients', 'clients_per_round'),
+  )
   data.check_num_clients(values.task, values.num_clients)
   if values.run_dir is not None:
     run_directory.check_free(values.run_dir)

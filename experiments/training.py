@@ -238,7 +238,7 @@ def _finish(
     statement = statement_lib.build_without_privacy()
     spent = 'No privacy: epsilon is infinite.'
   else:
-    statement = sources.from_run_dir(directory.path)
+    statement = statement_lib.build(sources.from_run_dir(directory.path))
     guarantee, rounds = statement['guarantee'], statement['run']['rounds_completed']
     spent = (
       f'Privacy spent in {rounds} of {settings.participation.num_rounds} rounds: '

@@ -42,7 +42,7 @@ FLOORS = {
   'accounting': (
     ('events',),
     ('accountants',),
-    ('schemas', 'calibration', 'tree_aggregation_accountant'),
+    ('schemas', 'calibration', 'adaptive_clipping', 'tree_aggregation_accountant'),
     ('mechanism',),
     ('records',),
     ('planning', 'reports'),

@@ -219,7 +219,7 @@ def test_adaptive_clipping_takes_its_share_of_the_noise():
     'tree', PARTICIPATION, 8.0, 1e-6, clipped_count_stddev=5.0
   )
   assert found.clipped_count_stddev == 5.0
-  with pytest.raises(ValueError, match='more than half of noise_multiplier'):
+  with pytest.raises(ValueError, match='half of noise_multiplier; got 0.5'):
     accounting.Mechanism('tree', PARTICIPATION, 1.0, clipped_count_stddev=0.5)
 
 

@@ -18,6 +18,7 @@ from absl import flags as absl_flags
 from tests import json_schema
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import reports
 from tff_dp_aggregators.accounting.planning import comparison as planning
 from tff_dp_aggregators.accounting.planning import views
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
@@ -155,7 +156,7 @@ def test_a_plan_does_without_it_where_it_says_so(echo):
 
 def test_reports_describe_it_and_are_verified(echo, tmp_path):
   plan = _planned('--mechanism=echo', '--num_delays=3', '--noise_multiplier=2')
-  report = sources.from_plan(plan)
+  report = statement.build(sources.from_plan(plan))
   assert list(json_schema.violations(report, schema_lib.load())) == []
   said = schema_lib.load()['$defs']['mechanism']['properties']['num_delays']
   assert said['description'] == 'For echo: delay, until the echo. Null for others.'
@@ -170,7 +171,7 @@ def test_reports_describe_it_and_are_verified(echo, tmp_path):
 
 def test_reports_written_before_are_verified_after(monkeypatch, tmp_path):
   report = statement.build(
-    accounting.Mechanism('tree', LIMITS, 2.0), 1e-6, with_curves=False
+    reports.Inputs(accounting.Mechanism('tree', LIMITS, 2.0), 1e-6), with_curves=False
   )
   schema = schema_lib.load()
   assert list(json_schema.violations(report, schema)) == []

@@ -4,22 +4,18 @@ Claims:
 
 * No client is twice in a round, comes back before `min_separation` rounds, or takes
   part more than `max_participations` times; every round is full.
-* `check_population` accepts exactly the populations that can fill every round: a
-  search through all schedules agrees where it is small enough to be done.
-* Whatever the error for a population that is too small suggests really fits.
-* `accounting.planning`, which cannot see this layer, asks for the same populations.
+* A population is refused exactly when `check_population` refuses it.
 * Equal seeds draw equal cohorts.
 """
 
 import itertools
-import re
 
 import numpy as np
 import pytest
 
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.accounting.planning import comparison as planning
 from tff_dp_aggregators.learning import sampling
+from tff_dp_aggregators.strategies.participation import check_population
 
 # Rounds, min_separation, max_participations, clients per round.
 _GRID = list(
@@ -34,7 +30,7 @@ def _smallest_population(participation, clients_per_round):
   most = participation.num_rounds * clients_per_round
   for num_clients in range(1, most + 1):
     try:
-      sampling.check_population(num_clients, clients_per_round, participation)
+      check_population(num_clients, clients_per_round, participation)
     except sampling.PopulationTooSmallError:
       continue
     return num_clients
@@ -85,107 +81,12 @@ def test_tight_populations_fill_every_round(
     _assert_within_limits(cohorts, num_clients, clients_per_round, participation)
 
 
-def test_rejected_is_exactly_what_no_schedule_can_fill():
-  # All schedules, by a search over rounds; the state is who may return when and how
-  # often each client still may.
-  def fillable(num_clients, clients_per_round, participation):
-    def search(this_round, state):
-      if this_round == participation.num_rounds:
-        return True
-      if (this_round, state) in dead_ends:
-        return False
-      allowed = [
-        client
-        for client, (back, left) in enumerate(state)
-        if back <= this_round and left
-      ]
-      for cohort in itertools.combinations(allowed, clients_per_round):
-        after = tuple(
-          sorted(
-            (this_round + participation.min_separation, left - 1)
-            if client in cohort
-            else (back, left)
-            for client, (back, left) in enumerate(state)
-          )
-        )
-        if search(this_round + 1, after):
-          return True
-      dead_ends.add((this_round, state))
-      return False
-
-    dead_ends = set()
-    return search(0, ((0, participation.max_participations),) * num_clients)
-
-  accepted = {True: 0, False: 0}
-  for num_rounds, separation, most, clients_per_round, num_clients in itertools.product(
-    (1, 2, 4, 5, 6), (1, 2, 3), (None, 1, 2, 3), (1, 2), range(1, 8)
-  ):
-    participation = strategies.Participation(num_rounds, separation, most)
-    try:
-      sampling.check_population(num_clients, clients_per_round, participation)
-      accepts = True
-    except sampling.PopulationTooSmallError:
-      accepts = False
-    assert accepts == fillable(num_clients, clients_per_round, participation), (
-      num_clients,
-      clients_per_round,
-      participation,
-    )
-    accepted[accepts] += 1
-  assert min(accepted.values()) > 100  # Both answers were put to the test.
-
-
-def test_every_suggestion_of_the_error_fits():
-  number_of_suggestions = 0
-  for num_rounds, separation, most, clients_per_round in _GRID:
-    participation = strategies.Participation(num_rounds, separation, most)
-    smallest = _smallest_population(participation, clients_per_round)
-    for num_clients in {1, 2, smallest // 2, smallest - 1} - {0, smallest}:
-      if num_clients > smallest:
-        continue
-      with pytest.raises(sampling.PopulationTooSmallError) as error:
-        sampling.check_population(num_clients, clients_per_round, participation)
-      message = str(error.value)
-      suggestions = message[:-1].split('What would fit: ')[1].split(', or ')
-      for suggestion in suggestions:
-        changed = {
-          'num_clients': num_clients,
-          'clients_per_round': clients_per_round,
-          'min_separation': separation,
-          # As the object has it, with None replaced by what fitted.
-          'max_participations': participation.max_participations,
-        }
-        found = re.findall(r'(\w+) of at (?:most|least) (\d+)', suggestion)
-        assert found, suggestion
-        changed.update({name: int(value) for name, value in found})
-        sampling.check_population(
-          changed['num_clients'],
-          changed['clients_per_round'],
-          strategies.Participation(
-            num_rounds, changed['min_separation'], changed['max_participations']
-          ),
-        )
-        number_of_suggestions += 1
-  assert number_of_suggestions > 1000
-
-
-def test_the_error_names_the_smallest_population_and_the_largest_cohort():
-  participation = strategies.Participation(100, min_separation=10)
+def test_too_small_a_population_is_refused_in_the_words_of_the_arguments():
+  limits = strategies.Participation(100, min_separation=10)
   with pytest.raises(sampling.PopulationTooSmallError) as error:
-    sampling.check_population(49, 5, participation)
+    sampling.sample_cohorts(49, 5, limits, seed=1)
   assert 'num_clients of at least 50' in str(error.value)
   assert 'clients_per_round of at most 4' in str(error.value)
-  sampling.check_population(50, 5, participation)
-
-
-def test_planning_before_training_asks_for_the_same_populations():
-  for num_rounds, min_separation, most, clients_per_round in _GRID:
-    limits = strategies.Participation(num_rounds, min_separation, most)
-    smallest = _smallest_population(limits, clients_per_round)
-    planning.check_population(smallest, clients_per_round, limits)
-    if smallest > 1:
-      with pytest.raises(ValueError, match=f'need {smallest} clients'):
-        planning.check_population(smallest - 1, clients_per_round, limits)
 
 
 def test_equal_seeds_draw_equal_cohorts_and_others_do_not():
@@ -201,17 +102,6 @@ def test_clients_take_turns():
   cohorts = sampling.sample_cohorts(30, 4, participation, seed=1)
   times = np.bincount(cohorts.ravel(), minlength=30)
   assert times.max() - times.min() <= 1
-
-
-@pytest.mark.parametrize('name', ['num_clients', 'clients_per_round'])
-@pytest.mark.parametrize(
-  'value, error', [(0, ValueError), (-1, ValueError), (1.5, TypeError)]
-)
-def test_numbers_that_are_no_counts_are_refused(name, value, error):
-  arguments = {'num_clients': 10, 'clients_per_round': 2}
-  arguments[name] = value
-  with pytest.raises(error, match=name):
-    sampling.check_population(participation=strategies.Participation(4), **arguments)
 
 
 def test_fixed_epochs_are_refused_and_not_taken_for_min_separation():

@@ -2,13 +2,15 @@
 
 At the top, in the order in which they build on each other: `events` say what happened
 as inert data, `accountants` what that means, `schemas` who takes part when,
-`calibration` how much noise a target needs, `mechanism` all of it under one name. Then
-the rooms: `records` (ledgers and logs), `planning` (comparing mechanisms), `reports`
-(statements, their rendering and verification), `programs` (`report`, `plan`,
-`participation`, from flags). Nothing here imports TensorFlow.
+`calibration` how much noise a target needs, `adaptive_clipping` what it takes of the
+noise, `mechanism` all of it under one name. Then the rooms: `records` (ledgers and
+logs), `planning` (comparing mechanisms), `reports` (statements, their rendering and
+verification), `programs` (`report`, `plan`, `participation`, from flags). Nothing here
+imports TensorFlow.
 """
 
 from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import adaptive_clipping
 from tff_dp_aggregators.accounting import calibration
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import mechanism
@@ -22,6 +24,7 @@ from tff_dp_aggregators.accounting.mechanism import Mechanism
 __all__ = [
   'Mechanism',
   'accountants',
+  'adaptive_clipping',
   'calibration',
   'events',
   'mechanism',

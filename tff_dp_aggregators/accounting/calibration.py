@@ -17,11 +17,8 @@ from tff_dp_aggregators.accounting.accountants import gaussian
 
 _ZERO_OUT = Relation.REPLACE_SPECIAL
 
-# How far above the least noise the answer may be, relative, and by accountant, as
-# those that are not closed forms take their time.
-_TOLERANCE = {'exact': 1e-13, 'gdp': 1e-13, 'zcdp': 1e-13, 'rdp': 1e-9}
-_NUMERICAL_TOLERANCE = 5e-5
-_NUMERICAL = ('pld', 'prv')
+# Where a search by a numerical accountant begins: so near the quick bound's answer.
+_NEAR = 0.02
 _MAX_NOISE = 1e9
 _MIN_NOISE = 1e-9
 
@@ -58,16 +55,15 @@ def noise_multiplier(
   """
   target_epsilon = _check_target(target_epsilon, target_delta)
   spent = _Spent(make_event, target_delta, accountant, relation)
-  name = spent.accountant_for(1.0)
-  tolerance = _TOLERANCE.get(name, _NUMERICAL_TOLERANCE)
-  if name not in _NUMERICAL:
-    return _least(spent, target_epsilon, 1.0, 2.0, tolerance)
-  rdp = _Spent(make_event, target_delta, 'rdp', relation)
+  asked = spent.accountant_for(1.0)
+  if not asked.is_numerical:
+    return _smallest(spent, target_epsilon, 1.0, 2.0, asked.tolerance)
+  quick = _Spent(make_event, target_delta, accountants.QUICK_BOUND, relation)
   try:  # Little more than what is looked for, and much faster.
-    start = _least(rdp, target_epsilon, 1.0, 2.0, 0.02)
+    start = _smallest(quick, target_epsilon, 1.0, 2.0, _NEAR)
   except ValueError:
-    return _least(spent, target_epsilon, 1.0, 2.0, tolerance)
-  return _least(spent, target_epsilon, start, 1.1, tolerance)
+    return _smallest(spent, target_epsilon, 1.0, 2.0, asked.tolerance)
+  return _smallest(spent, target_epsilon, start, 1.1, asked.tolerance)
 
 
 def largest(
@@ -140,18 +136,19 @@ class _Spent:
     self._relation = relation
     self._known: dict[float, float] = {}
 
-  def accountant_for(self, parameter: float) -> str:
+  def accountant_for(self, parameter: float) -> accountants.Entry:
     """The accountant that is asked."""
-    if self._accountant is not None:
-      return self._accountant
-    return accountants.tightest(self._make_event(parameter), self._relation)
+    event = self._make_event(parameter)
+    return accountants.entry_of(
+      accountants.choose(event, self._accountant, self._relation)
+    )
 
   def __call__(self, parameter: float) -> float:
     if parameter not in self._known:
       self._known[parameter] = accountants.epsilon(
         self._make_event(parameter),
         self._delta,
-        self.accountant_for(parameter),
+        self._accountant,
         self._relation,
       )
     return self._known[parameter]
@@ -164,7 +161,7 @@ def _check_target(epsilon: float, delta: float) -> float:
   return gaussian.check_epsilon(epsilon, 'target_epsilon')
 
 
-def _least(
+def _smallest(
   spent: _Spent, target_epsilon: float, start: float, factor: float, tolerance: float
 ) -> float:
   """The least noise multiplier that keeps the target, looked for around `start`."""

@@ -77,9 +77,9 @@ def round_noise_multipliers(
   """Noise multipliers of each round's event, and of all events so far together.
 
   Args:
-    strategy: As for `run_event`.
-    participation: As for `run_event`.
-    noise_multiplier: As for `run_event`.
+    strategy: Its strategy matrix C.
+    participation: Who may take part when; `None` means a single participation.
+    noise_multiplier: Standard deviation of z over the clip norm.
 
   Returns:
     Two float64 arrays of shape [num_rounds]. The first holds each round's own noise
@@ -87,7 +87,8 @@ def round_noise_multipliers(
     the effective noise multiplier of rounds 0 to t, non-increasing.
 
   Raises:
-    ValueError: As `run_event`.
+    ValueError: If `noise_multiplier` is out of range, or `participation` is for other
+      rounds than the strategy.
   """
   noise_multiplier = check_noise_multiplier(noise_multiplier)
   so_far = strategy.sensitivity_squared_by_round(participation)

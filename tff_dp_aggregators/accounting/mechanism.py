@@ -6,7 +6,6 @@ one, a report explains one.
 """
 
 import dataclasses
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Optional, Union
 
@@ -14,6 +13,8 @@ import dp_accounting
 from dp_accounting import NeighboringRelation as Relation
 
 from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import adaptive_clipping
 from tff_dp_aggregators.accounting import calibration
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import schemas
@@ -74,7 +75,8 @@ class Mechanism:
     **given: Optional[int],
   ) -> None:
     noise_multiplier = events.check_noise_multiplier(noise_multiplier)
-    _check_clipped_count_stddev(clipped_count_stddev, noise_multiplier)
+    if clipped_count_stddev is not None:
+      adaptive_clipping.values_noise_multiplier(noise_multiplier, clipped_count_stddev)
     relation = schemas.check_relation(participation, _relation(adjacency))
     # Both, for `dataclasses.replace` hands on `options`, and one may change.
     merged: dict[str, Optional[int]] = {**dict(options), **given}
@@ -115,7 +117,7 @@ class Mechanism:
     """The mechanism with the least noise that keeps a privacy target.
 
     Args:
-      name: As for the class.
+      name: One of `NAMES`, or 'file' with a strategy among the options.
       participation: Who takes part when.
       target_epsilon: Positive.
       target_delta: Between 0 and 1, exclusive.
@@ -153,7 +155,7 @@ class Mechanism:
   @property
   def is_sampled(self) -> bool:
     """Whether the guarantee rests on sampling."""
-    return not isinstance(self.participation, strategies.Participation)
+    return schemas.is_sampled(self.participation)
 
   @property
   def sensitivity(self) -> float:
@@ -163,8 +165,8 @@ class Mechanism:
     sens(C) where one client is replaced by another.
     """
     limits = None if self.is_sampled else self.limits
-    both = 2 if self.relation is Relation.REPLACE_ONE else 1
-    return both * self.strategy.sensitivity(limits)
+    factor = schemas.sensitivity_factor(self.relation)
+    return factor * self.strategy.sensitivity(limits)
 
   @property
   def effective_noise_multiplier(self) -> float:
@@ -178,10 +180,11 @@ class Mechanism:
     It is `noise_multiplier` unless a part of that pays for adaptive clipping
     (arXiv:1905.03871, Theorem 1).
     """
-    if self.clipped_count_stddev is None or self.noise_multiplier == 0:
+    if self.clipped_count_stddev is None:
       return self.noise_multiplier
-    ratio = self.noise_multiplier / (2 * self.clipped_count_stddev)
-    return self.noise_multiplier / math.sqrt(1 - ratio * ratio)
+    return adaptive_clipping.values_noise_multiplier(
+      self.noise_multiplier, self.clipped_count_stddev
+    )
 
   @property
   def event(self) -> dp_accounting.DpEvent:
@@ -193,6 +196,53 @@ class Mechanism:
     return schemas.event(
       self.strategy, self.participation, noise_multiplier, self.relation
     )
+
+  def epsilon(self, delta: float, *, accountant: Optional[str] = None) -> float:
+    """Epsilon of all rounds together at `delta`, for `adjacency`.
+
+    Args:
+      delta: Between 0 and 1, exclusive.
+      accountant: A key of `accountants.ACCOUNTANTS`; `None` for the tightest.
+
+    Returns:
+      The smallest epsilon for which the accountant can vouch; infinite without noise.
+
+    Raises:
+      ValueError: If `delta` is out of range, or the accountant unknown.
+      dp_accounting.UnsupportedEventError: If the accountant cannot read the events.
+
+    Example:
+      >>> participation = strategies.Participation.from_rounds_between(2000, 313, 6)
+      >>> gboard = Mechanism('tree', participation, noise_multiplier=7.0)
+      >>> (
+      ...   round(gboard.epsilon(1e-10), 4),
+      ...   round(gboard.epsilon(1e-10, accountant='rdp'), 4),
+      ... )
+      (8.5261, 8.8986)
+    """
+    return accountants.epsilon(self.event, delta, accountant, self.relation)
+
+  def delta(self, epsilon: float, *, accountant: Optional[str] = None) -> float:
+    """Delta of all rounds together at `epsilon`, for `adjacency`.
+
+    Args:
+      epsilon: Finite and not negative.
+      accountant: A key of `accountants.ACCOUNTANTS`; `None` for the tightest.
+
+    Returns:
+      The smallest delta for which the accountant can vouch; 1 without noise.
+
+    Raises:
+      ValueError: If `epsilon` is out of range, or the accountant unknown.
+      dp_accounting.UnsupportedEventError: If the accountant cannot read the events.
+
+    Example:
+      >>> participation = strategies.Participation.from_rounds_between(2000, 313, 6)
+      >>> gboard = Mechanism('tree', participation, noise_multiplier=7.0)
+      >>> f'{gboard.delta(5.0):.2e}'
+      '1.21e-04'
+    """
+    return accountants.delta(self.event, epsilon, accountant, self.relation)
 
   def to_json(self) -> dict[str, Any]:
     """JSON-ready values that `from_json` reads back exactly.
@@ -265,16 +315,6 @@ def strategy_for(
   """
   given = registry.check_options(name, options)
   return registry.kind(name).build(schemas.limits(participation), **given)
-
-
-def _check_clipped_count_stddev(
-  value: Optional[float], noise_multiplier: float
-) -> None:
-  if value is not None and not (value > noise_multiplier / 2 and math.isfinite(value)):
-    raise ValueError(
-      'clipped_count_stddev must be finite and more than half of noise_multiplier, '
-      f'{noise_multiplier}, or the count alone costs more than the whole; got {value}.'
-    )
 
 
 def _relation(adjacency: Optional[str]) -> Optional[Relation]:

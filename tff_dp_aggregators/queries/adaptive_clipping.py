@@ -63,7 +63,7 @@ import tensorflow as tf
 
 from tff_dp_aggregators import noise as noise_lib
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.accounting import events
+from tff_dp_aggregators.accounting import adaptive_clipping as split
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.queries import clipping
 from tff_dp_aggregators.queries import gaussian
@@ -204,7 +204,7 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
     self._clipped_count_stddev = _check_count_stddev(
       clipped_count_stddev, noise_multiplier, self._clients_per_round
     )
-    self._value_noise_multiplier = value_noise_multiplier(
+    self._value_noise_multiplier = _value_noise_multiplier(
       noise_multiplier, self._clipped_count_stddev
     )
     self._limits = _limits(self._value_noise_multiplier)
@@ -422,49 +422,21 @@ class AdaptiveGaussianSumQuery(AdaptiveClippingQuery, gaussian.GaussianSumQuery)
     )
 
 
-def value_noise_multiplier(
+def _value_noise_multiplier(
   noise_multiplier: float, clipped_count_stddev: float
 ) -> float:
-  """z_delta: the noise of the records that is left when the count has its noise.
-
-  Args:
-    noise_multiplier: z of both together.
-    clipped_count_stddev: sigma_b, in clients.
-
-  Returns:
-    (z^-2 - (2 sigma_b)^-2)^(-1/2), or 0 if both are 0.
-
-  Raises:
-    ValueError: If `noise_multiplier` is out of range, or the count alone would cost
-      more than both together.
-
-  Example:
-    >>> round(value_noise_multiplier(1.0, 5.0), 6)
-    1.005038
-  """
-  noise_multiplier = events.check_noise_multiplier(noise_multiplier)
-  if noise_multiplier == 0:
-    return 0.0
-  # The count has sensitivity 1/2.
-  ratio = noise_multiplier / (2 * clipped_count_stddev) if clipped_count_stddev else 2.0
-  if not ratio < 1:
-    raise ValueError(
-      f'clipped_count_stddev must be more than {noise_multiplier / 2}, half of '
-      f'noise_multiplier; got {clipped_count_stddev} (by default it is a twentieth of '
-      f'clients_per_round). With less, the count of small norms alone would cost more '
-      f'than noise_multiplier {noise_multiplier} says.'
-    )
-  louder = 1 / math.sqrt((1 - ratio) * (1 + ratio))
-  if louder >= 2:
+  """The noise that is left for the records, with a warning where it is loud."""
+  left = split.values_noise_multiplier(noise_multiplier, clipped_count_stddev)
+  if noise_multiplier and left >= 2 * noise_multiplier:
     _logger.warning(
       'adaptive clipping makes the noise of the records %.3g times as loud: a '
       'clipped_count_stddev of %g (default: a twentieth of clients_per_round) is small '
       'for noise_multiplier %g.',
-      louder,
+      left / noise_multiplier,
       clipped_count_stddev,
       noise_multiplier,
     )
-  return noise_multiplier * louder
+  return left
 
 
 def _limits(noise_multiplier: float) -> tuple[float, float]:

@@ -6,7 +6,8 @@ exactly b apart (fixed-epoch, arXiv:2211.06530).
 
 Sensitivity is always sensitivity *under a participation schema*; this module is
 the one place where its parameters are checked and where the two conventions for
-separation are translated into each other.
+separation are translated into each other. `check_population` tells whether there are
+enough clients to keep a schema.
 
 **Separation.** `min_separation` is a difference of rounds: two rounds `r1 < r2` of
 one client satisfy `r2 - r1 >= min_separation`. The DP-FTRL accountant of TF Privacy
@@ -154,3 +155,115 @@ def check(num_rounds: int, participation: Optional[Participation]) -> Participat
       f'{num_rounds}; build both for the same number.'
     )
   return participation
+
+
+class PopulationTooSmallError(ValueError):
+  """The clients there are cannot fill every round within the participation limits."""
+
+
+def check_population(
+  population: int,
+  cohort: int,
+  participation: Participation,
+  names: tuple[str, str] = ('population', 'cohort'),
+) -> None:
+  """Checks that the clients there are can fill every round within limits.
+
+  Any `min_separation` successive rounds have no client in common, so they need
+  `cohort * min_separation` clients; and all rounds together need `cohort * num_rounds`
+  participations, at most `max_participations` of each client. Taking turns shows that
+  nothing more is needed. In fixed epochs, rounds a multiple of `min_separation` apart
+  share clients with no others, so each such group of rounds needs clients of its own.
+
+  Args:
+    population: Clients there are.
+    cohort: Clients of a round.
+    participation: The limits to keep.
+    names: What the caller calls the first two, for messages.
+
+  Raises:
+    PopulationTooSmallError: If the clients are too few; the message says what would
+      fit.
+    TypeError: If a number is not whole.
+    ValueError: If a number is less than 1.
+
+  Example:
+    >>> check_population(400, 4, Participation(1000, min_separation=100))
+  """
+  checks.check_positive_int(names[0], population)
+  checks.check_positive_int(names[1], cohort)
+  needed = _clients_needed(cohort, participation)
+  if population >= needed:
+    return
+  fits = [f'{names[0]} of at least {needed}']
+  fitting_cohort = _fitting_cohort(population, participation)
+  if fitting_cohort:
+    fits.append(f'{names[1]} of at most {fitting_cohort}')
+  if population >= cohort:
+    fits.append(_looser_limits(population, cohort, participation))
+  raise PopulationTooSmallError(
+    f'{participation.num_rounds} rounds of {names[1]}={cohort} need {needed} clients '
+    f'if a client may return only after {participation.min_separation} rounds and take '
+    f'part at most {participation.possible_participations} times; '
+    f'{names[0]}={population} is too few. What would fit: {", or ".join(fits)}.'
+  )
+
+
+def allowed_separation(population: int, cohort: int) -> int:
+  """The largest min_separation with which a population fills every cohort.
+
+  Args:
+    population: Clients there are.
+    cohort: Clients of a round.
+
+  Raises:
+    TypeError: If a number is not whole.
+    ValueError: If a number is less than 1, or the population is smaller than a cohort.
+
+  Example:
+    >>> allowed_separation(1000, 30)
+    33
+  """
+  checks.check_positive_int('population', population)
+  checks.check_positive_int('cohort', cohort)
+  if cohort > population:
+    raise ValueError(f'cohort={cohort} is larger than population={population}.')
+  return population // cohort
+
+
+def _clients_needed(cohort: int, limits: Participation) -> int:
+  num_rounds, times = limits.num_rounds, limits.possible_participations
+  window = min(limits.min_separation, num_rounds)
+  if not limits.fixed_epoch:
+    return max(cohort * window, -(-cohort * num_rounds // times))
+  epochs, longer = divmod(num_rounds, window)  # `longer` groups have a round more.
+  return longer * max(cohort, -(-cohort * (epochs + 1) // times)) + (
+    window - longer
+  ) * max(cohort, -(-cohort * epochs // times))
+
+
+def _fitting_cohort(population: int, limits: Participation) -> int:
+  """The largest cohort that the clients there are can fill; 0 if there is none."""
+  fits, fails = 0, population + 1
+  while fails - fits > 1:
+    middle = (fits + fails) // 2
+    if _clients_needed(middle, limits) <= population:
+      fits = middle
+    else:
+      fails = middle
+  return fits
+
+
+def _looser_limits(population: int, cohort: int, limits: Participation) -> str:
+  """Limits that the clients there are can keep; one of two may not be enough."""
+  separation = min(limits.min_separation, population // cohort)
+  looser = dataclasses.replace(limits, min_separation=separation)
+  text = []
+  if separation < min(limits.min_separation, limits.num_rounds):
+    text.append(f'min_separation of at most {separation}')
+  if _clients_needed(cohort, looser) > population:
+    times = -(-cohort * limits.num_rounds // population)
+    if limits.fixed_epoch:  # No group of rounds shares its clients with another.
+      times = looser._fitting
+    text.append(f'max_participations of at least {times}')
+  return ' and '.join(text)

@@ -275,7 +275,7 @@ def test_a_target_that_is_none_is_refused(target):
     (
       (*TREE, '--num_rounds=5', '--noise_multiplier=1')
       + ('--clipped_count_stddev=0.5',),
-      'more than half of noise_multiplier',
+      'must be more than 0.5, half of noise_multiplier',
     ),
   ],
 )

@@ -24,6 +24,7 @@ import pytest
 
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import reports
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.reports import rendering
 from tff_dp_aggregators.accounting.reports import statement
@@ -46,7 +47,9 @@ FIXED_SIZE = accounting.Mechanism(
 
 
 def _build(mechanism=MECHANISM, *, cut=False, with_curves=False, **options):
-  built = statement.build(mechanism, DELTA, with_curves=with_curves, **options)
+  built = statement.build(
+    reports.Inputs(mechanism, DELTA, **options), with_curves=with_curves
+  )
   if cut:  # As if a ledger said so.
     built['run'] = {
       'rounds_completed': 7,
@@ -173,7 +176,7 @@ def test_the_published_gboard_run_shows_both_epsilons(output_format):
   gboard = accounting.Mechanism(
     'tree', strategies.Participation.from_rounds_between(2000, 313, 6), 7.0
   )
-  built = statement.build(gboard, 1e-10, with_curves=False)
+  built = statement.build(reports.Inputs(gboard, 1e-10), with_curves=False)
   _says(
     built,
     output_format,

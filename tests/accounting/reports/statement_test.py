@@ -12,6 +12,7 @@ from tff_dp_aggregators import accounting
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import events
+from tff_dp_aggregators.accounting import reports
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.accounting.reports import schema as schema_lib
@@ -44,7 +45,7 @@ def test_published_gboard_run():
   gboard = accounting.Mechanism(
     'tree', strategies.Participation.from_rounds_between(2000, 313, 6), 7.0
   )
-  built = statement.build(gboard, 1e-10)
+  built = statement.build(reports.Inputs(gboard, 1e-10))
   guarantee, mechanism = built['guarantee'], built['mechanism']
   assert mechanism['sensitivity_squared'] == pytest.approx(79, rel=1e-14)
   assert guarantee['zcdp_rho'] == pytest.approx(0.8061224489795918, rel=1e-12)
@@ -57,7 +58,7 @@ def test_published_gboard_run():
 
 
 def test_both_noise_multipliers_stand_under_their_own_names():
-  mechanism = statement.build(MECHANISM, 1e-6)['mechanism']
+  mechanism = statement.build(reports.Inputs(MECHANISM, 1e-6))['mechanism']
   assert mechanism['noise_multiplier'] == 2.0
   # Four participations of unit columns.
   assert mechanism['sensitivity'] == pytest.approx(2.0, rel=1e-12)
@@ -66,7 +67,7 @@ def test_both_noise_multipliers_stand_under_their_own_names():
 
 def test_a_run_cut_short_is_charged_for_its_rounds_alone(tmp_path):
   run = _ledger(tmp_path / 'ledger.jsonl', num_rounds=7)
-  built = statement.build(MECHANISM, 1e-6, ledger=run)
+  built = statement.build(reports.Inputs(MECHANISM, 1e-6, ledger=run))
   assert built['run']['rounds_completed'] == 7
   assert built['run']['rounds_planned'] == 20
   prefix = MECHANISM.strategy.sensitivity_squared_by_round(PARTICIPATION)[6]
@@ -79,8 +80,8 @@ def test_a_run_cut_short_is_charged_for_its_rounds_alone(tmp_path):
 
 def test_a_complete_run_spends_what_was_planned(tmp_path):
   run = _ledger(tmp_path / 'ledger.jsonl', num_rounds=20)
-  built = statement.build(MECHANISM, 1e-6, ledger=run)
-  planned = statement.build(MECHANISM, 1e-6)['guarantee']['epsilon']
+  built = statement.build(reports.Inputs(MECHANISM, 1e-6, ledger=run))
+  planned = statement.build(reports.Inputs(MECHANISM, 1e-6))['guarantee']['epsilon']
   assert built['guarantee']['epsilon'] == pytest.approx(planned, rel=1e-12)
 
 
@@ -98,53 +99,57 @@ def test_a_ledger_of_other_limits_is_refused(tmp_path, limits):
   run = _ledger(tmp_path / 'ledger.jsonl', num_rounds=20, mechanism=made)
   other = accounting.Mechanism('tree', limits, 2.0)
   with pytest.raises(ValueError, match='the run was made for other limits'):
-    statement.build(other, 1e-6, ledger=run)
+    statement.build(reports.Inputs(other, 1e-6, ledger=run))
 
 
 def test_a_ledger_of_no_rounds_or_too_many_is_refused(tmp_path):
   empty = _ledger(tmp_path / 'empty.jsonl', num_rounds=0)
   with pytest.raises(ValueError, match='the ledger lists 0 rounds'):
-    statement.build(MECHANISM, 1e-6, ledger=empty)
+    statement.build(reports.Inputs(MECHANISM, 1e-6, ledger=empty))
   run = _ledger(tmp_path / 'ledger.jsonl', num_rounds=20)
   shorter = accounting.Mechanism('gaussian', strategies.Participation(9), 2.0)
   with pytest.raises(ValueError, match='the ledger lists 20 rounds'):
-    statement.build(shorter, 1e-6, ledger=run)
+    statement.build(reports.Inputs(shorter, 1e-6, ledger=run))
 
 
 def test_a_clip_norm_that_is_not_the_ledger_s_is_refused(tmp_path):
   run = _ledger(tmp_path / 'ledger.jsonl', num_rounds=3)
   with pytest.raises(ValueError, match='clip_norm is 0.25, but 0.5 in round 0'):
-    statement.build(MECHANISM, 1e-6, ledger=run, clip_norm=0.25)
+    statement.build(reports.Inputs(MECHANISM, 1e-6, ledger=run, clip_norm=0.25))
 
 
 @pytest.mark.parametrize('target', [0.5, float('nan'), float('inf'), -1.0])
 def test_a_target_that_is_missed_or_none_is_refused(target):
   with pytest.raises(ValueError, match='target_epsilon'):
-    statement.build(MECHANISM, 1e-6, target_epsilon=target)
+    statement.build(reports.Inputs(MECHANISM, 1e-6, target_epsilon=target))
 
 
 def test_a_ledger_of_another_mechanism_is_refused(tmp_path):
   other = accounting.Mechanism('tree', PARTICIPATION, 2.0)
   run = _ledger(tmp_path / 'ledger.jsonl', num_rounds=3, mechanism=other)
   with pytest.raises(ValueError, match='round 0 of the ledger used strategy'):
-    statement.build(MECHANISM, 1e-6, ledger=run)
+    statement.build(reports.Inputs(MECHANISM, 1e-6, ledger=run))
 
 
 def test_a_ledger_of_a_sampled_mechanism_is_refused(tmp_path):
   run = _ledger(tmp_path / 'ledger.jsonl', num_rounds=3)
   sampled = accounting.Mechanism('gaussian', schemas.PoissonSampling(20, 0.1), 2.0)
   with pytest.raises(ValueError, match='report a sampled mechanism from its flags'):
-    statement.build(sampled, 1e-6, ledger=run)
+    statement.build(reports.Inputs(sampled, 1e-6, ledger=run))
 
 
 @pytest.mark.parametrize('name', accounting.mechanism.NAMES)
 def test_every_mechanism_is_written_in_json_without_infinities(name):
-  built = statement.build(accounting.Mechanism(name, PARTICIPATION, 1.0), 1e-6)
+  built = statement.build(
+    reports.Inputs(accounting.Mechanism(name, PARTICIPATION, 1.0), 1e-6)
+  )
   assert json.loads(json.dumps(built, allow_nan=False)) == built
 
 
 def test_without_noise_there_is_no_guarantee():
-  built = statement.build(accounting.Mechanism('tree', PARTICIPATION, 0.0), 1e-6)
+  built = statement.build(
+    reports.Inputs(accounting.Mechanism('tree', PARTICIPATION, 0.0), 1e-6)
+  )
   for guarantee in (
     built['guarantee'],
     statement.build_without_privacy()['guarantee'],
@@ -156,11 +161,11 @@ def test_without_noise_there_is_no_guarantee():
 
 def test_delta_out_of_range_is_refused():
   with pytest.raises(ValueError, match='delta must be between 0 and 1'):
-    statement.build(MECHANISM, 1.0)
+    statement.build(reports.Inputs(MECHANISM, 1.0))
 
 
 def test_curves_end_where_the_guarantee_is():
-  built = statement.build(MECHANISM, 1e-6)
+  built = statement.build(reports.Inputs(MECHANISM, 1e-6))
   curves, guarantee = built['curves'], built['guarantee']
   assert [1e-6, guarantee['epsilon']] in curves['epsilon_by_delta']
   epsilons = [epsilon for _, epsilon in curves['epsilon_by_delta']]
@@ -179,7 +184,7 @@ def test_curves_end_where_the_guarantee_is():
 def test_a_sampled_curve_is_that_of_ever_more_turns_of_the_first_group():
   schema = schemas.PoissonSampling(30, sampling_probability=0.02, num_groups=5)
   mechanism = accounting.Mechanism('banded', schema, 1.0, num_bands=4)
-  built = statement.build(mechanism, 1e-5)
+  built = statement.build(reports.Inputs(mechanism, 1e-5))
   curve = built['curves']['epsilon_by_round']
   assert [rounds for rounds, _ in curve] == [1, 6, 11, 16, 21, 26]
   assert built['curves']['epsilon_by_round_accountant'] == 'rdp'
@@ -195,7 +200,10 @@ def test_a_sampled_curve_is_that_of_ever_more_turns_of_the_first_group():
 
 
 def test_a_composition_adds_up_what_its_parts_spend():
-  parts = [statement.build(MECHANISM, 1e-6, with_curves=False) for _ in range(3)]
+  parts = [
+    statement.build(reports.Inputs(MECHANISM, 1e-6), with_curves=False)
+    for _ in range(3)
+  ]
   together = statement.compose(parts)['guarantee']
   mu = parts[0]['guarantee']['gdp_mu']
   assert together['gdp_mu'] == pytest.approx(mu * 3**0.5, rel=1e-12)
@@ -205,11 +213,17 @@ def test_a_composition_adds_up_what_its_parts_spend():
 
 
 def test_compositions_of_different_kinds_are_refused():
-  built = statement.build(MECHANISM, 1e-6, with_curves=False)
+  built = statement.build(reports.Inputs(MECHANISM, 1e-6), with_curves=False)
   other = dataclasses.replace(MECHANISM, adjacency='replace_one')
   for part, reason in (
-    (statement.build(MECHANISM, 1e-7, with_curves=False), 'the same delta'),
-    (statement.build(other, 1e-6, with_curves=False), 'the same adjacency'),
+    (
+      statement.build(reports.Inputs(MECHANISM, 1e-7), with_curves=False),
+      'the same delta',
+    ),
+    (
+      statement.build(reports.Inputs(other, 1e-6), with_curves=False),
+      'the same adjacency',
+    ),
   ):
     with pytest.raises(ValueError, match=reason):
       statement.compose([built, part])
@@ -221,13 +235,15 @@ def _statements(tmp_path):
   """Statements of all kinds."""
   short = _ledger(tmp_path / 'short.jsonl', num_rounds=7)
   plan = statement.build(
-    MECHANISM,
-    1e-6,
-    clip_norm=0.5,
-    command='program',
-    files=[{'role': 'ledger', 'path': 'l.jsonl', 'sha256': '0' * 64}],
+    reports.Inputs(
+      MECHANISM,
+      1e-6,
+      clip_norm=0.5,
+      command='program',
+      files=({'role': 'ledger', 'path': 'l.jsonl', 'sha256': '0' * 64},),
+    )
   )
-  run = statement.build(MECHANISM, 1e-6, ledger=short)
+  run = statement.build(reports.Inputs(MECHANISM, 1e-6, ledger=short))
   composition = statement.compose([plan, run])
   adaptive = dataclasses.replace(MECHANISM, clipped_count_stddev=5.0)
   replace_one = dataclasses.replace(MECHANISM, adjacency='replace_one')
@@ -238,21 +254,27 @@ def _statements(tmp_path):
   yield composition
   yield statement.compose([composition, run])
   yield statement.build(
-    MECHANISM,
-    1e-6,
-    target_epsilon=9.0,
-    found='noise_multiplier',
-    accountant='rdp',
-    participation_source={'num_rounds': 20},
+    reports.Inputs(
+      MECHANISM,
+      1e-6,
+      target_epsilon=9.0,
+      found='noise_multiplier',
+      accountant='rdp',
+      participation_source={'num_rounds': 20},
+    )
   )
-  yield statement.build(adaptive, 1e-6, with_curves=False)
-  yield statement.build(replace_one, 1e-6)
+  yield statement.build(reports.Inputs(adaptive, 1e-6), with_curves=False)
+  yield statement.build(reports.Inputs(replace_one, 1e-6))
   for schema in (poisson, fixed_size):
     sampled = accounting.Mechanism('gaussian', schema, 1.0)
-    yield statement.build(sampled, 1e-6, with_curves=False)
+    yield statement.build(reports.Inputs(sampled, 1e-6), with_curves=False)
   for name in accounting.mechanism.NAMES:
-    yield statement.build(accounting.Mechanism(name, PARTICIPATION, 1.0), 1e-6)
-  yield statement.build(accounting.Mechanism('tree', PARTICIPATION, 0.0), 1e-6)
+    yield statement.build(
+      reports.Inputs(accounting.Mechanism(name, PARTICIPATION, 1.0), 1e-6)
+    )
+  yield statement.build(
+    reports.Inputs(accounting.Mechanism('tree', PARTICIPATION, 0.0), 1e-6)
+  )
   yield statement.build_without_privacy()
 
 
@@ -262,7 +284,7 @@ def test_the_schema_describes_every_key_of_every_statement(tmp_path):
 
 
 def test_the_schema_finds_what_is_missing_added_or_of_another_type():
-  built = statement.build(MECHANISM, 1e-6)
+  built = statement.build(reports.Inputs(MECHANISM, 1e-6))
 
   def objects(value):
     if isinstance(value, dict):
@@ -291,7 +313,7 @@ def test_the_schema_finds_what_is_missing_added_or_of_another_type():
 def test_a_checkout_has_its_commit_in_the_statement(monkeypatch, commit, modified):
   found = version.Version('0.1.0', commit, modified)
   monkeypatch.setattr(version, 'current', lambda: found)
-  single = statement.build(MECHANISM, 1e-6)
+  single = statement.build(reports.Inputs(MECHANISM, 1e-6))
   for built in (single, statement.compose([single, single])):
     assert built['software']['tff_dp_aggregators'] == '0.1.0'
     assert built['software']['commit'] == commit
@@ -301,14 +323,14 @@ def test_a_checkout_has_its_commit_in_the_statement(monkeypatch, commit, modifie
 
 def test_an_installed_package_has_no_commit_in_the_statement(monkeypatch):
   monkeypatch.setattr(version, 'current', lambda: version.Version('0.1.0'))
-  built = statement.build(MECHANISM, 1e-6)
+  built = statement.build(reports.Inputs(MECHANISM, 1e-6))
   assert not {'commit', 'modified'} & set(built['software'])
   assert list(json_schema.violations(built, SCHEMA)) == []
 
 
 @pytest.mark.parametrize('commit', ['0123', 'x' * 40, 7, None])
 def test_the_schema_refuses_what_is_no_commit(commit):
-  built = statement.build(MECHANISM, 1e-6)
+  built = statement.build(reports.Inputs(MECHANISM, 1e-6))
   built['software'].update(commit=commit, modified=False)
   assert list(json_schema.violations(built, SCHEMA))
 

@@ -21,6 +21,7 @@ import pytest
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import events
+from tff_dp_aggregators.accounting import reports
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.accounting.reports import sources
@@ -46,32 +47,36 @@ def _with_ledger(folder, num_rounds=7):
         strategy_checksum=TREE.strategy.checksum,
       )
   return statement.build(
-    TREE,
-    1e-6,
-    ledger=ledger.read(path),
-    files=[sources.file_of('ledger', path)],
-    clip_norm=0.5,
-    enforced_by='a test',
+    reports.Inputs(
+      TREE,
+      1e-6,
+      ledger=ledger.read(path),
+      files=(sources.file_of('ledger', path),),
+      clip_norm=0.5,
+      enforced_by='a test',
+    ),
     with_curves=False,
   )
 
 
 def _statements(folder):
   tree = statement.build(
-    TREE, 1e-6, target_epsilon=9.0, command='a command', with_curves=False
+    reports.Inputs(TREE, 1e-6, target_epsilon=9.0, command='a command'),
+    with_curves=False,
   )
   blt = accounting.Mechanism('blt', LIMITS, 3.0, clipped_count_stddev=4.0)
   epochs = strategies.Participation(12, 4, fixed_epoch=True)
   toeplitz = accounting.Mechanism('toeplitz', epochs, 2.0)
   fixed = schemas.FixedSizeSampling(6, 1000, 10)
   yield tree
-  yield statement.build(blt, 1e-6, with_curves=False)
-  yield statement.build(toeplitz, 1e-6)
+  yield statement.build(reports.Inputs(blt, 1e-6), with_curves=False)
+  yield statement.build(reports.Inputs(toeplitz, 1e-6))
   yield _with_ledger(folder)
   yield statement.build(
-    accounting.Mechanism('gaussian', fixed, 2.0), 1e-6, with_curves=False
+    reports.Inputs(accounting.Mechanism('gaussian', fixed, 2.0), 1e-6),
+    with_curves=False,
   )
-  yield statement.compose([tree, statement.build(blt, 1e-6)])
+  yield statement.compose([tree, statement.build(reports.Inputs(blt, 1e-6))])
   yield statement.build_without_privacy()
 
 
@@ -146,7 +151,7 @@ def test_every_alteration_is_found(tmp_path, number):
 
 
 def test_an_altered_epsilon_is_named_with_both_values(tmp_path):
-  report = statement.build(TREE, 1e-6)
+  report = statement.build(reports.Inputs(TREE, 1e-6))
   epsilon = report['guarantee']['epsilon']
   report['guarantee']['epsilon'] = 1.0
   result = _verify(tmp_path, report)
@@ -156,7 +161,7 @@ def test_an_altered_epsilon_is_named_with_both_values(tmp_path):
 
 def test_another_method_agrees(tmp_path):
   assert 'privacy loss distributions, another method, give epsilon' in (
-    _verify(tmp_path, statement.build(TREE, 1e-6)).text
+    _verify(tmp_path, statement.build(reports.Inputs(TREE, 1e-6))).text
   )
 
 
@@ -169,7 +174,7 @@ def test_files_are_found_beside_a_report_that_moved(tmp_path):
 
 
 def test_missing_and_additional_fields_are_found(tmp_path):
-  report = statement.build(TREE, 1e-6)
+  report = statement.build(reports.Inputs(TREE, 1e-6))
   del report['guarantee']['gdp_mu']
   report['guarantee']['gdp'] = 1.0
   result = _verify(tmp_path, report)
@@ -180,7 +185,7 @@ def test_missing_and_additional_fields_are_found(tmp_path):
 
 
 def test_other_software_is_a_note(tmp_path):
-  report = statement.build(TREE, 1e-6)
+  report = statement.build(reports.Inputs(TREE, 1e-6))
   report['software']['numpy'] = '1.0'
   result = _verify(tmp_path, report)
   assert result.ok
@@ -195,7 +200,7 @@ def _software_notes(result):
 
 def test_another_commit_is_a_note(tmp_path, monkeypatch):
   monkeypatch.setattr(version, 'current', lambda: version.Version('0.1.0', 'a', False))
-  report = statement.build(TREE, 1e-6)
+  report = statement.build(reports.Inputs(TREE, 1e-6))
   assert _software_notes(_verify(tmp_path, report)) == []
   monkeypatch.setattr(version, 'current', lambda: version.Version('0.1.0', 'b', False))
   result = _verify(tmp_path, report)
@@ -215,7 +220,7 @@ def test_another_commit_is_a_note(tmp_path, monkeypatch):
 
 def test_changed_files_are_a_note_wherever_it_is_verified(tmp_path, monkeypatch):
   monkeypatch.setattr(version, 'current', lambda: version.Version('0.1.0', 'a', True))
-  result = _verify(tmp_path, statement.build(TREE, 1e-6))
+  result = _verify(tmp_path, statement.build(reports.Inputs(TREE, 1e-6)))
   assert result.ok
   assert _software_notes(result) == [
     'files of the package had been changed when the report was made'
@@ -232,7 +237,7 @@ def test_changed_files_are_a_note_wherever_it_is_verified(tmp_path, monkeypatch)
   ],
 )
 def test_software_may_be_anything(tmp_path, software, expected):
-  report = statement.build(TREE, 1e-6)
+  report = statement.build(reports.Inputs(TREE, 1e-6))
   report['software'] = software
   result = _verify(tmp_path, report)
   assert result.ok
@@ -254,7 +259,7 @@ def test_altered_and_missing_files_are_found(tmp_path):
 def test_the_strategy_in_the_report_is_verified(tmp_path):
   strategy = strategies.BandedToeplitz(12, (0.8, 0.6))
   mechanism = accounting.Mechanism('file', LIMITS, 2.0, strategy=strategy)
-  assert _verify(tmp_path, statement.build(mechanism, 1e-6)).ok
+  assert _verify(tmp_path, statement.build(reports.Inputs(mechanism, 1e-6))).ok
 
 
 @pytest.mark.parametrize(
@@ -291,15 +296,12 @@ def _round_log(folder):
 
 def _from_log(folder, limits=None):
   path = _round_log(folder)
-  found, source, file = sources.from_round_log(path)
-  mechanism = accounting.Mechanism('tree', limits or found, 5.0)
-  return statement.build(
-    mechanism,
-    1e-6,
-    participation_source=source,
-    files=[file],
-    with_curves=False,
+  log = sources.from_round_log(path)
+  mechanism = accounting.Mechanism('tree', limits or log.limits, 5.0)
+  inputs = reports.Inputs(
+    mechanism, 1e-6, participation_source=log.summary, files=(log.file,)
   )
+  return statement.build(inputs, with_curves=False)
 
 
 def test_limits_that_are_not_those_of_the_round_log_are_found(tmp_path):
@@ -315,7 +317,7 @@ def test_a_source_without_its_file_and_an_altered_source_are_found(tmp_path):
   report = _from_log(tmp_path)
   report['participation']['source']['num_rounds'] = 81
   assert not _verify(tmp_path, report).ok
-  report = statement.build(TREE, 1e-6)
+  report = statement.build(reports.Inputs(TREE, 1e-6))
   report['participation']['source'] = {'basis': 'min_wait'}
   assert not _verify(tmp_path, report).ok
 
@@ -338,29 +340,34 @@ def _run_dir(folder, **changes):
 
 def test_a_run_is_verified_from_its_configuration(tmp_path):
   run_dir = _run_dir(tmp_path / 'run')
-  report = sources.from_run_dir(run_dir + '/')
+  report = statement.build(sources.from_run_dir(run_dir + '/'))
   assert _verify(tmp_path, report).ok
   for name, value in (('delta', 1e-2), ('enforced_by', 'nobody'), ('clip_norm', 9.0)):
     forged = statement.build(
-      TREE,
-      value if name == 'delta' else 1e-6,
-      clip_norm=value if name == 'clip_norm' else 0.5,
-      enforced_by=value if name == 'enforced_by' else 'a test',
-      noise_source='a seed',
-      files=report['verification']['files'],
-      command=report['verification']['command'],
+      reports.Inputs(
+        TREE,
+        value if name == 'delta' else 1e-6,
+        clip_norm=value if name == 'clip_norm' else 0.5,
+        enforced_by=value if name == 'enforced_by' else 'a test',
+        noise_source='a seed',
+        files=tuple(report['verification']['files']),
+        command=report['verification']['command'],
+      )
     )
     assert not _verify(tmp_path, forged).ok, name
 
 
 def test_a_run_that_moved_is_verified_beside_its_report(tmp_path):
-  report = sources.from_run_dir(_run_dir(tmp_path / 'old'))
+  report = statement.build(sources.from_run_dir(_run_dir(tmp_path / 'old')))
   (tmp_path / 'old').rename(tmp_path / 'new')
   assert _verify(tmp_path / 'new', report).ok
 
 
 def test_a_composition_of_other_software_is_verified(tmp_path):
-  parts = [statement.build(TREE, 1e-6), statement.build(TREE, 1e-6)]
+  parts = [
+    statement.build(reports.Inputs(TREE, 1e-6)),
+    statement.build(reports.Inputs(TREE, 1e-6)),
+  ]
   report = copy.deepcopy(statement.compose(parts))
   report['parts'][0]['software']['python'] = '3.10.1'
   assert _verify(tmp_path, report).ok
@@ -370,13 +377,13 @@ def test_the_strategy_file_is_that_of_the_report(tmp_path):
   strategies.Identity(12).save(tmp_path / 'strategy.json')
   file = sources.file_of('strategy', str(tmp_path / 'strategy.json'))
   (difference,) = _verify(
-    tmp_path, statement.build(TREE, 1e-6, files=[file])
+    tmp_path, statement.build(reports.Inputs(TREE, 1e-6, files=(file,)))
   ).differences
   assert 'the strategy in the report is not that of' in difference
 
 
 def test_a_name_that_stands_twice_is_refused(tmp_path):
-  text = json.dumps(statement.build(TREE, 1e-6))
+  text = json.dumps(statement.build(reports.Inputs(TREE, 1e-6)))
   path = tmp_path / 'report.json'
   path.write_text('{"guarantee": {"epsilon": 0.01}, ' + text[1:])
   with pytest.raises(ValueError, match='a name stands twice'):
@@ -385,16 +392,29 @@ def test_a_name_that_stands_twice_is_refused(tmp_path):
 
 @pytest.mark.parametrize('delta', [1e-12, 1e-15, 1e-20, 1e-40])
 def test_tiny_deltas_are_verified(tmp_path, delta):
-  assert _verify(tmp_path, statement.build(TREE, delta, with_curves=False)).ok
+  assert _verify(
+    tmp_path, statement.build(reports.Inputs(TREE, delta), with_curves=False)
+  ).ok
 
 
 def test_a_composition_of_runs_that_share_their_noise_is_found(tmp_path):
   runs = [
     _run_dir(tmp_path / name, noise_seed=seed) for name, seed in (('a', 1), ('b', 2))
   ]
-  report = statement.compose([sources.from_run_dir(run) for run in runs])
+  report = statement.compose(
+    [statement.build(sources.from_run_dir(run)) for run in runs]
+  )
   assert _verify(tmp_path, report).ok
   runs.append(_run_dir(tmp_path / 'c', noise_seed=1))
-  forged = statement.compose([sources.from_run_dir(run) for run in runs])
+  forged = statement.compose(
+    [statement.build(sources.from_run_dir(run)) for run in runs]
+  )
   (difference,) = _verify(tmp_path, forged).differences
   assert 'have their noise from the same seed' in difference
+
+
+def test_a_report_of_an_accountant_that_is_gone_is_refused(tmp_path):
+  report = statement.build(reports.Inputs(TREE, 1e-6, accountant='exact'))
+  report['verification']['inputs']['accountant'] = 'gdp'
+  (difference,) = _verify(tmp_path, report).differences
+  assert "unknown accountant 'gdp'; known: ['exact'" in difference

@@ -1,33 +1,46 @@
 """Accountants: what events mean in terms of epsilon and delta.
 
-`epsilon` and `delta` ask an accountant by name, `registry` says which there are. Each
-reads events in the form that `parts` gives them.
+`epsilon` and `delta` ask the tightest accountant, or one by name; `registry` says which
+there are. Each reads events in the form that `parts` gives them.
 """
 
+from tff_dp_aggregators.accounting.accountants import closed_forms
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.accountants import parts
 from tff_dp_aggregators.accounting.accountants import pld
 from tff_dp_aggregators.accounting.accountants import prv
 from tff_dp_aggregators.accounting.accountants import rdp
 from tff_dp_aggregators.accounting.accountants import registry
+from tff_dp_aggregators.accounting.accountants.closed_forms import GaussianAccountant
+from tff_dp_aggregators.accounting.accountants.closed_forms import ZCdpAccountant
+from tff_dp_aggregators.accounting.accountants.closed_forms import gdp_mu
+from tff_dp_aggregators.accounting.accountants.closed_forms import zcdp_rho
 from tff_dp_aggregators.accounting.accountants.registry import ACCOUNTANTS
+from tff_dp_aggregators.accounting.accountants.registry import EXACT
+from tff_dp_aggregators.accounting.accountants.registry import QUICK_BOUND
 from tff_dp_aggregators.accounting.accountants.registry import RDP_ORDERS
-from tff_dp_aggregators.accounting.accountants.registry import GaussianAccountant
-from tff_dp_aggregators.accounting.accountants.registry import ZCdpAccountant
+from tff_dp_aggregators.accounting.accountants.registry import Entry
+from tff_dp_aggregators.accounting.accountants.registry import choose
 from tff_dp_aggregators.accounting.accountants.registry import composed
 from tff_dp_aggregators.accounting.accountants.registry import delta
+from tff_dp_aggregators.accounting.accountants.registry import entry_of
 from tff_dp_aggregators.accounting.accountants.registry import epsilon
-from tff_dp_aggregators.accounting.accountants.registry import gdp_mu
+from tff_dp_aggregators.accounting.accountants.registry import register
 from tff_dp_aggregators.accounting.accountants.registry import tightest
-from tff_dp_aggregators.accounting.accountants.registry import zcdp_rho
 
 __all__ = [
   'ACCOUNTANTS',
+  'EXACT',
+  'Entry',
   'GaussianAccountant',
+  'QUICK_BOUND',
   'RDP_ORDERS',
   'ZCdpAccountant',
+  'choose',
+  'closed_forms',
   'composed',
   'delta',
+  'entry_of',
   'epsilon',
   'gaussian',
   'gdp_mu',
@@ -35,6 +48,7 @@ __all__ = [
   'pld',
   'prv',
   'rdp',
+  'register',
   'registry',
   'tightest',
   'zcdp_rho',

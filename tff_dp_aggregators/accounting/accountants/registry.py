@@ -1,12 +1,12 @@
-"""Accountants: what events mean in terms of epsilon and delta.
+"""The accountants there are, each described once, and the two questions to them.
 
-One interface over `dp_accounting` events, `epsilon` and `delta`, and six accountants
-behind it:
+`ACCOUNTANTS` has an `Entry` for each: which class it is, how tight, how it is searched,
+and the words that reports have for it. Flags, reports with their JSON schema and
+calibration follow from the entries.
 
 | name    | what it is | reads | for one Gaussian |
 |---------|------------|-------|------------------|
 | `exact` | analytic Gaussian, arXiv:1805.06530 | Gaussians | exact |
-| `gdp`   | Gaussian DP, arXiv:1905.02383: mu | Gaussians | exact, the same curve |
 | `pld`   | loss distributions, arXiv:2207.04380 (`pld`) | Gaussian, Laplace, \
 Poisson-sampled | above by < 1e-6 for mu up to 10 |
 | `prv`   | privacy random variables, arXiv:2106.02848 (`prv`) | Gaussian, Laplace, \
@@ -16,8 +16,8 @@ Poisson-sampled Gaussian | above by < 1e-3 for mu up to 10 |
 a looser bound |
 
 Every mechanism without sampling of this package is one Gaussian, so that `exact` is the
-answer; the others are there to compare with published figures, and for sampling.
-`tightest` says which to ask.
+answer; the others are there to compare with published figures, and for sampling. Who
+names no accountant asks the tightest one that reads the event.
 
 `relation` is a `dp_accounting.NeighboringRelation`, zeroing out one client's
 contributions by default (`REPLACE_SPECIAL`; arXiv:2103.00039, Definition 1.1). A
@@ -28,12 +28,13 @@ others (`parts` has the table).
 No accountant returns too small a number: each rounds up, returns a bound, or raises.
 """
 
-import math
-from typing import Callable
+import dataclasses
+from typing import Callable, Optional
 
 import dp_accounting
 from dp_accounting import NeighboringRelation as Relation
 
+from tff_dp_aggregators.accounting.accountants import closed_forms
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.accountants import parts
 from tff_dp_aggregators.accounting.accountants import pld
@@ -43,108 +44,163 @@ from tff_dp_aggregators.accounting.accountants import rdp
 RDP_ORDERS = rdp.ORDERS
 
 _ZERO_OUT = Relation.REPLACE_SPECIAL
+# What others are compared with in a report, unless an entry says otherwise.
+_BESIDE = ('exact', 'rdp', 'zcdp')
 
 
-class _ComposedGaussians(parts.Accountant):
-  """Adds up Gaussian events: mu^2 = sum of 1 / noise_multiplier^2."""
+@dataclasses.dataclass(frozen=True)
+class Entry:
+  """Everything that the package knows about an accountant.
 
-  reads = 'Gaussian events'
-
-  def __init__(self, relation: Relation = _ZERO_OUT) -> None:
-    super().__init__(relation)
-    self._mu_squared = 0.0
-
-  def _can_read(self, part: dp_accounting.DpEvent) -> bool:
-    return isinstance(part, dp_accounting.GaussianDpEvent)
-
-  def _add(self, part: dp_accounting.DpEvent, count: int) -> None:
-    if isinstance(part, dp_accounting.NonPrivateDpEvent):
-      self._mu_squared = math.inf
-    else:
-      inverse = 1 / part.noise_multiplier  # Squaring first would overflow sooner.
-      self._mu_squared += count * (inverse * inverse)
-
-  @property
-  def mu(self) -> float:
-    """The composition is mu-Gaussian-DP."""
-    return math.sqrt(self._mu_squared)
-
-  @property
-  def rho(self) -> float:
-    """The composition is rho-zCDP."""
-    return self._mu_squared / 2
-
-
-class GaussianAccountant(_ComposedGaussians):
-  """Exact accountant of composed Gaussian mechanisms.
-
-  Example:
-    >>> accountant = GaussianAccountant()
-    >>> _ = accountant.compose(dp_accounting.GaussianDpEvent(7 / 79**0.5))
-    >>> round(accountant.get_epsilon(1e-10), 4)
-    8.5261
+  Attributes:
+    name: What flags, arguments and reports call it.
+    make: From a neighbouring relation to the accountant with nothing composed.
+    kind: What its epsilon is, for reports: exact or a bound, numerical or not, and the
+      citation.
+    keeps: What it keeps of a mechanism, for reports, beginning with the name.
+    title: The method in a few words.
+    rank: Place among those that are asked when none is named, the tightest first;
+      `None` for one that is never tighter than another.
+    tolerance: How far above the least noise a search may end, relative; the finest that
+      is worth the time.
+    is_numerical: Whether it takes up to seconds, so that searches start from the quick
+      bound's answer.
+    beside: Accountants whose epsilons a report lists beside this one's, where they
+      read the event.
+    in_guarantee: Whether a report's guarantee has a field `epsilon_<name>`.
+    checked_by: The accountant, sharing no code with this one, that has to come to the
+      same when a report is verified; `None` if there is none.
   """
 
-  def get_epsilon(self, target_delta: float) -> float:
-    """Smallest epsilon at `target_delta`, exact."""
-    return gaussian.epsilon_of(self.mu, target_delta)
+  name: str
+  make: Callable[[Relation], parts.Accountant]
+  kind: str
+  keeps: str
+  title: str
+  rank: Optional[int] = None
+  tolerance: float = 5e-5
+  is_numerical: bool = False
+  beside: tuple[str, ...] = _BESIDE
+  in_guarantee: bool = False
+  checked_by: Optional[str] = None
 
-  def get_delta(self, target_epsilon: float) -> float:
-    """Smallest delta at `target_epsilon`, exact."""
-    return gaussian.delta_of(self.mu, target_epsilon)
-
-
-class ZCdpAccountant(_ComposedGaussians):
-  """zCDP and its closed-form conversion, an upper bound."""
-
-  def get_epsilon(self, target_delta: float) -> float:
-    """Rho + 2 sqrt(rho ln(1 / delta))."""
-    gaussian.check_delta(target_delta)
-    return self.rho + 2 * math.sqrt(self.rho * -math.log(target_delta))
-
-  def get_delta(self, target_epsilon: float) -> float:
-    """exp(-(epsilon - rho)^2 / (4 rho)) for epsilon >= rho, else 1."""
-    gaussian.check_epsilon(target_epsilon)
-    if self.rho == 0:
-      return 0.0
-    if target_epsilon <= self.rho:
-      return 1.0
-    return math.exp(-((target_epsilon - self.rho) ** 2) / (4 * self.rho))
+  def can_read(self, event: dp_accounting.DpEvent, relation: Relation) -> bool:
+    """Whether it says anything about an event under a neighbouring relation."""
+    return self.make(relation).supports(event)
 
 
-ACCOUNTANTS: dict[str, Callable[[Relation], parts.Accountant]] = {
-  'exact': GaussianAccountant,
-  'gdp': GaussianAccountant,
-  'pld': pld.PldAccountant,
-  'prv': prv.PrvAccountant,
-  'rdp': rdp.RdpAccountant,
-  'zcdp': ZCdpAccountant,
-}
-# From the tightest on. `gdp` is `exact`; `prv` is never tighter than `pld`.
-_TIGHTEST = ('exact', 'pld', 'rdp')
+EXACT = 'exact'  # The curve of a Gaussian itself.
+# Reads every event of this package, quickly: for searches, and where numbers are many.
+QUICK_BOUND = 'rdp'
+
+ACCOUNTANTS: dict[str, Entry] = {}
+
+
+def register(entry: Entry) -> None:
+  """Adds an accountant; from then on flags, reports and calibration know it.
+
+  Raises:
+    ValueError: If there is one of that name.
+  """
+  if entry.name in ACCOUNTANTS:
+    raise ValueError(f'there is an accountant {entry.name!r} already.')
+  ACCOUNTANTS[entry.name] = entry
+
+
+register(
+  Entry(
+    EXACT,
+    closed_forms.GaussianAccountant,
+    kind='exact: the privacy curve of a Gaussian mechanism (arXiv:1805.06530)',
+    keeps='exact: the true curve of a Gaussian mechanism of this sensitivity, so no '
+    'smaller epsilon holds for it',
+    title='the exact curve of a Gaussian mechanism (arXiv:1805.06530)',
+    rank=0,
+    tolerance=1e-13,
+    in_guarantee=True,
+    checked_by='pld',
+  )
+)
+register(
+  Entry(
+    'pld',
+    pld.PldAccountant,
+    kind='upper bound, numerical: privacy loss distribution (dp-accounting)',
+    keeps='pld (privacy loss distribution): the distribution of what an outcome gives '
+    'away, on a grid, rounded up',
+    title='privacy loss distributions',
+    rank=1,
+    is_numerical=True,
+    beside=(QUICK_BOUND,),  # zCDP says nothing of samples.
+    in_guarantee=True,
+  )
+)
+register(
+  Entry(
+    'prv',
+    prv.PrvAccountant,
+    kind='upper bound, numerical: privacy random variable (arXiv:2106.02848)',
+    keeps='prv (privacy random variable): the same distribution by another numerical '
+    'method, with its error added',
+    title='privacy random variables',
+    is_numerical=True,  # And never tighter than pld.
+  )
+)
+register(
+  Entry(
+    QUICK_BOUND,
+    rdp.RdpAccountant,
+    kind='upper bound: Renyi DP at fixed orders (dp-accounting)',
+    keeps='rdp (Renyi differential privacy): moments of what an outcome gives away; '
+    'turning them into epsilon loses a little',
+    title='Renyi DP',
+    rank=2,
+    tolerance=1e-9,
+    in_guarantee=True,
+  )
+)
+register(
+  Entry(
+    'zcdp',
+    closed_forms.ZCdpAccountant,
+    kind='upper bound: closed form of zCDP (arXiv:1605.02065, Proposition 1.3)',
+    keeps='zcdp (zero-concentrated differential privacy): one number, rho, turned into '
+    'epsilon by a simple formula that loses more',
+    title='the closed form of zCDP',
+    tolerance=1e-13,
+    in_guarantee=True,
+  )
+)
+
+
+def entry_of(name: str) -> Entry:
+  """The accountant of a name.
+
+  Raises:
+    ValueError: If there is none.
+  """
+  if name not in ACCOUNTANTS:
+    raise ValueError(f'unknown accountant {name!r}; known: {sorted(ACCOUNTANTS)}.')
+  return ACCOUNTANTS[name]
 
 
 def composed(
   event: dp_accounting.DpEvent,
-  accountant: str = 'exact',
+  accountant: Optional[str] = None,
   relation: Relation = _ZERO_OUT,
 ) -> parts.Accountant:
   """The accountant of an event, to be asked for many epsilons or deltas.
 
   Args:
     event: What ran.
-    accountant: A key of `ACCOUNTANTS`.
+    accountant: A key of `ACCOUNTANTS`; `None` for the tightest.
     relation: Neighbouring relation.
 
   Raises:
-    ValueError: If the accountant is unknown.
+    ValueError: If the accountant is unknown, or a parameter of the event out of range.
     dp_accounting.UnsupportedEventError: If it cannot read the event.
   """
-  if accountant not in ACCOUNTANTS:
-    raise ValueError(
-      f'unknown accountant {accountant!r}; known: {sorted(ACCOUNTANTS)}.'
-    )
-  made = ACCOUNTANTS[accountant](relation)
+  made = entry_of(choose(event, accountant, relation)).make(relation)
   for part, count in parts.parts(event, relation):
     made.compose(part, count)
   return made
@@ -153,7 +209,7 @@ def composed(
 def epsilon(
   event: dp_accounting.DpEvent,
   delta: float,
-  accountant: str = 'exact',
+  accountant: Optional[str] = None,
   relation: Relation = _ZERO_OUT,
 ) -> float:
   """Epsilon of an event at `delta`.
@@ -161,7 +217,7 @@ def epsilon(
   Args:
     event: What ran. Noise multipliers are relative to the sensitivity under `relation`.
     delta: Between 0 and 1, exclusive.
-    accountant: A key of `ACCOUNTANTS`.
+    accountant: A key of `ACCOUNTANTS`; `None` for the tightest.
     relation: Neighbouring relation.
 
   Returns:
@@ -185,12 +241,51 @@ def epsilon(
 def delta(
   event: dp_accounting.DpEvent,
   epsilon: float,
-  accountant: str = 'exact',
+  accountant: Optional[str] = None,
   relation: Relation = _ZERO_OUT,
 ) -> float:
-  """Delta of an event at `epsilon`; arguments and errors as for `epsilon`."""
+  """Delta of an event at `epsilon`.
+
+  Args:
+    event: What ran. Noise multipliers are relative to the sensitivity under `relation`.
+    epsilon: Finite and not negative.
+    accountant: A key of `ACCOUNTANTS`; `None` for the tightest.
+    relation: Neighbouring relation.
+
+  Returns:
+    The smallest delta for which the accountant can vouch; 1 without noise.
+
+  Raises:
+    ValueError: If `epsilon` or a parameter of the event is out of range, the accountant
+      unknown, or `prv` asked where float64 ends.
+    dp_accounting.UnsupportedEventError: If the accountant cannot read the event, or the
+      event is not valid under `relation`.
+
+  Example:
+    >>> event = dp_accounting.GaussianDpEvent(7 / 79**0.5)
+    >>> f'{delta(event, epsilon=5.0):.2e}'
+    '1.21e-04'
+  """
   gaussian.check_epsilon(epsilon)
   return float(composed(event, accountant, relation).get_delta(epsilon))
+
+
+def choose(
+  event: dp_accounting.DpEvent,
+  accountant: Optional[str] = None,
+  relation: Relation = _ZERO_OUT,
+) -> str:
+  """The name of the accountant that was asked for, or else of the tightest.
+
+  Args:
+    event: What ran.
+    accountant: The one asked for, if any was.
+    relation: Neighbouring relation.
+
+  Raises:
+    dp_accounting.UnsupportedEventError: If none is asked for, and none reads the event.
+  """
+  return tightest(event, relation) if accountant is None else accountant
 
 
 def tightest(event: dp_accounting.DpEvent, relation: Relation = _ZERO_OUT) -> str:
@@ -211,27 +306,10 @@ def tightest(event: dp_accounting.DpEvent, relation: Relation = _ZERO_OUT) -> st
     'rdp'
   """
   parts.parts(event, relation)  # Its errors say more.
-  for name in _TIGHTEST:
-    if ACCOUNTANTS[name](relation).supports(event):
-      return name
+  ranked = [entry for entry in ACCOUNTANTS.values() if entry.rank is not None]
+  for entry in sorted(ranked, key=lambda entry: (entry.rank, entry.name)):
+    if entry.can_read(event, relation):
+      return entry.name
   raise dp_accounting.UnsupportedEventError(
     f'no accountant reads {event} under {relation.name}.'
   )
-
-
-def gdp_mu(event: dp_accounting.DpEvent) -> float:
-  """The mu of an event that is a composition of Gaussians: mu-Gaussian-DP.
-
-  Raises:
-    dp_accounting.UnsupportedEventError: If it is not.
-  """
-  return GaussianAccountant().compose(event).mu
-
-
-def zcdp_rho(event: dp_accounting.DpEvent) -> float:
-  """The rho of an event that is a composition of Gaussians: rho-zCDP, mu^2 / 2.
-
-  Raises:
-    dp_accounting.UnsupportedEventError: If it is not.
-  """
-  return ZCdpAccountant().compose(event).rho

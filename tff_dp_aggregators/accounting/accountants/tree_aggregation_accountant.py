@@ -87,7 +87,8 @@ def compute_rdp_single_tree(
     orders: RDP orders, or a single one.
 
   Returns:
-    As `compute_rdp_tree_restart`.
+    A float for a single order, otherwise an array with one for each. Infinite at
+    infinite orders. Without noise, infinity alone, whatever `orders` is.
 
   Raises:
     ValueError: If an argument is negative, NaN or not whole, or there are no rounds
@@ -110,7 +111,7 @@ def compute_zcdp_single_tree(
   """ZCDP of a single tree in which a client takes part several times.
 
   Args:
-    noise_multiplier: As for `compute_rdp_single_tree`, like all others.
+    noise_multiplier: Standard deviation of a tree node's noise over the clip norm.
     total_steps: Rounds, the tree's leaves.
     max_participation: Most rounds of one client.
     min_separation: Fewest rounds strictly *between* two rounds of one client.
@@ -119,7 +120,8 @@ def compute_zcdp_single_tree(
     rho; infinite without noise.
 
   Raises:
-    ValueError: As `compute_rdp_single_tree`.
+    ValueError: If an argument is negative, NaN or not whole, or there are no rounds
+      or no participations.
 
   Example:
     >>> round(compute_zcdp_single_tree(7.0, 2000, 6, 313), 4)  # Gboard.

@@ -32,16 +32,26 @@ from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.strategies import noise_cost
 from tff_dp_aggregators.strategies import registry
 
-# What may be assumed about how clients are drawn, and which rows that allows.
-SAMPLINGS = {
-  'none': ('none',),
-  'poisson': ('none', 'poisson', 'cyclic_poisson'),
-  'fixed_size': ('none', 'fixed_size'),
-}
 CLOSE = 1.05  # Errors this near the least one count as equal in advice.
 MAX_SECONDS = 10.0  # Rows that take longer are computed only if asked for.
 _BYTES = 4  # Of a float32.
 _FORMAT, _VERSION = 'tff_dp_aggregators.plan', 1
+
+
+def offers() -> dict[str, schemas.base.Offer]:
+  """What rows may assume about how clients are drawn, by name, in their order."""
+  kinds = schemas.KINDS.values()
+  return {offer.name: offer for kind in kinds for offer in kind.offers}
+
+
+def samplings() -> dict[str, tuple[str, ...]]:
+  """How a server can draw clients, and the names of `offers` which that allows."""
+  always = tuple(offer.name for offer in schemas.LIMITS.offers)
+  allowed = {schemas.LIMITS.flag: always}
+  for kind in schemas.KINDS.values():
+    if kind.is_sampled:
+      allowed[kind.flag] = (*always, *(offer.name for offer in kind.offers))
+  return allowed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +66,7 @@ class Task:
     noise_multiplier: Of all rows, over the clip norm; or give `target_epsilon`.
     population: Clients there are; `None` for no sampled rows.
     cohort: Clients of a round; `None` for no sampled rows.
-    sampling: A key of `SAMPLINGS`: how the server can really draw clients. Rows that
+    sampling: A key of `samplings()`: how the server can really draw clients. Rows that
       need no more may be advised, with the tightest epsilon; others have a quick upper
       bound.
     num_groups: For cyclic Poisson sampling; by default about the best power of 2.
@@ -66,7 +76,7 @@ class Task:
     accountant: A key of `accountants.ACCOUNTANTS` for all rows; `None` for the tightest
       (see `sampling`).
     separation_is_derived: Whether the separation is not what anybody stated, but what
-      the population allows (`allowed_separation`).
+      the population allows (`strategies.participation.allowed_separation`).
 
   Raises:
     TypeError: If a number that counts something is not whole, or an option is unknown.
@@ -98,8 +108,10 @@ class Task:
     if (self.population is None) != (self.cohort is None):
       raise ValueError('population and cohort go together; give both or neither.')
     if self.population is not None and self.cohort is not None:
-      check_population(self.population, self.cohort, self.limits)
-    _check_choice('sampling', self.sampling, SAMPLINGS)
+      strategies.participation.check_population(
+        self.population, self.cohort, self.limits
+      )
+    _check_choice('sampling', self.sampling, samplings())
     if self.population is None and (self.sampling != 'none' or self.num_groups):
       raise ValueError('sampling is described by population and cohort; give them.')
     for name in self.mechanisms or ():
@@ -124,8 +136,7 @@ class Row:
 
   Attributes:
     mechanism: With its noise.
-    sampling: What its guarantee assumes: 'none', 'poisson', 'cyclic_poisson' or
-      'fixed_size'.
+    sampling: What its guarantee assumes: a key of `offers()`.
     accountant: Whose epsilon it is.
     epsilon: At the task's delta.
     equal_noise_multiplier: Noise with which the epsilon is the same in all rows.
@@ -179,7 +190,7 @@ class Row:
 
   @property
   def cost(self) -> noise_cost.Cost:
-    """Of `storage`."""
+    """What keeping the noise of earlier rounds in `storage` costs."""
     return self.costs[self.storage]
 
 
@@ -227,12 +238,12 @@ class Comparison:
       row: One of `rows`.
       what: 'rmse', 'max_error' or 'equal_rmse'.
     """
-    least = min(getattr(each, what) for each in self.unsampled)
-    return getattr(row, what) / least
+    smallest = min(getattr(each, what) for each in self.unsampled)
+    return getattr(row, what) / smallest
 
   def may_be_advised(self, row: Row) -> bool:
     """Whether the server can do what a row assumes, as far as is known."""
-    return row.sampling in SAMPLINGS[self.task.sampling]
+    return row.sampling in samplings()[self.task.sampling]
 
   @property
   def advised(self) -> Row:
@@ -243,8 +254,8 @@ class Comparison:
     least error.
     """
     rows = [row for row in self.rows if self.may_be_advised(row)]
-    least = min(row.equal_rmse for row in rows)
-    close = [row for row in rows if row.equal_rmse <= CLOSE * least]
+    smallest = min(row.equal_rmse for row in rows)
+    close = [row for row in rows if row.equal_rmse <= CLOSE * smallest]
     return min(close, key=lambda r: (r.cost.num_bytes, r.cost.seconds, r.equal_rmse))
 
   def to_json(self) -> dict[str, Any]:
@@ -296,59 +307,6 @@ class Comparison:
     }
 
 
-def check_population(
-  population: int, cohort: int, limits: strategies.Participation
-) -> None:
-  """Checks that the clients there are can fill every round within limits.
-
-  Any `min_separation` successive rounds have no client in common, so they need
-  `cohort * min_separation` clients; and all rounds together need `cohort * num_rounds`
-  participations, at most `max_participations` of each client. Taking turns shows that
-  nothing more is needed. In fixed epochs, rounds a multiple of `min_separation` apart
-  share clients with no others, so each such group of rounds needs clients of its own.
-
-  Raises:
-    TypeError: If a number is not whole.
-    ValueError: If a number is less than 1, or the clients are too few.
-
-  Example:
-    >>> check_population(400, 4, strategies.Participation(1000, min_separation=100))
-  """
-  checks.check_positive_int('population', population)
-  checks.check_positive_int('cohort', cohort)
-  needed = _clients_needed(cohort, limits)
-  if population < needed:
-    times = (
-      ''
-      if _only_separation(limits)
-      else (f' and at most {limits.possible_participations} times')
-    )
-    raise ValueError(
-      f'{limits.num_rounds} rounds of cohort={cohort} need {needed} clients if a '
-      f'client returns only after {limits.min_separation} rounds{times}; population='
-      f'{population} has too few. Take smaller cohorts, or promise less: a smaller '
-      'min_separation or more max_participations.'
-    )
-
-
-def allowed_separation(population: int, cohort: int) -> int:
-  """The largest min_separation with which a population fills every cohort.
-
-  Raises:
-    TypeError: If a number is not whole.
-    ValueError: If a number is less than 1, or the population is smaller than a cohort.
-
-  Example:
-    >>> allowed_separation(1000, 30)
-    33
-  """
-  checks.check_positive_int('population', population)
-  checks.check_positive_int('cohort', cohort)
-  if cohort > population:
-    raise ValueError(f'cohort={cohort} is larger than population={population}.')
-  return population // cohort
-
-
 def compare(
   task: Task, report: Callable[[str], None] = lambda message: None
 ) -> Comparison:
@@ -398,7 +356,8 @@ def compare(
       left_out.append(LeftOut(candidate.mechanism, candidate.sampling, str(e)))
   if not any(row.sampling == 'none' for row in rows):
     raise _nothing_left(left_out)
-  rows.sort(key=lambda row: (_ORDER.index(row.sampling), row.equal_rmse))
+  order = list(offers())
+  rows.sort(key=lambda row: (order.index(row.sampling), row.equal_rmse))
   return Comparison(task, equal_epsilon, tuple(rows), tuple(left_out))
 
 
@@ -445,9 +404,6 @@ class _Candidate(NamedTuple):
     return registry.kind(self.mechanism)
 
 
-_ORDER = ('none', 'poisson', 'cyclic_poisson', 'fixed_size')
-
-
 def _candidates(task: Task) -> list[_Candidate]:
   names = task.mechanisms or mechanism_lib.NAMES
   kinds = [kind for kind in registry.KINDS.values() if kind.name in names]
@@ -462,61 +418,65 @@ def _candidates(task: Task) -> list[_Candidate]:
 def _sampled_candidates(task: Task, kinds: list[registry.Kind]) -> list[_Candidate]:
   if task.population is None or task.cohort is None:
     return []
-  num_rounds, population, cohort = task.limits.num_rounds, task.population, task.cohort
-  poisson = schemas.PoissonSampling.of_cohort(num_rounds, population, cohort)
-  fixed_size = schemas.FixedSizeSampling(num_rounds, population, cohort)
-  any_noise: dict[str, schemas.Schema] = {'poisson': poisson, 'fixed_size': fixed_size}
-  candidates = [
-    _Candidate(kind.name, 0, sampling, schema, {})
-    for kind in kinds
-    if kind.is_independent
-    for sampling, schema in any_noise.items()
-  ]
-  groups = task.num_groups or _best_groups(task, population, cohort)
-  cyclic = schemas.PoissonSampling.of_cohort(num_rounds, population, cohort, groups)
-  candidates.extend(
-    _Candidate(kind.name, 0, 'cyclic_poisson', cyclic, _in_groups(task, kind, cyclic))
-    for kind in kinds
-    if kind.bands is not None
-  )
-  return candidates
+  cohorts = schemas.base.Cohorts(task.limits.num_rounds, task.population, task.cohort)
+  candidates: list[_Candidate] = []
+  cyclic: list[_Candidate] = []
+  for sampling, offer in offers().items():
+    if offer.make is None:
+      continue
+    if offer.noise_for is None:
+      schema = offer.make(cohorts)
+      candidates.extend(
+        _Candidate(kind.name, 0, sampling, schema, {})
+        for kind in kinds
+        if kind.is_independent
+      )
+      continue
+    groups = task.num_groups or _best_groups(task, offer, cohorts)
+    schema = offer.make(dataclasses.replace(cohorts, num_groups=groups))
+    cyclic.extend(
+      _Candidate(kind.name, 0, sampling, schema, _in_groups(task, kind, schema))
+      for kind in kinds
+      if kind.bands is not None
+    )
+  return candidates + cyclic
 
 
-def _best_groups(task: Task, population: int, cohort: int) -> int:
+def _best_groups(
+  task: Task, offer: schemas.base.Offer, cohorts: schemas.base.Cohorts
+) -> int:
   """The number of groups, a power of 2, with about the least RMSE.
 
   Of the kind that is found in the least time, which stands for all that have bands.
   More groups allow more bands, and leave less to sampling. The noise that privacy needs
-  is taken from the central limit, mu = q sqrt(T (exp(1 / sigma^2) - 1)) for T rounds
-  that sample with probability q (arXiv:1911.11607), which is good enough to
-  choose by; accountants then find the real one. A target of mu stands in for a level of
-  noise: that of the Gaussian mechanism with it.
+  is the offer's rough one, which is good enough to choose by; accountants then find the
+  real one. A target of mu stands in for a level of noise: that of the Gaussian
+  mechanism with it.
   """
   if task.target_epsilon is not None:
     mu = gaussian.mu_of(task.target_epsilon, task.target_delta)
   else:
     assert task.noise_multiplier is not None
     mu = math.sqrt(task.limits.possible_participations) / task.noise_multiplier
-  num_rounds = task.limits.num_rounds
   quickest = min(
     (kind for kind in registry.KINDS.values() if kind.bands is not None),
     key=lambda kind: kind.seconds(task.limits),
   )
 
   def error(groups: int) -> float:
-    schema = schemas.PoissonSampling.of_cohort(num_rounds, population, cohort, groups)
+    assert offer.make is not None and offer.noise_for is not None
+    schema = offer.make(dataclasses.replace(cohorts, num_groups=groups))
     strategy = mechanism_lib.strategy_for(
       quickest.name, schema, **_in_groups(task, quickest, schema)
     )
-    per_round = (mu / schema.sampling_probability) ** 2 / schema.rounds_of_a_client
-    return strategy.rmse() / math.sqrt(math.log1p(per_round))
+    return strategy.rmse() * offer.noise_for(schema, mu)
 
-  most = min(population // cohort, num_rounds)
-  return min((2**i for i in range(most.bit_length())), key=error)
+  largest = min(cohorts.population // cohorts.cohort, cohorts.num_rounds)
+  return min((2**i for i in range(largest.bit_length())), key=error)
 
 
 def _in_groups(
-  task: Task, kind: registry.Kind, schema: schemas.PoissonSampling
+  task: Task, kind: registry.Kind, schema: schemas.Schema
 ) -> dict[str, int]:
   """At most as many bands as there are groups: a client's rounds share no noise."""
   assert kind.bands is not None
@@ -527,8 +487,8 @@ def _in_groups(
 def _accountant(task: Task, sampling: str, mechanism: mechanism_lib.Mechanism) -> str:
   if task.accountant is not None:
     return task.accountant
-  if sampling not in SAMPLINGS[task.sampling]:
-    return 'rdp'
+  if sampling not in samplings()[task.sampling]:
+    return accountants.QUICK_BOUND
   return accountants.tightest(mechanism.event, mechanism.relation)
 
 
@@ -543,7 +503,7 @@ def _epsilon_of_best(
     raise _nothing_left(left_out)
   best = min(unsampled, key=lambda made: made.strategy.rmse(task.limits))
   accountant = _accountant(task, 'none', best)
-  return accountants.epsilon(best.event, task.target_delta, accountant, best.relation)
+  return best.epsilon(task.target_delta, accountant=accountant)
 
 
 def _row(
@@ -567,9 +527,7 @@ def _row(
     mechanism,
     candidate.sampling,
     accountant,
-    accountants.epsilon(
-      mechanism.event, task.target_delta, accountant, mechanism.relation
-    ),
+    mechanism.epsilon(task.target_delta, accountant=accountant),
     enough,
     noise_cost.by_storage(mechanism.strategy, task.num_bytes),
     candidate.variant,
@@ -579,22 +537,6 @@ def _row(
 def _nothing_left(left_out: list[LeftOut]) -> ValueError:
   reasons = ' '.join(f'{each.mechanism}: {each.reason}' for each in left_out)
   return ValueError(f'no mechanism can do it. {reasons}')
-
-
-def _clients_needed(cohort: int, limits: strategies.Participation) -> int:
-  num_rounds, most = limits.num_rounds, limits.possible_participations
-  window = min(limits.min_separation, num_rounds)
-  if not limits.fixed_epoch:
-    return max(cohort * window, -(-cohort * num_rounds // most))
-  fewest, longer = divmod(num_rounds, window)  # `longer` groups have a round more.
-  return longer * max(cohort, -(-cohort * (fewest + 1) // most)) + (
-    window - longer
-  ) * max(cohort, -(-cohort * fewest // most))
-
-
-def _only_separation(limits: strategies.Participation) -> bool:
-  free = strategies.Participation(limits.num_rounds, limits.min_separation)
-  return limits.possible_participations == free.possible_participations
 
 
 def _check_target_or_noise(

@@ -6,6 +6,7 @@ from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
 
+from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.planning import comparison as planning
@@ -89,7 +90,7 @@ def draw(comparison: planning.Comparison, file_format: str) -> bytes:
       rounds,
       scale * row.error_by_round,
       color=_color(row),
-      linestyle=_LINES[row.sampling],
+      linestyle=planning.offers()[row.sampling].line,
       linewidth=2.2 if row is comparison.advised else 1.2,
       # It would hide what is below it.
       alpha=0.5 if _leaps(row) else 1.0,
@@ -113,14 +114,6 @@ def draw(comparison: planning.Comparison, file_format: str) -> bytes:
   buffer = io.BytesIO()
   made.savefig(buffer, format=file_format, dpi=150)
   return buffer.getvalue()
-
-
-_LINES = {
-  'none': '-',
-  'poisson': ':',
-  'cyclic_poisson': '--',
-  'fixed_size': '-.',
-}
 
 
 def _minor_label(value: float, position: Optional[int]) -> str:
@@ -222,14 +215,14 @@ def _heading(comparison: planning.Comparison) -> list[str]:
 def _rounds(task: planning.Task) -> str:
   limits = task.limits
   rounds = f'{limits.num_rounds:,} rounds'
-  most = limits.possible_participations
-  if most == 1:
+  times = limits.possible_participations
+  if times == 1:
     return f'{rounds}, a client in at most one'
   if limits.min_separation == 1:
-    return f'{rounds}, a client in at most {most:,}'
+    return f'{rounds}, a client in at most {times:,}'
   apart = 'a multiple of' if limits.fixed_epoch else 'at least'
   return (
-    f'{rounds}, a client in at most {most:,}, which are {apart} '
+    f'{rounds}, a client in at most {times:,}, which are {apart} '
     f'{limits.min_separation:,} apart'
   )
 
@@ -237,21 +230,7 @@ def _rounds(task: planning.Task) -> str:
 def _assumption(row: planning.Row) -> str:
   """What a row's epsilon is for, and what it rests on."""
   schema = row.mechanism.participation
-  if isinstance(schema, schemas.FixedSizeSampling):
-    return (
-      f'If {schema.cohort:,} of {schema.population:,} clients are drawn each round, '
-      'without replacement and in secret; epsilon is for replacing one:'
-    )
-  if isinstance(schema, schemas.PoissonSampling):
-    group = 'each client'
-    if schema.num_groups > 1:
-      group = f'{schema.num_groups} groups take turns and each client of the group'
-    return (
-      f'If {group} is drawn by itself with probability '
-      f'{schema.sampling_probability:.4g}, in secret; epsilon is for adding or '
-      'removing one:'
-    )
-  return 'Without sampling; epsilon is for zeroing out one client:'
+  return schemas.kind_of(schema).heading(schema)
 
 
 def _notes(comparison: planning.Comparison) -> list[str]:
@@ -267,11 +246,12 @@ def _notes(comparison: planning.Comparison) -> list[str]:
       'unobserved; --sampling says that it does.'
     )
   if comparison.task.accountant is None and any(
-    row.accountant == 'rdp' and not comparison.may_be_advised(row)
+    row.accountant == accountants.QUICK_BOUND and not comparison.may_be_advised(row)
     for row in comparison.rows
   ):
     notes.append(
-      'Their noise and epsilon are upper bounds by Renyi DP; --sampling gives the '
+      'Their noise and epsilon are upper bounds by '
+      f'{accountants.entry_of(accountants.QUICK_BOUND).title}; --sampling gives the '
       'tightest, in up to a minute each.'
     )
   for row in comparison.unsampled:
@@ -293,13 +273,8 @@ def _notes(comparison: planning.Comparison) -> list[str]:
 
 def _title(row: planning.Row) -> str:
   """Name and sampling of a row."""
-  schema = row.mechanism.participation
-  if isinstance(schema, schemas.FixedSizeSampling):
-    return f'{row.name}, sampling of fixed size'
-  if isinstance(schema, schemas.PoissonSampling):
-    cyclic = 'cyclic ' if schema.num_groups > 1 else ''
-    return f'{row.name}, {cyclic}Poisson sampling'
-  return row.name
+  title = planning.offers()[row.sampling].title
+  return f'{row.name}, {title}' if title else row.name
 
 
 def _alternative(row: planning.Row, chosen: planning.Row) -> str:

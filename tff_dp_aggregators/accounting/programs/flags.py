@@ -1,8 +1,8 @@
 """The flags of mechanism, participation and target, checked together.
 
 The programs of this package share them, so that a mechanism is spelled the same
-everywhere. `define` defines them, `planned` turns their values into a `sources.Plan`;
-nothing else reads them.
+everywhere. `define` defines them, `planned` turns their values into the inputs
+of a statement; nothing else reads them.
 """
 
 from typing import Any, Optional
@@ -16,26 +16,10 @@ from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.programs import program
-from tff_dp_aggregators.accounting.reports import sources
-from tff_dp_aggregators.base import checks
+from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.strategies import registry
 
-_SAMPLINGS = ('none', 'poisson', 'fixed_size')
 _MAX_ROUNDS = 2**24  # Where the search for a number of rounds ends.
-PARTICIPATION_FLAGS = (
-  'num_rounds',
-  'min_separation',
-  'rounds_between',
-  'max_participations',
-  'fixed_epoch',
-)
-SAMPLING_FLAGS = (
-  'sampling',
-  'sampling_probability',
-  'population',
-  'cohort',
-  'num_groups',
-)
 TARGET_FLAGS = (
   'noise_multiplier',
   'target_epsilon',
@@ -46,11 +30,22 @@ TARGET_FLAGS = (
 )
 
 
+def participation_flags() -> tuple[str, ...]:
+  """Names of the flags that state rounds and limits on participation."""
+  return ('num_rounds', *(flag.name for flag in schemas.LIMITS.flags))
+
+
+def sampling_flags() -> tuple[str, ...]:
+  """Names of the flags that state how clients are drawn."""
+  others = (name for name in schemas.flags() if name not in participation_flags())
+  return ('sampling', *others)
+
+
 def all_names() -> tuple[str, ...]:
-  """Of all flags that `define` defines."""
+  """Names of all flags that `define` defines."""
   return (
-    *PARTICIPATION_FLAGS,
-    *SAMPLING_FLAGS,
+    *participation_flags(),
+    *sampling_flags(),
     'mechanism',
     'strategy_file',
     *registry.options(),
@@ -117,7 +112,7 @@ def options_from(values: flags.FlagValues) -> dict[str, Optional[int]]:
 
 
 def define_participation(values: flags.FlagValues = flags.FLAGS) -> None:
-  """Defines `PARTICIPATION_FLAGS`."""
+  """Defines the number of rounds and the limits on participation."""
   flags.DEFINE_integer(
     'num_rounds',
     None,
@@ -128,65 +123,36 @@ def define_participation(values: flags.FlagValues = flags.FLAGS) -> None:
 
 
 def define_limits(values: flags.FlagValues = flags.FLAGS) -> None:
-  """Defines `PARTICIPATION_FLAGS` but for the number of rounds."""
-  flags.DEFINE_integer(
-    'min_separation',
-    None,
-    'Smallest difference of two rounds of one client. Default: 1, every round.',
-    flag_values=values,
-  )
-  flags.DEFINE_integer(
-    'rounds_between',
-    None,
-    'Smallest number of rounds strictly between two rounds of one client, as the '
-    'DP-FTRL literature counts: --min_separation less one.',
-    flag_values=values,
-  )
-  flags.DEFINE_integer(
-    'max_participations',
-    None,
-    'Most rounds of one client. Default: as many as the separation leaves possible.',
-    flag_values=values,
-  )
-  flags.DEFINE_bool(
-    'fixed_epoch',
-    False,
-    'Whether rounds of a client differ by multiples of exactly --min_separation.',
-    flag_values=values,
-  )
+  """Defines the flags of limits on participation, but for the number of rounds."""
+  for flag in schemas.LIMITS.flags:
+    _define(flag, values)
 
 
 def define_sampling(values: flags.FlagValues = flags.FLAGS) -> None:
-  """Defines `SAMPLING_FLAGS`."""
+  """Defines the flags that state how clients are drawn."""
+  kinds = schemas.KINDS.values()
+  *first, last = (kind.flag_help for kind in kinds)
   flags.DEFINE_enum(
     'sampling',
-    'none',
-    _SAMPLINGS,
-    'What may be assumed about how clients are drawn: nothing; Poisson sampling with '
-    '--sampling_probability, or --population and --cohort; or cohorts of fixed size, '
-    'without replacement, with --population and --cohort.',
+    schemas.LIMITS.flag,
+    [kind.flag for kind in kinds],
+    f'What may be assumed about how clients are drawn: {"; ".join(first)}; or {last}.',
     flag_values=values,
   )
-  flags.DEFINE_float(
-    'sampling_probability',
-    None,
-    'Probability of each client of a round, for poisson.',
-    flag_values=values,
-  )
-  flags.DEFINE_integer('population', None, 'Clients to draw from.', flag_values=values)
-  flags.DEFINE_float(
-    'cohort', None, 'Clients of a round; for poisson, in the mean.', flag_values=values
-  )
-  flags.DEFINE_integer(
-    'num_groups',
-    None,
-    'Groups of clients that take turns, for cyclic Poisson sampling. Default: 1.',
-    flag_values=values,
-  )
+  for name in sampling_flags()[1:]:
+    _define(schemas.flags()[name], values)
+
+
+def _define(flag: schemas.base.Flag, values: flags.FlagValues) -> None:
+  if flag.type is bool:
+    flags.DEFINE_bool(flag.name, False, flag.help, flag_values=values)
+  else:
+    define = {int: flags.DEFINE_integer, float: flags.DEFINE_float}[flag.type]
+    define(flag.name, None, flag.help, flag_values=values)
 
 
 def define_target(values: flags.FlagValues = flags.FLAGS) -> None:
-  """Defines `TARGET_FLAGS`."""
+  """Defines the flags of noise, target and accountant."""
   flags.DEFINE_float(
     'noise_multiplier',
     None,
@@ -231,7 +197,7 @@ def define_target(values: flags.FlagValues = flags.FLAGS) -> None:
 
 def planned(
   values: flags.FlagValues, limits: Optional[strategies.Participation] = None
-) -> sources.Plan:
+) -> inputs_lib.Inputs:
   """What the flags ask for.
 
   Args:
@@ -257,23 +223,23 @@ def planned(
       f'{", ".join(mechanism_lib.NAMES)}.'
     )
   if limits is not None:
-    for name in (*PARTICIPATION_FLAGS, *SAMPLING_FLAGS, 'find'):
+    for name in (*participation_flags(), *sampling_flags(), 'find'):
       if values[name].present:
         raise ValueError(f'--{name} does not go with a round log, which has it all.')
   _check_two_of_three(values, limits)
   target = values.target_epsilon
   found = None
   if values.find is not None:
-    mechanism, found = _most_participations(values), values.find
+    mechanism, found = _max_participations(values), values.find
   elif limits is None and values.num_rounds is None:
-    mechanism, found = _most_rounds(values), 'num_rounds'
+    mechanism, found = _max_rounds(values), 'num_rounds'
   elif values.noise_multiplier is None:
-    mechanism = _with_least_noise(values, limits or schema_from(values))
+    mechanism = _with_min_noise(values, limits or schema_from(values))
     found = 'noise_multiplier'
   else:
     schema = limits or schema_from(values)
     mechanism = _mechanism(values, schema, values.noise_multiplier)
-  plan = sources.Plan(mechanism, delta, target, found, values.accountant)
+  plan = inputs_lib.Inputs(mechanism, delta, target, found, values.accountant)
   if target is not None and found is None:
     _check_target(plan)
   return plan
@@ -282,38 +248,50 @@ def planned(
 def schema_from(
   values: flags.FlagValues,
   num_rounds: Optional[int] = None,
-  max_participations: Optional[int] = None,
 ) -> schemas.Schema:
   """The participation schema that the flags state.
 
   Args:
     values: Parsed flags.
     num_rounds: Instead of --num_rounds.
-    max_participations: Instead of --max_participations.
 
   Raises:
     ValueError: If flags contradict each other or are out of range.
   """
-  num_rounds = values.num_rounds if num_rounds is None else num_rounds
-  if max_participations is None:
-    max_participations = values.max_participations
-  if values.sampling == 'none':
-    for name in SAMPLING_FLAGS[1:]:
-      if values[name].present:
-        raise ValueError(
-          f'--{name} needs --sampling=poisson or fixed_size: without it nothing is '
-          'assumed about how clients are drawn.'
-        )
-    return limits_from(values, num_rounds, max_participations)
-  for name in PARTICIPATION_FLAGS[1:]:
-    if values[name].present:
+  kind = schemas.kind_for_flag(values.sampling)
+  _check_flags_of(kind, values)
+  return kind.from_flags(
+    values.num_rounds if num_rounds is None else num_rounds, _given(kind, values)
+  )
+
+
+def _given(kind: schemas.base.Kind[Any], values: flags.FlagValues) -> dict[str, Any]:
+  stated = {flag.name: values[flag.name].value for flag in kind.flags}
+  return {name: value for name, value in stated.items() if value is not None}
+
+
+def _check_flags_of(kind: schemas.base.Kind[Any], values: flags.FlagValues) -> None:
+  """Refuses flags of other kinds of schema."""
+  own = {flag.name for flag in kind.flags}
+  for name in (*participation_flags()[1:], *sampling_flags()[1:]):
+    if not values[name].present or name in own:
+      continue
+    if name in participation_flags():
       raise ValueError(
         f'--{name} does not go with --sampling={values.sampling}: sampling decides in '
         'which rounds a client takes part.'
       )
-  if values.sampling == 'fixed_size':
-    return _fixed_size(values, num_rounds)
-  return _poisson(values, num_rounds)
+    having = ' or '.join(
+      each.flag
+      for each in schemas.KINDS.values()
+      if name in [flag.name for flag in each.flags]
+    )
+    if kind.is_sampled:
+      raise ValueError(f'--{name} is for --sampling={having}.')
+    raise ValueError(
+      f'--{name} needs --sampling={having}: without it nothing is assumed about how '
+      'clients are drawn.'
+    )
 
 
 def limits_from(
@@ -321,53 +299,20 @@ def limits_from(
   num_rounds: int,
   max_participations: Optional[int] = None,
 ) -> strategies.Participation:
-  """The limits on participation that `PARTICIPATION_FLAGS` state.
+  """The limits on participation that flags state.
+
+  Args:
+    values: Parsed flags.
+    num_rounds: Rounds in all.
+    max_participations: Instead of --max_participations.
 
   Raises:
     ValueError: If flags contradict each other or are out of range.
   """
-  if values.min_separation is not None and values.rounds_between is not None:
-    raise ValueError(
-      '--min_separation and --rounds_between say the same; give one of them '
-      '(min_separation = rounds_between + 1).'
-    )
-  min_separation = 1
-  if values.min_separation is not None:
-    min_separation = values.min_separation
-  elif values.rounds_between is not None:
-    rounds_between = checks.check_int(
-      'rounds_between', values.rounds_between, at_least=0
-    )
-    min_separation = rounds_between + 1
-  return strategies.Participation(
-    num_rounds, min_separation, max_participations, values.fixed_epoch
-  )
-
-
-def _fixed_size(values: flags.FlagValues, num_rounds: int) -> schemas.FixedSizeSampling:
-  for name in ('population', 'cohort'):
-    if values[name].value is None:
-      raise ValueError(f'--{name} is missing; --sampling=fixed_size needs it.')
-  for name in ('sampling_probability', 'num_groups'):
-    if values[name].present:
-      raise ValueError(f'--{name} is for --sampling=poisson.')
-  if not values.cohort.is_integer():
-    raise ValueError(f'--cohort must be a whole number; got {values.cohort}.')
-  return schemas.FixedSizeSampling(num_rounds, values.population, int(values.cohort))
-
-
-def _poisson(values: flags.FlagValues, num_rounds: int) -> schemas.PoissonSampling:
-  groups = 1 if values.num_groups is None else values.num_groups
-  given = [name for name in SAMPLING_FLAGS[1:4] if values[name].present]
-  if given == ['sampling_probability']:
-    return schemas.PoissonSampling(num_rounds, values.sampling_probability, groups)
-  if given == ['population', 'cohort']:
-    return schemas.PoissonSampling.of_cohort(
-      num_rounds, values.population, values.cohort, groups
-    )
-  raise ValueError(
-    '--sampling=poisson needs --sampling_probability, or --population and --cohort.'
-  )
+  given = _given(schemas.LIMITS, values)
+  if max_participations is not None:
+    given['max_participations'] = max_participations
+  return schemas.LIMITS.from_flags(num_rounds, given)
 
 
 def _check_two_of_three(
@@ -424,7 +369,7 @@ def _load(path: str) -> strategies.Strategy:
     raise ValueError(f'--strategy_file cannot be read: {e}') from e
 
 
-def _with_least_noise(
+def _with_min_noise(
   values: flags.FlagValues, schema: schemas.Schema
 ) -> mechanism_lib.Mechanism:
   return mechanism_lib.Mechanism.for_target(
@@ -437,7 +382,7 @@ def _with_least_noise(
   )
 
 
-def _most_rounds(values: flags.FlagValues) -> mechanism_lib.Mechanism:
+def _max_rounds(values: flags.FlagValues) -> mechanism_lib.Mechanism:
   if values.strategy_file is not None:
     raise ValueError('--num_rounds is missing: a strategy is for a number of rounds.')
 
@@ -454,16 +399,18 @@ def _most_rounds(values: flags.FlagValues) -> mechanism_lib.Mechanism:
   return make(found)
 
 
-def _most_participations(values: flags.FlagValues) -> mechanism_lib.Mechanism:
-  if values.sampling != 'none':
-    raise ValueError('--find=max_participations is for --sampling=none.')
+def _max_participations(values: flags.FlagValues) -> mechanism_lib.Mechanism:
+  if values.sampling != schemas.LIMITS.flag:
+    raise ValueError(
+      f'--find=max_participations is for --sampling={schemas.LIMITS.flag}.'
+    )
 
   def make(max_participations: int) -> mechanism_lib.Mechanism:
     schema = limits_from(values, values.num_rounds, max_participations)
     return _mechanism(values, schema, values.noise_multiplier)
 
-  most = limits_from(values, values.num_rounds).possible_participations
-  return make(_largest(values, make, most))
+  possible = limits_from(values, values.num_rounds).possible_participations
+  return make(_largest(values, make, possible))
 
 
 def _largest(values: flags.FlagValues, make: Any, at_most: int) -> int:
@@ -477,10 +424,8 @@ def _largest(values: flags.FlagValues, make: Any, at_most: int) -> int:
   )
 
 
-def _check_target(plan: sources.Plan) -> None:
-  event, relation = plan.mechanism.event, plan.mechanism.relation
-  name = plan.accountant or accountants.tightest(event, relation)
-  spent = accountants.epsilon(event, plan.delta, name, relation)
+def _check_target(plan: inputs_lib.Inputs) -> None:
+  spent = plan.epsilon_planned
   assert plan.target_epsilon is not None
   if not spent <= plan.target_epsilon:
     raise program.CheckFailed(

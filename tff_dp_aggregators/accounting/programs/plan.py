@@ -33,6 +33,7 @@ from absl import flags
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
+from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.planning import comparison as planning
 from tff_dp_aggregators.accounting.planning import views
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
@@ -60,11 +61,11 @@ def define_flags() -> None:
   flags.DEFINE_integer('cohort', None, 'Clients of a round.')
   flags.DEFINE_enum(
     'sampling',
-    'none',
-    list(planning.SAMPLINGS),
-    'How the server can really draw clients, keeping secret whom: each by itself '
-    '(poisson), or cohorts of fixed size. Mechanisms that need this may be advised '
-    'then, and get their tightest epsilon, which takes up to a minute each.',
+    schemas.LIMITS.flag,
+    list(planning.samplings()),
+    f'How the server can really draw clients, keeping secret whom: {_drawn()}. '
+    'Mechanisms that need this may be advised then, and get their tightest epsilon, '
+    'which takes up to a minute each.',
   )
   flags.DEFINE_integer(
     'num_groups',
@@ -108,6 +109,12 @@ def define_flags() -> None:
   )
 
 
+def _drawn() -> str:
+  """Every way of drawing clients, with the value of --sampling that says so."""
+  kinds = [kind for kind in schemas.KINDS.values() if kind.is_sampled]
+  return ', or '.join(f'{kind.drawn} ({kind.flag})' for kind in kinds)
+
+
 def task_from(values: flags.FlagValues) -> planning.Task:
   """What the flags ask for.
 
@@ -124,7 +131,9 @@ def task_from(values: flags.FlagValues) -> planning.Task:
   limits = flags_lib.limits_from(values, values.num_rounds, values.max_participations)
   is_derived = _is_derived(values)
   if is_derived:
-    separation = planning.allowed_separation(values.population, values.cohort)
+    separation = strategies.participation.allowed_separation(
+      values.population, values.cohort
+    )
     limits = strategies.Participation(
       values.num_rounds, separation, values.max_participations, values.fixed_epoch
     )

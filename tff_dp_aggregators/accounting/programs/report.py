@@ -105,26 +105,19 @@ def build(values: flags.FlagValues) -> dict[str, Any]:
   with_curves = values.format in ('json', 'html')
   if values.run_dir is not None:
     return _of_runs(values, with_curves)
-  if values.round_log is None:
-    plan = flags_lib.planned(values)
-    return sources.from_plan(
-      plan,
-      ledger=values.ledger,
-      strategy_file=values.strategy_file,
-      command=sources.command_of(_given_flags(values)),
-      with_curves=with_curves,
+  log = None
+  if values.round_log is not None:
+    log = sources.from_round_log(
+      values.round_log, *participation.wait_from_flags(values)
     )
-  limits, summary, file = sources.from_round_log(
-    values.round_log, *participation.wait_from_flags(values)
-  )
-  return sources.from_plan(
-    flags_lib.planned(values, limits),
+  inputs = sources.from_plan(
+    flags_lib.planned(values, None if log is None else log.limits),
+    ledger=values.ledger,
     strategy_file=values.strategy_file,
-    participation_source=summary,
-    files=(file,),
+    round_log=log,
     command=sources.command_of(_given_flags(values)),
-    with_curves=with_curves,
   )
+  return statement_lib.build(inputs, with_curves=with_curves)
 
 
 def _of_runs(values: flags.FlagValues, with_curves: bool) -> dict[str, Any]:
@@ -133,7 +126,9 @@ def _of_runs(values: flags.FlagValues, with_curves: bool) -> dict[str, Any]:
       raise ValueError(f'--{name} does not go with --run_dir, which has it all.')
   sources.check_independent(values.run_dir)
   parts = [
-    sources.from_run_dir(path, values.accountant, with_curves)
+    statement_lib.build(
+      sources.from_run_dir(path, values.accountant), with_curves=with_curves
+    )
     for path in values.run_dir
   ]
   if len(parts) == 1:

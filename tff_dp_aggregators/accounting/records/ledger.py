@@ -283,12 +283,13 @@ class LedgerWriter:
 
     Args:
       event: The event the round's query returned.
-      cohort_requested: See `LedgerEntry`, as for the others.
-      cohort_reported: See `LedgerEntry`.
-      clip_norm: See `LedgerEntry`.
-      noise_multiplier: See `LedgerEntry`.
-      strategy_checksum: See `LedgerEntry`.
-      result_checksum: See `LedgerEntry`; without it the round cannot be repeated.
+      cohort_requested: Clients the round was planned for.
+      cohort_reported: Clients whose updates arrived.
+      clip_norm: L2 bound of one contribution; `None` without clipping.
+      noise_multiplier: Standard deviation of z over the clip norm.
+      strategy_checksum: `Strategy.checksum`; `None` without a mechanism.
+      result_checksum: `checksum_of` what the round releases; without it the round
+        cannot be repeated.
       round: Round number; by default the one after the last line's. A run that
         resumes should give it: its state may be older than the ledger.
 

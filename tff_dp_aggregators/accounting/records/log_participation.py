@@ -263,7 +263,7 @@ class Summary:
     )
 
   def to_json(self) -> dict[str, Any]:
-    """As values for JSON; rounds have the numbers that the log gives them."""
+    """JSON-ready values; rounds have the numbers that the log gives them."""
     log = self.log
     result: dict[str, Any] = {
       'num_rounds': self.num_rounds,

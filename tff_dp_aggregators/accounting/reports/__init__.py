@@ -1,13 +1,24 @@
-"""Privacy reports: `statement` is what one says, `sources` where it comes from.
+"""Privacy reports: what they are made of, what they say, and whether that is so.
 
-`rendering` writes it for people, `schema` describes its JSON for programs,
+`inputs` is what a statement is made of, `sources` reads it from files, `statement`
+assembles it, `schema` describes the result, `rendering` writes it for people,
 `verification` computes it again.
 """
 
+from tff_dp_aggregators.accounting.reports import inputs
 from tff_dp_aggregators.accounting.reports import rendering
 from tff_dp_aggregators.accounting.reports import schema
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement
 from tff_dp_aggregators.accounting.reports import verification
+from tff_dp_aggregators.accounting.reports.inputs import Inputs
 
-__all__ = ['rendering', 'schema', 'sources', 'statement', 'verification']
+__all__ = [
+  'Inputs',
+  'inputs',
+  'rendering',
+  'schema',
+  'sources',
+  'statement',
+  'verification',
+]

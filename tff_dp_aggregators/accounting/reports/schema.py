@@ -1,29 +1,43 @@
 """The JSON schema of reports.
 
-What follows from the kinds of strategies, the names of mechanisms and their options, is
-put in when the schema is loaded; all else is in `report_schema.json`. The whole is
-printed by `python -m tff_dp_aggregators.accounting.report --schema`.
+What follows from registries is put in when the schema is loaded: mechanisms and their
+options, participation schemas with their numbers, accountants. All else is in
+`report_schema.json`. The whole is printed by
+`python -m tff_dp_aggregators.accounting.report --schema`.
 """
 
 import json
 import pathlib
 from typing import Any
 
+from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
+from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.strategies import registry
 
 _PATH = pathlib.Path(__file__).parent / 'report_schema.json'
 
 
 def load() -> dict[str, Any]:
-  """The schema of every report that `statement` makes.
+  """The schema (draft 2020-12) of every report that `statement` makes.
 
   Example:
     >>> 'tree' in load()['$defs']['mechanism']['properties']['name']['enum']
     True
+    >>> load()['$defs']['guarantee']['properties']['accountant']['enum']
+    ['exact', 'pld', 'prv', 'rdp', 'zcdp']
   """
-  schema = json.loads(_PATH.read_text(encoding='utf-8'))
-  mechanism = schema['$defs']['mechanism']
+  schema: dict[str, Any] = json.loads(_PATH.read_text(encoding='utf-8'))
+  definitions = schema['$defs']
+  _add_mechanisms(definitions)
+  _add_schemas(definitions)
+  _add_accountants(definitions)
+  return schema
+
+
+def _add_mechanisms(definitions: dict[str, Any]) -> None:
+  """Names of mechanisms, and the fields of their options."""
+  mechanism = definitions['mechanism']
   names = [*mechanism_lib.NAMES, mechanism_lib.FROM_FILE]
   mechanism['properties']['name']['enum'] = names
   for name, by_kind in registry.options().items():
@@ -33,4 +47,38 @@ def load() -> dict[str, Any]:
       'type': ['integer', 'null'],
     }
     mechanism['required'].append(name)
-  return schema
+
+
+def _add_schemas(definitions: dict[str, Any]) -> None:
+  """One form of `participation` for each kind of schema."""
+  every = definitions['participation']
+  forms = []
+  for kind in schemas.KINDS.values():
+    name = {**every['properties']['schema'], 'type': 'string', 'const': kind.name}
+    form = {
+      **every,
+      'description': kind.description,
+      'required': list(dict.fromkeys([*every['required'], *kind.properties])),
+      'properties': {**every['properties'], **kind.properties, 'schema': name},
+    }
+    forms.append(form)
+  definitions['participation'] = {'description': every['description'], 'oneOf': forms}
+
+
+def _add_accountants(definitions: dict[str, Any]) -> None:
+  """Names of accountants, and the fields that some have in every guarantee."""
+  guarantee = definitions['guarantee']
+  names = list(accountants.ACCOUNTANTS)
+  guarantee['properties']['accountant']['enum'] = names
+  listed = guarantee['properties']['accountants']['items']
+  listed['properties']['name']['enum'] = names
+  asked = definitions['verification']['properties']['inputs']['properties']
+  asked['accountant']['enum'] = [*names, None]
+  for entry in accountants.ACCOUNTANTS.values():
+    if entry.in_guarantee:
+      field = f'epsilon_{entry.name}'
+      guarantee['required'].append(field)
+      guarantee['properties'][field] = {
+        'description': f'By {entry.title}; null where not computed, or infinite.',
+        'type': ['number', 'null'],
+      }

@@ -1,7 +1,7 @@
-"""Statements from what they can be made of: a plan, a run, a ledger, a round log.
+"""The inputs of statements from files: of a plan, a run, a ledger, a round log.
 
-Each function reads its files, keeps their checksums, and leaves the rest to
-`statement.build`.
+Each function reads its files and keeps their checksums; `statement.build` makes a
+statement of what it returns.
 """
 
 import dataclasses
@@ -16,13 +16,12 @@ from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.accounting.records import log_participation
-from tff_dp_aggregators.accounting.records import round_log
+from tff_dp_aggregators.accounting.records import round_log as round_log_lib
 from tff_dp_aggregators.accounting.records import strict_json
-from tff_dp_aggregators.accounting.reports import statement as statement_lib
+from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 
 # The command that makes a report, as reports name it.
 PROGRAM = 'python -m tff_dp_aggregators.accounting.report'
-_NOT_STATED = 'not stated; whoever runs the training must see to it'
 _ENFORCED_BY = {
   'min_wait': (
     'the wait between two rounds of a device; the limits follow from it and from when '
@@ -36,85 +35,50 @@ _ENFORCED_BY = {
 _STRATEGY_FILES = ('strategy.json', 'strategy.npz')
 
 
-@dataclasses.dataclass(frozen=True)
-class Plan:
-  """What is asked for: a mechanism, and what is to be said of it.
-
-  Attributes:
-    mechanism: The mechanism, with what was found from the target.
-    delta: At which delta its guarantee is stated.
-    target_epsilon: The target, if one was given.
-    found: 'noise_multiplier', 'num_rounds' or 'max_participations' if that was found
-      from the target; `None` if everything was given.
-    accountant: Whose epsilon counts; `None` for the tightest.
-  """
-
-  mechanism: mechanism_lib.Mechanism
-  delta: float
-  target_epsilon: Optional[float]
-  found: Optional[str]
-  accountant: Optional[str]
-
-
 def from_plan(
-  plan: Plan,
+  plan: inputs_lib.Inputs,
   *,
   ledger: Optional[str] = None,
   strategy_file: Optional[str] = None,
-  participation_source: Optional[dict[str, Any]] = None,
-  files: tuple[dict[str, Any], ...] = (),
+  round_log: Optional['RoundLog'] = None,
   command: Optional[str] = None,
-  with_curves: bool = True,
-) -> dict[str, Any]:
-  """The statement of a plan, or of the rounds of it that a ledger lists.
+) -> inputs_lib.Inputs:
+  """The statement's inputs for a plan, or for the rounds of it that a ledger lists.
 
   Args:
     plan: Mechanism and target.
     ledger: Path of a ledger of a run of this mechanism.
     strategy_file: Where the strategy was loaded from, if it was.
-    participation_source: Where the limits on participation come from.
-    files: Files that were read for them, as `file_of` describes them.
+    round_log: Where the limits on participation come from, if from a log.
     command: A command that gives the same numbers again.
-    with_curves: As for `statement.build`.
 
   Raises:
     OSError: If a file cannot be read.
-    ValueError: If the ledger is wrong, or of another mechanism.
+    ValueError: If the ledger is wrong.
   """
-  read = list(files)
-  enforced_by = _NOT_STATED
-  if participation_source is not None:
-    enforced_by = _ENFORCED_BY[participation_source['basis']]
-  run = None
+  files = []
+  if round_log is not None:
+    basis = round_log.summary['basis']
+    plan = dataclasses.replace(
+      plan,
+      enforced_by=_ENFORCED_BY[basis],
+      participation_source=round_log.summary,
+    )
+    files.append(round_log.file)
   if ledger is not None:
-    run = ledger_lib.read(ledger)
-    read.append(file_of('ledger', ledger))
+    plan = dataclasses.replace(plan, ledger=ledger_lib.read(ledger))
+    files.append(file_of('ledger', ledger))
   if strategy_file is not None:
-    read.append(file_of('strategy', strategy_file))
-  return statement_lib.build(
-    plan.mechanism,
-    plan.delta,
-    ledger=run,
-    target_epsilon=plan.target_epsilon,
-    found=plan.found,
-    accountant=plan.accountant,
-    enforced_by=enforced_by,
-    participation_source=participation_source,
-    command=command,
-    files=read,
-    with_curves=with_curves,
-  )
+    files.append(file_of('strategy', strategy_file))
+  return dataclasses.replace(plan, command=command, files=tuple(files))
 
 
-def from_run_dir(
-  run_dir: str, accountant: Optional[str] = None, with_curves: bool = True
-) -> dict[str, Any]:
-  """The statement of what a simulation run spent.
+def from_run_dir(run_dir: str, accountant: Optional[str] = None) -> inputs_lib.Inputs:
+  """The statement's inputs for what a run left: configuration, strategy and ledger.
 
   Args:
-    run_dir: A run directory, with `config.json`, `ledger.jsonl` and the strategy.
+    run_dir: Its directory.
     accountant: Whose epsilon counts; `None` for the tightest.
-    with_curves: As for `statement.build`.
 
   Raises:
     OSError: If a file cannot be read.
@@ -135,20 +99,18 @@ def from_run_dir(
   ledger = ledger_lib.read(ledger_path)
   read.append(file_of('ledger', ledger_path))
   try:
-    mechanism = mechanism_lib.Mechanism.from_json(privacy['mechanism'], strategy)
-    return statement_lib.build(
-      mechanism,
+    return inputs_lib.Inputs(
+      mechanism_lib.Mechanism.from_json(privacy['mechanism'], strategy),
       privacy['delta'],
-      clip_norm=privacy['clip_norm'],
-      ledger=ledger,
       target_epsilon=privacy['target_epsilon'],
       found=None if privacy['target_epsilon'] is None else 'noise_multiplier',
       accountant=accountant,
+      clip_norm=privacy['clip_norm'],
+      ledger=ledger,
       enforced_by=privacy['enforced_by'],
       noise_source=privacy['noise_source'],
       command=command_of([f'--run_dir={run_dir}']),
-      files=read,
-      with_curves=with_curves,
+      files=tuple(read),
     )
   except KeyError as e:
     raise ValueError(f'{config_path} is not complete: it lacks {e}.') from e
@@ -180,29 +142,42 @@ def check_independent(run_dirs: Sequence[str]) -> None:
     by_seed[seed] = run_dir
 
 
+@dataclasses.dataclass(frozen=True)
+class RoundLog:
+  """What a production system's round log says about participation.
+
+  Attributes:
+    limits: The limits that it proves.
+    summary: JSON-ready, with the arguments of `from_round_log` and without who took
+      part.
+    file: As `file_of` describes it.
+  """
+
+  limits: strategies.Participation
+  summary: dict[str, Any]
+  file: dict[str, Any]
+
+
 def from_round_log(
   path: str,
   min_wait: Optional[datetime.timedelta] = None,
   wait_from: str = 'contribution',
   first_start: Optional[str] = None,
-) -> tuple[strategies.Participation, dict[str, Any], dict[str, Any]]:
+) -> RoundLog:
   """Limits on participation that a production system's round log proves.
 
   Args:
-    path: The log; see `round_log`.
-    min_wait: As for `log_participation.summarize`, like the others.
-    wait_from: With what the wait begins.
-    first_start: When the first round started.
-
-  Returns:
-    The limits, a JSON-ready summary of the log, with the arguments and without who took
-    part, and the file as `file_of` has it.
+    path: The log; `records.round_log` says what it looks like.
+    min_wait: Least time between two contributions of a device; `None` for 24 hours, or
+      for no such rule if the log names the clients.
+    wait_from: With what the wait begins: 'contribution' or 'completion'.
+    first_start: When the first round started, for logs without start times.
 
   Raises:
     OSError: If the file cannot be read.
     ValueError: If an entry is wrong; the message names the line.
   """
-  log = round_log.read(path)
+  log = round_log_lib.read(path)
   summary = log_participation.summarize(log, min_wait, wait_from, first_start)
   said = summary.to_json()
   for name in ('closest', 'most_active', 'rounds_of_most_active'):
@@ -213,7 +188,7 @@ def from_round_log(
     'wait_from': wait_from,
     'first_start': first_start,
   }
-  return summary.participation, said, file_of('round_log', path)
+  return RoundLog(summary.participation, said, file_of('round_log', path))
 
 
 def file_of(role: str, path: str) -> dict[str, Any]:

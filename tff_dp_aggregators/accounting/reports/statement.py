@@ -1,11 +1,11 @@
 """The privacy statement: a guarantee with everything it rests on, as data.
 
-`build` turns the *inputs* of a statement (a mechanism, a delta, what a run's ledger
-says) into one JSON-ready dict, and `compose` several of those into one. The headings
+`build` turns `Inputs` (a mechanism, a delta, what a run's ledger says) into one
+JSON-ready dict, and `compose` several of those into one. The headings
 follow section 5.3 of "How to DP-fy ML" (arXiv:2303.00654): setting, definition (unit,
 adjacency, outputs, data accesses), accounting (type, assumptions, formal statement),
-verification. `schema.load` describes the dict; `rendering` writes it out for
-people; `verification` computes it again.
+verification. `schema.load` describes the dict; `rendering` writes it out for people;
+`verification` computes it again.
 """
 
 import importlib.metadata
@@ -26,6 +26,7 @@ from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
+from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.base import version
 from tff_dp_aggregators.strategies import registry
 
@@ -74,14 +75,6 @@ _NOT_COVERED = (
   'test accuracy, if the test data is private as well',
   'the number and identity of clients in a round, and timing',
 )
-_KINDS = {
-  'exact': 'exact: the privacy curve of a Gaussian mechanism (arXiv:1805.06530)',
-  'gdp': 'exact: the privacy curve of a Gaussian mechanism (arXiv:1905.02383)',
-  'pld': 'upper bound, numerical: privacy loss distribution (dp-accounting)',
-  'prv': 'upper bound, numerical: privacy random variable (arXiv:2106.02848)',
-  'rdp': 'upper bound: Renyi DP at fixed orders (dp-accounting)',
-  'zcdp': 'upper bound: closed form of zCDP (arXiv:1605.02065, Proposition 1.3)',
-}
 # Strategies of at most so many numbers are part of the report.
 _MAX_NUMBERS = 10_000
 _STATED_DELTAS = tuple(10.0**-power for power in range(4, 11, 2))
@@ -93,40 +86,11 @@ _LAGS = 64  # Of the noise's correlation, and for how many rounds it may be dens
 _MAX_DENSE = 2048
 
 
-def build(
-  mechanism: mechanism_lib.Mechanism,
-  delta: float,
-  *,
-  clip_norm: Optional[float] = None,
-  ledger: Optional[ledger_lib.Ledger] = None,
-  target_epsilon: Optional[float] = None,
-  found: Optional[str] = None,
-  accountant: Optional[str] = None,
-  enforced_by: str = 'not stated; whoever runs the training must see to it',
-  noise_source: str = 'not stated',
-  participation_source: Optional[dict[str, Any]] = None,
-  command: Optional[str] = None,
-  files: Sequence[dict[str, Any]] = (),
-  with_curves: bool = True,
-) -> dict[str, Any]:
+def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, Any]:
   """Builds the statement of a mechanism, and of a run of it.
 
   Args:
-    mechanism: What was planned.
-    delta: At which delta the guarantee is stated.
-    clip_norm: L2 bound of a client's contribution; it does not change the guarantee.
-    ledger: What the run's ledger says. With it the guarantee is of the rounds that ran;
-      without it, of all rounds planned.
-    target_epsilon: What was asked for, if anything was.
-    found: What was found from the target: 'noise_multiplier', 'num_rounds' or
-      'max_participations'.
-    accountant: Whose epsilon the guarantee states; `None` for the tightest.
-    enforced_by: What keeps clients within the participation limits.
-    noise_source: Where the randomness comes from.
-    participation_source: Where the participation limits come from, such as the summary
-      of a round log.
-    command: A command that prints the same numbers again.
-    files: Files that the statement was made from, each with `path` and `sha256`.
+    inputs: What it is made of.
     with_curves: Whether to compute the points of plots; else `curves` is `None`.
 
   Returns:
@@ -135,57 +99,49 @@ def build(
   Raises:
     ValueError: If `delta` is out of range, the target is missed, or the ledger is of
       another mechanism, other limits on participation or another clip norm, or the
-      mechanism is a sampled one and has no ledger.
+      mechanism is a sampled one and has a ledger.
     dp_accounting.UnsupportedEventError: If the accountant cannot read the events.
   """
+  mechanism, delta = inputs.mechanism, inputs.delta
   gaussian.check_delta(delta)
   event, run = mechanism.event, None
-  _check_target(mechanism, delta, target_epsilon, accountant)
-  if ledger is not None:
-    _check_ledger(mechanism, ledger.entries)
-    _check_clip_norm(mechanism, clip_norm, ledger.entries)
-    event = ledger.total_event
-    run = {
-      'rounds_completed': len(ledger.entries),
-      'rounds_released_again': list(ledger.repeated),
-      'bytes_cut_off': ledger.cut,
-      'rounds_planned': mechanism.participation.num_rounds,
-      'epsilon_planned': _finite(
-        _epsilon(mechanism.event, delta, mechanism.relation, accountant)
-      ),
-    }
-  participation = {
-    **_participation(mechanism),
-    'enforced_by': enforced_by,
-    'source': participation_source,
-  }
+  _check_target(inputs)
+  if inputs.ledger is not None:
+    _check_ledger(mechanism, inputs.ledger.entries)
+    _check_clip_norm(mechanism, inputs.clip_norm, inputs.ledger.entries)
+    event, run = inputs.ledger.total_event, _run(inputs, inputs.ledger)
   target = None
-  if target_epsilon is not None:
-    target = {'epsilon': target_epsilon, 'found': found}
+  if inputs.target_epsilon is not None:
+    target = {'epsilon': inputs.target_epsilon, 'found': inputs.found}
+  curves = None
+  if with_curves:
+    curves = _curves(mechanism, event, delta, inputs.accountant, run)
   return {
     'format': FORMAT,
     'version': VERSION,
     'setting': _SETTING,
     'definition': _definition(mechanism),
-    'mechanism': _mechanism(mechanism, clip_norm, noise_source),
-    'participation': participation,
+    'mechanism': _mechanism(mechanism, inputs.clip_norm, inputs.noise_source),
+    'participation': {
+      **_participation(mechanism),
+      'enforced_by': inputs.enforced_by,
+      'source': inputs.participation_source,
+    },
     'run': run,
     'target': target,
-    'guarantee': guarantee(event, delta, mechanism.relation, accountant),
+    'guarantee': guarantee(event, delta, mechanism.relation, inputs.accountant),
     'parts': [],
-    'curves': _curves(mechanism, event, delta, accountant, run)
-    if with_curves
-    else None,
+    'curves': curves,
     'software': _software(),
     'verification': {
-      'command': command,
-      'files': [dict(file) for file in files],
+      'command': inputs.command,
+      'files': [dict(file) for file in inputs.files],
       'inputs': {
         'mechanism': mechanism.to_json(),
         'strategy': _small(mechanism.strategy),
         'event': events.to_json(event),
         'delta': delta,
-        'accountant': accountant,
+        'accountant': inputs.accountant,
       },
     },
   }
@@ -307,10 +263,8 @@ def guarantee(
     for customary deltas. Infinities are `None`.
   """
   gaussian.check_delta(delta)
-  chosen = accountant or accountants.tightest(event, relation)
-  # Where the exact number is known, a numerical bound says nothing new.
-  others = ('pld', 'rdp') if chosen == 'pld' else ('exact', 'rdp', 'zcdp')
-  names = dict.fromkeys((chosen, *others))
+  chosen = accountants.choose(event, accountant, relation)
+  names = dict.fromkeys((chosen, *accountants.entry_of(chosen).beside))
   composed, listed = {}, []
   for name in names:
     try:
@@ -320,7 +274,8 @@ def guarantee(
       if name == chosen:
         raise
       continue
-    listed.append({'name': name, 'epsilon': _finite(value), 'kind': _KINDS[name]})
+    kind = accountants.ACCOUNTANTS[name].kind
+    listed.append({'name': name, 'epsilon': _finite(value), 'kind': kind})
   by_name = {each['name']: each['epsilon'] for each in listed}
   try:
     mu = accountants.gdp_mu(event)
@@ -331,10 +286,11 @@ def guarantee(
     'delta': delta,
     'is_private': by_name[chosen] is not None,
     'accountant': chosen,
-    'epsilon_exact': by_name.get('exact'),
-    'epsilon_pld': by_name.get('pld'),
-    'epsilon_rdp': by_name.get('rdp'),
-    'epsilon_zcdp': by_name.get('zcdp'),
+    **{
+      f'epsilon_{name}': by_name.get(name)
+      for name, entry in accountants.ACCOUNTANTS.items()
+      if entry.in_guarantee
+    },
     'zcdp_rho': None if mu is None else _finite(mu * mu / 2),
     'gdp_mu': None if mu is None else _finite(mu),
     'accountants': listed,
@@ -398,41 +354,12 @@ def _participation(mechanism: mechanism_lib.Mechanism) -> dict[str, Any]:
   schema, limits = mechanism.participation, mechanism.limits
   return {
     **schemas.to_json(schema),
-    'assumption': _assumption(schema),
+    'assumption': schemas.kind_of(schema).assumption(schema),
     'min_separation': limits.min_separation,
     'rounds_between': limits.min_separation - 1,
     'max_participations': limits.max_participations,
     'possible_participations': limits.possible_participations,
   }
-
-
-def _assumption(schema: schemas.Schema) -> str:
-  if isinstance(schema, schemas.PoissonSampling):
-    group = 'all clients'
-    if schema.num_groups > 1:
-      group = (
-        f'the clients of one of {schema.num_groups} groups, which take turns; the '
-        'group of a client depends neither on data nor on which others there are'
-      )
-    return (
-      f'Poisson sampling: each round draws from {group}, each client independently '
-      f'with probability {schema.sampling_probability!r}, and keeps secret who was '
-      'drawn'
-    )
-  if isinstance(schema, schemas.FixedSizeSampling):
-    return (
-      f'sampling of fixed size: each round draws {schema.cohort} of '
-      f'{schema.population} clients uniformly without replacement, and keeps secret '
-      'who was drawn'
-    )
-  if schema.max_participations == 1:
-    return 'no sampling; a client takes part in at most one round'
-  if schema.fixed_epoch:
-    return (
-      'no sampling, but fixed epochs: rounds of a client differ by multiples of '
-      f'exactly {schema.min_separation}'
-    )
-  return 'no sampling; the rounds of a client are chosen in any way within the limits'
 
 
 def _curves(
@@ -456,7 +383,9 @@ def _curves(
   return {
     'epsilon_by_delta': _by_delta(event, delta, mechanism.relation, accountant),
     'epsilon_by_round': [point for point in spent if math.isfinite(point[1])],
-    'epsilon_by_round_accountant': 'rdp' if mechanism.is_sampled else 'exact',
+    'epsilon_by_round_accountant': (
+      accountants.QUICK_BOUND if mechanism.is_sampled else accountants.EXACT
+    ),
     'error_by_round': [[int(each) + 1, float(error[each])] for each in rounds],
     'noise_correlation': _noise_correlation(strategy),
   }
@@ -466,9 +395,10 @@ def _by_round(
   mechanism: mechanism_lib.Mechanism, delta: float, rounds: np.ndarray
 ) -> list[list[float]]:
   """Exact epsilon after some rounds, from 0."""
-  both = 2 if mechanism.relation is Relation.REPLACE_ONE else 1
   _, so_far = events.round_noise_multipliers(
-    mechanism.strategy, mechanism.limits, mechanism.noise_multiplier / both
+    mechanism.strategy,
+    mechanism.limits,
+    schemas.run_noise_multiplier(mechanism.noise_multiplier, mechanism.relation),
   )
   return [
     [int(each) + 1, gaussian.epsilon_of(1 / float(so_far[each]), delta)]
@@ -479,13 +409,15 @@ def _by_round(
 def _sampled_by_round(
   mechanism: mechanism_lib.Mechanism, delta: float
 ) -> list[list[float]]:
-  """Epsilon by RDP, for PLD takes its time, when the first group had its turns."""
+  """Epsilon by the quick bound when the first group had its turns."""
   event = mechanism.event
   assert isinstance(event, dp_accounting.SelfComposedDpEvent)
   points = []
   for turns in np.unique(np.linspace(1, event.count, _SAMPLED_POINTS).astype(int)):
     so_far = dp_accounting.SelfComposedDpEvent(event.event, int(turns))
-    spent = accountants.epsilon(so_far, delta, 'rdp', mechanism.relation)
+    spent = accountants.epsilon(
+      so_far, delta, accountants.QUICK_BOUND, mechanism.relation
+    )
     points.append([(int(turns) - 1) * mechanism.limits.min_separation + 1, spent])
   return points
 
@@ -499,8 +431,7 @@ def _by_delta(
   smallest = min(1e-12, delta)
   powers = np.linspace(math.log10(smallest), -2, _DELTAS)
   deltas = sorted({delta, *(float(10.0**power) for power in powers)}, reverse=True)
-  name = accountant or accountants.tightest(event, relation)
-  composed = accountants.composed(event, name, relation)
+  composed = accountants.composed(event, accountant, relation)
   points = [[each, float(composed.get_epsilon(each))] for each in deltas]
   return [point for point in points if math.isfinite(point[1])]
 
@@ -521,30 +452,25 @@ def _small(strategy: strategies.Strategy) -> Optional[dict[str, Any]]:
   return json.loads(strategy.to_json()) if numbers <= _MAX_NUMBERS else None
 
 
-def _epsilon(
-  event: dp_accounting.DpEvent,
-  delta: float,
-  relation: Relation,
-  accountant: Optional[str],
-) -> float:
-  name = accountant or accountants.tightest(event, relation)
-  return accountants.epsilon(event, delta, name, relation)
+def _run(inputs: inputs_lib.Inputs, ledger: ledger_lib.Ledger) -> dict[str, Any]:
+  return {
+    'rounds_completed': len(ledger.entries),
+    'rounds_released_again': list(ledger.repeated),
+    'bytes_cut_off': ledger.cut,
+    'rounds_planned': inputs.mechanism.participation.num_rounds,
+    'epsilon_planned': _finite(inputs.epsilon_planned),
+  }
 
 
-def _check_target(
-  mechanism: mechanism_lib.Mechanism,
-  delta: float,
-  target_epsilon: Optional[float],
-  accountant: Optional[str],
-) -> None:
-  if target_epsilon is None:
+def _check_target(inputs: inputs_lib.Inputs) -> None:
+  if inputs.target_epsilon is None:
     return
-  gaussian.check_epsilon(target_epsilon, 'target_epsilon')
-  spent = _epsilon(mechanism.event, delta, mechanism.relation, accountant)
-  if not spent <= target_epsilon:
+  gaussian.check_epsilon(inputs.target_epsilon, 'target_epsilon')
+  spent = inputs.epsilon_planned
+  if not spent <= inputs.target_epsilon:
     raise ValueError(
       f'the mechanism spends epsilon = {spent!r}, more than target_epsilon='
-      f'{target_epsilon!r}.'
+      f'{inputs.target_epsilon!r}.'
     )
 
 

@@ -24,6 +24,7 @@ from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.accounting.records import strict_json
+from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement as statement_lib
 from tff_dp_aggregators.base import version
@@ -31,7 +32,7 @@ from tff_dp_aggregators.strategies import registry
 
 # Numbers may differ by so much, relative: another machine's last digits.
 _TOLERANCE = 1e-9
-# What privacy loss distributions may be above the exact epsilon, relative above 1.
+# What the other method may be above the exact epsilon, relative above 1.
 _AGREEMENT = 1e-3
 _MIN_MU, _MAX_MU, _MIN_DELTA = 0.1, 10.0, 1e-13
 # What a report that is not one of ours can lead to.
@@ -113,73 +114,82 @@ def verify(path: str) -> Result:
     _drop_software(each)
   differences = tuple(_differences(report, again, ''))
   if other is not None:
-    notes += (f'privacy loss distributions, another method, give epsilon = {other!r}',)
+    method, epsilon = other
+    notes += (f'{method}, another method, give epsilon = {epsilon!r}',)
     stated = again['guarantee']['epsilon']
-    if not 0 <= other - stated <= _AGREEMENT * max(1.0, stated):
-      differences += (f'guarantee.epsilon is {stated!r}, by another method {other!r}',)
+    if not 0 <= epsilon - stated <= _AGREEMENT * max(1.0, stated):
+      differences += (
+        f'guarantee.epsilon is {stated!r}, by another method {epsilon!r}',
+      )
   return Result(differences, notes)
 
 
-def _by_another_method(statement: dict[str, Any]) -> Optional[float]:
-  """Epsilon by privacy loss distributions, where the statement's is exact."""
+def _by_another_method(statement: dict[str, Any]) -> Optional[tuple[str, float]]:
+  """Epsilon by an accountant that shares no code with the statement's, if one can."""
   guarantee = statement['guarantee']
-  if guarantee.get('accountant') not in ('exact', 'gdp'):
+  entry = accountants.ACCOUNTANTS.get(guarantee.get('accountant'))
+  if entry is None or entry.checked_by is None:
     return None
   if guarantee['delta'] < _MIN_DELTA or guarantee['gdp_mu'] is None:
     return None
   if not _MIN_MU <= guarantee['gdp_mu'] <= _MAX_MU:
     return None  # Where that method is a bound.
   inputs, adjacency = statement['verification']['inputs'], statement['definition']
-  return accountants.epsilon(
+  epsilon = accountants.epsilon(
     events.from_json(inputs['event']),
     inputs['delta'],
-    'pld',
+    entry.checked_by,
     schemas.ADJACENCIES[adjacency['adjacency']['name']],
   )
+  return accountants.ACCOUNTANTS[entry.checked_by].title, epsilon
 
 
 def _build_again(report: dict[str, Any], folder: str) -> dict[str, Any]:
   if report['mechanism'] is None:
     return statement_lib.build_without_privacy()
-  command = report['verification']['command']
-  inputs = report['verification']['inputs']
   if report['parts']:
     sources.check_independent(_run_dirs(report, folder))
     return statement_lib.compose(
       [_build_again(part, folder) for part in report['parts']],
-      accountant=inputs['accountant'],
-      command=command,
+      accountant=report['verification']['inputs']['accountant'],
+      command=report['verification']['command'],
     )
+  return statement_lib.build(
+    _inputs(report, folder), with_curves=report['curves'] is not None
+  )
+
+
+def _inputs(report: dict[str, Any], folder: str) -> inputs_lib.Inputs:
+  """What a report says that it was made of, from its files where it names any."""
   stated = report['verification']['files']
   paths = {file['role']: _find(file['path'], folder) for file in stated}
-  files = [
+  files = tuple(
     dict(sources.file_of(file['role'], paths[file['role']]), path=file['path'])
     for file in stated
-  ]
+  )
   if 'config' in paths:
-    return _run_again(report, os.path.dirname(paths['config']) or '.')
+    return _of_run(report, os.path.dirname(paths['config']) or '.')
+  inputs = report['verification']['inputs']
   mechanism = mechanism_lib.Mechanism.from_json(
     inputs['mechanism'], _strategy(inputs['strategy'], paths.get('strategy'))
   )
   source = None
   if 'round_log' in paths:
-    source = _log_again(report, mechanism, paths['round_log'])
-  ledger = ledger_lib.read(paths['ledger']) if 'ledger' in paths else None
+    source = _of_log(report, mechanism, paths['round_log'])
   target = report['target'] or {'epsilon': None, 'found': None}
-  return statement_lib.build(
+  return inputs_lib.Inputs(
     mechanism,
     inputs['delta'],
-    clip_norm=report['mechanism']['clip_norm'],
-    ledger=ledger,
     target_epsilon=target['epsilon'],
     found=target['found'],
     accountant=inputs['accountant'],
+    clip_norm=report['mechanism']['clip_norm'],
+    ledger=ledger_lib.read(paths['ledger']) if 'ledger' in paths else None,
     enforced_by=report['participation']['enforced_by'],
     noise_source=report['mechanism']['noise_source'],
     participation_source=source,
-    command=command,
+    command=report['verification']['command'],
     files=files,
-    with_curves=report['curves'] is not None,
   )
 
 
@@ -191,40 +201,36 @@ def _run_dirs(report: dict[str, Any], folder: str) -> list[str]:
   ]
 
 
-def _run_again(report: dict[str, Any], run_dir: str) -> dict[str, Any]:
-  """The statement of a run directory, which may have moved."""
-  again = sources.from_run_dir(
-    run_dir,
-    report['verification']['inputs']['accountant'],
-    with_curves=report['curves'] is not None,
+def _of_run(report: dict[str, Any], run_dir: str) -> inputs_lib.Inputs:
+  """The inputs that a run directory gives, under the paths that the report states."""
+  verification = report['verification']
+  found = sources.from_run_dir(run_dir, verification['inputs']['accountant'])
+  stated = {file['role']: file['path'] for file in verification['files']}
+  files = tuple(
+    dict(file, path=stated.get(file['role'], file['path'])) for file in found.files
   )
-  stated = {file['role']: file['path'] for file in report['verification']['files']}
-  moved = False
-  for file in again['verification']['files']:
-    moved |= file['path'] != stated.get(file['role'], file['path'])
-    file['path'] = stated.get(file['role'], file['path'])
-  if moved:
-    again['verification']['command'] = report['verification']['command']
-  return again
+  moved = files != found.files
+  command = verification['command'] if moved else found.command
+  return dataclasses.replace(found, files=files, command=command)
 
 
-def _log_again(
+def _of_log(
   report: dict[str, Any], mechanism: mechanism_lib.Mechanism, path: str
 ) -> dict[str, Any]:
   """The summary of a round log, if it gives the mechanism's limits."""
   arguments = report['participation']['source']['arguments']
   hours = arguments['min_wait_hours']
-  limits, source, _ = sources.from_round_log(
+  log = sources.from_round_log(
     path,
     None if hours is None else datetime.timedelta(hours=hours),
     arguments['wait_from'],
     arguments['first_start'],
   )
-  if limits != mechanism.participation:
+  if log.limits != mechanism.participation:
     raise ValueError(
-      f'the round log gives {limits}, the report has {mechanism.participation}.'
+      f'the round log gives {log.limits}, the report has {mechanism.participation}.'
     )
-  return source
+  return log.summary
 
 
 def _notes_on_software(stated: Any, found: Any) -> Iterator[str]:

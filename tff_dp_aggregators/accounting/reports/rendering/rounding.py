@@ -33,7 +33,8 @@ def down(value: Optional[float], decimals: int = 6) -> str:
 
   Args:
     value: `None` is infinite.
-    decimals: As for `up`.
+    decimals: Digits after the point; numbers below 0.001 have 4 significant ones
+      instead.
 
   Example:
     >>> down(0.78756199), down(7.0)

@@ -10,6 +10,8 @@ import statistics
 from collections.abc import Iterator
 from typing import Any, Optional
 
+from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.reports.rendering import document
 from tff_dp_aggregators.accounting.reports.rendering import rounding
 from tff_dp_aggregators.accounting.reports.rendering.document import Code
@@ -68,19 +70,6 @@ _FOUND = {
   'num_rounds': 'the most rounds that keep it were found',
   'max_participations': 'the most participations that keep it were found',
   None: 'it was checked',
-}
-_KEPT = {
-  'exact': 'exact: the true curve of a Gaussian mechanism of this sensitivity, so no '
-  'smaller epsilon holds for it',
-  'gdp': 'gdp: the same true curve, by way of mu',
-  'pld': 'pld (privacy loss distribution): the distribution of what an outcome gives '
-  'away, on a grid, rounded up',
-  'prv': 'prv (privacy random variable): the same distribution by another numerical '
-  'method, with its error added',
-  'rdp': 'rdp (Renyi differential privacy): moments of what an outcome gives away; '
-  'turning them into epsilon loses a little',
-  'zcdp': 'zcdp (zero-concentrated differential privacy): one number, rho, turned into '
-  'epsilon by a simple formula that loses more',
 }
 
 
@@ -193,9 +182,10 @@ def _assumptions(statement: dict[str, Any]) -> Iterator[str]:
   for number, part in _runs(statement):
     run = f' in run {number}' if number else ''
     participation, mechanism = part['participation'], part['mechanism']
+    schema = schemas.of_report(participation)
     yield (
-      f'Participation{run}: {_limits(participation)}. What enforces it: '
-      f'{participation["enforced_by"]}.'
+      f'Participation{run}: {schemas.kind_of(schema).sentence(schema)}. What enforces '
+      f'it: {participation["enforced_by"]}.'
     )
     yield (
       f'Noise{run} that nobody can predict. Its source: {mechanism["noise_source"]}.'
@@ -216,24 +206,6 @@ def _runs(
     yield number, statement
   for index, part in enumerate(statement['parts'], start=1):
     yield from _runs(part, f'{number}.{index}' if number else f'{index}')
-
-
-def _limits(participation: dict[str, Any]) -> str:
-  if participation['schema'] != 'participation':
-    return participation['assumption']
-  most = participation['max_participations']
-  if most == 1:
-    return 'a client takes part in at most one round'
-  if participation['fixed_epoch']:
-    return (
-      f'a client takes part in at most {most} rounds, which differ by multiples of '
-      f'exactly {participation["min_separation"]}'
-    )
-  return (
-    f'a client takes part in at most {most} rounds, each at least '
-    f'{participation["min_separation"]} after the one before '
-    f'({participation["rounds_between"]} rounds between them)'
-  )
 
 
 def _definition(statement: dict[str, Any]) -> document.Section:
@@ -405,9 +377,8 @@ def _adaptive_facts(adaptive: dict[str, Any]) -> Iterator[Fact]:
 
 
 def _sensitivity_meaning(statement: dict[str, Any]) -> str:
-  if statement['participation']['schema'] == 'participation':
-    which = 'in all its planned rounds together'
-  else:
+  which = 'in all its planned rounds together'
+  if _is_sampled(statement):
     which = 'in one round; sampling is accounted for round by round'
   twice = ''
   if statement['definition']['adjacency']['name'] == 'replace_one':
@@ -415,13 +386,17 @@ def _sensitivity_meaning(statement: dict[str, Any]) -> str:
   return f'the most by which one client can change C X, {which}{twice}'
 
 
+def _is_sampled(statement: dict[str, Any]) -> bool:
+  return schemas.is_sampled(schemas.of_report(statement['participation']))
+
+
 def _participation(statement: dict[str, Any]) -> document.Section:
   participation = statement['participation']
+  schema = schemas.of_report(participation)
   facts = [Fact('assumption', participation['assumption'])]
-  if participation['schema'] == 'participation':
-    facts += _limit_facts(participation)
-  else:
-    facts += _sampling_facts(participation)
+  for fact in schemas.kind_of(schema).facts(schema):
+    exact = fact.value if isinstance(fact.value, str) else rounding.exact(fact.value)
+    facts.append(Fact(fact.term, exact, fact.meaning))
   facts.append(
     Fact(
       'enforced by',
@@ -436,41 +411,6 @@ def _participation(statement: dict[str, Any]) -> document.Section:
   )
   blocks = (document.Paragraph(intro), document.Facts(tuple(facts)))
   return document.Section('Participation', blocks)
-
-
-def _limit_facts(participation: dict[str, Any]) -> list[Fact]:
-  possible = participation['possible_participations']
-  separation = participation['min_separation']
-  distance = 'a multiple of' if participation['fixed_epoch'] else 'at least'
-  return [
-    Fact(
-      'min separation',
-      f'{separation} ({participation["rounds_between"]} rounds between)',
-      f'any two rounds of one client differ by {distance} this',
-    ),
-    Fact(
-      'max participations',
-      f'{participation["max_participations"]}',
-      f'the most rounds of one client; in {participation["num_rounds"]} rounds so far '
-      f'apart, {possible} are possible',
-    ),
-  ]
-
-
-def _sampling_facts(participation: dict[str, Any]) -> list[Fact]:
-  names = {
-    'sampling_probability': 'sampling probability',
-    'num_groups': 'groups that take turns',
-    'population': 'population',
-    'cohort': 'cohort',
-  }
-  facts = [
-    Fact(name, rounding.exact(participation[key]))
-    for key, name in names.items()
-    if key in participation
-  ]
-  possible = participation['possible_participations']
-  return [*facts, Fact('rounds that one client may be drawn for', f'{possible}')]
 
 
 def _source_facts(participation: dict[str, Any]) -> Iterator[Fact]:
@@ -543,7 +483,7 @@ def _by_delta(guarantee: dict[str, Any]) -> document.Table:
 
 def _how_composed(statement: dict[str, Any]) -> str:
   runs = [part for _, part in _runs(statement)]
-  if any(part['participation']['schema'] != 'participation' for part in runs):
+  if any(_is_sampled(part) for part in runs):
     return (
       'A round is a Gaussian mechanism on a random sample of the clients. Clients that '
       'are not drawn give nothing away, and nobody knows who was drawn; so a round '
@@ -566,7 +506,9 @@ def _how_composed(statement: dict[str, Any]) -> str:
 
 
 def _why_they_differ(guarantee: dict[str, Any]) -> tuple[document.Block, ...]:
-  kept = tuple(_KEPT[each['name']] for each in guarantee['accountants'])
+  kept = tuple(
+    accountants.entry_of(each['name']).keeps for each in guarantee['accountants']
+  )
   return (
     document.Paragraph(
       'All of these are valid for the same noise; an accountant that keeps less of the '

@@ -1,0 +1,337 @@
+"""Accountants and participation schemas are described once; all else follows.
+
+Claims:
+
+* An accountant that is registered is found by flags, calibration, statements with their
+  JSON schema, reports and verification; so is a schema, and by comparisons as well.
+* What is registered twice, or contradicts what is there, is refused.
+* No file outside of their rooms asks of which kind a schema is, or decides by the name
+  of an accountant or a schema, but for those listed with the reason.
+"""
+
+import ast
+import dataclasses
+import json
+import pathlib
+
+import dp_accounting
+import pytest
+from absl import flags as absl_flags
+
+from tests import json_schema
+from tff_dp_aggregators import accounting
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import reports
+from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting.planning import comparison as planning
+from tff_dp_aggregators.accounting.planning import views
+from tff_dp_aggregators.accounting.programs import flags as flags_lib
+from tff_dp_aggregators.base import checks
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+class _Doubled(accountants.GaussianAccountant):
+  """States twice the epsilon, which holds as well."""
+
+  def get_epsilon(self, target_delta):
+    return 2 * super().get_epsilon(target_delta)
+
+
+DOUBLED = accountants.Entry(
+  'doubled',
+  _Doubled,
+  kind='upper bound: twice the exact epsilon',
+  keeps='doubled: half of what there is',
+  title='doubling',
+  tolerance=1e-9,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class DiceSampling:
+  """A client takes part if a die of its own, with so many sides, shows one."""
+
+  num_rounds: int
+  sides: int
+
+  def __post_init__(self):
+    checks.check_positive_int('sides', self.sides)
+
+
+class _Dice(schemas.base.Sampling):
+  name = 'dice_sampling'
+  schema = DiceSampling
+  relations = (dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,)
+  flag = 'dice'
+  flag_help = 'dice of --sides'
+  drawn = 'each by a die'
+  flags = (schemas.base.Flag('sides', int, 'Sides of the dice.'),)
+  description = 'Each client drawn by a die.'
+  properties = {
+    'sides': {'description': 'Of the die.', 'type': 'integer', 'minimum': 1}
+  }
+  offers = (
+    schemas.base.Offer(
+      'dice',
+      'sampling by dice',
+      (0, (1, 5)),
+      lambda cohorts: DiceSampling(
+        cohorts.num_rounds, cohorts.population // cohorts.cohort
+      ),
+    ),
+  )
+
+  def groups(self, schema):
+    return 1
+
+  def sampled(self, schema, gaussian):
+    return dp_accounting.PoissonSampledDpEvent(1 / schema.sides, gaussian)
+
+  def from_flags(self, num_rounds, given):
+    return DiceSampling(num_rounds, given['sides'])
+
+  def assumption(self, schema):
+    return f'each client rolls a die with {schema.sides} sides, in secret'
+
+  def facts(self, schema):
+    return (schemas.base.Fact('sides of the die', schema.sides, 'of every client'),)
+
+  def heading(self, schema):
+    return f'If each client rolls a die with {schema.sides} sides:'
+
+
+@pytest.fixture
+def doubled():
+  accountants.register(DOUBLED)
+  yield
+  del accountants.ACCOUNTANTS['doubled']
+
+
+@pytest.fixture
+def dice():
+  schemas.register(_Dice())
+  yield
+  del schemas.KINDS['dice_sampling']
+
+
+def _from_flags(*arguments):
+  values = absl_flags.FlagValues()
+  flags_lib.define(values)
+  values(['program', '--target_delta=1e-6', '--num_rounds=20', *arguments])
+  return values, flags_lib.planned(values)
+
+
+def _statement(inputs, tmp_path):
+  """The statement, which its JSON schema describes and which can be verified."""
+  built = reports.statement.build(inputs)
+  assert list(json_schema.violations(built, reports.schema.load())) == []
+  path = tmp_path / 'report.json'
+  path.write_text(json.dumps(built))
+  result = reports.verification.verify(str(path))
+  assert result.ok, result.text
+  return built
+
+
+def test_an_accountant_is_found_everywhere(doubled, tmp_path):
+  _, inputs = _from_flags(
+    '--mechanism=tree', '--target_epsilon=4', '--accountant=doubled'
+  )
+  mechanism = inputs.mechanism
+  assert mechanism.epsilon(1e-6) == pytest.approx(2.0, rel=1e-7)
+  assert mechanism.epsilon(1e-6, accountant='doubled') <= 4.0
+  guarantee = _statement(inputs, tmp_path)['guarantee']
+  assert guarantee['accountant'] == 'doubled'
+  assert guarantee['epsilon'] == mechanism.epsilon(1e-6, accountant='doubled')
+  assert [each['name'] for each in guarantee['accountants']] == [
+    'doubled',
+    'exact',
+    'rdp',
+    'zcdp',
+  ]
+  for output_format in ('text', 'markdown', 'html'):
+    text = reports.rendering.render(
+      reports.statement.build(inputs, with_curves=False), output_format
+    )
+    assert 'twice the exact epsilon' in text
+    assert 'half of what there is' in text
+
+
+def test_without_a_rank_an_accountant_is_asked_by_name_alone(doubled):
+  event = dp_accounting.GaussianDpEvent(2.0)
+  assert accountants.tightest(event) == 'exact'
+  assert accountants.epsilon(event, 1e-6) == accountants.epsilon(event, 1e-6, 'exact')
+
+
+def test_the_tightest_that_reads_an_event_is_that_of_the_lowest_rank(doubled):
+  first = dataclasses.replace(DOUBLED, name='first', rank=-1)
+  accountants.register(first)
+  try:
+    assert accountants.tightest(dp_accounting.GaussianDpEvent(2.0)) == 'first'
+    assert accountants.tightest(dp_accounting.LaplaceDpEvent(2.0)) == 'pld'
+  finally:
+    del accountants.ACCOUNTANTS['first']
+
+
+def test_a_schema_is_found_everywhere(dice, tmp_path):
+  values, inputs = _from_flags(
+    '--mechanism=gaussian', '--noise_multiplier=2', '--sampling=dice', '--sides=50'
+  )
+  assert 'dice of --sides' in values['sampling'].help
+  schema = inputs.mechanism.participation
+  assert schema == DiceSampling(20, 50)
+  assert schemas.from_json(schemas.to_json(schema)) == schema
+  poisson = accounting.Mechanism('gaussian', schemas.PoissonSampling(20, 1 / 50), 2.0)
+  assert inputs.mechanism.epsilon(1e-6) == poisson.epsilon(1e-6)
+  built = _statement(inputs, tmp_path)
+  assert built['participation']['schema'] == 'dice_sampling'
+  assert built['participation']['sides'] == 50
+  for output_format in ('text', 'markdown', 'html'):
+    text = reports.rendering.render(built, output_format)
+    assert 'each client rolls a die with 50 sides, in secret' in text
+    assert 'sides of the die' in text
+    assert 'sampling is accounted for round by round' in text
+
+
+def test_flags_of_a_schema_are_for_it_alone(dice):
+  with pytest.raises(ValueError, match='--sides is for --sampling=dice'):
+    _from_flags(
+      '--mechanism=gaussian',
+      '--noise_multiplier=2',
+      '--sampling=poisson',
+      '--sampling_probability=0.1',
+      '--sides=3',
+    )
+  with pytest.raises(ValueError, match='--sides needs --sampling=dice: without it'):
+    _from_flags('--mechanism=gaussian', '--noise_multiplier=2', '--sides=3')
+
+
+def test_a_comparison_offers_a_schema(dice):
+  task = planning.Task(
+    strategies.Participation(20),
+    model_size=1000,
+    target_delta=1e-6,
+    noise_multiplier=2.0,
+    population=1000,
+    cohort=10,
+    sampling='dice',
+    mechanisms=('gaussian',),
+  )
+  comparison = planning.compare(task)
+  assert [row.sampling for row in comparison.rows] == [
+    'none',
+    'poisson',
+    'fixed_size',
+    'dice',
+  ]
+  row = comparison.rows[-1]
+  assert row.mechanism.participation == DiceSampling(20, 100)
+  assert comparison.advised is row and row.accountant == 'pld'
+  text = views.to_text(comparison)
+  assert 'If each client rolls a die with 100 sides:' in text
+  assert 'Advice: gaussian, sampling by dice' in text
+  assert views.draw(comparison, 'svg').startswith(b'<?xml')
+
+
+def test_sampling_with_correlated_noise_is_refused_for_every_schema(dice):
+  with pytest.raises(ValueError, match='rounds of a client do not share noise'):
+    accounting.Mechanism('tree', DiceSampling(20, 50), 2.0)
+
+
+def test_names_are_taken_once(doubled, dice):
+  with pytest.raises(ValueError, match="an accountant 'doubled' already"):
+    accountants.register(DOUBLED)
+  with pytest.raises(ValueError, match="the name 'dice_sampling' is taken"):
+    schemas.register(_Dice())
+
+  for changes, message in (
+    ({'flag': 'poisson', 'offers': ()}, "the flag 'poisson' is taken"),
+    ({'flag': 'other'}, "the offer 'dice' is one of another kind"),
+    (
+      {
+        'flag': 'other',
+        'offers': (),
+        'flags': (schemas.base.Flag('sides', float, 'Else.'),),
+      },
+      '--sides has another meaning already',
+    ),
+  ):
+    other = type('Other', (_Dice,), {'name': 'other', **changes})
+    with pytest.raises(ValueError, match=message):
+      schemas.register(other())
+
+
+def test_what_is_no_schema_is_refused_with_those_known():
+  with pytest.raises(TypeError, match='must be one of Participation, Poisson.* got 3'):
+    accounting.Mechanism('gaussian', 3, 1.0)
+
+
+# Where names of accountants or schemas decide something, and why.
+EXCEPTIONS = {
+  'tff_dp_aggregators/accounting/reports/rendering/sections.py': {
+    'exact',  # A kind of sensitivity, not the accountant.
+  },
+  'tff_dp_aggregators/strategies/cache.py': {
+    'Participation',  # An argument among others; this layer knows no other schema.
+  },
+}
+ROOMS = (
+  'tff_dp_aggregators/accounting/accountants/',
+  'tff_dp_aggregators/accounting/schemas/',
+)
+FILES = sorted(
+  path
+  for folder in ('tff_dp_aggregators', 'experiments')
+  for path in (ROOT / folder).rglob('*.py')
+  if not path.relative_to(ROOT).as_posix().startswith(ROOMS)
+)
+
+
+def switches(source):
+  """What a source decides by: classes of schemas, names of accountants and schemas."""
+  names = {*accountants.ACCOUNTANTS, *schemas.KINDS}
+  names |= {kind.flag for kind in schemas.KINDS.values() if kind.is_sampled}
+  classes = {kind.schema.__name__ for kind in schemas.KINDS.values()}
+  for node in ast.walk(ast.parse(source)):
+    if isinstance(node, ast.Call) and getattr(node.func, 'id', '') == 'isinstance':
+      for each in ast.walk(node.args[1]):
+        found = getattr(each, 'attr', getattr(each, 'id', None))
+        if found in classes:
+          yield found
+    decided_by = []
+    if isinstance(node, ast.Compare):
+      decided_by = [node.left, *node.comparators]
+    elif isinstance(node, ast.Dict):  # One name alone may be a field's.
+      keys = [getattr(key, 'value', None) for key in node.keys]
+      decided_by = node.keys if len(names.intersection(keys)) > 1 else []
+    for each in filter(None, decided_by):
+      for leaf in ast.walk(each):
+        if isinstance(leaf, ast.Constant) and leaf.value in names:
+          yield leaf.value
+
+
+@pytest.mark.parametrize('path', FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_nothing_outside_the_rooms_decides_by_kind(path):
+  allowed = EXCEPTIONS.get(path.relative_to(ROOT).as_posix(), set())
+  assert set(switches(path.read_text(encoding='utf-8'))) == allowed
+
+
+@pytest.mark.parametrize(
+  'source, found',
+  [
+    ('isinstance(x, strategies.Participation)', 'Participation'),
+    ('isinstance(x, (int, PoissonSampling))', 'PoissonSampling'),
+    ("x == 'rdp'", 'rdp'),
+    ("x in ('pld', 'other')", 'pld'),
+    ("if x['schema'] != 'participation': pass", 'participation'),
+    ("sampling == 'fixed_size'", 'fixed_size'),
+  ],
+)
+def test_the_check_sees_every_form_of_switch(source, found):
+  assert list(switches(source)) == [found]
+
+
+def test_the_check_sees_tables_and_passes_fields():
+  assert set(switches("{'zcdp': 1, 'rdp': 2}[x]")) == {'zcdp', 'rdp'}
+  assert not set(switches("{'participation': limits, 'rounds': 3}"))

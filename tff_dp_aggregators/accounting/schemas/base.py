@@ -1,0 +1,280 @@
+"""What a participation schema has to say about itself, and what all have in common.
+
+A schema is plain data (a frozen dataclass). Its `Kind` says what the data means: events
+and the neighbouring relations they are right under, and the words, flags and rows that
+reports, programs and comparisons have for it. `registry` lists the kinds.
+"""
+
+import abc
+import dataclasses
+import math
+from typing import Any, Callable, ClassVar, Generic, Optional, Protocol, TypeVar, Union
+
+import dp_accounting
+from dp_accounting import NeighboringRelation as Relation
+
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import events
+
+ADJACENCIES = {
+  'zero_out': Relation.REPLACE_SPECIAL,
+  'add_or_remove': Relation.ADD_OR_REMOVE_ONE,
+  'replace_one': Relation.REPLACE_ONE,
+}
+
+
+class Schema(Protocol):
+  """Who takes part when: a dataclass that a `Kind` is registered for."""
+
+  @property
+  def num_rounds(self) -> int:
+    """Rounds in all, n."""
+
+
+S = TypeVar('S', bound=Schema)
+
+
+@dataclasses.dataclass(frozen=True)
+class Flag:
+  """A flag of the programs that schemas are stated with.
+
+  Attributes:
+    name: Without dashes. Kinds that share a flag have the same `Flag`.
+    type: `int`, `float` or `bool`; a bool is False unless given.
+    help: What it says.
+  """
+
+  name: str
+  type: type
+  help: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Fact:
+  """A line of a report about a schema.
+
+  Attributes:
+    term: What it is.
+    value: Its value; a number is written with all its digits.
+    meaning: What that means, in a few words; may be empty.
+  """
+
+  term: str
+  value: Union[str, float]
+  meaning: str = ''
+
+
+@dataclasses.dataclass(frozen=True)
+class Cohorts:
+  """What a comparison of mechanisms knows of how clients may be drawn.
+
+  Attributes:
+    num_rounds: Rounds in all.
+    population: Clients there are.
+    cohort: Clients of a round.
+    num_groups: Groups of clients that take turns, where they do.
+  """
+
+  num_rounds: int
+  population: int
+  cohort: int
+  num_groups: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Offer:
+  """Rows that a comparison of mechanisms has for a kind of schema.
+
+  Attributes:
+    name: Of the assumption, in the comparison's JSON.
+    title: Of the assumption, after a mechanism's name; empty for none.
+    line: Matplotlib's style of line.
+    make: The schema for given cohorts; `None` for the limits of the task itself, which
+      every comparison has.
+    noise_for: With groups that take turns, so that banded noise may be used: about the
+      noise multiplier, over the largest column norm, with which a schema is
+      mu-Gaussian-DP, to choose the number of groups by; `None` without groups.
+  """
+
+  name: str
+  title: str
+  line: str
+  make: Optional[Callable[[Cohorts], Any]] = None
+  noise_for: Optional[Callable[[Any, float], float]] = None
+
+
+class Kind(abc.ABC, Generic[S]):
+  """Everything that the package knows about one kind of schema.
+
+  Attributes:
+    name: In JSON.
+    schema: The dataclass.
+    relations: Neighbouring relations that its events are valid for, its own first.
+    is_sampled: Whether its guarantee rests on sampling. A sampled schema is accounted
+      for round by round, others as one Gaussian.
+    flag: Value of `--sampling` that asks for it.
+    flag_help: What that assumes, for the help of `--sampling`.
+    drawn: How a server draws clients under it, in a few words; empty without sampling.
+    flags: Flags that it is stated with, besides the number of rounds.
+    description: Of its JSON, for the JSON schema of reports.
+    properties: JSON schemas of the dataclass's fields but for `num_rounds`.
+    offers: What a comparison of mechanisms offers with it.
+  """
+
+  name: ClassVar[str]
+  schema: ClassVar[type]
+  relations: ClassVar[tuple[Relation, ...]]
+  is_sampled: ClassVar[bool]
+  flag: ClassVar[str]
+  flag_help: ClassVar[str]
+  drawn: ClassVar[str]
+  flags: ClassVar[tuple[Flag, ...]]
+  description: ClassVar[str]
+  properties: ClassVar[dict[str, dict[str, Any]]]
+  offers: ClassVar[tuple[Offer, ...]]
+
+  @abc.abstractmethod
+  def limits(self, schema: S) -> strategies.Participation:
+    """In which rounds a client can take part at all, sampled or not."""
+
+  @abc.abstractmethod
+  def check(self, strategy: strategies.Strategy, schema: S) -> None:
+    """Checks that a strategy's events are known, given the same number of rounds.
+
+    Raises:
+      ValueError: If they are not.
+    """
+
+  @abc.abstractmethod
+  def event(
+    self, strategy: strategies.Strategy, schema: S, noise_multiplier: float
+  ) -> dp_accounting.DpEvent:
+    """The event of all rounds of a strategy that `check` has let pass.
+
+    Args:
+      strategy: Its strategy matrix C.
+      schema: Who takes part when.
+      noise_multiplier: Standard deviation of z over what one client changes a sum by:
+        the clip norm, or twice that where it is replaced by another.
+    """
+
+  @abc.abstractmethod
+  def from_flags(self, num_rounds: int, given: dict[str, Any]) -> S:
+    """The schema that flags state.
+
+    Args:
+      num_rounds: Rounds in all.
+      given: Values of those of `flags` that have one.
+
+    Raises:
+      ValueError: If flags are missing, contradict each other or are out of range.
+    """
+
+  @abc.abstractmethod
+  def assumption(self, schema: S) -> str:
+    """What is assumed, for the statement and as a fact of the report."""
+
+  @abc.abstractmethod
+  def facts(self, schema: S) -> tuple[Fact, ...]:
+    """Its numbers, for the report's section on participation."""
+
+  @abc.abstractmethod
+  def heading(self, schema: S) -> str:
+    """What the rows of a comparison under it assume, and what their epsilon is for."""
+
+  def sentence(self, schema: S) -> str:
+    """What is assumed, for the report's list of assumptions."""
+    return self.assumption(schema)
+
+
+class Sampling(Kind[S]):
+  """A kind of schema in which every round is a Gaussian mechanism on a random sample.
+
+  Sampling amplifies privacy only where the rounds of a client do not share noise: a
+  sampled round of independent Gaussian noise is an event of its own. With correlated
+  noise that needs a banded strategy and groups that take turns, at least as many as
+  bands: the columns of C for a client's rounds then share no row, so what it adds in
+  one of them is hidden by noise of its own (arXiv:2306.08153, Theorem 4).
+  """
+
+  is_sampled = True
+
+  @abc.abstractmethod
+  def groups(self, schema: S) -> int:
+    """Groups that take turns; 1 if a client may be drawn for every round."""
+
+  @abc.abstractmethod
+  def sampled(
+    self, schema: S, gaussian: dp_accounting.GaussianDpEvent
+  ) -> dp_accounting.DpEvent:
+    """The event of one round, from that of its noise on everybody."""
+
+  def limits(self, schema: S) -> strategies.Participation:
+    """In which rounds a client may be drawn: those of its group."""
+    groups = self.groups(schema)
+    return strategies.Participation(schema.num_rounds, groups, fixed_epoch=groups > 1)
+
+  def check(self, strategy: strategies.Strategy, schema: S) -> None:
+    """Checks that the noise of rounds that one client may be drawn for is independent.
+
+    Raises:
+      ValueError: If it is correlated, so that sampling does not help.
+    """
+    groups = self.groups(schema)
+    num_bands = getattr(strategy, 'num_bands', math.inf)  # Infinite unless banded.
+    if num_bands <= groups:
+      return
+    bands = 'no bands' if math.isinf(num_bands) else f'{int(num_bands)} bands'
+    raise ValueError(
+      'sampling amplifies privacy only if the rounds of a client do not share noise; '
+      f'the {strategy.kind} strategy has {bands} and a client may be drawn again '
+      f'{groups} round(s) later. Use independent noise (gaussian), a banded strategy '
+      'with cyclic Poisson sampling in at least num_bands groups, or no sampling '
+      'assumption.'
+    )
+
+  def event(
+    self, strategy: strategies.Strategy, schema: S, noise_multiplier: float
+  ) -> dp_accounting.DpEvent:
+    """One sampled Gaussian for each round that a client may be drawn for.
+
+    Its noise is relative to the largest column norm of C.
+    """
+    if noise_multiplier == 0:
+      return dp_accounting.NonPrivateDpEvent()
+    column_norm = strategy.sensitivity(None)
+    gaussian = dp_accounting.GaussianDpEvent(noise_multiplier / column_norm)
+    turns = self.limits(schema).possible_participations
+    return dp_accounting.SelfComposedDpEvent(self.sampled(schema, gaussian), turns)
+
+
+def sensitivity_factor(relation: Relation) -> int:
+  """How many clip norms a sum moves by if one client's data change.
+
+  Two where one client is replaced by another: one contribution goes, another comes.
+  """
+  return 2 if relation is Relation.REPLACE_ONE else 1
+
+
+def adjacency(relation: Relation) -> str:
+  """The name of a neighbouring relation, a key of `ADJACENCIES`."""
+  return next(name for name, each in ADJACENCIES.items() if each is relation)
+
+
+def run_noise_multiplier(noise_multiplier: float, relation: Relation) -> float:
+  """The noise multiplier relative to what a client changes under a relation.
+
+  Args:
+    noise_multiplier: Standard deviation of z over the clip norm.
+    relation: Neighbouring relation.
+
+  Raises:
+    ValueError: If `noise_multiplier` is out of range.
+  """
+  checked = events.check_noise_multiplier(noise_multiplier)
+  return checked / sensitivity_factor(relation)
+
+
+# Flags of more than one kind.
+POPULATION = Flag('population', int, 'Clients to draw from.')
+COHORT = Flag('cohort', float, 'Clients of a round; for poisson, in the mean.')
