@@ -29,7 +29,8 @@ _RECORDED = (
 
 def main() -> None:
   """Prints a line a case."""
-  banded_inverse.optimize(16, 4, cache=False)  # Imports what is slow to import.
+  # Imports what is slow to import.
+  banded_inverse.optimize(16, num_bands=4, cache=False)
   results = json.loads(_RECORDED.read_text())['results']
   print(
     'rounds  apart times bands  for        error   to peer  seconds   to peer'
@@ -43,7 +44,11 @@ def main() -> None:
     participation = Participation(num_rounds, separation, result['max_participations'])
     start = time.process_time()
     strategy = banded_inverse.optimize(
-      num_rounds, num_bands, objective, participation, cache=False
+      num_rounds,
+      num_bands=num_bands,
+      objective=objective,
+      participation=participation,
+      cache=False,
     )
     seconds = time.process_time() - start
     measure = 'rmse' if objective == 'mean' else 'max_error'

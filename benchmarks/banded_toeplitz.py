@@ -53,8 +53,12 @@ def _line(
   peer_seconds: float = math.nan,
 ) -> None:
   seconds, strategy = _timed(
-    lambda: toeplitz.optimize_banded(
-      num_rounds, num_bands, objective, participation, cache=False
+    lambda: toeplitz.optimize(
+      num_rounds,
+      num_bands=num_bands,
+      objective=objective,
+      participation=participation,
+      cache=False,
     )
   )
   measure = strategy.rmse if objective == 'mean' else strategy.max_error
@@ -75,7 +79,7 @@ def _recorded() -> list[dict[str, Any]]:
 
 def main() -> None:
   """Prints a line a case."""
-  toeplitz.optimize_banded(16, 4, cache=False)  # Imports what is slow to import.
+  toeplitz.optimize(16, num_bands=4, cache=False)  # Imports what is slow to import.
   print('rounds bands times  for         error  above peer   seconds  bound   to peer')
   for result in _recorded():
     objective = result['objective']

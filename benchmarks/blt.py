@@ -56,8 +56,12 @@ def _reference(objective: str, participation: Participation) -> float:
   """The error of the strategy with more memory."""
   num_rounds = participation.num_rounds
   if participation.possible_participations > 1:
-    strategy = toeplitz.optimize_banded(
-      num_rounds, None, objective, participation, cache=False
+    strategy = toeplitz.optimize(
+      num_rounds,
+      num_bands=None,
+      objective=objective,
+      participation=participation,
+      cache=False,
     )
     return _error(strategy, objective, participation)
   squares = np.cumsum(np.square(toeplitz.square_root_coefficients(num_rounds)))
@@ -82,7 +86,11 @@ def _compare_optima() -> None:
     )
     start = time.process_time()
     strategy = blt.optimize(
-      num_rounds, case['num_buffers'], objective, participation, cache=False
+      num_rounds,
+      num_buffers=case['num_buffers'],
+      objective=objective,
+      participation=participation,
+      cache=False,
     )
     seconds = time.process_time() - start
     error = _error(strategy, objective, participation)
@@ -102,7 +110,9 @@ def _time_closed_forms() -> None:
   for participation in _PARTICIPATIONS:
     num_rounds = participation.num_rounds
     start = time.process_time()
-    strategy = blt.optimize(num_rounds, 8, 'mean', participation, cache=False)
+    strategy = blt.optimize(
+      num_rounds, num_buffers=8, participation=participation, cache=False
+    )
     middle = time.process_time()
     for _ in range(10):
       strategy.rmse(participation)

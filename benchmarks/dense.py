@@ -46,11 +46,15 @@ def main() -> None:
   print('participation     rounds  objective     error  to bound  seconds  32 bands')
   for name, num_rounds, objective, participation in _CASES:
     start = time.process_time()
-    strategy = dense.optimize(num_rounds, objective, participation, cache=False)
+    strategy = dense.optimize(
+      num_rounds, objective=objective, participation=participation, cache=False
+    )
     seconds = time.process_time() - start
     certificate = dense.certify(strategy, objective, participation)
     others = _error(
-      banded.optimize(num_rounds, 32, objective, cache=False), objective, participation
+      banded.optimize(num_rounds, num_bands=32, objective=objective, cache=False),
+      objective,
+      participation,
     )
     print(
       f'{name:16s}  {num_rounds:6d}  {objective:9s}  {certificate.error**0.5:8.5f}'

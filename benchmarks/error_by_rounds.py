@@ -62,13 +62,15 @@ _BOTH = (
   ),
   Line(
     'BandInvMF, 16 bands of the inverse',
-    lambda n, p: strategies.banded_inverse.optimize(n, min(n, 16), 'mean', p),
+    lambda n, p: strategies.banded_inverse.optimize(
+      n, num_bands=min(n, 16), participation=p
+    ),
     10**6,
     'C4-',
   ),
   Line(
     'BLT, 4 buffers',
-    lambda n, p: strategies.blt.optimize(n, 4, 'mean', p),
+    lambda n, p: strategies.blt.optimize(n, num_buffers=4, participation=p),
     10**7,
     'C2-',
   ),
@@ -77,7 +79,7 @@ _SINGLE = (
   *_BOTH,
   Line(
     'banded Toeplitz, 64 bands',
-    lambda n, p: strategies.toeplitz.optimize_banded(n, min(n, 64), 'mean', p),
+    lambda n, p: strategies.toeplitz.optimize(n, num_bands=min(n, 64), participation=p),
     10**5,
     'C0--',
   ),
@@ -89,7 +91,7 @@ _SINGLE = (
   ),
   Line(
     'dense optimum',
-    lambda n, p: strategies.dense.optimize(n, 'mean', p),
+    lambda n, p: strategies.dense.optimize(n, participation=p),
     320,
     'C3-',
   ),
@@ -98,19 +100,19 @@ _SEVERAL = (
   *_BOTH,
   Line(
     'windowed BLT, 3 decays',
-    lambda n, p: strategies.windowed_blt.optimize(n, 3, 'mean', p),
+    lambda n, p: strategies.windowed_blt.optimize(n, num_decays=3, participation=p),
     3 * 10**5,
     'C1-',
   ),
   Line(
     'banded Toeplitz, n/5 bands',
-    lambda n, p: strategies.toeplitz.optimize_banded(n, _bands(p), 'mean', p),
+    lambda n, p: strategies.toeplitz.optimize(n, num_bands=_bands(p), participation=p),
     10**4,
     'C0-',
   ),
   Line(
     'general banded, n/5 bands',
-    lambda n, p: strategies.banded.optimize(n, _bands(p), 'mean', p),
+    lambda n, p: strategies.banded.optimize(n, num_bands=_bands(p), participation=p),
     1000,
     'C3-',
   ),

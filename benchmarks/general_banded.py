@@ -47,7 +47,9 @@ def _recorded(num_rounds: int, num_bands: int, objective: str) -> Optional[dict]
 def _measure(num_rounds: int, num_bands: int, objective: str) -> dict[str, Any]:
   """Optimises in this process."""
   start = time.process_time()
-  strategy = banded.optimize(num_rounds, num_bands, objective, cache=False)
+  strategy = banded.optimize(
+    num_rounds, num_bands=num_bands, objective=objective, cache=False
+  )
   seconds = time.process_time() - start
   memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
   certificate = banded.certify(strategy, objective)

@@ -34,7 +34,7 @@ def _strategies() -> dict[str, strategies.Strategy]:
     'Toeplitz, 10 bands': square_root(_ROUNDS, 10),
     'Toeplitz, 1000 bands': square_root(_ROUNDS, 1000),
     'Toeplitz, all bands': square_root(_ROUNDS, _ROUNDS),
-    'BLT, 5 buffers': strategies.blt.optimize(_ROUNDS, 5),
+    'BLT, 5 buffers': strategies.blt.optimize(_ROUNDS, num_buffers=5),
     'BISR, 16 bands': strategies.BandedInverse.square_root(_ROUNDS, 16),
     'tree, Honaker': strategies.BinaryTree(_ROUNDS),
   }

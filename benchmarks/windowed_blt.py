@@ -39,15 +39,17 @@ def _builds(num_rounds: int, separation: int) -> dict[str, Callable]:
   """Name and optimiser of each strategy, the yardstick first."""
   builds = {
     'banded Toeplitz': functools.partial(
-      toeplitz.optimize_banded, num_rounds, separation
+      toeplitz.optimize, num_rounds, num_bands=separation
     )
   }
   for buffers in _WINDOWED:
     builds[f'windowed BLT, {buffers}'] = functools.partial(
-      windowed_blt.optimize, num_rounds, buffers
+      windowed_blt.optimize, num_rounds, num_decays=buffers
     )
   for buffers in _BLT:
-    builds[f'BLT, {buffers}'] = functools.partial(blt.optimize, num_rounds, buffers)
+    builds[f'BLT, {buffers}'] = functools.partial(
+      blt.optimize, num_rounds, num_buffers=buffers
+    )
   return builds
 
 
@@ -74,7 +76,7 @@ def _compare(participation: Participation, objective: str, recorded: float) -> N
 def main() -> None:
   """Prints a line a strategy."""
   logging.disable(logging.WARNING)  # That fewer buffers do is in the table.
-  toeplitz.optimize_banded(8, 2)  # Imports what is imported when it is needed.
+  toeplitz.optimize(8, num_bands=2)  # Imports what is imported when it is needed.
   print(
     f'  {"strategy":20} {"memory":>6} {"error":>9} {"to banded":>9} {"built in":>9}'
   )

@@ -21,16 +21,22 @@ PARTICIPATION = strategies.Participation(60, min_separation=12, max_participatio
   [
     ('gaussian', strategies.Identity(60)),
     ('tree', strategies.BinaryTree(60)),
-    ('banded', strategies.banded.optimize(60, 12, 'mean', PARTICIPATION)),
-    ('toeplitz', strategies.toeplitz.optimize_banded(60, 12, 'mean', PARTICIPATION)),
-    ('blt', strategies.blt.optimize(60, None, 'mean', PARTICIPATION)),
+    (
+      'banded',
+      strategies.banded.optimize(60, num_bands=12, participation=PARTICIPATION),
+    ),
+    (
+      'toeplitz',
+      strategies.toeplitz.optimize(60, num_bands=12, participation=PARTICIPATION),
+    ),
+    ('blt', strategies.blt.optimize(60, participation=PARTICIPATION)),
     (
       'banded_inverse',
-      strategies.banded_inverse.optimize(60, 16, 'mean', PARTICIPATION),
+      strategies.banded_inverse.optimize(60, num_bands=16, participation=PARTICIPATION),
     ),
     (
       'windowed_blt',
-      strategies.windowed_blt.optimize(60, None, 'mean', PARTICIPATION),
+      strategies.windowed_blt.optimize(60, participation=PARTICIPATION),
     ),
   ],
 )

@@ -90,7 +90,7 @@ def test_a_sampled_round_is_the_mixture_of_gaussians(probability, sigma, epsilon
 
 def test_rounds_of_a_client_share_no_row_in_cyclic_sampling():
   schema = schemas.PoissonSampling(20, 0.1, num_groups=4)
-  strategy = strategies.banded.optimize(20, 4, cache=False)
+  strategy = strategies.banded.optimize(20, num_bands=4, cache=False)
   matrix = strategy.materialize()
   for group in range(4):
     columns = matrix[:, group::4]

@@ -135,7 +135,7 @@ def test_noise_of_the_model_is_that_of_the_aggregator():
   np.testing.assert_allclose(_flat(weights), -expected, rtol=1e-5)
   event = aggregators.extract_dp_event(output.state)
   limits = strategies.Participation(4, 2)
-  strategy = strategies.banded.optimize(4, 2, 'mean', limits)
+  strategy = strategies.banded.optimize(4, num_bands=2, participation=limits)
   first = strategy.sensitivity_squared_by_round(limits)[0]
   assert accountants.gdp_mu(event) == pytest.approx(first**0.5 / 2.0)
 

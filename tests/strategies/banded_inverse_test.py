@@ -171,7 +171,10 @@ def test_optimised_bands_are_at_or_below_the_peers_error(result):
   )
   objective = result['objective']
   strategy = optimize(
-    result['num_rounds'], result['num_bands'], objective, participation
+    result['num_rounds'],
+    num_bands=result['num_bands'],
+    objective=objective,
+    participation=participation,
   )
   peer = result['rmse'] if objective == 'mean' else result['max_error']
   assert error(strategy, objective, participation) <= peer
@@ -185,7 +188,9 @@ def test_optimised_bands_are_better_than_the_square_root(objective):
   for participation in (None, Participation(300, 60), Participation(300, 20)):
     for num_bands in (2, 10, 30):
       square_root = BandedInverse.square_root(300, num_bands)
-      strategy = optimize(300, num_bands, objective, participation)
+      strategy = optimize(
+        300, num_bands=num_bands, objective=objective, participation=participation
+      )
       assert strategy.sensitivity_kind(participation) == 'exact'
       assert error(strategy, objective, participation) < error(
         square_root, objective, participation
@@ -194,8 +199,8 @@ def test_optimised_bands_are_better_than_the_square_root(objective):
 
 def test_all_bands_are_the_full_toeplitz_optimum():
   # The same matrices, from the other side.
-  inverse = optimize(50, 50)
-  full = toeplitz.optimize_banded(50, 50, cache=False)
+  inverse = optimize(50, num_bands=50)
+  full = toeplitz.optimize(50, num_bands=50, cache=False)
   assert inverse.rmse() == pytest.approx(full.rmse(), rel=1e-9)
   np.testing.assert_allclose(
     inverse.matrix_coefficients(), full.coefficients, rtol=1e-4
@@ -215,7 +220,7 @@ WORKLOADS = {
 @pytest.mark.parametrize('workload', WORKLOADS)
 def test_no_better_bands_are_found_without_derivatives(workload, objective):
   workload = WORKLOADS[workload]
-  strategy = optimize(12, 4, objective, workload=workload)
+  strategy = optimize(12, num_bands=4, objective=objective, workload=workload)
   best = error(strategy, objective, None, workload)
 
   def other(z):
@@ -236,7 +241,9 @@ def test_no_better_bands_are_found_without_derivatives(workload, objective):
 def test_several_participations_are_exact_for_any_workload(workload, objective):
   workload = WORKLOADS[workload]
   participation = Participation(12, 6)
-  strategy = optimize(12, 4, objective, participation, workload=workload)
+  strategy = optimize(
+    12, num_bands=4, objective=objective, participation=participation, workload=workload
+  )
   assert strategy.sensitivity_kind(participation) == 'exact'
   matrix = np.linalg.inv(dense_inverse(12, strategy.coefficients))
   assert strategy.sensitivity_squared(participation) == pytest.approx(
@@ -251,7 +258,7 @@ def test_several_participations_are_exact_for_any_workload(workload, objective):
 def test_constraints_cost_little_where_they_are_needed():
   # Nothing near is better by 0.1%, with the sensitivity or the bound that it has.
   participation = Participation(400, 20)
-  strategy = optimize(400, 15, 'mean', participation)
+  strategy = optimize(400, num_bands=15, participation=participation)
   assert strategy.sensitivity_kind(participation) == 'exact'
   rng = np.random.default_rng(0)
   best = strategy.rmse(participation)
@@ -283,22 +290,22 @@ def test_coefficients_that_are_no_strategy_are_refused(
 @pytest.mark.parametrize(
   'function', [BandedInverse.square_root, banded_inverse.optimize]
 )
-@pytest.mark.parametrize('arguments, error_type, message', [
+@pytest.mark.parametrize('sizes, error_type, message', [
     ((0, 1), ValueError, 'num_rounds must be at least 1'),
     ((5, 0), ValueError, 'num_bands must be at least 1'),
     ((5, 6), ValueError, 'num_bands must be at most num_rounds=5'),
     ((5.5, 1), TypeError, 'num_rounds'),
     ((5, None), TypeError, 'num_bands'),
 ])  # fmt: skip
-def test_wrong_sizes_are_refused_by_name(function, arguments, error_type, message):
+def test_wrong_sizes_are_refused_by_name(function, sizes, error_type, message):
   with pytest.raises(error_type, match=message):
-    function(*arguments)
+    function(sizes[0], num_bands=sizes[1])
 
 
 def test_optimiser_refuses_other_nonsense():
   with pytest.raises(ValueError, match="objective must be 'mean' or 'max'"):
-    banded_inverse.optimize(5, 2, 'median')
+    banded_inverse.optimize(5, num_bands=2, objective='median')
   with pytest.raises(ValueError, match='participation.num_rounds is 6'):
-    banded_inverse.optimize(5, 2, participation=Participation(6))
+    banded_inverse.optimize(5, num_bands=2, participation=Participation(6))
   with pytest.raises(ValueError, match='workload must be lower-triangular'):
-    banded_inverse.optimize(5, 2, workload=np.ones((5, 5)))
+    banded_inverse.optimize(5, num_bands=2, workload=np.ones((5, 5)))

@@ -246,7 +246,7 @@ def test_gradient_of_the_errors_equals_differences(name, objective):
 
 @pytest.mark.parametrize('size', [(128, 16), (512, 64)])
 def test_mean_error_is_at_most_a_two_thousandth_above_the_recorded_one(size):
-  strategy = banded.optimize(*size, cache=False)
+  strategy = banded.optimize(size[0], num_bands=size[1], cache=False)
   assert strategy.rmse() <= 1.0005 * figure(*size, 'mean', 'rmse')
   # Nor below what was proven about it elsewhere.
   assert strategy.rmse() ** 2 >= certified(*size)
@@ -257,7 +257,9 @@ def test_mean_error_is_at_most_a_two_thousandth_above_the_recorded_one(size):
 
 
 def test_max_error_is_below_the_recorded_one_and_certified():
-  strategy = banded.optimize(128, 16, 'max', max_gap=1e-3, cache=False)
+  strategy = banded.optimize(
+    128, num_bands=16, objective='max', max_gap=1e-3, cache=False
+  )
   assert strategy.max_error() <= 1.0005 * figure(128, 16, 'max', 'max_error')
   certificate = banded.certify(strategy, 'max')
   assert certificate.error == pytest.approx(strategy.max_error() ** 2, rel=1e-12)
@@ -266,7 +268,7 @@ def test_max_error_is_below_the_recorded_one_and_certified():
 
 @pytest.mark.slow
 def test_mean_error_for_1024_rounds_is_at_most_a_two_thousandth_above_the_recorded():
-  strategy = banded.optimize(1024, 128, max_gap=1e-5, cache=False)
+  strategy = banded.optimize(1024, num_bands=128, max_gap=1e-5, cache=False)
   assert strategy.rmse() <= 1.0005 * figure(1024, 128, 'mean', 'rmse')
 
 
@@ -274,7 +276,9 @@ def test_mean_error_for_1024_rounds_is_at_most_a_two_thousandth_above_the_record
 @pytest.mark.parametrize('name', [name for name in WORKLOADS if '0' not in name])
 def test_optimum_has_unit_columns_and_a_small_certified_gap(name, objective):
   workload = WORKLOADS[name]
-  strategy = banded.optimize(12, 4, objective, workload=workload, cache=False)
+  strategy = banded.optimize(
+    12, num_bands=4, objective=objective, workload=workload, cache=False
+  )
   assert strategy.num_bands == 4 and strategy.num_rounds == 12
   columns = np.linalg.norm(strategy.materialize(), axis=0)
   np.testing.assert_allclose(columns, 1.0, rtol=1e-12)
@@ -285,7 +289,7 @@ def test_optimum_has_unit_columns_and_a_small_certified_gap(name, objective):
 @pytest.mark.parametrize('objective', ['mean', 'max'])
 @pytest.mark.parametrize('num_bands', [1, 3, 12])
 def test_certificate_is_below_every_strategy_with_unit_columns(num_bands, objective):
-  optimum = banded.optimize(12, num_bands, objective, cache=False)
+  optimum = banded.optimize(12, num_bands=num_bands, objective=objective, cache=False)
   bound = banded.certify(optimum, objective).lower_bound
   for seed in range(200):
     other = random_banded(12, num_bands, seed, unit_columns=True)
@@ -299,42 +303,46 @@ def test_certificate_is_below_every_strategy_with_unit_columns(num_bands, object
 
 def test_certificate_of_a_poor_strategy_is_loose_but_true():
   # Of any column norms: both numbers are relative to the sensitivity.
-  optimum = banded.optimize(12, 3, cache=False).rmse() ** 2
+  optimum = banded.optimize(12, num_bands=3, cache=False).rmse() ** 2
   for seed in range(50):
     certificate = banded.certify(random_banded(12, 3, seed))
     assert 0 < certificate.lower_bound <= optimum <= certificate.error
 
 
 def test_one_band_is_the_identity():
-  strategy = banded.optimize(7, 1, cache=False)
+  strategy = banded.optimize(7, num_bands=1, cache=False)
   np.testing.assert_array_equal(strategy.materialize(), np.eye(7))
 
 
 def test_one_round_is_one():
   for objective in ('mean', 'max'):
-    assert banded.optimize(1, 1, objective, cache=False).rmse() == 1.0
+    assert (
+      banded.optimize(1, num_bands=1, objective=objective, cache=False).rmse() == 1.0
+    )
 
 
 def test_more_bands_are_better_and_general_ones_better_than_toeplitz():
-  errors = [banded.optimize(32, b, cache=False).rmse() for b in (1, 2, 4, 8, 16, 32)]
+  errors = [
+    banded.optimize(32, num_bands=b, cache=False).rmse() for b in (1, 2, 4, 8, 16, 32)
+  ]
   assert np.all(np.diff(errors) < 0)
   toeplitz = BandedToeplitz.square_root(32, 8)
-  assert banded.optimize(32, 8, cache=False).rmse() < toeplitz.rmse()
-  largest = banded.optimize(32, 8, 'max', cache=False).max_error()
+  assert banded.optimize(32, num_bands=8, cache=False).rmse() < toeplitz.rmse()
+  largest = banded.optimize(32, num_bands=8, objective='max', cache=False).max_error()
   assert largest < toeplitz.max_error()
 
 
 def test_the_optimum_does_not_depend_on_participations_within_the_bands():
-  alone = banded.optimize(12, 3, cache=False)
+  alone = banded.optimize(12, num_bands=3, cache=False)
   schema = Participation(12, 3, 2)
-  together = banded.optimize(12, 3, participation=schema, cache=False)
+  together = banded.optimize(12, num_bands=3, participation=schema, cache=False)
   assert together == alone
   assert together.rmse(schema) == pytest.approx(math.sqrt(2) * alone.rmse())
 
 
 def test_a_gap_that_cannot_be_reached_is_an_error_that_says_how_close_it_came():
   with pytest.raises(ValueError, match='max_gap=1e-15 cannot be reached.*gap stays at'):
-    banded.optimize(12, 3, max_gap=1e-15, cache=False)
+    banded.optimize(12, num_bands=3, max_gap=1e-15, cache=False)
 
 
 @pytest.mark.parametrize(
@@ -367,20 +375,20 @@ def test_progress_is_reported_at_every_step(monkeypatch):
   monkeypatch.setattr(
     progress_lib.Progress, 'update', lambda self, step, error: steps.append(step)
   )
-  banded.optimize(16, 4, cache=False)
+  banded.optimize(16, num_bands=4, cache=False)
   assert steps == list(range(1, len(steps) + 1)) and steps
 
 
 def test_the_cache_keeps_strategies_apart_by_what_they_depend_on(tmp_path, monkeypatch):
   monkeypatch.setenv('TFF_DP_AGGREGATORS_CACHE', str(tmp_path))
-  first = banded.optimize(8, 2)
+  first = banded.optimize(8, num_bands=2)
   monkeypatch.setattr(banded, '_optimize', None)
-  assert banded.optimize(8, 2) == first
-  assert banded.optimize(8, 2, participation=Participation(8, 4)) == first
+  assert banded.optimize(8, num_bands=2) == first
+  assert banded.optimize(8, num_bands=2, participation=Participation(8, 4)) == first
   others = ({'objective': 'max'}, {'workload': Workload(8, 0.5)}, {'max_gap': 0.1})
   for other in others:
     with pytest.raises(TypeError):
-      banded.optimize(8, 2, **other)
+      banded.optimize(8, num_bands=2, **other)
 
 
 # Files.

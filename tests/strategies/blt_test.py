@@ -134,7 +134,7 @@ def test_inverse_of_the_inverse_is_the_strategy(scales, decays):
 
 
 def test_inverse_of_the_inverse_of_an_optimum_for_many_rounds():
-  strategy = optimize(10**7, 8)
+  strategy = optimize(10**7, num_buffers=8)
   again = strategy.inverse().inverse()
   np.testing.assert_allclose(again.output_scales, strategy.output_scales, rtol=1e-8)
   np.testing.assert_allclose(again.buffer_decays, strategy.buffer_decays, atol=1e-15)
@@ -188,7 +188,7 @@ def test_sensitivity_is_that_of_the_worst_pattern(num_rounds, scales, decays):
 
 
 def test_errors_of_a_million_rounds_are_those_of_streaming():
-  strategy = optimize(10**6, 3)
+  strategy = optimize(10**6, num_buffers=3)
   coefficients = strategy.matrix_coefficients()
   rows = np.cumsum(np.square(streamed_estimator(strategy)))
   sensitivity = math.fsum(np.square(coefficients))
@@ -200,7 +200,7 @@ def test_errors_of_a_million_rounds_are_those_of_streaming():
 @pytest.mark.parametrize('num_rounds, b, k', [(10**5, 999, 40), (10**6, 10, 7)])
 def test_closed_forms_agree_with_sums_over_rounds(num_rounds, b, k):
   participation = Participation(num_rounds, b, k)
-  strategy = optimize(num_rounds, 4, 'mean', participation)
+  strategy = optimize(num_rounds, num_buffers=4, participation=participation)
   by_round = strategy.sensitivity_squared_by_round(participation)
   assert strategy.sensitivity_squared(participation) == pytest.approx(
     by_round[-1], rel=1e-11
@@ -262,7 +262,9 @@ def test_errors_of_other_workloads_are_those_of_dense_algebra():
 )
 def test_single_participation_is_at_least_as_good_as_the_peer(figure):
   objective = figure['objective']
-  strategy = optimize(figure['num_rounds'], figure['num_buffers'], objective)
+  strategy = optimize(
+    figure['num_rounds'], num_buffers=figure['num_buffers'], objective=objective
+  )
   assert strategy.num_buffers == figure['num_buffers']
   peer = figure['max_error' if objective == 'max' else 'rmse']
   # The peer adds up single terms: its figures for a million rounds are off by 2e-9.
@@ -280,7 +282,11 @@ def test_several_participations_are_at_least_as_good_as_the_peer(figure):
     figure['num_rounds'], figure['min_separation'], figure['max_participations']
   )
   strategy = optimize(
-    figure['num_rounds'], figure['num_buffers'], objective, participation, min_gain=1e-6
+    figure['num_rounds'],
+    num_buffers=figure['num_buffers'],
+    objective=objective,
+    participation=participation,
+    min_gain=1e-6,
   )
   peer = figure['max_error' if objective == 'max' else 'rmse']
   assert error(strategy, objective, participation) <= peer * (1 + 1e-9)
@@ -301,7 +307,9 @@ def test_several_participations_reach_the_best_known(
   b, k, objective, num_buffers, best
 ):
   participation = Participation(2000, b, k)
-  strategy = optimize(2000, num_buffers, objective, participation)
+  strategy = optimize(
+    2000, num_buffers=num_buffers, objective=objective, participation=participation
+  )
   assert strategy.num_buffers == num_buffers
   assert error(strategy, objective, participation) <= best
 
@@ -310,7 +318,7 @@ def test_several_participations_reach_the_best_known(
 def test_nothing_is_below_the_optimum_of_all_toeplitz_strategies(num_rounds):
   # Of all Toeplitz strategies the square root has the least maximal error.
   root = np.square(toeplitz.square_root_coefficients(num_rounds)).sum()
-  strategy = optimize(num_rounds, 8, min_gain=1e-8)
+  strategy = optimize(num_rounds, num_buffers=8, objective='max', min_gain=1e-8)
   assert root * (1 - 1e-12) <= strategy.max_error() <= root * (1 + 5e-3)
 
 
@@ -320,7 +328,12 @@ def test_more_buffers_are_better_by_what_is_asked_for(num_rounds, b, k, objectiv
   participation = Participation(num_rounds, b, k)
   best = math.inf
   for num_buffers in range(1, 4):
-    strategy = optimize(num_rounds, num_buffers, objective, participation)
+    strategy = optimize(
+      num_rounds,
+      num_buffers=num_buffers,
+      objective=objective,
+      participation=participation,
+    )
     value = error(strategy, objective, participation)
     if strategy.num_buffers < num_buffers:
       assert value == pytest.approx(best, rel=5e-6)
@@ -332,14 +345,19 @@ def test_more_buffers_are_better_by_what_is_asked_for(num_rounds, b, k, objectiv
 def test_another_buffer_is_tried_for_what_it_makes_of_the_others():
   # Adding buffers without taking any away ends at 16.31 here.
   participation = Participation(100, 2, 12)
-  strategy = optimize(100, 2, 'mean', participation)
+  strategy = optimize(100, num_buffers=2, participation=participation)
   assert strategy.rmse(participation) <= 16.01371
 
 
 def check_strategy(num_rounds, b, k, objective, num_buffers):
   """Never a failure, never a buffer too many, always an exact sensitivity."""
   participation = Participation(num_rounds, b, k)
-  strategy = optimize(num_rounds, num_buffers, objective, participation)
+  strategy = optimize(
+    num_rounds,
+    num_buffers=num_buffers,
+    objective=objective,
+    participation=participation,
+  )
   scales, decays = strategy.output_scales, strategy.buffer_decays
   assert strategy.num_buffers <= num_buffers
   assert all(scale > 0 for scale in scales) and math.fsum(scales) <= 1
@@ -407,7 +425,12 @@ def test_descents_from_random_points_find_nothing_better(
       points.append(blt_search.parameters_from_nodes(nodes))
   losses, _ = blt_search.descend(problem, np.array(points), 1e-9)
   participation = Participation(num_rounds, b, k)
-  strategy = optimize(num_rounds, num_buffers, objective, participation)
+  strategy = optimize(
+    num_rounds,
+    num_buffers=num_buffers,
+    objective=objective,
+    participation=participation,
+  )
   found = error(strategy, objective, participation)
   assert found <= math.exp(losses.min() / 2) * (1 + 5e-6)
 
@@ -447,8 +470,14 @@ def test_loss_is_the_logarithm_of_the_squared_error():
 @pytest.mark.parametrize('n, b, k', [(1000, 1, 1), (200, 20, 10)])
 def test_momentum_is_optimised_for(n, b, k, objective, momentum):
   participation, workload = Participation(n, b, k), Workload(n, momentum)
-  strategy = optimize(n, 4, objective, participation, workload=workload)
-  other = optimize(n, 4, objective, participation)
+  strategy = optimize(
+    n,
+    num_buffers=4,
+    objective=objective,
+    participation=participation,
+    workload=workload,
+  )
+  other = optimize(n, num_buffers=4, objective=objective, participation=participation)
   assert strategy.sensitivity_kind(participation) == 'exact'
   value = error(strategy, objective, participation, workload)
   assert value < error(other, objective, participation, workload)
@@ -463,7 +492,9 @@ def test_momentum_is_optimised_for(n, b, k, objective, momentum):
 def test_momentum_finds_scales_that_sum_to_one():
   # With one buffer the sum is 1, which leaves no room to add a second one as it is.
   participation, workload = Participation(200, 20, 10), Workload(200, 0.9)
-  strategy = optimize(200, 2, 'max', participation, workload=workload)
+  strategy = optimize(
+    200, num_buffers=2, objective='max', participation=participation, workload=workload
+  )
   assert strategy.max_error(participation, workload) <= 104.03227
 
 
@@ -471,18 +502,20 @@ def test_momentum_finds_scales_that_sum_to_one():
 
 
 def test_number_of_buffers_follows_from_the_least_gain():
-  errors = [optimize(1000, d).max_error() for d in (1, 2, 3, 4)]
+  errors = [
+    optimize(1000, num_buffers=d, objective='max').max_error() for d in (1, 2, 3, 4)
+  ]
   gains = [1 - after / before for before, after in zip(errors, errors[1:])]
   assert gains[1] > 0.01 > gains[2]
-  assert optimize(1000, min_gain=0.01).num_buffers == 3
-  assert optimize(1000).num_buffers == 4
-  assert optimize(10**7).num_buffers == 7
+  assert optimize(1000, objective='max', min_gain=0.01).num_buffers == 3
+  assert optimize(1000, objective='max').num_buffers == 4
+  assert optimize(10**7, objective='max').num_buffers == 7
 
 
 def test_dropped_buffers_are_told(caplog):
   participation = Participation(2000, 100, 20)
   with caplog.at_level(logging.WARNING):
-    strategy = optimize(2000, 5, 'mean', participation)
+    strategy = optimize(2000, num_buffers=5, participation=participation)
   assert strategy.num_buffers == 2
   (message,) = caplog.messages
   assert 'has 2 buffers, not 5' in message and '5e-06' in message
@@ -490,7 +523,7 @@ def test_dropped_buffers_are_told(caplog):
 
 def test_nothing_is_told_if_all_buffers_help(caplog):
   with caplog.at_level(logging.INFO):
-    optimize(1000, 3)
+    optimize(1000, num_buffers=3)
     optimize(1000)
   assert not caplog.messages
 
@@ -498,7 +531,7 @@ def test_nothing_is_told_if_all_buffers_help(caplog):
 def test_no_buffers_at_all_if_none_helps():
   # A client of every round gains nothing from correlated noise.
   participation = Participation(10, 1, 10)
-  strategy = optimize(10, 8, 'max', participation)
+  strategy = optimize(10, num_buffers=8, objective='max', participation=participation)
   assert strategy == BLT(10, (), ())
   assert strategy.noise_buffers == 0
   assert strategy.max_error(participation) == pytest.approx(10)
@@ -506,7 +539,7 @@ def test_no_buffers_at_all_if_none_helps():
 
 
 def test_buffers_are_what_a_server_carries():
-  assert optimize(1000, 3).noise_buffers == 3
+  assert optimize(1000, num_buffers=3).noise_buffers == 3
 
 
 # Arguments.
@@ -514,12 +547,12 @@ def test_buffers_are_what_a_server_carries():
 
 def test_optimum_is_cached(tmp_path, monkeypatch):
   monkeypatch.setenv('TFF_DP_AGGREGATORS_CACHE', str(tmp_path))
-  first = blt.optimize(200, 2)
+  first = blt.optimize(200, num_buffers=2)
   assert list(tmp_path.glob('blt.optimize-*.npz'))
   monkeypatch.setattr(blt_search, 'best_nodes', None)
-  assert blt.optimize(200, 2) == first
+  assert blt.optimize(200, num_buffers=2) == first
   with pytest.raises(TypeError):
-    blt.optimize(201, 2)
+    blt.optimize(201, num_buffers=2)
 
 
 def test_buffers_are_sorted_from_the_slowest():
@@ -529,7 +562,7 @@ def test_buffers_are_sorted_from_the_slowest():
 
 
 def test_saving_and_reading_back_is_exact():
-  strategy = optimize(1000, 4)
+  strategy = optimize(1000, num_buffers=4)
   again = Strategy.from_json(strategy.to_json())
   assert again == strategy and again.max_error() == strategy.max_error()
 
@@ -587,4 +620,5 @@ def test_wrong_arguments_are_refused(kwargs, kind, message):
 
 
 def test_prefix_sums_may_be_given_as_a_workload():
-  assert optimize(100, 2, workload=Workload(100)) == optimize(100, 2)
+  given = optimize(100, num_buffers=2, workload=Workload(100))
+  assert given == optimize(100, num_buffers=2)

@@ -68,7 +68,7 @@ def test_unit_rows_are_not_unit_columns():
 
 @pytest.mark.parametrize('size', [(32, 8), (64, 64), (128, 16)])
 def test_normalising_rows_of_an_optimum_lifts_the_sensitivity_well_above_one(size):
-  matrix = banded.optimize(*size, cache=False).materialize()
+  matrix = banded.optimize(size[0], num_bands=size[1], cache=False).materialize()
   rows = matrix / np.linalg.norm(matrix, axis=1, keepdims=True)
   longest_column = np.sqrt(np.square(rows).sum(axis=0).max())
   sensitivity = Dense(size[0], rows).sensitivity()
@@ -79,9 +79,9 @@ def test_normalising_rows_of_an_optimum_lifts_the_sensitivity_well_above_one(siz
 @pytest.mark.parametrize('objective', ['mean', 'max'])
 def test_optimisers_normalise_columns_and_leave_rows_free(objective):
   for strategy in (
-    dense.optimize(16, objective, cache=False),
-    banded.optimize(16, 16, objective, cache=False),
-    banded.optimize(16, 4, objective, cache=False),
+    dense.optimize(16, objective=objective, cache=False),
+    banded.optimize(16, num_bands=16, objective=objective, cache=False),
+    banded.optimize(16, num_bands=4, objective=objective, cache=False),
   ):
     matrix = strategy.materialize()
     np.testing.assert_allclose(np.linalg.norm(matrix, axis=0), 1.0, rtol=1e-12)
@@ -162,7 +162,7 @@ def test_mean_error_is_at_most_the_recorded_one_and_above_its_certificate():
 def test_optimum_is_certified(name, objective):
   schema = SCHEMAS[name]
   n = rounds_of(schema)
-  strategy = dense.optimize(n, objective, schema, cache=False)
+  strategy = dense.optimize(n, objective=objective, participation=schema, cache=False)
   assert strategy.sensitivity(schema) == pytest.approx(1.0, rel=1e-9)
   certificate = dense.certify(strategy, objective, schema)
   assert 0 <= certificate.gap <= (1e-6 if objective == 'mean' else 1e-3)
@@ -175,7 +175,7 @@ def test_optimum_is_certified(name, objective):
 def test_certificate_is_below_every_strategy(name, objective):
   schema = SCHEMAS[name]
   n = rounds_of(schema)
-  optimum = dense.optimize(n, objective, schema, cache=False)
+  optimum = dense.optimize(n, objective=objective, participation=schema, cache=False)
   bound = dense.certify(optimum, objective, schema).lower_bound
   others = [Identity(n), BinaryTree(n), BandedToeplitz.square_root(n, n)]
   for seed in range(100):
@@ -189,7 +189,7 @@ def test_certificate_is_below_every_strategy(name, objective):
 @pytest.mark.parametrize('objective', ['mean', 'max'])
 def test_optimum_for_other_workloads_is_certified(objective):
   for workload in (Workload.cooldown(12, 0.9), np.tril(np.ones((12, 12))) + np.eye(12)):
-    strategy = dense.optimize(12, objective, workload=workload, cache=False)
+    strategy = dense.optimize(12, objective=objective, workload=workload, cache=False)
     gap = dense.certify(strategy, objective, workload=workload).gap
     assert 0 <= gap <= (1e-5 if objective == 'mean' else 1e-3)
 
@@ -214,7 +214,7 @@ def test_what_is_not_known_for_fewer_epochs_is_bounded():
 
 def test_min_separation_is_certified_by_the_fixed_epochs_within_it():
   schema = Participation(12, 4)
-  strategy = banded.optimize(12, 4, cache=False)
+  strategy = banded.optimize(12, num_bands=4, cache=False)
   certificate = dense.certify(strategy, participation=schema)
   assert certificate.error == pytest.approx(strategy.rmse(schema) ** 2)
   assert 0 < certificate.gap < 1

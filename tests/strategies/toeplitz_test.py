@@ -413,7 +413,9 @@ each_workload = pytest.mark.parametrize('workload', WORKLOADS)
 @pytest.mark.parametrize('result', figures('banded_toeplitz'), ids=str)
 def test_optimised_bands_have_the_peers_converged_error(result):
   objective = result['objective']
-  strategy = optimize(result['num_rounds'], result['num_bands'], objective)
+  strategy = optimize(
+    result['num_rounds'], num_bands=result['num_bands'], objective=objective
+  )
   peer = result['rmse'] if objective == 'mean' else result['max_error']
   assert error(strategy, objective) == pytest.approx(peer, rel=1e-12)
   assert strategy.sensitivity() == pytest.approx(1.0, rel=1e-14)
@@ -421,7 +423,7 @@ def test_optimised_bands_have_the_peers_converged_error(result):
 
 
 def optimize(*args, **kwargs):
-  return toeplitz.optimize_banded(*args, **kwargs, cache=False)
+  return toeplitz.optimize(*args, **kwargs, cache=False)
 
 
 def best_of_a_general_optimiser(strategy, measure):
@@ -447,7 +449,9 @@ def best_of_a_general_optimiser(strategy, measure):
 def test_no_better_bands_are_found_without_derivatives(workload, objective, several):
   participation = Participation(12, 5) if several else None
   workload = WORKLOADS[workload]
-  strategy = optimize(12, 4, objective, participation, workload=workload)
+  strategy = optimize(
+    12, num_bands=4, objective=objective, participation=participation, workload=workload
+  )
   assert strategy.sensitivity_kind(participation) == 'exact'
   best = best_of_a_general_optimiser(
     strategy, lambda s: error(s, objective, participation, workload)
@@ -463,7 +467,7 @@ def test_no_better_bands_are_found_without_derivatives(workload, objective, seve
 )
 def test_no_random_change_of_the_bands_improves_them(num_rounds, num_bands, objective):
   rng = np.random.default_rng(0)
-  strategy = optimize(num_rounds, num_bands, objective)
+  strategy = optimize(num_rounds, num_bands=num_bands, objective=objective)
   best = error(strategy, objective)
   for size in (1e-1, 1e-3, 1e-5):
     for _ in range(20):
@@ -488,16 +492,16 @@ def test_random_starts_end_in_the_same_minimum(objective, of_inverse):
 
 def test_all_bands_and_the_largest_error_lead_to_the_square_root():
   # Of Toeplitz matrices it is the best for prefix sums (arXiv:2202.11205).
-  strategy = optimize(200, 200, 'max')
+  strategy = optimize(200, num_bands=200, objective='max')
   square_root = BandedToeplitz.square_root(200, 200)
   np.testing.assert_allclose(strategy.coefficients, square_root.coefficients, rtol=1e-9)
 
 
 def test_more_bands_are_never_worse_for_a_single_participation():
-  errors = [optimize(60, bands).rmse() for bands in (1, 2, 5, 20, 60)]
+  errors = [optimize(60, num_bands=bands).rmse() for bands in (1, 2, 5, 20, 60)]
   assert np.all(np.diff(errors) < 0)
   assert errors[0] == Identity(60).rmse()
-  assert optimize(60, None).rmse() == errors[-1]
+  assert optimize(60, num_bands=None).rmse() == errors[-1]
 
 
 @each_objective
@@ -507,11 +511,17 @@ def test_more_bands_are_never_worse_for_a_single_participation():
 )
 def test_as_many_bands_as_the_separation_are_the_best_of_all(schema, known, objective):
   participation = Participation(*schema)
-  strategy = optimize(schema[0], None, objective, participation)
+  strategy = optimize(
+    schema[0], num_bands=None, objective=objective, participation=participation
+  )
   assert strategy.num_bands == schema[1]
   assert strategy.sensitivity_kind(participation) == 'exact'
-  assert strategy == optimize(schema[0], schema[1], objective, participation)
-  fewer = optimize(schema[0], schema[1] - 1, objective, participation)
+  assert strategy == optimize(
+    schema[0], num_bands=schema[1], objective=objective, participation=participation
+  )
+  fewer = optimize(
+    schema[0], num_bands=schema[1] - 1, objective=objective, participation=participation
+  )
   best = error(strategy, objective, participation)
   assert best < error(fewer, objective, participation)
   if objective == 'mean':
@@ -526,8 +536,12 @@ def test_bands_beyond_the_separation_are_tried_or_shown_to_be_useless(
   # What is shown by conditions on derivatives agrees with trying.
   workload = WORKLOADS[workload]
   participation = Participation(12, 4)
-  fewer = optimize(12, 4, objective, participation, workload=workload)
-  more = optimize(12, 8, objective, participation, workload=workload)
+  fewer = optimize(
+    12, num_bands=4, objective=objective, participation=participation, workload=workload
+  )
+  more = optimize(
+    12, num_bands=8, objective=objective, participation=participation, workload=workload
+  )
   assert more.sensitivity_kind(participation) == 'exact'
   best = error(more, objective, participation, workload)
   assert best <= error(fewer, objective, participation, workload) * (1 + 1e-6)
@@ -548,7 +562,9 @@ def test_overlapping_bands_help_a_client_who_comes_back_once(objective):
   participation = Participation(200, 10, 2)
   errors = []
   for num_bands in (10, 20, 50):
-    strategy = optimize(200, num_bands, objective, participation)
+    strategy = optimize(
+      200, num_bands=num_bands, objective=objective, participation=participation
+    )
     assert strategy.sensitivity_kind(participation) == 'exact'
     assert strategy.num_bands == num_bands
     errors.append(error(strategy, objective, participation))
@@ -558,7 +574,9 @@ def test_overlapping_bands_help_a_client_who_comes_back_once(objective):
 @each_objective
 def test_no_feasible_change_improves_overlapping_bands(objective):
   participation = Participation(60, 6, 3)
-  strategy = optimize(60, 30, objective, participation)
+  strategy = optimize(
+    60, num_bands=30, objective=objective, participation=participation
+  )
   best = error(strategy, objective, participation)
   rng = np.random.default_rng(0)
   coefficients = np.array(strategy.coefficients)
@@ -575,7 +593,7 @@ def test_no_feasible_change_improves_overlapping_bands(objective):
 def test_truncated_last_columns_are_counted_as_they_are():
   # The third participation has only 2 rows left: cheaper than a factor sqrt(3).
   participation = Participation(12, 5)
-  strategy = optimize(12, 5, 'mean', participation)
+  strategy = optimize(12, num_bands=5, participation=participation)
   assert strategy.sensitivity(participation) < math.sqrt(3) * strategy.sensitivity()
   matrix = lower_toeplitz(12, strategy.coefficients)
   worst = brute_force_by_round(matrix, all_patterns(12, 5, 3))[-1]
@@ -611,41 +629,41 @@ def test_errors_of_a_million_rounds_are_those_of_term_by_term_division(momentum)
 def test_a_cooldown_makes_the_largest_error_one_of_the_middle():
   # So that it takes more than the last row to minimise it.
   workload = Workload.cooldown(60)
-  strategy = optimize(60, 15, 'max', workload=workload)
+  strategy = optimize(60, num_bands=15, objective='max', workload=workload)
   per_query = strategy.per_query_error(workload)
   assert per_query.argmax() < 59
   assert strategy.max_error(None, workload) < (
-    optimize(60, 15, 'mean', workload=workload).max_error(None, workload)
+    optimize(60, num_bands=15, workload=workload).max_error(None, workload)
   )
 
 
 def test_what_was_optimised_once_is_read_from_disk(tmp_path, monkeypatch):
   monkeypatch.setenv('TFF_DP_AGGREGATORS_CACHE', str(tmp_path))
   workload = np.tri(20)
-  first = toeplitz.optimize_banded(20, 4, workload=workload)
+  first = toeplitz.optimize(20, num_bands=4, workload=workload)
   with monkeypatch.context() as patch:
-    patch.setattr(toeplitz, '_optimize_banded', None)
-    assert toeplitz.optimize_banded(20, 4, workload=np.tri(20)) == first
+    patch.setattr(toeplitz, '_optimize', None)
+    assert toeplitz.optimize(20, num_bands=4, workload=np.tri(20)) == first
     with pytest.raises(TypeError):
-      toeplitz.optimize_banded(20, 4, workload=2 * workload)
+      toeplitz.optimize(20, num_bands=4, workload=2 * workload)
     with pytest.raises(TypeError):
-      toeplitz.optimize_banded(20, 4, 'max', workload=workload)
+      toeplitz.optimize(20, num_bands=4, objective='max', workload=workload)
 
 
 @pytest.mark.parametrize('arguments, error_type, message', [
-    ((0, 1), ValueError, 'num_rounds must be at least 1'),
-    ((5, 0), ValueError, 'num_bands must be at least 1'),
-    ((5, 6), ValueError, 'num_bands must be at most num_rounds=5'),
-    ((10**5, 5000), ValueError, 'at most 4096 to be optimised, got 5000'),
-    ((5.0, 2), TypeError, 'num_rounds'),
-    ((5, 2.0), TypeError, 'num_bands'),
-    ((5, True), TypeError, 'num_bands'),
-    ((5, 2, 'rmse'), ValueError, "objective must be 'mean' or 'max'"),
-    ((5, 2, 'max', Participation(6, 2)), ValueError, 'participation.num_rounds is 6'),
+    ({'num_rounds': 0}, ValueError, 'num_rounds must be at least 1'),
+    ({'num_bands': 0}, ValueError, 'num_bands must be at least 1'),
+    ({'num_bands': 6}, ValueError, 'num_bands must be at most num_rounds=5'),
+    ({'num_rounds': 10**5, 'num_bands': 5000}, ValueError, 'at most 4096 to be opt'),
+    ({'num_rounds': 5.0}, TypeError, 'num_rounds'),
+    ({'num_bands': 2.0}, TypeError, 'num_bands'),
+    ({'num_bands': True}, TypeError, 'num_bands'),
+    ({'objective': 'rmse'}, ValueError, "objective must be 'mean' or 'max'"),
+    ({'participation': Participation(6, 2)}, ValueError, 'num_rounds is 6'),
 ])  # fmt: skip
 def test_optimiser_refuses_what_makes_no_sense(arguments, error_type, message):
   with pytest.raises(error_type, match=message):
-    toeplitz.optimize_banded(*arguments)
+    toeplitz.optimize(**{'num_rounds': 5, 'num_bands': 2, **arguments})
 
 
 @pytest.mark.parametrize(
@@ -659,9 +677,9 @@ def test_optimiser_refuses_what_makes_no_sense(arguments, error_type, message):
 )
 def test_optimiser_refuses_workloads_that_do_not_fit(workload, message):
   with pytest.raises(ValueError, match=message):
-    toeplitz.optimize_banded(5, 2, workload=workload)
+    toeplitz.optimize(5, num_bands=2, workload=workload)
 
 
 def test_optimiser_says_for_how_many_rounds_it_takes_a_changing_learning_rate():
   with pytest.raises(ValueError, match='for at most 4096 rounds, got 5000'):
-    toeplitz.optimize_banded(5000, 2, workload=Workload.cooldown(5000))
+    toeplitz.optimize(5000, num_bands=2, workload=Workload.cooldown(5000))

@@ -120,9 +120,13 @@ def test_buffers_for_the_documented_case():
 )
 def test_gap_to_banded_strategies_is_closed(b, k, objective, num_decays, best):
   participation = Participation(2000, b, k)
-  strategy = optimize(2000, num_decays, objective, participation)
+  strategy = optimize(
+    2000, num_decays=num_decays, objective=objective, participation=participation
+  )
   value = error(strategy, objective, participation)
-  uncut = blt.optimize(2000, 4, objective, participation, cache=False)
+  uncut = blt.optimize(
+    2000, num_buffers=4, objective=objective, participation=participation, cache=False
+  )
   assert strategy.sensitivity_kind(participation) == 'exact'
   assert value <= best
   assert value <= error(uncut, objective, participation) * 0.975
@@ -130,7 +134,7 @@ def test_gap_to_banded_strategies_is_closed(b, k, objective, num_decays, best):
 
 def test_errors_are_those_of_dense_algebra():
   participation = Participation(30, 7, 3)
-  strategy = optimize(30, 2, 'mean', participation)
+  strategy = optimize(30, num_decays=2, participation=participation)
   matrix = strategy.materialize()
   rows = np.square(np.tril(np.ones((30, 30))) @ np.linalg.inv(matrix)).sum(axis=1)
   sensitivity = np.square(matrix[:, [0, 7, 14]].sum(axis=1)).sum()
@@ -164,7 +168,9 @@ def test_loss_is_the_logarithm_of_the_squared_error(n, b, k, objective, momentum
 def test_never_a_failure_nor_a_useless_decay(n, objective):
   for b in sorted({1, 2, max(1, n // 7), n - 1}):
     participation = Participation(n, b)
-    strategy = optimize(n, 4, objective, participation)
+    strategy = optimize(
+      n, num_decays=4, objective=objective, participation=participation
+    )
     value = error(strategy, objective, participation)
     assert strategy.sensitivity_kind(participation) == 'exact'
     assert value <= error(BLT(n, (), ()), objective, participation) * (1 + 1e-12)
@@ -178,7 +184,7 @@ def test_never_a_failure_nor_a_useless_decay(n, objective):
 def test_number_of_decays_follows_from_what_they_gain():
   participation = Participation(2000, 400, 5)
   counts = [
-    optimize(2000, None, 'mean', participation, min_gain=gain).noise_buffers // 6
+    optimize(2000, participation=participation, min_gain=gain).noise_buffers // 6
     for gain in (0.5, 0.05, None)
   ]
   assert counts == [1, 2, 3]
@@ -187,9 +193,15 @@ def test_number_of_decays_follows_from_what_they_gain():
 @pytest.mark.parametrize('objective', ['max', 'mean'])
 def test_momentum_is_optimised_for(objective):
   participation, workload = Participation(200, 50), Workload(200, 0.9)
-  best = optimize(200, 2, objective, participation, workload=workload)
+  best = optimize(
+    200,
+    num_decays=2,
+    objective=objective,
+    participation=participation,
+    workload=workload,
+  )
   value = error(best, objective, participation, workload)
-  other = optimize(200, 2, objective, participation)
+  other = optimize(200, num_decays=2, objective=objective, participation=participation)
   assert value < error(other, objective, participation, workload) * 0.99
   rng = np.random.default_rng(5)
   for size in [1e-3, 1e-2] * 10:
@@ -204,7 +216,7 @@ def test_momentum_is_optimised_for(objective):
 
 def test_a_shorter_window_may_be_asked_for():
   participation = Participation(100, 20)
-  strategy = optimize(100, 2, 'mean', participation, window=10)
+  strategy = optimize(100, num_decays=2, participation=participation, window=10)
   assert strategy.window == 10 and strategy.noise_buffers == 22
 
 

@@ -325,7 +325,9 @@ def from_strategy(
 
   Example:
     >>> participation = strategies.Participation(num_rounds=100, min_separation=25)
-    >>> strategy = strategies.blt.optimize(100, 2, participation=participation)
+    >>> strategy = strategies.blt.optimize(
+    ...   100, num_buffers=2, participation=participation
+    ... )
     >>> aggregator = from_strategy(
     ...   strategy,
     ...   participation,

@@ -181,12 +181,12 @@ class Banded(strategy_lib.Strategy):
 
 def optimize(
   num_rounds: int,
+  *,
   num_bands: int,
+  max_gap: Optional[float] = None,
   objective: str = 'mean',
   participation: Optional[participation_lib.Participation] = None,
-  *,
   workload: workload_lib.WorkloadLike = None,
-  max_gap: Optional[float] = None,
   cache: bool = True,
 ) -> Banded:
   """The banded strategy with unit columns that has the least error.
@@ -206,20 +206,25 @@ def optimize(
   Args:
     num_rounds: Rounds n.
     num_bands: Bands b; the server carries b - 1 model-sized buffers of noise.
-    objective: 'mean' minimises `rmse`, 'max' minimises `max_error`.
+    max_gap: If given, the largest gap that a certificate (`certify`) may leave; takes
+      O(n^3) time and O(n^2) memory more.
+    objective: 'mean' for the smallest `rmse`, 'max' for the smallest `max_error`.
     participation: Who may take part when, at least `num_bands` rounds apart; `None`
       means a single participation.
     workload: Whose error it is; `None` means prefix sums.
-    max_gap: If given, the largest gap that a certificate (`certify`) may leave; takes
-      O(n^3) time and O(n^2) memory more.
-    cache: Whether to look for the strategy on disk and keep it there (see `cache`).
+    cache: Whether to look on disk first, and to keep the result there (see `cache`).
+
+  Returns:
+    A strategy whose `sensitivity_kind(participation)` is 'exact', with columns of norm
+    1.
 
   Raises:
+    TypeError: If a number is not whole.
     ValueError: If an argument is out of range, if clients may come back in less than
       `num_bands` rounds, or if `max_gap` cannot be reached.
 
   Example:
-    >>> strategy = optimize(32, 4, cache=False)
+    >>> strategy = optimize(32, num_bands=4, cache=False)
     >>> round(strategy.sensitivity(), 12), round(strategy.rmse(), 4)
     (1.0, 2.434)
   """

@@ -141,10 +141,10 @@ class BandedInverse(toeplitz.LowerToeplitz):
 
 def optimize(
   num_rounds: int,
+  *,
   num_bands: int,
   objective: str = 'mean',
   participation: Optional[participation_lib.Participation] = None,
-  *,
   workload: workload_lib.WorkloadLike = None,
   cache: bool = True,
 ) -> BandedInverse:
@@ -162,11 +162,11 @@ def optimize(
   Args:
     num_rounds: Rounds n.
     num_bands: Bands of C^-1, at most 4096.
-    objective: 'mean' for `rmse`, 'max' for `max_error`.
+    objective: 'mean' for the smallest `rmse`, 'max' for the smallest `max_error`.
     participation: Who may take part when; `None` means a single participation.
-    workload: As for `rmse`; `None` means prefix sums. Given as an array, or with a
+    workload: Whose error it is; `None` means prefix sums. Given as an array, or with a
       learning rate that changes, for at most 4096 rounds.
-    cache: Whether to look on disk first, and to keep the result there.
+    cache: Whether to look on disk first, and to keep the result there (see `cache`).
 
   Returns:
     A strategy whose `sensitivity_kind(participation)` is 'exact', its first column of

@@ -236,12 +236,12 @@ class BLT(toeplitz.LowerToeplitz):
 
 def optimize(
   num_rounds: int,
-  num_buffers: Optional[int] = None,
-  objective: str = 'max',
-  participation: Optional[participation_lib.Participation] = None,
   *,
-  workload: workload_lib.WorkloadLike = None,
+  num_buffers: Optional[int] = None,
   min_gain: Optional[float] = None,
+  objective: str = 'mean',
+  participation: Optional[participation_lib.Participation] = None,
+  workload: workload_lib.WorkloadLike = None,
   cache: bool = True,
 ) -> BLT:
   """The BLT with the smallest error of prefix sums.
@@ -253,16 +253,17 @@ def optimize(
 
   Args:
     num_rounds: Rounds n.
-    num_buffers: The most buffers to use, each of the model's size; `None` leaves it to
-      `min_gain`, up to 8.
-    objective: 'max' makes `max_error` smallest, 'mean' makes `rmse` smallest.
+    num_buffers: Largest number of buffers, each of the model's size; `None` leaves it
+      to `min_gain`, up to 8.
+    min_gain: By which part of the error a buffer has to lower it, at least 1e-8. By
+      default 5e-6 if `num_buffers` is given, and 0.001 if it is not.
+    objective: 'mean' for the smallest `rmse`, 'max' for the smallest `max_error`.
     participation: Who may take part when; `None` means a single participation. The
       scales of the result are positive and sum to at most 1, so that its sensitivity
       is exact under any participation.
-    workload: `None`, or a `Workload` with momentum but a constant learning rate.
-    min_gain: By which part of the error a buffer has to lower it, at least 1e-8. By
-      default 5e-6 if `num_buffers` is given, and 0.001 if it is not.
-    cache: Whether to look for the result on disk, and to keep it there.
+    workload: Whose error it is; `None` means prefix sums. Only a `Workload` with a
+      constant learning rate, with or without momentum.
+    cache: Whether to look on disk first, and to keep the result there (see `cache`).
 
   Returns:
     The strategy; without any buffer if none helps.
@@ -273,7 +274,7 @@ def optimize(
       rounds, or the learning rates of the workload change.
 
   Example:
-    >>> strategy = optimize(num_rounds=1000, num_buffers=3)
+    >>> strategy = optimize(num_rounds=1000, num_buffers=3, objective='max')
     >>> round(strategy.max_error(), 4)
     3.2699
     >>> optimize(num_rounds=2, num_buffers=3).num_buffers
@@ -288,19 +289,20 @@ def optimize(
     raise ValueError(
       f'min_gain must be at least {_SMALLEST_MIN_GAIN} and below 1, got {min_gain}.'
     )
-  most = _MAX_BUFFERS if num_buffers is None else num_buffers
-  most = checks.check_positive_int('num_buffers', most)
+  max_buffers = checks.check_positive_int(
+    'num_buffers', _MAX_BUFFERS if num_buffers is None else num_buffers
+  )
   momentum = check_momentum(num_rounds, workload)
   problem = _problem(num_rounds, objective, participation, momentum)
   parameters = dict(
-    dataclasses.asdict(problem), num_buffers=most, min_gain=float(min_gain)
+    dataclasses.asdict(problem), num_buffers=max_buffers, min_gain=float(min_gain)
   )
   strategy = cache_lib.fetch(
     BLT,
     'blt.optimize',
     1,
     parameters,
-    lambda: _optimize(problem, most, min_gain),
+    lambda: _optimize(problem, max_buffers, min_gain),
     cache,
   )
   if num_buffers is not None and strategy.num_buffers < num_buffers:
@@ -316,8 +318,8 @@ def optimize(
   return strategy
 
 
-def _optimize(problem: blt_search.BLTProblem, most: int, min_gain: float) -> BLT:
-  nodes = blt_search.best_nodes(problem, most, min_gain)
+def _optimize(problem: blt_search.BLTProblem, max_buffers: int, min_gain: float) -> BLT:
+  nodes = blt_search.best_nodes(problem, max_buffers, min_gain)
   scales, decays = blt_search.scales_and_decays(nodes)
   return BLT(problem.num_rounds, tuple(scales), tuple(decays))
 

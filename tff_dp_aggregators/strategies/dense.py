@@ -122,9 +122,9 @@ class Dense(strategy_lib.Strategy):
 
 def optimize(
   num_rounds: int,
+  *,
   objective: str = 'mean',
   participation: Optional[participation_lib.Participation] = None,
-  *,
   workload: workload_lib.WorkloadLike = None,
   cache: bool = True,
 ) -> Dense:
@@ -151,12 +151,17 @@ def optimize(
 
   Args:
     num_rounds: Rounds n; up to some hundred.
-    objective: 'mean' minimises `rmse`, 'max' minimises `max_error`.
-    participation: Single, or fixed-epoch; `None` means single.
+    objective: 'mean' for the smallest `rmse`, 'max' for the smallest `max_error`.
+    participation: Who may take part when: once, or in fixed epochs; `None` means a
+      single participation.
     workload: Whose error it is, with an inverse; `None` means prefix sums.
-    cache: Whether to look for the strategy on disk and keep it there (see `cache`).
+    cache: Whether to look on disk first, and to keep the result there (see `cache`).
+
+  Returns:
+    A strategy whose `sensitivity_kind(participation)` is 'exact'.
 
   Raises:
+    TypeError: If a number is not whole.
     ValueError: If an argument is out of range, if the workload has no inverse, or if
       clients come back after min_separation rounds or more, not in fixed epochs.
 
@@ -296,8 +301,8 @@ class _DenseProblem:
   @property
   def has_every_epoch(self) -> bool:
     """Whether a client can have all the rounds of its class."""
-    most = self.participation.possible_participations
-    return most >= np.bincount(self.classes).max()
+    possible = self.participation.possible_participations
+    return possible >= np.bincount(self.classes).max()
 
   def solve(self) -> _Optimum:
     with progress_lib.Progress(f'dense {self.num_rounds}') as progress:

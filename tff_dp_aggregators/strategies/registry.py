@@ -271,7 +271,7 @@ def _trees(limits: _Limits, given: dict[str, int]) -> Iterable[dict[str, int]]:
 def _banded(limits: _Limits, num_bands: Optional[int] = None) -> strategy_lib.Strategy:
   if num_bands is None:
     num_bands = free_bands(limits)
-  return banded.optimize(limits.num_rounds, num_bands, 'mean', limits)
+  return banded.optimize(limits.num_rounds, num_bands=num_bands, participation=limits)
 
 
 def _banded_seconds(limits: _Limits, num_bands: Optional[int] = None) -> float:
@@ -287,7 +287,7 @@ def _toeplitz(
 ) -> strategy_lib.Strategy:
   if num_bands is None:
     num_bands = free_bands(limits)
-  return toeplitz.optimize_banded(limits.num_rounds, num_bands, 'mean', limits)
+  return toeplitz.optimize(limits.num_rounds, num_bands=num_bands, participation=limits)
 
 
 def _free_bands_unless_given(
@@ -303,7 +303,7 @@ def _needless_bands(limits: _Limits, given: dict[str, int]) -> Optional[str]:
 
 
 def _blt(limits: _Limits, num_buffers: Optional[int] = None) -> strategy_lib.Strategy:
-  return blt.optimize(limits.num_rounds, num_buffers, 'mean', limits)
+  return blt.optimize(limits.num_rounds, num_buffers=num_buffers, participation=limits)
 
 
 def _banded_inverse(
@@ -311,7 +311,9 @@ def _banded_inverse(
 ) -> strategy_lib.Strategy:
   if num_bands is None:
     num_bands = min(_INVERSE_BANDS, limits.num_rounds)
-  return banded_inverse.optimize(limits.num_rounds, num_bands, 'mean', limits)
+  return banded_inverse.optimize(
+    limits.num_rounds, num_bands=num_bands, participation=limits
+  )
 
 
 def _banded_inverse_seconds(limits: _Limits, num_bands: int = _INVERSE_BANDS) -> float:
@@ -324,9 +326,11 @@ def _windowed_blt(
   limits: _Limits, num_decays: Optional[int] = None
 ) -> strategy_lib.Strategy:
   if limits.possible_participations > 1:
-    return windowed_blt.optimize(limits.num_rounds, num_decays, 'mean', limits)
+    return windowed_blt.optimize(
+      limits.num_rounds, num_decays=num_decays, participation=limits
+    )
   # Nobody comes back, so nothing is to be cut off: the window is all rounds.
-  uncut = blt.optimize(limits.num_rounds, num_decays, 'mean', limits)
+  uncut = blt.optimize(limits.num_rounds, num_buffers=num_decays, participation=limits)
   return windowed_blt.WindowedBLT(
     limits.num_rounds, limits.num_rounds, uncut.output_scales, uncut.buffer_decays
   )

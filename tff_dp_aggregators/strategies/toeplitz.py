@@ -263,12 +263,12 @@ class Identity(BandedToeplitz):
       )
 
 
-def optimize_banded(
+def optimize(
   num_rounds: int,
+  *,
   num_bands: Optional[int],
   objective: str = 'mean',
   participation: Optional[participation_lib.Participation] = None,
-  *,
   workload: workload_lib.WorkloadLike = None,
   cache: bool = True,
 ) -> BandedToeplitz:
@@ -287,13 +287,13 @@ def optimize_banded(
 
   Args:
     num_rounds: Rounds n.
-    num_bands: Most bands C may have, at most 4096; None for as many of those as help.
-      The noise needs a model-sized buffer for each but one.
-    objective: 'mean' for `rmse`, 'max' for `max_error`.
+    num_bands: Largest number of bands of C, up to 4096; `None` for as many of those as
+      help. The noise needs a model-sized buffer for each but one.
+    objective: 'mean' for the smallest `rmse`, 'max' for the smallest `max_error`.
     participation: Who may take part when; `None` means a single participation.
-    workload: As for `rmse`; `None` means prefix sums. Given as an array, or with a
+    workload: Whose error it is; `None` means prefix sums. Given as an array, or with a
       learning rate that changes, for at most 4096 rounds.
-    cache: Whether to look on disk first, and to keep the result there.
+    cache: Whether to look on disk first, and to keep the result there (see `cache`).
 
   Returns:
     A strategy whose `sensitivity_kind(participation)` is 'exact'.
@@ -304,7 +304,7 @@ def optimize_banded(
     series_optimization.ConvergenceError: If the optimisation does not converge.
 
   Example:
-    >>> strategy = optimize_banded(num_rounds=128, num_bands=16, cache=False)
+    >>> strategy = optimize(num_rounds=128, num_bands=16, cache=False)
     >>> round(strategy.rmse(), 4)
     2.8726
   """
@@ -318,15 +318,15 @@ def optimize_banded(
   )
   return cache_lib.fetch(
     BandedToeplitz,
-    'toeplitz.optimize_banded',
+    'toeplitz.optimize',
     1,
     problem.parameters(),
-    lambda: _optimize_banded(problem),
+    lambda: _optimize(problem),
     cache,
   )
 
 
-def _optimize_banded(problem: toeplitz_problem.ToeplitzProblem) -> BandedToeplitz:
+def _optimize(problem: toeplitz_problem.ToeplitzProblem) -> BandedToeplitz:
   name = f'banded Toeplitz, {problem.num_rounds} rounds, {problem.num_bands} bands'
   with toeplitz_problem.reporting(name) as report:
     return _best_bands(problem, report)

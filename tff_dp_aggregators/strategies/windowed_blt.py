@@ -144,13 +144,13 @@ class WindowedBLT(toeplitz.LowerToeplitz):
 
 def optimize(
   num_rounds: int,
+  *,
   num_decays: Optional[int] = None,
+  window: Optional[int] = None,
+  min_gain: Optional[float] = None,
   objective: str = 'mean',
   participation: Optional[participation_lib.Participation] = None,
-  *,
-  window: Optional[int] = None,
   workload: workload_lib.WorkloadLike = None,
-  min_gain: Optional[float] = None,
   cache: bool = True,
 ) -> WindowedBLT:
   """The windowed BLT with the smallest error of prefix sums.
@@ -160,15 +160,17 @@ def optimize(
 
   Args:
     num_rounds: Rounds n.
-    num_decays: The most decays; `None` leaves it to `min_gain`, up to 8. See
+    num_decays: Largest number of decays; `None` leaves it to `min_gain`, up to 8. See
       `WindowedBLT.noise_buffers` for what they cost.
-    objective: 'mean' makes `rmse` smallest, 'max' makes `max_error` smallest.
-    participation: Who may take part when; several times, or a window is of no use.
     window: Coefficients that are not 0, at most `min_separation`, which is the default.
-    workload: `None`, or a `Workload` with momentum but a constant learning rate.
     min_gain: By which part of the error a decay has to lower it, or it is left out. By
       default 1e-4 if `num_decays` is given, and 0.001 if it is not.
-    cache: Whether to look for the result on disk, and to keep it there.
+    objective: 'mean' for the smallest `rmse`, 'max' for the smallest `max_error`.
+    participation: Who may take part when, which has to be given: for the single
+      participation that `None` means, a window is of no use.
+    workload: Whose error it is; `None` means prefix sums. Only a `Workload` with a
+      constant learning rate, with or without momentum.
+    cache: Whether to look on disk first, and to keep the result there (see `cache`).
 
   Returns:
     The strategy, whose sensitivity under `participation` is exact.
@@ -181,15 +183,16 @@ def optimize(
 
   Example:
     >>> participation = participation_lib.Participation(200, min_separation=50)
-    >>> strategy = optimize(200, 2, 'mean', participation)
+    >>> strategy = optimize(200, num_decays=2, participation=participation)
     >>> strategy.noise_buffers
     10
   """
   num_rounds = checks.check_positive_int('num_rounds', num_rounds)
   if min_gain is None:
     min_gain = _GAIN_WORTH_A_DECAY if num_decays is None else _MIN_GAIN
-  most = _MAX_DECAYS if num_decays is None else num_decays
-  most = checks.check_positive_int('num_decays', most)
+  max_decays = checks.check_positive_int(
+    'num_decays', _MAX_DECAYS if num_decays is None else num_decays
+  )
   checks.check_objective(objective)
   participation = participation_lib.check(num_rounds, participation)
   if participation.possible_participations == 1:
@@ -214,14 +217,14 @@ def optimize(
     ),
   )
   parameters = dict(
-    dataclasses.asdict(problem), num_decays=most, min_gain=float(min_gain)
+    dataclasses.asdict(problem), num_decays=max_decays, min_gain=float(min_gain)
   )
   strategy = cache_lib.fetch(
     WindowedBLT,
     'windowed_blt.optimize',
     1,
     parameters,
-    lambda: _optimize(problem, most, min_gain),
+    lambda: _optimize(problem, max_decays, min_gain),
     cache,
   )
   if num_decays is not None and len(strategy.buffer_decays) < num_decays:
@@ -292,7 +295,7 @@ class _WindowProblem:
     return float(weighted @ estimator), by_coefficient
 
 
-def _optimize(problem: _WindowProblem, most: int, min_gain: float) -> WindowedBLT:
+def _optimize(problem: _WindowProblem, max_decays: int, min_gain: float) -> WindowedBLT:
   num_rounds = problem.uncut.num_rounds
   loss, parameters = problem.uncut.identity_loss(), np.zeros(0)
   with progress_lib.Progress(f'windowed BLT, {num_rounds} rounds') as progress:
@@ -303,7 +306,7 @@ def _optimize(problem: _WindowProblem, most: int, min_gain: float) -> WindowedBL
       progress.update(next(counter), math.exp(value / 2))
       return value, slope
 
-    for num_decays in range(1, most + 1):
+    for num_decays in range(1, max_decays + 1):
       more_loss, more = _descend(loss_and_slope, _start(problem, num_decays))
       if -math.expm1((more_loss - loss) / 2) < min_gain:
         break
