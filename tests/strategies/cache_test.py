@@ -138,7 +138,7 @@ def test_a_full_disk_is_no_obstacle(compute, tmp_path, monkeypatch, caplog):
   def fail(path, content):
     raise OSError('no space left')
 
-  monkeypatch.setattr(cache.files, 'replace', fail)
+  monkeypatch.setattr(cache.new_files, 'replace', fail)
   assert cache.fetch(BandedToeplitz, 'f', 1, {}, compute) == STRATEGY
   assert 'could not be kept' in caplog.text
   assert kept(tmp_path) == []
