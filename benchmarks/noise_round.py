@@ -245,7 +245,7 @@ def _measure_case(case: Case, storage: noise.Storage, num_elements: int) -> Meas
 
   factory = aggregators.from_strategy(
     case.strategy,
-    None,
+    strategies.Participation(case.strategy.num_rounds),
     clip_norm=1.0,
     noise_multiplier=1.0,
     clients_per_round=1,

@@ -23,7 +23,7 @@ from tff_dp_aggregators.accounting.accountants import gaussian
 
 MECHANISMS = {
   'gaussian': (strategies.Identity(50), strategies.Participation(50, 10)),
-  'gaussian_single': (strategies.Identity(50), None),
+  'gaussian_single': (strategies.Identity(50), strategies.Participation.single(50)),
   'tree': (strategies.BinaryTree(60), strategies.Participation(60, 11, 4)),
   'tree_every_round': (strategies.BinaryTree(31), strategies.Participation(31)),
   'banded': (
@@ -66,7 +66,9 @@ def test_target_is_met_and_less_noise_would_miss_it(
 @pytest.mark.parametrize('epsilon, delta', [(0.5, 1e-3), (2.0, 1e-5), (8.0, 1e-6)])
 def test_target_is_met_by_the_textbook_formula(epsilon, delta):
   # Balle and Wang, arXiv:1805.06530, Theorem 8, as printed.
-  noise = _least_noise(strategies.Identity(1), None, epsilon, delta)
+  noise = _least_noise(
+    strategies.Identity(1), strategies.Participation.single(1), epsilon, delta
+  )
 
   def textbook(sigma):
     a, b = 1 / (2 * sigma), epsilon * sigma
@@ -77,7 +79,9 @@ def test_target_is_met_by_the_textbook_formula(epsilon, delta):
 
 
 def test_noise_scales_with_the_sensitivity():
-  single = _least_noise(strategies.Identity(64), None, 2.0, 1e-6)
+  single = _least_noise(
+    strategies.Identity(64), strategies.Participation.single(64), 2.0, 1e-6
+  )
   for participations in (2, 9, 64):
     several = _least_noise(
       strategies.Identity(64),
@@ -90,7 +94,7 @@ def test_noise_scales_with_the_sensitivity():
 
 def test_more_privacy_needs_more_noise():
   noise = [
-    _least_noise(strategies.BinaryTree(9), None, e, 1e-6)
+    _least_noise(strategies.BinaryTree(9), strategies.Participation.single(9), e, 1e-6)
     for e in (0.01, 0.1, 1.0, 10.0, 100.0)
   ]
   assert noise == sorted(noise, reverse=True) and noise[0] > 50 * noise[2]
@@ -99,13 +103,15 @@ def test_more_privacy_needs_more_noise():
 @pytest.mark.parametrize('epsilon', [0.0, -1.0, math.nan, math.inf])
 def test_target_epsilon_out_of_range_is_refused(epsilon):
   with pytest.raises(ValueError, match='target_epsilon must be'):
-    _least_noise(strategies.Identity(3), None, epsilon, 1e-6)
+    _least_noise(
+      strategies.Identity(3), strategies.Participation.single(3), epsilon, 1e-6
+    )
 
 
 @pytest.mark.parametrize('delta', [0.0, 1.0, 2.0, -1e-6, math.nan])
 def test_target_delta_out_of_range_is_refused(delta):
   with pytest.raises(ValueError, match='target_delta must be between 0 and 1'):
-    _least_noise(strategies.Identity(3), None, 1.0, delta)
+    _least_noise(strategies.Identity(3), strategies.Participation.single(3), 1.0, delta)
 
 
 def test_a_sensitivity_that_is_a_bound_gives_noise_on_the_safe_side():
@@ -114,7 +120,9 @@ def test_a_sensitivity_that_is_a_bound_gives_noise_on_the_safe_side():
   noise_multiplier = _least_noise(strategy, participation, 1.0, 1e-6)
   # Worst is a client in rounds 0, 2, 4, 6, 8 who always sends the same.
   worst = np.linalg.norm(strategy.materialize() @ [1, 0, 1, 0, 1, 0, 1, 0, 1])
-  alone = _least_noise(strategies.Identity(9), None, 1.0, 1e-6)
+  alone = _least_noise(
+    strategies.Identity(9), strategies.Participation.single(9), 1.0, 1e-6
+  )
   assert noise_multiplier >= alone * worst * (1 - 1e-12)
 
 

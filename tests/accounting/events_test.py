@@ -26,10 +26,10 @@ LAPLACE = dp_accounting.LaplaceDpEvent(3.0)
 
 MECHANISMS = [
   (strategies.Identity(30), strategies.Participation(30, 7)),
-  (strategies.Identity(30), None),
+  (strategies.Identity(30), strategies.Participation.single(30)),
   (strategies.BinaryTree(33), strategies.Participation(33, 5, 4)),
   (strategies.BinaryTree(33, honaker=False), strategies.Participation(33, 1)),
-  (strategies.BinaryTree(20), None),
+  (strategies.BinaryTree(20), strategies.Participation.single(20)),
   (
     strategies.BandedToeplitz.square_root(40, 8),
     strategies.Participation(40, 8),
@@ -118,16 +118,19 @@ def test_a_round_that_adds_nothing_has_infinite_noise():
 
 
 def test_single_participation_in_a_tree_is_spent_when_a_level_is_complete():
-  each, _ = events.round_noise_multipliers(strategies.BinaryTree(20), None, 2.0)
+  each, _ = events.round_noise_multipliers(
+    strategies.BinaryTree(20), strategies.Participation.single(20), 2.0
+  )
   np.testing.assert_array_equal(np.flatnonzero(np.isfinite(each)), [0, 1, 3, 7, 15])
   np.testing.assert_array_equal(each[[0, 1, 3, 7, 15]], 2.0)
 
 
 def test_without_noise_nothing_is_private():
-  run = events.run_event(strategies.BinaryTree(8), None, 0.0)
+  tree, limits = strategies.BinaryTree(8), strategies.Participation(8)
+  run = events.run_event(tree, limits, 0.0)
   assert run == NonPrivate()
   assert accountants.epsilon(run, 1e-6) == math.inf
-  each, so_far = events.round_noise_multipliers(strategies.BinaryTree(8), None, 0)
+  each, so_far = events.round_noise_multipliers(tree, limits, 0)
   assert np.all(so_far == 0) and each[0] == 0
   assert events.simplify(Composed([Gaussian(z) for z in each])) == NonPrivate()
 
@@ -136,7 +139,14 @@ def test_without_noise_nothing_is_private():
 def test_noise_multipliers_out_of_range_are_refused(noise_multiplier):
   for function in (events.run_event, events.round_noise_multipliers):
     with pytest.raises(ValueError, match='noise_multiplier must be finite and not neg'):
-      function(strategies.Identity(3), None, noise_multiplier)
+      function(strategies.Identity(3), strategies.Participation(3), noise_multiplier)
+
+
+@pytest.mark.parametrize('participation', [None, 3, 'single'])
+def test_a_participation_that_is_none_is_refused(participation):
+  for function in (events.run_event, events.round_noise_multipliers):
+    with pytest.raises(TypeError, match=r'participation must be .*single\(num_rounds'):
+      function(strategies.Identity(3), participation, 1.0)
 
 
 @pytest.mark.parametrize(

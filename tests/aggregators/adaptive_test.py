@@ -63,7 +63,11 @@ def test_means_and_clip_norms_without_noise_are_those_of_tff():
     0.0, 5, initial_l2_norm_clip=0.2, **arguments
   ).create(_VECTOR)
   ours = aggregators.adaptive(
-    0.0, 5, initial_clip_norm=0.2, target_quantile=0.7, learning_rate=0.4
+    noise_multiplier=0.0,
+    clients_per_round=5,
+    initial_clip_norm=0.2,
+    target_quantile=0.7,
+    learning_rate=0.4,
   ).create(_VECTOR)
   values = list(np.random.default_rng(1).normal(size=[5, 3]).astype(np.float32))
   clip_norms = []
@@ -116,7 +120,12 @@ def test_the_noise_is_split_as_in_tff(noise_multiplier, clients, count_stddev):
 )
 @pytest.mark.parametrize('kind', ['gaussian', 'tree_with_restarts'])
 def test_the_result_has_the_structure_of_a_value_alone(kind, value_type, value):
-  factory = aggregators.adaptive(0.0, 2, initial_clip_norm=10.0, **_KINDS[kind])
+  factory = aggregators.adaptive(
+    noise_multiplier=0.0,
+    clients_per_round=2,
+    initial_clip_norm=10.0,
+    **_KINDS[kind],
+  )
   assert isinstance(factory, tff.aggregators.UnweightedAggregationFactory)
   process = factory.create(value_type)
   assert isinstance(process, tff.templates.AggregationProcess)
@@ -128,7 +137,12 @@ def test_the_result_has_the_structure_of_a_value_alone(kind, value_type, value):
 
 @all_kinds
 def test_event_and_measurements_of_a_round(kind):
-  factory = aggregators.adaptive(3.0, 50, seed=123456789, **_KINDS[kind])
+  factory = aggregators.adaptive(
+    noise_multiplier=3.0,
+    clients_per_round=50,
+    seed=123456789,
+    **_KINDS[kind],
+  )
   outputs = _run(factory.create(_VECTOR), [np.float32([1, 2, 3])] * 50, _ROUNDS)
   composed, clip_norm = [], 0.1
   for number, output in enumerate(outputs, start=1):
@@ -174,7 +188,7 @@ def test_a_process_does_what_the_query_does_and_goes_on_from_its_state(kind):
   again = aggregators.adaptive(**arguments, **_KINDS[kind]).create(_VECTOR)
   query = queries.AdaptiveClippingQuery(
     _KINDS[kind].get('strategy', strategies.Identity(_ROUNDS)),
-    None,
+    _KINDS[kind].get('participation', strategies.Participation(_ROUNDS)),
     initial_clip_norm=0.1,
     record_specs=tf.TensorSpec([3]),
     **arguments,
@@ -199,14 +213,22 @@ def test_a_workload_returns_the_sum_of_means_so_far():
   values = [np.float32([1, 2, 3])] * 3
   results = []
   for workload in (None, strategies.Workload(_ROUNDS)):
-    factory = aggregators.adaptive(2.0, 50, seed=1, workload=workload, **_BLT)
+    factory = aggregators.adaptive(
+      noise_multiplier=2.0,
+      clients_per_round=50,
+      seed=1,
+      workload=workload,
+      **_BLT,
+    )
     outputs = _run(factory.create(_VECTOR), values, _ROUNDS)
     results.append(np.array([output.result for output in outputs]))
   np.testing.assert_allclose(results[1], np.cumsum(results[0], axis=0), rtol=1e-4)
 
 
 def test_clients_that_are_not_finite_count_as_zero_vectors():
-  process = aggregators.adaptive(0.0, 4).create(_VECTOR)
+  process = aggregators.adaptive(noise_multiplier=0.0, clients_per_round=4).create(
+    _VECTOR
+  )
   bad = [np.float32([0, value, 0]) for value in (np.nan, np.inf)]
   output = process.next(process.initialize(), [*bad, np.float32([0, 3, 4])])
   np.testing.assert_allclose(output.result, [0, 0.015, 0.02], rtol=1e-5)
@@ -216,7 +238,10 @@ def test_clients_that_are_not_finite_count_as_zero_vectors():
 
 def test_inside_tffs_own_factories():
   factory = tff.aggregators.zeroing_factory(
-    10.0, tff.aggregators.concat_factory(aggregators.adaptive(0.0, 2))
+    10.0,
+    tff.aggregators.concat_factory(
+      aggregators.adaptive(noise_multiplier=0.0, clients_per_round=2)
+    ),
   )
   process = factory.create(tff.to_type([(np.float32, [2]), (np.float32, [1])]))
   value = [np.float32([0.03, 0]), np.float32([0.04])]
@@ -233,7 +258,10 @@ def test_over_a_secure_sum():
     results = []
     for secure in (tff.aggregators.SecureSumFactory(0.5), None):
       process = aggregators.adaptive(
-        1.0, 20, seed=9, record_aggregation_factory=secure
+        noise_multiplier=1.0,
+        clients_per_round=20,
+        seed=9,
+        record_aggregation_factory=secure,
       ).create(_VECTOR)
       outputs = _run(process, values, 2)
       results.append([output.result for output in outputs])
@@ -264,7 +292,9 @@ def test_what_cannot_work_is_refused_by_the_builder(arguments, message):
 
 
 def test_more_rounds_than_planned_are_refused_by_the_runtime():
-  process = aggregators.adaptive(1.0, 20, **_TREE).create(_VECTOR)
+  process = aggregators.adaptive(
+    noise_multiplier=1.0, clients_per_round=20, **_TREE
+  ).create(_VECTOR)
   value = [np.zeros(3, np.float32)]
   state = _run(process, value, _ROUNDS)[-1].state
   with pytest.raises(Exception, match='built for 4 rounds and has served them all'):

@@ -14,6 +14,7 @@ Claims, through the TFF runtime:
 """
 
 import collections
+import functools
 import math
 
 import dp_accounting
@@ -32,26 +33,18 @@ from tff_dp_aggregators.accounting import accountants
 _ROUNDS = 4
 _VECTOR = tff.TensorType(np.float32, [3])
 
+_LIMITS = strategies.Participation(_ROUNDS, min_separation=2)
 _BUILDERS = {
   'gaussian': aggregators.gaussian,
-  'gaussian_planned': lambda *args, **kwargs: aggregators.gaussian(
-    *args, num_rounds=_ROUNDS, min_separation=2, **kwargs
-  ),
-  'tree': lambda *args, **kwargs: aggregators.tree(
-    *args, num_rounds=_ROUNDS, min_separation=2, **kwargs
-  ),
-  'tree_plain': lambda *args, **kwargs: aggregators.tree(
-    *args, num_rounds=_ROUNDS, min_separation=2, honaker=False, **kwargs
-  ),
-  'banded': lambda *args, **kwargs: aggregators.banded(
-    *args, num_rounds=_ROUNDS, min_separation=2, **kwargs
-  ),
-  'blt_in_files': lambda *args, **kwargs: aggregators.from_strategy(
+  'gaussian_planned': functools.partial(aggregators.gaussian, _LIMITS),
+  'tree': functools.partial(aggregators.tree, _LIMITS),
+  'tree_plain': functools.partial(aggregators.tree, _LIMITS, honaker=False),
+  'banded': functools.partial(aggregators.banded, _LIMITS),
+  'blt_in_files': functools.partial(
+    aggregators.from_strategy,
     strategies.BLT(_ROUNDS, (0.3, 0.1), (0.9, 0.5)),
-    strategies.Participation(_ROUNDS, min_separation=2),
-    *args,
+    _LIMITS,
     storage='files',
-    **kwargs,
   ),
 }
 all_builders = pytest.mark.parametrize('name', _BUILDERS)
@@ -77,7 +70,7 @@ def _numbers(measurements):
 
 @all_builders
 def test_means_without_noise_in_a_tff_process(name):
-  factory = _BUILDERS[name](1.0, 0.0, 4)
+  factory = _BUILDERS[name](clip_norm=1.0, noise_multiplier=0.0, clients_per_round=4)
   assert isinstance(factory, tff.aggregators.UnweightedAggregationFactory)
   process = factory.create(_VECTOR)
   assert isinstance(process, tff.templates.AggregationProcess)
@@ -91,7 +84,9 @@ def test_means_without_noise_in_a_tff_process(name):
 
 @all_builders
 def test_clients_that_are_not_finite_are_zeroed_and_counted(name):
-  process = _BUILDERS[name](1.0, 0.0, 4).create(_VECTOR)
+  process = _BUILDERS[name](
+    clip_norm=1.0, noise_multiplier=0.0, clients_per_round=4
+  ).create(_VECTOR)
   good = np.float32([0.5, 0, 0.25])
   bad = [np.float32([0, value, 0]) for value in (np.nan, np.inf, -np.inf)]
   output = process.next(process.initialize(), [bad[0], good, bad[1], bad[2]])
@@ -128,7 +123,9 @@ def test_clients_that_are_not_finite_are_zeroed_and_counted(name):
 )
 @pytest.mark.parametrize('name', ['tree', 'banded'])
 def test_every_structure_of_floats_is_served(name, value_type, value):
-  process = _BUILDERS[name](10.0, 0.0, 2).create(value_type)
+  process = _BUILDERS[name](
+    clip_norm=10.0, noise_multiplier=0.0, clients_per_round=2
+  ).create(value_type)
   assert process.next.type_signature.result.result.member.is_equivalent_to(value_type)
   for output in _run(process, [value, value], 2):
     np.testing.assert_allclose(_numbers(output.result), _numbers(value), rtol=1e-6)
@@ -139,7 +136,12 @@ def test_noise_of_the_mean_through_tff(name):
   # Empirical covariance of three rounds, d = 100,000: entries beyond seven standard
   # deviations with 3e-12 each; 18 entries.
   clip_norm, noise_multiplier, clients, dimension = 0.5, 3.0, 20, 100_000
-  factory = _BUILDERS[name](clip_norm, noise_multiplier, clients, seed=5)
+  factory = _BUILDERS[name](
+    clip_norm=clip_norm,
+    noise_multiplier=noise_multiplier,
+    clients_per_round=clients,
+    seed=5,
+  )
   process = factory.create(tff.TensorType(np.float32, [dimension]))
   zeros = [np.zeros(dimension, np.float32)] * 2
   noise = np.array([output.result for output in _run(process, zeros, 3)], np.float64)
@@ -157,7 +159,12 @@ def test_noise_of_the_mean_through_tff(name):
 
 @all_builders
 def test_event_and_measurements_of_a_round(name):
-  factory = _BUILDERS[name](0.5, 3.0, 10, seed=123456789)
+  factory = _BUILDERS[name](
+    clip_norm=0.5,
+    noise_multiplier=3.0,
+    clients_per_round=10,
+    seed=123456789,
+  )
   process = factory.create(_VECTOR)
   outputs = _run(process, [np.float32([0.1, 0.2, 0.3])], _ROUNDS)
   composed = []
@@ -202,7 +209,9 @@ def test_event_and_measurements_of_a_round(name):
 
 
 def test_there_is_no_event_in_an_initial_or_foreign_state():
-  process = aggregators.gaussian(1.0, 1.0, 2).create(_VECTOR)
+  process = aggregators.gaussian(
+    clip_norm=1.0, noise_multiplier=1.0, clients_per_round=2
+  ).create(_VECTOR)
   with pytest.raises(ValueError):
     aggregators.extract_dp_event(process.initialize())
   foreign = tff.aggregators.SumFactory().create(_VECTOR).initialize()
@@ -212,7 +221,9 @@ def test_there_is_no_event_in_an_initial_or_foreign_state():
 
 
 def test_zero_noise_is_a_non_private_event():
-  process = aggregators.gaussian(1.0, 0.0, 2).create(_VECTOR)
+  process = aggregators.gaussian(
+    clip_norm=1.0, noise_multiplier=0.0, clients_per_round=2
+  ).create(_VECTOR)
   (output,) = _run(process, [np.zeros(3, np.float32)])
   event = aggregators.extract_dp_event(output.state)
   assert isinstance(event, dp_accounting.NonPrivateDpEvent)
@@ -224,10 +235,10 @@ def test_cumulative_tree_returns_the_prefix_sums_of_the_residual_tree(honaker):
   results, events = {}, {}
   for cumulative in (False, True):
     factory = aggregators.tree(
-      1.0,
-      2.0,
-      4,
-      num_rounds=_ROUNDS,
+      strategies.Participation(_ROUNDS),
+      clip_norm=1.0,
+      noise_multiplier=2.0,
+      clients_per_round=4,
       honaker=honaker,
       cumulative=cumulative,
       seed=3,
@@ -246,14 +257,24 @@ def test_the_same_seed_gives_the_same_bits_in_another_process(name):
   values = [np.float32([0.1, 0.2, 0.3])]
   results = []
   for seed in (7, 7, 8):
-    process = _BUILDERS[name](1.0, 2.0, 2, seed=seed).create(_VECTOR)
+    process = _BUILDERS[name](
+      clip_norm=1.0,
+      noise_multiplier=2.0,
+      clients_per_round=2,
+      seed=seed,
+    ).create(_VECTOR)
     results.append(np.array([output.result for output in _run(process, values, 3)]))
   assert results[0].tobytes() == results[1].tobytes()
   assert not np.any(results[0] == results[2])
 
 
 def test_without_a_seed_every_run_of_one_process_has_another_key():
-  process = aggregators.tree(1.0, 2.0, 2, num_rounds=4).create(_VECTOR)
+  process = aggregators.tree(
+    strategies.Participation(4),
+    clip_norm=1.0,
+    noise_multiplier=2.0,
+    clients_per_round=2,
+  ).create(_VECTOR)
   states = [process.initialize() for _ in range(3)]
   keys = np.array(
     [state.inner.query_state.numerator_state.noise.key for state in states]
@@ -269,7 +290,9 @@ def test_without_a_seed_every_run_of_one_process_has_another_key():
 
 @pytest.mark.parametrize('name', ['gaussian_planned', 'tree', 'tree_plain', 'banded'])
 def test_more_rounds_than_planned_are_refused_by_the_runtime(name):
-  process = _BUILDERS[name](1.0, 1.0, 2).create(_VECTOR)
+  process = _BUILDERS[name](
+    clip_norm=1.0, noise_multiplier=1.0, clients_per_round=2
+  ).create(_VECTOR)
   value = [np.zeros(3, np.float32)]
   state = _run(process, value, _ROUNDS)[-1].state
   with pytest.raises(Exception, match='built for 4 rounds and has served them all'):
@@ -282,18 +305,35 @@ def test_a_state_too_large_for_tff_is_refused_before_it_is_made():
 
   def banded(storage):
     return aggregators.banded(
-      1.0, 1.0, 10, num_rounds=100, min_separation=10, storage=storage
+      strategies.Participation(100, min_separation=10),
+      clip_norm=1.0,
+      noise_multiplier=1.0,
+      clients_per_round=10,
+      storage=storage,
     )
 
   with pytest.raises(ValueError, match='state of 36.00 GB with storage') as error:
     banded('state').create(large)
   assert 'Keep the noise in files' in str(error.value)
   with pytest.raises(ValueError, match='state of 28.00 GB'):
-    aggregators.tree(1.0, 1.0, 10, num_rounds=100, storage='state').create(large)
+    aggregators.tree(
+      strategies.Participation(100),
+      clip_norm=1.0,
+      noise_multiplier=1.0,
+      clients_per_round=10,
+      storage='state',
+    ).create(large)
   # Mechanisms that remember nothing take the same value.
-  aggregators.gaussian(1.0, 1.0, 10).create(large)
+  aggregators.gaussian(
+    clip_norm=1.0, noise_multiplier=1.0, clients_per_round=10
+  ).create(large)
   aggregators.tree(
-    1.0, 1.0, 10, num_rounds=100, honaker=False, storage='redraw'
+    strategies.Participation(100),
+    clip_norm=1.0,
+    noise_multiplier=1.0,
+    clients_per_round=10,
+    honaker=False,
+    storage='redraw',
   ).create(large)
 
 
@@ -318,27 +358,6 @@ def test_numbers_out_of_range_are_refused_by_the_builder(
   arguments[argument] = value
   with pytest.raises(ValueError, match=message):
     _BUILDERS[name](**arguments)
-
-
-@pytest.mark.parametrize(
-  'build',
-  [
-    lambda: aggregators.gaussian(1.0, 1.0, 10, min_separation=2),
-    lambda: aggregators.gaussian(1.0, 1.0, 10, max_participations=2),
-  ],
-)
-def test_participation_limits_need_a_number_of_rounds(build):
-  with pytest.raises(ValueError, match='need num_rounds'):
-    build()
-
-
-@pytest.mark.parametrize('name', ['num_rounds', 'min_separation', 'max_participations'])
-@pytest.mark.parametrize(
-  'build', [aggregators.gaussian, aggregators.tree, aggregators.banded]
-)
-def test_limits_below_one_are_refused_by_the_builder(build, name):
-  with pytest.raises(ValueError, match=f'{name} must be at least 1'):
-    build(1.0, 1.0, 10, **{'num_rounds': 10, name: 0})
 
 
 def test_mechanisms_that_no_factory_keeps_are_refused():
@@ -366,22 +385,41 @@ def test_a_mechanism_by_name_has_the_noise_that_was_planned(name):
 
 def test_too_many_bands_are_refused_by_the_builder():
   with pytest.raises(ValueError, match='num_bands must be at most num_rounds=10'):
-    aggregators.banded(1.0, 1.0, 10, num_rounds=10, num_bands=11)
+    aggregators.banded(
+      strategies.Participation(10),
+      clip_norm=1.0,
+      noise_multiplier=1.0,
+      clients_per_round=10,
+      num_bands=11,
+    )
 
 
 def test_factories_of_another_kind_are_refused_by_the_builder():
   with pytest.raises(TypeError, match='record_aggregation_factory must be'):
     aggregators.gaussian(
-      1.0, 1.0, 10, record_aggregation_factory=tff.aggregators.MeanFactory()
+      clip_norm=1.0,
+      noise_multiplier=1.0,
+      clients_per_round=10,
+      record_aggregation_factory=tff.aggregators.MeanFactory(),
     )
   with pytest.raises(TypeError, match='inner must be'):
     aggregators.ZeroNonfiniteFactory(tff.aggregators.MeanFactory())
   with pytest.raises(TypeError, match='seed must be an int'):
-    aggregators.gaussian(1.0, 1.0, 10, seed=1.5)
+    aggregators.gaussian(
+      clip_norm=1.0,
+      noise_multiplier=1.0,
+      clients_per_round=10,
+      seed=1.5,
+    )
 
 
 def test_integer_values_and_unknown_shapes_are_refused_at_create():
-  factory = aggregators.tree(1.0, 1.0, 10, num_rounds=4)
+  factory = aggregators.tree(
+    strategies.Participation(4),
+    clip_norm=1.0,
+    noise_multiplier=1.0,
+    clients_per_round=10,
+  )
   with pytest.raises(TypeError, match='float32 or float64.*int32'):
     factory.create(tff.TensorType(np.int32, [3]))
   with pytest.raises(ValueError, match='fully defined shapes'):
@@ -390,7 +428,10 @@ def test_integer_values_and_unknown_shapes_are_refused_at_create():
 
 def test_the_published_gboard_configuration():
   factory = aggregators.tree(
-    0.3, 7.0, 6500, num_rounds=2000, min_separation=314, max_participations=6
+    strategies.Participation(2000, min_separation=314, max_participations=6),
+    clip_norm=0.3,
+    noise_multiplier=7.0,
+    clients_per_round=6500,
   )
   assert factory.effective_noise_multiplier == pytest.approx(7 / math.sqrt(79))
 
@@ -401,7 +442,11 @@ def test_the_published_gboard_configuration():
 def test_inside_zeroing_and_clipping():
   # Zeroing drops what is above 10, clipping shortens to 2, the mechanism to 1.
   factory = tff.aggregators.zeroing_factory(
-    10.0, tff.aggregators.clipping_factory(2.0, aggregators.gaussian(1.0, 0.0, 4))
+    10.0,
+    tff.aggregators.clipping_factory(
+      2.0,
+      aggregators.gaussian(clip_norm=1.0, noise_multiplier=0.0, clients_per_round=4),
+    ),
   )
   process = factory.create(_VECTOR)
   values = [np.float32(v) for v in ([100, 0, 0], [0, 5, 0], [0, 0, 0.5])]
@@ -414,13 +459,23 @@ def test_inside_zeroing_and_clipping():
 def test_inside_concatenation():
   value_type = tff.to_type([(np.float32, [2]), (np.float32, [1, 3])])
   process = tff.aggregators.concat_factory(
-    aggregators.banded(1.0, 2.0, 2, num_rounds=4, min_separation=2, seed=1)
+    aggregators.banded(
+      strategies.Participation(4, min_separation=2),
+      clip_norm=1.0,
+      noise_multiplier=2.0,
+      clients_per_round=2,
+      seed=1,
+    )
   ).create(value_type)
   value = [np.zeros(2, np.float32), np.zeros([1, 3], np.float32)]
   output = process.next(process.initialize(), [value])
   # One tensor of five as far as the mechanism sees.
   alone = aggregators.banded(
-    1.0, 2.0, 2, num_rounds=4, min_separation=2, seed=1
+    strategies.Participation(4, min_separation=2),
+    clip_norm=1.0,
+    noise_multiplier=2.0,
+    clients_per_round=2,
+    seed=1,
   ).create(tff.TensorType(np.float32, [5]))
   expected = alone.next(alone.initialize(), [np.zeros(5, np.float32)]).result
   np.testing.assert_array_equal(_numbers(output.result), expected.astype(float))
@@ -429,7 +484,7 @@ def test_inside_concatenation():
 def test_with_added_measurements():
   first = tff.tensorflow.computation(lambda mean: mean[0], _VECTOR)
   process = tff.aggregators.add_measurements(
-    aggregators.gaussian(1.0, 0.0, 2),
+    aggregators.gaussian(clip_norm=1.0, noise_multiplier=0.0, clients_per_round=2),
     server_measurement_fn=lambda mean: collections.OrderedDict(
       first=tff.federated_map(first, mean)
     ),
@@ -457,10 +512,10 @@ def test_over_a_secure_sum_of_clipped_records():
   results = []
   for record_aggregation_factory in (secure, None):
     factory = aggregators.tree(
-      clip_norm,
-      1.0,
-      3,
-      num_rounds=4,
+      strategies.Participation(4),
+      clip_norm=clip_norm,
+      noise_multiplier=1.0,
+      clients_per_round=3,
       seed=9,
       record_aggregation_factory=record_aggregation_factory,
     )
@@ -502,7 +557,12 @@ def test_zeroing_non_finite_values_around_any_aggregation():
 def test_a_full_disk_is_an_error_of_the_round_and_no_loss(tmp_path):
   directory = tmp_path / 'noise'
   process = aggregators.tree(
-    1.0, 1.0, 2, num_rounds=8, storage=noise.Files(str(directory)), seed=3
+    strategies.Participation(8),
+    clip_norm=1.0,
+    noise_multiplier=1.0,
+    clients_per_round=2,
+    storage=noise.Files(str(directory)),
+    seed=3,
   ).create(_VECTOR)
   value = [np.zeros(3, np.float32)]
   whole = [output.result for output in _run(process, value, 4)]
@@ -525,7 +585,9 @@ def test_a_full_disk_is_an_error_of_the_round_and_no_loss(tmp_path):
 
 def test_half_precision_is_summed_in_float32():
   # 3000 times 1 + 2^-10, which float16 holds, while it holds no odd number above 2048.
-  process = aggregators.gaussian(10.0, 0.0, 1).create(tff.TensorType(np.float16, [2]))
+  process = aggregators.gaussian(
+    clip_norm=10.0, noise_multiplier=0.0, clients_per_round=1
+  ).create(tff.TensorType(np.float16, [2]))
   value = np.array([1 + 2**-10, 0.0], np.float16)
   result = process.next(process.initialize(), [value] * 3000).result
   assert result.dtype == np.float32

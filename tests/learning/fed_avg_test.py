@@ -92,7 +92,12 @@ def test_without_noise_and_clipping_it_is_federated_averaging(name):
   clients = [_client(1), _client(2, 4), _client(3, 20)]
   ours = learning.build_dp_fed_avg(
     _MODELS[name](),
-    aggregators.tree(1e4, 0.0, len(clients), num_rounds=5),
+    aggregators.tree(
+      strategies.Participation(5),
+      clip_norm=1e4,
+      noise_multiplier=0.0,
+      clients_per_round=len(clients),
+    ),
     **_optimizers(),
   )
   theirs = tff.learning.algorithms.build_unweighted_fed_avg(
@@ -113,7 +118,9 @@ def test_without_noise_and_clipping_it_is_federated_averaging(name):
 def test_clipping_bounds_how_far_a_round_moves_the_model():
   clients = [_client(1, factor=1000.0)] * 2
   process = learning.build_dp_fed_avg(
-    _functional_model(), aggregators.gaussian(0.25, 0.0, 2), **_optimizers()
+    _functional_model(),
+    aggregators.gaussian(clip_norm=0.25, noise_multiplier=0.0, clients_per_round=2),
+    **_optimizers(),
   )
   _, weights = _train(process, clients, num_rounds=1)
   assert np.linalg.norm(_flat(weights)) == pytest.approx(0.25, rel=1e-5)
@@ -122,7 +129,11 @@ def test_clipping_bounds_how_far_a_round_moves_the_model():
 def test_noise_of_the_model_is_that_of_the_aggregator():
   # Clients without signal: y = 0 is what the initial model says.
   make = lambda: aggregators.banded(  # noqa: E731
-    0.5, 2.0, 4, num_rounds=4, min_separation=2, seed=3
+    strategies.Participation(4, min_separation=2),
+    clip_norm=0.5,
+    noise_multiplier=2.0,
+    clients_per_round=4,
+    seed=3,
   )
   process = learning.build_dp_fed_avg(_functional_model(), make(), **_optimizers())
   output, weights = _train(process, [_client(1, factor=0.0)], num_rounds=1)
@@ -144,7 +155,9 @@ def test_noise_of_the_model_is_that_of_the_aggregator():
 def test_a_client_that_ends_in_nan_is_counted_and_does_no_harm(name):
   good, bad = _client(1), _client(2, factor=np.nan)
   process = learning.build_dp_fed_avg(
-    _MODELS[name](), aggregators.gaussian(1e4, 0.0, 4), **_optimizers()
+    _MODELS[name](),
+    aggregators.gaussian(clip_norm=1e4, noise_multiplier=0.0, clients_per_round=4),
+    **_optimizers(),
   )
   output, weights = _train(process, [good, bad, bad], num_rounds=1)
   assert output.metrics['aggregator']['nonfinite_count'] == 2

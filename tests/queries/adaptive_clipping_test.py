@@ -225,7 +225,7 @@ def test_the_estimate_settles_at_the_quantile_of_the_norms(kind, target):
   )
   query = queries.AdaptiveClippingQuery(
     strategy,
-    None,
+    strategies.Participation(num_rounds),
     **_arguments(
       clients_per_round=clients, target_quantile=target, noise_multiplier=1.0, seed=1
     ),

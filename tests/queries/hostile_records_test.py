@@ -53,7 +53,9 @@ def _of_class(query_class, *args, **kwargs):
 
 
 def _clip(order):
-  return lambda specs: queries.NormClipSumQuery(order, _CLIP_NORM, specs)
+  return lambda specs: queries.NormClipSumQuery(
+    order=order, clip_norm=_CLIP_NORM, record_specs=specs
+  )
 
 
 def _normalized(specs):

@@ -71,7 +71,7 @@ def test_the_sum_is_that_of_clipped_records(order, traced):
   values = np.random.default_rng(1).normal(size=[5, 6])
   values[0] *= 0.01  # Within the norm; the others are not.
   records = [_record(row) for row in values]
-  query = queries.NormClipSumQuery(order, 0.5, _SPECS)
+  query = queries.NormClipSumQuery(order=order, clip_norm=0.5, record_specs=_SPECS)
   run = tf.function(_run) if traced else _run
   result, _, event = run(query, records)
   tf.nest.assert_same_structure(result, _SPECS)
@@ -84,7 +84,8 @@ def test_the_sum_is_that_of_clipped_records(order, traced):
 def test_an_average_with_a_fixed_denominator(traced):
   # The first is clipped to [-3, 4], the second is within.
   query = queries.NormalizedQuery(
-    queries.NormClipSumQuery(2, 5.0, tf.TensorSpec([2])), denominator=2.0
+    queries.NormClipSumQuery(order=2, clip_norm=5.0, record_specs=tf.TensorSpec([2])),
+    denominator=2.0,
   )
 
   def run(*records):
@@ -103,7 +104,7 @@ def test_an_average_with_a_fixed_denominator(traced):
 @all_orders
 def test_no_client_adds_more_than_the_clip_norm(order):
   largest = float(np.finfo(np.float32).max)
-  query = queries.NormClipSumQuery(order, 0.1, _SPECS)
+  query = queries.NormClipSumQuery(order=order, clip_norm=0.1, record_specs=_SPECS)
   honest = [_record(np.full(6, 0.01))] * 3
   without, _, _ = _run(query, honest)
   for values in (
@@ -120,7 +121,9 @@ def test_no_client_adds_more_than_the_clip_norm(order):
 
 @pytest.mark.parametrize('dtype', [tf.float16, tf.bfloat16])
 def test_half_precision_is_clipped_and_summed_in_float32(dtype):
-  query = queries.NormClipSumQuery(2, 1e5, tf.TensorSpec([1], dtype))
+  query = queries.NormClipSumQuery(
+    order=2, clip_norm=1e5, record_specs=tf.TensorSpec([1], dtype)
+  )
   state = query.initial_global_state()
   sample = query.initial_sample_state()
   for value in [4096.0] + [1.0] * 10:
@@ -130,7 +133,7 @@ def test_half_precision_is_clipped_and_summed_in_float32(dtype):
 
 
 def test_metrics_and_properties_tell_order_and_clip_norm():
-  query = queries.NormClipSumQuery(math.inf, 0.25, _SPECS)
+  query = queries.NormClipSumQuery(order=math.inf, clip_norm=0.25, record_specs=_SPECS)
   assert query.order == math.inf
   assert query.clip_norm == 0.25
   assert repr(query) == 'NormClipSumQuery(order=inf, clip_norm=0.25)'
@@ -142,13 +145,13 @@ def test_metrics_and_properties_tell_order_and_clip_norm():
 @pytest.mark.parametrize('order', [0.5, 0, -1, math.nan])
 def test_orders_that_are_none_are_refused(order):
   with pytest.raises(ValueError, match='order must be at least 1'):
-    queries.NormClipSumQuery(order, 1.0, _SPECS)
+    queries.NormClipSumQuery(order=order, clip_norm=1.0, record_specs=_SPECS)
 
 
 @pytest.mark.parametrize('clip_norm', [0.0, -1.0, math.nan, math.inf, 1e-39, 1e39])
 def test_clip_norms_that_float32_does_not_hold_are_refused(clip_norm):
   with pytest.raises(ValueError, match='clip_norm must be'):
-    queries.NormClipSumQuery(2, clip_norm, _SPECS)
+    queries.NormClipSumQuery(order=2, clip_norm=clip_norm, record_specs=_SPECS)
 
 
 @all_orders
@@ -164,7 +167,7 @@ def test_inside_tff(order):
     return tf.TensorSpec(tensor_type.shape, tensor_type.dtype)
 
   specs = collections.OrderedDict(a=specs_of(value_type.a), b=specs_of(value_type.b))
-  query = queries.NormClipSumQuery(order, 0.5, specs)
+  query = queries.NormClipSumQuery(order=order, clip_norm=0.5, record_specs=specs)
   process = tff.aggregators.DifferentiallyPrivateFactory(query).create(value_type)
   clients = [
     collections.OrderedDict(a=row[:5].astype(np.float32), b=row[5].astype(np.float16))

@@ -86,7 +86,7 @@ def test_a_tree_with_restarts_is_that_of_tf_privacy():
   )
   ours = queries.AdaptiveClippingQuery(
     strategies.BinaryTree(num_rounds, restart_every=period),
-    None,
+    strategies.Participation(num_rounds),
     initial_clip_norm=0.5,
     noise_multiplier=0.0,
     clients_per_round=5,

@@ -39,14 +39,14 @@ def check_noise_multiplier(noise_multiplier: float) -> float:
 
 def run_event(
   strategy: strategies.Strategy,
-  participation: Optional[strategies.Participation],
+  participation: strategies.Participation,
   noise_multiplier: float,
 ) -> dp_accounting.DpEvent:
   """The event of all rounds of a matrix mechanism.
 
   Args:
     strategy: Its strategy matrix C.
-    participation: Who may take part when; `None` means a single participation.
+    participation: Who may take part when.
     noise_multiplier: Standard deviation of z over the clip norm.
 
   Returns:
@@ -54,6 +54,7 @@ def run_event(
     if `noise_multiplier` is 0.
 
   Raises:
+    TypeError: If `participation` is none; `None` is refused as well.
     ValueError: If `noise_multiplier` is out of range, or `participation` is for other
       rounds than the strategy.
 
@@ -63,7 +64,7 @@ def run_event(
     3.0
   """
   noise_multiplier = check_noise_multiplier(noise_multiplier)
-  sensitivity = strategy.sensitivity(participation)
+  sensitivity = strategy.sensitivity(strategies.participation.require(participation))
   if noise_multiplier == 0:
     return dp_accounting.NonPrivateDpEvent()
   return dp_accounting.GaussianDpEvent(noise_multiplier / sensitivity)
@@ -71,14 +72,14 @@ def run_event(
 
 def round_noise_multipliers(
   strategy: strategies.Strategy,
-  participation: Optional[strategies.Participation],
+  participation: strategies.Participation,
   noise_multiplier: float,
 ) -> tuple[np.ndarray, np.ndarray]:
   """Noise multipliers of each round's event, and of all events so far together.
 
   Args:
     strategy: Its strategy matrix C.
-    participation: Who may take part when; `None` means a single participation.
+    participation: Who may take part when.
     noise_multiplier: Standard deviation of z over the clip norm.
 
   Returns:
@@ -87,10 +88,12 @@ def round_noise_multipliers(
     the effective noise multiplier of rounds 0 to t, non-increasing.
 
   Raises:
+    TypeError: If `participation` is none; `None` is refused as well.
     ValueError: If `noise_multiplier` is out of range, or `participation` is for other
       rounds than the strategy.
   """
   noise_multiplier = check_noise_multiplier(noise_multiplier)
+  participation = strategies.participation.require(participation)
   so_far = strategy.sensitivity_squared_by_round(participation)
   added = np.diff(so_far, prepend=0.0)
   each = np.full(len(added), np.inf)

@@ -11,11 +11,11 @@ from tff_dp_aggregators.aggregators import factory
 
 
 def adaptive(
-  noise_multiplier: float,
-  clients_per_round: float,
   *,
   strategy: Optional[strategies.Strategy] = None,
   participation: Optional[strategies.Participation] = None,
+  noise_multiplier: float,
+  clients_per_round: float,
   initial_clip_norm: float = 0.1,
   target_quantile: float = 0.5,
   learning_rate: float = 0.2,
@@ -40,13 +40,14 @@ def adaptive(
   round. A client whose value is not finite counts as a zero vector, thus as unclipped.
 
   Args:
+    strategy: Strategy matrix C, for the number of rounds planned; one more is an error.
+      `None` for independent noise in every round.
+    participation: Who may take part when, and for how many rounds; a strategy needs
+      one. Without a strategy, `None` serves any number of rounds and assumes that a
+      client may take part in all of them.
     noise_multiplier: Standard deviation of z over the clip norm that would be as
       private as means and clip norms together; 0 adds no noise to either.
     clients_per_round: Denominator of the mean, and of the fraction of small norms.
-    strategy: Strategy matrix C, for the number of rounds planned; one more is an error.
-      `None` for independent noise in every round.
-    participation: Who may take part when; `None` means a single participation for a
-      strategy, and any number of rounds without one.
     initial_clip_norm: L2 bound of one client's contribution in the first rounds, and
       the first estimate.
     target_quantile: Which fraction of clients is to be left unclipped.
@@ -67,6 +68,8 @@ def adaptive(
     An unweighted aggregation factory.
 
   Raises:
+    TypeError: If an argument is not of its type; `participation` may not be `None`
+      with a strategy.
     ValueError: If a number is out of range, `clipped_count_stddev` at most half of
       `noise_multiplier`, `update_every` not a multiple of the tree's restarts, or
       strategy, participation and workload not for the same rounds.
@@ -81,7 +84,7 @@ def adaptive(
     >>> bool(clip_norm > 0.1)  # It was far too small.
     True
   """
-  arguments: dict[str, Any] = {
+  numbers: dict[str, Any] = {
     'initial_clip_norm': initial_clip_norm,
     'noise_multiplier': noise_multiplier,
     'clients_per_round': clients_per_round,
@@ -92,25 +95,28 @@ def adaptive(
     'seed': seed,
   }
   if strategy is None and participation is not None:
+    participation = strategies.participation.require(participation)
     strategy = strategies.Identity(participation.num_rounds)
   if strategy is None and workload is not None:
     raise ValueError(
-      'a workload needs a participation or a strategy as well: it is for a planned '
-      f'number of rounds; got {workload}.'
+      'a workload needs a participation as well: it is for a planned number of rounds; '
+      f'got {workload}.'
     )
 
   def build_query(record_specs: Any) -> queries.AdaptiveClippingQuery:
     if strategy is None:
-      return queries.AdaptiveGaussianSumQuery(record_specs=record_specs, **arguments)
+      return queries.AdaptiveGaussianSumQuery(record_specs=record_specs, **numbers)
     return queries.AdaptiveClippingQuery(
       strategy,
-      participation,
+      strategies.participation.require(participation),
       record_specs=record_specs,
       workload=workload,
       storage=storage,
-      **arguments,
+      **numbers,
     )
 
   return factory.DPMeanFactory(
-    build_query, clients_per_round, record_aggregation_factory
+    build_query,
+    clients_per_round=clients_per_round,
+    record_aggregation_factory=record_aggregation_factory,
   )

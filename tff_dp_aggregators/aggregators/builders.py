@@ -1,10 +1,14 @@
 """One function for each mechanism: from its numbers to a TFF factory.
 
+All take what is known about clients as a `strategies.Participation`, and all numbers by
+name. What they share has the same name, order, default and words in each of them; the
+tests compare.
+
 For secure aggregation pass a `record_aggregation_factory`; to have the count of
 non-finite values summed securely as well, use `factory.DPMeanFactory` itself.
 """
 
-from typing import Any, Optional
+from typing import Optional
 
 import tensorflow_federated as tff
 
@@ -16,13 +20,11 @@ from tff_dp_aggregators.aggregators import factory
 
 
 def gaussian(
+  participation: Optional[strategies.Participation] = None,
+  *,
   clip_norm: float,
   noise_multiplier: float,
   clients_per_round: float,
-  *,
-  num_rounds: Optional[int] = None,
-  min_separation: int = 1,
-  max_participations: Optional[int] = None,
   seed: Optional[int] = None,
   record_aggregation_factory: Optional[
     tff.aggregators.UnweightedAggregationFactory
@@ -31,13 +33,12 @@ def gaussian(
   """Independent Gaussian noise in every round (DP-FedAvg, arXiv:1710.06963).
 
   Args:
+    participation: Who may take part when, and for how many rounds; one more is an
+      error. `None` serves any number and assumes that a client may take part in all of
+      them.
     clip_norm: L2 bound of one client's contribution to one round.
     noise_multiplier: Standard deviation of the noise of the *sum* over `clip_norm`.
     clients_per_round: Denominator of the mean.
-    num_rounds: Rounds planned for. `None` serves any number and assumes that a
-      client may take part in all of them.
-    min_separation: Smallest difference of two rounds of one client.
-    max_participations: Most rounds of one client; `None` for as many as fit.
     seed: Reproducible noise, for simulations; `None` for secret noise.
     record_aggregation_factory: Sums the clipped values; `None` for
       `tff.aggregators.SumFactory`.
@@ -46,8 +47,8 @@ def gaussian(
     An unweighted aggregation factory.
 
   Raises:
-    ValueError: If a number is out of range, or a participation limit is given
-      without `num_rounds`.
+    TypeError: If an argument is not of its type.
+    ValueError: If a number is out of range.
 
   Example:
     >>> aggregator = gaussian(
@@ -57,39 +58,23 @@ def gaussian(
     >>> process = aggregator.create(tff.TensorType(np.float32, [10]))
     >>> state = process.initialize()
   """
-  participation = None
-  if num_rounds is not None:
-    participation = strategies.Participation(
-      num_rounds, min_separation, max_participations
-    )
-  elif min_separation != 1 or max_participations is not None:
-    raise ValueError(
-      'min_separation and max_participations need num_rounds as well: they limit '
-      'a client within a planned number of rounds.'
-    )
-
-  def build_query(record_specs: Any) -> queries.GaussianSumQuery:
-    return queries.GaussianSumQuery(
-      participation,
-      clip_norm=clip_norm,
-      noise_multiplier=noise_multiplier,
-      record_specs=record_specs,
-      seed=seed,
-    )
-
-  return factory.DPMeanFactory(
-    build_query, clients_per_round, record_aggregation_factory
+  return factory.from_query(
+    queries.GaussianSumQuery,
+    participation,
+    clip_norm=clip_norm,
+    noise_multiplier=noise_multiplier,
+    clients_per_round=clients_per_round,
+    seed=seed,
+    record_aggregation_factory=record_aggregation_factory,
   )
 
 
 def tree(
+  participation: strategies.Participation,
+  *,
   clip_norm: float,
   noise_multiplier: float,
   clients_per_round: float,
-  *,
-  num_rounds: int,
-  min_separation: int = 1,
-  max_participations: Optional[int] = None,
   honaker: bool = True,
   restart_every: Optional[int] = None,
   cumulative: bool = False,
@@ -102,12 +87,11 @@ def tree(
   """Tree-aggregation noise (DP-FTRL, arXiv:2103.00039).
 
   Args:
+    participation: Who may take part when, and for how many rounds; one more is an
+      error.
     clip_norm: L2 bound of one client's contribution to one round.
     noise_multiplier: Standard deviation of a tree node's noise over `clip_norm`.
     clients_per_round: Denominator of the mean.
-    num_rounds: Rounds planned for; one more is an error.
-    min_separation: Smallest difference of two rounds of one client.
-    max_participations: Most rounds of one client; `None` for as many as fit.
     honaker: Honaker's estimator, with less noise, or the plain one, with less state.
     restart_every: Rounds after which a fresh tree begins; `None` for a single one.
     cumulative: Whether each round returns the sum of all means so far, for an optimizer
@@ -121,51 +105,39 @@ def tree(
     An unweighted aggregation factory.
 
   Raises:
+    TypeError: If an argument is not of its type; `participation` may not be `None`.
     ValueError: If a number is out of range.
 
   Example:
     >>> aggregator = tree(
+    ...   strategies.Participation(2000, min_separation=314, max_participations=6),
     ...   clip_norm=0.3,
     ...   noise_multiplier=7.0,
     ...   clients_per_round=6500,
-    ...   num_rounds=2000,
-    ...   min_separation=314,
-    ...   max_participations=6,
     ... )
     >>> round(aggregator.effective_noise_multiplier, 4)
     0.7876
   """
-  participation = strategies.Participation(
-    num_rounds, min_separation, max_participations
-  )
-
-  query = queries.TreeCumulativeSumQuery if cumulative else queries.TreeResidualSumQuery
-
-  def build_query(record_specs: Any) -> queries.MatrixMechanismQuery:
-    return query(
-      participation,
-      clip_norm=clip_norm,
-      noise_multiplier=noise_multiplier,
-      record_specs=record_specs,
-      honaker=honaker,
-      restart_every=restart_every,
-      storage=storage,
-      seed=seed,
-    )
-
-  return factory.DPMeanFactory(
-    build_query, clients_per_round, record_aggregation_factory
+  return factory.from_query(
+    queries.TreeCumulativeSumQuery if cumulative else queries.TreeResidualSumQuery,
+    participation,
+    clip_norm=clip_norm,
+    noise_multiplier=noise_multiplier,
+    clients_per_round=clients_per_round,
+    honaker=honaker,
+    restart_every=restart_every,
+    storage=storage,
+    seed=seed,
+    record_aggregation_factory=record_aggregation_factory,
   )
 
 
 def banded(
+  participation: strategies.Participation,
+  *,
   clip_norm: float,
   noise_multiplier: float,
   clients_per_round: float,
-  *,
-  num_rounds: int,
-  min_separation: int = 1,
-  max_participations: Optional[int] = None,
   num_bands: Optional[int] = None,
   storage: noise.Storage = 'auto',
   seed: Optional[int] = None,
@@ -176,12 +148,11 @@ def banded(
   """Banded matrix factorization noise (arXiv:2306.08153).
 
   Args:
+    participation: Who may take part when, and for how many rounds; one more is an
+      error.
     clip_norm: L2 bound of one client's contribution to one round.
     noise_multiplier: Standard deviation of z over `clip_norm`.
     clients_per_round: Denominator of the mean.
-    num_rounds: Rounds planned for; one more is an error.
-    min_separation: Smallest difference of two rounds of one client.
-    max_participations: Most rounds of one client; `None` for as many as fit.
     num_bands: Bands of the strategy, the one with the least RMSE of those; the noise of
       `num_bands - 1` rounds is remembered. `None` means `min_separation`, the most
       there can be; they cost no sensitivity.
@@ -194,22 +165,20 @@ def banded(
     An unweighted aggregation factory.
 
   Raises:
+    TypeError: If an argument is not of its type; `participation` may not be `None`.
     ValueError: If a number is out of range.
 
   Example:
     >>> aggregator = banded(
+    ...   strategies.Participation(num_rounds=100, min_separation=25),
     ...   clip_norm=0.3,
     ...   noise_multiplier=2.0,
     ...   clients_per_round=100,
-    ...   num_rounds=100,
-    ...   min_separation=25,
     ... )
     >>> round(aggregator.effective_noise_multiplier, 4)  # Four participations.
     1.0
   """
-  participation = strategies.Participation(
-    num_rounds, min_separation, max_participations
-  )
+  strategies.participation.require(participation)
   return from_strategy(
     accounting.mechanism.strategy_for('banded', participation, num_bands=num_bands),
     participation,
@@ -222,11 +191,76 @@ def banded(
   )
 
 
+def from_strategy(
+  strategy: strategies.Strategy,
+  participation: strategies.Participation,
+  *,
+  clip_norm: float,
+  noise_multiplier: float,
+  clients_per_round: float,
+  workload: Optional[strategies.Workload] = None,
+  storage: noise.Storage = 'auto',
+  seed: Optional[int] = None,
+  record_aggregation_factory: Optional[
+    tff.aggregators.UnweightedAggregationFactory
+  ] = None,
+) -> factory.DPMeanFactory:
+  """The noise of any strategy: BLT, banded, banded inverse, dense, ...
+
+  Args:
+    strategy: Strategy matrix C, for the number of rounds planned; one more is an error.
+    participation: Who may take part when, in as many rounds.
+    clip_norm: L2 bound of one client's contribution to one round.
+    noise_multiplier: Standard deviation of z over `clip_norm`.
+    clients_per_round: Denominator of the mean.
+    workload: `None` to return the mean of each round; a `Workload` to return its rows
+      applied to all means so far: prefix sums, with momentum and learning rates if it
+      has them.
+    storage: Where the noise of earlier rounds is: see `noise.build`.
+    seed: Reproducible noise, for simulations; `None` for secret noise.
+    record_aggregation_factory: Sums the clipped values; `None` for
+      `tff.aggregators.SumFactory`.
+
+  Returns:
+    An unweighted aggregation factory.
+
+  Raises:
+    TypeError: If an argument is not of its type; `participation` may not be `None`.
+    ValueError: If a number is out of range, or strategy, participation and workload
+      are not for the same rounds.
+
+  Example:
+    >>> participation = strategies.Participation(num_rounds=100, min_separation=25)
+    >>> strategy = strategies.blt.optimize(
+    ...   100, num_buffers=2, participation=participation
+    ... )
+    >>> aggregator = from_strategy(
+    ...   strategy,
+    ...   participation,
+    ...   clip_norm=0.5,
+    ...   noise_multiplier=2.0,
+    ...   clients_per_round=100,
+    ... )
+  """
+  return factory.from_query(
+    queries.MatrixMechanismQuery,
+    strategy,
+    participation,
+    clip_norm=clip_norm,
+    noise_multiplier=noise_multiplier,
+    clients_per_round=clients_per_round,
+    workload=workload,
+    storage=storage,
+    seed=seed,
+    record_aggregation_factory=record_aggregation_factory,
+  )
+
+
 def from_mechanism(
   mechanism: accounting.Mechanism,
+  *,
   clip_norm: float,
   clients_per_round: float,
-  *,
   storage: noise.Storage = 'auto',
   seed: Optional[int] = None,
   record_aggregation_factory: Optional[
@@ -249,6 +283,7 @@ def from_mechanism(
     An unweighted aggregation factory.
 
   Raises:
+    TypeError: If an argument is not of its type.
     ValueError: If a number is out of range, or the mechanism rests on sampling or
       pays for adaptive clipping.
 
@@ -283,72 +318,4 @@ def from_mechanism(
     storage=storage,
     seed=seed,
     record_aggregation_factory=record_aggregation_factory,
-  )
-
-
-def from_strategy(
-  strategy: strategies.Strategy,
-  participation: Optional[strategies.Participation],
-  clip_norm: float,
-  noise_multiplier: float,
-  clients_per_round: float,
-  *,
-  workload: Optional[strategies.Workload] = None,
-  storage: noise.Storage = 'auto',
-  seed: Optional[int] = None,
-  record_aggregation_factory: Optional[
-    tff.aggregators.UnweightedAggregationFactory
-  ] = None,
-) -> factory.DPMeanFactory:
-  """The noise of any strategy: BLT, banded, banded inverse, dense, ...
-
-  Args:
-    strategy: Strategy matrix C, for the number of rounds planned; one more is an error.
-    participation: Who may take part when; `None` means a single participation.
-    clip_norm: L2 bound of one client's contribution to one round.
-    noise_multiplier: Standard deviation of z over `clip_norm`.
-    clients_per_round: Denominator of the mean.
-    workload: `None` to return the mean of each round; a `Workload` to return its rows
-      applied to all means so far: prefix sums, with momentum and learning rates if it
-      has them.
-    storage: Where the noise of earlier rounds is: see `noise.build`.
-    seed: Reproducible noise, for simulations; `None` for secret noise.
-    record_aggregation_factory: Sums the clipped values; `None` for
-      `tff.aggregators.SumFactory`.
-
-  Returns:
-    An unweighted aggregation factory.
-
-  Raises:
-    ValueError: If a number is out of range, or strategy, participation and workload
-      are not for the same rounds.
-
-  Example:
-    >>> participation = strategies.Participation(num_rounds=100, min_separation=25)
-    >>> strategy = strategies.blt.optimize(
-    ...   100, num_buffers=2, participation=participation
-    ... )
-    >>> aggregator = from_strategy(
-    ...   strategy,
-    ...   participation,
-    ...   clip_norm=0.5,
-    ...   noise_multiplier=2.0,
-    ...   clients_per_round=100,
-    ... )
-  """
-
-  def build_query(record_specs: Any) -> queries.MatrixMechanismQuery:
-    return queries.MatrixMechanismQuery(
-      strategy,
-      participation,
-      clip_norm=clip_norm,
-      noise_multiplier=noise_multiplier,
-      record_specs=record_specs,
-      workload=workload,
-      storage=storage,
-      seed=seed,
-    )
-
-  return factory.DPMeanFactory(
-    build_query, clients_per_round, record_aggregation_factory
   )

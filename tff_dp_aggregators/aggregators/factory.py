@@ -38,6 +38,7 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
   def __init__(
     self,
     build_query: Callable[[Any], queries.MatrixMechanismQuery],
+    *,
     clients_per_round: float,
     record_aggregation_factory: Optional[
       tff.aggregators.UnweightedAggregationFactory
@@ -51,7 +52,8 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
       clients_per_round: The denominator, normally the size of the cohort asked for.
       record_aggregation_factory: Sums the clipped records; `None` means
         `tff.aggregators.SumFactory`. It must not make a record longer.
-      count_sum_factory: Sums the counts of non-finite values, likewise.
+      count_sum_factory: Sums the counts of non-finite values, int32 scalars; `None`
+        means `tff.aggregators.SumFactory`.
 
     Raises:
       TypeError: If an aggregation factory is not unweighted.
@@ -121,6 +123,9 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
       value_type: Type of a client's value: float tensors of known shape. The mean of
         half precision is in float32.
 
+    Returns:
+      A process whose result is the private mean, a structure like a value.
+
     Raises:
       TypeError: If a tensor of it has another dtype.
       ValueError: If a shape is not known, or the state would be too large for TFF.
@@ -146,6 +151,38 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
         "(storage='files'), or use a mechanism that remembers less: fewer bands or "
         'buffers, the tree, or the Gaussian mechanism.'
       )
+
+
+def from_query(
+  query: Callable[..., queries.MatrixMechanismQuery],
+  *args: Any,
+  clients_per_round: float,
+  record_aggregation_factory: Optional[tff.aggregators.UnweightedAggregationFactory],
+  **kwargs: Any,
+) -> DPMeanFactory:
+  """The factory of `query(*args, record_specs=..., **kwargs)`.
+
+  Args:
+    query: Class of the query.
+    *args: Its strategy and participation.
+    clients_per_round: The denominator.
+    record_aggregation_factory: Sums the clipped records; `None` means
+      `tff.aggregators.SumFactory`.
+    **kwargs: The query's numbers, but for `record_specs`.
+
+  Raises:
+    TypeError: If an argument is not of its type.
+    ValueError: If the query or the factory refuses an argument.
+  """
+
+  def build_query(record_specs: Any) -> queries.MatrixMechanismQuery:
+    return query(*args, record_specs=record_specs, **kwargs)
+
+  return DPMeanFactory(
+    build_query,
+    clients_per_round=clients_per_round,
+    record_aggregation_factory=record_aggregation_factory,
+  )
 
 
 def _record_specs(value_type: Any) -> Any:

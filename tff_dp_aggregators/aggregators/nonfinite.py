@@ -61,7 +61,15 @@ class ZeroNonfiniteFactory(tff.aggregators.UnweightedAggregationFactory):
     self._count_sum_factory = count_sum_factory
 
   def create(self, value_type: Any) -> tff.templates.AggregationProcess:
-    """Creates the process for values of `value_type`, a structure of floats."""
+    """Creates the process.
+
+    Args:
+      value_type: Type of a client's value: a structure of float tensors.
+
+    Returns:
+      A process with the result of the inner one, and `nonfinite_count` among the
+      measurements.
+    """
     inner = self._inner.create(value_type)
     count_sum = self._count_sum_factory.create(tff.TensorType(tf.int32.as_numpy_dtype))
 
@@ -95,7 +103,15 @@ class ZeroNonfiniteFactory(tff.aggregators.UnweightedAggregationFactory):
 
 
 def check_unweighted(name: str, value: Any) -> None:
-  """Raises TypeError unless `value` is an unweighted aggregation factory."""
+  """Refuses what is not an unweighted aggregation factory.
+
+  Args:
+    name: The argument's name, for the message.
+    value: What the caller passed.
+
+  Raises:
+    TypeError: If it is none.
+  """
   if not isinstance(value, tff.aggregators.UnweightedAggregationFactory):
     raise TypeError(
       f'{name} must be a tff.aggregators.UnweightedAggregationFactory, got '

@@ -72,11 +72,13 @@ def build_dp_fed_avg(
     model_fn: A `tff.learning.models.FunctionalModel`, which simulates fastest, or a
       function without arguments that returns a `VariableModel`.
     aggregator: Aggregates client updates, e.g. `aggregators.banded(...)`.
-    client_optimizer_fn: Default: SGD with learning rate 0.1.
-    server_optimizer_fn: Default: SGD with learning rate 0.2 and momentum 0.9, which
-      goes twice as far as plain averaging and averages the noise of some ten rounds
-      (the default of `experiments.simulate` as well).
-    metrics_aggregator: As for TFF's federated averaging.
+    client_optimizer_fn: Trains on a client; `None` means SGD with learning rate 0.1.
+    server_optimizer_fn: Applies the mean of client updates; `None` means SGD with
+      learning rate 0.2 and momentum 0.9, which goes twice as far as plain averaging and
+      averages the noise of some ten rounds (the default of `experiments.simulate` as
+      well).
+    metrics_aggregator: How the clients' metrics are combined: a function of the model's
+      metric finalizers, such as those in `tff.learning.metrics`.
     loop_implementation: How TFF iterates over client data; the default is the faster.
 
   Returns:

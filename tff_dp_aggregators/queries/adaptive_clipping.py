@@ -151,7 +151,7 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
   def __init__(
     self,
     strategy: strategies.Strategy,
-    participation: Optional[strategies.Participation],
+    participation: strategies.Participation,
     *,
     initial_clip_norm: float,
     noise_multiplier: float,
@@ -168,8 +168,8 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
     """Initializes the query.
 
     Args:
-      strategy: As for `MatrixMechanismQuery`.
-      participation: Likewise.
+      strategy: Strategy matrix C, for a number of rounds that cannot be exceeded.
+      participation: Who may take part when, in as many rounds.
       initial_clip_norm: L2 bound of a record in the first rounds, and the first
         estimate. Rather too small than too large: noise is in proportion to it.
       noise_multiplier: Standard deviation of z over the clip norm that would be as
@@ -184,17 +184,20 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
         `None` for a twentieth of `clients_per_round`, or 0 if `noise_multiplier` is 0.
       update_every: For how many rounds a clip norm is kept; `None` means until the
         restart for a tree that restarts, and else 1.
-      workload: See `MatrixMechanismQuery`.
-      storage: See `noise.build`.
-      seed: Makes the noise reproducible, for simulations.
+      workload: `None` to release the sum of each round; a `Workload` to release its
+        rows applied to all sums so far.
+      storage: Where the noise of earlier rounds is: see `noise.build`.
+      seed: Makes the noise reproducible, for simulations; `None` for secret noise.
 
     Raises:
-      OSError: As `MatrixMechanismQuery`.
-      RuntimeError: As `MatrixMechanismQuery`.
-      TypeError: As `MatrixMechanismQuery`, or if `update_every` is not an int.
-      ValueError: As `MatrixMechanismQuery`; if a number is out of range;
+      OSError: If `storage` names a directory that cannot be used.
+      RuntimeError: If another process uses it.
+      TypeError: If a record tensor is not of a float dtype, or another argument not of
+        its type; `participation` may not be `None`.
+      ValueError: If a number is out of range, a shape is not fully defined, or the
+        participation or workload is for other rounds than the strategy; if
         `clipped_count_stddev` is at most half of `noise_multiplier`, so that the count
-        alone would cost more than all is to cost; or a tree restarts between two
+        alone would cost more than all is to cost; or if a tree restarts between two
         updates.
     """
     self._clients_per_round = _check_positive('clients_per_round', clients_per_round)
@@ -224,10 +227,10 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
 
   @property
   def clip_norm(self) -> float:
-    """Not known in advance.
+    """L2 bound of one record, which is not known in advance here.
 
     Raises:
-      ValueError: Always.
+      ValueError: Always; see `initial_clip_norm`, and `clip_norm` in the metrics.
     """
     raise ValueError(
       'the clip norm of this query changes from round to round: see clip_norm in its '
@@ -269,7 +272,11 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
     return tuple(sample.record for sample in super()._nothing_released())
 
   def derive_sample_params(self, global_state: matrix_mechanism.GlobalState) -> Any:
-    """Returns `AdaptiveParams`: the clip norm, and the estimate to compare with."""
+    """Returns `AdaptiveParams`: the clip norm, and the estimate to compare with.
+
+    Args:
+      global_state: State before the round.
+    """
     return AdaptiveParams(
       global_state.clip_norm, global_state.adaptation.quantile_estimate
     )
@@ -277,9 +284,12 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
   def initial_sample_state(self, template: Any = None) -> AdaptiveSample:
     """Returns zeros like `template`, a record, and a count of zero.
 
+    Args:
+      template: Structure of float tensors or their specs; `None` for `record_specs`.
+
     Raises:
-      TypeError: If the template is another than `record_specs`.
-      ValueError: Likewise.
+      TypeError: If a dtype or container of the template is not that of `record_specs`.
+      ValueError: If its structure or a shape is not that of `record_specs`.
     """
     return AdaptiveSample(
       super().initial_sample_state(template), tf.zeros([], tf.float32)
@@ -341,11 +351,15 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
   def derive_metrics(
     self, global_state: matrix_mechanism.GlobalState
   ) -> 'collections.OrderedDict[str, tf.Tensor]':
-    """Returns what `MatrixMechanismQuery` does, and two private estimates.
+    """Returns rounds served, clip norm, noise, what has been spent, and estimates.
 
     `clip_norm` is that of the round to come; `quantile_estimate` what norms will be
     compared with; `fraction_below` the noised fraction of the last round. They depend
-    on data, and what that costs is accounted for; nothing else depends on it.
+    on data, and what that costs is accounted for; nothing else depends on it. The rest
+    is what `MatrixMechanismQuery` tells.
+
+    Args:
+      global_state: State after some rounds.
     """
     metrics = super().derive_metrics(global_state)
     metrics.update(global_state.adaptation._asdict())
@@ -392,24 +406,39 @@ class AdaptiveGaussianSumQuery(AdaptiveClippingQuery, gaussian.GaussianSumQuery)
     update_every: Optional[int] = None,
     seed: Optional[int] = None,
   ):
-    """Initializes the query; see `AdaptiveClippingQuery`.
+    """Initializes the query.
 
     Args:
-      participation: As for `GaussianSumQuery`: `None` serves any number of rounds.
-      initial_clip_norm: See `AdaptiveClippingQuery`.
-      noise_multiplier: Likewise.
-      clients_per_round: Likewise.
-      record_specs: Likewise.
-      target_quantile: Likewise.
-      learning_rate: Likewise.
-      clipped_count_stddev: Likewise.
-      update_every: Likewise.
-      seed: Makes the noise reproducible, for simulations.
+      participation: Who may take part when, and for how many rounds. `None` assumes
+        that a client may take part in every round, and serves any number of them;
+        there is no event of a whole run then, only of each round.
+      initial_clip_norm: L2 bound of a record in the first rounds, and the first
+        estimate. Rather too small than too large: noise is in proportion to it.
+      noise_multiplier: Standard deviation of z over the clip norm that would be as
+        private as records and counts together; 0 adds no noise to either.
+      clients_per_round: How many clients are expected in a round: what counts are
+        divided by. It is fixed, so that the number of clients stays private.
+      record_specs: Structure of float tensor specs like a record.
+      target_quantile: Which fraction of records is to be left unclipped.
+      learning_rate: The estimate changes by a factor of at most exp(learning_rate) a
+        round.
+      clipped_count_stddev: Standard deviation of z for the count of small norms;
+        `None` for a twentieth of `clients_per_round`, or 0 if `noise_multiplier` is 0.
+      update_every: For how many rounds a clip norm is kept; `None` means 1.
+      seed: Makes the noise reproducible, for simulations; `None` for secret noise.
+
+    Raises:
+      TypeError: If a record tensor is not of a float dtype, or another argument not of
+        its type.
+      ValueError: If a number is out of range, a shape is not fully defined, or
+        `clipped_count_stddev` is at most half of `noise_multiplier`, so that the count
+        alone would cost more than all is to cost.
     """
     self._unlimited = participation is None
+    planned = gaussian.planned_rounds(participation)
     super().__init__(
-      strategies.Identity(participation.num_rounds if participation else 1),
-      participation,
+      strategies.Identity(planned.num_rounds),
+      planned,
       initial_clip_norm=initial_clip_norm,
       noise_multiplier=noise_multiplier,
       clients_per_round=clients_per_round,

@@ -27,7 +27,7 @@ class BandedMatrixFactorizationQuery(matrix_mechanism.MatrixMechanismQuery):
   def __init__(
     self,
     strategy: Union[strategies.Banded, strategies.BandedToeplitz],
-    participation: Optional[strategies.Participation],
+    participation: strategies.Participation,
     *,
     clip_norm: float,
     noise_multiplier: float,
@@ -36,20 +36,27 @@ class BandedMatrixFactorizationQuery(matrix_mechanism.MatrixMechanismQuery):
     storage: noise_lib.Storage = 'auto',
     seed: Optional[int] = None,
   ):
-    """Initializes the query; arguments and errors as for `MatrixMechanismQuery`.
+    """Initializes the query.
 
     Args:
-      strategy: Banded strategy matrix C.
-      participation: Who may take part when; `None` means a single participation.
+      strategy: Banded strategy matrix C, for a number of rounds that cannot be
+        exceeded.
+      participation: Who may take part when, in as many rounds.
       clip_norm: L2 bound of one record.
-      noise_multiplier: Standard deviation of z over `clip_norm`.
+      noise_multiplier: Standard deviation of z over `clip_norm`; 0 adds no noise.
       record_specs: Structure of float tensor specs like a record.
-      workload: See `MatrixMechanismQuery`.
-      storage: See `noise.build`.
-      seed: Makes the noise reproducible, for simulations.
+      workload: `None` to release the sum of each round; a `Workload` to release its
+        rows applied to all sums so far.
+      storage: Where the noise of earlier rounds is: see `noise.build`.
+      seed: Makes the noise reproducible, for simulations; `None` for secret noise.
 
     Raises:
-      TypeError: If the strategy is not banded.
+      OSError: If `storage` names a directory that cannot be used.
+      RuntimeError: If another process uses it.
+      TypeError: If the strategy is not banded, or another argument not of its type;
+        `participation` may not be `None`.
+      ValueError: If a number is out of range, a shape is not fully defined, or the
+        participation or workload is for other rounds than the strategy.
     """
     if not isinstance(strategy, (strategies.Banded, strategies.BandedToeplitz)):
       raise TypeError(

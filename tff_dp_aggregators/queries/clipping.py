@@ -21,7 +21,11 @@ _LARGEST_SAFE_ORDER = 4
 
 
 def all_finite(record: Any) -> tf.Tensor:
-  """Whether no entry of a structure of float tensors is NaN or infinite."""
+  """Whether no entry of a record is NaN or infinite, a bool scalar.
+
+  Args:
+    record: Structure of float tensors.
+  """
   flat = [
     tf.reduce_all(tf.math.is_finite(tensor)) for tensor in tf.nest.flatten(record)
   ]
@@ -119,7 +123,14 @@ def clip_by_norm(
 
 
 def check_order(order: float) -> float:
-  """Returns the order of a norm as a float, or raises ValueError if it is none."""
+  """Returns the order of a norm as a float.
+
+  Args:
+    order: What the caller passed: 1 <= order <= infinity.
+
+  Raises:
+    ValueError: If it is below 1 or not a number.
+  """
   if not order >= 1:
     raise ValueError(
       f'order must be at least 1 (math.inf for the largest entry); got {order}. '

@@ -4,8 +4,24 @@ TFF's next releases carry these classes themselves; moving there changes this fi
 alone.
 """
 
+from tensorflow_privacy.privacy.dp_query import normalized_query
 from tensorflow_privacy.privacy.dp_query.dp_query import DPQuery
 from tensorflow_privacy.privacy.dp_query.dp_query import SumAggregationDPQuery
-from tensorflow_privacy.privacy.dp_query.normalized_query import NormalizedQuery
 
 __all__ = ['DPQuery', 'NormalizedQuery', 'SumAggregationDPQuery']
+
+
+class NormalizedQuery(normalized_query.NormalizedQuery):
+  """TensorFlow Privacy's query of this name: the result of another, divided.
+
+  Records and events are those of the other query.
+  """
+
+  def __init__(self, numerator_query: SumAggregationDPQuery, *, denominator: float):
+    """Initializes the query.
+
+    Args:
+      numerator_query: What sums and adds noise.
+      denominator: What its result is divided by.
+    """
+    super().__init__(numerator_query, denominator)

@@ -44,28 +44,32 @@ class GaussianSumQuery(matrix_mechanism.MatrixMechanismQuery):
     record_specs: Any,
     seed: Optional[int] = None,
   ):
-    """Initializes the query; arguments and errors as for `MatrixMechanismQuery`.
+    """Initializes the query.
 
     Args:
       participation: Who may take part when, and for how many rounds. `None` assumes
         that a client may take part in every round, and serves any number of them;
         there is no event of a whole run then, only of each round.
       clip_norm: L2 bound of one record.
-      noise_multiplier: Standard deviation of the noise over `clip_norm`.
+      noise_multiplier: Standard deviation of the noise over `clip_norm`; 0 adds none.
       record_specs: Structure of float tensor specs like a record.
-      seed: Makes the noise reproducible, for simulations.
+      seed: Makes the noise reproducible, for simulations; `None` for secret noise.
+
+    Raises:
+      TypeError: If a record tensor is not of a float dtype, or another argument not of
+        its type.
+      ValueError: If a number is out of range, or a shape is not fully defined.
     """
     self._unlimited = participation is None
+    planned = planned_rounds(participation)
     super().__init__(
-      strategies.Identity(participation.num_rounds if participation else 1),
-      participation,
+      strategies.Identity(planned.num_rounds),
+      planned,
       clip_norm=clip_norm,
       noise_multiplier=noise_multiplier,
       record_specs=record_specs,
       seed=seed,
     )
-
-  # Without a participation, one round is all that is planned for, and again.
 
   @property
   def participation(self) -> strategies.Participation:
@@ -100,7 +104,7 @@ class GaussianSumQuery(matrix_mechanism.MatrixMechanismQuery):
     if self._unlimited:
       raise ValueError(
         'this query serves any number of rounds, so there is no limit to what all of '
-        'them spend together. Give a participation (a factory: num_rounds), or '
+        'them spend together. Give a participation, or '
         'compose the events that the rounds return.'
       )
 
@@ -121,3 +125,19 @@ class GaussianSumQuery(matrix_mechanism.MatrixMechanismQuery):
       self._noise_multiplier / tf.sqrt(tf.cast(rounds, tf.float64)),
       tf.constant(math.inf, tf.float64),
     )
+
+
+def planned_rounds(
+  participation: Optional[strategies.Participation],
+) -> strategies.Participation:
+  """What is planned for: without a participation one round, and that again and again.
+
+  Args:
+    participation: Who may take part when, or `None` for everybody in every round.
+
+  Raises:
+    TypeError: If it is neither a participation nor `None`.
+  """
+  if participation is None:
+    return strategies.Participation(num_rounds=1)
+  return strategies.participation.require(participation)

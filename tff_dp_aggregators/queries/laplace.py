@@ -137,11 +137,19 @@ class LaplaceSumQuery(records.RecordSumQuery):
     )
 
   def derive_sample_params(self, global_state: LaplaceState) -> tf.Tensor:
-    """Returns the clip norm, all that clients need to know."""
+    """Returns the clip norm, all that clients need to know.
+
+    Args:
+      global_state: State before the round.
+    """
     return global_state.clip_norm
 
   def preprocess_record(self, params: tf.Tensor, record: Any) -> Any:
     """Returns the record clipped to L1 norm `params`; zeros if it is not finite.
+
+    Args:
+      params: The clip norm, from `derive_sample_params`.
+      record: Structure of float tensors.
 
     Raises:
       TypeError: If the record is not made of float tensors, or its dtypes are not
@@ -187,6 +195,9 @@ class LaplaceSumQuery(records.RecordSumQuery):
 
     Nothing of it depends on data or on the key. `epsilon` is that of all rounds so far
     together, for a client who was in each of them, with delta = 0.
+
+    Args:
+      global_state: State after some rounds.
     """
     rounds = global_state.round
     each = 1 / self._noise_multiplier if self._noise_multiplier else math.inf

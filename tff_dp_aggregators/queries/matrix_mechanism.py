@@ -71,7 +71,7 @@ class MatrixMechanismQuery(records.RecordSumQuery):
   def __init__(
     self,
     strategy: strategies.Strategy,
-    participation: Optional[strategies.Participation],
+    participation: strategies.Participation,
     *,
     clip_norm: float,
     noise_multiplier: float,
@@ -84,7 +84,7 @@ class MatrixMechanismQuery(records.RecordSumQuery):
 
     Args:
       strategy: Strategy matrix C, for a number of rounds that cannot be exceeded.
-      participation: Who may take part when; `None` means a single participation.
+      participation: Who may take part when, in as many rounds.
       clip_norm: L2 bound of one record.
       noise_multiplier: Standard deviation of z over `clip_norm`; 0 adds no noise.
       record_specs: Structure of float tensor specs like a record.
@@ -99,7 +99,7 @@ class MatrixMechanismQuery(records.RecordSumQuery):
       OSError: If `storage` names a directory that cannot be used.
       RuntimeError: If another process uses it.
       TypeError: If a record tensor is not of a float dtype, or another argument not of
-        its type.
+        its type; `participation` may not be `None`.
       ValueError: If a number is out of range, a shape is not fully defined, or the
         participation or workload is for other rounds than the strategy.
     """
@@ -112,9 +112,7 @@ class MatrixMechanismQuery(records.RecordSumQuery):
         f'a normal float32 number; got {clip_norm} * {noise_multiplier}.'
       )
     self._strategy = strategy
-    self._participation = participation or strategies.Participation.single(
-      strategy.num_rounds
-    )
+    self._participation = strategies.participation.require(participation)
     self._round_noise_multipliers = events.round_noise_multipliers(
       strategy, self._participation, self._noise_multiplier
     )
@@ -182,11 +180,19 @@ class MatrixMechanismQuery(records.RecordSumQuery):
     return (zeros(), zeros()) if self._workload.momentum else (zeros(),)
 
   def derive_sample_params(self, global_state: GlobalState) -> tf.Tensor:
-    """Returns the clip norm, all that clients need to know."""
+    """Returns the clip norm, all that clients need to know.
+
+    Args:
+      global_state: State before the round.
+    """
     return global_state.clip_norm
 
   def preprocess_record(self, params: tf.Tensor, record: Any) -> Any:
     """Returns the record clipped to L2 norm `params`; zeros if it is not finite.
+
+    Args:
+      params: The clip norm, from `derive_sample_params`.
+      record: Structure of float tensors.
 
     Raises:
       TypeError: If the record is not made of float tensors, or its dtypes are not
@@ -276,6 +282,9 @@ class MatrixMechanismQuery(records.RecordSumQuery):
     Nothing of it depends on data or on the key. `effective_noise_multiplier` is that
     of all rounds so far together (infinite before the first): epsilon follows from it.
     `noise_storage` is a string tensor, `storage`.
+
+    Args:
+      global_state: State after some rounds.
     """
     rounds = global_state.noise.round
     return collections.OrderedDict(
@@ -295,6 +304,10 @@ class MatrixMechanismQuery(records.RecordSumQuery):
 
 def check_round(this_round: tf.Tensor, num_rounds: int) -> tf.Tensor:
   """Returns the round, after making sure that it is one of those planned.
+
+  Args:
+    this_round: Number of the round, from 0; int64 scalar.
+    num_rounds: How many were planned.
 
   Raises:
     tf.errors.InvalidArgumentError: If all of them were served.
@@ -331,9 +344,13 @@ def _check_workload(
 
 
 def check_clip_norm(clip_norm: float) -> float:
-  """Returns it as a float, or raises ValueError unless positive and finite.
+  """Returns it as a float, if it is positive, finite and a number that float32 holds.
 
-  Numbers that float32 does not hold, as the state does, count as zero or infinite.
+  Args:
+    clip_norm: What the caller passed.
+
+  Raises:
+    ValueError: If it is not: the state is float32, where it would be zero or infinite.
   """
   if not (clip_norm > 0 and math.isfinite(clip_norm)):
     raise ValueError(f'clip_norm must be positive and finite; got {clip_norm}.')
@@ -351,6 +368,11 @@ def _is_normal_float32(number: float) -> bool:
 
 def add_scaled(sample_state: Any, noise: Any, stddev: tf.Tensor) -> Any:
   """`sample_state + stddev * noise`, tensor by tensor.
+
+  Args:
+    sample_state: Structure of float tensors.
+    noise: Structure of tensors of the same shapes and dtypes.
+    stddev: Scalar.
 
   Raises:
     ValueError: If the two are not alike in structure or shapes.

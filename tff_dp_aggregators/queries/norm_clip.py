@@ -18,7 +18,9 @@ class NormClipSumQuery(records.RecordSumQuery):
   or infinite counts as zero. The global state is the clip norm, a float32 scalar.
 
   Example:
-    >>> query = NormClipSumQuery(1, clip_norm=3.5, record_specs=tf.TensorSpec([2]))
+    >>> query = NormClipSumQuery(
+    ...   order=1, clip_norm=3.5, record_specs=tf.TensorSpec([2])
+    ... )
     >>> state = query.initial_global_state()
     >>> params = query.derive_sample_params(state)
     >>> sample = query.initial_sample_state()
@@ -28,7 +30,7 @@ class NormClipSumQuery(records.RecordSumQuery):
     array([ 2., -2.], dtype=float32)
   """
 
-  def __init__(self, order: float, clip_norm: float, record_specs: Any):
+  def __init__(self, *, order: float, clip_norm: float, record_specs: Any):
     """Initializes the query.
 
     Args:
@@ -59,11 +61,19 @@ class NormClipSumQuery(records.RecordSumQuery):
     return tf.constant(self._clip_norm, tf.float32)
 
   def derive_sample_params(self, global_state: tf.Tensor) -> tf.Tensor:
-    """Returns the clip norm, all that clients need to know."""
+    """Returns the clip norm, all that clients need to know.
+
+    Args:
+      global_state: The clip norm.
+    """
     return global_state
 
   def preprocess_record(self, params: tf.Tensor, record: Any) -> Any:
     """Returns the record clipped to norm `params`; zeros if it is not finite.
+
+    Args:
+      params: The clip norm, from `derive_sample_params`.
+      record: Structure of float tensors.
 
     Raises:
       TypeError: If the record is not made of float tensors, or its dtypes are not
@@ -77,13 +87,22 @@ class NormClipSumQuery(records.RecordSumQuery):
   def get_noised_result(
     self, sample_state: Any, global_state: tf.Tensor
   ) -> tuple[Any, tf.Tensor, dp_accounting.DpEvent]:
-    """Returns the sum, the state as it was, and `NonPrivateDpEvent`."""
+    """Returns the sum, the state as it was, and `NonPrivateDpEvent`.
+
+    Args:
+      sample_state: Sum of preprocessed records.
+      global_state: State before the round.
+    """
     return sample_state, global_state, dp_accounting.NonPrivateDpEvent()
 
   def derive_metrics(
     self, global_state: tf.Tensor
   ) -> 'collections.OrderedDict[str, tf.Tensor]':
-    """Returns the clip norm."""
+    """Returns the clip norm under its name.
+
+    Args:
+      global_state: The clip norm.
+    """
     return collections.OrderedDict(clip_norm=global_state)
 
   def __repr__(self) -> str:

@@ -58,7 +58,7 @@ def check_record(record: Any, record_specs: Any) -> Any:
       records is accumulated in.
 
   Returns:
-    As `as_tensors`.
+    The structure of tensors; half precision (float16, bfloat16) becomes float32.
 
   Raises:
     TypeError: If a dtype or the kind of a container differs.
@@ -120,10 +120,14 @@ class RecordSumQuery(dp_query.SumAggregationDPQuery):
 
     Half precision becomes float32.
 
+    Args:
+      template: Structure of float tensors or their specs; `None` for `record_specs`.
+
     Raises:
-      TypeError: If the template is not made of float tensors, or another than
-        `record_specs`.
-      ValueError: Likewise, or if there is neither of the two.
+      TypeError: If the template is not made of float tensors, or a dtype or container
+        is not that of `record_specs`.
+      ValueError: If its structure or a shape is not that of `record_specs`, or there is
+        neither of the two.
     """
     template = self._record_specs if template is None else template
     if template is None:
@@ -133,7 +137,11 @@ class RecordSumQuery(dp_query.SumAggregationDPQuery):
     return self._check(super().initial_sample_state(template))
 
   def preprocess_record(self, params: Any, record: Any) -> Any:
-    """Returns the record as tensors.
+    """Returns the record as tensors, half precision in float32.
+
+    Args:
+      params: Not used.
+      record: Structure of float tensors.
 
     Raises:
       TypeError: If the record is not made of float tensors, or its dtypes are not

@@ -40,20 +40,32 @@ class TreeResidualSumQuery(matrix_mechanism.MatrixMechanismQuery):
     storage: noise_lib.Storage = 'auto',
     seed: Optional[int] = None,
   ):
-    """Initializes the query; arguments and errors as for `MatrixMechanismQuery`.
+    """Initializes the query.
 
     Args:
-      participation: Who may take part when, and for how many rounds.
+      participation: Who may take part when, and for how many rounds; one more is an
+        error.
       clip_norm: L2 bound of one record.
-      noise_multiplier: Standard deviation of a node's noise over `clip_norm`.
+      noise_multiplier: Standard deviation of a node's noise over `clip_norm`; 0 adds
+        no noise.
       record_specs: Structure of float tensor specs like a record.
       honaker: Whether to use Honaker's estimator, with less noise, or the plain one,
         with no noise in the state.
       restart_every: Rounds after which a fresh tree begins; `None` for a single one.
-      workload: See `MatrixMechanismQuery`.
-      storage: See `noise.build`.
-      seed: Makes the noise reproducible, for simulations.
+      workload: `None` to release the sum of each round; a `Workload` to release its
+        rows applied to all sums so far.
+      storage: Where the noise of earlier rounds is: see `noise.build`.
+      seed: Makes the noise reproducible, for simulations; `None` for secret noise.
+
+    Raises:
+      OSError: If `storage` names a directory that cannot be used.
+      RuntimeError: If another process uses it.
+      TypeError: If a record tensor is not of a float dtype, or another argument not of
+        its type; `participation` may not be `None`.
+      ValueError: If a number is out of range, a shape is not fully defined, or the
+        workload is for other rounds.
     """
+    strategies.participation.require(participation)
     super().__init__(
       strategies.BinaryTree(participation.num_rounds, honaker, restart_every),
       participation,
@@ -69,18 +81,58 @@ class TreeResidualSumQuery(matrix_mechanism.MatrixMechanismQuery):
 class TreeCumulativeSumQuery(TreeResidualSumQuery):
   """Prefix sums over rounds, each with the noise of the tree's estimate.
 
-  The residual sums of the rounds, added up. Constructor as for `TreeResidualSumQuery`,
-  with prefix sums as the default workload.
+  The residual sums of the rounds, added up.
   """
 
   def __init__(
     self,
     participation: strategies.Participation,
     *,
+    clip_norm: float,
+    noise_multiplier: float,
+    record_specs: Any,
+    honaker: bool = True,
+    restart_every: Optional[int] = None,
     workload: Optional[strategies.Workload] = None,
-    **kwargs: Any,
+    storage: noise_lib.Storage = 'auto',
+    seed: Optional[int] = None,
   ):
-    """Initializes the query; see `TreeResidualSumQuery`."""
+    """Initializes the query.
+
+    Args:
+      participation: Who may take part when, and for how many rounds; one more is an
+        error.
+      clip_norm: L2 bound of one record.
+      noise_multiplier: Standard deviation of a node's noise over `clip_norm`; 0 adds
+        no noise.
+      record_specs: Structure of float tensor specs like a record.
+      honaker: Whether to use Honaker's estimator, with less noise, or the plain one,
+        with no noise in the state.
+      restart_every: Rounds after which a fresh tree begins; `None` for a single one.
+      workload: Whose rows to release, applied to all sums so far; `None` for prefix
+        sums.
+      storage: Where the noise of earlier rounds is: see `noise.build`.
+      seed: Makes the noise reproducible, for simulations; `None` for secret noise.
+
+    Raises:
+      OSError: If `storage` names a directory that cannot be used.
+      RuntimeError: If another process uses it.
+      TypeError: If a record tensor is not of a float dtype, or another argument not of
+        its type; `participation` may not be `None`.
+      ValueError: If a number is out of range, a shape is not fully defined, or the
+        workload is for other rounds.
+    """
+    strategies.participation.require(participation)
     if workload is None:
       workload = strategies.Workload(participation.num_rounds)
-    super().__init__(participation, workload=workload, **kwargs)
+    super().__init__(
+      participation,
+      clip_norm=clip_norm,
+      noise_multiplier=noise_multiplier,
+      record_specs=record_specs,
+      honaker=honaker,
+      restart_every=restart_every,
+      workload=workload,
+      storage=storage,
+      seed=seed,
+    )

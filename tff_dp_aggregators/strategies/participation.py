@@ -18,7 +18,7 @@ counts the rounds *between* two participations instead (`r2 - r1 - 1`); convert 
 import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Optional
+from typing import Any, Optional
 
 from tff_dp_aggregators.base import checks
 
@@ -139,6 +139,22 @@ class Participation:
       for rounds in itertools.combinations(range(self.num_rounds), count):
         if self.allows(rounds):
           yield rounds
+
+
+def require(participation: Any) -> Participation:
+  """Returns the schema, where noise or epsilon follow from it and it must be given.
+
+  Raises:
+    TypeError: If it is none. `None` is refused as well: whoever means a single
+      participation says so.
+  """
+  if not isinstance(participation, Participation):
+    raise TypeError(
+      f'participation must be a strategies.Participation, got {participation!r}. If a '
+      'client may take part in every round it is strategies.Participation(num_rounds), '
+      'if in one of them strategies.Participation.single(num_rounds).'
+    )
+  return participation
 
 
 def check(num_rounds: int, participation: Optional[Participation]) -> Participation:

@@ -1,0 +1,200 @@
+"""No call of a builder means something else than it says.
+
+Claims, for everything public in `aggregators`:
+
+* All numbers are given by name. A call with numbers by position, as TFF's factories are
+  called, is a TypeError and not another mechanism.
+* A participation is given, or `None` means that a client may take part in every round.
+* What builders share, they share in name, order, default and description; `help()` of
+  each has all of it.
+"""
+
+import inspect
+import math
+import re
+
+import pytest
+import tensorflow as tf
+
+from tff_dp_aggregators import accounting
+from tff_dp_aggregators import aggregators
+from tff_dp_aggregators import queries
+from tff_dp_aggregators import strategies
+
+_ROUNDS = 8
+_LIMITS = strategies.Participation(_ROUNDS, min_separation=2)
+_STRATEGY = strategies.BandedToeplitz.square_root(_ROUNDS, 2)
+_NUMBERS = {'clip_norm': 1.0, 'noise_multiplier': 2.0, 'clients_per_round': 50}
+_SPLIT = {'noise_multiplier': 2.0, 'clients_per_round': 50}
+
+
+def _gaussian_sum(specs):
+  return queries.GaussianSumQuery(
+    clip_norm=1.0, noise_multiplier=2.0, record_specs=specs
+  )
+
+
+# For each: what comes first, and what has to be given by name.
+_BUILDERS = {
+  'DPMeanFactory': ((_gaussian_sum,), {'clients_per_round': 50}),
+  'adaptive': ((), _SPLIT),
+  'banded': ((_LIMITS,), _NUMBERS),
+  'from_mechanism': (
+    (accounting.Mechanism('gaussian', _LIMITS, 2.0),),
+    {'clip_norm': 1.0, 'clients_per_round': 50},
+  ),
+  'from_strategy': ((_STRATEGY, _LIMITS), _NUMBERS),
+  'gaussian': ((_LIMITS,), _NUMBERS),
+  'tree': ((_LIMITS,), _NUMBERS),
+}
+# No number among their arguments.
+_OTHERS = {'ZeroNonfiniteFactory', 'extract_dp_event'}
+_POSITIONAL = {
+  'build_query',
+  'count_sum_factory',
+  'inner',
+  'mechanism',
+  'participation',
+  'state',
+  'strategy',
+}
+_FUNCTIONS = sorted(set(_BUILDERS) - {'DPMeanFactory'})
+each = pytest.mark.parametrize('name', _BUILDERS)
+
+
+def _parameters(name):
+  return inspect.signature(getattr(aggregators, name)).parameters
+
+
+def _described(name):
+  """Arguments and their descriptions, from the docstring."""
+  text = inspect.getdoc(getattr(aggregators, name)).split('Args:\n')[1]
+  text = re.split(r'\n\n', text)[0]
+  entries = re.findall(r'^  (\w+): (.*(?:\n    .*)*)', text, re.MULTILINE)
+  return {argument: ' '.join(words.split()) for argument, words in entries}
+
+
+def test_these_are_all_builders():
+  assert set(aggregators.__all__) == {*_BUILDERS, *_OTHERS}
+
+
+@each
+def test_the_factory_is_made_when_numbers_are_named(name):
+  first, numbers = _BUILDERS[name]
+  factory = getattr(aggregators, name)(*first, **numbers)
+  assert factory.noise_multiplier == 2.0
+  assert factory.clients_per_round == 50
+
+
+@pytest.mark.parametrize('name', aggregators.__all__)
+def test_only_what_is_no_number_has_a_position(name):
+  for parameter in _parameters(name).values():
+    assert parameter.kind is not inspect.Parameter.VAR_POSITIONAL
+    assert parameter.kind is not inspect.Parameter.VAR_KEYWORD
+    if parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
+      assert parameter.name in _POSITIONAL
+
+
+@each
+def test_numbers_by_position_are_refused(name):
+  first, numbers = _BUILDERS[name]
+  build = getattr(aggregators, name)
+  for args in ((*first, *numbers.values()), numbers.values()):
+    with pytest.raises(TypeError, match='positional|keyword-only'):
+      build(*args)
+
+
+@pytest.mark.parametrize('name', ['gaussian', 'tree', 'banded', 'adaptive'])
+def test_a_call_in_the_order_of_tff_is_refused(name):
+  # gaussian_fixed(noise_multiplier, clients_per_round, clip) and its kin.
+  for order in ((2.0, 50, 1.0), (2.0, 50), (2.0,)):
+    with pytest.raises(TypeError):
+      getattr(aggregators, name)(*order)
+
+
+@pytest.mark.parametrize('name', ['gaussian', 'tree', 'banded', 'from_strategy'])
+@pytest.mark.parametrize('number', [0, 0.5, _ROUNDS])
+def test_a_number_is_no_participation(name, number):
+  first, numbers = _BUILDERS[name]
+  with pytest.raises(TypeError, match='participation must be a strategies.Particip'):
+    getattr(aggregators, name)(*first[:-1], number, **numbers)
+
+
+@pytest.mark.parametrize(
+  'build',
+  [
+    lambda: aggregators.tree(None, **_NUMBERS),
+    lambda: aggregators.banded(None, **_NUMBERS),
+    lambda: aggregators.from_strategy(_STRATEGY, None, **_NUMBERS),
+    lambda: aggregators.adaptive(strategy=_STRATEGY, **_SPLIT),
+    lambda: aggregators.adaptive(strategy=_STRATEGY, participation=None, **_SPLIT),
+  ],
+)
+def test_no_participation_is_refused_where_it_would_be_a_single_one(build):
+  with pytest.raises(TypeError, match=r'participation must be .*, got None') as error:
+    build()
+  assert 'strategies.Participation(num_rounds)' in str(error.value)
+  assert 'strategies.Participation.single(num_rounds)' in str(error.value)
+
+
+@pytest.mark.parametrize('name', ['gaussian', 'adaptive'])
+def test_no_participation_is_every_round_of_independent_noise(name):
+  numbers = _BUILDERS[name][1]
+  factory = getattr(aggregators, name)(**numbers)
+  with pytest.raises(ValueError, match='any number of rounds'):
+    factory.effective_noise_multiplier  # noqa: B018
+  planned = getattr(aggregators, name)(
+    participation=strategies.Participation(_ROUNDS), **numbers
+  )
+  assert planned.effective_noise_multiplier == pytest.approx(2 / math.sqrt(_ROUNDS))
+
+
+@pytest.mark.parametrize('name', ['gaussian', 'tree', 'banded', 'from_strategy'])
+def test_limits_of_all_kinds_are_taken(name):
+  first, numbers = _BUILDERS[name]
+  for limits in (
+    strategies.Participation(_ROUNDS, min_separation=2, max_participations=2),
+    strategies.Participation(_ROUNDS, min_separation=2, fixed_epoch=True),
+    strategies.Participation.single(_ROUNDS),
+  ):
+    factory = getattr(aggregators, name)(*first[:-1], limits, **numbers)
+    assert factory.participation == limits
+    assert factory.effective_noise_multiplier == pytest.approx(
+      2 / factory.strategy.sensitivity(limits)
+    )
+
+
+@pytest.mark.parametrize('name', _FUNCTIONS)
+def test_the_docstring_describes_every_argument_in_order(name):
+  assert list(_described(name)) == list(_parameters(name))
+
+
+def test_what_builders_share_is_the_same_in_all():
+  order = [
+    *('mechanism', 'strategy', 'participation', 'clip_norm', 'noise_multiplier'),
+    *('clients_per_round', 'workload', 'storage', 'seed', 'record_aggregation_factory'),
+  ]
+  for name in _FUNCTIONS:
+    shared = [each for each in _parameters(name) if each in order]
+    assert shared == sorted(shared, key=order.index)
+  for argument in ('clip_norm', 'storage', 'seed', 'workload', 'clients_per_round'):
+    having = [name for name in _FUNCTIONS if argument in _parameters(name)]
+    assert len(having) >= 2
+    defaults = {_parameters(name)[argument].default for name in having}
+    annotations = {str(_parameters(name)[argument].annotation) for name in having}
+    # `adaptive` divides by the clients what no other builder has.
+    words = {_described(name)[argument] for name in having if name != 'adaptive'}
+    assert len(defaults) == len(annotations) == len(words) == 1
+  last = {list(_parameters(name))[-1] for name in _FUNCTIONS}
+  assert last == {'record_aggregation_factory'}
+
+
+def test_the_query_of_a_factory_is_asked_for_a_record_by_position():
+  seen = []
+
+  def build_query(specs):
+    seen.append(specs)
+    return _gaussian_sum(specs)
+
+  aggregators.DPMeanFactory(build_query, clients_per_round=50)
+  assert seen == [tf.TensorSpec([], tf.float32)]

@@ -1,0 +1,129 @@
+"""No call of a query means something else than it says.
+
+Claims, for every public query:
+
+* All numbers are given by name. A call with numbers by position, as one that was made
+  for TF Privacy has, is a TypeError and not another mechanism.
+* Where noise and epsilon follow from a participation, it is given, or `None` means that
+  a client may take part in every round: nothing stands silently for one round of each.
+"""
+
+import inspect
+
+import pytest
+import tensorflow as tf
+
+from tff_dp_aggregators import queries
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import schemas
+
+_ROUNDS = 8
+_BANDED = strategies.BandedToeplitz.square_root(_ROUNDS, 2)
+_EVERY_ROUND = strategies.Participation(_ROUNDS)
+_SPEC = tf.TensorSpec([3])
+_NUMBERS = {'clip_norm': 1.0, 'noise_multiplier': 2.0}
+_ADAPTIVE = {'initial_clip_norm': 1.0, 'noise_multiplier': 2.0, 'clients_per_round': 50}
+
+# For each: what comes first, and what has to be given by name.
+_QUERIES = {
+  'AdaptiveClippingQuery': ((_BANDED, _EVERY_ROUND), {**_ADAPTIVE}),
+  'AdaptiveGaussianSumQuery': ((_EVERY_ROUND,), {**_ADAPTIVE}),
+  'BandedMatrixFactorizationQuery': ((_BANDED, _EVERY_ROUND), _NUMBERS),
+  'GaussianSumQuery': ((_EVERY_ROUND,), _NUMBERS),
+  'LaplaceSumQuery': ((), _NUMBERS),
+  'MatrixMechanismQuery': ((_BANDED, _EVERY_ROUND), _NUMBERS),
+  'NormClipSumQuery': ((), {'order': 2.0, 'clip_norm': 1.0}),
+  'TreeCumulativeSumQuery': ((_EVERY_ROUND,), _NUMBERS),
+  'TreeResidualSumQuery': ((_EVERY_ROUND,), _NUMBERS),
+}
+# Without specs of a record, or with a query in front of the number.
+_OTHERS = {
+  'NoPrivacyAverageQuery': ((), {}),
+  'NoPrivacySumQuery': ((), {}),
+  'NormalizedQuery': ((queries.NoPrivacySumQuery(),), {'denominator': 2.0}),
+}
+_ALL = {**_QUERIES, **_OTHERS}
+# Interfaces, without arguments, and states, which are made by queries.
+_NOT_MADE = {'DPQuery', 'GlobalState', 'LaplaceState', 'SumAggregationDPQuery'}
+_POSITIONAL = {'strategy', 'participation', 'record_specs', 'numerator_query'}
+each = pytest.mark.parametrize('name', _ALL)
+
+
+def _build(name, *args, **kwargs):
+  first, numbers = _ALL[name]
+  specs = {'record_specs': _SPEC} if name in _QUERIES else {}
+  return getattr(queries, name)(*(args or first), **{**numbers, **specs, **kwargs})
+
+
+def test_these_are_all_queries():
+  assert set(queries.__all__) == {*_ALL, *_NOT_MADE}
+
+
+@each
+def test_the_query_is_made_when_numbers_are_named(name):
+  assert isinstance(_build(name), queries.SumAggregationDPQuery)
+
+
+@each
+def test_only_what_is_no_number_has_a_position(name):
+  for parameter in inspect.signature(getattr(queries, name)).parameters.values():
+    assert parameter.kind is not inspect.Parameter.VAR_POSITIONAL
+    assert parameter.kind is not inspect.Parameter.VAR_KEYWORD
+    if parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
+      assert parameter.name in _POSITIONAL
+
+
+@pytest.mark.parametrize('name', [name for name in _ALL if _ALL[name][1]])
+def test_numbers_by_position_are_refused(name):
+  first, numbers = _ALL[name]
+  specs = {'record_specs': _SPEC} if name in _QUERIES else {}
+  query = getattr(queries, name)
+  for args in ((*first, *numbers.values()), numbers.values()):
+    with pytest.raises(TypeError, match='positional|keyword-only'):
+      query(*args, **specs)
+    # Not even those that are one too many.
+    with pytest.raises(TypeError, match='positional'):
+      query(*args, *numbers.values(), **numbers, **specs)
+
+
+@pytest.mark.parametrize(
+  'name',
+  [
+    'AdaptiveClippingQuery',
+    'BandedMatrixFactorizationQuery',
+    'MatrixMechanismQuery',
+    'TreeCumulativeSumQuery',
+    'TreeResidualSumQuery',
+  ],
+)
+@pytest.mark.parametrize(
+  'participation', [None, 0, _ROUNDS, schemas.PoissonSampling(_ROUNDS, 0.1)]
+)
+def test_a_participation_has_to_be_given(name, participation):
+  first = _ALL[name][0]
+  with pytest.raises(TypeError, match='participation must be a strategies.Particip'):
+    _build(name, *first[:-1], participation)
+  signature = inspect.signature(getattr(queries, name))
+  assert signature.parameters['participation'].default is inspect.Parameter.empty
+
+
+def test_the_error_names_both_remedies():
+  with pytest.raises(TypeError, match=r'got None\. .*every round') as error:
+    _build('MatrixMechanismQuery', _BANDED, None)
+  assert 'strategies.Participation(num_rounds)' in str(error.value)
+  assert 'strategies.Participation.single(num_rounds)' in str(error.value)
+
+
+@pytest.mark.parametrize('name', ['GaussianSumQuery', 'AdaptiveGaussianSumQuery'])
+def test_no_participation_is_every_round(name):
+  query = _build(name, None)
+  state = query.initial_global_state()
+  sample = query.initial_sample_state()
+  for _ in range(_ROUNDS):
+    _, state, event = query.get_noised_result(sample, state)
+    assert float(event.noise_multiplier) == 2.0
+  spent = float(query.derive_metrics(state)['effective_noise_multiplier'])
+  assert spent == pytest.approx(_build(name).effective_noise_multiplier)
+  for number in (0, _ROUNDS):
+    with pytest.raises(TypeError, match='participation must be a strategies.Particip'):
+      _build(name, number)
