@@ -45,8 +45,8 @@ def values_noise_multiplier(
   if not ratio < 1:
     raise ValueError(
       f'clipped_count_stddev must be more than {noise_multiplier / 2}, half of '
-      f'noise_multiplier; got {clipped_count_stddev} (adaptive queries take a '
-      'twentieth of clients_per_round by default). With less, the count of small norms '
+      f'noise_multiplier; got {clipped_count_stddev} (by default it is a twentieth of '
+      'clients_per_round). With less, the count of small norms '
       f'alone would cost more than noise_multiplier {noise_multiplier} says.'
     )
   return noise_multiplier * (1 / math.sqrt((1 - ratio) * (1 + ratio)))

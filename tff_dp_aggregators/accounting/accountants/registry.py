@@ -41,6 +41,7 @@ from tff_dp_aggregators.accounting.accountants import pld
 from tff_dp_aggregators.accounting.accountants import prv
 from tff_dp_aggregators.accounting.accountants import rdp
 
+# At which Renyi DP is computed.
 RDP_ORDERS = rdp.ORDERS
 
 _ZERO_OUT = Relation.REPLACE_SPECIAL
@@ -89,10 +90,12 @@ class Entry:
     return self.make(relation).supports(event)
 
 
-EXACT = 'exact'  # The curve of a Gaussian itself.
+# The curve of a Gaussian itself.
+EXACT = 'exact'
 # Reads every event of this package, quickly: for searches, and where numbers are many.
 QUICK_BOUND = 'rdp'
 
+# Every accountant, by name; `register` adds to them.
 ACCOUNTANTS: dict[str, Entry] = {}
 
 

@@ -16,6 +16,7 @@ from dp_accounting import NeighboringRelation as Relation
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import events
 
+# Neighbouring relations by the names that flags and reports have for them.
 ADJACENCIES = {
   'zero_out': Relation.REPLACE_SPECIAL,
   'add_or_remove': Relation.ADD_OR_REMOVE_ONE,
@@ -31,6 +32,7 @@ class Schema(Protocol):
     """Rounds in all, n."""
 
 
+# The schema that a kind is of.
 S = TypeVar('S', bound=Schema)
 
 
@@ -275,6 +277,7 @@ def run_noise_multiplier(noise_multiplier: float, relation: Relation) -> float:
   return checked / sensitivity_factor(relation)
 
 
-# Flags of more than one kind.
+# A flag of more than one kind.
 POPULATION = Flag('population', int, 'Clients to draw from.')
+# A flag of more than one kind; not whole if it is a mean.
 COHORT = Flag('cohort', float, 'Clients of a round; for poisson, in the mean.')

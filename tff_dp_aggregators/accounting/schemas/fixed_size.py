@@ -127,4 +127,5 @@ class FixedSize(base.Sampling[FixedSizeSampling]):
     )
 
 
+# What the registry lists.
 KIND = FixedSize()

@@ -158,4 +158,5 @@ class Limits(base.Kind[strategies.Participation]):
     return 'Without sampling; epsilon is for zeroing out one client:'
 
 
+# What the registry lists.
 KIND = Limits()

@@ -222,4 +222,5 @@ class Poisson(base.Sampling[PoissonSampling]):
     )
 
 
+# What the registry lists.
 KIND = Poisson()

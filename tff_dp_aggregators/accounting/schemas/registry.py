@@ -19,6 +19,7 @@ from tff_dp_aggregators.accounting.schemas import poisson
 # What is assumed unless something else is asked for.
 LIMITS = no_sampling.KIND
 
+# Every kind of schema, by name; `register` adds to them.
 KINDS: dict[str, base.Kind[Any]] = {}
 
 
