@@ -112,7 +112,9 @@ class Banded(strategy_lib.Strategy):
   def sensitivity_squared_by_round(
     self, participation: Optional[participation_lib.Participation] = None
   ) -> np.ndarray:
-    """See `Strategy`. Exact if columns of one client cannot overlap.
+    """Squared sensitivity of the first 1, 2, ..., n rounds.
+
+    Exact if columns of one client cannot overlap.
 
     That is so for a single participation and for num_bands <= min_separation
     (arXiv:2306.08153); the squared sensitivity is then the largest sum of squared
@@ -134,7 +136,7 @@ class Banded(strategy_lib.Strategy):
   def sensitivity_squared(
     self, participation: Optional[participation_lib.Participation] = None
   ) -> float:
-    """See `sensitivity_squared_by_round`."""
+    """sens(C)^2, the last entry of `sensitivity_squared_by_round`."""
     participation = self._participation(participation)
     if not self._is_disjoint(participation):
       return sensitivity_lib.squared(self.materialize(), participation)[0]
@@ -144,7 +146,7 @@ class Banded(strategy_lib.Strategy):
   def sensitivity_kind(
     self, participation: Optional[participation_lib.Participation] = None
   ) -> str:
-    """See `Strategy`."""
+    """'exact', or 'bound' if `sensitivity` may be too large."""
     participation = self._participation(participation)
     if self._is_disjoint(participation):
       return 'exact'
@@ -152,7 +154,9 @@ class Banded(strategy_lib.Strategy):
     return 'exact' if exact else 'bound'
 
   def per_query_error(self, workload: workload_lib.WorkloadLike = None) -> np.ndarray:
-    """See `Strategy`; O(n num_bands^2), without a matrix.
+    """Variance of each workload row's noise for unit-variance z.
+
+    O(n num_bands^2), without a matrix.
 
     For a workload that is given as an array, or has rounds with learning rate 0,
     O(n^3) and dense.
@@ -164,11 +168,11 @@ class Banded(strategy_lib.Strategy):
     return bands.inverse_row_norms(bands.multiply(self.diagonals, inverse_workload))
 
   def materialize(self) -> np.ndarray:
-    """See `Strategy`."""
+    """`C` as a dense array."""
     return bands.to_dense(self.diagonals)
 
   def materialize_estimator(self) -> np.ndarray:
-    """See `Strategy`; `A C^-1`."""
+    """`A C^-1` for prefix sums A, dense."""
     workload = workload_lib.Workload(self.num_rounds)
     return gram.estimator(self.materialize(), workload)
 
@@ -412,7 +416,7 @@ def _lower_bound(
   workload: gram.Checked,
   weights: np.ndarray,
 ) -> float:
-  """See `certify`."""
+  """A lower bound of the least error there can be, by duality (`certify`)."""
   multiplier = gram.multiplier(bands.to_dense(diagonals), workload, weights)
   for i in range(1, len(diagonals)):
     for triangle in (multiplier[i:], multiplier.T[i:]):

@@ -129,11 +129,11 @@ class BandedInverse(toeplitz.LowerToeplitz):
     return recursion_lib.LastRounds(np.array([self.coefficients]), remembers='row')
 
   def matrix_coefficients(self) -> np.ndarray:
-    """See `LowerToeplitz`; O(n log n) unless they grow."""
+    """First column of `C`, float64 of shape [n]; O(n log n) unless they grow."""
     return power_series.inverse(np.array(self.coefficients), self.num_rounds)
 
   def inverse_coefficients(self) -> np.ndarray:
-    """See `LowerToeplitz`."""
+    """First column of `C^-1`, float64 of shape [n]."""
     column = np.zeros(self.num_rounds)
     column[: len(self.coefficients)] = self.coefficients
     return column
@@ -217,8 +217,8 @@ def _constrained(
   """
 
   def solve(end: int) -> np.ndarray:
-    falling = series_optimization.Monotone(problem.separation, end, inverse=True)
-    return problem.minimize(start, falling, report)
+    monotone = series_optimization.Monotone(problem.separation, end, inverse=True)
+    return problem.minimize(start, monotone, report)
 
   too_few = enough = max(problem.separation, problem.num_bands)
   bands = None

@@ -124,7 +124,7 @@ class BLT(toeplitz.LowerToeplitz):
     return BLT(self.num_rounds, tuple(parts.values), tuple(np.clip(decays, -1.0, 1.0)))
 
   def matrix_coefficients(self) -> np.ndarray:
-    """See `LowerToeplitz`; O(n d)."""
+    """First column of `C`, float64 of shape [n]; O(n d)."""
     coefficients = np.zeros(self.num_rounds)
     coefficients[0] = 1.0
     for scale, decay in zip(self.output_scales, self.buffer_decays):
@@ -132,13 +132,15 @@ class BLT(toeplitz.LowerToeplitz):
     return coefficients
 
   def inverse_coefficients(self) -> np.ndarray:
-    """See `LowerToeplitz`; O(n d)."""
+    """First column of `C^-1`, float64 of shape [n]; O(n d)."""
     return self.inverse().matrix_coefficients()
 
   def sensitivity_squared(
     self, participation: Optional[participation_lib.Participation] = None
   ) -> float:
-    """See `Strategy`; without the matrix where it is exact.
+    """sens(C)^2, the last entry of `sensitivity_squared_by_round`.
+
+    Without the matrix where it is exact.
 
     It is exact for a single participation, and if the scales are positive and sum to at
     most 1, and decays are not negative: then c does not increase.
@@ -154,7 +156,7 @@ class BLT(toeplitz.LowerToeplitz):
   def sensitivity_kind(
     self, participation: Optional[participation_lib.Participation] = None
   ) -> str:
-    """See `Strategy`, and `sensitivity_squared`."""
+    """'exact', or 'bound' if `sensitivity` may be too large."""
     if self._is_non_increasing:
       self._participation(participation)
       return 'exact'
@@ -165,7 +167,10 @@ class BLT(toeplitz.LowerToeplitz):
     participation: Optional[participation_lib.Participation] = None,
     workload: workload_lib.WorkloadLike = None,
   ) -> float:
-    """See `Strategy`; at a cost independent of n for prefix sums."""
+    """Root mean square of `error_by_round`.
+
+    At a cost independent of n for prefix sums.
+    """
     if not self._has_closed_error(workload):
       return super().rmse(participation, workload)
     return self.sensitivity(participation) * math.sqrt(self._squared_error('mean'))
@@ -175,7 +180,7 @@ class BLT(toeplitz.LowerToeplitz):
     participation: Optional[participation_lib.Participation] = None,
     workload: workload_lib.WorkloadLike = None,
   ) -> float:
-    """See `Strategy`; at a cost independent of n for prefix sums."""
+    """Largest of `error_by_round`; at a cost independent of n for prefix sums."""
     if not self._has_closed_error(workload):
       return super().max_error(participation, workload)
     return self.sensitivity(participation) * math.sqrt(self._squared_error('max'))

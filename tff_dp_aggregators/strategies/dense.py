@@ -73,21 +73,26 @@ class Dense(strategy_lib.Strategy):
   def sensitivity_squared_by_round(
     self, participation: Optional[participation_lib.Participation] = None
   ) -> np.ndarray:
-    """See `Strategy`. What is exact and what a bound: see `sensitivity`, the module."""
+    """Squared sensitivity of the first 1, 2, ..., n rounds.
+
+    What is exact and what a bound: see `sensitivity`, the module.
+    """
     participation = self._participation(participation)
     return sensitivity_lib.squared_by_round(self.matrix, participation)
 
   def sensitivity_squared(
     self, participation: Optional[participation_lib.Participation] = None
   ) -> float:
-    """See `sensitivity_squared_by_round`."""
+    """sens(C)^2, the last entry of `sensitivity_squared_by_round`."""
     participation = self._participation(participation)
     return sensitivity_lib.squared(self.matrix, participation)[0]
 
   def sensitivity_kind(
     self, participation: Optional[participation_lib.Participation] = None
   ) -> str:
-    """See `Strategy`. Exact, too, if all columns of one client are orthogonal.
+    """'exact', or 'bound' if `sensitivity` may be too large.
+
+    Exact, too, if all columns of one client are orthogonal.
 
     That is so for what `optimize` returns: what bounds the products of columns is
     exact if they are zero.
@@ -97,15 +102,15 @@ class Dense(strategy_lib.Strategy):
     return 'exact' if exact or self._is_orthogonal(participation) else 'bound'
 
   def per_query_error(self, workload: workload_lib.WorkloadLike = None) -> np.ndarray:
-    """See `Strategy`; O(n^3)."""
+    """Variance of each workload row's noise for unit-variance z; O(n^3)."""
     return gram_lib.errors(self.matrix, workload_lib.check(self.num_rounds, workload))
 
   def materialize(self) -> np.ndarray:
-    """See `Strategy`."""
+    """`C` as a dense array."""
     return self.matrix.copy()
 
   def materialize_estimator(self) -> np.ndarray:
-    """See `Strategy`; `A C^-1`."""
+    """`A C^-1` for prefix sums A, dense."""
     return gram_lib.estimator(self.matrix, workload_lib.Workload(self.num_rounds))
 
   def _is_orthogonal(self, participation: participation_lib.Participation) -> bool:
@@ -312,7 +317,7 @@ class _DenseProblem:
       return _descend(self, progress)
 
   def lower_bound(self) -> float:
-    """See `certify`."""
+    """A lower bound of the least error there can be, by duality (`certify`)."""
     optimum = self.solve()
     matrix = gram_lib.factor(optimum.gram)
     multiplier = gram_lib.multiplier(matrix, self.workload, optimum.weights)

@@ -106,7 +106,10 @@ class LowerToeplitz(strategy_lib.Strategy):
   def sensitivity_squared_by_round(
     self, participation: Optional[participation_lib.Participation] = None
   ) -> np.ndarray:
-    """See `Strategy`; the last entry is exact in the cases of `sensitivity_kind`."""
+    """Squared sensitivity of the first 1, 2, ..., n rounds.
+
+    The last entry is exact in the cases of `sensitivity_kind`.
+    """
     return toeplitz_sensitivity.squared_by_round(
       self.matrix_coefficients(), self._participation(participation)
     )
@@ -114,7 +117,7 @@ class LowerToeplitz(strategy_lib.Strategy):
   def sensitivity_squared(
     self, participation: Optional[participation_lib.Participation] = None
   ) -> float:
-    """See `Strategy`."""
+    """sens(C)^2, the last entry of `sensitivity_squared_by_round`."""
     return toeplitz_sensitivity.squared(
       self.matrix_coefficients(), self._participation(participation)
     )[0]
@@ -122,7 +125,9 @@ class LowerToeplitz(strategy_lib.Strategy):
   def sensitivity_kind(
     self, participation: Optional[participation_lib.Participation] = None
   ) -> str:
-    """See `Strategy`. Several participations are exact in these cases, among others.
+    """'exact', or 'bound' if `sensitivity` may be too large.
+
+    Several participations are exact in these cases, among others.
 
     * num_bands <= min_separation: the columns of one client do not overlap, so the
       squared sensitivity is the sum of their squared norms, largest for the earliest
@@ -138,7 +143,10 @@ class LowerToeplitz(strategy_lib.Strategy):
     return 'exact' if exact else 'bound'
 
   def noise_correlation(self, num_lags: int) -> np.ndarray:
-    """See `Strategy`; O(n) for each lag."""
+    """Correlation of the last round's noise with that of earlier ones.
+
+    O(n) for each lag.
+    """
     lags = min(checks.check_positive_int('num_lags', num_lags), self.num_rounds)
     column = self.inverse_coefficients()
     norms = np.sqrt(np.cumsum(np.square(column)))[::-1][:lags]  # Of rows n - 1 - lag.
@@ -146,7 +154,9 @@ class LowerToeplitz(strategy_lib.Strategy):
     return np.array(products) / (norms * norms[0])
 
   def per_query_error(self, workload: workload_lib.WorkloadLike = None) -> np.ndarray:
-    """See `Strategy`; without a matrix, but for a workload given as an array.
+    """Variance of each workload row's noise for unit-variance z.
+
+    Without a matrix, but for a workload given as an array.
 
     Where the workload is Toeplitz, so is the estimator, and its rows are parts of one
     another. Otherwise O(n^2) operations.
@@ -168,11 +178,11 @@ class LowerToeplitz(strategy_lib.Strategy):
     return error
 
   def materialize(self) -> np.ndarray:
-    """See `Strategy`."""
+    """`C` as a dense array."""
     return _lower_toeplitz(self.matrix_coefficients())
 
   def materialize_estimator(self) -> np.ndarray:
-    """See `Strategy`; `A C^-1`, Toeplitz as well."""
+    """`A C^-1` for prefix sums A, dense; Toeplitz as well."""
     return _lower_toeplitz(np.cumsum(self.inverse_coefficients()))
 
   def _estimator_coefficients(self, workload: workload_lib.Workload) -> np.ndarray:
@@ -231,13 +241,16 @@ class BandedToeplitz(LowerToeplitz):
     return recursion_lib.LastRounds.solving(np.array([self.coefficients]))
 
   def matrix_coefficients(self) -> np.ndarray:
-    """See `LowerToeplitz`."""
+    """First column of `C`, float64 of shape [n]."""
     column = np.zeros(self.num_rounds)
     column[: self.num_bands] = self.coefficients
     return column
 
   def inverse_coefficients(self) -> np.ndarray:
-    """See `LowerToeplitz`; O(n log n) unless the noise it describes grows."""
+    """First column of `C^-1`, float64 of shape [n].
+
+    O(n log n) unless the noise it describes grows.
+    """
     return power_series.inverse(np.array(self.coefficients), self.num_rounds)
 
 
@@ -343,10 +356,10 @@ def _best_bands(
   )
   if _more_bands_are_useless(problem, fewer):
     return fewer
-  falling = series_optimization.Monotone(
+  monotone = series_optimization.Monotone(
     problem.separation, problem.num_bands, inverse=False
   )
-  more = _with_unit_columns(problem, problem.minimize(start, falling, report))
+  more = _with_unit_columns(problem, problem.minimize(start, monotone, report))
   # Fewer bands may have signs, which more of them may not.
   return min(fewer, more, key=problem.error)
 

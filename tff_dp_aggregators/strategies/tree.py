@@ -99,7 +99,10 @@ class BinaryTree(strategy_lib.Strategy):
     object.__setattr__(self, 'restart_every', restart_every)
 
   def parameters(self) -> dict[str, Any]:
-    """See `Strategy`; without `restart_every` if there are no restarts."""
+    """The dataclass fields as JSON-ready values.
+
+    Without `restart_every` if there are no restarts.
+    """
     parameters = super().parameters()
     if self.restart_every is None:
       del parameters['restart_every']
@@ -139,7 +142,9 @@ class BinaryTree(strategy_lib.Strategy):
   def sensitivity_squared_by_round(
     self, participation: Optional[participation_lib.Participation] = None
   ) -> np.ndarray:
-    """See `Strategy`. Exact: arXiv:2103.00039, Appendix D.2, for every prefix.
+    """Squared sensitivity of the first 1, 2, ..., n rounds.
+
+    Exact: arXiv:2103.00039, Appendix D.2, for every prefix.
 
     The cost is that of `tree.sensitivity_squared` for some of the prefixes, at most
     all of them, and about `log2(num_rounds)` for each value that occurs; what they
@@ -153,14 +158,17 @@ class BinaryTree(strategy_lib.Strategy):
   def sensitivity_squared(
     self, participation: Optional[participation_lib.Participation] = None
   ) -> float:
-    """See `Strategy`; without the work for shorter prefixes."""
+    """sens(C)^2, the last entry of `sensitivity_squared_by_round`.
+
+    Without the work for shorter prefixes.
+    """
     participation = self._participation(participation)
     return float(_search(participation, self.restart_every).value(self.num_rounds))
 
   def sensitivity_kind(
     self, participation: Optional[participation_lib.Participation] = None
   ) -> str:
-    """See `Strategy`. Always 'exact'."""
+    """'exact', always."""
     self._participation(participation)
     return 'exact'
 
@@ -183,7 +191,9 @@ class BinaryTree(strategy_lib.Strategy):
     return _search(participation, self.restart_every).rounds(self.num_rounds)
 
   def per_query_error(self, workload: workload_lib.WorkloadLike = None) -> np.ndarray:
-    """See `Strategy`; O(n log n) for prefix sums, without the matrix.
+    """Variance of each workload row's noise for unit-variance z.
+
+    O(n log n) for prefix sums, without the matrix.
 
     A node's estimate has variance 1, or by Honaker's method 1 / (2 - 2^-level).
     """
@@ -195,14 +205,14 @@ class BinaryTree(strategy_lib.Strategy):
     return earlier_trees * error[-1] + error[rounds]
 
   def materialize(self) -> np.ndarray:
-    """See `Strategy`; shape [num_nodes, num_rounds]."""
+    """`C` as a dense array; shape [num_nodes, num_rounds]."""
     matrix = np.zeros((self.num_nodes, self.num_rounds))
     for nodes, rounds in self._blocks():
       matrix[nodes, rounds] = _nodes_of_tree(rounds.stop - rounds.start)
     return matrix
 
   def materialize_estimator(self) -> np.ndarray:
-    """See `Strategy`; shape [num_rounds, num_nodes]."""
+    """`B` with `B C = A` for prefix sums A, dense; shape [num_rounds, num_nodes]."""
     matrix = np.zeros((self.num_rounds, self.num_nodes))
     for nodes, rounds in self._blocks():
       estimator = self._estimator_of_tree(rounds.stop - rounds.start)

@@ -106,7 +106,7 @@ class WindowedBLT(toeplitz.LowerToeplitz):
 
   @property
   def num_bands(self) -> int:
-    """See `LowerToeplitz`: the window."""
+    """C[i, j] = 0 for i - j >= num_bands: the window."""
     return self.window
 
   @property
@@ -130,14 +130,17 @@ class WindowedBLT(toeplitz.LowerToeplitz):
     )
 
   def matrix_coefficients(self) -> np.ndarray:
-    """See `LowerToeplitz`; O(n + window d)."""
+    """First column of `C`, float64 of shape [n]; O(n + window d)."""
     uncut = blt.BLT(self.window, self.output_scales, self.buffer_decays)
     coefficients = np.zeros(self.num_rounds)
     coefficients[: self.window] = uncut.matrix_coefficients()
     return coefficients
 
   def inverse_coefficients(self) -> np.ndarray:
-    """See `LowerToeplitz`; O(n window), by forward substitution."""
+    """First column of `C^-1`, float64 of shape [n].
+
+    O(n window), by forward substitution.
+    """
     bands = tuple(self.matrix_coefficients()[: self.window])
     return toeplitz.BandedToeplitz(self.num_rounds, bands).inverse_coefficients()
 

@@ -46,7 +46,7 @@ _LARGEST_PART = 1 - 1e-6
 _DIFFERENCE = 1e-4
 # Curvatures below this part of the largest one are taken for rounding errors.
 _FLATTEST = 1e-11
-# When a step neither gains nor promises this much of the least gain, it was the last.
+# A descent ends when neither the gain nor the decrement of a step is this of the least.
 _TOLERANCE = 1e-2
 # The same for the final descent, of the loss itself.
 _FINAL_TOLERANCE = 1e-14
@@ -277,12 +277,12 @@ def loss_and_slope(
   return loss, slope
 
 
-def best_nodes(problem: BLTProblem, most_buffers: int, min_gain: float) -> np.ndarray:
+def best_nodes(problem: BLTProblem, max_buffers: int, min_gain: float) -> np.ndarray:
   """The best nodes found, buffer by buffer.
 
   Args:
     problem: What is asked for.
-    most_buffers: d is at most this.
+    max_buffers: d is at most this.
     min_gain: A buffer is added if it lowers the error by at least this part of it.
 
   Returns:
@@ -296,7 +296,7 @@ def best_nodes(problem: BLTProblem, most_buffers: int, min_gain: float) -> np.nd
       break
     more_nodes, more_loss = _without_useless(problem, more_nodes, more_loss, least)
     # Beyond the last buffer one more is tried: it may have made another one useless.
-    if len(more_nodes) > 2 * most_buffers:
+    if len(more_nodes) > 2 * max_buffers:
       break
     nodes, loss = more_nodes, more_loss
   return _polished(problem, nodes) if len(nodes) else nodes
@@ -393,7 +393,7 @@ def descend(
   losses, slopes = loss_and_slope(problem, points)
   active = np.arange(len(points))
   for _ in range(_MAX_STEPS):
-    directions, promises = _directions(problem, points[active], slopes[active])
+    directions, decreases = _directions(problem, points[active], slopes[active])
     candidates = _candidates(points[active], directions)
     candidate_losses, candidate_slopes = loss_and_slope(problem, candidates)
     row, best = np.arange(len(active)), np.argmin(candidate_losses, axis=1)
@@ -403,7 +403,7 @@ def descend(
     points[chosen] = candidates[row, best]
     losses[chosen] = candidate_losses[row, best]
     slopes[chosen] = candidate_slopes[row, best]
-    active = active[better & (np.maximum(gains, promises) > tolerance)]
+    active = active[better & (np.maximum(gains, decreases) > tolerance)]
     if not len(active):
       break
   return losses, points
@@ -412,7 +412,7 @@ def descend(
 def _directions(
   problem: BLTProblem, points: np.ndarray, slopes: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Newton's steps with the curvature's absolute value, and the gains they promise."""
+  """Steps by the curvature's absolute value, and half their squared decrements."""
   moves = _DIFFERENCE * np.eye(points.shape[-1])
   around = points[:, np.newaxis] + np.concatenate([moves, -moves])
   ahead, behind = np.split(loss_and_slope(problem, around)[1], 2, axis=1)

@@ -25,7 +25,7 @@ Errors = Callable[[np.ndarray], Optional[Evaluated]]
 
 _MEMORY_BYTES = 2**30
 _MAX_PAIRS = 20
-# So many steps in a row that promise too little mean convergence.
+# So many steps in a row of too small a predicted decrease mean convergence.
 _SMALL_STEPS = 3
 _SUFFICIENT_DECREASE = 1e-4
 # The largest error is first minimised with a maximum as smooth as this, relative to it.
@@ -59,7 +59,7 @@ def minimize_mean(
   progress: progress_lib.Progress,
   weights: Optional[np.ndarray] = None,
 ) -> Minimum:
-  """Minimises the mean of the errors, until steps promise less than `tolerance`.
+  """Minimises the mean of the errors, to a predicted decrease below `tolerance`.
 
   Args:
     errors: What to minimise; `start` must be in its domain.
@@ -151,7 +151,7 @@ def lbfgs(
 
   Nocedal and Wright, "Numerical Optimization", algorithm 7.5, with a backtracking line
   search, which also keeps it inside the domain. It ends when several steps in a row
-  promise a relative decrease (the slope along them) below `tolerance`, or when
+  have a predicted relative decrease (the slope along them) below `tolerance`, or when
   rounding leaves no smaller loss to be found.
 
   Args:
@@ -186,7 +186,7 @@ def _quasi_newton(
   """The inverse Hessian's estimate, applied to the gradient."""
   direction = gradient.copy()
   if not memory:
-    # A step that promises a tenth of the loss, or one of the gradient's length.
+    # A step predicted to gain a tenth of the loss, or one of the gradient's length.
     direction *= min(1.0, 0.1 * value / max(np.vdot(gradient, gradient), 1e-300))
     return direction
   shares = []

@@ -86,11 +86,11 @@ class Sum(Function):
     self._terms = terms
 
   def value(self, z: np.ndarray) -> float:
-    """See `Function`."""
+    """The value at z."""
     return sum(term.value(z) for term in self._terms)
 
   def derivatives(self, z: np.ndarray) -> Derivatives:
-    """See `Function`."""
+    """Value, gradient and Hessian at z."""
     first, *others = (term.derivatives(z) for term in self._terms)
     return sum(others, first)
 
@@ -102,11 +102,11 @@ class Quadratic(Function):
     self._matrix = matrix
 
   def value(self, z: np.ndarray) -> float:
-    """See `Function`."""
+    """The value at z."""
     return float(z @ self._matrix @ z)
 
   def derivatives(self, z: np.ndarray) -> Derivatives:
-    """See `Function`."""
+    """Value, gradient and Hessian at z."""
     image = self._matrix @ z
     return Derivatives(float(z @ image), 2 * image, 2 * self._matrix)
 
@@ -126,12 +126,12 @@ class Quotient(Function):
     self._weights = _row_weights(len(numerator), averaged)
 
   def value(self, z: np.ndarray) -> float:
-    """See `Function`."""
+    """The value at z."""
     quotient = self._over(self._numerator, power_series.inverse(z, self._num_rounds))
     return float(self._weights @ np.square(quotient))
 
   def derivatives(self, z: np.ndarray) -> Derivatives:
-    """See `Function`."""
+    """Value, gradient and Hessian at z."""
     inverse = power_series.inverse(z, self._num_rounds)
     quotient = self._over(self._numerator, inverse)
     second = self._over(quotient, inverse)
@@ -161,11 +161,11 @@ class OfInverse(Function):
     self._num_terms = num_terms
 
   def value(self, z: np.ndarray) -> float:
-    """See `Function`."""
+    """The value at z."""
     return self._function.value(power_series.inverse(z, self._num_terms))
 
   def derivatives(self, z: np.ndarray) -> Derivatives:
-    """See `Function`."""
+    """Value, gradient and Hessian at z."""
     inverse = power_series.inverse(z, self._num_terms)
     square = power_series.multiply(inverse, inverse, self._num_terms)
     cube = power_series.multiply(square, inverse, self._num_terms)
@@ -195,11 +195,11 @@ class LargestRow(Function):
     self._transform = power_series.transform(workload, self._size)
 
   def value(self, z: np.ndarray) -> float:
-    """See `Function`."""
+    """The value at z."""
     return self._norm(self._row_errors(self._estimator(z)))
 
   def derivatives(self, z: np.ndarray) -> Derivatives:
-    """See `Function`."""
+    """Value, gradient and Hessian at z."""
     estimator = self._estimator(z)
     errors = self._row_errors(estimator)
     norm = self._norm(errors)
@@ -252,13 +252,13 @@ class LargestRow(Function):
 
 
 class Monotone:
-  """Constraints: coefficients are not negative, and fall from some index on.
+  """Constraints: coefficients are not negative, and non-increasing from an index on.
 
   c_j >= 0 for j < start, c_j >= c_{j + 1} for start <= j < end - 1, c_{end - 1} >= 0,
   where c are the variables z themselves or their inverse series.
 
   Args:
-    start: Index from which on c falls.
+    start: Index from which on c is non-increasing.
     end: The constraints are on the first `end` coefficients, at least start + 1.
     inverse: Whether c is 1 / z.
   """
@@ -313,14 +313,14 @@ class Barrier(Function):
     self._weight = weight
 
   def value(self, z: np.ndarray) -> float:
-    """See `Function`."""
+    """The value at z."""
     slack = self._constraints.values(z)
     if not np.all(slack > 0):
       return math.inf
     return self._function.value(z) - self._weight * float(np.log(slack).sum())
 
   def derivatives(self, z: np.ndarray) -> Derivatives:
-    """See `Function`."""
+    """Value, gradient and Hessian at z."""
     slack, jacobian = self._constraints.derivatives(z)
     relative = jacobian / slack[:, np.newaxis]
     hessian = relative.T @ relative - self._constraints.curvature(z, 1 / slack)
@@ -343,8 +343,9 @@ def minimize(
     function: What to minimise.
     start: A point of its domain, shape [p].
     report: Called with the value of each iteration.
-    tolerance: Stops when the quadratic model promises no more than this, relative to
-      the value, from another step; that step is still taken, if it lowers the value.
+    tolerance: Stops when half the squared Newton decrement, what the quadratic model
+      gains from another step, is no more than this, relative to the value; that step
+      is still taken, if it lowers the value.
 
   Raises:
     ConvergenceError: If it does not get there.
@@ -354,13 +355,13 @@ def minimize(
     at = function.derivatives(z)
     report(at.value)
     step = _newton_step(at)
-    promise = -float(at.gradient @ step) / 2
-    if promise <= tolerance * abs(at.value):
+    decrease = -float(at.gradient @ step) / 2  # Half the squared Newton decrement.
+    if decrease <= tolerance * abs(at.value):
       return z + step if function.value(z + step) <= at.value else z
     z = _line_search(function, z, at, step)
   raise ConvergenceError(
-    f'no convergence in {_MAX_ITERATIONS} iterations: the last one promised '
-    f'{promise:.3g} of {at.value:.6g}, and should promise {tolerance:.3g} relative.'
+    f'no convergence in {_MAX_ITERATIONS} iterations: the quadratic model still '
+    f'gains {decrease:.3g} of {at.value:.6g}, and should gain {tolerance:.3g} relative.'
   )
 
 
@@ -391,9 +392,9 @@ def minimize_within(
   return z
 
 
-def balanced(rising: Function, falling: Function, z: np.ndarray) -> np.ndarray:
+def balanced(increasing: Function, decreasing: Function, z: np.ndarray) -> np.ndarray:
   """Z scaled so that functions of degree 2 and -2 have the same value there."""
-  return z * (falling.value(z) / rising.value(z)) ** 0.25
+  return z * (decreasing.value(z) / increasing.value(z)) ** 0.25
 
 
 def gram(series: np.ndarray, size: int, averaged: bool) -> np.ndarray:
@@ -464,7 +465,7 @@ def _newton_step(at: Derivatives) -> np.ndarray:
 def _line_search(
   function: Function, z: np.ndarray, at: Derivatives, step: np.ndarray
 ) -> np.ndarray:
-  """The first of z + step, z + step / 2, ... that keeps part of the promise."""
+  """The first of z + step, z + step / 2, ... that gains part of what the model does."""
   slope = float(at.gradient @ step)
   length = 1.0
   while length > _SMALLEST_STEP:

@@ -134,8 +134,8 @@ class ToeplitzProblem:
     error: series_optimization.Function,
     z: np.ndarray,
   ) -> np.ndarray:
-    rising, falling = (error, sensitivity) if self.of_inverse else (sensitivity, error)
-    return series_optimization.balanced(rising, falling, z)
+    pair = (error, sensitivity) if self.of_inverse else (sensitivity, error)
+    return series_optimization.balanced(*pair, z)
 
   def _sensitivity_squared(self) -> series_optimization.Function:
     pattern = np.zeros(self.num_rounds)

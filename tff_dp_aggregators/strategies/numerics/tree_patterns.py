@@ -19,7 +19,7 @@ the participations among them. No node of a level counts more than
 that of as many full nodes as possible and the rest in one more; the sum over levels
 bounds a segment, until its exact value is known. Splits are tried in the order of
 their bounds. Among what is reached there soon is a pattern that comes back as early
-as any can; a split that does not promise more value than that one adds nothing, nor
+as any can; a split whose upper bound is not more value than that one adds nothing, nor
 do those after it. Concentrated participation is worth most, so few splits are tried,
 and most numbers of participations never come up.
 
@@ -37,7 +37,7 @@ import numpy as np
 # round, counted from the segment's end, at which the client may come back, and, if
 # it was joined, the patterns of the left and of the right half.
 _Pattern = tuple[int, int, Any]
-# Patterns of falling value, each of which comes back earlier than the one before.
+# Patterns of decreasing value, each of which comes back earlier than the one before.
 _Front = list[_Pattern]
 
 
@@ -159,7 +159,7 @@ class _Segment:
     most = min(count, left.most, self._schema.room(left.size, start))
     fewest = max(0, count - right.most)
     right_start = self._schema.back(left.size, start, most)
-    promises = (
+    upper_bounds = (
       left.bound(start)[fewest : most + 1]
       + right.bound(right_start)[count - most : count - fewest + 1][::-1]
       + self._is_node * count**2
@@ -169,10 +169,10 @@ class _Segment:
     earliest = self._schema.back(self.size, start, count)
     best: dict[int, _Pattern] = {earliest: (0, earliest, None)}
     in_left = most
-    while promises[in_left - fewest] > best[earliest][0]:
+    while upper_bounds[in_left - fewest] > best[earliest][0]:
       self._improve(best, earliest, in_left, count - in_left, start)
-      promises[in_left - fewest] = 0
-      in_left = fewest + int(promises.argmax())
+      upper_bounds[in_left - fewest] = 0
+      in_left = fewest + int(upper_bounds.argmax())
     return _front(best)
 
   def _improve(
@@ -259,10 +259,10 @@ class Search:
     best: _Pattern = (0, 0, None)
     best_start = 0
     for start, counts in self._starts_and_counts(segment):
-      promises = segment.bound(start)[counts.start : counts.stop].copy()
-      while promises.max() > best[0]:
-        promising = int(promises.argmax())
-        promises[promising] = 0
+      upper_bounds = segment.bound(start)[counts.start : counts.stop].copy()
+      while upper_bounds.max() > best[0]:
+        promising = int(upper_bounds.argmax())
+        upper_bounds[promising] = 0
         pattern = segment.front(counts[promising], start)[0]
         if pattern[0] > best[0]:
           best, best_start = pattern, start
