@@ -5,6 +5,9 @@ MAKEFLAGS += --no-print-directory
 PYTHON ?=
 ARGS ?=
 bin := .venv/bin
+# Files in the order of their names: by their number of tests, as is the default, those
+# with few and long ones would come last, and one process would wait for the other.
+pytest := $(bin)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help venv simulate test slow-test coverage lint package docs lock bazel-test clean
@@ -21,13 +24,13 @@ simulate: venv ## Train with differential privacy, simulated (ARGS="--help" list
 	@$(bin)/python -m experiments.simulate $(ARGS)
 
 test: venv ## Run the tests, but for the slow ones (ARGS go to pytest)
-	@$(bin)/python -m pytest -n 2 --dist loadfile $(ARGS)
+	@$(pytest) $(ARGS)
 
 slow-test: venv ## Run the slow tests only (ARGS go to pytest)
-	@$(bin)/python -m pytest -n 2 --dist loadfile -m slow $(ARGS)
+	@$(pytest) -m slow $(ARGS)
 
 coverage: venv ## Run the tests and say how much of the package they run (ARGS go to pytest)
-	@$(bin)/python -m pytest -n 2 --dist loadfile --cov=tff_dp_aggregators $(ARGS)
+	@$(pytest) --cov=tff_dp_aggregators $(ARGS)
 
 lint: venv ## Check style and types
 	$(bin)/ruff check .

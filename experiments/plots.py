@@ -4,21 +4,25 @@ from typing import Optional
 
 from matplotlib import figure
 
+from experiments.tasks import task
 
-def accuracy(
+
+def draw(
   path: str,
+  metric: task.Metric,
   rounds: list[int],
-  accuracies: list[float],
+  measured: list[float],
   epsilons: list[Optional[float]],
   title: str,
   delta: float,
 ) -> None:
-  """Draws test accuracy, and epsilon where there is one, over rounds.
+  """Draws a metric, and epsilon where there is one, over rounds.
 
   Args:
     path: PNG file to write.
+    metric: What was measured.
     rounds: Rounds completed.
-    accuracies: Test accuracy after each.
+    measured: The metric after each.
     epsilons: Spent by then; `None` without privacy.
     title: Above the picture.
     delta: At which epsilon was read.
@@ -27,14 +31,14 @@ def accuracy(
   axes = picture.add_subplot()
   axes.set_title(title, loc='left', fontsize=10)
   axes.set_xlabel('round')
-  axes.set_ylabel('test accuracy', color='tab:blue')
-  axes.plot(rounds, accuracies, color='tab:blue', linewidth=1.8)
-  axes.set_ylim(0.0, 1.0)
+  axes.set_ylabel(f'test {metric.name}', color='tab:blue')
+  axes.plot(rounds, measured, color='tab:blue', linewidth=1.8)
+  axes.set_ylim(*metric.limits)
   axes.set_xlim(left=0)
   axes.grid(alpha=0.3)
   axes.annotate(
-    f'{accuracies[-1]:.3f}',
-    (rounds[-1], accuracies[-1]),
+    f'{measured[-1]:.3f}',
+    (rounds[-1], measured[-1]),
     xytext=(-4, 6),
     textcoords='offset points',
     ha='right',

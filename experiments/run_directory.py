@@ -7,7 +7,7 @@
 | `ledger.jsonl` | one line per round: what it released and what was spent by then |
 | `report.md`, `report.json`, `report.html` | the privacy report |
 | `strategy.npz` | the strategy of the noise, if there is any |
-| `accuracy.png` | test accuracy and epsilon over rounds |
+| `accuracy.png` | test accuracy, or what else the task measures, and epsilon |
 """
 
 import csv

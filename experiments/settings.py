@@ -8,12 +8,14 @@ from typing import Any, Optional
 
 from absl import flags
 
-from experiments import data
 from experiments import run_directory
+from experiments import tasks
+from experiments.tasks import task as task_lib
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
+from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.base import checks
 
 _DEFAULT_TARGET_EPSILON = 8.0
@@ -27,10 +29,10 @@ class Settings:
   Attributes:
     participation: Limits that client selection keeps and accounting assumes.
     mechanism: Privacy mechanism, with its noise; `None` for no privacy.
-    flags: All flag values as given, for the record.
+    flags: All flag values, with the defaults of the task, for the record.
   """
 
-  task: str
+  task: task_lib.Task
   participation: strategies.Participation
   mechanism: Optional[mechanism_lib.Mechanism]
   target_epsilon: Optional[float]
@@ -54,7 +56,7 @@ class Settings:
   @property
   def name(self) -> str:
     """Task and mechanism, for file names and titles."""
-    return f'{self.task}-{self.mechanism.name if self.mechanism else "none"}'
+    return f'{self.task.name}-{self.mechanism.name if self.mechanism else "none"}'
 
   @property
   def noise_source(self) -> str:
@@ -81,6 +83,9 @@ def from_flags(values: flags.FlagValues) -> Settings:
       population cannot fill the rounds; the message says what would be right.
     FileExistsError: If the run directory holds something already.
   """
+  task = tasks.TASKS[values.task]
+  for name, value in dataclasses.asdict(task.defaults).items():
+    values.set_default(name, value)
   for name in ('batch_size', 'local_epochs'):
     checks.check_positive_int(name, values[name].value)
   for name in (
@@ -110,12 +115,12 @@ def from_flags(values: flags.FlagValues) -> Settings:
     participation,
     ('num_clients', 'clients_per_round'),
   )
-  data.check_num_clients(values.task, values.num_clients)
+  task.check_num_clients(values.num_clients)
   if values.run_dir is not None:
     run_directory.check_free(values.run_dir)
   mechanism, target_epsilon = _mechanism(values, participation)
   return Settings(
-    task=values.task,
+    task=task,
     participation=participation,
     mechanism=mechanism,
     target_epsilon=target_epsilon,
@@ -134,12 +139,7 @@ def from_flags(values: flags.FlagValues) -> Settings:
     seed=values.seed,
     secret_noise=values.secret_noise,
     run_dir=values.run_dir,
-    flags={
-      flag.name: flag.value
-      for flag in values.get_key_flags_for_module(
-        values.find_module_defining_flag('task')
-      )
-    },
+    flags={name: values[name].value for name in sorted(program.names_of(values))},
   )
 
 

@@ -12,10 +12,10 @@ import tensorflow as tf
 import tensorflow_federated as tff
 import tqdm
 
+from experiments import federation as federation_lib
 from experiments import plots
 from experiments import run_directory
 from experiments import settings as settings_lib
-from experiments import tasks
 from tff_dp_aggregators import aggregators
 from tff_dp_aggregators import learning
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
@@ -44,8 +44,8 @@ def run(settings: settings_lib.Settings) -> int:
   Raises:
     ValueError: If the task cannot be split as the settings ask.
   """
-  task = tasks.TASKS[settings.task](
-    settings.num_clients, settings.dirichlet_alpha, settings.seed
+  federation = federation_lib.Federation.load(
+    settings.task, settings.num_clients, settings.dirichlet_alpha, settings.seed
   )
   directory = run_directory.RunDirectory(settings.run_dir, settings.name)
   directory.write_json('config.json', _config(settings))
@@ -56,7 +56,7 @@ def run(settings: settings_lib.Settings) -> int:
   history: list[dict[str, Any]] = []
   try:
     with runtime.local_runtime():
-      _train(settings, task, directory, history)
+      _train(settings, federation, directory, history)
   except KeyboardInterrupt:
     interrupted = True
     _say('Interrupted.')
@@ -67,7 +67,7 @@ def run(settings: settings_lib.Settings) -> int:
 
 def _train(
   settings: settings_lib.Settings,
-  task: tasks.Task,
+  federation: federation_lib.Federation,
   directory: run_directory.RunDirectory,
   history: list[dict[str, Any]],
 ) -> None:
@@ -79,7 +79,7 @@ def _train(
     settings.seed,
   )
   process = learning.build_dp_fed_avg(
-    task.model,
+    federation.model,
     _aggregator(settings),
     client_optimizer_fn=_optimizer(
       settings.client_optimizer, settings.client_learning_rate
@@ -94,6 +94,7 @@ def _train(
   order_seeds = np.random.default_rng([settings.seed, 1]).integers(
     2**31, size=cohorts.shape
   )
+  metric = federation.metric.name
   with contextlib.ExitStack() as stack:
     ledger = stack.enter_context(
       ledger_lib.LedgerWriter(directory.file('ledger.jsonl'), settings.delta)
@@ -106,17 +107,17 @@ def _train(
       )
     )
     for cohort, seeds in zip(cohorts, order_seeds):
-      output = process.next(state, _client_data(settings, task, cohort, seeds))
+      output = process.next(state, _client_data(settings, federation, cohort, seeds))
       state = output.state
       weights = process.get_model_weights(state)
       entry = _append(ledger, settings, state, weights, reported=len(cohort))
-      metrics = _metrics(task, weights, output, entry)
+      metrics = _metrics(federation, weights, output, entry)
       directory.append_metrics(metrics)
       history.append(metrics)
       bar.set_postfix(
         {
           'loss': f'{metrics["test_loss"]:.3f}',
-          'accuracy': f'{metrics["test_accuracy"]:.3f}',
+          metric: f'{metrics[f"test_{metric}"]:.3f}',
           'epsilon': _format_epsilon(entry.epsilon),
         },
         refresh=False,
@@ -126,12 +127,12 @@ def _train(
 
 def _client_data(
   settings: settings_lib.Settings,
-  task: tasks.Task,
+  federation: federation_lib.Federation,
   cohort: np.ndarray,
   seeds: np.ndarray,
 ) -> list[tf.data.Dataset]:
   return [
-    task.client_dataset(
+    federation.client_dataset(
       int(client), settings.batch_size, settings.local_epochs, int(seed)
     )
     for client, seed in zip(cohort, seeds)
@@ -184,16 +185,15 @@ def _append(
 
 
 def _metrics(
-  task: tasks.Task,
+  federation: federation_lib.Federation,
   weights: tff.learning.models.ModelWeights,
   output: Any,
   entry: ledger_lib.LedgerEntry,
 ) -> dict[str, Any]:
-  evaluation = task.evaluate(weights)
+  evaluation = federation.evaluate(weights)
   return {
     'round': entry.round,
-    'test_loss': evaluation['loss'],
-    'test_accuracy': evaluation['accuracy'],
+    **{f'test_{name}': value for name, value in evaluation.items()},
     'clients': entry.cohort_reported,
     'nonfinite_count': int(output.metrics['aggregator']['nonfinite_count']),
     'effective_noise_multiplier': entry.effective_noise_multiplier,
@@ -252,15 +252,18 @@ def _finish(
   ):
     text = rendering.render(statement, output_format)
     directory.write_text(f'report.{suffix}', text)
-  plots.accuracy(
-    directory.file('accuracy.png'),
+  metric = settings.task.metric
+  column = f'test_{metric.name}'
+  plots.draw(
+    directory.file(f'{metric.name}.png'),
+    metric,
     [metrics['round'] + 1 for metrics in history],
-    [metrics['test_accuracy'] for metrics in history],
+    [metrics[column] for metrics in history],
     [metrics['epsilon'] for metrics in history],
     title=f'{settings.name}, {settings.num_clients} clients',
     delta=settings.delta,
   )
-  _say(f'Test accuracy after {len(history)} rounds: {last["test_accuracy"]:.4f}.')
+  _say(f'Test {metric.name} after {len(history)} rounds: {last[column]:.4f}.')
   _say(spent)
   _say(f'Results are in {directory.path}; read {directory.file("report.md")} first.')
 

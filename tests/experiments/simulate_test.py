@@ -1,6 +1,8 @@
 """The simulation program: what it leaves, refuses, repeats, and how it ends.
 
-Each test runs the program as a user does, in a process of its own.
+Most tests execute it in this process. Those of how it ends, and of what it does before
+TensorFlow is loaded, start it as a user does; of them, the one that is read to its end
+is the one that the others compare theirs with.
 """
 
 import csv
@@ -10,12 +12,18 @@ import pathlib
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import psutil
 import pytest
+import tensorflow as tf
 
+from experiments import simulate
+from tests import executing
 from tff_dp_aggregators import accounting
+from tff_dp_aggregators import noise
+from tff_dp_aggregators.accounting.programs import report as report_program
 from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.base import version
 
@@ -30,21 +38,25 @@ FILES = {
   'report.md',
   'strategy.npz',
 }
+SEED = 918273645
+LONG = ('--mechanism=tree', '--num_rounds=1000')
+TREE = ('--mechanism=tree', '--num_rounds=4', '--local_epochs=2')
 _ENVIRONMENT = {**os.environ, 'PYTHONPATH': str(ROOT)}
 
 
-def _command(*arguments):
-  return [sys.executable, '-m', 'experiments.simulate', *arguments]
-
-
 def _simulate(*arguments):
-  return subprocess.run(
-    _command(*arguments),
+  return executing.execute(simulate, *arguments)
+
+
+def _start(*arguments, **kwargs):
+  return subprocess.Popen(
+    [sys.executable, '-m', 'experiments.simulate', *arguments],
     cwd=ROOT,
     env=_ENVIRONMENT,
-    capture_output=True,
     text=True,
-    timeout=300,
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    **kwargs,
   )
 
 
@@ -61,6 +73,7 @@ def banded_run(tmp_path_factory):
     '--min_separation=5',
     '--target_epsilon=6',
     '--target_delta=1e-4',
+    f'--seed={SEED}',
     f'--run_dir={run_dir}',
   )
   assert result.returncode == 0, result.stderr
@@ -114,49 +127,21 @@ def test_the_configuration_names_the_commit(banded_run):
 
 def test_report_program_gives_the_same_report_from_the_directory(banded_run):
   run_dir, _ = banded_run
-  result = subprocess.run(
-    [sys.executable, '-m', 'tff_dp_aggregators.accounting.report']
-    + [f'--run_dir={run_dir}', '--format=json'],
-    cwd=ROOT,
-    env=_ENVIRONMENT,
-    capture_output=True,
-    text=True,
-    timeout=120,
-  )
+  result = executing.execute(report_program, f'--run_dir={run_dir}', '--format=json')
   assert result.returncode == 0, result.stderr
   assert result.stdout == (run_dir / 'report.json').read_text()
 
 
-def test_no_file_but_the_configuration_holds_the_seed_or_the_key(tmp_path):
-  seed = 918273645
-  run_dir = tmp_path / 'run'
-  result = _simulate('--num_rounds=2', f'--seed={seed}', f'--run_dir={run_dir}')
-  assert result.returncode == 0, result.stderr
-  key = _key_words(seed)
+def test_no_file_but_the_configuration_holds_the_seed_or_the_key(banded_run):
+  run_dir, result = banded_run
+  rows = noise.GaussianRows(tf.TensorSpec([]), seed=SEED)
+  key = [int(word) for word in rows.new_key().numpy()]
+  assert str(SEED) in (run_dir / 'config.json').read_text()
   for name in FILES - {'config.json', 'accuracy.png', 'strategy.npz'}:
     text = (run_dir / name).read_text()
-    assert str(seed) not in text, name
+    assert str(SEED) not in text, name
     assert not any(str(word) in text for word in key), name
-  assert str(seed) not in result.stdout + result.stderr
-
-
-def _key_words(seed):
-  """The key that a seed gives, computed in another process: it needs TensorFlow."""
-  code = (
-    'import tensorflow as tf\n'
-    'from tff_dp_aggregators import noise\n'
-    f'rows = noise.GaussianRows(tf.TensorSpec([]), seed={seed})\n'
-    'print(*rows.new_key().numpy())\n'
-  )
-  result = subprocess.run(
-    [sys.executable, '-c', code],
-    cwd=ROOT,
-    env=_ENVIRONMENT,
-    capture_output=True,
-    text=True,
-    check=True,
-  )
-  return [int(word) for word in result.stdout.split()]
+  assert str(SEED) not in result.stdout + result.stderr
 
 
 @pytest.mark.parametrize('mechanism', ['gaussian', 'none'])
@@ -176,17 +161,11 @@ def test_every_mechanism_leaves_the_documented_files(mechanism, tmp_path):
     assert report['guarantee']['epsilon'] == pytest.approx(8.0, rel=1e-9)
 
 
-def test_same_seed_gives_the_same_metrics_to_the_last_digit(tmp_path):
-  texts = []
-  for name, seed in (('first', 5), ('second', 5), ('other', 6)):
-    run_dir = tmp_path / name
-    result = _simulate(
-      '--mechanism=tree',
-      '--num_rounds=4',
-      '--local_epochs=2',
-      f'--seed={seed}',
-      f'--run_dir={run_dir}',
-    )
+def test_same_seed_gives_the_same_metrics_to_the_last_digit(tree_run, tmp_path):
+  texts = [(tree_run / 'metrics.csv').read_text()]
+  for seed in (5, 6):
+    run_dir = tmp_path / str(seed)
+    result = _simulate(*TREE, f'--seed={seed}', f'--run_dir={run_dir}')
     assert result.returncode == 0, result.stderr
     texts.append((run_dir / 'metrics.csv').read_text())
   assert texts[0] == texts[1]
@@ -214,13 +193,31 @@ def test_same_seed_gives_the_same_metrics_to_the_last_digit(tmp_path):
     (['digits'], "unexpected arguments ['digits']"),
   ],
 )
-def test_wrong_flags_are_refused_before_anything_starts(arguments, message, tmp_path):
+def test_wrong_flags_are_refused(arguments, message, tmp_path):
   run_dir = tmp_path / 'run'
   result = _simulate(*arguments, f'--run_dir={run_dir}')
   assert result.returncode == 2
   assert message in result.stderr
-  assert 'Traceback' not in result.stderr
+  assert result.stderr.startswith('error: ')
+  assert result.stderr.count('\n') == 1
   assert not run_dir.exists()
+
+
+def test_wrong_flags_are_refused_before_tensorflow_is_loaded():
+  code = (
+    'import sys\n'
+    'from experiments import simulate\n'
+    'code = simulate.execute(["--num_clients=250"])\n'
+    'print(code, sorted({"tensorflow", "tensorflow_federated"} & set(sys.modules)))\n'
+  )
+  result = subprocess.run(
+    [sys.executable, '-c', code],
+    env=_ENVIRONMENT,
+    capture_output=True,
+    text=True,
+    timeout=120,
+  )
+  assert result.stdout == '2 []\n'
 
 
 def test_existing_run_directory_is_not_touched(tmp_path):
@@ -237,91 +234,118 @@ def test_flagfile_works_and_help_lists_the_flags(tmp_path):
   result = _simulate(f'--flagfile={flagfile}')
   assert 'exactly one of' in result.stderr
   text = _simulate('--help').stdout
+  assert simulate.__doc__.strip() in text
   for name in ('task', 'mechanism', 'clip_norm', 'target_epsilon', 'run_dir', 'seed'):
     assert f'--{name}:' in text or f'--[no]{name}:' in text
 
 
-def _start(run_dir, **kwargs):
-  """Starts a long run and waits until three rounds are done."""
-  process = subprocess.Popen(
-    _command(f'--run_dir={run_dir}', '--num_rounds=1000'),
-    cwd=ROOT,
-    env=_ENVIRONMENT,
-    text=True,
-    stderr=subprocess.PIPE,
+def _done(run_dir):
+  """Rounds whose metrics are written down."""
+  metrics = run_dir / 'metrics.csv'
+  return len(metrics.read_text().splitlines()) - 1 if metrics.exists() else 0
+
+
+def _check_interrupted(run_dir, stdout):
+  assert set(os.listdir(run_dir)) == FILES
+  rounds = len(ledger.read(str(run_dir / 'ledger.jsonl')).entries)
+  assert rounds >= 3
+  assert f'Privacy spent in {rounds} of 1000 rounds' in stdout
+  assert f'stopped after {rounds} of 1000' in (run_dir / 'report.md').read_text()
+
+
+def test_ctrl_c_in_a_terminal_leaves_a_report_and_no_process(tmp_path):
+  run_dir = tmp_path / 'run'
+  process = _start(
+    *LONG,
+    f'--run_dir={run_dir}',
     start_new_session=True,
     # A test run in the background of a shell ignores Ctrl-C, and hands that on.
     preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    **kwargs,
   )
-  metrics = run_dir / 'metrics.csv'
-  deadline = time.monotonic() + 120
-  while not metrics.exists() or len(metrics.read_text().splitlines()) < 4:
+  deadline = time.monotonic() + 240
+  while _done(run_dir) < 3:
     assert process.poll() is None, process.stderr.read()
     assert time.monotonic() < deadline
-    time.sleep(0.2)
+    time.sleep(0.05)
   children = psutil.Process(process.pid).children(recursive=True)
   assert 'worker_binary' in {child.name() for child in children}
-  return process, children
-
-
-def _end_of(process, children):
-  """The output of a process that was told to end, and nothing of it afterwards."""
   try:
+    os.killpg(process.pid, signal.SIGINT)  # A terminal tells the children as well.
     # Both pipes end only when everyone who holds them is gone.
-    return process.communicate(timeout=60)
+    stdout, stderr = process.communicate(timeout=60)
   finally:
     if process.poll() is None:
       process.kill()
       for child in filter(psutil.Process.is_running, children):
         child.kill()
-
-
-def _gone(children):
-  _, alive = psutil.wait_procs(children, timeout=10)
-  return not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
-
-
-@pytest.mark.parametrize('to_group', [False, True], ids=['process', 'group'])
-def test_ctrl_c_leaves_a_report_and_no_process(to_group, tmp_path):
-  run_dir = tmp_path / 'run'
-  process, children = _start(run_dir, stdout=subprocess.PIPE)
-  if to_group:  # As a terminal does.
-    os.killpg(process.pid, signal.SIGINT)
-  else:
-    process.send_signal(signal.SIGINT)
-  stdout, stderr = _end_of(process, children)
   assert process.returncode == 130, stderr
-  assert _gone(children)
-  assert set(os.listdir(run_dir)) == FILES
-  rounds = len(ledger.read(str(run_dir / 'ledger.jsonl')).entries)
-  assert f'Privacy spent in {rounds} of 1000 rounds' in stdout
-  assert f'stopped after {rounds} of 1000' in (run_dir / 'report.md').read_text()
+  _, alive = psutil.wait_procs(children, timeout=10)
+  assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
+  _check_interrupted(run_dir, stdout)
 
 
-def test_sigterm_leaves_no_process_and_the_ledger(tmp_path):
+def _workers():
+  children = psutil.Process().children(recursive=True)
+  return {
+    child
+    for child in children
+    if child.name() == 'worker_binary' and child.status() != psutil.STATUS_ZOMBIE
+  }
+
+
+class _Sender(threading.Thread):
+  """Sends a signal to this process after three rounds, and notes its workers."""
+
+  def __init__(self, number, run_dir):
+    super().__init__(daemon=True)
+    self._number = number
+    self._run_dir = run_dir
+    self.workers = set()
+
+  def run(self):
+    while _done(self._run_dir) < 3:
+      time.sleep(0.05)
+    self.workers = _workers()
+    os.kill(os.getpid(), self._number)
+
+
+@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_the_program_alone_leaves_no_worker_and_the_ledger(
+  number, tmp_path
+):
   run_dir = tmp_path / 'run'
-  process, children = _start(run_dir, stdout=subprocess.PIPE)
-  process.terminate()
-  _end_of(process, children)
-  assert process.returncode == 128 + signal.SIGTERM
-  assert _gone(children)
-  assert len(ledger.read(str(run_dir / 'ledger.jsonl')).entries) >= 3
+  before = _workers()
+  sender = _Sender(number, run_dir)
+  handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+  sender.start()
+  try:
+    if number == signal.SIGTERM:
+      with pytest.raises(SystemExit) as ended:
+        _simulate(*LONG, f'--run_dir={run_dir}')
+      assert ended.value.code == 128 + signal.SIGTERM
+      assert len(ledger.read(str(run_dir / 'ledger.jsonl')).entries) >= 3
+    else:
+      result = _simulate(*LONG, f'--run_dir={run_dir}')
+      assert result.returncode == 130
+      _check_interrupted(run_dir, result.stdout)
+  finally:
+    signal.signal(signal.SIGINT, handler)
+  assert len(sender.workers - before) == 1
+  assert _workers() == before
 
 
-def test_reader_that_closes_the_pipe_costs_nothing_of_the_run(tmp_path):
-  run_dir = tmp_path / 'run'
-  process = subprocess.Popen(
-    _command(f'--run_dir={run_dir}', '--num_rounds=3'),
-    cwd=ROOT,
-    env=_ENVIRONMENT,
-    text=True,
-    stdout=subprocess.PIPE,
-    stderr=subprocess.PIPE,
-  )
+@pytest.fixture(scope='module')
+def tree_run(tmp_path_factory):
+  """A run of a process of its own, whose reader went away after the first line."""
+  run_dir = tmp_path_factory.mktemp('runs') / 'tree'
+  process = _start(*TREE, '--seed=5', f'--run_dir={run_dir}')
   process.stdout.readline()
   process.stdout.close()
   stderr = process.stderr.read()
   assert process.wait(timeout=60) == 0, stderr
   assert 'Broken' not in stderr
-  assert set(os.listdir(run_dir)) == FILES
+  return run_dir
+
+
+def test_reader_that_closes_the_pipe_costs_nothing_of_the_run(tree_run):
+  assert set(os.listdir(tree_run)) == FILES

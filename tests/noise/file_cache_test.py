@@ -25,7 +25,7 @@ import tensorflow as tf
 from tff_dp_aggregators import noise
 from tff_dp_aggregators import strategies
 
-_ROUNDS = 14
+_ROUNDS = 11  # Four levels of a tree, and two restarts after five rounds each.
 _SPECS = [tf.TensorSpec([50]), tf.TensorSpec([3], tf.float64)]
 _STRATEGIES = {
   'banded': strategies.BandedToeplitz(_ROUNDS, (1.0, 0.5, 0.3, 0.2)),
@@ -49,6 +49,10 @@ class _Run:
     streaming = noise.build(_STRATEGIES[kind], rows, files)
     self._next = tf.function(streaming.next) if traced else streaming.next
     self._first = streaming.initialize()
+
+  def listen_to(self, capfd):
+    """Hears what is said from now on, in another test than the one before."""
+    self._capfd = capfd
 
   def serve(self, this_round):
     """The bytes of a round's noise, and whether it said to compute again."""
@@ -80,11 +84,28 @@ def fixture_start(tmp_path, capfd):
   return start
 
 
+@pytest.fixture(name='whole_runs', scope='module')
+def fixture_whole_runs():
+  return {}
+
+
+@pytest.fixture(name='whole_of')
+def fixture_whole_of(whole_runs, start):
+  """All rounds of a kind, served without interruption; computed once."""
+
+  def whole_of(kind):
+    if kind not in whole_runs:
+      whole_runs[kind] = start(kind, f'whole {kind}').serve_all()
+    return whole_runs[kind]
+
+  return whole_of
+
+
 @pytest.mark.parametrize('traced', [False, True])
 @all_kinds
-def test_files_that_are_there_are_used(kind, traced, start):
-  whole = start(kind, traced=traced).serve_all()
-  for stop in (7,) if traced else (1, 2, 6, 13):
+def test_files_that_are_there_are_used(kind, traced, start, whole_of):
+  whole = whole_of(kind)
+  for stop in (7,) if traced else (1, 2, 6, 10):
     name = f'until {stop}'
     assert start(kind, name, traced=traced).serve_all(stop) == whole[:stop]
     continued = start(kind, name, traced=traced)
@@ -93,8 +114,8 @@ def test_files_that_are_there_are_used(kind, traced, start):
 
 
 @all_kinds
-def test_rounds_can_be_served_again_as_far_back_as_promised(kind, start):
-  whole = start(kind).serve_all()
+def test_rounds_can_be_served_again_as_far_back_as_promised(kind, start, whole_of):
+  whole = whole_of(kind)
   for rewind in (1, 2, 5):
     run = start(kind, f'rewind {rewind}', rewind=rewind)
     for last in range(_ROUNDS):
@@ -106,13 +127,14 @@ def test_rounds_can_be_served_again_as_far_back_as_promised(kind, start):
 
 
 @all_kinds
-def test_an_older_state_is_served_by_computing_again(kind, start):
+def test_an_older_state_is_served_by_computing_again(kind, start, whole_of):
   run = start(kind)
   whole = run.serve_all()
-  for number in (11, 6, 0, 13, 3):
+  assert whole == whole_of(kind)
+  for number in (9, 6, 0, 10, 3):
     assert run.serve(number)[0] == whole[number]
   # Not all of what one of these needs is there any more.
-  assert any(run.serve(number)[1] for number in (9, 8))
+  assert any(run.serve(number)[1] for number in (8, 7))
 
 
 def _damage(content, how):
@@ -128,19 +150,36 @@ def _damage(content, how):
   return bytes(damaged)
 
 
+@pytest.fixture(name='seven_rounds', scope='module')
+def fixture_seven_rounds(tmp_path_factory):
+  """A run of a kind that served 7 rounds, and a copy of its files; made once."""
+  made = {}
+
+  def seven_rounds(kind, capfd):
+    if kind not in made:
+      directory = tmp_path_factory.mktemp('damaged') / 'noise'
+      run = _Run(kind, directory, capfd, traced=True)
+      run.serve_all(7)
+      made[kind] = run, shutil.copytree(directory, directory.with_name('backup'))
+    run, backup = made[kind]
+    run.listen_to(capfd)
+    return run, backup
+
+  return seven_rounds
+
+
 @pytest.mark.parametrize(
   'how',
   ['missing', 'torn', 'empty', 'longer', 'first byte', 'header', 'values', 'last byte'],
 )
 @pytest.mark.parametrize('kind, needed', [('banded', 6), ('tree', 6), ('blt', 4)])
-def test_damage_is_recognised_and_mended(kind, needed, how, start):
+def test_damage_is_recognised_and_mended(
+  kind, needed, how, seven_rounds, whole_of, capfd
+):
   # Each of the files that round 7 needs, in two dtypes.
-  whole = start(kind).serve_all(8)
-  run = start(kind, 'damaged')
-  run.serve_all(7)
+  whole = whole_of(kind)
+  run, backup = seven_rounds(kind, capfd)
   missed = 0
-  backup = run.directory.with_name('backup')
-  shutil.copytree(run.directory, backup)
   for path, content in run.files().items():
     if how == 'missing':
       path.unlink()
@@ -151,20 +190,24 @@ def test_damage_is_recognised_and_mended(kind, needed, how, start):
     missed += again
     for copy in backup.iterdir():
       shutil.copy(copy, run.directory)
+    for path in set(run.files()):
+      if not (backup / path.name).exists():
+        path.unlink()
   assert missed == needed
 
 
 @all_kinds
-def test_files_that_were_swapped_are_recognised(kind, start):
-  whole = start(kind).serve_all()
+def test_files_that_were_swapped_are_recognised(kind, start, whole_of):
+  whole = whole_of(kind)
   run = start(kind, 'swapped')
-  run.serve_all(11)
+  number = 6 if kind == 'tree_restarts' else 9  # It needs more than one file.
+  run.serve_all(number)
   files = run.files()
   for position in range(len(_SPECS)):
     paths = [path for path in files if path.suffix == f'.{position}']
     for path, other in zip(paths, paths[1:] + paths[:1]):
       path.write_bytes(files[other])
-  assert run.serve(11) == (whole[11], True)
+  assert run.serve(number) == (whole[number], True)
 
 
 def test_files_of_another_key_or_strategy_are_not_used(start):
@@ -180,8 +223,8 @@ def test_files_of_another_key_or_strategy_are_not_used(start):
 
 
 @all_kinds
-def test_a_crash_in_a_write_costs_nothing(kind, start):
-  whole = start(kind).serve_all()
+def test_a_crash_in_a_write_costs_nothing(kind, start, whole_of):
+  whole = whole_of(kind)
   run = start(kind, 'crashed')
   for number in range(_ROUNDS):
     before = run.files()
@@ -196,8 +239,8 @@ def test_a_crash_in_a_write_costs_nothing(kind, start):
 
 
 @all_kinds
-def test_a_full_disk_is_an_error_and_no_loss(kind, start):
-  whole = start(kind).serve_all()
+def test_a_full_disk_is_an_error_and_no_loss(kind, start, whole_of):
+  whole = whole_of(kind)
   run = start(kind, 'full')
   run.serve_all(6)
   before = run.files()
@@ -242,40 +285,55 @@ def test_the_directory_is_for_its_owner_alone(tmp_path, start):
 
 
 _CHILD = """
-import sys
+import os, sys
 import tensorflow as tf
 from tff_dp_aggregators import noise, strategies
 
 rows = noise.GaussianRows(tf.TensorSpec([3]), 1)
-directory = sys.argv[1] if len(sys.argv) > 1 else None
-try:
-  streaming = noise.build(strategies.BinaryTree(4), rows, noise.Files(directory))
-except RuntimeError as e:
-  print(e)
-else:
-  streaming.next(streaming.initialize())
-  print(streaming._cache.directory)
+for directory in (*sys.argv[1:], None):
+  try:
+    streaming = noise.build(strategies.BinaryTree(4), rows, noise.Files(directory))
+  except RuntimeError as e:
+    print(e)
+  else:
+    streaming.next(streaming.initialize())
+    print(streaming._cache.directory, os.path.exists(streaming._cache.directory))
 """
 
 
-def _child(*arguments):
-  return subprocess.run(
-    [sys.executable, '-c', _CHILD, *arguments],
+@pytest.fixture(scope='module')
+def second_process(tmp_path_factory):
+  """What a second process says of a directory in use, a free one, and its own."""
+  folder = tmp_path_factory.mktemp('processes')
+  rows = noise.GaussianRows(_SPECS, 1)
+  noise.build(_STRATEGIES['banded'], rows, noise.Files(str(folder / 'noise')))
+  output = subprocess.run(
+    [sys.executable, '-c', _CHILD, str(folder / 'noise'), str(folder / 'other')],
     env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
     stdout=subprocess.PIPE,
     check=True,
     text=True,
     timeout=300,
-  ).stdout.strip()
+  ).stdout
+  return folder, output.splitlines()
 
 
-def test_a_second_process_is_refused_until_the_first_has_ended(tmp_path, start):
-  start('banded')
-  message = _child(str(tmp_path / 'noise'))
-  assert message.endswith('Give each process a directory of its own.')
-  assert 'in use by another process' in message
-  assert _child(str(tmp_path / 'other')) == str(tmp_path / 'other')
-  start('banded', 'other')
+def test_a_second_process_is_refused_until_the_first_has_ended(second_process):
+  folder, (refused, served, _) = second_process
+  assert refused.endswith('Give each process a directory of its own.')
+  assert 'in use by another process' in refused
+  assert served == f'{folder / "other"} True'
+  # It has ended.
+  rows = noise.GaussianRows(_SPECS, 1)
+  noise.build(_STRATEGIES['banded'], rows, noise.Files(str(folder / 'other')))
+
+
+def test_a_temporary_directory_is_removed_at_exit(second_process):
+  _, (_, _, temporary) = second_process
+  directory, was_there = temporary.rsplit(' ', 1)
+  assert 'tff_dp_aggregators-' in directory
+  assert was_there == 'True'
+  assert not os.path.exists(directory)
 
 
 def test_a_fork_is_a_second_process(tmp_path):
@@ -290,12 +348,6 @@ def test_a_fork_is_a_second_process(tmp_path):
       os._exit(7)
     os._exit(0)
   assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-
-
-def test_a_temporary_directory_is_removed_at_exit():
-  directory = _child()
-  assert 'tff_dp_aggregators-' in directory
-  assert not os.path.exists(directory)
 
 
 def test_a_directory_that_is_not_there_is_said(tmp_path, start):
@@ -329,36 +381,35 @@ def test_values_are_where_the_header_ends():
       assert content.endswith(np.ones(size, dtype).tobytes())
 
 
-_ROUNDS_OF_A_RUN = """
+_FIRST_ROUNDS = """
 import sys
 import tensorflow as tf
 from tff_dp_aggregators import noise, strategies
 
 strategy = strategies.Strategy.from_json(sys.argv[1])
-rows = noise.GaussianRows(tf.TensorSpec([50]), 1)
-streaming = noise.build(strategy, rows, noise.Files(sys.argv[2]))
+rows = noise.GaussianRows([tf.TensorSpec([50]), tf.TensorSpec([3], tf.float64)], 1)
+streaming = noise.build(strategy, rows, noise.Files(sys.argv[2], 1))
 state = streaming.initialize()
-for number in range(int(sys.argv[3]), int(sys.argv[4])):
-  row, _ = streaming.next(state._replace(round=tf.constant(number, tf.int64)))
-  print(row.numpy().tobytes().hex())
+for _ in range(5):
+  row, state = streaming.next(state)
+  print(b''.join(tensor.numpy().tobytes() for tensor in row).hex())
 """
 
 
-def test_another_process_goes_on_with_the_files(tmp_path):
-  def serve(name, begin, end):
-    strategy = _STRATEGIES['banded'].to_json()
-    result = subprocess.run(
-      [sys.executable, '-c', _ROUNDS_OF_A_RUN, strategy]
-      + [str(tmp_path / name), str(begin), str(end)],
-      env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
-      capture_output=True,
-      check=True,
-      text=True,
-      timeout=300,
-    )
-    assert _AGAIN not in result.stderr
-    return result.stdout.split()
-
-  whole = serve('whole', 0, 9)
-  assert len(set(whole)) == 9
-  assert serve('parts', 0, 5) + serve('parts', 5, 9) == whole
+def test_another_process_goes_on_with_the_files(tmp_path, start, whole_of):
+  whole = whole_of('banded')
+  assert len(set(whole)) == _ROUNDS
+  result = subprocess.run(
+    [sys.executable, '-c', _FIRST_ROUNDS, _STRATEGIES['banded'].to_json()]
+    + [str(tmp_path / 'parts')],
+    env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
+    capture_output=True,
+    check=True,
+    text=True,
+    timeout=300,
+  )
+  assert _AGAIN not in result.stderr
+  assert result.stdout.split() == [row.hex() for row in whole[:5]]
+  run = start('banded', 'parts')
+  served = [run.serve(number) for number in range(5, _ROUNDS)]
+  assert served == [(row, False) for row in whole[5:]]

@@ -4,25 +4,23 @@ Nothing is written twice. A link in README leads to a file of the repository; th
 has that file as a page, a module as its API page, and anything else as a copy.
 """
 
-import ast
 import functools
 import html
+import importlib
+import inspect
 import logging
 import pathlib
 import posixpath
 import re
-import subprocess
-import sys
-import tempfile
 from typing import Any, Optional
-from xml.etree import ElementTree
 
+from absl import flags
 from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
 from mkdocs.structure.files import Files
 from mkdocs.structure.pages import Page
 
+from tff_dp_aggregators.accounting.programs import program
 from tools.docs import api
 from tools.docs import html_links
 
@@ -249,59 +247,29 @@ def _index() -> str:
 
 
 def _programs() -> str:
-  """The flags of all programs, as they give them themselves."""
-  programs = {'python -m experiments.simulate': 'experiments.simulate'}
+  """The flags of all programs, as they define them."""
+  modules = {'python -m experiments.simulate': 'experiments.simulate'}
   setup = (ROOT / 'setup.py').read_text('utf-8')
-  programs.update(re.findall(r"'([\w-]+) = ([\w.]+):\w+'", setup))
-  outputs = {}
-  with tempfile.TemporaryDirectory() as folder:
-    running = []
-    for index, name in enumerate(programs):
-      path = pathlib.Path(folder) / str(index)
-      first, *rest = name.split()
-      command = [str(pathlib.Path(sys.executable).parent / first), *rest, '--helpxml']
-      with path.open('wb') as file:
-        process = subprocess.Popen(
-          command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT
-        )
-      running.append((name, process, path))
-    for name, process, path in running:
-      process.wait()
-      text = path.read_text('utf-8')
-      match = re.search(r'<\?xml.*</AllFlags>', text, re.DOTALL)
-      if match is None:
-        raise PluginError(f'{name} --helpxml printed no flags, but: {text[-1000:]}')
-      outputs[name] = match[0]
+  modules.update(re.findall(r"'([\w-]+) = ([\w.]+):\w+'", setup))
   parts = [
     '# Programs and their flags\n',
     'In a checkout, the commands are in `.venv/bin`, and so is their `python`.\n',
   ]
-  for name in sorted(outputs):
-    parts += [
-      f'## `{name}`\n',
-      _docstring(programs[name]) + '\n',
-      _flags(outputs[name]),
-    ]
+  for name in sorted(modules):
+    module = importlib.import_module(modules[name])
+    summary = inspect.cleandoc(module.__doc__ or '').split('\n\n')[0]
+    parts += [f'## `{name}`\n', summary + '\n', _flags(module.PROGRAM)]
   return '\n'.join(parts)
 
 
-def _docstring(module: str) -> str:
-  path = ROOT / (module.replace('.', '/') + '.py')
-  if not path.exists():
-    path = ROOT / module.replace('.', '/') / '__init__.py'
-  text = ast.get_docstring(ast.parse(path.read_text('utf-8'))) or ''
-  return text.split('\n\n')[0]
-
-
-def _flags(xml: str) -> str:
+def _flags(of: program.Program) -> str:
+  values = flags.FlagValues()
+  of.define(values)
   lines = []
-  for flag in ElementTree.fromstring(xml).iter('flag'):
-    values = {child.tag: child.text or '' for child in flag}
-    # A file is a module, or the path of the program that runs.
-    if not values['file'].startswith(('experiments.', f'{PACKAGE}.', str(ROOT))):
-      continue
-    default = values.get('default', '')
-    shown = f' (default `{default}`)' if default not in ('', 'None', 'null') else ''
-    meaning = re.sub(r'([\\`*_\[\]])', r'\\\1', html.escape(values['meaning']))
-    lines += [f'`--{values["name"]}`{shown}', f':   {" ".join(meaning.split())}', '']
+  for name in program.names_of(values):
+    flag = values[name]
+    default = flag.default_as_str.strip("'") if flag.default_as_str else ''
+    shown = f' (default `{default}`)' if default else ''
+    meaning = re.sub(r'([\\`*_\[\]])', r'\\\1', html.escape(flag.help))
+    lines += [f'`--{name}`{shown}', f':   {" ".join(meaning.split())}', '']
   return '\n'.join(lines)

@@ -1,4 +1,4 @@
-"""Mechanisms compared before training, by the library and as a user runs it.
+"""Mechanisms compared before training, by the library and by the program.
 
 Claims:
 
@@ -20,21 +20,20 @@ import dataclasses
 import itertools
 import json
 import math
-import os
 import re
-import subprocess
-import sys
 
 import dp_accounting
 import numpy as np
 import pytest
 
+from tests import executing
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.planning import comparison as planning
 from tff_dp_aggregators.accounting.planning import views as plan_views
+from tff_dp_aggregators.accounting.programs import plan as plan_program
 from tff_dp_aggregators.strategies import noise_cost
 from tff_dp_aggregators.strategies import registry
 
@@ -406,21 +405,14 @@ def test_the_picture_shows_every_mechanism_at_equal_epsilon(
 
 
 def _plan(*arguments):
-  return subprocess.run(
-    [sys.executable, '-m', 'tff_dp_aggregators.accounting.plan', *arguments],
-    env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
-    capture_output=True,
-    text=True,
-    timeout=120,
-  )
+  return executing.execute(plan_program, *arguments)
 
 
-def test_the_program_prints_the_table_and_draws(tmp_path):
+def test_the_program_prints_the_table_and_draws(targeted, tmp_path):
   picture = tmp_path / 'plan.png'
   result = _plan(*FLAGS, '--target_epsilon=3', f'--plot={picture}')
   assert result.returncode == 0, result.stderr
-  comparison = planning.compare(_task())
-  assert result.stdout == plan_views.to_text(comparison)
+  assert result.stdout == plan_views.to_text(targeted)
   assert 'a client in at most 4, which are at least 12 apart' in result.stdout
   assert 'computing toeplitz' in result.stderr
   from matplotlib import image

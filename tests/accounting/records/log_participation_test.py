@@ -12,16 +12,17 @@ import collections
 import datetime
 import itertools
 import json
-import os
 import random
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
+from tests import executing
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting.accountants import tree_aggregation_accountant
+from tff_dp_aggregators.accounting.programs import (
+  participation as participation_program,
+)
 from tff_dp_aggregators.accounting.records import log_participation as participation
 from tff_dp_aggregators.accounting.records import round_log
 
@@ -400,13 +401,7 @@ def test_a_million_rounds(tmp_path):
 
 
 def run(*arguments):
-  return subprocess.run(
-    [sys.executable, '-m', 'tff_dp_aggregators.accounting.participation', *arguments],
-    env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
-    capture_output=True,
-    text=True,
-    timeout=120,
-  )
+  return executing.execute(participation_program, *arguments)
 
 
 @pytest.fixture

@@ -42,20 +42,26 @@ def sampling_flags() -> tuple[str, ...]:
 
 
 def all_names() -> tuple[str, ...]:
-  """Names of all flags that `define` defines."""
+  """Of all flags that `define` defines."""
+  return tuple(name for _, names in groups() for name in names)
+
+
+def groups() -> tuple[program.Group, ...]:
+  """All flags, under the headings under which `--help` shows them."""
+  options = registry.options()
   return (
-    *participation_flags(),
-    *sampling_flags(),
-    'mechanism',
-    'strategy_file',
-    *registry.options(),
-    'clipped_count_stddev',
-    *TARGET_FLAGS,
+    ('Participation', participation_flags()),
+    ('Sampling', sampling_flags()),
+    (
+      'Mechanism',
+      ('mechanism', 'strategy_file', *options, 'clipped_count_stddev'),
+    ),
+    ('Target', TARGET_FLAGS),
   )
 
 
-def define(values: flags.FlagValues = flags.FLAGS) -> None:
-  """Defines the flags; to be called once in a program.
+def define(values: flags.FlagValues) -> None:
+  """Defines the flags.
 
   Args:
     values: Where to define them.
@@ -86,9 +92,7 @@ def define(values: flags.FlagValues = flags.FLAGS) -> None:
   define_target(values)
 
 
-def define_options(
-  values: flags.FlagValues = flags.FLAGS, is_comparison: bool = False
-) -> None:
+def define_options(values: flags.FlagValues, is_comparison: bool = False) -> None:
   """Defines a flag for each option of mechanisms.
 
   Args:
@@ -111,7 +115,7 @@ def options_from(values: flags.FlagValues) -> dict[str, Optional[int]]:
   return {name: values[name].value for name in registry.options() if name in values}
 
 
-def define_participation(values: flags.FlagValues = flags.FLAGS) -> None:
+def define_participation(values: flags.FlagValues) -> None:
   """Defines the number of rounds and the limits on participation."""
   flags.DEFINE_integer(
     'num_rounds',
@@ -122,13 +126,13 @@ def define_participation(values: flags.FlagValues = flags.FLAGS) -> None:
   define_limits(values)
 
 
-def define_limits(values: flags.FlagValues = flags.FLAGS) -> None:
+def define_limits(values: flags.FlagValues) -> None:
   """Defines the flags of limits on participation, but for the number of rounds."""
   for flag in schemas.LIMITS.flags:
     _define(flag, values)
 
 
-def define_sampling(values: flags.FlagValues = flags.FLAGS) -> None:
+def define_sampling(values: flags.FlagValues) -> None:
   """Defines the flags that state how clients are drawn."""
   kinds = schemas.KINDS.values()
   *first, last = (kind.flag_help for kind in kinds)
@@ -151,7 +155,7 @@ def _define(flag: schemas.base.Flag, values: flags.FlagValues) -> None:
     define(flag.name, None, flag.help, flag_values=values)
 
 
-def define_target(values: flags.FlagValues = flags.FLAGS) -> None:
+def define_target(values: flags.FlagValues) -> None:
   """Defines the flags of noise, target and accountant."""
   flags.DEFINE_float(
     'noise_multiplier',

@@ -23,37 +23,49 @@ from tff_dp_aggregators.base import new_files
 WAIT_FLAGS = ('min_wait_hours', 'wait_from', 'first_start')
 
 
-def define_flags() -> None:
-  """Defines the program's flags; called once, by `run`."""
+def define(values: flags.FlagValues) -> None:
+  """Defines the program's flags."""
   flags.DEFINE_string(
-    'round_log', None, 'The log: CSV with a header, or JSON lines.', required=True
+    'round_log',
+    None,
+    'The log: CSV with a header, or JSON lines.',
+    required=True,
+    flag_values=values,
   )
   flags.DEFINE_list(
     'columns',
     [],
     'Names of columns in the log where they are unusual, such as '
     f'completion_time=done,round=nr. Columns: {", ".join(round_log.COLUMNS)}.',
+    flag_values=values,
   )
-  define_wait()
+  define_wait(values)
   flags.DEFINE_integer(
     'promised_min_separation',
     None,
     'Fail if rounds of one device can be, or are, closer than this difference.',
     lower_bound=1,
+    flag_values=values,
   )
   flags.DEFINE_integer(
     'promised_max_participations',
     None,
     'Fail if one device can take part, or does, more often.',
     lower_bound=1,
+    flag_values=values,
   )
-  flags.DEFINE_enum('format', 'text', ('text', 'json'), 'What to print.')
+  flags.DEFINE_enum(
+    'format', 'text', ('text', 'json'), 'What to print.', flag_values=values
+  )
   flags.DEFINE_string(
-    'output', None, 'File to write instead of printing; must not exist.'
+    'output',
+    None,
+    'File to write instead of printing; must not exist.',
+    flag_values=values,
   )
 
 
-def define_wait(values: flags.FlagValues = flags.FLAGS) -> None:
+def define_wait(values: flags.FlagValues) -> None:
   """Defines `WAIT_FLAGS`."""
   flags.DEFINE_float(
     'min_wait_hours',
@@ -97,14 +109,13 @@ def wait_from_flags(
   return min_wait, values.wait_from, values.first_start
 
 
-def from_flags() -> log_participation.Summary:
+def from_flags(values: flags.FlagValues) -> log_participation.Summary:
   """The summary that the flags ask for.
 
   Raises:
     OSError: If the log cannot be read.
     ValueError: If a flag or the log is refused.
   """
-  values = flags.FLAGS
   columns = {}
   for entry in values.columns:
     name, separator, source = entry.partition('=')
@@ -115,11 +126,9 @@ def from_flags() -> log_participation.Summary:
   return log_participation.summarize(log, *wait_from_flags(values))
 
 
-def main(argv: list[str]) -> int:
+def main(values: flags.FlagValues) -> int:
   """Prints or writes the summary; returns the exit code."""
-  program.refuse_arguments(argv)
-  values = flags.FLAGS
-  summary = from_flags()
+  summary = from_flags(values)
   broken = summary.broken(
     values.promised_min_separation, values.promised_max_participations
   )
@@ -137,7 +146,10 @@ def main(argv: list[str]) -> int:
   return program.CHECK_FAILED if broken else 0
 
 
-def run() -> None:
-  """Entry point of `python -m`."""
-  define_flags()
-  program.run(main)
+PROGRAM = program.Program(
+  'tff-dp-participation',
+  f'{__doc__}\n{log_participation.__doc__}',
+  define,
+  main,
+)
+execute, run = PROGRAM.execute, PROGRAM.run

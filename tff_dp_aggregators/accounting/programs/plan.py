@@ -47,18 +47,21 @@ _REQUIRED = {
 }
 
 
-def define_flags() -> None:
-  """Defines the program's flags; called once, by `run`."""
-  flags.DEFINE_integer('num_rounds', None, 'Rounds in all.')
-  flags_lib.define_limits()
-  flags.DEFINE_integer('model_size', None, 'Number of float32 parameters.')
+def define(values: flags.FlagValues) -> None:
+  """Defines the program's flags."""
+  flags.DEFINE_integer('num_rounds', None, 'Rounds in all.', flag_values=values)
+  flags_lib.define_limits(values)
+  flags.DEFINE_integer(
+    'model_size', None, 'Number of float32 parameters.', flag_values=values
+  )
   flags.DEFINE_integer(
     'population',
     None,
     'Clients there are. With --cohort, the limits on participation are checked against '
     'it; without --min_separation, the largest that it allows is taken.',
+    flag_values=values,
   )
-  flags.DEFINE_integer('cohort', None, 'Clients of a round.')
+  flags.DEFINE_integer('cohort', None, 'Clients of a round.', flag_values=values)
   flags.DEFINE_enum(
     'sampling',
     schemas.LIMITS.flag,
@@ -66,46 +69,62 @@ def define_flags() -> None:
     f'How the server can really draw clients, keeping secret whom: {_drawn()}. '
     'Mechanisms that need this may be advised then, and get their tightest epsilon, '
     'which takes up to a minute each.',
+    flag_values=values,
   )
   flags.DEFINE_integer(
     'num_groups',
     None,
     'Groups of clients that take turns, for cyclic Poisson sampling of mechanisms that '
     'have as few bands. Default: about the best power of 2.',
+    flag_values=values,
   )
   flags.DEFINE_float(
-    'target_epsilon', None, 'Privacy target; or give --noise_multiplier.'
+    'target_epsilon',
+    None,
+    'Privacy target; or give --noise_multiplier.',
+    flag_values=values,
   )
   flags.DEFINE_float(
     'noise_multiplier',
     None,
     'Standard deviation of the noise over the clip norm, of all mechanisms; or give '
     '--target_epsilon.',
+    flag_values=values,
   )
-  flags.DEFINE_float('target_delta', None, 'Delta of all guarantees.')
+  flags.DEFINE_float(
+    'target_delta', None, 'Delta of all guarantees.', flag_values=values
+  )
   flags.DEFINE_enum(
     'accountant',
     None,
     sorted(accountants.ACCOUNTANTS),
     'Whose epsilon counts, for all mechanisms. Default: the exact one without '
     'sampling; with it, see --sampling.',
+    flag_values=values,
   )
   flags.DEFINE_list(
     'mechanisms',
     None,
     f'Of {", ".join(mechanism_lib.NAMES)}, separated by commas; or all. Default: all '
     f'but those that take more than about {planning.MAX_SECONDS:.0f} s.',
+    flag_values=values,
   )
-  flags_lib.define_options(is_comparison=True)
-  flags.DEFINE_enum('format', 'text', ['text', 'json'], 'What to print.')
+  flags_lib.define_options(values, is_comparison=True)
+  flags.DEFINE_enum(
+    'format', 'text', ['text', 'json'], 'What to print.', flag_values=values
+  )
   flags.DEFINE_string(
-    'output', None, 'File to write instead of printing; must not exist.'
+    'output',
+    None,
+    'File to write instead of printing; must not exist.',
+    flag_values=values,
   )
   flags.DEFINE_string(
     'plot',
     None,
     f'Draw errors against rounds into this file, one of {", ".join(views.PLOTS)} by '
     'its suffix; must not exist.',
+    flag_values=values,
   )
 
 
@@ -166,10 +185,8 @@ def _is_derived(values: flags.FlagValues) -> bool:
   return both and all(values[name].value is None for name in given)
 
 
-def main(argv: list[str]) -> int:
+def main(values: flags.FlagValues) -> int:
   """Prints or writes the comparison; returns the exit code."""
-  program.refuse_arguments(argv)
-  values = flags.FLAGS
   task = task_from(values)
   _check_new(values.output, values.plot)
   comparison = planning.compare(task, _report)
@@ -208,8 +225,5 @@ def _suffix(path: str) -> str:
   return os.path.splitext(path)[1][1:].lower()
 
 
-def run() -> None:
-  """Entry point of `python -m` and of the console script."""
-  define_flags()
-  flags.adopt_module_key_flags(flags_lib)  # For --help.
-  program.run(main)
+PROGRAM = program.Program('tff-dp-plan', __doc__ or '', define, main, flags_lib.groups)
+execute, run = PROGRAM.execute, PROGRAM.run

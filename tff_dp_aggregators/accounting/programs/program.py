@@ -1,19 +1,39 @@
-"""How the programs of this package start and end.
+"""What a program is: its flags, what it does with their values, and how it ends.
+
+A program makes its own flag values each time it is executed and touches none of absl's
+global ones, so that it can be executed any number of times in one process.
 
 Exit codes: 0 fine, 1 a check failed, 2 wrong usage, also for flags that absl refuses.
 """
 
+import dataclasses
+import functools
 import sys
-from typing import Callable
+from collections.abc import Sequence
+from typing import Any, Callable
 
 import dp_accounting
-from absl import app
 from absl import flags
 
+from tff_dp_aggregators.base import version
 from tff_dp_aggregators.strategies.numerics import series_optimization
 
 CHECK_FAILED = 1
 WRONG_USAGE = 2
+# Flags under a heading: the heading and the names.
+Group = tuple[str, Sequence[str]]
+# Where flags of all programs say that they are defined.
+_EVERY_PROGRAM = 'every program'
+
+
+class CheckFailed(ValueError):
+  """What was asked for was computed, and is not so."""
+
+
+class WrongUsage(ValueError):
+  """What was asked for makes no sense, or cannot be done."""
+
+
 # What a program says in a line, without where it happened.
 _REFUSALS = (
   ValueError,
@@ -25,42 +45,127 @@ _REFUSALS = (
 )
 
 
-class CheckFailed(ValueError):
-  """What was asked for was computed, and is not so."""
+@dataclasses.dataclass(frozen=True)
+class Program:
+  """A program of the command line.
 
-
-def run(main: Callable[[list[str]], int]) -> None:
-  """Parses the flags, runs `main` and ends the process with its exit code.
-
-  Args:
-    main: Gets the arguments that are not flags. A `CheckFailed` of it ends the process
-      with 1, other errors of values and files with 2, each with a line that says why.
+  Attributes:
+    name: What the program is called where it is installed.
+    description: What `--help` says above the flags; the program's docstring.
+    define: Defines the program's flags in the values that it gets.
+    main: Does what the values say, and returns the exit code.
+    groups: Gives the flags that `--help` shows under a heading of their own, below the
+      others; those that the program does not have are passed over.
+    refusals: Errors that a line says all about. A `CheckFailed` always is one, and
+      makes the exit code 1; so is a `WrongUsage`, and like the others makes it 2.
   """
-  app.run(lambda argv: _guarded(main, argv), flags_parser=_parse)
+
+  name: str
+  description: str
+  define: Callable[[flags.FlagValues], None]
+  main: Callable[[flags.FlagValues], int]
+  groups: Callable[[], Sequence[Group]] = tuple
+  refusals: tuple[type[Exception], ...] = _REFUSALS
+
+  def execute(self, arguments: Sequence[str]) -> int:
+    """Parses flags and does what they say.
+
+    Args:
+      arguments: Flags as on the command line, without the name of the program.
+
+    Returns:
+      The exit code.
+    """
+    values = flags.FlagValues()
+    self.define(values)
+    self._define_of_every_program(values)
+    try:
+      rest = values([self.name, *arguments])[1:]
+    except _Shown:
+      return 0
+    except flags.Error as e:
+      return _refuse(f'{" ".join(str(e).split())}; --help lists all flags.')
+    if rest:
+      return _refuse(f'unexpected arguments {rest}; all are flags.')
+    refusals: tuple[type[Exception], ...] = (WrongUsage, *self.refusals)
+    try:
+      return self.main(values)
+    except CheckFailed as e:
+      _refuse(str(e))
+      return CHECK_FAILED
+    except refusals as e:
+      return _refuse(str(e) or type(e).__name__)
+
+  def run(self) -> None:
+    """Executes the command line and ends the process with the exit code."""
+    sys.exit(self.execute(sys.argv[1:]))
+
+  def _define_of_every_program(self, values: flags.FlagValues) -> None:
+    of_every = {'flag_values': values, 'module_name': _EVERY_PROGRAM}
+    flags.DEFINE_string(
+      'flagfile', None, 'Take flags from this file as well, one a line.', **of_every
+    )
+    shows: tuple[tuple[str, str, Callable[[], str]], ...] = (
+      ('help', 'Show this.', functools.partial(self._help, values)),
+      ('version', 'Show the version, and its commit where it is known.', _version),
+    )
+    for name, text, show in shows:
+      flags.DEFINE_flag(_Shows(name, text, show), **of_every)
+
+  def _help(self, values: flags.FlagValues) -> str:
+    of_every = [flag.name for flag in values.get_flags_for_module(_EVERY_PROGRAM)]
+    groups = self.groups()
+    grouped = {name for _, names in groups for name in names}
+    others = [name for name in names_of(values) if name not in grouped]
+    parts = [self.description.strip()]
+    for heading, names in (
+      ('Flags', others),
+      *groups,
+      ('Of every program', of_every),
+    ):
+      entries = [_entry(values[name]) for name in names if name in values]
+      if entries:
+        parts.append('\n'.join((f'{heading}:', *entries)))
+    return '\n\n'.join(parts)
 
 
-def refuse_arguments(argv: list[str]) -> None:
-  """Raises ValueError if there are arguments that are not flags."""
-  if len(argv) > 1:
-    raise ValueError(f'unexpected arguments {argv[1:]}; all are flags.')
+def names_of(values: flags.FlagValues) -> list[str]:
+  """Names of the flags that a program defines itself, in the order in which it does."""
+  of_every = {flag.name for flag in values.get_flags_for_module(_EVERY_PROGRAM)}
+  return [name for name in values if name not in of_every]
 
 
-def _guarded(main: Callable[[list[str]], int], argv: list[str]) -> int:
-  try:
-    return main(argv)
-  except CheckFailed as e:
-    print(f'error: {e}', file=sys.stderr)
-    return CHECK_FAILED
-  except _REFUSALS as e:
-    print(f'error: {e or type(e).__name__}', file=sys.stderr)
-    return WRONG_USAGE
+def _entry(flag: flags.Flag) -> str:
+  """What `--help` says about one flag."""
+  is_switch = flag.boolean and not isinstance(flag, _Shows)
+  text = f'--{"[no]" if is_switch else ""}{flag.name}: {flag.help}'
+  if flag.default_as_str and not isinstance(flag, _Shows):
+    text += f' (default: {flag.default_as_str})'
+  return flags.text_wrap(text, indent='      ', firstline_indent='  ')
 
 
-def _parse(argv: list[str]) -> list[str]:
-  try:
-    return flags.FLAGS(argv)
-  except flags.Error as e:
-    print(f'error: {e}; --help lists all flags.', file=sys.stderr)
-    sys.exit(WRONG_USAGE)
-  except SystemExit:  # Of --help, for which absl's code is 1.
-    sys.exit(0)
+class _Shown(Exception):
+  """A flag was given after whose effect the program ends."""
+
+
+class _Shows(flags.BooleanFlag):
+  """A flag that prints something and ends the program, whatever else is given."""
+
+  def __init__(self, name: str, text: str, show: Callable[[], str]):
+    super().__init__(name, False, text)
+    self._show = show
+
+  def parse(self, argument: Any) -> None:
+    super().parse(argument)
+    if self.value:
+      sys.stdout.write(self._show() + '\n')
+      raise _Shown
+
+
+def _version() -> str:
+  return str(version.current())
+
+
+def _refuse(message: str) -> int:
+  print(f'error: {message}', file=sys.stderr)
+  return WRONG_USAGE

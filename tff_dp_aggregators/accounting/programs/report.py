@@ -41,14 +41,14 @@ from tff_dp_aggregators.accounting.reports import verification
 from tff_dp_aggregators.base import new_files
 
 
-def define_flags(values: flags.FlagValues = flags.FLAGS) -> None:
-  """Defines the program's flags; called once, by `run`."""
+def define(values: flags.FlagValues) -> None:
+  """Defines the program's flags."""
   flags_lib.define(values)
   flags.DEFINE_multi_string(
     'run_dir',
     None,
-    'Report what the run in this directory spent. Given several times, what the runs '
-    'spent together, on the same clients.',
+    'Report what the run in this directory spent; given several times, what the runs '
+    'spent together, on the same clients',
     flag_values=values,
   )
   flags.DEFINE_string(
@@ -147,10 +147,8 @@ def _given_flags(values: flags.FlagValues) -> list[str]:
   return arguments
 
 
-def main(argv: list[str]) -> int:
+def main(values: flags.FlagValues) -> int:
   """Prints or writes the report; returns the exit code."""
-  program.refuse_arguments(argv)
-  values = flags.FLAGS
   if values.verify is not None:
     return _verify(values)
   if values.schema:
@@ -182,9 +180,7 @@ def _verify(values: flags.FlagValues) -> int:
   return 0 if result.ok else program.CHECK_FAILED
 
 
-def run() -> None:
-  """Entry point of `python -m` and of the console script."""
-  define_flags()
-  for module in (flags_lib, participation):
-    flags.adopt_module_key_flags(module)  # For --help.
-  program.run(main)
+PROGRAM = program.Program(
+  'tff-dp-report', __doc__ or '', define, main, flags_lib.groups
+)
+execute, run = PROGRAM.execute, PROGRAM.run

@@ -1,15 +1,8 @@
-"""Federated data sets as arrays; nothing is downloaded.
-
-`digits` is scikit-learn's handwritten digits, which ship with the package: 1,797
-images of 8 x 8 pixels in 10 classes.
-"""
+"""Federated data sets as arrays; nothing is downloaded."""
 
 import dataclasses
 
 import numpy as np
-
-_NUM_DIGITS = 1797
-_NUM_TEST_DIGITS = 359  # A fifth.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,48 +16,6 @@ class Population:
 
   client_examples: list[tuple[np.ndarray, np.ndarray]]
   test_examples: tuple[np.ndarray, np.ndarray]
-
-
-def check_num_clients(task: str, num_clients: int) -> None:
-  """Checks that a task has data for so many clients, without loading it.
-
-  Raises:
-    ValueError: If it has not.
-  """
-  del task  # There is one.
-  most = _NUM_DIGITS - _NUM_TEST_DIGITS
-  if num_clients > most:
-    raise ValueError(
-      f'num_clients must be at most {most}, the number of training examples; got '
-      f'{num_clients}.'
-    )
-
-
-def digits(num_clients: int, dirichlet_alpha: float, seed: int) -> Population:
-  """Handwritten digits, split over clients with label skew.
-
-  Args:
-    num_clients: Size of the population; at most one for each training image.
-    dirichlet_alpha: Each client's label distribution is drawn from a symmetric
-      Dirichlet with this parameter (arXiv:1909.06335); small is more skewed.
-    seed: Of the split into clients and test data.
-
-  Raises:
-    ValueError: If there are more clients than training images.
-  """
-  import sklearn.datasets  # Takes a second; flags are checked without it.
-
-  inputs, labels = sklearn.datasets.load_digits(return_X_y=True)
-  inputs = (inputs / 16.0).astype(np.float32)
-  labels = labels.astype(np.int32)
-  rng = np.random.default_rng([seed, 0])
-  order = rng.permutation(len(labels))
-  test, train = order[:_NUM_TEST_DIGITS], order[_NUM_TEST_DIGITS:]
-  parts = split_with_label_skew(labels[train], num_clients, dirichlet_alpha, rng)
-  return Population(
-    client_examples=[(inputs[train[part]], labels[train[part]]) for part in parts],
-    test_examples=(inputs[test], labels[test]),
-  )
 
 
 def split_with_label_skew(

@@ -1,0 +1,8 @@
+"""Tasks of the simulations: what can be trained, each described by a `task.Task`.
+
+Knows nothing of TensorFlow until a model is made, so that flags are checked at once.
+"""
+
+from experiments.tasks import digits
+
+TASKS = {each.name: each for each in (digits.TASK,)}

@@ -1,0 +1,198 @@
+"""Programs as such: in this process, and as a user starts them.
+
+Claims:
+
+* A program defines, parses and shows flags of its own, touching no global ones, and can
+  be executed again and again.
+* Errors are one line with an exit code; what is not known as an error of usage or of
+  files is raised.
+* `python -m` and the installed commands are the same programs: they print the same
+  help, their exit codes reach the shell, and they start without TensorFlow.
+"""
+
+import importlib.metadata
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from absl import flags
+
+from tests import executing
+from tff_dp_aggregators.accounting.programs import participation
+from tff_dp_aggregators.accounting.programs import plan
+from tff_dp_aggregators.accounting.programs import program
+from tff_dp_aggregators.accounting.programs import report
+from tff_dp_aggregators.base import version
+
+PROGRAMS = {'report': report, 'plan': plan, 'participation': participation}
+
+
+def _define(values):
+  flags.DEFINE_integer('number', 3, 'How many.', flag_values=values)
+  flags.DEFINE_enum('shape', None, ['round', 'square'], 'Of it.', flag_values=values)
+  flags.DEFINE_bool('shown', False, 'Whether to show it.', flag_values=values)
+
+
+def _program(main=lambda values: 0, **changes):
+  given = {'groups': lambda: [('Looks', ('shape', 'colour'))], **changes}
+  return program.Program('a-program', '\nDoes it.\n\nOften.\n', _define, main, **given)
+
+
+def test_main_gets_the_values_and_gives_the_exit_code():
+  def main(values):
+    print(values.number, values.shape, values.shown)
+    return 17
+
+  result = executing.execute(_program(main), '--number=4', '--shape', 'round')
+  assert result == (17, '4 round False\n', '')
+  again = executing.execute(_program(main), '--shown')
+  assert again == (17, '3 None True\n', '')
+  assert not {'number', 'shape', 'shown'} & set(flags.FLAGS)
+
+
+def test_help_is_the_description_and_the_flags_under_their_headings():
+  result = executing.execute(_program(), '--number=nonsense', '--help')
+  assert result.returncode == 2  # A wrong flag before it comes first.
+  result = executing.execute(_program(), '--help', '--number=nonsense')
+  assert (result.returncode, result.stderr) == (0, '')
+  assert result.stdout == (
+    'Does it.\n\nOften.\n\n'
+    'Flags:\n'
+    "  --number: How many. (default: '3')\n"
+    "  --[no]shown: Whether to show it. (default: 'false')\n\n"
+    'Looks:\n'
+    '  --shape: <round|square>: Of it.\n\n'
+    'Of every program:\n'
+    '  --flagfile: Take flags from this file as well, one a line.\n'
+    '  --help: Show this.\n'
+    '  --version: Show the version, and its commit where it is known.\n'
+  )
+
+
+def test_version_names_the_commit():
+  shown = executing.execute(_program(), '--version')
+  assert shown == (0, f'{version.current()}\n', '')
+
+
+def test_flags_come_from_files_too(tmp_path):
+  path = tmp_path / 'flags'
+  path.write_text('--number=8\n# --number=9\n--shown\n')
+  seen = []
+
+  def main(values):
+    seen.append((values.number, values.shown, program.names_of(values)))
+    return 0
+
+  assert _program(main).execute([f'--flagfile={path}', '--noshown']) == 0
+  assert seen == [(8, False, ['number', 'shape', 'shown'])]
+
+
+@pytest.mark.parametrize(
+  'arguments, message',
+  [
+    (('--nmber=3',), "Unknown command line flag 'nmber'. Did you mean: number ?"),
+    (('--number=many',), 'flag --number=many'),
+    (('--number',), 'Missing value for flag --number'),
+    (('--shape=oval',), 'should be one of <round|square>'),
+    (('--flagfile=/nowhere',), 'Unable to open flagfile'),
+    (('3', '--shown', '4'), "unexpected arguments ['3', '4']; all are flags"),
+    (('--number=a\nb',), '--number=a b'),
+  ],
+)
+def test_wrong_flags_are_refused_in_a_line_and_nothing_is_done(arguments, message):
+  def main(values):
+    raise AssertionError('to be refused before')
+
+  result = executing.execute(_program(main), *arguments)
+  assert (result.returncode, result.stdout) == (2, '')
+  assert result.stderr.startswith('error: ')
+  assert message in result.stderr
+  assert result.stderr.count('\n') == 1
+
+
+@pytest.mark.parametrize(
+  'error, code',
+  [
+    (program.CheckFailed('too much'), 1),
+    (program.WrongUsage('too much'), 2),
+    (ValueError('too much'), 2),
+    (OSError('too much'), 2),
+    (MemoryError('too much'), 2),
+  ],
+)
+def test_what_is_refused_ends_in_a_line_and_a_code(error, code):
+  def main(values):
+    raise error
+
+  assert executing.execute(_program(main)) == (code, '', 'error: too much\n')
+
+
+def test_what_is_no_refusal_is_raised():
+  def main(values):
+    raise ValueError(values.number)
+
+  with pytest.raises(ValueError, match='^3$'):
+    _program(main, refusals=(OSError,)).execute([])
+  with pytest.raises(KeyError):
+    _program(lambda values: {}[values.number]).execute([])
+
+
+@pytest.mark.parametrize('name', PROGRAMS)
+def test_python_m_is_the_program_without_tensorflow(name):
+  code = (
+    'import runpy, sys\n'
+    'sys.argv[1:] = ["--help"]\n'
+    'try:\n'
+    f'  runpy.run_module("tff_dp_aggregators.accounting.{name}", run_name="__main__")\n'
+    'finally:\n'
+    '  heavy = {"tensorflow", "tensorflow_federated", "jax"} & set(sys.modules)\n'
+    '  print(sorted(heavy), file=sys.stderr)\n'
+  )
+  result = _run('-c', code)
+  assert result.returncode == 0
+  assert result.stderr == '[]\n'
+  assert result.stdout == executing.execute(PROGRAMS[name], '--help').stdout
+  assert PROGRAMS[name].__doc__.strip() in result.stdout
+
+
+@pytest.mark.parametrize(
+  'name, arguments, code, message',
+  [
+    (
+      'report',
+      ('--mechanism=tree', '--num_rounds=9', '--noise_multiplier=1')
+      + ('--target_epsilon=1', '--target_delta=1e-6'),
+      1,
+      'error: noise multiplier 1 spends epsilon = ',
+    ),
+    ('plan', ('--no_such_flag',), 2, "error: Unknown command line flag 'no_such_flag'"),
+    ('participation', (), 2, 'error: '),
+  ],
+)
+def test_exit_codes_reach_the_shell(name, arguments, code, message):
+  result = _run('-m', f'tff_dp_aggregators.accounting.{name}', *arguments)
+  assert (result.returncode, result.stdout) == (code, '')
+  assert result.stderr.startswith(message)
+  assert result.stderr.count('\n') == 1
+
+
+@pytest.mark.parametrize('name', PROGRAMS)
+def test_the_installed_command_is_this_program(name):
+  scripts = importlib.metadata.distribution('tff-dp-aggregators').entry_points
+  (script,) = [s for s in scripts if s.name == f'tff-dp-{name}']
+  assert script.load() == PROGRAMS[name].run
+  assert PROGRAMS[name].PROGRAM.name == script.name
+
+
+def test_the_installed_command_prints_its_help():
+  command = pathlib.Path(sys.executable).with_name('tff-dp-report')
+  result = subprocess.run([command, '--help'], capture_output=True, text=True)
+  assert result.returncode == 0, result.stderr
+  assert result.stdout == executing.execute(report, '--help').stdout
+
+
+def _run(*arguments):
+  return subprocess.run(
+    [sys.executable, *arguments], capture_output=True, text=True, timeout=120
+  )

@@ -1,0 +1,155 @@
+"""What README and docs/ show runs, as it is printed: Python, commands, simulations.
+
+README's Python example, which a stranger copies first, runs in a process of its own;
+everything else is executed in this one.
+"""
+
+import importlib
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from experiments import simulate
+from tests import executing
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+README = (ROOT / 'README.md').read_text(encoding='utf-8')
+DOCS = {
+  path.name: path.read_text(encoding='utf-8')
+  for path in sorted((ROOT / 'docs').glob('*.md'))
+}
+_MODULES = 'tff_dp_aggregators.accounting.'
+# What the output of README's commands has to say.
+_CLAIMS = {
+  'report': ('8.5261', '8.8986'),
+  'plan': ('gaussian', 'tree', 'toeplitz', 'blt'),
+}
+
+
+def _blocks(language):
+  return re.findall(rf'^```{language}\n(.*?)^```', README, re.MULTILINE | re.DOTALL)
+
+
+def _commands(text):
+  """Program and flags of the calls of this package's programs."""
+  lines = re.findall(
+    r'^\.venv/bin/python -m (.*)$', text.replace('\\\n', ' '), re.MULTILINE
+  )
+  commands = []
+  for module, *arguments in map(shlex.split, lines):
+    assert module.startswith(_MODULES)
+    commands.append((module[len(_MODULES) :], arguments))
+  return commands
+
+
+def _execute(name, arguments):
+  program = importlib.import_module(f'{_MODULES}programs.{name}')
+  return executing.execute(program, *arguments)
+
+
+def _simulations():
+  """ARGS of the README's `make simulate` lines, without the default run."""
+  text = '\n'.join(_blocks('bash'))
+  return re.findall(r'^make simulate ARGS="(.*)"$', text, re.MULTILINE)
+
+
+@pytest.fixture(scope='module')
+def kept_strategies(tmp_path_factory):
+  """Keeps strategies from one command to the next, as on a user's machine."""
+  with pytest.MonkeyPatch.context() as patch:
+    folder = tmp_path_factory.mktemp('strategies')
+    patch.setenv('TFF_DP_AGGREGATORS_CACHE', str(folder))
+    yield
+
+
+def test_python_example_runs_and_prints_the_round_s_event(tmp_path):
+  (example,) = _blocks('python')
+  program = tmp_path / 'example.py'
+  program.write_text(example, encoding='utf-8')
+  result = subprocess.run(
+    [sys.executable, program],
+    cwd=ROOT,
+    env={**os.environ, 'PYTHONPATH': str(ROOT)},
+    capture_output=True,
+    text=True,
+    timeout=300,
+  )
+  assert result.returncode == 0, result.stderr
+  assert re.fullmatch(r'GaussianDpEvent\(noise_multiplier=\d\.\d+\)\n', result.stdout)
+
+
+def test_there_are_commands_and_simulations_to_run():
+  assert [name for name, _ in _commands('\n'.join(_blocks('bash')))] == [
+    'report',
+    'plan',
+  ]
+  assert len(_simulations()) == 2
+  assert sum(len(_commands(text)) for text in DOCS.values()) == 3
+
+
+@pytest.mark.parametrize(
+  'name, arguments', _commands('\n'.join(_blocks('bash'))), ids=str
+)
+def test_command_in_the_readme_runs(name, arguments, kept_strategies):
+  result = _execute(name, arguments)
+  assert result.returncode == 0, result.stderr
+  for claim in _CLAIMS[name]:
+    assert claim in result.stdout
+
+
+@pytest.mark.parametrize(
+  'name, arguments',
+  [
+    pytest.param(*command, id=f'{document}-{number}')
+    for document, text in DOCS.items()
+    for number, command in enumerate(_commands(text))
+  ],
+)
+def test_command_in_docs_runs(name, arguments, kept_strategies):
+  result = _execute(name, arguments)
+  assert result.returncode == 0, result.stderr
+  assert len(result.stdout.splitlines()) > 8
+
+
+@pytest.mark.parametrize('arguments', _simulations())
+def test_simulation_runs(arguments, tmp_path):
+  run_dir = tmp_path / 'run'
+  result = executing.execute(simulate, *shlex.split(arguments), f'--run_dir={run_dir}')
+  assert result.returncode == 0, result.stderr
+  if arguments == '--help':
+    assert '--target_epsilon' in result.stdout
+    assert not run_dir.exists()
+  else:
+    assert 'Privacy spent in 20 of 20 rounds' in result.stdout
+
+
+def test_example_run_is_what_the_readme_says():
+  report = (ROOT / 'docs' / 'example_run' / 'report.md').read_text(encoding='utf-8')
+  metrics = (ROOT / 'docs' / 'example_run' / 'metrics.csv').read_text(encoding='utf-8')
+  last = dict(zip(*(line.split(',') for line in metrics.split('\n')[0:101:100])))
+  stated = re.search(r'after 100 rounds: (\d\.\d+)', README).group(1)
+  assert f'{float(last["test_accuracy"]):.4f}' == stated
+  assert '(epsilon, delta) = (8.0000, 1e-05)' in report
+
+
+def _examples():
+  """Each Python block of the documents and its expected output."""
+  pattern = r'^```python\n(.*?)^```\n\n```text\n(.*?)^```'
+  for name, text in DOCS.items():
+    for program, output in re.findall(pattern, text, re.MULTILINE | re.DOTALL):
+      yield pytest.param(program, output, id=name)
+
+
+def test_every_python_block_has_an_output():
+  blocks = sum(text.count('```python') for text in DOCS.values())
+  assert len(list(_examples())) == blocks > 0
+
+
+@pytest.mark.parametrize('program, output', _examples())
+def test_example_prints_what_stands_below_it(program, output):
+  assert executing.run_example(program) == output

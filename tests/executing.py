@@ -1,0 +1,46 @@
+"""Programs executed in the process of the tests, with all that they print."""
+
+import contextlib
+import tempfile
+from typing import NamedTuple
+
+
+class Result(NamedTuple):
+  """What a program left besides files, called as `subprocess.run` calls it."""
+
+  returncode: int
+  stdout: str
+  stderr: str
+
+
+def execute(program, *arguments):
+  """Executes a program as its command line would.
+
+  Output goes through files, because TensorFlow Federated starts its worker only with
+  an output that has a file behind it.
+
+  Args:
+    program: A `Program`, or a module that has its `execute`.
+    *arguments: What follows the program's name on the command line.
+  """
+  with contextlib.ExitStack() as stack:
+    stdout, stderr = (
+      stack.enter_context(tempfile.TemporaryFile('w+', encoding='utf-8'))
+      for _ in range(2)
+    )
+    with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
+      code = program.execute([str(each) for each in arguments])
+    texts = []
+    for stream in (stdout, stderr):
+      stream.seek(0)
+      texts.append(stream.read())
+  return Result(code, *texts)
+
+
+def run_example(program):
+  """Returns what a Python program prints, that is given as text."""
+  with tempfile.TemporaryFile('w+', encoding='utf-8') as stdout:
+    with contextlib.redirect_stdout(stdout):
+      exec(compile(program, '<example>', 'exec'), {'__name__': '__main__'})
+    stdout.seek(0)
+    return stdout.read()
