@@ -11,6 +11,7 @@ Claims:
 """
 
 import importlib.metadata
+import os
 import pathlib
 import subprocess
 import sys
@@ -194,5 +195,9 @@ def test_the_installed_command_prints_its_help():
 
 def _run(*arguments):
   return subprocess.run(
-    [sys.executable, *arguments], capture_output=True, text=True, timeout=120
+    [sys.executable, *arguments],
+    env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
+    capture_output=True,
+    text=True,
+    timeout=120,
   )
