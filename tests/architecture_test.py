@@ -1,0 +1,146 @@
+"""docs/architecture.md is true: what it names is there, and runs when it says so."""
+
+import ast
+import functools
+import importlib
+import pathlib
+import re
+import sys
+
+import pytest
+
+from experiments import simulate
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+DOCUMENT = ROOT / 'docs' / 'architecture.md'
+TEXT = DOCUMENT.read_text(encoding='utf-8')
+PICTURE = (ROOT / 'docs' / 'architecture' / 'layers.svg').read_text(encoding='utf-8')
+HOP = re.compile(r'^\| `(\S+\.py)` \| `([\w.]+)` \|', re.MULTILINE)
+HOPS = list(dict.fromkeys(HOP.findall(TEXT)))
+
+
+def names_defined_in(path):
+  """Dotted names of functions, classes and methods."""
+  names = set()
+
+  def walk(node, prefix):
+    for child in ast.iter_child_nodes(node):
+      if isinstance(child, (ast.FunctionDef, ast.ClassDef)):
+        names.add(prefix + child.name)
+        walk(child, f'{prefix}{child.name}.')
+
+  walk(ast.parse(path.read_text(encoding='utf-8')), '')
+  return names
+
+
+def test_the_walks_have_hops():
+  assert len(HOPS) > 30
+  files = {file for file, _ in HOPS}
+  visited = {pathlib.PurePath(file).parts[1] for file in files}
+  assert visited >= {'strategies', 'accounting', 'noise', 'queries', 'aggregators'}
+
+
+@pytest.mark.parametrize('file, name', HOPS, ids=lambda each: each)
+def test_a_hop_is_where_it_is_said_to_be(file, name):
+  assert name in names_defined_in(ROOT / file)
+
+
+def test_every_file_and_folder_that_is_named_exists():
+  named = re.findall(r'`((?:tff_dp_aggregators|experiments|tests)/[\w/.]*)`', TEXT)
+  assert len(named) > 40
+  missing = [path for path in named if not (ROOT / path).exists()]
+  assert not missing
+
+
+def test_functions_named_in_the_text_exist():
+  pairs = re.findall(r'`(\w+)`(?: again)?\s+(?:in|\()\s*`([\w/]+\.py)`', TEXT)
+  assert len(pairs) >= 2
+  for name, file in pairs:
+    assert name in names_defined_in(ROOT / file) | {'Inputs'}, (name, file)
+
+
+def test_the_picture_shows_every_layer_and_what_it_shows_exists():
+  layers = re.findall(r'<g id="(\w+)">', PICTURE)
+  package = ROOT / 'tff_dp_aggregators'
+  folders = {path.parent.name for path in package.glob('*/__init__.py')}
+  assert set(layers) == {'experiments', *folders}
+  for group in PICTURE.split('<g id="')[1:]:
+    layer = group[: group.index('"')]
+    folder = ROOT / layer if layer == 'experiments' else package / layer
+    rooms = re.findall(r'class="room">(\w+)<', group)
+    assert rooms
+    for room in rooms:
+      assert (folder / room).is_dir() or (folder / f'{room}.py').is_file(), room
+
+
+def module_of(file):
+  path = pathlib.PurePath(file).with_suffix('')
+  parts = path.parts[:-1] if path.name == '__init__' else path.parts
+  return importlib.import_module('.'.join(parts))
+
+
+def recording(function, called, hop):
+  @functools.wraps(function)
+  def recorded(*args, **kwargs):
+    called.setdefault(hop, len(called))
+    return function(*args, **kwargs)
+
+  return recorded
+
+
+def record_calls(monkeypatch, called):
+  """Notes the name of each hop when it is called, wherever it is called from."""
+  for hop in HOPS:
+    file, name = hop
+    owner = module_of(file)
+    *classes, function = name.split('.')
+    for each in classes:
+      owner = getattr(owner, each)
+    original = owner.__dict__[function]
+    is_classmethod = isinstance(original, classmethod)
+    plain = original.__func__ if is_classmethod else original
+
+    recorded = recording(plain, called, hop)
+    if is_classmethod:
+      recorded = classmethod(recorded)
+    monkeypatch.setattr(owner, function, recorded)
+    if classes:
+      continue
+    for module in list(sys.modules.values()):  # Where it is known under its name alone.
+      if getattr(module, '__name__', '').startswith('tff_dp_aggregators'):
+        if module.__dict__.get(function) is original:
+          monkeypatch.setattr(module, function, recorded)
+
+
+@pytest.fixture(scope='module')
+def called(tmp_path_factory):
+  """The hops that a real training took, by when they were first called."""
+  order = {}
+  run_dir = tmp_path_factory.mktemp('architecture') / 'run'
+  with pytest.MonkeyPatch.context() as monkeypatch:
+    record_calls(monkeypatch, order)
+    code = simulate.execute(
+      [
+        '--target_epsilon=8',
+        '--target_delta=1e-5',
+        '--num_rounds=2',
+        '--num_clients=30',
+        '--clients_per_round=3',
+        '--min_separation=2',
+        f'--run_dir={run_dir}',
+      ]
+    )
+  assert code == 0
+  return order
+
+
+@pytest.mark.parametrize('hop', HOPS, ids=lambda each: each[1])
+def test_a_training_takes_the_hop(called, hop):
+  assert hop in called
+
+
+def test_planning_comes_before_running_and_running_before_reporting(called):
+  parts = TEXT.split('\n### ')[1:]
+  first = [min(called[hop] for hop in HOP.findall(part)) for part in parts]
+  assert first == sorted(first)
+  assert [part.split(':')[0] for part in parts] == ['Planning', 'Running', 'Reporting']
