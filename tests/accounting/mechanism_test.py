@@ -131,12 +131,29 @@ def test_json_round_trip_is_exact(name):
 
 
 @pytest.mark.parametrize(
-  'field', ['participation', 'noise_multiplier', 'strategy_checksum', 'name']
+  'field',
+  [
+    'participation',
+    'noise_multiplier',
+    'strategy_checksum',
+    'name',
+    'adjacency',
+    'clipped_count_stddev',
+  ],
 )
 def test_saved_mechanism_without_a_field_is_refused(field):
   data = accounting.Mechanism('tree', PARTICIPATION, 1.0).to_json()
   del data[field]
   with pytest.raises(ValueError, match=f"stored mechanism .*'{field}'"):
+    mechanism.Mechanism.from_json(data)
+
+
+def test_no_adjacency_stands_for_the_one_that_was_saved():
+  data = accounting.Mechanism(
+    'tree', PARTICIPATION, 1.0, adjacency='replace_one'
+  ).to_json()
+  data['adjacency'] = None
+  with pytest.raises(ValueError, match='stored mechanism has no adjacency'):
     mechanism.Mechanism.from_json(data)
 
 

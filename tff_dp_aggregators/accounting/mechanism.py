@@ -278,6 +278,12 @@ class Mechanism:
       values = dict(data)
       stored = values.pop('strategy_checksum')
       values['participation'] = schemas.from_json(values['participation'])
+      # No default stands for these: epsilon is for the adjacency that was meant.
+      for name in ('adjacency', 'clipped_count_stddev'):
+        if name not in values:
+          raise KeyError(name)
+      if values['adjacency'] is None:
+        raise ValueError('the stored mechanism has no adjacency.')
       mechanism = cls(strategy=strategy, **values)
     except KeyError as e:
       raise ValueError(f'the stored mechanism lacks {e}.') from e
