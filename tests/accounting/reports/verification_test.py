@@ -413,6 +413,27 @@ def test_a_composition_of_runs_that_share_their_noise_is_found(tmp_path):
   assert 'have their noise from the same seed' in difference
 
 
+@pytest.mark.parametrize('role', ['configuration', 'ledger'])
+def test_shared_noise_is_not_hidden_by_what_files_are_called(tmp_path, role):
+  runs = [_run_dir(tmp_path / name, noise_seed=1) for name in ('a', 'b')]
+  forged = statement.compose(
+    [statement.build(sources.from_run_dir(run)) for run in runs]
+  )
+  for each in (forged, *forged['parts']):
+    for file in each['verification']['files']:
+      if file['role'] == 'config':
+        file['role'] = role
+  (difference,) = _verify(tmp_path, forged).differences
+  assert 'at most one file of each role' in difference
+
+
+@pytest.mark.parametrize('parts', [None, 0])
+def test_parts_that_are_no_list_are_a_difference(tmp_path, parts):
+  report = statement.build(reports.Inputs(TREE, 1e-6))
+  report['parts'] = parts
+  assert not _verify(tmp_path, report).ok
+
+
 def test_a_report_of_an_accountant_that_is_gone_is_refused(tmp_path):
   report = statement.build(reports.Inputs(TREE, 1e-6, accountant='exact'))
   report['verification']['inputs']['accountant'] = 'gdp'

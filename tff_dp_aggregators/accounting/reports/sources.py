@@ -22,6 +22,8 @@ from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 
 # The command that makes a report, as reports name it.
 PROGRAM = 'python -m tff_dp_aggregators.accounting.report'
+# What files are to a statement.
+ROLES = ('config', 'strategy', 'ledger', 'round_log')
 _ENFORCED_BY = {
   'min_wait': (
     'the wait between two rounds of a device; the limits follow from it and from when '

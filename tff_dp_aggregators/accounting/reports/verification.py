@@ -106,12 +106,12 @@ def verify(path: str) -> Result:
   try:
     again = _build_again(report, os.path.dirname(path))
     other = _by_another_method(again)
+    again = json.loads(json.dumps(again))
+    notes = tuple(_notes_on_software(report.get('software'), again.get('software')))
+    for each in (report, again):
+      _drop_software(each)
   except _FAILURES as e:
     return Result((f'it cannot be computed again: {type(e).__name__}: {e}',), ())
-  again = json.loads(json.dumps(again))
-  notes = tuple(_notes_on_software(report.get('software'), again.get('software')))
-  for each in (report, again):
-    _drop_software(each)
   differences = tuple(_differences(report, again, ''))
   if other is not None:
     method, epsilon = other
@@ -162,6 +162,7 @@ def _build_again(report: dict[str, Any], folder: str) -> dict[str, Any]:
 def _inputs(report: dict[str, Any], folder: str) -> inputs_lib.Inputs:
   """What a report says that it was made of, from its files where it names any."""
   stated = report['verification']['files']
+  _check_roles([file['role'] for file in stated])
   paths = {file['role']: _find(file['path'], folder) for file in stated}
   files = tuple(
     dict(sources.file_of(file['role'], paths[file['role']]), path=file['path'])
@@ -191,6 +192,16 @@ def _inputs(report: dict[str, Any], folder: str) -> inputs_lib.Inputs:
     command=report['verification']['command'],
     files=files,
   )
+
+
+def _check_roles(roles: list[str]) -> None:
+  """Refuses a file that would not be read: a run's configuration called otherwise."""
+  for role in roles:
+    if role not in sources.ROLES or roles.count(role) > 1:
+      raise ValueError(
+        f'a report rests on at most one file of each role, {", ".join(sources.ROLES)}; '
+        f'this one says {", ".join(map(str, roles))}.'
+      )
 
 
 def _run_dirs(report: dict[str, Any], folder: str) -> list[str]:
