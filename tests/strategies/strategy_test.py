@@ -337,3 +337,13 @@ def test_strategies_cannot_be_changed(strategy):
   with pytest.raises(AttributeError):
     strategy.num_rounds = 1
   assert hash(strategy) == hash(Strategy.from_json(strategy.to_json()))
+
+
+def test_no_other_class_takes_a_kind():
+  with pytest.raises(ValueError, match="'banded_toeplitz' is taken by .*toeplitz"):
+
+    class Other(strategies.Identity):
+      kind = 'banded_toeplitz'
+
+  saved = strategies.BandedToeplitz(4, (1.0, 0.5))
+  assert type(strategies.Strategy.from_json(saved.to_json())) is type(saved)

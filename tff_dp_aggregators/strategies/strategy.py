@@ -66,6 +66,13 @@ class Strategy(abc.ABC):
   def __init_subclass__(cls, **kwargs: Any) -> None:
     super().__init_subclass__(**kwargs)
     if 'kind' in cls.__dict__:
+      other = Strategy._kinds.get(cls.kind, cls)
+      # The same name is the class defined again, as when its module is reloaded.
+      if (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
+        raise ValueError(
+          f'the kind {cls.kind!r} is taken by {other.__module__}.{other.__qualname__}: '
+          f'files and checksums would not tell {cls.__qualname__} from it.'
+        )
       Strategy._kinds[cls.kind] = cls
 
   # What a strategy has to say for itself.
