@@ -215,3 +215,18 @@ def test_json_round_trip(schema):
 def test_what_is_no_schema_is_refused(data):
   with pytest.raises(ValueError, match='not a participation schema|is not one'):
     schemas.from_json(data)
+
+
+def test_bands_that_are_not_those_of_c_do_not_make_noise_independent():
+  class CountsOthers(strategies.BandedInverse):
+    kind = 'test_counts_others'
+
+    @property
+    def num_bands(self):
+      return self.num_inverse_bands  # Of C^-1.
+
+  coefficients = strategies.BandedInverse.square_root(20, 3).coefficients
+  strategy = CountsOthers(20, coefficients)
+  assert strategy.num_bands == 3
+  with pytest.raises(ValueError, match='num_bands=3, but its C has entries'):
+    schemas.check(strategy, schemas.PoissonSampling(20, 0.1, num_groups=3))

@@ -380,9 +380,12 @@ class _Leaky(strategies.Strategy):
 
 @dataclasses.dataclass(frozen=True)
 class _WeightedTree(strategies.BinaryTree):
-  """A tree whose higher nodes count less: only its recursion is its own."""
+  """A tree whose higher nodes count less, with the noise that its recursion makes."""
 
   kind = 'test_weighted_tree'
+
+  def noise_matrix(self):
+    return self.recursion().noise_rows(np.eye(self.num_rounds))
 
   def recursion(self):
     levels = np.arange(self.num_levels)
@@ -410,6 +413,30 @@ def test_any_weights_of_a_tree_stream(storage, restart_every):
   emitted, _ = _emit(noise.build(strategy, _UnitRows(13), storage), 13)
   expected = strategy.recursion().noise_rows(np.eye(13))
   np.testing.assert_allclose(emitted, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+  'made, message',
+  [
+    # A tenth of the noise.
+    (recursion_lib.LastRounds([[0.1, -0.08]], 'row'), 'round 0 .* 0.01 times the var'),
+    # Each round as loud as it should be, but correlated in another way.
+    (
+      recursion_lib.LastRounds([[1.0, 0.8]], 'row'),
+      'rounds 1 and 0 .*0.8 and not -0.8',
+    ),
+  ],
+)
+def test_noise_that_is_not_what_is_accounted_for_is_refused(made, message):
+  class Lying(_Leaky):
+    kind = f'test_lying_{id(made)}'
+
+    def recursion(self):
+      return made
+
+  strategy = Lying(13, 0.8, 'row')
+  with pytest.raises(ValueError, match=message):
+    noise.build(strategy, noise.GaussianRows(tf.TensorSpec([])))
 
 
 def test_what_is_no_strategy_is_refused():

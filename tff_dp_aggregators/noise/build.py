@@ -60,6 +60,9 @@ _FORMS: dict[type[recursion_lib.Recursion], _Form] = {
   ),
 }
 
+# Rounds up to which a recursion is held against the noise matrix, in milliseconds.
+_MAX_CHECKED_ROUNDS = 128
+
 
 def build(
   strategy: strategies.Strategy,
@@ -80,7 +83,9 @@ def build(
     OSError: If the directory for files cannot be used.
     RuntimeError: If another process uses it.
     TypeError: If `strategy` is not one, or its recursion of no known form.
-    ValueError: If `storage` is unknown, or not offered for the strategy.
+    ValueError: If `storage` is unknown, or not offered for the strategy; or if its
+      recursion makes other noise than its noise matrix says, which is looked at for up
+      to 128 rounds.
   """
   if not isinstance(strategy, strategies.Strategy):
     raise TypeError(
@@ -88,6 +93,8 @@ def build(
     )
   recursion = strategy.recursion()
   form = _form_of(recursion)
+  if strategy.num_rounds <= _MAX_CHECKED_ROUNDS:
+    recursion_lib.check(recursion, strategy.noise_matrix())
   chosen = storage
   if isinstance(storage, str):
     if storage == 'auto':

@@ -29,6 +29,8 @@ from tff_dp_aggregators.base import checks
 
 # What is remembered of earlier rounds, by slot.
 Memory = MutableMapping[int, np.ndarray]
+# How far covariances may be apart by rounding, relative.
+_TOLERANCE = 1e-6
 
 
 class Work(NamedTuple):
@@ -409,6 +411,45 @@ class DecayingSums(Recursion):
       later = noise
     assert later is not None  # The first copy has no delay.
     return later
+
+
+def check(recursion: Recursion, noise_matrix: np.ndarray) -> None:
+  """Checks that a recursion makes the noise that a strategy accounts for.
+
+  Args:
+    recursion: The strategy's.
+    noise_matrix: Its `D`, of shape [rounds, columns].
+
+  Raises:
+    ValueError: If the covariance over rounds of what `noise_rows` makes of z is not
+      that of `D z`.
+
+  Example:
+    >>> check(LastRounds([[1.0, -0.5]], 'noise'), np.array([[1.0, 0.0], [-0.5, 1.0]]))
+    >>> check(LastRounds([[0.1]], 'row'), np.eye(2))
+    Traceback (most recent call last):
+    ...
+    ValueError: the noise of round 0 would have 0.01 times the variance that the \
+noise matrix says; recursion() and noise_matrix() must describe the same noise.
+  """
+  made = recursion.noise_rows(np.eye(len(noise_matrix)))
+  is_so, wanted = made @ made.T, noise_matrix @ noise_matrix.T
+  scale = np.sqrt(np.diagonal(wanted))
+  off = ~(np.abs(is_so - wanted) <= _TOLERANCE * np.outer(scale, scale))
+  if not off.any():
+    return
+  first, second = (int(each) for each in np.argwhere(off)[0])
+  wrong = (
+    f'the noise of rounds {second} and {first} would have the covariance '
+    f'{is_so[first, second]:.6g} and not {wanted[first, second]:.6g}, which'
+  )
+  if first == second:
+    ratio = is_so[first, first] / wanted[first, first]
+    wrong = f'the noise of round {first} would have {ratio:.6g} times the variance that'
+  raise ValueError(
+    f'{wrong} the noise matrix says; recursion() and noise_matrix() must describe the '
+    'same noise.'
+  )
 
 
 def _check_array(name: str, values: object, num_dimensions: int) -> np.ndarray:

@@ -11,6 +11,7 @@ import math
 from typing import Any, Callable, ClassVar, Generic, Optional, Protocol, TypeVar, Union
 
 import dp_accounting
+import numpy as np
 from dp_accounting import NeighboringRelation as Relation
 
 from tff_dp_aggregators import strategies
@@ -225,6 +226,7 @@ class Sampling(Kind[S]):
     groups = self.groups(schema)
     num_bands = getattr(strategy, 'num_bands', math.inf)  # Infinite unless banded.
     if num_bands <= groups:
+      _check_bands(strategy, int(num_bands))
       return
     bands = 'no bands' if math.isinf(num_bands) else f'{int(num_bands)} bands'
     raise ValueError(
@@ -248,6 +250,21 @@ class Sampling(Kind[S]):
     gaussian = dp_accounting.GaussianDpEvent(noise_multiplier / column_norm)
     turns = self.limits(schema).possible_participations
     return dp_accounting.SelfComposedDpEvent(self.sampled(schema, gaussian), turns)
+
+
+def _check_bands(strategy: strategies.Strategy, num_bands: int) -> None:
+  """Refuses a C that has more bands than it says, where it is small enough to look.
+
+  A `num_bands` that means something else, such as bands of `C^-1`, would pass for one
+  that makes the noise of a client's rounds independent.
+  """
+  if strategy.num_rounds <= _MAX_LOOKED_AT:
+    matrix = strategy.materialize()
+    if len(matrix) != strategy.num_rounds or np.tril(matrix, -num_bands).any():
+      raise ValueError(
+        f'the {strategy.kind} strategy has num_bands={num_bands}, but its C has '
+        'entries further from the diagonal; num_bands must count the bands of C.'
+      )
 
 
 def sensitivity_factor(relation: Relation) -> int:
@@ -277,6 +294,8 @@ def run_noise_multiplier(noise_multiplier: float, relation: Relation) -> float:
   return checked / sensitivity_factor(relation)
 
 
+# Rounds up to which a matrix is held against what is said of it.
+_MAX_LOOKED_AT = 1024
 # A flag of more than one kind.
 POPULATION = Flag('population', int, 'Clients to draw from.')
 # A flag of more than one kind; not whole if it is a mean.
