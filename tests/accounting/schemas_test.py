@@ -215,3 +215,21 @@ def test_json_round_trip(schema):
 def test_what_is_no_schema_is_refused(data):
   with pytest.raises(ValueError, match='not a participation schema|is not one'):
     schemas.from_json(data)
+
+
+@pytest.mark.parametrize(
+  'separation, between',
+  [(1, '0 rounds between'), (2, '1 round between'), (3, '2 rounds between')],
+)
+def test_limits_are_told_in_words(separation, between):
+  limits = strategies.Participation(6, separation, 3)
+  kind = schemas.registry.kind_of(limits)
+  assert f'({between} them)' in kind.sentence(limits)
+  facts = {fact.term: fact for fact in kind.facts(limits)}
+  assert facts['min separation'].value == f'{separation} ({between})'
+  (often,) = [
+    fact.meaning
+    for fact in kind.facts(strategies.Participation(6, 6))
+    if fact.term == 'max participations'
+  ]
+  assert often.endswith('1 is possible')
