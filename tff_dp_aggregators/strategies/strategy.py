@@ -390,6 +390,21 @@ def array_digest(array: np.ndarray) -> dict[str, Any]:
   return {'shape': list(array.shape), 'float64': hashlib.sha256(data).hexdigest()}
 
 
+def require(strategy: Any) -> Strategy:
+  """Returns the strategy, or says how to make one of what was given.
+
+  Raises:
+    TypeError: If it is none.
+  """
+  if not isinstance(strategy, Strategy):
+    raise TypeError(
+      f'strategy must be a strategies.Strategy, got {strategy!r}. Of a matrix '
+      'strategies.Dense(num_rounds, matrix) makes one, of limits on participation '
+      'strategies.blt.optimize and its like.'
+    )
+  return strategy
+
+
 def _from_content(data: Any) -> Strategy:
   """The strategy that a saved file's content describes, verified."""
   if not isinstance(data, dict) or data.get('format') != _FORMAT:
