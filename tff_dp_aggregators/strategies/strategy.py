@@ -22,6 +22,7 @@ import io
 import json
 import math
 import os
+import reprlib
 import zipfile
 import zlib
 from typing import Any, ClassVar, Optional, Union
@@ -398,9 +399,9 @@ def require(strategy: Any) -> Strategy:
   """
   if not isinstance(strategy, Strategy):
     raise TypeError(
-      f'strategy must be a strategies.Strategy, got {strategy!r}. Of a matrix '
-      'strategies.Dense(num_rounds, matrix) makes one, of limits on participation '
-      'strategies.blt.optimize and its like.'
+      f'strategy must be a strategies.Strategy, got {reprlib.repr(strategy)}. '
+      'strategies.Dense(num_rounds, matrix) makes one of a matrix, '
+      'strategies.blt.optimize and its like one of limits on participation.'
     )
   return strategy
 
