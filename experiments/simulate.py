@@ -6,8 +6,8 @@ r"""Trains a federated model with differential privacy, on simulated clients.
 
 Without flags: logistic regression on handwritten digits, 300 clients with skewed
 labels, banded matrix factorization, and the noise that (8, 1e-5)-DP needs. Leaves a
-run directory with config.json, metrics.csv, ledger.jsonl, report.md, report.json and
-accuracy.png.
+run directory with config.json, metrics.csv, ledger.jsonl, the privacy report as
+report.md, report.json and report.html, strategy.npz and accuracy.png.
 """
 
 import os

@@ -240,10 +240,12 @@ def _finish(
   else:
     statement = statement_lib.build(sources.from_run_dir(directory.path))
     guarantee, rounds = statement['guarantee'], statement['run']['rounds_completed']
+    is_exact = statement['mechanism']['sensitivity_kind'] == 'exact'
     spent = (
       f'Privacy spent in {rounds} of {settings.participation.num_rounds} rounds: '
       f'(epsilon, delta) = ({_format_epsilon(guarantee["epsilon"])}, '
-      f'{guarantee["delta"]:g}) for each client, exact.'
+      f'{guarantee["delta"]:g}) for each client, '
+      f'{"exact" if is_exact else "an upper bound"}.'
     )
   for suffix, output_format in (
     ('md', 'markdown'),

@@ -17,6 +17,14 @@ TEXT = DOCUMENT.read_text(encoding='utf-8')
 PICTURE = (ROOT / 'docs' / 'architecture' / 'layers.svg').read_text(encoding='utf-8')
 HOP = re.compile(r'^\| `(\S+\.py)` \| `([\w.]+)` \|', re.MULTILINE)
 HOPS = list(dict.fromkeys(HOP.findall(TEXT)))
+PACKAGE = 'tff_dp_aggregators'
+LAYERS = sorted(path.parent.name for path in (ROOT / PACKAGE).glob('*/__init__.py'))
+
+
+def path_of(name):
+  """What a file or folder of the document is called from the root on."""
+  in_package = pathlib.PurePath(name).parts[0] in LAYERS
+  return pathlib.PurePath(PACKAGE if in_package else '', name)
 
 
 def names_defined_in(path):
@@ -36,19 +44,19 @@ def names_defined_in(path):
 def test_the_walks_have_hops():
   assert len(HOPS) > 30
   files = {file for file, _ in HOPS}
-  visited = {pathlib.PurePath(file).parts[1] for file in files}
+  visited = {pathlib.PurePath(file).parts[0] for file in files}
   assert visited >= {'strategies', 'accounting', 'noise', 'queries', 'aggregators'}
 
 
 @pytest.mark.parametrize('file, name', HOPS, ids=lambda each: each)
 def test_a_hop_is_where_it_is_said_to_be(file, name):
-  assert name in names_defined_in(ROOT / file)
+  assert name in names_defined_in(ROOT / path_of(file))
 
 
 def test_every_file_and_folder_that_is_named_exists():
-  named = re.findall(r'`((?:tff_dp_aggregators|experiments|tests)/[\w/.]*)`', TEXT)
+  named = re.findall(r'`([a-z_]+/[\w/.]*)`', TEXT)
   assert len(named) > 40
-  missing = [path for path in named if not (ROOT / path).exists()]
+  missing = [path for path in named if not (ROOT / path_of(path)).exists()]
   assert not missing
 
 
@@ -56,14 +64,13 @@ def test_functions_named_in_the_text_exist():
   pairs = re.findall(r'`(\w+)`(?: again)?\s+(?:in|\()\s*`([\w/]+\.py)`', TEXT)
   assert len(pairs) >= 2
   for name, file in pairs:
-    assert name in names_defined_in(ROOT / file) | {'Inputs'}, (name, file)
+    assert name in names_defined_in(ROOT / path_of(file)) | {'Inputs'}, (name, file)
 
 
 def test_the_picture_shows_every_layer_and_what_it_shows_exists():
   layers = re.findall(r'<g id="(\w+)">', PICTURE)
-  package = ROOT / 'tff_dp_aggregators'
-  folders = {path.parent.name for path in package.glob('*/__init__.py')}
-  assert set(layers) == {'experiments', *folders}
+  package = ROOT / PACKAGE
+  assert set(layers) == {'experiments', *LAYERS}
   for group in PICTURE.split('<g id="')[1:]:
     layer = group[: group.index('"')]
     folder = ROOT / layer if layer == 'experiments' else package / layer
@@ -74,7 +81,7 @@ def test_the_picture_shows_every_layer_and_what_it_shows_exists():
 
 
 def module_of(file):
-  path = pathlib.PurePath(file).with_suffix('')
+  path = path_of(file).with_suffix('')
   parts = path.parts[:-1] if path.name == '__init__' else path.parts
   return importlib.import_module('.'.join(parts))
 
@@ -107,7 +114,7 @@ def record_calls(monkeypatch, called):
     if classes:
       continue
     for module in list(sys.modules.values()):  # Where it is known under its name alone.
-      if getattr(module, '__name__', '').startswith('tff_dp_aggregators'):
+      if getattr(module, '__name__', '').startswith(PACKAGE):
         if module.__dict__.get(function) is original:
           monkeypatch.setattr(module, function, recorded)
 

@@ -204,8 +204,12 @@ def test_a_strategy_from_elsewhere_is_the_mechanism_file():
   strategy = strategies.BandedToeplitz(60, (1.0, 0.5))
   made = accounting.Mechanism('file', PARTICIPATION, 2.0, strategy=strategy)
   assert made.effective_noise_multiplier == 2.0 / strategy.sensitivity(PARTICIPATION)
-  with pytest.raises(ValueError, match='a strategy alone'):
+  with pytest.raises(ValueError, match='a strategy alone.*; give strategy='):
     accounting.Mechanism('file', PARTICIPATION, 2.0)
+  with pytest.raises(TypeError, match='strategy must be a strategies.Strategy'):
+    accounting.Mechanism('file', PARTICIPATION, 2.0, strategy=strategy.materialize())
+  with pytest.raises(TypeError, match="write name='file', strategy="):
+    accounting.Mechanism(strategy, PARTICIPATION, 2.0)
   with pytest.raises(ValueError, match='a strategy alone'):
     accounting.Mechanism('file', PARTICIPATION, 2.0, num_bands=3, strategy=strategy)
 

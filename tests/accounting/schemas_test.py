@@ -230,3 +230,21 @@ def test_bands_that_are_not_those_of_c_do_not_make_noise_independent():
   assert strategy.num_bands == 3
   with pytest.raises(ValueError, match='num_bands=3, but its C has entries'):
     schemas.check(strategy, schemas.PoissonSampling(20, 0.1, num_groups=3))
+
+
+@pytest.mark.parametrize(
+  'separation, between',
+  [(1, '0 rounds between'), (2, '1 round between'), (3, '2 rounds between')],
+)
+def test_limits_are_told_in_words(separation, between):
+  limits = strategies.Participation(6, separation, 3)
+  kind = schemas.registry.kind_of(limits)
+  assert f'({between} them)' in kind.sentence(limits)
+  facts = {fact.term: fact for fact in kind.facts(limits)}
+  assert facts['min separation'].value == f'{separation} ({between})'
+  (often,) = [
+    fact.meaning
+    for fact in kind.facts(strategies.Participation(6, 6))
+    if fact.term == 'max participations'
+  ]
+  assert often.endswith('1 is possible')

@@ -13,6 +13,7 @@ import inspect
 import math
 import re
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -118,6 +119,33 @@ def test_a_number_is_no_participation(name, number):
   first, numbers = _BUILDERS[name]
   with pytest.raises(TypeError, match='participation must be a strategies.Particip'):
     getattr(aggregators, name)(*first[:-1], number, **numbers)
+
+
+@each
+@pytest.mark.parametrize('value', [None, '0.5'])
+def test_what_is_no_number_is_refused_by_name(name, value):
+  first, numbers = _BUILDERS[name]
+  for argument in numbers:
+    with pytest.raises(TypeError, match=f'{argument} must be a number, got {value!r}'):
+      getattr(aggregators, name)(*first, **{**numbers, argument: value})
+
+
+@pytest.mark.parametrize('strategy', ['blt', np.eye(_ROUNDS), _LIMITS])
+def test_what_is_no_strategy_is_refused_with_the_way_to_one(strategy):
+  for build in (
+    lambda: aggregators.from_strategy(strategy, _LIMITS, **_NUMBERS),
+    lambda: aggregators.adaptive(strategy=strategy, participation=_LIMITS, **_SPLIT),
+  ):
+    with pytest.raises(TypeError, match='strategy must be a strategies.Strategy') as e:
+      build()
+    assert 'strategies.Dense(num_rounds, matrix)' in str(e.value)
+
+
+@pytest.mark.parametrize('mechanism', ['blt', _STRATEGY, _LIMITS])
+def test_what_is_no_mechanism_is_refused_with_the_way_to_one(mechanism):
+  with pytest.raises(TypeError, match='mechanism must be an accounting.Mechanism') as e:
+    aggregators.from_mechanism(mechanism, clip_norm=1.0, clients_per_round=50)
+  assert 'accounting.Mechanism.for_target' in str(e.value)
 
 
 @pytest.mark.parametrize(

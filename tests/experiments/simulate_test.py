@@ -9,6 +9,7 @@ import csv
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -235,6 +236,7 @@ def test_flagfile_works_and_help_lists_the_flags(tmp_path):
   assert 'exactly one of' in result.stderr
   text = _simulate('--help').stdout
   assert simulate.__doc__.strip() in text
+  assert set(re.findall(r'\w+\.(?:json|jsonl|csv|md|html|npz|png)\b', text)) == FILES
   for name in ('task', 'mechanism', 'clip_norm', 'target_epsilon', 'run_dir', 'seed'):
     assert f'--{name}:' in text or f'--[no]{name}:' in text
 

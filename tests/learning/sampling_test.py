@@ -104,6 +104,12 @@ def test_clients_take_turns():
   assert times.max() - times.min() <= 1
 
 
+def test_numbers_in_another_order_are_refused():
+  limits = strategies.Participation(4, 2)
+  with pytest.raises(TypeError, match='participation must be a strategies.Particip'):
+    sampling.sample_cohorts(limits, 1, 4, seed=0)
+
+
 def test_fixed_epochs_are_refused_and_not_taken_for_min_separation():
   epochs = strategies.Participation(4, 2, fixed_epoch=True)
   with pytest.raises(ValueError, match='leave out fixed_epoch'):

@@ -14,6 +14,7 @@ from scipy import optimize
 
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting.accountants import gaussian
+from tff_dp_aggregators.base import checks
 
 _ZERO_OUT = Relation.REPLACE_SPECIAL
 
@@ -156,6 +157,7 @@ class _Spent:
 
 def _check_target(epsilon: float, delta: float) -> float:
   gaussian.check_delta(delta, 'target_delta')
+  checks.check_number('target_epsilon', epsilon)
   if not epsilon > 0:
     raise ValueError(f'target_epsilon must be positive; got {epsilon}.')
   return gaussian.check_epsilon(epsilon, 'target_epsilon')

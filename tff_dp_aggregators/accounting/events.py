@@ -28,7 +28,8 @@ from tff_dp_aggregators.base import checks
 
 
 def check_noise_multiplier(noise_multiplier: float) -> float:
-  """Returns it as a float, or raises ValueError unless finite and >= 0."""
+  """Returns it as a float, or raises TypeError or ValueError unless finite and >= 0."""
+  checks.check_number('noise_multiplier', noise_multiplier)
   if not (noise_multiplier >= 0 and math.isfinite(noise_multiplier)):
     raise ValueError(
       'noise_multiplier must be finite and not negative (0 adds no noise and gives '

@@ -21,7 +21,8 @@ from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.strategies import registry
 
 FROM_FILE = 'file'  # The name of a mechanism whose strategy was made elsewhere.
-NAMES = registry.KINDS.keys()  # A view: a kind that is added later is in it.
+# Those of the kinds that `strategies.registry` has; a kind that is added later as well.
+NAMES = registry.KINDS.keys()
 
 
 @dataclasses.dataclass(frozen=True, init=False)
@@ -41,7 +42,7 @@ class Mechanism:
       'file', or to save the time that finding it takes.
 
   Raises:
-    TypeError: If there is no such option, or a number is not whole.
+    TypeError: If there is no such option, or an argument is not of its type.
     ValueError: If the name is unknown, a number is out of range, an option is given to
       a mechanism that does not have it, or the adjacency is not valid for the schema.
 
@@ -80,10 +81,18 @@ class Mechanism:
     relation = schemas.check_relation(participation, _relation(adjacency))
     # Both, for `dataclasses.replace` hands on `options`, and one may change.
     merged: dict[str, Optional[int]] = {**dict(options), **given}
+    if isinstance(name, strategies.Strategy):
+      raise TypeError(
+        f"name must be a str, got a strategy; write name='{FROM_FILE}', strategy=..."
+      )
     if name == FROM_FILE:
       checked = registry.check_numbers(merged)
       if strategy is None or checked:
-        raise ValueError("the mechanism 'file' is a strategy alone, without options.")
+        raise ValueError(
+          "the mechanism 'file' is a strategy alone, without options; give "
+          'strategy=..., such as strategies.Strategy.load(path).'
+        )
+      strategies.strategy.require(strategy)
     else:
       checked = registry.check_options(name, merged)
       if strategy is None:
@@ -125,7 +134,15 @@ class Mechanism:
       **options: Further arguments of the class, but for `noise_multiplier`.
 
     Raises:
+      TypeError: As for the class.
       ValueError: If an argument is out of range.
+
+    Example:
+      >>> participation = strategies.Participation(100, min_separation=25)
+      >>> own = strategies.BandedToeplitz.square_root(100, num_bands=25)
+      >>> planned = Mechanism.for_target('file', participation, 8.0, 1e-6, strategy=own)
+      >>> round(planned.noise_multiplier, 3)
+      1.306
     """
     clipped_count_stddev = options.pop('clipped_count_stddev', None)
     planned = cls(name, participation, 1.0, **options)

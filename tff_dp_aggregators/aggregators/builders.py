@@ -298,11 +298,17 @@ def from_mechanism(
     >>> round(aggregator.noise_multiplier, 3)
     1.306
   """
+  if not isinstance(mechanism, accounting.Mechanism):
+    raise TypeError(
+      f'mechanism must be an accounting.Mechanism, got {mechanism!r}; '
+      'accounting.Mechanism.for_target makes one of a name, and from_strategy takes a '
+      'strategy.'
+    )
   if mechanism.is_sampled:
     raise ValueError(
-      'a sampled mechanism cannot be built by name, because nothing here draws the '
-      'clients; plan with limits on participation, or use from_strategy and account '
-      'for the sampling yourself.'
+      'mechanism rests on sampling, and nothing here draws the clients; plan with '
+      'limits on participation, or use from_strategy and account for the sampling '
+      'yourself.'
     )
   if mechanism.clipped_count_stddev is not None:
     raise ValueError(

@@ -12,6 +12,7 @@ from tff_dp_aggregators import queries
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.aggregators import nonfinite
+from tff_dp_aggregators.base import checks
 
 # What TFF's runtime carries in one call; above, it fails or, from 2 GB on, retries
 # for ever without an error.
@@ -56,10 +57,12 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
         means `tff.aggregators.SumFactory`.
 
     Raises:
-      TypeError: If an aggregation factory is not unweighted.
+      TypeError: If an aggregation factory is not unweighted, or `clients_per_round` no
+        number.
       ValueError: If `clients_per_round` is not positive and finite, or the query
         refuses its arguments.
     """
+    checks.check_number('clients_per_round', clients_per_round)
     if not (clients_per_round > 0 and math.isfinite(clients_per_round)):
       raise ValueError(
         f'clients_per_round must be positive and finite; got {clients_per_round}.'

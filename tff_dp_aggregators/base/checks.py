@@ -34,6 +34,17 @@ def check_int(name: str, value: Any, at_least: int) -> int:
   return value
 
 
+def check_number(name: str, value: Any) -> Any:
+  """Returns `value` as it is, or raises TypeError if it cannot be a float.
+
+  `None` and text, as settings that were not filled in or not read, have no order, and
+  a comparison would not say of which argument.
+  """
+  if not hasattr(value, '__float__'):
+    raise TypeError(f'{name} must be a number, got {value!r}.')
+  return value
+
+
 def check_objective(objective: str) -> str:
   """Returns it if it is 'mean' (of squared errors) or 'max', or raises ValueError."""
   if objective not in ('mean', 'max'):

@@ -33,6 +33,7 @@ def sample_cohorts(
   Raises:
     PopulationTooSmallError: If the rounds cannot be filled; the message says what would
       fit.
+    TypeError: If `participation` is none, or another argument no whole number.
     ValueError: If a number is less than 1, or the schema is a fixed-epoch one.
 
   Example:
@@ -42,6 +43,7 @@ def sample_cohorts(
     ... ).shape
     (4, 2)
   """
+  strategies.participation.require(participation)
   if participation.fixed_epoch:
     raise ValueError(
       'cohorts are drawn for min-separation schemas, not for fixed epochs; leave out '

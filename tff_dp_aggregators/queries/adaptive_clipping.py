@@ -514,6 +514,7 @@ def _check_update_every(
 
 
 def _check_positive(name: str, value: float) -> float:
+  checks.check_number(name, value)
   if not (value > 0 and math.isfinite(value)):
     raise ValueError(f'{name} must be positive and finite; got {value}.')
   return float(value)

@@ -15,6 +15,7 @@ import tensorflow as tf
 from tff_dp_aggregators import noise as noise_lib
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import events
+from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.queries import clipping
 from tff_dp_aggregators.queries import records
 
@@ -104,6 +105,7 @@ class MatrixMechanismQuery(records.RecordSumQuery):
         participation or workload is for other rounds than the strategy.
     """
     super().__init__(record_specs)
+    strategies.strategy.require(strategy)
     self._clip_norm = check_clip_norm(clip_norm)
     self._noise_multiplier = events.check_noise_multiplier(noise_multiplier)
     if noise_multiplier > 0 and not _is_normal_float32(clip_norm * noise_multiplier):
@@ -350,8 +352,10 @@ def check_clip_norm(clip_norm: float) -> float:
     clip_norm: What the caller passed.
 
   Raises:
+    TypeError: If it is no number.
     ValueError: If it is not: the state is float32, where it would be zero or infinite.
   """
+  checks.check_number('clip_norm', clip_norm)
   if not (clip_norm > 0 and math.isfinite(clip_norm)):
     raise ValueError(f'clip_norm must be positive and finite; got {clip_norm}.')
   if not _is_normal_float32(clip_norm):

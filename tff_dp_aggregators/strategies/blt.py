@@ -312,10 +312,11 @@ def optimize(
   )
   if num_buffers is not None and strategy.num_buffers < num_buffers:
     _logger.warning(
-      'the BLT for %s has %d buffers, not %d: one more would lower the %s error by '
+      'the BLT for %s has %d %s, not %d: one more would lower the %s error by '
       'less than %g of it.',
       participation,
       strategy.num_buffers,
+      'buffer' if strategy.num_buffers == 1 else 'buffers',
       num_buffers,
       'largest' if objective == 'max' else 'mean',
       min_gain,

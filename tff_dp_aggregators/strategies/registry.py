@@ -31,7 +31,7 @@ class Option:
   Attributes:
     name: As an argument of `accounting.Mechanism`, a flag, and a key of JSON. Kinds may
       share it: it is one flag then, with the help of each.
-    help: What it is and its default, to stand after 'For <kinds>: '.
+    help: What it is and its default, to stand after 'For banded: '.
     read: The number that a strategy has; `None` for none.
     words: That number in a table, if it is 1, and if it is '{}'.
     title: That number in a report: what it is called,
@@ -358,8 +358,9 @@ _BANDS = Option(
   is_within_rounds=True,
 )
 
-# Seconds are measured by benchmarks/planning_seconds.py, for 100 to 20000 rounds; where
-# none are said, they hardly count (toeplitz with 4096 bands, the most there can be: 9).
+# All kinds by name. Seconds are measured by benchmarks/planning_seconds.py, for 100 to
+# 20000 rounds; where none are said, they hardly count (toeplitz with 4096 bands, the
+# most there can be: 9).
 KINDS: dict[str, Kind] = {
   each.name: each
   for each in (

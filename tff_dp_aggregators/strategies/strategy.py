@@ -22,6 +22,7 @@ import io
 import json
 import math
 import os
+import reprlib
 import zipfile
 import zlib
 from typing import Any, ClassVar, Optional, Union
@@ -388,6 +389,21 @@ def array_digest(array: np.ndarray) -> dict[str, Any]:
   """A JSON-ready value that tells float64 arrays apart: shape and SHA-256."""
   data = np.ascontiguousarray(array, '<f8').tobytes()
   return {'shape': list(array.shape), 'float64': hashlib.sha256(data).hexdigest()}
+
+
+def require(strategy: Any) -> Strategy:
+  """Returns the strategy, or says how to make one of what was given.
+
+  Raises:
+    TypeError: If it is none.
+  """
+  if not isinstance(strategy, Strategy):
+    raise TypeError(
+      f'strategy must be a strategies.Strategy, got {reprlib.repr(strategy)}. '
+      'strategies.Dense(num_rounds, matrix) makes one of a matrix, '
+      'strategies.blt.optimize and its like one of limits on participation.'
+    )
+  return strategy
 
 
 def _from_content(data: Any) -> Strategy:

@@ -417,6 +417,14 @@ def test_zcdp_conversion_is_the_closed_form():
   assert accountants.delta(event, rho / 2, 'zcdp') == 1.0
 
 
+def test_an_event_in_the_place_of_delta_is_refused_by_name():
+  event = dp_accounting.GaussianDpEvent(1.0)
+  with pytest.raises(TypeError, match=r'^delta must be a number, got GaussianDpEvent'):
+    accountants.epsilon(1e-5, event)
+  with pytest.raises(TypeError, match=r'^epsilon must be a number, got None'):
+    accountants.delta(event, None)
+
+
 @pytest.mark.parametrize('delta', [0.0, 1.0, -1.0, math.nan])
 @pytest.mark.parametrize('accountant', sorted(accountants.ACCOUNTANTS))
 def test_delta_out_of_range_is_refused(accountant, delta):

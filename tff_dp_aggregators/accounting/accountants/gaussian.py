@@ -19,6 +19,8 @@ from typing import Any
 from scipy import optimize
 from scipy import special
 
+from tff_dp_aggregators.base import checks
+
 # A delta moves to the safe side by this much, relative, on top of its round-off.
 _SAFETY = 1e-12
 # From here on the density is below the smallest float64.
@@ -30,14 +32,16 @@ _SMALLEST = math.ulp(0.0)
 
 
 def check_delta(delta: float, name: str = 'delta') -> float:
-  """Returns `delta`, or raises ValueError unless 0 < delta < 1."""
+  """Returns `delta`, or raises TypeError or ValueError unless 0 < delta < 1."""
+  checks.check_number(name, delta)
   if not 0.0 < delta < 1.0:
     raise ValueError(f'{name} must be between 0 and 1, exclusive; got {delta}.')
   return float(delta)
 
 
 def check_epsilon(epsilon: float, name: str = 'epsilon') -> float:
-  """Returns `epsilon`, or raises ValueError unless it is finite and >= 0."""
+  """Returns `epsilon`, or raises TypeError or ValueError unless finite and >= 0."""
+  checks.check_number(name, epsilon)
   if not (epsilon >= 0.0 and math.isfinite(epsilon)):
     raise ValueError(f'{name} must be finite and not negative; got {epsilon}.')
   return float(epsilon)

@@ -2,8 +2,15 @@ r"""Says how often one device can have taken part, from a production system's lo
 
     python -m tff_dp_aggregators.accounting.participation --round_log=rounds.csv
 
-What a log proves, and from what, is told in `accounting.records.log_participation`;
-what a log looks like, in `accounting.records.round_log`.
+A log has a line for each round whose result was released:
+
+    round,completion_time
+    0,2024-03-01T10:00:00Z
+    1,2024-03-01T18:00:00Z
+
+and may have `start_time`, `cohort_size` and `client_ids` (a JSON list, or separated by
+spaces). `tff_dp_aggregators.accounting.records.round_log` tells which other forms of
+times and names are read, and what is refused.
 
 Exit codes: 0 fine; 1 the log breaks the promise; 2 the log or a flag is refused.
 """

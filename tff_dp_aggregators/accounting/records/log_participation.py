@@ -40,8 +40,6 @@ is as slow as the slowest.
 **With client ids**, as simulations log them, what happened is counted. That describes
 one run; a guarantee rests on what enforced it. It is checked against what was
 promised, and against the wait if one is given.
-
-The program is `accounting.programs.participation`.
 """
 
 import bisect

@@ -133,29 +133,35 @@ class Limits(base.Kind[strategies.Participation]):
       return f'{limit}, which differ by multiples of exactly {schema.min_separation}'
     return (
       f'{limit}, each at least {schema.min_separation} after the one before '
-      f'({schema.min_separation - 1} rounds between them)'
+      f'({_rounds_between(schema)} them)'
     )
 
   def facts(self, schema: strategies.Participation) -> tuple[base.Fact, ...]:
     """Separation and number of participations."""
+    possible = schema.possible_participations
     distance = 'a multiple of' if schema.fixed_epoch else 'at least'
     return (
       base.Fact(
         'min separation',
-        f'{schema.min_separation} ({schema.min_separation - 1} rounds between)',
+        f'{schema.min_separation} ({_rounds_between(schema)})',
         f'any two rounds of one client differ by {distance} this',
       ),
       base.Fact(
         'max participations',
         f'{schema.max_participations}',
         f'the most rounds of one client; in {schema.num_rounds} rounds so far apart, '
-        f'{schema.possible_participations} are possible',
+        f'{possible} {"is" if possible == 1 else "are"} possible',
       ),
     )
 
   def heading(self, schema: strategies.Participation) -> str:
     """That rows assume no sampling."""
     return 'Without sampling; epsilon is for zeroing out one client:'
+
+
+def _rounds_between(schema: strategies.Participation) -> str:
+  between = schema.min_separation - 1
+  return f'{between} {"round" if between == 1 else "rounds"} between'
 
 
 # What the registry lists.
