@@ -349,6 +349,15 @@ def test_what_cannot_be_built_is_left_out_with_the_reason():
     ({'sampling': 'shuffled'}, "unknown sampling 'shuffled'; known: none"),
     ({'mechanisms': ('trees',)}, "unknown mechanism 'trees'; known: gaussian"),
     ({'accountant': 'best'}, "unknown accountant 'best'"),
+    (
+      {'mechanisms': ('gaussian', 'blt'), 'options': {'restart_every': 4}},
+      'restart_every=4 is for tree, not for gaussian, blt',
+    ),
+    # Bands of the inverse are another thing, and not asked of all.
+    (
+      {'mechanisms': ('banded_inverse',), 'options': {'num_bands': 4}},
+      'num_bands=4 is for banded, toeplitz, not for banded_inverse',
+    ),
     ({'options': {'num_bands': 0}}, 'num_bands must be at least 1'),
     (
       {'population': 4000, 'cohort': 40, 'num_groups': 101},

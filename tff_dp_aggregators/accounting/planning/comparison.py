@@ -116,6 +116,7 @@ class Task:
       raise ValueError('sampling is described by population and cohort; give them.')
     for name in self.mechanisms or ():
       _check_choice('mechanism', name, mechanism_lib.NAMES)
+    _check_options_are_used(self.given, self.mechanisms or mechanism_lib.NAMES)
     if self.accountant is not None:
       _check_choice('accountant', self.accountant, accountants.ACCOUNTANTS)
 
@@ -554,6 +555,21 @@ def _check_target_or_noise(
   if noise_multiplier is not None:
     if events.check_noise_multiplier(noise_multiplier) == 0:
       raise ValueError('noise_multiplier must be positive: without noise, no privacy.')
+
+
+def _check_options_are_used(given: dict[str, int], names: Iterable[str]) -> None:
+  """Refuses an option that no row would have."""
+  for option, value in given.items():
+    having = {
+      name: kind
+      for name, kind in registry.options()[option].items()
+      if kind.is_compared
+    }
+    if not set(having) & set(names):
+      raise ValueError(
+        f'{option}={value} is for {", ".join(having)}, not for {", ".join(names)}; '
+        'leave it out, or compare one of them.'
+      )
 
 
 def _check_choice(name: str, value: str, known: Iterable[str]) -> None:
