@@ -240,12 +240,12 @@ def _finish(
   else:
     statement = statement_lib.build(sources.from_run_dir(directory.path))
     guarantee, rounds = statement['guarantee'], statement['run']['rounds_completed']
-    is_exact = statement['mechanism']['sensitivity_kind'] == 'exact'
+    is_bound = statement['mechanism']['sensitivity_kind'] == 'bound'
     spent = (
       f'Privacy spent in {rounds} of {settings.participation.num_rounds} rounds: '
       f'(epsilon, delta) = ({_format_epsilon(guarantee["epsilon"])}, '
       f'{guarantee["delta"]:g}) for each client, '
-      f'{"exact" if is_exact else "an upper bound"}.'
+      f'{"an upper bound" if is_bound else "exact"}.'
     )
   for suffix, output_format in (
     ('md', 'markdown'),
