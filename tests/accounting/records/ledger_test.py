@@ -2,11 +2,10 @@
 
 Claims: epsilon so far is exact after every round and ends at the run's. A ledger is
 never overwritten. Cut at any byte, it reads as its complete lines, and a resumed
-writer keeps what was cut and goes on as if nothing had happened. An append that fails,
-is interrupted or killed counts for nothing. A round is released again only with the
-same content, and counted once. Two writers cannot interleave. A reader refuses all
-that is not so, names the line, and finds every digit that matters. Nothing of a seed
-is in a ledger.
+writer keeps what was cut and goes on as if nothing had happened. A round is released
+again only with the same content, and counted once. A reader refuses all that is not
+so, names the line, and finds every digit that matters. Nothing of a seed is in a
+ledger. `ledger_failures_test` is about writers that fail, and several of them.
 """
 
 import contextlib
@@ -18,25 +17,19 @@ import logging
 import os
 import pathlib
 import re
-import resource
-import signal
-import subprocess
-import sys
-import time
 
 import dp_accounting
 import numpy as np
 import pytest
 
+from tests.accounting.records import ledgers
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.records import ledger
 
-ROOT = pathlib.Path(__file__).resolve().parents[3]
 Gaussian = dp_accounting.GaussianDpEvent
-DELTA = 1e-7
 MECHANISMS = {
   'gaussian': (strategies.Identity(12), strategies.Participation(12, 5)),
   'tree': (strategies.BinaryTree(13), strategies.Participation(13, 4)),
@@ -45,43 +38,6 @@ MECHANISMS = {
     strategies.Participation(12, 4),
   ),
 }
-
-
-_EVENT = Gaussian(2.0)
-
-
-def append(writer, event=_EVENT, **changes):
-  arguments = {
-    'cohort_requested': 10,
-    'cohort_reported': 9,
-    'clip_norm': 0.5,
-    'noise_multiplier': 2.0,
-    'strategy_checksum': None,
-    **changes,
-  }
-  return writer.append(event=event, **arguments)
-
-
-def release(writer, number, **changes):
-  """Appends a round as a run would that is the same each time it runs."""
-  return append(
-    writer,
-    Gaussian(2.0 + number),
-    round=number,
-    cohort_reported=90 + number,
-    clip_norm=0.5 + number / 7,
-    strategy_checksum='sha256:1234567890',
-    **{'result_checksum': ledger.checksum_of([np.full(3, number)]), **changes},
-  )
-
-
-def timeless(entries):
-  stamp = '2000-01-01T00:00:00+00:00'
-  return [dataclasses.replace(entry, time=stamp) for entry in entries]
-
-
-def lines_of(path):
-  return pathlib.Path(path).read_bytes().splitlines(keepends=True)
 
 
 @pytest.fixture
@@ -99,18 +55,18 @@ def test_epsilon_so_far_is_exact_after_every_round_and_ends_at_the_runs(
   path, strategy, participation
 ):
   each, so_far = events.round_noise_multipliers(strategy, participation, 3.0)
-  with ledger.LedgerWriter(path, DELTA) as writer:
+  with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
     for noise_multiplier in each:
-      append(writer, Gaussian(noise_multiplier))
+      ledgers.append(writer, Gaussian(noise_multiplier))
   entries = ledger.read(path).entries
   assert len(entries) == strategy.num_rounds
   for entry, effective in zip(entries, so_far):
-    exact = accountants.epsilon(Gaussian(effective), DELTA)
+    exact = accountants.epsilon(Gaussian(effective), ledgers.DELTA)
     assert entry.epsilon == pytest.approx(exact, rel=1e-10)
     assert entry.effective_noise_multiplier == pytest.approx(effective, rel=1e-12)
   run = events.run_event(strategy, participation, 3.0)
   assert entries[-1].epsilon == pytest.approx(
-    accountants.epsilon(run, DELTA), rel=1e-10
+    accountants.epsilon(run, ledgers.DELTA), rel=1e-10
   )
   total = ledger.total_event(entries)
   assert total == ledger.read(path).total_event
@@ -122,16 +78,16 @@ def test_entries_read_back_as_they_were_written(path):
   strategy = strategies.BinaryTree(8)
   result = ledger.checksum_of([np.ones(2)])
   before = datetime.datetime.now(datetime.timezone.utc)
-  with ledger.LedgerWriter(path, DELTA) as writer:
+  with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
     written = [
-      append(
+      ledgers.append(
         writer,
         strategy_checksum=strategy.checksum,
         cohort_reported=np.int64(7),
         clip_norm=np.float32(0.25),
         result_checksum=result,
       ),
-      append(
+      ledgers.append(
         writer,
         dp_accounting.NoOpDpEvent(),
         strategy_checksum=strategy.checksum,
@@ -145,7 +101,7 @@ def test_entries_read_back_as_they_were_written(path):
   first, second = entries
   assert first.cohort_requested == 10 and first.cohort_reported == 7
   assert first.clip_norm == 0.25 and second.clip_norm is None
-  assert first.noise_multiplier == 2.0 and first.delta == DELTA
+  assert first.noise_multiplier == 2.0 and first.delta == ledgers.DELTA
   assert first.strategy_checksum == strategy.checksum
   assert first.result_checksum == result and second.result_checksum is None
   assert first.dp_event == Gaussian(2.0)
@@ -158,24 +114,24 @@ def test_entries_read_back_as_they_were_written(path):
 
 
 def test_a_round_is_on_disk_when_append_returns(path):
-  with ledger.LedgerWriter(path, DELTA) as writer:
+  with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
     for count in (1, 2, 3):
-      append(writer)
+      ledgers.append(writer)
       assert len(ledger.read(path).entries) == count == writer.rounds
 
 
 def test_what_the_writer_returns_is_the_line(path):
-  with ledger.LedgerWriter(path, DELTA) as writer:
-    entry = append(writer)
-  (line,) = lines_of(path)
+  with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
+    entry = ledgers.append(writer)
+  (line,) = ledgers.lines_of(path)
   assert json.loads(line) == dataclasses.asdict(entry)
 
 
 def test_infinite_epsilon_is_no_number_and_stays_lost(path):
-  with ledger.LedgerWriter(path, DELTA) as writer:
-    append(writer, Gaussian(float('inf')))
-    append(writer, Gaussian(0.0))
-    append(writer, Gaussian(5.0))
+  with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
+    ledgers.append(writer, Gaussian(float('inf')))
+    ledgers.append(writer, Gaussian(0.0))
+    ledgers.append(writer, Gaussian(5.0))
   free, lost, later = ledger.read(path).entries
   assert free.epsilon == 0.0 and free.effective_noise_multiplier is None
   assert lost.dp_event == dp_accounting.NonPrivateDpEvent()
@@ -185,12 +141,12 @@ def test_infinite_epsilon_is_no_number_and_stays_lost(path):
 
 
 def test_a_ledger_is_never_overwritten(path):
-  with ledger.LedgerWriter(path, DELTA) as writer:
-    append(writer)
-  before = lines_of(path)
+  with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
+    ledgers.append(writer)
+  before = ledgers.lines_of(path)
   with pytest.raises(FileExistsError, match='never overwritten'):
-    ledger.LedgerWriter(path, DELTA)
-  assert lines_of(path) == before
+    ledger.LedgerWriter(path, ledgers.DELTA)
+  assert ledgers.lines_of(path) == before
 
 
 @pytest.mark.parametrize('delta', [0.0, 1.0, 2.0])
@@ -202,7 +158,7 @@ def test_a_delta_out_of_range_makes_no_file(tmp_path, delta):
 
 def test_there_must_be_something_to_resume(tmp_path):
   with pytest.raises(FileNotFoundError):
-    ledger.LedgerWriter(str(tmp_path / 'ledger.jsonl'), DELTA, resume=True)
+    ledger.LedgerWriter(str(tmp_path / 'ledger.jsonl'), ledgers.DELTA, resume=True)
   assert list(tmp_path.iterdir()) == []
 
 
@@ -234,16 +190,18 @@ _SAMPLED = dp_accounting.PoissonSampledDpEvent(0.1, Gaussian(1.0))
 def test_what_cannot_be_accounted_writes_no_line_and_spends_nothing(
   path, changes, error, message
 ):
-  with ledger.LedgerWriter(path, DELTA) as writer:
-    append(writer)
-    before = lines_of(path)
+  with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
+    ledgers.append(writer)
+    before = ledgers.lines_of(path)
     with pytest.raises(error, match=message):
-      append(writer, **changes)
-    assert lines_of(path) == before
-    after = append(writer)
+      ledgers.append(writer, **changes)
+    assert ledgers.lines_of(path) == before
+    after = ledgers.append(writer)
   assert after.round == 1
   assert after == ledger.read(path).entries[-1]
-  exact = accountants.epsilon(dp_accounting.SelfComposedDpEvent(Gaussian(2), 2), DELTA)
+  exact = accountants.epsilon(
+    dp_accounting.SelfComposedDpEvent(Gaussian(2), 2), ledgers.DELTA
+  )
   assert after.epsilon == pytest.approx(exact, rel=1e-12)
 
 
@@ -254,36 +212,36 @@ def test_an_entry_has_exactly_the_public_fields_and_no_seed(path):
       'strategy_checksum', 'event', 'effective_noise_multiplier', 'epsilon', 'delta',
       'time', 'result_checksum',
   ]  # fmt: skip
-  with ledger.LedgerWriter(path, DELTA) as writer:
-    append(writer)
+  with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
+    ledgers.append(writer)
     with pytest.raises(TypeError, match='seed'):
-      append(writer, seed=1)
-  (line,) = lines_of(path)
+      ledgers.append(writer, seed=1)
+  (line,) = ledgers.lines_of(path)
   assert not {'seed', 'key', 'noise', 'state'} & set(json.loads(line))
 
 
 def test_an_empty_ledger_spent_nothing(path):
-  ledger.LedgerWriter(path, DELTA).close()
+  ledger.LedgerWriter(path, ledgers.DELTA).close()
   empty = ledger.read(path)
   assert empty == ledger.Ledger((), (), 0, hashlib.sha256().hexdigest())
   assert empty.total_event == dp_accounting.NoOpDpEvent()
 
 
 def test_total_event_of_a_part_is_what_that_part_spent(path):
-  with ledger.LedgerWriter(path, DELTA) as writer:
+  with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
     for number in range(3):
-      release(writer, number)
+      ledgers.release(writer, number)
   entries = ledger.read(path).entries
   for count in (1, 2, 3):
     total = ledger.total_event(entries[:count])
-    assert accountants.epsilon(total, DELTA) == pytest.approx(
+    assert accountants.epsilon(total, ledgers.DELTA) == pytest.approx(
       entries[count - 1].epsilon, rel=1e-12
     )
 
 
 def test_the_sha256_is_the_files(path):
-  with ledger.LedgerWriter(path, DELTA) as writer:
-    release(writer, 0)
+  with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
+    ledgers.release(writer, 0)
   with open(path, 'ab') as file:
     file.write(b'{"rou')
   expected = hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest()
@@ -296,9 +254,9 @@ def test_the_sha256_is_the_files(path):
 @pytest.fixture
 def whole(path):
   """A ledger with a round released again; its entries."""
-  with ledger.LedgerWriter(path, DELTA) as writer:
+  with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
     for number in (0, 1, 1):
-      release(writer, number)
+      ledgers.release(writer, number)
   return ledger.read(path)
 
 
@@ -324,7 +282,7 @@ def test_cut_at_any_byte_it_is_resumed_as_if_nothing_had_happened(path, whole, c
     complete = data[:length].count(b'\n')
     prefix = b''.join(lines_of_bytes(data)[:complete])
     caplog.clear()
-    with ledger.LedgerWriter(path, DELTA, resume=True) as writer:
+    with ledger.LedgerWriter(path, ledgers.DELTA, resume=True) as writer:
       assert pathlib.Path(path).read_bytes() == prefix
       if length > len(prefix):
         assert writer.recovered == path + '.cut-1'
@@ -335,9 +293,9 @@ def test_cut_at_any_byte_it_is_resumed_as_if_nothing_had_happened(path, whole, c
       else:
         assert writer.recovered is None and not caplog.records
       for number in (0, 1, 1)[complete:]:
-        release(writer, number)
+        ledgers.release(writer, number)
     again = ledger.read(path)
-    assert timeless(again.entries) == timeless(whole.entries)
+    assert ledgers.timeless(again.entries) == ledgers.timeless(whole.entries)
     assert again.repeated == (1,) and not again.cut
 
 
@@ -345,7 +303,7 @@ def test_what_is_cut_is_never_lost(path, whole):
   for number in (1, 2, 3):
     with open(path, 'ab') as file:
       file.write(b'half \xff line \x00' * number)
-    with ledger.LedgerWriter(path, DELTA, resume=True) as writer:
+    with ledger.LedgerWriter(path, ledgers.DELTA, resume=True) as writer:
       assert writer.recovered == f'{path}.cut-{number}'
   for number in (1, 2, 3):
     kept = pathlib.Path(f'{path}.cut-{number}').read_bytes()
@@ -356,56 +314,56 @@ def test_what_is_cut_is_never_lost(path, whole):
 def test_a_wrong_ledger_is_not_resumed_and_left_as_it_is(path, whole):
   with open(path, 'ab') as file:
     file.write(b'{"round": 2}\nhalf')
-  before = lines_of(path)
+  before = ledgers.lines_of(path)
   with pytest.raises(ValueError, match='line 4: not a ledger entry: missing'):
-    ledger.LedgerWriter(path, DELTA, resume=True)
-  assert lines_of(path) == before
+    ledger.LedgerWriter(path, ledgers.DELTA, resume=True)
+  assert ledgers.lines_of(path) == before
   assert os.listdir(os.path.dirname(path)) == ['ledger.jsonl']
 
 
 def test_a_ledger_is_resumed_at_its_own_delta(path, whole):
   with pytest.raises(ValueError, match='delta is 1e-06, but .* epsilons at 1e-07'):
     ledger.LedgerWriter(path, 1e-6, resume=True)
-  with ledger.LedgerWriter(path, DELTA, resume=True) as writer:  # The lock is free.
+  with ledger.LedgerWriter(path, ledgers.DELTA, resume=True) as writer:
     assert writer.rounds == 2
 
 
 def test_parameters_stay_constant_over_a_resumption(path, whole):
-  with ledger.LedgerWriter(path, DELTA, resume=True) as writer:
+  with ledger.LedgerWriter(path, ledgers.DELTA, resume=True) as writer:
     with pytest.raises(ValueError, match='noise_multiplier is 2.5 .* was 2.0'):
-      release(writer, 2, noise_multiplier=2.5)
+      ledgers.release(writer, 2, noise_multiplier=2.5)
 
 
 # Rounds released again.
 
 
 def test_a_round_released_again_is_a_line_but_counts_once(path):
-  with ledger.LedgerWriter(path, DELTA) as writer:
+  with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
     for number in range(4):
-      release(writer, number)
+      ledgers.release(writer, number)
   once = ledger.read(path)
-  with ledger.LedgerWriter(path, DELTA, resume=True) as writer:
-    again = [release(writer, 2), release(writer, 3)]
+  with ledger.LedgerWriter(path, ledgers.DELTA, resume=True) as writer:
+    again = [ledgers.release(writer, 2), ledgers.release(writer, 3)]
     assert writer.rounds == 4
-    last = release(writer, 4)
+    last = ledgers.release(writer, 4)
   twice = ledger.read(path)
-  assert len(lines_of(path)) == 7
+  assert len(ledgers.lines_of(path)) == 7
   assert [entry.round for entry in twice.entries] == [0, 1, 2, 3, 4]
   assert twice.entries[:4] == once.entries
   assert twice.repeated == (2, 3)
-  assert timeless(again) == timeless(list(once.entries[2:]))
+  assert ledgers.timeless(again) == ledgers.timeless(list(once.entries[2:]))
   total = [Gaussian(2.0 + number) for number in range(5)]
   assert last.epsilon == pytest.approx(
-    accountants.epsilon(dp_accounting.ComposedDpEvent(total), DELTA), rel=1e-12
+    accountants.epsilon(dp_accounting.ComposedDpEvent(total), ledgers.DELTA), rel=1e-12
   )
 
 
 def test_the_default_round_follows_that_of_the_last_line(path):
   same = {'result_checksum': ledger.checksum_of([])}
-  with ledger.LedgerWriter(path, DELTA) as writer:
-    rounds = [append(writer, **same).round for _ in range(3)]
-    rounds.append(append(writer, round=1, **same).round)
-    rounds += [append(writer, **same).round for _ in range(2)]
+  with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
+    rounds = [ledgers.append(writer, **same).round for _ in range(3)]
+    rounds.append(ledgers.append(writer, round=1, **same).round)
+    rounds += [ledgers.append(writer, **same).round for _ in range(2)]
   assert rounds == [0, 1, 2, 1, 2, 3]
   assert ledger.read(path).repeated == (1, 2)
 
@@ -429,27 +387,29 @@ def test_a_round_with_other_content_is_an_error_before_it_is_used(
 ):
   same = {'result_checksum': ledger.checksum_of([np.ones(3)])}
   with contextlib.ExitStack() as stack:
-    writer = stack.enter_context(ledger.LedgerWriter(path, DELTA))
+    writer = stack.enter_context(ledger.LedgerWriter(path, ledgers.DELTA))
     for _ in range(3):
-      append(writer, **same)
+      ledgers.append(writer, **same)
     if resume:
       writer.close()
-      writer = stack.enter_context(ledger.LedgerWriter(path, DELTA, resume=True))
-    before = lines_of(path)
+      writer = stack.enter_context(
+        ledger.LedgerWriter(path, ledgers.DELTA, resume=True)
+      )
+    before = ledgers.lines_of(path)
     (name,) = changes
     message = rf'round 1 was released already with other content \(.*{name}.*\): its '
     with pytest.raises(ValueError, match=message + 'noise would be used for two data'):
-      append(writer, **{**same, 'round': 1, **changes})
-    assert lines_of(path) == before
-    append(writer, round=1, **same)
+      ledgers.append(writer, **{**same, 'round': 1, **changes})
+    assert ledgers.lines_of(path) == before
+    ledgers.append(writer, round=1, **same)
 
 
 def test_without_a_checksum_a_round_cannot_be_released_again(path):
-  with ledger.LedgerWriter(path, DELTA) as writer:
-    append(writer, round=0)
+  with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
+    ledgers.append(writer, round=0)
     with pytest.raises(ValueError, match='without a result_checksum nothing shows'):
-      append(writer, round=0)
-  (line,) = lines_of(path)
+      ledgers.append(writer, round=0)
+  (line,) = ledgers.lines_of(path)
   pathlib.Path(path).write_bytes(line + line)
   with pytest.raises(ValueError, match='line 2: .* without a result_checksum'):
     ledger.read(path)
@@ -481,186 +441,6 @@ def test_checksums_are_of_values_not_of_their_place_in_memory():
 def test_checksums_are_of_lists_of_numbers(arrays):
   with pytest.raises(ValueError, match='arrays must'):
     ledger.checksum_of(arrays)
-
-
-# Failures, interrupts and other writers.
-
-
-@contextlib.contextmanager
-def room_for(num_bytes):
-  """Lets no file grow beyond so many bytes; like a full disk, it takes a part."""
-  soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-  resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
-  try:
-    yield
-  finally:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-@pytest.mark.parametrize('room', [0, 1, 100])
-def test_a_full_disk_spends_nothing_and_leaves_no_half_line(path, room):
-  with ledger.LedgerWriter(path, DELTA) as writer:
-    release(writer, 0)
-    before = lines_of(path)
-    with room_for(len(before[0]) + room), pytest.raises(OSError):
-      release(writer, 1)
-    assert lines_of(path) == before and writer.rounds == 1
-    release(writer, 1)
-    release(writer, 1)
-  with ledger.LedgerWriter(path + '-2', DELTA) as writer:
-    undisturbed = [release(writer, 0), release(writer, 1)]
-  assert timeless(ledger.read(path).entries) == timeless(undisturbed)
-  assert ledger.read(path).repeated == (1,)
-
-
-class _Interrupt(BaseException):
-  """Like Ctrl-C, and unlike it nobody else's."""
-
-
-def test_interrupts_at_any_moment_leave_complete_lines_that_are_counted(path):
-  def interrupt(*_):
-    raise _Interrupt
-
-  def duration():
-    start = time.perf_counter()
-    append(writer)
-    return time.perf_counter() - start
-
-  before = signal.signal(signal.SIGALRM, interrupt)
-  interrupted = 0
-  try:
-    with ledger.LedgerWriter(path, DELTA) as writer:
-      usual = sorted(duration() for _ in range(11))[5]
-      for share in np.linspace(0.01, 1.2, 150):
-        lines, rounds = len(lines_of(path)), writer.rounds
-        try:
-          signal.setitimer(signal.ITIMER_REAL, min(share * usual, 0.5))
-          append(writer)
-          time.sleep(1)  # Here it comes at the latest.
-        except _Interrupt:
-          interrupted += 1
-        append(writer)
-        assert len(lines_of(path)) - lines == writer.rounds - rounds
-      rounds = writer.rounds
-  finally:
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    signal.signal(signal.SIGALRM, before)
-  assert interrupted > 100
-  read = ledger.read(path)
-  assert len(read.entries) == rounds and not read.cut
-
-
-_PROGRAM = """
-import os, resource, signal, sys
-import dp_accounting
-from tff_dp_aggregators.accounting.records import ledger
-writer = ledger.LedgerWriter(sys.argv[1], 1e-7, resume=os.path.exists(sys.argv[1]))
-if len(sys.argv) > 2:  # Dies at a write that goes beyond so many bytes.
-  signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-  limit = int(sys.argv[2])
-  resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-  resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-while True:
-  entry = writer.append(
-    event=dp_accounting.GaussianDpEvent(100.0),
-    cohort_requested=10,
-    cohort_reported=9,
-    clip_norm=0.5,
-    noise_multiplier=100.0,
-    strategy_checksum=None,
-    result_checksum=ledger.checksum_of([writer.rounds]),
-  )
-  print(entry.round, flush=True)
-"""
-
-
-def start(*arguments):
-  return subprocess.Popen(
-    [sys.executable, '-c', _PROGRAM, *arguments],
-    cwd=ROOT,
-    env={**os.environ, 'PYTHONPATH': str(ROOT)},
-    stdout=subprocess.PIPE,
-    stderr=subprocess.PIPE,
-    text=True,
-  )
-
-
-def test_kill_9_loses_no_round_whose_result_was_used(path):
-  for _ in range(2):
-    process = start(path)
-    used = [next(process.stdout) for _ in range(30)]
-    with pytest.raises(BlockingIOError, match='another writer has the ledger open'):
-      ledger.LedgerWriter(path, DELTA, resume=True)
-    process.kill()
-    rest, errors = process.communicate(timeout=60)
-    assert process.returncode == -signal.SIGKILL, errors
-    last_used = int((used + rest.splitlines())[-1])
-    assert last_used + 1 <= len(ledger.read(path).entries) <= last_used + 2
-  with ledger.LedgerWriter(path, DELTA, resume=True) as writer:
-    assert writer.rounds >= 60
-
-
-def test_killed_in_the_middle_of_a_line_it_is_resumed_before_that_round(path):
-  process = start(path, '2000')
-  used, errors = process.communicate(timeout=60)
-  assert process.returncode == -signal.SIGXFSZ, errors
-  assert os.path.getsize(path) == 2000
-  broken = ledger.read(path)
-  assert broken.cut > 0
-  assert [entry.round for entry in broken.entries] == [int(n) for n in used.split()]
-  with ledger.LedgerWriter(path, DELTA, resume=True) as writer:
-    assert os.path.getsize(writer.recovered) == broken.cut
-    entry = append(writer, Gaussian(100.0), noise_multiplier=100.0)
-  assert entry.round == len(broken.entries)
-  assert ledger.read(path).entries == (*broken.entries, entry)
-
-
-def test_two_writers_cannot_interleave(path):
-  first = ledger.LedgerWriter(path, DELTA)
-  release(first, 0)
-  before = lines_of(path)
-  with pytest.raises(BlockingIOError, match='another writer has the ledger open'):
-    ledger.LedgerWriter(path, DELTA, resume=True)
-  assert lines_of(path) == before
-  release(first, 1)  # The attempt did not take its lock away.
-  with pytest.raises(BlockingIOError):
-    ledger.LedgerWriter(path, DELTA, resume=True)
-  first.close()
-  with ledger.LedgerWriter(path, DELTA, resume=True) as second:
-    release(second, 2)
-  with pytest.raises(ValueError, match='closed file'):
-    release(first, 2)
-  assert len(ledger.read(path).entries) == 3
-
-
-def test_a_forked_process_does_not_hold_the_lock_of_a_closed_writer(path):
-  with ledger.LedgerWriter(path, DELTA) as writer:
-    release(writer, 0)
-    child = os.fork()
-    if not child:
-      time.sleep(60)
-      os._exit(0)
-  try:
-    ledger.LedgerWriter(path, DELTA, resume=True).close()
-  finally:
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-
-
-def test_a_file_that_something_else_changed_or_removed_is_not_written_on(path):
-  with ledger.LedgerWriter(path, DELTA) as writer:
-    release(writer, 0)
-    (line,) = lines_of(path)
-    with open(path, 'ab') as file:
-      file.write(line)
-    for _ in range(2):
-      with pytest.raises(OSError, match='changed or removed'):
-        release(writer, 1)
-    assert lines_of(path) == [line, line]
-  with ledger.LedgerWriter(path, DELTA, resume=True) as writer:
-    os.remove(path)
-    with pytest.raises(OSError, match='changed or removed'):
-      release(writer, 1)
 
 
 # What a reader finds.
@@ -751,10 +531,10 @@ _NO_ENTRY = 'not a ledger entry: '
   ],
 )
 def test_reading_names_the_line_and_what_is_wrong_with_it(path, change, message):
-  with ledger.LedgerWriter(path, DELTA) as writer:
+  with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
     for number in range(3):
-      release(writer, number)
-  broken = b''.join(change(*lines_of(path)))
+      ledgers.release(writer, number)
+  broken = b''.join(change(*ledgers.lines_of(path)))
   pathlib.Path(path).write_bytes(broken)
   with pytest.raises(ValueError, match=message) as error:
     ledger.read(path)
@@ -762,9 +542,9 @@ def test_reading_names_the_line_and_what_is_wrong_with_it(path, change, message)
 
 
 def test_lines_without_a_result_checksum_stay_readable(path):
-  with ledger.LedgerWriter(path, DELTA) as writer:
-    written = [append(writer), append(writer)]
-  old = b''.join(without(line, 'result_checksum') for line in lines_of(path))
+  with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
+    written = [ledgers.append(writer), ledgers.append(writer)]
+  old = b''.join(without(line, 'result_checksum') for line in ledgers.lines_of(path))
   pathlib.Path(path).write_bytes(old)
   assert list(ledger.read(path).entries) == written
 
@@ -775,8 +555,8 @@ def test_stated_figures_are_right_to_a_billionth_and_never_understated(
   path, noise_multiplier, delta
 ):
   with ledger.LedgerWriter(path, delta) as writer:
-    entry = append(writer, Gaussian(noise_multiplier))
-  (line,) = lines_of(path)
+    entry = ledgers.append(writer, Gaussian(noise_multiplier))
+  (line,) = ledgers.lines_of(path)
   stated = {
     'epsilon': entry.epsilon,
     'effective_noise_multiplier': entry.effective_noise_multiplier,
@@ -814,9 +594,9 @@ _FREE = {'time', 'cohort_requested', 'cohort_reported', 'clip_norm', 'result_che
 def test_every_digit_that_matters_is_found_if_it_changes(path):
   strategy, participation = MECHANISMS['banded']
   each, _ = events.round_noise_multipliers(strategy, participation, 3.0)
-  with ledger.LedgerWriter(path, DELTA) as writer:
+  with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
     for number in (0, 1, 2, 3, 2, 3, 4, 5):
-      append(
+      ledgers.append(
         writer,
         Gaussian(each[number]),
         round=number,
@@ -825,8 +605,8 @@ def test_every_digit_that_matters_is_found_if_it_changes(path):
         result_checksum=ledger.checksum_of([each[number]]),
       )
   right = ledger.read(path)
-  spent = accountants.epsilon(right.total_event, DELTA)
-  lines = lines_of(path)
+  spent = accountants.epsilon(right.total_event, ledgers.DELTA)
+  lines = ledgers.lines_of(path)
   free = set()
   found = 0
   for index, line in enumerate(lines):
@@ -843,7 +623,7 @@ def test_every_digit_that_matters_is_found_if_it_changes(path):
           found += 1
           continue
         # Not found: then nothing that epsilon depends on has changed by 1e-9.
-        total = accountants.epsilon(wrong.total_event, DELTA)
+        total = accountants.epsilon(wrong.total_event, ledgers.DELTA)
         assert total == pytest.approx(spent, rel=1e-9)
         assert wrong.repeated == right.repeated
         for old, new in zip(right.entries, wrong.entries):
@@ -867,7 +647,7 @@ def test_many_rounds_are_read_and_one_more_appended_without_reading_them_again(p
       adds = number % every == 0
       if adds:
         mu = (number // every + 1) ** 0.5 / 25
-        epsilon = gaussian.epsilon_of(mu, DELTA)
+        epsilon = gaussian.epsilon_of(mu, ledgers.DELTA)
       entry = {
         'round': number,
         'cohort_requested': 10,
@@ -880,14 +660,14 @@ def test_many_rounds_are_read_and_one_more_appended_without_reading_them_again(p
         ),
         'effective_noise_multiplier': 1 / mu,
         'epsilon': epsilon,
-        'delta': DELTA,
+        'delta': ledgers.DELTA,
         'time': stamp,
       }
       file.write(json.dumps(entry) + '\n')
-  with ledger.LedgerWriter(path, DELTA, resume=True) as writer:
+  with ledger.LedgerWriter(path, ledgers.DELTA, resume=True) as writer:
     assert writer.rounds == count
     before = _characters()
-    entry = append(writer, Gaussian(25.0))
+    entry = ledgers.append(writer, Gaussian(25.0))
     after = _characters()
   assert entry.round == count
   assert entry.effective_noise_multiplier == pytest.approx(25 / 10_001**0.5, rel=1e-9)

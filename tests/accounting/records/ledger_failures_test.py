@@ -1,0 +1,205 @@
+"""Ledgers whose writer fails: no round whose result was used is lost.
+
+Claims: an append that fails, is interrupted or killed counts for nothing and leaves no
+half line that is not found. Two writers cannot interleave, and none writes on a file
+that something else changed.
+"""
+
+import contextlib
+import os
+import pathlib
+import resource
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from tests.accounting.records import ledgers
+from tff_dp_aggregators.accounting.records import ledger
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def path(tmp_path):
+  return str(tmp_path / 'ledger.jsonl')
+
+
+@contextlib.contextmanager
+def room_for(num_bytes):
+  """Lets no file grow beyond so many bytes; like a full disk, it takes a part."""
+  soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
+  try:
+    yield
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize('room', [0, 1, 100])
+def test_a_full_disk_spends_nothing_and_leaves_no_half_line(path, room):
+  with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
+    ledgers.release(writer, 0)
+    before = ledgers.lines_of(path)
+    with room_for(len(before[0]) + room), pytest.raises(OSError):
+      ledgers.release(writer, 1)
+    assert ledgers.lines_of(path) == before and writer.rounds == 1
+    ledgers.release(writer, 1)
+    ledgers.release(writer, 1)
+  with ledger.LedgerWriter(path + '-2', ledgers.DELTA) as writer:
+    undisturbed = [ledgers.release(writer, 0), ledgers.release(writer, 1)]
+  assert ledgers.timeless(ledger.read(path).entries) == ledgers.timeless(undisturbed)
+  assert ledger.read(path).repeated == (1,)
+
+
+class _Interrupt(BaseException):
+  """Like Ctrl-C, and unlike it nobody else's."""
+
+
+def test_interrupts_at_any_moment_leave_complete_lines_that_are_counted(path):
+  def interrupt(*_):
+    raise _Interrupt
+
+  def duration():
+    start = time.perf_counter()
+    ledgers.append(writer)
+    return time.perf_counter() - start
+
+  before = signal.signal(signal.SIGALRM, interrupt)
+  interrupted = 0
+  try:
+    with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
+      usual = sorted(duration() for _ in range(11))[5]
+      for share in np.linspace(0.01, 1.2, 150):
+        lines, rounds = len(ledgers.lines_of(path)), writer.rounds
+        try:
+          signal.setitimer(signal.ITIMER_REAL, min(share * usual, 0.5))
+          ledgers.append(writer)
+          time.sleep(1)  # Here it comes at the latest.
+        except _Interrupt:
+          interrupted += 1
+        ledgers.append(writer)
+        assert len(ledgers.lines_of(path)) - lines == writer.rounds - rounds
+      rounds = writer.rounds
+  finally:
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+  assert interrupted > 100
+  read = ledger.read(path)
+  assert len(read.entries) == rounds and not read.cut
+
+
+_PROGRAM = """
+import os, resource, signal, sys
+import dp_accounting
+from tff_dp_aggregators.accounting.records import ledger
+writer = ledger.LedgerWriter(sys.argv[1], 1e-7, resume=os.path.exists(sys.argv[1]))
+if len(sys.argv) > 2:  # Dies at a write that goes beyond so many bytes.
+  signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+  limit = int(sys.argv[2])
+  resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+  resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+while True:
+  entry = writer.append(
+    event=dp_accounting.GaussianDpEvent(100.0),
+    cohort_requested=10,
+    cohort_reported=9,
+    clip_norm=0.5,
+    noise_multiplier=100.0,
+    strategy_checksum=None,
+    result_checksum=ledger.checksum_of([writer.rounds]),
+  )
+  print(entry.round, flush=True)
+"""
+
+
+def start(*arguments):
+  return subprocess.Popen(
+    [sys.executable, '-c', _PROGRAM, *arguments],
+    cwd=ROOT,
+    env={**os.environ, 'PYTHONPATH': str(ROOT)},
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+  )
+
+
+def test_kill_9_loses_no_round_whose_result_was_used(path):
+  for _ in range(2):
+    process = start(path)
+    used = [next(process.stdout) for _ in range(30)]
+    with pytest.raises(BlockingIOError, match='another writer has the ledger open'):
+      ledger.LedgerWriter(path, ledgers.DELTA, resume=True)
+    process.kill()
+    rest, errors = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL, errors
+    last_used = int((used + rest.splitlines())[-1])
+    assert last_used + 1 <= len(ledger.read(path).entries) <= last_used + 2
+  with ledger.LedgerWriter(path, ledgers.DELTA, resume=True) as writer:
+    assert writer.rounds >= 60
+
+
+def test_killed_in_the_middle_of_a_line_it_is_resumed_before_that_round(path):
+  process = start(path, '2000')
+  used, errors = process.communicate(timeout=60)
+  assert process.returncode == -signal.SIGXFSZ, errors
+  assert os.path.getsize(path) == 2000
+  broken = ledger.read(path)
+  assert broken.cut > 0
+  assert [entry.round for entry in broken.entries] == [int(n) for n in used.split()]
+  with ledger.LedgerWriter(path, ledgers.DELTA, resume=True) as writer:
+    assert os.path.getsize(writer.recovered) == broken.cut
+    entry = ledgers.append(writer, ledgers.Gaussian(100.0), noise_multiplier=100.0)
+  assert entry.round == len(broken.entries)
+  assert ledger.read(path).entries == (*broken.entries, entry)
+
+
+def test_two_writers_cannot_interleave(path):
+  first = ledger.LedgerWriter(path, ledgers.DELTA)
+  ledgers.release(first, 0)
+  before = ledgers.lines_of(path)
+  with pytest.raises(BlockingIOError, match='another writer has the ledger open'):
+    ledger.LedgerWriter(path, ledgers.DELTA, resume=True)
+  assert ledgers.lines_of(path) == before
+  ledgers.release(first, 1)  # The attempt did not take its lock away.
+  with pytest.raises(BlockingIOError):
+    ledger.LedgerWriter(path, ledgers.DELTA, resume=True)
+  first.close()
+  with ledger.LedgerWriter(path, ledgers.DELTA, resume=True) as second:
+    ledgers.release(second, 2)
+  with pytest.raises(ValueError, match='closed file'):
+    ledgers.release(first, 2)
+  assert len(ledger.read(path).entries) == 3
+
+
+def test_a_forked_process_does_not_hold_the_lock_of_a_closed_writer(path):
+  with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
+    ledgers.release(writer, 0)
+    child = os.fork()
+    if not child:
+      time.sleep(60)
+      os._exit(0)
+  try:
+    ledger.LedgerWriter(path, ledgers.DELTA, resume=True).close()
+  finally:
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+
+
+def test_a_file_that_something_else_changed_or_removed_is_not_written_on(path):
+  with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
+    ledgers.release(writer, 0)
+    (line,) = ledgers.lines_of(path)
+    with open(path, 'ab') as file:
+      file.write(line)
+    for _ in range(2):
+      with pytest.raises(OSError, match='changed or removed'):
+        ledgers.release(writer, 1)
+    assert ledgers.lines_of(path) == [line, line]
+  with ledger.LedgerWriter(path, ledgers.DELTA, resume=True) as writer:
+    os.remove(path)
+    with pytest.raises(OSError, match='changed or removed'):
+      ledgers.release(writer, 1)
