@@ -299,22 +299,26 @@ def test_more_rounds_than_planned_are_refused_by_the_runtime(name):
     process.next(state, value)
 
 
+# 10^9 numbers of 4 bytes.
+_LARGE = tff.TensorType(np.float32, [1_000_000_000])
+
+
 def test_a_state_too_large_for_tff_is_refused_before_it_is_made():
-  # 10^9 numbers of 4 bytes, nine times: nothing on the way may hold them.
-  large = tff.TensorType(np.float32, [1_000_000_000])
-
-  def banded(storage):
-    return aggregators.banded(
-      strategies.Participation(100, min_separation=10),
-      clip_norm=1.0,
-      noise_multiplier=1.0,
-      clients_per_round=10,
-      storage=storage,
-    )
-
+  # Nine times: nothing on the way may hold them.
+  aggregator = aggregators.banded(
+    strategies.Participation(100, min_separation=10),
+    clip_norm=1.0,
+    noise_multiplier=1.0,
+    clients_per_round=10,
+    storage='state',
+  )
   with pytest.raises(ValueError, match='state of 36.00 GB with storage') as error:
-    banded('state').create(large)
+    aggregator.create(_LARGE)
   assert 'Keep the noise in files' in str(error.value)
+
+
+@pytest.mark.slow
+def test_only_what_remembers_much_is_refused_for_a_large_value():
   with pytest.raises(ValueError, match='state of 28.00 GB'):
     aggregators.tree(
       strategies.Participation(100),
@@ -322,11 +326,11 @@ def test_a_state_too_large_for_tff_is_refused_before_it_is_made():
       noise_multiplier=1.0,
       clients_per_round=10,
       storage='state',
-    ).create(large)
+    ).create(_LARGE)
   # Mechanisms that remember nothing take the same value.
   aggregators.gaussian(
     clip_norm=1.0, noise_multiplier=1.0, clients_per_round=10
-  ).create(large)
+  ).create(_LARGE)
   aggregators.tree(
     strategies.Participation(100),
     clip_norm=1.0,
@@ -334,7 +338,7 @@ def test_a_state_too_large_for_tff_is_refused_before_it_is_made():
     clients_per_round=10,
     honaker=False,
     storage='redraw',
-  ).create(large)
+  ).create(_LARGE)
 
 
 @pytest.mark.parametrize(

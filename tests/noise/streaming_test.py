@@ -171,7 +171,17 @@ def test_unit_rows_give_the_noise_matrix_in_a_tf_function(kind, storage):
   np.testing.assert_allclose(emitted, matrix, rtol=0, atol=1e-12)
 
 
-@all_kinds
+# Where the past is kept changes nothing of the sums (unit rows, above and below), so
+# each kind has its statistics in one place; nightly, in all.
+@pytest.mark.parametrize(
+  'kind, storage',
+  [
+    pytest.param(kind, storage, marks=[] if storage == 'state' else [pytest.mark.slow])
+    for kind in _STRATEGIES
+    for storage in _STORAGES
+    if _is_offered(kind, storage)
+  ],
+)
 def test_covariance_over_rounds_is_that_of_the_strategy(kind, storage):
   # Entry (s, t) of the empirical covariance has standard deviation
   # sqrt((V_ss V_tt + V_st^2) / d). Seven of them: below 3e-12 for one entry, 2e-8 for
