@@ -172,7 +172,7 @@ def _append(
   if mechanism is None:
     event = dp_accounting.NonPrivateDpEvent()
   else:
-    event = aggregators.extract_dp_event(state)
+    event = aggregators.extract_dp_event(state).last_round_only
   return ledger.append(
     event=event,
     cohort_requested=settings.clients_per_round,

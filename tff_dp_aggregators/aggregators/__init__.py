@@ -7,11 +7,16 @@ from tff_dp_aggregators.aggregators.builders import from_strategy
 from tff_dp_aggregators.aggregators.builders import gaussian
 from tff_dp_aggregators.aggregators.builders import tree
 from tff_dp_aggregators.aggregators.factory import DPMeanFactory
+from tff_dp_aggregators.aggregators.factory import DPMeanState
+from tff_dp_aggregators.aggregators.factory import SpentEvents
 from tff_dp_aggregators.aggregators.factory import extract_dp_event
+from tff_dp_aggregators.aggregators.factory import secure_sum
 from tff_dp_aggregators.aggregators.nonfinite import ZeroNonfiniteFactory
 
 __all__ = [
   'DPMeanFactory',
+  'DPMeanState',
+  'SpentEvents',
   'ZeroNonfiniteFactory',
   'adaptive',
   'banded',
@@ -19,5 +24,6 @@ __all__ = [
   'from_mechanism',
   'from_strategy',
   'gaussian',
+  'secure_sum',
   'tree',
 ]

@@ -1,8 +1,9 @@
 """The factory that turns a query into a TFF aggregation process."""
 
+import collections
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, Callable, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 import dp_accounting
 import tensorflow as tf
@@ -13,10 +14,45 @@ from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.aggregators import nonfinite
 from tff_dp_aggregators.base import checks
+from tff_dp_aggregators.queries import grid
 
 # What TFF's runtime carries in one call; above, it fails or, from 2 GB on, retries
 # for ever without an error.
 _MAX_STATE_BYTES = 1_895_825_408
+
+
+class DPMeanState(NamedTuple):
+  """State of a `DPMeanFactory` process.
+
+  Attributes:
+    query: The query's, with the key of the noise; secret.
+    record_sum: Of the aggregation that sums records.
+    count_sum: Of the aggregation that counts clients.
+    last_round_noise_multiplier: Of the last round's event, float64 scalar.
+    all_rounds_noise_multiplier: Of the event of all rounds so far together, float64
+      scalar; infinite before the first.
+  """
+
+  query: Any
+  record_sum: Any
+  count_sum: Any
+  last_round_noise_multiplier: Any
+  all_rounds_noise_multiplier: Any
+
+
+class SpentEvents(NamedTuple):
+  """What a state's rounds cost; from `extract_dp_event`.
+
+  Attributes:
+    all_rounds_so_far: The event of all rounds up to the state, together: what has been
+      spent. Do not compose it with those of earlier states, which it contains.
+    last_round_only: The event of the last round alone. Composed over *all* rounds from
+      the first they come to `all_rounds_so_far`; over some of them, to nothing that
+      means anything.
+  """
+
+  all_rounds_so_far: dp_accounting.DpEvent
+  last_round_only: dp_accounting.DpEvent
 
 
 class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
@@ -26,14 +62,18 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
   by `clients_per_round`, however many clients reported: a denominator that depended
   on data would need noise of its own.
 
-  `extract_dp_event` finds the event of the last round in its state. Its measurements
-  hold `nonfinite_count`, and under
-  `dp_query_metrics` the rounds served, the clip norm, the noise multiplier and the
-  effective noise multiplier of all rounds so far.
+  What is summed are integers (`queries.grid`): the sum is exact, in whatever order it
+  is taken, and a client moves it by no more than the clip norm. A round of more than
+  10^7 clients fails.
 
-  The state holds the key of the noise: keep checkpoints as safe as the data, and do
-  not run a round again from an old state with other clients, which would add the same
-  noise to different data.
+  `extract_dp_event` says of a state what has been spent. The measurements hold
+  `nonfinite_count`, and under `dp_query_metrics` the rounds served, the clip norm, the
+  noise multiplier and the effective noise multiplier of all rounds so far.
+
+  The state belongs to its mechanism: with another strategy, participation, clip norm,
+  noise multiplier or seed, `next` fails. It holds the key of the noise: keep
+  checkpoints as safe as the data, and do not run a round again from an old state with
+  other clients, which would add the same noise to different data.
   """
 
   def __init__(
@@ -51,25 +91,31 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     Args:
       build_query: Makes the query from the specs of a record.
       clients_per_round: The denominator, normally the size of the cohort asked for.
-      record_aggregation_factory: Sums the clipped records; `None` means
-        `tff.aggregators.SumFactory`. It must not make a record longer.
-      count_sum_factory: Sums the counts of non-finite values, int32 scalars; `None`
-        means `tff.aggregators.SumFactory`.
+      record_aggregation_factory: Sums the clipped records, structures of int64 with
+        entries of magnitude at most `queries.grid.LARGEST_ENTRY`; `None` means
+        `tff.aggregators.SumFactory`, and `secure_sum()` sums them securely. What it
+        returns must be the sum.
+      count_sum_factory: Sums pairs of int32 scalars, 1 for each client and 1 for each
+        value that is not finite; `None` means `tff.aggregators.SumFactory`.
 
     Raises:
       TypeError: If an aggregation factory is not unweighted, or `clients_per_round` no
         number.
-      ValueError: If `clients_per_round` is not positive and finite, or the query
+      ValueError: If `clients_per_round` is not positive and at most 10^7, or the query
         refuses its arguments.
     """
     checks.check_number('clients_per_round', clients_per_round)
-    if not (clients_per_round > 0 and math.isfinite(clients_per_round)):
+    if not 0 < clients_per_round <= grid.MAX_CLIENTS:
       raise ValueError(
-        f'clients_per_round must be positive and finite; got {clients_per_round}.'
+        'clients_per_round must be positive and at most 10^7, for so many are summed '
+        f'exactly; got {clients_per_round}.'
       )
     if record_aggregation_factory is None:
       record_aggregation_factory = tff.aggregators.SumFactory()
+    if count_sum_factory is None:
+      count_sum_factory = tff.aggregators.SumFactory()
     nonfinite.check_unweighted('record_aggregation_factory', record_aggregation_factory)
+    nonfinite.check_unweighted('count_sum_factory', count_sum_factory)
     self._build_query = build_query
     self._clients_per_round = float(clients_per_round)
     self._record_aggregation_factory = record_aggregation_factory
@@ -135,13 +181,13 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     """
     query = self._build_query(_record_specs(value_type))
     self._check_state_size(query)
-    mean = queries.NormalizedQuery(query, denominator=self._clients_per_round)
-    return nonfinite.ZeroNonfiniteFactory(
-      tff.aggregators.DifferentiallyPrivateFactory(
-        mean, self._record_aggregation_factory
-      ),
+    return _process(
+      query,
+      self._clients_per_round,
+      value_type,
+      self._record_aggregation_factory,
       self._count_sum_factory,
-    ).create(value_type)
+    )
 
   def _check_state_size(self, query: queries.MatrixMechanismQuery) -> None:
     initial = tff.tensorflow.computation(query.initial_global_state)
@@ -154,6 +200,128 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
         "(storage='files'), or use a mechanism that remembers less: fewer bands or "
         'buffers, the tree, or the Gaussian mechanism.'
       )
+
+
+class _Counts(NamedTuple):
+  """Of clients, and of those whose value was not finite; int32 scalars."""
+
+  clients: Any
+  nonfinite: Any
+
+
+def _process(
+  query: queries.MatrixMechanismQuery,
+  denominator: float,
+  value_type: Any,
+  record_aggregation_factory: tff.aggregators.UnweightedAggregationFactory,
+  count_sum_factory: tff.aggregators.UnweightedAggregationFactory,
+) -> tff.templates.AggregationProcess:
+  """The process of a mean; clients compute once, on what they need to know."""
+  query_init = tff.tensorflow.computation(query.initial_global_state)
+  query_state_type = query_init.type_signature.result
+  derive_params = tff.tensorflow.computation(
+    query.derive_sample_params, query_state_type
+  )
+
+  @tff.tensorflow.computation(derive_params.type_signature.result, value_type)
+  def encode(params: Any, value: Any) -> Any:
+    sample, finite = query.encode_record(params, value)
+    is_nonfinite = tf.cast(tf.logical_not(finite), tf.int32)
+    return sample, _Counts(tf.constant(1, tf.int32), is_nonfinite)
+
+  sample_type, counts_type = encode.type_signature.result
+  record_sum = record_aggregation_factory.create(sample_type)
+  _check_sum(record_sum, sample_type)
+  count_sum = count_sum_factory.create(counts_type)
+
+  @tff.tensorflow.computation
+  def no_rounds() -> Any:
+    infinite = tf.constant(math.inf, tf.float64)
+    return infinite, infinite
+
+  @tff.tensorflow.computation(query_state_type, sample_type, counts_type)
+  def release(query_state: Any, total: Any, counts: Any) -> Any:
+    enough = tf.debugging.assert_less_equal(
+      counts.clients,
+      grid.MAX_CLIENTS,
+      message='more clients in a round than can be summed exactly',
+    )
+    with tf.control_dependencies([] if enough is None else [enough]):
+      total = tf.nest.map_structure(tf.identity, total)
+    noised, query_state, event = query.get_noised_result(total, query_state)
+    mean = tf.nest.map_structure(
+      lambda tensor: tensor / tf.cast(denominator, tensor.dtype), noised
+    )
+    metrics = query.derive_metrics(query_state)
+    spent = (
+      tf.cast(event.noise_multiplier, tf.float64),
+      metrics['effective_noise_multiplier'],
+    )
+    return mean, query_state, spent, metrics
+
+  @tff.federated_computation
+  def init_fn() -> Any:
+    last_round, all_rounds = tff.federated_eval(no_rounds, tff.SERVER)
+    return tff.federated_zip(
+      DPMeanState(
+        tff.federated_eval(query_init, tff.SERVER),
+        record_sum.initialize(),
+        count_sum.initialize(),
+        last_round,
+        all_rounds,
+      )
+    )
+
+  @tff.federated_computation(
+    init_fn.type_signature.result, tff.FederatedType(value_type, tff.CLIENTS)
+  )
+  def next_fn(state: Any, value: Any) -> Any:
+    params = tff.federated_broadcast(tff.federated_map(derive_params, state.query))
+    sample, counts = tff.federated_map(encode, (params, value))
+    summed = record_sum.next(state.record_sum, sample)
+    counted = count_sum.next(state.count_sum, counts)
+    result, query_state, spent, metrics = tff.federated_map(
+      release, (state.query, summed.result, counted.result)
+    )
+    new_state = DPMeanState(query_state, summed.state, counted.state, *spent)
+    measurements = tff.federated_zip(
+      collections.OrderedDict(dp_query_metrics=metrics, dp=summed.measurements)
+    )
+    return tff.templates.MeasuredProcessOutput(
+      tff.federated_zip(new_state),
+      result,
+      nonfinite.add_nonfinite_count(measurements, counted.result.nonfinite),
+    )
+
+  return tff.templates.AggregationProcess(init_fn, next_fn)
+
+
+def _check_sum(process: tff.templates.AggregationProcess, sample_type: Any) -> None:
+  result_type = process.next.type_signature.result.result.member
+  if not result_type.is_equivalent_to(sample_type):
+    raise TypeError(
+      'record_aggregation_factory must return the exact sum of the integers it is '
+      f'given, of type {sample_type}; it returns {result_type}. Use '
+      'tff.aggregators.SumFactory() or aggregators.secure_sum().'
+    )
+
+
+def secure_sum() -> tff.aggregators.SecureSumFactory:
+  """Sums clipped records securely: a `record_aggregation_factory`.
+
+  Its bounds are those of the grid, which no entry exceeds; nothing is rounded or
+  clipped by it.
+
+  Example:
+    >>> from tff_dp_aggregators import aggregators
+    >>> factory = aggregators.gaussian(
+    ...   clip_norm=1.0,
+    ...   noise_multiplier=1.0,
+    ...   clients_per_round=100,
+    ...   record_aggregation_factory=secure_sum(),
+    ... )
+  """
+  return tff.aggregators.SecureSumFactory(grid.LARGEST_ENTRY)
 
 
 def from_query(
@@ -209,8 +377,8 @@ def _num_bytes(value_type: Any) -> int:
   return sum(_num_bytes(value_type[i]) for i in range(len(value_type)))
 
 
-def extract_dp_event(state: Any) -> dp_accounting.DpEvent:
-  """The privacy event of the round that returned a state.
+def extract_dp_event(state: Any) -> SpentEvents:
+  """What the rounds that led to a state cost: all of them together, and the last.
 
   Args:
     state: State of a `DPMeanFactory` process, of an aggregation composed around one
@@ -218,11 +386,13 @@ def extract_dp_event(state: Any) -> dp_accounting.DpEvent:
       such an aggregator, as its `next` returned it.
 
   Returns:
-    The event, simplified to what every accountant reads.
+    `SpentEvents`. The state alone is enough: what it says holds for a run that was
+    resumed as for one that was not.
 
   Raises:
     TypeError: If there is not exactly one such aggregator state in `state`.
-    ValueError: If the state comes from `initialize`, before any round.
+    ValueError: If the state comes from `initialize`, before any round, or from an
+      earlier version of this package.
   """
   if isinstance(state, tff.learning.templates.LearningAlgorithmState):
     state = state.aggregator
@@ -232,13 +402,27 @@ def extract_dp_event(state: Any) -> dp_accounting.DpEvent:
       'expected a state with that of one DPMeanFactory process in it, got '
       f'{type(state).__name__} with {len(found)}.'
     )
-  event = tff.aggregators.differential_privacy.extract_dp_event_from_state(found[0])
-  return events.simplify(event)
+  if not hasattr(found[0], 'all_rounds_noise_multiplier'):
+    raise ValueError(
+      'this state is of an earlier version of this package, or of a factory of '
+      'tff.aggregators: it does not say what all its rounds spent, and cannot be '
+      'continued. Finish the run with the version that began it, or begin anew.'
+    )
+  last_round = float(found[0].last_round_noise_multiplier)
+  all_rounds = float(found[0].all_rounds_noise_multiplier)
+  if found[0].query.noise.round == 0:
+    raise ValueError(
+      'this state is from initialize: nothing was released, so there is no event yet.'
+    )
+  return SpentEvents(
+    all_rounds_so_far=events.simplify(dp_accounting.GaussianDpEvent(all_rounds)),
+    last_round_only=events.simplify(dp_accounting.GaussianDpEvent(last_round)),
+  )
 
 
 def _dp_states(state: Any) -> Iterator[Any]:
   """Looks for `DPMeanFactory` states inside those of what it is composed with."""
-  if hasattr(state, 'dp_event') and hasattr(state, 'is_init_state'):
+  if hasattr(state, 'all_rounds_noise_multiplier') or hasattr(state, 'dp_event'):
     yield state
   elif isinstance(state, Mapping):
     for value in state.values():

@@ -71,6 +71,8 @@ class GaussianRows:
       material = b'seed ' + str(int(seed)).encode()
     else:
       raise TypeError(f'seed must be an int or None, got {type(seed).__name__}.')
+    # Where keys come from, for whoever may know.
+    self.origin = 'secret' if seed is None else f'seed {int(seed)}'
     digest = hashlib.blake2b(material, digest_size=16).digest()
     self._secret = np.frombuffer(digest, dtype=np.int64)
 

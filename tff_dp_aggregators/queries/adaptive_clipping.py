@@ -67,14 +67,16 @@ from tff_dp_aggregators.accounting import adaptive_clipping as split
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.queries import clipping
 from tff_dp_aggregators.queries import gaussian
+from tff_dp_aggregators.queries import grid
 from tff_dp_aggregators.queries import matrix_mechanism
 
 _logger = logging.getLogger(__name__)
 
-# Estimates end at these powers of two, so that neither clipped records and their sums
-# nor the noise leave the numbers that float32 holds with all their digits.
-_SMALLEST = 2.0**-100
-_LARGEST = 2.0**100
+
+# What stands for 1 in the count of small norms: b - 1/2 is half of it. With the noise
+# of up to so large a standard deviation, 64 bits are far from full.
+UNIT = 2**30
+_LARGEST_COUNT_STDDEV = 2.0**20
 
 
 class AdaptiveParams(NamedTuple):
@@ -93,8 +95,8 @@ class AdaptiveSample(NamedTuple):
   """A preprocessed record, or a sum of them.
 
   Attributes:
-    record: The clipped record.
-    below: 1/2 if its norm is at most the estimate, else -1/2; float32 scalar.
+    record: The clipped record, in steps of the grid.
+    below: `UNIT / 2` if its norm is at most the estimate, else `-UNIT / 2`; int64.
   """
 
   record: Any
@@ -125,8 +127,8 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
   A record that is not finite counts as a zero record, in the sum and in the fraction of
   small norms. It can move neither by more than any other record.
 
-  The clip norm stays within 2^-100 and 2^100 (about 1e-30 and 1e30), and so does the
-  standard deviation of the noise; an estimate beyond ends there.
+  The clip norm stays within 2^-80 and 2^80 (8.3e-25 to 1.2e24); an estimate beyond ends
+  there.
 
   Example:
     >>> participation = strategies.Participation(64, min_separation=16)
@@ -144,7 +146,8 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
     16
     >>> state = query.initial_global_state()
     >>> params = query.derive_sample_params(state)
-    >>> query.preprocess_record(params, tf.constant([0.0, 3.0, 4.0])).below.numpy()
+    >>> sample = query.preprocess_record(params, tf.constant([0.0, 3.0, 4.0]))
+    >>> sample.below.numpy() / UNIT
     -0.5
   """
 
@@ -210,8 +213,8 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
     self._value_noise_multiplier = _value_noise_multiplier(
       noise_multiplier, self._clipped_count_stddev
     )
-    self._limits = _limits(self._value_noise_multiplier)
-    _check_initial(initial_clip_norm, self._limits)
+    grid.check_noise_multiplier(self._value_noise_multiplier)
+    grid.check_clip_norm(initial_clip_norm, 'initial_clip_norm')
     # Not super(): the Gaussian sum below comes next then.
     matrix_mechanism.MatrixMechanismQuery.__init__(
       self,
@@ -292,27 +295,47 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
       ValueError: If its structure or a shape is not that of `record_specs`.
     """
     return AdaptiveSample(
-      super().initial_sample_state(template), tf.zeros([], tf.float32)
+      super().initial_sample_state(template), tf.zeros([], tf.int64)
     )
 
-  def preprocess_record(self, params: Any, record: Any) -> AdaptiveSample:
-    """Returns the record clipped, and whether its norm is at most the estimate.
+  def encode_record(self, params: Any, record: Any) -> tuple[AdaptiveSample, tf.Tensor]:
+    """Returns the record clipped and whether its norm is small, and if it was finite.
 
     Args:
       params: From `derive_sample_params`.
       record: Structure of float tensors.
 
     Returns:
-      An `AdaptiveSample`; for a record that is not finite, that of a zero record.
+      An `AdaptiveSample`, for a record that is not finite that of a zero record; and
+      whether the record was finite, a bool scalar.
 
     Raises:
       TypeError: If the record is not made of float tensors, or its dtypes are not
         those of `record_specs`.
       ValueError: If its structure or shapes are not those of `record_specs`.
     """
-    clipped, norm = clipping.clip_by_norm(self._check(record), params.clip_norm)
-    below = norm <= tf.cast(params.quantile_estimate, norm.dtype)
-    return AdaptiveSample(clipped, tf.cast(below, tf.float32) - 0.5)
+    clipped = clipping.clip_to_grid(
+      self._check(record), params.clip_norm, self._steps(params.clip_norm)
+    )
+    is_below = clipped.norm <= tf.cast(params.quantile_estimate, tf.float64)
+    half = tf.constant(UNIT // 2, tf.int64)
+    sample = AdaptiveSample(clipped.integers, tf.where(is_below, half, -half))
+    return sample, clipped.finite
+
+  def _steps(self, clip_norm: tf.Tensor) -> tf.Tensor:
+    return grid.steps_per_unit(clip_norm, self._value_noise_multiplier)
+
+  def _mechanism(self) -> dict[str, Any]:
+    return {
+      **super()._mechanism(),
+      'clip_norm': 'adaptive',
+      'initial_clip_norm': self._clip_norm,
+      'clipped_count_stddev': self._clipped_count_stddev,
+      'clients_per_round': self._clients_per_round,
+      'target_quantile': self._target_quantile,
+      'learning_rate': self._learning_rate,
+      'update_every': self._update_every,
+    }
 
   def _stddev(self, state: matrix_mechanism.GlobalState) -> tf.Tensor:
     """Standard deviation of z for the records, float64."""
@@ -322,10 +345,11 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
     self, sample_state: Any, noise: Any, state: matrix_mechanism.GlobalState
   ) -> AdaptiveSample:
     tf.nest.assert_same_structure(sample_state, noise)
-    count_stddev = tf.constant(self._clipped_count_stddev, tf.float64)
+    stddev = tf.constant(self._clipped_count_stddev * UNIT, tf.float64)
+    count = grid.add_noise(sample_state.below, noise.below, stddev)
     return AdaptiveSample(
       super()._add_noise(sample_state.record, noise.record, state),
-      matrix_mechanism.add_scaled(sample_state.below, noise.below, count_stddev),
+      tf.cast(count, tf.float64) / UNIT,
     )
 
   def _publish(
@@ -344,7 +368,9 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
     factor = tf.exp(-self._learning_rate * (fraction - self._target_quantile))
     moved = tf.cast(estimate, tf.float64) * factor
     return Adaptation(
-      quantile_estimate=tf.cast(tf.clip_by_value(moved, *self._limits), tf.float32),
+      quantile_estimate=tf.cast(
+        tf.clip_by_value(moved, *grid.CLIP_NORM_LIMITS), tf.float32
+      ),
       fraction_below=tf.cast(fraction, tf.float32),
     )
 
@@ -468,20 +494,6 @@ def _value_noise_multiplier(
   return left
 
 
-def _limits(noise_multiplier: float) -> tuple[float, float]:
-  """Smallest and largest clip norm: with its noise, within 2^-100 to 2^100."""
-  loudness = noise_multiplier or 1.0
-  return _SMALLEST / min(1.0, loudness), _LARGEST / max(1.0, loudness)
-
-
-def _check_initial(clip_norm: float, limits: tuple[float, float]) -> None:
-  if not limits[0] <= clip_norm <= limits[1]:
-    raise ValueError(
-      f'initial_clip_norm must be within {limits[0]:.3g} and {limits[1]:.3g}, so that '
-      f'float32 holds it and the noise; got {clip_norm}.'
-    )
-
-
 def _check_count_stddev(
   stddev: Optional[float], noise_multiplier: float, clients_per_round: float
 ) -> float:
@@ -492,6 +504,11 @@ def _check_count_stddev(
     raise ValueError(
       'with noise_multiplier 0 there is no noise at all; leave out '
       f'clipped_count_stddev, got {stddev}.'
+    )
+  if stddev > _LARGEST_COUNT_STDDEV:
+    raise ValueError(
+      f'clipped_count_stddev must be at most 2^20, a tenth of the largest cohort; got '
+      f'{stddev}.'
     )
   return float(stddev)
 

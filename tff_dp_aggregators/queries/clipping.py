@@ -1,23 +1,39 @@
-"""Bounding one client's contribution to one round.
+"""Bounding one client's contribution to one round, on the grid of the sums.
 
-The bound holds for every record that can be sent, not for likely ones: entries whose
-squares overflow or vanish, a million of the smallest numbers there are, clip norms at
-both ends of float32. Norms are therefore computed in float64, relative to the largest
-entry where float64 does not hold the powers, and subnormal numbers (float32 below
-1.2e-38, float64 below 2.2e-308) count as zero: TensorFlow's threads flush them in some
-of their operations and keep them in others, so a norm may not see what a sum would.
+The bound holds for every record that can be sent, not for likely ones, and it holds
+exactly: the p-norm of the integers that leave here is at most `clip_norm * steps`, as
+rational numbers tell (the tests ask them). Two things see to it. What is rounded is
+rounded towards zero, on a grid so fine (`grid`) that all numbers which arithmetic might
+lose, subnormal ones among them, are zero on it. And a norm is taken for as much larger
+than computed as it can be: the sum of n powers, in float64 and in whatever order, is
+within (n - 1) 2^-53 of the exact one.
 """
 
+import functools
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
 import tensorflow as tf
 
 from tff_dp_aggregators.queries import records
 
-# Up to this power, float64 holds those of all normal float32 numbers and their sums.
-_LARGEST_SAFE_ORDER = 4
+# Relative; an entry times a factor is rounded twice, the factor and the product.
+_ROUNDING = {tf.float32: 2.0**-22, tf.float64: 2.0**-50}
+
+
+class Clipped(NamedTuple):
+  """A record within the bound.
+
+  Attributes:
+    integers: Entries in steps of the grid; structure of int64 tensors like the record.
+    norm: Norm of the record before, float64 scalar; 0 if it was not finite, and
+      infinite if beyond float64.
+    finite: Whether no entry was NaN or infinite, bool scalar.
+  """
+
+  integers: Any
+  norm: tf.Tensor
+  finite: tf.Tensor
 
 
 def all_finite(record: Any) -> tf.Tensor:
@@ -49,32 +65,10 @@ def zero_unless_finite(record: Any) -> tuple[Any, tf.Tensor]:
   return kept, finite
 
 
-def global_norm(record: Any, order: float = 2) -> tf.Tensor:
-  """Norm over all tensors of a finite record together, a float64 scalar.
-
-  Args:
-    record: Structure of float tensors; subnormal entries count as zero.
-    order: Which p-norm: 1 <= order <= infinity.
-
-  Raises:
-    TypeError: If the record is not made of float tensors.
-    ValueError: If `order` is below 1.
-
-  Example:
-    >>> record = [tf.constant([3.0, -4.0]), tf.constant(12.0)]
-    >>> [float(global_norm(record, order)) for order in (1, 2, math.inf)]
-    [19.0, 13.0, 12.0]
-  """
-  check_order(order)
-  flat = [_without_subnormals(t) for t in tf.nest.flatten(records.as_tensors(record))]
-  unit, relative = _relative_to_unit(flat, order)
-  return unit * _relative_norm(relative, order)
-
-
-def clip_by_norm(
-  record: Any, clip_norm: Any, order: float = 2
-) -> tuple[Any, tf.Tensor]:
-  """Bounds the p-norm of a record by `clip_norm`.
+def clip_to_grid(
+  record: Any, clip_norm: Any, steps: tf.Tensor, order: float = 2
+) -> Clipped:
+  """Bounds the p-norm of a record by `clip_norm`, and counts its entries in steps.
 
   The norm is taken over all tensors together. For a finite `order`, a record that is
   too long is scaled down and keeps its direction. For infinity, each entry is clipped
@@ -82,44 +76,74 @@ def clip_by_norm(
   within the bound, where scaling would let a single large entry wipe out all others.
 
   A record with an entry that is NaN or infinite counts as zero: there is no scaling
-  that makes it safe to add up. A record within the bound is returned as it is.
-  Subnormal entries, of the record and of the result, count as zero.
+  that makes it safe to add up.
 
   Args:
     record: Structure of float tensors.
-    clip_norm: Positive scalar.
+    clip_norm: Scalar of at least 2^-80.
+    steps: How many steps of the grid are 1, from `grid.steps_per_unit`; float64 scalar.
     order: Which p-norm: 1 <= order <= infinity.
 
   Returns:
-    The clipped record, in float32 where it was half precision, and its norm before, a
-    float64 scalar (infinite if beyond float64). The clipped norm exceeds `clip_norm`
-    by no more than the rounding of its entries: one part in 10^7 up to 10^8 entries.
+    The clipped record in steps, what its norm was, and whether it was finite. The
+    p-norm of the integers is at most `clip_norm * steps`. Each is at most a step nearer
+    to zero than the entry was, or, if the record was too long, than the entry scaled to
+    (1 - 3e-7) of the bound (1 - 1e-15 for float64).
 
   Raises:
     TypeError: If the record is not made of float tensors.
-    ValueError: If `order` is below 1, or `clip_norm` is not positive.
+    ValueError: If `order` is below 1.
 
   Example:
     >>> record = [tf.constant([3.0, -4.0])]
+    >>> steps = tf.constant(2.0**39, tf.float64)
     >>> for order in (1, 2, math.inf):
-    ...   clipped, norm = clip_by_norm(record, 3.5, order)
-    ...   print(clipped[0].numpy().round(3), float(norm))
+    ...   clipped = clip_to_grid(record, 3.5, steps, order)
+    ...   entries = (clipped.integers[0] / 2**39).numpy()
+    ...   print(entries.round(3), float(clipped.norm))
     [ 1.5 -2. ] 7.0
     [ 2.1 -2.8] 5.0
     [ 3.  -3.5] 4.0
   """
   check_order(order)
-  bound = _as_bound(clip_norm)
-  record, _ = zero_unless_finite(records.as_tensors(record))
-  flat = [_without_subnormals(tensor) for tensor in tf.nest.flatten(record)]
-  unit, relative = _relative_to_unit(flat, order)
-  norm_of_relative = _relative_norm(relative, order)
-  norm = unit * norm_of_relative
+  record = records.as_tensors(record)
+  flat = tf.nest.flatten(record)
+  # TensorFlow would make float32 of a Python number first.
+  if not tf.is_tensor(clip_norm):
+    clip_norm = tf.constant(clip_norm, tf.float64)
+  bound = tf.cast(clip_norm, tf.float64)
+  if not flat:
+    return Clipped(record, tf.constant(0.0, tf.float64), tf.constant(True))
   if math.isinf(order):
-    clipped = _clip_entries(flat, bound)
+    norm, finite = _largest(flat), all_finite(flat)
+    make = functools.partial(_clip_entries, flat, bound, steps)
+  elif order in (1, 2) and all(tensor.dtype == tf.float32 for tensor in flat):
+    # float64 holds the powers of all float32, and their sums; and a sum with NaN or
+    # infinity in it is not finite.
+    norm = _norm(flat, order)
+    finite = tf.math.is_finite(norm)
+    make = functools.partial(_scale, flat, norm, bound, steps)
   else:
-    clipped = _scale_down(flat, relative, norm_of_relative, norm, bound)
-  return tf.nest.pack_sequence_as(record, clipped), norm
+    finite = all_finite(flat)
+    flat = [tf.cast(tensor, tf.float64) for tensor in flat]
+    largest = _largest(flat)
+    # Relative to the largest entry: no power overflows, and none that counts vanishes.
+    relative = [tf.math.divide_no_nan(tensor, largest) for tensor in flat]
+    of_relative = _norm(relative, order)
+    norm = largest * of_relative
+    make = functools.partial(
+      _scale_relative, flat, relative, of_relative, norm, bound, steps, order
+    )
+  integers = tf.cond(
+    finite, make, lambda: [tf.zeros(tf.shape(t), tf.int64) for t in flat]
+  )
+  for tensor, original in zip(integers, flat):
+    tensor.set_shape(original.shape)
+  return Clipped(
+    tf.nest.pack_sequence_as(record, integers),
+    tf.where(finite, norm, tf.zeros_like(norm)),
+    finite,
+  )
 
 
 def check_order(order: float) -> float:
@@ -139,85 +163,72 @@ def check_order(order: float) -> float:
   return float(order)
 
 
-def _as_bound(clip_norm: Any) -> tf.Tensor:
-  # TensorFlow would make float32 of a Python number first, and infinity of 1e300.
-  if not tf.is_tensor(clip_norm):
-    clip_norm = tf.constant(clip_norm, tf.float64)
-  known = tf.get_static_value(clip_norm)
-  if known is not None and not known > 0:
-    raise ValueError(f'clip_norm must be positive; got {known}.')
-  return tf.cast(clip_norm, tf.float64)
-
-
-def _without_subnormals(tensor: tf.Tensor) -> tf.Tensor:
-  # A choice by comparison comes out alike whether or not operands are flushed.
-  smallest = np.finfo(tensor.dtype.as_numpy_dtype).tiny
-  return tf.where(tf.abs(tensor) < smallest, tf.zeros_like(tensor), tensor)
-
-
-def _relative_to_unit(
-  flat: list[tf.Tensor], order: float
-) -> tuple[tf.Tensor, list[tf.Tensor]]:
-  """A unit such that no powers overflow or vanish, and the tensors in it, in float64.
-
-  It is the largest magnitude, or 1 where float64 holds the powers of all float32.
-  """
-  are_single = all(tensor.dtype == tf.float32 for tensor in flat)
-  flat = [tf.cast(tensor, tf.float64) for tensor in flat]
-  if are_single and (order <= _LARGEST_SAFE_ORDER or math.isinf(order)):
-    return tf.constant(1.0, tf.float64), flat
+def _largest(flat: list[tf.Tensor]) -> tf.Tensor:
+  """The largest magnitude, 0 at least; float64."""
   # The largest of an empty tensor is minus infinity.
-  maxima = [tf.reduce_max(tf.abs(tensor)) for tensor in flat]
-  largest = tf.reduce_max(tf.stack([tf.constant(0.0, tf.float64), *maxima]))
-  return largest, [tf.math.divide_no_nan(tensor, largest) for tensor in flat]
+  maxima = [tf.cast(tf.reduce_max(tf.abs(tensor)), tf.float64) for tensor in flat]
+  return tf.reduce_max(tf.stack([tf.constant(0.0, tf.float64), *maxima]))
 
 
-def _relative_norm(relative: list[tf.Tensor], order: float) -> tf.Tensor:
-  """Norm of what `_relative_to_unit` returns."""
-  zero = tf.constant(0.0, tf.float64)
-  if math.isinf(order):
-    largest = (tf.reduce_max(tf.abs(tensor)) for tensor in relative)
-    return tf.reduce_max(tf.stack([zero, *largest]))
-  powers = (tf.reduce_sum(_power(tensor, order)) for tensor in relative)
-  total = tf.add_n([zero, *powers])
-  return tf.sqrt(total) if order == 2 else total ** (1 / order)
-
-
-def _power(tensor: tf.Tensor, order: float) -> tf.Tensor:
+def _norm(flat: list[tf.Tensor], order: float) -> tf.Tensor:
+  flat = [tf.cast(tensor, tf.float64) for tensor in flat]
   if order == 2:
-    return tf.square(tensor)
-  return tf.abs(tensor) if order == 1 else tf.abs(tensor) ** order
+    # Half the sum of squares, in one pass.
+    return tf.sqrt(2.0 * tf.add_n([tf.nn.l2_loss(tensor) for tensor in flat]))
+  if order == 1:
+    return tf.add_n([tf.reduce_sum(tf.abs(tensor)) for tensor in flat])
+  powers = tf.add_n([tf.reduce_sum(tf.abs(tensor) ** order) for tensor in flat])
+  return powers ** (1 / order)
 
 
-def _scale_down(
+def _at_most(norm: tf.Tensor, flat: list[tf.Tensor], order: float = 2) -> tf.Tensor:
+  """What the exact norm is not above, given the computed one."""
+  size = tf.add_n([tf.size(tensor, tf.int64) for tensor in flat])
+  # Sum, and powers and roots: an exponent's rounding counts as often as it is large.
+  units = tf.cast(size, tf.float64) + (16.0 + 2.0 * order)
+  return norm * (1.0 + units * 2.0**-52)
+
+
+def _scale(
+  flat: list[tf.Tensor], norm: tf.Tensor, bound: tf.Tensor, steps: tf.Tensor
+) -> list[tf.Tensor]:
+  at_most = _at_most(norm, flat)
+  # Not its contrary: no NaN of the bound lets a record through. Without clipping the
+  # factor is a power of two and nothing is rounded but towards zero.
+  shrunk = steps * (bound / at_most) * (1 - _ROUNDING[tf.float32])
+  factor = tf.where(at_most <= bound, steps, shrunk)
+  factor = tf.cast(tf.where(factor >= 0, factor, tf.zeros_like(factor)), tf.float32)
+  return [tf.cast(tensor * factor, tf.int64) for tensor in flat]
+
+
+def _scale_relative(
   flat: list[tf.Tensor],
   relative: list[tf.Tensor],
-  norm_of_relative: tf.Tensor,
+  of_relative: tf.Tensor,
   norm: tf.Tensor,
   bound: tf.Tensor,
+  steps: tf.Tensor,
+  order: float,
 ) -> list[tf.Tensor]:
-  # Let r be the relative entries, N the computed and |r| the exact norm of them. N is
-  # at least (1 - e)|r| with e <= d 2^-53 for d entries summed in any order, and a few
-  # 2^-53 for powers and roots. An entry of the result is (1 + f) r bound / N, where
-  # |f| <= 2^-24 (float32) covers the rounding of what is a normal number, or zero
-  # where it would be subnormal: without that, a million entries of 1e-44, each
-  # rounded to a multiple of 1.4e-45, could exceed the bound by some percent. So
-  # the norm is at most (1 + 2^-24) / (1 - e) bound, 6.0e-8 above it for d = 10^6.
-  # Dividing first by the unit and then by N, not by their product, also serves float64
-  # records whose norm overflows.
-  factor = tf.math.divide_no_nan(bound, norm_of_relative)
-  within = norm <= bound  # Not its contrary: no NaN of the bound lets a record through.
-
-  def scale(tensor: tf.Tensor, ratio: tf.Tensor) -> tf.Tensor:
-    scaled = _without_subnormals(tf.cast(ratio * factor, tensor.dtype))
-    return tf.where(within, tensor, scaled)
-
-  return [scale(tensor, ratio) for tensor, ratio in zip(flat, relative)]
+  within = _at_most(norm, flat, order) <= bound
+  # Not by way of the norm, which may be infinite.
+  shrunk = tf.math.divide_no_nan(
+    bound * steps * (1 - _ROUNDING[tf.float64]), _at_most(of_relative, flat, order)
+  )
+  shrunk = tf.where(shrunk >= 0, shrunk, tf.zeros_like(shrunk))
+  return [
+    tf.cast(tf.where(within, tensor * steps, ratio * shrunk), tf.int64)
+    for tensor, ratio in zip(flat, relative)
+  ]
 
 
-def _clip_entries(flat: list[tf.Tensor], bound: tf.Tensor) -> list[tf.Tensor]:
-  def clip(tensor: tf.Tensor) -> tf.Tensor:
-    limit = _without_subnormals(tf.cast(bound, tensor.dtype))
-    return tf.clip_by_value(tensor, -limit, limit)
-
-  return [clip(tensor) for tensor in flat]
+def _clip_entries(
+  flat: list[tf.Tensor], bound: tf.Tensor, steps: tf.Tensor
+) -> list[tf.Tensor]:
+  # In float64, which holds float32's bound and entries exactly.
+  limit = tf.where(bound >= 0, bound, tf.zeros_like(bound))
+  flat = [tf.cast(tensor, tf.float64) for tensor in flat]
+  return [
+    tf.cast(tf.clip_by_value(tensor, -limit, limit) * steps, tf.int64)
+    for tensor in flat
+  ]

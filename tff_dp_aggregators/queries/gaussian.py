@@ -28,8 +28,8 @@ class GaussianSumQuery(matrix_mechanism.MatrixMechanismQuery):
     >>> sample = query.initial_sample_state()
     >>> for record in [[3.0, 0.0, 4.0], [0.0, 0.5, 0.0]]:
     ...   sample = query.accumulate_record(params, sample, tf.constant(record))
-    >>> sample.numpy().round(3).tolist()
-    [0.6000000238418579, 0.5, 0.800000011920929]
+    >>> (sample / 2**39).numpy().round(3).tolist()  # In steps: 2^39 are 1 here.
+    [0.6, 0.5, 0.8]
     >>> noised, state, event = query.get_noised_result(sample, state)
     >>> float(event.noise_multiplier)
     2.0
@@ -107,6 +107,9 @@ class GaussianSumQuery(matrix_mechanism.MatrixMechanismQuery):
         'them spend together. Give a participation, or '
         'compose the events that the rounds return.'
       )
+
+  def _mechanism(self) -> dict[str, Any]:
+    return {**super()._mechanism(), **({'num_rounds': None} if self._unlimited else {})}
 
   def _check_round(self, this_round: tf.Tensor) -> tf.Tensor:
     return this_round if self._unlimited else super()._check_round(this_round)

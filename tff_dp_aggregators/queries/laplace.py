@@ -5,13 +5,14 @@ import math
 from typing import Any, NamedTuple, Optional
 
 import dp_accounting
-import numpy as np
 import tensorflow as tf
 
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.noise import laplace
+from tff_dp_aggregators.queries import belonging
 from tff_dp_aggregators.queries import clipping
+from tff_dp_aggregators.queries import grid
 from tff_dp_aggregators.queries import matrix_mechanism
 from tff_dp_aggregators.queries import records
 
@@ -23,14 +24,16 @@ class LaplaceState(NamedTuple):
     key: Key of the noise, int64 of shape [2]; secret.
     round: Number of the round to come, int64 scalar.
     clip_norm: L1 bound of a record, float32 scalar.
+    belongs_to: The mechanism, as `belonging` writes it; string scalar.
   """
 
   key: Any
   round: Any
   clip_norm: Any
+  belongs_to: Any
 
 
-class LaplaceSumQuery(records.RecordSumQuery):
+class LaplaceSumQuery(records.GridSumQuery):
   """Clips records in L1 norm, sums them and adds independent Laplace noise.
 
   A round is epsilon-private with epsilon = 1 / `noise_multiplier` (Dwork et al. 2006,
@@ -52,8 +55,8 @@ class LaplaceSumQuery(records.RecordSumQuery):
     >>> params = query.derive_sample_params(state)
     >>> sample = query.initial_sample_state()
     >>> sample = query.accumulate_record(params, sample, tf.constant([3.0, -1.0]))
-    >>> sample.numpy()
-    array([ 1.5, -0.5], dtype=float32)
+    >>> sample.numpy() / 2**38  # In steps of the grid: 2^38 are 1 here.
+    array([ 1.5, -0.5])
     >>> noised, state, event = query.get_noised_result(sample, state)
     >>> float(event.noise_multiplier), float(query.derive_metrics(state)['epsilon'])
     (4.0, 0.25)
@@ -83,9 +86,9 @@ class LaplaceSumQuery(records.RecordSumQuery):
       ValueError: If a number is out of range, or a shape not fully defined.
     """
     super().__init__(record_specs)
-    self._clip_norm = matrix_mechanism.check_clip_norm(clip_norm)
+    self._clip_norm = grid.check_clip_norm(clip_norm)
     self._noise_multiplier = events.check_noise_multiplier(noise_multiplier)
-    _check_scale(self._clip_norm, self._noise_multiplier)
+    grid.check_noise_multiplier(noise_multiplier)
     self._num_rounds = (
       None
       if num_rounds is None
@@ -134,6 +137,18 @@ class LaplaceSumQuery(records.RecordSumQuery):
       key=self._rows.new_key(),
       round=tf.constant(0, tf.int64),
       clip_norm=tf.constant(self._clip_norm, tf.float32),
+      belongs_to=tf.constant(self._belongs_to()),
+    )
+
+  def _belongs_to(self) -> str:
+    return belonging.text_of(
+      {
+        'mechanism': 'laplace',
+        'clip_norm': self._clip_norm,
+        'noise_multiplier': self._noise_multiplier,
+        'num_rounds': self._num_rounds,
+        'noise': self._rows.origin,
+      }
     )
 
   def derive_sample_params(self, global_state: LaplaceState) -> tf.Tensor:
@@ -144,8 +159,8 @@ class LaplaceSumQuery(records.RecordSumQuery):
     """
     return global_state.clip_norm
 
-  def preprocess_record(self, params: tf.Tensor, record: Any) -> Any:
-    """Returns the record clipped to L1 norm `params`; zeros if it is not finite.
+  def encode_record(self, params: tf.Tensor, record: Any) -> tuple[Any, tf.Tensor]:
+    """Returns the record clipped, in steps of the grid, and whether it was finite.
 
     Args:
       params: The clip norm, from `derive_sample_params`.
@@ -156,9 +171,13 @@ class LaplaceSumQuery(records.RecordSumQuery):
         those of `record_specs`.
       ValueError: If its structure or shapes are not those of `record_specs`.
     """
-    record = super().preprocess_record(params, record)
-    clipped, _ = clipping.clip_by_norm(record, params, order=1)
-    return clipped
+    clipped = clipping.clip_to_grid(
+      self._check(record), params, self._steps(params), order=1
+    )
+    return clipped.integers, clipped.finite
+
+  def _steps(self, clip_norm: tf.Tensor) -> tf.Tensor:
+    return grid.steps_per_unit(clip_norm, self._noise_multiplier)
 
   def get_noised_result(
     self, sample_state: Any, global_state: LaplaceState
@@ -170,16 +189,23 @@ class LaplaceSumQuery(records.RecordSumQuery):
       global_state: State before the round.
 
     Raises:
-      tf.errors.InvalidArgumentError: If all rounds were used.
+      tf.errors.InvalidArgumentError: If all rounds were used, or the state belongs to
+        another mechanism.
       ValueError: If the sum is not like `record_specs`.
     """
-    this_round = global_state.round
+    this_round = belonging.check(
+      global_state.belongs_to, self._belongs_to(), global_state.round
+    )
     if self._num_rounds is not None:
       this_round = matrix_mechanism.check_round(this_round, self._num_rounds)
     row = self._rows.row(global_state.key, this_round)
-    result = matrix_mechanism.add_scaled(
-      sample_state, self._rows.layout.unflatten(row), self._scale(global_state)
+    steps = self._steps(global_state.clip_norm)
+    noised = grid.add_noise(
+      sample_state,
+      self._rows.layout.unflatten(row),
+      self._scale(global_state) * steps,
     )
+    result = grid.to_floats(noised, self._record_specs, steps)
     state = global_state._replace(round=this_round + 1)
     # A tensor, because `tf.function` makes float32 of a Python number.
     event = self._round_event(tf.constant(self._noise_multiplier, tf.float64))
@@ -214,16 +240,4 @@ class LaplaceSumQuery(records.RecordSumQuery):
     return (
       f'{type(self).__name__}(clip_norm={self._clip_norm}, '
       f'noise_multiplier={self._noise_multiplier}, num_rounds={self._num_rounds})'
-    )
-
-
-def _check_scale(clip_norm: float, noise_multiplier: float) -> None:
-  limits = np.finfo(np.float32)
-  smallest, largest = float(limits.tiny), float(limits.max) / laplace.LARGEST
-  scale = clip_norm * noise_multiplier
-  if noise_multiplier and not smallest <= scale <= largest:
-    raise ValueError(
-      'clip_norm * noise_multiplier, the scale of the noise, must be between '
-      f'{smallest:.2g} and {largest:.2g}, so that float32 holds the noise; got '
-      f'{clip_norm} * {noise_multiplier}.'
     )

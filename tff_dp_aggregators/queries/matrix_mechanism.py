@@ -15,8 +15,9 @@ import tensorflow as tf
 from tff_dp_aggregators import noise as noise_lib
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import events
-from tff_dp_aggregators.base import checks
+from tff_dp_aggregators.queries import belonging
 from tff_dp_aggregators.queries import clipping
+from tff_dp_aggregators.queries import grid
 from tff_dp_aggregators.queries import records
 
 
@@ -29,16 +30,18 @@ class GlobalState(NamedTuple):
     released: Where the query releases the rows of a workload, what it released last, a
       structure like a record, and before it a second one if there is momentum. Empty
       where it releases the sum of each round.
+    belongs_to: The mechanism, as `belonging` writes it; string scalar.
     adaptation: What the next clip norm depends on; empty if it is always the same.
   """
 
   noise: Any
   clip_norm: Any
   released: Any
+  belongs_to: Any
   adaptation: Any = ()
 
 
-class MatrixMechanismQuery(records.RecordSumQuery):
+class MatrixMechanismQuery(records.GridSumQuery):
   """Sums of clipped records with the correlated noise of a strategy.
 
   In round t the query releases the sum of the round's clipped records plus
@@ -106,13 +109,9 @@ class MatrixMechanismQuery(records.RecordSumQuery):
     """
     super().__init__(record_specs)
     strategies.strategy.require(strategy)
-    self._clip_norm = check_clip_norm(clip_norm)
+    self._clip_norm = grid.check_clip_norm(clip_norm)
     self._noise_multiplier = events.check_noise_multiplier(noise_multiplier)
-    if noise_multiplier > 0 and not _is_normal_float32(clip_norm * noise_multiplier):
-      raise ValueError(
-        'clip_norm * noise_multiplier, the standard deviation of the noise, must be '
-        f'a normal float32 number; got {clip_norm} * {noise_multiplier}.'
-      )
+    grid.check_noise_multiplier(noise_multiplier)
     self._strategy = strategy
     self._participation = strategies.participation.require(participation)
     self._round_noise_multipliers = events.round_noise_multipliers(
@@ -169,7 +168,21 @@ class MatrixMechanismQuery(records.RecordSumQuery):
       noise=self._noise.initialize(),
       clip_norm=tf.constant(self._clip_norm, tf.float32),
       released=self._nothing_released(),
+      belongs_to=tf.constant(belonging.text_of(self._mechanism())),
     )
+
+  def _mechanism(self) -> dict[str, Any]:
+    """What a state belongs to; JSON."""
+    return {
+      'strategy': f'{self._strategy.kind} {self._strategy.checksum}',
+      'num_rounds': self._participation.num_rounds,
+      'min_separation': self._participation.min_separation,
+      'max_participations': self._participation.max_participations,
+      'clip_norm': self._clip_norm,
+      'noise_multiplier': self._noise_multiplier,
+      'noise': self._rows.origin,
+      'released': 'sums' if self._workload is None else repr(self._workload),
+    }
 
   def _sum_specs(self) -> Any:
     """Specs of the sum of preprocessed records."""
@@ -189,8 +202,8 @@ class MatrixMechanismQuery(records.RecordSumQuery):
     """
     return global_state.clip_norm
 
-  def preprocess_record(self, params: tf.Tensor, record: Any) -> Any:
-    """Returns the record clipped to L2 norm `params`; zeros if it is not finite.
+  def encode_record(self, params: Any, record: Any) -> tuple[Any, tf.Tensor]:
+    """Returns the record clipped, in steps of the grid, and whether it was finite.
 
     Args:
       params: The clip norm, from `derive_sample_params`.
@@ -201,9 +214,12 @@ class MatrixMechanismQuery(records.RecordSumQuery):
         those of `record_specs`.
       ValueError: If its structure or shapes are not those of `record_specs`.
     """
-    record = super().preprocess_record(params, record)
-    clipped, _ = clipping.clip_by_norm(record, params)
-    return clipped
+    clipped = clipping.clip_to_grid(self._check(record), params, self._steps(params))
+    return clipped.integers, clipped.finite
+
+  def _steps(self, clip_norm: tf.Tensor) -> tf.Tensor:
+    """Steps of the grid in 1, for a clip norm."""
+    return grid.steps_per_unit(clip_norm, self._noise_multiplier)
 
   def get_noised_result(
     self, sample_state: Any, global_state: GlobalState
@@ -211,7 +227,7 @@ class MatrixMechanismQuery(records.RecordSumQuery):
     """Returns the noised sum, the next state and the round's event.
 
     Args:
-      sample_state: Sum of the round's preprocessed records.
+      sample_state: Sum of the round's preprocessed records, integers.
       global_state: State before the round.
 
     Returns:
@@ -220,9 +236,15 @@ class MatrixMechanismQuery(records.RecordSumQuery):
       noise multiplier is infinite in rounds that add nothing to the worst case).
 
     Raises:
-      tf.errors.InvalidArgumentError: If all rounds of the strategy were used.
+      tf.errors.InvalidArgumentError: If all rounds of the strategy were used, or the
+        state belongs to another mechanism.
     """
-    this_round = self._check_round(global_state.noise.round)
+    this_round = belonging.check(
+      global_state.belongs_to,
+      belonging.text_of(self._mechanism()),
+      global_state.noise.round,
+    )
+    this_round = self._check_round(this_round)
     state = global_state._replace(noise=global_state.noise._replace(round=this_round))
     result, state = self._release(sample_state, state)
     event = dp_accounting.GaussianDpEvent(self._noise_multiplier_of(this_round))
@@ -248,7 +270,10 @@ class MatrixMechanismQuery(records.RecordSumQuery):
     return result, state._replace(noise=noise_state)
 
   def _add_noise(self, sample_state: Any, noise: Any, state: GlobalState) -> Any:
-    return add_scaled(sample_state, noise, self._stddev(state))
+    """Their sum in floating point, of which the grid is as exact as the dtype."""
+    steps = self._steps(state.clip_norm)
+    noised = grid.add_noise(sample_state, noise, self._stddev(state) * steps)
+    return grid.to_floats(noised, self._record_specs, steps)
 
   def _publish(self, noised_sum: Any, state: GlobalState) -> tuple[Any, GlobalState]:
     """The result that follows from the noised sum, and what else does in the state."""
@@ -264,12 +289,12 @@ class MatrixMechanismQuery(records.RecordSumQuery):
     step, total = noised_sum, state.released[-1]
     if workload.momentum:
       momentum = tf.constant(workload.momentum, tf.float64)
-      step = add_scaled(noised_sum, state.released[0], momentum)
+      step = _add_scaled(noised_sum, state.released[0], momentum)
     rate = tf.constant(1.0, tf.float64)
     if workload.learning_rates is not None:
       rates = tf.constant(workload.learning_rates, tf.float64)
       rate = tf.gather(rates, state.noise.round)
-    total = add_scaled(total, step, rate)
+    total = _add_scaled(total, step, rate)
     return (step, total) if workload.momentum else (total,)
 
   def _stddev(self, state: GlobalState) -> tf.Tensor:
@@ -345,52 +370,8 @@ def _check_workload(
   return workload
 
 
-def check_clip_norm(clip_norm: float) -> float:
-  """Returns it as a float, if it is positive, finite and a number that float32 holds.
-
-  Args:
-    clip_norm: What the caller passed.
-
-  Raises:
-    TypeError: If it is no number.
-    ValueError: If it is not: the state is float32, where it would be zero or infinite.
-  """
-  checks.check_number('clip_norm', clip_norm)
-  if not (clip_norm > 0 and math.isfinite(clip_norm)):
-    raise ValueError(f'clip_norm must be positive and finite; got {clip_norm}.')
-  if not _is_normal_float32(clip_norm):
-    raise ValueError(
-      f'clip_norm must be a normal float32 number, 1.2e-38 to 3.4e38; got {clip_norm}.'
-    )
-  return float(clip_norm)
-
-
-def _is_normal_float32(number: float) -> bool:
-  limits = np.finfo(np.float32)
-  return float(limits.tiny) <= number <= float(limits.max)
-
-
-def add_scaled(sample_state: Any, noise: Any, stddev: tf.Tensor) -> Any:
-  """`sample_state + stddev * noise`, tensor by tensor.
-
-  Args:
-    sample_state: Structure of float tensors.
-    noise: Structure of tensors of the same shapes and dtypes.
-    stddev: Scalar.
-
-  Raises:
-    ValueError: If the two are not alike in structure or shapes.
-  """
-
-  def add(total: tf.Tensor, unit_noise: tf.Tensor) -> tf.Tensor:
-    total = tf.convert_to_tensor(total)
-    if total.shape != unit_noise.shape or total.dtype != unit_noise.dtype:
-      raise ValueError(
-        f'the sum to be noised has a {total.dtype.name} tensor of shape '
-        f'{total.shape} where record_specs has {unit_noise.dtype.name} of shape '
-        f'{unit_noise.shape}.'
-      )
-    return total + tf.cast(stddev, total.dtype) * unit_noise
-
-  tf.nest.assert_same_structure(sample_state, noise)
-  return tf.nest.map_structure(add, sample_state, noise)
+def _add_scaled(one: Any, other: Any, factor: tf.Tensor) -> Any:
+  """`one + factor * other`, tensor by tensor."""
+  return tf.nest.map_structure(
+    lambda x, y: x + tf.cast(factor, x.dtype) * y, one, other
+  )

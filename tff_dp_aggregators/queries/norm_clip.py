@@ -7,14 +7,14 @@ import dp_accounting
 import tensorflow as tf
 
 from tff_dp_aggregators.queries import clipping
-from tff_dp_aggregators.queries import matrix_mechanism
+from tff_dp_aggregators.queries import grid
 from tff_dp_aggregators.queries import records
 
 
-class NormClipSumQuery(records.RecordSumQuery):
+class NormClipSumQuery(records.GridSumQuery):
   """Sums records clipped to a p-norm, without noise and without privacy.
 
-  Records are clipped as `clipping.clip_by_norm` does it; one with an entry that is NaN
+  Records are clipped as `clipping.clip_to_grid` does it; one with an entry that is NaN
   or infinite counts as zero. The global state is the clip norm, a float32 scalar.
 
   Example:
@@ -44,7 +44,7 @@ class NormClipSumQuery(records.RecordSumQuery):
     """
     super().__init__(record_specs)
     self._order = clipping.check_order(order)
-    self._clip_norm = matrix_mechanism.check_clip_norm(clip_norm)
+    self._clip_norm = grid.check_clip_norm(clip_norm)
 
   @property
   def order(self) -> float:
@@ -68,8 +68,8 @@ class NormClipSumQuery(records.RecordSumQuery):
     """
     return global_state
 
-  def preprocess_record(self, params: tf.Tensor, record: Any) -> Any:
-    """Returns the record clipped to norm `params`; zeros if it is not finite.
+  def encode_record(self, params: tf.Tensor, record: Any) -> tuple[Any, tf.Tensor]:
+    """Returns the record clipped, in steps of the grid, and whether it was finite.
 
     Args:
       params: The clip norm, from `derive_sample_params`.
@@ -80,9 +80,9 @@ class NormClipSumQuery(records.RecordSumQuery):
         those of `record_specs`.
       ValueError: If its structure or shapes are not those of `record_specs`.
     """
-    record = super().preprocess_record(params, record)
-    clipped, _ = clipping.clip_by_norm(record, params, self._order)
-    return clipped
+    steps = grid.steps_per_unit(params, noise_multiplier=0.0)
+    clipped = clipping.clip_to_grid(self._check(record), params, steps, self._order)
+    return clipped.integers, clipped.finite
 
   def get_noised_result(
     self, sample_state: Any, global_state: tf.Tensor
@@ -93,7 +93,9 @@ class NormClipSumQuery(records.RecordSumQuery):
       sample_state: Sum of preprocessed records.
       global_state: State before the round.
     """
-    return sample_state, global_state, dp_accounting.NonPrivateDpEvent()
+    steps = grid.steps_per_unit(global_state, noise_multiplier=0.0)
+    total = grid.to_floats(sample_state, self._record_specs, steps)
+    return total, global_state, dp_accounting.NonPrivateDpEvent()
 
   def derive_metrics(
     self, global_state: tf.Tensor

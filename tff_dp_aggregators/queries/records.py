@@ -6,12 +6,14 @@ tell dtypes and shapes and never a value: they end up in logs, and a record is
 somebody's data.
 """
 
+import abc
 from typing import Any, Optional
 
 import tensorflow as tf
 
 from tff_dp_aggregators import noise
 from tff_dp_aggregators.queries import dp_query
+from tff_dp_aggregators.queries import grid
 
 _HALF = (tf.float16, tf.bfloat16)
 _DTYPES = (*_HALF, tf.float32, tf.float64)
@@ -97,9 +99,9 @@ def check_record(record: Any, record_specs: Any) -> Any:
 
 
 class RecordSumQuery(dp_query.SumAggregationDPQuery):
-  """What the queries have in common that are not matrix mechanisms.
+  """What all queries have in common: records like the ones announced.
 
-  They sum records like the ones announced, half precision in float32.
+  Half precision is summed in float32.
   """
 
   def __init__(self, record_specs: Optional[Any] = None):
@@ -155,3 +157,49 @@ class RecordSumQuery(dp_query.SumAggregationDPQuery):
     if self._record_specs is None:
       return as_tensors(record)
     return check_record(record, self._record_specs)
+
+
+class GridSumQuery(RecordSumQuery):
+  """What the queries have in common that bound records: sums of integers (`grid`)."""
+
+  def initial_sample_state(self, template: Any = None) -> Any:
+    """Returns the sum of no records: int64 zeros like `template`.
+
+    Args:
+      template: Structure of float tensors or their specs; `None` for `record_specs`.
+
+    Raises:
+      TypeError: If the template is not made of float tensors, or a dtype or container
+        is not that of `record_specs`.
+      ValueError: If its structure or a shape is not that of `record_specs`, or there is
+        neither of the two.
+    """
+    return grid.zeros_like(super().initial_sample_state(template))
+
+  def preprocess_record(self, params: Any, record: Any) -> Any:
+    """Returns the record clipped, in steps of the grid; zeros if it is not finite.
+
+    Args:
+      params: From `derive_sample_params`.
+      record: Structure of float tensors.
+
+    Raises:
+      TypeError: If the record is not made of float tensors, or its dtypes are not
+        those of `record_specs`.
+      ValueError: If its structure or shapes are not those of `record_specs`.
+    """
+    sample, _ = self.encode_record(params, record)
+    return sample
+
+  @abc.abstractmethod
+  def encode_record(self, params: Any, record: Any) -> tuple[Any, tf.Tensor]:
+    """Returns what `preprocess_record` does, and whether the record was finite.
+
+    Args:
+      params: From `derive_sample_params`.
+      record: Structure of float tensors.
+
+    Raises:
+      TypeError: As `preprocess_record`.
+      ValueError: As `preprocess_record`.
+    """

@@ -1,0 +1,252 @@
+"""A client moves the sum by no more than the clip norm, bit for bit.
+
+Claims, through real TFF processes:
+
+* The attack: with 6,500 clients of norm at most 1, leaving one out moves a sum of floats
+  by 1.58, and that of every mechanism here by 1 at most.
+* What is released is exactly `floor(X + Z + 1/2)` in steps of the grid, with X the sum
+  of the clipped records in Python's integers and Z the noise.
+* Any order of clients, and any split into shards, gives equal bits.
+* So does a secure sum.
+* More clients than can be summed exactly are refused, and so is an inner aggregation
+  that does not return integers.
+"""
+
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_dp_aggregators import aggregators
+from tff_dp_aggregators import noise
+from tff_dp_aggregators import queries
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.learning import runtime
+from tff_dp_aggregators.queries import grid
+
+_PARTICIPATION = strategies.Participation(8, min_separation=2, max_participations=2)
+_BUILDERS = {
+  'gaussian': lambda **kw: aggregators.gaussian(_PARTICIPATION, clip_norm=1.0, **kw),
+  'tree': lambda **kw: aggregators.tree(_PARTICIPATION, clip_norm=1.0, **kw),
+  'banded': lambda **kw: aggregators.banded(
+    _PARTICIPATION, clip_norm=1.0, num_bands=2, **kw
+  ),
+  'blt': lambda **kw: aggregators.from_strategy(
+    strategies.BLT(8, (0.3, 0.1), (0.9, 0.5)), _PARTICIPATION, clip_norm=1.0, **kw
+  ),
+  'adaptive': lambda **kw: aggregators.adaptive(
+    participation=_PARTICIPATION, initial_clip_norm=1.0, **kw
+  ),
+}
+all_mechanisms = pytest.mark.parametrize('kind', _BUILDERS)
+_SCALAR = tff.TensorType(np.float32)
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _runtime():
+  with runtime.local_runtime():
+    yield
+
+
+def _attackers():
+  """Above 4096 their last 2,402 records are lost, and below they count double."""
+  ones = [np.float32(1)] * 4097
+  small = [np.float32(-0.49 * 2.0**-11)] * 2402
+  return ones, small
+
+
+def test_a_sum_of_floats_moves_by_more_than_the_clip_norm():
+  ones, small = _attackers()
+  process = tff.aggregators.SumFactory().create(_SCALAR)
+  state = process.initialize()
+  with_it = process.next(state, ones + small).result
+  without = process.next(state, [np.float32(0), *ones[2:], *small]).result
+  assert abs(float(with_it) - float(without)) > 1.58
+
+
+@pytest.mark.parametrize('kind', ['gaussian', 'adaptive'])
+def test_the_same_clients_move_a_sum_of_integers_by_their_clip_norm(kind):
+  ones, small = _attackers()
+  process = _BUILDERS[kind](noise_multiplier=0.0, clients_per_round=1.0).create(_SCALAR)
+  state = process.initialize()
+  with_it = process.next(state, ones + small).result
+  without = process.next(state, [np.float32(0), *ones[1:], *small]).result
+  # Each is the exact sum, rounded once to the float32 that is released.
+  spacing = 2.0**-11
+  assert 1 - 2 * spacing <= float(with_it) - float(without) <= 1 + spacing
+
+
+def _records(num_clients, seed):
+  rng = np.random.default_rng(seed)
+  lengths = 10.0 ** rng.uniform(-4, 3, num_clients)
+  return [
+    [
+      (rng.normal(size=(3, 2)) * length).astype(np.float32),
+      np.float64(rng.normal() * length),
+    ]
+    for length in lengths
+  ]
+
+
+_TYPE = tff.to_type([(np.float32, [3, 2]), (np.float64, [])])
+
+
+def test_what_is_released_is_the_rounding_of_exact_sum_and_noise():
+  specs = [tf.TensorSpec([3, 2]), tf.TensorSpec([], tf.float64)]
+  for noise_multiplier in (0.01, 1.0, 5000.0):
+    seed = noise.Seed(3)
+    numbers = {'clip_norm': 0.7, 'noise_multiplier': noise_multiplier}
+    query = queries.GaussianSumQuery(
+      _PARTICIPATION, record_specs=specs, seed=seed, **numbers
+    )
+    state = query.initial_global_state()
+    params = query.derive_sample_params(state)
+    steps = float(grid.steps_per_unit(state.clip_norm, noise_multiplier))
+    assert math.log2(steps) % 1 == 0
+    total = query.initial_sample_state()
+    exact = [np.zeros(shape, object) for shape in ((3, 2), ())]
+    for record in _records(20, seed=5):
+      sample = query.preprocess_record(params, record)
+      total = query.accumulate_preprocessed_record(total, sample)
+      exact = [x + t.numpy().astype(object) for x, t in zip(exact, sample)]
+    streaming = noise.build(
+      strategies.Identity(8), noise.GaussianRows(specs, seed), storage='redraw'
+    )
+    z, _ = streaming.next(state.noise)
+    result, _, _ = query.get_noised_result(total, state)
+    stddev = float(state.clip_norm) * noise_multiplier * steps
+    for released, x, unit, spec in zip(result, exact, z, specs):
+      scaled = unit.numpy().astype(np.float64) * stddev
+      in_steps = np.vectorize(lambda v: math.floor(v + 0.5), otypes=[object])(scaled)
+      expected = np.asarray(x + in_steps, object).astype(np.int64)
+      as_float = expected.astype(spec.dtype.as_numpy_dtype) / spec.dtype.as_numpy_dtype(
+        steps
+      )
+      np.testing.assert_array_equal(released, as_float)
+
+
+@all_mechanisms
+def test_the_order_of_clients_changes_no_bit(kind):
+  process = _BUILDERS[kind](
+    noise_multiplier=1.0, clients_per_round=10.0, seed=noise.Seed(1)
+  ).create(_TYPE)
+  rng = np.random.default_rng(2)
+  results = []
+  for _ in range(3):
+    state = process.initialize()
+    bits = []
+    for this_round in range(3):
+      records = _records(40, seed=this_round)
+      output = process.next(state, [records[i] for i in rng.permutation(40)])
+      state = output.state
+      bits.append([np.asarray(t).tobytes() for t in output.result])
+    results.append(bits)
+  assert results[0] == results[1] == results[2]
+
+
+def test_shards_change_no_bit():
+  query = queries.GaussianSumQuery(
+    clip_norm=1.0,
+    noise_multiplier=1.0,
+    record_specs=[tf.TensorSpec([3, 2]), tf.TensorSpec([], tf.float64)],
+    seed=1,
+  )
+  state = query.initial_global_state()
+  params = query.derive_sample_params(state)
+  samples = [query.preprocess_record(params, r) for r in _records(30, seed=8)]
+
+  def result(shards):
+    total = query.initial_sample_state()
+    for shard in shards:
+      part = query.initial_sample_state()
+      for i in shard:
+        part = query.accumulate_preprocessed_record(part, samples[i])
+      total = query.merge_sample_states(part, total)
+    released, _, _ = query.get_noised_result(total, state)
+    return [t.numpy().tobytes() for t in released]
+
+  whole = result([range(30)])
+  assert whole == result([range(0, 30, 2), range(1, 30, 2)])
+  assert whole == result([[i] for i in reversed(range(30))])
+
+
+class _CountsMore(tff.aggregators.UnweightedAggregationFactory):
+  """Sums, and finds so many clients more than there are."""
+
+  def __init__(self, more):
+    self._more = more
+
+  def create(self, value_type):
+    inner = tff.aggregators.SumFactory().create(value_type)
+
+    @tff.tensorflow.computation(value_type)
+    def add(counts):
+      return type(counts)(counts.clients + self._more, counts.nonfinite)
+
+    @tff.federated_computation(
+      inner.state_type, tff.FederatedType(value_type, tff.CLIENTS)
+    )
+    def next_fn(state, value):
+      output = inner.next(state, value)
+      return tff.templates.MeasuredProcessOutput(
+        output.state, tff.federated_map(add, output.result), output.measurements
+      )
+
+    return tff.templates.AggregationProcess(inner.initialize, next_fn)
+
+
+@pytest.mark.parametrize(('more', 'served'), [(-3, True), (-2, False)])
+def test_more_clients_than_are_summed_exactly_are_refused(more, served):
+  process = aggregators.DPMeanFactory(
+    lambda specs: queries.GaussianSumQuery(
+      clip_norm=1.0, noise_multiplier=1.0, record_specs=specs
+    ),
+    clients_per_round=10.0,
+    count_sum_factory=_CountsMore(10**7 + more),
+  ).create(_SCALAR)
+  state, values = process.initialize(), [np.float32(1)] * 3
+  if served:
+    process.next(state, values)
+  else:
+    with pytest.raises(Exception, match='more clients in a round than can be summed'):
+      process.next(state, values)
+
+
+def test_a_denominator_beyond_what_is_summed_exactly_is_refused():
+  with pytest.raises(ValueError, match=r'at most 10\^7'):
+    _BUILDERS['gaussian'](noise_multiplier=1.0, clients_per_round=1.1e7)
+
+
+def test_an_inner_aggregation_that_does_not_return_the_sum_is_refused():
+  factory = _BUILDERS['gaussian'](
+    noise_multiplier=1.0,
+    clients_per_round=10.0,
+    record_aggregation_factory=tff.aggregators.UnweightedMeanFactory(),
+  )
+  with pytest.raises(TypeError, match='exact sum of the integers'):
+    factory.create(_TYPE)
+
+
+@all_mechanisms
+def test_a_secure_sum_gives_the_same_bits(kind):
+  # TFF simulates secure sums in its test context only.
+  tff.backends.test.set_sync_test_cpp_execution_context()
+  bits = []
+  try:
+    for secure in (aggregators.secure_sum(), None):
+      process = _BUILDERS[kind](
+        noise_multiplier=1.0,
+        clients_per_round=10.0,
+        seed=noise.Seed(1),
+        record_aggregation_factory=secure,
+      ).create(_TYPE)
+      state = process.initialize()
+      for this_round in range(2):
+        output = process.next(state, _records(10, seed=this_round))
+        state = output.state
+      bits.append([np.asarray(t).tobytes() for t in output.result])
+  finally:
+    tff.backends.native.set_sync_local_cpp_execution_context()
+  assert bits[0] == bits[1]

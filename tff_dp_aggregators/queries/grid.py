@@ -1,0 +1,182 @@
+"""The grid of integers that records are summed on.
+
+Adding floating-point numbers rounds, and how the sum of the others is rounded depends
+on whether a client is among them: a sum of float32 records of norm 1 can move by more
+than 1 when one is left out (Casacuberta et al., arXiv:2207.10635; 1.6 for 6,500 clients
+in `tests/aggregators/exact_sums_test.py`). So a mechanism whose proof speaks of real
+numbers is not the one that runs. Here sums are of integers, which have one value in any
+order:
+
+1. A record is clipped and its entries are counted in *steps*, rounded towards zero, so
+   that no entry and no norm grows (`clipping.clip_to_grid`). A step is a power of two
+   that depends on the clip norm and the noise multiplier alone, such that an entry is
+   at most `LARGEST_ENTRY` steps in magnitude.
+2. The integers are added up in 64 bits, exactly for up to `MAX_CLIENTS` clients.
+3. The noise, counted in steps as well, is rounded by floor(. + 1/2) and added.
+
+With X the exact sum and Z the noise in steps, X is an integer, so what is released is
+
+    X + floor(Z + 1/2) = floor(X + Z + 1/2),
+
+a function of X + Z, which is the mechanism that the accounting is of: removing a client
+moves X by no more than the clip norm, exactly, and whatever is done with X + Z costs
+nothing. Nothing but this function of it is to be seen, so neither are bits of X that
+floating-point noise would leave uncovered (Mironov, CCS 2012).
+
+What this rests on is that Z is a Gaussian. It is one up to what `noise.normal` says:
+the row of z that is new in a round is made of 64 random bits for the length of a pair
+and 64 for its direction, in float64, so that its spacing is far below a step.
+"""
+
+import math
+from typing import Any
+
+import tensorflow as tf
+
+from tff_dp_aggregators.base import checks
+
+# A sum of this many records is exact; more are refused where they are counted.
+MAX_CLIENTS = 10**7
+# Magnitude of an entry in steps: 10^7 times this is below 2^62.3.
+_BITS = 39
+LARGEST_ENTRY = 2**_BITS
+# Noise of standard deviation 2^10 clip norms has 2^-49 of it as a step. Louder noise
+# gets larger steps: float64 has nothing to say about smaller ones.
+_LOUD_BITS = 10
+# What noise can reach in steps without an overflow, beside any sum.
+_LARGEST_NOISE = 2.0**61
+
+# Within these, float32 holds steps, records within the bound, noise, and their sums.
+_SMALLEST_CLIP_NORM, _LARGEST_CLIP_NORM = 2.0**-80, 2.0**80
+_SMALLEST_NOISE_MULTIPLIER, _LARGEST_NOISE_MULTIPLIER = 2.0**-20, 2.0**30
+CLIP_NORM_LIMITS = (_SMALLEST_CLIP_NORM, _LARGEST_CLIP_NORM)
+
+
+def check_clip_norm(clip_norm: float, name: str = 'clip_norm') -> float:
+  """Returns it as a float, if records can be summed and noised at its scale.
+
+  Args:
+    clip_norm: What the caller passed.
+    name: What it is called, for the message.
+
+  Raises:
+    TypeError: If it is no number.
+    ValueError: If it is not positive, or not within 2^-80 and 2^80.
+  """
+  checks.check_number(name, clip_norm)
+  if not (clip_norm > 0 and math.isfinite(clip_norm)):
+    raise ValueError(f'{name} must be positive and finite; got {clip_norm}.')
+  if not _SMALLEST_CLIP_NORM <= clip_norm <= _LARGEST_CLIP_NORM:
+    raise ValueError(
+      f'{name} must be within 2^-80 and 2^80 (8.3e-25 to 1.2e24), so that float32 '
+      f'holds sums and noise at its scale; got {clip_norm}. Scale the records.'
+    )
+  return float(clip_norm)
+
+
+def check_noise_multiplier(noise_multiplier: float) -> float:
+  """Returns it as a float, if noise this loud or silent can be added.
+
+  Args:
+    noise_multiplier: Scale of the noise over the clip norm.
+
+  Raises:
+    ValueError: If it is neither 0 nor within 2^-20 and 2^30.
+  """
+  if noise_multiplier and not (
+    _SMALLEST_NOISE_MULTIPLIER <= noise_multiplier <= _LARGEST_NOISE_MULTIPLIER
+  ):
+    raise ValueError(
+      'noise_multiplier must be 0 (no noise), or within 2^-20 and 2^30 (9.5e-7 to '
+      f'1.1e9), so that the grid of the sums shows the noise; got {noise_multiplier}.'
+    )
+  return float(noise_multiplier)
+
+
+def steps_per_unit(clip_norm: Any, noise_multiplier: float) -> tf.Tensor:
+  """How many steps of the grid are 1: a power of two, float64 scalar.
+
+  Args:
+    clip_norm: L2 bound of a record, float32 scalar of at least 2^-80.
+    noise_multiplier: Standard deviation of the noise over the clip norm.
+
+  Example:
+    >>> import math
+    >>> [math.log2(steps_per_unit(tf.constant(c), 1.0)) for c in (1.0, 1.01, 0.5)]
+    [39.0, 38.0, 40.0]
+  """
+  bits = tf.bitcast(tf.cast(clip_norm, tf.float64), tf.int64)
+  # Of the smallest power of two that is not below the clip norm.
+  exponent = tf.bitwise.right_shift(bits, tf.constant(52, tf.int64))
+  is_between = tf.not_equal(tf.bitwise.bitwise_and(bits, (1 << 52) - 1), 0)
+  exponent += tf.cast(is_between, tf.int64)
+  steps = _exponent_of_steps(noise_multiplier) - exponent
+  # In the exponent of a float64, biased by 1023; `exponent` is biased already.
+  return tf.bitcast(
+    tf.bitwise.left_shift(steps + 2 * 1023, tf.constant(52, tf.int64)), tf.float64
+  )
+
+
+def _exponent_of_steps(noise_multiplier: float) -> int:
+  louder = math.ceil(math.log2(noise_multiplier)) if noise_multiplier else 0
+  return _BITS - max(0, louder - _LOUD_BITS)
+
+
+def zeros_like(specs: Any) -> Any:
+  """The sum of no records.
+
+  Args:
+    specs: Structure of tensors or tensor specs like a record.
+  """
+  return tf.nest.map_structure(lambda spec: tf.zeros(spec.shape, tf.int64), specs)
+
+
+def add_noise(sums: Any, noise: Any, stddev_in_steps: tf.Tensor) -> Any:
+  """`sums + floor(stddev_in_steps * noise + 1/2)`, tensor by tensor, int64.
+
+  Args:
+    sums: Structure of int64 tensors.
+    noise: Structure of float tensors of the same shapes, of unit scale.
+    stddev_in_steps: Scale of the noise, float64 scalar.
+
+  Raises:
+    tf.errors.InvalidArgumentError: If noise is beyond 2^61 steps, as happens to none
+      but strategies whose noise is a million times that of their rows.
+    ValueError: If the two are not alike in structure or shapes, or `sums` not of int64.
+  """
+
+  def add(total: tf.Tensor, unit_noise: tf.Tensor) -> tf.Tensor:
+    total = tf.convert_to_tensor(total)
+    if total.shape != unit_noise.shape or total.dtype != tf.int64:
+      raise ValueError(
+        f'the sum to be noised has a {total.dtype.name} tensor of shape {total.shape} '
+        f'where int64 of shape {unit_noise.shape} is expected: integers that '
+        'preprocess_record makes, and nothing that the sum lost or rounded.'
+      )
+    scaled = tf.cast(unit_noise, tf.float64) * stddev_in_steps
+    fits = tf.debugging.assert_less(
+      tf.reduce_max(tf.abs(scaled)),
+      tf.constant(_LARGEST_NOISE, tf.float64),
+      message='the noise is too loud for sums in 64 bits; lower noise_multiplier.',
+    )
+    with tf.control_dependencies([] if fits is None else [fits]):
+      return total + tf.cast(tf.floor(scaled + 0.5), tf.int64)
+
+  tf.nest.assert_same_structure(sums, noise)
+  return tf.nest.map_structure(add, sums, noise)
+
+
+def to_floats(integers: Any, specs: Any, steps: tf.Tensor) -> Any:
+  """The numbers that integers on the grid stand for, rounded to the dtypes of `specs`.
+
+  Args:
+    integers: Structure of int64 tensors.
+    specs: Structure of specs of float32 and float64.
+    steps: How many are 1, a power of two; float64 scalar.
+  """
+
+  def convert(tensor: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
+    # Rounded once: a product with a power of two is exact.
+    return tf.cast(tensor, spec.dtype) * tf.cast(1 / steps, spec.dtype)
+
+  return tf.nest.map_structure(convert, integers, specs)
