@@ -19,6 +19,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_dp_aggregators import aggregators
+from tff_dp_aggregators import noise as noise_lib
 from tff_dp_aggregators import queries
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
@@ -140,7 +141,7 @@ def test_event_and_measurements_of_a_round(kind):
   factory = aggregators.adaptive(
     noise_multiplier=3.0,
     clients_per_round=50,
-    seed=123456789,
+    seed=noise_lib.Seed(123456789),
     **_KINDS[kind],
   )
   outputs = _run(factory.create(_VECTOR), [np.float32([1, 2, 3])] * 50, _ROUNDS)
@@ -154,6 +155,7 @@ def test_event_and_measurements_of_a_round(kind):
       'noise_multiplier',
       'effective_noise_multiplier',
       'noise_storage',
+      'noise_generator',
       'quantile_estimate',
       'fraction_below',
     }
@@ -183,7 +185,11 @@ def test_event_and_measurements_of_a_round(kind):
 @all_kinds
 def test_a_process_does_what_the_query_does_and_goes_on_from_its_state(kind):
   values = [np.float32([1, 2, 3]), np.float32([0.01, 0.02, 0])]
-  arguments = {'noise_multiplier': 1.0, 'clients_per_round': 20, 'seed': 4}
+  arguments = {
+    'noise_multiplier': 1.0,
+    'clients_per_round': 20,
+    'seed': noise_lib.Seed(4),
+  }
   process = aggregators.adaptive(**arguments, **_KINDS[kind]).create(_VECTOR)
   again = aggregators.adaptive(**arguments, **_KINDS[kind]).create(_VECTOR)
   query = queries.AdaptiveClippingQuery(
@@ -216,7 +222,7 @@ def test_a_workload_returns_the_sum_of_means_so_far():
     factory = aggregators.adaptive(
       noise_multiplier=2.0,
       clients_per_round=50,
-      seed=1,
+      seed=noise_lib.Seed(1),
       workload=workload,
       **_BLT,
     )
@@ -260,7 +266,7 @@ def test_over_a_secure_sum():
       process = aggregators.adaptive(
         noise_multiplier=1.0,
         clients_per_round=20,
-        seed=9,
+        seed=noise_lib.Seed(9),
         record_aggregation_factory=secure,
       ).create(_VECTOR)
       outputs = _run(process, values, 2)

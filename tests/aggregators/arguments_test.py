@@ -200,12 +200,15 @@ def test_the_docstring_describes_every_argument_in_order(name):
 def test_what_builders_share_is_the_same_in_all():
   order = [
     *('mechanism', 'strategy', 'participation', 'clip_norm', 'noise_multiplier'),
-    *('clients_per_round', 'workload', 'storage', 'seed', 'record_aggregation_factory'),
+    *('clients_per_round', 'workload', 'storage', 'seed', 'generator'),
+    'record_aggregation_factory',
   ]
   for name in _FUNCTIONS:
     shared = [each for each in _parameters(name) if each in order]
     assert shared == sorted(shared, key=order.index)
-  for argument in ('clip_norm', 'storage', 'seed', 'workload', 'clients_per_round'):
+  for argument in (
+    *('clip_norm', 'storage', 'seed', 'generator', 'workload', 'clients_per_round'),
+  ):
     having = [name for name in _FUNCTIONS if argument in _parameters(name)]
     assert len(having) >= 2
     defaults = {_parameters(name)[argument].default for name in having}

@@ -135,7 +135,7 @@ def test_report_program_gives_the_same_report_from_the_directory(banded_run):
 
 def test_no_file_but_the_configuration_holds_the_seed_or_the_key(banded_run):
   run_dir, result = banded_run
-  rows = noise.GaussianRows(tf.TensorSpec([]), seed=SEED)
+  rows = noise.GaussianRows(tf.TensorSpec([]), seed=noise.Seed(SEED))
   key = [int(word) for word in rows.new_key().numpy()]
   assert str(SEED) in (run_dir / 'config.json').read_text()
   for name in FILES - {'config.json', 'accuracy.png', 'strategy.npz'}:

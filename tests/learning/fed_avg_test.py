@@ -19,6 +19,7 @@ import tensorflow_federated as tff
 
 from tff_dp_aggregators import aggregators
 from tff_dp_aggregators import learning
+from tff_dp_aggregators import noise as noise_lib
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 
@@ -133,7 +134,7 @@ def test_noise_of_the_model_is_that_of_the_aggregator():
     clip_norm=0.5,
     noise_multiplier=2.0,
     clients_per_round=4,
-    seed=3,
+    seed=noise_lib.Seed(3),
   )
   process = learning.build_dp_fed_avg(_functional_model(), make(), **_optimizers())
   output, weights = _train(process, [_client(1, factor=0.0)], num_rounds=1)

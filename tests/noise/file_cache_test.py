@@ -35,13 +35,14 @@ _STRATEGIES = {
   'blt': strategies.BLT(_ROUNDS, (0.2, 0.4), (0.95, 0.5)),
 }
 all_kinds = pytest.mark.parametrize('kind', _STRATEGIES)
+_SEED = noise.Seed(1)
 _AGAIN = 'computing all rounds again'
 
 
 class _Run:
   """Rounds of one noise in a directory, and what was said meanwhile."""
 
-  def __init__(self, kind, directory, capfd, rewind=1, seed=1, traced=False):
+  def __init__(self, kind, directory, capfd, rewind=1, seed=_SEED, traced=False):
     self._capfd = capfd
     self.directory = directory
     rows = noise.GaussianRows(_SPECS, seed)
@@ -214,7 +215,7 @@ def test_files_of_another_key_or_strategy_are_not_used(start):
   wholes = {
     (kind, seed): start(kind, f'{kind} {seed}', seed=seed).serve_all()
     for kind in ('banded', 'tree')
-    for seed in (1, 2)
+    for seed in (noise.Seed(1), noise.Seed(2))
   }
   shared = {case: start(case[0], 'shared', seed=case[1]) for case in wholes}
   for number in range(_ROUNDS):
@@ -267,9 +268,9 @@ def test_a_full_disk_is_an_error_and_no_loss(kind, start, whole_of):
 def test_names_and_contents_tell_no_key(start):
   run = start('tree', seed=None)
   run.serve_all()
-  first, second = run._first.key.numpy().tolist()
+  words = run._first.key.numpy().tolist()
   for path, content in run.files().items():
-    for word in (first, second):
+    for word in words:
       for secret in (str(word), f'{word & (2**64 - 1):x}', str(abs(word))):
         assert secret not in path.name
         assert secret.encode() not in content
@@ -305,7 +306,7 @@ for directory in (*sys.argv[1:], None):
 def second_process(tmp_path_factory):
   """What a second process says of a directory in use, a free one, and its own."""
   folder = tmp_path_factory.mktemp('processes')
-  rows = noise.GaussianRows(_SPECS, 1)
+  rows = noise.GaussianRows(_SPECS, noise.Seed(1))
   noise.build(_STRATEGIES['banded'], rows, noise.Files(str(folder / 'noise')))
   output = subprocess.run(
     [sys.executable, '-c', _CHILD, str(folder / 'noise'), str(folder / 'other')],
@@ -324,7 +325,7 @@ def test_a_second_process_is_refused_until_the_first_has_ended(second_process):
   assert 'in use by another process' in refused
   assert served == f'{folder / "other"} True'
   # It has ended.
-  rows = noise.GaussianRows(_SPECS, 1)
+  rows = noise.GaussianRows(_SPECS, noise.Seed(1))
   noise.build(_STRATEGIES['banded'], rows, noise.Files(str(folder / 'other')))
 
 

@@ -16,13 +16,14 @@ import pytest
 import scipy.stats
 import tensorflow as tf
 
+from tff_dp_aggregators import noise
 from tff_dp_aggregators.noise import laplace
 
 _NUM_SAMPLES = 400_000
 
 
 def _rows(specs, seed=None):
-  return laplace.LaplaceRows(specs, seed)
+  return laplace.LaplaceRows(specs, None if seed is None else noise.Seed(seed))
 
 
 def _sample(dtype, seed):
@@ -38,6 +39,9 @@ def test_numbers_follow_from_the_bits():
   for dtype, tolerance in ((tf.float64, 1e-12), (tf.float32, 1e-6)):
     numbers = laplace.from_bits(tf.constant(bits), dtype)
     assert numbers.dtype == dtype
+    # Words of 32 bits, the lower one first.
+    words = tf.constant(np.ravel(bits).view(np.uint32))
+    np.testing.assert_array_equal(laplace.from_words(words, dtype), numbers)
     np.testing.assert_allclose(numbers, expected, rtol=tolerance, atol=1e-15)
 
 
@@ -110,8 +114,8 @@ def test_rows_are_random_access():
 
 @pytest.mark.parametrize('size', [0, 1, 6, 7])
 def test_every_size_is_served(size):
-  seed = tf.constant([1, 2], tf.int64)
-  numbers = laplace.standard_laplace(size, tf.float32, seed).numpy()
+  rows = _rows(tf.TensorSpec([size]), seed=1)
+  numbers = rows.layout.unflatten(rows.row(rows.new_key(), 0)).numpy()
   assert numbers.shape == (size,)
   assert len(set(numbers.tolist())) == size
 

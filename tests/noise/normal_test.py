@@ -6,8 +6,8 @@ Claims:
 * Tail probabilities from 4 to 8.5 standard deviations are those of a normal.
 * A pair is the Box-Muller transform of its words, up to the rounding that is stated,
   also where u is next to 0 or to 1.
-* The same seed gives the same bits, eager or traced; another seed other ones.
-* Every number of elements is served, many in chunks, other dtypes are refused.
+* The same words give the same bits, eager or traced.
+* Every number of elements is served, in one chunk or many, of either generator.
 """
 
 import math
@@ -17,17 +17,18 @@ import pytest
 import scipy.stats
 import tensorflow as tf
 
+from tff_dp_aggregators import noise
 from tff_dp_aggregators.noise import normal
+from tff_dp_aggregators.noise import rows
 
 _DTYPES = [tf.float32, tf.float64]
 
 
-def _seed(*words):
-  return tf.constant(words, tf.int64)
-
-
-def _draw(num_elements, dtype=tf.float32, seed=(1, 2)):
-  return normal.standard_normal(num_elements, dtype, _seed(*seed)).numpy()
+def _draw(num_elements, dtype=tf.float32, seed=1, generator='philox'):
+  """Numbers as they come out of the rows, the only caller."""
+  spec = tf.TensorSpec([num_elements], dtype)
+  drawn = rows.GaussianRows(spec, noise.Seed(seed), generator)
+  return drawn.layout.unflatten(drawn.row(drawn.new_key(), 0)).numpy()
 
 
 def _words(rng, size, end=2**64):
@@ -43,10 +44,11 @@ def _box_muller(radii, angles, dtype):
   return x + 1j * y
 
 
+@pytest.mark.parametrize('generator', ['chacha20', 'philox'])
 @pytest.mark.parametrize('dtype', _DTYPES)
-def test_numbers_are_standard_normal(dtype):
+def test_numbers_are_standard_normal(dtype, generator):
   # Kolmogorov-Smirnov: false alarm 1e-8. Moments: seven standard deviations, 3e-12.
-  sample = _draw(1_000_000, dtype).astype(np.float64)
+  sample = _draw(1_000_000, dtype, generator=generator).astype(np.float64)
   assert scipy.stats.kstest(sample, 'norm').pvalue > 1e-8
   for power, mean, variance in [(1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96)]:
     bound = 7 * np.sqrt(variance / len(sample))
@@ -136,14 +138,14 @@ def test_rounding_moves_a_pair_by_no_more_than_is_stated(dtype):
 
 
 def test_numbers_follow_from_the_generators_words():
-  words = tf.random.stateless_uniform(
-    [20], _seed(3, 4), minval=None, maxval=None, dtype=tf.uint32, alg='philox'
-  ).numpy()
+  words = np.random.default_rng(3).integers(2**32, size=20, dtype=np.uint32)
   long = words.view(np.uint64)
   both = normal.box_muller(tf.constant(long[:5]), tf.constant(long[5:]), tf.float64)
-  np.testing.assert_array_equal(_draw(10, tf.float64, (3, 4)), both)
+  numbers = normal.from_words(tf.constant(words), tf.float64)
+  np.testing.assert_array_equal(numbers, both)
   both = normal.box_muller(tf.constant(long[:6]), tf.constant(words[12:18]), tf.float32)
-  np.testing.assert_array_equal(_draw(12, tf.float32, (3, 4)), both)
+  numbers = normal.from_words(tf.constant(words[:18]), tf.float32)
+  np.testing.assert_array_equal(numbers, both)
   angles = words[12:18].astype(np.uint64) << np.uint64(32)
   pairs = _ideal(long[:6], angles)
   expected = np.concatenate([pairs.real, pairs.imag])
@@ -151,50 +153,20 @@ def test_numbers_follow_from_the_generators_words():
 
 
 @pytest.mark.parametrize('dtype', _DTYPES)
-def test_many_numbers_are_chunks_with_seeds_of_their_own(dtype):
-  # 2^16 numbers are the most of a chunk; 150,001 are three, and a few left over.
-  words = tf.random.stateless_uniform(
-    [3, 2], _seed(1, 2), minval=None, maxval=None, dtype=tf.int64, alg='philox'
-  )
-  assert len(np.unique(words)) == 6
-  chunks = [_draw(50_002, dtype, seed) for seed in words.numpy()]
-  np.testing.assert_array_equal(_draw(150_001, dtype), np.concatenate(chunks)[:150_001])
-
-
-@pytest.mark.parametrize('dtype', _DTYPES)
-def test_the_same_seed_gives_the_same_bits(dtype):
-  traced = tf.function(normal.standard_normal)
-  first = _draw(200_001, dtype)
-  again = _draw(200_001, dtype)
-  assert first.tobytes() == again.tobytes()
+def test_the_same_words_give_the_same_bits(dtype):
+  words = np.random.default_rng(4).integers(2**32, size=120_000, dtype=np.uint32)
+  traced = tf.function(normal.from_words)
+  first = normal.from_words(tf.constant(words), dtype).numpy()
   for _ in range(2):
-    assert traced(200_001, dtype, _seed(1, 2)).numpy().tobytes() == first.tobytes()
+    assert traced(tf.constant(words), dtype).numpy().tobytes() == first.tobytes()
 
 
-def test_neighbouring_seeds_have_no_value_in_common():
-  # 48,000 float64 values; the seeds are fixed, so a green test stays green.
-  seeds = [(first, last) for first in (-1, 0, 1, 2) for last in (0, 1, 2**62)]
-  values = np.concatenate([_draw(4000, tf.float64, seed) for seed in seeds])
-  assert len(np.unique(values)) == len(values) == 48_000
-  # Two float32 normals are equal with probability below 1e-6.
-  matrix = np.array([_draw(4000, tf.float32, seed) for seed in seeds])
-  for index, row in enumerate(matrix):
-    assert np.count_nonzero(matrix[index + 1 :] == row) < 3
-
-
+@pytest.mark.parametrize('generator', ['chacha20', 'philox'])
 @pytest.mark.parametrize('dtype', _DTYPES)
 @pytest.mark.parametrize('num_elements', [0, 1, 2, 3, 7, 1001, 65536, 65537])
-def test_any_number_of_elements(num_elements, dtype):
-  numbers = _draw(num_elements, dtype)
+def test_any_number_of_elements(num_elements, dtype, generator):
+  numbers = _draw(num_elements, dtype, generator=generator)
   assert numbers.shape == (num_elements,) and numbers.dtype == dtype
   if dtype == tf.float64 or num_elements < 10:
     assert len(np.unique(numbers)) == num_elements
   assert np.all(numbers != 0)
-  traced = tf.function(lambda seed: normal.standard_normal(num_elements, dtype, seed))
-  assert traced.get_concrete_function(_seed(1, 2)).output_shapes == [num_elements]
-
-
-@pytest.mark.parametrize('dtype', [tf.int32, tf.float16, tf.bfloat16])
-def test_other_dtypes_are_refused_by_name(dtype):
-  with pytest.raises(TypeError, match=f'float32 or float64, got.*{dtype.name}'):
-    normal.standard_normal(3, dtype, _seed(1, 2))

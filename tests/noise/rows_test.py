@@ -6,7 +6,8 @@ Claims:
 * Half precision gets noise in float32.
 * Rows of different rounds, tensors, keys and seeds are uncorrelated and have no value
   in common, at whatever position.
-* Without a seed every key is new, however it is made; with one it is always the same.
+* Without a seed every key is new, however it is made; with one it is always the same,
+  and an int takes another stream each time. The generator follows.
 * Neither seed nor key is in the repr.
 * Specs and seeds that cannot be served are refused by name.
 """
@@ -21,6 +22,8 @@ import tensorflow as tf
 from tff_dp_aggregators import noise
 from tff_dp_aggregators import strategies
 
+each_generator = pytest.mark.parametrize('generator', ['chacha20', 'philox'])
+
 
 def _record(rows, key, index):
   return rows.layout.unflatten(rows.row(key, index))
@@ -34,7 +37,7 @@ def _key(rows):
 def test_entries_are_standard_normal(dtype):
   # Kolmogorov-Smirnov: false alarm 1e-8. Moments: seven standard deviations, 3e-12.
   num_samples = 400_000
-  rows = noise.GaussianRows(tf.TensorSpec([num_samples], dtype), seed=11)
+  rows = noise.GaussianRows(tf.TensorSpec([num_samples], dtype), seed=noise.Seed(11))
   sample = _record(rows, rows.new_key(), 0).numpy().astype(np.float64)
   assert scipy.stats.kstest(sample, 'norm').pvalue > 1e-8
   for power, mean, variance in [(1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96)]:
@@ -44,19 +47,20 @@ def test_entries_are_standard_normal(dtype):
 
 @pytest.mark.parametrize('shape', [[], [1], [7], [2, 3], [0], [3, 0]])
 def test_every_shape_is_filled(shape):
-  rows = noise.GaussianRows(tf.TensorSpec(shape), seed=1)
+  rows = noise.GaussianRows(tf.TensorSpec(shape), seed=noise.Seed(1))
   row = _record(rows, rows.new_key(), 0).numpy()
   assert row.shape == tuple(shape)
   assert len(set(row.flat)) == row.size
 
 
-def test_rounds_tensors_and_keys_are_uncorrelated():
+@each_generator
+def test_rounds_tensors_and_keys_are_uncorrelated(generator):
   # 120 pairs, each correlation beyond seven standard deviations with 3e-12.
   num_samples = 200_000
   specs = [tf.TensorSpec([num_samples]), tf.TensorSpec([num_samples])]
   vectors = []
   for seed in (1, 2):
-    rows = noise.GaussianRows(specs, seed)
+    rows = noise.GaussianRows(specs, noise.Seed(seed), generator)
     key = rows.new_key()
     for index in range(4):
       vectors.extend(tensor.numpy() for tensor in _record(rows, key, index))
@@ -68,12 +72,13 @@ def test_rounds_tensors_and_keys_are_uncorrelated():
     assert np.count_nonzero(one == other) < 10
 
 
-def test_no_value_comes_twice_in_any_round_tensor_or_neighbouring_seed():
+@each_generator
+def test_no_value_comes_twice_in_any_round_tensor_or_neighbouring_seed(generator):
   # 240,000 float64 values; the seeds are fixed, so a green test stays green.
   specs = [tf.TensorSpec([1000], tf.float64)] * 3
   values = []
   for seed in (0, 1, 2, 3, -1, -2, 10**6, 10**6 + 1):
-    rows = noise.GaussianRows(specs, seed)
+    rows = noise.GaussianRows(specs, noise.Seed(seed), generator)
     key = rows.new_key()
     for index in range(10):
       values.extend(tensor.numpy() for tensor in _record(rows, key, index))
@@ -82,8 +87,9 @@ def test_no_value_comes_twice_in_any_round_tensor_or_neighbouring_seed():
   assert len(np.unique(values)) == len(values)
 
 
-def test_rows_are_random_access():
-  rows = noise.GaussianRows(tf.TensorSpec([7]), seed=3)
+@each_generator
+def test_rows_are_random_access(generator):
+  rows = noise.GaussianRows(tf.TensorSpec([7]), seed=noise.Seed(3), generator=generator)
   key = rows.new_key()
   forward = [_record(rows, key, index).numpy() for index in range(5)]
   backward = [_record(rows, key, index).numpy() for index in reversed(range(5))]
@@ -94,9 +100,11 @@ def test_rows_are_random_access():
     assert value.numpy().tobytes() == forward[index].tobytes()
 
 
-def test_a_key_at_the_end_of_the_64_bit_range_wraps_around():
-  rows = noise.GaussianRows([tf.TensorSpec([50], tf.float64)] * 2)
-  key = tf.constant([tf.int64.max, tf.int64.max], tf.int64)
+@each_generator
+def test_keys_of_all_ones_are_keys_as_others(generator):
+  specs = [tf.TensorSpec([50], tf.float64)] * 2
+  rows = noise.GaussianRows(specs, generator=generator)
+  key = tf.constant([-1] * 4, tf.int64)
   values = np.concatenate([np.ravel(rows.row(key, index)) for index in range(5)])
   assert len(np.unique(values)) == 500
 
@@ -107,8 +115,8 @@ def test_unseeded_keys_are_always_new():
   keys = [_key(rows) for _ in range(20)]
   keys += [tuple(traced().numpy().tolist()) for _ in range(20)]
   keys += [_key(noise.GaussianRows(tf.TensorSpec([3]))) for _ in range(20)]
-  # Both words of the key are new, not their pair alone.
-  assert len({first for first, _ in keys}) == len({last for _, last in keys}) == 60
+  # All words of the key are new.
+  assert len({word for key in keys for word in key}) == 4 * 60
 
 
 def test_two_keys_in_one_graph_are_different():
@@ -131,17 +139,40 @@ def test_unseeded_keys_do_not_follow_the_global_seed():
   assert keys[0] != keys[1]
 
 
-def test_seeded_keys_are_equal_and_seeds_make_different_ones():
+def test_seeded_keys_are_equal_and_streams_of_seeds_have_different_ones():
   def keys(seed):
     rows = noise.GaussianRows(tf.TensorSpec([3]), seed)
     traced = tf.function(rows.new_key)
     return {_key(rows), _key(rows), tuple(traced().numpy().tolist())}
 
-  seeds = [0, 1, 2, -1, 2**32, 2**63, 2**64 + 1, 10**40]
+  seeds = [noise.Seed(value) for value in (0, 1, 2, -1, 2**32, 2**63, 10**40)]
+  seeds += [noise.Seed(1, 1), noise.Seed(1, 2), noise.Seed(1, 1, 1), noise.Seed(11)]
   each = [keys(seed) for seed in seeds]
   assert all(len(same) == 1 for same in each)
   assert len(set.union(*each)) == len(seeds)
-  assert keys(np.int64(1)) == keys(1)
+  assert keys(noise.Seed(np.int64(1))) == keys(noise.Seed(1))
+
+
+def test_no_two_rows_start_from_one_value_of_an_int():
+  rows = [noise.GaussianRows(tf.TensorSpec([3]), 192837) for _ in range(3)]
+  assert [each.seed_identity for each in rows] == [
+    f'seed 192837, stream {stream}' for stream in range(3)
+  ]
+  assert len({_key(each) for each in rows}) == 3
+  assert noise.GaussianRows(tf.TensorSpec([3])).seed_identity == 'secret'
+
+
+def test_secret_noise_is_the_ciphers_unless_asked_otherwise():
+  def generator(*args):
+    return noise.GaussianRows(tf.TensorSpec([3]), *args).generator
+
+  assert generator() == generator(None, 'auto') == 'chacha20'
+  assert generator(1) == 'philox'
+  assert generator(1, 'chacha20') == 'chacha20'
+  assert generator(None, 'philox') == 'philox'
+  for other in ('aes', None, ''):
+    with pytest.raises(ValueError, match="must be 'auto', 'chacha20' or 'philox', got"):
+      generator(None, other)
 
 
 def test_neither_seed_nor_key_is_in_the_repr():
@@ -178,6 +209,8 @@ def test_unknown_shapes_are_refused(shape):
 
 @pytest.mark.parametrize('seed', [1.0, '1', True, b'1', (1, 2)])
 def test_seeds_that_are_not_whole_numbers_are_refused(seed):
-  with pytest.raises(TypeError, match='seed must be an int or None') as error:
+  with pytest.raises(
+    TypeError, match='seed must be an int, a noise.Seed or None'
+  ) as error:
     noise.GaussianRows(tf.TensorSpec([3]), seed)
   assert type(seed).__name__ in str(error.value)

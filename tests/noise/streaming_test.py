@@ -122,7 +122,7 @@ class _UnitRows:
     self.layout = layout.Layout(tf.TensorSpec([num_rows], tf.float64))
 
   def new_key(self):
-    return tf.zeros([2], tf.int64)
+    return tf.zeros([4], tf.int64)
 
   def row(self, key, index):
     del key
@@ -187,7 +187,7 @@ def test_covariance_over_rounds_is_that_of_the_strategy(kind, storage):
   # sqrt((V_ss V_tt + V_st^2) / d). Seven of them: below 3e-12 for one entry, 2e-8 for
   # all entries of all kinds. The bound is 2.3% of a variance.
   num_rounds, num_samples = 12, 200_000
-  rows = noise.GaussianRows(tf.TensorSpec([num_samples]), seed=20230518)
+  rows = noise.GaussianRows(tf.TensorSpec([num_samples]), seed=noise.Seed(20230518))
   streaming, _ = _build(kind, storage, num_rounds, rows)
   emitted, _ = _emit(streaming, num_rounds)
   emitted = emitted.astype(np.float64)
@@ -202,7 +202,7 @@ def test_covariance_over_rounds_is_that_of_the_strategy(kind, storage):
 
 
 def test_identity_emits_the_rows_of_z_themselves():
-  rows = noise.GaussianRows([tf.TensorSpec([3]), tf.TensorSpec([])], seed=1)
+  rows = noise.GaussianRows([tf.TensorSpec([3]), tf.TensorSpec([])], seed=noise.Seed(1))
   streaming = noise.build(strategies.Identity(4), rows)
   state = streaming.initialize()
   for index in range(4):
@@ -217,7 +217,7 @@ def test_identity_emits_the_rows_of_z_themselves():
 @all_kinds
 def test_tensors_of_a_record_share_no_noise(kind, storage):
   specs = [tf.TensorSpec([40]), tf.TensorSpec([5, 8]), tf.TensorSpec([40], tf.float64)]
-  streaming, _ = _build(kind, storage, 6, noise.GaussianRows(specs, 3))
+  streaming, _ = _build(kind, storage, 6, noise.GaussianRows(specs, noise.Seed(3)))
   emitted, _ = _emit(streaming, 6)
   # 720 numbers; two float32 of them are equal with probability below 1e-6.
   assert len(np.unique(emitted)) == emitted.size
@@ -230,7 +230,7 @@ def test_scalars_and_empty_tensors_are_served(kind, storage):
     'empty': tf.TensorSpec([0]),
     'double': tf.TensorSpec([2], tf.float64),
   }
-  streaming, _ = _build(kind, storage, 3, noise.GaussianRows(specs, seed=2))
+  streaming, _ = _build(kind, storage, 3, noise.GaussianRows(specs, seed=noise.Seed(2)))
   state = streaming.initialize()
   for _ in range(3):
     row, state = streaming.next(state)
@@ -247,7 +247,7 @@ def test_scalars_and_empty_tensors_are_served(kind, storage):
 def test_a_traced_round_gives_the_noise_of_an_eager_one(kind, storage):
   # Up to rounding: a graph may multiply by a reciprocal instead of dividing.
   streaming, _ = _build(
-    kind, storage, 9, noise.GaussianRows(tf.TensorSpec([5]), seed=4)
+    kind, storage, 9, noise.GaussianRows(tf.TensorSpec([5]), seed=noise.Seed(4))
   )
   eager, _ = _emit(streaming, 9)
   traced, _ = _emit(streaming, 9, next_fn=tf.function(streaming.next))
@@ -258,7 +258,9 @@ def test_a_traced_round_gives_the_noise_of_an_eager_one(kind, storage):
 def test_a_state_saved_after_any_round_continues_bit_by_bit(kind, storage):
   num_rounds = 6
   specs = [tf.TensorSpec([5]), tf.TensorSpec([], tf.float64)]
-  streaming, _ = _build(kind, storage, num_rounds, noise.GaussianRows(specs, seed=5))
+  streaming, _ = _build(
+    kind, storage, num_rounds, noise.GaussianRows(specs, seed=noise.Seed(5))
+  )
   whole, _ = _emit(streaming, num_rounds)
   # No seed and so another secret: what continues is in the state alone.
   other, _ = _build(kind, storage, num_rounds, noise.GaussianRows(specs))
@@ -279,7 +281,7 @@ from tff_dp_aggregators import noise, strategies
 strategy = strategies.Strategy.from_json(sys.argv[1])
 with open(sys.argv[2], 'rb') as file:
   state = tf.nest.map_structure(tf.constant, pickle.load(file))
-rows = noise.GaussianRows(tf.TensorSpec([1000]), seed=77)
+rows = noise.GaussianRows(tf.TensorSpec([1000]), seed=noise.Seed(77))
 streaming = noise.build(strategy, rows)
 
 def digest(state, rounds):
@@ -295,7 +297,7 @@ print(digest(state, 4), digest(streaming.initialize(), 7))
 
 def test_another_process_continues_bit_by_bit(tmp_path):
   strategy = strategies.BinaryTree(7)
-  rows = noise.GaussianRows(tf.TensorSpec([1000]), seed=77)
+  rows = noise.GaussianRows(tf.TensorSpec([1000]), seed=noise.Seed(77))
   streaming = noise.build(strategy, rows)
   whole, _ = _emit(streaming, 7)
   _, state = _emit(streaming, 3)
@@ -314,7 +316,9 @@ def test_another_process_continues_bit_by_bit(tmp_path):
 
 
 def test_the_state_holds_as_many_buffers_as_the_strategy_says():
-  rows = noise.GaussianRows([tf.TensorSpec([3]), tf.TensorSpec([], tf.float64)], 1)
+  rows = noise.GaussianRows(
+    [tf.TensorSpec([3]), tf.TensorSpec([], tf.float64)], noise.Seed(1)
+  )
   for strategy, buffers in [
     (strategies.Identity(64), 0),
     (strategies.BandedToeplitz.square_root(64, 10), 9),
@@ -510,7 +514,9 @@ def test_storage_is_chosen_by_size_and_said(strategy, small, large, caplog):
 def test_large_records_are_cut_into_vectors_that_share_no_noise(storage):
   # 2^20 + 3 numbers of float32 are two vectors; the tensors do not end where they do.
   specs = [tf.TensorSpec([700_000]), tf.TensorSpec([348_579]), tf.TensorSpec([])]
-  rows = noise.GaussianRows([*specs, tf.TensorSpec([5], tf.float64)], seed=7)
+  rows = noise.GaussianRows(
+    [*specs, tf.TensorSpec([5], tf.float64)], seed=noise.Seed(7)
+  )
   assert rows.layout.sizes == (524_290, 524_290, 5)
   strategy = strategies.BLT(3, _SCALES, _DECAYS)
   if storage == 'redraw':

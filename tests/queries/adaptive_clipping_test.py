@@ -24,6 +24,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tff_dp_aggregators import noise as noise_lib
 from tff_dp_aggregators import queries
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
@@ -188,7 +189,7 @@ def test_the_median_of_equally_spaced_norms(start, noise_multiplier):
     learning_rate=1.0,
     clients_per_round=21,
     record_specs=tf.TensorSpec([]),
-    seed=3,
+    seed=noise_lib.Seed(3),
   )
   _, states = _run(query, np.linspace(0, 10, 21, dtype=np.float32), 50)
   clip_norms = [float(state.clip_norm) for state in states]
@@ -228,7 +229,10 @@ def test_the_estimate_settles_at_the_quantile_of_the_norms(kind, target):
     strategy,
     strategies.Participation(num_rounds),
     **_arguments(
-      clients_per_round=clients, target_quantile=target, noise_multiplier=1.0, seed=1
+      clients_per_round=clients,
+      target_quantile=target,
+      noise_multiplier=1.0,
+      seed=noise_lib.Seed(1),
     ),
   )
 
@@ -312,9 +316,9 @@ def test_noise_is_the_strategys_scaled_by_the_clip_norm_of_the_round(kind):
     clip_norm=1.0,
     noise_multiplier=1.0,
     record_specs=adaptive_clipping.AdaptiveSample(specs, tf.TensorSpec([])),
-    seed=7,
+    seed=noise_lib.Seed(7),
   )
-  query = _build(kind, record_specs=specs, seed=7, learning_rate=0.7)
+  query = _build(kind, record_specs=specs, seed=noise_lib.Seed(7), learning_rate=0.7)
   unit_state, state = unit.initial_global_state(), query.initial_global_state()
   record = tf.constant([10.0, -20.0, 30.0], tf.float64)
   clip_norms = set()
@@ -346,7 +350,7 @@ def test_noise_of_sum_and_count_has_its_standard_deviation_and_is_independent():
     clipped_count_stddev=2.0,
     clients_per_round=40,
     learning_rate=0.0,
-    seed=11,
+    seed=noise_lib.Seed(11),
   )
 
   @tf.function
@@ -454,7 +458,7 @@ def test_the_clip_norm_stays_on_the_scale_of_grids(up, noise_multiplier):
     noise_multiplier=noise_multiplier,
     target_quantile=float(up),
     learning_rate=1e4,
-    seed=1,
+    seed=noise_lib.Seed(1),
   )
   record = [3e38 if up else 0.0, 0.0, 0.0]
   results, states = _run(query, [record] * 99, 3)
@@ -472,7 +476,9 @@ def test_the_clip_norm_stays_on_the_scale_of_grids(up, noise_multiplier):
 
 
 def test_more_noise_than_clients_only_cuts_off_the_fraction():
-  query = _unlimited(clients_per_round=0.01, clipped_count_stddev=50.0, seed=4)
+  query = _unlimited(
+    clients_per_round=0.01, clipped_count_stddev=50.0, seed=noise_lib.Seed(4)
+  )
   _, states = _run(query, [[0.0] * 3], 20)
   fractions = {float(state.adaptation.fraction_below) for state in states}
   assert fractions == {0.0, 1.0}
@@ -612,7 +618,10 @@ def test_a_workload_is_applied_to_what_each_round_released(momentum):
   released = []
   for given in (None, workload):
     query = _build(
-      'blt', workload=given, seed=5, record_specs=tf.TensorSpec([3], tf.float64)
+      'blt',
+      workload=given,
+      seed=noise_lib.Seed(5),
+      record_specs=tf.TensorSpec([3], tf.float64),
     )
     results, states = _run(query, [record], _ROUNDS)
     released.append(np.array(results))
@@ -623,10 +632,11 @@ def test_a_workload_is_applied_to_what_each_round_released(momentum):
 
 
 def test_metrics_depend_on_nothing_but_what_was_released():
-  query = _build('tree', seed=918273645)
+  query = _build('tree', seed=noise_lib.Seed(918273645))
   state = query.initial_global_state()
   metrics = query.derive_metrics(state)
   assert metrics.pop('noise_storage').numpy().decode() == query.storage
+  assert metrics.pop('noise_generator').numpy().decode() == 'philox'
   assert {name: float(value) for name, value in metrics.items()} == {
     'rounds': 0.0,
     'clip_norm': 1.0,
@@ -648,7 +658,7 @@ def test_metrics_depend_on_nothing_but_what_was_released():
 
 
 def test_repr_holds_the_numbers_and_neither_seed_nor_key():
-  query = _build('tree', seed=918273645)
+  query = _build('tree', seed=noise_lib.Seed(918273645))
   assert 'initial_clip_norm=1.0' in repr(query) and 'update_every=1' in repr(query)
   for secret in (918273645, *query.initial_global_state().noise.key.numpy().tolist()):
     assert str(secret) not in repr(query)

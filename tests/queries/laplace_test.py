@@ -24,6 +24,7 @@ import tensorflow_federated as tff
 from dp_accounting import pld
 from dp_accounting import rdp
 
+from tff_dp_aggregators import noise as noise_lib
 from tff_dp_aggregators import queries
 
 _SPECS = collections.OrderedDict(
@@ -85,7 +86,7 @@ def test_noise_is_laplace_of_scale_clip_norm_times_noise_multiplier(dtype):
     clip_norm=0.25,
     noise_multiplier=3.0,
     record_specs=tf.TensorSpec([size], dtype),
-    seed=5,
+    seed=noise_lib.Seed(5),
   )
   state = query.initial_global_state()
   released = []
@@ -101,21 +102,27 @@ def test_noise_is_laplace_of_scale_clip_norm_times_noise_multiplier(dtype):
 
 
 def test_the_noise_does_not_depend_on_the_records():
-  silent, _, _ = _one_round(_build(seed=1), _build(seed=1).initial_global_state())
+  silent, _, _ = _one_round(
+    _build(seed=noise_lib.Seed(1)),
+    _build(seed=noise_lib.Seed(1)).initial_global_state(),
+  )
   values = np.linspace(0.01, 0.1, 6)
-  query = _build(seed=1)
+  query = _build(seed=noise_lib.Seed(1))
   loud, _, _ = _one_round(query, query.initial_global_state(), [_record(values)] * 2)
   np.testing.assert_allclose(_flat(loud) - _flat(silent), 2 * values, atol=1e-5)
 
 
 def test_tensors_of_a_record_have_noise_of_their_own():
-  query = _build(record_specs=[tf.TensorSpec([100])] * 2 + [tf.TensorSpec([])], seed=1)
+  query = _build(
+    record_specs=[tf.TensorSpec([100])] * 2 + [tf.TensorSpec([])],
+    seed=noise_lib.Seed(1),
+  )
   result, _, _ = _one_round(query, query.initial_global_state())
   assert len(np.unique(_flat(result))) == 201
 
 
 def test_a_round_continues_from_its_state_alone():
-  query = _build(seed=2)
+  query = _build(seed=noise_lib.Seed(2))
   state = query.initial_global_state()
   for _ in range(3):
     _, state, _ = _one_round(query, state)
@@ -166,7 +173,9 @@ def test_log_ratios_of_neighbouring_outputs_stay_within_epsilon():
   # 1000 expected counts: log-ratios beyond epsilon by seven of their standard
   # deviations (at most sqrt(2 / 1000)) have probability 3e-12 each.
   size = 1_000_000
-  query = _build(record_specs=tf.TensorSpec([size]), noise_multiplier=2.0, seed=3)
+  query = _build(
+    record_specs=tf.TensorSpec([size]), noise_multiplier=2.0, seed=noise_lib.Seed(3)
+  )
   without, state, _ = _one_round(query, query.initial_global_state())
   # What one coordinate would be with a client who puts all of the norm there.
   noise, _, _ = _one_round(query, state)
@@ -213,9 +222,10 @@ def test_no_noise_is_no_privacy():
 
 
 def test_metrics_and_repr_tell_the_noise_and_no_secret():
-  query = _build(clip_norm=0.5, num_rounds=7, seed=_SEED)
+  query = _build(clip_norm=0.5, num_rounds=7, seed=noise_lib.Seed(_SEED))
   _, state, _ = _one_round(query, query.initial_global_state())
   metrics = query.derive_metrics(state)
+  assert metrics.pop('noise_generator').numpy().decode() == 'philox'
   told = {name: float(value) for name, value in metrics.items()}
   expected = {'rounds': 1, 'clip_norm': 0.5, 'noise_multiplier': 2.0, 'epsilon': 0.5}
   assert told == expected
@@ -261,7 +271,9 @@ def test_a_sum_unlike_the_specs_is_refused():
 
 def test_inside_tff():
   size = 1000
-  query = _build(record_specs=tf.TensorSpec([size]), num_rounds=2, seed=4)
+  query = _build(
+    record_specs=tf.TensorSpec([size]), num_rounds=2, seed=noise_lib.Seed(4)
+  )
   factory = tff.aggregators.DifferentiallyPrivateFactory(query)
   process = factory.create(tff.TensorType(np.float32, [size]))
   state = process.initialize()

@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tff_dp_aggregators import noise as noise_lib
 from tff_dp_aggregators import queries
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
@@ -155,8 +156,8 @@ def test_without_noise_the_life_cycle_gives_exact_sums(kind, traced):
 @all_queries
 def test_result_is_the_sum_plus_the_noise_of_the_same_seed(kind):
   # Whatever the records are, what is added to their sum is the same.
-  noise, _ = _zero_rounds(_build(kind, seed=1), 3)
-  query = _build(kind, seed=1)
+  noise, _ = _zero_rounds(_build(kind, seed=noise_lib.Seed(1)), 3)
+  query = _build(kind, seed=noise_lib.Seed(1))
   state = query.initial_global_state()
   record = _record(0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
   for number in range(3):
@@ -178,7 +179,7 @@ def test_covariance_of_the_released_noise(kind):
     clip_norm=clip_norm,
     noise_multiplier=noise_multiplier,
     record_specs=[tf.TensorSpec([num_samples])],
-    seed=8,
+    seed=noise_lib.Seed(8),
   )
   noise, _ = _zero_rounds(query, _ROUNDS)
   matrix = clip_norm * noise_multiplier * _released_matrix(query)
@@ -214,9 +215,11 @@ def test_a_state_continues_bit_by_bit_in_another_query(kind):
 
 @pytest.mark.parametrize('kind', ['gaussian', 'banded'])
 def test_noise_is_proportional_to_clip_norm_and_noise_multiplier(kind):
-  base, _ = _zero_rounds(_build(kind, seed=2), _ROUNDS)
-  clip, _ = _zero_rounds(_build(kind, seed=2, clip_norm=10.0), _ROUNDS)
-  loud, _ = _zero_rounds(_build(kind, seed=2, noise_multiplier=20.0), _ROUNDS)
+  base, _ = _zero_rounds(_build(kind, seed=noise_lib.Seed(2)), _ROUNDS)
+  clip, _ = _zero_rounds(_build(kind, seed=noise_lib.Seed(2), clip_norm=10.0), _ROUNDS)
+  loud, _ = _zero_rounds(
+    _build(kind, seed=noise_lib.Seed(2), noise_multiplier=20.0), _ROUNDS
+  )
   np.testing.assert_allclose(clip, 10 * base, rtol=1e-4, atol=1e-5)
   np.testing.assert_allclose(loud, 10 * base, rtol=1e-4, atol=1e-5)
 
@@ -323,7 +326,7 @@ def test_one_round_more_than_planned_is_refused(kind, traced):
 
 @all_queries
 def test_metrics_tell_the_noise_and_nothing_of_the_key(kind):
-  query = _build(kind, seed=_SEED)
+  query = _build(kind, seed=noise_lib.Seed(_SEED))
   state = query.initial_global_state()
   metrics = query.derive_metrics(state)
   assert {name: value.numpy() for name, value in metrics.items()} == {
@@ -332,6 +335,7 @@ def test_metrics_tell_the_noise_and_nothing_of_the_key(kind):
     'noise_multiplier': 2.0,
     'effective_noise_multiplier': math.inf,
     'noise_storage': query.storage.encode(),
+    'noise_generator': b'philox',
   }
   other_key = state.noise._replace(key=state.noise.key + 1)
   for name, value in query.derive_metrics(state._replace(noise=other_key)).items():
@@ -340,7 +344,7 @@ def test_metrics_tell_the_noise_and_nothing_of_the_key(kind):
 
 @all_queries
 def test_repr_holds_neither_seed_nor_key(kind):
-  seeded = _build(kind, seed=_SEED)
+  seeded = _build(kind, seed=noise_lib.Seed(_SEED))
   assert repr(seeded) == repr(_build(kind)) == str(seeded)
   key = seeded.initial_global_state().noise.key.numpy()
   for secret in (_SEED, *key.tolist()):
@@ -355,7 +359,15 @@ def test_unseeded_runs_have_keys_of_their_own_and_seeded_ones_the_same(kind):
 
   secret = _build(kind)
   assert len({key(secret), key(secret), key(_build(kind))}) == 3
-  assert len({key(_build(kind, seed=1)), key(_build(kind, seed=1))}) == 1
+  assert (
+    len(
+      {
+        key(_build(kind, seed=noise_lib.Seed(1))),
+        key(_build(kind, seed=noise_lib.Seed(1))),
+      }
+    )
+    == 1
+  )
   noise_of = lambda query: _zero_rounds(query, 2)[0]  # noqa: E731
   assert not np.any(noise_of(secret) == noise_of(secret))
 
@@ -391,8 +403,8 @@ def test_samples_merge(kind):
 @both_modes
 @all_queries
 def test_a_normalized_query_divides_sum_and_noise(kind, traced):
-  plain, _ = _zero_rounds(_build(kind, seed=6), 1)
-  query = queries.NormalizedQuery(_build(kind, seed=6), denominator=4)
+  plain, _ = _zero_rounds(_build(kind, seed=noise_lib.Seed(6)), 1)
+  query = queries.NormalizedQuery(_build(kind, seed=noise_lib.Seed(6)), denominator=4)
 
   def one_round(state):
     sample = query.initial_sample_state(_record(*np.zeros(6)))
@@ -500,7 +512,7 @@ def _unlimited(**kwargs):
 
 
 def test_a_gaussian_sum_without_participation_serves_any_number_of_rounds():
-  query = _unlimited(seed=1)
+  query = _unlimited(seed=noise_lib.Seed(1))
   step = tf.function(lambda state: _one_round(query, state, []))
   state = query.initial_global_state()
   results = []
@@ -554,7 +566,7 @@ def test_a_workload_is_applied_to_sums_and_noise_alike(momentum, rates):
     'clip_norm': 1.0,
     'noise_multiplier': 2.0,
     'record_specs': tf.TensorSpec([3], tf.float64),
-    'seed': 5,
+    'seed': noise_lib.Seed(5),
   }
   records = np.random.default_rng(0).uniform(-0.5, 0.5, (5, 3))
   released = []

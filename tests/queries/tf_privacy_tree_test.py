@@ -11,6 +11,7 @@ import tensorflow as tf
 import tensorflow_privacy as tfp
 from tensorflow_privacy.privacy.dp_query import restart_query
 
+from tff_dp_aggregators import noise as noise_lib
 from tff_dp_aggregators import queries
 from tff_dp_aggregators import strategies
 
@@ -44,7 +45,7 @@ def test_covariance_over_rounds_agrees(name, efficient, restart_every):
     record_specs=tf.TensorSpec([_SAMPLES]),
     honaker=efficient,
     restart_every=restart_every,
-    seed=31,
+    seed=noise_lib.Seed(31),
   )
   theirs = getattr(tfp, name).build_l2_gaussian_query(
     _CLIP_NORM,

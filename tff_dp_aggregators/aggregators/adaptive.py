@@ -8,6 +8,7 @@ from tff_dp_aggregators import noise
 from tff_dp_aggregators import queries
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.aggregators import factory
+from tff_dp_aggregators.noise import seeds
 
 
 def adaptive(
@@ -23,7 +24,8 @@ def adaptive(
   update_every: Optional[int] = None,
   workload: Optional[strategies.Workload] = None,
   storage: noise.Storage = 'auto',
-  seed: Optional[int] = None,
+  seed: noise.SeedLike = None,
+  generator: str = 'auto',
   record_aggregation_factory: Optional[
     tff.aggregators.UnweightedAggregationFactory
   ] = None,
@@ -60,7 +62,13 @@ def adaptive(
     workload: `None` to return the mean of each round; a `Workload` to return its rows
       applied to all means so far.
     storage: Where the noise of earlier rounds is: see `noise.build`.
-    seed: Reproducible noise, for simulations; `None` for secret noise.
+    seed: Reproducible noise, for simulations; `None` for secret noise. An int takes the
+      seed's next stream in this process: a program that makes the same things in the
+      same order gets the same bits, and no two of these things the same. A `noise.Seed`
+      says which stream.
+    generator: What random words the noise is made of: 'chacha20', a cipher's; 'philox',
+      faster, and no cipher; 'auto' for the first in secret noise and the second with a
+      seed.
     record_aggregation_factory: Sums the clipped values, each with its count of -1/2 or
       1/2; `None` for `tff.aggregators.SumFactory`. It must not make either larger.
 
@@ -92,7 +100,7 @@ def adaptive(
     'learning_rate': learning_rate,
     'clipped_count_stddev': clipped_count_stddev,
     'update_every': update_every,
-    'seed': seed,
+    'generator': generator,
   }
   if strategy is None and participation is not None:
     participation = strategies.participation.require(participation)
@@ -103,15 +111,20 @@ def adaptive(
       f'got {workload}.'
     )
 
+  next_seed = seeds.for_factory(seed)
+
   def build_query(record_specs: Any) -> queries.AdaptiveClippingQuery:
     if strategy is None:
-      return queries.AdaptiveGaussianSumQuery(record_specs=record_specs, **numbers)
+      return queries.AdaptiveGaussianSumQuery(
+        record_specs=record_specs, seed=next_seed(), **numbers
+      )
     return queries.AdaptiveClippingQuery(
       strategy,
       strategies.participation.require(participation),
       record_specs=record_specs,
       workload=workload,
       storage=storage,
+      seed=next_seed(),
       **numbers,
     )
 

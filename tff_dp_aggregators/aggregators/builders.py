@@ -25,7 +25,8 @@ def gaussian(
   clip_norm: float,
   noise_multiplier: float,
   clients_per_round: float,
-  seed: Optional[int] = None,
+  seed: noise.SeedLike = None,
+  generator: str = 'auto',
   record_aggregation_factory: Optional[
     tff.aggregators.UnweightedAggregationFactory
   ] = None,
@@ -39,7 +40,13 @@ def gaussian(
     clip_norm: L2 bound of one client's contribution to one round.
     noise_multiplier: Standard deviation of the noise of the *sum* over `clip_norm`.
     clients_per_round: Denominator of the mean.
-    seed: Reproducible noise, for simulations; `None` for secret noise.
+    seed: Reproducible noise, for simulations; `None` for secret noise. An int takes the
+      seed's next stream in this process: a program that makes the same things in the
+      same order gets the same bits, and no two of these things the same. A `noise.Seed`
+      says which stream.
+    generator: What random words the noise is made of: 'chacha20', a cipher's; 'philox',
+      faster, and no cipher; 'auto' for the first in secret noise and the second with a
+      seed.
     record_aggregation_factory: Sums the clipped values; `None` for
       `tff.aggregators.SumFactory`.
 
@@ -65,6 +72,7 @@ def gaussian(
     noise_multiplier=noise_multiplier,
     clients_per_round=clients_per_round,
     seed=seed,
+    generator=generator,
     record_aggregation_factory=record_aggregation_factory,
   )
 
@@ -79,7 +87,8 @@ def tree(
   restart_every: Optional[int] = None,
   cumulative: bool = False,
   storage: noise.Storage = 'auto',
-  seed: Optional[int] = None,
+  seed: noise.SeedLike = None,
+  generator: str = 'auto',
   record_aggregation_factory: Optional[
     tff.aggregators.UnweightedAggregationFactory
   ] = None,
@@ -97,7 +106,13 @@ def tree(
     cumulative: Whether each round returns the sum of all means so far, for an optimizer
       that works on sums (FTRL), or the mean of the round, whose noise cancels in sums.
     storage: Where the noise of earlier rounds is: see `noise.build`.
-    seed: Reproducible noise, for simulations; `None` for secret noise.
+    seed: Reproducible noise, for simulations; `None` for secret noise. An int takes the
+      seed's next stream in this process: a program that makes the same things in the
+      same order gets the same bits, and no two of these things the same. A `noise.Seed`
+      says which stream.
+    generator: What random words the noise is made of: 'chacha20', a cipher's; 'philox',
+      faster, and no cipher; 'auto' for the first in secret noise and the second with a
+      seed.
     record_aggregation_factory: Sums the clipped values; `None` for
       `tff.aggregators.SumFactory`.
 
@@ -128,6 +143,7 @@ def tree(
     restart_every=restart_every,
     storage=storage,
     seed=seed,
+    generator=generator,
     record_aggregation_factory=record_aggregation_factory,
   )
 
@@ -140,7 +156,8 @@ def banded(
   clients_per_round: float,
   num_bands: Optional[int] = None,
   storage: noise.Storage = 'auto',
-  seed: Optional[int] = None,
+  seed: noise.SeedLike = None,
+  generator: str = 'auto',
   record_aggregation_factory: Optional[
     tff.aggregators.UnweightedAggregationFactory
   ] = None,
@@ -157,7 +174,13 @@ def banded(
       `num_bands - 1` rounds is remembered. `None` means `min_separation`, the most
       there can be; they cost no sensitivity.
     storage: Where the noise of earlier rounds is: see `noise.build`.
-    seed: Reproducible noise, for simulations; `None` for secret noise.
+    seed: Reproducible noise, for simulations; `None` for secret noise. An int takes the
+      seed's next stream in this process: a program that makes the same things in the
+      same order gets the same bits, and no two of these things the same. A `noise.Seed`
+      says which stream.
+    generator: What random words the noise is made of: 'chacha20', a cipher's; 'philox',
+      faster, and no cipher; 'auto' for the first in secret noise and the second with a
+      seed.
     record_aggregation_factory: Sums the clipped values; `None` for
       `tff.aggregators.SumFactory`.
 
@@ -187,6 +210,7 @@ def banded(
     clients_per_round=clients_per_round,
     storage=storage,
     seed=seed,
+    generator=generator,
     record_aggregation_factory=record_aggregation_factory,
   )
 
@@ -200,7 +224,8 @@ def from_strategy(
   clients_per_round: float,
   workload: Optional[strategies.Workload] = None,
   storage: noise.Storage = 'auto',
-  seed: Optional[int] = None,
+  seed: noise.SeedLike = None,
+  generator: str = 'auto',
   record_aggregation_factory: Optional[
     tff.aggregators.UnweightedAggregationFactory
   ] = None,
@@ -217,7 +242,13 @@ def from_strategy(
       applied to all means so far: prefix sums, with momentum and learning rates if it
       has them.
     storage: Where the noise of earlier rounds is: see `noise.build`.
-    seed: Reproducible noise, for simulations; `None` for secret noise.
+    seed: Reproducible noise, for simulations; `None` for secret noise. An int takes the
+      seed's next stream in this process: a program that makes the same things in the
+      same order gets the same bits, and no two of these things the same. A `noise.Seed`
+      says which stream.
+    generator: What random words the noise is made of: 'chacha20', a cipher's; 'philox',
+      faster, and no cipher; 'auto' for the first in secret noise and the second with a
+      seed.
     record_aggregation_factory: Sums the clipped values; `None` for
       `tff.aggregators.SumFactory`.
 
@@ -252,6 +283,7 @@ def from_strategy(
     workload=workload,
     storage=storage,
     seed=seed,
+    generator=generator,
     record_aggregation_factory=record_aggregation_factory,
   )
 
@@ -262,7 +294,8 @@ def from_mechanism(
   clip_norm: float,
   clients_per_round: float,
   storage: noise.Storage = 'auto',
-  seed: Optional[int] = None,
+  seed: noise.SeedLike = None,
+  generator: str = 'auto',
   record_aggregation_factory: Optional[
     tff.aggregators.UnweightedAggregationFactory
   ] = None,
@@ -275,7 +308,13 @@ def from_mechanism(
     clip_norm: L2 bound of one client's contribution to one round.
     clients_per_round: Denominator of the mean.
     storage: Where the noise of earlier rounds is: see `noise.build`.
-    seed: Reproducible noise, for simulations; `None` for secret noise.
+    seed: Reproducible noise, for simulations; `None` for secret noise. An int takes the
+      seed's next stream in this process: a program that makes the same things in the
+      same order gets the same bits, and no two of these things the same. A `noise.Seed`
+      says which stream.
+    generator: What random words the noise is made of: 'chacha20', a cipher's; 'philox',
+      faster, and no cipher; 'auto' for the first in secret noise and the second with a
+      seed.
     record_aggregation_factory: Sums the clipped values; `None` for
       `tff.aggregators.SumFactory`.
 
@@ -323,5 +362,6 @@ def from_mechanism(
     clients_per_round=clients_per_round,
     storage=storage,
     seed=seed,
+    generator=generator,
     record_aggregation_factory=record_aggregation_factory,
   )

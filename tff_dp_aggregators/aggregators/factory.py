@@ -9,11 +9,13 @@ import dp_accounting
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_dp_aggregators import noise
 from tff_dp_aggregators import queries
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.aggregators import nonfinite
 from tff_dp_aggregators.base import checks
+from tff_dp_aggregators.noise import seeds
 from tff_dp_aggregators.queries import grid
 
 # What TFF's runtime carries in one call; above, it fails or, from 2 GB on, retries
@@ -89,7 +91,8 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     """Initializes the factory.
 
     Args:
-      build_query: Makes the query from the specs of a record.
+      build_query: Makes the query from the specs of a record; called once here, for a
+        query that is only looked at, and once in each `create`.
       clients_per_round: The denominator, normally the size of the cohort asked for.
       record_aggregation_factory: Sums the clipped records, structures of int64 with
         entries of magnitude at most `queries.grid.LARGEST_ENTRY`; `None` means
@@ -165,8 +168,21 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     """
     return self._query.effective_noise_multiplier
 
+  @property
+  def generator(self) -> str:
+    """What random words the noise is made of: 'chacha20' or 'philox'."""
+    return self._query.generator
+
+  @property
+  def seed_identity(self) -> str:
+    """'secret', or which seed and stream the noise is of: 'seed 7, stream 0'."""
+    return self._query.seed_identity
+
   def create(self, value_type: Any) -> tff.templates.AggregationProcess:
     """Creates the process.
+
+    With a seed, each process after the first has a part of the seed's stream of its
+    own, so that no two of them add the same noise.
 
     Args:
       value_type: Type of a client's value: float tensors of known shape. The mean of
@@ -329,6 +345,7 @@ def from_query(
   *args: Any,
   clients_per_round: float,
   record_aggregation_factory: Optional[tff.aggregators.UnweightedAggregationFactory],
+  seed: noise.SeedLike = None,
   **kwargs: Any,
 ) -> DPMeanFactory:
   """The factory of `query(*args, record_specs=..., **kwargs)`.
@@ -339,15 +356,17 @@ def from_query(
     clients_per_round: The denominator.
     record_aggregation_factory: Sums the clipped records; `None` means
       `tff.aggregators.SumFactory`.
-    **kwargs: The query's numbers, but for `record_specs`.
+    seed: Of the query's noise.
+    **kwargs: The query's numbers, but for `record_specs` and `seed`.
 
   Raises:
     TypeError: If an argument is not of its type.
     ValueError: If the query or the factory refuses an argument.
   """
+  next_seed = seeds.for_factory(seed)
 
   def build_query(record_specs: Any) -> queries.MatrixMechanismQuery:
-    return query(*args, record_specs=record_specs, **kwargs)
+    return query(*args, record_specs=record_specs, seed=next_seed(), **kwargs)
 
   return DPMeanFactory(
     build_query,

@@ -1,8 +1,8 @@
 """Streaming correlated noise as pure functions of an explicit state.
 
 `build(strategy, rows)` gives the `StreamingNoise` of a strategy; `rows` is the source
-of its iid Gaussians; `storage` says where the past is: in the state, in files, or drawn
-again.
+of its iid Gaussians, with a secret key or of a `Seed`; `storage` says where the past
+is: in the state, in files, or drawn again.
 """
 
 from tff_dp_aggregators.noise.build import Storage
@@ -10,6 +10,8 @@ from tff_dp_aggregators.noise.build import build
 from tff_dp_aggregators.noise.file_cache import Files
 from tff_dp_aggregators.noise.layout import sum_specs
 from tff_dp_aggregators.noise.rows import GaussianRows
+from tff_dp_aggregators.noise.seeds import Seed
+from tff_dp_aggregators.noise.seeds import SeedLike
 from tff_dp_aggregators.noise.streaming import NoiseState
 from tff_dp_aggregators.noise.streaming import StreamingNoise
 
@@ -17,6 +19,8 @@ __all__ = [
   'Files',
   'GaussianRows',
   'NoiseState',
+  'Seed',
+  'SeedLike',
   'Storage',
   'StreamingNoise',
   'build',

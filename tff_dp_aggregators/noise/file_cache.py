@@ -24,6 +24,8 @@ from typing import Optional
 
 import tensorflow as tf
 
+from tff_dp_aggregators.noise import keys
+
 _OWNER = 'owner'
 _ALIGNMENT = 64  # Bytes; a slice that is aligned is not copied.
 _SHARED_MEMORY = '/dev/shm'
@@ -148,11 +150,7 @@ class Cache:
       key: Of the rows of z; another one has other files.
       this_round: An int64 scalar.
     """
-    # A number that follows from the key, and from which the key does not follow.
-    tag = tf.random.stateless_uniform(
-      [], key - 1, minval=None, maxval=None, dtype=tf.int64, alg='philox'
-    )
-    prefix = tf.strings.join([self._identity, _digits(tag)], '.')
+    prefix = tf.strings.join([self._identity, _digits(keys.tag_of(key))], '.')
     # The round is in the pattern so that the listing is not taken for a constant.
     none = tf.strings.substr(_digits(this_round), 0, 0)
     listed = tf.io.matching_files(tf.strings.join([self.directory, '/*', none]))

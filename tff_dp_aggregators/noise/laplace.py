@@ -20,32 +20,17 @@ from tff_dp_aggregators.noise import rows
 LARGEST = 128 * math.log(2)  # The largest magnitude.
 
 
-def standard_laplace(size: int, dtype: tf.DType, seed: tf.Tensor) -> tf.Tensor:
-  """Independent Laplace numbers of scale 1: density exp(-|x|) / 2, up to 88.
+def from_words(words: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+  """Turns uniform words into Laplace numbers of scale 1: density exp(-|x|) / 2.
 
   Args:
-    size: How many.
+    words: uint32 of shape [4 n].
     dtype: float32 or float64.
-    seed: int64 of shape [2]; the same seed gives the same numbers.
 
   Returns:
-    A tensor of `dtype` and shape [size].
-
-  Example:
-    >>> seed = tf.constant([1, 2], tf.int64)
-    >>> numbers = standard_laplace(10_000, tf.float32, seed)
-    >>> round(float(tf.reduce_mean(tf.abs(numbers))), 1)
-    1.0
+    A tensor of `dtype` and shape [n], of magnitudes up to `LARGEST`.
   """
-  bits = tf.random.stateless_uniform(
-    [2, size],
-    seed=seed,
-    minval=None,
-    maxval=None,
-    dtype=tf.uint64,
-    alg='philox',
-  )
-  return from_bits(bits, dtype)
+  return from_bits(tf.bitcast(tf.reshape(words, [2, -1, 2]), tf.uint64), dtype)
 
 
 def from_bits(bits: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
@@ -79,5 +64,8 @@ class LaplaceRows(rows.GaussianRows):
     (TensorShape([4]), True)
   """
 
-  def _draw(self, size: int, dtype: tf.DType, seed: tf.Tensor) -> tf.Tensor:
-    return standard_laplace(size, dtype, seed)
+  _numbers = 1
+  _words = {tf.float32: 4, tf.float64: 4}
+
+  def _from_words(self, words: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    return from_words(words, dtype)

@@ -2,40 +2,41 @@
 
 A row of z has a standard Gaussian entry for each element of a record, and lies in the
 vectors of `layout.Layout`. Rows are *random access*: row i of a key can be drawn at any
-time, any number of times, and is always the same. Entries come from the counter-based
-Philox generator, seeded with
+time, any number of times, and is always the same. `generators` makes random words of a
+key, the numbers of a row and of a vector, and a place in the vector, each with bits of
+its own, so no two entries of z are made of the same words. Secret noise is ChaCha20's,
+that of a seed Philox's.
 
-    key + (row, vector)    two 64-bit words, modulo 2^64,
-
-so no two rows, and no two vectors of a row, share a generator seed, and rows of two
-keys do not either unless the keys happen to be within a run's length of each other
-(probability below 2^-60 for random 128-bit keys). Tensors of a record are disjoint
-parts of the vectors.
-
-`noise.normal` makes Gaussians of the generator's bits. TensorFlow's own end at 5.7
+`noise.normal` makes Gaussians of the generator's words. TensorFlow's own end at 5.7
 standard deviations (its uniform numbers are kept above 1e-7), and what happens beyond
 has a probability of 1e-8 a coordinate: in a model of 10^6 parameters, too much for a
 delta of 1e-10. Ours end at 9.5, beyond which a Gaussian has less than 3e-21.
 `benchmarks/gaussian_rows.py` counts and times both.
 
-**The key is secret.** Who knows it can subtract the noise. It is part of the state
-(a checkpoint must be guarded like the data) and of nothing else.
+**The key is secret.** Who knows it can subtract the noise. It comes from the kernel's
+entropy when `new_key` runs (`keys`), and is part of the state (a checkpoint must be
+guarded like the data) and of nothing else: of no computation and no repr.
 
 Values are float32 or float64 and inherit the granularity of floating point; this
 package does not defend against attacks on the least significant bits of Gaussian
-noise (Mironov 2012; Haney et al. arXiv:2112.05307). Nor is Philox a cryptographic
-generator.
+noise (Mironov 2012; Haney et al. arXiv:2112.05307).
 """
 
-import hashlib
-import os
-from typing import Any, Optional
+import math
+from typing import Any, ClassVar
 
-import numpy as np
 import tensorflow as tf
 
+from tff_dp_aggregators.noise import generators
+from tff_dp_aggregators.noise import keys
 from tff_dp_aggregators.noise import layout as layout_lib
 from tff_dp_aggregators.noise import normal
+from tff_dp_aggregators.noise import seeds
+
+# Pairs of Gaussians, or Laplace numbers, that are made at a time. What comes in between
+# then stays in the processor's cache: for 10^7 numbers all at once, four tenths of the
+# time went into getting pages for it.
+_CHUNK = 2**15
 
 
 class GaussianRows:
@@ -47,52 +48,60 @@ class GaussianRows:
     >>> first, again = rows.row(key, 7), rows.row(key, 7)
     >>> first[0].shape, bool(tf.reduce_all(first[0] == again[0]))
     (TensorShape([4]), True)
+    >>> rows.generator, GaussianRows(tf.TensorSpec([3])).generator
+    ('philox', 'chacha20')
   """
 
-  def __init__(self, record_specs: Any, seed: Optional[int] = None):
+  # Numbers are made so many at a time, of so many words of 32 bits.
+  _numbers: ClassVar[int] = normal.NUMBERS
+  _words: ClassVar[dict[tf.DType, int]] = normal.WORDS
+
+  def __init__(
+    self, record_specs: Any, seed: seeds.SeedLike = None, generator: str = 'auto'
+  ):
     """Initializes the rows.
 
     Args:
       record_specs: Structure of float tensor specs with fully defined shapes.
       seed: Makes every key the same, for reproducible simulations; whoever knows it
-        can remove the noise. `None`, the default, draws secret keys from the
-        operating system's entropy.
+        can remove the noise. A `seeds.Seed` says exactly which; an int takes the next
+        of its streams. `None`, the default, draws secret keys from the kernel's
+        entropy.
+      generator: 'chacha20', 'philox', or 'auto' for the first with secret keys and the
+        second with a seed.
 
     Raises:
-      TypeError: If a tensor is not of a float dtype, or the seed not an int.
-      ValueError: If a shape is not fully defined.
+      TypeError: If a tensor is not of a float dtype, or the seed not an int or a Seed.
+      ValueError: If a shape is not fully defined, a tensor too large, or there is no
+        such generator.
     """
     # How the record's tensors lie in one row.
     self.layout = layout_lib.Layout(record_specs)
-    self._seeded = seed is not None
-    if seed is None:
-      material = os.urandom(32)
-    elif isinstance(seed, (int, np.integer)) and not isinstance(seed, bool):
-      material = b'seed ' + str(int(seed)).encode()
-    else:
-      raise TypeError(f'seed must be an int or None, got {type(seed).__name__}.')
-    # Where keys come from, for whoever may know.
-    self.origin = 'secret' if seed is None else f'seed {int(seed)}'
-    digest = hashlib.blake2b(material, digest_size=16).digest()
-    self._secret = np.frombuffer(digest, dtype=np.int64)
+    self._seed = seeds.resolve(seed)
+    self._generator = generators.choose(generator, secret=self._seed is None)
+
+  @property
+  def generator(self) -> str:
+    """Name of the generator: 'chacha20' or 'philox'."""
+    return self._generator.name
+
+  @property
+  def seed_identity(self) -> str:
+    """'secret', or which seed and stream it is: 'seed 7, stream 0'."""
+    return seeds.identity(self._seed)
 
   def new_key(self) -> tf.Tensor:
-    """Returns a key, an int64 tensor of shape [2].
+    """Returns a key, an int64 tensor of shape [4].
 
     Without a seed every execution gives another key, also inside one traced
-    computation that is executed several times: the secret drawn when this object was
-    made, 128 bits from the operating system, is offset by a number drawn when the
-    op runs. (TensorFlow's own source of non-determinism alone is seeded with 32 bits
-    a process, too few to keep a secret.)
+    computation that is executed several times: see `keys`.
+
+    Raises:
+      tf.errors.InvalidArgumentError: When run, if the kernel's entropy is not.
     """
-    key = tf.constant(self._secret, tf.int64)
-    if self._seeded:
-      return key
-    clock = tf.bitcast(tf.timestamp(), tf.int64)
-    drawn = tf.raw_ops.NonDeterministicInts(
-      shape=tf.constant([2], tf.int64), dtype=tf.int64
-    )
-    return key + drawn + tf.stack([clock, tf.zeros_like(clock)])
+    if self._seed is None:
+      return keys.new()
+    return tf.constant(self._seed.key(), tf.int64)
 
   def row(self, key: tf.Tensor, index: tf.Tensor) -> list[tf.Tensor]:
     """Returns row `index` of z.
@@ -105,15 +114,54 @@ class GaussianRows:
       The vectors of `layout`.
     """
     index = tf.cast(index, tf.int64)
-    return [
-      self._draw(size, dtype, key + tf.stack([index, tf.constant(position, tf.int64)]))
-      for position, (dtype, size) in enumerate(
-        zip(self.layout.dtypes, self.layout.sizes)
-      )
-    ]
+    sizes: dict[tf.DType, list[int]] = {}
+    for dtype, size in zip(self.layout.dtypes, self.layout.sizes):
+      sizes.setdefault(dtype, []).append(size)
+    row: list[tf.Tensor] = []
+    for dtype, of_dtype in sizes.items():
+      row += self._vectors(key, index, len(row), dtype, of_dtype)
+    return row
 
-  def _draw(self, size: int, dtype: tf.DType, seed: tf.Tensor) -> tf.Tensor:
-    return normal.standard_normal(size, dtype, seed)
+  def _vectors(
+    self,
+    key: tf.Tensor,
+    index: tf.Tensor,
+    first_vector: int,
+    dtype: tf.DType,
+    sizes: list[int],
+  ) -> list[tf.Tensor]:
+    """Vectors of one dtype, with nearly equal sizes, in one loop over their chunks."""
+    units = math.ceil(max(sizes) / self._numbers)
+    num_chunks = math.ceil(units / _CHUNK)
+    units = math.ceil(units / num_chunks)
+    num_words = units * self._words[dtype]
+    num_blocks = math.ceil(num_words / self._generator.block_words)
+    if num_chunks * num_blocks > self._generator.max_blocks:
+      raise ValueError(
+        f'a vector of {max(sizes)} elements needs more random words than '
+        f'{self._generator.name} has for one; split the tensors among several queries.'
+      )
+
+    def chunk(number: tf.Tensor) -> tf.Tensor:
+      vector = first_vector + number // num_chunks
+      first_block = number % num_chunks * num_blocks
+      words = self._generator.words(key, index, vector, first_block, num_blocks)
+      return self._from_words(words[:num_words], dtype)
+
+    total = len(sizes) * num_chunks
+    if total == 1:
+      return [chunk(tf.constant(0, tf.int64))[: sizes[0]]]
+    chunks = tf.map_fn(
+      chunk,
+      tf.range(total, dtype=tf.int64),
+      fn_output_signature=tf.TensorSpec([units * self._numbers], dtype),
+    )
+    vectors = tf.reshape(chunks, [len(sizes), -1])
+    return [vectors[number, :size] for number, size in enumerate(sizes)]
+
+  def _from_words(self, words: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """Uniform words as numbers of the distribution."""
+    return normal.from_words(words, dtype)
 
   def __repr__(self) -> str:
     return f'{type(self).__name__}({self.layout.specs!r})'  # Never the seed.

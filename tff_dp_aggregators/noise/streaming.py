@@ -14,10 +14,12 @@ from tff_dp_aggregators.noise import rows as rows_lib
 
 
 class NoiseState(NamedTuple):
-  """Everything needed to continue; secret, because the key is.
+  """Everything needed to continue; secret, because the key and the buffers are.
+
+  Neither is in its `repr` and `str`, nor in those of what it is part of.
 
   Attributes:
-    key: Key of the rows of z, int64 of shape [2].
+    key: Key of the rows of z, int64 of shape [4].
     round: Number of the round that `next` will serve, int64 scalar.
     buffers: List of tensors of shape [buffers, size], one for each vector of
       `layout.Layout`; empty if no noise is kept in the state.
@@ -26,6 +28,29 @@ class NoiseState(NamedTuple):
   key: Any
   round: Any
   buffers: Any
+
+  def __repr__(self) -> str:
+    buffers = ', '.join(map(hidden, self.buffers))
+    return (
+      f'{type(self).__name__}(key={hidden(self.key)}, round={self.round!r}, '
+      f'buffers=[{buffers}])'
+    )
+
+
+def hidden(secret: Any) -> str:
+  """What may be shown of a tensor or array that is secret: dtype and shape.
+
+  Example:
+    >>> hidden(tf.constant([1, 2], tf.int64))
+    '<secret int64, shape (2,)>'
+
+  Args:
+    secret: It, or what stands for it in a type or while tracing.
+  """
+  dtype = getattr(secret, 'dtype', None)
+  if dtype is None:
+    return '<secret>'
+  return f'<secret {tf.as_dtype(dtype).name}, shape {tuple(secret.shape)}>'
 
 
 class StreamingNoise(abc.ABC):

@@ -166,7 +166,8 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
     update_every: Optional[int] = None,
     workload: Optional[strategies.Workload] = None,
     storage: noise_lib.Storage = 'auto',
-    seed: Optional[int] = None,
+    seed: noise_lib.SeedLike = None,
+    generator: str = 'auto',
   ):
     """Initializes the query.
 
@@ -190,7 +191,13 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
       workload: `None` to release the sum of each round; a `Workload` to release its
         rows applied to all sums so far.
       storage: Where the noise of earlier rounds is: see `noise.build`.
-      seed: Makes the noise reproducible, for simulations; `None` for secret noise.
+      seed: Reproducible noise, for simulations; `None` for secret noise. An int takes
+        the seed's next stream in this process: a program that makes the same things in
+        the same order gets the same bits, and no two of these things the same. A
+        `noise.Seed` says which stream.
+      generator: What random words the noise is made of: 'chacha20', a cipher's;
+        'philox', faster, and no cipher; 'auto' for the first in secret noise and the
+        second with a seed.
 
     Raises:
       OSError: If `storage` names a directory that cannot be used.
@@ -226,6 +233,7 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
       workload=workload,
       storage=storage,
       seed=seed,
+      generator=generator,
     )
 
   @property
@@ -430,7 +438,8 @@ class AdaptiveGaussianSumQuery(AdaptiveClippingQuery, gaussian.GaussianSumQuery)
     learning_rate: float = 0.2,
     clipped_count_stddev: Optional[float] = None,
     update_every: Optional[int] = None,
-    seed: Optional[int] = None,
+    seed: noise_lib.SeedLike = None,
+    generator: str = 'auto',
   ):
     """Initializes the query.
 
@@ -451,7 +460,13 @@ class AdaptiveGaussianSumQuery(AdaptiveClippingQuery, gaussian.GaussianSumQuery)
       clipped_count_stddev: Standard deviation of z for the count of small norms;
         `None` for a twentieth of `clients_per_round`, or 0 if `noise_multiplier` is 0.
       update_every: For how many rounds a clip norm is kept; `None` means 1.
-      seed: Makes the noise reproducible, for simulations; `None` for secret noise.
+      seed: Reproducible noise, for simulations; `None` for secret noise. An int takes
+        the seed's next stream in this process: a program that makes the same things in
+        the same order gets the same bits, and no two of these things the same. A
+        `noise.Seed` says which stream.
+      generator: What random words the noise is made of: 'chacha20', a cipher's;
+        'philox', faster, and no cipher; 'auto' for the first in secret noise and the
+        second with a seed.
 
     Raises:
       TypeError: If a record tensor is not of a float dtype, or another argument not of
@@ -474,6 +489,7 @@ class AdaptiveGaussianSumQuery(AdaptiveClippingQuery, gaussian.GaussianSumQuery)
       clipped_count_stddev=clipped_count_stddev,
       update_every=update_every,
       seed=seed,
+      generator=generator,
     )
 
 

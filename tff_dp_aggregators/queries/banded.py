@@ -34,7 +34,8 @@ class BandedMatrixFactorizationQuery(matrix_mechanism.MatrixMechanismQuery):
     record_specs: Any,
     workload: Optional[strategies.Workload] = None,
     storage: noise_lib.Storage = 'auto',
-    seed: Optional[int] = None,
+    seed: noise_lib.SeedLike = None,
+    generator: str = 'auto',
   ):
     """Initializes the query.
 
@@ -48,7 +49,13 @@ class BandedMatrixFactorizationQuery(matrix_mechanism.MatrixMechanismQuery):
       workload: `None` to release the sum of each round; a `Workload` to release its
         rows applied to all sums so far.
       storage: Where the noise of earlier rounds is: see `noise.build`.
-      seed: Makes the noise reproducible, for simulations; `None` for secret noise.
+      seed: Reproducible noise, for simulations; `None` for secret noise. An int takes
+        the seed's next stream in this process: a program that makes the same things in
+        the same order gets the same bits, and no two of these things the same. A
+        `noise.Seed` says which stream.
+      generator: What random words the noise is made of: 'chacha20', a cipher's;
+        'philox', faster, and no cipher; 'auto' for the first in secret noise and the
+        second with a seed.
 
     Raises:
       OSError: If `storage` names a directory that cannot be used.
@@ -72,4 +79,5 @@ class BandedMatrixFactorizationQuery(matrix_mechanism.MatrixMechanismQuery):
       workload=workload,
       storage=storage,
       seed=seed,
+      generator=generator,
     )

@@ -6,6 +6,7 @@ from typing import Any, Optional
 import dp_accounting
 import tensorflow as tf
 
+from tff_dp_aggregators import noise as noise_lib
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.queries import matrix_mechanism
 
@@ -42,7 +43,8 @@ class GaussianSumQuery(matrix_mechanism.MatrixMechanismQuery):
     clip_norm: float,
     noise_multiplier: float,
     record_specs: Any,
-    seed: Optional[int] = None,
+    seed: noise_lib.SeedLike = None,
+    generator: str = 'auto',
   ):
     """Initializes the query.
 
@@ -53,7 +55,13 @@ class GaussianSumQuery(matrix_mechanism.MatrixMechanismQuery):
       clip_norm: L2 bound of one record.
       noise_multiplier: Standard deviation of the noise over `clip_norm`; 0 adds none.
       record_specs: Structure of float tensor specs like a record.
-      seed: Makes the noise reproducible, for simulations; `None` for secret noise.
+      seed: Reproducible noise, for simulations; `None` for secret noise. An int takes
+        the seed's next stream in this process: a program that makes the same things in
+        the same order gets the same bits, and no two of these things the same. A
+        `noise.Seed` says which stream.
+      generator: What random words the noise is made of: 'chacha20', a cipher's;
+        'philox', faster, and no cipher; 'auto' for the first in secret noise and the
+        second with a seed.
 
     Raises:
       TypeError: If a record tensor is not of a float dtype, or another argument not of
@@ -69,6 +77,7 @@ class GaussianSumQuery(matrix_mechanism.MatrixMechanismQuery):
       noise_multiplier=noise_multiplier,
       record_specs=record_specs,
       seed=seed,
+      generator=generator,
     )
 
   @property

@@ -7,9 +7,11 @@ from typing import Any, NamedTuple, Optional
 import dp_accounting
 import tensorflow as tf
 
+from tff_dp_aggregators import noise as noise_lib
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.noise import laplace
+from tff_dp_aggregators.noise import streaming
 from tff_dp_aggregators.queries import belonging
 from tff_dp_aggregators.queries import clipping
 from tff_dp_aggregators.queries import grid
@@ -21,7 +23,7 @@ class LaplaceState(NamedTuple):
   """State of a query between rounds.
 
   Attributes:
-    key: Key of the noise, int64 of shape [2]; secret.
+    key: Key of the noise, int64 of shape [4]; secret.
     round: Number of the round to come, int64 scalar.
     clip_norm: L1 bound of a record, float32 scalar.
     belongs_to: The mechanism, as `belonging` writes it; string scalar.
@@ -31,6 +33,12 @@ class LaplaceState(NamedTuple):
   round: Any
   clip_norm: Any
   belongs_to: Any
+
+  def __repr__(self) -> str:
+    return (
+      f'{type(self).__name__}(key={streaming.hidden(self.key)}, '
+      f'round={self.round!r}, clip_norm={self.clip_norm!r})'
+    )
 
 
 class LaplaceSumQuery(records.GridSumQuery):
@@ -69,7 +77,8 @@ class LaplaceSumQuery(records.GridSumQuery):
     noise_multiplier: float,
     record_specs: Any,
     num_rounds: Optional[int] = None,
-    seed: Optional[int] = None,
+    seed: noise_lib.SeedLike = None,
+    generator: str = 'auto',
   ):
     """Initializes the query.
 
@@ -78,8 +87,13 @@ class LaplaceSumQuery(records.GridSumQuery):
       noise_multiplier: Scale of the noise over `clip_norm`; 0 adds no noise.
       record_specs: Structure of float tensor specs like a record.
       num_rounds: How many rounds are served at most; `None` for any number.
-      seed: Makes the noise reproducible, for simulations. `None` draws a secret key
-        from the operating system's entropy at each `initial_global_state`.
+      seed: Reproducible noise, for simulations; `None` for secret noise. An int takes
+        the seed's next stream in this process: a program that makes the same things in
+        the same order gets the same bits, and no two of these things the same. A
+        `noise.Seed` says which stream.
+      generator: What random words the noise is made of: 'chacha20', a cipher's;
+        'philox', faster, and no cipher; 'auto' for the first in secret noise and the
+        second with a seed.
 
     Raises:
       TypeError: If a record tensor is not of a float dtype, or a number not a number.
@@ -94,7 +108,7 @@ class LaplaceSumQuery(records.GridSumQuery):
       if num_rounds is None
       else checks.check_positive_int('num_rounds', num_rounds)
     )
-    self._rows = laplace.LaplaceRows(record_specs, seed)
+    self._rows = laplace.LaplaceRows(record_specs, seed, generator)
 
   @property
   def clip_norm(self) -> float:
@@ -110,6 +124,16 @@ class LaplaceSumQuery(records.GridSumQuery):
   def num_rounds(self) -> Optional[int]:
     """How many rounds are served at most; `None` for any number."""
     return self._num_rounds
+
+  @property
+  def generator(self) -> str:
+    """What random words the noise is made of: 'chacha20' or 'philox'."""
+    return self._rows.generator
+
+  @property
+  def seed_identity(self) -> str:
+    """'secret', or which seed and stream the noise is of: 'seed 7, stream 0'."""
+    return self._rows.seed_identity
 
   def run_event(self) -> dp_accounting.DpEvent:
     """The event of all rounds together, for a client who is in each of them.
@@ -147,7 +171,7 @@ class LaplaceSumQuery(records.GridSumQuery):
         'clip_norm': self._clip_norm,
         'noise_multiplier': self._noise_multiplier,
         'num_rounds': self._num_rounds,
-        'noise': self._rows.origin,
+        'noise': f'{self.generator}, {self.seed_identity}',
       }
     )
 
@@ -220,7 +244,8 @@ class LaplaceSumQuery(records.GridSumQuery):
     """Returns rounds served, clip norm, noise and what has been spent.
 
     Nothing of it depends on data or on the key. `epsilon` is that of all rounds so far
-    together, for a client who was in each of them, with delta = 0.
+    together, for a client who was in each of them, with delta = 0. `noise_generator`
+    is a string tensor, `generator`.
 
     Args:
       global_state: State after some rounds.
@@ -234,6 +259,7 @@ class LaplaceSumQuery(records.GridSumQuery):
       epsilon=tf.math.multiply_no_nan(
         tf.constant(each, tf.float64), tf.cast(rounds, tf.float64)
       ),
+      noise_generator=tf.constant(self.generator),
     )
 
   def __repr__(self) -> str:

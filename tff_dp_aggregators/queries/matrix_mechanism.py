@@ -82,7 +82,8 @@ class MatrixMechanismQuery(records.GridSumQuery):
     record_specs: Any,
     workload: Optional[strategies.Workload] = None,
     storage: noise_lib.Storage = 'auto',
-    seed: Optional[int] = None,
+    seed: noise_lib.SeedLike = None,
+    generator: str = 'auto',
   ):
     """Initializes the query.
 
@@ -96,8 +97,13 @@ class MatrixMechanismQuery(records.GridSumQuery):
         `Workload(num_rounds)` for prefix sums, with momentum or learning rates if it
         has them.
       storage: Where the noise of earlier rounds is: see `noise.build`.
-      seed: Makes the noise reproducible, for simulations. `None` draws a secret key
-        from the operating system's entropy at each `initial_global_state`.
+      seed: Reproducible noise, for simulations; `None` for secret noise. An int takes
+        the seed's next stream in this process: a program that makes the same things in
+        the same order gets the same bits, and no two of these things the same. A
+        `noise.Seed` says which stream.
+      generator: What random words the noise is made of: 'chacha20', a cipher's;
+        'philox', faster, and no cipher; 'auto' for the first in secret noise and the
+        second with a seed.
 
     Raises:
       OSError: If `storage` names a directory that cannot be used.
@@ -118,7 +124,7 @@ class MatrixMechanismQuery(records.GridSumQuery):
       strategy, self._participation, self._noise_multiplier
     )
     self._workload = _check_workload(workload, strategy.num_rounds)
-    self._rows = noise_lib.GaussianRows(self._sum_specs(), seed)
+    self._rows = noise_lib.GaussianRows(self._sum_specs(), seed, generator)
     self._noise = noise_lib.build(strategy, self._rows, storage)
 
   @property
@@ -140,6 +146,16 @@ class MatrixMechanismQuery(records.GridSumQuery):
   def storage(self) -> str:
     """Where the noise of earlier rounds is: 'state', 'redraw' or 'files'."""
     return self._noise.storage
+
+  @property
+  def generator(self) -> str:
+    """What random words the noise is made of: 'chacha20' or 'philox'."""
+    return self._rows.generator
+
+  @property
+  def seed_identity(self) -> str:
+    """'secret', or which seed and stream the noise is of: 'seed 7, stream 0'."""
+    return self._rows.seed_identity
 
   @property
   def clip_norm(self) -> float:
@@ -180,7 +196,7 @@ class MatrixMechanismQuery(records.GridSumQuery):
       'max_participations': self._participation.max_participations,
       'clip_norm': self._clip_norm,
       'noise_multiplier': self._noise_multiplier,
-      'noise': self._rows.origin,
+      'noise': f'{self.generator}, {self.seed_identity}',
       'released': 'sums' if self._workload is None else repr(self._workload),
     }
 
@@ -308,7 +324,7 @@ class MatrixMechanismQuery(records.GridSumQuery):
 
     Nothing of it depends on data or on the key. `effective_noise_multiplier` is that
     of all rounds so far together (infinite before the first): epsilon follows from it.
-    `noise_storage` is a string tensor, `storage`.
+    `noise_storage` and `noise_generator` are string tensors, `storage` and `generator`.
 
     Args:
       global_state: State after some rounds.
@@ -320,6 +336,7 @@ class MatrixMechanismQuery(records.GridSumQuery):
       noise_multiplier=tf.constant(self._noise_multiplier, tf.float64),
       effective_noise_multiplier=self._effective_noise_multiplier_after(rounds),
       noise_storage=tf.constant(self.storage),
+      noise_generator=tf.constant(self.generator),
     )
 
   def __repr__(self) -> str:

@@ -38,7 +38,8 @@ class TreeResidualSumQuery(matrix_mechanism.MatrixMechanismQuery):
     restart_every: Optional[int] = None,
     workload: Optional[strategies.Workload] = None,
     storage: noise_lib.Storage = 'auto',
-    seed: Optional[int] = None,
+    seed: noise_lib.SeedLike = None,
+    generator: str = 'auto',
   ):
     """Initializes the query.
 
@@ -55,7 +56,13 @@ class TreeResidualSumQuery(matrix_mechanism.MatrixMechanismQuery):
       workload: `None` to release the sum of each round; a `Workload` to release its
         rows applied to all sums so far.
       storage: Where the noise of earlier rounds is: see `noise.build`.
-      seed: Makes the noise reproducible, for simulations; `None` for secret noise.
+      seed: Reproducible noise, for simulations; `None` for secret noise. An int takes
+        the seed's next stream in this process: a program that makes the same things in
+        the same order gets the same bits, and no two of these things the same. A
+        `noise.Seed` says which stream.
+      generator: What random words the noise is made of: 'chacha20', a cipher's;
+        'philox', faster, and no cipher; 'auto' for the first in secret noise and the
+        second with a seed.
 
     Raises:
       OSError: If `storage` names a directory that cannot be used.
@@ -75,6 +82,7 @@ class TreeResidualSumQuery(matrix_mechanism.MatrixMechanismQuery):
       workload=workload,
       storage=storage,
       seed=seed,
+      generator=generator,
     )
 
 
@@ -95,7 +103,8 @@ class TreeCumulativeSumQuery(TreeResidualSumQuery):
     restart_every: Optional[int] = None,
     workload: Optional[strategies.Workload] = None,
     storage: noise_lib.Storage = 'auto',
-    seed: Optional[int] = None,
+    seed: noise_lib.SeedLike = None,
+    generator: str = 'auto',
   ):
     """Initializes the query.
 
@@ -112,7 +121,13 @@ class TreeCumulativeSumQuery(TreeResidualSumQuery):
       workload: Whose rows to release, applied to all sums so far; `None` for prefix
         sums.
       storage: Where the noise of earlier rounds is: see `noise.build`.
-      seed: Makes the noise reproducible, for simulations; `None` for secret noise.
+      seed: Reproducible noise, for simulations; `None` for secret noise. An int takes
+        the seed's next stream in this process: a program that makes the same things in
+        the same order gets the same bits, and no two of these things the same. A
+        `noise.Seed` says which stream.
+      generator: What random words the noise is made of: 'chacha20', a cipher's;
+        'philox', faster, and no cipher; 'auto' for the first in secret noise and the
+        second with a seed.
 
     Raises:
       OSError: If `storage` names a directory that cannot be used.
@@ -135,4 +150,5 @@ class TreeCumulativeSumQuery(TreeResidualSumQuery):
       workload=workload,
       storage=storage,
       seed=seed,
+      generator=generator,
     )
