@@ -86,10 +86,7 @@ class PersistentNoise(streaming.StreamingNoise):
       with tf.control_dependencies([op for op in (recovers, says) if op is not None]):
         return tf.where(found, this_round + 1, 0), again | ~found, noise
 
-    zeros = [
-      tf.zeros([size], dtype)
-      for dtype, size in zip(self._rows.layout.dtypes, self._rows.layout.sizes)
-    ]
+    zeros = [tf.zeros([size], tf.float64) for size in self._rows.layout.sizes]
     _, _, noise = tf.while_loop(
       lambda this_round, *_: this_round <= state.round,
       advance,
@@ -147,12 +144,14 @@ class PersistentPastValues(PersistentNoise):
     step = self._past.step(this_round)
     slots = step.read_slots()
     noise, kept, found = [], [], []
+    dtypes = self._rows.layout.dtypes
     for position, vector in enumerate(self._rows.row(key, this_round)):
-      is_there, sums = _weighted_sums(names, step, slots, position, vector)
+      dtype = dtypes[position]
+      is_there, sums = _weighted_sums(names, step, slots, position, vector, dtype)
       found.append(is_there)
       noise.append(sums[0])
       values = {'noise': sums[0], 'row': vector, 'other': sums[-1]}
-      kept.append(values[self._past.keeps])
+      kept.append(tf.cast(values[self._past.keeps], dtype))
 
     def write() -> tf.Operation:
       return tf.group(
@@ -171,17 +170,18 @@ def _weighted_sums(
   slots: tf.Tensor,
   position: int,
   vector: tf.Tensor,
+  dtype: tf.DType,
 ) -> tuple[tf.Tensor, list[tf.Tensor]]:
   """Whether all slots were found, and the outputs of a step for one vector of z."""
   outputs = range(step.fresh.shape[0])
-  fresh, past = tf.cast(step.fresh, vector.dtype), tf.cast(step.past, vector.dtype)
+  past = tf.cast(step.past, dtype)
 
   def add(
     number: tf.Tensor, found: tf.Tensor, sums: list[tf.Tensor]
   ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
     slot = slots[number]
     is_there, value = names.read(
-      slot, position, step.stamps[slot], vector.shape[0], vector.dtype
+      slot, position, step.stamps[slot], vector.shape[0], dtype
     )
     sums = [total + past[output, slot] * value for output, total in zip(outputs, sums)]
     return number + 1, found & is_there, sums
@@ -189,10 +189,13 @@ def _weighted_sums(
   _, found, sums = tf.while_loop(
     lambda number, found, _: found & (number < tf.size(slots)),
     add,
-    (tf.constant(0), tf.constant(True), [fresh[output] * vector for output in outputs]),
+    (tf.constant(0), tf.constant(True), [tf.zeros(vector.shape, dtype)] * len(outputs)),
     parallel_iterations=1,
   )
-  return found, sums
+  return found, [
+    step.fresh[output] * vector + tf.cast(sums[output], vector.dtype)
+    for output in outputs
+  ]
 
 
 class PersistentDecays(PersistentNoise):
