@@ -32,6 +32,7 @@ from tff_dp_aggregators.strategies import toeplitz
 from tff_dp_aggregators.strategies import workload as workload_lib
 from tff_dp_aggregators.strategies.numerics import blt_search
 from tff_dp_aggregators.strategies.numerics import rational
+from tff_dp_aggregators.strategies.numerics import real
 
 _logger = logging.getLogger(__name__)
 
@@ -354,6 +355,7 @@ def _powers(base: float, count: int) -> np.ndarray:
 
 
 def _check_numbers(name: str, values: Any) -> tuple[float, ...]:
+  real.refuse_complex(name, values)
   try:
     numbers = tuple(float(value) for value in values)
   except (TypeError, ValueError) as e:
