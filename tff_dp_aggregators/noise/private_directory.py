@@ -271,20 +271,13 @@ def _check(directory: int, name: str) -> os.stat_result:
 
 
 def _lock(directory: int, name: str) -> int:
-  for _ in range(2):
-    try:
-      lock = os.open(OWNER, _FILE_FLAGS | os.O_CREAT, 0o600, dir_fd=directory)
-    except OSError as e:
-      if e.errno != errno.ELOOP:
-        raise
-    else:
-      if _is_ours(os.fstat(lock)):
-        break
-      os.close(lock)
-    # A link, or of another user: from a time when others could enter.
-    os.unlink(OWNER, dir_fd=directory)
-  else:
-    raise PermissionError(f'the noise directory {name} has a file {OWNER} of others.')
+  with contextlib.suppress(OSError):  # Where a directory can be locked.
+    fcntl.flock(directory, fcntl.LOCK_EX)
+  try:
+    lock = _open_owner(directory, name)
+  finally:
+    with contextlib.suppress(OSError):
+      fcntl.flock(directory, fcntl.LOCK_UN)
   try:
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
   except BlockingIOError as e:
@@ -294,6 +287,23 @@ def _lock(directory: int, name: str) -> int:
       'directory of its own.'
     ) from e
   return lock
+
+
+def _open_owner(directory: int, name: str) -> int:
+  """Opens the file with the lock; by one process at a time, as it may replace it."""
+  for _ in range(2):
+    try:
+      lock = os.open(OWNER, _FILE_FLAGS | os.O_CREAT, 0o600, dir_fd=directory)
+    except OSError as e:
+      if e.errno != errno.ELOOP:
+        raise
+    else:
+      if _is_ours(os.fstat(lock)):
+        return lock
+      os.close(lock)
+    # A link, or of another user: from a time when others could enter.
+    os.unlink(OWNER, dir_fd=directory)
+  raise PermissionError(f'the noise directory {name} has a file {OWNER} of others.')
 
 
 def _is_ours(status: os.stat_result) -> bool:
