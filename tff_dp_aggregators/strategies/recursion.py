@@ -26,7 +26,7 @@ from typing import ClassVar, NamedTuple, Optional
 import numpy as np
 
 from tff_dp_aggregators.base import checks
-from tff_dp_aggregators.strategies.numerics import real
+from tff_dp_aggregators.strategies import real
 
 # What is remembered of earlier rounds, by slot.
 Memory = MutableMapping[int, np.ndarray]

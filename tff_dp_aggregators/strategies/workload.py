@@ -19,7 +19,7 @@ from typing import Optional, Union
 import numpy as np
 
 from tff_dp_aggregators.base import checks
-from tff_dp_aggregators.strategies.numerics import real
+from tff_dp_aggregators.strategies import real
 
 
 @dataclasses.dataclass(frozen=True)
