@@ -258,10 +258,9 @@ def more_bands(limits: _Limits) -> Optional[int]:
 
   They lower the error of Toeplitz strategies where clients are done early: in trials
   with 2 to 10 participations, by 10%, 5%, 2% and 0.3% if `max_participations *
-  min_separation` is 0.2, 0.3, 0.4 and 0.5 of the rounds, and by less than
-  0.1% from 0.6 on.
-  The more bands the better; this is twice that product, up to 512 or, if these are not
-  more, twice the separation.
+  min_separation` is 0.2, 0.3, 0.4 and 0.5 of the rounds, and by less than 0.1% from
+  0.6 on. The more bands the better; this is twice that product, up to 512 or, if these
+  are not more, twice the separation.
 
   Returns:
     The number; `None` where more bands than `free_bands` are of no use.
