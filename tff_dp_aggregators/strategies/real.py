@@ -1,0 +1,49 @@
+"""Arrays of real numbers, of what callers pass.
+
+NumPy converts complex numbers to real ones by leaving out what is imaginary, with a
+warning. What is made of half of a workload or of a matrix would have an error and a
+sensitivity of its own.
+"""
+
+from typing import Any
+
+import numpy as np
+
+
+def array(name: str, values: Any) -> np.ndarray:
+  """Returns the values as a float64 array.
+
+  Args:
+    name: The argument's name, for the message.
+    values: What the caller passed.
+
+  Raises:
+    TypeError: If they are no numbers, or complex ones, even if nothing is imaginary.
+
+  Example:
+    >>> array('workload', [1, 2])
+    array([1., 2.])
+    >>> array('workload', [1, 2j])
+    Traceback (most recent call last):
+    ...
+    TypeError: workload must be real numbers, got complex ones; pass the real part if \
+that is all there is.
+  """
+  refuse_complex(name, values)
+  try:
+    return np.asarray(values, np.float64)
+  except (TypeError, ValueError) as e:
+    raise TypeError(f'{name} must be an array of real numbers, got {values!r}.') from e
+
+
+def refuse_complex(name: str, values: Any) -> None:
+  """Raises TypeError if the values are complex numbers, even with nothing imaginary."""
+  try:
+    is_complex = np.iscomplexobj(values)
+  except ValueError:  # Not an array at all.
+    return
+  if is_complex:
+    raise TypeError(
+      f'{name} must be real numbers, got complex ones; pass the real part if that is '
+      'all there is.'
+    )
