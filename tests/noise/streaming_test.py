@@ -240,11 +240,7 @@ def test_scalars_and_empty_tensors_are_served(kind, storage):
   state = streaming.initialize()
   for _ in range(3):
     row, state = streaming.next(state)
-    assert {name: tensor.dtype for name, tensor in row.items()} == {
-      'scalar': tf.float32,
-      'empty': tf.float32,
-      'double': tf.float64,
-    }
+    assert {tensor.dtype for tensor in row.values()} == {tf.float64}
     assert row['scalar'].shape == [] and row['empty'].shape == [0]
     assert np.all(np.isfinite(row['double']))
 

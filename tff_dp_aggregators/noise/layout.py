@@ -61,7 +61,7 @@ class Layout:
     >>> layout = Layout({'a': tf.TensorSpec([2]), 'b': tf.TensorSpec([], tf.float64)})
     >>> layout.dtypes, layout.sizes
     ((tf.float32, tf.float64), (2, 1))
-    >>> layout.unflatten([tf.zeros([2]), tf.zeros([1], tf.float64)])['b'].shape
+    >>> layout.unflatten([tf.zeros([2]), tf.zeros([1])])['b'].shape
     TensorShape([])
   """
 
@@ -93,7 +93,7 @@ class Layout:
     return sum(size * dtype.size for dtype, size in zip(self.dtypes, self.sizes))
 
   def unflatten(self, vectors: list[tf.Tensor]) -> Any:
-    """The structure of tensors that the vectors hold."""
+    """The structure of tensors that vectors of noise hold, float64 as these are."""
     of_dtype = {
       dtype: tf.concat([v for v, d in zip(vectors, self.dtypes) if d == dtype], axis=0)
       for dtype in set(self.dtypes)
@@ -103,7 +103,7 @@ class Layout:
     for spec in tf.nest.flatten(self.specs):
       size = spec.shape.num_elements()
       if not size:
-        tensors.append(tf.zeros(spec.shape, spec.dtype))
+        tensors.append(tf.zeros(spec.shape, tf.float64))
         continue
       begin = begins[spec.dtype]
       begins[spec.dtype] += size
