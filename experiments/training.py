@@ -211,6 +211,7 @@ def _config(settings: settings_lib.Settings) -> dict[str, Any]:
       'clip_norm': settings.clip_norm,
       'clients_per_round': settings.clients_per_round,
       'enforced_by': _ENFORCED_BY,
+      'cap_enforced_by': _ENFORCED_BY,
       'noise_source': settings.noise_source,
       'noise_seed': None if settings.secret_noise else settings.seed,
     }

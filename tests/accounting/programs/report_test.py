@@ -277,3 +277,22 @@ def test_run_directory_with_a_foreign_or_unprivate_configuration_is_refused(tmp_
     result = _report(f'--run_dir={tmp_path}')
     assert result.returncode == 2
     assert message in result.stderr
+
+
+def test_a_ledger_without_a_clip_norm_has_no_epsilon(tmp_path):
+  mechanism = accounting.Mechanism('tree', strategies.Participation(20, 5), 4.0)
+  path = tmp_path / 'ledger.jsonl'
+  _write_ledger(path, mechanism, 1)
+  path.write_text(path.read_text().replace('"clip_norm": 0.5', '"clip_norm": null'))
+  result = _report(
+    '--mechanism=tree',
+    '--num_rounds=20',
+    '--min_separation=5',
+    '--noise_multiplier=4',
+    '--target_delta=1e-6',
+    f'--ledger={path}',
+  )
+  assert result.returncode == 2
+  assert f'{path}, line 1: not a ledger entry: clip_norm is null' in result.stderr
+  assert 'State the clip norm' in result.stderr
+  assert result.stderr.count('\n') == 1 and result.stdout == ''

@@ -64,6 +64,7 @@ def from_plan(
     plan = dataclasses.replace(
       plan,
       enforced_by=_ENFORCED_BY[basis],
+      cap_enforced_by=_ENFORCED_BY[basis],
       participation_source=round_log.summary,
     )
     files.append(round_log.file)
@@ -100,6 +101,9 @@ def from_run_dir(run_dir: str, accountant: Optional[str] = None) -> inputs_lib.I
   ledger_path = os.path.join(run_dir, 'ledger.jsonl')
   ledger = ledger_lib.read(ledger_path)
   read.append(file_of('ledger', ledger_path))
+  arguments = [f'--run_dir={run_dir}']
+  if accountant is not None:
+    arguments.append(f'--accountant={accountant}')
   try:
     return inputs_lib.Inputs(
       mechanism_lib.Mechanism.from_json(privacy['mechanism'], strategy),
@@ -110,8 +114,9 @@ def from_run_dir(run_dir: str, accountant: Optional[str] = None) -> inputs_lib.I
       clip_norm=privacy['clip_norm'],
       ledger=ledger,
       enforced_by=privacy['enforced_by'],
+      cap_enforced_by=privacy.get('cap_enforced_by'),
       noise_source=privacy['noise_source'],
-      command=command_of([f'--run_dir={run_dir}']),
+      command=command_of(arguments),
       files=tuple(read),
     )
   except KeyError as e:

@@ -184,14 +184,57 @@ def _assumptions(statement: dict[str, Any]) -> Iterator[str]:
     participation, mechanism = part['participation'], part['mechanism']
     schema = schemas.of_report(participation)
     yield (
-      f'Participation{run}: {schemas.kind_of(schema).sentence(schema)}. What enforces '
-      f'it: {participation["enforced_by"]}.'
+      f'Participation{run}: {schemas.kind_of(schema).sentence(schema)}. '
+      f'{_sentence(_what_enforces(participation))}: {participation["enforced_by"]}.'
+      f'{_cap_enforced(participation)}'
     )
+    generators = _generators(part['run'])
+    generator = f' Its generator: {generators}.' if generators else ''
     yield (
       f'Noise{run} that nobody can predict. Its source: {mechanism["noise_source"]}.'
+      f'{generator}'
     )
+    if _varies_without_paying(part):
+      yield (
+        f'Clip norms{run} that changed from round to round but were chosen without '
+        "clients' data, or only from what had been released: the mechanism is not one "
+        'that pays for adaptive clipping.'
+      )
     if _is_cut_short(part):
       yield f'The decision to stop early{run} did not depend on what had been released.'
+
+
+def _what_enforces(participation: dict[str, Any]) -> str:
+  """What the text in `enforced_by` is about."""
+  if schemas.is_sampled(schemas.of_report(participation)):
+    return 'what enforces the sampling'
+  return 'what enforces the separation'
+
+
+def _cap_enforced(participation: dict[str, Any]) -> str:
+  """What enforces the cap, as a sentence after another; nothing without a cap."""
+  if participation['assumed_at_most'] is None:
+    return ''
+  return (
+    f' What enforces the limit of {participation["assumed_at_most"]}: '
+    f'{participation["cap_enforced_by"]}.'
+  )
+
+
+def _generators(run: Optional[dict[str, Any]]) -> str:
+  """What drew the noise, as far as a ledger says it; empty if it does not at all."""
+  found = [] if run is None else run['noise_generators']
+  if not any(found):
+    return ''
+  return ', '.join('not stated in some rounds' if g is None else g for g in found)
+
+
+def _varies_without_paying(statement: dict[str, Any]) -> bool:
+  """Whether clip norms changed though nothing is paid for adapting them."""
+  run, mechanism = statement['run'], statement['mechanism']
+  if run is None or mechanism['adaptive_clipping'] is not None:
+    return False
+  return run['clip_norms']['smallest'] != run['clip_norms']['largest']
 
 
 def _sentence(text: str) -> str:
@@ -257,6 +300,15 @@ def _parts(statement: dict[str, Any]) -> Iterator[document.Section]:
 
 def _ledger_facts(run: dict[str, Any]) -> Iterator[Fact]:
   again, cut = run['rounds_released_again'], run['bytes_cut_off']
+  head = run['ledger_head']
+  yield Fact('lines of the ledger', f'{head["lines"]}')
+  yield Fact(
+    'hash of its last line',
+    Code(f'sha256:{head["sha256"]}'),
+    'each line has the hash of the one before, so a ledger of which any line was '
+    'changed or removed has another (of a whole ledger, tail -n 1 piped into sha256sum '
+    'prints it)',
+  )
   if again:
     yield Fact(
       'released again',
@@ -290,7 +342,7 @@ def _mechanism_facts(statement: dict[str, Any]) -> Iterator[Fact]:
   )
   yield Fact(
     'clip norm (L2)',
-    _clip_norm(mechanism),
+    _clip_norm(statement),
     "the largest length of a client's update; a longer one is scaled down to it",
   )
   yield Fact(
@@ -326,6 +378,9 @@ def _mechanism_facts(statement: dict[str, Any]) -> Iterator[Fact]:
     mechanism['noise_source'],
     'who can predict the noise can take it away',
   )
+  generators = _generators(run)
+  if generators:
+    yield Fact('generator of the noise', generators, 'as the ledger says')
   if statement['target'] is not None:
     target = statement['target']
     yield Fact(
@@ -352,12 +407,28 @@ def _option_facts(mechanism: dict[str, Any]) -> Iterator[Fact]:
       yield Fact(option.title, option.written.format(value), option.meaning)
 
 
-def _clip_norm(mechanism: dict[str, Any]) -> str:
+def _clip_norm(statement: dict[str, Any]) -> str:
+  mechanism, run = statement['mechanism'], statement['run']
+  in_ledger = '' if run is None else _clip_norms(run['clip_norms'])
   if mechanism['adaptive_clipping'] is not None:
-    return "follows a quantile of the clients' norms"
+    return f"follows a quantile of the clients' norms{in_ledger and f': {in_ledger}'}"
+  if in_ledger:
+    return in_ledger
   if mechanism['clip_norm'] is None:
     return 'not stated; the guarantee holds for any'
   return rounding.exact(mechanism['clip_norm'])
+
+
+def _clip_norms(norms: dict[str, Optional[float]]) -> str:
+  """The clip norms that a ledger has."""
+  smallest, largest = norms['smallest'], norms['largest']
+  if smallest is None or largest is None:
+    return 'none in some rounds: contributions were not clipped'
+  if smallest == largest:
+    return f'{rounding.exact(largest)} in all rounds that ran'
+  return (
+    f'{rounding.exact(smallest)} to {rounding.exact(largest)} in the rounds that ran'
+  )
 
 
 def _adaptive_facts(adaptive: dict[str, Any]) -> Iterator[Fact]:
@@ -397,13 +468,22 @@ def _participation(statement: dict[str, Any]) -> document.Section:
   for fact in schemas.kind_of(schema).facts(schema):
     exact = fact.value if isinstance(fact.value, str) else rounding.exact(fact.value)
     facts.append(Fact(fact.term, exact, fact.meaning))
+  sampled = schemas.is_sampled(schema)
   facts.append(
     Fact(
-      'enforced by',
+      'sampling enforced by' if sampled else 'separation enforced by',
       participation['enforced_by'],
       'what makes sure that the assumption holds',
     )
   )
+  if participation['assumed_at_most'] is not None:
+    facts.append(
+      Fact(
+        f'at most {participation["assumed_at_most"]} enforced by',
+        participation['cap_enforced_by'],
+        'what makes sure of the assumption of its own',
+      )
+    )
   if participation['source'] is not None:
     facts += _source_facts(participation)
   intro = (
