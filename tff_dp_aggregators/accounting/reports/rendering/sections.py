@@ -13,6 +13,7 @@ from typing import Any, Optional
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.reports.rendering import document
+from tff_dp_aggregators.accounting.reports.rendering import ledger_words
 from tff_dp_aggregators.accounting.reports.rendering import rounding
 from tff_dp_aggregators.accounting.reports.rendering.document import Code
 from tff_dp_aggregators.accounting.reports.rendering.document import Fact
@@ -188,7 +189,7 @@ def _assumptions(statement: dict[str, Any]) -> Iterator[str]:
       f'{_sentence(_what_enforces(participation))}: {participation["enforced_by"]}.'
       f'{_cap_enforced(participation)}'
     )
-    generators = _generators(part['run'])
+    generators = ledger_words.generators(part['run'])
     generator = f' Its generator: {generators}.' if generators else ''
     yield (
       f'Noise{run} that nobody can predict. Its source: {mechanism["noise_source"]}.'
@@ -219,14 +220,6 @@ def _cap_enforced(participation: dict[str, Any]) -> str:
     f' What enforces the limit of {participation["assumed_at_most"]}: '
     f'{participation["cap_enforced_by"]}.'
   )
-
-
-def _generators(run: Optional[dict[str, Any]]) -> str:
-  """What drew the noise, as far as a ledger says it; empty if it does not at all."""
-  found = [] if run is None else run['noise_generators']
-  if not any(found):
-    return ''
-  return ', '.join('not stated in some rounds' if g is None else g for g in found)
 
 
 def _varies_without_paying(statement: dict[str, Any]) -> bool:
@@ -298,31 +291,6 @@ def _parts(statement: dict[str, Any]) -> Iterator[document.Section]:
       yield document.Section(f'Run {number}: {section.title.lower()}', blocks)
 
 
-def _ledger_facts(run: dict[str, Any]) -> Iterator[Fact]:
-  again, cut = run['rounds_released_again'], run['bytes_cut_off']
-  head = run['ledger_head']
-  yield Fact('lines of the ledger', f'{head["lines"]}')
-  yield Fact(
-    'hash of its last line',
-    Code(f'sha256:{head["sha256"]}'),
-    'each line has the hash of the one before, so a ledger of which any line was '
-    'changed or removed has another (of a whole ledger, tail -n 1 piped into sha256sum '
-    'prints it)',
-  )
-  if again:
-    yield Fact(
-      'released again',
-      'rounds ' + ', '.join(map(str, again)),
-      'the same result a second time, which tells nothing new',
-    )
-  if cut:
-    yield Fact(
-      'end of the ledger',
-      f'a half line of {cut} bytes',
-      'the round that it is of was not used',
-    )
-
-
 def _mechanism_facts(statement: dict[str, Any]) -> Iterator[Fact]:
   mechanism, run = statement['mechanism'], statement['run']
   name, rounds = mechanism['name'], f'{mechanism["num_rounds"]}'
@@ -333,7 +301,7 @@ def _mechanism_facts(statement: dict[str, Any]) -> Iterator[Fact]:
     rounds = f'{run["rounds_completed"]} of {rounds}'
   yield Fact('rounds', rounds)
   if run is not None:
-    yield from _ledger_facts(run)
+    yield from ledger_words.facts(run)
   yield from _option_facts(mechanism)
   yield Fact(
     'noise memory',
@@ -378,7 +346,7 @@ def _mechanism_facts(statement: dict[str, Any]) -> Iterator[Fact]:
     mechanism['noise_source'],
     'who can predict the noise can take it away',
   )
-  generators = _generators(run)
+  generators = ledger_words.generators(run)
   if generators:
     yield Fact('generator of the noise', generators, 'as the ledger says')
   if statement['target'] is not None:
@@ -409,7 +377,7 @@ def _option_facts(mechanism: dict[str, Any]) -> Iterator[Fact]:
 
 def _clip_norm(statement: dict[str, Any]) -> str:
   mechanism, run = statement['mechanism'], statement['run']
-  in_ledger = '' if run is None else _clip_norms(run['clip_norms'])
+  in_ledger = '' if run is None else ledger_words.clip_norms(run['clip_norms'])
   if mechanism['adaptive_clipping'] is not None:
     return f"follows a quantile of the clients' norms{in_ledger and f': {in_ledger}'}"
   if in_ledger:
@@ -417,18 +385,6 @@ def _clip_norm(statement: dict[str, Any]) -> str:
   if mechanism['clip_norm'] is None:
     return 'not stated; the guarantee holds for any'
   return rounding.exact(mechanism['clip_norm'])
-
-
-def _clip_norms(norms: dict[str, Optional[float]]) -> str:
-  """The clip norms that a ledger has."""
-  smallest, largest = norms['smallest'], norms['largest']
-  if smallest is None or largest is None:
-    return 'none in some rounds: contributions were not clipped'
-  if smallest == largest:
-    return f'{rounding.exact(largest)} in all rounds that ran'
-  return (
-    f'{rounding.exact(smallest)} to {rounding.exact(largest)} in the rounds that ran'
-  )
 
 
 def _adaptive_facts(adaptive: dict[str, Any]) -> Iterator[Fact]:
