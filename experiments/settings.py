@@ -68,6 +68,11 @@ class Settings:
       'the guarantee holds only towards those who do not know it'
     )
 
+  @property
+  def noise_generator(self) -> Optional[str]:
+    """What draws the noise, for the ledger; `None` without any."""
+    return None if self.mechanism is None else 'philox'
+
 
 def from_flags(values: flags.FlagValues) -> Settings:
   """Checks the flags of `experiments.simulate` together.

@@ -181,6 +181,7 @@ def _append(
     noise_multiplier=mechanism.noise_multiplier if mechanism else 0.0,
     strategy_checksum=mechanism.strategy.checksum if mechanism else None,
     result_checksum=ledger_lib.checksum_of(tf.nest.flatten(weights)),
+    noise_generator=settings.noise_generator,
   )
 
 

@@ -26,7 +26,8 @@ without TensorFlow.
 
 import json
 import sys
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Callable
 
 from absl import flags
 
@@ -39,6 +40,9 @@ from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement as statement_lib
 from tff_dp_aggregators.accounting.reports import verification
 from tff_dp_aggregators.base import new_files
+
+# Flags that name what is read.
+_FILE_FLAGS = ('run_dir', 'ledger', 'round_log', 'strategy_file')
 
 
 def define(values: flags.FlagValues) -> None:
@@ -137,11 +141,56 @@ def _of_runs(values: flags.FlagValues, with_curves: bool) -> dict[str, Any]:
   return statement_lib.compose(parts, accountant=values.accountant, command=command)
 
 
+def statement_of(
+  arguments: Sequence[str], locate: Callable[[str, bool], str]
+) -> dict[str, Any]:
+  """The statement that flags of this program ask for, which must be those it prints.
+
+  Args:
+    arguments: Flags that decide on the numbers, as --name=value.
+    locate: Where a file or a run directory is that a flag names; the second argument
+      is whether it is a directory.
+
+  Raises:
+    OSError: If a file cannot be read.
+    ValueError: If the program would refuse these flags, or they do something else.
+  """
+  values = flags.FlagValues()
+  define(values)
+  deciding, given = _deciding_flags(), set()
+  for argument in arguments:
+    # No abbreviation, and no flag file: absl would read that before anything else.
+    name = argument[2:].split('=', 1)[0] if argument.startswith('--') else ''
+    if name not in deciding and name.startswith('no'):
+      name = name[2:]  # As in --nofixed_epoch.
+    if name not in deciding:
+      raise ValueError(f'{argument!r} does not decide on the numbers of a report.')
+    if name in given and not isinstance(values[name], flags.MultiFlag):
+      raise ValueError(f'--{name} is given twice.')
+    given.add(name)
+  try:
+    values(['report', *arguments])
+  except flags.Error as e:
+    raise ValueError(' '.join(str(e).split())) from e
+  for name in _FILE_FLAGS:
+    value, is_run_dir = values[name].value, name == 'run_dir'
+    if isinstance(value, list):
+      values[name].value = [locate(each, is_run_dir) for each in value]
+    elif value is not None:
+      values[name].value = locate(value, is_run_dir)
+  return build(values)
+
+
+def _deciding_flags() -> tuple[str, ...]:
+  """Flags that decide on the numbers."""
+  sources_flags = ('run_dir', 'ledger', 'round_log', *participation.WAIT_FLAGS)
+  return (*flags_lib.all_names(), *sources_flags)
+
+
 def _given_flags(values: flags.FlagValues) -> list[str]:
   """The flags of this call that decide on the numbers."""
   arguments = []
-  sources_flags = ('run_dir', 'ledger', 'round_log', *participation.WAIT_FLAGS)
-  for name in (*flags_lib.all_names(), *sources_flags):
+  for name in _deciding_flags():
     if values[name].present:
       arguments.extend(values[name].serialize().split('\n'))
   return arguments
@@ -175,7 +224,7 @@ def _check_alone(values: flags.FlagValues, alone: str, *more: str) -> None:
 
 def _verify(values: flags.FlagValues) -> int:
   _check_alone(values, 'verify', 'output', 'schema')
-  result = verification.verify(values.verify)
+  result = verification.verify(values.verify, statement_of)
   sys.stdout.write(result.text)
   return 0 if result.ok else program.CHECK_FAILED
 

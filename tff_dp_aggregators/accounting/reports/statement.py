@@ -142,7 +142,7 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
         'accountant': inputs.accountant,
         'target_epsilon': inputs.target_epsilon,
         'found': inputs.found,
-        'clip_norm': inputs.clip_norm,
+        'clip_norm': clip_norm,
         'with_curves': with_curves,
       },
     },
