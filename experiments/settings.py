@@ -69,9 +69,9 @@ class Settings:
     )
 
   @property
-  def noise_generator(self) -> Optional[str]:
-    """What draws the noise, for the ledger; `None` without any."""
-    return None if self.mechanism is None else 'philox'
+  def noise_generator(self) -> str:
+    """What draws the noise, for the aggregator and the ledger."""
+    return 'chacha20' if self.secret_noise else 'philox'
 
 
 def from_flags(values: flags.FlagValues) -> Settings:
