@@ -6,7 +6,8 @@ Claims:
 * The command that a report prints gives the same report again.
 * Files are written whole and never overwritten; wrong usage is one line and code 2, a
   missed target code 1.
-* Reports come from flags, ledgers, round logs, run directories and several of them.
+* Reports come from flags, ledgers, round logs, run directories, JSON reports and
+  several of them in any mixture, which add up; nothing is silently left out.
 """
 
 import datetime
@@ -121,7 +122,18 @@ def test_output_file_is_written_whole_and_never_overwritten(tmp_path):
     ((*GBOARD, 'more', '--noise_multiplier=1'), 2, "unexpected arguments ['more']"),
     (('--run_dir=/nowhere',), 2, 'is not a run directory'),
     (('--run_dir=.', '--num_rounds=3'), 2, '--num_rounds does not go with --run_dir'),
-    (('--run_dir=.', '--ledger=x'), 2, 'give one of --run_dir, --ledger'),
+    (('--run_dir=.', '--ledger=x'), 2, '. is not a run directory'),
+    (('--report=/nowhere',), 2, 'No such file'),
+    (('--report=x', '--mechanism=tree'), 2, '--mechanism does not go with --report'),
+    (('--run_dir=.', '--wait_from=completion'), 2, '--wait_from is for --round_log'),
+    (('--mechanism=tree', '--mechanism=gaussian'), 2, '--mechanism is given twice'),
+    (('--ledger=x', '--ledger=y', '--round_log=z'), 2, '--ledger is given 2 times and'),
+    (
+      (*GBOARD, '--ledger=x', '--ledger=y', '--target_epsilon=3'),
+      2,
+      '--target_epsilon is for one mechanism',
+    ),
+    (('--verify=x', '--report=y'), 2, '--report does not go with --verify'),
     (('--verify=/nowhere',), 2, 'No such file'),
     (('--verify=x', '--num_rounds=3'), 2, '--num_rounds does not go with --verify'),
     (('--verify=x', '--min_wait_hours=3'), 2, '--min_wait_hours does not go with'),
@@ -242,14 +254,18 @@ def test_runs_that_share_their_noise_do_not_compose(tmp_path):
     assert message in result.stderr
 
 
-def test_a_round_log_gives_the_limits(tmp_path):
-  log = tmp_path / 'rounds.csv'
+def _write_log(path, num_rounds):
   start = datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc)
   lines = ['round,completion_time']
-  for number in range(60):  # A round in three hours: eight in a day.
+  for number in range(num_rounds):  # A round in three hours: eight in a day.
     time = start + datetime.timedelta(hours=3 * number)
     lines.append(f'{number},{time.isoformat()}')
-  log.write_text('\n'.join(lines) + '\n')
+  path.write_text('\n'.join(lines) + '\n')
+  return path
+
+
+def test_a_round_log_gives_the_limits(tmp_path):
+  log = _write_log(tmp_path / 'rounds.csv', 60)
   arguments = ('--mechanism=tree', '--target_delta=1e-6', '--noise_multiplier=7')
   report = _json(*arguments, f'--round_log={log}')
   participation = report['participation']
@@ -264,6 +280,164 @@ def test_a_round_log_gives_the_limits(tmp_path):
   )
   assert report['guarantee'] == same['guarantee']
   assert report['verification']['files'][0]['role'] == 'round_log'
+
+
+TREE_OF_20 = accounting.Mechanism('tree', strategies.Participation(20, 5), 4.0)
+OF_TREE_OF_20 = ('--mechanism=tree', '--num_rounds=20', '--min_separation=5')
+OF_TREE_OF_20 += ('--noise_multiplier=4', '--target_delta=1e-6')
+
+
+def _mu(mechanism, num_rounds):
+  by_round = mechanism.strategy.sensitivity_squared_by_round(mechanism.participation)
+  return by_round[num_rounds - 1] ** 0.5 / mechanism.noise_multiplier
+
+
+def test_two_ledgers_spend_together(tmp_path):
+  _write_ledger(tmp_path / 'one.jsonl', TREE_OF_20, 11)
+  _write_ledger(tmp_path / 'two.jsonl', TREE_OF_20, 20)
+  one, two = (f'--ledger={tmp_path}/{name}.jsonl' for name in ('one', 'two'))
+  report = _json(*OF_TREE_OF_20, one, two)
+  mu = math.hypot(_mu(TREE_OF_20, 11), _mu(TREE_OF_20, 20))
+  assert report['guarantee']['gdp_mu'] == pytest.approx(mu, rel=1e-9)
+  for alone in (_json(*OF_TREE_OF_20, one), _json(*OF_TREE_OF_20, two)):
+    assert report['guarantee']['epsilon'] > 1.1 * alone['guarantee']['epsilon']
+    assert alone in report['parts']
+  assert [file['path'] for file in report['verification']['files']] == [
+    f'{tmp_path}/one.jsonl',
+    f'{tmp_path}/two.jsonl',
+  ]
+  (tmp_path / 'flags').write_text('\n'.join((*OF_TREE_OF_20, one)))
+  from_file = _json(f'--flagfile={tmp_path}/flags', two)
+  assert from_file['guarantee'] == report['guarantee']
+
+
+def test_what_is_composed_can_come_from_anywhere(tmp_path):
+  toeplitz = accounting.Mechanism('toeplitz', strategies.Participation(12, 3), 3.0)
+  gaussian = accounting.Mechanism('gaussian', strategies.Participation(7), 6.0)
+  _write_run(tmp_path / 'run', toeplitz, 12)
+  _write_ledger(tmp_path / 'ledger.jsonl', TREE_OF_20, 11)
+  _write_ledger(tmp_path / 'other.jsonl', gaussian, 7)
+  log = _write_log(tmp_path / 'rounds.csv', 20)
+  log_only = ('--mechanism=tree', '--noise_multiplier=4', '--target_delta=1e-6')
+  # A ledger of another mechanism, and what already is a composition of two.
+  saved = {
+    'other': ('--mechanism=gaussian', '--num_rounds=7', '--noise_multiplier=6')
+    + ('--target_delta=1e-6', f'--ledger={tmp_path}/other.jsonl'),
+    'both': (*log_only, f'--round_log={log}', f'--run_dir={tmp_path}/run'),
+  }
+  for name, arguments in saved.items():
+    path = f'--output={tmp_path}/{name}.json'
+    result = _report(*arguments, '--format=json', path)
+    assert result.returncode == 0, result.stderr
+  report = _json(
+    f'--report={tmp_path}/other.json',
+    *OF_TREE_OF_20,
+    f'--ledger={tmp_path}/ledger.jsonl',
+    f'--report={tmp_path}/both.json',
+  )
+  proved = _json(*log_only, f'--round_log={log}')
+  mu = math.hypot(
+    _mu(TREE_OF_20, 11),
+    _mu(gaussian, 7),
+    1 / toeplitz.effective_noise_multiplier,
+    proved['guarantee']['gdp_mu'],
+  )
+  assert report['guarantee']['gdp_mu'] == pytest.approx(mu, rel=1e-9)
+  assert [part['mechanism']['name'] for part in report['parts']] == [
+    'tree',
+    'gaussian',
+    'composition',
+  ]
+  arguments = shlex.split(report['verification']['command'].split('report ', 1)[1])
+  assert _json(*arguments) == report
+  (tmp_path / 'all.json').write_text(json.dumps(report))
+  verified = _report(f'--verify={tmp_path}/all.json')
+  assert verified.returncode == 0, verified.stdout
+  for output_format in ('text', 'markdown', 'html'):
+    shown = _report(f'--report={tmp_path}/all.json', f'--format={output_format}')
+    assert shown.returncode == 0, shown.stderr
+    assert 'in all 3 runs together' in ' '.join(shown.stdout.split())
+
+
+def test_reports_that_moved_compose_with_their_files_beside_them(tmp_path, monkeypatch):
+  (tmp_path / 'old').mkdir()
+  _write_ledger(tmp_path / 'old' / 'ledger.jsonl', TREE_OF_20, 11)
+  _write_run(tmp_path / 'old' / 'run', TREE_OF_20, 20)
+  monkeypatch.chdir(tmp_path / 'old')
+  for name, arguments in (
+    ('ledger', (*OF_TREE_OF_20, '--ledger=ledger.jsonl')),
+    ('run/report', ('--run_dir=run',)),
+  ):
+    assert _report(*arguments, '--format=json', f'--output={name}.json')[0] == 0
+  monkeypatch.chdir(tmp_path)
+  report = _json('--report=old/ledger.json', '--report=old/run/report.json')
+  assert [file['path'] for file in report['verification']['files']] == [
+    'old/ledger.jsonl',
+    'old/run/config.json',
+    'old/run/strategy.npz',
+    'old/run/ledger.jsonl',
+  ]
+  (tmp_path / 'both.json').write_text(json.dumps(report))
+  verified = _report('--verify=both.json')
+  assert verified.returncode == 0, verified.stdout
+
+
+def test_a_run_given_twice_is_refused_whatever_it_comes_as(tmp_path):
+  _write_run(tmp_path / 'run', TREE_OF_20, 20)
+  log = _write_log(tmp_path / 'rounds.csv', 20)
+  ledger_path = tmp_path / 'run' / 'ledger.jsonl'
+  (tmp_path / 'copy.jsonl').write_bytes(ledger_path.read_bytes())
+  by_ledger = (*OF_TREE_OF_20, f'--ledger={ledger_path}')
+  saved = f'{tmp_path}/saved.json'
+  assert _report(*by_ledger, '--format=json', f'--output={saved}').returncode == 0
+  by_log = ('--mechanism=tree', '--noise_multiplier=4', '--target_delta=1e-6')
+  for arguments, what in (
+    ((*by_ledger, f'--ledger={ledger_path}'), 'the same ledger'),
+    ((*by_ledger, f'--ledger={tmp_path}/copy.jsonl'), 'the same ledger'),
+    ((*by_ledger, f'--run_dir={tmp_path}/run'), 'the same ledger'),
+    ((*by_ledger, f'--report={saved}'), 'the same ledger'),
+    ((f'--report={saved}', f'--report={saved}'), 'the same ledger'),
+    ((*by_log, f'--round_log={log}', f'--round_log={log}'), 'the same round log'),
+  ):
+    result = _report(*arguments)
+    assert result.returncode == 2, arguments
+    assert 'a run is given twice, in --' in result.stderr
+    assert what in result.stderr
+
+
+def test_a_plan_counts_as_often_as_it_is_given(tmp_path):
+  saved = f'{tmp_path}/plan.json'
+  _report(*OF_TREE_OF_20, '--format=json', f'--output={saved}')
+  twice = _json(f'--report={saved}', f'--report={saved}')
+  mu = math.sqrt(2) / TREE_OF_20.effective_noise_multiplier
+  assert twice['guarantee']['gdp_mu'] == pytest.approx(mu, rel=1e-9)
+
+
+def test_what_does_not_compose_is_refused_with_both_values(tmp_path):
+  plan = ('--mechanism=gaussian', '--num_rounds=9', '--noise_multiplier=5')
+  kinds = {
+    'plan': (*plan, '--target_delta=1e-6'),
+    'delta': (*plan, '--target_delta=1e-7'),
+    'replace': (*plan, '--target_delta=1e-6', '--adjacency=replace_one'),
+  }
+  for name, arguments in kinds.items():
+    _report(*arguments, '--format=json', f'--output={tmp_path}/{name}.json')
+  reports = {name: f'--report={tmp_path}/{name}.json' for name in kinds}
+  result = _report(reports['plan'], reports['delta'])
+  assert result.returncode == 2
+  assert f'the same delta; {reports["plan"]} has 1e-06, {reports["delta"]} has' in (
+    result.stderr
+  )
+  result = _report(reports['plan'], reports['replace'])
+  assert result.returncode == 2
+  assert 'the same adjacency; ' in result.stderr
+  altered = json.loads((tmp_path / 'plan.json').read_text())
+  altered['guarantee']['epsilon'] /= 2
+  (tmp_path / 'altered.json').write_text(json.dumps(altered))
+  result = _report(reports['plan'], f'--report={tmp_path}/altered.json')
+  assert result.returncode == 2
+  assert 'altered.json is not what is computed from its inputs' in result.stderr
+  assert 'guarantee.epsilon is ' in result.stderr
 
 
 def test_run_directory_with_a_foreign_or_unprivate_configuration_is_refused(tmp_path):

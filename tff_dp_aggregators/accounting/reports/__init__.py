@@ -1,10 +1,11 @@
 """Privacy reports: what they are made of, what they say, and whether that is so.
 
 `inputs` is what a statement is made of, `sources` reads it from files, `statement`
-assembles it, `schema` describes the result, `rendering` writes it for people,
-`verification` computes it again.
+assembles it, `composition` puts several together, `schema` describes the result,
+`rendering` writes it for people, `verification` computes it again.
 """
 
+from tff_dp_aggregators.accounting.reports import composition
 from tff_dp_aggregators.accounting.reports import inputs
 from tff_dp_aggregators.accounting.reports import rendering
 from tff_dp_aggregators.accounting.reports import schema
@@ -15,6 +16,7 @@ from tff_dp_aggregators.accounting.reports.inputs import Inputs
 
 __all__ = [
   'Inputs',
+  'composition',
   'inputs',
   'rendering',
   'schema',

@@ -163,7 +163,7 @@ def _inputs(report: dict[str, Any], folder: str) -> inputs_lib.Inputs:
   """What a report says that it was made of, from its files where it names any."""
   stated = report['verification']['files']
   _check_roles([file['role'] for file in stated])
-  paths = {file['role']: _find(file['path'], folder) for file in stated}
+  paths = {file['role']: find(file['path'], folder) for file in stated}
   files = tuple(
     dict(sources.file_of(file['role'], paths[file['role']]), path=file['path'])
     for file in stated
@@ -206,7 +206,7 @@ def _check_roles(roles: list[str]) -> None:
 
 def _run_dirs(report: dict[str, Any], folder: str) -> list[str]:
   return [
-    os.path.dirname(_find(file['path'], folder)) or '.'
+    os.path.dirname(find(file['path'], folder)) or '.'
     for file in report['verification']['files']
     if file['role'] == 'config'
   ]
@@ -268,8 +268,13 @@ def _drop_software(report: dict[str, Any]) -> None:
     _drop_software(part)
 
 
-def _find(path: str, folder: str) -> str:
-  """Where a file of a report is: where it was, or beside the report."""
+def find(path: str, folder: str) -> str:
+  """Where a file of a report is: where it was, or else beside the report.
+
+  Args:
+    path: As the report states it.
+    folder: Where the report is.
+  """
   beside = os.path.join(folder, os.path.basename(path))
   return path if os.path.exists(path) or not os.path.exists(beside) else beside
 
