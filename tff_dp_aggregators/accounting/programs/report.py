@@ -86,7 +86,7 @@ def define(values: flags.FlagValues) -> None:
     "production system's rounds; see tff_dp_aggregators.accounting.participation.",
     flag_values=values,
   )
-  participation.define_wait(values)
+  participation.define_log(values)
   flags.DEFINE_string(
     'verify',
     None,
@@ -112,7 +112,7 @@ def define(values: flags.FlagValues) -> None:
 
 def _of_mechanism_flags() -> tuple[str, ...]:
   """Flags that decide on the numbers of a mechanism, but for what a run of it left."""
-  return (*flags_lib.all_names(), *participation.WAIT_FLAGS)
+  return (*flags_lib.all_names(), *participation.LOG_FLAGS)
 
 
 def build(values: flags.FlagValues) -> dict[str, Any]:
@@ -134,7 +134,7 @@ def build(values: flags.FlagValues) -> dict[str, Any]:
 def _check_together(values: flags.FlagValues) -> None:
   """Refuses flags that say nothing about the sources that are given."""
   if values.round_log is None:
-    for name in participation.WAIT_FLAGS:
+    for name in participation.LOG_FLAGS:
       if values[name].present:
         raise ValueError(f'--{name} is for --round_log.')
   if _is_of_mechanism(values):
@@ -206,7 +206,10 @@ def _of_mechanism(
   log = None
   if 'round_log' in files:
     log = sources.from_round_log(
-      files['round_log'], *participation.wait_from_flags(values)
+      files['round_log'],
+      *participation.wait_from_flags(values),
+      columns=participation.columns_from_flags(values),
+      population=values.population_name,
     )
   arguments = [f'--{name}={path}' for name, path in files.items()]
   return sources.from_plan(

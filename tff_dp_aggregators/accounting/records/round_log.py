@@ -1,7 +1,8 @@
 """Round logs: what a production system wrote down about its rounds.
 
-A log is a CSV file with a header, or JSON lines (one object a line, told by the first
-character), with one entry for each round whose result was released:
+A log is a CSV or TSV file with a header (TSV if there are more tabs in it than commas),
+or JSON lines (one object a line, told by the first character), plain or gzipped (told
+by the first bytes), with one entry for each round whose result was released:
 
 | column            | value |
 |-------------------|-------|
@@ -10,13 +11,21 @@ character), with one entry for each round whose result was released:
 | `round`           | its number, counting from 0 or from 1 |
 | `cohort_size`     | how many clients contributed |
 | `client_ids`      | which: a JSON list, or in CSV separated by spaces or semicolons |
+| `population`      | of which clients the round was, where a log has several |
 
-Other common names are understood (`COLUMNS`) and others can be told; the ledger of a
-training run is a round log as well. Columns that mean nothing here are left alone.
+Other common names are understood (`COLUMNS`) and others can be told, or the empty name
+for a column that is not what it seems; the ledger of a training run is a round log as
+well. Columns that mean nothing here are left alone.
 
 **Times** are ISO 8601 with a zone (`2023-05-30T11:00:00.25Z`, `... 13:00:00+02:00`),
-without any, or Unix time in seconds, ms, us or ns, which its digits tell apart. One log
-has one of these. Zones may differ from line to line; all become UTC.
+without any, or Unix time in seconds, ms, us or ns, which its digits tell apart: whole,
+with decimals, or as `1.7000496e9`, quoted or not. One log has one of these. Zones may
+differ from line to line; all become UTC. Programs that print `1.70005e9` drop digits;
+what is left of them is found out, and the wait between rounds counts as that much
+shorter (`RoundLog.resolution`).
+
+**Populations** have rounds of their own. Of a log with several, one has to be asked
+for: together they would seem to have more rounds in a day than each has.
 
 **What is repaired and what is refused.** Everything is refused, with the line, for
 which a guess could make the privacy guarantee too good:
@@ -36,15 +45,20 @@ What follows from a log is the business of `participation`.
 """
 
 import array
+import contextlib
 import csv
 import dataclasses
 import datetime
+import decimal
 import functools
+import gzip
+import io
 import itertools
 import json
 import re
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Optional, TextIO
+from typing import Any, BinaryIO, Optional, TextIO, cast
 
 import numpy as np
 
@@ -63,6 +77,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
   'round': ('round', 'round_number', 'round_num', 'step'),
   'cohort_size': ('cohort_size', 'cohort', 'cohort_reported', 'num_clients'),
   'client_ids': ('client_ids', 'participants'),
+  'population': ('population', 'population_name'),
 }
 
 _TIMES = ('completion_time', 'start_time')
@@ -74,10 +89,15 @@ _ISO = re.compile(
   r'([0-9]{4}-[0-9]{2}-[0-9]{2})[Tt ]([0-9]{2}):([0-9]{2})'
   r'(?::([0-9]{2})(?:[.,]([0-9]+))?)? ?([Zz]|UTC|[+-][0-9]{2}(?::?[0-9]{2})?)?'
 )
-_UNIX = re.compile(r'([0-9]{1,19})(?:\.([0-9]+))?')
+_UNIX = re.compile(r'([0-9]{1,19})(?:\.([0-9]*))?')
+_SCIENTIFIC = re.compile(r'[0-9]{1,30}(?:\.[0-9]{0,30})?[eE][+-]?[0-9]{1,2}')
 _WHOLE = re.compile(' *[0-9]{1,18} *')
 _SHAPE = bytes.maketrans(b'0123456789', b'0' * 10)  # Makes all digits alike.
 _BLOCK = 10_000  # Lines that are converted together.
+_GZIP = b'\x1f\x8b'  # How gzipped files begin.
+# What reading a gzipped file raises that was damaged or cut off.
+_DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error)
+_SHOWN_POPULATIONS = 10
 _UNITS = ((10, 's', 9), (13, 'ms', 6), (16, 'us', 3), (19, 'ns', 0))
 
 
@@ -109,6 +129,8 @@ class RoundLog:
     clients: Who took part; or `None`.
     time_format: How the log writes times.
     notes: What was repaired or left out, for people.
+    resolution: Nanoseconds to which the times are rounded, where they are written in
+      powers of ten and all lack the digits of seconds; else 0.
   """
 
   num_rounds: int
@@ -119,6 +141,7 @@ class RoundLog:
   clients: Optional[Clients]
   time_format: Optional[str]
   notes: tuple[str, ...]
+  resolution: int = 0
 
   def format_time(self, nanoseconds: int) -> str:
     """A time of this log as ISO 8601, in UTC if the log's times have a zone.
@@ -154,10 +177,12 @@ def parse_time(text: str) -> tuple[int, str]:
     (500000000, 'ISO 8601 with a zone')
     >>> parse_time('500')
     (500000000000, 'Unix time in s')
+    >>> parse_time('1.70000000025e9')
+    (1700000000250000000, 'Unix time in s')
   """
   if match := _ISO.fullmatch(text):
     nanoseconds, time_format = _iso(*match.groups())
-  elif match := _UNIX.fullmatch(text):
+  elif match := _UNIX.fullmatch(_written_out(text)):
     nanoseconds, time_format = _unix(*match.groups())
   else:
     raise ValueError(
@@ -182,6 +207,11 @@ def _iso(
   seconds += (_day(date) * 24 + hours) * 3600 + minutes * 60 - _offset(zone)
   nanoseconds = seconds * _SECOND + (_decimals(fraction, 9) if fraction else 0)
   return nanoseconds, WITH_ZONE if zone else WITHOUT_ZONE
+
+
+def _written_out(text: str) -> str:
+  """A number in powers of ten with all its digits; another text as it is."""
+  return format(decimal.Decimal(text), 'f') if _SCIENTIFIC.fullmatch(text) else text
 
 
 def _unix(whole: str, fraction: Optional[str]) -> tuple[int, str]:
@@ -297,14 +327,21 @@ def _digits(characters: np.ndarray) -> np.ndarray:
   return (characters.astype(np.int64) - ord('0')) @ powers
 
 
-def read(path: str, columns: Optional[Mapping[str, str]] = None) -> RoundLog:
+def read(
+  path: str,
+  columns: Optional[Mapping[str, str]] = None,
+  population: Optional[str] = None,
+) -> RoundLog:
   r"""Reads and checks a log.
 
   10^6 rounds take about 5 s as CSV and 10 s as JSON lines, and 100 MB.
 
   Args:
-    path: The file, UTF-8.
-    columns: The file's own names of columns, by the names of `COLUMNS`.
+    path: The file, UTF-8, which may be gzipped.
+    columns: The file's own names of columns, by the names of `COLUMNS`; the empty name
+      for one that it does not have.
+    population: Of which population the rounds are to be read; `None` for a log that
+      has one only.
 
   Raises:
     OSError: If the file cannot be read.
@@ -319,30 +356,67 @@ def read(path: str, columns: Optional[Mapping[str, str]] = None) -> RoundLog:
     >>> log.num_rounds, log.format_time(log.completions[-1])
     (2, '2023-05-30T13:30:00Z')
   """
-  reader = _Reader(path, dict(columns or {}))
-  with open(path, encoding='utf-8-sig', newline='') as file:
+  reader = _Reader(path, dict(columns or {}), population)
+  with _open(path) as file:
+    text = io.TextIOWrapper(file, encoding='utf-8-sig', newline='')
     try:
-      reader.read(file)
+      reader.read(text)
     except UnicodeDecodeError as e:
-      raise ValueError(f'{path} is not UTF-8 text: {e}') from e
+      raise ValueError(
+        f'{path}, line {_unreadable_line(path)}: this is not UTF-8 text: {e.reason}.'
+      ) from e
+    except _DAMAGED as e:
+      raise ValueError(
+        f'{path}, line {_unreadable_line(path)}: here the gzipped file is damaged or '
+        f'cut off: {e}.'
+      ) from e
   return reader.finish()
+
+
+@contextlib.contextmanager
+def _open(path: str) -> Iterator[BinaryIO]:
+  """The bytes of a file, unpacked if it is gzipped."""
+  with open(path, 'rb') as file:
+    if file.peek(len(_GZIP)).startswith(_GZIP):
+      with gzip.GzipFile(fileobj=file) as unpacked:
+        yield cast(BinaryIO, unpacked)
+    else:
+      yield file
+
+
+def _unreadable_line(path: str) -> int:
+  """The first line that is not UTF-8, or that a gzipped file lacks."""
+  complete = 0
+  with _open(path) as file:
+    try:
+      for line in file:
+        line.decode()
+        complete += 1
+    except (UnicodeDecodeError, *_DAMAGED):
+      pass
+  return complete + 1
 
 
 class _Reader:
   """Collects the lines of one file, then orders and checks them."""
 
-  def __init__(self, path: str, columns: dict[str, str]):
+  def __init__(self, path: str, columns: dict[str, str], population: Optional[str]):
     for name in columns:
       if name not in COLUMNS:
         raise ValueError(f'{name!r} is no column of a round log: {", ".join(COLUMNS)}.')
     self._path = path
     self._columns = columns
+    self._population = population
+    self._first_of_population: Optional[tuple[str, int]] = None  # And its line.
+    self._others: set[str] = set()  # Populations left out.
+    self._left_out = 0  # Lines of theirs.
     self._found: dict[str, int] = {}  # Where in each row a column is.
     self._notes: list[str] = []
     self._lines = array.array('q')
     self._numbers: dict[str, array.array] = {}
     self._time_format: Optional[str] = None
     self._time_line = 0
+    self._is_scientific = False  # Whether a time is in powers of ten.
     self._index_of_client: dict[str, int] = {}
     self._contributions = array.array('i')  # Clients, line after line.
 
@@ -350,13 +424,62 @@ class _Reader:
     """Collects all lines, a block at a time."""
     entries = self._entries(file)
     while block := list(itertools.islice(entries, _BLOCK)):
+      if 'population' in self._found and not (block := self._of_population(block)):
+        continue
       lines, rows = zip(*block)
       self._lines.extend(lines)
       values = list(zip(*rows))
-      for name, index in self._found.items():
-        self._numbers[name].extend(self._convert(name, values[index], lines))
+      for name in self._numbers:
+        column = values[self._found[name]]
+        self._numbers[name].extend(self._convert(name, column, lines))
+    if self._others and not self._lines:
+      raise ValueError(
+        f'{self._path} has no rounds of the population {self._population!r}; it has '
+        f'those of {self._shown_others()}.'
+      )
     if not self._lines:
       raise ValueError(f'{self._path} has no rounds.')
+    if self._others:
+      self._notes.append(
+        f'of the population {self._population!r} alone; {self._left_out} lines of '
+        f'others were left out: {self._shown_others()}.'
+      )
+
+  def _of_population(
+    self, block: list[tuple[int, Sequence[Any]]]
+  ) -> list[tuple[int, Sequence[Any]]]:
+    """The entries of the population that is asked for."""
+    index = self._found['population']
+    kept = []
+    for line, row in block:
+      value = row[index]
+      if isinstance(value, bool) or not isinstance(value, (str, int)):
+        raise self._refusal(line, f'{value!r} is not the name of a population.')
+      name = str(value).strip()
+      if not name:
+        raise self._refusal(line, 'there is no population.')
+      if self._population is None:
+        first, first_line = self._first_of_population or (name, line)
+        if name != first:
+          raise self._refusal(
+            line,
+            f'this round is of the population {name!r}, but line {first_line} has '
+            f'{first!r}. Say which is meant (--population_name), for each has rounds '
+            'of its own; or that this is no such column (--columns=population=).',
+          )
+        self._first_of_population = first, first_line
+      elif name != self._population:
+        self._left_out += 1
+        self._others.add(name)
+        continue
+      kept.append((line, row))
+    return kept
+
+  def _shown_others(self) -> str:
+    names = sorted(self._others)
+    more = len(names) - _SHOWN_POPULATIONS
+    shown = ', '.join(map(repr, names[:_SHOWN_POPULATIONS]))
+    return f'{shown} and {more} more' if more > 0 else shown
 
   def _convert(
     self, name: str, values: Sequence[Any], lines: Sequence[int]
@@ -392,7 +515,9 @@ class _Reader:
   def _time(self, value: Any, line: int) -> int:
     if isinstance(value, bool) or not isinstance(value, (str, int)):
       raise ValueError(f'{value!r} is not a time.')
-    nanoseconds, time_format = parse_time(str(value).strip())
+    text = str(value).strip()
+    nanoseconds, time_format = parse_time(text)
+    self._is_scientific |= _SCIENTIFIC.fullmatch(text) is not None
     if self._time_format not in (None, time_format):
       raise ValueError(
         f'{value!r} is {time_format}, but line {self._time_line} has '
@@ -432,7 +557,8 @@ class _Reader:
     elif first.lstrip()[0] == '[':
       raise self._refusal(skipped + 1, 'write one JSON object a line, without a list.')
     else:
-      yield from self._csv_entries(lines, skipped)
+      delimiter = '\t' if first.count('\t') > first.count(',') else ','
+      yield from self._csv_entries(lines, skipped, delimiter)
 
   def _json_entries(
     self, lines: Iterator[str], skipped: int
@@ -451,8 +577,9 @@ class _Reader:
         raise self._refusal(line, f'{text.strip()!r} is not a JSON object.')
       if names is None:
         names = set(entry)
-        sources = list(self._find_columns(list(entry), line).values())
-        self._found = {name: i for i, name in enumerate(self._numbers)}
+        found = self._find_columns(list(entry), line)
+        sources = list(found.values())
+        self._found = {name: i for i, name in enumerate(found)}
       elif entry.keys() != names:
         self._check_names(entry, sources, line)
       yield line, [entry.get(source) for source in sources]
@@ -465,9 +592,9 @@ class _Reader:
       )
 
   def _csv_entries(
-    self, lines: Iterator[str], skipped: int
+    self, lines: Iterator[str], skipped: int, delimiter: str
   ) -> Iterator[tuple[int, Sequence[Any]]]:
-    rows = csv.reader(lines, strict=True, skipinitialspace=True)
+    rows = csv.reader(lines, delimiter=delimiter, strict=True, skipinitialspace=True)
     try:
       header = next(rows)
       found = self._find_columns(header, skipped + 1)
@@ -482,7 +609,8 @@ class _Reader:
           )
         yield line, row
     except csv.Error as e:
-      raise self._refusal(skipped + rows.line_num, f'this is not CSV: {e}.') from e
+      kind = 'TSV' if delimiter == '\t' else 'CSV'
+      raise self._refusal(skipped + rows.line_num, f'this is not {kind}: {e}.') from e
 
   def _find_columns(self, names: list[str], line: int) -> dict[str, str]:
     """The file's name of each column to read, with a place for its values."""
@@ -493,7 +621,13 @@ class _Reader:
         f'no column of completion times among {", ".join(map(repr, names))}; '
         'call it completion_time, or say which it is.',
       )
-    self._numbers = {name: array.array('q') for name in found}
+    if self._population is not None and 'population' not in found:
+      raise self._refusal(
+        line,
+        f'no column of populations among {", ".join(map(repr, names))}; call it '
+        'population, or say which it is.',
+      )
+    self._numbers = {name: array.array('q') for name in found if name != 'population'}
     if ignored := [name for name in names if name not in found.values()]:
       self._notes.append(f'columns left alone: {", ".join(ignored)}.')
     return found
@@ -506,6 +640,8 @@ class _Reader:
     found = {}
     for column, spellings in COLUMNS.items():
       if column in self._columns:
+        if not self._columns[column]:
+          continue
         if self._columns[column] not in names:
           raise self._refusal(
             line, f'there is no column {self._columns[column]!r} for {column}.'
@@ -543,7 +679,18 @@ class _Reader:
       clients=clients,
       time_format=self._time_format,
       notes=tuple(self._notes),
+      resolution=self._resolution(numbers),
     )
+
+  def _resolution(self, numbers: dict[str, np.ndarray]) -> int:
+    """Which power of ten all times are multiples of, if digits may be missing."""
+    if not self._is_scientific:
+      return 0
+    times = np.concatenate([numbers[name] for name in _TIMES if name in numbers])
+    unit = 1
+    while unit < _END_OF_TIMES and not np.any(times % (10 * unit)):
+      unit *= 10
+    return unit if unit > _SECOND else 0
 
   def _order(self, numbers: dict[str, np.ndarray]) -> np.ndarray:
     """The lines to keep, as indices, in the order of rounds."""

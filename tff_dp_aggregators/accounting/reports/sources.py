@@ -9,7 +9,7 @@ import datetime
 import hashlib
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 from tff_dp_aggregators import strategies
@@ -165,6 +165,8 @@ def from_round_log(
   min_wait: Optional[datetime.timedelta] = None,
   wait_from: str = 'contribution',
   first_start: Optional[str] = None,
+  columns: Optional[Mapping[str, str]] = None,
+  population: Optional[str] = None,
 ) -> RoundLog:
   """Limits on participation that a production system's round log proves.
 
@@ -174,12 +176,14 @@ def from_round_log(
       for no such rule if the log names the clients.
     wait_from: With what the wait begins: 'contribution' or 'completion'.
     first_start: When the first round started, for logs without start times.
+    columns: The log's own names of columns, as for `records.round_log.read`.
+    population: Of which population, in a log of several.
 
   Raises:
     OSError: If the file cannot be read.
     ValueError: If an entry is wrong; the message names the line.
   """
-  log = round_log_lib.read(path)
+  log = round_log_lib.read(path, columns, population)
   summary = log_participation.summarize(log, min_wait, wait_from, first_start)
   said = summary.to_json()
   for name in ('closest', 'most_active', 'rounds_of_most_active'):
@@ -189,6 +193,8 @@ def from_round_log(
     'min_wait_hours': hours,
     'wait_from': wait_from,
     'first_start': first_start,
+    'columns': dict(columns or {}),
+    'population': population,
   }
   return RoundLog(summary.participation, said, file_of('round_log', path))
 

@@ -236,6 +236,8 @@ def _of_log(
     None if hours is None else datetime.timedelta(hours=hours),
     arguments['wait_from'],
     arguments['first_start'],
+    arguments['columns'],
+    arguments['population'],
   )
   if log.limits != mechanism.participation:
     raise ValueError(
