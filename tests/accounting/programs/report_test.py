@@ -8,9 +8,13 @@ Claims:
   missed target code 1.
 * Reports come from flags, ledgers, round logs, run directories, JSON reports and
   several of them in any mixture, which add up; nothing is silently left out.
+* A ledger and a round log of the same run are one report, or an error that names the
+  round in which they differ.
+* What no program can know is stated, and marked in every format as not verified.
 """
 
 import datetime
+import gzip
 import hashlib
 import json
 import math
@@ -22,6 +26,7 @@ import dp_accounting
 import pytest
 
 from tests import executing
+from tests import json_schema
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import events
@@ -134,6 +139,18 @@ def test_output_file_is_written_whole_and_never_overwritten(tmp_path):
       '--target_epsilon is for one mechanism',
     ),
     (('--verify=x', '--report=y'), 2, '--report does not go with --verify'),
+    (('--run_dir=.', '--clip_norm=1'), 2, '--clip_norm does not go with --run_dir'),
+    (('--verify=x', '--enforced_by=y'), 2, '--enforced_by does not go with --verify'),
+    ((*GBOARD, '--population_name=x'), 2, '--population_name is for --round_log'),
+    ((*GBOARD, '--columns=round=x'), 2, '--columns is for --round_log'),
+    ((*GBOARD, '--noise_source= '), 2, '--noise_source is empty'),
+    ((*GBOARD, '--clip_norm=0'), 2, '--clip_norm must be positive and finite; got 0'),
+    ((*GBOARD, '--clip_norm=nan'), 2, '--clip_norm must be positive and finite; got'),
+    (
+      (*GBOARD, '--clip_norm=1', '--clipped_count_stddev=9'),
+      2,
+      '--clip_norm does not go with --clipped_count_stddev',
+    ),
     (('--verify=/nowhere',), 2, 'No such file'),
     (('--verify=x', '--num_rounds=3'), 2, '--num_rounds does not go with --verify'),
     (('--verify=x', '--min_wait_hours=3'), 2, '--min_wait_hours does not go with'),
@@ -438,6 +455,212 @@ def test_what_does_not_compose_is_refused_with_both_values(tmp_path):
   assert result.returncode == 2
   assert 'altered.json is not what is computed from its inputs' in result.stderr
   assert 'guarantee.epsilon is ' in result.stderr
+
+
+def _write_production(folder, rounds=11, hours=4, cohort=10, first=1):
+  """A ledger and a packed log of the same run, with columns of other names."""
+  _write_ledger(folder / 'ledger.jsonl', TREE_OF_20, 11)
+  lines = ['nr\tdone\tn\tlang']
+  for number in range(rounds):
+    size = cohort(number) if callable(cohort) else cohort
+    lines.append(f'{number + first}\t{1.7e9 + 3600 * hours * number}\t{size}\tes')
+    lines.append(f'{number + first}\t{1.7e9 + 60 * number}\t7\tfr')
+  log = folder / 'rounds.tsv.gz'
+  log.write_bytes(gzip.compress('\n'.join(lines).encode()))
+  return (
+    f'--ledger={folder}/ledger.jsonl',
+    f'--round_log={log}',
+    '--columns=round=nr,completion_time=done,cohort_size=n,population=lang',
+    '--population_name=es',
+  )
+
+
+def test_a_ledger_and_a_log_of_one_run_are_one_report(tmp_path):
+  files = _write_production(tmp_path)
+  report = _json(*OF_TREE_OF_20, *files)
+  assert report['parts'] == []
+  assert report['guarantee'] == _json(*OF_TREE_OF_20, files[0])['guarantee']
+  source = report['participation']['source']
+  assert (source['num_rounds'], source['min_separation']) == (11, 5)
+  assert report['participation']['min_separation'] == 5
+  assert report['participation']['enforced_by'].startswith('the wait between')
+  roles = [file['role'] for file in report['verification']['files']]
+  assert sorted(roles) == ['ledger', 'round_log']
+  arguments = shlex.split(report['verification']['command'].split('report ', 1)[1])
+  assert _json(*arguments) == report
+  path = tmp_path / 'report.json'
+  path.write_text(json.dumps(report))
+  verified = _report(f'--verify={path}')
+  assert verified.returncode == 0, verified.stdout
+  (tmp_path / 'slower').mkdir()
+  slower = _write_production(tmp_path / 'slower', hours=7)[1].split('=', 1)[1]
+  os.replace(slower, files[1].split('=', 1)[1])
+  verified = _report(f'--verify={path}')
+  assert verified.returncode == 1
+  assert 'the limits were not kept' in verified.stdout
+
+
+def test_limits_that_are_not_stated_are_those_of_the_log(tmp_path):
+  files = _write_production(tmp_path)
+  run_for_these = accounting.Mechanism('tree', strategies.Participation(11, 5, 2), 4.0)
+  _write_ledger(tmp_path / 'other.jsonl', run_for_these, 11)
+  of_tree = ('--mechanism=tree', '--noise_multiplier=4', '--target_delta=1e-6')
+  report = _json(*of_tree, f'--ledger={tmp_path}/other.jsonl', *files[1:])
+  assert report['participation']['num_rounds'] == 11
+  result = _report(*of_tree, *files)  # Of a run that was planned for 20 rounds.
+  assert result.returncode == 2
+  assert 'round 0 of the ledger used strategy' in result.stderr
+
+
+@pytest.mark.parametrize(
+  ('changes', 'message'),
+  [
+    (
+      {'cohort': lambda number: 10 + (number == 6)},
+      'in round 6 (number 7 in the log) the ledger has 10 clients that reported, the '
+      'round log 11 clients',
+    ),
+    (
+      {'cohort': lambda number: 10 - (number == 6), 'first': 0},
+      'in round 6 the ledger has 10 clients that reported, the round log 9 clients',
+    ),
+    ({'rounds': 9}, 'round 9 (number 10 in the log) of the ledger is not in the round'),
+    ({'rounds': 12, 'first': 0}, 'round 11 of the round log is not in the ledger'),
+    (
+      {'hours': 7},
+      'a device that waits 24 h can be in rounds 1 and 4, which are 3 apart; promised: '
+      'at least 5',
+    ),
+  ],
+)
+def test_a_ledger_and_a_log_that_disagree_are_refused_with_the_round(
+  tmp_path, changes, message
+):
+  files = _write_production(tmp_path, **changes)
+  result = _report(*OF_TREE_OF_20, *files)
+  assert result.returncode == 2
+  assert message in result.stderr
+  assert result.stderr.count('\n') == 1
+
+
+def test_a_log_says_nothing_of_fixed_epochs(tmp_path):
+  result = _report(*OF_TREE_OF_20, '--fixed_epoch', *_write_production(tmp_path))
+  assert result.returncode == 2
+  assert 'not that they are fixed epochs apart' in result.stderr
+
+
+def test_client_ids_of_a_log_are_counted_against_the_ledger(tmp_path):
+  _write_ledger(tmp_path / 'ledger.jsonl', TREE_OF_20, 11)
+  arguments = (*OF_TREE_OF_20, f'--ledger={tmp_path}/ledger.jsonl')
+  for missing in (None, 4):
+    lines = ['round,client_ids']
+    for number in range(11):
+      names = [f'{number}.{i}' for i in range(9 if number == missing else 10)]
+      lines.append(f'{number},{" ".join(names)}')
+    path = tmp_path / f'{missing}.csv'
+    path.write_text('\n'.join(lines))
+    result = _report(*arguments, f'--round_log={path}', '--format=json')
+    if missing is None:
+      assert result.returncode == 0, result.stderr
+      assert 'what they might have done' in result.stdout
+    else:
+      assert result.returncode == 2
+      assert 'in round 4 the ledger has 10 clients that reported, the round log 9' in (
+        result.stderr
+      )
+
+
+def test_pairs_of_ledgers_and_logs_compose(tmp_path):
+  pairs = []
+  for name in ('one', 'two'):
+    (tmp_path / name).mkdir()
+    pairs.append(_write_production(tmp_path / name))
+  one, two = pairs
+  report = _json(*OF_TREE_OF_20, *one, *two[:2])
+  mu = math.sqrt(2) * _mu(TREE_OF_20, 11)
+  assert report['guarantee']['gdp_mu'] == pytest.approx(mu, rel=1e-9)
+  for part, files in zip(report['parts'], pairs):
+    paths = {file['path'] for file in part['verification']['files']}
+    assert paths == {each.split('=', 1)[1] for each in files[:2]}
+
+
+FACTS = {
+  'enforced_by': 'the scheduler of the app',
+  'noise_source': 'a hardware generator',
+  'clip_norm': 0.5,
+  'code_version': 'trainer 1.2.3',
+}
+
+
+def test_what_is_stated_is_marked_so_in_every_format(tmp_path):
+  plan = (*OF_TREE_OF_20, *(f'--{name}={value}' for name, value in FACTS.items()))
+  report = _json(*plan)
+  assert report['provenance'] == dict.fromkeys(FACTS, 'stated')
+  assert report['participation']['enforced_by'] == FACTS['enforced_by']
+  assert report['mechanism']['noise_source'] == FACTS['noise_source']
+  assert report['mechanism']['clip_norm'] == FACTS['clip_norm']
+  assert report['code_version'] == FACTS['code_version']
+  assert report['guarantee'] == _json(*OF_TREE_OF_20)['guarantee']
+  assert not list(json_schema.violations(report, schema_lib.load()))
+  arguments = shlex.split(report['verification']['command'].split('report ', 1)[1])
+  assert _json(*arguments) == report
+  for output_format in ('text', 'markdown', 'html'):
+    shown = ' '.join(_report(*plan, f'--format={output_format}').stdout.split())
+    shown = shown.replace('\\', '')
+    for value in FACTS.values():
+      assert f'{value} (stated, not verified)' in shown
+    bare = _report(*OF_TREE_OF_20, f'--format={output_format}').stdout
+    assert 'not verified' not in bare
+  path = tmp_path / 'report.json'
+  for name in FACTS:
+    for provenance in ('recorded', 'not_stated'):
+      changed = json.loads(json.dumps(report))
+      changed['provenance'][name] = provenance
+      path.write_text(json.dumps(changed))
+      assert _report(f'--verify={path}').returncode == 1
+  path.write_text(json.dumps(report))
+  assert _report(f'--verify={path}').returncode == 0
+
+
+def test_what_a_file_of_the_run_shows_is_not_marked(tmp_path):
+  assert set(_json(*OF_TREE_OF_20)['provenance'].values()) == {'not_stated'}
+  _write_run(tmp_path / 'run', TREE_OF_20, 11)
+  config = json.loads((tmp_path / 'run' / 'config.json').read_text())
+  config['software'] = {'tff_dp_aggregators': '0.1.0', 'commit': 'c0ffee'}
+  (tmp_path / 'run' / 'config.json').write_text(json.dumps(config))
+  run = _json(f'--run_dir={tmp_path}/run')
+  assert run['provenance'] == dict.fromkeys(FACTS, 'recorded')
+  assert run['code_version'] == 'tff_dp_aggregators 0.1.0 (commit c0ffee)'
+  (tmp_path / 'production').mkdir()
+  files = _write_production(tmp_path / 'production')
+  report = _json(*OF_TREE_OF_20, *files, '--clip_norm=0.5', '--enforced_by=the app')
+  assert report['provenance'] == {
+    'enforced_by': 'stated',
+    'noise_source': 'not_stated',
+    'clip_norm': 'recorded',
+    'code_version': 'not_stated',
+  }
+  assert report['participation']['enforced_by'] == (
+    'the app, by a wait between two rounds of a device; by it and by when rounds were '
+    'complete, the limits were kept'
+  )
+  unstated = _json(*OF_TREE_OF_20, *files)
+  assert unstated['provenance']['enforced_by'] == 'recorded'
+  for each in (run, report, unstated):
+    assert not list(json_schema.violations(each, schema_lib.load()))
+    path = tmp_path / 'report.json'
+    path.write_text(json.dumps(each))
+    verified = _report(f'--verify={path}')
+    assert verified.returncode == 0, verified.stdout
+
+
+def test_a_stated_clip_norm_that_the_ledger_contradicts_is_refused(tmp_path):
+  _write_ledger(tmp_path / 'ledger.jsonl', TREE_OF_20, 11)
+  arguments = (*OF_TREE_OF_20, f'--ledger={tmp_path}/ledger.jsonl')
+  assert _report(*arguments, '--clip_norm=0.5').returncode == 0
+  result = _report(*arguments, '--clip_norm=0.6')
+  assert result.returncode == 2
+  assert 'clip_norm is 0.6, but 0.5 in round 0 of the ledger' in result.stderr
 
 
 def test_run_directory_with_a_foreign_or_unprivate_configuration_is_refused(tmp_path):

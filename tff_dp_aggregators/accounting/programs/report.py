@@ -13,7 +13,8 @@ from what a run left, from a ledger or from the round log of a production system
         --mechanism=tree --num_rounds=2000 --min_separation=314 \
         --noise_multiplier=7 --target_delta=1e-10
     python -m tff_dp_aggregators.accounting.report --round_log=rounds.csv \
-        --mechanism=tree --noise_multiplier=7 --target_delta=1e-10
+        --mechanism=tree --noise_multiplier=7 --target_delta=1e-10 \
+        --enforced_by='the job scheduler of the app' --clip_norm=0.5
 
 Several of these, in any mixture, are what they spent together, on the same clients.
 The flags state one mechanism, which all ledgers and round logs are of; what had another
@@ -32,14 +33,17 @@ Exit codes: 0 fine, 1 verification failed or target missed, 2 wrong usage. Start
 without TensorFlow.
 """
 
+import dataclasses
 import functools
 import json
+import math
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 from absl import flags
 
+from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.accounting.programs import participation
 from tff_dp_aggregators.accounting.programs import program
@@ -52,6 +56,8 @@ from tff_dp_aggregators.accounting.reports import statement as statement_lib
 from tff_dp_aggregators.accounting.reports import verification
 from tff_dp_aggregators.base import new_files
 
+# Flags that state what no program can know of the mechanism in flags and its run.
+_STATED = ('enforced_by', 'noise_source', 'clip_norm', 'code_version')
 # Flags that say what to report, and can be given several times and together.
 _SOURCES = ('run_dir', 'report', 'ledger', 'round_log')
 
@@ -83,10 +89,13 @@ def define(values: flags.FlagValues) -> None:
     'round_log',
     None,
     'Take the number of rounds and the limits on participation from this log of a '
-    "production system's rounds; see tff_dp_aggregators.accounting.participation.",
+    "production system's rounds; see tff_dp_aggregators.accounting.participation. With "
+    '--ledger, of the same run: check that both have the same rounds with as many '
+    'clients, and that the limits in flags, which the run was planned for, were kept.',
     flag_values=values,
   )
   participation.define_log(values)
+  _define_stated(values)
   flags.DEFINE_string(
     'verify',
     None,
@@ -110,9 +119,27 @@ def define(values: flags.FlagValues) -> None:
   )
 
 
+def _define_stated(values: flags.FlagValues) -> None:
+  """Defines the flags of what is stated, which reports mark as not verified."""
+  for name, text in (
+    ('enforced_by', 'what keeps clients within the limits on participation.'),
+    ('noise_source', 'where the noise comes from.'),
+    ('code_version', 'the version of the code that trained.'),
+  ):
+    text = f'State, for the report and not verified, {text}'
+    flags.DEFINE_string(name, None, text, flag_values=values)
+  flags.DEFINE_float(
+    'clip_norm',
+    None,
+    "State, for the report, the L2 bound of a client's contribution to a round. Not "
+    'verified without a ledger; that it is the one of the ledger is.',
+    flag_values=values,
+  )
+
+
 def _of_mechanism_flags() -> tuple[str, ...]:
   """Flags that decide on the numbers of a mechanism, but for what a run of it left."""
-  return (*flags_lib.all_names(), *participation.LOG_FLAGS)
+  return (*flags_lib.all_names(), *participation.LOG_FLAGS, *_STATED)
 
 
 def build(values: flags.FlagValues) -> dict[str, Any]:
@@ -145,9 +172,29 @@ def _check_together(values: flags.FlagValues) -> None:
       )
     return
   given = 'run_dir' if values.run_dir is not None else 'report'
-  for name in flags_lib.all_names():
+  for name in (*flags_lib.all_names(), *_STATED):
     if values[name].present and name != 'accountant':
       raise ValueError(f'--{name} does not go with --{given}, which has it all.')
+
+
+def _stated(values: flags.FlagValues) -> dict[str, Any]:
+  """Fields of `Inputs` that flags state."""
+  stated = {name: values[name].value for name in _STATED}
+  stated = {name: value for name, value in stated.items() if value is not None}
+  for name, value in stated.items():
+    if isinstance(value, str) and not value.strip():
+      raise ValueError(f'--{name} is empty; leave it out if there is nothing to state.')
+  if 'clip_norm' in stated:
+    if not 0 < stated['clip_norm'] < math.inf:
+      raise ValueError(
+        f'--clip_norm must be positive and finite; got {stated["clip_norm"]}.'
+      )
+    if values.clipped_count_stddev is not None:
+      raise ValueError(
+        '--clip_norm does not go with --clipped_count_stddev: with adaptive clipping '
+        'the clip norm changes from round to round.'
+      )
+  return stated
 
 
 def _is_of_mechanism(values: flags.FlagValues) -> bool:
@@ -177,7 +224,12 @@ def _parts(values: flags.FlagValues, with_curves: bool) -> Iterator[composition.
     run = sources.from_run_dir(path, values.accountant)
     yield part(run, {'run_dir': path})
   if _is_of_mechanism(values):
-    planned = functools.cache(functools.partial(flags_lib.planned, values))
+    stated = _stated(values)
+
+    @functools.cache
+    def planned(limits: Optional[strategies.Participation]) -> inputs_lib.Inputs:
+      return dataclasses.replace(flags_lib.planned(values, limits), **stated)
+
     for files in _ledgers_and_logs(values):
       yield part(_of_mechanism(values, files, planned), files)
   for path in values.report or ():
@@ -200,10 +252,10 @@ def _ledgers_and_logs(values: flags.FlagValues) -> Iterator[dict[str, str]]:
 def _of_mechanism(
   values: flags.FlagValues,
   files: Mapping[str, str],
-  planned: Callable[..., inputs_lib.Inputs],
+  planned: Callable[[Optional[strategies.Participation]], inputs_lib.Inputs],
 ) -> inputs_lib.Inputs:
   """The mechanism in flags, with what a run of it left."""
-  log = None
+  log = limits = None
   if 'round_log' in files:
     log = sources.from_round_log(
       files['round_log'],
@@ -211,9 +263,13 @@ def _of_mechanism(
       columns=participation.columns_from_flags(values),
       population=values.population_name,
     )
+    # A ledger's events are for the limits of its plan, which the log may show kept.
+    are_stated = any(values[name].present for name in flags_lib.participation_flags())
+    if not ('ledger' in files and are_stated):
+      limits = log.limits
   arguments = [f'--{name}={path}' for name, path in files.items()]
   return sources.from_plan(
-    planned(None if log is None else log.limits),
+    planned(limits),
     ledger=files.get('ledger'),
     strategy_file=values.strategy_file,
     round_log=log,

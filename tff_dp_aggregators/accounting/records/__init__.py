@@ -2,12 +2,13 @@
 
 `ledger` is what a run of this package released, `round_log` what a production system
 says of its rounds, `log_participation` how often one device can have taken part in
-them.
+them, `agreement` whether a ledger and a log are of the same rounds.
 """
 
+from tff_dp_aggregators.accounting.records import agreement
 from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.accounting.records import log_participation
 from tff_dp_aggregators.accounting.records import round_log
 from tff_dp_aggregators.accounting.records import strict_json
 
-__all__ = ['ledger', 'log_participation', 'round_log', 'strict_json']
+__all__ = ['agreement', 'ledger', 'log_participation', 'round_log', 'strict_json']

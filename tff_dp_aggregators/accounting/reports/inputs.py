@@ -27,6 +27,7 @@ class Inputs:
       without it, of all rounds planned.
     enforced_by: What keeps clients within the participation limits.
     noise_source: Where the randomness comes from.
+    code_version: Of the code that trained.
     participation_source: Where the participation limits come from, such as the summary
       of a round log.
     command: A command that prints the same numbers again.
@@ -42,6 +43,7 @@ class Inputs:
   ledger: Optional[ledger_lib.Ledger] = None
   enforced_by: str = 'not stated; whoever runs the training must see to it'
   noise_source: str = 'not stated'
+  code_version: Optional[str] = None
   participation_source: Optional[dict[str, Any]] = None
   command: Optional[str] = None
   files: tuple[dict[str, Any], ...] = ()

@@ -14,26 +14,19 @@ from typing import Any, Optional
 
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
+from tff_dp_aggregators.accounting.records import agreement
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.accounting.records import log_participation
 from tff_dp_aggregators.accounting.records import round_log as round_log_lib
 from tff_dp_aggregators.accounting.records import strict_json
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
+from tff_dp_aggregators.accounting.reports import provenance
+from tff_dp_aggregators.base import version
 
 # The command that makes a report, as reports name it.
 PROGRAM = 'python -m tff_dp_aggregators.accounting.report'
 # What files are to a statement.
 ROLES = ('config', 'strategy', 'ledger', 'round_log')
-_ENFORCED_BY = {
-  'min_wait': (
-    'the wait between two rounds of a device; the limits follow from it and from when '
-    'rounds were complete'
-  ),
-  'client_ids': (
-    'nothing that is known: the limits are what the clients of this log happened to '
-    'keep, and say nothing of what they might have done'
-  ),
-}
 _STRATEGY_FILES = ('strategy.json', 'strategy.npz')
 
 
@@ -48,27 +41,33 @@ def from_plan(
   """The statement's inputs for a plan, or for the rounds of it that a ledger lists.
 
   Args:
-    plan: Mechanism and target.
+    plan: Mechanism and target, and what else is stated.
     ledger: Path of a ledger of a run of this mechanism.
     strategy_file: Where the strategy was loaded from, if it was.
-    round_log: Where the limits on participation come from, if from a log.
+    round_log: Where the limits on participation come from, if from a log; with a
+      ledger, what shows that they were kept.
     command: A command that gives the same numbers again.
 
   Raises:
     OSError: If a file cannot be read.
-    ValueError: If the ledger is wrong.
+    ValueError: If the ledger is wrong, or does not agree with the round log.
   """
   files = []
+  if ledger is not None:
+    plan = dataclasses.replace(plan, ledger=ledger_lib.read(ledger))
   if round_log is not None:
-    basis = round_log.summary['basis']
+    check_log(round_log, plan.mechanism, plan.ledger)
     plan = dataclasses.replace(
       plan,
-      enforced_by=_ENFORCED_BY[basis],
+      enforced_by=provenance.enforced_by(
+        round_log.summary['basis'],
+        plan.ledger is not None,
+        None if plan.enforced_by == inputs_lib.Inputs.enforced_by else plan.enforced_by,
+      ),
       participation_source=round_log.summary,
     )
     files.append(round_log.file)
   if ledger is not None:
-    plan = dataclasses.replace(plan, ledger=ledger_lib.read(ledger))
     files.append(file_of('ledger', ledger))
   if strategy_file is not None:
     files.append(file_of('strategy', strategy_file))
@@ -111,6 +110,7 @@ def from_run_dir(run_dir: str, accountant: Optional[str] = None) -> inputs_lib.I
       ledger=ledger,
       enforced_by=privacy['enforced_by'],
       noise_source=privacy['noise_source'],
+      code_version=privacy['code_version'],
       command=command_of([f'--run_dir={run_dir}']),
       files=tuple(read),
     )
@@ -150,12 +150,14 @@ class RoundLog:
 
   Attributes:
     limits: The limits that it proves.
+    proved: All that it says.
     summary: JSON-ready, with the arguments of `from_round_log` and without who took
       part.
     file: As `file_of` describes it.
   """
 
   limits: strategies.Participation
+  proved: log_participation.Summary
   summary: dict[str, Any]
   file: dict[str, Any]
 
@@ -196,7 +198,31 @@ def from_round_log(
     'columns': dict(columns or {}),
     'population': population,
   }
-  return RoundLog(summary.participation, said, file_of('round_log', path))
+  return RoundLog(summary.participation, summary, said, file_of('round_log', path))
+
+
+def check_log(
+  log: RoundLog,
+  mechanism: mechanism_lib.Mechanism,
+  ledger: Optional[ledger_lib.Ledger],
+) -> None:
+  """Checks that a round log is one of a mechanism, and of a ledger if there is one.
+
+  Args:
+    log: The log.
+    mechanism: Under the limits that the log proves; with a ledger, under those that
+      its events are for.
+    ledger: Of the same run; `None` if there is none.
+
+  Raises:
+    ValueError: If they are not.
+  """
+  if ledger is not None:
+    agreement.check(log.proved, ledger, mechanism.limits)
+  elif log.limits != mechanism.participation:
+    raise ValueError(
+      f'the round log gives {log.limits}, the report has {mechanism.participation}.'
+    )
 
 
 def file_of(role: str, path: str) -> dict[str, Any]:
@@ -225,4 +251,13 @@ def _privacy_of(run_dir: str, config_path: str) -> dict[str, Any]:
     raise ValueError(f'{config_path} is not the configuration of a run: {e}') from e
   if privacy is None:
     raise ValueError(f'the run in {run_dir} had no privacy mechanism.')
-  return privacy
+  return {**privacy, 'code_version': _code_version(config.get('software'))}
+
+
+def _code_version(software: Any) -> Optional[str]:
+  """What a configuration says of the code that trained; `None` if nothing."""
+  if not isinstance(software, dict):
+    return None
+  return ', '.join(
+    f'{name} {words}' for name, words in version.in_words(software).items()
+  )

@@ -174,9 +174,10 @@ def _inputs(report: dict[str, Any], folder: str) -> inputs_lib.Inputs:
   mechanism = mechanism_lib.Mechanism.from_json(
     inputs['mechanism'], _strategy(inputs['strategy'], paths.get('strategy'))
   )
+  ledger = ledger_lib.read(paths['ledger']) if 'ledger' in paths else None
   source = None
   if 'round_log' in paths:
-    source = _of_log(report, mechanism, paths['round_log'])
+    source = _of_log(report, mechanism, paths['round_log'], ledger)
   target = report['target'] or {'epsilon': None, 'found': None}
   return inputs_lib.Inputs(
     mechanism,
@@ -185,9 +186,10 @@ def _inputs(report: dict[str, Any], folder: str) -> inputs_lib.Inputs:
     found=target['found'],
     accountant=inputs['accountant'],
     clip_norm=report['mechanism']['clip_norm'],
-    ledger=ledger_lib.read(paths['ledger']) if 'ledger' in paths else None,
+    ledger=ledger,
     enforced_by=report['participation']['enforced_by'],
     noise_source=report['mechanism']['noise_source'],
+    code_version=report['code_version'],
     participation_source=source,
     command=report['verification']['command'],
     files=files,
@@ -226,9 +228,12 @@ def _of_run(report: dict[str, Any], run_dir: str) -> inputs_lib.Inputs:
 
 
 def _of_log(
-  report: dict[str, Any], mechanism: mechanism_lib.Mechanism, path: str
+  report: dict[str, Any],
+  mechanism: mechanism_lib.Mechanism,
+  path: str,
+  ledger: Optional[ledger_lib.Ledger],
 ) -> dict[str, Any]:
-  """The summary of a round log, if it gives the mechanism's limits."""
+  """The summary of a round log, if it gives or keeps the mechanism's limits."""
   arguments = report['participation']['source']['arguments']
   hours = arguments['min_wait_hours']
   log = sources.from_round_log(
@@ -239,10 +244,7 @@ def _of_log(
     arguments['columns'],
     arguments['population'],
   )
-  if log.limits != mechanism.participation:
-    raise ValueError(
-      f'the round log gives {log.limits}, the report has {mechanism.participation}.'
-    )
+  sources.check_log(log, mechanism, ledger)
   return log.summary
 
 

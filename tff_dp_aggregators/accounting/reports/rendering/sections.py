@@ -12,6 +12,7 @@ from typing import Any, Optional
 
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting.reports import provenance
 from tff_dp_aggregators.accounting.reports.rendering import document
 from tff_dp_aggregators.accounting.reports.rendering import rounding
 from tff_dp_aggregators.accounting.reports.rendering.document import Code
@@ -185,13 +186,19 @@ def _assumptions(statement: dict[str, Any]) -> Iterator[str]:
     schema = schemas.of_report(participation)
     yield (
       f'Participation{run}: {schemas.kind_of(schema).sentence(schema)}. What enforces '
-      f'it: {participation["enforced_by"]}.'
+      f'it: {_marked(part, "enforced_by", participation["enforced_by"])}.'
     )
-    yield (
-      f'Noise{run} that nobody can predict. Its source: {mechanism["noise_source"]}.'
-    )
+    source = _marked(part, 'noise_source', mechanism['noise_source'])
+    yield f'Noise{run} that nobody can predict. Its source: {source}.'
     if _is_cut_short(part):
       yield f'The decision to stop early{run} did not depend on what had been released.'
+
+
+def _marked(statement: dict[str, Any], fact: str, text: str) -> str:
+  """What a report says of a fact, and whether anything but a word stands for it."""
+  if statement['provenance'][fact] == provenance.STATED:
+    return f'{text} ({provenance.MARK})'
+  return text
 
 
 def _sentence(text: str) -> str:
@@ -291,7 +298,7 @@ def _mechanism_facts(statement: dict[str, Any]) -> Iterator[Fact]:
   )
   yield Fact(
     'clip norm (L2)',
-    _clip_norm(mechanism),
+    _marked(statement, 'clip_norm', _clip_norm(mechanism)),
     "the largest length of a client's update; a longer one is scaled down to it",
   )
   yield Fact(
@@ -324,9 +331,15 @@ def _mechanism_facts(statement: dict[str, Any]) -> Iterator[Fact]:
   )
   yield Fact(
     'source of the noise',
-    mechanism['noise_source'],
+    _marked(statement, 'noise_source', mechanism['noise_source']),
     'who can predict the noise can take it away',
   )
+  if statement['code_version'] is not None:
+    yield Fact(
+      'code that trained',
+      _marked(statement, 'code_version', statement['code_version']),
+      'the version of what clipped, summed and added the noise',
+    )
   if statement['target'] is not None:
     target = statement['target']
     yield Fact(
@@ -401,7 +414,7 @@ def _participation(statement: dict[str, Any]) -> document.Section:
   facts.append(
     Fact(
       'enforced by',
-      participation['enforced_by'],
+      _marked(statement, 'enforced_by', participation['enforced_by']),
       'what makes sure that the assumption holds',
     )
   )
