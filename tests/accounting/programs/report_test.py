@@ -130,6 +130,7 @@ def test_output_file_is_written_whole_and_never_overwritten(tmp_path):
     (('--run_dir=.', '--ledger=x'), 2, '. is not a run directory'),
     (('--report=/nowhere',), 2, 'No such file'),
     (('--report=x', '--mechanism=tree'), 2, '--mechanism does not go with --report'),
+    (('--report=x', '--accountant=rdp'), 2, 'does not go with a single --report'),
     (('--run_dir=.', '--wait_from=completion'), 2, '--wait_from is for --round_log'),
     (('--mechanism=tree', '--mechanism=gaussian'), 2, '--mechanism is given twice'),
     (('--ledger=x', '--ledger=y', '--round_log=z'), 2, '--ledger is given 2 times and'),
@@ -641,8 +642,8 @@ def test_what_a_file_of_the_run_shows_is_not_marked(tmp_path):
     'code_version': 'not_stated',
   }
   assert report['participation']['enforced_by'] == (
-    'the app, by a wait between two rounds of a device; by it and by when rounds were '
-    'complete, the limits were kept'
+    'the wait between two rounds of a device; that the limits were kept follows from '
+    'it and from when rounds were complete; what enforces the wait: the app'
   )
   unstated = _json(*OF_TREE_OF_20, *files)
   assert unstated['provenance']['enforced_by'] == 'recorded'

@@ -26,6 +26,7 @@ from tff_dp_aggregators.accounting.programs import (
 )
 from tff_dp_aggregators.accounting.records import log_participation as participation
 from tff_dp_aggregators.accounting.records import round_log
+from tff_dp_aggregators.accounting.records import times as times_lib
 
 HOUR = 3600 * 10**9
 YEAR_2020 = 1_577_836_800 * 10**9
@@ -55,7 +56,7 @@ def make_log(completions, starts=None, clients=None, first_number=0):
     starts=times(starts),
     cohort_sizes=None,
     clients=who,
-    time_format=round_log.WITH_ZONE,
+    time_format=times_lib.WITH_ZONE,
     notes=(),
   )
 

@@ -175,6 +175,12 @@ def _check_together(values: flags.FlagValues) -> None:
   for name in (*flags_lib.all_names(), *_STATED):
     if values[name].present and name != 'accountant':
       raise ValueError(f'--{name} does not go with --{given}, which has it all.')
+  if values.accountant is not None and values.run_dir is None:
+    if _num_sources(values) == 1:
+      raise ValueError(
+        '--accountant does not go with a single --report, which is printed as it is; '
+        'make it again with another one.'
+      )
 
 
 def _stated(values: flags.FlagValues) -> dict[str, Any]:

@@ -52,6 +52,7 @@ import numpy as np
 
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting.records import round_log
+from tff_dp_aggregators.accounting.records import times as times_lib
 
 # What a device may start to wait from: its own contribution, or the end of the round.
 WAIT_FROM = ('contribution', 'completion')
@@ -456,7 +457,7 @@ def _begins(
     'The log has all rounds whose results were released, and no others.',
     'No device takes part before its wait is over, by true time, or twice in a round.',
   ]
-  if log.time_format == round_log.WITHOUT_ZONE:
+  if log.time_format == times_lib.WITHOUT_ZONE:
     assumptions.append('Times have no zone; their clock was never set back.')
   if wait_from == 'completion':
     assumptions.append('A device waits from the completion of its round.')
@@ -481,7 +482,7 @@ def _begins(
 
 
 def _parse_first_start(log: round_log.RoundLog, first_start: str) -> int:
-  time, time_format = round_log.parse_time(first_start)
+  time, time_format = times_lib.parse_time(first_start)
   assert log.completions is not None
   if time_format != log.time_format:
     raise ValueError(

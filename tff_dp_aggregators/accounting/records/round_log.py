@@ -49,8 +49,6 @@ import contextlib
 import csv
 import dataclasses
 import datetime
-import decimal
-import functools
 import gzip
 import io
 import itertools
@@ -61,6 +59,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, Optional, TextIO, cast
 
 import numpy as np
+
+from tff_dp_aggregators.accounting.records import times
 
 # The names under which a column is recognised, whatever their case.
 COLUMNS: dict[str, tuple[str, ...]] = {
@@ -82,23 +82,12 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 
 _TIMES = ('completion_time', 'start_time')
 _COUNTS = ('round', 'cohort_size')
-_SECOND = 10**9  # In nanoseconds, which all times are counted in.
-_END_OF_TIMES = 7_258_118_400 * _SECOND  # The year 2200; keeps sums within int64.
-_EPOCH = datetime.date(1970, 1, 1).toordinal()
-_ISO = re.compile(
-  r'([0-9]{4}-[0-9]{2}-[0-9]{2})[Tt ]([0-9]{2}):([0-9]{2})'
-  r'(?::([0-9]{2})(?:[.,]([0-9]+))?)? ?([Zz]|UTC|[+-][0-9]{2}(?::?[0-9]{2})?)?'
-)
-_UNIX = re.compile(r'([0-9]{1,19})(?:\.([0-9]*))?')
-_SCIENTIFIC = re.compile(r'[0-9]{1,30}(?:\.[0-9]{0,30})?[eE][+-]?[0-9]{1,2}')
 _WHOLE = re.compile(' *[0-9]{1,18} *')
-_SHAPE = bytes.maketrans(b'0123456789', b'0' * 10)  # Makes all digits alike.
 _BLOCK = 10_000  # Lines that are converted together.
 _GZIP = b'\x1f\x8b'  # How gzipped files begin.
 # What reading a gzipped file raises that was damaged or cut off.
 _DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error)
 _SHOWN_POPULATIONS = 10
-_UNITS = ((10, 's', 9), (13, 'ms', 6), (16, 'us', 3), (19, 'ns', 0))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -150,181 +139,7 @@ class RoundLog:
     """
     epoch = datetime.datetime(1970, 1, 1)
     time = epoch + datetime.timedelta(microseconds=int(nanoseconds) // 1000)
-    return time.isoformat() + ('' if self.time_format == WITHOUT_ZONE else 'Z')
-
-
-# Kinds of times, as a log may have one or the other but not both.
-WITH_ZONE = 'ISO 8601 with a zone'
-# Of a log that says nowhere which zone its times are in.
-WITHOUT_ZONE = 'ISO 8601 without a zone'
-
-
-def parse_time(text: str) -> tuple[int, str]:
-  """Reads a time.
-
-  Args:
-    text: As the module's description says.
-
-  Returns:
-    Nanoseconds since 1970, cut down, and how the time was written; without a zone,
-    those that it would be in UTC.
-
-  Raises:
-    ValueError: If it is not a time between 1970 and 2200.
-
-  Example:
-    >>> parse_time('1970-01-01T02:00:00.5+02:00')
-    (500000000, 'ISO 8601 with a zone')
-    >>> parse_time('500')
-    (500000000000, 'Unix time in s')
-    >>> parse_time('1.70000000025e9')
-    (1700000000250000000, 'Unix time in s')
-  """
-  if match := _ISO.fullmatch(text):
-    nanoseconds, time_format = _iso(*match.groups())
-  elif match := _UNIX.fullmatch(_written_out(text)):
-    nanoseconds, time_format = _unix(*match.groups())
-  else:
-    raise ValueError(
-      f'{text!r} is not a time such as 2023-05-30T11:00:00Z or Unix time in digits.'
-    )
-  if not 0 <= nanoseconds < _END_OF_TIMES:
-    raise ValueError(f'the time {text!r} is not between the years 1970 and 2200.')
-  return nanoseconds, time_format
-
-
-def _iso(
-  date: str,
-  hour: str,
-  minute: str,
-  second: Optional[str],
-  fraction: Optional[str],
-  zone: Optional[str],
-) -> tuple[int, str]:
-  hours, minutes, seconds = int(hour), int(minute), int(second or 0)
-  if hours > 23 or minutes > 59 or seconds > 59:
-    raise ValueError(f'{hour}:{minute}:{second or "00"} is not a time of day.')
-  seconds += (_day(date) * 24 + hours) * 3600 + minutes * 60 - _offset(zone)
-  nanoseconds = seconds * _SECOND + (_decimals(fraction, 9) if fraction else 0)
-  return nanoseconds, WITH_ZONE if zone else WITHOUT_ZONE
-
-
-def _written_out(text: str) -> str:
-  """A number in powers of ten with all its digits; another text as it is."""
-  return format(decimal.Decimal(text), 'f') if _SCIENTIFIC.fullmatch(text) else text
-
-
-def _unix(whole: str, fraction: Optional[str]) -> tuple[int, str]:
-  unit, places = _unit(whole)
-  nanoseconds = int(whole) * 10**places
-  if fraction and places:
-    nanoseconds += _decimals(fraction, places)
-  return nanoseconds, f'Unix time in {unit}'
-
-
-def _unit(whole: str) -> tuple[str, int]:
-  """The unit that a Unix time of so many digits has, and its decimal places in ns."""
-  return next((unit, places) for most, unit, places in _UNITS if len(whole) <= most)
-
-
-def _decimals(fraction: str, places: int) -> int:
-  return int(fraction[:places].ljust(places, '0'))
-
-
-@functools.cache
-def _day(date: str) -> int:
-  return datetime.date.fromisoformat(date).toordinal() - _EPOCH
-
-
-@functools.cache
-def _offset(zone: Optional[str]) -> int:
-  """Seconds by which a zone is ahead of UTC."""
-  if zone is None or zone in ('Z', 'z', 'UTC'):
-    return 0
-  hours, minutes = int(zone[1:3]), int(zone[3:].strip(':') or 0)
-  if hours > 23 or minutes > 59:
-    raise ValueError(f'{zone} is not a zone.')
-  seconds = hours * 3600 + minutes * 60
-  return -seconds if zone[0] == '-' else seconds
-
-
-def parse_alike(values: Sequence[Any]) -> Optional[tuple[np.ndarray, str]]:
-  """Reads many times that are written in exactly the same way.
-
-  Args:
-    values: Texts or whole numbers, at least one.
-
-  Returns:
-    What `parse_time` gives for each, as one int64 array; or `None` if they differ in
-    more than digits, or any cannot be read, for `parse_time` to say what is wrong.
-  """
-  if set(map(type, values)) == {int}:
-    values = list(map(str, values))
-  elif set(map(type, values)) != {str}:
-    return None
-  size = len(values[0])
-  data = ''.join(values).encode('ascii', 'replace')
-  shape = data[:size].translate(_SHAPE)
-  if set(map(len, values)) != {size} or data.translate(_SHAPE) != shape * len(values):
-    return None
-  characters = np.frombuffer(data, np.uint8).reshape(len(values), size)
-  try:
-    if match := _ISO.fullmatch(values[0]):
-      times = _iso_alike(characters, match)
-    elif match := _UNIX.fullmatch(values[0]):
-      times = _unix_alike(characters, match)
-    else:
-      return None
-    time_format = parse_time(values[0])[1]
-  except ValueError:
-    return None
-  if times is None or times.min() < 0 or times.max() >= _END_OF_TIMES:
-    return None
-  return times, time_format
-
-
-def _iso_alike(characters: np.ndarray, match: 're.Match[str]') -> Optional[np.ndarray]:
-  def number(start: int, end: int) -> np.ndarray:
-    return _digits(characters[:, start:end])
-
-  zone = match.start(6) if match[6] else characters.shape[1]
-  if np.any(characters[:, zone:] != characters[0, zone:]):
-    return None
-  year, month, day = number(0, 4), number(5, 7), number(8, 10)
-  hour, minute = number(*match.span(2)), number(*match.span(3))
-  second = number(*match.span(4)) if match[4] else np.zeros_like(hour)
-  first = ((year - 1970) * 12 + month - 1).astype('datetime64[M]')
-  date = first.astype('datetime64[D]') + (day - 1)
-  if (
-    np.any((month < 1) | (month > 12) | (date.astype('datetime64[M]') != first))
-    or np.any((year < 1970) | (year > 2200))
-    or np.any((hour > 23) | (minute > 59) | (second > 59))
-  ):
-    return None
-  second += (date.astype(np.int64) * 24 + hour) * 3600 + minute * 60 - _offset(match[6])
-  return second * _SECOND + _decimals_alike(characters, match.span(5), 9)
-
-
-def _unix_alike(characters: np.ndarray, match: 're.Match[str]') -> Optional[np.ndarray]:
-  places = _unit(match[1])[1]
-  if match.end(1) + places > 19:
-    return None
-  whole = _digits(characters[:, : match.end(1)])
-  return whole * 10**places + _decimals_alike(characters, match.span(2), places)
-
-
-def _decimals_alike(
-  characters: np.ndarray, span: tuple[int, int], places: int
-) -> np.ndarray:
-  """`_decimals` of each row; of none if the span is that of no match, (-1, -1)."""
-  start, end = span[0], min(span[1], span[0] + places)
-  return _digits(characters[:, start:end]) * 10 ** (places - (end - start))
-
-
-def _digits(characters: np.ndarray) -> np.ndarray:
-  """The number that each row of digits shows; 0 without digits."""
-  powers = 10 ** np.arange(characters.shape[1], dtype=np.int64)[::-1]
-  return (characters.astype(np.int64) - ord('0')) @ powers
+    return time.isoformat() + ('' if self.time_format == times.WITHOUT_ZONE else 'Z')
 
 
 def read(
@@ -485,8 +300,8 @@ class _Reader:
     self, name: str, values: Sequence[Any], lines: Sequence[int]
   ) -> Sequence[int]:
     """What is kept of a column's values: of clients, their number."""
-    if name in _TIMES and (times := self._times_alike(values, lines[0])) is not None:
-      return times
+    if name in _TIMES and (read := self._times_alike(values, lines[0])) is not None:
+      return read
     if name in _COUNTS and (counts := _whole_numbers_alike(values)) is not None:
       return counts
     numbers = []
@@ -506,7 +321,7 @@ class _Reader:
 
   def _times_alike(self, values: Sequence[Any], line: int) -> Optional[list[int]]:
     """`_time` of each; or `None` if there is any doubt about one."""
-    alike = parse_alike(values)
+    alike = times.parse_alike(values)
     if alike is None or self._time_format not in (None, alike[1]):
       return None
     self._set_time_format(alike[1], line)
@@ -516,8 +331,8 @@ class _Reader:
     if isinstance(value, bool) or not isinstance(value, (str, int)):
       raise ValueError(f'{value!r} is not a time.')
     text = str(value).strip()
-    nanoseconds, time_format = parse_time(text)
-    self._is_scientific |= _SCIENTIFIC.fullmatch(text) is not None
+    nanoseconds, time_format = times.parse_time(text)
+    self._is_scientific |= times.is_scientific(text)
     if self._time_format not in (None, time_format):
       raise ValueError(
         f'{value!r} is {time_format}, but line {self._time_line} has '
@@ -686,11 +501,11 @@ class _Reader:
     """Which power of ten all times are multiples of, if digits may be missing."""
     if not self._is_scientific:
       return 0
-    times = np.concatenate([numbers[name] for name in _TIMES if name in numbers])
+    written = np.concatenate([numbers[name] for name in _TIMES if name in numbers])
     unit = 1
-    while unit < _END_OF_TIMES and not np.any(times % (10 * unit)):
+    while unit < times.END_OF_TIMES and not np.any(written % (10 * unit)):
       unit *= 10
-    return unit if unit > _SECOND else 0
+    return unit if unit > times.SECOND else 0
 
   def _order(self, numbers: dict[str, np.ndarray]) -> np.ndarray:
     """The lines to keep, as indices, in the order of rounds."""

@@ -30,14 +30,12 @@ FACTS = {
 _DEFAULTS = {
   field.name: field.default for field in dataclasses.fields(inputs_lib.Inputs)
 }
-_BY_LOG = {
-  'min_wait': 'the wait between two rounds of a device',
-  'client_ids': 'nothing that is known',
-}
-# What the log then says of the limits; with a ledger, they are those of its events.
+# What a log says of the limits; with a ledger, they are those of its events.
 _LIMITS = {
   ('min_wait', False): 'the limits follow from it and from when rounds were complete',
-  ('min_wait', True): 'by it and by when rounds were complete, the limits were kept',
+  ('min_wait', True): (
+    'that the limits were kept follows from it and from when rounds were complete'
+  ),
   ('client_ids', False): (
     'the limits are what the clients of this log happened to keep, and say nothing of '
     'what they might have done'
@@ -58,15 +56,17 @@ def enforced_by(basis: str, has_ledger: bool, stated: Optional[str] = None) -> s
     stated: What is said to enforce them, which no log can know; `None` if nothing is.
 
   Example:
-    >>> enforced_by('client_ids', True, 'the scheduler')[:58]
-    'the scheduler; the clients of this log happened to keep th'
+    >>> said = enforced_by('min_wait', False, 'the app')
+    >>> said.endswith('rounds were complete; what enforces the wait: the app')
+    True
   """
-  by = _BY_LOG[basis]
-  if stated is not None:
-    waits = ', by a wait between two rounds of a device'
-    by = f'{stated}{waits if basis == "min_wait" else ""}'
-  separator = '; ' if basis == 'min_wait' or stated is not None else ': '
-  return f'{by}{separator}{_LIMITS[basis, has_ledger]}'
+  limits = _LIMITS[basis, has_ledger]
+  if basis == 'min_wait':
+    by = f'the wait between two rounds of a device; {limits}'
+    return by if stated is None else f'{by}; what enforces the wait: {stated}'
+  if stated is None:
+    return f'nothing that is known: {limits}'
+  return f'{limits}; what enforces them: {stated}'
 
 
 def of(inputs: inputs_lib.Inputs) -> dict[str, str]:
@@ -87,7 +87,8 @@ def _of(name: str, inputs: inputs_lib.Inputs, roles: set[str]) -> str:
   if recording:
     return RECORDED
   if name == 'enforced_by':
-    shown = (inputs.participation_source or {}).get('basis'), inputs.ledger is not None
-    if shown in _LIMITS and value == enforced_by(*shown):
+    basis = (inputs.participation_source or {}).get('basis', '')
+    has_ledger = inputs.ledger is not None
+    if (basis, has_ledger) in _LIMITS and value == enforced_by(basis, has_ledger):
       return RECORDED
   return STATED
