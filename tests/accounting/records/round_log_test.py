@@ -355,6 +355,8 @@ Z = '2023-11-15T12:00:00Z'
     (f'{{"time": "{Z}", "client_ids": [1.5, null]}}\n', 1, 'client None is neither'),
     ('[{"time": 5}]\n', 1, 'without a list'),
     (f'{{"time": "{Z}"}}\n[1]\n', 2, 'is not a JSON object'),
+    ('round,client_ids\n0,"a, b"\n', 2, 'must be separated by spaces or semicolons'),
+    ('round\tclient_ids\n0\t["a", "b"\n', 2, 'client_ids are no JSON list'),
     # Columns.
     (f'when\n{Z}\n', 1, 'no column of completion times'),
     (f'time,timestamp\n{Z},{Z}\n', 1, 'time and timestamp could both be'),
@@ -506,6 +508,14 @@ def test_numbers_name_populations_too(read):
   lines = [{'time': 1_700_000_000 + i, 'population': i % 2} for i in range(6)]
   log = read('\n'.join(map(json.dumps, lines)), population='1')
   assert np.diff(log.completions).tolist() == [2 * 10**9] * 2
+
+
+def test_clients_of_a_table_can_be_a_json_list(read):
+  expected = contents(read('round,client_ids\n0,a b\n1,7;b\n'))
+  assert expected[3] == [(0, 'a'), (0, 'b'), (1, '7'), (1, 'b')]
+  quoted = 'round,client_ids\n0,"[""a"", ""b""]"\n1,"[7, ""b""]"\n'
+  assert contents(read(quoted)) == expected
+  assert contents(read('round\tclient_ids\n0\t["a", "b"]\n1\t[7,"b"]\n')) == expected
 
 
 def test_a_log_of_clients_needs_no_times(read):

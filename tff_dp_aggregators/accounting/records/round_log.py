@@ -10,7 +10,7 @@ by the first bytes), with one entry for each round whose result was released:
 | `start_time`      | when its first client could begin |
 | `round`           | its number, counting from 0 or from 1 |
 | `cohort_size`     | how many clients contributed |
-| `client_ids`      | which: a JSON list, or in CSV separated by spaces or semicolons |
+| `client_ids`      | which: a JSON list, or a text, separated by spaces or semicolons |
 | `population`      | of which clients the round was, where a log has several |
 
 Other common names are understood (`COLUMNS`) and others can be told, or the empty name
@@ -346,7 +346,17 @@ class _Reader:
       self._time_format, self._time_line = time_format, line
 
   def _add_clients(self, value: Any) -> int:
-    if isinstance(value, str):
+    if isinstance(value, str) and value.lstrip().startswith('['):
+      try:
+        value = json.loads(value)
+      except json.JSONDecodeError as e:
+        raise ValueError(f'client_ids are no JSON list: {e}.') from e
+    elif isinstance(value, str):
+      if ',' in value:
+        # A name would be another one with a comma behind it.
+        raise ValueError(
+          f'client_ids must be separated by spaces or semicolons, got {value!r}.'
+        )
       value = value.replace(';', ' ').split()
     if not isinstance(value, list):
       raise ValueError(f'client_ids must be a list, got {value!r}.')
