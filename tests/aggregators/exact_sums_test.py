@@ -2,8 +2,8 @@
 
 Claims, through real TFF processes:
 
-* The attack: with 6,500 clients of norm at most 1, leaving one out moves a sum of
-  floats by 1.58, and that of every mechanism here by 1 at most.
+* The attack: with 6,500 clients of norm at most 1, leaving one out moves a sum of floats
+  by 1.58, and that of every mechanism here by 1 at most.
 * What is released is exactly `floor(X + Z + 1/2)` in steps of the grid, with X the sum
   of the clipped records in Python's integers and Z the noise.
 * Any order of clients, and any split into shards, gives equal bits.

@@ -26,8 +26,8 @@ def _rows(specs, seed=None):
   return laplace.LaplaceRows(specs, None if seed is None else noise.Seed(seed))
 
 
-def _sample(seed):
-  rows = _rows(tf.TensorSpec([_NUM_SAMPLES]), seed)
+def _sample(dtype, seed):
+  rows = _rows(tf.TensorSpec([_NUM_SAMPLES], dtype), seed)
   return rows.row(rows.new_key(), 0)[0].numpy().astype(np.float64)
 
 
@@ -36,18 +36,20 @@ def test_numbers_follow_from_the_bits():
   bits = rng.integers(2**64, size=(2, 1000), dtype=np.uint64)
   magnitude = -np.log(bits[0] / 2.0**64)
   expected = np.where(bits[1] % 2, -magnitude, magnitude)
-  numbers = laplace.from_bits(tf.constant(bits))
-  assert numbers.dtype == tf.float64
-  # Words of 32 bits, the lower one first.
-  words = tf.constant(np.ravel(bits).view(np.uint32))
-  np.testing.assert_array_equal(laplace.from_words(words), numbers)
-  np.testing.assert_allclose(numbers, expected, rtol=1e-12, atol=1e-15)
+  for dtype, tolerance in ((tf.float64, 1e-12), (tf.float32, 1e-6)):
+    numbers = laplace.from_bits(tf.constant(bits), dtype)
+    assert numbers.dtype == dtype
+    # Words of 32 bits, the lower one first.
+    words = tf.constant(np.ravel(bits).view(np.uint32))
+    np.testing.assert_array_equal(laplace.from_words(words, dtype), numbers)
+    np.testing.assert_allclose(numbers, expected, rtol=tolerance, atol=1e-15)
 
 
-def test_numbers_reach_88_scales():
+@pytest.mark.parametrize('dtype', [tf.float32, tf.float64])
+def test_numbers_reach_88_scales(dtype):
   every_bit = 2**64 - 1
   bits = [[0, 0, 0, 0, every_bit], [0, 1, 2**63, every_bit, every_bit]]
-  numbers = laplace.from_bits(tf.constant(bits, tf.uint64)).numpy()
+  numbers = laplace.from_bits(tf.constant(bits, tf.uint64), dtype).numpy()
   largest = 128 * math.log(2)
   assert largest == laplace.LARGEST
   middle = 65 * math.log(2)  # 64 bits zero, the next one is set.
@@ -56,19 +58,21 @@ def test_numbers_reach_88_scales():
   np.testing.assert_allclose(numbers, expected, rtol=1e-6, atol=1e-15)
 
 
-def test_entries_are_laplace_of_scale_1():
+@pytest.mark.parametrize('dtype', [tf.float32, tf.float64])
+def test_entries_are_laplace_of_scale_1(dtype):
   # Kolmogorov-Smirnov: false alarm 1e-8. Moments: seven standard deviations, 3e-12.
-  sample = _sample(11)
+  sample = _sample(dtype, 11)
   assert scipy.stats.kstest(sample, 'laplace').pvalue > 1e-8
   for power, mean, variance in [(1, 0, 2), (2, 2, 20), (3, 0, 720), (4, 24, 39_744)]:
     bound = 7 * np.sqrt(variance / _NUM_SAMPLES)
     assert abs(np.mean(sample**power) - mean) < bound, power
 
 
-def test_tails_are_those_of_a_laplace_as_far_as_counts_tell():
+@pytest.mark.parametrize('dtype', [tf.float32, tf.float64])
+def test_tails_are_those_of_a_laplace_as_far_as_counts_tell(dtype):
   # Poisson counts in 4 x 10^6: 181.6 beyond 10, 1.22 beyond 15. The first is outside of
   # 90..290 with probability below 1e-12; the second above 20 with 1e-16.
-  rows = _rows(tf.TensorSpec([4_000_000]), seed=12)
+  rows = _rows(tf.TensorSpec([4_000_000], dtype), seed=12)
   size = np.abs(np.concatenate(rows.row(rows.new_key(), 0)))
   assert 90 < np.count_nonzero(size > 10) < 290
   assert np.count_nonzero(size > 15) < 20

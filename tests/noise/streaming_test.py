@@ -60,13 +60,7 @@ _STRATEGIES = {
   'banded_inverse': lambda n: strategies.BandedInverse.square_root(n, min(4, n)),
   'blt': lambda n: strategies.BLT(n, _SCALES, _DECAYS),
   'blt_no_buffers': lambda n: strategies.BLT(n, (), ()),
-  # Three copies of one sum, and the last rounds.
-  'windowed_blt': lambda n: strategies.WindowedBLT(
-    n, min(n // 3 + 2, n), (0.4,), (0.9,)
-  ),
-  'windowed_blt_narrow': lambda n: strategies.WindowedBLT(
-    n, min(5, n), _SCALES, _DECAYS
-  ),
+  'windowed_blt': lambda n: strategies.WindowedBLT(n, min(5, n), _SCALES, _DECAYS),
   'tree_honaker': strategies.BinaryTree,
   'tree_honaker_restarts': lambda n: strategies.BinaryTree(n, restart_every=min(6, n)),
   'tree_plain': lambda n: strategies.BinaryTree(n, honaker=False),
@@ -330,8 +324,7 @@ def test_the_state_holds_as_many_buffers_as_the_strategy_says():
     (strategies.BandedToeplitz.square_root(64, 10), 9),
     (strategies.BinaryTree(64), 7),
     (strategies.BLT(64, _SCALES, _DECAYS), 2),
-    (strategies.WindowedBLT(64, 9, _SCALES, _DECAYS), 8),
-    (strategies.WindowedBLT(64, 32, _SCALES, _DECAYS), 6),
+    (strategies.WindowedBLT(64, 9, _SCALES, _DECAYS), 16),
     (strategies.Dense(64, np.eye(64)), 63),
   ]:
     assert strategy.noise_buffers == buffers

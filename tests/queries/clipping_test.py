@@ -7,7 +7,7 @@ Claims, for every structure of records and every p-norm, 1 <= p <= infinity:
   norms and sizes at all ends of what floating point holds.
 * The direction is that of the record; with the largest norm, each entry is clipped.
 * A record within the norm is each entry in steps, rounded towards zero.
-* Neither overflow nor underflow in float32 or float64 lets a record escape or vanish.
+* Neither overflow nor underflow in float32 or float64 lets a record through or loses it.
 * A record with a NaN or an infinity anywhere counts as zero, all of it.
 * Half precision is clipped as the same numbers in float32; other dtypes are refused.
 """

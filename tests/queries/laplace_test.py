@@ -240,12 +240,11 @@ def test_metrics_and_repr_tell_the_noise_and_no_secret():
   [
     ({'clip_norm': 0.0}, ValueError, 'clip_norm must be positive'),
     ({'clip_norm': math.nan}, ValueError, 'clip_norm must be positive'),
-    ({'clip_norm': 1e39}, ValueError, r'clip_norm must be within 2\^-80'),
+    ({'clip_norm': 1e39}, ValueError, 'normal float32'),
     ({'noise_multiplier': -1.0}, ValueError, 'noise_multiplier must be finite'),
     ({'noise_multiplier': math.inf}, ValueError, 'noise_multiplier must be finite'),
-    ({'clip_norm': 1e-25}, ValueError, r'clip_norm must be within 2\^-80'),
-    ({'noise_multiplier': 1e10}, ValueError, 'noise_multiplier must be 0'),
-    ({'noise_multiplier': 1e-9}, ValueError, 'noise_multiplier must be 0'),
+    ({'clip_norm': 1e30, 'noise_multiplier': 1e7}, ValueError, 'scale of the noise'),
+    ({'clip_norm': 1e-30, 'noise_multiplier': 1e-9}, ValueError, 'scale of the noise'),
     ({'num_rounds': 0}, ValueError, 'num_rounds'),
     ({'num_rounds': 1.5}, TypeError, 'num_rounds'),
     ({'num_rounds': True}, TypeError, 'num_rounds'),
@@ -263,8 +262,8 @@ def test_a_sum_unlike_the_specs_is_refused():
   query = _build(record_specs=tf.TensorSpec([3]))
   state = query.initial_global_state()
   for sample, named in (
-    (tf.zeros([2], tf.int64), 'shape'),
-    (tf.zeros([3]), 'float32'),
+    (tf.zeros([2]), 'shape'),
+    (tf.zeros([3], tf.float64), 'float64'),
   ):
     with pytest.raises(ValueError, match=named):
       query.get_noised_result(sample, state)
@@ -283,9 +282,7 @@ def test_inside_tff():
   for number in range(2):
     output = process.next(state, clients)
     state = output.state
-    params = query.derive_sample_params(eager)
-    summed = query.preprocess_record(params, tf.ones([size]))
-    expected, eager, _ = query.get_noised_result(summed, eager)
+    expected, eager, _ = query.get_noised_result(tf.fill([size], 1 / size), eager)
     np.testing.assert_allclose(output.result, expected, rtol=1e-5, atol=1e-5)
     event = tff.aggregators.differential_privacy.extract_dp_event_from_state(state)
     assert event == dp_accounting.LaplaceDpEvent(2.0)

@@ -309,27 +309,6 @@ def test_certificate_of_a_poor_strategy_is_loose_but_true():
     assert 0 < certificate.lower_bound <= optimum <= certificate.error
 
 
-def test_columns_of_several_norms_can_be_better_for_several_participations():
-  # So neither the optimum nor its certificate is about all banded strategies there.
-  schema = Participation(64, min_separation=16, max_participations=4)
-  units = banded.optimize(64, num_bands=16, participation=schema, cache=False)
-  certificate = banded.certify(units)
-  scales = np.array([1.114, 1.048, 0.969, 0.850])  # Of four epochs of 16 rounds.
-  scales /= math.sqrt(np.square(scales).mean())
-  scaled = Banded(64, units.diagonals * np.repeat(scales, 16))
-  assert scaled.sensitivity_kind(schema) == 'exact'
-  assert scaled.sensitivity(schema) == pytest.approx(units.sensitivity(schema))
-  assert round(units.rmse(schema), 4) == 4.5852
-  assert round(scaled.rmse(schema), 4) == 4.4935
-  assert scaled.rmse(schema) ** 2 < 4 * certificate.lower_bound
-  # It is about all of them for a single participation, which these serve badly.
-  assert scaled.rmse() ** 2 > certificate.lower_bound
-  assert certificate.scope == (
-    'strategies of 64 rounds with at most 16 bands, for a single participation; for '
-    'several at least 16 rounds apart, those with columns of equal norm only'
-  )
-
-
 def test_one_band_is_the_identity():
   strategy = banded.optimize(7, num_bands=1, cache=False)
   np.testing.assert_array_equal(strategy.materialize(), np.eye(7))

@@ -41,12 +41,9 @@ _STRATEGIES = {
   'inverse_4_bands': lambda n: strategies.BandedInverse.square_root(n, min(4, n)),
   'blt': lambda n: strategies.BLT(n, _SCALES, _DECAYS),
   'blt_no_buffers': lambda n: strategies.BLT(n, (), ()),
-  # Three copies of one sum, and the last rounds.
-  'windowed_blt': lambda n: strategies.WindowedBLT(
-    n, min(n // 3 + 2, n), (0.4,), (0.9,)
-  ),
+  'windowed_blt': lambda n: strategies.WindowedBLT(n, min(5, n), _SCALES, _DECAYS),
   'windowed_blt_narrow': lambda n: strategies.WindowedBLT(
-    n, min(5, n), _SCALES, _DECAYS
+    n, min(2, n), _SCALES, _DECAYS
   ),
   'windowed_blt_one_copy': lambda n: strategies.WindowedBLT(n, n, _SCALES, _DECAYS),
   'windowed_blt_no_decays': lambda n: strategies.WindowedBLT(n, min(5, n), (), ()),
@@ -171,9 +168,7 @@ def test_counting_takes_no_more_memory_than_the_strategy():
   # A matrix of any two of these numbers would not fit into any machine.
   n = 10**7
   narrow = strategies.WindowedBLT(n, 2, _SCALES, _DECAYS)
-  assert (narrow.noise_buffers, narrow.num_copies) == (1, n - 1)
-  wide = strategies.WindowedBLT(n, n // 2, _SCALES, _DECAYS)
-  assert wide.noise_buffers == 3 * 2
+  assert narrow.noise_buffers == 2 * (n - 1)
   assert strategies.BinaryTree(n).noise_buffers == 24
   assert strategies.BLT(n, _SCALES, _DECAYS).noise_buffers == 2
   assert strategies.BandedToeplitz(n, (1.0,) * 50).noise_buffers == 49

@@ -8,13 +8,7 @@ is refused.
 import numpy as np
 import pytest
 
-from tff_dp_aggregators.strategies import BLT
-from tff_dp_aggregators.strategies import BandedInverse
-from tff_dp_aggregators.strategies import BandedToeplitz
-from tff_dp_aggregators.strategies import Dense
 from tff_dp_aggregators.strategies import Workload
-from tff_dp_aggregators.strategies import recursion
-from tff_dp_aggregators.strategies import toeplitz
 from tff_dp_aggregators.strategies import workload as workload_lib
 
 WORKLOADS = {
@@ -159,36 +153,3 @@ def test_a_cooldown_that_cannot_be_is_refused(arguments, message):
 def test_what_is_no_workload_for_these_rounds_is_refused(workload, message):
   with pytest.raises(ValueError, match=message):
     workload_lib.check(3, workload)
-
-
-@pytest.mark.filterwarnings('error')  # NumPy's, of an imaginary part that is left out.
-@pytest.mark.parametrize('values', [np.tri(3) * 1j, np.tri(3) + 0j, [[1j]], 'sums'])
-def test_what_is_no_array_of_real_numbers_is_refused(values):
-  message = 'workload must be (real numbers, got complex ones|an array of real numbers)'
-  with pytest.raises(TypeError, match=message):
-    workload_lib.check(3, values)
-  with pytest.raises(TypeError, match=message):
-    BandedToeplitz(3, (1.0, 0.5)).rmse(workload=values)
-  with pytest.raises(TypeError, match=message):
-    toeplitz.optimize(3, num_bands=2, workload=values, cache=False)
-
-
-@pytest.mark.filterwarnings('error')
-@pytest.mark.parametrize(
-  'make',
-  [
-    lambda number: Workload(3, momentum=number),
-    lambda number: Workload(3, learning_rates=(1.0, number, 1.0)),
-    lambda number: Workload(3, learning_rates=np.array([1.0, number, 1.0])),
-    lambda number: BandedToeplitz(3, np.array([1.0, number])),
-    lambda number: BandedToeplitz(3, (1.0, np.array(number)[()])),
-    lambda number: BandedInverse(3, np.array([1.0, number])),
-    lambda number: BLT(3, np.array([number]), (0.5,)),
-    lambda number: Dense(2, np.array([[1.0, 0.0], [number, 1.0]])),
-    lambda number: recursion.LastRounds(np.array([[1.0, number]]), 'row'),
-  ],
-)
-def test_complex_numbers_are_refused_wherever_a_strategy_is_made_of_numbers(make):
-  with pytest.raises(TypeError, match='real numbers'):
-    make(0.5 + 0j)
-  make(0.5)

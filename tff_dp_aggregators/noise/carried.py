@@ -61,11 +61,10 @@ class CarriedPastValues(CarriedNoise[interpreters.PastValues]):
     step = self._past.step(state.round)
     noise, buffers = [], []
     for row, buffer in zip(self._rows.row(state.key, state.round), state.buffers):
-      sums = tf.linalg.matmul(tf.cast(step.past, buffer.dtype), buffer)
-      made = step.fresh[:, tf.newaxis] * row + tf.cast(sums, row.dtype)
+      sums = tf.linalg.matmul(tf.cast(step.past, row.dtype), buffer)
+      made = tf.cast(step.fresh, row.dtype)[:, tf.newaxis] * row + sums
       noise.append(made[0])
       kept = {'noise': made[0], 'row': row, 'other': made[-1]}[self._past.keeps]
-      kept = tf.cast(kept, buffer.dtype)
       buffers.append(tf.tensor_scatter_nd_update(buffer, [[step.slot]], [kept]))
     return noise, buffers
 

@@ -9,21 +9,28 @@ Writing needs no rename to be safe: a round writes to slots whose content no ear
 round needs (`recursions`, `rewind`), so that a crash at any point leaves a torn file at
 most where the round that is served again will write the same bytes again.
 
-Files are as secret as the key. They have mode 600, in a directory that only its owner
-may enter (`private_directory`), which each round makes sure of before it opens one.
+Files are as secret as the key. They are in a directory that only its owner may enter.
 """
 
+import atexit
 import dataclasses
+import fcntl
 import hashlib
 import os
+import shutil
+import stat
+import tempfile
 from typing import Optional
 
 import tensorflow as tf
 
 from tff_dp_aggregators.noise import keys
-from tff_dp_aggregators.noise import private_directory
 
+_OWNER = 'owner'
 _ALIGNMENT = 64  # Bytes; a slice that is aligned is not copied.
+_SHARED_MEMORY = '/dev/shm'
+# By process, which is another one after a fork, and path; they end with the process.
+_LOCKS: dict[tuple[int, str], int] = {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,19 +38,17 @@ class Files:
   """Noise is kept in files of a directory on the machine that adds it.
 
   Attributes:
-    directory: An absolute path on that machine, and no symbolic link. It is made, for
-      its owner alone, and locked by this process; a second process is refused. Give one
-      that outlives the process if training is to be resumed without computing all
-      rounds again. It is for runs that go on together: those that the last process to
-      serve rounds there did not serve were given up, and the next one removes their
-      files. `None` makes a temporary one, in memory where there is room, removed at
-      exit, or by the next process on the machine if this one is killed.
+    directory: An absolute path on that machine. It is made, for its owner alone, and
+      locked by this process; a second process is refused. Give one that outlives the
+      process if training is to be resumed without computing all rounds again. `None`
+      makes a temporary one, in memory where there is room, removed at exit.
     rewind: How many of the rounds served last can be served again, from an older
       state, without computing all rounds before them again.
 
   Raises:
     TypeError: If `rewind` is not an int.
-    ValueError: If `rewind` is less than 1, or the path not absolute.
+    ValueError: If `rewind` is less than 1, or the path not absolute or with a character
+      that has a meaning in patterns.
   """
 
   directory: Optional[str] = None
@@ -61,28 +66,73 @@ class Files:
       return
     directory = os.fspath(self.directory)
     object.__setattr__(self, 'directory', directory)
-    if not os.path.isabs(directory):
-      raise ValueError(f'directory must be an absolute path, got {directory!r}.')
+    if not os.path.isabs(directory) or set(directory) & set('*?[]\\'):
+      raise ValueError(
+        'directory must be an absolute path without any of * ? [ ] and backslash, got '
+        f'{directory!r}.'
+      )
 
-  def open(self, num_bytes: int) -> private_directory.Directory:
-    """Returns the directory, made, checked and locked.
+  def open(self, num_bytes: int) -> str:
+    """Returns the path of the directory, made, checked and locked.
 
     Args:
       num_bytes: How much is going to be kept there.
 
     Raises:
-      OSError: If it cannot be made, is not this user's, or others may enter it.
+      OSError: If it cannot be made, or others may enter it.
       RuntimeError: If another process uses it.
     """
     if self.directory is None:
-      return private_directory.open_temporary(num_bytes)
-    return private_directory.open_named(self.directory)
+      return _temporary_directory(num_bytes)
+    path = os.path.realpath(self.directory)
+    if (os.getpid(), path) in _LOCKS:
+      return path
+    os.makedirs(path, mode=0o700, exist_ok=True)
+    status = os.stat(path)
+    if stat.S_IMODE(status.st_mode) & 0o077 or status.st_uid != os.getuid():
+      raise PermissionError(
+        f'the noise directory {path} can be entered by others than its owner: what is '
+        'in it removes the noise. Use one with mode 700.'
+      )
+    _LOCKS[os.getpid(), path] = _lock(path)
+    return path
+
+
+def _temporary_directory(num_bytes: int) -> str:
+  parent = None
+  if os.path.isdir(_SHARED_MEMORY) and os.access(_SHARED_MEMORY, os.W_OK):
+    # Half of the room is left to others, among them the next one who asks.
+    if num_bytes <= shutil.disk_usage(_SHARED_MEMORY).free // 2:
+      parent = _SHARED_MEMORY
+  path = os.path.realpath(tempfile.mkdtemp(prefix='tff_dp_aggregators-', dir=parent))
+  process = os.getpid()
+  _LOCKS[process, path] = _lock(path)
+
+  def remove() -> None:
+    if os.getpid() == process:  # A fork is not the owner.
+      shutil.rmtree(path, ignore_errors=True)
+
+  atexit.register(remove)
+  return path
+
+
+def _lock(path: str) -> int:
+  descriptor = os.open(os.path.join(path, _OWNER), os.O_RDWR | os.O_CREAT, 0o600)
+  try:
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+  except BlockingIOError as e:
+    os.close(descriptor)
+    raise RuntimeError(
+      f'the noise directory {path} is in use by another process. Give each process a '
+      'directory of its own.'
+    ) from e
+  return descriptor
 
 
 class Cache:
   """Slots with a vector each, in files whose names and headers say what they hold."""
 
-  def __init__(self, directory: private_directory.Directory, identity: str):
+  def __init__(self, directory: str, identity: str):
     """Initializes the cache.
 
     Args:
@@ -91,12 +141,7 @@ class Cache:
     """
     digest = hashlib.blake2b(identity.encode(), digest_size=8).hexdigest()
     self._identity = digest
-    self._directory = directory
-
-  @property
-  def directory(self) -> str:
-    """Its name, for messages."""
-    return self._directory.name
+    self.directory = directory
 
   def names(self, key: tf.Tensor, this_round: tf.Tensor) -> 'Names':
     """What is there when a round begins.
@@ -106,44 +151,20 @@ class Cache:
       this_round: An int64 scalar.
     """
     prefix = tf.strings.join([self._identity, _digits(keys.tag_of(key))], '.')
-    # The round is in the paths so that what is there is not taken for a constant.
+    # The round is in the pattern so that the listing is not taken for a constant.
     none = tf.strings.substr(_digits(this_round), 0, 0)
-    with tf.control_dependencies(self._checks(none)):
-      path = tf.strings.join([self._directory.path, none])
-      listed = tf.io.matching_files(tf.strings.join([path, '/*']))
-      return Names(self._directory.path, tf.identity(prefix), listed)
-
-  def _checks(self, none: tf.Tensor) -> list[tf.Operation]:
-    """That the directory is here, and its mode and owner what they were.
-
-    Args:
-      none: An empty string that is not a constant.
-    """
-    name, path = self._directory.name, self._directory.path
-    owner = f'{path}/{private_directory.OWNER}'
-    is_here = tf.debugging.Assert(
-      tf.equal(tf.size(tf.io.matching_files(tf.strings.join([owner, none]))), 1),
+    listed = tf.io.matching_files(tf.strings.join([self.directory, '/*', none]))
+    owned = tf.reduce_any(tf.equal(listed, f'{self.directory}/{_OWNER}'))
+    there = tf.debugging.Assert(
+      owned,
       [
-        f'The noise directory {name} is not on the machine that runs this round, or '
-        'the process that opened it has ended. Run rounds on the machine that builds '
-        "them, or keep the noise in the state (storage='state')."
+        f'The noise directory {self.directory} is not on the machine that runs this '
+        "round. Keep the noise in the state (storage='state'), or in a directory that "
+        f'is there and has a file {_OWNER}.'
       ],
     )
-    checks = [] if is_here is None else [is_here]
-    watch = self._directory.watch
-    if watch is None:
-      return checks
-    with tf.control_dependencies(checks):
-      watched = tf.io.read_file(tf.strings.join([watch.path, none]))
-    is_closed = tf.debugging.Assert(
-      tf.strings.regex_full_match(watched, f'(?s).*{watch.line} .*'),
-      [
-        f'The mode or owner of the noise directory {name}, or of a file in it, was '
-        'changed. Others may have read there what removes the noise. If not, make sure '
-        'that it has mode 700 and is yours, and build the process again.'
-      ],
-    )
-    return checks if is_closed is None else [*checks, is_closed]
+    with tf.control_dependencies([] if there is None else [there]):
+      return Names(self.directory, tf.identity(prefix), tf.identity(listed))
 
 
 class Names:
@@ -153,7 +174,7 @@ class Names:
     """Initializes the names.
 
     Args:
-      directory: What leads to where they are.
+      directory: Where they are.
       prefix: What the names of all files of the noise and key begin with.
       listed: Paths of the files that are there.
     """

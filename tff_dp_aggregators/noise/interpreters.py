@@ -207,17 +207,16 @@ class Decays:
     each = len(outputs)
     by_copy = [sums[first : first + each] for first in range(0, len(sums), each)]
     noises = [
-      row + tf.cast(_weighted_sum(outputs, before), row.dtype)
+      _weighted_sum([1.0, *outputs], [row, *before])
       for row, before in zip(drawn, by_copy)
     ]
-    added = [tf.cast(noise, before[0].dtype) for noise, before in zip(noises, by_copy)]
     after = []
     for copy, before in enumerate(by_copy):
       for j, total in enumerate(before):
-        weights, vectors = [self._recursion.decays[j], 1.0], [total, added[copy]]
+        weights, vectors = [self._recursion.decays[j], 1.0], [total, noises[copy]]
         if ends is not None and copy + 1 < len(noises):
           weights.append(ends[j])
-          vectors.append(added[copy + 1])
+          vectors.append(noises[copy + 1])
         after.append(_weighted_sum(weights, vectors))
     return noises, after
 
@@ -230,19 +229,17 @@ def _row(
   return tf.cond(
     index >= 0,
     lambda: rows.row(key, index),
-    lambda: [tf.zeros([size], tf.float64) for size in layout.sizes],
+    lambda: [tf.zeros([n], dtype) for n, dtype in zip(layout.sizes, layout.dtypes)],
   )
 
 
 def _weighted_sum(weights: Sequence[float], vectors: list[tf.Tensor]) -> tf.Tensor:
-  """The sum, without the vectors whose weight is 0; a single 0 if there are none."""
+  """The sum, without the vectors whose weight is 0."""
   terms = [
     vector if weight == 1.0 else tf.constant(weight, vector.dtype) * vector
     for weight, vector in zip(weights, vectors)
     if weight
   ]
-  if not terms:
-    return tf.zeros([], vectors[0].dtype)
   total = terms[0]
   for term in terms[1:]:
     total += term

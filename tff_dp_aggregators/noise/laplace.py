@@ -20,26 +20,28 @@ from tff_dp_aggregators.noise import rows
 LARGEST = 128 * math.log(2)  # The largest magnitude.
 
 
-def from_words(words: tf.Tensor) -> tf.Tensor:
+def from_words(words: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
   """Turns uniform words into Laplace numbers of scale 1: density exp(-|x|) / 2.
 
   Args:
     words: uint32 of shape [4 n].
+    dtype: float32 or float64.
 
   Returns:
-    A float64 tensor of shape [n], of magnitudes up to `LARGEST`.
+    A tensor of `dtype` and shape [n], of magnitudes up to `LARGEST`.
   """
-  return from_bits(tf.bitcast(tf.reshape(words, [2, -1, 2]), tf.uint64))
+  return from_bits(tf.bitcast(tf.reshape(words, [2, -1, 2]), tf.uint64), dtype)
 
 
-def from_bits(bits: tf.Tensor) -> tf.Tensor:
+def from_bits(bits: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
   """Turns uniform bits into Laplace numbers.
 
   Args:
     bits: uint64 of shape [2, n].
+    dtype: float32 or float64.
 
   Returns:
-    A float64 tensor of shape [n], of magnitudes up to `LARGEST`.
+    A tensor of `dtype` and shape [n], of magnitudes up to `LARGEST`.
   """
   one = tf.constant(1, tf.uint64)
   negative = tf.cast(tf.bitwise.bitwise_and(bits[1], one), tf.bool)
@@ -48,7 +50,7 @@ def from_bits(bits: tf.Tensor) -> tf.Tensor:
   last = (tf.cast(tf.bitwise.right_shift(bits[1], one), tf.float64) + 0.5) * 2.0**-63
   uniform = (tf.cast(bits[0], tf.float64) + last) * 2.0**-64
   magnitude = -tf.math.log(uniform)
-  return tf.where(negative, -magnitude, magnitude)
+  return tf.cast(tf.where(negative, -magnitude, magnitude), dtype)
 
 
 class LaplaceRows(rows.GaussianRows):
@@ -63,7 +65,7 @@ class LaplaceRows(rows.GaussianRows):
   """
 
   _numbers = 1
-  _words = 4
+  _words = {tf.float32: 4, tf.float64: 4}
 
-  def _from_words(self, words: tf.Tensor) -> tf.Tensor:
-    return from_words(words)
+  def _from_words(self, words: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    return from_words(words, dtype)

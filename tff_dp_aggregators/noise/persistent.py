@@ -86,7 +86,10 @@ class PersistentNoise(streaming.StreamingNoise):
       with tf.control_dependencies([op for op in (recovers, says) if op is not None]):
         return tf.where(found, this_round + 1, 0), again | ~found, noise
 
-    zeros = [tf.zeros([size], tf.float64) for size in self._rows.layout.sizes]
+    zeros = [
+      tf.zeros([size], dtype)
+      for dtype, size in zip(self._rows.layout.dtypes, self._rows.layout.sizes)
+    ]
     _, _, noise = tf.while_loop(
       lambda this_round, *_: this_round <= state.round,
       advance,
@@ -144,14 +147,12 @@ class PersistentPastValues(PersistentNoise):
     step = self._past.step(this_round)
     slots = step.read_slots()
     noise, kept, found = [], [], []
-    dtypes = self._rows.layout.dtypes
     for position, vector in enumerate(self._rows.row(key, this_round)):
-      dtype = dtypes[position]
-      is_there, sums = _weighted_sums(names, step, slots, position, vector, dtype)
+      is_there, sums = _weighted_sums(names, step, slots, position, vector)
       found.append(is_there)
       noise.append(sums[0])
       values = {'noise': sums[0], 'row': vector, 'other': sums[-1]}
-      kept.append(tf.cast(values[self._past.keeps], dtype))
+      kept.append(values[self._past.keeps])
 
     def write() -> tf.Operation:
       return tf.group(
@@ -170,18 +171,17 @@ def _weighted_sums(
   slots: tf.Tensor,
   position: int,
   vector: tf.Tensor,
-  dtype: tf.DType,
 ) -> tuple[tf.Tensor, list[tf.Tensor]]:
   """Whether all slots were found, and the outputs of a step for one vector of z."""
   outputs = range(step.fresh.shape[0])
-  past = tf.cast(step.past, dtype)
+  fresh, past = tf.cast(step.fresh, vector.dtype), tf.cast(step.past, vector.dtype)
 
   def add(
     number: tf.Tensor, found: tf.Tensor, sums: list[tf.Tensor]
   ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
     slot = slots[number]
     is_there, value = names.read(
-      slot, position, step.stamps[slot], vector.shape[0], dtype
+      slot, position, step.stamps[slot], vector.shape[0], vector.dtype
     )
     sums = [total + past[output, slot] * value for output, total in zip(outputs, sums)]
     return number + 1, found & is_there, sums
@@ -189,13 +189,10 @@ def _weighted_sums(
   _, found, sums = tf.while_loop(
     lambda number, found, _: found & (number < tf.size(slots)),
     add,
-    (tf.constant(0), tf.constant(True), [tf.zeros(vector.shape, dtype)] * len(outputs)),
+    (tf.constant(0), tf.constant(True), [fresh[output] * vector for output in outputs]),
     parallel_iterations=1,
   )
-  return found, [
-    step.fresh[output] * vector + tf.cast(sums[output], vector.dtype)
-    for output in outputs
-  ]
+  return found, sums
 
 
 class PersistentDecays(PersistentNoise):

@@ -17,9 +17,9 @@ delta of 1e-10. Ours end at 9.5, beyond which a Gaussian has less than 3e-21.
 entropy when `new_key` runs (`keys`), and is part of the state (a checkpoint must be
 guarded like the data) and of nothing else: of no computation and no repr.
 
-Entries are float64, whatever the dtype of the records. What is released are integers on
-a grid that is far coarser (`queries.grid`), so that their least significant bits do not
-tell anything (Mironov 2012; Haney et al. arXiv:2112.05307).
+Values are float32 or float64 and inherit the granularity of floating point; this
+package does not defend against attacks on the least significant bits of Gaussian
+noise (Mironov 2012; Haney et al. arXiv:2112.05307).
 """
 
 import math
@@ -54,7 +54,7 @@ class GaussianRows:
 
   # Numbers are made so many at a time, of so many words of 32 bits.
   _numbers: ClassVar[int] = normal.NUMBERS
-  _words: ClassVar[int] = normal.WORDS
+  _words: ClassVar[dict[tf.DType, int]] = normal.WORDS
 
   def __init__(
     self, record_specs: Any, seed: seeds.SeedLike = None, generator: str = 'auto'
@@ -111,17 +111,15 @@ class GaussianRows:
       index: Which row, an int64 scalar.
 
     Returns:
-      The vectors of `layout`, in float64 whatever their dtype: the noise of a round has
-      to be finer than the grid that it is brought to (`queries.grid`). Who keeps a row
-      keeps it in the layout's dtype.
+      The vectors of `layout`.
     """
     index = tf.cast(index, tf.int64)
     sizes: dict[tf.DType, list[int]] = {}
     for dtype, size in zip(self.layout.dtypes, self.layout.sizes):
       sizes.setdefault(dtype, []).append(size)
     row: list[tf.Tensor] = []
-    for of_dtype in sizes.values():
-      row += self._vectors(key, index, len(row), of_dtype)
+    for dtype, of_dtype in sizes.items():
+      row += self._vectors(key, index, len(row), dtype, of_dtype)
     return row
 
   def _vectors(
@@ -129,13 +127,14 @@ class GaussianRows:
     key: tf.Tensor,
     index: tf.Tensor,
     first_vector: int,
+    dtype: tf.DType,
     sizes: list[int],
   ) -> list[tf.Tensor]:
-    """Vectors with nearly equal sizes, in one loop over their chunks."""
+    """Vectors of one dtype, with nearly equal sizes, in one loop over their chunks."""
     units = math.ceil(max(sizes) / self._numbers)
     num_chunks = math.ceil(units / _CHUNK)
     units = math.ceil(units / num_chunks)
-    num_words = units * self._words
+    num_words = units * self._words[dtype]
     num_blocks = math.ceil(num_words / self._generator.block_words)
     if num_chunks * num_blocks > self._generator.max_blocks:
       raise ValueError(
@@ -147,7 +146,7 @@ class GaussianRows:
       vector = first_vector + number // num_chunks
       first_block = number % num_chunks * num_blocks
       words = self._generator.words(key, index, vector, first_block, num_blocks)
-      return self._from_words(words[:num_words])
+      return self._from_words(words[:num_words], dtype)
 
     total = len(sizes) * num_chunks
     if total == 1:
@@ -155,14 +154,14 @@ class GaussianRows:
     chunks = tf.map_fn(
       chunk,
       tf.range(total, dtype=tf.int64),
-      fn_output_signature=tf.TensorSpec([units * self._numbers], tf.float64),
+      fn_output_signature=tf.TensorSpec([units * self._numbers], dtype),
     )
     vectors = tf.reshape(chunks, [len(sizes), -1])
     return [vectors[number, :size] for number, size in enumerate(sizes)]
 
-  def _from_words(self, words: tf.Tensor) -> tf.Tensor:
-    """Uniform words as numbers of the distribution, float64."""
-    return normal.from_words(words)
+  def _from_words(self, words: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """Uniform words as numbers of the distribution."""
+    return normal.from_words(words, dtype)
 
   def __repr__(self) -> str:
     return f'{type(self).__name__}({self.layout.specs!r})'  # Never the seed.

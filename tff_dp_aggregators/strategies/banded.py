@@ -4,15 +4,6 @@
 proves how good one is. They are a few per cent better than banded Toeplitz strategies
 (`toeplitz`) at the same noise memory, and cost a matrix of b x n numbers to keep. For
 strategies without a small number of bands, see `dense`.
-
-**What unit columns leave out.** For a single participation, no column norms are better
-than equal ones. For several participations they are a restriction: early columns may
-then be longer than late ones at the same sensitivity, for it is the sum of squared
-norms over a client's rounds that counts. With 64 rounds, 16 bands and 4 participations
-16 apart, the best unit columns have RMSE 4.5852; scaled by 1.114, 1.048, 0.969 and
-0.850 in the four epochs, they have 4.4935 and the same sensitivity. So what `optimize`
-returns, and what `certify` proves, is then about the best columns of one norm, and not
-about all banded strategies.
 """
 
 import dataclasses
@@ -206,13 +197,11 @@ def optimize(
 
   With unit columns and participations at least `num_bands` rounds apart, the squared
   sensitivity is the number of participations, whatever the other entries
-  (arXiv:2306.08153); so of unit columns, the same are best for all such schemas. Seen
-  as a function of X = C^T C, which is banded with ones on its diagonal, each error is
-  convex; what is found is therefore the least error of unit columns, and stops when
-  nothing more is to be gained: for prefix sums, the mean squared error to 1e-6 or so
-  and the largest one to 1e-3; a workload of another scale from round to round is
-  harder. `certify` tells. For a single participation no other columns are better; for
-  several there are better ones (see the module).
+  (arXiv:2306.08153); so one strategy is best for all such schemas. Seen as a function
+  of X = C^T C, which is banded with ones on its diagonal, each error is convex; what
+  is found is therefore the least error there is, and stops when nothing more is to be
+  gained: for prefix sums, the mean squared error to 1e-6 or so and the largest one to
+  1e-3; a workload of another scale from round to round is harder. `certify` tells.
 
   Time is O(n num_bands^2) a step and memory O(n num_bands), in up to some hundred
   steps for the mean and a thousand for the largest error. A workload given as an array,
@@ -272,11 +261,8 @@ def certify(
 ) -> gram.Certificate:
   """Proves how far a strategy is from the best with as many bands.
 
-  For a single participation, that is the best of all strategies with as many bands. For
-  several, at least `num_bands` apart, it is the best of those whose columns have one
-  norm, and says something about the strategy if its columns have: both numbers grow by
-  the number of participations then. Columns of several norms can be better (see the
-  module) and are not bounded.
+  For a single participation, or for participations at least `num_bands` apart if the
+  strategy has unit columns: both numbers grow by the same factor then.
 
   The bound is `gram.lower_bound`: a banded X with diagonal entries of at most 1 has
   tr(V X) <= tr(V) if V is zero within the bands off its diagonal, for X is zero beyond
@@ -293,19 +279,11 @@ def certify(
     workload: Whose error it is; `None` means prefix sums.
 
   Returns:
-    The squared error of the strategy for a single participation, sensitivity included,
-    and a lower bound of that of all strategies with as many bands. Its `scope` says so.
+    The squared error of the strategy, sensitivity included, and a lower bound of that
+    of all strategies with as many bands.
 
   Raises:
     ValueError: If an argument is out of range.
-
-  Example:
-    >>> certificate = certify(optimize(32, num_bands=4, cache=False))
-    >>> certificate.gap < 1e-5
-    True
-    >>> print(certificate.scope)
-    strategies of 32 rounds with at most 4 bands, for a single participation; for \
-several at least 4 rounds apart, those with columns of equal norm only
   """
   checks.check_objective(objective)
   workload = workload_lib.check(strategy.num_rounds, workload)
@@ -324,11 +302,6 @@ several at least 4 rounds apart, those with columns of equal norm only
   return gram.Certificate(
     error=strategy.sensitivity_squared() * error,
     lower_bound=_lower_bound(diagonals, workload, weights),
-    scope=(
-      f'strategies of {strategy.num_rounds} rounds with at most {strategy.num_bands} '
-      'bands, for a single participation; for several at least '
-      f'{strategy.num_bands} rounds apart, those with columns of equal norm only'
-    ),
   )
 
 
@@ -354,7 +327,7 @@ def _optimize(
       error = errors.mean() if objective == 'mean' else errors.max()
       weights = minimum.weights
       bound = _lower_bound(point, workload, weights)
-      gap = float(error) / bound - 1.0
+      gap = gram.Certificate(float(error), bound).gap
       if gap <= max_gap:
         return strategy
       tolerance *= 0.1

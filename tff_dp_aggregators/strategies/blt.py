@@ -27,7 +27,6 @@ import numpy as np
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.strategies import cache as cache_lib
 from tff_dp_aggregators.strategies import participation as participation_lib
-from tff_dp_aggregators.strategies import real
 from tff_dp_aggregators.strategies import recursion as recursion_lib
 from tff_dp_aggregators.strategies import toeplitz
 from tff_dp_aggregators.strategies import workload as workload_lib
@@ -355,7 +354,6 @@ def _powers(base: float, count: int) -> np.ndarray:
 
 
 def _check_numbers(name: str, values: Any) -> tuple[float, ...]:
-  real.refuse_complex(name, values)
   try:
     numbers = tuple(float(value) for value in values)
   except (TypeError, ValueError) as e:

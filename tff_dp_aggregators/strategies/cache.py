@@ -5,19 +5,16 @@ The folder is `$TFF_DP_AGGREGATORS_CACHE`; if that is not set,
 Set the first one to an empty text to keep nothing. Files may be deleted at any time.
 
 Several processes may use one folder: a file appears whole or not at all, and of those
-that want the same strategy one optimises it while the others wait. A file names the
-request that it answers, so that one that was renamed or copied there is not used; it is
-replaced, as is one that is damaged, with a warning. Privacy does not rest on what is
-read: noise and sensitivity both follow from it.
+that want the same strategy one optimises it while the others wait. A file that is
+damaged is replaced, with a warning. Privacy does not rest on what is read: noise and
+sensitivity both follow from it.
 """
 
 import fcntl
 import hashlib
-import io
 import json
 import logging
 import os
-import zipfile
 from typing import IO, Any, Callable, Optional, TypeVar
 
 import numpy as np
@@ -67,8 +64,7 @@ def fetch(
   folder = directory() if use_cache else None
   if folder is None:
     return compute()
-  request = _request(name, version, parameters)
-  path = os.path.join(folder, f'{name}-{_digest(request)}.npz')
+  path = os.path.join(folder, f'{name}-{_key(name, version, parameters)}.npz')
   try:
     os.makedirs(folder, exist_ok=True)
     lock = _lock(path + '.lock')
@@ -76,37 +72,29 @@ def fetch(
     _logger.warning('nothing is kept in %s (%s); set %s', folder, e, _VARIABLE)
     return compute()
   with lock:
-    strategy = _read(path, kind, request)
+    strategy = _read(path, kind)
     if strategy is None:
       strategy = compute()
-      _write(path, strategy, request)
+      _write(path, strategy)
   return strategy
 
 
-def _read(path: str, kind: type[_Kind], request: bytes) -> Optional[_Kind]:
+def _read(path: str, kind: type[_Kind]) -> Optional[_Kind]:
   try:
     strategy = strategy_lib.Strategy.load(path)
-    with zipfile.ZipFile(path) as archive:
-      answered = archive.comment
-    if answered != request:
-      said = repr(answered.decode(errors='replace')) if answered else 'nothing'
-      raise ValueError(f'{path}: answers {said}, not {request.decode()!r}.')
     if not isinstance(strategy, kind):
       raise ValueError(f'{path}: holds a {strategy.kind}, not a {kind.kind}.')
     return strategy
   except FileNotFoundError:
     return None
-  except (OSError, ValueError, zipfile.BadZipFile) as e:
+  except (OSError, ValueError) as e:
     _logger.warning('a kept strategy cannot be read and is optimised again: %s', e)
     return None
 
 
-def _write(path: str, strategy: strategy_lib.Strategy, request: bytes) -> None:
-  content = io.BytesIO(strategy.to_npz())
-  with zipfile.ZipFile(content, 'a') as archive:
-    archive.comment = request
+def _write(path: str, strategy: strategy_lib.Strategy) -> None:
   try:
-    new_files.replace(path, content.getvalue())
+    new_files.replace(path, strategy.to_npz())
   except OSError as e:
     _logger.warning('the strategy could not be kept as %s: %s', path, e)
 
@@ -122,23 +110,18 @@ def _lock(path: str) -> IO[str]:
   return file
 
 
-def _request(name: str, version: int, parameters: dict[str, Any]) -> bytes:
-  """What is asked for, in the at most 2^16 bytes that an archive's comment can have."""
+def _key(name: str, version: int, parameters: dict[str, Any]) -> str:
   content = {'name': name, 'version': version, 'parameters': parameters}
-  return json.dumps(content, sort_keys=True, default=_plain).encode()
-
-
-def _digest(request: bytes) -> str:
-  return hashlib.sha256(request).hexdigest()[:32]
+  text = json.dumps(content, sort_keys=True, default=_plain)
+  return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def _plain(value: Any) -> Any:
-  """What stands for a value in a request; json.dumps asks where it cannot tell."""
+  """What stands for a value in the key; json.dumps asks where it cannot tell."""
   if isinstance(value, np.ndarray):
     return ['array', strategy_lib.array_digest(value)]
   if isinstance(value, participation_lib.Participation):
     return ['participation', vars(value)]
   if isinstance(value, workload_lib.Workload):
-    rates = None if value.learning_rates is None else np.array(value.learning_rates)
-    return ['workload', {**vars(value), 'learning_rates': rates}]
+    return ['workload', vars(value)]
   raise TypeError(f'cannot make a cache key of {value!r} ({type(value).__name__}).')

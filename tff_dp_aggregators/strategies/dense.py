@@ -181,8 +181,7 @@ def optimize(
     raise ValueError(
       'participation must be single or fixed-epoch. For clients that come back after '
       f'min_separation={separation} rounds or more, '
-      f'banded.optimize(num_rounds, num_bands={separation}) is the best with unit '
-      f'columns and {separation} bands.'
+      f'banded.optimize(num_rounds, num_bands={separation}) is nearly the best.'
     )
   return cache_lib.fetch(
     Dense,
@@ -242,13 +241,11 @@ def certify(
     0.131
   """
   problem = _DenseProblem.check(strategy.num_rounds, objective, participation, workload)
-  participation = problem.participation
   errors = strategy.per_query_error(problem.workload)
   error = float(errors.mean() if objective == 'mean' else errors.max())
   return gram_lib.Certificate(
-    error=strategy.sensitivity_squared(participation) * error,
+    error=strategy.sensitivity_squared(problem.participation) * error,
     lower_bound=problem.lower_bound(),
-    scope=f'all strategies of {strategy.num_rounds} rounds, for {participation}',
   )
 
 

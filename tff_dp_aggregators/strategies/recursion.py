@@ -26,7 +26,6 @@ from typing import ClassVar, NamedTuple, Optional
 import numpy as np
 
 from tff_dp_aggregators.base import checks
-from tff_dp_aggregators.strategies import real
 
 # What is remembered of earlier rounds, by slot.
 Memory = MutableMapping[int, np.ndarray]
@@ -455,7 +454,10 @@ noise matrix says; recursion() and noise_matrix() must describe the same noise.
 
 def _check_array(name: str, values: object, num_dimensions: int) -> np.ndarray:
   """Returns finite real numbers as a float64 array of so many dimensions."""
-  array = real.array(name, values)
+  try:
+    array = np.asarray(values, np.float64)
+  except (TypeError, ValueError) as e:
+    raise TypeError(f'{name} must be an array of real numbers, got {values!r}.') from e
   if array.ndim != num_dimensions:
     raise ValueError(
       f'{name} must have {num_dimensions} dimensions, got shape {array.shape}.'

@@ -22,7 +22,6 @@ from tff_dp_aggregators.strategies.numerics import toeplitz_problem
 
 _Limits = participation_lib.Participation
 _INVERSE_BANDS = 16  # Of banded_inverse, where nothing is asked for.
-_MORE_BANDS = 512  # Of toeplitz, in comparisons: they take some seconds.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -253,32 +252,6 @@ def free_bands(limits: _Limits) -> int:
   return min(bands, toeplitz_problem.MAX_BANDS)
 
 
-def more_bands(limits: _Limits) -> Optional[int]:
-  """How many bands to try that cost sensitivity, as columns of one client overlap.
-
-  They lower the error of Toeplitz strategies where clients are done early: in trials
-  with 2 to 10 participations, by 10%, 5%, 2% and 0.3% if `max_participations *
-  min_separation` is 0.2, 0.3, 0.4 and 0.5 of the rounds, and by less than 0.1% from
-  0.6 on. The more bands the better; this is twice that product, up to 512 or, if these
-  are not more, twice the separation.
-
-  Returns:
-    The number; `None` where more bands than `free_bands` are of no use.
-
-  Example:
-    >>> more_bands(participation_lib.Participation(2000, 50, 4))
-    400
-    >>> more_bands(participation_lib.Participation(2000, 50)) is None
-    True
-  """
-  done = limits.possible_participations * limits.min_separation
-  if limits.possible_participations == 1 or 5 * done >= 3 * limits.num_rounds:
-    return None
-  most = max(_MORE_BANDS, 2 * limits.min_separation)
-  bands = min(2 * done, limits.num_rounds, most, toeplitz_problem.MAX_BANDS)
-  return bands if bands > free_bands(limits) else None
-
-
 def _gaussian(limits: _Limits) -> strategy_lib.Strategy:
   return toeplitz.Identity(limits.num_rounds)
 
@@ -317,22 +290,6 @@ def _toeplitz(
   return toeplitz.optimize(limits.num_rounds, num_bands=num_bands, participation=limits)
 
 
-def _toeplitz_seconds(limits: _Limits, num_bands: Optional[int] = None) -> float:
-  """Bands that cost sensitivity are constrained, which takes many steps."""
-  if num_bands is None or num_bands <= free_bands(limits):
-    return 0.0
-  return 8e-9 * num_bands**3 + 8e-7 * num_bands * limits.num_rounds
-
-
-def _free_bands_and_more(
-  limits: _Limits, given: dict[str, int]
-) -> Iterable[dict[str, int]]:
-  """As many bands as cost no sensitivity, and more if they may help."""
-  free = list(_free_bands_unless_given(limits, given))
-  more = None if given else more_bands(limits)
-  return free if more is None else [*free, {'num_bands': more}]
-
-
 def _free_bands_unless_given(
   limits: _Limits, given: dict[str, int]
 ) -> Iterable[dict[str, int]]:
@@ -342,7 +299,7 @@ def _free_bands_unless_given(
 def _needless_bands(limits: _Limits, given: dict[str, int]) -> Optional[str]:
   if given.get('num_bands', free_bands(limits)) > 1:
     return None
-  return 'with one band, the most that costs nothing, it is the gaussian mechanism.'
+  return 'with one band, the most that fits or pays, it is the gaussian mechanism.'
 
 
 def _blt(limits: _Limits, num_buffers: Optional[int] = None) -> strategy_lib.Strategy:
@@ -402,8 +359,8 @@ _BANDS = Option(
 )
 
 # All kinds by name. Seconds are measured by benchmarks/planning_seconds.py, for 100 to
-# 20000 rounds; where none are said, they hardly count (toeplitz with 4096 bands that
-# cost no sensitivity, the most there can be: 9).
+# 20000 rounds; where none are said, they hardly count (toeplitz with 4096 bands, the
+# most there can be: 9).
 KINDS: dict[str, Kind] = {
   each.name: each
   for each in (
@@ -455,9 +412,7 @@ KINDS: dict[str, Kind] = {
       words='noise correlated over rounds by a banded Toeplitz matrix',
       citations=('arXiv:2405.15913',),
       options=(_BANDS,),
-      seconds=_toeplitz_seconds,
-      quicker_with='fewer bands',
-      variants=_free_bands_and_more,
+      variants=_free_bands_unless_given,
       needless=_needless_bands,
       bands='num_bands',
     ),

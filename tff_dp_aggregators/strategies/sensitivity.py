@@ -16,20 +16,14 @@ contributes at most
 and the worst sum of W over patterns bounds the worst sum of all pairs. Both maxima are
 over non-negative weights, which `worst_sum` does exactly.
 
-Toeplitz matrices have bounds of their own (`numerics.toeplitz_sensitivity`), and none
-of the two is always the smaller one; where neither is exact, both are computed, for up
-to 256 rounds if the matrix is not there. Trees know better and do it themselves.
+Strategies with more structure (Toeplitz, trees) know better and do it themselves.
 **Columns** of C belong to rounds of participation. Confusing them with rows is a
 classic error, and under-states the sensitivity.
 """
 
-import dataclasses
-
 import numpy as np
-import scipy.linalg
 
 from tff_dp_aggregators.strategies import participation as participation_lib
-from tff_dp_aggregators.strategies.numerics import toeplitz_sensitivity
 
 # Entries of G that are negative by less than this, relative to the two columns, are
 # rounding: they are counted with their absolute value in any case.
@@ -37,8 +31,6 @@ _ROUNDING = 1e-12
 # The general bound is computed for this many prefixes of the rounds; the others take
 # the value of the next longer one, which is a bound for them too.
 _PREFIXES = 32
-# Rounds up to which a Toeplitz matrix is written out for a bound: a tenth of a second.
-_MAX_WRITTEN_OUT = 256
 
 
 def worst_sum(
@@ -95,38 +87,6 @@ def squared(
     max ||C u||^2 over one client's patterns or a number above it, and True if it is
     the maximum itself, up to rounding.
   """
-  found = _squared_of_any(matrix, participation)
-  if found[1] or not _is_toeplitz(matrix):
-    return found
-  of_these = dataclasses.replace(participation, num_rounds=len(matrix))
-  return _better(found, toeplitz_sensitivity.squared(matrix[:, 0], of_these))
-
-
-def squared_of_toeplitz(
-  coefficients: np.ndarray, participation: participation_lib.Participation
-) -> tuple[float, bool]:
-  """Squared sensitivity of a Toeplitz matrix, and whether it is exact or a bound.
-
-  Args:
-    coefficients: First column of C, float64 of shape [n].
-    participation: Who may take part when, for n rounds.
-  """
-  found = toeplitz_sensitivity.squared(coefficients, participation)
-  if found[1] or len(coefficients) > _MAX_WRITTEN_OUT:
-    return found
-  matrix = scipy.linalg.toeplitz(coefficients, np.zeros_like(coefficients))
-  return _better(found, _squared_of_any(matrix, participation))
-
-
-def _better(one: tuple[float, bool], other: tuple[float, bool]) -> tuple[float, bool]:
-  """Of two bounds of a number the smaller one; what is exact is, but for rounding."""
-  return min(one, other, key=lambda found: (not found[1], found[0]))
-
-
-def _squared_of_any(
-  matrix: np.ndarray, participation: participation_lib.Participation
-) -> tuple[float, bool]:
-  """As `squared`, without a look at what else is known of the matrix."""
   if _columns_are_disjoint(matrix, participation):
     columns = np.square(matrix).sum(axis=0)
     return float(worst_sum(columns, participation)), True
@@ -162,11 +122,6 @@ def squared_by_round(
   # A bound for more rounds is one for fewer.
   bounds = np.minimum.accumulate(each[::-1])[::-1]
   return bounds[np.searchsorted(ends, np.arange(1, num_rounds + 1))]
-
-
-def _is_toeplitz(matrix: np.ndarray) -> bool:
-  """Whether a matrix is constant along its diagonals, to the last bit."""
-  return bool(np.all(matrix[1:, 1:] == matrix[:-1, :-1]))
 
 
 def _columns_are_disjoint(

@@ -15,9 +15,7 @@ import scipy.linalg
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.strategies import cache as cache_lib
 from tff_dp_aggregators.strategies import participation as participation_lib
-from tff_dp_aggregators.strategies import real
 from tff_dp_aggregators.strategies import recursion as recursion_lib
-from tff_dp_aggregators.strategies import sensitivity as sensitivity_lib
 from tff_dp_aggregators.strategies import strategy as strategy_lib
 from tff_dp_aggregators.strategies import workload as workload_lib
 from tff_dp_aggregators.strategies.numerics import power_series
@@ -65,7 +63,6 @@ def check_coefficients(num_rounds: int, coefficients: Any) -> tuple[float, ...]:
     ValueError: If there are none or too many, one is not finite, or the first is not
       positive.
   """
-  real.refuse_complex('coefficients', coefficients)
   try:
     checked = tuple(float(c) for c in coefficients)
   except (TypeError, ValueError) as e:
@@ -113,17 +110,15 @@ class LowerToeplitz(strategy_lib.Strategy):
 
     The last entry is exact in the cases of `sensitivity_kind`.
     """
-    coefficients = self.matrix_coefficients()
-    participation = self._participation(participation)
-    bounds = toeplitz_sensitivity.squared_by_round(coefficients, participation)
-    whole, _ = sensitivity_lib.squared_of_toeplitz(coefficients, participation)
-    return np.minimum(bounds, whole)
+    return toeplitz_sensitivity.squared_by_round(
+      self.matrix_coefficients(), self._participation(participation)
+    )
 
   def sensitivity_squared(
     self, participation: Optional[participation_lib.Participation] = None
   ) -> float:
     """sens(C)^2, the last entry of `sensitivity_squared_by_round`."""
-    return sensitivity_lib.squared_of_toeplitz(
+    return toeplitz_sensitivity.squared(
       self.matrix_coefficients(), self._participation(participation)
     )[0]
 
@@ -140,10 +135,9 @@ class LowerToeplitz(strategy_lib.Strategy):
     * non-negative coefficients that do not increase from index min_separation on: the
       earliest, densest pattern 0, b, 2b, ... is the worst (arXiv:2405.13763).
 
-    `toeplitz_sensitivity` has the proofs, further cases, and bounds; the module
-    `sensitivity` has others, for matrices that are small.
+    `toeplitz_sensitivity` has the proofs, further cases, and the bounds.
     """
-    _, exact = sensitivity_lib.squared_of_toeplitz(
+    _, exact = toeplitz_sensitivity.squared(
       self.matrix_coefficients(), self._participation(participation)
     )
     return 'exact' if exact else 'bound'

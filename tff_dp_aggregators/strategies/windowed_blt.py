@@ -28,8 +28,7 @@ be drawn again from its seed, so a second copy of the recursion that runs
 so on to the first round. (n - 2) // (window - 1) + 1 copies with d buffers each are all
 there is, instead of `window - 1` buffers; a round takes as many drawings of z.
 
-It pays if copies x decays are fewer than `window - 1`, that is, for few long windows.
-Where they are not, `recursion` is the forward substitution of any banded strategy.
+It pays if copies x decays are fewer than bands, that is, for few long windows.
 
 Another way to spend little memory has been tried, decays that are complex numbers: with
 one real decay and a pair of complex ones, three buffers, RMSE came to about 20.99 and
@@ -112,23 +111,16 @@ class WindowedBLT(toeplitz.LowerToeplitz):
 
   @property
   def num_copies(self) -> int:
-    """How many copies of the sums there are, each `window - 1` rounds after another."""
+    """How many copies of the recursion run, each `window - 1` rounds after another."""
     if self.window == 1 or self.num_rounds == 1:
       return 0
     return (self.num_rounds - 2) // (self.window - 1) + 1
 
   def recursion(self) -> recursion_lib.Recursion:
-    """That which keeps less: sums of decays, or the noise of the last rounds.
-
-    A sum for each decay and copy, where noise can be drawn again from its seed; or
-    forward substitution, which also draws one row of z only, with the noise of
-    `window - 1` rounds.
-    """
+    """A sum for each decay and copy, where noise can be drawn again from its seed."""
     if not self.buffer_decays or not self.num_copies:
       return recursion_lib.LastRounds(np.ones((1, 1)), remembers='row')
     decays, late = np.array(self.buffer_decays), self.window - 1
-    if late <= self.num_copies * len(decays):
-      return recursion_lib.LastRounds.solving(self._bands()[np.newaxis])
     return recursion_lib.DecayingSums(
       decays,
       outputs=-np.array(self.output_scales),
@@ -139,8 +131,9 @@ class WindowedBLT(toeplitz.LowerToeplitz):
 
   def matrix_coefficients(self) -> np.ndarray:
     """First column of `C`, float64 of shape [n]; O(n + window d)."""
+    uncut = blt.BLT(self.window, self.output_scales, self.buffer_decays)
     coefficients = np.zeros(self.num_rounds)
-    coefficients[: self.window] = self._bands()
+    coefficients[: self.window] = uncut.matrix_coefficients()
     return coefficients
 
   def inverse_coefficients(self) -> np.ndarray:
@@ -148,12 +141,8 @@ class WindowedBLT(toeplitz.LowerToeplitz):
 
     O(n window), by forward substitution.
     """
-    bands = tuple(self._bands())
+    bands = tuple(self.matrix_coefficients()[: self.window])
     return toeplitz.BandedToeplitz(self.num_rounds, bands).inverse_coefficients()
-
-  def _bands(self) -> np.ndarray:
-    uncut = blt.BLT(self.window, self.output_scales, self.buffer_decays)
-    return uncut.matrix_coefficients()
 
 
 def optimize(

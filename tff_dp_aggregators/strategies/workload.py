@@ -19,7 +19,6 @@ from typing import Optional, Union
 import numpy as np
 
 from tff_dp_aggregators.base import checks
-from tff_dp_aggregators.strategies import real
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,12 +49,12 @@ class Workload:
   def __post_init__(self) -> None:
     num_rounds = checks.check_positive_int('num_rounds', self.num_rounds)
     object.__setattr__(self, 'num_rounds', num_rounds)
-    momentum = float(real.array('momentum', self.momentum))
+    momentum = float(self.momentum)
     if not 0 <= momentum < 1:
       raise ValueError(f'momentum must be at least 0 and below 1, got {self.momentum}.')
     object.__setattr__(self, 'momentum', momentum)
     if self.learning_rates is not None:
-      rates = real.array('learning_rates', self.learning_rates)
+      rates = np.asarray(self.learning_rates, np.float64)
       if rates.shape != (num_rounds,):
         raise ValueError(
           f'learning_rates must be num_rounds={num_rounds} numbers, got shape '
@@ -199,7 +198,6 @@ def check(num_rounds: int, workload: WorkloadLike) -> Union[Workload, np.ndarray
     A `Workload`, or a float64 array of shape [n, n].
 
   Raises:
-    TypeError: If it is not an array of real numbers.
     ValueError: If it is for another number of rounds, not lower-triangular, not
       finite, or zero everywhere.
   """
@@ -212,7 +210,7 @@ def check(num_rounds: int, workload: WorkloadLike) -> Union[Workload, np.ndarray
         f'{num_rounds}; build both for the same number.'
       )
     return workload
-  workload = real.array('workload', workload)
+  workload = np.asarray(workload, np.float64)
   shape = (num_rounds, num_rounds)
   if workload.shape != shape or np.any(np.triu(workload, 1)):
     raise ValueError(

@@ -8,8 +8,6 @@ Claims:
 * Given a noise level, all rows have it, and are compared at equal epsilon as well.
 * Rows that rest on sampling are there only with a population and a cohort, have events
   of their own, and are advised only if the user says that the server samples so.
-* All kinds are rows, windowed BLTs included; Toeplitz strategies with more bands than
-  the separation are another one where these help, and there only.
 * A population that cannot fill the rounds is refused exactly when taking turns fails;
   without a separation, the largest one that it allows is taken.
 * The advice is the lightest of the rows within 5% of the least error.
@@ -283,64 +281,6 @@ def test_a_window_that_cuts_off_nothing_or_all_is_no_row(limits, reason):
   (left,) = planning.compare(task).left_out
   assert left.mechanism == 'windowed_blt'
   assert re.search(reason, left.reason)
-
-
-@pytest.fixture(scope='module')
-def done_early():
-  """A client's rounds need not take more than a tenth of all."""
-  limits = strategies.Participation(200, min_separation=5, max_participations=4)
-  return planning.compare(planning.Task(limits, SIZE, DELTA, target_epsilon=3.0))
-
-
-def test_all_kinds_are_compared_and_more_bands_than_the_separation(done_early):
-  assert not done_early.left_out
-  names = {row.mechanism.name for row in done_early.rows}
-  assert names == set(mechanism_lib.NAMES)
-  errors = {row.name: row.equal_rmse for row in done_early.rows}
-  toeplitz = [name for name in errors if name.startswith('toeplitz')]
-  assert toeplitz == ['toeplitz, 40 bands', 'toeplitz, 5 bands']
-  assert errors['toeplitz, 40 bands'] < 0.9 * errors['toeplitz, 5 bands']
-  assert done_early.advised.mechanism.name == 'blt'
-  assert errors[done_early.advised.name] < 0.9 * errors['windowed_blt, 1 decay']
-  colors = {plan_views._color(row) for row in done_early.rows}
-  assert len(colors) == len(done_early.rows)
-
-
-def test_more_bands_are_no_row_where_they_are_of_no_use(monkeypatch, targeted):
-  # The optimum has no more of them, so it would be the same row again.
-  monkeypatch.setattr(registry, 'more_bands', lambda limits: 24)
-  comparison = planning.compare(_task(mechanisms=('toeplitz',)))
-  assert [row.name for row in comparison.rows] == ['toeplitz, 12 bands']
-  assert not comparison.left_out
-  # Nor if a number of bands is asked for.
-  asked = planning.compare(_task(mechanisms=('toeplitz',), options={'num_bands': 6}))
-  assert [row.name for row in asked.rows] == ['toeplitz, 6 bands']
-
-
-@pytest.mark.parametrize('times', [2, 5, 10])
-def test_more_bands_are_tried_where_they_help(times):
-  for share in (0.2, 0.3, 0.45, 0.62, 0.8, 1.0):
-    limits = strategies.Participation(200, round(share * 200 / times), times)
-    free, more = registry.free_bands(limits), registry.more_bands(limits)
-    few, many = (
-      strategies.toeplitz.optimize(
-        200, num_bands=bands, participation=limits, cache=False
-      ).rmse(limits)
-      for bands in (free, more or min(200, 2 * times * limits.min_separation))
-    )
-    if more is None:
-      assert many > 0.999 * few
-    else:
-      assert more > free and many < 0.9995 * few
-
-
-def test_bands_that_would_take_long_are_left_out_unless_asked_for():
-  limits = strategies.Participation(200_000, 100, 5)
-  toeplitz = registry.kind('toeplitz')
-  free, more = toeplitz.compared(limits, {})
-  assert toeplitz.seconds(limits, **free) == 0
-  assert toeplitz.seconds(limits, **more) > planning.MAX_SECONDS
-  assert more == {'num_bands': 512}
 
 
 def test_a_single_participation_may_have_all_bands():

@@ -365,8 +365,8 @@ def test_what_is_assumed_is_told_from_what_is_possible(output_format):
     built,
     output_format,
     'which leaves 7 of them possible; and, an assumption of its own, a client takes '
-    'part in at most 6. What enforces the separation: a timer. What enforces the limit '
-    'of 6: a counter.',
+    'part in at most 6. What enforces the separation: a timer (stated, not verified). '
+    'What enforces the limit of 6: a counter (stated, not verified).',
     'possible by separation',
     'the most of 2000 rounds that are so far apart',
     'assumed at most',

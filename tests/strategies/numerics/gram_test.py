@@ -96,6 +96,4 @@ def test_shift_makes_definite_with_little_and_leaves_definite_matrices_alone():
 
 
 def test_gap_is_relative_to_the_bound():
-  assert gram.Certificate(error=1.5, lower_bound=1.0, scope='all').gap == pytest.approx(
-    0.5
-  )
+  assert gram.Certificate(error=1.5, lower_bound=1.0).gap == pytest.approx(0.5)

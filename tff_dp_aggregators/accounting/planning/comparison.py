@@ -341,12 +341,9 @@ def compare(
     if reason is None:
       report(candidate.describe())
       try:
-        mechanism = candidate.build(task.noise_multiplier or 1.0)
+        built.append((candidate, candidate.build(task.noise_multiplier or 1.0)))
       except (ValueError, RuntimeError) as e:  # Or it did not converge.
         reason = str(e)
-      else:
-        if not _is_variant_of(candidate, mechanism, built):
-          built.append((candidate, mechanism))
     if reason is not None:
       left_out.append(LeftOut(candidate.mechanism, candidate.sampling, reason))
   equal_epsilon = task.target_epsilon or _epsilon_of_best(task, built, left_out)
@@ -406,19 +403,6 @@ class _Candidate(NamedTuple):
   @property
   def _kind(self) -> registry.Kind:
     return registry.kind(self.mechanism)
-
-
-def _is_variant_of(
-  candidate: _Candidate,
-  mechanism: mechanism_lib.Mechanism,
-  built: list[tuple[_Candidate, mechanism_lib.Mechanism]],
-) -> bool:
-  """Whether a variant came to the same as another one, as more bands may."""
-  return candidate.variant > 0 and any(
-    mechanism.strategy == other.strategy
-    for its, other in built
-    if (its.mechanism, its.sampling) == (candidate.mechanism, candidate.sampling)
-  )
 
 
 def _candidates(task: Task) -> list[_Candidate]:

@@ -204,10 +204,7 @@ def _heading(comparison: planning.Comparison) -> list[str]:
       f'min_separation={limits.min_separation} is the most that {task.population:,} '
       f'clients in cohorts of {task.cohort:,} allow; the server must keep to it.'
     )
-  elif (
-    limits.min_separation == 1
-    and limits.num_rounds <= 2 * limits.possible_participations > 2
-  ):
+  elif limits.min_separation == 1 and limits.possible_participations > 1:
     lines.append(
       'With min_separation=1 correlated noise has little to gain; state what the '
       'server keeps to.'

@@ -189,3 +189,4 @@ def _not_said(led_to: dict[str, Any]) -> Iterator[tuple[str, str]]:
   for (group, field), texts in unsaid.items():
     if led_to[group][field] in texts:
       yield group, field
+      yield 'provenance', field

@@ -34,6 +34,7 @@ class Inputs:
     cap_enforced_by: What keeps a client within `max_participations`, where fewer are
       assumed than the separation leaves possible; `None` if that is not stated.
     noise_source: Where the randomness comes from.
+    code_version: Of the code that trained.
     participation_source: Where the participation limits come from, such as the summary
       of a round log.
     command: A command that prints the same numbers again.
@@ -50,6 +51,7 @@ class Inputs:
   enforced_by: str = NOT_STATED
   cap_enforced_by: Optional[str] = None
   noise_source: str = 'not stated'
+  code_version: Optional[str] = None
   participation_source: Optional[dict[str, Any]] = None
   command: Optional[str] = None
   files: tuple[dict[str, Any], ...] = ()

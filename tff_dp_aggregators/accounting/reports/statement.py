@@ -27,6 +27,7 @@ from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
+from tff_dp_aggregators.accounting.reports import provenance
 from tff_dp_aggregators.base import version
 from tff_dp_aggregators.strategies import registry
 
@@ -130,6 +131,8 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
     'guarantee': guarantee(event, delta, mechanism.relation, inputs.accountant),
     'parts': [],
     'curves': curves,
+    'code_version': inputs.code_version,
+    'provenance': provenance.of(inputs),
     'software': _software(),
     'verification': {
       'command': inputs.command,
@@ -212,6 +215,8 @@ def compose(
     'guarantee': total,
     'parts': list(parts),
     'curves': curves,
+    'code_version': None,
+    'provenance': None,
     'software': _software(),
     'verification': {
       'command': command,

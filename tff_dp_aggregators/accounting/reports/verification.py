@@ -128,9 +128,7 @@ def verify(path: str, statement_of: Optional[commands.StatementOf] = None) -> Re
     for each in (report, again):
       _drop_software(each)
     differences = tuple(comparing.differences(report, again))
-    led_to, said = commands.check(
-      report, lambda path: _find(path, folder), statement_of
-    )
+    led_to, said = commands.check(report, lambda path: find(path, folder), statement_of)
   except _FAILURES as e:
     return Result((f'it cannot be computed again: {type(e).__name__}: {e}',), ())
   differences, notes = (*differences, *led_to), (*notes, *said)
@@ -196,7 +194,7 @@ def _inputs(report: dict[str, Any], folder: str) -> inputs_lib.Inputs:
   """What a report says that it was made of, from its files where it names any."""
   stated = report['verification']['files']
   _check_roles([file['role'] for file in stated])
-  paths = {file['role']: _find(file['path'], folder) for file in stated}
+  paths = {file['role']: find(file['path'], folder) for file in stated}
   files = tuple(
     dict(sources.file_of(file['role'], paths[file['role']]), path=file['path'])
     for file in stated
@@ -207,9 +205,10 @@ def _inputs(report: dict[str, Any], folder: str) -> inputs_lib.Inputs:
   mechanism = mechanism_lib.Mechanism.from_json(
     inputs['mechanism'], _strategy(inputs['strategy'], paths.get('strategy'))
   )
+  ledger = ledger_lib.read(paths['ledger']) if 'ledger' in paths else None
   source = None
   if 'round_log' in paths:
-    source = _of_log(report, mechanism, paths['round_log'])
+    source = _of_log(report, mechanism, paths['round_log'], ledger)
   return inputs_lib.Inputs(
     mechanism,
     inputs['delta'],
@@ -217,10 +216,11 @@ def _inputs(report: dict[str, Any], folder: str) -> inputs_lib.Inputs:
     found=inputs['found'],
     accountant=inputs['accountant'],
     clip_norm=inputs['clip_norm'],
-    ledger=ledger_lib.read(paths['ledger']) if 'ledger' in paths else None,
+    ledger=ledger,
     enforced_by=report['participation']['enforced_by'],
     cap_enforced_by=report['participation']['cap_enforced_by'],
     noise_source=report['mechanism']['noise_source'],
+    code_version=report['code_version'],
     participation_source=source,
     command=report['verification']['command'],
     files=files,
@@ -239,7 +239,7 @@ def _check_roles(roles: list[str]) -> None:
 
 def _run_dirs(report: dict[str, Any], folder: str) -> list[str]:
   return [
-    os.path.dirname(_find(file['path'], folder)) or '.'
+    os.path.dirname(find(file['path'], folder)) or '.'
     for file in report['verification']['files']
     if file['role'] == 'config'
   ]
@@ -259,9 +259,12 @@ def _of_run(report: dict[str, Any], run_dir: str) -> inputs_lib.Inputs:
 
 
 def _of_log(
-  report: dict[str, Any], mechanism: mechanism_lib.Mechanism, path: str
+  report: dict[str, Any],
+  mechanism: mechanism_lib.Mechanism,
+  path: str,
+  ledger: Optional[ledger_lib.Ledger],
 ) -> dict[str, Any]:
-  """The summary of a round log, if it gives the mechanism's limits."""
+  """The summary of a round log, if it gives or keeps the mechanism's limits."""
   arguments = report['participation']['source']['arguments']
   hours = arguments['min_wait_hours']
   log = sources.from_round_log(
@@ -269,11 +272,10 @@ def _of_log(
     None if hours is None else datetime.timedelta(hours=hours),
     arguments['wait_from'],
     arguments['first_start'],
+    arguments['columns'],
+    arguments['population'],
   )
-  if log.limits != mechanism.participation:
-    raise ValueError(
-      f'the round log gives {log.limits}, the report has {mechanism.participation}.'
-    )
+  sources.check_log(log, mechanism, ledger)
   return log.summary
 
 
@@ -301,8 +303,13 @@ def _drop_software(report: dict[str, Any]) -> None:
     _drop_software(part)
 
 
-def _find(path: str, folder: str) -> str:
-  """Where a file of a report is: where it was, or beside the report."""
+def find(path: str, folder: str) -> str:
+  """Where a file of a report is: where it was, or else beside the report.
+
+  Args:
+    path: As the report states it.
+    folder: Where the report is.
+  """
   beside = os.path.join(folder, os.path.basename(path))
   return path if os.path.exists(path) or not os.path.exists(beside) else beside
 

@@ -12,6 +12,7 @@ from typing import Any, Optional
 
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting.reports import provenance
 from tff_dp_aggregators.accounting.reports.rendering import document
 from tff_dp_aggregators.accounting.reports.rendering import ledger_words
 from tff_dp_aggregators.accounting.reports.rendering import rounding
@@ -186,15 +187,14 @@ def _assumptions(statement: dict[str, Any]) -> Iterator[str]:
     schema = schemas.of_report(participation)
     yield (
       f'Participation{run}: {schemas.kind_of(schema).sentence(schema)}. '
-      f'{_sentence(_what_enforces(participation))}: {participation["enforced_by"]}.'
-      f'{_cap_enforced(participation)}'
+      f'{_sentence(_what_enforces(participation))}: '
+      f'{_marked(part, "enforced_by", participation["enforced_by"])}.'
+      f'{_cap_enforced(part)}'
     )
+    source = _marked(part, 'noise_source', mechanism['noise_source'])
     generators = ledger_words.generators(part['run'])
     generator = f' Its generator: {generators}.' if generators else ''
-    yield (
-      f'Noise{run} that nobody can predict. Its source: {mechanism["noise_source"]}.'
-      f'{generator}'
-    )
+    yield f'Noise{run} that nobody can predict. Its source: {source}.{generator}'
     if _varies_without_paying(part):
       yield (
         f'Clip norms{run} that changed from round to round but were chosen without '
@@ -212,14 +212,13 @@ def _what_enforces(participation: dict[str, Any]) -> str:
   return 'what enforces the separation'
 
 
-def _cap_enforced(participation: dict[str, Any]) -> str:
+def _cap_enforced(statement: dict[str, Any]) -> str:
   """What enforces the cap, as a sentence after another; nothing without a cap."""
+  participation = statement['participation']
   if participation['assumed_at_most'] is None:
     return ''
-  return (
-    f' What enforces the limit of {participation["assumed_at_most"]}: '
-    f'{participation["cap_enforced_by"]}.'
-  )
+  by = _marked(statement, 'cap_enforced_by', participation['cap_enforced_by'])
+  return f' What enforces the limit of {participation["assumed_at_most"]}: {by}.'
 
 
 def _varies_without_paying(statement: dict[str, Any]) -> bool:
@@ -228,6 +227,13 @@ def _varies_without_paying(statement: dict[str, Any]) -> bool:
   if run is None or mechanism['adaptive_clipping'] is not None:
     return False
   return run['clip_norms']['smallest'] != run['clip_norms']['largest']
+
+
+def _marked(statement: dict[str, Any], fact: str, text: str) -> str:
+  """What a report says of a fact, and whether anything but a word stands for it."""
+  if statement['provenance'][fact] == provenance.STATED:
+    return f'{text} ({provenance.MARK})'
+  return text
 
 
 def _sentence(text: str) -> str:
@@ -274,7 +280,8 @@ def _composition(statement: dict[str, Any]) -> tuple[document.Section, ...]:
     rows.append((f'{number}', part['mechanism']['name'], _of_what(part), epsilon))
   intro = (
     'A client may take part in all of these runs, and an adversary may put together '
-    'what it learns from each. So they are accounted for together.'
+    'what it learns from each. So they are accounted for together. This holds if the '
+    'noise of each is drawn independently: never from the same seed or key.'
   )
   table = document.Table(('run', 'mechanism', 'what ran', 'epsilon alone'), tuple(rows))
   blocks = (document.Paragraph(intro), table, document.Paragraph(_MATRIX_MECHANISM))
@@ -310,7 +317,7 @@ def _mechanism_facts(statement: dict[str, Any]) -> Iterator[Fact]:
   )
   yield Fact(
     'clip norm (L2)',
-    _clip_norm(statement),
+    _marked(statement, 'clip_norm', _clip_norm(statement)),
     "the largest length of a client's update; a longer one is scaled down to it",
   )
   yield Fact(
@@ -343,12 +350,18 @@ def _mechanism_facts(statement: dict[str, Any]) -> Iterator[Fact]:
   )
   yield Fact(
     'source of the noise',
-    mechanism['noise_source'],
+    _marked(statement, 'noise_source', mechanism['noise_source']),
     'who can predict the noise can take it away',
   )
   generators = ledger_words.generators(run)
   if generators:
     yield Fact('generator of the noise', generators, 'as the ledger says')
+  if statement['code_version'] is not None:
+    yield Fact(
+      'code that trained',
+      _marked(statement, 'code_version', statement['code_version']),
+      'the version of what clipped, summed and added the noise',
+    )
   if statement['target'] is not None:
     target = statement['target']
     yield Fact(
@@ -428,7 +441,7 @@ def _participation(statement: dict[str, Any]) -> document.Section:
   facts.append(
     Fact(
       'sampling enforced by' if sampled else 'separation enforced by',
-      participation['enforced_by'],
+      _marked(statement, 'enforced_by', participation['enforced_by']),
       'what makes sure that the assumption holds',
     )
   )
@@ -436,7 +449,7 @@ def _participation(statement: dict[str, Any]) -> document.Section:
     facts.append(
       Fact(
         f'at most {participation["assumed_at_most"]} enforced by',
-        participation['cap_enforced_by'],
+        _marked(statement, 'cap_enforced_by', participation['cap_enforced_by']),
         'what makes sure of the assumption of its own',
       )
     )
