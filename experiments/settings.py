@@ -68,6 +68,11 @@ class Settings:
       'the guarantee holds only towards those who do not know it'
     )
 
+  @property
+  def noise_generator(self) -> str:
+    """What draws the noise, for the aggregator and the ledger."""
+    return 'chacha20' if self.secret_noise else 'philox'
+
 
 def from_flags(values: flags.FlagValues) -> Settings:
   """Checks the flags of `experiments.simulate` together.

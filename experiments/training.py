@@ -149,6 +149,7 @@ def _aggregator(
     clip_norm=settings.clip_norm,
     clients_per_round=settings.clients_per_round,
     seed=None if settings.secret_noise else settings.seed,
+    generator=settings.noise_generator,
   )
 
 
@@ -181,6 +182,7 @@ def _append(
     noise_multiplier=mechanism.noise_multiplier if mechanism else 0.0,
     strategy_checksum=mechanism.strategy.checksum if mechanism else None,
     result_checksum=ledger_lib.checksum_of(tf.nest.flatten(weights)),
+    noise_generator=settings.noise_generator if mechanism else None,
   )
 
 
@@ -211,6 +213,7 @@ def _config(settings: settings_lib.Settings) -> dict[str, Any]:
       'clip_norm': settings.clip_norm,
       'clients_per_round': settings.clients_per_round,
       'enforced_by': _ENFORCED_BY,
+      'cap_enforced_by': _ENFORCED_BY,
       'noise_source': settings.noise_source,
       'noise_seed': None if settings.secret_noise else settings.seed,
     }

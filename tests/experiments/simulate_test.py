@@ -107,6 +107,9 @@ def test_ledger_has_a_line_per_round_and_composes_to_the_report(banded_run):
   composed = accounting.accountants.epsilon(ledger.total_event(entries), 1e-4)
   assert composed == pytest.approx(report['guarantee']['epsilon'], rel=1e-9)
   assert len({entry.result_checksum for entry in entries} - {None}) == 12
+  assert report['run']['noise_generators'] == ['philox']
+  head = ledger.read(str(run_dir / 'ledger.jsonl')).head
+  assert report['run']['ledger_head'] == head._asdict()
   spent = [entry.epsilon for entry in entries]
   assert spent == sorted(spent)
   assert spent[-1] == pytest.approx(6, rel=1e-9)

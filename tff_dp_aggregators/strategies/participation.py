@@ -53,6 +53,8 @@ class Participation:
     4
     >>> participation.rounds
     (0, 30, 60, 90)
+    >>> Participation(100, 30, max_participations=2).assumed_at_most
+    2
     >>> Participation(5, 2, 2, fixed_epoch=True).allows((0, 3))
     False
   """
@@ -70,7 +72,7 @@ class Participation:
         self, name, checks.check_positive_int(name, getattr(self, name))
       )
     if self.max_participations is None:
-      object.__setattr__(self, 'max_participations', self._fitting)
+      object.__setattr__(self, 'max_participations', self.possible_by_separation)
     object.__setattr__(
       self,
       'max_participations',
@@ -105,14 +107,26 @@ class Participation:
     return cls(num_rounds, rounds_between + 1, max_participations)
 
   @property
-  def _fitting(self) -> int:
+  def possible_by_separation(self) -> int:
+    """The most rounds of one client that are so far apart, whatever else is assumed."""
     return -(-self.num_rounds // self.min_separation)
+
+  @property
+  def assumed_at_most(self) -> Optional[int]:
+    """`max_participations`, if it is an assumption of its own.
+
+    `None` if the separation leaves no more rounds of one client possible.
+    """
+    assert self.max_participations is not None  # Set by __post_init__.
+    if self.max_participations < self.possible_by_separation:
+      return self.max_participations
+    return None
 
   @property
   def possible_participations(self) -> int:
     """The most rounds in which one client can really take part."""
     assert self.max_participations is not None  # Set by __post_init__.
-    return min(self.max_participations, self._fitting)
+    return min(self.max_participations, self.possible_by_separation)
 
   @property
   def rounds(self) -> tuple[int, ...]:
@@ -280,6 +294,6 @@ def _looser_limits(population: int, cohort: int, limits: Participation) -> str:
   if _clients_needed(cohort, looser) > population:
     times = -(-cohort * limits.num_rounds // population)
     if limits.fixed_epoch:  # No group of rounds shares its clients with another.
-      times = looser._fitting
+      times = looser.possible_by_separation
     text.append(f'max_participations of at least {times}')
   return ' and '.join(text)

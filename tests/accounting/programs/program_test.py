@@ -85,8 +85,55 @@ def test_flags_come_from_files_too(tmp_path):
     seen.append((values.number, values.shown, program.names_of(values)))
     return 0
 
-  assert _program(main).execute([f'--flagfile={path}', '--noshown']) == 0
-  assert seen == [(8, False, ['number', 'shape', 'shown'])]
+  assert _program(main).execute([f'--flagfile={path}', '--shape=round']) == 0
+  assert seen == [(8, True, ['number', 'shape', 'shown'])]
+
+
+@pytest.mark.parametrize(
+  'arguments, named',
+  [
+    (('--number=4', '--number=5'), '--number is given twice, as 4 and as 5;'),
+    (('--number=4', '--number', '4'), '--number is given twice, as 4 and as 4;'),
+    (('-number=4', '--number', '5'), '--number is given twice, as 4 and as 5;'),
+    (('--shape=round', '--shape=square'), '--shape is given twice, as round and as'),
+    (('--shown', '--noshown'), '--shown is given twice, as true and as false;'),
+    (('--noshown', '--shown=true'), '--shown is given twice, as false and as true;'),
+    (('--shown', '--shown'), '--shown is given twice, as true and as true;'),
+    (('--number=3', '--number=4'), '--number is given twice, as 3 and as 4;'),
+    (('--flagfile={}', '--number=5'), '--number is given twice, as 8 and as 5;'),
+    (('--shape=round', '--flagfile={}', '--flagfile={}'), '--number is given twice'),
+  ],
+)
+def test_a_flag_is_given_once_however_it_is_written(tmp_path, arguments, named):
+  path = tmp_path / 'flags'
+  path.write_text('--number=8\n')
+
+  def main(values):
+    raise AssertionError('to be refused before')
+
+  given = [each.format(path) for each in arguments]
+  result = executing.execute(_program(main), *given)
+  assert (result.returncode, result.stdout) == (2, '')
+  assert named in result.stderr
+  assert result.stderr.count('\n') == 1
+
+
+def test_flags_that_collect_values_take_as_many_as_there_are():
+  def define(values):
+    flags.DEFINE_multi_string('path', None, 'Which.', flag_values=values)
+
+  seen = []
+  collecting = program.Program('p', '', define, lambda v: seen.append(v.path) or 0)
+  assert collecting.execute(['--path=a', '--path', 'a', '--path=b']) == 0
+  assert collecting.execute(['--path=c']) == 0
+  assert seen == [['a', 'a', 'b'], ['c']]
+
+
+@pytest.mark.parametrize('name', PROGRAMS)
+def test_every_program_refuses_a_flag_given_twice(name):
+  result = executing.execute(PROGRAMS[name], '--output=a', '--output=b')
+  assert result.returncode == 2
+  assert '--output is given twice, as a and as b; give it once' in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,9 @@ Claims: epsilon so far is exact after every round and ends at the run's. A ledge
 never overwritten. Cut at any byte, it reads as its complete lines, and a resumed
 writer keeps what was cut and goes on as if nothing had happened. A round is released
 again only with the same content, and counted once. A reader refuses all that is not
-so, names the line, and finds every digit that matters. Nothing of a seed is in a
-ledger. `ledger_failures_test` is about writers that fail, and several of them.
+so, names the line, and finds every digit that matters, and whoever knows the head finds
+every byte. Without a clip norm there is no privacy. Nothing of a seed is in a ledger.
+`ledger_failures_test` is about writers that fail, and several of them.
 """
 
 import contextlib
@@ -86,12 +87,13 @@ def test_entries_read_back_as_they_were_written(path):
         cohort_reported=np.int64(7),
         clip_norm=np.float32(0.25),
         result_checksum=result,
+        noise_generator='chacha20',
       ),
       ledgers.append(
         writer,
         dp_accounting.NoOpDpEvent(),
         strategy_checksum=strategy.checksum,
-        clip_norm=None,
+        clip_norm=1,
       ),
     ]
   after = datetime.datetime.now(datetime.timezone.utc)
@@ -100,10 +102,11 @@ def test_entries_read_back_as_they_were_written(path):
   assert [entry.round for entry in entries] == [0, 1]
   first, second = entries
   assert first.cohort_requested == 10 and first.cohort_reported == 7
-  assert first.clip_norm == 0.25 and second.clip_norm is None
+  assert first.clip_norm == 0.25 and second.clip_norm == 1.0
   assert first.noise_multiplier == 2.0 and first.delta == ledgers.DELTA
   assert first.strategy_checksum == strategy.checksum
   assert first.result_checksum == result and second.result_checksum is None
+  assert first.noise_generator == 'chacha20' and second.noise_generator is None
   assert first.dp_event == Gaussian(2.0)
   assert second.dp_event == dp_accounting.NoOpDpEvent()
   assert second.epsilon == first.epsilon
@@ -182,6 +185,9 @@ _SAMPLED = dp_accounting.PoissonSampledDpEvent(0.1, Gaussian(1.0))
     ({'strategy_checksum': 'a'}, ValueError, "strategy_checksum is 'a' .* was None"),
     ({'strategy_checksum': 7}, ValueError, 'strategy_checksum must be a text'),
     ({'result_checksum': 'sha256:0'}, ValueError, 'what checksum_of returns'),
+    ({'clip_norm': None}, ValueError, 'clip_norm is null, but the event is Gaussian'),
+    ({'noise_generator': ''}, ValueError, "noise_generator must be a text .* got ''"),
+    ({'noise_generator': 7}, ValueError, 'noise_generator must be a text .* got 7'),
     ({'round': 2}, ValueError, 'expected round 1, .* found round 2'),
     ({'round': -1}, ValueError, 'round must be at least 0'),
     ({'round': 0.0}, TypeError, 'round must be a whole number'),
@@ -210,7 +216,7 @@ def test_an_entry_has_exactly_the_public_fields_and_no_seed(path):
   assert [field.name for field in dataclasses.fields(ledger.LedgerEntry)] == [
       'round', 'cohort_requested', 'cohort_reported', 'clip_norm', 'noise_multiplier',
       'strategy_checksum', 'event', 'effective_noise_multiplier', 'epsilon', 'delta',
-      'time', 'result_checksum',
+      'time', 'previous_line_sha256', 'result_checksum', 'noise_generator',
   ]  # fmt: skip
   with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
     ledgers.append(writer)
@@ -223,7 +229,8 @@ def test_an_entry_has_exactly_the_public_fields_and_no_seed(path):
 def test_an_empty_ledger_spent_nothing(path):
   ledger.LedgerWriter(path, ledgers.DELTA).close()
   empty = ledger.read(path)
-  assert empty == ledger.Ledger((), (), 0, hashlib.sha256().hexdigest())
+  nothing = hashlib.sha256().hexdigest()
+  assert empty == ledger.Ledger((), (), 0, nothing, ledger.Head(0, nothing))
   assert empty.total_event == dp_accounting.NoOpDpEvent()
 
 
@@ -379,6 +386,7 @@ def test_the_default_round_follows_that_of_the_last_line(path):
     {'event': Gaussian(2.1)},
     {'noise_multiplier': 2.1},
     {'strategy_checksum': 'sha256:0'},
+    {'noise_generator': 'philox'},
   ],
 )
 @pytest.mark.parametrize('resume', [False, True], ids=['same-run', 'resumed'])
@@ -485,6 +493,22 @@ _NO_ENTRY = 'not a ledger entry: '
     (lambda a, b, c: [changed(a, time='2024-01-01T00:00:00')], 'line 1: .*in UTC'),
     (lambda a, b, c: [changed(a, time='2024-01-01T00:00:00Z')], 'line 1: .*in UTC'),
     (lambda a, b, c: [changed(a, time=7)], 'line 1: .*time must be'),
+    (lambda a, b, c: [changed(a, clip_norm=None)], 'line 1: .*clip_norm is null, but'),
+    (lambda a, b, c: [changed(a, noise_generator=[])], 'line 1: .*noise_generator mus'),
+    (
+      lambda a, b, c: [changed(a, previous_line_sha256=None)],
+      'line 1: .*previous_line_sha256 must be 64 hexadecimal digits; got None',
+    ),
+    (
+      lambda a, b, c: [changed(a, previous_line_sha256=64 * '0')],
+      'line 1: previous_line_sha256 is 0000.*, but nothing comes before',
+    ),
+    (lambda a, b, c: [a, without(b, 'previous_line_sha256')], 'line 2: .*not chained'),
+    (
+      lambda a, b, c: [changed(a, cohort_reported=1), b, c],
+      'line 2: .* a line was changed, removed or inserted',
+    ),
+    (lambda a, b, c: [a, b, b, c], 'line 3: .* changed, removed or inserted'),
     (lambda a, b, c: [a, c], 'line 2: expected round 1, .* found round 2'),
     (lambda a, b, c: [b, c], 'line 1: expected round 0, .* found round 1'),
     (lambda a, b, c: [a, c, b], 'line 2: expected round 1, .* found round 2'),
@@ -544,9 +568,10 @@ def test_reading_names_the_line_and_what_is_wrong_with_it(path, change, message)
 def test_lines_without_a_result_checksum_stay_readable(path):
   with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
     written = [ledgers.append(writer), ledgers.append(writer)]
-  old = b''.join(without(line, 'result_checksum') for line in ledgers.lines_of(path))
-  pathlib.Path(path).write_bytes(old)
-  assert list(ledger.read(path).entries) == written
+  old = [without(line, 'result_checksum') for line in ledgers.lines_of(path)]
+  pathlib.Path(path).write_bytes(b''.join(ledgers.chained(old)))
+  read = ledger.read(path).entries
+  assert ledgers.timeless(read) == ledgers.timeless(written)
 
 
 @pytest.mark.parametrize('noise_multiplier', [0.01, 0.5, 1.0, 7.0, 300.0, 1e5, 1e9])
@@ -591,7 +616,7 @@ def test_stated_figures_are_right_to_a_billionth_and_never_understated(
 _FREE = {'time', 'cohort_requested', 'cohort_reported', 'clip_norm', 'result_checksum'}
 
 
-def test_every_digit_that_matters_is_found_if_it_changes(path):
+def _write_banded(path):
   strategy, participation = MECHANISMS['banded']
   each, _ = events.round_noise_multipliers(strategy, participation, 3.0)
   with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
@@ -603,46 +628,268 @@ def test_every_digit_that_matters_is_found_if_it_changes(path):
         cohort_reported=90 + number,
         strategy_checksum=strategy.checksum,
         result_checksum=ledger.checksum_of([each[number]]),
+        noise_generator='philox',
       )
-  right = ledger.read(path)
-  spent = accountants.epsilon(right.total_event, ledgers.DELTA)
-  lines = ledgers.lines_of(path)
-  free = set()
-  found = 0
+  return ledger.read(path)
+
+
+def _digits(lines):
+  """Every way to change one digit of one line: its index, and all lines."""
   for index, line in enumerate(lines):
     for match in re.finditer(rb'\d', line):
       for shift in (1, 5):
         digit = b'%d' % ((int(match[0]) + shift) % 10)
         mutant = line[: match.start()] + digit + line[match.end() :]
-        data = b''.join([*lines[:index], mutant, *lines[index + 1 :]])
-        pathlib.Path(path).write_bytes(data)
-        try:
-          wrong = ledger.read(path)
-        except ValueError as e:
-          assert f'{path}, line ' in str(e)
-          found += 1
-          continue
-        # Not found: then nothing that epsilon depends on has changed by 1e-9.
-        total = accountants.epsilon(wrong.total_event, ledgers.DELTA)
-        assert total == pytest.approx(spent, rel=1e-9)
-        assert wrong.repeated == right.repeated
-        for old, new in zip(right.entries, wrong.entries):
-          for name in ('epsilon', 'effective_noise_multiplier'):
-            assert getattr(new, name) == pytest.approx(getattr(old, name), rel=2e-9)
-          for name in ('round', 'delta', 'noise_multiplier', 'strategy_checksum'):
-            assert getattr(new, name) == getattr(old, name)
-          differing = {n for n in _FREE if getattr(old, n) != getattr(new, n)}
-          # Of a round released twice, there is the other line to compare with.
-          assert differing <= {'time'} or new.round not in (2, 3)
-          free |= differing
-  assert free == _FREE
+        yield index, [*lines[:index], mutant, *lines[index + 1 :]]
+
+
+@pytest.mark.parametrize('knows_the_head', [False, True])
+@pytest.mark.parametrize('writes_anew', [False, True])
+def test_every_digit_that_matters_is_found_if_it_changes(
+  path, writes_anew, knows_the_head
+):
+  right = _write_banded(path)
+  spent = accountants.epsilon(right.total_event, ledgers.DELTA)
+  head = right.head if knows_the_head else None
+  lines = ledgers.lines_of(path)
+  free, passed, found = set(), set(), 0
+  for index, mutants in _digits(lines):
+    if writes_anew:
+      try:
+        mutants = ledgers.chained(mutants)
+      except ValueError:
+        continue  # It is no JSON any more.
+    if mutants == lines:
+      continue  # A digit of the hash, which was written anew.
+    pathlib.Path(path).write_bytes(b''.join(mutants))
+    try:
+      wrong = ledger.read(path, head)
+    except ValueError as e:
+      assert path in str(e)
+      found += 1
+      continue
+    passed.add(index)
+    # Not found: then nothing that epsilon depends on has changed by 1e-9.
+    total = accountants.epsilon(wrong.total_event, ledgers.DELTA)
+    assert total == pytest.approx(spent, rel=1e-9)
+    assert wrong.repeated == right.repeated
+    for old, new in zip(right.entries, wrong.entries):
+      for name in ('epsilon', 'effective_noise_multiplier'):
+        assert getattr(new, name) == pytest.approx(getattr(old, name), rel=2e-9)
+      for name in ('round', 'delta', 'noise_multiplier', 'strategy_checksum'):
+        assert getattr(new, name) == getattr(old, name)
+      differing = {n for n in _FREE if getattr(old, n) != getattr(new, n)}
+      # Of a round released twice, there is the other line to compare with.
+      assert differing <= {'time'} or new.round not in (2, 3)
+      free |= differing
   assert found > 1000
+  if knows_the_head:
+    assert not passed
+  elif writes_anew:
+    assert passed == set(range(len(lines))) and free == _FREE
+  else:
+    assert passed == {len(lines) - 1} and free == _FREE
+
+
+def test_every_bit_of_every_line_but_the_last_is_found_without_the_head(path):
+  with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
+    for number in range(3):
+      ledgers.release(writer, number)
+  data = pathlib.Path(path).read_bytes()
+  last = len(data) - len(ledgers.lines_of(path)[-1])
+  head, passed = ledger.read(path).head, set()
+  for place in range(len(data)):
+    for bit in range(8):
+      mutant = bytearray(data)
+      mutant[place] ^= 1 << bit
+      pathlib.Path(path).write_bytes(mutant)
+      try:
+        ledger.read(path)
+        passed.add(place)
+      except ValueError:
+        continue
+      with pytest.raises(ValueError, match='not those that were there once|removed'):
+        ledger.read(path, head)
+  assert passed and min(passed) >= last
+  # The line feed: what is left is a half line.
+  assert len(data) - 1 in passed
+
+
+@pytest.mark.parametrize(
+  'change',
+  [
+    {'time': '2020-01-01T00:00:00+00:00'},
+    {'cohort_requested': 7},
+    {'cohort_reported': 7},
+    {'clip_norm': 7.0},
+    {'result_checksum': 'sha256:' + 64 * '7'},
+    {'noise_generator': 'xkcd221'},
+    {'noise_multiplier': 7.0},
+    {'strategy_checksum': 'sha256:7'},
+  ],
+  ids=lambda change: next(iter(change)),
+)
+def test_what_may_be_changed_in_the_last_line_is_what_the_module_says(path, change):
+  (name,) = change
+  of_the_mechanism = name in ('noise_multiplier', 'strategy_checksum')
+  with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
+    ledgers.release(writer, 0)
+    only = writer.head
+    single = ledgers.lines_of(path)
+    ledgers.release(writer, 1)
+    head = writer.head
+  first, last = ledgers.lines_of(path)
+  for lines, known, is_found in (
+    ([changed(single[0], **change)], only, False),
+    ([first, changed(last, **change)], head, of_the_mechanism),
+    ([changed(first, **change), last], head, True),
+    (ledgers.chained([changed(first, **change), last]), head, of_the_mechanism),
+  ):
+    pathlib.Path(path).write_bytes(b''.join(lines))
+    if is_found:
+      with pytest.raises(ValueError, match=f'{path}, line 2'):
+        ledger.read(path)
+    else:
+      ledger.read(path)
+      with pytest.raises(ValueError, match='not those that were there once'):
+        ledger.read(path, known)
+
+
+def test_a_changed_order_of_fields_is_found_where_a_line_follows(path):
+  with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
+    ledgers.release(writer, 0)
+    ledgers.release(writer, 1)
+  first, last = ledgers.lines_of(path)
+  for lines, message in (
+    ([first, json.dumps(json.loads(last), sort_keys=True).encode() + b'\n'], None),
+    ([json.dumps(json.loads(first), sort_keys=True).encode() + b'\n', last], 'line 2'),
+  ):
+    pathlib.Path(path).write_bytes(b''.join(lines))
+    if message is None:
+      ledger.read(path)
+      continue
+    with pytest.raises(ValueError, match=message):
+      ledger.read(path)
+
+
+# Heads.
+
+
+def test_the_head_is_the_number_of_lines_and_the_hash_of_the_last(path):
+  with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
+    assert writer.head == ledger.Head() == ledger.read(path).head
+    for count, number in enumerate((0, 1, 1, 2), start=1):
+      entry = ledgers.release(writer, number)
+      lines = ledgers.lines_of(path)
+      expected = hashlib.sha256(lines[-1]).hexdigest()
+      assert writer.head == (count, expected) == ledger.read(path).head
+      assert entry.previous_line_sha256 == (
+        hashlib.sha256(lines[-2] if count > 1 else b'').hexdigest()
+      )
+
+
+def test_a_ledger_begins_with_the_lines_of_every_head_that_it_had(path):
+  heads = [ledger.Head()]
+  with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
+    for number in (0, 1, 1, 2):
+      ledgers.release(writer, number)
+      heads.append(writer.head)
+  for head in heads:
+    assert ledger.read(path, head).head == heads[-1]
+    with ledger.LedgerWriter(path, ledgers.DELTA, resume=True, expected=head) as writer:
+      assert writer.head == heads[-1]
+
+
+def test_a_removed_end_is_found_by_who_knows_the_head(path):
+  with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
+    for number in range(4):
+      ledgers.release(writer, number)
+    head = tuple(writer.head)  # As it comes back from a checkpoint.
+  data = pathlib.Path(path).read_bytes()
+  for length in range(len(data)):
+    pathlib.Path(path).write_bytes(data[:length])
+    complete = data[:length].count(b'\n')
+    message = f'has {complete} complete lines, but had 4 once: {4 - complete} were'
+    with pytest.raises(ValueError, match=message):
+      ledger.read(path, head)
+    with pytest.raises(ValueError, match=message):
+      ledger.LedgerWriter(path, ledgers.DELTA, resume=True, expected=head)
+    assert pathlib.Path(path).read_bytes() == data[:length]
+  assert os.listdir(os.path.dirname(path)) == ['ledger.jsonl']
+
+
+def test_another_ledger_is_found_by_who_knows_the_head(path):
+  heads = []
+  for name in (path, path + '-2'):
+    with ledger.LedgerWriter(name, ledgers.DELTA) as writer:
+      for number in range(3):
+        ledgers.release(writer, number)
+      heads.append(writer.head)
+  assert heads[0] != heads[1]
+  with pytest.raises(ValueError, match='it is another ledger'):
+    ledger.LedgerWriter(path, ledgers.DELTA, resume=True, expected=heads[1])
+
+
+@pytest.mark.parametrize('head', [3, [0, 'a'], ('a', 0), (1,), (True, 'a'), 'ab'])
+def test_what_is_no_head_is_refused(path, head):
+  ledger.LedgerWriter(path, ledgers.DELTA).close()
+  with pytest.raises(TypeError, match='expected must be a ledger.Head'):
+    ledger.LedgerWriter(path, ledgers.DELTA, resume=True, expected=head)
+  with pytest.raises(TypeError, match='expected must be a ledger.Head'):
+    ledger.read(path, head)
+
+
+def test_a_new_ledger_has_no_head_to_expect(tmp_path):
+  with pytest.raises(ValueError, match='expected is for resume=True'):
+    ledger.LedgerWriter(str(tmp_path / 'new'), ledgers.DELTA, expected=ledger.Head())
+  assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize('lines', [-1, 0, 1])
+def test_a_head_with_another_hash_is_found(path, lines):
+  with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
+    ledgers.release(writer, 0)
+  with pytest.raises(ValueError, match='not those that were there once'):
+    ledger.read(path, ledger.Head(lines, 64 * '0'))
+
+
+def test_an_append_that_fails_leaves_the_head(path):
+  with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
+    ledgers.release(writer, 0)
+    head = writer.head
+    with pytest.raises(ValueError):
+      ledgers.release(writer, 7)
+    assert writer.head == head
+    ledgers.release(writer, 1)
+  ledger.read(path, head)
+
+
+# Without a clip norm.
+
+
+def test_without_a_clip_norm_a_round_is_not_private(path):
+  with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
+    for event in (
+      dp_accounting.NonPrivateDpEvent(),
+      Gaussian(0.0),
+      dp_accounting.ComposedDpEvent([Gaussian(1.0), dp_accounting.NonPrivateDpEvent()]),
+    ):
+      entry = ledgers.append(writer, event, clip_norm=None)
+      assert entry.epsilon is None
+    for event in (Gaussian(0.01), Gaussian(5.0), dp_accounting.NoOpDpEvent()):
+      with pytest.raises(ValueError, match='clip_norm is null, but the event is'):
+        ledgers.append(writer, event, clip_norm=None)
+    with pytest.raises(ValueError):
+      ledgers.append(writer, dp_accounting.LaplaceDpEvent(1.0), clip_norm=None)
+    assert writer.rounds == 3
+  assert [entry.clip_norm for entry in ledger.read(path).entries] == [None] * 3
 
 
 def test_many_rounds_are_read_and_one_more_appended_without_reading_them_again(path):
   count, every = 100_000, 10
   stamp = datetime.datetime.now(datetime.timezone.utc).isoformat()
-  with open(path, 'w') as file:
+  line = b''
+  with open(path, 'wb') as file:
     for number in range(count):
       adds = number % every == 0
       if adds:
@@ -662,8 +909,10 @@ def test_many_rounds_are_read_and_one_more_appended_without_reading_them_again(p
         'epsilon': epsilon,
         'delta': ledgers.DELTA,
         'time': stamp,
+        'previous_line_sha256': hashlib.sha256(line).hexdigest(),
       }
-      file.write(json.dumps(entry) + '\n')
+      line = json.dumps(entry).encode() + b'\n'
+      file.write(line)
   with ledger.LedgerWriter(path, ledgers.DELTA, resume=True) as writer:
     assert writer.rounds == count
     before = _characters()

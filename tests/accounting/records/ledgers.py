@@ -1,6 +1,8 @@
 """Ledgers for tests: rounds as runs append them, and what is in the file."""
 
 import dataclasses
+import hashlib
+import json
 import pathlib
 
 import dp_accounting
@@ -39,8 +41,19 @@ def release(writer, number, **changes):
 
 
 def timeless(entries):
-  stamp = '2000-01-01T00:00:00+00:00'
-  return [dataclasses.replace(entry, time=stamp) for entry in entries]
+  """Entries without what differs when the same is written again."""
+  same = {'time': '2000-01-01T00:00:00+00:00', 'previous_line_sha256': 64 * '0'}
+  return [dataclasses.replace(entry, **same) for entry in entries]
+
+
+def chained(lines):
+  """Lines with the hashes that whoever writes them anew can put in."""
+  sha256, written = hashlib.sha256().hexdigest(), []
+  for line in lines:
+    data = {**json.loads(line), 'previous_line_sha256': sha256}
+    written.append(json.dumps(data).encode() + b'\n')
+    sha256 = hashlib.sha256(written[-1]).hexdigest()
+  return written
 
 
 def lines_of(path):

@@ -10,6 +10,7 @@ does what the library does, with the exit codes it states.
 
 import collections
 import datetime
+import gzip
 import itertools
 import json
 import random
@@ -25,6 +26,7 @@ from tff_dp_aggregators.accounting.programs import (
 )
 from tff_dp_aggregators.accounting.records import log_participation as participation
 from tff_dp_aggregators.accounting.records import round_log
+from tff_dp_aggregators.accounting.records import times as times_lib
 
 HOUR = 3600 * 10**9
 YEAR_2020 = 1_577_836_800 * 10**9
@@ -54,7 +56,7 @@ def make_log(completions, starts=None, clients=None, first_number=0):
     starts=times(starts),
     cohort_sizes=None,
     clients=who,
-    time_format=round_log.WITH_ZONE,
+    time_format=times_lib.WITH_ZONE,
     notes=(),
   )
 
@@ -486,16 +488,18 @@ def test_output_is_a_new_file(hourly, tmp_path):
 @pytest.mark.parametrize(
   ('arguments', 'message'),
   [
-    (('--round_log=/nowhere',), 'No such file'),
     (('more',), "unexpected arguments ['more']"),
+    (('--round_log=/nowhere',), 'No such file'),
     (('--columns=round',), 'write column=name_in_the_log'),
+    (('--columns=round=a,round=b',), '--columns has round twice'),
+    (('--population_name=es',), 'no column of populations among'),
     (('--min_wait_hours=nan',), '--min_wait_hours must be positive'),
     (('--first_start=soon',), "'soon' is not a time"),
     (('--format=html',), 'html'),
   ],
 )
 def test_wrong_flags_exit_with_two_and_a_reason(hourly, arguments, message):
-  result = run(hourly, *arguments)
+  result = run(*([] if '--round_log=/nowhere' in arguments else [hourly]), *arguments)
   assert result.returncode == 2
   assert message in result.stderr
   assert result.stderr.startswith('error: ')
@@ -509,6 +513,58 @@ def test_a_refused_log_exits_with_two_and_the_line(tmp_path):
   result = run(f'--round_log={path}')
   assert result.returncode == 2
   assert f'error: {path}, line 3: ' in result.stderr
+
+
+def test_one_population_of_a_packed_log_is_looked_at(tmp_path):
+  path = tmp_path / 'rounds.tsv.gz'
+  lines = ['number\tdone\tlang']
+  for number in range(40):
+    lines.append(f'{number}\t{1.7e9 + 3600 * number:.7e}\tes')
+    lines.append(f'{number}\t{1.7e9 + 1800 * number:.7e}\tfr')
+  path.write_bytes(gzip.compress('\n'.join(lines).encode()))
+  log = (f'--round_log={path}', '--columns=round=number,completion_time=done')
+  named = (log[0], f'{log[1]},population=lang')
+  result = run(*named)
+  assert result.returncode == 2
+  assert f"{path}, line 3: this round is of the population 'fr', but line 2" in (
+    result.stderr
+  )
+  spanish, french = (
+    json.loads(run(*named, f'--population_name={name}', '--format=json').stdout)
+    for name in ('es', 'fr')
+  )
+  assert (spanish['num_rounds'], spanish['min_separation']) == (40, 23)
+  assert (french['num_rounds'], french['min_separation']) == (40, 40)
+  assert "others were left out: 'fr'" in spanish['notes'][0]
+  result = run(*named, '--population_name=it')
+  assert result.returncode == 2
+  assert "no rounds of the population 'it'; it has those of 'es', 'fr'." in (
+    result.stderr
+  )
+  result = run(*log)
+  assert result.returncode == 2
+  assert 'line 5: round 1 is also in line 4' in result.stderr
+
+
+def test_digits_that_times_lack_shorten_the_wait():
+  def separation(resolution, unit):
+    # A round in 5000 s, in the middle of the units in which the times are written.
+    exact = (10**6 + 5000 * np.arange(200)) * 10**9
+    rounded = (exact + unit // 2) // unit * unit
+    log = round_log.RoundLog(
+      200, 0, rounded, None, None, None, None, (), resolution=resolution
+    )
+    return participation.summarize(log)
+
+  exact = separation(0, 10**9)
+  coarse = separation(10**13, 10**13)
+  assert coarse.min_separation <= exact.min_separation
+  assert coarse.max_participations >= exact.max_participations
+  assert 'written to 10000 s' in coarse.waiting.assumptions[-1]
+  # The wait is a whole number of hundreds of seconds.
+  assert separation(10**11, 10**11).min_separation == exact.min_separation
+  with pytest.raises(ValueError, match='100000 s, which is too coarse for min_wait'):
+    separation(10**14, 10**14)
 
 
 def test_help_tells_what_is_assumed():

@@ -2,11 +2,13 @@
 
 Claims: times mean what Python's own reader says, in every form and zone, many at once
 as one by one; a log means the same as CSV and as JSON lines, in any order of lines,
-with repeated lines and under other names of columns; whatever could make a guarantee
-too good is refused with the line.
+with repeated lines and under other names of columns, packed or not, with commas or
+tabs; whatever could make a guarantee too good is refused with the line, and so are
+rounds of several populations taken for those of one.
 """
 
 import datetime
+import gzip
 import json
 import random
 
@@ -14,6 +16,7 @@ import numpy as np
 import pytest
 
 from tff_dp_aggregators.accounting.records import round_log
+from tff_dp_aggregators.accounting.records import times as times_lib
 
 UTC = datetime.timezone.utc
 
@@ -31,10 +34,10 @@ def random_time(rng, zone=UTC):
 
 @pytest.fixture
 def read(tmp_path):
-  def read_text(text, columns=None, name='rounds'):
+  def read_text(text, columns=None, name='rounds', population=None):
     path = tmp_path / name
     path.write_text(text, encoding='utf-8')
-    return round_log.read(str(path), columns)
+    return round_log.read(str(path), columns, population)
 
   return read_text
 
@@ -60,12 +63,12 @@ def test_times_are_those_of_pythons_reader_in_all_zones():
     zone = datetime.timezone(datetime.timedelta(minutes=rng.randrange(-900, 900)))
     time = random_time(rng, zone).replace(microsecond=rng.choice([0, 1, 250_000]))
     for text in (time.isoformat(), time.isoformat(sep=' ')):
-      assert round_log.parse_time(text) == (nanoseconds(time), round_log.WITH_ZONE)
+      assert times_lib.parse_time(text) == (nanoseconds(time), times_lib.WITH_ZONE)
     naive = time.replace(tzinfo=None)
     expected = nanoseconds(naive.replace(tzinfo=UTC))
-    assert round_log.parse_time(naive.isoformat()) == (
+    assert times_lib.parse_time(naive.isoformat()) == (
       expected,
-      round_log.WITHOUT_ZONE,
+      times_lib.WITHOUT_ZONE,
     )
 
 
@@ -88,11 +91,19 @@ def test_every_way_to_write_one_time():
     '1700049600000.5'[:-2],
     '1700049600000000',
     '1700049600000000000',
+    '1700049600.',
+    '1.7000496e9',
+    '1.7000496E+09',
+    '17000496e2',
+    '17000496000000e-04',
+    '1700049600e0',
+    '1.7000496e12',
+    '1.700049600000e+15',
   ):
-    assert round_log.parse_time(text)[0] == noon, text
-  assert round_log.parse_time('1700049600.123456789')[0] == noon + 123_456_789
-  assert round_log.parse_time('1700049600123.4')[0] == noon + 123_400_000
-  assert round_log.parse_time('2023-11-15T12:00:00.123456789Z')[0] == noon + 123_456_789
+    assert times_lib.parse_time(text)[0] == noon, text
+  assert times_lib.parse_time('1700049600.123456789')[0] == noon + 123_456_789
+  assert times_lib.parse_time('1700049600123.4')[0] == noon + 123_400_000
+  assert times_lib.parse_time('2023-11-15T12:00:00.123456789Z')[0] == noon + 123_456_789
 
 
 @pytest.mark.parametrize(
@@ -114,19 +125,28 @@ def test_every_way_to_write_one_time():
     '2200-01-01T00:00:00Z',
     '15/11/2023 12:00',
     '-5',
-    '1.7e9',
+    '-1.7e9',
+    '+1.7e9',
+    'e9',
+    '1.7e',
+    '1.7e9.5',
+    '1.7e99',
+    '1e999999999',
+    '1,700,049,600',
+    '1_700_049_600',
     'nan',
+    'inf',
     '٢٠٢٣-11-15T12:00:00Z',
   ],
 )
 def test_what_is_no_time_is_refused(text):
   with pytest.raises(ValueError):
-    round_log.parse_time(text)
-  assert round_log.parse_alike([text]) is None
+    times_lib.parse_time(text)
+  assert times_lib.parse_alike([text]) is None
 
 
 def one_by_one(values):
-  return [round_log.parse_time(str(value)) for value in values]
+  return [times_lib.parse_time(str(value)) for value in values]
 
 
 def test_many_times_at_once_are_as_one_by_one():
@@ -148,7 +168,7 @@ def test_many_times_at_once_are_as_one_by_one():
   )
   for form in forms:
     values = [form() for _ in range(50)]
-    times, time_format = round_log.parse_alike(values)
+    times, time_format = times_lib.parse_alike(values)
     expected = one_by_one(values)
     assert times.tolist() == [time for time, _ in expected]
     assert {time_format} == {f for _, f in expected}
@@ -163,16 +183,16 @@ def test_one_time_among_many_that_is_different_or_wrong_is_noticed():
     for _ in range(rng.randrange(1, 3)):
       broken[rng.randrange(len(broken))] = rng.choice('0123456789TZ:-+. x')
     values[1] = ''.join(broken)
-    fast = round_log.parse_alike(values)
+    fast = times_lib.parse_alike(values)
     if fast is not None:
       accepted += 1
       assert [(time, fast[1]) for time in fast[0].tolist()] == one_by_one(values)
   assert 100 < accepted < 2000  # Some of the changes only change a digit.
   time = '2023-11-15T12:00:00Z'
-  assert round_log.parse_alike([time, time[:-1], 'Z' + time]) is None
-  assert round_log.parse_alike(['2023-11-15T12:00+01:00'] * 2) is not None
+  assert times_lib.parse_alike([time, time[:-1], 'Z' + time]) is None
+  assert times_lib.parse_alike(['2023-11-15T12:00+01:00'] * 2) is not None
   assert (
-    round_log.parse_alike(['2023-11-15T12:00+01:00', '2023-11-15T12:00+02:00']) is None
+    times_lib.parse_alike(['2023-11-15T12:00+01:00', '2023-11-15T12:00+02:00']) is None
   )
 
 
@@ -335,10 +355,22 @@ Z = '2023-11-15T12:00:00Z'
     (f'{{"time": "{Z}", "client_ids": [1.5, null]}}\n', 1, 'client None is neither'),
     ('[{"time": 5}]\n', 1, 'without a list'),
     (f'{{"time": "{Z}"}}\n[1]\n', 2, 'is not a JSON object'),
+    ('round,client_ids\n0,"a, b"\n', 2, 'must be separated by spaces or semicolons'),
+    ('round\tclient_ids\n0\t["a", "b"\n', 2, 'client_ids are no JSON list'),
     # Columns.
     (f'when\n{Z}\n', 1, 'no column of completion times'),
     (f'time,timestamp\n{Z},{Z}\n', 1, 'time and timestamp could both be'),
     (f'time, Time\n{Z},{Z}\n', 1, 'two columns have the same name'),
+    (f'time\tround\n{Z}\t0\n{Z}\n', 3, '1 values where the header has 2 names'),
+    (f'time\tround\tnote\n{Z}\t0\t"half', 2, 'not TSV'),
+    # Populations.
+    (
+      f'time,population\n{Z},es\n{Z},fr\n',
+      3,
+      "of the population 'fr', but line 2 has 'es'",
+    ),
+    (f'time,population\n{Z},es\n{Z},\n', 3, 'there is no population'),
+    (f'{{"time": "{Z}", "population": null}}\n', 1, 'None is not the name of a pop'),
   ],
 )
 def test_what_could_be_wrong_is_refused_with_the_line(read, text, line, message):
@@ -365,12 +397,125 @@ def test_empty_logs_and_unknown_columns_are_refused(read, tmp_path):
     read('time\n5\n', {'when': 'time'})
   with pytest.raises(ValueError, match="there is no column 'done'"):
     read('time\n5\n', {'completion_time': 'done'})
-  path = tmp_path / 'bytes'
-  path.write_bytes(b'time\n\xff\xfe\n')
-  with pytest.raises(ValueError, match='is not UTF-8'):
-    round_log.read(str(path))
   with pytest.raises(FileNotFoundError):
     round_log.read(str(tmp_path / 'nothing'))
+
+
+def to_tsv(rounds, names=NAMES):
+  return to_csv(rounds, names).replace(',', '\t')
+
+
+@pytest.mark.parametrize('write', [to_csv, to_tsv, to_json])
+def test_gzipped_logs_and_tabs_say_the_same(read, tmp_path, write):
+  expected = contents(read(to_json(ROUNDS)))
+  assert contents(read(write(ROUNDS))) == expected
+  path = tmp_path / 'packed'  # Told by the content, not by the name.
+  text = write(ROUNDS).encode()
+  path.write_bytes(gzip.compress(text))
+  assert contents(round_log.read(str(path))) == expected
+  path.write_bytes(gzip.compress(text[:50]) + gzip.compress(text[50:]))
+  assert contents(round_log.read(str(path))) == expected
+
+
+def test_damaged_gzip_is_refused_with_the_line(tmp_path):
+  rng = random.Random(5)
+  lines = ['time', *(str(rng.randrange(10**9, 2 * 10**9)) for _ in range(3000))]
+  whole = gzip.compress('\n'.join(lines).encode(), mtime=0)
+  path = tmp_path / 'rounds.csv.gz'
+  seen = set()
+  for size in range(10, len(whole), len(whole) // 50):
+    path.write_bytes(whole[:size])
+    with pytest.raises(ValueError, match='line [0-9]+: ') as error:
+      round_log.read(str(path))
+    seen.add(int(str(error.value).split('line ')[1].split(':')[0]))
+  assert min(seen) == 1 and 1000 < max(seen) <= 3001
+  for place in range(20, len(whole), len(whole) // 50):
+    broken = bytearray(whole)
+    broken[place] ^= 255
+    path.write_bytes(broken)
+    with pytest.raises(ValueError, match='rounds.csv.gz, line [0-9]+: '):
+      round_log.read(str(path))
+
+
+def test_what_is_not_utf_8_is_refused_with_the_line(tmp_path):
+  lines = [b'time', *(b'%d' % (10**9 + i) for i in range(25_000))]
+  lines[23_456] += b'\xff'
+  for pack in (bytes, gzip.compress):
+    path = tmp_path / 'rounds'
+    path.write_bytes(pack(b'\n'.join(lines)))
+    with pytest.raises(ValueError, match='line 23457: this is not UTF-8 text'):
+      round_log.read(str(path))
+
+
+def test_epoch_seconds_mean_the_same_in_every_notation(read):
+  seconds = [1_700_000_000, 1_700_003_600, 1_700_007_201]
+  expected = [second * 10**9 for second in seconds]
+  for written in (str, float, '{:.1f}'.format, '{}.'.format, '{:.9e}'.format):
+    for quoted in ('{}', '"{}"', ' {} '):
+      text = ''.join(f'\n{quoted.format(written(second))}' for second in seconds)
+      log = read('time' + text + '\n')
+      assert log.completions.tolist() == expected, text
+      assert log.time_format == 'Unix time in s'
+      assert log.resolution == 0
+  for written in (str, float, '"{:.9e}"'.format, '"{}"'.format, '{:.9e}'.format):
+    text = ''.join(f'{{"time": {written(second)}}}\n' for second in seconds)
+    assert read(text).completions.tolist() == expected, text
+
+
+def test_digits_that_powers_of_ten_lack_are_noticed(read):
+  for digits, resolution in ((9, 0), (8, 10), (6, 1000), (5, 10_000)):
+    times = [1_700_000_000 + 12_345 * i for i in range(30)]
+    log = read(
+      'time,round\n'
+      + ''.join(f'{time:.{digits}e},{i}\n' for i, time in enumerate(times))
+    )
+    assert log.resolution == resolution * 10**9
+    assert np.abs(log.completions - np.array(times) * 10**9).max() <= (
+      max(resolution, 1) * 10**9 / 2
+    )
+  log = read('time\n1700000000\n1700001000\n')
+  assert log.resolution == 0  # Written out, all digits are there.
+
+
+@pytest.mark.parametrize('write', [to_csv, to_tsv, to_json])
+def test_one_population_is_as_if_the_others_were_not_there(read, write):
+  expected = contents(read(write(ROUNDS)))
+  names = ('population', *NAMES)
+  mine = [('es', *values) for values in ROUNDS]
+  others = [(name, 0, 'no time', 'nor this', -1, []) for name in ('fr', 'it')]
+  rng = random.Random(6)
+  for _ in range(10):
+    rounds = [*mine, *others]
+    rng.shuffle(rounds)
+    log = read(write(rounds, names), population='es')
+    assert contents(log) == expected
+    assert any("2 lines of others were left out: 'fr', 'it'" in n for n in log.notes)
+  assert contents(read(write(mine, names))) == expected
+  with pytest.raises(ValueError, match="no rounds of the population 'de'; it has"):
+    read(write(mine, names), population='de')
+  with pytest.raises(ValueError, match='line 1: no column of populations among'):
+    read(write(ROUNDS), population='es')
+
+
+def test_a_column_that_is_something_else_can_be_left_alone(read):
+  text = 'time,population\n2023-11-15T12:00:00Z,900\n2023-11-15T13:00:00Z,901\n'
+  log = read(text, {'population': ''})
+  assert log.num_rounds == 2
+  assert log.notes == ('columns left alone: population.',)
+
+
+def test_numbers_name_populations_too(read):
+  lines = [{'time': 1_700_000_000 + i, 'population': i % 2} for i in range(6)]
+  log = read('\n'.join(map(json.dumps, lines)), population='1')
+  assert np.diff(log.completions).tolist() == [2 * 10**9] * 2
+
+
+def test_clients_of_a_table_can_be_a_json_list(read):
+  expected = contents(read('round,client_ids\n0,a b\n1,7;b\n'))
+  assert expected[3] == [(0, 'a'), (0, 'b'), (1, '7'), (1, 'b')]
+  quoted = 'round,client_ids\n0,"[""a"", ""b""]"\n1,"[7, ""b""]"\n'
+  assert contents(read(quoted)) == expected
+  assert contents(read('round\tclient_ids\n0\t["a", "b"]\n1\t[7,"b"]\n')) == expected
 
 
 def test_a_log_of_clients_needs_no_times(read):

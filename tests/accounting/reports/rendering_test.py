@@ -56,6 +56,9 @@ def _build(mechanism=MECHANISM, *, cut=False, with_curves=False, **options):
       'rounds_planned': 20,
       'rounds_released_again': [3],
       'bytes_cut_off': 17,
+      'ledger_head': {'lines': 8, 'sha256': 32 * 'c4'},
+      'clip_norms': {'smallest': 0.25, 'largest': 0.75},
+      'noise_generators': ['chacha20', None],
       'epsilon_planned': built['guarantee']['epsilon'] + 1,
     }
   return built
@@ -238,6 +241,7 @@ def _recognised(built):
 def _hostile():
   return _build(
     enforced_by=HOSTILE,
+    cap_enforced_by=HOSTILE,
     noise_source=HOSTILE,
     command=f'program {HOSTILE}',
     participation_source={'note': HOSTILE, 'waiting': {'assumptions': [HOSTILE]}},
@@ -321,11 +325,57 @@ def test_a_run_cut_short_says_so(output_format):
     'This run stopped after 7 of 20 rounds.',
     'rounds 3',
     'a half line of 17 bytes',
+    f'sha256:{32 * "c4"}',
+    'chacha20, not stated in some rounds',
     f'In any case epsilon = {planned}, that of the whole plan, holds.',
     'The decision to stop early did not depend',
     'in the 7 rounds that ran',
   )
   assert 'stoppedafter' not in _read(_build(), output_format)
+
+
+@pytest.mark.parametrize('output_format', PEOPLE)
+@pytest.mark.parametrize(
+  'norms, says',
+  [
+    ((0.5, 0.5), '0.5 in all rounds that ran'),
+    ((0.25, 0.75), '0.25 to 0.75 in the rounds that ran'),
+    ((None, None), 'none in some rounds: contributions were not clipped'),
+  ],
+)
+def test_the_clip_norms_of_a_ledger_are_stated(output_format, norms, says):
+  pays = 'the mechanism is not one that pays for adaptive clipping'
+  for stddev in (None, 5.0):
+    built = _build(
+      dataclasses.replace(MECHANISM, clipped_count_stddev=stddev), cut=True
+    )
+    built['run']['clip_norms'] = dict(zip(('smallest', 'largest'), norms))
+    _says(built, output_format, says)
+    varies = norms[0] != norms[1] and stddev is None
+    assert (_plain(pays) in _read(built, output_format)) == varies
+
+
+@pytest.mark.parametrize('output_format', PEOPLE)
+def test_what_is_assumed_is_told_from_what_is_possible(output_format):
+  gboard = accounting.Mechanism(
+    'tree', strategies.Participation.from_rounds_between(2000, 313, 6), 7.0
+  )
+  built = _build(gboard, enforced_by='a timer', cap_enforced_by='a counter')
+  _says(
+    built,
+    output_format,
+    'which leaves 7 of them possible; and, an assumption of its own, a client takes '
+    'part in at most 6. What enforces the separation: a timer (stated, not verified). '
+    'What enforces the limit of 6: a counter (stated, not verified).',
+    'possible by separation',
+    'the most of 2000 rounds that are so far apart',
+    'assumed at most',
+    'separation enforced by',
+    'at most 6 enforced by',
+  )
+  built = _build(enforced_by='a timer', cap_enforced_by='a counter')
+  assert _plain('nothing more') in _read(built, output_format)
+  assert 'acounter' not in _read(built, output_format)
 
 
 @pytest.mark.parametrize('output_format', PEOPLE)

@@ -118,6 +118,74 @@ def test_a_clip_norm_that_is_not_the_ledger_s_is_refused(tmp_path):
     statement.build(reports.Inputs(MECHANISM, 1e-6, ledger=run, clip_norm=0.25))
 
 
+def test_what_is_assumed_is_told_from_what_the_separation_leaves_possible():
+  for often, assumed, enforced_by in (
+    (6, 6, 'a counter'),
+    (6, 6, None),
+    (7, None, 'a counter'),
+    (9, None, None),
+  ):
+    limits = strategies.Participation.from_rounds_between(2000, 313, often)
+    said = statement.build(
+      reports.Inputs(
+        accounting.Mechanism('tree', limits, 7.0),
+        1e-10,
+        enforced_by='a timer',
+        cap_enforced_by=enforced_by,
+      ),
+      with_curves=False,
+    )['participation']
+    assert said['max_participations'] == often
+    assert said['possible_by_separation'] == 7
+    assert said['assumed_at_most'] == assumed
+    assert said['enforced_by'] == 'a timer'
+    if assumed is None:
+      assert said['cap_enforced_by'] is None
+    else:
+      assert (
+        said['cap_enforced_by'] == enforced_by
+        or 'not stated' in (said['cap_enforced_by'])
+      )
+
+
+def test_a_run_says_what_its_ledger_says(tmp_path):
+  path = str(tmp_path / 'ledger.jsonl')
+  multipliers, _ = events.round_noise_multipliers(
+    MECHANISM.strategy, PARTICIPATION, MECHANISM.noise_multiplier
+  )
+  rounds = ((0.5, None), (0.25, 'philox'), (0.75, 'chacha20'), (0.5, 'philox'))
+  with ledger.LedgerWriter(path, delta=1e-6) as writer:
+    for multiplier, (clip_norm, generator) in zip(multipliers, rounds):
+      writer.append(
+        event=events.dp_accounting.GaussianDpEvent(float(multiplier)),
+        cohort_requested=10,
+        cohort_reported=10,
+        clip_norm=clip_norm,
+        noise_multiplier=MECHANISM.noise_multiplier,
+        strategy_checksum=MECHANISM.strategy.checksum,
+        noise_generator=generator,
+      )
+    head = writer.head
+  built = statement.build(
+    reports.Inputs(MECHANISM, 1e-6, ledger=ledger.read(path)), with_curves=False
+  )
+  run = built['run']
+  assert run['ledger_head'] == {'lines': 4, 'sha256': head.sha256}
+  assert run['clip_norms'] == {'smallest': 0.25, 'largest': 0.75}
+  assert run['noise_generators'] == [None, 'philox', 'chacha20']
+  assert built['mechanism']['clip_norm'] is None
+  assert list(json_schema.violations(built, SCHEMA)) == []
+
+
+def test_the_clip_norm_of_all_rounds_of_a_ledger_is_the_mechanism_s(tmp_path):
+  run = _ledger(tmp_path / 'ledger.jsonl', num_rounds=3)
+  built = statement.build(
+    reports.Inputs(MECHANISM, 1e-6, ledger=run), with_curves=False
+  )
+  assert built['mechanism']['clip_norm'] == 0.5
+  assert built['run']['clip_norms'] == {'smallest': 0.5, 'largest': 0.5}
+
+
 @pytest.mark.parametrize('target', [0.5, float('nan'), float('inf'), -1.0])
 def test_a_target_that_is_missed_or_none_is_refused(target):
   with pytest.raises(ValueError, match='target_epsilon'):

@@ -8,9 +8,9 @@ A log has a line for each round whose result was released:
     0,2024-03-01T10:00:00Z
     1,2024-03-01T18:00:00Z
 
-and may have `start_time`, `cohort_size` and `client_ids` (a JSON list, or separated by
-spaces). `tff_dp_aggregators.accounting.records.round_log` tells which other forms of
-times and names are read, and what is refused.
+and may have `start_time`, `cohort_size`, `client_ids` (a JSON list, or separated by
+spaces) and `population`. `tff_dp_aggregators.accounting.records.round_log` tells which
+other forms of files, times and names are read, and what is refused.
 
 Exit codes: 0 fine; 1 the log breaks the promise; 2 the log or a flag is refused.
 """
@@ -27,7 +27,14 @@ from tff_dp_aggregators.accounting.records import log_participation
 from tff_dp_aggregators.accounting.records import round_log
 from tff_dp_aggregators.base import new_files
 
-WAIT_FLAGS = ('min_wait_hours', 'wait_from', 'first_start')
+# Flags that say how a round log is to be read, and what its devices do.
+LOG_FLAGS = (
+  'columns',
+  'population_name',
+  'min_wait_hours',
+  'wait_from',
+  'first_start',
+)
 
 
 def define(values: flags.FlagValues) -> None:
@@ -35,18 +42,11 @@ def define(values: flags.FlagValues) -> None:
   flags.DEFINE_string(
     'round_log',
     None,
-    'The log: CSV with a header, or JSON lines.',
+    'The log: CSV or TSV with a header, or JSON lines; plain or gzipped.',
     required=True,
     flag_values=values,
   )
-  flags.DEFINE_list(
-    'columns',
-    [],
-    'Names of columns in the log where they are unusual, such as '
-    f'completion_time=done,round=nr. Columns: {", ".join(round_log.COLUMNS)}.',
-    flag_values=values,
-  )
-  define_wait(values)
+  define_log(values)
   flags.DEFINE_integer(
     'promised_min_separation',
     None,
@@ -72,8 +72,22 @@ def define(values: flags.FlagValues) -> None:
   )
 
 
-def define_wait(values: flags.FlagValues) -> None:
-  """Defines `WAIT_FLAGS`."""
+def define_log(values: flags.FlagValues) -> None:
+  """Defines `LOG_FLAGS`."""
+  flags.DEFINE_list(
+    'columns',
+    [],
+    'Names of columns in the log where they are unusual, such as '
+    'completion_time=done,round=nr; empty, as in population=, for a column that is '
+    f'something else. Columns: {", ".join(round_log.COLUMNS)}.',
+    flag_values=values,
+  )
+  flags.DEFINE_string(
+    'population_name',
+    None,
+    'Read the rounds of this population alone, as the column population says it.',
+    flag_values=values,
+  )
   flags.DEFINE_float(
     'min_wait_hours',
     None,
@@ -98,10 +112,28 @@ def define_wait(values: flags.FlagValues) -> None:
   )
 
 
+def columns_from_flags(values: flags.FlagValues) -> dict[str, str]:
+  """The log's own names of columns.
+
+  Raises:
+    ValueError: If --columns has something else.
+  """
+  columns: dict[str, str] = {}
+  for entry in values.columns:
+    name, separator, source = entry.partition('=')
+    name = name.strip()
+    if not separator:
+      raise ValueError(f'--columns has {entry!r}; write column=name_in_the_log.')
+    if name in columns:
+      raise ValueError(f'--columns has {name} twice; give it once.')
+    columns[name] = source.strip()
+  return columns
+
+
 def wait_from_flags(
   values: flags.FlagValues,
 ) -> tuple[Optional[datetime.timedelta], str, Optional[str]]:
-  """Arguments of `log_participation.summarize` but the first, from `WAIT_FLAGS`.
+  """Arguments of `log_participation.summarize` but the first.
 
   Raises:
     ValueError: If --min_wait_hours is out of range.
@@ -123,13 +155,8 @@ def from_flags(values: flags.FlagValues) -> log_participation.Summary:
     OSError: If the log cannot be read.
     ValueError: If a flag or the log is refused.
   """
-  columns = {}
-  for entry in values.columns:
-    name, separator, source = entry.partition('=')
-    if not separator:
-      raise ValueError(f'--columns has {entry!r}; write column=name_in_the_log.')
-    columns[name.strip()] = source.strip()
-  log = round_log.read(values.round_log, columns)
+  columns = columns_from_flags(values)
+  log = round_log.read(values.round_log, columns, values.population_name)
   return log_participation.summarize(log, *wait_from_flags(values))
 
 

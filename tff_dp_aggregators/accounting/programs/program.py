@@ -3,6 +3,10 @@
 A program makes its own flag values each time it is executed and touches none of absl's
 global ones, so that it can be executed any number of times in one process.
 
+A flag can be given once; a second value would silently take the place of the first.
+Flags that collect values (`DEFINE_multi_string`) can be given as often as wanted. Flag
+files, and --no in front of a switch, count like the flags that they stand for.
+
 Exit codes: 0 fine, 1 a check failed, 2 wrong usage, also for flags that absl refuses.
 """
 
@@ -79,6 +83,8 @@ class Program:
     values = flags.FlagValues()
     self.define(values)
     self._define_of_every_program(values)
+    for name in values:
+      _only_once(values[name])
     try:
       rest = values([self.name, *arguments])[1:]
     except _Shown:
@@ -133,6 +139,30 @@ def names_of(values: flags.FlagValues) -> list[str]:
   """Names of the flags that a program defines itself, in the order in which it does."""
   of_every = {flag.name for flag in values.get_flags_for_module(_EVERY_PROGRAM)}
   return [name for name in values if name not in of_every]
+
+
+def _only_once(flag: flags.Flag) -> None:
+  """Makes the flag refuse a second value, unless it collects them."""
+  if isinstance(flag, flags.MultiFlag):
+    return
+  parse = flag.parse
+
+  def parse_once(argument: Any) -> None:
+    if flag.present:
+      raise flags.IllegalFlagValueError(
+        f'--{flag.name} is given twice, as {_written(flag.value)} and as '
+        f'{_written(argument)}; give it once'
+      )
+    parse(argument)
+
+  flag.parse = parse_once
+
+
+def _written(value: Any) -> str:
+  """A value as it stands on the command line."""
+  if isinstance(value, list):
+    return ','.join(map(str, value))
+  return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _entry(flag: flags.Flag) -> str:

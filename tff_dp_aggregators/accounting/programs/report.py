@@ -6,15 +6,24 @@ From flags, which give two of noise, target and number of rounds:
         --num_rounds=2000 --rounds_between=313 --max_participations=6 \
         --noise_multiplier=7 --target_delta=1e-10
 
-from what a run left (several --run_dir are composed), from a ledger or from the round
-log of a production system:
+from what a run left, from a ledger or from the round log of a production system:
 
     python -m tff_dp_aggregators.accounting.report --run_dir=runs/digits-banded
     python -m tff_dp_aggregators.accounting.report --ledger=ledger.jsonl \
         --mechanism=tree --num_rounds=2000 --min_separation=314 \
         --noise_multiplier=7 --target_delta=1e-10
     python -m tff_dp_aggregators.accounting.report --round_log=rounds.csv \
-        --mechanism=tree --noise_multiplier=7 --target_delta=1e-10
+        --mechanism=tree --noise_multiplier=7 --target_delta=1e-10 \
+        --enforced_by='the job scheduler of the app' --clip_norm=0.5
+
+Several of these, in any mixture, are what they spent together, on the same clients.
+The flags state one mechanism, which all ledgers and round logs are of; what had another
+one comes in as a run directory, or as the JSON report that was made of it:
+
+    python -m tff_dp_aggregators.accounting.report --ledger=first.jsonl \
+        --ledger=second.jsonl --report=pilot.json --mechanism=tree \
+        --num_rounds=2000 --min_separation=314 --noise_multiplier=7 \
+        --target_delta=1e-10
 
 and computed again, to find any difference:
 
@@ -24,21 +33,41 @@ Exit codes: 0 fine, 1 verification failed or target missed, 2 wrong usage. Start
 without TensorFlow.
 """
 
+import dataclasses
+import functools
 import json
+import math
 import sys
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Callable, Optional
 
 from absl import flags
 
+from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.accounting.programs import participation
 from tff_dp_aggregators.accounting.programs import program
+from tff_dp_aggregators.accounting.reports import composition
+from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import rendering
 from tff_dp_aggregators.accounting.reports import schema as schema_lib
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement as statement_lib
 from tff_dp_aggregators.accounting.reports import verification
 from tff_dp_aggregators.base import new_files
+
+# Flags that state what no program can know of the mechanism in flags and its run.
+_STATED = (
+  'enforced_by',
+  'cap_enforced_by',
+  'noise_source',
+  'clip_norm',
+  'code_version',
+)
+# Flags that say what to report, and can be given several times and together.
+_SOURCES = ('run_dir', 'report', 'ledger', 'round_log')
+# Flags that name what is read.
+_FILE_FLAGS = (*_SOURCES, 'strategy_file')
 
 
 def define(values: flags.FlagValues) -> None:
@@ -47,24 +76,34 @@ def define(values: flags.FlagValues) -> None:
   flags.DEFINE_multi_string(
     'run_dir',
     None,
-    'Report what the run in this directory spent; given several times, what the runs '
-    'spent together, on the same clients',
+    'Report what the run in this directory spent. This flag and the next three can be '
+    'given several times and together; the report is then of what all spent together, '
+    'on the same clients.',
     flag_values=values,
   )
-  flags.DEFINE_string(
+  flags.DEFINE_multi_string(
+    'report',
+    None,
+    'Report what this JSON report states, once it is verified.',
+    flag_values=values,
+  )
+  flags.DEFINE_multi_string(
     'ledger',
     None,
     "Report what this ledger's rounds spent, of the mechanism in flags.",
     flag_values=values,
   )
-  flags.DEFINE_string(
+  flags.DEFINE_multi_string(
     'round_log',
     None,
     'Take the number of rounds and the limits on participation from this log of a '
-    "production system's rounds; see tff_dp_aggregators.accounting.participation.",
+    "production system's rounds; see tff_dp_aggregators.accounting.participation. With "
+    '--ledger, of the same run: check that both have the same rounds with as many '
+    'clients, and that the limits in flags, which the run was planned for, were kept.',
     flag_values=values,
   )
-  participation.define_wait(values)
+  participation.define_log(values)
+  _define_stated(values)
   flags.DEFINE_string(
     'verify',
     None,
@@ -88,6 +127,37 @@ def define(values: flags.FlagValues) -> None:
   )
 
 
+def _define_stated(values: flags.FlagValues) -> None:
+  """Defines the flags of what is stated, which reports mark as not verified."""
+  for name, text in (
+    (
+      'enforced_by',
+      'what keeps rounds of a client so far apart, or draws clients so.',
+    ),
+    (
+      'cap_enforced_by',
+      'what keeps a client within --max_participations, where the separation leaves '
+      'more possible.',
+    ),
+    ('noise_source', 'where the noise comes from.'),
+    ('code_version', 'the version of the code that trained.'),
+  ):
+    text = f'State, for the report and not verified, {text}'
+    flags.DEFINE_string(name, None, text, flag_values=values)
+  flags.DEFINE_float(
+    'clip_norm',
+    None,
+    "State, for the report, the L2 bound of a client's contribution to a round. Not "
+    'verified without a ledger; that it is the one of the ledger is.',
+    flag_values=values,
+  )
+
+
+def _of_mechanism_flags() -> tuple[str, ...]:
+  """Flags that decide on the numbers of a mechanism, but for what a run of it left."""
+  return (*flags_lib.all_names(), *participation.LOG_FLAGS, *_STATED)
+
+
 def build(values: flags.FlagValues) -> dict[str, Any]:
   """The statement that the flags ask for.
 
@@ -96,54 +166,190 @@ def build(values: flags.FlagValues) -> dict[str, Any]:
     ValueError: If flags are missing, contradict each other or are out of range, or a
       file is wrong.
   """
-  given = [n for n in ('run_dir', 'ledger', 'round_log') if values[n].value is not None]
-  if len(given) > 1:
-    raise ValueError(f'give one of {", ".join("--" + name for name in given)}.')
-  for name in participation.WAIT_FLAGS:
-    if values[name].present and values.round_log is None:
-      raise ValueError(f'--{name} is for --round_log.')
-  with_curves = values.format in ('json', 'html')
-  if values.run_dir is not None:
-    return _of_runs(values, with_curves)
-  log = None
-  if values.round_log is not None:
-    log = sources.from_round_log(
-      values.round_log, *participation.wait_from_flags(values)
+  _check_together(values)
+  return composition.compose(
+    list(_parts(values, with_curves=values.format in ('json', 'html'))),
+    accountant=values.accountant,
+    command=sources.command_of(_given(values, (*_of_mechanism_flags(), *_SOURCES))),
+  )
+
+
+def _check_together(values: flags.FlagValues) -> None:
+  """Refuses flags that say nothing about the sources that are given."""
+  if values.round_log is None:
+    for name in participation.LOG_FLAGS:
+      if values[name].present:
+        raise ValueError(f'--{name} is for --round_log.')
+  if _is_of_mechanism(values):
+    if values.target_epsilon is not None and _num_sources(values) > 1:
+      raise ValueError(
+        '--target_epsilon is for one mechanism, and what is composed spends more '
+        'together; leave it out.'
+      )
+    return
+  given = 'run_dir' if values.run_dir is not None else 'report'
+  for name in (*flags_lib.all_names(), *_STATED):
+    if values[name].present and name != 'accountant':
+      raise ValueError(f'--{name} does not go with --{given}, which has it all.')
+  if values.accountant is not None and values.run_dir is None:
+    if _num_sources(values) == 1:
+      raise ValueError(
+        '--accountant does not go with a single --report, which is printed as it is; '
+        'make it again with another one.'
+      )
+
+
+def _stated(values: flags.FlagValues) -> dict[str, Any]:
+  """Fields of `Inputs` that flags state."""
+  stated = {name: values[name].value for name in _STATED}
+  stated = {name: value for name, value in stated.items() if value is not None}
+  for name, value in stated.items():
+    if isinstance(value, str) and not value.strip():
+      raise ValueError(f'--{name} is empty; leave it out if there is nothing to state.')
+  if 'clip_norm' in stated:
+    if not 0 < stated['clip_norm'] < math.inf:
+      raise ValueError(
+        f'--clip_norm must be positive and finite; got {stated["clip_norm"]}.'
+      )
+    if values.clipped_count_stddev is not None:
+      raise ValueError(
+        '--clip_norm does not go with --clipped_count_stddev: with adaptive clipping '
+        'the clip norm changes from round to round.'
+      )
+  return stated
+
+
+def _is_of_mechanism(values: flags.FlagValues) -> bool:
+  """Whether something is to be said of the mechanism in flags."""
+  if values.ledger is not None or values.round_log is not None:
+    return True
+  return values.run_dir is None and values.report is None
+
+
+def _num_sources(values: flags.FlagValues) -> int:
+  """How many statements are composed."""
+  of_flags = max(len(values.ledger or ()), len(values.round_log or ()))
+  return of_flags + len(values.run_dir or ()) + len(values.report or ())
+
+
+def _parts(values: flags.FlagValues, with_curves: bool) -> Iterator[composition.Part]:
+  """The statement of each source."""
+
+  def part(
+    inputs: inputs_lib.Inputs, sources_given: Mapping[str, str]
+  ) -> composition.Part:
+    name = ' '.join(f'--{key}={value}' for key, value in sources_given.items())
+    statement = statement_lib.build(inputs, with_curves=with_curves)
+    return composition.Part(name or 'the plan', statement)
+
+  for path in values.run_dir or ():
+    run = sources.from_run_dir(path, values.accountant)
+    yield part(run, {'run_dir': path})
+  if _is_of_mechanism(values):
+    stated = _stated(values)
+
+    @functools.cache
+    def planned(limits: Optional[strategies.Participation]) -> inputs_lib.Inputs:
+      return dataclasses.replace(flags_lib.planned(values, limits), **stated)
+
+    for files in _ledgers_and_logs(values):
+      yield part(_of_mechanism(values, files, planned), files)
+  for path in values.report or ():
+    verified = composition.from_report(path, statement_of)
+    yield composition.Part(f'--report={path}', verified)
+
+
+def _ledgers_and_logs(values: flags.FlagValues) -> Iterator[dict[str, str]]:
+  """What each run of the mechanism in flags left: a ledger, a round log, or both."""
+  ledgers, logs = values.ledger or (), values.round_log or ()
+  if ledgers and logs and len(ledgers) != len(logs):
+    raise ValueError(
+      f'--ledger is given {len(ledgers)} times and --round_log {len(logs)} times; give '
+      'each ledger its round log, in the same order, or none of them.'
     )
-  inputs = sources.from_plan(
-    flags_lib.planned(values, None if log is None else log.limits),
-    ledger=values.ledger,
+  for index in range(max(len(ledgers), len(logs), 1)):
+    given = {'ledger': ledgers[index : index + 1], 'round_log': logs[index : index + 1]}
+    yield {name: path for name, paths in given.items() for path in paths}
+
+
+def _of_mechanism(
+  values: flags.FlagValues,
+  files: Mapping[str, str],
+  planned: Callable[[Optional[strategies.Participation]], inputs_lib.Inputs],
+) -> inputs_lib.Inputs:
+  """The mechanism in flags, with what a run of it left."""
+  log = limits = None
+  if 'round_log' in files:
+    log = sources.from_round_log(
+      files['round_log'],
+      *participation.wait_from_flags(values),
+      columns=participation.columns_from_flags(values),
+      population=values.population_name,
+    )
+    # A ledger's events are for the limits of its plan, which the log may show kept.
+    are_stated = any(values[name].present for name in flags_lib.participation_flags())
+    if not ('ledger' in files and are_stated):
+      limits = log.limits
+  arguments = [f'--{name}={path}' for name, path in files.items()]
+  return sources.from_plan(
+    planned(limits),
+    ledger=files.get('ledger'),
     strategy_file=values.strategy_file,
     round_log=log,
-    command=sources.command_of(_given_flags(values)),
+    command=sources.command_of([*_given(values, _of_mechanism_flags()), *arguments]),
   )
-  return statement_lib.build(inputs, with_curves=with_curves)
 
 
-def _of_runs(values: flags.FlagValues, with_curves: bool) -> dict[str, Any]:
-  for name in flags_lib.all_names():
-    if values[name].present and name != 'accountant':
-      raise ValueError(f'--{name} does not go with --run_dir, which has it all.')
-  sources.check_independent(values.run_dir)
-  parts = [
-    statement_lib.build(
-      sources.from_run_dir(path, values.accountant), with_curves=with_curves
-    )
-    for path in values.run_dir
-  ]
-  if len(parts) == 1:
-    return parts[0]
-  command = sources.command_of(_given_flags(values))
-  return statement_lib.compose(parts, accountant=values.accountant, command=command)
+def statement_of(
+  arguments: Sequence[str], locate: Callable[[str, bool], str]
+) -> dict[str, Any]:
+  """The statement that flags of this program ask for, which must be those it prints.
+
+  Args:
+    arguments: Flags that decide on the numbers, as --name=value.
+    locate: Where a file or a run directory is that a flag names; the second argument
+      is whether it is a directory.
+
+  Raises:
+    OSError: If a file cannot be read.
+    ValueError: If the program would refuse these flags, or they do something else.
+  """
+  values = flags.FlagValues()
+  define(values)
+  deciding, given = (*_of_mechanism_flags(), *_SOURCES), set()
+  for argument in arguments:
+    # No abbreviation, and no flag file: absl would read that before anything else.
+    name = argument[2:].split('=', 1)[0] if argument.startswith('--') else ''
+    if name not in deciding and name.startswith('no'):
+      name = name[2:]  # As in --nofixed_epoch.
+    if name not in deciding:
+      raise ValueError(f'{argument!r} does not decide on the numbers of a report.')
+    if name in given and not isinstance(values[name], flags.MultiFlag):
+      raise ValueError(f'--{name} is given twice.')
+    given.add(name)
+  try:
+    values(['report', *arguments])
+  except flags.Error as e:
+    raise ValueError(' '.join(str(e).split())) from e
+  for name in _FILE_FLAGS:
+    value, is_run_dir = values[name].value, name == 'run_dir'
+    if isinstance(value, list):
+      values[name].value = [locate(each, is_run_dir) for each in value]
+    elif value is not None:
+      values[name].value = locate(value, is_run_dir)
+  return build(values)
 
 
-def _given_flags(values: flags.FlagValues) -> list[str]:
-  """The flags of this call that decide on the numbers."""
+def _given(values: flags.FlagValues, names: Iterable[str]) -> list[str]:
+  """Those of these flags that are given, as they stand on a command line."""
   arguments = []
-  sources_flags = ('run_dir', 'ledger', 'round_log', *participation.WAIT_FLAGS)
-  for name in (*flags_lib.all_names(), *sources_flags):
-    if values[name].present:
-      arguments.extend(values[name].serialize().split('\n'))
+  for name in names:
+    if not values[name].present:
+      continue
+    if isinstance(values[name], flags.MultiFlag):
+      arguments += [f'--{name}={value}' for value in values[name].value]
+    else:
+      arguments.append(values[name].serialize())
   return arguments
 
 
@@ -165,8 +371,7 @@ def main(values: flags.FlagValues) -> int:
 
 def _check_alone(values: flags.FlagValues, alone: str, *more: str) -> None:
   """Refuses flags that say what to report, and `more`, beside one that needs none."""
-  others = ('run_dir', 'ledger', 'round_log', 'format', *participation.WAIT_FLAGS)
-  for name in (*flags_lib.all_names(), *others, *more):
+  for name in (*_of_mechanism_flags(), *_SOURCES, 'format', *more):
     if values[name].present:
       raise ValueError(
         f'--{name} does not go with --{alone}, which needs no other flag.'
@@ -175,7 +380,7 @@ def _check_alone(values: flags.FlagValues, alone: str, *more: str) -> None:
 
 def _verify(values: flags.FlagValues) -> int:
   _check_alone(values, 'verify', 'output', 'schema')
-  result = verification.verify(values.verify)
+  result = verification.verify(values.verify, statement_of)
   sys.stdout.write(result.text)
   return 0 if result.ok else program.CHECK_FAILED
 

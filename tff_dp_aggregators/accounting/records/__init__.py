@@ -1,13 +1,25 @@
 """What was written down while training ran, read back with suspicion.
 
-`ledger` is what a run of this package released, `round_log` what a production system
-says of its rounds, `log_participation` how often one device can have taken part in
-them.
+`ledger` is what a run of this package released, line by line (`ledger_entry`),
+`round_log` what a production system says of its rounds and `times` when they were,
+`log_participation` how often one device can have taken part in them, `agreement`
+whether a ledger and a log are of the same run.
 """
 
+from tff_dp_aggregators.accounting.records import agreement
 from tff_dp_aggregators.accounting.records import ledger
+from tff_dp_aggregators.accounting.records import ledger_entry
 from tff_dp_aggregators.accounting.records import log_participation
 from tff_dp_aggregators.accounting.records import round_log
 from tff_dp_aggregators.accounting.records import strict_json
+from tff_dp_aggregators.accounting.records import times
 
-__all__ = ['ledger', 'log_participation', 'round_log', 'strict_json']
+__all__ = [
+  'agreement',
+  'ledger',
+  'ledger_entry',
+  'log_participation',
+  'round_log',
+  'strict_json',
+  'times',
+]

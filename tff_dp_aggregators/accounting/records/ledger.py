@@ -4,9 +4,12 @@ A line says what ran (the round's privacy event), on how many clients, with whic
 norm, noise and strategy, what was released (its checksum), and what had been spent by
 then. It never holds a seed, nor noise that was not released.
 
-The file is append-only, each line stands by itself, and the rules are the same for
-who writes (`LedgerWriter`) and who reads (`read`):
+The file is append-only, and the rules are the same for who writes (`LedgerWriter`) and
+who reads (`read`):
 
+* Lines are chained: each has the SHA-256 of the line before, the first that of nothing
+  (`previous_line_sha256`). So the SHA-256 of the last line is one of all lines. With
+  their number it is the ledger's `Head`, for checkpoints and reports to keep.
 * Rounds are in order, from 0. All rounds are of one mechanism: `noise_multiplier`,
   `strategy_checksum` and `delta` are those of round 0. Another phase of training with
   another mechanism is another ledger.
@@ -15,6 +18,8 @@ who writes (`LedgerWriter`) and who reads (`read`):
   with the same content but for the time, and costs nothing: the adversary sees the
   same bits once more. With other content the same noise would cover two data sets, and
   without a `result_checksum` nobody could tell: both are errors.
+* A round without a clip norm is not private: no noise hides what has no bound. Its
+  event says so, or the line is refused.
 * `effective_noise_multiplier` and `epsilon` are what the events so far compose to, to a
   relative 1e-9, and never on the unsafe side by more than round-off (1e-12 of mu).
 * A file that ends in the middle of a line was cut there; `append` had not returned, so
@@ -22,11 +27,19 @@ who writes (`LedgerWriter`) and who reads (`read`):
 
 Only Gaussian events compose here (all mechanisms of this package without sampling).
 
-What can be changed in a ledger without being found: the time; cohorts, clip norms and
-result checksums of rounds released once, which epsilon does not depend on; digits of
-events and epsilons too small to move the result by 1e-9; the noise multiplier,
-strategy checksum and time of a single line, which the report compares with the
-mechanism. Whole rounds can be taken from the end, as can the file.
+What can be changed in a ledger without being found, if nothing else is known of it:
+
+* In the last line: the time; cohorts, clip norm, generator and result checksum, if its
+  round was released once; digits of event and epsilon too small to move the result by
+  1e-9; the order of fields and the spaces between them. If it is the only line, the
+  noise multiplier and the strategy checksum as well, which the report compares with the
+  mechanism.
+* Whole lines can be taken from the end, as can the file.
+* Whoever writes all later lines anew, with new hashes, can change the same things in
+  any line.
+
+Who knows the head of the ledger finds each of these. With it nothing can be changed but
+what comes after that many lines: those that were appended since, and a half line.
 """
 
 import dataclasses
@@ -41,7 +54,6 @@ import json
 import logging
 import math
 import os
-import re
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Optional
 
@@ -51,85 +63,18 @@ import numpy as np
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting.accountants import gaussian
-from tff_dp_aggregators.accounting.records import strict_json
+from tff_dp_aggregators.accounting.records import ledger_entry
+from tff_dp_aggregators.accounting.records.ledger_entry import Head
+from tff_dp_aggregators.accounting.records.ledger_entry import LedgerEntry
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.base import new_files
 
 _logger = logging.getLogger(__name__)
 _CONSTANT = ('noise_multiplier', 'strategy_checksum', 'delta')
-_CHECKSUM = re.compile(r'sha256:[0-9a-f]{64}')
 # Stated figures may be this much above what the events compose to, relative,
 _TOLERANCE = 1e-9
 # and below by what this much of mu amounts to: another summation order, another libm.
 _ROUND_OFF = 1e-12
-
-
-@dataclasses.dataclass(frozen=True)
-class LedgerEntry:
-  """What one round released.
-
-  Attributes:
-    round: Round number, from 0.
-    cohort_requested: Clients the round was planned for, the mean's denominator.
-    cohort_reported: Clients whose updates arrived.
-    clip_norm: L2 bound of one client's contribution; `None` without clipping.
-    noise_multiplier: Standard deviation of z over the clip norm.
-    strategy_checksum: `Strategy.checksum`; `None` without a mechanism.
-    event: The round's event, as `events.to_json` writes it.
-    effective_noise_multiplier: Of all rounds so far together; `None` if infinite.
-    epsilon: Spent after this round at `delta`, exact; `None` if infinite.
-    delta: Where epsilon was read.
-    time: When the line was written, ISO 8601 in UTC.
-    result_checksum: `checksum_of` what the round released; `None` if not stated.
-
-  Raises:
-    ValueError: If a field is of another type or out of range.
-  """
-
-  round: int
-  cohort_requested: int
-  cohort_reported: int
-  clip_norm: Optional[float]
-  noise_multiplier: float
-  strategy_checksum: Optional[str]
-  event: dict[str, Any]
-  effective_noise_multiplier: Optional[float]
-  epsilon: Optional[float]
-  delta: float
-  time: str
-  result_checksum: Optional[str] = None
-
-  def __post_init__(self) -> None:
-    for name in ('round', 'cohort_requested', 'cohort_reported'):
-      value = getattr(self, name)
-      if type(value) is not int or value < 0:
-        raise ValueError(f'{name} must be a whole number from 0; got {value!r}.')
-    for name in ('clip_norm', 'effective_noise_multiplier', 'epsilon'):
-      if getattr(self, name) is not None:
-        _check_number(name, getattr(self, name))
-    _check_number('noise_multiplier', self.noise_multiplier)
-    _check_number('delta', self.delta)
-    gaussian.check_delta(self.delta)
-    checksum = self.strategy_checksum
-    if checksum is not None and not (isinstance(checksum, str) and checksum):
-      raise ValueError(f'strategy_checksum must be a text or none; got {checksum!r}.')
-    checksum = self.result_checksum
-    if checksum is not None and not (
-      isinstance(checksum, str) and _CHECKSUM.fullmatch(checksum)
-    ):
-      raise ValueError(
-        f'result_checksum must be what checksum_of returns, or none; got {checksum!r}.'
-      )
-    events.from_json(self.event)
-    _check_time(self.time)
-
-  @property
-  def dp_event(self) -> dp_accounting.DpEvent:
-    """The round's event."""
-    return events.from_json(self.event)
-
-
-_FIELDS = {field.name: field for field in dataclasses.fields(LedgerEntry)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,12 +86,14 @@ class Ledger:
     repeated: The rounds released again, in the order of their lines.
     cut: Length in bytes of the half line at the end; 0 if there is none.
     sha256: Of the whole file, as `sha256sum` prints it.
+    head: Of the complete lines.
   """
 
   entries: tuple[LedgerEntry, ...]
   repeated: tuple[int, ...]
   cut: int
   sha256: str
+  head: Head
 
   @property
   def total_event(self) -> dp_accounting.DpEvent:
@@ -189,6 +136,7 @@ class _State(NamedTuple):
   rounds: int = 0
   last_round: int = -1
   spent: _Spent = _Spent()
+  head: Head = Head()
 
 
 class LedgerWriter:
@@ -222,11 +170,18 @@ class LedgerWriter:
     >>> again.epsilon == entry.epsilon
     True
     >>> ledger = read(path)
-    >>> len(ledger.entries), ledger.repeated
-    (2, (0,))
+    >>> len(ledger.entries), ledger.repeated, ledger.head == writer.head
+    (2, (0,), True)
   """
 
-  def __init__(self, path: str, delta: float, *, resume: bool = False):
+  def __init__(
+    self,
+    path: str,
+    delta: float,
+    *,
+    resume: bool = False,
+    expected: Optional[Head] = None,
+  ):
     """Makes the file, or takes up one that is there.
 
     Args:
@@ -235,16 +190,24 @@ class LedgerWriter:
       resume: Whether to go on with the ledger at `path`. It is verified as `read`
         does; a half line at its end is moved to a file of its own beside it,
         `<path>.cut-<n>`, with a warning in the log.
+      expected: With `resume`, the `head` that the writer had when the checkpoint was
+        written from which the run goes on: the ledger must begin with these lines. It
+        may have more, of rounds after the checkpoint.
 
     Raises:
       FileExistsError: If there is a file already, without `resume`; a ledger is never
         overwritten.
       FileNotFoundError: If there is none, with `resume`.
       BlockingIOError: If another writer has the ledger open.
+      TypeError: If `expected` is not a number of lines and a text.
       ValueError: If `delta` is not between 0 and 1 or not the ledger's, or `read`
-        refuses the ledger, which is left as it is.
+        refuses the ledger or it is not the `expected` one. It is left as it is.
     """
     self._delta = gaussian.check_delta(delta)
+    if expected is not None:
+      if not resume:
+        raise ValueError('expected is for resume=True; a new ledger has no lines yet.')
+      expected = _check_head(expected)
     self._state = _State()
     self._spans: dict[int, tuple[int, int]] = {}  # Of each round's first line.
     self._torn = False  # Whether there may be something after the complete lines.
@@ -253,7 +216,7 @@ class LedgerWriter:
     try:
       _lock(self._file, path)
       if resume:
-        self._take_up(path)
+        self._take_up(path, expected)
       else:
         _sync_directory(path)
     except BaseException:
@@ -265,6 +228,11 @@ class LedgerWriter:
     """Rounds released so far, each counted once."""
     return self._state.rounds
 
+  @property
+  def head(self) -> Head:
+    """Of the lines so far; a checkpoint that keeps it can tell that none is lost."""
+    return self._state.head
+
   def append(
     self,
     *,
@@ -275,6 +243,7 @@ class LedgerWriter:
     noise_multiplier: float,
     strategy_checksum: Optional[str],
     result_checksum: Optional[str] = None,
+    noise_generator: Optional[str] = None,
     round: Optional[int] = None,
   ) -> LedgerEntry:
     """Writes a round's line and waits until it is on disk.
@@ -285,11 +254,13 @@ class LedgerWriter:
       event: The event the round's query returned.
       cohort_requested: Clients the round was planned for.
       cohort_reported: Clients whose updates arrived.
-      clip_norm: L2 bound of one contribution; `None` without clipping.
+      clip_norm: L2 bound of one contribution; `None` without clipping, for events
+        without privacy.
       noise_multiplier: Standard deviation of z over the clip norm.
       strategy_checksum: `Strategy.checksum`; `None` without a mechanism.
       result_checksum: `checksum_of` what the round releases; without it the round
         cannot be repeated.
+      noise_generator: What drew the noise, such as 'chacha20' or 'philox'.
       round: Round number; by default the one after the last line's. A run that
         resumes should give it: its state may be older than the ledger.
 
@@ -300,7 +271,8 @@ class LedgerWriter:
       TypeError: If a count is not a whole number.
       ValueError: If an argument is out of range, or the round is not the next, or was
         released with other content, or is of another mechanism, or its event is not
-        Gaussian. The round's result must not be used then.
+        Gaussian, or there is no clip norm and yet privacy. The round's result must
+        not be used then.
       OSError: If the line cannot be written, or something else changed the file.
     """
     self._mend()
@@ -317,7 +289,9 @@ class LedgerWriter:
       'event': events.to_json(event),
       'delta': self._delta,
       'time': datetime.datetime.now(datetime.timezone.utc).isoformat(),
+      'previous_line_sha256': state.head.sha256,
       'result_checksum': result_checksum,
+      'noise_generator': noise_generator,
     }
     spent = state.spent
     if given['round'] < state.rounds:
@@ -349,10 +323,10 @@ class LedgerWriter:
   def __exit__(self, *unused: Any) -> None:
     self.close()
 
-  def _take_up(self, path: str) -> None:
+  def _take_up(self, path: str, expected: Optional[Head]) -> None:
     """Verifies the file and continues where it ends."""
     with open(self._file.fileno(), 'rb', closefd=False) as file:
-      reading = _Reading(path, file)
+      reading = _Reading(path, file, expected)
     first = reading.state.first
     if first is not None and first.delta != self._delta:
       raise ValueError(
@@ -375,7 +349,7 @@ class LedgerWriter:
 
   def _entry(self, round_number: int) -> LedgerEntry:
     start, end = self._spans[round_number]
-    return _parse(os.pread(self._file.fileno(), end - start, start))
+    return ledger_entry.parse(os.pread(self._file.fileno(), end - start, start))
 
   def _commit(self, entry: LedgerEntry, spent: _Spent, line: bytes) -> None:
     """Writes the line, and only then counts it."""
@@ -391,7 +365,9 @@ class LedgerWriter:
         written += os.write(self._file.fileno(), line[written:])
       os.fsync(self._file.fileno())
       # One assignment: an interrupt comes before it or after, and `_mend` knows which.
-      self._state = _State(end, state.first or entry, rounds, entry.round, spent)
+      self._state = _State(
+        end, state.first or entry, rounds, entry.round, spent, state.head.after(line)
+      )
     except BaseException:
       try:
         self._mend()
@@ -415,26 +391,32 @@ class LedgerWriter:
       )
 
 
-def read(path: str) -> Ledger:
+def read(path: str, expected: Optional[Head] = None) -> Ledger:
   """Reads and verifies a ledger.
 
   Args:
     path: Where.
+    expected: A head that the ledger had once, with which it must begin.
 
   Returns:
     What it says. A half line at the end is no error, but reported as `cut`.
 
   Raises:
+    TypeError: If `expected` is not a number of lines and a text.
     ValueError: If a complete line is not an entry, or breaks one of the rules that the
-      module states; the message names the line.
+      module states, and the message names the line; or if the ledger does not begin
+      with the lines that are `expected`.
   """
+  if expected is not None:
+    expected = _check_head(expected)
   with open(path, 'rb') as file:
-    reading = _Reading(path, file)
+    reading = _Reading(path, file, expected)
   return Ledger(
     entries=tuple(reading.entries),
     repeated=tuple(reading.repeated),
     cut=len(reading.cut),
     sha256=reading.sha256,
+    head=reading.state.head,
   )
 
 
@@ -473,12 +455,13 @@ def checksum_of(arrays: Iterable[Any]) -> str:
 class _Reading:
   """A ledger file read line by line."""
 
-  def __init__(self, path: str, file: Iterable[bytes]):
+  def __init__(self, path: str, file: Iterable[bytes], expected: Optional[Head] = None):
     self.entries: list[LedgerEntry] = []
     self.repeated: list[int] = []
     self.spans: dict[int, tuple[int, int]] = {}
     self.state = _State()
     self.cut = b''
+    once = self.state.head  # The head when there were as many lines as expected.
     digest = hashlib.sha256()
     for number, line in enumerate(file, start=1):
       digest.update(line)
@@ -489,10 +472,14 @@ class _Reading:
         self._add(line)
       except ValueError as e:
         raise ValueError(f'{path}, line {number}: {e}') from e
+      if expected is not None and number == expected.lines:
+        once = self.state.head
     self.sha256 = digest.hexdigest()
+    if expected is not None and once != expected:
+      raise ValueError(_not_expected(path, self.state.head, expected))
 
   def _add(self, line: bytes) -> None:
-    entry = _parse(line)
+    entry = ledger_entry.parse(line)
     state = self.state
     end = state.size + len(line)
     spent = state.spent
@@ -505,29 +492,15 @@ class _Reading:
       _check_stated(entry, spent)
       self.entries.append(entry)
       self.spans[entry.round] = (state.size, end)
+    _check_chained(entry, state.head)
     self.state = _State(
-      end, state.first or entry, len(self.entries), entry.round, spent
+      end,
+      state.first or entry,
+      len(self.entries),
+      entry.round,
+      spent,
+      state.head.after(line),
     )
-
-
-def _parse(line: bytes) -> LedgerEntry:
-  try:
-    data = strict_json.loads(line.decode())
-    if not isinstance(data, dict):
-      raise ValueError(f'an entry is written as an object, got {data!r}.')
-    unknown = [name for name in data if name not in _FIELDS]
-    if unknown:
-      raise ValueError(f'unknown {unknown}: another release wrote this.')
-    missing = [
-      name
-      for name, field in _FIELDS.items()
-      if name not in data and field.default is dataclasses.MISSING
-    ]
-    if missing:
-      raise ValueError(f'missing {missing}.')
-    return LedgerEntry(**data)
-  except (ValueError, OverflowError, RecursionError) as e:
-    raise ValueError(f'not a ledger entry: {e}') from e
 
 
 def _check_next(first: Optional[LedgerEntry], rounds: int, entry: LedgerEntry) -> None:
@@ -546,12 +519,23 @@ def _check_next(first: Optional[LedgerEntry], rounds: int, entry: LedgerEntry) -
       )
 
 
+def _check_chained(entry: LedgerEntry, head: Head) -> None:
+  """Checks that an entry follows on the lines before it, as they were."""
+  if entry.previous_line_sha256 != head.sha256:
+    before = 'the line before has' if head.lines else 'nothing comes before, which has'
+    raise ValueError(
+      f'previous_line_sha256 is {entry.previous_line_sha256}, but {before} '
+      f'{head.sha256}: a line was changed, removed or inserted.'
+    )
+
+
 def _check_repetition(earlier: LedgerEntry, again: LedgerEntry) -> None:
   """Checks that a round that is released again shows nothing new."""
+  of_the_line = ('time', ledger_entry.CHAIN)
   changed = [
     name
-    for name in _FIELDS
-    if name != 'time' and getattr(earlier, name) != getattr(again, name)
+    for name in ledger_entry.FIELDS
+    if name not in of_the_line and getattr(earlier, name) != getattr(again, name)
   ]
   if changed:
     raise ValueError(
@@ -599,22 +583,33 @@ def _is_epsilon(stated: Optional[float], mu: float, delta: float) -> bool:
   )
 
 
-def _check_number(name: str, value: Any) -> None:
-  if type(value) not in (int, float) or not (value >= 0 and math.isfinite(value)):
-    raise ValueError(f'{name} must be a finite number from 0; got {value!r}.')
-
-
-def _check_time(text: Any) -> None:
-  try:
-    time = datetime.datetime.fromisoformat(text)
-    # Later Pythons read more forms than earlier ones; all write the same one.
-    right = time.isoformat() == text and time.utcoffset() == datetime.timedelta(0)
-  except (TypeError, ValueError):
-    right = False
-  if not right:
-    raise ValueError(
-      f'time must be ISO 8601 in UTC, as in 2024-05-06T07:08:09+00:00; got {text!r}.'
+def _check_head(head: Head) -> Head:
+  """Returns what a checkpoint kept, if that can be a head."""
+  if not (
+    isinstance(head, tuple)
+    and len(head) == 2
+    and type(head[0]) is int
+    and isinstance(head[1], str)
+  ):
+    raise TypeError(
+      f'expected must be a ledger.Head(lines, sha256), as LedgerWriter.head is; got '
+      f'{head!r}.'
     )
+  return Head(*head)
+
+
+def _not_expected(path: str, found: Head, expected: Head) -> str:
+  if found.lines < expected.lines:
+    return (
+      f'{path} has {found.lines} complete lines, but had {expected.lines} once: '
+      f'{expected.lines - found.lines} were removed from its end. What they spent is '
+      'spent; find the ledger that has them.'
+    )
+  return (
+    f'the first {expected.lines} lines of {path} are not those that were there once, '
+    f'whose last had the SHA-256 {expected.sha256}: something was changed, or it is '
+    'another ledger.'
+  )
 
 
 def _open(path: str, new: bool) -> io.FileIO:

@@ -30,7 +30,8 @@ for who knows that devices wait so.
 
 **Borders are on the safe side.** Windows are open: a completion exactly 24 hours after
 another is not within. So times may be cut down or rounded, as long as the wait is a
-whole number of their unit.
+whole number of their unit. If it is not, and times in powers of ten show that unit, the
+wait counts as one unit shorter.
 
 **Max participations** is the most rounds one device can be in: the first round at its
 start, then always the first round that is not complete before the wait is over; nothing
@@ -51,6 +52,7 @@ import numpy as np
 
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting.records import round_log
+from tff_dp_aggregators.accounting.records import times as times_lib
 
 # What a device may start to wait from: its own contribution, or the end of the round.
 WAIT_FROM = ('contribution', 'completion')
@@ -409,6 +411,18 @@ def _wait(
     raise ValueError('the log has no completion times, which min_wait needs.')
   wait = min_wait // datetime.timedelta(microseconds=1) * 1000
   begins, assumptions = _begins(log, wait_from, first_start)
+  if log.resolution and wait % log.resolution:
+    # Rounding can have brought two times closer by so much.
+    seconds = f'{log.resolution / 10**9:g} s'
+    if wait <= log.resolution:
+      raise ValueError(
+        f'the times of the log are written to {seconds}, which is too coarse for '
+        f'min_wait, {min_wait}; write them out with all digits.'
+      )
+    wait -= log.resolution
+    assumptions += (
+      f'Times are written to {seconds}, so the wait counts as that much shorter.',
+    )
   back = _first_round_back(log.completions, begins, wait)
   separations = (back - np.arange(log.num_rounds))[back < log.num_rounds]
   closest = None
@@ -443,7 +457,7 @@ def _begins(
     'The log has all rounds whose results were released, and no others.',
     'No device takes part before its wait is over, by true time, or twice in a round.',
   ]
-  if log.time_format == round_log.WITHOUT_ZONE:
+  if log.time_format == times_lib.WITHOUT_ZONE:
     assumptions.append('Times have no zone; their clock was never set back.')
   if wait_from == 'completion':
     assumptions.append('A device waits from the completion of its round.')
@@ -468,7 +482,7 @@ def _begins(
 
 
 def _parse_first_start(log: round_log.RoundLog, first_start: str) -> int:
-  time, time_format = round_log.parse_time(first_start)
+  time, time_format = times_lib.parse_time(first_start)
   assert log.completions is not None
   if time_format != log.time_format:
     raise ValueError(

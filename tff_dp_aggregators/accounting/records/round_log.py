@@ -1,7 +1,8 @@
 """Round logs: what a production system wrote down about its rounds.
 
-A log is a CSV file with a header, or JSON lines (one object a line, told by the first
-character), with one entry for each round whose result was released:
+A log is a CSV or TSV file with a header (TSV if there are more tabs in it than commas),
+or JSON lines (one object a line, told by the first character), plain or gzipped (told
+by the first bytes), with one entry for each round whose result was released:
 
 | column            | value |
 |-------------------|-------|
@@ -9,14 +10,22 @@ character), with one entry for each round whose result was released:
 | `start_time`      | when its first client could begin |
 | `round`           | its number, counting from 0 or from 1 |
 | `cohort_size`     | how many clients contributed |
-| `client_ids`      | which: a JSON list, or in CSV separated by spaces or semicolons |
+| `client_ids`      | which: a JSON list, or a text, separated by spaces or semicolons |
+| `population`      | of which clients the round was, where a log has several |
 
-Other common names are understood (`COLUMNS`) and others can be told; the ledger of a
-training run is a round log as well. Columns that mean nothing here are left alone.
+Other common names are understood (`COLUMNS`) and others can be told, or the empty name
+for a column that is not what it seems; the ledger of a training run is a round log as
+well. Columns that mean nothing here are left alone.
 
 **Times** are ISO 8601 with a zone (`2023-05-30T11:00:00.25Z`, `... 13:00:00+02:00`),
-without any, or Unix time in seconds, ms, us or ns, which its digits tell apart. One log
-has one of these. Zones may differ from line to line; all become UTC.
+without any, or Unix time in seconds, ms, us or ns, which its digits tell apart: whole,
+with decimals, or as `1.7000496e9`, quoted or not. One log has one of these. Zones may
+differ from line to line; all become UTC. Programs that print `1.70005e9` drop digits;
+what is left of them is found out, and the wait between rounds counts as that much
+shorter (`RoundLog.resolution`).
+
+**Populations** have rounds of their own. Of a log with several, one has to be asked
+for: together they would seem to have more rounds in a day than each has.
 
 **What is repaired and what is refused.** Everything is refused, with the line, for
 which a guess could make the privacy guarantee too good:
@@ -36,17 +45,22 @@ What follows from a log is the business of `participation`.
 """
 
 import array
+import contextlib
 import csv
 import dataclasses
 import datetime
-import functools
+import gzip
+import io
 import itertools
 import json
 import re
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Optional, TextIO
+from typing import Any, BinaryIO, Optional, TextIO, cast
 
 import numpy as np
+
+from tff_dp_aggregators.accounting.records import times
 
 # The names under which a column is recognised, whatever their case.
 COLUMNS: dict[str, tuple[str, ...]] = {
@@ -63,22 +77,17 @@ COLUMNS: dict[str, tuple[str, ...]] = {
   'round': ('round', 'round_number', 'round_num', 'step'),
   'cohort_size': ('cohort_size', 'cohort', 'cohort_reported', 'num_clients'),
   'client_ids': ('client_ids', 'participants'),
+  'population': ('population', 'population_name'),
 }
 
 _TIMES = ('completion_time', 'start_time')
 _COUNTS = ('round', 'cohort_size')
-_SECOND = 10**9  # In nanoseconds, which all times are counted in.
-_END_OF_TIMES = 7_258_118_400 * _SECOND  # The year 2200; keeps sums within int64.
-_EPOCH = datetime.date(1970, 1, 1).toordinal()
-_ISO = re.compile(
-  r'([0-9]{4}-[0-9]{2}-[0-9]{2})[Tt ]([0-9]{2}):([0-9]{2})'
-  r'(?::([0-9]{2})(?:[.,]([0-9]+))?)? ?([Zz]|UTC|[+-][0-9]{2}(?::?[0-9]{2})?)?'
-)
-_UNIX = re.compile(r'([0-9]{1,19})(?:\.([0-9]+))?')
 _WHOLE = re.compile(' *[0-9]{1,18} *')
-_SHAPE = bytes.maketrans(b'0123456789', b'0' * 10)  # Makes all digits alike.
 _BLOCK = 10_000  # Lines that are converted together.
-_UNITS = ((10, 's', 9), (13, 'ms', 6), (16, 'us', 3), (19, 'ns', 0))
+_GZIP = b'\x1f\x8b'  # How gzipped files begin.
+# What reading a gzipped file raises that was damaged or cut off.
+_DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error)
+_SHOWN_POPULATIONS = 10
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -109,6 +118,8 @@ class RoundLog:
     clients: Who took part; or `None`.
     time_format: How the log writes times.
     notes: What was repaired or left out, for people.
+    resolution: Nanoseconds to which the times are rounded, where they are written in
+      powers of ten and all lack the digits of seconds; else 0.
   """
 
   num_rounds: int
@@ -119,6 +130,7 @@ class RoundLog:
   clients: Optional[Clients]
   time_format: Optional[str]
   notes: tuple[str, ...]
+  resolution: int = 0
 
   def format_time(self, nanoseconds: int) -> str:
     """A time of this log as ISO 8601, in UTC if the log's times have a zone.
@@ -127,184 +139,24 @@ class RoundLog:
     """
     epoch = datetime.datetime(1970, 1, 1)
     time = epoch + datetime.timedelta(microseconds=int(nanoseconds) // 1000)
-    return time.isoformat() + ('' if self.time_format == WITHOUT_ZONE else 'Z')
+    return time.isoformat() + ('' if self.time_format == times.WITHOUT_ZONE else 'Z')
 
 
-# Kinds of times, as a log may have one or the other but not both.
-WITH_ZONE = 'ISO 8601 with a zone'
-# Of a log that says nowhere which zone its times are in.
-WITHOUT_ZONE = 'ISO 8601 without a zone'
-
-
-def parse_time(text: str) -> tuple[int, str]:
-  """Reads a time.
-
-  Args:
-    text: As the module's description says.
-
-  Returns:
-    Nanoseconds since 1970, cut down, and how the time was written; without a zone,
-    those that it would be in UTC.
-
-  Raises:
-    ValueError: If it is not a time between 1970 and 2200.
-
-  Example:
-    >>> parse_time('1970-01-01T02:00:00.5+02:00')
-    (500000000, 'ISO 8601 with a zone')
-    >>> parse_time('500')
-    (500000000000, 'Unix time in s')
-  """
-  if match := _ISO.fullmatch(text):
-    nanoseconds, time_format = _iso(*match.groups())
-  elif match := _UNIX.fullmatch(text):
-    nanoseconds, time_format = _unix(*match.groups())
-  else:
-    raise ValueError(
-      f'{text!r} is not a time such as 2023-05-30T11:00:00Z or Unix time in digits.'
-    )
-  if not 0 <= nanoseconds < _END_OF_TIMES:
-    raise ValueError(f'the time {text!r} is not between the years 1970 and 2200.')
-  return nanoseconds, time_format
-
-
-def _iso(
-  date: str,
-  hour: str,
-  minute: str,
-  second: Optional[str],
-  fraction: Optional[str],
-  zone: Optional[str],
-) -> tuple[int, str]:
-  hours, minutes, seconds = int(hour), int(minute), int(second or 0)
-  if hours > 23 or minutes > 59 or seconds > 59:
-    raise ValueError(f'{hour}:{minute}:{second or "00"} is not a time of day.')
-  seconds += (_day(date) * 24 + hours) * 3600 + minutes * 60 - _offset(zone)
-  nanoseconds = seconds * _SECOND + (_decimals(fraction, 9) if fraction else 0)
-  return nanoseconds, WITH_ZONE if zone else WITHOUT_ZONE
-
-
-def _unix(whole: str, fraction: Optional[str]) -> tuple[int, str]:
-  unit, places = _unit(whole)
-  nanoseconds = int(whole) * 10**places
-  if fraction and places:
-    nanoseconds += _decimals(fraction, places)
-  return nanoseconds, f'Unix time in {unit}'
-
-
-def _unit(whole: str) -> tuple[str, int]:
-  """The unit that a Unix time of so many digits has, and its decimal places in ns."""
-  return next((unit, places) for most, unit, places in _UNITS if len(whole) <= most)
-
-
-def _decimals(fraction: str, places: int) -> int:
-  return int(fraction[:places].ljust(places, '0'))
-
-
-@functools.cache
-def _day(date: str) -> int:
-  return datetime.date.fromisoformat(date).toordinal() - _EPOCH
-
-
-@functools.cache
-def _offset(zone: Optional[str]) -> int:
-  """Seconds by which a zone is ahead of UTC."""
-  if zone is None or zone in ('Z', 'z', 'UTC'):
-    return 0
-  hours, minutes = int(zone[1:3]), int(zone[3:].strip(':') or 0)
-  if hours > 23 or minutes > 59:
-    raise ValueError(f'{zone} is not a zone.')
-  seconds = hours * 3600 + minutes * 60
-  return -seconds if zone[0] == '-' else seconds
-
-
-def parse_alike(values: Sequence[Any]) -> Optional[tuple[np.ndarray, str]]:
-  """Reads many times that are written in exactly the same way.
-
-  Args:
-    values: Texts or whole numbers, at least one.
-
-  Returns:
-    What `parse_time` gives for each, as one int64 array; or `None` if they differ in
-    more than digits, or any cannot be read, for `parse_time` to say what is wrong.
-  """
-  if set(map(type, values)) == {int}:
-    values = list(map(str, values))
-  elif set(map(type, values)) != {str}:
-    return None
-  size = len(values[0])
-  data = ''.join(values).encode('ascii', 'replace')
-  shape = data[:size].translate(_SHAPE)
-  if set(map(len, values)) != {size} or data.translate(_SHAPE) != shape * len(values):
-    return None
-  characters = np.frombuffer(data, np.uint8).reshape(len(values), size)
-  try:
-    if match := _ISO.fullmatch(values[0]):
-      times = _iso_alike(characters, match)
-    elif match := _UNIX.fullmatch(values[0]):
-      times = _unix_alike(characters, match)
-    else:
-      return None
-    time_format = parse_time(values[0])[1]
-  except ValueError:
-    return None
-  if times is None or times.min() < 0 or times.max() >= _END_OF_TIMES:
-    return None
-  return times, time_format
-
-
-def _iso_alike(characters: np.ndarray, match: 're.Match[str]') -> Optional[np.ndarray]:
-  def number(start: int, end: int) -> np.ndarray:
-    return _digits(characters[:, start:end])
-
-  zone = match.start(6) if match[6] else characters.shape[1]
-  if np.any(characters[:, zone:] != characters[0, zone:]):
-    return None
-  year, month, day = number(0, 4), number(5, 7), number(8, 10)
-  hour, minute = number(*match.span(2)), number(*match.span(3))
-  second = number(*match.span(4)) if match[4] else np.zeros_like(hour)
-  first = ((year - 1970) * 12 + month - 1).astype('datetime64[M]')
-  date = first.astype('datetime64[D]') + (day - 1)
-  if (
-    np.any((month < 1) | (month > 12) | (date.astype('datetime64[M]') != first))
-    or np.any((year < 1970) | (year > 2200))
-    or np.any((hour > 23) | (minute > 59) | (second > 59))
-  ):
-    return None
-  second += (date.astype(np.int64) * 24 + hour) * 3600 + minute * 60 - _offset(match[6])
-  return second * _SECOND + _decimals_alike(characters, match.span(5), 9)
-
-
-def _unix_alike(characters: np.ndarray, match: 're.Match[str]') -> Optional[np.ndarray]:
-  places = _unit(match[1])[1]
-  if match.end(1) + places > 19:
-    return None
-  whole = _digits(characters[:, : match.end(1)])
-  return whole * 10**places + _decimals_alike(characters, match.span(2), places)
-
-
-def _decimals_alike(
-  characters: np.ndarray, span: tuple[int, int], places: int
-) -> np.ndarray:
-  """`_decimals` of each row; of none if the span is that of no match, (-1, -1)."""
-  start, end = span[0], min(span[1], span[0] + places)
-  return _digits(characters[:, start:end]) * 10 ** (places - (end - start))
-
-
-def _digits(characters: np.ndarray) -> np.ndarray:
-  """The number that each row of digits shows; 0 without digits."""
-  powers = 10 ** np.arange(characters.shape[1], dtype=np.int64)[::-1]
-  return (characters.astype(np.int64) - ord('0')) @ powers
-
-
-def read(path: str, columns: Optional[Mapping[str, str]] = None) -> RoundLog:
+def read(
+  path: str,
+  columns: Optional[Mapping[str, str]] = None,
+  population: Optional[str] = None,
+) -> RoundLog:
   r"""Reads and checks a log.
 
   10^6 rounds take about 5 s as CSV and 10 s as JSON lines, and 100 MB.
 
   Args:
-    path: The file, UTF-8.
-    columns: The file's own names of columns, by the names of `COLUMNS`.
+    path: The file, UTF-8, which may be gzipped.
+    columns: The file's own names of columns, by the names of `COLUMNS`; the empty name
+      for one that it does not have.
+    population: Of which population the rounds are to be read; `None` for a log that
+      has one only.
 
   Raises:
     OSError: If the file cannot be read.
@@ -319,30 +171,67 @@ def read(path: str, columns: Optional[Mapping[str, str]] = None) -> RoundLog:
     >>> log.num_rounds, log.format_time(log.completions[-1])
     (2, '2023-05-30T13:30:00Z')
   """
-  reader = _Reader(path, dict(columns or {}))
-  with open(path, encoding='utf-8-sig', newline='') as file:
+  reader = _Reader(path, dict(columns or {}), population)
+  with _open(path) as file:
+    text = io.TextIOWrapper(file, encoding='utf-8-sig', newline='')
     try:
-      reader.read(file)
+      reader.read(text)
     except UnicodeDecodeError as e:
-      raise ValueError(f'{path} is not UTF-8 text: {e}') from e
+      raise ValueError(
+        f'{path}, line {_unreadable_line(path)}: this is not UTF-8 text: {e.reason}.'
+      ) from e
+    except _DAMAGED as e:
+      raise ValueError(
+        f'{path}, line {_unreadable_line(path)}: here the gzipped file is damaged or '
+        f'cut off: {e}.'
+      ) from e
   return reader.finish()
+
+
+@contextlib.contextmanager
+def _open(path: str) -> Iterator[BinaryIO]:
+  """The bytes of a file, unpacked if it is gzipped."""
+  with open(path, 'rb') as file:
+    if file.peek(len(_GZIP)).startswith(_GZIP):
+      with gzip.GzipFile(fileobj=file) as unpacked:
+        yield cast(BinaryIO, unpacked)
+    else:
+      yield file
+
+
+def _unreadable_line(path: str) -> int:
+  """The first line that is not UTF-8, or that a gzipped file lacks."""
+  complete = 0
+  with _open(path) as file:
+    try:
+      for line in file:
+        line.decode()
+        complete += 1
+    except (UnicodeDecodeError, *_DAMAGED):
+      pass
+  return complete + 1
 
 
 class _Reader:
   """Collects the lines of one file, then orders and checks them."""
 
-  def __init__(self, path: str, columns: dict[str, str]):
+  def __init__(self, path: str, columns: dict[str, str], population: Optional[str]):
     for name in columns:
       if name not in COLUMNS:
         raise ValueError(f'{name!r} is no column of a round log: {", ".join(COLUMNS)}.')
     self._path = path
     self._columns = columns
+    self._population = population
+    self._first_of_population: Optional[tuple[str, int]] = None  # And its line.
+    self._others: set[str] = set()  # Populations left out.
+    self._left_out = 0  # Lines of theirs.
     self._found: dict[str, int] = {}  # Where in each row a column is.
     self._notes: list[str] = []
     self._lines = array.array('q')
     self._numbers: dict[str, array.array] = {}
     self._time_format: Optional[str] = None
     self._time_line = 0
+    self._is_scientific = False  # Whether a time is in powers of ten.
     self._index_of_client: dict[str, int] = {}
     self._contributions = array.array('i')  # Clients, line after line.
 
@@ -350,20 +239,69 @@ class _Reader:
     """Collects all lines, a block at a time."""
     entries = self._entries(file)
     while block := list(itertools.islice(entries, _BLOCK)):
+      if 'population' in self._found and not (block := self._of_population(block)):
+        continue
       lines, rows = zip(*block)
       self._lines.extend(lines)
       values = list(zip(*rows))
-      for name, index in self._found.items():
-        self._numbers[name].extend(self._convert(name, values[index], lines))
+      for name in self._numbers:
+        column = values[self._found[name]]
+        self._numbers[name].extend(self._convert(name, column, lines))
+    if self._others and not self._lines:
+      raise ValueError(
+        f'{self._path} has no rounds of the population {self._population!r}; it has '
+        f'those of {self._shown_others()}.'
+      )
     if not self._lines:
       raise ValueError(f'{self._path} has no rounds.')
+    if self._others:
+      self._notes.append(
+        f'of the population {self._population!r} alone; {self._left_out} lines of '
+        f'others were left out: {self._shown_others()}.'
+      )
+
+  def _of_population(
+    self, block: list[tuple[int, Sequence[Any]]]
+  ) -> list[tuple[int, Sequence[Any]]]:
+    """The entries of the population that is asked for."""
+    index = self._found['population']
+    kept = []
+    for line, row in block:
+      value = row[index]
+      if isinstance(value, bool) or not isinstance(value, (str, int)):
+        raise self._refusal(line, f'{value!r} is not the name of a population.')
+      name = str(value).strip()
+      if not name:
+        raise self._refusal(line, 'there is no population.')
+      if self._population is None:
+        first, first_line = self._first_of_population or (name, line)
+        if name != first:
+          raise self._refusal(
+            line,
+            f'this round is of the population {name!r}, but line {first_line} has '
+            f'{first!r}. Say which is meant (--population_name), for each has rounds '
+            'of its own; or that this is no such column (--columns=population=).',
+          )
+        self._first_of_population = first, first_line
+      elif name != self._population:
+        self._left_out += 1
+        self._others.add(name)
+        continue
+      kept.append((line, row))
+    return kept
+
+  def _shown_others(self) -> str:
+    names = sorted(self._others)
+    more = len(names) - _SHOWN_POPULATIONS
+    shown = ', '.join(map(repr, names[:_SHOWN_POPULATIONS]))
+    return f'{shown} and {more} more' if more > 0 else shown
 
   def _convert(
     self, name: str, values: Sequence[Any], lines: Sequence[int]
   ) -> Sequence[int]:
     """What is kept of a column's values: of clients, their number."""
-    if name in _TIMES and (times := self._times_alike(values, lines[0])) is not None:
-      return times
+    if name in _TIMES and (read := self._times_alike(values, lines[0])) is not None:
+      return read
     if name in _COUNTS and (counts := _whole_numbers_alike(values)) is not None:
       return counts
     numbers = []
@@ -383,7 +321,7 @@ class _Reader:
 
   def _times_alike(self, values: Sequence[Any], line: int) -> Optional[list[int]]:
     """`_time` of each; or `None` if there is any doubt about one."""
-    alike = parse_alike(values)
+    alike = times.parse_alike(values)
     if alike is None or self._time_format not in (None, alike[1]):
       return None
     self._set_time_format(alike[1], line)
@@ -392,7 +330,9 @@ class _Reader:
   def _time(self, value: Any, line: int) -> int:
     if isinstance(value, bool) or not isinstance(value, (str, int)):
       raise ValueError(f'{value!r} is not a time.')
-    nanoseconds, time_format = parse_time(str(value).strip())
+    text = str(value).strip()
+    nanoseconds, time_format = times.parse_time(text)
+    self._is_scientific |= times.is_scientific(text)
     if self._time_format not in (None, time_format):
       raise ValueError(
         f'{value!r} is {time_format}, but line {self._time_line} has '
@@ -406,7 +346,17 @@ class _Reader:
       self._time_format, self._time_line = time_format, line
 
   def _add_clients(self, value: Any) -> int:
-    if isinstance(value, str):
+    if isinstance(value, str) and value.lstrip().startswith('['):
+      try:
+        value = json.loads(value)
+      except json.JSONDecodeError as e:
+        raise ValueError(f'client_ids are no JSON list: {e}.') from e
+    elif isinstance(value, str):
+      if ',' in value:
+        # A name would be another one with a comma behind it.
+        raise ValueError(
+          f'client_ids must be separated by spaces or semicolons, got {value!r}.'
+        )
       value = value.replace(';', ' ').split()
     if not isinstance(value, list):
       raise ValueError(f'client_ids must be a list, got {value!r}.')
@@ -432,7 +382,8 @@ class _Reader:
     elif first.lstrip()[0] == '[':
       raise self._refusal(skipped + 1, 'write one JSON object a line, without a list.')
     else:
-      yield from self._csv_entries(lines, skipped)
+      delimiter = '\t' if first.count('\t') > first.count(',') else ','
+      yield from self._csv_entries(lines, skipped, delimiter)
 
   def _json_entries(
     self, lines: Iterator[str], skipped: int
@@ -451,8 +402,9 @@ class _Reader:
         raise self._refusal(line, f'{text.strip()!r} is not a JSON object.')
       if names is None:
         names = set(entry)
-        sources = list(self._find_columns(list(entry), line).values())
-        self._found = {name: i for i, name in enumerate(self._numbers)}
+        found = self._find_columns(list(entry), line)
+        sources = list(found.values())
+        self._found = {name: i for i, name in enumerate(found)}
       elif entry.keys() != names:
         self._check_names(entry, sources, line)
       yield line, [entry.get(source) for source in sources]
@@ -465,9 +417,9 @@ class _Reader:
       )
 
   def _csv_entries(
-    self, lines: Iterator[str], skipped: int
+    self, lines: Iterator[str], skipped: int, delimiter: str
   ) -> Iterator[tuple[int, Sequence[Any]]]:
-    rows = csv.reader(lines, strict=True, skipinitialspace=True)
+    rows = csv.reader(lines, delimiter=delimiter, strict=True, skipinitialspace=True)
     try:
       header = next(rows)
       found = self._find_columns(header, skipped + 1)
@@ -482,7 +434,8 @@ class _Reader:
           )
         yield line, row
     except csv.Error as e:
-      raise self._refusal(skipped + rows.line_num, f'this is not CSV: {e}.') from e
+      kind = 'TSV' if delimiter == '\t' else 'CSV'
+      raise self._refusal(skipped + rows.line_num, f'this is not {kind}: {e}.') from e
 
   def _find_columns(self, names: list[str], line: int) -> dict[str, str]:
     """The file's name of each column to read, with a place for its values."""
@@ -493,7 +446,13 @@ class _Reader:
         f'no column of completion times among {", ".join(map(repr, names))}; '
         'call it completion_time, or say which it is.',
       )
-    self._numbers = {name: array.array('q') for name in found}
+    if self._population is not None and 'population' not in found:
+      raise self._refusal(
+        line,
+        f'no column of populations among {", ".join(map(repr, names))}; call it '
+        'population, or say which it is.',
+      )
+    self._numbers = {name: array.array('q') for name in found if name != 'population'}
     if ignored := [name for name in names if name not in found.values()]:
       self._notes.append(f'columns left alone: {", ".join(ignored)}.')
     return found
@@ -506,6 +465,8 @@ class _Reader:
     found = {}
     for column, spellings in COLUMNS.items():
       if column in self._columns:
+        if not self._columns[column]:
+          continue
         if self._columns[column] not in names:
           raise self._refusal(
             line, f'there is no column {self._columns[column]!r} for {column}.'
@@ -543,7 +504,18 @@ class _Reader:
       clients=clients,
       time_format=self._time_format,
       notes=tuple(self._notes),
+      resolution=self._resolution(numbers),
     )
+
+  def _resolution(self, numbers: dict[str, np.ndarray]) -> int:
+    """Which power of ten all times are multiples of, if digits may be missing."""
+    if not self._is_scientific:
+      return 0
+    written = np.concatenate([numbers[name] for name in _TIMES if name in numbers])
+    unit = 1
+    while unit < times.END_OF_TIMES and not np.any(written % (10 * unit)):
+      unit *= 10
+    return unit if unit > times.SECOND else 0
 
   def _order(self, numbers: dict[str, np.ndarray]) -> np.ndarray:
     """The lines to keep, as indices, in the order of rounds."""

@@ -1,11 +1,14 @@
 """Privacy reports: what they are made of, what they say, and whether that is so.
 
-`inputs` is what a statement is made of, `sources` reads it from files, `statement`
-assembles it, `schema` describes the result, `rendering` writes it for people,
-`verification` computes it again.
+`inputs` is what a statement is made of, `sources` reads it from files, `provenance`
+says which of it nothing but somebody's word stands for, `statement`
+assembles it, `composition` puts several together, `schema` describes the result,
+`rendering` writes it for people, `verification` computes it again.
 """
 
+from tff_dp_aggregators.accounting.reports import composition
 from tff_dp_aggregators.accounting.reports import inputs
+from tff_dp_aggregators.accounting.reports import provenance
 from tff_dp_aggregators.accounting.reports import rendering
 from tff_dp_aggregators.accounting.reports import schema
 from tff_dp_aggregators.accounting.reports import sources
@@ -15,7 +18,9 @@ from tff_dp_aggregators.accounting.reports.inputs import Inputs
 
 __all__ = [
   'Inputs',
+  'composition',
   'inputs',
+  'provenance',
   'rendering',
   'schema',
   'sources',

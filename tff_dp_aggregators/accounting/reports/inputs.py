@@ -10,6 +10,9 @@ from typing import Any, Optional
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 
+# What is said of limits if it is not stated what enforces them.
+NOT_STATED = 'not stated; whoever runs the training must see to it'
+
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
@@ -22,11 +25,16 @@ class Inputs:
     found: What was found from the target: 'noise_multiplier', 'num_rounds' or
       'max_participations'; `None` if everything was given.
     accountant: Whose epsilon the guarantee states; `None` for the tightest.
-    clip_norm: L2 bound of a client's contribution; it does not change the guarantee.
+    clip_norm: L2 bound of a client's contribution; it does not change the guarantee. A
+      ledger must have the same in all rounds.
     ledger: What the run's ledger says. With it the guarantee is of the rounds that ran;
       without it, of all rounds planned.
-    enforced_by: What keeps clients within the participation limits.
+    enforced_by: What keeps rounds of a client as far apart as they are assumed to be,
+      or draws clients as they are assumed to be drawn.
+    cap_enforced_by: What keeps a client within `max_participations`, where fewer are
+      assumed than the separation leaves possible; `None` if that is not stated.
     noise_source: Where the randomness comes from.
+    code_version: Of the code that trained.
     participation_source: Where the participation limits come from, such as the summary
       of a round log.
     command: A command that prints the same numbers again.
@@ -40,8 +48,10 @@ class Inputs:
   accountant: Optional[str] = None
   clip_norm: Optional[float] = None
   ledger: Optional[ledger_lib.Ledger] = None
-  enforced_by: str = 'not stated; whoever runs the training must see to it'
+  enforced_by: str = NOT_STATED
+  cap_enforced_by: Optional[str] = None
   noise_source: str = 'not stated'
+  code_version: Optional[str] = None
   participation_source: Optional[dict[str, Any]] = None
   command: Optional[str] = None
   files: tuple[dict[str, Any], ...] = ()

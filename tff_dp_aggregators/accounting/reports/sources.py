@@ -6,34 +6,28 @@ statement of what it returns.
 
 import dataclasses
 import datetime
+import functools
 import hashlib
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
+from tff_dp_aggregators.accounting.records import agreement
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.accounting.records import log_participation
 from tff_dp_aggregators.accounting.records import round_log as round_log_lib
 from tff_dp_aggregators.accounting.records import strict_json
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
+from tff_dp_aggregators.accounting.reports import provenance
+from tff_dp_aggregators.base import version
 
 # The command that makes a report, as reports name it.
 PROGRAM = 'python -m tff_dp_aggregators.accounting.report'
 # What files are to a statement.
 ROLES = ('config', 'strategy', 'ledger', 'round_log')
-_ENFORCED_BY = {
-  'min_wait': (
-    'the wait between two rounds of a device; the limits follow from it and from when '
-    'rounds were complete'
-  ),
-  'client_ids': (
-    'nothing that is known: the limits are what the clients of this log happened to '
-    'keep, and say nothing of what they might have done'
-  ),
-}
 _STRATEGY_FILES = ('strategy.json', 'strategy.npz')
 
 
@@ -48,27 +42,33 @@ def from_plan(
   """The statement's inputs for a plan, or for the rounds of it that a ledger lists.
 
   Args:
-    plan: Mechanism and target.
+    plan: Mechanism and target, and what else is stated.
     ledger: Path of a ledger of a run of this mechanism.
     strategy_file: Where the strategy was loaded from, if it was.
-    round_log: Where the limits on participation come from, if from a log.
+    round_log: Where the limits on participation come from, if from a log; with a
+      ledger, what shows that they were kept.
     command: A command that gives the same numbers again.
 
   Raises:
     OSError: If a file cannot be read.
-    ValueError: If the ledger is wrong.
+    ValueError: If the ledger is wrong, or does not agree with the round log.
   """
   files = []
+  if ledger is not None:
+    plan = dataclasses.replace(plan, ledger=ledger_lib.read(ledger))
   if round_log is not None:
-    basis = round_log.summary['basis']
+    check_log(round_log, plan.mechanism, plan.ledger)
+    enforced_by = functools.partial(
+      provenance.enforced_by, round_log.summary['basis'], plan.ledger is not None
+    )
     plan = dataclasses.replace(
       plan,
-      enforced_by=_ENFORCED_BY[basis],
+      enforced_by=enforced_by(plan.enforced_by),
+      cap_enforced_by=enforced_by(plan.cap_enforced_by),
       participation_source=round_log.summary,
     )
     files.append(round_log.file)
   if ledger is not None:
-    plan = dataclasses.replace(plan, ledger=ledger_lib.read(ledger))
     files.append(file_of('ledger', ledger))
   if strategy_file is not None:
     files.append(file_of('strategy', strategy_file))
@@ -100,6 +100,9 @@ def from_run_dir(run_dir: str, accountant: Optional[str] = None) -> inputs_lib.I
   ledger_path = os.path.join(run_dir, 'ledger.jsonl')
   ledger = ledger_lib.read(ledger_path)
   read.append(file_of('ledger', ledger_path))
+  arguments = [f'--run_dir={run_dir}']
+  if accountant is not None:
+    arguments.append(f'--accountant={accountant}')
   try:
     return inputs_lib.Inputs(
       mechanism_lib.Mechanism.from_json(privacy['mechanism'], strategy),
@@ -110,8 +113,10 @@ def from_run_dir(run_dir: str, accountant: Optional[str] = None) -> inputs_lib.I
       clip_norm=privacy['clip_norm'],
       ledger=ledger,
       enforced_by=privacy['enforced_by'],
+      cap_enforced_by=privacy.get('cap_enforced_by'),
       noise_source=privacy['noise_source'],
-      command=command_of([f'--run_dir={run_dir}']),
+      code_version=privacy['code_version'],
+      command=command_of(arguments),
       files=tuple(read),
     )
   except KeyError as e:
@@ -150,12 +155,14 @@ class RoundLog:
 
   Attributes:
     limits: The limits that it proves.
+    proved: All that it says.
     summary: JSON-ready, with the arguments of `from_round_log` and without who took
       part.
     file: As `file_of` describes it.
   """
 
   limits: strategies.Participation
+  proved: log_participation.Summary
   summary: dict[str, Any]
   file: dict[str, Any]
 
@@ -165,6 +172,8 @@ def from_round_log(
   min_wait: Optional[datetime.timedelta] = None,
   wait_from: str = 'contribution',
   first_start: Optional[str] = None,
+  columns: Optional[Mapping[str, str]] = None,
+  population: Optional[str] = None,
 ) -> RoundLog:
   """Limits on participation that a production system's round log proves.
 
@@ -174,12 +183,14 @@ def from_round_log(
       for no such rule if the log names the clients.
     wait_from: With what the wait begins: 'contribution' or 'completion'.
     first_start: When the first round started, for logs without start times.
+    columns: The log's own names of columns, as for `records.round_log.read`.
+    population: Of which population, in a log of several.
 
   Raises:
     OSError: If the file cannot be read.
     ValueError: If an entry is wrong; the message names the line.
   """
-  log = round_log_lib.read(path)
+  log = round_log_lib.read(path, columns, population)
   summary = log_participation.summarize(log, min_wait, wait_from, first_start)
   said = summary.to_json()
   for name in ('closest', 'most_active', 'rounds_of_most_active'):
@@ -189,8 +200,34 @@ def from_round_log(
     'min_wait_hours': hours,
     'wait_from': wait_from,
     'first_start': first_start,
+    'columns': dict(columns or {}),
+    'population': population,
   }
-  return RoundLog(summary.participation, said, file_of('round_log', path))
+  return RoundLog(summary.participation, summary, said, file_of('round_log', path))
+
+
+def check_log(
+  log: RoundLog,
+  mechanism: mechanism_lib.Mechanism,
+  ledger: Optional[ledger_lib.Ledger],
+) -> None:
+  """Checks that a round log is one of a mechanism, and of a ledger if there is one.
+
+  Args:
+    log: The log.
+    mechanism: Under the limits that the log proves; with a ledger, under those that
+      its events are for.
+    ledger: Of the same run; `None` if there is none.
+
+  Raises:
+    ValueError: If they are not.
+  """
+  if ledger is not None:
+    agreement.check(log.proved, ledger, mechanism.limits)
+  elif log.limits != mechanism.participation:
+    raise ValueError(
+      f'the round log gives {log.limits}, the report has {mechanism.participation}.'
+    )
 
 
 def file_of(role: str, path: str) -> dict[str, Any]:
@@ -219,4 +256,13 @@ def _privacy_of(run_dir: str, config_path: str) -> dict[str, Any]:
     raise ValueError(f'{config_path} is not the configuration of a run: {e}') from e
   if privacy is None:
     raise ValueError(f'the run in {run_dir} had no privacy mechanism.')
-  return privacy
+  return {**privacy, 'code_version': _code_version(config.get('software'))}
+
+
+def _code_version(software: Any) -> Optional[str]:
+  """What a configuration says of the code that trained; `None` if nothing."""
+  if not isinstance(software, dict):
+    return None
+  return ', '.join(
+    f'{name} {words}' for name, words in version.in_words(software).items()
+  )

@@ -27,13 +27,14 @@ from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
+from tff_dp_aggregators.accounting.reports import provenance
 from tff_dp_aggregators.base import version
 from tff_dp_aggregators.strategies import registry
 
 # What a JSON report says that it is.
 FORMAT = 'tff_dp_aggregators.privacy_report'
 # Of that format; a report of another version is refused.
-VERSION = 2
+VERSION = 3
 
 _UNIT = (
   'one client with all its data: the guarantee is about everything that a client '
@@ -104,12 +105,14 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
   """
   mechanism, delta = inputs.mechanism, inputs.delta
   gaussian.check_delta(delta)
-  event, run = mechanism.event, None
+  event, run, clip_norm = mechanism.event, None, inputs.clip_norm
   _check_target(inputs)
   if inputs.ledger is not None:
     _check_ledger(mechanism, inputs.ledger.entries)
     _check_clip_norm(mechanism, inputs.clip_norm, inputs.ledger.entries)
     event, run = inputs.ledger.total_event, _run(inputs, inputs.ledger)
+    if mechanism.clipped_count_stddev is None:
+      clip_norm = _only_clip_norm(inputs.ledger.entries)
   target = None
   if inputs.target_epsilon is not None:
     target = {'epsilon': inputs.target_epsilon, 'found': inputs.found}
@@ -121,17 +124,15 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
     'version': VERSION,
     'setting': _SETTING,
     'definition': _definition(mechanism),
-    'mechanism': _mechanism(mechanism, inputs.clip_norm, inputs.noise_source),
-    'participation': {
-      **_participation(mechanism),
-      'enforced_by': inputs.enforced_by,
-      'source': inputs.participation_source,
-    },
+    'mechanism': _mechanism(mechanism, clip_norm, inputs.noise_source),
+    'participation': _participation(inputs),
     'run': run,
     'target': target,
     'guarantee': guarantee(event, delta, mechanism.relation, inputs.accountant),
     'parts': [],
     'curves': curves,
+    'code_version': inputs.code_version,
+    'provenance': provenance.of(inputs),
     'software': _software(),
     'verification': {
       'command': inputs.command,
@@ -142,6 +143,10 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
         'event': events.to_json(event),
         'delta': delta,
         'accountant': inputs.accountant,
+        'target_epsilon': inputs.target_epsilon,
+        'found': inputs.found,
+        'clip_norm': clip_norm,
+        'with_curves': with_curves,
       },
     },
   }
@@ -210,6 +215,8 @@ def compose(
     'guarantee': total,
     'parts': list(parts),
     'curves': curves,
+    'code_version': None,
+    'provenance': None,
     'software': _software(),
     'verification': {
       'command': command,
@@ -220,6 +227,10 @@ def compose(
         'event': events.to_json(event),
         'delta': delta,
         'accountant': accountant,
+        'target_epsilon': None,
+        'found': None,
+        'clip_norm': None,
+        'with_curves': curves is not None,
       },
     },
   }
@@ -350,15 +361,22 @@ def _mechanism(
   }
 
 
-def _participation(mechanism: mechanism_lib.Mechanism) -> dict[str, Any]:
-  schema, limits = mechanism.participation, mechanism.limits
+def _participation(inputs: inputs_lib.Inputs) -> dict[str, Any]:
+  schema, limits = inputs.mechanism.participation, inputs.mechanism.limits
+  assumed, cap_enforced_by = limits.assumed_at_most, None
+  if assumed is not None:
+    cap_enforced_by = inputs.cap_enforced_by or inputs_lib.NOT_STATED
   return {
     **schemas.to_json(schema),
     'assumption': schemas.kind_of(schema).assumption(schema),
     'min_separation': limits.min_separation,
     'rounds_between': limits.min_separation - 1,
     'max_participations': limits.max_participations,
-    'possible_participations': limits.possible_participations,
+    'possible_by_separation': limits.possible_by_separation,
+    'assumed_at_most': assumed,
+    'enforced_by': inputs.enforced_by,
+    'cap_enforced_by': cap_enforced_by,
+    'source': inputs.participation_source,
   }
 
 
@@ -457,9 +475,32 @@ def _run(inputs: inputs_lib.Inputs, ledger: ledger_lib.Ledger) -> dict[str, Any]
     'rounds_completed': len(ledger.entries),
     'rounds_released_again': list(ledger.repeated),
     'bytes_cut_off': ledger.cut,
+    'ledger_head': ledger.head._asdict(),
+    'clip_norms': _clip_norms(ledger.entries),
+    'noise_generators': _generators(ledger.entries),
     'rounds_planned': inputs.mechanism.participation.num_rounds,
     'epsilon_planned': _finite(inputs.epsilon_planned),
   }
+
+
+def _clip_norms(entries: Sequence[ledger_lib.LedgerEntry]) -> dict[str, Any]:
+  """Between which numbers the clip norms of the rounds are; `None` if one has none."""
+  found = [entry.clip_norm for entry in entries]
+  norms = [norm for norm in found if norm is not None]
+  if len(norms) < len(found):
+    return {'smallest': None, 'largest': None}
+  return {'smallest': min(norms), 'largest': max(norms)}
+
+
+def _only_clip_norm(entries: Sequence[ledger_lib.LedgerEntry]) -> Optional[float]:
+  """The clip norm of all rounds; `None` if they have different ones, or none."""
+  norms = _clip_norms(entries)
+  return norms['largest'] if norms['smallest'] == norms['largest'] else None
+
+
+def _generators(entries: Sequence[ledger_lib.LedgerEntry]) -> list[Optional[str]]:
+  """What drew the noise, in the order of the first round of each."""
+  return list(dict.fromkeys(entry.noise_generator for entry in entries))
 
 
 def _check_target(inputs: inputs_lib.Inputs) -> None:

@@ -1,16 +1,23 @@
 """Computing a report again, to find any difference.
 
 A report lists its inputs: mechanism, strategy, events, delta, and the files they came
-from with their checksums. `verify` reads the files again, builds the statement again
-from the inputs, and compares all of it but the versions of the software. Where the
-stated epsilon is exact, privacy loss distributions, which share no code with it, have
-to come to the same.
+from with their checksums. `verify` holds the report against the JSON schema, reads the
+files again, builds the statement again from the inputs, and compares all of it. Then it
+does what the command in the report says, and compares that as well (`commands`). Where
+the stated epsilon is exact, privacy loss distributions, which share no code with it,
+have to come to the same.
+
+What can be changed in a report without being found: texts that people wrote, which are
+what enforces limits and where the noise comes from, if neither a run's configuration
+nor the command has them; where a file was, if it is not there any more; digits beyond
+the ninth; the command, if it leads to the same or is taken away; and names and versions
+of software, of which the result has a note. And whoever changes inputs and results
+together has written another report, which is right for what it says.
 """
 
 import dataclasses
 import datetime
 import json
-import math
 import os
 from collections.abc import Iterator
 from typing import Any, Optional
@@ -24,14 +31,16 @@ from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.accounting.records import strict_json
+from tff_dp_aggregators.accounting.reports import commands
+from tff_dp_aggregators.accounting.reports import comparing
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
+from tff_dp_aggregators.accounting.reports import json_schema
+from tff_dp_aggregators.accounting.reports import schema as schema_lib
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement as statement_lib
 from tff_dp_aggregators.base import version
 from tff_dp_aggregators.strategies import registry
 
-# Numbers may differ by so much, relative: another machine's last digits.
-_TOLERANCE = 1e-9
 # What the other method may be above the exact epsilon, relative above 1.
 _AGREEMENT = 1e-3
 _MIN_MU, _MAX_MU, _MIN_DELTA = 0.1, 10.0, 1e-13
@@ -72,20 +81,23 @@ class Result:
     lines += [f'difference: {difference}' for difference in self.differences]
     verdict = (
       'verified: every number was computed again and is the same. Said and not '
-      'computed: what enforces the limits, where the noise comes from, the clip norm '
-      'and the target of a plan, the command.'
+      'computed: what enforces the limits, where the noise comes from, and what was '
+      'asked for.'
     )
     if self.differences:
       verdict = f'NOT verified: {len(self.differences)} difference(s).'
     return '\n'.join([*lines, verdict]) + '\n'
 
 
-def verify(path: str) -> Result:
+def verify(path: str, statement_of: Optional[commands.StatementOf] = None) -> Result:
   """Computes a JSON report again and compares.
 
   Args:
     path: Of the report. Files it was made from are looked for where it says, relative
       paths from the current directory, and else beside the report.
+    statement_of: What the report program makes of a command line, without printing it:
+      `programs.report.statement_of`. Without it the report's command is not checked,
+      and a note says so.
 
   Raises:
     OSError: If the report cannot be read.
@@ -103,16 +115,23 @@ def verify(path: str) -> Result:
       f'{path} has version {report.get("version")!r}; this release verifies version '
       f'{statement_lib.VERSION}.'
     )
+  _add_options(report)
+  broken = tuple(json_schema.violations(report, schema_lib.load()))
+  if broken:
+    return Result(broken, ('the report is not what its JSON schema says',))
+  folder = os.path.dirname(path)
   try:
-    again = _build_again(report, os.path.dirname(path))
+    again = _build_again(report, folder)
     other = _by_another_method(again)
     again = json.loads(json.dumps(again))
     notes = tuple(_notes_on_software(report.get('software'), again.get('software')))
     for each in (report, again):
       _drop_software(each)
+    differences = tuple(comparing.differences(report, again))
+    led_to, said = commands.check(report, lambda path: find(path, folder), statement_of)
   except _FAILURES as e:
     return Result((f'it cannot be computed again: {type(e).__name__}: {e}',), ())
-  differences = tuple(_differences(report, again, ''))
+  differences, notes = (*differences, *led_to), (*notes, *said)
   if other is not None:
     method, epsilon = other
     notes += (f'{method}, another method, give epsilon = {epsilon!r}',)
@@ -122,6 +141,17 @@ def verify(path: str) -> Result:
         f'guarantee.epsilon is {stated!r}, by another method {epsilon!r}',
       )
   return Result(differences, notes)
+
+
+def _add_options(report: dict[str, Any]) -> None:
+  """Adds options of kinds of strategies that came after the report was made."""
+  mechanism, parts = report.get('mechanism'), report.get('parts')
+  if isinstance(mechanism, dict) and not parts:
+    for name in registry.options():
+      mechanism.setdefault(name, None)
+  for part in parts if isinstance(parts, list) else ():
+    if isinstance(part, dict):
+      _add_options(part)
 
 
 def _by_another_method(statement: dict[str, Any]) -> Optional[tuple[str, float]]:
@@ -155,7 +185,8 @@ def _build_again(report: dict[str, Any], folder: str) -> dict[str, Any]:
       command=report['verification']['command'],
     )
   return statement_lib.build(
-    _inputs(report, folder), with_curves=report['curves'] is not None
+    _inputs(report, folder),
+    with_curves=report['verification']['inputs']['with_curves'],
   )
 
 
@@ -163,7 +194,7 @@ def _inputs(report: dict[str, Any], folder: str) -> inputs_lib.Inputs:
   """What a report says that it was made of, from its files where it names any."""
   stated = report['verification']['files']
   _check_roles([file['role'] for file in stated])
-  paths = {file['role']: _find(file['path'], folder) for file in stated}
+  paths = {file['role']: find(file['path'], folder) for file in stated}
   files = tuple(
     dict(sources.file_of(file['role'], paths[file['role']]), path=file['path'])
     for file in stated
@@ -174,20 +205,22 @@ def _inputs(report: dict[str, Any], folder: str) -> inputs_lib.Inputs:
   mechanism = mechanism_lib.Mechanism.from_json(
     inputs['mechanism'], _strategy(inputs['strategy'], paths.get('strategy'))
   )
+  ledger = ledger_lib.read(paths['ledger']) if 'ledger' in paths else None
   source = None
   if 'round_log' in paths:
-    source = _of_log(report, mechanism, paths['round_log'])
-  target = report['target'] or {'epsilon': None, 'found': None}
+    source = _of_log(report, mechanism, paths['round_log'], ledger)
   return inputs_lib.Inputs(
     mechanism,
     inputs['delta'],
-    target_epsilon=target['epsilon'],
-    found=target['found'],
+    target_epsilon=inputs['target_epsilon'],
+    found=inputs['found'],
     accountant=inputs['accountant'],
-    clip_norm=report['mechanism']['clip_norm'],
-    ledger=ledger_lib.read(paths['ledger']) if 'ledger' in paths else None,
+    clip_norm=inputs['clip_norm'],
+    ledger=ledger,
     enforced_by=report['participation']['enforced_by'],
+    cap_enforced_by=report['participation']['cap_enforced_by'],
     noise_source=report['mechanism']['noise_source'],
+    code_version=report['code_version'],
     participation_source=source,
     command=report['verification']['command'],
     files=files,
@@ -206,7 +239,7 @@ def _check_roles(roles: list[str]) -> None:
 
 def _run_dirs(report: dict[str, Any], folder: str) -> list[str]:
   return [
-    os.path.dirname(_find(file['path'], folder)) or '.'
+    os.path.dirname(find(file['path'], folder)) or '.'
     for file in report['verification']['files']
     if file['role'] == 'config'
   ]
@@ -226,9 +259,12 @@ def _of_run(report: dict[str, Any], run_dir: str) -> inputs_lib.Inputs:
 
 
 def _of_log(
-  report: dict[str, Any], mechanism: mechanism_lib.Mechanism, path: str
+  report: dict[str, Any],
+  mechanism: mechanism_lib.Mechanism,
+  path: str,
+  ledger: Optional[ledger_lib.Ledger],
 ) -> dict[str, Any]:
-  """The summary of a round log, if it gives the mechanism's limits."""
+  """The summary of a round log, if it gives or keeps the mechanism's limits."""
   arguments = report['participation']['source']['arguments']
   hours = arguments['min_wait_hours']
   log = sources.from_round_log(
@@ -236,11 +272,10 @@ def _of_log(
     None if hours is None else datetime.timedelta(hours=hours),
     arguments['wait_from'],
     arguments['first_start'],
+    arguments['columns'],
+    arguments['population'],
   )
-  if log.limits != mechanism.participation:
-    raise ValueError(
-      f'the round log gives {log.limits}, the report has {mechanism.participation}.'
-    )
+  sources.check_log(log, mechanism, ledger)
   return log.summary
 
 
@@ -268,8 +303,13 @@ def _drop_software(report: dict[str, Any]) -> None:
     _drop_software(part)
 
 
-def _find(path: str, folder: str) -> str:
-  """Where a file of a report is: where it was, or beside the report."""
+def find(path: str, folder: str) -> str:
+  """Where a file of a report is: where it was, or else beside the report.
+
+  Args:
+    path: As the report states it.
+    folder: Where the report is.
+  """
   beside = os.path.join(folder, os.path.basename(path))
   return path if os.path.exists(path) or not os.path.exists(beside) else beside
 
@@ -284,34 +324,3 @@ def _strategy(
   if within is not None and within.checksum != loaded.checksum:
     raise ValueError(f'the strategy in the report is not that of {path}.')
   return loaded
-
-
-def _differences(stated: Any, found: Any, name: str) -> Iterator[str]:
-  if isinstance(stated, dict) and isinstance(found, dict):
-    options = registry.options()
-    for key in dict.fromkeys([*stated, *found]):
-      inner = f'{name}.{key}' if name else key
-      if key not in stated or key not in found:
-        if key in options and stated.get(key) is found.get(key) is None:
-          continue  # One of a kind of strategy that came later.
-        where = 'missing' if key not in stated else 'not computed here'
-        yield f'{inner} is {where}'
-      else:
-        yield from _differences(stated[key], found[key], inner)
-  elif isinstance(stated, list) and isinstance(found, list):
-    if len(stated) != len(found):
-      yield f'{name} has {len(stated)} entries, computed {len(found)}'
-      return
-    for index, (one, other) in enumerate(zip(stated, found)):
-      yield from _differences(one, other, f'{name}[{index}]')
-  elif not _same(stated, found):
-    yield f'{name} is {stated!r}, computed {found!r}'
-
-
-def _same(stated: Any, found: Any) -> bool:
-  numbers = (int, float)
-  if isinstance(stated, bool) or isinstance(found, bool):
-    return stated is found
-  if isinstance(stated, numbers) and isinstance(found, numbers):
-    return math.isclose(stated, found, rel_tol=_TOLERANCE, abs_tol=1e-300)
-  return bool(stated == found) and type(stated) is type(found)

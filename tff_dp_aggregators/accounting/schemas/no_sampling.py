@@ -126,19 +126,28 @@ class Limits(base.Kind[strategies.Participation]):
 
   def sentence(self, schema: strategies.Participation) -> str:
     """The limits, in words."""
-    if schema.max_participations == 1:
+    possible, assumed = schema.possible_by_separation, schema.assumed_at_most
+    if possible == 1 or assumed == 1:  # Whichever it is, there is no more to say.
       return 'a client takes part in at most one round'
-    limit = f'a client takes part in at most {schema.max_participations} rounds'
     if schema.fixed_epoch:
-      return f'{limit}, which differ by multiples of exactly {schema.min_separation}'
+      apart = (
+        f'rounds of a client differ by multiples of exactly {schema.min_separation}'
+      )
+    else:
+      apart = (
+        f'any two rounds of a client are at least {schema.min_separation} apart '
+        f'({_rounds_between(schema)} them)'
+      )
+    if assumed is None:
+      return f'{apart}, which leaves at most {possible} of them possible'
     return (
-      f'{limit}, each at least {schema.min_separation} after the one before '
-      f'({_rounds_between(schema)} them)'
+      f'{apart}, which leaves {possible} of them possible; and, an assumption of its '
+      f'own, a client takes part in at most {assumed}'
     )
 
   def facts(self, schema: strategies.Participation) -> tuple[base.Fact, ...]:
     """Separation and number of participations."""
-    possible = schema.possible_participations
+    possible, assumed = schema.possible_by_separation, schema.assumed_at_most
     distance = 'a multiple of' if schema.fixed_epoch else 'at least'
     return (
       base.Fact(
@@ -147,10 +156,15 @@ class Limits(base.Kind[strategies.Participation]):
         f'any two rounds of one client differ by {distance} this',
       ),
       base.Fact(
-        'max participations',
-        f'{schema.max_participations}',
-        f'the most rounds of one client; in {schema.num_rounds} rounds so far apart, '
-        f'{possible} {"is" if possible == 1 else "are"} possible',
+        'possible by separation',
+        f'{possible}',
+        f'the most of {schema.num_rounds} rounds that are so far apart',
+      ),
+      base.Fact(
+        'assumed at most',
+        'nothing more' if assumed is None else f'{assumed}',
+        'the most rounds of one client as far as it does not follow from the '
+        'separation: an assumption of its own, and who breaks it has less privacy',
       ),
     )
 

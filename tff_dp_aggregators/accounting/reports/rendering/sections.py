@@ -12,7 +12,9 @@ from typing import Any, Optional
 
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting.reports import provenance
 from tff_dp_aggregators.accounting.reports.rendering import document
+from tff_dp_aggregators.accounting.reports.rendering import ledger_words
 from tff_dp_aggregators.accounting.reports.rendering import rounding
 from tff_dp_aggregators.accounting.reports.rendering.document import Code
 from tff_dp_aggregators.accounting.reports.rendering.document import Fact
@@ -184,14 +186,54 @@ def _assumptions(statement: dict[str, Any]) -> Iterator[str]:
     participation, mechanism = part['participation'], part['mechanism']
     schema = schemas.of_report(participation)
     yield (
-      f'Participation{run}: {schemas.kind_of(schema).sentence(schema)}. What enforces '
-      f'it: {participation["enforced_by"]}.'
+      f'Participation{run}: {schemas.kind_of(schema).sentence(schema)}. '
+      f'{_sentence(_what_enforces(participation))}: '
+      f'{_marked(part, "enforced_by", participation["enforced_by"])}.'
+      f'{_cap_enforced(part)}'
     )
-    yield (
-      f'Noise{run} that nobody can predict. Its source: {mechanism["noise_source"]}.'
-    )
+    source = _marked(part, 'noise_source', mechanism['noise_source'])
+    generators = ledger_words.generators(part['run'])
+    generator = f' Its generator: {generators}.' if generators else ''
+    yield f'Noise{run} that nobody can predict. Its source: {source}.{generator}'
+    if _varies_without_paying(part):
+      yield (
+        f'Clip norms{run} that changed from round to round but were chosen without '
+        "clients' data, or only from what had been released: the mechanism is not one "
+        'that pays for adaptive clipping.'
+      )
     if _is_cut_short(part):
       yield f'The decision to stop early{run} did not depend on what had been released.'
+
+
+def _what_enforces(participation: dict[str, Any]) -> str:
+  """What the text in `enforced_by` is about."""
+  if schemas.is_sampled(schemas.of_report(participation)):
+    return 'what enforces the sampling'
+  return 'what enforces the separation'
+
+
+def _cap_enforced(statement: dict[str, Any]) -> str:
+  """What enforces the cap, as a sentence after another; nothing without a cap."""
+  participation = statement['participation']
+  if participation['assumed_at_most'] is None:
+    return ''
+  by = _marked(statement, 'cap_enforced_by', participation['cap_enforced_by'])
+  return f' What enforces the limit of {participation["assumed_at_most"]}: {by}.'
+
+
+def _varies_without_paying(statement: dict[str, Any]) -> bool:
+  """Whether clip norms changed though nothing is paid for adapting them."""
+  run, mechanism = statement['run'], statement['mechanism']
+  if run is None or mechanism['adaptive_clipping'] is not None:
+    return False
+  return run['clip_norms']['smallest'] != run['clip_norms']['largest']
+
+
+def _marked(statement: dict[str, Any], fact: str, text: str) -> str:
+  """What a report says of a fact, and whether anything but a word stands for it."""
+  if statement['provenance'][fact] == provenance.STATED:
+    return f'{text} ({provenance.MARK})'
+  return text
 
 
 def _sentence(text: str) -> str:
@@ -238,7 +280,8 @@ def _composition(statement: dict[str, Any]) -> tuple[document.Section, ...]:
     rows.append((f'{number}', part['mechanism']['name'], _of_what(part), epsilon))
   intro = (
     'A client may take part in all of these runs, and an adversary may put together '
-    'what it learns from each. So they are accounted for together.'
+    'what it learns from each. So they are accounted for together. This holds if the '
+    'noise of each is drawn independently: never from the same seed or key.'
   )
   table = document.Table(('run', 'mechanism', 'what ran', 'epsilon alone'), tuple(rows))
   blocks = (document.Paragraph(intro), table, document.Paragraph(_MATRIX_MECHANISM))
@@ -255,22 +298,6 @@ def _parts(statement: dict[str, Any]) -> Iterator[document.Section]:
       yield document.Section(f'Run {number}: {section.title.lower()}', blocks)
 
 
-def _ledger_facts(run: dict[str, Any]) -> Iterator[Fact]:
-  again, cut = run['rounds_released_again'], run['bytes_cut_off']
-  if again:
-    yield Fact(
-      'released again',
-      'rounds ' + ', '.join(map(str, again)),
-      'the same result a second time, which tells nothing new',
-    )
-  if cut:
-    yield Fact(
-      'end of the ledger',
-      f'a half line of {cut} bytes',
-      'the round that it is of was not used',
-    )
-
-
 def _mechanism_facts(statement: dict[str, Any]) -> Iterator[Fact]:
   mechanism, run = statement['mechanism'], statement['run']
   name, rounds = mechanism['name'], f'{mechanism["num_rounds"]}'
@@ -281,7 +308,7 @@ def _mechanism_facts(statement: dict[str, Any]) -> Iterator[Fact]:
     rounds = f'{run["rounds_completed"]} of {rounds}'
   yield Fact('rounds', rounds)
   if run is not None:
-    yield from _ledger_facts(run)
+    yield from ledger_words.facts(run)
   yield from _option_facts(mechanism)
   yield Fact(
     'noise memory',
@@ -290,7 +317,7 @@ def _mechanism_facts(statement: dict[str, Any]) -> Iterator[Fact]:
   )
   yield Fact(
     'clip norm (L2)',
-    _clip_norm(mechanism),
+    _marked(statement, 'clip_norm', _clip_norm(statement)),
     "the largest length of a client's update; a longer one is scaled down to it",
   )
   yield Fact(
@@ -323,9 +350,18 @@ def _mechanism_facts(statement: dict[str, Any]) -> Iterator[Fact]:
   )
   yield Fact(
     'source of the noise',
-    mechanism['noise_source'],
+    _marked(statement, 'noise_source', mechanism['noise_source']),
     'who can predict the noise can take it away',
   )
+  generators = ledger_words.generators(run)
+  if generators:
+    yield Fact('generator of the noise', generators, 'as the ledger says')
+  if statement['code_version'] is not None:
+    yield Fact(
+      'code that trained',
+      _marked(statement, 'code_version', statement['code_version']),
+      'the version of what clipped, summed and added the noise',
+    )
   if statement['target'] is not None:
     target = statement['target']
     yield Fact(
@@ -352,9 +388,13 @@ def _option_facts(mechanism: dict[str, Any]) -> Iterator[Fact]:
       yield Fact(option.title, option.written.format(value), option.meaning)
 
 
-def _clip_norm(mechanism: dict[str, Any]) -> str:
+def _clip_norm(statement: dict[str, Any]) -> str:
+  mechanism, run = statement['mechanism'], statement['run']
+  in_ledger = '' if run is None else ledger_words.clip_norms(run['clip_norms'])
   if mechanism['adaptive_clipping'] is not None:
-    return "follows a quantile of the clients' norms"
+    return f"follows a quantile of the clients' norms{in_ledger and f': {in_ledger}'}"
+  if in_ledger:
+    return in_ledger
   if mechanism['clip_norm'] is None:
     return 'not stated; the guarantee holds for any'
   return rounding.exact(mechanism['clip_norm'])
@@ -397,13 +437,22 @@ def _participation(statement: dict[str, Any]) -> document.Section:
   for fact in schemas.kind_of(schema).facts(schema):
     exact = fact.value if isinstance(fact.value, str) else rounding.exact(fact.value)
     facts.append(Fact(fact.term, exact, fact.meaning))
+  sampled = schemas.is_sampled(schema)
   facts.append(
     Fact(
-      'enforced by',
-      participation['enforced_by'],
+      'sampling enforced by' if sampled else 'separation enforced by',
+      _marked(statement, 'enforced_by', participation['enforced_by']),
       'what makes sure that the assumption holds',
     )
   )
+  if participation['assumed_at_most'] is not None:
+    facts.append(
+      Fact(
+        f'at most {participation["assumed_at_most"]} enforced by',
+        _marked(statement, 'cap_enforced_by', participation['cap_enforced_by']),
+        'what makes sure of the assumption of its own',
+      )
+    )
   if participation['source'] is not None:
     facts += _source_facts(participation)
   intro = (

@@ -1,0 +1,190 @@
+"""A line of a ledger: what one round released, and how it is written.
+
+`ledger` has the rules that lines together keep.
+"""
+
+import dataclasses
+import datetime
+import hashlib
+import math
+import re
+from typing import Any, NamedTuple, Optional
+
+import dp_accounting
+
+from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import events
+from tff_dp_aggregators.accounting.accountants import gaussian
+from tff_dp_aggregators.accounting.records import strict_json
+
+# The field that has the hash of the line before.
+CHAIN = 'previous_line_sha256'
+_CHECKSUM = re.compile(r'sha256:[0-9a-f]{64}')
+_SHA256 = re.compile(r'[0-9a-f]{64}')
+_OF_NOTHING = hashlib.sha256().hexdigest()
+
+
+@dataclasses.dataclass(frozen=True)
+class LedgerEntry:
+  """What one round released.
+
+  Attributes:
+    round: Round number, from 0.
+    cohort_requested: Clients the round was planned for, the mean's denominator.
+    cohort_reported: Clients whose updates arrived.
+    clip_norm: L2 bound of one client's contribution; `None` without clipping, and so
+      without privacy.
+    noise_multiplier: Standard deviation of z over the clip norm.
+    strategy_checksum: `Strategy.checksum`; `None` without a mechanism.
+    event: The round's event, as `events.to_json` writes it.
+    effective_noise_multiplier: Of all rounds so far together; `None` if infinite.
+    epsilon: Spent after this round at `delta`, exact; `None` if infinite.
+    delta: Where epsilon was read.
+    time: When the line was written, ISO 8601 in UTC.
+    previous_line_sha256: SHA-256 of the line before, with its line feed; of nothing in
+      the first line.
+    result_checksum: `checksum_of` what the round released; `None` if not stated.
+    noise_generator: What drew the noise, such as 'chacha20' or 'philox'; `None` if not
+      stated.
+
+  Raises:
+    ValueError: If a field is of another type or out of range.
+  """
+
+  round: int
+  cohort_requested: int
+  cohort_reported: int
+  clip_norm: Optional[float]
+  noise_multiplier: float
+  strategy_checksum: Optional[str]
+  event: dict[str, Any]
+  effective_noise_multiplier: Optional[float]
+  epsilon: Optional[float]
+  delta: float
+  time: str
+  previous_line_sha256: str
+  result_checksum: Optional[str] = None
+  noise_generator: Optional[str] = None
+
+  def __post_init__(self) -> None:
+    for name in ('round', 'cohort_requested', 'cohort_reported'):
+      value = getattr(self, name)
+      if type(value) is not int or value < 0:
+        raise ValueError(f'{name} must be a whole number from 0; got {value!r}.')
+    for name in ('clip_norm', 'effective_noise_multiplier', 'epsilon'):
+      if getattr(self, name) is not None:
+        _check_number(name, getattr(self, name))
+    _check_number('noise_multiplier', self.noise_multiplier)
+    _check_number('delta', self.delta)
+    gaussian.check_delta(self.delta)
+    for name in ('strategy_checksum', 'noise_generator'):
+      text = getattr(self, name)
+      if text is not None and not (isinstance(text, str) and text):
+        raise ValueError(f'{name} must be a text or none; got {text!r}.')
+    previous: Any = self.previous_line_sha256
+    if not (isinstance(previous, str) and _SHA256.fullmatch(previous)):
+      raise ValueError(
+        f'previous_line_sha256 must be 64 hexadecimal digits; got {previous!r}.'
+      )
+    checksum = self.result_checksum
+    if checksum is not None and not (
+      isinstance(checksum, str) and _CHECKSUM.fullmatch(checksum)
+    ):
+      raise ValueError(
+        f'result_checksum must be what checksum_of returns, or none; got {checksum!r}.'
+      )
+    _check_clipped(self.clip_norm, events.from_json(self.event))
+    _check_time(self.time)
+
+  @property
+  def dp_event(self) -> dp_accounting.DpEvent:
+    """The round's event."""
+    return events.from_json(self.event)
+
+
+# The fields of a line by name.
+FIELDS = {field.name: field for field in dataclasses.fields(LedgerEntry)}
+
+
+class Head(NamedTuple):
+  """How long a ledger is, and a hash of all of it.
+
+  Kept in a checkpoint or a report, it shows later that lines up to there are as they
+  were: none changed, removed or inserted.
+
+  Attributes:
+    lines: Complete lines; a round released again has more than one.
+    sha256: Of the last of them, which holds that of the one before, and so on; of
+      nothing if there are none.
+  """
+
+  lines: int = 0
+  sha256: str = _OF_NOTHING
+
+  def after(self, line: bytes) -> 'Head':
+    """The head once this line is there."""
+    return Head(self.lines + 1, hashlib.sha256(line).hexdigest())
+
+
+def parse(line: bytes) -> LedgerEntry:
+  """Reads a complete line.
+
+  Raises:
+    ValueError: If it is no entry.
+  """
+  try:
+    data = strict_json.loads(line.decode())
+    if not isinstance(data, dict):
+      raise ValueError(f'an entry is written as an object, got {data!r}.')
+    unknown = [name for name in data if name not in FIELDS]
+    if unknown:
+      raise ValueError(f'unknown {unknown}: another release wrote this.')
+    missing = [
+      name
+      for name, field in FIELDS.items()
+      if name not in data and field.default is dataclasses.MISSING
+    ]
+    if CHAIN in missing:
+      raise ValueError(
+        f'missing {missing}; its lines are not chained, as those of this release are, '
+        'so nothing shows that none was removed. Start another ledger.'
+      )
+    if missing:
+      raise ValueError(f'missing {missing}.')
+    return LedgerEntry(**data)
+  except (ValueError, OverflowError, RecursionError) as e:
+    raise ValueError(f'not a ledger entry: {e}') from e
+
+
+def _check_clipped(clip_norm: Optional[float], event: dp_accounting.DpEvent) -> None:
+  """Refuses privacy where a contribution may be of any size."""
+  if clip_norm is not None:
+    return
+  try:
+    is_private = not math.isinf(accountants.gdp_mu(event))
+  except dp_accounting.UnsupportedEventError:
+    is_private = True
+  if is_private:
+    raise ValueError(
+      f'clip_norm is null, but the event is {event}: without clipping one client may '
+      'change the sum by any amount, which no noise hides. State the clip norm, or '
+      'dp_accounting.NonPrivateDpEvent() as the event.'
+    )
+
+
+def _check_number(name: str, value: Any) -> None:
+  if type(value) not in (int, float) or not (value >= 0 and math.isfinite(value)):
+    raise ValueError(f'{name} must be a finite number from 0; got {value!r}.')
+
+
+def _check_time(text: Any) -> None:
+  try:
+    time = datetime.datetime.fromisoformat(text)
+    # Later Pythons read more forms than earlier ones; all write the same one.
+    right = time.isoformat() == text and time.utcoffset() == datetime.timedelta(0)
+  except (TypeError, ValueError):
+    right = False
+  if not right:
+    raise ValueError(
+      f'time must be ISO 8601 in UTC, as in 2024-05-06T07:08:09+00:00; got {text!r}.'
+    )

@@ -1,0 +1,169 @@
+"""What several runs spent together: statements from any sources, composed.
+
+A client may take part in all of them, so all that they released counts. What has to
+hold for that is checked here: the same delta and adjacency, no run counted twice, and
+no two runs whose noise is known to come from the same seed.
+
+A run is told by its ledger, or without one by its round log and population. A plan has
+neither: nothing shows whether the same plan again is a mistake or a second run of it,
+so it counts as often as it is given.
+"""
+
+import dataclasses
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any, Optional
+
+from tff_dp_aggregators.accounting.records import strict_json
+from tff_dp_aggregators.accounting.reports import commands
+from tff_dp_aggregators.accounting.reports import sources
+from tff_dp_aggregators.accounting.reports import statement as statement_lib
+from tff_dp_aggregators.accounting.reports import verification
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+  """A statement to be composed with others.
+
+  Attributes:
+    name: Where it comes from, for messages, such as '--ledger=ledger.jsonl'.
+    statement: As `statement.build` or `statement.compose` returned it.
+  """
+
+  name: str
+  statement: dict[str, Any]
+
+
+def compose(
+  parts: Sequence[Part],
+  *,
+  accountant: Optional[str] = None,
+  command: Optional[str] = None,
+) -> dict[str, Any]:
+  """The statement of all parts together; of a single one, that itself.
+
+  Args:
+    parts: One or more.
+    accountant: Whose epsilon the guarantee states; `None` for the tightest.
+    command: A command that prints the same numbers again.
+
+  Raises:
+    OSError: If the configuration of a run cannot be read.
+    ValueError: If the parts do not compose; the message names two that do not.
+  """
+  _check_distinct(parts)
+  if len(parts) == 1:
+    return parts[0].statement
+  for part in parts:
+    if part.statement['mechanism'] is None:
+      raise ValueError(
+        f'{part.name} had no privacy mechanism; with it nothing has a guarantee.'
+      )
+  _check_same('delta', parts, [part.statement['guarantee'] for part in parts], 'delta')
+  adjacencies = [part.statement['definition']['adjacency'] for part in parts]
+  _check_same('adjacency', parts, adjacencies, 'name')
+  sources.check_independent(
+    [run_dir for part in parts for run_dir in _run_dirs(part.statement)]
+  )
+  return statement_lib.compose(
+    [part.statement for part in parts], accountant=accountant, command=command
+  )
+
+
+def from_report(
+  path: str, statement_of: Optional[commands.StatementOf] = None
+) -> dict[str, Any]:
+  """A JSON report that is right, with its files where they are found.
+
+  Args:
+    path: Of the report; its files are looked for as `verification.verify` does.
+    statement_of: As for `verification.verify`.
+
+  Raises:
+    OSError: If the report cannot be read.
+    ValueError: If it is not a report, or computing it again gives something else.
+  """
+  result = verification.verify(path, statement_of)
+  if not result.ok:
+    more = len(result.differences) - 1
+    others = f' (and {more} more)' if more else ''
+    raise ValueError(
+      f'{path} is not what is computed from its inputs: {result.differences[0]}'
+      f'{others}; --verify={path} shows all.'
+    )
+  with open(path, encoding='utf-8') as file:
+    return _located(strict_json.loads(file.read()), os.path.dirname(path))
+
+
+def _located(statement: dict[str, Any], folder: str) -> dict[str, Any]:
+  """The statement, with files named as they are found from here."""
+  if statement['mechanism'] is None:
+    return statement
+  parts = [_located(part, folder) for part in statement['parts']]
+  stated = statement['verification']
+  files = [
+    dict(file, path=verification.find(file['path'], folder)) for file in stated['files']
+  ]
+  if files == stated['files']:
+    return statement
+  config = [file['path'] for file in files if file['role'] == 'config']
+  if config and not parts:
+    found = sources.from_run_dir(
+      os.path.dirname(config[0]) or '.', stated['inputs']['accountant']
+    )
+    return statement_lib.build(found, with_curves=statement['curves'] is not None)
+  # The command was right where the files were.
+  return dict(
+    statement, parts=parts, verification=dict(stated, files=files, command=None)
+  )
+
+
+def _check_same(
+  what: str, parts: Sequence[Part], stated: Sequence[dict[str, Any]], key: str
+) -> None:
+  first = stated[0][key]
+  for part, values in zip(parts, stated):
+    if values[key] != first:
+      raise ValueError(
+        f'what is composed needs the same {what}; {parts[0].name} has {first}, '
+        f'{part.name} has {values[key]}.'
+      )
+
+
+def _check_distinct(parts: Sequence[Part]) -> None:
+  """Refuses a run that is given twice."""
+  seen: dict[Any, str] = {}
+  for part in parts:
+    for run in _told_by(part.statement):
+      if run in seen:
+        raise ValueError(
+          f'a run is given twice, in {seen[run]} and in {part.name}: the same '
+          f'{run[0].replace("_", " ")} (sha256 {run[1]}). Give each run once.'
+        )
+      seen[run] = part.name
+
+
+def _told_by(statement: dict[str, Any]) -> Iterator[tuple[str, str, Optional[str]]]:
+  """By what each run in a statement is told from others."""
+  if statement['mechanism'] is None:
+    return
+  for part in statement['parts']:
+    yield from _told_by(part)
+  if statement['parts']:
+    return
+  by_role = {
+    file['role']: file['sha256'] for file in statement['verification']['files']
+  }
+  if 'ledger' in by_role:
+    yield 'ledger', by_role['ledger'], None
+  elif 'round_log' in by_role:
+    source = statement['participation']['source']
+    yield 'round_log', by_role['round_log'], source['arguments'].get('population')
+
+
+def _run_dirs(statement: dict[str, Any]) -> list[str]:
+  return [
+    os.path.dirname(file['path']) or '.'
+    for file in statement['verification']['files']
+    if file['role'] == 'config'
+  ]

@@ -1,0 +1,98 @@
+"""From where a statement knows what its numbers do not show.
+
+What enforces the limits, where the noise comes from, the clip norm and the version of
+the code that trained are facts that computing a report again cannot confirm. Each is
+recorded in a file of the run that the report rests on, or stated by who made the report
+and verified by nobody, or not stated at all. Which, follows from the inputs alone.
+"""
+
+import dataclasses
+from typing import Optional
+
+from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
+
+# In a file that the run left: its configuration, ledger or round log.
+RECORDED = 'recorded'
+# By who made the report; nothing that the report rests on shows it.
+STATED = 'stated'
+# Nothing is known.
+NOT_STATED = 'not_stated'
+# How reports mark what is stated.
+MARK = 'stated, not verified'
+
+# Fields of `Inputs` that are such facts, and files that record each.
+FACTS = {
+  'enforced_by': ('config',),
+  'cap_enforced_by': ('config',),
+  'noise_source': ('config',),
+  'clip_norm': ('config', 'ledger'),
+  'code_version': ('config',),
+}
+_DEFAULTS = {
+  field.name: field.default for field in dataclasses.fields(inputs_lib.Inputs)
+}
+_NOTHING_STATED = (None, inputs_lib.NOT_STATED)
+# What a log says of the limits; with a ledger, they are those of its events.
+_LIMITS = {
+  ('min_wait', False): 'the limits follow from it and from when rounds were complete',
+  ('min_wait', True): (
+    'that the limits were kept follows from it and from when rounds were complete'
+  ),
+  ('client_ids', False): (
+    'the limits are what the clients of this log happened to keep, and say nothing of '
+    'what they might have done'
+  ),
+  ('client_ids', True): (
+    'the clients of this log happened to keep the limits, which says nothing of what '
+    'they might have done'
+  ),
+}
+
+
+def enforced_by(basis: str, has_ledger: bool, stated: Optional[str] = None) -> str:
+  """What enforces limits that a round log shows.
+
+  Args:
+    basis: Of the log's summary, 'min_wait' or 'client_ids'.
+    has_ledger: Whether the limits are those of a ledger, which the log shows were kept.
+    stated: What is said to enforce them, which no log can know; `None` if nothing is.
+
+  Example:
+    >>> said = enforced_by('min_wait', False, 'the app')
+    >>> said.endswith('rounds were complete; what enforces the wait: the app')
+    True
+  """
+  limits, is_stated = _LIMITS[basis, has_ledger], stated not in _NOTHING_STATED
+  if basis == 'min_wait':
+    by = f'the wait between two rounds of a device; {limits}'
+    return f'{by}; what enforces the wait: {stated}' if is_stated else by
+  if not is_stated:
+    return f'nothing that is known: {limits}'
+  return f'{limits}; what enforces them: {stated}'
+
+
+def of(inputs: inputs_lib.Inputs) -> dict[str, str]:
+  """`RECORDED`, `STATED` or `NOT_STATED` for each of `FACTS`."""
+  roles = {file['role'] for file in inputs.files}
+  if inputs.ledger is not None:
+    roles.add('ledger')
+  return {name: _of(name, inputs, roles) for name in FACTS}
+
+
+def _of(name: str, inputs: inputs_lib.Inputs, roles: set[str]) -> str:
+  value = getattr(inputs, name)
+  recording = roles & set(FACTS[name])
+  if 'ledger' in recording:
+    return RECORDED
+  if value in (_DEFAULTS[name], inputs_lib.NOT_STATED):
+    return NOT_STATED
+  if name == 'cap_enforced_by' and inputs.mechanism.limits.assumed_at_most is None:
+    return NOT_STATED  # There is no such assumption.
+  if recording:
+    return RECORDED
+  if name in ('enforced_by', 'cap_enforced_by'):
+    basis = (inputs.participation_source or {}).get('basis', '')
+    has_ledger = inputs.ledger is not None
+    if (basis, has_ledger) in _LIMITS and value == enforced_by(basis, has_ledger):
+      return RECORDED
+  return STATED

@@ -1,0 +1,54 @@
+"""What a report says of a ledger, in words."""
+
+from collections.abc import Iterator
+from typing import Any, Optional
+
+from tff_dp_aggregators.accounting.reports.rendering import rounding
+from tff_dp_aggregators.accounting.reports.rendering.document import Code
+from tff_dp_aggregators.accounting.reports.rendering.document import Fact
+
+
+def facts(run: dict[str, Any]) -> Iterator[Fact]:
+  """The ledger itself: its length, its hash, and what else was found in it."""
+  again, cut = run['rounds_released_again'], run['bytes_cut_off']
+  head = run['ledger_head']
+  yield Fact('lines of the ledger', f'{head["lines"]}')
+  yield Fact(
+    'hash of its last line',
+    Code(f'sha256:{head["sha256"]}'),
+    'each line has the hash of the one before, so a ledger of which any line was '
+    'changed or removed has another (of a whole ledger, tail -n 1 piped into sha256sum '
+    'prints it)',
+  )
+  if again:
+    yield Fact(
+      'released again',
+      'rounds ' + ', '.join(map(str, again)),
+      'the same result a second time, which tells nothing new',
+    )
+  if cut:
+    yield Fact(
+      'end of the ledger',
+      f'a half line of {cut} bytes',
+      'the round that it is of was not used',
+    )
+
+
+def generators(run: Optional[dict[str, Any]]) -> str:
+  """What drew the noise, as far as a ledger says it; empty if it does not at all."""
+  found = [] if run is None else run['noise_generators']
+  if not any(found):
+    return ''
+  return ', '.join('not stated in some rounds' if g is None else g for g in found)
+
+
+def clip_norms(norms: dict[str, Optional[float]]) -> str:
+  """The clip norms that a ledger has."""
+  smallest, largest = norms['smallest'], norms['largest']
+  if smallest is None or largest is None:
+    return 'none in some rounds: contributions were not clipped'
+  if smallest == largest:
+    return f'{rounding.exact(largest)} in all rounds that ran'
+  return (
+    f'{rounding.exact(smallest)} to {rounding.exact(largest)} in the rounds that ran'
+  )
