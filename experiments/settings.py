@@ -62,11 +62,16 @@ class Settings:
   def noise_source(self) -> str:
     """Where the noise comes from, for the report."""
     if self.secret_noise:
-      return "a secret key from the operating system's entropy"
+      return f"{self.generator} with a secret key from the kernel's entropy"
     return (
-      'a seed given on the command line, so that the simulation can be repeated; '
-      'the guarantee holds only towards those who do not know it'
+      f'{self.generator} with a seed given on the command line, so that the simulation '
+      'can be repeated; the guarantee holds only towards those who do not know it'
     )
+
+  @property
+  def generator(self) -> str:
+    """What random words the noise is made of, as the report says it."""
+    return 'ChaCha20' if self.secret_noise else 'Philox'
 
 
 def from_flags(values: flags.FlagValues) -> Settings:
