@@ -191,7 +191,7 @@ def test_event_and_measurements_of_a_round(name):
       1 / accountants.gdp_mu(dp_accounting.ComposedDpEvent(composed)), rel=1e-9
     )
     # Neither word of the key, nor the seed, is among the measurements.
-    key = output.state.inner.query_state.numerator_state.noise.key
+    key = output.state.query.noise.key
     numbers = _numbers(measured)
     for secret in (*key, 123456789):
       assert not np.any(numbers == float(secret))
@@ -329,9 +329,7 @@ def test_without_a_seed_every_run_of_one_process_has_another_key():
     clients_per_round=2,
   ).create(_VECTOR)
   states = [process.initialize() for _ in range(3)]
-  keys = np.array(
-    [state.inner.query_state.numerator_state.noise.key for state in states]
-  )
+  keys = np.array([state.query.noise.key for state in states])
   assert len(np.unique(keys)) == 12
   value = [np.zeros(3, np.float32)]
   results = [process.next(state, value).result for state in states]

@@ -219,7 +219,7 @@ def test_a_serialised_initialize_holds_no_secret(name):
   with runtime.local_runtime():
     states = [initialize() for _ in range(2)]
   for state in states:
-    key = state.inner.query_state.numerator_state.noise.key
+    key = state.query.noise.key
     assert not _contains(content, key)
   # Nothing in it is random: another factory's differs in names that TensorFlow
   # counts up at most, and is of the same size but for these.
@@ -244,7 +244,7 @@ def test_states_and_outputs_of_a_process_do_not_show_the_key(name):
   with runtime.local_runtime():
     initial = process.initialize()
     output = process.next(initial, value)
-  noise_state = output.state.inner.query_state.numerator_state.noise
+  noise_state = output.state.query.noise
   secrets = {str(word) for word in noise_state.key.tolist()}
   for buffer in noise_state.buffers:
     assert np.any(buffer)
