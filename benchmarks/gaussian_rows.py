@@ -2,10 +2,12 @@
 
     python -m benchmarks.gaussian_rows
 
-Times 10^6 numbers a call on one core, all in turn, and the random bits alone that ours
-are made of, 48 or 64 a number, which are the floor. (Memory is a lower one: `copied` is
-reading and writing as many numbers.) Then counts how many of 5 x 10^8 float32 numbers
-lie beyond 5.68 standard deviations, where a Gaussian has 6.7 of them on average.
+Times 10^6 numbers a call on one core, all in turn: TensorFlow's, ours of Philox's words
+(simulations) and of ChaCha20's (secret noise), and the words alone, 48 or 64 bits a
+number, which are the floor. (Memory is a lower one: `copied` is reading and writing as
+many numbers.) Then counts how many of 5 x 10^8 float32 numbers of each, 5 x 10^7 of
+ChaCha20's, lie beyond 5.68 standard deviations, where a Gaussian has 6.7 of 5 x 10^8 on
+average.
 """
 
 import os
@@ -15,6 +17,8 @@ from typing import Callable
 
 import tensorflow as tf
 
+from tff_dp_aggregators import noise
+from tff_dp_aggregators.noise import generators
 from tff_dp_aggregators.noise import normal
 
 _TIMED = 10**6
@@ -24,21 +28,43 @@ _CHUNKS = 50
 _TAIL = 5.68
 
 
-def _tensorflow(num_elements: int, dtype: tf.DType, seed: tf.Tensor) -> tf.Tensor:
+_Source = Callable[[int, tf.DType, tf.Tensor], tf.Tensor]
+
+
+def _tensorflow(num_elements: int, dtype: tf.DType, call: tf.Tensor) -> tf.Tensor:
+  seed = tf.stack([call, 1])
   return tf.random.stateless_normal([num_elements], seed, dtype=dtype, alg='philox')
 
 
-def _words(num_elements: int, dtype: tf.DType, seed: tf.Tensor) -> tf.Tensor:
-  num_words = num_elements * (4 if dtype == tf.float64 else 3) // 2
-  return tf.random.stateless_uniform(
-    [num_words], seed, minval=None, maxval=None, dtype=tf.uint32, alg='philox'
-  )
+def _ours(generator: str) -> _Source:
+  def draw(num_elements: int, dtype: tf.DType, call: tf.Tensor) -> tf.Tensor:
+    spec = tf.TensorSpec([num_elements], dtype)
+    rows = noise.GaussianRows(spec, noise.Seed(1), generator)
+    return rows.layout.unflatten(rows.row(rows.new_key(), call))
+
+  return draw
 
 
-_Source = Callable[[int, tf.DType, tf.Tensor], tf.Tensor]
+def _words(generator: str) -> _Source:
+  def draw(num_elements: int, dtype: tf.DType, call: tf.Tensor) -> tf.Tensor:
+    source = generators.choose(generator, secret=False)
+    key = tf.constant(noise.Seed(1).key(), tf.int64)
+    num_words = num_elements * normal.WORDS[dtype] // normal.NUMBERS
+    num_blocks = -(-num_words // source.block_words)
+    zero = tf.constant(0, tf.int64)
+    return source.words(key, call, zero, zero, num_blocks)
+
+  return draw
+
+
 _SOURCES: dict[str, _Source] = {
   'TensorFlow': _tensorflow,
-  'ours': normal.standard_normal,
+  'Philox': _ours('philox'),
+  'ChaCha20': _ours('chacha20'),
+}
+_FLOORS: dict[str, _Source] = {
+  "Philox's words": _words('philox'),
+  "ChaCha20's words": _words('chacha20'),
 }
 
 
@@ -46,26 +72,26 @@ def _times(dtype: tf.DType) -> dict[str, list[float]]:
   """Seconds of each call, sources in turn, the first call of each left out."""
   numbers = tf.zeros([_TIMED], dtype)
   timed = {
-    name: tf.function(lambda seed, draw=draw: draw(_TIMED, dtype, seed))
-    for name, draw in {**_SOURCES, 'bits alone': _words}.items()
+    name: tf.function(lambda call, draw=draw: draw(_TIMED, dtype, call))
+    for name, draw in {**_SOURCES, **_FLOORS}.items()
   }
-  timed['copied'] = tf.function(lambda seed: numbers + tf.cast(seed[0], dtype))
+  timed['copied'] = tf.function(lambda call: numbers + tf.cast(call, dtype))
   times: dict[str, list[float]] = {name: [] for name in timed}
   for call in range(_CALLS):
-    seed = tf.constant([call, 0], tf.int64)
+    number = tf.constant(call, tf.int64)
     for name, draw in timed.items():
       start = time.process_time()
-      draw(seed)
+      draw(number)
       if call:  # The first call traces.
         times[name].append(time.process_time() - start)
   return times
 
 
-def _count_tail(draw: _Source) -> int:
+def _count_tail(draw: _Source, chunks: int) -> int:
   count = tf.function(
-    lambda seed: tf.math.count_nonzero(tf.abs(draw(_COUNTED, tf.float32, seed)) > _TAIL)
+    lambda call: tf.math.count_nonzero(tf.abs(draw(_COUNTED, tf.float32, call)) > _TAIL)
   )
-  return sum(int(count(tf.constant([chunk, 1], tf.int64))) for chunk in range(_CHUNKS))
+  return sum(int(count(tf.constant(chunk, tf.int64))) for chunk in range(chunks))
 
 
 def main() -> None:
@@ -73,7 +99,9 @@ def main() -> None:
   os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
   tf.config.threading.set_intra_op_parallelism_threads(1)
   tf.config.threading.set_inter_op_parallelism_threads(1)
-  print('one core, 10^6 numbers:  median  fastest  of TensorFlow (median of ratios)')
+  print(
+    'one core, 10^6 numbers:      median  fastest  of TensorFlow (median of ratios)'
+  )
   for dtype in (tf.float32, tf.float64):
     times = _times(dtype)
     for name, seconds in times.items():
@@ -81,11 +109,13 @@ def main() -> None:
         one / other for one, other in zip(seconds, times['TensorFlow'])
       )
       print(
-        f'{dtype.name}  {name:12s}  {statistics.median(seconds) * 1e3:6.1f} ms'
+        f'{dtype.name}  {name:16s}  {statistics.median(seconds) * 1e3:6.1f} ms'
         f'{min(seconds) * 1e3:6.1f} ms  {ratio:.2f}'
       )
   for name, draw in _SOURCES.items():
-    print(f'{name:10s}  {_count_tail(draw):3d} of 5 x 10^8 beyond {_TAIL}')
+    chunks = _CHUNKS // 10 if name == 'ChaCha20' else _CHUNKS
+    count = _count_tail(draw, chunks)
+    print(f'{name:10s}  {count:3d} of {chunks * _COUNTED:.0e} beyond {_TAIL}')
 
 
 if __name__ == '__main__':

@@ -139,8 +139,8 @@ def define(values: flags.FlagValues) -> None:
   flags.DEFINE_bool(
     'secret_noise',
     False,
-    "Draw the noise from the operating system's entropy instead of --seed. The run "
-    'can then not be repeated exactly.',
+    'Draw the noise from a secret key instead of --seed. The run can then not be '
+    'repeated exactly.',
     flag_values=values,
   )
   flags.DEFINE_string(

@@ -18,6 +18,7 @@ from experiments import run_directory
 from experiments import settings as settings_lib
 from tff_dp_aggregators import aggregators
 from tff_dp_aggregators import learning
+from tff_dp_aggregators import noise
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.accounting.reports import rendering
 from tff_dp_aggregators.accounting.reports import sources
@@ -148,7 +149,8 @@ def _aggregator(
     settings.mechanism,
     clip_norm=settings.clip_norm,
     clients_per_round=settings.clients_per_round,
-    seed=None if settings.secret_noise else settings.seed,
+    # By name, so that the noise does not depend on what ran before in this process.
+    seed=None if settings.secret_noise else noise.Seed(settings.seed),
     generator=settings.noise_generator,
   )
 
@@ -215,6 +217,7 @@ def _config(settings: settings_lib.Settings) -> dict[str, Any]:
       'enforced_by': _ENFORCED_BY,
       'cap_enforced_by': _ENFORCED_BY,
       'noise_source': settings.noise_source,
+      'noise_generator': settings.noise_generator,
       'noise_seed': None if settings.secret_noise else settings.seed,
     }
   return {

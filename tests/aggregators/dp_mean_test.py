@@ -191,7 +191,7 @@ def test_event_and_measurements_of_a_round(name):
       1 / accountants.gdp_mu(dp_accounting.ComposedDpEvent(composed)), rel=1e-9
     )
     # Neither word of the key, nor the seed, is among the measurements.
-    key = output.state.inner.query_state.numerator_state.noise.key
+    key = output.state.query.noise.key
     numbers = _numbers(measured)
     for secret in (*key, 123456789):
       assert not np.any(numbers == float(secret))
@@ -269,6 +269,58 @@ def test_the_same_seed_gives_the_same_bits_in_another_process(name):
   assert not np.any(results[0] == results[2])
 
 
+def test_one_seed_gives_two_factories_and_two_processes_different_noise():
+  def factory(seed, generator='auto'):
+    return aggregators.tree(
+      strategies.Participation(4),
+      clip_norm=1.0,
+      noise_multiplier=2.0,
+      clients_per_round=2,
+      seed=seed,
+      generator=generator,
+    )
+
+  def noise_of(process):
+    (output,) = _run(process, [np.zeros(3, np.float32)], 1)
+    return output.result.tolist()
+
+  one, other = factory(424242), factory(424242)
+  assert one.seed_identity == 'seed 424242, stream 0'
+  assert other.seed_identity == 'seed 424242, stream 1'
+  processes = [one.create(_VECTOR), one.create(_VECTOR), other.create(_VECTOR)]
+  first, second, third = map(noise_of, processes)
+  assert len({*first, *second, *third}) == 9
+  # Exactly one of them, when it is named: the first process has the stream itself.
+  assert noise_of(factory(noise.Seed(424242)).create(_VECTOR)) == first
+  assert noise_of(factory(noise.Seed(424242, stream=1)).create(_VECTOR)) == third
+  again = factory(noise.Seed(424242))
+  again.create(_VECTOR)
+  assert noise_of(again.create(_VECTOR)) == second
+
+
+@pytest.mark.parametrize(
+  'seed, generator, used',
+  [
+    (None, 'auto', 'chacha20'),
+    (None, 'philox', 'philox'),
+    (noise.Seed(1), 'auto', 'philox'),
+    (noise.Seed(1), 'chacha20', 'chacha20'),
+  ],
+)
+def test_the_generator_is_chosen_and_measured(seed, generator, used):
+  factory = aggregators.gaussian(
+    clip_norm=1.0,
+    noise_multiplier=2.0,
+    clients_per_round=2,
+    seed=seed,
+    generator=generator,
+  )
+  assert factory.generator == used
+  (output,) = _run(factory.create(_VECTOR), [np.zeros(3, np.float32)], 1)
+  measured = output.measurements['dp_query_metrics']['noise_generator']
+  assert measured == used.encode()
+
+
 def test_without_a_seed_every_run_of_one_process_has_another_key():
   process = aggregators.tree(
     strategies.Participation(4),
@@ -277,9 +329,7 @@ def test_without_a_seed_every_run_of_one_process_has_another_key():
     clients_per_round=2,
   ).create(_VECTOR)
   states = [process.initialize() for _ in range(3)]
-  keys = np.array(
-    [state.inner.query_state.numerator_state.noise.key for state in states]
-  )
+  keys = np.array([state.query.noise.key for state in states])
   assert len(np.unique(keys)) == 12
   value = [np.zeros(3, np.float32)]
   results = [process.next(state, value).result for state in states]

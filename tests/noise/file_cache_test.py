@@ -266,6 +266,23 @@ def test_a_full_disk_is_an_error_and_no_loss(kind, start, whole_of):
     assert run.serve(number) == (whole[number], False)
 
 
+def test_files_of_another_generator_are_not_used(tmp_path):
+  # With one key: a state that somebody goes on with by another generator.
+  def serve(generator, folder, rounds):
+    rows = noise.GaussianRows(_SPECS, _SEED, generator)
+    files = noise.Files(str(tmp_path / folder))
+    streaming = noise.build(_STRATEGIES['banded'], rows, files)
+    state = streaming.initialize()
+    for this_round in rounds:
+      state = state._replace(round=tf.constant(this_round, tf.int64))
+      row, state = streaming.next(state)
+    return b''.join(tensor.numpy().tobytes() for tensor in row)
+
+  expected = serve('chacha20', 'alone', range(3))
+  serve('philox', 'shared', range(2))
+  assert serve('chacha20', 'shared', [2]) == expected
+
+
 def test_names_and_contents_tell_no_key(start):
   run = start('tree', seed=None)
   run.serve_all()

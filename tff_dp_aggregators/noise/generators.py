@@ -8,7 +8,7 @@ ChaCha20 is a stream cipher. Whoever sees some of its words, and does not have t
 learns nothing about others, as far as anybody knows. It is what secret noise is made
 of.
 
-Philox (Salmon et al. 2011) passes statistical tests and is an eighth of the work. It is
+Philox (Salmon et al. 2011) passes statistical tests and is a seventh of the work. It is
 not made to withstand anybody who wants to find the key; in TensorFlow this key has 64
 bits. It is what simulations with a seed are made of, where there is nothing to find.
 """

@@ -80,9 +80,15 @@ def new(entropy: str = _ENTROPY) -> tf.Tensor:
   return tf.bitcast(tf.reshape(state, [WORDS, 2]), tf.int64)
 
 
-def _from_kernel(path: tf.Tensor) -> tf.Tensor:
+def _lines(path: tf.Tensor) -> tf.Tensor:
+  """The first lines of as many readings."""
   paths = tf.fill([_LINES], path)
-  lines = tf.data.TextLineDataset(paths).batch(_LINES).get_single_element()
+  lines = tf.data.TextLineDataset(paths).take(_LINES)
+  return lines.batch(_LINES).get_single_element()
+
+
+def _from_kernel(path: tf.Tensor) -> tf.Tensor:
+  lines = _lines(path)
   # Never the lines themselves in a message.
   are_uuids = tf.debugging.Assert(
     tf.reduce_all(tf.strings.regex_full_match(lines, _UUID))

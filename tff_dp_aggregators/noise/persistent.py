@@ -34,7 +34,8 @@ class PersistentNoise(streaming.StreamingNoise):
       for size, dtype in zip(rows.layout.sizes, rows.layout.dtypes)
     ]
     directory = files.open(num_slots * rows.layout.num_bytes)
-    self._cache = file_cache.Cache(directory, f'{identity} {vectors} {num_slots} 1')
+    made_by = f'{identity} {rows.generator} {vectors} {num_slots} 1'
+    self._cache = file_cache.Cache(directory, made_by)
 
   def names(self, key: tf.Tensor, this_round: tf.Tensor) -> file_cache.Names:
     """The files that are there when a round begins.

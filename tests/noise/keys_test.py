@@ -1,0 +1,274 @@
+"""Secret keys are new in every execution, fork and graph, and in no computation.
+
+Claims:
+
+* No two reads of the kernel's entropy are one: not within an execution, nor in two, nor
+  in processes that were forked, nor in processes that run one serialised computation;
+  in eager mode, graphs and TFF's worker.
+* The key is the hash that is documented, and follows from nothing else that is known.
+* A file that repeats itself, or holds no UUIDs, is an error and not a key.
+* Without the file keys are new all the same, and it is said that they are weak.
+* A serialised `initialize` holds no key: it is the same for all factories.
+* States and outputs do not show keys or buffers, as TFF returns them too.
+"""
+
+import os
+import pickle
+import subprocess
+import sys
+import uuid
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_dp_aggregators import aggregators
+from tff_dp_aggregators import noise
+from tff_dp_aggregators import queries
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.learning import runtime
+from tff_dp_aggregators.noise import chacha20
+from tff_dp_aggregators.noise import keys
+
+_LIMITS = strategies.Participation(4)
+_NUMBERS = {'clip_norm': 1.0, 'noise_multiplier': 2.0, 'clients_per_round': 50}
+_VECTOR = tff.TensorType(np.float32, [3])
+
+
+def _all_new(drawn):
+  words = np.ravel(drawn)
+  return len(np.unique(words)) == words.size
+
+
+def _three():
+  return keys.new(), keys.new(), keys.new()
+
+
+def test_keys_of_one_execution_and_of_the_next_are_all_new():
+  traced = tf.function(_three)
+  in_worker = tff.tensorflow.computation(_three)
+  drawn = [np.array(_three()), np.array(traced()), np.array(traced())]
+  with runtime.local_runtime():
+    drawn += [np.array(list(in_worker())) for _ in range(2)]
+  assert np.array(drawn).shape == (5, 3, 4)
+  assert _all_new(drawn)
+
+
+def test_reads_of_a_graph_are_not_merged():
+  # Plain reads of the file are: three `tf.io.read_file` give one UUID in the worker.
+  lines = tff.tensorflow.computation(lambda: keys._lines(tf.constant(keys._ENTROPY)))
+  with runtime.local_runtime():
+    read_in_worker = [line for _ in range(3) for line in lines()]
+  assert len(set(read_in_worker)) == 9
+  for line in read_in_worker:
+    assert uuid.UUID(line.decode()).version == 4
+
+
+_FORKS = """
+import os, sys
+import numpy as np
+import tensorflow as tf
+from tff_dp_aggregators.noise import keys
+
+# Nothing of TensorFlow has run yet but what its import does: after a fork its threads
+# are gone. Graphs that were made before serve all.
+with tf.Graph().as_default() as graph:
+  key = tf.stack([keys.new(), keys.new(), keys.new('/nowhere/uuid')])
+pipes = []
+for _ in range(3):
+  reading, writing = os.pipe()
+  child = os.fork()
+  if not child:
+    with tf.compat.v1.Session(graph=graph) as session:
+      os.write(writing, session.run(key).tobytes())
+    os._exit(0)
+  os.close(writing)
+  pipes.append((child, reading))
+for child, reading in pipes:
+  os.waitpid(child, 0)
+  sys.stdout.write(os.read(reading, 1000).hex() + '\\n')
+"""
+
+
+def _python(program, *args):
+  return subprocess.run(
+    [sys.executable, '-c', program, *args],
+    env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
+    stdout=subprocess.PIPE,
+    text=True,
+    check=True,
+    timeout=300,
+  ).stdout.split()
+
+
+def test_forked_processes_have_keys_of_their_own():
+  drawn = [np.frombuffer(bytes.fromhex(line), np.int64) for line in _python(_FORKS)]
+  assert [len(words) for words in drawn] == [12, 12, 12]
+  assert _all_new(drawn)
+
+
+_SERIALISED = """
+import sys
+import tensorflow as tf
+
+with open(sys.argv[1], 'rb') as file:
+  graph_def = tf.compat.v1.GraphDef.FromString(file.read())
+with tf.compat.v1.Session() as session:
+  tf.import_graph_def(graph_def, name='')
+  for _ in range(2):
+    print(session.run('key:0').tobytes().hex())
+"""
+
+
+def test_processes_that_run_one_serialised_graph_have_keys_of_their_own(tmp_path):
+  with tf.Graph().as_default() as graph:
+    tf.identity(keys.new(), name='key')
+  path = tmp_path / 'graph'
+  path.write_bytes(graph.as_graph_def().SerializeToString())
+  drawn = [
+    np.frombuffer(bytes.fromhex(line), np.int64)
+    for _ in range(2)
+    for line in _python(_SERIALISED, str(path))
+  ]
+  assert len(drawn) == 4
+  assert _all_new(drawn)
+
+
+def test_the_key_is_the_documented_hash(tmp_path, monkeypatch):
+  lines = [uuid.uuid4() for _ in range(3)]
+  words = np.frombuffer(b''.join(line.bytes for line in lines), '>u4').astype(np.uint32)
+  more = np.array([5, 6, 7, 8], np.uint32)
+  monkeypatch.setattr(keys, '_lines', lambda path: tf.constant([str(x) for x in lines]))
+  monkeypatch.setattr(keys, '_clock_and_numbers', lambda: tf.constant(more))
+  first = chacha20.blocks(
+    tf.constant(words[:8]), tf.constant(words[8]), tf.constant(words[9:]), 1
+  )[:8, 0]
+  second = chacha20.blocks(first, tf.constant(more[0]), tf.constant(more[1:]), 1)[:8, 0]
+  assert keys.new().numpy().tobytes() == second.numpy().tobytes()
+
+
+@pytest.mark.parametrize(
+  'content, said',
+  [
+    (f'{uuid.UUID(int=1, version=4)}\n', 'the same came twice'),
+    ('no entropy\n', 'needs random UUIDs'),
+    (f'{uuid.UUID(int=1, version=1)}\n', 'needs random UUIDs'),
+    ('', 'needs random UUIDs|End of sequence|empty'),
+    (f'{uuid.uuid4()}\n{uuid.uuid4()}\n', 'the same came twice'),
+  ],
+)
+def test_a_file_that_is_no_source_of_entropy_is_an_error(content, said, tmp_path):
+  path = tmp_path / 'uuid'
+  path.write_text(content)
+  traced = tf.function(lambda: keys.new(str(path)))
+  for draw in (lambda: keys.new(str(path)), traced):
+    with pytest.raises(tf.errors.OpError, match=said) as error:
+      draw()
+    for line in content.split():
+      assert line == 'no' or line == 'entropy' or line not in str(error.value)
+
+
+def test_without_the_file_keys_are_new_and_said_to_be_weak(capfd):
+  def two():
+    return keys.new('/nowhere/uuid'), keys.new('/nowhere/uuid')
+
+  traced = tf.function(two)
+  drawn = [np.array(two()), np.array(traced()), np.array(traced())]
+  assert _all_new(drawn)
+  assert capfd.readouterr().err.count('may be guessed') == 6
+
+
+def test_the_tag_of_a_key_is_of_no_row():
+  key = tf.constant([1, 2, 3, 4], tf.int64)
+  tags = [int(keys.tag_of(tf.constant(k, tf.int64))) for k in np.eye(4, dtype=np.int64)]
+  assert len(set(tags)) == 4
+  assert int(keys.tag_of(key)) == int(keys.tag_of(key))
+  last = np.frombuffer(b'\xff' * 4, np.uint32)[0]
+  assert keys._TAG_VECTOR == last
+
+
+def _initialize(name, **arguments):
+  build = getattr(aggregators, name)
+  limits = () if name == 'adaptive' else (_LIMITS,)
+  numbers = dict(_NUMBERS)
+  if name == 'adaptive':
+    numbers.pop('clip_norm')
+  return build(*limits, **numbers, **arguments).create(_VECTOR).initialize
+
+
+def _serialised(computation):
+  proto = tff.framework.serialize_computation(computation)
+  return proto.SerializeToString(deterministic=True)
+
+
+def _contains(content, key):
+  """Whether any half of a word of the key is there, as bytes or digits."""
+  for word in key.tolist():
+    number = word.to_bytes(8, 'little', signed=True)
+    spellings = [number, number[::-1], number[:4], number[4:], str(word).encode()]
+    if any(spelling in content for spelling in spellings):
+      return True
+  return False
+
+
+@pytest.mark.parametrize('name', ['gaussian', 'tree', 'adaptive'])
+def test_a_serialised_initialize_holds_no_secret(name):
+  initialize = _initialize(name)
+  content = _serialised(initialize)
+  with runtime.local_runtime():
+    states = [initialize() for _ in range(2)]
+  for state in states:
+    key = state.query.noise.key
+    assert not _contains(content, key)
+  # Nothing in it is random: another factory's differs in names that TensorFlow
+  # counts up at most, and is of the same size but for these.
+  sizes = {len(_serialised(_initialize(name))) for _ in range(2)}
+  assert all(abs(size - len(content)) < 200 for size in sizes)
+  # And it is not that this cannot find one.
+  seeded = _initialize(name, seed=noise.Seed(5))
+  key = noise.Seed(5).key()
+  assert _contains(_serialised(seeded), key)
+
+
+@pytest.mark.parametrize('name', ['gaussian', 'tree', 'adaptive'])
+def test_states_and_outputs_of_a_process_do_not_show_the_key(name):
+  storage = {'storage': 'state'} if name == 'tree' else {}
+  build = getattr(aggregators, name)
+  limits = () if name == 'adaptive' else (_LIMITS,)
+  numbers = dict(_NUMBERS)
+  if name == 'adaptive':
+    numbers.pop('clip_norm')
+  process = build(*limits, **numbers, **storage).create(_VECTOR)
+  value = [np.array([0.1, 0.2, 0.3], np.float32)] * 2
+  with runtime.local_runtime():
+    initial = process.initialize()
+    output = process.next(initial, value)
+  noise_state = output.state.query.noise
+  secrets = {str(word) for word in noise_state.key.tolist()}
+  for buffer in noise_state.buffers:
+    assert np.any(buffer)
+    secrets |= {str(entry) for entry in np.ravel(buffer) if entry}
+  for shown in (initial, output, output.state, noise_state):
+    for text in (repr(shown), str(shown), f'{shown}'):
+      assert 'key=<secret int64, shape (4,)>' in text
+      assert not any(secret in text for secret in secrets)
+  # As whole as before: what is shown is not what is saved.
+  again = pickle.loads(pickle.dumps(noise_state))
+  np.testing.assert_array_equal(again.key, noise_state.key)
+
+
+def test_states_of_queries_do_not_show_the_key():
+  specs = tf.TensorSpec([3])
+  numbers = {'clip_norm': 1.0, 'noise_multiplier': 2.0, 'record_specs': specs}
+  for query in (
+    queries.LaplaceSumQuery(**numbers),
+    queries.GaussianSumQuery(**numbers),
+    queries.TreeResidualSumQuery(_LIMITS, storage='state', **numbers),
+  ):
+    state = query.initial_global_state()
+    key = state.key if hasattr(state, 'key') else state.noise.key
+    for text in (repr(state), str(state), repr({'state': [state]})):
+      assert 'key=<secret int64, shape (4,)>' in text
+      assert not any(str(word) in text for word in key.numpy().tolist())
+    assert 'round=' in repr(state) and 'clip_norm=' in repr(state)
