@@ -8,7 +8,7 @@ calibration follow from the entries.
 |---------|------------|-------|------------------|
 | `exact` | analytic Gaussian, arXiv:1805.06530 | Gaussians | exact |
 | `pld`   | loss distributions, arXiv:2207.04380 (`pld`) | Gaussian, Laplace, \
-Poisson-sampled | above by < 1e-6 for mu up to 10 |
+Poisson-sampled; Gaussian on samples of fixed size | above by < 1e-6 for mu up to 10 |
 | `prv`   | privacy random variables, arXiv:2106.02848 (`prv`) | Gaussian, Laplace, \
 Poisson-sampled Gaussian | above by < 1e-3 for mu up to 10 |
 | `rdp`   | Renyi DP at a grid of orders (`rdp`) | all of dp-accounting's | a bound |
@@ -128,7 +128,7 @@ register(
   Entry(
     'pld',
     pld.PldAccountant,
-    kind='upper bound, numerical: privacy loss distribution (dp-accounting)',
+    kind='upper bound, numerical: privacy loss distribution (arXiv:2207.04380)',
     keeps='pld (privacy loss distribution): the distribution of what an outcome gives '
     'away, on a grid, rounded up',
     title='privacy loss distributions',
@@ -294,8 +294,8 @@ def choose(
 def tightest(event: dp_accounting.DpEvent, relation: Relation = _ZERO_OUT) -> str:
   """The name of the accountant whose epsilon is the smallest for this kind of event.
 
-  `exact` for Gaussians, `pld` for Poisson-sampled and Laplace noise, `rdp` for
-  everything that it alone reads, such as sampling without replacement.
+  `exact` for Gaussians, `pld` for sampled and Laplace noise, `rdp` for everything that
+  it alone reads, such as dp-accounting's event of a tree.
 
   Raises:
     dp_accounting.UnsupportedEventError: If none reads it under `relation`.
@@ -306,7 +306,7 @@ def tightest(event: dp_accounting.DpEvent, relation: Relation = _ZERO_OUT) -> st
     'exact'
     >>> event = dp_accounting.SampledWithoutReplacementDpEvent(1000, 10, event)
     >>> tightest(event, Relation.REPLACE_ONE)
-    'rdp'
+    'pld'
   """
   parts.parts(event, relation)  # Its errors say more.
   ranked = [entry for entry in ACCOUNTANTS.values() if entry.rank is not None]
