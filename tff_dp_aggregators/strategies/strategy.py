@@ -141,7 +141,8 @@ class Strategy(abc.ABC):
   ) -> float:
     """sens(C): largest ||C u|| over participation patterns u.
 
-    Exact, or a proven upper bound; `sensitivity_kind` says which.
+    Exact, or a proven upper bound; `sensitivity_kind` says which. It is computed once
+    for each participation, as searches for noise ask for it again and again.
 
     Args:
       participation: Who may take part when; `None` means a single participation.
@@ -149,7 +150,12 @@ class Strategy(abc.ABC):
     Raises:
       ValueError: If `participation` is for another number of rounds.
     """
-    return math.sqrt(self.sensitivity_squared(participation))
+    known = self.__dict__.setdefault('_sensitivities', {})
+    if not isinstance(participation, (participation_lib.Participation, type(None))):
+      return math.sqrt(self.sensitivity_squared(participation))  # It is refused there.
+    if participation not in known:
+      known[participation] = math.sqrt(self.sensitivity_squared(participation))
+    return float(known[participation])
 
   def noise_matrix(self) -> np.ndarray:
     """`D` such that the noise added to the sum of round t is `(D z)[t]`; dense.
