@@ -151,11 +151,12 @@ class Strategy(abc.ABC):
       ValueError: If `participation` is for another number of rounds.
     """
     known = self.__dict__.setdefault('_sensitivities', {})
-    if not isinstance(participation, (participation_lib.Participation, type(None))):
-      return math.sqrt(self.sensitivity_squared(participation))  # It is refused there.
-    if participation not in known:
-      known[participation] = math.sqrt(self.sensitivity_squared(participation))
-    return float(known[participation])
+    try:
+      return float(known[participation])
+    except (KeyError, TypeError):  # The latter: no participation, refused below.
+      sensitivity = math.sqrt(self.sensitivity_squared(participation))
+    known[participation] = sensitivity
+    return sensitivity
 
   def noise_matrix(self) -> np.ndarray:
     """`D` such that the noise added to the sum of round t is `(D z)[t]`; dense.

@@ -42,7 +42,7 @@ _MAX_NOISE, _MIN_NOISE = 1e9, 1e-6
 _DECADES = 4
 # Part of delta that may be numerical error before a grid of its own is made for it.
 _ERROR = 1e-6
-# A grid so coarse, relative to the width of a round's losses, may lose to Renyi's bound.
+# So coarse a grid, over the width of a round's losses, may lose to Renyi's bound.
 _COARSE = 0.25
 # Below it float64 has no room for what is cut off.
 _MIN_DELTA = 1e-280

@@ -273,6 +273,50 @@ def delta(
   return float(composed(event, accountant, relation).get_delta(epsilon))
 
 
+def instead(
+  event: dp_accounting.DpEvent,
+  delta: float,
+  accountant: Optional[str] = None,
+  relation: Relation = _ZERO_OUT,
+) -> Optional[parts.Instead]:
+  """Whose bound `epsilon` returns, where the accountant has no smaller one itself.
+
+  Args:
+    event: As for `epsilon`.
+    delta: As for `epsilon`.
+    accountant: As for `epsilon`.
+    relation: As for `epsilon`.
+
+  Returns:
+    The accountant it is of, and the reason; `None` if it is the one that was asked.
+
+  Raises:
+    ValueError: As `epsilon` does.
+    dp_accounting.UnsupportedEventError: As `epsilon` does.
+
+  Example:
+    >>> little = dp_accounting.PoissonSampledDpEvent(
+    ...   0.01, dp_accounting.GaussianDpEvent(1e-8)
+    ... )
+    >>> instead(little, 1e-6, 'pld', Relation.ADD_OR_REMOVE_ONE).accountant
+    'rdp'
+  """
+  gaussian.check_delta(delta)
+  return composed(event, accountant, relation).instead(delta)
+
+
+def label(name: str, other: Optional[parts.Instead]) -> str:
+  """An accountant's name for a table, with whose bound it states if not its own.
+
+  Example:
+    >>> label('pld', parts.Instead('rdp', 'the noise is too small'))
+    "pld (rdp's bound, as the noise is too small)"
+  """
+  return (
+    name if other is None else f"{name} ({other.accountant}'s bound, as {other.reason})"
+  )
+
+
 def choose(
   event: dp_accounting.DpEvent,
   accountant: Optional[str] = None,
