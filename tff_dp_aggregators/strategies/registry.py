@@ -14,6 +14,7 @@ from tff_dp_aggregators.strategies import banded
 from tff_dp_aggregators.strategies import banded_inverse
 from tff_dp_aggregators.strategies import blt
 from tff_dp_aggregators.strategies import participation as participation_lib
+from tff_dp_aggregators.strategies import size
 from tff_dp_aggregators.strategies import strategy as strategy_lib
 from tff_dp_aggregators.strategies import toeplitz
 from tff_dp_aggregators.strategies import tree
@@ -286,6 +287,7 @@ def _gaussian(limits: _Limits) -> strategy_lib.Strategy:
 def _tree(
   limits: _Limits, restart_every: Optional[int] = None
 ) -> strategy_lib.Strategy:
+  size.check_rounds(limits.num_rounds)  # Sensitivities alone have no need of it.
   return tree.BinaryTree(limits.num_rounds, restart_every=restart_every)
 
 
