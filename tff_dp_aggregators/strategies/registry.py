@@ -108,7 +108,11 @@ class Kind:
     Args:
       limits: Who may take part when.
       given: What was asked for, of this kind or others.
+
+    Raises:
+      ValueError: If there are more rounds than fit into memory.
     """
+    size.check_rounds(limits.num_rounds)
     names = [each.name for each in self.options if each.is_compared]
     own = {name: given[name] for name in names if name in given}
     return list(self.variants(limits, own))
