@@ -13,7 +13,7 @@ distributions stands for a round depends on the neighbouring relation:
   other data set, mu_2, and otherwise mu_0; each two of them differ by one exchanged
   client. For a >= 1, H_a of the two mixtures is at most the probability q of being
   drawn times the largest divergence of the noise, at odds 1 + (a - 1) / q (advanced
-  joint convexity: arXiv:1807.01647, Theorems 2 and 11), which is that of `REMOVED`
+  joint convexity: arXiv:1807.01647, Theorems 2 and 9), which is that of `REMOVED`
   for noise on two clip norms. Below 1 it follows by H_a(P || Q) = 1 - a + a H_1/a(Q ||
   P), with the two data sets exchanged, and is that of `ADDED`. Both together are the
   curve of one pair, `REPLACED`, which dominates each round and so composes. One round
