@@ -31,7 +31,7 @@ FORBIDDEN = {
 FLOORS = {
   'strategies': (
     ('real',),
-    ('participation', 'workload', 'recursion', 'strategy', 'noise_cost'),
+    ('participation', 'workload', 'recursion', 'size', 'strategy', 'noise_cost'),
     ('numerics',),
     ('sensitivity',),
     ('cache',),

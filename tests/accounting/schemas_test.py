@@ -111,7 +111,7 @@ def test_always_drawn_is_no_sampling():
   assert epsilon == pytest.approx(gaussian.epsilon_of(10**0.5 / 5.0, 1e-6), abs=1e-3)
 
 
-def test_cohorts_of_fixed_size_are_for_replacing_with_twice_the_sensitivity():
+def test_cohorts_of_fixed_size_have_twice_the_sensitivity():
   schema = schemas.FixedSizeSampling(7, population=1000, cohort=50)
   event = schemas.event(strategies.Identity(7), schema, 3.0)
   sampled = event.event
@@ -121,7 +121,9 @@ def test_cohorts_of_fixed_size_are_for_replacing_with_twice_the_sensitivity():
     1000,
   )
   assert sampled.event.noise_multiplier == 1.5
-  assert schemas.relations(schema) == (REPLACE_ONE,)
+  assert schemas.relations(schema) == (REPLACE_ONE, ADD_OR_REMOVE)
+  # Who is drawn takes the place of another, under add-or-remove as well.
+  assert schemas.event(strategies.Identity(7), schema, 3.0, ADD_OR_REMOVE) == event
   assert accountants.epsilon(event, 1e-6, 'rdp', REPLACE_ONE) > 0
 
 
@@ -132,7 +134,6 @@ def test_cohorts_of_fixed_size_are_for_replacing_with_twice_the_sensitivity():
     (schemas.PoissonSampling(4, 0.5), ZERO_OUT),
     (schemas.PoissonSampling(4, 0.5), REPLACE_ONE),
     (schemas.FixedSizeSampling(4, 10, 2), ZERO_OUT),
-    (schemas.FixedSizeSampling(4, 10, 2), ADD_OR_REMOVE),
   ],
 )
 def test_an_adjacency_that_is_not_valid_is_an_error(schema, relation):

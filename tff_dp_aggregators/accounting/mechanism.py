@@ -182,7 +182,8 @@ class Mechanism:
     sens(C) where one client is replaced by another.
     """
     limits = None if self.is_sampled else self.limits
-    factor = schemas.sensitivity_factor(self.relation)
+    kind = schemas.kind_of(self.participation)
+    factor = kind.sensitivity_factor(self.relation)
     return factor * self.strategy.sensitivity(limits)
 
   @property

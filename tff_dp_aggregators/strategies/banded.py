@@ -27,6 +27,7 @@ from tff_dp_aggregators.strategies import cache as cache_lib
 from tff_dp_aggregators.strategies import participation as participation_lib
 from tff_dp_aggregators.strategies import recursion as recursion_lib
 from tff_dp_aggregators.strategies import sensitivity as sensitivity_lib
+from tff_dp_aggregators.strategies import size
 from tff_dp_aggregators.strategies import strategy as strategy_lib
 from tff_dp_aggregators.strategies import toeplitz
 from tff_dp_aggregators.strategies import workload as workload_lib
@@ -244,6 +245,7 @@ def optimize(
     (1.0, 2.434)
   """
   toeplitz.check_bands(num_rounds, num_bands)
+  size.check_bands(num_rounds, num_bands)
   checks.check_objective(objective)
   _check_separation(num_rounds, num_bands, participation)
   workload = workload_lib.check(num_rounds, workload)

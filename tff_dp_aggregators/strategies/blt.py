@@ -29,6 +29,7 @@ from tff_dp_aggregators.strategies import cache as cache_lib
 from tff_dp_aggregators.strategies import participation as participation_lib
 from tff_dp_aggregators.strategies import real
 from tff_dp_aggregators.strategies import recursion as recursion_lib
+from tff_dp_aggregators.strategies import size
 from tff_dp_aggregators.strategies import toeplitz
 from tff_dp_aggregators.strategies import workload as workload_lib
 from tff_dp_aggregators.strategies.numerics import blt_search
@@ -287,6 +288,7 @@ def optimize(
     1
   """
   num_rounds = checks.check_positive_int('num_rounds', num_rounds)
+  size.check_rounds(num_rounds)
   checks.check_objective(objective)
   participation = participation_lib.check(num_rounds, participation)
   if min_gain is None:

@@ -14,6 +14,7 @@ from tff_dp_aggregators.strategies import banded
 from tff_dp_aggregators.strategies import banded_inverse
 from tff_dp_aggregators.strategies import blt
 from tff_dp_aggregators.strategies import participation as participation_lib
+from tff_dp_aggregators.strategies import size
 from tff_dp_aggregators.strategies import strategy as strategy_lib
 from tff_dp_aggregators.strategies import toeplitz
 from tff_dp_aggregators.strategies import tree
@@ -107,7 +108,11 @@ class Kind:
     Args:
       limits: Who may take part when.
       given: What was asked for, of this kind or others.
+
+    Raises:
+      ValueError: If there are more rounds than fit into memory.
     """
+    size.check_rounds(limits.num_rounds)
     names = [each.name for each in self.options if each.is_compared]
     own = {name: given[name] for name in names if name in given}
     return list(self.variants(limits, own))
@@ -286,6 +291,7 @@ def _gaussian(limits: _Limits) -> strategy_lib.Strategy:
 def _tree(
   limits: _Limits, restart_every: Optional[int] = None
 ) -> strategy_lib.Strategy:
+  size.check_rounds(limits.num_rounds)  # Sensitivities alone have no need of it.
   return tree.BinaryTree(limits.num_rounds, restart_every=restart_every)
 
 

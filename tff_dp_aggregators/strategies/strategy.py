@@ -33,6 +33,7 @@ from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.base import new_files
 from tff_dp_aggregators.strategies import participation as participation_lib
 from tff_dp_aggregators.strategies import recursion as recursion_lib
+from tff_dp_aggregators.strategies import size
 from tff_dp_aggregators.strategies import workload as workload_lib
 
 _FORMAT = 'tff_dp_aggregators.strategy'
@@ -58,10 +59,14 @@ class Strategy(abc.ABC):
   kind: ClassVar[str]
   is_toeplitz: ClassVar[bool] = False
   _kinds: ClassVar[dict[str, type['Strategy']]] = {}
+  # Whether more rounds than arrays can have are refused at once.
+  _is_limited: ClassVar[bool] = True
 
   def __post_init__(self) -> None:
     # A NumPy integer would compare equal but could not be saved.
     num_rounds = checks.check_positive_int('num_rounds', self.num_rounds)
+    if self._is_limited:
+      size.check_rounds(num_rounds)
     object.__setattr__(self, 'num_rounds', num_rounds)
 
   def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -141,7 +146,8 @@ class Strategy(abc.ABC):
   ) -> float:
     """sens(C): largest ||C u|| over participation patterns u.
 
-    Exact, or a proven upper bound; `sensitivity_kind` says which.
+    Exact, or a proven upper bound; `sensitivity_kind` says which. It is computed once
+    for each participation, as searches for noise ask for it again and again.
 
     Args:
       participation: Who may take part when; `None` means a single participation.
@@ -149,7 +155,13 @@ class Strategy(abc.ABC):
     Raises:
       ValueError: If `participation` is for another number of rounds.
     """
-    return math.sqrt(self.sensitivity_squared(participation))
+    known = self.__dict__.setdefault('_sensitivities', {})
+    try:
+      return float(known[participation])
+    except (KeyError, TypeError):  # The latter: no participation, refused below.
+      sensitivity = math.sqrt(self.sensitivity_squared(participation))
+    known[participation] = sensitivity
+    return sensitivity
 
   def noise_matrix(self) -> np.ndarray:
     """`D` such that the noise added to the sum of round t is `(D z)[t]`; dense.

@@ -90,6 +90,7 @@ class BinaryTree(strategy_lib.Strategy):
   honaker: bool = True
   restart_every: Optional[int] = None
   kind = 'binary_tree'
+  _is_limited = False  # Its sensitivity takes no array over the rounds.
 
   def __post_init__(self) -> None:
     super().__post_init__()

@@ -52,6 +52,7 @@ from tff_dp_aggregators.strategies import blt
 from tff_dp_aggregators.strategies import cache as cache_lib
 from tff_dp_aggregators.strategies import participation as participation_lib
 from tff_dp_aggregators.strategies import recursion as recursion_lib
+from tff_dp_aggregators.strategies import size
 from tff_dp_aggregators.strategies import toeplitz
 from tff_dp_aggregators.strategies import workload as workload_lib
 from tff_dp_aggregators.strategies.numerics import blt_search
@@ -202,6 +203,7 @@ def optimize(
     10
   """
   num_rounds = checks.check_positive_int('num_rounds', num_rounds)
+  size.check_rounds(num_rounds)
   if min_gain is None:
     min_gain = _GAIN_WORTH_A_DECAY if num_decays is None else _MIN_GAIN
   max_decays = checks.check_positive_int(

@@ -526,6 +526,7 @@ def test_json_has_the_same_numbers_under_stable_keys(tmp_path):
       'epsilon',
       'delta',
       'accountant',
+      'instead',
       'rmse',
       'max_error',
       'relative_rmse',

@@ -21,11 +21,14 @@ import xml.etree.ElementTree
 
 import numpy as np
 import pytest
+from matplotlib import figure
+from matplotlib.backends import backend_agg
 
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import reports
 from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting.reports import inputs
 from tff_dp_aggregators.accounting.reports import rendering
 from tff_dp_aggregators.accounting.reports import statement
 from tff_dp_aggregators.accounting.reports.rendering import document
@@ -299,6 +302,74 @@ def test_plots_have_titles_and_labelled_axes_and_are_the_same_each_time():
   assert drawn[0].log_x
   assert drawn[0].mark == (DELTA, _build()['guarantee']['epsilon'])
   assert 'clip norms' in drawn[2].y_label
+
+
+def _overlaps(axes):
+  """Whether a plot's label lies on its curve or mark, or leaves the frame."""
+  canvas = backend_agg.FigureCanvasAgg(axes.figure)
+  canvas.draw()
+  (label,) = axes.texts
+  box = label.get_window_extent(canvas.get_renderer())
+  curve, mark = axes.lines[:2]
+  at = axes.transData.transform(curve.get_xydata())
+  steps = [np.linspace(start, end, 500) for start, end in zip(at, at[1:])]
+  mark = axes.transData.transform(mark.get_xydata())
+  points = np.concatenate([at, mark, *steps])
+  inside = (points > box.min - 1).all(axis=1) & (points < box.max + 1).all(axis=1)
+  frame = axes.bbox.padded(4)
+  leaves = (box.min < frame.min).any() or (box.max > frame.max).any()
+  return bool(inside.any()) or leaves
+
+
+_X = np.linspace(1, 100, 200)
+_SHAPES = {
+  'straight': _X,
+  'early': np.sqrt(_X),
+  'late': _X**8 / 1e12,
+  'steps': np.floor(_X / 20) + 1,
+  'flat': np.full(200, 3.0),
+  'falling': 100 / _X,
+  'valley': np.abs(_X - 50) + 5,
+}
+
+
+@pytest.mark.parametrize('at', [0, 50, 199])
+@pytest.mark.parametrize('log_x', [False, True])
+@pytest.mark.parametrize('shape', _SHAPES)
+def test_no_label_lies_on_a_curve(shape, log_x, at):
+  points = tuple(zip(_X.tolist(), _SHAPES[shape].tolist()))
+  plot = document.Plot('', '', '', '', points, log_x, mark=points[at])
+  axes = figure.Figure(figsize=(5.2, 3.3)).add_axes((0.155, 0.15, 0.815, 0.81))
+  plots._draw(axes, plot)
+  assert not _overlaps(axes)
+
+
+@pytest.mark.parametrize('noise_multiplier', [0.2, 1.0, 30.0, 1e4])
+def test_no_label_of_a_report_lies_on_its_curve(noise_multiplier):
+  mechanism = accounting.Mechanism(
+    'tree', strategies.Participation(300, 7), noise_multiplier
+  )
+  built = statement.build(inputs.Inputs(mechanism, DELTA))
+  blocks = [b for s in sections.of_statement(built).sections for b in s.blocks]
+  (drawn,) = [block.plots for block in blocks if isinstance(block, document.Plots)]
+  marked = [plot for plot in drawn if plot.mark is not None]
+  assert len(marked) == 2
+  for plot in marked:
+    axes = figure.Figure(figsize=(5.2, 3.3)).add_axes((0.155, 0.15, 0.815, 0.81))
+    plots._draw(axes, plot)
+    assert not _overlaps(axes), plot.title
+
+
+def test_no_line_of_a_page_ends_within_a_number():
+  page = rendering.render(_build(with_curves=True), 'html')
+  (style,) = re.findall(r'\.number \{([^}]*)\}', page)
+  assert 'white-space: nowrap' in style
+  body = page[page.index('<body>') :]
+  kept = re.compile(r'<span class="number">[^<]*</span>')
+  assert f'<span class="number">{DELTA:g}' in body
+  # What is left has no digit but in names and checksums, which may be broken.
+  for text in re.findall(r'>([^<]+)<', kept.sub('<i></i>', body)):
+    assert not re.search(r'(?<![\w#])[-+]?\d[\d.,]*(?:e[-+]?\d+)?(?!\w)', text), text
 
 
 def test_without_curves_there_is_a_page_without_plots():

@@ -25,6 +25,8 @@ from tff_dp_aggregators.accounting.accountants.registry import composed
 from tff_dp_aggregators.accounting.accountants.registry import delta
 from tff_dp_aggregators.accounting.accountants.registry import entry_of
 from tff_dp_aggregators.accounting.accountants.registry import epsilon
+from tff_dp_aggregators.accounting.accountants.registry import instead
+from tff_dp_aggregators.accounting.accountants.registry import label
 from tff_dp_aggregators.accounting.accountants.registry import register
 from tff_dp_aggregators.accounting.accountants.registry import tightest
 
@@ -44,6 +46,8 @@ __all__ = [
   'epsilon',
   'gaussian',
   'gdp_mu',
+  'instead',
+  'label',
   'parts',
   'pld',
   'prv',

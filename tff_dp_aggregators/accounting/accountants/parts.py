@@ -5,24 +5,26 @@ apart: composed Gaussians are one, what was sampled is sampled from one Gaussian
 degenerate parameters (no noise, infinite noise, nobody sampled, everybody sampled) are
 gone, and equal parts are counted. `Accountant` is the base of all that read parts.
 
-Sampling amplifies privacy for one relation only:
+Sampling amplifies privacy for some relations only:
 
 | event | valid under |
 |---|---|
 | `PoissonSampledDpEvent` | `ADD_OR_REMOVE_ONE` |
-| `SampledWithoutReplacementDpEvent` | `REPLACE_ONE` |
+| `SampledWithoutReplacementDpEvent` | `REPLACE_ONE`, `ADD_OR_REMOVE_ONE` |
 | `SingleEpochTreeAggregationDpEvent` | `REPLACE_SPECIAL` |
 
 All others are valid under each, with one trap: a noise multiplier is relative to the
 sensitivity *under that relation*. Replacing one client's contribution by another moves
 a sum by up to twice the clip norm, so under `REPLACE_ONE` the event of noise with
-standard deviation `noise_multiplier * clip_norm` has half that noise multiplier.
+standard deviation `noise_multiplier * clip_norm` has half that noise multiplier. So it
+has within `SampledWithoutReplacementDpEvent` under both: who joins a cohort of fixed
+size takes the place of another.
 """
 
 import abc
 import math
 from collections.abc import Iterator
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import dp_accounting
 from dp_accounting import NeighboringRelation as Relation
@@ -33,9 +35,12 @@ from tff_dp_aggregators.accounting import events
 Part = tuple[dp_accounting.DpEvent, int]
 
 _ONLY_UNDER = {
-  dp_accounting.PoissonSampledDpEvent: Relation.ADD_OR_REMOVE_ONE,
-  dp_accounting.SampledWithoutReplacementDpEvent: Relation.REPLACE_ONE,
-  dp_accounting.SingleEpochTreeAggregationDpEvent: Relation.REPLACE_SPECIAL,
+  dp_accounting.PoissonSampledDpEvent: (Relation.ADD_OR_REMOVE_ONE,),
+  dp_accounting.SampledWithoutReplacementDpEvent: (
+    Relation.REPLACE_ONE,
+    Relation.ADD_OR_REMOVE_ONE,
+  ),
+  dp_accounting.SingleEpochTreeAggregationDpEvent: (Relation.REPLACE_SPECIAL,),
 }
 
 
@@ -63,10 +68,11 @@ def parts(event: dp_accounting.DpEvent, relation: Relation) -> list[Part]:
     [(GaussianDpEvent(noise_multiplier=1.0), 1)]
   """
   for each in _nested(event):
-    only = _ONLY_UNDER.get(type(each), relation)
-    if only is not relation:
+    only = _ONLY_UNDER.get(type(each), (relation,))
+    if relation not in only:
+      names = ' or '.join(valid.name for valid in only)
       raise dp_accounting.UnsupportedEventError(
-        f'{type(each).__name__} is valid under the neighbouring relation {only.name} '
+        f'{type(each).__name__} is valid under the neighbouring relation {names} '
         f'alone, and {relation.name} was asked for.'
       )
   counted: dict[str, Part] = {}
@@ -74,6 +80,18 @@ def parts(event: dp_accounting.DpEvent, relation: Relation) -> list[Part]:
     key = repr(part)  # Some events hold lists and have no hash.
     counted[key] = (part, count + counted.get(key, (part, 0))[1])
   return list(counted.values())
+
+
+class Instead(NamedTuple):
+  """The bound that stands where an accountant has none of its own.
+
+  Attributes:
+    accountant: Whose it is.
+    reason: Why, in a few words.
+  """
+
+  accountant: str
+  reason: str
 
 
 class Accountant(dp_accounting.PrivacyAccountant):
@@ -84,6 +102,10 @@ class Accountant(dp_accounting.PrivacyAccountant):
   def __init__(self, relation: Relation = Relation.REPLACE_SPECIAL) -> None:
     super().__init__(relation)
     self._composed: list[dp_accounting.DpEvent] = []
+
+  def instead(self, target_delta: float) -> Optional[Instead]:
+    """Whose bound `get_epsilon` returns, if not this accountant's own, and why."""
+    return None
 
   @abc.abstractmethod
   def _can_read(self, part: dp_accounting.DpEvent) -> bool:
@@ -130,6 +152,13 @@ def is_poisson(part: Any, noise: type) -> bool:
   return isinstance(part, dp_accounting.PoissonSampledDpEvent) and isinstance(
     part.event, noise
   )
+
+
+def is_without_replacement(part: Any) -> bool:
+  """Whether it is Gaussian noise on a sample of fixed size."""
+  return isinstance(
+    part, dp_accounting.SampledWithoutReplacementDpEvent
+  ) and isinstance(part.event, dp_accounting.GaussianDpEvent)
 
 
 def _nested(event: dp_accounting.DpEvent) -> Iterator[dp_accounting.DpEvent]:

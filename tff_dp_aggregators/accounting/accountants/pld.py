@@ -1,48 +1,62 @@
-"""Privacy loss distributions: dp-accounting's, with the interval chosen for the event.
+"""Privacy loss distributions, on a grid that follows the event and the delta.
 
-dp-accounting rounds losses up to multiples of an interval (arXiv:2207.04380) and
-composes them by fast Fourier transforms. Left alone it needs an hour or all memory for
-little noise, loosens where one round's loss is far below its interval, and its sums are
-round-off below a delta that grows with the rounds. Here the interval follows the
-losses, and where float64 ends the answer is the Renyi bound, which is looser and sound:
+`losses` has the distributions of rounds, rounded up, and composes them. Which pair of
+distributions stands for a round depends on the neighbouring relation:
 
-* at a delta below 1e-15 times the rounds, about;
-* where epsilon is above 700, so that e^epsilon is out of range, for delta;
-* where losses span more than a million times the largest interval, 1.
+* A Poisson sample, add-or-remove: the client is told from its absence or the other way
+  round, the same in all rounds; the worse of the two counts.
+* A sample of fixed size, add-or-remove: the same two. Who is drawn takes the place of
+  another, at a distance of up to two clip norms, and given all others that place is
+  what the sum is without it (arXiv:2106.08567, Theorem 11). Some data sets have just
+  these distributions in every round, so that nothing smaller holds.
+* A sample of fixed size, replace-one. The sum with the client drawn is mu_1 or, for the
+  other data set, mu_2, and otherwise mu_0; each two of them differ by one exchanged
+  client. For a >= 1, H_a of the two mixtures is at most the probability q of being
+  drawn times the largest divergence of the noise, at odds 1 + (a - 1) / q (advanced
+  joint convexity: arXiv:1807.01647, Theorems 2 and 9), which is that of `REMOVED`
+  for noise on two clip norms. Below 1 it follows by H_a(P || Q) = 1 - a + a H_1/a(Q ||
+  P), with the two data sets exchanged, and is that of `ADDED`. Both together are the
+  curve of one pair, `REPLACED`, which dominates each round and so composes. One round
+  has no smaller bound. For many, no data set has the worst of both sides at once in
+  each of them (arXiv:2405.20769), and `REMOVED` alone is what is known to be reached.
+
+Where grid or float64 end, the answer is the Renyi bound, which is looser and sound, and
+`PldAccountant.instead` says so: with noise multipliers below a millionth, and where so
+coarse a grid is needed that the Renyi bound is the smaller.
 """
 
 import functools
 import math
+from typing import NamedTuple, Optional
 
 import dp_accounting
 from dp_accounting import NeighboringRelation as Relation
 
+from tff_dp_aggregators.accounting.accountants import losses
 from tff_dp_aggregators.accounting.accountants import parts
 from tff_dp_aggregators.accounting.accountants import rdp
 
-# dp-accounting's own, and the bounds between which another is chosen.
-_INTERVAL = 1e-4
-_MIN_INTERVAL, _MAX_INTERVAL = 1e-9, 1.0
-# As many intervals as take a few seconds.
-_MAX_INTERVALS = 1e6
-# dp-accounting cuts distributions off where e^-50 is left: within 10.2 deviations.
-_DEVIATIONS = 10.2
-_CUT_OFF = 1e-20
-# Above that e^epsilon leaves the range of float64.
-_MAX_EPSILON = 700.0
-# More noise is read as that much: as nothing for every delta that is resolved.
-_MAX_NOISE = 1e9
-# Round-off of one Fourier transform that is raised to a power, for each composition.
-ROUND_OFF = 4.4e-16
-# Round-off of adding up probabilities, relative, for each of them: that of float64,
-# times what their sum may exceed delta by.
-_SUM_ROUND_OFF = 20 * 2.2e-16
+# More noise is read as that much: as nothing for every delta that matters.
+_MAX_NOISE, _MIN_NOISE = 1e9, 1e-6
+# Deltas of so many decades have one composition, if its error is small there.
+_DECADES = 4
+# Part of delta that may be numerical error before a grid of its own is made for it.
+_ERROR = 1e-6
+# So coarse a grid, over the width of a round's losses, may lose to Renyi's bound.
+_COARSE = 0.25
+# Below it float64 has no room for what is cut off.
+_MIN_DELTA = 1e-280
+
+
+class _Answer(NamedTuple):
+  """An epsilon or delta, and why it is the Renyi bound if it is."""
+
+  value: float
+  reason: str = ''
 
 
 class PldAccountant(parts.Accountant):
-  """Numerical accountant of (Poisson-sampled) Gaussian and Laplace mechanisms.
-
-  Both directions, adding and removing, are composed, and the larger result counts.
+  """Numerical accountant of sampled and unsampled Gaussian and Laplace mechanisms.
 
   Example:
     >>> accountant = PldAccountant(Relation.ADD_OR_REMOVE_ONE)
@@ -53,98 +67,131 @@ class PldAccountant(parts.Accountant):
     2.125
   """
 
-  reads = 'Gaussian and Laplace events, Poisson-sampled or not,'
+  reads = (
+    'Gaussian and Laplace events, Poisson-sampled or not, and Gaussian events sampled '
+    'without replacement'
+  )
 
   def _can_read(self, part: dp_accounting.DpEvent) -> bool:
-    return parts.is_noise(part) or (
-      parts.is_poisson(part, dp_accounting.GaussianDpEvent)
+    return (
+      parts.is_noise(part)
+      or parts.is_poisson(part, dp_accounting.GaussianDpEvent)
       or parts.is_poisson(part, dp_accounting.LaplaceDpEvent)
+      or parts.is_without_replacement(part)
     )
 
   def get_epsilon(self, target_delta: float) -> float:
     """Smallest epsilon at `target_delta`, rounded up."""
-    found = self._parts()
-    if not found or parts.is_non_private(found):
-      return math.inf if found else 0.0
-    bound = self._bound(found)
-    unresolved = _unresolved(found)
-    interval = _interval(found, bound.get_epsilon(_CUT_OFF))
-    if target_delta >= 2 * unresolved and interval <= _MAX_INTERVAL:
-      peer = _composed(tuple(found), self.neighboring_relation, interval)
-      delta = (target_delta - unresolved) * (1 - _sum_round_off(found, interval))
-      epsilon = float(peer.get_epsilon(delta))
-      if math.isfinite(epsilon):
-        return epsilon
-    return bound.get_epsilon(target_delta)
+    return self._epsilon(target_delta).value
 
   def get_delta(self, target_epsilon: float) -> float:
     """Smallest delta at `target_epsilon`, rounded up."""
     found = self._parts()
     if not found or parts.is_non_private(found):
       return 1.0 if found else 0.0
-    bound = self._bound(found)
-    interval = _interval(found, bound.get_epsilon(_CUT_OFF))
-    if target_epsilon <= _MAX_EPSILON and interval <= _MAX_INTERVAL:
-      peer = _composed(tuple(found), self.neighboring_relation, interval)
-      delta = max(0.0, float(peer.get_delta(target_epsilon)))
-      delta *= 1 + _sum_round_off(found, interval)
-      return min(1.0, delta + _unresolved(found))
-    return bound.get_delta(target_epsilon)
+    if not _is_in_range(found):
+      bound = _renyi(tuple(found), self.neighboring_relation)
+      return bound.get_delta(target_epsilon)
+    deltas = []
+    for side in _sides(found, self.neighboring_relation):
+      deltas.append(_delta_of_side(side, target_epsilon))
+    return min(1.0, max(*deltas, math.ulp(0.0)))
 
-  def _bound(self, found: list[parts.Part]) -> rdp.RdpAccountant:
-    """Renyi's bound; Laplace noise on a sample counts as if on everybody."""
-    bound = rdp.RdpAccountant(self.neighboring_relation)
-    for part, count in found:
-      sampled = parts.is_poisson(part, dp_accounting.LaplaceDpEvent)
-      bound.compose(part.event if sampled else part, count)
-    return bound
+  def instead(self, target_delta: float) -> Optional[parts.Instead]:
+    """Whose bound `get_epsilon` returns where the grid has no smaller one."""
+    reason = self._epsilon(target_delta).reason
+    return parts.Instead('rdp', reason) if reason else None
 
-
-def _unresolved(found: list[parts.Part]) -> float:
-  """The delta below which sums are round-off; one Gaussian alone has no sums."""
-  if all(isinstance(part, dp_accounting.GaussianDpEvent) for part, _ in found):
-    return 0.0
-  return ROUND_OFF * (10 + sum(count for _, count in found))
+  def _epsilon(self, target_delta: float) -> _Answer:
+    found = self._parts()
+    if not found or parts.is_non_private(found):
+      return _Answer(math.inf if found else 0.0)
+    return _epsilon(tuple(found), self.neighboring_relation, target_delta)
 
 
-def _sum_round_off(found: list[parts.Part], interval: float) -> float:
-  return _SUM_ROUND_OFF * (3 + max(_reach(part) for part, _ in found) / interval)
-
-
-def _mu(part: dp_accounting.DpEvent) -> float:
-  return 1 / getattr(part, 'event', part).noise_multiplier
-
-
-def _reach(part: dp_accounting.DpEvent) -> float:
-  """How far the losses of a part range."""
-  mu = _mu(part)
-  if isinstance(getattr(part, 'event', part), dp_accounting.LaplaceDpEvent):
-    return 2 * mu
-  return mu * mu + 2 * _DEVIATIONS * mu
-
-
-def _interval(found: list[parts.Part], largest: float) -> float:
-  """Fine enough for the least of the parts, with not too many intervals in all."""
-  spread = min(
-    _mu(part) * getattr(part, 'sampling_probability', 1) for part, _ in found
-  )
-  reach = max(largest, *(_reach(part) for part, _ in found))
-  return max(min(_INTERVAL, spread / 4), reach / _MAX_INTERVALS, _MIN_INTERVAL)
-
-
-@functools.lru_cache(maxsize=4)
-def _composed(
-  found: tuple[parts.Part, ...], relation: Relation, interval: float
-) -> dp_accounting.pld.PLDAccountant:
-  peer = dp_accounting.pld.PLDAccountant(relation, interval)
+def _renyi(found: tuple[parts.Part, ...], relation: Relation) -> rdp.RdpAccountant:
+  """Renyi's bound; Laplace noise on a sample counts as if on everybody."""
+  bound = rdp.RdpAccountant(relation)
   for part, count in found:
-    peer.compose(_with_less_noise(part), count)
-  return peer
+    sampled = parts.is_poisson(part, dp_accounting.LaplaceDpEvent)
+    bound.compose(part.event if sampled else part, count)
+  return bound
 
 
-def _with_less_noise(part: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
-  if isinstance(part, dp_accounting.PoissonSampledDpEvent):
-    return dp_accounting.PoissonSampledDpEvent(
-      part.sampling_probability, _with_less_noise(part.event)
-    )
-  return type(part)(min(part.noise_multiplier, _MAX_NOISE))
+def _is_in_range(found: list[parts.Part]) -> bool:
+  return all(
+    getattr(part, 'event', part).noise_multiplier >= _MIN_NOISE for part, _ in found
+  )
+
+
+@functools.lru_cache(maxsize=64)
+def _epsilon(
+  found: tuple[parts.Part, ...], relation: Relation, delta: float
+) -> _Answer:
+  bound = _renyi(found, relation)
+  if not (_is_in_range(list(found)) and delta >= _MIN_DELTA):
+    reason = f"pld's grid does not reach noise this small at delta = {delta:g}"
+    return _Answer(bound.get_epsilon(delta), reason)
+  epsilon, coarse = 0.0, False
+  for side in _sides(list(found), relation):
+    one, wide = _of_side(side, delta)
+    epsilon, coarse = max(epsilon, one), coarse or wide
+  if coarse or not math.isfinite(epsilon):
+    renyi = bound.get_epsilon(delta)
+    if not epsilon <= renyi:
+      reason = f"pld's grid could not reach delta = {delta:g} any closer"
+      return _Answer(renyi, reason)
+  return _Answer(epsilon)
+
+
+def _of_side(side: '_Losses', delta: float) -> tuple[float, bool]:
+  """Epsilon, and whether the grid is coarse."""
+  decade = _DECADES * math.floor(math.log10(delta) / _DECADES)
+  around = 10.0 ** (decade + _DECADES / 2)
+  composition = _composition(side, losses.plan(side, math.log(around)))
+  epsilon, wrong = composition.epsilon(delta)
+  if not wrong <= _ERROR:
+    composition = _composition(side, losses.plan(side, math.log(delta)))
+    epsilon, wrong = composition.epsilon(delta)
+  return epsilon, composition.coarseness > _COARSE
+
+
+def _delta_of_side(side: '_Losses', epsilon: float) -> float:
+  """Delta by a grid that is cut off ever farther out, until that does not matter."""
+  delta = 1.0
+  for log_delta in (-20.0, -50.0, -120.0, -300.0, math.log(_MIN_DELTA)):
+    composition = _composition(side, losses.plan(side, log_delta, epsilon))
+    found, wrong = composition.delta(epsilon)
+    delta = min(delta, found)
+    if wrong <= _ERROR:
+      break
+  return delta
+
+
+_Losses = tuple[tuple[losses.Loss, int], ...]
+_composition = functools.lru_cache(maxsize=8)(losses.Composition)
+
+
+def _sides(found: list[parts.Part], relation: Relation) -> list[_Losses]:
+  """What is composed: one list, or two where adding differs from removing."""
+  sides = [
+    tuple((_loss(part, relation, side), count) for part, count in found)
+    for side in (losses.Side.REMOVED, losses.Side.ADDED)
+  ]
+  return sides[:1] if sides[0] == sides[1] else sides
+
+
+def _loss(
+  part: dp_accounting.DpEvent, relation: Relation, side: losses.Side
+) -> losses.Loss:
+  noise = getattr(part, 'event', part)
+  is_laplace = isinstance(noise, dp_accounting.LaplaceDpEvent)
+  mu = 1 / min(noise.noise_multiplier, _MAX_NOISE)
+  if parts.is_noise(part):  # Symmetric: both sides are the same.
+    return losses.Loss(is_laplace, mu, 1.0, losses.Side.REMOVED)
+  if not parts.is_without_replacement(part):
+    return losses.Loss(is_laplace, mu, part.sampling_probability, side)
+  fraction = part.sample_size / part.source_dataset_size
+  if relation is Relation.REPLACE_ONE:
+    side = losses.Side.REPLACED
+  return losses.Loss(is_laplace, mu, fraction, side)

@@ -23,7 +23,6 @@ from typing import Any
 import dp_accounting
 
 from tff_dp_aggregators.accounting.accountants import parts
-from tff_dp_aggregators.accounting.accountants import pld
 
 # What the package may add to epsilon: for one Gaussian, and for samples.
 _EPSILON_ERROR = 4e-4
@@ -38,6 +37,8 @@ _MAX_POINTS, _MAX_SAMPLED_POINTS = 2**21, 2**20
 # Tolerance and number of the integrals behind a mean.
 _QUAD_ERROR, _QUAD_PIECES = 1.5e-8, 11
 _MAX_NOISE = 1e6
+# Round-off of one Fourier transform that is raised to a power, for each composition.
+_ROUND_OFF = 4.4e-16
 
 
 class PrvAccountant(parts.Accountant):
@@ -97,7 +98,7 @@ class PrvAccountant(parts.Accountant):
 
 
 def _unresolved(found: list[parts.Part]) -> float:
-  return pld.ROUND_OFF * (10 + sum(count for _, count in found))
+  return _ROUND_OFF * (10 + sum(count for _, count in found))
 
 
 class _Composed:

@@ -53,7 +53,7 @@ class RdpAccountant(parts.Accountant):
   reads = 'events that dp-accounting has a Renyi divergence for'
 
   def _can_read(self, part: dp_accounting.DpEvent) -> bool:
-    return self._peer(ORDERS).supports(part)
+    return parts.is_without_replacement(part) or self._peer(ORDERS).supports(part)
 
   def _peer(self, orders: tuple[float, ...]) -> dp_accounting.rdp.RdpAccountant:
     return dp_accounting.rdp.RdpAccountant(orders, self.neighboring_relation)
@@ -66,7 +66,7 @@ class RdpAccountant(parts.Accountant):
     total = np.zeros(len(orders))
     for part, count in found:
       if _is_sampled(part):
-        total += count * _sampled_divergence(part, orders)
+        total += count * _sampled_divergence(part, orders, self.neighboring_relation)
       elif isinstance(part, dp_accounting.GaussianDpEvent):
         mu = 1 / part.noise_multiplier
         total += count * np.array(orders) * (mu * mu / 2)
@@ -103,12 +103,14 @@ def _is_sampled(part: dp_accounting.DpEvent) -> bool:
 
 @functools.lru_cache(maxsize=16)  # A curve asks for the same again and again.
 def _sampled_divergence(
-  part: dp_accounting.DpEvent, orders: tuple[float, ...]
+  part: dp_accounting.DpEvent, orders: tuple[float, ...], relation: Relation
 ) -> np.ndarray:
   noise_multiplier = min(part.event.noise_multiplier, _MAX_NOISE)
   if isinstance(part, dp_accounting.PoissonSampledDpEvent):
     return poisson(part.sampling_probability, noise_multiplier, orders)
   fraction = part.sample_size / part.source_dataset_size
+  if relation is Relation.ADD_OR_REMOVE_ONE:  # The same two distributions: see `pld`.
+    return poisson(fraction, noise_multiplier, orders)
   return without_replacement(fraction, noise_multiplier, orders)
 
 

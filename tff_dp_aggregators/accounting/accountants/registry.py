@@ -8,7 +8,7 @@ calibration follow from the entries.
 |---------|------------|-------|------------------|
 | `exact` | analytic Gaussian, arXiv:1805.06530 | Gaussians | exact |
 | `pld`   | loss distributions, arXiv:2207.04380 (`pld`) | Gaussian, Laplace, \
-Poisson-sampled | above by < 1e-6 for mu up to 10 |
+Poisson-sampled; Gaussian on samples of fixed size | above by < 1e-6 for mu up to 10 |
 | `prv`   | privacy random variables, arXiv:2106.02848 (`prv`) | Gaussian, Laplace, \
 Poisson-sampled Gaussian | above by < 1e-3 for mu up to 10 |
 | `rdp`   | Renyi DP at a grid of orders (`rdp`) | all of dp-accounting's | a bound |
@@ -128,7 +128,7 @@ register(
   Entry(
     'pld',
     pld.PldAccountant,
-    kind='upper bound, numerical: privacy loss distribution (dp-accounting)',
+    kind='upper bound, numerical: privacy loss distribution (arXiv:2207.04380)',
     keeps='pld (privacy loss distribution): the distribution of what an outcome gives '
     'away, on a grid, rounded up',
     title='privacy loss distributions',
@@ -273,6 +273,50 @@ def delta(
   return float(composed(event, accountant, relation).get_delta(epsilon))
 
 
+def instead(
+  event: dp_accounting.DpEvent,
+  delta: float,
+  accountant: Optional[str] = None,
+  relation: Relation = _ZERO_OUT,
+) -> Optional[parts.Instead]:
+  """Whose bound `epsilon` returns, where the accountant has no smaller one itself.
+
+  Args:
+    event: As for `epsilon`.
+    delta: As for `epsilon`.
+    accountant: As for `epsilon`.
+    relation: As for `epsilon`.
+
+  Returns:
+    The accountant it is of, and the reason; `None` if it is the one that was asked.
+
+  Raises:
+    ValueError: As `epsilon` does.
+    dp_accounting.UnsupportedEventError: As `epsilon` does.
+
+  Example:
+    >>> little = dp_accounting.PoissonSampledDpEvent(
+    ...   0.01, dp_accounting.GaussianDpEvent(1e-8)
+    ... )
+    >>> instead(little, 1e-6, 'pld', Relation.ADD_OR_REMOVE_ONE).accountant
+    'rdp'
+  """
+  gaussian.check_delta(delta)
+  return composed(event, accountant, relation).instead(delta)
+
+
+def label(name: str, other: Optional[parts.Instead]) -> str:
+  """An accountant's name for a table, with whose bound it states if not its own.
+
+  Example:
+    >>> label('pld', parts.Instead('rdp', 'the noise is too small'))
+    "pld (rdp's bound, as the noise is too small)"
+  """
+  return (
+    name if other is None else f"{name} ({other.accountant}'s bound, as {other.reason})"
+  )
+
+
 def choose(
   event: dp_accounting.DpEvent,
   accountant: Optional[str] = None,
@@ -294,8 +338,8 @@ def choose(
 def tightest(event: dp_accounting.DpEvent, relation: Relation = _ZERO_OUT) -> str:
   """The name of the accountant whose epsilon is the smallest for this kind of event.
 
-  `exact` for Gaussians, `pld` for Poisson-sampled and Laplace noise, `rdp` for
-  everything that it alone reads, such as sampling without replacement.
+  `exact` for Gaussians, `pld` for sampled and Laplace noise, `rdp` for everything that
+  it alone reads, such as dp-accounting's event of a tree.
 
   Raises:
     dp_accounting.UnsupportedEventError: If none reads it under `relation`.
@@ -306,7 +350,7 @@ def tightest(event: dp_accounting.DpEvent, relation: Relation = _ZERO_OUT) -> st
     'exact'
     >>> event = dp_accounting.SampledWithoutReplacementDpEvent(1000, 10, event)
     >>> tightest(event, Relation.REPLACE_ONE)
-    'rdp'
+    'pld'
   """
   parts.parts(event, relation)  # Its errors say more.
   ranked = [entry for entry in ACCOUNTANTS.values() if entry.rank is not None]

@@ -143,6 +143,7 @@ class Row:
     equal_noise_multiplier: Noise with which the epsilon is the same in all rows.
     costs: What each place for the noise of earlier rounds costs.
     variant: The how manieth row of its mechanism it is, from 0.
+    instead: Whose bound the accountant states, if not its own.
   """
 
   mechanism: mechanism_lib.Mechanism
@@ -152,6 +153,7 @@ class Row:
   equal_noise_multiplier: float
   costs: dict[str, noise_cost.Cost]
   variant: int = 0
+  instead: Optional[accountants.parts.Instead] = None
 
   @property
   def name(self) -> str:
@@ -293,6 +295,7 @@ class Comparison:
       'epsilon': row.epsilon if math.isfinite(row.epsilon) else None,
       'delta': self.task.target_delta,
       'accountant': row.accountant,
+      'instead': row.instead and row.instead._asdict(),
       'rmse': row.rmse,
       'max_error': row.max_error,
       'relative_rmse': self.relative(row, 'rmse'),
@@ -548,6 +551,9 @@ def _row(
     enough,
     noise_cost.by_storage(mechanism.strategy, task.num_bytes),
     candidate.variant,
+    accountants.instead(
+      mechanism.event, task.target_delta, accountant, mechanism.relation
+    ),
   )
 
 

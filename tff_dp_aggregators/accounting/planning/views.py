@@ -257,6 +257,12 @@ def _notes(comparison: planning.Comparison) -> list[str]:
       f'{accountants.entry_of(accountants.QUICK_BOUND).title}; --sampling gives the '
       'tightest, in up to a minute each.'
     )
+  for label in dict.fromkeys(
+    accountants.label(row.accountant, row.instead)
+    for row in comparison.rows
+    if row.instead
+  ):
+    notes.append(f'Some noise and epsilon are by {label}.')
   for row in comparison.unsampled:
     redrawn = row.costs.get('redraw')
     if (

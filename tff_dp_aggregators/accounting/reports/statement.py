@@ -285,8 +285,15 @@ def guarantee(
       if name == chosen:
         raise
       continue
-    kind = accountants.ACCOUNTANTS[name].kind
-    listed.append({'name': name, 'epsilon': _finite(value), 'kind': kind})
+    other = composed[name].instead(delta)
+    listed.append(
+      {
+        'name': name,
+        'epsilon': _finite(value),
+        'kind': accountants.ACCOUNTANTS[other.accountant if other else name].kind,
+        'instead': other and other._asdict(),
+      }
+    )
   by_name = {each['name']: each['epsilon'] for each in listed}
   try:
     mu = accountants.gdp_mu(event)
@@ -306,7 +313,11 @@ def guarantee(
     'gdp_mu': None if mu is None else _finite(mu),
     'accountants': listed,
     'epsilon_by_delta': [
-      {'delta': each, 'epsilon': _finite(composed[chosen].get_epsilon(each))}
+      {
+        'delta': each,
+        'epsilon': _finite(composed[chosen].get_epsilon(each)),
+        'accountant': getattr(composed[chosen].instead(each), 'accountant', chosen),
+      }
       for each in sorted({delta, *_STATED_DELTAS}, reverse=True)
     ],
   }

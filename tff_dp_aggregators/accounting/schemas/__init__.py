@@ -11,7 +11,7 @@ zero-out, replace-one |
 | `PoissonSampling` | in each round every client of a group is drawn independently, \
 with the same probability, and nobody learns who was | add-or-remove |
 | `FixedSizeSampling` | each round draws a cohort of fixed size, uniformly and without \
-replacement, and nobody learns who was | replace-one |
+replacement, and nobody learns who was | replace-one, add-or-remove |
 
 Sampling amplifies privacy only where the rounds of a client do not share noise: a
 sampled round of independent Gaussian noise is an event of its own. With correlated

@@ -136,6 +136,10 @@ class Kind(abc.ABC, Generic[S]):
   properties: ClassVar[dict[str, dict[str, Any]]]
   offers: ClassVar[tuple[Offer, ...]]
 
+  def sensitivity_factor(self, relation: Relation) -> int:
+    """How many clip norms a round's sum moves by if one client's data change."""
+    return sensitivity_factor(relation)
+
   @abc.abstractmethod
   def limits(self, schema: S) -> strategies.Participation:
     """In which rounds a client can take part at all, sampled or not."""

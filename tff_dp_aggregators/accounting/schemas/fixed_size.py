@@ -1,7 +1,8 @@
 """Cohorts of fixed size, drawn uniformly without replacement, in secret.
 
-Only replacing a client keeps the number of clients, so the neighbouring relation is
-replace-one, and a sum moves by up to two clip norms.
+Replacing a client keeps the number of clients, which is public, so the neighbouring
+relation is replace-one unless add-or-remove is asked for. Under both a sum moves by up
+to two clip norms: a client that is drawn takes the place of another.
 """
 
 import dataclasses
@@ -20,7 +21,8 @@ class FixedSizeSampling:
 
   Attributes:
     num_rounds: Rounds in all, n.
-    population: Clients to draw from, the same in all rounds; public.
+    population: Clients to draw from, the same in all rounds; public. Under
+      add-or-remove, the fewest that there may be.
     cohort: Clients drawn for a round, at most `population`.
 
   Raises:
@@ -47,7 +49,7 @@ class FixedSize(base.Sampling[FixedSizeSampling]):
 
   name = 'fixed_size_sampling'
   schema = FixedSizeSampling
-  relations = (Relation.REPLACE_ONE,)
+  relations = (Relation.REPLACE_ONE, Relation.ADD_OR_REMOVE_ONE)
   flag = 'fixed_size'
   flag_help = (
     'cohorts of fixed size, without replacement, with --population and --cohort'
@@ -77,6 +79,10 @@ class FixedSize(base.Sampling[FixedSizeSampling]):
       ),
     ),
   )
+
+  def sensitivity_factor(self, relation: Relation) -> int:
+    """Two: another's contribution goes where the client's comes."""
+    return 2
 
   def groups(self, schema: FixedSizeSampling) -> int:
     """One: everybody may be drawn in every round."""

@@ -11,6 +11,7 @@ import dp_accounting
 from dp_accounting import NeighboringRelation as Relation
 
 from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting.schemas import base
 from tff_dp_aggregators.accounting.schemas import fixed_size
 from tff_dp_aggregators.accounting.schemas import no_sampling
@@ -138,7 +139,7 @@ def event(
     * Poisson sampling: one Poisson-sampled Gaussian for each round that a client may be
       drawn for, relative to the largest column norm of C.
     * Cohorts of fixed size: one sampled Gaussian a round, with half the noise
-      multiplier, as replacing a client changes a sum by up to two clip norms.
+      multiplier, as one client for another changes a sum by up to two clip norms.
 
   Raises:
     ValueError: If `noise_multiplier` is out of range, `schema` for other rounds than
@@ -151,9 +152,12 @@ def event(
     100
   """
   relation = check_relation(schema, relation)
-  noise_multiplier = base.run_noise_multiplier(noise_multiplier, relation)
+  kind = kind_of(schema)
+  noise_multiplier = events.check_noise_multiplier(noise_multiplier)
   check(strategy, schema)
-  return kind_of(schema).event(strategy, schema, noise_multiplier)
+  return kind.event(
+    strategy, schema, noise_multiplier / kind.sensitivity_factor(relation)
+  )
 
 
 def check(strategy: strategies.Strategy, schema: base.Schema) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.strategies import participation as participation_lib
+from tff_dp_aggregators.strategies import size
 from tff_dp_aggregators.strategies import strategy as strategy_lib
 from tff_dp_aggregators.strategies import workload as workload_lib
 from tff_dp_aggregators.strategies.numerics import power_series
@@ -201,6 +202,7 @@ def check(
     ValueError: If an argument is out of range, or for other rounds.
   """
   num_rounds = checks.check_positive_int('num_rounds', num_rounds)
+  size.check_rounds(num_rounds)
   num_bands = checks.check_positive_int('num_bands', num_bands)
   if num_bands > min(num_rounds, MAX_BANDS):
     raise ValueError(

@@ -148,8 +148,11 @@ def _alternating(
 
 def _response(coefficients: np.ndarray, rounds: tuple[int, ...]) -> np.ndarray:
   response = np.zeros(len(coefficients))
+  nonzero = np.flatnonzero(coefficients)
+  length = 1 + int(nonzero[-1]) if len(nonzero) else 0  # Zeros add nothing.
   for first in rounds:
-    response[first:] += coefficients[: len(coefficients) - first]
+    reached = response[first : first + length]
+    reached += coefficients[: len(reached)]
   return response
 
 

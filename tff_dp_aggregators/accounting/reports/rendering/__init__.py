@@ -6,6 +6,7 @@ decide how it looks.
 
 import base64
 import json
+import re
 from typing import Any
 
 from tff_dp_aggregators.accounting.reports.rendering import document
@@ -14,6 +15,13 @@ from tff_dp_aggregators.accounting.reports.rendering import writers
 
 # What `render` can make of a statement.
 FORMATS = ('text', 'markdown', 'html', 'json')
+# A number in HTML with what closes up to it; no digit of a name, of a checksum or
+# of an entity.
+_NUMBER = re.compile(
+  r'(?<![\w.#])\(?(?:arXiv:)?[-+]?'
+  r'(?:\d+(?:[.,]\d+)*|\.\d+)(?:[eE][-+]?\d+)?%?(?![\w%])[),.;:]*'
+)
+_UNBROKEN = r'<span class="number">\g<0></span>'
 
 
 def render(statement: dict[str, Any], output_format: str) -> str:
@@ -51,6 +59,7 @@ def render(statement: dict[str, Any], output_format: str) -> str:
 def _to_html(report: document.Document) -> str:
   # Only here, for text shall be there at once.
   import jinja2
+  import markupsafe
 
   from tff_dp_aggregators.accounting.reports.rendering import plots
 
@@ -66,5 +75,11 @@ def _to_html(report: document.Document) -> str:
     keep_trailing_newline=True,
     autoescape=True,
   )
+
+  def unbroken(text: str) -> markupsafe.Markup:
+    """Text as HTML in which no line ends within a number."""
+    return markupsafe.Markup(_NUMBER.sub(_UNBROKEN, str(markupsafe.escape(text))))
+
+  environment.filters['unbroken'] = unbroken
   environment.tests['code'] = lambda text: isinstance(text, document.Code)
   return environment.get_template('report.html.j2').render(report=report, image=image)

@@ -1,11 +1,20 @@
 """The plots of a report, as SVG."""
 
 import io
+import itertools
 from typing import Any
+
+import numpy as np
 
 from tff_dp_aggregators.accounting.reports.rendering import document
 from tff_dp_aggregators.accounting.reports.rendering import rounding
 
+_FONT_SIZE = 10
+# Of a label from its mark, in points, and where it lies from there, the best first.
+_DISTANCES = (8, 12, 18, 26, 40, 60, 90, 130)
+_DIRECTIONS = ((-1, -1), (-1, 1), (1, 1), (1, -1), (0, 1), (0, -1), (-1, 0), (1, 0))
+# How far from a curve it stays.
+_CLEAR = 3.0
 _LINE, _TEXT, _GRID = '#1f5fa8', '#333333', '#dddddd'
 
 
@@ -23,7 +32,7 @@ def to_svg(plot: document.Plot) -> str:
     'svg.hashsalt': plot.title,
     'svg.fonttype': 'path',  # Looks the same wherever it is opened.
     'font.family': 'DejaVu Sans',  # Matplotlib's own.
-    'font.size': 10,
+    'font.size': _FONT_SIZE,
     'text.color': _TEXT,
     'axes.labelcolor': _TEXT,
     'axes.edgecolor': '#999999',
@@ -63,15 +72,73 @@ def _draw(axes: Any, plot: document.Plot) -> None:
 
 def _mark(axes: Any, mark: tuple[float, float]) -> None:
   """A dot at the report's own number, with the number beside it."""
+  from matplotlib import textpath
+
+  text = rounding.up(mark[1])
+  curve = axes.lines[0].get_xydata()
   axes.plot(*mark, marker='o', color='#c0392b', markersize=6, clip_on=False)
+  axes.get_xlim(), axes.get_ylim()  # These settle the limits, and so where points are.
+  points = 72 / axes.figure.dpi
+  extent = textpath.TextPath((0, 0), text, size=_FONT_SIZE).get_extents()
+  corner = place(
+    (extent.width, extent.height),
+    points * axes.transData.transform(mark),
+    points * axes.transData.transform(curve),
+    points * axes.bbox.extents,
+  )
   axes.annotate(
-    rounding.up(mark[1]),
+    text,
     mark,
-    xytext=(-8, -14),
+    xytext=tuple(corner - points * axes.transData.transform(mark)),
     textcoords='offset points',
-    ha='right',
+    ha='left',
+    va='bottom',
     color='#c0392b',
   )
+
+
+def place(
+  size: tuple[float, float], mark: np.ndarray, curve: np.ndarray, frame: np.ndarray
+) -> np.ndarray:
+  """Where a label near a mark lies on no curve.
+
+  Args:
+    size: Width and height of the label, in points, as all that follows.
+    mark: What it belongs to, [x, y].
+    curve: What it must not lie on, float64 of shape [n, 2], joined by lines.
+    frame: What it must lie in: left, bottom, right, top.
+
+  Returns:
+    The lower left corner: of those that are clear of curve and mark the first, and
+    else the one that is farthest from them.
+
+  Example:
+    >>> rising = np.array([[0.0, 0.0], [100.0, 100.0]])
+    >>> frame = np.array([0.0, 0.0, 110.0, 110.0])
+    >>> left, bottom = place((40, 8), rising[1], rising, frame)
+    >>> left + 40 < bottom or left > bottom + 8
+    True
+  """
+  extent = np.array(size, np.float64)
+  pieces = [
+    start
+    + np.linspace(0, 1, 2 + int(np.abs(end - start).max()))[:, None] * (end - start)
+    for start, end in zip(curve, curve[1:])
+  ]
+  taken = np.concatenate([[mark], curve, *pieces])
+  best, clearest = mark, -1.0
+  for distance, (x, y) in itertools.product(_DISTANCES, _DIRECTIONS):
+    # Outside of the mark by `distance` on each side that it is moved to.
+    corner = mark + distance * np.array([x, y]) + extent * np.array([x - 1, y - 1]) / 2
+    if (corner < frame[:2]).any() or (corner + extent > frame[2:]).any():
+      continue
+    beside = np.maximum(corner - taken, taken - corner - extent)
+    clear = float(beside.max(axis=1).min())
+    if clear >= _CLEAR:
+      return corner
+    if clear > clearest:
+      best, clearest = corner, clear
+  return best
 
 
 def _widen(axes: Any, smallest: float) -> None:

@@ -510,7 +510,7 @@ def _by_accountant(guarantee: dict[str, Any]) -> document.Table:
   chosen = guarantee['accountant']
   rows = tuple(
     (
-      f'{each["name"]} (stated above)' if each['name'] == chosen else each['name'],
+      _label(each) + (' (stated above)' if each['name'] == chosen else ''),
       rounding.up(each['epsilon'], 6),
       each['kind'],
     )
@@ -522,9 +522,20 @@ def _by_accountant(guarantee: dict[str, Any]) -> document.Table:
   )
 
 
+def _label(listed: dict[str, Any]) -> str:
+  """An accountant's name, and whose bound it states if not its own."""
+  other = listed['instead']
+  return accountants.label(listed['name'], other and accountants.parts.Instead(**other))
+
+
 def _by_delta(guarantee: dict[str, Any]) -> document.Table:
+  chosen = guarantee['accountant']
   rows = tuple(
-    (rounding.exact(point['delta']), rounding.up(point['epsilon'], 6))
+    (
+      rounding.exact(point['delta']),
+      rounding.up(point['epsilon'], 6)
+      + ('' if point['accountant'] == chosen else f' ({point["accountant"]})'),
+    )
     for point in guarantee['epsilon_by_delta']
   )
   return document.Table(('delta', f'epsilon ({guarantee["accountant"]})'), rows)

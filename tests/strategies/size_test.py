@@ -1,0 +1,59 @@
+"""What would fill the memory is refused with a reason, before anything is allocated."""
+
+import tracemalloc
+
+import pytest
+
+from tff_dp_aggregators import accounting
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting.planning import comparison
+from tff_dp_aggregators.strategies import registry
+from tff_dp_aggregators.strategies import size
+
+TOO_MANY = 10**9
+REFUSED = (
+  f'num_rounds must be at most {size.MAX_ROUNDS}.*got {TOO_MANY}. State fewer rounds'
+)
+
+
+@pytest.fixture
+def little_memory():
+  tracemalloc.start()
+  yield
+  _, peak = tracemalloc.get_traced_memory()
+  tracemalloc.stop()
+  assert peak < 10**7
+
+
+@pytest.mark.usefixtures('little_memory')
+@pytest.mark.parametrize('separation', [1, 500, TOO_MANY])
+@pytest.mark.parametrize('name', registry.KINDS)
+def test_too_many_rounds_are_refused_by_every_kind(name, separation):
+  participation = strategies.Participation(TOO_MANY, separation)
+  with pytest.raises(ValueError, match=REFUSED):
+    accounting.Mechanism(name, participation, 1.0)
+
+
+@pytest.mark.usefixtures('little_memory')
+def test_too_many_rounds_are_refused_with_sampling_and_in_comparisons():
+  with pytest.raises(ValueError, match=REFUSED):
+    accounting.Mechanism('gaussian', schemas.PoissonSampling(TOO_MANY, 0.1), 1.0)
+  with pytest.raises(ValueError, match=REFUSED):
+    comparison.compare(
+      comparison.Task(
+        strategies.Participation(TOO_MANY, 500),
+        model_size=1000,
+        target_delta=1e-6,
+        noise_multiplier=1.0,
+      )
+    )
+
+
+@pytest.mark.usefixtures('little_memory')
+def test_too_many_bands_for_the_rounds_are_refused_with_what_would_do():
+  match = 'num_bands=500 in num_rounds=1000000 .* at most 100 bands, at most 200000 rou'
+  with pytest.raises(ValueError, match=match):
+    accounting.Mechanism('banded', strategies.Participation(10**6, 500), 1.0)
+  # A Toeplitz strategy has its bands once, and a tree none.
+  assert accounting.Mechanism('tree', strategies.Participation(10**6, 10**6), 1.0)
