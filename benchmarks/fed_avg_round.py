@@ -14,19 +14,19 @@ import os
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
-import argparse  # noqa: E402
-import collections  # noqa: E402
-import statistics  # noqa: E402
-import time  # noqa: E402
-from typing import Any  # noqa: E402
+import argparse
+import collections
+import statistics
+import time
+from typing import Any
 
-import numpy as np  # noqa: E402
-import tensorflow as tf  # noqa: E402
-import tensorflow_federated as tff  # noqa: E402
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
 
-from tff_dp_aggregators import aggregators  # noqa: E402
-from tff_dp_aggregators import learning  # noqa: E402
-from tff_dp_aggregators import strategies  # noqa: E402
+from tff_dp_aggregators import aggregators
+from tff_dp_aggregators import learning
+from tff_dp_aggregators import strategies
 
 _ROUNDS = 2048
 _PARTICIPATION = strategies.Participation(

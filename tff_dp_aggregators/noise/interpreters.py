@@ -207,7 +207,7 @@ class Decays:
     each = len(outputs)
     by_copy = [sums[first : first + each] for first in range(0, len(sums), each)]
     noises = [
-      row + tf.cast(_weighted_sum(outputs, before), row.dtype)
+      row + tf.cast(_weighted_sum(list(outputs), before), row.dtype)
       for row, before in zip(drawn, by_copy)
     ]
     added = [tf.cast(noise, before[0].dtype) for noise, before in zip(noises, by_copy)]
