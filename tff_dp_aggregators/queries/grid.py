@@ -25,7 +25,7 @@ floating-point noise would leave uncovered (Mironov, CCS 2012).
 
 What this rests on is that Z is a Gaussian. It is one up to what `noise.normal` says:
 the row of z that is new in a round is made of 64 random bits for the length of a pair
-and 64 for its direction, in float64, so that its spacing is far below a step.
+and 64 for its direction, in float64, whose spacing is a hundredth of a step and less.
 """
 
 import math
@@ -40,9 +40,10 @@ MAX_CLIENTS = 10**7
 # Magnitude of an entry in steps: 10^7 times this is below 2^62.3.
 _BITS = 39
 LARGEST_ENTRY = 2**_BITS
-# Noise of standard deviation 2^10 clip norms has 2^-49 of it as a step. Louder noise
-# gets larger steps: float64 has nothing to say about smaller ones.
-_LOUD_BITS = 10
+# Noise of standard deviation 2^4 clip norms has at least 2^-43 of it as a step. Louder
+# noise gets larger steps: 2^-52 of it is where float64 ends, and a step is to be far
+# from that.
+_LOUD_BITS = 4
 # What noise can reach in steps without an overflow, beside any sum.
 _LARGEST_NOISE = 2.0**61
 

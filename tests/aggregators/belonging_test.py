@@ -1,0 +1,189 @@
+"""A state knows what it belongs to, and what it spent.
+
+Claims, through real TFF processes:
+
+* A round with another strategy, limit, number of rounds, clip norm, noise multiplier,
+  seed, stream, generator, workload or adaptation than the state's fails, naming both;
+  with equal ones built anew it goes on.
+* The state alone says what all its rounds spent: what composing the event of each round
+  from the first gives, also after a resumption, for every mechanism.
+* States of other versions and factories are refused with a word.
+"""
+
+import json
+import pickle
+
+import dp_accounting
+import numpy as np
+import pytest
+import tensorflow_federated as tff
+
+from tff_dp_aggregators import accounting
+from tff_dp_aggregators import aggregators
+from tff_dp_aggregators import noise
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.learning import runtime
+from tff_dp_aggregators.queries import belonging
+
+_ROUNDS = 8
+_TYPE = tff.TensorType(np.float32, [3])
+_VALUES = [np.array([1, 2, 3], np.float32)] * 2
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _runtime():
+  with runtime.local_runtime():
+    yield
+
+
+def _participation(num_rounds=_ROUNDS, min_separation=2, max_participations=3):
+  return strategies.Participation(num_rounds, min_separation, max_participations)
+
+
+def _numbers(**kwargs):
+  return {
+    'clip_norm': 1.0,
+    'noise_multiplier': 0.5,
+    'clients_per_round': 10.0,
+    'seed': noise.Seed(3),
+    **kwargs,
+  }
+
+
+def _gaussian(participation=None, **kwargs):
+  return aggregators.gaussian(participation or _participation(), **_numbers(**kwargs))
+
+
+def _banded(coefficients=(1.0, 0.5), participation=None, **kwargs):
+  return aggregators.from_strategy(
+    strategies.BandedToeplitz(_ROUNDS, coefficients),
+    participation or _participation(),
+    **_numbers(**kwargs),
+  )
+
+
+def _adaptive(participation=None, **kwargs):
+  numbers = _numbers(initial_clip_norm=1.0, **kwargs)
+  del numbers['clip_norm']
+  return aggregators.adaptive(
+    participation=participation or _participation(), **numbers
+  )
+
+
+def _tree(participation=None, **kwargs):
+  return aggregators.tree(participation or _participation(), **_numbers(**kwargs))
+
+
+def _blt(participation=None, **kwargs):
+  strategy = strategies.BLT(_ROUNDS, (0.3, 0.1), (0.9, 0.5))
+  return aggregators.from_strategy(
+    strategy, participation or _participation(), **_numbers(**kwargs)
+  )
+
+
+def _after(factory, rounds, state=None):
+  process = factory.create(_TYPE)
+  state = process.initialize() if state is None else state
+  states = []
+  for _ in range(rounds):
+    state = process.next(state, _VALUES).state
+    states.append(state)
+  return states
+
+
+@pytest.mark.parametrize(
+  ('build', 'changed', 'named'),
+  [
+    (_gaussian, {'clip_norm': 2.0}, ('"clip_norm": 1.0', '"clip_norm": 2.0')),
+    (_gaussian, {'noise_multiplier': 2.0}, ('"noise_multiplier": 0.5', ': 2.0')),
+    (
+      _gaussian,
+      {'participation': _participation(min_separation=4)},
+      ('"min_separation": 2', '"min_separation": 4'),
+    ),
+    (
+      _gaussian,
+      {'participation': _participation(max_participations=2)},
+      ('"max_participations": 3', '"max_participations": 2'),
+    ),
+    (
+      _gaussian,
+      {'participation': _participation(num_rounds=9)},
+      ('"num_rounds": 8', '"num_rounds": 9'),
+    ),
+    (_gaussian, {'seed': noise.Seed(4)}, ('seed 3, stream 0', 'seed 4, stream 0')),
+    (_gaussian, {'seed': noise.Seed(3, 1)}, ('seed 3, stream 0', 'seed 3, stream 1')),
+    (_gaussian, {'seed': None}, ('seed 3', 'secret')),
+    (_gaussian, {'generator': 'chacha20'}, ('philox', 'chacha20')),
+    (_banded, {'coefficients': (1.0, 0.4)}, ('sha256:', 'sha256:')),
+    (_adaptive, {'clipped_count_stddev': 4.0}, ('_stddev": 0.5', '_stddev": 4.0')),
+    (_adaptive, {'target_quantile': 0.9}, ('quantile": 0.5', 'quantile": 0.9')),
+    (_tree, {'noise_multiplier': 0.6}, ('"noise_multiplier": 0.5', ': 0.6')),
+    (_blt, {'clip_norm': 1.1}, ('"clip_norm": 1.0', '"clip_norm": 1.1')),
+  ],
+)
+def test_a_state_of_another_mechanism_is_refused_and_both_named(build, changed, named):
+  (state,) = _after(build(), 1)
+  with pytest.raises(Exception, match='belongs to another mechanism') as error:
+    _after(build(**changed), 1, state)
+  for text in named:
+    assert text in str(error.value).replace('\\', '')
+
+
+@pytest.mark.parametrize('build', [_gaussian, _banded, _adaptive, _tree, _blt])
+def test_a_state_goes_on_in_an_equal_process_and_says_what_all_rounds_spent(build):
+  states = _after(build(), 3)
+  kept = pickle.loads(pickle.dumps(states[-1]))
+  resumed = _after(build(), 3, kept)
+  events = []
+  for number, state in enumerate([*states, *resumed]):
+    spent = aggregators.extract_dp_event(state)
+    events.append(spent.last_round_only)
+    composed = dp_accounting.ComposedDpEvent(events)
+    assert accountants.gdp_mu(spent.all_rounds_so_far) == pytest.approx(
+      accountants.gdp_mu(composed), rel=1e-12
+    ), number
+  straight = _after(build(), 6)
+  for one, other in zip(
+    tff.structure.flatten(tff.structure.from_container(straight[-1].query.noise)),
+    tff.structure.flatten(tff.structure.from_container(resumed[-1].query.noise)),
+  ):
+    np.testing.assert_array_equal(one, other)
+
+
+def test_the_last_rounds_alone_can_cost_nothing_where_all_cost_much():
+  # What somebody finds who composes the events after a resumption only.
+  participation = _participation(min_separation=4, max_participations=2)
+  states = _after(_banded(participation=participation, noise_multiplier=1.0), 8)
+  spent = [aggregators.extract_dp_event(state) for state in states]
+  whole = accounting.Mechanism(
+    strategies.BandedToeplitz(_ROUNDS, (1.0, 0.5)), participation, 1.0
+  )
+  assert accountants.gdp_mu(spent[-1].all_rounds_so_far) == pytest.approx(
+    accountants.gdp_mu(whole.event), rel=1e-12
+  )
+  alone = dp_accounting.ComposedDpEvent([s.last_round_only for s in spent[6:]])
+  assert accountants.gdp_mu(alone) == 0
+
+
+def test_states_that_do_not_say_what_they_spent_are_refused():
+  old = tff.aggregators.DifferentiallyPrivateFactory.gaussian_fixed(
+    noise_multiplier=1.0, clients_per_round=10, clip=1.0
+  ).create(_TYPE)
+  with pytest.raises(ValueError, match='earlier version .* begin anew'):
+    aggregators.extract_dp_event(old.initialize())
+  with pytest.raises(ValueError, match='nothing was released'):
+    aggregators.extract_dp_event(_gaussian().create(_TYPE).initialize())
+
+
+def test_events_of_a_state_cannot_be_taken_for_one_event():
+  (state,) = _after(_gaussian(), 1)
+  spent = aggregators.extract_dp_event(state)
+  assert not isinstance(spent, dp_accounting.DpEvent)
+  assert spent._fields == ('all_rounds_so_far', 'last_round_only')
+
+
+def test_a_state_names_its_format():
+  text = json.loads(belonging.text_of({'clip_norm': 1.0}))
+  assert text == {'clip_norm': 1.0, 'state_format': 2}
