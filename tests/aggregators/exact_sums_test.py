@@ -130,7 +130,7 @@ def test_what_is_released_is_the_rounding_of_exact_sum_and_noise():
 @all_mechanisms
 def test_the_order_of_clients_changes_no_bit(kind):
   process = _BUILDERS[kind](
-    noise_multiplier=1.0, clients_per_round=10.0, seed=noise.Seed(1)
+    noise_multiplier=1.0, clients_per_round=20.0, seed=noise.Seed(1)
   ).create(_TYPE)
   rng = np.random.default_rng(2)
   results = []
@@ -203,7 +203,7 @@ def test_more_clients_than_are_summed_exactly_are_refused(more, served):
     lambda specs: queries.GaussianSumQuery(
       clip_norm=1.0, noise_multiplier=1.0, record_specs=specs
     ),
-    clients_per_round=10.0,
+    clients_per_round=20.0,
     count_sum_factory=_CountsMore(10**7 + more),
   ).create(_SCALAR)
   state, values = process.initialize(), [np.float32(1)] * 3
@@ -219,11 +219,34 @@ def test_a_denominator_beyond_what_is_summed_exactly_is_refused():
     _BUILDERS['gaussian'](noise_multiplier=1.0, clients_per_round=1.1e7)
 
 
+class _SumOfFloats(tff.aggregators.UnweightedAggregationFactory):
+  """Sums in float32."""
+
+  def create(self, value_type):
+    @tff.tensorflow.computation(value_type)
+    def to_floats(value):
+      return tf.nest.map_structure(lambda tensor: tf.cast(tensor, tf.float32), value)
+
+    @tff.federated_computation
+    def init_fn():
+      return tff.federated_value((), tff.SERVER)
+
+    @tff.federated_computation(
+      init_fn.type_signature.result, tff.FederatedType(value_type, tff.CLIENTS)
+    )
+    def next_fn(state, value):
+      total = tff.federated_sum(tff.federated_map(to_floats, value))
+      measured = tff.federated_value((), tff.SERVER)
+      return tff.templates.MeasuredProcessOutput(state, total, measured)
+
+    return tff.templates.AggregationProcess(init_fn, next_fn)
+
+
 def test_an_inner_aggregation_that_does_not_return_the_sum_is_refused():
   factory = _BUILDERS['gaussian'](
     noise_multiplier=1.0,
-    clients_per_round=10.0,
-    record_aggregation_factory=tff.aggregators.UnweightedMeanFactory(),
+    clients_per_round=20.0,
+    record_aggregation_factory=_SumOfFloats(),
   )
   with pytest.raises(TypeError, match='exact sum of the integers'):
     factory.create(_TYPE)
@@ -238,7 +261,7 @@ def test_a_secure_sum_gives_the_same_bits(kind):
     for secure in (aggregators.secure_sum(), None):
       process = _BUILDERS[kind](
         noise_multiplier=1.0,
-        clients_per_round=10.0,
+        clients_per_round=20.0,
         seed=noise.Seed(1),
         record_aggregation_factory=secure,
       ).create(_TYPE)
@@ -250,3 +273,13 @@ def test_a_secure_sum_gives_the_same_bits(kind):
   finally:
     tff.backends.native.set_sync_local_cpp_execution_context()
   assert bits[0] == bits[1]
+
+
+@pytest.mark.parametrize('noise_multiplier', [2.0**-20, 1.0, 8.0, 9.0, 1024.0, 2.0**30])
+def test_noise_is_finer_than_the_grid_however_loud_it_is(noise_multiplier):
+  # A float64 below 8 is within 2^-51 of the next one: a step is 2^9 times that.
+  for clip_norm in (0.3, 1.0, 1.99):
+    steps = float(grid.steps_per_unit(tf.constant(clip_norm), noise_multiplier))
+    assert np.float32(clip_norm) * noise_multiplier * steps <= 2.0**42
+    # And coarse enough for no sum of records to lose what noise does not hide.
+    assert 10**7 / steps < 1e-3 * max(1.0, noise_multiplier) * clip_norm

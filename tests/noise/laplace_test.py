@@ -76,7 +76,7 @@ def test_tails_are_those_of_a_laplace_as_far_as_counts_tell():
 
 def test_entries_of_a_row_are_uncorrelated_at_every_lag():
   # 1000 lags of values and of magnitudes, seven standard deviations: 6e-9 in all.
-  sample = _sample(tf.float64, 13)
+  sample = _sample(13)
   for series in (sample / math.sqrt(2), np.abs(sample) - 1):
     spectrum = np.abs(np.fft.rfft(series, 2 * _NUM_SAMPLES)) ** 2
     correlation = np.fft.irfft(spectrum)[1:1001] / _NUM_SAMPLES

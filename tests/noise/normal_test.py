@@ -18,6 +18,7 @@ import scipy.stats
 import tensorflow as tf
 
 from tff_dp_aggregators import noise
+from tff_dp_aggregators.noise import generators
 from tff_dp_aggregators.noise import normal
 from tff_dp_aggregators.noise import rows
 
@@ -35,10 +36,17 @@ def _words(rng, size, end=2**64):
   return rng.integers(end, size=size, dtype=np.uint64)
 
 
-def _box_muller(radii, angles):
+def _lower_words(rng, size):
+  return rng.integers(2**32, size=size, dtype=np.uint32)
+
+
+def _box_muller(radii, lower, angles):
   """Pairs as complex numbers; angles are of 64 bits."""
-  words = tf.constant(radii, tf.uint64), tf.constant(angles, tf.uint64)
-  numbers = normal.box_muller(*words)
+  numbers = normal.box_muller(
+    tf.constant(radii, tf.uint64),
+    tf.constant(lower, tf.uint32),
+    tf.constant(angles, tf.uint64),
+  )
   assert numbers.dtype == tf.float64
   x, y = numbers.numpy().reshape(2, -1).astype(np.longdouble)
   return x + 1j * y
@@ -84,25 +92,26 @@ def test_tail_probabilities_are_right_to_one_percent(sigmas):
   num_pairs = 1_000_000
   end = math.ceil(2**64 * math.exp(-(sigmas**2) / 2))
   radii, angles = _words(rng, num_pairs, end), _words(rng, num_pairs)
-  pairs = _box_muller(radii, angles)
+  pairs = _box_muller(radii, _lower_words(rng, num_pairs), angles)
   beyond = np.concatenate([np.abs(pairs.real), np.abs(pairs.imag)]) > sigmas
   probability = np.mean(beyond) * (end / 2**64)
   expected = 2 * scipy.stats.norm.sf(sigmas)
   np.testing.assert_allclose(probability, expected, rtol=0.01)
 
 
-def test_gaussians_reach_9_5_standard_deviations():
+def test_gaussians_reach_11_5_standard_deviations():
   # TensorFlow's own end at sqrt(-2 ln 1e-7) = 5.68, far within a delta of 1e-10.
-  largest = np.sqrt(2 * np.log(2) * 65)
-  assert 9.49 < largest < 9.5
-  pairs = _box_muller([0, 0], [0, 2**63])
+  largest = np.sqrt(2 * np.log(2) * 97)
+  assert 11.59 < largest < 11.6
+  pairs = _box_muller([0, 0], [0, 0], [0, 2**63])
   np.testing.assert_allclose(pairs, [largest, -largest], atol=1e-14)
 
 
-def _ideal(radii, angles):
+def _ideal(radii, lower, angles):
   """Box and Muller's formula in extended precision."""
-  below = (radii.astype(np.longdouble) + 0.5) * 2.0**-64
-  above = ((~radii).astype(np.longdouble) + 0.5) * 2.0**-64
+  low = (lower.astype(np.longdouble) + 0.5) * 2.0**-32
+  below = (radii.astype(np.longdouble) + low) * 2.0**-64
+  above = ((~radii).astype(np.longdouble) + (1 - low)) * 2.0**-64
   near_zero = radii < 2**63
   logarithm = np.where(
     near_zero,
@@ -114,38 +123,102 @@ def _ideal(radii, angles):
   return np.sqrt(-2 * logarithm) * (np.cos(angle) + 1j * np.sin(angle))
 
 
-def test_rounding_moves_a_pair_by_no_more_than_is_stated():
+@pytest.mark.parametrize('traced', [False, True])
+def test_rounding_moves_a_pair_by_no_more_than_is_stated(traced):
   rng = np.random.default_rng(5)
   # u uniform, u of all magnitudes, 1 - u of all magnitudes.
   uniform = _words(rng, 300_000)
   small = uniform >> rng.integers(64, size=uniform.size, dtype=np.uint64)
   ends = np.array([0, 1, 2**63 - 1, 2**63, 2**64 - 1], np.uint64)
   radii = np.concatenate([uniform, small, ~small, ends])
-  angles = _words(rng, radii.size)
+  lower, angles = _lower_words(rng, radii.size), _words(rng, radii.size)
+  lower[-ends.size :] = [0, 0, 2**32 - 1, 0, 2**32 - 1]
   angles[: 1000 * ends.size] = np.repeat(ends, 1000)
-  ideal = _ideal(radii, angles)
-  moved = np.abs(_box_muller(radii, angles) - ideal)
+  ideal = _ideal(radii, lower, angles)
+  box_muller = tf.function(_box_muller_numbers) if traced else _box_muller_numbers
+  x, y = box_muller(radii, lower, angles).numpy().reshape(2, -1).astype(np.longdouble)
   length = np.abs(ideal)
-  near_origin = np.minimum(2.0**-53 / np.maximum(length, 1e-30), 1.1e-8)
-  assert np.all(moved <= 2.0**-49 * length + near_origin)
-  assert length.min() < 1e-8 and length.max() > 9.4
+  assert np.all(np.abs(x + 1j * y - ideal) <= 2.0**-49 * length)
+  assert length.min() < 1e-14 and length.max() > 11.5
 
 
-def test_numbers_follow_from_the_generators_words():
-  words = np.random.default_rng(3).integers(2**32, size=20, dtype=np.uint32)
+def _box_muller_numbers(radii, lower, angles):
+  words = map(tf.convert_to_tensor, (radii, lower, angles))
+  return normal.box_muller(*words)
+
+
+@pytest.mark.parametrize('sigmas', [2.0**-20, 2.0**-16, 1.0, 6.5, 7.5, 8.5])
+def test_lengths_of_pairs_leave_no_gaps_that_a_sum_could_show_through(sigmas):
+  # Neighbours among the u there. Steps of the grid are 2^-42 standard deviations at
+  # least; of circles that are further apart a released sum would show one.
+  rng = np.random.default_rng(8)
+  u = int(-math.expm1(-(sigmas**2) / 2) * 2**96) if sigmas < 1 else 0
+  u = 2**96 - u if sigmas < 1 else int(math.exp(-(sigmas**2) / 2) * 2**96)
+  numbers = [u + int(step) for step in rng.integers(-1000, 1000, size=100)]
+  numbers = sorted({each for number in numbers for each in (number, number + 1)})
+  radii = np.array([number >> 32 for number in numbers], np.uint64)
+  lower = np.array([number & (2**32 - 1) for number in numbers], np.uint32)
+  lengths = _box_muller(radii, lower, np.zeros_like(radii)).real
+  apart = -np.diff(lengths)[np.diff(numbers) == 1]
+  assert len(apart) >= 50 and 0 <= apart.min() and apart.max() < 2.0**-42
+  np.testing.assert_allclose(lengths, sigmas, rtol=1e-9)
+
+
+@pytest.mark.parametrize('traced', [False, True])
+@pytest.mark.parametrize('rare', [None, 3, 2**44 - 1, 2**64 - 3, 2**64 - 2**44 + 1])
+def test_numbers_follow_from_the_generators_words(rare, traced):
+  rng = np.random.default_rng(3)
+  words = rng.integers(2**32, size=20, dtype=np.uint32)
+  more = _lower_words(rng, 5)
   long = words.view(np.uint64)
-  both = normal.box_muller(tf.constant(long[:5]), tf.constant(long[5:]))
-  numbers = normal.from_words(tf.constant(words))
-  np.testing.assert_array_equal(numbers, both)
-  pairs = _ideal(long[:5], long[5:])
+  if rare is not None:
+    long[2] = rare
+  asked = []
+
+  def ask():
+    asked.append(1)
+    return tf.constant(more)
+
+  def draw():
+    return normal.from_words(tf.constant(words), ask)
+
+  numbers = (tf.function(draw) if traced else draw)()
+  assert traced or bool(asked) == (rare is not None)
+  lower = more if rare is not None else np.full(5, 2**31, np.uint32)
+  pairs = _ideal(long[:5], lower, long[5:])
   expected = np.concatenate([pairs.real, pairs.imag])
-  np.testing.assert_allclose(both, expected.astype(np.float64), atol=1e-14)
+  np.testing.assert_allclose(numbers, expected.astype(np.float64), rtol=1e-14)
+
+
+def test_more_words_are_those_of_blocks_that_nothing_else_is_made_of():
+  # Every pair is called rare, so all its words are in the numbers.
+  served = []
+
+  class Counted(generators.Philox):
+    def words(self, key, row, vector, first_block, num_blocks):
+      served.append((int(row), int(vector), int(first_block), num_blocks))
+      words = super().words(key, row, vector, first_block, num_blocks)
+      return words * tf.constant([0, 0] + [1] * (words.shape[0] - 2), tf.uint32)
+
+  drawn = rows.GaussianRows(tf.TensorSpec([200_000]), noise.Seed(1))
+  drawn._generator = Counted()
+  tf.config.run_functions_eagerly(True)
+  try:
+    drawn.row(drawn.new_key(), 0)
+  finally:
+    tf.config.run_functions_eagerly(False)
+  blocks = [range(first, first + count) for _, _, first, count in served]
+  assert len(blocks) == 8  # Four chunks, each with more.
+  assert len(set().union(*blocks)) == sum(map(len, blocks))
 
 
 def test_the_same_words_give_the_same_bits():
-  words = np.random.default_rng(4).integers(2**32, size=120_000, dtype=np.uint32)
-  traced = tf.function(normal.from_words)
-  first = normal.from_words(tf.constant(words)).numpy()
+  rng = np.random.default_rng(4)
+  words = rng.integers(2**32, size=120_000, dtype=np.uint32)
+  words[:2] = 0
+  more = tf.constant(_lower_words(rng, 30_000))
+  traced = tf.function(lambda given: normal.from_words(given, lambda: more))
+  first = normal.from_words(tf.constant(words), lambda: more).numpy()
   for _ in range(2):
     assert traced(tf.constant(words)).numpy().tobytes() == first.tobytes()
 

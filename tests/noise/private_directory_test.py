@@ -14,6 +14,7 @@ Claims:
 
 import ast
 import contextlib
+import fcntl
 import os
 import signal
 import stat
@@ -104,6 +105,54 @@ def test_many_directories_are_watched_at_once(tmp_path):
     with open(directory.watch.path, encoding='ascii') as file:
       content = os.read(file.fileno(), 4096).decode()  # What TensorFlow reads.
     assert f' {directory.watch.line} ' in content
+
+
+def test_a_program_may_build_noise_a_thousand_times():
+  # Each used to keep two files open until the process ended.
+  _build(None)
+  before = len(os.listdir('/proc/self/fd'))
+  caches = [_build(None)._cache for _ in range(5)]
+  assert len(os.listdir('/proc/self/fd')) == before
+  # No two have files in common, as with equal seeds they would write over each other's.
+  assert len({cache._identity for cache in caches}) == 5
+  assert len({cache.directory for cache in caches}) == 1
+
+
+def test_noise_with_equal_seeds_in_one_temporary_directory_is_not_mixed_up():
+  one, other = (
+    noise.build(
+      strategies.BandedToeplitz(9, (1.0, 0.5)),
+      noise.GaussianRows(tf.TensorSpec([3]), noise.Seed(1)),
+      'files',
+    )
+    for _ in range(2)
+  )
+  alone = []
+  state = one.initialize()
+  for _ in range(6):
+    value, state = one.next(state)
+    alone.append(value.numpy().tolist())
+  late, value = other.initialize(), None
+  for this_round in range(6):
+    value, late = other.next(late)
+    assert value.numpy().tolist() == alone[this_round]
+  value, _ = one.next(state)
+  assert value.numpy().tolist() == other.next(late)[0].numpy().tolist()
+
+
+def test_a_directory_that_another_program_has_locked_is_refused(tmp_path, monkeypatch):
+  monkeypatch.setattr(private_directory, '_LOCK_SECONDS', 0.3)
+  path = tmp_path / 'noise'
+  path.mkdir(mode=0o700)
+  handle = os.open(path, os.O_RDONLY)  # As `flock <directory> <program>` does.
+  try:
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    with pytest.raises(RuntimeError, match='holds a lock of the noise directory'):
+      private_directory.open_named(str(path))
+    fcntl.flock(handle, fcntl.LOCK_UN)
+    assert private_directory.open_named(str(path)).name == str(path)
+  finally:
+    os.close(handle)
 
 
 def test_a_directory_of_another_user_is_refused(tmp_path):

@@ -157,13 +157,14 @@ def test_any_matrix_can_be_written_out_up_to_a_number_of_rounds_but_a_combining_
   assert noise_cost.max_terms(strategies.BinaryTree(4)) is None
 
 
-def test_costs_follow_from_the_recursion():
+@pytest.mark.parametrize(('generator', 'draw'), [('chacha20', 0.025), ('philox', 0.01)])
+def test_costs_follow_from_the_recursion(generator, draw):
   strategy = strategies.WindowedBLT(2000, 400, _SCALES, _DECAYS)  # 6 copies.
   assert strategy.recursion().work == (12, 6, 12, 12)
-  costs = noise_cost.by_storage(strategy, num_bytes=2 * 10**6)
+  costs = noise_cost.by_storage(strategy, 2 * 10**6, generator)
   assert set(costs) == {'state', 'files'}
-  assert costs['state'] == (pytest.approx(2 * (6 * 0.004 + 12 * 0.03)), 24 * 10**6)
-  seconds = 2 * (6 * 0.004 + 12 * 0.0006 + 12 * 0.0025) + 24 * 0.00015
+  assert costs['state'] == (pytest.approx(2 * (6 * draw + 12 * 0.03)), 24 * 10**6)
+  seconds = 2 * (6 * draw + 12 * 0.0006 + 12 * 0.0025) + 24 * 0.00015
   assert costs['files'] == (pytest.approx(seconds), 24 * 10**6)
 
 

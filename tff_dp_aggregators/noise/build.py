@@ -165,7 +165,7 @@ def _form_of(recursion: recursion_lib.Recursion) -> _Form:
 
 def _cheapest(strategy: strategies.Strategy, rows: rows_lib.GaussianRows) -> str:
   """The storage with the least time for a round inside TFF."""
-  costs = noise_cost.by_storage(strategy, rows.layout.num_bytes)
+  costs = noise_cost.by_storage(strategy, rows.layout.num_bytes, rows.generator)
   chosen = noise_cost.cheapest(costs)
   _logger.info(
     'noise of a %s strategy for %d rounds: storage %r (seconds a round, estimated: %s)',

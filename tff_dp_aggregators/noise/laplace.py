@@ -12,6 +12,7 @@ What floating point costs is another matter: see `rows`.
 """
 
 import math
+from typing import Callable
 
 import tensorflow as tf
 
@@ -65,5 +66,6 @@ class LaplaceRows(rows.GaussianRows):
   _numbers = 1
   _words = 4
 
-  def _from_words(self, words: tf.Tensor) -> tf.Tensor:
+  def _from_words(self, words: tf.Tensor, more: Callable[[], tf.Tensor]) -> tf.Tensor:
+    del more
     return from_words(words)

@@ -1,6 +1,7 @@
 """Noise whose past is kept in files; the state is a key and a round."""
 
 import abc
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,8 @@ from tff_dp_aggregators.noise import file_cache
 from tff_dp_aggregators.noise import interpreters
 from tff_dp_aggregators.noise import rows as rows_lib
 from tff_dp_aggregators.noise import streaming
+
+_numbers = itertools.count(1)
 
 
 class PersistentNoise(streaming.StreamingNoise):
@@ -34,7 +37,9 @@ class PersistentNoise(streaming.StreamingNoise):
       for size, dtype in zip(rows.layout.sizes, rows.layout.dtypes)
     ]
     directory = files.open(num_slots * rows.layout.num_bytes)
-    made_by = f'{identity} {rows.generator} {vectors} {num_slots} 1'
+    # Noise in one temporary directory shares no file, even if it shares a seed.
+    number = next(_numbers) if files.directory is None else 0
+    made_by = f'{identity} {rows.generator} {vectors} {num_slots} {number} 1'
     self._cache = file_cache.Cache(directory, made_by)
 
   def names(self, key: tf.Tensor, this_round: tf.Tensor) -> file_cache.Names:

@@ -99,6 +99,9 @@ _watchers: dict[int, dict[int, int]] = {}
 # A computation reads no more than a page of what there is about a watcher.
 _WATCHES = 8
 _swept: set[int] = set()  # Processes that have looked for what others left.
+# By process and parent; one for all noise, as each keeps two files open.
+_temporary: dict[tuple[int, str], _Handle] = {}
+_LOCK_SECONDS = 10  # Others hold a directory while they open it.
 
 
 def open_named(path: str) -> Directory:
@@ -146,7 +149,9 @@ def open_named(path: str) -> Directory:
 
 
 def open_temporary(num_bytes: int) -> Directory:
-  """Makes a directory, in memory where there is room, that ends with the process.
+  """A directory, in memory where there is room, that ends with the process.
+
+  It is made for the first who asks, and the same for all others of the process.
 
   Args:
     num_bytes: How much is going to be kept there.
@@ -160,6 +165,10 @@ def open_temporary(num_bytes: int) -> Directory:
     # Half of the room is left to others, among them the next one who asks.
     if num_bytes <= shutil.disk_usage(_SHARED_MEMORY).free // 2:
       parent = _SHARED_MEMORY
+  process = os.getpid()
+  made = _temporary.get((process, parent))
+  if made is not None and _leads_to(made.name, made.directory):
+    return _checked(made)
   making = tempfile.mkdtemp(prefix=_MAKING, dir=parent)
   # Who finds a directory under its final name finds a lock, or one who has ended.
   path = os.path.join(parent, os.path.basename(making)[1:])
@@ -167,9 +176,9 @@ def open_temporary(num_bytes: int) -> Directory:
   handle = _Handle(path, directory, _lock(directory, making), _watcher())
   _make_private(directory)
   os.rename(making, path)
-  process = os.getpid()
   status = os.fstat(directory)
   _handles[process, status.st_dev, status.st_ino] = handle
+  _temporary[process, parent] = handle
 
   def remove() -> None:
     if os.getpid() == process:  # A fork is not the owner.
@@ -177,6 +186,12 @@ def open_temporary(num_bytes: int) -> Directory:
 
   atexit.register(remove)
   return _checked(handle)
+
+
+def _leads_to(path: str, directory: int) -> bool:
+  with contextlib.suppress(OSError):
+    return os.path.samestat(os.stat(path), os.fstat(directory))
+  return False
 
 
 def remove_left_behind() -> None:
@@ -271,8 +286,7 @@ def _check(directory: int, name: str) -> os.stat_result:
 
 
 def _lock(directory: int, name: str) -> int:
-  with contextlib.suppress(OSError):  # Where a directory can be locked.
-    fcntl.flock(directory, fcntl.LOCK_EX)
+  _lock_directory(directory, name)
   try:
     lock = _open_owner(directory, name)
   finally:
@@ -287,6 +301,26 @@ def _lock(directory: int, name: str) -> int:
       'directory of its own.'
     ) from e
   return lock
+
+
+def _lock_directory(directory: int, name: str) -> None:
+  """Waits for others who open it, where a directory can be locked."""
+  end = time.monotonic() + _LOCK_SECONDS
+  while True:
+    try:
+      fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+      if time.monotonic() > end:
+        raise RuntimeError(
+          f'another program holds a lock of the noise directory {name} (flock) and did '
+          f'not give it up for {_LOCK_SECONDS} seconds. Give each process a directory '
+          'of its own, and lock something else.'
+        ) from None
+      time.sleep(0.05)
+    except OSError:
+      return
+    else:
+      return
 
 
 def _open_owner(directory: int, name: str) -> int:

@@ -10,7 +10,7 @@ that of a seed Philox's.
 `noise.normal` makes Gaussians of the generator's words. TensorFlow's own end at 5.7
 standard deviations (its uniform numbers are kept above 1e-7), and what happens beyond
 has a probability of 1e-8 a coordinate: in a model of 10^6 parameters, too much for a
-delta of 1e-10. Ours end at 9.5, beyond which a Gaussian has less than 3e-21.
+delta of 1e-10. Ours end at 11.5, beyond which a Gaussian has 1e-30.
 `benchmarks/gaussian_rows.py` counts and times both.
 
 **The key is secret.** Who knows it can subtract the noise. It comes from the kernel's
@@ -23,7 +23,7 @@ tell anything (Mironov 2012; Haney et al. arXiv:2112.05307).
 """
 
 import math
-from typing import Any, ClassVar
+from typing import Any, Callable, ClassVar
 
 import tensorflow as tf
 
@@ -137,17 +137,24 @@ class GaussianRows:
     units = math.ceil(units / num_chunks)
     num_words = units * self._words
     num_blocks = math.ceil(num_words / self._generator.block_words)
-    if num_chunks * num_blocks > self._generator.max_blocks:
+    num_more = math.ceil(units / self._generator.block_words)
+    if num_chunks * (num_blocks + num_more) > self._generator.max_blocks:
       raise ValueError(
         f'a vector of {max(sizes)} elements needs more random words than '
         f'{self._generator.name} has for one; split the tensors among several queries.'
       )
 
     def chunk(number: tf.Tensor) -> tf.Tensor:
-      vector = first_vector + number // num_chunks
-      first_block = number % num_chunks * num_blocks
-      words = self._generator.words(key, index, vector, first_block, num_blocks)
-      return self._from_words(words[:num_words])
+      vector, place = first_vector + number // num_chunks, number % num_chunks
+      words = self._generator.words(key, index, vector, place * num_blocks, num_blocks)
+
+      def more() -> tf.Tensor:
+        # Of blocks after those of all chunks.
+        first_block = num_chunks * num_blocks + place * num_more
+        words = self._generator.words(key, index, vector, first_block, num_more)
+        return words[:units]
+
+      return self._from_words(words[:num_words], more)
 
     total = len(sizes) * num_chunks
     if total == 1:
@@ -160,9 +167,14 @@ class GaussianRows:
     vectors = tf.reshape(chunks, [len(sizes), -1])
     return [vectors[number, :size] for number, size in enumerate(sizes)]
 
-  def _from_words(self, words: tf.Tensor) -> tf.Tensor:
-    """Uniform words as numbers of the distribution, float64."""
-    return normal.from_words(words)
+  def _from_words(self, words: tf.Tensor, more: Callable[[], tf.Tensor]) -> tf.Tensor:
+    """Uniform words as numbers of the distribution, float64.
+
+    Args:
+      words: uint32, `_words` for each unit of `_numbers`.
+      more: Returns another word for each unit.
+    """
+    return normal.from_words(words, more)
 
   def __repr__(self) -> str:
     return f'{type(self).__name__}({self.layout.specs!r})'  # Never the seed.

@@ -24,8 +24,9 @@ nothing. Nothing but this function of it is to be seen, so neither are bits of X
 floating-point noise would leave uncovered (Mironov, CCS 2012).
 
 What this rests on is that Z is a Gaussian. It is one up to what `noise.normal` says:
-the row of z that is new in a round is made of 64 random bits for the length of a pair
-and 64 for its direction, in float64, whose spacing is a hundredth of a step and less.
+the row of z that is new in a round is made of 96 random bits for the length of a pair
+and 64 for its direction, in float64, so that its spacing is far below a step, which is
+2^-42 of the standard deviation at least.
 """
 
 import math
@@ -40,10 +41,10 @@ MAX_CLIENTS = 10**7
 # Magnitude of an entry in steps: 10^7 times this is below 2^62.3.
 _BITS = 39
 LARGEST_ENTRY = 2**_BITS
-# Noise of standard deviation 2^4 clip norms has at least 2^-43 of it as a step. Louder
-# noise gets larger steps: 2^-52 of it is where float64 ends, and a step is to be far
-# from that.
-_LOUD_BITS = 4
+# Noise of standard deviation 2^3 clip norms has 2^-42 of it as a step. Louder noise
+# gets larger steps: float64, of 53 bits, has to be finer than a step everywhere but
+# where nothing ever lies. What larger steps take from 10^7 records is 2^-18 of it.
+_LOUD_BITS = 3
 # What noise can reach in steps without an overflow, beside any sum.
 _LARGEST_NOISE = 2.0**61
 

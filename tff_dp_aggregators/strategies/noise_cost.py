@@ -14,7 +14,7 @@ from tff_dp_aggregators.strategies import strategy as strategy_lib
 # Seconds for 10^6 bytes: TFF carries a state to the worker and back; a row is drawn and
 # added; a file is read and added, or made and written (benchmarks/noise_round.py).
 _CARRY = 0.03
-_DRAW = 0.004
+_DRAW = {'chacha20': 0.025, 'philox': 0.01}  # By what the noise is made of.
 _READ = 0.0006
 _WRITE = 0.0025
 _FILE = 0.00015  # Seconds that a file of any size takes.
@@ -63,12 +63,15 @@ def _max_terms(recursion: recursion_lib.Recursion, num_rounds: int) -> Optional[
   return num_rounds if num_rounds <= MAX_ROUNDS_WRITTEN_OUT else None
 
 
-def by_storage(strategy: strategy_lib.Strategy, num_bytes: int) -> dict[str, Cost]:
+def by_storage(
+  strategy: strategy_lib.Strategy, num_bytes: int, generator: str = 'chacha20'
+) -> dict[str, Cost]:
   """What each place for the noise of earlier rounds costs.
 
   Args:
     strategy: Any strategy.
     num_bytes: Size of a record, a model update, as noise is drawn for it.
+    generator: What the noise is made of: 'chacha20', as secret noise is, or 'philox'.
 
   Returns:
     Costs by `storage`, as `noise.build` takes it: 'state' carries the past in the state
@@ -82,19 +85,20 @@ def by_storage(strategy: strategy_lib.Strategy, num_bytes: int) -> dict[str, Cos
     (['files', 'state'], 40000000)
   """
   megabytes = num_bytes / 1e6
+  draw = _DRAW[generator]
   recursion = strategy.recursion()
   buffers, draws, reads, writes = recursion.work
   if not buffers:
-    return {'redraw': Cost(_DRAW * megabytes, 0)}
+    return {'redraw': Cost(draw * megabytes, 0)}
   kept = buffers * num_bytes
-  files = (_DRAW * draws + _READ * reads + _WRITE * writes) * megabytes
+  files = (draw * draws + _READ * reads + _WRITE * writes) * megabytes
   costs = {
-    'state': Cost((_DRAW * draws + _CARRY * buffers) * megabytes, kept),
+    'state': Cost((draw * draws + _CARRY * buffers) * megabytes, kept),
     'files': Cost(files + _FILE * (reads + writes), kept),
   }
   terms = _max_terms(recursion, strategy.num_rounds)
   if terms is not None:
-    costs['redraw'] = Cost(_DRAW * terms * megabytes, 0)
+    costs['redraw'] = Cost(draw * terms * megabytes, 0)
   return costs
 
 
