@@ -684,6 +684,34 @@ def test_run_directory_with_a_foreign_or_unprivate_configuration_is_refused(tmp_
     assert message in result.stderr
 
 
+def test_a_ledger_without_noise_has_no_epsilon(tmp_path):
+  mechanism = accounting.Mechanism('gaussian', strategies.Participation(3), 0.0)
+  path = tmp_path / 'ledger.jsonl'
+  what = {
+    'cohort_requested': 3,
+    'cohort_reported': 3,
+    'clip_norm': 0.5,
+    'noise_multiplier': 0.0,
+    'strategy_checksum': mechanism.strategy.checksum,
+  }
+  arguments = ['--mechanism=gaussian', '--num_rounds=3', '--rounds_between=0']
+  arguments += ['--noise_multiplier=0', '--target_delta=1e-6', f'--ledger={path}']
+  with ledger.LedgerWriter(path, delta=1e-6) as writer:
+    writer.append(event=dp_accounting.NonPrivateDpEvent(), **what)
+  result = _report(*arguments)
+  assert result.returncode == 0 and 'Guarantee: none' in result.stdout
+  event = '{"type": "GaussianDpEvent", "noise_multiplier": 5.0}'
+  line = json.loads(path.read_text())
+  line.update(event=json.loads(event), effective_noise_multiplier=5.0)
+  line.update(
+    epsilon=accounting.accountants.epsilon(dp_accounting.GaussianDpEvent(5.0), 1e-6)
+  )
+  path.write_text(json.dumps(line) + '\n')
+  result = _report(*arguments)
+  assert result.returncode == 2 and result.stdout == ''
+  assert 'noise_multiplier is 0, but the event is GaussianDpEvent' in result.stderr
+
+
 def test_a_ledger_without_a_clip_norm_has_no_epsilon(tmp_path):
   mechanism = accounting.Mechanism('tree', strategies.Participation(20, 5), 4.0)
   path = tmp_path / 'ledger.jsonl'
