@@ -1,10 +1,15 @@
 """Distributions of privacy losses on a grid, and their composition.
 
 A pair of distributions (P, Q) dominates a round if no two neighbouring data sets are
-easier to tell apart by it, at any odds: the divergence H_a(P || Q) is at least that of
-the data sets for all a >= 0. Composing dominating pairs gives one of all rounds, even
-if each round is chosen after seeing those before it (arXiv:2106.08567, Theorem 10). The
-loss is log(P(x) / Q(x)) with x from P. Here are the pairs of noise on a sample:
+easier to tell apart by it, at any odds: the divergence H_a(P || Q), the integral of
+max(P - a Q, 0), is at least that of the data sets for all a >= 0. Composing dominating
+pairs gives one of all rounds, even if each round is chosen after seeing those before
+(arXiv:2106.08567): with outcomes x of what comes before, from P or from Q, H_a of both
+is the mean over x from P of H_b of the round at b = a Q(x) / P(x). That is not less
+with the round's pair in its place; and as this is the same for all x, what comes before
+can be replaced next. It takes all a, those below 1 too.
+
+The loss is log(P(x) / Q(x)) with x from P. Here are the pairs of noise on a sample:
 
 | `Side` | P | Q |
 |---|---|---|
