@@ -5,8 +5,10 @@ reads back exactly, a changed one is refused; a checksum means the same strategy
 every release.
 """
 
+import copy
 import json
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -347,3 +349,31 @@ def test_no_other_class_takes_a_kind():
 
   saved = strategies.BandedToeplitz(4, (1.0, 0.5))
   assert type(strategies.Strategy.from_json(saved.to_json())) is type(saved)
+
+
+@pytest.mark.parametrize(
+  'made_of',
+  [
+    lambda strategy: strategy,
+    copy.copy,
+    copy.deepcopy,
+    lambda strategy: pickle.loads(pickle.dumps(strategy)),
+  ],
+)
+def test_no_copy_can_change_after_its_sensitivity_was_computed(made_of):
+  # Otherwise noise would be that of one matrix, and privacy stated of another.
+  participation = Participation(8, 2)
+  for original, name in (
+    (Dense(8, np.tril(np.ones((8, 8)))), 'matrix'),
+    (Banded(8, np.array([[1.0] * 8, [0.5] * 7 + [0.0]])), 'diagonals'),
+  ):
+    sensitivity, checksum = original.sensitivity(participation), original.checksum
+    strategy = made_of(original)
+    assert strategy == original
+    array = getattr(strategy, name)
+    with pytest.raises(ValueError, match='read-only'):
+      array[0, 0] = 50.0
+    with pytest.raises(ValueError, match='WRITEABLE'):
+      array.setflags(write=True)
+    assert strategy.sensitivity(participation) == sensitivity
+    assert strategy.checksum == checksum

@@ -81,6 +81,11 @@ class Strategy(abc.ABC):
         )
       Strategy._kinds[cls.kind] = cls
 
+  def __reduce__(self) -> tuple[Any, ...]:
+    """Copies and pickles are made anew: without what was computed, and read-only."""
+    names = [field.name for field in dataclasses.fields(self) if field.init]
+    return _made_anew, (type(self), {name: getattr(self, name) for name in names})
+
   # What a strategy has to say for itself.
 
   @abc.abstractmethod
@@ -395,6 +400,10 @@ class Strategy(abc.ABC):
   ) -> participation_lib.Participation:
     """Defaults `participation` to a single one and checks that it fits."""
     return participation_lib.check(self.num_rounds, participation)
+
+
+def _made_anew(kind: type[Strategy], fields: dict[str, Any]) -> Strategy:
+  return kind(**fields)
 
 
 def array_digest(array: np.ndarray) -> dict[str, Any]:

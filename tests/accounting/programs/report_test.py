@@ -21,8 +21,10 @@ import math
 import os
 import re
 import shlex
+import shutil
 
 import dp_accounting
+import numpy as np
 import pytest
 
 from tests import executing
@@ -423,6 +425,49 @@ def test_a_run_given_twice_is_refused_whatever_it_comes_as(tmp_path):
     assert what in result.stderr
 
 
+def test_runs_that_went_on_from_one_state_do_not_compose(tmp_path):
+  # Their noise is the same, so the difference of what they released has none.
+  mechanism = accounting.Mechanism('tree', strategies.Participation(20, 5), 4.0)
+  multipliers, _ = events.round_noise_multipliers(
+    mechanism.strategy, mechanism.participation, mechanism.noise_multiplier
+  )
+
+  def go_on(path, results, resume):
+    with ledger.LedgerWriter(str(path), delta=1e-6, resume=resume) as writer:
+      for result in results:
+        writer.append(
+          event=dp_accounting.GaussianDpEvent(float(multipliers[writer.rounds])),
+          cohort_requested=10,
+          cohort_reported=10,
+          clip_norm=0.5,
+          noise_multiplier=4.0,
+          strategy_checksum=mechanism.strategy.checksum,
+          result_checksum=ledger.checksum_of([np.array([result])]),
+        )
+
+  one, fork, again, other = (tmp_path / f'{name}.jsonl' for name in range(4))
+  go_on(one, [0.0, 0.1], resume=False)
+  shutil.copy(one, fork)
+  shutil.copy(one, tmp_path / 'beginning.jsonl')
+  go_on(one, [0.2, 0.3], resume=True)
+  go_on(fork, [0.4, 0.5], resume=True)
+  go_on(again, [0.6, 0.3], resume=False)
+  go_on(other, [0.7, 0.8], resume=False)
+  flags = ['--mechanism=tree', '--num_rounds=20', '--min_separation=5']
+  flags += ['--noise_multiplier=4', '--target_delta=1e-6']
+  for second, alike in (
+    (fork, 'begin with the same line'),
+    (tmp_path / 'beginning.jsonl', 'begin with the same line'),
+    (again, 'have the same result'),
+  ):
+    for pair in ((one, second), (second, one)):
+      result = _report(*flags, *(f'--ledger={path}' for path in pair))
+      assert result.returncode == 2 and result.stdout == ''
+      assert f'{pair[0]} and {pair[1]} {alike}: they are of one run' in result.stderr
+  report = _json(*flags, f'--ledger={one}', f'--ledger={other}')
+  assert len(report['parts']) == 2
+
+
 def test_a_plan_counts_as_often_as_it_is_given(tmp_path):
   saved = f'{tmp_path}/plan.json'
   _report(*OF_TREE_OF_20, '--format=json', f'--output={saved}')
@@ -682,6 +727,34 @@ def test_run_directory_with_a_foreign_or_unprivate_configuration_is_refused(tmp_
     result = _report(f'--run_dir={tmp_path}')
     assert result.returncode == 2
     assert message in result.stderr
+
+
+def test_a_ledger_without_noise_has_no_epsilon(tmp_path):
+  mechanism = accounting.Mechanism('gaussian', strategies.Participation(3), 0.0)
+  path = tmp_path / 'ledger.jsonl'
+  what = {
+    'cohort_requested': 3,
+    'cohort_reported': 3,
+    'clip_norm': 0.5,
+    'noise_multiplier': 0.0,
+    'strategy_checksum': mechanism.strategy.checksum,
+  }
+  arguments = ['--mechanism=gaussian', '--num_rounds=3', '--rounds_between=0']
+  arguments += ['--noise_multiplier=0', '--target_delta=1e-6', f'--ledger={path}']
+  with ledger.LedgerWriter(path, delta=1e-6) as writer:
+    writer.append(event=dp_accounting.NonPrivateDpEvent(), **what)
+  result = _report(*arguments)
+  assert result.returncode == 0 and 'Guarantee: none' in result.stdout
+  event = '{"type": "GaussianDpEvent", "noise_multiplier": 5.0}'
+  line = json.loads(path.read_text())
+  line.update(event=json.loads(event), effective_noise_multiplier=5.0)
+  line.update(
+    epsilon=accounting.accountants.epsilon(dp_accounting.GaussianDpEvent(5.0), 1e-6)
+  )
+  path.write_text(json.dumps(line) + '\n')
+  result = _report(*arguments)
+  assert result.returncode == 2 and result.stdout == ''
+  assert 'noise_multiplier is 0, but the event is GaussianDpEvent' in result.stderr
 
 
 def test_a_ledger_without_a_clip_norm_has_no_epsilon(tmp_path):

@@ -186,6 +186,11 @@ _SAMPLED = dp_accounting.PoissonSampledDpEvent(0.1, Gaussian(1.0))
     ({'strategy_checksum': 7}, ValueError, 'strategy_checksum must be a text'),
     ({'result_checksum': 'sha256:0'}, ValueError, 'what checksum_of returns'),
     ({'clip_norm': None}, ValueError, 'clip_norm is null, but the event is Gaussian'),
+    (
+      {'noise_multiplier': 0.0},
+      ValueError,
+      'noise_multiplier is 0, but the event is Gaussian',
+    ),
     ({'noise_generator': ''}, ValueError, "noise_generator must be a text .* got ''"),
     ({'noise_generator': 7}, ValueError, 'noise_generator must be a text .* got 7'),
     ({'round': 2}, ValueError, 'expected round 1, .* found round 2'),
@@ -494,6 +499,10 @@ _NO_ENTRY = 'not a ledger entry: '
     (lambda a, b, c: [changed(a, time='2024-01-01T00:00:00Z')], 'line 1: .*in UTC'),
     (lambda a, b, c: [changed(a, time=7)], 'line 1: .*time must be'),
     (lambda a, b, c: [changed(a, clip_norm=None)], 'line 1: .*clip_norm is null, but'),
+    (
+      lambda a, b, c: [changed(a, noise_multiplier=0)],
+      'line 1: .*noise_multiplier is 0, but the event is Gaussian',
+    ),
     (lambda a, b, c: [changed(a, noise_generator=[])], 'line 1: .*noise_generator mus'),
     (
       lambda a, b, c: [changed(a, previous_line_sha256=None)],

@@ -24,14 +24,16 @@ MECHANISM = accounting.Mechanism('banded', PARTICIPATION, noise_multiplier=2.0)
 SCHEMA = schema_lib.load()
 
 
-def _ledger(path, num_rounds, mechanism=MECHANISM):
+def _ledger(path, num_rounds, mechanism=MECHANISM, more_noise=0.0):
   multipliers, _ = events.round_noise_multipliers(
     mechanism.strategy, mechanism.participation, mechanism.noise_multiplier
   )
   with ledger.LedgerWriter(str(path), delta=1e-6) as writer:
     for multiplier in multipliers[:num_rounds]:
       writer.append(
-        event=events.dp_accounting.GaussianDpEvent(float(multiplier)),
+        event=events.dp_accounting.GaussianDpEvent(
+          float(multiplier) * (1 + more_noise)
+        ),
         cohort_requested=10,
         cohort_reported=10,
         clip_norm=0.5,
@@ -100,6 +102,15 @@ def test_a_ledger_of_other_limits_is_refused(tmp_path, limits):
   other = accounting.Mechanism('tree', limits, 2.0)
   with pytest.raises(ValueError, match='the run was made for other limits'):
     statement.build(reports.Inputs(other, 1e-6, ledger=run))
+
+
+@pytest.mark.parametrize('more_noise', [1e-8, 5e-7])
+def test_a_ledger_with_more_noise_than_the_mechanism_is_refused(tmp_path, more_noise):
+  more = _ledger(tmp_path / 'more.jsonl', num_rounds=20, more_noise=more_noise)
+  with pytest.raises(ValueError, match='the run was made for other limits'):
+    statement.build(reports.Inputs(MECHANISM, 1e-6, ledger=more))
+  less = _ledger(tmp_path / 'less.jsonl', num_rounds=20, more_noise=-more_noise)
+  assert statement.build(reports.Inputs(MECHANISM, 1e-6, ledger=less))
 
 
 def test_a_ledger_of_no_rounds_or_too_many_is_refused(tmp_path):

@@ -1,10 +1,15 @@
 """Distributions of privacy losses on a grid, and their composition.
 
 A pair of distributions (P, Q) dominates a round if no two neighbouring data sets are
-easier to tell apart by it, at any odds: the divergence H_a(P || Q) is at least that of
-the data sets for all a >= 0. Composing dominating pairs gives one of all rounds, even
-if each round is chosen after seeing those before it (arXiv:2106.08567, Theorem 10). The
-loss is log(P(x) / Q(x)) with x from P. Here are the pairs of noise on a sample:
+easier to tell apart by it, at any odds: the divergence H_a(P || Q), the integral of
+max(P - a Q, 0), is at least that of the data sets for all a >= 0. Composing dominating
+pairs gives one of all rounds, even if each round is chosen after seeing those before
+(arXiv:2106.08567): with outcomes x of what comes before, from P or from Q, H_a of both
+is the mean over x from P of H_b of the round at b = a Q(x) / P(x). That is not less
+with the round's pair in its place; and as this is the same for all x, what comes before
+can be replaced next. It takes all a, those below 1 too.
+
+The loss is log(P(x) / Q(x)) with x from P. Here are the pairs of noise on a sample:
 
 | `Side` | P | Q |
 |---|---|---|
@@ -23,6 +28,19 @@ is transformed is not the distribution of the loss L but its tilt, proportional 
 e^(t L), with the t for which the losses near epsilon are the likely ones (the saddle
 point, arXiv:2208.09595): round-off then is relative to delta, and a bound on it is
 added to delta.
+
+**Round-off.** With u = 2^-53, each of these is a bound and goes the safe way:
+
+* A grid point is placed in the noise with an error, which puts it at another loss by
+  little: every epsilon is raised by the sum of that over all rounds. The two places,
+  under P and Q, have errors of their own, so that the probability of a narrow cell has
+  a relative one; as much more of it goes to the upper grid point.
+* A coefficient of a transform is a sum of entries whose sizes add up to 1, by at most
+  log2(size) halvings. Each has, as pocketfft does it, fewer than 16 roundings, so that
+  the coefficient is wrong by at most 16 u log2(size); that is to first order, and the
+  true error a hundred times less. For the transform back the same holds of Euclidean
+  norms, relative, as a step but for its roundings is a multiple of a unitary matrix.
+* The rest are sums and products of positive numbers, whose relative errors add up.
 """
 
 import dataclasses
@@ -47,8 +65,11 @@ _WRAPPED = 22.0
 # Points of a standard distribution at which moments are estimated.
 _POINTS = 1201
 _TILTS = np.geomspace(1e-6, 1e12, 217)
-# Round-off: of a Fourier transform, relative; and of a cell's probability.
-_FFT_ERROR, _CELL_ERROR = 2e-15, 4e-13
+_ROUNDING = 2.0**-53
+# Round-off of a Fourier transform, for each halving of its size.
+_HALVING_ERROR = 16 * _ROUNDING
+# Of a place in the noise, relative; of a normal probability there, at a place of 1.
+_PLACE_ERROR, _CELL_ERROR = 8 * _ROUNDING, 1e-14
 # Gauss-Legendre nodes for narrow cells, exact to round-off there.
 _NODES, _WEIGHTS = special.roots_legendre(4)
 _NARROW = 0.1
@@ -107,18 +128,26 @@ class Loss:
     outside = np.where(np.abs(loss) < self.mu, 0.0, np.copysign(math.inf, loss))
     return (loss + self.mu) / 2 + outside, (loss - self.mu) / 2 + outside
 
-  def _masses(self, epsilon: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  def _masses(self, epsilon: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Probabilities of losses up to the first, between, and above, removed.
 
     Returns:
-      Under the mixture and under the plain noise, each of shape [len(epsilon) + 1].
+      Under the mixture and under the plain noise, each of shape [len(epsilon) + 1],
+      and the relative error of those between, of shape [len(epsilon) - 1].
     """
     from_q, from_p = self._places(self._reached(epsilon))
+    far = np.maximum(np.abs(from_q), np.abs(from_p))
+    far = np.where(np.isfinite(far), far, 0.0)
+    far = np.maximum(far[:-1], far[1:])
+    with np.errstate(divide='ignore', invalid='ignore'):
+      width = np.minimum(np.diff(from_q), np.diff(from_p))
+      displaced = np.where(width > 0, _PLACE_ERROR * far / width, 1.0)
+    errors = np.minimum(_CELL_ERROR * (1 + far * far) + displaced, 1.0)
     mass = _laplace_mass if self.is_laplace else _normal_mass
     ends = np.array([math.inf])
     plain = mass(np.concatenate([-ends, from_q]), np.concatenate([from_q, ends]))
     shifted = mass(np.concatenate([-ends, from_p]), np.concatenate([from_p, ends]))
-    return (1 - self.fraction) * plain + self.fraction * shifted, plain
+    return (1 - self.fraction) * plain + self.fraction * shifted, plain, errors
 
   def _largest(self, deviations: float) -> tuple[float, float]:
     """Least and largest loss, removed, within so many deviations."""
@@ -133,6 +162,13 @@ class Loss:
     if self.side is Side.ADDED:
       return -largest, -least
     return -largest, largest
+
+  def displacement(self, deviations: float) -> float:
+    """How far from its loss the place of a grid point may be, by round-off."""
+    if self.is_laplace:
+      return _PLACE_ERROR * 2 * self.mu
+    most = max(abs(each) for each in self._largest(deviations))
+    return _PLACE_ERROR * (most + 2 * self.mu * (deviations + self.mu))
 
   def on_grid(self, interval: float, deviations: float) -> 'Cells':
     """Its distribution on the multiples of `interval`, rounded up."""
@@ -165,14 +201,14 @@ class Loss:
   ) -> tuple[np.ndarray, float, float]:
     """Probabilities on multiples `first` to `last`, and those below and above."""
     edges = np.arange(first, last + 1) * interval
-    p, q = self._masses(-edges[::-1] if added else edges)
+    p, q, errors = self._masses(-edges[::-1] if added else edges)
     if added:
-      p, q = q[::-1], p[::-1]
+      p, q, errors = q[::-1], p[::-1], errors[::-1]
     # The inner ones are shared: P keeps p, Q keeps q.
     inner, other = p[1:-1], q[1:-1]
     with np.errstate(over='ignore', invalid='ignore'):
       lower = other * np.exp(edges[:-1])
-      up = (inner - lower + _CELL_ERROR * inner) / -math.expm1(-interval)
+      up = (inner - lower + errors * (inner + lower)) / -math.expm1(-interval)
       told = (lower > 0) & np.isfinite(lower)  # Else all goes up.
     up = np.where(told, np.clip(up, 0.0, inner), inner)
     masses = np.zeros(len(edges))
@@ -351,6 +387,14 @@ def plan(
   )
 
 
+def fourier_error(size: int) -> float:
+  """Bound on the round-off of a transform of probabilities, of so many cells.
+
+  Of each coefficient; and of the transform back as a part of its Euclidean norm.
+  """
+  return _HALVING_ERROR * (1 + math.log2(size))
+
+
 class Composition:
   """The distribution of the sum of all losses, as a curve of delta over epsilon.
 
@@ -363,10 +407,12 @@ class Composition:
     self.interval = interval = how.interval
     self.coarseness, tilt = how.coarseness, how.tilt
     rounds = [(loss.on_grid(interval, how.deviations), n) for loss, n in losses]
-    first = math.floor(how.least / interval)
+    displaced = sum(n * loss.displacement(how.deviations) for loss, n in losses)
+    first = math.floor((how.least - displaced) / interval) - 1
     most = sum(n * (cells.first + len(cells.masses) - 1) for cells, n in rounds)
     last = min(max(math.ceil(how.largest / interval), first) + 4, most)
     size = scipy.fft.next_fast_len(last - first + 1, real=True)
+    fft_error = fourier_error(size)
     transform = np.ones(size // 2 + 1, np.complex128)
     moduli, per_round = np.ones(len(transform)), np.zeros(len(transform))
     log_moment, log_tail, finite = 0.0, 0.0, 0.0
@@ -381,16 +427,17 @@ class Composition:
       transformed = scipy.fft.rfft(tilted)
       transform *= transformed**count
       # |(g + e)^n - g^n| is at most n |e| (|g| + |e|)^(n - 1).
-      modulus = np.abs(transformed) + _FFT_ERROR
+      modulus = np.abs(transformed) + fft_error
       moduli *= modulus**count
-      per_round += count * _FFT_ERROR * (1 + np.abs(np.log(modulus))) / modulus
+      per_round += count * fft_error * (1 + np.abs(np.log(modulus))) / modulus
       log_moment += count * moment
       tail = special.logsumexp(log_masses + how.tail * interval * places)
       log_tail += count * float(tail)
-      finite += count * math.log1p(-min(cells.infinite, 0.5))
+      finite += count * math.log1p(-cells.infinite) if cells.infinite < 1 else -math.inf
     sums = scipy.fft.irfft(transform, size)
-    error = math.sqrt(float(np.mean((moduli * per_round) ** 2)))
-    error += _FFT_ERROR * math.sqrt(float(np.sum(sums * sums)))
+    # By Parseval; all coefficients but the first stand for two.
+    error = math.sqrt(2 / size * float(np.sum((moduli * per_round) ** 2)))
+    error += fft_error * math.sqrt(float(np.sum(sums * sums)))
     places = np.arange(first, first + size)
     sums = np.maximum(sums[places % size], 0.0)
     # Back from the tilt; what is too far below to be told is far above a delta of 1.
@@ -403,7 +450,7 @@ class Composition:
     above = np.concatenate([np.cumsum(tails[:0:-1])[::-1], [0.0]])
     deltas = -math.expm1(-interval) * above
     # What the error of every sum adds at most, by Cauchy-Schwarz.
-    steps = interval * np.arange(min(size, max(1.0, 50 / (tilt * interval))))
+    steps = interval * np.arange(min(size, 2 + 50 / (tilt * interval)))
     lever = np.exp(-tilt * steps) * -np.expm1(-steps)
     lost = weights * (error * math.sqrt(float(np.sum(lever * lever))))
     beyond = 0.0
@@ -411,11 +458,12 @@ class Composition:
       log_tail -= how.tail * interval * float(places[-1])
       beyond = math.exp(min(log_tail, 0.0))
     infinite = -math.expm1(finite)
-    self._epsilons = interval * places
+    self._epsilons = interval * places + displaced
     self._errors = lost + beyond + infinite
     # Round-off of probabilities, of tilts and of sums, all relative.
     total = sum(n for _, n in losses)
-    relative = _CELL_ERROR * (10 + total) + 1e-15 * size + 1e-15 * abs(log_moment)
+    relative = _CELL_ERROR * (1 + how.deviations**2) * (10 + total)
+    relative += 1e-15 * size + 1e-15 * abs(log_moment)
     self._deltas = np.minimum(1.0, deltas * (1 + relative) + self._errors)
 
   def epsilon(self, delta: float) -> tuple[float, float]:

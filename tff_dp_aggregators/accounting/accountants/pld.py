@@ -5,20 +5,26 @@ distributions stands for a round depends on the neighbouring relation:
 
 * A Poisson sample, add-or-remove: the client is told from its absence or the other way
   round, the same in all rounds; the worse of the two counts.
-* A sample of fixed size, add-or-remove: the same two. Who is drawn takes the place of
-  another, at a distance of up to two clip norms, and given all others that place is
-  what the sum is without it (arXiv:2106.08567, Theorem 11). Some data sets have just
-  these distributions in every round, so that nothing smaller holds.
-* A sample of fixed size, replace-one. The sum with the client drawn is mu_1 or, for the
-  other data set, mu_2, and otherwise mu_0; each two of them differ by one exchanged
-  client. For a >= 1, H_a of the two mixtures is at most the probability q of being
-  drawn times the largest divergence of the noise, at odds 1 + (a - 1) / q (advanced
-  joint convexity: arXiv:1807.01647, Theorems 2 and 9), which is that of `REMOVED`
-  for noise on two clip norms. Below 1 it follows by H_a(P || Q) = 1 - a + a H_1/a(Q ||
-  P), with the two data sets exchanged, and is that of `ADDED`. Both together are the
-  curve of one pair, `REPLACED`, which dominates each round and so composes. One round
-  has no smaller bound. For many, no data set has the worst of both sides at once in
-  each of them (arXiv:2405.20769), and `REMOVED` alone is what is known to be reached.
+* A sample of fixed size, add-or-remove: the same two. Draw a cohort without the client;
+  with probability q, cohort over population with the client, it then takes the place of
+  one of them, drawn at random. Given that cohort and place, the sum is N(mu), or a
+  mixture of N(mu) and, with weight q, N(mu'), where mu and mu' are at most two clip
+  norms apart. As H_a is jointly convex, not to know cohort and place makes nothing
+  easier to tell. Some data sets have just these distributions in every round, so that
+  nothing smaller holds.
+* A sample of fixed size, replace-one. In the same way, given cohort and place, the two
+  data sets have (1 - q) N_0 + q N_1 and (1 - q) N_0 + q N_2, noise around three points
+  of which each two are at most two clip norms apart. For a >= 1, with odds of
+  a' = 1 + (a - 1) / q and w = a / a', the first minus a times the second is
+  q (N_1 - a' ((1 - w) N_0 + w N_2)). So H_a is q times the divergence of N_1 from a
+  mixture at a', which is at most the larger of those from N_0 and N_2 (convexity; also
+  arXiv:1807.01647): at most q H_a' of noise on two clip norms, which is H_a of
+  `REMOVED`. Below 1 it follows by H_a(P || Q) = 1 - a + a H_1/a(Q || P), with the two
+  data sets exchanged, and is that of `ADDED`. Both together are a convex curve, for its
+  slope rises by what `REPLACED` has at loss 0, which is not negative; so it is that of
+  one pair, `REPLACED`, which dominates each round and composes. One round has no
+  smaller bound. For many, no data set has the worst of both sides at once in each of
+  them (arXiv:2405.20769), and `REMOVED` alone is what is known to be reached.
 
 Where grid or float64 end, the answer is the Renyi bound, which is looser and sound, and
 `PldAccountant.instead` says so: with noise multipliers below a millionth, and where so

@@ -93,7 +93,7 @@ class LedgerEntry:
       raise ValueError(
         f'result_checksum must be what checksum_of returns, or none; got {checksum!r}.'
       )
-    _check_clipped(self.clip_norm, events.from_json(self.event))
+    _check_hidden(self.clip_norm, self.noise_multiplier, events.from_json(self.event))
     _check_time(self.time)
 
   @property
@@ -156,14 +156,21 @@ def parse(line: bytes) -> LedgerEntry:
     raise ValueError(f'not a ledger entry: {e}') from e
 
 
-def _check_clipped(clip_norm: Optional[float], event: dp_accounting.DpEvent) -> None:
-  """Refuses privacy where a contribution may be of any size."""
-  if clip_norm is not None:
+def _check_hidden(
+  clip_norm: Optional[float], noise_multiplier: float, event: dp_accounting.DpEvent
+) -> None:
+  """Refuses privacy where a contribution may be of any size, or there is no noise."""
+  if clip_norm is not None and noise_multiplier:
     return
   try:
     is_private = not math.isinf(accountants.gdp_mu(event))
   except dp_accounting.UnsupportedEventError:
     is_private = True
+  if is_private and clip_norm is not None:
+    raise ValueError(
+      f'noise_multiplier is 0, but the event is {event}, which has noise. State the '
+      'noise multiplier, or dp_accounting.NonPrivateDpEvent() as the event.'
+    )
   if is_private:
     raise ValueError(
       f'clip_norm is null, but the event is {event}: without clipping one client may '

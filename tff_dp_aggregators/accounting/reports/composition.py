@@ -2,7 +2,8 @@
 
 A client may take part in all of them, so all that they released counts. What has to
 hold for that is checked here: the same delta and adjacency, no run counted twice, and
-no two runs whose noise is known to come from the same seed.
+no two runs whose noise is known to come from the same seed, or from the same key as
+they went on from one state.
 
 A run is told by its ledger, or without one by its round log and population. A plan has
 neither: nothing shows whether the same plan again is a mistake or a second run of it,
@@ -63,8 +64,9 @@ def compose(
   adjacencies = [part.statement['definition']['adjacency'] for part in parts]
   _check_same('adjacency', parts, adjacencies, 'name')
   sources.check_independent(
-    [run_dir for part in parts for run_dir in _run_dirs(part.statement)]
+    [os.path.dirname(path) or '.' for path in _paths(parts, 'config')]
   )
+  sources.check_not_forked(_paths(parts, 'ledger'))
   return statement_lib.compose(
     [part.statement for part in parts], accountant=accountant, command=command
   )
@@ -161,9 +163,10 @@ def _told_by(statement: dict[str, Any]) -> Iterator[tuple[str, str, Optional[str
     yield 'round_log', by_role['round_log'], source['arguments'].get('population')
 
 
-def _run_dirs(statement: dict[str, Any]) -> list[str]:
+def _paths(parts: Sequence[Part], role: str) -> list[str]:
   return [
-    os.path.dirname(file['path']) or '.'
-    for file in statement['verification']['files']
-    if file['role'] == 'config'
+    file['path']
+    for part in parts
+    for file in part.statement['verification']['files']
+    if file['role'] == role
   ]

@@ -8,6 +8,7 @@ import dataclasses
 import datetime
 import functools
 import hashlib
+import json
 import os
 import shlex
 from collections.abc import Mapping, Sequence
@@ -147,6 +148,43 @@ def check_independent(run_dirs: Sequence[str]) -> None:
         'noise is independent: secret, or of different seeds.'
       )
     by_seed[seed] = run_dir
+
+
+def check_not_forked(ledgers: Sequence[str]) -> None:
+  """Checks that no two ledgers are of runs that went on from the same state.
+
+  Their noise would come from the same key, and so be the same for two data sets, whose
+  difference then has none. Such ledgers begin alike, or have a result in common: with
+  noise of its own no run releases what another did.
+
+  Args:
+    ledgers: Paths.
+
+  Raises:
+    OSError: If one cannot be read.
+    ValueError: If one is wrong, or two are of runs with the same noise.
+  """
+  begun: dict[str, str] = {}
+  released: dict[str, str] = {}
+  for path in ledgers:
+    entries = ledger_lib.read(path).entries
+    if not entries:
+      continue
+    first = json.dumps(dataclasses.asdict(entries[0]), sort_keys=True)
+    results = {entry.result_checksum for entry in entries if entry.result_checksum}
+    both = begun.get(first) or next(
+      (released[each] for each in results if each in released), None
+    )
+    if both is not None:
+      alike = 'begin with the same line' if first in begun else 'have the same result'
+      raise ValueError(
+        f'{both} and {path} {alike}: they are of one run, or of two that went on from '
+        'one state with the same noise, so that what they released together has no '
+        'guarantee that is known. If one is the beginning of the other, give the '
+        'longer one alone.'
+      )
+    begun[first] = path
+    released.update(dict.fromkeys(results, path))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -178,7 +178,9 @@ def _build_again(report: dict[str, Any], folder: str) -> dict[str, Any]:
   if report['mechanism'] is None:
     return statement_lib.build_without_privacy()
   if report['parts']:
-    sources.check_independent(_run_dirs(report, folder))
+    configs = _paths(report, folder, 'config')
+    sources.check_independent([os.path.dirname(path) or '.' for path in configs])
+    sources.check_not_forked(_paths(report, folder, 'ledger'))
     return statement_lib.compose(
       [_build_again(part, folder) for part in report['parts']],
       accountant=report['verification']['inputs']['accountant'],
@@ -237,11 +239,11 @@ def _check_roles(roles: list[str]) -> None:
       )
 
 
-def _run_dirs(report: dict[str, Any], folder: str) -> list[str]:
+def _paths(report: dict[str, Any], folder: str, role: str) -> list[str]:
   return [
-    os.path.dirname(find(file['path'], folder)) or '.'
+    find(file['path'], folder)
     for file in report['verification']['files']
-    if file['role'] == 'config'
+    if file['role'] == role
   ]
 
 

@@ -196,8 +196,8 @@ def check_numbers(name: str, value: Any) -> np.ndarray:
   except (TypeError, ValueError) as e:
     raise TypeError(f'{name} must be an array of real numbers: {e}.') from e
   array = np.array(array, np.float64)
-  array.setflags(write=False)
-  return array
+  # In bytes, which nothing can make writeable again: what was computed of it stays so.
+  return np.frombuffer(array.tobytes(), np.float64).reshape(array.shape)
 
 
 def check_matrix(
