@@ -3,11 +3,11 @@
     python -m benchmarks.gaussian_rows
 
 Times 10^6 numbers a call on one core, all in turn: TensorFlow's, ours of Philox's words
-(simulations) and of ChaCha20's (secret noise), and the words alone, 48 or 64 bits a
-number, which are the floor. (Memory is a lower one: `copied` is reading and writing as
-many numbers.) Then counts how many of 5 x 10^8 float32 numbers of each, 5 x 10^7 of
-ChaCha20's, lie beyond 5.68 standard deviations, where a Gaussian has 6.7 of 5 x 10^8 on
-average.
+(simulations) and of ChaCha20's (secret noise), which are float64 for records of any
+dtype, and the words alone, 64 bits a number, which are the floor. (Memory is a lower
+one: `copied` is reading and writing as many numbers.) Then counts how many of 5 x 10^8
+numbers of each, 5 x 10^7 of ChaCha20's, lie beyond 5.68 standard deviations, where a
+Gaussian has 6.7 of 5 x 10^8 on average.
 """
 
 import os
@@ -49,7 +49,7 @@ def _words(generator: str) -> _Source:
   def draw(num_elements: int, dtype: tf.DType, call: tf.Tensor) -> tf.Tensor:
     source = generators.choose(generator, secret=False)
     key = tf.constant(noise.Seed(1).key(), tf.int64)
-    num_words = num_elements * normal.WORDS[dtype] // normal.NUMBERS
+    num_words = num_elements * normal.WORDS // normal.NUMBERS
     num_blocks = -(-num_words // source.block_words)
     zero = tf.constant(0, tf.int64)
     return source.words(key, call, zero, zero, num_blocks)

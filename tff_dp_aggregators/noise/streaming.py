@@ -13,7 +13,7 @@ import tensorflow as tf
 from tff_dp_aggregators.noise import rows as rows_lib
 
 
-class Buffers(list):  # type: ignore[type-arg]
+class Buffers(list):
   """What a state remembers of the noise: a list that does not show it.
 
   TFF prints a part of a state that does not fit a process, as when a run is resumed
