@@ -67,7 +67,7 @@ def kept_strategies(tmp_path_factory):
     yield
 
 
-def test_python_example_runs_and_prints_the_round_s_event(tmp_path):
+def test_python_example_runs_and_prints_what_was_spent(tmp_path):
   (example,) = _blocks('python')
   program = tmp_path / 'example.py'
   program.write_text(example, encoding='utf-8')
@@ -80,7 +80,8 @@ def test_python_example_runs_and_prints_the_round_s_event(tmp_path):
     timeout=300,
   )
   assert result.returncode == 0, result.stderr
-  assert re.fullmatch(r'GaussianDpEvent\(noise_multiplier=\d\.\d+\)\n', result.stdout)
+  # One round, where four of a client spend 8 together.
+  assert 0.5 < float(result.stdout) < 4
 
 
 def test_there_are_commands_and_simulations_to_run():

@@ -169,7 +169,7 @@ def test_event_and_measurements_of_a_round(name):
   outputs = _run(process, [np.float32([0.1, 0.2, 0.3])], _ROUNDS)
   composed = []
   for number, output in enumerate(outputs, start=1):
-    event = aggregators.extract_dp_event(output.state)
+    event = aggregators.extract_dp_event(output.state).last_round_only
     composed.append(event)
     measured = output.measurements
     assert set(measured) == {'dp_query_metrics', 'dp', 'nonfinite_count'}
@@ -226,8 +226,8 @@ def test_zero_noise_is_a_non_private_event():
     clip_norm=1.0, noise_multiplier=0.0, clients_per_round=2
   ).create(_VECTOR)
   (output,) = _run(process, [np.zeros(3, np.float32)])
-  event = aggregators.extract_dp_event(output.state)
-  assert isinstance(event, dp_accounting.NonPrivateDpEvent)
+  for event in aggregators.extract_dp_event(output.state):
+    assert isinstance(event, dp_accounting.NonPrivateDpEvent)
 
 
 @pytest.mark.parametrize('honaker', [True, False])
@@ -507,8 +507,8 @@ def test_inside_zeroing_and_clipping():
   values = [np.float32(v) for v in ([100, 0, 0], [0, 5, 0], [0, 0, 0.5])]
   output = process.next(process.initialize(), values)
   np.testing.assert_allclose(output.result, [0, 0.25, 0.125], rtol=1e-6)
-  event = aggregators.extract_dp_event(output.state)
-  assert isinstance(event, dp_accounting.NonPrivateDpEvent)
+  for event in aggregators.extract_dp_event(output.state):
+    assert isinstance(event, dp_accounting.NonPrivateDpEvent)
 
 
 def test_inside_concatenation():
@@ -559,10 +559,8 @@ def secure_runtime():
 
 @pytest.mark.usefixtures('secure_runtime')
 def test_over_a_secure_sum_of_clipped_records():
-  # Every entry of a clipped record is within the clip norm, which is what the secure
-  # sum needs to know; it rounds to 2^-32 of that.
   clip_norm = 0.5
-  secure = tff.aggregators.SecureSumFactory(clip_norm)
+  secure = aggregators.secure_sum()
   values = [np.float32(v) for v in ([3, 0, 4], [0.1, -0.2, 0.3], [np.nan, 0, 0])]
   results = []
   for record_aggregation_factory in (secure, None):
@@ -578,7 +576,7 @@ def test_over_a_secure_sum_of_clipped_records():
     output = process.next(process.initialize(), values)
     assert output.measurements['nonfinite_count'] == 1
     results.append(output.result)
-  np.testing.assert_allclose(results[0], results[1], rtol=0, atol=1e-6)
+  np.testing.assert_array_equal(results[0], results[1])
 
 
 @pytest.mark.usefixtures('secure_runtime')
@@ -588,7 +586,7 @@ def test_counts_can_be_summed_securely_too():
       clip_norm=1.0, noise_multiplier=0.0, record_specs=specs
     ),
     clients_per_round=2,
-    record_aggregation_factory=tff.aggregators.SecureSumFactory(1.0),
+    record_aggregation_factory=aggregators.secure_sum(),
     count_sum_factory=tff.aggregators.SecureSumFactory(1, 0),
   )
   process = factory.create(_VECTOR)

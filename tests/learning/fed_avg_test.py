@@ -145,7 +145,7 @@ def test_noise_of_the_model_is_that_of_the_aggregator():
   expected = np.concatenate([np.ravel(tensor) for tensor in expected])
   # Client updates count as gradients, which the server's optimizer subtracts.
   np.testing.assert_allclose(_flat(weights), -expected, rtol=1e-5)
-  event = aggregators.extract_dp_event(output.state)
+  event = aggregators.extract_dp_event(output.state).last_round_only
   limits = strategies.Participation(4, 2)
   strategy = strategies.banded.optimize(4, num_bands=2, participation=limits)
   first = strategy.sensitivity_squared_by_round(limits)[0]

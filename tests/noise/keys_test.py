@@ -253,6 +253,13 @@ def test_states_and_outputs_of_a_process_do_not_show_the_key(name):
     for text in (repr(shown), str(shown), f'{shown}'):
       assert 'key=<secret int64, shape (4,)>' in text
       assert not any(secret in text for secret in secrets)
+  # Nor does TFF show it that is given the state of another mechanism.
+  other = aggregators.gaussian(
+    clip_norm=1.0, noise_multiplier=3.0, clients_per_round=2
+  ).create(_VECTOR)
+  with runtime.local_runtime(), pytest.raises(Exception) as refused:
+    other.next(output.state, value)
+  assert not any(secret in str(refused.value) for secret in secrets)
   # As whole as before: what is shown is not what is saved.
   again = pickle.loads(pickle.dumps(noise_state))
   np.testing.assert_array_equal(again.key, noise_state.key)

@@ -674,8 +674,8 @@ def test_there_is_no_one_clip_norm_to_ask_for():
 @pytest.mark.parametrize(
   'argument, value, message',
   [
-    ('initial_clip_norm', 0.0, 'initial_clip_norm must be within .* got 0.0'),
-    ('initial_clip_norm', math.nan, 'initial_clip_norm must be within .* got nan'),
+    ('initial_clip_norm', 0.0, 'initial_clip_norm must be positive .* got 0.0'),
+    ('initial_clip_norm', math.nan, 'initial_clip_norm must be positive .* got nan'),
     ('initial_clip_norm', 1e31, 'initial_clip_norm must be within .* got 1e'),
     ('noise_multiplier', -1.0, 'noise_multiplier must be finite and not negative'),
     ('noise_multiplier', math.nan, 'noise_multiplier must be finite'),

@@ -26,7 +26,8 @@ def _covariance(query):
   state = query.initial_global_state()
   released = []
   for _ in range(_ROUNDS):
-    result, state, _ = query.get_noised_result(tf.zeros([_SAMPLES]), state)
+    sample = query.initial_sample_state(tf.TensorSpec([_SAMPLES]))
+    result, state, _ = query.get_noised_result(sample, state)
     released.append(result.numpy().astype(np.float64))
   released = np.array(released)
   return released @ released.T / _SAMPLES

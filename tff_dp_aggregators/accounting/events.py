@@ -177,7 +177,10 @@ def to_json(event: dp_accounting.DpEvent) -> dict[str, Any]:
 def _to_json(event: dp_accounting.DpEvent) -> dict[str, Any]:
   kind = type(event).__name__
   if _FIELDS.get(kind) is None or getattr(dp_accounting, kind) is not type(event):
-    raise ValueError(f'events of this kind cannot be written: {event}.')
+    remedy = ''
+    if hasattr(event, 'last_round_only'):
+      remedy = ' Of what extract_dp_event returns, a round is last_round_only.'
+    raise ValueError(f'events of this kind cannot be written: {event}.{remedy}')
   values = {name: getattr(event, name) for name in _FIELDS[kind]}
   if 'event' in values:
     values['event'] = _to_json(values['event'])

@@ -110,8 +110,8 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     checks.check_number('clients_per_round', clients_per_round)
     if not 0 < clients_per_round <= grid.MAX_CLIENTS:
       raise ValueError(
-        'clients_per_round must be positive and at most 10^7, for so many are summed '
-        f'exactly; got {clients_per_round}.'
+        'clients_per_round must be positive and finite, and at most 10^7, for so many '
+        f'are summed exactly; got {clients_per_round}.'
       )
     if record_aggregation_factory is None:
       record_aggregation_factory = tff.aggregators.SumFactory()
@@ -326,7 +326,12 @@ def secure_sum() -> tff.aggregators.SecureSumFactory:
   """Sums clipped records securely: a `record_aggregation_factory`.
 
   Its bounds are those of the grid, which no entry exceeds; nothing is rounded or
-  clipped by it.
+  clipped by it. It serves adaptive clipping as well.
+
+  TFF leaves secure sums to the platform that it is compiled for. Its local runtime, and
+  so `learning.runtime.local_runtime`, has none: a round ends there with "Cannot embed a
+  federated value". `tff.backends.test.set_sync_test_cpp_execution_context()` simulates
+  them, with the same result and no security.
 
   Example:
     >>> from tff_dp_aggregators import aggregators

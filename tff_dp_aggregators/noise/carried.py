@@ -42,7 +42,7 @@ class CarriedNoise(streaming.StreamingNoise, Generic[_Past]):
       The noise, a structure like a record, and the next state.
     """
     noise, buffers = self._serve(state)
-    after = streaming.NoiseState(state.key, state.round + 1, buffers)
+    after = streaming.NoiseState(state.key, state.round + 1, streaming.Buffers(buffers))
     return self._rows.layout.unflatten(noise), after
 
   @abc.abstractmethod

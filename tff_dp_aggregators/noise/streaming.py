@@ -13,6 +13,21 @@ import tensorflow as tf
 from tff_dp_aggregators.noise import rows as rows_lib
 
 
+class Buffers(list):
+  """What a state remembers of the noise: a list that does not show it.
+
+  TFF prints a part of a state that does not fit a process, as when a run is resumed
+  with another strategy, and a plain list would print its numbers.
+
+  Example:
+    >>> Buffers([tf.zeros([2, 3])])
+    [<secret float32, shape (2, 3)>]
+  """
+
+  def __repr__(self) -> str:
+    return f'[{", ".join(map(hidden, self))}]'
+
+
 class NoiseState(NamedTuple):
   """Everything needed to continue; secret, because the key and the buffers are.
 
@@ -21,7 +36,7 @@ class NoiseState(NamedTuple):
   Attributes:
     key: Key of the rows of z, int64 of shape [4].
     round: Number of the round that `next` will serve, int64 scalar.
-    buffers: List of tensors of shape [buffers, size], one for each vector of
+    buffers: `Buffers`: tensors of shape [buffers, size], one for each vector of
       `layout.Layout`; empty if no noise is kept in the state.
   """
 
@@ -30,10 +45,9 @@ class NoiseState(NamedTuple):
   buffers: Any
 
   def __repr__(self) -> str:
-    buffers = ', '.join(map(hidden, self.buffers))
     return (
       f'{type(self).__name__}(key={hidden(self.key)}, round={self.round!r}, '
-      f'buffers=[{buffers}])'
+      f'buffers={Buffers(self.buffers)!r})'
     )
 
 
@@ -78,7 +92,7 @@ class StreamingNoise(abc.ABC):
     return NoiseState(
       self._rows.new_key(),
       tf.constant(0, tf.int64),
-      buffers if self.num_buffers else [],
+      Buffers(buffers if self.num_buffers else []),
     )
 
   @property

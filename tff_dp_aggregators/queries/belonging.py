@@ -44,7 +44,9 @@ def check(belongs_to: Any, mechanism: str, this_round: tf.Tensor) -> tf.Tensor:
     [
       'This state belongs to another mechanism: its noise and what it spent are not '
       'those of the process at hand. Go on with the mechanism that it began with, or '
-      'begin anew with `initialize`. The state is of',
+      'begin anew with `initialize`. (Each use of an int as seed takes its next '
+      'stream: if those in "noise" differ, name that of the state, as '
+      '`seed=noise.Seed(7, stream=0, part=0)`.) The state is of',
       belongs_to,
       'and the process of',
       mechanism,

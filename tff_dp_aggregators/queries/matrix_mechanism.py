@@ -361,8 +361,8 @@ def check_round(this_round: tf.Tensor, num_rounds: int) -> tf.Tensor:
     tf.constant(num_rounds, tf.int64),
     message=(
       f'This query was built for {num_rounds} rounds and has served them all; another '
-      'round would spend privacy that was not accounted for. Build a query for more '
-      'rounds.'
+      'round would spend privacy that was not accounted for. What comes after them is '
+      'a run of its own: begin one with `initialize`, and add up what both spend.'
     ),
   )
   with tf.control_dependencies([] if in_time is None else [in_time]):

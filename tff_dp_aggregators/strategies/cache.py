@@ -89,7 +89,7 @@ def _read(path: str, kind: type[_Kind], request: bytes) -> Optional[_Kind]:
     with zipfile.ZipFile(path) as archive:
       answered = archive.comment
     if answered != request:
-      said = repr(answered.decode(errors='replace')) if answered else 'nothing'
+      said = repr(answered.decode(errors='replace')) if answered else 'none it names'
       raise ValueError(f'{path}: answers {said}, not {request.decode()!r}.')
     if not isinstance(strategy, kind):
       raise ValueError(f'{path}: holds a {strategy.kind}, not a {kind.kind}.')

@@ -251,7 +251,8 @@ class LedgerWriter:
     If it fails, the ledger and what was spent are as before.
 
     Args:
-      event: The event the round's query returned.
+      event: Of this round alone: `aggregators.extract_dp_event(state).last_round_only`,
+        or what a query returned.
       cohort_requested: Clients the round was planned for.
       cohort_reported: Clients whose updates arrived.
       clip_norm: L2 bound of one contribution; `None` without clipping, for events

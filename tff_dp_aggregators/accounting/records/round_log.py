@@ -444,13 +444,14 @@ class _Reader:
       raise self._refusal(
         line,
         f'no column of completion times among {", ".join(map(repr, names))}; '
-        'call it completion_time, or say which it is.',
+        'call it completion_time, or say which it is '
+        '(--columns=completion_time=NAME).',
       )
     if self._population is not None and 'population' not in found:
       raise self._refusal(
         line,
         f'no column of populations among {", ".join(map(repr, names))}; call it '
-        'population, or say which it is.',
+        'population, or say which it is (--columns=population=NAME).',
       )
     self._numbers = {name: array.array('q') for name in found if name != 'population'}
     if ignored := [name for name in names if name not in found.values()]:
