@@ -191,7 +191,10 @@ class Decays:
       The round's noise and the sums after it.
     """
     delays = [copy * self._recursion.delay for copy in range(self._recursion.copies)]
-    drawn = [_row(rows, key, this_round - delay) for delay in delays]
+    drawn = [
+      _row(rows, key, this_round - delay) if delay else rows.row(key, this_round)
+      for delay in delays
+    ]
     noise, after = [], []
     for position, before in enumerate(sums):
       noises, totals = self._advance([row[position] for row in drawn], before)
