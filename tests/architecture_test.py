@@ -134,6 +134,7 @@ def called(tmp_path_factory):
         '--num_clients=30',
         '--clients_per_round=3',
         '--min_separation=2',
+        '--secret_noise',
         f'--run_dir={run_dir}',
       ]
     )

@@ -67,9 +67,10 @@ def test_run_epsilon_equals_dp_accounting_for_the_equivalent_gaussian(accountant
   event = events.run_event(strategy, participation, 9.0)
   equivalent = make()
   equivalent.compose(Gaussian(9.0 / strategy.sensitivity(participation)))
+  # Two discretisations of one loss agree no better than their grids and round-off.
   for delta in (1e-10, 1e-5):
     assert accountants.epsilon(event, delta, accountant) == pytest.approx(
-      equivalent.get_epsilon(delta), rel=1e-9 if accountant == 'pld' else 1e-12
+      equivalent.get_epsilon(delta), rel=1e-7 if accountant == 'pld' else 1e-12
     )
 
 
