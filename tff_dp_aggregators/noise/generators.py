@@ -81,7 +81,18 @@ class ChaCha20(Generator):
     first_block: tf.Tensor,
     num_blocks: int,
   ) -> tf.Tensor:
-    """See `Generator.words`."""
+    """Consecutive blocks of a vector.
+
+    Args:
+      key: The key of the cipher, int64 of shape [4].
+      row: Two words of the nonce, an int64 scalar that is not negative.
+      vector: The third word of the nonce, an int64 scalar below 2^32.
+      first_block: The first value of the counter, an int64 scalar.
+      num_blocks: How many; with those before, no more than `max_blocks`.
+
+    Returns:
+      uint32 of shape [16 * num_blocks].
+    """
     nonce = tf.concat(
       [tf.bitcast(row, tf.uint32), tf.cast(vector, tf.uint32)[tf.newaxis]], axis=0
     )
@@ -105,7 +116,18 @@ class Philox(Generator):
     first_block: tf.Tensor,
     num_blocks: int,
   ) -> tf.Tensor:
-    """See `Generator.words`."""
+    """Consecutive blocks of a vector.
+
+    Args:
+      key: int64 of shape [4]; the first 64 bits are the key of Philox.
+      row: Half of the counter, an int64 scalar that is not negative.
+      vector: The upper bits of the other half, an int64 scalar below 2^24.
+      first_block: The lower bits of it, an int64 scalar.
+      num_blocks: How many; with those before, no more than `max_blocks`.
+
+    Returns:
+      uint32 of shape [4 * num_blocks].
+    """
     shift = tf.constant(_PHILOX_BLOCK_BITS, tf.int64)
     place = tf.bitwise.bitwise_or(tf.bitwise.left_shift(vector, shift), first_block)
     return tf.raw_ops.StatelessRandomUniformFullIntV2(
