@@ -328,6 +328,10 @@ def secure_sum() -> tff.aggregators.SecureSumFactory:
   Its bounds are those of the grid, which no entry exceeds; nothing is rounded or
   clipped by it. It serves adaptive clipping as well.
 
+  Shifted to be positive, as secure sums need them, entries take 41 bits: sums of up to
+  2^22 clients, four million, fit into 63. Larger cohorts need a platform whose sums
+  wrap around at 2^64, as those of the simulation do.
+
   TFF leaves secure sums to the platform that it is compiled for. Its local runtime, and
   so `learning.runtime.local_runtime`, has none: a round ends there with "Cannot embed a
   federated value". `tff.backends.test.set_sync_test_cpp_execution_context()` simulates

@@ -160,7 +160,12 @@ class RecordSumQuery(dp_query.SumAggregationDPQuery):
 
 
 class GridSumQuery(RecordSumQuery):
-  """What the queries have in common that bound records: sums of integers (`grid`)."""
+  """What the queries have in common that bound records: sums of integers (`grid`).
+
+  A query sees sums and does not count their records. Who uses it without
+  `aggregators`, which count, has to see to it that no sum is of more than
+  `grid.MAX_CLIENTS`.
+  """
 
   def initial_sample_state(self, template: Any = None) -> Any:
     """Returns the sum of no records: int64 zeros like `template`.

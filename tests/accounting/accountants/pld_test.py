@@ -60,6 +60,14 @@ def test_rare_sampling_costs_next_to_nothing():
   assert accountants.delta(event, 0.0, 'pld', ADD_OR_REMOVE) <= 1e-5
 
 
+def test_small_epsilons_of_rare_sampling_are_close():
+  # A grid that several deltas share said 0.0052 here.
+  event = Repeated(Poisson(1e-5, Gaussian(1.0)), 10)
+  pld = accountants.epsilon(event, 3e-8, 'pld', ADD_OR_REMOVE)
+  fine = dp_accounting.pld.PLDAccountant(value_discretization_interval=1e-5)
+  assert pld == pytest.approx(fine.compose(event).get_epsilon(3e-8), rel=0.01)
+
+
 def test_the_interval_follows_small_losses():
   event = Repeated(Poisson(1e-4, Gaussian(10.0)), 10**6)
   pld = accountants.epsilon(event, 1e-6, 'pld', ADD_OR_REMOVE)

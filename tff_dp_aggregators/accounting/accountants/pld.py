@@ -48,6 +48,8 @@ _MAX_NOISE, _MIN_NOISE = 1e9, 1e-6
 _DECADES = 4
 # Part of delta that may be numerical error before a grid of its own is made for it.
 _ERROR = 1e-6
+# Nor does it serve epsilons so small that what it is off by shows.
+_SMALL_EPSILON = 0.05
 # So coarse a grid, over the width of a round's losses, may lose to Renyi's bound.
 _COARSE = 0.25
 # Below it float64 has no room for what is cut off.
@@ -156,9 +158,10 @@ def _of_side(side: '_Losses', delta: float) -> tuple[float, bool]:
   around = 10.0 ** (decade + _DECADES / 2)
   composition = _composition(side, losses.plan(side, math.log(around)))
   epsilon, wrong = composition.epsilon(delta)
-  if not wrong <= _ERROR:
+  if not wrong <= _ERROR or epsilon < _SMALL_EPSILON:
     composition = _composition(side, losses.plan(side, math.log(delta)))
-    epsilon, wrong = composition.epsilon(delta)
+    # What either is off by is in it already: both hold.
+    epsilon = min(epsilon, composition.epsilon(delta)[0])
   return epsilon, composition.coarseness > _COARSE
 
 
