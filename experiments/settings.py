@@ -61,12 +61,11 @@ class Settings:
   @property
   def noise_source(self) -> str:
     """Where the noise comes from, for the report."""
-    generator = {'chacha20': 'ChaCha20', 'philox': 'Philox'}[self.noise_generator]
     if self.secret_noise:
-      return f"{generator} with a secret key from the kernel's entropy"
+      return "a secret key from the kernel's entropy"
     return (
-      f'{generator} with a seed given on the command line, so that the simulation '
-      'can be repeated; the guarantee holds only towards those who do not know it'
+      'a seed given on the command line, so that the simulation can be repeated; the '
+      'guarantee holds only towards those who do not know it'
     )
 
   @property
