@@ -242,6 +242,21 @@ def test_a_ledger_is_reported_for_the_mechanism_in_flags(tmp_path):
   assert other.returncode == 2 and 'round 0 of the ledger used' in other.stderr
 
 
+@pytest.mark.parametrize(
+  'given, asked_for',
+  [
+    ((), '--ledger needs --noise_multiplier and --num_rounds as well'),
+    (('--noise_multiplier=4',), '--ledger needs --num_rounds as well'),
+  ],
+)
+def test_a_ledger_without_its_plan_is_refused_by_name(tmp_path, given, asked_for):
+  mechanism = accounting.Mechanism('tree', strategies.Participation(20, 5), 4.0)
+  _write_ledger(tmp_path / 'ledger.jsonl', mechanism, 11)
+  ledger = f'--ledger={tmp_path}/ledger.jsonl'
+  result = _report('--mechanism=tree', '--target_delta=1e-6', ledger, *given)
+  assert result.returncode == 2 and asked_for in result.stderr
+
+
 def test_runs_on_the_same_clients_compose(tmp_path):
   tree = accounting.Mechanism('tree', strategies.Participation(20, 5), 4.0)
   toeplitz = accounting.Mechanism('toeplitz', strategies.Participation(12, 3), 3.0)

@@ -290,6 +290,8 @@ def _of_mechanism(
     are_stated = any(values[name].present for name in flags_lib.participation_flags())
     if not ('ledger' in files and are_stated):
       limits = log.limits
+  if 'ledger' in files:
+    _check_has_plan(values, limits)
   arguments = [f'--{name}={path}' for name, path in files.items()]
   return sources.from_plan(
     planned(limits),
@@ -298,6 +300,23 @@ def _of_mechanism(
     round_log=log,
     command=sources.command_of([*_given(values, _of_mechanism_flags()), *arguments]),
   )
+
+
+def _check_has_plan(
+  values: flags.FlagValues, limits: Optional[strategies.Participation]
+) -> None:
+  """Refuses a ledger without the plan of its run."""
+  missing = [
+    f'--{name}'
+    for name in ('noise_multiplier', 'num_rounds')
+    if values[name].value is None and not (name == 'num_rounds' and limits is not None)
+  ]
+  if missing and values.target_epsilon is None:
+    raise ValueError(
+      f'--ledger needs {" and ".join(missing)} as well: it says what each round '
+      'released, and its events hold for the noise, rounds and limits that the run was '
+      'planned for.'
+    )
 
 
 def statement_of(
