@@ -18,8 +18,8 @@ from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.strategies import registry
+from tff_dp_aggregators.strategies import size
 
-_MAX_ROUNDS = 2**24  # Where the search for a number of rounds ends.
 TARGET_FLAGS = (
   'noise_multiplier',
   'target_epsilon',
@@ -394,11 +394,11 @@ def _max_rounds(values: flags.FlagValues) -> mechanism_lib.Mechanism:
     schema = schema_from(values, num_rounds)
     return _mechanism(values, schema, values.noise_multiplier)
 
-  found = _largest(values, make, _MAX_ROUNDS)
-  if found == _MAX_ROUNDS:
+  found = _largest(values, make, size.MAX_ROUNDS)
+  if found == size.MAX_ROUNDS:
     raise ValueError(
-      f'{_MAX_ROUNDS} rounds keep --target_epsilon={values.target_epsilon:g} and more '
-      'may; they are not looked for. Give --num_rounds.'
+      f'{size.MAX_ROUNDS} rounds keep --target_epsilon={values.target_epsilon:g} and '
+      'more may; they are not looked for. Give --num_rounds.'
     )
   return make(found)
 
