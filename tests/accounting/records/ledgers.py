@@ -8,14 +8,27 @@ import pathlib
 import dp_accounting
 import numpy as np
 
+from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting.records import ledger
 
 Gaussian = dp_accounting.GaussianDpEvent
 DELTA = 1e-7
 _EVENT = Gaussian(2.0)
+# What no ledger adds up.
+SAMPLED = dp_accounting.PoissonSampledDpEvent(0.1, Gaussian(1.0))
+# Strategies of runs, each with the participation it is for.
+MECHANISMS = {
+  'gaussian': (strategies.Identity(12), strategies.Participation(12, 5)),
+  'tree': (strategies.BinaryTree(13), strategies.Participation(13, 4)),
+  'banded': (
+    strategies.BandedToeplitz.square_root(12, 4),
+    strategies.Participation(12, 4),
+  ),
+}
 
 
 def append(writer, event=_EVENT, **changes):
+  """Appends a round, the same but for the changes."""
   arguments = {
     'cohort_requested': 10,
     'cohort_reported': 9,
@@ -57,4 +70,5 @@ def chained(lines):
 
 
 def lines_of(path):
+  """The lines of a file, with their ends, as bytes."""
   return pathlib.Path(path).read_bytes().splitlines(keepends=True)

@@ -1,0 +1,329 @@
+"""The report program: ledgers and round logs of production.
+
+Claims:
+
+* A ledger is reported for the mechanism in the flags, and one without noise or clip
+  norm has no epsilon.
+* A round log gives the limits on participation.
+* A ledger and a round log of the same run are one report, or an error that names the
+  round in which they differ.
+* What no program can know is stated, and marked in every format as not verified; what
+  a file of the run shows is not.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shlex
+
+import dp_accounting
+import pytest
+
+from tests import json_schema
+from tests.accounting.programs import reporting
+from tff_dp_aggregators import accounting
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting.records import ledger
+from tff_dp_aggregators.accounting.reports import schema as schema_lib
+
+# Ledgers.
+
+
+def test_a_ledger_is_reported_for_the_mechanism_in_flags(tmp_path):
+  mechanism = accounting.Mechanism('tree', strategies.Participation(20, 5), 4.0)
+  reporting.write_ledger(tmp_path / 'ledger.jsonl', mechanism, 11)
+  arguments = ('--mechanism=tree', '--num_rounds=20', '--min_separation=5')
+  arguments += ('--target_delta=1e-6', f'--ledger={tmp_path}/ledger.jsonl')
+  report = reporting.json_of(*arguments, '--noise_multiplier=4')
+  spent = mechanism.strategy.sensitivity_squared_by_round(mechanism.participation)[10]
+  expected = accounting.accountants.gaussian.epsilon_of(spent**0.5 / 4.0, 1e-6)
+  assert report['guarantee']['epsilon'] == pytest.approx(expected, rel=1e-9)
+  assert report['run']['rounds_completed'] == 11
+  (file,) = report['verification']['files']
+  content = (tmp_path / 'ledger.jsonl').read_bytes()
+  assert file['sha256'] == hashlib.sha256(content).hexdigest()
+  other = reporting.execute(*arguments, '--noise_multiplier=5')
+  assert other.returncode == 2 and 'round 0 of the ledger used' in other.stderr
+
+
+@pytest.mark.parametrize(
+  'given, asked_for',
+  [
+    ((), '--ledger needs --noise_multiplier and --num_rounds as well'),
+    (('--noise_multiplier=4',), '--ledger needs --num_rounds as well'),
+  ],
+)
+def test_a_ledger_without_its_plan_is_refused_by_name(tmp_path, given, asked_for):
+  mechanism = accounting.Mechanism('tree', strategies.Participation(20, 5), 4.0)
+  reporting.write_ledger(tmp_path / 'ledger.jsonl', mechanism, 11)
+  ledger = f'--ledger={tmp_path}/ledger.jsonl'
+  result = reporting.execute('--mechanism=tree', '--target_delta=1e-6', ledger, *given)
+  assert result.returncode == 2 and asked_for in result.stderr
+
+
+def test_a_ledger_without_noise_has_no_epsilon(tmp_path):
+  mechanism = accounting.Mechanism('gaussian', strategies.Participation(3), 0.0)
+  path = tmp_path / 'ledger.jsonl'
+  what = {
+    'cohort_requested': 3,
+    'cohort_reported': 3,
+    'clip_norm': 0.5,
+    'noise_multiplier': 0.0,
+    'strategy_checksum': mechanism.strategy.checksum,
+  }
+  arguments = ['--mechanism=gaussian', '--num_rounds=3', '--rounds_between=0']
+  arguments += ['--noise_multiplier=0', '--target_delta=1e-6', f'--ledger={path}']
+  with ledger.LedgerWriter(path, delta=1e-6) as writer:
+    writer.append(event=dp_accounting.NonPrivateDpEvent(), **what)
+  result = reporting.execute(*arguments)
+  assert result.returncode == 0 and 'Guarantee: none' in result.stdout
+  event = '{"type": "GaussianDpEvent", "noise_multiplier": 5.0}'
+  line = json.loads(path.read_text())
+  line.update(event=json.loads(event), effective_noise_multiplier=5.0)
+  line.update(
+    epsilon=accounting.accountants.epsilon(dp_accounting.GaussianDpEvent(5.0), 1e-6)
+  )
+  path.write_text(json.dumps(line) + '\n')
+  result = reporting.execute(*arguments)
+  assert result.returncode == 2 and result.stdout == ''
+  assert 'noise_multiplier is 0, but the event is GaussianDpEvent' in result.stderr
+
+
+def test_a_ledger_without_a_clip_norm_has_no_epsilon(tmp_path):
+  mechanism = accounting.Mechanism('tree', strategies.Participation(20, 5), 4.0)
+  path = tmp_path / 'ledger.jsonl'
+  reporting.write_ledger(path, mechanism, 1)
+  path.write_text(path.read_text().replace('"clip_norm": 0.5', '"clip_norm": null'))
+  result = reporting.execute(
+    '--mechanism=tree',
+    '--num_rounds=20',
+    '--min_separation=5',
+    '--noise_multiplier=4',
+    '--target_delta=1e-6',
+    f'--ledger={path}',
+  )
+  assert result.returncode == 2
+  assert f'{path}, line 1: not a ledger entry: clip_norm is null' in result.stderr
+  assert 'State the clip norm' in result.stderr
+  assert result.stderr.count('\n') == 1 and result.stdout == ''
+
+
+# Round logs, alone and with a ledger.
+
+
+def test_a_round_log_gives_the_limits(tmp_path):
+  log = reporting.write_log(tmp_path / 'rounds.csv', 60)
+  arguments = ('--mechanism=tree', '--target_delta=1e-6', '--noise_multiplier=7')
+  report = reporting.json_of(*arguments, f'--round_log={log}')
+  participation = report['participation']
+  assert report['mechanism']['num_rounds'] == 60
+  # In any open window of 24 hours, seven rounds are complete.
+  assert participation['min_separation'] == 7
+  same = reporting.json_of(
+    *arguments,
+    '--num_rounds=60',
+    f'--min_separation={participation["min_separation"]}',
+    f'--max_participations={participation["max_participations"]}',
+  )
+  assert report['guarantee'] == same['guarantee']
+  assert report['verification']['files'][0]['role'] == 'round_log'
+
+
+def test_a_ledger_and_a_log_of_one_run_are_one_report(tmp_path):
+  files = reporting.write_production(tmp_path)
+  report = reporting.json_of(*reporting.OF_TREE_OF_20, *files)
+  assert report['parts'] == []
+  assert (
+    report['guarantee']
+    == reporting.json_of(*reporting.OF_TREE_OF_20, files[0])['guarantee']
+  )
+  source = report['participation']['source']
+  assert (source['num_rounds'], source['min_separation']) == (11, 5)
+  assert report['participation']['min_separation'] == 5
+  assert report['participation']['enforced_by'].startswith('the wait between')
+  roles = [file['role'] for file in report['verification']['files']]
+  assert sorted(roles) == ['ledger', 'round_log']
+  arguments = shlex.split(report['verification']['command'].split('report ', 1)[1])
+  assert reporting.json_of(*arguments) == report
+  path = tmp_path / 'report.json'
+  path.write_text(json.dumps(report))
+  verified = reporting.execute(f'--verify={path}')
+  assert verified.returncode == 0, verified.stdout
+  (tmp_path / 'slower').mkdir()
+  slower = reporting.write_production(tmp_path / 'slower', hours=7)[1].split('=', 1)[1]
+  os.replace(slower, files[1].split('=', 1)[1])
+  verified = reporting.execute(f'--verify={path}')
+  assert verified.returncode == 1
+  assert 'the limits were not kept' in verified.stdout
+
+
+def test_limits_that_are_not_stated_are_those_of_the_log(tmp_path):
+  files = reporting.write_production(tmp_path)
+  run_for_these = accounting.Mechanism('tree', strategies.Participation(11, 5, 2), 4.0)
+  reporting.write_ledger(tmp_path / 'other.jsonl', run_for_these, 11)
+  of_tree = ('--mechanism=tree', '--noise_multiplier=4', '--target_delta=1e-6')
+  report = reporting.json_of(*of_tree, f'--ledger={tmp_path}/other.jsonl', *files[1:])
+  assert report['participation']['num_rounds'] == 11
+  result = reporting.execute(
+    *of_tree, *files
+  )  # Of a run that was planned for 20 rounds.
+  assert result.returncode == 2
+  assert 'round 0 of the ledger used strategy' in result.stderr
+
+
+@pytest.mark.parametrize(
+  ('changes', 'message'),
+  [
+    (
+      {'cohort': lambda number: 10 + (number == 6)},
+      'in round 6 (number 7 in the log) the ledger has 10 clients that reported, the '
+      'round log 11 clients',
+    ),
+    (
+      {'cohort': lambda number: 10 - (number == 6), 'first': 0},
+      'in round 6 the ledger has 10 clients that reported, the round log 9 clients',
+    ),
+    ({'rounds': 9}, 'round 9 (number 10 in the log) of the ledger is not in the round'),
+    ({'rounds': 12, 'first': 0}, 'round 11 of the round log is not in the ledger'),
+    (
+      {'hours': 7},
+      'a device that waits 24 h can be in rounds 1 and 4, which are 3 apart; promised: '
+      'at least 5',
+    ),
+  ],
+)
+def test_a_ledger_and_a_log_that_disagree_are_refused_with_the_round(
+  tmp_path, changes, message
+):
+  files = reporting.write_production(tmp_path, **changes)
+  result = reporting.execute(*reporting.OF_TREE_OF_20, *files)
+  assert result.returncode == 2
+  assert message in result.stderr
+  assert result.stderr.count('\n') == 1
+
+
+def test_a_log_says_nothing_of_fixed_epochs(tmp_path):
+  result = reporting.execute(
+    *reporting.OF_TREE_OF_20, '--fixed_epoch', *reporting.write_production(tmp_path)
+  )
+  assert result.returncode == 2
+  assert 'not that they are fixed epochs apart' in result.stderr
+
+
+def test_client_ids_of_a_log_are_counted_against_the_ledger(tmp_path):
+  reporting.write_ledger(tmp_path / 'ledger.jsonl', reporting.TREE_OF_20, 11)
+  arguments = (*reporting.OF_TREE_OF_20, f'--ledger={tmp_path}/ledger.jsonl')
+  for missing in (None, 4):
+    lines = ['round,client_ids']
+    for number in range(11):
+      names = [f'{number}.{i}' for i in range(9 if number == missing else 10)]
+      lines.append(f'{number},{" ".join(names)}')
+    path = tmp_path / f'{missing}.csv'
+    path.write_text('\n'.join(lines))
+    result = reporting.execute(*arguments, f'--round_log={path}', '--format=json')
+    if missing is None:
+      assert result.returncode == 0, result.stderr
+      assert 'what they might have done' in result.stdout
+    else:
+      assert result.returncode == 2
+      assert 'in round 4 the ledger has 10 clients that reported, the round log 9' in (
+        result.stderr
+      )
+
+
+# What is stated, and what files show.
+
+
+FACTS = {
+  'enforced_by': 'the scheduler of the app',
+  'cap_enforced_by': 'its counter of rounds',
+  'noise_source': 'a hardware generator',
+  'clip_norm': 0.5,
+  'code_version': 'trainer 1.2.3',
+}
+
+
+def test_what_is_stated_is_marked_so_in_every_format(tmp_path):
+  capped = (*reporting.OF_TREE_OF_20, '--max_participations=3')
+  plan = (*capped, *(f'--{name}={value}' for name, value in FACTS.items()))
+  report = reporting.json_of(*plan)
+  assert report['provenance'] == dict.fromkeys(FACTS, 'stated')
+  for name in ('enforced_by', 'cap_enforced_by'):
+    assert report['participation'][name] == FACTS[name]
+  assert report['mechanism']['noise_source'] == FACTS['noise_source']
+  assert report['mechanism']['clip_norm'] == FACTS['clip_norm']
+  assert report['code_version'] == FACTS['code_version']
+  assert report['guarantee'] == reporting.json_of(*capped)['guarantee']
+  assert not list(json_schema.violations(report, schema_lib.load()))
+  arguments = shlex.split(report['verification']['command'].split('report ', 1)[1])
+  assert reporting.json_of(*arguments) == report
+  for output_format in ('text', 'markdown', 'html'):
+    shown = ' '.join(
+      reporting.execute(*plan, f'--format={output_format}').stdout.split()
+    )
+    shown = re.sub(r'\\|</?span[^>]*>', '', shown)  # A page keeps numbers whole.
+    for value in FACTS.values():
+      assert f'{value} (stated, not verified)' in shown
+    bare = reporting.execute(
+      *reporting.OF_TREE_OF_20, f'--format={output_format}'
+    ).stdout
+    assert 'not verified' not in bare
+  path = tmp_path / 'report.json'
+  for name in FACTS:
+    for provenance in ('recorded', 'not_stated'):
+      changed = json.loads(json.dumps(report))
+      changed['provenance'][name] = provenance
+      path.write_text(json.dumps(changed))
+      assert reporting.execute(f'--verify={path}').returncode == 1
+  path.write_text(json.dumps(report))
+  assert reporting.execute(f'--verify={path}').returncode == 0
+
+
+def test_what_a_file_of_the_run_shows_is_not_marked(tmp_path):
+  assert set(reporting.json_of(*reporting.OF_TREE_OF_20)['provenance'].values()) == {
+    'not_stated'
+  }
+  reporting.write_run(tmp_path / 'run', reporting.TREE_OF_20, 11)
+  config = json.loads((tmp_path / 'run' / 'config.json').read_text())
+  config['software'] = {'tff_dp_aggregators': '0.1.0', 'commit': 'c0ffee'}
+  (tmp_path / 'run' / 'config.json').write_text(json.dumps(config))
+  run = reporting.json_of(f'--run_dir={tmp_path}/run')
+  assert run['provenance'] == {
+    **dict.fromkeys(FACTS, 'recorded'),
+    'cap_enforced_by': 'not_stated',  # There is none.
+  }
+  assert run['code_version'] == 'tff_dp_aggregators 0.1.0 (commit c0ffee)'
+  (tmp_path / 'production').mkdir()
+  files = reporting.write_production(tmp_path / 'production')
+  report = reporting.json_of(
+    *reporting.OF_TREE_OF_20, *files, '--clip_norm=0.5', '--enforced_by=the app'
+  )
+  assert report['provenance'] == {
+    'enforced_by': 'stated',
+    'cap_enforced_by': 'not_stated',
+    'noise_source': 'not_stated',
+    'clip_norm': 'recorded',
+    'code_version': 'not_stated',
+  }
+  assert report['participation']['enforced_by'] == (
+    'the wait between two rounds of a device; that the limits were kept follows from '
+    'it and from when rounds were complete; what enforces the wait: the app'
+  )
+  unstated = reporting.json_of(*reporting.OF_TREE_OF_20, *files)
+  assert unstated['provenance']['enforced_by'] == 'recorded'
+  for each in (run, report, unstated):
+    assert not list(json_schema.violations(each, schema_lib.load()))
+    path = tmp_path / 'report.json'
+    path.write_text(json.dumps(each))
+    verified = reporting.execute(f'--verify={path}')
+    assert verified.returncode == 0, verified.stdout
+
+
+def test_a_stated_clip_norm_that_the_ledger_contradicts_is_refused(tmp_path):
+  reporting.write_ledger(tmp_path / 'ledger.jsonl', reporting.TREE_OF_20, 11)
+  arguments = (*reporting.OF_TREE_OF_20, f'--ledger={tmp_path}/ledger.jsonl')
+  assert reporting.execute(*arguments, '--clip_norm=0.5').returncode == 0
+  result = reporting.execute(*arguments, '--clip_norm=0.6')
+  assert result.returncode == 2
+  assert 'clip_norm is 0.6, but 0.5 in round 0 of the ledger' in result.stderr

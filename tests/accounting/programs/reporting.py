@@ -1,0 +1,93 @@
+"""The report program for tests, and files of runs for it to report."""
+
+import datetime
+import gzip
+import json
+
+import dp_accounting
+
+from tests import executing
+from tff_dp_aggregators import accounting
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import events
+from tff_dp_aggregators.accounting.programs import report as report_program
+from tff_dp_aggregators.accounting.records import ledger
+
+TREE_OF_20 = accounting.Mechanism('tree', strategies.Participation(20, 5), 4.0)
+OF_TREE_OF_20 = ('--mechanism=tree', '--num_rounds=20', '--min_separation=5')
+OF_TREE_OF_20 += ('--noise_multiplier=4', '--target_delta=1e-6')
+
+
+def execute(*arguments):
+  """Executes the report program; what it printed and its exit code."""
+  return executing.execute(report_program, *arguments)
+
+
+def json_of(*arguments):
+  """The report that the program prints as JSON."""
+  result = execute('--format=json', *arguments)
+  assert result.returncode == 0, result.stderr
+  return json.loads(result.stdout)
+
+
+def write_ledger(path, mechanism, num_rounds):
+  """Writes the ledger of the first rounds of a run, at delta 1e-6."""
+  multipliers, _ = events.round_noise_multipliers(
+    mechanism.strategy, mechanism.participation, mechanism.noise_multiplier
+  )
+  with ledger.LedgerWriter(str(path), delta=1e-6) as writer:
+    for multiplier in multipliers[:num_rounds]:
+      writer.append(
+        event=dp_accounting.GaussianDpEvent(float(multiplier)),
+        cohort_requested=10,
+        cohort_reported=10,
+        clip_norm=0.5,
+        noise_multiplier=mechanism.noise_multiplier,
+        strategy_checksum=mechanism.strategy.checksum,
+      )
+
+
+def write_run(folder, mechanism, num_rounds, seed=None):
+  """Makes a run directory: configuration, strategy and ledger."""
+  folder.mkdir()
+  privacy = {
+    'mechanism': mechanism.to_json(),
+    'target_epsilon': None,
+    'delta': 1e-6,
+    'clip_norm': 0.5,
+    'enforced_by': 'a test',
+    'noise_source': 'a seed',
+    'noise_seed': seed,
+  }
+  (folder / 'config.json').write_text(json.dumps({'privacy': privacy}))
+  mechanism.strategy.save(folder / 'strategy.npz')
+  write_ledger(folder / 'ledger.jsonl', mechanism, num_rounds)
+
+
+def write_log(path, num_rounds):
+  """Writes a round log without sizes and clients; returns its path."""
+  start = datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc)
+  lines = ['round,completion_time']
+  for number in range(num_rounds):  # A round in three hours: eight in a day.
+    time = start + datetime.timedelta(hours=3 * number)
+    lines.append(f'{number},{time.isoformat()}')
+  path.write_text('\n'.join(lines) + '\n')
+  return path
+
+
+def write_production(folder, rounds=11, hours=4, cohort=10, first=1):
+  """A ledger and a packed log of the same run, with columns of other names."""
+  write_ledger(folder / 'ledger.jsonl', TREE_OF_20, 11)
+  lines = ['nr\tdone\tn\tlang']
+  for number in range(rounds):
+    size = cohort(number) if callable(cohort) else cohort
+    lines.append(f'{number + first}\t{1.7e9 + 3600 * hours * number}\t{size}\tes')
+    lines.append(f'{number + first}\t{1.7e9 + 60 * number}\t7\tfr')
+  log = folder / 'rounds.tsv.gz'
+  log.write_bytes(gzip.compress('\n'.join(lines).encode()))
+  return (
+    f'--ledger={folder}/ledger.jsonl',
+    f'--round_log={log}',
+    '--columns=round=nr,completion_time=done,cohort_size=n,population=lang',
+    '--population_name=es',
+  )

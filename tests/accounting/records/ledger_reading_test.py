@@ -1,0 +1,445 @@
+"""Ledgers as they are read: what was changed in the file is found.
+
+Claims: a reader refuses all that no writer writes, names the line, and finds every
+digit that matters; figures that are stated are right to a billionth and never too
+small. Whoever knows the head finds every byte, and lines that were removed.
+"""
+
+import hashlib
+import json
+import os
+import pathlib
+import re
+
+import dp_accounting
+import pytest
+
+from tests.accounting.records import ledgers
+from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import events
+from tff_dp_aggregators.accounting.accountants import gaussian
+from tff_dp_aggregators.accounting.records import ledger
+
+Gaussian = dp_accounting.GaussianDpEvent
+
+
+@pytest.fixture
+def path(tmp_path):
+  return str(tmp_path / 'ledger.jsonl')
+
+
+# What a reader finds.
+
+
+def changed(line, **changes):
+  return json.dumps({**json.loads(line), **changes}).encode() + b'\n'
+
+
+def without(line, name):
+  data = json.loads(line)
+  del data[name]
+  return json.dumps(data).encode() + b'\n'
+
+
+_NO_ENTRY = 'not a ledger entry: '
+
+
+@pytest.mark.parametrize(
+  'change, message',
+  [
+    (lambda a, b, c: [a, b[:40] + b'\n', c], f'line 2: {_NO_ENTRY}'),
+    (lambda a, b, c: [a, b[:40], c], f'line 2: {_NO_ENTRY}'),
+    (lambda a, b, c: [a, b'\n', b, c], f'line 2: {_NO_ENTRY}'),
+    (lambda a, b, c: [a, b, c[:-1] + b' x\n'], f'line 3: {_NO_ENTRY}.*Extra data'),
+    (lambda a, b, c: [b'[]\n', b], f'line 1: {_NO_ENTRY}.*as an object'),
+    (lambda a, b, c: [a, b'[' * 100000 + b'\n'], f'line 2: {_NO_ENTRY}'),
+    (lambda a, b, c: [a, b'{"\xff": 1}\n'], f"line 2: {_NO_ENTRY}.*can't decode"),
+    (lambda a, b, c: [b'\xef\xbb\xbf' + a], f'line 1: {_NO_ENTRY}'),
+    (lambda a, b, c: [a, b'{"round": 1}\n'], r"line 2: .*missing \['cohort_requested"),
+    (lambda a, b, c: [without(a, 'epsilon')], r"line 1: .*missing \['epsilon'\]"),
+    (lambda a, b, c: [changed(a, note='x')], r"line 1: .*unknown \['note'\]: another"),
+    (lambda a, b, c: [a[:-2] + b', "round": 0}\n'], 'line 1: .*a name stands twice'),
+    (lambda a, b, c: [changed(a, epsilon=float('nan'))], 'line 1: .*NaN is not a num'),
+    (lambda a, b, c: [changed(a, epsilon=10**400)], f'line 1: {_NO_ENTRY}'),
+    (lambda a, b, c: [changed(a, epsilon='1')], "line 1: .*epsilon must be .*'1'"),
+    (lambda a, b, c: [changed(a, round=False)], 'line 1: .*round must be .*False'),
+    (lambda a, b, c: [changed(a, round=0.0)], 'line 1: .*round must be .*0.0'),
+    (lambda a, b, c: [changed(a, cohort_reported=-1)], 'line 1: .*cohort_reported'),
+    (lambda a, b, c: [changed(a, delta=1.0)], 'line 1: .*delta must be between'),
+    (lambda a, b, c: [changed(a, time='now')], "line 1: .*time must be .*'now'"),
+    (lambda a, b, c: [changed(a, time='2024-01-01T00:00:00')], 'line 1: .*in UTC'),
+    (lambda a, b, c: [changed(a, time='2024-01-01T00:00:00Z')], 'line 1: .*in UTC'),
+    (lambda a, b, c: [changed(a, time=7)], 'line 1: .*time must be'),
+    (lambda a, b, c: [changed(a, clip_norm=None)], 'line 1: .*clip_norm is null, but'),
+    (
+      lambda a, b, c: [changed(a, noise_multiplier=0)],
+      'line 1: .*noise_multiplier is 0, but the event is Gaussian',
+    ),
+    (lambda a, b, c: [changed(a, noise_generator=[])], 'line 1: .*noise_generator mus'),
+    (
+      lambda a, b, c: [changed(a, previous_line_sha256=None)],
+      'line 1: .*previous_line_sha256 must be 64 hexadecimal digits; got None',
+    ),
+    (
+      lambda a, b, c: [changed(a, previous_line_sha256=64 * '0')],
+      'line 1: previous_line_sha256 is 0000.*, but nothing comes before',
+    ),
+    (lambda a, b, c: [a, without(b, 'previous_line_sha256')], 'line 2: .*not chained'),
+    (
+      lambda a, b, c: [changed(a, cohort_reported=1), b, c],
+      'line 2: .* a line was changed, removed or inserted',
+    ),
+    (lambda a, b, c: [a, b, b, c], 'line 3: .* changed, removed or inserted'),
+    (lambda a, b, c: [a, c], 'line 2: expected round 1, .* found round 2'),
+    (lambda a, b, c: [b, c], 'line 1: expected round 0, .* found round 1'),
+    (lambda a, b, c: [a, c, b], 'line 2: expected round 1, .* found round 2'),
+    (lambda a, b, c: [a, changed(b, round=0)], 'line 2: round 0 was released already'),
+    (
+      lambda a, b, c: [a, b, c, changed(b, cohort_reported=1)],
+      r'line 4: round 1 was released already with other content \(cohort_reported\)',
+    ),
+    (
+      lambda a, b, c: [a, b, changed(b, result_checksum='sha256:' + 64 * '1')],
+      r'line 3: round 1 was released already with other content \(result_checksum\)',
+    ),
+    (lambda a, b, c: [a, changed(b, event={})], 'line 2: .*unknown event type'),
+    (
+      lambda a, b, c: [a, changed(b, event={'type': 'GaussianDpEvent'})],
+      'line 2: .*a GaussianDpEvent has the fields',
+    ),
+    (
+      lambda a, b, c: [a, changed(b, event=events.to_json(ledgers.SAMPLED))],
+      'line 2: a ledger adds up Gaussian events only, got PoissonSampled',
+    ),
+    (lambda a, b, c: [a, b, changed(c, event=None)], 'line 3: not a ledger entry'),
+    (
+      lambda a, b, c: [a, changed(b, noise_multiplier=3.0), c],
+      'line 2: noise_multiplier is 3.0 in round 1 and was 2.0 in round 0',
+    ),
+    (
+      lambda a, b, c: [a, b, changed(c, strategy_checksum=None)],
+      "line 3: strategy_checksum is None in round 2 and was 'sha256:1234567890'",
+    ),
+    (lambda a, b, c: [a, changed(b, delta=1e-6), c], 'line 2: delta is 1e-06'),
+    (lambda a, b, c: [changed(a, delta=1e-6)], 'line 1: epsilon is .* delta 1e-06'),
+    (lambda a, b, c: [a, changed(b, epsilon=None)], 'line 2: epsilon is None, but'),
+    (lambda a, b, c: [a, changed(b, epsilon=0)], 'line 2: epsilon is 0, but'),
+    (lambda a, b, c: [a, changed(b, epsilon=1e308)], 'line 2: epsilon is 1e.308, but'),
+    (
+      lambda a, b, c: [a, changed(b, effective_noise_multiplier=None)],
+      'line 2: effective_noise_multiplier is None, but the events of rounds 0 to 1',
+    ),
+    (
+      lambda a, b, c: [a, changed(b, event={'type': 'NonPrivateDpEvent'})],
+      'line 2: effective_noise_multiplier is .* compose to 0.0',
+    ),
+  ],
+)
+def test_reading_names_the_line_and_what_is_wrong_with_it(path, change, message):
+  with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
+    for number in range(3):
+      ledgers.release(writer, number)
+  broken = b''.join(change(*ledgers.lines_of(path)))
+  pathlib.Path(path).write_bytes(broken)
+  with pytest.raises(ValueError, match=message) as error:
+    ledger.read(path)
+  assert str(error.value).startswith(f'{path}, line ')
+
+
+def test_lines_without_a_result_checksum_stay_readable(path):
+  with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
+    written = [ledgers.append(writer), ledgers.append(writer)]
+  old = [without(line, 'result_checksum') for line in ledgers.lines_of(path)]
+  pathlib.Path(path).write_bytes(b''.join(ledgers.chained(old)))
+  read = ledger.read(path).entries
+  assert ledgers.timeless(read) == ledgers.timeless(written)
+
+
+@pytest.mark.parametrize('noise_multiplier', [0.01, 0.5, 1.0, 7.0, 300.0, 1e5, 1e9])
+@pytest.mark.parametrize('delta', [0.3, 1e-3, 1e-10, 1e-100])
+def test_stated_figures_are_right_to_a_billionth_and_never_understated(
+  path, noise_multiplier, delta
+):
+  with ledger.LedgerWriter(path, delta) as writer:
+    entry = ledgers.append(writer, Gaussian(noise_multiplier))
+  (line,) = ledgers.lines_of(path)
+  stated = {
+    'epsilon': entry.epsilon,
+    'effective_noise_multiplier': entry.effective_noise_multiplier,
+  }
+
+  def accepted(name, factor):
+    change = changed(line, **{name: stated[name] * factor})
+    pathlib.Path(path).write_bytes(change)
+    try:
+      ledger.read(path)
+    except ValueError as e:
+      assert f'line 1: {name} is' in str(e)
+      return False
+    return True
+
+  effective = 'effective_noise_multiplier'
+  assert accepted(effective, 1) and accepted(effective, 1 - 9e-10)
+  assert not accepted(effective, 1 - 1.1e-9) and not accepted(effective, 1 + 2e-12)
+  assert accepted('epsilon', 1)
+  if not entry.epsilon:
+    pathlib.Path(path).write_bytes(changed(line, epsilon=1e-9))
+    with pytest.raises(ValueError, match='epsilon is 1e-09'):
+      ledger.read(path)
+    return
+  assert accepted('epsilon', 1 + 9e-10) and not accepted('epsilon', 1 + 1.1e-9)
+  mu = 1 / noise_multiplier
+  least = gaussian.epsilon_of(mu * (1 - 1e-12), delta) / entry.epsilon
+  assert least > 1 - 1e-10
+  assert not accepted('epsilon', least - 1e-13) and not accepted('epsilon', 1 - 1e-9)
+
+
+_FREE = {'time', 'cohort_requested', 'cohort_reported', 'clip_norm', 'result_checksum'}
+
+
+def _write_banded(path):
+  strategy, participation = ledgers.MECHANISMS['banded']
+  each, _ = events.round_noise_multipliers(strategy, participation, 3.0)
+  with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
+    for number in (0, 1, 2, 3, 2, 3, 4, 5):
+      ledgers.append(
+        writer,
+        Gaussian(each[number]),
+        round=number,
+        cohort_reported=90 + number,
+        strategy_checksum=strategy.checksum,
+        result_checksum=ledger.checksum_of([each[number]]),
+        noise_generator='philox',
+      )
+  return ledger.read(path)
+
+
+def _digits(lines):
+  """Every way to change one digit of one line: its index, and all lines."""
+  for index, line in enumerate(lines):
+    for match in re.finditer(rb'\d', line):
+      for shift in (1, 5):
+        digit = b'%d' % ((int(match[0]) + shift) % 10)
+        mutant = line[: match.start()] + digit + line[match.end() :]
+        yield index, [*lines[:index], mutant, *lines[index + 1 :]]
+
+
+@pytest.mark.parametrize('knows_the_head', [False, True])
+@pytest.mark.parametrize('writes_anew', [False, True])
+def test_every_digit_that_matters_is_found_if_it_changes(
+  path, writes_anew, knows_the_head
+):
+  right = _write_banded(path)
+  spent = accountants.epsilon(right.total_event, ledgers.DELTA)
+  head = right.head if knows_the_head else None
+  lines = ledgers.lines_of(path)
+  free, passed, found = set(), set(), 0
+  for index, mutants in _digits(lines):
+    if writes_anew:
+      try:
+        mutants = ledgers.chained(mutants)
+      except ValueError:
+        continue  # It is no JSON any more.
+    if mutants == lines:
+      continue  # A digit of the hash, which was written anew.
+    pathlib.Path(path).write_bytes(b''.join(mutants))
+    try:
+      wrong = ledger.read(path, head)
+    except ValueError as e:
+      assert path in str(e)
+      found += 1
+      continue
+    passed.add(index)
+    # Not found: then nothing that epsilon depends on has changed by 1e-9.
+    total = accountants.epsilon(wrong.total_event, ledgers.DELTA)
+    assert total == pytest.approx(spent, rel=1e-9)
+    assert wrong.repeated == right.repeated
+    for old, new in zip(right.entries, wrong.entries):
+      for name in ('epsilon', 'effective_noise_multiplier'):
+        assert getattr(new, name) == pytest.approx(getattr(old, name), rel=2e-9)
+      for name in ('round', 'delta', 'noise_multiplier', 'strategy_checksum'):
+        assert getattr(new, name) == getattr(old, name)
+      differing = {n for n in _FREE if getattr(old, n) != getattr(new, n)}
+      # Of a round released twice, there is the other line to compare with.
+      assert differing <= {'time'} or new.round not in (2, 3)
+      free |= differing
+  assert found > 1000
+  if knows_the_head:
+    assert not passed
+  elif writes_anew:
+    assert passed == set(range(len(lines))) and free == _FREE
+  else:
+    assert passed == {len(lines) - 1} and free == _FREE
+
+
+def test_every_bit_of_every_line_but_the_last_is_found_without_the_head(path):
+  with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
+    for number in range(3):
+      ledgers.release(writer, number)
+  data = pathlib.Path(path).read_bytes()
+  last = len(data) - len(ledgers.lines_of(path)[-1])
+  head, passed = ledger.read(path).head, set()
+  for place in range(len(data)):
+    for bit in range(8):
+      mutant = bytearray(data)
+      mutant[place] ^= 1 << bit
+      pathlib.Path(path).write_bytes(mutant)
+      try:
+        ledger.read(path)
+        passed.add(place)
+      except ValueError:
+        continue
+      with pytest.raises(ValueError, match='not those that were there once|removed'):
+        ledger.read(path, head)
+  assert passed and min(passed) >= last
+  # The line feed: what is left is a half line.
+  assert len(data) - 1 in passed
+
+
+@pytest.mark.parametrize(
+  'change',
+  [
+    {'time': '2020-01-01T00:00:00+00:00'},
+    {'cohort_requested': 7},
+    {'cohort_reported': 7},
+    {'clip_norm': 7.0},
+    {'result_checksum': 'sha256:' + 64 * '7'},
+    {'noise_generator': 'xkcd221'},
+    {'noise_multiplier': 7.0},
+    {'strategy_checksum': 'sha256:7'},
+  ],
+  ids=lambda change: next(iter(change)),
+)
+def test_what_may_be_changed_in_the_last_line_is_what_the_module_says(path, change):
+  (name,) = change
+  of_the_mechanism = name in ('noise_multiplier', 'strategy_checksum')
+  with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
+    ledgers.release(writer, 0)
+    only = writer.head
+    single = ledgers.lines_of(path)
+    ledgers.release(writer, 1)
+    head = writer.head
+  first, last = ledgers.lines_of(path)
+  for lines, known, is_found in (
+    ([changed(single[0], **change)], only, False),
+    ([first, changed(last, **change)], head, of_the_mechanism),
+    ([changed(first, **change), last], head, True),
+    (ledgers.chained([changed(first, **change), last]), head, of_the_mechanism),
+  ):
+    pathlib.Path(path).write_bytes(b''.join(lines))
+    if is_found:
+      with pytest.raises(ValueError, match=f'{path}, line 2'):
+        ledger.read(path)
+    else:
+      ledger.read(path)
+      with pytest.raises(ValueError, match='not those that were there once'):
+        ledger.read(path, known)
+
+
+def test_a_changed_order_of_fields_is_found_where_a_line_follows(path):
+  with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
+    ledgers.release(writer, 0)
+    ledgers.release(writer, 1)
+  first, last = ledgers.lines_of(path)
+  for lines, message in (
+    ([first, json.dumps(json.loads(last), sort_keys=True).encode() + b'\n'], None),
+    ([json.dumps(json.loads(first), sort_keys=True).encode() + b'\n', last], 'line 2'),
+  ):
+    pathlib.Path(path).write_bytes(b''.join(lines))
+    if message is None:
+      ledger.read(path)
+      continue
+    with pytest.raises(ValueError, match=message):
+      ledger.read(path)
+
+
+# Heads.
+
+
+def test_the_head_is_the_number_of_lines_and_the_hash_of_the_last(path):
+  with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
+    assert writer.head == ledger.Head() == ledger.read(path).head
+    for count, number in enumerate((0, 1, 1, 2), start=1):
+      entry = ledgers.release(writer, number)
+      lines = ledgers.lines_of(path)
+      expected = hashlib.sha256(lines[-1]).hexdigest()
+      assert writer.head == (count, expected) == ledger.read(path).head
+      assert entry.previous_line_sha256 == (
+        hashlib.sha256(lines[-2] if count > 1 else b'').hexdigest()
+      )
+
+
+def test_a_ledger_begins_with_the_lines_of_every_head_that_it_had(path):
+  heads = [ledger.Head()]
+  with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
+    for number in (0, 1, 1, 2):
+      ledgers.release(writer, number)
+      heads.append(writer.head)
+  for head in heads:
+    assert ledger.read(path, head).head == heads[-1]
+    with ledger.LedgerWriter(path, ledgers.DELTA, resume=True, expected=head) as writer:
+      assert writer.head == heads[-1]
+
+
+def test_a_removed_end_is_found_by_who_knows_the_head(path):
+  with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
+    for number in range(4):
+      ledgers.release(writer, number)
+    head = tuple(writer.head)  # As it comes back from a checkpoint.
+  data = pathlib.Path(path).read_bytes()
+  for length in range(len(data)):
+    pathlib.Path(path).write_bytes(data[:length])
+    complete = data[:length].count(b'\n')
+    message = f'has {complete} complete lines, but had 4 once: {4 - complete} were'
+    with pytest.raises(ValueError, match=message):
+      ledger.read(path, head)
+    with pytest.raises(ValueError, match=message):
+      ledger.LedgerWriter(path, ledgers.DELTA, resume=True, expected=head)
+    assert pathlib.Path(path).read_bytes() == data[:length]
+  assert os.listdir(os.path.dirname(path)) == ['ledger.jsonl']
+
+
+def test_another_ledger_is_found_by_who_knows_the_head(path):
+  heads = []
+  for name in (path, path + '-2'):
+    with ledger.LedgerWriter(name, ledgers.DELTA) as writer:
+      for number in range(3):
+        ledgers.release(writer, number)
+      heads.append(writer.head)
+  assert heads[0] != heads[1]
+  with pytest.raises(ValueError, match='it is another ledger'):
+    ledger.LedgerWriter(path, ledgers.DELTA, resume=True, expected=heads[1])
+
+
+@pytest.mark.parametrize('head', [3, [0, 'a'], ('a', 0), (1,), (True, 'a'), 'ab'])
+def test_what_is_no_head_is_refused(path, head):
+  ledger.LedgerWriter(path, ledgers.DELTA).close()
+  with pytest.raises(TypeError, match='expected must be a ledger.Head'):
+    ledger.LedgerWriter(path, ledgers.DELTA, resume=True, expected=head)
+  with pytest.raises(TypeError, match='expected must be a ledger.Head'):
+    ledger.read(path, head)
+
+
+def test_a_new_ledger_has_no_head_to_expect(tmp_path):
+  with pytest.raises(ValueError, match='expected is for resume=True'):
+    ledger.LedgerWriter(str(tmp_path / 'new'), ledgers.DELTA, expected=ledger.Head())
+  assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize('lines', [-1, 0, 1])
+def test_a_head_with_another_hash_is_found(path, lines):
+  with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
+    ledgers.release(writer, 0)
+  with pytest.raises(ValueError, match='not those that were there once'):
+    ledger.read(path, ledger.Head(lines, 64 * '0'))
+
+
+def test_an_append_that_fails_leaves_the_head(path):
+  with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
+    ledgers.release(writer, 0)
+    head = writer.head
+    with pytest.raises(ValueError):
+      ledgers.release(writer, 7)
+    assert writer.head == head
+    ledgers.release(writer, 1)
+  ledger.read(path, head)

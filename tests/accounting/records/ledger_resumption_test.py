@@ -1,0 +1,229 @@
+"""Ledgers that go on: what was spent stays spent, and nothing is counted twice.
+
+Claims: cut at any byte, a ledger reads as its complete lines, and a resumed writer
+keeps what was cut and goes on as if nothing had happened. A round is released again
+only with the same content, and counted once; checksums tell results apart.
+"""
+
+import contextlib
+import logging
+import os
+import pathlib
+import re
+
+import dp_accounting
+import numpy as np
+import pytest
+
+from tests.accounting.records import ledgers
+from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting.records import ledger
+
+Gaussian = dp_accounting.GaussianDpEvent
+
+
+@pytest.fixture
+def path(tmp_path):
+  return str(tmp_path / 'ledger.jsonl')
+
+
+# Cuts.
+
+
+@pytest.fixture
+def whole(path):
+  """A ledger with a round released again; its entries."""
+  with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
+    for number in (0, 1, 1):
+      ledgers.release(writer, number)
+  return ledger.read(path)
+
+
+def test_cut_at_any_byte_it_reads_as_its_complete_lines(path, whole):
+  data = pathlib.Path(path).read_bytes()
+  for length in range(len(data) + 1):
+    pathlib.Path(path).write_bytes(data[:length])
+    complete = data[:length].count(b'\n')
+    part = ledger.read(path)
+    assert part.entries == whole.entries[:complete]
+    assert part.repeated == whole.repeated[: max(0, complete - 2)]
+    assert part.cut == length - len(b''.join(lines_of_bytes(data)[:complete]))
+
+
+def lines_of_bytes(data):
+  return data.splitlines(keepends=True)
+
+
+def test_cut_at_any_byte_it_is_resumed_as_if_nothing_had_happened(path, whole, caplog):
+  data = pathlib.Path(path).read_bytes()
+  for length in range(len(data) + 1):
+    pathlib.Path(path).write_bytes(data[:length])
+    complete = data[:length].count(b'\n')
+    prefix = b''.join(lines_of_bytes(data)[:complete])
+    caplog.clear()
+    with ledger.LedgerWriter(path, ledgers.DELTA, resume=True) as writer:
+      assert pathlib.Path(path).read_bytes() == prefix
+      if length > len(prefix):
+        assert writer.recovered == path + '.cut-1'
+        assert pathlib.Path(writer.recovered).read_bytes() == data[len(prefix) : length]
+        assert [record.levelno for record in caplog.records] == [logging.WARNING]
+        assert path + '.cut-1' in caplog.text
+        os.remove(writer.recovered)
+      else:
+        assert writer.recovered is None and not caplog.records
+      for number in (0, 1, 1)[complete:]:
+        ledgers.release(writer, number)
+    again = ledger.read(path)
+    assert ledgers.timeless(again.entries) == ledgers.timeless(whole.entries)
+    assert again.repeated == (1,) and not again.cut
+
+
+def test_what_is_cut_is_never_lost(path, whole):
+  for number in (1, 2, 3):
+    with open(path, 'ab') as file:
+      file.write(b'half \xff line \x00' * number)
+    with ledger.LedgerWriter(path, ledgers.DELTA, resume=True) as writer:
+      assert writer.recovered == f'{path}.cut-{number}'
+  for number in (1, 2, 3):
+    kept = pathlib.Path(f'{path}.cut-{number}').read_bytes()
+    assert kept == b'half \xff line \x00' * number
+  assert ledger.read(path) == whole
+
+
+def test_there_must_be_something_to_resume(tmp_path):
+  with pytest.raises(FileNotFoundError):
+    ledger.LedgerWriter(str(tmp_path / 'ledger.jsonl'), ledgers.DELTA, resume=True)
+  assert list(tmp_path.iterdir()) == []
+
+
+def test_a_wrong_ledger_is_not_resumed_and_left_as_it_is(path, whole):
+  with open(path, 'ab') as file:
+    file.write(b'{"round": 2}\nhalf')
+  before = ledgers.lines_of(path)
+  with pytest.raises(ValueError, match='line 4: not a ledger entry: missing'):
+    ledger.LedgerWriter(path, ledgers.DELTA, resume=True)
+  assert ledgers.lines_of(path) == before
+  assert os.listdir(os.path.dirname(path)) == ['ledger.jsonl']
+
+
+def test_a_ledger_is_resumed_at_its_own_delta(path, whole):
+  with pytest.raises(ValueError, match='delta is 1e-06, but .* epsilons at 1e-07'):
+    ledger.LedgerWriter(path, 1e-6, resume=True)
+  with ledger.LedgerWriter(path, ledgers.DELTA, resume=True) as writer:
+    assert writer.rounds == 2
+
+
+def test_parameters_stay_constant_over_a_resumption(path, whole):
+  with ledger.LedgerWriter(path, ledgers.DELTA, resume=True) as writer:
+    with pytest.raises(ValueError, match='noise_multiplier is 2.5 .* was 2.0'):
+      ledgers.release(writer, 2, noise_multiplier=2.5)
+
+
+# Rounds released again.
+
+
+def test_a_round_released_again_is_a_line_but_counts_once(path):
+  with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
+    for number in range(4):
+      ledgers.release(writer, number)
+  once = ledger.read(path)
+  with ledger.LedgerWriter(path, ledgers.DELTA, resume=True) as writer:
+    again = [ledgers.release(writer, 2), ledgers.release(writer, 3)]
+    assert writer.rounds == 4
+    last = ledgers.release(writer, 4)
+  twice = ledger.read(path)
+  assert len(ledgers.lines_of(path)) == 7
+  assert [entry.round for entry in twice.entries] == [0, 1, 2, 3, 4]
+  assert twice.entries[:4] == once.entries
+  assert twice.repeated == (2, 3)
+  assert ledgers.timeless(again) == ledgers.timeless(list(once.entries[2:]))
+  total = [Gaussian(2.0 + number) for number in range(5)]
+  assert last.epsilon == pytest.approx(
+    accountants.epsilon(dp_accounting.ComposedDpEvent(total), ledgers.DELTA), rel=1e-12
+  )
+
+
+def test_the_default_round_follows_that_of_the_last_line(path):
+  same = {'result_checksum': ledger.checksum_of([])}
+  with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
+    rounds = [ledgers.append(writer, **same).round for _ in range(3)]
+    rounds.append(ledgers.append(writer, round=1, **same).round)
+    rounds += [ledgers.append(writer, **same).round for _ in range(2)]
+  assert rounds == [0, 1, 2, 1, 2, 3]
+  assert ledger.read(path).repeated == (1, 2)
+
+
+@pytest.mark.parametrize(
+  'changes',
+  [
+    {'result_checksum': 'sha256:' + 64 * '0'},
+    {'result_checksum': None},
+    {'cohort_reported': 8},
+    {'cohort_requested': 11},
+    {'clip_norm': 0.6},
+    {'event': Gaussian(2.1)},
+    {'noise_multiplier': 2.1},
+    {'strategy_checksum': 'sha256:0'},
+    {'noise_generator': 'philox'},
+  ],
+)
+@pytest.mark.parametrize('resume', [False, True], ids=['same-run', 'resumed'])
+def test_a_round_with_other_content_is_an_error_before_it_is_used(
+  path, resume, changes
+):
+  same = {'result_checksum': ledger.checksum_of([np.ones(3)])}
+  with contextlib.ExitStack() as stack:
+    writer = stack.enter_context(ledger.LedgerWriter(path, ledgers.DELTA))
+    for _ in range(3):
+      ledgers.append(writer, **same)
+    if resume:
+      writer.close()
+      writer = stack.enter_context(
+        ledger.LedgerWriter(path, ledgers.DELTA, resume=True)
+      )
+    before = ledgers.lines_of(path)
+    (name,) = changes
+    message = rf'round 1 was released already with other content \(.*{name}.*\): its '
+    with pytest.raises(ValueError, match=message + 'noise would be used for two data'):
+      ledgers.append(writer, **{**same, 'round': 1, **changes})
+    assert ledgers.lines_of(path) == before
+    ledgers.append(writer, round=1, **same)
+
+
+def test_without_a_checksum_a_round_cannot_be_released_again(path):
+  with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
+    ledgers.append(writer, round=0)
+    with pytest.raises(ValueError, match='without a result_checksum nothing shows'):
+      ledgers.append(writer, round=0)
+  (line,) = ledgers.lines_of(path)
+  pathlib.Path(path).write_bytes(line + line)
+  with pytest.raises(ValueError, match='line 2: .* without a result_checksum'):
+    ledger.read(path)
+
+
+def test_checksums_tell_results_apart_in_type_shape_order_and_every_bit():
+  ones = np.ones((2, 3), np.float32)
+  nearly = ones.copy()
+  nearly[1, 2] = np.nextafter(np.float32(1), np.float32(2))
+  different = [
+    [], [ones], [nearly], [ones, ones], [ones.T], [ones.ravel()], [ones[:1], ones[1:]],
+    [ones.astype(np.float64)], [ones.view(np.int32)], [ones, ones[:0]],
+    [np.float32(0.0)], [np.float32(-0.0)], [np.arange(2)], [np.arange(2)[::-1]],
+  ]  # fmt: skip
+  checksums = [ledger.checksum_of(arrays) for arrays in different]
+  assert len(set(checksums)) == len(different)
+  for checksum in checksums:
+    assert re.fullmatch('sha256:[0-9a-f]{64}', checksum)
+
+
+def test_checksums_are_of_values_not_of_their_place_in_memory():
+  array = np.arange(12.0).reshape(3, 4)
+  checksum = ledger.checksum_of([array, 7])
+  assert ledger.checksum_of(iter([array.copy(order='F'), np.array(7)])) == checksum
+  assert ledger.checksum_of([array.astype('>f8'), np.array(7, '>i8')]) == checksum
+
+
+@pytest.mark.parametrize('arrays', [np.ones(3), [np.array(['a', None])], ['a', {}]])
+def test_checksums_are_of_lists_of_numbers(arrays):
+  with pytest.raises(ValueError, match='arrays must'):
+    ledger.checksum_of(arrays)

@@ -1,0 +1,140 @@
+"""Reports of every kind for tests, with the files that they are of."""
+
+import json
+
+import dp_accounting
+
+from tff_dp_aggregators import accounting
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import events
+from tff_dp_aggregators.accounting import reports
+from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting.programs import report as report_program
+from tff_dp_aggregators.accounting.records import ledger
+from tff_dp_aggregators.accounting.reports import sources
+from tff_dp_aggregators.accounting.reports import statement
+from tff_dp_aggregators.accounting.reports import verification
+
+LIMITS = strategies.Participation(12, 4)
+TREE = accounting.Mechanism('tree', LIMITS, 5.0)
+OF_TREE = ('--mechanism=tree', '--num_rounds=12', '--min_separation=4')
+OF_TREE += ('--noise_multiplier=5', '--target_delta=1e-6')
+KINDS = (
+  'tree', 'blt', 'curves', 'ledger', 'sampled', 'composition', 'without_privacy',
+  'flags', 'ledger_by_flags', 'round_log', 'run_dir', 'run_dirs',
+)  # fmt: skip
+
+
+def with_ledger(folder, num_rounds=7):
+  """The report of a run of TREE with a ledger, which is left in the folder."""
+  path = str(folder / 'ledger.jsonl')
+  multipliers, _ = events.round_noise_multipliers(TREE.strategy, LIMITS, 5.0)
+  with ledger.LedgerWriter(path, delta=1e-6) as writer:
+    for multiplier in multipliers[:num_rounds]:
+      writer.append(
+        event=dp_accounting.GaussianDpEvent(float(multiplier)),
+        cohort_requested=10,
+        cohort_reported=10,
+        clip_norm=0.5,
+        noise_multiplier=5.0,
+        strategy_checksum=TREE.strategy.checksum,
+      )
+  return statement.build(
+    reports.Inputs(
+      TREE,
+      1e-6,
+      ledger=ledger.read(path),
+      files=(sources.file_of('ledger', path),),
+      clip_norm=0.5,
+      enforced_by='a test',
+    ),
+    with_curves=False,
+  )
+
+
+def by_flags(folder, *flags):
+  """What the report program writes for flags, and so with a command."""
+  path = folder / f'{len(list(folder.iterdir()))}.json'
+  arguments = (*flags, '--format=json', f'--output={path}')
+  assert report_program.execute(arguments) == 0
+  return json.loads(path.read_text())
+
+
+def round_log(folder):
+  """Writes a round log with a round in three hours; returns its path."""
+  path = folder / 'rounds.csv'
+  lines = ['round,completion_time']
+  for number in range(80):  # A round in three hours.
+    day, hour = 1 + number // 8, number % 8 * 3
+    lines.append(f'{number},2026-01-{day:02d}T{hour:02d}:00:00Z')
+  path.write_text('\n'.join(lines) + '\n')
+  return str(path)
+
+
+def run_dir(folder, **changes):
+  """Makes the directory of a run of TREE; returns its path."""
+  folder.mkdir()
+  privacy = {
+    'mechanism': TREE.to_json(),
+    'target_epsilon': None,
+    'delta': 1e-6,
+    'clip_norm': 0.5,
+    'enforced_by': 'a test',
+    'noise_source': 'a seed',
+  }
+  (folder / 'config.json').write_text(json.dumps({'privacy': {**privacy, **changes}}))
+  TREE.strategy.save(folder / 'strategy.npz')
+  with_ledger(folder)
+  return str(folder)
+
+
+def of_every_kind(folder):
+  """Reports of all KINDS; the files that they are of are left in the folder."""
+  tree = statement.build(
+    reports.Inputs(TREE, 1e-6, target_epsilon=9.0, clip_norm=0.5), with_curves=False
+  )
+  capped = strategies.Participation(12, 4, max_participations=2)
+  blt = accounting.Mechanism('blt', capped, 3.0, clipped_count_stddev=4.0)
+  epochs = strategies.Participation(12, 4, fixed_epoch=True)
+  toeplitz = accounting.Mechanism('toeplitz', epochs, 2.0)
+  fixed = schemas.FixedSizeSampling(6, 1000, 10)
+  yield tree
+  yield statement.build(reports.Inputs(blt, 1e-6), with_curves=False)
+  yield statement.build(reports.Inputs(toeplitz, 1e-6))
+  yield with_ledger(folder)
+  yield statement.build(
+    reports.Inputs(accounting.Mechanism('gaussian', fixed, 2.0), 1e-6),
+    with_curves=False,
+  )
+  yield statement.compose([tree, statement.build(reports.Inputs(blt, 1e-6))])
+  yield statement.build_without_privacy()
+  # With commands.
+  yield by_flags(
+    folder,
+    *('--mechanism=tree', '--num_rounds=12', '--rounds_between=3'),
+    *('--max_participations=2', '--target_epsilon=3', '--target_delta=1e-6'),
+  )
+  yield by_flags(folder, *OF_TREE, f'--ledger={folder}/ledger.jsonl')
+  log = round_log(folder)
+  yield by_flags(
+    folder,
+    *('--mechanism=gaussian', '--noise_multiplier=5', '--target_delta=1e-6'),
+    f'--round_log={log}',
+  )
+  runs = [run_dir(folder / name, noise_seed=name) for name in ('one', 'two')]
+  yield by_flags(folder, f'--run_dir={runs[0]}', '--accountant=rdp')
+  yield by_flags(folder, *(f'--run_dir={run}' for run in runs))
+
+
+def of_kind(folder, kind):
+  """The report of one of KINDS."""
+  found = list(of_every_kind(folder))
+  assert len(found) == len(KINDS)
+  return found[KINDS.index(kind)]
+
+
+def verify(folder, report):
+  """Verifies a report, which is written into the folder, by its command as well."""
+  path = folder / 'report.json'
+  path.write_text(json.dumps(report))
+  return verification.verify(str(path), report_program.statement_of)

@@ -1,0 +1,229 @@
+"""Every alteration of a report is found.
+
+Claims:
+
+* Changing any number, text or truth value in a report, one at a time, taking any field
+  away, setting it to null or adding one is found. Only what enforces limits and where
+  the noise comes from are free texts, and versions of the software are mentioned.
+* What is found is named with both values, and what is no report is refused.
+"""
+
+import copy
+import json
+
+import pytest
+
+from tests.accounting.reports import statements
+from tff_dp_aggregators.accounting import reports
+from tff_dp_aggregators.accounting.programs import report as report_program
+from tff_dp_aggregators.accounting.reports import statement
+from tff_dp_aggregators.accounting.reports import verification
+from tff_dp_aggregators.strategies import registry
+
+
+def _some_slow(kinds, slow):
+  return [pytest.param(k, marks=[pytest.mark.slow] if k in slow else []) for k in kinds]
+
+
+def _leaves(value, path=()):
+  if isinstance(value, dict):
+    for key, inner in value.items():
+      yield from _leaves(inner, (*path, key))
+  elif isinstance(value, list):
+    for index, inner in enumerate(value):
+      yield from _leaves(inner, (*path, index))
+  else:
+    yield path, value
+
+
+def _altered(value):
+  if isinstance(value, bool):
+    return not value
+  if isinstance(value, int):
+    return value + 1
+  if isinstance(value, float):
+    return value * (1 + 1e-6)
+  return 'altered' if value is None else value + ' '
+
+
+# Texts that people wrote, which nothing else in a report could contradict.
+FREE = {
+  ('participation', 'enforced_by'),
+  ('participation', 'cap_enforced_by'),
+  ('mechanism', 'noise_source'),
+}
+
+
+def _cut(report):
+  """The report without most points of its curves, which are all found alike."""
+  if not isinstance(report, dict) or not report.get('curves'):
+    return report
+  curves = {
+    name: points[:1] if isinstance(points, list) else points
+    for name, points in report['curves'].items()
+  }
+  return dict(report, curves=curves, parts=[_cut(part) for part in report['parts']])
+
+
+def _place(report, path):
+  """The innermost object or list that a path leads through."""
+  for key in path[:-1]:
+    report = report[key]
+  return report
+
+
+def _inner(value, path=()):
+  """The paths of all objects, lists and values in a value, but itself."""
+  if isinstance(value, dict):
+    for key, each in value.items():
+      yield (*path, key)
+      yield from _inner(each, (*path, key))
+  elif isinstance(value, list):
+    for index, each in enumerate(value):
+      yield (*path, index)
+      yield from _inner(each, (*path, index))
+
+
+def _is_free(report, path):
+  """Whether a text is one that people wrote, and neither file nor command has it."""
+  while path[0] == 'parts':
+    report, path = report['parts'][path[1]], path[2:]
+    if not path:
+      return False
+  roles = {file['role'] for file in report['verification']['files']}
+  by_log = 'round_log' in roles and path[0] == 'participation'
+  return path in FREE and 'config' not in roles and not by_log
+
+
+def _missed(folder, report, changes):
+  """The names of those changes that are not found."""
+  missed = []
+  for name, changed in changes:
+    try:
+      if statements.verify(folder, changed).ok:
+        missed.append(name)
+    except ValueError:
+      assert name[0] in ('format', 'version')
+  return missed
+
+
+@pytest.mark.parametrize(
+  'kind',
+  _some_slow(statements.KINDS, ('composition', 'round_log', 'run_dir', 'run_dirs')),
+)
+def test_every_alteration_is_found(tmp_path, kind):
+  report = statements.of_kind(tmp_path, kind)
+
+  def changes():
+    for path, value in _leaves(_cut(report)):
+      if 'software' in path:
+        continue
+      changed = copy.deepcopy(report)
+      _place(changed, path)[path[-1]] = _altered(value)
+      yield path, changed
+
+  missed = _missed(tmp_path, report, changes())
+  assert [path for path in missed if not _is_free(report, path)] == []
+
+
+@pytest.mark.parametrize(
+  'kind',
+  _some_slow(('blt', 'curves', 'ledger', 'flags', 'run_dirs'), ('curves', 'run_dirs')),
+)
+def test_what_is_taken_away_set_to_null_or_added_is_found(tmp_path, kind):
+  report = statements.of_kind(tmp_path, kind)
+
+  def changes():
+    for path in _inner(_cut(report)):
+      if 'software' in path[:-1]:
+        continue
+      without, null = copy.deepcopy(report), copy.deepcopy(report)
+      place = _place(without, path)
+      if path[-1] not in registry.options() or place[path[-1]] is not None:
+        # Without an option that is null the same is said as by an earlier release.
+        del place[path[-1]]
+        yield (*path, 'taken away'), without
+      place = _place(null, path)
+      if place[path[-1]] is not None:
+        place[path[-1]] = None
+        yield (*path, 'null'), null
+      if isinstance(place, dict):
+        added = copy.deepcopy(report)
+        _place(added, path)['added'] = 1
+        yield (*path, 'added'), added
+
+  missed = _missed(tmp_path, report, changes())
+  commands = [path for path in missed if path[-2:] == ('command', 'null')]
+  assert [path for path in missed if path not in commands] == []
+
+
+def test_an_altered_epsilon_is_named_with_both_values(tmp_path):
+  report = statement.build(reports.Inputs(statements.TREE, 1e-6))
+  epsilon = report['guarantee']['epsilon']
+  report['guarantee']['epsilon'] = 1.0
+  result = statements.verify(tmp_path, report)
+  assert result.differences[0] == f'guarantee.epsilon is 1.0, computed {epsilon!r}'
+  assert 'NOT verified: 1 difference(s).' in result.text
+
+
+def test_missing_and_additional_fields_are_found(tmp_path):
+  report = statement.build(reports.Inputs(statements.TREE, 1e-6))
+  del report['guarantee']['gdp_mu']
+  report['guarantee']['gdp'] = 1.0
+  result = statements.verify(tmp_path, report)
+  assert set(result.differences) == {
+    'guarantee.gdp_mu is missing',
+    'guarantee.gdp is in no report',
+  }
+  assert 'the report is not what its JSON schema says' in result.text
+
+
+@pytest.mark.parametrize(
+  'software, expected',
+  [
+    (None, 'software is None, which is no object'),
+    (['numpy'], "software is ['numpy'], which is no object"),
+    ({'numpy': None, 'perl': [5]}, 'software.perl is [5], which is no string'),
+  ],
+)
+def test_software_that_no_report_says_is_a_difference(tmp_path, software, expected):
+  report = statement.build(reports.Inputs(statements.TREE, 1e-6))
+  report['software'] = software
+  assert expected in statements.verify(tmp_path, report).differences
+
+
+@pytest.mark.parametrize('parts', [None, 0])
+def test_parts_that_are_no_list_are_a_difference(tmp_path, parts):
+  report = statement.build(reports.Inputs(statements.TREE, 1e-6))
+  report['parts'] = parts
+  assert not statements.verify(tmp_path, report).ok
+
+
+def test_a_report_of_an_accountant_that_is_gone_is_refused(tmp_path):
+  report = statement.build(reports.Inputs(statements.TREE, 1e-6, accountant='exact'))
+  report['verification']['inputs']['accountant'] = 'gdp'
+  (difference,) = statements.verify(tmp_path, report).differences
+  assert "inputs.accountant is 'gdp', not one of ['exact'" in difference
+
+
+@pytest.mark.parametrize(
+  'content, message',
+  [
+    ('{', 'is not a JSON report'),
+    ('[]', 'is not a privacy report'),
+    ('{"format": "tff_dp_aggregators.privacy_report", "version": 1}', 'has version 1'),
+  ],
+)
+def test_what_is_no_report_is_refused(tmp_path, content, message):
+  path = tmp_path / 'report.json'
+  path.write_text(content)
+  with pytest.raises(ValueError, match=message):
+    verification.verify(str(path), report_program.statement_of)
+
+
+def test_a_name_that_stands_twice_is_refused(tmp_path):
+  text = json.dumps(statement.build(reports.Inputs(statements.TREE, 1e-6)))
+  path = tmp_path / 'report.json'
+  path.write_text('{"guarantee": {"epsilon": 0.01}, ' + text[1:])
+  with pytest.raises(ValueError, match='a name stands twice'):
+    verification.verify(str(path), report_program.statement_of)

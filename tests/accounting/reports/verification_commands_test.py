@@ -1,0 +1,170 @@
+"""The command in a report is done again.
+
+Claims:
+
+* It is done from the same files, also where they moved, and has to lead to the report.
+* It can neither write nor read a flag file.
+* A strategy that comes out otherwise in the last bits is compared by its figures.
+"""
+
+import copy
+import json
+
+import pytest
+
+from tests.accounting.reports import statements
+from tff_dp_aggregators import accounting
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import reports
+from tff_dp_aggregators.accounting.programs import report as report_program
+from tff_dp_aggregators.accounting.reports import sources
+from tff_dp_aggregators.accounting.reports import statement
+from tff_dp_aggregators.accounting.reports import verification
+
+
+def _by_command(folder, *flags):
+  report = statement.build(
+    reports.Inputs(statements.TREE, 1e-6, command=sources.command_of(list(flags))),
+    with_curves=False,
+  )
+  return statements.verify(folder, report)
+
+
+def test_a_command_that_leads_to_the_report_is_right(tmp_path):
+  assert _by_command(tmp_path, *statements.OF_TREE).ok
+  same = (*statements.OF_TREE[:2], '--rounds_between=3', *statements.OF_TREE[3:])
+  assert _by_command(tmp_path, *same).ok
+
+
+@pytest.mark.parametrize(
+  'change, message',
+  [
+    (('--min_separation=5',), 'else: participation.min_separation is 4, computed 5'),
+    (('--min_separation=3',), 'leads to something else: guarantee.epsilon is '),
+    (('--noise_multiplier=6',), 'leads to something else: guarantee.epsilon is '),
+    (('--noise_multiplier=5.00001',), 'mechanism.noise_multiplier is 5.0, computed'),
+    (('--num_rounds=13',), 'leads to something else: mechanism.num_rounds is 12'),
+    (('--target_delta=1e-7',), 'leads to something else: guarantee.delta is 1e-06'),
+    (('--accountant=rdp',), 'leads to something else: guarantee.accountant is'),
+    (('--adjacency=replace_one',), 'leads to something else: definition.adjacency'),
+    (('--mechanism=gaussian',), 'something else: mechanism.name is'),
+    (('--target_epsilon=9',), 'leads to something else: target is None, computed'),
+    (('--mechanism=oak',), 'does not work: ValueError: flag --mechanism=oak'),
+    (('--num_rounds=many',), 'does not work: ValueError: flag --num_rounds=many'),
+    (('--min_separation=0',), 'does not work: ValueError: min_separation'),
+    (('--num_bands=3',), 'does not work: ValueError: '),
+    (('--ledger=/nowhere',), 'does not work: FileNotFoundError'),
+    (
+      ('--target_epsilon=0.1',),
+      'does not work: CheckFailed: noise multiplier 5 spends',
+    ),
+    (('more',), "does not work: ValueError: 'more' does not decide"),
+    (('--format=html',), "ValueError: '--format=html' does not decide"),
+    (('--output=o',), "ValueError: '--output=o' does not decide on the numbers"),
+    (('--verify=o',), "ValueError: '--verify=o' does not decide on the numbers"),
+    (('--flagfile=/etc/passwd',), "ValueError: '--flagfile=/etc/passwd' does not"),
+    (('-flagfile=/etc/passwd',), "ValueError: '-flagfile=/etc/passwd' does not"),
+    (('--help',), "ValueError: '--help' does not decide on the numbers"),
+    (('--num_ro=12',), "ValueError: '--num_ro=12' does not decide on the numbers"),
+  ],
+)
+def test_a_command_that_does_not_lead_to_the_report_is_found(
+  tmp_path, monkeypatch, change, message
+):
+  monkeypatch.chdir(tmp_path)
+  name = change[0].split('=')[0]
+  kept = [flag for flag in statements.OF_TREE if flag.split('=')[0] != name]
+  result = _by_command(tmp_path, *kept, *change)
+  found = [each for each in result.differences if message in each]
+  assert found and all(
+    each.startswith('verification.command ') for each in result.differences
+  ), result.differences
+  assert [path.name for path in tmp_path.iterdir()] == ['report.json']
+
+
+@pytest.mark.parametrize(
+  'command',
+  [
+    'a command',
+    '',
+    'python -m tff_dp_aggregators.accounting.plan --num_rounds=3',
+    "python -m tff_dp_aggregators.accounting.report 'open",
+    'python -m tff_dp_aggregators.accounting.reports',
+    'rm -rf /; python -m tff_dp_aggregators.accounting.report',
+  ],
+)
+def test_what_is_no_command_of_the_report_program_is_found(tmp_path, command):
+  report = statement.build(
+    reports.Inputs(statements.TREE, 1e-6, command=command), with_curves=False
+  )
+  (difference,) = statements.verify(tmp_path, report).differences
+  assert 'does not work: WrongCommand' in difference
+
+
+def test_a_flag_that_stands_twice_in_a_command_is_found(tmp_path):
+  (difference,) = _by_command(
+    tmp_path, '--num_rounds=9', *statements.OF_TREE
+  ).differences
+  assert '--num_rounds is given twice' in difference
+
+
+def test_whether_a_command_was_tried_is_noted(tmp_path):
+  path = tmp_path / 'report.json'
+  report = statement.build(reports.Inputs(statements.TREE, 1e-6), with_curves=False)
+  path.write_text(json.dumps(report))
+  result = verification.verify(str(path), report_program.statement_of)
+  assert result.ok and 'states no command' in result.text
+  report['verification']['command'] = sources.command_of(list(statements.OF_TREE))
+  path.write_text(json.dumps(report))
+  result = verification.verify(str(path))
+  assert result.ok and 'was not tried' in result.text
+  result = verification.verify(str(path), report_program.statement_of)
+  assert result.ok and 'command' not in result.text
+
+
+def test_texts_that_the_command_does_not_have_may_come_from_elsewhere(tmp_path):
+  report = statement.build(
+    reports.Inputs(
+      statements.TREE,
+      1e-6,
+      enforced_by='a timer',
+      noise_source='a die',
+      command=sources.command_of(list(statements.OF_TREE)),
+    )
+  )
+  assert statements.verify(tmp_path, report).ok
+
+
+def test_commands_work_where_files_moved_beside_the_report(tmp_path):
+  (tmp_path / 'old').mkdir()
+  found = dict(zip(statements.KINDS, statements.of_every_kind(tmp_path / 'old')))
+  (tmp_path / 'old').rename(tmp_path / 'new')
+  for kind in ('ledger_by_flags', 'round_log'):
+    assert statements.verify(tmp_path / 'new', found[kind]).ok, kind
+  assert statements.verify(tmp_path / 'new' / 'one', found['run_dir']).ok
+  forged = copy.deepcopy(found['run_dir'])
+  forged['verification']['command'] = forged['verification']['command'].replace(
+    'rdp', 'zcdp'
+  )
+  assert not statements.verify(tmp_path / 'new' / 'one', forged).ok
+
+
+def test_a_strategy_that_another_machine_finds_is_compared_by_its_figures(tmp_path):
+  flags = ('--mechanism=toeplitz', '--num_rounds=12', '--min_separation=4')
+  flags += ('--noise_multiplier=2', '--target_delta=1e-6')
+  report = statements.by_flags(tmp_path, *flags)
+  strategy = accounting.Mechanism('toeplitz', statements.LIMITS, 2.0).strategy
+  for change, is_right in ((1e-9, True), (1e-3, False)):
+    coefficients = [strategy.coefficients[0], *strategy.coefficients[1:]]
+    coefficients[1] *= 1 + change
+    almost = strategies.BandedToeplitz(12, tuple(coefficients))
+    other = statement.build(
+      reports.Inputs(
+        accounting.Mechanism('toeplitz', statements.LIMITS, 2.0, strategy=almost),
+        1e-6,
+        command=report['verification']['command'],
+      )
+    )
+    result = statements.verify(tmp_path, other)
+    assert result.ok == is_right, result.differences
+    assert 'not the same to the last bit' in result.text

@@ -1,0 +1,308 @@
+"""What an adaptive query takes and gives: arguments, records, states and metrics.
+
+Claims:
+
+* Records of any structure of floats are served, hostile ones have defined outcomes, and
+  those unlike the specs are refused.
+* Eagerly, in `tf.function`, and continued from a state, bits are the same.
+* Metrics depend on nothing but what was released.
+* Arguments out of range are refused by name.
+"""
+
+import collections
+import logging
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.queries import adaptive_queries
+from tff_dp_aggregators import noise as noise_lib
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.queries import adaptive_clipping
+
+both_modes = pytest.mark.parametrize('traced', [False, True])
+_SPECS = collections.OrderedDict(
+  kernel=tf.TensorSpec([2, 2]),
+  others=(tf.TensorSpec([]), tf.TensorSpec([1], tf.float64)),
+)
+
+
+def _record(*values):
+  """A record of `_SPECS` with these six numbers."""
+  return collections.OrderedDict(
+    kernel=tf.constant(np.reshape(values[:4], [2, 2]), tf.float32),
+    others=(tf.constant(values[4], tf.float32), tf.constant(values[5:], tf.float64)),
+  )
+
+
+def test_hostile_records_have_defined_outcomes():
+  query = adaptive_queries.unlimited(initial_clip_norm=5.0)
+  params = query.derive_sample_params(query.initial_global_state())
+  outcome = lambda values: query.preprocess_record(params, tf.constant(values))  # noqa: E731
+  # Not finite: as a record of zeros.
+  for record in ([math.nan, 1.0, 1.0], [math.inf, 0.0, 0.0]):
+    assert adaptive_queries.flat(outcome(record).record).tolist() == [0, 0, 0]
+    assert (
+      adaptive_queries.below(outcome(record))
+      == adaptive_queries.below(outcome([0.0] * 3))
+      == 0.5
+    )
+  # A norm of exactly the estimate is not above it.
+  assert adaptive_queries.below(outcome([3.0, 4.0, 0.0])) == 0.5
+  assert adaptive_queries.below(outcome([3.0, 4.000001, 0.0])) == -0.5
+  # Squares that overflow, or vanish, in float32.
+  large = outcome([3e38, 3e38, -3e38])
+  assert adaptive_queries.below(large) == -0.5
+  entries = adaptive_queries.entries(query, params, large)
+  assert np.linalg.norm(entries) == pytest.approx(5.0, rel=1e-6)
+  assert adaptive_queries.below(outcome([1e-38, 1e-38, 1e-38])) == 0.5
+
+
+@pytest.mark.parametrize(
+  'specs',
+  [
+    tf.TensorSpec([]),
+    [tf.TensorSpec([0]), tf.TensorSpec([2], tf.float64)],
+    {'a': (tf.TensorSpec([2, 1]), [tf.TensorSpec([])])},
+  ],
+  ids=['scalar', 'empty_and_float64', 'nested'],
+)
+@both_modes
+def test_every_structure_of_floats_is_served_and_returned_alone(specs, traced):
+  record = tf.nest.map_structure(
+    lambda s: tf.fill(s.shape, tf.cast(0.1, s.dtype)), specs
+  )
+  query = adaptive_queries.build('tree', noise_multiplier=0.0, record_specs=specs)
+  step = lambda state: adaptive_queries.one_round(query, state, [record, record])[:2]  # noqa: E731
+  if traced:
+    step = tf.function(step)
+  state = query.initial_global_state()
+  for _ in range(2):
+    result, state = step(state)
+    tf.nest.assert_same_structure(result, specs)
+    np.testing.assert_allclose(
+      adaptive_queries.flat(result), 2 * adaptive_queries.flat(record), rtol=1e-6
+    )
+
+
+def test_half_precision_is_summed_in_float32():
+  query = adaptive_queries.build(
+    noise_multiplier=0.0, record_specs=tf.TensorSpec([2], tf.float16)
+  )
+  # A norm that float16 cannot square, and small terms that its sums would lose.
+  records = [tf.constant(row, tf.float16) for row in [[3e4, 4e4], *[[0, 1e-4]] * 8]]
+  result, state, _ = adaptive_queries.one_round(
+    query, query.initial_global_state(), records
+  )
+  assert result.dtype == tf.float32
+  np.testing.assert_allclose(result, [0.6, 0.8008], rtol=1e-6)
+  assert float(state.adaptation.fraction_below) == pytest.approx(0.5 + 3.5 / 100)
+
+
+@pytest.mark.parametrize(
+  'record, error',
+  [
+    (tf.zeros([4]), ValueError),
+    (tf.zeros([3], tf.int32), TypeError),
+    (tf.zeros([3], tf.float64), TypeError),
+    ([tf.zeros([3])], (TypeError, ValueError)),
+  ],
+)
+def test_a_record_unlike_the_specs_is_refused(record, error):
+  query = adaptive_queries.build()
+  params = query.derive_sample_params(query.initial_global_state())
+  with pytest.raises(error, match='a record'):
+    query.preprocess_record(params, record)
+  with pytest.raises(error):
+    query.initial_sample_state(record)
+
+
+def test_samples_merge():
+  query = adaptive_queries.unlimited(
+    noise_multiplier=0.0, record_specs=_SPECS, clients_per_round=5
+  )
+  state = query.initial_global_state()
+  params = query.derive_sample_params(state)
+  records = [_record(*np.full(6, number / 4)) for number in range(4)]
+  halves = []
+  for half in (records[:2], records[2:]):
+    sample = query.initial_sample_state(records[0])
+    for record in half:
+      preprocessed = query.preprocess_record(params, record)
+      sample = query.accumulate_preprocessed_record(sample, preprocessed)
+    halves.append(sample)
+  merged = query.get_noised_result(query.merge_sample_states(*halves), state)
+  whole = adaptive_queries.one_round(query, state, records)
+  np.testing.assert_allclose(
+    adaptive_queries.flat(merged[0]), adaptive_queries.flat(whole[0]), rtol=1e-6
+  )
+  assert float(merged[1].clip_norm) == float(whole[1].clip_norm)
+
+
+def _bits(*structures):
+  return [np.asarray(t.numpy()).tobytes() for t in tf.nest.flatten(structures)]
+
+
+@pytest.mark.parametrize(
+  'kind, storage',
+  [
+    ('gaussian', 'auto'),
+    ('tree_with_restarts', 'state'),
+    ('banded', 'state'),
+    ('banded', 'redraw'),
+  ],
+)
+def test_a_state_continues_bit_by_bit_in_another_query_and_mode(kind, storage):
+  records = [tf.constant([1.0, 2.0, 3.0]), tf.constant([0.1, 0.2, 0.3])]
+  arguments = {
+    'storage': storage,
+    'workload': strategies.Workload(adaptive_queries.ROUNDS, momentum=0.5),
+    'update_every': 4,
+  }
+  first, second = (
+    adaptive_queries.build(kind, **arguments),
+    adaptive_queries.build(kind, **arguments),
+  )
+  step = tf.function(
+    lambda state: adaptive_queries.one_round(second, state, records)[:2]
+  )
+  state = first.initial_global_state()
+  kept, expected = [state], []
+  for _ in range(adaptive_queries.ROUNDS):
+    result, state, _ = adaptive_queries.one_round(first, state, records)
+    expected.append((result, state))
+    kept.append(state)
+  for number, (result, after) in enumerate(expected):
+    # As a checkpoint brings it back: arrays in the same structure.
+    restored = tf.nest.map_structure(lambda t: tf.constant(t.numpy()), kept[number])
+    assert _bits(*step(restored)) == _bits(result, after)
+
+
+@pytest.mark.parametrize('momentum', [0.0, 0.9])
+def test_a_workload_is_applied_to_what_each_round_released(momentum):
+  workload = strategies.Workload(
+    adaptive_queries.ROUNDS, momentum, tuple(np.linspace(1, 2, adaptive_queries.ROUNDS))
+  )
+  record = np.array([1.0, 2.0, 3.0])
+  released = []
+  for given in (None, workload):
+    query = adaptive_queries.build(
+      'blt',
+      workload=given,
+      seed=noise_lib.Seed(5),
+      record_specs=tf.TensorSpec([3], tf.float64),
+    )
+    results, states = adaptive_queries.run(query, [record], adaptive_queries.ROUNDS)
+    released.append(np.array(results))
+  assert len({float(state.clip_norm) for state in states}) == adaptive_queries.ROUNDS
+  np.testing.assert_allclose(
+    released[1], workload.materialize() @ released[0], rtol=1e-12
+  )
+
+
+def test_metrics_depend_on_nothing_but_what_was_released():
+  query = adaptive_queries.build('tree', seed=noise_lib.Seed(918273645))
+  state = query.initial_global_state()
+  metrics = query.derive_metrics(state)
+  assert metrics.pop('noise_storage').numpy().decode() == query.storage
+  assert metrics.pop('noise_generator').numpy().decode() == 'philox'
+  assert {name: float(value) for name, value in metrics.items()} == {
+    'rounds': 0.0,
+    'clip_norm': 1.0,
+    'noise_multiplier': 2.0,
+    'effective_noise_multiplier': math.inf,
+    'quantile_estimate': 1.0,
+    'fraction_below': 0.5,
+  }
+  _, state, _ = adaptive_queries.one_round(
+    query, state, [tf.constant([1.0, 2.0, 3.0])] * 7
+  )
+  metrics = query.derive_metrics(state)
+  # The fraction has the count's noise, and the rest follows from it.
+  fraction = float(metrics['fraction_below'])
+  assert 0.0 < fraction < 1.0 and abs(fraction - (0.5 - 3.5 / 100)) > 1e-4
+  expected = math.exp(-0.2 * (fraction - 0.5))
+  assert float(metrics['quantile_estimate']) == pytest.approx(expected, rel=1e-6)
+  assert float(metrics['clip_norm']) == pytest.approx(expected, rel=1e-6)
+  other = state._replace(noise=state.noise._replace(key=state.noise.key + 1))
+  assert _bits(query.derive_metrics(other)) == _bits(metrics)
+
+
+def test_repr_holds_the_numbers_and_neither_seed_nor_key():
+  query = adaptive_queries.build('tree', seed=noise_lib.Seed(918273645))
+  assert 'initial_clip_norm=1.0' in repr(query) and 'update_every=1' in repr(query)
+  for secret in (918273645, *query.initial_global_state().noise.key.numpy().tolist()):
+    assert str(secret) not in repr(query)
+
+
+def test_there_is_no_one_clip_norm_to_ask_for():
+  query = adaptive_queries.build('tree', initial_clip_norm=0.25)
+  assert query.initial_clip_norm == 0.25
+  with pytest.raises(ValueError, match='changes from round.*initial_clip_norm'):
+    query.clip_norm  # noqa: B018
+
+
+@pytest.mark.parametrize(
+  'argument, value, message',
+  [
+    ('initial_clip_norm', 0.0, 'initial_clip_norm must be positive .* got 0.0'),
+    ('initial_clip_norm', math.nan, 'initial_clip_norm must be positive .* got nan'),
+    ('initial_clip_norm', 1e31, 'initial_clip_norm must be within .* got 1e'),
+    ('noise_multiplier', -1.0, 'noise_multiplier must be finite and not negative'),
+    ('noise_multiplier', math.nan, 'noise_multiplier must be finite'),
+    ('clients_per_round', 0, 'clients_per_round must be positive and finite; got 0'),
+    ('clients_per_round', math.inf, 'clients_per_round must be positive and finite'),
+    ('target_quantile', 1.1, 'target_quantile must be within 0 and 1; got 1.1'),
+    ('target_quantile', -0.1, 'target_quantile must be within 0 and 1'),
+    ('target_quantile', math.nan, 'target_quantile must be within 0 and 1'),
+    ('learning_rate', -0.2, 'learning_rate must be finite and not negative'),
+    ('learning_rate', math.inf, 'learning_rate must be finite and not negative'),
+    ('clipped_count_stddev', -1.0, 'clipped_count_stddev must be finite and not neg'),
+    # Half of the noise multiplier is what the count alone would need.
+    ('clipped_count_stddev', 1.0, r'must be more than 1\.0, half of.* got 1\.0'),
+    ('clipped_count_stddev', 0.0, r'must be more than 1\.0, half of'),
+    ('clients_per_round', 20, r'must be more than 1\.0.*by default it is a twentieth'),
+    ('update_every', 0, 'update_every'),
+  ],
+)
+def test_numbers_out_of_range_are_refused(argument, value, message):
+  with pytest.raises(ValueError, match=message):
+    adaptive_queries.build(**{argument: value})
+
+
+def test_count_noise_without_noise_multiplier_is_refused():
+  with pytest.raises(ValueError, match='no noise at all; leave out clipped_count_stdd'):
+    adaptive_queries.build(noise_multiplier=0.0, clipped_count_stddev=1.0)
+
+
+def test_a_clip_norm_that_changes_within_a_tree_is_refused():
+  with pytest.raises(ValueError, match='update_every must.* restart_every, 4; got 6'):
+    adaptive_queries.build('tree_with_restarts', update_every=6)
+  with pytest.raises(TypeError, match='update_every'):
+    adaptive_queries.build('tree_with_restarts', update_every=4.5)
+
+
+def test_a_count_that_makes_the_records_much_louder_is_warned_of(caplog):
+  with caplog.at_level(logging.WARNING):
+    adaptive_queries.build(clipped_count_stddev=5.0)
+    assert not caplog.records
+    adaptive_queries.build(clipped_count_stddev=1.1)
+  (warning,) = caplog.records
+  assert '2.4 times as loud' in warning.getMessage()
+
+
+@pytest.mark.parametrize(
+  'sample, error',
+  [
+    (tf.zeros([3]), (TypeError, ValueError)),  # No count.
+    ((tf.zeros([3]), tf.zeros([])), TypeError),  # Another container.
+    (adaptive_clipping.AdaptiveSample(tf.zeros([1]), tf.zeros([])), ValueError),
+    (adaptive_clipping.AdaptiveSample(tf.zeros([3]), tf.zeros([1])), ValueError),
+  ],
+)
+def test_a_sample_unlike_the_specs_is_refused(sample, error):
+  query = adaptive_queries.build()
+  with pytest.raises(error):
+    query.get_noised_result(sample, query.initial_global_state())

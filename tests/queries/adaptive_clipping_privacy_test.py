@@ -1,0 +1,183 @@
+"""An adaptive clip norm costs what the noise multiplier says.
+
+Claims:
+
+* Any record changes the sum of joint contributions, in units of their noise, by at most
+  1 / noise_multiplier, and some do by as much.
+* The noise of a round is the strategy's, scaled as a whole by the clip norm of that
+  round and `value_noise_multiplier`, and for the count by `clipped_count_stddev`; that
+  of the two is independent. Events are those of a fixed clip norm.
+"""
+
+import math
+
+import dp_accounting
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.queries import adaptive_queries
+from tff_dp_aggregators import noise as noise_lib
+from tff_dp_aggregators import queries
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.queries import adaptive_clipping
+
+all_strategies = pytest.mark.parametrize('kind', adaptive_queries.STRATEGIES)
+_HOSTILE = [
+  [0.0, 0.0, 0.0],
+  [0.3, -0.2, 0.1],
+  [3.0, 4.0, 0.0],
+  [3e38, -3e38, 3e38],
+  [1e-40, 1e-45, 0.0],
+  [math.nan, 1.0, 1.0],
+  [math.inf, 0.0, 0.0],
+  [-math.inf, math.inf, math.nan],
+]
+
+
+@pytest.mark.parametrize('clip_norm, estimate', [(1.0, 1.0), (1e-6, 3.0), (7e5, 1e-3)])
+@pytest.mark.parametrize(
+  'noise_multiplier, count_stddev', [(1.0, None), (2.0, 1.001), (0.3, 40.0), (5.0, 3.0)]
+)
+def test_no_record_changes_more_than_the_noise_multiplier_says(
+  noise_multiplier, count_stddev, clip_norm, estimate
+):
+  query = adaptive_queries.unlimited(
+    noise_multiplier=noise_multiplier, clipped_count_stddev=count_stddev
+  )
+  state = query.initial_global_state()
+  state = state._replace(
+    clip_norm=tf.constant(clip_norm),
+    adaptation=state.adaptation._replace(quantile_estimate=tf.constant(estimate)),
+  )
+  params = query.derive_sample_params(state)
+  record_stddev = float(np.float32(clip_norm)) * query.value_noise_multiplier
+  changes = []
+  for record in [*_HOSTILE, *np.random.default_rng(1).normal(size=[20, 3]) * clip_norm]:
+    added = query.preprocess_record(params, tf.constant(record, tf.float32))
+    joint = [*(adaptive_queries.entries(query, params, added) / record_stddev)]
+    joint.append(adaptive_queries.below(added) / query.clipped_count_stddev)
+    assert np.all(np.isfinite(joint))
+    changes.append(np.linalg.norm(joint))
+  bound = 1 / noise_multiplier
+  assert max(changes) <= bound * (1 + 1e-15)  # What is computed here is rounded.
+  assert max(changes) >= bound * (1 - 1e-6)  # And no noise is wasted.
+
+
+@all_strategies
+def test_noise_is_the_strategys_scaled_by_the_clip_norm_of_the_round(kind):
+  # The same rows as a mechanism at unit scale draws for the same record and seed, while
+  # the clip norm moves: the exact counterpart of the proof's last step.
+  specs = tf.TensorSpec([3], tf.float64)
+  unit = queries.MatrixMechanismQuery(
+    adaptive_queries.STRATEGIES[kind],
+    adaptive_queries.PARTICIPATION,
+    clip_norm=1.0,
+    noise_multiplier=1.0,
+    record_specs=adaptive_clipping.AdaptiveSample(specs, tf.TensorSpec([])),
+    seed=noise_lib.Seed(7),
+  )
+  query = adaptive_queries.build(
+    kind, record_specs=specs, seed=noise_lib.Seed(7), learning_rate=0.7
+  )
+  unit_state, state = unit.initial_global_state(), query.initial_global_state()
+  record = tf.constant([10.0, -20.0, 30.0], tf.float64)
+  clip_norms = set()
+  for _ in range(adaptive_queries.ROUNDS):
+    clip_norm = float(state.clip_norm)
+    rows, unit_state, _ = adaptive_queries.one_round(unit, unit_state, [])
+    result, state, _ = adaptive_queries.one_round(query, state, [record])
+    clipped = clip_norm * record / tf.norm(record)
+    np.testing.assert_allclose(
+      result - clipped,
+      clip_norm * query.value_noise_multiplier * rows.record,
+      rtol=1e-12,
+      atol=1e-11 * clip_norm,
+    )
+    fraction = 0.5 + (query.clipped_count_stddev * float(rows.below) - 0.5) / 100
+    assert float(state.adaptation.fraction_below) == pytest.approx(fraction, rel=1e-6)
+    clip_norms.add(clip_norm)
+  assert len(clip_norms) == adaptive_queries.ROUNDS // query.update_every
+
+
+def test_noise_of_sum_and_count_has_its_standard_deviation_and_is_independent():
+  # A covariance of four numbers from 4,000 rounds; seven standard deviations an entry,
+  # 3e-12 each, 3e-11 for all ten. The count is released through the fraction, whose
+  # noise of 0.05 is cut off at ten standard deviations.
+  num_rounds = 4000
+  query = adaptive_queries.unlimited(
+    initial_clip_norm=0.5,
+    noise_multiplier=3.0,
+    clipped_count_stddev=2.0,
+    clients_per_round=40,
+    learning_rate=0.0,
+    seed=noise_lib.Seed(11),
+  )
+
+  @tf.function
+  def run(state):
+    noise = tf.TensorArray(tf.float32, num_rounds)
+    for number in tf.range(num_rounds):
+      result, state, _ = query.get_noised_result(query.initial_sample_state(), state)
+      count = (state.adaptation.fraction_below - 0.5) * 40
+      noise = noise.write(number, tf.concat([result, [count]], axis=0))
+    return noise.stack()
+
+  noise = run(query.initial_global_state()).numpy().astype(np.float64)
+  value_multiplier = 1 / math.sqrt(1 / 3.0**2 - 1 / 4.0**2)
+  expected = np.diag([(0.5 * value_multiplier) ** 2] * 3 + [2.0**2])
+  variances = np.diag(expected)
+  bound = 7 * np.sqrt((np.outer(variances, variances) + expected**2) / num_rounds)
+  assert np.all(np.abs(noise.T @ noise / num_rounds - expected) <= bound)
+
+
+@all_strategies
+def test_events_are_those_of_a_fixed_clip_norm(kind):
+  query = adaptive_queries.build(kind)
+  fixed = queries.MatrixMechanismQuery(
+    adaptive_queries.STRATEGIES[kind],
+    adaptive_queries.PARTICIPATION,
+    clip_norm=1.0,
+    noise_multiplier=2.0,
+    record_specs=tf.TensorSpec([3]),
+  )
+  assert query.run_event() == fixed.run_event()
+  assert query.effective_noise_multiplier == fixed.effective_noise_multiplier
+  assert query.noise_multiplier == 2.0
+  parts = [query.value_noise_multiplier, 2 * query.clipped_count_stddev]
+  both = dp_accounting.ComposedDpEvent(
+    [dp_accounting.GaussianDpEvent(p) for p in parts]
+  )
+  assert accountants.gdp_mu(both) == pytest.approx(1 / 2.0, rel=1e-12)
+  state, each = query.initial_global_state(), []
+  for _ in range(adaptive_queries.ROUNDS):
+    _, state, noise_multiplier = adaptive_queries.one_round(query, state, [])
+    each.append(dp_accounting.GaussianDpEvent(float(noise_multiplier)))
+  assert accountants.gdp_mu(dp_accounting.ComposedDpEvent(each)) == pytest.approx(
+    accountants.gdp_mu(query.run_event()), rel=1e-12
+  )
+  with pytest.raises(tf.errors.InvalidArgumentError, match='built for 8 rounds'):
+    adaptive_queries.one_round(query, state, [])
+
+
+def test_a_gaussian_sum_serves_any_number_of_rounds_and_says_what_each_costs():
+  query = adaptive_queries.unlimited()
+  state = query.initial_global_state()
+  for _ in range(12):
+    _, state, noise_multiplier = adaptive_queries.one_round(query, state, [])
+    assert float(noise_multiplier) == 2.0
+  effective = query.derive_metrics(state)['effective_noise_multiplier']
+  assert float(effective) == pytest.approx(2 / math.sqrt(12))
+  with pytest.raises(ValueError, match='any number of rounds'):
+    query.run_event()
+  planned = adaptive_queries.unlimited(participation=strategies.Participation(10, 5))
+  assert planned.run_event() == dp_accounting.GaussianDpEvent(2 / math.sqrt(2))
+
+
+def test_without_noise_there_is_none_anywhere():
+  query = adaptive_queries.unlimited(noise_multiplier=0.0, clients_per_round=10)
+  assert query.value_noise_multiplier == query.clipped_count_stddev == 0.0
+  results, states = adaptive_queries.run(query, [[0.1, 0.2, 0.3]] * 3, 1)
+  np.testing.assert_allclose(results[0], [0.3, 0.6, 0.9], rtol=1e-6)
+  assert float(states[0].adaptation.fraction_below) == pytest.approx(0.5 + 1.5 / 10)

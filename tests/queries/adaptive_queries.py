@@ -1,0 +1,92 @@
+"""Adaptive queries for tests, and rounds of them."""
+
+import numpy as np
+import tensorflow as tf
+
+from tff_dp_aggregators import queries
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.queries import adaptive_clipping
+from tff_dp_aggregators.queries import grid
+
+ROUNDS = 8
+PARTICIPATION = strategies.Participation(ROUNDS, min_separation=3)
+STRATEGIES = {
+  'gaussian': strategies.Identity(ROUNDS),
+  'tree': strategies.BinaryTree(ROUNDS),
+  'tree_with_restarts': strategies.BinaryTree(ROUNDS, restart_every=4),
+  'plain_tree': strategies.BinaryTree(ROUNDS, honaker=False),
+  'banded': strategies.BandedToeplitz.square_root(ROUNDS, 3),
+  'blt': strategies.BLT(ROUNDS, (0.3, 0.1), (0.9, 0.5)),
+}
+
+
+def arguments(**kwargs):
+  """Arguments of a query, the same but for those given."""
+  defaults = {
+    'initial_clip_norm': 1.0,
+    'noise_multiplier': 2.0,
+    'clients_per_round': 100,
+    'record_specs': tf.TensorSpec([3]),
+  }
+  return {**defaults, **kwargs}
+
+
+def build(kind='gaussian', **kwargs):
+  """A query of ROUNDS rounds, with one of the STRATEGIES."""
+  return queries.AdaptiveClippingQuery(
+    STRATEGIES[kind], PARTICIPATION, **arguments(**kwargs)
+  )
+
+
+def unlimited(**kwargs):
+  """A query of any number of rounds, with independent noise."""
+  return queries.AdaptiveGaussianSumQuery(**arguments(**kwargs))
+
+
+def flat(record):
+  """All numbers of a record in one array."""
+  return np.concatenate([np.ravel(t).astype(float) for t in tf.nest.flatten(record)])
+
+
+def one_round(query, state, records, template=None):
+  """Result, next state and, if there is noise, its multiplier."""
+  params = query.derive_sample_params(state)
+  sample = query.initial_sample_state(template)
+  for record in records:
+    sample = query.accumulate_record(params, sample, record)
+  result, state, event = query.get_noised_result(sample, state)
+  return result, state, getattr(event, 'noise_multiplier', None)
+
+
+def run(query, records, num_rounds):
+  """Results, and states after them, of rounds with the same records, one a row."""
+  records = tf.convert_to_tensor(records)
+
+  @tf.function
+  def step(state):
+    return query.get_noised_result(sum_of(query, state, records), state)[:2]
+
+  state, results, states = query.initial_global_state(), [], []
+  for _ in range(num_rounds):
+    result, state = step(state)
+    results.append(result)
+    states.append(state)
+  return results, states
+
+
+def sum_of(query, state, records):
+  """The sample state of records that are the rows of a tensor."""
+  params = query.derive_sample_params(state)
+  each = tf.vectorized_map(lambda x: query.preprocess_record(params, x), records)
+  return tf.nest.map_structure(lambda x: tf.reduce_sum(x, axis=0), each)
+
+
+def entries(query, params, sample):
+  """The clipped record that a sample stands for."""
+  steps = grid.steps_per_unit(params.clip_norm, query.value_noise_multiplier)
+  return flat(sample.record) / float(steps)
+
+
+def below(sample):
+  """What a sample adds to the count: half, or minus a half above the estimate."""
+  return float(sample.below) / adaptive_clipping.UNIT
