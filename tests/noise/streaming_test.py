@@ -124,7 +124,7 @@ def _rows_of_nodes(strategy):
 class _UnitRows:
   """Rows like `GaussianRows`, in which row i of z is the i-th unit vector."""
 
-  generator = 'none'
+  generator = 'philox'
 
   def __init__(self, num_rows):
     self.layout = layout.Layout(tf.TensorSpec([num_rows], tf.float64))

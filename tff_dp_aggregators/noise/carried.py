@@ -42,7 +42,8 @@ class CarriedNoise(streaming.StreamingNoise, Generic[_Past]):
       The noise, a structure like a record, and the next state.
     """
     noise, buffers = self._serve(state)
-    after = streaming.NoiseState(state.key, state.round + 1, streaming.Buffers(buffers))
+    kept = streaming.hidden_buffers(buffers)
+    after = streaming.NoiseState(state.key, state.round + 1, kept)
     return self._rows.layout.unflatten(noise), after
 
   @abc.abstractmethod

@@ -6,6 +6,9 @@ by clip norm and noise multiplier is the caller's.
 """
 
 import abc
+import collections
+import functools
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -13,19 +16,40 @@ import tensorflow as tf
 from tff_dp_aggregators.noise import rows as rows_lib
 
 
-class Buffers(list):
-  """What a state remembers of the noise: a list that does not show it.
+def hidden_buffers(vectors: Iterable[Any]) -> Any:
+  """What a state remembers of the noise: a named tuple that does not show it.
 
   TFF prints a part of a state that does not fit a process, as when a run is resumed
-  with another strategy, and a plain list would print its numbers.
+  with another strategy, and a plain list would print its numbers. Of other sequences
+  TFF's checkpoints lose the type (`tff.program.FileProgramStateManager`).
+
+  Args:
+    vectors: Tensors, as many as the layout has vectors, or none.
 
   Example:
-    >>> Buffers([tf.zeros([2, 3])])
-    [<secret float32, shape (2, 3)>]
+    >>> hidden_buffers([tf.zeros([2, 3])])
+    Buffers(vector_0=<secret float32, shape (2, 3)>)
   """
+  vectors = tuple(vectors)
+  return _buffers_class(len(vectors))(*vectors) if vectors else ()
 
-  def __repr__(self) -> str:
-    return f'[{", ".join(map(hidden, self))}]'
+
+@functools.cache
+def _buffers_class(size: int) -> Any:
+  fields = [f'vector_{number}' for number in range(size)]
+
+  def show(values: Any) -> str:
+    shown = (f'{name}={hidden(each)}' for name, each in zip(fields, values))
+    return f'Buffers({", ".join(shown)})'
+
+  def reduce(values: Any) -> tuple[Any, Any]:
+    return hidden_buffers, (tuple(values),)
+
+  # Not of a subclass, which checkpoints would not take for a named tuple.
+  kind = collections.namedtuple('Buffers', fields)  # type: ignore[misc]
+  for name, method in (('__repr__', show), ('__reduce__', reduce)):
+    setattr(kind, name, method)
+  return kind
 
 
 class NoiseState(NamedTuple):
@@ -36,7 +60,7 @@ class NoiseState(NamedTuple):
   Attributes:
     key: Key of the rows of z, int64 of shape [4].
     round: Number of the round that `next` will serve, int64 scalar.
-    buffers: `Buffers`: tensors of shape [buffers, size], one for each vector of
+    buffers: `hidden_buffers`: tensors of shape [buffers, size], one for each vector of
       `layout.Layout`; empty if no noise is kept in the state.
   """
 
@@ -47,7 +71,7 @@ class NoiseState(NamedTuple):
   def __repr__(self) -> str:
     return (
       f'{type(self).__name__}(key={hidden(self.key)}, round={self.round!r}, '
-      f'buffers={Buffers(self.buffers)!r})'
+      f'buffers={hidden_buffers(self.buffers)!r})'
     )
 
 
@@ -85,14 +109,14 @@ class StreamingNoise(abc.ABC):
 
   def initialize(self) -> NoiseState:
     """Returns the state before round 0."""
-    buffers = [
+    zeros = [
       tf.zeros([self.num_buffers, size], dtype)
       for dtype, size in zip(self._rows.layout.dtypes, self._rows.layout.sizes)
     ]
     return NoiseState(
       self._rows.new_key(),
       tf.constant(0, tf.int64),
-      Buffers(buffers if self.num_buffers else []),
+      hidden_buffers(zeros if self.num_buffers else ()),
     )
 
   @property

@@ -1,0 +1,68 @@
+"""A state can be kept where TFF keeps states, and goes on from there bit by bit."""
+
+import asyncio
+import pickle
+
+import numpy as np
+import pytest
+import tensorflow_federated as tff
+
+from tff_dp_aggregators import aggregators
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.learning import runtime
+
+PARTICIPATION = strategies.Participation(16, 4)
+NUMBERS = {'clip_norm': 1.0, 'noise_multiplier': 1.0, 'clients_per_round': 3}
+VALUES = [np.ones(5, np.float32)] * 3
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _runtime():
+  with runtime.local_runtime():
+    yield
+
+
+def _by_program_state_manager(state, initial, folder):
+  manager = tff.program.FileProgramStateManager(folder)
+  asyncio.run(manager.save(state, 2))
+  return asyncio.run(manager.load(2, initial))
+
+
+def _by_pickle(state, initial, folder):
+  del initial
+  path = folder / 'state'
+  path.write_bytes(pickle.dumps(state))
+  return pickle.loads(path.read_bytes())
+
+
+@pytest.mark.parametrize('keep', [_by_program_state_manager, _by_pickle])
+@pytest.mark.parametrize('mechanism', ['gaussian', 'tree', 'banded', 'adaptive'])
+def test_a_kept_state_goes_on(mechanism, keep, tmp_path):
+  if mechanism == 'gaussian':
+    factory = aggregators.gaussian(PARTICIPATION, **NUMBERS)
+  elif mechanism == 'tree':
+    factory = aggregators.tree(PARTICIPATION, storage='state', **NUMBERS)
+  elif mechanism == 'banded':
+    strategy = strategies.BandedToeplitz.square_root(16, 4)
+    factory = aggregators.from_strategy(
+      strategy, PARTICIPATION, storage='state', **NUMBERS
+    )
+  else:
+    factory = aggregators.adaptive_gaussian(
+      PARTICIPATION,
+      initial_clip_norm=1.0,
+      noise_multiplier=1.0,
+      clients_per_round=3,
+      clipped_count_stddev=2.0,
+    )
+  process = factory.create(tff.TensorType(np.float32, [5]))
+  state = process.initialize()
+  for _ in range(2):
+    state = process.next(state, VALUES).state
+  kept = keep(state, process.initialize(), tmp_path)
+  assert repr(kept.query.noise) == repr(state.query.noise)
+  expected, found = process.next(state, VALUES), process.next(kept, VALUES)
+  np.testing.assert_array_equal(found.result, expected.result)
+  assert aggregators.extract_dp_event(found.state) == aggregators.extract_dp_event(
+    expected.state
+  )
