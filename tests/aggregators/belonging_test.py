@@ -3,8 +3,8 @@
 Claims, through real TFF processes:
 
 * A round with another strategy, limit, number of rounds, clip norm, noise multiplier,
-  seed, stream, generator, workload or adaptation than the state's fails, naming both;
-  with equal ones built anew it goes on.
+  seed, stream, generator, layout, workload or adaptation than the state's fails,
+  naming both; with equal ones built anew it goes on.
 * The state alone says what all its rounds spent: what composing the event of each round
   from the first gives, also after a resumption, for every mechanism.
 * States of other versions and factories are refused with a word.
@@ -128,6 +128,27 @@ def test_a_state_of_another_mechanism_is_refused_and_both_named(build, changed, 
     _after(build(**changed), 1, state)
   for text in named:
     assert text in str(error.value).replace('\\', '')
+
+
+@pytest.mark.parametrize(
+  'other',
+  [tff.TensorType(np.float32, [8]), tff.TensorType(np.float64, [3])],
+  ids=['shape', 'dtype'],
+)
+def test_a_state_of_a_model_with_another_layout_is_refused(other):
+  # Nothing in the state is of the model's shape, but its rows of z are drawn again.
+  factory = aggregators.tree(
+    _participation(), **_numbers(storage='redraw', honaker=False)
+  )
+  process = factory.create(_TYPE)
+  state = process.next(process.initialize(), _VALUES).state
+  values = [np.zeros(other.shape, other.dtype)] * 2
+  with pytest.raises(Exception, match='belongs to another mechanism') as error:
+    # Not of the same factory, whose second process has another part of the seed.
+    aggregators.tree(
+      _participation(), **_numbers(storage='redraw', honaker=False)
+    ).create(other).next(state, values)
+  assert '3 float32' in str(error.value)
 
 
 @pytest.mark.parametrize('build', [_gaussian, _banded, _adaptive, _tree, _blt])

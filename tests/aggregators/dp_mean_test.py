@@ -511,6 +511,31 @@ def test_inside_zeroing_and_clipping():
     assert isinstance(event, dp_accounting.NonPrivateDpEvent)
 
 
+@pytest.mark.parametrize('around', ['zeroing_factory', 'clipping_factory'])
+def test_no_event_inside_a_norm_that_follows_the_clients(around):
+  # One client decides what becomes of the values of all others in the next round.
+  norm = tff.aggregators.PrivateQuantileEstimationProcess.no_noise(
+    initial_estimate=1.0, target_quantile=0.5, learning_rate=1.0
+  )
+  mechanism = aggregators.gaussian(
+    clip_norm=1.0, noise_multiplier=0.0, clients_per_round=1
+  )
+  process = getattr(tff.aggregators, around)(norm, mechanism).create(_VECTOR)
+  sums = []
+  for victim in (0.5, 1.5):
+    state = process.initialize()
+    others = [np.float32([norm, 0, 0]) for norm in [0.5] * 8 + [1.5] * 8]
+    state = process.next(state, [*others, np.float32([victim, 0, 0])]).state
+    output = process.next(state, [np.float32([1, 0, 0])] * 16)
+    sums.append(float(output.result[0]))
+    with pytest.raises(ValueError, match=r'remembers (zeroing|clipping)_norm'):
+      aggregators.extract_dp_event(output.state)
+    within = output.state['inner_agg']
+    assert aggregators.extract_dp_event(within).all_rounds_so_far
+  if around == 'zeroing_factory':
+    assert sums == pytest.approx([0, 16])
+
+
 def test_inside_concatenation():
   value_type = tff.to_type([(np.float32, [2]), (np.float32, [1, 3])])
   process = tff.aggregators.concat_factory(

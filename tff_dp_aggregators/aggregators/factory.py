@@ -420,7 +420,9 @@ def extract_dp_event(state: Any) -> SpentEvents:
   Raises:
     TypeError: If there is not exactly one such aggregator state in `state`.
     ValueError: If the state comes from `initialize`, before any round, or from an
-      earlier version of this package.
+      earlier version of this package; or if what is composed around the mechanism
+      remembers something, such as a zeroing norm that follows the clients' norms: one
+      client then changes what becomes of others' values, which no event here covers.
   """
   if isinstance(state, tff.learning.templates.LearningAlgorithmState):
     state = state.aggregator
@@ -436,6 +438,15 @@ def extract_dp_event(state: Any) -> SpentEvents:
       'tff.aggregators: it does not say what all its rounds spent, and cannot be '
       'continued. Finish the run with the version that began it, or begin anew.'
     )
+  beside = _remembered_beside(state, '')
+  if beside is not None:
+    raise ValueError(
+      f'what is composed around the mechanism remembers {beside}: if that follows '
+      "clients' values, one client changes what becomes of the values of others, and "
+      'the event of the mechanism alone says too little. Use a norm that is fixed, or '
+      '`aggregators.adaptive`; if it depends on no value, take the event of the state '
+      'of the mechanism within.'
+    )
   last_round = float(found[0].last_round_noise_multiplier)
   all_rounds = float(found[0].all_rounds_noise_multiplier)
   if found[0].query.noise.round == 0:
@@ -446,6 +457,23 @@ def extract_dp_event(state: Any) -> SpentEvents:
     all_rounds_so_far=events.simplify(dp_accounting.GaussianDpEvent(all_rounds)),
     last_round_only=events.simplify(dp_accounting.GaussianDpEvent(last_round)),
   )
+
+
+def _remembered_beside(state: Any, name: str) -> Optional[str]:
+  """The name of something in a state that is not of the mechanism; `None` if none."""
+  if hasattr(state, 'all_rounds_noise_multiplier'):
+    return None
+  if isinstance(state, Mapping):
+    parts = [(str(key), value) for key, value in state.items()]
+  elif isinstance(state, (list, tuple)):
+    names = getattr(state, '_fields', range(len(state)))
+    parts = [(str(key), value) for key, value in zip(names, state)]
+  else:
+    return name
+  found = (
+    _remembered_beside(value, f'{name}.{key}' if name else key) for key, value in parts
+  )
+  return next((each for each in found if each is not None), None)
 
 
 def _dp_states(state: Any) -> Iterator[Any]:

@@ -92,6 +92,11 @@ class Layout:
     """Size of all vectors."""
     return sum(size * dtype.size for dtype, size in zip(self.dtypes, self.sizes))
 
+  @property
+  def vectors(self) -> list[str]:
+    """Size and dtype of each vector, which decide on what a row of noise is."""
+    return [f'{size} {dtype.name}' for size, dtype in zip(self.sizes, self.dtypes)]
+
   def unflatten(self, vectors: list[tf.Tensor]) -> Any:
     """The structure of tensors that vectors of noise hold, float64 as these are."""
     of_dtype = {

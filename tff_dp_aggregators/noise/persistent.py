@@ -32,13 +32,10 @@ class PersistentNoise(streaming.StreamingNoise):
   ):
     """Initializes the noise; `num_slots` model-sized vectors are kept."""
     super().__init__(rows)
-    vectors = [
-      f'{size} {dtype.name}'
-      for size, dtype in zip(rows.layout.sizes, rows.layout.dtypes)
-    ]
     directory = files.open(num_slots * rows.layout.num_bytes)
     # Noise in one temporary directory shares no file, even if it shares a seed.
     number = next(_numbers) if files.directory is None else 0
+    vectors = rows.layout.vectors
     made_by = f'{identity} {rows.generator} {vectors} {num_slots} {number} 1'
     self._cache = file_cache.Cache(directory, made_by)
 

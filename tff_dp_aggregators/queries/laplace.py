@@ -172,6 +172,7 @@ class LaplaceSumQuery(records.GridSumQuery):
         'noise_multiplier': self._noise_multiplier,
         'num_rounds': self._num_rounds,
         'noise': f'{self.generator}, {self.seed_identity}',
+        'vectors': self._rows.layout.vectors,
       }
     )
 

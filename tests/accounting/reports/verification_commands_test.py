@@ -3,12 +3,13 @@
 Claims:
 
 * It is done from the same files, also where they moved, and has to lead to the report.
-* It can neither write nor read a flag file.
+* It can neither write nor read a flag file, a pipe or a device, nor lead to itself.
 * A strategy that comes out otherwise in the last bits is compared by its figures.
 """
 
 import copy
 import json
+import os
 
 import pytest
 
@@ -106,6 +107,22 @@ def test_a_flag_that_stands_twice_in_a_command_is_found(tmp_path):
     tmp_path, '--num_rounds=9', *statements.OF_TREE
   ).differences
   assert '--num_rounds is given twice' in difference
+
+
+@pytest.mark.parametrize('flag', ['ledger', 'round_log', 'report', 'strategy_file'])
+def test_a_command_that_names_a_pipe_or_a_device_is_not_done(tmp_path, flag):
+  os.mkfifo(tmp_path / 'pipe')
+  kept = statements.OF_TREE[flag == 'strategy_file' :]
+  for path in (str(tmp_path / 'pipe'), '/dev/zero'):
+    result = _by_command(tmp_path, *kept, f'--{flag}={path}')
+    assert any('is no regular file' in each for each in result.differences)
+
+
+def test_a_command_that_leads_back_to_its_report_is_found(tmp_path):
+  os.symlink(tmp_path / 'report.json', tmp_path / 'other.json')
+  (difference,) = _by_command(tmp_path, f'--report={tmp_path}/other.json').differences
+  assert 'leads back to that report' in difference
+  assert _by_command(tmp_path, *statements.OF_TREE).ok
 
 
 def test_whether_a_command_was_tried_is_noted(tmp_path):

@@ -16,6 +16,7 @@ Claims:
 
 import copy
 import hashlib
+import os
 
 import pytest
 
@@ -255,3 +256,23 @@ def test_shared_noise_is_not_hidden_by_what_files_are_called(tmp_path, role):
         file['role'] = role
   (difference,) = statements.verify(tmp_path, forged).differences
   assert 'at most one file of each role' in difference
+
+
+@pytest.mark.parametrize('role', ['ledger', 'strategy', 'round_log', 'config'])
+def test_a_pipe_or_a_device_among_the_files_is_not_read(tmp_path, role):
+  os.mkfifo(tmp_path / 'pipe')
+  report = statement.build(reports.Inputs(statements.TREE, 1e-6))
+  for path in (str(tmp_path / 'pipe'), '/dev/zero'):
+    file = {'role': role, 'path': path, 'sha256': 64 * '0'}
+    report['verification']['files'] = [file]
+    (difference,) = statements.verify(tmp_path, report).differences
+    assert 'is no regular file' in difference
+
+
+def test_a_text_of_a_report_ends_no_line_of_the_result(tmp_path):
+  report = statement.build(reports.Inputs(statements.TREE, 1e-6))
+  report['software']['numpy'] = '1.25\nverified: all\x1b[8m'
+  text = statements.verify(tmp_path, report).text
+  assert '\nverified: all' not in text and '\x1b' not in text
+  report['\nverified: all'] = 1
+  assert '\nverified: all' not in statements.verify(tmp_path, report).text

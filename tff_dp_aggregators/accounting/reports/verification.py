@@ -44,6 +44,8 @@ from tff_dp_aggregators.strategies import registry
 # What the other method may be above the exact epsilon, relative above 1.
 _AGREEMENT = 1e-3
 _MIN_MU, _MAX_MU, _MIN_DELTA = 0.1, 10.0, 1e-13
+# Reports whose commands are being followed; each may name others.
+_being_verified: list[str] = []
 # What a report that is not one of ours can lead to.
 _FAILURES = (
   OSError,
@@ -77,8 +79,8 @@ class Result:
   @property
   def text(self) -> str:
     """The result for people."""
-    lines = [f'note: {note}' for note in self.notes]
-    lines += [f'difference: {difference}' for difference in self.differences]
+    lines = [f'note: {_in_a_line(note)}' for note in self.notes]
+    lines += [f'difference: {_in_a_line(each)}' for each in self.differences]
     verdict = (
       'verified: every number was computed again and is the same. Said and not '
       'computed: what enforces the limits, where the noise comes from, and what was '
@@ -87,6 +89,11 @@ class Result:
     if self.differences:
       verdict = f'NOT verified: {len(self.differences)} difference(s).'
     return '\n'.join([*lines, verdict]) + '\n'
+
+
+def _in_a_line(text: str) -> str:
+  """A text with parts of a report, which might end the line or move the cursor."""
+  return ''.join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def verify(path: str, statement_of: Optional[commands.StatementOf] = None) -> Result:
@@ -101,8 +108,20 @@ def verify(path: str, statement_of: Optional[commands.StatementOf] = None) -> Re
 
   Raises:
     OSError: If the report cannot be read.
-    ValueError: If it is not a report of this format and version.
+    ValueError: If it is not a report of this format and version, or its command leads
+      back to itself.
   """
+  place = os.path.realpath(path)
+  if place in _being_verified:
+    raise ValueError(f'the command of {path} leads back to that report.')
+  _being_verified.append(place)
+  try:
+    return _verify(path, statement_of)
+  finally:
+    _being_verified.remove(place)
+
+
+def _verify(path: str, statement_of: Optional[commands.StatementOf]) -> Result:
   with open(path, encoding='utf-8') as file:
     try:
       report = strict_json.loads(file.read())
@@ -311,9 +330,16 @@ def find(path: str, folder: str) -> str:
   Args:
     path: As the report states it.
     folder: Where the report is.
+
+  Raises:
+    ValueError: If it is there and no regular file.
   """
   beside = os.path.join(folder, os.path.basename(path))
-  return path if os.path.exists(path) or not os.path.exists(beside) else beside
+  found = path if os.path.exists(path) or not os.path.exists(beside) else beside
+  # A pipe or a device may never end, and reading it may do something.
+  if os.path.exists(found) and not os.path.isfile(found):
+    raise ValueError(f'{found!r}, which the report names, is no regular file.')
+  return found
 
 
 def _strategy(
