@@ -48,12 +48,14 @@ def test_a_kept_state_goes_on(mechanism, keep, tmp_path):
       strategy, PARTICIPATION, storage='state', **NUMBERS
     )
   else:
-    factory = aggregators.adaptive_gaussian(
-      PARTICIPATION,
+    factory = aggregators.adaptive(
+      strategy=strategies.BandedToeplitz.square_root(16, 4),
+      participation=PARTICIPATION,
       initial_clip_norm=1.0,
       noise_multiplier=1.0,
       clients_per_round=3,
       clipped_count_stddev=2.0,
+      storage='state',
     )
   process = factory.create(tff.TensorType(np.float32, [5]))
   state = process.initialize()
