@@ -111,7 +111,7 @@ def _train(
       output = process.next(state, _client_data(settings, federation, cohort, seeds))
       state = output.state
       weights = process.get_model_weights(state)
-      entry = _append(ledger, settings, state, weights, reported=len(cohort))
+      entry = _append(ledger, settings, output, weights, reported=len(cohort))
       metrics = _metrics(federation, weights, output, entry)
       directory.append_metrics(metrics)
       history.append(metrics)
@@ -166,16 +166,18 @@ def _optimizer(
 def _append(
   ledger: ledger_lib.LedgerWriter,
   settings: settings_lib.Settings,
-  state: Any,
+  output: Any,
   weights: tff.learning.models.ModelWeights,
   reported: int,
 ) -> ledger_lib.LedgerEntry:
   """Writes down what the round released, before anything is made of it."""
-  mechanism = settings.mechanism
+  mechanism, tag = settings.mechanism, None
   if mechanism is None:
     event = dp_accounting.NonPrivateDpEvent()
   else:
-    event = aggregators.extract_dp_event(state).last_round_only
+    event = aggregators.extract_dp_event(output.state).last_round_only
+    measured = output.metrics['aggregator']['dp_query_metrics']
+    tag = measured['noise_key_tag'].decode() or None  # Of secret keys only.
   return ledger.append(
     event=event,
     cohort_requested=settings.clients_per_round,
@@ -185,6 +187,7 @@ def _append(
     strategy_checksum=mechanism.strategy.checksum if mechanism else None,
     result_checksum=ledger_lib.checksum_of(tf.nest.flatten(weights)),
     noise_generator=settings.noise_generator if mechanism else None,
+    noise_key_tag=tag,
   )
 
 

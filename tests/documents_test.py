@@ -152,5 +152,6 @@ def test_every_python_block_has_an_output():
 
 
 @pytest.mark.parametrize('program, output', _examples())
-def test_example_prints_what_stands_below_it(program, output):
+def test_example_prints_what_stands_below_it(program, output, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
   assert executing.run_example(program) == output

@@ -156,6 +156,7 @@ def test_event_and_measurements_of_a_round(kind):
       'effective_noise_multiplier',
       'noise_storage',
       'noise_generator',
+      'noise_key_tag',
       'quantile_estimate',
       'fraction_below',
     }

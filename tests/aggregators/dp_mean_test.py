@@ -181,6 +181,7 @@ def test_event_and_measurements_of_a_round(name):
       'effective_noise_multiplier',
       'noise_storage',
       'noise_generator',
+      'noise_key_tag',
     }
     in_files = metrics['noise_storage'] == b'files'
     assert in_files == (name == 'blt_in_files')

@@ -208,6 +208,7 @@ def test_metrics_depend_on_nothing_but_what_was_released():
   metrics = query.derive_metrics(state)
   assert metrics.pop('noise_storage').numpy().decode() == query.storage
   assert metrics.pop('noise_generator').numpy().decode() == 'philox'
+  assert metrics.pop('noise_key_tag').numpy() == b''
   assert {name: float(value) for name, value in metrics.items()} == {
     'rounds': 0.0,
     'clip_norm': 1.0,

@@ -226,6 +226,7 @@ def test_metrics_and_repr_tell_the_noise_and_no_secret():
   _, state, _ = _one_round(query, query.initial_global_state())
   metrics = query.derive_metrics(state)
   assert metrics.pop('noise_generator').numpy().decode() == 'philox'
+  assert metrics.pop('noise_key_tag').numpy() == b''
   told = {name: float(value) for name, value in metrics.items()}
   expected = {'rounds': 1, 'clip_norm': 0.5, 'noise_multiplier': 2.0, 'epsilon': 0.5}
   assert told == expected

@@ -336,10 +336,24 @@ def test_metrics_tell_the_noise_and_nothing_of_the_key(kind):
     'effective_noise_multiplier': math.inf,
     'noise_storage': query.storage.encode(),
     'noise_generator': b'philox',
+    'noise_key_tag': b'',
   }
   other_key = state.noise._replace(key=state.noise.key + 1)
   for name, value in query.derive_metrics(state._replace(noise=other_key)).items():
     assert value.numpy() == metrics[name].numpy()
+
+
+def test_the_tag_tells_secret_keys_apart_and_rounds_not():
+  query = _build('gaussian', seed=None)
+  state = query.initial_global_state()
+  _, after, _ = query.get_noised_result(query.initial_sample_state(), state)
+  tags = [
+    query.derive_metrics(each)['noise_key_tag'].numpy()
+    for each in (state, after, query.initial_global_state())
+  ]
+  assert tags[0] == tags[1] != tags[2]
+  for word in state.noise.key.numpy().tolist():
+    assert str(word).encode() not in tags[0]
 
 
 @all_queries

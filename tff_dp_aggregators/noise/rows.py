@@ -103,6 +103,20 @@ class GaussianRows:
       return keys.new()
     return tf.constant(self._seed.key(), tf.int64)
 
+  def key_tag(self, key: tf.Tensor) -> tf.Tensor:
+    """What tells a secret key from others, to be published with what was released.
+
+    Args:
+      key: From `new_key`.
+
+    Returns:
+      A string scalar, from which the key does not follow. It is empty with a seed,
+      which could be found by trying all of them.
+    """
+    if self._seed is not None:
+      return tf.constant('')
+    return tf.strings.as_string(keys.tag_of(key))
+
   def row(self, key: tf.Tensor, index: tf.Tensor) -> list[tf.Tensor]:
     """Returns row `index` of z.
 

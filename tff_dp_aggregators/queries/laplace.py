@@ -244,9 +244,10 @@ class LaplaceSumQuery(records.GridSumQuery):
   ) -> 'collections.OrderedDict[str, tf.Tensor]':
     """Returns rounds served, clip norm, noise and what has been spent.
 
-    Nothing of it depends on data or on the key. `epsilon` is that of all rounds so far
+    Nothing of it depends on data. `epsilon` is that of all rounds so far
     together, for a client who was in each of them, with delta = 0. `noise_generator`
-    is a string tensor, `generator`.
+    is a string tensor, `generator`, and `noise_key_tag` one that differs where secret
+    keys do; it is empty with a seed.
 
     Args:
       global_state: State after some rounds.
@@ -261,6 +262,7 @@ class LaplaceSumQuery(records.GridSumQuery):
         tf.constant(each, tf.float64), tf.cast(rounds, tf.float64)
       ),
       noise_generator=tf.constant(self.generator),
+      noise_key_tag=self._rows.key_tag(global_state.key),
     )
 
   def __repr__(self) -> str:

@@ -324,9 +324,11 @@ class MatrixMechanismQuery(records.GridSumQuery):
   ) -> 'collections.OrderedDict[str, tf.Tensor]':
     """Returns rounds served, clip norm, noise and what has been spent.
 
-    Nothing of it depends on data or on the key. `effective_noise_multiplier` is that
-    of all rounds so far together (infinite before the first): epsilon follows from it.
-    `noise_storage` and `noise_generator` are string tensors, `storage` and `generator`.
+    Nothing of it depends on data. `effective_noise_multiplier` is that of all rounds so
+    far together (infinite before the first): epsilon follows from it. `noise_storage`
+    and `noise_generator` are string tensors, `storage` and `generator`; so is
+    `noise_key_tag`, which differs where secret keys do, and from which no key follows:
+    of two runs with the same one nothing is known together. It is empty with a seed.
 
     Args:
       global_state: State after some rounds.
@@ -339,6 +341,7 @@ class MatrixMechanismQuery(records.GridSumQuery):
       effective_noise_multiplier=self._effective_noise_multiplier_after(rounds),
       noise_storage=tf.constant(self.storage),
       noise_generator=tf.constant(self.generator),
+      noise_key_tag=self._rows.key_tag(global_state.noise.key),
     )
 
   def __repr__(self) -> str:

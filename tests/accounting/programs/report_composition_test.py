@@ -213,7 +213,7 @@ def test_runs_that_went_on_from_one_state_do_not_compose(tmp_path):
     mechanism.strategy, mechanism.participation, mechanism.noise_multiplier
   )
 
-  def go_on(path, results, resume):
+  def go_on(path, results, resume, tag=None):
     with ledger.LedgerWriter(str(path), delta=1e-6, resume=resume) as writer:
       for result in results:
         writer.append(
@@ -224,6 +224,7 @@ def test_runs_that_went_on_from_one_state_do_not_compose(tmp_path):
           noise_multiplier=4.0,
           strategy_checksum=mechanism.strategy.checksum,
           result_checksum=ledger.checksum_of([np.array([result])]),
+          noise_key_tag=tag,
         )
 
   one, fork, again, other = (tmp_path / f'{name}.jsonl' for name in range(4))
@@ -247,6 +248,13 @@ def test_runs_that_went_on_from_one_state_do_not_compose(tmp_path):
       assert f'{pair[0]} and {pair[1]} {alike}: they are of one run' in result.stderr
   report = reporting.json_of(*flags, f'--ledger={one}', f'--ledger={other}')
   assert len(report['parts']) == 2
+  tagged = [tmp_path / f'tagged{number}.jsonl' for number in range(3)]
+  for path, tag in zip(tagged, ('-1', '-1', '7')):
+    go_on(path, [float(tagged.index(path))], resume=False, tag=tag)
+  pair = [f'--ledger={path}' for path in tagged]
+  result = reporting.execute(*flags, *pair[:2])
+  assert result.returncode == 2 and 'have noise of the same key' in result.stderr
+  assert len(reporting.json_of(*flags, *pair[1:])['parts']) == 2
 
 
 def test_what_does_not_compose_is_refused_with_both_values(tmp_path):

@@ -305,6 +305,7 @@ def test_every_bit_of_every_line_but_the_last_is_found_without_the_head(path):
     {'clip_norm': 7.0},
     {'result_checksum': 'sha256:' + 64 * '7'},
     {'noise_generator': 'xkcd221'},
+    {'noise_key_tag': '-7'},
     {'noise_multiplier': 7.0},
     {'strategy_checksum': 'sha256:7'},
   ],

@@ -165,6 +165,7 @@ def test_the_default_round_follows_that_of_the_last_line(path):
     {'noise_multiplier': 2.1},
     {'strategy_checksum': 'sha256:0'},
     {'noise_generator': 'philox'},
+    {'noise_key_tag': '-7'},
   ],
 )
 @pytest.mark.parametrize('resume', [False, True], ids=['same-run', 'resumed'])

@@ -194,11 +194,13 @@ def test_what_cannot_be_accounted_writes_no_line_and_spends_nothing(
 
 
 def test_an_entry_has_exactly_the_public_fields_and_no_seed(path):
-  # A new field is a decision: whatever is derived from the seed must stay out.
+  # A new field is a decision: whatever is derived from the seed must stay out. (The tag
+  # is of secret keys alone.)
   assert [field.name for field in dataclasses.fields(ledger.LedgerEntry)] == [
       'round', 'cohort_requested', 'cohort_reported', 'clip_norm', 'noise_multiplier',
       'strategy_checksum', 'event', 'effective_noise_multiplier', 'epsilon', 'delta',
       'time', 'previous_line_sha256', 'result_checksum', 'noise_generator',
+      'noise_key_tag',
   ]  # fmt: skip
   with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
     ledgers.append(writer)

@@ -70,7 +70,7 @@ from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.base import new_files
 
 _logger = logging.getLogger(__name__)
-_CONSTANT = ('noise_multiplier', 'strategy_checksum', 'delta')
+_CONSTANT = ('noise_multiplier', 'strategy_checksum', 'delta', 'noise_key_tag')
 # Stated figures may be this much above what the events compose to, relative,
 _TOLERANCE = 1e-9
 # and below by what this much of mu amounts to: another summation order, another libm.
@@ -244,6 +244,7 @@ class LedgerWriter:
     strategy_checksum: Optional[str],
     result_checksum: Optional[str] = None,
     noise_generator: Optional[str] = None,
+    noise_key_tag: Optional[str] = None,
     round: Optional[int] = None,
   ) -> LedgerEntry:
     """Writes a round's line and waits until it is on disk.
@@ -262,6 +263,7 @@ class LedgerWriter:
       result_checksum: `checksum_of` what the round releases; without it the round
         cannot be repeated.
       noise_generator: What drew the noise, such as 'chacha20' or 'philox'.
+      noise_key_tag: Measurement of this name: by it, runs are found that share noise.
       round: Round number; by default the one after the last line's. A run that
         resumes should give it: its state may be older than the ledger.
 
@@ -293,6 +295,7 @@ class LedgerWriter:
       'previous_line_sha256': state.head.sha256,
       'result_checksum': result_checksum,
       'noise_generator': noise_generator,
+      'noise_key_tag': noise_key_tag,
     }
     spent = state.spent
     if given['round'] < state.rounds:

@@ -46,6 +46,8 @@ class LedgerEntry:
     result_checksum: `checksum_of` what the round released; `None` if not stated.
     noise_generator: What drew the noise, such as 'chacha20' or 'philox'; `None` if not
       stated.
+    noise_key_tag: What tells the key of the noise from others, and nothing else of it,
+      as the measurements have it; `None` if not stated.
 
   Raises:
     ValueError: If a field is of another type or out of range.
@@ -65,6 +67,7 @@ class LedgerEntry:
   previous_line_sha256: str
   result_checksum: Optional[str] = None
   noise_generator: Optional[str] = None
+  noise_key_tag: Optional[str] = None
 
   def __post_init__(self) -> None:
     for name in ('round', 'cohort_requested', 'cohort_reported'):
@@ -77,7 +80,7 @@ class LedgerEntry:
     _check_number('noise_multiplier', self.noise_multiplier)
     _check_number('delta', self.delta)
     gaussian.check_delta(self.delta)
-    for name in ('strategy_checksum', 'noise_generator'):
+    for name in ('strategy_checksum', 'noise_generator', 'noise_key_tag'):
       text = getattr(self, name)
       if text is not None and not (isinstance(text, str) and text):
         raise ValueError(f'{name} must be a text or none; got {text!r}.')

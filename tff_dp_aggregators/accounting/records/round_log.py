@@ -566,7 +566,9 @@ class _Reader:
       if content != same_as:
         raise self._refusal(
           self._lines[i],
-          f'round {key} is also in line {self._lines[before]}, with other values.',
+          f'round {key} is also in line {self._lines[before]}, with other values. If '
+          'the log is of several populations, name the column that tells them apart: '
+          '--columns=population=NAME.',
         )
       repeated.append(i)
     return repeated

@@ -154,8 +154,8 @@ def check_not_forked(ledgers: Sequence[str]) -> None:
   """Checks that no two ledgers are of runs that went on from the same state.
 
   Their noise would come from the same key, and so be the same for two data sets, whose
-  difference then has none. Such ledgers begin alike, or have a result in common: with
-  noise of its own no run releases what another did.
+  difference then has none. Such ledgers name one key, begin alike, or have a result in
+  common: with noise of its own no run releases what another did.
 
   Args:
     ledgers: Paths.
@@ -165,6 +165,7 @@ def check_not_forked(ledgers: Sequence[str]) -> None:
     ValueError: If one is wrong, or two are of runs with the same noise.
   """
   begun: dict[str, str] = {}
+  keyed: dict[str, str] = {}
   released: dict[str, str] = {}
   for path in ledgers:
     entries = ledger_lib.read(path).entries
@@ -172,18 +173,24 @@ def check_not_forked(ledgers: Sequence[str]) -> None:
       continue
     first = json.dumps(dataclasses.asdict(entries[0]), sort_keys=True)
     results = {entry.result_checksum for entry in entries if entry.result_checksum}
-    both = begun.get(first) or next(
-      (released[each] for each in results if each in released), None
-    )
-    if both is not None:
-      alike = 'begin with the same line' if first in begun else 'have the same result'
+    tag = entries[0].noise_key_tag or path
+    alikes = {
+      'begin with the same line': begun.get(first),
+      'have noise of the same key': keyed.get(tag),
+      'have the same result': next(
+        (released[each] for each in results if each in released), None
+      ),
+    }
+    for alike, both in alikes.items():
+      if both is None:
+        continue
       raise ValueError(
         f'{both} and {path} {alike}: they are of one run, or of two that went on from '
         'one state with the same noise, so that what they released together has no '
         'guarantee that is known. If one is the beginning of the other, give the '
         'longer one alone.'
       )
-    begun[first] = path
+    begun[first] = keyed[tag] = path
     released.update(dict.fromkeys(results, path))
 
 

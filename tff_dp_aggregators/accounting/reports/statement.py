@@ -566,7 +566,8 @@ def _check_ledger(
         f'round {entry.round} of the ledger used strategy '
         f'{entry.strategy_checksum} with noise multiplier {entry.noise_multiplier}, '
         f'the mechanism is {checksum} with {mechanism.noise_multiplier}. State the '
-        'mechanism, number of rounds and noise that the run was planned with.'
+        'mechanism, number of rounds and noise that the run was planned with; to '
+        'compose runs of several mechanisms, give each as its JSON report, --report.'
       )
   if mechanism.noise_multiplier:
     _check_limits(mechanism, entries)

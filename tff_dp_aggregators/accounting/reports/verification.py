@@ -83,7 +83,8 @@ class Result:
     lines += [f'difference: {_in_a_line(each)}' for each in self.differences]
     verdict = (
       'verified: every number was computed again and is the same. Said and not '
-      'computed: what enforces the limits, where the noise comes from, and what was '
+      'computed: what enforces the limits, where the noise comes from, which code '
+      'trained where no file of the run says it, and what was '
       'asked for.'
     )
     if self.differences:
@@ -149,7 +150,8 @@ def _verify(path: str, statement_of: Optional[commands.StatementOf]) -> Result:
     differences = tuple(comparing.differences(report, again))
     led_to, said = commands.check(report, lambda path: find(path, folder), statement_of)
   except _FAILURES as e:
-    return Result((f'it cannot be computed again: {type(e).__name__}: {e}',), ())
+    failure = f'it cannot be computed again: {type(e).__name__}: {e}'
+    return Result((*_other_files(report, folder), failure), ())
   differences, notes = (*differences, *led_to), (*notes, *said)
   if other is not None:
     method, epsilon = other
@@ -160,6 +162,27 @@ def _verify(path: str, statement_of: Optional[commands.StatementOf]) -> Result:
         f'guarantee.epsilon is {stated!r}, by another method {epsilon!r}',
       )
   return Result(differences, notes)
+
+
+def _other_files(report: dict[str, Any], folder: str) -> Iterator[str]:
+  """Which files are missing, or not those that the report was made of."""
+  for stated in report['verification']['files']:
+    role, path = stated['role'], stated['path']
+    try:
+      found = sources.file_of(role, find(path, folder))
+    except FileNotFoundError:
+      yield (
+        f'the {role} {path!r} is missing; it is looked for from the current directory '
+        'and beside the report'
+      )
+    except (OSError, ValueError):
+      continue  # The failure says it.
+    else:
+      if found['sha256'] != stated['sha256']:
+        yield (
+          f'the {role} {path!r} is not the file that the report was made of: its '
+          f'SHA-256 is {found["sha256"]}, the report has {stated["sha256"]}'
+        )
 
 
 def _add_options(report: dict[str, Any]) -> None:
