@@ -132,8 +132,14 @@ def test_altered_and_missing_files_are_found(tmp_path):
   result = statements.verify(tmp_path, report)
   assert any('sha256' in each for each in result.differences)
   assert any('guarantee.epsilon' in each for each in result.differences)
+  path.write_text(content.replace('"round": 3', '"round": 4'))
+  other, failure = statements.verify(tmp_path, report).differences
+  assert 'is not the file that the report was made of' in other and 'SHA' in other
+  assert 'line 4' in failure
   path.unlink()
-  assert 'No such file' in statements.verify(tmp_path, report).differences[0]
+  missing, failure = statements.verify(tmp_path, report).differences
+  assert 'is missing; it is looked for from the current directory' in missing
+  assert 'No such file' in failure
 
 
 def test_a_ledger_whose_end_was_removed_has_another_head(tmp_path):
