@@ -11,8 +11,8 @@ who reads (`read`):
   (`previous_line_sha256`). So the SHA-256 of the last line is one of all lines. With
   their number it is the ledger's `Head`, for checkpoints and reports to keep.
 * Rounds are in order, from 0. All rounds are of one mechanism: `noise_multiplier`,
-  `strategy_checksum` and `delta` are those of round 0. Another phase of training with
-  another mechanism is another ledger.
+  `strategy_checksum`, `delta` and `noise_key_tag` are those of round 0. Another phase of
+  training with another mechanism is another ledger.
 * A round may be released again, as happens when a run ends between a line and the
   checkpoint after it and resumes from the checkpoint before. That is one more line,
   with the same content but for the time, and costs nothing: the adversary sees the
@@ -33,7 +33,7 @@ What can be changed in a ledger without being found, if nothing else is known of
   round was released once; digits of event and epsilon too small to move the result by
   1e-9; the order of fields and the spaces between them. If it is the only line, the
   noise multiplier and the strategy checksum as well, which the report compares with the
-  mechanism.
+  mechanism, and the tag of the key.
 * Whole lines can be taken from the end, as can the file.
 * Whoever writes all later lines anew, with new hashes, can change the same things in
   any line.
