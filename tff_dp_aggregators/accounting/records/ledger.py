@@ -11,8 +11,8 @@ who reads (`read`):
   (`previous_line_sha256`). So the SHA-256 of the last line is one of all lines. With
   their number it is the ledger's `Head`, for checkpoints and reports to keep.
 * Rounds are in order, from 0. All rounds are of one mechanism: `noise_multiplier`,
-  `strategy_checksum`, `delta` and `noise_key_tag` are those of round 0. Another phase of
-  training with another mechanism is another ledger.
+  `strategy_checksum`, `delta` and `noise_key_tag` are those of round 0. Another phase
+  of training with another mechanism is another ledger.
 * A round may be released again, as happens when a run ends between a line and the
   checkpoint after it and resumes from the checkpoint before. That is one more line,
   with the same content but for the time, and costs nothing: the adversary sees the
