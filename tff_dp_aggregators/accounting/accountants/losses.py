@@ -483,7 +483,7 @@ class Composition:
     if at == 0 or epsilon == 0 or self.interval > 1:
       return epsilon, wrong
     more, less = float(self._deltas[at - 1]), float(self._deltas[at])
-    if more >= 1.0 or more <= less:
+    if not less < more < 1.0:  # Nor where one is no number.
       return epsilon, wrong
     # Delta is linear in e^epsilon between two points.
     part = (more - delta) / (more - less)
