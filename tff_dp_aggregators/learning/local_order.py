@@ -1,0 +1,64 @@
+"""In which order a client goes through its examples: a function of seed and round.
+
+A round that is run again must see the same batches, however clients are packed, and
+whether NumPy or TensorFlow orders them. So the order comes from a hash of numbers, not
+from a generator's state. It is for shuffling alone: nothing here is secret, and no
+noise is made of it.
+
+The hash is the finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014), a bijection
+of 64 bits, applied once for each number that goes in.
+"""
+
+import numpy as np
+
+# Of the finaliser; `learning.packed` computes the same in TensorFlow.
+INCREMENT = 0x9E3779B97F4A7C15
+FACTORS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+SHIFTS = (30, 27, 31)
+# An example's number in what is hashed; epochs come above.
+EPOCH_BITS = 32
+
+
+def keys(seed: int, this_round: int, clients: np.ndarray) -> np.ndarray:
+  """What decides the order of each client's examples in a round.
+
+  Args:
+    seed: Same seed, same order.
+    this_round: The round, from 0.
+    clients: Client numbers, int64 of shape [cohort].
+
+  Returns:
+    Keys for `permutation`, uint64 of shape [cohort].
+  """
+  start = _mix(_mix(np.array([seed], np.uint64)) + np.uint64(this_round))
+  return _mix(start + np.asarray(clients, np.int64).astype(np.uint64))
+
+
+def permutation(key: int, num_examples: int, epoch: int = 0) -> np.ndarray:
+  """The order of one client's examples in one pass over them.
+
+  Args:
+    key: Of `keys`.
+    num_examples: How many the client has.
+    epoch: Which pass of the round, from 0.
+
+  Returns:
+    Numbers of examples, int64 of shape [num_examples].
+
+  Example:
+    >>> key = keys(seed=1, this_round=0, clients=np.array([7]))[0]
+    >>> permutation(key, 5).tolist(), permutation(key, 5, epoch=1).tolist()
+    ([3, 1, 4, 0, 2], [3, 2, 0, 1, 4])
+  """
+  position = np.arange(num_examples, dtype=np.uint64)
+  position += np.uint64(epoch << EPOCH_BITS)
+  hashed = _mix(np.uint64(key) + position)
+  # As TensorFlow sorts them: without the last bit, equal ones by position.
+  return np.argsort(hashed >> np.uint64(1), kind='stable')
+
+
+def _mix(numbers: np.ndarray) -> np.ndarray:
+  mixed = numbers + np.uint64(INCREMENT)
+  for shift, factor in zip(SHIFTS[:2], FACTORS):
+    mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+  return mixed ^ (mixed >> np.uint64(SHIFTS[2]))
