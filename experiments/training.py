@@ -25,12 +25,8 @@ from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement as statement_lib
 from tff_dp_aggregators.base import version
 from tff_dp_aggregators.learning import runtime
-from tff_dp_aggregators.learning import sampling
+from tff_dp_aggregators.learning import schedules
 
-_ENFORCED_BY = (
-  "the simulation's client selection (learning.sampling.sample_cohorts), which "
-  'draws a client again only within these limits'
-)
 _INTERRUPTED = 130  # Exit code of a program ended by Ctrl-C.
 
 
@@ -73,12 +69,7 @@ def _train(
   history: list[dict[str, Any]],
 ) -> None:
   """Runs the rounds; appends each one's metrics to `history` and to the files."""
-  cohorts = sampling.sample_cohorts(
-    settings.num_clients,
-    settings.clients_per_round,
-    settings.participation,
-    settings.seed,
-  )
+  schedule = _schedule(settings)
   process = learning.build_dp_fed_avg(
     federation.model,
     _aggregator(settings),
@@ -93,7 +84,7 @@ def _train(
   )
   state = process.initialize()
   order_seeds = np.random.default_rng([settings.seed, 1]).integers(
-    2**31, size=cohorts.shape
+    2**31, size=(schedule.num_rounds, settings.clients_per_round)
   )
   metric = federation.metric.name
   with contextlib.ExitStack() as stack:
@@ -102,12 +93,13 @@ def _train(
     )
     bar = stack.enter_context(
       tqdm.tqdm(
-        total=len(cohorts),
+        total=schedule.num_rounds,
         unit='round',
         mininterval=0.2 if sys.stderr.isatty() else 10.0,
       )
     )
-    for cohort, seeds in zip(cohorts, order_seeds):
+    for this_round, seeds in enumerate(order_seeds):
+      cohort = schedule.cohort(this_round)
       output = process.next(state, _client_data(settings, federation, cohort, seeds))
       state = output.state
       weights = process.get_model_weights(state)
@@ -124,6 +116,15 @@ def _train(
         refresh=False,
       )
       bar.update()
+
+
+def _schedule(settings: settings_lib.Settings) -> schedules.Schedule:
+  return schedules.RandomEligible(
+    settings.participation,
+    settings.num_clients,
+    settings.clients_per_round,
+    settings.seed,
+  )
 
 
 def _client_data(
@@ -211,14 +212,15 @@ def _metrics(
 def _config(settings: settings_lib.Settings) -> dict[str, Any]:
   privacy = None
   if settings.mechanism is not None:
+    enforced_by = _schedule(settings).enforced_by
     privacy = {
       'mechanism': settings.mechanism.to_json(),
       'target_epsilon': settings.target_epsilon,
       'delta': settings.delta,
       'clip_norm': settings.clip_norm,
       'clients_per_round': settings.clients_per_round,
-      'enforced_by': _ENFORCED_BY,
-      'cap_enforced_by': _ENFORCED_BY,
+      'enforced_by': enforced_by,
+      'cap_enforced_by': enforced_by,
       'noise_source': settings.noise_source,
       'noise_generator': settings.noise_generator,
       'noise_seed': None if settings.secret_noise else settings.seed,

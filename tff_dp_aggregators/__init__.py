@@ -7,7 +7,7 @@ The package is six layers, each of which may import only those above it:
 * `noise`: streaming correlated noise as pure functions (TensorFlow).
 * `queries`: `DPQuery` implementations (TensorFlow Privacy).
 * `aggregators`: `tff.aggregators` factories (TensorFlow Federated).
-* `learning`: federated averaging processes and client sampling.
+* `learning`: federated averaging processes, who takes part, and on which data.
 
 Layers load on first use (PEP 562), so that `import tff_dp_aggregators` and the
 accounting programs start in a fraction of a second and never load TensorFlow.

@@ -1,17 +1,27 @@
-"""Private federated averaging, client selection, and a runtime that ends.
+"""Private federated averaging, who takes part in it, and a runtime that ends.
 
-Loads on first use: `learning.sampling` needs no TensorFlow.
+Loads on first use: `learning.schedules` needs no TensorFlow.
 """
 
 import importlib
 from typing import Any
 
-__all__ = ['build_dp_fed_avg', 'runtime', 'sampling']
+_MODULES = ('fed_avg', 'runtime', 'schedules')
+# Names, and the modules that they are of.
+_NAMES = {
+  'build_dp_fed_avg': 'fed_avg',
+}
+
+__all__ = [
+  'build_dp_fed_avg',
+  'runtime',
+  'schedules',
+]
 
 
 def __getattr__(name: str) -> Any:
-  if name in ('fed_avg', 'runtime', 'sampling'):
+  if name in _MODULES:
     return importlib.import_module(f'{__name__}.{name}')
-  if name == 'build_dp_fed_avg':
-    return importlib.import_module(f'{__name__}.fed_avg').build_dp_fed_avg
+  if name in _NAMES:
+    return getattr(importlib.import_module(f'{__name__}.{_NAMES[name]}'), name)
   raise AttributeError(f'module {__name__!r} has no attribute {name!r}')

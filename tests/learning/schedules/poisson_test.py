@@ -1,0 +1,89 @@
+"""Poisson cohorts: each client by itself, with the probability stated.
+
+Claims:
+
+* Sizes are binomial, and of two clients each is drawn with the probability, both with
+  its square.
+* Groups are those of a client's number and take turns; one more client changes nobody
+  else's.
+* The denominator is the expected size, and is not the cohort's own.
+"""
+
+import math
+
+import numpy as np
+import pytest
+
+from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.learning import schedules
+
+
+def test_every_subset_has_its_probability():
+  num_rounds, probability = 12_000, 0.3
+  sampling = schemas.PoissonSampling(num_rounds, probability)
+  schedule = schedules.Poisson(sampling, num_clients=4, seed=1)
+  counts = np.zeros(16)
+  for this_round in range(num_rounds):
+    counts[int(np.sum(2 ** schedule.cohort(this_round)))] += 1
+  sizes = np.array([bin(subset).count('1') for subset in range(16)])
+  expected = num_rounds * probability**sizes * (1 - probability) ** (4 - sizes)
+  chi_squared = np.sum((counts - expected) ** 2 / expected)
+  assert chi_squared < 65  # 15 degrees of freedom: exceeded once in 10^7.
+
+
+def test_sizes_of_large_cohorts_are_binomial():
+  num_rounds, num_clients, probability = 500, 10**6, 0.001
+  sampling = schemas.PoissonSampling(num_rounds, probability)
+  schedule = schedules.Poisson(sampling, num_clients, seed=2)
+  cohorts = [schedule.cohort(t) for t in range(num_rounds)]
+  assert all(len(np.unique(cohort)) == len(cohort) for cohort in cohorts)
+  sizes = np.array([len(cohort) for cohort in cohorts])
+  variance = num_clients * probability * (1 - probability)
+  # Each bound is 5.3 standard deviations: a false alarm once in 10^7.
+  assert abs(sizes.mean() - 1000) < 5.3 * math.sqrt(variance / num_rounds)
+  assert abs(sizes.var() / variance - 1) < 5.3 * math.sqrt(2 / num_rounds)
+  assert schedule.max_cohort == sizes.max() > 1000
+  assert schedule.clients_per_round == 1000
+
+
+def test_groups_take_turns_and_are_those_of_numbers():
+  sampling = schemas.PoissonSampling(100, 1.0, num_groups=3)
+  for num_clients in (7, 8):  # One more client is one more in its group alone.
+    schedule = schedules.Poisson(sampling, num_clients, seed=1)
+    for this_round in range(100):
+      members = set(range(this_round % 3, num_clients, 3))
+      assert set(schedule.cohort(this_round).tolist()) == members
+    assert schedule.clients_per_round == 2.0
+  assert 'in groups by its number modulo 3' in schedule.enforced_by
+
+
+def test_a_round_is_a_function_of_seed_and_number():
+  sampling = schemas.PoissonSampling(50, 0.1)
+  one, same, other = (schedules.Poisson(sampling, 100, seed) for seed in (1, 1, 2))
+  assert all(np.array_equal(one.cohort(t), same.cohort(t)) for t in range(50)[::-1])
+  assert not all(np.array_equal(one.cohort(t), other.cohort(t)) for t in range(50))
+
+
+def test_empty_cohorts_are_cohorts():
+  sampling = schemas.PoissonSampling(50, 0.001)
+  schedule = schedules.Poisson(sampling, 10, seed=1)
+  assert min(len(schedule.cohort(t)) for t in range(50)) == 0
+  assert schedule.cohort(0).dtype == np.int64
+
+
+def test_too_few_clients_and_goals_are_refused():
+  sampling = schemas.PoissonSampling(50, 0.1, num_groups=10)
+  with pytest.raises(schedules.PopulationTooSmallError, match='groups of at most 9'):
+    schedules.Poisson(sampling, 9, seed=1)
+  with pytest.raises(ValueError, match='reporting_goal=1 does not go with sampling'):
+    schedules.Poisson.of_schema(sampling, 100, 1, 1, reporting_goal=1)
+  with pytest.raises(ValueError, match='must be 1: with sampling_probability=0.1'):
+    schedules.Poisson.of_schema(sampling, 100, 2, 1)
+
+
+def test_drop_outs_make_cohorts_smaller_by_their_rate():
+  sampling = schemas.PoissonSampling(200, 0.1)
+  schedule = schedules.Poisson(sampling, 1000, 1, schedules.Dropouts(0.2, 1))
+  mean = np.mean([len(schedule.cohort(t)) for t in range(200)])
+  assert abs(mean - 80) < 5.3 * math.sqrt(1000 * 0.08 * 0.92 / 200)
+  assert schedule.max_cohort == max(len(schedule.cohort(t)) for t in range(200))

@@ -1,0 +1,117 @@
+"""Every kind of schedule is found by name, and the one that fits by mechanism.
+
+Claims:
+
+* What `to_json` writes is JSON, and `from_json` makes a schedule of the same cohorts.
+* `for_mechanism` gives a schedule whose schema is the mechanism's, or says what fits.
+* A kind that is registered is known everywhere.
+* Importing schedules loads no TensorFlow.
+"""
+
+import copy
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from tff_dp_aggregators import accounting
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.learning import schedules
+
+_LIMITS = strategies.Participation(12, min_separation=3, max_participations=3)
+_EPOCHS = strategies.Participation(12, min_separation=4, fixed_epoch=True)
+_SCHEMAS = {
+  'random_eligible': _LIMITS,
+  'shuffled_epochs': _EPOCHS,
+  'fixed_size': schemas.FixedSizeSampling(12, 24, 4),
+  'poisson': schemas.PoissonSampling.of_cohort(12, 24, 4, num_groups=3),
+}
+
+
+def _mechanism(schema):
+  return accounting.Mechanism('gaussian', schema, noise_multiplier=1.0)
+
+
+@pytest.mark.parametrize('name', _SCHEMAS)
+def test_the_schedule_of_a_mechanism_has_its_schema_and_survives_json(name):
+  schema = _SCHEMAS[name]
+  dropouts = schedules.Dropouts(0.1, 2)
+  schedule = schedules.for_mechanism(_mechanism(schema), 24, 4, 1, dropouts=dropouts)
+  assert schedule.kind == name
+  assert schedule.schema == schema
+  assert (schedule.num_clients, schedule.clients_per_round) == (24, 4)
+  again = schedules.from_json(json.loads(json.dumps(schedule.to_json())))
+  assert again == schedule and again.checksum == schedule.checksum
+  for this_round in range(12):
+    np.testing.assert_array_equal(again.cohort(this_round), schedule.cohort(this_round))
+  assert copy.deepcopy(schedule) is schedule  # Ten million clients are not copied.
+  other = schedules.for_mechanism(_mechanism(schema), 24, 4, 2, dropouts=dropouts)
+  assert other.checksum != schedule.checksum
+
+
+def test_goals_come_back_from_json():
+  schedule = schedules.for_mechanism(
+    _mechanism(_LIMITS), 60, 5, 1, dropouts=schedules.Dropouts(0.3, 2), reporting_goal=4
+  )
+  assert schedules.from_json(schedule.to_json()) == schedule
+  assert schedule.reporting_goal == 4
+
+
+@pytest.mark.parametrize(
+  'name, num_clients, clients_per_round, message',
+  [
+    ('random_eligible', 11, 4, 'num_clients of at least 16'),
+    ('shuffled_epochs', 15, 4, 'num_clients of at least 16'),
+    ('random_eligible', 24, 3.5, 'clients_per_round must be a whole number'),
+    ('fixed_size', 25, 4, 'num_clients must be 24, which the sampling assumes'),
+    ('fixed_size', 24, 5, 'clients_per_round must be 4'),
+    ('poisson', 24, 5, 'clients_per_round must be 4: with sampling_probability=0.5'),
+    ('poisson', 30, 4, 'clients_per_round must be 5'),
+  ],
+)
+def test_what_does_not_fit_is_refused(name, num_clients, clients_per_round, message):
+  with pytest.raises(ValueError, match=message):
+    schedules.for_mechanism(
+      _mechanism(_SCHEMAS[name]), num_clients, clients_per_round, 1
+    )
+
+
+def test_what_is_no_schedule_is_refused():
+  with pytest.raises(ValueError, match='not a schedule, of'):
+    schedules.from_json({'schedule': 'none'})
+  with pytest.raises(ValueError, match='the stored fixed_size is not one'):
+    schedules.from_json({'schedule': 'fixed_size', 'seed': 1})
+  with pytest.raises(TypeError, match='mechanism must be an accounting.Mechanism'):
+    schedules.for_mechanism(_LIMITS, 24, 4, 1)
+  with pytest.raises(TypeError, match='dropouts must be a Dropouts'):
+    schedules.for_mechanism(_mechanism(_LIMITS), 24, 4, 1, dropouts=0.1)
+
+
+def test_a_registered_kind_is_known_and_no_name_is_taken_twice():
+  class Everybody(schedules.ShuffledEpochs):
+    kind = 'everybody'
+
+  with pytest.raises(ValueError, match="'poisson' is taken by Poisson"):
+    schedules.register(type('Other', (schedules.Poisson,), {}))
+  schedules.register(Everybody)
+  try:
+    epochs = strategies.Participation(3, 1, fixed_epoch=True)
+    schedule = Everybody(epochs, 5, 5, 1)
+    again = schedules.from_json(schedule.to_json())
+    assert isinstance(again, Everybody)
+  finally:
+    del schedules.KINDS['everybody']
+
+
+def test_schedules_load_no_tensorflow():
+  code = (
+    'import sys; from tff_dp_aggregators.learning import schedules; '
+    'print("tensorflow" in sys.modules)'
+  )
+  result = subprocess.run(
+    [sys.executable, '-c', code], capture_output=True, text=True, check=True
+  )
+  assert result.stdout == 'False\n'

@@ -1,0 +1,270 @@
+"""What every schedule has: a schema, cohorts by round, and JSON that makes it again."""
+
+import abc
+import dataclasses
+import functools
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple, Optional
+
+import numpy as np
+
+from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.base import checks
+from tff_dp_aggregators.base import new_files
+from tff_dp_aggregators.learning.schedules import dropouts as dropouts_lib
+from tff_dp_aggregators.learning.schedules import files
+
+
+class Attempt(NamedTuple):
+  """One attempt at a round.
+
+  Attributes:
+    requested: Clients asked to take part, int64 of shape [cohort].
+    reporting: Those of them that sent an update, in the same order.
+    completed: Whether enough did, so that the round is made of it. Of an attempt that
+      was aborted nothing is released.
+  """
+
+  requested: np.ndarray
+  reporting: np.ndarray
+  completed: bool
+
+
+class Schedule(abc.ABC):
+  """Who takes part when: what the accountant reads, and what the run draws.
+
+  A schedule is a frozen dataclass, and its fields say everything about it: `to_json`
+  writes them, and another object made from them names the same clients. Clients are
+  numbers from 0 to `num_clients - 1`. A number is its client's own: who takes a client
+  out of the data leaves its number unused, so that nobody else's changes.
+
+  Draws are those of NumPy's generators. `save` and `Replay` keep them for NumPy
+  releases that may draw otherwise.
+
+  Attributes:
+    kind: What JSON calls schedules of this class.
+    num_clients: Clients to choose from.
+    clients_per_round: The mean's denominator, which is public: the clients asked for a
+      round, or with Poisson sampling the expected number of them.
+  """
+
+  kind: ClassVar[str]
+  num_clients: int
+  clients_per_round: float
+
+  @property
+  @abc.abstractmethod
+  def schema(self) -> Any:
+    """What the accountant reads: limits on participation, or a kind of sampling."""
+
+  @property
+  @abc.abstractmethod
+  def enforced_by(self) -> str:
+    """What makes sure that the schema holds, in words for a report."""
+
+  @abc.abstractmethod
+  def attempts(self, round_num: int) -> tuple[Attempt, ...]:
+    """All attempts at a round; the last one is completed, and no other.
+
+    Args:
+      round_num: The round, from 0.
+
+    Raises:
+      TypeError: If it is no whole number.
+      ValueError: If it is out of range.
+    """
+
+  @property
+  def num_rounds(self) -> int:
+    """Rounds in all, n."""
+    num_rounds: int = self.schema.num_rounds
+    return num_rounds
+
+  def cohort(self, round_num: int) -> np.ndarray:
+    """The clients whose updates a round is made of: the same whenever it is asked for.
+
+    Without drop-outs these are all that were asked.
+
+    Args:
+      round_num: The round, from 0.
+
+    Returns:
+      Client numbers, int64 of shape [cohort]; none is twice among them.
+
+    Raises:
+      TypeError: If `round_num` is no whole number.
+      ValueError: If it is out of range.
+    """
+    return self.attempts(round_num)[-1].reporting
+
+  @functools.cached_property
+  def max_cohort(self) -> int:
+    """Size of the largest cohort of all rounds."""
+    return max(len(self.cohort(this_round)) for this_round in range(self.num_rounds))
+
+  @classmethod
+  @abc.abstractmethod
+  def serves(cls, schema: Any) -> bool:
+    """Whether schedules of this kind can have the schema; see `of_schema`."""
+
+  @classmethod
+  @abc.abstractmethod
+  def of_schema(
+    cls,
+    schema: Any,
+    num_clients: int,
+    clients_per_round: float,
+    seed: int,
+    *,
+    dropouts: Optional[dropouts_lib.Dropouts] = None,
+    reporting_goal: Optional[int] = None,
+  ) -> 'Schedule':
+    """The schedule of this kind that has a schema that it serves.
+
+    Args:
+      schema: What the accountant assumes.
+      num_clients: Clients to choose from.
+      clients_per_round: The mean's denominator.
+      seed: Same seed, same cohorts.
+      dropouts: Who does not report; `None` if everybody does.
+      reporting_goal: Least number of clients that have to report; `None` for any.
+
+    Raises:
+      TypeError: If an argument is not of its type.
+      ValueError: If an argument does not fit the schema.
+    """
+
+  def to_json(self) -> dict[str, Any]:
+    """JSON-ready values that `schedules.from_json` reads back."""
+    return {'schedule': self.kind, **self._fields_to_json()}
+
+  def _fields_to_json(self) -> dict[str, Any]:
+    assert dataclasses.is_dataclass(self)
+    values = {}
+    for field in dataclasses.fields(self):
+      if field.init:
+        values[field.name] = _value_to_json(getattr(self, field.name))
+    return values
+
+  @classmethod
+  def from_fields(cls, values: dict[str, Any]) -> 'Schedule':
+    """Makes the schedule of what `to_json` wrote besides the kind.
+
+    Raises:
+      TypeError: If a field is missing, or there is none of that name.
+      ValueError: If a value is out of range.
+    """
+    read = dict(values)
+    for name in ('participation', 'sampling'):
+      if name in read:
+        read[name] = schemas.from_json(read[name])
+    if read.get('dropouts') is not None:
+      read['dropouts'] = dropouts_lib.Dropouts(**read['dropouts'])
+    return cls(**read)
+
+  @property
+  def checksum(self) -> str:
+    """SHA-256 over `to_json`: two schedules with it name the same clients."""
+    text = json.dumps(self.to_json(), sort_keys=True, separators=(',', ':'))
+    return 'sha256:' + hashlib.sha256(text.encode()).hexdigest()
+
+  def save(self, path: str) -> None:
+    """Writes all rounds to a file that `Replay` reads.
+
+    Args:
+      path: Where; a file that is there already is not overwritten.
+
+    Raises:
+      FileExistsError: If there is a file already.
+    """
+    header = files.Header(self.schema, self.num_clients, float(self.clients_per_round))
+    rounds = (
+      [(each.requested, each.reporting) for each in self.attempts(this_round)]
+      for this_round in range(self.num_rounds)
+    )
+    new_files.write_new(path, files.to_text(header, rounds))
+
+  def check_round(self, round_num: int) -> int:
+    """Returns the number of a round, or says which there are.
+
+    Raises:
+      TypeError: If it is no whole number.
+      ValueError: If it is out of range.
+    """
+    round_num = checks.check_int('round_num', round_num, at_least=0)
+    if round_num >= self.num_rounds:
+      raise ValueError(
+        f'round_num must be at most {self.num_rounds - 1}: the schedule is for '
+        f'{self.num_rounds} rounds; got {round_num}.'
+      )
+    return round_num
+
+  def __copy__(self) -> 'Schedule':
+    return self  # Nothing of it changes.
+
+  def __deepcopy__(self, memo: dict[int, Any]) -> 'Schedule':
+    return self
+
+
+def _value_to_json(value: Any) -> Any:
+  if isinstance(value, dropouts_lib.Dropouts):
+    return dataclasses.asdict(value)
+  if dataclasses.is_dataclass(value):
+    return schemas.to_json(value)
+  return value
+
+
+def attempts_of(
+  round_num: int,
+  requested: Sequence[np.ndarray],
+  dropouts: Optional[dropouts_lib.Dropouts],
+) -> tuple[Attempt, ...]:
+  """Attempts, from the cohorts that were asked in each, the last of which counts.
+
+  Args:
+    round_num: The round, from 0.
+    requested: Client numbers asked, by attempt.
+    dropouts: Who does not report; `None` if everybody does.
+  """
+  made = []
+  for attempt, cohort in enumerate(requested):
+    asked = cohort.astype(np.int64)  # A copy: what is kept stays as it is.
+    reporting = asked
+    if dropouts is not None:
+      reporting = dropouts.reporting(round_num, attempt, asked)
+    made.append(Attempt(asked, reporting, attempt == len(requested) - 1))
+  return tuple(made)
+
+
+def refuse_reporting_goal(reporting_goal: Optional[int]) -> None:
+  """Refuses a reporting goal where the guarantee rests on sampling.
+
+  Raises:
+    ValueError: If one is given.
+  """
+  if reporting_goal is not None:
+    raise ValueError(
+      f'reporting_goal={reporting_goal} does not go with sampling: to draw again '
+      'until enough clients report makes each of them more likely to be in the round '
+      'than the sampling that epsilon is for. Leave it out (drop-outs alone are '
+      'fine), or plan with limits, strategies.Participation.'
+    )
+
+
+def check_cohort(clients_per_round: float) -> int:
+  """Returns a cohort's size where it is a whole number.
+
+  Raises:
+    TypeError: If it is no number.
+    ValueError: If it is not whole, or less than 1.
+  """
+  checks.check_number('clients_per_round', clients_per_round)
+  if isinstance(clients_per_round, float):
+    if not clients_per_round.is_integer():
+      raise ValueError(
+        f'clients_per_round must be a whole number; got {clients_per_round}.'
+      )
+    clients_per_round = int(clients_per_round)
+  return checks.check_positive_int('clients_per_round', clients_per_round)

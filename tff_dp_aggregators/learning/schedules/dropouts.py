@@ -1,0 +1,149 @@
+"""Clients that are asked and do not report, and rounds that are tried again."""
+
+import dataclasses
+import math
+from typing import Callable, Optional
+
+import numpy as np
+
+from tff_dp_aggregators.base import checks
+from tff_dp_aggregators.learning import local_order
+
+# Attempts at one round, after which it is given up.
+MAX_ATTEMPTS = 100
+# A number that no attempt has: what is hashed here is not hashed for anything else.
+_PURPOSE = 1 << 40
+
+
+class ReportingGoalError(ValueError):
+  """A round does not reach its reporting goal, however often it is tried."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Dropouts:
+  """A share of clients, by chance, that are asked and do not report.
+
+  Whether one does is decided by seed, round, attempt and client alone, and so by no
+  data: a client that is removed changes it for nobody else.
+
+  Attributes:
+    rate: Probability that a client does not report, at least 0 and below 1.
+    seed: Same seed, same drop-outs.
+
+  Raises:
+    TypeError: If `seed` is no whole number, or `rate` no number.
+    ValueError: If a number is out of range.
+
+  Example:
+    >>> drop = Dropouts(rate=0.25, seed=1)
+    >>> drop.reporting(0, 0, np.arange(8)).tolist()
+    [0, 2, 3, 5, 6, 7]
+  """
+
+  rate: float
+  seed: int
+
+  def __post_init__(self) -> None:
+    checks.check_number('rate', self.rate)
+    if not 0 <= self.rate < 1:
+      raise ValueError(f'rate must be at least 0 and below 1; got {self.rate}.')
+    object.__setattr__(self, 'rate', float(self.rate))
+    object.__setattr__(self, 'seed', check_seed(self.seed))
+
+  def reporting(self, round_num: int, attempt: int, cohort: np.ndarray) -> np.ndarray:
+    """Those of a cohort that report, in the same order.
+
+    Args:
+      round_num: The round, from 0.
+      attempt: Which attempt at the round, from 0.
+      cohort: Client numbers, int64 of shape [cohort].
+    """
+    (of_attempt,) = local_order.keys(
+      self.seed, round_num, np.array([_PURPOSE + attempt])
+    )
+    hashed = local_order.keys(int(of_attempt), _PURPOSE, cohort)
+    uniform = (hashed >> np.uint64(11)) * 2.0**-53  # In [0, 1).
+    return cohort[uniform >= self.rate]
+
+
+def check_seed(seed: int, name: str = 'seed') -> int:
+  """Returns a seed: a whole number from 0 that fits into 64 bits.
+
+  Raises:
+    TypeError: If it is no whole number.
+    ValueError: If it is out of range.
+  """
+  seed = checks.check_int(name, seed, at_least=0)
+  if seed >= 2**64:
+    raise ValueError(f'{name} must be below 2^64; got {seed}.')
+  return seed
+
+
+def check_dropouts(dropouts: Optional[Dropouts]) -> None:
+  """Checks that drop-outs are that.
+
+  Raises:
+    TypeError: If they are something else, such as a rate alone.
+  """
+  if dropouts is not None and not isinstance(dropouts, Dropouts):
+    raise TypeError(
+      f'dropouts must be a Dropouts(rate, seed) or None; got {dropouts!r}.'
+    )
+
+
+def check_reporting_goal(
+  reporting_goal: Optional[int], clients_per_round: int
+) -> Optional[int]:
+  """Returns a goal that a cohort can reach if nobody drops out.
+
+  Raises:
+    TypeError: If it is no whole number.
+    ValueError: If it is out of range.
+  """
+  if reporting_goal is None:
+    return None
+  goal = checks.check_positive_int('reporting_goal', reporting_goal)
+  if goal > clients_per_round:
+    raise ValueError(
+      f'reporting_goal must be at most clients_per_round={clients_per_round}, for no '
+      f'more are asked; got {goal}.'
+    )
+  return goal
+
+
+def requested(
+  round_num: int,
+  draw: Callable[[int], np.ndarray],
+  dropouts: Optional[Dropouts],
+  reporting_goal: Optional[int],
+) -> list[np.ndarray]:
+  """Cohorts that are asked, attempt by attempt, until enough of one report.
+
+  Args:
+    round_num: The round, from 0.
+    draw: The cohort of an attempt, called with 0, 1, 2 and so on.
+    dropouts: Who does not report; `None` if everybody does.
+    reporting_goal: Least number of clients that have to report; `None` for any.
+
+  Raises:
+    ReportingGoalError: If that never happens.
+  """
+  if dropouts is None or reporting_goal is None:
+    return [draw(0)]
+  cohorts: list[np.ndarray] = []
+  most = 0
+  for attempt in range(MAX_ATTEMPTS):
+    cohorts.append(draw(attempt))
+    reporting = len(dropouts.reporting(round_num, attempt, cohorts[-1]))
+    if reporting >= reporting_goal:
+      return cohorts
+    most = max(most, reporting)
+  size, share = len(cohorts[-1]), 1 - dropouts.rate
+  enough = (reporting_goal + 3 * math.sqrt(reporting_goal * dropouts.rate)) / share
+  raise ReportingGoalError(
+    f'round {round_num} would not reach reporting_goal={reporting_goal} in '
+    f'{MAX_ATTEMPTS} attempts: of {size} clients asked, at most {most} report. With '
+    f'a drop-out rate of {dropouts.rate:g}, a reporting_goal of at most '
+    f'{max(1, math.floor(size * share))} would do, or clients_per_round of at least '
+    f'{math.ceil(enough)}.'
+  )

@@ -1,0 +1,178 @@
+"""Cohorts from a file, held against the schema that they are stated to keep."""
+
+import dataclasses
+import functools
+import hashlib
+import json
+from typing import Any, ClassVar, NamedTuple, Optional
+
+from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.learning.schedules import base
+from tff_dp_aggregators.learning.schedules import checking
+from tff_dp_aggregators.learning.schedules import dropouts as dropouts_lib
+from tff_dp_aggregators.learning.schedules import files
+
+
+@dataclasses.dataclass(frozen=True)
+class Replay(base.Schedule):
+  """The cohorts of a file that `Schedule.save` wrote, or that comes from elsewhere.
+
+  `learning.schedules.files` has the format. What the schema says of each client, and
+  of the size of cohorts, is checked. That cohorts were drawn by chance, as a schema of
+  sampling has it, and that nobody else knows the file, no check can tell.
+
+  Attributes:
+    path: Of the file.
+    stated: What the file is stated to be; `None` if its first line states it.
+
+  Raises:
+    FileNotFoundError: If there is no such file.
+    TypeError: If `stated` is something else.
+    ValueError: If the file cannot be read, or does not keep the schema; the message
+      names round and client.
+  """
+
+  kind: ClassVar[str] = 'replay'
+
+  path: str
+  stated: Optional[files.Header] = None
+  num_clients: int = dataclasses.field(init=False)
+  clients_per_round: float = dataclasses.field(init=False)
+  sha256: str = dataclasses.field(init=False)
+
+  def __post_init__(self) -> None:
+    if not (self.stated is None or isinstance(self.stated, files.Header)):
+      raise TypeError(f'stated must be a schedules.Header; got {self.stated!r}.')
+    object.__setattr__(self, 'path', str(self.path))
+    read = self._read
+    object.__setattr__(self, 'num_clients', read.header.num_clients)
+    object.__setattr__(self, 'clients_per_round', read.header.clients_per_round)
+    object.__setattr__(self, 'sha256', read.sha256)
+
+  @functools.cached_property
+  def _read(self) -> '_Read':
+    with open(self.path, 'rb') as file:
+      content = file.read()
+    try:
+      text = content.decode()
+    except UnicodeDecodeError as e:
+      raise ValueError(f'{self.path} is not a text in UTF-8: {e}.') from e
+    found, rounds = files.from_text(text, self.path)
+    header = self._agree(found)
+    checking.check(self.path, header, rounds)
+    return _Read(header, rounds, hashlib.sha256(content).hexdigest())
+
+  def _agree(self, found: Optional[files.Header]) -> files.Header:
+    """What is stated, in the file or beside it."""
+    header = self.stated or found
+    if header is None:
+      raise ValueError(
+        f'{self.path} does not state its schema in its first line; give '
+        'stated=schedules.Header(schema, num_clients, clients_per_round).'
+      )
+    if found is not None and found != header:
+      raise ValueError(f'{self.path} states {found}, and not {header}.')
+    return header
+
+  @property
+  def schema(self) -> Any:
+    """What is stated."""
+    return self._read.header.schema
+
+  @property
+  def enforced_by(self) -> str:
+    """That the file was held against its schema, and what nobody can check."""
+    checked = f'a schedule made beforehand (sha256:{self.sha256}), which was checked'
+    if schemas.is_sampled(self.schema):
+      return (
+        f'{checked} for the rounds of each client; that it was drawn so, and is kept '
+        'secret, is assumed'
+      )
+    return checked
+
+  @property
+  def checksum(self) -> str:
+    """SHA-256 over the rounds and what is stated, wherever the file is."""
+    text = json.dumps([self.sha256, self._read.header.to_json()], sort_keys=True)
+    return 'sha256:' + hashlib.sha256(text.encode()).hexdigest()
+
+  def attempts(self, round_num: int) -> tuple[base.Attempt, ...]:
+    """All attempts at a round; the last one is completed, and no other.
+
+    Args:
+      round_num: The round, from 0.
+
+    Raises:
+      TypeError: If it is no whole number.
+      ValueError: If it is out of range.
+    """
+    asked = self._read.rounds[self.check_round(round_num)]
+    last = len(asked) - 1
+    return tuple(
+      base.Attempt(requested.copy(), reporting.copy(), attempt == last)
+      for attempt, (requested, reporting) in enumerate(asked)
+    )
+
+  @classmethod
+  def serves(cls, schema: Any) -> bool:
+    """None: which schema it has is for the file to say."""
+    return False
+
+  @classmethod
+  def of_schema(
+    cls,
+    schema: Any,
+    num_clients: int,
+    clients_per_round: float,
+    seed: int,
+    *,
+    dropouts: Optional[dropouts_lib.Dropouts] = None,
+    reporting_goal: Optional[int] = None,
+  ) -> 'Replay':
+    """Always an error, as a file is not made of a schema.
+
+    Args:
+      schema: Not used, as all others.
+      num_clients: Not used.
+      clients_per_round: Not used.
+      seed: Not used.
+      dropouts: Not used.
+      reporting_goal: Not used.
+
+    Raises:
+      ValueError: Always.
+    """
+    raise ValueError('Replay is made of a file: schedules.Replay(path).')
+
+  def _fields_to_json(self) -> dict[str, Any]:
+    stated = None if self.stated is None else self.stated.to_json()
+    return {'path': self.path, 'stated': stated, 'sha256': self.sha256}
+
+  @classmethod
+  def from_fields(cls, values: dict[str, Any]) -> 'Replay':
+    """Reads the file again, if it is still the same.
+
+    Raises:
+      FileNotFoundError: If it is gone.
+      TypeError: If a field is missing, or there is none of that name.
+      ValueError: If it is another file than was used.
+    """
+    read = dict(values)
+    sha256 = read.pop('sha256', None)
+    if read.get('stated') is not None:
+      read['stated'] = files.Header.from_json(read['stated'])
+    made = cls(**read)
+    if made.sha256 != sha256:
+      raise ValueError(
+        f'{made.path} has SHA-256 {made.sha256}, but the schedule that was used had '
+        f'{sha256}; give the file that was used.'
+      )
+    return made
+
+
+class _Read(NamedTuple):
+  """What a file says: its header, attempts by round, and SHA-256."""
+
+  header: files.Header
+  rounds: list[list[files.Asked]]
+  sha256: str
