@@ -6,13 +6,17 @@ Loads on first use: `learning.schedules` needs no TensorFlow.
 import importlib
 from typing import Any
 
-_MODULES = ('fed_avg', 'runtime', 'schedules')
+_MODULES = ('clients', 'fed_avg', 'runtime', 'schedules', 'sources')
 # Names, and the modules that they are of.
 _NAMES = {
+  'ClientSource': 'sources',
+  'Clients': 'clients',
   'build_dp_fed_avg': 'fed_avg',
 }
 
 __all__ = [
+  'ClientSource',
+  'Clients',
   'build_dp_fed_avg',
   'runtime',
   'schedules',

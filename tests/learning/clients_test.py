@@ -1,0 +1,222 @@
+"""Clients' data are read alike from whatever they are kept in, or refused by name.
+
+Claims:
+
+* Mappings, TFF's client data, datasets and objects give the same examples.
+* Ids are sorted, so that numbers do not depend on the order in which they are given.
+* A model's input spec names what is given as a tuple.
+* One client's data are read at a time, when they are asked for.
+* What does not fit is refused with the client's id, and what it is and should be.
+"""
+
+import collections
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_dp_aggregators import learning
+
+_SPEC = collections.OrderedDict(
+  x=tf.TensorSpec([None, 2], tf.float32), y=tf.TensorSpec([None], tf.int32)
+)
+
+
+def _arrays(size, start=0):
+  inputs = np.arange(start, start + 2 * size, dtype=np.float32).reshape(size, 2)
+  return collections.OrderedDict(x=inputs, y=np.arange(size, dtype=np.int32))
+
+
+_DATA = {'b': _arrays(3), 'c': _arrays(1500, 50), 'a': _arrays(1, 7)}
+
+
+class _Object:
+  ids = ('b', 'c', 'a')
+
+  def examples(self, id_):
+    return _DATA[id_]
+
+
+class _Items:
+  ids = ('b', 'c', 'a')
+
+  def __getitem__(self, id_):
+    return _DATA[id_]
+
+
+_KEPT = {
+  'mapping': _DATA,
+  'dicts': {id_: dict(each) for id_, each in _DATA.items()},
+  'datasets': {
+    id_: tf.data.Dataset.from_tensor_slices(each) for id_, each in _DATA.items()
+  },
+  'ClientData': tff.simulation.datasets.TestClientData(_DATA),
+  'tensors': {
+    id_: {name: tf.constant(array) for name, array in each.items()}
+    for id_, each in _DATA.items()
+  },
+  'examples': _Object(),
+  'items': _Items(),
+}
+
+
+@pytest.mark.parametrize('kept', _KEPT)
+@pytest.mark.parametrize('input_spec', [None, _SPEC])
+def test_the_same_examples_come_of_all(kept, input_spec):
+  clients = learning.Clients.of(_KEPT[kept], input_spec)
+  assert clients.ids == ('a', 'b', 'c') and len(clients) == 3
+  for number, id_ in enumerate(clients.ids):
+    examples = clients.examples(number)
+    assert list(examples) == ['x', 'y']
+    for name, array in examples.items():
+      np.testing.assert_array_equal(array, _DATA[id_][name])
+      assert array.dtype == _DATA[id_][name].dtype
+  assert clients.element_spec == collections.OrderedDict(
+    x=tf.TensorSpec([2], tf.float32), y=tf.TensorSpec([], tf.int32)
+  )
+
+
+def test_a_tuple_takes_the_names_of_the_input_spec_and_keeps_its_form_without():
+  data = {1: (_DATA['b']['x'], _DATA['b']['y'])}
+  assert isinstance(learning.Clients.of(data).examples(0), tuple)
+  named = learning.Clients.of(data, _SPEC).examples(0)
+  np.testing.assert_array_equal(named['y'], _DATA['b']['y'])
+  pair = (_SPEC['x'], _SPEC['y'])
+  assert isinstance(learning.Clients.of(data, pair).examples(0), tuple)
+  # A mapping is put into the order of the spec, by its names.
+  other_order = collections.OrderedDict(reversed(_DATA['b'].items()))
+  examples = learning.Clients.of({1: other_order}, _SPEC).examples(0)
+  assert list(examples) == ['x', 'y']
+  assert examples['x'].shape == (3, 2)
+
+
+def test_clients_of_clients_are_the_same_ones():
+  clients = learning.Clients.of(_DATA)
+  assert learning.Clients.of(clients) is clients
+  assert learning.Clients.of(clients, _SPEC).ids == clients.ids
+
+
+def test_numbers_sort_as_numbers_and_a_range_takes_no_memory():
+  data = {number: np.ones([1, 1]) for number in (10, 9, 2)}
+  assert learning.Clients.of(data).ids == (2, 9, 10)
+
+  class Many:
+    ids = range(10**9)
+
+    def examples(self, id_):
+      return np.full([1, 1], id_, np.int64)
+
+  clients = learning.Clients.of(Many())
+  assert len(clients) == 10**9
+  assert clients.examples(10**9 - 1).tolist() == [[10**9 - 1]]
+
+
+def test_a_client_is_read_when_it_is_asked_for():
+  read = []
+
+  class Lazy:
+    ids = tuple(range(100))
+
+    def examples(self, id_):
+      read.append(id_)
+      return np.ones([1, 1])
+
+  clients = learning.Clients.of(Lazy(), tf.TensorSpec([None, 1], tf.float64))
+  assert not read
+  clients.examples(42)
+  assert read == [42]
+
+
+def test_the_arrays_are_those_that_are_kept():
+  examples = learning.Clients.of(_DATA).examples(2)
+  assert np.shares_memory(examples['x'], _DATA['c']['x'])
+
+
+@pytest.mark.parametrize(
+  'data, error, message',
+  [
+    ({}, ValueError, 'there are no clients'),
+    ({'a': 1, 2: 1}, TypeError, "all texts or all whole numbers.*'a' and 2"),
+    ([1, 2], TypeError, 'clients must be a mapping of ids to examples.*got list'),
+  ],
+)
+def test_what_are_no_clients_is_refused(data, error, message):
+  with pytest.raises(error, match=message):
+    learning.Clients.of(data)
+
+
+def test_two_clients_of_one_id_are_refused():
+  with pytest.raises(ValueError, match="two clients have the id 'a'"):
+    learning.Clients(['a', 'b', 'a'], _DATA.__getitem__)
+
+
+@pytest.mark.parametrize(
+  'bad, error, message',
+  [
+    ({'x': np.ones([0, 2]), 'y': []}, ValueError, "'b' has no examples"),
+    (
+      tf.data.Dataset.from_tensor_slices(_arrays(3)).take(0),
+      ValueError,
+      "'b' has no examples",
+    ),
+    (
+      {**_arrays(3), 'y': np.arange(2, dtype=np.int32)},
+      ValueError,
+      "'b' has arrays of different length: 3 in x, 2 in y",
+    ),
+    (
+      {**_arrays(3), 'y': np.array(['u', 'v', 'w'])},
+      TypeError,
+      "y of client 'b' is of dtype <U1; models take numbers",
+    ),
+    ({**_arrays(3), 'y': ['u', 'v', 'w']}, TypeError, "y of client 'b' .* numbers"),
+    ({**_arrays(3), 'y': [None] * 3}, TypeError, "y of client 'b' .* numbers"),
+    ({**_arrays(3), 'y': [[1], [2, 3], [4]]}, ValueError, "y of client 'b' makes no"),
+    ({**_arrays(3), 'y': 3}, ValueError, "y of client 'b' is the scalar 3"),
+    (
+      {**_arrays(3), 'y': np.arange(3.0)},
+      ValueError,
+      r"client 'b': y has float64 of shape \[\].* client 'a' has int32 of shape \[\]",
+    ),
+    (
+      {**_arrays(3), 'x': np.ones([3, 5], np.float32)},
+      ValueError,
+      r"client 'b': x has float32 of shape \[5\].* client 'a' has float32 of shape \[2",
+    ),
+    (
+      {'x': _arrays(3)['x']},
+      ValueError,
+      "'b': what it has is a mapping of x, where client 'a' has a mapping of x, y",
+    ),
+    (np.ones([3, 2]), ValueError, "'b': what it has is one array, where client 'a'"),
+    (
+      tf.data.Dataset.from_generator(
+        lambda: iter([[1], [1, 2]]), output_signature=tf.TensorSpec([None], tf.int32)
+      ),
+      ValueError,
+      "examples of client 'b' differ in shape",
+    ),
+  ],
+)
+def test_data_that_do_not_fit_are_refused_by_id(bad, error, message):
+  clients = learning.Clients.of({'a': _arrays(2), 'b': bad})
+  clients.examples(0)
+  with pytest.raises(error, match=message):
+    clients.examples(1)
+
+
+def test_data_that_the_model_does_not_take_are_refused():
+  clients = learning.Clients.of({'a': (np.ones([3, 2]), np.ones(3, np.int32))}, _SPEC)
+  with pytest.raises(ValueError, match='where the model takes float32 of shape'):
+    clients.examples(0)
+  with pytest.raises(TypeError, match='input_spec must be a structure'):
+    learning.Clients.of(_DATA, collections.OrderedDict(x=tf.TensorSpec([])))
+
+
+def test_numbers_that_are_no_clients_are_refused():
+  clients = learning.Clients.of(_DATA)
+  with pytest.raises(IndexError, match='there is no client 3; .* from 0 to 2'):
+    clients.examples(3)
+  with pytest.raises(ValueError, match='number must be at least 0, got -1'):
+    clients.examples(-1)

@@ -1,0 +1,291 @@
+"""A source gives each round the schedule's clients, and the same data whenever asked.
+
+Claims:
+
+* A round's datasets are those of its cohort, in its order; batches are cut from the
+  epochs' permutations of `local_order`.
+* Its type is what a learning process takes; an empty cohort is a round.
+* An iterator goes on where it was copied or saved, and belongs to its source alone.
+* In TFF's `train_model`, a discarded round is run again on the same data, and a program
+  that is started again goes on as if it had not been stopped.
+"""
+
+import asyncio
+import collections
+import copy
+import gc
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_dp_aggregators import learning
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.learning import local_order
+from tff_dp_aggregators.learning import schedules
+from tff_dp_aggregators.learning import sources
+
+_NUM_ROUNDS = 6
+_LIMITS = strategies.Participation(_NUM_ROUNDS, min_separation=2)
+
+
+def _examples(number):
+  size = number % 4 + 1
+  inputs = np.full([size, 2], number, np.float32)
+  return collections.OrderedDict(x=inputs, y=np.arange(size, dtype=np.int32))
+
+
+_DATA = {f'{number:02}': _examples(number) for number in range(12)}
+
+
+def _source(schedule=None, data=None, **kwargs):
+  if schedule is None:
+    schedule = schedules.RandomEligible(_LIMITS, 12, 3, seed=1)
+  arguments = {'batch_size': 2, 'local_epochs': 2, 'seed': 5, **kwargs}
+  return learning.ClientSource(data or _DATA, schedule, **arguments)
+
+
+def _content(round_data):
+  return [
+    [tf.nest.map_structure(np.ndarray.tolist, batch) for batch in each]
+    for each in (dataset.as_numpy_iterator() for dataset in round_data)
+  ]
+
+
+def test_a_round_is_its_cohort_in_local_order():
+  source = _source()
+  for this_round in range(_NUM_ROUNDS):
+    cohort = source.schedule.cohort(this_round)
+    keys = local_order.keys(5, this_round, cohort)
+    for client, key, dataset in zip(cohort, keys, source.round_data(this_round)):
+      batches = list(dataset.as_numpy_iterator())
+      labels = np.concatenate([batch['y'] for batch in batches])
+      size = client % 4 + 1
+      orders = [local_order.permutation(key, size, epoch) for epoch in range(2)]
+      np.testing.assert_array_equal(labels, np.concatenate(orders))
+      assert [len(batch['y']) for batch in batches] == [2] * size
+      assert all(np.all(batch['x'] == client) for batch in batches)
+
+
+def test_the_last_batch_may_be_smaller():
+  source = _source(batch_size=3, local_epochs=1)
+  sizes = [
+    len(batch['y'])
+    for dataset in source.round_data(0)
+    for batch in dataset.as_numpy_iterator()
+  ]
+  cohort = source.schedule.cohort(0)
+  expected = [part for client in cohort for part in ([1], [2], [3], [3, 1])[client % 4]]
+  assert sizes == expected
+
+
+def test_an_iterator_goes_through_the_rounds_and_ends():
+  source = _source()
+  iterator = source.iterator()
+  for this_round in range(_NUM_ROUNDS):
+    assert iterator.round_num == this_round
+    k = None if this_round % 2 else 3
+    assert _content(iterator.select(k)) == _content(source.round_data(this_round))
+  with pytest.raises(ValueError, match='all 6 rounds of the schedule are over'):
+    iterator.select()
+
+
+def test_another_number_of_clients_is_refused_and_no_round_is_lost():
+  iterator = _source().iterator()
+  for k in (2, 4, 0):
+    with pytest.raises(ValueError, match=f'k must be None or 3.*round 0.*Got {k}'):
+      iterator.select(k)
+  assert iterator.round_num == 0
+
+
+def test_copies_and_saved_iterators_go_on_with_the_same_data():
+  source = _source()
+  iterator = source.iterator()
+  iterator.select()
+  others = [
+    copy.copy(iterator),
+    copy.deepcopy(iterator),
+    type(iterator).from_bytes(iterator.to_bytes()),
+  ]
+  expected = _content(iterator.select())
+  for other in others:
+    assert other.round_num == 1 and other != iterator
+    assert other.schedule is source.schedule
+    assert _content(other.select()) == expected
+    assert other == iterator
+
+
+def test_a_saved_iterator_finds_a_source_that_was_made_again():
+  saved = _source().iterator().to_bytes()
+  gc.collect()
+  again = _source()
+  iterator = sources.ClientIterator.from_bytes(saved)
+  assert iterator.schedule is again.schedule
+  assert b'\x00' not in saved  # NumPy would cut it there.
+
+
+@pytest.mark.parametrize(
+  'other, message',
+  [
+    ({'batch_size': 4}, 'batch_size 4 instead of 2'),
+    ({'seed': 6}, 'seed 6 instead of 5'),
+    (
+      {'schedule': schedules.RandomEligible(_LIMITS, 12, 3, seed=2)},
+      'schedule .* instead of',
+    ),
+    (
+      {'data': {f'{number}': _DATA['03'] for number in range(12)}},
+      'clients .* instead',
+    ),
+  ],
+)
+def test_a_saved_iterator_is_of_no_other_source(other, message):
+  saved = _source().iterator().to_bytes()
+  gc.collect()
+  kept = _source(**other)
+  with pytest.raises(ValueError, match=f'make it first.*{message}'):
+    sources.ClientIterator.from_bytes(saved)
+  del kept
+
+
+def test_other_bytes_are_refused():
+  for buffer in (b'', b'{}', b'[]', b'\xff'):
+    with pytest.raises(ValueError, match='this is no saved ClientIterator'):
+      sources.ClientIterator.from_bytes(buffer)
+
+
+def test_a_schedule_for_other_clients_is_refused():
+  with pytest.raises(ValueError, match='num_clients=11, but there are 12 clients'):
+    _source(schedules.RandomEligible(_LIMITS, 11, 3, seed=1))
+  with pytest.raises(TypeError, match='schedule must be one of learning.schedules'):
+    _source(_LIMITS)
+  with pytest.raises(ValueError, match='batch_size must be at least 1'):
+    _source(batch_size=0)
+
+
+def test_drop_outs_send_no_data():
+  limits = strategies.Participation(1)
+  schedule = schedules.RandomEligible(limits, 12, 12, 1, schedules.Dropouts(0.5, 1))
+  assert len(_source(schedule).round_data(0)) == len(schedule.cohort(0)) < 12
+
+
+# In learning processes.
+
+
+def _process():
+  @tf.function
+  def loss(outputs, labels, sample_weight=None):
+    del sample_weight
+    targets = tf.cast(labels, tf.float32)[:, tf.newaxis]
+    return tf.reduce_mean((outputs - targets) ** 2)
+
+  @tf.function
+  def predict(weights, inputs, training):
+    del training
+    return inputs @ weights[0][0]
+
+  model = tff.learning.models.FunctionalModel(
+    initial_weights=((np.zeros([2, 1], np.float32),), ()),
+    predict_on_batch_fn=predict,
+    loss_fn=loss,
+    input_spec=collections.OrderedDict(
+      x=tf.TensorSpec([None, 2], tf.float32), y=tf.TensorSpec([None], tf.int32)
+    ),
+  )
+  return learning.build_dp_fed_avg(
+    model,
+    tff.aggregators.UnweightedMeanFactory(),
+    client_optimizer_fn=tff.learning.optimizers.build_sgdm(0.001),
+  )
+
+
+@pytest.fixture(scope='module')
+def process():
+  return _process()
+
+
+def test_the_type_is_that_of_a_learning_process(process):
+  parameter = process.next.type_signature.parameter[1]
+  source = _source()
+  assert parameter.is_assignable_from(source.federated_type)
+  assert source.iterator().federated_type == source.federated_type
+
+
+def test_an_empty_cohort_is_a_round(process):
+  sampling = schemas.PoissonSampling(40, 0.05)
+  source = _source(schedules.Poisson(sampling, 12, seed=1))
+  sizes = [len(source.schedule.cohort(t)) for t in range(40)]
+  empty = sizes.index(0)
+  state = process.initialize()
+  output = process.next(state, source.round_data(empty))
+  np.testing.assert_array_equal(
+    process.get_model_weights(output.state).trainable[0],
+    process.get_model_weights(state).trainable[0],
+  )
+
+
+class _Dropped(tff.program.ReleaseManager):
+  """Where released models go that nobody wants."""
+
+  async def release(self, value, key):
+    del value, key
+
+
+@pytest.fixture(scope='module')
+def context():
+  return tff.program.NativeFederatedContext(
+    tff.backends.native.create_async_local_cpp_execution_context()
+  )
+
+
+def _train(context, process, source, directory, total_rounds, discard=None):
+  """Runs TFF's own program; returns the model after each of its rounds."""
+  models = []
+
+  def should_discard_round(output):
+    weights = output.state.global_model_weights.trainable[0]
+    models.append(np.asarray(weights).tolist())
+    return discard is not None and discard(len(models))
+
+  async def run():
+    await tff.learning.programs.train_model(
+      train_process=process,
+      train_data_source=source,
+      train_per_round_clients=3,
+      train_total_rounds=total_rounds,
+      should_discard_round=should_discard_round,
+      program_state_manager=tff.program.FileProgramStateManager(str(directory)),
+      model_output_manager=_Dropped(),
+      evaluation_manager=None,
+      evaluation_periodicity=1,
+    )
+
+  with tff.framework.get_context_stack().install(context):
+    asyncio.run(run())
+  return models
+
+
+@pytest.fixture(scope='module')
+def plain(context, process, tmp_path_factory):
+  """The models of a training that nothing happens to."""
+  models = _train(context, process, _source(), tmp_path_factory.mktemp('plain'), 3)
+  assert len({str(model) for model in models}) == 3
+  return models
+
+
+def test_train_model_runs_a_discarded_round_again_on_the_same_data(
+  context, process, plain, tmp_path
+):
+  twice = _train(
+    context, process, _source(), tmp_path, 3, discard=lambda runs: runs % 2 == 1
+  )
+  assert twice[::2] == twice[1::2] == plain
+
+
+def test_train_model_goes_on_where_it_was_stopped(context, process, plain, tmp_path):
+  before = _train(context, process, _source(), tmp_path, 1)
+  gc.collect()
+  after = _train(context, process, _source(), tmp_path, 3)
+  assert before + after == plain

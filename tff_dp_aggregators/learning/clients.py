@@ -1,0 +1,302 @@
+"""Clients' data under one roof: ids in a fixed order, examples one client at a time.
+
+Whatever clients are kept in, a schedule names them by number, and a client's examples
+are read when they are needed: nothing copies the population.
+"""
+
+import collections
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Callable
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_dp_aggregators.base import checks
+
+# Examples that a dataset hands over at a time.
+_BATCH = 1024
+
+
+class Clients:
+  """The clients of a training: their ids, and the examples of each.
+
+  Numbers of clients, which schedules speak of, are places in `ids`. These are sorted,
+  so that the same clients have the same numbers in whatever order they are given.
+
+  Example:
+    >>> clients = Clients.of({'b': ([[3.0]], [1]), 'a': ([[1.0], [2.0]], [0, 1])})
+    >>> clients.ids, len(clients)
+    (('a', 'b'), 2)
+    >>> inputs, labels = clients.examples(0)
+    >>> inputs.tolist(), labels.tolist()
+    ([[1.0], [2.0]], [0, 1])
+  """
+
+  def __init__(
+    self, ids: Sequence[Any], read: Callable[[Any], Any], input_spec: Any = None
+  ):
+    """Initializes the clients; `of` does it for whatever they are kept in.
+
+    Args:
+      ids: One for each client; all texts, or all whole numbers.
+      read: A client's examples by its id, as for `of`.
+      input_spec: As for `of`.
+
+    Raises:
+      TypeError: If ids are neither texts nor numbers.
+      ValueError: If there are no clients, or two with the same id.
+    """
+    self._ids = _sorted_ids(ids)
+    self._read = read
+    self._element_spec = None if input_spec is None else _without_batch(input_spec)
+    self._spec_of = 'the model takes'
+
+  @classmethod
+  def of(cls, clients: Any, input_spec: Any = None) -> 'Clients':
+    """The clients that are kept in something.
+
+    A client's examples are a structure of arrays with an entry for each example: an
+    array, a tuple of them such as x and y, or a mapping of names to them; or a
+    `tf.data.Dataset` of single examples. A list is an array.
+
+    Args:
+      clients: A mapping of ids to examples; a `tff.simulation.datasets.ClientData`; or
+        an object with `ids`, and `examples(id)` or `[id]`.
+      input_spec: A model's: structure of `tf.TensorSpec` whose first dimension is that
+        of a batch. Examples that are tuples take the names that it has. `None` for
+        whatever the first client has.
+
+    Raises:
+      TypeError: If it is none of these, or ids are neither texts nor numbers.
+      ValueError: If there are no clients, or two with the same id.
+    """
+    if isinstance(clients, cls):
+      if input_spec is None:
+        return clients
+      return cls(clients._ids, clients._read, input_spec)
+    if isinstance(clients, tff.simulation.datasets.ClientData):
+      read = clients.create_tf_dataset_for_client
+      return cls(clients.client_ids, read, input_spec)
+    if isinstance(clients, Mapping):
+      return cls(list(clients), clients.__getitem__, input_spec)
+    ids = getattr(clients, 'ids', None)
+    read = getattr(clients, 'examples', None) or getattr(clients, '__getitem__', None)
+    if ids is None or read is None:
+      raise TypeError(
+        'clients must be a mapping of ids to examples, a '
+        'tff.simulation.datasets.ClientData, or an object with ids, and examples(id) '
+        f'or [id]; got {type(clients).__name__}.'
+      )
+    return cls(ids, read, input_spec)
+
+  @property
+  def ids(self) -> Sequence[Any]:
+    """The ids, sorted; a client's number is its place in them."""
+    return self._ids
+
+  def __len__(self) -> int:
+    return len(self._ids)
+
+  @property
+  def element_spec(self) -> Any:
+    """Structure of `tf.TensorSpec` of one example."""
+    if self._element_spec is None:
+      first = self._ids[0]
+      self._spec_of = f'client {first!r} has'
+      self._element_spec = _spec_of(_as_arrays(self._read(first), first))
+    return self._element_spec
+
+  def examples(self, number: int) -> Any:
+    """The examples of one client, in the order in which they are kept.
+
+    Args:
+      number: The client's, from 0.
+
+    Returns:
+      A structure like `element_spec`, of arrays with an entry for each example.
+
+    Raises:
+      IndexError: If there is no client of that number.
+      TypeError: If what is kept is no numbers.
+      ValueError: If the client has no examples, its arrays differ in length, or they
+        are not as `element_spec` says; the message names the client's id.
+    """
+    number = checks.check_int('number', number, at_least=0)
+    if number >= len(self._ids):
+      raise IndexError(
+        f'there is no client {number}; clients are numbered from 0 to '
+        f'{len(self._ids) - 1}.'
+      )
+    spec, id_ = self.element_spec, self._ids[number]
+    arrays = _as_arrays(self._read(id_), id_)
+    return _fitted(spec, arrays, f'client {id_!r}', '', self._spec_of)
+
+
+def _sorted_ids(ids: Any) -> Sequence[Any]:
+  if isinstance(ids, range) and ids.step > 0 and len(ids):
+    return ids  # In order, and takes no memory.
+  found = list(ids)
+  if not found:
+    raise ValueError('there are no clients; give at least one.')
+  of_one_kind = (
+    all(isinstance(id_, str) for id_ in found)
+    or all(isinstance(id_, bytes) for id_ in found)
+    or all(isinstance(id_, (int, np.integer)) for id_ in found)
+  )
+  if not of_one_kind:
+    raise TypeError(
+      'ids of clients must be all texts or all whole numbers, which have an order; '
+      f'got such as {found[0]!r} and {found[-1]!r}.'
+    )
+  found.sort()
+  for one, next_one in zip(found, found[1:]):
+    if one == next_one:
+      raise ValueError(f'two clients have the id {one!r}; ids must differ.')
+  return tuple(found)
+
+
+def _as_arrays(examples: Any, id_: Any) -> Any:
+  """A client's examples as a structure of arrays of one length, which is not 0."""
+  if isinstance(examples, tf.data.Dataset):
+    examples = _from_dataset(examples, id_)
+  arrays = _mapped(lambda path, leaf: _array(leaf, path, id_), examples)
+  lengths = {path: len(array) for path, array in _leaves(arrays)}
+  if len(set(lengths.values())) > 1:
+    said = ', '.join(f'{length} in {path}' for path, length in lengths.items())
+    raise ValueError(
+      f'client {id_!r} has arrays of different length: {said}. Every example has an '
+      'entry in each.'
+    )
+  if not any(lengths.values()):
+    raise _no_examples(id_)
+  return arrays
+
+
+def _no_examples(id_: Any) -> ValueError:
+  return ValueError(f'client {id_!r} has no examples; leave out such clients.')
+
+
+def _from_dataset(dataset: tf.data.Dataset, id_: Any) -> Any:
+  """All of a dataset of single examples at once."""
+  try:
+    batches = list(dataset.batch(_BATCH).as_numpy_iterator())
+    if not batches:
+      raise _no_examples(id_)
+    return tf.nest.map_structure(lambda *parts: np.concatenate(parts), *batches)
+  except (tf.errors.InvalidArgumentError, TypeError) as e:
+    raise ValueError(
+      f'the examples of client {id_!r} differ in shape, or are ragged or sparse, and '
+      f'make no array: {e}'
+    ) from e
+
+
+def _array(leaf: Any, path: str, id_: Any) -> np.ndarray:
+  try:
+    array = np.asarray(leaf)
+    is_number = tf.as_dtype(array.dtype) != tf.string
+  except ValueError as e:
+    raise ValueError(f'{path} of client {id_!r} makes no array: {e}') from e
+  except TypeError:
+    is_number = False
+  if not is_number:
+    raise TypeError(
+      f'{path} of client {id_!r} is of dtype {array.dtype}; models take numbers. '
+      'Encode texts as numbers first.'
+    )
+  if not array.ndim:
+    raise ValueError(
+      f'{path} of client {id_!r} is the scalar {array}; it must have an entry for '
+      'each example.'
+    )
+  return array
+
+
+def _fitted(spec: Any, arrays: Any, owner: str, path: str, whose: str) -> Any:
+  """Arrays in the structure of a spec, if they are what it says.
+
+  Args:
+    spec: Structure of `tf.TensorSpec` of one example.
+    arrays: Structure of arrays.
+    owner: Whose they are, for messages.
+    path: Where in the structure.
+    whose: Whose the spec is, for messages, with a verb.
+  """
+  name = path or 'what it has'
+  if isinstance(spec, tf.TensorSpec):
+    if isinstance(arrays, np.ndarray):
+      dtype, shape = tf.as_dtype(arrays.dtype), arrays.shape[1:]
+      if dtype == spec.dtype and spec.shape.is_compatible_with(shape):
+        return arrays
+      raise ValueError(
+        f'{owner}: {name} has {dtype.name} of shape {list(shape)} for each example, '
+        f'where {whose} {spec.dtype.name} of shape {list(spec.shape)}. Convert it, '
+        'by .astype or .reshape.'
+      )
+  elif isinstance(spec, Mapping):
+    if isinstance(arrays, tuple) and len(arrays) == len(spec):
+      arrays = dict(zip(spec, arrays))
+    if isinstance(arrays, Mapping) and set(arrays) == set(spec):
+      return collections.OrderedDict(
+        (key, _fitted(each, arrays[key], owner, _joined(path, key), whose))
+        for key, each in spec.items()
+      )
+  elif isinstance(arrays, tuple) and len(arrays) == len(spec):
+    return tuple(
+      _fitted(each, array, owner, _joined(path, key), whose)
+      for key, (each, array) in enumerate(zip(spec, arrays))
+    )
+  raise ValueError(
+    f'{owner}: {name} is {_described(arrays)}, where {whose} {_described(spec)}.'
+  )
+
+
+def _described(structure: Any) -> str:
+  if isinstance(structure, Mapping):
+    return f'a mapping of {", ".join(map(str, structure))}'
+  if isinstance(structure, tuple):
+    return f'a tuple of {len(structure)}'
+  return 'one array'
+
+
+def _mapped(function: Callable[[str, Any], Any], value: Any, path: str = '') -> Any:
+  """Applies a function to path and value of each leaf: all but mappings and tuples."""
+  if isinstance(value, Mapping):
+    return collections.OrderedDict(
+      (key, _mapped(function, each, _joined(path, key))) for key, each in value.items()
+    )
+  if isinstance(value, tuple):
+    return tuple(
+      _mapped(function, each, _joined(path, key)) for key, each in enumerate(value)
+    )
+  return function(path or 'the array', value)
+
+
+def _joined(path: str, key: Any) -> str:
+  return f'{path}.{key}' if path else f'{key}'
+
+
+def _leaves(structure: Any) -> Iterator[tuple[str, Any]]:
+  found: list[tuple[str, Any]] = []
+  _mapped(lambda path, leaf: found.append((path, leaf)), structure)
+  return iter(found)
+
+
+def _spec_of(arrays: Any) -> Any:
+  return _mapped(
+    lambda path, array: tf.TensorSpec(array.shape[1:], tf.as_dtype(array.dtype)), arrays
+  )
+
+
+def _without_batch(input_spec: Any) -> Any:
+  """The spec of one example, from that of a batch."""
+
+  def one(path: str, spec: Any) -> tf.TensorSpec:
+    if not isinstance(spec, tf.TensorSpec) or not spec.shape.rank:
+      raise TypeError(
+        'input_spec must be a structure of tf.TensorSpec whose first dimension is '
+        f'that of a batch; {path} is {spec!r}.'
+      )
+    return tf.TensorSpec(spec.shape[1:], spec.dtype)
+
+  return _mapped(one, input_spec)

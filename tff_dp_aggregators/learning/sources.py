@@ -1,0 +1,282 @@
+"""A data source whose clients are those of a schedule, for loops and TFF's programs.
+
+Nothing of it remembers what was drawn: the data of a round follow from the round's
+number, so a round that is run again is run on the same clients, with their examples in
+the same order.
+"""
+
+import functools
+import hashlib
+import json
+import weakref
+from typing import Any, Optional
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_dp_aggregators.base import checks
+from tff_dp_aggregators.learning import clients as clients_lib
+from tff_dp_aggregators.learning import local_order
+from tff_dp_aggregators.learning.schedules import base
+from tff_dp_aggregators.learning.schedules import dropouts
+
+# Sources that saved iterators may belong to; the newest is last.
+_LIVE: 'list[weakref.ref[ClientSource]]' = []
+
+
+class ClientSource(tff.program.FederatedDataSource):
+  """What each round's clients train on: a list of batched `tf.data.Dataset`.
+
+  For `tff.learning.programs.train_model`, or a loop of one's own:
+
+      for round_num in range(source.schedule.num_rounds):
+        output = process.next(state, source.round_data(round_num))
+
+  A client goes `local_epochs` times through its examples, each time in another order,
+  and batches are cut from all of them together; the last may be smaller.
+
+  Its iterator can be saved, by the managers of program state that TFF has. What is
+  saved is the number of the next round and a fingerprint of the source, and is read
+  when a source with that fingerprint exists: so make it first, as a program does that
+  is started again.
+
+  Example:
+    >>> from tff_dp_aggregators import strategies
+    >>> from tff_dp_aggregators.learning import schedules
+    >>> data = {f'client {i}': np.full([3, 2], i, np.float32) for i in range(6)}
+    >>> limits = strategies.Participation(num_rounds=10, min_separation=3)
+    >>> schedule = schedules.RandomEligible(limits, 6, clients_per_round=2, seed=1)
+    >>> source = ClientSource(data, schedule, batch_size=2, seed=1)
+    >>> print(source.federated_type)
+    {float32[?,2]*}@CLIENTS
+    >>> [len(dataset) for dataset in source.round_data(0)]
+    [2, 2]
+  """
+
+  def __init__(
+    self,
+    clients: Any,
+    schedule: base.Schedule,
+    *,
+    batch_size: int,
+    local_epochs: int = 1,
+    seed: int = 0,
+    input_spec: Any = None,
+  ):
+    """Initializes the source.
+
+    Args:
+      clients: What `Clients.of` takes.
+      schedule: Who takes part in which round.
+      batch_size: Examples of a batch.
+      local_epochs: How often a client goes through its examples in a round.
+      seed: Decides in which order; of no importance for privacy.
+      input_spec: The model's, if examples are tuples and it has names.
+
+    Raises:
+      TypeError: If an argument is not of its type.
+      ValueError: If a number is out of range, or the schedule is for other clients.
+    """
+    if not isinstance(schedule, base.Schedule):
+      raise TypeError(
+        f'schedule must be one of learning.schedules; got {type(schedule).__name__}.'
+      )
+    self._clients = clients_lib.Clients.of(clients, input_spec)
+    self._schedule = schedule
+    self._batch_size = checks.check_positive_int('batch_size', batch_size)
+    self._local_epochs = checks.check_positive_int('local_epochs', local_epochs)
+    self._seed = dropouts.check_seed(seed)
+    if len(self._clients) != schedule.num_clients:
+      raise ValueError(
+        f'the schedule draws from num_clients={schedule.num_clients}, but there are '
+        f'{len(self._clients)} clients; make it for as many.'
+      )
+    _LIVE[:] = [live for live in _LIVE if live() is not None]
+    _LIVE.append(weakref.ref(self))
+
+  @property
+  def clients(self) -> clients_lib.Clients:
+    """Ids and data of the clients."""
+    return self._clients
+
+  @property
+  def schedule(self) -> base.Schedule:
+    """Who takes part in which round; the accountant reads its `schema`."""
+    return self._schedule
+
+  @functools.cached_property
+  def federated_type(self) -> tff.FederatedType:
+    """Type of a round's data: what `next` of a learning process takes."""
+    batch_spec = tf.nest.map_structure(
+      lambda spec: tf.TensorSpec([None, *spec.shape], spec.dtype),
+      self._clients.element_spec,
+    )
+    dataset_spec = tf.data.DatasetSpec(batch_spec)
+    return tff.FederatedType(tff.types.tensorflow_to_type(dataset_spec), tff.CLIENTS)
+
+  def iterator(self) -> 'ClientIterator':
+    """An iterator that begins with round 0."""
+    return ClientIterator(self)
+
+  def round_data(self, round_num: int) -> list[tf.data.Dataset]:
+    """The data of a round: of each client of the cohort, in its order.
+
+    Args:
+      round_num: The round, from 0.
+
+    Raises:
+      TypeError: If it is no whole number, or a client's data are no numbers.
+      ValueError: If it is out of range, or a client's data are not like others'.
+    """
+    cohort = self._schedule.cohort(round_num)
+    keys = local_order.keys(self._seed, round_num, cohort)
+    return [self._dataset(*each) for each in zip(cohort, keys)]
+
+  def _dataset(self, client: int, key: int) -> tf.data.Dataset:
+    """One client's batches in one round."""
+    examples = self._clients.examples(int(client))
+    num_examples = len(tf.nest.flatten(examples)[0])
+    order = np.concatenate(
+      [
+        local_order.permutation(key, num_examples, epoch)
+        for epoch in range(self._local_epochs)
+      ]
+    )
+    ordered = tf.nest.map_structure(lambda array: array[order], examples)
+    return tf.data.Dataset.from_tensor_slices(ordered).batch(self._batch_size)
+
+  @functools.cached_property
+  def identity(self) -> dict[str, Any]:
+    """What a saved iterator has to find again; JSON-ready, with checksums."""
+    ids = hashlib.sha256()
+    for id_ in self._clients.ids:
+      ids.update(f'{id_!r},'.encode())
+    return {
+      'clients': 'sha256:' + ids.hexdigest(),
+      'schedule': self._schedule.checksum,
+      'batch_size': self._batch_size,
+      'local_epochs': self._local_epochs,
+      'seed': self._seed,
+      'federated_type': str(self.federated_type),
+    }
+
+
+class ClientIterator(tff.program.FederatedDataSourceIterator):
+  """Goes through the rounds of a `ClientSource`.
+
+  Its only state is the number of the next round: a copy, or one that was saved and
+  read again, goes on with the same clients and data.
+  """
+
+  def __init__(self, source: ClientSource, round_num: int = 0):
+    """Initializes the iterator.
+
+    Args:
+      source: Whose it is.
+      round_num: The round to begin with.
+
+    Raises:
+      TypeError: If `round_num` is no whole number.
+      ValueError: If it is negative.
+    """
+    self._source = source
+    self._round_num = checks.check_int('round_num', round_num, at_least=0)
+
+  @property
+  def schedule(self) -> base.Schedule:
+    """Who takes part in which round; the accountant reads its `schema`."""
+    return self._source.schedule
+
+  @property
+  def round_num(self) -> int:
+    """The round that `select` gives the data of next."""
+    return self._round_num
+
+  @property
+  def federated_type(self) -> tff.FederatedType:
+    """Type of what `select` returns."""
+    return self._source.federated_type
+
+  def select(self, k: Optional[int] = None) -> list[tf.data.Dataset]:
+    """The data of the next round.
+
+    Args:
+      k: `None`, or the size of the round's cohort; with a schedule whose cohorts vary
+        in size, `train_model` takes `train_per_round_clients=None`.
+
+    Raises:
+      ValueError: If `k` is something else, or there are no more rounds.
+    """
+    num_rounds = self.schedule.num_rounds
+    if self._round_num >= num_rounds:
+      raise ValueError(
+        f'all {num_rounds} rounds of the schedule are over; plan mechanism and '
+        'schedule for as many rounds as are run.'
+      )
+    size = len(self.schedule.cohort(self._round_num))
+    if k is not None and k != size:
+      raise ValueError(
+        f'k must be None or {size}, the size of the cohort of round '
+        f'{self._round_num}: the schedule says who takes part. Got {k}.'
+      )
+    data = self._source.round_data(self._round_num)
+    self._round_num += 1
+    return data
+
+  def to_bytes(self) -> bytes:
+    """What `from_bytes` reads: the next round, and which source it is of."""
+    content = {'next_round': self._round_num, 'source': self._source.identity}
+    return json.dumps(content).encode()
+
+  @classmethod
+  def from_bytes(cls, buffer: bytes) -> 'ClientIterator':
+    """The iterator that `to_bytes` wrote, of the newest source that is the same.
+
+    Args:
+      buffer: As written.
+
+    Raises:
+      ValueError: If it was not written so, or there is no such source.
+    """
+    try:
+      content = json.loads(buffer)
+      identity, next_round = content['source'], content['next_round']
+    except (KeyError, TypeError, ValueError) as e:
+      raise ValueError(f'this is no saved ClientIterator: {buffer[:80]!r}') from e
+    sources = [source for source in (live() for live in reversed(_LIVE)) if source]
+    for source in sources:
+      if source.identity == identity:
+        return cls(source, next_round)
+    raise ValueError(_not_found(identity, sources))
+
+  def __eq__(self, other: object) -> bool:
+    if not isinstance(other, ClientIterator):
+      return NotImplemented
+    return self._round_num == other._round_num and (
+      self._source is other._source or self._source.identity == other._source.identity
+    )
+
+  def __hash__(self) -> int:
+    return hash(self.to_bytes())
+
+  def __copy__(self) -> 'ClientIterator':
+    return type(self)(self._source, self._round_num)
+
+  def __deepcopy__(self, memo: dict[int, Any]) -> 'ClientIterator':
+    return self.__copy__()  # The source holds the data, and does not change.
+
+
+def _not_found(identity: dict[str, Any], sources: list[ClientSource]) -> str:
+  text = (
+    'the saved iterator belongs to a ClientSource that this program has not made: make '
+    'it first, of the same clients, schedule and numbers.'
+  )
+  if not sources:
+    return text
+  differences = ', '.join(
+    f'{name} {own!r} instead of {identity.get(name)!r}'
+    for name, own in sources[0].identity.items()
+    if own != identity.get(name)
+  )
+  return f'{text} The newest that there is has {differences}.'
