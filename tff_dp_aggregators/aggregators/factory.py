@@ -195,15 +195,23 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
       TypeError: If a tensor of it has another dtype.
       ValueError: If a shape is not known, or the state would be too large for TFF.
     """
+    return self.mean_of(value_type).process(
+      self._record_aggregation_factory, self._count_sum_factory
+    )
+
+  def mean_of(self, value_type: Any) -> 'DPMean':
+    """What `create` makes a process of, before it is one.
+
+    Args:
+      value_type: As for `create`, and what it says of seeds holds as well.
+
+    Raises:
+      TypeError: As for `create`.
+      ValueError: As for `create`.
+    """
     query = self._build_query(_record_specs(value_type))
     self._check_state_size(query)
-    return _process(
-      query,
-      self._clients_per_round,
-      value_type,
-      self._record_aggregation_factory,
-      self._count_sum_factory,
-    )
+    return DPMean(query, self._clients_per_round, value_type)
 
   def _check_state_size(self, query: queries.MatrixMechanismQuery) -> None:
     initial = tff.tensorflow.computation(query.initial_global_state)
@@ -218,45 +226,73 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
       )
 
 
-class _Counts(NamedTuple):
+class Counts(NamedTuple):
   """Of clients, and of those whose value was not finite; int32 scalars."""
 
   clients: Any
   nonfinite: Any
 
 
-def _process(
-  query: queries.MatrixMechanismQuery,
-  denominator: float,
-  value_type: Any,
-  record_aggregation_factory: tff.aggregators.UnweightedAggregationFactory,
-  count_sum_factory: tff.aggregators.UnweightedAggregationFactory,
-) -> tff.templates.AggregationProcess:
-  """The process of a mean; clients compute once, on what they need to know."""
-  query_init = tff.tensorflow.computation(query.initial_global_state)
-  query_state_type = query_init.type_signature.result
-  derive_params = tff.tensorflow.computation(
-    query.derive_sample_params, query_state_type
-  )
+class DPMean:
+  """A private mean of values of one type, as TensorFlow functions.
 
-  @tff.tensorflow.computation(derive_params.type_signature.result, value_type)
-  def encode(params: Any, value: Any) -> Any:
-    sample, finite = query.encode_record(params, value)
+  In a round, clients `encode` what they have, all that they return is added up, and
+  the server does `release`. `process` has TFF do so; a simulation that trains many
+  clients at once adds up by itself, and comes to the same integers.
+  """
+
+  def __init__(
+    self,
+    query: queries.MatrixMechanismQuery,
+    clients_per_round: float,
+    value_type: Any,
+  ):
+    """Initializes it.
+
+    Args:
+      query: Of the mechanism, for records like a value.
+      clients_per_round: The denominator.
+      value_type: TFF type of a client's value.
+    """
+    self._query = query
+    self._clients_per_round = clients_per_round
+    self._value_type = value_type
+
+  def initial_state(self) -> DPMeanState:
+    """The state before the first round, if a plain sum adds up."""
+    nothing_yet = tf.constant(math.inf, tf.float64)
+    return DPMeanState(
+      self._query.initial_global_state(), (), (), nothing_yet, nothing_yet
+    )
+
+  def client_params(self, query_state: Any) -> Any:
+    """What clients have to know of the query's state; nothing of it is secret."""
+    return self._query.derive_sample_params(query_state)
+
+  def encode(self, params: Any, value: Any) -> tuple[Any, Counts]:
+    """A client's clipped value in steps of the grid, and what it adds to the counts."""
+    sample, finite = self._query.encode_record(params, value)
     is_nonfinite = tf.cast(tf.logical_not(finite), tf.int32)
-    return sample, _Counts(tf.constant(1, tf.int32), is_nonfinite)
+    return sample, Counts(tf.constant(1, tf.int32), is_nonfinite)
 
-  sample_type, counts_type = encode.type_signature.result
-  record_sum = record_aggregation_factory.create(sample_type)
-  _check_sum(record_sum, sample_type)
-  count_sum = count_sum_factory.create(counts_type)
+  def release(
+    self, query_state: Any, total: Any, counts: Counts
+  ) -> tuple[Any, Any, Any, Any]:
+    """The server's part of a round.
 
-  @tff.tensorflow.computation
-  def no_rounds() -> Any:
-    infinite = tf.constant(math.inf, tf.float64)
-    return infinite, infinite
+    Args:
+      query_state: The query's state before the round.
+      total: Sum of what clients encoded.
+      counts: Sum of their counts.
 
-  @tff.tensorflow.computation(query_state_type, sample_type, counts_type)
-  def release(query_state: Any, total: Any, counts: Any) -> Any:
+    Returns:
+      The mean; the query's state after the round; the noise multipliers of the events
+      of this round and of all so far; and the query's metrics.
+
+    Raises:
+      tf.errors.InvalidArgumentError: If there are more clients than can be summed
+        exactly, or the query refuses its state.
+    """
     enough = tf.debugging.assert_less_equal(
       counts.clients,
       grid.MAX_CLIENTS,
@@ -264,52 +300,85 @@ def _process(
     )
     with tf.control_dependencies([] if enough is None else [enough]):
       total = tf.nest.map_structure(tf.identity, total)
-    noised, query_state, event = query.get_noised_result(total, query_state)
+    noised, query_state, event = self._query.get_noised_result(total, query_state)
     mean = tf.nest.map_structure(
-      lambda tensor: tensor / tf.cast(denominator, tensor.dtype), noised
+      lambda tensor: tensor / tf.cast(self._clients_per_round, tensor.dtype), noised
     )
-    metrics = query.derive_metrics(query_state)
+    metrics = self._query.derive_metrics(query_state)
     spent = (
       tf.cast(event.noise_multiplier, tf.float64),
       metrics['effective_noise_multiplier'],
     )
     return mean, query_state, spent, metrics
 
-  @tff.federated_computation
-  def init_fn() -> Any:
-    last_round, all_rounds = tff.federated_eval(no_rounds, tff.SERVER)
-    return tff.federated_zip(
-      DPMeanState(
-        tff.federated_eval(query_init, tff.SERVER),
-        record_sum.initialize(),
-        count_sum.initialize(),
-        last_round,
-        all_rounds,
+  def process(
+    self,
+    record_aggregation_factory: tff.aggregators.UnweightedAggregationFactory,
+    count_sum_factory: tff.aggregators.UnweightedAggregationFactory,
+  ) -> tff.templates.AggregationProcess:
+    """The process of the mean; clients compute once, on what they need to know.
+
+    Args:
+      record_aggregation_factory: Adds up what clients encode.
+      count_sum_factory: Adds up their counts.
+
+    Raises:
+      TypeError: If what adds up returns anything but the sum.
+    """
+    query_init = tff.tensorflow.computation(self._query.initial_global_state)
+    query_state_type = query_init.type_signature.result
+    derive_params = tff.tensorflow.computation(self.client_params, query_state_type)
+    encode = tff.tensorflow.computation(
+      self.encode, [derive_params.type_signature.result, self._value_type]
+    )
+    sample_type, counts_type = encode.type_signature.result
+    record_sum = record_aggregation_factory.create(sample_type)
+    _check_sum(record_sum, sample_type)
+    count_sum = count_sum_factory.create(counts_type)
+    release = tff.tensorflow.computation(
+      self.release, [query_state_type, sample_type, counts_type]
+    )
+
+    @tff.tensorflow.computation
+    def no_rounds() -> Any:
+      infinite = tf.constant(math.inf, tf.float64)
+      return infinite, infinite
+
+    @tff.federated_computation
+    def init_fn() -> Any:
+      last_round, all_rounds = tff.federated_eval(no_rounds, tff.SERVER)
+      return tff.federated_zip(
+        DPMeanState(
+          tff.federated_eval(query_init, tff.SERVER),
+          record_sum.initialize(),
+          count_sum.initialize(),
+          last_round,
+          all_rounds,
+        )
       )
-    )
 
-  @tff.federated_computation(
-    init_fn.type_signature.result, tff.FederatedType(value_type, tff.CLIENTS)
-  )
-  def next_fn(state: Any, value: Any) -> Any:
-    params = tff.federated_broadcast(tff.federated_map(derive_params, state.query))
-    sample, counts = tff.federated_map(encode, (params, value))
-    summed = record_sum.next(state.record_sum, sample)
-    counted = count_sum.next(state.count_sum, counts)
-    result, query_state, spent, metrics = tff.federated_map(
-      release, (state.query, summed.result, counted.result)
+    @tff.federated_computation(
+      init_fn.type_signature.result, tff.FederatedType(self._value_type, tff.CLIENTS)
     )
-    new_state = DPMeanState(query_state, summed.state, counted.state, *spent)
-    measurements = tff.federated_zip(
-      collections.OrderedDict(dp_query_metrics=metrics, dp=summed.measurements)
-    )
-    return tff.templates.MeasuredProcessOutput(
-      tff.federated_zip(new_state),
-      result,
-      nonfinite.add_nonfinite_count(measurements, counted.result.nonfinite),
-    )
+    def next_fn(state: Any, value: Any) -> Any:
+      params = tff.federated_broadcast(tff.federated_map(derive_params, state.query))
+      sample, counts = tff.federated_map(encode, (params, value))
+      summed = record_sum.next(state.record_sum, sample)
+      counted = count_sum.next(state.count_sum, counts)
+      result, query_state, spent, metrics = tff.federated_map(
+        release, (state.query, summed.result, counted.result)
+      )
+      new_state = DPMeanState(query_state, summed.state, counted.state, *spent)
+      measurements = tff.federated_zip(
+        collections.OrderedDict(dp_query_metrics=metrics, dp=summed.measurements)
+      )
+      return tff.templates.MeasuredProcessOutput(
+        tff.federated_zip(new_state),
+        result,
+        nonfinite.add_nonfinite_count(measurements, counted.result.nonfinite),
+      )
 
-  return tff.templates.AggregationProcess(init_fn, next_fn)
+    return tff.templates.AggregationProcess(init_fn, next_fn)
 
 
 def _check_sum(process: tff.templates.AggregationProcess, sample_type: Any) -> None:

@@ -19,6 +19,8 @@ from tff_dp_aggregators.queries import records
 
 # Relative; an entry times a factor is rounded twice, the factor and the product.
 _ROUNDING = {tf.float32: 2.0**-22, tf.float64: 2.0**-50}
+# Entries of a tensor from which on a pass over it costs more than an operation.
+_LARGE = 2**16
 
 
 class Clipped(NamedTuple):
@@ -173,12 +175,18 @@ def _largest(flat: list[tf.Tensor]) -> tf.Tensor:
 def _norm(flat: list[tf.Tensor], order: float) -> tf.Tensor:
   flat = [tf.cast(tensor, tf.float64) for tensor in flat]
   if order == 2:
-    # Half the sum of squares, in one pass.
-    return tf.sqrt(2.0 * tf.add_n([tf.nn.l2_loss(tensor) for tensor in flat]))
+    return tf.sqrt(tf.add_n([_sum_of_squares(tensor) for tensor in flat]))
   if order == 1:
     return tf.add_n([tf.reduce_sum(tf.abs(tensor)) for tensor in flat])
   powers = tf.add_n([tf.reduce_sum(tf.abs(tensor) ** order) for tensor in flat])
   return powers ** (1 / order)
+
+
+def _sum_of_squares(tensor: tf.Tensor) -> tf.Tensor:
+  if (tensor.shape.num_elements() or 0) < _LARGE:
+    return tf.reduce_sum(tf.square(tensor))
+  # In one pass; what trains many small models at once cannot vectorise it.
+  return 2.0 * tf.nn.l2_loss(tensor)
 
 
 def _at_most(norm: tf.Tensor, flat: list[tf.Tensor], order: float = 2) -> tf.Tensor:

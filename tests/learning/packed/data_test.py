@@ -1,0 +1,106 @@
+"""Packed data are the clients' examples, or they are not there.
+
+Claims:
+
+* Each client's examples, of all dtypes, are read back as they were, in Python and in
+  a computation.
+* What cannot be laid out is refused, with the client named, and leaves nothing.
+* A directory is never overwritten; one that is damaged is refused.
+"""
+
+import collections
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.learning.packed import populations
+from tff_dp_aggregators.learning import packed
+
+
+class _Mixed:
+  """Clients with several features of several dtypes."""
+
+  def __init__(self, **changes):
+    self._changes = changes
+
+  def __len__(self):
+    return 4
+
+  def examples(self, number):
+    size = 1 + number
+    examples = collections.OrderedDict(
+      image=np.full([size, 2, 3], number / 3, np.float64),
+      tokens=np.arange(size * 4, dtype=np.int64).reshape(size, 4) + number,
+      flag=np.arange(size) % 2 == 0,
+    )
+    if number == 2:
+      examples.update(self._changes)
+    return examples
+
+
+def test_examples_are_read_back(tmp_path):
+  data = packed.lay_out(_Mixed(), str(tmp_path / 'data'))
+  assert len(data) == 4 and data.num_examples == 10
+  clients = np.array([3, 0])
+  np.testing.assert_array_equal(data.sizes(clients), [4, 1])
+  np.testing.assert_array_equal(data.starts(clients), [6, 0])
+  with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+    tensors = session.run(data.tensors())
+  for number in range(4):
+    expected = tf.nest.flatten(_Mixed().examples(number))
+    first = int(data.starts(np.array([number]))[0])
+    for i, feature in enumerate(data.examples(number)):
+      np.testing.assert_array_equal(feature, expected[i])
+      assert feature.dtype == expected[i].dtype
+      np.testing.assert_array_equal(tensors[i][first : first + 1 + number], feature)
+
+
+@pytest.mark.parametrize(
+  ('changes', 'error', 'match'),
+  [
+    ({'flag': np.zeros(2, bool)}, ValueError, 'client number 2 .* lengths'),
+    ({'flag': np.zeros(3, np.int8)}, ValueError, 'client number 2 .* dtype'),
+    ({'tokens': np.zeros([3, 5], np.int64)}, ValueError, 'client number 2 .* shape'),
+    (
+      {
+        'image': np.zeros([0, 2, 3]),
+        'tokens': np.zeros([0, 4], np.int64),
+        'flag': np.zeros(0, bool),
+      },
+      ValueError,
+      'at least one',
+    ),
+  ],
+)
+def test_clients_that_differ_are_refused_and_nothing_is_left(
+  tmp_path, changes, error, match
+):
+  with pytest.raises(error, match=match):
+    packed.lay_out(_Mixed(**changes), str(tmp_path / 'data'))
+  assert os.listdir(tmp_path) == []
+
+
+class _Texts:
+  def __len__(self):
+    return 1
+
+  def examples(self, number):
+    return (np.array(['a', 'b']),)
+
+
+def test_texts_are_refused_with_a_remedy(tmp_path):
+  with pytest.raises(TypeError, match='token numbers'):
+    packed.lay_out(_Texts(), str(tmp_path / 'data'))
+
+
+def test_nothing_is_overwritten_and_damage_is_found(tmp_path):
+  path = tmp_path / 'data'
+  packed.lay_out(populations.Population(), str(path))
+  with pytest.raises(FileExistsError):
+    packed.lay_out(populations.Population(), str(path))
+  feature = path / 'feature-0.bin'
+  feature.write_bytes(feature.read_bytes()[:-4])
+  with pytest.raises(ValueError, match='not what was laid out'):
+    packed.PackedData(str(path))

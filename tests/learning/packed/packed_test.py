@@ -1,0 +1,247 @@
+"""Packed simulation is the process that it stands for, but for round-off.
+
+Claims, with clients of uneven sizes, short batches and several epochs:
+
+* Rounds come to the same model, measurements and metrics as TFF's own composition, for
+  all mechanisms and for none; side by side, and one client after the other.
+* The state is of the same type, and goes from packed to unpacked and back in the middle
+  of a run.
+* The sum is the same to the bit in however many packs.
+* A round that is run again is the same to the bit.
+* A client whose training ends in NaN is counted, and adds nothing.
+"""
+
+import collections
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tests.learning.packed import populations
+from tff_dp_aggregators import aggregators
+from tff_dp_aggregators import learning
+from tff_dp_aggregators import noise
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.learning import local_order
+from tff_dp_aggregators.learning import packed
+
+_PARTICIPATION = strategies.Participation(8, min_separation=2)
+_COHORTS = ([0, 3, 5, 7, 8], [1, 2, 4, 6, 9], [0, 3, 10, 11, 5])
+_CLIENT = tff.learning.optimizers.build_sgdm(0.3, momentum=0.5)
+_SERVER = tff.learning.optimizers.build_sgdm(0.7, momentum=0.9)
+_BATCH_SIZE, _EPOCHS = 4, 2
+
+
+def _aggregator(name):
+  numbers = {
+    'noise_multiplier': 0.3,
+    'clients_per_round': 5,
+    'seed': noise.Seed(4),
+    'generator': 'philox',
+  }
+  if name == 'adaptive':
+    return aggregators.adaptive(participation=_PARTICIPATION, **numbers)
+  return getattr(aggregators, name)(_PARTICIPATION, clip_norm=0.4, **numbers)
+
+
+_AGGREGATORS = {
+  'none': lambda: None,
+  **{
+    name: lambda name=name: _aggregator(name)
+    for name in ('gaussian', 'tree', 'banded', 'adaptive')
+  },
+}
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _runtime():
+  with learning.runtime.local_runtime():
+    yield
+
+
+@pytest.fixture(scope='module')
+def data(tmp_path_factory):
+  directory = tmp_path_factory.mktemp('packed') / 'data'
+  return packed.lay_out(populations.Population(), str(directory))
+
+
+def _packed(data, aggregator, model=None, **kwargs):
+  training = packed.LocalTraining(
+    model or populations.model(), _CLIENT, _BATCH_SIZE, _EPOCHS
+  )
+  return packed.PackedFedAvg(
+    training, aggregator, data, server_optimizer=_SERVER, **kwargs
+  )
+
+
+def _composed(aggregator, model=None):
+  return learning.build_dp_fed_avg(
+    model or populations.model(),
+    aggregator or tff.aggregators.UnweightedMeanFactory(),
+    client_optimizer_fn=_CLIENT,
+    server_optimizer_fn=_SERVER,
+  )
+
+
+def _round(this_round):
+  clients = np.array(_COHORTS[this_round])
+  return clients, local_order.keys(9, this_round, clients)
+
+
+def _datasets(this_round, population=None):
+  population = population or populations.Population()
+  return [
+    population.dataset(client, key, _BATCH_SIZE, _EPOCHS)
+    for client, key in zip(*_round(this_round))
+  ]
+
+
+def _assert_close(actual, expected):
+  tf.nest.assert_same_structure(actual, expected)
+  for one, other in zip(tf.nest.flatten(actual), tf.nest.flatten(expected)):
+    if isinstance(other, bytes):
+      assert one == other
+    else:
+      np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+  'name',
+  [
+    'none',
+    'banded',
+    'adaptive',
+    *(pytest.param(name, marks=pytest.mark.slow) for name in ('gaussian', 'tree')),
+  ],
+)
+def test_rounds_are_those_of_the_composed_process(data, name):
+  simulation = _packed(data, _AGGREGATORS[name](), populations.model(metrics=True))
+  assert simulation.one_by_one is None
+  composed = _composed(_AGGREGATORS[name](), populations.model(metrics=True))
+  held, state = simulation.initialize(), composed.initialize()
+  for this_round in range(3):
+    held, metrics = simulation.next(held, *_round(this_round))
+    output = composed.next(state, _datasets(this_round))
+    state = output.state
+    _assert_close(metrics, output.metrics)
+    _assert_close(simulation.release(held), state)
+
+
+def test_one_after_the_other_is_the_same(data):
+  model = populations.model(weighted=False)
+  simulation = _packed(data, _aggregator('banded'), model)
+  assert 'ignore sample_weight' in simulation.one_by_one
+  beside = _packed(data, _aggregator('banded'))
+  states = [each.initialize() for each in (simulation, beside)]
+  for this_round in range(2):
+    states = [
+      each.next(state, *_round(this_round))[0]
+      for each, state in zip((simulation, beside), states)
+    ]
+  _assert_close(simulation.release(states[0]), beside.release(states[1]))
+
+
+def test_as_a_learning_process_its_type_and_rounds_are_the_same(data):
+  simulation = _packed(data, _aggregator('tree'))
+  process, composed = simulation.process, _composed(_aggregator('tree'))
+  for name in ('initialize', 'get_model_weights', 'set_model_weights', 'get_hparams'):
+    ours, theirs = getattr(process, name), getattr(composed, name)
+    assert ours.type_signature == theirs.type_signature, name
+  assert process.next.type_signature.result == composed.next.type_signature.result
+  output = process.next(process.initialize(), simulation.packs(*_round(0)))
+  expected = composed.next(composed.initialize(), _datasets(0))
+  _assert_close(output.metrics, expected.metrics)
+  _assert_close(output.state, expected.state)
+  hparams = process.get_hparams(output.state)
+  _assert_close(hparams, composed.get_hparams(output.state))
+  _assert_close(process.set_hparams(output.state, hparams), output.state)
+
+
+def test_a_run_goes_from_packed_to_unpacked_and_back(data):
+  straight = _packed(data, _aggregator('banded'))
+  state = straight.initialize()
+  for this_round in range(3):
+    state, _ = straight.next(state, *_round(this_round))
+  simulation, composed = (
+    _packed(data, _aggregator('banded')),
+    _composed(_aggregator('banded')),
+  )
+  held, _ = simulation.next(simulation.initialize(), *_round(0))
+  unpacked = composed.next(simulation.release(held), _datasets(1)).state
+  held, _ = simulation.next(simulation.hold(unpacked), *_round(2))
+  _assert_close(simulation.release(held), straight.release(state))
+
+
+def test_sums_and_models_are_the_same_to_the_bit_in_any_number_of_packs(data):
+  released = []
+  for num_packs in (1, 3):
+    simulation = _packed(data, _aggregator('gaussian'), num_packs=num_packs)
+    state, _ = simulation.next(simulation.initialize(), *_round(0))
+    released.append(simulation.release(state))
+  for other in released[1:]:
+    for one, two in zip(tf.nest.flatten(released[0]), tf.nest.flatten(other)):
+      np.testing.assert_array_equal(one, two)
+
+
+def test_a_round_that_is_run_again_is_the_same_to_the_bit(data):
+  simulation = _packed(data, _aggregator('banded'))
+  first, _ = simulation.next(simulation.initialize(), *_round(0))
+  once = simulation.release(simulation.next(first, *_round(1))[0])
+  again, metrics = simulation.next(first, *_round(1))
+  for one, two in zip(
+    tf.nest.flatten(once), tf.nest.flatten(simulation.release(again))
+  ):
+    np.testing.assert_array_equal(one, two)
+  assert metrics['aggregator']['dp_query_metrics']['rounds'] == 2
+  later, _ = simulation.next(again, *_round(2))
+  with pytest.raises(ValueError, match='no longer'):
+    simulation.next(first, *_round(1))
+  assert simulation.release(later) is not None
+
+
+class _OneIsBroken(populations.Population):
+  def examples(self, number):
+    examples = super().examples(number)
+    if number == 3:
+      examples['x'][0, 0] = np.inf
+    return examples
+
+
+def test_a_client_that_ends_in_nan_is_counted_and_adds_nothing(tmp_path):
+  broken = packed.lay_out(_OneIsBroken(), str(tmp_path / 'broken'))
+  simulation = _packed(broken, _aggregator('gaussian'), populations.model(metrics=True))
+  composed = _composed(_aggregator('gaussian'), populations.model(metrics=True))
+  held, metrics = simulation.next(simulation.initialize(), *_round(0))
+  assert metrics['aggregator']['nonfinite_count'] == 1
+  output = composed.next(composed.initialize(), _datasets(0, _OneIsBroken()))
+  _assert_close(metrics, output.metrics)
+  _assert_close(simulation.release(held), output.state)
+
+
+def test_a_state_of_another_process_is_refused(data):
+  private, plain = _packed(data, _aggregator('gaussian')), _packed(data, None)
+  with pytest.raises(ValueError, match='of another process'):
+    plain.hold(private.release(private.initialize()))
+  with pytest.raises(ValueError, match='is not there'):
+    plain.next(private.initialize(), *_round(0))
+
+
+def test_a_round_without_clients_is_noise_alone(data):
+  simulation = _packed(data, _aggregator('gaussian'))
+  nobody = np.zeros(0, np.int64)
+  state, metrics = simulation.next(
+    simulation.initialize(), nobody, nobody.view(np.uint64)
+  )
+  assert metrics['aggregator']['dp_query_metrics']['rounds'] == 1
+  before, after = populations.model().initial_weights[0][0], simulation.release(state)
+  assert np.any(after.global_model_weights.trainable[0] != before)
+
+
+def test_a_model_for_other_examples_is_refused(data):
+  model = populations.model()
+  model._input_spec = collections.OrderedDict(
+    x=tf.TensorSpec([None, 5], tf.float32), y=tf.TensorSpec([None], tf.int32)
+  )
+  with pytest.raises(ValueError, match='the model takes examples of'):
+    _packed(data, None, model)

@@ -1,0 +1,83 @@
+"""A small population of uneven clients, and models for it."""
+
+import collections
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_dp_aggregators.learning import local_order
+
+NUM_FEATURES, NUM_CLASSES = 3, 4
+SPEC = collections.OrderedDict(
+  x=tf.TensorSpec([None, NUM_FEATURES], tf.float32), y=tf.TensorSpec([None], tf.int32)
+)
+
+
+class Population:
+  """Clients of 1 to 9 examples."""
+
+  def __init__(self, num_clients=12, seed=0):
+    self._rng_seed = seed
+    self._num_clients = num_clients
+
+  def __len__(self):
+    return self._num_clients
+
+  def examples(self, number):
+    rng = np.random.default_rng([self._rng_seed, number])
+    size = 1 + (5 * number) % 9
+    x = rng.normal(size=[size, NUM_FEATURES]).astype(np.float32)
+    y = rng.integers(NUM_CLASSES, size=size).astype(np.int32)
+    return collections.OrderedDict(x=x, y=y)
+
+  def dataset(self, number, key, batch_size, local_epochs):
+    """A client's batches of a round, in the order of `local_order`."""
+    examples = self.examples(number)
+    size = len(examples['y'])
+    order = np.concatenate(
+      [local_order.permutation(key, size, epoch) for epoch in range(local_epochs)]
+    )
+    in_order = {name: feature[order] for name, feature in examples.items()}
+    return tf.data.Dataset.from_tensor_slices(collections.OrderedDict(in_order)).batch(
+      batch_size
+    )
+
+
+def model(weighted=True, metrics=False):
+  """Softmax regression.
+
+  Args:
+    weighted: Whether its loss heeds sample weights.
+    metrics: Whether it measures accuracy.
+  """
+  rng = np.random.default_rng(5)
+
+  @tf.function
+  def predict(weights, x, training):
+    del training
+    (kernel, bias), _ = weights
+    return x @ kernel + bias
+
+  @tf.function
+  def loss(output, label, sample_weight=None):
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=label, logits=output)
+    if sample_weight is not None and weighted:
+      losses *= sample_weight
+    return tf.reduce_mean(losses)
+
+  kwargs = {}
+  if metrics:
+    kwargs['metrics_fns'] = tff.learning.metrics.create_functional_metric_fns(
+      lambda: collections.OrderedDict(
+        accuracy=tf.keras.metrics.SparseCategoricalAccuracy()
+      )
+    )
+  kernel = rng.normal(size=[NUM_FEATURES, NUM_CLASSES]).astype(np.float32)
+  return tff.learning.models.FunctionalModel(
+    initial_weights=((kernel, np.zeros(NUM_CLASSES, np.float32)), ()),
+    predict_on_batch_fn=predict,
+    loss_fn=loss,
+    input_spec=SPEC,
+    **kwargs,
+  )

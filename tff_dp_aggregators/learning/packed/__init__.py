@@ -1,0 +1,12 @@
+"""Packed simulation: many clients trained in one computation.
+
+`data.lay_out` puts a population into files, `simulation.PackedFedAvg` trains on them.
+"""
+
+from tff_dp_aggregators.learning.packed.data import PackedData
+from tff_dp_aggregators.learning.packed.data import lay_out
+from tff_dp_aggregators.learning.packed.simulation import HeldState
+from tff_dp_aggregators.learning.packed.simulation import PackedFedAvg
+from tff_dp_aggregators.learning.packed.training import LocalTraining
+
+__all__ = ['HeldState', 'LocalTraining', 'PackedData', 'PackedFedAvg', 'lay_out']

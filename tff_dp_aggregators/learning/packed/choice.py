@@ -1,0 +1,79 @@
+"""Whether clients can be trained side by side, with the same result.
+
+Padded examples are to weigh nothing. They do if the loss takes weights and no example
+sees the others of its batch; what a user's model does is tried, on two clients' data.
+"""
+
+from typing import Any, Optional
+
+import numpy as np
+import tensorflow as tf
+
+from tff_dp_aggregators.learning.packed import data as data_lib
+from tff_dp_aggregators.learning.packed import pack
+from tff_dp_aggregators.learning.packed import training as training_lib
+
+# Fewer at once gain nothing over one after the other.
+_FEWEST = 4
+# Relative, and to the largest entry; float32 in another order of summation.
+_TOLERANCE = 1e-3
+
+
+def why_one_by_one(
+  training: training_lib.LocalTraining, data: data_lib.PackedData
+) -> Optional[str]:
+  """Why clients have to be trained one after the other; `None` if nothing is known.
+
+  That TensorFlow cannot vectorise a model shows when the computation is made.
+
+  Args:
+    training: What each does.
+    data: Their examples.
+  """
+  if pack.at_once(training) < _FEWEST:
+    return 'the model is large'
+  if not pack.is_padded(training, data):
+    return None
+  padded, exact = _steps(training, data)
+  for one, other in zip(padded, exact):
+    largest = np.max(np.abs(other), initial=0.0)
+    if not np.allclose(one, other, rtol=_TOLERANCE, atol=_TOLERANCE * largest):
+      return (
+        'batches have to be padded, and the loss or the metrics ignore sample_weight, '
+        'or examples of a batch see each other, or the model is random'
+      )
+  return None
+
+
+def _steps(
+  training: training_lib.LocalTraining, data: data_lib.PackedData
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+  """What a step on half a batch comes to, padded and as it is."""
+  size = training.batch_size
+  client = int(np.argmax(data.all_sizes))
+  some = [feature[:size] for feature in data.examples(client)]
+  count = max(1, min(len(some[0]) - 1, (size + 1) // 2))
+  with tf.Graph().as_default():
+
+    def batch(indices: np.ndarray) -> Any:
+      flat = [tf.constant(feature[indices]) for feature in some]
+      return tf.nest.pack_sequence_as(training.model.input_spec, flat)
+
+    # What stands in the padding are other examples, if there are any.
+    positions = np.arange(size)
+    padded, exact = batch(positions % len(some[0])), batch(positions[:count])
+    counts = tf.constant(positions < count)
+    weights = training_lib.Weights(
+      *(
+        tuple(tf.constant(each) for each in tf.nest.flatten(kind))
+        for kind in training.model.initial_weights
+      )
+    )
+    initial = training_lib.initial_state(training, weights)
+    steps = (
+      training_lib.train_step(training, weights, initial, padded, counts),
+      training_lib.train_step(training, weights, initial, exact),
+    )
+    fetched = [tf.nest.flatten(after) for after in steps]
+    with tf.compat.v1.Session() as session:
+      return session.run(fetched)

@@ -1,0 +1,231 @@
+"""A population in files that a round's computation reads in place.
+
+Each feature is one file: the examples of all clients, client after client. The files
+are mapped into memory, so that a million clients need none, and a round ships client
+numbers only.
+
+| file | content |
+|------|---------|
+| `index.json` | dtype and shape of each feature; written last, so its files are whole |
+| `offsets.bin` | number of the first example of each client, and that of all; int64 |
+| `feature-<i>.bin` | the examples, in the machine's own byte order |
+"""
+
+import json
+import os
+import shutil
+import tempfile
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import tensorflow as tf
+
+_INDEX, _OFFSETS = 'index.json', 'offsets.bin'
+_FORMAT = 1
+_BUFFER = 2**22
+
+
+class Population(Protocol):
+  """Clients by number."""
+
+  def __len__(self) -> int:
+    """How many there are."""
+
+  def examples(self, number: int) -> Any:
+    """A client's examples: a structure of arrays of the same length."""
+
+
+class Feature(NamedTuple):
+  """One feature of all examples.
+
+  Attributes:
+    path: Its file.
+    dtype: Of its entries.
+    shape: Of one example.
+  """
+
+  path: str
+  dtype: np.dtype
+  shape: tuple[int, ...]
+
+
+class PackedData:
+  """A population laid out by `lay_out`.
+
+  Attributes:
+    directory: Where it is.
+    features: Those of an example, in the order of `tf.nest.flatten`.
+  """
+
+  def __init__(self, directory: str):
+    """Takes up what `lay_out` wrote.
+
+    Raises:
+      FileNotFoundError: If there is nothing.
+      ValueError: If it is not complete, or of another release.
+    """
+    self.directory = os.path.abspath(directory)
+    with open(os.path.join(directory, _INDEX)) as file:
+      index = json.load(file)
+    if index.get('format') != _FORMAT:
+      raise ValueError(
+        f'{directory} has packed data of format {index.get("format")}, not {_FORMAT}: '
+        'another release wrote it. Remove it; it is made again.'
+      )
+    self._offsets = np.memmap(os.path.join(directory, _OFFSETS), np.int64, 'r')
+    self.features = [
+      Feature(
+        os.path.join(self.directory, f'feature-{i}.bin'),
+        np.dtype(feature['dtype']),
+        tuple(feature['shape']),
+      )
+      for i, feature in enumerate(index['features'])
+    ]
+    for feature in self.features:
+      size = int(np.prod(feature.shape)) * self.num_examples * feature.dtype.itemsize
+      if os.path.getsize(feature.path) != size:
+        raise ValueError(
+          f'{feature.path} should have {size} bytes; it is not what was laid out. '
+          f'Remove {directory}; it is made again.'
+        )
+
+  def __len__(self) -> int:
+    return len(self._offsets) - 1
+
+  @property
+  def num_examples(self) -> int:
+    """Examples of all clients together."""
+    return int(self._offsets[-1])
+
+  @property
+  def all_sizes(self) -> np.ndarray:
+    """How many examples each client has; int64 of shape [clients]."""
+    return np.diff(self._offsets)
+
+  def starts(self, clients: np.ndarray) -> np.ndarray:
+    """Number of the first example of each client; int64 like `clients`."""
+    return np.asarray(self._offsets[clients])
+
+  def sizes(self, clients: np.ndarray) -> np.ndarray:
+    """How many examples each client has; int64 like `clients`."""
+    return np.asarray(self._offsets[clients + 1]) - self.starts(clients)
+
+  def examples(self, number: int) -> list[np.ndarray]:
+    """A client's features, read-only, in the order of `features`."""
+    first, end = (int(each) for each in self._offsets[number : number + 2])
+    return [
+      np.memmap(
+        feature.path, feature.dtype, 'r', shape=(self.num_examples, *feature.shape)
+      )[first:end]
+      for feature in self.features
+    ]
+
+  def check_against(self, input_spec: Any) -> None:
+    """Checks that a model takes these examples.
+
+    Args:
+      input_spec: A model's, of batches.
+
+    Raises:
+      ValueError: If number, dtypes or shapes of features differ.
+    """
+    wanted = [(each.dtype, each.shape[1:]) for each in tf.nest.flatten(input_spec)]
+    given = [(tf.as_dtype(each.dtype), each.shape) for each in self.features]
+    if len(wanted) != len(given) or not all(
+      dtype == data_dtype and shape.is_compatible_with(data_shape)
+      for (dtype, shape), (data_dtype, data_shape) in zip(wanted, given)
+    ):
+      raise ValueError(
+        f'the model takes examples of {wanted} (dtype and shape, in this order), but '
+        f'those of the clients are {given}.'
+      )
+
+  def tensors(self) -> list[tf.Tensor]:
+    """All examples of each feature, inside a TensorFlow graph; nothing is copied."""
+    return [
+      tf.raw_ops.ImmutableConst(
+        dtype=tf.as_dtype(feature.dtype),
+        shape=[self.num_examples, *feature.shape],
+        memory_region_name=feature.path,
+      )
+      for feature in self.features
+    ]
+
+
+def lay_out(clients: Population, directory: str) -> PackedData:
+  """Writes a population's examples to a new directory, one client at a time.
+
+  Args:
+    clients: Who has them; all alike in structure, dtypes and shapes.
+    directory: Where; must not exist. It appears when it is complete.
+
+  Raises:
+    FileExistsError: If there is something at `directory` already.
+    TypeError: If a feature is not of numbers.
+    ValueError: If clients differ in dtype or shape, or one has no examples.
+  """
+  if os.path.lexists(directory):
+    raise FileExistsError(f'{directory} exists and is not overwritten.')
+  parent = os.path.dirname(os.path.abspath(directory))
+  os.makedirs(parent, exist_ok=True)
+  temporary = tempfile.mkdtemp(dir=parent, prefix='.laying-out-')
+  try:
+    _write(clients, temporary)
+    os.rename(temporary, directory)
+  except BaseException:
+    shutil.rmtree(temporary, ignore_errors=True)
+    raise
+  return PackedData(directory)
+
+
+def _write(clients: Population, directory: str) -> None:
+  first = [np.asarray(each) for each in tf.nest.flatten(clients.examples(0))]
+  for number, feature in enumerate(first):
+    if feature.dtype.kind not in 'biuf':
+      raise TypeError(
+        f'feature {number} is of {feature.dtype}; a packed simulation reads numbers '
+        'only. Encode texts before, for instance as token numbers.'
+      )
+  files = [
+    open(os.path.join(directory, f'feature-{i}.bin'), 'wb', buffering=_BUFFER)
+    for i in range(len(first))
+  ]
+  offsets = np.zeros(len(clients) + 1, np.int64)
+  try:
+    for number in range(len(clients)):
+      flat = [np.asarray(each) for each in tf.nest.flatten(clients.examples(number))]
+      offsets[number + 1] = offsets[number] + _check_alike(number, flat, first)
+      for feature, file in zip(flat, files):
+        file.write(np.ascontiguousarray(feature).data)
+  finally:
+    for file in files:
+      file.close()
+  offsets.tofile(os.path.join(directory, _OFFSETS))
+  index = {
+    'format': _FORMAT,
+    'features': [
+      {'dtype': feature.dtype.str, 'shape': list(feature.shape[1:])}
+      for feature in first
+    ],
+  }
+  with open(os.path.join(directory, _INDEX), 'w') as index_file:
+    json.dump(index, index_file)
+
+
+def _check_alike(number: int, flat: list[np.ndarray], first: list[np.ndarray]) -> int:
+  """How many examples a client has, if it is like the first."""
+  kinds = [
+    [(each.dtype, each.shape[1:]) for each in features] for features in (flat, first)
+  ]
+  if kinds[0] != kinds[1]:
+    raise ValueError(
+      f'client number {number} has features of dtype and shape {kinds[0]}; the first '
+      f'has {kinds[1]}.'
+    )
+  sizes = {len(each) for each in flat}
+  if len(sizes) != 1 or not max(sizes):
+    raise ValueError(
+      f'client number {number} has features of lengths {sorted(sizes)}; all must have '
+      'the same number of examples, at least one.'
+    )
+  return sizes.pop()

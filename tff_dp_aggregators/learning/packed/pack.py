@@ -1,0 +1,116 @@
+"""The work of a pack: its clients, some at a time, and the sum of what they return."""
+
+from typing import Any, Callable
+
+import tensorflow as tf
+
+from tff_dp_aggregators.learning.packed import data as data_lib
+from tff_dp_aggregators.learning.packed import training as training_lib
+
+# What the tensors of clients that are trained side by side may take, roughly.
+_BYTES_IN_FLIGHT = 64 * 2**20
+# Copies of a model that local training, clipping and encoding hold at a time.
+_COPIES = 8
+
+
+def at_once(training: training_lib.LocalTraining) -> int:
+  """How many clients may be trained side by side, for the memory that it takes.
+
+  Args:
+    training: What each does.
+  """
+  trainable, _ = training.model.initial_weights
+  num_bytes = sum(each.nbytes for each in tf.nest.flatten(trainable))
+  return max(1, _BYTES_IN_FLIGHT // (_COPIES * max(1, num_bytes)))
+
+
+def is_padded(training: training_lib.LocalTraining, data: data_lib.PackedData) -> bool:
+  """Whether some client has a batch that is short.
+
+  Args:
+    training: What each does.
+    data: Their examples.
+  """
+  rest = data.all_sizes * training.local_epochs % training.batch_size
+  return bool(rest.any())
+
+
+class Pack:
+  """What a TFF client computes that stands for many."""
+
+  def __init__(
+    self,
+    training: training_lib.LocalTraining,
+    data: data_lib.PackedData,
+    encode: Callable[[Any, training_lib.Trained], Any],
+    *,
+    side_by_side: bool,
+  ):
+    """Initializes it.
+
+    Args:
+      training: What each client does.
+      data: Their examples.
+      encode: Makes of the server's parameters and of what a client trained what is
+        added up: a structure of tensors.
+      side_by_side: Whether clients are trained at once, or one after the other.
+    """
+    self._training = training
+    self._data = data
+    self._encode = encode
+    self._side_by_side = side_by_side
+    self._at_once = at_once(training) if side_by_side else 1
+    self._padded = is_padded(training, data)
+
+  def run(self, weights: Any, params: Any, rows: tf.Tensor) -> Any:
+    """The sum of what the clients' `encode` gives; zeros if there are none.
+
+    Args:
+      weights: `tff.learning.models.ModelWeights`.
+      params: For `encode`.
+      rows: Start, size and key of each client, int64 of shape [clients, 3].
+    """
+    weights = training_lib.Weights(
+      tuple(weights.trainable), tuple(weights.non_trainable)
+    )
+
+    def body(first: tf.Tensor, sums: Any) -> Any:
+      some = rows[first : first + self._at_once]
+      clients = training_lib.Clients(
+        some[:, 0], some[:, 1], tf.bitcast(some[:, 2], tf.uint64)
+      )
+      added = self._sums(weights, params, clients)
+      sums = tf.nest.map_structure(
+        lambda total, more: tf.ensure_shape(total + more, total.shape), sums, added
+      )
+      return first + self._at_once, sums
+
+    _, sums = tf.while_loop(
+      lambda first, unused_sums: first < tf.shape(rows)[0],
+      body,
+      (tf.constant(0), self._zeros(weights, params)),
+      parallel_iterations=1,
+    )
+    return sums
+
+  def _sums(
+    self,
+    weights: training_lib.Weights,
+    params: Any,
+    clients: training_lib.Clients,
+  ) -> Any:
+    if not self._side_by_side:
+      trained = training_lib.one(self._training, self._data, weights, clients)
+      return self._encode(params, trained)
+    trained = training_lib.side_by_side(
+      self._training, self._data, weights, clients, padded=self._padded
+    )
+    encoded = tf.vectorized_map(
+      lambda each: self._encode(params, each), trained, fallback_to_while_loop=False
+    )
+    return tf.nest.map_structure(lambda tensor: tf.reduce_sum(tensor, axis=0), encoded)
+
+  def _zeros(self, weights: training_lib.Weights, params: Any) -> Any:
+    metrics = self._training.model.initialize_metrics_state()
+    encoded = self._encode(params, training_lib.Trained(weights.trainable, metrics))
+    return tf.nest.map_structure(tf.zeros_like, encoded)

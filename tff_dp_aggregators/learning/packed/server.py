@@ -1,0 +1,193 @@
+"""What the server does in a round of packed federated averaging, as one graph.
+
+It is the work of `DPMeanFactory` and of TFF's finalizer, on their states, in one
+computation instead of some ten.
+"""
+
+import collections
+from typing import Any, Optional, Protocol
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_dp_aggregators.aggregators import factory
+from tff_dp_aggregators.aggregators import nonfinite
+from tff_dp_aggregators.learning.packed import training as training_lib
+
+
+class Mean(Protocol):
+  """How updates become their mean; states are those of an aggregation process."""
+
+  def initial_state(self) -> Any:
+    """The state before the first round."""
+
+  def client_params(self, state: Any) -> Any:
+    """What clients have to know of it."""
+
+  def encode(self, params: Any, value: Any) -> tuple[Any, factory.Counts]:
+    """What is added up of a client."""
+
+  def release(self, state: Any, total: Any, counts: factory.Counts) -> Any:
+    """Mean, next state and measurements."""
+
+
+class Server:
+  """Initial state and the server's part of each round."""
+
+  def __init__(
+    self,
+    training: training_lib.LocalTraining,
+    aggregator: Optional[factory.DPMeanFactory],
+    optimizer: tff.learning.optimizers.Optimizer,
+  ):
+    """Initializes it.
+
+    Args:
+      training: What clients do, with the model.
+      aggregator: The private mean; `None` for one without privacy.
+      optimizer: Applies the mean of updates to the model.
+    """
+    self._training = training
+    self._optimizer = optimizer
+    trainable, rest = training.model.initial_weights
+    self._initial_weights = tff.learning.models.ModelWeights(
+      tuple(tf.nest.flatten(trainable)), tuple(tf.nest.flatten(rest))
+    )
+    self._specs = tuple(
+      tf.TensorSpec(each.shape, each.dtype) for each in self._initial_weights.trainable
+    )
+    self._mean: Mean
+    if aggregator is None:
+      self._mean = _PlainMean()
+    else:
+      self._mean = _PrivateMean(aggregator.mean_of(_type_of(self._specs)))
+
+  def initial_state(self) -> tff.learning.templates.LearningAlgorithmState:
+    """The state before the first round."""
+    state = tff.learning.templates.LearningAlgorithmState(
+      self._initial_weights,
+      (),
+      (),
+      self._mean.initial_state(),
+      self._optimizer.initialize(self._specs),
+    )
+    return tf.nest.map_structure(tf.convert_to_tensor, state)
+
+  def for_clients(self, state: tff.learning.templates.LearningAlgorithmState) -> Any:
+    """What is broadcast: the model, and what clients have to know to encode."""
+    return state.global_model_weights, self._mean.client_params(state.aggregator)
+
+  def encode(self, params: Any, trained: training_lib.Trained) -> Any:
+    """What is added up of a client: its encoded update, counts, and metrics.
+
+    Metrics of a training that ended in NaN or infinity are left out, as TFF does.
+    """
+    sample, counts = self._mean.encode(params, trained.update)
+    is_finite = tf.equal(counts.nonfinite, 0)
+    metrics = tf.nest.map_structure(
+      lambda tensor: tf.where(is_finite, tensor, tf.zeros_like(tensor)),
+      trained.metrics,
+    )
+    return sample, counts, metrics
+
+  def finish(
+    self, state: tff.learning.templates.LearningAlgorithmState, sums: Any
+  ) -> tuple[tff.learning.templates.LearningAlgorithmState, Any]:
+    """The state after the round, and the metrics of a learning process.
+
+    Args:
+      state: Before the round.
+      sums: Of what clients encoded.
+    """
+    total, counts, metrics = sums
+    counts = factory.Counts(*counts)
+    mean, aggregator_state, measured = self._mean.release(
+      state.aggregator, total, counts
+    )
+    measured[nonfinite.NONFINITE_COUNT] = counts.nonfinite
+    weights, optimizer_state, finalized = self._apply(state, mean)
+    train = self._training.model.finalize_metrics(metrics)
+    new_state = tff.learning.templates.LearningAlgorithmState(
+      weights, state.distributor, state.client_work, aggregator_state, optimizer_state
+    )
+    return new_state, collections.OrderedDict(
+      distributor=(),
+      client_work=collections.OrderedDict(train=train),
+      aggregator=measured,
+      finalizer=finalized,
+    )
+
+  def _apply(self, state: Any, update: Any) -> Any:
+    """One step of the optimizer, unless the update is not finite."""
+    trainable = tuple(state.global_model_weights.trainable)
+    stepped = self._optimizer.next(state.finalizer, trainable, tuple(update))
+    finite = _all_finite(update)
+    optimizer_state, new_trainable = tf.nest.map_structure(
+      lambda new, old: tf.where(finite, new, old), stepped, (state.finalizer, trainable)
+    )
+    weights = tff.learning.models.ModelWeights(
+      new_trainable, state.global_model_weights.non_trainable
+    )
+    non_finite = tf.cast(tf.logical_not(finite), tf.int32)
+    return (
+      weights,
+      optimizer_state,
+      collections.OrderedDict(update_non_finite=non_finite),
+    )
+
+
+class _PrivateMean:
+  """That of a `DPMeanFactory`."""
+
+  def __init__(self, mean: factory.DPMean):
+    self._mean = mean
+    self.initial_state = mean.initial_state
+    self.encode = mean.encode
+
+  def client_params(self, state: Any) -> Any:
+    return self._mean.client_params(state.query)
+
+  def release(self, state: Any, total: Any, counts: factory.Counts) -> Any:
+    mean, query_state, spent, metrics = self._mean.release(state.query, total, counts)
+    new_state = factory.DPMeanState(
+      query_state, state.record_sum, state.count_sum, *spent
+    )
+    return mean, new_state, collections.OrderedDict(dp_query_metrics=metrics, dp=())
+
+
+class _PlainMean:
+  """That of `tff.aggregators.UnweightedMeanFactory`, without privacy."""
+
+  def initial_state(self) -> Any:
+    return (), ()
+
+  def client_params(self, state: Any) -> Any:
+    del state
+    return ()
+
+  def encode(self, params: Any, value: Any) -> tuple[Any, factory.Counts]:
+    del params
+    finite = _all_finite(value)
+    kept = tf.nest.map_structure(
+      lambda tensor: tf.where(finite, tensor, tf.zeros_like(tensor)), value
+    )
+    non_finite = tf.cast(tf.logical_not(finite), tf.int32)
+    return kept, factory.Counts(tf.constant(1, tf.int32), non_finite)
+
+  def release(self, state: Any, total: Any, counts: factory.Counts) -> Any:
+    mean = tf.nest.map_structure(
+      lambda tensor: tensor / tf.cast(counts.clients, tensor.dtype), total
+    )
+    return mean, state, collections.OrderedDict(mean_value=(), mean_count=())
+
+
+def _all_finite(structure: Any) -> tf.Tensor:
+  flat = tf.nest.flatten(structure)
+  return tf.reduce_all(
+    tf.stack([tf.reduce_all(tf.math.is_finite(each)) for each in flat])
+  )
+
+
+def _type_of(specs: tuple[tf.TensorSpec, ...]) -> tff.Type:
+  types = [tff.TensorType(each.dtype.as_numpy_dtype, each.shape) for each in specs]
+  return tff.StructWithPythonType(types, tuple)

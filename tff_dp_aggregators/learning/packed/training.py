@@ -1,0 +1,387 @@
+"""Local training of many clients in one TensorFlow graph.
+
+Clients are trained side by side: one step of all of them is one vectorised step, in
+which batches that are short are padded, and padded examples weigh nothing. Where that
+is not right (a loss that ignores weights, examples of a batch that see each other) or
+would not fit in memory, they are trained one after the other, on their batches as they
+are. `choice` finds out which.
+
+Both do what TFF's client work for functional models does, batch for batch.
+"""
+
+import dataclasses
+from typing import Any, Callable, NamedTuple, Optional
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_dp_aggregators.learning import local_order
+from tff_dp_aggregators.learning.packed import data as data_lib
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalTraining:
+  """What a client does in a round.
+
+  Attributes:
+    model: What is trained.
+    optimizer: With which optimizer.
+    batch_size: Examples of a batch; the last one of a round may have fewer.
+    local_epochs: Passes over the client's examples.
+    proximal_strength: Pull towards the model of the server (arXiv:1812.06127).
+  """
+
+  model: tff.learning.models.FunctionalModel
+  optimizer: tff.learning.optimizers.Optimizer
+  batch_size: int
+  local_epochs: int = 1
+  proximal_strength: float = 0.0
+
+
+class Clients(NamedTuple):
+  """Some clients of a round, an entry of each tensor for each.
+
+  Attributes:
+    starts: Number of the first example, int64.
+    sizes: How many examples, int64.
+    keys: What decides their order, uint64: of `local_order.keys`.
+  """
+
+  starts: tf.Tensor
+  sizes: tf.Tensor
+  keys: tf.Tensor
+
+
+class Trained(NamedTuple):
+  """What clients return.
+
+  Attributes:
+    update: What the model was before, less what it is; structure of tensors.
+    metrics: Unfinalised metrics of the training.
+  """
+
+  update: Any
+  metrics: Any
+
+
+class Weights(NamedTuple):
+  """A model's weights: tuples of tensors.
+
+  Attributes:
+    trainable: Those that training changes.
+    rest: The others.
+  """
+
+  trainable: Any
+  rest: Any
+
+
+class State(NamedTuple):
+  """Where a client is between two steps.
+
+  Attributes:
+    trainable: Its trainable weights, a tuple.
+    optimizer: State of its optimizer.
+    metrics: Unfinalised metrics.
+  """
+
+  trainable: Any
+  optimizer: Any
+  metrics: Any
+
+
+def permutations(
+  keys: tf.Tensor, sizes: tf.Tensor, largest: tf.Tensor, epochs: int
+) -> tf.Tensor:
+  """`local_order.permutation` of several clients and epochs.
+
+  Args:
+    keys: uint64 of shape [clients].
+    sizes: Examples of each, int64 of shape [clients].
+    largest: The largest of them, int64.
+    epochs: How many.
+
+  Returns:
+    int32 of shape [clients, epochs, largest], of which the first `size` are meant.
+  """
+  position = tf.range(tf.cast(largest, tf.int32))
+  above = tf.constant(
+    [[epoch << local_order.EPOCH_BITS] for epoch in range(epochs)], tf.uint64
+  )
+  numbers = above + tf.cast(position, tf.uint64)
+  hashed = _mix(keys[:, tf.newaxis, tf.newaxis] + numbers)
+  hashed = tf.bitwise.right_shift(hashed, tf.constant(1, tf.uint64))
+  within = tf.cast(position, tf.int64) < sizes[:, tf.newaxis, tf.newaxis]
+  last = tf.constant(tf.int64.max, tf.int64)
+  return tf.argsort(tf.where(within, tf.cast(hashed, tf.int64), last), stable=True)
+
+
+def _mix(numbers: tf.Tensor) -> tf.Tensor:
+  def constant(value: int) -> tf.Tensor:
+    return tf.constant(value, tf.uint64)
+
+  def fold(value: tf.Tensor, shift: int) -> tf.Tensor:
+    return tf.bitwise.bitwise_xor(value, tf.bitwise.right_shift(value, constant(shift)))
+
+  mixed = numbers + constant(local_order.INCREMENT)
+  for shift, factor in zip(local_order.SHIFTS, local_order.FACTORS):
+    mixed = fold(mixed, shift) * constant(factor)
+  return fold(mixed, local_order.SHIFTS[-1])
+
+
+class _Batches:
+  """The batches of some clients: which examples make the step of each."""
+
+  def __init__(
+    self, training: LocalTraining, data: data_lib.PackedData, clients: Clients
+  ):
+    self._batch_size = training.batch_size
+    self._clients = clients
+    self._totals = clients.sizes * training.local_epochs
+    self._order = permutations(
+      clients.keys, clients.sizes, tf.reduce_max(clients.sizes), training.local_epochs
+    )
+    self._features = data.tensors()
+    self._spec = training.model.input_spec
+
+  @property
+  def num_steps(self) -> tf.Tensor:
+    most = tf.reduce_max(self._totals)
+    return (most + self._batch_size - 1) // self._batch_size
+
+  def side_by_side(self, step: tf.Tensor) -> tuple[Any, tf.Tensor]:
+    """Batches of all clients, padded, and which of their examples count."""
+    totals, sizes = self._totals[:, tf.newaxis], self._clients.sizes[:, tf.newaxis]
+    position = step * self._batch_size + tf.range(self._batch_size, dtype=tf.int64)
+    counts = position < totals
+    position = tf.minimum(position, totals - 1)
+    where = tf.stack([position // sizes, position % sizes], axis=-1)
+    chosen = tf.gather_nd(self._order, where, batch_dims=1)
+    return self._read(
+      self._clients.starts[:, tf.newaxis] + tf.cast(chosen, tf.int64)
+    ), counts
+
+  def of_the_only_client(self, step: tf.Tensor) -> Any:
+    """The batch of a single client as it is."""
+    total, size = self._totals[0], self._clients.sizes[0]
+    first = step * self._batch_size
+    position = tf.range(first, tf.minimum(first + self._batch_size, total))
+    where = tf.stack([position // size, position % size], axis=-1)
+    chosen = tf.gather_nd(self._order[0], where)
+    return self._read(self._clients.starts[0] + tf.cast(chosen, tf.int64))
+
+  def _read(self, examples: tf.Tensor) -> Any:
+    flat = [tf.gather(feature, examples) for feature in self._features]
+    return tf.nest.pack_sequence_as(self._spec, flat)
+
+
+def train_step(
+  training: LocalTraining,
+  weights: Weights,
+  state: State,
+  batch: Any,
+  counts: Optional[tf.Tensor] = None,
+) -> State:
+  """One step of one client.
+
+  Args:
+    training: What the client does.
+    weights: The server's.
+    state: The client's before the step.
+    batch: Inputs and labels.
+    counts: Which examples count, bool; `None` if all do.
+  """
+  model = training.model
+  x, y = (batch['x'], batch['y']) if hasattr(batch, 'keys') else batch
+  sample_weight = None if counts is None else _weights_of_examples(counts)
+  with tf.GradientTape() as tape:
+    tape.watch(state.trainable)
+    output = model.predict_on_batch((state.trainable, weights.rest), x, training=True)
+    loss = model.loss(output, y, sample_weight)
+  gradients = tape.gradient(loss, state.trainable)
+  if training.proximal_strength:
+    gradients = tf.nest.map_structure(
+      lambda gradient, now, before: (
+        gradient + training.proximal_strength * (now - before)
+      ),
+      gradients,
+      state.trainable,
+      weights.trainable,
+    )
+  optimizer_state, trainable = training.optimizer.next(
+    state.optimizer, state.trainable, gradients
+  )
+  if counts is None:
+    metrics = _update_metrics(model, state.metrics, output, y, loss)
+  else:
+    metrics = _add_metrics_of_examples(model, state.metrics, output, y, counts)
+  return State(trainable, optimizer_state, metrics)
+
+
+def _weights_of_examples(counts: tf.Tensor) -> tf.Tensor:
+  """Weights that make a mean over the batch one over the examples that count.
+
+  They do, whether a loss divides by the size of the batch or by the sum of weights.
+  """
+  weights = tf.cast(counts, tf.float32)
+  size = tf.cast(tf.size(counts), tf.float32)
+  return weights * (size / tf.maximum(tf.reduce_sum(weights), 1.0))
+
+
+def _update_metrics(
+  model: tff.learning.models.FunctionalModel,
+  metrics: Any,
+  output: Any,
+  labels: Any,
+  loss: tf.Tensor,
+) -> Any:
+  num_examples = tf.shape(tf.nest.flatten(output)[0])[0]
+  batch_output = tff.learning.models.BatchOutput(
+    loss=loss, predictions=output, num_examples=num_examples
+  )
+  return model.update_metrics_state(metrics, batch_output=batch_output, labels=labels)
+
+
+def _add_metrics_of_examples(
+  model: tff.learning.models.FunctionalModel,
+  metrics: Any,
+  output: Any,
+  labels: Any,
+  counts: tf.Tensor,
+) -> Any:
+  """Adds to metrics what each example that counts adds by itself.
+
+  TFF's functional metrics do not take weights, but they are sums: clients' are added
+  up as well.
+  """
+  if not tf.nest.flatten(metrics):
+    return metrics
+  zero = tf.nest.map_structure(tf.convert_to_tensor, model.initialize_metrics_state())
+
+  def of_one(example: Any) -> Any:
+    outputs, label, is_meant = example
+    outputs, label = tf.nest.map_structure(
+      lambda tensor: tensor[tf.newaxis], (outputs, label)
+    )
+    after = _update_metrics(model, zero, outputs, label, model.loss(outputs, label))
+    return tf.nest.map_structure(
+      lambda new, old: tf.where(is_meant, new - old, tf.zeros_like(old)), after, zero
+    )
+
+  added = tf.vectorized_map(
+    of_one, (output, labels, counts), fallback_to_while_loop=False
+  )
+  return tf.nest.map_structure(
+    lambda before, more: before + tf.reduce_sum(more, axis=0), metrics, added
+  )
+
+
+def side_by_side(
+  training: LocalTraining,
+  data: data_lib.PackedData,
+  weights: Weights,
+  clients: Clients,
+  *,
+  padded: bool = True,
+) -> Trained:
+  """Trains clients at once; each tensor of the result has an entry for each.
+
+  Args:
+    training: What each does.
+    data: Their examples.
+    weights: The server's.
+    clients: Who.
+    padded: Whether a batch may be short; if not, none is weighted.
+
+  Raises:
+    ValueError: If TensorFlow cannot vectorise the model; the message names the
+      operation.
+  """
+  batches = _Batches(training, data, clients)
+  num_clients = tf.shape(clients.starts)[0]
+  initial = initial_state(training, weights)
+  stacked = tf.nest.map_structure(
+    lambda tensor: tf.repeat(tensor[tf.newaxis], num_clients, axis=0), initial
+  )
+
+  # How many clients there are is not known when the graph is made.
+  shapes = tf.nest.map_structure(
+    lambda tensor: tf.TensorShape([None]).concatenate(tensor.shape), initial
+  )
+
+  def step_of_one(inputs: Any) -> Any:
+    state, batch, counts = inputs
+    after = train_step(training, weights, state, batch, counts if padded else None)
+    # A client that is done stays as it is.
+    active = tf.reduce_any(counts)
+    return tf.nest.map_structure(
+      lambda new, old: tf.where(active, tf.cast(new, old.dtype), old), after, state
+    )
+
+  def body(step: tf.Tensor, state: Any) -> Any:
+    batch, counts = batches.side_by_side(step)
+    state = tf.vectorized_map(
+      step_of_one, (state, batch, counts), fallback_to_while_loop=False
+    )
+    return step + 1, tf.nest.map_structure(tf.ensure_shape, state, shapes)
+
+  state = _loop(batches.num_steps, body, stacked, shapes)
+  update = tf.nest.map_structure(tf.subtract, stacked.trainable, state.trainable)
+  return Trained(update, state.metrics)
+
+
+def one(
+  training: LocalTraining,
+  data: data_lib.PackedData,
+  weights: Weights,
+  clients: Clients,
+) -> Trained:
+  """Trains a single client, on its batches as they are.
+
+  Args:
+    training: What it does.
+    data: Its examples.
+    weights: The server's.
+    clients: The client.
+  """
+  batches = _Batches(training, data, clients)
+  initial = initial_state(training, weights)
+
+  def body(step: tf.Tensor, state: Any) -> Any:
+    batch = batches.of_the_only_client(step)
+    return step + 1, train_step(training, weights, state, batch)
+
+  shapes = tf.nest.map_structure(lambda tensor: tensor.shape, initial)
+  state = _loop(batches.num_steps, body, initial, shapes)
+  update = tf.nest.map_structure(tf.subtract, weights.trainable, state.trainable)
+  return Trained(update, state.metrics)
+
+
+def initial_state(training: LocalTraining, weights: Weights) -> State:
+  """The state before the first step.
+
+  Args:
+    training: What clients do.
+    weights: The server's.
+  """
+  specs = tf.nest.map_structure(tf.TensorSpec.from_tensor, weights.trainable)
+  state = State(
+    weights.trainable,
+    training.optimizer.initialize(specs),
+    training.model.initialize_metrics_state(),
+  )
+  return tf.nest.map_structure(tf.convert_to_tensor, state)
+
+
+def _loop(
+  num_steps: tf.Tensor, body: Callable[..., Any], state: Any, shapes: Any
+) -> Any:
+  """Runs the steps, after each of which the state has the same shapes."""
+  _, state = tf.while_loop(
+    lambda step, unused_state: step < num_steps,
+    body,
+    (tf.constant(0, tf.int64), state),
+    shape_invariants=(tf.TensorShape([]), shapes),
+    parallel_iterations=1,
+  )
+  return state
