@@ -8,10 +8,10 @@ from tff_dp_aggregators.aggregators.builders import gaussian
 from tff_dp_aggregators.aggregators.builders import tree
 from tff_dp_aggregators.aggregators.factory import DPMeanFactory
 from tff_dp_aggregators.aggregators.factory import DPMeanState
-from tff_dp_aggregators.aggregators.factory import SpentEvents
-from tff_dp_aggregators.aggregators.factory import extract_dp_event
 from tff_dp_aggregators.aggregators.factory import secure_sum
 from tff_dp_aggregators.aggregators.nonfinite import ZeroNonfiniteFactory
+from tff_dp_aggregators.aggregators.spent_events import SpentEvents
+from tff_dp_aggregators.aggregators.spent_events import extract_dp_event
 
 __all__ = [
   'DPMeanFactory',

@@ -2,17 +2,14 @@
 
 import collections
 import math
-from collections.abc import Iterator, Mapping
 from typing import Any, Callable, NamedTuple, Optional
 
-import dp_accounting
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_dp_aggregators import noise
 from tff_dp_aggregators import queries
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.aggregators import nonfinite
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.noise import seeds
@@ -40,21 +37,6 @@ class DPMeanState(NamedTuple):
   count_sum: Any
   last_round_noise_multiplier: Any
   all_rounds_noise_multiplier: Any
-
-
-class SpentEvents(NamedTuple):
-  """What a state's rounds cost; from `extract_dp_event`.
-
-  Attributes:
-    all_rounds_so_far: The event of all rounds up to the state, together: what has been
-      spent. Do not compose it with those of earlier states, which it contains.
-    last_round_only: The event of the last round alone. Composed over *all* rounds from
-      the first they come to `all_rounds_so_far`; over some of them, to nothing that
-      means anything.
-  """
-
-  all_rounds_so_far: dp_accounting.DpEvent
-  last_round_only: dp_accounting.DpEvent
 
 
 class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
@@ -472,86 +454,3 @@ def _num_bytes(value_type: Any) -> int:
     dtype = tf.as_dtype(value_type.dtype)
     return dtype.size * (tf.TensorShape(value_type.shape).num_elements() or 0)
   return sum(_num_bytes(value_type[i]) for i in range(len(value_type)))
-
-
-def extract_dp_event(state: Any) -> SpentEvents:
-  """What the rounds that led to a state cost: all of them together, and the last.
-
-  Args:
-    state: State of a `DPMeanFactory` process, of an aggregation composed around one
-      (`tff.aggregators.zeroing_factory` and the like), or of a learning process with
-      such an aggregator, as its `next` returned it.
-
-  Returns:
-    `SpentEvents`. The state alone is enough: what it says holds for a run that was
-    resumed as for one that was not.
-
-  Raises:
-    TypeError: If there is not exactly one such aggregator state in `state`.
-    ValueError: If the state comes from `initialize`, before any round, or from an
-      earlier version of this package; or if what is composed around the mechanism
-      remembers something, such as a zeroing norm that follows the clients' norms: one
-      client then changes what becomes of others' values, which no event here covers.
-  """
-  if isinstance(state, tff.learning.templates.LearningAlgorithmState):
-    state = state.aggregator
-  found = list(_dp_states(state))
-  if len(found) != 1:
-    raise TypeError(
-      'expected a state with that of one DPMeanFactory process in it, got '
-      f'{type(state).__name__} with {len(found)}.'
-    )
-  if not hasattr(found[0], 'all_rounds_noise_multiplier'):
-    raise ValueError(
-      'this state is of an earlier version of this package, or of a factory of '
-      'tff.aggregators: it does not say what all its rounds spent, and cannot be '
-      'continued. Finish the run with the version that began it, or begin anew.'
-    )
-  beside = _remembered_beside(state, '')
-  if beside is not None:
-    raise ValueError(
-      f'what is composed around the mechanism remembers {beside}: if that follows '
-      "clients' values, one client changes what becomes of the values of others, and "
-      'the event of the mechanism alone says too little. Use a norm that is fixed, or '
-      '`aggregators.adaptive`; if it depends on no value, take the event of the state '
-      'of the mechanism within.'
-    )
-  last_round = float(found[0].last_round_noise_multiplier)
-  all_rounds = float(found[0].all_rounds_noise_multiplier)
-  if found[0].query.noise.round == 0:
-    raise ValueError(
-      'this state is from initialize: nothing was released, so there is no event yet.'
-    )
-  return SpentEvents(
-    all_rounds_so_far=events.simplify(dp_accounting.GaussianDpEvent(all_rounds)),
-    last_round_only=events.simplify(dp_accounting.GaussianDpEvent(last_round)),
-  )
-
-
-def _remembered_beside(state: Any, name: str) -> Optional[str]:
-  """The name of something in a state that is not of the mechanism; `None` if none."""
-  if hasattr(state, 'all_rounds_noise_multiplier'):
-    return None
-  if isinstance(state, Mapping):
-    parts = [(str(key), value) for key, value in state.items()]
-  elif isinstance(state, (list, tuple)):
-    names = getattr(state, '_fields', range(len(state)))
-    parts = [(str(key), value) for key, value in zip(names, state)]
-  else:
-    return name
-  found = (
-    _remembered_beside(value, f'{name}.{key}' if name else key) for key, value in parts
-  )
-  return next((each for each in found if each is not None), None)
-
-
-def _dp_states(state: Any) -> Iterator[Any]:
-  """Looks for `DPMeanFactory` states inside those of what it is composed with."""
-  if hasattr(state, 'all_rounds_noise_multiplier') or hasattr(state, 'dp_event'):
-    yield state
-  elif isinstance(state, Mapping):
-    for value in state.values():
-      yield from _dp_states(value)
-  elif isinstance(state, (list, tuple)):
-    for value in state:
-      yield from _dp_states(value)

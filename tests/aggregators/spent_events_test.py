@@ -1,0 +1,289 @@
+"""What a state says was spent is never less than what was.
+
+Claims, for learning processes of TFF with our aggregators, and for what can be composed
+around these:
+
+* Mime Lite is refused, whichever of its two aggregations is private, and the reason
+  names the part of the state. Of two private ones the stated remedy gives the epsilon
+  of both together, found by hand.
+* Hyperparameters of every optimizer of TFF, and the round of its schedules, are no
+  reason to refuse; momenta, and other numbers with other names, are.
+* What the server's optimizer remembers is no reason either.
+* A denominator that is not private is refused, though it remembers nothing.
+"""
+
+import collections
+import math
+
+import dp_accounting
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_dp_aggregators import aggregators
+from tff_dp_aggregators import noise
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.learning import runtime
+
+_optimizers = tff.learning.optimizers
+_VECTOR = tff.TensorType(np.float32, [2])
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _runtime():
+  with runtime.local_runtime():
+    yield
+
+
+def _gaussian(seed=1, **kwargs):
+  return aggregators.gaussian(
+    clip_norm=1.0,
+    noise_multiplier=kwargs.get('noise_multiplier', 2.0),
+    clients_per_round=2,
+    seed=noise.Seed(seed),
+  )
+
+
+def _model():
+  @tf.function
+  def predict(weights, x, training):
+    del training
+    return x @ weights[0][0]
+
+  @tf.function
+  def loss(output, label, sample_weight=None):
+    del sample_weight
+    return tf.reduce_mean(tf.square(output - label))
+
+  return tff.learning.models.FunctionalModel(
+    initial_weights=((np.zeros([2, 1], np.float32),), ()),
+    predict_on_batch_fn=predict,
+    loss_fn=loss,
+    input_spec=(tf.TensorSpec([None, 2]), tf.TensorSpec([None, 1])),
+  )
+
+
+def _clients():
+  x, y = np.float32([[1, 2], [3, 4]]), np.float32([[1], [2]])
+  return [tf.data.Dataset.from_tensor_slices((x, y)).batch(2)] * 2
+
+
+def _after(process, rounds=1):
+  state = process.initialize()
+  for _ in range(rounds):
+    state = process.next(state, _clients()).state
+  return state
+
+
+def _mime_lite(model_aggregator=None, full_gradient_aggregator=None, momentum=0.9):
+  return tff.learning.algorithms.build_unweighted_mime_lite(
+    _model(),
+    _optimizers.build_sgdm(0.1, momentum),
+    model_aggregator=model_aggregator,
+    full_gradient_aggregator=full_gradient_aggregator,
+  )
+
+
+@pytest.mark.parametrize('momentum', [0.9, None])
+def test_mime_lite_with_full_gradients_without_noise_is_refused(momentum):
+  state = _after(_mime_lite(_gaussian(), momentum=momentum))
+  with pytest.raises(
+    ValueError, match='remembers client_work.0.learning_rate'
+  ) as error:
+    aggregators.extract_dp_event(state)
+  assert 'full gradients in Mime Lite' in str(error.value)
+  assert '`state.aggregator`' in str(error.value)
+  assert aggregators.extract_dp_event(state.aggregator).last_round_only
+
+
+def test_mime_lite_with_updates_without_noise_is_refused():
+  state = _after(_mime_lite(full_gradient_aggregator=_gaussian()))
+  with pytest.raises(TypeError, match='private mean in client_work.1 alone'):
+    aggregators.extract_dp_event(state)
+
+
+def test_two_private_aggregations_are_refused_and_the_remedy_is_right():
+  process = _mime_lite(
+    aggregators.tree(
+      strategies.Participation(4),
+      clip_norm=1.0,
+      noise_multiplier=3.0,
+      clients_per_round=2,
+      seed=noise.Seed(2),
+    ),
+    _gaussian(),
+  )
+  state = _after(process, rounds=3)
+  with pytest.raises(TypeError, match='with 2. They are client_work.1 and aggregator'):
+    aggregators.extract_dp_event(state)
+  # Three rounds in all of which a client takes part: by hand, squares of 1 / sigma add.
+  tree = strategies.BinaryTree(4).sensitivity_squared_by_round(
+    strategies.Participation(4)
+  )[2]
+  mu = math.sqrt(3 / 2.0**2 + tree / 3.0**2)
+  composed = dp_accounting.ComposedDpEvent(
+    [
+      aggregators.extract_dp_event(part).all_rounds_so_far
+      for part in (state.client_work[1], state.aggregator)
+    ]
+  )
+  assert accountants.epsilon(composed, 1e-6) == pytest.approx(
+    accountants.epsilon(dp_accounting.GaussianDpEvent(1 / mu), 1e-6), rel=1e-9
+  )
+  for part in (state.client_work[1], state.aggregator):
+    alone = aggregators.extract_dp_event(part).all_rounds_so_far
+    assert accountants.epsilon(alone, 1e-6) < 0.95 * accountants.epsilon(composed, 1e-6)
+
+
+def _keras_model():
+  keras_model = tf.keras.Sequential(
+    [tf.keras.layers.Dense(1, kernel_initializer='zeros', input_shape=[2])]
+  )
+  return tff.learning.models.from_keras_model(
+    keras_model,
+    loss=tf.keras.losses.MeanSquaredError(),
+    input_spec=(tf.TensorSpec([None, 2]), tf.TensorSpec([None, 1])),
+  )
+
+
+_OPTIMIZERS = {
+  'adafactor': lambda: _optimizers.build_adafactor(0.1),
+  'adagrad': lambda: _optimizers.build_adagrad(0.1),
+  'adam': lambda: _optimizers.build_adam(0.1),
+  'adamw': lambda: _optimizers.build_adamw(0.1),
+  'rmsprop': lambda: _optimizers.build_rmsprop(0.1),
+  'sgd': lambda: _optimizers.build_sgdm(0.1),
+  'sgdm': lambda: _optimizers.build_sgdm(0.1, 0.9),
+  'yogi': lambda: _optimizers.build_yogi(0.1),
+}
+
+
+def test_all_optimizers_of_tff_are_among_those_tested():
+  public = {name for name in dir(_optimizers) if name.startswith('build_')}
+  assert public == {f'build_{name}' for name in _OPTIMIZERS} - {'build_sgd'}
+
+
+def _learning_state(state, **parts):
+  """A learning process's state with other parts than those it had."""
+  return tff.learning.templates.LearningAlgorithmState(**{**state._asdict(), **parts})
+
+
+@pytest.fixture(scope='module')
+def fed_avg_state():
+  process = tff.learning.algorithms.build_unweighted_fed_avg(
+    _keras_model,
+    _optimizers.build_sgdm(0.1, 0.9),
+    _optimizers.build_adam(0.1),
+    model_aggregator=_gaussian(),
+  )
+  return _after(process)
+
+
+def test_fed_avg_says_what_it_spent_whatever_its_server_remembers(fed_avg_state):
+  assert fed_avg_state.client_work['momentum'] == pytest.approx(0.9)
+  assert np.any(fed_avg_state.finalizer['preconditioner'][0])
+  spent = aggregators.extract_dp_event(fed_avg_state)
+  assert spent == aggregators.extract_dp_event(fed_avg_state.aggregator)
+  assert spent.last_round_only == dp_accounting.GaussianDpEvent(2.0)
+
+
+@pytest.mark.parametrize('name', _OPTIMIZERS)
+def test_hyperparameters_of_clients_are_accepted_and_their_momenta_are_not(
+  name, fed_avg_state
+):
+  # What TFF's client work keeps: `get_hparams` of the optimizer of a scalar.
+  optimizer = _OPTIMIZERS[name]()
+  state = optimizer.initialize(tf.TensorSpec([]))
+  kept = _learning_state(fed_avg_state, client_work=optimizer.get_hparams(state))
+  assert aggregators.extract_dp_event(kept).last_round_only
+  if name != 'sgd':  # It has no more state than these.
+    whole = _learning_state(fed_avg_state, client_work=state)
+    with pytest.raises(ValueError, match='remembers client_work'):
+      aggregators.extract_dp_event(whole)
+
+
+def test_schedules_of_clients_count_rounds_and_that_is_accepted(fed_avg_state):
+  process = tff.learning.algorithms.build_weighted_fed_avg_with_optimizer_schedule(
+    _model(),
+    lambda round_number: 0.1 / (1.0 + tf.cast(round_number, tf.float32)),
+    _optimizers.build_sgdm,
+    model_aggregator=tff.aggregators.as_weighted_aggregator(_gaussian()),
+  )
+  state = _after(process, rounds=2)
+  assert state.client_work == 2
+  assert aggregators.extract_dp_event(state).last_round_only
+  # A number that is not the round may be of anything.
+  for other in (np.int32(3), np.float32(2), np.array([2])):
+    changed = _learning_state(state, client_work=other)
+    with pytest.raises(ValueError, match='remembers client_work'):
+      aggregators.extract_dp_event(changed)
+
+
+@pytest.mark.parametrize(
+  'client_work',
+  [
+    collections.OrderedDict(learning_rate=np.float32(0.1), loss=np.float32(0.5)),
+    collections.OrderedDict(learning_rate=np.float32([0.1, 0.2])),
+    collections.OrderedDict(learning_rate=collections.OrderedDict(a=np.float32(1))),
+    (np.float32(0.1),),
+    (collections.OrderedDict(learning_rate=np.float32(0.1)), ()),
+    object(),
+  ],
+)
+def test_anything_else_that_clients_remember_is_refused(client_work, fed_avg_state):
+  state = _learning_state(fed_avg_state, client_work=client_work)
+  with pytest.raises(ValueError, match='remembers client_work'):
+    aggregators.extract_dp_event(state)
+
+
+def test_a_distributor_that_remembers_is_refused(fed_avg_state):
+  state = _learning_state(fed_avg_state, distributor=(np.float32([1, 2]),))
+  with pytest.raises(ValueError, match='remembers distributor.0'):
+    aggregators.extract_dp_event(state)
+
+
+def test_a_mechanism_elsewhere_than_in_the_aggregator_is_refused(fed_avg_state):
+  for part in ('distributor', 'finalizer', 'global_model_weights'):
+    moved = {part: (fed_avg_state.aggregator,), 'aggregator': ()}
+    with pytest.raises(TypeError, match=f'private mean in {part}.0 alone'):
+      aggregators.extract_dp_event(_learning_state(fed_avg_state, **moved))
+    both = _learning_state(fed_avg_state, **{part: (fed_avg_state.aggregator,)})
+    with pytest.raises(TypeError, match='with 2'):
+      aggregators.extract_dp_event(both)
+
+
+@pytest.mark.parametrize(
+  ('mean', 'named'),
+  [
+    (tff.aggregators.MeanFactory, 'weight_sum_process'),
+    (tff.aggregators.UnweightedMeanFactory, 'another aggregation, 1'),
+  ],
+)
+def test_a_denominator_without_noise_is_refused(mean, named):
+  # Two values of 1 and any number of zeros: the result tells how many there were.
+  factory = mean(_gaussian(noise_multiplier=0.0))
+  weight_type = [tff.TensorType(np.float32)] if 'weight' in named else []
+  process = factory.create(_VECTOR, *weight_type)
+  results = []
+  for zeros in (1, 2):
+    values = [np.float32([1, 0])] * 2 + [np.float32([0, 0])] * zeros
+    weights = [[1.0] * len(values)] if weight_type else []
+    output = process.next(process.initialize(), values, *weights)
+    results.append(output.result[0])
+    with pytest.raises(ValueError, match=named):
+      aggregators.extract_dp_event(output.state)
+  assert results[0] != results[1]
+
+
+def test_aggregations_that_are_only_measured_are_accepted():
+  factory = aggregators.ZeroNonfiniteFactory(
+    tff.aggregators.zeroing_factory(
+      9.0, tff.aggregators.clipping_factory(5.0, _gaussian())
+    )
+  )
+  process = factory.create(_VECTOR)
+  output = process.next(process.initialize(), [np.float32([1, 0])])
+  event = aggregators.extract_dp_event(output.state).last_round_only
+  assert event == dp_accounting.GaussianDpEvent(2.0)

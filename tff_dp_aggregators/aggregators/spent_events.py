@@ -1,0 +1,268 @@
+"""What a state says was spent, and the states that can't say it.
+
+A private mean in a process does not make the process private: another aggregation
+beside it, whose result goes on to the next round, would be released unseen. So the
+whole state is looked through, and what is not known to be harmless is refused.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, Optional
+
+import dp_accounting
+import numpy as np
+import tensorflow_federated as tff
+
+from tff_dp_aggregators.accounting import events
+
+# What `tff.learning.optimizers` calls its hyperparameters. TFF's client work keeps them
+# in its state, so that they can be changed between rounds; clients' data does not.
+_HYPERPARAMETERS = frozenset(
+  {
+    'beta_1',
+    'beta_2',
+    'beta_2_decay',
+    'clip_threshold',
+    'decay',
+    'epsilon',
+    'epsilon_1',
+    'epsilon_2',
+    'learning_rate',
+    'momentum',
+    'relative_step',
+    'weight_decay',
+  }
+)
+
+# Aggregations beside the mechanism whose results are measured, and used for nothing:
+# those of `tff.aggregators.zeroing_factory` and `clipping_factory`, with a norm that
+# remembers nothing, and of `ZeroNonfiniteFactory`.
+_ONLY_MEASURED = frozenset(
+  {
+    'clipped_count_agg',
+    'clipping_norm',
+    'count_sum',
+    'zeroed_count_agg',
+    'zeroing_norm',
+  }
+)
+
+
+class SpentEvents(NamedTuple):
+  """What a state's rounds cost; from `extract_dp_event`.
+
+  Attributes:
+    all_rounds_so_far: The event of all rounds up to the state, together: what has been
+      spent. Do not compose it with those of earlier states, which it contains.
+    last_round_only: The event of the last round alone. Composed over *all* rounds from
+      the first they come to `all_rounds_so_far`; over some of them, to nothing that
+      means anything.
+  """
+
+  all_rounds_so_far: dp_accounting.DpEvent
+  last_round_only: dp_accounting.DpEvent
+
+
+def extract_dp_event(state: Any) -> SpentEvents:
+  """What the rounds that led to a state cost: all of them together, and the last.
+
+  It is the cost of all that the process releases, but for what it measures of clients.
+  Of a learning process every part is looked at. The server's optimizer may remember
+  what it likes, for it sees the private mean alone. What the clients' computation
+  remembers must be hyperparameters of their optimizer, by TFF's names for them, or the
+  number of rounds; whoever sets these by looking at clients' metrics does so unseen.
+
+  Args:
+    state: State of a `DPMeanFactory` process, of an aggregation composed around one
+      (`tff.aggregators.zeroing_factory` and the like), or of a learning process with
+      such an aggregator, as its `next` returned it.
+
+  Returns:
+    `SpentEvents`. The state alone is enough: what it says holds for a run that was
+    resumed as for one that was not.
+
+  Raises:
+    TypeError: If there is not exactly one such aggregator state in `state`, in its
+      aggregator if it is that of a learning process. Two of them cost more than either.
+    ValueError: If the state comes from `initialize`, before any round, or from an
+      earlier version of this package; if what is composed around the mechanism
+      remembers something, such as a zeroing norm that follows the clients' norms: one
+      client then changes what becomes of others' values, which no event here covers;
+      if another aggregation has a part in the result, such as an exact denominator;
+      or if the distributor or the clients' computation of a learning process remembers
+      something, such as the average of full gradients in Mime Lite.
+
+  Example:
+    >>> from tff_dp_aggregators import aggregators
+    >>> aggregator = aggregators.gaussian(
+    ...   clip_norm=1.0, noise_multiplier=2.0, clients_per_round=10
+    ... )
+    >>> process = aggregator.create(tff.TensorType(np.float32))
+    >>> output = process.next(process.initialize(), [np.float32(0.5)] * 10)
+    >>> extract_dp_event(output.state).last_round_only
+    GaussianDpEvent(noise_multiplier=2.0)
+  """
+  found = _the_one_mechanism(state)
+  if isinstance(state, tff.learning.templates.LearningAlgorithmState):
+    _check_distributor(state.distributor)
+    _check_client_work(state.client_work, found)
+    state = state.aggregator
+  _check_remembered_beside(state)
+  _check_summed_beside(state, '')
+  if found.query.noise.round == 0:
+    raise ValueError(
+      'this state is from initialize: nothing was released, so there is no event yet.'
+    )
+  all_rounds = float(found.all_rounds_noise_multiplier)
+  last_round = float(found.last_round_noise_multiplier)
+  return SpentEvents(
+    all_rounds_so_far=events.simplify(dp_accounting.GaussianDpEvent(all_rounds)),
+    last_round_only=events.simplify(dp_accounting.GaussianDpEvent(last_round)),
+  )
+
+
+def _the_one_mechanism(state: Any) -> Any:
+  """The state of the only private mean, which is where it belongs."""
+  found = {path: leaf for path, leaf in _leaves(state) if _is_mechanism(leaf)}
+  if len(found) != 1:
+    raise TypeError(
+      'expected a state with that of one DPMeanFactory process in it, got '
+      f'{type(state).__name__} with {len(found)}.' + _remedy_for_several(list(found))
+    )
+  ((path, mechanism),) = found.items()
+  if not hasattr(mechanism, 'all_rounds_noise_multiplier'):
+    raise ValueError(
+      'this state is of an earlier version of this package, or of a factory of '
+      'tff.aggregators: it does not say what all its rounds spent, and cannot be '
+      'continued. Finish the run with the version that began it, or begin anew.'
+    )
+  is_learning = isinstance(state, tff.learning.templates.LearningAlgorithmState)
+  if is_learning and path.split('.')[0] != 'aggregator':
+    raise TypeError(
+      'expected a learning process whose aggregator is a DPMeanFactory process, got '
+      f'one with a private mean in {path} alone: the updates of the model are '
+      'aggregated without noise, and no event covers them. Pass the factory as '
+      '(model) aggregator.'
+    )
+  return mechanism
+
+
+def _remedy_for_several(paths: list[str]) -> str:
+  if not paths:
+    return ''
+  return (
+    f' They are {" and ".join(paths)}: clients take part in all of them, so what was '
+    'spent is their composition, and more than the event of either. Take '
+    'extract_dp_event of the state of each, and compose these events with '
+    'dp_accounting.ComposedDpEvent, if all noise is independent (secret, or of '
+    'different seeds) and nothing else in the state depends on clients.'
+  )
+
+
+def _check_distributor(state: Any) -> None:
+  """Refuses a distributor with a memory: no builder of TFF or this package has one."""
+  for path, _ in _leaves(state, 'distributor'):
+    raise ValueError(
+      f'the distributor of this learning process remembers {path}, and nothing here '
+      "tells whether that follows clients' data. If it does not, take the event of "
+      "the aggregator's state, `state.aggregator`."
+    )
+
+
+def _check_client_work(state: Any, mechanism: Any) -> None:
+  """Refuses client work that remembers what clients' data may have a part in."""
+  if isinstance(state, Mapping) and all(
+    key in _HYPERPARAMETERS and _is_scalar(value) for key, value in state.items()
+  ):
+    return
+  for path, leaf in _leaves(state, 'client_work'):
+    # The round, with which TFF's schedules of clients' learning rates count.
+    if path == 'client_work' and _is_round(leaf, mechanism.query.noise.round):
+      return
+    raise ValueError(
+      f"the clients' computation of this learning process remembers {path}, which is "
+      "no hyperparameter of its optimizer. If it follows clients' data, as the full "
+      'gradients in Mime Lite do, which are averaged beside the updates and without '
+      'their noise, then the process releases more than any event here covers. '
+      "Use a process whose only look at clients' data is its aggregator, such as "
+      '`learning.build_dp_fed_avg`. If it depends on no data, take the event of the '
+      "aggregator's state, `state.aggregator`."
+    )
+
+
+def _check_remembered_beside(state: Any) -> None:
+  for path, leaf in _leaves(state):
+    if not _is_mechanism(leaf):
+      raise ValueError(
+        f'what is composed around the mechanism remembers {path}: if that follows '
+        "clients' values, one client changes what becomes of the values of others, and "
+        'the event of the mechanism alone says too little. Use a norm that is fixed, '
+        'or `aggregators.adaptive`; if it depends on no value, take the event of the '
+        'state of the mechanism within.'
+      )
+
+
+def _check_summed_beside(state: Any, path: str) -> None:
+  """Refuses aggregations beside the mechanism that leave their result in its result.
+
+  They may remember nothing, like the exact sum of weights by which
+  `tff.aggregators.MeanFactory` divides. Their empty state shows them.
+  """
+  if _is_mechanism(state):
+    return
+  for key, value in _parts(state) or []:
+    if any(_is_mechanism(leaf) for _, leaf in _leaves(value)):
+      _check_summed_beside(value, _join(path, key))
+    elif key not in _ONLY_MEASURED:
+      raise ValueError(
+        f'beside the mechanism there is another aggregation, {_join(path, key)}, such '
+        'as the exact denominator of tff.aggregators.MeanFactory or '
+        'UnweightedMeanFactory: it adds no noise, and has a part in the result that '
+        'the event of the mechanism does not cover. A DPMeanFactory is a mean already, '
+        'with a fixed denominator; use it alone. If the other aggregation is only '
+        'measured, take the event of the state of the mechanism within.'
+      )
+
+
+# The structure of states.
+
+
+def _is_mechanism(state: Any) -> bool:
+  """Whether it is of a `DPMeanFactory`, or of an earlier one, or TFF's own."""
+  return hasattr(state, 'all_rounds_noise_multiplier') or hasattr(state, 'dp_event')
+
+
+def _is_scalar(value: Any) -> bool:
+  return np.ndim(value) == 0 and np.asarray(value).dtype.kind in 'bif'
+
+
+def _is_round(value: Any, this_round: Any) -> bool:
+  is_integer = np.ndim(value) == 0 and np.asarray(value).dtype.kind == 'i'
+  return bool(is_integer and value == this_round)
+
+
+def _parts(state: Any) -> Optional[list[tuple[str, Any]]]:
+  """Names and values of what a state is made of; `None` of what it is not made of any.
+
+  Args:
+    state: Any part of a state, but for that of a mechanism.
+  """
+  if isinstance(state, Mapping):
+    return [(str(key), value) for key, value in state.items()]
+  if isinstance(state, (list, tuple)):
+    names = getattr(state, '_fields', range(len(state)))
+    return [(str(key), value) for key, value in zip(names, state)]
+  return None
+
+
+def _leaves(state: Any, path: str = '') -> Iterator[tuple[str, Any]]:
+  """Everything in a state with its path; the state of a mechanism is one leaf."""
+  parts = None if _is_mechanism(state) else _parts(state)
+  if parts is None:
+    yield path, state
+    return
+  for key, value in parts:
+    yield from _leaves(value, _join(path, key))
+
+
+def _join(path: str, key: str) -> str:
+  return f'{path}.{key}' if path else key
