@@ -19,6 +19,7 @@ from tff_dp_aggregators.strategies import strategy as strategy_lib
 from tff_dp_aggregators.strategies import toeplitz
 from tff_dp_aggregators.strategies import tree
 from tff_dp_aggregators.strategies import windowed_blt
+from tff_dp_aggregators.strategies import workload as workload_lib
 from tff_dp_aggregators.strategies.numerics import toeplitz_problem
 
 _Limits = participation_lib.Participation
@@ -70,7 +71,8 @@ class Kind:
   Attributes:
     name: Of the mechanism with such a strategy.
     strategy: The class.
-    build: The strategy with the least RMSE, from limits on participation and options.
+    build: The strategy with the least RMSE, from limits on participation and options;
+      and from `workload` if it `adapts`.
     words: What its noise is like, for readers of a report who never saw this package.
     citations: Papers that it is from.
     options: What it can be told.
@@ -81,6 +83,7 @@ class Kind:
     bands: The option that bounds the bands of C. With as many groups of clients as
       bands, the rounds of one client share no noise, and cyclic sampling may be used.
     is_independent: Whether no rounds share noise, so that any sampling may be used.
+    adapts: Whether the strategy with the least error depends on the workload.
   """
 
   name: str
@@ -97,6 +100,26 @@ class Kind:
   )
   bands: Optional[str] = None
   is_independent: bool = False
+  adapts: bool = False
+
+  def build_for(
+    self, limits: _Limits, workload: workload_lib.WorkloadLike, **options: int
+  ) -> strategy_lib.Strategy:
+    """The strategy with the least RMSE of a workload; of its kind, so far as it adapts.
+
+    Args:
+      limits: Who may take part when.
+      workload: `None` for prefix sums.
+      **options: As for `build`.
+
+    Raises:
+      ValueError: If an argument is out of range, the workload for other rounds, or of
+        a form for which this kind is not optimised.
+    """
+    workload = workload_lib.check(limits.num_rounds, workload)
+    if not self.adapts or workload_lib.is_prefix_sums(workload):
+      return self.build(limits, **options)
+    return self.build(limits, workload=workload, **options)
 
   def option(self, name: str) -> Optional[Option]:
     """Its option of this name, if it has one."""
@@ -301,10 +324,16 @@ def _trees(limits: _Limits, given: dict[str, int]) -> Iterable[dict[str, int]]:
   return [{}] if restart_every is None else [{}, {'restart_every': restart_every}]
 
 
-def _banded(limits: _Limits, num_bands: Optional[int] = None) -> strategy_lib.Strategy:
+def _banded(
+  limits: _Limits,
+  num_bands: Optional[int] = None,
+  workload: workload_lib.WorkloadLike = None,
+) -> strategy_lib.Strategy:
   if num_bands is None:
     num_bands = free_bands(limits)
-  return banded.optimize(limits.num_rounds, num_bands=num_bands, participation=limits)
+  return banded.optimize(
+    limits.num_rounds, num_bands=num_bands, participation=limits, workload=workload
+  )
 
 
 def _banded_seconds(limits: _Limits, num_bands: Optional[int] = None) -> float:
@@ -316,11 +345,15 @@ def _banded_seconds(limits: _Limits, num_bands: Optional[int] = None) -> float:
 
 
 def _toeplitz(
-  limits: _Limits, num_bands: Optional[int] = None
+  limits: _Limits,
+  num_bands: Optional[int] = None,
+  workload: workload_lib.WorkloadLike = None,
 ) -> strategy_lib.Strategy:
   if num_bands is None:
     num_bands = free_bands(limits)
-  return toeplitz.optimize(limits.num_rounds, num_bands=num_bands, participation=limits)
+  return toeplitz.optimize(
+    limits.num_rounds, num_bands=num_bands, participation=limits, workload=workload
+  )
 
 
 def _toeplitz_seconds(limits: _Limits, num_bands: Optional[int] = None) -> float:
@@ -351,17 +384,25 @@ def _needless_bands(limits: _Limits, given: dict[str, int]) -> Optional[str]:
   return 'with one band, the most that costs nothing, it is the gaussian mechanism.'
 
 
-def _blt(limits: _Limits, num_buffers: Optional[int] = None) -> strategy_lib.Strategy:
-  return blt.optimize(limits.num_rounds, num_buffers=num_buffers, participation=limits)
+def _blt(
+  limits: _Limits,
+  num_buffers: Optional[int] = None,
+  workload: workload_lib.WorkloadLike = None,
+) -> strategy_lib.Strategy:
+  return blt.optimize(
+    limits.num_rounds, num_buffers=num_buffers, participation=limits, workload=workload
+  )
 
 
 def _banded_inverse(
-  limits: _Limits, num_bands: Optional[int] = None
+  limits: _Limits,
+  num_bands: Optional[int] = None,
+  workload: workload_lib.WorkloadLike = None,
 ) -> strategy_lib.Strategy:
   if num_bands is None:
     num_bands = min(_INVERSE_BANDS, limits.num_rounds)
   return banded_inverse.optimize(
-    limits.num_rounds, num_bands=num_bands, participation=limits
+    limits.num_rounds, num_bands=num_bands, participation=limits, workload=workload
   )
 
 
@@ -372,14 +413,18 @@ def _banded_inverse_seconds(limits: _Limits, num_bands: int = _INVERSE_BANDS) ->
 
 
 def _windowed_blt(
-  limits: _Limits, num_decays: Optional[int] = None
+  limits: _Limits,
+  num_decays: Optional[int] = None,
+  workload: workload_lib.WorkloadLike = None,
 ) -> strategy_lib.Strategy:
   if limits.possible_participations > 1:
     return windowed_blt.optimize(
-      limits.num_rounds, num_decays=num_decays, participation=limits
+      limits.num_rounds, num_decays=num_decays, participation=limits, workload=workload
     )
   # Nobody comes back, so nothing is to be cut off: the window is all rounds.
-  uncut = blt.optimize(limits.num_rounds, num_buffers=num_decays, participation=limits)
+  uncut = blt.optimize(
+    limits.num_rounds, num_buffers=num_decays, participation=limits, workload=workload
+  )
   return windowed_blt.WindowedBLT(
     limits.num_rounds, limits.num_rounds, uncut.output_scales, uncut.buffer_decays
   )
@@ -445,6 +490,7 @@ KINDS: dict[str, Kind] = {
       'banded',
       banded.Banded,
       _banded,
+      adapts=True,
       words='noise correlated over rounds by a banded matrix',
       citations=('arXiv:2306.08153',),
       options=(_BANDS,),
@@ -458,6 +504,7 @@ KINDS: dict[str, Kind] = {
       'toeplitz',
       toeplitz.BandedToeplitz,
       _toeplitz,
+      adapts=True,
       words='noise correlated over rounds by a banded Toeplitz matrix',
       citations=('arXiv:2405.15913',),
       options=(_BANDS,),
@@ -471,6 +518,7 @@ KINDS: dict[str, Kind] = {
       'blt',
       blt.BLT,
       _blt,
+      adapts=True,
       words='noise correlated over rounds by a buffered linear Toeplitz matrix',
       citations=('arXiv:2404.16706', 'arXiv:2408.08868'),
       options=(
@@ -488,6 +536,7 @@ KINDS: dict[str, Kind] = {
       'banded_inverse',
       banded_inverse.BandedInverse,
       _banded_inverse,
+      adapts=True,
       words='noise correlated over rounds by a matrix whose inverse is banded',
       citations=('arXiv:2405.13763', 'arXiv:2505.12128'),
       options=(
@@ -509,6 +558,7 @@ KINDS: dict[str, Kind] = {
       'windowed_blt',
       windowed_blt.WindowedBLT,
       _windowed_blt,
+      adapts=True,
       words='noise correlated over rounds by a buffered linear Toeplitz matrix that is '
       'cut off where a client may come back',
       citations=('arXiv:2404.16706', 'arXiv:2408.08868'),
