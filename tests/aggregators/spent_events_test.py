@@ -277,6 +277,12 @@ def test_a_denominator_without_noise_is_refused(mean, named):
   assert results[0] != results[1]
 
 
+def test_an_aggregation_of_unknown_use_is_refused(fed_avg_state):
+  beside = collections.OrderedDict(inner=fed_avg_state.aggregator, count_sum=())
+  with pytest.raises(ValueError, match='another aggregation, count_sum'):
+    aggregators.extract_dp_event(beside)
+
+
 def test_aggregations_that_are_only_measured_are_accepted():
   factory = aggregators.ZeroNonfiniteFactory(
     tff.aggregators.zeroing_factory(

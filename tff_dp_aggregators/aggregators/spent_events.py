@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow_federated as tff
 
 from tff_dp_aggregators.accounting import events
+from tff_dp_aggregators.aggregators import nonfinite
 
 # What `tff.learning.optimizers` calls its hyperparameters. TFF's client work keeps them
 # in its state, so that they can be changed between rounds; clients' data does not.
@@ -35,12 +36,11 @@ _HYPERPARAMETERS = frozenset(
 
 # Aggregations beside the mechanism whose results are measured, and used for nothing:
 # those of `tff.aggregators.zeroing_factory` and `clipping_factory`, with a norm that
-# remembers nothing, and of `ZeroNonfiniteFactory`.
+# remembers nothing.
 _ONLY_MEASURED = frozenset(
   {
     'clipped_count_agg',
     'clipping_norm',
-    'count_sum',
     'zeroed_count_agg',
     'zeroing_norm',
   }
@@ -209,10 +209,13 @@ def _check_summed_beside(state: Any, path: str) -> None:
   """
   if _is_mechanism(state):
     return
+  only_measured = _ONLY_MEASURED
+  if isinstance(state, nonfinite.ZeroNonfiniteState):
+    only_measured = frozenset({'count_sum'})
   for key, value in _parts(state) or []:
     if any(_is_mechanism(leaf) for _, leaf in _leaves(value)):
       _check_summed_beside(value, _join(path, key))
-    elif key not in _ONLY_MEASURED:
+    elif key not in only_measured:
       raise ValueError(
         f'beside the mechanism there is another aggregation, {_join(path, key)}, such '
         'as the exact denominator of tff.aggregators.MeanFactory or '
