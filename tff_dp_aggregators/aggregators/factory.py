@@ -128,6 +128,14 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     return self._query.participation
 
   @property
+  def workload(self) -> Optional[strategies.Workload]:
+    """Whose rows each round returns, of all means so far; `None` for the round's mean.
+
+    A result with a workload is cumulative: it is for an optimizer that works on sums.
+    """
+    return self._query.workload
+
+  @property
   def clip_norm(self) -> float:
     """L2 bound of one client's contribution to one round.
 

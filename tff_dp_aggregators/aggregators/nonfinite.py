@@ -60,6 +60,11 @@ class ZeroNonfiniteFactory(tff.aggregators.UnweightedAggregationFactory):
     self._inner = inner
     self._count_sum_factory = count_sum_factory
 
+  @property
+  def inner(self) -> tff.aggregators.UnweightedAggregationFactory:
+    """What aggregates the values."""
+    return self._inner
+
   def create(self, value_type: Any) -> tff.templates.AggregationProcess:
     """Creates the process.
 
@@ -112,11 +117,20 @@ def check_unweighted(name: str, value: Any) -> None:
   Raises:
     TypeError: If it is none.
   """
-  if not isinstance(value, tff.aggregators.UnweightedAggregationFactory):
-    raise TypeError(
-      f'{name} must be a tff.aggregators.UnweightedAggregationFactory, got '
-      f'{type(value).__name__}.'
+  if isinstance(value, tff.aggregators.UnweightedAggregationFactory):
+    return
+  reason = ''
+  if isinstance(value, tff.aggregators.WeightedAggregationFactory):
+    reason = (
+      ' A weighted mean divides by the sum of weights, such as numbers of examples: '
+      'data of clients, released without noise, that no privacy analysis here covers. '
+      'Give the factory of an unweighted mean, such as aggregators.gaussian(...), as '
+      'it is, without tff.aggregators.as_weighted_aggregator.'
     )
+  raise TypeError(
+    f'{name} must be a tff.aggregators.UnweightedAggregationFactory, got '
+    f'{type(value).__name__}.{reason}'
+  )
 
 
 def add_nonfinite_count(measurements: Any, count: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Private federated averaging, who takes part in it, and a runtime that ends.
+"""Private federated learning: processes, who takes part, and a runtime that ends.
 
 Loads on first use: `learning.schedules` needs no TensorFlow.
 """
@@ -6,18 +6,36 @@ Loads on first use: `learning.schedules` needs no TensorFlow.
 import importlib
 from typing import Any
 
-_MODULES = ('clients', 'fed_avg', 'runtime', 'schedules', 'sources')
+_MODULES = (
+  'clients',
+  'fed_avg',
+  'fed_prox',
+  'fed_sgd',
+  'ftrl',
+  'runtime',
+  'schedules',
+  'server_schedule',
+  'sources',
+)
 # Names, and the modules that they are of.
 _NAMES = {
   'ClientSource': 'sources',
   'Clients': 'clients',
+  'ServerSchedule': 'server_schedule',
   'build_dp_fed_avg': 'fed_avg',
+  'build_dp_fed_prox': 'fed_prox',
+  'build_dp_fed_sgd': 'fed_sgd',
+  'build_ftrl': 'ftrl',
 }
 
 __all__ = [
   'ClientSource',
   'Clients',
+  'ServerSchedule',
   'build_dp_fed_avg',
+  'build_dp_fed_prox',
+  'build_dp_fed_sgd',
+  'build_ftrl',
   'runtime',
   'schedules',
 ]

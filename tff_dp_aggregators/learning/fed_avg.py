@@ -1,59 +1,24 @@
 """Federated averaging with a private aggregator."""
 
-from typing import Any, Callable, Optional, Union
+from typing import Optional
 
-import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_dp_aggregators.aggregators import nonfinite
-
-_ModelFn = Union[
-  Callable[[], tff.learning.models.VariableModel],
-  tff.learning.models.FunctionalModel,
-]
-
-
-class _CountZeroWeights(tff.aggregators.WeightedAggregationFactory):
-  """Ignores weights, but counts the clients whose weight is zero.
-
-  TFF's client work replaces a non-finite model update by zeros and tells of it only
-  by giving it weight zero; under uniform weighting no other client has that.
-  """
-
-  def __init__(self, inner: tff.aggregators.UnweightedAggregationFactory):
-    self._inner = inner
-
-  def create(self, value_type: Any, weight_type: Any) -> Any:
-    inner = self._inner.create(value_type)
-
-    @tff.tensorflow.computation(weight_type)
-    def is_zero(weight: tf.Tensor) -> tf.Tensor:
-      return tf.cast(tf.equal(weight, 0), tf.int32)
-
-    @tff.federated_computation(
-      inner.state_type,
-      tff.FederatedType(value_type, tff.CLIENTS),
-      tff.FederatedType(weight_type, tff.CLIENTS),
-    )
-    def next_fn(state: Any, value: Any, weight: Any) -> Any:
-      output = inner.next(state, value)
-      count = tff.federated_sum(tff.federated_map(is_zero, weight))
-      return tff.templates.MeasuredProcessOutput(
-        output.state,
-        output.result,
-        nonfinite.add_nonfinite_count(output.measurements, count),
-      )
-
-    return tff.templates.AggregationProcess(inner.initialize, next_fn)
+from tff_dp_aggregators.learning import process_parts
 
 
 def build_dp_fed_avg(
-  model_fn: _ModelFn,
+  model_fn: process_parts.ModelFn,
   aggregator: tff.aggregators.UnweightedAggregationFactory,
   *,
   client_optimizer_fn: Optional[tff.learning.optimizers.Optimizer] = None,
   server_optimizer_fn: Optional[tff.learning.optimizers.Optimizer] = None,
-  metrics_aggregator: Any = tff.learning.metrics.sum_then_finalize,
+  client_weighting: tff.learning.ClientWeighting = (
+    tff.learning.ClientWeighting.UNIFORM
+  ),
+  metrics_aggregator: process_parts.MetricsAggregator = (
+    tff.learning.metrics.sum_then_finalize
+  ),
   loop_implementation: tff.learning.LoopImplementation = (
     tff.learning.LoopImplementation.DATASET_ITERATOR
   ),
@@ -76,7 +41,8 @@ def build_dp_fed_avg(
     server_optimizer_fn: Applies the mean of client updates; `None` means SGD with
       learning rate 0.2 and momentum 0.9, which goes twice as far as plain averaging and
       averages the noise of some ten rounds (the default of `experiments.simulate` as
-      well).
+      well). An aggregator with cumulative results needs `learning.build_ftrl`.
+    client_weighting: Uniform, the only one that is private; others are refused.
     metrics_aggregator: How the clients' metrics are combined: a function of the model's
       metric finalizers, such as those in `tff.learning.metrics`.
     loop_implementation: How TFF iterates over client data; the default is the faster.
@@ -85,20 +51,24 @@ def build_dp_fed_avg(
     A learning process.
 
   Raises:
-    TypeError: If `aggregator` is not an unweighted aggregation factory.
+    TypeError: If `aggregator` is not an unweighted aggregation factory, or another
+      argument not of its type.
+    ValueError: If clients are to be weighted, or `server_optimizer_fn` is not for the
+      results of `aggregator`.
   """
-  nonfinite.check_unweighted('aggregator', aggregator)
-  if client_optimizer_fn is None:
-    client_optimizer_fn = tff.learning.optimizers.build_sgdm(0.1)
-  if server_optimizer_fn is None:
-    server_optimizer_fn = tff.learning.optimizers.build_sgdm(0.2, momentum=0.9)
+  process_parts.check_weighting(client_weighting)
+  server_optimizer = process_parts.check_optimizer(
+    'server_optimizer_fn',
+    server_optimizer_fn,
+    default=tff.learning.optimizers.build_sgdm(0.2, momentum=0.9),
+  )
   # What build_unweighted_fed_avg calls, which would drop the weights uncounted.
   return tff.learning.algorithms.build_weighted_fed_avg(
-    model_fn,
-    client_optimizer_fn,
-    server_optimizer_fn,
-    client_weighting=tff.learning.ClientWeighting.UNIFORM,
-    model_aggregator=_CountZeroWeights(aggregator),
+    process_parts.check_model(model_fn),
+    process_parts.check_client_optimizer(client_optimizer_fn),
+    server_optimizer,
+    client_weighting=client_weighting,
+    model_aggregator=process_parts.private_mean(aggregator, server_optimizer),
     metrics_aggregator=metrics_aggregator,
     loop_implementation=loop_implementation,
   )

@@ -1,0 +1,82 @@
+"""Linear regression on two features: models and clients for tests of processes."""
+
+import collections
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+SPEC = collections.OrderedDict(
+  x=tf.TensorSpec([None, 2], tf.float32), y=tf.TensorSpec([None, 1], tf.float32)
+)
+
+
+def _squared_error(output, label):
+  return tf.reduce_mean(tf.square(output - label))
+
+
+def mean_output(output, label):
+  """A loss whose gradient is the mean of the features, whatever the model."""
+  del label
+  return tf.reduce_mean(output)
+
+
+def functional_model(error=_squared_error):
+  @tf.function
+  def predict(weights, x, training):
+    del training
+    (kernel, bias), _ = weights
+    return x @ kernel + bias
+
+  @tf.function
+  def loss(output, label, sample_weight=None):
+    del sample_weight
+    return error(output, label)
+
+  return tff.learning.models.FunctionalModel(
+    initial_weights=((np.zeros([2, 1], np.float32), np.zeros([1], np.float32)), ()),
+    predict_on_batch_fn=predict,
+    loss_fn=loss,
+    input_spec=SPEC,
+  )
+
+
+def keras_model():
+  layers = [tf.keras.layers.Dense(1, kernel_initializer='zeros', input_shape=[2])]
+  return tff.learning.models.from_keras_model(
+    tf.keras.Sequential(layers),
+    loss=tf.keras.losses.MeanSquaredError(),
+    input_spec=SPEC,
+  )
+
+
+# A model as processes take it, by the kind of it.
+MODELS = {'functional': functional_model, 'keras': lambda: keras_model}
+
+
+def examples(seed, num_examples=8, factor=1.0):
+  """Features and labels of a client; the kernel behind them is 1, -2, the bias 0.5."""
+  rng = np.random.default_rng(seed)
+  x = rng.normal(size=[num_examples, 2]).astype(np.float32)
+  y = (x @ [[1.0], [-2.0]] + 0.5).astype(np.float32) * np.float32(factor)
+  return collections.OrderedDict(x=x, y=y)
+
+
+def client(seed, num_examples=8, factor=1.0):
+  """The data set of a client, in batches of 4."""
+  columns = examples(seed, num_examples, factor)
+  return tf.data.Dataset.from_tensor_slices(columns).batch(4)
+
+
+def train(process, clients, num_rounds=3):
+  """The last output, and the model after it."""
+  state = process.initialize()
+  for _ in range(num_rounds):
+    output = process.next(state, clients)
+    state = output.state
+  return output, process.get_model_weights(state)
+
+
+def flat(weights):
+  """All numbers of a model in one vector."""
+  return np.concatenate([np.ravel(tensor) for tensor in weights.trainable])

@@ -1,0 +1,139 @@
+"""A schedule's optimizer does what its workload says, and its strategy is best for it.
+
+Claims:
+
+* Models are the rows of the workload applied to the means of the rounds.
+* Under the workload, the RMSE of a strategy that was optimised for it is below that of
+  one for prefix sums, for momentum and for cooldown, and the other way round.
+* Kinds that cannot be optimised for a workload say so.
+* Other numbers of rounds, and what is no workload, are refused.
+"""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tests.learning import linear
+from tff_dp_aggregators import accounting
+from tff_dp_aggregators import aggregators
+from tff_dp_aggregators import learning
+from tff_dp_aggregators import strategies
+
+_ROUNDS = 64
+_PARTICIPATION = strategies.Participation(_ROUNDS, min_separation=8)
+_SCHEDULES = {
+  'prefix': learning.ServerSchedule(strategies.Workload(_ROUNDS), 0.3),
+  'momentum': learning.ServerSchedule(strategies.Workload(_ROUNDS, momentum=0.9)),
+  'cooldown': learning.ServerSchedule(
+    strategies.Workload.cooldown(_ROUNDS, momentum=0.9), learning_rate=0.5
+  ),
+}
+
+
+@pytest.mark.parametrize('name', _SCHEDULES)
+def test_models_are_the_workload_applied_to_means(name):
+  schedule = _SCHEDULES[name]
+  means = np.random.default_rng(1).normal(size=(_ROUNDS, 3)).astype(np.float32)
+  optimizer = schedule.optimizer()
+  weights = tf.zeros([3])
+  state = optimizer.initialize(tf.TensorSpec([3]))
+  models = []
+  for mean in means:
+    state, weights = optimizer.next(state, weights, tf.constant(mean))
+    models.append(weights.numpy())
+  expected = -schedule.learning_rate * (schedule.workload.materialize() @ means)
+  np.testing.assert_allclose(models, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+  ('kind', 'name'),
+  [
+    ('toeplitz', 'momentum'),
+    ('toeplitz', 'cooldown'),
+    ('banded', 'momentum'),
+    ('banded', 'cooldown'),
+    ('blt', 'momentum'),
+    ('windowed_blt', 'momentum'),
+  ],
+)
+def test_a_strategy_optimised_for_the_workload_has_less_error(kind, name):
+  schedule = _SCHEDULES[name]
+  ours = schedule.strategy(kind, _PARTICIPATION)
+  theirs = accounting.mechanism.strategy_for(kind, _PARTICIPATION)
+  rmse = ours.rmse(_PARTICIPATION, schedule.workload)
+  assert rmse < 0.97 * theirs.rmse(_PARTICIPATION, schedule.workload)
+  assert ours.rmse(_PARTICIPATION) > theirs.rmse(_PARTICIPATION)
+  mechanism = accounting.Mechanism('file', _PARTICIPATION, 2.0, strategy=ours)
+  aggregator = aggregators.from_mechanism(
+    mechanism, clip_norm=1.0, clients_per_round=10
+  )
+  assert aggregator.strategy == ours
+
+
+@pytest.mark.parametrize('kind', ['gaussian', 'tree', 'toeplitz'])
+def test_without_momentum_or_rates_it_is_the_strategy_of_the_name(kind):
+  assert _SCHEDULES['prefix'].strategy(
+    kind, _PARTICIPATION
+  ) == accounting.mechanism.strategy_for(kind, _PARTICIPATION)
+
+
+def test_what_has_nothing_to_adapt_is_what_it_is():
+  schedule = _SCHEDULES['cooldown']
+  for kind in ('gaussian', 'tree'):
+    assert schedule.strategy(kind, _PARTICIPATION) == accounting.mechanism.strategy_for(
+      kind, _PARTICIPATION
+    )
+
+
+def test_options_reach_the_strategy_and_unknown_ones_are_refused():
+  schedule = _SCHEDULES['momentum']
+  assert schedule.strategy('toeplitz', _PARTICIPATION, num_bands=3).num_bands == 3
+  with pytest.raises(ValueError, match='num_bands=3 is for'):
+    schedule.strategy('blt', _PARTICIPATION, num_bands=3)
+  with pytest.raises(ValueError, match='unknown mechanism'):
+    schedule.strategy('bandid', _PARTICIPATION)
+
+
+def test_a_kind_that_is_not_optimised_for_a_workload_says_so():
+  with pytest.raises(ValueError, match='learning rates of the workload change'):
+    _SCHEDULES['cooldown'].strategy('blt', _PARTICIPATION)
+
+
+def test_other_rounds_are_refused():
+  schedule = _SCHEDULES['momentum']
+  other = strategies.Participation(_ROUNDS + 1, min_separation=8)
+  with pytest.raises(ValueError, match='the workload is for 64 rounds'):
+    schedule.strategy('toeplitz', other)
+  numbers = {'clip_norm': 1.0, 'noise_multiplier': 1.0, 'clients_per_round': 10}
+  with pytest.raises(ValueError, match='num_rounds=65, but the schedule .* for 64'):
+    learning.build_dp_fed_avg(
+      linear.functional_model(),
+      aggregators.gaussian(other, **numbers),
+      server_optimizer_fn=schedule.optimizer(),
+    )
+  # Any number of rounds is no other number.
+  learning.build_dp_fed_avg(
+    linear.functional_model(),
+    aggregators.gaussian(**numbers),
+    server_optimizer_fn=schedule.optimizer(),
+  )
+
+
+@pytest.mark.parametrize(
+  ('arguments', 'error', 'message'),
+  [
+    ((None,), TypeError, 'workload must be a strategies.Workload'),
+    ((np.tri(3),), TypeError, 'workload must be a strategies.Workload'),
+    ((strategies.Workload(3), 0.0), ValueError, 'learning_rate must be positive'),
+    ((strategies.Workload(3), None), TypeError, 'learning_rate'),
+  ],
+)
+def test_what_is_no_schedule_is_refused(arguments, error, message):
+  with pytest.raises(error, match=message):
+    learning.ServerSchedule(*arguments)
+
+
+def test_its_optimizer_is_one_of_tff():
+  optimizer = _SCHEDULES['momentum'].optimizer()
+  assert isinstance(optimizer, tff.learning.optimizers.Optimizer)

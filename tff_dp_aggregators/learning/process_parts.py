@@ -1,0 +1,227 @@
+"""What the private learning processes share: their arguments, and counting NaN.
+
+`fed_avg`, `fed_prox` and `fed_sgd` are made of it. All of them pass every client's
+update through one aggregator, all clients alike, and look at nothing else of a client
+but what they measure.
+"""
+
+from typing import Any, Callable, Optional, Union
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_dp_aggregators import aggregators
+from tff_dp_aggregators.aggregators import nonfinite
+from tff_dp_aggregators.learning import adafactor
+from tff_dp_aggregators.learning import ftrl
+from tff_dp_aggregators.learning import server_schedule
+
+# A model as TFF's processes take it.
+ModelFn = Union[
+  Callable[[], tff.learning.models.VariableModel],
+  tff.learning.models.FunctionalModel,
+]
+# A function of a model's metric finalizers, such as those in `tff.learning.metrics`.
+MetricsAggregator = Callable[[Any], Any]
+
+
+class CountZeroWeights(tff.aggregators.WeightedAggregationFactory):
+  """Ignores weights, but counts the clients whose weight is zero.
+
+  TFF's client work replaces a non-finite model update by zeros and tells of it only
+  by giving it weight zero; under uniform weighting no other client has that.
+  """
+
+  def __init__(self, inner: tff.aggregators.UnweightedAggregationFactory):
+    """Initializes the factory.
+
+    Args:
+      inner: What aggregates the updates.
+    """
+    self._inner = inner
+
+  def create(self, value_type: Any, weight_type: Any) -> Any:
+    """Creates the process.
+
+    Args:
+      value_type: Type of a client's update.
+      weight_type: Type of its weight, a number.
+
+    Returns:
+      A process with the result of the inner one, and in its measurement
+      `nonfinite_count` the clients of weight zero as well.
+    """
+    inner = self._inner.create(value_type)
+
+    @tff.tensorflow.computation(weight_type)
+    def is_zero(weight: tf.Tensor) -> tf.Tensor:
+      return tf.cast(tf.equal(weight, 0), tf.int32)
+
+    @tff.federated_computation(
+      inner.state_type,
+      tff.FederatedType(value_type, tff.CLIENTS),
+      tff.FederatedType(weight_type, tff.CLIENTS),
+    )
+    def next_fn(state: Any, value: Any, weight: Any) -> Any:
+      output = inner.next(state, value)
+      count = tff.federated_sum(tff.federated_map(is_zero, weight))
+      return tff.templates.MeasuredProcessOutput(
+        output.state,
+        output.result,
+        nonfinite.add_nonfinite_count(output.measurements, count),
+      )
+
+    return tff.templates.AggregationProcess(inner.initialize, next_fn)
+
+
+def check_model(model_fn: Any) -> ModelFn:
+  """Returns the model, or says how to make one of what was given.
+
+  Args:
+    model_fn: What the caller passed.
+
+  Raises:
+    TypeError: If it is neither a functional model nor a function.
+  """
+  if isinstance(model_fn, tf.keras.Model):
+    raise TypeError(
+      'model_fn is a Keras model, of which each of its clients needs one of its own. '
+      'Give a function that makes it anew: '
+      'lambda: tff.learning.models.from_keras_model(make_keras_model(), loss=..., '
+      'input_spec=...); or, to simulate faster, '
+      'tff.learning.models.functional_model_from_keras(...).'
+    )
+  if isinstance(model_fn, tff.learning.models.VariableModel) or not (
+    callable(model_fn) or isinstance(model_fn, tff.learning.models.FunctionalModel)
+  ):
+    raise TypeError(
+      'model_fn must be a tff.learning.models.FunctionalModel, or a function without '
+      'arguments that makes a tff.learning.models.VariableModel, got '
+      f'{type(model_fn).__name__}.'
+    )
+  return model_fn
+
+
+def check_weighting(client_weighting: Any) -> None:
+  """Refuses all weights but equal ones.
+
+  Args:
+    client_weighting: What the caller passed.
+
+  Raises:
+    ValueError: If it is not `tff.learning.ClientWeighting.UNIFORM`.
+  """
+  if client_weighting != tff.learning.ClientWeighting.UNIFORM:
+    raise ValueError(
+      'client_weighting must be tff.learning.ClientWeighting.UNIFORM, got '
+      f'{client_weighting}. Weights, such as numbers of examples, are data of clients: '
+      'a weighted mean divides by their sum, which would be released without noise, '
+      'and no privacy analysis here covers it.'
+    )
+
+
+def private_mean(
+  aggregator: Any, server_optimizer: tff.learning.optimizers.Optimizer
+) -> tff.aggregators.WeightedAggregationFactory:
+  """The aggregator as TFF's processes take it, for a server's optimizer.
+
+  Whether they fit is seen of `aggregators.DPMeanFactory`, of what this package puts
+  around one, and of TFF's mean without privacy.
+
+  Args:
+    aggregator: What the caller passed.
+    server_optimizer: What its result is for.
+
+  Raises:
+    TypeError: If it is not an unweighted aggregation factory.
+    ValueError: If its result is cumulative and the optimizer not for that, or the
+      other way round, or they are for different workloads or rounds.
+  """
+  nonfinite.check_unweighted('aggregator', aggregator)
+  within = aggregator
+  while isinstance(within, aggregators.ZeroNonfiniteFactory):
+    within = within.inner
+  if isinstance(within, aggregators.DPMeanFactory):
+    _check_pair(within, server_optimizer)
+  elif isinstance(within, tff.aggregators.UnweightedMeanFactory):
+    _refuse_ftrl_on_means(server_optimizer)
+  return CountZeroWeights(aggregator)
+
+
+def _check_pair(
+  aggregator: aggregators.DPMeanFactory,
+  server_optimizer: tff.learning.optimizers.Optimizer,
+) -> None:
+  if isinstance(server_optimizer, ftrl.FTRL):
+    if aggregator.workload is None:
+      _refuse_ftrl_on_means(server_optimizer)
+    else:
+      server_optimizer.check_workload(aggregator.workload)
+    return
+  if aggregator.workload is not None:
+    raise ValueError(
+      'the aggregator returns sums of all rounds so far (it has a workload, or '
+      f'cumulative=True), and server_optimizer_fn is {_name(server_optimizer)}, which '
+      'adds up means of single rounds: each round would count again in all later ones. '
+      'Use learning.build_ftrl(...), or leave out workload and cumulative.'
+    )
+  if isinstance(server_optimizer, server_schedule.ScheduledOptimizer):
+    server_optimizer.check_participation(aggregator)
+
+
+def _refuse_ftrl_on_means(server_optimizer: tff.learning.optimizers.Optimizer) -> None:
+  if isinstance(server_optimizer, ftrl.FTRL):
+    raise ValueError(
+      'server_optimizer_fn is FTRL, which works on sums of all rounds so far, and the '
+      'aggregator returns the mean of each round: the model would forget all rounds '
+      'but the last. Use aggregators.tree(cumulative=True), or '
+      'aggregators.from_strategy(workload=strategies.Workload(num_rounds)); or '
+      'tff.learning.optimizers.build_sgdm, which gives the same model.'
+    )
+
+
+def check_optimizer(
+  name: str, optimizer: Any, default: Optional[tff.learning.optimizers.Optimizer] = None
+) -> tff.learning.optimizers.Optimizer:
+  """Returns an optimizer that TFF's processes can use.
+
+  Args:
+    name: The argument's name, for the message.
+    optimizer: What the caller passed.
+    default: What `None` stands for.
+
+  Raises:
+    TypeError: If it is no `tff.learning.optimizers.Optimizer`.
+  """
+  if optimizer is None and default is not None:
+    return default
+  if not isinstance(optimizer, tff.learning.optimizers.Optimizer):
+    raise TypeError(
+      f'{name} must be a tff.learning.optimizers.Optimizer, such as '
+      f'tff.learning.optimizers.build_sgdm(0.1), got {_name(optimizer)}.'
+    )
+  return adafactor.repaired(optimizer)
+
+
+def check_client_optimizer(optimizer: Any) -> tff.learning.optimizers.Optimizer:
+  """The optimizer that trains on clients; `None` means SGD with learning rate 0.1.
+
+  Args:
+    optimizer: What the caller passed.
+
+  Raises:
+    TypeError: If it is no `tff.learning.optimizers.Optimizer`.
+    ValueError: If it works on sums over rounds.
+  """
+  if isinstance(optimizer, ftrl.FTRL):
+    raise ValueError(
+      'client_optimizer_fn is FTRL on sums of rounds, which is for the server; on a '
+      'client, the gradient of each batch stands for itself. Use '
+      'tff.learning.optimizers.build_sgdm.'
+    )
+  default = tff.learning.optimizers.build_sgdm(0.1)
+  return check_optimizer('client_optimizer_fn', optimizer, default)
+
+
+def _name(value: Any) -> str:
+  return type(value).__name__.lstrip('_')
