@@ -54,7 +54,9 @@ def _local_model(model, examples, strength):
   return weights
 
 
-@pytest.mark.parametrize('name', linear.MODELS)
+@pytest.mark.parametrize(
+  'name', ['functional', pytest.param('keras', marks=pytest.mark.slow)]
+)
 def test_models_follow_proximal_gradients(name):
   process = _build(linear.MODELS[name](), 3)
   _, weights = linear.train(process, _clients(), num_rounds=3)

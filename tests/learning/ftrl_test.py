@@ -124,7 +124,7 @@ def _models(aggregator, server_optimizer):
     'tree',
     'tree_with_momentum',
     pytest.param('blt', marks=pytest.mark.slow),
-    'schedule',
+    pytest.param('schedule', marks=pytest.mark.slow),
   ],
 )
 def test_cumulative_and_residual_sums_give_the_same_models(name):

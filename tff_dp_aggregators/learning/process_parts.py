@@ -125,30 +125,45 @@ def private_mean(
 ) -> tff.aggregators.WeightedAggregationFactory:
   """The aggregator as TFF's processes take it, for a server's optimizer.
 
-  Whether they fit is seen of `aggregators.DPMeanFactory`, of what this package puts
-  around one, and of TFF's mean without privacy.
-
   Args:
     aggregator: What the caller passed.
     server_optimizer: What its result is for.
 
   Raises:
     TypeError: If it is not an unweighted aggregation factory.
-    ValueError: If its result is cumulative and the optimizer not for that, or the
-      other way round, or they are for different workloads or rounds.
+    ValueError: As for `check_pair`.
   """
   nonfinite.check_unweighted('aggregator', aggregator)
-  within = aggregator
-  while isinstance(within, aggregators.ZeroNonfiniteFactory):
-    within = within.inner
-  if isinstance(within, aggregators.DPMeanFactory):
-    _check_pair(within, server_optimizer)
-  elif isinstance(within, tff.aggregators.UnweightedMeanFactory):
-    _refuse_ftrl_on_means(server_optimizer)
+  check_pair(aggregator, server_optimizer)
   return CountZeroWeights(aggregator)
 
 
-def _check_pair(
+def check_pair(
+  aggregator: tff.aggregators.UnweightedAggregationFactory,
+  server_optimizer: tff.learning.optimizers.Optimizer,
+) -> None:
+  """Refuses an aggregator whose results are not what a server's optimizer works on.
+
+  That is seen of `aggregators.DPMeanFactory`, of what this package puts around one, and
+  of TFF's mean without privacy; others are let pass.
+
+  Args:
+    aggregator: Aggregates client updates.
+    server_optimizer: Applies its results to the model.
+
+  Raises:
+    ValueError: If results are cumulative and the optimizer is not for that, or the
+      other way round, or they are for different workloads or rounds.
+  """
+  while isinstance(aggregator, aggregators.ZeroNonfiniteFactory):
+    aggregator = aggregator.inner
+  if isinstance(aggregator, aggregators.DPMeanFactory):
+    _check_pair_with_dp_mean(aggregator, server_optimizer)
+  elif isinstance(aggregator, tff.aggregators.UnweightedMeanFactory):
+    _refuse_ftrl_on_means(server_optimizer)
+
+
+def _check_pair_with_dp_mean(
   aggregator: aggregators.DPMeanFactory,
   server_optimizer: tff.learning.optimizers.Optimizer,
 ) -> None:
