@@ -284,6 +284,8 @@ EXCEPTIONS = {
 ROOMS = (
   'tff_dp_aggregators/accounting/accountants/',
   'tff_dp_aggregators/accounting/schemas/',
+  # Kinds as well, each of which keeps a kind of schema.
+  'tff_dp_aggregators/learning/schedules/',
 )
 FILES = sorted(
   path
