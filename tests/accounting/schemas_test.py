@@ -159,6 +159,41 @@ def test_sampling_with_correlated_noise_is_an_error(strategy, schema):
     schemas.event(strategy, schema, 1.0)
 
 
+@pytest.mark.parametrize(
+  'strategy, schema, relation',
+  [
+    (strategies.BinaryTree(9), strategies.Participation(9, 2, 3), ZERO_OUT),
+    (strategies.BinaryTree(9), strategies.Participation(9, 2, 3), REPLACE_ONE),
+    (strategies.Identity(9), schemas.PoissonSampling(9, 0.1), ADD_OR_REMOVE),
+    (strategies.Identity(9), schemas.FixedSizeSampling(9, 50, 5), REPLACE_ONE),
+    (
+      strategies.BandedToeplitz.square_root(9, 2),
+      schemas.PoissonSampling(9, 0.1, num_groups=4),
+      ADD_OR_REMOVE,
+    ),
+  ],
+)
+def test_rounds_compose_to_what_all_of_them_spend(strategy, schema, relation):
+  rounds = schemas.round_events(strategy, schema, 2.0, relation)
+  assert len(rounds) == 9
+  together = accountants.epsilon(
+    dp_accounting.ComposedDpEvent(list(rounds)), 1e-6, relation=relation
+  )
+  event = schemas.event(strategy, schema, 2.0, relation)
+  assert together == pytest.approx(
+    accountants.epsilon(event, 1e-6, relation=relation), rel=1e-9
+  )
+  silent = schemas.round_events(strategy, schema, 0.0, relation)
+  assert set(silent) == {dp_accounting.NonPrivateDpEvent()}
+
+
+def test_rounds_of_groups_in_their_turn_cost_what_the_first_group_pays():
+  schema = schemas.PoissonSampling(9, 0.1, num_groups=4)
+  rounds = schemas.round_events(strategies.Identity(9), schema, 2.0)
+  sampled = [isinstance(e, dp_accounting.PoissonSampledDpEvent) for e in rounds]
+  assert np.flatnonzero(sampled).tolist() == [0, 4, 8]
+
+
 def test_no_noise_is_not_private():
   for schema in (
     strategies.Participation(4),

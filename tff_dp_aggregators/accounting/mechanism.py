@@ -209,6 +209,20 @@ class Mechanism:
     """The event of all rounds together."""
     return self.event_with(self.noise_multiplier)
 
+  @property
+  def round_events(self) -> tuple[dp_accounting.DpEvent, ...]:
+    """The event of each round, for a ledger; together they are `event`.
+
+    Example:
+      >>> sampling = schemas.PoissonSampling(4, sampling_probability=0.1)
+      >>> fed_avg = Mechanism('gaussian', sampling, noise_multiplier=1.0)
+      >>> fed_avg.round_events[3].sampling_probability
+      0.1
+    """
+    return schemas.round_events(
+      self.strategy, self.participation, self.noise_multiplier, self.relation
+    )
+
   def event_with(self, noise_multiplier: float) -> dp_accounting.DpEvent:
     """The event of all rounds, if the noise were another."""
     return schemas.event(

@@ -109,7 +109,7 @@ _NO_ENTRY = 'not a ledger entry: '
     ),
     (
       lambda a, b, c: [a, changed(b, event=events.to_json(ledgers.SAMPLED))],
-      'line 2: a ledger adds up Gaussian events only, got PoissonSampled',
+      'line 2: the event is PoissonSampled.* before it are Gaussian: all rounds of',
     ),
     (lambda a, b, c: [a, b, changed(c, event=None)], 'line 3: not a ledger entry'),
     (

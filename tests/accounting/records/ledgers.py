@@ -14,7 +14,7 @@ from tff_dp_aggregators.accounting.records import ledger
 Gaussian = dp_accounting.GaussianDpEvent
 DELTA = 1e-7
 _EVENT = Gaussian(2.0)
-# What no ledger adds up.
+# Of a sampled mechanism's rounds.
 SAMPLED = dp_accounting.PoissonSampledDpEvent(0.1, Gaussian(1.0))
 # Strategies of runs, each with the participation it is for.
 MECHANISMS = {

@@ -210,11 +210,11 @@ def test_a_ledger_of_another_mechanism_is_refused(tmp_path):
     statement.build(reports.Inputs(MECHANISM, 1e-6, ledger=run))
 
 
-def test_a_ledger_of_a_sampled_mechanism_is_refused(tmp_path):
+def test_a_ledger_without_sampling_is_for_zero_out_alone(tmp_path):
   run = _ledger(tmp_path / 'ledger.jsonl', num_rounds=3)
-  sampled = accounting.Mechanism('gaussian', schemas.PoissonSampling(20, 0.1), 2.0)
-  with pytest.raises(ValueError, match='report a sampled mechanism from its flags'):
-    statement.build(reports.Inputs(sampled, 1e-6, ledger=run))
+  replaced = dataclasses.replace(MECHANISM, adjacency='replace_one')
+  with pytest.raises(ValueError, match='hold events for zero-out .* not with replace_'):
+    statement.build(reports.Inputs(replaced, 1e-6, ledger=run))
 
 
 @pytest.mark.parametrize('name', accounting.mechanism.NAMES)

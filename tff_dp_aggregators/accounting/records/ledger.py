@@ -25,7 +25,12 @@ who reads (`read`):
 * A file that ends in the middle of a line was cut there; `append` had not returned, so
   that round's result was not used. Whatever else is wrong is an error.
 
-Only Gaussian events compose here (all mechanisms of this package without sampling).
+Only Gaussian events compose here: those of all mechanisms of this package without
+sampling. In a ledger of a sampled mechanism each round is a sample of one and the same
+Gaussian (`Mechanism.round_events`), or nothing where other groups have their turn. Its
+`effective_noise_multiplier` and `epsilon` are null: there is no such noise multiplier,
+and epsilon is a composition that takes an accountant seconds. The report states it, of
+all rounds, for the mechanism's own neighbouring relation.
 
 What can be changed in a ledger without being found, if nothing else is known of it:
 
@@ -42,17 +47,16 @@ Who knows the head of the ledger finds each of these. With it nothing can be cha
 what comes after that many lines: those that were appended since, and a half line.
 """
 
+import collections
 import dataclasses
 import datetime
 import errno
 import fcntl
-import functools
 import hashlib
 import io
 import itertools
 import json
 import logging
-import math
 import os
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Optional
@@ -60,10 +64,10 @@ from typing import Any, NamedTuple, Optional
 import dp_accounting
 import numpy as np
 
-from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.records import ledger_entry
+from tff_dp_aggregators.accounting.records import ledger_spent
 from tff_dp_aggregators.accounting.records.ledger_entry import Head
 from tff_dp_aggregators.accounting.records.ledger_entry import LedgerEntry
 from tff_dp_aggregators.base import checks
@@ -71,10 +75,6 @@ from tff_dp_aggregators.base import new_files
 
 _logger = logging.getLogger(__name__)
 _CONSTANT = ('noise_multiplier', 'strategy_checksum', 'delta', 'noise_key_tag')
-# Stated figures may be this much above what the events compose to, relative,
-_TOLERANCE = 1e-9
-# and below by what this much of mu amounts to: another summation order, another libm.
-_ROUND_OFF = 1e-12
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,33 +101,6 @@ class Ledger:
     return total_event(self.entries)
 
 
-class _Spent(NamedTuple):
-  """What the rounds so far released together: one Gaussian."""
-
-  mu_squared: float = 0.0
-
-  def plus(self, event: dp_accounting.DpEvent) -> '_Spent':
-    try:
-      mu = accountants.gdp_mu(event)
-    except dp_accounting.UnsupportedEventError as e:
-      raise ValueError(
-        f'a ledger adds up Gaussian events only, got {event}; account for others with '
-        'accountants.epsilon.'
-      ) from e
-    return _Spent(self.mu_squared + mu * mu)
-
-  @property
-  def mu(self) -> float:
-    return math.sqrt(self.mu_squared)
-
-  @property
-  def effective_noise_multiplier(self) -> Optional[float]:
-    return _finite(1 / self.mu if self.mu_squared else math.inf)
-
-  def epsilon(self, delta: float) -> Optional[float]:
-    return _finite(gaussian.epsilon_of(self.mu, delta))
-
-
 class _State(NamedTuple):
   """Where a ledger's complete lines end, and what they come to."""
 
@@ -135,7 +108,7 @@ class _State(NamedTuple):
   first: Optional[LedgerEntry] = None
   rounds: int = 0
   last_round: int = -1
-  spent: _Spent = _Spent()
+  spent: ledger_spent.Spent = ledger_spent.Spent()
   head: Head = Head()
 
 
@@ -253,7 +226,8 @@ class LedgerWriter:
 
     Args:
       event: Of this round alone: `aggregators.extract_dp_event(state).last_round_only`,
-        or what a query returned.
+        or what a query returned; of a sampled mechanism, which neither of them knows
+        about, its `round_events[round]`.
       cohort_requested: Clients the round was planned for.
       cohort_reported: Clients whose updates arrived.
       clip_norm: L2 bound of one contribution; `None` without clipping, for events
@@ -273,9 +247,9 @@ class LedgerWriter:
     Raises:
       TypeError: If a count is not a whole number.
       ValueError: If an argument is out of range, or the round is not the next, or was
-        released with other content, or is of another mechanism, or its event is not
-        Gaussian, or there is no clip norm and yet privacy. The round's result must
-        not be used then.
+        released with other content, or is of another mechanism, or its event neither
+        Gaussian nor a sample of one, or there is no clip norm and yet privacy. The
+        round's result must not be used then.
       OSError: If the line cannot be written, or something else changed the file.
     """
     self._mend()
@@ -355,7 +329,7 @@ class LedgerWriter:
     start, end = self._spans[round_number]
     return ledger_entry.parse(os.pread(self._file.fileno(), end - start, start))
 
-  def _commit(self, entry: LedgerEntry, spent: _Spent, line: bytes) -> None:
+  def _commit(self, entry: LedgerEntry, spent: ledger_spent.Spent, line: bytes) -> None:
     """Writes the line, and only then counts it."""
     state = self._state
     end = state.size + len(line)
@@ -426,9 +400,13 @@ def read(path: str, expected: Optional[Head] = None) -> Ledger:
 
 def total_event(entries: Sequence[LedgerEntry]) -> dp_accounting.DpEvent:
   """What rounds spent together, as one event."""
-  return events.simplify(
-    dp_accounting.ComposedDpEvent([entry.dp_event for entry in entries])
-  )
+  each = [entry.dp_event for entry in entries]
+  samples = collections.Counter(
+    filter(ledger_spent.is_sample, each)
+  )  # A ledger has one kind.
+  counted = [dp_accounting.SelfComposedDpEvent(*sample) for sample in samples.items()]
+  others = [event for event in each if event not in samples]
+  return events.simplify(dp_accounting.ComposedDpEvent([*counted, *others]))
 
 
 def checksum_of(arrays: Iterable[Any]) -> str:
@@ -493,7 +471,7 @@ class _Reading:
     else:
       _check_next(state.first, state.rounds, entry)
       spent = spent.plus(entry.dp_event)
-      _check_stated(entry, spent)
+      ledger_spent.check_stated(entry, spent)
       self.entries.append(entry)
       self.spans[entry.round] = (state.size, end)
     _check_chained(entry, state.head)
@@ -552,39 +530,6 @@ def _check_repetition(earlier: LedgerEntry, again: LedgerEntry) -> None:
       f'round {again.round} was released already, and without a result_checksum '
       'nothing shows that the result is the same. State one in every round.'
     )
-
-
-def _check_stated(entry: LedgerEntry, spent: _Spent) -> None:
-  """Checks that the figures of an entry are what the events so far compose to."""
-  stated, exact = entry.effective_noise_multiplier, spent.effective_noise_multiplier
-  if stated is None or exact is None:
-    right = stated == exact
-  else:
-    right = exact * (1 - _TOLERANCE) <= stated <= exact * (1 + _ROUND_OFF)
-  if not right:
-    raise ValueError(
-      f'effective_noise_multiplier is {stated}, but the events of rounds 0 to '
-      f'{entry.round} compose to {exact}.'
-    )
-  if not _is_epsilon(entry.epsilon, spent.mu, entry.delta):
-    raise ValueError(
-      f'epsilon is {entry.epsilon}, but the events of rounds 0 to {entry.round} '
-      f'compose to {spent.epsilon(entry.delta)} at delta {entry.delta}.'
-    )
-
-
-@functools.lru_cache(maxsize=16)  # Many rounds add nothing to the worst case.
-def _is_epsilon(stated: Optional[float], mu: float, delta: float) -> bool:
-  """Whether `stated` is `gaussian.epsilon_of`, without inverting the curve."""
-  if stated is None or mu == 0 or math.isinf(mu):
-    return stated == _finite(gaussian.epsilon_of(mu, delta))
-  lower_mu, lower = mu * (1 - _ROUND_OFF), stated * (1 - _TOLERANCE)
-  enough = gaussian.delta_of(lower_mu, stated) <= delta
-  tight = gaussian.delta_of(mu, lower) > delta
-  # Where the curve is flat its inverse has the last word.
-  return (enough or stated >= gaussian.epsilon_of(lower_mu, delta)) and (
-    tight or stated <= gaussian.epsilon_of(mu, delta) * (1 + _TOLERANCE)
-  )
 
 
 def _check_head(head: Head) -> Head:
@@ -655,8 +600,3 @@ def _sync_directory(path: str) -> None:
     os.fsync(directory)
   finally:
     os.close(directory)
-
-
-def _finite(value: float) -> Optional[float]:
-  """JSON has no infinity: no number stands for it."""
-  return value if value != math.inf else None

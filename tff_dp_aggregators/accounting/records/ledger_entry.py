@@ -37,8 +37,10 @@ class LedgerEntry:
     noise_multiplier: Standard deviation of z over the clip norm.
     strategy_checksum: `Strategy.checksum`; `None` without a mechanism.
     event: The round's event, as `events.to_json` writes it.
-    effective_noise_multiplier: Of all rounds so far together; `None` if infinite.
-    epsilon: Spent after this round at `delta`, exact; `None` if infinite.
+    effective_noise_multiplier: Of all rounds so far together; `None` if infinite, or if
+      rounds are sampled.
+    epsilon: Spent after this round at `delta`, exact; `None` if infinite, or if rounds
+      are sampled: the report has it then.
     delta: Where epsilon was read.
     time: When the line was written, ISO 8601 in UTC.
     previous_line_sha256: SHA-256 of the line before, with its line feed; of nothing in

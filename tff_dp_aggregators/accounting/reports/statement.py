@@ -100,8 +100,8 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
 
   Raises:
     ValueError: If `delta` is out of range, the target is missed, or the ledger is of
-      another mechanism, other limits on participation or another clip norm, or the
-      mechanism is a sampled one and has a ledger.
+      another mechanism, other limits on participation or sampling, or another clip
+      norm.
     dp_accounting.UnsupportedEventError: If the accountant cannot read the events.
   """
   mechanism, delta = inputs.mechanism, inputs.delta
@@ -404,11 +404,11 @@ def _curves(
   num_rounds = strategy.num_rounds
   rounds = np.unique(np.linspace(0, num_rounds - 1, _POINTS).astype(int))
   error = mechanism.values_noise_multiplier * np.sqrt(strategy.per_query_error())
+  completed = num_rounds if run is None else run['rounds_completed']
   spent: list[list[float]] = []
   if mechanism.noise_multiplier and mechanism.is_sampled:
-    spent = _sampled_by_round(mechanism, delta)
+    spent = _sampled_by_round(mechanism, delta, completed)
   elif mechanism.noise_multiplier:
-    completed = num_rounds if run is None else run['rounds_completed']
     spent = _by_round(mechanism, delta, rounds[rounds < completed])
   return {
     'epsilon_by_delta': _by_delta(event, delta, mechanism.relation, accountant),
@@ -437,13 +437,14 @@ def _by_round(
 
 
 def _sampled_by_round(
-  mechanism: mechanism_lib.Mechanism, delta: float
+  mechanism: mechanism_lib.Mechanism, delta: float, completed: int
 ) -> list[list[float]]:
   """Epsilon by the quick bound when the first group had its turns."""
   event = mechanism.event
   assert isinstance(event, dp_accounting.SelfComposedDpEvent)
+  most = -(-completed // mechanism.limits.min_separation)
   points = []
-  for turns in np.unique(np.linspace(1, event.count, _SAMPLED_POINTS).astype(int)):
+  for turns in np.unique(np.linspace(1, most, _SAMPLED_POINTS).astype(int)):
     so_far = dp_accounting.SelfComposedDpEvent(event.event, int(turns))
     spent = accountants.epsilon(
       so_far, delta, accountants.QUICK_BOUND, mechanism.relation
@@ -545,11 +546,11 @@ def _check_clip_norm(
 def _check_ledger(
   mechanism: mechanism_lib.Mechanism, entries: Sequence[ledger_lib.LedgerEntry]
 ) -> None:
-  """Refuses a ledger whose rounds were not this mechanism's, under these limits."""
-  if mechanism.is_sampled or mechanism.relation is not Relation.REPLACE_SPECIAL:
+  """Refuses a ledger whose rounds were not this mechanism's, under its schema."""
+  if not mechanism.is_sampled and mechanism.relation is not Relation.REPLACE_SPECIAL:
     raise ValueError(
-      'ledgers hold the events of rounds under limits on participation and zero-out '
-      'adjacency; report a sampled mechanism from its flags.'
+      'ledgers of rounds without sampling hold events for zero-out adjacency; state '
+      f'the mechanism with it, not with {mechanism.adjacency}.'
     )
   planned = mechanism.participation.num_rounds
   if not 0 < len(entries) <= planned:
@@ -569,8 +570,40 @@ def _check_ledger(
         'mechanism, number of rounds and noise that the run was planned with; to '
         'compose runs of several mechanisms, give each as its JSON report, --report.'
       )
-  if mechanism.noise_multiplier:
+  if mechanism.noise_multiplier and mechanism.is_sampled:
+    _check_samples(mechanism, entries)
+  elif mechanism.noise_multiplier:
     _check_limits(mechanism, entries)
+
+
+def _check_samples(
+  mechanism: mechanism_lib.Mechanism, entries: Sequence[ledger_lib.LedgerEntry]
+) -> None:
+  """Refuses a ledger whose rounds were sampled in another way, or not at all."""
+  for entry, planned in zip(entries, mechanism.round_events):
+    if not _is_as_planned(entry.event, events.to_json(planned)):
+      raise ValueError(
+        f'round {entry.round} of the ledger has the event {entry.dp_event}, but with '
+        f'this sampling it is {planned}. The events of a sampled mechanism are its '
+        'round_events; those that are taken from states know nothing of sampling.'
+      )
+
+
+def _is_as_planned(stated: Any, planned: Any) -> bool:
+  """Whether a written event is another, but for round-off in its noise multiplier."""
+  if not isinstance(planned, dict) or set(stated) != set(planned):
+    return False
+  for name, value in planned.items():
+    if name == 'noise_multiplier':
+      # More noise than planned would be privacy that nothing shows.
+      same = value * (1 - _SAME) <= stated[name] <= value * (1 + _ROUND_OFF)
+    elif name == 'event':
+      same = _is_as_planned(stated[name], value)
+    else:
+      same = stated[name] == value
+    if not same:
+      return False
+  return True
 
 
 def _check_limits(

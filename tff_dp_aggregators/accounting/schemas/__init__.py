@@ -50,6 +50,7 @@ from tff_dp_aggregators.accounting.schemas.registry import limits
 from tff_dp_aggregators.accounting.schemas.registry import of_report
 from tff_dp_aggregators.accounting.schemas.registry import register
 from tff_dp_aggregators.accounting.schemas.registry import relations
+from tff_dp_aggregators.accounting.schemas.registry import round_events
 from tff_dp_aggregators.accounting.schemas.registry import to_json
 
 __all__ = [
@@ -74,6 +75,7 @@ __all__ = [
   'register',
   'registry',
   'relations',
+  'round_events',
   'run_noise_multiplier',
   'sensitivity_factor',
   'to_json',

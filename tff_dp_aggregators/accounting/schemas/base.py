@@ -165,6 +165,25 @@ class Kind(abc.ABC, Generic[S]):
         the clip norm, or twice that where it is replaced by another.
     """
 
+  def round_events(
+    self, strategy: strategies.Strategy, schema: S, noise_multiplier: float
+  ) -> tuple[dp_accounting.DpEvent, ...]:
+    """The event of each round, such that those up to any round compose to all of them.
+
+    Args:
+      strategy: Its strategy matrix C.
+      schema: Who takes part when.
+      noise_multiplier: As for `event`.
+    """
+    if noise_multiplier == 0:
+      return (dp_accounting.NonPrivateDpEvent(),) * schema.num_rounds
+    each, _ = events.round_noise_multipliers(
+      strategy, self.limits(schema), noise_multiplier
+    )
+    return tuple(
+      events.simplify(dp_accounting.GaussianDpEvent(float(own))) for own in each
+    )
+
   @abc.abstractmethod
   def from_flags(self, num_rounds: int, given: dict[str, Any]) -> S:
     """The schema that flags state.
@@ -250,10 +269,33 @@ class Sampling(Kind[S]):
     """
     if noise_multiplier == 0:
       return dp_accounting.NonPrivateDpEvent()
+    turns = self.limits(schema).possible_participations
+    one = self._sampled_round(strategy, schema, noise_multiplier)
+    return dp_accounting.SelfComposedDpEvent(one, turns)
+
+  def round_events(
+    self, strategy: strategies.Strategy, schema: S, noise_multiplier: float
+  ) -> tuple[dp_accounting.DpEvent, ...]:
+    """A sampled Gaussian where the first group has its turn, and nothing elsewhere.
+
+    Groups have no client in common, so it is one group's turns that add up; the first
+    has had the most of them after any round.
+    """
+    if noise_multiplier == 0:
+      return (dp_accounting.NonPrivateDpEvent(),) * schema.num_rounds
+    one = self._sampled_round(strategy, schema, noise_multiplier)
+    groups = self.groups(schema)
+    return tuple(
+      dp_accounting.NoOpDpEvent() if this_round % groups else one
+      for this_round in range(schema.num_rounds)
+    )
+
+  def _sampled_round(
+    self, strategy: strategies.Strategy, schema: S, noise_multiplier: float
+  ) -> dp_accounting.DpEvent:
     column_norm = strategy.sensitivity(None)
     gaussian = dp_accounting.GaussianDpEvent(noise_multiplier / column_norm)
-    turns = self.limits(schema).possible_participations
-    return dp_accounting.SelfComposedDpEvent(self.sampled(schema, gaussian), turns)
+    return self.sampled(schema, gaussian)
 
 
 def _check_bands(strategy: strategies.Strategy, num_bands: int) -> None:

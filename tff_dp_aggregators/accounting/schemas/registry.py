@@ -160,6 +160,47 @@ def event(
   )
 
 
+def round_events(
+  strategy: strategies.Strategy,
+  schema: base.Schema,
+  noise_multiplier: float,
+  relation: Optional[Relation] = None,
+) -> tuple[dp_accounting.DpEvent, ...]:
+  """The event of each round; those up to any round compose to what all of them spent.
+
+  Args:
+    strategy: Its strategy matrix C.
+    schema: Who takes part when.
+    noise_multiplier: Standard deviation of z over the clip norm.
+    relation: Neighbouring relation; `None` for the schema's own.
+
+  Returns:
+    * Limits: Gaussians, of infinite noise (`NoOpDpEvent`) where a round adds nothing to
+      the worst case.
+    * Sampling: a sampled Gaussian in each round that the first group has its turn in,
+      and `NoOpDpEvent` in those of others, which add nothing for its clients.
+
+  Raises:
+    ValueError: As for `event`.
+
+  Example:
+    >>> cyclic = poisson.PoissonSampling(4, sampling_probability=0.1, num_groups=2)
+    >>> for each in round_events(strategies.Identity(4), cyclic, noise_multiplier=1.5):
+    ...   print(type(each).__name__)
+    PoissonSampledDpEvent
+    NoOpDpEvent
+    PoissonSampledDpEvent
+    NoOpDpEvent
+  """
+  relation = check_relation(schema, relation)
+  kind = kind_of(schema)
+  noise_multiplier = events.check_noise_multiplier(noise_multiplier)
+  check(strategy, schema)
+  return kind.round_events(
+    strategy, schema, noise_multiplier / kind.sensitivity_factor(relation)
+  )
+
+
 def check(strategy: strategies.Strategy, schema: base.Schema) -> None:
   """Checks that a strategy's events are known under a schema.
 

@@ -1,0 +1,146 @@
+"""Ledgers of sampled mechanisms: their rounds are counted, and keep the ledger's rules.
+
+Claims:
+
+* Rounds that are read back compose to what the mechanism spends in as many rounds.
+* Lines state neither epsilon nor an effective noise multiplier, and who adds one is
+  found.
+* All rounds are samples of one Gaussian; nothing else gets in between.
+* A round that is released again costs nothing.
+"""
+
+import json
+
+import dp_accounting
+import numpy as np
+import pytest
+
+from tests.accounting.records import ledgers
+from tff_dp_aggregators import accounting
+from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting.records import ledger
+
+MECHANISMS = {
+  'poisson': accounting.Mechanism('gaussian', schemas.PoissonSampling(8, 0.1), 2.0),
+  'cyclic': accounting.Mechanism(
+    'toeplitz', schemas.PoissonSampling(8, 0.1, num_groups=3), 2.0, num_bands=3
+  ),
+  'fixed_size': accounting.Mechanism(
+    'gaussian', schemas.FixedSizeSampling(8, 100, 10), 2.0
+  ),
+}
+
+
+@pytest.fixture
+def path(tmp_path):
+  return str(tmp_path / 'ledger.jsonl')
+
+
+def _write(path, mechanism, num_rounds):
+  with ledger.LedgerWriter(path, 1e-6) as writer:
+    return [
+      _append(writer, mechanism, event) for event in mechanism.round_events[:num_rounds]
+    ]
+
+
+def _append(writer, mechanism, event, **changes):
+  return ledgers.append(
+    writer,
+    event,
+    noise_multiplier=mechanism.noise_multiplier,
+    strategy_checksum=mechanism.strategy.checksum,
+    **changes,
+  )
+
+
+@pytest.mark.parametrize('name', MECHANISMS)
+def test_all_rounds_compose_to_the_mechanism(name, path):
+  mechanism = MECHANISMS[name]
+  written = _write(path, mechanism, 8)
+  read = ledger.read(path)
+  assert list(read.entries) == written
+  assert read.total_event == mechanism.event
+  for entry in written:
+    assert entry.epsilon is None and entry.effective_noise_multiplier is None
+
+
+@pytest.mark.parametrize('name', MECHANISMS)
+def test_some_rounds_cost_their_share(name, path):
+  mechanism = MECHANISMS[name]
+  _write(path, mechanism, 4)
+  spent = accountants.epsilon(
+    ledger.read(path).total_event, 1e-6, relation=mechanism.relation
+  )
+  turns = 4 if name != 'cyclic' else 2  # Of rounds 0 to 3, the first group has 0 and 3.
+  event = dp_accounting.SelfComposedDpEvent(mechanism.round_events[0], turns)
+  assert spent == accountants.epsilon(event, 1e-6, relation=mechanism.relation)
+  assert 0 < spent < mechanism.epsilon(1e-6)
+
+
+@pytest.mark.parametrize('name', ['epsilon', 'effective_noise_multiplier'])
+def test_a_figure_that_is_added_is_found(name, path):
+  _write(path, MECHANISMS['poisson'], 1)
+  (line,) = ledgers.lines_of(path)
+  with open(path, 'w', encoding='utf-8') as file:
+    file.write(json.dumps({**json.loads(line), name: 0.5}) + '\n')
+  with pytest.raises(ValueError, match=f'line 1: {name} is 0.5, but lines of sampled'):
+    ledger.read(path)
+
+
+@pytest.mark.parametrize(
+  'event',
+  [
+    dp_accounting.PoissonSampledDpEvent(0.2, dp_accounting.GaussianDpEvent(2.0)),
+    dp_accounting.PoissonSampledDpEvent(0.1, dp_accounting.GaussianDpEvent(3.0)),
+    dp_accounting.SampledWithoutReplacementDpEvent(
+      100, 10, dp_accounting.GaussianDpEvent(2.0)
+    ),
+    dp_accounting.GaussianDpEvent(2.0),
+    dp_accounting.NonPrivateDpEvent(),
+  ],
+)
+def test_nothing_else_is_between_the_samples_of_one_gaussian(event, path):
+  mechanism = MECHANISMS['poisson']
+  _write(path, mechanism, 2)
+  before = ledgers.lines_of(path)
+  with ledger.LedgerWriter(path, 1e-6, resume=True) as writer:
+    with pytest.raises(ValueError, match='all rounds of a ledger are of one mechanism'):
+      _append(writer, mechanism, event)
+    assert ledgers.lines_of(path) == before
+    _append(writer, mechanism, mechanism.round_events[2])  # And goes on.
+
+
+@pytest.mark.parametrize(
+  'event',
+  [
+    dp_accounting.PoissonSampledDpEvent(0.1, dp_accounting.LaplaceDpEvent(2.0)),
+    dp_accounting.SelfComposedDpEvent(MECHANISMS['poisson'].round_events[0], 2),
+  ],
+)
+def test_what_is_no_sample_of_a_gaussian_is_refused(event, path):
+  with ledger.LedgerWriter(path, 1e-6) as writer:
+    with pytest.raises(ValueError, match='or samples of one Gaussian; got'):
+      _append(writer, MECHANISMS['poisson'], event)
+  assert ledgers.lines_of(path) == []
+
+
+def test_a_round_released_again_costs_nothing(path):
+  mechanism = MECHANISMS['poisson']
+  event = mechanism.round_events[0]
+  result = ledger.checksum_of([np.zeros(3)])
+  with ledger.LedgerWriter(path, 1e-6) as writer:
+    for number in (0, 1, 0):
+      _append(writer, mechanism, event, round=number, result_checksum=result)
+    with pytest.raises(ValueError, match='released already with other content'):
+      _append(writer, mechanism, event, round=1, cohort_reported=3)
+  read = ledger.read(path)
+  assert read.repeated == (0,)
+  assert read.total_event == dp_accounting.SelfComposedDpEvent(event, 2)
+
+
+def test_samples_without_clipping_are_refused(path):
+  mechanism = MECHANISMS['poisson']
+  with ledger.LedgerWriter(path, 1e-6) as writer:
+    with pytest.raises(ValueError, match='clip_norm is null'):
+      _append(writer, mechanism, mechanism.round_events[0], clip_norm=None)

@@ -1,0 +1,130 @@
+"""Reports of runs of sampled mechanisms state what their ledgers' rounds compose to.
+
+Claims:
+
+* The guarantee is of the rounds that ran, for the mechanism's own relation, and can be
+  verified; so is that of a run directory, by the report program.
+* A ledger that was sampled in another way, or whose events know nothing of sampling, is
+  refused.
+"""
+
+import json
+
+import dp_accounting
+import pytest
+
+from tests import json_schema
+from tff_dp_aggregators import accounting
+from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import reports
+from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting.programs import report as report_program
+from tff_dp_aggregators.accounting.records import ledger
+from tff_dp_aggregators.accounting.reports import sources
+from tff_dp_aggregators.accounting.reports import statement
+from tff_dp_aggregators.accounting.reports import verification
+
+POISSON = accounting.Mechanism('gaussian', schemas.PoissonSampling(20, 0.1), 2.0)
+FIXED = accounting.Mechanism('gaussian', schemas.FixedSizeSampling(20, 100, 10), 2.0)
+CYCLIC = accounting.Mechanism(
+  'toeplitz', schemas.PoissonSampling(20, 0.1, num_groups=3), 2.0, num_bands=3
+)
+
+
+def _write(path, mechanism, num_rounds=7, change=lambda event: event):
+  with ledger.LedgerWriter(str(path), delta=1e-6) as writer:
+    for event in mechanism.round_events[:num_rounds]:
+      writer.append(
+        event=change(event),
+        cohort_requested=10,
+        cohort_reported=9,
+        clip_norm=0.5,
+        noise_multiplier=mechanism.noise_multiplier,
+        strategy_checksum=mechanism.strategy.checksum,
+      )
+  return ledger.read(str(path))
+
+
+@pytest.mark.parametrize(
+  'mechanism, turns', [(POISSON, 7), (FIXED, 7), (CYCLIC, 3)], ids=lambda each: ''
+)
+def test_the_guarantee_is_of_the_rounds_that_ran(mechanism, turns, tmp_path):
+  path = tmp_path / 'ledger.jsonl'
+  run = _write(path, mechanism)
+  files = (sources.file_of('ledger', str(path)),)
+  built = statement.build(reports.Inputs(mechanism, 1e-6, ledger=run, files=files))
+  event = dp_accounting.SelfComposedDpEvent(mechanism.round_events[0], turns)
+  spent = accountants.epsilon(event, 1e-6, relation=mechanism.relation)
+  assert built['guarantee']['epsilon'] == spent < built['run']['epsilon_planned']
+  assert built['run']['rounds_completed'] == 7
+  points = built['curves']['epsilon_by_round']
+  assert len(points) == turns and points[-1][0] <= 7
+  assert list(json_schema.violations(built, reports.schema.load())) == []
+  report = tmp_path / 'report.json'
+  report.write_text(json.dumps(built))
+  result = verification.verify(str(report))
+  assert result.ok, result.text
+  for output_format in ('text', 'markdown', 'html'):
+    assert reports.rendering.render(built, output_format)
+
+
+def _sampled(probability, noise_multiplier):
+  gaussian = dp_accounting.GaussianDpEvent(noise_multiplier)
+  return dp_accounting.PoissonSampledDpEvent(probability, gaussian)
+
+
+@pytest.mark.parametrize(
+  'change',
+  [
+    lambda event: event.event,  # As states have it.
+    lambda event: _sampled(0.05, 2.0),
+    lambda event: _sampled(0.2, 2.0),
+    lambda event: _sampled(0.1, 1.0),
+    lambda event: _sampled(0.1, 2.1),
+    lambda event: dp_accounting.SampledWithoutReplacementDpEvent(100, 10, event.event),
+    lambda event: dp_accounting.NoOpDpEvent(),
+  ],
+)
+def test_a_ledger_that_was_sampled_otherwise_is_refused(change, tmp_path):
+  run = _write(tmp_path / 'ledger.jsonl', POISSON, change=change)
+  with pytest.raises(ValueError, match='round 0 of the ledger has the event'):
+    statement.build(reports.Inputs(POISSON, 1e-6, ledger=run))
+
+
+def test_a_ledger_of_samples_is_of_no_mechanism_without_sampling(tmp_path):
+  run = _write(tmp_path / 'ledger.jsonl', POISSON)
+  limits = accounting.Mechanism(
+    'gaussian', accounting.schemas.limits(POISSON.participation), 2.0
+  )
+  with pytest.raises(ValueError, match='has the effective noise multiplier None'):
+    statement.build(reports.Inputs(limits, 1e-6, ledger=run))
+
+
+def test_the_report_of_a_run_directory_and_of_a_ledger_agree(tmp_path):
+  run_dir = tmp_path / 'run'
+  run_dir.mkdir()
+  privacy = {
+    'mechanism': POISSON.to_json(),
+    'target_epsilon': None,
+    'delta': 1e-6,
+    'clip_norm': 0.5,
+    'enforced_by': 'a test',
+    'noise_source': 'a seed',
+  }
+  (run_dir / 'config.json').write_text(json.dumps({'privacy': privacy}))
+  _write(run_dir / 'ledger.jsonl', POISSON)
+  flags = {
+    'run': [f'--run_dir={run_dir}'],
+    'ledger': [
+      *('--mechanism=gaussian', '--num_rounds=20', '--noise_multiplier=2'),
+      *('--sampling=poisson', '--sampling_probability=0.1', '--target_delta=1e-6'),
+      f'--ledger={run_dir}/ledger.jsonl',
+    ],
+  }
+  epsilons = []
+  for name, given in flags.items():
+    output = tmp_path / f'{name}.json'
+    arguments = [*given, '--format=json', f'--output={output}']
+    assert report_program.execute(arguments) == 0
+    epsilons.append(json.loads(output.read_text())['guarantee']['epsilon'])
+  assert epsilons[0] == epsilons[1] > 0

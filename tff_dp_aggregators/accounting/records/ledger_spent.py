@@ -1,0 +1,142 @@
+"""What the rounds of a ledger come to, line by line.
+
+`ledger` has the rules that lines together keep.
+"""
+
+import functools
+import math
+from typing import NamedTuple, Optional
+
+import dp_accounting
+
+from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting.accountants import gaussian
+from tff_dp_aggregators.accounting.records.ledger_entry import LedgerEntry
+
+_SAMPLES = (
+  dp_accounting.PoissonSampledDpEvent,
+  dp_accounting.SampledWithoutReplacementDpEvent,
+)
+# Stated figures may be this much above what the events compose to, relative,
+_TOLERANCE = 1e-9
+# and below by what this much of mu amounts to: another summation order, another libm.
+_ROUND_OFF = 1e-12
+
+
+class Spent(NamedTuple):
+  """What the rounds so far released together: one Gaussian, or samples of one.
+
+  Attributes:
+    mu_squared: The sum of the squares of the rounds' mu, if they are Gaussians.
+    sample: The event of a round, if rounds are sampled; what they come to is the
+      report's.
+  """
+
+  mu_squared: float = 0.0
+  sample: Optional[dp_accounting.DpEvent] = None
+
+  def plus(self, event: dp_accounting.DpEvent) -> 'Spent':
+    """With one round more.
+
+    Raises:
+      ValueError: If it is neither Gaussian nor a sample of one, or not of the mechanism
+        of those before it.
+    """
+    if is_sample(event):
+      if self.mu_squared or self.sample not in (None, event):
+        raise ValueError(_mixed(event, self.sample))
+      return self._replace(sample=event)
+    try:
+      mu = accountants.gdp_mu(event)
+    except dp_accounting.UnsupportedEventError as e:
+      raise ValueError(
+        'a ledger adds up Gaussian events, or samples of one Gaussian; got '
+        f'{event}; account for others with accountants.epsilon.'
+      ) from e
+    if mu and self.sample is not None:
+      raise ValueError(_mixed(event, self.sample))
+    return self._replace(mu_squared=self.mu_squared + mu * mu)
+
+  @property
+  def mu(self) -> float:
+    """Of the Gaussian, as in mu-Gaussian-DP."""
+    return math.sqrt(self.mu_squared)
+
+  @property
+  def effective_noise_multiplier(self) -> Optional[float]:
+    """As a line states it: `None` if infinite, or if rounds are sampled."""
+    if self.sample is not None:
+      return None
+    return _finite(1 / self.mu if self.mu_squared else math.inf)
+
+  def epsilon(self, delta: float) -> Optional[float]:
+    """As a line states it: `None` if infinite, or if rounds are sampled."""
+    if self.sample is not None:
+      return None
+    return _finite(gaussian.epsilon_of(self.mu, delta))
+
+
+def is_sample(event: dp_accounting.DpEvent) -> bool:
+  """Whether a round's event is a Gaussian on a random sample of clients."""
+  return isinstance(event, _SAMPLES) and isinstance(
+    event.event, dp_accounting.GaussianDpEvent
+  )
+
+
+def _mixed(
+  event: dp_accounting.DpEvent, sample: Optional[dp_accounting.DpEvent]
+) -> str:
+  before = 'Gaussian' if sample is None else f'{sample}'
+  return (
+    f'the event is {event}, and those before it are {before}: all rounds of a ledger '
+    'are of one mechanism, sampled or not. Another one has its own ledger.'
+  )
+
+
+def check_stated(entry: LedgerEntry, spent: Spent) -> None:
+  """Checks that the figures of an entry are what the events so far compose to.
+
+  Raises:
+    ValueError: If they are not.
+  """
+  if spent.sample is not None:
+    for name in ('effective_noise_multiplier', 'epsilon'):
+      if getattr(entry, name) is not None:
+        raise ValueError(
+          f'{name} is {getattr(entry, name)}, but lines of sampled rounds state none.'
+        )
+    return
+  stated, exact = entry.effective_noise_multiplier, spent.effective_noise_multiplier
+  if stated is None or exact is None:
+    right = stated == exact
+  else:
+    right = exact * (1 - _TOLERANCE) <= stated <= exact * (1 + _ROUND_OFF)
+  if not right:
+    raise ValueError(
+      f'effective_noise_multiplier is {stated}, but the events of rounds 0 to '
+      f'{entry.round} compose to {exact}.'
+    )
+  if not _is_epsilon(entry.epsilon, spent.mu, entry.delta):
+    raise ValueError(
+      f'epsilon is {entry.epsilon}, but the events of rounds 0 to {entry.round} '
+      f'compose to {spent.epsilon(entry.delta)} at delta {entry.delta}.'
+    )
+
+
+@functools.lru_cache(maxsize=16)  # Many rounds add nothing to the worst case.
+def _is_epsilon(stated: Optional[float], mu: float, delta: float) -> bool:
+  """Whether `stated` is `gaussian.epsilon_of`, without inverting the curve."""
+  if stated is None or mu == 0 or math.isinf(mu):
+    return stated == _finite(gaussian.epsilon_of(mu, delta))
+  lower_mu, lower = mu * (1 - _ROUND_OFF), stated * (1 - _TOLERANCE)
+  enough = gaussian.delta_of(lower_mu, stated) <= delta
+  tight = gaussian.delta_of(mu, lower) > delta
+  # Where the curve is flat its inverse has the last word.
+  return (enough or stated >= gaussian.epsilon_of(lower_mu, delta)) and (
+    tight or stated <= gaussian.epsilon_of(mu, delta) * (1 + _TOLERANCE)
+  )
+
+
+def _finite(value: float) -> Optional[float]:
+  """JSON has no infinity: no number stands for it."""
+  return value if value != math.inf else None
