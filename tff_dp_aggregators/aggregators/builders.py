@@ -8,7 +8,8 @@ For secure aggregation pass a `record_aggregation_factory`; to have the count of
 non-finite values summed securely as well, use `factory.DPMeanFactory` itself.
 """
 
-from typing import Optional
+import math
+from typing import Any, Optional, Protocol
 
 import tensorflow_federated as tff
 
@@ -17,6 +18,9 @@ from tff_dp_aggregators import noise
 from tff_dp_aggregators import queries
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.aggregators import factory
+
+# The function has the module's name in the package.
+from tff_dp_aggregators.aggregators.adaptive import adaptive
 
 
 def gaussian(
@@ -288,11 +292,24 @@ def from_strategy(
   )
 
 
+class Schedule(Protocol):
+  """Who takes part when, as far as it has to fit a mechanism: `learning.schedules`."""
+
+  @property
+  def schema(self) -> Any:
+    """What the accountant reads."""
+
+  @property
+  def clients_per_round(self) -> float:
+    """The mean's denominator."""
+
+
 def from_mechanism(
   mechanism: accounting.Mechanism,
   *,
   clip_norm: float,
   clients_per_round: float,
+  schedule: Optional[Schedule] = None,
   storage: noise.Storage = 'auto',
   seed: noise.SeedLike = None,
   generator: str = 'auto',
@@ -302,11 +319,25 @@ def from_mechanism(
 ) -> factory.DPMeanFactory:
   """The factory of a mechanism that accounting planned.
 
+  Noise and strategy are the mechanism's. If it rests on sampling, what states say of
+  privacy (`extract_dp_event`, the effective noise multiplier in measurements) does not:
+  it is that of clients who take part in each round that they may be drawn for at all.
+  For zero-out neighbours, and with Poisson sampling for add-or-remove, that is right
+  and never too little; what the sampling is worth is in `mechanism.event` and, for the
+  lines of a ledger, in `mechanism.round_events`. Under other relations these alone are
+  right.
+
+  If the mechanism pays for adaptive clipping, `clip_norm` is that of the first rounds,
+  and the default numbers of `aggregators.adaptive` say how it goes on.
+
   Args:
     mechanism: Strategy, participation and noise, for instance calibrated to a
       privacy target by `accounting.Mechanism.for_target`.
     clip_norm: L2 bound of one client's contribution to one round.
     clients_per_round: Denominator of the mean.
+    schedule: Who takes part, of `learning.schedules`: the one that the clients are
+      drawn from. A mechanism that rests on sampling, or pays for adaptive clipping,
+      needs it; it has to have the mechanism's schema and this denominator.
     storage: Where the noise of earlier rounds is: see `noise.build`.
     seed: Reproducible noise, for simulations; `None` for secret noise. An int takes the
       seed's next stream in this process: a program that makes the same things in the
@@ -323,8 +354,8 @@ def from_mechanism(
 
   Raises:
     TypeError: If an argument is not of its type.
-    ValueError: If a number is out of range, or the mechanism rests on sampling or
-      pays for adaptive clipping.
+    ValueError: If a number is out of range, the schedule does not fit, or it is missing
+      and the mechanism rests on sampling or pays for adaptive clipping.
 
   Example:
     >>> mechanism = accounting.Mechanism.for_target(
@@ -343,16 +374,19 @@ def from_mechanism(
       'accounting.Mechanism.for_target makes one of a name, and from_strategy takes a '
       'strategy.'
     )
-  if mechanism.is_sampled:
-    raise ValueError(
-      'mechanism rests on sampling, and nothing here draws the clients; plan with '
-      'limits on participation, or use from_strategy and account for the sampling '
-      'yourself.'
-    )
+  _check_schedule(mechanism, clients_per_round, schedule)
   if mechanism.clipped_count_stddev is not None:
-    raise ValueError(
-      'the mechanism pays for adaptive clipping; build it with aggregators.adaptive, '
-      'from its strategy, limits, noise_multiplier and clipped_count_stddev.'
+    return adaptive(
+      strategy=mechanism.strategy,
+      participation=mechanism.limits,
+      noise_multiplier=mechanism.noise_multiplier,
+      clients_per_round=clients_per_round,
+      initial_clip_norm=clip_norm,
+      clipped_count_stddev=mechanism.clipped_count_stddev,
+      storage=storage,
+      seed=seed,
+      generator=generator,
+      record_aggregation_factory=record_aggregation_factory,
     )
   return from_strategy(
     mechanism.strategy,
@@ -365,3 +399,44 @@ def from_mechanism(
     generator=generator,
     record_aggregation_factory=record_aggregation_factory,
   )
+
+
+def _check_schedule(
+  mechanism: accounting.Mechanism,
+  clients_per_round: float,
+  schedule: Optional[Schedule],
+) -> None:
+  """Refuses a schedule that is not what the mechanism's privacy rests on."""
+  made = (
+    'schedule=learning.schedules.for_mechanism(mechanism, num_clients, '
+    'clients_per_round, seed)'
+  )
+  if schedule is None:
+    if mechanism.is_sampled:
+      raise ValueError(
+        'mechanism rests on sampling, and nothing here draws the clients; give '
+        f'{made} and take the clients from it, or plan with limits on participation.'
+      )
+    if mechanism.clipped_count_stddev is not None:
+      raise ValueError(
+        f'the mechanism pays for adaptive clipping; give {made}, or build it with '
+        'aggregators.adaptive, from its strategy, limits, noise_multiplier and '
+        'clipped_count_stddev.'
+      )
+    return
+  for name in ('schema', 'clients_per_round'):
+    if not hasattr(schedule, name):
+      raise TypeError(
+        f'schedule must be one of learning.schedules; got {schedule!r}, which has no '
+        f'{name}.'
+      )
+  if schedule.schema != mechanism.participation:
+    raise ValueError(
+      f'the schedule keeps {schedule.schema}, but the mechanism rests on '
+      f'{mechanism.participation}; give {made}.'
+    )
+  if not math.isclose(schedule.clients_per_round, clients_per_round):
+    raise ValueError(
+      f'clients_per_round is {clients_per_round}, but the schedule asks for '
+      f'{schedule.clients_per_round} clients a round; give the same number.'
+    )

@@ -1,0 +1,143 @@
+"""Mechanisms that rest on sampling, or adapt, run with the schedule that fits them.
+
+Claims:
+
+* With its schedule a sampled mechanism is a factory of its strategy and noise, and an
+  adaptive one pays what it planned; without it, or with another, it is refused.
+* What a state says of a sampled mechanism is at least what it spends.
+* Its rounds, drawn by the schedule and written down, are reported as planned.
+"""
+
+import math
+
+import dp_accounting
+import numpy as np
+import pytest
+import tensorflow_federated as tff
+
+from tff_dp_aggregators import accounting
+from tff_dp_aggregators import aggregators
+from tff_dp_aggregators import noise
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import reports
+from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting.records import ledger as ledger_lib
+from tff_dp_aggregators.learning import schedules
+
+_MECHANISMS = {
+  'poisson': accounting.Mechanism('gaussian', schemas.PoissonSampling(6, 0.25), 2.0),
+  'cyclic': accounting.Mechanism(
+    'toeplitz', schemas.PoissonSampling(6, 0.5, num_groups=2), 2.0, num_bands=2
+  ),
+  'fixed_size': accounting.Mechanism(
+    'gaussian', schemas.FixedSizeSampling(6, 40, 10), 2.0
+  ),
+  'adaptive': accounting.Mechanism(
+    'tree', strategies.Participation(6, 3), 2.0, clipped_count_stddev=1.5
+  ),
+  'adaptive_poisson': accounting.Mechanism(
+    'gaussian', schemas.PoissonSampling(6, 0.25), 2.0, clipped_count_stddev=1.5
+  ),
+}
+
+
+def _factory(mechanism, schedule, **kwargs):
+  arguments = {'clip_norm': 0.5, 'clients_per_round': 10, 'seed': noise.Seed(1)}
+  return aggregators.from_mechanism(
+    mechanism, schedule=schedule, **{**arguments, **kwargs}
+  )
+
+
+def _schedule(mechanism, seed=1):
+  return schedules.for_mechanism(mechanism, 40, 10, seed)
+
+
+@pytest.mark.parametrize('name', _MECHANISMS)
+def test_the_factory_has_the_strategy_and_noise_of_the_mechanism(name):
+  mechanism = _MECHANISMS[name]
+  factory = _factory(mechanism, _schedule(mechanism))
+  assert factory.strategy == mechanism.strategy
+  assert factory.noise_multiplier == mechanism.noise_multiplier
+  assert factory.participation == mechanism.limits
+  if not mechanism.is_sampled:
+    assert factory.effective_noise_multiplier == mechanism.effective_noise_multiplier
+
+
+@pytest.mark.parametrize('name', _MECHANISMS)
+def test_without_its_schedule_it_is_refused(name):
+  with pytest.raises(ValueError, match='schedule=learning.schedules.for_mechanism'):
+    _factory(_MECHANISMS[name], None)
+
+
+@pytest.mark.parametrize('name', _MECHANISMS)
+def test_with_a_schedule_of_another_it_is_refused(name):
+  mechanism = _MECHANISMS[name]
+  other = schedules.RandomEligible(strategies.Participation(6, 2), 40, 10, 1)
+  with pytest.raises(ValueError, match='keeps Participation.* but the mechanism rests'):
+    _factory(mechanism, other)
+  with pytest.raises(ValueError, match='clients_per_round is 11, but the schedule'):
+    _factory(mechanism, _schedule(mechanism), clients_per_round=11)
+  with pytest.raises(TypeError, match='must be one of learning.schedules'):
+    _factory(mechanism, mechanism.participation)
+
+
+def test_a_mechanism_of_limits_may_have_its_schedule_as_well():
+  limits = strategies.Participation(6, 3)
+  mechanism = accounting.Mechanism('tree', limits, 2.0)
+  assert _factory(mechanism, _schedule(mechanism)).participation == limits
+  with pytest.raises(ValueError, match='but the mechanism rests on'):
+    other = schedules.RandomEligible(strategies.Participation(6, 2), 40, 10, 1)
+    _factory(mechanism, other)
+
+
+def _run(mechanism, path):
+  """Runs all rounds on the clients that the schedule draws; returns the last state."""
+  schedule = _schedule(mechanism)
+  process = _factory(mechanism, schedule).create(tff.TensorType(np.float32, [3]))
+  state = process.initialize()
+  with ledger_lib.LedgerWriter(path, 1e-6) as writer:
+    for this_round, event in enumerate(mechanism.round_events):
+      cohort = schedule.cohort(this_round)
+      clients = [np.full(3, client, np.float32) for client in cohort]
+      output = process.next(state, clients)
+      state = output.state
+      writer.append(
+        event=event,
+        cohort_requested=schedule.max_cohort,
+        cohort_reported=len(cohort),
+        clip_norm=float(output.measurements['dp_query_metrics']['clip_norm']),
+        noise_multiplier=mechanism.noise_multiplier,
+        strategy_checksum=mechanism.strategy.checksum,
+        result_checksum=ledger_lib.checksum_of([output.result]),
+      )
+  return state
+
+
+@pytest.mark.parametrize('name', _MECHANISMS)
+def test_what_ran_is_reported_as_planned_and_states_say_no_less(name, tmp_path):
+  mechanism = _MECHANISMS[name]
+  path = str(tmp_path / 'ledger.jsonl')
+  state = _run(mechanism, path)
+  inputs = reports.Inputs(mechanism, 1e-6, ledger=ledger_lib.read(path))
+  guarantee = reports.statement.build(inputs, with_curves=False)['guarantee']
+  planned = mechanism.epsilon(1e-6)
+  assert guarantee['epsilon'] == pytest.approx(planned, rel=1e-9)
+  spent = aggregators.extract_dp_event(state).all_rounds_so_far
+  said = accountants.epsilon(spent, 1e-6)
+  if mechanism.is_sampled and name != 'fixed_size':
+    assert said > planned  # Fixed size is for another relation.
+  elif not mechanism.is_sampled:
+    assert said == pytest.approx(planned, rel=1e-9)
+
+
+@pytest.mark.parametrize('name', ['poisson', 'cyclic'])
+def test_the_event_of_a_state_is_that_of_clients_who_are_always_drawn(name, tmp_path):
+  mechanism = _MECHANISMS[name]
+  state = _run(mechanism, str(tmp_path / 'ledger.jsonl'))
+  event = aggregators.extract_dp_event(state).all_rounds_so_far
+  turns = mechanism.limits.possible_participations
+  column_norm = mechanism.strategy.sensitivity(None)
+  assert isinstance(event, dp_accounting.GaussianDpEvent)
+  expected = 2.0 / column_norm / math.sqrt(turns)
+  assert event.noise_multiplier == pytest.approx(expected, rel=1e-9)
