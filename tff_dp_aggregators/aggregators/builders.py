@@ -21,6 +21,7 @@ from tff_dp_aggregators.aggregators import factory
 
 # The function has the module's name in the package.
 from tff_dp_aggregators.aggregators.adaptive import adaptive
+from tff_dp_aggregators.base import checks
 
 
 def gaussian(
@@ -435,6 +436,7 @@ def _check_schedule(
       f'the schedule keeps {schedule.schema}, but the mechanism rests on '
       f'{mechanism.participation}; give {made}.'
     )
+  checks.check_number('clients_per_round', clients_per_round)
   if not math.isclose(schedule.clients_per_round, clients_per_round):
     raise ValueError(
       f'clients_per_round is {clients_per_round}, but the schedule asks for '

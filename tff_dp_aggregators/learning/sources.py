@@ -37,9 +37,9 @@ class ClientSource(tff.program.FederatedDataSource):
   and batches are cut from all of them together; the last may be smaller.
 
   Its iterator can be saved, by the managers of program state that TFF has. What is
-  saved is the number of the next round and a fingerprint of the source, and is read
-  when a source with that fingerprint exists: so make it first, as a program does that
-  is started again.
+  saved is the number of the next round, and by what the source is found again: its ids,
+  schedule and numbers, not the examples themselves. So make the source before a saved
+  iterator is read, as a program does that is started again.
 
   Example:
     >>> from tff_dp_aggregators import strategies

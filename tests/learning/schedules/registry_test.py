@@ -10,6 +10,8 @@ Claims:
 
 import copy
 import json
+import os
+import pathlib
 import subprocess
 import sys
 
@@ -21,6 +23,7 @@ from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.learning import schedules
 
+ROOT = pathlib.Path(__file__).resolve().parents[3]
 _LIMITS = strategies.Participation(12, min_separation=3, max_participations=3)
 _EPOCHS = strategies.Participation(12, min_separation=4, fixed_epoch=True)
 _SCHEMAS = {
@@ -112,6 +115,11 @@ def test_schedules_load_no_tensorflow():
     'print("tensorflow" in sys.modules)'
   )
   result = subprocess.run(
-    [sys.executable, '-c', code], capture_output=True, text=True, check=True
+    [sys.executable, '-c', code],
+    cwd=ROOT,
+    env={**os.environ, 'PYTHONPATH': str(ROOT)},
+    capture_output=True,
+    text=True,
+    check=True,
   )
   assert result.stdout == 'False\n'

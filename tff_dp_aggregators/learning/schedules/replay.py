@@ -24,6 +24,7 @@ class Replay(base.Schedule):
   Attributes:
     path: Of the file.
     stated: What the file is stated to be; `None` if its first line states it.
+    sha256: Of the file's content.
 
   Raises:
     FileNotFoundError: If there is no such file.
