@@ -86,11 +86,11 @@ setuptools.setup(
     'tensorflow-privacy',
     'dp-accounting',
     'absl-py',
+    'grpcio',
     'jinja2',
     'matplotlib',
     'numpy',
     'prv-accountant',
-    'psutil',
     'scipy',
     'tqdm',
   ],
@@ -98,7 +98,7 @@ setuptools.setup(
     # What the programs in experiments/ need; they run from a checkout.
     'simulate': ['scikit-learn'],
     'docs': ['mkdocs-material', 'mkdocstrings-python'],
-    'test': ['coverage', 'pytest', 'pytest-cov', 'pytest-xdist', 'pyyaml'],
+    'test': ['coverage', 'psutil', 'pytest', 'pytest-cov', 'pytest-xdist', 'pyyaml'],
     'dev': ['mypy', 'ruff', 'setuptools', 'uv', 'wheel'],
   },
   entry_points={

@@ -1,40 +1,35 @@
 """A program that uses `local_runtime` ends when it is done and leaves no process.
 
-Each case runs a program of its own with piped stdout, which TFF's worker would keep
-open for ever, and looks afterwards at everything the program had started: the normal
-end, an exception, SIGTERM, and Ctrl-C to the program alone. That of a terminal, which
-the worker gets as well, is among the tests of the simulations.
+Each case runs a program of its own with piped stdout, and looks afterwards at all that
+the program had started: the normal end, an exception, SIGTERM, SIGKILL, and Ctrl-C to
+the program alone. That of a terminal, which the worker gets as well, is among the tests
+of the simulations. A loop can have the first signal as a request to stop instead.
 """
 
-import os
 import signal
-import subprocess
-import sys
 import time
 
-import psutil
 import pytest
 
-# Importing TFF and starting a worker takes about ten seconds of an idle core.
-_START_SECONDS = 240
-_END_SECONDS = 60
+from tests.learning import programs_that_end
 
 _PROGRAM = """
 import sys, time
 import tensorflow_federated as tff
 from tff_dp_aggregators.learning import runtime
 
+what = {what!r}
 compute = tff.tensorflow.computation(lambda: 1 + 2)
 with runtime.local_runtime():
   print('computed', compute(), flush=True)
-  if sys.argv[1] == 'raise':
+  if what == 'raise':
     raise RuntimeError('as planned')
-  if sys.argv[1] == 'compute':
+  if what == 'compute':
     while True:
       compute()
-  if sys.argv[1] == 'sleep':
+  if what == 'sleep':
     time.sleep(1000)
-  if sys.argv[1] == 'swallow':
+  if what == 'swallow':
     class Destructor:
       def __del__(self):
         print('in the destructor', flush=True)
@@ -46,107 +41,155 @@ print('left', flush=True)
 """
 
 
-def _start(what, tmp_path, interrupt=signal.SIG_DFL):
-  """The program, after its first computation; how it takes Ctrl-C may be chosen."""
-  with open(tmp_path / 'stderr', 'wb') as stderr:
-    program = subprocess.Popen(
-      [sys.executable, '-c', _PROGRAM, what],
-      env={
-        **os.environ,
-        'PYTHONPATH': os.pathsep.join(sys.path),
-        'TF_CPP_MIN_LOG_LEVEL': '3',
-      },
-      stdout=subprocess.PIPE,
-      stderr=stderr,
-      start_new_session=True,
-      # A test run in the background of a shell ignores Ctrl-C, and hands that on.
-      preexec_fn=lambda: signal.signal(signal.SIGINT, interrupt),
-    )
-  started = time.monotonic()
-  line = program.stdout.readline()
-  assert line == b'computed 3\n', (tmp_path / 'stderr').read_text()
-  assert time.monotonic() - started < _START_SECONDS
+@pytest.fixture(scope='module')
+def programs():
+  programs = programs_that_end.Programs()
+  yield programs
+  programs.end()
+
+
+def _start(programs, what, tmp_path, **kwargs):
+  """The program, after its first computation."""
+  program = programs.start(_PROGRAM.format(what=what), tmp_path, **kwargs)
+  assert program.line() == 'computed 3\n', program.stderr()
   return program
 
 
-def _finish(program, children):
-  """Rest of the output and the exit code, after checking that nothing is left."""
-  try:
-    # Ends only when every process that holds the pipe has ended.
-    rest, _ = program.communicate(timeout=_END_SECONDS)
-    _, alive = psutil.wait_procs(children, timeout=10)
-    assert not alive
-    return rest.decode(), program.returncode
-  finally:
-    for process in (
-      [*children, psutil.Process(program.pid)] if (program.poll() is None) else children
-    ):
-      if process.is_running():
-        process.kill()
+def test_a_program_that_raises_leaves_nothing(programs, tmp_path):
+  program = _start(programs, 'raise', tmp_path)
+  assert program.finish() == ('', 1)
+  assert 'RuntimeError: as planned' in program.stderr()
 
 
-def _children(program):
-  children = psutil.Process(program.pid).children(recursive=True)
-  assert [child.name() for child in children] == ['worker_binary']
-  return children
+def test_a_program_that_ends_leaves_nothing(programs, tmp_path):
+  program = _start(programs, 'end', tmp_path)
+  assert program.finish() == ('left\n', 0)
+  assert 'Traceback' not in program.stderr()
 
 
-def test_a_program_that_raises_leaves_nothing(tmp_path):
-  program = _start('raise', tmp_path)
-  try:
-    children = psutil.Process(program.pid).children(recursive=True)
-  except psutil.NoSuchProcess:
-    children = []  # Was faster than this test: nothing to look for by number.
-  assert _finish(program, children) == ('', 1)
-  assert 'RuntimeError: as planned' in (tmp_path / 'stderr').read_text()
-
-
-def test_a_program_that_ends_leaves_nothing_though_it_ignores_ctrl_c(tmp_path):
-  # As shells start what a script puts into the background; workers inherit it. That
-  # one that heeds Ctrl-C ends is seen of the README's example and of the simulations.
-  program = _start('end', tmp_path, interrupt=signal.SIG_IGN)
-  assert _finish(program, []) == ('left\n', 0)
+def test_a_program_that_ends_leaves_nothing_though_it_ignores_ctrl_c(
+  programs, tmp_path
+):
+  program = _start(programs, 'end', tmp_path, interrupt='ignored')
+  assert program.finish() == ('left\n', 0)
 
 
 @pytest.mark.parametrize(
   'what, number, code',
   [
-    pytest.param('sleep', signal.SIGTERM, 128 + signal.SIGTERM, marks=pytest.mark.slow),
+    ('sleep', signal.SIGTERM, 128 + signal.SIGTERM),
     ('compute', signal.SIGTERM, 128 + signal.SIGTERM),
     # Python ends by the signal itself after a KeyboardInterrupt.
     ('compute', signal.SIGINT, -signal.SIGINT),
     ('swallow', signal.SIGINT, -signal.SIGINT),
+    ('compute', signal.SIGKILL, -signal.SIGKILL),
   ],
   ids=[
     'terminated_idle',
     'terminated_busy',
     'interrupted',
     'interrupted_where_python_drops_it',
+    'killed',
   ],
 )
-def test_a_program_that_is_stopped_leaves_nothing(what, number, code, tmp_path):
-  program = _start(what, tmp_path)
-  children = _children(program)
+def test_a_program_that_is_stopped_leaves_nothing(
+  what, number, code, programs, tmp_path
+):
+  program = _start(programs, what, tmp_path)
+  children = program.children()
   if what == 'swallow':
-    assert program.stdout.readline() == b'in the destructor\n'
+    assert program.line() == 'in the destructor\n'
     time.sleep(0.5)  # So that it sleeps when it is interrupted.
-  program.send_signal(number)
-  assert _finish(program, children) == ('', code)
+  program.signal(number)
+  assert program.finish(children) == ('', code)
   if what == 'swallow':
-    assert 'Exception ignored in' in (tmp_path / 'stderr').read_text()
+    assert 'Exception ignored in' in program.stderr()
+
+
+_NEVER_LEFT = """
+import tensorflow_federated as tff
+from tff_dp_aggregators.learning import runtime
+
+compute = tff.tensorflow.computation(lambda: 1 + 2)
+runtime.local_runtime().__enter__()  # As in a notebook, whose cells have no `with`.
+entered = runtime.local_runtime()
+entered.__enter__()
+print('computed', compute(), flush=True)
+"""
+
+
+def test_a_runtime_that_is_never_left_ends_with_the_interpreter(programs, tmp_path):
+  program = programs.start(_NEVER_LEFT, tmp_path)
+  assert program.line() == 'computed 3\n', program.stderr()
+  assert program.finish() == ('', 0)
+  assert 'Traceback' not in program.stderr()
+
+
+_GRACEFUL = """
+import contextlib, signal, time
+import tensorflow_federated as tff
+from tff_dp_aggregators.learning import runtime
+
+compute = tff.tensorflow.computation(lambda: 1 + 2)
+with contextlib.ExitStack() as stack:
+  for each in {order!r}:
+    if each == 'runtime':
+      stack.enter_context(runtime.local_runtime())
+    else:
+      stop = stack.enter_context(runtime.graceful_interrupts('Stopping soon.'))
+  print('computed', compute(), flush=True)
+  while not stop.requested:
+    compute()
+  print('after the round', compute(), flush=True)
+  while {again!r}:
+    compute()
+print('left', signal.getsignal(signal.SIGINT) is signal.default_int_handler)
+"""
+_ORDERS = [('runtime', 'request'), ('request', 'runtime')]
+
+
+@pytest.mark.parametrize('order', _ORDERS, ids='_in_'.join)
+@pytest.mark.parametrize(
+  'number, code',
+  [(signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, 128 + signal.SIGTERM)],
+  ids=['interrupted', 'terminated'],
+)
+def test_the_first_signal_is_a_request_and_the_second_one_ends_at_once(
+  number, code, order, programs, tmp_path
+):
+  program = programs.start(_GRACEFUL.format(order=order, again=True), tmp_path)
+  assert program.line() == 'computed 3\n', program.stderr()
+  children = program.children()
+  # A terminal sends it to the worker as well, and so do batch systems.
+  for process in children:
+    process.send_signal(number)
+  program.signal(number)
+  assert program.line() == 'after the round 3\n', program.stderr()
+  assert program.stderr().count('Stopping soon.') == 1
+  assert program.children() == children  # The same worker.
+  program.signal(number)
+  assert program.finish(children) == ('', code)
+
+
+@pytest.mark.parametrize('order', _ORDERS, ids='_in_'.join)
+def test_a_loop_that_was_asked_to_stop_ends_as_always(order, programs, tmp_path):
+  program = programs.start(_GRACEFUL.format(order=order, again=False), tmp_path)
+  assert program.line() == 'computed 3\n', program.stderr()
+  program.signal(signal.SIGINT)
+  assert program.finish() == ('after the round 3\nleft True\n', 0)
 
 
 _INTERRUPTED_OFTEN = """
-import random, signal
+import signal, random
 import numpy as np
 import tensorflow as tf
-from tff_dp_aggregators.learning import runtime
+from tff_dp_aggregators.learning import interrupts
 
 features, labels = np.zeros((20, 64), np.float32), np.arange(20)
 moments = random.Random(0)
-for _ in range(4000):
+for _ in range({times}):
   try:
-    with runtime._Signals():
+    with interrupts.Signals():
       signal.signal(signal.SIGALRM, signal.getsignal(signal.SIGTERM))
       signal.setitimer(signal.ITIMER_REAL, moments.uniform(0.0002, 0.002))
       while True:
@@ -157,15 +200,8 @@ print('survived')
 """
 
 
-def test_tensorflow_survives_being_interrupted():
+@pytest.mark.parametrize('times', [500, pytest.param(4000, marks=pytest.mark.slow)])
+def test_tensorflow_survives_being_interrupted(times, programs, tmp_path):
   # Raising inside of its native code crashed it within the first few thousand.
-  result = subprocess.run(
-    [sys.executable, '-c', _INTERRUPTED_OFTEN],
-    env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
-    capture_output=True,
-    text=True,
-    timeout=_START_SECONDS,
-    preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-  )
-  assert result.returncode == 0, result.stderr[-3000:]
-  assert result.stdout == 'survived\n'
+  program = programs.start(_INTERRUPTED_OFTEN.format(times=times), tmp_path)
+  assert program.finish() == ('survived\n', 0), program.stderr()[-3000:]

@@ -1,31 +1,37 @@
 """Running TFF computations in a program that ends when it is done.
 
-TFF computes in a child process, `worker_binary`, which inherits the program's stdout
-and outlives it, so that `program | tail` never ends. `local_runtime` owns that child.
-In a program that imports this module, whatever worker TFF started besides is let go
-of at exit as well.
+TFF computes in a child process, `worker_binary`. `local_runtime` owns one: it gives its
+results as values or, to programs that wait for them, as references; it ends a round
+that hangs; and it leaves no process, by whichever way the program ends. In a program
+that imports this module, whatever worker TFF started besides is let go of at exit.
 """
 
 import asyncio
 import atexit
 import concurrent.futures
 import contextlib
-import ctypes
+import functools
 import gc
+import inspect
 import os
+import queue
 import signal
 import sys
 import threading
 import time
-import types
 from collections.abc import Iterator
-from typing import Any, Optional
+from typing import Any, Callable, Optional, TypeVar
 
-import psutil
-import tensorflow as tf
 import tensorflow_federated as tff
 
-_WORKER = 'worker_binary'
+from tff_dp_aggregators.learning import interrupts
+from tff_dp_aggregators.learning import worker
+
+_Result = TypeVar('_Result')
+
+StopRequest = interrupts.StopRequest
+WorkerError = worker.WorkerError
+graceful_interrupts = interrupts.graceful_interrupts
 
 
 def _let_workers_heed_interrupts() -> None:
@@ -40,44 +46,317 @@ def _let_workers_heed_interrupts() -> None:
 
 
 _let_workers_heed_interrupts()  # Before TFF starts one.
-# Where TensorFlow's Python files are; `tf` itself is a package made of aliases.
-_TENSORFLOW = os.path.join(tf.sysconfig.get_lib(), '')
 _PATIENCE_SECONDS = 5.0
-_INSISTENCE_SECONDS = 1.0
+# Where the frames are that are between whoever calls a computation and its context.
+_TFF_CORE = os.path.join(os.path.dirname(tff.__file__), 'python', 'core', '')
+_COROUTINE = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
+
+class RoundTimeoutError(TimeoutError):
+  """A computation took longer than the runtime lets it."""
 
 
 @contextlib.contextmanager
-def local_runtime(**kwargs: Any) -> Iterator[None]:
+def local_runtime(
+  *,
+  timeout_seconds: Optional[float] = None,
+  default_num_clients: int = 0,
+  max_concurrent_computation_calls: int = -1,
+  stream_structs: bool = False,
+) -> Iterator['LocalContext']:
   """Runs TFF on this machine and leaves no process behind.
 
-  On the way out, by whichever way, the worker is ended. While inside, Ctrl-C, SIGTERM
-  and SIGHUP end the program through that way too (KeyboardInterrupt and SystemExit).
+  Inside, a computation gives its values, and programs such as
+  `tff.learning.programs.train_model` run as well: see `LocalContext`.
+
+  On the way out, by whichever way, the worker is ended; if the program is killed, the
+  kernel does that. While inside, Ctrl-C, SIGTERM and SIGHUP end the program through
+  that way too (KeyboardInterrupt and SystemExit); `graceful_interrupts` lets a round be
+  finished before.
+
+  When the worker dies in a round, which running out of memory can be the reason of, TFF
+  executes the round again, and a warning says so. This package's noise is a function of
+  the state, and so is the same again; nothing of the first execution was released. What
+  is drawn without a seed, such as the order of a shuffled data set, is drawn anew. When
+  the worker dies three times in one round, that is an error.
 
   Args:
-    **kwargs: For `tff.backends.native.set_sync_local_cpp_execution_context`.
+    timeout_seconds: How long a computation may take, such as a round; time in which
+      the program is stopped (Ctrl-Z) is not counted. One that takes longer, because the
+      worker hangs, say, ends with a `RoundTimeoutError` and ends the runtime: enter
+      another one to go on from the last state. None for no limit.
+    default_num_clients: How many clients compute what has no argument to count them by.
+    max_concurrent_computation_calls: How many of them at once; -1 is as many as TFF
+      sees fit.
+    stream_structs: Whether to send structures in parts.
+
+  Yields:
+    TFF's current context while inside.
+
+  Raises:
+    RoundTimeoutError: From a computation that took longer than `timeout_seconds`.
+    ValueError: If `timeout_seconds` is not positive.
+    WorkerError: If the worker does not start, or, from a computation, if it dies again
+      and again.
 
   Example:
     >>> with local_runtime():
     ...   print(tff.tensorflow.computation(lambda: 1 + 2)())
     3
   """
-  before = set(_workers())
-  with _Signals() as signals:
+  if timeout_seconds is not None and not timeout_seconds > 0:
+    raise ValueError(
+      f'timeout_seconds is {timeout_seconds}; it must be positive, or None for no '
+      'limit.'
+    )
+  executors = worker.WorkerExecutors(
+    default_num_clients, max_concurrent_computation_calls, stream_structs
+  )
+  with interrupts.Signals() as signals:
+    context = LocalContext(executors, timeout_seconds)
     try:
-      # The worker gets the stdout there is at its start; it has nothing to say there.
-      with open(os.devnull, 'w') as devnull, contextlib.redirect_stdout(devnull):
-        tff.backends.native.set_sync_local_cpp_execution_context(**kwargs)
-        tff.tensorflow.computation(lambda: 0)()
-      yield
-    except BaseException:
-      signals.ignore()
-      _abandon(tff.framework.get_context_stack().current, before)
-      raise
+      context.start()
+      with tff.framework.get_context_stack().install(context):
+        yield context
     finally:
       signals.ignore()
-      tff.backends.native.set_sync_local_cpp_execution_context(**kwargs)
-      gc.collect()  # Ends the worker of the context just replaced.
-      _end(set(_workers()) - before)
+      context.end()
+
+
+class LocalContext(tff.program.NativeFederatedContext):
+  """What TFF's computations run in inside `local_runtime`.
+
+  A computation gives its values to whoever calls it from a plain function. Called from
+  a coroutine (`async def`), it gives references to them at once, as TFF's programs
+  expect, for `await tff.program.materialize_value(...)`; the event loop goes on, to
+  save the state of the round before, for example. From a plain function that runs
+  inside of an event loop, as in a notebook, it gives the values, as nobody could wait
+  for a reference there; `materialize_value` takes both.
+
+  Computations wait for each other; each uses all cores. Contexts belong to threads:
+  `bound` takes one to another thread.
+  """
+
+  def __init__(
+    self, executors: worker.WorkerExecutors, timeout_seconds: Optional[float]
+  ):
+    self._executors = executors
+    self._turns = _Turns(executors.end, timeout_seconds)
+    self._execution = tff.framework.AsyncExecutionContext(
+      executor_fn=executors,
+      compiler_fn=tff.backends.native.desugar_and_transform_to_native,
+      transform_args=tff.tensorflow.transform_args,
+      transform_result=tff.tensorflow.transform_result,
+    )
+    super().__init__(_Awaited(self._submit))
+
+  def start(self) -> None:
+    """Starts the worker, so that what can go wrong with that does so now."""
+
+    async def start() -> None:
+      self._executors.start()  # In the thread that lives as long as this context.
+
+    _ACTIVE.add(self)
+    self._turns.start()
+    self._turns.submit(start).result()
+
+  def invoke(self, comp: Any, arg: Any) -> Any:
+    """Computes; TFF calls this."""
+    if _called_from_coroutine(sys._getframe(1)):
+      return super().invoke(comp, arg)
+    return self._submit(comp, arg).result()
+
+  def _submit(self, comp: Any, arg: Any) -> concurrent.futures.Future:
+    async def compute() -> Any:
+      self._executors.computation_begins()
+      return await self._execution.invoke(comp, arg)
+
+    return self._turns.submit(compute)
+
+  def bound(self, function: Callable[..., _Result]) -> Callable[..., _Result]:
+    """The function, which computes here whichever thread calls it.
+
+    Args:
+      function: A computation or a Python function that uses some.
+
+    Example:
+      >>> compute = tff.tensorflow.computation(lambda: 1 + 2)
+      >>> with local_runtime() as context:
+      ...   asyncio.run(asyncio.to_thread(context.bound(compute)))
+      3
+    """
+
+    @functools.wraps(function, updated=())
+    def call(*args: Any, **kwargs: Any) -> _Result:
+      with tff.framework.get_context_stack().install(self):
+        return function(*args, **kwargs)
+
+    return call
+
+  def end(self) -> None:
+    """Ends the worker and all that waits for it."""
+    _ACTIVE.discard(self)
+    self._turns.end(RuntimeError('the runtime was left; enter local_runtime again.'))
+
+
+class _Awaited(tff.framework.AsyncContext):
+  """What TFF's programs wait for; the computation has a thread of its own."""
+
+  def __init__(self, submit: Callable[[Any, Any], concurrent.futures.Future]):
+    self._submit = submit
+
+  async def invoke(self, comp: Any, arg: Any) -> Any:
+    return await asyncio.wrap_future(self._submit(comp, arg))
+
+
+def _called_from_coroutine(frame: Any) -> bool:
+  """Whether the code that calls a computation could wait for a reference."""
+  while frame is not None and frame.f_code.co_filename.startswith(_TFF_CORE):
+    frame = frame.f_back
+  return frame is not None and bool(frame.f_code.co_flags & _COROUTINE)
+
+
+class _Turn:
+  """A computation, and what becomes of it."""
+
+  def __init__(self, compute: Callable[[], Any]):
+    self.compute = compute
+    self.future: concurrent.futures.Future = concurrent.futures.Future()
+
+  def fail(self, error: BaseException) -> None:
+    """Gives the error to who waits, unless there is a result."""
+    with contextlib.suppress(concurrent.futures.InvalidStateError):
+      self.future.set_exception(error)
+
+
+class _Turns:
+  """Computations that take turns on a thread, and a watch over the time they take.
+
+  TFF's calls block this thread while the worker computes, and for ever if it hangs. So
+  the time is kept by another one.
+
+  Args:
+    end_worker: Ends the worker; may be called from any thread.
+    limit_seconds: How long a turn may take, if there is a limit.
+  """
+
+  def __init__(self, end_worker: Callable[[], None], limit_seconds: Optional[float]):
+    self._end_worker = end_worker
+    self._limit_seconds = limit_seconds
+    self._waiting: queue.SimpleQueue[Optional[_Turn]] = queue.SimpleQueue()
+    self._current: Optional[_Turn] = None
+    self._task: Optional[asyncio.Task] = None
+    self._lock = threading.Lock()
+    self._over = threading.Event()
+    self._reason: BaseException = RuntimeError()
+    self._loop = asyncio.new_event_loop()
+    self._owner = os.getpid()
+    # Daemons, because the interpreter would wait for others, also if they hang.
+    self._thread = threading.Thread(target=self._run, daemon=True)
+    self._watch = threading.Thread(target=self._keep_watch, daemon=True)
+
+  def start(self) -> None:
+    """Begins."""
+    self._thread.start()
+    if self._limit_seconds is not None:
+      self._watch.start()
+
+  def submit(self, compute: Callable[[], Any]) -> concurrent.futures.Future:
+    """Gives a coroutine function its turn, after those before it."""
+    if os.getpid() != self._owner:
+      raise RuntimeError(
+        'this process was forked off by one that is inside local_runtime, and has no '
+        'worker; enter local_runtime here.'
+      )
+    turn = _Turn(compute)
+    with self._lock:
+      if self._over.is_set():
+        raise RuntimeError(f'The runtime has ended: {self._reason}') from self._reason
+      self._waiting.put(turn)
+    return turn.future
+
+  def _run(self) -> None:
+    while True:
+      turn = self._waiting.get()
+      if turn is None:
+        break
+      if turn.future.set_running_or_notify_cancel():
+        self._current = turn
+        self._take(turn)
+        self._current = None
+      turn = None  # Whose result may be large, and the next one long in coming.
+    self._loop.close()
+
+  def _take(self, turn: _Turn) -> None:
+    try:
+      if self._over.is_set():
+        raise self._reason
+      self._task = self._loop.create_task(turn.compute())
+      result = self._loop.run_until_complete(self._task)
+    except BaseException as e:
+      turn.fail(self._reason if self._over.is_set() else e)
+    else:
+      with contextlib.suppress(concurrent.futures.InvalidStateError):
+        turn.future.set_result(result)
+
+  def _keep_watch(self) -> None:
+    limit = self._limit_seconds
+    assert limit is not None
+    tick = min(1.0, limit / 20)
+    seen, spent, last = None, 0.0, time.monotonic()
+    while not self._over.wait(tick):
+      now = time.monotonic()
+      # A longer one was a stop of the whole program, or nearly.
+      passed, last = min(now - last, 2 * tick), now
+      turn = self._current
+      spent = spent + passed if turn is seen else 0.0
+      seen = turn
+      if turn is not None and spent >= limit:
+        self.end(
+          RoundTimeoutError(
+            'a computation, such as a round, took longer than '
+            f'timeout_seconds={limit:g}; its worker process was ended and nothing of '
+            'it was kept. If it may take longer, give local_runtime a larger '
+            'timeout_seconds; if not, see whether the machine lacked memory or the '
+            'process was stopped. Then enter local_runtime again, and go on from the '
+            'last state.'
+          )
+        )
+
+  def end(self, reason: BaseException) -> None:
+    """Ends the worker, and gives the reason to all that wait; the first one counts."""
+    with self._lock:
+      first = not self._over.is_set()
+      if first:
+        self._reason = reason
+        self._over.set()
+    if first:
+      self._end_worker()
+      for turn in self._left():
+        turn.fail(reason)
+      self._waiting.put(None)
+      with contextlib.suppress(RuntimeError):  # The loop has ended by itself.
+        self._loop.call_soon_threadsafe(self._cancel)
+    if self._thread.is_alive():
+      self._thread.join(_PATIENCE_SECONDS)
+
+  def _left(self) -> 'list[_Turn]':
+    """Turns that somebody may still wait for."""
+    current = self._current
+    left = [] if current is None else [current]
+    with contextlib.suppress(queue.Empty):
+      while True:
+        turn = self._waiting.get_nowait()
+        if turn is not None:
+          left.append(turn)
+    return left
+
+  def _cancel(self) -> None:
+    if self._task is not None:
+      self._task.cancel()
+
+
+_ACTIVE: set[LocalContext] = set()
 
 
 class _EndedContext(tff.framework.SyncContext):
@@ -89,148 +368,8 @@ class _EndedContext(tff.framework.SyncContext):
 
 @atexit.register
 def _let_go() -> None:
-  """Drops TFF's context while there is still an interpreter to end its worker."""
+  """Ends workers, and drops TFF's context, while there is still an interpreter."""
+  for context in list(_ACTIVE):
+    context.end()
   tff.framework.set_default_context(_EndedContext())
-  gc.collect()
-
-
-def _abandon(context: Any, before: 'set[psutil.Process]') -> None:
-  """Ends a context whose computation was interrupted.
-
-  The context's thread goes on with that computation; when the worker dies it starts
-  another one and tries again, and the context's `__del__` waits for it for ever.
-  So the computation is cancelled, the worker ended, which frees the thread to notice,
-  and `__del__` kept from running by a reference that is never given back.
-
-  Args:
-    context: The current context of TFF.
-    before: Workers that are not to be touched.
-  """
-  ctypes.pythonapi.Py_IncRef(ctypes.py_object(context))
-  loop = getattr(getattr(context, '_async_runner', None), '_event_loop', None)
-  if loop is None or not loop.is_running():
-    return
-
-  async def cancel_all() -> None:
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
-      task.cancel()
-    if others:
-      await asyncio.wait(others, timeout=_PATIENCE_SECONDS)
-
-  cancelled = asyncio.run_coroutine_threadsafe(cancel_all(), loop)
-  _end(set(_workers()) - before)
-  with contextlib.suppress(concurrent.futures.TimeoutError):
-    cancelled.result(timeout=_PATIENCE_SECONDS)
-
-
-def _workers() -> Iterator[psutil.Process]:
-  """Worker processes that are children of this one."""
-  for child in psutil.Process().children():
-    with contextlib.suppress(psutil.Error):
-      if child.name() == _WORKER:
-        yield child
-
-
-def _end(processes: 'set[psutil.Process]') -> None:
-  """Ends processes, asking first.
-
-  They are not waited for in the sense of the operating system: TFF, whose children
-  they are, does that, and complains of a child that is already gone.
-  """
-  for signal_number in (signal.SIGTERM, signal.SIGKILL):
-    for process in filter(_is_alive, processes):
-      with contextlib.suppress(psutil.NoSuchProcess):
-        process.send_signal(signal_number)
-    deadline = time.monotonic() + _PATIENCE_SECONDS
-    while any(map(_is_alive, processes)) and time.monotonic() < deadline:
-      time.sleep(0.02)
-
-
-def _is_alive(process: psutil.Process) -> bool:
-  try:
-    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-  except psutil.NoSuchProcess:
-    return False
-
-
-def _caller_of_tensorflow(
-  frame: Optional[types.FrameType],
-) -> Optional[types.FrameType]:
-  """The innermost frame that called TensorFlow and waits for it, if there is one."""
-  inside = False
-  while frame is not None:
-    is_tensorflow = frame.f_code.co_filename.startswith(_TENSORFLOW)
-    if inside and not is_tensorflow:
-      return frame
-    inside = inside or is_tensorflow
-    frame = frame.f_back
-  return None
-
-
-def _raise_in(frame: types.FrameType, error: BaseException) -> None:
-  """Raises `error` in a frame of this thread, once the call it waits for is over."""
-  before = sys.gettrace()
-
-  def trace(traced: types.FrameType, event: str, arg: Any) -> None:
-    del event, arg
-    if traced is frame:
-      sys.settrace(before)
-      frame.f_trace = None
-      raise error
-
-  frame.f_trace = trace
-  sys.settrace(trace)
-
-
-class _Signals:
-  """Makes signals end the body of a `with`, and lets nothing disturb what follows.
-
-  Python turns a signal into an exception wherever the program happens to be, and drops
-  the exception where that is a destructor or a callback of native code. So until the
-  body is left, the signal is sent again. TensorFlow's native code does worse where it
-  calls Python (to convert an argument, say) and gets an exception: it crashes. So
-  TensorFlow is let finish its call first, unless that takes too long.
-  """
-
-  def __init__(self) -> None:
-    self._old: dict[int, Any] = {}
-    self._timer: Optional[threading.Timer] = None
-    self._first: Optional[float] = None  # When the first signal came.
-    self._leaving = False
-
-  def __enter__(self) -> '_Signals':
-    if threading.current_thread() is threading.main_thread():  # No other one may.
-      numbers = [signal.SIGTERM, signal.SIGHUP]
-      if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        numbers.append(signal.SIGINT)  # Neither ignored nor handled otherwise.
-      for number in numbers:
-        self._old[number] = signal.signal(number, self._handle)
-    return self
-
-  def _handle(self, number: int, frame: Optional[types.FrameType]) -> None:
-    if self._leaving:
-      return
-    now = time.monotonic()
-    self._first = now if self._first is None else self._first
-    if self._timer is not None:
-      self._timer.cancel()
-    self._timer = threading.Timer(_INSISTENCE_SECONDS, os.kill, (os.getpid(), number))
-    self._timer.daemon = True
-    self._timer.start()
-    error = KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number)
-    caller = _caller_of_tensorflow(frame)
-    if caller is None or now - self._first > _PATIENCE_SECONDS:
-      raise error
-    _raise_in(caller, error)
-
-  def ignore(self) -> None:
-    """Drops signals from here to the end of the `with`; the program is leaving."""
-    self._leaving = True
-    if self._timer is not None:
-      self._timer.cancel()
-
-  def __exit__(self, *unused: Any) -> None:
-    self.ignore()
-    for number, handler in self._old.items():
-      signal.signal(number, handler)
+  gc.collect()  # Ends the worker of the context just replaced.

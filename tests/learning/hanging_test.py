@@ -1,0 +1,171 @@
+"""A computation that hangs, or whose worker dies, ends in a clear error or goes on.
+
+Claims:
+
+* With `timeout_seconds`, a computation whose worker hangs ends with an error that names
+  the limit, called by value and by reference; so do those that wait for their turn, no
+  worker is left, and another runtime can be entered.
+* A slow computation below the limit is let be, and each has the limit for itself.
+* When the worker is killed in a computation, it is repeated, with the same noise; when
+  that happens again and again, it is an error.
+"""
+
+import asyncio
+import contextlib
+import signal
+import threading
+import time
+
+import numpy as np
+import psutil
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_dp_aggregators import aggregators
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.learning import runtime
+
+_add = tff.tensorflow.computation(lambda x: x + 1, tff.TensorType(np.int32))
+
+
+@tff.tensorflow.computation(tff.TensorType(np.float64))
+def _wait(seconds):
+  end = tf.timestamp() + seconds
+  return tf.while_loop(lambda i: tf.timestamp() < end, lambda i: i + 1, [0])[0]
+
+
+def _workers():
+  for child in psutil.Process().children():
+    with contextlib.suppress(psutil.NoSuchProcess):
+      if child.name() == 'worker_binary' and child.status() != psutil.STATUS_ZOMBIE:
+        yield child
+
+
+@pytest.fixture
+def before():
+  """Workers that other tests have left; none of those of this one may be."""
+  before = set(_workers())
+  yield before
+  assert set(_workers()) == before
+
+
+def _the_worker(before):
+  (found,) = set(_workers()) - before
+  return found
+
+
+@contextlib.contextmanager
+def _after(seconds, action):
+  timer = threading.Timer(seconds, action)
+  timer.start()
+  try:
+    yield
+  finally:
+    timer.join()
+
+
+def _by_value():
+  return _add(1)
+
+
+def _by_reference():
+  async def program():
+    return await tff.program.materialize_value(_add(1))
+
+  return asyncio.run(program())
+
+
+@pytest.mark.parametrize('compute', [_by_value, _by_reference])
+def test_a_worker_that_hangs_ends_in_an_error_that_names_the_limit(compute, before):
+  errors = []
+
+  def wait_for_a_turn():
+    try:
+      _add(1)
+    except TimeoutError as e:
+      errors.append(e)
+
+  with runtime.local_runtime(timeout_seconds=0.5) as context:
+    assert compute() == 2
+    worker = _the_worker(before)
+    worker.send_signal(signal.SIGSTOP)
+    other = threading.Thread(target=context.bound(wait_for_a_turn))
+    other.start()
+    started = time.monotonic()
+    with pytest.raises(runtime.RoundTimeoutError) as error:
+      compute()
+    assert 0.4 < time.monotonic() - started < 10
+    for each in ('timeout_seconds=0.5', 'larger timeout_seconds', 'last state'):
+      assert each in str(error.value)
+    other.join(10)
+    assert len(errors) == 1
+    assert set(_workers()) == before
+    with pytest.raises(RuntimeError, match='has ended: a computation, such as'):
+      compute()
+  with runtime.local_runtime(timeout_seconds=60):
+    assert compute() == 2
+
+
+def test_each_computation_has_the_limit_for_itself():
+  with runtime.local_runtime(timeout_seconds=1.5):
+    for _ in range(4):
+      assert _wait(0.5) > 0
+
+
+def test_no_limit_below_zero():
+  for limit in (0, -1.0, float('nan')):
+    with pytest.raises(ValueError, match='timeout_seconds is .* must be positive'):
+      with runtime.local_runtime(timeout_seconds=limit):
+        pass
+
+
+def test_a_computation_is_repeated_when_its_worker_dies(before, caplog):
+  with runtime.local_runtime():
+    assert _add(1) == 2
+    with _after(0.5, _the_worker(before).kill):
+      assert _wait(1.0) > 0
+    assert 'was ended by SIGKILL; starting another one' in caplog.text
+    assert _add(1) == 2
+
+
+def test_a_round_that_is_repeated_has_the_same_noise(before):
+  participation = strategies.Participation(4)
+  process = aggregators.gaussian(
+    participation, clip_norm=1.0, noise_multiplier=1.0, clients_per_round=2
+  ).create(tff.TensorType(np.float32, [3]))
+  values = [np.ones(3, np.float32)] * 2
+  with runtime.local_runtime():
+    state = process.initialize()
+    first = process.next(state, values).result
+    _the_worker(before).kill()
+    np.testing.assert_array_equal(process.next(state, values).result, first)
+
+
+def test_a_worker_that_always_dies_is_an_error(before):
+  ended = threading.Event()
+
+  def kill_all():
+    while not ended.wait(0.05):
+      for worker in set(_workers()) - before:
+        if time.time() - worker.create_time() > 0.5:  # It has begun.
+          worker.kill()
+
+  with runtime.local_runtime():
+    killer = threading.Thread(target=kill_all)
+    killer.start()
+    with pytest.raises(runtime.WorkerError, match='died 3 times .* SIGKILL.* memory'):
+      _wait(30.0)
+    ended.set()
+    killer.join()
+    assert _add(1) == 2  # The next one is a new one.
+
+
+def test_a_worker_that_does_not_start_is_an_error(before, monkeypatch, tmp_path):
+  broken = tmp_path / 'worker_binary'
+  broken.write_text('#!/bin/sh\nexit 3\n')
+  broken.chmod(0o755)
+  monkeypatch.setattr('tff_dp_aggregators.learning.worker._BINARY', str(broken))
+  with pytest.raises(runtime.WorkerError, match='did not start.*exit code 3'):
+    with runtime.local_runtime():
+      pass

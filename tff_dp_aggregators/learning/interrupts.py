@@ -1,0 +1,207 @@
+"""What signals do to a program that computes: an orderly end, or one after the round.
+
+`Signals` makes them end a `with`, wherever the program happens to be.
+`graceful_interrupts` makes the first one a request that a loop reads when it can.
+"""
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+import types
+from collections.abc import Iterator
+from typing import Any, Optional
+
+import tensorflow as tf
+
+# Where TensorFlow's Python files are; `tf` itself is a package made of aliases.
+_TENSORFLOW = os.path.join(tf.sysconfig.get_lib(), '')
+_PATIENCE_SECONDS = 5.0
+_INSISTENCE_SECONDS = 1.0
+
+
+def error_of(number: int) -> BaseException:
+  """What ends a program that gets this signal."""
+  if number == signal.SIGINT:
+    return KeyboardInterrupt()
+  return SystemExit(128 + number)
+
+
+class StopRequest:
+  """Whether somebody has asked the program to stop; see `graceful_interrupts`.
+
+  Attributes:
+    requested: True once Ctrl-C or SIGTERM came.
+  """
+
+  def __init__(self, notice: str):
+    self.requested = False
+    self._notice = notice
+    # What each signal did before, and does once it comes again.
+    self.previous: dict[int, Any] = {}
+
+  def __bool__(self) -> bool:
+    return self.requested
+
+  def handle(self, number: int, frame: Optional[types.FrameType]) -> None:
+    """Handles a signal."""
+    if not self.requested:
+      self.requested = True
+      if self._notice:
+        # `print` in here could meet a `print` that it interrupts.
+        with contextlib.suppress(OSError):
+          os.write(2, f'{self._notice}\n'.encode())
+      return
+    previous = self.previous.get(number)
+    if not callable(previous):
+      raise error_of(number)
+    previous(number, frame)
+
+
+@contextlib.contextmanager
+def graceful_interrupts(notice: str = '') -> Iterator[StopRequest]:
+  """Lets a loop finish its round when somebody wants the program to stop.
+
+  The first Ctrl-C, or SIGTERM, only sets `requested`, which the loop reads after each
+  round. The second one ends the program at once, as it would outside of this: by
+  KeyboardInterrupt or SystemExit, and inside `local_runtime` in its orderly way. Goes
+  inside `local_runtime` as well as around it. A Ctrl-C that the program ignores, or
+  handles in a way of its own, is left alone. In another thread than the main one,
+  which gets no signals, nothing is ever requested.
+
+  Args:
+    notice: Printed on standard error at the first signal, if not empty.
+
+  Yields:
+    The request.
+
+  Example:
+    >>> with graceful_interrupts() as stop:
+    ...   for round_number in range(3):
+    ...     signal.raise_signal(signal.SIGINT)  # Somebody presses Ctrl-C.
+    ...     if stop.requested:
+    ...       break
+    >>> round_number
+    0
+  """
+  request = StopRequest(notice)
+  if threading.current_thread() is not threading.main_thread():
+    yield request
+    return
+  for number in (signal.SIGINT, signal.SIGTERM):
+    current = signal.getsignal(number)
+    if _ends_the_program(current):
+      request.previous[number] = current
+      signal.signal(number, request.handle)
+  try:
+    yield request
+  finally:
+    for each, previous in request.previous.items():
+      signal.signal(each, previous)
+
+
+def _ends_the_program(handler: Any) -> bool:
+  """Whether a signal handled so ends the program by the ways of Python or this file."""
+  if isinstance(getattr(handler, '__self__', None), (Signals, StopRequest)):
+    return True
+  return handler in (signal.SIG_DFL, signal.default_int_handler)
+
+
+def _caller_of_tensorflow(
+  frame: Optional[types.FrameType],
+) -> Optional[types.FrameType]:
+  """The innermost frame that called TensorFlow and waits for it, if there is one."""
+  inside = False
+  while frame is not None:
+    is_tensorflow = frame.f_code.co_filename.startswith(_TENSORFLOW)
+    if inside and not is_tensorflow:
+      return frame
+    inside = inside or is_tensorflow
+    frame = frame.f_back
+  return None
+
+
+def _raise_in(frame: types.FrameType, error: BaseException) -> None:
+  """Raises `error` in a frame of this thread, once the call it waits for is over."""
+  before = sys.gettrace()
+
+  def trace(traced: types.FrameType, event: str, arg: Any) -> None:
+    del event, arg
+    if traced is frame:
+      sys.settrace(before)
+      frame.f_trace = None
+      raise error
+
+  frame.f_trace = trace
+  sys.settrace(trace)
+
+
+class Signals:
+  """Makes signals end the body of a `with`, and lets nothing disturb what follows.
+
+  Python turns a signal into an exception wherever the program happens to be, and drops
+  the exception where that is a destructor or a callback of native code. So until the
+  body is left, the signal is sent again. TensorFlow's native code does worse where it
+  calls Python (to convert an argument, say) and gets an exception: it crashes. So
+  TensorFlow is let finish its call first, unless that takes too long.
+  """
+
+  def __init__(self) -> None:
+    self._old: dict[int, tuple[Optional[StopRequest], Any]] = {}
+    self._timer: Optional[threading.Timer] = None
+    self._first: Optional[float] = None  # When the first signal came.
+    self._leaving = False
+
+  def __enter__(self) -> 'Signals':
+    if threading.current_thread() is threading.main_thread():  # No other one may.
+      numbers = [signal.SIGTERM, signal.SIGHUP]
+      if _ends_the_program(signal.getsignal(signal.SIGINT)):
+        numbers.append(signal.SIGINT)  # Neither ignored nor handled otherwise.
+      for number in numbers:
+        self._take(number)
+    return self
+
+  def _take(self, number: int) -> None:
+    """Handles the signal, after the request to stop of a `with` around this one."""
+    handler = signal.getsignal(number)
+    if handler is None:  # Not Python's, and could not be put back.
+      return
+    request = getattr(handler, '__self__', None)
+    if isinstance(request, StopRequest):
+      self._old[number] = request, request.previous[number]
+      request.previous[number] = self._handle
+    else:
+      self._old[number] = None, handler
+      signal.signal(number, self._handle)
+
+  def _handle(self, number: int, frame: Optional[types.FrameType]) -> None:
+    if self._leaving:
+      return
+    now = time.monotonic()
+    self._first = now if self._first is None else self._first
+    if self._timer is not None:
+      self._timer.cancel()
+    self._timer = threading.Timer(_INSISTENCE_SECONDS, os.kill, (os.getpid(), number))
+    self._timer.daemon = True
+    self._timer.start()
+    error = error_of(number)
+    caller = _caller_of_tensorflow(frame)
+    if caller is None or now - self._first > _PATIENCE_SECONDS:
+      raise error
+    _raise_in(caller, error)
+
+  def ignore(self) -> None:
+    """Drops signals from here to the end of the `with`; the program is leaving."""
+    self._leaving = True
+    if self._timer is not None:
+      self._timer.cancel()
+
+  def __exit__(self, *unused: Any) -> None:
+    self.ignore()
+    for number, (request, handler) in self._old.items():
+      if request is None:
+        signal.signal(number, handler)
+      else:
+        request.previous[number] = handler
