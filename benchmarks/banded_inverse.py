@@ -13,11 +13,11 @@ import os
 for _variable in ('OMP_NUM_THREADS', 'OPENBLAS_NUM_THREADS', 'MKL_NUM_THREADS'):
   os.environ[_variable] = '1'
 
-# ruff: noqa: E402
 import json
 import pathlib
 import time
 
+from benchmarks import _arguments
 from tff_dp_aggregators.strategies import BandedInverse
 from tff_dp_aggregators.strategies import Participation
 from tff_dp_aggregators.strategies import banded_inverse
@@ -64,4 +64,5 @@ def main() -> None:
 
 
 if __name__ == '__main__':
+  _arguments.parse(__doc__ or '')
   main()

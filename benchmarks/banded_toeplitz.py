@@ -15,13 +15,13 @@ import os
 for _variable in ('OMP_NUM_THREADS', 'OPENBLAS_NUM_THREADS', 'MKL_NUM_THREADS'):
   os.environ[_variable] = '1'
 
-# ruff: noqa: E402
 import json
 import math
 import pathlib
 import time
 from typing import Any, Callable, Optional
 
+from benchmarks import _arguments
 from tff_dp_aggregators.strategies import BandedToeplitz
 from tff_dp_aggregators.strategies import Participation
 from tff_dp_aggregators.strategies import toeplitz
@@ -98,4 +98,5 @@ def main() -> None:
 
 
 if __name__ == '__main__':
+  _arguments.parse(__doc__ or '')
   main()

@@ -18,19 +18,20 @@ import os
 for _threads in ('OMP_NUM_THREADS', 'OPENBLAS_NUM_THREADS'):
   os.environ[_threads] = '1'
 
-import functools  # noqa: E402
-import json  # noqa: E402
-import logging  # noqa: E402
-import math  # noqa: E402
-import pathlib  # noqa: E402
-import time  # noqa: E402
+import functools
+import json
+import logging
+import math
+import pathlib
+import time
 
-import numpy as np  # noqa: E402
+import numpy as np
 
-from tff_dp_aggregators.strategies import Participation  # noqa: E402
-from tff_dp_aggregators.strategies import Strategy  # noqa: E402
-from tff_dp_aggregators.strategies import blt  # noqa: E402
-from tff_dp_aggregators.strategies import toeplitz  # noqa: E402
+from benchmarks import _arguments
+from tff_dp_aggregators.strategies import Participation
+from tff_dp_aggregators.strategies import Strategy
+from tff_dp_aggregators.strategies import blt
+from tff_dp_aggregators.strategies import toeplitz
 
 _RECORDED = (
   pathlib.Path(__file__).parents[1] / 'tests/strategies/matrix_factorization.json'
@@ -132,4 +133,5 @@ def main() -> None:
 
 
 if __name__ == '__main__':
+  _arguments.parse(__doc__ or '')
   main()

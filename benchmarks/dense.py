@@ -16,6 +16,7 @@ import pathlib
 import time
 from typing import Optional
 
+from benchmarks import _arguments
 from tff_dp_aggregators.strategies import Participation
 from tff_dp_aggregators.strategies import banded
 from tff_dp_aggregators.strategies import dense
@@ -70,4 +71,5 @@ def main() -> None:
 
 
 if __name__ == '__main__':
+  _arguments.parse(__doc__ or '')
   main()

@@ -17,16 +17,17 @@ import logging
 import time
 from typing import Callable, NamedTuple
 
-from absl import app
-from absl import flags
+from benchmarks import _arguments
+
+if __name__ == '__main__':
+  # How many rounds to go up to, and the PNG file to write the picture to.
+  _FLAGS = _arguments.parse(__doc__ or '', num_rounds=10**6, output='')
+
 from matplotlib import figure
 
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.strategies import Participation
 from tff_dp_aggregators.strategies import Strategy
-
-_OUTPUT = flags.DEFINE_string('output', None, 'PNG file to write the picture to.')
-_NUM_ROUNDS = flags.DEFINE_integer('num_rounds', 10**6, 'Rounds to go up to.')
 
 _EPOCHS = 5
 _TICKS = (1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
@@ -169,10 +170,8 @@ def _several(num_rounds: int) -> Participation:
   return Participation(num_rounds, num_rounds // _EPOCHS, _EPOCHS)
 
 
-def main(argv: list[str]) -> None:
+def main(num_rounds: int, output: str) -> None:
   """Prints the table and draws the picture."""
-  if len(argv) > 1:
-    raise app.UsageError(f'unknown arguments: {argv[1:]}')
   logging.disable(logging.WARNING)  # That fewer buffers than asked for do.
   print(f'{"strategy":36} {"rounds":>9} {"rmse":>10} {"built in":>11}')
   picture = figure.Figure(figsize=(11, 6), dpi=120, layout='constrained')
@@ -182,15 +181,13 @@ def main(argv: list[str]) -> None:
     (right, 'five epochs, n/5 rounds apart', _SEVERAL, _several),
   ):
     print(title)
-    results = [
-      (line, _errors(line, participation_of, _NUM_ROUNDS.value)) for line in lines
-    ]
+    results = [(line, _errors(line, participation_of, num_rounds)) for line in lines]
     _draw(axes, title, results)
   left.set_ylabel('RMSE of prefix sums at equal privacy')
-  if _OUTPUT.value:
-    picture.savefig(_OUTPUT.value)
-    print(f'The picture is {_OUTPUT.value}.')
+  if output:
+    picture.savefig(output)
+    print(f'The picture is {output}.')
 
 
 if __name__ == '__main__':
-  app.run(main)
+  main(_FLAGS.num_rounds, _FLAGS.output)

@@ -14,11 +14,15 @@ import os
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
-import argparse
 import collections
 import statistics
 import time
 from typing import Any
+
+from benchmarks import _arguments
+
+if __name__ == '__main__':
+  _FLAGS = _arguments.parse(__doc__ or '', rounds=15, clients=20)
 
 import numpy as np
 import tensorflow as tf
@@ -112,13 +116,9 @@ def _clients(number: int) -> list[tf.data.Dataset]:
   ]
 
 
-def main() -> None:
+def main(num_rounds: int, num_clients: int) -> None:
   """Prints a line for each case."""
-  parser = argparse.ArgumentParser(description=__doc__)
-  parser.add_argument('--rounds', type=int, default=15)
-  parser.add_argument('--clients', type=int, default=20)
-  flags = parser.parse_args()
-  model, clients = _model(), _clients(flags.clients)
+  model, clients = _model(), _clients(num_clients)
   seconds = collections.defaultdict(list)
   with learning.runtime.local_runtime():
     runs = {
@@ -126,7 +126,7 @@ def main() -> None:
       for name, aggregator in _cases().items()
     }
     states = {name: process.initialize() for name, process in runs.items()}
-    for this_round in range(_UNTIMED + flags.rounds):
+    for this_round in range(_UNTIMED + num_rounds):
       for name, process in runs.items():
         start = time.perf_counter()
         states[name] = process.next(states[name], clients).state
@@ -139,4 +139,4 @@ def main() -> None:
 
 
 if __name__ == '__main__':
-  main()
+  main(_FLAGS.rounds, _FLAGS.clients)

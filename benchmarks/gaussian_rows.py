@@ -15,6 +15,11 @@ import statistics
 import time
 from typing import Callable
 
+from benchmarks import _arguments
+
+if __name__ == '__main__':
+  _arguments.parse(__doc__ or '')
+
 import tensorflow as tf
 
 from tff_dp_aggregators import noise

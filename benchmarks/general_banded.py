@@ -22,6 +22,7 @@ import sys
 import time
 from typing import Any, Optional
 
+from benchmarks import _arguments
 from tff_dp_aggregators.strategies import banded
 
 _RECORDED = pathlib.Path(__file__).parents[1] / (
@@ -92,4 +93,5 @@ def main() -> None:
 
 
 if __name__ == '__main__':
+  _arguments.parse(__doc__ or '')
   main()

@@ -33,31 +33,37 @@ import os
 os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 
-import argparse  # noqa: E402
-import contextlib  # noqa: E402
-import dataclasses  # noqa: E402
-import re  # noqa: E402
-import shutil  # noqa: E402
-import statistics  # noqa: E402
-import tempfile  # noqa: E402
-import time  # noqa: E402
-from collections.abc import Iterator  # noqa: E402
-from typing import Any, Callable, NamedTuple, Optional  # noqa: E402
+import contextlib
+import dataclasses
+import re
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from typing import Any, Callable, NamedTuple, Optional
 
-import numpy as np  # noqa: E402
-import psutil  # noqa: E402
-import tensorflow as tf  # noqa: E402
-import tensorflow_federated as tff  # noqa: E402
+from benchmarks import _arguments
 
-from tff_dp_aggregators import aggregators  # noqa: E402
-from tff_dp_aggregators import noise  # noqa: E402
-from tff_dp_aggregators import strategies  # noqa: E402
-from tff_dp_aggregators.learning import runtime  # noqa: E402
-from tff_dp_aggregators.noise import interpreters  # noqa: E402
-from tff_dp_aggregators.noise import persistent  # noqa: E402
-from tff_dp_aggregators.noise.build import KINDS  # noqa: E402
-from tff_dp_aggregators.noise.build import interpret  # noqa: E402
-from tff_dp_aggregators.strategies import noise_cost  # noqa: E402
+if __name__ == '__main__':
+  # `storage` is auto, all, or one of them; `only`, a part of the names of mechanisms.
+  _FLAGS = _arguments.parse(__doc__ or '', elements=10**6, storage='auto', only='')
+
+import numpy as np
+import psutil
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_dp_aggregators import aggregators
+from tff_dp_aggregators import noise
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.learning import runtime
+from tff_dp_aggregators.noise import interpreters
+from tff_dp_aggregators.noise import persistent
+from tff_dp_aggregators.noise.build import KINDS
+from tff_dp_aggregators.noise.build import interpret
+from tff_dp_aggregators.strategies import noise_cost
 
 _ROUNDS = 2048
 _TIMED, _UNTIMED = 5, 2
@@ -332,15 +338,11 @@ def _storages(case: Case, num_elements: int, which: str) -> dict[str, float]:
   return quick if which == 'all' else {s: e for s, e in quick.items() if s == which}
 
 
-def main() -> None:
+def main(num_elements: int, which: str, only: str) -> None:
   """Prints the limits, a line for TFF's tree, and one a mechanism and storage."""
-  parser = argparse.ArgumentParser()
-  parser.add_argument('--elements', type=int, default=10**6)
   choices = ['auto', 'all', *KINDS]
-  parser.add_argument('--storage', choices=choices, default='auto')
-  parser.add_argument('--only', default='', help='part of the names of mechanisms')
-  arguments = parser.parse_args()
-  num_elements = arguments.elements
+  if which not in choices:
+    sys.exit(f'error: --storage={which} is none of {", ".join(choices)}.')
   limits = _limits(num_elements)
   print(
     f'{num_elements} numbers: {limits.draw:.4f} s to draw 64 random bits for each, '
@@ -354,10 +356,10 @@ def main() -> None:
   peer = _measure_tff_tree(num_elements)
   _print_line("TFF's tree_aggregation", 'state', peer, peer)
   for case in _cases():
-    if arguments.only not in case.name:
+    if only not in case.name:
       continue
     limit = _work(case).seconds(limits)
-    for storage, estimated in _storages(case, num_elements, arguments.storage).items():
+    for storage, estimated in _storages(case, num_elements, which).items():
       with _directory() as directory:
         used = noise.Files(directory) if storage == 'files' else storage
         measured = _measure_case(case, used, num_elements)
@@ -366,4 +368,4 @@ def main() -> None:
 
 
 if __name__ == '__main__':
-  main()
+  main(_FLAGS.elements, _FLAGS.storage, _FLAGS.only)

@@ -16,6 +16,7 @@ os.environ['TFF_DP_AGGREGATORS_CACHE'] = ''
 
 import time
 
+from benchmarks import _arguments
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.strategies import registry
 
@@ -87,4 +88,5 @@ def main() -> None:
 
 
 if __name__ == '__main__':
+  _arguments.parse(__doc__ or '')
   main()

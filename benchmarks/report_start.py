@@ -12,6 +12,8 @@ import subprocess
 import sys
 import time
 
+from benchmarks import _arguments
+
 _RUNS = 7
 _REPORT = [
   '-m',
@@ -53,4 +55,5 @@ def main() -> None:
 
 
 if __name__ == '__main__':
+  _arguments.parse(__doc__ or '')
   main()

@@ -16,6 +16,11 @@ import time
 from collections.abc import Iterator
 from typing import Callable
 
+from benchmarks import _arguments
+
+if __name__ == '__main__':
+  _arguments.parse(__doc__ or '')
+
 from tff_dp_aggregators.accounting.records import log_participation as participation
 from tff_dp_aggregators.accounting.records import round_log
 

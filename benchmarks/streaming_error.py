@@ -16,6 +16,11 @@ os.environ['TFF_DP_AGGREGATORS_CACHE'] = ''  # Nothing is read that was kept.
 import time
 from typing import Callable
 
+from benchmarks import _arguments
+
+if __name__ == '__main__':
+  _arguments.parse(__doc__ or '')
+
 import numpy as np
 import scipy.fft
 import scipy.signal

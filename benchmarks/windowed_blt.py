@@ -18,6 +18,7 @@ import math
 import time
 from typing import Callable
 
+from benchmarks import _arguments
 from tff_dp_aggregators.strategies import Participation
 from tff_dp_aggregators.strategies import blt
 from tff_dp_aggregators.strategies import toeplitz
@@ -91,4 +92,5 @@ def main() -> None:
 
 
 if __name__ == '__main__':
+  _arguments.parse(__doc__ or '')
   main()

@@ -41,6 +41,7 @@ FLOORS = {
     ('registry',),
   ),
   'accounting': (
+    ('dp_accounting_import',),
     ('events',),
     ('accountants',),
     ('schemas', 'calibration', 'adaptive_clipping', 'tree_aggregation_accountant'),

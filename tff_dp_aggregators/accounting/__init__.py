@@ -9,6 +9,10 @@ verification), `programs` (`report`, `plan`, `participation`, from flags). Nothi
 imports TensorFlow.
 """
 
+# Before anything that imports dp-accounting.
+from tff_dp_aggregators.accounting import dp_accounting_import  # noqa: F401
+
+# isort: split
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import adaptive_clipping
 from tff_dp_aggregators.accounting import calibration

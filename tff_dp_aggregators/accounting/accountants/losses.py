@@ -50,7 +50,6 @@ from typing import Any, Optional
 
 import numpy as np
 import scipy.fft
-import scipy.signal
 from scipy import special
 
 # Cells of a grid; so many take tenths of a second.
@@ -446,7 +445,9 @@ class Composition:
     masses = sums * weights
     # e^l Q(loss >= l), from above; delta is the sum of its steps.
     decay = math.exp(-interval)
-    tails = scipy.signal.lfilter([1.0], [1.0, -decay], masses[::-1])[::-1]
+    from scipy import signal  # Slow to import, and a start does without.
+
+    tails = signal.lfilter([1.0], [1.0, -decay], masses[::-1])[::-1]
     above = np.concatenate([np.cumsum(tails[:0:-1])[::-1], [0.0]])
     deltas = -math.expm1(-interval) * above
     # What the error of every sum adds at most, by Cauchy-Schwarz.

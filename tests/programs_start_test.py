@@ -1,0 +1,56 @@
+"""A mistyped flag is answered at once, by every program, with exit code 2.
+
+How fast that is depends on the machine and on what else it does; what makes it slow
+does not: the modules that were loaded by then.
+"""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+ACCOUNTING = ('participation', 'plan', 'report')
+PROGRAMS = [
+  'experiments.simulate',
+  *(f'tff_dp_aggregators.accounting.{name}' for name in ACCOUNTING),
+]
+BENCHMARKS = [
+  f'benchmarks.{path.stem}'
+  for path in sorted((ROOT / 'benchmarks').glob('[!_]*.py'))
+  if "__name__ == '__main__'" in path.read_text(encoding='utf-8')
+]
+# Each takes a second or more to import.
+SLOW = ('tensorflow', 'scipy.stats', 'scipy.signal', 'matplotlib', 'sklearn')
+_RUN = """
+import atexit, runpy, sys
+
+name, *slow = sys.argv[1].split(',')
+sys.argv[1:] = ['--no_such_flag']
+atexit.register(lambda: print('loaded', [each for each in slow if each in sys.modules]))
+runpy.run_module(name, run_name='__main__', alter_sys=True)
+"""
+
+
+@pytest.mark.parametrize(
+  'name',
+  [*PROGRAMS, *(pytest.param(name, marks=pytest.mark.slow) for name in BENCHMARKS)],
+)
+def test_a_mistyped_flag_is_answered_before_anything_slow_is_loaded(name):
+  result = subprocess.run(
+    [sys.executable, '-c', _RUN, ','.join([name, *SLOW])],
+    cwd=ROOT,
+    env={**os.environ, 'PYTHONPATH': str(ROOT)},
+    capture_output=True,
+    text=True,
+    timeout=120,
+  )
+  assert (result.returncode, result.stdout) == (2, 'loaded []\n')
+  assert 'no_such_flag' in result.stderr
+  assert 'Traceback' not in result.stderr
+
+
+def test_benchmarks_are_found():
+  assert 'benchmarks.noise_round' in BENCHMARKS
