@@ -67,6 +67,10 @@ setuptools.setup(
   license_files=['LICENSE'],
   # The versions of Python that TensorFlow Federated 0.87 has wheels for.
   python_requires='>=3.9,<3.12',
+  # Said so that an editable installation is a path, which Python searches after the
+  # current folder and finds the package on, although there may be a folder of the same
+  # name before, such as the clone; an import hook, the other way, is asked too late.
+  package_dir={'': '.'},
   packages=setuptools.find_packages(
     include=['tff_dp_aggregators', 'tff_dp_aggregators.*']
   ),

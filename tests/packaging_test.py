@@ -195,6 +195,28 @@ class TestMetadata:
       assert _version_of_wheel(tree, tmp_path / f'of_{tree.name}') == expected
     assert not list(source.glob('tff_dp_aggregators/**/commit.json'))
 
+  def test_a_clone_named_like_the_package_does_not_shadow_it(self, tmp_path):
+    clone = _copy_of_the_source(tmp_path / 'tff_dp_aggregators')
+    build = "from setuptools import build_meta; build_meta.build_editable('..')"
+    subprocess.run([sys.executable, '-c', build], cwd=clone, check=True)
+    (wheel,) = tmp_path.glob('*.whl')
+    with zipfile.ZipFile(wheel) as archive:
+      archive.extractall(tmp_path / 'site-packages')
+    use = (
+      'import site; site.addsitedir("site-packages"); '
+      'import tff_dp_aggregators; print(tff_dp_aggregators.__version__)'
+    )
+    # Beside the clone, and without whatever the tests' environment has installed.
+    result = subprocess.run(
+      [sys.executable, '-S', '-c', use],
+      cwd=tmp_path,
+      env={'PATH': os.environ['PATH']},
+      check=True,
+      stdout=subprocess.PIPE,
+      text=True,
+    )
+    assert result.stdout.strip() == tff_dp_aggregators.__version__
+
 
 def _copy_of_the_source(folder):
   shutil.copytree(

@@ -37,4 +37,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-  return sorted(list(globals()) + list(_LAYERS))
+  return sorted({*globals(), *__all__})

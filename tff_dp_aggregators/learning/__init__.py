@@ -47,3 +47,7 @@ def __getattr__(name: str) -> Any:
   if name in _NAMES:
     return getattr(importlib.import_module(f'{__name__}.{_NAMES[name]}'), name)
   raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+
+
+def __dir__() -> list[str]:
+  return sorted({*globals(), *__all__})
