@@ -203,6 +203,17 @@ def _in_own_runtime():
     return _add(2)
 
 
+def test_what_was_tffs_context_before_is_so_again(context):
+  stack = tff.framework.get_context_stack()
+  with runtime.local_runtime() as inner:
+    assert stack.current is inner
+    with stack.install(context), runtime.local_runtime() as innermost:
+      assert stack.current is innermost
+      assert _add(1) == 2
+  assert stack.current is context
+  assert _add(1) == 2
+
+
 @tff.tensorflow.computation(tff.TensorType(np.int32))
 def _refuse(x):
   with tf.control_dependencies([tf.debugging.assert_less(x, 1, 'too large')]):

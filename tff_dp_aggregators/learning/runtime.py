@@ -116,11 +116,28 @@ def local_runtime(
     context = LocalContext(executors, timeout_seconds)
     try:
       context.start()
-      with tff.framework.get_context_stack().install(context):
+      with _default(context):
         yield context
     finally:
       signals.ignore()
       context.end()
+
+
+@contextlib.contextmanager
+def _default(context: 'LocalContext') -> Iterator[None]:
+  """Makes it TFF's context, as TFF's own functions do, which may so replace it."""
+  stack = tff.framework.get_context_stack()
+  before = stack.current
+  tff.framework.set_default_context(context)
+  try:
+    if stack.current is context:
+      yield
+    else:  # One is installed above the default one, which TFF does not show.
+      before = tff.backends.native.create_sync_local_cpp_execution_context()
+      with stack.install(context):
+        yield
+  finally:
+    tff.framework.set_default_context(before)
 
 
 class LocalContext(tff.program.NativeFederatedContext):
