@@ -40,7 +40,16 @@ _BUILDERS = {
     participation=_PARTICIPATION, initial_clip_norm=1.0, **kw
   ),
 }
+_SLOW = pytest.mark.slow
 all_mechanisms = pytest.mark.parametrize('kind', _BUILDERS)
+# Where all mechanisms take the same path, the plain and the adaptive one go first.
+two_mechanisms_first = pytest.mark.parametrize(
+  'kind',
+  [
+    kind if kind in ('gaussian', 'adaptive') else pytest.param(kind, marks=_SLOW)
+    for kind in _BUILDERS
+  ],
+)
 _SCALAR = tff.TensorType(np.float32)
 
 
@@ -252,7 +261,7 @@ def test_an_inner_aggregation_that_does_not_return_the_sum_is_refused():
     factory.create(_TYPE)
 
 
-@all_mechanisms
+@two_mechanisms_first
 def test_a_secure_sum_gives_the_same_bits(kind):
   # TFF simulates secure sums in its test context only.
   tff.backends.test.set_sync_test_cpp_execution_context()

@@ -36,6 +36,12 @@ _NUMBERS = {'clip_norm': 1.0, 'noise_multiplier': 2.0, 'clients_per_round': 50}
 _VECTOR = tff.TensorType(np.float32, [3])
 
 
+@pytest.fixture(scope='module', autouse=True)
+def _runtime():
+  with runtime.local_runtime():
+    yield
+
+
 def _all_new(drawn):
   words = np.ravel(drawn)
   return len(np.unique(words)) == words.size
@@ -49,8 +55,7 @@ def test_keys_of_one_execution_and_of_the_next_are_all_new():
   traced = tf.function(_three)
   in_worker = tff.tensorflow.computation(_three)
   drawn = [np.array(_three()), np.array(traced()), np.array(traced())]
-  with runtime.local_runtime():
-    drawn += [np.array(list(in_worker())) for _ in range(2)]
+  drawn += [np.array(list(in_worker())) for _ in range(2)]
   assert np.array(drawn).shape == (5, 3, 4)
   assert _all_new(drawn)
 
@@ -58,8 +63,7 @@ def test_keys_of_one_execution_and_of_the_next_are_all_new():
 def test_reads_of_a_graph_are_not_merged():
   # Plain reads of the file are: three `tf.io.read_file` give one UUID in the worker.
   lines = tff.tensorflow.computation(lambda: keys._lines(tf.constant(keys._ENTROPY)))
-  with runtime.local_runtime():
-    read_in_worker = [line for _ in range(3) for line in lines()]
+  read_in_worker = [line for _ in range(3) for line in lines()]
   assert len(set(read_in_worker)) == 9
   for line in read_in_worker:
     assert uuid.UUID(line.decode()).version == 4
@@ -102,36 +106,49 @@ def _python(program, *args):
   ).stdout.split()
 
 
-def test_forked_processes_have_keys_of_their_own():
-  drawn = [np.frombuffer(bytes.fromhex(line), np.int64) for line in _python(_FORKS)]
+_SERIALISED = """
+# Processes that share nothing but the graph in the file, and the import of TensorFlow.
+for _ in range(3):
+  child = os.fork()
+  if child:
+    os.waitpid(child, 0)
+    continue
+  with open(sys.argv[1], 'rb') as file:
+    graph_def = tf.compat.v1.GraphDef.FromString(file.read())
+  with tf.compat.v1.Session() as session:
+    tf.import_graph_def(graph_def, name='')
+    for _ in range(2):
+      print(session.run('key:0').tobytes().hex(), flush=True)
+  os._exit(0)
+"""
+
+
+@pytest.fixture(scope='module')
+def keys_of_processes(tmp_path_factory):
+  """Keys of forked processes, and of those that run one serialised graph.
+
+  All are forked off one process, which has imported TensorFlow.
+  """
+  with tf.Graph().as_default() as graph:
+    tf.identity(keys.new(), name='key')
+  path = tmp_path_factory.mktemp('graphs') / 'graph'
+  path.write_bytes(graph.as_graph_def().SerializeToString())
+  lines = _python(_FORKS + 'sys.stdout.flush()\n' + _SERIALISED, str(path))
+  drawn = [np.frombuffer(bytes.fromhex(line), np.int64) for line in lines]
+  return drawn[:3], drawn[3:]
+
+
+def test_forked_processes_have_keys_of_their_own(keys_of_processes):
+  drawn, _ = keys_of_processes
   assert [len(words) for words in drawn] == [12, 12, 12]
   assert _all_new(drawn)
 
 
-_SERIALISED = """
-import sys
-import tensorflow as tf
-
-with open(sys.argv[1], 'rb') as file:
-  graph_def = tf.compat.v1.GraphDef.FromString(file.read())
-with tf.compat.v1.Session() as session:
-  tf.import_graph_def(graph_def, name='')
-  for _ in range(2):
-    print(session.run('key:0').tobytes().hex())
-"""
-
-
-def test_processes_that_run_one_serialised_graph_have_keys_of_their_own(tmp_path):
-  with tf.Graph().as_default() as graph:
-    tf.identity(keys.new(), name='key')
-  path = tmp_path / 'graph'
-  path.write_bytes(graph.as_graph_def().SerializeToString())
-  drawn = [
-    np.frombuffer(bytes.fromhex(line), np.int64)
-    for _ in range(2)
-    for line in _python(_SERIALISED, str(path))
-  ]
-  assert len(drawn) == 4
+def test_processes_that_run_one_serialised_graph_have_keys_of_their_own(
+  keys_of_processes,
+):
+  _, drawn = keys_of_processes
+  assert [len(words) for words in drawn] == [4] * 6
   assert _all_new(drawn)
 
 
@@ -219,8 +236,7 @@ def _contains(content, key):
 def test_a_serialised_initialize_holds_no_secret(name):
   initialize = _initialize(name)
   content = _serialised(initialize)
-  with runtime.local_runtime():
-    states = [initialize() for _ in range(2)]
+  states = [initialize() for _ in range(2)]
   for state in states:
     key = state.query.noise.key
     assert not _contains(content, key)
@@ -244,9 +260,8 @@ def test_states_and_outputs_of_a_process_do_not_show_the_key(name):
     numbers.pop('clip_norm')
   process = build(*limits, **numbers, **storage).create(_VECTOR)
   value = [np.array([0.1, 0.2, 0.3], np.float32)] * 2
-  with runtime.local_runtime():
-    initial = process.initialize()
-    output = process.next(initial, value)
+  initial = process.initialize()
+  output = process.next(initial, value)
   noise_state = output.state.query.noise
   secrets = {str(word) for word in noise_state.key.tolist()}
   for buffer in noise_state.buffers:
@@ -260,7 +275,7 @@ def test_states_and_outputs_of_a_process_do_not_show_the_key(name):
   other = aggregators.gaussian(
     clip_norm=1.0, noise_multiplier=3.0, clients_per_round=2
   ).create(_VECTOR)
-  with runtime.local_runtime(), pytest.raises(Exception) as refused:
+  with pytest.raises(Exception) as refused:
     other.next(output.state, value)
   assert not any(secret in str(refused.value) for secret in secrets)
   # As whole as before: what is shown is not what is saved.
