@@ -8,7 +8,6 @@ from typing import Any, Optional
 
 from absl import flags
 
-from experiments import run_directory
 from experiments import tasks
 from experiments.tasks import task as task_lib
 from tff_dp_aggregators import strategies
@@ -17,6 +16,7 @@ from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.base import checks
+from tff_dp_aggregators.learning import run_directory
 
 _DEFAULT_TARGET_EPSILON = 8.0
 _DEFAULT_SERVER_MOMENTUM = 0.9
@@ -29,7 +29,7 @@ class Settings:
   Attributes:
     participation: Limits that client selection keeps and accounting assumes.
     mechanism: Privacy mechanism, with its noise; `None` for no privacy.
-    flags: All flag values, with the defaults of the task, for the record.
+    flags: All flag values but `run_dir`, with the defaults of the task, for the record.
   """
 
   task: task_lib.Task
@@ -58,21 +58,6 @@ class Settings:
     """Task and mechanism, for file names and titles."""
     return f'{self.task.name}-{self.mechanism.name if self.mechanism else "none"}'
 
-  @property
-  def noise_source(self) -> str:
-    """Where the noise comes from, for the report."""
-    if self.secret_noise:
-      return "a secret key from the kernel's entropy"
-    return (
-      'a seed given on the command line, so that the simulation can be repeated; the '
-      'guarantee holds only towards those who do not know it'
-    )
-
-  @property
-  def noise_generator(self) -> str:
-    """What draws the noise, for the aggregator and the ledger."""
-    return 'chacha20' if self.secret_noise else 'philox'
-
 
 def from_flags(values: flags.FlagValues) -> Settings:
   """Checks the flags of `experiments.simulate` together.
@@ -86,7 +71,7 @@ def from_flags(values: flags.FlagValues) -> Settings:
   Raises:
     ValueError: If a value is out of range, flags contradict each other, or the
       population cannot fill the rounds; the message says what would be right.
-    FileExistsError: If the run directory holds something already.
+    FileExistsError: If the run directory holds something that is not of a run.
   """
   task = tasks.TASKS[values.task]
   for name, value in dataclasses.asdict(task.defaults).items():
@@ -122,7 +107,7 @@ def from_flags(values: flags.FlagValues) -> Settings:
   )
   task.check_num_clients(values.num_clients)
   if values.run_dir is not None:
-    run_directory.check_free(values.run_dir)
+    run_directory.check_usable(values.run_dir)
   mechanism, target_epsilon = _mechanism(values, participation)
   return Settings(
     task=task,
@@ -144,7 +129,11 @@ def from_flags(values: flags.FlagValues) -> Settings:
     seed=values.seed,
     secret_noise=values.secret_noise,
     run_dir=values.run_dir,
-    flags={name: values[name].value for name in sorted(program.names_of(values))},
+    flags={
+      name: values[name].value
+      for name in sorted(program.names_of(values))
+      if name != 'run_dir'  # A directory may be moved.
+    },
   )
 
 

@@ -7,7 +7,9 @@ r"""Trains a federated model with differential privacy, on simulated clients.
 Without flags: logistic regression on handwritten digits, 300 clients with skewed
 labels, banded matrix factorization, and the noise that (8, 1e-5)-DP needs. Leaves a
 run directory with config.json, metrics.csv, ledger.jsonl, the privacy report as
-report.md, report.json and report.html, strategy.npz and accuracy.png.
+report.md, report.json and report.html, strategy.npz, model.npz, accuracy.png, and
+events for TensorBoard. A run that was stopped goes on with the same flags and its
+--run_dir.
 """
 
 import os
@@ -146,8 +148,8 @@ def define(values: flags.FlagValues) -> None:
   flags.DEFINE_string(
     'run_dir',
     None,
-    'Where to leave the results; must not exist, or be empty. Default: a new '
-    'directory under runs.',
+    'Where to leave the results: a directory that does not exist or is empty, or one '
+    'of a run with the same flags, which goes on. Default: a new directory under runs.',
     flag_values=values,
   )
 

@@ -1,31 +1,17 @@
-"""The simulation itself: rounds, and what they leave behind."""
+"""The simulation itself: a task's data and model, trained by `learning.train`."""
 
-import contextlib
 import os
-import platform
-import sys
+import time
 from typing import Any, Optional
 
-import dp_accounting
-import numpy as np
-import tensorflow as tf
 import tensorflow_federated as tff
-import tqdm
 
-from experiments import federation as federation_lib
 from experiments import plots
-from experiments import run_directory
 from experiments import settings as settings_lib
-from tff_dp_aggregators import aggregators
 from tff_dp_aggregators import learning
-from tff_dp_aggregators import noise
-from tff_dp_aggregators.accounting.records import ledger as ledger_lib
-from tff_dp_aggregators.accounting.reports import rendering
-from tff_dp_aggregators.accounting.reports import sources
-from tff_dp_aggregators.accounting.reports import statement as statement_lib
-from tff_dp_aggregators.base import version
-from tff_dp_aggregators.learning import runtime
-from tff_dp_aggregators.learning import schedules
+from tff_dp_aggregators.learning import metrics_file
+from tff_dp_aggregators.learning import progress
+from tff_dp_aggregators.learning import run_directory
 
 _INTERRUPTED = 130  # Exit code of a program ended by Ctrl-C.
 
@@ -33,127 +19,65 @@ _INTERRUPTED = 130  # Exit code of a program ended by Ctrl-C.
 def run(settings: settings_lib.Settings) -> int:
   """Trains, reports, and returns the exit code.
 
-  Ctrl-C ends the training, after which the report says what was spent until then.
+  Ctrl-C ends the training after its round; the report says what was spent until then,
+  and the same flags go on.
 
   Args:
     settings: Checked settings.
 
   Raises:
-    ValueError: If the task cannot be split as the settings ask.
+    ValueError: If the task cannot be split as the settings ask, or the run in the
+      directory was begun with other flags.
   """
-  federation = federation_lib.Federation.load(
-    settings.task, settings.num_clients, settings.dirichlet_alpha, settings.seed
+  data = settings.task.load(
+    settings.num_clients, settings.dirichlet_alpha, settings.seed
   )
-  directory = run_directory.RunDirectory(settings.run_dir, settings.name)
-  directory.write_json('config.json', _config(settings))
-  if settings.mechanism is not None:
-    settings.mechanism.strategy.save(directory.file('strategy.npz'))
-  _say(_headline(settings, directory))
-  interrupted = False
-  history: list[dict[str, Any]] = []
-  try:
-    with runtime.local_runtime():
-      _train(settings, federation, directory, history)
-  except KeyboardInterrupt:
-    interrupted = True
-    _say('Interrupted.')
-  if history:
-    _finish(settings, directory, history)
-  return _INTERRUPTED if interrupted else 0
-
-
-def _train(
-  settings: settings_lib.Settings,
-  federation: federation_lib.Federation,
-  directory: run_directory.RunDirectory,
-  history: list[dict[str, Any]],
-) -> None:
-  """Runs the rounds; appends each one's metrics to `history` and to the files."""
-  schedule = _schedule(settings)
-  process = learning.build_dp_fed_avg(
-    federation.model,
-    _aggregator(settings),
-    client_optimizer_fn=_optimizer(
+  clients = {
+    number: {'x': inputs, 'y': labels}
+    for number, (inputs, labels) in enumerate(data.client_examples)
+  }
+  metric = settings.task.metric
+  run_dir = settings.run_dir or _new_name(settings.name)
+  progress.say(_headline(settings, run_dir))
+  result = learning.train(
+    settings.task.model(),
+    clients,
+    settings.mechanism,
+    run_dir,
+    delta=settings.delta,
+    clip_norm=settings.clip_norm if settings.mechanism else None,
+    clients_per_round=settings.clients_per_round,
+    num_rounds=settings.participation.num_rounds,
+    batch_size=settings.batch_size,
+    local_epochs=settings.local_epochs,
+    client_optimizer=_optimizer(
       settings.client_optimizer, settings.client_learning_rate
     ),
-    server_optimizer_fn=_optimizer(
+    server_optimizer=_optimizer(
       settings.server_optimizer,
       settings.server_learning_rate,
       settings.server_momentum,
     ),
+    test_data=data.test_examples,
+    test_metrics={metric.name: metric.measure},
+    seed=settings.seed,
+    noise_seed=None if settings.secret_noise else settings.seed,
+    target_epsilon=settings.target_epsilon,
+    settings=settings.flags,
   )
-  state = process.initialize()
-  order_seeds = np.random.default_rng([settings.seed, 1]).integers(
-    2**31, size=(schedule.num_rounds, settings.clients_per_round)
-  )
-  metric = federation.metric.name
-  with contextlib.ExitStack() as stack:
-    ledger = stack.enter_context(
-      ledger_lib.LedgerWriter(directory.file('ledger.jsonl'), settings.delta)
-    )
-    bar = stack.enter_context(
-      tqdm.tqdm(
-        total=schedule.num_rounds,
-        unit='round',
-        mininterval=0.2 if sys.stderr.isatty() else 10.0,
-      )
-    )
-    for this_round, seeds in enumerate(order_seeds):
-      cohort = schedule.cohort(this_round)
-      output = process.next(state, _client_data(settings, federation, cohort, seeds))
-      state = output.state
-      weights = process.get_model_weights(state)
-      entry = _append(ledger, settings, output, weights, reported=len(cohort))
-      metrics = _metrics(federation, weights, output, entry)
-      directory.append_metrics(metrics)
-      history.append(metrics)
-      bar.set_postfix(
-        {
-          'loss': f'{metrics["test_loss"]:.3f}',
-          metric: f'{metrics[f"test_{metric}"]:.3f}',
-          'epsilon': _format_epsilon(entry.epsilon),
-        },
-        refresh=False,
-      )
-      bar.update()
+  _draw(settings, run_dir)
+  _say_how_it_went(settings, result)
+  return 0 if result.is_finished else _INTERRUPTED
 
 
-def _schedule(settings: settings_lib.Settings) -> schedules.Schedule:
-  return schedules.RandomEligible(
-    settings.participation,
-    settings.num_clients,
-    settings.clients_per_round,
-    settings.seed,
-  )
-
-
-def _client_data(
-  settings: settings_lib.Settings,
-  federation: federation_lib.Federation,
-  cohort: np.ndarray,
-  seeds: np.ndarray,
-) -> list[tf.data.Dataset]:
-  return [
-    federation.client_dataset(
-      int(client), settings.batch_size, settings.local_epochs, int(seed)
-    )
-    for client, seed in zip(cohort, seeds)
-  ]
-
-
-def _aggregator(
-  settings: settings_lib.Settings,
-) -> tff.aggregators.UnweightedAggregationFactory:
-  if settings.mechanism is None:
-    return tff.aggregators.UnweightedMeanFactory()
-  return aggregators.from_mechanism(
-    settings.mechanism,
-    clip_norm=settings.clip_norm,
-    clients_per_round=settings.clients_per_round,
-    # By name, so that the noise does not depend on what ran before in this process.
-    seed=None if settings.secret_noise else noise.Seed(settings.seed),
-    generator=settings.noise_generator,
-  )
+def _new_name(name: str) -> str:
+  """A directory under `runs` that is not there yet."""
+  path = os.path.join('runs', f'{name}-{time.strftime("%Y%m%d-%H%M%S")}')
+  number, chosen = 1, path
+  while os.path.exists(chosen):
+    number += 1
+    chosen = f'{path}-{number}'
+  return chosen
 
 
 def _optimizer(
@@ -164,129 +88,51 @@ def _optimizer(
   return tff.learning.optimizers.build_sgdm(learning_rate, momentum)
 
 
-def _append(
-  ledger: ledger_lib.LedgerWriter,
-  settings: settings_lib.Settings,
-  output: Any,
-  weights: tff.learning.models.ModelWeights,
-  reported: int,
-) -> ledger_lib.LedgerEntry:
-  """Writes down what the round released, before anything is made of it."""
-  mechanism, tag = settings.mechanism, None
-  if mechanism is None:
-    event = dp_accounting.NonPrivateDpEvent()
-  else:
-    event = aggregators.extract_dp_event(output.state).last_round_only
-    measured = output.metrics['aggregator']['dp_query_metrics']
-    tag = measured['noise_key_tag'].decode() or None  # Of secret keys only.
-  return ledger.append(
-    event=event,
-    cohort_requested=settings.clients_per_round,
-    cohort_reported=reported,
-    clip_norm=settings.clip_norm if mechanism else None,
-    noise_multiplier=mechanism.noise_multiplier if mechanism else 0.0,
-    strategy_checksum=mechanism.strategy.checksum if mechanism else None,
-    result_checksum=ledger_lib.checksum_of(tf.nest.flatten(weights)),
-    noise_generator=settings.noise_generator if mechanism else None,
-    noise_key_tag=tag,
-  )
-
-
-def _metrics(
-  federation: federation_lib.Federation,
-  weights: tff.learning.models.ModelWeights,
-  output: Any,
-  entry: ledger_lib.LedgerEntry,
-) -> dict[str, Any]:
-  evaluation = federation.evaluate(weights)
-  return {
-    'round': entry.round,
-    **{f'test_{name}': value for name, value in evaluation.items()},
-    'clients': entry.cohort_reported,
-    'nonfinite_count': int(output.metrics['aggregator']['nonfinite_count']),
-    'effective_noise_multiplier': entry.effective_noise_multiplier,
-    'epsilon': entry.epsilon,
-  }
-
-
-def _config(settings: settings_lib.Settings) -> dict[str, Any]:
-  privacy = None
-  if settings.mechanism is not None:
-    enforced_by = _schedule(settings).enforced_by
-    privacy = {
-      'mechanism': settings.mechanism.to_json(),
-      'target_epsilon': settings.target_epsilon,
-      'delta': settings.delta,
-      'clip_norm': settings.clip_norm,
-      'clients_per_round': settings.clients_per_round,
-      'enforced_by': enforced_by,
-      'cap_enforced_by': enforced_by,
-      'noise_source': settings.noise_source,
-      'noise_generator': settings.noise_generator,
-      'noise_seed': None if settings.secret_noise else settings.seed,
-    }
-  return {
-    'program': 'experiments.simulate',
-    'flags': settings.flags,
-    'privacy': privacy,
-    'software': {
-      **version.current().to_json(),
-      'tensorflow': tf.__version__,
-      'tensorflow-federated': tff.__version__,
-      'python': platform.python_version(),
-    },
-  }
-
-
-def _finish(
-  settings: settings_lib.Settings,
-  directory: run_directory.RunDirectory,
-  history: list[dict[str, Any]],
-) -> None:
-  """Writes report and picture, and says how it went."""
-  last = history[-1]
-  if settings.mechanism is None:
-    statement = statement_lib.build_without_privacy()
-    spent = 'No privacy: epsilon is infinite.'
-  else:
-    statement = statement_lib.build(sources.from_run_dir(directory.path))
-    guarantee, rounds = statement['guarantee'], statement['run']['rounds_completed']
-    is_bound = statement['mechanism']['sensitivity_kind'] == 'bound'
-    spent = (
-      f'Privacy spent in {rounds} of {settings.participation.num_rounds} rounds: '
-      f'(epsilon, delta) = ({_format_epsilon(guarantee["epsilon"])}, '
-      f'{guarantee["delta"]:g}) for each client, '
-      f'{"an upper bound" if is_bound else "exact"}.'
-    )
-  for suffix, output_format in (
-    ('md', 'markdown'),
-    ('json', 'json'),
-    ('html', 'html'),
-  ):
-    text = rendering.render(statement, output_format)
-    directory.write_text(f'report.{suffix}', text)
+def _draw(settings: settings_lib.Settings, run_dir: str) -> None:
+  """Leaves the picture of the metric and of epsilon."""
   metric = settings.task.metric
-  column = f'test_{metric.name}'
+  rows = metrics_file.read(os.path.join(run_dir, run_directory.METRICS))
   plots.draw(
-    directory.file(f'{metric.name}.png'),
+    os.path.join(run_dir, f'{metric.name}.png'),
     metric,
-    [metrics['round'] + 1 for metrics in history],
-    [metrics[column] for metrics in history],
-    [metrics['epsilon'] for metrics in history],
+    [int(row['round']) + 1 for row in rows],
+    [float(row[f'test_{metric.name}']) for row in rows],
+    [float(row['epsilon']) if row['epsilon'] else None for row in rows],
     title=f'{settings.name}, {settings.num_clients} clients',
     delta=settings.delta,
   )
-  _say(f'Test {metric.name} after {len(history)} rounds: {last[column]:.4f}.')
-  _say(spent)
-  _say(f'Results are in {directory.path}; read {directory.file("report.md")} first.')
 
 
-def _headline(
-  settings: settings_lib.Settings, directory: run_directory.RunDirectory
-) -> str:
-  if settings.mechanism is None:
-    noise = 'no privacy'
-  else:
+def _say_how_it_went(settings: settings_lib.Settings, result: Any) -> None:
+  metric = settings.task.metric.name
+  measured = result.metrics[f'test_{metric}']
+  progress.say(f'Test {metric} after {result.rounds} rounds: {measured:.4f}.')
+  progress.say(_spent(result))
+  report = os.path.join(result.run_dir, 'report.md')
+  progress.say(f'Results are in {result.run_dir}; read {report} first.')
+  if not result.is_finished:
+    progress.say(
+      f'Ended before its {result.num_rounds} rounds; the same command with '
+      f'--run_dir={result.run_dir} goes on.'
+    )
+
+
+def _spent(result: Any) -> str:
+  guarantee, mechanism = result.statement['guarantee'], result.statement['mechanism']
+  if mechanism is None:
+    return 'No privacy: epsilon is infinite.'
+  is_bound = mechanism['sensitivity_kind'] == 'bound'
+  epsilon = progress.format_number(guarantee['epsilon'])
+  return (
+    f'Privacy spent in {result.rounds} of {result.num_rounds} rounds: '
+    f'(epsilon, delta) = ({epsilon}, {guarantee["delta"]:g}) for each client, '
+    f'{"an upper bound" if is_bound else "exact"}.'
+  )
+
+
+def _headline(settings: settings_lib.Settings, run_dir: str) -> str:
+  noise: Optional[str] = 'no privacy'
+  if settings.mechanism is not None:
     noise = (
       f'noise multiplier {settings.mechanism.noise_multiplier:.4f} relative to the '
       f'clip norm, {settings.mechanism.effective_noise_multiplier:.4f} relative to '
@@ -295,18 +141,5 @@ def _headline(
   return (
     f'{settings.name}: {settings.participation.num_rounds} rounds of '
     f'{settings.clients_per_round} of {settings.num_clients} clients; {noise}. '
-    f'Writing to {directory.path}.'
+    f'Writing to {run_dir}.'
   )
-
-
-def _format_epsilon(epsilon: Optional[float]) -> str:
-  return 'infinite' if epsilon is None else f'{epsilon:.4f}'
-
-
-def _say(text: str) -> None:
-  """Prints a line; a reader that went away is no reason to lose a run."""
-  try:
-    print(text, flush=True)
-  except BrokenPipeError:
-    # Python would complain again at exit, when it flushes what could not be written.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

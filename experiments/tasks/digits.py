@@ -61,10 +61,10 @@ def model() -> Any:
 
   @tf.function
   def loss_fn(output, label, sample_weight=None):
-    del sample_weight
-    return tf.reduce_mean(
-      tf.nn.sparse_softmax_cross_entropy_with_logits(labels=label, logits=output)
-    )
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=label, logits=output)
+    if sample_weight is not None:
+      losses *= sample_weight
+    return tf.reduce_mean(losses)
 
   trainable = (
     np.zeros((_NUM_FEATURES, _NUM_CLASSES), np.float32),

@@ -1,4 +1,4 @@
-"""Private federated learning: processes, who takes part, and a runtime that ends.
+"""Private federated training: all of it in `train`, and what it is made of.
 
 Loads on first use: `learning.schedules` needs no TensorFlow.
 """
@@ -12,32 +12,39 @@ _MODULES = (
   'fed_prox',
   'fed_sgd',
   'ftrl',
+  'packed',
   'runtime',
   'schedules',
   'server_schedule',
   'sources',
+  'training',
 )
 # Names, and the modules that they are of.
 _NAMES = {
   'ClientSource': 'sources',
   'Clients': 'clients',
+  'Result': 'training',
   'ServerSchedule': 'server_schedule',
   'build_dp_fed_avg': 'fed_avg',
   'build_dp_fed_prox': 'fed_prox',
   'build_dp_fed_sgd': 'fed_sgd',
   'build_ftrl': 'ftrl',
+  'train': 'training',
 }
 
 __all__ = [
   'ClientSource',
   'Clients',
+  'Result',
   'ServerSchedule',
   'build_dp_fed_avg',
   'build_dp_fed_prox',
   'build_dp_fed_sgd',
   'build_ftrl',
+  'packed',
   'runtime',
   'schedules',
+  'train',
 ]
 
 

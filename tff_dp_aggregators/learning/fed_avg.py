@@ -7,6 +7,14 @@ import tensorflow_federated as tff
 from tff_dp_aggregators.learning import process_parts
 
 
+def default_server_optimizer() -> tff.learning.optimizers.Optimizer:
+  """SGD with learning rate 0.2 and momentum 0.9.
+
+  It goes twice as far as plain averaging, and averages the noise of some ten rounds.
+  """
+  return tff.learning.optimizers.build_sgdm(0.2, momentum=0.9)
+
+
 def build_dp_fed_avg(
   model_fn: process_parts.ModelFn,
   aggregator: tff.aggregators.UnweightedAggregationFactory,
@@ -60,7 +68,7 @@ def build_dp_fed_avg(
   server_optimizer = process_parts.check_optimizer(
     'server_optimizer_fn',
     server_optimizer_fn,
-    default=tff.learning.optimizers.build_sgdm(0.2, momentum=0.9),
+    default=default_server_optimizer(),
   )
   # What build_unweighted_fed_avg calls, which would drop the weights uncounted.
   return tff.learning.algorithms.build_weighted_fed_avg(

@@ -68,6 +68,27 @@ def _dense(gradient: Any, weight: tf.Tensor) -> tf.Tensor:
   return tf.zeros_like(weight) if gradient is None else tf.convert_to_tensor(gradient)
 
 
+def proximal(
+  optimizer: tff.learning.optimizers.Optimizer, proximal_strength: float
+) -> tff.learning.optimizers.Optimizer:
+  """A client's optimizer with the proximal term.
+
+  Args:
+    optimizer: Without it.
+    proximal_strength: As for `build_dp_fed_prox`.
+
+  Raises:
+    TypeError: If `proximal_strength` is no number.
+    ValueError: If it is negative or not finite.
+  """
+  checks.check_number('proximal_strength', proximal_strength)
+  if not 0 <= proximal_strength < math.inf:
+    raise ValueError(
+      f'proximal_strength must be at least 0 and finite, got {proximal_strength}.'
+    )
+  return _Proximal(optimizer, float(proximal_strength))
+
+
 def build_dp_fed_prox(
   model_fn: process_parts.ModelFn,
   aggregator: tff.aggregators.UnweightedAggregationFactory,
@@ -118,16 +139,11 @@ def build_dp_fed_prox(
     ValueError: If `proximal_strength` is negative or not finite, clients are to be
       weighted, or `server_optimizer_fn` is not for the results of `aggregator`.
   """
-  checks.check_number('proximal_strength', proximal_strength)
-  if not 0 <= proximal_strength < math.inf:
-    raise ValueError(
-      f'proximal_strength must be at least 0 and finite, got {proximal_strength}.'
-    )
   client_optimizer = process_parts.check_client_optimizer(client_optimizer_fn)
   return fed_avg.build_dp_fed_avg(
     model_fn,
     aggregator,
-    client_optimizer_fn=_Proximal(client_optimizer, float(proximal_strength)),
+    client_optimizer_fn=proximal(client_optimizer, proximal_strength),
     server_optimizer_fn=server_optimizer_fn,
     client_weighting=client_weighting,
     metrics_aggregator=metrics_aggregator,

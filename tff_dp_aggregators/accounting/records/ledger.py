@@ -253,9 +253,66 @@ class LedgerWriter:
       OSError: If the line cannot be written, or something else changed the file.
     """
     self._mend()
-    state = self._state
     if round is None:
-      round = state.last_round + 1
+      round = self._state.last_round + 1
+    entry, spent = self._entry_of(
+      round=round,
+      event=event,
+      cohort_requested=cohort_requested,
+      cohort_reported=cohort_reported,
+      clip_norm=clip_norm,
+      noise_multiplier=noise_multiplier,
+      strategy_checksum=strategy_checksum,
+      result_checksum=result_checksum,
+      noise_generator=noise_generator,
+      noise_key_tag=noise_key_tag,
+    )
+    line = json.dumps(dataclasses.asdict(entry), allow_nan=False) + '\n'
+    self._commit(entry, spent, line.encode())
+    return entry
+
+  def confirm(self, *, round: int, **what: Any) -> LedgerEntry:
+    """Checks that a round which is run again came to what its line says.
+
+    Nothing is written: a run that resumes from a checkpoint before its last line leaves
+    the ledger of one that was never interrupted.
+
+    Args:
+      round: A round that is in the ledger.
+      **what: As for `append`.
+
+    Returns:
+      The round's first line.
+
+    Raises:
+      TypeError: As for `append`.
+      ValueError: If the round is not there yet, or was released with other content: its
+        noise would cover two data sets, and the result must not be used.
+    """
+    if checks.check_int('round', round, 0) >= self._state.rounds:
+      raise ValueError(
+        f'round {round} has no line yet; the ledger has {self._state.rounds} rounds. '
+        'Append it.'
+      )
+    self._entry_of(round=round, **what)
+    return self._entry(round)
+
+  def _entry_of(
+    self,
+    *,
+    round: int,
+    event: dp_accounting.DpEvent,
+    cohort_requested: int,
+    cohort_reported: int,
+    clip_norm: Optional[float],
+    noise_multiplier: float,
+    strategy_checksum: Optional[str],
+    result_checksum: Optional[str] = None,
+    noise_generator: Optional[str] = None,
+    noise_key_tag: Optional[str] = None,
+  ) -> tuple[LedgerEntry, _Spent]:
+    """The next line for a round, checked, and what is spent with it."""
+    state = self._state
     given: dict[str, Any] = {
       'round': checks.check_int('round', round, 0),
       'cohort_requested': checks.check_int('cohort_requested', cohort_requested, 0),
@@ -271,22 +328,19 @@ class LedgerWriter:
       'noise_generator': noise_generator,
       'noise_key_tag': noise_key_tag,
     }
-    spent = state.spent
     if given['round'] < state.rounds:
       earlier = self._entry(given['round'])
       entry = dataclasses.replace(earlier, **given)
       _check_repetition(earlier, entry)
-    else:
-      spent = spent.plus(events.from_json(given['event']))
-      entry = LedgerEntry(
-        effective_noise_multiplier=spent.effective_noise_multiplier,
-        epsilon=spent.epsilon(self._delta),
-        **given,
-      )
-      _check_next(state.first, state.rounds, entry)
-    line = json.dumps(dataclasses.asdict(entry), allow_nan=False) + '\n'
-    self._commit(entry, spent, line.encode())
-    return entry
+      return entry, state.spent
+    spent = state.spent.plus(events.from_json(given['event']))
+    entry = LedgerEntry(
+      effective_noise_multiplier=spent.effective_noise_multiplier,
+      epsilon=spent.epsilon(self._delta),
+      **given,
+    )
+    _check_next(state.first, state.rounds, entry)
+    return entry, spent
 
   def close(self) -> None:
     """Closes the file and gives the lock back."""

@@ -11,6 +11,7 @@ numbers only.
 | `feature-<i>.bin` | the examples, in the machine's own byte order |
 """
 
+import hashlib
 import json
 import os
 import shutil
@@ -72,6 +73,7 @@ class PackedData:
         f'{directory} has packed data of format {index.get("format")}, not {_FORMAT}: '
         'another release wrote it. Remove it; it is made again.'
       )
+    self._checksum = str(index['checksum'])
     self._offsets = np.memmap(os.path.join(directory, _OFFSETS), np.int64, 'r')
     self.features = [
       Feature(
@@ -91,6 +93,11 @@ class PackedData:
 
   def __len__(self) -> int:
     return len(self._offsets) - 1
+
+  @property
+  def checksum(self) -> str:
+    """SHA-256 of what was laid out."""
+    return self._checksum
 
   @property
   def num_examples(self) -> int:
@@ -191,22 +198,29 @@ def _write(clients: Population, directory: str) -> None:
     for i in range(len(first))
   ]
   offsets = np.zeros(len(clients) + 1, np.int64)
+  digests = [hashlib.sha256() for _ in first]
   try:
     for number in range(len(clients)):
       flat = [np.asarray(each) for each in tf.nest.flatten(clients.examples(number))]
       offsets[number + 1] = offsets[number] + _check_alike(number, flat, first)
-      for feature, file in zip(flat, files):
-        file.write(np.ascontiguousarray(feature).data)
+      for feature, file, digest in zip(flat, files, digests):
+        content = np.ascontiguousarray(feature).data
+        file.write(content)
+        digest.update(content)
   finally:
     for file in files:
       file.close()
   offsets.tofile(os.path.join(directory, _OFFSETS))
+  described = [
+    {'dtype': feature.dtype.str, 'shape': list(feature.shape[1:])} for feature in first
+  ]
+  whole = hashlib.sha256(json.dumps(described).encode() + offsets.tobytes())
+  for digest in digests:
+    whole.update(digest.digest())
   index = {
     'format': _FORMAT,
-    'features': [
-      {'dtype': feature.dtype.str, 'shape': list(feature.shape[1:])}
-      for feature in first
-    ],
+    'features': described,
+    'checksum': f'sha256:{whole.hexdigest()}',
   }
   with open(os.path.join(directory, _INDEX), 'w') as index_file:
     json.dump(index, index_file)

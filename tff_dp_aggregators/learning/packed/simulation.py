@@ -24,6 +24,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_dp_aggregators.aggregators import factory
+from tff_dp_aggregators.learning import process_parts
 from tff_dp_aggregators.learning.packed import choice
 from tff_dp_aggregators.learning.packed import data as data_lib
 from tff_dp_aggregators.learning.packed import leaves
@@ -76,9 +77,19 @@ class PackedFedAvg:
       num_packs: In how many packs a cohort is dealt out; `None` for one for each core.
 
     Raises:
-      ValueError: If the features of `data` are not those of the model's `input_spec`.
+      TypeError: If an optimizer is none.
+      ValueError: If the features of `data` are not those of the model's `input_spec`,
+        or the server's optimizer is not for the results of the aggregator.
     """
     data.check_against(training.model.input_spec)
+    server_optimizer = process_parts.check_optimizer(
+      'server_optimizer', server_optimizer
+    )
+    process_parts.check_client_optimizer(training.optimizer)
+    process_parts.check_pair(
+      tff.aggregators.UnweightedMeanFactory() if aggregator is None else aggregator,
+      server_optimizer,
+    )
     self._data = data
     self._num_packs = num_packs or os.cpu_count() or 1
     self._server = server_lib.Server(training, aggregator, server_optimizer)

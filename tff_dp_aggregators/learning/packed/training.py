@@ -28,14 +28,12 @@ class LocalTraining:
     optimizer: With which optimizer.
     batch_size: Examples of a batch; the last one of a round may have fewer.
     local_epochs: Passes over the client's examples.
-    proximal_strength: Pull towards the model of the server (arXiv:1812.06127).
   """
 
   model: tff.learning.models.FunctionalModel
   optimizer: tff.learning.optimizers.Optimizer
   batch_size: int
   local_epochs: int = 1
-  proximal_strength: float = 0.0
 
 
 class Clients(NamedTuple):
@@ -199,15 +197,6 @@ def train_step(
     output = model.predict_on_batch((state.trainable, weights.rest), x, training=True)
     loss = model.loss(output, y, sample_weight)
   gradients = tape.gradient(loss, state.trainable)
-  if training.proximal_strength:
-    gradients = tf.nest.map_structure(
-      lambda gradient, now, before: (
-        gradient + training.proximal_strength * (now - before)
-      ),
-      gradients,
-      state.trainable,
-      weights.trainable,
-    )
   optimizer_state, trainable = training.optimizer.next(
     state.optimizer, state.trainable, gradients
   )

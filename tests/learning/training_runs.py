@@ -1,0 +1,102 @@
+"""Small trainings, to be run, stopped, killed and compared.
+
+As a program it trains in the directory that it is given, with clients that are the same
+each time.
+"""
+
+import csv
+import json
+import pathlib
+import sys
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_dp_aggregators import accounting
+from tff_dp_aggregators import strategies
+
+NUM_ROUNDS = 12
+PARTICIPATION = strategies.Participation(NUM_ROUNDS, min_separation=3)
+
+
+def clients(num_clients=12, factor=1.0):
+  """Linear data of two features, by id."""
+  by_id = {}
+  for number in range(num_clients):
+    rng = np.random.default_rng(number)
+    x = rng.normal(size=[2 + number % 4, 2]).astype(np.float32)
+    y = factor * (x @ np.array([[1.0], [-2.0]], np.float32))
+    by_id[f'client {number}'] = (x, y.astype(np.float32))
+  return by_id
+
+
+def model():
+  """Linear regression that starts at zero."""
+
+  @tf.function
+  def predict(weights, x, training):
+    del training
+    (kernel,), _ = weights
+    return x @ kernel
+
+  @tf.function
+  def loss(output, label, sample_weight=None):
+    losses = tf.reduce_mean(tf.square(output - label), axis=1)
+    if sample_weight is not None:
+      losses *= sample_weight
+    return tf.reduce_mean(losses)
+
+  return tff.learning.models.FunctionalModel(
+    initial_weights=((np.zeros([2, 1], np.float32),), ()),
+    predict_on_batch_fn=predict,
+    loss_fn=loss,
+    input_spec=(tf.TensorSpec([None, 2]), tf.TensorSpec([None, 1])),
+  )
+
+
+def arguments(run_dir, **changes):
+  """Arguments of `learning.train`."""
+  mechanism = accounting.Mechanism('banded', PARTICIPATION, noise_multiplier=0.1)
+  return {
+    'model': model(),
+    'clients': clients(),
+    'mechanism': mechanism,
+    'run_dir': str(run_dir),
+    'delta': 1e-3,
+    'clip_norm': 0.5,
+    'clients_per_round': 3,
+    'batch_size': 2,
+    'seed': 7,
+    'noise_seed': 11,
+    'test_data': clients()['client 3'],
+    **changes,
+  }
+
+
+def lasting(run_dir):
+  """What a run leaves, without what tells times and where it was."""
+  run_dir = pathlib.Path(run_dir)
+  with open(run_dir / 'metrics.csv', newline='') as file:
+    rows = list(csv.DictReader(file))
+  metrics = [
+    {
+      name: value
+      for name, value in row.items()
+      if 'seconds' not in name and 'per_second' not in name
+    }
+    for row in rows
+  ]
+  lines = (run_dir / 'ledger.jsonl').read_text().splitlines()
+  ledger = [json.loads(line) for line in lines]
+  for line in ledger:
+    del line['time'], line['previous_line_sha256']
+  with np.load(run_dir / 'model.npz') as arrays:
+    weights = {name: arrays[name].tobytes() for name in arrays.files}
+  return {'metrics': metrics, 'ledger': ledger, 'weights': weights}
+
+
+if __name__ == '__main__':
+  from tff_dp_aggregators import learning
+
+  learning.train(**arguments(sys.argv[1], checkpoint_seconds=float(sys.argv[2])))

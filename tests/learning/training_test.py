@@ -1,0 +1,231 @@
+"""`learning.train`: from clients to a report, however often it is stopped.
+
+Claims:
+
+* It trains, leaves the documented files and a report of what was spent, and spends what
+  the mechanism says.
+* A run that was stopped anywhere goes on to the same model, metrics and ledger as one
+  that was not, with checkpoints in every round or in none; also with secret noise.
+* A run goes on with the same settings only, and the error names what differs; one that
+  is finished is not run again, and nothing else is overwritten.
+* If a round that is run again comes to another result, nothing is told of it.
+* Packed or not, it is the same training.
+* What contradicts itself is refused before anything is written.
+"""
+
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.learning import training_runs
+from tff_dp_aggregators import accounting
+from tff_dp_aggregators import learning
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting.records import ledger
+from tff_dp_aggregators.learning import packed
+from tff_dp_aggregators.learning import schedules
+
+FILES = {
+  'config.json',
+  'events',
+  'ledger.jsonl',
+  'metrics.csv',
+  'model.npz',
+  'report.html',
+  'report.json',
+  'report.md',
+  'strategy.npz',
+}
+
+
+def _train(run_dir, **changes):
+  return learning.train(**training_runs.arguments(run_dir, **changes))
+
+
+class _Killed(BaseException):
+  """Stands for an end that nothing in the program expects."""
+
+
+def _killing(after):
+  """A test metric that ends the program when it is asked for the nth time."""
+  asked = []
+
+  def metric(outputs, labels):
+    del outputs, labels
+    asked.append(None)
+    if len(asked) == after:
+      raise _Killed
+    return 0.0
+
+  return {'killing': metric}
+
+
+@pytest.fixture(scope='module')
+def straight(tmp_path_factory):
+  run_dir = tmp_path_factory.mktemp('runs') / 'straight'
+  return run_dir, _train(run_dir, test_metrics=_killing(0))
+
+
+def test_it_trains_and_leaves_what_it_says(straight):
+  run_dir, result = straight
+  assert set(os.listdir(run_dir)) == FILES
+  assert result.is_finished and result.rounds == 12
+  mechanism = training_runs.arguments('')['mechanism']
+  assert result.epsilon == pytest.approx(mechanism.epsilon(1e-3), rel=1e-9)
+  assert result.metrics['epsilon'] == pytest.approx(result.epsilon, rel=1e-9)
+  rows = training_runs.lasting(run_dir)['metrics']
+  assert float(rows[-1]['test_loss']) < float(rows[0]['test_loss'])
+  with np.load(run_dir / 'model.npz') as arrays:
+    np.testing.assert_array_equal(arrays['trainable_0'], result.weights.trainable[0])
+  report = json.loads((run_dir / 'report.json').read_text())
+  assert report == result.statement
+  assert report['run']['rounds_completed'] == 12
+  assert 'RandomEligible' in report['participation']['enforced_by']
+
+
+@pytest.mark.parametrize(
+  ('after', 'checkpoint_seconds'), [((3, 4), 0.0), ((5,), 1e9), ((1, 11), 1e9)]
+)
+def test_a_run_that_was_stopped_goes_on_to_the_same_end(
+  straight, after, checkpoint_seconds, tmp_path
+):
+  run_dir = tmp_path / 'run'
+  kwargs = {'checkpoint_seconds': checkpoint_seconds}
+  for count in after:
+    with pytest.raises(_Killed):
+      _train(run_dir, test_metrics=_killing(count), **kwargs)
+  result = _train(run_dir, test_metrics=_killing(0), **kwargs)
+  assert result.is_finished
+  assert training_runs.lasting(run_dir) == training_runs.lasting(straight[0])
+  assert set(os.listdir(run_dir)) == FILES
+
+
+def test_secret_noise_goes_on_and_is_another_in_another_run(straight, tmp_path):
+  run_dir = tmp_path / 'run'
+  with pytest.raises(_Killed):
+    _train(run_dir, noise_seed=None, test_metrics=_killing(4))
+  result = _train(run_dir, noise_seed=None, test_metrics=_killing(0))
+  entries = ledger.read(str(run_dir / 'ledger.jsonl')).entries
+  assert len(entries) == 12 and len({entry.noise_key_tag for entry in entries}) == 1
+  weights = straight[1].weights.trainable[0]
+  assert np.any(result.weights.trainable[0] != weights)
+
+
+def test_a_finished_run_is_not_run_again(straight):
+  run_dir, result = straight
+  before = {name: (run_dir / name).read_bytes() for name in FILES - {'events'}}
+  again = _train(run_dir, test_metrics=_killing(1))
+  assert again.metrics == result.metrics and again.statement == result.statement
+  assert before == {name: (run_dir / name).read_bytes() for name in before}
+
+
+def test_other_settings_are_refused_by_name(straight):
+  run_dir, _ = straight
+  with pytest.raises(ValueError, match=r'batch_size: 2 then, 4 now'):
+    _train(run_dir, batch_size=4)
+  mechanism = accounting.Mechanism('tree', training_runs.PARTICIPATION, 0.1)
+  with pytest.raises(ValueError, match=r"mechanism.name: 'banded' then, 'tree' now"):
+    _train(run_dir, mechanism=mechanism)
+  with pytest.raises(ValueError, match='clients'):
+    _train(run_dir, clients=training_runs.clients(factor=2.0))
+
+
+def test_other_data_behind_the_same_ids_are_found_by_the_ledger(tmp_path):
+  run_dir = tmp_path / 'run'
+  with pytest.raises(_Killed):
+    _train(run_dir, test_metrics=_killing(6), checkpoint_seconds=1e9)
+  lines = (run_dir / 'ledger.jsonl').read_text()
+  shutil.rmtree(run_dir / 'data')
+  changed = training_runs.clients()
+  for number in range(1, 12):  # The first is compared when the run begins.
+    changed[f'client {number}'][1][:] *= -1
+  with pytest.raises(ValueError, match='noise would be used for two data sets'):
+    _train(run_dir, clients=changed, test_metrics=_killing(0))
+  assert (run_dir / 'ledger.jsonl').read_text() == lines
+  assert not training_runs.lasting(run_dir)['metrics']
+
+
+def test_lost_files_are_named(tmp_path):
+  run_dir = tmp_path / 'run'
+  with pytest.raises(_Killed):
+    _train(run_dir, test_metrics=_killing(4), checkpoint_seconds=0.0)
+  lines = (run_dir / 'ledger.jsonl').read_text().splitlines(keepends=True)
+  (run_dir / 'ledger.jsonl').write_text(''.join(lines[:1]))
+  with pytest.raises(ValueError, match='ledger'):
+    _train(run_dir, test_metrics=_killing(0))
+  (run_dir / 'ledger.jsonl').write_text(''.join(lines))
+  shutil.rmtree(run_dir / 'checkpoints')
+  with pytest.raises(ValueError, match='no checkpoint'):
+    _train(run_dir, test_metrics=_killing(0))
+
+
+def test_one_client_at_a_time_it_is_the_same_training(straight, tmp_path):
+  result = _train(tmp_path / 'run', packed_simulation=False, test_metrics=_killing(0))
+  np.testing.assert_allclose(
+    result.weights.trainable[0], straight[1].weights.trainable[0], rtol=1e-4
+  )
+  assert result.epsilon == straight[1].epsilon
+
+
+def test_keras_models_evaluations_now_and_then_and_no_privacy(tmp_path):
+  data = packed.lay_out(
+    learning.Clients.of(training_runs.clients()),
+    str(tmp_path / 'data'),
+  )
+  result = _train(
+    tmp_path / 'run',
+    clients=training_runs.clients(),
+    model=lambda: tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=[2])]),
+    loss=tf.keras.losses.MeanSquaredError(),
+    mechanism=None,
+    clip_norm=None,
+    num_rounds=5,
+    evaluate_every=3,
+  )
+  assert result.epsilon == float('inf') and result.statement['mechanism'] is None
+  rows = training_runs.lasting(tmp_path / 'run')['metrics']
+  assert [bool(row['test_loss']) for row in rows] == [False, False, True, False, True]
+  laid_out = _train(tmp_path / 'other', clients=data, test_data=None)
+  assert laid_out.is_finished
+
+
+@pytest.mark.parametrize(
+  ('changes', 'match'),
+  [
+    ({'clip_norm': None}, 'clip_norm goes with a mechanism'),
+    ({'mechanism': None}, 'clip_norm goes with a mechanism'),
+    ({'mechanism': None, 'clip_norm': None}, 'num_rounds is missing'),
+    ({'clients_per_round': None}, 'clients_per_round is missing'),
+    ({'clients_per_round': 6}, 'clients'),
+    ({'delta': 0.0}, 'delta'),
+    ({'batch_size': 0}, 'batch_size'),
+    ({'loss': tf.keras.losses.MeanSquaredError()}, 'loss is for Keras models'),
+    ({'test_data': None, 'test_metrics': {'a': max}}, 'test_metrics need test_data'),
+    (
+      {
+        'schedule': schedules.RandomEligible(
+          strategies.Participation(12, min_separation=2), 12, 3, seed=1
+        )
+      },
+      'the mechanism is for',
+    ),
+    ({'num_rounds': 11}, 'num_rounds is 11, but the schedule is for 12'),
+  ],
+)
+def test_what_contradicts_itself_is_refused_before_anything_is_written(
+  changes, match, tmp_path
+):
+  with pytest.raises(ValueError, match=match):
+    _train(tmp_path / 'run', **changes)
+  assert os.listdir(tmp_path) == []
+
+
+def test_what_is_there_is_not_overwritten(tmp_path):
+  (tmp_path / 'results.txt').write_text('mine')
+  with pytest.raises(FileExistsError, match='not the directory of a run'):
+    _train(tmp_path)
+  assert os.listdir(tmp_path) == ['results.txt']

@@ -1,0 +1,127 @@
+"""What computes the rounds of a run: packed simulation, or a learning process of TFF's.
+
+Both have the same rounds and the same states; a checkpoint of one is one of the other.
+"""
+
+import abc
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+import tensorflow_federated as tff
+
+from tff_dp_aggregators.learning import local_order
+from tff_dp_aggregators.learning import packed
+from tff_dp_aggregators.learning import sources
+
+S = TypeVar('S')
+
+
+class Round(NamedTuple):
+  """A round as it is run.
+
+  Attributes:
+    number: From 0.
+    clients: Numbers of those whose updates it is made of, int64.
+  """
+
+  number: int
+  clients: np.ndarray
+
+
+class Engine(abc.ABC, Generic[S]):
+  """Runs rounds, with states that are its own; `S` is what stands for one."""
+
+  @abc.abstractmethod
+  def initialize(self) -> S:
+    """The state before the first round."""
+
+  @abc.abstractmethod
+  def next(self, state: S, this_round: Round) -> tuple[S, Any]:
+    """The state after a round, and the metrics of a learning process."""
+
+  @abc.abstractmethod
+  def release(self, state: S) -> tff.learning.templates.LearningAlgorithmState:
+    """A state as NumPy arrays; it holds the key of the noise."""
+
+  @abc.abstractmethod
+  def hold(self, state: tff.learning.templates.LearningAlgorithmState) -> S:
+    """What stands for a state that `release` returned."""
+
+
+class PackedEngine(Engine[packed.HeldState]):
+  """Many clients in one computation."""
+
+  def __init__(self, simulation: packed.PackedFedAvg, seed: int):
+    """Initializes the engine.
+
+    Args:
+      simulation: What trains.
+      seed: Of the order of clients' examples.
+    """
+    self._simulation = simulation
+    self._seed = seed
+
+  def initialize(self) -> packed.HeldState:
+    """See `Engine`."""
+    return self._simulation.initialize()
+
+  def next(
+    self, state: packed.HeldState, this_round: Round
+  ) -> tuple[packed.HeldState, Any]:
+    """See `Engine`."""
+    keys = local_order.keys(self._seed, this_round.number, this_round.clients)
+    return self._simulation.next(state, this_round.clients, keys)
+
+  def release(
+    self, state: packed.HeldState
+  ) -> tff.learning.templates.LearningAlgorithmState:
+    """See `Engine`."""
+    return self._simulation.release(state)
+
+  def hold(
+    self, state: tff.learning.templates.LearningAlgorithmState
+  ) -> packed.HeldState:
+    """See `Engine`."""
+    return self._simulation.hold(state)
+
+
+class ProcessEngine(Engine[tff.learning.templates.LearningAlgorithmState]):
+  """A learning process whose clients are each a dataset."""
+
+  def __init__(
+    self,
+    process: tff.learning.templates.LearningProcess,
+    source: sources.ClientSource,
+  ):
+    """Initializes the engine.
+
+    Args:
+      process: What trains.
+      source: Clients' data by round.
+    """
+    self._process = process
+    self._source = source
+
+  def initialize(self) -> tff.learning.templates.LearningAlgorithmState:
+    """See `Engine`."""
+    return self._process.initialize()
+
+  def next(
+    self, state: tff.learning.templates.LearningAlgorithmState, this_round: Round
+  ) -> tuple[tff.learning.templates.LearningAlgorithmState, Any]:
+    """See `Engine`."""
+    data = self._source.round_data(this_round.number)
+    output = self._process.next(state, data)
+    return output.state, output.metrics
+
+  def release(
+    self, state: tff.learning.templates.LearningAlgorithmState
+  ) -> tff.learning.templates.LearningAlgorithmState:
+    """See `Engine`."""
+    return state
+
+  def hold(
+    self, state: tff.learning.templates.LearningAlgorithmState
+  ) -> tff.learning.templates.LearningAlgorithmState:
+    """See `Engine`."""
+    return state

@@ -1,0 +1,82 @@
+"""The metrics of a run: one line of CSV for each round, in the order of rounds."""
+
+import csv
+import io
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from tff_dp_aggregators.base import new_files
+
+
+class MetricsFile:
+  """Appends rows to a CSV file that a run which resumes takes up again.
+
+  Example:
+    >>> import tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), 'metrics.csv')
+    >>> metrics = MetricsFile(path, ['round', 'loss'])
+    >>> for this_round in range(3):
+    ...   metrics.append({'round': this_round, 'loss': None})
+    >>> resumed = MetricsFile(path, ['round', 'loss'], rounds=1)
+    >>> [row['round'] for row in read(path)]
+    ['0']
+  """
+
+  def __init__(self, path: str, columns: Sequence[str], rounds: int = 0):
+    """Makes the file, or cuts one that is there to its first rounds.
+
+    Args:
+      path: Where.
+      columns: Names, of which the first is `round`.
+      rounds: How many rounds of those that may be there are kept.
+
+    Raises:
+      ValueError: If the file has other columns, or fewer rounds.
+    """
+    self._path, self._columns = path, list(columns)
+    header = self._line(dict(zip(columns, columns)))
+    if not os.path.exists(path):
+      if rounds:
+        raise ValueError(
+          f'{path} is gone, which had the metrics of {rounds} rounds. Put it back, or '
+          'begin another run.'
+        )
+      new_files.replace(path, header)
+      return
+    with open(path, newline='', encoding='utf-8') as file:
+      lines = file.readlines()
+    kept = lines[: 1 + rounds]
+    if not rounds and (not kept or not kept[0].endswith('\n')):
+      kept = [header]  # Killed while it was made.
+    if kept[0] != header or len(kept) != 1 + rounds or not kept[-1].endswith('\n'):
+      raise ValueError(
+        f'{path} does not have the metrics of rounds 0 to {rounds - 1} in columns '
+        f'{", ".join(columns)}: something changed it. Put it back, or begin another '
+        'run.'
+      )
+    if len(lines) > len(kept) or kept != lines:
+      new_files.replace(path, ''.join(kept))
+
+  def append(self, row: dict[str, Any]) -> None:
+    """Appends the row of a round.
+
+    Args:
+      row: Values by column; what is `None` or missing is left empty.
+
+    Raises:
+      ValueError: If there is no such column.
+    """
+    with open(self._path, 'a', newline='', encoding='utf-8') as file:
+      file.write(self._line(row))
+
+  def _line(self, row: dict[str, Any]) -> str:
+    text = io.StringIO()
+    csv.DictWriter(text, self._columns, lineterminator='\n').writerow(row)
+    return text.getvalue()
+
+
+def read(path: str) -> list[dict[str, str]]:
+  """The rows of a metrics file; what is empty is ''."""
+  with open(path, newline='', encoding='utf-8') as file:
+    return list(csv.DictReader(file))

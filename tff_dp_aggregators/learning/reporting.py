@@ -1,0 +1,37 @@
+"""The privacy report of a run directory, in all forms."""
+
+import json
+from typing import Any
+
+from tff_dp_aggregators.accounting.reports import rendering
+from tff_dp_aggregators.accounting.reports import sources
+from tff_dp_aggregators.accounting.reports import statement
+from tff_dp_aggregators.learning import run_directory
+
+_FORMS = {'md': 'markdown', 'json': 'json', 'html': 'html'}
+
+
+def write(directory: run_directory.RunDirectory, *, is_private: bool) -> dict[str, Any]:
+  """Writes `report.md`, `report.json` and `report.html`, over those that may be there.
+
+  Args:
+    directory: Of a run with at least one round.
+    is_private: Whether it has a mechanism.
+
+  Returns:
+    The statement that they are made of.
+  """
+  if is_private:
+    stated = statement.build(sources.from_run_dir(directory.path))
+  else:
+    stated = statement.build_without_privacy()
+  for suffix, form in _FORMS.items():
+    directory.write(f'report.{suffix}', rendering.render(stated, form))
+  return stated
+
+
+def read(directory: run_directory.RunDirectory) -> dict[str, Any]:
+  """The statement that the last report was made of."""
+  with open(directory.file(run_directory.REPORT), encoding='utf-8') as file:
+    stated: dict[str, Any] = json.load(file)
+    return stated

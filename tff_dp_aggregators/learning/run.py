@@ -1,0 +1,465 @@
+"""The rounds of a training, and what they leave in a run directory.
+
+How a run that was stopped goes on, at whatever moment that was:
+
+1. `config.json` is there before anything else, and a checkpoint before the first round:
+   the key of the noise is in it, so no noise is drawn that is not kept.
+2. A round's line is in the ledger, and on disk, before anything is made of its result.
+   Its metrics come after that, and now and then a checkpoint, which names the ledger's
+   head.
+3. Who goes on takes the last checkpoint. Rounds after it that have a line are run
+   again, on the same clients with the same noise; each has to come to the very result
+   that its line has the checksum of. If one does not, the run ends with an error, and
+   nothing of that result is told. So there are no two results with the same noise.
+4. `metrics.csv` is cut to the rounds of the checkpoint, and written on.
+"""
+
+import contextlib
+import dataclasses
+import io
+import os
+import platform
+import shutil
+import time
+from collections.abc import Iterator
+from typing import Any, Optional
+
+import dp_accounting
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_dp_aggregators import accounting
+from tff_dp_aggregators import aggregators
+from tff_dp_aggregators import noise
+from tff_dp_aggregators.accounting.records import ledger as ledger_lib
+from tff_dp_aggregators.base import version
+from tff_dp_aggregators.learning import checkpoints as checkpoints_lib
+from tff_dp_aggregators.learning import engines
+from tff_dp_aggregators.learning import evaluation as evaluation_lib
+from tff_dp_aggregators.learning import fed_avg
+from tff_dp_aggregators.learning import interrupts
+from tff_dp_aggregators.learning import metrics_file
+from tff_dp_aggregators.learning import packed
+from tff_dp_aggregators.learning import population
+from tff_dp_aggregators.learning import progress as progress_lib
+from tff_dp_aggregators.learning import run_directory
+from tff_dp_aggregators.learning import schedules
+from tff_dp_aggregators.learning import sources
+
+_REMOVED = '.removed'
+# What is exact and of clients: for whoever runs the training, not to be released.
+NOT_PRIVATE = 'not_private_'
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+  """Everything that decides what a run comes to.
+
+  Attributes:
+    training: What each client does, with the model.
+    server_optimizer: Applies the mean of updates.
+    clients: Who has which examples.
+    mechanism: Strategy, participation and noise; `None` for no privacy.
+    schedule: Who takes part when.
+    clip_norm: L2 bound of one client's update; `None` without mechanism.
+    delta: At which epsilon is told.
+    target_epsilon: What the mechanism was calibrated to, if it was.
+    seed: Of the order of clients' examples.
+    noise_seed: Of the noise; `None` for secret noise.
+    evaluate_every: Rounds between two evaluations.
+    packed: Whether clients are packed.
+    flags: What else the configuration is to tell.
+  """
+
+  training: packed.LocalTraining
+  server_optimizer: tff.learning.optimizers.Optimizer
+  clients: population.Population
+  mechanism: Optional[accounting.Mechanism]
+  schedule: schedules.Schedule
+  clip_norm: Optional[float]
+  delta: float
+  target_epsilon: Optional[float]
+  seed: int
+  noise_seed: Optional[int]
+  evaluate_every: int
+  packed: bool
+  flags: dict[str, Any]
+
+  @property
+  def num_rounds(self) -> int:
+    """Rounds in all."""
+    return self.schedule.num_rounds
+
+  @property
+  def generator(self) -> str:
+    """What draws the noise: a cipher if it is secret."""
+    return 'chacha20' if self.noise_seed is None else 'philox'
+
+  def aggregator(self) -> Optional[aggregators.DPMeanFactory]:
+    """The private mean; `None` without a mechanism."""
+    if self.mechanism is None:
+      return None
+    assert self.clip_norm is not None
+    return aggregators.from_mechanism(
+      self.mechanism,
+      clip_norm=self.clip_norm,
+      clients_per_round=self.schedule.clients_per_round,
+      # By name, so that the noise does not depend on what ran before in this process.
+      seed=None if self.noise_seed is None else noise.Seed(self.noise_seed),
+      generator=self.generator,
+    )
+
+  def engine(self, data_directory: str) -> engines.Engine[Any]:
+    """What computes the rounds.
+
+    Args:
+      data_directory: Where examples are laid out, for packed simulation.
+    """
+    aggregator = self.aggregator()
+    if self.packed:
+      simulation = packed.PackedFedAvg(
+        self.training,
+        aggregator,
+        self.clients.laid_out(data_directory),
+        server_optimizer=self.server_optimizer,
+      )
+      return engines.PackedEngine(simulation, self.seed)
+    process = fed_avg.build_dp_fed_avg(
+      self.training.model,
+      aggregator or tff.aggregators.UnweightedMeanFactory(),
+      client_optimizer_fn=self.training.optimizer,
+      server_optimizer_fn=self.server_optimizer,
+    )
+    source = sources.ClientSource(
+      self.clients.clients,
+      self.schedule,
+      batch_size=self.training.batch_size,
+      local_epochs=self.training.local_epochs,
+      seed=self.seed,
+    )
+    return engines.ProcessEngine(process, source)
+
+  def config(self) -> dict[str, Any]:
+    """All of it, JSON-ready."""
+    weights = tf.nest.flatten(self.training.model.initial_weights)
+    return {
+      'program': 'tff_dp_aggregators.learning.train',
+      'flags': self.flags,
+      'training': {
+        'model': [f'{each.dtype.name}{list(each.shape)}' for each in weights],
+        'clients': self.clients.checksum,
+        'schedule': self.schedule.to_json(),
+        'batch_size': self.training.batch_size,
+        'local_epochs': self.training.local_epochs,
+        'client_optimizer': _described(self.training.optimizer),
+        'server_optimizer': _described(self.server_optimizer),
+        'evaluate_every': self.evaluate_every,
+        'seed': self.seed,
+        'simulation': 'packed' if self.packed else 'one TFF client for each client',
+      },
+      'privacy': self._privacy(),
+      'software': {
+        **version.current().to_json(),
+        'tensorflow': tf.__version__,
+        'tensorflow-federated': tff.__version__,
+        'python': platform.python_version(),
+      },
+    }
+
+  def _privacy(self) -> Optional[dict[str, Any]]:
+    if self.mechanism is None:
+      return None
+    noise_source = "a secret key from the kernel's entropy"
+    if self.noise_seed is not None:
+      noise_source = (
+        'a given seed, so that the simulation can be repeated; the guarantee holds '
+        'only towards those who do not know it'
+      )
+    return {
+      'mechanism': self.mechanism.to_json(),
+      'target_epsilon': self.target_epsilon,
+      'delta': self.delta,
+      'clip_norm': self.clip_norm,
+      'clients_per_round': self.schedule.clients_per_round,
+      'enforced_by': self.schedule.enforced_by,
+      'cap_enforced_by': self.schedule.enforced_by,
+      'noise_source': noise_source,
+      'noise_generator': self.generator,
+      'noise_seed': self.noise_seed,
+    }
+
+
+class Run:
+  """A plan being carried out in a directory."""
+
+  def __init__(
+    self,
+    plan: Plan,
+    directory: run_directory.RunDirectory,
+    evaluation: Optional[evaluation_lib.Evaluation] = None,
+    *,
+    checkpoint_seconds: float = 30.0,
+  ):
+    """Begins the run, or takes it up.
+
+    Args:
+      plan: What is to be done.
+      directory: Where.
+      evaluation: Of the model; `None` for none.
+      checkpoint_seconds: Least time between two checkpoints.
+
+    Raises:
+      ValueError: If the directory is that of a run with another plan.
+    """
+    self.plan, self.directory = plan, directory
+    self._evaluation = evaluation
+    self._checkpoint_seconds = checkpoint_seconds
+    self._checkpointed = time.monotonic()
+    if directory.begin(plan.config()) or not directory.has(run_directory.STRATEGY):
+      if plan.mechanism is not None:
+        strategy = plan.mechanism.strategy.to_npz()
+        directory.write(run_directory.STRATEGY, strategy)
+
+  def go(self, stop: interrupts.StopRequest) -> int:
+    """Runs the rounds that are left, inside a runtime; returns how many there are.
+
+    Args:
+      stop: Asked after each round whether to end.
+
+    Raises:
+      ValueError: If a round that is run again comes to another result.
+      OSError: If something cannot be written.
+    """
+    plan, directory = self.plan, self.directory
+    engine = plan.engine(directory.file(run_directory.DATA))
+    with contextlib.ExitStack() as stack:
+      state, rounds, ledger, checkpoints = self._take_up(engine, stack)
+      metrics = metrics_file.MetricsFile(
+        directory.file(run_directory.METRICS), self._columns(), rounds
+      )
+      writer = stack.enter_context(self._tensorboard())
+      progress = progress_lib.Progress(plan.num_rounds, rounds)
+      stack.callback(progress.close)
+      while rounds < plan.num_rounds and not stop.requested:
+        begun = time.monotonic()
+        state, released, row = self._round(engine, state, rounds, ledger)
+        rounds += 1
+        row['round_seconds'] = round(time.monotonic() - begun, 6)
+        row['clients_per_second'] = round(row['clients'] / row['round_seconds'], 3)
+        metrics.append(row)
+        _summarize(writer, row)
+        progress.update(row)
+        if rounds == plan.num_rounds or stop.requested or self._is_due():
+          self._checkpoint(checkpoints, rounds, released, ledger)
+    return rounds
+
+  def _take_up(
+    self, engine: engines.Engine[Any], stack: contextlib.ExitStack
+  ) -> tuple[Any, int, ledger_lib.LedgerWriter, checkpoints_lib.Checkpoints]:
+    """State, rounds completed, ledger and checkpoints to go on with."""
+    directory = self.directory
+    checkpoints = checkpoints_lib.Checkpoints(directory.file(run_directory.CHECKPOINTS))
+    state = engine.initialize()
+    initial = engine.release(state)
+    latest = checkpoints.latest(initial)
+    path = directory.file(run_directory.LEDGER)
+    has_ledger = directory.has(run_directory.LEDGER)
+    if latest is not None:
+      state = engine.hold(latest.state)
+    elif has_ledger and os.path.getsize(path):
+      raise ValueError(
+        f'{path} has rounds, but there is no checkpoint in '
+        f'{directory.file(run_directory.CHECKPOINTS)} to go on from. Put it back, or '
+        'begin another run.'
+      )
+    ledger = stack.enter_context(
+      ledger_lib.LedgerWriter(
+        path,
+        self.plan.delta,
+        resume=has_ledger,
+        expected=latest.head if latest and has_ledger else None,
+      )
+    )
+    if latest is not None and latest.rounds > ledger.rounds:
+      raise ValueError(
+        f'{path} has {ledger.rounds} rounds, but the checkpoint is of '
+        f'{latest.rounds}: lines are missing. Put the ledger back, or begin another '
+        'run.'
+      )
+    rounds = latest.rounds if latest else 0
+    if latest is None:
+      self._checkpoint(checkpoints, 0, initial, ledger)
+    return state, rounds, ledger, checkpoints
+
+  def _is_due(self) -> bool:
+    return time.monotonic() - self._checkpointed >= self._checkpoint_seconds
+
+  def _checkpoint(
+    self,
+    checkpoints: checkpoints_lib.Checkpoints,
+    rounds: int,
+    state: Any,
+    ledger: ledger_lib.LedgerWriter,
+  ) -> None:
+    checkpoints.save(checkpoints_lib.Checkpoint(rounds, state, ledger.head))
+    self._checkpointed = time.monotonic()
+    weights = state.global_model_weights
+    self.directory.write(run_directory.MODEL, _npz(weights))
+
+  def _round(
+    self,
+    engine: engines.Engine[Any],
+    state: Any,
+    number: int,
+    ledger: ledger_lib.LedgerWriter,
+  ) -> tuple[Any, Any, dict[str, Any]]:
+    """Runs a round: the state after it, that state released, and its metrics."""
+    attempts = self.plan.schedule.attempts(number)
+    counted = attempts[-1]
+    this_round = engines.Round(number, counted.reporting)
+    state, metrics = engine.next(state, this_round)
+    released = engine.release(state)
+    entry = self._account(ledger, number, counted, released, metrics)
+    row: dict[str, Any] = {
+      'round': number,
+      'attempts': len(attempts),
+      'clients': len(counted.reporting),
+      'epsilon': entry.epsilon,
+      'effective_noise_multiplier': entry.effective_noise_multiplier,
+    }
+    is_last = number + 1 == self.plan.num_rounds
+    if self._evaluation and (is_last or (number + 1) % self.plan.evaluate_every == 0):
+      measured = self._evaluation.measure(released.global_model_weights)
+      row.update({f'test_{name}': value for name, value in measured.items()})
+    row.update(_not_private(metrics))
+    return state, released, row
+
+  def _account(
+    self,
+    ledger: ledger_lib.LedgerWriter,
+    number: int,
+    attempt: schedules.Attempt,
+    state: Any,
+    metrics: Any,
+  ) -> ledger_lib.LedgerEntry:
+    """Writes the round's line, or compares it with the one that is there."""
+    mechanism, tag = self.plan.mechanism, None
+    event: dp_accounting.DpEvent = dp_accounting.NonPrivateDpEvent()
+    if mechanism is not None:
+      event = aggregators.extract_dp_event(state).last_round_only
+      measured = metrics['aggregator']['dp_query_metrics']
+      tag = bytes(measured['noise_key_tag']).decode() or None  # Of secret keys only.
+    line: dict[str, Any] = {
+      'round': number,
+      'event': event,
+      'cohort_requested': len(attempt.requested),
+      'cohort_reported': len(attempt.reporting),
+      'clip_norm': self.plan.clip_norm if mechanism else None,
+      'noise_multiplier': mechanism.noise_multiplier if mechanism else 0.0,
+      'strategy_checksum': mechanism.strategy.checksum if mechanism else None,
+      'result_checksum': ledger_lib.checksum_of(
+        tf.nest.flatten(state.global_model_weights)
+      ),
+      'noise_generator': self.plan.generator if mechanism else None,
+      'noise_key_tag': tag,
+    }
+    if number < ledger.rounds:
+      return ledger.confirm(**line)
+    return ledger.append(**line)
+
+  def _columns(self) -> list[str]:
+    columns = ['round', 'attempts', 'clients', 'epsilon', 'effective_noise_multiplier']
+    if self._evaluation:
+      columns += [f'test_{name}' for name in self._evaluation.names]
+    model = self.plan.training.model
+    with tf.Graph().as_default():
+      finalized = model.finalize_metrics(model.initialize_metrics_state())
+    columns += [f'{NOT_PRIVATE}train_{name}' for name in finalized]
+    columns += [f'{NOT_PRIVATE}nonfinite_count']
+    return [*columns, 'round_seconds', 'clients_per_second']
+
+  @contextlib.contextmanager
+  def _tensorboard(self) -> Iterator[tf.summary.SummaryWriter]:
+    writer = tf.summary.create_file_writer(self.directory.file(run_directory.EVENTS))
+    try:
+      yield writer
+    finally:
+      writer.close()
+
+  @property
+  def is_finished(self) -> bool:
+    """Whether all rounds were run and reported."""
+    is_over = not self.directory.has(run_directory.CHECKPOINTS)
+    return is_over and self.directory.has(run_directory.REPORT)
+
+  def finish(self) -> None:
+    """Removes what a run needs to go on: checkpoints, with the key, and data.
+
+    Without checkpoints a run is finished; so they go at once.
+    """
+    shutil.rmtree(self.directory.file(run_directory.DATA), ignore_errors=True)
+    checkpoints = self.directory.file(run_directory.CHECKPOINTS)
+    removed = self.directory.file(_REMOVED)
+    shutil.rmtree(removed, ignore_errors=True)
+    os.rename(checkpoints, removed)
+    shutil.rmtree(removed)
+
+
+def _not_private(metrics: Any) -> dict[str, Any]:
+  train = metrics['client_work']['train']
+  row = {f'{NOT_PRIVATE}train_{name}': _number(train[name]) for name in train}
+  count = metrics['aggregator'].get('nonfinite_count')
+  return {**row, f'{NOT_PRIVATE}nonfinite_count': None if count is None else int(count)}
+
+
+def _number(value: Any) -> Any:
+  array = np.asarray(value)
+  return array.item() if array.ndim == 0 else array.tolist()
+
+
+def _summarize(writer: tf.summary.SummaryWriter, row: dict[str, Any]) -> None:
+  with writer.as_default(step=row['round']):
+    for name, value in row.items():
+      if name != 'round' and isinstance(value, (int, float)):
+        tf.summary.scalar(name, value)
+
+
+def _npz(weights: tff.learning.models.ModelWeights) -> bytes:
+  """Weights in NumPy's format, in the order of the model's."""
+  arrays = {
+    f'{kind}_{number}': np.asarray(each)
+    for kind in ('trainable', 'non_trainable')
+    for number, each in enumerate(tf.nest.flatten(getattr(weights, kind)))
+  }
+  buffer = io.BytesIO()
+  np.savez(buffer, **arrays)
+  return buffer.getvalue()
+
+
+def read_weights(path: str) -> tff.learning.models.ModelWeights:
+  """The weights in `model.npz`.
+
+  Args:
+    path: Of the file.
+
+  Returns:
+    Weights whose parts are tuples of arrays, in the order of the model's.
+  """
+  with np.load(path) as arrays:
+
+    def part(kind: str) -> tuple[np.ndarray, ...]:
+      count = sum(name.startswith(f'{kind}_') for name in arrays.files)
+      return tuple(arrays[f'{kind}_{number}'] for number in range(count))
+
+    return tff.learning.models.ModelWeights(part('trainable'), part('non_trainable'))
+
+
+def _described(optimizer: tff.learning.optimizers.Optimizer) -> dict[str, Any]:
+  """Kind and numbers of an optimizer, to compare runs by."""
+  state = optimizer.initialize(tf.TensorSpec([], tf.float32))
+  numbers = optimizer.get_hparams(state)
+  return {
+    'kind': type(optimizer).__name__.lstrip('_'),
+    **{name: float(value) for name, value in numbers.items()},
+  }

@@ -1,0 +1,153 @@
+"""A run directory: everything a run leaves, and nothing half written.
+
+| file | content |
+|------|---------|
+| `config.json` | every setting, and the privacy parameters that follow from them |
+| `metrics.csv` | one line per round |
+| `ledger.jsonl` | one line per round: what it released and what was spent by then |
+| `report.md`, `report.json`, `report.html` | the privacy report |
+| `strategy.npz` | the strategy of the noise, if there is any |
+| `model.npz` | the weights of the trained model |
+| `events/` | the metrics for TensorBoard |
+
+While it runs there are also
+
+| file | content |
+|------|---------|
+| `checkpoints/` | states to go on from; they hold the key of the noise |
+| `data/` | clients' examples, laid out for packed simulation |
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any, Optional
+
+from tff_dp_aggregators.base import new_files
+
+CONFIG, METRICS, LEDGER = 'config.json', 'metrics.csv', 'ledger.jsonl'
+STRATEGY, MODEL, REPORT = 'strategy.npz', 'model.npz', 'report.json'
+CHECKPOINTS, DATA, EVENTS = 'checkpoints', 'data', 'events'
+# What of a configuration may differ between a run and its continuation.
+_MAY_DIFFER = ('software',)
+
+
+class RunDirectory:
+  """The directory of one run, which one process at a time works in."""
+
+  def __init__(self, path: str):
+    """Makes the directory, or opens that of a run to go on with; and locks it.
+
+    Args:
+      path: Where: a directory that does not exist, is empty, or is of a run.
+
+    Raises:
+      FileExistsError: If there is something at `path` that is not of a run.
+      BlockingIOError: If another process runs it.
+    """
+    check_usable(path)
+    os.makedirs(path, exist_ok=True)
+    self.path = path
+    self._lock: Optional[int] = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+      fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as e:
+      self.close()
+      raise BlockingIOError(
+        f'another process runs the training in {path}; wait for it, or give another '
+        'run_dir.'
+      ) from e
+
+  def file(self, name: str) -> str:
+    """Path of a file in the directory."""
+    return os.path.join(self.path, name)
+
+  def has(self, name: str) -> bool:
+    """Whether a file is there."""
+    return os.path.exists(self.file(name))
+
+  @property
+  def config(self) -> Optional[dict[str, Any]]:
+    """The configuration of the run; `None` if it has not begun."""
+    if not self.has(CONFIG):
+      return None
+    with open(self.file(CONFIG), encoding='utf-8') as file:
+      config: dict[str, Any] = json.load(file)
+      return config
+
+  def begin(self, config: Mapping[str, Any]) -> bool:
+    """Writes the configuration of a new run, or compares that of one that goes on.
+
+    Args:
+      config: JSON-ready.
+
+    Returns:
+      Whether the run is new.
+
+    Raises:
+      ValueError: If the run was begun with another configuration; the message names
+        what differs.
+    """
+    begun = self.config
+    if begun is None:
+      self.write(CONFIG, json.dumps(config, indent=2, allow_nan=False) + '\n')
+      return True
+    now = json.loads(json.dumps(config))
+    differences = [
+      f'{name}: {before!r} then, {after!r} now'
+      for name, before, after in _differences(begun, now)
+    ]
+    if differences:
+      raise ValueError(
+        f'the run in {self.path} was begun with other settings, and goes on only with '
+        f'the same: {"; ".join(differences)}. Give another run_dir.'
+      )
+    return False
+
+  def write(self, name: str, content: Any) -> None:
+    """Writes a file whole or not at all, in place of the one that may be there."""
+    new_files.replace(self.file(name), content)
+
+  def close(self) -> None:
+    """Gives the lock back."""
+    if self._lock is not None:
+      os.close(self._lock)
+      self._lock = None
+
+  def __enter__(self) -> 'RunDirectory':
+    return self
+
+  def __exit__(self, *unused: Any) -> None:
+    self.close()
+
+
+def check_usable(path: str) -> None:
+  """Checks that a run may begin, or go on, in `path`.
+
+  Raises:
+    FileExistsError: If `path` is a file, or a directory with something in it that is
+      not of a run.
+  """
+  if not os.path.lexists(path):
+    return
+  if os.path.isdir(path):
+    names = set(os.listdir(path))
+    if not names or CONFIG in names:
+      return
+  raise FileExistsError(
+    f'{path} exists, is not empty, and is not the directory of a run; nothing is '
+    'overwritten. Give another run_dir, or remove it first.'
+  )
+
+
+def _differences(
+  before: Any, after: Any, name: str = ''
+) -> Iterator[tuple[str, Any, Any]]:
+  if isinstance(before, dict) and isinstance(after, dict):
+    for key in [*before, *(each for each in after if each not in before)]:
+      path = f'{name}.{key}' if name else key
+      if path not in _MAY_DIFFER:
+        yield from _differences(before.get(key), after.get(key), path)
+  elif before != after:
+    yield name, before, after

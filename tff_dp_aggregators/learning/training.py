@@ -1,0 +1,339 @@
+"""Private federated training, from clients to a report that can be checked.
+
+`train` is all of it. What it is made of can be used alone: a schedule (`schedules`),
+clients' data (`clients`, `sources`), processes (`fed_avg`, `packed`), the runtime
+(`runtime`), and the files of a run (`run_directory` and those it names).
+"""
+
+import dataclasses
+import math
+import os
+import secrets
+from collections.abc import Mapping
+from typing import Any, Optional
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_dp_aggregators import accounting
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting.accountants import gaussian
+from tff_dp_aggregators.base import checks
+from tff_dp_aggregators.learning import evaluation as evaluation_lib
+from tff_dp_aggregators.learning import fed_avg
+from tff_dp_aggregators.learning import fed_prox
+from tff_dp_aggregators.learning import interrupts
+from tff_dp_aggregators.learning import metrics_file
+from tff_dp_aggregators.learning import models
+from tff_dp_aggregators.learning import packed
+from tff_dp_aggregators.learning import population as population_lib
+from tff_dp_aggregators.learning import process_parts
+from tff_dp_aggregators.learning import reporting
+from tff_dp_aggregators.learning import run as run_lib
+from tff_dp_aggregators.learning import run_directory
+from tff_dp_aggregators.learning import runtime
+from tff_dp_aggregators.learning import schedules
+
+# Seconds between two checkpoints, so that not much is lost.
+_CHECKPOINT_SECONDS = 30.0
+_SEED_BITS = 62
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+  """What a run came to.
+
+  Attributes:
+    run_dir: Its directory.
+    rounds: Rounds completed.
+    num_rounds: Rounds planned.
+    epsilon: Spent by then at `delta`; infinite without privacy.
+    delta: At which epsilon was read.
+    metrics: The row of the last round in `metrics.csv`.
+    weights: The model's, as NumPy arrays.
+    statement: What the report is made of.
+  """
+
+  run_dir: str
+  rounds: int
+  num_rounds: int
+  epsilon: float
+  delta: float
+  metrics: dict[str, Any]
+  weights: tff.learning.models.ModelWeights
+  statement: dict[str, Any]
+
+  @property
+  def is_finished(self) -> bool:
+    """Whether all rounds were run; if not, the same call goes on."""
+    return self.rounds == self.num_rounds
+
+
+def train(
+  model: Any,
+  clients: Any,
+  mechanism: Optional[accounting.Mechanism],
+  run_dir: str,
+  *,
+  delta: float,
+  clip_norm: Optional[float] = None,
+  clients_per_round: Optional[int] = None,
+  num_rounds: Optional[int] = None,
+  schedule: Optional[schedules.Schedule] = None,
+  loss: Optional[tf.keras.losses.Loss] = None,
+  batch_size: int = 16,
+  local_epochs: int = 1,
+  client_optimizer: Optional[tff.learning.optimizers.Optimizer] = None,
+  proximal_strength: Optional[float] = None,
+  server_optimizer: Optional[tff.learning.optimizers.Optimizer] = None,
+  test_data: Any = None,
+  test_metrics: Optional[Mapping[str, evaluation_lib.Metric]] = None,
+  evaluate_every: int = 1,
+  seed: Optional[int] = None,
+  noise_seed: Optional[int] = None,
+  target_epsilon: Optional[float] = None,
+  packed_simulation: bool = True,
+  checkpoint_seconds: float = _CHECKPOINT_SECONDS,
+  timeout_seconds: Optional[float] = None,
+  settings: Optional[Mapping[str, Any]] = None,
+) -> Result:
+  """Trains a federated model with differential privacy and leaves a report of it.
+
+  The same call with the same `run_dir` goes on where a run was stopped, however that
+  came: a round that is run again comes to the same bits as before, which the ledger
+  proves, or the run stops with an error. A run that is finished is not run again; its
+  result is returned. Ctrl-C ends it after the round, with a checkpoint and a report of
+  what was spent by then.
+
+  Clients are simulated, packed if that is possible: see `learning.packed`.
+
+  Args:
+    model: A `tff.learning.models.FunctionalModel`; or a Keras model, or a function that
+      makes one, with a `loss`.
+    clients: A mapping of ids to examples, a `tff.simulation.datasets.ClientData`, or
+      what else `Clients.of` takes; or `packed.PackedData`, laid out before.
+    mechanism: Strategy, participation and noise; `None` for training without privacy.
+    run_dir: Where everything is left: see `run_directory`. A directory that does not
+      exist, is empty, or is that of the same run.
+    delta: At which delta epsilon is told; well below one over the number of clients.
+    clip_norm: L2 bound of one client's update in one round; `None` without mechanism.
+    clients_per_round: Clients asked for a round, the mean's denominator; with Poisson
+      sampling the expected number. Not with a `schedule`, which says it.
+    num_rounds: Rounds to train, without mechanism and schedule, which say it.
+    schedule: Who takes part when; `None` for the one that keeps what the mechanism's
+      privacy rests on, see `schedules.for_mechanism`.
+    loss: Of a Keras model.
+    batch_size: Examples of a batch of local training.
+    local_epochs: Passes over a client's examples in a round.
+    client_optimizer: Trains on a client; `None` for SGD with learning rate 0.1.
+    proximal_strength: How strongly local training is pulled towards the server's
+      model (FedProx, arXiv:1812.06127); `None` for federated averaging.
+    server_optimizer: Applies the mean of updates; `None` for that of
+      `build_dp_fed_avg`.
+    test_data: Inputs and labels of nobody whose privacy is to be kept; `None` for no
+      evaluation.
+    test_metrics: Measures besides the loss: of outputs and labels, by name.
+    evaluate_every: Rounds between two evaluations; the last round is evaluated.
+    seed: Of cohorts and of the order of examples: same seed, same run. `None` draws
+      one, which the configuration tells.
+    noise_seed: Of the noise, in simulations that are to be repeated; `None` for secret
+      noise.
+    target_epsilon: The target that the mechanism was calibrated to, for the report.
+    packed_simulation: Whether to pack clients where that is possible.
+    checkpoint_seconds: Least time between two checkpoints.
+    timeout_seconds: How long a round may take; `None` for any time.
+    settings: What else is to be told in `config.json`, under `flags`; JSON-ready.
+
+  Returns:
+    What the run came to.
+
+  Raises:
+    BlockingIOError: If another process runs it.
+    FileExistsError: If there is something in `run_dir` that is not of a run.
+    PopulationTooSmallError: If the clients are too few; the message says what would
+      fit.
+    TypeError: If an argument is not of its type.
+    ValueError: If an argument is out of range or does not fit the others, or the run in
+      `run_dir` was begun with other settings, or a round that is run again does not
+      come to the same result.
+
+  Example:
+    >>> import tempfile
+    >>> rng = np.random.default_rng(1)
+    >>> clients = {}
+    >>> for i in range(40):
+    ...   x = rng.normal(size=[6, 2]).astype(np.float32)
+    ...   clients[f'client {i}'] = (x, (x @ [[1.0], [-2.0]]).astype(np.float32))
+    >>> participation = strategies.Participation(num_rounds=4, min_separation=4)
+    >>> mechanism = accounting.Mechanism.for_target('banded', participation, 8.0, 1e-3)
+    >>> result = train(
+    ...   lambda: tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=[2])]),
+    ...   clients,
+    ...   mechanism,
+    ...   os.path.join(tempfile.mkdtemp(), 'run'),
+    ...   loss=tf.keras.losses.MeanSquaredError(),
+    ...   delta=1e-3,
+    ...   clip_norm=1.0,
+    ...   clients_per_round=10,
+    ...   batch_size=3,
+    ... )
+    >>> result.is_finished, round(result.epsilon, 6)
+    (True, 8.0)
+  """
+  gaussian.check_delta(delta, 'delta')
+  run_directory.check_usable(run_dir)
+  checks.check_positive_int('evaluate_every', evaluate_every)
+  if (mechanism is None) != (clip_norm is None):
+    raise ValueError(
+      f'clip_norm goes with a mechanism, and a mechanism needs one; got {clip_norm} '
+      f'and {mechanism}.'
+    )
+  population = population_lib.Population(clients)
+  seed = _seed(run_dir) if seed is None else checks.check_int('seed', seed, at_least=0)
+  if schedule is None:
+    schedule = _schedule(
+      mechanism, len(population), clients_per_round, num_rounds, seed
+    )
+  _check_schedule(schedule, mechanism, population, clients_per_round, num_rounds)
+  functional = models.functional(model, loss, population.element_spec)
+  plan = run_lib.Plan(
+    training=packed.LocalTraining(
+      functional,
+      _client_optimizer(client_optimizer, proximal_strength),
+      checks.check_positive_int('batch_size', batch_size),
+      checks.check_positive_int('local_epochs', local_epochs),
+    ),
+    server_optimizer=process_parts.check_optimizer(
+      'server_optimizer', server_optimizer, fed_avg.default_server_optimizer()
+    ),
+    clients=population,
+    mechanism=mechanism,
+    schedule=schedule,
+    clip_norm=clip_norm,
+    delta=delta,
+    target_epsilon=target_epsilon,
+    seed=seed,
+    noise_seed=noise_seed,
+    evaluate_every=evaluate_every,
+    packed=packed_simulation,
+    flags=dict(settings or {}),
+  )
+  evaluation = None
+  if test_data is not None:
+    evaluation = evaluation_lib.Evaluation(functional, test_data, test_metrics)
+  elif test_metrics:
+    raise ValueError('test_metrics need test_data to be measured on.')
+  with run_directory.RunDirectory(run_dir) as directory:
+    run = run_lib.Run(
+      plan, directory, evaluation, checkpoint_seconds=checkpoint_seconds
+    )
+    if not run.is_finished:
+      with runtime.local_runtime():
+        with interrupts.graceful_interrupts(
+          'Ending after this round; press Ctrl-C again to end at once.'
+        ) as stop:
+          run.go(stop)
+    return _result(run)
+
+
+def _client_optimizer(
+  optimizer: Optional[tff.learning.optimizers.Optimizer],
+  proximal_strength: Optional[float],
+) -> tff.learning.optimizers.Optimizer:
+  checked = process_parts.check_client_optimizer(optimizer)
+  if proximal_strength is None:
+    return checked
+  return fed_prox.proximal(checked, proximal_strength)
+
+
+def _seed(run_dir: str) -> int:
+  """That of the run which goes on, or a new one."""
+  path = os.path.join(run_dir, run_directory.CONFIG)
+  if os.path.exists(path):
+    with run_directory.RunDirectory(run_dir) as directory:
+      config = directory.config
+    assert config is not None
+    return int(config['training']['seed'])
+  return secrets.randbits(_SEED_BITS)
+
+
+def _schedule(
+  mechanism: Optional[accounting.Mechanism],
+  num_clients: int,
+  clients_per_round: Optional[float],
+  num_rounds: Optional[int],
+  seed: int,
+) -> schedules.Schedule:
+  """The schedule that keeps what privacy rests on; without it, anybody in any round."""
+  if clients_per_round is None:
+    raise ValueError(
+      'clients_per_round is missing: how many clients a round asks. Give it, or a '
+      'schedule.'
+    )
+  if mechanism is not None:
+    return schedules.for_mechanism(mechanism, num_clients, clients_per_round, seed)
+  if num_rounds is None:
+    raise ValueError(
+      'num_rounds is missing: without mechanism and schedule nothing says how many '
+      'rounds there are.'
+    )
+  anybody = strategies.Participation(num_rounds)
+  return schedules.RandomEligible(
+    anybody, num_clients, schedules.base.check_cohort(clients_per_round), seed
+  )
+
+
+def _check_schedule(
+  schedule: schedules.Schedule,
+  mechanism: Optional[accounting.Mechanism],
+  population: population_lib.Population,
+  clients_per_round: Optional[float],
+  num_rounds: Optional[int],
+) -> None:
+  """Refuses a schedule that is not what the other arguments say."""
+  if mechanism is not None and schedule.schema != mechanism.participation:
+    raise ValueError(
+      f'the schedule keeps {schedule.schema}, but the mechanism is for '
+      f'{mechanism.participation}: epsilon would be that of other rounds than those '
+      'that are run. Use schedules.for_mechanism.'
+    )
+  for name, given, said in (
+    ('clients', len(population), schedule.num_clients),
+    ('clients_per_round', clients_per_round, schedule.clients_per_round),
+    ('num_rounds', num_rounds, schedule.num_rounds),
+  ):
+    if given is not None and given != said:
+      raise ValueError(f'{name} is {given}, but the schedule is for {said}.')
+
+
+def _result(run: run_lib.Run) -> Result:
+  """What the run came to by now, with its report written."""
+  directory, plan = run.directory, run.plan
+  rows = metrics_file.read(directory.file(run_directory.METRICS))
+  if not rows:
+    raise KeyboardInterrupt  # Before the first round: there is nothing to report.
+  if run.is_finished:
+    statement = reporting.read(directory)
+  else:
+    statement = reporting.write(directory, is_private=plan.mechanism is not None)
+    if len(rows) == plan.num_rounds:
+      run.finish()
+  epsilon = statement['guarantee']['epsilon']
+  return Result(
+    run_dir=directory.path,
+    rounds=len(rows),
+    num_rounds=plan.num_rounds,
+    epsilon=math.inf if epsilon is None else float(epsilon),
+    delta=plan.delta,
+    metrics={name: _value(text) for name, text in rows[-1].items()},
+    weights=run_lib.read_weights(directory.file(run_directory.MODEL)),
+    statement=statement,
+  )
+
+
+def _value(text: str) -> Any:
+  """A cell of the metrics."""
+  try:
+    return float(text) if text else None
+  except ValueError:
+    return text
