@@ -97,7 +97,7 @@ def _draw(settings: settings_lib.Settings, run_dir: str) -> None:
     metric,
     [int(row['round']) + 1 for row in rows],
     [float(row[f'test_{metric.name}']) for row in rows],
-    [float(row['epsilon']) if row['epsilon'] else None for row in rows],
+    [float(row['epsilon']) if settings.mechanism else None for row in rows],
     title=f'{settings.name}, {settings.num_clients} clients',
     delta=settings.delta,
   )

@@ -25,6 +25,7 @@ from tests.learning import training_runs
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import learning
 from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.learning import packed
 from tff_dp_aggregators.learning import schedules
@@ -191,6 +192,22 @@ def test_keras_models_evaluations_now_and_then_and_no_privacy(tmp_path):
   assert [bool(row['test_loss']) for row in rows] == [False, False, True, False, True]
   laid_out = _train(tmp_path / 'other', clients=data, test_data=None)
   assert laid_out.is_finished
+
+
+def test_sampled_and_adaptive_mechanisms_train_and_report(tmp_path):
+  sampling = schemas.PoissonSampling(6, sampling_probability=0.25)
+  mechanism = accounting.Mechanism('gaussian', sampling, noise_multiplier=0.8)
+  result = _train(tmp_path / 'poisson', mechanism=mechanism)
+  assert result.epsilon == pytest.approx(mechanism.epsilon(1e-3), rel=1e-6)
+  rows = training_runs.lasting(tmp_path / 'poisson')['metrics']
+  assert len({row['clients'] for row in rows}) > 1
+  adaptive = accounting.Mechanism(
+    'banded', training_runs.PARTICIPATION, 0.5, clipped_count_stddev=1.0
+  )
+  result = _train(tmp_path / 'adaptive', mechanism=adaptive)
+  assert result.epsilon == pytest.approx(adaptive.epsilon(1e-3), rel=1e-9)
+  entries = ledger.read(str(tmp_path / 'adaptive' / 'ledger.jsonl')).entries
+  assert entries[0].clip_norm == 0.5 and len({e.clip_norm for e in entries}) > 3
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ class Progress:
     """
     self._done += 1
     for name, value in row.items():
-      if name == 'epsilon' or name.startswith('test_') and value is not None:
+      if value is not None and (name == 'epsilon' or name.startswith('test_')):
         self._shown[name.removeprefix('test_')] = format_number(value)
     self._shown['clients/s'] = f'{row["clients_per_second"]:.0f}'
     if self._bar is not None:

@@ -16,7 +16,9 @@ How a run that was stopped goes on, at whatever moment that was:
 
 import contextlib
 import dataclasses
+import functools
 import io
+import math
 import os
 import platform
 import shutil
@@ -62,7 +64,8 @@ class Plan:
     clients: Who has which examples.
     mechanism: Strategy, participation and noise; `None` for no privacy.
     schedule: Who takes part when.
-    clip_norm: L2 bound of one client's update; `None` without mechanism.
+    clip_norm: L2 bound of one client's update, the first one if it adapts; `None`
+      without mechanism.
     delta: At which epsilon is told.
     target_epsilon: What the mechanism was calibrated to, if it was.
     seed: Of the order of clients' examples.
@@ -91,6 +94,13 @@ class Plan:
     """Rounds in all."""
     return self.schedule.num_rounds
 
+  @functools.cached_property
+  def sampled_events(self) -> Optional[tuple[dp_accounting.DpEvent, ...]]:
+    """Events by round if privacy rests on sampling, which no state knows of."""
+    if self.mechanism is None or not self.mechanism.is_sampled:
+      return None
+    return self.mechanism.round_events
+
   @property
   def generator(self) -> str:
     """What draws the noise: a cipher if it is secret."""
@@ -108,6 +118,7 @@ class Plan:
       # By name, so that the noise does not depend on what ran before in this process.
       seed=None if self.noise_seed is None else noise.Seed(self.noise_seed),
       generator=self.generator,
+      schedule=self.schedule,
     )
 
   def engine(self, data_directory: str) -> engines.Engine[Any]:
@@ -235,6 +246,7 @@ class Run:
     engine = plan.engine(directory.file(run_directory.DATA))
     with contextlib.ExitStack() as stack:
       state, rounds, ledger, checkpoints = self._take_up(engine, stack)
+      released = engine.release(state)
       metrics = metrics_file.MetricsFile(
         directory.file(run_directory.METRICS), self._columns(), rounds
       )
@@ -243,7 +255,7 @@ class Run:
       stack.callback(progress.close)
       while rounds < plan.num_rounds and not stop.requested:
         begun = time.monotonic()
-        state, released, row = self._round(engine, state, rounds, ledger)
+        state, released, row = self._round(engine, state, released, rounds, ledger)
         rounds += 1
         row['round_seconds'] = round(time.monotonic() - begun, 6)
         row['clients_per_second'] = round(row['clients'] / row['round_seconds'], 3)
@@ -311,6 +323,7 @@ class Run:
     self,
     engine: engines.Engine[Any],
     state: Any,
+    before: Any,
     number: int,
     ledger: ledger_lib.LedgerWriter,
   ) -> tuple[Any, Any, dict[str, Any]]:
@@ -319,13 +332,14 @@ class Run:
     counted = attempts[-1]
     this_round = engines.Round(number, counted.reporting)
     state, metrics = engine.next(state, this_round)
+    clip_norm = self._clip_norm(before)
     released = engine.release(state)
-    entry = self._account(ledger, number, counted, released, metrics)
+    entry = self._account(ledger, number, counted, clip_norm, released, metrics)
     row: dict[str, Any] = {
       'round': number,
       'attempts': len(attempts),
       'clients': len(counted.reporting),
-      'epsilon': entry.epsilon,
+      'epsilon': math.inf if self.plan.mechanism is None else entry.epsilon,
       'effective_noise_multiplier': entry.effective_noise_multiplier,
     }
     is_last = number + 1 == self.plan.num_rounds
@@ -340,6 +354,7 @@ class Run:
     ledger: ledger_lib.LedgerWriter,
     number: int,
     attempt: schedules.Attempt,
+    clip_norm: Optional[float],
     state: Any,
     metrics: Any,
   ) -> ledger_lib.LedgerEntry:
@@ -347,7 +362,11 @@ class Run:
     mechanism, tag = self.plan.mechanism, None
     event: dp_accounting.DpEvent = dp_accounting.NonPrivateDpEvent()
     if mechanism is not None:
-      event = aggregators.extract_dp_event(state).last_round_only
+      sampled = self.plan.sampled_events
+      if sampled is None:
+        event = aggregators.extract_dp_event(state).last_round_only
+      else:
+        event = sampled[number]
       measured = metrics['aggregator']['dp_query_metrics']
       tag = bytes(measured['noise_key_tag']).decode() or None  # Of secret keys only.
     line: dict[str, Any] = {
@@ -355,7 +374,7 @@ class Run:
       'event': event,
       'cohort_requested': len(attempt.requested),
       'cohort_reported': len(attempt.reporting),
-      'clip_norm': self.plan.clip_norm if mechanism else None,
+      'clip_norm': clip_norm,
       'noise_multiplier': mechanism.noise_multiplier if mechanism else 0.0,
       'strategy_checksum': mechanism.strategy.checksum if mechanism else None,
       'result_checksum': ledger_lib.checksum_of(
@@ -367,6 +386,13 @@ class Run:
     if number < ledger.rounds:
       return ledger.confirm(**line)
     return ledger.append(**line)
+
+  def _clip_norm(self, state: Any) -> Optional[float]:
+    """That of the round after a state."""
+    mechanism = self.plan.mechanism
+    if mechanism is None or mechanism.clipped_count_stddev is None:
+      return self.plan.clip_norm
+    return float(state.aggregator.query.clip_norm)
 
   def _columns(self) -> list[str]:
     columns = ['round', 'attempts', 'clients', 'epsilon', 'effective_noise_multiplier']

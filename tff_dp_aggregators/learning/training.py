@@ -116,7 +116,8 @@ def train(
     run_dir: Where everything is left: see `run_directory`. A directory that does not
       exist, is empty, or is that of the same run.
     delta: At which delta epsilon is told; well below one over the number of clients.
-    clip_norm: L2 bound of one client's update in one round; `None` without mechanism.
+    clip_norm: L2 bound of one client's update in one round, the first one if the
+      mechanism adapts it; `None` without mechanism.
     clients_per_round: Clients asked for a round, the mean's denominator; with Poisson
       sampling the expected number. Not with a `schedule`, which says it.
     num_rounds: Rounds to train, without mechanism and schedule, which say it.

@@ -310,7 +310,7 @@ class LedgerWriter:
     result_checksum: Optional[str] = None,
     noise_generator: Optional[str] = None,
     noise_key_tag: Optional[str] = None,
-  ) -> tuple[LedgerEntry, _Spent]:
+  ) -> tuple[LedgerEntry, ledger_spent.Spent]:
     """The next line for a round, checked, and what is spent with it."""
     state = self._state
     given: dict[str, Any] = {
