@@ -96,6 +96,7 @@ setuptools.setup(
     'numpy',
     'prv-accountant',
     'scipy',
+    'tensorboard',
     'tqdm',
   ],
   extras_require={

@@ -1,7 +1,7 @@
 """Small trainings, to be run, stopped, killed and compared.
 
-As a program it trains in the directory that it is given, with clients that are the same
-each time.
+As a program it trains: its arguments are the directory, the rounds, and the seconds
+between checkpoints.
 """
 
 import csv
@@ -14,6 +14,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_dp_aggregators import accounting
+from tff_dp_aggregators import learning
 from tff_dp_aggregators import strategies
 
 NUM_ROUNDS = 12
@@ -57,11 +58,10 @@ def model():
 
 def arguments(run_dir, **changes):
   """Arguments of `learning.train`."""
-  mechanism = accounting.Mechanism('banded', PARTICIPATION, noise_multiplier=0.1)
   return {
     'model': model(),
     'clients': clients(),
-    'mechanism': mechanism,
+    'mechanism': mechanism(),
     'run_dir': str(run_dir),
     'delta': 1e-3,
     'clip_norm': 0.5,
@@ -96,7 +96,17 @@ def lasting(run_dir):
   return {'metrics': metrics, 'ledger': ledger, 'weights': weights}
 
 
-if __name__ == '__main__':
-  from tff_dp_aggregators import learning
+def mechanism(num_rounds=NUM_ROUNDS):
+  """Banded, with little noise."""
+  participation = strategies.Participation(num_rounds, min_separation=3)
+  return accounting.Mechanism('banded', participation, noise_multiplier=0.1)
 
-  learning.train(**arguments(sys.argv[1], checkpoint_seconds=float(sys.argv[2])))
+
+if __name__ == '__main__':
+  learning.train(
+    **arguments(
+      sys.argv[1],
+      mechanism=mechanism(int(sys.argv[2])),
+      checkpoint_seconds=float(sys.argv[3]),
+    )
+  )

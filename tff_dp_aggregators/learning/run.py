@@ -23,7 +23,6 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Iterator
 from typing import Any, Optional
 
 import dp_accounting
@@ -39,6 +38,7 @@ from tff_dp_aggregators.base import version
 from tff_dp_aggregators.learning import checkpoints as checkpoints_lib
 from tff_dp_aggregators.learning import engines
 from tff_dp_aggregators.learning import evaluation as evaluation_lib
+from tff_dp_aggregators.learning import events as events_lib
 from tff_dp_aggregators.learning import fed_avg
 from tff_dp_aggregators.learning import interrupts
 from tff_dp_aggregators.learning import metrics_file
@@ -250,7 +250,8 @@ class Run:
       metrics = metrics_file.MetricsFile(
         directory.file(run_directory.METRICS), self._columns(), rounds
       )
-      writer = stack.enter_context(self._tensorboard())
+      events = events_lib.EventFile(directory.file(run_directory.EVENTS))
+      stack.callback(events.close)
       progress = progress_lib.Progress(plan.num_rounds, rounds)
       stack.callback(progress.close)
       while rounds < plan.num_rounds and not stop.requested:
@@ -260,7 +261,7 @@ class Run:
         row['round_seconds'] = round(time.monotonic() - begun, 6)
         row['clients_per_second'] = round(row['clients'] / row['round_seconds'], 3)
         metrics.append(row)
-        _summarize(writer, row)
+        events.append(row)
         progress.update(row)
         if rounds == plan.num_rounds or stop.requested or self._is_due():
           self._checkpoint(checkpoints, rounds, released, ledger)
@@ -405,14 +406,6 @@ class Run:
     columns += [f'{NOT_PRIVATE}nonfinite_count']
     return [*columns, 'round_seconds', 'clients_per_second']
 
-  @contextlib.contextmanager
-  def _tensorboard(self) -> Iterator[tf.summary.SummaryWriter]:
-    writer = tf.summary.create_file_writer(self.directory.file(run_directory.EVENTS))
-    try:
-      yield writer
-    finally:
-      writer.close()
-
   @property
   def is_finished(self) -> bool:
     """Whether all rounds were run and reported."""
@@ -442,13 +435,6 @@ def _not_private(metrics: Any) -> dict[str, Any]:
 def _number(value: Any) -> Any:
   array = np.asarray(value)
   return array.item() if array.ndim == 0 else array.tolist()
-
-
-def _summarize(writer: tf.summary.SummaryWriter, row: dict[str, Any]) -> None:
-  with writer.as_default(step=row['round']):
-    for name, value in row.items():
-      if name != 'round' and isinstance(value, (int, float)):
-        tf.summary.scalar(name, value)
 
 
 def _npz(weights: tff.learning.models.ModelWeights) -> bytes:
