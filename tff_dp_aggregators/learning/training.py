@@ -229,7 +229,7 @@ def train(
       plan, directory, evaluation, checkpoint_seconds=checkpoint_seconds
     )
     if not run.is_finished:
-      with runtime.local_runtime():
+      with runtime.local_runtime(timeout_seconds=timeout_seconds):
         with interrupts.graceful_interrupts(
           'Ending after this round; press Ctrl-C again to end at once.'
         ) as stop:

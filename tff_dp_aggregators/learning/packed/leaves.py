@@ -38,6 +38,37 @@ def decode(encoded: tf.Tensor, specs: Any) -> Any:
   return tf.nest.pack_sequence_as(specs, flat)
 
 
+def join(structure: Any) -> tuple[tf.Tensor, ...]:
+  """A vector for each dtype, with all tensors that have it: sums of them are sums."""
+  flat = tf.nest.flatten(structure)
+  return tuple(
+    tf.concat([tf.reshape(each, [-1]) for each in flat if each.dtype == dtype], axis=0)
+    for dtype in _dtypes(flat)
+  )
+
+
+def split(vectors: Any, specs: Any) -> Any:
+  """The structure that `join` was given.
+
+  Args:
+    vectors: What it returned.
+    specs: Structure of `tf.TensorSpec`s like the structure.
+  """
+  flat = tf.nest.flatten(specs)
+  parts: dict[tf.DType, Any] = {}
+  for dtype, vector in zip(_dtypes(flat), vectors):
+    own = [spec for spec in flat if spec.dtype == dtype]
+    sizes = [spec.shape.num_elements() for spec in own]
+    parts[dtype] = iter(
+      [tf.reshape(part, spec.shape) for part, spec in zip(tf.split(vector, sizes), own)]
+    )
+  return tf.nest.pack_sequence_as(specs, [next(parts[spec.dtype]) for spec in flat])
+
+
+def _dtypes(flat: Any) -> list[tf.DType]:
+  return sorted({each.dtype for each in flat}, key=lambda dtype: dtype.name)
+
+
 def strings_in(content: tf.Tensor) -> tf.Tensor:
   """The vector of strings that a file holds, from its bytes."""
   return tf.ensure_shape(tf.io.parse_tensor(content, tf.string), [None])

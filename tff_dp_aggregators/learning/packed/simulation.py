@@ -111,13 +111,15 @@ class PackedFedAvg:
 
     @tff.tensorflow.computation(np.str_)
     def for_clients(path: Any) -> Any:
-      return self._server.for_clients(_read(path, self._state_specs))
+      broadcast = self._server.for_clients(_read(path, self._state_specs))
+      self._broadcast_specs = leaves.specs_of(broadcast)
+      return leaves.encode(broadcast)
 
     work = self._work(for_clients.type_signature.result)
 
     @tff.tensorflow.computation(np.str_, np.str_, work.type_signature.result)
     def finish(path: Any, next_path: Any, sums: Any) -> Any:
-      state, metrics = self._server.finish(_read(path, self._state_specs), sums)
+      state, metrics = self._finish(_read(path, self._state_specs), sums)
       tf.nest.assert_same_structure(state, self._state_specs)
       self._metrics_specs = leaves.specs_of(metrics)
       return _write(next_path, leaves.encode(state), leaves.encode(metrics))
@@ -144,8 +146,10 @@ class PackedFedAvg:
     )
 
     def work(broadcast: Any, rows: Any) -> Any:
-      weights, params = broadcast
-      return pack.run(weights, params, rows)
+      weights, params = leaves.decode(broadcast, self._broadcast_specs)
+      sums = pack.run(weights, params, rows)
+      self._sums_specs = leaves.specs_of(sums)
+      return leaves.join(sums)
 
     try:
       return tff.tensorflow.computation(work, [broadcast_type, _ROWS])
@@ -156,6 +160,9 @@ class PackedFedAvg:
         f'TensorFlow cannot vectorise the model: {str(e).strip().splitlines()[0]}'
       )
       return self._work(broadcast_type)
+
+  def _finish(self, state: Any, sums: Any) -> tuple[Any, Any]:
+    return self._server.finish(state, leaves.split(sums, self._sums_specs))
 
   def packs(self, clients: np.ndarray, keys: np.ndarray) -> list[np.ndarray]:
     """Deals a cohort out to packs, clients of a size together: what a round is told.
@@ -282,14 +289,16 @@ class PackedFedAvg:
     """
     initialize = tff.tensorflow.computation(self._server.initial_state)
     state_type = initialize.type_signature.result
-    for_clients = tff.tensorflow.computation(self._server.for_clients, state_type)
+
+    @tff.tensorflow.computation(state_type)
+    def for_clients(state: Any) -> Any:
+      return leaves.encode(self._server.for_clients(state))
+
     work = self._work(for_clients.type_signature.result)
 
     @tff.tensorflow.computation(state_type, work.type_signature.result)
     def finish(state: Any, sums: Any) -> Any:
-      return tff.learning.templates.LearningProcessOutput(
-        *self._server.finish(state, sums)
-      )
+      return tff.learning.templates.LearningProcessOutput(*self._finish(state, sums))
 
     @tff.federated_computation
     def init_fn() -> Any:
