@@ -158,6 +158,7 @@ def main(values: flags.FlagValues) -> int:
   """Runs the simulation; returns the exit code."""
   # What can be refused is refused before TensorFlow is loaded, in a second.
   from experiments import settings as settings_lib
+  from tff_dp_aggregators.learning import run_directory
 
   try:
     settings = settings_lib.from_flags(values)
@@ -166,7 +167,10 @@ def main(values: flags.FlagValues) -> int:
   with warnings.catch_warnings():
     warnings.simplefilter('ignore')  # Of TFF's dependencies, about each other.
     from experiments import training
-  return training.run(settings)
+  try:
+    return training.run(settings)
+  except (run_directory.OtherSettingsError, BlockingIOError) as e:
+    raise program.WrongUsage(str(e)) from e
 
 
 # Errors of the training itself are shown with where they happened.

@@ -67,21 +67,33 @@ def kept_strategies(tmp_path_factory):
     yield
 
 
-def test_python_example_runs_and_prints_what_was_spent(tmp_path):
+def test_python_example_trains_and_prints_what_was_spent(tmp_path):
   (example,) = _blocks('python')
   program = tmp_path / 'example.py'
   program.write_text(example, encoding='utf-8')
   result = subprocess.run(
     [sys.executable, program],
-    cwd=ROOT,
+    cwd=tmp_path,
     env={**os.environ, 'PYTHONPATH': str(ROOT)},
     capture_output=True,
     text=True,
     timeout=300,
   )
   assert result.returncode == 0, result.stderr
-  # One round, where four of a client spend 8 together.
-  assert 0.5 < float(result.stdout) < 4
+  epsilon, run_dir = result.stdout.split()
+  assert 8.0 * (1 - 1e-6) < float(epsilon) <= 8.0
+  assert (tmp_path / run_dir / 'report.html').exists()
+
+
+@pytest.mark.parametrize('document', ['processes.md', 'training.md'])
+def test_python_in_docs_prints_what_they_say(document, capsys):
+  ((example, printed),) = re.findall(
+    r'^```python\n(.*?)^```\n\n```text\n(.*?)^```',
+    DOCS[document],
+    re.MULTILINE | re.DOTALL,
+  )
+  exec(compile(example, document, 'exec'), {})
+  assert capsys.readouterr().out == printed
 
 
 def test_there_are_commands_and_simulations_to_run():

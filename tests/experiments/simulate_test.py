@@ -44,6 +44,13 @@ FILES = {
 SEED = 918273645
 LONG = ('--mechanism=tree', '--num_rounds=1000')
 TREE = ('--mechanism=tree', '--num_rounds=4', '--local_epochs=2')
+BANDED = (
+  '--num_rounds=12',
+  '--min_separation=5',
+  '--target_epsilon=6',
+  '--target_delta=1e-4',
+  f'--seed={SEED}',
+)
 _ENVIRONMENT = {**os.environ, 'PYTHONPATH': str(ROOT)}
 
 
@@ -82,14 +89,7 @@ def _reproducible(run_dir):
 @pytest.fixture(scope='module')
 def banded_run(tmp_path_factory):
   run_dir = tmp_path_factory.mktemp('runs') / 'banded'
-  result = _simulate(
-    '--num_rounds=12',
-    '--min_separation=5',
-    '--target_epsilon=6',
-    '--target_delta=1e-4',
-    f'--seed={SEED}',
-    f'--run_dir={run_dir}',
-  )
+  result = _simulate(*BANDED, f'--run_dir={run_dir}')
   assert result.returncode == 0, result.stderr
   return run_dir, result
 
@@ -245,6 +245,22 @@ def test_existing_run_directory_is_not_touched(tmp_path):
   assert os.listdir(tmp_path) == ['results.txt']
 
 
+def test_other_flags_do_not_go_on_with_a_run(banded_run):
+  run_dir, _ = banded_run
+  result = _simulate('--num_rounds=12', '--batch_size=7', f'--run_dir={run_dir}')
+  assert result.returncode == 2
+  assert 'flags.batch_size: 5 then, 7 now' in result.stderr
+
+
+def test_a_finished_run_is_shown_again(banded_run):
+  run_dir, result = banded_run
+  ledger_before = (run_dir / 'ledger.jsonl').read_bytes()
+  again = _simulate(*BANDED, f'--run_dir={run_dir}')
+  assert again.returncode == 0
+  assert again.stdout == result.stdout
+  assert (run_dir / 'ledger.jsonl').read_bytes() == ledger_before
+
+
 def test_flagfile_works_and_help_lists_the_flags(tmp_path):
   flagfile = tmp_path / 'flags'
   flagfile.write_text('--noise_multiplier=1\n--target_epsilon=2\n')
@@ -329,24 +345,16 @@ class _Sender(threading.Thread):
 
 
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_to_the_program_alone_leaves_no_worker_and_the_ledger(
-  number, tmp_path
-):
+def test_a_signal_to_the_program_alone_leaves_no_worker_and_a_report(number, tmp_path):
   run_dir = tmp_path / 'run'
   before = _workers()
   sender = _Sender(number, run_dir)
   handler = signal.signal(signal.SIGINT, signal.default_int_handler)
   sender.start()
   try:
-    if number == signal.SIGTERM:
-      with pytest.raises(SystemExit) as ended:
-        _simulate(*LONG, f'--run_dir={run_dir}')
-      assert ended.value.code == 128 + signal.SIGTERM
-      assert len(ledger.read(str(run_dir / 'ledger.jsonl')).entries) >= 3
-    else:
-      result = _simulate(*LONG, f'--run_dir={run_dir}')
-      assert result.returncode == 130
-      _check_interrupted(run_dir, result.stdout)
+    result = _simulate(*LONG, f'--run_dir={run_dir}')
+    assert result.returncode == 130
+    _check_interrupted(run_dir, result.stdout)
   finally:
     signal.signal(signal.SIGINT, handler)
   assert len(sender.workers - before) == 1

@@ -21,6 +21,7 @@ While it runs there are also
 import fcntl
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from typing import Any, Optional
 
@@ -31,6 +32,14 @@ STRATEGY, MODEL, REPORT = 'strategy.npz', 'model.npz', 'report.json'
 CHECKPOINTS, DATA, EVENTS = 'checkpoints', 'data', 'events'
 # What of a configuration may differ between a run and its continuation.
 _MAY_DIFFER = ('software',)
+
+
+# What a write that was killed leaves: of new_files, of packed data, of a run's end.
+_HALF_WRITTEN = ('.writing-', '.laying-out-', '.removed')
+
+
+class OtherSettingsError(ValueError):
+  """A run was begun with other settings than those that it is to go on with."""
 
 
 class RunDirectory:
@@ -58,6 +67,9 @@ class RunDirectory:
         f'another process runs the training in {path}; wait for it, or give another '
         'run_dir.'
       ) from e
+    for name in os.listdir(path):
+      if name.startswith(_HALF_WRITTEN):
+        _remove(self.file(name))
 
   def file(self, name: str) -> str:
     """Path of a file in the directory."""
@@ -86,8 +98,8 @@ class RunDirectory:
       Whether the run is new.
 
     Raises:
-      ValueError: If the run was begun with another configuration; the message names
-        what differs.
+      OtherSettingsError: If the run was begun with another configuration; the message
+        names what differs.
     """
     begun = self.config
     if begun is None:
@@ -99,7 +111,7 @@ class RunDirectory:
       for name, before, after in _differences(begun, now)
     ]
     if differences:
-      raise ValueError(
+      raise OtherSettingsError(
         f'the run in {self.path} was begun with other settings, and goes on only with '
         f'the same: {"; ".join(differences)}. Give another run_dir.'
       )
@@ -139,6 +151,13 @@ def check_usable(path: str) -> None:
     f'{path} exists, is not empty, and is not the directory of a run; nothing is '
     'overwritten. Give another run_dir, or remove it first.'
   )
+
+
+def _remove(path: str) -> None:
+  if os.path.isdir(path):
+    shutil.rmtree(path)
+  else:
+    os.unlink(path)
 
 
 def _differences(

@@ -14,9 +14,11 @@ where they are computed, in private files.
 """
 
 import collections
+import contextlib
 import functools
 import os
 import secrets
+import weakref
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
@@ -268,9 +270,7 @@ class PackedFedAvg:
         f'{state} is not there, or no longer: of the states of {self._run_id}, those '
         f'of the last {_KEPT} rounds are kept, up to {self._latest}.'
       )
-    # As files of noise are called, so that what a killed process left is removed.
-    name = f'{self._run_id}.state.{state.number % _KEPT}.0'
-    return os.path.join(self._directory.path, name)
+    return os.path.join(self._directory.path, self._name(state.number))
 
   @functools.cached_property
   def _directory(self) -> private_directory.Directory:
@@ -278,7 +278,14 @@ class PackedFedAvg:
     num_bytes = sum(
       (spec.shape.num_elements() or 0) * max(1, spec.dtype.size) for spec in specs
     )
-    return private_directory.open_temporary(_KEPT * num_bytes)
+    directory = private_directory.open_temporary(_KEPT * num_bytes)
+    names = [self._name(number) for number in range(_KEPT)]
+    weakref.finalize(self, _remove, directory.path, names)
+    return directory
+
+  def _name(self, number: int) -> str:
+    # As files of noise are called, so that what a killed process left is removed.
+    return f'{self._run_id}.state.{number % _KEPT}.0'
 
   @functools.cached_property
   def process(self) -> tff.learning.templates.LearningProcess:
@@ -356,6 +363,12 @@ def _with(state: Any, **changed: Any) -> tff.learning.templates.LearningAlgorith
   return tff.learning.templates.LearningAlgorithmState(
     **{name: changed.get(name, getattr(state, name)) for name in names}
   )
+
+
+def _remove(directory: str, names: list[str]) -> None:
+  for name in names:
+    with contextlib.suppress(OSError):
+      os.unlink(os.path.join(directory, name))
 
 
 def _read(path: tf.Tensor, specs: Any) -> Any:
