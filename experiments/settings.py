@@ -16,7 +16,7 @@ from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.base import checks
-from tff_dp_aggregators.learning import run_directory
+from tff_dp_aggregators.learning.runs import run_directory
 
 _DEFAULT_TARGET_EPSILON = 8.0
 _DEFAULT_SERVER_MOMENTUM = 0.9

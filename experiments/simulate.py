@@ -158,7 +158,7 @@ def main(values: flags.FlagValues) -> int:
   """Runs the simulation; returns the exit code."""
   # What can be refused is refused before TensorFlow is loaded, in a second.
   from experiments import settings as settings_lib
-  from tff_dp_aggregators.learning import run_directory
+  from tff_dp_aggregators.learning.runs import run_directory
 
   try:
     settings = settings_lib.from_flags(values)

@@ -9,9 +9,9 @@ import tensorflow_federated as tff
 from experiments import plots
 from experiments import settings as settings_lib
 from tff_dp_aggregators import learning
-from tff_dp_aggregators.learning import metrics_file
-from tff_dp_aggregators.learning import progress
-from tff_dp_aggregators.learning import run_directory
+from tff_dp_aggregators.learning.runs import metrics_file
+from tff_dp_aggregators.learning.runs import progress
+from tff_dp_aggregators.learning.runs import run_directory
 
 _INTERRUPTED = 130  # Exit code of a program ended by Ctrl-C.
 

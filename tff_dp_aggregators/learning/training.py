@@ -19,20 +19,20 @@ from tff_dp_aggregators import accounting
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.base import checks
-from tff_dp_aggregators.learning import evaluation as evaluation_lib
 from tff_dp_aggregators.learning import fed_avg
 from tff_dp_aggregators.learning import fed_prox
 from tff_dp_aggregators.learning import interrupts
-from tff_dp_aggregators.learning import metrics_file
 from tff_dp_aggregators.learning import models
 from tff_dp_aggregators.learning import packed
 from tff_dp_aggregators.learning import population as population_lib
 from tff_dp_aggregators.learning import process_parts
-from tff_dp_aggregators.learning import reporting
-from tff_dp_aggregators.learning import run as run_lib
-from tff_dp_aggregators.learning import run_directory
 from tff_dp_aggregators.learning import runtime
 from tff_dp_aggregators.learning import schedules
+from tff_dp_aggregators.learning.runs import evaluation as evaluation_lib
+from tff_dp_aggregators.learning.runs import metrics_file
+from tff_dp_aggregators.learning.runs import reporting
+from tff_dp_aggregators.learning.runs import run as run_lib
+from tff_dp_aggregators.learning.runs import run_directory
 
 # Seconds between two checkpoints, so that not much is lost.
 _CHECKPOINT_SECONDS = 30.0

@@ -6,7 +6,7 @@ from typing import Any
 from tff_dp_aggregators.accounting.reports import rendering
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement
-from tff_dp_aggregators.learning import run_directory
+from tff_dp_aggregators.learning.runs import run_directory
 
 _FORMS = {'md': 'markdown', 'json': 'json', 'html': 'html'}
 

@@ -35,19 +35,19 @@ from tff_dp_aggregators import aggregators
 from tff_dp_aggregators import noise
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.base import version
-from tff_dp_aggregators.learning import checkpoints as checkpoints_lib
-from tff_dp_aggregators.learning import engines
-from tff_dp_aggregators.learning import evaluation as evaluation_lib
-from tff_dp_aggregators.learning import events as events_lib
 from tff_dp_aggregators.learning import fed_avg
 from tff_dp_aggregators.learning import interrupts
-from tff_dp_aggregators.learning import metrics_file
 from tff_dp_aggregators.learning import packed
 from tff_dp_aggregators.learning import population
-from tff_dp_aggregators.learning import progress as progress_lib
-from tff_dp_aggregators.learning import run_directory
 from tff_dp_aggregators.learning import schedules
 from tff_dp_aggregators.learning import sources
+from tff_dp_aggregators.learning.runs import checkpoints as checkpoints_lib
+from tff_dp_aggregators.learning.runs import engines
+from tff_dp_aggregators.learning.runs import evaluation as evaluation_lib
+from tff_dp_aggregators.learning.runs import events as events_lib
+from tff_dp_aggregators.learning.runs import metrics_file
+from tff_dp_aggregators.learning.runs import progress as progress_lib
+from tff_dp_aggregators.learning.runs import run_directory
 
 _REMOVED = '.removed'
 # What is exact and of clients: for whoever runs the training, not to be released.
