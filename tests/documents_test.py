@@ -85,17 +85,6 @@ def test_python_example_trains_and_prints_what_was_spent(tmp_path):
   assert (tmp_path / run_dir / 'report.html').exists()
 
 
-@pytest.mark.parametrize('document', ['processes.md', 'training.md'])
-def test_python_in_docs_prints_what_they_say(document, capsys):
-  ((example, printed),) = re.findall(
-    r'^```python\n(.*?)^```\n\n```text\n(.*?)^```',
-    DOCS[document],
-    re.MULTILINE | re.DOTALL,
-  )
-  exec(compile(example, document, 'exec'), {})
-  assert capsys.readouterr().out == printed
-
-
 def test_there_are_commands_and_simulations_to_run():
   assert [name for name, _ in _commands('\n'.join(_blocks('bash')))] == [
     'report',

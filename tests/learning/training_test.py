@@ -89,7 +89,12 @@ def test_it_trains_and_leaves_what_it_says(straight):
 
 
 @pytest.mark.parametrize(
-  ('after', 'checkpoint_seconds'), [((3, 4), 0.0), ((5,), 1e9), ((1, 11), 1e9)]
+  ('after', 'checkpoint_seconds'),
+  [
+    ((3, 4), 0.0),
+    ((5,), 1e9),
+    pytest.param((1, 11), 1e9, marks=pytest.mark.slow),
+  ],
 )
 def test_a_run_that_was_stopped_goes_on_to_the_same_end(
   straight, after, checkpoint_seconds, tmp_path

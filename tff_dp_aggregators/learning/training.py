@@ -160,6 +160,7 @@ def train(
 
   Example:
     >>> import tempfile
+    >>> import numpy as np
     >>> rng = np.random.default_rng(1)
     >>> clients = {}
     >>> for i in range(40):
