@@ -26,12 +26,20 @@ import tensorflow_federated as tff
 
 from tff_dp_aggregators.learning import interrupts
 from tff_dp_aggregators.learning import worker
+from tff_dp_aggregators.learning.interrupts import StopRequest
+from tff_dp_aggregators.learning.interrupts import graceful_interrupts
+from tff_dp_aggregators.learning.worker import WorkerError
+
+__all__ = [
+  'LocalContext',
+  'RoundTimeoutError',
+  'StopRequest',
+  'WorkerError',
+  'graceful_interrupts',
+  'local_runtime',
+]
 
 _Result = TypeVar('_Result')
-
-StopRequest = interrupts.StopRequest
-WorkerError = worker.WorkerError
-graceful_interrupts = interrupts.graceful_interrupts
 
 
 def _let_workers_heed_interrupts() -> None:

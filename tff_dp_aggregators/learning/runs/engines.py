@@ -62,26 +62,26 @@ class PackedEngine(Engine[packed.HeldState]):
     self._seed = seed
 
   def initialize(self) -> packed.HeldState:
-    """See `Engine`."""
+    """A state that the simulation holds."""
     return self._simulation.initialize()
 
   def next(
     self, state: packed.HeldState, this_round: Round
   ) -> tuple[packed.HeldState, Any]:
-    """See `Engine`."""
+    """Trains the clients of a round in packs."""
     keys = local_order.keys(self._seed, this_round.number, this_round.clients)
     return self._simulation.next(state, this_round.clients, keys)
 
   def release(
     self, state: packed.HeldState
   ) -> tff.learning.templates.LearningAlgorithmState:
-    """See `Engine`."""
+    """Reads a state that the simulation holds."""
     return self._simulation.release(state)
 
   def hold(
     self, state: tff.learning.templates.LearningAlgorithmState
   ) -> packed.HeldState:
-    """See `Engine`."""
+    """Has the simulation hold a state."""
     return self._simulation.hold(state)
 
 
@@ -103,13 +103,13 @@ class ProcessEngine(Engine[tff.learning.templates.LearningAlgorithmState]):
     self._source = source
 
   def initialize(self) -> tff.learning.templates.LearningAlgorithmState:
-    """See `Engine`."""
+    """The process's initial state."""
     return self._process.initialize()
 
   def next(
     self, state: tff.learning.templates.LearningAlgorithmState, this_round: Round
   ) -> tuple[tff.learning.templates.LearningAlgorithmState, Any]:
-    """See `Engine`."""
+    """Trains the clients of a round, a dataset each."""
     data = self._source.round_data(this_round.number)
     output = self._process.next(state, data)
     return output.state, output.metrics
@@ -117,11 +117,11 @@ class ProcessEngine(Engine[tff.learning.templates.LearningAlgorithmState]):
   def release(
     self, state: tff.learning.templates.LearningAlgorithmState
   ) -> tff.learning.templates.LearningAlgorithmState:
-    """See `Engine`."""
+    """The state, which is one already."""
     return state
 
   def hold(
     self, state: tff.learning.templates.LearningAlgorithmState
   ) -> tff.learning.templates.LearningAlgorithmState:
-    """See `Engine`."""
+    """The state as it is."""
     return state
