@@ -9,10 +9,11 @@ Claims:
 * A run goes on with the same settings only, and the error names what differs; one that
   is finished is not run again, and nothing else is overwritten.
 * If a round that is run again comes to another result, nothing is told of it.
-* Packed or not, it is the same training.
+* Packed or not, it is the same training; in a notebook as in a program.
 * What contradicts itself is refused before anything is written.
 """
 
+import asyncio
 import json
 import os
 import shutil
@@ -177,7 +178,9 @@ def test_one_client_at_a_time_it_is_the_same_training(straight, tmp_path):
   assert result.epsilon == straight[1].epsilon
 
 
-def test_keras_models_evaluations_now_and_then_and_no_privacy(tmp_path):
+def test_keras_models_data_laid_out_before_no_privacy_and_a_running_event_loop(
+  tmp_path,
+):
   data = packed.lay_out(
     learning.Clients.of(training_runs.clients()),
     str(tmp_path / 'data'),
@@ -195,8 +198,11 @@ def test_keras_models_evaluations_now_and_then_and_no_privacy(tmp_path):
   assert result.epsilon == float('inf') and result.statement['mechanism'] is None
   rows = training_runs.lasting(tmp_path / 'run')['metrics']
   assert [bool(row['test_loss']) for row in rows] == [False, False, True, False, True]
-  laid_out = _train(tmp_path / 'other', clients=data, test_data=None)
-  assert laid_out.is_finished
+
+  async def in_a_notebook():
+    return _train(tmp_path / 'other', clients=data, test_data=None)
+
+  assert asyncio.run(in_a_notebook()).is_finished
 
 
 def test_sampled_and_adaptive_mechanisms_train_and_report(tmp_path):

@@ -4,12 +4,15 @@ import asyncio
 import glob
 import os
 import shutil
-from typing import Any, NamedTuple, Optional
+from collections.abc import Coroutine
+from concurrent import futures
+from typing import Any, NamedTuple, Optional, TypeVar
 
 import tensorflow_federated as tff
 
 from tff_dp_aggregators.accounting.records import ledger
 
+T = TypeVar('T')
 _PREFIX = 'after_round_'
 
 
@@ -56,7 +59,7 @@ class Checkpoints:
     """
     structure = (checkpoint.state, checkpoint.head.lines, checkpoint.head.sha256)
     try:
-      asyncio.run(self._manager.save(structure, checkpoint.rounds))
+      _wait(self._manager.save(structure, checkpoint.rounds))
     except tff.program.ProgramStateExistsError:
       return
 
@@ -69,14 +72,20 @@ class Checkpoints:
     Raises:
       ValueError: If what is there cannot be read.
     """
-    versions = asyncio.run(self._manager.get_versions())
+    versions = _wait(self._manager.get_versions())
     if not versions:
       return None
     rounds = versions[-1]
     try:
-      state, lines, sha256 = asyncio.run(self._manager.load(rounds, (state, 0, '')))
+      state, lines, sha256 = _wait(self._manager.load(rounds, (state, 0, '')))
     except (OSError, ValueError, TypeError) as e:
       raise ValueError(
         f'the checkpoint {self._directory}/{_PREFIX}{rounds} cannot be read: {e}'
       ) from e
     return Checkpoint(rounds, state, ledger.Head(int(lines), sha256.decode()))
+
+
+def _wait(coroutine: Coroutine[Any, Any, T]) -> T:
+  """What a coroutine returns; also in a notebook, where an event loop runs already."""
+  with futures.ThreadPoolExecutor(max_workers=1) as thread:
+    return thread.submit(lambda: asyncio.run(coroutine)).result()
