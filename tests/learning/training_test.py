@@ -164,6 +164,9 @@ def test_lost_files_are_named(tmp_path):
   (run_dir / 'ledger.jsonl').write_text(''.join(lines[:1]))
   with pytest.raises(ValueError, match='ledger'):
     _train(run_dir, test_metrics=_killing(0))
+  (run_dir / 'ledger.jsonl').unlink()
+  with pytest.raises(ValueError, match='is gone'):
+    _train(run_dir, test_metrics=_killing(0))
   (run_dir / 'ledger.jsonl').write_text(''.join(lines))
   shutil.rmtree(run_dir / 'checkpoints')
   with pytest.raises(ValueError, match='no checkpoint'):
@@ -211,7 +214,7 @@ def test_sampled_and_adaptive_mechanisms_train_and_report(tmp_path):
   result = _train(tmp_path / 'poisson', mechanism=mechanism)
   assert result.epsilon == pytest.approx(mechanism.epsilon(1e-3), rel=1e-6)
   rows = training_runs.lasting(tmp_path / 'poisson')['metrics']
-  assert len({row['clients'] for row in rows}) > 1
+  assert len({row['not_private_clients'] for row in rows}) > 1
   adaptive = accounting.Mechanism(
     'banded', training_runs.PARTICIPATION, 0.5, clipped_count_stddev=1.0
   )

@@ -52,6 +52,8 @@ from tff_dp_aggregators.learning.runs import run_directory
 _REMOVED = '.removed'
 # What is exact and of clients: for whoever runs the training, not to be released.
 NOT_PRIVATE = 'not_private_'
+# With sampling, their number tells something of who was drawn.
+_CLIENTS = f'{NOT_PRIVATE}clients'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -259,12 +261,13 @@ class Run:
         state, released, row = self._round(engine, state, released, rounds, ledger)
         rounds += 1
         row['round_seconds'] = round(time.monotonic() - begun, 6)
-        row['clients_per_second'] = round(row['clients'] / row['round_seconds'], 3)
+        row['clients_per_second'] = round(row[_CLIENTS] / row['round_seconds'], 3)
         metrics.append(row)
         events.append(row)
         progress.update(row)
-        if rounds == plan.num_rounds or stop.requested or self._is_due():
+        if self._is_due():
           self._checkpoint(checkpoints, rounds, released, ledger)
+      self._checkpoint(checkpoints, rounds, released, ledger)
     return rounds
 
   def _take_up(
@@ -278,6 +281,11 @@ class Run:
     latest = checkpoints.latest(initial)
     path = directory.file(run_directory.LEDGER)
     has_ledger = directory.has(run_directory.LEDGER)
+    if latest is not None and not has_ledger:
+      raise ValueError(
+        f'{path} is gone, which was there before the first checkpoint: without it '
+        'nobody can tell which rounds were released. Put it back, or begin another run.'
+      )
     if latest is not None:
       state = engine.hold(latest.state)
     elif has_ledger and os.path.getsize(path):
@@ -291,7 +299,7 @@ class Run:
         path,
         self.plan.delta,
         resume=has_ledger,
-        expected=latest.head if latest and has_ledger else None,
+        expected=latest.head if latest else None,
       )
     )
     if latest is not None and latest.rounds > ledger.rounds:
@@ -339,7 +347,7 @@ class Run:
     row: dict[str, Any] = {
       'round': number,
       'attempts': len(attempts),
-      'clients': len(counted.reporting),
+      _CLIENTS: len(counted.reporting),
       'epsilon': math.inf if self.plan.mechanism is None else entry.epsilon,
       'effective_noise_multiplier': entry.effective_noise_multiplier,
     }
@@ -396,7 +404,7 @@ class Run:
     return float(state.aggregator.query.clip_norm)
 
   def _columns(self) -> list[str]:
-    columns = ['round', 'attempts', 'clients', 'epsilon', 'effective_noise_multiplier']
+    columns = ['round', 'attempts', _CLIENTS, 'epsilon', 'effective_noise_multiplier']
     if self._evaluation:
       columns += [f'test_{name}' for name in self._evaluation.names]
     model = self.plan.training.model
