@@ -43,23 +43,24 @@ def _start(run_dir, log, **kwargs):
   )
 
 
-def _size(path):
-  return path.stat().st_size if path.exists() else 0
+def _rounds(run_dir):
+  metrics = run_dir / 'metrics.csv'
+  return metrics.read_bytes().count(b'\n') if metrics.exists() else 0
 
 
 def _kill_at_a_random_moment(run_dir, log, rng):
   """Starts the run, kills it, and returns the exit code."""
-  metrics = run_dir / 'metrics.csv'
-  before = _size(metrics), time.time()
   process = _start(run_dir, log)
-  # Some are killed while they begin; the others while they write rounds.
+  # Some are killed while they begin; the others while they write rounds, of which the
+  # first is that after the checkpoint: the file is cut to it before.
   if rng.random() < 0.1:
     time.sleep(rng.uniform(0, 20))
   else:
-    while process.poll() is None and not (
-      metrics.exists() and metrics.stat().st_mtime > before[1]
-    ):
+    fewest = before = _rounds(run_dir)
+    while process.poll() is None and before <= fewest:
       time.sleep(0.01)
+      before = _rounds(run_dir)
+      fewest = min(fewest, before)
     time.sleep(rng.uniform(0, 0.8))
   process.kill()
   return process.wait()
