@@ -9,9 +9,12 @@ Claims, with clients of uneven sizes, short batches and several epochs:
 * The sum is the same to the bit in however many packs.
 * A round that is run again is the same to the bit.
 * A client whose training ends in NaN is counted, and adds nothing.
+* A fork of the program that ends takes no state with it.
 """
 
 import collections
+import os
+import weakref
 
 import numpy as np
 import pytest
@@ -225,6 +228,23 @@ def test_a_state_of_another_process_is_refused(data):
     plain.hold(private.release(private.initialize()))
   with pytest.raises(ValueError, match='is not there'):
     plain.next(private.initialize(), *_round(0))
+
+
+def test_a_fork_that_ends_leaves_the_states_of_its_parent(data):
+  simulation = _packed(data, None)
+  state = simulation.initialize()
+  before = simulation.release(state)
+  ended = [each for each in weakref.finalize._registry if each.peek()[0] is simulation]
+  assert ended
+  child = os.fork()
+  if not child:
+    try:
+      for each in ended:
+        each()  # As at the exit of an interpreter.
+    finally:
+      os._exit(0)
+  os.waitpid(child, 0)
+  _assert_close(simulation.release(state), before)
 
 
 def test_a_round_without_clients_is_noise_alone(data):

@@ -194,6 +194,9 @@ class PackedFedAvg:
   ) -> tuple[HeldState, Any]:
     """Runs a round.
 
+    A round that is run again has the same noise again: with the same clients and keys
+    it releases the same bits, and with others the difference of two sums without noise.
+
     Args:
       state: Before it; the latest, or the one before that, to run a round again.
       clients: As for `packs`.
@@ -280,7 +283,7 @@ class PackedFedAvg:
     )
     directory = private_directory.open_temporary(_KEPT * num_bytes)
     names = [self._name(number) for number in range(_KEPT)]
-    weakref.finalize(self, _remove, directory.path, names)
+    weakref.finalize(self, _remove, os.getpid(), directory.path, names)
     return directory
 
   def _name(self, number: int) -> str:
@@ -365,7 +368,10 @@ def _with(state: Any, **changed: Any) -> tff.learning.templates.LearningAlgorith
   )
 
 
-def _remove(directory: str, names: list[str]) -> None:
+def _remove(process: int, directory: str, names: list[str]) -> None:
+  """Removes states, if this is the process whose they are and no fork of it."""
+  if os.getpid() != process:
+    return
   for name in names:
     with contextlib.suppress(OSError):
       os.unlink(os.path.join(directory, name))
