@@ -28,6 +28,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from benchmarks import _perceptron
 from tff_dp_aggregators import aggregators
 from tff_dp_aggregators import learning
 from tff_dp_aggregators import strategies
@@ -69,40 +70,6 @@ def _cases() -> dict[str, tff.aggregators.UnweightedAggregationFactory]:
   }
 
 
-def _model() -> tff.learning.models.FunctionalModel:
-  spec = (
-    tf.TensorSpec([None, _LAYERS[0]], tf.float32),
-    tf.TensorSpec([None], tf.int64),
-  )
-  rng = np.random.default_rng(0)
-  weights = []
-  for inputs, outputs in zip(_LAYERS, _LAYERS[1:]):
-    weights.append(rng.normal(0, inputs**-0.5, (inputs, outputs)).astype(np.float32))
-    weights.append(np.zeros(outputs, np.float32))
-
-  @tf.function
-  def predict_on_batch(model_weights: Any, x: Any, training: bool) -> Any:
-    del training
-    trainable, _ = model_weights
-    for layer in range(0, len(trainable), 2):
-      x = tf.matmul(x, trainable[layer]) + trainable[layer + 1]
-      if layer + 2 < len(trainable):
-        x = tf.nn.relu(x)
-    return x
-
-  @tf.function
-  def loss(output: Any, label: Any, sample_weight: Any = None) -> Any:
-    del sample_weight
-    return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(label, output))
-
-  return tff.learning.models.FunctionalModel(
-    initial_weights=(tuple(weights), ()),
-    predict_on_batch_fn=predict_on_batch,
-    loss_fn=loss,
-    input_spec=spec,
-  )
-
-
 def _clients(number: int) -> list[tf.data.Dataset]:
   rng = np.random.default_rng(1)
   return [
@@ -118,7 +85,7 @@ def _clients(number: int) -> list[tf.data.Dataset]:
 
 def main(num_rounds: int, num_clients: int) -> None:
   """Prints a line for each case."""
-  model, clients = _model(), _clients(num_clients)
+  model, clients = _perceptron.model(_LAYERS), _clients(num_clients)
   seconds = collections.defaultdict(list)
   with learning.runtime.local_runtime():
     runs = {

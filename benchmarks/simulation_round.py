@@ -42,6 +42,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from benchmarks import _perceptron
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import aggregators
 from tff_dp_aggregators import learning
@@ -70,41 +71,6 @@ class _Task:
     """Those of a client: the same as the others', in another order and scale."""
     return np.roll(self._x, number, axis=0) * np.float32(1 + number % 7), self._y
 
-  def model(self) -> tff.learning.models.FunctionalModel:
-    """The perceptron."""
-    rng = np.random.default_rng(1)
-    weights = []
-    for inputs, outputs in zip(self.layers, self.layers[1:]):
-      weights.append(rng.normal(0, inputs**-0.5, (inputs, outputs)).astype(np.float32))
-      weights.append(np.zeros(outputs, np.float32))
-
-    @tf.function
-    def predict_on_batch(model_weights: Any, x: Any, training: bool) -> Any:
-      del training
-      trainable, _ = model_weights
-      for layer in range(0, len(trainable), 2):
-        x = tf.matmul(x, trainable[layer]) + trainable[layer + 1]
-        if layer + 2 < len(trainable):
-          x = tf.nn.relu(x)
-      return x
-
-    @tf.function
-    def loss(output: Any, label: Any, sample_weight: Any = None) -> Any:
-      losses = tf.nn.sparse_softmax_cross_entropy_with_logits(label, output)
-      if sample_weight is not None:
-        losses *= sample_weight
-      return tf.reduce_mean(losses)
-
-    return tff.learning.models.FunctionalModel(
-      initial_weights=(tuple(weights), ()),
-      predict_on_batch_fn=predict_on_batch,
-      loss_fn=loss,
-      input_spec=(
-        tf.TensorSpec([None, self.layers[0]], tf.float32),
-        tf.TensorSpec([None], tf.int64),
-      ),
-    )
-
 
 def _mechanism(num_rounds: int) -> accounting.Mechanism:
   participation = strategies.Participation(num_rounds, _MIN_SEPARATION)
@@ -119,7 +85,7 @@ def _packed(
   with tempfile.TemporaryDirectory() as scratch:
     with open(os.devnull, 'w') as nowhere, contextlib.redirect_stderr(nowhere):
       learning.train(
-        task.model(),
+        _perceptron.model(task.layers),
         data,
         _mechanism(rounds) if with_privacy else None,
         os.path.join(scratch, 'run'),
@@ -160,7 +126,7 @@ def _unpacked(task: _Task, cohort: int, rounds: int) -> float:
   ):
     for loop in (_LOOPS.DATASET_ITERATOR, _LOOPS.DATASET_REDUCE):
       process = learning.build_dp_fed_avg(
-        task.model(),
+        _perceptron.model(task.layers),
         aggregator,
         client_optimizer_fn=_OPTIMIZER,
         loop_implementation=loop,
