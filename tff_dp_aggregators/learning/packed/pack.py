@@ -88,7 +88,7 @@ class Pack:
     _, sums = tf.while_loop(
       lambda first, unused_sums: first < tf.shape(rows)[0],
       body,
-      (tf.constant(0), self._zeros(weights, params)),
+      (tf.constant(0), self._zeros(weights.trainable, params)),
       parallel_iterations=1,
     )
     return sums
@@ -110,7 +110,19 @@ class Pack:
     )
     return tf.nest.map_structure(lambda tensor: tf.reduce_sum(tensor, axis=0), encoded)
 
-  def _zeros(self, weights: training_lib.Weights, params: Any) -> Any:
+  def specs(self, weights: Any, params: Any) -> Any:
+    """Structure of `tf.TensorSpec`s of what `run` returns.
+
+    Args:
+      weights: As for `run`.
+      params: As for `run`.
+    """
+    return tf.nest.map_structure(
+      lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype),
+      self._zeros(tuple(weights.trainable), params),
+    )
+
+  def _zeros(self, trainable: Any, params: Any) -> Any:
     metrics = self._training.model.initialize_metrics_state()
-    encoded = self._encode(params, training_lib.Trained(weights.trainable, metrics))
+    encoded = self._encode(params, training_lib.Trained(trainable, metrics))
     return tf.nest.map_structure(tf.zeros_like, encoded)

@@ -9,8 +9,9 @@ clients are packed. It is a technique of simulation: no device is where it says.
 
 `PackedFedAvg.process` is that as a `tff.learning.templates.LearningProcess`. A state
 that goes to TFF's worker and back costs half a millisecond a tensor and 10 to 27 ms a
-megabyte, so for a loop of many rounds there is `PackedFedAvg.next`, whose states stay
-where they are computed, in private files.
+megabyte, and what packs are sent and hand up costs more than they train if a model is
+large. So for a loop of many rounds there is `PackedFedAvg.next`: one computation, with
+all packs in it, whose states stay where it is, in private files.
 """
 
 import collections
@@ -111,57 +112,71 @@ class PackedFedAvg:
       self._state_specs = leaves.specs_of(state)
       return _write(path, leaves.encode(state), tf.constant(0))
 
-    @tff.tensorflow.computation(np.str_)
-    def for_clients(path: Any) -> Any:
-      broadcast = self._server.for_clients(_read(path, self._state_specs))
-      self._broadcast_specs = leaves.specs_of(broadcast)
-      return leaves.encode(broadcast)
+    try:
+      self._run = self._make_run()
+    except ValueError as e:
+      self._refuse_vectorisation(e)
+      self._run = self._make_run()
+    self._begin = begin
 
-    work = self._work(for_clients.type_signature.result)
+  def _make_run(self) -> tff.Computation:
+    """A whole round as one graph: what is large does not leave it.
 
-    @tff.tensorflow.computation(np.str_, np.str_, work.type_signature.result)
-    def finish(path: Any, next_path: Any, sums: Any) -> Any:
-      state, metrics = self._finish(_read(path, self._state_specs), sums)
-      tf.nest.assert_same_structure(state, self._state_specs)
+    Its packs, and the noise, which depends on none of them, are computed side by side.
+    """
+    pack = self._pack()
+
+    @tff.tensorflow.computation(np.str_, np.str_, _ROWS)
+    def run(path: Any, next_path: Any, rows: Any) -> Any:
+      state = _read(path, self._state_specs)
+      weights, params = self._server.for_clients(state)
+      sums = self._sums_of_packs(pack, weights, params, rows)
+      next_state, metrics = self._server.finish(state, sums)
+      tf.nest.assert_same_structure(next_state, self._state_specs)
       self._metrics_specs = leaves.specs_of(metrics)
-      return _write(next_path, leaves.encode(state), leaves.encode(metrics))
+      return _write(next_path, leaves.encode(next_state), leaves.encode(metrics))
 
-    @tff.federated_computation(
-      tff.FederatedType(np.str_, tff.SERVER),
-      tff.FederatedType(np.str_, tff.SERVER),
-      tff.FederatedType(_ROWS, tff.CLIENTS),
+    return run
+
+  def _sums_of_packs(
+    self, pack: pack_lib.Pack, weights: Any, params: Any, rows: tf.Tensor
+  ) -> Any:
+    sums = tf.map_fn(
+      lambda number: pack.run(weights, params, rows[number :: self._num_packs]),
+      tf.range(self._num_packs),
+      parallel_iterations=self._num_packs,
+      fn_output_signature=pack.specs(weights, params),
     )
-    def run(path: Any, next_path: Any, packs: Any) -> Any:
-      broadcast = tff.federated_broadcast(tff.federated_map(for_clients, path))
-      sums = tff.federated_sum(tff.federated_map(work, (broadcast, packs)))
-      return tff.federated_map(finish, (path, next_path, sums))
+    return tf.nest.map_structure(lambda each: tf.reduce_sum(each, axis=0), sums)
 
-    self._begin, self._run = begin, run
-
-  def _work(self, broadcast_type: tff.Type) -> tff.Computation:
-    """What a pack computes; one client after the other if there is no other way."""
-    pack = pack_lib.Pack(
+  def _pack(self) -> pack_lib.Pack:
+    return pack_lib.Pack(
       self._training,
       self._data,
       self._server.encode,
       side_by_side=self.one_by_one is None,
     )
 
+  def _refuse_vectorisation(self, error: ValueError) -> None:
+    """Goes on one by one, if that is what an error is about; raises it otherwise."""
+    if self.one_by_one is not None or 'pfor' not in str(error):
+      raise error
+    self.one_by_one = (
+      f'TensorFlow cannot vectorise the model: {str(error).strip().splitlines()[0]}'
+    )
+
+  def _work(self, broadcast_type: tff.Type) -> tff.Computation:
+    """What a TFF client computes that is a pack."""
+    pack = self._pack()
+
+    @tff.tensorflow.computation(broadcast_type, _ROWS)
     def work(broadcast: Any, rows: Any) -> Any:
       weights, params = leaves.decode(broadcast, self._broadcast_specs)
       sums = pack.run(weights, params, rows)
       self._sums_specs = leaves.specs_of(sums)
       return leaves.join(sums)
 
-    try:
-      return tff.tensorflow.computation(work, [broadcast_type, _ROWS])
-    except ValueError as e:
-      if self.one_by_one is not None or 'pfor' not in str(e):
-        raise
-      self.one_by_one = (
-        f'TensorFlow cannot vectorise the model: {str(e).strip().splitlines()[0]}'
-      )
-      return self._work(broadcast_type)
+    return work
 
   def _finish(self, state: Any, sums: Any) -> tuple[Any, Any]:
     return self._server.finish(state, leaves.split(sums, self._sums_specs))
@@ -177,11 +192,15 @@ class PackedFedAvg:
       For each pack, int64 of shape [clients, 3]: first example, number of examples and
       key of each. There is one pack at least.
     """
+    rows = self._rows(clients, keys)
+    num_packs = max(1, min(self._num_packs, len(rows)))
+    return [rows[i::num_packs] for i in range(num_packs)]
+
+  def _rows(self, clients: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    """Of each client, as `packs` says; those with as many examples are together."""
     starts, sizes = self._data.starts(clients), self._data.sizes(clients)
     rows = np.stack([starts, sizes, keys.view(np.int64)], axis=1)
-    rows = rows[np.argsort(sizes, kind='stable')]
-    num_packs = max(1, min(self._num_packs, len(clients)))
-    return [rows[i::num_packs] for i in range(num_packs)]
+    return rows[np.argsort(sizes, kind='stable')]
 
   def initialize(self) -> HeldState:
     """The state before the first round."""
@@ -213,7 +232,7 @@ class PackedFedAvg:
       after = self._new_state()
     else:
       after = HeldState(self._run_id, state.number + 1)
-    encoded = self._run(path, self._path(after), self.packs(clients, keys))
+    encoded = self._run(path, self._path(after), self._rows(clients, keys))
     return after, leaves.to_numpy(encoded, self._metrics_specs)
 
   def release(self, state: HeldState) -> tff.learning.templates.LearningAlgorithmState:
@@ -302,7 +321,9 @@ class PackedFedAvg:
 
     @tff.tensorflow.computation(state_type)
     def for_clients(state: Any) -> Any:
-      return leaves.encode(self._server.for_clients(state))
+      broadcast = self._server.for_clients(state)
+      self._broadcast_specs = leaves.specs_of(broadcast)
+      return leaves.encode(broadcast)
 
     work = self._work(for_clients.type_signature.result)
 
