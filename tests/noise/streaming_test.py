@@ -199,9 +199,10 @@ def test_covariance_over_rounds_is_that_of_the_strategy(kind, storage):
   streaming, _ = _build(kind, storage, num_rounds, rows)
   emitted, _ = _emit(streaming, num_rounds)
   emitted = emitted.astype(np.float64)
-  matrix = _STRATEGIES[kind](num_rounds).noise_matrix()  # Of a tree: from its nodes.
+  strategy = _STRATEGIES[kind](num_rounds)
+  matrix = strategy.noise_matrix()  # Of a tree: from its nodes.
   expected = matrix @ matrix.T
-  variances = np.diag(expected)
+  variances = np.square(strategy.noise_row_norms())
   bound = 7 * np.sqrt((np.outer(variances, variances) + expected**2) / num_samples)
   deviation = np.abs(emitted @ emitted.T / num_samples - expected)
   assert np.all(deviation <= bound), (deviation / bound).max()

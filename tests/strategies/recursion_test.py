@@ -7,6 +7,8 @@ Claims, for every kind of strategy and several sizes:
 * What a round draws, reads, writes and keeps is what `work` counts, and a round's noise
   has as many terms as `max_terms` says.
 * Counting takes no matrix that is larger than the strategy's own data.
+* The row norms of the noise are those of the dense matrix, and of what the interpreter
+  makes of unit vectors; for 10^5 rounds they take no matrix either.
 """
 
 import collections
@@ -81,6 +83,54 @@ def test_unit_rows_give_the_noise_matrix(kind, num_rounds):
   if not recursion.applies_noise_matrix:
     noise, expected = noise @ noise.T, expected @ expected.T
   np.testing.assert_allclose(noise, expected, rtol=0, atol=1e-12)
+
+
+@all_sizes
+@all_kinds
+def test_row_norms_are_those_of_the_noise(kind, num_rounds):
+  strategy = _STRATEGIES[kind](num_rounds)
+  norms = strategy.noise_row_norms()
+  dense = np.linalg.norm(strategy.noise_matrix(), axis=1)
+  np.testing.assert_allclose(norms, dense, rtol=1e-12)
+  made = np.linalg.norm(strategy.recursion().noise_rows(np.eye(num_rounds)), axis=1)
+  np.testing.assert_allclose(norms, made, rtol=1e-12)
+
+
+def _narrow(num_rounds):
+  below = np.append(np.full(num_rounds - 1, -0.4), 0.0)
+  return strategies.Banded(num_rounds, np.stack([np.ones(num_rounds), below]))
+
+
+@pytest.mark.parametrize(
+  'make',
+  [
+    strategies.Identity,
+    lambda n: strategies.BandedToeplitz.square_root(n, 100),
+    _narrow,
+    lambda n: strategies.BandedInverse.square_root(n, 16),
+    lambda n: strategies.BLT(n, _SCALES, _DECAYS),
+    lambda n: strategies.WindowedBLT(n, 300, _SCALES, _DECAYS),
+    strategies.BinaryTree,
+    lambda n: strategies.BinaryTree(n, restart_every=1000),
+    lambda n: strategies.BinaryTree(n, honaker=False),
+  ],
+)
+def test_row_norms_of_many_rounds_take_no_matrix_and_begin_as_those_of_few(make):
+  # A matrix of 10^10 numbers, or a third of that, would not fit into the memory.
+  norms = make(10**5).noise_row_norms()
+  assert norms.shape == (10**5,)
+  few = np.linalg.norm(make(300).noise_matrix(), axis=1)
+  np.testing.assert_allclose(norms[:300], few, rtol=1e-10)
+  assert np.all(np.isfinite(norms)) and norms.min() > 0
+
+
+def test_row_norms_by_hand():
+  # A round's highest node replaces the nodes below it: 1, 2, 1 and 3 of them.
+  plain = strategies.BinaryTree(4, honaker=False).noise_row_norms()
+  np.testing.assert_allclose(np.square(plain), [1.0, 2.0, 1.0, 3.0], rtol=1e-15)
+  # C^-1 has rows 1; -1/2 1; 1/4 -1/2 1.
+  halved = strategies.BandedToeplitz(3, (1.0, 0.5)).noise_row_norms()
+  np.testing.assert_allclose(np.square(halved), [1.0, 1.25, 1.3125], rtol=1e-15)
 
 
 def test_rows_may_have_any_length():

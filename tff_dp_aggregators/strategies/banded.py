@@ -163,6 +163,13 @@ class Banded(strategy_lib.Strategy):
     exact = sensitivity_lib.squared(self.materialize(), participation)[1]
     return 'exact' if exact else 'bound'
 
+  def noise_row_norms(self) -> np.ndarray:
+    """Standard deviation of the noise that each round adds, for unit-variance z.
+
+    O(n num_bands^2), without a matrix.
+    """
+    return np.sqrt(bands.inverse_row_norms(self.diagonals))
+
   def per_query_error(self, workload: workload_lib.WorkloadLike = None) -> np.ndarray:
     """Variance of each workload row's noise for unit-variance z.
 

@@ -274,6 +274,26 @@ class TreeNodes(Recursion):
     """A row for each level if nodes are taken as drawn; `None` if they are combined."""
     return self.num_levels if self.combination is None else None
 
+  def variance_by_height(self) -> np.ndarray:
+    """Variance of a round's noise by the level m of its highest node.
+
+    The u[t - 2^l] are of subtrees without a node in common, so they are independent;
+    with combined nodes they are part of u[t] as well, where some of them cancels.
+
+    Returns:
+      Float64 array of shape [levels].
+    """
+    combination = self.combination
+    if combination is None:
+      combination = np.eye(self.num_levels)
+    values, noise = np.zeros(self.num_levels), np.zeros(self.num_levels)
+    for m, weight in enumerate(self.weights):
+      own, below = combination[m, m], combination[m, :m]
+      values[m] = own**2 + np.square(below) @ values[:m]
+      replaced = np.square(weight * below - self.weights[:m]) @ values[:m]
+      noise[m] = (weight * own) ** 2 + replaced
+    return noise
+
   def serve(
     self, this_round: int, row: Callable[[int], np.ndarray], memory: Memory
   ) -> np.ndarray:

@@ -176,6 +176,26 @@ class Strategy(abc.ABC):
     """
     return np.diff(self.materialize_estimator(), axis=0, prepend=0.0)
 
+  def noise_row_norms(self) -> np.ndarray:
+    """Standard deviation of the noise that each round adds, for unit-variance z.
+
+    Times `noise_multiplier * clip_norm`, it is that of each coordinate of a round's
+    sum. In sums over rounds, noise that is correlated cancels in part:
+    `per_query_error` is about these.
+
+    Dense, for small n, but for strategies that know better.
+
+    Returns:
+      Row norms of `noise_matrix()`, which are those of `C^-1` if `C` is square; float64
+      of shape [n].
+
+    Example:
+      >>> from tff_dp_aggregators import strategies
+      >>> strategies.BandedToeplitz(3, (1.0, 0.5)).noise_row_norms().round(4)
+      array([1.    , 1.118 , 1.1456])
+    """
+    return np.linalg.norm(self.noise_matrix(), axis=1)
+
   @property
   def noise_buffers(self) -> int:
     """How many model-sized buffers a server carries to draw this noise.

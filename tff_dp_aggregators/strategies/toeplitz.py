@@ -148,6 +148,13 @@ class LowerToeplitz(strategy_lib.Strategy):
     )
     return 'exact' if exact else 'bound'
 
+  def noise_row_norms(self) -> np.ndarray:
+    """Standard deviation of the noise that each round adds, for unit-variance z.
+
+    O(n) from the first column of `C^-1`: rows are parts of one another.
+    """
+    return np.sqrt(np.cumsum(np.square(self.inverse_coefficients())))
+
   def noise_correlation(self, num_lags: int) -> np.ndarray:
     """Correlation of the last round's noise with that of earlier ones.
 
@@ -155,7 +162,7 @@ class LowerToeplitz(strategy_lib.Strategy):
     """
     lags = min(checks.check_positive_int('num_lags', num_lags), self.num_rounds)
     column = self.inverse_coefficients()
-    norms = np.sqrt(np.cumsum(np.square(column)))[::-1][:lags]  # Of rows n - 1 - lag.
+    norms = self.noise_row_norms()[::-1][:lags]  # Of rows n - 1 - lag.
     products = [column[lag:] @ column[: len(column) - lag] for lag in range(lags)]
     return np.array(products) / (norms * norms[0])
 

@@ -191,6 +191,16 @@ class BinaryTree(strategy_lib.Strategy):
     participation = self._participation(participation)
     return _search(participation, self.restart_every).rounds(self.num_rounds)
 
+  def noise_row_norms(self) -> np.ndarray:
+    """Standard deviation of the noise that each round adds, for unit-variance z.
+
+    O(n): it depends on the highest node that a round completes, and no more.
+    """
+    in_tree = np.arange(self.num_rounds) % self.tree_rounds
+    completed = np.bitwise_xor(in_tree, in_tree + 1)  # As many 1-bits as levels.
+    heights = np.frexp(completed.astype(np.float64))[1] - 1
+    return np.sqrt(self.recursion().variance_by_height())[heights]
+
   def per_query_error(self, workload: workload_lib.WorkloadLike = None) -> np.ndarray:
     """Variance of each workload row's noise for unit-variance z.
 
