@@ -46,7 +46,7 @@ FLOORS = {
     ('accountants',),
     ('schemas', 'calibration', 'adaptive_clipping', 'tree_aggregation_accountant'),
     ('mechanism',),
-    ('records',),
+    ('records', 'noise_to_signal'),
     ('planning', 'reports'),
     ('programs',),
     ('report', 'plan', 'participation'),

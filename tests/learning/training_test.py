@@ -10,6 +10,8 @@ Claims:
   is finished is not run again, and nothing else is overwritten.
 * If a round that is run again comes to another result, nothing is told of it.
 * Packed or not, it is the same training; in a notebook as in a program.
+* Every round's metrics have its noise-to-signal ratio, in the file and for TensorBoard;
+  where the first is above 1, the run says so, once; without privacy there is none.
 * What contradicts itself is refused before anything is written.
 """
 
@@ -21,6 +23,7 @@ import shutil
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorboard.backend.event_processing import event_accumulator
 
 from tests.learning import training_runs
 from tff_dp_aggregators import accounting
@@ -87,6 +90,20 @@ def test_it_trains_and_leaves_what_it_says(straight):
   assert report == result.statement
   assert report['run']['rounds_completed'] == 12
   assert 'RandomEligible' in report['participation']['enforced_by']
+
+
+def test_metrics_have_the_noise_to_signal_ratio_of_each_round(straight):
+  run_dir, _ = straight
+  # Two parameters and three clients a round; clip norms cancel.
+  rows = np.linalg.inv(training_runs.mechanism().strategy.materialize())
+  expected = 0.1 * np.linalg.norm(rows, axis=1) * np.sqrt(2) / 3
+  metrics = training_runs.lasting(run_dir)['metrics']
+  found = [float(row['noise_to_signal']) for row in metrics]
+  np.testing.assert_allclose(found, expected, rtol=1e-5)
+  events = event_accumulator.EventAccumulator(str(run_dir / 'events'))
+  events.Reload()
+  shown = [each.value for each in events.Scalars('noise_to_signal')]
+  np.testing.assert_allclose(shown, expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -201,6 +218,7 @@ def test_keras_models_data_laid_out_before_no_privacy_and_a_running_event_loop(
   assert result.epsilon == float('inf') and result.statement['mechanism'] is None
   rows = training_runs.lasting(tmp_path / 'run')['metrics']
   assert [bool(row['test_loss']) for row in rows] == [False, False, True, False, True]
+  assert 'noise_to_signal' not in rows[0]
 
   async def in_a_notebook():
     return _train(tmp_path / 'other', clients=data, test_data=None)
@@ -208,10 +226,26 @@ def test_keras_models_data_laid_out_before_no_privacy_and_a_running_event_loop(
   assert asyncio.run(in_a_notebook()).is_finished
 
 
-def test_sampled_and_adaptive_mechanisms_train_and_report(tmp_path):
+def _warnings(capfd):
+  return [line for line in capfd.readouterr().err.splitlines() if 'Warning' in line]
+
+
+def test_sampled_and_adaptive_mechanisms_train_report_and_say_if_noise_is_loud(
+  tmp_path, capfd
+):
   sampling = schemas.PoissonSampling(6, sampling_probability=0.25)
-  mechanism = accounting.Mechanism('gaussian', sampling, noise_multiplier=0.8)
-  result = _train(tmp_path / 'poisson', mechanism=mechanism)
+  mechanism = accounting.Mechanism('gaussian', sampling, noise_multiplier=3.0)
+  poisson = {'mechanism': mechanism, 'checkpoint_seconds': 0.0}
+  with pytest.raises(_Killed):
+    _train(tmp_path / 'poisson', test_metrics=_killing(3), **poisson)
+  (line,) = _warnings(capfd)
+  # Noise of 3 clip norms in each of two parameters, for 12 / 4 clients.
+  assert 'first round is 1.41 times as long as the sum of 3 clipped updates' in line
+  assert 'over all 6 rounds: 0.577 times' in line
+  assert 'More clients a round, fewer than 2 parameters or a larger epsilon' in line
+  result = _train(tmp_path / 'poisson', test_metrics=_killing(0), **poisson)
+  said = capfd.readouterr().err
+  assert 'noise/signal=1.41' in said and 'Warning' not in said
   assert result.epsilon == pytest.approx(mechanism.epsilon(1e-3), rel=1e-6)
   rows = training_runs.lasting(tmp_path / 'poisson')['metrics']
   assert len({row['not_private_clients'] for row in rows}) > 1
@@ -222,6 +256,7 @@ def test_sampled_and_adaptive_mechanisms_train_and_report(tmp_path):
   assert result.epsilon == pytest.approx(adaptive.epsilon(1e-3), rel=1e-9)
   entries = ledger.read(str(tmp_path / 'adaptive' / 'ledger.jsonl')).entries
   assert entries[0].clip_norm == 0.5 and len({e.clip_norm for e in entries}) > 3
+  assert not _warnings(capfd)
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,10 @@
 At the top, in the order in which they build on each other: `events` say what happened
 as inert data, `accountants` what that means, `schemas` who takes part when,
 `calibration` how much noise a target needs, `adaptive_clipping` what it takes of the
-noise, `mechanism` all of it under one name. Then the rooms: `records` (ledgers and
-logs), `planning` (comparing mechanisms), `reports` (statements, their rendering and
-verification), `programs` (`report`, `plan`, `participation`, from flags). Nothing here
-imports TensorFlow.
+noise, `mechanism` all of it under one name, `noise_to_signal` how loud that noise is.
+Then the rooms: `records` (ledgers and logs), `planning` (comparing mechanisms),
+`reports` (statements, their rendering and verification), `programs` (`report`, `plan`,
+`participation`, from flags). Nothing here imports TensorFlow.
 """
 
 # Before anything that imports dp-accounting.
@@ -18,6 +18,7 @@ from tff_dp_aggregators.accounting import adaptive_clipping
 from tff_dp_aggregators.accounting import calibration
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import mechanism
+from tff_dp_aggregators.accounting import noise_to_signal
 from tff_dp_aggregators.accounting import planning
 from tff_dp_aggregators.accounting import records
 from tff_dp_aggregators.accounting import reports
@@ -32,6 +33,7 @@ __all__ = [
   'calibration',
   'events',
   'mechanism',
+  'noise_to_signal',
   'planning',
   'records',
   'reports',

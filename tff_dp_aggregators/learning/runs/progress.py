@@ -44,6 +44,10 @@ class Progress:
       if value is not None and (name == 'epsilon' or name.startswith('test_')):
         self._shown[name.removeprefix('test_')] = format_number(value)
     self._shown['clients/s'] = f'{row["clients_per_second"]:.0f}'
+    if 'noise_to_signal' in row:
+      # Always the last: it hardly changes, and a narrow bar has no place for all.
+      self._shown.pop('noise/signal', None)
+      self._shown['noise/signal'] = f'{row["noise_to_signal"]:.3g}'
     if self._bar is not None:
       self._bar.set_postfix(self._shown, refresh=False)
       self._bar.update()

@@ -22,6 +22,7 @@ import math
 import os
 import platform
 import shutil
+import sys
 import time
 from typing import Any, Optional
 
@@ -33,6 +34,7 @@ import tensorflow_federated as tff
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import aggregators
 from tff_dp_aggregators import noise
+from tff_dp_aggregators.accounting import noise_to_signal
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.base import version
 from tff_dp_aggregators.learning import fed_avg
@@ -102,6 +104,24 @@ class Plan:
     if self.mechanism is None or not self.mechanism.is_sampled:
       return None
     return self.mechanism.round_events
+
+  @functools.cached_property
+  def noise_to_signal(self) -> Optional[np.ndarray]:
+    """How loud the noise of each round is: see `accounting.noise_to_signal`.
+
+    Of public numbers only, and so no secret of anybody. `None` without a mechanism.
+    """
+    if self.mechanism is None:
+      return None
+    return noise_to_signal.by_round(
+      self.mechanism, self.model_size, self.schedule.clients_per_round
+    )
+
+  @property
+  def model_size(self) -> int:
+    """Number of trainable parameters, each of which gets noise."""
+    trainable, _ = self.training.model.initial_weights
+    return sum(int(np.size(weight)) for weight in tf.nest.flatten(trainable))
 
   @property
   def generator(self) -> str:
@@ -252,6 +272,8 @@ class Run:
       metrics = metrics_file.MetricsFile(
         directory.file(run_directory.METRICS), self._columns(), rounds
       )
+      if not rounds:
+        self._warn_of_noise()
       events = events_lib.EventFile(directory.file(run_directory.EVENTS))
       stack.callback(events.close)
       progress = progress_lib.Progress(plan.num_rounds, rounds)
@@ -351,6 +373,10 @@ class Run:
       'epsilon': math.inf if self.plan.mechanism is None else entry.epsilon,
       'effective_noise_multiplier': entry.effective_noise_multiplier,
     }
+    if self.plan.noise_to_signal is not None:
+      ratio = self.plan.noise_to_signal[number]
+      # Rounded, as the last digits depend on the machine.
+      row['noise_to_signal'] = float(f'{ratio:.6g}')
     is_last = number + 1 == self.plan.num_rounds
     if self._evaluation and (is_last or (number + 1) % self.plan.evaluate_every == 0):
       measured = self._evaluation.measure(released.global_model_weights)
@@ -403,8 +429,27 @@ class Run:
       return self.plan.clip_norm
     return float(state.aggregator.query.clip_norm)
 
+  def _warn_of_noise(self) -> None:
+    """Says so, in a line, if the first round's noise is louder than what it hides."""
+    plan = self.plan
+    if plan.mechanism is None or plan.noise_to_signal is None:
+      return
+    ratio, clients = plan.noise_to_signal[0], plan.schedule.clients_per_round
+    if ratio <= 1:
+      return
+    over_all = noise_to_signal.of_sums(plan.mechanism, plan.model_size, clients)[-1]
+    progress_lib.say(
+      f'Warning: the noise of the first round is {ratio:.3g} times as long as the sum '
+      f'of {clients:g} clipped updates can be (over all {plan.num_rounds} rounds: '
+      f'{over_all:.3g} times), so the model may learn little. More clients a round, '
+      f'fewer than {plan.model_size:,} parameters or a larger epsilon would lower it.',
+      sys.stderr,
+    )
+
   def _columns(self) -> list[str]:
     columns = ['round', 'attempts', _CLIENTS, 'epsilon', 'effective_noise_multiplier']
+    if self.plan.noise_to_signal is not None:
+      columns.append('noise_to_signal')
     if self._evaluation:
       columns += [f'test_{name}' for name in self._evaluation.names]
     model = self.plan.training.model

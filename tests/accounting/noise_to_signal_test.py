@@ -1,0 +1,114 @@
+"""The ratio of noise to signal is that of vectors, for every mechanism.
+
+Claims:
+
+* A round's noise is the dense noise matrix's row times z, for every kind of strategy;
+  that of a sum over rounds is the estimator's.
+* Vectors of that noise are as long as is said, beside a sum as long as it can be.
+* What pays for adaptive clipping makes the noise of values louder, and clip norms
+  cancel.
+* Numbers that make no sense are refused by name.
+"""
+
+import math
+
+import numpy as np
+import pytest
+
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import mechanism as mechanism_lib
+from tff_dp_aggregators.accounting import noise_to_signal
+from tff_dp_aggregators.accounting import schemas
+
+LIMITS = strategies.Participation(24, min_separation=6)
+
+
+@pytest.mark.parametrize('name', sorted(mechanism_lib.NAMES))
+def test_noise_of_rounds_and_sums_is_that_of_dense_matrices(name):
+  mechanism = mechanism_lib.Mechanism(name, LIMITS, noise_multiplier=3.0)
+  row_norms = np.linalg.norm(mechanism.strategy.noise_matrix(), axis=1)
+  sums = np.linalg.norm(mechanism.strategy.materialize_estimator(), axis=1)
+  given = (mechanism, 400, 50)
+  np.testing.assert_allclose(
+    noise_to_signal.per_coordinate(mechanism), 3.0 * row_norms, rtol=1e-9
+  )
+  by_round = noise_to_signal.by_round(*given)
+  np.testing.assert_allclose(by_round, 3.0 * row_norms * 20.0 / 50.0, rtol=1e-9)
+  of_sums = noise_to_signal.of_sums(*given)
+  expected = 3.0 * sums * 20.0 / (50.0 * np.arange(1, 25))
+  np.testing.assert_allclose(of_sums, expected, rtol=1e-9)
+  assert noise_to_signal.summary(*given) == (
+    by_round[0],
+    by_round.max(),
+    by_round[-1],
+    of_sums[-1],
+  )
+
+
+def test_vectors_are_as_long_as_is_said():
+  mechanism = mechanism_lib.Mechanism('toeplitz', LIMITS, noise_multiplier=0.7)
+  model_size, clients, clip_norm = 20_000, 30, 0.25
+  rng = np.random.default_rng(20261122)
+  z = rng.normal(scale=0.7 * clip_norm, size=[24, model_size])
+  noise = mechanism.strategy.recursion().noise_rows(z)
+  direction = rng.normal(size=model_size)
+  update = clip_norm * direction / np.linalg.norm(direction)
+  signal = np.linalg.norm(clients * update)  # All clients agree, and are clipped.
+  given = (mechanism, model_size, clients)
+  # The norm of so many coordinates deviates by 1 / sqrt(2 model_size) of it: 0.5%.
+  ratios = np.linalg.norm(noise, axis=1) / signal
+  np.testing.assert_allclose(ratios, noise_to_signal.by_round(*given), rtol=0.03)
+  sums = np.linalg.norm(np.cumsum(noise, axis=0), axis=1)
+  ratios = sums / (signal * np.arange(1, 25))
+  np.testing.assert_allclose(ratios, noise_to_signal.of_sums(*given), rtol=0.03)
+
+
+def test_independent_noise_is_as_loud_in_each_round_and_correlated_cancels_in_sums():
+  found = {
+    name: noise_to_signal.summary(
+      mechanism_lib.Mechanism.for_target(name, LIMITS, 2.0, 1e-6), 10_000, 100
+    )
+    for name in ('gaussian', 'banded')
+  }
+  independent, correlated = found['gaussian'], found['banded']
+  assert independent.first_round == independent.worst_round == independent.last_round
+  assert independent.all_rounds == pytest.approx(
+    independent.first_round / math.sqrt(24), rel=1e-12
+  )
+  assert correlated.worst_round > independent.worst_round
+  assert correlated.all_rounds < independent.all_rounds
+
+
+def test_adaptive_clipping_makes_the_noise_of_values_louder():
+  fixed = mechanism_lib.Mechanism('gaussian', LIMITS, 1.0)
+  adaptive = mechanism_lib.Mechanism('gaussian', LIMITS, 1.0, clipped_count_stddev=2.0)
+  # arXiv:1905.03871, theorem 1: z^-2 = z_values^-2 + (2 stddev)^-2.
+  louder = (1.0 - (2 * 2.0) ** -2) ** -0.5
+  for function in (noise_to_signal.by_round, noise_to_signal.of_sums):
+    ratio = function(adaptive, 9, 5) / function(fixed, 9, 5)
+    np.testing.assert_allclose(ratio, louder, rtol=1e-12)
+
+
+def test_sampled_mechanisms_have_a_row_for_each_round():
+  sampling = schemas.PoissonSampling(7, sampling_probability=0.1)
+  mechanism = mechanism_lib.Mechanism('gaussian', sampling, noise_multiplier=1.5)
+  found = noise_to_signal.by_round(mechanism, 100, clients_per_round=2.5)
+  np.testing.assert_allclose(found, np.full(7, 1.5 * 10 / 2.5), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+  ('numbers', 'error', 'message'),
+  [
+    ((0, 10), ValueError, 'model_size must be at least 1, got 0'),
+    ((1.5, 10), TypeError, 'model_size must be a whole number'),
+    ((10, 0), ValueError, 'clients_per_round must be positive and finite, got 0'),
+    ((10, math.inf), ValueError, 'clients_per_round must be positive and finite'),
+    ((10, math.nan), ValueError, 'clients_per_round must be positive and finite'),
+    ((10, None), TypeError, 'clients_per_round must be a number, got None'),
+  ],
+)
+def test_numbers_that_make_no_sense_are_refused(numbers, error, message):
+  mechanism = mechanism_lib.Mechanism('gaussian', LIMITS, 1.0)
+  for function in (noise_to_signal.by_round, noise_to_signal.of_sums):
+    with pytest.raises(error, match=message):
+      function(mechanism, *numbers)

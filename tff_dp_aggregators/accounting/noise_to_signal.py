@@ -1,0 +1,156 @@
+"""How loud the noise of a round is beside what clients can say, for a model of a size.
+
+In round t a server releases the sum of the clients' clipped updates with noise of
+standard deviation
+
+    noise_multiplier * clip_norm * ||row t of C^-1||
+
+in each of the model's d coordinates (`strategies.Strategy.noise_row_norms`). So the
+noise is about sqrt(d) times as long, as a vector, and the sum of m updates is at most
+m clip norms long. The ratio of the two is `by_round`. It needs no data, and whoever has
+few clients for a large model sees in it before training what privacy leaves over.
+
+**What it means.** Below 1, a round's update may be seen above its noise. Above 1, it
+drowns, unless updates point the same way in many rounds: in the sum of n rounds they
+can be n m clip norms long, while the noise of a sum is that of row n of `A C^-1`, which
+grows like sqrt(n) if it is independent, and hardly at all if it is correlated. That
+ratio is `of_sums`, and the one to compare mechanisms by: correlated noise is louder in
+a round, and cancels in sums. Real updates come to less than the bound, as clients
+disagree and not all of them are clipped; so the ratios are the least to be expected.
+
+Clip norms cancel, also adaptive ones. Nothing here is of Laplace noise, which is
+bounded by sums of absolute values and not by norms, and which no mechanism has.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from tff_dp_aggregators.accounting import mechanism as mechanism_lib
+from tff_dp_aggregators.base import checks
+
+
+class Points(NamedTuple):
+  """What a noise is like over a run, in four numbers.
+
+  Attributes:
+    first_round: In the first round.
+    worst_round: In the round where it is largest.
+    last_round: In the last round.
+    all_rounds: In the sum of all rounds, divided by their number.
+  """
+
+  first_round: float
+  worst_round: float
+  last_round: float
+  all_rounds: float
+
+
+def per_coordinate(mechanism: mechanism_lib.Mechanism) -> np.ndarray:
+  """Standard deviation of the noise in a coordinate of each round's sum.
+
+  Args:
+    mechanism: Strategy and noise.
+
+  Returns:
+    In clip norms; float64 of shape [n].
+
+  Example:
+    >>> from tff_dp_aggregators import strategies
+    >>> limits = strategies.Participation(3, min_separation=3)
+    >>> per_coordinate(mechanism_lib.Mechanism('gaussian', limits, 2.0))
+    array([2., 2., 2.])
+  """
+  noise = mechanism.values_noise_multiplier
+  return noise * mechanism.strategy.noise_row_norms()
+
+
+def by_round(
+  mechanism: mechanism_lib.Mechanism, model_size: int, clients_per_round: float
+) -> np.ndarray:
+  """Norm of each round's noise over the largest norm that the clients' sum can have.
+
+  Args:
+    mechanism: Strategy and noise.
+    model_size: Number of trainable parameters, d.
+    clients_per_round: Clients of a round, m; the expected number with Poisson sampling.
+
+  Returns:
+    Root mean square norm of the noise over the bound; float64 of shape [n].
+
+  Raises:
+    TypeError: If a number is not one.
+    ValueError: If one is not positive.
+
+  Example:
+    >>> from tff_dp_aggregators import strategies
+    >>> limits = strategies.Participation(3, min_separation=3)
+    >>> mechanism = mechanism_lib.Mechanism('gaussian', limits, noise_multiplier=2.0)
+    >>> by_round(mechanism, model_size=10_000, clients_per_round=100)
+    array([2., 2., 2.])
+  """
+  return _factor(model_size, clients_per_round) * per_coordinate(mechanism)
+
+
+def of_sums(
+  mechanism: mechanism_lib.Mechanism, model_size: int, clients_per_round: float
+) -> np.ndarray:
+  """The same of the sums over rounds 0 to t, as cumulative mechanisms release them.
+
+  Args:
+    mechanism: Strategy and noise.
+    model_size: Number of trainable parameters, d.
+    clients_per_round: Clients of a round, m; the expected number with Poisson sampling.
+
+  Returns:
+    Root mean square norm of a sum's noise over (t + 1) m clip norms; float64 of shape
+    [n].
+
+  Raises:
+    TypeError: If a number is not one.
+    ValueError: If one is not positive.
+  """
+  noise = mechanism.values_noise_multiplier
+  rounds = np.arange(1, mechanism.strategy.num_rounds + 1)
+  errors = np.sqrt(mechanism.strategy.per_query_error())
+  return _factor(model_size, clients_per_round) * noise * errors / rounds
+
+
+def summary(
+  mechanism: mechanism_lib.Mechanism, model_size: int, clients_per_round: float = 1
+) -> Points:
+  """`by_round` in the first, the worst and the last round, and the last of `of_sums`.
+
+  Args:
+    mechanism: Strategy and noise.
+    model_size: Number of trainable parameters, d; 1 for a single coordinate.
+    clients_per_round: Clients of a round, m; 1 for the noise of the sum in clip norms.
+
+  Raises:
+    TypeError: If a number is not one.
+    ValueError: If one is not positive.
+
+  Example:
+    >>> from tff_dp_aggregators import strategies
+    >>> limits = strategies.Participation(4, min_separation=4)
+    >>> mechanism = mechanism_lib.Mechanism('gaussian', limits, noise_multiplier=2.0)
+    >>> tuple(summary(mechanism, model_size=10_000, clients_per_round=100))
+    (2.0, 2.0, 2.0, 1.0)
+  """
+  rounds = by_round(mechanism, model_size, clients_per_round)
+  sums = of_sums(mechanism, model_size, clients_per_round)
+  return Points(
+    float(rounds[0]), float(rounds.max()), float(rounds[-1]), float(sums[-1])
+  )
+
+
+def _factor(model_size: int, clients_per_round: float) -> float:
+  """From a coordinate's noise in clip norms to the ratio."""
+  model_size = checks.check_positive_int('model_size', model_size)
+  checks.check_number('clients_per_round', clients_per_round)
+  if not (0 < clients_per_round < math.inf):
+    raise ValueError(
+      f'clients_per_round must be positive and finite, got {clients_per_round}.'
+    )
+  return math.sqrt(model_size) / float(clients_per_round)
