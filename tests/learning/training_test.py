@@ -241,7 +241,7 @@ def test_sampled_and_adaptive_mechanisms_train_report_and_say_if_noise_is_loud(
   (line,) = _warnings(capfd)
   # Noise of 3 clip norms in each of two parameters, for 12 / 4 clients.
   assert 'first round is 1.41 times as long as the sum of 3 clipped updates' in line
-  assert 'over all 6 rounds: 0.577 times' in line
+  assert '(that of all 6 rounds: 0.577 times)' in line
   assert 'More clients a round, fewer than 2 parameters or a larger epsilon' in line
   result = _train(tmp_path / 'poisson', test_metrics=_killing(0), **poisson)
   said = capfd.readouterr().err

@@ -46,6 +46,10 @@ class Points(NamedTuple):
   last_round: float
   all_rounds: float
 
+  def times(self, factor: float) -> 'Points':
+    """All of them times a factor: for another size of model, or of cohort."""
+    return Points(*(factor * each for each in self))
+
 
 def per_coordinate(mechanism: mechanism_lib.Mechanism) -> np.ndarray:
   """Standard deviation of the noise in a coordinate of each round's sum.

@@ -12,6 +12,8 @@ Claims:
   the separation are another one where these help, and there only.
 * A population that cannot fill the rounds is refused exactly when taking turns fails;
   without a separation, the largest one that it allows is taken.
+* A round's noise for the size of the model is that of the dense noise matrix, in one
+  parameter and in all, for the sum and, with a cohort, beside the signal.
 * The advice is the lightest of the rows within 5% of the least error.
 * A row that would take long is left out with the reason, and computed when asked for.
 * The program prints a table for 100 columns, JSON with stable keys and a picture, and
@@ -170,6 +172,47 @@ def test_rows_with_sampling_have_the_events_of_their_schemas(sampled):
     assert row.accountant == 'rdp'  # A quick upper bound, as it is not asked for.
     assert row.epsilon <= 3.0
     assert row.epsilon == pytest.approx(3.0, rel=1e-6)
+
+
+def _noise_points(row, model_size, clients):
+  """From dense matrices: of the first, the worst, the last and all rounds."""
+  strategy = row.mechanism.strategy
+  rounds = np.linalg.norm(strategy.noise_matrix(), axis=1)
+  of_sum = np.linalg.norm(strategy.materialize_estimator()[-1]) / len(rounds)
+  points = np.array([rounds[0], rounds.max(), rounds[-1], of_sum])
+  return points * row.mechanism.noise_multiplier * math.sqrt(model_size) / clients
+
+
+def test_noise_of_a_round_is_that_of_the_models_size(targeted, sampled):
+  for comparison in (targeted, sampled):
+    for row in comparison.rows:
+      in_one = row.noise_per_coordinate
+      np.testing.assert_allclose(in_one, _noise_points(row, 1, 1), rtol=1e-9)
+      in_all = comparison.noise_norm(row)
+      np.testing.assert_allclose(in_all, _noise_points(row, SIZE, 1), rtol=1e-9)
+  for row in sampled.rows:
+    ratios = sampled.noise_to_signal(row)
+    np.testing.assert_allclose(ratios, _noise_points(row, SIZE, 40), rtol=1e-9)
+    of_json = sampled.to_json()['rows'][sampled.rows.index(row)]['noise_to_signal']
+    assert of_json == ratios._asdict()
+  assert targeted.noise_to_signal(targeted.rows[0]) is None
+  assert targeted.to_json()['rows'][0]['noise_to_signal'] is None
+
+
+def test_the_table_of_noise_is_of_the_sum_or_with_a_cohort_of_the_mean(
+  targeted, sampled
+):
+  for comparison, cohort in ((targeted, 1), (sampled, 40)):
+    text = plan_views.to_text(comparison)
+    of = 'mean of 40 updates' if cohort > 1 else 'sum of updates'
+    assert f'Noise that a round adds to the {of}, in clip norms' in text
+    lines = text.split('Noise that a round adds')[1].splitlines()
+    for row in comparison.rows:
+      numbers = [row.noise_per_coordinate.worst_round / cohort]
+      numbers += [each / cohort for each in comparison.noise_norm(row)]
+      of_row = [line.split() for line in lines if line.startswith(f'  {row.name} ')]
+      read = [[float(w.replace(',', '')) for w in words[-5:]] for words in of_row]
+      assert any(np.allclose(each, numbers, rtol=6e-3) for each in read)
 
 
 @pytest.mark.slow
@@ -532,6 +575,9 @@ def test_json_has_the_same_numbers_under_stable_keys(tmp_path):
       'relative_rmse',
       'relative_max_error',
       'relative_rmse_at_equal_epsilon',
+      'noise_per_coordinate',
+      'noise_norm',
+      'noise_to_signal',
       'storage',
       'noise_bytes',
       'seconds_per_round',

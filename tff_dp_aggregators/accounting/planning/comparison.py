@@ -26,6 +26,7 @@ from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import calibration
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
+from tff_dp_aggregators.accounting import noise_to_signal as noise_to_signal_lib
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.base import checks
@@ -186,6 +187,14 @@ class Row:
     """`rmse` if the epsilon of all rows were the same."""
     return self.rmse * (self.equal_noise_multiplier / self.mechanism.noise_multiplier)
 
+  @functools.cached_property
+  def noise_per_coordinate(self) -> noise_to_signal_lib.Points:
+    """Standard deviation of a round's noise in a coordinate of the sum, in clip norms.
+
+    That of all rounds is per round, of their sum.
+    """
+    return noise_to_signal_lib.summary(self.mechanism, model_size=1)
+
   @property
   def storage(self) -> str:
     """Where the noise of earlier rounds is kept, unless something else is asked for."""
@@ -244,6 +253,22 @@ class Comparison:
     smallest = min(getattr(each, what) for each in self.unsampled)
     return getattr(row, what) / smallest
 
+  def noise_norm(self, row: Row) -> noise_to_signal_lib.Points:
+    """How long a row's noise of all parameters together is, in clip norms.
+
+    It is also how many clients a round takes for `noise_to_signal` to be 1.
+    """
+    return row.noise_per_coordinate.times(math.sqrt(self.task.model_size))
+
+  def noise_to_signal(self, row: Row) -> Optional[noise_to_signal_lib.Points]:
+    """`noise_norm` over the largest norm of the cohort's sum; `None` without cohort.
+
+    See `accounting.noise_to_signal` for what it means.
+    """
+    if self.task.cohort is None:
+      return None
+    return self.noise_norm(row).times(1 / self.task.cohort)
+
   def may_be_advised(self, row: Row) -> bool:
     """Whether the server can do what a row assumes, as far as is known."""
     return row.sampling in samplings()[self.task.sampling]
@@ -281,6 +306,7 @@ class Comparison:
 
   def _row_to_json(self, row: Row) -> dict[str, Any]:
     mechanism, strategy = row.mechanism, row.mechanism.strategy
+    ratio = self.noise_to_signal(row)
     return {
       'mechanism': mechanism.name,
       **dict.fromkeys(registry.options()),
@@ -301,6 +327,9 @@ class Comparison:
       'relative_rmse': self.relative(row, 'rmse'),
       'relative_max_error': self.relative(row, 'max_error'),
       'relative_rmse_at_equal_epsilon': self.relative(row, 'equal_rmse'),
+      'noise_per_coordinate': row.noise_per_coordinate._asdict(),
+      'noise_norm': self.noise_norm(row)._asdict(),
+      'noise_to_signal': ratio and ratio._asdict(),
       'storage': row.storage,
       'noise_bytes': row.cost.num_bytes,
       'seconds_per_round': row.cost.seconds,

@@ -24,9 +24,13 @@ def to_text(comparison: planning.Comparison) -> str:
   lines = [
     *map(_wrap, _heading(comparison)),
     '',
-    *_table(comparison),
+    *_table(comparison, _columns(comparison), _assumption),
     '',
     *map(_wrap, _notes(comparison)),
+    '',
+    *map(_wrap, _noise_heading(comparison.task)),
+    '',
+    *_table(comparison, _noise_columns(comparison), _drawn),
     '',
     _wrap(f'Advice: {advice(comparison)}'),
   ]
@@ -146,8 +150,11 @@ class _Column(NamedTuple):
   cell: Callable[[planning.Row], str]
 
 
-def _table(comparison: planning.Comparison) -> list[str]:
-  columns = _columns(comparison)
+def _table(
+  comparison: planning.Comparison,
+  columns: list[_Column],
+  heading: Callable[[planning.Row], str],
+) -> list[str]:
   table = [[column.cell(row) for column in columns] for row in comparison.rows]
   titles = [list(line) for line in zip(*(column.title for column in columns))]
   widths = [max(map(len, cells)) for cells in zip(*titles, *table)]
@@ -155,7 +162,7 @@ def _table(comparison: planning.Comparison) -> list[str]:
   assumed = None
   for row, cells in zip(comparison.rows, table):
     if row.sampling != assumed:
-      lines.append(_wrap(_assumption(row)))
+      lines.append(_wrap(heading(row)))
       assumed = row.sampling
     lines.append(_line(cells, widths))
   return lines
@@ -180,6 +187,51 @@ def _columns(comparison: planning.Comparison) -> list[_Column]:
     title = ('RMSE, at', 'equal eps.')
     columns.insert(4, _Column(title, relative('equal_rmse')))
   return columns
+
+
+def _noise_heading(task: planning.Task) -> list[str]:
+  """What the table of a round's noise is about."""
+  of = 'sum of updates' if task.cohort is None else f'mean of {task.cohort:,} updates'
+  heading = (
+    f'Noise that a round adds to the {of}, in clip norms: in one parameter; in all '
+    f'{task.model_size:,}, as the length of a vector; and in the sum of all rounds, '
+    'divided by their number.'
+  )
+  if task.cohort is None:
+    return [
+      f'{heading} That of the model is also how many clients a round takes for the sum '
+      'of their updates to be as long as the noise, at most; --population and --cohort '
+      'give the ratio.'
+    ]
+  return [
+    f'{heading} As the mean itself is at most 1 long, that of the model is the ratio '
+    'of noise to signal. Above 1 a single round teaches little, and learning rests on '
+    'many that agree.'
+  ]
+
+
+def _noise_columns(comparison: planning.Comparison) -> list[_Column]:
+  cohort = comparison.task.cohort or 1
+
+  def of_model(field: str) -> Callable[[planning.Row], str]:
+    return lambda row: _short(getattr(comparison.noise_norm(row), field) / cohort)
+
+  def of_parameter(row: planning.Row) -> str:
+    return _short(row.noise_per_coordinate.worst_round / cohort)
+
+  return [
+    _Column(('', 'mechanism'), lambda row: f'  {row.name}'),
+    _Column(('parameter,', 'worst round'), of_parameter),
+    _Column(('model,', 'first round'), of_model('first_round')),
+    _Column(('model,', 'worst round'), of_model('worst_round')),
+    _Column(('model,', 'last round'), of_model('last_round')),
+    _Column(('model,', 'all rounds'), of_model('all_rounds')),
+  ]
+
+
+def _short(value: float) -> str:
+  """Three digits, or the whole number if it has more."""
+  return f'{value:,.0f}' if value >= 1000 else f'{value:.3g}'
 
 
 def _line(cells: list[str], widths: list[int]) -> str:
@@ -234,6 +286,12 @@ def _assumption(row: planning.Row) -> str:
   """What a row's epsilon is for, and what it rests on."""
   schema = row.mechanism.participation
   return schemas.kind_of(schema).heading(schema)
+
+
+def _drawn(row: planning.Row) -> str:
+  """How clients are drawn, in short."""
+  title = planning.offers()[row.sampling].title
+  return f'With {title}:' if title else 'Without sampling:'
 
 
 def _notes(comparison: planning.Comparison) -> list[str]:

@@ -11,7 +11,10 @@ level, all get the same, and their epsilons differ:
 The table shows, for each mechanism, its noise multiplier and epsilon; the root mean
 square error (RMSE) and the largest error of prefix sums, which are what a model is
 made of, relative to the best; and what the server keeps and how long the noise of a
-round takes.
+round takes. A second table has the noise that a round adds to a model of --model_size
+parameters: in one of them, and in all as a vector. With --cohort it is relative to the
+largest norm that the clients' updates can have together: the ratio of noise to signal
+(tff_dp_aggregators.accounting.noise_to_signal).
 
 The advice: of the mechanisms whose RMSE at equal epsilon is within 5% of the least, the
 one that keeps least from round to round; of equals, the fastest. Mechanisms that need
@@ -52,7 +55,11 @@ def define(values: flags.FlagValues) -> None:
   flags.DEFINE_integer('num_rounds', None, 'Rounds in all.', flag_values=values)
   flags_lib.define_limits(values)
   flags.DEFINE_integer(
-    'model_size', None, 'Number of float32 parameters.', flag_values=values
+    'model_size',
+    None,
+    'Number of float32 parameters that are trained. Size of the noise, and of what is '
+    'kept of it, follow.',
+    flag_values=values,
   )
   flags.DEFINE_integer(
     'population',

@@ -440,8 +440,8 @@ class Run:
     over_all = noise_to_signal.of_sums(plan.mechanism, plan.model_size, clients)[-1]
     progress_lib.say(
       f'Warning: the noise of the first round is {ratio:.3g} times as long as the sum '
-      f'of {clients:g} clipped updates can be (over all {plan.num_rounds} rounds: '
-      f'{over_all:.3g} times), so the model may learn little. More clients a round, '
+      f'of {clients:g} clipped updates can be (that of all {plan.num_rounds} rounds: '
+      f'{over_all:.3g} times), so a single round teaches little. More clients a round, '
       f'fewer than {plan.model_size:,} parameters or a larger epsilon would lower it.',
       sys.stderr,
     )
