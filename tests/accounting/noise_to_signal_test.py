@@ -7,6 +7,8 @@ Claims:
 * Vectors of that noise are as long as is said, beside a sum as long as it can be.
 * What pays for adaptive clipping makes the noise of values louder, and clip norms
   cancel.
+* The remark is there if the first round's ratio is above 1, and a warning if that of
+  all rounds is.
 * Numbers that make no sense are refused by name.
 """
 
@@ -87,6 +89,33 @@ def test_adaptive_clipping_makes_the_noise_of_values_louder():
   for function in (noise_to_signal.by_round, noise_to_signal.of_sums):
     ratio = function(adaptive, 9, 5) / function(fixed, 9, 5)
     np.testing.assert_allclose(ratio, louder, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+  ('noise_multiplier', 'expected'),
+  [
+    # A tenth of it in a round, and a 4.9th part of that in all 24.
+    (9.9, None),
+    (
+      11.0,
+      'Note: the noise of the first round is 1.1 times as long as the sum of 100 ',
+    ),
+    (
+      50.0,
+      'Warning: the noise of the first round is 5 times as long as the sum of 100',
+    ),
+  ],
+)
+def test_noise_that_is_longer_than_the_signal_is_remarked(noise_multiplier, expected):
+  mechanism = mechanism_lib.Mechanism('gaussian', LIMITS, noise_multiplier)
+  remark = noise_to_signal.remark(mechanism, model_size=100, clients_per_round=100)
+  if expected is None:
+    assert remark is None
+    return
+  assert remark.startswith(expected)
+  over_all = noise_multiplier / 10 / math.sqrt(24)
+  assert f'of all 24 rounds together {over_all:.3g} times' in remark
+  assert 'More clients a round, fewer than 100 parameters or a larger eps' in remark
 
 
 def test_sampled_mechanisms_have_a_row_for_each_round():

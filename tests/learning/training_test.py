@@ -29,6 +29,7 @@ from tests.learning import training_runs
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import learning
 from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import noise_to_signal
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.learning import packed
@@ -226,8 +227,9 @@ def test_keras_models_data_laid_out_before_no_privacy_and_a_running_event_loop(
   assert asyncio.run(in_a_notebook()).is_finished
 
 
-def _warnings(capfd):
-  return [line for line in capfd.readouterr().err.splitlines() if 'Warning' in line]
+def _remarks(capfd):
+  said = capfd.readouterr().err.splitlines()
+  return [line for line in said if 'the noise of the first round' in line]
 
 
 def test_sampled_and_adaptive_mechanisms_train_report_and_say_if_noise_is_loud(
@@ -238,14 +240,13 @@ def test_sampled_and_adaptive_mechanisms_train_report_and_say_if_noise_is_loud(
   poisson = {'mechanism': mechanism, 'checkpoint_seconds': 0.0}
   with pytest.raises(_Killed):
     _train(tmp_path / 'poisson', test_metrics=_killing(3), **poisson)
-  (line,) = _warnings(capfd)
+  (line,) = _remarks(capfd)
   # Noise of 3 clip norms in each of two parameters, for 12 / 4 clients.
   assert 'first round is 1.41 times as long as the sum of 3 clipped updates' in line
-  assert '(that of all 6 rounds: 0.577 times)' in line
-  assert 'More clients a round, fewer than 2 parameters or a larger epsilon' in line
+  assert line == noise_to_signal.remark(mechanism, 2, 3)
   result = _train(tmp_path / 'poisson', test_metrics=_killing(0), **poisson)
   said = capfd.readouterr().err
-  assert 'noise/signal=1.41' in said and 'Warning' not in said
+  assert 'noise/signal=1.41' in said and 'the noise of the first' not in said
   assert result.epsilon == pytest.approx(mechanism.epsilon(1e-3), rel=1e-6)
   rows = training_runs.lasting(tmp_path / 'poisson')['metrics']
   assert len({row['not_private_clients'] for row in rows}) > 1
@@ -256,7 +257,7 @@ def test_sampled_and_adaptive_mechanisms_train_report_and_say_if_noise_is_loud(
   assert result.epsilon == pytest.approx(adaptive.epsilon(1e-3), rel=1e-9)
   entries = ledger.read(str(tmp_path / 'adaptive' / 'ledger.jsonl')).entries
   assert entries[0].clip_norm == 0.5 and len({e.clip_norm for e in entries}) > 3
-  assert not _warnings(capfd)
+  assert not _remarks(capfd)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ bounded by sums of absolute values and not by norms, and which no mechanism has.
 """
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 import numpy as np
 
@@ -146,6 +146,41 @@ def summary(
   sums = of_sums(mechanism, model_size, clients_per_round)
   return Points(
     float(rounds[0]), float(rounds.max()), float(rounds[-1]), float(sums[-1])
+  )
+
+
+def remark(
+  mechanism: mechanism_lib.Mechanism, model_size: int, clients_per_round: float
+) -> Optional[str]:
+  """A line for whoever trains, if the first round's noise is longer than its signal.
+
+  It is a warning if that of the sum of all rounds is longer, too: then the model cannot
+  get further than its noise.
+
+  Args:
+    mechanism: Strategy and noise.
+    model_size: Number of trainable parameters, d.
+    clients_per_round: Clients of a round, m; the expected number with Poisson sampling.
+
+  Returns:
+    The line, or `None`.
+
+  Raises:
+    TypeError: If a number is not one.
+    ValueError: If one is not positive.
+  """
+  noise = summary(mechanism, model_size, clients_per_round)
+  if noise.first_round <= 1:
+    return None
+  kind, meaning = 'Note', 'a single round teaches little'
+  if noise.all_rounds > 1:
+    kind, meaning = 'Warning', 'the model can hardly learn'
+  return (
+    f'{kind}: the noise of the first round is {noise.first_round:.3g} times as long as '
+    f'the sum of {clients_per_round:g} clipped updates can be, that of all '
+    f'{mechanism.strategy.num_rounds} rounds together {noise.all_rounds:.3g} times: '
+    f'{meaning}. More clients a round, fewer than {model_size:,} parameters or a '
+    'larger epsilon would lower both.'
   )
 
 

@@ -273,7 +273,7 @@ class Run:
         directory.file(run_directory.METRICS), self._columns(), rounds
       )
       if not rounds:
-        self._warn_of_noise()
+        self._remark_on_noise()
       events = events_lib.EventFile(directory.file(run_directory.EVENTS))
       stack.callback(events.close)
       progress = progress_lib.Progress(plan.num_rounds, rounds)
@@ -429,22 +429,16 @@ class Run:
       return self.plan.clip_norm
     return float(state.aggregator.query.clip_norm)
 
-  def _warn_of_noise(self) -> None:
+  def _remark_on_noise(self) -> None:
     """Says so, in a line, if the first round's noise is louder than what it hides."""
     plan = self.plan
-    if plan.mechanism is None or plan.noise_to_signal is None:
+    if plan.mechanism is None:
       return
-    ratio, clients = plan.noise_to_signal[0], plan.schedule.clients_per_round
-    if ratio <= 1:
-      return
-    over_all = noise_to_signal.of_sums(plan.mechanism, plan.model_size, clients)[-1]
-    progress_lib.say(
-      f'Warning: the noise of the first round is {ratio:.3g} times as long as the sum '
-      f'of {clients:g} clipped updates can be (that of all {plan.num_rounds} rounds: '
-      f'{over_all:.3g} times), so a single round teaches little. More clients a round, '
-      f'fewer than {plan.model_size:,} parameters or a larger epsilon would lower it.',
-      sys.stderr,
+    remark = noise_to_signal.remark(
+      plan.mechanism, plan.model_size, plan.schedule.clients_per_round
     )
+    if remark is not None:
+      progress_lib.say(remark, sys.stderr)
 
   def _columns(self) -> list[str]:
     columns = ['round', 'attempts', _CLIENTS, 'epsilon', 'effective_noise_multiplier']
