@@ -4,7 +4,22 @@ Loads on first use: `learning.schedules` needs no TensorFlow.
 """
 
 import importlib
+import os
+import warnings
 from typing import Any
+
+# TensorFlow has notices at its start and for each new computation, between the lines of
+# a run. Its warnings and errors are shown. What users have set counts; and where they
+# imported TensorFlow before, it has read their setting.
+os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '1')
+# Of a package that TFF imports, to its maintainers. Users' filters come before it.
+warnings.filterwarnings(
+  'ignore',
+  'pkg_resources is deprecated as an API',
+  UserWarning,
+  r'google\.rpc',
+  append=True,
+)
 
 _MODULES = (
   'clients',
