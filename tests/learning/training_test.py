@@ -23,6 +23,7 @@ import shutil
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_federated as tff
 from tensorboard.backend.event_processing import event_accumulator
 
 from tests.learning import training_runs
@@ -258,6 +259,45 @@ def test_sampled_and_adaptive_mechanisms_train_report_and_say_if_noise_is_loud(
   entries = ledger.read(str(tmp_path / 'adaptive' / 'ledger.jsonl')).entries
   assert entries[0].clip_norm == 0.5 and len({e.clip_norm for e in entries}) > 3
   assert not _remarks(capfd)
+
+
+@pytest.mark.slow
+def test_without_signal_a_models_steps_are_as_long_as_the_noise_is_said_to_be(tmp_path):
+  size, clip_norm, models = 2000, 0.5, [np.zeros(2000)]
+
+  def weights(outputs, labels):
+    del labels
+    models.append(np.asarray(outputs)[:, 0].astype(np.float64))
+    return 0.0
+
+  nothing = (np.zeros([2, size], np.float32), np.zeros([2, 1], np.float32))
+  mechanism = accounting.Mechanism('toeplitz', training_runs.PARTICIPATION, 0.3)
+  _train(
+    tmp_path / 'run',
+    model=lambda: tf.keras.Sequential(
+      [
+        tf.keras.layers.Dense(
+          1, use_bias=False, kernel_initializer='zeros', input_shape=[size]
+        )
+      ]
+    ),
+    loss=tf.keras.losses.MeanSquaredError(),
+    clients={f'client {number}': nothing for number in range(12)},
+    mechanism=mechanism,
+    clip_norm=clip_norm,
+    server_optimizer=tff.learning.optimizers.build_sgdm(1.0),
+    test_data=(np.eye(size, dtype=np.float32), np.zeros([size, 1], np.float32)),
+    test_metrics={'weights': weights},
+  )
+  # The mean of three clipped updates is at most a clip norm long.
+  steps = np.linalg.norm(np.diff(models, axis=0), axis=1) / clip_norm
+  rows = training_runs.lasting(tmp_path / 'run')['metrics']
+  said = [float(row['noise_to_signal']) for row in rows]
+  # Norms of so many coordinates deviate by 1 / sqrt(2 size) = 1.6% of them.
+  np.testing.assert_allclose(steps, said, rtol=0.1)
+  all_rounds = np.linalg.norm(models[-1]) / (12 * clip_norm)
+  of_sums = noise_to_signal.of_sums(mechanism, size, 3)
+  assert all_rounds == pytest.approx(of_sums[-1], rel=0.1)
 
 
 @pytest.mark.parametrize(
