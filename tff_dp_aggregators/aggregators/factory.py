@@ -11,6 +11,7 @@ from tff_dp_aggregators import noise
 from tff_dp_aggregators import queries
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.aggregators import nonfinite
+from tff_dp_aggregators.aggregators import tracing
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.noise import seeds
 from tff_dp_aggregators.queries import grid
@@ -204,7 +205,7 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     return DPMean(query, self._clients_per_round, value_type)
 
   def _check_state_size(self, query: queries.MatrixMechanismQuery) -> None:
-    initial = tff.tensorflow.computation(query.initial_global_state)
+    initial = tff.tensorflow.computation(tracing.as_written(query.initial_global_state))
     num_bytes = _num_bytes(initial.type_signature.result)
     if num_bytes > _MAX_STATE_BYTES:
       raise ValueError(
@@ -315,21 +316,27 @@ class DPMean:
     Raises:
       TypeError: If what adds up returns anything but the sum.
     """
-    query_init = tff.tensorflow.computation(self._query.initial_global_state)
+    query_init = tff.tensorflow.computation(
+      tracing.as_written(self._query.initial_global_state)
+    )
     query_state_type = query_init.type_signature.result
-    derive_params = tff.tensorflow.computation(self.client_params, query_state_type)
+    derive_params = tff.tensorflow.computation(
+      tracing.as_written(self.client_params), query_state_type
+    )
     encode = tff.tensorflow.computation(
-      self.encode, [derive_params.type_signature.result, self._value_type]
+      tracing.as_written(self.encode),
+      [derive_params.type_signature.result, self._value_type],
     )
     sample_type, counts_type = encode.type_signature.result
     record_sum = record_aggregation_factory.create(sample_type)
     _check_sum(record_sum, sample_type)
     count_sum = count_sum_factory.create(counts_type)
     release = tff.tensorflow.computation(
-      self.release, [query_state_type, sample_type, counts_type]
+      tracing.as_written(self.release), [query_state_type, sample_type, counts_type]
     )
 
     @tff.tensorflow.computation
+    @tracing.as_written
     def no_rounds() -> Any:
       infinite = tf.constant(math.inf, tf.float64)
       return infinite, infinite
@@ -448,6 +455,7 @@ def _record_specs(value_type: Any) -> Any:
   seen: list[Any] = []
 
   @tff.tensorflow.computation(value_type)
+  @tracing.as_written
   def look(value: Any) -> Any:
     seen.append(tf.nest.map_structure(tf.TensorSpec.from_tensor, value))
     return value

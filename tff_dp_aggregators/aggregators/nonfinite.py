@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Optional
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_dp_aggregators.aggregators import tracing
 from tff_dp_aggregators.queries import clipping
 
 # Name of the count in a process's measurements.
@@ -79,6 +80,7 @@ class ZeroNonfiniteFactory(tff.aggregators.UnweightedAggregationFactory):
     count_sum = self._count_sum_factory.create(tff.TensorType(tf.int32.as_numpy_dtype))
 
     @tff.tensorflow.computation(value_type)
+    @tracing.as_written
     def zero_and_count(value: Any) -> Any:
       kept, finite = clipping.zero_unless_finite(value)
       return kept, tf.cast(tf.logical_not(finite), tf.int32)
@@ -148,6 +150,7 @@ def add_nonfinite_count(measurements: Any, count: Any) -> Any:
   @tff.tensorflow.computation(
     measurements.type_signature.member, count.type_signature.member
   )
+  @tracing.as_written
   def merge(measured: Any, counted: Any) -> Any:
     if not isinstance(measured, collections.abc.Mapping):
       measured = {'aggregation': measured} if tf.nest.flatten(measured) else {}

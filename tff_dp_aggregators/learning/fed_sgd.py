@@ -12,6 +12,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_dp_aggregators.aggregators import nonfinite
+from tff_dp_aggregators.aggregators import tracing
 from tff_dp_aggregators.learning import process_parts
 
 
@@ -86,6 +87,7 @@ def _without_empty_clients_counted(
   metrics_type = process.next.type_signature.result.metrics
 
   @tff.tensorflow.computation(clients_type.member)
+  @tracing.as_written
   def is_empty(dataset: tf.data.Dataset) -> tf.Tensor:
     options = tf.data.Options()
     options.autotune.enabled = False  # It would complain of being ended so soon.
@@ -94,6 +96,7 @@ def _without_empty_clients_counted(
     return tf.cast(tf.equal(batches, 0), tf.int32)
 
   @tff.tensorflow.computation(metrics_type.member, np.int32)
+  @tracing.as_written
   def subtract(metrics: Any, num_empty: tf.Tensor) -> Any:
     measured = collections.OrderedDict(metrics['aggregator'])
     measured[nonfinite.NONFINITE_COUNT] -= num_empty

@@ -12,6 +12,7 @@ import tensorflow_federated as tff
 
 from tff_dp_aggregators import aggregators
 from tff_dp_aggregators.aggregators import nonfinite
+from tff_dp_aggregators.aggregators import tracing
 from tff_dp_aggregators.learning import adafactor
 from tff_dp_aggregators.learning import ftrl
 from tff_dp_aggregators.learning import server_schedule
@@ -54,6 +55,7 @@ class CountZeroWeights(tff.aggregators.WeightedAggregationFactory):
     inner = self._inner.create(value_type)
 
     @tff.tensorflow.computation(weight_type)
+    @tracing.as_written
     def is_zero(weight: tf.Tensor) -> tf.Tensor:
       return tf.cast(tf.equal(weight, 0), tf.int32)
 

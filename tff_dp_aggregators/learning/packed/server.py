@@ -12,6 +12,7 @@ import tensorflow_federated as tff
 
 from tff_dp_aggregators.aggregators import factory
 from tff_dp_aggregators.aggregators import nonfinite
+from tff_dp_aggregators.aggregators import tracing
 from tff_dp_aggregators.learning.packed import training as training_lib
 
 
@@ -106,7 +107,7 @@ class Server:
     )
     measured[nonfinite.NONFINITE_COUNT] = counts.nonfinite
     weights, optimizer_state, finalized = self._apply(state, mean)
-    train = self._training.model.finalize_metrics(metrics)
+    train = tracing.converted(self._training.model.finalize_metrics)(metrics)
     new_state = tff.learning.templates.LearningAlgorithmState(
       weights, state.distributor, state.client_work, aggregator_state, optimizer_state
     )
@@ -120,7 +121,8 @@ class Server:
   def _apply(self, state: Any, update: Any) -> Any:
     """One step of the optimizer, unless the update is not finite."""
     trainable = tuple(state.global_model_weights.trainable)
-    stepped = self._optimizer.next(state.finalizer, trainable, tuple(update))
+    step = tracing.converted(self._optimizer.next)
+    stepped = step(state.finalizer, trainable, tuple(update))
     finite = _all_finite(update)
     optimizer_state, new_trainable = tf.nest.map_structure(
       lambda new, old: tf.where(finite, new, old), stepped, (state.finalizer, trainable)

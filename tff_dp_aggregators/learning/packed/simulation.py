@@ -27,6 +27,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_dp_aggregators.aggregators import factory
+from tff_dp_aggregators.aggregators import tracing
 from tff_dp_aggregators.learning import process_parts
 from tff_dp_aggregators.learning.packed import choice
 from tff_dp_aggregators.learning.packed import data as data_lib
@@ -107,6 +108,7 @@ class PackedFedAvg:
     """Makes the computations whose states are in files."""
 
     @tff.tensorflow.computation(np.str_)
+    @tracing.as_written
     def begin(path: Any) -> Any:
       state = self._server.initial_state()
       self._state_specs = leaves.specs_of(state)
@@ -127,6 +129,7 @@ class PackedFedAvg:
     pack = self._pack()
 
     @tff.tensorflow.computation(np.str_, np.str_, _ROWS)
+    @tracing.as_written
     def run(path: Any, next_path: Any, rows: Any) -> Any:
       state = _read(path, self._state_specs)
       weights, params = self._server.for_clients(state)
@@ -170,6 +173,7 @@ class PackedFedAvg:
     pack = self._pack()
 
     @tff.tensorflow.computation(broadcast_type, _ROWS)
+    @tracing.as_written
     def work(broadcast: Any, rows: Any) -> Any:
       weights, params = leaves.decode(broadcast, self._broadcast_specs)
       sums = pack.run(weights, params, rows)
@@ -316,10 +320,13 @@ class PackedFedAvg:
     Its state is that of `build_dp_fed_avg` with the same model, aggregator and
     optimizers, and may go from one to the other. The argument of a round are `packs`.
     """
-    initialize = tff.tensorflow.computation(self._server.initial_state)
+    initialize = tff.tensorflow.computation(
+      tracing.as_written(self._server.initial_state)
+    )
     state_type = initialize.type_signature.result
 
     @tff.tensorflow.computation(state_type)
+    @tracing.as_written
     def for_clients(state: Any) -> Any:
       broadcast = self._server.for_clients(state)
       self._broadcast_specs = leaves.specs_of(broadcast)
@@ -328,6 +335,7 @@ class PackedFedAvg:
     work = self._work(for_clients.type_signature.result)
 
     @tff.tensorflow.computation(state_type, work.type_signature.result)
+    @tracing.as_written
     def finish(state: Any, sums: Any) -> Any:
       return tff.learning.templates.LearningProcessOutput(*self._finish(state, sums))
 
@@ -345,14 +353,17 @@ class PackedFedAvg:
       return tff.learning.templates.LearningProcessOutput(output.state, output.metrics)
 
     @tff.tensorflow.computation(state_type)
+    @tracing.as_written
     def get_model_weights(state: Any) -> Any:
       return state.global_model_weights
 
     @tff.tensorflow.computation(state_type, state_type.global_model_weights)
+    @tracing.as_written
     def set_model_weights(state: Any, model_weights: Any) -> Any:
       return _with(state, global_model_weights=model_weights)
 
     @tff.tensorflow.computation(state_type)
+    @tracing.as_written
     def get_hparams(state: Any) -> Any:
       return collections.OrderedDict(
         client_work=collections.OrderedDict(),
@@ -360,6 +371,7 @@ class PackedFedAvg:
       )
 
     @tff.tensorflow.computation(state_type, get_hparams.type_signature.result)
+    @tracing.as_written
     def set_hparams(state: Any, hparams: Any) -> Any:
       optimizer_state = self._optimizer.set_hparams(
         state.finalizer, hparams['finalizer']

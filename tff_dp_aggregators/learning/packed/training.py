@@ -15,6 +15,7 @@ from typing import Any, Callable, NamedTuple, Optional
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_dp_aggregators.aggregators import tracing
 from tff_dp_aggregators.learning import local_order
 from tff_dp_aggregators.learning.packed import data as data_lib
 
@@ -194,10 +195,11 @@ def train_step(
   sample_weight = None if counts is None else _weights_of_examples(counts)
   with tf.GradientTape() as tape:
     tape.watch(state.trainable)
-    output = model.predict_on_batch((state.trainable, weights.rest), x, training=True)
-    loss = model.loss(output, y, sample_weight)
+    predict = tracing.converted(model.predict_on_batch)
+    output = predict((state.trainable, weights.rest), x, training=True)
+    loss = tracing.converted(model.loss)(output, y, sample_weight)
   gradients = tape.gradient(loss, state.trainable)
-  optimizer_state, trainable = training.optimizer.next(
+  optimizer_state, trainable = tracing.converted(training.optimizer.next)(
     state.optimizer, state.trainable, gradients
   )
   if counts is None:
@@ -228,7 +230,8 @@ def _update_metrics(
   batch_output = tff.learning.models.BatchOutput(
     loss=loss, predictions=output, num_examples=num_examples
   )
-  return model.update_metrics_state(metrics, batch_output=batch_output, labels=labels)
+  update = tracing.converted(model.update_metrics_state)
+  return update(metrics, batch_output=batch_output, labels=labels)
 
 
 def _add_metrics_of_examples(
@@ -252,7 +255,8 @@ def _add_metrics_of_examples(
     outputs, label = tf.nest.map_structure(
       lambda tensor: tensor[tf.newaxis], (outputs, label)
     )
-    after = _update_metrics(model, zero, outputs, label, model.loss(outputs, label))
+    loss = tracing.converted(model.loss)(outputs, label)
+    after = _update_metrics(model, zero, outputs, label, loss)
     return tf.nest.map_structure(
       lambda new, old: tf.where(is_meant, new - old, tf.zeros_like(old)), after, zero
     )
