@@ -2,7 +2,8 @@
 
 A line says what ran (the round's privacy event), on how many clients, with which clip
 norm, noise and strategy, what was released (its checksum), and what had been spent by
-then. It never holds a seed, nor noise that was not released.
+then. It never holds a seed, nor noise that was not released. Attempts at a round that
+were aborted have lines of their own (`aborted_attempt`), which spend nothing.
 
 The file is append-only, and the rules are the same for who writes (`LedgerWriter`) and
 who reads (`read`):
@@ -18,6 +19,8 @@ who reads (`read`):
   with the same content but for the time, and costs nothing: the adversary sees the
   same bits once more. With other content the same noise would cover two data sets, and
   without a `result_checksum` nobody could tell: both are errors.
+* Aborted attempts at a round stand before its line, in order, from attempt 0. None is
+  there twice: a round that is run again confirms them.
 * A round without a clip norm is not private: no noise hides what has no bound. Its
   event says so, or the line is refused.
 * `effective_noise_multiplier` and `epsilon` are what the events so far compose to, to a
@@ -36,12 +39,13 @@ What can be changed in a ledger without being found, if nothing else is known of
 
 * In the last line: the time; cohorts, clip norm, generator and result checksum, if its
   round was released once; digits of event and epsilon too small to move the result by
-  1e-9; the order of fields and the spaces between them. If it is the only line, the
-  noise multiplier and the strategy checksum as well, which the report compares with the
-  mechanism, and the tag of the key.
+  1e-9; the order of fields and the spaces between them. If it is the only one of a
+  round, the noise multiplier and the strategy checksum as well, which the report
+  compares with the mechanism, and the tag of the key. Of an aborted attempt, its
+  cohorts and its goal.
 * Whole lines can be taken from the end, as can the file.
 * Whoever writes all later lines anew, with new hashes, can change the same things in
-  any line.
+  any line, and put in or take out aborted attempts.
 
 Who knows the head of the ledger finds each of these. With it nothing can be changed but
 what comes after that many lines: those that were appended since, and a half line.
@@ -66,8 +70,11 @@ import numpy as np
 
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting.accountants import gaussian
+from tff_dp_aggregators.accounting.records import aborted_attempt
 from tff_dp_aggregators.accounting.records import ledger_entry
+from tff_dp_aggregators.accounting.records import ledger_line
 from tff_dp_aggregators.accounting.records import ledger_spent
+from tff_dp_aggregators.accounting.records.aborted_attempt import AbortedAttempt
 from tff_dp_aggregators.accounting.records.ledger_entry import Head
 from tff_dp_aggregators.accounting.records.ledger_entry import LedgerEntry
 from tff_dp_aggregators.base import checks
@@ -87,6 +94,7 @@ class Ledger:
     cut: Length in bytes of the half line at the end; 0 if there is none.
     sha256: Of the whole file, as `sha256sum` prints it.
     head: Of the complete lines.
+    aborted: Attempts at rounds that were aborted, in order.
   """
 
   entries: tuple[LedgerEntry, ...]
@@ -94,11 +102,12 @@ class Ledger:
   cut: int
   sha256: str
   head: Head
+  aborted: tuple[AbortedAttempt, ...] = ()
 
   @property
   def total_event(self) -> dp_accounting.DpEvent:
-    """What all rounds spent together, as one event."""
-    return total_event(self.entries)
+    """What all rounds and aborted attempts spent together, as one event."""
+    return total_event([*self.entries, *self.aborted])
 
 
 class _State(NamedTuple):
@@ -107,9 +116,29 @@ class _State(NamedTuple):
   size: int = 0
   first: Optional[LedgerEntry] = None
   rounds: int = 0
+  attempts: int = 0  # Aborted, at the round after those.
   last_round: int = -1
   spent: ledger_spent.Spent = ledger_spent.Spent()
   head: Head = Head()
+
+  def after(
+    self, entry: ledger_line.Line, line: bytes, spent: ledger_spent.Spent
+  ) -> '_State':
+    """With one line more, which is checked already."""
+    then = self._replace(size=self.size + len(line), head=self.head.after(line))
+    if isinstance(entry, AbortedAttempt):  # The round that comes next is its own.
+      return then._replace(attempts=self.attempts + 1, last_round=entry.round - 1)
+    return then._replace(
+      first=self.first or entry,
+      rounds=max(self.rounds, entry.round + 1),
+      attempts=0 if entry.round == self.rounds else self.attempts,
+      last_round=entry.round,
+      spent=spent,
+    )
+
+
+# What a line is of: a round, or an aborted attempt at it.
+_Key = tuple[int, Optional[int]]
 
 
 class LedgerWriter:
@@ -182,7 +211,7 @@ class LedgerWriter:
         raise ValueError('expected is for resume=True; a new ledger has no lines yet.')
       expected = _check_head(expected)
     self._state = _State()
-    self._spans: dict[int, tuple[int, int]] = {}  # Of each round's first line.
+    self._spans: dict[_Key, tuple[int, int]] = {}  # Of each one's first line.
     self._torn = False  # Whether there may be something after the complete lines.
     self.recovered: Optional[str] = None
     self._file = _open(path, new=not resume)
@@ -267,9 +296,106 @@ class LedgerWriter:
       noise_generator=noise_generator,
       noise_key_tag=noise_key_tag,
     )
-    line = json.dumps(dataclasses.asdict(entry), allow_nan=False) + '\n'
-    self._commit(entry, spent, line.encode())
+    self._commit(entry, spent)
     return entry
+
+  def append_aborted(self, **what: Any) -> AbortedAttempt:
+    """Writes the line of an aborted attempt and waits until it is on disk.
+
+    The round's own line comes after those of its aborted attempts. If it fails, the
+    ledger is as before.
+
+    Args:
+      **what: `round`, `attempt`, `cohort_requested`, `cohort_reported` and
+        `reporting_goal` of `AbortedAttempt`.
+
+    Returns:
+      The line's content.
+
+    Raises:
+      TypeError: If one is missing, or no whole number.
+      ValueError: If one is out of range, or the attempt is not the next one.
+      OSError: If the line cannot be written, or something else changed the file.
+
+    Example:
+      >>> import tempfile
+      >>> path = os.path.join(tempfile.mkdtemp(), 'ledger.jsonl')
+      >>> what = dict(cohort_requested=10, cohort_reported=6, reporting_goal=8)
+      >>> with LedgerWriter(path, delta=1e-6) as writer:
+      ...   aborted = writer.append_aborted(round=0, attempt=0, **what)
+      ...   print(aborted.dp_event, writer.rounds, writer.aborted_attempts(0))
+      NoOpDpEvent() 0 1
+    """
+    self._mend()
+    aborted = self._aborted_of(**what)
+    aborted_attempt.check_next(self._state.rounds, self._state.attempts, aborted)
+    self._commit(aborted, self._state.spent)
+    return aborted
+
+  def confirm_aborted(self, **what: Any) -> AbortedAttempt:
+    """Checks that an attempt of a round which is run again is what its line says.
+
+    Args:
+      **what: As for `append_aborted`.
+
+    Returns:
+      The line's content.
+
+    Raises:
+      TypeError: As for `append_aborted`.
+      ValueError: If it has no line, or one with other content.
+    """
+    again = self._aborted_of(**what)
+    number, attempts = again.round, self.aborted_attempts(again.round)
+    if again.attempt >= attempts:
+      raise ValueError(
+        f'attempt {again.attempt} at round {number} has no line; the ledger has '
+        f'{attempts} aborted attempts at that round, and {self._state.rounds} rounds.'
+      )
+    earlier = self._line((number, again.attempt))
+    assert isinstance(earlier, AbortedAttempt)
+    aborted_attempt.check_same(earlier, again)
+    return earlier
+
+  def aborted_attempts(self, round: int) -> int:
+    """How many aborted attempts at a round have a line.
+
+    Args:
+      round: From 0; released already or not.
+
+    Raises:
+      TypeError: If it is no whole number.
+      ValueError: If it is out of range.
+    """
+    number = checks.check_int('round', round, 0)
+    if number == self._state.rounds:
+      return self._state.attempts
+    return next(
+      count for count in itertools.count() if (number, count) not in self._spans
+    )
+
+  def _aborted_of(
+    self,
+    *,
+    round: int,
+    attempt: int,
+    cohort_requested: int,
+    cohort_reported: int,
+    reporting_goal: Optional[int],
+  ) -> AbortedAttempt:
+    """The next line for an attempt."""
+    if reporting_goal is not None:
+      reporting_goal = checks.check_int('reporting_goal', reporting_goal, 0)
+    return AbortedAttempt(
+      round=checks.check_int('round', round, 0),
+      attempt=checks.check_int('attempt', attempt, 0),
+      cohort_requested=checks.check_int('cohort_requested', cohort_requested, 0),
+      cohort_reported=checks.check_int('cohort_reported', cohort_reported, 0),
+      reporting_goal=reporting_goal,
+      event=aborted_attempt.NOTHING,
+      time=_now(),
+      previous_line_sha256=self._state.head.sha256,
+    )
 
   def confirm(self, *, round: int, **what: Any) -> LedgerEntry:
     """Checks that a round which is run again came to what its line says.
@@ -322,7 +448,7 @@ class LedgerWriter:
       'strategy_checksum': strategy_checksum,
       'event': events.to_json(event),
       'delta': self._delta,
-      'time': datetime.datetime.now(datetime.timezone.utc).isoformat(),
+      'time': _now(),
       'previous_line_sha256': state.head.sha256,
       'result_checksum': result_checksum,
       'noise_generator': noise_generator,
@@ -372,7 +498,7 @@ class LedgerWriter:
       self._mend()
       _logger.warning(
         '%s ended in the middle of a line, whose %d bytes are now in %s. The last '
-        'complete line is of round %d.',
+        'complete line of a round is of round %d.',
         path,
         len(reading.cut),
         self.recovered,
@@ -380,27 +506,32 @@ class LedgerWriter:
       )
 
   def _entry(self, round_number: int) -> LedgerEntry:
-    start, end = self._spans[round_number]
-    return ledger_entry.parse(os.pread(self._file.fileno(), end - start, start))
+    entry = self._line((round_number, None))
+    assert isinstance(entry, LedgerEntry)
+    return entry
 
-  def _commit(self, entry: LedgerEntry, spent: ledger_spent.Spent, line: bytes) -> None:
+  def _line(self, key: _Key) -> ledger_line.Line:
+    start, end = self._spans[key]
+    return ledger_line.parse(os.pread(self._file.fileno(), end - start, start))
+
+  def _commit(self, entry: ledger_line.Line, spent: ledger_spent.Spent) -> None:
     """Writes the line, and only then counts it."""
-    state = self._state
-    end = state.size + len(line)
-    rounds = max(state.rounds, entry.round + 1)
-    if rounds > state.rounds:
-      self._spans[entry.round] = (state.size, end)
+    line = (json.dumps(dataclasses.asdict(entry), allow_nan=False) + '\n').encode()
+    key, before = _key(entry), self._state
+    is_new = key not in self._spans
     self._torn = True
     try:
       written = 0
       while written < len(line):  # A full disk takes a part.
         written += os.write(self._file.fileno(), line[written:])
       os.fsync(self._file.fileno())
+      if is_new:
+        self._spans[key] = (before.size, before.size + len(line))
       # One assignment: an interrupt comes before it or after, and `_mend` knows which.
-      self._state = _State(
-        end, state.first or entry, rounds, entry.round, spent, state.head.after(line)
-      )
+      self._state = before.after(entry, line, spent)
     except BaseException:
+      if is_new and self._state is before:
+        self._spans.pop(key, None)
       try:
         self._mend()
       except OSError:
@@ -445,6 +576,7 @@ def read(path: str, expected: Optional[Head] = None) -> Ledger:
     reading = _Reading(path, file, expected)
   return Ledger(
     entries=tuple(reading.entries),
+    aborted=tuple(reading.aborted),
     repeated=tuple(reading.repeated),
     cut=len(reading.cut),
     sha256=reading.sha256,
@@ -452,8 +584,8 @@ def read(path: str, expected: Optional[Head] = None) -> Ledger:
   )
 
 
-def total_event(entries: Sequence[LedgerEntry]) -> dp_accounting.DpEvent:
-  """What rounds spent together, as one event."""
+def total_event(entries: Sequence[ledger_line.Line]) -> dp_accounting.DpEvent:
+  """What rounds, and attempts that were aborted, spent together, as one event."""
   each = [entry.dp_event for entry in entries]
   samples = collections.Counter(
     filter(ledger_spent.is_sample, each)
@@ -493,8 +625,9 @@ class _Reading:
 
   def __init__(self, path: str, file: Iterable[bytes], expected: Optional[Head] = None):
     self.entries: list[LedgerEntry] = []
+    self.aborted: list[AbortedAttempt] = []
     self.repeated: list[int] = []
-    self.spans: dict[int, tuple[int, int]] = {}
+    self.spans: dict[_Key, tuple[int, int]] = {}
     self.state = _State()
     self.cut = b''
     once = self.state.head  # The head when there were as many lines as expected.
@@ -515,28 +648,33 @@ class _Reading:
       raise ValueError(_not_expected(path, self.state.head, expected))
 
   def _add(self, line: bytes) -> None:
-    entry = ledger_entry.parse(line)
-    state = self.state
-    end = state.size + len(line)
-    spent = state.spent
-    if entry.round < state.rounds:
+    entry = ledger_line.parse(line)
+    state, spent = self.state, self.state.spent
+    is_new = True
+    if isinstance(entry, AbortedAttempt):
+      aborted_attempt.check_next(state.rounds, state.attempts, entry)
+      self.aborted.append(entry)
+    elif entry.round < state.rounds:
       _check_repetition(self.entries[entry.round], entry)
       self.repeated.append(entry.round)
+      is_new = False
     else:
       _check_next(state.first, state.rounds, entry)
       spent = spent.plus(entry.dp_event)
       ledger_spent.check_stated(entry, spent)
       self.entries.append(entry)
-      self.spans[entry.round] = (state.size, end)
     _check_chained(entry, state.head)
-    self.state = _State(
-      end,
-      state.first or entry,
-      len(self.entries),
-      entry.round,
-      spent,
-      state.head.after(line),
-    )
+    self.state = state.after(entry, line, spent)
+    if is_new:
+      self.spans[_key(entry)] = (state.size, self.state.size)
+
+
+def _key(entry: ledger_line.Line) -> _Key:
+  return entry.round, entry.attempt if isinstance(entry, AbortedAttempt) else None
+
+
+def _now() -> str:
+  return datetime.datetime.now(datetime.timezone.utc).isoformat()
 
 
 def _check_next(first: Optional[LedgerEntry], rounds: int, entry: LedgerEntry) -> None:
@@ -555,7 +693,7 @@ def _check_next(first: Optional[LedgerEntry], rounds: int, entry: LedgerEntry) -
       )
 
 
-def _check_chained(entry: LedgerEntry, head: Head) -> None:
+def _check_chained(entry: ledger_line.Line, head: Head) -> None:
   """Checks that an entry follows on the lines before it, as they were."""
   if entry.previous_line_sha256 != head.sha256:
     before = 'the line before has' if head.lines else 'nothing comes before, which has'

@@ -1,4 +1,4 @@
-"""A line of a ledger: what one round released, and how it is written.
+"""A line of a ledger for a round: what it released, and how it is written.
 
 `ledger` has the rules that lines together keep.
 """
@@ -15,7 +15,6 @@ import dp_accounting
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting.accountants import gaussian
-from tff_dp_aggregators.accounting.records import strict_json
 
 # The field that has the hash of the line before.
 CHAIN = 'previous_line_sha256'
@@ -73,9 +72,7 @@ class LedgerEntry:
 
   def __post_init__(self) -> None:
     for name in ('round', 'cohort_requested', 'cohort_reported'):
-      value = getattr(self, name)
-      if type(value) is not int or value < 0:
-        raise ValueError(f'{name} must be a whole number from 0; got {value!r}.')
+      check_count(name, getattr(self, name))
     for name in ('clip_norm', 'effective_noise_multiplier', 'epsilon'):
       if getattr(self, name) is not None:
         _check_number(name, getattr(self, name))
@@ -86,11 +83,7 @@ class LedgerEntry:
       text = getattr(self, name)
       if text is not None and not (isinstance(text, str) and text):
         raise ValueError(f'{name} must be a text or none; got {text!r}.')
-    previous: Any = self.previous_line_sha256
-    if not (isinstance(previous, str) and _SHA256.fullmatch(previous)):
-      raise ValueError(
-        f'previous_line_sha256 must be 64 hexadecimal digits; got {previous!r}.'
-      )
+    check_chain(self.previous_line_sha256)
     checksum = self.result_checksum
     if checksum is not None and not (
       isinstance(checksum, str) and _CHECKSUM.fullmatch(checksum)
@@ -99,7 +92,7 @@ class LedgerEntry:
         f'result_checksum must be what checksum_of returns, or none; got {checksum!r}.'
       )
     _check_hidden(self.clip_norm, self.noise_multiplier, events.from_json(self.event))
-    _check_time(self.time)
+    check_time(self.time)
 
   @property
   def dp_event(self) -> dp_accounting.DpEvent:
@@ -118,7 +111,8 @@ class Head(NamedTuple):
   were: none changed, removed or inserted.
 
   Attributes:
-    lines: Complete lines; a round released again has more than one.
+    lines: Complete lines; a round released again has more than one, and so has one of
+      which attempts were aborted.
     sha256: Of the last of them, which holds that of the one before, and so on; of
       nothing if there are none.
   """
@@ -131,34 +125,26 @@ class Head(NamedTuple):
     return Head(self.lines + 1, hashlib.sha256(line).hexdigest())
 
 
-def parse(line: bytes) -> LedgerEntry:
-  """Reads a complete line.
+def check_count(name: str, value: Any) -> None:
+  """Refuses what is no whole number from 0.
 
   Raises:
-    ValueError: If it is no entry.
+    ValueError: If it is none.
   """
-  try:
-    data = strict_json.loads(line.decode())
-    if not isinstance(data, dict):
-      raise ValueError(f'an entry is written as an object, got {data!r}.')
-    unknown = [name for name in data if name not in FIELDS]
-    if unknown:
-      raise ValueError(f'unknown {unknown}: another release wrote this.')
-    missing = [
-      name
-      for name, field in FIELDS.items()
-      if name not in data and field.default is dataclasses.MISSING
-    ]
-    if CHAIN in missing:
-      raise ValueError(
-        f'missing {missing}; its lines are not chained, as those of this release are, '
-        'so nothing shows that none was removed. Start another ledger.'
-      )
-    if missing:
-      raise ValueError(f'missing {missing}.')
-    return LedgerEntry(**data)
-  except (ValueError, OverflowError, RecursionError) as e:
-    raise ValueError(f'not a ledger entry: {e}') from e
+  if type(value) is not int or value < 0:
+    raise ValueError(f'{name} must be a whole number from 0; got {value!r}.')
+
+
+def check_chain(previous: Any) -> None:
+  """Refuses what is no hash of the line before.
+
+  Raises:
+    ValueError: If it is none.
+  """
+  if not (isinstance(previous, str) and _SHA256.fullmatch(previous)):
+    raise ValueError(
+      f'previous_line_sha256 must be 64 hexadecimal digits; got {previous!r}.'
+    )
 
 
 def _check_hidden(
@@ -189,7 +175,12 @@ def _check_number(name: str, value: Any) -> None:
     raise ValueError(f'{name} must be a finite number from 0; got {value!r}.')
 
 
-def _check_time(text: Any) -> None:
+def check_time(text: Any) -> None:
+  """Refuses what is no time as lines have it.
+
+  Raises:
+    ValueError: If it is none.
+  """
   try:
     time = datetime.datetime.fromisoformat(text)
     # Later Pythons read more forms than earlier ones; all write the same one.

@@ -1,0 +1,230 @@
+"""Aborted attempts in ledgers: they are there, spend nothing, and keep its rules.
+
+Claims:
+
+* An aborted attempt has a line before that of its round, and changes neither what was
+  spent nor any line but for the hashes.
+* Attempts are in order, once each, before their round; everything else is refused by
+  the writer and found by the reader, and so is an attempt that spends something or
+  reached its goal.
+* Cut anywhere, a ledger is resumed to the same bytes but for times. Attempts of a
+  round that is run again are confirmed, and another content is found.
+* A write that fails leaves no trace. Ledgers without such lines read as before.
+"""
+
+import json
+import os
+import pathlib
+
+import dp_accounting
+import pytest
+
+from tests.accounting.records import ledgers
+from tff_dp_aggregators.accounting import events
+from tff_dp_aggregators.accounting.records import ledger
+
+# What a run writes: rounds, or (round, attempt).
+LINES = (0, (1, 0), (1, 1), 1, 2, (3, 0))
+_NOTHING = dp_accounting.NoOpDpEvent()
+
+
+@pytest.fixture
+def path(tmp_path):
+  return str(tmp_path / 'ledger.jsonl')
+
+
+def abort(writer, number, attempt, **changes):
+  """Appends an attempt, the same but for the changes."""
+  what = {'cohort_requested': 10, 'cohort_reported': 5 + attempt, 'reporting_goal': 8}
+  return writer.append_aborted(round=number, attempt=attempt, **{**what, **changes})
+
+
+def write(writer, lines=LINES):
+  """Appends lines; returns the rounds' entries."""
+  entries = []
+  for line in lines:
+    if isinstance(line, tuple):
+      abort(writer, *line)
+    else:
+      entries.append(ledgers.release(writer, line))
+  return entries
+
+
+@pytest.fixture
+def whole(path):
+  with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
+    write(writer)
+  return ledger.read(path)
+
+
+def test_an_aborted_attempt_is_there_and_spends_nothing(path, whole, tmp_path):
+  assert [(each.round, each.attempt) for each in whole.aborted] == [
+    (1, 0),
+    (1, 1),
+    (3, 0),
+  ]
+  first = whole.aborted[0]
+  assert (first.cohort_requested, first.cohort_reported) == (10, 5)
+  assert first.reporting_goal == 8 and first.dp_event == _NOTHING
+  assert whole.head.lines == len(LINES) and not whole.repeated
+  other = str(tmp_path / 'other.jsonl')
+  with ledger.LedgerWriter(other, ledgers.DELTA) as writer:
+    write(writer, [line for line in LINES if isinstance(line, int)])
+  without = ledger.read(other)
+  assert without.aborted == ()
+  assert ledgers.timeless(whole.entries) == ledgers.timeless(without.entries)
+  assert whole.total_event == without.total_event
+
+
+def test_a_ledger_of_aborted_attempts_alone_spent_nothing(path):
+  with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
+    abort(writer, 0, 0)
+    abort(writer, 0, 1, reporting_goal=None, cohort_reported=10)  # For another reason.
+    assert writer.rounds == 0 and writer.aborted_attempts(0) == 2
+  read = ledger.read(path)
+  assert read.entries == () and read.total_event == _NOTHING
+  with ledger.LedgerWriter(path, ledgers.DELTA, resume=True) as writer:
+    assert ledgers.append(writer).round == 0
+
+
+@pytest.mark.parametrize(
+  ('number', 'attempt', 'changes', 'message'),
+  [
+    (3, 0, {}, 'expected attempt 1 at round 3, or that round; found attempt 0 at'),
+    (3, 2, {}, 'expected attempt 1 at round 3'),
+    (4, 0, {}, 'expected attempt 1 at round 3, or that round; found .* at round 4'),
+    (2, 0, {}, 'attempt at round 2 was aborted after that round was released'),
+    (3, 1, {'cohort_reported': 8}, 'cohort_reported is 8, which reaches reporting_go'),
+    (3, 1, {'cohort_reported': -1}, 'cohort_reported'),
+    (3, -1, {}, 'attempt'),
+  ],
+)
+def test_what_is_not_the_next_attempt_is_refused(
+  path, whole, number, attempt, changes, message
+):
+  before = ledgers.lines_of(path)
+  with ledger.LedgerWriter(path, ledgers.DELTA, resume=True) as writer:
+    with pytest.raises(ValueError, match=message):
+      abort(writer, number, attempt, **changes)
+    with pytest.raises(TypeError, match='cohort_requested'):
+      abort(writer, 3, 1, cohort_requested=1.5)
+    assert ledgers.lines_of(path) == before
+    abort(writer, 3, 1)  # And goes on.
+    ledgers.release(writer, 3)
+    assert (writer.rounds, writer.aborted_attempts(4)) == (4, 0)
+
+
+def changed(line, **changes):
+  return json.dumps({**json.loads(line), **changes}).encode() + b'\n'
+
+
+@pytest.mark.parametrize(
+  ('change', 'message'),
+  [
+    (lambda a, b, c, d: [a, c, d], 'line 2: expected attempt 0 at round 1, or that'),
+    (
+      lambda a, b, c, d: ledgers.chained([a, d, c]),
+      'line 3: an attempt at round 1 was aborted aft',
+    ),
+    (lambda a, b, c, d: [a, b, b, d], 'line 3: expected attempt 1 at round 1'),
+    (lambda a, b, c, d: [a, changed(b, round=2)], 'line 2: expected attempt 0 at rou'),
+    (lambda a, b, c, d: [b, c, d], 'line 1: expected attempt 0 at round 0'),
+    (lambda a, b, c, d: [a, b, d], 'line 3: previous_line_sha256 is'),
+    (lambda a, b, c, d: [a, d], 'line 2: previous_line_sha256 is'),
+    (
+      lambda a, b, c, d: [a, changed(b, cohort_reported=4), c, d],
+      'line 3: previous_line_sha256 is',
+    ),
+    (lambda a, b, c, d: [a, changed(b, cohort_reported=9)], 'line 2: .*reaches repor'),
+    (lambda a, b, c, d: [a, changed(b, attempt=True)], 'line 2: .*attempt must be a w'),
+    (lambda a, b, c, d: [a, changed(b, reporting_goal='8')], 'line 2: .*reporting_goa'),
+    (lambda a, b, c, d: [a, changed(b, time='now')], 'line 2: .*time must be'),
+    (lambda a, b, c, d: [a, changed(b, epsilon=0)], r"line 2: .*unknown \['epsilon'\]"),
+    (
+      lambda a, b, c, d: [a, changed(b, event=events.to_json(ledgers.SAMPLED))],
+      'line 2: .*event must be .*NoOpDpEvent.* What was released is a round',
+    ),
+    (lambda a, b, c, d: [a, b, c, changed(d, attempt=2)], 'line 4: .*unknown'),
+  ],
+)
+def test_what_no_writer_writes_is_found(path, whole, change, message):
+  broken = b''.join(change(*ledgers.lines_of(path)[:4]))
+  pathlib.Path(path).write_bytes(broken)
+  with pytest.raises(ValueError, match=message):
+    ledger.read(path)
+
+
+def timeless(path):
+  lines = [json.loads(line) for line in ledgers.lines_of(path)]
+  times = ('time', 'previous_line_sha256')
+  return [{k: v for k, v in line.items() if k not in times} for line in lines]
+
+
+def test_cut_anywhere_it_is_resumed_to_the_same(path, whole):
+  data, expected = pathlib.Path(path).read_bytes(), timeless(path)
+  for length in range(0, len(data) + 1, 29):  # Every byte would take seconds.
+    pathlib.Path(path).write_bytes(data[:length])
+    complete = data[:length].count(b'\n')
+    read = ledger.read(path)
+    assert len(read.entries) + len(read.aborted) == read.head.lines == complete
+    with ledger.LedgerWriter(path, ledgers.DELTA, resume=True) as writer:
+      if writer.recovered:
+        os.remove(writer.recovered)
+      write(writer, LINES[complete:])
+    assert timeless(path) == expected
+
+
+def test_the_head_finds_that_an_aborted_attempt_was_taken_out(path, whole):
+  lines = ledgers.lines_of(path)
+  pathlib.Path(path).write_bytes(b''.join(ledgers.chained(lines[:2] + lines[3:])))
+  ledger.read(path)  # Whoever can write all lines anew can take one out,
+  with pytest.raises(ValueError, match='were removed from its end'):
+    ledger.read(path, expected=whole.head)  # but not from who knows the head.
+
+
+def test_a_round_that_is_run_again_confirms_its_attempts(path, whole):
+  what = {'cohort_requested': 10, 'reporting_goal': 8}
+  before = ledgers.lines_of(path)
+  with ledger.LedgerWriter(path, ledgers.DELTA, resume=True) as writer:
+    assert [writer.aborted_attempts(n) for n in range(5)] == [0, 2, 0, 1, 0]
+    for number, attempt in ((1, 0), (1, 1), (3, 0)):
+      confirmed = writer.confirm_aborted(
+        round=number, attempt=attempt, cohort_reported=5 + attempt, **what
+      )
+      assert confirmed in whole.aborted
+    with pytest.raises(ValueError, match='cohort_reported: 6 then, 7 now'):
+      writer.confirm_aborted(round=1, attempt=1, cohort_reported=7, **what)
+    for number, attempt in ((0, 0), (1, 2), (3, 1), (9, 0)):
+      with pytest.raises(ValueError, match=f'attempt {attempt} at round {number} has '):
+        writer.confirm_aborted(round=number, attempt=attempt, cohort_reported=5, **what)
+  assert ledgers.lines_of(path) == before
+
+
+def test_a_round_released_again_is_not_one_that_attempts_wait_for(path, whole):
+  with ledger.LedgerWriter(path, ledgers.DELTA, resume=True) as writer:
+    ledgers.release(writer, 1)
+    abort(writer, 3, 1)
+    assert ledgers.append(writer, **_like(3)).round == 3
+  read = ledger.read(path)
+  assert read.repeated == (1,) and len(read.aborted) == 4
+
+
+def _like(number):
+  return {'strategy_checksum': 'sha256:1234567890', 'cohort_reported': number}
+
+
+def test_a_write_that_fails_leaves_no_trace(path, whole, monkeypatch):
+  before = ledgers.lines_of(path)
+  with ledger.LedgerWriter(path, ledgers.DELTA, resume=True) as writer:
+    real = os.fsync
+
+    def fails(descriptor):
+      monkeypatch.setattr(os, 'fsync', real)
+      raise OSError('no')
+
+    monkeypatch.setattr(os, 'fsync', fails)
+    with pytest.raises(OSError, match='no'):
+      abort(writer, 3, 1)
+    assert ledgers.lines_of(path) == before and writer.aborted_attempts(3) == 1
+    ledgers.release(writer, 3)
+    assert writer.aborted_attempts(3) == 1
