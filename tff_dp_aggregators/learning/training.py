@@ -317,7 +317,9 @@ def _result(run: run_lib.Run) -> Result:
   if run.is_finished:
     statement = reporting.read(directory)
   else:
-    statement = reporting.write(directory, is_private=plan.mechanism is not None)
+    statement = reporting.write(
+      directory, plan.schedule, is_private=plan.mechanism is not None
+    )
     if len(rows) == plan.num_rounds:
       run.finish()
   epsilon = statement['guarantee']['epsilon']

@@ -59,6 +59,8 @@ def _build(mechanism=MECHANISM, *, cut=False, with_curves=False, **options):
       'rounds_planned': 20,
       'rounds_released_again': [3],
       'bytes_cut_off': 17,
+      'aborted_attempts': {'count': 5, 'rounds': [2, 6], 'epsilon': 0.0},
+      'simulation': 'packed',
       'ledger_head': {'lines': 8, 'sha256': 32 * 'c4'},
       'clip_norms': {'smallest': 0.25, 'largest': 0.75},
       'noise_generators': ['chacha20', None],
@@ -403,6 +405,29 @@ def test_a_run_cut_short_says_so(output_format):
     'in the 7 rounds that ran',
   )
   assert 'stoppedafter' not in _read(_build(), output_format)
+
+
+@pytest.mark.parametrize('output_format', PEOPLE)
+def test_aborted_attempts_and_what_they_spent_are_told(output_format):
+  built = _build(cut=True)
+  _says(
+    built,
+    output_format,
+    '5, at 2 of the rounds, which spent epsilon = 0',
+    'what is not released spends nothing',
+  )
+  built['run']['aborted_attempts'] = {'count': 0, 'rounds': [], 'epsilon': 0.0}
+  assert 'spendsnothing' not in _read(built, output_format)
+
+
+@pytest.mark.parametrize('output_format', PEOPLE)
+def test_packed_simulation_is_marked_as_that(output_format):
+  with_privacy, without = _build(cut=True), statement.build_without_privacy('packed')
+  for built in (with_privacy, without):
+    _says(built, output_format, 'packed', 'a technique of simulation')
+  with_privacy['run']['simulation'] = None
+  for built in (with_privacy, statement.build_without_privacy('one_by_one')):
+    assert 'techniqueofsimulation' not in _read(built, output_format)
 
 
 @pytest.mark.parametrize('output_format', PEOPLE)

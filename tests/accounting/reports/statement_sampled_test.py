@@ -91,6 +91,18 @@ def test_a_ledger_that_was_sampled_otherwise_is_refused(change, tmp_path):
     statement.build(reports.Inputs(POISSON, 1e-6, ledger=run))
 
 
+@pytest.mark.parametrize('mechanism', [POISSON, FIXED])
+def test_a_sampled_round_that_was_tried_again_is_refused(mechanism, tmp_path):
+  path = str(tmp_path / 'ledger.jsonl')
+  _write(path, mechanism, num_rounds=2)
+  with ledger.LedgerWriter(path, 1e-6, resume=True) as writer:
+    writer.append_aborted(
+      round=2, attempt=0, cohort_requested=10, cohort_reported=3, reporting_goal=5
+    )
+  with pytest.raises(ValueError, match='aborted attempt at round 2, and sampling allo'):
+    statement.build(reports.Inputs(mechanism, 1e-6, ledger=ledger.read(path)))
+
+
 def test_a_ledger_of_samples_is_of_no_mechanism_without_sampling(tmp_path):
   run = _write(tmp_path / 'ledger.jsonl', POISSON)
   limits = accounting.Mechanism(

@@ -42,7 +42,7 @@ def _altered(value):
   if isinstance(value, int):
     return value + 1
   if isinstance(value, float):
-    return value * (1 + 1e-6)
+    return value * (1 + 1e-6) or 1e-6
   return 'altered' if value is None else value + ' '
 
 

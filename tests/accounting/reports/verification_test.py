@@ -8,6 +8,8 @@ Claims:
 * A strategy within the report is the one that is verified, and the one of its file.
 * Limits on participation follow from the round log, and all parameters from the
   configuration of a run, again.
+* Aborted attempts, and how clients were simulated, are those of ledger and
+  configuration.
 * Versions of the software are mentioned.
 
 `verification_alterations_test` is about reports that were altered,
@@ -16,7 +18,9 @@ Claims:
 
 import copy
 import hashlib
+import json
 import os
+import pathlib
 
 import pytest
 
@@ -24,6 +28,7 @@ from tests.accounting.reports import statements
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import reports
+from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement
 from tff_dp_aggregators.base import version
@@ -225,6 +230,37 @@ def test_a_run_is_verified_from_its_configuration(tmp_path):
       )
     )
     assert not statements.verify(tmp_path, forged).ok, name
+
+
+def test_attempts_are_held_against_the_configuration(tmp_path):
+  run = pathlib.Path(statements.run_dir(tmp_path / 'run'))
+  with ledger.LedgerWriter(str(run / 'ledger.jsonl'), 1e-6, resume=True) as writer:
+    for attempt in (0, 1):
+      writer.append_aborted(
+        round=7,
+        attempt=attempt,
+        cohort_requested=10,
+        cohort_reported=4,
+        reporting_goal=8,
+      )
+  config = json.loads((run / 'config.json').read_text())
+  config['training'] = {'schedule': {'reporting_goal': 8}, 'simulation': 'packed'}
+  (run / 'config.json').write_text(json.dumps(config))
+  report = statements.by_flags(tmp_path, f'--run_dir={run}')
+  assert report['run']['aborted_attempts'] == {'count': 2, 'rounds': [7], 'epsilon': 0}
+  assert report['run']['simulation'] == 'packed'
+  result = statements.verify(tmp_path, report)
+  assert result.ok, result.text
+  for field, wrong in (
+    ('aborted_attempts', {'count': 1, 'rounds': [7], 'epsilon': 0}),
+    ('aborted_attempts', {'count': 2, 'rounds': [7], 'epsilon': 0.5}),
+    ('simulation', 'one_by_one'),
+  ):
+    altered = {**report, 'run': {**report['run'], field: wrong}}
+    assert f'run.{field}' in statements.verify(tmp_path, altered).text
+  config['training']['schedule']['reporting_goal'] = 9
+  (run / 'config.json').write_text(json.dumps(config))
+  assert 'attempt 0 at round 7' in statements.verify(tmp_path, report).text
 
 
 def test_a_run_that_moved_is_verified_beside_its_report(tmp_path):

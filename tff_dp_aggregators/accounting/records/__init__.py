@@ -4,11 +4,13 @@
 round (`ledger_entry`) or of an attempt that was aborted (`aborted_attempt`);
 `round_log` what a production system says of its rounds and `times` when they were,
 `log_participation` how often one device can have taken part in them, `agreement`
-whether a ledger and a log are of the same run.
+whether a ledger and a log are of the same run, `attempts` whether a ledger's attempts
+are those of a schedule.
 """
 
 from tff_dp_aggregators.accounting.records import aborted_attempt
 from tff_dp_aggregators.accounting.records import agreement
+from tff_dp_aggregators.accounting.records import attempts
 from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.accounting.records import ledger_entry
 from tff_dp_aggregators.accounting.records import ledger_line
@@ -20,6 +22,7 @@ from tff_dp_aggregators.accounting.records import times
 __all__ = [
   'aborted_attempt',
   'agreement',
+  'attempts',
   'ledger',
   'ledger_entry',
   'ledger_line',

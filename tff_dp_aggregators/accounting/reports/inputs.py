@@ -12,6 +12,9 @@ from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 
 # What is said of limits if it is not stated what enforces them.
 NOT_STATED = 'not stated; whoever runs the training must see to it'
+# How clients may be simulated, as reports call it: many in one computation, or each in
+# one of its own.
+SIMULATIONS = ('packed', 'one_by_one')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +40,7 @@ class Inputs:
     code_version: Of the code that trained.
     participation_source: Where the participation limits come from, such as the summary
       of a round log.
+    simulation: A key of `SIMULATIONS`, if it is known how clients were simulated.
     command: A command that prints the same numbers again.
     files: Files that the statement is made from, each with `role`, `path` and `sha256`.
   """
@@ -53,6 +57,7 @@ class Inputs:
   noise_source: str = 'not stated'
   code_version: Optional[str] = None
   participation_source: Optional[dict[str, Any]] = None
+  simulation: Optional[str] = None
   command: Optional[str] = None
   files: tuple[dict[str, Any], ...] = ()
 

@@ -17,6 +17,7 @@ from typing import Any, Optional
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting.records import agreement
+from tff_dp_aggregators.accounting.records import attempts
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.accounting.records import log_participation
 from tff_dp_aggregators.accounting.records import round_log as round_log_lib
@@ -90,7 +91,8 @@ def from_run_dir(run_dir: str, accountant: Optional[str] = None) -> inputs_lib.I
   """
   run_dir = os.path.normpath(run_dir)
   config_path = os.path.join(run_dir, 'config.json')
-  privacy = _privacy_of(run_dir, config_path)
+  config = _config_of(run_dir, config_path)
+  privacy = _privacy_of(run_dir, config)
   read = [file_of('config', config_path)]
   strategy = None
   for name in _STRATEGY_FILES:
@@ -100,6 +102,7 @@ def from_run_dir(run_dir: str, accountant: Optional[str] = None) -> inputs_lib.I
       read.append(file_of('strategy', path))
   ledger_path = os.path.join(run_dir, 'ledger.jsonl')
   ledger = ledger_lib.read(ledger_path)
+  attempts.check(ledger, _training_of(config).get('schedule'))
   read.append(file_of('ledger', ledger_path))
   arguments = [f'--run_dir={run_dir}']
   if accountant is not None:
@@ -116,7 +119,8 @@ def from_run_dir(run_dir: str, accountant: Optional[str] = None) -> inputs_lib.I
       enforced_by=privacy['enforced_by'],
       cap_enforced_by=privacy.get('cap_enforced_by'),
       noise_source=privacy['noise_source'],
-      code_version=privacy['code_version'],
+      code_version=_code_version(config.get('software')),
+      simulation=simulation_of(config),
       command=command_of(arguments),
       files=tuple(read),
     )
@@ -138,7 +142,8 @@ def check_independent(run_dirs: Sequence[str]) -> None:
     if path in by_path:
       raise ValueError(f'a run is given twice: {by_path[path]} and {run_dir}.')
     by_path[path] = run_dir
-    seed = _privacy_of(run_dir, os.path.join(run_dir, 'config.json')).get('noise_seed')
+    config = _config_of(run_dir, os.path.join(run_dir, 'config.json'))
+    seed = _privacy_of(run_dir, config).get('noise_seed')
     if seed is None:
       continue
     if seed in by_seed:
@@ -289,19 +294,44 @@ def command_of(arguments: list[str]) -> str:
   return f'{PROGRAM} {shlex.join(arguments)}'
 
 
-def _privacy_of(run_dir: str, config_path: str) -> dict[str, Any]:
-  """What a run's configuration says about privacy."""
+def simulation_of(config: Mapping[str, Any]) -> Optional[str]:
+  """How clients were simulated, by a run's configuration; `None` if it does not say.
+
+  Example:
+    >>> simulation_of({'training': {'simulation': 'packed'}})
+    'packed'
+  """
+  stated = _training_of(config).get('simulation')
+  if stated is None:
+    return None
+  return 'packed' if stated == 'packed' else 'one_by_one'
+
+
+def _config_of(run_dir: str, config_path: str) -> dict[str, Any]:
+  """A run's configuration."""
   try:
     with open(config_path, encoding='utf-8') as file:
-      config = strict_json.loads(file.read())
-    privacy = config['privacy']
+      config: dict[str, Any] = strict_json.loads(file.read())
+    config['privacy']
   except FileNotFoundError as e:
     raise ValueError(f'{run_dir} is not a run directory: no config.json.') from e
   except (ValueError, KeyError, TypeError) as e:
     raise ValueError(f'{config_path} is not the configuration of a run: {e}') from e
+  return config
+
+
+def _privacy_of(run_dir: str, config: dict[str, Any]) -> dict[str, Any]:
+  """What a run's configuration says about privacy."""
+  privacy: Optional[dict[str, Any]] = config['privacy']
   if privacy is None:
     raise ValueError(f'the run in {run_dir} had no privacy mechanism.')
-  return {**privacy, 'code_version': _code_version(config.get('software'))}
+  return privacy
+
+
+def _training_of(config: Mapping[str, Any]) -> dict[str, Any]:
+  """What a configuration says of the training; nothing if it was another program's."""
+  training = config.get('training')
+  return training if isinstance(training, dict) else {}
 
 
 def _code_version(software: Any) -> Optional[str]:

@@ -34,7 +34,7 @@ from tff_dp_aggregators.strategies import registry
 # What a JSON report says that it is.
 FORMAT = 'tff_dp_aggregators.privacy_report'
 # Of that format; a report of another version is refused.
-VERSION = 3
+VERSION = 4
 
 _UNIT = (
   'one client with all its data: the guarantee is about everything that a client '
@@ -74,7 +74,8 @@ _NOT_COVERED = (
   'metrics computed on client data, such as training loss, and exact counts such as '
   'the number of non-finite updates',
   'test accuracy, if the test data is private as well',
-  'the number and identity of clients in a round, and timing',
+  'the number and identity of clients in a round, attempts at it that were aborted, '
+  'and timing',
 )
 # Strategies of at most so many numbers are part of the report.
 _MAX_NUMBERS = 10_000
@@ -109,7 +110,7 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
   event, run, clip_norm = mechanism.event, None, inputs.clip_norm
   _check_target(inputs)
   if inputs.ledger is not None:
-    _check_ledger(mechanism, inputs.ledger.entries)
+    _check_ledger(mechanism, inputs.ledger)
     _check_clip_norm(mechanism, inputs.clip_norm, inputs.ledger.entries)
     event, run = inputs.ledger.total_event, _run(inputs, inputs.ledger)
     if mechanism.clipped_count_stddev is None:
@@ -237,12 +238,17 @@ def compose(
   }
 
 
-def build_without_privacy() -> dict[str, Any]:
-  """The statement of a run without any privacy mechanism: that there is none."""
+def build_without_privacy(simulation: Optional[str] = None) -> dict[str, Any]:
+  """The statement of a run without any privacy mechanism: that there is none.
+
+  Args:
+    simulation: As in `Inputs`.
+  """
   return {
     'format': FORMAT,
     'version': VERSION,
     'mechanism': None,
+    'simulation': simulation,
     'guarantee': {
       'epsilon': None,
       'delta': None,
@@ -488,11 +494,27 @@ def _run(inputs: inputs_lib.Inputs, ledger: ledger_lib.Ledger) -> dict[str, Any]
     'rounds_completed': len(ledger.entries),
     'rounds_released_again': list(ledger.repeated),
     'bytes_cut_off': ledger.cut,
+    'aborted_attempts': _aborted(inputs, ledger.aborted),
+    'simulation': inputs.simulation,
     'ledger_head': ledger.head._asdict(),
     'clip_norms': _clip_norms(ledger.entries),
     'noise_generators': _generators(ledger.entries),
     'rounds_planned': inputs.mechanism.participation.num_rounds,
     'epsilon_planned': _finite(inputs.epsilon_planned),
+  }
+
+
+def _aborted(
+  inputs: inputs_lib.Inputs, aborted: Sequence[ledger_lib.AbortedAttempt]
+) -> dict[str, Any]:
+  """Attempts that were aborted, with what their events spent together."""
+  event = ledger_lib.total_event(aborted)
+  return {
+    'count': len(aborted),
+    'rounds': list(dict.fromkeys(attempt.round for attempt in aborted)),
+    'epsilon': accountants.epsilon(
+      event, inputs.delta, relation=inputs.mechanism.relation
+    ),
   }
 
 
@@ -544,9 +566,10 @@ def _check_clip_norm(
 
 
 def _check_ledger(
-  mechanism: mechanism_lib.Mechanism, entries: Sequence[ledger_lib.LedgerEntry]
+  mechanism: mechanism_lib.Mechanism, ledger: ledger_lib.Ledger
 ) -> None:
   """Refuses a ledger whose rounds were not this mechanism's, under its schema."""
+  entries = ledger.entries
   if not mechanism.is_sampled and mechanism.relation is not Relation.REPLACE_SPECIAL:
     raise ValueError(
       'ledgers of rounds without sampling hold events for zero-out adjacency; state '
@@ -571,16 +594,23 @@ def _check_ledger(
         'compose runs of several mechanisms, give each as its JSON report, --report.'
       )
   if mechanism.noise_multiplier and mechanism.is_sampled:
-    _check_samples(mechanism, entries)
+    _check_samples(mechanism, ledger)
   elif mechanism.noise_multiplier:
     _check_limits(mechanism, entries)
 
 
 def _check_samples(
-  mechanism: mechanism_lib.Mechanism, entries: Sequence[ledger_lib.LedgerEntry]
+  mechanism: mechanism_lib.Mechanism, ledger: ledger_lib.Ledger
 ) -> None:
   """Refuses a ledger whose rounds were sampled in another way, or not at all."""
-  for entry, planned in zip(entries, mechanism.round_events):
+  if ledger.aborted:
+    raise ValueError(
+      f'the ledger has an aborted attempt at round {ledger.aborted[0].round}, and '
+      'sampling allows one attempt at a round: another makes its clients more likely '
+      'to be in the round than the sampling says. State the mechanism with limits on '
+      'participation, without sampling.'
+    )
+  for entry, planned in zip(ledger.entries, mechanism.round_events):
     if not _is_as_planned(entry.event, events.to_json(planned)):
       raise ValueError(
         f'round {entry.round} of the ledger has the event {entry.dp_event}, but with '

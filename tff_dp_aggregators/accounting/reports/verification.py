@@ -9,10 +9,11 @@ have to come to the same.
 
 What can be changed in a report without being found: texts that people wrote, which are
 what enforces limits and where the noise comes from, if neither a run's configuration
-nor the command has them; where a file was, if it is not there any more; digits beyond
-the ninth; the command, if it leads to the same or is taken away; and names and versions
-of software, of which the result has a note. And whoever changes inputs and results
-together has written another report, which is right for what it says.
+nor the command has them; of a run without privacy, how it was simulated; where a file
+was, if it is not there any more; digits beyond the ninth; the command, if it leads to
+the same or is taken away; and names and versions of software, of which the result has a
+note. And whoever changes inputs and results together has written another report, which
+is right for what it says.
 """
 
 import dataclasses
@@ -218,7 +219,7 @@ def _by_another_method(statement: dict[str, Any]) -> Optional[tuple[str, float]]
 
 def _build_again(report: dict[str, Any], folder: str) -> dict[str, Any]:
   if report['mechanism'] is None:
-    return statement_lib.build_without_privacy()
+    return statement_lib.build_without_privacy(report['simulation'])
   if report['parts']:
     configs = _paths(report, folder, 'config')
     sources.check_independent([os.path.dirname(path) or '.' for path in configs])

@@ -3,28 +3,43 @@
 import json
 from typing import Any
 
+from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.accounting.reports import rendering
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement
+from tff_dp_aggregators.learning import schedules
+from tff_dp_aggregators.learning.runs import attempts
 from tff_dp_aggregators.learning.runs import run_directory
 
 _FORMS = {'md': 'markdown', 'json': 'json', 'html': 'html'}
 
 
-def write(directory: run_directory.RunDirectory, *, is_private: bool) -> dict[str, Any]:
+def write(
+  directory: run_directory.RunDirectory,
+  schedule: schedules.Schedule,
+  *,
+  is_private: bool,
+) -> dict[str, Any]:
   """Writes `report.md`, `report.json` and `report.html`, over those that may be there.
 
   Args:
     directory: Of a run with at least one round.
+    schedule: Of the run, with which the ledger has to agree.
     is_private: Whether it has a mechanism.
 
   Returns:
     The statement that they are made of.
+
+  Raises:
+    ValueError: If the ledger is not of the run.
   """
+  ledger = ledger_lib.read(directory.file(run_directory.LEDGER))
+  attempts.check(ledger, schedule)
   if is_private:
     stated = statement.build(sources.from_run_dir(directory.path))
   else:
-    stated = statement.build_without_privacy()
+    simulation = sources.simulation_of(directory.config or {})
+    stated = statement.build_without_privacy(simulation)
   for suffix, form in _FORMS.items():
     directory.write(f'report.{suffix}', rendering.render(stated, form))
   return stated

@@ -4,13 +4,15 @@ How a run that was stopped goes on, at whatever moment that was:
 
 1. `config.json` is there before anything else, and a checkpoint before the first round:
    the key of the noise is in it, so no noise is drawn that is not kept.
-2. A round's line is in the ledger, and on disk, before anything is made of its result.
-   Its metrics come after that, and now and then a checkpoint, which names the ledger's
-   head.
+2. Attempts at a round that are aborted have their lines in the ledger before the round
+   is run. The round's own line is there, and on disk, before anything is made of its
+   result. Its metrics come after that, and now and then a checkpoint, which names the
+   ledger's head.
 3. Who goes on takes the last checkpoint. Rounds after it that have a line are run
    again, on the same clients with the same noise; each has to come to the very result
    that its line has the checksum of. If one does not, the run ends with an error, and
    nothing of that result is told. So there are no two results with the same noise.
+   Aborted attempts that have a line are compared with it as well.
 4. `metrics.csv` is cut to the rounds of the checkpoint, and written on.
 """
 
@@ -43,6 +45,7 @@ from tff_dp_aggregators.learning import packed
 from tff_dp_aggregators.learning import population
 from tff_dp_aggregators.learning import schedules
 from tff_dp_aggregators.learning import sources
+from tff_dp_aggregators.learning.runs import attempts as attempts_lib
 from tff_dp_aggregators.learning.runs import checkpoints as checkpoints_lib
 from tff_dp_aggregators.learning.runs import engines
 from tff_dp_aggregators.learning.runs import evaluation as evaluation_lib
@@ -359,6 +362,7 @@ class Run:
     ledger: ledger_lib.LedgerWriter,
   ) -> tuple[Any, Any, dict[str, Any]]:
     """Runs a round: the state after it, that state released, and its metrics."""
+    attempts_lib.write_aborted(ledger, self.plan.schedule, number)
     attempts = self.plan.schedule.attempts(number)
     counted = attempts[-1]
     this_round = engines.Round(number, counted.reporting)

@@ -48,11 +48,14 @@ class Schedule(abc.ABC):
     num_clients: Clients to choose from.
     clients_per_round: The mean's denominator, which is public: the clients asked for a
       round, or with Poisson sampling the expected number of them.
+    reporting_goal: Least number of clients that have to report in a round; `None` for
+      any, or if it is not known.
   """
 
   kind: ClassVar[str]
   num_clients: int
   clients_per_round: float
+  reporting_goal: Optional[int] = None
 
   @property
   @abc.abstractmethod

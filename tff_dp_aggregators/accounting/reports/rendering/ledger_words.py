@@ -26,6 +26,15 @@ def facts(run: dict[str, Any]) -> Iterator[Fact]:
       'rounds ' + ', '.join(map(str, again)),
       'the same result a second time, which tells nothing new',
     )
+  aborted = run['aborted_attempts']
+  if aborted['count']:
+    yield Fact(
+      'aborted attempts',
+      f'{aborted["count"]}, at {len(aborted["rounds"])} of the rounds, which spent '
+      f'epsilon = {rounding.up(aborted["epsilon"])}',
+      'the round was tried again, as when too few clients report; nothing of such an '
+      'attempt was released, and what is not released spends nothing',
+    )
   if cut:
     yield Fact(
       'end of the ledger',

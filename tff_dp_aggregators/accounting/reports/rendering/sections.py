@@ -67,6 +67,11 @@ _MATRIX_MECHANISM = (
   'decides how the noise of different rounds is correlated, and z is independent noise.'
 )
 _FROM_FILE = 'noise correlated over rounds by a matrix that was loaded from a file'
+_PACKED = (
+  'packed: one computation trained many clients',
+  'a technique of simulation; the sums, the noise and the accounting are those of '
+  'clients that train by themselves',
+)
 _FOUND = {
   'noise_multiplier': 'the least noise that keeps it was found',
   'num_rounds': 'the most rounds that keep it were found',
@@ -83,8 +88,10 @@ def of_statement(statement: dict[str, Any]) -> document.Document:
       or as read from a JSON report.
   """
   if statement['mechanism'] is None:
+    facts = tuple(_simulation_facts(statement['simulation']))
     nothing = (document.Paragraph(_NO_PRIVACY), document.Paragraph(_NOTHING))
-    return document.Document(_TITLE, 'none.', False, nothing)
+    simulated = (document.Facts(facts),) if facts else ()
+    return document.Document(_TITLE, 'none.', False, (*nothing, *simulated))
   return document.Document(
     _TITLE,
     _headline(statement),
@@ -309,6 +316,7 @@ def _mechanism_facts(statement: dict[str, Any]) -> Iterator[Fact]:
   yield Fact('rounds', rounds)
   if run is not None:
     yield from ledger_words.facts(run)
+    yield from _simulation_facts(run['simulation'])
   yield from _option_facts(mechanism)
   yield Fact(
     'noise memory',
@@ -369,6 +377,11 @@ def _mechanism_facts(statement: dict[str, Any]) -> Iterator[Fact]:
       f'epsilon {rounding.exact(target["epsilon"])}; {_FOUND[target["found"]]}',
       'what was asked for',
     )
+
+
+def _simulation_facts(simulation: Optional[str]) -> Iterator[Fact]:
+  if simulation == 'packed':
+    yield Fact('simulation', *_PACKED)
 
 
 def _words(name: str) -> str:

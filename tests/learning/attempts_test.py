@@ -1,0 +1,233 @@
+"""Aborted attempts of a run: in the ledger, in the report, and the same after a kill.
+
+Claims:
+
+* What the schedule says was aborted has a line before its round, changes no model, and
+  spends nothing: epsilon is that of a run without attempts.
+* Killed between an aborted attempt and its round, or in the middle of its line, a run
+  goes on to the same ledger, metrics and model.
+* A ledger that has other cohorts or attempts than the schedule is refused, by name of
+  the round; one that stopped between attempts is not.
+* The report says how many there were, and that the run was a packed simulation.
+"""
+
+import json
+import pathlib
+
+import dp_accounting
+import pytest
+
+from tests.learning import training_runs
+from tff_dp_aggregators import learning
+from tff_dp_aggregators.accounting.programs import report as report_program
+from tff_dp_aggregators.accounting.records import ledger
+from tff_dp_aggregators.accounting.reports import verification
+from tff_dp_aggregators.learning import schedules
+from tff_dp_aggregators.learning.runs import attempts
+
+SCHEDULE = schedules.RandomEligible(
+  training_runs.PARTICIPATION,
+  num_clients=12,
+  clients_per_round=3,
+  seed=7,
+  dropouts=schedules.Dropouts(rate=0.4, seed=4),
+  reporting_goal=3,
+)
+ABORTED = [len(SCHEDULE.attempts(number)) - 1 for number in range(12)]
+
+
+class _Killed(BaseException):
+  """Stands for an end that nothing in the program expects."""
+
+
+def _killing(after):
+  """A test metric that ends the program when it is asked for the nth time."""
+  asked = []
+
+  def metric(outputs, labels):
+    del outputs, labels
+    asked.append(None)
+    if len(asked) == after:
+      raise _Killed
+    return 0.0
+
+  return {'killing': metric}
+
+
+def _train(run_dir, after=0, **changes):
+  arguments = training_runs.arguments(
+    run_dir,
+    schedule=SCHEDULE,
+    test_metrics=_killing(after),
+    checkpoint_seconds=1e9,
+    **changes,
+  )
+  return learning.train(**arguments)
+
+
+@pytest.fixture(scope='module')
+def straight(tmp_path_factory):
+  run_dir = tmp_path_factory.mktemp('runs') / 'straight'
+  return run_dir, _train(run_dir)
+
+
+def test_what_was_aborted_is_in_the_ledger_and_spends_nothing(straight):
+  run_dir, result = straight
+  read = ledger.read(str(run_dir / 'ledger.jsonl'))
+  assert sum(ABORTED) > 12
+  assert [
+    (aborted.round, aborted.attempt, aborted.cohort_requested, aborted.cohort_reported)
+    for aborted in read.aborted
+  ] == [
+    (number, index, 3, len(attempt.reporting))
+    for number in range(12)
+    for index, attempt in enumerate(SCHEDULE.attempts(number)[:-1])
+  ]
+  assert {aborted.reporting_goal for aborted in read.aborted} == {3}
+  assert all(len(aborted.event) == 1 for aborted in read.aborted)
+  rows = training_runs.lasting(run_dir)['metrics']
+  assert [int(row['attempts']) - 1 for row in rows] == ABORTED
+  mechanism = training_runs.mechanism()
+  assert result.epsilon == pytest.approx(mechanism.epsilon(1e-3), rel=1e-9)
+
+
+def test_the_report_tells_of_aborted_attempts_and_of_packed_simulation(straight):
+  run_dir, result = straight
+  run = result.statement['run']
+  assert run['aborted_attempts'] == {
+    'count': sum(ABORTED),
+    'rounds': [number for number in range(12) if ABORTED[number]],
+    'epsilon': 0.0,
+  }
+  assert run['simulation'] == 'packed'
+  for name in ('report.md', 'report.html'):
+    text = (run_dir / name).read_text()
+    assert 'aborted attempts' in text and 'of the rounds, which spent epsilon =' in text
+    assert 'a technique of simulation' in text
+  checked = verification.verify(
+    str(run_dir / 'report.json'), report_program.statement_of
+  )
+  assert checked.ok, checked.text
+
+
+@pytest.mark.parametrize(
+  'more',
+  [
+    pytest.param(0, id='between two lines'),
+    pytest.param(30, id='within a line', marks=pytest.mark.slow),
+  ],
+)
+def test_killed_between_an_aborted_attempt_and_its_round_it_goes_on(
+  straight, more, tmp_path
+):
+  run_dir = tmp_path / 'run'
+  with pytest.raises(_Killed):
+    _train(run_dir, after=4)
+  # As if it had been killed two attempts into round 2.
+  path = run_dir / 'ledger.jsonl'
+  lines = path.read_bytes().splitlines(keepends=True)
+  whole = next(
+    number
+    for number, line in enumerate(map(json.loads, lines), start=1)
+    if (line['round'], line.get('attempt')) == (2, 1)
+  )
+  path.write_bytes(b''.join(lines[:whole]) + lines[whole][:more])
+  _train(run_dir)
+  assert training_runs.lasting(run_dir) == training_runs.lasting(straight[0])
+
+
+def _write(path, made, rounds=4, more=0):
+  """A ledger with what a schedule says of some rounds, and of attempts at the next."""
+  path = str(pathlib.Path(path) / 'ledger.jsonl')
+  with ledger.LedgerWriter(path, 1e-3) as writer:
+    for number in range(rounds):
+      attempts.write_aborted(writer, made, number)
+      counted = made.attempts(number)[-1]
+      writer.append(
+        event=dp_accounting.GaussianDpEvent(1.0),
+        cohort_requested=len(counted.requested),
+        cohort_reported=len(counted.reporting),
+        clip_norm=1.0,
+        noise_multiplier=1.0,
+        strategy_checksum=None,
+      )
+    for index, attempt in enumerate(made.attempts(rounds)[:more]):
+      writer.append_aborted(
+        round=rounds,
+        attempt=index,
+        cohort_requested=len(attempt.requested),
+        cohort_reported=len(attempt.reporting),
+        reporting_goal=made.reporting_goal,
+      )
+  return ledger.read(path)
+
+
+def _schedule(seed=4, goal=3):
+  return schedules.RandomEligible(
+    training_runs.PARTICIPATION, 12, 3, 7, schedules.Dropouts(0.4, seed), goal
+  )
+
+
+@pytest.mark.parametrize(('rounds', 'more'), [(4, 0), (2, 2), (2, 3), (0, 1)])
+def test_a_ledger_of_the_schedule_is_accepted_wherever_it_stopped(
+  rounds, more, tmp_path
+):
+  attempts.check(_write(tmp_path, SCHEDULE, rounds, more), SCHEDULE)
+
+
+def test_where_nobody_drops_out_nothing_is_aborted(tmp_path):
+  made = schedules.RandomEligible(training_runs.PARTICIPATION, 12, 3, seed=7)
+  read = _write(tmp_path, made, rounds=11)
+  assert read.aborted == ()
+  attempts.check(read, made)
+
+
+@pytest.mark.parametrize(
+  ('other', 'message'),
+  [
+    (_schedule(seed=5), r'at round 0 the ledger has 4 aborted .* but the schedule 5 '),
+    (_schedule(goal=2), r'3 of 3 clients reported, but in the schedule 2 of 3: they'),
+    (
+      schedules.RandomEligible(training_runs.PARTICIPATION, 12, 3, 7),
+      r'at round 0 .* but the schedule 0 \(none\): they are not of the same run',
+    ),
+    (
+      schedules.RandomEligible(training_runs.PARTICIPATION, 12, 2, 7),
+      r'in round 0 of the ledger 3 of 3 clients reported, but in the schedule 2 of 2',
+    ),
+  ],
+)
+def test_a_ledger_of_another_schedule_is_refused(other, message, tmp_path):
+  read = _write(tmp_path, SCHEDULE)
+  with pytest.raises(ValueError, match=message):
+    attempts.check(read, other)
+
+
+def test_attempts_at_a_round_that_never_came_are_compared_as_well(tmp_path):
+  read = _write(tmp_path, SCHEDULE, rounds=2, more=2)
+  other = _write_path(tmp_path / 'other', SCHEDULE, rounds=2)
+  with ledger.LedgerWriter(other, 1e-3, resume=True) as writer:
+    wrong = read.aborted[-2].cohort_reported + 1
+    what = {'cohort_requested': 3, 'reporting_goal': 3}
+    writer.append_aborted(round=2, attempt=0, cohort_reported=wrong % 3, **what)
+    with pytest.raises(ValueError, match='attempt 0 at round 2 has a line with other'):
+      attempts.write_aborted(writer, SCHEDULE, 2)
+  with pytest.raises(ValueError, match='at round 2 the ledger has 1 aborted attempts'):
+    attempts.check(ledger.read(other), SCHEDULE)
+
+
+def _write_path(folder, made, rounds):
+  folder.mkdir()
+  _write(folder, made, rounds)
+  return str(folder / 'ledger.jsonl')
+
+
+def test_lines_that_the_schedule_does_not_have_stop_a_run(tmp_path):
+  path = _write_path(tmp_path / 'run', SCHEDULE, rounds=2)
+  with ledger.LedgerWriter(path, 1e-3, resume=True) as writer:
+    for index in range(4):
+      writer.append_aborted(
+        round=2, attempt=index, cohort_requested=3, cohort_reported=0, reporting_goal=3
+      )
+    with pytest.raises(ValueError, match='has 4 aborted attempts, but the schedule 3'):
+      attempts.write_aborted(writer, SCHEDULE, 2)

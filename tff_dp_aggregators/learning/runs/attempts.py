@@ -1,0 +1,107 @@
+"""The attempts at a round, as a ledger has them and as the schedule made them.
+
+A schedule names all attempts at a round from its seed alone. Those that were aborted
+have lines in the ledger before the round is run, and a run that goes on confirms them.
+`check` compares the whole, whenever a report is written.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from tff_dp_aggregators.accounting.records import ledger as ledger_lib
+from tff_dp_aggregators.learning import schedules
+
+
+def write_aborted(
+  ledger: ledger_lib.LedgerWriter, schedule: schedules.Schedule, number: int
+) -> None:
+  """Writes the lines of a round's aborted attempts, or confirms those that are there.
+
+  Args:
+    ledger: Of the run.
+    schedule: Of the run.
+    number: The round, which is about to be run, for the first time or again.
+
+  Raises:
+    ValueError: If a line that is there has other content.
+    OSError: If a line cannot be written.
+  """
+  written, made = ledger.aborted_attempts(number), list(_aborted(schedule, number))
+  if written > len(made):
+    raise ValueError(
+      f'at round {number} the ledger has {written} aborted attempts, but the schedule '
+      f'{len(made)}. Go on with the schedule that the run was begun with.'
+    )
+  for line in made:
+    if line['attempt'] < written:
+      ledger.confirm_aborted(**line)
+    else:
+      ledger.append_aborted(**line)
+
+
+def check(ledger: ledger_lib.Ledger, schedule: schedules.Schedule) -> None:
+  """Checks that the cohorts of all rounds and attempts are those of a schedule.
+
+  Args:
+    ledger: Of a run, which may have stopped anywhere.
+    schedule: Of that run.
+
+  Raises:
+    ValueError: If they are not; the message names the first round that shows it.
+  """
+  found: list[list[dict[str, Any]]] = [[] for _ in range(len(ledger.entries) + 1)]
+  for aborted in ledger.aborted:
+    found[aborted.round].append(
+      {name: getattr(aborted, name) for name in _NAMES}  # Without time and hash.
+    )
+  for entry in ledger.entries:
+    counted = schedule.attempts(entry.round)[-1]
+    sizes = (len(counted.requested), len(counted.reporting))
+    if (entry.cohort_requested, entry.cohort_reported) != sizes:
+      raise ValueError(
+        f'in round {entry.round} of the ledger {entry.cohort_reported} of '
+        f'{entry.cohort_requested} clients reported, but in the schedule {sizes[1]} of '
+        f'{sizes[0]}: they are not of the same run.'
+      )
+    _check_aborted(found[entry.round], list(_aborted(schedule, entry.round)))
+  begun = found[-1]  # Of a round that has no line yet, if the run stopped there.
+  if begun:
+    _check_aborted(begun, list(_aborted(schedule, len(ledger.entries)))[: len(begun)])
+
+
+_NAMES = (
+  'round',
+  'attempt',
+  'cohort_requested',
+  'cohort_reported',
+  'reporting_goal',
+)
+
+
+def _aborted(schedule: schedules.Schedule, number: int) -> Iterator[dict[str, Any]]:
+  """What the lines of a round's aborted attempts say."""
+  for index, attempt in enumerate(schedule.attempts(number)):
+    if not attempt.completed:
+      values = (
+        number,
+        index,
+        len(attempt.requested),
+        len(attempt.reporting),
+        schedule.reporting_goal,
+      )
+      yield dict(zip(_NAMES, values))
+
+
+def _check_aborted(found: list[dict[str, Any]], made: list[dict[str, Any]]) -> None:
+  if found != made:
+    this_round = (found or made)[0]['round']
+    raise ValueError(
+      f'at round {this_round} the ledger has {len(found)} aborted attempts '
+      f'({_sizes(found)}), but the schedule {len(made)} ({_sizes(made)}): they are not '
+      'of the same run.'
+    )
+
+
+def _sizes(attempts: list[dict[str, Any]]) -> str:
+  each = '{cohort_reported} of {cohort_requested} reported, goal {reporting_goal}'
+  return '; '.join(each.format(**attempt) for attempt in attempts) or 'none'
