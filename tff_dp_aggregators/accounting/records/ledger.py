@@ -63,7 +63,7 @@ import json
 import logging
 import os
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, Optional
+from typing import Any, Optional
 
 import dp_accounting
 import numpy as np
@@ -71,8 +71,8 @@ import numpy as np
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.records import aborted_attempt
-from tff_dp_aggregators.accounting.records import ledger_entry
 from tff_dp_aggregators.accounting.records import ledger_line
+from tff_dp_aggregators.accounting.records import ledger_rules
 from tff_dp_aggregators.accounting.records import ledger_spent
 from tff_dp_aggregators.accounting.records.aborted_attempt import AbortedAttempt
 from tff_dp_aggregators.accounting.records.ledger_entry import Head
@@ -81,7 +81,6 @@ from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.base import new_files
 
 _logger = logging.getLogger(__name__)
-_CONSTANT = ('noise_multiplier', 'strategy_checksum', 'delta', 'noise_key_tag')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,37 +107,6 @@ class Ledger:
   def total_event(self) -> dp_accounting.DpEvent:
     """What all rounds and aborted attempts spent together, as one event."""
     return total_event([*self.entries, *self.aborted])
-
-
-class _State(NamedTuple):
-  """Where a ledger's complete lines end, and what they come to."""
-
-  size: int = 0
-  first: Optional[LedgerEntry] = None
-  rounds: int = 0
-  attempts: int = 0  # Aborted, at the round after those.
-  last_round: int = -1
-  spent: ledger_spent.Spent = ledger_spent.Spent()
-  head: Head = Head()
-
-  def after(
-    self, entry: ledger_line.Line, line: bytes, spent: ledger_spent.Spent
-  ) -> '_State':
-    """With one line more, which is checked already."""
-    then = self._replace(size=self.size + len(line), head=self.head.after(line))
-    if isinstance(entry, AbortedAttempt):  # The round that comes next is its own.
-      return then._replace(attempts=self.attempts + 1, last_round=entry.round - 1)
-    return then._replace(
-      first=self.first or entry,
-      rounds=max(self.rounds, entry.round + 1),
-      attempts=0 if entry.round == self.rounds else self.attempts,
-      last_round=entry.round,
-      spent=spent,
-    )
-
-
-# What a line is of: a round, or an aborted attempt at it.
-_Key = tuple[int, Optional[int]]
 
 
 class LedgerWriter:
@@ -210,8 +178,10 @@ class LedgerWriter:
       if not resume:
         raise ValueError('expected is for resume=True; a new ledger has no lines yet.')
       expected = _check_head(expected)
-    self._state = _State()
-    self._spans: dict[_Key, tuple[int, int]] = {}  # Of each one's first line.
+    self._state = ledger_rules.State()
+    self._spans: dict[
+      ledger_rules.Key, tuple[int, int]
+    ] = {}  # Of each one's first line.
     self._torn = False  # Whether there may be something after the complete lines.
     self.recovered: Optional[str] = None
     self._file = _open(path, new=not resume)
@@ -457,7 +427,7 @@ class LedgerWriter:
     if given['round'] < state.rounds:
       earlier = self._entry(given['round'])
       entry = dataclasses.replace(earlier, **given)
-      _check_repetition(earlier, entry)
+      ledger_rules.check_repetition(earlier, entry)
       return entry, state.spent
     spent = state.spent.plus(events.from_json(given['event']))
     entry = LedgerEntry(
@@ -465,7 +435,7 @@ class LedgerWriter:
       epsilon=spent.epsilon(self._delta),
       **given,
     )
-    _check_next(state.first, state.rounds, entry)
+    ledger_rules.check_next(state.first, state.rounds, entry)
     return entry, spent
 
   def close(self) -> None:
@@ -484,7 +454,7 @@ class LedgerWriter:
   def _take_up(self, path: str, expected: Optional[Head]) -> None:
     """Verifies the file and continues where it ends."""
     with open(self._file.fileno(), 'rb', closefd=False) as file:
-      reading = _Reading(path, file, expected)
+      reading = ledger_rules.Reading(path, file, expected)
     first = reading.state.first
     if first is not None and first.delta != self._delta:
       raise ValueError(
@@ -510,14 +480,14 @@ class LedgerWriter:
     assert isinstance(entry, LedgerEntry)
     return entry
 
-  def _line(self, key: _Key) -> ledger_line.Line:
+  def _line(self, key: ledger_rules.Key) -> ledger_line.Line:
     start, end = self._spans[key]
     return ledger_line.parse(os.pread(self._file.fileno(), end - start, start))
 
   def _commit(self, entry: ledger_line.Line, spent: ledger_spent.Spent) -> None:
     """Writes the line, and only then counts it."""
     line = (json.dumps(dataclasses.asdict(entry), allow_nan=False) + '\n').encode()
-    key, before = _key(entry), self._state
+    key, before = ledger_rules.key(entry), self._state
     is_new = key not in self._spans
     self._torn = True
     try:
@@ -573,7 +543,7 @@ def read(path: str, expected: Optional[Head] = None) -> Ledger:
   if expected is not None:
     expected = _check_head(expected)
   with open(path, 'rb') as file:
-    reading = _Reading(path, file, expected)
+    reading = ledger_rules.Reading(path, file, expected)
   return Ledger(
     entries=tuple(reading.entries),
     aborted=tuple(reading.aborted),
@@ -620,108 +590,8 @@ def checksum_of(arrays: Iterable[Any]) -> str:
   return 'sha256:' + digest.hexdigest()
 
 
-class _Reading:
-  """A ledger file read line by line."""
-
-  def __init__(self, path: str, file: Iterable[bytes], expected: Optional[Head] = None):
-    self.entries: list[LedgerEntry] = []
-    self.aborted: list[AbortedAttempt] = []
-    self.repeated: list[int] = []
-    self.spans: dict[_Key, tuple[int, int]] = {}
-    self.state = _State()
-    self.cut = b''
-    once = self.state.head  # The head when there were as many lines as expected.
-    digest = hashlib.sha256()
-    for number, line in enumerate(file, start=1):
-      digest.update(line)
-      if not line.endswith(b'\n'):
-        self.cut = line
-        break
-      try:
-        self._add(line)
-      except ValueError as e:
-        raise ValueError(f'{path}, line {number}: {e}') from e
-      if expected is not None and number == expected.lines:
-        once = self.state.head
-    self.sha256 = digest.hexdigest()
-    if expected is not None and once != expected:
-      raise ValueError(_not_expected(path, self.state.head, expected))
-
-  def _add(self, line: bytes) -> None:
-    entry = ledger_line.parse(line)
-    state, spent = self.state, self.state.spent
-    is_new = True
-    if isinstance(entry, AbortedAttempt):
-      aborted_attempt.check_next(state.rounds, state.attempts, entry)
-      self.aborted.append(entry)
-    elif entry.round < state.rounds:
-      _check_repetition(self.entries[entry.round], entry)
-      self.repeated.append(entry.round)
-      is_new = False
-    else:
-      _check_next(state.first, state.rounds, entry)
-      spent = spent.plus(entry.dp_event)
-      ledger_spent.check_stated(entry, spent)
-      self.entries.append(entry)
-    _check_chained(entry, state.head)
-    self.state = state.after(entry, line, spent)
-    if is_new:
-      self.spans[_key(entry)] = (state.size, self.state.size)
-
-
-def _key(entry: ledger_line.Line) -> _Key:
-  return entry.round, entry.attempt if isinstance(entry, AbortedAttempt) else None
-
-
 def _now() -> str:
   return datetime.datetime.now(datetime.timezone.utc).isoformat()
-
-
-def _check_next(first: Optional[LedgerEntry], rounds: int, entry: LedgerEntry) -> None:
-  """Checks that the entry is of round `rounds` and of round 0's mechanism."""
-  if entry.round != rounds:
-    raise ValueError(
-      f'expected round {rounds}, or an earlier one released again; found round '
-      f'{entry.round}.'
-    )
-  for name in _CONSTANT:
-    value = getattr(entry, name)
-    if first is not None and value != getattr(first, name):
-      raise ValueError(
-        f'{name} is {value!r} in round {rounds} and was {getattr(first, name)!r} in '
-        'round 0; another mechanism has its own ledger.'
-      )
-
-
-def _check_chained(entry: ledger_line.Line, head: Head) -> None:
-  """Checks that an entry follows on the lines before it, as they were."""
-  if entry.previous_line_sha256 != head.sha256:
-    before = 'the line before has' if head.lines else 'nothing comes before, which has'
-    raise ValueError(
-      f'previous_line_sha256 is {entry.previous_line_sha256}, but {before} '
-      f'{head.sha256}: a line was changed, removed or inserted.'
-    )
-
-
-def _check_repetition(earlier: LedgerEntry, again: LedgerEntry) -> None:
-  """Checks that a round that is released again shows nothing new."""
-  of_the_line = ('time', ledger_entry.CHAIN)
-  changed = [
-    name
-    for name in ledger_entry.FIELDS
-    if name not in of_the_line and getattr(earlier, name) != getattr(again, name)
-  ]
-  if changed:
-    raise ValueError(
-      f'round {again.round} was released already with other content '
-      f'({", ".join(changed)}): its noise would be used for two data sets. Go on from '
-      'a state after that round, or start another ledger with another noise key.'
-    )
-  if again.result_checksum is None:
-    raise ValueError(
-      f'round {again.round} was released already, and without a result_checksum '
-      'nothing shows that the result is the same. State one in every round.'
-    )
 
 
 def _check_head(head: Head) -> Head:
@@ -737,20 +607,6 @@ def _check_head(head: Head) -> Head:
       f'{head!r}.'
     )
   return Head(*head)
-
-
-def _not_expected(path: str, found: Head, expected: Head) -> str:
-  if found.lines < expected.lines:
-    return (
-      f'{path} has {found.lines} complete lines, but had {expected.lines} once: '
-      f'{expected.lines - found.lines} were removed from its end. What they spent is '
-      'spent; find the ledger that has them.'
-    )
-  return (
-    f'the first {expected.lines} lines of {path} are not those that were there once, '
-    f'whose last had the SHA-256 {expected.sha256}: something was changed, or it is '
-    'another ledger.'
-  )
 
 
 def _open(path: str, new: bool) -> io.FileIO:
