@@ -46,7 +46,7 @@ FLOORS = {
     ('accountants',),
     ('schemas', 'calibration', 'adaptive_clipping', 'tree_aggregation_accountant'),
     ('mechanism',),
-    ('records', 'noise_to_signal'),
+    ('records', 'noise_to_signal', 'spent_by_round'),
     ('planning', 'reports'),
     ('programs',),
     ('report', 'plan', 'participation'),

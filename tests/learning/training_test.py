@@ -32,6 +32,7 @@ from tff_dp_aggregators import learning
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import noise_to_signal
 from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting import spent_by_round
 from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.learning import packed
 from tff_dp_aggregators.learning import schedules
@@ -251,6 +252,10 @@ def test_sampled_and_adaptive_mechanisms_train_report_and_say_if_noise_is_loud(
   assert result.epsilon == pytest.approx(mechanism.epsilon(1e-3), rel=1e-6)
   rows = training_runs.lasting(tmp_path / 'poisson')['metrics']
   assert len({row['not_private_clients'] for row in rows}) > 1
+  spent = spent_by_round.SpentByRound(mechanism, 1e-3)
+  in_metrics = [float(row['epsilon']) for row in rows]
+  assert in_metrics == [spent.after(number + 1) for number in range(6)]
+  assert in_metrics[-1] == result.epsilon
   adaptive = accounting.Mechanism(
     'banded', training_runs.PARTICIPATION, 0.5, clipped_count_stddev=1.0
   )

@@ -3,10 +3,11 @@
 At the top, in the order in which they build on each other: `events` say what happened
 as inert data, `accountants` what that means, `schemas` who takes part when,
 `calibration` how much noise a target needs, `adaptive_clipping` what it takes of the
-noise, `mechanism` all of it under one name, `noise_to_signal` how loud that noise is.
-Then the rooms: `records` (ledgers and logs), `planning` (comparing mechanisms),
-`reports` (statements, their rendering and verification), `programs` (`report`, `plan`,
-`participation`, from flags). Nothing here imports TensorFlow.
+noise, `mechanism` all of it under one name, `noise_to_signal` how loud that noise is,
+`spent_by_round` what a sampled mechanism has spent after each round. Then the rooms:
+`records` (ledgers and logs), `planning` (comparing mechanisms), `reports` (statements,
+their rendering and verification), `programs` (`report`, `plan`, `participation`, from
+flags). Nothing here imports TensorFlow.
 """
 
 # Before anything that imports dp-accounting.
@@ -23,6 +24,7 @@ from tff_dp_aggregators.accounting import planning
 from tff_dp_aggregators.accounting import records
 from tff_dp_aggregators.accounting import reports
 from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting import spent_by_round
 from tff_dp_aggregators.accounting import tree_aggregation_accountant
 from tff_dp_aggregators.accounting.mechanism import Mechanism
 
@@ -38,5 +40,6 @@ __all__ = [
   'records',
   'reports',
   'schemas',
+  'spent_by_round',
   'tree_aggregation_accountant',
 ]

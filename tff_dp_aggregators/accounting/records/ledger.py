@@ -33,7 +33,8 @@ sampling. In a ledger of a sampled mechanism each round is a sample of one and t
 Gaussian (`Mechanism.round_events`), or nothing where other groups have their turn. Its
 `effective_noise_multiplier` and `epsilon` are null: there is no such noise multiplier,
 and epsilon is a composition that takes an accountant seconds. The report states it, of
-all rounds, for the mechanism's own neighbouring relation.
+all rounds, for the mechanism's own neighbouring relation; `spent_by_round` has a bound
+after each of them, for metrics.
 
 What can be changed in a ledger without being found, if nothing else is known of it:
 

@@ -36,7 +36,9 @@ import tensorflow_federated as tff
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import aggregators
 from tff_dp_aggregators import noise
+from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import noise_to_signal
+from tff_dp_aggregators.accounting import spent_by_round
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.base import version
 from tff_dp_aggregators.learning import fed_avg
@@ -125,6 +127,13 @@ class Plan:
     """Number of trainable parameters, each of which gets noise."""
     trainable, _ = self.training.model.initial_weights
     return sum(int(np.size(weight)) for weight in tf.nest.flatten(trainable))
+
+  @functools.cached_property
+  def sampled_spending(self) -> Optional[spent_by_round.SpentByRound]:
+    """What is spent by round if privacy rests on sampling: the ledger has none then."""
+    if self.mechanism is None or not self.mechanism.is_sampled:
+      return None
+    return spent_by_round.SpentByRound(self.mechanism, self.delta)
 
   @property
   def generator(self) -> str:
@@ -216,6 +225,11 @@ class Plan:
       'mechanism': self.mechanism.to_json(),
       'target_epsilon': self.target_epsilon,
       'delta': self.delta,
+      'epsilon_by_round': (
+        spent_by_round.KIND
+        if self.mechanism.is_sampled
+        else accountants.ACCOUNTANTS[accountants.EXACT].kind
+      ),
       'clip_norm': self.clip_norm,
       'clients_per_round': self.schedule.clients_per_round,
       'enforced_by': self.schedule.enforced_by,
@@ -374,7 +388,7 @@ class Run:
       'round': number,
       'attempts': len(attempts),
       _CLIENTS: len(counted.reporting),
-      'epsilon': math.inf if self.plan.mechanism is None else entry.epsilon,
+      'epsilon': self._epsilon(number + 1, entry),
       'effective_noise_multiplier': entry.effective_noise_multiplier,
     }
     if self.plan.noise_to_signal is not None:
@@ -425,6 +439,12 @@ class Run:
     if number < ledger.rounds:
       return ledger.confirm(**line)
     return ledger.append(**line)
+
+  def _epsilon(self, rounds: int, entry: ledger_lib.LedgerEntry) -> float:
+    """Spent after so many rounds, of which the last has this line; or a bound on it."""
+    if self.plan.sampled_spending is not None:
+      return self.plan.sampled_spending.after(rounds)
+    return math.inf if entry.epsilon is None else entry.epsilon
 
   def _clip_norm(self, state: Any) -> Optional[float]:
     """That of the round after a state."""

@@ -1,0 +1,125 @@
+"""What a sampled mechanism has spent after each round: a bound, and cheap.
+
+Claims, for each kind of sampling:
+
+* After every round it is at least what the tightest accountant says of the events of
+  the rounds so far, and after the last it is that number.
+* It never falls, is at most the quick bound, and is not above a target that the whole
+  mechanism keeps.
+* It depends on nothing but the round: asked alone, the bits are the same.
+* A thousand rounds take at most sixteen answers of the tightest accountant.
+"""
+
+import math
+
+import dp_accounting
+import pytest
+
+from tff_dp_aggregators import accounting
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting import spent_by_round
+
+DELTA = 1e-6
+MECHANISMS = {
+  'poisson': accounting.Mechanism('gaussian', schemas.PoissonSampling(20, 0.1), 1.5),
+  'cyclic': accounting.Mechanism(
+    'toeplitz', schemas.PoissonSampling(20, 0.2, num_groups=3), 1.0, num_bands=3
+  ),
+  'replace_one': accounting.Mechanism(
+    'gaussian', schemas.FixedSizeSampling(20, 500, 20), 2.0
+  ),
+  'add_or_remove': accounting.Mechanism(
+    'gaussian',
+    schemas.FixedSizeSampling(20, 500, 20),
+    2.0,
+    adjacency='add_or_remove',
+  ),
+  'adaptive': accounting.Mechanism(
+    'gaussian', schemas.PoissonSampling(20, 0.1), 1.5, clipped_count_stddev=2.0
+  ),
+}
+
+
+def _epsilon(mechanism, rounds, accountant=None):
+  """Of the events that a ledger has of so many rounds."""
+  event = dp_accounting.ComposedDpEvent(list(mechanism.round_events[:rounds]))
+  return accountants.epsilon(event, DELTA, accountant, mechanism.relation)
+
+
+@pytest.fixture(scope='module', params=MECHANISMS)
+def mechanism(request):
+  return MECHANISMS[request.param]
+
+
+@pytest.fixture(scope='module')
+def by_round(mechanism):
+  spent = spent_by_round.SpentByRound(mechanism, DELTA)
+  return [spent.after(rounds) for rounds in range(21)]
+
+
+def test_it_is_a_bound_after_every_round(mechanism, by_round):
+  for rounds in (1, 4, 11, 19):
+    assert by_round[rounds] >= _epsilon(mechanism, rounds) > 0
+
+
+@pytest.mark.slow
+def test_it_is_a_bound_after_each_of_all_rounds(mechanism, by_round):
+  for rounds in range(1, 21):
+    assert by_round[rounds] >= _epsilon(mechanism, rounds)
+
+
+def test_after_the_last_round_it_is_that_of_the_report(mechanism, by_round):
+  assert by_round[-1] == mechanism.epsilon(DELTA) == _epsilon(mechanism, 20)
+
+
+def test_it_never_falls_and_is_at_most_the_quick_bound(mechanism, by_round):
+  assert by_round[0] == 0 < by_round[1]
+  assert by_round == sorted(by_round)
+  assert len(set(by_round)) > 2
+  for rounds in range(1, 21):
+    quick = _epsilon(mechanism, rounds, accountants.QUICK_BOUND)
+    assert by_round[rounds] <= quick * (1 + 1e-12)
+
+
+def test_it_depends_on_nothing_but_the_round(mechanism, by_round):
+  spent_by_round._epsilon.cache_clear()
+  alone = spent_by_round.SpentByRound(mechanism, DELTA)
+  assert [alone.after(rounds) for rounds in (20, 13)] == [by_round[20], by_round[13]]
+
+
+def test_no_round_is_above_the_target():
+  sampling = schemas.PoissonSampling(50, 0.05)
+  mechanism = accounting.Mechanism.for_target('gaussian', sampling, 2.0, DELTA)
+  spent = spent_by_round.SpentByRound(mechanism, DELTA)
+  assert spent.after(49) <= spent.after(50) <= 2.0
+  assert spent.after(50) == pytest.approx(2.0, rel=1e-3)
+
+
+def test_a_thousand_rounds_have_few_marks_close_enough():
+  for turns in (1, 2, 12, 63, 64, 1000, 10**6):
+    marks = spent_by_round._marks(turns)
+    assert marks == sorted(set(marks)) and marks[0] >= 1 and marks[-1] == turns
+    assert len(marks) <= min(16, 4 + turns // 64)
+    assert all(after <= 3 * before + 1 for before, after in zip(marks, marks[1:]))
+
+
+def test_without_noise_it_is_infinite():
+  bare = accounting.Mechanism('gaussian', schemas.PoissonSampling(5, 0.1), 0.0)
+  spent = spent_by_round.SpentByRound(bare, DELTA)
+  assert [spent.after(rounds) for rounds in (0, 1, 5)] == [0, math.inf, math.inf]
+
+
+def test_what_it_is_not_for_is_refused():
+  limits = accounting.Mechanism('gaussian', strategies.Participation(5), 1.0)
+  with pytest.raises(ValueError, match='without sampling; the exact epsilon'):
+    spent_by_round.SpentByRound(limits, DELTA)
+  sampled = MECHANISMS['poisson']
+  with pytest.raises(ValueError, match='delta'):
+    spent_by_round.SpentByRound(sampled, 1.0)
+  spent = spent_by_round.SpentByRound(sampled, DELTA)
+  with pytest.raises(ValueError, match='rounds must be at most 20'):
+    spent.after(21)
+  with pytest.raises(TypeError, match='rounds must be a whole number'):
+    spent.after(1.5)
