@@ -3,7 +3,8 @@
 Claims:
 
 * Killed by SIGKILL at 100 random moments, some of them while something is written, it
-  comes to the same model, metrics and ledger, byte for byte but for times.
+  comes to the same model, metrics and ledger, byte for byte but for times; rounds that
+  were aborted and tried again are among them.
 * Nobody is left: neither a worker nor half a file.
 * A disk that is full stops it with an error, and it goes on once there is room.
 """

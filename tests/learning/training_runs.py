@@ -16,6 +16,7 @@ import tensorflow_federated as tff
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import learning
 from tff_dp_aggregators import strategies
+from tff_dp_aggregators.learning import schedules
 
 NUM_ROUNDS = 12
 PARTICIPATION = strategies.Participation(NUM_ROUNDS, min_separation=3)
@@ -102,11 +103,24 @@ def mechanism(num_rounds=NUM_ROUNDS):
   return accounting.Mechanism('banded', participation, noise_multiplier=0.1)
 
 
+def schedule(num_rounds=NUM_ROUNDS):
+  """Of clients that drop out, so that every third round is tried again."""
+  return schedules.RandomEligible(
+    strategies.Participation(num_rounds, min_separation=3),
+    num_clients=12,
+    clients_per_round=3,
+    seed=7,
+    dropouts=schedules.Dropouts(rate=0.3, seed=4),
+    reporting_goal=2,
+  )
+
+
 if __name__ == '__main__':
   learning.train(
     **arguments(
       sys.argv[1],
       mechanism=mechanism(int(sys.argv[2])),
+      schedule=schedule(int(sys.argv[2])),
       checkpoint_seconds=float(sys.argv[3]),
     )
   )
