@@ -7,6 +7,7 @@ from tff_dp_aggregators.accounting.records import aborted_attempt
 from tff_dp_aggregators.accounting.records import ledger_entry
 from tff_dp_aggregators.accounting.records import strict_json
 
+# What a line says.
 Line = Union[ledger_entry.LedgerEntry, aborted_attempt.AbortedAttempt]
 
 
