@@ -180,9 +180,8 @@ class LedgerWriter:
         raise ValueError('expected is for resume=True; a new ledger has no lines yet.')
       expected = _check_head(expected)
     self._state = ledger_rules.State()
-    self._spans: dict[
-      ledger_rules.Key, tuple[int, int]
-    ] = {}  # Of each one's first line.
+    # From where to where the first line of each round or attempt is.
+    self._spans: dict[ledger_rules.Key, tuple[int, int]] = {}
     self._torn = False  # Whether there may be something after the complete lines.
     self.recovered: Optional[str] = None
     self._file = _open(path, new=not resume)
@@ -363,7 +362,7 @@ class LedgerWriter:
       cohort_requested=checks.check_int('cohort_requested', cohort_requested, 0),
       cohort_reported=checks.check_int('cohort_reported', cohort_reported, 0),
       reporting_goal=reporting_goal,
-      event=aborted_attempt.NOTHING,
+      event=dict(aborted_attempt.NOTHING),
       time=_now(),
       previous_line_sha256=self._state.head.sha256,
     )
