@@ -141,7 +141,7 @@ def _write(path, made, rounds=4, more=0):
   path = str(pathlib.Path(path) / 'ledger.jsonl')
   with ledger.LedgerWriter(path, 1e-3) as writer:
     for number in range(rounds):
-      attempts.write_aborted(writer, made, number)
+      attempts.write_aborted(writer, number, made.attempts(number), made.reporting_goal)
       counted = made.attempts(number)[-1]
       writer.append(
         event=dp_accounting.GaussianDpEvent(1.0),
@@ -211,7 +211,7 @@ def test_attempts_at_a_round_that_never_came_are_compared_as_well(tmp_path):
     what = {'cohort_requested': 3, 'reporting_goal': 3}
     writer.append_aborted(round=2, attempt=0, cohort_reported=wrong % 3, **what)
     with pytest.raises(ValueError, match='attempt 0 at round 2 has a line with other'):
-      attempts.write_aborted(writer, SCHEDULE, 2)
+      attempts.write_aborted(writer, 2, SCHEDULE.attempts(2), 3)
   with pytest.raises(ValueError, match='at round 2 the ledger has 1 aborted attempts'):
     attempts.check(ledger.read(other), SCHEDULE)
 
@@ -230,4 +230,4 @@ def test_lines_that_the_schedule_does_not_have_stop_a_run(tmp_path):
         round=2, attempt=index, cohort_requested=3, cohort_reported=0, reporting_goal=3
       )
     with pytest.raises(ValueError, match='has 4 aborted attempts, but the schedule 3'):
-      attempts.write_aborted(writer, SCHEDULE, 2)
+      attempts.write_aborted(writer, 2, SCHEDULE.attempts(2), 3)

@@ -5,28 +5,33 @@ have lines in the ledger before the round is run, and a run that goes on confirm
 `check` compares the whole, whenever a report is written.
 """
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Optional
 
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.learning import schedules
 
 
 def write_aborted(
-  ledger: ledger_lib.LedgerWriter, schedule: schedules.Schedule, number: int
+  ledger: ledger_lib.LedgerWriter,
+  number: int,
+  attempts: Sequence[schedules.Attempt],
+  reporting_goal: Optional[int],
 ) -> None:
   """Writes the lines of a round's aborted attempts, or confirms those that are there.
 
   Args:
     ledger: Of the run.
-    schedule: Of the run.
     number: The round, which is about to be run, for the first time or again.
+    attempts: All attempts at it, as the schedule has them.
+    reporting_goal: The schedule's.
 
   Raises:
     ValueError: If a line that is there has other content.
     OSError: If a line cannot be written.
   """
-  written, made = ledger.aborted_attempts(number), list(_aborted(schedule, number))
+  written = ledger.aborted_attempts(number)
+  made = list(_aborted(number, attempts, reporting_goal))
   if written > len(made):
     raise ValueError(
       f'at round {number} the ledger has {written} aborted attempts, but the schedule '
@@ -55,18 +60,20 @@ def check(ledger: ledger_lib.Ledger, schedule: schedules.Schedule) -> None:
       {name: getattr(aborted, name) for name in _NAMES}  # Without time and hash.
     )
   for entry in ledger.entries:
-    counted = schedule.attempts(entry.round)[-1]
-    sizes = (len(counted.requested), len(counted.reporting))
+    attempts = schedule.attempts(entry.round)
+    sizes = (len(attempts[-1].requested), len(attempts[-1].reporting))
     if (entry.cohort_requested, entry.cohort_reported) != sizes:
       raise ValueError(
         f'in round {entry.round} of the ledger {entry.cohort_reported} of '
         f'{entry.cohort_requested} clients reported, but in the schedule {sizes[1]} of '
         f'{sizes[0]}: they are not of the same run.'
       )
-    _check_aborted(found[entry.round], list(_aborted(schedule, entry.round)))
-  begun = found[-1]  # Of a round that has no line yet, if the run stopped there.
-  if begun:
-    _check_aborted(begun, list(_aborted(schedule, len(ledger.entries)))[: len(begun)])
+    made = list(_aborted(entry.round, attempts, schedule.reporting_goal))
+    _check_aborted(found[entry.round], made)
+  begun, number = found[-1], len(ledger.entries)
+  if begun:  # At a round that has no line yet.
+    made = list(_aborted(number, schedule.attempts(number), schedule.reporting_goal))
+    _check_aborted(begun, made[: len(begun)])
 
 
 _NAMES = (
@@ -78,16 +85,18 @@ _NAMES = (
 )
 
 
-def _aborted(schedule: schedules.Schedule, number: int) -> Iterator[dict[str, Any]]:
+def _aborted(
+  number: int, attempts: Sequence[schedules.Attempt], reporting_goal: Optional[int]
+) -> Iterator[dict[str, Any]]:
   """What the lines of a round's aborted attempts say."""
-  for index, attempt in enumerate(schedule.attempts(number)):
+  for index, attempt in enumerate(attempts):
     if not attempt.completed:
       values = (
         number,
         index,
         len(attempt.requested),
         len(attempt.reporting),
-        schedule.reporting_goal,
+        reporting_goal,
       )
       yield dict(zip(_NAMES, values))
 

@@ -376,8 +376,9 @@ class Run:
     ledger: ledger_lib.LedgerWriter,
   ) -> tuple[Any, Any, dict[str, Any]]:
     """Runs a round: the state after it, that state released, and its metrics."""
-    attempts_lib.write_aborted(ledger, self.plan.schedule, number)
-    attempts = self.plan.schedule.attempts(number)
+    schedule = self.plan.schedule
+    attempts = schedule.attempts(number)
+    attempts_lib.write_aborted(ledger, number, attempts, schedule.reporting_goal)
     counted = attempts[-1]
     this_round = engines.Round(number, counted.reporting)
     state, metrics = engine.next(state, this_round)
