@@ -56,6 +56,12 @@ def test_target_is_kept_and_just_so(name):
   assert accountants.epsilon(less.event, 1e-6) > 3.0
 
 
+def test_what_is_shown_of_a_mechanism_has_no_matrix():
+  shown = repr(accounting.Mechanism('banded', PARTICIPATION, 1.5))
+  assert "name='banded'" in shown and 'noise_multiplier=1.5' in shown
+  assert 'array(' not in shown and len(shown) < 500
+
+
 def test_bands_default_to_the_separation_and_can_be_chosen():
   assert accounting.Mechanism('banded', PARTICIPATION, 1.0).strategy.num_bands == 12
   made = accounting.Mechanism('banded', PARTICIPATION, 1.0, num_bands=5)

@@ -82,6 +82,7 @@ def test_it_trains_and_leaves_what_it_says(straight):
   run_dir, result = straight
   assert set(os.listdir(run_dir)) == FILES
   assert result.is_finished and result.rounds == 12
+  assert 'epsilon=' in repr(result) and len(repr(result)) < 1000
   mechanism = training_runs.arguments('')['mechanism']
   assert result.epsilon == pytest.approx(mechanism.epsilon(1e-3), rel=1e-9)
   assert result.metrics['epsilon'] == pytest.approx(result.epsilon, rel=1e-9)

@@ -49,6 +49,21 @@ each_sane_strategy = pytest.mark.parametrize(
 
 
 @each_strategy
+def test_what_is_shown_of_a_strategy_is_a_line(strategy):
+  shown = repr(strategy)
+  assert shown.startswith(f'{type(strategy).__name__}(num_rounds={strategy.num_rounds}')
+  assert 'array(' not in shown and '\n' not in shown and len(shown) < 160
+
+
+def test_few_numbers_are_shown_and_many_are_counted():
+  assert repr(STRATEGIES['banded']) == 'Banded(num_rounds=5, diagonals=<2 x 5 numbers>)'
+  blt = STRATEGIES['blt']
+  assert eval(repr(blt)) == blt
+  long = BandedToeplitz.square_root(1000, 400)
+  assert repr(long) == 'BandedToeplitz(num_rounds=1000, coefficients=<400 numbers>)'
+
+
+@each_strategy
 def test_saving_and_reading_back_is_exact(strategy):
   again = Strategy.from_json(strategy.to_json())
   assert type(again) is type(strategy)

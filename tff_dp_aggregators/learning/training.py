@@ -52,6 +52,7 @@ class Result:
     metrics: The row of the last round in `metrics.csv`.
     weights: The model's, as NumPy arrays.
     statement: What the report is made of.
+    is_finished: Whether all rounds were run; if not, the same call goes on.
   """
 
   run_dir: str
@@ -60,8 +61,9 @@ class Result:
   epsilon: float
   delta: float
   metrics: dict[str, Any]
-  weights: tff.learning.models.ModelWeights
-  statement: dict[str, Any]
+  # Which would fill screens.
+  weights: tff.learning.models.ModelWeights = dataclasses.field(repr=False)
+  statement: dict[str, Any] = dataclasses.field(repr=False)
 
   @property
   def is_finished(self) -> bool:

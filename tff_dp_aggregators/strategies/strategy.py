@@ -38,6 +38,7 @@ from tff_dp_aggregators.strategies import workload as workload_lib
 
 _FORMAT = 'tff_dp_aggregators.strategy'
 _VERSION = 1
+_MAX_SHOWN = 6  # Numbers of a field in a strategy's repr.
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -71,6 +72,8 @@ class Strategy(abc.ABC):
 
   def __init_subclass__(cls, **kwargs: Any) -> None:
     super().__init_subclass__(**kwargs)
+    # Taken up by the class itself, for `dataclass` makes one for those that have none.
+    setattr(cls, '__repr__', cls.__repr__)
     if 'kind' in cls.__dict__:
       other = Strategy._kinds.get(cls.kind, cls)
       # The same name is the class defined again, as when its module is reloaded.
@@ -80,6 +83,12 @@ class Strategy(abc.ABC):
           f'files and checksums would not tell {cls.__qualname__} from it.'
         )
       Strategy._kinds[cls.kind] = cls
+
+  def __repr__(self) -> str:
+    """What it is, for people: of many numbers only how many there are."""
+    fields = dataclasses.fields(self)
+    shown = ', '.join(f'{each.name}={_short(getattr(self, each.name))}' for each in fields)
+    return f'{type(self).__name__}({shown})'
 
   def __reduce__(self) -> tuple[Any, ...]:
     """Copies and pickles are made anew: without what was computed, and read-only."""
@@ -445,6 +454,15 @@ def require(strategy: Any) -> Strategy:
       'strategies.blt.optimize and its like one of limits on participation.'
     )
   return strategy
+
+
+def _short(value: Any) -> str:
+  """A field's value, or the shape of one that would fill a screen."""
+  if isinstance(value, np.ndarray):
+    return f'<{" x ".join(map(str, value.shape))} numbers>'
+  if isinstance(value, tuple) and len(value) > _MAX_SHOWN:
+    return f'<{len(value)} numbers>'
+  return repr(value)
 
 
 def _from_content(data: Any) -> Strategy:
