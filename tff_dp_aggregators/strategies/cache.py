@@ -7,8 +7,9 @@ Set the first one to an empty text to keep nothing. Files may be deleted at any 
 Several processes may use one folder: a file appears whole or not at all, and of those
 that want the same strategy one optimises it while the others wait. A file names the
 request that it answers, so that one that was renamed or copied there is not used; it is
-replaced, as is one that is damaged, with a warning. Privacy does not rest on what is
-read: noise and sensitivity both follow from it.
+replaced, as is one that is damaged, with a warning; one that names no request, which
+earlier releases wrote, is replaced without. Privacy does not rest on what is read:
+noise and sensitivity both follow from it.
 """
 
 import fcntl
@@ -88,9 +89,12 @@ def _read(path: str, kind: type[_Kind], request: bytes) -> Optional[_Kind]:
     strategy = strategy_lib.Strategy.load(path)
     with zipfile.ZipFile(path) as archive:
       answered = archive.comment
+    if not answered:  # An earlier release left it, which is nothing to worry about.
+      _logger.debug('%s names no request and is replaced', path)
+      return None
     if answered != request:
-      said = repr(answered.decode(errors='replace')) if answered else 'none it names'
-      raise ValueError(f'{path}: answers {said}, not {request.decode()!r}.')
+      said = answered.decode(errors='replace')
+      raise ValueError(f'{path}: answers {said!r}, not {request.decode()!r}.')
     if not isinstance(strategy, kind):
       raise ValueError(f'{path}: holds a {strategy.kind}, not a {kind.kind}.')
     return strategy
