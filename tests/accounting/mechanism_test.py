@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import pickle
 
 import dp_accounting
 import numpy as np
@@ -60,6 +61,21 @@ def test_what_is_shown_of_a_mechanism_has_no_matrix():
   shown = repr(accounting.Mechanism('banded', PARTICIPATION, 1.5))
   assert "name='banded'" in shown and 'noise_multiplier=1.5' in shown
   assert 'array(' not in shown and len(shown) < 500
+
+
+def test_a_mechanism_knows_its_target_and_is_the_same_without():
+  made = accounting.Mechanism.for_target('tree', PARTICIPATION, 3.0, 1e-6)
+  assert made.target == (3.0, 1e-6)
+  again = accounting.Mechanism.from_json(made.to_json())
+  assert again.target is None and again == made
+  assert pickle.loads(pickle.dumps(made)).target == made.target
+  louder = dataclasses.replace(made, noise_multiplier=2 * made.noise_multiplier)
+  assert louder.target is None
+  # By another accountant the target is not what a report computes.
+  by_rdp = accounting.Mechanism.for_target(
+    'tree', PARTICIPATION, 3.0, 1e-6, accountant='rdp'
+  )
+  assert by_rdp.target is None
 
 
 def test_bands_default_to_the_separation_and_can_be_chosen():

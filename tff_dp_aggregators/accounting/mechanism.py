@@ -7,7 +7,7 @@ one, a report explains one.
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from typing import Any, Optional, Union
+from typing import Any, NamedTuple, Optional, Union
 
 import dp_accounting
 from dp_accounting import NeighboringRelation as Relation
@@ -23,6 +23,13 @@ from tff_dp_aggregators.strategies import registry
 FROM_FILE = 'file'  # The name of a mechanism whose strategy was made elsewhere.
 # Those of the kinds that `strategies.registry` has; a kind that is added later as well.
 NAMES = registry.KINDS.keys()
+
+
+class Target(NamedTuple):
+  """A privacy target that a mechanism was made for."""
+
+  epsilon: float
+  delta: float
 
 
 @dataclasses.dataclass(frozen=True, init=False)
@@ -153,11 +160,30 @@ class Mechanism:
       accountant=accountant,
       relation=planned.relation,
     )
-    return dataclasses.replace(
+    made = dataclasses.replace(
       planned,
       noise_multiplier=noise_multiplier,
       clipped_count_stddev=clipped_count_stddev,
     )
+    if accountant is None:
+      # No field: a mechanism with other noise, which `replace` makes, has no target.
+      object.__setattr__(made, '_target', Target(target_epsilon, target_delta))
+    return made
+
+  @property
+  def target(self) -> Optional[Target]:
+    """What `for_target` was asked for, by the tightest accountant; else `None`.
+
+    Neither equality nor `to_json` knows of it: it says where the noise came from, and
+    not what the mechanism is.
+
+    Example:
+      >>> participation = strategies.Participation(100, min_separation=25)
+      >>> Mechanism.for_target('tree', participation, 8.0, 1e-6).target
+      Target(epsilon=8.0, delta=1e-06)
+    """
+    target: Optional[Target] = self.__dict__.get('_target')
+    return target
 
   @property
   def relation(self) -> Relation:

@@ -141,7 +141,8 @@ def train(
       one, which the configuration tells.
     noise_seed: Of the noise, in simulations that are to be repeated; `None` for secret
       noise.
-    target_epsilon: The target that the mechanism was calibrated to, for the report.
+    target_epsilon: The target that the mechanism was calibrated to, for the report;
+      `None` for that of `Mechanism.for_target`, if it was at the same `delta`.
     packed_simulation: Whether to pack clients where that is possible.
     checkpoint_seconds: Least time between two checkpoints.
     timeout_seconds: How long a round may take; `None` for any time.
@@ -183,6 +184,8 @@ def train(
     ... )
     >>> result.is_finished, round(result.epsilon, 6)
     (True, 8.0)
+    >>> result.statement['target']
+    {'epsilon': 8.0, 'found': 'noise_multiplier'}
   """
   gaussian.check_delta(delta, 'delta')
   run_directory.check_usable(run_dir)
@@ -215,7 +218,7 @@ def train(
     schedule=schedule,
     clip_norm=clip_norm,
     delta=delta,
-    target_epsilon=target_epsilon,
+    target_epsilon=_target_epsilon(target_epsilon, mechanism, delta),
     seed=seed,
     noise_seed=noise_seed,
     evaluate_every=evaluate_every,
@@ -238,6 +241,16 @@ def train(
         ) as stop:
           run.go(stop)
     return _result(run)
+
+
+def _target_epsilon(
+  given: Optional[float], mechanism: Optional[accounting.Mechanism], delta: float
+) -> Optional[float]:
+  """The one that was given, or that the mechanism knows of."""
+  target = None if mechanism is None else mechanism.target
+  if given is not None or target is None or target.delta != delta:
+    return given
+  return target.epsilon
 
 
 def _client_optimizer(

@@ -73,7 +73,7 @@ class Strategy(abc.ABC):
   def __init_subclass__(cls, **kwargs: Any) -> None:
     super().__init_subclass__(**kwargs)
     # Taken up by the class itself, for `dataclass` makes one for those that have none.
-    setattr(cls, '__repr__', cls.__repr__)
+    cls.__repr__ = cls.__repr__  # type: ignore[method-assign]
     if 'kind' in cls.__dict__:
       other = Strategy._kinds.get(cls.kind, cls)
       # The same name is the class defined again, as when its module is reloaded.
@@ -86,8 +86,8 @@ class Strategy(abc.ABC):
 
   def __repr__(self) -> str:
     """What it is, for people: of many numbers only how many there are."""
-    fields = dataclasses.fields(self)
-    shown = ', '.join(f'{each.name}={_short(getattr(self, each.name))}' for each in fields)
+    names = [each.name for each in dataclasses.fields(self)]
+    shown = ', '.join(f'{name}={_short(getattr(self, name))}' for name in names)
     return f'{type(self).__name__}({shown})'
 
   def __reduce__(self) -> tuple[Any, ...]:
