@@ -15,6 +15,7 @@ import html.parser
 import itertools
 import json
 import re
+import shlex
 import subprocess
 import sys
 import xml.etree.ElementTree
@@ -428,6 +429,34 @@ def test_packed_simulation_is_marked_as_that(output_format):
   with_privacy['run']['simulation'] = None
   for built in (with_privacy, statement.build_without_privacy('one_by_one')):
     assert 'techniqueofsimulation' not in _read(built, output_format)
+
+
+@pytest.mark.parametrize('output_format', PEOPLE)
+def test_one_round_is_not_called_rounds(output_format):
+  built = _build(cut=True)
+  built['run']['rounds_completed'] = 1
+  _says(built, output_format, 'in the one round that ran.')
+  only = strategies.Participation(1)
+  _says(
+    _build(accounting.Mechanism('gaussian', only, 1.0)),
+    output_format,
+    'in the one round that is planned.',
+  )
+
+
+@pytest.mark.parametrize('output_format', PEOPLE)
+def test_the_report_of_a_run_names_the_json_report_beside_it(output_format):
+  path = 'runs/my run/config.json'
+  files = ({'role': 'config', 'path': path, 'sha256': 32 * '0f'},)
+  built = _build(command='program --run_dir', files=files)
+  _says(
+    built,
+    output_format,
+    "report.json in the run's directory is this report",
+    shlex.join(['--verify=runs/my run/report.json']),
+  )
+  assert 'Savedasreport.json' not in _read(built, output_format)
+  _says(_composition(), output_format, 'Saved as report.json', '--verify=report.json')
 
 
 @pytest.mark.parametrize('output_format', PEOPLE)

@@ -14,11 +14,11 @@ from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.reports import provenance
 from tff_dp_aggregators.accounting.reports.rendering import document
+from tff_dp_aggregators.accounting.reports.rendering import how_to_verify
 from tff_dp_aggregators.accounting.reports.rendering import ledger_words
 from tff_dp_aggregators.accounting.reports.rendering import rounding
 from tff_dp_aggregators.accounting.reports.rendering.document import Code
 from tff_dp_aggregators.accounting.reports.rendering.document import Fact
-from tff_dp_aggregators.base import version
 from tff_dp_aggregators.strategies import registry
 
 _TITLE = 'Privacy report'
@@ -101,7 +101,7 @@ def of_statement(statement: dict[str, Any]) -> document.Document:
       _definition(statement),
       *(_composition(statement) if statement['parts'] else _of_a_run(statement)),
       _accounting(statement),
-      _verification(statement),
+      how_to_verify.section(statement),
       *_parts(statement),
     ),
   )
@@ -131,9 +131,12 @@ def _of_what(statement: dict[str, Any]) -> str:
   if statement['parts']:
     return f'in all {len(statement["parts"])} runs together'
   run, planned = statement['run'], statement['mechanism']['num_rounds']
+  number = planned if run is None else run['rounds_completed']
+  if number == 1:
+    return f'in the one round that {"is planned" if run is None else "ran"}'
   if run is None:
-    return f'in all {planned} planned rounds together'
-  return f'in the {run["rounds_completed"]} rounds that ran, together'
+    return f'in all {number} planned rounds together'
+  return f'in the {number} rounds that ran, together'
 
 
 def _summary(statement: dict[str, Any]) -> Iterator[document.Block]:
@@ -656,39 +659,3 @@ def _plot(
 ) -> Iterator[document.Plot]:
   if points:
     yield document.Plot(points=tuple((x, y) for x, y in points), **options)
-
-
-def _verification(statement: dict[str, Any]) -> document.Section:
-  verification, software = statement['verification'], statement['software']
-  blocks: list[document.Block] = []
-  if verification['command'] is not None:
-    blocks.append(document.Paragraph('This command prints the same numbers again:'))
-    blocks.append(document.Verbatim(verification['command']))
-  if verification['files']:
-    blocks.append(
-      document.Paragraph(
-        'It reads these files, whose checksums must be the same (sha256sum prints '
-        'them):'
-      )
-    )
-    rows = tuple(
-      (file['role'], Code(file['path']), Code(file['sha256']))
-      for file in verification['files']
-    )
-    blocks.append(document.Table(('file', 'path', 'SHA-256'), rows))
-  blocks.append(
-    document.Paragraph(
-      'With --format=json it prints a report that has all inputs in it. Saved as '
-      'report.json, that is computed again and compared number by number by'
-    )
-  )
-  blocks.append(
-    document.Verbatim(
-      'python -m tff_dp_aggregators.accounting.report --verify=report.json'
-    )
-  )
-  versions = ', '.join(
-    f'{name} {words}' for name, words in version.in_words(software).items()
-  )
-  blocks.append(document.Paragraph(f'This report was computed by {versions}.'))
-  return document.Section('How to verify', tuple(blocks))
