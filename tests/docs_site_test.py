@@ -1,6 +1,7 @@
 """What `make docs` refuses, and where names lead; to build the site takes too long."""
 
 import pathlib
+import re
 import textwrap
 
 import pytest
@@ -227,6 +228,28 @@ def test_links_of_a_built_site_are_followed(tmp_path):
 )
 def test_links_to_files_of_the_repository_lead_to_pages(uri, target, expected):
   assert hooks.relinked(f'a [b]({target}).', uri) == f'a [b]({expected}).'
+
+
+def test_guides_come_in_order_of_use():
+  pages = sorted(path.name for path in (ROOT / 'docs').glob('*.md'))
+  guides = hooks.in_order_of_use([*pages, 'programs.md'])
+  assert guides[:2] == ['training.md', 'processes.md']
+  assert guides[-1] == 'architecture.md'
+  assert sorted(guides) == sorted([*pages, 'programs.md'])
+  with pytest.raises(ValueError, match='gone'):
+    hooks.in_order_of_use(pages)
+
+
+@pytest.mark.parametrize('path', ['aggregators', 'learning.packed', 'queries.grid'])
+def test_a_page_has_its_members_in_the_order_of_its_table(path):
+  page = api.Api(ROOT / 'tff_dp_aggregators').pages[f'tff_dp_aggregators.{path}']
+  text = hooks._module_page(page)
+  table = re.findall(r'^\| \[`(\w+)`\]', text, re.MULTILINE)
+  written = re.findall(r'^::: [\w.]*\.(\w+)$', text, re.MULTILINE)[1:]
+  assert [name for name in table if name in written] == [
+    name for name in written if name in table
+  ]
+  assert len(written) > 1
 
 
 def test_every_module_has_a_page():

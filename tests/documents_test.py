@@ -38,13 +38,9 @@ def _blocks(language):
 def _commands(text):
   """Program and flags of the calls of this package's programs."""
   lines = re.findall(
-    r'^\.venv/bin/python -m (.*)$', text.replace('\\\n', ' '), re.MULTILINE
+    r'^\.venv/bin/tff-dp-(.*)$', text.replace('\\\n', ' '), re.MULTILINE
   )
-  commands = []
-  for module, *arguments in map(shlex.split, lines):
-    assert module.startswith(_MODULES)
-    commands.append((module[len(_MODULES) :], arguments))
-  return commands
+  return [(name, arguments) for name, *arguments in map(shlex.split, lines)]
 
 
 def _execute(name, arguments):
@@ -86,6 +82,8 @@ def test_python_example_trains_and_prints_what_was_spent(tmp_path):
 
 
 def test_there_are_commands_and_simulations_to_run():
+  for name in {name for text in DOCS.values() for name, _ in _commands(text)}:
+    assert (pathlib.Path(sys.executable).parent / f'tff-dp-{name}').exists()
   assert [name for name, _ in _commands('\n'.join(_blocks('bash')))] == [
     'report',
     'plan',

@@ -26,7 +26,12 @@ NAMES = registry.KINDS.keys()
 
 
 class Target(NamedTuple):
-  """A privacy target that a mechanism was made for."""
+  """A privacy target that a mechanism was made for.
+
+  Attributes:
+    epsilon: At most this.
+    delta: At which delta.
+  """
 
   epsilon: float
   delta: float

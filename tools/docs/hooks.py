@@ -26,6 +26,16 @@ from tools.docs import html_links
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PACKAGE = 'tff_dp_aggregators'
+# In the order in which one comes to need them; others follow.
+_GUIDES = (
+  'training.md',
+  'processes.md',
+  'strategies.md',
+  'accounting.md',
+  'noise.md',
+  'threat_model.md',
+  'programs.md',
+)
 # What the theme does not have, by its name on the site.
 ASSETS = {
   'assets/site.css': 'site.css',
@@ -67,12 +77,20 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     files.append(File.generated(config, f'files/{path}', content=content))
   config.nav = [
     {'Home': 'index.md'},
-    {'Guides': [*guides, 'programs.md']},
+    {'Guides': in_order_of_use([*guides, 'programs.md'])},
     {'API': ['api/index.md', *_nav(public=True)]},
     {'Internals': _nav(public=False)},
     {'Project': [uri for name, uri in root_pages.items() if name != 'README.md']},
   ]
   return files
+
+
+def in_order_of_use(guides: list[str]) -> list[str]:
+  """Guides as the navigation has them; raises if one of the list is gone."""
+  gone = set(_GUIDES) - set(guides)
+  if gone:
+    raise ValueError(f'_GUIDES in tools/docs/hooks.py has pages that are gone: {gone}.')
+  return [*_GUIDES, *(uri for uri in guides if uri not in _GUIDES)]
 
 
 def on_page_markdown(
@@ -206,7 +224,7 @@ def _directive(path: str, **options: Any) -> str:
 def _table(page: api.Page) -> str:
   """What a module offers, each with the first sentence of its docstring."""
   rows = []
-  for name, item in sorted(page.exports.items()):
+  for name, item in page.exports.items():
     if isinstance(item, str):
       rows.append((f'`{name}`', f'From `{item.partition(".")[0]}`.'))
     elif _api().shown(item) is item:
@@ -228,7 +246,10 @@ def _module_page(page: api.Page) -> str:
   if not page.public:
     parts.append('!!! note "Internal"\n    It may change without notice.\n')
   parts.append(_table(page))
-  parts += [_directive(obj.path, heading_level=2) for obj in page.members]
+  # As in the table, so that the page's contents are in its order.
+  order = {name: place for place, name in enumerate(page.exports)}
+  members = sorted(page.members, key=lambda obj: order.get(obj.name, len(order)))
+  parts += [_directive(obj.path, heading_level=2) for obj in members]
   return '\n'.join(parts)
 
 
