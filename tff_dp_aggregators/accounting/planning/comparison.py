@@ -34,6 +34,7 @@ from tff_dp_aggregators.strategies import noise_cost
 from tff_dp_aggregators.strategies import registry
 
 CLOSE = 1.05  # Errors this near the least one count as equal in advice.
+SLOW = 2.0  # So many times the time of a close one are not worth what is kept less.
 MAX_SECONDS = 10.0  # Rows that take longer are computed only if asked for.
 _BYTES = 4  # Of a float32.
 _FORMAT, _VERSION = 'tff_dp_aggregators.plan', 1
@@ -277,13 +278,15 @@ class Comparison:
   def advised(self) -> Row:
     """The row with the best trade-off.
 
-    Of those within 5% of the least RMSE at equal epsilon, the one that keeps least from
-    round to round; of equals, the one that takes least time, then the one with the
-    least error.
+    Of those within 5% of the least RMSE at equal epsilon, and which take at most twice
+    the time of the fastest of these, the one that keeps least from round to round; of
+    equals, the one that takes least time, then the one with the least error.
     """
     rows = [row for row in self.rows if self.may_be_advised(row)]
     smallest = min(row.equal_rmse for row in rows)
     close = [row for row in rows if row.equal_rmse <= CLOSE * smallest]
+    fastest = min(row.cost.seconds for row in close)
+    close = [row for row in close if row.cost.seconds <= SLOW * fastest]
     return min(close, key=lambda r: (r.cost.num_bytes, r.cost.seconds, r.equal_rmse))
 
   def to_json(self) -> dict[str, Any]:

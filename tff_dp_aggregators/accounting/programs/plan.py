@@ -16,10 +16,11 @@ parameters: in one of them, and in all as a vector. With --cohort it is relative
 largest norm that the clients' updates can have together: the ratio of noise to signal
 (tff_dp_aggregators.accounting.noise_to_signal).
 
-The advice: of the mechanisms whose RMSE at equal epsilon is within 5% of the least, the
-one that keeps least from round to round; of equals, the fastest. Mechanisms that need
-sampling are advised only if --sampling says that the server samples so. Their epsilons
-are quick upper bounds by Renyi DP unless --sampling or --accountant asks for more.
+The advice: of the mechanisms whose RMSE at equal epsilon is within 5% of the least, and
+which take at most twice the time of the fastest of these, the one that keeps least from
+round to round; of equals, the fastest. Mechanisms that need sampling are advised only
+if --sampling says that the server samples so. Their epsilons are quick upper bounds by
+Renyi DP unless --sampling or --accountant asks for more.
 
 Seconds and bytes are those of noise in float32 on one core inside TFF, estimated from
 measurements (tff_dp_aggregators.strategies.noise_cost). Exit codes: 0 fine, 2 wrong
