@@ -31,6 +31,7 @@ PROGRAMS = {'report': report, 'plan': plan, 'participation': participation}
 
 def _define(values):
   flags.DEFINE_integer('number', 3, 'How many.', flag_values=values)
+  flags.DEFINE_float('share', None, 'Of all.', flag_values=values)
   flags.DEFINE_enum('shape', None, ['round', 'square'], 'Of it.', flag_values=values)
   flags.DEFINE_bool('shown', False, 'Whether to show it.', flag_values=values)
 
@@ -61,6 +62,7 @@ def test_help_is_the_description_and_the_flags_under_their_headings():
     'Does it.\n\nOften.\n\n'
     'Flags:\n'
     "  --number: How many. (default: '3')\n"
+    '  --share: Of all.\n'
     "  --[no]shown: Whether to show it. (default: 'false')\n\n"
     'Looks:\n'
     '  --shape: <round|square>: Of it.\n\n'
@@ -86,7 +88,7 @@ def test_flags_come_from_files_too(tmp_path):
     return 0
 
   assert _program(main).execute([f'--flagfile={path}', '--shape=round']) == 0
-  assert seen == [(8, True, ['number', 'shape', 'shown'])]
+  assert seen == [(8, True, ['number', 'share', 'shape', 'shown'])]
 
 
 @pytest.mark.parametrize(
@@ -140,7 +142,9 @@ def test_every_program_refuses_a_flag_given_twice(name):
   'arguments, message',
   [
     (('--nmber=3',), "Unknown command line flag 'nmber'. Did you mean: number ?"),
-    (('--number=many',), 'flag --number=many'),
+    (('--number=many',), "flag --number=many: 'many' is no integer; --help lists"),
+    (('--number=2.5',), "flag --number=2.5: '2.5' is no integer; --help lists"),
+    (('--share=half',), "flag --share=half: 'half' is no number; --help lists"),
     (('--number',), 'Missing value for flag --number'),
     (('--shape=oval',), 'should be one of <round|square>'),
     (('--flagfile=/nowhere',), 'Unable to open flagfile'),
@@ -215,7 +219,7 @@ def test_python_m_is_the_program_without_tensorflow(name):
       'error: noise multiplier 1 spends epsilon = ',
     ),
     ('plan', ('--no_such_flag',), 2, "error: Unknown command line flag 'no_such_flag'"),
-    ('participation', (), 2, 'error: '),
+    ('participation', (), 2, 'error: --round_log is missing; --help lists all flags.'),
   ],
 )
 def test_exit_codes_reach_the_shell(name, arguments, code, message):

@@ -12,6 +12,7 @@ Exit codes: 0 fine, 1 a check failed, 2 wrong usage, also for flags that absl re
 
 import dataclasses
 import functools
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any, Callable
@@ -46,6 +47,12 @@ _REFUSALS = (
   MemoryError,
   dp_accounting.UnsupportedEventError,
   series_optimization.ConvergenceError,
+)
+# What Python and absl say of a value, and how it is said to people.
+_IN_WORDS = (
+  (re.compile(r'invalid literal for int\(\) with base 10: (.*)'), r'\1 is no integer'),
+  (re.compile(r'could not convert string to float: (.*)'), r'\1 is no number'),
+  (re.compile(r'flag --(\w+)=None: Flag --\1 must have .*'), r'--\1 is missing'),
 )
 
 
@@ -90,7 +97,7 @@ class Program:
     except _Shown:
       return 0
     except flags.Error as e:
-      return _refuse(f'{" ".join(str(e).split())}; --help lists all flags.')
+      return _refuse(f'{_in_words(str(e))}; --help lists all flags.')
     if rest:
       return _refuse(f'unexpected arguments {rest}; all are flags.')
     refusals: tuple[type[Exception], ...] = (WrongUsage, *self.refusals)
@@ -194,6 +201,14 @@ class _Shows(flags.BooleanFlag):
 
 def _version() -> str:
   return str(version.current())
+
+
+def _in_words(message: str) -> str:
+  """What absl says of a flag, on one line."""
+  message = ' '.join(message.split())
+  for pattern, words in _IN_WORDS:
+    message = pattern.sub(words, message)
+  return message.rstrip('.')
 
 
 def _refuse(message: str) -> int:
