@@ -100,10 +100,16 @@ def test_the_report_tells_of_aborted_attempts_and_of_packed_simulation(straight)
     'epsilon': 0.0,
   }
   assert run['simulation'] == 'packed'
+  assert run['reporting'] == {
+    'dropout_rate': SCHEDULE.dropouts.rate,
+    'reporting_goal': SCHEDULE.reporting_goal,
+    'denominator': SCHEDULE.clients_per_round,
+  }
   for name in ('report.md', 'report.html'):
     text = (run_dir / name).read_text()
     assert 'aborted attempts' in text and 'of the rounds, which spent epsilon =' in text
     assert 'a technique of simulation' in text
+    assert 'however many report' in text
   checked = verification.verify(
     str(run_dir / 'report.json'), report_program.statement_of
   )

@@ -62,6 +62,7 @@ def _build(mechanism=MECHANISM, *, cut=False, with_curves=False, **options):
       'bytes_cut_off': 17,
       'aborted_attempts': {'count': 5, 'rounds': [2, 6], 'epsilon': 0.0},
       'simulation': 'packed',
+      'reporting': {'dropout_rate': 0.125, 'reporting_goal': 8, 'denominator': 20},
       'ledger_head': {'lines': 8, 'sha256': 32 * 'c4'},
       'clip_norms': {'smallest': 0.25, 'largest': 0.75},
       'noise_generators': ['chacha20', None],
@@ -419,6 +420,24 @@ def test_aborted_attempts_and_what_they_spent_are_told(output_format):
   )
   built['run']['aborted_attempts'] = {'count': 0, 'rounds': [], 'epsilon': 0.0}
   assert 'spendsnothing' not in _read(built, output_format)
+
+
+@pytest.mark.parametrize('output_format', PEOPLE)
+def test_drop_outs_and_the_goal_are_told_with_what_the_mean_makes_of_them(
+  output_format,
+):
+  built = _build(cut=True)
+  _says(
+    built,
+    output_format,
+    'each that is asked drops out with probability 0.125; '
+    'with fewer than 8 reports an attempt is aborted',
+    "the mean's denominator stays 20 (clients_per_round), however many report",
+  )
+  built['run']['reporting']['reporting_goal'] = None
+  assert 'reportsanattempt' not in _read(built, output_format)
+  built['run']['reporting'] = None
+  assert 'dropsout' not in _read(built, output_format)
 
 
 @pytest.mark.parametrize('output_format', PEOPLE)

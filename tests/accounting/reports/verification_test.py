@@ -255,6 +255,8 @@ def test_attempts_are_held_against_the_configuration(tmp_path):
     ('aborted_attempts', {'count': 1, 'rounds': [7], 'epsilon': 0}),
     ('aborted_attempts', {'count': 2, 'rounds': [7], 'epsilon': 0.5}),
     ('simulation', 'one_by_one'),
+    ('reporting', None),
+    ('reporting', {**report['run']['reporting'], 'reporting_goal': 7}),
   ):
     altered = {**report, 'run': {**report['run'], field: wrong}}
     assert f'run.{field}' in statements.verify(tmp_path, altered).text

@@ -41,6 +41,8 @@ class Inputs:
     participation_source: Where the participation limits come from, such as the summary
       of a round log.
     simulation: A key of `SIMULATIONS`, if it is known how clients were simulated.
+    reporting: Which clients that were asked reported, as `sources.reporting_of` tells
+      it of a run; `None` if all did, or nothing is known.
     command: A command that prints the same numbers again.
     files: Files that the statement is made from, each with `role`, `path` and `sha256`.
   """
@@ -58,6 +60,7 @@ class Inputs:
   code_version: Optional[str] = None
   participation_source: Optional[dict[str, Any]] = None
   simulation: Optional[str] = None
+  reporting: Optional[dict[str, Any]] = None
   command: Optional[str] = None
   files: tuple[dict[str, Any], ...] = ()
 

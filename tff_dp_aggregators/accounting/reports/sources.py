@@ -121,6 +121,7 @@ def from_run_dir(run_dir: str, accountant: Optional[str] = None) -> inputs_lib.I
       noise_source=privacy['noise_source'],
       code_version=_code_version(config.get('software')),
       simulation=simulation_of(config),
+      reporting=reporting_of(config),
       command=command_of(arguments),
       files=tuple(read),
     )
@@ -305,6 +306,32 @@ def simulation_of(config: Mapping[str, Any]) -> Optional[str]:
   if stated is None:
     return None
   return 'packed' if stated == 'packed' else 'one_by_one'
+
+
+def reporting_of(config: Mapping[str, Any]) -> Optional[dict[str, Any]]:
+  """Which clients that were asked reported, by a run's configuration.
+
+  Returns:
+    `dropout_rate`, `reporting_goal` and `denominator`, that of the mean; `None` if
+    there were neither drop-outs nor a goal, or the configuration does not say.
+
+  Example:
+    >>> schedule = {'dropouts': {'rate': 0.1, 'seed': 1}, 'reporting_goal': 8}
+    >>> config = {'training': {'schedule': schedule}}
+    >>> reporting_of({**config, 'privacy': {'clients_per_round': 10}})
+    {'dropout_rate': 0.1, 'reporting_goal': 8, 'denominator': 10}
+  """
+  schedule = _training_of(config).get('schedule')
+  if not isinstance(schedule, dict):
+    return None
+  dropouts, goal = schedule.get('dropouts'), schedule.get('reporting_goal')
+  if dropouts is None and goal is None:
+    return None
+  return {
+    'dropout_rate': None if dropouts is None else dropouts['rate'],
+    'reporting_goal': goal,
+    'denominator': (config.get('privacy') or {}).get('clients_per_round'),
+  }
 
 
 def _config_of(run_dir: str, config_path: str) -> dict[str, Any]:

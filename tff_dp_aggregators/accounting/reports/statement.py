@@ -496,6 +496,7 @@ def _run(inputs: inputs_lib.Inputs, ledger: ledger_lib.Ledger) -> dict[str, Any]
     'bytes_cut_off': ledger.cut,
     'aborted_attempts': _aborted(inputs, ledger.aborted),
     'simulation': inputs.simulation,
+    'reporting': inputs.reporting,
     'ledger_head': ledger.head._asdict(),
     'clip_norms': _clip_norms(ledger.entries),
     'noise_generators': _generators(ledger.entries),

@@ -26,6 +26,8 @@ def facts(run: dict[str, Any]) -> Iterator[Fact]:
       'rounds ' + ', '.join(map(str, again)),
       'the same result a second time, which tells nothing new',
     )
+  if run['reporting'] is not None:
+    yield Fact('clients that report', *_reporting(run['reporting']))
   aborted = run['aborted_attempts']
   if aborted['count']:
     yield Fact(
@@ -41,6 +43,24 @@ def facts(run: dict[str, Any]) -> Iterator[Fact]:
       f'a half line of {cut} bytes',
       'the round that it is of was not used',
     )
+
+
+def _reporting(reporting: dict[str, Any]) -> tuple[str, str]:
+  """Drop-outs and the reporting goal, and what the mean makes of them."""
+  rate, goal = reporting['dropout_rate'], reporting['reporting_goal']
+  said = []
+  if rate is not None:
+    said.append(f'each that is asked drops out with probability {rounding.exact(rate)}')
+  if goal is not None:
+    said.append(f'with fewer than {goal} reports an attempt is aborted')
+  meaning = 'it changes no epsilon'
+  if reporting['denominator'] is not None:
+    asked = rounding.exact(reporting['denominator'])
+    meaning = (
+      f"the mean's denominator stays {asked} (clients_per_round), however many report; "
+      'drop-outs make the mean smaller and change no epsilon'
+    )
+  return '; '.join(said), meaning
 
 
 def generators(run: Optional[dict[str, Any]]) -> str:
