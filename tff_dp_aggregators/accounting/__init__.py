@@ -43,3 +43,7 @@ __all__ = [
   'spent_by_round',
   'tree_aggregation_accountant',
 ]
+
+
+def __dir__() -> list[str]:
+  return sorted(__all__)

@@ -27,3 +27,7 @@ __all__ = [
   'secure_sum',
   'tree',
 ]
+
+
+def __dir__() -> list[str]:
+  return sorted(__all__)

@@ -39,6 +39,11 @@ __all__ = [
   'local_runtime',
 ]
 
+
+def __dir__() -> list[str]:
+  return sorted(__all__)
+
+
 _Result = TypeVar('_Result')
 
 

@@ -26,3 +26,7 @@ __all__ = [
   'build',
   'sum_specs',
 ]
+
+
+def __dir__() -> list[str]:
+  return sorted(__all__)

@@ -57,3 +57,7 @@ __all__ = [
   'windowed_blt',
   'workload',
 ]
+
+
+def __dir__() -> list[str]:
+  return sorted(__all__)

@@ -57,3 +57,7 @@ __all__ = [
   'tightest',
   'zcdp_rho',
 ]
+
+
+def __dir__() -> list[str]:
+  return sorted(__all__)

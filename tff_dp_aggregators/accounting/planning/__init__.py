@@ -4,3 +4,7 @@ from tff_dp_aggregators.accounting.planning import comparison
 from tff_dp_aggregators.accounting.planning import views
 
 __all__ = ['comparison', 'views']
+
+
+def __dir__() -> list[str]:
+  return sorted(__all__)

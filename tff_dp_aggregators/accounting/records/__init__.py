@@ -33,3 +33,7 @@ __all__ = [
   'strict_json',
   'times',
 ]
+
+
+def __dir__() -> list[str]:
+  return sorted(__all__)

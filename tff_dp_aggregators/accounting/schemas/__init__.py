@@ -80,3 +80,7 @@ __all__ = [
   'sensitivity_factor',
   'to_json',
 ]
+
+
+def __dir__() -> list[str]:
+  return sorted(__all__)

@@ -10,3 +10,7 @@ from tff_dp_aggregators.learning.packed.simulation import PackedFedAvg
 from tff_dp_aggregators.learning.packed.training import LocalTraining
 
 __all__ = ['HeldState', 'LocalTraining', 'PackedData', 'PackedFedAvg', 'lay_out']
+
+
+def __dir__() -> list[str]:
+  return sorted(__all__)

@@ -13,6 +13,13 @@ from tff_dp_aggregators.accounting.reports.rendering import document
 from tff_dp_aggregators.accounting.reports.rendering import sections
 from tff_dp_aggregators.accounting.reports.rendering import writers
 
+__all__ = ['FORMATS', 'render']
+
+
+def __dir__() -> list[str]:
+  return sorted(__all__)
+
+
 # What `render` can make of a statement.
 FORMATS = ('text', 'markdown', 'html', 'json')
 # A number in HTML with what closes up to it; no digit of a name, of a checksum or
