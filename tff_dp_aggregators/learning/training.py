@@ -132,7 +132,9 @@ def train(
     proximal_strength: How strongly local training is pulled towards the server's
       model (FedProx, arXiv:1812.06127); `None` for federated averaging.
     server_optimizer: Applies the mean of updates; `None` for that of
-      `build_dp_fed_avg`.
+      `build_dp_fed_avg`, SGD with learning rate 0.2 and momentum 0.9, although the
+      strategies of `Mechanism` are the best for plain sums: `ServerSchedule` has the
+      strategy for momentum, and its optimizer.
     test_data: Inputs and labels of nobody whose privacy is to be kept; `None` for no
       evaluation.
     test_metrics: Measures besides the loss: of outputs and labels, by name.
