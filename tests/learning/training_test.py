@@ -12,10 +12,12 @@ Claims:
 * Packed or not, it is the same training; in a notebook as in a program.
 * Every round's metrics have its noise-to-signal ratio, in the file and for TensorBoard;
   where the first is above 1, the run says so, once; without privacy there is none.
+* A user's schedule that does not keep what it states ends the run before that round.
 * What contradicts itself is refused before anything is written.
 """
 
 import asyncio
+import dataclasses
 import json
 import os
 import shutil
@@ -304,6 +306,22 @@ def test_without_signal_a_models_steps_are_as_long_as_the_noise_is_said_to_be(tm
   all_rounds = np.linalg.norm(models[-1]) / (12 * clip_norm)
   of_sums = noise_to_signal.of_sums(mechanism, size, 3)
   assert all_rounds == pytest.approx(of_sums[-1], rel=0.1)
+
+
+@dataclasses.dataclass(frozen=True)
+class _OneTooSoon(schedules.RandomEligible):
+  """Asks the clients of round 1 in round 2 again."""
+
+  def attempts(self, round_num):
+    return super().attempts(1 if round_num == 2 else round_num)
+
+
+@pytest.mark.parametrize('is_packed', [True, False])
+def test_a_schedule_that_does_not_keep_its_schema_ends_the_run(is_packed, tmp_path):
+  schedule = _OneTooSoon(training_runs.PARTICIPATION, 12, 3, seed=1)
+  with pytest.raises(ValueError, match='round 2 of _OneTooSoon: .* at least 3'):
+    _train(tmp_path / 'run', schedule=schedule, packed_simulation=is_packed)
+  assert len((tmp_path / 'run' / 'ledger.jsonl').read_text().splitlines()) == 2
 
 
 @pytest.mark.parametrize(

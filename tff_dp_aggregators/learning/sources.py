@@ -19,6 +19,7 @@ from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.learning import clients as clients_lib
 from tff_dp_aggregators.learning import local_order
 from tff_dp_aggregators.learning.schedules import base
+from tff_dp_aggregators.learning.schedules import checking
 from tff_dp_aggregators.learning.schedules import dropouts
 
 # Sources that saved iterators may belong to; the newest is last.
@@ -129,7 +130,22 @@ class ClientSource(tff.program.FederatedDataSource):
       TypeError: If it is no whole number, or a client's data are no numbers.
       ValueError: If it is out of range, or a client's data are not like others'.
     """
-    cohort = self._schedule.cohort(round_num)
+    return self.cohort_data(round_num, self._schedule.cohort(round_num))
+
+  def cohort_data(self, round_num: int, cohort: np.ndarray) -> list[tf.data.Dataset]:
+    """The data of some clients, in the order that their examples have in a round.
+
+    Args:
+      round_num: The round, from 0.
+      cohort: Client numbers, int64 of shape [cohort].
+
+    Raises:
+      TypeError: If they are no vector of whole numbers, or a client's data no numbers.
+      ValueError: If one of them is not there, or twice, or a client's data are not like
+        others'.
+    """
+    where = f'the cohort of round {round_num}'
+    cohort = checking.check_cohort(where, cohort, len(self._clients))
     keys = local_order.keys(self._seed, round_num, cohort)
     return [self._dataset(*each) for each in zip(cohort, keys)]
 

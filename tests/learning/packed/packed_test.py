@@ -9,6 +9,7 @@ Claims, with clients of uneven sizes, short batches and several epochs:
 * The sum is the same to the bit in however many packs.
 * A round that is run again is the same to the bit.
 * A client whose training ends in NaN is counted, and adds nothing.
+* A cohort with a client twice, or with one that is not there, is refused.
 * A fork of the program that ends takes no state with it.
 """
 
@@ -256,6 +257,25 @@ def test_a_round_without_clients_is_noise_alone(data):
   assert metrics['aggregator']['dp_query_metrics']['rounds'] == 1
   before, after = populations.model().initial_weights[0][0], simulation.release(state)
   assert np.any(after.global_model_weights.trainable[0] != before)
+
+
+@pytest.mark.parametrize(
+  ('cohort', 'error', 'match'),
+  [
+    ([0] * 10, ValueError, 'client 0 twice'),
+    ([1, -1], ValueError, 'client -1; clients are numbered from 0 to 11'),
+    ([12], ValueError, 'client 12'),
+    ([0.0], TypeError, 'client numbers'),
+  ],
+)
+def test_no_client_is_in_a_round_twice_or_outside_the_data(data, cohort, error, match):
+  simulation = _packed(data, _aggregator('gaussian'))
+  clients = np.array(cohort)
+  keys = np.zeros(len(clients), np.uint64)
+  with pytest.raises(error, match=match):
+    simulation.packs(clients, keys)
+  with pytest.raises(error, match=match):
+    simulation.next(simulation.initialize(), clients, keys)
 
 
 def test_a_model_for_other_examples_is_refused(data):

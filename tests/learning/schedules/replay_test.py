@@ -2,7 +2,8 @@
 
 Claims:
 
-* A schedule of every kind, saved and replayed, has the same attempts in every round.
+* A schedule of every kind, saved and replayed, has the same attempts in every round,
+  also if clients take part far less often than they may.
 * A file that breaks its schema is refused, and the message names round and client.
 * A file that cannot be read is refused, and the message names the line.
 """
@@ -47,6 +48,17 @@ def test_what_is_saved_is_replayed(name, tmp_path):
       assert mine.completed == theirs.completed
   with pytest.raises(FileExistsError):
     schedule.save(path)
+
+
+def test_clients_may_take_part_less_often_than_they_may(tmp_path):
+  schedule = schedules.RandomEligible(
+    strategies.Participation(12), 8, 1, 1, schedules.Dropouts(0.7, 98)
+  )
+  taken_part = sum(len(schedule.cohort(this_round)) for this_round in range(12))
+  assert 0 < taken_part < schedule.schema.possible_participations
+  schedule.save(str(tmp_path / 'schedule.jsonl'))
+  replay = schedules.Replay(str(tmp_path / 'schedule.jsonl'))
+  assert replay.cohort(3).tolist() == schedule.cohort(3).tolist()
 
 
 def _replay(tmp_path, lines, schema, num_clients=10, clients_per_round=2):

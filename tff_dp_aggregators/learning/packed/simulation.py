@@ -35,6 +35,7 @@ from tff_dp_aggregators.learning.packed import leaves
 from tff_dp_aggregators.learning.packed import pack as pack_lib
 from tff_dp_aggregators.learning.packed import server as server_lib
 from tff_dp_aggregators.learning.packed import training as training_lib
+from tff_dp_aggregators.learning.schedules import checking
 from tff_dp_aggregators.noise import private_directory
 
 _ROWS = tff.TensorType(np.int64, [None, 3])
@@ -195,6 +196,10 @@ class PackedFedAvg:
     Returns:
       For each pack, int64 of shape [clients, 3]: first example, number of examples and
       key of each. There is one pack at least.
+
+    Raises:
+      TypeError: If `clients` are no vector of whole numbers.
+      ValueError: If one of them is not there, or twice.
     """
     rows = self._rows(clients, keys)
     num_packs = max(1, min(self._num_packs, len(rows)))
@@ -202,6 +207,7 @@ class PackedFedAvg:
 
   def _rows(self, clients: np.ndarray, keys: np.ndarray) -> np.ndarray:
     """Of each client, as `packs` says; those with as many examples are together."""
+    clients = checking.check_cohort('clients', clients, len(self._data))
     starts, sizes = self._data.starts(clients), self._data.sizes(clients)
     rows = np.stack([starts, sizes, keys.view(np.int64)], axis=1)
     return rows[np.argsort(sizes, kind='stable')]
@@ -229,14 +235,15 @@ class PackedFedAvg:
       The state after the round, and its metrics, those of a learning process.
 
     Raises:
-      ValueError: If the state is no longer there.
+      TypeError: As for `packs`.
+      ValueError: As for `packs`, or if the state is no longer there.
     """
-    path = self._path(state)
+    path, rows = self._path(state), self._rows(clients, keys)
     if state.number == self._latest:
       after = self._new_state()
     else:
       after = HeldState(self._run_id, state.number + 1)
-    encoded = self._run(path, self._path(after), self._rows(clients, keys))
+    encoded = self._run(path, self._path(after), rows)
     return after, leaves.to_numpy(encoded, self._metrics_specs)
 
   def release(self, state: HeldState) -> tff.learning.templates.LearningAlgorithmState:

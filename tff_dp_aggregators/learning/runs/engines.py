@@ -110,7 +110,7 @@ class ProcessEngine(Engine[tff.learning.templates.LearningAlgorithmState]):
     self, state: tff.learning.templates.LearningAlgorithmState, this_round: Round
   ) -> tuple[tff.learning.templates.LearningAlgorithmState, Any]:
     """Trains the clients of a round, a dataset each."""
-    data = self._source.round_data(this_round.number)
+    data = self._source.cohort_data(this_round.number, this_round.clients)
     output = self._process.next(state, data)
     return output.state, output.metrics
 

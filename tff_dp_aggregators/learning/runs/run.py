@@ -55,6 +55,7 @@ from tff_dp_aggregators.learning.runs import events as events_lib
 from tff_dp_aggregators.learning.runs import metrics_file
 from tff_dp_aggregators.learning.runs import progress as progress_lib
 from tff_dp_aggregators.learning.runs import run_directory
+from tff_dp_aggregators.learning.schedules import checking
 
 _REMOVED = '.removed'
 # What is exact and of clients: for whoever runs the training, not to be released.
@@ -266,6 +267,7 @@ class Run:
     self._evaluation = evaluation
     self._checkpoint_seconds = checkpoint_seconds
     self._checkpointed = time.monotonic()
+    self._watch = checking.Watch(plan.schedule)
     if directory.begin(plan.config()) or not directory.has(run_directory.STRATEGY):
       if plan.mechanism is not None:
         strategy = plan.mechanism.strategy.to_npz()
@@ -376,9 +378,9 @@ class Run:
     ledger: ledger_lib.LedgerWriter,
   ) -> tuple[Any, Any, dict[str, Any]]:
     """Runs a round: the state after it, that state released, and its metrics."""
-    schedule = self.plan.schedule
-    attempts = schedule.attempts(number)
-    attempts_lib.write_aborted(ledger, number, attempts, schedule.reporting_goal)
+    goal = self.plan.schedule.reporting_goal
+    attempts = self._watch.attempts(number)
+    attempts_lib.write_aborted(ledger, number, attempts, goal)
     counted = attempts[-1]
     this_round = engines.Round(number, counted.reporting)
     state, metrics = engine.next(state, this_round)

@@ -1,12 +1,70 @@
 """Whether cohorts keep the schema that they are stated to keep."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.learning.schedules import base
 from tff_dp_aggregators.learning.schedules import files
+
+
+class Watch:
+  """Looks at the rounds of a schedule as they are run, whoever wrote the schedule.
+
+  Privacy rests on what a schedule does, and its schema only states that.
+  """
+
+  def __init__(self, schedule: base.Schedule):
+    """Initializes it.
+
+    Args:
+      schedule: Whose rounds.
+    """
+    self._schedule = schedule
+    self._header = files.Header(
+      schedule.schema, schedule.num_clients, float(schedule.clients_per_round)
+    )
+    self._limits = schemas.limits(schedule.schema)
+    self._last = np.full(schedule.num_clients, -1, np.int32)
+    self._times = np.zeros(schedule.num_clients, np.int32)
+    self._next = 0
+
+  def attempts(self, round_num: int) -> tuple[base.Attempt, ...]:
+    """The attempts at a round, if they keep the schema, with all before it.
+
+    Args:
+      round_num: The round, from 0; the one after the last that was asked for, or a
+        later one.
+
+    Raises:
+      ValueError: If they do not keep it; the message names round and client.
+    """
+    for earlier in range(self._next, round_num):  # Of a run that goes on.
+      self._check(earlier, self._schedule.attempts(earlier))
+    attempts = self._schedule.attempts(round_num)
+    self._check(round_num, attempts)
+    return attempts
+
+  def _check(self, this_round: int, attempts: Sequence[base.Attempt]) -> None:
+    where = f'round {this_round} of {type(self._schedule).__name__}'
+    asked = [(each.requested, each.reporting) for each in attempts]
+    _check_attempts(where, self._header, asked)
+    clients = np.asarray(asked[-1][1], np.int64)
+    last, limits = self._last[clients], self._limits
+    gaps = this_round - last
+    wrong = (last >= 0) & _too_near(gaps, limits)
+    if wrong.any():
+      first = np.argmax(wrong)
+      raise _took_part(where, clients[first], last[first], limits)
+    self._times[clients] += 1
+    often = self._times[clients] > limits.possible_participations
+    if often.any():
+      raise _takes_part_often(where, clients[np.argmax(often)], limits)
+    self._last[clients] = this_round
+    self._next = this_round + 1
 
 
 def check(
@@ -32,29 +90,63 @@ def check(
     )
   for this_round, attempts in enumerate(rounds):
     where = f'round {this_round} of {path}'
-    if len(attempts) > 1 and schemas.is_sampled(schema):
-      raise ValueError(
-        f'{where} was tried {len(attempts)} times, and a schema of sampling allows one '
-        'attempt: another makes its clients more likely than the sampling says.'
-      )
-    for requested, reporting in attempts:
-      _check_attempt(where, header, requested, reporting)
+    _check_attempts(where, header, attempts)
   _check_limits(path, schemas.limits(schema), [attempts[-1][1] for attempts in rounds])
+
+
+def check_cohort(where: str, clients: Any, num_clients: int) -> np.ndarray:
+  """Returns the clients of a cohort, if each is one of them, and none there twice.
+
+  The sensitivity is that of a cohort whose clients differ: twice the same client is
+  twice its clip norm.
+
+  Args:
+    where: What the message begins with.
+    clients: Their numbers.
+    num_clients: How many there are.
+
+  Raises:
+    TypeError: If they are no vector of whole numbers.
+    ValueError: If a number is out of range, or there twice.
+  """
+  clients = np.asarray(clients)
+  if clients.ndim != 1 or (clients.size and clients.dtype.kind not in 'iu'):
+    raise TypeError(
+      f'{where} must be a vector of client numbers, int64; got {clients.dtype} of '
+      f'shape {list(clients.shape)}.'
+    )
+  strange = clients[(clients < 0) | (clients >= num_clients)]
+  if len(strange):
+    raise ValueError(
+      f'{where} has client {strange[0]}; clients are numbered from 0 to '
+      f'{num_clients - 1}.'
+    )
+  different, counts = np.unique(clients, return_counts=True)
+  if len(different) < len(clients):
+    raise ValueError(
+      f'{where} has client {different[counts > 1][0]} twice; a client that takes part '
+      'twice in a round is counted with twice its clip norm, which no epsilon covers.'
+    )
+  return clients.astype(np.int64, copy=False)
+
+
+def _check_attempts(
+  where: str, header: files.Header, attempts: Sequence[files.Asked]
+) -> None:
+  if len(attempts) > 1 and schemas.is_sampled(header.schema):
+    raise ValueError(
+      f'{where} was tried {len(attempts)} times, and a schema of sampling allows one '
+      'attempt: another makes its clients more likely than the sampling says.'
+    )
+  for requested, reporting in attempts:
+    _check_attempt(where, header, requested, reporting)
 
 
 def _check_attempt(
   where: str, header: files.Header, requested: np.ndarray, reporting: np.ndarray
 ) -> None:
   for clients in (requested, reporting):
-    strange = clients[(clients < 0) | (clients >= header.num_clients)]
-    if len(strange):
-      raise ValueError(
-        f'{where} has client {strange[0]}; clients are numbered from 0 to '
-        f'{header.num_clients - 1}.'
-      )
-    different, counts = np.unique(clients, return_counts=True)
-    if len(different) < len(clients):
-      raise ValueError(f'{where} has client {different[counts > 1][0]} twice.')
+    check_cohort(where, clients, header.num_clients)
   unasked = np.setdiff1d(reporting, requested)
   if len(unasked):
     raise ValueError(f'{where}: client {unasked[0]} reported and was not requested.')
@@ -74,23 +166,40 @@ def _check_limits(
   by_client = np.argsort(clients, kind='stable')  # And within one by round.
   clients, rounds = clients[by_client], rounds[by_client]
   gaps, same = np.diff(rounds), clients[1:] == clients[:-1]
-  wrong = gaps < limits.min_separation
-  wanted = f'at least {limits.min_separation}'
-  if limits.fixed_epoch:
-    wrong = gaps % limits.min_separation != 0
-    wanted = f'a multiple of {limits.min_separation}'
-  found = np.flatnonzero(same & wrong)
+  found = np.flatnonzero(same & _too_near(gaps, limits))
   if len(found):
     first = found[np.argmin(rounds[found + 1])]
-    raise ValueError(
-      f'round {rounds[first + 1]} of {path}: client {clients[first]} took part in '
-      f'round {rounds[first]} as well; the difference must be {wanted}.'
-    )
+    where = f'round {rounds[first + 1]} of {path}'
+    raise _took_part(where, clients[first], rounds[first], limits)
   most = limits.possible_participations
-  often = np.flatnonzero(clients[most:] == clients[: len(clients) - most])
+  often = np.flatnonzero(clients[most:] == clients[: max(0, len(clients) - most)])
   if len(often):
     first = often[np.argmin(rounds[often + most])]
-    raise ValueError(
-      f'round {rounds[first + most]} of {path}: client {clients[first]} takes part '
-      f'once more than max_participations={most} times.'
-    )
+    where = f'round {rounds[first + most]} of {path}'
+    raise _takes_part_often(where, clients[first], limits)
+
+
+def _too_near(gaps: np.ndarray, limits: strategies.Participation) -> np.ndarray:
+  """Which differences of two rounds of a client the limits do not allow."""
+  if limits.fixed_epoch:
+    return gaps % limits.min_separation != 0
+  return gaps < limits.min_separation
+
+
+def _took_part(
+  where: str, client: int, before: int, limits: strategies.Participation
+) -> ValueError:
+  wanted = 'a multiple of' if limits.fixed_epoch else 'at least'
+  return ValueError(
+    f'{where}: client {client} took part in round {before} as well; the difference '
+    f'must be {wanted} {limits.min_separation}.'
+  )
+
+
+def _takes_part_often(
+  where: str, client: int, limits: strategies.Participation
+) -> ValueError:
+  return ValueError(
+    f'{where}: client {client} takes part once more than '
+    f'max_participations={limits.possible_participations} times.'
+  )

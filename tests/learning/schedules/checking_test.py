@@ -1,0 +1,115 @@
+"""What a schedule does is compared with what it states, round by round.
+
+Claims:
+
+* Schedules of all kinds of this package pass, from the first round or from a later one.
+* One that asks a client twice in a round, one that is not there, one too soon, or once
+  too often, is refused in that round, by name; also if an earlier round is to blame.
+"""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.learning import schedules
+from tff_dp_aggregators.learning.schedules import checking
+
+
+@dataclasses.dataclass(frozen=True)
+class Stated(schedules.Schedule):
+  """A schedule of a user's own, which keeps what it states, or does not."""
+
+  kind = 'stated'
+
+  stated: object
+  cohorts: tuple
+  num_clients: int = 6
+  clients_per_round: int = 2
+
+  @property
+  def schema(self):
+    return self.stated
+
+  @property
+  def enforced_by(self):
+    return 'nobody'
+
+  def attempts(self, round_num):
+    cohort = np.array(self.cohorts[round_num], np.int64)
+    return (schedules.Attempt(cohort, cohort, True),)
+
+  @classmethod
+  def serves(cls, schema):
+    return False
+
+  @classmethod
+  def of_schema(cls, schema, *args, **kwargs):
+    raise ValueError
+
+
+@pytest.mark.parametrize('first', [0, 7])
+@pytest.mark.parametrize(
+  'schedule',
+  [
+    schedules.RandomEligible(strategies.Participation(12, 3, 3), 20, 4, 1),
+    schedules.ShuffledEpochs(
+      strategies.Participation(12, min_separation=4, fixed_epoch=True), 20, 4, 1
+    ),
+    schedules.FixedSize(schemas.FixedSizeSampling(12, 20, 4), 1),
+    schedules.Poisson(schemas.PoissonSampling(12, 0.3, 3), 20, 1),
+    schedules.RandomEligible(
+      strategies.Participation(12, 3), 60, 5, 1, schedules.Dropouts(0.3, 1), 4
+    ),
+  ],
+  ids=['random_eligible', 'shuffled_epochs', 'fixed_size', 'poisson', 'attempts'],
+)
+def test_schedules_of_this_package_pass(schedule, first):
+  watch = checking.Watch(schedule)
+  for this_round in range(first, 12):
+    watched = watch.attempts(this_round)[-1].reporting
+    np.testing.assert_array_equal(watched, schedule.cohort(this_round))
+
+
+@pytest.mark.parametrize(
+  ('cohorts', 'schema', 'match'),
+  [
+    ([[0, 1], [2, 2]], strategies.Participation(2), 'round 1 of Stated .* 2 twice'),
+    ([[0, 1], [2, 6]], strategies.Participation(2), 'round 1 .* client 6; .* 0 to 5'),
+    ([[0, 1], [2, -1]], strategies.Participation(2), 'round 1 .* client -1'),
+    (
+      [[0, 1], [2, 1]],
+      strategies.Participation(2, min_separation=2),
+      'round 1 .* client 1 took part in round 0 .* at least 2',
+    ),
+    (
+      [[0, 1], [2, 3], [4, 5], [1, 0]],
+      strategies.Participation(4, min_separation=2, fixed_epoch=True),
+      'round 3 .* client 1 took part in round 0 .* a multiple of 2',
+    ),
+    (
+      [[0, 1], [0, 2], [3, 0]],
+      strategies.Participation(3, max_participations=2),
+      'round 2 .* client 0 takes part once more than max_participations=2',
+    ),
+    ([[0, 1], [2]], schemas.FixedSizeSampling(2, 6, 2), 'round 1 .* has 1 clients'),
+  ],
+)
+def test_a_schedule_that_breaks_its_schema_is_refused_in_that_round(
+  cohorts, schema, match
+):
+  last = len(cohorts) - 1
+  watch = checking.Watch(Stated(schema, tuple(cohorts)))
+  for this_round in range(last):
+    watch.attempts(this_round)
+  for fresh in (watch, checking.Watch(Stated(schema, tuple(cohorts)))):
+    with pytest.raises(ValueError, match=match):
+      fresh.attempts(last)
+
+
+def test_an_earlier_round_is_looked_at_where_a_run_goes_on():
+  schedule = Stated(strategies.Participation(3), ((0, 0), (1,), (2,)))
+  with pytest.raises(ValueError, match='round 0 of Stated has client 0 twice'):
+    checking.Watch(schedule).attempts(2)
