@@ -4,6 +4,7 @@ Claims:
 
 * Each client's examples, of all dtypes, are read back as they were, in Python and in
   a computation.
+* Arrays of another machine's byte order are the same numbers; files of it are refused.
 * What cannot be laid out is refused, with the client named, and leaves nothing.
 * A directory is never overwritten; one that is damaged is refused.
 """
@@ -80,6 +81,28 @@ def test_clients_that_differ_are_refused_and_nothing_is_left(
   with pytest.raises(error, match=match):
     packed.lay_out(_Mixed(**changes), str(tmp_path / 'data'))
   assert os.listdir(tmp_path) == []
+
+
+def test_numbers_of_another_byte_order_are_the_same_numbers(tmp_path):
+  image = np.random.default_rng(1).normal(size=[3, 2, 3])
+  swapped = image.astype(image.dtype.newbyteorder())
+  assert not swapped.dtype.isnative
+  digests = []
+  for name, each in (('own', image), ('swapped', swapped)):
+    data = packed.lay_out(_Mixed(image=each), str(tmp_path / name))
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+      images = session.run(data.tensors())[1]
+    np.testing.assert_array_equal(images[3:6], image)
+    digests.append(data.checksum)
+  assert digests[0] == digests[1]
+
+
+def test_files_of_another_byte_order_are_refused(tmp_path):
+  packed.lay_out(populations.Population(), str(tmp_path / 'data'))
+  index = tmp_path / 'data' / 'index.json'
+  index.write_text(index.read_text().replace('<f4', '>f4'))
+  with pytest.raises(ValueError, match='>f4, the byte order of other machines'):
+    packed.PackedData(str(tmp_path / 'data'))
 
 
 class _Texts:

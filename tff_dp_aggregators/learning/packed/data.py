@@ -84,6 +84,12 @@ class PackedData:
       for i, feature in enumerate(index['features'])
     ]
     for feature in self.features:
+      if not feature.dtype.isnative:
+        raise ValueError(
+          f'{feature.path} is of {feature.dtype.str}, the byte order of other machines '
+          f'than this one, which would read it as other numbers. Remove {directory}; '
+          'it is made again.'
+        )
       size = int(np.prod(feature.shape)) * self.num_examples * feature.dtype.itemsize
       if os.path.getsize(feature.path) != size:
         raise ValueError(
@@ -186,7 +192,7 @@ def lay_out(clients: Population, directory: str) -> PackedData:
 
 
 def _write(clients: Population, directory: str) -> None:
-  first = [np.asarray(each) for each in tf.nest.flatten(clients.examples(0))]
+  first = _features(clients, 0)
   for number, feature in enumerate(first):
     if feature.dtype.kind not in 'biuf':
       raise TypeError(
@@ -201,7 +207,7 @@ def _write(clients: Population, directory: str) -> None:
   digests = [hashlib.sha256() for _ in first]
   try:
     for number in range(len(clients)):
-      flat = [np.asarray(each) for each in tf.nest.flatten(clients.examples(number))]
+      flat = _features(clients, number)
       offsets[number + 1] = offsets[number] + _check_alike(number, flat, first)
       for feature, file, digest in zip(flat, files, digests):
         content = np.ascontiguousarray(feature).data
@@ -224,6 +230,12 @@ def _write(clients: Population, directory: str) -> None:
   }
   with open(os.path.join(directory, _INDEX), 'w') as index_file:
     json.dump(index, index_file)
+
+
+def _features(clients: Population, number: int) -> list[np.ndarray]:
+  """A client's examples in the machine's own byte order, which TensorFlow reads."""
+  flat = [np.asarray(each) for each in tf.nest.flatten(clients.examples(number))]
+  return [each.astype(each.dtype.newbyteorder('='), copy=False) for each in flat]
 
 
 def _check_alike(number: int, flat: list[np.ndarray], first: list[np.ndarray]) -> int:
