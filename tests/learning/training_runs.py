@@ -57,6 +57,32 @@ def model():
   )
 
 
+def random_model(is_stateless=False):
+  """The same with half of the inputs dropped.
+
+  Args:
+    is_stateless: Whether weights and batch decide which.
+  """
+  without = model()
+
+  @tf.function
+  def predict(weights, x, training):
+    if training:
+      seed = tf.bitcast([tf.reduce_sum(weights[0][0]), tf.reduce_sum(x)], tf.int32)
+      if is_stateless:
+        x = tf.nn.experimental.stateless_dropout(x, 0.5, seed=seed)
+      else:
+        x = tf.nn.dropout(x, 0.5)
+    return without.predict_on_batch(weights, x, training)
+
+  return tff.learning.models.FunctionalModel(
+    initial_weights=without.initial_weights,
+    predict_on_batch_fn=predict,
+    loss_fn=without.loss,
+    input_spec=without.input_spec,
+  )
+
+
 def arguments(run_dir, **changes):
   """Arguments of `learning.train`."""
   return {

@@ -308,6 +308,27 @@ def test_without_signal_a_models_steps_are_as_long_as_the_noise_is_said_to_be(tm
   assert all_rounds == pytest.approx(of_sums[-1], rel=0.1)
 
 
+def test_random_numbers_made_of_weights_and_batch_are_drawn_again(tmp_path):
+  changes = {
+    'model': training_runs.random_model(is_stateless=True),
+    'mechanism': training_runs.mechanism(4),
+    'checkpoint_seconds': 1e9,
+  }
+  with pytest.raises(_Killed):
+    _train(tmp_path / 'run', test_metrics=_killing(3), **changes)
+  lines = (tmp_path / 'run' / 'ledger.jsonl').read_text().splitlines()
+  assert len(lines) == 3  # With their results, which the same rounds come to again.
+  assert _train(tmp_path / 'run', test_metrics=_killing(0), **changes).is_finished
+  assert (tmp_path / 'run' / 'ledger.jsonl').read_text().splitlines()[:3] == lines
+
+
+def test_optimizers_of_keras_are_refused_by_the_name_of_the_argument(tmp_path):
+  for name in ('client_optimizer', 'server_optimizer'):
+    with pytest.raises(TypeError, match=f'{name} must be .* Keras optimizer SGD'):
+      _train(tmp_path / 'run', **{name: tf.keras.optimizers.SGD(0.1)})
+  assert os.listdir(tmp_path) == []
+
+
 @dataclasses.dataclass(frozen=True)
 class _OneTooSoon(schedules.RandomEligible):
   """Asks the clients of round 1 in round 2 again."""
@@ -335,6 +356,25 @@ def test_a_schedule_that_does_not_keep_its_schema_ends_the_run(is_packed, tmp_pa
     ({'delta': 0.0}, 'delta'),
     ({'batch_size': 0}, 'batch_size'),
     ({'loss': tf.keras.losses.MeanSquaredError()}, 'loss is for Keras models'),
+    (
+      {
+        'clients': {
+          id_: {'features': x, 'label': y}
+          for id_, (x, y) in training_runs.clients().items()
+        }
+      },
+      "client 'client 0' has arrays features, label",
+    ),
+    (
+      {'clients': {id_: (x, x) for id_, (x, y) in training_runs.clients().items()}},
+      "client 'client 0' gives y of shape .2. .* the model takes .1.",
+    ),
+    ({'test_data': {'a': [1.0]}}, 'test_data has arrays a;'),
+    (
+      {'test_data': ([[1.0, 2.0, 3.0]], [[1.0]])},
+      'test_data gives x of shape .3. .* the model takes .2.',
+    ),
+    ({'model': training_runs.random_model()}, 'random numbers anew'),
     ({'test_data': None, 'test_metrics': {'a': max}}, 'test_metrics need test_data'),
     (
       {

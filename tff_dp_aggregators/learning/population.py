@@ -46,6 +46,11 @@ class Population:
     return self._clients
 
   @property
+  def first(self) -> str:
+    """The client whose examples say what those of all are like, for messages."""
+    return f'client {self.clients.ids[0]!r}' if self._clients else 'the packed data'
+
+  @property
   def element_spec(self) -> Any:
     """Structure of `tf.TensorSpec` of an example; `None` if only a model knows it."""
     return None if self._clients is None else self._clients.element_spec

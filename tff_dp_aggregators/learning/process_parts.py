@@ -213,18 +213,23 @@ def check_optimizer(
   if optimizer is None and default is not None:
     return default
   if not isinstance(optimizer, tff.learning.optimizers.Optimizer):
+    of_keras = isinstance(optimizer, tf.keras.optimizers.Optimizer)
     raise TypeError(
       f'{name} must be a tff.learning.optimizers.Optimizer, such as '
-      f'tff.learning.optimizers.build_sgdm(0.1), got {_name(optimizer)}.'
+      'tff.learning.optimizers.build_sgdm(0.1), got '
+      f'{"the Keras optimizer " if of_keras else ""}{_name(optimizer)}.'
     )
   return adafactor.repaired(optimizer)
 
 
-def check_client_optimizer(optimizer: Any) -> tff.learning.optimizers.Optimizer:
+def check_client_optimizer(
+  optimizer: Any, name: str = 'client_optimizer_fn'
+) -> tff.learning.optimizers.Optimizer:
   """The optimizer that trains on clients; `None` means SGD with learning rate 0.1.
 
   Args:
     optimizer: What the caller passed.
+    name: The argument's name, for messages.
 
   Raises:
     TypeError: If it is no `tff.learning.optimizers.Optimizer`.
@@ -232,12 +237,12 @@ def check_client_optimizer(optimizer: Any) -> tff.learning.optimizers.Optimizer:
   """
   if isinstance(optimizer, ftrl.FTRL):
     raise ValueError(
-      'client_optimizer_fn is FTRL on sums of rounds, which is for the server; on a '
+      f'{name} is FTRL on sums of rounds, which is for the server; on a '
       'client, the gradient of each batch stands for itself. Use '
       'tff.learning.optimizers.build_sgdm.'
     )
   default = tff.learning.optimizers.build_sgdm(0.1)
-  return check_optimizer('client_optimizer_fn', optimizer, default)
+  return check_optimizer(name, optimizer, default)
 
 
 def _name(value: Any) -> str:

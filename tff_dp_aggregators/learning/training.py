@@ -12,7 +12,6 @@ import secrets
 from collections.abc import Mapping
 from typing import Any, Optional
 
-import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_dp_aggregators import accounting
@@ -28,6 +27,7 @@ from tff_dp_aggregators.learning import population as population_lib
 from tff_dp_aggregators.learning import process_parts
 from tff_dp_aggregators.learning import runtime
 from tff_dp_aggregators.learning import schedules
+from tff_dp_aggregators.learning.packed import trial
 from tff_dp_aggregators.learning.runs import evaluation as evaluation_lib
 from tff_dp_aggregators.learning.runs import metrics_file
 from tff_dp_aggregators.learning.runs import reporting
@@ -82,7 +82,7 @@ def train(
   clients_per_round: Optional[int] = None,
   num_rounds: Optional[int] = None,
   schedule: Optional[schedules.Schedule] = None,
-  loss: Optional[tf.keras.losses.Loss] = None,
+  loss: Optional[models.Loss] = None,
   batch_size: int = 16,
   local_epochs: int = 1,
   client_optimizer: Optional[tff.learning.optimizers.Optimizer] = None,
@@ -111,9 +111,11 @@ def train(
 
   Args:
     model: A `tff.learning.models.FunctionalModel`; or a Keras model, or a function that
-      makes one, with a `loss`.
-    clients: A mapping of ids to examples, a `tff.simulation.datasets.ClientData`, or
-      what else `Clients.of` takes; or `packed.PackedData`, laid out before.
+      makes one, with a `loss`. It draws no random numbers but from seeds made of
+      weights and batch.
+    clients: Inputs and labels of each, `(x, y)` or named `x` and `y`: a mapping of ids
+      to them, a `tff.simulation.datasets.ClientData`, or what else `Clients.of` takes;
+      or `packed.PackedData`, laid out before.
     mechanism: Strategy, participation and noise; `None` for training without privacy.
     run_dir: Where everything is left: see `run_directory`. A directory that does not
       exist, is empty, or is that of the same run.
@@ -125,7 +127,7 @@ def train(
     num_rounds: Rounds to train, without mechanism and schedule, which say it.
     schedule: Who takes part when; `None` for the one that keeps what the mechanism's
       privacy rests on, see `schedules.for_mechanism`.
-    loss: Of a Keras model.
+    loss: Of a Keras model, or its name; `None` for the one it was compiled with.
     batch_size: Examples of a batch of local training.
     local_epochs: Passes over a client's examples in a round.
     client_optimizer: Trains on a client; `None` for SGD with learning rate 0.1.
@@ -135,8 +137,8 @@ def train(
       `build_dp_fed_avg`, SGD with learning rate 0.2 and momentum 0.9, although the
       strategies of `Mechanism` are the best for plain sums: `ServerSchedule` has the
       strategy for momentum, and its optimizer.
-    test_data: Inputs and labels of nobody whose privacy is to be kept; `None` for no
-      evaluation.
+    test_data: Inputs and labels, `(x, y)` or named `x` and `y`, of nobody whose privacy
+      is to be kept; `None` for no evaluation.
     test_metrics: Measures besides the loss: of outputs and labels, by name.
     evaluate_every: Rounds between two evaluations; the last round is evaluated.
     seed: Of cohorts and of the order of examples: same seed, same run. `None` draws
@@ -166,6 +168,7 @@ def train(
   Example:
     >>> import tempfile
     >>> import numpy as np
+    >>> import tensorflow as tf
     >>> rng = np.random.default_rng(1)
     >>> clients = {}
     >>> for i in range(40):
@@ -204,14 +207,15 @@ def train(
       mechanism, len(population), clients_per_round, num_rounds, seed
     )
   _check_schedule(schedule, mechanism, population, clients_per_round, num_rounds)
-  functional = models.functional(model, loss, population.element_spec)
+  local_training = packed.LocalTraining(
+    models.functional(model, loss, population.element_spec, population.first),
+    _client_optimizer(client_optimizer, proximal_strength),
+    checks.check_positive_int('batch_size', batch_size),
+    checks.check_positive_int('local_epochs', local_epochs),
+  )
+  trial.refuse_random_models(local_training)
   plan = run_lib.Plan(
-    training=packed.LocalTraining(
-      functional,
-      _client_optimizer(client_optimizer, proximal_strength),
-      checks.check_positive_int('batch_size', batch_size),
-      checks.check_positive_int('local_epochs', local_epochs),
-    ),
+    training=local_training,
     server_optimizer=process_parts.check_optimizer(
       'server_optimizer', server_optimizer, fed_avg.default_server_optimizer()
     ),
@@ -229,7 +233,9 @@ def train(
   )
   evaluation = None
   if test_data is not None:
-    evaluation = evaluation_lib.Evaluation(functional, test_data, test_metrics)
+    evaluation = evaluation_lib.Evaluation(
+      local_training.model, test_data, test_metrics
+    )
   elif test_metrics:
     raise ValueError('test_metrics need test_data to be measured on.')
   with run_directory.RunDirectory(run_dir) as directory:
@@ -259,7 +265,7 @@ def _client_optimizer(
   optimizer: Optional[tff.learning.optimizers.Optimizer],
   proximal_strength: Optional[float],
 ) -> tff.learning.optimizers.Optimizer:
-  checked = process_parts.check_client_optimizer(optimizer)
+  checked = process_parts.check_client_optimizer(optimizer, 'client_optimizer')
   if proximal_strength is None:
     return checked
   return fed_prox.proximal(checked, proximal_strength)

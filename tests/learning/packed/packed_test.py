@@ -9,6 +9,7 @@ Claims, with clients of uneven sizes, short batches and several epochs:
 * The sum is the same to the bit in however many packs.
 * A round that is run again is the same to the bit.
 * A client whose training ends in NaN is counted, and adds nothing.
+* A model that draws random numbers is trained one client after the other.
 * A cohort with a client twice, or with one that is not there, is refused.
 * A fork of the program that ends takes no state with it.
 """
@@ -28,6 +29,7 @@ from tff_dp_aggregators import learning
 from tff_dp_aggregators import noise
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.learning import local_order
+from tff_dp_aggregators.learning import models
 from tff_dp_aggregators.learning import packed
 
 _PARTICIPATION = strategies.Participation(8, min_separation=2)
@@ -259,23 +261,49 @@ def test_a_round_without_clients_is_noise_alone(data):
   assert np.any(after.global_model_weights.trainable[0] != before)
 
 
-@pytest.mark.parametrize(
-  ('cohort', 'error', 'match'),
-  [
+class _AllOfOneSize(populations.Population):
+  def examples(self, number):
+    examples = super().examples(number)
+    return collections.OrderedDict(
+      (name, np.resize(feature, [_BATCH_SIZE, *feature.shape[1:]]))
+      for name, feature in examples.items()
+    )
+
+
+def test_a_model_that_draws_random_numbers_is_trained_one_by_one(tmp_path):
+  full = packed.lay_out(_AllOfOneSize(), str(tmp_path / 'full'))
+  model = models.functional(
+    lambda: tf.keras.Sequential(
+      [
+        tf.keras.layers.Dropout(0.5, input_shape=[populations.NUM_FEATURES]),
+        tf.keras.layers.Dense(populations.NUM_CLASSES),
+      ]
+    ),
+    tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    tf.nest.map_structure(
+      lambda spec: tf.TensorSpec(spec.shape[1:], spec.dtype), populations.SPEC
+    ),
+  )
+  simulation = _packed(full, None, model)
+  assert 'random numbers: ' in simulation.one_by_one
+  _, metrics = simulation.next(simulation.initialize(), *_round(0))
+  assert metrics['aggregator']['nonfinite_count'] == 0
+
+
+def test_no_client_is_in_a_round_twice_or_outside_the_data(data):
+  simulation = _packed(data, _aggregator('gaussian'))
+  state = simulation.initialize()
+  for cohort, error, match in (
     ([0] * 10, ValueError, 'client 0 twice'),
     ([1, -1], ValueError, 'client -1; clients are numbered from 0 to 11'),
     ([12], ValueError, 'client 12'),
     ([0.0], TypeError, 'client numbers'),
-  ],
-)
-def test_no_client_is_in_a_round_twice_or_outside_the_data(data, cohort, error, match):
-  simulation = _packed(data, _aggregator('gaussian'))
-  clients = np.array(cohort)
-  keys = np.zeros(len(clients), np.uint64)
-  with pytest.raises(error, match=match):
-    simulation.packs(clients, keys)
-  with pytest.raises(error, match=match):
-    simulation.next(simulation.initialize(), clients, keys)
+  ):
+    clients, keys = np.array(cohort), np.zeros(len(cohort), np.uint64)
+    with pytest.raises(error, match=match):
+      simulation.packs(clients, keys)
+    with pytest.raises(error, match=match):
+      simulation.next(state, clients, keys)
 
 
 def test_a_model_for_other_examples_is_refused(data):

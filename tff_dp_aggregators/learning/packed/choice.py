@@ -12,6 +12,7 @@ import tensorflow as tf
 from tff_dp_aggregators.learning.packed import data as data_lib
 from tff_dp_aggregators.learning.packed import pack
 from tff_dp_aggregators.learning.packed import training as training_lib
+from tff_dp_aggregators.learning.packed import trial
 
 # Fewer at once gain nothing over one after the other.
 _FEWEST = 4
@@ -32,6 +33,9 @@ def why_one_by_one(
   """
   if pack.at_once(training) < _FEWEST:
     return 'the model is large'
+  random = trial.random_operations(training)
+  if random:
+    return f'the model draws random numbers: {", ".join(random)}'
   if not pack.is_padded(training, data):
     return None
   padded, exact = _steps(training, data)
@@ -40,7 +44,7 @@ def why_one_by_one(
     if not np.allclose(one, other, rtol=_TOLERANCE, atol=_TOLERANCE * largest):
       return (
         'batches have to be padded, and the loss or the metrics ignore sample_weight, '
-        'or examples of a batch see each other, or the model is random'
+        'or examples of a batch see each other'
       )
   return None
 

@@ -7,6 +7,8 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_dp_aggregators.learning import examples as examples_lib
+
 # From what a model puts out for all examples, and their labels, to a number.
 Metric = Callable[[np.ndarray, np.ndarray], float]
 _BATCH = 4096
@@ -38,8 +40,11 @@ class Evaluation:
     """
     spec = model.input_spec
     named = hasattr(spec, 'keys')
-    x, y = (examples['x'], examples['y']) if hasattr(examples, 'keys') else examples
+    x, y = map(_arrays, examples_lib.inputs_and_labels(examples, 'test_data'))
     x_spec, y_spec = (spec['x'], spec['y']) if named else spec
+    examples_lib.check(
+      _of_one((x, y)), _of_one((x_spec, y_spec)), 'test_data', dtypes=False
+    )
     self._inputs = tf.nest.flatten(x)
     self._labels = y
     self._metrics = dict(metrics or {})
@@ -89,6 +94,16 @@ class Evaluation:
       for name, metric in self._metrics.items():
         measured[name] = float(metric(whole, self._labels))
     return measured
+
+
+def _arrays(part: Any) -> Any:
+  if isinstance(part, list):  # A list is an array, as with clients.
+    return np.asarray(part)
+  return tf.nest.map_structure(np.asarray, part)
+
+
+def _of_one(batch: Any) -> Any:
+  return tf.nest.map_structure(lambda each: tf.TensorSpec(each.shape[1:]), batch)
 
 
 def _placeholders(spec: Any) -> Any:

@@ -183,6 +183,7 @@ class Plan:
       batch_size=self.training.batch_size,
       local_epochs=self.training.local_epochs,
       seed=self.seed,
+      input_spec=self.training.model.input_spec,
     )
     return engines.ProcessEngine(process, source)
 

@@ -1,0 +1,106 @@
+"""A step of local training is looked at before one is run.
+
+Claims:
+
+* Random numbers that TensorFlow draws anew are found, in functions and in Keras layers,
+  and named; those without state, and weights that begin at random, are none of them.
+* What a model raises is told with the batches that it was given.
+* A layer that changes weights of its own is told as that.
+"""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_dp_aggregators.learning import models
+from tff_dp_aggregators.learning import packed
+from tff_dp_aggregators.learning.packed import trial
+
+_SPEC = (tf.TensorSpec([2]), tf.TensorSpec([1]))
+
+
+class _Stateless(tf.keras.layers.Layer):
+  """Drops what its input decides."""
+
+  def call(self, x):
+    seed = tf.bitcast(tf.stack([tf.reduce_sum(x), tf.reduce_max(x)]), tf.int32)
+    return tf.nn.experimental.stateless_dropout(x, 0.5, seed=seed)
+
+
+class _Counting(tf.keras.layers.Layer):
+  """Changes a weight of its own."""
+
+  def build(self, input_shape):
+    self._count = self.add_weight(name='count', shape=[], trainable=False)
+
+  def call(self, x):
+    self._count.assign_add(1.0)
+    return x
+
+
+def _training(*layers, spec=_SPEC):
+  def made():
+    return tf.keras.Sequential(
+      [tf.keras.layers.Input([2]), *(layer() for layer in layers)]
+      + [tf.keras.layers.Dense(1)]
+    )
+
+  return packed.LocalTraining(
+    models.functional(made, 'mse', spec), tff.learning.optimizers.build_sgdm(0.1), 4
+  )
+
+
+@pytest.mark.parametrize(
+  'layer',
+  [
+    lambda: tf.keras.layers.Dropout(0.5, name='forgets'),
+    lambda: tf.keras.layers.GaussianNoise(0.5, name='forgets', seed=1),
+    lambda: tf.keras.layers.Lambda(
+      lambda x: tf.function(tf.random.shuffle)(x), name='forgets'
+    ),
+  ],
+)
+def test_random_numbers_are_found(layer):
+  training = _training(layer)
+  assert trial.random_operations(training)
+  with pytest.raises(ValueError, match='random.*stateless'):
+    trial.refuse_random_models(training)
+
+
+def test_a_layer_that_draws_is_named():
+  training = _training(lambda: tf.keras.layers.Dropout(0.5, name='forgets'))
+  with pytest.raises(ValueError, match=r'forgets/.*Dropout does'):
+    trial.refuse_random_models(training)
+
+
+def test_a_model_without_state_is_let_pass():
+  assert trial.random_operations(_training(_Stateless)) == []
+  assert trial.random_operations(_training(lambda: tf.keras.layers.Dense(3))) == []
+
+
+def test_what_a_model_raises_is_told():
+  def fails(x):
+    raise RuntimeError('no way')
+
+  with pytest.raises(ValueError, match=r'float32\[None, 2\].*no way'):
+    trial.random_operations(_failing(fails))
+
+
+def _failing(fails):
+  @tf.function
+  def predict(weights, x, training):
+    return fails(x)
+
+  model = tff.learning.models.FunctionalModel(
+    initial_weights=((np.zeros(2, np.float32),), ()),
+    predict_on_batch_fn=predict,
+    loss_fn=tf.function(lambda output, label, sample_weight=None: 0.0),
+    input_spec=(tf.TensorSpec([None, 2]), tf.TensorSpec([None, 1])),
+  )
+  return packed.LocalTraining(model, tff.learning.optimizers.build_sgdm(0.1), 4)
+
+
+def test_a_layer_with_weights_that_change_by_themselves_is_told():
+  with pytest.raises(ValueError, match='changes weights of its own'):
+    trial.random_operations(_training(_Counting))

@@ -1,0 +1,82 @@
+"""Whether examples are what a model takes: inputs and labels, of its shapes.
+
+What does not fit is found here before anything is computed, and the message names whose
+examples they are. In a computation it is a page of TensorFlow's own.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+
+def inputs_and_labels(structure: Any, owner: str) -> tuple[Any, Any]:
+  """The two parts of examples, however they are kept.
+
+  Args:
+    structure: A tuple of both, or a mapping that names them `x` and `y`.
+    owner: Whose they are, for messages.
+
+  Raises:
+    ValueError: If it is neither.
+  """
+  if isinstance(structure, Mapping):
+    if set(structure) == {'x', 'y'}:
+      return structure['x'], structure['y']
+    has = f'has arrays {", ".join(map(str, structure))}'
+  elif isinstance(structure, (tuple, list)):
+    if len(structure) == 2:
+      return structure[0], structure[1]
+    has = f'has a {type(structure).__name__} of {len(structure)}'
+  else:
+    has = 'has one array'
+  raise ValueError(
+    f'{owner} {has}; a model needs inputs and labels: a tuple of both, or arrays named '
+    'x and y and no others.'
+  )
+
+
+def check(given: Any, wanted: Any, owner: str, *, dtypes: bool = True) -> None:
+  """Checks that examples are what a model takes.
+
+  Args:
+    given: Structure of `tf.TensorSpec` of one example, inputs and labels.
+    wanted: The model's, likewise.
+    owner: Whose they are, for messages.
+    dtypes: Whether dtypes have to be the same as well.
+
+  Raises:
+    ValueError: If they are not; the message names what differs.
+  """
+  parts = zip(
+    'xy', inputs_and_labels(given, owner), inputs_and_labels(wanted, 'the model')
+  )
+  for name, given_part, wanted_part in parts:
+    try:
+      tf.nest.assert_same_structure(given_part, wanted_part, check_types=False)
+    except (TypeError, ValueError) as e:
+      raise ValueError(
+        f'{owner} gives {name} as {given_part}, the model takes {wanted_part}.'
+      ) from e
+    for one, other in zip(tf.nest.flatten(given_part), tf.nest.flatten(wanted_part)):
+      _check_one(one, other, f'{owner} gives {name}', dtypes)
+
+
+def _check_one(
+  given: tf.TensorSpec, wanted: tf.TensorSpec, subject: str, dtypes: bool
+) -> None:
+  if not wanted.shape.is_compatible_with(given.shape):
+    hint = 'convert it, by .reshape'
+    if wanted.shape.is_compatible_with(given.shape[1:]):
+      hint = (
+        'datasets are of single examples, do not batch them: that is for batch_size'
+      )
+    raise ValueError(
+      f'{subject} of shape {list(given.shape)} for each example, the model takes '
+      f'{list(wanted.shape)}; {hint}.'
+    )
+  if dtypes and given.dtype != wanted.dtype:
+    raise ValueError(
+      f'{subject} of {given.dtype.name}, the model takes {wanted.dtype.name}; convert '
+      'it, by .astype.'
+    )

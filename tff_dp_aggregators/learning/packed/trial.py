@@ -1,0 +1,102 @@
+"""A step of local training as a graph, looked at before one is run.
+
+What fails in it fails at once and by name, and random numbers in it show: those that
+TensorFlow draws anew each time make a round another one when it is run again.
+"""
+
+import re
+from typing import Any
+
+import tensorflow as tf
+
+from tff_dp_aggregators.learning.packed import training as training_lib
+
+# Operations of TensorFlow whose numbers differ from one execution to the next.
+_RANDOM = re.compile(
+  r'Random(?!Dataset)|Multinomial|TruncatedNormal|NonDeterministic|CandidateSampler|'
+  r'SampleDistorted|^Rng|^Stateful(?!Partitioned)'
+)
+_STATELESS = re.compile(r'^Stateless')
+_ERROR = re.compile(r'^\s*\w*(?:Error|Exception): (.*)', re.DOTALL | re.MULTILINE)
+
+
+def random_operations(training: training_lib.LocalTraining) -> list[str]:
+  """Names of operations in a step of local training that draw random numbers anew.
+
+  Args:
+    training: What a client does.
+
+  Raises:
+    ValueError: If no step can be made of model, loss and optimizer.
+  """
+  with tf.Graph().as_default() as graph:
+    _make_step(training)
+  definition = graph.as_graph_def()
+  nodes = [
+    *definition.node,
+    *(node for function in definition.library.function for node in function.node_def),
+  ]
+  return sorted(
+    {
+      node.name
+      for node in nodes
+      if _RANDOM.search(node.op) and not _STATELESS.search(node.op)
+    }
+  )
+
+
+def refuse_random_models(training: training_lib.LocalTraining) -> None:
+  """Refuses models whose rounds could not be run again to the same result.
+
+  Args:
+    training: What a client does.
+
+  Raises:
+    ValueError: If it draws random numbers anew each time, or cannot be made.
+  """
+  names = random_operations(training)
+  if names:
+    raise ValueError(
+      f'the model draws random numbers anew in each execution ({", ".join(names)}), as '
+      'tf.keras.layers.Dropout does. A round that is run again after a stop would '
+      'release another sum with the same noise, so the run could never go on. Leave '
+      'such layers out, or draw with tf.random.stateless_... or '
+      'tf.nn.experimental.stateless_dropout and a seed made of weights and batch; '
+      'docs/training.md has an example.'
+    )
+
+
+def _make_step(training: training_lib.LocalTraining) -> None:
+  batch = tf.nest.map_structure(
+    lambda spec: tf.compat.v1.placeholder(spec.dtype, spec.shape),
+    training.model.input_spec,
+  )
+  weights = training_lib.Weights(
+    *(
+      tuple(tf.constant(each) for each in tf.nest.flatten(kind))
+      for kind in training.model.initial_weights
+    )
+  )
+  initial = training_lib.initial_state(training, weights)
+  try:
+    training_lib.train_step(training, weights, initial, batch)
+  except Exception as e:  # Whatever a user's model raises.
+    raise ValueError(_why(e, batch)) from e
+
+
+def _why(error: Exception, batch: Any) -> str:
+  found = _ERROR.findall(str(error))
+  text = found[-1].strip() if found else str(error)
+  if isinstance(error, AttributeError) and 'assign' in text:
+    return (
+      'a layer of the model changes weights of its own while it trains, such as the '
+      'averages of batch normalisation. That is not part of the update that is clipped '
+      f'and noised. Use a layer without it, such as GroupNormalization. ({text})'
+    )
+  given = ', '.join(
+    f'{each.dtype.name}{each.shape.as_list()}' for each in tf.nest.flatten(batch)
+  )
+  return (
+    f'model, loss and client_optimizer do not go together, or not with batches of '
+    f'{given}: {type(error).__name__}: {text}'
+  )
