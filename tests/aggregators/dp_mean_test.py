@@ -620,6 +620,8 @@ def test_counts_can_be_summed_securely_too():
   output = process.next(process.initialize(), values)
   np.testing.assert_allclose(output.result, [0.25, 0, 0], atol=1e-6)
   assert output.measurements['nonfinite_count'] == 1
+  # It remembers nothing.
+  assert aggregators.extract_dp_event(output.state).all_rounds_so_far
   # Nothing leaves the clients but through the secure sum.
   tff.test.assert_not_contains_unsecure_aggregation(process.next)
 

@@ -9,6 +9,7 @@ around these:
 * Hyperparameters of every optimizer of TFF, and the round of its schedules, are no
   reason to refuse; momenta, and other numbers with other names, are.
 * What the server's optimizer remembers is no reason either.
+* Sums inside the mechanism that remember what they have seen are refused.
 * A denominator that is not private is refused, though it remembers nothing.
 """
 
@@ -39,11 +40,40 @@ def _runtime():
 
 def _gaussian(seed=1, **kwargs):
   return aggregators.gaussian(
-    clip_norm=1.0,
-    noise_multiplier=kwargs.get('noise_multiplier', 2.0),
-    clients_per_round=2,
-    seed=noise.Seed(seed),
+    **{
+      'clip_norm': 1.0,
+      'noise_multiplier': 2.0,
+      'clients_per_round': 2,
+      'seed': noise.Seed(seed),
+      **kwargs,
+    }
   )
+
+
+class _Remembering(tff.aggregators.UnweightedAggregationFactory):
+  """A sum whose state is the last one."""
+
+  def create(self, value_type):
+    @tff.tensorflow.computation
+    def zeros():
+      return tff.types.structure_from_tensor_type_tree(
+        lambda each: tf.zeros(each.shape, each.dtype), value_type
+      )
+
+    @tff.federated_computation
+    def initialize():
+      return tff.federated_eval(zeros, tff.SERVER)
+
+    @tff.federated_computation(
+      initialize.type_signature.result, tff.FederatedType(value_type, tff.CLIENTS)
+    )
+    def next_fn(unused_state, value):
+      total = tff.federated_sum(value)
+      return tff.templates.MeasuredProcessOutput(
+        total, total, tff.federated_value((), tff.SERVER)
+      )
+
+    return tff.templates.AggregationProcess(initialize, next_fn)
 
 
 def _model():
@@ -275,6 +305,18 @@ def test_a_denominator_without_noise_is_refused(mean, named):
     with pytest.raises(ValueError, match=named):
       aggregators.extract_dp_event(output.state)
   assert results[0] != results[1]
+
+
+def test_a_sum_inside_the_mechanism_that_remembers_is_refused():
+  process = _gaussian(record_aggregation_factory=_Remembering()).create(_VECTOR)
+  output = process.next(process.initialize(), [np.float32([1, 0])] * 2)
+  # The exact sum is in the state.
+  assert np.count_nonzero(tf.nest.flatten(output.state.record_sum)[0]) == 1
+  with pytest.raises(ValueError, match='remembers record_sum.*secure_sum'):
+    aggregators.extract_dp_event(output.state)
+  counted = output.state._replace(record_sum=(), count_sum=(np.int32(2),))
+  with pytest.raises(ValueError, match='remembers count_sum.0'):
+    aggregators.extract_dp_event(counted)
 
 
 def test_an_aggregation_of_unknown_use_is_refused(fed_avg_state):

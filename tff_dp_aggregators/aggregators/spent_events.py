@@ -88,6 +88,7 @@ def extract_dp_event(state: Any) -> SpentEvents:
       remembers something, such as a zeroing norm that follows the clients' norms: one
       client then changes what becomes of others' values, which no event here covers;
       if another aggregation has a part in the result, such as an exact denominator;
+      if what sums inside the mechanism remembers something, which it sees without noise;
       or if the distributor or the clients' computation of a learning process remembers
       something, such as the average of full gradients in Mime Lite.
 
@@ -108,6 +109,7 @@ def extract_dp_event(state: Any) -> SpentEvents:
     state = state.aggregator
   _check_remembered_beside(state)
   _check_summed_beside(state, '')
+  _check_sums_of(found)
   if found.query.noise.round == 0:
     raise ValueError(
       'this state is from initialize: nothing was released, so there is no event yet.'
@@ -223,6 +225,21 @@ def _check_summed_beside(state: Any, path: str) -> None:
         'the event of the mechanism does not cover. A DPMeanFactory is a mean already, '
         'with a fixed denominator; use it alone. If the other aggregation is only '
         'measured, take the event of the state of the mechanism within.'
+      )
+
+
+def _check_sums_of(mechanism: Any) -> None:
+  """Refuses sums with a memory: what they see is exact, and the state goes on."""
+  for name, argument in (
+    ('record_sum', 'record_aggregation_factory'),
+    ('count_sum', 'count_sum_factory'),
+  ):
+    for path, _ in _leaves(getattr(mechanism, name), name):
+      raise ValueError(
+        f'the sum inside the mechanism remembers {path}, and it sees what clients send '
+        'before noise is added: what follows from that is covered by no event here. '
+        f'Use a {argument} without state, such as tff.aggregators.SumFactory() or '
+        'aggregators.secure_sum().'
       )
 
 
