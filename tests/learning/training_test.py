@@ -13,6 +13,7 @@ Claims:
 * Every round's metrics have its noise-to-signal ratio, in the file and for TensorBoard;
   where the first is above 1, the run says so, once; without privacy there is none.
 * A user's schedule that does not keep what it states ends the run before that round.
+* A computation that fails names its round and clients, and says why in a sentence.
 * What contradicts itself is refused before anything is written.
 """
 
@@ -327,6 +328,25 @@ def test_optimizers_of_keras_are_refused_by_the_name_of_the_argument(tmp_path):
     with pytest.raises(TypeError, match=f'{name} must be .* Keras optimizer SGD'):
       _train(tmp_path / 'run', **{name: tf.keras.optimizers.SGD(0.1)})
   assert os.listdir(tmp_path) == []
+
+
+def test_a_label_out_of_range_names_the_round_and_its_clients(tmp_path):
+  clients = {
+    id_: (x, np.zeros(len(x), np.int32))
+    for id_, (x, _) in training_runs.clients().items()
+  }
+  clients['client 5'][1][:] = 7
+  with pytest.raises(learning.runtime.ComputationError) as error:
+    _train(
+      tmp_path / 'run',
+      clients=clients,
+      model=lambda: tf.keras.Sequential([tf.keras.layers.Dense(3, input_shape=[2])]),
+      loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+      test_data=None,
+    )
+  said = str(error.value)
+  assert 'round ' in said and "'client 5'" in said and 'label value of 7' in said
+  assert len(said) < 600 and len(error.value.details) > len(said)
 
 
 @dataclasses.dataclass(frozen=True)

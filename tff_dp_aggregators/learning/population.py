@@ -4,7 +4,8 @@ import functools
 import hashlib
 import json
 import os
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Optional
 
 import tensorflow as tf
 
@@ -44,6 +45,11 @@ class Population:
         'themselves, or leave packed_simulation on.'
       )
     return self._clients
+
+  @property
+  def ids(self) -> Optional[Sequence[Any]]:
+    """The clients' ids by number; `None` if there are only numbers."""
+    return None if self._clients is None else self._clients.ids
 
   @property
   def first(self) -> str:

@@ -22,15 +22,19 @@ import time
 from collections.abc import Iterator
 from typing import Any, Callable, Optional, TypeVar
 
+import grpc
 import tensorflow_federated as tff
 
+from tff_dp_aggregators.learning import failures
 from tff_dp_aggregators.learning import interrupts
 from tff_dp_aggregators.learning import worker
+from tff_dp_aggregators.learning.failures import ComputationError
 from tff_dp_aggregators.learning.interrupts import StopRequest
 from tff_dp_aggregators.learning.interrupts import graceful_interrupts
 from tff_dp_aggregators.learning.worker import WorkerError
 
 __all__ = [
+  'ComputationError',
   'LocalContext',
   'RoundTimeoutError',
   'StopRequest',
@@ -107,6 +111,7 @@ def local_runtime(
     TFF's current context while inside.
 
   Raises:
+    ComputationError: From a computation that fails: with the sentence that says why.
     RoundTimeoutError: From a computation that took longer than `timeout_seconds`.
     ValueError: If `timeout_seconds` is not positive.
     WorkerError: If the worker does not start, or, from a computation, if it dies again
@@ -199,7 +204,11 @@ class LocalContext(tff.program.NativeFederatedContext):
   def _submit(self, comp: Any, arg: Any) -> concurrent.futures.Future:
     async def compute() -> Any:
       self._executors.computation_begins()
-      return await self._execution.invoke(comp, arg)
+      try:
+        return await self._execution.invoke(comp, arg)
+      except grpc.RpcError as e:
+        # With the original the sentence would come last, after two pages of it.
+        raise failures.of_grpc(e) from None
 
     return self._turns.submit(compute)
 

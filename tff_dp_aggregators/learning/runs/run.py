@@ -41,6 +41,7 @@ from tff_dp_aggregators.accounting import noise_to_signal
 from tff_dp_aggregators.accounting import spent_by_round
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.base import version
+from tff_dp_aggregators.learning import failures
 from tff_dp_aggregators.learning import fed_avg
 from tff_dp_aggregators.learning import interrupts
 from tff_dp_aggregators.learning import packed
@@ -384,7 +385,10 @@ class Run:
     attempts_lib.write_aborted(ledger, number, attempts, goal)
     counted = attempts[-1]
     this_round = engines.Round(number, counted.reporting)
-    state, metrics = engine.next(state, this_round)
+    try:
+      state, metrics = engine.next(state, this_round)
+    except failures.ComputationError as e:
+      raise e.in_round(number, counted.reporting, self.plan.clients.ids) from None
     clip_norm = self._clip_norm(before)
     released = engine.release(state)
     entry = self._account(ledger, number, counted, clip_norm, released, metrics)

@@ -1,0 +1,62 @@
+"""A computation that fails says so in the sentence that was written for it.
+
+Claims:
+
+* Of an assertion of this package the message is what is raised, and nothing around it;
+  all that TFF said is kept beside it.
+* A round's message names its clients, and of many the first.
+"""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_dp_aggregators import aggregators
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.learning import failures
+from tff_dp_aggregators.learning import runtime
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _runtime():
+  with runtime.local_runtime():
+    yield
+
+
+def test_a_round_too_many_is_told_in_one_sentence():
+  process = aggregators.banded(
+    strategies.Participation(1, min_separation=1),
+    clip_norm=1.0,
+    noise_multiplier=1.0,
+    clients_per_round=2,
+  ).create(tff.TensorType(np.float32))
+  output = process.next(process.initialize(), [np.float32(0)] * 2)
+  with pytest.raises(runtime.ComputationError) as error:
+    process.next(output.state, [np.float32(0)] * 2)
+  said = str(error.value)
+  assert said.startswith('This query was built for 1 rounds and has served them all')
+  assert said.endswith('add up what both spend.')
+  assert 'Condition x < y' in error.value.details
+
+
+def test_what_an_operation_quotes_is_cut():
+  @tff.tensorflow.computation(np.str_)
+  def fail(text):
+    with tf.control_dependencies([tf.debugging.Assert(False, [text])]):
+      return tf.identity(text)
+
+  with pytest.raises(runtime.ComputationError) as error:
+    fail('x' * 5000)
+  assert len(str(error.value)) < 1300 and len(error.value.details) > 5000
+
+
+def test_a_round_names_its_first_clients():
+  error = failures.ComputationError('it failed', 'at length')
+  ids = [f'user {number}' for number in range(20)]
+  assert str(error.in_round(3, np.array([4, 2]), ids)) == (
+    "round 3 of clients 'user 4', 'user 2': it failed"
+  )
+  said = str(error.in_round(3, np.arange(12), None))
+  assert said.startswith('round 3 of client numbers 0, 1, 2,')
+  assert said.endswith('9 and 2 more: it failed')

@@ -1,0 +1,72 @@
+"""What a computation failed with, in its own words.
+
+TFF's worker gives four thousand characters for it, twice, and the sentence that says
+what is wrong, such as that of an assertion of this package, is in their middle.
+"""
+
+import re
+from typing import Any
+
+import grpc
+import numpy as np
+
+# What TFF and TensorFlow put around the sentence: names of their own making.
+_PREFIX = re.compile(r'^(Failed to (run|execute) computation: )?(assertion failed: )?')
+_SUFFIX = re.compile(r'\n\s*\[\[.*|while evaluating local.*', re.DOTALL)
+# What `tf.debugging.assert_...` adds to the message that it was given.
+_CONDITION = re.compile(r'\] \[Condition .*', re.DOTALL)
+# An operation may quote all its input, which is clients' data.
+_LONGEST = 1200
+_MOST_CLIENTS = 10
+
+
+class ComputationError(RuntimeError):
+  """A computation failed; the message says why.
+
+  Attributes:
+    details: All that TFF and TensorFlow said.
+  """
+
+  def __init__(self, message: str, details: str):
+    """Initializes it.
+
+    Args:
+      message: Why.
+      details: All that was said.
+    """
+    super().__init__(message)
+    self.details = details
+
+  def in_round(self, number: int, clients: Any, ids: Any) -> 'ComputationError':
+    """The same, with the round and who took part.
+
+    Args:
+      number: Of the round.
+      clients: Numbers of its clients.
+      ids: Of all clients, by number; `None` if they have none.
+    """
+    numbers = np.asarray(clients)[:_MOST_CLIENTS].tolist()
+    named = ', '.join(repr(each if ids is None else ids[each]) for each in numbers)
+    more = len(clients) - len(numbers)
+    rest = f' and {more} more' if more else ''
+    what = 'client numbers' if ids is None else 'clients'
+    return ComputationError(
+      f'round {number} of {what} {named}{rest}: {self}', self.details
+    )
+
+
+def of_grpc(error: grpc.RpcError) -> ComputationError:
+  """The error without what stands around its sentence.
+
+  Args:
+    error: As TFF raised it.
+  """
+  say = getattr(error, 'details', None)
+  details = (say() if callable(say) else None) or str(error)
+  text = _SUFFIX.sub('', _PREFIX.sub('', details)).strip()
+  text = _CONDITION.sub(']', text)
+  if text.startswith('[') and text.endswith(']'):
+    text = text[1:-1].replace('] [', ' ')
+  if len(text) > _LONGEST:
+    text = f'{text[:_LONGEST]} ...'
+  return ComputationError(text, details)
