@@ -20,6 +20,8 @@ from tff_dp_aggregators.learning.runs import run_directory
 
 _DEFAULT_TARGET_EPSILON = 8.0
 _DEFAULT_SERVER_MOMENTUM = 0.9
+# Between a run and its continuation: a directory may be moved, a machine be slower.
+_MAY_DIFFER = ('run_dir', 'timeout_seconds')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +31,8 @@ class Settings:
   Attributes:
     participation: Limits that client selection keeps and accounting assumes.
     mechanism: Privacy mechanism, with its noise; `None` for no privacy.
-    flags: All flag values but `run_dir`, with the defaults of the task, for the record.
+    flags: All flag values that decide what a run comes to, with the defaults of the
+      task, for the record.
   """
 
   task: task_lib.Task
@@ -51,6 +54,7 @@ class Settings:
   seed: int
   secret_noise: bool
   run_dir: Optional[str]
+  timeout_seconds: float
   flags: dict[str, Any]
 
   @property
@@ -83,6 +87,7 @@ def from_flags(values: flags.FlagValues) -> Settings:
     'dirichlet_alpha',
     'client_learning_rate',
     'server_learning_rate',
+    'timeout_seconds',
   ):
     if not values[name].value > 0:
       raise ValueError(f'{name} must be positive; got {values[name].value}.')
@@ -129,10 +134,11 @@ def from_flags(values: flags.FlagValues) -> Settings:
     seed=values.seed,
     secret_noise=values.secret_noise,
     run_dir=values.run_dir,
+    timeout_seconds=values.timeout_seconds,
     flags={
       name: values[name].value
       for name in sorted(program.names_of(values))
-      if name != 'run_dir'  # A directory may be moved.
+      if name not in _MAY_DIFFER
     },
   )
 

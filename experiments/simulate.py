@@ -145,6 +145,13 @@ def define(values: flags.FlagValues) -> None:
     'repeated exactly.',
     flag_values=values,
   )
+  flags.DEFINE_float(
+    'timeout_seconds',
+    3600.0,
+    'How long a round may take; one that takes longer ends the program with an error, '
+    'and the same command goes on.',
+    flag_values=values,
+  )
   flags.DEFINE_string(
     'run_dir',
     None,
@@ -162,6 +169,9 @@ def main(values: flags.FlagValues) -> int:
 
   try:
     settings = settings_lib.from_flags(values)
+    if settings.run_dir is not None:
+      _make(settings.run_dir)
+      run_directory.check_flags(settings.run_dir, settings.flags)
   except (ValueError, FileExistsError) as e:
     raise program.WrongUsage(str(e)) from e
   with warnings.catch_warnings():
@@ -171,6 +181,16 @@ def main(values: flags.FlagValues) -> int:
     return training.run(settings)
   except (run_directory.OtherSettingsError, BlockingIOError) as e:
     raise program.WrongUsage(str(e)) from e
+
+
+def _make(run_dir: str) -> None:
+  """Makes the directory, so that one that cannot be made is no surprise later."""
+  try:
+    os.makedirs(run_dir, exist_ok=True)
+  except OSError as e:
+    raise program.WrongUsage(
+      f'--run_dir={run_dir} cannot be made: {e.strerror}. Give another directory.'
+    ) from e
 
 
 # Errors of the training itself are shown with where they happened.

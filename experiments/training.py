@@ -63,6 +63,7 @@ def run(settings: settings_lib.Settings) -> int:
     seed=settings.seed,
     noise_seed=None if settings.secret_noise else settings.seed,
     target_epsilon=settings.target_epsilon,
+    timeout_seconds=settings.timeout_seconds,
     settings=settings.flags,
   )
   _draw(settings, run_dir)

@@ -220,12 +220,18 @@ def test_wrong_flags_are_refused(arguments, message, tmp_path):
   assert not run_dir.exists()
 
 
-def test_wrong_flags_are_refused_before_tensorflow_is_loaded():
+def test_what_is_wrong_is_refused_before_tensorflow_is_loaded(tmp_path):
+  (tmp_path / 'file').write_text('')
+  (tmp_path / 'begun').mkdir()
+  begun = {'flags': {'batch_size': 7}}
+  (tmp_path / 'begun' / 'config.json').write_text(json.dumps(begun))
   code = (
     'import sys\n'
     'from experiments import simulate\n'
-    'code = simulate.execute(["--num_clients=250"])\n'
-    'print(code, sorted({"tensorflow", "tensorflow_federated"} & set(sys.modules)))\n'
+    'flags = ["--num_clients=250"], ["--timeout_seconds=0"], '
+    f'["--run_dir={tmp_path}/file/x"], ["--run_dir={tmp_path}/begun"]\n'
+    'codes = [simulate.execute(each) for each in flags]\n'
+    'print(codes, sorted({"tensorflow", "tensorflow_federated"} & set(sys.modules)))\n'
   )
   result = subprocess.run(
     [sys.executable, '-c', code],
@@ -234,7 +240,12 @@ def test_wrong_flags_are_refused_before_tensorflow_is_loaded():
     text=True,
     timeout=120,
   )
-  assert result.stdout == '2 []\n'
+  assert result.stdout == '[2, 2, 2, 2] []\n'
+  said = result.stderr.splitlines()
+  assert len(said) == 4
+  assert 'timeout_seconds must be positive' in said[1]
+  assert f'--run_dir={tmp_path}/file/x cannot be made: Not a directory' in said[2]
+  assert 'flags.batch_size: 7 then, 5 now' in said[3]
 
 
 def test_existing_run_directory_is_not_touched(tmp_path):

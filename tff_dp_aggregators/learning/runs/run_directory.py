@@ -105,16 +105,7 @@ class RunDirectory:
     if begun is None:
       self.write(CONFIG, json.dumps(config, indent=2, allow_nan=False) + '\n')
       return True
-    now = json.loads(json.dumps(config))
-    differences = [
-      f'{name}: {before!r} then, {after!r} now'
-      for name, before, after in _differences(begun, now)
-    ]
-    if differences:
-      raise OtherSettingsError(
-        f'the run in {self.path} was begun with other settings, and goes on only with '
-        f'the same: {"; ".join(differences)}. Give another run_dir.'
-      )
+    _refuse_others(self.path, begun, config)
     return False
 
   def write(self, name: str, content: Any) -> None:
@@ -151,6 +142,41 @@ def check_usable(path: str) -> None:
     f'{path} exists, is not empty, and is not the directory of a run; nothing is '
     'overwritten. Give another run_dir, or remove it first.'
   )
+
+
+def check_flags(path: str, flags: Mapping[str, Any]) -> None:
+  """Compares flags with those of a run that may be there, before anything is loaded.
+
+  Args:
+    path: Of the run's directory.
+    flags: What `begin` is to be given as `flags`.
+
+  Raises:
+    OtherSettingsError: If there is a run that was begun with others.
+    ValueError: If its configuration cannot be read.
+  """
+  config = os.path.join(path, CONFIG)
+  if not os.path.exists(config):
+    return
+  try:
+    with open(config, encoding='utf-8') as file:
+      begun = json.load(file)['flags']
+  except (KeyError, TypeError, ValueError) as e:
+    raise ValueError(f'{config} is no configuration of a run: {e}.') from e
+  _refuse_others(path, {'flags': begun}, {'flags': flags})
+
+
+def _refuse_others(path: str, begun: Any, config: Mapping[str, Any]) -> None:
+  now = json.loads(json.dumps(config))
+  differences = [
+    f'{name}: {before!r} then, {after!r} now'
+    for name, before, after in _differences(begun, now)
+  ]
+  if differences:
+    raise OtherSettingsError(
+      f'the run in {path} was begun with other settings, and goes on only with the '
+      f'same: {"; ".join(differences)}. Give another run_dir.'
+    )
 
 
 def _remove(path: str) -> None:
