@@ -22,6 +22,7 @@ import dataclasses
 import json
 import os
 import shutil
+import warnings
 
 import numpy as np
 import pytest
@@ -394,6 +395,11 @@ def test_a_schedule_that_does_not_keep_its_schema_ends_the_run(is_packed, tmp_pa
       {'test_data': ([[1.0, 2.0, 3.0]], [[1.0]])},
       'test_data gives x of shape .3. .* the model takes .2.',
     ),
+    (
+      {'server_optimizer': learning.build_ftrl(0.5, 0.9)},
+      'server_optimizer is FTRL.*build_sgdm',
+    ),
+    ({'timeout_seconds': 0}, 'timeout_seconds is 0'),
     ({'model': training_runs.random_model()}, 'random numbers anew'),
     ({'test_data': None, 'test_metrics': {'a': max}}, 'test_metrics need test_data'),
     (
@@ -413,6 +419,17 @@ def test_what_contradicts_itself_is_refused_before_anything_is_written(
   with pytest.raises(ValueError, match=match):
     _train(tmp_path / 'run', **changes)
   assert os.listdir(tmp_path) == []
+
+
+def test_a_delta_that_protects_nobody_is_warned_of(tmp_path):
+  for delta, num_warnings in ((1 / 12, 1), (1 / 13, 0)):
+    with warnings.catch_warnings(record=True) as warned:
+      warnings.simplefilter('always')
+      with pytest.raises(ValueError, match='loss is for Keras'):
+        _train(tmp_path / 'run', delta=delta, loss='mse')
+    said = [each for each in warned if 'well below 1 / 12' in str(each.message)]
+    assert len(said) == num_warnings
+    assert all(each.filename == __file__ for each in said)
 
 
 def test_what_is_there_is_not_overwritten(tmp_path):

@@ -88,7 +88,7 @@ def extract_dp_event(state: Any) -> SpentEvents:
       remembers something, such as a zeroing norm that follows the clients' norms: one
       client then changes what becomes of others' values, which no event here covers;
       if another aggregation has a part in the result, such as an exact denominator;
-      if what sums inside the mechanism remembers something, which it sees without noise;
+      if what sums inside the mechanism remembers something, of what has no noise yet;
       or if the distributor or the clients' computation of a learning process remembers
       something, such as the average of full gradients in Mime Lite.
 

@@ -122,11 +122,7 @@ def local_runtime(
     ...   print(tff.tensorflow.computation(lambda: 1 + 2)())
     3
   """
-  if timeout_seconds is not None and not timeout_seconds > 0:
-    raise ValueError(
-      f'timeout_seconds is {timeout_seconds}; it must be positive, or None for no '
-      'limit.'
-    )
+  check_timeout(timeout_seconds)
   executors = worker.WorkerExecutors(
     default_num_clients, max_concurrent_computation_calls, stream_structs
   )
@@ -139,6 +135,22 @@ def local_runtime(
     finally:
       signals.ignore()
       context.end()
+
+
+def check_timeout(timeout_seconds: Optional[float]) -> None:
+  """Checks how long a computation may take.
+
+  Args:
+    timeout_seconds: As for `local_runtime`.
+
+  Raises:
+    ValueError: If it is not positive.
+  """
+  if timeout_seconds is not None and not timeout_seconds > 0:
+    raise ValueError(
+      f'timeout_seconds is {timeout_seconds}; it must be positive, or None for no '
+      'limit.'
+    )
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ import dataclasses
 import math
 import os
 import secrets
+import warnings
 from collections.abc import Mapping
 from typing import Any, Optional
 
@@ -20,6 +21,7 @@ from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.learning import fed_avg
 from tff_dp_aggregators.learning import fed_prox
+from tff_dp_aggregators.learning import ftrl
 from tff_dp_aggregators.learning import interrupts
 from tff_dp_aggregators.learning import models
 from tff_dp_aggregators.learning import packed
@@ -37,6 +39,8 @@ from tff_dp_aggregators.learning.runs import run_directory
 # Seconds between two checkpoints, so that not much is lost.
 _CHECKPOINT_SECONDS = 30.0
 _SEED_BITS = 62
+# A round that takes longer hangs, most likely.
+_TIMEOUT_SECONDS = 3600.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +100,7 @@ def train(
   target_epsilon: Optional[float] = None,
   packed_simulation: bool = True,
   checkpoint_seconds: float = _CHECKPOINT_SECONDS,
-  timeout_seconds: Optional[float] = None,
+  timeout_seconds: Optional[float] = _TIMEOUT_SECONDS,
   settings: Optional[Mapping[str, Any]] = None,
 ) -> Result:
   """Trains a federated model with differential privacy and leaves a report of it.
@@ -123,8 +127,8 @@ def train(
     clip_norm: L2 bound of one client's update in one round, the first one if the
       mechanism adapts it; `None` without mechanism.
     clients_per_round: Clients asked for a round, the mean's denominator; with Poisson
-      sampling the expected number. Not with a `schedule`, which says it.
-    num_rounds: Rounds to train, without mechanism and schedule, which say it.
+      sampling the expected number. A `schedule` says it as well, and no other.
+    num_rounds: Rounds to train. Mechanism and schedule say it as well, and no other.
     schedule: Who takes part when; `None` for the one that keeps what the mechanism's
       privacy rests on, see `schedules.for_mechanism`.
     loss: Of a Keras model, or its name; `None` for the one it was compiled with.
@@ -149,7 +153,9 @@ def train(
       `None` for that of `Mechanism.for_target`, if it was at the same `delta`.
     packed_simulation: Whether to pack clients where that is possible.
     checkpoint_seconds: Least time between two checkpoints.
-    timeout_seconds: How long a round may take; `None` for any time.
+    timeout_seconds: How long a round may take; an hour, unless told otherwise, and
+      `None` for any time. One that takes longer, because it hangs, say, ends with an
+      error, and the same call goes on.
     settings: What else is to be told in `config.json`, under `flags`; JSON-ready.
 
   Returns:
@@ -158,8 +164,10 @@ def train(
   Raises:
     BlockingIOError: If another process runs it.
     FileExistsError: If there is something in `run_dir` that is not of a run.
+    ComputationError: If a round fails; with the round, its clients, and why.
     PopulationTooSmallError: If the clients are too few; the message says what would
       fit.
+    RoundTimeoutError: If a round takes longer than `timeout_seconds`.
     TypeError: If an argument is not of its type.
     ValueError: If an argument is out of range or does not fit the others, or the run in
       `run_dir` was begun with other settings, or a round that is run again does not
@@ -194,6 +202,7 @@ def train(
   """
   gaussian.check_delta(delta, 'delta')
   run_directory.check_usable(run_dir)
+  runtime.check_timeout(timeout_seconds)
   checks.check_positive_int('evaluate_every', evaluate_every)
   if (mechanism is None) != (clip_norm is None):
     raise ValueError(
@@ -207,6 +216,7 @@ def train(
       mechanism, len(population), clients_per_round, num_rounds, seed
     )
   _check_schedule(schedule, mechanism, population, clients_per_round, num_rounds)
+  _warn_of_large_delta(delta, mechanism, len(population))
   local_training = packed.LocalTraining(
     models.functional(model, loss, population.element_spec, population.first),
     _client_optimizer(client_optimizer, proximal_strength),
@@ -216,9 +226,7 @@ def train(
   trial.refuse_random_models(local_training)
   plan = run_lib.Plan(
     training=local_training,
-    server_optimizer=process_parts.check_optimizer(
-      'server_optimizer', server_optimizer, fed_avg.default_server_optimizer()
-    ),
+    server_optimizer=_server_optimizer(server_optimizer),
     clients=population,
     mechanism=mechanism,
     schedule=schedule,
@@ -269,6 +277,33 @@ def _client_optimizer(
   if proximal_strength is None:
     return checked
   return fed_prox.proximal(checked, proximal_strength)
+
+
+def _server_optimizer(
+  optimizer: Optional[tff.learning.optimizers.Optimizer],
+) -> tff.learning.optimizers.Optimizer:
+  if isinstance(optimizer, ftrl.FTRL):
+    raise ValueError(
+      'server_optimizer is FTRL, which works on sums of all rounds so far; train gives '
+      "it each round's mean. On that, "
+      'tff.learning.optimizers.build_sgdm(learning_rate, momentum) comes to the models of DP-FTRL and DP-FTRLM, with the same noise and '
+      'epsilon: give that, with a mechanism such as tree. docs/training.md tells more.'
+    )
+  return process_parts.check_optimizer(
+    'server_optimizer', optimizer, fed_avg.default_server_optimizer()
+  )
+
+
+def _warn_of_large_delta(
+  delta: float, mechanism: Optional[accounting.Mechanism], num_clients: int
+) -> None:
+  if mechanism is not None and delta >= 1 / num_clients:
+    warnings.warn(
+      f'delta is {delta:g}, and there are {num_clients} clients: a mechanism that '
+      'publishes all data of one of them is private by that measure. Choose a delta '
+      f'well below 1 / {num_clients}.',
+      stacklevel=3,
+    )
 
 
 def _seed(run_dir: str) -> int:
