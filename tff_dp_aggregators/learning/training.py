@@ -286,8 +286,9 @@ def _server_optimizer(
     raise ValueError(
       'server_optimizer is FTRL, which works on sums of all rounds so far; train gives '
       "it each round's mean. On that, "
-      'tff.learning.optimizers.build_sgdm(learning_rate, momentum) comes to the models of DP-FTRL and DP-FTRLM, with the same noise and '
-      'epsilon: give that, with a mechanism such as tree. docs/training.md tells more.'
+      'tff.learning.optimizers.build_sgdm(learning_rate, momentum) comes to the models '
+      'of DP-FTRL and DP-FTRLM, with the same noise and epsilon: give that, with a '
+      'mechanism such as tree. docs/training.md tells more.'
     )
   return process_parts.check_optimizer(
     'server_optimizer', optimizer, fed_avg.default_server_optimizer()
