@@ -58,7 +58,8 @@ class Clients:
 
     A client's examples are a structure of arrays with an entry for each example: an
     array, a tuple of them such as x and y, or a mapping of names to them; or a
-    `tf.data.Dataset` of single examples. A list is an array.
+    `tf.data.Dataset` of single examples, not of batches. A list is an array. Models are
+    trained on inputs and labels: a tuple of both, or the names x and y and no others.
 
     Args:
       clients: A mapping of ids to examples; a `tff.simulation.datasets.ClientData`; or

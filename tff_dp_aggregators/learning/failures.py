@@ -11,12 +11,14 @@ import grpc
 import numpy as np
 
 # What TFF and TensorFlow put around the sentence: names of their own making.
-_PREFIX = re.compile(r'^(Failed to (run|execute) computation: )?(assertion failed: )?')
+_PREFIX = re.compile(r'^(Failed to (run|execute) computation: )?')
+_ASSERTION = 'assertion failed: '
 _SUFFIX = re.compile(r'\n\s*\[\[.*|while evaluating local.*', re.DOTALL)
 # What `tf.debugging.assert_...` adds to the message that it was given.
 _CONDITION = re.compile(r'\] \[Condition .*', re.DOTALL)
-# An operation may quote all its input, which is clients' data.
-_LONGEST = 1200
+# An operation may quote all its input, which is clients' data; an assertion says what
+# it was written to say.
+_LONGEST, _LONGEST_ASSERTION = 800, 4000
 _MOST_CLIENTS = 10
 
 
@@ -63,10 +65,20 @@ def of_grpc(error: grpc.RpcError) -> ComputationError:
   """
   say = getattr(error, 'details', None)
   details = (say() if callable(say) else None) or str(error)
+  return ComputationError(sentence(details), details)
+
+
+def sentence(details: str) -> str:
+  """What says why, of all that TensorFlow says.
+
+  Args:
+    details: All of it.
+  """
   text = _SUFFIX.sub('', _PREFIX.sub('', details)).strip()
-  text = _CONDITION.sub(']', text)
-  if text.startswith('[') and text.endswith(']'):
-    text = text[1:-1].replace('] [', ' ')
-  if len(text) > _LONGEST:
-    text = f'{text[:_LONGEST]} ...'
-  return ComputationError(text, details)
+  longest = _LONGEST
+  if text.startswith(_ASSERTION):
+    longest = _LONGEST_ASSERTION
+    text = _CONDITION.sub(']', text[len(_ASSERTION) :]).replace('\\"', '"')
+    if text.startswith('[') and text.endswith(']'):
+      text = text[1:-1].replace('] [', ' ')
+  return text if len(text) <= longest else f'{text[:longest]} ...'

@@ -270,6 +270,19 @@ class _AllOfOneSize(populations.Population):
     )
 
 
+class _LabelsOutOfRange(populations.Population):
+  def examples(self, number):
+    examples = super().examples(number)
+    examples['y'] += populations.NUM_CLASSES
+    return examples
+
+
+def test_labels_out_of_range_are_told_of_a_client(tmp_path):
+  data = packed.lay_out(_LabelsOutOfRange(), str(tmp_path / 'data'))
+  with pytest.raises(ValueError, match='of client number 7: Received a label value'):
+    _packed(data, None)
+
+
 def test_a_model_that_draws_random_numbers_is_trained_one_by_one(tmp_path):
   full = packed.lay_out(_AllOfOneSize(), str(tmp_path / 'full'))
   model = models.functional(

@@ -9,6 +9,7 @@ from typing import Any, Optional
 import numpy as np
 import tensorflow as tf
 
+from tff_dp_aggregators.learning import failures
 from tff_dp_aggregators.learning.packed import data as data_lib
 from tff_dp_aggregators.learning.packed import pack
 from tff_dp_aggregators.learning.packed import training as training_lib
@@ -30,6 +31,9 @@ def why_one_by_one(
   Args:
     training: What each does.
     data: Their examples.
+
+  Raises:
+    ValueError: If a step of local training fails; with the client whose examples it had.
   """
   if pack.at_once(training) < _FEWEST:
     return 'the model is large'
@@ -80,4 +84,12 @@ def _steps(
     )
     fetched = [tf.nest.flatten(after) for after in steps]
     with tf.compat.v1.Session() as session:
-      return session.run(fetched)
+      try:
+        return session.run(fetched)
+      except tf.errors.OpError as e:
+        why = failures.sentence(
+          e.message.removeprefix('Graph execution error:').strip()
+        )
+        raise ValueError(
+          f'a step of local training fails on examples of client number {client}: {why}'
+        ) from e
