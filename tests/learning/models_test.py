@@ -131,6 +131,11 @@ def test_batch_normalisation_is_refused_by_name(is_function):
     )
 
 
+def test_keras_models_need_clients_that_say_what_their_inputs_are():
+  with pytest.raises(ValueError, match='packed.PackedData, which do not say'):
+    models.functional(_keras, 'mse', None)
+
+
 def test_functions_that_make_something_else_are_refused():
   with pytest.raises(TypeError, match='it made FunctionalModel'):
     models.functional(training_runs.model, 'mse', _SPEC)

@@ -33,7 +33,7 @@ def why_one_by_one(
     data: Their examples.
 
   Raises:
-    ValueError: If a step of local training fails; with the client whose examples it had.
+    ValueError: If a step of local training fails; with the client whose data it had.
   """
   if pack.at_once(training) < _FEWEST:
     return 'the model is large'
