@@ -115,19 +115,21 @@ def check_cohort(where: str, clients: Any, num_clients: int) -> np.ndarray:
       f'{where} must be a vector of client numbers, int64; got {clients.dtype} of '
       f'shape {list(clients.shape)}.'
     )
-  strange = clients[(clients < 0) | (clients >= num_clients)]
-  if len(strange):
+  clients = clients.astype(np.int64, copy=False)
+  ordered = np.sort(clients)
+  if len(ordered) and not 0 <= ordered[0] <= ordered[-1] < num_clients:
+    strange = clients[(clients < 0) | (clients >= num_clients)]
     raise ValueError(
       f'{where} has client {strange[0]}; clients are numbered from 0 to '
       f'{num_clients - 1}.'
     )
-  different, counts = np.unique(clients, return_counts=True)
-  if len(different) < len(clients):
+  twice = ordered[1:][ordered[1:] == ordered[:-1]]
+  if len(twice):
     raise ValueError(
-      f'{where} has client {different[counts > 1][0]} twice; a client that takes part '
+      f'{where} has client {twice[0]} twice; a client that takes part '
       'twice in a round is counted with twice its clip norm, which no epsilon covers.'
     )
-  return clients.astype(np.int64, copy=False)
+  return clients
 
 
 def _check_attempts(
@@ -145,11 +147,12 @@ def _check_attempts(
 def _check_attempt(
   where: str, header: files.Header, requested: np.ndarray, reporting: np.ndarray
 ) -> None:
-  for clients in (requested, reporting):
-    check_cohort(where, clients, header.num_clients)
-  unasked = np.setdiff1d(reporting, requested)
-  if len(unasked):
-    raise ValueError(f'{where}: client {unasked[0]} reported and was not requested.')
+  check_cohort(where, requested, header.num_clients)
+  if reporting is not requested:  # Without drop-outs, they are the same.
+    check_cohort(where, reporting, header.num_clients)
+    unasked = np.setdiff1d(reporting, requested)
+    if len(unasked):
+      raise ValueError(f'{where}: client {unasked[0]} reported and was not requested.')
   schema = header.schema
   if isinstance(schema, schemas.FixedSizeSampling) and len(requested) != schema.cohort:
     raise ValueError(
