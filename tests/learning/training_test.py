@@ -358,11 +358,10 @@ class _OneTooSoon(schedules.RandomEligible):
     return super().attempts(1 if round_num == 2 else round_num)
 
 
-@pytest.mark.parametrize('is_packed', [True, False])
-def test_a_schedule_that_does_not_keep_its_schema_ends_the_run(is_packed, tmp_path):
+def test_a_schedule_that_does_not_keep_its_schema_ends_the_run(tmp_path):
   schedule = _OneTooSoon(training_runs.PARTICIPATION, 12, 3, seed=1)
   with pytest.raises(ValueError, match='round 2 of _OneTooSoon: .* at least 3'):
-    _train(tmp_path / 'run', schedule=schedule, packed_simulation=is_packed)
+    _train(tmp_path / 'run', schedule=schedule)
   assert len((tmp_path / 'run' / 'ledger.jsonl').read_text().splitlines()) == 2
 
 
