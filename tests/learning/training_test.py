@@ -181,21 +181,26 @@ def test_other_data_behind_the_same_ids_are_found_by_the_ledger(tmp_path):
   assert not training_runs.lasting(run_dir)['metrics']
 
 
-def test_lost_files_are_named(tmp_path):
+def test_lost_files_are_refused_and_left_as_they_are(tmp_path):
   run_dir = tmp_path / 'run'
   with pytest.raises(_Killed):
-    _train(run_dir, test_metrics=_killing(4), checkpoint_seconds=0.0)
+    _train(run_dir, test_metrics=_killing(5), checkpoint_seconds=1e9)
   lines = (run_dir / 'ledger.jsonl').read_text().splitlines(keepends=True)
-  (run_dir / 'ledger.jsonl').write_text(''.join(lines[:1]))
-  with pytest.raises(ValueError, match='ledger'):
+  rows = (run_dir / 'metrics.csv').read_text()
+  (run_dir / 'ledger.jsonl').write_text(''.join(lines[:2]))
+  with pytest.raises(ValueError, match='has 2 rounds, but .*metrics.csv has 4'):
     _train(run_dir, test_metrics=_killing(0))
   (run_dir / 'ledger.jsonl').unlink()
   with pytest.raises(ValueError, match='is gone'):
     _train(run_dir, test_metrics=_killing(0))
-  (run_dir / 'ledger.jsonl').write_text(''.join(lines))
   shutil.rmtree(run_dir / 'checkpoints')
+  with pytest.raises(ValueError, match='is gone'):
+    _train(run_dir, test_metrics=_killing(0))
+  (run_dir / 'ledger.jsonl').write_text(''.join(lines))
   with pytest.raises(ValueError, match='no checkpoint'):
     _train(run_dir, test_metrics=_killing(0))
+  assert (run_dir / 'ledger.jsonl').read_text() == ''.join(lines)
+  assert (run_dir / 'metrics.csv').read_text() == rows
 
 
 def test_one_client_at_a_time_it_is_the_same_training(straight, tmp_path):

@@ -49,7 +49,7 @@ class Result:
 
   Attributes:
     run_dir: Its directory.
-    rounds: Rounds completed.
+    rounds: Rounds released, which the ledger has.
     num_rounds: Rounds planned.
     epsilon: Spent by then at `delta`; infinite without privacy.
     delta: At which epsilon was read.
@@ -72,7 +72,8 @@ class Result:
   @property
   def is_finished(self) -> bool:
     """Whether all rounds were run; if not, the same call goes on."""
-    return self.rounds == self.num_rounds
+    # A run that goes on has the rounds' lines before it has their results again.
+    return self.rounds == self.num_rounds == self.metrics['round'] + 1
 
 
 def train(
@@ -170,8 +171,8 @@ def train(
     RoundTimeoutError: If a round takes longer than `timeout_seconds`.
     TypeError: If an argument is not of its type.
     ValueError: If an argument is out of range or does not fit the others, or the run in
-      `run_dir` was begun with other settings, or a round that is run again does not
-      come to the same result.
+      `run_dir` was begun with other settings, or has lost files, or a round that is run
+      again does not come to the same result.
 
   Example:
     >>> import tempfile
@@ -250,7 +251,7 @@ def train(
     run = run_lib.Run(
       plan, directory, evaluation, checkpoint_seconds=checkpoint_seconds
     )
-    if not run.is_finished:
+    if not run.standing().is_finished:
       with runtime.local_runtime(timeout_seconds=timeout_seconds):
         with interrupts.graceful_interrupts(
           'Ending after this round; press Ctrl-C again to end at once.'
@@ -373,7 +374,8 @@ def _result(run: run_lib.Run) -> Result:
   rows = metrics_file.read(directory.file(run_directory.METRICS))
   if not rows:
     raise KeyboardInterrupt  # Before the first round: there is nothing to report.
-  if run.is_finished:
+  standing = run.standing()
+  if standing.is_finished:
     statement = reporting.read(directory)
   else:
     statement = reporting.write(
@@ -384,7 +386,7 @@ def _result(run: run_lib.Run) -> Result:
   epsilon = statement['guarantee']['epsilon']
   return Result(
     run_dir=directory.path,
-    rounds=len(rows),
+    rounds=standing.rounds,
     num_rounds=plan.num_rounds,
     epsilon=math.inf if epsilon is None else float(epsilon),
     delta=plan.delta,

@@ -85,6 +85,14 @@ class Checkpoints:
     return Checkpoint(rounds, state, ledger.Head(int(lines), sha256.decode()))
 
 
+def is_any(directory: str) -> bool:
+  """Whether a directory has a checkpoint, of whatever round."""
+  return any(
+    name.startswith(_PREFIX) and name.removeprefix(_PREFIX).isdigit()
+    for name in os.listdir(directory)
+  )
+
+
 def _wait(coroutine: Coroutine[Any, Any, T]) -> T:
   """What a coroutine returns; also in a notebook, where an event loop runs already."""
   with futures.ThreadPoolExecutor(max_workers=1) as thread:

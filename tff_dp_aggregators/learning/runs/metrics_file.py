@@ -80,3 +80,9 @@ def read(path: str) -> list[dict[str, str]]:
   """The rows of a metrics file; what is empty is ''."""
   with open(path, newline='', encoding='utf-8') as file:
     return list(csv.DictReader(file))
+
+
+def count(path: str) -> int:
+  """How many rounds a metrics file has; half a line at its end is none."""
+  with open(path, 'rb') as file:
+    return max(0, sum(line.endswith(b'\n') for line in file) - 1)

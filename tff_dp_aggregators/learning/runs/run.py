@@ -13,7 +13,8 @@ How a run that was stopped goes on, at whatever moment that was:
    that its line has the checksum of. If one does not, the run ends with an error, and
    nothing of that result is told. So there are no two results with the same noise.
    Aborted attempts that have a line are compared with it as well.
-4. `metrics.csv` is cut to the rounds of the checkpoint, and written on.
+4. `metrics.csv` is cut to the rounds of the checkpoint, and written on. Before that,
+   `standing` refuses if something knows of a round that the ledger has no line of.
 """
 
 import contextlib
@@ -56,6 +57,7 @@ from tff_dp_aggregators.learning.runs import events as events_lib
 from tff_dp_aggregators.learning.runs import metrics_file
 from tff_dp_aggregators.learning.runs import progress as progress_lib
 from tff_dp_aggregators.learning.runs import run_directory
+from tff_dp_aggregators.learning.runs import standing as standing_lib
 from tff_dp_aggregators.learning.schedules import checking
 
 _REMOVED = '.removed'
@@ -278,6 +280,8 @@ class Run:
   def go(self, stop: interrupts.StopRequest) -> int:
     """Runs the rounds that are left, inside a runtime; returns how many there are.
 
+    Files that are lost are found by `standing`, which is to be asked before.
+
     Args:
       stop: Asked after each round whether to end.
 
@@ -323,25 +327,13 @@ class Run:
     initial = engine.release(state)
     latest = checkpoints.latest(initial)
     path = directory.file(run_directory.LEDGER)
-    has_ledger = directory.has(run_directory.LEDGER)
-    if latest is not None and not has_ledger:
-      raise ValueError(
-        f'{path} is gone, which was there before the first checkpoint: without it '
-        'nobody can tell which rounds were released. Put it back, or begin another run.'
-      )
     if latest is not None:
       state = engine.hold(latest.state)
-    elif has_ledger and os.path.getsize(path):
-      raise ValueError(
-        f'{path} has rounds, but there is no checkpoint in '
-        f'{directory.file(run_directory.CHECKPOINTS)} to go on from. Put it back, or '
-        'begin another run.'
-      )
     ledger = stack.enter_context(
       ledger_lib.LedgerWriter(
         path,
         self.plan.delta,
-        resume=has_ledger,
+        resume=directory.has(run_directory.LEDGER),
         expected=latest.head if latest else None,
       )
     )
@@ -485,16 +477,18 @@ class Run:
     columns += [f'{NOT_PRIVATE}nonfinite_count']
     return [*columns, 'round_seconds', 'clients_per_second']
 
-  @property
-  def is_finished(self) -> bool:
-    """Whether all rounds were run and reported."""
-    is_over = not self.directory.has(run_directory.CHECKPOINTS)
-    return is_over and self.directory.has(run_directory.REPORT)
+  def standing(self) -> standing_lib.Standing:
+    """How far it is by now, by its files.
+
+    Raises:
+      ValueError: If files are lost, without which it can't be told.
+    """
+    return standing_lib.of(self.directory, self.plan.num_rounds)
 
   def finish(self) -> None:
     """Removes what a run needs to go on: checkpoints, with the key, and data.
 
-    Without checkpoints a run is finished; so they go at once.
+    A run with all its rounds and no checkpoint is finished; so they go at once.
     """
     shutil.rmtree(self.directory.file(run_directory.DATA), ignore_errors=True)
     checkpoints = self.directory.file(run_directory.CHECKPOINTS)
