@@ -33,7 +33,7 @@ def clients(num_clients=12, factor=1.0):
   return by_id
 
 
-def model():
+def model(loss_factor=1.0):
   """Linear regression that starts at zero."""
 
   @tf.function
@@ -47,7 +47,7 @@ def model():
     losses = tf.reduce_mean(tf.square(output - label), axis=1)
     if sample_weight is not None:
       losses *= sample_weight
-    return tf.reduce_mean(losses)
+    return loss_factor * tf.reduce_mean(losses)
 
   return tff.learning.models.FunctionalModel(
     initial_weights=((np.zeros([2, 1], np.float32),), ()),

@@ -155,6 +155,23 @@ def test_a_finished_run_is_not_run_again(straight):
   assert before == {name: (run_dir / name).read_bytes() for name in before}
 
 
+def _halved(by_round):
+  return tff.learning.optimizers.schedule_learning_rate(
+    tff.learning.optimizers.build_sgdm(0.1),
+    lambda number: by_round / (1.0 + tf.cast(number, tf.float32)),
+  )
+
+
+@pytest.fixture(scope='module')
+def scheduled(tmp_path_factory):
+  """A run of one round with optimizers that have all sorts of hyper-parameters."""
+  run_dir = tmp_path_factory.mktemp('runs') / 'scheduled'
+  kwargs = {'client_optimizer': _halved(1.0), 'proximal_strength': 0.1}
+  with pytest.raises(_Killed):
+    _train(run_dir, test_metrics=_killing(1), **kwargs)
+  return run_dir, kwargs
+
+
 def test_other_settings_are_refused_by_name(straight):
   run_dir, _ = straight
   with pytest.raises(ValueError, match=r'batch_size: 2 then, 4 now'):
@@ -162,21 +179,32 @@ def test_other_settings_are_refused_by_name(straight):
   mechanism = accounting.Mechanism('tree', training_runs.PARTICIPATION, 0.1)
   with pytest.raises(ValueError, match=r"mechanism.name: 'banded' then, 'tree' now"):
     _train(run_dir, mechanism=mechanism)
-  with pytest.raises(ValueError, match='clients'):
-    _train(run_dir, clients=training_runs.clients(factor=2.0))
+  with pytest.raises(ValueError, match='training.model.graph'):
+    _train(run_dir, model=training_runs.model(loss_factor=0.5))
+  changed = training_runs.clients()
+  changed['client 9'][1][-1] += 1
+  with pytest.raises(ValueError, match='training.clients'):
+    _train(run_dir, clients=changed)
 
 
-def test_other_data_behind_the_same_ids_are_found_by_the_ledger(tmp_path):
+def test_other_hyper_parameters_are_refused_by_name(scheduled):
+  run_dir, kwargs = scheduled
+  name = 'client_optimizer.strength: 0.1 then, 0.2 now'
+  with pytest.raises(ValueError, match=name):
+    _train(run_dir, **{**kwargs, 'proximal_strength': 0.2})
+  with pytest.raises(ValueError, match='training.client_optimizer.graph'):
+    _train(run_dir, **{**kwargs, 'client_optimizer': _halved(2.0)})
+
+
+def test_other_results_of_a_round_that_is_run_again_are_not_told(tmp_path):
   run_dir = tmp_path / 'run'
   with pytest.raises(_Killed):
     _train(run_dir, test_metrics=_killing(6), checkpoint_seconds=1e9)
   lines = (run_dir / 'ledger.jsonl').read_text()
-  shutil.rmtree(run_dir / 'data')
-  changed = training_runs.clients()
-  for number in range(1, 12):  # The first is compared when the run begins.
-    changed[f'client {number}'][1][:] *= -1
+  labels = run_dir / 'data' / 'feature-1.bin'
+  (-np.fromfile(labels, np.float32)).tofile(labels)
   with pytest.raises(ValueError, match='noise would be used for two data sets'):
-    _train(run_dir, clients=changed, test_metrics=_killing(0))
+    _train(run_dir, test_metrics=_killing(0))
   assert (run_dir / 'ledger.jsonl').read_text() == lines
   assert not training_runs.lasting(run_dir)['metrics']
 

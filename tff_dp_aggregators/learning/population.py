@@ -1,16 +1,13 @@
 """The clients of a training, as a run needs them: by number, or laid out in files."""
 
 import functools
-import hashlib
-import json
 import os
 from collections.abc import Sequence
 from typing import Any, Optional
 
-import tensorflow as tf
-
 from tff_dp_aggregators.learning import clients as clients_lib
 from tff_dp_aggregators.learning import packed
+from tff_dp_aggregators.learning.packed import data
 
 
 class Population:
@@ -61,26 +58,47 @@ class Population:
     """Structure of `tf.TensorSpec` of an example; `None` if only a model knows it."""
     return None if self._clients is None else self._clients.element_spec
 
+  @property
+  def is_laid_out(self) -> bool:
+    """Whether there are `packed.PackedData` of them."""
+    return self._packed is not None
+
   @functools.cached_property
   def checksum(self) -> str:
-    """Tells populations apart: by content if laid out, else by ids and the first."""
-    if self._packed is not None:
-      return self._packed.checksum
-    digest = hashlib.sha256()
-    for id_ in self.clients.ids:
-      digest.update(json.dumps(str(id_)).encode())
-    for array in tf.nest.flatten(self.clients.examples(0)):
-      digest.update(array.tobytes())
-    return f'sha256:{digest.hexdigest()}'
+    """Tells populations apart: by who has which examples, all of which are read.
+
+    Of data that were laid out it is what was found then. Ids are not in it, but that
+    they decide the order of clients.
+    """
+    return self._packed.checksum if self._packed else data.checksum(self.clients)
+
+  def lay_out(self, directory: str) -> None:
+    """Lays the clients out for packed simulation, and knows their checksum by it.
+
+    Args:
+      directory: Where; must not exist.
+    """
+    self.checksum = packed.lay_out(self.clients, directory).checksum
 
   def laid_out(self, directory: str) -> packed.PackedData:
     """The examples for packed simulation.
 
     Args:
       directory: Where they are laid out if they are not there yet.
+
+    Raises:
+      ValueError: If those that are there are others.
     """
     if self._packed is not None:
       return self._packed
     if os.path.isdir(directory):
-      return packed.PackedData(directory)
-    return packed.lay_out(self.clients, directory)
+      found = packed.PackedData(directory)
+    else:
+      found = packed.lay_out(self.clients, directory)
+    if found.checksum != self.checksum:
+      raise ValueError(
+        f'the examples in {directory} are not those of the clients: they have the '
+        f'checksum {found.checksum}, the clients {self.checksum}. If the clients are '
+        f'the same whenever they are read, remove {directory}; it is made again.'
+      )
+    return found

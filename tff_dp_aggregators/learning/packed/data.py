@@ -191,6 +191,25 @@ def lay_out(clients: Population, directory: str) -> PackedData:
   return PackedData(directory)
 
 
+def checksum(clients: Population) -> str:
+  """That of `PackedData`, of clients that are not laid out; reads them all.
+
+  Args:
+    clients: Who has the examples.
+
+  Raises:
+    ValueError: If clients differ in dtype or shape, or one has no examples.
+  """
+  first = _features(clients, 0)
+  digests = _Digests(first)
+  offsets = np.zeros(len(clients) + 1, np.int64)
+  for number in range(len(clients)):
+    flat = _features(clients, number)
+    offsets[number + 1] = offsets[number] + _check_alike(number, flat, first)
+    digests.add(flat)
+  return digests.checksum(offsets)
+
+
 def _write(clients: Population, directory: str) -> None:
   first = _features(clients, 0)
   for number, feature in enumerate(first):
@@ -204,29 +223,22 @@ def _write(clients: Population, directory: str) -> None:
     for i in range(len(first))
   ]
   offsets = np.zeros(len(clients) + 1, np.int64)
-  digests = [hashlib.sha256() for _ in first]
+  digests = _Digests(first)
   try:
     for number in range(len(clients)):
       flat = _features(clients, number)
       offsets[number + 1] = offsets[number] + _check_alike(number, flat, first)
-      for feature, file, digest in zip(flat, files, digests):
-        content = np.ascontiguousarray(feature).data
-        file.write(content)
-        digest.update(content)
+      digests.add(flat)
+      for feature, file in zip(flat, files):
+        file.write(np.ascontiguousarray(feature).data)
   finally:
     for file in files:
       file.close()
   offsets.tofile(os.path.join(directory, _OFFSETS))
-  described = [
-    {'dtype': feature.dtype.str, 'shape': list(feature.shape[1:])} for feature in first
-  ]
-  whole = hashlib.sha256(json.dumps(described).encode() + offsets.tobytes())
-  for digest in digests:
-    whole.update(digest.digest())
   index = {
     'format': _FORMAT,
-    'features': described,
-    'checksum': f'sha256:{whole.hexdigest()}',
+    'features': digests.described,
+    'checksum': digests.checksum(offsets),
   }
   with open(os.path.join(directory, _INDEX), 'w') as index_file:
     json.dump(index, index_file)
@@ -236,6 +248,29 @@ def _features(clients: Population, number: int) -> list[np.ndarray]:
   """A client's examples in the machine's own byte order, which TensorFlow reads."""
   flat = [np.asarray(each) for each in tf.nest.flatten(clients.examples(number))]
   return [each.astype(each.dtype.newbyteorder('='), copy=False) for each in flat]
+
+
+class _Digests:
+  """SHA-256 of all examples, feature by feature."""
+
+  def __init__(self, first: list[np.ndarray]):
+    self.described = [
+      {'dtype': feature.dtype.str, 'shape': list(feature.shape[1:])}
+      for feature in first
+    ]
+    self._digests = [hashlib.sha256() for _ in first]
+
+  def add(self, flat: list[np.ndarray]) -> None:
+    """Adds a client's."""
+    for feature, digest in zip(flat, self._digests):
+      digest.update(np.ascontiguousarray(feature).data)
+
+  def checksum(self, offsets: np.ndarray) -> str:
+    """Of all, with whose each example is."""
+    whole = hashlib.sha256(json.dumps(self.described).encode() + offsets.tobytes())
+    for digest in self._digests:
+      whole.update(digest.digest())
+    return f'sha256:{whole.hexdigest()}'
 
 
 def _check_alike(number: int, flat: list[np.ndarray], first: list[np.ndarray]) -> int:

@@ -51,6 +51,7 @@ from tff_dp_aggregators.learning import schedules
 from tff_dp_aggregators.learning import sources
 from tff_dp_aggregators.learning.runs import attempts as attempts_lib
 from tff_dp_aggregators.learning.runs import checkpoints as checkpoints_lib
+from tff_dp_aggregators.learning.runs import described
 from tff_dp_aggregators.learning.runs import engines
 from tff_dp_aggregators.learning.runs import evaluation as evaluation_lib
 from tff_dp_aggregators.learning.runs import events as events_lib
@@ -192,18 +193,18 @@ class Plan:
 
   def config(self) -> dict[str, Any]:
     """All of it, JSON-ready."""
-    weights = tf.nest.flatten(self.training.model.initial_weights)
+    model = self.training.model
     return {
       'program': 'tff_dp_aggregators.learning.train',
       'flags': self.flags,
       'training': {
-        'model': [f'{each.dtype.name}{list(each.shape)}' for each in weights],
+        'model': described.model(model),
         'clients': self.clients.checksum,
         'schedule': self.schedule.to_json(),
         'batch_size': self.training.batch_size,
         'local_epochs': self.training.local_epochs,
-        'client_optimizer': _described(self.training.optimizer),
-        'server_optimizer': _described(self.server_optimizer),
+        'client_optimizer': described.optimizer(self.training.optimizer, model),
+        'server_optimizer': described.optimizer(self.server_optimizer, model),
         'evaluate_every': self.evaluate_every,
         'seed': self.seed,
         'simulation': 'packed' if self.packed else 'one TFF client for each client',
@@ -272,10 +273,25 @@ class Run:
     self._checkpoint_seconds = checkpoint_seconds
     self._checkpointed = time.monotonic()
     self._watch = checking.Watch(plan.schedule)
+    laid_out = self._lay_out()
     if directory.begin(plan.config()) or not directory.has(run_directory.STRATEGY):
       if plan.mechanism is not None:
         strategy = plan.mechanism.strategy.to_npz()
         directory.write(run_directory.STRATEGY, strategy)
+    if laid_out:
+      os.rename(laid_out, directory.file(run_directory.DATA))
+
+  def _lay_out(self) -> Optional[str]:
+    """Lays out the data of a new run, so that they are read once; where, if it did.
+
+    Until the configuration is there, they have a name of which nothing stays.
+    """
+    clients, directory = self.plan.clients, self.directory
+    if not self.plan.packed or clients.is_laid_out or directory.config is not None:
+      return None
+    path = directory.file(run_directory.NEW_DATA)
+    clients.lay_out(path)
+    return path
 
   def go(self, stop: interrupts.StopRequest) -> int:
     """Runs the rounds that are left, inside a runtime; returns how many there are.
@@ -538,13 +554,3 @@ def read_weights(path: str) -> tff.learning.models.ModelWeights:
       return tuple(arrays[f'{kind}_{number}'] for number in range(count))
 
     return tff.learning.models.ModelWeights(part('trainable'), part('non_trainable'))
-
-
-def _described(optimizer: tff.learning.optimizers.Optimizer) -> dict[str, Any]:
-  """Kind and numbers of an optimizer, to compare runs by."""
-  state = optimizer.initialize(tf.TensorSpec([], tf.float32))
-  numbers = optimizer.get_hparams(state)
-  return {
-    'kind': type(optimizer).__name__.lstrip('_'),
-    **{name: float(value) for name, value in numbers.items()},
-  }

@@ -31,11 +31,15 @@ CONFIG, METRICS, LEDGER = 'config.json', 'metrics.csv', 'ledger.jsonl'
 STRATEGY, MODEL, REPORT = 'strategy.npz', 'model.npz', 'report.json'
 CHECKPOINTS, DATA, EVENTS = 'checkpoints', 'data', 'events'
 # What of a configuration may differ between a run and its continuation.
-_MAY_DIFFER = ('software',)
-
-
+_MAY_DIFFER = (
+  'software',
+  # Of Keras models they are drawn anew; who goes on has those of the checkpoint.
+  'training.model.initial_weights',
+)
 # What a write that was killed leaves: of new_files, of packed data, of a run's end.
 _HALF_WRITTEN = ('.writing-', '.laying-out-', '.removed')
+# Data of a run that has no configuration yet.
+NEW_DATA = '.laying-out-data'
 
 
 class OtherSettingsError(ValueError):
@@ -106,6 +110,9 @@ class RunDirectory:
       self.write(CONFIG, json.dumps(config, indent=2, allow_nan=False) + '\n')
       return True
     _refuse_others(self.path, begun, config)
+    if not self.has(LEDGER):
+      # Stopped before its first checkpoint: it begins with what there is now.
+      self.write(CONFIG, json.dumps(config, indent=2, allow_nan=False) + '\n')
     return False
 
   def write(self, name: str, content: Any) -> None:
@@ -135,7 +142,7 @@ def check_usable(path: str) -> None:
   if not os.path.lexists(path):
     return
   if os.path.isdir(path):
-    names = set(os.listdir(path))
+    names = {name for name in os.listdir(path) if not name.startswith(_HALF_WRITTEN)}
     if not names or CONFIG in names:
       return
   raise FileExistsError(

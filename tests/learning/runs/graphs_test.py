@@ -1,0 +1,86 @@
+"""Fingerprints of graphs.
+
+Claims:
+
+* What is computed decides them: operations, constants, functions that are called.
+* Names, counters and what else was made in the process do not, nor does the process.
+"""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+import tensorflow as tf
+
+from tff_dp_aggregators.learning import models
+from tff_dp_aggregators.learning.runs import described
+from tff_dp_aggregators.learning.runs import graphs
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+_SPEC = tf.TensorSpec([None, 2])
+
+
+def _inner(factor):
+  return tf.function(lambda x: factor * x)
+
+
+def _recurrent():
+  """A model whose graph has loops, branches and functions with random names."""
+  return models.functional(
+    lambda: tf.keras.Sequential(
+      [tf.keras.layers.LSTM(2, input_shape=[3, 2]), tf.keras.layers.Dropout(0.5)]
+    ),
+    tf.keras.losses.MeanSquaredError(),
+    (tf.TensorSpec([3, 2]), tf.TensorSpec([2])),
+  )
+
+
+def test_operations_constants_and_functions_decide():
+  functions = [
+    tf.nn.relu,
+    tf.nn.elu,
+    lambda x: x + 1.0,
+    lambda x: x + 2.0,
+    lambda x: 2.0 - x,
+    lambda x: x - 2.0,
+    _inner(1.0),
+    _inner(2.0),
+    lambda x: (x, x + 1.0),
+    lambda x: (x + 1.0, x),
+    lambda x: tf.cond(tf.reduce_sum(x) > 0, lambda: x, lambda: 2 * x),
+    lambda x: tf.cond(tf.reduce_sum(x) > 0, lambda: x, lambda: 3 * x),
+    lambda x: tf.split(x, 2, axis=1)[0],
+    lambda x: tf.split(x, 2, axis=1)[1],
+  ]
+  found = {graphs.fingerprint(function, _SPEC) for function in functions}
+  assert len(found) == len(functions)
+
+
+def test_names_do_not():
+  def named(x):
+    return tf.identity(_inner(2.0)(x), name='other')
+
+  def plain(x):
+    return tf.identity(_inner(2.0)(x))
+
+  assert graphs.fingerprint(named, _SPEC) == graphs.fingerprint(plain, _SPEC)
+
+
+@pytest.mark.slow
+def test_another_process_makes_the_same_of_a_recurrent_model():
+  program = (
+    'import tensorflow as tf; tf.keras.layers.Dense(1)(tf.zeros([1, 1]));'
+    'from tests.learning.runs import graphs_test as here;'
+    'print(here.described.model(here._recurrent())["graph"])'
+  )
+  result = subprocess.run(
+    [sys.executable, '-c', program],
+    cwd=ROOT,
+    env={**os.environ, 'PYTHONPATH': str(ROOT), 'PYTHONHASHSEED': '7'},
+    stdout=subprocess.PIPE,
+    check=True,
+    text=True,
+  )
+  assert result.stdout.strip() == described.model(_recurrent())['graph']
