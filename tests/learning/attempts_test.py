@@ -36,29 +36,11 @@ SCHEDULE = schedules.RandomEligible(
 ABORTED = [len(SCHEDULE.attempts(number)) - 1 for number in range(12)]
 
 
-class _Killed(BaseException):
-  """Stands for an end that nothing in the program expects."""
-
-
-def _killing(after):
-  """A test metric that ends the program when it is asked for the nth time."""
-  asked = []
-
-  def metric(outputs, labels):
-    del outputs, labels
-    asked.append(None)
-    if len(asked) == after:
-      raise _Killed
-    return 0.0
-
-  return {'killing': metric}
-
-
 def _train(run_dir, after=0, **changes):
   arguments = training_runs.arguments(
     run_dir,
     schedule=SCHEDULE,
-    test_metrics=_killing(after),
+    test_metrics=training_runs.killing(after),
     checkpoint_seconds=1e9,
     **changes,
   )
@@ -127,8 +109,8 @@ def test_killed_between_an_aborted_attempt_and_its_round_it_goes_on(
   straight, more, tmp_path
 ):
   run_dir = tmp_path / 'run'
-  with pytest.raises(_Killed):
-    _train(run_dir, after=4)
+  with pytest.raises(training_runs.Killed):
+    _train(run_dir, after=3)
   # As if it had been killed two attempts into round 2.
   path = run_dir / 'ledger.jsonl'
   lines = path.read_bytes().splitlines(keepends=True)
@@ -138,6 +120,8 @@ def test_killed_between_an_aborted_attempt_and_its_round_it_goes_on(
     if (line['round'], line.get('attempt')) == (2, 1)
   )
   path.write_bytes(b''.join(lines[:whole]) + lines[whole][:more])
+  metrics = run_dir / 'metrics.csv'
+  metrics.write_bytes(b''.join(metrics.read_bytes().splitlines(keepends=True)[:3]))
   _train(run_dir)
   assert training_runs.lasting(run_dir) == training_runs.lasting(straight[0])
 

@@ -141,6 +141,24 @@ def schedule(num_rounds=NUM_ROUNDS):
   )
 
 
+class Killed(BaseException):
+  """Stands for an end that nothing in the program expects."""
+
+
+def killing(after):
+  """A test metric that ends the program in the nth round that it runs."""
+  asked = []
+
+  def metric(outputs, labels):
+    del outputs, labels
+    if asked and len(asked) == after:  # It is tried once before the first round.
+      raise Killed
+    asked.append(None)
+    return 0.0
+
+  return {'killing': metric}
+
+
 if __name__ == '__main__':
   learning.train(
     **arguments(

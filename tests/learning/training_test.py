@@ -58,28 +58,10 @@ def _train(run_dir, **changes):
   return learning.train(**training_runs.arguments(run_dir, **changes))
 
 
-class _Killed(BaseException):
-  """Stands for an end that nothing in the program expects."""
-
-
-def _killing(after):
-  """A test metric that ends the program when it is asked for the nth time."""
-  asked = []
-
-  def metric(outputs, labels):
-    del outputs, labels
-    asked.append(None)
-    if len(asked) == after:
-      raise _Killed
-    return 0.0
-
-  return {'killing': metric}
-
-
 @pytest.fixture(scope='module')
 def straight(tmp_path_factory):
   run_dir = tmp_path_factory.mktemp('runs') / 'straight'
-  return run_dir, _train(run_dir, test_metrics=_killing(0))
+  return run_dir, _train(run_dir, test_metrics=training_runs.killing(0))
 
 
 def test_it_trains_and_leaves_what_it_says(straight):
@@ -128,9 +110,9 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_end(
   run_dir = tmp_path / 'run'
   kwargs = {'checkpoint_seconds': checkpoint_seconds}
   for count in after:
-    with pytest.raises(_Killed):
-      _train(run_dir, test_metrics=_killing(count), **kwargs)
-  result = _train(run_dir, test_metrics=_killing(0), **kwargs)
+    with pytest.raises(training_runs.Killed):
+      _train(run_dir, test_metrics=training_runs.killing(count), **kwargs)
+  result = _train(run_dir, test_metrics=training_runs.killing(0), **kwargs)
   assert result.is_finished
   assert training_runs.lasting(run_dir) == training_runs.lasting(straight[0])
   assert set(os.listdir(run_dir)) == FILES
@@ -138,9 +120,9 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_end(
 
 def test_secret_noise_goes_on_and_is_another_in_another_run(straight, tmp_path):
   run_dir = tmp_path / 'run'
-  with pytest.raises(_Killed):
-    _train(run_dir, noise_seed=None, test_metrics=_killing(4))
-  result = _train(run_dir, noise_seed=None, test_metrics=_killing(0))
+  with pytest.raises(training_runs.Killed):
+    _train(run_dir, noise_seed=None, test_metrics=training_runs.killing(4))
+  result = _train(run_dir, noise_seed=None, test_metrics=training_runs.killing(0))
   entries = ledger.read(str(run_dir / 'ledger.jsonl')).entries
   assert len(entries) == 12 and len({entry.noise_key_tag for entry in entries}) == 1
   weights = straight[1].weights.trainable[0]
@@ -150,7 +132,7 @@ def test_secret_noise_goes_on_and_is_another_in_another_run(straight, tmp_path):
 def test_a_finished_run_is_not_run_again(straight):
   run_dir, result = straight
   before = {name: (run_dir / name).read_bytes() for name in FILES - {'events'}}
-  again = _train(run_dir, test_metrics=_killing(1))
+  again = _train(run_dir, test_metrics=training_runs.killing(1))
   assert again.metrics == result.metrics and again.statement == result.statement
   assert before == {name: (run_dir / name).read_bytes() for name in before}
 
@@ -167,8 +149,8 @@ def scheduled(tmp_path_factory):
   """A run of one round with optimizers that have all sorts of hyper-parameters."""
   run_dir = tmp_path_factory.mktemp('runs') / 'scheduled'
   kwargs = {'client_optimizer': _halved(1.0), 'proximal_strength': 0.1}
-  with pytest.raises(_Killed):
-    _train(run_dir, test_metrics=_killing(1), **kwargs)
+  with pytest.raises(training_runs.Killed):
+    _train(run_dir, test_metrics=training_runs.killing(1), **kwargs)
   return run_dir, kwargs
 
 
@@ -198,41 +180,43 @@ def test_other_hyper_parameters_are_refused_by_name(scheduled):
 
 def test_other_results_of_a_round_that_is_run_again_are_not_told(tmp_path):
   run_dir = tmp_path / 'run'
-  with pytest.raises(_Killed):
-    _train(run_dir, test_metrics=_killing(6), checkpoint_seconds=1e9)
+  with pytest.raises(training_runs.Killed):
+    _train(run_dir, test_metrics=training_runs.killing(6), checkpoint_seconds=1e9)
   lines = (run_dir / 'ledger.jsonl').read_text()
   labels = run_dir / 'data' / 'feature-1.bin'
   (-np.fromfile(labels, np.float32)).tofile(labels)
   with pytest.raises(ValueError, match='noise would be used for two data sets'):
-    _train(run_dir, test_metrics=_killing(0))
+    _train(run_dir, test_metrics=training_runs.killing(0))
   assert (run_dir / 'ledger.jsonl').read_text() == lines
   assert not training_runs.lasting(run_dir)['metrics']
 
 
 def test_lost_files_are_refused_and_left_as_they_are(tmp_path):
   run_dir = tmp_path / 'run'
-  with pytest.raises(_Killed):
-    _train(run_dir, test_metrics=_killing(5), checkpoint_seconds=1e9)
+  with pytest.raises(training_runs.Killed):
+    _train(run_dir, test_metrics=training_runs.killing(5), checkpoint_seconds=1e9)
   lines = (run_dir / 'ledger.jsonl').read_text().splitlines(keepends=True)
   rows = (run_dir / 'metrics.csv').read_text()
   (run_dir / 'ledger.jsonl').write_text(''.join(lines[:2]))
   with pytest.raises(ValueError, match='has 2 rounds, but .*metrics.csv has 4'):
-    _train(run_dir, test_metrics=_killing(0))
+    _train(run_dir, test_metrics=training_runs.killing(0))
   (run_dir / 'ledger.jsonl').unlink()
   with pytest.raises(ValueError, match='is gone'):
-    _train(run_dir, test_metrics=_killing(0))
+    _train(run_dir, test_metrics=training_runs.killing(0))
   shutil.rmtree(run_dir / 'checkpoints')
   with pytest.raises(ValueError, match='is gone'):
-    _train(run_dir, test_metrics=_killing(0))
+    _train(run_dir, test_metrics=training_runs.killing(0))
   (run_dir / 'ledger.jsonl').write_text(''.join(lines))
   with pytest.raises(ValueError, match='no checkpoint'):
-    _train(run_dir, test_metrics=_killing(0))
+    _train(run_dir, test_metrics=training_runs.killing(0))
   assert (run_dir / 'ledger.jsonl').read_text() == ''.join(lines)
   assert (run_dir / 'metrics.csv').read_text() == rows
 
 
 def test_one_client_at_a_time_it_is_the_same_training(straight, tmp_path):
-  result = _train(tmp_path / 'run', packed_simulation=False, test_metrics=_killing(0))
+  result = _train(
+    tmp_path / 'run', packed_simulation=False, test_metrics=training_runs.killing(0)
+  )
   np.testing.assert_allclose(
     result.weights.trainable[0], straight[1].weights.trainable[0], rtol=1e-4
   )
@@ -278,13 +262,15 @@ def test_sampled_and_adaptive_mechanisms_train_report_and_say_if_noise_is_loud(
   sampling = schemas.PoissonSampling(6, sampling_probability=0.25)
   mechanism = accounting.Mechanism('gaussian', sampling, noise_multiplier=3.0)
   poisson = {'mechanism': mechanism, 'checkpoint_seconds': 0.0}
-  with pytest.raises(_Killed):
-    _train(tmp_path / 'poisson', test_metrics=_killing(3), **poisson)
+  with pytest.raises(training_runs.Killed):
+    _train(tmp_path / 'poisson', test_metrics=training_runs.killing(3), **poisson)
   (line,) = _remarks(capfd)
   # Noise of 3 clip norms in each of two parameters, for 12 / 4 clients.
   assert 'first round is 1.41 times as long as the sum of 3 clipped updates' in line
   assert line == noise_to_signal.remark(mechanism, 2, 3)
-  result = _train(tmp_path / 'poisson', test_metrics=_killing(0), **poisson)
+  result = _train(
+    tmp_path / 'poisson', test_metrics=training_runs.killing(0), **poisson
+  )
   said = capfd.readouterr().err
   assert 'noise/signal=1.41' in said and 'the noise of the first' not in said
   assert result.epsilon == pytest.approx(mechanism.epsilon(1e-3), rel=1e-6)
@@ -306,7 +292,7 @@ def test_sampled_and_adaptive_mechanisms_train_report_and_say_if_noise_is_loud(
 
 @pytest.mark.slow
 def test_without_signal_a_models_steps_are_as_long_as_the_noise_is_said_to_be(tmp_path):
-  size, clip_norm, models = 2000, 0.5, [np.zeros(2000)]
+  size, clip_norm, models = 2000, 0.5, []  # The first is that before training.
 
   def weights(outputs, labels):
     del labels
@@ -434,6 +420,11 @@ def test_a_schedule_that_does_not_keep_its_schema_ends_the_run(tmp_path):
     ({'timeout_seconds': 0}, 'timeout_seconds is 0'),
     ({'model': training_runs.random_model()}, 'random numbers anew'),
     ({'test_data': None, 'test_metrics': {'a': max}}, 'test_metrics need test_data'),
+    ({'test_metrics': {'max': max}}, r"test_metrics\['max'\] must make a number"),
+    ({'test_data': (np.zeros([5, 3]), np.zeros([5, 1]))}, 'test_data: inputs are of'),
+    ({'test_data': (np.zeros([5, 2]), np.zeros(5))}, 'test_data: labels are of'),
+    ({'test_data': (np.zeros([0, 2]), np.zeros([0, 1]))}, 'test_data has no examples'),
+    ({'test_data': np.zeros([5, 2])}, 'test_data must be a tuple of inputs and labels'),
     (
       {
         'schedule': schedules.RandomEligible(

@@ -245,6 +245,8 @@ def train(
     evaluation = evaluation_lib.Evaluation(
       local_training.model, test_data, test_metrics
     )
+    if not run_directory.looks_finished(run_dir):
+      evaluation.check(local_training.model.initial_weights)
   elif test_metrics:
     raise ValueError('test_metrics need test_data to be measured on.')
   with run_directory.RunDirectory(run_dir) as directory:

@@ -48,6 +48,8 @@ class Evaluation:
     self._inputs = tf.nest.flatten(x)
     self._labels = y
     self._metrics = dict(metrics or {})
+    if not len(self._inputs[0]):
+      raise ValueError('test_data has no examples; give at least one, or None.')
     self._graph = tf.Graph()
     with self._graph.as_default():
       self._x = _placeholders(x_spec)
@@ -70,6 +72,9 @@ class Evaluation:
 
     Args:
       weights: The model's.
+
+    Raises:
+      ValueError: If a metric fails, or is no number.
     """
     fed = dict(
       zip(
@@ -92,8 +97,35 @@ class Evaluation:
     if self._metrics:
       whole = tf.nest.map_structure(lambda *parts: np.concatenate(parts), *outputs)
       for name, metric in self._metrics.items():
-        measured[name] = float(metric(whole, self._labels))
+        try:
+          measured[name] = float(metric(whole, self._labels))
+        except Exception as e:
+          raise ValueError(
+            f'test_metrics[{name!r}] must make a number of outputs {_shapes(whole)} '
+            f'and labels {_shapes(self._labels)}, but failed: {type(e).__name__}: {e}'
+          ) from e
     return measured
+
+  def check(self, weights: Any) -> None:
+    """Evaluates once, to find before a training what would fail after a round.
+
+    Args:
+      weights: Trainable and other weights, such as a model's initial ones.
+
+    Raises:
+      ValueError: If a metric fails, or the model on these examples.
+    """
+    try:
+      self.measure(tff.learning.models.ModelWeights(*weights))
+    except (tf.errors.OpError, TypeError) as e:
+      raise ValueError(
+        f'the model fails on test_data of {_shapes((self._inputs, self._labels))}: {e}'
+      ) from e
+
+
+def _shapes(arrays: Any) -> str:
+  flat = tf.nest.flatten(arrays)
+  return ' and '.join(f'of shape {np.shape(each)}' for each in flat)
 
 
 def _arrays(part: Any) -> Any:

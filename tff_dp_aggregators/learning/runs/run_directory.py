@@ -186,6 +186,12 @@ def _refuse_others(path: str, begun: Any, config: Mapping[str, Any]) -> None:
     )
 
 
+def looks_finished(path: str) -> bool:
+  """Whether a run in `path` seems to be finished; `standing` proves it."""
+  names = set(os.listdir(path)) if os.path.isdir(path) else set()
+  return REPORT in names and CHECKPOINTS not in names
+
+
 def _remove(path: str) -> None:
   if os.path.isdir(path):
     shutil.rmtree(path)
