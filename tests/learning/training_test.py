@@ -213,6 +213,30 @@ def test_lost_files_are_refused_and_left_as_they_are(tmp_path):
   assert (run_dir / 'metrics.csv').read_text() == rows
 
 
+def test_a_directory_that_is_moved_while_its_run_goes_on_ends_it(straight, tmp_path):
+  run_dir, moved = tmp_path / 'run', tmp_path / 'moved'
+  asked = []
+
+  def moving(outputs, labels):
+    del outputs, labels
+    asked.append(None)
+    if len(asked) == 4:  # In round 2, after the trial.
+      run_dir.rename(moved)
+      run_dir.mkdir()
+      (run_dir / 'metrics.csv').write_text('of another run')
+    return 0.0
+
+  metrics = {'killing': moving}
+  with pytest.raises(OSError, match='was moved or removed while the run'):
+    _train(run_dir, test_metrics=metrics, checkpoint_seconds=0.0)
+  assert os.listdir(run_dir) == ['metrics.csv']
+  assert (run_dir / 'metrics.csv').read_text() == 'of another run'
+  assert len(ledger.read(str(moved / 'ledger.jsonl')).entries) == 3
+  # Where it was moved to, it goes on.
+  _train(moved, test_metrics=metrics)
+  assert training_runs.lasting(moved) == training_runs.lasting(straight[0])
+
+
 def test_one_client_at_a_time_it_is_the_same_training(straight, tmp_path):
   result = _train(
     tmp_path / 'run', packed_simulation=False, test_metrics=training_runs.killing(0)

@@ -373,6 +373,7 @@ def _check_schedule(
 def _result(run: run_lib.Run) -> Result:
   """What the run came to by now, with its report written."""
   directory, plan = run.directory, run.plan
+  directory.check_in_place()
   rows = metrics_file.read(directory.file(run_directory.METRICS))
   if not rows:
     raise KeyboardInterrupt  # Before the first round: there is nothing to report.

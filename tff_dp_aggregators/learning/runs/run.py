@@ -325,6 +325,7 @@ class Run:
         rounds += 1
         row['round_seconds'] = round(time.monotonic() - begun, 6)
         row['clients_per_second'] = round(row[_CLIENTS] / row['round_seconds'], 3)
+        directory.check_in_place()
         metrics.append(row)
         events.append(row)
         progress.update(row)
@@ -374,6 +375,7 @@ class Run:
     state: Any,
     ledger: ledger_lib.LedgerWriter,
   ) -> None:
+    self.directory.check_in_place()
     checkpoints.save(checkpoints_lib.Checkpoint(rounds, state, ledger.head))
     self._checkpointed = time.monotonic()
     weights = state.global_model_weights
@@ -506,6 +508,7 @@ class Run:
 
     A run with all its rounds and no checkpoint is finished; so they go at once.
     """
+    self.directory.check_in_place()
     shutil.rmtree(self.directory.file(run_directory.DATA), ignore_errors=True)
     checkpoints = self.directory.file(run_directory.CHECKPOINTS)
     removed = self.directory.file(_REMOVED)

@@ -115,8 +115,32 @@ class RunDirectory:
       self.write(CONFIG, json.dumps(config, indent=2, allow_nan=False) + '\n')
     return False
 
+  def check_in_place(self) -> None:
+    """Checks that the directory is where it was, before a file in it is written.
+
+    Raises:
+      OSError: If it was moved or removed: another run may be in its place.
+    """
+    assert self._lock is not None
+    held = os.fstat(self._lock)
+    try:
+      found = os.stat(self.path)
+    except FileNotFoundError:
+      found = None
+    if found is None or not os.path.samestat(held, found):
+      raise OSError(
+        f'{self.path} was moved or removed while the run in it went on, and nothing '
+        'more is written there. All rounds that were released are in the ledger of '
+        'the directory that was moved; back in its place, the same call goes on.'
+      )
+
   def write(self, name: str, content: Any) -> None:
-    """Writes a file whole or not at all, in place of the one that may be there."""
+    """Writes a file whole or not at all, in place of the one that may be there.
+
+    Raises:
+      OSError: If it cannot be written, or the directory was moved.
+    """
+    self.check_in_place()
     new_files.replace(self.file(name), content)
 
   def close(self) -> None:
