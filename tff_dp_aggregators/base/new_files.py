@@ -27,13 +27,43 @@ def write_new(path: str, content: Union[str, bytes]) -> None:
 
 
 def replace(path: str, content: Union[str, bytes]) -> None:
-  """Writes a file, whole or not at all, in place of the one that may be there."""
+  """Writes a file, whole or not at all, in place of the one that may be there.
+
+  When it returns, the file is on disk.
+  """
   temporary = _write_beside(path, content)
   try:
     os.replace(temporary, path)
   except BaseException:
     os.unlink(temporary)
     raise
+  sync(os.path.dirname(os.path.abspath(path)))
+
+
+def sync(path: str) -> None:
+  """Waits until a file, or the names in a folder, are on disk.
+
+  Args:
+    path: Of a file, or a folder; what is in its files is not waited for.
+  """
+  descriptor = os.open(path, os.O_RDONLY)
+  try:
+    os.fsync(descriptor)
+  finally:
+    os.close(descriptor)
+
+
+def sync_tree(path: str) -> None:
+  """Waits until a folder with all that is in it, and its own name, are on disk.
+
+  Args:
+    path: Of the folder.
+  """
+  for folder, _, names in os.walk(path):
+    for name in names:
+      sync(os.path.join(folder, name))
+    sync(folder)
+  sync(os.path.dirname(os.path.abspath(path)))
 
 
 def _write_beside(path: str, content: Union[str, bytes]) -> str:

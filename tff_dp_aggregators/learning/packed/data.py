@@ -21,6 +21,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import tensorflow as tf
 
+from tff_dp_aggregators.base import new_files
+
 _INDEX, _OFFSETS = 'index.json', 'offsets.bin'
 _FORMAT = 1
 _BUFFER = 2**22
@@ -184,7 +186,9 @@ def lay_out(clients: Population, directory: str) -> PackedData:
   temporary = tempfile.mkdtemp(dir=parent, prefix='.laying-out-')
   try:
     _write(clients, temporary)
+    new_files.sync_tree(temporary)
     os.rename(temporary, directory)
+    new_files.sync(parent)
   except BaseException:
     shutil.rmtree(temporary, ignore_errors=True)
     raise

@@ -2,6 +2,8 @@
 
 import asyncio
 import glob
+import itertools
+import logging
 import os
 import shutil
 from collections.abc import Coroutine
@@ -11,7 +13,9 @@ from typing import Any, NamedTuple, Optional, TypeVar
 import tensorflow_federated as tff
 
 from tff_dp_aggregators.accounting.records import ledger
+from tff_dp_aggregators.base import new_files
 
+_logger = logging.getLogger(__name__)
 T = TypeVar('T')
 _PREFIX = 'after_round_'
 
@@ -54,6 +58,8 @@ class Checkpoints:
   def save(self, checkpoint: Checkpoint) -> None:
     """Keeps a checkpoint, unless there is one after as many rounds.
 
+    When it returns, the checkpoint is on disk; so is the one before, which stays.
+
     Raises:
       OSError: If it cannot be written; those before are there still.
     """
@@ -62,27 +68,61 @@ class Checkpoints:
       _wait(self._manager.save(structure, checkpoint.rounds))
     except tff.program.ProgramStateExistsError:
       return
+    new_files.sync_tree(self._path(checkpoint.rounds))
 
   def latest(self, state: Any) -> Optional[Checkpoint]:
-    """The last checkpoint; `None` if there is none.
+    """The last checkpoint that can be read; `None` if there is none.
+
+    Those after it, which a power cut may have left half written, get another name: the
+    rounds between are run again, and have lines in the ledger to be compared with.
 
     Args:
       state: A state of the same structure.
 
     Raises:
-      ValueError: If what is there cannot be read.
+      ValueError: If there are checkpoints, and none of them can be read.
     """
-    versions = _wait(self._manager.get_versions())
-    if not versions:
-      return None
-    rounds = versions[-1]
-    try:
-      state, lines, sha256 = _wait(self._manager.load(rounds, (state, 0, '')))
-    except (OSError, ValueError, TypeError) as e:
+    errors: dict[int, Exception] = {}
+    for rounds in reversed(_wait(self._manager.get_versions()) or []):
+      try:
+        found = self._load(rounds, state)
+      except Exception as e:  # Whatever TensorFlow makes of files that are broken.
+        errors[rounds] = e
+        continue
+      for broken, error in errors.items():
+        self._put_aside(broken, error)
+      return found
+    if errors:
+      rounds, error = next(iter(errors.items()))
       raise ValueError(
-        f'the checkpoint {self._directory}/{_PREFIX}{rounds} cannot be read: {e}'
-      ) from e
+        f'the checkpoint {self._path(rounds)} cannot be read, nor is there an older '
+        f'one that can: {type(error).__name__}: {error}. Put it back, or begin another '
+        'run in another run_dir.'
+      ) from error
+    return None
+
+  def _load(self, rounds: int, like: Any) -> Checkpoint:
+    state, lines, sha256 = _wait(self._manager.load(rounds, (like, 0, '')))
     return Checkpoint(rounds, state, ledger.Head(int(lines), sha256.decode()))
+
+  def _put_aside(self, rounds: int, error: Exception) -> None:
+    path = self._path(rounds)
+    for number in itertools.count(1):
+      aside = os.path.join(self._directory, f'unreadable_{number}_{_PREFIX}{rounds}')
+      if not os.path.lexists(aside):
+        break
+    os.rename(path, aside)
+    _logger.warning(
+      'The checkpoint %s cannot be read (%s: %s) and is now %s; going on from an older '
+      'one.',
+      path,
+      type(error).__name__,
+      error,
+      aside,
+    )
+
+  def _path(self, rounds: int) -> str:
+    return os.path.join(self._directory, f'{_PREFIX}{rounds}')
 
 
 def is_any(directory: str) -> bool:

@@ -41,6 +41,7 @@ from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import noise_to_signal
 from tff_dp_aggregators.accounting import spent_by_round
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
+from tff_dp_aggregators.base import new_files
 from tff_dp_aggregators.base import version
 from tff_dp_aggregators.learning import failures
 from tff_dp_aggregators.learning import fed_avg
@@ -376,6 +377,9 @@ class Run:
     ledger: ledger_lib.LedgerWriter,
   ) -> None:
     self.directory.check_in_place()
+    if rounds:
+      # On disk before the checkpoint, which goes on after its last row.
+      new_files.sync(self.directory.file(run_directory.METRICS))
     checkpoints.save(checkpoints_lib.Checkpoint(rounds, state, ledger.head))
     self._checkpointed = time.monotonic()
     weights = state.global_model_weights
