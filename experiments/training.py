@@ -139,8 +139,4 @@ def _headline(settings: settings_lib.Settings, run_dir: str) -> str:
       f'clip norm, {settings.mechanism.effective_noise_multiplier:.4f} relative to '
       'the sensitivity'
     )
-  return (
-    f'{settings.name}: {settings.participation.num_rounds} rounds of '
-    f'{settings.clients_per_round} of {settings.num_clients} clients; {noise}. '
-    f'Writing to {run_dir}.'
-  )
+  return f'{settings.name}: {noise}. Writing to {run_dir}.'  # train says the rest.

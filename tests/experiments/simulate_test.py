@@ -325,6 +325,7 @@ def test_ctrl_c_in_a_terminal_leaves_a_report_and_no_process(tmp_path):
       for child in filter(psutil.Process.is_running, children):
         child.kill()
   assert process.returncode == 130, stderr
+  assert f'{run_dir}: ended after round' in stderr
   _, alive = psutil.wait_procs(children, timeout=10)
   assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
   _check_interrupted(run_dir, stdout)

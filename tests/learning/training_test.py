@@ -105,7 +105,7 @@ def test_metrics_have_the_noise_to_signal_ratio_of_each_round(straight):
   ],
 )
 def test_a_run_that_was_stopped_goes_on_to_the_same_end(
-  straight, after, checkpoint_seconds, tmp_path
+  straight, after, checkpoint_seconds, tmp_path, capfd
 ):
   run_dir = tmp_path / 'run'
   kwargs = {'checkpoint_seconds': checkpoint_seconds}
@@ -116,6 +116,14 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_end(
   assert result.is_finished
   assert training_runs.lasting(run_dir) == training_runs.lasting(straight[0])
   assert set(os.listdir(run_dir)) == FILES
+  begun, *_, last = _said(capfd, run_dir)
+  assert begun == '12 rounds of 3 of 12 clients; noise multiplier 0.1000.'
+  # The last checkpoint is that before the killed round, or the first one.
+  assert last == (
+    'going on after round 0 of 12; 5 more were released and are run again.'
+    if checkpoint_seconds
+    else 'going on after round 5 of 12; 1 more were released and are run again.'
+  )
 
 
 def test_secret_noise_goes_on_and_is_another_in_another_run(straight, tmp_path):
@@ -129,10 +137,21 @@ def test_secret_noise_goes_on_and_is_another_in_another_run(straight, tmp_path):
   assert np.any(result.weights.trainable[0] != weights)
 
 
-def test_a_finished_run_is_not_run_again(straight):
+def _said(capfd, run_dir):
+  """What was said of a run, without which run it was."""
+  found = capfd.readouterr().err.splitlines()
+  start = f'{run_dir}: '
+  return [each.removeprefix(start) for each in found if each.startswith(start)]
+
+
+def test_a_finished_run_is_not_run_again_and_says_so(straight, capfd):
   run_dir, result = straight
+  capfd.readouterr()
   before = {name: (run_dir / name).read_bytes() for name in FILES - {'events'}}
   again = _train(run_dir, test_metrics=training_runs.killing(1))
+  assert _said(capfd, run_dir) == [
+    'finished before, with 12 of 12 rounds; nothing was trained.'
+  ]
   assert again.metrics == result.metrics and again.statement == result.statement
   assert before == {name: (run_dir / name).read_bytes() for name in before}
 

@@ -9,6 +9,7 @@ import dataclasses
 import math
 import os
 import secrets
+import sys
 import warnings
 from collections.abc import Mapping
 from typing import Any, Optional
@@ -32,6 +33,7 @@ from tff_dp_aggregators.learning import schedules
 from tff_dp_aggregators.learning.packed import trial
 from tff_dp_aggregators.learning.runs import evaluation as evaluation_lib
 from tff_dp_aggregators.learning.runs import metrics_file
+from tff_dp_aggregators.learning.runs import progress
 from tff_dp_aggregators.learning.runs import reporting
 from tff_dp_aggregators.learning.runs import run as run_lib
 from tff_dp_aggregators.learning.runs import run_directory
@@ -109,8 +111,8 @@ def train(
   The same call with the same `run_dir` goes on where a run was stopped, however that
   came: a round that is run again comes to the same bits as before, which the ledger
   proves, or the run stops with an error. A run that is finished is not run again; its
-  result is returned. Ctrl-C ends it after the round, with a checkpoint and a report of
-  what was spent by then.
+  result is returned. Which of these it is, a line on standard error says. Ctrl-C ends
+  it after the round, with a checkpoint and a report of what was spent by then.
 
   Clients are simulated, packed if that is possible: see `learning.packed`.
 
@@ -253,7 +255,12 @@ def train(
     run = run_lib.Run(
       plan, directory, evaluation, checkpoint_seconds=checkpoint_seconds
     )
-    if not run.standing().is_finished:
+    if run.standing().is_finished:
+      rounds = f'{run.plan.num_rounds} of {run.plan.num_rounds} rounds'
+      progress.say(
+        f'{run_dir}: finished before, with {rounds}; nothing was trained.', sys.stderr
+      )
+    else:
       with runtime.local_runtime(timeout_seconds=timeout_seconds):
         with interrupts.graceful_interrupts(
           'Ending after this round; press Ctrl-C again to end at once.'
@@ -386,6 +393,12 @@ def _result(run: run_lib.Run) -> Result:
     )
     if len(rows) == plan.num_rounds:
       run.finish()
+    else:
+      progress.say(
+        f'{directory.path}: ended after round {len(rows)} of {plan.num_rounds}; the '
+        f'same call with run_dir={directory.path!r} goes on.',
+        sys.stderr,
+      )
   epsilon = statement['guarantee']['epsilon']
   return Result(
     run_dir=directory.path,

@@ -314,6 +314,7 @@ class Run:
       metrics = metrics_file.MetricsFile(
         directory.file(run_directory.METRICS), self._columns(), rounds
       )
+      self._say_where_it_is(rounds, ledger.rounds)
       if not rounds:
         self._remark_on_noise()
       events = events_lib.EventFile(directory.file(run_directory.EVENTS))
@@ -474,6 +475,23 @@ class Run:
     if mechanism is None or mechanism.clipped_count_stddev is None:
       return self.plan.clip_norm
     return float(state.aggregator.query.clip_norm)
+
+  def _say_where_it_is(self, rounds: int, released: int) -> None:
+    """Says in a line what begins, or after which of its rounds it goes on."""
+    plan, path = self.plan, self.directory.path
+    if released:
+      text = f'{path}: going on after round {rounds} of {plan.num_rounds}'
+      if released > rounds:
+        text += f'; {released - rounds} more were released and are run again'
+    else:
+      noise = 'no privacy'
+      if plan.mechanism is not None:
+        noise = f'noise multiplier {plan.mechanism.noise_multiplier:.4f}'
+      text = (
+        f'{path}: {plan.num_rounds} rounds of {plan.schedule.clients_per_round:g} of '
+        f'{plan.schedule.num_clients} clients; {noise}'
+      )
+    progress_lib.say(f'{text}.', sys.stderr)
 
   def _remark_on_noise(self) -> None:
     """Says so, in a line, if the first round's noise is louder than what it hides."""
