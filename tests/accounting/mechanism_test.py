@@ -12,6 +12,7 @@ from tff_dp_aggregators import accounting
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import mechanism
+from tff_dp_aggregators.accounting.records import ledger_spent
 from tff_dp_aggregators.strategies import registry
 
 PARTICIPATION = strategies.Participation(60, min_separation=12, max_participations=4)
@@ -76,6 +77,21 @@ def test_a_mechanism_knows_its_target_and_is_the_same_without():
     'tree', PARTICIPATION, 3.0, 1e-6, accountant='rdp'
   )
   assert by_rdp.target is None
+
+
+@pytest.mark.parametrize(
+  ('name', 'num_rounds', 'target'),
+  [('gaussian', 12, 8.0), ('gaussian', 2000, 1.0), ('tree', 40, 8.0)],
+)
+def test_rounds_added_up_one_by_one_keep_the_target_to_the_last_digit(
+  name, num_rounds, target
+):
+  participation = strategies.Participation(num_rounds, min_separation=10)
+  found = accounting.Mechanism.for_target(name, participation, target, 1e-5)
+  spent = ledger_spent.Spent()
+  for event in found.round_events:
+    spent = spent.plus(event)
+  assert target * (1 - 1e-10) < spent.epsilon(1e-5) <= target
 
 
 def test_bands_default_to_the_separation_and_can_be_chosen():

@@ -20,6 +20,9 @@ _ZERO_OUT = Relation.REPLACE_SPECIAL
 
 # Where a search by a numerical accountant begins: so near the quick bound's answer.
 _NEAR = 0.02
+# More noise than closed forms ask for: rounds that are added up one by one may come to
+# that much more of mu (`records.ledger`), and their epsilon is to keep the target, too.
+_ROUND_OFF = 1e-12
 _MAX_NOISE = 1e9
 _MIN_NOISE = 1e-9
 
@@ -58,7 +61,8 @@ def noise_multiplier(
   spent = _Spent(make_event, target_delta, accountant, relation)
   asked = spent.accountant_for(1.0)
   if not asked.is_numerical:
-    return _smallest(spent, target_epsilon, 1.0, 2.0, asked.tolerance)
+    least = _smallest(spent, target_epsilon, 1.0, 2.0, asked.tolerance)
+    return least * (1 + _ROUND_OFF)
   quick = _Spent(make_event, target_delta, accountants.QUICK_BOUND, relation)
   try:  # Little more than what is looked for, and much faster.
     start = _smallest(quick, target_epsilon, 1.0, 2.0, _NEAR)
