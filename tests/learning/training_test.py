@@ -116,6 +116,8 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_end(
   assert result.is_finished
   assert training_runs.lasting(run_dir) == training_runs.lasting(straight[0])
   assert set(os.listdir(run_dir)) == FILES
+  events = event_accumulator.EventAccumulator(str(run_dir / 'events')).Reload()
+  assert [each.step for each in events.Scalars('epsilon')] == list(range(12))
   begun, *_, last = _said(capfd, run_dir)
   assert begun == '12 rounds of 3 of 12 clients; noise multiplier 0.1000.'
   # The last checkpoint is that before the killed round, or the first one.
@@ -197,15 +199,17 @@ def test_other_hyper_parameters_are_refused_by_name(scheduled):
     _train(run_dir, **{**kwargs, 'client_optimizer': _halved(2.0)})
 
 
-def test_other_results_of_a_round_that_is_run_again_are_not_told(tmp_path):
+def test_other_results_of_a_round_that_is_run_again_are_not_told(tmp_path, monkeypatch):
   run_dir = tmp_path / 'run'
   with pytest.raises(training_runs.Killed):
     _train(run_dir, test_metrics=training_runs.killing(6), checkpoint_seconds=1e9)
   lines = (run_dir / 'ledger.jsonl').read_text()
   labels = run_dir / 'data' / 'feature-1.bin'
   (-np.fromfile(labels, np.float32)).tofile(labels)
-  with pytest.raises(ValueError, match='noise would be used for two data sets'):
+  monkeypatch.setenv('TF_ENABLE_ONEDNN_OPTS', '0')
+  with pytest.raises(ValueError, match='noise would be used for two data sets') as e:
     _train(run_dir, test_metrics=training_runs.killing(0))
+  assert "machine.environment.TF_ENABLE_ONEDNN_OPTS: None then, '0' now" in str(e.value)
   assert (run_dir / 'ledger.jsonl').read_text() == lines
   assert not training_runs.lasting(run_dir)['metrics']
 

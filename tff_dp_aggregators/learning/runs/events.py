@@ -15,13 +15,19 @@ from tensorboard.summary.writer import event_file_writer
 class EventFile:
   """A new file of events beside those that are there."""
 
-  def __init__(self, directory: str):
+  def __init__(self, directory: str, rounds: int = 0):
     """Makes the file.
 
     Args:
       directory: Where; made if it is not there.
+      rounds: How many rounds are kept of those that earlier files tell of; TensorBoard
+        leaves out the others, which are run again.
     """
     self._writer = event_file_writer.EventFileWriter(directory)
+    start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+    self._writer.add_event(
+      event_pb2.Event(wall_time=time.time(), step=rounds, session_log=start)
+    )
 
   def append(self, row: dict[str, Any]) -> None:
     """Appends the numbers of a round.
@@ -41,6 +47,10 @@ class EventFile:
         summary=summary_pb2.Summary(value=values),
       )
     )
+
+  def flush(self) -> None:
+    """Writes what is left, before a checkpoint that goes on after it."""
+    self._writer.flush()
 
   def close(self) -> None:
     """Writes what is left, and closes the file."""

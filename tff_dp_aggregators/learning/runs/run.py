@@ -56,6 +56,7 @@ from tff_dp_aggregators.learning.runs import described
 from tff_dp_aggregators.learning.runs import engines
 from tff_dp_aggregators.learning.runs import evaluation as evaluation_lib
 from tff_dp_aggregators.learning.runs import events as events_lib
+from tff_dp_aggregators.learning.runs import machine
 from tff_dp_aggregators.learning.runs import metrics_file
 from tff_dp_aggregators.learning.runs import progress as progress_lib
 from tff_dp_aggregators.learning.runs import run_directory
@@ -217,6 +218,7 @@ class Plan:
         'tensorflow-federated': tff.__version__,
         'python': platform.python_version(),
       },
+      'machine': machine.current(),
     }
 
   def _privacy(self) -> Optional[dict[str, Any]]:
@@ -317,7 +319,7 @@ class Run:
       self._say_where_it_is(rounds, ledger.rounds)
       if not rounds:
         self._remark_on_noise()
-      events = events_lib.EventFile(directory.file(run_directory.EVENTS))
+      events = events_lib.EventFile(directory.file(run_directory.EVENTS), rounds)
       stack.callback(events.close)
       progress = progress_lib.Progress(plan.num_rounds, rounds)
       stack.callback(progress.close)
@@ -332,6 +334,7 @@ class Run:
         events.append(row)
         progress.update(row)
         if self._is_due():
+          events.flush()
           self._checkpoint(checkpoints, rounds, released, ledger)
       self._checkpoint(checkpoints, rounds, released, ledger)
     return rounds
@@ -460,7 +463,14 @@ class Run:
       'noise_key_tag': tag,
     }
     if number < ledger.rounds:
-      return ledger.confirm(**line)
+      try:
+        return ledger.confirm(**line)
+      except ValueError as e:
+        config = self.plan.config()
+        raise ValueError(
+          f'{e} It was run again, and came to another result: data, code or machine '
+          f'changed.{self.directory.surroundings_that_changed(config)}'
+        ) from e
     return ledger.append(**line)
 
   def _epsilon(self, rounds: int, entry: ledger_lib.LedgerEntry) -> float:

@@ -33,9 +33,11 @@ CHECKPOINTS, DATA, EVENTS = 'checkpoints', 'data', 'events'
 # What of a configuration may differ between a run and its continuation.
 _MAY_DIFFER = (
   'software',
+  'machine',
   # Of Keras models they are drawn anew; who goes on has those of the checkpoint.
   'training.model.initial_weights',
 )
+_SURROUNDINGS = ('software', 'machine')
 # What a write that was killed leaves: of new_files, of packed data, of a run's end.
 _HALF_WRITTEN = ('.writing-', '.laying-out-', '.removed')
 # Data of a run that has no configuration yet.
@@ -109,11 +111,30 @@ class RunDirectory:
     if begun is None:
       self.write(CONFIG, json.dumps(config, indent=2, allow_nan=False) + '\n')
       return True
-    _refuse_others(self.path, begun, config)
+    changed = self.surroundings_that_changed(config)
+    _refuse_others(self.path, begun, config, changed)
     if not self.has(LEDGER):
       # Stopped before its first checkpoint: it begins with what there is now.
       self.write(CONFIG, json.dumps(config, indent=2, allow_nan=False) + '\n')
     return False
+
+  def surroundings_that_changed(self, config: Mapping[str, Any]) -> str:
+    """What of software and machine is not as when the run was begun; '' if nothing is.
+
+    Args:
+      config: The configuration as it would be now.
+    """
+    begun = self.config or {}
+    changed = [
+      f'{name}: {before!r} then, {after!r} now'
+      for part in _SURROUNDINGS
+      for name, before, after in _differences(
+        begun.get(part, {}), config.get(part, {}), part
+      )
+    ]
+    if not changed:
+      return ''
+    return f' Since the run was begun, these changed as well: {"; ".join(changed)}.'
 
   def check_in_place(self) -> None:
     """Checks that the directory is where it was, before a file in it is written.
@@ -197,7 +218,9 @@ def check_flags(path: str, flags: Mapping[str, Any]) -> None:
   _refuse_others(path, {'flags': begun}, {'flags': flags})
 
 
-def _refuse_others(path: str, begun: Any, config: Mapping[str, Any]) -> None:
+def _refuse_others(
+  path: str, begun: Any, config: Mapping[str, Any], more: str = ''
+) -> None:
   now = json.loads(json.dumps(config))
   differences = [
     f'{name}: {before!r} then, {after!r} now'
@@ -206,7 +229,7 @@ def _refuse_others(path: str, begun: Any, config: Mapping[str, Any]) -> None:
   if differences:
     raise OtherSettingsError(
       f'the run in {path} was begun with other settings, and goes on only with the '
-      f'same: {"; ".join(differences)}. Give another run_dir.'
+      f'same: {"; ".join(differences)}. Give another run_dir.{more}'
     )
 
 
