@@ -255,6 +255,9 @@ def test_a_directory_that_is_moved_while_its_run_goes_on_ends_it(straight, tmp_p
   assert os.listdir(run_dir) == ['metrics.csv']
   assert (run_dir / 'metrics.csv').read_text() == 'of another run'
   assert len(ledger.read(str(moved / 'ledger.jsonl')).entries) == 3
+  shutil.copytree(moved, tmp_path / 'copy')
+  with pytest.raises(ValueError, match='is a copy of the directory'):
+    _train(tmp_path / 'copy', test_metrics=metrics)
   # Where it was moved to, it goes on.
   _train(moved, test_metrics=metrics)
   assert training_runs.lasting(moved) == training_runs.lasting(straight[0])

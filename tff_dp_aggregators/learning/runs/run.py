@@ -58,6 +58,7 @@ from tff_dp_aggregators.learning.runs import evaluation as evaluation_lib
 from tff_dp_aggregators.learning.runs import events as events_lib
 from tff_dp_aggregators.learning.runs import machine
 from tff_dp_aggregators.learning.runs import metrics_file
+from tff_dp_aggregators.learning.runs import original
 from tff_dp_aggregators.learning.runs import progress as progress_lib
 from tff_dp_aggregators.learning.runs import run_directory
 from tff_dp_aggregators.learning.runs import standing as standing_lib
@@ -269,7 +270,7 @@ class Run:
       checkpoint_seconds: Least time between two checkpoints.
 
     Raises:
-      ValueError: If the directory is that of a run with another plan.
+      ValueError: If the directory is that of a run with another plan, or a copy.
     """
     self.plan, self.directory = plan, directory
     self._evaluation = evaluation
@@ -281,6 +282,7 @@ class Run:
       if plan.mechanism is not None:
         strategy = plan.mechanism.strategy.to_npz()
         directory.write(run_directory.STRATEGY, strategy)
+    original.check(directory)
     if laid_out:
       os.rename(laid_out, directory.file(run_directory.DATA))
 
@@ -345,6 +347,7 @@ class Run:
     """State, rounds completed, ledger and checkpoints to go on with."""
     directory = self.directory
     checkpoints = checkpoints_lib.Checkpoints(directory.file(run_directory.CHECKPOINTS))
+    original.mark(directory)
     state = engine.initialize()
     initial = engine.release(state)
     latest = checkpoints.latest(initial)
