@@ -385,11 +385,13 @@ def test_random_numbers_made_of_weights_and_batch_are_drawn_again(tmp_path):
     'mechanism': training_runs.mechanism(4),
     'checkpoint_seconds': 1e9,
   }
-  with pytest.raises(_Killed):
-    _train(tmp_path / 'run', test_metrics=_killing(3), **changes)
+  with pytest.raises(training_runs.Killed):
+    _train(tmp_path / 'run', test_metrics=training_runs.killing(3), **changes)
   lines = (tmp_path / 'run' / 'ledger.jsonl').read_text().splitlines()
   assert len(lines) == 3  # With their results, which the same rounds come to again.
-  assert _train(tmp_path / 'run', test_metrics=_killing(0), **changes).is_finished
+  assert _train(
+    tmp_path / 'run', test_metrics=training_runs.killing(0), **changes
+  ).is_finished
   assert (tmp_path / 'run' / 'ledger.jsonl').read_text().splitlines()[:3] == lines
 
 
@@ -471,10 +473,7 @@ def test_a_schedule_that_does_not_keep_its_schema_ends_the_run(tmp_path):
     ({'model': training_runs.random_model()}, 'random numbers anew'),
     ({'test_data': None, 'test_metrics': {'a': max}}, 'test_metrics need test_data'),
     ({'test_metrics': {'max': max}}, r"test_metrics\['max'\] must make a number"),
-    ({'test_data': (np.zeros([5, 3]), np.zeros([5, 1]))}, 'test_data: inputs are of'),
-    ({'test_data': (np.zeros([5, 2]), np.zeros(5))}, 'test_data: labels are of'),
     ({'test_data': (np.zeros([0, 2]), np.zeros([0, 1]))}, 'test_data has no examples'),
-    ({'test_data': np.zeros([5, 2])}, 'test_data must be a tuple of inputs and labels'),
     (
       {
         'schedule': schedules.RandomEligible(
