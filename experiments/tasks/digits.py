@@ -1,4 +1,4 @@
-"""Handwritten digits: logistic regression that trains in some 20 seconds.
+"""Handwritten digits: logistic regression that trains in some 15 seconds.
 
 The data are scikit-learn's, which ship with the package: 1,797 images of 8 x 8 pixels
 in 10 classes.
@@ -87,7 +87,7 @@ def _accuracy(outputs: np.ndarray, labels: np.ndarray) -> float:
 
 TASK = task.Task(
   name='digits',
-  summary='logistic regression on handwritten digits, which shows in some 20 seconds '
+  summary='logistic regression on handwritten digits, which shows in some 15 seconds '
   'what privacy costs',
   max_clients=_NUM_IMAGES - _NUM_TEST_IMAGES,
   load=load,
