@@ -122,7 +122,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_end(
   assert begun == '12 rounds of 3 of 12 clients; noise multiplier 0.1000.'
   # The last checkpoint is that before the killed round, or the first one.
   assert last == (
-    'going on after round 0 of 12; 5 more were released and are run again.'
+    f'going on after round 0 of 12; {after[-1]} more were released and are run again.'
     if checkpoint_seconds
     else 'going on after round 5 of 12; 1 more were released and are run again.'
   )
