@@ -4,12 +4,12 @@ from typing import Optional
 
 from matplotlib import figure
 
-from experiments.tasks import task
+from . import metrics
 
 
 def draw(
   path: str,
-  metric: task.Metric,
+  metric: metrics.Metric,
   rounds: list[int],
   measured: list[float],
   epsilons: list[Optional[float]],

@@ -6,12 +6,13 @@ from typing import Any, Optional
 
 import tensorflow_federated as tff
 
-from experiments import plots
-from experiments import settings as settings_lib
 from tff_dp_aggregators import learning
 from tff_dp_aggregators.learning.runs import metrics_file
 from tff_dp_aggregators.learning.runs import progress
 from tff_dp_aggregators.learning.runs import run_directory
+
+from . import plots
+from . import settings as settings_lib
 
 _INTERRUPTED = 130  # Exit code of a program ended by Ctrl-C.
 
@@ -29,44 +30,43 @@ def run(settings: settings_lib.Settings) -> int:
     ValueError: If the task cannot be split as the settings ask, or the run in the
       directory was begun with other flags.
   """
-  data = settings.task.load(
-    settings.num_clients, settings.dirichlet_alpha, settings.seed
-  )
-  clients = {
-    number: {'x': inputs, 'y': labels}
-    for number, (inputs, labels) in enumerate(data.client_examples)
-  }
-  metric = settings.task.metric
-  run_dir = settings.run_dir or _new_name(settings.name)
+  population = settings.task.load(settings.data)
+  shape = population.shape
+  kind, metric = settings.model.kind, settings.model.metric
+  why_not = kind.why_not(shape)
+  if why_not is not None:
+    raise ValueError(f'--model={kind.name} is not for these data: {why_not}.')
+  privacy, optimization, run = settings.privacy, settings.optimization, settings.run
+  run_dir = run.run_dir or _new_name(settings.name)
   progress.say(_headline(settings, run_dir))
   result = learning.train(
-    settings.task.model(),
-    clients,
-    settings.mechanism,
+    kind.build(shape),
+    population.clients,
+    privacy.mechanism,
     run_dir,
-    delta=settings.delta,
-    clip_norm=settings.clip_norm if settings.mechanism else None,
-    clients_per_round=settings.clients_per_round,
-    num_rounds=settings.participation.num_rounds,
-    batch_size=settings.batch_size,
-    local_epochs=settings.local_epochs,
+    delta=privacy.delta,
+    clip_norm=privacy.clip_norm if privacy.mechanism else None,
+    clients_per_round=privacy.clients_per_round,
+    num_rounds=privacy.participation.num_rounds,
+    batch_size=optimization.batch_size,
+    local_epochs=optimization.local_epochs,
     client_optimizer=_optimizer(
-      settings.client_optimizer, settings.client_learning_rate
+      optimization.client_optimizer, optimization.client_learning_rate
     ),
     server_optimizer=_optimizer(
-      settings.server_optimizer,
-      settings.server_learning_rate,
-      settings.server_momentum,
+      optimization.server_optimizer,
+      optimization.server_learning_rate,
+      optimization.server_momentum,
     ),
-    test_data=data.test_examples,
-    test_metrics={metric.name: metric.measure},
-    seed=settings.seed,
-    noise_seed=None if settings.secret_noise else settings.seed,
-    target_epsilon=settings.target_epsilon,
-    timeout_seconds=settings.timeout_seconds,
+    test_data=population.test_examples,
+    test_metrics={metric.name: metric.make(shape)},
+    seed=run.seed,
+    noise_seed=None if run.secret_noise else run.seed,
+    target_epsilon=privacy.target_epsilon,
+    timeout_seconds=run.timeout_seconds,
     settings=settings.flags,
   )
-  _draw(settings, run_dir)
+  _draw(settings, run_dir, population.num_clients)
   _say_how_it_went(settings, result)
   return 0 if result.is_finished else _INTERRUPTED
 
@@ -89,23 +89,23 @@ def _optimizer(
   return tff.learning.optimizers.build_sgdm(learning_rate, momentum)
 
 
-def _draw(settings: settings_lib.Settings, run_dir: str) -> None:
+def _draw(settings: settings_lib.Settings, run_dir: str, num_clients: int) -> None:
   """Leaves the picture of the metric and of epsilon."""
-  metric = settings.task.metric
+  metric = settings.model.metric
   rows = metrics_file.read(os.path.join(run_dir, run_directory.METRICS))
   plots.draw(
     os.path.join(run_dir, f'{metric.name}.png'),
     metric,
     [int(row['round']) + 1 for row in rows],
     [float(row[f'test_{metric.name}']) for row in rows],
-    [float(row['epsilon']) if settings.mechanism else None for row in rows],
-    title=f'{settings.name}, {settings.num_clients} clients',
-    delta=settings.delta,
+    [float(row['epsilon']) if settings.privacy.mechanism else None for row in rows],
+    title=f'{settings.name}, {num_clients} clients',
+    delta=settings.privacy.delta,
   )
 
 
 def _say_how_it_went(settings: settings_lib.Settings, result: Any) -> None:
-  metric = settings.task.metric.name
+  metric = settings.model.metric.name
   measured = result.metrics[f'test_{metric}']
   progress.say(f'Test {metric} after {result.rounds} rounds: {measured:.4f}.')
   progress.say(_spent(result))
@@ -133,10 +133,11 @@ def _spent(result: Any) -> str:
 
 def _headline(settings: settings_lib.Settings, run_dir: str) -> str:
   noise: Optional[str] = 'no privacy'
-  if settings.mechanism is not None:
+  mechanism = settings.privacy.mechanism
+  if mechanism is not None:
     noise = (
-      f'noise multiplier {settings.mechanism.noise_multiplier:.4f} relative to the '
-      f'clip norm, {settings.mechanism.effective_noise_multiplier:.4f} relative to '
+      f'noise multiplier {mechanism.noise_multiplier:.4f} relative to the '
+      f'clip norm, {mechanism.effective_noise_multiplier:.4f} relative to '
       'the sensitivity'
     )
   return f'{settings.name}: {noise}. Writing to {run_dir}.'  # train says the rest.

@@ -3,6 +3,6 @@
 Knows nothing of TensorFlow until a model is made, so that flags are checked at once.
 """
 
-from experiments.tasks import digits
+from . import digits
 
 TASKS = {each.name: each for each in (digits.TASK,)}

@@ -4,28 +4,34 @@ The data are scikit-learn's, which ship with the package: 1,797 images of 8 x 8 
 in 10 classes.
 """
 
-import collections
-from typing import Any
-
 import numpy as np
 
-from experiments.tasks import population
-from experiments.tasks import task
+from ..data import partition
+from ..data import population
+from ..options import data as data_options
+from . import task
 
-_NUM_FEATURES = 64
 _NUM_CLASSES = 10
 _NUM_IMAGES = 1797
 _NUM_TEST_IMAGES = 359  # A fifth.
+MAX_CLIENTS = _NUM_IMAGES - _NUM_TEST_IMAGES
 
 
-def load(num_clients: int, dirichlet_alpha: float, seed: int) -> population.Population:
+def check(options: data_options.Data) -> None:
+  """Checks that there is data for so many clients, without loading it.
+
+  Raises:
+    ValueError: If there is not.
+  """
+  if options.num_clients is None or options.num_clients > MAX_CLIENTS:
+    raise ValueError(
+      f'num_clients must be at most {MAX_CLIENTS}, the number of training examples; '
+      f'got {options.num_clients}.'
+    )
+
+
+def load(options: data_options.Data) -> population.Population:
   """Handwritten digits, split over clients with label skew.
-
-  Args:
-    num_clients: Size of the population; at most one for each training image.
-    dirichlet_alpha: Each client's label distribution is drawn from a symmetric
-      Dirichlet with this parameter (arXiv:1909.06335); small is more skewed.
-    seed: Of the split into clients and test data.
 
   Raises:
     ValueError: If there are more clients than training images.
@@ -35,65 +41,37 @@ def load(num_clients: int, dirichlet_alpha: float, seed: int) -> population.Popu
   inputs, labels = sklearn.datasets.load_digits(return_X_y=True)
   inputs = (inputs / 16.0).astype(np.float32)
   labels = labels.astype(np.int32)
-  rng = np.random.default_rng([seed, 0])
+  rng = np.random.default_rng([options.seed, 0])
   order = rng.permutation(len(labels))
   test, train = order[:_NUM_TEST_IMAGES], order[_NUM_TEST_IMAGES:]
-  parts = population.split_with_label_skew(
-    labels[train], num_clients, dirichlet_alpha, rng
+  assert options.num_clients is not None
+  parts = partition.split_with_label_skew(
+    labels[train], options.num_clients, options.dirichlet_alpha, rng
   )
+  clients = [{'x': inputs[train[part]], 'y': labels[train[part]]} for part in parts]
   return population.Population(
-    client_examples=[(inputs[train[part]], labels[train[part]]) for part in parts],
+    clients=dict(enumerate(clients)),
+    num_clients=len(clients),
     test_examples=(inputs[test], labels[test]),
-  )
-
-
-def model() -> Any:
-  """Multinomial logistic regression that starts at zero, for TFF."""
-  # Flags are checked without them.
-  import tensorflow as tf
-  import tensorflow_federated as tff
-
-  @tf.function
-  def predict_on_batch(model_weights, x, training):
-    del training
-    weights, bias = model_weights[0]
-    return tf.matmul(x, weights) + bias
-
-  @tf.function
-  def loss_fn(output, label, sample_weight=None):
-    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=label, logits=output)
-    if sample_weight is not None:
-      losses *= sample_weight
-    return tf.reduce_mean(losses)
-
-  trainable = (
-    np.zeros((_NUM_FEATURES, _NUM_CLASSES), np.float32),
-    np.zeros(_NUM_CLASSES, np.float32),
-  )
-  return tff.learning.models.FunctionalModel(
-    initial_weights=(trainable, ()),
-    predict_on_batch_fn=predict_on_batch,
-    loss_fn=loss_fn,
-    input_spec=collections.OrderedDict(
-      x=tf.TensorSpec([None, _NUM_FEATURES], tf.float32),
-      y=tf.TensorSpec([None], tf.int32),
+    shape=population.Shape(
+      inputs=inputs.shape[1:],
+      input_dtype='float32',
+      labels=(),
+      label_kind='class',
+      num_classes=_NUM_CLASSES,
     ),
   )
-
-
-def _accuracy(outputs: np.ndarray, labels: np.ndarray) -> float:
-  return float(np.mean(np.argmax(outputs, axis=1) == labels))
 
 
 TASK = task.Task(
   name='digits',
   summary='logistic regression on handwritten digits, which shows in some 15 seconds '
   'what privacy costs',
-  max_clients=_NUM_IMAGES - _NUM_TEST_IMAGES,
+  check=check,
   load=load,
-  model=model,
-  metric=task.Metric('accuracy', _accuracy, limits=(0.0, 1.0)),
   defaults=task.Defaults(
+    model='logistic',
+    metric='accuracy',
     num_rounds=100,
     num_clients=300,
     clients_per_round=30,

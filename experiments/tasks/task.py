@@ -1,34 +1,23 @@
 """What a task says about itself; flags, help and the simulation follow from it."""
 
 import dataclasses
-from typing import Any, Callable
+from typing import Callable, Optional
 
-import numpy as np
-
-from experiments.tasks import population
-
-
-@dataclasses.dataclass(frozen=True)
-class Metric:
-  """What is measured on test data after each round.
-
-  Attributes:
-    name: Of its column (after `test_`), its picture and in sentences.
-    measure: Gives it from what the model puts out and the labels.
-    limits: Least and largest value, for the picture.
-  """
-
-  name: str
-  measure: Callable[[np.ndarray, np.ndarray], float]
-  limits: tuple[float, float]
+from ..data import population
+from ..options import data as data_options
 
 
 @dataclasses.dataclass(frozen=True)
 class Defaults:
-  """Values of the flags of the same names that the task works well with."""
+  """Values of the flags of the same names that the task works well with.
 
+  A `num_clients` of `None` says that the data have their clients already.
+  """
+
+  model: str
+  metric: str
   num_rounds: int
-  num_clients: int
+  num_clients: Optional[int]
   clients_per_round: int
   min_separation: int
   clip_norm: float
@@ -40,35 +29,19 @@ class Defaults:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-  """A federated population and a model to train on it.
+  """Data, with the model and the settings that suit them.
 
   Attributes:
     name: Value of `--task`, and of file names.
     summary: One line, for `--help`: what it trains, and what it shows.
-    max_clients: Most clients that there is data for.
-    load: Makes the population from the number of clients, the Dirichlet parameter of
-      the label skew and the seed of the split.
-    model: Makes a `tff.learning.models.FunctionalModel` whose loss is that of a batch.
-    metric: What is measured, besides the loss.
+    check: Refuses options that the data cannot be had with (`ValueError`, `OSError`),
+      within a second: without reading all data, or loading TensorFlow.
+    load: Makes the population.
     defaults: Of flags.
   """
 
   name: str
   summary: str
-  max_clients: int
-  load: Callable[[int, float, int], population.Population]
-  model: Callable[[], Any]
-  metric: Metric
+  check: Callable[[data_options.Data], None]
+  load: Callable[[data_options.Data], population.Population]
   defaults: Defaults
-
-  def check_num_clients(self, num_clients: int) -> None:
-    """Checks that there is data for so many clients, without loading it.
-
-    Raises:
-      ValueError: If there is not.
-    """
-    if num_clients > self.max_clients:
-      raise ValueError(
-        f'num_clients must be at most {self.max_clients}, the number of training '
-        f'examples; got {num_clients}.'
-      )

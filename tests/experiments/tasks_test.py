@@ -11,6 +11,7 @@ from absl import flags
 from experiments import settings
 from experiments import simulate
 from experiments import tasks
+from experiments.options import data as data_options
 from experiments.tasks import digits
 from tests import executing
 
@@ -21,16 +22,22 @@ def _entropy(labels):
   return -np.sum(shares * np.log(shares))
 
 
+def _load(num_clients, dirichlet_alpha, seed):
+  return digits.load(data_options.Data(num_clients, dirichlet_alpha, seed))
+
+
+def _examples(population):
+  return [(each['x'], each['y']) for each in population.clients.values()]
+
+
 @pytest.mark.parametrize('num_clients', [1, 7, 300, 1438])
 def test_every_training_image_goes_to_exactly_one_client(num_clients):
-  population = digits.load(num_clients, dirichlet_alpha=0.5, seed=3)
-  sizes = [len(labels) for _, labels in population.client_examples]
-  images = np.concatenate([inputs for inputs, _ in population.client_examples])
+  population = _load(num_clients, dirichlet_alpha=0.5, seed=3)
+  sizes = [len(labels) for _, labels in _examples(population)]
+  images = np.concatenate([inputs for inputs, _ in _examples(population)])
   images = np.concatenate([images, population.test_examples[0]])
-  everything = digits.load(1, dirichlet_alpha=1.0, seed=0)
-  expected = np.concatenate(
-    [everything.client_examples[0][0], everything.test_examples[0]]
-  )
+  everything = _load(1, dirichlet_alpha=1.0, seed=0)
+  expected = np.concatenate([_examples(everything)[0][0], everything.test_examples[0]])
   assert len(sizes) == num_clients
   assert max(sizes) - min(sizes) <= 1
   assert np.array_equal(images[np.lexsort(images.T)], expected[np.lexsort(expected.T)])
@@ -38,8 +45,8 @@ def test_every_training_image_goes_to_exactly_one_client(num_clients):
 
 def test_small_alpha_skews_labels_more_than_large_alpha():
   def mean_entropy(alpha):
-    population = digits.load(50, alpha, seed=1)
-    return np.mean([_entropy(labels) for _, labels in population.client_examples])
+    population = _load(50, alpha, seed=1)
+    return np.mean([_entropy(labels) for _, labels in _examples(population)])
 
   small, middle, large = map(mean_entropy, (0.05, 0.5, 50.0))
   assert small < middle < large
@@ -49,15 +56,15 @@ def test_small_alpha_skews_labels_more_than_large_alpha():
 
 def test_same_seed_same_split_and_another_seed_another():
   def first_client(seed):
-    return digits.load(300, 0.5, seed).client_examples[0][0]
+    return _examples(_load(300, 0.5, seed))[0][0]
 
   assert np.array_equal(first_client(1), first_client(1))
   assert not np.array_equal(first_client(1), first_client(2))
 
 
 def test_labels_stay_with_their_images():
-  population = digits.load(1, 0.5, seed=4)
-  inputs, labels = population.client_examples[0]
+  population = _load(1, 0.5, seed=4)
+  inputs, labels = _examples(population)[0]
   centroids = np.stack([inputs[labels == c].mean(axis=0) for c in range(10)])
   test_inputs, test_labels = population.test_examples
   distances = np.linalg.norm(test_inputs[:, None] - centroids, axis=2)
@@ -66,10 +73,15 @@ def test_labels_stay_with_their_images():
 
 def test_more_clients_than_images_are_refused():
   with pytest.raises(ValueError, match='num_clients must be between 1 and 1438'):
-    digits.load(1439, 0.5, seed=1)
+    _load(1439, 0.5, seed=1)
   with pytest.raises(ValueError, match='at most 1438'):
-    digits.TASK.check_num_clients(1439)
-  digits.TASK.check_num_clients(1438)
+    digits.TASK.check(data_options.Data(1439, 0.5, seed=1))
+  digits.TASK.check(data_options.Data(1438, 0.5, seed=1))
+
+
+def _at_most_80(options):
+  if options.num_clients > 80:
+    raise ValueError('num_clients must be at most 80')
 
 
 def test_what_a_task_says_of_itself_is_in_the_help_and_in_the_flags():
@@ -77,7 +89,7 @@ def test_what_a_task_says_of_itself_is_in_the_help_and_in_the_flags():
     digits.TASK,
     name='other',
     summary='something else',
-    max_clients=80,
+    check=_at_most_80,
     defaults=dataclasses.replace(
       digits.TASK.defaults, num_clients=77, min_separation=2
     ),
@@ -86,7 +98,7 @@ def test_what_a_task_says_of_itself_is_in_the_help_and_in_the_flags():
   try:
     shown = ' '.join(executing.execute(simulate, '--help').stdout.split())
     values = flags.FlagValues()
-    simulate.define(values)
+    settings.define(values)
     values(['simulate', '--task=other', '--num_rounds=9', '--mechanism=gaussian'])
     chosen = settings.from_flags(values)
     refused = executing.execute(simulate, '--task=other', '--num_clients=81')
@@ -96,7 +108,7 @@ def test_what_a_task_says_of_itself_is_in_the_help_and_in_the_flags():
   assert 'Default: 300 for digits; 77 for other.' in shown
   assert chosen.task is other
   assert chosen.name == 'other-gaussian'
-  assert (chosen.num_clients, chosen.participation.num_rounds) == (77, 9)
+  assert (chosen.data.num_clients, chosen.privacy.participation.num_rounds) == (77, 9)
   assert chosen.flags['num_clients'] == 77
   assert chosen.flags['clip_norm'] == 1.0
   assert (refused.returncode, refused.stdout) == (2, '')
@@ -110,7 +122,7 @@ def test_every_task_is_there_under_its_name():
 @pytest.mark.parametrize('task', tasks.TASKS.values(), ids=lambda task: task.name)
 def test_the_defaults_of_a_task_go_together(task):
   values = flags.FlagValues()
-  simulate.define(values)
+  settings.define(values)
   values(['simulate', f'--task={task.name}', '--mechanism=tree'])
   chosen = settings.from_flags(values)
   for name, value in dataclasses.asdict(task.defaults).items():

@@ -1,21 +1,6 @@
-"""Federated data sets as arrays; nothing is downloaded."""
-
-import dataclasses
+"""Deals out examples that belong to nobody to clients."""
 
 import numpy as np
-
-
-@dataclasses.dataclass(frozen=True)
-class Population:
-  """Clients' data and test data.
-
-  Attributes:
-    client_examples: For each client, its inputs and labels.
-    test_examples: Held-out inputs and labels, of no client.
-  """
-
-  client_examples: list[tuple[np.ndarray, np.ndarray]]
-  test_examples: tuple[np.ndarray, np.ndarray]
 
 
 def split_with_label_skew(

@@ -1,0 +1,58 @@
+"""A federated population: who has which examples, and what they are like."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Literal, Optional
+
+# What labels are: one of so many classes, a number (or several), or the next token at
+# each position of a text.
+LabelKind = Literal['class', 'number', 'tokens']
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+  """What a model has to know of the examples.
+
+  Attributes:
+    inputs: Shape of one example's inputs.
+    input_dtype: `float32`, or `int32` for tokens.
+    labels: Shape of one example's label: empty for a class or a number.
+    label_kind: What labels are; classes and tokens are int32, numbers float32.
+    num_classes: How many classes or tokens there are, padding included; `None` for
+      numbers.
+    names: What they are called, by number, if they have names.
+    ignored_labels: Tokens that count neither in the loss nor in metrics, such as
+      padding.
+  """
+
+  inputs: tuple[int, ...]
+  input_dtype: Literal['float32', 'int32']
+  labels: tuple[int, ...]
+  label_kind: LabelKind
+  num_classes: Optional[int] = None
+  names: Optional[tuple[str, ...]] = None
+  ignored_labels: tuple[int, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Population:
+  """Clients' data and test data.
+
+  Attributes:
+    clients: What `learning.train` takes: inputs and labels by client.
+    num_clients: How many clients there are.
+    test_examples: Held-out inputs and labels, for which no privacy is claimed; `None`
+      if there are none.
+    shape: What one example is like.
+    facts: What is told of the data before the training, by what it is: numbers of
+      clients and examples, say. Not private.
+    not_covered: What else was made of clients' data without noise, such as the scale of
+      features, in a sentence each: the guarantee does not cover it, and reports say so.
+  """
+
+  clients: Any
+  num_clients: int
+  test_examples: Optional[tuple[Any, Any]]
+  shape: Shape
+  facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  not_covered: tuple[str, ...] = ()

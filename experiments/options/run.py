@@ -1,0 +1,83 @@
+"""What a run is repeated by, and where it is left."""
+
+import dataclasses
+from typing import Optional
+
+from absl import flags
+
+from tff_dp_aggregators.learning.runs import run_directory
+
+NAMES = ('seed', 'secret_noise', 'timeout_seconds', 'run_dir')
+# Between a run and its continuation: a directory may be moved, a machine be slower.
+MAY_DIFFER = ('run_dir', 'timeout_seconds')
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+  """Seeds and files; attributes are the flags of the same names."""
+
+  seed: int
+  secret_noise: bool
+  timeout_seconds: float
+  run_dir: Optional[str]
+
+
+def define(values: flags.FlagValues) -> None:
+  """Defines the flags.
+
+  Args:
+    values: Where to define them.
+  """
+  flags.DEFINE_integer(
+    'seed',
+    1,
+    'Of the split into clients, their selection and order, and the noise: same seed, '
+    'same result. Noise from a known seed protects nobody, which is right for a '
+    'simulation; see --secret_noise.',
+    flag_values=values,
+  )
+  flags.DEFINE_bool(
+    'secret_noise',
+    False,
+    'Draw the noise from a secret key instead of --seed. The run can then not be '
+    'repeated exactly.',
+    flag_values=values,
+  )
+  flags.DEFINE_float(
+    'timeout_seconds',
+    3600.0,
+    'How long a round may take; one that takes longer ends the program with an error, '
+    'and the same command goes on.',
+    flag_values=values,
+  )
+  flags.DEFINE_string(
+    'run_dir',
+    None,
+    'Where to leave the results: a directory that does not exist or is empty, or one '
+    'of a run with the same flags, which goes on. Default: a new directory under runs.',
+    flag_values=values,
+  )
+
+
+def from_flags(values: flags.FlagValues) -> Run:
+  """What the flags say.
+
+  Args:
+    values: Parsed flags.
+
+  Raises:
+    ValueError: If a value is out of range.
+    FileExistsError: If the run directory holds something that is not of a run.
+  """
+  if values.seed < 0:
+    raise ValueError(f'seed must not be negative; got {values.seed}.')
+  if not values.timeout_seconds > 0:
+    raise ValueError(f'timeout_seconds must be positive; got {values.timeout_seconds}.')
+  if values.run_dir is not None:
+    run_directory.check_usable(values.run_dir)
+  return Run(
+    seed=values.seed,
+    secret_noise=values.secret_noise,
+    timeout_seconds=values.timeout_seconds,
+    run_dir=values.run_dir,
+  )
