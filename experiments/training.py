@@ -2,7 +2,7 @@
 
 import os
 import time
-from typing import Any, Optional
+from typing import Optional
 
 import tensorflow_federated as tff
 
@@ -13,6 +13,7 @@ from tff_dp_aggregators.learning.runs import run_directory
 
 from . import plots
 from . import settings as settings_lib
+from .data import population as population_lib
 
 _INTERRUPTED = 130  # Exit code of a program ended by Ctrl-C.
 
@@ -27,18 +28,37 @@ def run(settings: settings_lib.Settings) -> int:
     settings: Checked settings.
 
   Raises:
-    ValueError: If the task cannot be split as the settings ask, or the run in the
-      directory was begun with other flags.
+    ValueError: If the data, or the model for them, are not what the settings ask, or
+      the run in the directory was begun with other flags.
   """
   population = settings.task.load(settings.data)
+  run_dir = settings.run.run_dir or _new_name(settings.name)
+  progress.say(_headline(settings, run_dir))
+  result = train(settings, population, run_dir)
+  _say_how_it_went(settings, result)
+  return 0 if result.is_finished else _INTERRUPTED
+
+
+def train(
+  settings: settings_lib.Settings, population: population_lib.Population, run_dir: str
+) -> learning.Result:
+  """Trains, and leaves everything in the run directory, the picture included.
+
+  Args:
+    settings: Checked settings.
+    population: Of the settings' task, for their options.
+    run_dir: Where everything is left.
+
+  Raises:
+    ValueError: If the model is not for the data, or the run in the directory was begun
+      with other flags.
+  """
   shape = population.shape
   kind, metric = settings.model.kind, settings.model.metric
   why_not = kind.why_not(shape)
   if why_not is not None:
     raise ValueError(f'--model={kind.name} is not for these data: {why_not}.')
   privacy, optimization, run = settings.privacy, settings.optimization, settings.run
-  run_dir = run.run_dir or _new_name(settings.name)
-  progress.say(_headline(settings, run_dir))
   result = learning.train(
     kind.build(shape),
     population.clients,
@@ -67,8 +87,7 @@ def run(settings: settings_lib.Settings) -> int:
     settings=settings.flags,
   )
   _draw(settings, run_dir, population.num_clients)
-  _say_how_it_went(settings, result)
-  return 0 if result.is_finished else _INTERRUPTED
+  return result
 
 
 def _new_name(name: str) -> str:
@@ -104,7 +123,7 @@ def _draw(settings: settings_lib.Settings, run_dir: str, num_clients: int) -> No
   )
 
 
-def _say_how_it_went(settings: settings_lib.Settings, result: Any) -> None:
+def _say_how_it_went(settings: settings_lib.Settings, result: learning.Result) -> None:
   metric = settings.model.metric.name
   measured = result.metrics[f'test_{metric}']
   progress.say(f'Test {metric} after {result.rounds} rounds: {measured:.4f}.')
@@ -118,7 +137,7 @@ def _say_how_it_went(settings: settings_lib.Settings, result: Any) -> None:
     )
 
 
-def _spent(result: Any) -> str:
+def _spent(result: learning.Result) -> str:
   guarantee, mechanism = result.statement['guarantee'], result.statement['mechanism']
   if mechanism is None:
     return 'No privacy: epsilon is infinite.'
