@@ -103,7 +103,17 @@ setuptools.setup(
     # What the programs in experiments/ need; they run from a checkout.
     'simulate': ['scikit-learn'],
     'docs': ['mkdocs-material', 'mkdocstrings-python'],
-    'test': ['coverage', 'psutil', 'pytest', 'pytest-cov', 'pytest-xdist', 'pyyaml'],
+    'test': [
+      'coverage',
+      'ipykernel',
+      'nbclient',
+      'nbformat',
+      'psutil',
+      'pytest',
+      'pytest-cov',
+      'pytest-xdist',
+      'pyyaml',
+    ],
     'dev': ['mypy', 'ruff', 'setuptools', 'uv', 'wheel'],
   },
   entry_points={
