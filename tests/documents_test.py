@@ -1,7 +1,8 @@
 """What README and docs/ show runs, as it is printed: Python, commands, simulations.
 
 README's Python example, which a stranger copies first, runs in a process of its own;
-everything else is executed in this one.
+everything else is executed in this one. Documents whose steps build on each other are
+followed by walkthrough_test.py.
 """
 
 import importlib
@@ -16,12 +17,14 @@ import pytest
 
 from experiments import simulate
 from tests import executing
+from tests import walkthroughs
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 README = (ROOT / 'README.md').read_text(encoding='utf-8')
 DOCS = {
   path.name: path.read_text(encoding='utf-8')
   for path in sorted((ROOT / 'docs').glob('*.md'))
+  if not walkthroughs.is_one(path)
 }
 _MODULES = 'tff_dp_aggregators.accounting.'
 # What the output of README's commands has to say.

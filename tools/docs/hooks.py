@@ -32,6 +32,7 @@ _GUIDES = (
   'processes.md',
   'strategies.md',
   'accounting.md',
+  'production.md',
   'noise.md',
   'threat_model.md',
   'programs.md',
