@@ -8,9 +8,9 @@ In a walkthrough, commands are shown with what they print:
     300 rounds, ...
     ```
 
-and Python with a block of its output below. A line `...` stands for any lines, and `...`
-in a line for any characters, as in doctest. All run in one directory, so that each step
-finds what those before it left.
+and Python with a block of its output below. A line `...` stands for any lines, and
+`...` in a line for any characters, as in doctest. All run in one directory, so that
+each step finds what those before it left.
 """
 
 import contextlib
