@@ -466,8 +466,16 @@ def test_a_schedule_that_does_not_keep_its_schema_ends_the_run(tmp_path):
       'test_data gives x of shape .3. .* the model takes .2.',
     ),
     (
-      {'server_optimizer': learning.build_ftrl(0.5, 0.9)},
-      'server_optimizer is FTRL.*build_sgdm',
+      {
+        'server_optimizer': learning.ServerSchedule(
+          strategies.Workload(12, momentum=0.9)
+        ).ftrl()
+      },
+      'server_optimizer is FTRL for the workload.*optimizer\\(\\) of the same',
+    ),
+    (
+      {'server_optimizer': learning.ServerSchedule(strategies.Workload(9)).ftrl()},
+      'FTRL for 9 rounds, but the run has 12',
     ),
     ({'timeout_seconds': 0}, 'timeout_seconds is 0'),
     ({'model': training_runs.random_model()}, 'random numbers anew'),

@@ -55,6 +55,11 @@ class FTRL(tff.learning.optimizers.Optimizer):
     self._momentum = float(momentum)
     self._workload = workload
 
+  @property
+  def workload(self) -> Optional[strategies.Workload]:
+    """What the aggregator's workload has to be; `None` for any."""
+    return self._workload
+
   def check_workload(self, workload: strategies.Workload) -> None:
     """Refuses sums of another workload than this optimizer is for.
 

@@ -24,6 +24,7 @@ from tff_dp_aggregators.learning import fed_avg
 from tff_dp_aggregators.learning import fed_prox
 from tff_dp_aggregators.learning import ftrl
 from tff_dp_aggregators.learning import interrupts
+from tff_dp_aggregators.learning import ftrl_on_means
 from tff_dp_aggregators.learning import models
 from tff_dp_aggregators.learning import packed
 from tff_dp_aggregators.learning import population as population_lib
@@ -143,7 +144,8 @@ def train(
     server_optimizer: Applies the mean of updates; `None` for that of
       `build_dp_fed_avg`, SGD with learning rate 0.2 and momentum 0.9, although the
       strategies of `Mechanism` are the best for plain sums: `ServerSchedule` has the
-      strategy for momentum, and its optimizer.
+      strategy for momentum, and its optimizer. With `build_ftrl` it is DP-FTRL, and
+      with momentum DP-FTRLM, on the sum of the means so far.
     test_data: Inputs and labels, `(x, y)` or named `x` and `y`, of nobody whose privacy
       is to be kept; `None` for no evaluation.
     test_metrics: Measures besides the loss: of outputs and labels, by name.
@@ -229,7 +231,7 @@ def train(
   trial.refuse_random_models(local_training)
   plan = run_lib.Plan(
     training=local_training,
-    server_optimizer=_server_optimizer(server_optimizer),
+    server_optimizer=_server_optimizer(server_optimizer, schedule.num_rounds),
     clients=population,
     mechanism=mechanism,
     schedule=schedule,
@@ -290,17 +292,10 @@ def _client_optimizer(
 
 
 def _server_optimizer(
-  optimizer: Optional[tff.learning.optimizers.Optimizer],
+  optimizer: Optional[tff.learning.optimizers.Optimizer], num_rounds: int
 ) -> tff.learning.optimizers.Optimizer:
-  if isinstance(optimizer, ftrl.FTRL):
-    raise ValueError(
-      'server_optimizer is FTRL, which works on sums of all rounds so far; train gives '
-      "it each round's mean. On that, "
-      'tff.learning.optimizers.build_sgdm(learning_rate, momentum) comes to the models '
-      'of DP-FTRL and DP-FTRLM, with the same noise and epsilon: give that, with a '
-      'mechanism such as tree. docs/training.md tells more.'
-    )
-  return process_parts.check_optimizer(
+  """What is applied to the mean of each round; FTRL with the sum of them."""
+  checked = process_parts.check_optimizer(
     'server_optimizer', optimizer, fed_avg.default_server_optimizer()
   )
 
@@ -327,6 +322,11 @@ def _seed(run_dir: str) -> int:
     return int(config['training']['seed'])
   return secrets.randbits(_SEED_BITS)
 
+  if not isinstance(checked, ftrl.FTRL):
+    return checked
+  on_means = ftrl_on_means.FTRLOnMeans(checked)
+  on_means.check_num_rounds(num_rounds)
+  return on_means
 
 def _schedule(
   mechanism: Optional[accounting.Mechanism],
