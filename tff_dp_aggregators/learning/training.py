@@ -11,7 +11,7 @@ import os
 import secrets
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 import tensorflow_federated as tff
@@ -19,12 +19,13 @@ import tensorflow_federated as tff
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting.accountants import gaussian
+from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.learning import fed_avg
 from tff_dp_aggregators.learning import fed_prox
 from tff_dp_aggregators.learning import ftrl
-from tff_dp_aggregators.learning import interrupts
 from tff_dp_aggregators.learning import ftrl_on_means
+from tff_dp_aggregators.learning import interrupts
 from tff_dp_aggregators.learning import models
 from tff_dp_aggregators.learning import packed
 from tff_dp_aggregators.learning import population as population_lib
@@ -33,6 +34,7 @@ from tff_dp_aggregators.learning import runtime
 from tff_dp_aggregators.learning import schedules
 from tff_dp_aggregators.learning.packed import trial
 from tff_dp_aggregators.learning.runs import evaluation as evaluation_lib
+from tff_dp_aggregators.learning.runs import larger_cohort
 from tff_dp_aggregators.learning.runs import metrics_file
 from tff_dp_aggregators.learning.runs import progress
 from tff_dp_aggregators.learning.runs import reporting
@@ -54,11 +56,14 @@ class Result:
     run_dir: Its directory.
     rounds: Rounds released, which the ledger has.
     num_rounds: Rounds planned.
-    epsilon: Spent by then at `delta`; infinite without privacy.
+    epsilon: Spent by then at `delta`; infinite without privacy, and with the noise of a
+      simulated cohort.
     delta: At which epsilon was read.
     metrics: The row of the last round in `metrics.csv`.
     weights: The model's, as NumPy arrays.
     statement: What the report is made of.
+    simulated_epsilon: What a run with the simulated cohort would have spent; `None`
+      unless one was simulated, and then there is no guarantee.
     is_finished: Whether all rounds were run; if not, the same call goes on.
   """
 
@@ -71,6 +76,7 @@ class Result:
   # Which would fill screens.
   weights: tff.learning.models.ModelWeights = dataclasses.field(repr=False)
   statement: dict[str, Any] = dataclasses.field(repr=False)
+  simulated_epsilon: Optional[float] = None
 
   @property
   def is_finished(self) -> bool:
@@ -106,6 +112,9 @@ def train(
   checkpoint_seconds: float = _CHECKPOINT_SECONDS,
   timeout_seconds: Optional[float] = _TIMEOUT_SECONDS,
   settings: Optional[Mapping[str, Any]] = None,
+  simulated_cohort_scale: float = 1.0,
+  not_covered: Sequence[str] = (),
+  tuning: Optional[inputs_lib.Tuning] = None,
 ) -> Result:
   """Trains a federated model with differential privacy and leaves a report of it.
 
@@ -162,6 +171,15 @@ def train(
       `None` for any time. One that takes longer, because it hangs, say, ends with an
       error, and the same call goes on.
     settings: What else is to be told in `config.json`, under `flags`; JSON-ready.
+    simulated_cohort_scale: At least 1. Above 1 the noise is as if cohort and population
+      were so many times larger: the mechanism's, divided by it. Such a run shows what
+      training on so many clients would come to. It carries no guarantee, and all that
+      it leaves says so and names both cohorts.
+    not_covered: What else was computed from clients' data without noise, a sentence
+      each, such as 'Features were scaled by the mean of all examples.' The report tells
+      it among what the guarantee does not cover.
+    tuning: Among how many runs on the same clients this one was chosen, and what all of
+      them together spend, for the report; `None` if that is not known.
 
   Returns:
     What the run came to.
@@ -214,6 +232,9 @@ def train(
       f'clip_norm goes with a mechanism, and a mechanism needs one; got {clip_norm} '
       f'and {mechanism}.'
     )
+  scale = larger_cohort.check_scale(simulated_cohort_scale, mechanism)
+  not_covered = inputs_lib.check_not_covered(not_covered)
+  tuning = inputs_lib.check_tuning(tuning)
   population = population_lib.Population(clients)
   seed = _seed(run_dir) if seed is None else checks.check_int('seed', seed, at_least=0)
   if schedule is None:
@@ -221,7 +242,7 @@ def train(
       mechanism, len(population), clients_per_round, num_rounds, seed
     )
   _check_schedule(schedule, mechanism, population, clients_per_round, num_rounds)
-  _warn_of_large_delta(delta, mechanism, len(population))
+  _warn_of_large_delta(delta, mechanism, scale * len(population))
   local_training = packed.LocalTraining(
     models.functional(model, loss, population.element_spec, population.first),
     _client_optimizer(client_optimizer, proximal_strength),
@@ -243,6 +264,9 @@ def train(
     evaluate_every=evaluate_every,
     packed=packed_simulation,
     flags=dict(settings or {}),
+    simulated_cohort_scale=scale,
+    not_covered=not_covered,
+    tuning=tuning,
   )
   evaluation = None
   if test_data is not None:
@@ -298,16 +322,21 @@ def _server_optimizer(
   checked = process_parts.check_optimizer(
     'server_optimizer', optimizer, fed_avg.default_server_optimizer()
   )
+  if not isinstance(checked, ftrl.FTRL):
+    return checked
+  on_means = ftrl_on_means.FTRLOnMeans(checked)
+  on_means.check_num_rounds(num_rounds)
+  return on_means
 
 
 def _warn_of_large_delta(
-  delta: float, mechanism: Optional[accounting.Mechanism], num_clients: int
+  delta: float, mechanism: Optional[accounting.Mechanism], num_clients: float
 ) -> None:
   if mechanism is not None and delta >= 1 / num_clients:
     warnings.warn(
-      f'delta is {delta:g}, and there are {num_clients} clients: a mechanism that '
+      f'delta is {delta:g}, and there are {num_clients:.12g} clients: a mechanism that '
       'publishes all data of one of them is private by that measure. Choose a delta '
-      f'well below 1 / {num_clients}.',
+      f'well below 1 / {num_clients:.12g}.',
       stacklevel=3,
     )
 
@@ -322,11 +351,6 @@ def _seed(run_dir: str) -> int:
     return int(config['training']['seed'])
   return secrets.randbits(_SEED_BITS)
 
-  if not isinstance(checked, ftrl.FTRL):
-    return checked
-  on_means = ftrl_on_means.FTRLOnMeans(checked)
-  on_means.check_num_rounds(num_rounds)
-  return on_means
 
 def _schedule(
   mechanism: Optional[accounting.Mechanism],
@@ -389,7 +413,7 @@ def _result(run: run_lib.Run) -> Result:
     statement = reporting.read(directory)
   else:
     statement = reporting.write(
-      directory, plan.schedule, is_private=plan.mechanism is not None
+      directory, plan.schedule, has_mechanism=plan.mechanism is not None
     )
     if len(rows) == plan.num_rounds:
       run.finish()
@@ -400,16 +424,31 @@ def _result(run: run_lib.Run) -> Result:
         sys.stderr,
       )
   epsilon = statement['guarantee']['epsilon']
+  simulated = None
+  if plan.larger_cohort is not None:
+    simulated = _infinite_if_none(statement['simulated_cohort']['simulated_epsilon'])
+    progress.say(
+      f'{directory.path}: {len(rows)} of {plan.num_rounds} rounds; '
+      f'{plan.larger_cohort.in_words()}. A run of that size would have spent epsilon = '
+      f'{progress.format_number(simulated)} at delta = {plan.delta:g}.',
+      sys.stderr,
+    )
   return Result(
     run_dir=directory.path,
     rounds=standing.rounds,
     num_rounds=plan.num_rounds,
-    epsilon=math.inf if epsilon is None else float(epsilon),
+    epsilon=_infinite_if_none(epsilon),
     delta=plan.delta,
     metrics={name: _value(text) for name, text in rows[-1].items()},
     weights=run_lib.read_weights(directory.file(run_directory.MODEL)),
     statement=statement,
+    simulated_epsilon=simulated,
   )
+
+
+def _infinite_if_none(number: Optional[float]) -> float:
+  """A number of a statement, which has no infinity."""
+  return math.inf if number is None else float(number)
 
 
 def _value(text: str) -> Any:

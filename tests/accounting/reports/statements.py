@@ -1,6 +1,7 @@
 """Reports of every kind for tests, with the files that they are of."""
 
 import json
+import os
 
 import dp_accounting
 
@@ -21,8 +22,14 @@ OF_TREE = ('--mechanism=tree', '--num_rounds=12', '--min_separation=4')
 OF_TREE += ('--noise_multiplier=5', '--target_delta=1e-6')
 KINDS = (
   'tree', 'blt', 'curves', 'ledger', 'sampled', 'composition', 'without_privacy',
-  'flags', 'ledger_by_flags', 'round_log', 'run_dir', 'run_dirs',
+  'flags', 'ledger_by_flags', 'round_log', 'run_dir', 'run_dirs', 'larger_cohort',
+  'run_without_privacy',
 )  # fmt: skip
+# What a run's configuration says of clients' data besides.
+BESIDES = {
+  'not_covered': ['The vocabulary was counted without noise.'],
+  'tuning': {'num_runs': 5, 'epsilon': 20.5},
+}
 
 
 def with_ledger(folder, num_rounds=7):
@@ -82,9 +89,45 @@ def run_dir(folder, **changes):
     'enforced_by': 'a test',
     'noise_source': 'a seed',
   }
-  (folder / 'config.json').write_text(json.dumps({'privacy': {**privacy, **changes}}))
+  config = {'privacy': {**privacy, **changes}, **BESIDES}
+  (folder / 'config.json').write_text(json.dumps(config))
   TREE.strategy.save(folder / 'strategy.npz')
   with_ledger(folder)
+  return str(folder)
+
+
+def run_of_larger_cohort(folder, scale=10.0, **changes):
+  """Makes that of a run of TREE as if cohorts of 10 of 40 clients were larger."""
+  run_dir(folder)
+  config = json.loads((folder / 'config.json').read_text())
+  simulated = {'scale': scale, 'clients_per_round': 10, 'num_clients': 40}
+  simulated['as_planned'] = config['privacy']
+  config.update(privacy=None, simulated_cohort={**simulated, **changes})
+  (folder / 'config.json').write_text(json.dumps(config))
+  os.remove(folder / 'ledger.jsonl')
+  ledger_of_larger_cohort(folder / 'ledger.jsonl', 5.0 / scale)
+  return str(folder)
+
+
+def ledger_of_larger_cohort(path, noise_multiplier, event=None, num_rounds=7):
+  """Writes the ledger of such a run."""
+  with ledger.LedgerWriter(str(path), delta=1e-6) as writer:
+    for _ in range(num_rounds):
+      writer.append(
+        event=event or dp_accounting.NonPrivateDpEvent(),
+        cohort_requested=10,
+        cohort_reported=10,
+        clip_norm=0.5,
+        noise_multiplier=noise_multiplier,
+        strategy_checksum=TREE.strategy.checksum,
+      )
+
+
+def run_without_privacy(folder):
+  """Makes that of a run without a mechanism; returns its path."""
+  folder.mkdir()
+  config = {'privacy': None, 'training': {'simulation': 'packed'}, **BESIDES}
+  (folder / 'config.json').write_text(json.dumps(config))
   return str(folder)
 
 
@@ -124,6 +167,14 @@ def of_every_kind(folder):
   runs = [run_dir(folder / name, noise_seed=name) for name in ('one', 'two')]
   yield by_flags(folder, f'--run_dir={runs[0]}', '--accountant=rdp')
   yield by_flags(folder, *(f'--run_dir={run}' for run in runs))
+  yield by_flags(folder, f'--run_dir={run_of_larger_cohort(folder / "larger")}')
+  without = sources.without_privacy(run_without_privacy(folder / 'without'))
+  yield statement.build_without_privacy(
+    without.simulation,
+    not_covered=without.not_covered,
+    tuning=without.tuning,
+    files=without.files,
+  )
 
 
 def of_kind(folder, kind):

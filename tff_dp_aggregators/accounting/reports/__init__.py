@@ -15,9 +15,11 @@ from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement
 from tff_dp_aggregators.accounting.reports import verification
 from tff_dp_aggregators.accounting.reports.inputs import Inputs
+from tff_dp_aggregators.accounting.reports.inputs import Tuning
 
 __all__ = [
   'Inputs',
+  'Tuning',
   'composition',
   'inputs',
   'provenance',

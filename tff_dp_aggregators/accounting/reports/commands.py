@@ -42,7 +42,7 @@ def check(
   Returns:
     Differences and notes.
   """
-  if report['mechanism'] is None:
+  if report['mechanism'] is None and not (report['verification'] or {}).get('command'):
     return [], []
   command = report['verification']['command']
   if command is None:
@@ -145,7 +145,7 @@ def _comparable(
     optimised_again: Whether strategies may be slightly different ones.
   """
   if statement['mechanism'] is None:
-    return statement
+    return _comparable_without_privacy(statement, moved)
   kept = {
     key: value
     for key, value in statement.items()
@@ -158,10 +158,7 @@ def _comparable(
     kept['mechanism'] = dict(statement['mechanism'], strategy_checksum=None)
     inputs['mechanism'] = dict(inputs['mechanism'], strategy_checksum=None)
   kept['inputs'] = inputs
-  kept['files'] = [
-    {key: file[key] for key in ('role', 'sha256', *(() if moved else ('path',)))}
-    for file in verification['files']
-  ]
+  kept['files'] = _files(verification, moved)
   for group, field in _not_said(led_to):
     kept[group] = {key: each for key, each in kept[group].items() if key != field}
   stated, found = statement['parts'], led_to['parts']
@@ -177,9 +174,25 @@ def _comparable(
   return kept
 
 
+def _comparable_without_privacy(
+  statement: dict[str, Any], moved: bool
+) -> dict[str, Any]:
+  verification = statement['verification'] or {'files': [], 'inputs': None}
+  return dict(
+    statement, verification=verification['inputs'], files=_files(verification, moved)
+  )
+
+
+def _files(verification: dict[str, Any], moved: bool) -> list[dict[str, Any]]:
+  return [
+    {key: file[key] for key in ('role', 'sha256', *(() if moved else ('path',)))}
+    for file in verification['files']
+  ]
+
+
 def _not_said(led_to: dict[str, Any]) -> Iterator[tuple[str, str]]:
   """Texts that a command says nothing about, and a report has from elsewhere."""
-  if led_to['parts']:
+  if led_to['mechanism'] is None or led_to['parts']:
     return
   unsaid = {
     ('participation', 'enforced_by'): (inputs_lib.NOT_STATED,),

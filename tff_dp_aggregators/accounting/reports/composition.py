@@ -57,9 +57,10 @@ def compose(
     return parts[0].statement
   for part in parts:
     if part.statement['mechanism'] is None:
-      raise ValueError(
-        f'{part.name} had no privacy mechanism; with it nothing has a guarantee.'
-      )
+      why = 'had no privacy mechanism'
+      if part.statement['simulated_cohort'] is not None:
+        why = 'simulates a larger cohort and has no guarantee'
+      raise ValueError(f'{part.name} {why}; with it nothing has a guarantee.')
   _check_same('delta', parts, [part.statement['guarantee'] for part in parts], 'delta')
   adjacencies = [part.statement['definition']['adjacency'] for part in parts]
   _check_same('adjacency', parts, adjacencies, 'name')
@@ -99,16 +100,18 @@ def from_report(
 
 def _located(statement: dict[str, Any], folder: str) -> dict[str, Any]:
   """The statement, with files named as they are found from here."""
-  if statement['mechanism'] is None:
-    return statement
-  parts = [_located(part, folder) for part in statement['parts']]
   stated = statement['verification']
+  if stated is None:
+    return statement
+  parts = [_located(part, folder) for part in statement.get('parts', ())]
   files = [
     dict(file, path=verification.find(file['path'], folder)) for file in stated['files']
   ]
   if files == stated['files']:
     return statement
   config = [file['path'] for file in files if file['role'] == 'config']
+  if statement['mechanism'] is None:
+    return dict(statement, verification=dict(stated, files=files, command=None))
   if config and not parts:
     found = sources.from_run_dir(
       os.path.dirname(config[0]) or '.', stated['inputs']['accountant']

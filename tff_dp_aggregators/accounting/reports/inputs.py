@@ -5,16 +5,92 @@ Whoever has something to report produces `Inputs` (flags, `sources` from files,
 """
 
 import dataclasses
-from typing import Any, Optional
+import math
+import numbers
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Optional
 
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
+from tff_dp_aggregators.base import checks
 
 # What is said of limits if it is not stated what enforces them.
 NOT_STATED = 'not stated; whoever runs the training must see to it'
 # How clients may be simulated, as reports call it: many in one computation, or each in
 # one of its own.
 SIMULATIONS = ('packed', 'one_by_one')
+
+
+class Tuning(NamedTuple):
+  """Runs on the same clients among which one was chosen.
+
+  Attributes:
+    num_runs: How many there were, the chosen one among them.
+    epsilon: Of all of them composed, at the delta of the chosen one; infinite if one of
+      them had no privacy.
+  """
+
+  num_runs: int
+  epsilon: float
+
+  def to_json(self) -> dict[str, Any]:
+    """JSON-ready; infinity is `None`."""
+    finite = math.isfinite(self.epsilon)
+    return {'num_runs': self.num_runs, 'epsilon': self.epsilon if finite else None}
+
+  @classmethod
+  def from_json(cls, data: Any) -> Optional['Tuning']:
+    """Reads what `to_json` wrote; `None` for none.
+
+    Raises:
+      ValueError: If it is something else.
+    """
+    if data is None:
+      return None
+    try:
+      epsilon = math.inf if data['epsilon'] is None else data['epsilon']
+      return check_tuning(cls(data['num_runs'], epsilon))
+    except (KeyError, TypeError) as e:
+      raise ValueError(f'tuning must have num_runs and epsilon; got {data!r}.') from e
+
+
+@dataclasses.dataclass(frozen=True)
+class SimulatedCohort:
+  """A run with the noise of a larger cohort, for which no guarantee holds.
+
+  Attributes:
+    scale: How many times larger that cohort is, and the population it is drawn from.
+    clients_per_round: Clients of a round in the run itself.
+    num_clients: Clients in the run itself.
+
+  Raises:
+    ValueError: If `scale` is not finite or less than 1, or another number not positive.
+  """
+
+  scale: float
+  clients_per_round: float
+  num_clients: int
+
+  def __post_init__(self) -> None:
+    for name, least in (('scale', 1), ('clients_per_round', 0), ('num_clients', 1)):
+      value = getattr(self, name)
+      if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise ValueError(f'{name} of a simulated cohort must be a number; got {value}.')
+      if not (math.isfinite(value) and value >= least):
+        raise ValueError(
+          f'{name} of a simulated cohort must be finite and at least {least}; got '
+          f'{value}.'
+        )
+
+  @property
+  def simulated_clients_per_round(self) -> float:
+    """Clients of a round as the noise has it."""
+    return self.scale * self.clients_per_round
+
+  @property
+  def simulated_num_clients(self) -> float:
+    """Clients of the population that such a cohort is drawn from."""
+    return self.scale * self.num_clients
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +119,12 @@ class Inputs:
     simulation: A key of `SIMULATIONS`, if it is known how clients were simulated.
     reporting: Which clients that were asked reported, as `sources.reporting_of` tells
       it of a run; `None` if all did, or nothing is known.
+    simulated_cohort: Of a run whose noise is less than the mechanism's, as if its
+      cohort were larger; the mechanism is then what that cohort would have had. `None`
+      for all other runs.
+    not_covered: Sentences: what else was computed from clients' data without noise.
+    tuning: Among how many runs on the same clients this one was chosen; `None` if that
+      is not known.
     command: A command that prints the same numbers again.
     files: Files that the statement is made from, each with `role`, `path` and `sha256`.
   """
@@ -61,6 +143,9 @@ class Inputs:
   participation_source: Optional[dict[str, Any]] = None
   simulation: Optional[str] = None
   reporting: Optional[dict[str, Any]] = None
+  simulated_cohort: Optional[SimulatedCohort] = None
+  not_covered: tuple[str, ...] = ()
+  tuning: Optional[Tuning] = None
   command: Optional[str] = None
   files: tuple[dict[str, Any], ...] = ()
 
@@ -68,3 +153,70 @@ class Inputs:
   def epsilon_planned(self) -> float:
     """Epsilon of all rounds planned, by `accountant`."""
     return self.mechanism.epsilon(self.delta, accountant=self.accountant)
+
+
+@dataclasses.dataclass(frozen=True)
+class WithoutPrivacy:
+  """What is to be said of a run that had no mechanism.
+
+  Attributes:
+    simulation: As in `Inputs`.
+    not_covered: As in `Inputs`.
+    tuning: As in `Inputs`.
+    files: As in `Inputs`.
+  """
+
+  simulation: Optional[str] = None
+  not_covered: tuple[str, ...] = ()
+  tuning: Optional[Tuning] = None
+  files: tuple[dict[str, Any], ...] = ()
+
+
+def check_not_covered(not_covered: Any) -> tuple[str, ...]:
+  """Returns the sentences, each in one line.
+
+  Args:
+    not_covered: What the caller passed.
+
+  Raises:
+    TypeError: If it is no sequence of texts; a single text is none.
+    ValueError: If one is empty or has several lines.
+  """
+  if isinstance(not_covered, (str, bytes)) or not isinstance(not_covered, Sequence):
+    raise TypeError(
+      'not_covered must be a sequence of sentences, such as '
+      f"('The vocabulary was counted without noise.',); got {not_covered!r}."
+    )
+  for sentence in not_covered:
+    if not isinstance(sentence, str):
+      raise TypeError(f'not_covered must have sentences; got {sentence!r}.')
+    if not sentence.strip() or not sentence.isprintable():
+      raise ValueError(
+        f'not_covered must have sentences, each in one line; got {sentence!r}.'
+      )
+  return tuple(sentence.strip() for sentence in not_covered)
+
+
+def check_tuning(tuning: Any) -> Optional[Tuning]:
+  """Returns it, if it says among how many runs one was chosen and what they spent.
+
+  Args:
+    tuning: What the caller passed.
+
+  Raises:
+    TypeError: If it is no `Tuning`, or a number is none.
+    ValueError: If a number is out of range.
+  """
+  if tuning is None:
+    return None
+  if not isinstance(tuning, Tuning):
+    raise TypeError(f'tuning must be a Tuning(num_runs, epsilon); got {tuning!r}.')
+  checks.check_positive_int('num_runs of tuning', tuning.num_runs)
+  if isinstance(checks.check_number('epsilon of tuning', tuning.epsilon), bool):
+    raise TypeError(f'epsilon of tuning must be a number, got {tuning.epsilon}.')
+  if not tuning.epsilon >= 0:
+    raise ValueError(
+      'epsilon of tuning must be at least 0, that of all runs composed; got '
+      f'{tuning.epsilon}.'
+    )
+  return Tuning(int(tuning.num_runs), float(tuning.epsilon))

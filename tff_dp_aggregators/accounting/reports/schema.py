@@ -72,8 +72,7 @@ def _add_accountants(definitions: dict[str, Any]) -> None:
   guarantee['properties']['accountant']['enum'] = names
   listed = guarantee['properties']['accountants']['items']
   listed['properties']['name']['enum'] = names
-  asked = definitions['verification']['properties']['inputs']['properties']
-  asked['accountant']['enum'] = [*names, None]
+  definitions['asked_accountant']['enum'] = [*names, None]
   for entry in accountants.ACCOUNTANTS.values():
     if entry.in_guarantee:
       field = f'epsilon_{entry.name}'

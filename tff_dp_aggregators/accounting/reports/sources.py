@@ -86,13 +86,18 @@ def from_run_dir(run_dir: str, accountant: Optional[str] = None) -> inputs_lib.I
 
   Raises:
     OSError: If a file cannot be read.
-    ValueError: If the directory has no private run, or its files contradict each
-      other.
+    ValueError: If the run in the directory had no mechanism, or its files contradict
+      each other.
   """
   run_dir = os.path.normpath(run_dir)
   config_path = os.path.join(run_dir, 'config.json')
   config = _config_of(run_dir, config_path)
-  privacy = _privacy_of(run_dir, config)
+  simulated: Any = config.get('simulated_cohort')
+  try:
+    cohort = _simulated_cohort(simulated)
+    privacy = simulated['as_planned'] if cohort else _privacy_of(run_dir, config)
+  except (KeyError, TypeError) as e:
+    raise ValueError(f'{config_path}: simulated_cohort is not complete: {e}.') from e
   read = [file_of('config', config_path)]
   strategy = None
   for name in _STRATEGY_FILES:
@@ -122,11 +127,37 @@ def from_run_dir(run_dir: str, accountant: Optional[str] = None) -> inputs_lib.I
       code_version=_code_version(config.get('software')),
       simulation=simulation_of(config),
       reporting=reporting_of(config),
+      simulated_cohort=cohort,
+      not_covered=_not_covered_of(config_path, config),
+      tuning=inputs_lib.Tuning.from_json(config.get('tuning')),
       command=command_of(arguments),
       files=tuple(read),
     )
   except KeyError as e:
     raise ValueError(f'{config_path} is not complete: it lacks {e}.') from e
+
+
+def without_privacy(run_dir: str) -> inputs_lib.WithoutPrivacy:
+  """What is to be said of a run without a mechanism, by its configuration.
+
+  Args:
+    run_dir: Its directory.
+
+  Raises:
+    OSError: If a file cannot be read.
+    ValueError: If it is not the directory of such a run.
+  """
+  run_dir = os.path.normpath(run_dir)
+  config_path = os.path.join(run_dir, 'config.json')
+  config = _config_of(run_dir, config_path)
+  if config['privacy'] is not None or config.get('simulated_cohort') is not None:
+    raise ValueError(f'the run in {run_dir} had a mechanism.')
+  return inputs_lib.WithoutPrivacy(
+    simulation_of(config),
+    _not_covered_of(config_path, config),
+    inputs_lib.Tuning.from_json(config.get('tuning')),
+    (file_of('config', config_path),),
+  )
 
 
 def check_independent(run_dirs: Sequence[str]) -> None:
@@ -350,9 +381,30 @@ def _config_of(run_dir: str, config_path: str) -> dict[str, Any]:
 def _privacy_of(run_dir: str, config: dict[str, Any]) -> dict[str, Any]:
   """What a run's configuration says about privacy."""
   privacy: Optional[dict[str, Any]] = config['privacy']
+  if config.get('simulated_cohort') is not None:
+    raise ValueError(
+      f'the run in {run_dir} simulates a larger cohort: it has no guarantee, and '
+      'nothing has one together with it.'
+    )
   if privacy is None:
     raise ValueError(f'the run in {run_dir} had no privacy mechanism.')
   return privacy
+
+
+def _simulated_cohort(simulated: Any) -> Optional[inputs_lib.SimulatedCohort]:
+  """The larger cohort that a configuration says was simulated, if it does."""
+  if simulated is None:
+    return None
+  names = [field.name for field in dataclasses.fields(inputs_lib.SimulatedCohort)]
+  return inputs_lib.SimulatedCohort(**{name: simulated[name] for name in names})
+
+
+def _not_covered_of(config_path: str, config: Mapping[str, Any]) -> tuple[str, ...]:
+  """What a configuration says was computed from clients' data besides."""
+  try:
+    return inputs_lib.check_not_covered(config.get('not_covered', ()))
+  except (TypeError, ValueError) as e:
+    raise ValueError(f'{config_path}: {e}') from e
 
 
 def _training_of(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,13 +28,14 @@ from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import provenance
+from tff_dp_aggregators.accounting.reports import simulated_cohorts
 from tff_dp_aggregators.base import version
 from tff_dp_aggregators.strategies import registry
 
 # What a JSON report says that it is.
 FORMAT = 'tff_dp_aggregators.privacy_report'
 # Of that format; a report of another version is refused.
-VERSION = 4
+VERSION = 5
 
 _UNIT = (
   'one client with all its data: the guarantee is about everything that a client '
@@ -97,7 +98,8 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
     with_curves: Whether to compute the points of plots; else `curves` is `None`.
 
   Returns:
-    A JSON-ready dict, described by `schema.load`; infinities are `None`.
+    A JSON-ready dict, described by `schema.load`; infinities are `None`. Of a run that
+    simulates a larger cohort it is one without privacy.
 
   Raises:
     ValueError: If `delta` is out of range, the target is missed, or the ledger is of
@@ -109,6 +111,8 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
   gaussian.check_delta(delta)
   event, run, clip_norm = mechanism.event, None, inputs.clip_norm
   _check_target(inputs)
+  if inputs.simulated_cohort is not None:
+    return _of_simulated_cohort(inputs)
   if inputs.ledger is not None:
     _check_ledger(mechanism, inputs.ledger)
     _check_clip_norm(mechanism, inputs.clip_norm, inputs.ledger.entries)
@@ -125,11 +129,12 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
     'format': FORMAT,
     'version': VERSION,
     'setting': _SETTING,
-    'definition': _definition(mechanism),
+    'definition': _definition(mechanism, inputs.not_covered),
     'mechanism': _mechanism(mechanism, clip_norm, inputs.noise_source),
     'participation': _participation(inputs),
     'run': run,
     'target': target,
+    'tuning': None if inputs.tuning is None else inputs.tuning.to_json(),
     'guarantee': guarantee(event, delta, mechanism.relation, inputs.accountant),
     'parts': [],
     'curves': curves,
@@ -188,6 +193,7 @@ def compose(
     parts[0]['definition'],
     outputs=next((each for each in outputs if each.endswith(_SECRET)), outputs[0]),
     covered=_union(part['definition']['covered'] for part in parts),
+    not_covered=_union(part['definition']['not_covered'] for part in parts),
   )
   total = guarantee(event, delta, relation, accountant)
   mu = total['gdp_mu']
@@ -214,6 +220,7 @@ def compose(
     'participation': None,
     'run': None,
     'target': None,
+    'tuning': None,
     'guarantee': total,
     'parts': list(parts),
     'curves': curves,
@@ -238,17 +245,36 @@ def compose(
   }
 
 
-def build_without_privacy(simulation: Optional[str] = None) -> dict[str, Any]:
+def build_without_privacy(
+  simulation: Optional[str] = None,
+  *,
+  not_covered: Sequence[str] = (),
+  tuning: Optional[inputs_lib.Tuning] = None,
+  files: Sequence[dict[str, Any]] = (),
+) -> dict[str, Any]:
   """The statement of a run without any privacy mechanism: that there is none.
 
   Args:
     simulation: As in `Inputs`.
+    not_covered: As in `Inputs`.
+    tuning: As in `Inputs`.
+    files: As in `Inputs`.
   """
+  verification = None
+  if files:
+    verification = {
+      'command': None,
+      'files': [dict(file) for file in files],
+      'inputs': {'accountant': None},
+    }
   return {
     'format': FORMAT,
     'version': VERSION,
     'mechanism': None,
     'simulation': simulation,
+    'simulated_cohort': None,
+    'not_covered': list(not_covered),
+    'tuning': None if tuning is None else tuning.to_json(),
     'guarantee': {
       'epsilon': None,
       'delta': None,
@@ -257,7 +283,30 @@ def build_without_privacy(simulation: Optional[str] = None) -> dict[str, Any]:
       'zcdp_rho': None,
       'gdp_mu': None,
     },
+    'verification': verification,
   }
+
+
+def _of_simulated_cohort(inputs: inputs_lib.Inputs) -> dict[str, Any]:
+  """The statement of a run with the noise of a larger cohort: that it has no privacy.
+
+  Raises:
+    ValueError: If the ledger is not of such a run.
+  """
+  entries = () if inputs.ledger is None else inputs.ledger.entries
+  _check_clip_norm(inputs.mechanism, inputs.clip_norm, entries)
+  nothing = build_without_privacy(
+    inputs.simulation, not_covered=inputs.not_covered, tuning=inputs.tuning
+  )
+  return dict(
+    nothing,
+    simulated_cohort=simulated_cohorts.of(inputs),
+    verification={
+      'command': inputs.command,
+      'files': [dict(file) for file in inputs.files],
+      'inputs': {'accountant': inputs.accountant},
+    },
+  )
 
 
 def guarantee(
@@ -330,7 +379,9 @@ def guarantee(
   }
 
 
-def _definition(mechanism: mechanism_lib.Mechanism) -> dict[str, Any]:
+def _definition(
+  mechanism: mechanism_lib.Mechanism, not_covered: Sequence[str]
+) -> dict[str, Any]:
   assert mechanism.adjacency is not None
   adaptive = mechanism.clipped_count_stddev is not None
   return {
@@ -341,7 +392,7 @@ def _definition(mechanism: mechanism_lib.Mechanism) -> dict[str, Any]:
     },
     'outputs': _OUTPUTS + (_SECRET if mechanism.is_sampled else ''),
     'covered': [*_COVERED, *([_ADAPTIVE] if adaptive else [])],
-    'not_covered': list(_NOT_COVERED),
+    'not_covered': [*_NOT_COVERED, *not_covered],
   }
 
 

@@ -9,18 +9,18 @@ have to come to the same.
 
 What can be changed in a report without being found: texts that people wrote, which are
 what enforces limits and where the noise comes from, if neither a run's configuration
-nor the command has them; of a run without privacy, how it was simulated; where a file
-was, if it is not there any more; digits beyond the ninth; the command, if it leads to
-the same or is taken away; and names and versions of software, of which the result has a
-note. And whoever changes inputs and results together has written another report, which
-is right for what it says.
+nor the command has them; of a run without privacy, if its configuration is not among
+its files, how it was simulated; where a file was, if it is not there any more; digits
+beyond the ninth; the command, if it leads to the same or is taken away; and names and
+versions of software, of which the result has a note. And whoever changes inputs and
+results together has written another report, which is right for what it says.
 """
 
 import dataclasses
 import datetime
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Optional
 
 import dp_accounting
@@ -167,7 +167,7 @@ def _verify(path: str, statement_of: Optional[commands.StatementOf]) -> Result:
 
 def _other_files(report: dict[str, Any], folder: str) -> Iterator[str]:
   """Which files are missing, or not those that the report was made of."""
-  for stated in report['verification']['files']:
+  for stated in (report['verification'] or {}).get('files', ()):
     role, path = stated['role'], stated['path']
     try:
       found = sources.file_of(role, find(path, folder))
@@ -219,7 +219,7 @@ def _by_another_method(statement: dict[str, Any]) -> Optional[tuple[str, float]]
 
 def _build_again(report: dict[str, Any], folder: str) -> dict[str, Any]:
   if report['mechanism'] is None:
-    return statement_lib.build_without_privacy(report['simulation'])
+    return _without_privacy_again(report, folder)
   if report['parts']:
     configs = _paths(report, folder, 'config')
     sources.check_independent([os.path.dirname(path) or '.' for path in configs])
@@ -235,11 +235,31 @@ def _build_again(report: dict[str, Any], folder: str) -> dict[str, Any]:
   )
 
 
+def _without_privacy_again(report: dict[str, Any], folder: str) -> dict[str, Any]:
+  """The statement of a run without a guarantee, from its files where there are any."""
+  if report['verification'] is None:
+    return statement_lib.build_without_privacy(report['simulation'])
+  paths = _paths_by_role(report, folder)
+  if 'config' not in paths:
+    raise ValueError('the report of a run names no configuration of it.')
+  for role, path in paths.items():
+    sources.file_of(role, path)  # Each has to be there under its own name.
+  run_dir = os.path.dirname(paths['config']) or '.'
+  if report['simulated_cohort'] is not None:
+    return statement_lib.build(_of_run(report, run_dir), with_curves=False)
+  found = sources.without_privacy(run_dir)
+  return statement_lib.build_without_privacy(
+    found.simulation,
+    not_covered=found.not_covered,
+    tuning=found.tuning,
+    files=_as_stated(report, found.files),
+  )
+
+
 def _inputs(report: dict[str, Any], folder: str) -> inputs_lib.Inputs:
   """What a report says that it was made of, from its files where it names any."""
   stated = report['verification']['files']
-  _check_roles([file['role'] for file in stated])
-  paths = {file['role']: find(file['path'], folder) for file in stated}
+  paths = _paths_by_role(report, folder)
   files = tuple(
     dict(sources.file_of(file['role'], paths[file['role']]), path=file['path'])
     for file in stated
@@ -282,6 +302,12 @@ def _check_roles(roles: list[str]) -> None:
       )
 
 
+def _paths_by_role(report: dict[str, Any], folder: str) -> dict[str, str]:
+  stated = report['verification']['files']
+  _check_roles([file['role'] for file in stated])
+  return {file['role']: find(file['path'], folder) for file in stated}
+
+
 def _paths(report: dict[str, Any], folder: str, role: str) -> list[str]:
   return [
     find(file['path'], folder)
@@ -294,13 +320,20 @@ def _of_run(report: dict[str, Any], run_dir: str) -> inputs_lib.Inputs:
   """The inputs that a run directory gives, under the paths that the report states."""
   verification = report['verification']
   found = sources.from_run_dir(run_dir, verification['inputs']['accountant'])
-  stated = {file['role']: file['path'] for file in verification['files']}
-  files = tuple(
-    dict(file, path=stated.get(file['role'], file['path'])) for file in found.files
-  )
+  files = _as_stated(report, found.files)
   moved = files != found.files
   command = verification['command'] if moved else found.command
   return dataclasses.replace(found, files=files, command=command)
+
+
+def _as_stated(
+  report: dict[str, Any], files: Sequence[dict[str, Any]]
+) -> tuple[dict[str, Any], ...]:
+  """Files that were found, under the paths that the report states."""
+  stated = {file['role']: file['path'] for file in report['verification']['files']}
+  return tuple(
+    dict(file, path=stated.get(file['role'], file['path'])) for file in files
+  )
 
 
 def _of_log(

@@ -15,9 +15,10 @@ _MIN_BAR = 1
 _LONGEST_TIME = len('00:00:00')
 _COLUMNS = 80  # Of a terminal that does not say.
 # The order in which people look, and in which a narrow line loses what is last.
-_FIRST = ('loss', 'accuracy', 'epsilon', 'clients/s')
+_FIRST = ('loss', 'accuracy', 'epsilon', 'simulated_epsilon', 'clients/s')
 _NOISE = 'noise/signal'  # It hardly changes, and comes last.
-_SHORT_NAMES = {'accuracy': 'acc', 'epsilon': 'eps'}
+_SHORT_NAMES = {'accuracy': 'acc', 'epsilon': 'eps', 'simulated_epsilon': 'sim_eps'}
+_EPSILONS = ('epsilon', 'simulated_epsilon')
 
 
 class Progress:
@@ -55,7 +56,7 @@ class Progress:
     """
     self._done += 1
     for name, value in row.items():
-      if value is not None and (name == 'epsilon' or name.startswith('test_')):
+      if value is not None and (name in _EPSILONS or name.startswith('test_')):
         self._shown[name.removeprefix('test_')] = value
     self._shown['clients/s'] = row['clients_per_second']
     if 'noise_to_signal' in row:

@@ -18,14 +18,14 @@ def write(
   directory: run_directory.RunDirectory,
   schedule: schedules.Schedule,
   *,
-  is_private: bool,
+  has_mechanism: bool,
 ) -> dict[str, Any]:
   """Writes `report.md`, `report.json` and `report.html`, over those that may be there.
 
   Args:
     directory: Of a run with at least one round.
     schedule: Of the run, with which the ledger has to agree.
-    is_private: Whether it has a mechanism.
+    has_mechanism: Whether it has one, also with the noise of a larger cohort.
 
   Returns:
     The statement that they are made of.
@@ -35,11 +35,16 @@ def write(
   """
   ledger = ledger_lib.read(directory.file(run_directory.LEDGER))
   attempts.check(ledger, schedule)
-  if is_private:
+  if has_mechanism:
     stated = statement.build(sources.from_run_dir(directory.path))
   else:
-    simulation = sources.simulation_of(directory.config or {})
-    stated = statement.build_without_privacy(simulation)
+    found = sources.without_privacy(directory.path)
+    stated = statement.build_without_privacy(
+      found.simulation,
+      not_covered=found.not_covered,
+      tuning=found.tuning,
+      files=found.files,
+    )
   for suffix, form in _FORMS.items():
     directory.write(f'report.{suffix}', rendering.render(stated, form))
   return stated

@@ -41,6 +41,7 @@ from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import noise_to_signal
 from tff_dp_aggregators.accounting import spent_by_round
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
+from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.base import new_files
 from tff_dp_aggregators.base import version
 from tff_dp_aggregators.learning import failures
@@ -56,6 +57,7 @@ from tff_dp_aggregators.learning.runs import described
 from tff_dp_aggregators.learning.runs import engines
 from tff_dp_aggregators.learning.runs import evaluation as evaluation_lib
 from tff_dp_aggregators.learning.runs import events as events_lib
+from tff_dp_aggregators.learning.runs import larger_cohort as larger_cohort_lib
 from tff_dp_aggregators.learning.runs import machine
 from tff_dp_aggregators.learning.runs import metrics_file
 from tff_dp_aggregators.learning.runs import original
@@ -90,6 +92,10 @@ class Plan:
     evaluate_every: Rounds between two evaluations.
     packed: Whether clients are packed.
     flags: What else the configuration is to tell.
+    simulated_cohort_scale: By which factor the cohort is larger that the noise is for;
+      above 1 there is no guarantee.
+    not_covered: Sentences: what else was computed from clients' data without noise.
+    tuning: Among how many runs this one was chosen; `None` if that is not known.
   """
 
   training: packed.LocalTraining
@@ -105,6 +111,40 @@ class Plan:
   evaluate_every: int
   packed: bool
   flags: dict[str, Any]
+  simulated_cohort_scale: float = 1.0
+  not_covered: tuple[str, ...] = ()
+  tuning: Optional[inputs_lib.Tuning] = None
+
+  @functools.cached_property
+  def larger_cohort(self) -> Optional[larger_cohort_lib.LargerCohort]:
+    """The cohort that the noise is for, if it is not that of the run."""
+    if self.mechanism is None or self.simulated_cohort_scale == 1:
+      return None
+    facts = inputs_lib.SimulatedCohort(
+      self.simulated_cohort_scale,
+      self.schedule.clients_per_round,
+      self.schedule.num_clients,
+    )
+    return larger_cohort_lib.LargerCohort(facts, self.mechanism)
+
+  @functools.cached_property
+  def added_noise(self) -> Optional[accounting.Mechanism]:
+    """The mechanism as it is run, which is `mechanism` unless a cohort is simulated."""
+    if self.larger_cohort is None:
+      return self.mechanism
+    return self.larger_cohort.mechanism_of_run
+
+  @property
+  def guaranteed(self) -> Optional[accounting.Mechanism]:
+    """The mechanism whose guarantee holds; `None` if there is none."""
+    return self.mechanism if self.larger_cohort is None else None
+
+  @functools.cached_property
+  def simulated_spending(self) -> Optional[larger_cohort_lib.SpentByLarger]:
+    """What the simulated cohort would have spent by round, if one is simulated."""
+    if self.larger_cohort is None:
+      return None
+    return larger_cohort_lib.SpentByLarger(self.larger_cohort.mechanism, self.delta)
 
   @property
   def num_rounds(self) -> int:
@@ -114,9 +154,9 @@ class Plan:
   @functools.cached_property
   def sampled_events(self) -> Optional[tuple[dp_accounting.DpEvent, ...]]:
     """Events by round if privacy rests on sampling, which no state knows of."""
-    if self.mechanism is None or not self.mechanism.is_sampled:
+    if self.guaranteed is None or not self.guaranteed.is_sampled:
       return None
-    return self.mechanism.round_events
+    return self.guaranteed.round_events
 
   @functools.cached_property
   def noise_to_signal(self) -> Optional[np.ndarray]:
@@ -124,10 +164,10 @@ class Plan:
 
     Of public numbers only, and so no secret of anybody. `None` without a mechanism.
     """
-    if self.mechanism is None:
+    if self.added_noise is None:
       return None
     return noise_to_signal.by_round(
-      self.mechanism, self.model_size, self.schedule.clients_per_round
+      self.added_noise, self.model_size, self.schedule.clients_per_round
     )
 
   @property
@@ -139,9 +179,9 @@ class Plan:
   @functools.cached_property
   def sampled_spending(self) -> Optional[spent_by_round.SpentByRound]:
     """What is spent by round if privacy rests on sampling: the ledger has none then."""
-    if self.mechanism is None or not self.mechanism.is_sampled:
+    if self.guaranteed is None or not self.guaranteed.is_sampled:
       return None
-    return spent_by_round.SpentByRound(self.mechanism, self.delta)
+    return spent_by_round.SpentByRound(self.guaranteed, self.delta)
 
   @property
   def generator(self) -> str:
@@ -150,11 +190,11 @@ class Plan:
 
   def aggregator(self) -> Optional[aggregators.DPMeanFactory]:
     """The private mean; `None` without a mechanism."""
-    if self.mechanism is None:
+    if self.added_noise is None:
       return None
     assert self.clip_norm is not None
     return aggregators.from_mechanism(
-      self.mechanism,
+      self.added_noise,
       clip_norm=self.clip_norm,
       clients_per_round=self.schedule.clients_per_round,
       # By name, so that the noise does not depend on what ran before in this process.
@@ -211,8 +251,12 @@ class Plan:
         'evaluate_every': self.evaluate_every,
         'seed': self.seed,
         'simulation': 'packed' if self.packed else 'one TFF client for each client',
+        'simulated_cohort_scale': self.simulated_cohort_scale,
       },
-      'privacy': self._privacy(),
+      'privacy': self._privacy() if self.larger_cohort is None else None,
+      'simulated_cohort': self._simulated_cohort(),
+      'not_covered': list(self.not_covered),
+      'tuning': None if self.tuning is None else self.tuning.to_json(),
       'software': {
         **version.current().to_json(),
         'tensorflow': tf.__version__,
@@ -248,6 +292,11 @@ class Plan:
       'noise_generator': self.generator,
       'noise_seed': self.noise_seed,
     }
+
+  def _simulated_cohort(self) -> Optional[dict[str, Any]]:
+    if self.larger_cohort is None:
+      return None
+    return {**self.larger_cohort.to_json(), 'as_planned': self._privacy()}
 
 
 class Run:
@@ -420,6 +469,8 @@ class Run:
       'epsilon': self._epsilon(number + 1, entry),
       'effective_noise_multiplier': entry.effective_noise_multiplier,
     }
+    if self.plan.simulated_spending is not None:
+      row['simulated_epsilon'] = self.plan.simulated_spending.after(number + 1)
     if self.plan.noise_to_signal is not None:
       ratio = self.plan.noise_to_signal[number]
       # Rounded, as the last digits depend on the machine.
@@ -441,14 +492,15 @@ class Run:
     metrics: Any,
   ) -> ledger_lib.LedgerEntry:
     """Writes the round's line, or compares it with the one that is there."""
-    mechanism, tag = self.plan.mechanism, None
+    mechanism, tag = self.plan.added_noise, None
     event: dp_accounting.DpEvent = dp_accounting.NonPrivateDpEvent()
-    if mechanism is not None:
+    if self.plan.guaranteed is not None:
       sampled = self.plan.sampled_events
       if sampled is None:
         event = aggregators.extract_dp_event(state).last_round_only
       else:
         event = sampled[number]
+    if mechanism is not None:
       measured = metrics['aggregator']['dp_query_metrics']
       tag = bytes(measured['noise_key_tag']).decode() or None  # Of secret keys only.
     line: dict[str, Any] = {
@@ -498,27 +550,31 @@ class Run:
         text += f'; {released - rounds} more were released and are run again'
     else:
       noise = 'no privacy'
-      if plan.mechanism is not None:
-        noise = f'noise multiplier {plan.mechanism.noise_multiplier:.4f}'
+      if plan.added_noise is not None:
+        noise = f'noise multiplier {plan.added_noise.noise_multiplier:.4f}'
       text = (
         f'{path}: {plan.num_rounds} rounds of {plan.schedule.clients_per_round:g} of '
         f'{plan.schedule.num_clients} clients; {noise}'
       )
+    if plan.larger_cohort is not None:
+      text += f'; {plan.larger_cohort.in_words()}'
     progress_lib.say(f'{text}.', sys.stderr)
 
   def _remark_on_noise(self) -> None:
     """Says so, in a line, if the first round's noise is louder than what it hides."""
     plan = self.plan
-    if plan.mechanism is None:
+    if plan.added_noise is None:
       return
     remark = noise_to_signal.remark(
-      plan.mechanism, plan.model_size, plan.schedule.clients_per_round
+      plan.added_noise, plan.model_size, plan.schedule.clients_per_round
     )
     if remark is not None:
       progress_lib.say(remark, sys.stderr)
 
   def _columns(self) -> list[str]:
     columns = ['round', 'attempts', _CLIENTS, 'epsilon', 'effective_noise_multiplier']
+    if self.plan.larger_cohort is not None:
+      columns.append('simulated_epsilon')
     if self.plan.noise_to_signal is not None:
       columns.append('noise_to_signal')
     if self._evaluation:

@@ -37,6 +37,24 @@ _MAY_DIFFER = (
   # Of Keras models they are drawn anew; who goes on has those of the checkpoint.
   'training.model.initial_weights',
 )
+# What configurations of earlier versions did not say, and mean.
+_NOT_SAID: dict[str, Any] = {
+  'training.simulated_cohort_scale': 1.0,
+  'not_covered': [],
+}
+# What follows from a setting that differs, and would only hide it in the message.
+_FOLLOWS = {
+  'training.simulated_cohort_scale': (
+    'privacy',
+    'simulated_cohort',
+    'simulated_cohort.guarantee',
+    'simulated_cohort.scale',
+    'simulated_cohort.simulated_clients_per_round',
+    'simulated_cohort.simulated_num_clients',
+    'simulated_cohort.noise_multiplier',
+    'simulated_cohort.clipped_count_stddev',
+  ),
+}
 _SURROUNDINGS = ('software', 'machine')
 # What a write that was killed leaves: of new_files, of packed data, of a run's end.
 _HALF_WRITTEN = ('.writing-', '.laying-out-', '.removed')
@@ -222,9 +240,12 @@ def _refuse_others(
   path: str, begun: Any, config: Mapping[str, Any], more: str = ''
 ) -> None:
   now = json.loads(json.dumps(config))
+  found = {name: values for name, *values in _differences(begun, now)}
+  following = {each for name in found for each in _FOLLOWS.get(name, ())}
   differences = [
     f'{name}: {before!r} then, {after!r} now'
-    for name, before, after in _differences(begun, now)
+    for name, (before, after) in found.items()
+    if name not in following
   ]
   if differences:
     raise OtherSettingsError(
@@ -253,6 +274,7 @@ def _differences(
     for key in [*before, *(each for each in after if each not in before)]:
       path = f'{name}.{key}' if name else key
       if path not in _MAY_DIFFER:
-        yield from _differences(before.get(key), after.get(key), path)
+        meant = _NOT_SAID.get(path)
+        yield from _differences(before.get(key, meant), after.get(key, meant), path)
   elif before != after:
     yield name, before, after

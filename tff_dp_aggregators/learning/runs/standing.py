@@ -99,7 +99,8 @@ def _rounds_told(directory: run_directory.RunDirectory) -> dict[str, int]:
     path = directory.file(run_directory.METRICS)
     told[run_directory.METRICS] = metrics_file.count(path)
   if directory.has(run_directory.REPORT):
-    run = reporting.read(directory).get('run')
+    report = reporting.read(directory)
+    run = report.get('run') or report.get('simulated_cohort')
     if run is not None:
       told[run_directory.REPORT] = int(run['rounds_completed'])
   return told

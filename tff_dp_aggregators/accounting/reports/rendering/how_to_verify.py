@@ -15,7 +15,7 @@ def section(statement: dict[str, Any]) -> document.Section:
   Args:
     statement: As `statement.build` or `compose` returned it.
   """
-  verification, software = statement['verification'], statement['software']
+  verification, software = statement['verification'], statement.get('software')
   blocks: list[document.Block] = []
   if verification['command'] is not None:
     blocks.append(document.Paragraph('This command prints the same numbers again:'))
@@ -33,10 +33,11 @@ def section(statement: dict[str, Any]) -> document.Section:
     )
     blocks.append(document.Table(('file', 'path', 'SHA-256'), rows))
   blocks.extend(_how_to_compare(statement))
-  versions = ', '.join(
-    f'{name} {words}' for name, words in version.in_words(software).items()
-  )
-  blocks.append(document.Paragraph(f'This report was computed by {versions}.'))
+  if software is not None:
+    versions = ', '.join(
+      f'{name} {words}' for name, words in version.in_words(software).items()
+    )
+    blocks.append(document.Paragraph(f'This report was computed by {versions}.'))
   return document.Section('How to verify', tuple(blocks))
 
 
@@ -47,7 +48,7 @@ def _how_to_compare(statement: dict[str, Any]) -> Iterator[document.Block]:
     for file in statement['verification']['files']
     if file['role'] == 'config'
   ]
-  if configs and not statement['parts']:
+  if configs and not statement.get('parts'):
     path = posixpath.join(posixpath.dirname(configs[0]), 'report.json')
     found = (
       "report.json in the run's directory is this report with all inputs in it (with "

@@ -7,6 +7,9 @@ from tff_dp_aggregators.accounting.reports.rendering import rounding
 from tff_dp_aggregators.accounting.reports.rendering.document import Code
 from tff_dp_aggregators.accounting.reports.rendering.document import Fact
 
+# What the hash of a ledger is called.
+HASH = 'hash of its last line'
+
 
 def facts(run: dict[str, Any]) -> Iterator[Fact]:
   """The ledger itself: its length, its hash, and what else was found in it."""
@@ -14,7 +17,7 @@ def facts(run: dict[str, Any]) -> Iterator[Fact]:
   head = run['ledger_head']
   yield Fact('lines of the ledger', f'{head["lines"]}')
   yield Fact(
-    'hash of its last line',
+    HASH,
     Code(f'sha256:{head["sha256"]}'),
     'each line has the hash of the one before, so a ledger of which any line was '
     'changed or removed has another (of a whole ledger, tail -n 1 piped into sha256sum '

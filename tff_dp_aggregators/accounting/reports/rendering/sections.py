@@ -17,18 +17,12 @@ from tff_dp_aggregators.accounting.reports.rendering import document
 from tff_dp_aggregators.accounting.reports.rendering import how_to_verify
 from tff_dp_aggregators.accounting.reports.rendering import ledger_words
 from tff_dp_aggregators.accounting.reports.rendering import rounding
+from tff_dp_aggregators.accounting.reports.rendering import without_guarantee
 from tff_dp_aggregators.accounting.reports.rendering.document import Code
 from tff_dp_aggregators.accounting.reports.rendering.document import Fact
 from tff_dp_aggregators.strategies import registry
 
 _TITLE = 'Privacy report'
-_NO_PRIVACY = (
-  'No privacy mechanism was used: updates were neither clipped nor noised, and epsilon '
-  'is infinite.'
-)
-_NOTHING = (
-  'No finite epsilon holds: whoever sees the models may learn anything about a client.'
-)
 _EPSILON_AND_DELTA = (
   'Epsilon limits by which factor, e^epsilon, one client can make any outcome more '
   'likely or less: smaller is more private, and 0 would hide a client altogether. '
@@ -67,11 +61,6 @@ _MATRIX_MECHANISM = (
   'decides how the noise of different rounds is correlated, and z is independent noise.'
 )
 _FROM_FILE = 'noise correlated over rounds by a matrix that was loaded from a file'
-_PACKED = (
-  'packed: one computation trained many clients',
-  'a technique of simulation; the sums, the noise and the accounting are those of '
-  'clients that train by themselves',
-)
 _FOUND = {
   'noise_multiplier': 'the least noise that keeps it was found',
   'num_rounds': 'the most rounds that keep it were found',
@@ -88,10 +77,7 @@ def of_statement(statement: dict[str, Any]) -> document.Document:
       or as read from a JSON report.
   """
   if statement['mechanism'] is None:
-    facts = tuple(_simulation_facts(statement['simulation']))
-    nothing = (document.Paragraph(_NO_PRIVACY), document.Paragraph(_NOTHING))
-    simulated = (document.Facts(facts),) if facts else ()
-    return document.Document(_TITLE, 'none.', False, (*nothing, *simulated))
+    return without_guarantee.document_of(_TITLE, statement)
   return document.Document(
     _TITLE,
     _headline(statement),
@@ -142,7 +128,7 @@ def _of_what(statement: dict[str, Any]) -> str:
 def _summary(statement: dict[str, Any]) -> Iterator[document.Block]:
   definition = statement['definition']
   if statement['guarantee']['epsilon'] is None:
-    yield document.Paragraph(_NOTHING)
+    yield document.Paragraph(without_guarantee.NOTHING)
     return
   if _is_cut_short(statement):
     run = statement['run']
@@ -156,7 +142,10 @@ def _summary(statement: dict[str, Any]) -> Iterator[document.Block]:
   yield document.Paragraph(_EPSILON_AND_DELTA)
   yield document.Items('It rests on these assumptions:', tuple(_assumptions(statement)))
   yield document.Items('It covers:', tuple(definition['covered']))
-  yield document.Items('It does not cover:', tuple(definition['not_covered']))
+  yield document.Items(
+    'It does not cover:',
+    (*definition['not_covered'], *without_guarantee.tuning_items(statement)),
+  )
 
 
 def _is_cut_short(statement: dict[str, Any]) -> bool:
@@ -319,7 +308,7 @@ def _mechanism_facts(statement: dict[str, Any]) -> Iterator[Fact]:
   yield Fact('rounds', rounds)
   if run is not None:
     yield from ledger_words.facts(run)
-    yield from _simulation_facts(run['simulation'])
+    yield from without_guarantee.simulation_facts(run['simulation'])
   yield from _option_facts(mechanism)
   yield Fact(
     'noise memory',
@@ -380,11 +369,6 @@ def _mechanism_facts(statement: dict[str, Any]) -> Iterator[Fact]:
       f'epsilon {rounding.exact(target["epsilon"])}; {_FOUND[target["found"]]}',
       'what was asked for',
     )
-
-
-def _simulation_facts(simulation: Optional[str]) -> Iterator[Fact]:
-  if simulation == 'packed':
-    yield Fact('simulation', *_PACKED)
 
 
 def _words(name: str) -> str:

@@ -1,0 +1,253 @@
+"""Reports of runs with the noise of a larger cohort: no guarantee, and a condition.
+
+Claims:
+
+* Every form says that there is no guarantee and names both cohorts and populations; the
+  epsilon that it states is that of a private run with the larger cohort's noise, of as
+  many rounds, and stands nowhere as a guarantee.
+* The report program says the same of the run's directory, verifies it, also where it
+  was moved to, and finds a configuration or a ledger that was altered.
+* Neither such a run nor its ledger has a part in any guarantee.
+* A ledger of other noise, or one that states privacy, is refused.
+* What a configuration says was computed besides, and among how many runs this one was
+  chosen, stands in every form of a report, with a guarantee and without one.
+"""
+
+import json
+import shutil
+
+import dp_accounting
+import pytest
+
+from tests.accounting.programs import reporting
+from tests.accounting.reports import statements
+from tff_dp_aggregators import accounting
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import reports
+from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting.records import ledger
+from tff_dp_aggregators.accounting.reports import json_schema
+from tff_dp_aggregators.accounting.reports import rendering
+from tff_dp_aggregators.accounting.reports import schema
+from tff_dp_aggregators.accounting.reports import simulated_cohorts
+from tff_dp_aggregators.accounting.reports import sources
+from tff_dp_aggregators.accounting.reports import statement
+
+
+@pytest.fixture(name='run_dir')
+def _run_dir(tmp_path):
+  return statements.run_of_larger_cohort(tmp_path / 'run')
+
+
+def _words(text):
+  return ' '.join(text.split())
+
+
+def test_every_form_has_no_guarantee_and_names_both_cohorts(run_dir, tmp_path):
+  stated = statement.build(sources.from_run_dir(run_dir))
+  assert list(json_schema.violations(stated, schema.load())) == []
+  assert stated['guarantee']['epsilon'] is None
+  assert not stated['guarantee']['is_private'] and stated['mechanism'] is None
+  private = statements.with_ledger(_new(tmp_path / 'private'))
+  found = stated['simulated_cohort']
+  epsilon = private['guarantee']['epsilon']
+  assert found['simulated_epsilon'] == pytest.approx(epsilon, rel=1e-9)
+  assert (found['noise_multiplier'], found['simulated_noise_multiplier']) == (0.5, 5.0)
+  for output_format in ('text', 'markdown', 'html'):
+    text = _words(rendering.render(stated, output_format))
+    for digits in ('<span class="number">', '</span>', '**'):
+      text = text.replace(digits, '')
+    assert 'Guarantee: none' in text or 'Guarantee: <strong>none' in text
+    assert 'simulated cohort of 100 clients a round; the rounds had 10' in text
+    assert 'Its rounds had 10 of 40 clients' in text and 'right for 100 of 400' in text
+    assert 'It carries no privacy guarantee' in text
+    assert 'differential privacy for each client' not in text
+  assert 'class="guarantee none"' in rendering.render(stated, 'html')
+
+
+def _new(folder):
+  folder.mkdir()
+  return folder
+
+
+def test_the_program_says_the_same_and_verifies_it(run_dir, tmp_path):
+  stated = statement.build(sources.from_run_dir(run_dir))
+  assert reporting.json_of(f'--run_dir={run_dir}') == stated
+  shown = reporting.execute(f'--run_dir={run_dir}')
+  assert shown.stdout == rendering.render(stated, 'markdown')
+  path = tmp_path / 'run' / 'report.json'
+  path.write_text(rendering.render(stated, 'json'))
+  verified = reporting.execute(f'--verify={path}')
+  assert (verified.returncode, verified.stderr) == (0, ''), verified.stdout
+  assert reporting.json_of(f'--report={path}') == stated
+  shutil.move(run_dir, tmp_path / 'moved')
+  moved = reporting.execute(f'--verify={tmp_path}/moved/report.json')
+  assert moved.returncode == 0, moved.stdout
+
+
+@pytest.mark.parametrize(
+  'alter',
+  [
+    lambda config: config['simulated_cohort'].update(scale=1.0),
+    lambda config: config['simulated_cohort'].update(num_clients=4000),
+    lambda config: config['simulated_cohort']['as_planned'].update(delta=1e-3),
+    lambda config: config.update(not_covered=[]),
+    lambda config: config.update(simulated_cohort=None),
+  ],
+)
+def test_an_altered_configuration_is_found(run_dir, tmp_path, alter):
+  path = tmp_path / 'run' / 'report.json'
+  stated = statement.build(sources.from_run_dir(run_dir))
+  path.write_text(rendering.render(stated, 'json'))
+  config = json.loads((tmp_path / 'run' / 'config.json').read_text())
+  alter(config)
+  (tmp_path / 'run' / 'config.json').write_text(json.dumps(config))
+  assert reporting.execute(f'--verify={path}').returncode == 1
+
+
+def test_nothing_with_it_has_a_guarantee(run_dir, tmp_path):
+  private = statements.run_dir(tmp_path / 'private')
+  composed = reporting.execute(f'--run_dir={run_dir}', f'--run_dir={private}')
+  assert composed.returncode == 2
+  assert 'simulates a larger cohort and has no guarantee' in composed.stderr
+  # Nor its ledger, whatever noise is said to be that of the mechanism.
+  for noise_multiplier in (0.5, 5.0):
+    flags = [flag for flag in statements.OF_TREE if 'noise' not in flag]
+    flags += [f'--noise_multiplier={noise_multiplier}', f'--ledger={run_dir}/']
+    flags[-1] += 'ledger.jsonl'
+    assert reporting.execute(*flags).returncode == 2
+  # Nor if the configuration hides it.
+  config = json.loads((tmp_path / 'run' / 'config.json').read_text())
+  config['privacy'] = config.pop('simulated_cohort')['as_planned']
+  (tmp_path / 'run' / 'config.json').write_text(json.dumps(config))
+  hidden = reporting.execute(f'--run_dir={run_dir}')
+  assert hidden.returncode == 2 and 'noise multiplier 0.5' in hidden.stderr
+
+
+@pytest.mark.parametrize(
+  ('noise_multiplier', 'event', 'message'),
+  [
+    (5.0, None, 'but with the noise of a cohort 10 times as large'),
+    (0.5, dp_accounting.GaussianDpEvent(0.5), 'no round of it is private'),
+  ],
+)
+def test_ledgers_of_other_runs_are_refused(
+  run_dir, tmp_path, noise_multiplier, event, message
+):
+  path = tmp_path / 'run' / 'ledger.jsonl'
+  path.unlink()
+  statements.ledger_of_larger_cohort(path, noise_multiplier, event)
+  with pytest.raises(ValueError, match=message):
+    statement.build(sources.from_run_dir(run_dir))
+
+
+@pytest.mark.parametrize(
+  'changes', [{'scale': 0.5}, {'scale': None}, {'num_clients': True}, {'scale': 'ten'}]
+)
+def test_wrong_cohorts_in_a_configuration_are_refused(tmp_path, changes):
+  run_dir = statements.run_of_larger_cohort(tmp_path / 'run', **{'scale': 10.0})
+  config = json.loads((tmp_path / 'run' / 'config.json').read_text())
+  config['simulated_cohort'].update(changes)
+  (tmp_path / 'run' / 'config.json').write_text(json.dumps(config))
+  with pytest.raises(ValueError, match=next(iter(changes))):
+    sources.from_run_dir(run_dir)
+
+
+_LIMITS = strategies.Participation(9, min_separation=3)
+
+
+@pytest.mark.parametrize('rounds', [1, 4, 9])
+@pytest.mark.parametrize(
+  'mechanism',
+  [
+    accounting.Mechanism('tree', _LIMITS, 2.0),
+    accounting.Mechanism('banded', _LIMITS, 2.0, clipped_count_stddev=4.0),
+    accounting.Mechanism('gaussian', schemas.PoissonSampling(9, 0.1), 1.0),
+    accounting.Mechanism('gaussian', schemas.FixedSizeSampling(9, 100, 10), 1.0),
+  ],
+  ids=lambda value: getattr(value, 'name', None),
+)
+def test_rounds_spend_what_a_ledger_of_a_private_run_adds_up(
+  tmp_path, mechanism, rounds
+):
+  path = str(tmp_path / 'ledger.jsonl')
+  with ledger.LedgerWriter(path, delta=1e-6) as writer:
+    for event in mechanism.round_events[:rounds]:
+      writer.append(
+        event=event,
+        cohort_requested=10,
+        cohort_reported=10,
+        clip_norm=1.0,
+        noise_multiplier=mechanism.noise_multiplier,
+        strategy_checksum=mechanism.strategy.checksum,
+      )
+  total = ledger.read(path).total_event
+  event = simulated_cohorts.event_of_rounds(mechanism, rounds)
+  epsilons = [
+    accounting.accountants.epsilon(each, 1e-6, relation=mechanism.relation)
+    for each in (event, total)
+  ]
+  assert epsilons[0] == pytest.approx(epsilons[1], rel=1e-9)
+
+
+def test_what_was_computed_besides_stands_in_every_form(run_dir, tmp_path):
+  private = statement.build(
+    sources.from_run_dir(statements.run_dir(tmp_path / 'private'))
+  )
+  assert statements.BESIDES['not_covered'][0] in private['definition']['not_covered']
+  assert private['tuning'] == statements.BESIDES['tuning']
+  for stated in (private, statement.build(sources.from_run_dir(run_dir))):
+    for output_format in ('text', 'markdown', 'html', 'json'):
+      text = _words(rendering.render(stated, output_format))
+      assert statements.BESIDES['not_covered'][0] in text
+      if output_format in ('text', 'markdown'):
+        assert 'choosing this run among 5 on the same clients; all of them' in text
+        assert 'epsilon = 20.5000 at the same delta' in text
+
+
+def test_a_composition_has_what_each_part_computed_besides():
+  parts = [
+    statement.build(
+      reports.Inputs(statements.TREE, 1e-6, not_covered=(sentence,)), with_curves=False
+    )
+    for sentence in ('First.', 'Second.')
+  ]
+  not_covered = statement.compose(parts)['definition']['not_covered']
+  assert not_covered[-2:] == ['First.', 'Second.']
+  assert not_covered[:-2] == parts[0]['definition']['not_covered'][:-1]
+
+
+@pytest.mark.parametrize(
+  ('not_covered', 'error'),
+  [
+    ('One text.', TypeError),
+    ([1], TypeError),
+    (None, TypeError),
+    ([' '], ValueError),
+    (['Two\nlines.'], ValueError),
+  ],
+)
+def test_what_is_no_sentence_is_refused(not_covered, error):
+  with pytest.raises(error, match='not_covered must'):
+    reports.inputs.check_not_covered(not_covered)
+
+
+@pytest.mark.parametrize(
+  ('tuning', 'error'),
+  [
+    ((5, 1.0), TypeError),
+    (reports.inputs.Tuning(0, 1.0), ValueError),
+    (reports.inputs.Tuning(2, -1.0), ValueError),
+    (reports.inputs.Tuning(2, float('nan')), ValueError),
+    (reports.inputs.Tuning(2.5, 1.0), TypeError),
+  ],
+)
+def test_what_is_no_tuning_is_refused(tuning, error):
+  with pytest.raises(error, match='tuning'):
+    reports.inputs.check_tuning(tuning)
+
+
+def test_tuning_without_privacy_is_infinite_and_comes_back():
+  tuning = reports.inputs.Tuning(3, float('inf'))
+  assert tuning.to_json() == {'num_runs': 3, 'epsilon': None}
+  assert reports.inputs.Tuning.from_json(tuning.to_json()) == tuning

@@ -1,0 +1,173 @@
+"""Runs with the noise of a larger cohort, and what runs say was computed besides.
+
+Claims:
+
+* The aggregator has the mechanism's noise divided by the scale, also that of the count
+  of norms; the model is that of a run whose mechanism has so little noise.
+* Every output says that there is no guarantee, and names both cohorts: standard error,
+  configuration, report, result; the metrics have an infinite epsilon, and that of the
+  larger cohort under its own name; the ledger has events that nothing composes.
+* `report --run_dir` and `--verify` say the same.
+* It goes on with the same scale only, after a stop to the same end.
+* A scale that is none, or leaves too little noise, is refused.
+* What was computed besides is in the configuration and the report, and a run goes on
+  with the same sentences only.
+"""
+
+import json
+import math
+
+import pytest
+
+from tests import executing
+from tests.learning import training_runs
+from tff_dp_aggregators import accounting
+from tff_dp_aggregators import learning
+from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting.programs import report as report_program
+from tff_dp_aggregators.accounting.records import ledger
+from tff_dp_aggregators.accounting.reports import inputs
+
+_BOTH = 'simulated cohort of 30 of 120 clients, and rounds have 3 of 12'
+_BESIDES = {
+  'not_covered': ('Features were scaled by the mean of all examples.',),
+  'tuning': inputs.Tuning(5, 20.5),
+}
+
+
+def _train(run_dir, **changes):
+  changes = {'simulated_cohort_scale': 10, **changes}
+  return learning.train(**training_runs.arguments(run_dir, **changes))
+
+
+@pytest.fixture(name='simulated', scope='module')
+def _simulated(tmp_path_factory):
+  run_dir = tmp_path_factory.mktemp('runs') / 'simulated'
+  return run_dir, _train(run_dir, test_metrics=training_runs.killing(0), **_BESIDES)
+
+
+def test_noise_is_less_by_the_scale(simulated, tmp_path):
+  limits = training_runs.PARTICIPATION
+  less = accounting.Mechanism('banded', limits, noise_multiplier=0.1 / 10)
+  _train(tmp_path / 'less', mechanism=less, simulated_cohort_scale=1)
+  found = training_runs.lasting(simulated[0])
+  expected = training_runs.lasting(tmp_path / 'less')
+  assert found['weights'] == expected['weights']
+  for row, same in zip(found['metrics'], expected['metrics']):
+    assert row['noise_to_signal'] == same['noise_to_signal']
+
+
+def test_every_output_has_no_guarantee_and_names_both_cohorts(simulated):
+  run_dir, result = simulated
+  epsilon = training_runs.mechanism().epsilon(1e-3)
+  assert math.isinf(result.epsilon)
+  assert result.simulated_epsilon == pytest.approx(epsilon, rel=1e-9)
+  config = json.loads((run_dir / 'config.json').read_text())
+  assert config['privacy'] is None
+  assert _BOTH in config['simulated_cohort']['guarantee']
+  assert config['simulated_cohort']['noise_multiplier'] == 0.1 / 10
+  rows = training_runs.lasting(run_dir)['metrics']
+  assert {row['epsilon'] for row in rows} == {'inf'}
+  spent = [float(row['simulated_epsilon']) for row in rows]
+  assert spent == sorted(spent) and spent[-1] == result.simulated_epsilon
+  for entry in ledger.read(str(run_dir / 'ledger.jsonl')).entries:
+    assert entry.event == {'type': 'NonPrivateDpEvent'} and entry.epsilon is None
+    assert entry.noise_multiplier == 0.1 / 10
+  text = (run_dir / 'report.md').read_text()
+  assert 'simulated cohort of 30 clients a round; the rounds had 3' in text
+  assert json.loads((run_dir / 'report.json').read_text()) == result.statement
+  assert result.statement['guarantee']['epsilon'] is None
+
+
+def test_the_report_program_says_the_same(simulated):
+  run_dir, _ = simulated
+  for output_format, name in (('markdown', 'md'), ('json', 'json'), ('html', 'html')):
+    shown = executing.execute(
+      report_program, f'--run_dir={run_dir}', f'--format={output_format}'
+    )
+    assert shown.stdout == (run_dir / f'report.{name}').read_text()
+  verified = executing.execute(report_program, f'--verify={run_dir}/report.json')
+  assert verified.returncode == 0, verified.stdout
+
+
+def test_it_goes_on_with_the_same_scale_only_to_the_same_end(
+  simulated, tmp_path, capfd
+):
+  run_dir = tmp_path / 'run'
+  with pytest.raises(training_runs.Killed):
+    _train(run_dir, test_metrics=training_runs.killing(5), **_BESIDES)
+  for scale in (20, 1):
+    with pytest.raises(ValueError) as refused:
+      _train(run_dir, simulated_cohort_scale=scale, **_BESIDES)
+    message = str(refused.value)
+    assert f'scale: 10.0 then, {float(scale)} now. Give' in message
+  with pytest.raises(ValueError, match=r'not_covered: \[.*\] then, \[\] now'):
+    _train(run_dir, tuning=_BESIDES['tuning'])
+  capfd.readouterr()
+  result = _train(run_dir, test_metrics=training_runs.killing(0), **_BESIDES)
+  assert result.is_finished
+  assert training_runs.lasting(run_dir) == training_runs.lasting(simulated[0])
+  said = [line for line in capfd.readouterr().err.splitlines() if str(run_dir) in line]
+  assert len(said) == 2 and all(
+    _BOTH in line and 'no privacy guarantee' in line for line in said
+  )
+
+
+def test_adaptive_clipping_of_samples_has_less_noise_in_its_count_too(tmp_path):
+  sampling = schemas.PoissonSampling(4, sampling_probability=0.25)
+  mechanism = accounting.Mechanism('gaussian', sampling, 2.0, clipped_count_stddev=5.0)
+  result = _train(tmp_path / 'run', mechanism=mechanism, simulated_cohort_scale=4)
+  assert result.simulated_epsilon == pytest.approx(mechanism.epsilon(1e-3), rel=1e-9)
+  rows = training_runs.lasting(tmp_path / 'run')['metrics']
+  assert float(rows[-1]['simulated_epsilon']) == result.simulated_epsilon
+  config = json.loads((tmp_path / 'run' / 'config.json').read_text())
+  assert config['simulated_cohort']['clipped_count_stddev'] == 1.25
+  assert result.statement['simulated_cohort']['simulated_clipped_count_stddev'] == 5.0
+
+
+@pytest.mark.parametrize(
+  ('scale', 'error', 'message'),
+  [
+    (0.5, ValueError, 'finite and at least 1, .* got 0.5'),
+    (math.inf, ValueError, 'finite and at least 1'),
+    (math.nan, ValueError, 'finite and at least 1'),
+    ('10', TypeError, "must be a number, got '10'"),
+    (True, TypeError, 'must be a number, got True'),
+    (1e6, ValueError, r'0.1 / 1e\+06 = 1e-07, and this is out of range'),
+  ],
+)
+def test_scales_that_are_none_are_refused(tmp_path, scale, error, message):
+  with pytest.raises(error, match=f'simulated_cohort_scale .*{message}'):
+    _train(tmp_path / 'run', simulated_cohort_scale=scale)
+  assert not (tmp_path / 'run').exists()
+
+
+def test_a_scale_needs_a_mechanism(tmp_path):
+  with pytest.raises(ValueError, match='there is no mechanism'):
+    _train(tmp_path / 'run', mechanism=None, clip_norm=None, num_rounds=3)
+
+
+@pytest.mark.parametrize('is_private', [True, False])
+def test_what_was_computed_besides_is_told(tmp_path, is_private):
+  without = {'mechanism': None, 'clip_norm': None, 'num_rounds': 2}
+  private = {'mechanism': training_runs.mechanism(2)}
+  changes = private if is_private else without
+  run_dir = tmp_path / 'run'
+  result = _train(run_dir, simulated_cohort_scale=1, **changes, **_BESIDES)
+  config = json.loads((run_dir / 'config.json').read_text())
+  assert config['not_covered'] == list(_BESIDES['not_covered'])
+  assert (
+    config['tuning']
+    == result.statement['tuning']
+    == {
+      'num_runs': 5,
+      'epsilon': 20.5,
+    }
+  )
+  for name in ('md', 'html', 'json'):
+    assert _BESIDES['not_covered'][0] in (run_dir / f'report.{name}').read_text()
+  report = run_dir / 'report.json'
+  assert executing.execute(report_program, f'--verify={report}').returncode == 0
+  report.write_text(report.read_text().replace('Features were', 'Labels were'))
+  altered = executing.execute(report_program, f'--verify={report}')
+  assert altered.returncode == 1 and 'not_covered' in altered.stdout

@@ -1,0 +1,160 @@
+"""The noise of a cohort larger than that of a run, as experiments use it.
+
+The noise is less by the factor `scale`, and so the run has no guarantee; what epsilon a
+run would have had whose cohort and population are that many times larger is told beside
+it, under a name of its own. `accounting.reports.simulated_cohorts` says more.
+"""
+
+import dataclasses
+import functools
+import math
+import numbers
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+
+from tff_dp_aggregators import accounting
+from tff_dp_aggregators.accounting import spent_by_round
+from tff_dp_aggregators.accounting.accountants import gaussian
+from tff_dp_aggregators.accounting.reports import inputs
+from tff_dp_aggregators.accounting.reports import simulated_cohorts
+from tff_dp_aggregators.queries import grid
+
+NO_GUARANTEE = 'no privacy guarantee'
+
+
+def check_scale(scale: Any, mechanism: Optional[accounting.Mechanism]) -> float:
+  """Returns the factor as a float, if noise that is less by it can be added.
+
+  Args:
+    scale: How many times larger the cohort is that the noise is for.
+    mechanism: That of the larger cohort; `None` for training without privacy.
+
+  Raises:
+    TypeError: If it is no number.
+    ValueError: If it is less than 1 or not finite, or not 1 without a mechanism, or
+      leaves too little noise.
+  """
+  if isinstance(scale, bool) or not isinstance(scale, numbers.Real):
+    raise TypeError(f'simulated_cohort_scale must be a number, got {scale!r}.')
+  scale = float(scale)
+  if not (math.isfinite(scale) and scale >= 1):
+    raise ValueError(
+      'simulated_cohort_scale must be finite and at least 1, by which factor the '
+      f'simulated cohort is larger than that of the run; got {scale}.'
+    )
+  if scale == 1:
+    return scale
+  if mechanism is None:
+    raise ValueError(
+      f'simulated_cohort_scale is {scale:g}, and there is no mechanism whose noise it '
+      'could make less; give one, or leave it out.'
+    )
+  left = mechanism.noise_multiplier / scale
+  try:
+    grid.check_noise_multiplier(left)
+  except ValueError as e:
+    raise ValueError(
+      f'simulated_cohort_scale is {scale:g}, which leaves noise_multiplier '
+      f'{mechanism.noise_multiplier:g} / {scale:g} = {left:g}, and this is out of '
+      'range: aggregators add noise with multipliers within 2^-20 and 2^30. Give a '
+      'smaller scale.'
+    ) from e
+  return scale
+
+
+class LargerCohort(NamedTuple):
+  """What a run simulates.
+
+  Attributes:
+    facts: Both cohorts, and the factor between them.
+    mechanism: What the larger cohort would have had.
+  """
+
+  facts: inputs.SimulatedCohort
+  mechanism: accounting.Mechanism
+
+  @property
+  def mechanism_of_run(self) -> accounting.Mechanism:
+    """The same with the run's own noise."""
+    return with_noise_over(self.mechanism, self.facts.scale)
+
+  def in_words(self) -> str:
+    """Both cohorts, and that there is no guarantee."""
+    facts = self.facts
+    return (
+      f'{NO_GUARANTEE}, as the noise is that of a simulated cohort of '
+      f'{_count(facts.simulated_clients_per_round)} of '
+      f'{_count(facts.simulated_num_clients)} clients, and rounds have '
+      f'{_count(facts.clients_per_round)} of {_count(facts.num_clients)} '
+      f'(simulated_cohort_scale={facts.scale:g})'
+    )
+
+  def to_json(self) -> dict[str, Any]:
+    """What a configuration says of it, beside what the larger cohort would have had."""
+    facts, mechanism = self.facts, self.mechanism_of_run
+    return {
+      'guarantee': f'none: {self.in_words()}',
+      'scale': facts.scale,
+      'clients_per_round': facts.clients_per_round,
+      'simulated_clients_per_round': facts.simulated_clients_per_round,
+      'num_clients': facts.num_clients,
+      'simulated_num_clients': facts.simulated_num_clients,
+      'noise_multiplier': mechanism.noise_multiplier,
+      'clipped_count_stddev': mechanism.clipped_count_stddev,
+    }
+
+
+class SpentByLarger:
+  """Epsilon that the larger cohort would have spent, after each round."""
+
+  def __init__(self, mechanism: accounting.Mechanism, delta: float):
+    """Initializes it; nothing is computed yet.
+
+    Args:
+      mechanism: What the larger cohort would have had.
+      delta: At which epsilon is told.
+    """
+    self._delta = delta
+    self._mechanism = mechanism
+    self._sampled: Optional[spent_by_round.SpentByRound] = None
+    if mechanism.is_sampled and mechanism.noise_multiplier:
+      self._sampled = spent_by_round.SpentByRound(mechanism, delta)
+
+  @functools.cached_property
+  def _so_far(self) -> np.ndarray:
+    return simulated_cohorts.noise_multipliers(self._mechanism)
+
+  def after(self, rounds: int) -> float:
+    """Epsilon after so many rounds, at least one; infinite without noise."""
+    if not self._mechanism.noise_multiplier:
+      return math.inf
+    if self._sampled is not None:
+      return self._sampled.after(rounds)
+    return _epsilon_of(1 / float(self._so_far[rounds - 1]), self._delta)
+
+
+@functools.lru_cache(maxsize=16)  # Many rounds add nothing to the worst case.
+def _epsilon_of(mu: float, delta: float) -> float:
+  return float(gaussian.epsilon_of(mu, delta))
+
+
+def with_noise_over(
+  mechanism: accounting.Mechanism, scale: float
+) -> accounting.Mechanism:
+  """A mechanism with noise that is less by a factor, also that of the count of norms.
+
+  Args:
+    mechanism: Which one.
+    scale: At least 1.
+  """
+  stddev = mechanism.clipped_count_stddev
+  return dataclasses.replace(
+    mechanism,
+    noise_multiplier=mechanism.noise_multiplier / scale,
+    clipped_count_stddev=None if stddev is None else stddev / scale,
+  )
+
+
+def _count(number: float) -> str:
+  return f'{int(number)}' if float(number).is_integer() else f'{number:g}'
