@@ -27,6 +27,7 @@ _MODULES = (
   'fed_prox',
   'fed_sgd',
   'ftrl',
+  'mean_metric',
   'packed',
   'runtime',
   'schedules',
@@ -38,6 +39,7 @@ _MODULES = (
 _NAMES = {
   'ClientSource': 'sources',
   'Clients': 'clients',
+  'MeanMetric': 'mean_metric',
   'Result': 'training',
   'ServerSchedule': 'server_schedule',
   'build_dp_fed_avg': 'fed_avg',
@@ -50,6 +52,7 @@ _NAMES = {
 __all__ = [
   'ClientSource',
   'Clients',
+  'MeanMetric',
   'Result',
   'ServerSchedule',
   'build_dp_fed_avg',

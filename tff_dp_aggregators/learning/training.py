@@ -157,7 +157,9 @@ def train(
       with momentum DP-FTRLM, on the sum of the means so far.
     test_data: Inputs and labels, `(x, y)` or named `x` and `y`, of nobody whose privacy
       is to be kept; `None` for no evaluation.
-    test_metrics: Measures besides the loss: of outputs and labels, by name.
+    test_metrics: Measures besides the loss, by name: functions of the outputs and
+      labels of all test examples, or a `MeanMetric` where outputs are large. One named
+      'loss' is in place of the model's.
     evaluate_every: Rounds between two evaluations; the last round is evaluated.
     seed: Of cohorts and of the order of examples: same seed, same run. `None` draws
       one, which the configuration tells.

@@ -1,17 +1,29 @@
-"""Loss and metrics of a model on data of no client."""
+"""Loss and metrics of a model on data of no client.
 
-from collections.abc import Mapping
-from typing import Any, Callable, Optional
+Outputs are computed in batches that are the smaller, the more a model puts out for an
+example: a language model puts out a number for each word of the vocabulary and each
+place of a sentence, which is gigabytes for some thousand sentences. What is a mean
+needs no more than a batch (`mean_metric`); for other functions outputs are kept.
+"""
+
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any, Callable, Optional, Union
 
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_dp_aggregators.learning import examples as examples_lib
+from tff_dp_aggregators.learning import mean_metric
 
-# From what a model puts out for all examples, and their labels, to a number.
-Metric = Callable[[np.ndarray, np.ndarray], float]
-_BATCH = 4096
+# From what a model puts out for all examples, and their labels, to a number; or a mean.
+Metric = Union[Callable[[np.ndarray, np.ndarray], float], mean_metric.MeanMetric]
+_LOSS = 'loss'
+# Of a batch: so many examples, or fewer if their outputs take more bytes.
+_BATCH, _BATCH_BYTES = 4096, 2**26
+# What outputs of all examples may take, for functions of all of them.
+_WHOLE_BYTES = 2**30
 
 
 class Evaluation:
@@ -33,7 +45,7 @@ class Evaluation:
       model: Which one.
       examples: Inputs and labels, a structure of arrays like the model's `input_spec`,
         or a tuple of both.
-      metrics: Further measures by name.
+      metrics: Further measures by name; 'loss' is in place of the model's own.
 
     Raises:
       ValueError: If the examples are not what the model takes.
@@ -47,7 +59,14 @@ class Evaluation:
     )
     self._inputs = tf.nest.flatten(x)
     self._labels = y
-    self._metrics = dict(metrics or {})
+    self._whole: dict[str, Callable[[Any, Any], float]] = {}
+    self._means: dict[str, mean_metric.MeanMetric] = {}
+    for name, metric in (metrics or {}).items():
+      if isinstance(metric, mean_metric.MeanMetric):
+        self._means[name] = metric
+      else:
+        self._whole[name] = metric
+    self._names = list(dict.fromkeys([_LOSS, *(metrics or {})]))
     if not len(self._inputs[0]):
       raise ValueError('test_data has no examples; give at least one, or None.')
     self._graph = tf.Graph()
@@ -59,13 +78,16 @@ class Evaluation:
         model.initial_weights,
       )
       self._output = model.predict_on_batch(self._weights, self._x, training=False)
-      self._loss = model.loss(self._output, self._y)
+      self._loss = None
+      if _LOSS not in self._means and _LOSS not in self._whole:
+        self._loss = model.loss(self._output, self._y)
+    self._output_bytes: Optional[int] = None
     self._session = tf.compat.v1.Session(graph=self._graph)
 
   @property
   def names(self) -> list[str]:
     """What is measured."""
-    return ['loss', *self._metrics]
+    return list(self._names)
 
   def measure(self, weights: tff.learning.models.ModelWeights) -> dict[str, float]:
     """`loss`, and the further metrics, of a model.
@@ -74,7 +96,8 @@ class Evaluation:
       weights: The model's.
 
     Raises:
-      ValueError: If a metric fails, or is no number.
+      ValueError: If a metric fails, is no number, or would need more memory than it may
+        take.
     """
     fed = dict(
       zip(
@@ -82,29 +105,72 @@ class Evaluation:
         tf.nest.flatten((weights.trainable, weights.non_trainable)),
       )
     )
-    count = len(self._inputs[0])
-    outputs, losses, sizes = [], [], []
-    for first in range(0, count, _BATCH):
-      batch = slice(first, first + _BATCH)
-      fed.update(zip(tf.nest.flatten(self._x), [each[batch] for each in self._inputs]))
-      labels = [each[batch] for each in tf.nest.flatten(self._labels)]
-      fed.update(zip(tf.nest.flatten(self._y), labels))
-      output, loss = self._session.run((self._output, self._loss), fed)
-      outputs.append(output)
-      losses.append(loss)
-      sizes.append(len(labels[0]))
-    measured = {'loss': float(np.average(losses, weights=sizes))}
-    if self._metrics:
-      whole = tf.nest.map_structure(lambda *parts: np.concatenate(parts), *outputs)
-      for name, metric in self._metrics.items():
-        try:
-          measured[name] = float(metric(whole, self._labels))
-        except Exception as e:
-          raise ValueError(
-            f'test_metrics[{name!r}] must make a number of outputs {_shapes(whole)} '
-            f'and labels {_shapes(self._labels)}, but failed: {type(e).__name__}: {e}'
-          ) from e
-    return measured
+    losses = mean_metric.Sums()
+    sums = dict.fromkeys(self._means, mean_metric.Sums())
+    kept = []
+    for size, output, labels, loss in self._batches(fed):
+      if loss is not None:
+        losses = losses.plus(mean_metric.Sums(size * float(loss), size))
+      for name, metric in self._means.items():
+        added = self._try(name, metric.sums, output, labels)
+        sums[name] = sums[name].plus(added)
+      if self._whole:
+        kept.append(output)
+    measured = {} if self._loss is None else {_LOSS: losses.mean}
+    for name, each in sums.items():
+      measured[name] = self._try(name, functools.partial(_mean_of, each))
+    if self._whole:
+      whole = tf.nest.map_structure(lambda *parts: np.concatenate(parts), *kept)
+      for name, function in self._whole.items():
+        measured[name] = self._try(name, _number_of(function), whole, self._labels)
+    return {name: measured[name] for name in self._names}
+
+  def _batches(self, fed: dict[Any, Any]) -> Iterator[tuple[int, Any, Any, Any]]:
+    """Number of examples, output, labels and loss of each batch."""
+    count, batch_size = len(self._inputs[0]), self._batch_size(fed)
+    for first in range(0, count, batch_size):
+      batch = slice(first, first + batch_size)
+      labels = self._feed(fed, batch)
+      fetched = [] if self._loss is None else [self._loss]
+      output, *loss = self._session.run((self._output, *fetched), fed)
+      yield len(tf.nest.flatten(labels)[0]), output, labels, loss[0] if loss else None
+
+  def _feed(self, fed: dict[Any, Any], batch: slice) -> Any:
+    """Feeds some examples; returns their labels."""
+    fed.update(zip(tf.nest.flatten(self._x), [each[batch] for each in self._inputs]))
+    labels = [each[batch] for each in tf.nest.flatten(self._labels)]
+    fed.update(zip(tf.nest.flatten(self._y), labels))
+    return tf.nest.pack_sequence_as(self._labels, labels)
+
+  def _batch_size(self, fed: dict[Any, Any]) -> int:
+    """How many examples' outputs are computed at once."""
+    if self._output_bytes is None:
+      self._feed(fed, slice(0, 1))
+      output = tf.nest.flatten(self._session.run(self._output, fed))
+      self._output_bytes = sum(np.asarray(each).nbytes for each in output)
+    self._check_memory(self._output_bytes * len(self._inputs[0]))
+    return max(1, min(_BATCH, _BATCH_BYTES // max(1, self._output_bytes)))
+
+  def _check_memory(self, whole_bytes: int) -> None:
+    if self._whole and whole_bytes > _WHOLE_BYTES:
+      raise ValueError(
+        f'test_metrics {", ".join(map(repr, self._whole))} are functions of the '
+        f'outputs of all {len(self._inputs[0])} test examples, which take '
+        f'{whole_bytes / 2**30:.1f} GiB; at most {_WHOLE_BYTES / 2**30:g} are kept. '
+        'Give learning.MeanMetric(per_example), which takes a batch at a time, or '
+        'fewer test examples.'
+      )
+
+  def _try(self, name: str, function: Callable[..., Any], *arrays: Any) -> Any:
+    """Calls a metric; one that fails is named."""
+    try:
+      return function(*arrays)
+    except Exception as e:
+      of = ' and labels '.join(map(_shapes, arrays)) or 'all batches'
+      raise ValueError(
+        f'test_metrics[{name!r}] must make a number of outputs {of}, but failed: '
+        f'{type(e).__name__}: {e}'
+      ) from e
 
   def check(self, weights: Any) -> None:
     """Evaluates once, to find before a training what would fail after a round.
@@ -121,6 +187,14 @@ class Evaluation:
       raise ValueError(
         f'the model fails on test_data of {_shapes((self._inputs, self._labels))}: {e}'
       ) from e
+
+
+def _mean_of(sums: mean_metric.Sums) -> float:
+  return sums.mean
+
+
+def _number_of(function: Callable[[Any, Any], float]) -> Callable[[Any, Any], float]:
+  return lambda outputs, labels: float(function(outputs, labels))
 
 
 def _shapes(arrays: Any) -> str:

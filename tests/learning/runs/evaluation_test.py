@@ -1,0 +1,175 @@
+"""Evaluation: loss and metrics in batches whose outputs fit into memory.
+
+Claims:
+
+* A `MeanMetric` comes to what a function of all examples does, with weights and
+  without, over examples and over the words of sentences; values without weight may be
+  anything.
+* A batch is the smaller, the more the model puts out, and never larger than its bytes.
+* The model's loss counts as the mean over a batch's examples; one over the words of
+  sentences of different lengths is right as a `MeanMetric` that is named loss.
+* Functions of all outputs work while these fit into memory, and are refused with the
+  remedy before anything is computed otherwise.
+* A metric that fails is named, with what it was given.
+"""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tests.learning import training_runs
+from tff_dp_aggregators import learning
+from tff_dp_aggregators.learning.runs import evaluation
+
+_WORDS, _VOCABULARY = 20, 5000  # 0.4 MB of outputs for a sentence.
+
+
+def _language_model():
+  """Puts out numbers for each word of the vocabulary; its loss skips the padding."""
+
+  @tf.function
+  def predict(weights, x, training):
+    del training
+    (table,), _ = weights
+    return tf.gather(table, x)
+
+  @tf.function
+  def loss(output, label, sample_weight=None):
+    del sample_weight
+    each = tf.nn.sparse_softmax_cross_entropy_with_logits(label, output)
+    mask = tf.cast(tf.not_equal(label, 0), tf.float32)
+    return tf.reduce_sum(each * mask) / tf.reduce_sum(mask)
+
+  table = np.random.default_rng(1).normal(size=[30, _VOCABULARY]).astype(np.float32)
+  spec = tf.TensorSpec([None, _WORDS], tf.int32)
+  return tff.learning.models.FunctionalModel(
+    initial_weights=((table,), ()),
+    predict_on_batch_fn=predict,
+    loss_fn=loss,
+    input_spec=(spec, spec),
+  )
+
+
+def _sentences(number):
+  """Inputs and labels; later sentences are longer, and what is left is 0."""
+  rng = np.random.default_rng(2)
+  x, y = rng.integers(1, 30, size=[2, number, _WORDS]).astype(np.int32)
+  lengths = np.linspace(1, _WORDS, number).astype(int)
+  return x, np.where(np.arange(_WORDS) < lengths[:, None], y, 0).astype(np.int32)
+
+
+def _cross_entropy(outputs, labels):
+  shifted = outputs - outputs.max(axis=-1, keepdims=True)
+  normal = np.log(np.exp(shifted).sum(axis=-1))
+  right = np.take_along_axis(shifted, labels[..., None], axis=-1)[..., 0]
+  return np.where(labels != 0, normal - right, np.nan), labels != 0
+
+
+def _measure(model, examples, metrics):
+  made = evaluation.Evaluation(model, examples, metrics)
+  weights = tff.learning.models.ModelWeights(*model.initial_weights)
+  measured = made.measure(weights)
+  assert list(measured) == made.names
+  return measured
+
+
+@pytest.fixture(name='measured', scope='module')
+def _measured():
+  examples, sizes = _sentences(400), []
+
+  def seen(outputs, labels):
+    assert len(outputs) == len(labels)
+    sizes.append(outputs.nbytes)
+    return labels[:, 0] == outputs[:, 0].argmax(axis=-1)
+
+  metrics = {
+    'first': learning.MeanMetric(seen),
+    'of_words': learning.MeanMetric(_cross_entropy),
+    'loss': learning.MeanMetric(_cross_entropy),
+  }
+  return examples, _measure(_language_model(), examples, metrics), sizes
+
+
+def _expected(examples):
+  (table,), _ = _language_model().initial_weights
+  x, y = examples
+  return np.concatenate(
+    [_cross_entropy(table[x[i : i + 50]], y[i : i + 50])[0] for i in range(0, 400, 50)]
+  )
+
+
+def test_batches_are_no_larger_than_their_bytes(measured):
+  _, _, sizes = measured
+  assert len(sizes) == 3 and max(sizes) <= 2**26
+  assert sum(sizes) == 400 * _WORDS * _VOCABULARY * 4
+
+
+def test_means_over_words_are_those_of_all_words(measured):
+  examples, found, _ = measured
+  expected = np.nanmean(_expected(examples))
+  assert found['of_words'] == pytest.approx(expected, rel=1e-5)
+  assert found['loss'] == found['of_words']
+
+
+def test_the_loss_of_the_model_is_that_of_batches_weighted_by_examples():
+  examples = _sentences(400)
+  found = _measure(_language_model(), examples, {})['loss']
+  batches = np.split(_expected(examples), [167, 334])
+  means = [np.nanmean(batch) for batch in batches]
+  expected = np.average(means, weights=[len(batch) for batch in batches])
+  assert found == pytest.approx(expected, rel=1e-5)
+
+
+def test_functions_of_all_outputs_come_to_the_same_as_means():
+  model = training_runs.model()
+  examples = training_runs.clients(1)['client 0']
+  squares = lambda outputs, labels: np.square(outputs - labels)[:, 0]  # noqa: E731
+  found = _measure(
+    model,
+    examples,
+    {
+      'whole': lambda outputs, labels: squares(outputs, labels).mean(),
+      'mean': learning.MeanMetric(squares),
+      'weighted': learning.MeanMetric(
+        lambda outputs, labels: (squares(outputs, labels), np.abs(labels[:, 0]))
+      ),
+    },
+  )
+  x, y = examples
+  assert found['mean'] == pytest.approx(found['whole'], rel=1e-6)
+  assert found['loss'] == pytest.approx(found['whole'], rel=1e-6)
+  weighted = np.average(y[:, 0] ** 2, weights=np.abs(y[:, 0]))
+  assert found['weighted'] == pytest.approx(weighted, rel=1e-6)
+
+
+def test_functions_of_more_outputs_than_fit_are_refused():
+  with pytest.raises(ValueError, match=r'accuracy.*1\.1 GiB.*learning.MeanMetric'):
+    _measure(_language_model(), _sentences(3000), {'accuracy': lambda *_: 0.0})
+
+
+@pytest.mark.parametrize(
+  ('per_example', 'message'),
+  [
+    (
+      lambda outputs, labels: outputs.mean(),
+      'a value for each example, got the number',
+    ),
+    (
+      lambda outputs, labels: (outputs, outputs[:, 0]),
+      'values and weights of one shape',
+    ),
+    (lambda outputs, labels: (outputs, outputs - 1), 'finite and not negative, got -1'),
+    (lambda outputs, labels: (outputs, 0 * outputs), 'all examples add up to 0'),
+    (lambda outputs: outputs, 'TypeError: .* positional argument'),
+  ],
+)
+def test_metrics_that_fail_are_named(per_example, message):
+  examples = training_runs.clients(1)['client 0']
+  with pytest.raises(ValueError, match=rf"(?s)test_metrics\['odd'\].*{message}"):
+    _measure(training_runs.model(), examples, {'odd': learning.MeanMetric(per_example)})
+
+
+def test_what_is_no_function_is_no_metric():
+  with pytest.raises(TypeError, match='per_example must be a function'):
+    learning.MeanMetric(0.5)

@@ -1,0 +1,105 @@
+"""Measures of a model that are means, and so need no more than a batch at a time."""
+
+import dataclasses
+import math
+from typing import Any, Callable, NamedTuple
+
+import numpy as np
+
+
+class Sums(NamedTuple):
+  """What some examples add to a weighted mean.
+
+  Attributes:
+    values: The sum of values times weights.
+    weights: The sum of the weights.
+  """
+
+  values: float = 0.0
+  weights: float = 0.0
+
+  def plus(self, other: 'Sums') -> 'Sums':
+    """With those of other examples."""
+    return Sums(self.values + other.values, self.weights + other.weights)
+
+  @property
+  def mean(self) -> float:
+    """The weighted mean.
+
+    Raises:
+      ValueError: If there are no weights, of which there is no mean.
+    """
+    if not self.weights:
+      raise ValueError('the weights of all examples add up to 0.')
+    return self.values / self.weights
+
+
+@dataclasses.dataclass(frozen=True)
+class MeanMetric:
+  """A mean over examples, or over parts of them such as the words of a sentence.
+
+  `learning.train` computes it batch by batch, where a plain function gets the outputs
+  of all test examples at once. Under the name 'loss' it stands for the model's own
+  loss, whose batches are weighted by their examples: right for a mean over examples,
+  and not for one over the words of sentences of different lengths.
+
+  Attributes:
+    per_example: From the outputs of a batch and its labels to values: an array whose
+      first axis is that of the examples; or to a tuple of values and their weights, of
+      one shape. Values without weight are not looked at.
+
+  Example:
+    >>> def right_words(logits, words):
+    ...   return np.argmax(logits, axis=-1) == words, words != 0
+    >>> accuracy = MeanMetric(right_words)
+    >>> logits = np.eye(4)[[[1, 2, 0], [3, 1, 3]]]
+    >>> accuracy.sums(logits, np.array([[1, 3, 0], [3, 1, 2]]))
+    Sums(values=3.0, weights=5.0)
+    >>> _.mean
+    0.6
+  """
+
+  per_example: Callable[[Any, Any], Any]
+
+  def __post_init__(self) -> None:
+    if not callable(self.per_example):
+      raise TypeError(
+        'per_example must be a function of outputs and labels, got '
+        f'{self.per_example!r}.'
+      )
+
+  def sums(self, outputs: Any, labels: Any) -> Sums:
+    """What a batch adds to the mean.
+
+    Args:
+      outputs: Of the model, for the batch.
+      labels: Of the batch.
+
+    Raises:
+      ValueError: If values and weights are not of one shape, or a weight is negative or
+        not finite.
+    """
+    made = self.per_example(outputs, labels)
+    values, weights = made if isinstance(made, tuple) else (made, None)
+    values = np.asarray(values, np.float64)
+    if not values.ndim:
+      raise ValueError(
+        'per_example must make an array with a value for each example, got the number '
+        f'{values}; a function of all examples is a metric by itself.'
+      )
+    if weights is None:
+      return Sums(float(values.sum()), float(values.size))
+    weights = np.asarray(weights, np.float64)
+    if weights.shape != values.shape:
+      raise ValueError(
+        f'per_example must make values and weights of one shape, got {values.shape} '
+        f'and {weights.shape}.'
+      )
+    total = float(weights.sum())
+    if not math.isfinite(total) or (weights < 0).any():
+      raise ValueError(
+        'weights of per_example must be finite and not negative, got '
+        f'{weights.min()} to {weights.max()}.'
+      )
+    weighted = np.where(weights > 0, values, 0.0) * weights
+    return Sums(float(weighted.sum()), total)
