@@ -10,6 +10,7 @@ Claims:
   is finished is not run again, and nothing else is overwritten.
 * If a round that is run again comes to another result, nothing is told of it.
 * Packed or not, it is the same training; in a notebook as in a program.
+* The page of its report shows what it learned, as the report program prints it.
 * Every round's metrics have its noise-to-signal ratio, in the file and for TensorBoard;
   where the first is above 1, the run says so, once; without privacy there is none.
 * A user's schedule that does not keep what it states ends the run before that round.
@@ -30,6 +31,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from tensorboard.backend.event_processing import event_accumulator
 
+from tests import executing
 from tests.learning import training_runs
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import learning
@@ -37,6 +39,7 @@ from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import noise_to_signal
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting import spent_by_round
+from tff_dp_aggregators.accounting.programs import report as report_program
 from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.learning import packed
 from tff_dp_aggregators.learning import schedules
@@ -80,6 +83,14 @@ def test_it_trains_and_leaves_what_it_says(straight):
   assert report == result.statement
   assert report['run']['rounds_completed'] == 12
   assert 'RandomEligible' in report['participation']['enforced_by']
+
+
+def test_the_page_of_a_run_shows_what_it_learned_as_the_program_prints_it(straight):
+  run_dir, _ = straight
+  page = (run_dir / 'report.html').read_text()
+  assert 'Test loss against rounds' in page and 'Epsilon over the training' in page
+  printed = executing.execute(report_program, f'--run_dir={run_dir}', '--format=html')
+  assert printed.stdout == page
 
 
 def test_metrics_have_the_noise_to_signal_ratio_of_each_round(straight):

@@ -49,6 +49,7 @@ from tff_dp_aggregators.accounting.programs import participation
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.accounting.reports import composition
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
+from tff_dp_aggregators.accounting.reports import learning_curves
 from tff_dp_aggregators.accounting.reports import rendering
 from tff_dp_aggregators.accounting.reports import schema as schema_lib
 from tff_dp_aggregators.accounting.reports import sources
@@ -380,12 +381,19 @@ def main(values: flags.FlagValues) -> int:
     _check_alone(values, 'schema')
     text = json.dumps(schema_lib.load(), indent=2) + '\n'
   else:
-    text = rendering.render(build(values), values.format)
+    text = rendering.render(build(values), values.format, _learned(values))
   if values.output is None:
     sys.stdout.write(text)
   else:
     new_files.write_new(values.output, text)
   return 0
+
+
+def _learned(values: flags.FlagValues) -> Optional[learning_curves.Curves]:
+  """What the run learned that a page is of, if it is of a single one."""
+  if values.format != 'html' or values.run_dir is None or _num_sources(values) > 1:
+    return None
+  return learning_curves.of_run(values.run_dir[0])
 
 
 def _check_alone(values: flags.FlagValues, alone: str, *more: str) -> None:

@@ -3,11 +3,13 @@
 `inputs` is what a statement is made of, `sources` reads it from files, `provenance`
 says which of it nothing but somebody's word stands for, `statement`
 assembles it, `composition` puts several together, `schema` describes the result,
-`rendering` writes it for people, `verification` computes it again.
+`rendering` writes it for people, with what `learning_curves` found beside it;
+`verification` computes it again.
 """
 
 from tff_dp_aggregators.accounting.reports import composition
 from tff_dp_aggregators.accounting.reports import inputs
+from tff_dp_aggregators.accounting.reports import learning_curves
 from tff_dp_aggregators.accounting.reports import provenance
 from tff_dp_aggregators.accounting.reports import rendering
 from tff_dp_aggregators.accounting.reports import schema
@@ -22,6 +24,7 @@ __all__ = [
   'Tuning',
   'composition',
   'inputs',
+  'learning_curves',
   'provenance',
   'rendering',
   'schema',

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
+from tff_dp_aggregators.accounting.reports import learning_curves
 from tff_dp_aggregators.accounting.reports import rendering
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement
@@ -45,8 +46,9 @@ def write(
       tuning=found.tuning,
       files=found.files,
     )
+  learned = learning_curves.of_run(directory.path)
   for suffix, form in _FORMS.items():
-    directory.write(f'report.{suffix}', rendering.render(stated, form))
+    directory.write(f'report.{suffix}', rendering.render(stated, form, learned))
   return stated
 
 

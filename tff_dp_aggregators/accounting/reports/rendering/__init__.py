@@ -5,11 +5,14 @@ decide how it looks.
 """
 
 import base64
+import dataclasses
 import json
 import re
-from typing import Any
+from typing import Any, Optional
 
+from tff_dp_aggregators.accounting.reports import learning_curves
 from tff_dp_aggregators.accounting.reports.rendering import document
+from tff_dp_aggregators.accounting.reports.rendering import learning_section
 from tff_dp_aggregators.accounting.reports.rendering import sections
 from tff_dp_aggregators.accounting.reports.rendering import writers
 
@@ -31,7 +34,11 @@ _NUMBER = re.compile(
 _UNBROKEN = r'<span class="number">\g<0></span>'
 
 
-def render(statement: dict[str, Any], output_format: str) -> str:
+def render(
+  statement: dict[str, Any],
+  output_format: str,
+  learned: Optional[learning_curves.Curves] = None,
+) -> str:
   """A statement in one of `FORMATS`.
 
   Args:
@@ -39,6 +46,8 @@ def render(statement: dict[str, Any], output_format: str) -> str:
       For plots it needs its curves.
     output_format: 'text', 'markdown', 'html' (one file, with nothing to load), or
       'json' (described by `schema.load`).
+    learned: What the run learned, which only the page shows beside its privacy; `None`
+      if there is no run, or nothing is known of it.
 
   Raises:
     ValueError: If the format is unknown.
@@ -60,6 +69,10 @@ def render(statement: dict[str, Any], output_format: str) -> str:
     return writers.to_text(report)
   if output_format == 'markdown':
     return writers.to_markdown(report)
+  if learned is not None:
+    shown = learning_section.section(statement, learned)
+    if shown is not None:
+      report = dataclasses.replace(report, sections=(shown, *report.sections))
   return _to_html(report)
 
 

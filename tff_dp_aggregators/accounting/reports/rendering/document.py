@@ -77,6 +77,7 @@ class Plot:
     log_x: Whether the x axis is logarithmic.
     is_bars: Whether to draw bars, for values that belong to whole numbers.
     mark: The point to which the report's own number belongs.
+    mark_text: What stands at the mark; `None` for its y, rounded up.
   """
 
   title: str
@@ -87,6 +88,7 @@ class Plot:
   log_x: bool = False
   is_bars: bool = False
   mark: Optional[tuple[float, float]] = None
+  mark_text: Optional[str] = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -56,25 +56,30 @@ def _draw(axes: Any, plot: document.Plot) -> None:
     _widen(axes, smallest=0.2)
   else:
     axes.plot(x, y, color=_LINE, linewidth=1.8)
-    axes.set_ylim(bottom=0)
+    # Of what may be negative, such as a loss, all is shown.
+    axes.set_ylim(bottom=None if min(y) < 0 else 0)
   if plot.log_x:
     axes.set_xscale('log')
   else:
     axes.set_xlim(left=0)
   if plot.mark is not None and plot.mark[1] is not None:
-    _mark(axes, plot.mark)
-  axes.set_xlabel(plot.x_label)
-  axes.set_ylabel(plot.y_label)
+    _mark(axes, plot.mark, plot.mark_text or rounding.up(plot.mark[1]))
+  axes.set_xlabel(_plain(plot.x_label))
+  axes.set_ylabel(_plain(plot.y_label))
   axes.grid(color=_GRID, linewidth=0.7)
   axes.set_axisbelow(True)
   axes.spines[['top', 'right']].set_visible(False)
 
 
-def _mark(axes: Any, mark: tuple[float, float]) -> None:
+def _plain(text: str) -> str:
+  """Text in which Matplotlib finds no formula."""
+  return text.replace('$', r'\$')
+
+
+def _mark(axes: Any, mark: tuple[float, float], text: str) -> None:
   """A dot at the report's own number, with the number beside it."""
   from matplotlib import textpath
 
-  text = rounding.up(mark[1])
   curve = axes.lines[0].get_xydata()
   axes.plot(*mark, marker='o', color='#c0392b', markersize=6, clip_on=False)
   axes.get_xlim(), axes.get_ylim()  # These settle the limits, and so where points are.

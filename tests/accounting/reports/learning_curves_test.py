@@ -1,0 +1,173 @@
+"""A run's page shows what it learned beside its privacy; other forms do not.
+
+Claims:
+
+* Test metrics, loss and epsilon over rounds are drawn from `metrics.csv`: their last
+  values, and metrics over epsilon; nothing that was computed on clients' data.
+* Values that are not finite are left out and counted; a half line is no round.
+* Only pages have it: text, Markdown and JSON are as without it. Of several runs and
+  plans no page has it.
+* The program prints the same page of a run each time; a file that has no metrics is
+  refused with its line.
+* Names of metrics are shown as they are, whatever they look like; long runs are thinned.
+* It needs neither TensorFlow nor `learning` (`tests/architecture_test.py`).
+"""
+
+import base64
+import re
+
+import pytest
+
+from tests.accounting.programs import reporting
+from tests.accounting.reports import statements
+from tff_dp_aggregators.accounting.reports import learning_curves
+from tff_dp_aggregators.accounting.reports import rendering
+from tff_dp_aggregators.accounting.reports import sources
+from tff_dp_aggregators.accounting.reports import statement
+from tff_dp_aggregators.accounting.reports.rendering import document
+from tff_dp_aggregators.accounting.reports.rendering import learning_section
+
+_HEADER = 'round,not_private_clients,epsilon,test_loss,test_accuracy,'
+_HEADER += 'not_private_train_loss,round_seconds'
+_ROWS = (
+  '0,10,0.5,3.0,,9.75,0.1',
+  '1,10,0.75,inf,0.25,9.5,0.1',
+  '2,10,1.25,1.5,0.625,9.25,0.1',
+)
+_TITLE = 'Learning and privacy over rounds'
+
+
+def _write(run_dir, *rows, header=_HEADER, end='\n'):
+  with open(f'{run_dir}/metrics.csv', 'w', encoding='utf-8') as file:
+    file.write('\n'.join((header, *rows)) + end)
+
+
+@pytest.fixture(name='run_dir')
+def _run_dir(tmp_path):
+  run_dir = statements.run_dir(tmp_path / 'run')
+  _write(run_dir, *_ROWS)
+  return run_dir
+
+
+def test_curves_are_those_of_the_file(run_dir):
+  curves = learning_curves.of_run(run_dir)
+  assert curves.rounds == 3
+  assert curves.test == {
+    'loss': learning_curves.Curve(((1, 3.0), (3, 1.5)), left_out=1),
+    'accuracy': learning_curves.Curve(((2, 0.25), (3, 0.625))),
+  }
+  assert curves.epsilon.points == ((1, 0.5), (2, 0.75), (3, 1.25))
+  assert curves.simulated_epsilon.points == ()
+
+
+def test_the_page_draws_them_and_nothing_of_clients(run_dir):
+  stated = statement.build(sources.from_run_dir(run_dir))
+  curves = learning_curves.of_run(run_dir)
+  section = learning_section.section(stated, curves)
+  (drawn,) = [each for each in section.blocks if isinstance(each, document.Plots)]
+  by_title = {plot.title: plot for plot in drawn.plots}
+  assert list(by_title) == [
+    'Test accuracy against rounds',
+    'Test loss against rounds',
+    'Epsilon over the training',
+    'Test accuracy against epsilon',
+  ]
+  loss = by_title['Test loss against rounds']
+  assert loss.points == ((1, 3.0), (3, 1.5)) and loss.mark_text == '1.5000'
+  assert 'Left out are 1 rounds in which it was not finite' in loss.caption
+  against = by_title['Test accuracy against epsilon']
+  assert against.points == ((0.75, 0.25), (1.25, 0.625))
+  page = rendering.render(stated, 'html', curves)
+  assert page.index(_TITLE) < page.index('Setting and definition')
+  for figure in ('9.25', 'train loss', 'round_seconds', 'not_private'):
+    assert figure not in _texts(page)
+
+
+def _texts(page):
+  """A page with the texts of its pictures."""
+  images = re.findall(r'data:image/svg\+xml;base64,([^"]*)', page)
+  return page + ''.join(base64.b64decode(image).decode() for image in images)
+
+
+@pytest.mark.parametrize('output_format', ['text', 'markdown', 'json'])
+def test_other_forms_are_about_privacy_alone(run_dir, output_format):
+  stated = statement.build(sources.from_run_dir(run_dir))
+  curves = learning_curves.of_run(run_dir)
+  with_curves = rendering.render(stated, output_format, curves)
+  assert with_curves == rendering.render(stated, output_format)
+
+
+def test_the_program_prints_the_page_of_a_single_run(run_dir, tmp_path):
+  stated = statement.build(sources.from_run_dir(run_dir))
+  page = rendering.render(stated, 'html', learning_curves.of_run(run_dir))
+  for _ in range(2):
+    shown = reporting.execute(f'--run_dir={run_dir}', '--format=html')
+    assert shown.stdout == page
+  other = statements.run_dir(tmp_path / 'other', noise_seed=2)
+  for arguments in (
+    (f'--run_dir={run_dir}', f'--run_dir={other}'),
+    (f'--run_dir={other}',),
+    statements.OF_TREE,
+  ):
+    shown = reporting.execute(*arguments, '--format=html')
+    assert _TITLE not in shown.stdout
+
+
+def test_runs_without_a_guarantee_say_so_beside_their_curves(tmp_path):
+  run_dir = statements.run_of_larger_cohort(tmp_path / 'run')
+  header = 'round,epsilon,simulated_epsilon,test_accuracy'
+  _write(run_dir, '0,inf,0.5,0.25', '1,inf,0.75,0.5', header=header)
+  page = reporting.execute(f'--run_dir={run_dir}', '--format=html').stdout
+  assert 'Simulated epsilon over the training' in page
+  assert 'This run has no guarantee.' in page and 'Epsilon over' not in page
+  without = statement.build_without_privacy()
+  curves = learning_curves.of_run(run_dir)._replace(
+    simulated_epsilon=learning_curves.Curve()
+  )
+  (plot,) = learning_section.section(without, curves).blocks[-1].plots
+  assert plot.title == 'Test accuracy against rounds'
+  assert learning_section.section(without, curves._replace(test={})) is None
+
+
+def test_a_half_line_is_no_round(run_dir):
+  whole = learning_curves.of_run(run_dir)
+  _write(run_dir, *_ROWS, '3,10,2.5,1', end='')
+  assert learning_curves.of_run(run_dir) == whole
+
+
+@pytest.mark.parametrize(
+  ('rows', 'message'),
+  [
+    ((_ROWS[0], _ROWS[2]), "line 3 must be of round 1, got '2'"),
+    (('0,10,much,3.0,,9.75,0.1',), "line 2 has 'much' as epsilon"),
+    (('0,10',), 'line 2 has None as epsilon'),
+    (('zero,10,0.5,3.0,,9.75,0.1',), "line 2 has 'zero' as round"),
+  ],
+)
+def test_files_that_have_no_metrics_are_refused(run_dir, rows, message):
+  _write(run_dir, *rows)
+  shown = reporting.execute(f'--run_dir={run_dir}', '--format=html')
+  assert shown.returncode == 2 and message in shown.stderr
+  assert reporting.execute(f'--run_dir={run_dir}').returncode == 0
+
+
+def test_another_table_is_refused(run_dir):
+  _write(run_dir, '1,2', header='x,y')
+  with pytest.raises(ValueError, match="first column must be round, got .'x'."):
+    learning_curves.of_run(run_dir)
+
+
+def test_names_of_metrics_are_shown_as_they_are(run_dir):
+  _write(run_dir, '0,0.5,0.5', '1,0.75,-0.5', header='round,epsilon,test_a$<b>$_5')
+  page = reporting.execute(f'--run_dir={run_dir}', '--format=html').stdout
+  assert 'Test a$&lt;b&gt;$ <span class="number">5</span> against rounds' in page
+  assert '<b>$' not in page
+
+
+def test_long_runs_are_thinned_with_both_ends():
+  points = tuple((number, 1 / number) for number in range(1, 5001))
+  curves = learning_curves.Curves(5000, {'loss': learning_curves.Curve(points)})
+  section = learning_section.section(statement.build_without_privacy(), curves)
+  (plot,) = section.blocks[-1].plots
+  assert len(plot.points) == 400
+  assert (plot.points[0], plot.points[-1]) == (points[0], points[-1])

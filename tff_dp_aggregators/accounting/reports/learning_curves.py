@@ -1,0 +1,121 @@
+"""What a run learned and spent by round, for the page of its report.
+
+A run directory has it in `metrics.csv`. Taken from there is what was measured on test
+data, and epsilon; what was computed on clients' data stays out of a page that is for
+others to read. Nothing of it is a part of the statement, and no one verifies it.
+"""
+
+import csv
+import math
+import os
+from collections.abc import Iterator
+from typing import NamedTuple, Optional
+
+FILE = 'metrics.csv'
+_ROUND, _EPSILON, _SIMULATED = 'round', 'epsilon', 'simulated_epsilon'
+_TEST = 'test_'
+
+
+class Curve(NamedTuple):
+  """A measure over rounds.
+
+  Attributes:
+    points: Rounds completed, and the value then, where it is finite.
+    left_out: How many values are infinite or no number.
+  """
+
+  points: tuple[tuple[int, float], ...] = ()
+  left_out: int = 0
+
+
+class Curves(NamedTuple):
+  """What `metrics.csv` tells.
+
+  Attributes:
+    rounds: Rounds that it has.
+    test: Measures on test data by name, in the order of the file.
+    epsilon: Spent by then; no points without privacy.
+    simulated_epsilon: What a larger cohort would have spent, if one was simulated.
+  """
+
+  rounds: int
+  test: dict[str, Curve]
+  epsilon: Curve = Curve()
+  simulated_epsilon: Curve = Curve()
+
+
+def of_run(run_dir: str) -> Optional[Curves]:
+  """The curves of a run.
+
+  Args:
+    run_dir: Its directory.
+
+  Returns:
+    `None` if it has no metrics.
+
+  Raises:
+    OSError: If the file cannot be read.
+    ValueError: If it is no file of metrics; the message names the line.
+  """
+  path = os.path.join(run_dir, FILE)
+  if not os.path.exists(path):
+    return None
+  with open(path, newline='', encoding='utf-8') as file:
+    text = file.read()
+  # A run that was killed may have left a half line.
+  lines = text[: text.rfind('\n') + 1].splitlines()
+  try:
+    return _of_rows(csv.DictReader(lines, strict=True))
+  except (ValueError, csv.Error) as e:
+    raise ValueError(f'{path} is no file of metrics: {e}') from e
+
+
+def _of_rows(reader: 'csv.DictReader[str]') -> Curves:
+  names = list(reader.fieldnames or ())
+  if names[:1] != [_ROUND]:
+    raise ValueError(f'its first column must be {_ROUND}, got {names[:1]}.')
+  shown = [
+    name for name in names if name in (_EPSILON, _SIMULATED) or name.startswith(_TEST)
+  ]
+  found: dict[str, list[tuple[int, float]]] = {name: [] for name in shown}
+  rounds = 0
+  for row in reader:
+    if _number(row, _ROUND, reader.line_num) != rounds:
+      raise ValueError(
+        f'line {reader.line_num} must be of round {rounds}, got {row[_ROUND]!r}.'
+      )
+    rounds += 1
+    for name in shown:
+      value = _number(row, name, reader.line_num)
+      if value is not None:
+        found[name].append((rounds, value))
+  curves = dict(_curves(found))
+  return Curves(
+    rounds,
+    {
+      name[len(_TEST) :]: each
+      for name, each in curves.items()
+      if name.startswith(_TEST)
+    },
+    curves.get(_EPSILON, Curve()),
+    curves.get(_SIMULATED, Curve()),
+  )
+
+
+def _number(row: dict[str, str], name: str, line: int) -> Optional[float]:
+  """A cell; `None` if it is empty."""
+  text = row[name]
+  if text == '':
+    return None
+  try:
+    return float(text)
+  except (TypeError, ValueError) as e:
+    raise ValueError(f'line {line} has {text!r} as {name}, which is no number.') from e
+
+
+def _curves(
+  found: dict[str, list[tuple[int, float]]],
+) -> Iterator[tuple[str, Curve]]:
+  for name, values in found.items():
+    finite = tuple(point for point in values if math.isfinite(point[1]))
+    yield name, Curve(finite, len(values) - len(finite))
