@@ -9,7 +9,8 @@ Claims:
   plans no page has it.
 * The program prints the same page of a run each time; a file that has no metrics is
   refused with its line.
-* Names of metrics are shown as they are, whatever they look like; long runs are thinned.
+* Names of metrics are shown as they are, whatever they look like.
+* Long runs are thinned, with both ends.
 * It needs neither TensorFlow nor `learning` (`tests/architecture_test.py`).
 """
 

@@ -296,7 +296,11 @@ class Plan:
   def _simulated_cohort(self) -> Optional[dict[str, Any]]:
     if self.larger_cohort is None:
       return None
-    return {**self.larger_cohort.to_json(), 'as_planned': self._privacy()}
+    planned = dict(
+      self._privacy() or {},
+      clients_per_round=self.larger_cohort.facts.simulated_clients_per_round,
+    )
+    return {**self.larger_cohort.to_json(), 'as_planned': planned}
 
 
 class Run:

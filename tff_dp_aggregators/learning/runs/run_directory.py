@@ -53,6 +53,7 @@ _FOLLOWS = {
     'simulated_cohort.simulated_num_clients',
     'simulated_cohort.noise_multiplier',
     'simulated_cohort.clipped_count_stddev',
+    'simulated_cohort.as_planned.clients_per_round',
   ),
 }
 _SURROUNDINGS = ('software', 'machine')
