@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator
 from typing import NamedTuple, Optional
 
+# What a run calls it.
 FILE = 'metrics.csv'
 _ROUND, _EPSILON, _SIMULATED = 'round', 'epsilon', 'simulated_epsilon'
 _TEST = 'test_'
