@@ -11,9 +11,15 @@ import sys
 
 import setuptools
 from setuptools.command import build_py
+from setuptools.command import editable_wheel
 from setuptools.command import sdist
 
 _ROOT = pathlib.Path(__file__).resolve().parent
+_PACKAGE = 'tff_dp_aggregators'
+# The simulation programs: their folder in a checkout, and their name in what is built,
+# where other people's packages are beside them.
+_EXPERIMENTS = 'experiments'
+_EXPERIMENTS_BUILT = f'{_PACKAGE}.{_EXPERIMENTS}'
 
 
 def _version() -> str:
@@ -35,20 +41,58 @@ def _long_description() -> str:
 
 def _record_commit(folder: str) -> None:
   """Leaves the commit in what is built into a folder, if there is a checkout."""
-  package = 'tff_dp_aggregators'
   sys.path.insert(0, str(_ROOT))
   try:
-    version = importlib.import_module(f'{package}.base.version')
+    version = importlib.import_module(f'{_PACKAGE}.base.version')
   finally:
     del sys.path[0]
-  version.record(_ROOT / package, pathlib.Path(folder) / package)
+  version.record(_ROOT / _PACKAGE, pathlib.Path(folder) / _PACKAGE)
+
+
+def _entry_points(experiments: str) -> dict:
+  """The commands.
+
+  Args:
+    experiments: Name of the package of the simulation programs.
+  """
+  simulations = (
+    name
+    for name in ('compare', 'plot', 'simulate')
+    if (_ROOT / _EXPERIMENTS / f'{name}.py').is_file()
+  )
+  return {
+    'console_scripts': [
+      *(
+        f'tff-dp-{name} = {_PACKAGE}.accounting.programs.{name}:run'
+        for name in ('participation', 'plan', 'report')
+      ),
+      *(f'tff-dp-{name} = {experiments}.{name}:run' for name in simulations),
+    ],
+  }
 
 
 class _BuildPy(build_py.build_py):
+  def finalize_options(self) -> None:
+    super().finalize_options()
+    # Here and not in `package_dir` of all, because that would make an editable
+    # installation an import hook; this class builds nothing for those.
+    found = setuptools.find_packages(include=[_EXPERIMENTS, f'{_EXPERIMENTS}.*'])
+    self.packages = [*(self.packages or ()), *(f'{_PACKAGE}.{name}' for name in found)]
+    self.package_dir[_EXPERIMENTS_BUILT] = _EXPERIMENTS
+
   def run(self) -> None:
     super().run()
     if not self.editable_mode:  # That runs from the checkout itself.
       _record_commit(self.build_lib)
+
+
+class _EditableWheel(editable_wheel.editable_wheel):
+  def finalize_options(self) -> None:
+    super().finalize_options()
+    # A checkout has the programs under the name of their folder. Metadata that an
+    # installer had made before have the commands of a wheel; so they are made anew.
+    self.distribution.entry_points = _entry_points(_EXPERIMENTS)
+    self.dist_info_dir = None
 
 
 class _Sdist(sdist.sdist):
@@ -71,16 +115,19 @@ setuptools.setup(
   # current folder and finds the package on, although there may be a folder of the same
   # name before, such as the clone; an import hook, the other way, is asked too late.
   package_dir={'': '.'},
-  packages=setuptools.find_packages(
-    include=['tff_dp_aggregators', 'tff_dp_aggregators.*']
-  ),
+  packages=setuptools.find_packages(include=[_PACKAGE, f'{_PACKAGE}.*']),
   package_data={
-    'tff_dp_aggregators': ['py.typed'],
+    _PACKAGE: ['py.typed'],
+    _EXPERIMENTS_BUILT: ['**/*.md', 'published/*'],
     '': ['**/*.j2', '**/*.json'],
   },
   include_package_data=False,
   zip_safe=False,
-  cmdclass={'build_py': _BuildPy, 'sdist': _Sdist},
+  cmdclass={
+    'build_py': _BuildPy,
+    'editable_wheel': _EditableWheel,
+    'sdist': _Sdist,
+  },
   install_requires=[
     # Exact, because installers that find no solution for this version fall back
     # to releases of 2019 without a word.
@@ -95,13 +142,13 @@ setuptools.setup(
     'matplotlib',
     'numpy',
     'prv-accountant',
+    # The data of the simulations that need no files.
+    'scikit-learn',
     'scipy',
     'tensorboard',
     'tqdm',
   ],
   extras_require={
-    # What the programs in experiments/ need; they run from a checkout.
-    'simulate': ['scikit-learn'],
     'docs': ['mkdocs-material', 'mkdocstrings-python'],
     'test': [
       'coverage',
@@ -116,13 +163,7 @@ setuptools.setup(
     ],
     'dev': ['mypy', 'ruff', 'setuptools', 'uv', 'wheel'],
   },
-  entry_points={
-    'console_scripts': [
-      'tff-dp-participation = tff_dp_aggregators.accounting.programs.participation:run',
-      'tff-dp-plan = tff_dp_aggregators.accounting.programs.plan:run',
-      'tff-dp-report = tff_dp_aggregators.accounting.programs.report:run',
-    ],
-  },
+  entry_points=_entry_points(_EXPERIMENTS_BUILT),
   classifiers=[
     'Development Status :: 3 - Alpha',
     'Intended Audience :: Developers',

@@ -4,12 +4,14 @@ Knows nothing of TensorFlow, so that a wrong flag is refused at once.
 """
 
 import dataclasses
+import shlex
 from typing import Any
 
 from absl import flags
 
 from tff_dp_aggregators.accounting.programs import program
 
+from . import commands
 from . import tasks
 from .options import data as data_options
 from .options import model as model_options
@@ -27,6 +29,8 @@ class Settings:
     task: What the data are, and what suits them.
     flags: All flag values that decide what a run comes to, with the defaults of the
       task, for the record.
+    command: What goes on with the run, but for the directory: the program with the
+      flags that were given.
   """
 
   task: task_lib.Task
@@ -36,6 +40,7 @@ class Settings:
   optimization: optimization_options.Optimization
   run: run_options.Run
   flags: dict[str, Any]
+  command: str
 
   @property
   def name(self) -> str:
@@ -112,4 +117,14 @@ def from_flags(values: flags.FlagValues) -> Settings:
       for name in sorted(program.names_of(values))
       if name not in run_options.MAY_DIFFER
     },
+    command=_command(values),
   )
+
+
+def _command(values: flags.FlagValues) -> str:
+  given = (
+    values[name].serialize()
+    for name in program.names_of(values)
+    if values[name].present and name != 'run_dir'
+  )
+  return ' '.join([commands.of('simulate'), *map(shlex.quote, given)])

@@ -19,6 +19,7 @@ from absl import flags
 
 from tff_dp_aggregators.accounting.programs import program
 
+from . import commands
 from . import settings as settings_lib
 
 # Quiet TensorFlow's start-up notices; they come before any option could be set.
@@ -58,8 +59,8 @@ def _make(run_dir: str) -> None:
 
 # Errors of the training itself are shown with where they happened.
 PROGRAM = program.Program(
-  'simulate',
-  __doc__ or '',
+  'tff-dp-simulate',
+  commands.in_words(__doc__ or ''),
   settings_lib.define,
   main,
   groups=settings_lib.groups,

@@ -1,6 +1,7 @@
 """The simulation itself: a task's data and model, trained by `learning.train`."""
 
 import os
+import shlex
 import time
 from typing import Optional
 
@@ -132,8 +133,8 @@ def _say_how_it_went(settings: settings_lib.Settings, result: learning.Result) -
   progress.say(f'Results are in {result.run_dir}; read {report} first.')
   if not result.is_finished:
     progress.say(
-      f'Ended before its {result.num_rounds} rounds; the same command with '
-      f'--run_dir={result.run_dir} goes on.'
+      f'Ended before its {result.num_rounds} rounds. This goes on:\n    '
+      f'{settings.command} {shlex.quote(f"--run_dir={result.run_dir}")}'
     )
 
 

@@ -140,7 +140,7 @@ class TestMetadata:
     )
     subprocess.run([sys.executable, '-c', code], cwd=ROOT, check=True)
 
-  def test_packages_are_the_layers_and_nothing_that_runs_from_a_checkout(self):
+  def test_packages_of_a_checkout_are_the_layers(self):
     packages = set(_metadata()['packages'])
     assert {f'tff_dp_aggregators.{layer}' for layer in LAYERS} <= packages
     assert {name.split('.')[0] for name in packages} == {'tff_dp_aggregators'}
@@ -161,10 +161,19 @@ class TestMetadata:
     templates.mkdir()
     for name in ('probe.j2', 'probe.json'):
       (templates / name).write_text('{}', encoding='utf-8')
+    published = source / 'experiments' / 'published'
+    published.mkdir(exist_ok=True)
+    for name in ('probe.flags', 'probe.md', 'probe.json'):
+      (published / name).write_text('{}', encoding='utf-8')
     expected = {
       path.relative_to(source).as_posix()
       for suffix in ('py', 'typed', 'j2', 'json')
       for path in (source / 'tff_dp_aggregators').rglob(f'*.{suffix}')
+    }
+    expected |= {
+      f'tff_dp_aggregators/{path.relative_to(source).as_posix()}'
+      for pattern in ('*.py', '*.md', '*.json', 'published/*')
+      for path in (source / 'experiments').rglob(pattern)
     }
     with zipfile.ZipFile(_wheel_of(source, tmp_path)) as archive:
       names = set(archive.namelist())
@@ -195,6 +204,55 @@ class TestMetadata:
       assert _version_of_wheel(tree, tmp_path / f'of_{tree.name}') == expected
     assert not list(source.glob('tff_dp_aggregators/**/commit.json'))
 
+  def test_installed_simulations_and_other_peoples_experiments_go_together(
+    self, tmp_path
+  ):
+    source = _copy_of_the_source(tmp_path / 'source')
+    with zipfile.ZipFile(_wheel_of(source, tmp_path)) as archive:
+      archive.extractall(tmp_path / 'site-packages')
+      (name,) = (n for n in archive.namelist() if n.endswith('/entry_points.txt'))
+      commands = archive.read(name).decode()
+    assert 'tff-dp-simulate = tff_dp_aggregators.experiments.simulate:run' in commands
+    assert ' = experiments.' not in commands
+    own = tmp_path / 'elsewhere' / 'experiments'
+    own.mkdir(parents=True)
+    (own / '__init__.py').write_text('')
+    (own / 'simulate.py').write_text('print("my own")')
+
+    def said_by(module):
+      return subprocess.run(
+        [sys.executable, '-m', module, '--help'],
+        cwd=own.parent,
+        env={'PATH': os.environ['PATH'], 'PYTHONPATH': str(tmp_path / 'site-packages')},
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+      ).stdout
+
+    assert said_by('experiments.simulate') == 'my own\n'
+    text = said_by('tff_dp_aggregators.experiments.simulate')
+    assert 'python -m tff_dp_aggregators.experiments.simulate --mechanism' in text
+    assert 'python -m experiments' not in text
+
+  def test_an_editable_installation_is_a_path_with_commands_of_the_checkout(
+    self, tmp_path
+  ):
+    source = _copy_of_the_source(tmp_path / 'source')
+    # As installers do that ask for metadata first.
+    build = (
+      'from setuptools import build_meta as build; '
+      "name = build.prepare_metadata_for_build_editable('..'); "
+      "build.build_editable('..', None, '../' + name)"
+    )
+    subprocess.run([sys.executable, '-c', build], cwd=source, check=True)
+    (wheel,) = tmp_path.glob('*.whl')
+    with zipfile.ZipFile(wheel) as archive:
+      names = [n for n in archive.namelist() if '.dist-info/' not in n]
+      assert [pathlib.Path(name).suffix for name in names] == ['.pth']
+      assert archive.read(names[0]).decode().strip() == str(source)
+      (name,) = (n for n in archive.namelist() if n.endswith('/entry_points.txt'))
+      assert 'tff-dp-simulate = experiments.simulate:run' in archive.read(name).decode()
+
   def test_a_clone_named_like_the_package_does_not_shadow_it(self, tmp_path):
     clone = _copy_of_the_source(tmp_path / 'tff_dp_aggregators')
     build = "from setuptools import build_meta; build_meta.build_editable('..')"
@@ -219,11 +277,10 @@ class TestMetadata:
 
 
 def _copy_of_the_source(folder):
-  shutil.copytree(
-    ROOT / 'tff_dp_aggregators',
-    folder / 'tff_dp_aggregators',
-    ignore=shutil.ignore_patterns('__pycache__'),
-  )
+  for name in ('tff_dp_aggregators', 'experiments'):
+    shutil.copytree(
+      ROOT / name, folder / name, ignore=shutil.ignore_patterns('__pycache__')
+    )
   for name in ('LICENSE', 'pyproject.toml', 'setup.py'):
     shutil.copy(ROOT / name, folder)
   return folder

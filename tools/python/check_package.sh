@@ -1,7 +1,7 @@
 #!/bin/sh
 # Builds the sdist, and from it the wheel, into dist/; installs each into an
 # environment that has what requirements.lock says and nothing of the checkout; and
-# makes a published model's report there, as a user would.
+# makes a published model's report there and runs a simulation, as a user would.
 set -eu
 
 cd "$(dirname "$0")/../.."
@@ -39,6 +39,27 @@ for file in dist/*.tar.gz dist/*.whl; do
     done
     "$environment/bin/tff-dp-plan" --help >/dev/null
     "$environment/bin/tff-dp-participation" --help >/dev/null
+    # In a folder of somebody who has an `experiments` of their own.
+    rm -rf elsewhere
+    mkdir -p elsewhere/experiments
+    cd elsewhere
+    touch experiments/__init__.py
+    echo 'print("my own")' >experiments/simulate.py
+    [ "$("$environment/bin/python" -m experiments.simulate)" = 'my own' ]
+    for command in "$environment"/bin/tff-dp-*; do
+      "$command" --help >/dev/null
+    done
+    simulate="$environment/bin/python -m tff_dp_aggregators.experiments.simulate"
+    $simulate --help | grep -qF 'python -m tff_dp_aggregators.experiments.simulate'
+    # To a file, which a worker process may hold.
+    "$environment/bin/tff-dp-simulate" --num_rounds=2 --run_dir=run >log 2>&1 ||
+      { cat log >&2; exit 1; }
+    "$environment/bin/tff-dp-report" --run_dir=run >report.txt
+    grep -qF -e "$commit" report.txt || {
+      echo "error: the report of a run does not say $commit" >&2
+      exit 1
+    }
+    cd ..
     # Every layer, with TensorFlow and its kin.
     "$environment/bin/python" -I -c '
 import importlib, pathlib, sys
