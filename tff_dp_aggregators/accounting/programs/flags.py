@@ -2,9 +2,12 @@
 
 The programs of this package share them, so that a mechanism is spelled the same
 everywhere. `define` defines them, `planned` turns their values into the inputs
-of a statement; nothing else reads them.
+of a statement. A program with defaults of its own, or which knows some of it from
+elsewhere, as a simulation knows its clients, defines them group by group, and takes
+`schema_from` and `mechanism_from`; nothing else reads them.
 """
 
+from collections.abc import Collection, Mapping
 from typing import Any, Optional
 
 from absl import flags
@@ -48,14 +51,10 @@ def all_names() -> tuple[str, ...]:
 
 def groups() -> tuple[program.Group, ...]:
   """All flags, under the headings under which `--help` shows them."""
-  options = registry.options()
   return (
     ('Participation', participation_flags()),
     ('Sampling', sampling_flags()),
-    (
-      'Mechanism',
-      ('mechanism', 'strategy_file', *options, 'clipped_count_stddev'),
-    ),
+    ('Mechanism', mechanism_flags()),
     ('Target', TARGET_FLAGS),
   )
 
@@ -67,13 +66,31 @@ def define(values: flags.FlagValues) -> None:
     values: Where to define them.
   """
   define_participation(values)
-  flags.DEFINE_enum(
-    'mechanism',
-    None,
-    list(mechanism_lib.NAMES),
-    'Which mechanism; or give --strategy_file.',
-    flag_values=values,
-  )
+  define_mechanism(values)
+  define_sampling(values)
+  define_target(values)
+
+
+def mechanism_flags() -> tuple[str, ...]:
+  """Names of the flags that state a mechanism, but for its noise."""
+  options = registry.options()
+  return ('mechanism', 'strategy_file', *options, 'clipped_count_stddev')
+
+
+def define_mechanism(
+  values: flags.FlagValues,
+  text: str = 'Which mechanism; or give --strategy_file.',
+  none: Optional[str] = None,
+) -> None:
+  """Defines the flags of the mechanism, but for its noise.
+
+  Args:
+    values: Where to define them.
+    text: What --help says of --mechanism.
+    none: Its value that asks for no mechanism, where that may be.
+  """
+  names = list(mechanism_lib.NAMES) + ([] if none is None else [none])
+  flags.DEFINE_enum('mechanism', None, names, text, flag_values=values)
   flags.DEFINE_string(
     'strategy_file',
     None,
@@ -88,8 +105,6 @@ def define(values: flags.FlagValues) -> None:
     'norms, in clients. --noise_multiplier then covers count and values.',
     flag_values=values,
   )
-  define_sampling(values)
-  define_target(values)
 
 
 def define_options(values: flags.FlagValues, is_comparison: bool = False) -> None:
@@ -126,14 +141,27 @@ def define_participation(values: flags.FlagValues) -> None:
   define_limits(values)
 
 
-def define_limits(values: flags.FlagValues) -> None:
-  """Defines the flags of limits on participation, but for the number of rounds."""
+def define_limits(
+  values: flags.FlagValues, defaults: Optional[Mapping[str, str]] = None
+) -> None:
+  """Defines the flags of limits on participation, but for the number of rounds.
+
+  Args:
+    values: Where to define them.
+    defaults: What the program puts where one is left out, in words, if it is not the
+      usual.
+  """
   for flag in schemas.LIMITS.flags:
-    _define(flag, values)
+    _define(flag, values, (defaults or {}).get(flag.name))
 
 
-def define_sampling(values: flags.FlagValues) -> None:
-  """Defines the flags that state how clients are drawn."""
+def define_sampling(values: flags.FlagValues, known: Collection[str] = ()) -> None:
+  """Defines the flags that state how clients are drawn.
+
+  Args:
+    values: Where to define them.
+    known: Those that the program has no need of, as it tells them to `schema_from`.
+  """
   kinds = schemas.KINDS.values()
   *first, last = (kind.flag_help for kind in kinds)
   flags.DEFINE_enum(
@@ -144,36 +172,30 @@ def define_sampling(values: flags.FlagValues) -> None:
     flag_values=values,
   )
   for name in sampling_flags()[1:]:
-    _define(schemas.flags()[name], values)
+    if name not in known:
+      _define(schemas.flags()[name], values)
 
 
-def _define(flag: schemas.base.Flag, values: flags.FlagValues) -> None:
+def _define(
+  flag: schemas.base.Flag, values: flags.FlagValues, default: Optional[str] = None
+) -> None:
+  default = flag.default if default is None else default
+  text = f'{flag.help} Default: {default}.' if default else flag.help
   if flag.type is bool:
-    flags.DEFINE_bool(flag.name, False, flag.help, flag_values=values)
+    flags.DEFINE_bool(flag.name, False, text, flag_values=values)
   else:
     define = {int: flags.DEFINE_integer, float: flags.DEFINE_float}[flag.type]
-    define(flag.name, None, flag.help, flag_values=values)
+    define(flag.name, None, text, flag_values=values)
 
 
 def define_target(values: flags.FlagValues) -> None:
-  """Defines the flags of noise, target and accountant."""
-  flags.DEFINE_float(
-    'noise_multiplier',
-    None,
-    'Standard deviation of the noise over the clip norm. Left out, the least that '
-    'keeps a target.',
-    flag_values=values,
+  """Defines the flags of noise, target, accountant, and what is looked for."""
+  define_noise(
+    values,
+    'With it, one of --noise_multiplier and --num_rounds may be left out; if both are '
+    'given, they are checked against it.',
   )
-  flags.DEFINE_float(
-    'target_epsilon',
-    None,
-    'Privacy target. With it, one of --noise_multiplier and --num_rounds may be left '
-    'out; if both are given, they are checked against it.',
-    flag_values=values,
-  )
-  flags.DEFINE_float(
-    'target_delta', None, 'Delta of the guarantee.', flag_values=values
-  )
+  define_accounting(values)
   flags.DEFINE_enum(
     'find',
     None,
@@ -182,6 +204,42 @@ def define_target(values: flags.FlagValues) -> None:
     'number of rounds.',
     flag_values=values,
   )
+
+
+def define_noise(
+  values: flags.FlagValues,
+  epsilon: str,
+  delta: str = '',
+  default_delta: Optional[float] = None,
+) -> None:
+  """Defines the flags of noise and target.
+
+  Args:
+    values: Where to define them.
+    epsilon: What --help says of the target besides that it is one.
+    delta: What it says of its delta besides what that is.
+    default_delta: That of --target_delta; `None` for none.
+  """
+  flags.DEFINE_float(
+    'noise_multiplier',
+    None,
+    'Standard deviation of the noise over the clip norm. Left out, the least that '
+    'keeps a target.',
+    flag_values=values,
+  )
+  flags.DEFINE_float(
+    'target_epsilon', None, f'Privacy target. {epsilon}', flag_values=values
+  )
+  flags.DEFINE_float(
+    'target_delta',
+    default_delta,
+    f'Delta of the guarantee{delta}.',
+    flag_values=values,
+  )
+
+
+def define_accounting(values: flags.FlagValues) -> None:
+  """Defines the flags of whose epsilon counts, and for which neighbours."""
   flags.DEFINE_enum(
     'accountant',
     None,
@@ -238,11 +296,10 @@ def planned(
   elif limits is None and values.num_rounds is None:
     mechanism, found = _max_rounds(values), 'num_rounds'
   elif values.noise_multiplier is None:
-    mechanism = _with_min_noise(values, limits or schema_from(values))
+    mechanism = mechanism_from(values, limits or schema_from(values))
     found = 'noise_multiplier'
   else:
-    schema = limits or schema_from(values)
-    mechanism = _mechanism(values, schema, values.noise_multiplier)
+    mechanism = mechanism_from(values, limits or schema_from(values))
   plan = inputs_lib.Inputs(mechanism, delta, target, found, values.accountant)
   if target is not None and found is None:
     _check_target(plan)
@@ -252,12 +309,15 @@ def planned(
 def schema_from(
   values: flags.FlagValues,
   num_rounds: Optional[int] = None,
+  known: Optional[Mapping[str, Any]] = None,
 ) -> schemas.Schema:
   """The participation schema that the flags state.
 
   Args:
     values: Parsed flags.
     num_rounds: Instead of --num_rounds.
+    known: What the program knows of flags that it does not have, by name. Population
+      and cohort count unless a flag says otherwise how many clients a round has.
 
   Raises:
     ValueError: If flags contradict each other or are out of range.
@@ -265,12 +325,34 @@ def schema_from(
   kind = schemas.kind_for_flag(values.sampling)
   _check_flags_of(kind, values)
   return kind.from_flags(
-    values.num_rounds if num_rounds is None else num_rounds, _given(kind, values)
+    values.num_rounds if num_rounds is None else num_rounds,
+    _given(kind, values, known or {}),
   )
 
 
-def _given(kind: schemas.base.Kind[Any], values: flags.FlagValues) -> dict[str, Any]:
-  stated = {flag.name: values[flag.name].value for flag in kind.flags}
+def cohort_flag(values: flags.FlagValues) -> Optional[str]:
+  """The flag that is given and says how many clients a round has, if there is one."""
+  return _cohort_flag(schemas.kind_for_flag(values.sampling), values)
+
+
+def _cohort_flag(
+  kind: schemas.base.Kind[Any], values: flags.FlagValues
+) -> Optional[str]:
+  names = (flag.name for flag in kind.cohort_flags)
+  return next((each for each in names if each in values and values[each].present), None)
+
+
+def _given(
+  kind: schemas.base.Kind[Any], values: flags.FlagValues, known: Mapping[str, Any]
+) -> dict[str, Any]:
+  of_cohorts = (schemas.base.POPULATION.name, schemas.base.COHORT.name)
+  is_said = _cohort_flag(kind, values) is not None
+  stated = {}
+  for flag in kind.flags:
+    if flag.name in values:
+      stated[flag.name] = values[flag.name].value
+    elif not (is_said and flag.name in of_cohorts):
+      stated[flag.name] = known.get(flag.name)
   return {name: value for name, value in stated.items() if value is not None}
 
 
@@ -278,7 +360,7 @@ def _check_flags_of(kind: schemas.base.Kind[Any], values: flags.FlagValues) -> N
   """Refuses flags of other kinds of schema."""
   own = {flag.name for flag in kind.flags}
   for name in (*participation_flags()[1:], *sampling_flags()[1:]):
-    if not values[name].present or name in own:
+    if name in own or name not in values or not values[name].present:
       continue
     if name in participation_flags():
       raise ValueError(
@@ -313,7 +395,7 @@ def limits_from(
   Raises:
     ValueError: If flags contradict each other or are out of range.
   """
-  given = _given(schemas.LIMITS, values)
+  given = _given(schemas.LIMITS, values, {})
   if max_participations is not None:
     given['max_participations'] = max_participations
   return schemas.LIMITS.from_flags(num_rounds, given)
@@ -343,10 +425,43 @@ def _check_two_of_three(
     )
 
 
-def _mechanism(
-  values: flags.FlagValues, schema: schemas.Schema, noise_multiplier: float
+def mechanism_from(
+  values: flags.FlagValues,
+  schema: schemas.Schema,
+  strategy: Optional[strategies.Strategy] = None,
 ) -> mechanism_lib.Mechanism:
-  options = _options(values)
+  """The mechanism that the flags state, with its noise or the least for the target.
+
+  Args:
+    values: Parsed flags, among them --noise_multiplier, or --target_epsilon and
+      --target_delta.
+    schema: Who takes part when.
+    strategy: The mechanism's strategy, if it is another than the best for prefix sums.
+
+  Raises:
+    ValueError: If flags contradict each other or are out of range, or a file cannot be
+      read.
+  """
+  more = {} if strategy is None else {'strategy': strategy}
+  if values.noise_multiplier is not None:
+    return _mechanism(values, schema, values.noise_multiplier, **more)
+  return mechanism_lib.Mechanism.for_target(
+    values.mechanism or mechanism_lib.FROM_FILE,
+    schema,
+    values.target_epsilon,
+    values.target_delta,
+    accountant=values.accountant,
+    **{**_options(values), **more},
+  )
+
+
+def _mechanism(
+  values: flags.FlagValues,
+  schema: schemas.Schema,
+  noise_multiplier: float,
+  **more: Any,
+) -> mechanism_lib.Mechanism:
+  options = {**_options(values), **more}
   if values.num_rounds is None and values.mechanism is not None:
     # While rounds are looked for there may be fewer of them than bands.
     for option in registry.kind(values.mechanism).options:
@@ -371,19 +486,6 @@ def _load(path: str) -> strategies.Strategy:
     return strategies.Strategy.load(path)
   except OSError as e:
     raise ValueError(f'--strategy_file cannot be read: {e}') from e
-
-
-def _with_min_noise(
-  values: flags.FlagValues, schema: schemas.Schema
-) -> mechanism_lib.Mechanism:
-  return mechanism_lib.Mechanism.for_target(
-    values.mechanism or mechanism_lib.FROM_FILE,
-    schema,
-    values.target_epsilon,
-    values.target_delta,
-    accountant=values.accountant,
-    **_options(values),
-  )
 
 
 def _max_rounds(values: flags.FlagValues) -> mechanism_lib.Mechanism:

@@ -45,11 +45,14 @@ class Flag:
     name: Without dashes. Kinds that share a flag have the same `Flag`.
     type: `int`, `float` or `bool`; a bool is False unless given.
     help: What it says.
+    default: What stands for it where it is left out, in words; programs that put
+      something else there say so.
   """
 
   name: str
   type: type
   help: str
+  default: str = ''
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,6 +122,8 @@ class Kind(abc.ABC, Generic[S]):
     flag_help: What that assumes, for the help of `--sampling`.
     drawn: How a server draws clients under it, in a few words; empty without sampling.
     flags: Flags that it is stated with, besides the number of rounds.
+    cohort_flags: Those of them that say how many clients a round has, without
+      --population and --cohort.
     description: Of its JSON, for the JSON schema of reports.
     properties: JSON schemas of the dataclass's fields but for `num_rounds`.
     offers: What a comparison of mechanisms offers with it.
@@ -132,6 +137,7 @@ class Kind(abc.ABC, Generic[S]):
   flag_help: ClassVar[str]
   drawn: ClassVar[str]
   flags: ClassVar[tuple[Flag, ...]]
+  cohort_flags: ClassVar[tuple[Flag, ...]] = ()
   description: ClassVar[str]
   properties: ClassVar[dict[str, dict[str, Any]]]
   offers: ClassVar[tuple[Offer, ...]]
@@ -195,6 +201,16 @@ class Kind(abc.ABC, Generic[S]):
     Raises:
       ValueError: If flags are missing, contradict each other or are out of range.
     """
+
+  def cohort(self, schema: S, population: int) -> Optional[float]:
+    """Clients that a round is expected to have, where the schema decides on it.
+
+    Args:
+      schema: Who takes part when.
+      population: Clients there are.
+    """
+    del schema, population
+    return None
 
   @abc.abstractmethod
   def assumption(self, schema: S) -> str:

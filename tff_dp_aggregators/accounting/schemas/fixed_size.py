@@ -96,6 +96,15 @@ class FixedSize(base.Sampling[FixedSizeSampling]):
       schema.population, schema.cohort, gaussian
     )
 
+  def cohort(self, schema: FixedSizeSampling, population: int) -> float:
+    """That of the schema.
+
+    Args:
+      schema: The sampling.
+      population: Not looked at.
+    """
+    return schema.cohort
+
   def from_flags(self, num_rounds: int, given: dict[str, Any]) -> FixedSizeSampling:
     """The sampling that population and cohort state.
 

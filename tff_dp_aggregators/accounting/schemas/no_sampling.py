@@ -30,7 +30,8 @@ class Limits(base.Kind[strategies.Participation]):
     base.Flag(
       'min_separation',
       int,
-      'Smallest difference of two rounds of one client. Default: 1, every round.',
+      'Smallest difference of two rounds of one client.',
+      default='1, every round',
     ),
     base.Flag(
       'rounds_between',
@@ -41,7 +42,8 @@ class Limits(base.Kind[strategies.Participation]):
     base.Flag(
       'max_participations',
       int,
-      'Most rounds of one client. Default: as many as the separation leaves possible.',
+      'Most rounds of one client.',
+      default='as many as the separation leaves possible',
     ),
     base.Flag(
       'fixed_epoch',

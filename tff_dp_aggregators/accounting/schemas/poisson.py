@@ -99,6 +99,13 @@ class PoissonSampling:
     return 1 / math.sqrt(math.log1p(per_round))
 
 
+_PROBABILITY = base.Flag(
+  'sampling_probability',
+  float,
+  'Probability of each client of a round, for poisson.',
+)
+
+
 class Poisson(base.Sampling[PoissonSampling]):
   """What accounting, reports and programs have to know of `PoissonSampling`."""
 
@@ -111,19 +118,17 @@ class Poisson(base.Sampling[PoissonSampling]):
   )
   drawn = 'each by itself'
   flags = (
-    base.Flag(
-      'sampling_probability',
-      float,
-      'Probability of each client of a round, for poisson.',
-    ),
+    _PROBABILITY,
     base.POPULATION,
     base.COHORT,
     base.Flag(
       'num_groups',
       int,
-      'Groups of clients that take turns, for cyclic Poisson sampling. Default: 1.',
+      'Groups of clients that take turns, for cyclic Poisson sampling.',
+      default='1',
     ),
   )
+  cohort_flags = (_PROBABILITY,)
   description = 'Each client drawn independently.'
   properties = {
     'sampling_probability': {
@@ -167,6 +172,15 @@ class Poisson(base.Sampling[PoissonSampling]):
   ) -> dp_accounting.DpEvent:
     """A Poisson-sampled Gaussian."""
     return dp_accounting.PoissonSampledDpEvent(schema.sampling_probability, gaussian)
+
+  def cohort(self, schema: PoissonSampling, population: int) -> float:
+    """The expected number of clients of the smallest group that are drawn.
+
+    Args:
+      schema: The sampling.
+      population: Clients of all groups together.
+    """
+    return schema.sampling_probability * (population // schema.num_groups)
 
   def from_flags(self, num_rounds: int, given: dict[str, Any]) -> PoissonSampling:
     """The sampling that flags state, by its probability or by a mean cohort.

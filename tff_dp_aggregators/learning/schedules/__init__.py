@@ -31,6 +31,7 @@ from tff_dp_aggregators.learning.schedules.poisson import Poisson
 from tff_dp_aggregators.learning.schedules.random_eligible import RandomEligible
 from tff_dp_aggregators.learning.schedules.registry import KINDS
 from tff_dp_aggregators.learning.schedules.registry import for_mechanism
+from tff_dp_aggregators.learning.schedules.registry import for_schema
 from tff_dp_aggregators.learning.schedules.registry import from_json
 from tff_dp_aggregators.learning.schedules.registry import register
 from tff_dp_aggregators.learning.schedules.replay import Replay
@@ -52,6 +53,7 @@ __all__ = [
   'ShuffledEpochs',
   'base',
   'for_mechanism',
+  'for_schema',
   'from_json',
   'register',
   'registry',

@@ -95,7 +95,50 @@ def for_mechanism(
   """
   if not isinstance(mechanism, accounting.Mechanism):
     raise TypeError(f'mechanism must be an accounting.Mechanism; got {mechanism!r}.')
-  schema = mechanism.participation
+  return for_schema(
+    mechanism.participation,
+    num_clients,
+    clients_per_round,
+    seed,
+    dropouts=dropouts,
+    reporting_goal=reporting_goal,
+  )
+
+
+def for_schema(
+  schema: Any,
+  num_clients: int,
+  clients_per_round: float,
+  seed: int,
+  *,
+  dropouts: Optional[dropouts_lib.Dropouts] = None,
+  reporting_goal: Optional[int] = None,
+) -> base.Schedule:
+  """The schedule that has a schema; of several kinds, the one registered first.
+
+  So training without privacy can ask the same clients in the same rounds.
+
+  Args:
+    schema: Limits on participation, or a kind of sampling.
+    num_clients: As for `for_mechanism`.
+    clients_per_round: As for `for_mechanism`.
+    seed: As for `for_mechanism`.
+    dropouts: As for `for_mechanism`.
+    reporting_goal: As for `for_mechanism`.
+
+  Raises:
+    PopulationTooSmallError: If the clients are too few; the message says what would
+      fit.
+    ReportingGoalError: If a round never reaches its goal.
+    TypeError: If an argument is not of its type.
+    ValueError: If an argument does not fit the schema.
+
+  Example:
+    >>> from tff_dp_aggregators import strategies
+    >>> epochs = strategies.Participation(10, min_separation=5, fixed_epoch=True)
+    >>> for_schema(epochs, num_clients=50, clients_per_round=10, seed=1).kind
+    'shuffled_epochs'
+  """
   for kind in KINDS.values():
     if kind.serves(schema):
       return kind.of_schema(
