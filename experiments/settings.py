@@ -16,6 +16,7 @@ from . import tasks
 from .options import data as data_options
 from .options import model as model_options
 from .options import optimization as optimization_options
+from .options import participation as participation_options
 from .options import privacy as privacy_options
 from .options import run as run_options
 from .tasks import task as task_lib
@@ -36,6 +37,7 @@ class Settings:
   task: task_lib.Task
   data: data_options.Data
   model: model_options.Model
+  participation: participation_options.Participation
   privacy: privacy_options.Privacy
   optimization: optimization_options.Optimization
   run: run_options.Run
@@ -46,7 +48,7 @@ class Settings:
   def name(self) -> str:
     """Task and mechanism, for file names and titles."""
     mechanism = self.privacy.mechanism
-    return f'{self.task.name}-{mechanism.name if mechanism else "none"}'
+    return f'{self.task.name}-{mechanism.name if mechanism else privacy_options.NONE}'
 
 
 def define(values: flags.FlagValues) -> None:
@@ -66,6 +68,7 @@ def define(values: flags.FlagValues) -> None:
   )
   data_options.define(values, tasks.TASKS)
   model_options.define(values, tasks.TASKS)
+  participation_options.define(values, tasks.TASKS)
   privacy_options.define(values, tasks.TASKS)
   optimization_options.define(values, tasks.TASKS)
   run_options.define(values)
@@ -76,7 +79,8 @@ def groups() -> tuple[program.Group, ...]:
   return (
     ('Data', ('task', *data_options.NAMES)),
     ('Model', model_options.NAMES),
-    ('Privacy', privacy_options.NAMES),
+    ('Participation', participation_options.names()),
+    ('Privacy', privacy_options.names()),
     ('Training', optimization_options.NAMES),
     ('Run', run_options.NAMES),
   )
@@ -103,12 +107,14 @@ def from_flags(values: flags.FlagValues) -> Settings:
   data = data_options.from_flags(values)
   optimization = optimization_options.from_flags(values)
   run = run_options.from_flags(values)
-  privacy = privacy_options.from_flags(values)
+  participation = participation_options.from_flags(values)
+  privacy = privacy_options.from_flags(values, participation, optimization)
   task.check(data)
   return Settings(
     task=task,
     data=data,
     model=model_options.from_flags(values),
+    participation=participation,
     privacy=privacy,
     optimization=optimization,
     run=run,

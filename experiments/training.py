@@ -3,15 +3,17 @@
 import os
 import shlex
 import time
-from typing import Optional
+from typing import Any
 
 import tensorflow_federated as tff
 
 from tff_dp_aggregators import learning
+from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.learning.runs import metrics_file
 from tff_dp_aggregators.learning.runs import progress
 from tff_dp_aggregators.learning.runs import run_directory
 
+from . import optimizers
 from . import plots
 from . import settings as settings_lib
 from .data import population as population_lib
@@ -60,6 +62,12 @@ def train(
   if why_not is not None:
     raise ValueError(f'--model={kind.name} is not for these data: {why_not}.')
   privacy, optimization, run = settings.privacy, settings.optimization, settings.run
+  more: dict[str, Any] = {}
+  if privacy.simulated_cohort_scale != 1:
+    more['simulated_cohort_scale'] = privacy.simulated_cohort_scale
+  if population.not_covered:
+    more['not_covered'] = population.not_covered
+  has_test = population.test_examples is not None
   result = learning.train(
     kind.build(shape),
     population.clients,
@@ -67,28 +75,44 @@ def train(
     run_dir,
     delta=privacy.delta,
     clip_norm=privacy.clip_norm if privacy.mechanism else None,
-    clients_per_round=privacy.clients_per_round,
-    num_rounds=privacy.participation.num_rounds,
+    schedule=settings.participation.schedule(population.num_clients),
     batch_size=optimization.batch_size,
     local_epochs=optimization.local_epochs,
-    client_optimizer=_optimizer(
-      optimization.client_optimizer, optimization.client_learning_rate
+    client_optimizer=optimizers.KINDS[optimization.client_optimizer].make(
+      optimization.client_learning_rate
     ),
-    server_optimizer=_optimizer(
-      optimization.server_optimizer,
-      optimization.server_learning_rate,
-      optimization.server_momentum,
-    ),
+    proximal_strength=optimization.proximal_strength,
+    server_optimizer=_server_optimizer(settings),
     test_data=population.test_examples,
-    test_metrics={metric.name: metric.make(shape)},
+    test_metrics={metric.name: metric.make(shape)} if has_test else None,
+    evaluate_every=run.evaluate_every,
     seed=run.seed,
     noise_seed=None if run.secret_noise else run.seed,
     target_epsilon=privacy.target_epsilon,
+    packed_simulation=run.packed_simulation,
+    checkpoint_seconds=run.checkpoint_seconds,
     timeout_seconds=run.timeout_seconds,
     settings=settings.flags,
+    **more,
   )
   _draw(settings, run_dir, population.num_clients)
   return result
+
+
+def _server_optimizer(
+  settings: settings_lib.Settings,
+) -> tff.learning.optimizers.Optimizer:
+  optimization = settings.optimization
+  if optimization.has_schedule:
+    workload = optimization.workload(settings.participation.num_rounds)
+    return learning.ServerSchedule(
+      workload, optimization.server_learning_rate
+    ).optimizer()
+  return optimizers.KINDS[optimization.server_optimizer].make(
+    optimization.server_learning_rate,
+    optimization.server_momentum,
+    optimization.server_adaptivity,
+  )
 
 
 def _new_name(name: str) -> str:
@@ -101,24 +125,26 @@ def _new_name(name: str) -> str:
   return chosen
 
 
-def _optimizer(
-  name: str, learning_rate: float, momentum: float = 0.0
-) -> tff.learning.optimizers.Optimizer:
-  if name == 'adam':
-    return tff.learning.optimizers.build_adam(learning_rate)
-  return tff.learning.optimizers.build_sgdm(learning_rate, momentum)
-
-
 def _draw(settings: settings_lib.Settings, run_dir: str, num_clients: int) -> None:
-  """Leaves the picture of the metric and of epsilon."""
+  """Leaves the picture of the metric and of epsilon, if anything was measured."""
   metric = settings.model.metric
-  rows = metrics_file.read(os.path.join(run_dir, run_directory.METRICS))
+  column = f'test_{metric.name}'
+  rows = [
+    row
+    for row in metrics_file.read(os.path.join(run_dir, run_directory.METRICS))
+    if row.get(column)
+  ]
+  if not rows:
+    return
+  has_guarantee = (
+    settings.privacy.mechanism and settings.privacy.simulated_cohort_scale == 1
+  )
   plots.draw(
     os.path.join(run_dir, f'{metric.name}.png'),
     metric,
     [int(row['round']) + 1 for row in rows],
-    [float(row[f'test_{metric.name}']) for row in rows],
-    [float(row['epsilon']) if settings.privacy.mechanism else None for row in rows],
+    [float(row[column]) for row in rows],
+    [float(row['epsilon']) if has_guarantee else None for row in rows],
     title=f'{settings.name}, {num_clients} clients',
     delta=settings.privacy.delta,
   )
@@ -126,9 +152,11 @@ def _draw(settings: settings_lib.Settings, run_dir: str, num_clients: int) -> No
 
 def _say_how_it_went(settings: settings_lib.Settings, result: learning.Result) -> None:
   metric = settings.model.metric.name
-  measured = result.metrics[f'test_{metric}']
-  progress.say(f'Test {metric} after {result.rounds} rounds: {measured:.4f}.')
-  progress.say(_spent(result))
+  # Nothing, where it ended between two measurements, or there is no test data.
+  measured = result.metrics.get(f'test_{metric}')
+  if measured is not None:
+    progress.say(f'Test {metric} after {result.rounds} rounds: {measured:.4f}.')
+  progress.say(_spent(settings, result))
   report = os.path.join(result.run_dir, 'report.md')
   progress.say(f'Results are in {result.run_dir}; read {report} first.')
   if not result.is_finished:
@@ -138,21 +166,38 @@ def _say_how_it_went(settings: settings_lib.Settings, result: learning.Result) -
     )
 
 
-def _spent(result: learning.Result) -> str:
-  guarantee, mechanism = result.statement['guarantee'], result.statement['mechanism']
+def _spent(settings: settings_lib.Settings, result: learning.Result) -> str:
+  guarantee = result.statement['guarantee']
+  mechanism, scale = settings.privacy.mechanism, settings.privacy.simulated_cohort_scale
   if mechanism is None:
     return 'No privacy: epsilon is infinite.'
-  is_bound = mechanism['sensitivity_kind'] == 'bound'
+  if scale != 1:
+    return f'No guarantee: {_cohorts(settings)}.'
+  limits = None if mechanism.is_sampled else mechanism.limits
+  is_exact = (
+    mechanism.strategy.sensitivity_kind(limits) != 'bound'
+    and guarantee['accountant'] == accountants.EXACT
+  )
   epsilon = progress.format_number(guarantee['epsilon'])
   return (
     f'Privacy spent in {result.rounds} of {result.num_rounds} rounds: '
     f'(epsilon, delta) = ({epsilon}, {guarantee["delta"]:g}) for each client, '
-    f'{"an upper bound" if is_bound else "exact"}.'
+    f'{"exact" if is_exact else "an upper bound"}.'
+  )
+
+
+def _cohorts(settings: settings_lib.Settings) -> str:
+  """Both cohorts, where the noise is that of a larger one."""
+  scale = settings.privacy.simulated_cohort_scale
+  clients = settings.participation.clients_per_round
+  return (
+    f'the noise is that of a cohort of {scale * clients:g}, {scale:g} times the '
+    f"run's own of {clients:g}"
   )
 
 
 def _headline(settings: settings_lib.Settings, run_dir: str) -> str:
-  noise: Optional[str] = 'no privacy'
+  noise = 'no privacy'
   mechanism = settings.privacy.mechanism
   if mechanism is not None:
     noise = (
@@ -160,4 +205,6 @@ def _headline(settings: settings_lib.Settings, run_dir: str) -> str:
       f'clip norm, {mechanism.effective_noise_multiplier:.4f} relative to '
       'the sensitivity'
     )
+  if settings.privacy.simulated_cohort_scale != 1:
+    noise = f'{noise}; no guarantee, as {_cohorts(settings)}'
   return f'{settings.name}: {noise}. Writing to {run_dir}.'  # train says the rest.

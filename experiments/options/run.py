@@ -5,11 +5,22 @@ from typing import Optional
 
 from absl import flags
 
+from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.learning.runs import run_directory
 
-NAMES = ('seed', 'secret_noise', 'timeout_seconds', 'run_dir')
-# Between a run and its continuation: a directory may be moved, a machine be slower.
-MAY_DIFFER = ('run_dir', 'timeout_seconds')
+NAMES = (
+  'seed',
+  'secret_noise',
+  'evaluate_every',
+  'packed_simulation',
+  'checkpoint_seconds',
+  'timeout_seconds',
+  'run_dir',
+)
+# Between a run and its continuation: files and directories may be moved (the strategy
+# itself is compared), a machine be slower. Packed clients' sums are rounded otherwise,
+# so that packing may not.
+MAY_DIFFER = ('run_dir', 'strategy_file', 'checkpoint_seconds', 'timeout_seconds')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,6 +29,9 @@ class Run:
 
   seed: int
   secret_noise: bool
+  evaluate_every: int
+  packed_simulation: bool
+  checkpoint_seconds: float
   timeout_seconds: float
   run_dir: Optional[str]
 
@@ -41,6 +55,25 @@ def define(values: flags.FlagValues) -> None:
     False,
     'Draw the noise from a secret key instead of --seed. The run can then not be '
     'repeated exactly.',
+    flag_values=values,
+  )
+  flags.DEFINE_integer(
+    'evaluate_every',
+    1,
+    'Rounds between two measurements on test data; after the last round there is one.',
+    flag_values=values,
+  )
+  flags.DEFINE_bool(
+    'packed_simulation',
+    True,
+    'Train many clients in one computation where the model allows it, or each by '
+    'itself, as TensorFlow Federated does.',
+    flag_values=values,
+  )
+  flags.DEFINE_float(
+    'checkpoint_seconds',
+    30.0,
+    'Least time between two checkpoints, after which a run that was killed goes on.',
     flag_values=values,
   )
   flags.DEFINE_float(
@@ -71,6 +104,11 @@ def from_flags(values: flags.FlagValues) -> Run:
   """
   if values.seed < 0:
     raise ValueError(f'seed must not be negative; got {values.seed}.')
+  checks.check_positive_int('evaluate_every', values.evaluate_every)
+  if not values.checkpoint_seconds >= 0:
+    raise ValueError(
+      f'checkpoint_seconds must not be negative; got {values.checkpoint_seconds}.'
+    )
   if not values.timeout_seconds > 0:
     raise ValueError(f'timeout_seconds must be positive; got {values.timeout_seconds}.')
   if values.run_dir is not None:
@@ -78,6 +116,9 @@ def from_flags(values: flags.FlagValues) -> Run:
   return Run(
     seed=values.seed,
     secret_noise=values.secret_noise,
+    evaluate_every=values.evaluate_every,
+    packed_simulation=values.packed_simulation,
+    checkpoint_seconds=values.checkpoint_seconds,
     timeout_seconds=values.timeout_seconds,
     run_dir=values.run_dir,
   )

@@ -108,7 +108,7 @@ def test_what_a_task_says_of_itself_is_in_the_help_and_in_the_flags():
   assert 'Default: 300 for digits; 77 for other.' in shown
   assert chosen.task is other
   assert chosen.name == 'other-gaussian'
-  assert (chosen.data.num_clients, chosen.privacy.participation.num_rounds) == (77, 9)
+  assert (chosen.data.num_clients, chosen.participation.num_rounds) == (77, 9)
   assert chosen.flags['num_clients'] == 77
   assert chosen.flags['clip_norm'] == 1.0
   assert (refused.returncode, refused.stdout) == (2, '')

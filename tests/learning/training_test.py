@@ -502,6 +502,14 @@ def test_a_schedule_that_does_not_keep_its_schema_ends_the_run(tmp_path):
       'the mechanism is for',
     ),
     ({'num_rounds': 11}, 'num_rounds is 11, but the schedule is for 12'),
+    (
+      {
+        'mechanism': accounting.Mechanism(
+          'gaussian', training_runs.PARTICIPATION, 2.0, adjacency='replace_one'
+        )
+      },
+      'for adjacency replace_one, .* are for zero_out',
+    ),
   ],
 )
 def test_what_contradicts_itself_is_refused_before_anything_is_written(

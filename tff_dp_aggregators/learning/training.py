@@ -244,6 +244,7 @@ def train(
       mechanism, len(population), clients_per_round, num_rounds, seed
     )
   _check_schedule(schedule, mechanism, population, clients_per_round, num_rounds)
+  _check_adjacency(mechanism)
   _warn_of_large_delta(delta, mechanism, scale * len(population))
   local_training = packed.LocalTraining(
     models.functional(model, loss, population.element_spec, population.first),
@@ -401,6 +402,19 @@ def _check_schedule(
   ):
     if given is not None and given != said:
       raise ValueError(f'{name} is {given}, but the schedule is for {said}.')
+
+
+def _check_adjacency(mechanism: Optional[accounting.Mechanism]) -> None:
+  """Refuses neighbours that states, and so the ledger, have no events for."""
+  if mechanism is None or mechanism.is_sampled:
+    return
+  own = accounting.schemas.relations(mechanism.participation)[0]
+  if mechanism.relation is not own:
+    raise ValueError(
+      f'the mechanism is for adjacency {mechanism.adjacency}, and the events of rounds '
+      f'without sampling are for {accounting.schemas.adjacency(own)}: what was spent '
+      'would be told too low. Leave adjacency out; a plan can be reported for any.'
+    )
 
 
 def _result(run: run_lib.Run) -> Result:

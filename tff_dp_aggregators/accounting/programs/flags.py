@@ -7,7 +7,8 @@ elsewhere, as a simulation knows its clients, defines them group by group, and t
 `schema_from` and `mechanism_from`; nothing else reads them.
 """
 
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Mapping
 from typing import Any, Optional
 
 from absl import flags
@@ -155,20 +156,29 @@ def define_limits(
     _define(flag, values, (defaults or {}).get(flag.name))
 
 
-def define_sampling(values: flags.FlagValues, known: Collection[str] = ()) -> None:
+def define_sampling(
+  values: flags.FlagValues, known: Optional[Mapping[str, str]] = None
+) -> None:
   """Defines the flags that state how clients are drawn.
 
   Args:
     values: Where to define them.
-    known: Those that the program has no need of, as it tells them to `schema_from`.
+    known: Flags that the program has no need of, as it tells their values to
+      `schema_from`; with what it calls them.
   """
+  known = known or {}
   kinds = schemas.KINDS.values()
   *first, last = (kind.flag_help for kind in kinds)
+  text = (
+    f'What may be assumed about how clients are drawn: {"; ".join(first)}; or {last}.'
+  )
+  for name, called in known.items():
+    text = re.sub(rf'--{name}\b', f'--{called}', text)
   flags.DEFINE_enum(
     'sampling',
     schemas.LIMITS.flag,
     [kind.flag for kind in kinds],
-    f'What may be assumed about how clients are drawn: {"; ".join(first)}; or {last}.',
+    text,
     flag_values=values,
   )
   for name in sampling_flags()[1:]:
@@ -484,7 +494,7 @@ def _options(values: flags.FlagValues) -> dict[str, Any]:
 def _load(path: str) -> strategies.Strategy:
   try:
     return strategies.Strategy.load(path)
-  except OSError as e:
+  except (OSError, ValueError) as e:
     raise ValueError(f'--strategy_file cannot be read: {e}') from e
 
 

@@ -1,0 +1,293 @@
+"""Who takes part in which round: rounds, cohorts, limits or sampling, and drop-outs.
+
+The flags of limits and sampling are those of `report` and `plan`. What these call
+population and cohort are here --num_clients and --clients_per_round.
+"""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any, Optional
+
+from absl import flags
+
+from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting.programs import flags as flags_lib
+from tff_dp_aggregators.learning import schedules
+
+from . import of_task
+
+_POPULATION, _COHORT = schemas.base.POPULATION.name, schemas.base.COHORT.name
+# What the flags of schemas are called here.
+_KNOWN = {_POPULATION: 'num_clients', _COHORT: 'clients_per_round'}
+_OF_FILES = schedules.Replay.kind
+
+
+@dataclasses.dataclass(frozen=True)
+class Participation:
+  """Who takes part when.
+
+  Attributes:
+    schema: Rounds, with limits that client selection keeps, or how it samples: what
+      accounting assumes.
+    clients_per_round: Clients asked for a round; with Poisson sampling in the mean.
+    seed: Of cohorts and drop-outs.
+    schedule_kind: Of `schedules.KINDS`; `None` for the one that has the schema.
+    schedule_file: File that has the cohorts; `None` to draw them.
+    dropouts: Who does not report; `None` if everybody does.
+    reporting_goal: Clients that have to report in a round; `None` for any number.
+  """
+
+  schema: schemas.Schema
+  clients_per_round: float
+  seed: int
+  schedule_kind: Optional[str] = None
+  schedule_file: Optional[str] = None
+  dropouts: Optional[schedules.Dropouts] = None
+  reporting_goal: Optional[int] = None
+
+  @property
+  def num_rounds(self) -> int:
+    """Rounds in all."""
+    return self.schema.num_rounds
+
+  def schedule(self, num_clients: int) -> schedules.Schedule:
+    """The cohorts of all rounds.
+
+    Args:
+      num_clients: Clients to choose from.
+
+    Raises:
+      OSError: If the file cannot be read.
+      ValueError: If these clients are too few, or the file is wrong.
+    """
+    cohort = schemas.kind_of(self.schema).cohort(self.schema, num_clients)
+    if cohort is None:
+      cohort = self.clients_per_round
+    if self.schedule_file is not None:
+      return schedules.Replay(
+        self.schedule_file, schedules.Header(self.schema, num_clients, cohort)
+      )
+    arguments = (self.schema, num_clients, cohort, self.seed)
+    options: dict[str, Any] = {
+      'dropouts': self.dropouts,
+      'reporting_goal': self.reporting_goal,
+    }
+    if self.schedule_kind is None:
+      return schedules.for_schema(*arguments, **options)
+    return schedules.KINDS[self.schedule_kind].of_schema(*arguments, **options)
+
+
+def names() -> tuple[str, ...]:
+  """The flags, which schemas that are registered later add to."""
+  sampling = (name for name in flags_lib.sampling_flags() if name not in _KNOWN)
+  return (
+    *flags_lib.participation_flags(),
+    'clients_per_round',
+    *sampling,
+    'schedule',
+    'schedule_file',
+    'dropout_probability',
+    'reporting_goal',
+  )
+
+
+def define(values: flags.FlagValues, tasks: Mapping[str, Any]) -> None:
+  """Defines the flags.
+
+  Args:
+    values: Where to define them.
+    tasks: The tasks by name, for defaults.
+  """
+  of_task.define(values, tasks, flags.DEFINE_integer, 'num_rounds', 'Rounds to train.')
+  of_task.define(
+    values,
+    tasks,
+    flags.DEFINE_integer,
+    'clients_per_round',
+    'Clients in a round; with --sampling=poisson in the mean.',
+  )
+  separation = of_task.in_words(tasks, 'min_separation')
+  flags_lib.define_limits(
+    values,
+    defaults={
+      'min_separation': f'{separation}. Larger is better for privacy, and needs '
+      'clients_per_round * min_separation clients'
+    },
+  )
+  flags_lib.define_sampling(values, known=_KNOWN)
+  flags.DEFINE_enum(
+    'schedule',
+    None,
+    list(schedules.KINDS),
+    'How cohorts are made. Default: in the way that keeps the limits, or samples so.',
+    flag_values=values,
+  )
+  flags.DEFINE_string(
+    'schedule_file',
+    None,
+    'File with the cohorts of all rounds, as learning.schedules writes it; it says '
+    'rounds, limits and cohorts as well, or these flags say what it keeps.',
+    flag_values=values,
+  )
+  flags.DEFINE_float(
+    'dropout_probability',
+    None,
+    'Probability that a client that is asked does not report. Default: all report.',
+    flag_values=values,
+  )
+  flags.DEFINE_integer(
+    'reporting_goal',
+    None,
+    'Clients that have to report; a round that fewer report in is tried again. '
+    'Default: any number will do.',
+    flag_values=values,
+  )
+
+
+def from_flags(values: flags.FlagValues) -> Participation:
+  """What the flags say.
+
+  Args:
+    values: Parsed flags, with the task's defaults. Number of rounds and cohort of a
+      file of cohorts are put there.
+
+  Raises:
+    OSError: If the file of cohorts cannot be read.
+    ValueError: If a value is out of range, flags contradict each other, or the
+      population cannot fill the rounds; the message says what would be right.
+  """
+  _check_together(values)
+  if values['rounds_between'].present and not values['min_separation'].present:
+    values['min_separation'].value = None  # The task's; this flag says it instead.
+  if values.schedule_file is not None:
+    from_file = _from_file(values)
+    if from_file is not None:
+      return from_file
+  schema, clients_per_round = _schema(values)
+  dropouts = None
+  if values.dropout_probability is not None:
+    dropouts = schedules.Dropouts(values.dropout_probability, values.seed)
+  made = Participation(
+    schema,
+    clients_per_round,
+    values.seed,
+    schedule_kind=values.schedule if values.schedule != _OF_FILES else None,
+    schedule_file=values.schedule_file,
+    dropouts=dropouts,
+    reporting_goal=values.reporting_goal,
+  )
+  if values.num_clients is not None:
+    made.schedule(values.num_clients)  # Says now if there are too few.
+  return made
+
+
+def _from_file(values: flags.FlagValues) -> Optional[Participation]:
+  """What a file of cohorts states of itself; `None` if flags state it."""
+  own = ('schedule', 'schedule_file', 'dropout_probability', 'reporting_goal')
+  stating = [name for name in names() if name not in own and values[name].present]
+  try:
+    schedule = schedules.Replay(values.schedule_file)
+  except ValueError as e:
+    if stating:
+      return None
+    raise ValueError(
+      f'--schedule_file: {e} Flags say it as well: --num_rounds, --clients_per_round, '
+      'and the limits or the sampling that the cohorts keep.'
+    ) from e
+  if stating:
+    raise ValueError(
+      f'--{stating[0]} does not go with --schedule_file={values.schedule_file}, whose '
+      'first line says rounds, cohorts and limits.'
+    )
+  num_clients = values.num_clients
+  if num_clients is not None and num_clients != schedule.num_clients:
+    raise ValueError(
+      f'--schedule_file is for {schedule.num_clients} clients, and there are '
+      f'{num_clients}; give --num_clients={schedule.num_clients}, or another file.'
+    )
+  cohort = schedule.clients_per_round
+  values.set_default('num_rounds', schedule.num_rounds)
+  values.set_default('clients_per_round', int(cohort) if cohort % 1 == 0 else None)
+  values['min_separation'].value = None
+  return Participation(
+    schedule.schema, cohort, values.seed, schedule_file=values.schedule_file
+  )
+
+
+def _check_together(values: flags.FlagValues) -> None:
+  """Refuses flags that contradict each other, whatever the cohorts are."""
+  if values.schedule == _OF_FILES and values.schedule_file is None:
+    raise ValueError(f'--schedule={_OF_FILES} needs --schedule_file.')
+  if values.schedule_file is not None:
+    if values.schedule not in (None, _OF_FILES):
+      raise ValueError(
+        f'--schedule={values.schedule} draws cohorts, and --schedule_file has them; '
+        'give one of the two.'
+      )
+    for name in ('dropout_probability', 'reporting_goal'):
+      if values[name].present:
+        raise ValueError(
+          f'--{name} does not go with --schedule_file, which says who reported.'
+        )
+  rate = values.dropout_probability
+  if rate is not None and not 0 <= rate < 1:
+    raise ValueError(
+      f'--dropout_probability must be at least 0 and below 1; got {rate}.'
+    )
+  if values.reporting_goal is not None:
+    if rate is None:
+      raise ValueError(
+        '--reporting_goal needs --dropout_probability: without it, all report.'
+      )
+    if schemas.kind_for_flag(values.sampling).is_sampled:
+      raise ValueError(
+        f'--reporting_goal does not go with --sampling={values.sampling}: to draw '
+        'again until enough report makes each of them more likely to be in the round '
+        'than epsilon is for. Leave one of them out.'
+      )
+
+
+def _schema(values: flags.FlagValues) -> tuple[schemas.Schema, float]:
+  """What accounting assumes, and the clients of a round."""
+  kind = schemas.kind_for_flag(values.sampling)
+  if kind is not schemas.LIMITS and not values['min_separation'].present:
+    values['min_separation'].value = None  # The task's; sampling decides.
+  said_by = flags_lib.cohort_flag(values)
+  if said_by is not None and values['clients_per_round'].present:
+    raise ValueError(
+      f'--clients_per_round and --{said_by} both say how many clients a round has; '
+      'give one of them.'
+    )
+  known = {name: values[called].value for name, called in _KNOWN.items()}
+  try:
+    schema = flags_lib.schema_from(values, known=known)
+    _check_kind(values, schema)
+  except ValueError as e:
+    if not re.search(rf'(?<!-)\b({_POPULATION}|{_COHORT})\b', str(e)):
+      raise
+    raise ValueError(
+      f'{e} ({_POPULATION} is --num_clients={values.num_clients}, {_COHORT} is '
+      f'--clients_per_round={values.clients_per_round}.)'
+    ) from e
+  cohort = None
+  if values.num_clients is not None:
+    cohort = kind.cohort(schema, values.num_clients)
+  if cohort is None:
+    return schema, values.clients_per_round
+  if said_by is not None:
+    values['clients_per_round'].value = None  # The task's; another flag says it.
+  return schema, cohort
+
+
+def _check_kind(values: flags.FlagValues, schema: schemas.Schema) -> None:
+  """Refuses a kind of schedule that has another schema."""
+  name = values.schedule
+  if name in (None, _OF_FILES) or schedules.KINDS[name].serves(schema):
+    return
+  fitting = [each for each, kind in schedules.KINDS.items() if kind.serves(schema)]
+  raise ValueError(
+    f'--schedule={name} does not keep what --sampling={values.sampling} and the limits '
+    f'say ({schemas.kind_of(schema).assumption(schema)}); {" or ".join(fitting)} does. '
+    'Leave it out, or change --sampling or --fixed_epoch.'
+  )

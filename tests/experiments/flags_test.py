@@ -1,0 +1,489 @@
+"""All mechanisms and options of the package by flags.
+
+Claims:
+
+* Every kind of mechanism, with its options, and every schema can be asked for, with the
+  noise and epsilon that `report` finds for the same flags.
+* What is registered later is a flag without another line.
+* Training without privacy asks the same clients as training with it, and takes no flag
+  that speaks of privacy.
+* Cohorts come from a file, sampling, or limits, in either convention.
+* Flags that contradict each other are refused by their names.
+* Flags that do not change what a run comes to may differ when it goes on; no other may.
+"""
+
+import dataclasses
+
+import dp_accounting
+import pytest
+from absl import flags as absl_flags
+
+from experiments import optimizers
+from experiments import settings
+from experiments import simulate
+from experiments.options import participation as participation_options
+from experiments.options import privacy as privacy_options
+from experiments.options import run as run_options
+from tests import executing
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting.programs import flags as flags_lib
+from tff_dp_aggregators.accounting.programs import program
+from tff_dp_aggregators.learning import schedules
+from tff_dp_aggregators.strategies import registry
+
+TINY = ('--num_clients=24', '--clients_per_round=4', '--num_rounds=12')
+LIMITS = ('--min_separation=3', '--max_participations=3')
+CYCLIC = ('--sampling=poisson', '--num_groups=3')
+# Ways to draw clients, and what `report` has to be told of them besides the flags.
+SAMPLINGS = {
+  'poisson': (('--sampling=poisson',), ('--population=24', '--cohort=4')),
+  'poisson by its probability': (
+    ('--sampling=poisson', '--sampling_probability=0.25'),
+    (),
+  ),
+  'cyclic poisson': (CYCLIC, ('--population=24', '--cohort=4')),
+  'fixed_size': (('--sampling=fixed_size',), ('--population=24', '--cohort=4')),
+}
+
+
+def _values(*arguments):
+  values = absl_flags.FlagValues()
+  settings.define(values)
+  values(['simulate', *arguments])
+  return values
+
+
+def _settings(*arguments):
+  return settings.from_flags(_values(*arguments))
+
+
+def _tiny(*arguments):
+  given = [each.split('=')[0] for each in arguments]
+  return _settings(*(e for e in TINY if e.split('=')[0] not in given), *arguments)
+
+
+def _planned(*arguments):
+  """What `report` makes of flags."""
+  values = absl_flags.FlagValues()
+  flags_lib.define(values)
+  values(['report', *arguments])
+  return flags_lib.planned(values)
+
+
+TARGET = ('--target_epsilon=5', '--target_delta=1e-4')
+
+
+@pytest.mark.parametrize('name', registry.KINDS)
+def test_every_kind_of_mechanism_is_the_one_that_report_plans(name):
+  flags = (f'--mechanism={name}', *LIMITS, *TARGET)
+  chosen = _tiny(*flags)
+  assert chosen.privacy.mechanism == _planned('--num_rounds=12', *flags).mechanism
+  assert chosen.privacy.mechanism.epsilon(1e-4) == pytest.approx(5, rel=1e-9)
+  assert chosen.participation.schedule(24).schema == chosen.participation.schema
+  assert chosen.name == f'digits-{name}'
+
+
+@pytest.mark.parametrize('option', registry.options())
+def test_every_option_reaches_the_mechanisms_that_have_it(option):
+  for name in registry.options()[option]:
+    flags = (f'--mechanism={name}', f'--{option}=2', '--noise_multiplier=2')
+    chosen = _tiny(*flags, *LIMITS).privacy.mechanism
+    assert dict(chosen.options) == {option: 2}
+    assert registry.options_of(chosen.strategy)[option] <= 2
+
+
+@pytest.mark.parametrize('name', SAMPLINGS)
+def test_every_sampling_is_the_one_that_report_plans(name):
+  flags, more = SAMPLINGS[name]
+  tiny = TINY
+  if any('probability' in each for each in flags):
+    tiny = ('--num_clients=24', '--num_rounds=12')
+  flags = (*flags, '--mechanism=gaussian', '--noise_multiplier=1.5')
+  flags = (*flags, '--target_delta=1e-4')
+  chosen = _settings(*tiny, *flags)
+  planned = _planned('--num_rounds=12', *flags, *more).mechanism
+  assert chosen.privacy.mechanism == planned
+  schedule = chosen.participation.schedule(24)
+  assert schedule.schema == planned.participation
+  expected = 6 if 'probability' in name else 4
+  assert chosen.participation.clients_per_round == pytest.approx(expected)
+  assert schedule.clients_per_round == pytest.approx(expected)
+  # The default of the task is for limits, and the record does not have it.
+  assert chosen.flags['min_separation'] is None
+
+
+def test_every_kind_of_schema_has_its_flag():
+  tried = {flags[0] for flags, _ in SAMPLINGS.values()}
+  sampled = {f'--sampling={k.flag}' for k in schemas.KINDS.values() if k.is_sampled}
+  assert tried == sampled
+
+
+def test_banded_noise_goes_with_as_many_groups():
+  flags = (*CYCLIC, '--mechanism=banded', '--num_bands=3', '--noise_multiplier=2')
+  assert _tiny(*flags).privacy.mechanism.is_sampled
+
+
+def test_adaptive_clipping_is_paid_for_by_the_mechanism():
+  flags = ('--mechanism=gaussian', '--clipped_count_stddev=3', '--noise_multiplier=1')
+  mechanism = _tiny(*flags, *LIMITS).privacy.mechanism
+  assert mechanism.clipped_count_stddev == 3
+  assert mechanism.values_noise_multiplier > 1
+
+
+def test_separations_of_both_conventions_are_the_same():
+  one = _tiny('--rounds_between=2', '--noise_multiplier=1')
+  other = _tiny('--min_separation=3', '--noise_multiplier=1')
+  assert one.participation.schema == other.participation.schema
+
+
+def test_fixed_epochs_are_shuffled_ones():
+  flags = ('--fixed_epoch', '--min_separation=6', '--noise_multiplier=1')
+  assert _tiny(*flags).participation.schedule(24).kind == 'shuffled_epochs'
+
+
+def test_a_strategy_comes_from_a_file_that_may_be_moved(tmp_path):
+  strategy = strategies.BandedToeplitz.square_root(12, num_bands=3)
+  for name in ('one.npz', 'other.json'):
+    strategy.save(str(tmp_path / name))
+  chosen = [
+    _tiny(f'--strategy_file={tmp_path}/{name}', *LIMITS, *TARGET)
+    for name in ('one.npz', 'other.json')
+  ]
+  mechanism = chosen[0].privacy.mechanism
+  assert mechanism.strategy == strategy and mechanism.name == 'file'
+  assert mechanism.epsilon(1e-4) == pytest.approx(5, rel=1e-9)
+  assert chosen[0].flags == chosen[1].flags
+
+
+@pytest.mark.parametrize('rates', ['constant', 'cooldown'])
+@pytest.mark.parametrize('name', registry.KINDS)
+def test_a_strategy_is_the_best_for_what_the_server_does(name, rates):
+  flags = (f'--mechanism={name}', *LIMITS, '--noise_multiplier=1')
+  server = (f'--server_learning_rate_schedule={rates}', '--server_momentum=0.8')
+  workload = strategies.Workload(12, 0.8)
+  if rates == 'cooldown':
+    workload = strategies.Workload.cooldown(12, 0.8)
+  plain = _tiny(*flags, *server).privacy.mechanism
+  try:
+    adapted = _tiny(*flags, *server, '--workload=server').privacy.mechanism
+  except ValueError as e:
+    # Those of the form of exponential decays take no rates that change.
+    assert rates == 'cooldown' and f'--mechanism={name}' in str(e)
+    return
+  limits = adapted.limits
+
+  def error(mechanism):
+    return mechanism.strategy.rmse(limits, workload=workload)
+
+  if registry.kind(name).adapts:
+    assert error(adapted) < error(plain)
+  else:
+    assert adapted == plain
+
+
+def test_training_without_privacy_asks_the_same_clients():
+  for flags in (
+    LIMITS,
+    ('--sampling=poisson',),
+    ('--dropout_probability=0.5', *LIMITS),
+  ):
+    cohorts = []
+    for mechanism in (
+      ('--mechanism=gaussian', '--noise_multiplier=1'),
+      ('--mechanism=none',),
+    ):
+      chosen = _tiny(*mechanism, *flags)
+      schedule = chosen.participation.schedule(24)
+      cohorts.append([schedule.cohort(number).tolist() for number in range(12)])
+    assert cohorts[0] == cohorts[1]
+
+
+# A value for each type of flag.
+_OF_TYPE = {'int': '2', 'float': '2.5', 'string enum': None, 'string': 'x', 'bool': 1}
+
+
+@pytest.mark.parametrize('name', privacy_options.not_without())
+def test_training_without_privacy_refuses_flags_of_privacy(name):
+  flag = _values()[name]
+  value = _OF_TYPE[flag.flag_type()] or flag.parser.enum_values[0]
+  argument = f'--{name}' if flag.boolean else f'--{name}={value}'
+  result = executing.execute(simulate, '--mechanism=none', argument)
+  assert result.returncode == 2
+  assert result.stderr == f'error: --{name} does not go with --mechanism=none.\n'
+
+
+@pytest.mark.parametrize(
+  ('arguments', 'message'),
+  [
+    (['--sampling=poisson', '--min_separation=3'], '--min_separation does not go with'),
+    (['--sampling=poisson', '--fixed_epoch'], '--fixed_epoch does not go with'),
+    (['--num_groups=3'], '--num_groups needs --sampling=poisson'),
+    (
+      ['--sampling=fixed_size', '--num_groups=3'],
+      '--num_groups is for --sampling=poisson',
+    ),
+    (
+      ['--sampling=poisson', '--sampling_probability=0.1', '--clients_per_round=4'],
+      '--clients_per_round and --sampling_probability both say',
+    ),
+    (
+      ['--sampling=fixed_size', '--clients_per_round=400', '--mechanism=gaussian'],
+      'population is --num_clients=300, cohort is --clients_per_round=400',
+    ),
+    (['--sampling=poisson', '--mechanism=tree'], 'share noise'),
+    (['--min_separation=3', '--rounds_between=2'], 'say the same'),
+    (['--min_separation=11'], 'num_clients of at least 330'),
+    (['--schedule=poisson'], 'random_eligible does'),
+    (['--fixed_epoch', '--schedule=random_eligible'], 'shuffled_epochs does'),
+    (['--schedule=replay'], '--schedule=replay needs --schedule_file'),
+    (['--schedule_file=x', '--schedule=poisson'], 'give one of the two'),
+    (['--schedule_file=x', '--dropout_probability=0.1'], 'says who reported'),
+    (['--schedule_file=nowhere'], 'nowhere'),
+    (['--dropout_probability=1'], '--dropout_probability must be at least 0 and below'),
+    (['--reporting_goal=2'], '--reporting_goal needs --dropout_probability'),
+    (
+      ['--dropout_probability=0.1', '--reporting_goal=31'],
+      'reporting_goal must be at most clients_per_round=30',
+    ),
+    (
+      ['--dropout_probability=0.9', '--reporting_goal=30'],
+      'round 0 would not reach reporting_goal=30',
+    ),
+    (
+      ['--sampling=poisson', '--dropout_probability=0.1', '--reporting_goal=2'],
+      '--reporting_goal does not go with --sampling=poisson',
+    ),
+    (['--strategy_file=x', '--mechanism=tree'], '--mechanism does not go with'),
+    (['--strategy_file=x', '--num_bands=3'], '--num_bands does not go with'),
+    (['--strategy_file=x', '--workload=server'], '--workload=server does not go with'),
+    (['--strategy_file=nowhere.npz'], '--strategy_file cannot be read'),
+    (['--strategy_file=nowhere'], 'is kept in a .json or .npz file'),
+    (
+      ['--noise_multiplier=1', '--accountant=rdp'],
+      '--accountant says by whose epsilon the noise for a target is found',
+    ),
+    (['--adjacency=replace_one'], '--adjacency=replace_one does not go with a run'),
+    (['--adjacency=add_or_remove'], '--adjacency=add_or_remove does not go with a run'),
+    (
+      ['--noise_multiplier=9', '--clipped_count_stddev=4'],
+      'clipped_count_stddev must be more than 4.5',
+    ),
+    (['--simulated_cohort_scale=0.5'], 'simulated_cohort_scale must be finite and at'),
+    (['--simulated_cohort_scale=nan'], 'simulated_cohort_scale must be finite and at'),
+    (['--clip_norm=inf'], 'clip_norm must be positive and finite'),
+    (['--server_optimizer=adam', '--server_momentum=0.5'], 'is for --server_optimizer'),
+    (
+      ['--server_adaptivity=0.1'],
+      '--server_adaptivity is not for --server_optimizer=sgd',
+    ),
+    (['--server_optimizer=adam', '--server_adaptivity=0'], 'server_adaptivity must be'),
+    (
+      ['--server_optimizer=ftrl', '--server_learning_rate_schedule=cooldown'],
+      '--server_learning_rate_schedule=cooldown is for --server_optimizer=sgd',
+    ),
+    (['--server_optimizer=yogi', '--workload=server'], 'not linear in the rounds'),
+    (['--client_optimizer=ftrl'], 'client_optimizer'),
+    (['--server_learning_rate=nan'], 'server_learning_rate must be positive'),
+    (['--proximal_strength=-1'], 'proximal_strength must be at least 0'),
+    (['--evaluate_every=0'], 'evaluate_every must be at least 1'),
+    (['--checkpoint_seconds=-1'], 'checkpoint_seconds must not be negative'),
+  ],
+)
+def test_contradictions_are_refused_by_their_names(arguments, message, tmp_path):
+  result = executing.execute(simulate, *arguments, f'--run_dir={tmp_path}/run')
+  assert result.returncode == 2
+  assert message in result.stderr
+  assert result.stderr.startswith('error: ') and result.stderr.count('\n') == 1
+  assert not (tmp_path / 'run').exists()
+
+
+@pytest.fixture
+def saved(tmp_path):
+  limits = strategies.Participation(7, min_separation=2)
+  path = tmp_path / 'cohorts'
+  schedules.RandomEligible(limits, 20, 5, seed=9).save(str(path))
+  return path
+
+
+def test_cohorts_of_a_file_say_rounds_and_limits(saved):
+  chosen = _settings(
+    '--num_clients=20', f'--schedule_file={saved}', '--noise_multiplier=1'
+  )
+  assert chosen.privacy.mechanism.limits == strategies.Participation(7, 2)
+  schedule = chosen.participation.schedule(20)
+  assert schedule.kind == 'replay'
+  assert (chosen.flags['num_rounds'], chosen.flags['clients_per_round']) == (7, 5)
+  with pytest.raises(ValueError, match='give --num_clients=20'):
+    _settings(f'--schedule_file={saved}')
+  with pytest.raises(ValueError, match='--num_rounds does not go with'):
+    _settings('--num_clients=20', f'--schedule_file={saved}', '--num_rounds=6')
+
+
+def test_flags_say_what_cohorts_of_a_file_keep(saved):
+  rounds = saved.parent / 'rounds'
+  rounds.write_text(saved.read_text().split('\n', 1)[1])
+  flags = ('--num_clients=20', f'--schedule_file={rounds}', '--noise_multiplier=1')
+  with pytest.raises(ValueError, match='Flags say it as well: --num_rounds'):
+    _settings(*flags)
+  stated = ('--num_rounds=7', '--clients_per_round=5')
+  chosen = _settings(*flags, *stated, '--min_separation=2')
+  assert chosen.participation.schedule(20).schema == strategies.Participation(7, 2)
+  with pytest.raises(ValueError, match='client .* round'):
+    _settings(*flags, *stated, '--min_separation=3')
+
+
+def test_what_may_differ_when_a_run_goes_on():
+  chosen = _tiny('--noise_multiplier=1', *LIMITS)
+  left_out = set(program.names_of(_values())) - set(chosen.flags)
+  assert left_out == set(run_options.MAY_DIFFER)
+  assert left_out >= {'checkpoint_seconds', 'timeout_seconds', 'run_dir'}
+  # Sums of packed clients are rounded otherwise.
+  assert 'packed_simulation' in chosen.flags
+
+
+def test_the_command_to_go_on_with_is_that_which_was_given(tmp_path):
+  flagfile = tmp_path / 'flags'
+  flagfile.write_text('--noise_multiplier=1\n')
+  command = _tiny(
+    f'--flagfile={flagfile}', '--fixed_epoch', '--min_separation=6', '--run_dir=a b'
+  ).command
+  start, *given = command.split()
+  assert command.startswith('python -m experiments.simulate --')
+  assert {'--noise_multiplier=1.0', '--fixed_epoch', '--num_rounds=12'} < set(given)
+  assert 'run_dir' not in command
+
+
+def test_a_search_that_takes_long_is_announced(monkeypatch):
+  monkeypatch.setattr(privacy_options, '_SOON', 0.0)
+  # Refused after it.
+  result = executing.execute(
+    simulate, '--num_rounds=200', '--noise_multiplier=9', '--clipped_count_stddev=4'
+  )
+  assert result.returncode == 2
+  first = result.stderr.splitlines()[0]
+  assert first == 'Looking for strategy and noise: banded, 200 rounds.'
+
+
+@dataclasses.dataclass(frozen=True)
+class Coins:
+  """A client takes part if it throws heads so many times."""
+
+  num_rounds: int
+  throws: int
+
+
+class _Coins(schemas.base.Sampling):
+  name = 'coin_sampling'
+  schema = Coins
+  relations = (dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,)
+  flag = 'coins'
+  flag_help = 'coins of --throws'
+  drawn = 'each by coins'
+  flags = (schemas.base.Flag('throws', int, 'Throws of a coin.'),)
+  cohort_flags = flags
+  description = 'Each client drawn by coins.'
+  properties = {'throws': {'description': 'Of a coin.', 'type': 'integer'}}
+  offers = ()
+
+  def groups(self, schema):
+    return 1
+
+  def sampled(self, schema, gaussian):
+    return dp_accounting.PoissonSampledDpEvent(0.5**schema.throws, gaussian)
+
+  def from_flags(self, num_rounds, given):
+    return Coins(num_rounds, given['throws'])
+
+  def cohort(self, schema, population):
+    return population * 0.5**schema.throws
+
+  def assumption(self, schema):
+    return f'each client throws heads {schema.throws} times'
+
+  def facts(self, schema):
+    return ()
+
+  def heading(self, schema):
+    return 'Coins:'
+
+
+class CoinSchedule(schedules.Poisson):
+  kind = 'coins'
+
+  @classmethod
+  def serves(cls, schema):
+    return isinstance(schema, Coins)
+
+  @classmethod
+  def of_schema(cls, schema, num_clients, clients_per_round, seed, **options):
+    sampling = schemas.PoissonSampling(schema.num_rounds, 0.5**schema.throws)
+    return schedules.Poisson(sampling, num_clients, seed)
+
+
+def test_a_schema_that_is_registered_can_be_simulated(monkeypatch):
+  monkeypatch.setitem(schemas.KINDS, 'coin_sampling', _Coins())
+  monkeypatch.setitem(schedules.KINDS, 'coins', CoinSchedule)
+  chosen = _settings(
+    '--num_clients=24',
+    '--num_rounds=12',
+    '--mechanism=gaussian',
+    '--sampling=coins',
+    '--throws=2',
+    '--noise_multiplier=1',
+  )
+  assert chosen.privacy.mechanism.participation == Coins(12, 2)
+  assert chosen.participation.clients_per_round == 6
+  assert 'throws' in participation_options.names()
+  text = ' '.join(executing.execute(simulate, '--help').stdout.split())
+  assert '--throws: Throws of a coin.' in text and 'coins of --throws' in text
+
+
+def test_a_mechanism_that_is_registered_can_be_simulated(monkeypatch):
+  option = registry.Option(
+    'num_echos',
+    help='echos, by default 1',
+    read=lambda strategy: strategy.num_bands - 1,
+    words=('one echo', '{} echos'),
+    title='echos',
+    meaning='of noise',
+  )
+
+  def build(limits, num_echos=1):
+    return strategies.BandedToeplitz(limits.num_rounds, (1.0, *[0.1] * num_echos))
+
+  kind = registry.Kind(
+    'echo', strategies.BandedToeplitz, build, words='echos', options=(option,)
+  )
+  monkeypatch.setitem(registry.KINDS, 'echo', kind)
+  flags = ('--mechanism=echo', '--num_echos=2', '--noise_multiplier=1')
+  chosen = _tiny(*flags, *LIMITS)
+  assert chosen.privacy.mechanism.strategy.num_bands == 3
+  assert '--num_echos: For echo: echos' in executing.execute(simulate, '--help').stdout
+
+
+def test_flags_of_simulations_are_those_of_report():
+  ours, theirs = _values(), absl_flags.FlagValues()
+  flags_lib.define(theirs)
+  of_clients = {'population', 'cohort'}  # Here, --num_clients and --clients_per_round.
+  assert set(flags_lib.all_names()) - set(ours) == {*of_clients, 'find'}
+  for name in set(flags_lib.all_names()) & set(ours):
+    assert ours[name].flag_type() == theirs[name].flag_type(), name
+
+
+def test_all_optimizers_of_tensorflow_federated_can_be_asked_for():
+  import tensorflow as tf
+  import tensorflow_federated as tff
+
+  built = {name for name in dir(tff.learning.optimizers) if name.startswith('build_')}
+  assert {kind.build for kind in optimizers.KINDS.values()} - {None} == built
+  for name, kind in optimizers.KINDS.items():
+    optimizer = kind.make(0.5, 0.9 if kind.has_momentum else 0.0, 0.25)
+    weights = tf.constant([1.0, 2.0])
+    state = optimizer.initialize(tf.TensorSpec([2]))
+    _, after = optimizer.next(state, weights, tf.constant([1.0, 1.0]))
+    assert (after.numpy() < weights.numpy()).all(), name
+    if kind.adaptivity:
+      plain = kind.make(0.5)
+      _, other = plain.next(plain.initialize(tf.TensorSpec([2])), weights, weights)
+      assert (other.numpy() != after.numpy()).all(), name
