@@ -58,7 +58,7 @@ def _check_spends_as_reported(run_dir, *arguments, known=()):
 
 @pytest.fixture(scope='module')
 def sampled(tmp_path_factory):
-  """Cohorts drawn in secret, some of whom drop out, with an optimizer of another kind."""
+  """Cohorts drawn in secret, some of whom drop out; another optimizer."""
   run_dir = tmp_path_factory.mktemp('runs') / 'sampled'
   shared = (*SAMPLED['poisson'], *SHARED)
   result = _run(
