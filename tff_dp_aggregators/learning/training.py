@@ -244,7 +244,6 @@ def train(
       mechanism, len(population), clients_per_round, num_rounds, seed
     )
   _check_schedule(schedule, mechanism, population, clients_per_round, num_rounds)
-  _check_adjacency(mechanism)
   _warn_of_large_delta(delta, mechanism, scale * len(population))
   local_training = packed.LocalTraining(
     models.functional(model, loss, population.element_spec, population.first),
@@ -389,6 +388,7 @@ def _check_schedule(
   num_rounds: Optional[int],
 ) -> None:
   """Refuses a schedule that is not what the other arguments say."""
+  _check_adjacency(mechanism)
   if mechanism is not None and schedule.schema != mechanism.participation:
     raise ValueError(
       f'the schedule keeps {schedule.schema}, but the mechanism is for '
