@@ -20,6 +20,14 @@ _PACKAGE = 'tff_dp_aggregators'
 # where other people's packages are beside them.
 _EXPERIMENTS = 'experiments'
 _EXPERIMENTS_BUILT = f'{_PACKAGE}.{_EXPERIMENTS}'
+_COMMANDS = (
+  'tff-dp-compare = tff_dp_aggregators.experiments.compare:run',
+  'tff-dp-participation = tff_dp_aggregators.accounting.programs.participation:run',
+  'tff-dp-plan = tff_dp_aggregators.accounting.programs.plan:run',
+  'tff-dp-plot = tff_dp_aggregators.experiments.plot:run',
+  'tff-dp-report = tff_dp_aggregators.accounting.programs.report:run',
+  'tff-dp-simulate = tff_dp_aggregators.experiments.simulate:run',
+)
 
 
 def _version() -> str:
@@ -50,25 +58,18 @@ def _record_commit(folder: str) -> None:
 
 
 def _entry_points(experiments: str) -> dict:
-  """The commands.
+  """The commands, of the programs that there are.
 
   Args:
     experiments: Name of the package of the simulation programs.
   """
-  simulations = (
-    name
-    for name in ('compare', 'plot', 'simulate')
-    if (_ROOT / _EXPERIMENTS / f'{name}.py').is_file()
-  )
-  return {
-    'console_scripts': [
-      *(
-        f'tff-dp-{name} = {_PACKAGE}.accounting.programs.{name}:run'
-        for name in ('participation', 'plan', 'report')
-      ),
-      *(f'tff-dp-{name} = {experiments}.{name}:run' for name in simulations),
-    ],
-  }
+  commands = []
+  for command in _COMMANDS:
+    _, found, program = command.partition(f'{_EXPERIMENTS_BUILT}.')
+    file = _ROOT / _EXPERIMENTS / f'{program.partition(":")[0]}.py'
+    if not found or file.is_file():
+      commands.append(command.replace(f'{_EXPERIMENTS_BUILT}.', f'{experiments}.'))
+  return {'console_scripts': commands}
 
 
 class _BuildPy(build_py.build_py):

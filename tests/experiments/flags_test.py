@@ -9,10 +9,13 @@ Claims:
   that speaks of privacy.
 * Cohorts come from a file, sampling, or limits, in either convention.
 * Flags that contradict each other are refused by their names.
+* What docs/experiments.md shows is accepted.
 * Flags that do not change what a run comes to may differ when it goes on; no other may.
 """
 
 import dataclasses
+import pathlib
+import re
 
 import dp_accounting
 import pytest
@@ -45,6 +48,9 @@ SAMPLINGS = {
   'cyclic poisson': (CYCLIC, ('--population=24', '--cohort=4')),
   'fixed_size': (('--sampling=fixed_size',), ('--population=24', '--cohort=4')),
 }
+
+
+DOCUMENT = pathlib.Path(__file__).resolve().parents[2] / 'docs' / 'experiments.md'
 
 
 def _values(*arguments):
@@ -296,6 +302,29 @@ def test_contradictions_are_refused_by_their_names(arguments, message, tmp_path)
   assert message in result.stderr
   assert result.stderr.startswith('error: ') and result.stderr.count('\n') == 1
   assert not (tmp_path / 'run').exists()
+
+
+def _documented():
+  text = DOCUMENT.read_text(encoding='utf-8')
+  section = text.split('## Mechanisms and flags')[1].split('\n## ')[0]
+  return re.findall(r'`tff-dp-simulate (--[^`]*)`', section)
+
+
+@pytest.mark.parametrize('arguments', _documented())
+def test_a_documented_command_is_accepted(arguments):
+  chosen = _settings(*arguments.split())
+  is_private = f'--mechanism={privacy_options.NONE}' not in arguments
+  assert (chosen.privacy.target_epsilon == 8) == is_private
+
+
+def test_documented_commands_have_every_mechanism_and_flag():
+  text = ' '.join(_documented())
+  for name in (*registry.KINDS, privacy_options.NONE):
+    assert f'--mechanism={name}' in text
+  section = DOCUMENT.read_text(encoding='utf-8')
+  for name in {*privacy_options.names(), *participation_options.names()}:
+    if name not in registry.options():
+      assert f'--{name}' in section or f'--no{name}' in section, name
 
 
 @pytest.fixture

@@ -30,6 +30,7 @@ PACKAGE = 'tff_dp_aggregators'
 _GUIDES = (
   'training.md',
   'processes.md',
+  'experiments.md',
   'strategies.md',
   'accounting.md',
   'production.md',
@@ -270,9 +271,13 @@ def _index() -> str:
 
 def _programs() -> str:
   """The flags of all programs, as they define them."""
-  modules = {'python -m experiments.simulate': 'experiments.simulate'}
   setup = (ROOT / 'setup.py').read_text('utf-8')
-  modules.update(re.findall(r"'([\w-]+) = ([\w.]+):\w+'", setup))
+  modules = {}
+  for name, module in re.findall(r"'([\w-]+) = ([\w.]+):\w+'", setup):
+    # What is part of the package only where that is installed.
+    module = module.replace(f'{PACKAGE}.experiments.', 'experiments.')
+    if (ROOT / f'{module.replace(".", "/")}.py').is_file():
+      modules[name] = module
   parts = [
     '# Programs and their flags\n',
     'In a checkout, the commands are in `.venv/bin`, and so is their `python`.\n',
