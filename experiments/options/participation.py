@@ -259,6 +259,12 @@ def _schema(values: flags.FlagValues) -> tuple[schemas.Schema, float]:
       f'--clients_per_round and --{said_by} both say how many clients a round has; '
       'give one of them.'
     )
+  if kind.is_sampled and said_by is None and values.num_clients is None:
+    others = ''.join(f' or --{flag.name}' for flag in kind.cohort_flags)
+    raise ValueError(
+      f'--sampling={kind.flag} needs the number of clients, which is not known before '
+      f'the data are read; give --num_clients{others}.'
+    )
   known = {name: values[called].value for name, called in _KNOWN.items()}
   try:
     schema = flags_lib.schema_from(values, known=known)

@@ -130,6 +130,25 @@ def test_banded_noise_goes_with_as_many_groups():
   assert _tiny(*flags).privacy.mechanism.is_sampled
 
 
+def test_sampling_needs_the_number_of_clients_unless_a_flag_says_the_cohort(
+  monkeypatch,
+):
+  task = settings.tasks.TASKS['digits']
+  own_clients = dataclasses.replace(
+    task,
+    name='own_clients',
+    check=lambda data: None,
+    defaults=dataclasses.replace(task.defaults, num_clients=None),
+  )
+  monkeypatch.setitem(settings.tasks.TASKS, 'own_clients', own_clients)
+  flags = ('--task=own_clients', '--mechanism=gaussian', '--noise_multiplier=1')
+  flags = (*flags, '--sampling=poisson', '--num_rounds=12')
+  with pytest.raises(ValueError, match='give --num_clients or --sampling_probability'):
+    _settings(*flags)
+  chosen = _settings(*flags, '--sampling_probability=0.25')
+  assert chosen.participation.schedule(40).clients_per_round == 10
+
+
 def test_adaptive_clipping_is_paid_for_by_the_mechanism():
   flags = ('--mechanism=gaussian', '--clipped_count_stddev=3', '--noise_multiplier=1')
   mechanism = _tiny(*flags, *LIMITS).privacy.mechanism
