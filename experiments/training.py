@@ -3,7 +3,6 @@
 import os
 import shlex
 import time
-from typing import Any
 
 import tensorflow_federated as tff
 
@@ -62,11 +61,6 @@ def train(
   if why_not is not None:
     raise ValueError(f'--model={kind.name} is not for these data: {why_not}.')
   privacy, optimization, run = settings.privacy, settings.optimization, settings.run
-  more: dict[str, Any] = {}
-  if privacy.simulated_cohort_scale != 1:
-    more['simulated_cohort_scale'] = privacy.simulated_cohort_scale
-  if population.not_covered:
-    more['not_covered'] = population.not_covered
   has_test = population.test_examples is not None
   result = learning.train(
     kind.build(shape),
@@ -93,7 +87,8 @@ def train(
     checkpoint_seconds=run.checkpoint_seconds,
     timeout_seconds=run.timeout_seconds,
     settings=settings.flags,
-    **more,
+    simulated_cohort_scale=privacy.simulated_cohort_scale,
+    not_covered=population.not_covered,
   )
   _draw(settings, run_dir, population.num_clients)
   return result

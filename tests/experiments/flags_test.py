@@ -319,7 +319,8 @@ def test_contradictions_are_refused_by_their_names(arguments, message, tmp_path)
   result = executing.execute(simulate, *arguments, f'--run_dir={tmp_path}/run')
   assert result.returncode == 2
   assert message in result.stderr
-  assert result.stderr.startswith('error: ') and result.stderr.count('\n') == 1
+  # Before it stands at most that the noise is looked for, on a slow machine.
+  assert result.stderr.splitlines()[-1].startswith('error: ')
   assert not (tmp_path / 'run').exists()
 
 

@@ -11,7 +11,6 @@ Claims:
 """
 
 import csv
-import inspect
 import json
 
 import numpy as np
@@ -19,7 +18,6 @@ import pytest
 
 from experiments import simulate
 from tests import executing
-from tff_dp_aggregators import learning
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.programs import report as report_program
 from tff_dp_aggregators.strategies import registry
@@ -34,12 +32,6 @@ SAMPLED = {
   for kind in schemas.KINDS.values()
   if kind.is_sampled
 }
-
-# Both came to `learning.train` together.
-needs_larger_cohorts = pytest.mark.skipif(
-  'simulated_cohort_scale' not in inspect.signature(learning.train).parameters,
-  reason='learning.train takes neither FTRL nor a simulated cohort yet',
-)
 
 
 def _run(run_dir, *arguments):
@@ -135,7 +127,6 @@ def test_adaptive_clipping_with_the_strategy_for_the_servers_learning_rates(tmp_
   assert verified.returncode == 0, verified.stdout + verified.stderr
 
 
-@needs_larger_cohorts
 def test_dp_ftrlm_comes_to_the_model_of_sgd_with_momentum(tmp_path):
   models = {}
   for optimizer in ('sgd', 'ftrl'):
@@ -148,7 +139,6 @@ def test_dp_ftrlm_comes_to_the_model_of_sgd_with_momentum(tmp_path):
     np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
-@needs_larger_cohorts
 def test_noise_of_a_larger_cohort_is_no_guarantee(tmp_path):
   flags = ('--mechanism=tree', *SHARED, *LIMITS, '--simulated_cohort_scale=10')
   result = _run(tmp_path / 'run', *flags)
