@@ -3,19 +3,19 @@
 import os
 import shlex
 import time
+from collections.abc import Sequence
 
 import tensorflow_federated as tff
 
 from tff_dp_aggregators import learning
 from tff_dp_aggregators.accounting import accountants
-from tff_dp_aggregators.learning.runs import metrics_file
 from tff_dp_aggregators.learning.runs import progress
-from tff_dp_aggregators.learning.runs import run_directory
 
 from . import optimizers
-from . import plots
 from . import settings as settings_lib
 from .data import population as population_lib
+from .plotting import charts
+from .plotting import runs as run_pictures
 
 _INTERRUPTED = 130  # Exit code of a program ended by Ctrl-C.
 
@@ -42,7 +42,10 @@ def run(settings: settings_lib.Settings) -> int:
 
 
 def train(
-  settings: settings_lib.Settings, population: population_lib.Population, run_dir: str
+  settings: settings_lib.Settings,
+  population: population_lib.Population,
+  run_dir: str,
+  not_covered: Sequence[str] = (),
 ) -> learning.Result:
   """Trains, and leaves everything in the run directory, the picture included.
 
@@ -50,6 +53,8 @@ def train(
     settings: Checked settings.
     population: Of the settings' task, for their options.
     run_dir: Where everything is left.
+    not_covered: What the report has to say that it does not cover, besides what the
+      population says: that settings were chosen on the same clients, say.
 
   Raises:
     ValueError: If the model is not for the data, or the run in the directory was begun
@@ -88,7 +93,7 @@ def train(
     timeout_seconds=run.timeout_seconds,
     settings=settings.flags,
     simulated_cohort_scale=privacy.simulated_cohort_scale,
-    not_covered=population.not_covered,
+    not_covered=(*population.not_covered, *not_covered),
   )
   _draw(settings, run_dir, population.num_clients)
   return result
@@ -122,27 +127,16 @@ def _new_name(name: str) -> str:
 
 def _draw(settings: settings_lib.Settings, run_dir: str, num_clients: int) -> None:
   """Leaves the picture of the metric and of epsilon, if anything was measured."""
-  metric = settings.model.metric
-  column = f'test_{metric.name}'
-  rows = [
-    row
-    for row in metrics_file.read(os.path.join(run_dir, run_directory.METRICS))
-    if row.get(column)
-  ]
-  if not rows:
+  name = settings.model.metric.name
+  run = run_pictures.read(run_dir)
+  if not run.has(f'test_{name}'):
     return
-  has_guarantee = (
-    settings.privacy.mechanism and settings.privacy.simulated_cohort_scale == 1
-  )
-  plots.draw(
-    os.path.join(run_dir, f'{metric.name}.png'),
-    metric,
-    [int(row['round']) + 1 for row in rows],
-    [float(row[column]) for row in rows],
-    [float(row['epsilon']) if has_guarantee else None for row in rows],
+  picture = run_pictures.picture(
+    [run],
+    y=f'test_{name}',
     title=f'{settings.name}, {num_clients} clients',
-    delta=settings.privacy.delta,
   )
+  charts.save(picture, os.path.join(run_dir, f'{name}.png'))
 
 
 def _say_how_it_went(settings: settings_lib.Settings, result: learning.Result) -> None:

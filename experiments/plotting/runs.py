@@ -1,0 +1,233 @@
+"""Runs as pictures: what was measured over rounds, epsilon or time.
+
+A run is told from others by the flags in which they differ, and by nothing else.
+"""
+
+import dataclasses
+import itertools
+import json
+import math
+import os
+from collections.abc import Sequence
+from typing import Any, Optional
+
+from tff_dp_aggregators.learning.runs import metrics_file
+from tff_dp_aggregators.learning.runs import run_directory
+
+from .. import metrics as metrics_lib
+from . import charts
+
+ROUND, EPSILON, SECONDS = 'round', 'epsilon', 'seconds'
+_TEST = 'test_'
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+  """What a run directory says.
+
+  Attributes:
+    directory: Where.
+    config: Its configuration.
+    columns: Of `metrics.csv` by name, and `seconds`, those since the beginning; `nan`
+      where a round has no number.
+  """
+
+  directory: str
+  config: dict[str, Any]
+  columns: dict[str, list[float]]
+
+  @property
+  def flags(self) -> dict[str, Any]:
+    """Those of the simulation; of another program's run, what it told."""
+    return dict(self.config.get('flags') or {})
+
+  @property
+  def delta(self) -> Optional[float]:
+    """At which epsilon was read; `None` without privacy."""
+    privacy = self.config.get('privacy')
+    return None if privacy is None else float(privacy['delta'])
+
+  @property
+  def measures(self) -> list[str]:
+    """Columns of what was measured on test data."""
+    return [name for name in self.columns if name.startswith(_TEST)]
+
+  @property
+  def spends(self) -> bool:
+    """Whether epsilon is known after each round."""
+    spent = self.columns.get(EPSILON, [])
+    return bool(spent) and all(math.isfinite(each) for each in spent)
+
+  def has(self, name: str) -> bool:
+    """Whether there is a number in a column."""
+    return any(math.isfinite(each) for each in self.columns.get(name, ()))
+
+  def points(self, x: str, y: str) -> tuple[list[float], list[float]]:
+    """Where both are numbers; rounds are counted from 1, as those completed."""
+    first = 1 if x == ROUND else 0
+    pairs = [
+      (first + each, value)
+      for each, value in zip(self.columns[x], self.columns[y])
+      if math.isfinite(each) and math.isfinite(value)
+    ]
+    return [each for each, _ in pairs], [value for _, value in pairs]
+
+
+def read(directory: str) -> Run:
+  """Reads a run, finished or not.
+
+  Args:
+    directory: Of the run.
+
+  Raises:
+    ValueError: If it is none, or has completed no round.
+  """
+  paths = [
+    os.path.join(directory, name)
+    for name in (run_directory.CONFIG, run_directory.METRICS)
+  ]
+  for path in paths:
+    if not os.path.exists(path):
+      raise ValueError(
+        f'{directory} has no {os.path.basename(path)}: it is not the directory of a '
+        'run, or that has not begun. Name directories as simulate leaves them.'
+      )
+  try:
+    with open(paths[0], encoding='utf-8') as file:
+      config = json.load(file)
+    rows = metrics_file.read(paths[1])
+    # A line that is being written is none yet.
+    rows = rows[: metrics_file.count(paths[1])]
+    columns = {
+      name: [_number(row[name]) for row in rows] for name in (rows[0] if rows else ())
+    }
+  except (AttributeError, TypeError, ValueError) as e:
+    raise ValueError(f'{directory} cannot be read as a run: {e}') from e
+  if not rows:
+    raise ValueError(f'{paths[1]} has no rounds yet; wait for the first one.')
+  if 'round_seconds' in columns:
+    columns[SECONDS] = list(itertools.accumulate(columns['round_seconds']))
+  return Run(directory, config, columns)
+
+
+def _number(text: str) -> float:
+  return float(text) if text else math.nan
+
+
+def picture(
+  runs: Sequence[Run],
+  x: str = ROUND,
+  y: Optional[str] = None,
+  title: Optional[str] = None,
+) -> charts.Chart:
+  """The picture of one run, or of several, one upon another.
+
+  Args:
+    runs: At least one.
+    x: Column on the horizontal axis, or `seconds`.
+    y: Column on the vertical axis; `None` for the metric of the runs.
+    title: `None` for what the runs have in common.
+
+  Raises:
+    ValueError: If a run does not have such a column, or they share no measure.
+  """
+  y = y or _measure_of_all(runs)
+  for run in runs:
+    for name in (x, y):
+      # Runs without privacy have no epsilon, and are drawn as a level.
+      if name not in run.columns and not (name == x == EPSILON):
+        raise ValueError(
+          f'{run.directory} has no column {name!r}; there are {", ".join(run.columns)}.'
+        )
+  metric = metrics_lib.METRICS.get(y.removeprefix(_TEST))
+  lines = [_line(run, label, x, y) for run, label in zip(runs, labels(runs))]
+  only = runs[0]
+  with_epsilon = len(runs) == 1 and x != EPSILON and y != EPSILON and only.spends
+  return charts.Chart(
+    title=title or _title(runs),
+    x_label=_in_words(x, runs),
+    y_label=_in_words(y, runs),
+    lines=lines,
+    y_limits=metric.limits if metric else (None, None),
+    right_label=_in_words(EPSILON, runs) if with_epsilon else '',
+    right=charts.Line('', *only.points(x, EPSILON)) if with_epsilon else None,
+  )
+
+
+def labels(runs: Sequence[Run]) -> list[str]:
+  """What tells each run from the others: flags that differ, or else the directory.
+
+  Args:
+    runs: With their configurations.
+  """
+  if len(runs) == 1:
+    return ['']
+  names = dict.fromkeys(name for run in runs for name in run.flags)
+  differing = [
+    name for name in names if len({json.dumps(run.flags.get(name)) for run in runs}) > 1
+  ]
+  # A value that is not given says nothing: of none, that it has no target.
+  found = [
+    ', '.join(
+      f'{name}={_written(run.flags[name])}'
+      for name in differing
+      if run.flags.get(name) is not None
+    )
+    for run in runs
+  ]
+  if len(set(found)) == len(runs) and all(found):
+    return found
+  # The same flags twice: another commit, say.
+  return [
+    f'{each} ({run.directory})' if each else run.directory
+    for each, run in zip(found, runs)
+  ]
+
+
+def _written(value: Any) -> str:
+  return f'{value:g}' if isinstance(value, float) else str(value)
+
+
+def _measure_of_all(runs: Sequence[Run]) -> str:
+  """The metric of the runs: of their flags, or else what all have measured."""
+  shared = [
+    name for name in runs[0].measures if all(name in run.measures for run in runs)
+  ]
+  chosen = {f'{_TEST}{run.flags.get("metric")}' for run in runs}
+  for name in [*(each for each in shared if {each} == chosen), *reversed(shared)]:
+    return name
+  said = '; '.join(
+    f'{run.directory} has {", ".join(run.measures) or "none"}' for run in runs
+  )
+  raise ValueError(
+    f'there is no measure that all runs have: {said}. Draw those of one task, or name '
+    'a column that all have with --y.'
+  )
+
+
+def _line(run: Run, label: str, x: str, y: str) -> charts.Line:
+  if x == EPSILON and not run.spends:
+    _, values = run.points(ROUND, y)
+    return charts.Line(f'{label or run.directory} (no privacy)', (), values[-1:])
+  points = run.points(x, y)
+  if not points[0]:
+    raise ValueError(f'{run.directory} has no numbers in {y!r} over {x!r}.')
+  return charts.Line(label, *points)
+
+
+def _in_words(name: str, runs: Sequence[Run]) -> str:
+  if name == EPSILON:
+    deltas = {run.delta for run in runs} - {None}
+    return 'epsilon spent' + (
+      f' at delta = {deltas.pop():g}' if len(deltas) == 1 else ''
+    )
+  return name.replace('_', ' ')
+
+
+def _title(runs: Sequence[Run]) -> str:
+  said: list[str] = []
+  for name in ('task', 'mechanism'):
+    values = {str(run.flags[name]) for run in runs if run.flags.get(name)}
+    said += values if len(values) == 1 else []
+  title = '-'.join(said) or os.path.basename(os.path.abspath(runs[0].directory))
+  return title if len(runs) == 1 else f'{title}, {len(runs)} runs'

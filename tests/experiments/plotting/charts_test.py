@@ -1,0 +1,61 @@
+"""Pictures: lines that can be told apart, and files that are whole."""
+
+import os
+
+import pytest
+
+from experiments.plotting import charts
+
+LINES = tuple(
+  charts.Line(f'mechanism={number}', (1, 2, 4), (0.1, 0.2, number / 20), (0.01,) * 3)
+  for number in range(12)
+)
+CHART = charts.Chart(
+  'title', 'epsilon', 'accuracy', (*LINES, charts.Line('no privacy', (), (0.9,)))
+)
+
+
+def test_no_two_of_21_lines_look_the_same():
+  styles = [tuple(charts.style(number).values()) for number in range(21)]
+  assert len(set(styles)) == 21
+  # Marks alone are enough for as many as there are colours, for black on white.
+  assert len({charts.style(number)['marker'] for number in range(7)}) == 7
+
+
+@pytest.mark.parametrize('kind', charts.FORMATS)
+def test_the_same_picture_is_the_same_bytes(kind, tmp_path):
+  paths = [str(tmp_path / f'{number}.{kind}') for number in range(2)]
+  for path in paths:
+    charts.save(CHART, path)
+  first, second = (open(path, 'rb').read() for path in paths)
+  assert first == second
+  assert first.startswith(b'\x89PNG' if kind == 'png' else b'<?xml')
+
+
+def test_another_ending_is_refused_and_nothing_written(tmp_path):
+  with pytest.raises(ValueError, match=r"x\.pdf' must end in \.png or \.svg"):
+    charts.save(CHART, str(tmp_path / 'x.pdf'))
+  assert os.listdir(tmp_path) == []
+
+
+def test_the_legend_is_beside_the_data_and_names_every_line():
+  drawn = charts._drawn(CHART)
+  (legend,) = drawn.legends
+  labels = [text.get_text() for text in legend.get_texts()]
+  assert labels == [line.label for line in CHART.lines]
+  drawn.draw_without_rendering()
+  (axes,) = drawn.axes
+  assert legend.get_window_extent().x0 > axes.get_window_extent().x1
+  assert legend.get_window_extent().y0 > 0
+
+
+def test_error_bars_have_the_length_of_the_errors():
+  line = charts.Line('a', (1.0, 2.0, 4.0), (0.5, 0.6, 0.7), (0.05, None, 0.02))
+  chart = charts.Chart('', 'x', 'y', [line], are_points=True)
+  (axes,) = charts._drawn(chart).axes
+  (container,) = axes.containers
+  (bars,) = container[2]
+  segments = bars.get_segments()
+  assert segments[0][:, 1] == pytest.approx([0.45, 0.55])
+  assert segments[2][:, 1] == pytest.approx([0.68, 0.72])
+  assert [text.get_text() for text in axes.get_xticklabels()] == ['1', '2', '4']

@@ -1,0 +1,104 @@
+"""What is drawn of runs: their numbers, and names that tell them apart."""
+
+import json
+
+import pytest
+
+from experiments.plotting import runs as runs_lib
+
+HEADER = 'round,epsilon,test_loss,test_accuracy,round_seconds\n'
+
+
+def make(folder, flags, lines, is_private=True, header=HEADER):
+  folder.mkdir()
+  config = {'flags': flags, 'privacy': {'delta': 1e-5} if is_private else None}
+  (folder / 'config.json').write_text(json.dumps(config))
+  (folder / 'metrics.csv').write_text(header + ''.join(f'{line}\n' for line in lines))
+  return str(folder)
+
+
+@pytest.fixture
+def tree(tmp_path):
+  flags = {'task': 'digits', 'metric': 'accuracy', 'mechanism': 'tree', 'seed': 1}
+  lines = ('0,1.5,2.0,0.25,0.5', '1,2.5,,,0.25', '2,3.5,1.0,0.75,0.25')
+  return make(tmp_path / 'tree', {**flags, 'target_epsilon': 3.5}, lines)
+
+
+@pytest.fixture
+def none(tmp_path):
+  flags = {'task': 'digits', 'metric': 'accuracy', 'mechanism': 'none', 'seed': 1}
+  lines = ('0,,2.0,0.5,0.5', '1,,1.0,0.875,0.5')
+  return make(tmp_path / 'none', {**flags, 'target_epsilon': None}, lines, False)
+
+
+def test_one_run_is_its_metric_with_epsilon_beside_it(tree):
+  chart = runs_lib.picture([runs_lib.read(tree)])
+  (line,) = chart.lines
+  # Rounds that were not evaluated have no point.
+  assert (line.label, line.x, line.y) == ('', [1, 3], [0.25, 0.75])
+  assert (chart.right.x, chart.right.y) == ([1, 2, 3], [1.5, 2.5, 3.5])
+  assert chart.right_label == 'epsilon spent at delta = 1e-05'
+  assert chart.y_limits == (0, 1)
+  assert chart.title == 'digits-tree'
+
+
+def test_several_are_named_by_what_differs_and_by_nothing_else(tree, none):
+  chart = runs_lib.picture([runs_lib.read(tree), runs_lib.read(none)])
+  assert [line.label for line in chart.lines] == [
+    'mechanism=tree, target_epsilon=3.5',
+    'mechanism=none',
+  ]
+  assert chart.right is None
+  assert chart.title == 'digits, 2 runs'
+
+
+def test_runs_with_the_same_flags_are_named_by_their_directories(tree):
+  chart = runs_lib.picture([runs_lib.read(tree), runs_lib.read(tree)])
+  assert [line.label for line in chart.lines] == [tree, tree]
+
+
+def test_over_epsilon_a_run_without_privacy_is_a_level(tree, none):
+  runs = [runs_lib.read(tree), runs_lib.read(none)]
+  first, second = runs_lib.picture(runs, 'epsilon').lines
+  assert (first.x, first.y) == ([1.5, 3.5], [0.25, 0.75])
+  assert (second.x, second.y) == ((), [0.875])
+  assert second.label == 'mechanism=none (no privacy)'
+
+
+def test_seconds_are_those_since_the_beginning(tree):
+  (line,) = runs_lib.picture([runs_lib.read(tree)], 'seconds', 'test_loss').lines
+  assert (line.x, line.y) == ([0.5, 1.0], [2.0, 1.0])
+
+
+def test_half_a_line_is_no_round_yet(tree, tmp_path):
+  with open(tmp_path / 'tree' / 'metrics.csv', 'a') as file:
+    file.write('3,4.5,0.')
+  assert runs_lib.read(tree).columns['round'] == [0, 1, 2]
+
+
+def test_a_column_that_is_not_there_is_refused_with_those_that_are(tree):
+  with pytest.raises(ValueError, match="no column 'speed'; there are round, epsilon,"):
+    runs_lib.picture([runs_lib.read(tree)], y='speed')
+  with pytest.raises(ValueError, match="no column 'time'"):
+    runs_lib.picture([runs_lib.read(tree)], x='time')
+
+
+def test_runs_that_measured_different_things_are_refused(tree, tmp_path):
+  header = 'round,test_error,round_seconds\n'
+  other = make(tmp_path / 'other', {}, ['0,0.5,1'], header=header)
+  with pytest.raises(ValueError, match='no measure that all runs have: .*test_error'):
+    runs_lib.picture([runs_lib.read(tree), runs_lib.read(other)])
+  # The run of another program has no metric by name.
+  (line,) = runs_lib.picture([runs_lib.read(other)]).lines
+  assert line.y == [0.5]
+
+
+def test_what_is_no_run_is_refused(tmp_path, tree):
+  with pytest.raises(ValueError, match=r'has no config\.json'):
+    runs_lib.read(str(tmp_path))
+  (tmp_path / 'tree' / 'metrics.csv').write_text(HEADER)
+  with pytest.raises(ValueError, match='no rounds yet'):
+    runs_lib.read(tree)
+  (tmp_path / 'tree' / 'metrics.csv').unlink()
+  with pytest.raises(ValueError, match=r'has no metrics\.csv'):
+    runs_lib.read(tree)
