@@ -1,0 +1,160 @@
+r"""Compares settings of a simulation: a grid of runs, in one table and one picture.
+
+    python -m experiments.compare --grid mechanism=gaussian,tree,banded,blt,none \
+      --grid target_epsilon=2,4,8 --seeds=5 --jobs=2 --output=runs/mechanisms
+
+--grid varies any flag of experiments.simulate, several are crossed; all other flags are
+passed to every run. Each point of the grid is run with seeds 1 to --seeds. Options that
+a mechanism does not have, and those of privacy without a mechanism, are left out where
+they do not apply. A value may bring other flags along, as in
+--grid mechanism=tree,banded:num_bands=8. With --tune, the best of some values is chosen
+for each point by runs of their own.
+
+Leaves in --output: table.csv and table.md with mean and standard error of each point,
+comparison.png and comparison.svg, cells.csv with each run, cells/ with the run
+directories, and comparison.json, by which the same command goes on where it was. A run
+that fails has its reason in error.txt in its directory, and is tried again.
+"""
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+
+from absl import flags
+
+from tff_dp_aggregators.accounting.programs import program
+
+from . import commands
+from . import settings as settings_lib
+from .comparing import cells as cells_lib
+from .comparing import comparison
+from .comparing import grid
+from .comparing import record as record_lib
+
+NAMES = ('grid', 'tune', 'seeds', 'tuning_seeds', 'jobs', 'output')
+
+
+def define(values: flags.FlagValues) -> None:
+  """Defines the flags of a comparison, and those of the simulations.
+
+  Args:
+    values: Where to define them.
+  """
+  flags.DEFINE_multi_string(
+    'grid',
+    None,
+    r'FLAG=V1,V2: a flag to vary, with its values; a comma in a value is written "\,". '
+    'Give it once for each flag.',
+    flag_values=values,
+  )
+  flags.DEFINE_multi_string(
+    'tune',
+    None,
+    'FLAG=V1,V2: a flag whose best value is chosen for each point of the grid, by the '
+    'metric on test data, in runs with seeds that are not reported. Give it once for '
+    'each flag; all combinations are tried.',
+    flag_values=values,
+  )
+  flags.DEFINE_integer(
+    'seeds', 3, 'Runs of each point, with seeds 1, 2 and so on.', flag_values=values
+  )
+  flags.DEFINE_integer(
+    'tuning_seeds',
+    1,
+    'With --tune: runs of each combination that is tried.',
+    flag_values=values,
+  )
+  flags.DEFINE_integer(
+    'jobs',
+    1,
+    'Runs at the same time, each in a process that takes about a gigabyte.',
+    flag_values=values,
+  )
+  flags.DEFINE_string(
+    'output',
+    None,
+    'Where to leave the results: a directory that does not exist or is empty, or one '
+    'of a comparison with the same flags, which goes on; values of --grid and --seeds '
+    'may be added. Default: a new directory under runs.',
+    flag_values=values,
+  )
+  settings_lib.define(values)
+
+
+def groups() -> Sequence[program.Group]:
+  """The flags under the headings under which `--help` shows them."""
+  return (('Comparison', NAMES), *settings_lib.groups())
+
+
+def main(values: flags.FlagValues) -> int:
+  """Runs the comparison; returns the exit code."""
+  for name in ('seeds', 'tuning_seeds', 'jobs'):
+    if values[name].value < 1:
+      raise program.WrongUsage(
+        f'--{name} must be at least 1; got {values[name].value}.'
+      )
+  if values.tuning_seeds > 1 and not values.tune:
+    raise program.WrongUsage('--tuning_seeds needs --tune.')
+  for name, reason in cells_lib.REFUSED.items():
+    if values[name].present:
+      raise program.WrongUsage(f'--{name} is not for comparisons: {reason}.')
+  refused = {**dict.fromkeys(NAMES, 'it is of the comparison'), **cells_lib.UNVARIED}
+  refused |= dict.fromkeys(
+    (name for name in values if name not in program.names_of(values)),
+    'it is of every program',
+  )
+  try:
+    return _planned(values, refused).run()
+  except BlockingIOError as e:
+    raise program.WrongUsage(str(e)) from e
+
+
+def _planned(
+  values: flags.FlagValues, refused: Mapping[str, str]
+) -> comparison.Comparison:
+  """The comparison that the flags ask for, checked whole."""
+  names = [name for name in program.names_of(values) if name not in NAMES]
+  given = cells_lib.given(values, names)
+  on_all = {name: values[name].value for name in given}
+  try:
+    axes = grid.axes(values.grid or (), values, refused)
+    tuned = grid.axes(values.tune or (), values, refused, '--tune')
+    comparison.check_apart(axes, tuned, list(given))
+    record = record_lib.Record(
+      given=given,
+      varied=[axis.flag for axis in axes],
+      points=grid.points(axes, {**on_all, 'mechanism': values.mechanism}),
+      tasks=(),
+      seeds=values.seeds,
+      tuned={axis.flag: comparison.values_of(axis) for axis in tuned},
+      tuning_seeds=values.tuning_seeds,
+    )
+    output = values.output or _new_name()
+    return comparison.Comparison(output, record, tuned, values.jobs)
+  except (ValueError, OSError) as e:
+    raise program.WrongUsage(str(e)) from e
+
+
+def _new_name() -> str:
+  path = os.path.join('runs', f'compare-{time.strftime("%Y%m%d-%H%M%S")}')
+  number, chosen = 1, path
+  while os.path.exists(chosen):
+    number += 1
+    chosen = f'{path}-{number}'
+  return chosen
+
+
+# Errors of the comparison itself are shown with where they happened.
+PROGRAM = program.Program(
+  'tff-dp-compare',
+  commands.in_words(__doc__ or ''),
+  define,
+  main,
+  groups=groups,
+  refusals=(program.WrongUsage,),
+)
+execute, run = PROGRAM.execute, PROGRAM.run
+
+
+if __name__ == '__main__':
+  run()

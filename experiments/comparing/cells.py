@@ -1,0 +1,156 @@
+"""The runs of a comparison: one for each point of the grid and each seed."""
+
+import dataclasses
+import os
+from collections.abc import Iterator, Mapping, Sequence
+
+from absl import flags
+
+from tff_dp_aggregators.learning.runs import run_directory
+
+from .. import settings as settings_lib
+from . import grid
+
+CELLS, TUNING = 'cells', 'tuning'  # Folders in that of the comparison.
+# Flags of the simulation that a comparison sets itself, or that change no result.
+REFUSED = {
+  'seed': 'give --seeds=N for seeds 1 to N',
+  'run_dir': 'each run has a directory of its own under --output',
+}
+_CHANGE_NOTHING = ('checkpoint_seconds', 'timeout_seconds')
+UNVARIED = {**REFUSED, **dict.fromkeys(_CHANGE_NOTHING, 'it changes no result')}
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+  """One run.
+
+  Attributes:
+    point: Of the grid.
+    seed: Of the run.
+    directory: Where.
+    arguments: Flags of the simulation that would be the same run.
+    settings: What they come to.
+    tuned: Flags that are tuned, with the values of this run.
+    not_covered: What else its report has to say that it does not cover.
+  """
+
+  point: grid.Point
+  seed: int
+  directory: str
+  arguments: tuple[str, ...]
+  settings: settings_lib.Settings
+  tuned: tuple[grid.Setting, ...] = ()
+  not_covered: tuple[str, ...] = ()
+
+  @property
+  def name(self) -> str:
+    """Its folder's."""
+    return os.path.basename(self.directory)
+
+
+@dataclasses.dataclass(frozen=True)
+class Maker:
+  """Makes cells, and refuses settings that cannot be run.
+
+  Attributes:
+    output: Folder of the comparison.
+    given: Flags of the command line, each as arguments, that every run has.
+  """
+
+  output: str
+  given: Mapping[str, tuple[str, ...]]
+
+  def cells(
+    self,
+    points: Sequence[grid.Point],
+    seeds: Sequence[int],
+    folder: str = CELLS,
+    tuned: Sequence[tuple[grid.Setting, ...]] = ((),),
+  ) -> Iterator[Cell]:
+    """Cells of all points, seed by seed, so that runs on the same data follow.
+
+    Args:
+      points: Of the grid.
+      seeds: Each is a run.
+      folder: Under the output.
+      tuned: Further settings, each of which is run.
+
+    Raises:
+      ValueError: If a setting is wrong, or the run in a directory has another; with
+        the name of the cell.
+    """
+    for seed in seeds:
+      for point in points:
+        for settings in tuned:
+          yield self.cell(point, seed, folder, settings)
+
+  def cell(
+    self,
+    point: grid.Point,
+    seed: int,
+    folder: str = CELLS,
+    tuned: tuple[grid.Setting, ...] = (),
+    chosen: bool = False,
+  ) -> Cell:
+    """One cell, checked.
+
+    Args:
+      point: Of the grid.
+      seed: Of the run.
+      folder: Under the output.
+      tuned: Settings besides those of the point.
+      chosen: Whether they were chosen for the point, and are not in its name.
+    """
+    in_name = (*point.settings, *(() if chosen else tuned), ('seed', str(seed)))
+    directory = os.path.join(self.output, folder, grid.name_of(in_name))
+    settings = dict((*point.settings, *tuned))
+    arguments = tuple(
+      argument
+      for name, arguments in self.given.items()
+      if name not in settings and name not in point.left_out
+      for argument in arguments
+    )
+    arguments += tuple(f'--{name}={value}' for name, value in settings.items())
+    arguments += (f'--seed={seed}',)
+    try:
+      checked = settings_of(arguments)
+      run_directory.check_flags(directory, checked.flags)
+    except (ValueError, OSError) as e:
+      raise ValueError(f'{grid.name_of(in_name)}: {e}') from e
+    return Cell(point, seed, directory, arguments, checked, tuned)
+
+
+def settings_of(arguments: Sequence[str]) -> settings_lib.Settings:
+  """What flags of the simulation come to, without TensorFlow.
+
+  Args:
+    arguments: As on the command line.
+
+  Raises:
+    ValueError: If they are wrong.
+  """
+  values = flags.FlagValues()
+  settings_lib.define(values)
+  try:
+    values(['simulate', *arguments])
+  except flags.Error as e:
+    raise ValueError(' '.join(str(e).split())) from e
+  return settings_lib.from_flags(values)
+
+
+def given(values: flags.FlagValues, names: Sequence[str]) -> dict[str, tuple[str, ...]]:
+  """Flags that were given, as arguments, by name.
+
+  Args:
+    values: Parsed flags.
+    names: Which of them.
+  """
+  found = {}
+  for name in names:
+    flag = values[name]
+    if not flag.present or flag.value is None:
+      continue
+    each = flag.value if isinstance(flag, flags.MultiFlag) else [flag.value]
+    found[name] = tuple(f'--{name}={grid.written(value)}' for value in each)
+  return found

@@ -1,0 +1,332 @@
+"""A comparison carried out: checked whole, run, and told in tables and a picture."""
+
+import dataclasses
+import math
+import time
+from collections.abc import Mapping, Sequence
+
+from tff_dp_aggregators.accounting.reports.rendering import rounding
+from tff_dp_aggregators.learning.runs import progress
+
+from . import cells as cells_lib
+from . import grid
+from . import jobs
+from . import pictures
+from . import record as record_lib
+from . import results as results_lib
+from . import table
+from . import tuning
+
+FAILED, INTERRUPTED = 1, 130  # Exit codes.
+_MOST_NAMED = 5  # Cells that failed for the same reason.
+
+
+def check_apart(
+  axes: Sequence[grid.Axis], tuned: Sequence[grid.Axis], given: Sequence[str] = ()
+) -> None:
+  """Refuses flags that are said in two ways.
+
+  Args:
+    axes: What is varied.
+    tuned: What is tuned.
+    given: Flags that all runs have.
+
+  Raises:
+    ValueError: If a flag is in two of them, or a tuned one has no value.
+  """
+  for axis in tuned:
+    if any(not value for each in axis.values for _, value in each):
+      raise ValueError(f'--tune {axis.flag} has an empty value; leave it out.')
+  places = (
+    ('--grid', {axis.flag for axis in axes}),
+    ('--tune', {flag for axis in tuned for each in axis.values for flag, _ in each}),
+    ('the command line', set(given)),
+  )
+  for number, (place, names) in enumerate(places):
+    for other, others in places[number + 1 :]:
+      for name in sorted(names & others):
+        raise ValueError(
+          f'--{name} is set by {place} and by {other}; leave it out of one of them.'
+        )
+
+
+def values_of(axis: grid.Axis) -> tuple[str, ...]:
+  """The values of a flag as text, with what they bring along."""
+  return tuple(
+    ':'.join([own, *(f'{flag}={value}' for flag, value in along)])
+    for (_, own), *along in axis.values
+  )
+
+
+class Comparison:
+  """A comparison that is to be run, or to go on, in a folder."""
+
+  def __init__(
+    self,
+    output: str,
+    asked: record_lib.Record,
+    tuned: Sequence[grid.Axis],
+    num_jobs: int,
+  ):
+    """Checks all of it, before anything is run or written.
+
+    Args:
+      output: The folder.
+      asked: What the command line asks for.
+      tuned: What is tuned, as in the record.
+      num_jobs: Runs at the same time.
+
+    Raises:
+      ValueError: If a run cannot be run, or the comparison in the folder is another.
+      OSError: If a file of the data is missing, or the folder is not for this.
+    """
+    self._output, self._asked, self._tuned = output, asked, tuned
+    self._num_jobs = num_jobs
+    self._record = record_lib.joined(output, asked)
+    self._make = cells_lib.Maker(output, asked.given)
+    combinations = tuning.combinations(tuned) if tuned else []
+    self._trials = list(
+      self._make.cells(
+        self._record.points,
+        tuning.seeds(asked.tuning_seeds),
+        cells_lib.TUNING,
+        combinations,
+      )
+    )
+    self._cells = self._make_cells({})
+    cells = (*self._trials, *self._cells)
+    tasks = dict.fromkeys(cell.settings.task.name for cell in cells)
+    self._record = dataclasses.replace(self._record, tasks=tuple(tasks))
+
+  def _make_cells(
+    self, choices: Mapping[grid.Point, tuning.Choice]
+  ) -> list[cells_lib.Cell]:
+    """All cells that are reported, for which what is tuned has been chosen."""
+    cells = []
+    for seed in range(1, self._record.seeds + 1):
+      for point in self._record.points:
+        if not self._tuned:
+          cells.append(self._make.cell(point, seed))
+        elif point in choices:
+          choice = choices[point]
+          cell = self._make.cell(point, seed, tuned=choice.settings, chosen=True)
+          said = () if choice.sentence is None else (choice.sentence,)
+          cells.append(dataclasses.replace(cell, not_covered=said))
+    return cells
+
+  def run(self) -> int:
+    """Runs what is not finished; returns the exit code.
+
+    Raises:
+      BlockingIOError: If another comparison works in the folder.
+      OSError: If something cannot be written.
+    """
+    with record_lib.Folder(self._output), jobs.stopping() as stop:
+      record_lib.write(self._output, self._record)
+      self._say_what_it_is()
+      outcomes = self._run(self._trials, stop, 'tuning ')
+      choices = self._choices()
+      if self._tuned:
+        self._cells = self._make_cells(choices)
+      outcomes += self._run(self._cells, stop)
+      results = [results_lib.read(cell) for cell in self._cells]
+      progress.say(self._write(results, choices))
+      return self._end(outcomes, stop)
+
+  def _write(
+    self,
+    results: Sequence[results_lib.Result],
+    choices: Mapping[grid.Point, tuning.Choice],
+  ) -> str:
+    """Leaves tables and pictures; returns the table for people."""
+    notes = self._notes(results, choices)
+    rows = table.write(self._output, self._record, results, choices, notes)
+    pictures.draw(self._output)
+    return table.to_markdown(self._record, rows, ())
+
+  def _run(
+    self, cells: Sequence[cells_lib.Cell], stop: jobs.Stop, kind: str = ''
+  ) -> list[jobs.Outcome]:
+    """Runs those that this command asks for and that are not finished."""
+    asked = [
+      cell
+      for cell in cells
+      if cell.point in self._asked.points and (kind or cell.seed <= self._asked.seeds)
+    ]
+    left = [cell for cell in asked if not results_lib.read(cell).is_finished]
+    if not left or stop.requested:
+      return []
+    if len(left) < len(asked):
+      progress.say(
+        f'{len(asked) - len(left)} of {len(asked)} {kind}runs were finished before.'
+      )
+    teller = _Teller(len(left), kind)
+    return jobs.run(left, self._num_jobs, stop, teller.tell)
+
+  def _choices(self) -> dict[grid.Point, tuning.Choice]:
+    """What is chosen for each point whose trials are finished."""
+    found = {}
+    for point in self._record.points:
+      trials = [results_lib.read(cell) for cell in self._trials if cell.point == point]
+      choice = tuning.choose(trials, self._tuned, self._make)
+      if choice is not None:
+        found[point] = choice
+    return found
+
+  def _say_what_it_is(self) -> None:
+    asked = self._asked
+    num_points, num_seeds = len(asked.points), asked.seeds
+    text = (
+      f'{num_points} point{_s(num_points)} with {num_seeds} seed{_s(num_seeds)} each'
+    )
+    trials = 0
+    if self._tuned:
+      trials = len(tuning.combinations(self._tuned)) * asked.tuning_seeds
+      text += f', and {trials} tuning run{_s(trials)} before'
+    total = num_points * (num_seeds + trials)
+    progress.say(
+      f'{text}: {total} run{_s(total)}, {self._num_jobs} at a time. '
+      f'Writing to {self._output}.'
+    )
+    for note in self._left_out():
+      progress.say(note)
+
+  def _left_out(self) -> list[str]:
+    """What the command line says that does not go with some points."""
+    return [
+      f'{point.name}: without --{", --".join(names)}.'
+      for point in self._record.points
+      if (names := [each for each in point.left_out if each in self._record.given])
+    ]
+
+  def _notes(
+    self,
+    results: Sequence[results_lib.Result],
+    choices: Mapping[grid.Point, tuning.Choice],
+  ) -> list[str]:
+    """What is to be said below the table."""
+    notes = list(self._left_out())
+    missing = [each for each in results if not each.is_finished]
+    if missing:
+      notes.append(
+        f'{len(missing)} of {len(results)} runs are missing: '
+        + '; '.join(
+          f'{each.cell.name} ({each.error or each.status})' for each in missing
+        )
+        + '.'
+      )
+    notes.append(
+      'Each epsilon is that of one run by itself. All runs are on the same clients: '
+      'publishing several of them spends more.'
+    )
+    if self._tuned:
+      notes += self._notes_on_tuning(choices)
+    return notes
+
+  def _notes_on_tuning(self, choices: Mapping[grid.Point, tuning.Choice]) -> list[str]:
+    tried = '; '.join(
+      f'{name} among {", ".join(values)}' for name, values in self._record.tuned.items()
+    )
+    seeds = tuning.seeds(self._record.tuning_seeds)
+    notes = [
+      f'Tuned for each point: {tried}; the best by the metric on test data of runs '
+      f'with seed{_s(len(seeds))} {", ".join(map(str, seeds))}, none of which is in '
+      'the table. Where the seed decides which examples are held out, they chose by '
+      'others than those that the table is measured on, but from the same data.',
+      'epsilon with tuning is that of a run, of the runs among which its settings were '
+      'chosen, and of the choice, all composed: what publishing a tuned run really '
+      f'spends, if the clients are private. {tuning.TIGHTER}',
+    ]
+    for name in self._record.tuned:
+      at_edge = [
+        p.name or 'all' for p, choice in choices.items() if name in choice.at_edge
+      ]
+      if at_edge:
+        notes.append(
+          f'The best {name} is at the edge of what was tried, and something beyond it '
+          f'may be better, for {"; ".join(at_edge)}.'
+        )
+    waiting = [point for point in self._record.points if point not in choices]
+    if waiting:
+      names = '; '.join(point.name or 'all' for point in waiting)
+      notes.append(f'Not tuned yet, as not all tuning runs are finished: {names}.')
+    return notes
+
+  def _end(
+    self,
+    outcomes: Sequence[jobs.Outcome],
+    stop: jobs.Stop,
+  ) -> int:
+    """Says how it ended; returns the exit code."""
+    failed = [each for each in outcomes if each.status == jobs.FAILED]
+    by_reason: dict[str, list[jobs.Outcome]] = {}
+    for each in failed:
+      by_reason.setdefault(each.reason, []).append(each)
+    for reason, those in by_reason.items():
+      names = [each.cell.name for each in those[:_MOST_NAMED]]
+      more = len(those) - len(names)
+      and_more = f' and {more} more' if more else ''
+      progress.say(
+        f'failed: {"; ".join(names)}{and_more}: {reason}\n'
+        f'  all of it: {those[0].error_path}'
+      )
+    progress.say(f'Results are in {self._output}; read {table.MARKDOWN} first.')
+    stopped = any(each.status == jobs.INTERRUPTED for each in outcomes)
+    if stop.requested or stopped:
+      progress.say('Stopped before its end; the same command goes on.')
+      return INTERRUPTED
+    if failed:
+      progress.say(f'{len(failed)} runs failed; the same command tries them again.')
+      return FAILED
+    return 0
+
+
+def _s(number: int) -> str:
+  return '' if number == 1 else 's'
+
+
+class _Teller:
+  """Says what became of each run, and how long the others will take."""
+
+  def __init__(self, num_cells: int, kind: str):
+    self._num_cells, self._kind = num_cells, kind
+    self._done = 0
+    self._begun = time.monotonic()
+
+  def tell(self, outcome: jobs.Outcome) -> None:
+    """Says it."""
+    self._done += 1
+    left = self._num_cells - self._done
+    seconds = (time.monotonic() - self._begun) / self._done * left
+    text = f'{self._kind}{self._done}/{self._num_cells} {outcome.cell.name}: '
+    text += _in_words(outcome)
+    if left:
+      text += f'; {left} left, about {_duration(seconds)}'
+    progress.say(text)
+
+
+def _in_words(outcome: jobs.Outcome) -> str:
+  if outcome.status == jobs.INTERRUPTED:
+    return 'stopped, and can go on'
+  if outcome.status == jobs.FAILED:
+    return f'failed: {outcome.reason}'
+  result = results_lib.read(outcome.cell)
+  name = outcome.cell.settings.model.metric.name
+  spent = 'infinite'
+  if result.epsilon is not None and math.isfinite(result.epsilon):
+    spent = rounding.up(result.epsilon)
+  return f'{name} {result.metric:.4f}, epsilon {spent} ({_duration(outcome.seconds)})'
+
+
+def _duration(seconds: float) -> str:
+  """A time for people.
+
+  Example:
+    >>> _duration(7.4), _duration(300), _duration(7200)
+    ('7 s', '5 min', '2.0 h')
+  """
+  if seconds < 100:
+    return f'{seconds:.0f} s'
+  if seconds < 5400:
+    return f'{seconds / 60:.0f} min'
+  return f'{seconds / 3600:.1f} h'

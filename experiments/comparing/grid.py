@@ -1,0 +1,204 @@
+r"""The grid of a comparison, from flags such as `--grid mechanism=tree,banded`.
+
+`FLAG=V1,V2` varies a flag; several `--grid` are crossed, and one that names the flag
+again adds values. A value may bring other flags along, after colons, which then count
+more than those of the grid and of the command line, as in
+`mechanism=tree,banded:num_bands=8`; one that it brings without a value is left out:
+`mechanism=gaussian,none:clip_norm=`. A comma in a value is written `\,`, and a colon in
+front of a name and `=` as `\:`.
+"""
+
+import dataclasses
+import hashlib
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional
+
+from absl import flags
+
+from tff_dp_aggregators.strategies import registry
+
+from ..options import privacy as privacy_options
+
+_AXIS = re.compile(r'(\w+)=(.*)', re.DOTALL)
+_COMMA = re.compile(r'(?<!\\),')
+_COLON = re.compile(r'(?<!\\):(?=\w+=)')
+_ESCAPED = re.compile(r'\\([,:])')
+# What stands in names of folders as it is; everything else would need quotes.
+_UNUSUAL = re.compile(r'[^\w.,=+-]')
+_LONGEST_NAME = 200  # Letters; file systems take 255.
+_DIGEST = 8
+
+# A flag and its value as text; an empty one leaves the flag out.
+Setting = tuple[str, str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Axis:
+  """A flag that is varied.
+
+  Attributes:
+    flag: Its name.
+    values: Each with the other flags that it brings along, itself first.
+  """
+
+  flag: str
+  values: tuple[tuple[Setting, ...], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+  """A point of a grid: what its runs have in common, but for flags of all points.
+
+  Attributes:
+    settings: Flags and their values.
+    left_out: Flags of the command line that do not go with them.
+  """
+
+  settings: tuple[Setting, ...]
+  left_out: tuple[str, ...] = ()
+
+  @property
+  def values(self) -> dict[str, str]:
+    """The settings by flag."""
+    return dict(self.settings)
+
+  @property
+  def name(self) -> str:
+    """For people and for folders; of no two points the same."""
+    return name_of(self.settings)
+
+
+def name_of(settings: Sequence[Setting]) -> str:
+  """Settings as the name of a folder: readable, and never that of others.
+
+  Example:
+    >>> name_of([('mechanism', 'tree'), ('target_epsilon', '2')])
+    'mechanism=tree,target_epsilon=2'
+    >>> name_of([('data', 'my clients/a.csv')])
+    'data=my_clients_a.csv,8e7c3a98'
+  """
+  text = ','.join(f'{flag}={value}' for flag, value in settings)
+  name = _UNUSUAL.sub('_', text)
+  # Commas and equal signs of values would read as those between settings.
+  is_plain = not any(_UNUSUAL.search(v) or set(v) & {',', '='} for _, v in settings)
+  if is_plain and len(name) <= _LONGEST_NAME:
+    return name
+  digest = hashlib.sha256(repr(list(settings)).encode()).hexdigest()[:_DIGEST]
+  return f'{name[:_LONGEST_NAME]},{digest}'
+
+
+def axes(
+  texts: Sequence[str],
+  values: flags.FlagValues,
+  refused: Mapping[str, str],
+  option: str = '--grid',
+) -> tuple[Axis, ...]:
+  """Reads what is varied.
+
+  Args:
+    texts: As on the command line, `FLAG=V1,V2` each.
+    values: The flags that there are.
+    refused: Flags that cannot be varied, and why.
+    option: What the texts were given to, for messages.
+
+  Raises:
+    ValueError: If a text is not of that form, or a flag or value unknown.
+  """
+  found: dict[str, dict[tuple[Setting, ...], None]] = {}
+  for text in texts:
+    match = _AXIS.fullmatch(text)
+    if match is None:
+      raise ValueError(
+        f'{option} {text!r} must be FLAG=VALUE,VALUE such as target_epsilon=2,4,8.'
+      )
+    flag, listed = match.groups()
+    for part in _COMMA.split(listed):
+      value = _value(f'{flag}={part}', values, refused, f'{option} {text!r}')
+      if not value[0][1]:
+        raise ValueError(f'{option} {text!r} has an empty value; leave it out.')
+      found.setdefault(flag, {})[value] = None
+  return tuple(Axis(flag, tuple(listed)) for flag, listed in found.items())
+
+
+def _value(
+  text: str, values: flags.FlagValues, refused: Mapping[str, str], where: str
+) -> tuple[Setting, ...]:
+  """A value, and what it brings along."""
+  settings = []
+  for part in _COLON.split(text):
+    flag, value = part.split('=', 1)
+    value = _ESCAPED.sub(r'\1', value)
+    if flag in refused:
+      raise ValueError(f'{where}: --{flag} cannot be varied: {refused[flag]}.')
+    if flag not in values:
+      raise ValueError(f'{where}: there is no flag --{flag}; --help lists all.')
+    settings.append((flag, _canonical(values[flag], value, where) if value else ''))
+  return tuple(settings)
+
+
+def _canonical(flag: flags.Flag, text: str, where: str) -> str:
+  """A value as everybody writes it, so that 2 and 2.0 are the same."""
+  try:
+    value = flag.parser.parse(text)
+  except (ValueError, TypeError) as e:
+    said = ' '.join(str(e).split()).rstrip('.')
+    raise ValueError(f'{where}: {text!r} is no value of --{flag.name}: {said}.') from e
+  return written(value)
+
+
+def written(value: Any) -> str:
+  """The value of a flag as text.
+
+  Example:
+    >>> written(2.0), written(0.1), written(True), written('tree')
+    ('2', '0.1', 'true', 'tree')
+  """
+  if isinstance(value, bool):
+    return str(value).lower()
+  if isinstance(value, float):
+    short = f'{value:g}'
+    return short if float(short) == value else repr(value)
+  if isinstance(value, (list, tuple)):
+    return ','.join(map(written, value))
+  return str(value)
+
+
+def points(axes: Sequence[Axis], others: Mapping[str, Any]) -> tuple[Point, ...]:
+  """All points of a grid, in the order in which people would write them down.
+
+  Options that only some mechanisms have are left out for the others, and so is all of
+  privacy where there is no mechanism. Points that then are the same are one.
+
+  Args:
+    axes: What is varied.
+    others: Values of flags of the command line, and of `mechanism` in any case.
+  """
+  found: dict[Point, None] = {}
+  for combination in itertools.product(*(axis.values for axis in axes)):
+    merged: dict[str, str] = {flag: value for (flag, value), *_ in combination}
+    for _, *along in combination:
+      merged.update(along)
+    point = _without_needless(merged, others)
+    found[point] = None
+  return tuple(found)
+
+
+def _without_needless(merged: Mapping[str, str], others: Mapping[str, Any]) -> Point:
+  """A point without what its mechanism has no use for."""
+  needless = needless_for(merged.get('mechanism') or others.get('mechanism'))
+  settings = tuple((f, v) for f, v in merged.items() if v and f not in needless)
+  left_out = {f for f, v in merged.items() if not v}
+  left_out |= {f for f in needless if others.get(f) is not None}
+  return Point(settings, tuple(sorted(left_out)))
+
+
+def needless_for(mechanism: Optional[str]) -> frozenset[str]:
+  """Flags that are of other mechanisms than this one."""
+  if mechanism == privacy_options.NONE:
+    return frozenset(privacy_options.not_without())
+  options = registry.options()
+  if mechanism not in registry.KINDS:  # A file's, say, which flags are checked with.
+    return frozenset()
+  return frozenset(name for name, having in options.items() if mechanism not in having)

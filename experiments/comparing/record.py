@@ -1,0 +1,198 @@
+"""What a comparison's folder says about it, so that the same command goes on.
+
+`comparison.json` has what is varied, what all runs have, and what is tuned. A command
+goes on if it says the same; values of the grid and seeds may be added, which changes
+nothing of what is there.
+"""
+
+import dataclasses
+import fcntl
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tff_dp_aggregators.base import new_files
+
+from ..options import run as run_options
+from . import grid
+
+FILE = 'comparison.json'
+# Changes with what the file can say.
+_VERSION = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+  """What a comparison is.
+
+  Attributes:
+    given: Flags of every run, as arguments, by name.
+    varied: Names of the flags that are varied, in their order.
+    points: Of the grid, those of all commands that worked in the folder.
+    tasks: What is trained.
+    seeds: How many runs each point has, the most that were asked for.
+    tuned: Flags that are tuned, with the values that are tried.
+    tuning_seeds: How often each of them is tried.
+  """
+
+  given: Mapping[str, tuple[str, ...]]
+  varied: Sequence[str]
+  points: Sequence[grid.Point]
+  tasks: Sequence[str]
+  seeds: int
+  tuned: Mapping[str, Sequence[str]]
+  tuning_seeds: int
+
+  def to_json(self) -> dict[str, Any]:
+    """JSON-ready values."""
+    return {
+      'version': _VERSION,
+      'given': {name: list(each) for name, each in self.given.items()},
+      'varied': list(self.varied),
+      'points': [
+        {'settings': point.values, 'left_out': list(point.left_out)}
+        for point in self.points
+      ],
+      'tasks': list(self.tasks),
+      'seeds': self.seeds,
+      'tuned': {name: list(values) for name, values in self.tuned.items()},
+      'tuning_seeds': self.tuning_seeds,
+    }
+
+  @classmethod
+  def from_json(cls, data: Mapping[str, Any]) -> 'Record':
+    """Reads what `to_json` gives.
+
+    Raises:
+      KeyError: If something is missing.
+      TypeError: If something is not of its type.
+      ValueError: If it is of another version.
+    """
+    if data['version'] != _VERSION:
+      raise ValueError(f'it is of version {data["version"]}, not {_VERSION}')
+    return cls(
+      given={name: tuple(each) for name, each in data['given'].items()},
+      varied=data['varied'],
+      points=[
+        grid.Point(tuple(each['settings'].items()), tuple(each['left_out']))
+        for each in data['points']
+      ],
+      tasks=data['tasks'],
+      seeds=int(data['seeds']),
+      tuned=data['tuned'],
+      tuning_seeds=int(data['tuning_seeds']),
+    )
+
+
+def read(output: str) -> Record:
+  """The record of a folder.
+
+  Raises:
+    ValueError: If there is none, or it cannot be read.
+  """
+  path = os.path.join(output, FILE)
+  try:
+    with open(path, encoding='utf-8') as file:
+      return Record.from_json(json.load(file))
+  except (OSError, KeyError, TypeError, AttributeError, ValueError) as e:
+    raise ValueError(f'{path} is no record of a comparison: {e}.') from e
+
+
+def is_any(output: str) -> bool:
+  """Whether a folder is that of a comparison."""
+  return os.path.exists(os.path.join(output, FILE))
+
+
+def joined(output: str, record: Record) -> Record:
+  """The record of a new comparison, or that of one that goes on, with what is added.
+
+  Args:
+    output: Folder of the comparison, which may not exist yet.
+    record: What is asked for now.
+
+  Raises:
+    ValueError: If the comparison in the folder is another one; with what differs.
+    FileExistsError: If the folder has something else in it.
+  """
+  if not is_any(output):
+    if os.path.lexists(output) and not (os.path.isdir(output) and _is_empty(output)):
+      raise FileExistsError(
+        f'{output} exists, is not empty, and is not of a comparison; nothing is '
+        'overwritten. Give another --output.'
+      )
+    return record
+  begun = read(output)
+  differences = list(_differences(begun, record))
+  if differences:
+    raise ValueError(
+      f'the comparison in {output} is another one, and goes on only with the same '
+      f'flags, to which values of --grid and --seeds may be added: '
+      f'{"; ".join(differences)}. Give another --output.'
+    )
+  return dataclasses.replace(
+    record,
+    points=tuple(dict.fromkeys([*begun.points, *record.points])),
+    seeds=max(begun.seeds, record.seeds),
+  )
+
+
+def _is_empty(folder: str) -> bool:
+  return not any(not name.startswith('.writing-') for name in os.listdir(folder))
+
+
+def _differences(begun: Record, now: Record) -> list[str]:
+  found = []
+  for name in dict.fromkeys([*begun.given, *now.given]):
+    if name in run_options.MAY_DIFFER:
+      continue
+    pair = [' '.join(each.given.get(name, ())) or 'not given' for each in (begun, now)]
+    if pair[0] != pair[1]:
+      found.append(f'--{name}: {pair[0]} then, {pair[1]} now')
+  if set(begun.varied) != set(now.varied):
+    found.append(
+      f'--grid varies {", ".join(begun.varied) or "nothing"} then, '
+      f'{", ".join(now.varied) or "nothing"} now'
+    )
+  before, after = begun.to_json(), now.to_json()
+  for name, option in (('tuned', '--tune'), ('tuning_seeds', '--tuning_seeds')):
+    if before[name] != after[name]:
+      found.append(f'{option}: {before[name]} then, {after[name]} now')
+  return found
+
+
+class Folder:
+  """The folder of a comparison, which one process at a time works in."""
+
+  def __init__(self, output: str):
+    """Makes the folder, and locks it.
+
+    Args:
+      output: Where.
+
+    Raises:
+      BlockingIOError: If another comparison works in it.
+      OSError: If it cannot be made.
+    """
+    os.makedirs(output, exist_ok=True)
+    self._lock = os.open(output, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+      fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as e:
+      os.close(self._lock)
+      raise BlockingIOError(
+        f'another comparison works in {output}; wait for it, or give another --output.'
+      ) from e
+
+  def __enter__(self) -> 'Folder':
+    return self
+
+  def __exit__(self, *unused: Any) -> None:
+    os.close(self._lock)
+
+
+def write(output: str, record: Record) -> None:
+  """Writes the record into its folder."""
+  new_files.replace(
+    os.path.join(output, FILE), json.dumps(record.to_json(), indent=2) + '\n'
+  )

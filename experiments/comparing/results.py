@@ -1,0 +1,108 @@
+"""What a cell came to, read from the files of its run."""
+
+import dataclasses
+import json
+import math
+import os
+from collections.abc import Mapping
+from typing import Any, Optional
+
+from tff_dp_aggregators.learning.runs import metrics_file
+from tff_dp_aggregators.learning.runs import run_directory
+
+from . import cells as cells_lib
+from . import logs
+
+FINISHED, FAILED, BEGUN, WAITING = 'finished', 'failed', 'begun', 'not begun'
+_TEST = 'test_'
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+  """What a cell came to by now.
+
+  Attributes:
+    cell: Which.
+    status: `FINISHED`, `FAILED`, `BEGUN` or `WAITING`.
+    rounds: Completed.
+    measures: On test data after the last of them, by column.
+    epsilon: Spent, as the report says; infinite without a guarantee, `None` before
+      there is a report.
+    delta: At which epsilon was read.
+    noise_multiplier: Of the noise; `None` without any.
+    seconds: That the rounds took.
+    error: The last line of why it failed.
+  """
+
+  cell: cells_lib.Cell
+  status: str
+  rounds: int = 0
+  measures: Mapping[str, float] = dataclasses.field(default_factory=dict)
+  epsilon: Optional[float] = None
+  delta: Optional[float] = None
+  noise_multiplier: Optional[float] = None
+  seconds: float = 0.0
+  error: str = ''
+
+  @property
+  def is_finished(self) -> bool:
+    """Whether it counts in the table."""
+    return self.status == FINISHED
+
+  @property
+  def metric(self) -> float:
+    """What its settings measure; NaN before there is anything."""
+    name = f'{_TEST}{self.cell.settings.model.metric.name}'
+    return self.measures.get(name, math.nan)
+
+
+def read(cell: cells_lib.Cell) -> Result:
+  """What a cell came to.
+
+  Args:
+    cell: Which; it need not have begun.
+
+  Raises:
+    ValueError: If its files cannot be read.
+  """
+  path = os.path.join(cell.directory, run_directory.METRICS)
+  error = logs.error_of(cell.directory)
+  if not os.path.exists(path):
+    return Result(cell, FAILED if error else WAITING, error=error)
+  try:
+    rows = metrics_file.read(path)[: metrics_file.count(path)]
+    if not rows:
+      return Result(cell, FAILED if error else BEGUN, error=error)
+    measures = {
+      name: float(text)
+      for name, text in rows[-1].items()
+      if text and (name.startswith(_TEST) or name.startswith('simulated_'))
+    }
+    is_finished = _is_finished(cell, len(rows))
+    mechanism = cell.settings.privacy.mechanism
+    return Result(
+      cell,
+      FINISHED if is_finished else FAILED if error else BEGUN,
+      rounds=len(rows),
+      measures=measures,
+      epsilon=_epsilon(cell.directory) if is_finished else None,
+      delta=None if mechanism is None else cell.settings.privacy.delta,
+      noise_multiplier=None if mechanism is None else mechanism.noise_multiplier,
+      seconds=sum(float(row.get('round_seconds') or 0) for row in rows),
+      error='' if is_finished else error,
+    )
+  except (OSError, KeyError, TypeError, AttributeError, ValueError) as e:
+    raise ValueError(f'{cell.directory} cannot be read as a run: {e}') from e
+
+
+def _is_finished(cell: cells_lib.Cell, rounds: int) -> bool:
+  planned = cell.settings.flags['num_rounds']
+  return rounds == planned and run_directory.looks_finished(cell.directory)
+
+
+def _epsilon(directory: str) -> float:
+  path = os.path.join(directory, run_directory.REPORT)
+  with open(path, encoding='utf-8') as file:
+    report: dict[str, Any] = json.load(file)
+  epsilon = report['guarantee']['epsilon']
+  return math.inf if epsilon is None else float(epsilon)

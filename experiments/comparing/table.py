@@ -1,0 +1,241 @@
+"""The table of a comparison: a line for each point of the grid, mean over its seeds."""
+
+import csv
+import io
+import math
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional
+
+import numpy as np
+
+from tff_dp_aggregators.accounting.reports.rendering import rounding
+from tff_dp_aggregators.base import new_files
+
+from . import grid
+from . import record as record_lib
+from . import results as results_lib
+from . import tuning as tuning_lib
+
+CELLS, TABLE, MARKDOWN = 'cells.csv', 'table.csv', 'table.md'
+ERROR = '_stderr'  # After the name of a measure: the standard error of its mean.
+TUNED = 'tuned_'  # Before the name of a flag that was chosen.
+Row = dict[str, Any]
+
+
+def mean_and_error(values: Sequence[float]) -> tuple[Optional[float], Optional[float]]:
+  """The mean, and its standard error by the sample's variance (n - 1).
+
+  Args:
+    values: Of each seed.
+
+  Returns:
+    `None` for the mean of nothing, and for the error of a mean of fewer than two.
+
+  Example:
+    >>> mean_and_error([1.0, 2.0, 3.0])
+    (2.0, 0.5773502691896258)
+    >>> mean_and_error([1.0])
+    (1.0, None)
+  """
+  if not values:
+    return None, None
+  mean = float(np.mean(values))
+  if len(values) < 2:
+    return mean, None
+  return mean, float(np.std(values, ddof=1) / math.sqrt(len(values)))
+
+
+def rows(
+  record: record_lib.Record,
+  results: Sequence[results_lib.Result],
+  choices: Mapping[grid.Point, tuning_lib.Choice],
+) -> list[Row]:
+  """The lines of the table, in the order of the grid.
+
+  Args:
+    record: Of the comparison.
+    results: Of all its cells.
+    choices: What was chosen for a point, if anything is tuned.
+  """
+  measures = _measures(results)
+  found = []
+  for point in record.points:
+    of_point = [each for each in results if each.cell.point == point]
+    finished = [each for each in of_point if each.is_finished]
+    row: Row = {name: point.values.get(name, '') for name in columns_varied(record)}
+    choice = choices.get(point)
+    chosen = dict(choice.settings) if choice else {}
+    row |= {f'{TUNED}{name}': chosen.get(name, '') for name in record.tuned}
+    for name in measures:
+      values = [each.measures[name] for each in finished if name in each.measures]
+      row[name], row[f'{name}{ERROR}'] = mean_and_error(values)
+    # All seeds have the same, but that drop-outs, say, may make of it.
+    row['epsilon'] = max((each.epsilon for each in finished), default=None)
+    if record.tuned:
+      row['epsilon_with_tuning'] = None if choice is None else choice.epsilon
+    row['delta'] = _first(each.delta for each in finished)
+    row['noise_multiplier'] = _first(each.noise_multiplier for each in finished)
+    row['seeds'] = len(finished)
+    row['seeds_missing'] = record.seeds - len(finished)
+    seconds, _ = mean_and_error([each.seconds for each in finished])
+    row['seconds'] = None if seconds is None else round(seconds, 3)
+    found.append(row)
+  return found
+
+
+def columns_varied(record: record_lib.Record) -> list[str]:
+  """The flags in which points differ, also those that values bring along."""
+  along = [flag for point in record.points for flag in point.values]
+  return list(dict.fromkeys([*record.varied, *along]))
+
+
+def _measures(results: Sequence[results_lib.Result]) -> list[str]:
+  """What was measured: the metric of the settings first, the loss after it."""
+  names = dict.fromkeys(
+    f'test_{each.cell.settings.model.metric.name}' for each in results
+  )
+  others = sorted({name for each in results for name in each.measures})
+  return list(dict.fromkeys([*names, *others]))
+
+
+def _first(values: Any) -> Any:
+  return next((each for each in values if each is not None), None)
+
+
+def write(
+  output: str,
+  record: record_lib.Record,
+  results: Sequence[results_lib.Result],
+  choices: Mapping[grid.Point, tuning_lib.Choice],
+  notes: Sequence[str],
+) -> list[Row]:
+  """Writes the tables into the folder of the comparison; returns the lines.
+
+  Args:
+    output: The folder.
+    record: Of the comparison.
+    results: Of all its cells.
+    choices: What was chosen, if anything is tuned.
+    notes: What else is to be said below the table.
+  """
+  made = rows(record, results, choices)
+  for name, content in (
+    (CELLS, to_csv(_cell_rows(output, record, results))),
+    (TABLE, to_csv(made)),
+    (MARKDOWN, to_markdown(record, made, notes)),
+  ):
+    new_files.replace(os.path.join(output, name), content)
+  return made
+
+
+def _cell_rows(
+  output: str, record: record_lib.Record, results: Sequence[results_lib.Result]
+) -> list[Row]:
+  measures = _measures(results)
+  found = []
+  for each in results:
+    values = {**each.cell.point.values, **dict(each.cell.tuned)}
+    row: Row = {name: values.get(name, '') for name in columns_varied(record)}
+    row |= {f'{TUNED}{name}': values.get(name, '') for name in record.tuned}
+    row |= {'seed': each.cell.seed, 'status': each.status, 'rounds': each.rounds}
+    row |= {name: each.measures.get(name) for name in measures}
+    row |= {
+      'epsilon': each.epsilon,
+      'delta': each.delta,
+      'noise_multiplier': each.noise_multiplier,
+      'seconds': round(each.seconds, 3),
+      'directory': os.path.relpath(each.cell.directory, output),
+      'error': each.error,
+    }
+    found.append(row)
+  return found
+
+
+def to_csv(rows: Sequence[Row]) -> str:
+  """Rows of the same columns as CSV; `None` is empty, and numbers are exact."""
+  if not rows:  # Nothing is tuned yet.
+    return ''
+  text = io.StringIO()
+  writer = csv.DictWriter(text, list(rows[0]), lineterminator='\n')
+  writer.writeheader()
+  writer.writerows(rows)
+  return text.getvalue()
+
+
+def read(output: str) -> list[dict[str, str]]:
+  """The lines of the table in a folder, as text.
+
+  Raises:
+    ValueError: If there is none.
+  """
+  path = os.path.join(output, TABLE)
+  try:
+    with open(path, newline='', encoding='utf-8') as file:
+      return list(csv.DictReader(file))
+  except OSError as e:
+    raise ValueError(
+      f'{path} cannot be read: {e.strerror}. Run experiments.compare with the same '
+      'flags again, which writes it.'
+    ) from e
+
+
+def to_markdown(
+  record: record_lib.Record, rows: Sequence[Row], notes: Sequence[str]
+) -> str:
+  """The table for people.
+
+  Args:
+    record: Of the comparison.
+    rows: Its lines.
+    notes: Sentences that follow it.
+  """
+  shown = [name for name in rows[0] if _is_shown(name, rows)]
+  flags = columns_varied(record)
+  lines = [
+    f'| {" | ".join(_heading(name) for name in shown)} |',
+    f'|{"|".join("---" if name in flags else "--:" for name in shown)}|',
+    *(f'| {" | ".join(_cell(row, name) for name in shown)} |' for row in rows),
+  ]
+  given = ' '.join(' '.join(each) for each in record.given.values())
+  about = (
+    'Mean and standard error of the mean over '
+    f'{record.seeds} seed{"s" if record.seeds > 1 else ""}, after the last round.'
+  )
+  settings = f'Flags of all runs: `{given}`.' if given else ''
+  parts = ['# Comparison', ' '.join(filter(None, (about, settings))), '\n'.join(lines)]
+  parts += ['\n'.join(f'- {note}' for note in notes)] if notes else []
+  return '\n\n'.join(parts) + '\n'
+
+
+def _is_shown(name: str, rows: Sequence[Row]) -> bool:
+  if name.endswith(ERROR):  # Beside its mean.
+    return False
+  if name == 'seeds_missing':
+    return False  # Beside the number that there is.
+  return any(row[name] not in (None, '') for row in rows)
+
+
+def _heading(name: str) -> str:
+  return {'seconds': 'seconds a run'}.get(name, name.replace('_', ' '))
+
+
+def _cell(row: Row, name: str) -> str:
+  value = row[name]
+  if name == 'seeds':
+    missing = row['seeds_missing']
+    return f'{value} ({missing} missing)' if missing else str(value)
+  if value is None or value == '':
+    return ''
+  if f'{name}{ERROR}' in row:
+    error = row[f'{name}{ERROR}']
+    return f'{value:.4f}' + ('' if error is None else f' ± {error:.4f}')
+  if name.startswith('epsilon'):
+    return 'infinite' if math.isinf(value) else rounding.up(value)
+  if name == 'seconds':
+    return f'{value:.1f}'
+  if name == 'noise_multiplier':
+    return f'{value:.4f}'
+  if isinstance(value, float):
+    return f'{value:g}'
+  return str(value).replace('|', '\\|')

@@ -1,0 +1,137 @@
+"""Grids: how they are written, crossed and named."""
+
+import pytest
+from absl import flags
+
+from experiments import settings
+from experiments.comparing import cells
+from experiments.comparing import grid
+
+DEFAULTS = {'mechanism': 'banded'}
+
+
+@pytest.fixture(scope='module')
+def values():
+  values = flags.FlagValues()
+  settings.define(values)
+  values(['compare'])
+  return values
+
+
+@pytest.fixture(scope='module')
+def axes(values):
+  return lambda *texts: grid.axes(texts, values, cells.UNVARIED)
+
+
+def names(axes, others=None):
+  return [point.name for point in grid.points(axes, others or DEFAULTS)]
+
+
+def test_flags_are_crossed_in_the_order_in_which_they_are_given(axes):
+  assert names(axes('mechanism=tree,gaussian', 'target_epsilon=2,4')) == [
+    'mechanism=tree,target_epsilon=2',
+    'mechanism=tree,target_epsilon=4',
+    'mechanism=gaussian,target_epsilon=2',
+    'mechanism=gaussian,target_epsilon=4',
+  ]
+
+
+def test_nothing_varied_is_one_point():
+  assert names(()) == ['']
+
+
+def test_a_flag_that_is_named_again_has_more_values(axes):
+  assert axes('num_rounds=2', 'num_rounds=3,4') == axes('num_rounds=2,3,4')
+
+
+def test_a_value_that_is_written_in_two_ways_is_one(axes):
+  assert names(axes('target_epsilon=2,2.0,2e0,0.1')) == [
+    'target_epsilon=2',
+    'target_epsilon=0.1',
+  ]
+  assert names(axes('secret_noise=True,true,1')) == ['secret_noise=true']
+
+
+def test_a_value_brings_others_along_which_count_more_than_the_grid(axes):
+  crossed = axes('mechanism=tree,banded:num_bands=8', 'num_bands=2,3')
+  assert names(crossed) == ['mechanism=tree', 'mechanism=banded,num_bands=8']
+
+
+def test_a_value_may_leave_flags_out(axes):
+  (first, second) = grid.points(axes('mechanism=tree,blt:clip_norm='), DEFAULTS)
+  assert first.left_out == ()
+  assert second == grid.Point((('mechanism', 'blt'),), ('clip_norm',))
+
+
+def test_commas_and_colons_can_be_escaped():
+  values = flags.FlagValues()
+  flags.DEFINE_string('data', '', '', flag_values=values)
+  flags.DEFINE_string('model', '', '', flag_values=values)
+  (data, model) = grid.axes(
+    [r'data=a\,b.csv,c\:model=d', 'model=package.module:function,x:data=z'], values, {}
+  )
+  assert data.values == ((('data', 'a,b.csv'),), (('data', 'c:model=d'),))
+  assert model.values == (
+    (('model', 'package.module:function'),),
+    (('model', 'x'), ('data', 'z')),
+  )
+
+
+def test_without_a_mechanism_there_is_one_point_for_all_noise(axes):
+  crossed = axes('mechanism=none,tree', 'target_epsilon=2,4', 'num_bands=3')
+  assert names(crossed) == [
+    'mechanism=none',
+    'mechanism=tree,target_epsilon=2',
+    'mechanism=tree,target_epsilon=4',
+  ]
+
+
+def test_options_of_the_command_line_are_left_out_where_they_do_not_apply(axes):
+  others = {'mechanism': 'banded', 'num_bands': 3, 'target_epsilon': 4.0}
+  points = grid.points(axes('mechanism=banded,tree,none'), others)
+  assert [point.left_out for point in points] == [
+    (),
+    ('num_bands',),
+    ('num_bands', 'target_epsilon'),
+  ]
+
+
+@pytest.mark.parametrize(
+  ('text', 'message'),
+  [
+    ('mechanism', "--grid 'mechanism' must be FLAG=VALUE,VALUE"),
+    ('mechanism=', 'empty value'),
+    ('mechanism=tree,', 'empty value'),
+    ('mechanism=oak', "'oak' is no value of --mechanism"),
+    ('target_epsilon=two', "'two' is no value of --target_epsilon"),
+    ('mechanisms=tree', 'there is no flag --mechanisms'),
+    ('mechanism=tree:bands=2', 'there is no flag --bands'),
+    ('seed=1,2', '--seed cannot be varied: give --seeds=N'),
+    ('run_dir=a', '--run_dir cannot be varied'),
+    ('timeout_seconds=3', '--timeout_seconds cannot be varied: it changes no result'),
+  ],
+)
+def test_what_makes_no_sense_is_refused_by_name(axes, text, message):
+  with pytest.raises(ValueError, match='^--grid') as caught:
+    axes(text)
+  assert message in str(caught.value)
+
+
+def test_names_are_fit_for_folders_and_differ_where_settings_do():
+  settings = [
+    [('data', 'a/b')],
+    [('data', 'a_b')],
+    [('data', 'a b')],
+    [('data', 'x,seed=1')],
+    [('data', 'x'), ('seed', '1')],
+    [('data', 'a' * 300)],
+    [('data', 'a' * 301)],
+    [('data', '..')],
+  ]
+  found = [grid.name_of(each) for each in settings]
+  assert len(set(found)) == len(found)
+  assert found[4] == 'data=x,seed=1'
+  for name in found:
+    assert '/' not in name
+    assert ' ' not in name
+    assert len(name) < 230

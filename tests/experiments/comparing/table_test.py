@@ -1,0 +1,93 @@
+"""The table's arithmetic, against NumPy, and what it says of runs that are missing."""
+
+import csv
+import io
+import math
+
+import numpy as np
+import pytest
+
+from experiments.comparing import cells
+from experiments.comparing import grid
+from experiments.comparing import record as record_lib
+from experiments.comparing import results as results_lib
+from experiments.comparing import table
+
+ACCURACIES = {2: (0.71, 0.74, 0.79), 4: (0.8, 0.9, None)}
+SEEDS = (1, 2, 3)
+
+
+@pytest.fixture(scope='module')
+def points():
+  return [grid.Point((('target_epsilon', str(each)),)) for each in ACCURACIES]
+
+
+@pytest.fixture(scope='module')
+def record(points):
+  return record_lib.Record({}, ['target_epsilon'], points, ['digits'], 3, {}, 1)
+
+
+@pytest.fixture(scope='module')
+def results(points, tmp_path_factory):
+  make = cells.Maker(str(tmp_path_factory.mktemp('output')), {})
+  found = []
+  for point, accuracies in zip(points, ACCURACIES.values()):
+    for seed, accuracy in zip(SEEDS, accuracies):
+      cell = make.cell(point, seed)
+      if accuracy is None:
+        found.append(results_lib.Result(cell, results_lib.FAILED, error='no memory'))
+        continue
+      found.append(
+        results_lib.Result(
+          cell,
+          results_lib.FINISHED,
+          measures={'test_accuracy': accuracy, 'test_loss': 1 - accuracy},
+          epsilon=float(point.values['target_epsilon']),
+          delta=1e-5,
+          noise_multiplier=cell.settings.privacy.mechanism.noise_multiplier,
+          seconds=float(seed),
+        )
+      )
+  return found
+
+
+def test_mean_and_standard_error_are_those_of_numpy(record, results):
+  rows = table.rows(record, results, {})
+  assert len(rows) == len(ACCURACIES)
+  for row, accuracies in zip(rows, ACCURACIES.values()):
+    values = np.array([each for each in accuracies if each is not None])
+    for name, measured in (('test_accuracy', values), ('test_loss', 1 - values)):
+      assert row[name] == pytest.approx(measured.mean(), rel=1e-12)
+      deviation = np.sqrt(((measured - measured.mean()) ** 2).sum() / (len(values) - 1))
+      expected = deviation / np.sqrt(len(values))
+      assert row[f'{name}_stderr'] == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_single_run_has_no_standard_error(record, results):
+  rows = table.rows(record, results[:1], {})
+  assert (rows[0]['test_accuracy'], rows[0]['test_accuracy_stderr']) == (0.71, None)
+  assert (rows[1]['test_accuracy'], rows[1]['test_accuracy_stderr']) == (None, None)
+
+
+def test_lines_with_missing_runs_say_so(record, results):
+  rows = table.rows(record, results, {})
+  assert [(row['seeds'], row['seeds_missing']) for row in rows] == [(3, 0), (2, 1)]
+  text = table.to_markdown(record, rows, ['One is missing.'])
+  assert '| 2 (1 missing) |' in text
+  assert text.endswith('\n\n- One is missing.\n')
+
+
+def test_markdown_has_mean_and_error_and_csv_every_digit(record, results):
+  rows = table.rows(record, results, {})
+  assert '| 2 | 0.7467 ± 0.0233 | 0.2533 ± 0.0233 | 2.0000 | 1e-05 |' in (
+    table.to_markdown(record, rows, ())
+  )
+  (first, _) = csv.DictReader(io.StringIO(table.to_csv(rows)))
+  assert float(first['test_accuracy']) == rows[0]['test_accuracy']
+  assert float(first['noise_multiplier']) == rows[0]['noise_multiplier']
+  assert list(first)[:3] == ['target_epsilon', 'test_accuracy', 'test_accuracy_stderr']
+
+
+def test_epsilon_of_runs_without_a_guarantee_is_infinite(record, results):
+  row = {**table.rows(record, results, {})[0], 'epsilon': math.inf}
+  assert '| infinite |' in table.to_markdown(record, [row], ())

@@ -1,0 +1,125 @@
+"""Choosing among runs: which one, and what that spends in all."""
+
+import math
+
+import dp_accounting
+import pytest
+from absl import flags
+
+from experiments import settings
+from experiments.comparing import cells
+from experiments.comparing import grid
+from experiments.comparing import results as results_lib
+from experiments.comparing import tuning
+from tff_dp_aggregators.accounting import accountants
+
+RATES = ('0.1', '0.3', '1')
+POINT = grid.Point((('mechanism', 'tree'), ('target_epsilon', '2')))
+NONE = grid.Point((('mechanism', 'none'),))
+
+
+@pytest.fixture(scope='module')
+def axes():
+  values = flags.FlagValues()
+  settings.define(values)
+  values(['compare'])
+  return grid.axes([f'server_learning_rate={",".join(RATES)}'], values, {}, '--tune')
+
+
+@pytest.fixture(scope='module')
+def make(tmp_path_factory):
+  return cells.Maker(str(tmp_path_factory.mktemp('output')), {})
+
+
+def trials(make, axes, accuracies, point=POINT, seeds=1):
+  tried = make.cells(
+    [point], tuning.seeds(seeds), cells.TUNING, tuning.combinations(axes)
+  )
+  return [
+    results_lib.Result(cell, results_lib.FINISHED, measures={'test_accuracy': each})
+    for cell, each in zip(tried, accuracies)
+  ]
+
+
+def test_the_best_by_the_metric_is_chosen(make, axes):
+  choice = tuning.choose(trials(make, axes, [0.5, 0.8, 0.7]), axes, make)
+  assert choice.settings == (('server_learning_rate', '0.3'),)
+  assert choice.at_edge == ()
+  assert choice.num_runs == 3
+
+
+def test_several_seeds_are_averaged(make, axes):
+  accuracies = [0.5, 0.9, 0.7, 0.5, 0.3, 0.7]
+  choice = tuning.choose(trials(make, axes, accuracies, seeds=2), axes, make)
+  assert choice.settings == (('server_learning_rate', '1'),)
+  assert choice.at_edge == ('server_learning_rate',)
+  assert choice.num_runs == 6
+
+
+def test_a_run_that_diverged_is_the_worst(make, axes):
+  choice = tuning.choose(trials(make, axes, [math.nan, 0.1, math.nan]), axes, make)
+  assert choice.settings == (('server_learning_rate', '0.3'),)
+
+
+def test_nothing_is_chosen_before_all_runs_are_finished(make, axes):
+  tried = trials(make, axes, [0.5, 0.8, 0.7])
+  tried[2] = results_lib.Result(tried[2].cell, results_lib.BEGUN)
+  assert tuning.choose(tried, axes, make) is None
+
+
+def test_seeds_of_tuning_are_never_those_of_the_table():
+  assert not set(tuning.seeds(1000)) & set(range(100_000))
+
+
+def test_privacy_of_the_choice_is_that_of_all_runs_composed(make, axes):
+  choice = tuning.choose(trials(make, axes, [0.5, 0.8, 0.7]), axes, make)
+  mechanism = make.cell(POINT, 1).settings.privacy.mechanism
+  # Four Gaussian mechanisms are one whose noise is half as loud.
+  halved = dp_accounting.GaussianDpEvent(mechanism.effective_noise_multiplier / 2)
+  expected = accountants.epsilon(halved, 1e-5)
+  assert choice.epsilon == pytest.approx(expected, rel=1e-9)
+  assert choice.epsilon > 2
+  assert 'chosen as the best of 3 runs on the same clients' in choice.sentence
+  assert f'at most epsilon = {math.ceil(expected * 1e4) / 1e4:.4f}' in choice.sentence
+  assert '(composition of all 4)' in choice.sentence
+  assert 'arXiv:2110.03620' in choice.sentence
+
+
+def test_mechanisms_that_differ_are_composed_as_well(make):
+  values = flags.FlagValues()
+  settings.define(values)
+  values(['compare'])
+  axes = grid.axes(['target_epsilon=1,3'], values, {}, '--tune')
+  point = grid.Point((('mechanism', 'tree'),))
+  choice = tuning.choose(trials(make, axes, [0.5, 0.8], point), axes, make)
+  total = sum(
+    1
+    / make.cell(
+      point, 1, tuned=(('target_epsilon', each),)
+    ).settings.privacy.mechanism.effective_noise_multiplier
+    ** 2
+    for each in ('1', '1', '3', '3')
+  )
+  expected = accountants.epsilon(dp_accounting.GaussianDpEvent(total**-0.5), 1e-5)
+  assert choice.epsilon == pytest.approx(expected, rel=1e-9)
+  # Either could have been chosen, so that both are counted once more.
+  assert '(composition of all 4)' in choice.sentence
+
+
+def test_a_run_without_privacy_among_them_leaves_none(make):
+  values = flags.FlagValues()
+  settings.define(values)
+  values(['compare'])
+  axes = grid.axes(['mechanism=tree,none'], values, {}, '--tune')
+  choice = tuning.choose(trials(make, axes, [0.5, 0.8], grid.Point(())), axes, make)
+  assert choice.epsilon == math.inf
+  assert choice.sentence == (
+    'mechanism=none: chosen as the best of 2 runs on the same clients, some of them '
+    'without privacy.'
+  )
+
+
+def test_without_privacy_there_is_nothing_to_say(make, axes):
+  choice = tuning.choose(trials(make, axes, [0.5, 0.8, 0.7], NONE), axes, make)
+  assert choice.epsilon is None
+  assert choice.sentence is None
