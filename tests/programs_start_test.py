@@ -14,6 +14,8 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 ACCOUNTING = ('participation', 'plan', 'report')
 PROGRAMS = [
+  'experiments.compare',
+  'experiments.plot',
   'experiments.simulate',
   *(f'tff_dp_aggregators.accounting.{name}' for name in ACCOUNTING),
 ]

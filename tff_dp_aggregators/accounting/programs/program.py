@@ -15,7 +15,7 @@ import functools
 import re
 import sys
 from collections.abc import Sequence
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 import dp_accounting
 from absl import flags
@@ -69,6 +69,8 @@ class Program:
       others; those that the program does not have are passed over.
     refusals: Errors that a line says all about. A `CheckFailed` always is one, and
       makes the exit code 1; so is a `WrongUsage`, and like the others makes it 2.
+    positional: A flag that collects values, also those that are given without a flag;
+      `None` if everything is to have one.
   """
 
   name: str
@@ -77,6 +79,7 @@ class Program:
   main: Callable[[flags.FlagValues], int]
   groups: Callable[[], Sequence[Group]] = tuple
   refusals: tuple[type[Exception], ...] = _REFUSALS
+  positional: Optional[str] = None
 
   def execute(self, arguments: Sequence[str]) -> int:
     """Parses flags and does what they say.
@@ -92,13 +95,17 @@ class Program:
     self._define_of_every_program(values)
     for name in values:
       _only_once(values[name])
+    if self.positional is not None:
+      values.set_gnu_getopt(True)  # Flags may follow what has none.
     try:
       rest = values([self.name, *arguments])[1:]
     except _Shown:
       return 0
     except flags.Error as e:
       return _refuse(f'{_in_words(str(e))}; --help lists all flags.')
-    if rest:
+    if rest and self.positional is not None:
+      values[self.positional].parse(rest)
+    elif rest:
       return _refuse(f'unexpected arguments {rest}; all are flags.')
     refusals: tuple[type[Exception], ...] = (WrongUsage, *self.refusals)
     try:
