@@ -35,17 +35,68 @@ def split_with_label_skew(
     raise ValueError(f'dirichlet_alpha must be positive; got {dirichlet_alpha}.')
   classes = np.unique(labels)
   pools = [list(rng.permutation(np.flatnonzero(labels == c))) for c in classes]
-  sizes = np.full(num_clients, len(labels) // num_clients)
-  sizes[: len(labels) % num_clients] += 1
   parts = []
-  for size in sizes:
+  for size in equal_sizes(len(labels), num_clients):
     wanted = rng.dirichlet(np.full(len(classes), dirichlet_alpha))
-    part = []
-    for _ in range(size):
-      left = np.array([len(pool) > 0 for pool in pools])
-      weights = np.where(left, wanted, 0.0)
-      if weights.sum() <= 0:  # The client's labels are used up: any other.
-        weights = left.astype(float)
-      part.append(pools[rng.choice(len(classes), p=weights / weights.sum())].pop())
+    part: list[int] = []
+    while len(part) < size:
+      part += _drawn(pools, wanted, size - len(part), rng)
     parts.append(np.array(part))
   return parts
+
+
+def _drawn(
+  pools: list[list[int]], wanted: np.ndarray, count: int, rng: np.random.Generator
+) -> list[int]:
+  """Draws examples of a client, until enough are drawn or a label is used up.
+
+  What is drawn is what one draw after the other would come to, with the same use of
+  the generator.
+  """
+  left = np.array([len(pool) > 0 for pool in pools])
+  weights = np.where(left, wanted, 0.0)
+  if weights.sum() <= 0:  # The client's labels are used up: any other.
+    weights = left.astype(float)
+  state = rng.bit_generator.state
+  chosen = rng.choice(len(pools), size=count, p=weights / weights.sum())
+  taken: list[int] = []
+  for label in chosen:
+    taken.append(pools[label].pop())
+    if not pools[label]:
+      break
+  if len(taken) < count:
+    # As many numbers as were used, and no more.
+    rng.bit_generator.state = state
+    rng.choice(len(pools), size=len(taken), p=weights / weights.sum())
+  return taken
+
+
+def equal_sizes(num_examples: int, num_clients: int) -> np.ndarray:
+  """How many examples each client gets, of sizes that differ by at most one.
+
+  Args:
+    num_examples: At least as many as clients.
+    num_clients: How many clients.
+  """
+  sizes = np.full(num_clients, num_examples // num_clients)
+  sizes[: num_examples % num_clients] += 1
+  return sizes
+
+
+def skewed_sizes(
+  num_examples: int,
+  num_clients: int,
+  dirichlet_alpha: float,
+  rng: np.random.Generator,
+) -> np.ndarray:
+  """How many examples each client gets, by shares from a Dirichlet; at least one.
+
+  Args:
+    num_examples: At least as many as clients.
+    num_clients: How many clients.
+    dirichlet_alpha: Concentration; small is more skewed. NumPy hangs if it is tiny.
+    rng: Source of randomness.
+  """
+  shares = rng.dirichlet(np.full(num_clients, dirichlet_alpha))
+  more = rng.multinomial(num_examples - num_clients, shares / shares.sum())
+  return np.asarray(1 + more)

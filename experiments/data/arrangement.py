@@ -1,0 +1,207 @@
+"""Who has which rows, and which of them are for testing; by hashes and a seed.
+
+Nothing depends on the order of rows in a file, nor on that of files in a folder.
+"""
+
+from typing import NamedTuple, Optional
+
+import numpy as np
+
+from . import grouping
+from . import hashing
+from . import partition
+from . import problems
+from . import spill
+from . import table
+
+# Uses of the seed.
+_ORDER, _CLIENTS, _ROUNDING, _PARTITION = range(4)
+_MANY = 2**16
+
+
+class Arrangement(NamedTuple):
+  """Rows brought into an order, client after client.
+
+  Attributes:
+    order: Number of the row in the file by its place here, int64.
+    is_test: Whether a row is for testing, by its place; uint8.
+    starts: Place of the first row of each client that takes part, int64.
+    ends: Place behind the last one.
+    first_rows: A row in the file of each client, the first; empty if clients were made.
+    num_test_clients: Clients that never take part.
+  """
+
+  order: np.ndarray
+  is_test: np.ndarray
+  starts: np.ndarray
+  ends: np.ndarray
+  first_rows: np.ndarray
+  num_test_clients: int
+
+
+class Shares(NamedTuple):
+  """What is held out: a share of clients or of examples; `None` for nothing."""
+
+  clients: Optional[float] = None
+  examples: Optional[float] = None
+
+
+def of_clients(rows: table.Rows, shares: Shares, seed: int, folder: str) -> Arrangement:
+  """Arranges rows by the clients who have them.
+
+  Args:
+    rows: All rows, with clients.
+    shares: What is held out.
+    seed: Of what is held out.
+    folder: Where there is room.
+
+  Raises:
+    DataError: If nothing would be left for training, or for testing.
+  """
+  order = spill.Spill(folder, np.int64)
+  starts = spill.Spill(folder, np.int64)
+  hashes = spill.Spill(folder, np.uint64)
+  first_rows = spill.Spill(folder, np.int64)
+  keys = spill.Spill(folder, np.uint64, (3,))
+  assert rows.clients is not None
+  for clients, content in zip(table.chunks(rows.clients), table.chunks(rows.hashes)):
+    drawn = hashing.seeded(content, seed, _ORDER)
+    keys.append(np.concatenate([clients, drawn[:, None]], axis=1))
+  for some in grouping.sorted_rows(keys.array, folder):
+    # A client's rows have the same first key, so they are here all together.
+    is_first = np.ones(len(some), bool)
+    is_first[1:] = (some[1:, :2] != some[:-1, :2]).any(axis=1)
+    firsts = np.flatnonzero(is_first)
+    starts.append(len(order) + firsts)
+    hashes.append(some[firsts, 0])
+    numbers = some[:, 3].astype(np.int64)
+    first_rows.append(np.minimum.reduceat(numbers, firsts))
+    order.append(numbers)
+  sizes = np.diff(starts.array, append=len(order))
+  is_kept, held = _held_out(hashes.array, sizes, shares, seed)
+  return Arrangement(
+    order=order.array,
+    is_test=_marked(starts.array, sizes, is_kept, held, folder),
+    starts=_kept(starts.array + held, is_kept, folder),
+    ends=_kept(starts.array + sizes, is_kept, folder),
+    first_rows=_kept(first_rows.array, is_kept, folder),
+    num_test_clients=int(len(is_kept) - np.count_nonzero(is_kept)),
+  )
+
+
+def _held_out(
+  hashes: np.ndarray, sizes: np.ndarray, shares: Shares, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+  """Which clients take part, and how many examples of each are for testing."""
+  count = len(sizes)
+  is_kept, held = np.ones(count, bool), np.zeros(count, np.int64)
+  if shares.clients is not None:
+    if count < 2:
+      raise problems.DataError(
+        'the data have one client only, of whom none can be held out for testing. '
+        'Give --test_examples or --test_data.'
+      )
+    number = min(count - 1, max(1, round(shares.clients * count)))
+    drawn = hashing.seeded(hashes, seed, _CLIENTS)
+    is_kept[np.argpartition(drawn, number - 1)[:number]] = False
+  elif shares.examples is not None:
+    # Rounded up or down by chance, so that small clients give their share as well.
+    chance = hashing.seeded(hashes, seed, _ROUNDING) / 2.0**64
+    wanted = np.floor(shares.examples * sizes + chance).astype(np.int64)
+    held = np.minimum(wanted, sizes - 1)
+    if not held.any():
+      raise problems.DataError(
+        f'test_examples={shares.examples} holds out nothing: clients have '
+        f'{int(sizes.max())} examples at most. Give a larger share, --test_clients or '
+        '--test_data.'
+      )
+  return is_kept, held
+
+
+def _marked(
+  starts: np.ndarray,
+  sizes: np.ndarray,
+  is_kept: np.ndarray,
+  held: np.ndarray,
+  folder: str,
+) -> np.ndarray:
+  """Whether each row is for testing: all of a client's, or the first some."""
+  marks = spill.Spill(folder, np.uint8)
+  for first in range(0, len(starts), _MANY):
+    some = slice(first, first + _MANY)
+    size = sizes[some]
+    tested = np.where(is_kept[some], held[some], size)
+    within = np.arange(size.sum()) - np.repeat(np.cumsum(size) - size, size)
+    marks.append(within < np.repeat(tested, size))
+  return marks.array
+
+
+def _kept(array: np.ndarray, is_kept: np.ndarray, folder: str) -> np.ndarray:
+  found = spill.Spill(folder, array.dtype)
+  for first in range(0, len(array), _MANY):
+    found.append(array[first : first + _MANY][is_kept[first : first + _MANY]])
+  return found.array
+
+
+def of_nobody(
+  rows: table.Rows,
+  shares: Shares,
+  seed: int,
+  folder: str,
+  num_clients: int,
+  how: str,
+  dirichlet_alpha: float,
+) -> Arrangement:
+  """Deals rows out to clients that are made for it.
+
+  Args:
+    rows: All rows, without clients.
+    shares: What is held out.
+    seed: Of what is held out, and of the partition.
+    folder: Where there is room.
+    num_clients: How many clients there are to be.
+    how: `iid`, `label_skew` or `quantity_skew`.
+    dirichlet_alpha: Skew of labels, or of sizes.
+
+  Raises:
+    DataError: If there are fewer examples than clients, or none is left to test.
+  """
+  order = spill.Spill(folder, np.int64)
+  keys = spill.Spill(folder, np.uint64, (1,))
+  for content in table.chunks(rows.hashes):
+    keys.append(hashing.seeded(content, seed, _ORDER)[:, None])
+  for some in grouping.sorted_rows(keys.array, folder):
+    order.append(some[:, 1])
+  count, tested = len(order), 0
+  if shares.examples is not None:
+    tested = max(1, round(shares.examples * count))
+  left = count - tested
+  if left < num_clients:
+    raise problems.DataError(
+      f'num_clients must be at most {max(left, 0)}, the number of training examples; '
+      f'got {num_clients}.'
+    )
+  rng = np.random.default_rng([seed, _PARTITION])
+  places = order.array
+  if how == 'label_skew':
+    labels = rows.labels[places[tested:]].astype(np.int32)
+    parts = partition.split_with_label_skew(labels, num_clients, dirichlet_alpha, rng)
+    sizes = np.array([len(part) for part in parts])
+    dealt = places[tested:][np.concatenate(parts)]
+    places = np.concatenate([places[:tested], dealt])
+  elif how == 'quantity_skew':
+    sizes = partition.skewed_sizes(left, num_clients, dirichlet_alpha, rng)
+  else:
+    sizes = partition.equal_sizes(left, num_clients)
+  ends = tested + np.cumsum(sizes)
+  marks = spill.Spill(folder, np.uint8)
+  for first in range(0, count, _MANY):
+    marks.append(np.arange(first, min(first + _MANY, count)) < tested)
+  return Arrangement(
+    order=places,
+    is_test=marks.array,
+    starts=ends - sizes,
+    ends=ends,
+    first_rows=np.zeros(0, np.int64),
+    num_test_clients=0,
+  )

@@ -1,0 +1,277 @@
+"""Columns of a table: numbers, or names from a limited set."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, Callable, Optional
+
+import numpy as np
+
+from . import hashing
+from . import problems
+from .formats import source
+
+# What float32 can hold.
+_LARGEST = float(np.finfo(np.float32).max)
+# Said of a row by its number in a batch.
+Where = Callable[[int], str]
+
+
+class NotNumbersError(Exception):
+  """A value is no number; `args` has its number in the batch."""
+
+
+def numbers(values: source.Values) -> np.ndarray:
+  """Values as float64, whole arrays of them if an entry is one.
+
+  Args:
+    values: Numbers, or texts of numbers.
+
+  Raises:
+    NotNumbersError: If a value is no number.
+  """
+  if isinstance(values, np.ndarray) and values.dtype.kind in 'biuf':
+    return values.astype(np.float64)
+  try:
+    found = np.array(values, np.float64)
+    # Python reads 1_000, which nobody means.
+    if found.ndim > 1 or '_' not in _joined(values):
+      return found
+  except (ValueError, TypeError, OverflowError):
+    pass
+  raise NotNumbersError(_first_that_is_none(values))
+
+
+def _joined(values: source.Values) -> str:
+  """All texts among values, one behind the other."""
+  try:
+    return ''.join(values)
+  except TypeError:  # Not all are texts.
+    return ''.join(value for value in values if isinstance(value, str))
+
+
+def _first_that_is_none(values: source.Values) -> int:
+  shape: Optional[tuple[int, ...]] = None
+  for number, value in enumerate(values):
+    try:
+      found = np.array(value, np.float64)
+    except (ValueError, TypeError, OverflowError):
+      return number
+    if (isinstance(value, str) and '_' in value) or shape not in (None, found.shape):
+      return number
+    shape = found.shape
+  raise AssertionError('each value by itself is a number')
+
+
+def is_number(value: Any) -> bool:
+  """Whether a value, or all in an array, are numbers, be they finite or not."""
+  try:
+    numbers([value])
+  except NotNumbersError:
+    return False
+  return value is not None
+
+
+def finite(values: source.Values, name: str, where: Where, remedy: str) -> np.ndarray:
+  """Numbers that float32 can hold.
+
+  Args:
+    values: Of a batch.
+    name: Of the column.
+    where: Of rows.
+    remedy: What may be done if a value is no number.
+
+  Raises:
+    DataError: If a value is empty, or is none; with file and line.
+  """
+  try:
+    found = numbers(values)
+  except NotNumbersError as e:
+    (number,) = e.args
+    raise _not_a_number(values[number], name, where(number), remedy) from None
+  is_bad = ~(np.abs(found) <= _LARGEST)
+  if is_bad.any():
+    number = int(np.flatnonzero(is_bad.reshape(len(found), -1).any(axis=1))[0])
+    raise _not_a_number(values[number], name, where(number), remedy)
+  return found
+
+
+def _not_a_number(value: Any, name: str, where: str, remedy: str) -> problems.DataError:
+  said = f'{name} is {problems.shown(value)}'
+  if is_empty(value):
+    return problems.DataError(
+      f'{where}: {name} is empty. Fill it in, or remove the row.'
+    )
+  if not is_number(value):
+    return problems.DataError(f'{where}: {said}, which is no number. {remedy}')
+  found = np.asarray(numbers([value]))
+  if (np.abs(found) <= _LARGEST).all():
+    return problems.DataError(
+      f'{where}: {said}, and values before have another shape; all must have one.'
+    )
+  if np.isfinite(found).all():
+    return problems.DataError(
+      f'{where}: {said}, more than float32 can hold ({_LARGEST:.3g}).'
+    )
+  return problems.DataError(
+    f'{where}: {said}, which is not finite. Fill in a number, or remove the row.'
+  )
+
+
+def is_empty(value: Any) -> bool:
+  """Whether there is nothing: no text, or null."""
+  return value is None or (isinstance(value, str) and not value.strip())
+
+
+def texts(values: source.Values, name: str, where: Where) -> Sequence[str]:
+  """Values as text, of which none is empty.
+
+  Args:
+    values: Of a batch.
+    name: Of the column.
+    where: Of rows.
+
+  Raises:
+    DataError: If a value is empty, or a list; with file and line.
+  """
+  if isinstance(values, np.ndarray):
+    if values.ndim > 1:
+      raise problems.DataError(
+        f'{where(0)}: {name} has several values of a row, which make no name.'
+      )
+    values = values.tolist()
+  assert not isinstance(values, np.ndarray)
+  if not _are_plain_texts(values):
+    values = [_as_text(value, name, where, i) for i, value in enumerate(values)]
+  return values
+
+
+def _are_plain_texts(values: Sequence[Any]) -> bool:
+  """Whether all are text, and none is empty or only of spaces."""
+  if set(map(type, values)) != {str}:
+    return False
+  return not any(map(str.isspace, values)) and '' not in values
+
+
+def _as_text(value: Any, name: str, where: Where, number: int) -> str:
+  if isinstance(value, bytes):
+    try:
+      value = value.decode('utf-8')
+    except UnicodeDecodeError as e:
+      raise problems.DataError(f'{where(number)}: {name} is no UTF-8: {e}.') from e
+  if is_empty(value):
+    raise problems.DataError(
+      f'{where(number)}: {name} is empty. Fill it in, or remove the row.'
+    )
+  if isinstance(value, float) and not math.isfinite(value):
+    raise problems.DataError(f'{where(number)}: {name} is {value}, which is no name.')
+  if not isinstance(value, (str, int, float)):
+    raise problems.DataError(
+      f'{where(number)}: {name} is {problems.shown(value)}, which is neither text nor '
+      'a number.'
+    )
+  return str(value)
+
+
+class Names:
+  """A column with values from a limited set, such as classes; numbered as they come.
+
+  The same number written in two ways is one value, if all values are numbers.
+  """
+
+  def __init__(
+    self,
+    name: str,
+    limit: int,
+    too_many: str,
+    known: Optional[tuple[str, ...]] = None,
+    no_numbers: Optional[str] = None,
+  ):
+    """Initializes it.
+
+    Args:
+      name: Of the column.
+      limit: How many different values there may be.
+      too_many: What may be done if there are more.
+      known: All values that there may be, as `names` once gave them; `None` for any.
+      no_numbers: What may be done if a value is a number; `None` if it may be one.
+    """
+    self._name, self._limit, self._too_many = name, limit, too_many
+    self._no_numbers = no_numbers
+    self._known = None if known is None else frozenset(known)
+    self._known_numbers = known is not None and all(map(is_number, known))
+    self._codes: dict[str, int] = {}
+    self._hashes = np.zeros(0, np.uint64)
+
+  def add(self, values: source.Values, where: Where) -> np.ndarray:
+    """Codes of a batch's values: uint32.
+
+    Raises:
+      DataError: If a value is empty or unknown, or there are too many; with file and
+        line.
+    """
+    found = texts(values, self._name, where)
+    for text in dict.fromkeys(found):
+      if text not in self._codes:
+        self._check_new(text, lambda: where(list(found).index(text)))  # noqa: B023
+        self._codes[text] = len(self._codes)
+    if len(self._hashes) < len(self._codes):
+      self._hashes = hashing.of_texts(list(self._codes))[:, 0]
+    return np.fromiter(map(self._codes.__getitem__, found), np.uint32, len(found))
+
+  def _check_new(self, text: str, where: Callable[[], str]) -> None:
+    """Checks a value that was not there before."""
+    is_plain_number = is_number(text)
+    if is_plain_number and not math.isfinite(float(text)):
+      raise problems.DataError(
+        f'{where()}: {self._name} is {text!r}, which is not finite. Fill in a value, '
+        'or remove the row.'
+      )
+    if is_plain_number and self._no_numbers is not None:
+      raise problems.DataError(
+        f'{where()}: {self._name} is the number {text}, and values before are text. '
+        f'{self._no_numbers}'
+      )
+    if self._known is None:
+      if len(self._codes) == self._limit:
+        raise problems.DataError(
+          f'{where()}: {self._name} has more than {self._limit} different values. '
+          f'{self._too_many}'
+        )
+      return
+    if is_plain_number or not self._known_numbers:
+      if _canonical(text, self._known_numbers) in self._known:
+        return
+    raise problems.DataError(
+      f'{where()}: {self._name} is {text!r}, which the training data do not have; '
+      f'theirs are {problems.listed(sorted(self._known))}.'
+    )
+
+  def hashes(self, codes: np.ndarray) -> np.ndarray:
+    """Hashes of values: uint64 like `codes`."""
+    return np.asarray(self._hashes[codes])
+
+  def names(self) -> tuple[tuple[str, ...], np.ndarray]:
+    """The values in order, and the place in them of each code."""
+    if self._known is None:
+      are_numbers = all(map(is_number, self._codes))
+      canonical = [_canonical(text, are_numbers) for text in self._codes]
+      unsorted = set(canonical)
+    else:
+      are_numbers = self._known_numbers
+      canonical = [_canonical(text, are_numbers) for text in self._codes]
+      unsorted = set(self._known)
+    names = sorted(unsorted, key=float if are_numbers else None)
+    places = {name: place for place, name in enumerate(names)}
+    return tuple(names), np.array([places[each] for each in canonical], np.uint32)
+
+
+def _canonical(text: str, is_of_numbers: bool) -> str:
+  """One way to write a value."""
+  if not is_of_numbers:
+    return text
+  return number_name(float(text))
+
+
+def number_name(value: float) -> str:
+  """How a number is written as a name."""
+  return str(int(value)) if value == int(value) else repr(value)

@@ -1,0 +1,115 @@
+"""Formats of data by name: what `--data_format` takes, each a module with its `FORMAT`.
+
+Knows nothing of TensorFlow, so that what is wrong is found before it is loaded.
+"""
+
+import os
+from typing import Optional
+
+from .. import problems
+from . import csv_file
+from . import folder
+from . import json_lines
+from . import npz
+from . import parquet
+from . import source
+from . import sqlite_clients
+from . import text
+
+FORMATS = {
+  each.name: each
+  for each in (
+    csv_file.FORMAT,
+    json_lines.FORMAT,
+    npz.FORMAT,
+    sqlite_clients.FORMAT,
+    text.FORMAT,
+    parquet.FORMAT,
+  )
+}
+
+
+def of(path: str, name: Optional[str] = None) -> source.Format:
+  """The format of a file, or of the files in a folder.
+
+  Args:
+    path: File or folder.
+    name: The format's; `None` to go by the ending.
+
+  Raises:
+    DataError: If the ending says nothing.
+  """
+  if name is not None:
+    return FORMATS[name]
+  file = _some_file(path)
+  for each in FORMATS.values():
+    if file.lower().endswith(each.endings):
+      return each
+  endings = (ending for each in FORMATS.values() for ending in each.endings)
+  raise problems.DataError(
+    f'the name of {file} does not end in any of {problems.listed(endings)}; say what '
+    f'it is by --data_format, one of {problems.listed(FORMATS)}.'
+  )
+
+
+def has_clients(path: str, name: Optional[str] = None) -> bool:
+  """Whether the data say whose a row is, without a column that has to be named.
+
+  Args:
+    path: File or folder.
+    name: The format's; `None` to go by the ending.
+
+  Raises:
+    DataError: If the ending says nothing.
+  """
+  return os.path.isdir(path) or of(path, name).has_clients(path)
+
+
+def is_text(path: str, name: Optional[str] = None) -> bool:
+  """Whether the data are nothing but text.
+
+  Args:
+    path: File or folder.
+    name: The format's; `None` to go by the ending.
+
+  Raises:
+    DataError: If the ending says nothing.
+  """
+  return of(path, name).text_column is not None
+
+
+def open_data(path: str, name: Optional[str], wanted: source.Wanted) -> source.Source:
+  """Opens a file or a folder.
+
+  Args:
+    path: File or folder.
+    name: The format's; `None` to go by the ending.
+    wanted: What decides how.
+
+  Raises:
+    DataError: If it is not what it should be.
+    OSError: If it cannot be read.
+  """
+  if not os.path.isdir(path):
+    return of(path, name).open(path, wanted)
+
+  def open_file(file: str) -> source.Source:
+    file_format = of(file, name)
+    if file_format is text.FORMAT:
+      return text.WholeFile(file, wanted)
+    return file_format.open(file, wanted)
+
+  return folder.Folder(path, open_file)
+
+
+def _some_file(path: str) -> str:
+  """The file itself, or one in the folder, or in a folder there."""
+  while os.path.isdir(path):
+    with os.scandir(path) as entries:
+      found = next((each for each in entries if not each.name.startswith('.')), None)
+    if found is None:
+      raise problems.DataError(
+        f'{path} is empty; it must have a file, or a folder, for each client.'
+      )
+    path = found.path
+  return path

@@ -1,0 +1,142 @@
+"""NumPy archives: arrays x, y and client_ids, or others, with an entry for each row.
+
+They are read as a stream, member by member, so an archive may be larger than memory.
+"""
+
+import contextlib
+import math
+import zipfile
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import problems
+from . import source
+
+_BYTES = 2**22
+_MOST_ROWS = 2**13
+
+
+class _Member(NamedTuple):
+  """An array of the archive."""
+
+  dtype: np.dtype
+  shape: tuple[int, ...]
+
+
+class NpzFile:
+  """An archive of which only shapes were read."""
+
+  def __init__(self, path: str, wanted: source.Wanted):
+    """Reads dtypes and shapes.
+
+    Raises:
+      DataError: If it is no archive of arrays of the same length.
+    """
+    del wanted
+    self.path = path
+    self._members: dict[str, _Member] = {}
+    with _archive(path) as archive:
+      for file_name in archive.namelist():
+        name = file_name.removesuffix('.npy')
+        with archive.open(file_name) as file:
+          self._members[name] = self._head(name, file)
+    if not self._members:
+      raise problems.DataError(f'{path} is empty; it must have arrays x and y.')
+    self.columns = tuple(self._members)
+    counts = {name: member.shape[0] for name, member in self._members.items()}
+    if len(set(counts.values())) > 1:
+      said = ', '.join(f'{count} in {name}' for name, count in counts.items())
+      raise problems.DataError(
+        f'{path} has arrays of different length: {said}. Each must have an entry for '
+        'each example.'
+      )
+    self._count = next(iter(counts.values()))
+
+  def batches(
+    self, wanted: Sequence[str], numbers: Collection[str] = ()
+  ) -> Iterator[source.Batch]:
+    """All rows; see `source.Source`."""
+    with contextlib.ExitStack() as stack:
+      archive = stack.enter_context(_archive(self.path))
+      files = {}
+      for name in wanted:
+        files[name] = stack.enter_context(archive.open(f'{name}.npy'))
+        self._head(name, files[name])
+      row = sum(_row_bytes(self._members[name]) for name in wanted)
+      size = max(1, min(_MOST_ROWS, _BYTES // max(1, row)))
+      for first in range(0, self._count, size):
+        count = min(size, self._count - first)
+        columns = {
+          name: self._entries(name, file, count) for name, file in files.items()
+        }
+        yield source.Batch(count, columns, None, self._where(first))
+
+  def _where(self, first: int) -> Any:
+    return lambda number: f'{self.path}, entry {first + number}'
+
+  def _entries(self, name: str, file: Any, count: int) -> np.ndarray:
+    member = self._members[name]
+    try:
+      content = file.read(count * _row_bytes(member))
+      array = np.frombuffer(content, member.dtype).reshape(count, *member.shape[1:])
+    except (ValueError, zipfile.BadZipFile, EOFError) as e:
+      raise problems.DataError(f'{self.path}: {name} is damaged: {e}.') from e
+    return array
+
+  def _head(self, name: str, file: Any) -> _Member:
+    try:
+      version = np.lib.format.read_magic(file)
+      read = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+      }.get(version)
+      if read is None:
+        raise ValueError(f'format {version} is unknown')
+      shape, is_fortran, dtype = read(file)
+    except (ValueError, zipfile.BadZipFile, EOFError) as e:
+      raise problems.DataError(f'{self.path}: {name} is no array: {e}.') from e
+    if dtype.hasobject or dtype.kind not in 'biufUS':
+      raise problems.DataError(
+        f'{self.path}: {name} is of dtype {dtype}; it must be of numbers or of text.'
+      )
+    if not shape:
+      raise problems.DataError(
+        f'{self.path}: {name} is a scalar; it must have an entry for each example.'
+      )
+    if is_fortran and len(shape) > 1:
+      raise problems.DataError(
+        f'{self.path}: {name} is in Fortran order, which cannot be read example by '
+        'example. Save numpy.ascontiguousarray of it.'
+      )
+    return _Member(dtype, shape)
+
+
+def _row_bytes(member: _Member) -> int:
+  return member.dtype.itemsize * math.prod(member.shape[1:])
+
+
+@contextlib.contextmanager
+def _archive(path: str) -> Iterator[zipfile.ZipFile]:
+  try:
+    archive = zipfile.ZipFile(path)
+  except zipfile.BadZipFile as e:
+    raise problems.DataError(f'{path} is no archive of numpy.savez: {e}.') from e
+  with archive:
+    yield archive
+
+
+def _has_clients(path: str) -> bool:
+  with _archive(path) as archive:
+    return 'client_ids.npy' in archive.namelist()
+
+
+FORMAT = source.Format(
+  'npz',
+  ('.npz',),
+  'NumPy arrays x, y and client_ids',
+  NpzFile,
+  has_clients=_has_clients,
+  label_column='y',
+)

@@ -1,0 +1,242 @@
+"""SQLite in the format of TensorFlow Federated's `SqlClientData`.
+
+A table `examples` with `split_name`, `client_id` and `serialized_example_proto`, a
+`tf.train.Example`; and a table `client_metadata` with `client_id`, `split_name` and
+`num_examples`. The protos are read by their description here, without TensorFlow.
+"""
+
+import contextlib
+import functools
+import pathlib
+import sqlite3
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, Optional
+
+import numpy as np
+
+from .. import problems
+from . import source
+
+_ROWS = 2**10
+_TABLES = {
+  'examples': ('split_name', 'client_id', 'serialized_example_proto'),
+  'client_metadata': ('client_id', 'split_name', 'num_examples'),
+}
+
+
+class SqliteClients:
+  """A database of which only one example was read."""
+
+  def __init__(self, path: str, wanted: source.Wanted):
+    """Looks at the tables, the splits and one example.
+
+    Raises:
+      DataError: If it is no such database.
+    """
+    self.path = path
+    self._text_column = wanted.text_column
+    with _connected(path) as connection:
+      self._check_tables(connection)
+      self._split = self._chosen_split(connection, wanted.split)
+      found = connection.execute(
+        'SELECT rowid, serialized_example_proto FROM examples WHERE split_name = ? '
+        'LIMIT 1',
+        (self._split,),
+      ).fetchone()
+      if found is None:
+        raise problems.DataError(
+          f'{path} is empty: there are no examples of split {self._split!r}.'
+        )
+      self.columns = tuple(sorted(_parsed(found[1], self._where([found[0]])(0))))
+      self._check_metadata(connection)
+
+  def batches(
+    self, wanted: Sequence[str], numbers: Collection[str] = ()
+  ) -> Iterator[source.Batch]:
+    """All examples of the split; see `source.Source`."""
+    with _connected(self.path) as connection:
+      rows = connection.execute(
+        'SELECT rowid, client_id, serialized_example_proto FROM examples '
+        'WHERE split_name = ?',
+        (self._split,),
+      )
+      while True:
+        found = rows.fetchmany(_ROWS)
+        if not found:
+          return
+        numbers, clients, protos = zip(*found)
+        where = self._where(numbers)
+        parsed = [_parsed(proto, where(i)) for i, proto in enumerate(protos)]
+        columns = {name: self._column(name, parsed, where) for name in wanted}
+        yield source.Batch(len(found), columns, clients, where)
+
+  def _where(self, numbers: Sequence[int]) -> Any:
+    return lambda number: f'{self.path}, row {numbers[number]} of table examples'
+
+  def _column(self, name: str, parsed: list[dict[str, Any]], where: Any) -> Any:
+    """A feature of all examples: numbers of one shape, or texts."""
+    values = []
+    for number, example in enumerate(parsed):
+      if name not in example:
+        raise problems.DataError(f'{where(number)}: the example has no {name!r}.')
+      values.append(example[name])
+    sizes = {len(each) for each in values}
+    if len(sizes) > 1:
+      other = next(i for i, each in enumerate(values) if len(each) != len(values[0]))
+      raise problems.DataError(
+        f'{where(other)}: {name} has {len(values[other])} values, those before have '
+        f'{len(values[0])}; all must have as many.'
+      )
+    if all(isinstance(each, np.ndarray) for each in values):
+      array = np.stack(values)
+      return array[:, 0] if sizes == {1} else array
+    return [self._text(name, each, where(i)) for i, each in enumerate(values)]
+
+  def _text(self, name: str, values: Any, where: str) -> str:
+    if isinstance(values, np.ndarray) or len(values) != 1:
+      raise problems.DataError(
+        f'{where}: {name} must be one text, or numbers, as in the examples before.'
+      )
+    try:
+      return str(values[0], 'utf-8')
+    except UnicodeDecodeError as e:
+      raise problems.DataError(f'{where}: {name} is no text in UTF-8: {e}.') from e
+
+  def _check_tables(self, connection: sqlite3.Connection) -> None:
+    for table, needed in _TABLES.items():
+      found = [row[1] for row in connection.execute(f'PRAGMA table_info({table})')]
+      missing = sorted(set(needed) - set(found))
+      if missing:
+        raise problems.DataError(
+          f'{self.path} is no database of clients as TensorFlow Federated has them: '
+          f'table {table} lacks {problems.listed(missing)}.'
+        )
+
+  def _chosen_split(self, connection: sqlite3.Connection, split: Optional[str]) -> str:
+    splits = [
+      row[0] for row in connection.execute('SELECT DISTINCT split_name FROM examples')
+    ]
+    if not splits:
+      raise problems.DataError(f'{self.path} is empty: there are no examples.')
+    if split is None and len(splits) == 1:
+      return str(splits[0])
+    if split is None or split not in splits:
+      said = f'no split {split!r}' if split else 'several splits'
+      raise problems.DataError(
+        f'{self.path} has {said}; choose one of {problems.listed(sorted(splits))} by '
+        '--data_split.'
+      )
+    return split
+
+  def _check_metadata(self, connection: sqlite3.Connection) -> None:
+    """Clients have as many examples as is said of them, and at least one."""
+    other = connection.execute(
+      'SELECT m.client_id, m.num_examples, COALESCE(e.found, 0) '
+      'FROM client_metadata m LEFT JOIN (SELECT client_id, COUNT(*) found '
+      'FROM examples WHERE split_name = ?1 GROUP BY client_id) e USING (client_id) '
+      'WHERE m.split_name = ?1 AND (COALESCE(e.found, 0) != m.num_examples '
+      'OR m.num_examples < 1) LIMIT 1',
+      (self._split,),
+    ).fetchone()
+    if other is not None:
+      client, said, found = other
+      raise problems.DataError(
+        f'{self.path}: client {client!r} has {found} examples, and {said} according to '
+        'table client_metadata; both must be the same, and at least 1.'
+      )
+
+
+@contextlib.contextmanager
+def _connected(path: str) -> Iterator[sqlite3.Connection]:
+  """A connection that only reads."""
+  uri = f'{pathlib.Path(path).absolute().as_uri()}?mode=ro'
+  connection = sqlite3.connect(uri, uri=True)
+  try:
+    yield connection
+  except sqlite3.Error as e:
+    raise problems.DataError(f'{path} cannot be read as SQLite: {e}.') from e
+  finally:
+    connection.close()
+
+
+def _parsed(proto: Any, where: str) -> dict[str, Any]:
+  """Features of an example: arrays of numbers, or lists of bytes."""
+  from google.protobuf import message
+
+  try:
+    example = _example_class().FromString(proto)
+  except (message.DecodeError, TypeError) as e:
+    raise problems.DataError(f'{where} is no tf.train.Example: {e}.') from e
+  found: dict[str, Any] = {}
+  for entry in example.features.feature:
+    kind = entry.value.WhichOneof('kind')
+    if kind == 'bytes_list':
+      found[entry.key] = list(entry.value.bytes_list.value)
+    elif kind is not None:
+      dtype = np.float32 if kind == 'float_list' else np.int64
+      found[entry.key] = np.array(getattr(entry.value, kind).value, dtype)
+  return found
+
+
+@functools.cache
+def _example_class() -> Any:
+  """The message `tf.train.Example`, described here so that TensorFlow is not needed.
+
+  A map is, on the wire, entries with key and value.
+  """
+  from google.protobuf import descriptor_pb2
+  from google.protobuf import descriptor_pool
+  from google.protobuf import message_factory
+
+  field = descriptor_pb2.FieldDescriptorProto
+  file = descriptor_pb2.FileDescriptorProto(
+    name='example.proto', package='own', syntax='proto3'
+  )
+
+  def add(name: str, *fields: tuple[str, int, int, bool, str]) -> Any:
+    described = file.message_type.add(name=name)
+    for field_name, number, kind, is_repeated, of in fields:
+      described.field.add(
+        name=field_name,
+        number=number,
+        type=kind,
+        label=field.LABEL_REPEATED if is_repeated else field.LABEL_OPTIONAL,
+        type_name=f'.own.{of}' if of else None,
+      )
+    return described
+
+  inner = field.TYPE_MESSAGE
+  add('BytesList', ('value', 1, field.TYPE_BYTES, True, ''))
+  add('FloatList', ('value', 1, field.TYPE_FLOAT, True, ''))
+  add('Int64List', ('value', 1, field.TYPE_INT64, True, ''))
+  feature = add(
+    'Feature',
+    ('bytes_list', 1, inner, False, 'BytesList'),
+    ('float_list', 2, inner, False, 'FloatList'),
+    ('int64_list', 3, inner, False, 'Int64List'),
+  )
+  feature.oneof_decl.add(name='kind')
+  for each in feature.field:
+    each.oneof_index = 0
+  add(
+    'Entry',
+    ('key', 1, field.TYPE_STRING, False, ''),
+    ('value', 2, inner, False, 'Feature'),
+  )
+  add('Features', ('feature', 1, inner, True, 'Entry'))
+  add('Example', ('features', 1, inner, False, 'Features'))
+  pool = descriptor_pool.DescriptorPool()
+  pool.Add(file)
+  descriptor = pool.FindMessageTypeByName('own.Example')
+  if hasattr(message_factory, 'GetMessageClass'):
+    return message_factory.GetMessageClass(descriptor)
+  return message_factory.MessageFactory(pool).GetPrototype(descriptor)
+
+
+FORMAT = source.Format(
+  'sqlite',
+  ('.sqlite', '.sqlite3', '.db'),
+  "SQLite as TensorFlow Federated's clients have it",
+  SqliteClients,
+  has_clients=lambda path: True,
+)

@@ -1,0 +1,139 @@
+"""Hashes that are the same in every process, of ids, texts and rows of numbers.
+
+What is drawn by hash, such as who is held out, depends on the seed and on the data, and
+not on the order of rows in a file.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any, Optional, Union
+
+import numpy as np
+
+_DIGEST = 16
+# Constants of SplitMix64, Steele, Lea and Flood, "Fast splittable pseudorandom number
+# generators", 2014.
+_STEP = np.uint64(0x9E3779B97F4A7C15)
+_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_ROUNDS = np.arange(1, 5, dtype=np.uint64)
+
+
+def of_texts(texts: Sequence[str]) -> np.ndarray:
+  """BLAKE2b of texts: uint64 of shape [texts, 2]."""
+  digests = [
+    hashlib.blake2b(each.encode('utf-8', 'surrogatepass'), digest_size=_DIGEST).digest()
+    for each in texts
+  ]
+  return _numbers(b''.join(digests))
+
+
+def of_ids(ids: Sequence[str]) -> np.ndarray:
+  """Keys of ids, which no two of them share: uint64 of shape [ids, 2].
+
+  Ids of at most 16 bytes are scrambled one-to-one; of others it is BLAKE2b.
+  """
+  encoded = [each.encode('utf-8', 'surrogatepass') for each in ids]
+  is_short = np.array([_is_short(each) for each in encoded], bool)
+  padded = b''.join(each[:_DIGEST].ljust(_DIGEST, b'\0') for each in encoded)
+  keys = _scrambled(_numbers(padded))
+  if not is_short.all():
+    keys[~is_short] = of_texts([ids[i] for i in np.flatnonzero(~is_short)])
+  return keys
+
+
+def of_short_ids(ids: Union[Sequence[Any], np.ndarray]) -> Optional[np.ndarray]:
+  """Keys as of `of_ids`, fast, if all ids are of 1 to 16 ASCII characters.
+
+  Returns:
+    uint64 of shape [ids, 2]; `None` if an id is of another kind, begins with a space,
+    or has a zero in it.
+  """
+  if isinstance(ids, np.ndarray):
+    if ids.dtype.kind != 'U' or ids.ndim != 1:
+      return None
+    array = ids
+  elif set(map(type, ids)) == {str} and '\0' not in ''.join(ids):
+    array = np.array(ids)  # NumPy takes zeros at the end for padding.
+  else:
+    return None
+  width = array.dtype.itemsize // 4
+  if not 1 <= width <= _DIGEST:
+    return None
+  codes = array.view(np.uint32).reshape(len(array), width)
+  if codes.max() > 127 or codes[:, 0].min() <= ord(' '):
+    return None
+  padded = np.zeros((len(array), _DIGEST), np.uint8)
+  padded[:, :width] = codes
+  return _scrambled(_numbers(padded.tobytes()))
+
+
+def short_id(key: np.ndarray) -> str:
+  """The id of at most 16 bytes that has a key.
+
+  Args:
+    key: uint64 of shape [2], from such an id.
+  """
+  padded = _unscrambled(key[None, :]).astype('>u8').tobytes()
+  return padded.rstrip(b'\0').decode('utf-8', 'surrogatepass')
+
+
+def _is_short(encoded: bytes) -> bool:
+  return len(encoded) <= _DIGEST and b'\0' not in encoded
+
+
+def _numbers(digests: bytes) -> np.ndarray:
+  return np.frombuffer(digests, '>u8').reshape(-1, 2).astype(np.uint64)
+
+
+def _scrambled(pairs: np.ndarray) -> np.ndarray:
+  """Pairs of numbers, one-to-one, as if drawn at random: a Feistel network."""
+  left, right = pairs[:, 0], pairs[:, 1]
+  for number in _ROUNDS:
+    left, right = right, left ^ mixed(right ^ mixed(number))
+  return np.stack([left, right], axis=1)
+
+
+def _unscrambled(pairs: np.ndarray) -> np.ndarray:
+  left, right = pairs[:, 0], pairs[:, 1]
+  for number in _ROUNDS[::-1]:
+    left, right = right ^ mixed(left ^ mixed(number)), left
+  return np.stack([left, right], axis=1)
+
+
+def mixed(numbers: np.ndarray) -> np.ndarray:
+  """Numbers, one-to-one, as if drawn at random: the finalizer of SplitMix64.
+
+  Args:
+    numbers: uint64.
+  """
+  with np.errstate(over='ignore'):
+    z = numbers + _STEP
+    z = (z ^ (z >> np.uint64(30))) * _FIRST
+    z = (z ^ (z >> np.uint64(27))) * _SECOND
+    return np.asarray(z ^ (z >> np.uint64(31)))
+
+
+def of_rows(block: np.ndarray) -> np.ndarray:
+  """A hash of each row.
+
+  Args:
+    block: float64 or uint64 of shape [rows, columns].
+
+  Returns:
+    uint64 of shape [rows].
+  """
+  places = mixed(np.arange(block.shape[1], dtype=np.uint64))
+  bits = np.ascontiguousarray(block).view(np.uint64)
+  return np.asarray(np.add.reduce(mixed(bits ^ places), axis=1, dtype=np.uint64))
+
+
+def seeded(numbers: np.ndarray, seed: int, use: int) -> np.ndarray:
+  """Hashes drawn again by a seed.
+
+  Args:
+    numbers: uint64 hashes.
+    seed: Not negative.
+    use: What for; uses are independent.
+  """
+  salt = hashlib.blake2b(f'{seed} {use}'.encode(), digest_size=8).digest()
+  return mixed(numbers ^ np.frombuffer(salt, '>u8').astype(np.uint64))

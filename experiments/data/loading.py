@@ -1,0 +1,469 @@
+"""Makes a population of the user's own data.
+
+Rows are read once and kept, column by column, in files without names. Then they are
+brought into the order of clients, and a client's examples are made when they are asked
+for. So memory does not grow with the data, but for some numbers for each client.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterator
+from typing import Any, Optional
+
+import numpy as np
+
+from ..options import data as data_options
+from . import arrangement
+from . import columns
+from . import encoding
+from . import formats
+from . import population
+from . import problems
+from . import spill
+from . import table
+from . import texts as texts_lib
+from .formats import source
+
+_CHUNK = 2**14
+_HELD_OUT = (
+  'Test metrics are computed from examples of the same clients, which were held out of '
+  'training.'
+)
+
+
+class FileClients:
+  """Clients by number, with their examples on disk: what `learning.train` takes.
+
+  Attributes:
+    ids: Numbers from 0.
+  """
+
+  def __init__(
+    self, examples: Any, arranged: arrangement.Arrangement, rows: table.Rows
+  ):
+    """Initializes it.
+
+    Args:
+      examples: Function of a first place and that behind the last one.
+      arranged: Who has which places.
+      rows: What was read, for the ids of clients.
+    """
+    self.ids = range(len(arranged.starts))
+    self._examples = examples
+    self._arranged = arranged
+    self._ids, self._keys = rows.ids, rows.clients
+
+  def examples(self, number: int) -> dict[str, np.ndarray]:
+    """Inputs `x` and labels `y` of a client."""
+    arranged = self._arranged
+    first, end = int(arranged.starts[number]), int(arranged.ends[number])
+    x, y = self._examples(first, end)
+    return {'x': x, 'y': y}
+
+  def name(self, number: int) -> str:
+    """The id that a client has in the data; its number if it was made."""
+    if self._keys is None:
+      return str(number)
+    row = int(self._arranged.first_rows[number])
+    return self._ids.of(row, self._keys[row])
+
+
+def load(options: data_options.Data) -> population.Population:
+  """Reads the user's data.
+
+  Args:
+    options: Which, with `files`.
+
+  Raises:
+    DataError: If they are not what they should be; with file and line.
+    OSError: If they cannot be read, or there is no room for temporary files.
+  """
+  files = options.files
+  assert files is not None
+  opened, uses = _opened(files.path, files)
+  rows, schema = table.Reader(uses, files.scratch).read(opened)
+  if files.partition == 'label_skew' and schema.classes is None:
+    raise problems.DataError(
+      '--partition=label_skew needs classes, and labels are numbers; give '
+      '--label_kind=class or another --partition.'
+    )
+  arranged = _arranged(rows, options, files)
+  if uses.text is not None:
+    return _of_texts(rows, arranged, files, uses)
+  return _of_table(rows, arranged, files, uses, schema)
+
+
+def check(options: data_options.Data) -> None:
+  """Refuses data whose head is wrong, without reading all.
+
+  Raises:
+    DataError: If a column is missing, say.
+    OSError: If the data cannot be read.
+  """
+  assert options.files is not None
+  _opened(options.files.path, options.files)
+
+
+def _opened(
+  path: str, files: data_options.Files, is_test: bool = False
+) -> tuple[source.Source, table.Uses]:
+  """The data, of which only the head was read, and what their columns are for."""
+  file_format = formats.of(path, files.data_format)
+  text = files.text_column or file_format.text_column
+  split = files.test_split if is_test else files.data_split
+  opened = formats.open_data(path, files.data_format, source.Wanted(split, text))
+  client = files.client_column
+  if client is None and file_format.name == 'npz' and not os.path.isdir(path):
+    client = 'client_ids' if 'client_ids' in opened.columns else None
+  label = None if text else files.label_column or file_format.label_column
+  if text is None and label is None:
+    raise problems.DataError(
+      f'--label_column is missing: which column of {path} is predicted? Its columns '
+      f'are: {problems.listed(opened.columns)}. For text give --text_column.'
+    )
+  for name in (client, label, text, *(files.feature_columns or ())):
+    # Nobody asks whose test data are.
+    if name is not None and name not in opened.columns:
+      if name != client or not is_test:
+        raise problems.missing_column(path, name, opened.columns)
+  features = files.feature_columns
+  if features is None:
+    features = tuple(
+      each for each in opened.columns if each not in (client, label) and not text
+    )
+  unknown = [name for name in files.one_hot_columns if name not in features]
+  if unknown:
+    raise problems.DataError(
+      f'--one_hot_columns names {unknown[0]!r}, which is no feature; these are: '
+      f'{problems.listed(features)}.'
+    )
+  return opened, table.Uses(
+    client=None if is_test else client,
+    label=label,
+    features=() if text else features,
+    one_hot=frozenset(files.one_hot_columns),
+    text=text,
+    label_kind=files.label_kind,
+  )
+
+
+def _arranged(
+  rows: table.Rows, options: data_options.Data, files: data_options.Files
+) -> arrangement.Arrangement:
+  shares = arrangement.Shares(files.test_clients, files.test_examples)
+  if files.partition is None:
+    return arrangement.of_clients(rows, shares, options.seed, files.scratch)
+  assert options.num_clients is not None
+  return arrangement.of_nobody(
+    rows,
+    shares,
+    options.seed,
+    files.scratch,
+    options.num_clients,
+    files.partition,
+    options.dirichlet_alpha,
+  )
+
+
+def _of_table(
+  rows: table.Rows,
+  arranged: arrangement.Arrangement,
+  files: data_options.Files,
+  uses: table.Uses,
+  schema: table.Schema,
+) -> population.Population:
+  """A population of features and labels."""
+  shape = encoding.input_shape(schema)
+  numbers, names, labels = (
+    _in_order(each, arranged.order, files.scratch)
+    for each in (rows.numbers, rows.names, rows.labels)
+  )
+  moments = encoding.Moments(numbers.shape[1])
+  is_scaled = files.scaling == 'standard' or (
+    files.scaling is None and len(shape) == 1 and numbers.shape[1] > 0
+  )
+  if is_scaled:
+    for first in range(0, len(numbers), _CHUNK):
+      some = slice(first, first + _CHUNK)
+      moments.add(numbers[some][arranged.is_test[some] == 0].astype(np.float64))
+  mean, scale = moments.mean_and_scale() if is_scaled else (None, None)
+  encoder = encoding.Encoder(
+    mean, scale, tuple(map(len, schema.name_columns.values())), shape
+  )
+  label_dtype = np.float32 if schema.classes is None else np.int32
+
+  def examples(first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+    inputs = encoder.inputs(numbers[first:end], names[first:end])
+    return inputs, labels[first:end].astype(label_dtype)
+
+  if files.test_data is None:
+    tested = _tested(examples, arranged.is_test, shape, label_dtype, files.scratch)
+  else:
+    tested = _test_table(files, schema, encoder, label_dtype)
+  classes = schema.classes
+  made = [
+    (
+      'Features were scaled by their mean and standard deviation over all training '
+      'examples.',
+      is_scaled,
+    ),
+    ('The names of classes are those found in the data.', classes is not None),
+    (
+      'The values of columns with a feature for each value '
+      f'({problems.listed(schema.name_columns)}) are those found in the data.',
+      bool(schema.name_columns),
+    ),
+  ]
+  return population.Population(
+    clients=FileClients(examples, arranged, rows),
+    num_clients=len(arranged.starts),
+    test_examples=tested,
+    shape=population.Shape(
+      inputs=shape,
+      input_dtype='float32',
+      labels=(),
+      label_kind='number' if classes is None else 'class',
+      num_classes=None if classes is None else len(classes),
+      names=classes,
+    ),
+    facts={
+      **_facts(arranged, tested, 'examples'),
+      **_facts_of_table(schema, shape, is_scaled, moments),
+    },
+    not_covered=_sentences(*made, (_HELD_OUT, files.test_examples is not None)),
+  )
+
+
+def _in_order(array: np.ndarray, order: np.ndarray, folder: str) -> np.ndarray:
+  """Rows in the order of clients, on disk."""
+  found = spill.Spill(folder, array.dtype, array.shape[1:])
+  for some in table.chunks(order, _CHUNK):
+    found.append(array[some])
+  return found.array
+
+
+def _tested(
+  examples: Any,
+  is_test: np.ndarray,
+  shape: tuple[int, ...],
+  label_dtype: Any,
+  folder: str,
+) -> tuple[np.ndarray, np.ndarray]:
+  """Inputs and labels that were held out, on disk."""
+  inputs = spill.Spill(folder, np.float32, shape)
+  labels = spill.Spill(folder, label_dtype)
+  for first in range(0, len(is_test), _CHUNK):
+    chosen = is_test[first : first + _CHUNK] == 1
+    if chosen.any():
+      x, y = examples(first, first + _CHUNK)
+      inputs.append(x[chosen])
+      labels.append(y[chosen])
+  return inputs.array, labels.array
+
+
+def _test_table(
+  files: data_options.Files,
+  schema: table.Schema,
+  encoder: encoding.Encoder,
+  label_dtype: Any,
+) -> tuple[np.ndarray, np.ndarray]:
+  """Inputs and labels of `--test_data`, scaled and numbered as those for training."""
+  assert files.test_data is not None
+  opened, uses = _opened(files.test_data, files, is_test=True)
+  uses = table.Uses(
+    label=uses.label,
+    features=(*schema.number_columns, *schema.name_columns),
+    one_hot=uses.one_hot,
+    label_kind=uses.label_kind,
+  )
+  rows, _ = table.Reader(uses, files.scratch, like=schema).read(opened)
+
+  def examples(first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+    inputs = encoder.inputs(rows.numbers[first:end], rows.names[first:end])
+    return inputs, rows.labels[first:end].astype(label_dtype)
+
+  everything = np.ones(len(rows.hashes), np.uint8)
+  return _tested(examples, everything, encoder.shape, label_dtype, files.scratch)
+
+
+def _of_texts(
+  rows: table.Rows,
+  arranged: arrangement.Arrangement,
+  files: data_options.Files,
+  uses: table.Uses,
+) -> population.Population:
+  """A population of sequences of tokens."""
+  assert rows.texts is not None and files.text_unit is not None
+  unit = files.text_unit
+  length = texts_lib.sequence_length(unit, files.sequence_length)
+  if files.vocabulary is not None:
+    vocabulary = texts_lib.from_file(files.vocabulary, unit)
+  else:
+    size = files.vocabulary_size or texts_lib.VOCABULARY_SIZES[unit]
+    vocabulary = texts_lib.most_frequent(
+      _training_texts(rows.texts, arranged), unit, size
+    )
+  found = _Sequences(vocabulary, length, files.scratch)
+  tested = _Sequences(vocabulary, length, files.scratch)
+  for place, row in enumerate(_numbers(arranged.order)):
+    text = rows.texts[row]
+    found.append(text)
+    if arranged.is_test[place]:
+      tested.append(text)
+  if files.test_data is not None:
+    opened, uses = _opened(files.test_data, files, is_test=True)
+    assert uses.text is not None
+    for batch in opened.batches([uses.text]):
+      for text in columns.texts(batch.columns[uses.text], uses.text, batch.where):
+        tested.append(text)
+    if not len(tested.array):
+      raise problems.DataError(f'{opened.path} is empty: it has no rows.')
+  sequences = found.array
+  ends = found.ends
+
+  def examples(first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+    return sequences[first:end, :-1], sequences[first:end, 1:]
+
+  arranged = arranged._replace(
+    starts=_places(ends, arranged.starts), ends=_places(ends, arranged.ends)
+  )
+  of_test = tested.array
+  test_examples = (of_test[:, :-1], of_test[:, 1:])
+  return population.Population(
+    clients=FileClients(examples, arranged, rows),
+    num_clients=len(arranged.starts),
+    test_examples=test_examples,
+    shape=population.Shape(
+      inputs=(length,),
+      input_dtype='int32',
+      labels=(length,),
+      label_kind='tokens',
+      num_classes=vocabulary.num_tokens,
+      names=vocabulary.names,
+      ignored_labels=(texts_lib.PADDING,),
+    ),
+    facts={
+      **_facts(arranged, test_examples, 'sequences'),
+      'sequence length': length,
+      'text unit': unit,
+      'vocabulary size': len(vocabulary.entries),
+      'share of unknown tokens': round(found.share_unknown, 6),
+    },
+    not_covered=_sentences(
+      (
+        f'The vocabulary is of the {unit}s that are most frequent in the training '
+        'data.',
+        not files.vocabulary,
+      ),
+      (_HELD_OUT, files.test_examples is not None),
+    ),
+  )
+
+
+class _Sequences:
+  """Sequences of tokens, on disk."""
+
+  def __init__(self, vocabulary: texts_lib.Vocabulary, length: int, folder: str):
+    self._vocabulary, self._length = vocabulary, length
+    self._sequences = spill.Spill(folder, np.int32, (length + 1,))
+    self._ends = spill.Spill(folder, np.int64)
+    self._tokens = self._unknown = 0
+
+  def append(self, text: str) -> None:
+    sequences = self._vocabulary.sequences(text, self._length)
+    self._sequences.append(sequences)
+    self._ends.append([len(self._sequences)])
+    self._tokens += np.count_nonzero(sequences)
+    self._unknown += np.count_nonzero(sequences == self._vocabulary.unknown)
+
+  @property
+  def array(self) -> np.ndarray:
+    return self._sequences.array
+
+  @property
+  def ends(self) -> np.ndarray:
+    return self._ends.array
+
+  @property
+  def share_unknown(self) -> float:
+    return self._unknown / max(1, self._tokens)
+
+
+def _sentences(*said: tuple[str, bool]) -> tuple[str, ...]:
+  """Those sentences that are so."""
+  return tuple(sentence for sentence, is_so in said if is_so)
+
+
+def _numbers(array: np.ndarray) -> Iterator[int]:
+  for some in table.chunks(array):
+    yield from some.tolist()
+
+
+def _training_texts(
+  texts: table.Texts, arranged: arrangement.Arrangement
+) -> Iterator[str]:
+  for place, row in enumerate(_numbers(arranged.order)):
+    if not arranged.is_test[place]:
+      yield texts[row]
+
+
+def _places(ends: np.ndarray, rows: np.ndarray) -> np.ndarray:
+  """Places of sequences, from those of texts."""
+  found = ends[np.maximum(rows - 1, 0)]
+  return np.where(rows > 0, found, 0)
+
+
+def _facts(
+  arranged: arrangement.Arrangement, tested: Any, called: str
+) -> dict[str, Any]:
+  """What is told of any data."""
+  sizes = arranged.ends - arranged.starts
+  x, y = tested
+  facts: dict[str, Any] = {
+    'clients': len(sizes),
+    called: int(sizes.sum()),
+    f'{called} of a client (least, median, most)': [
+      int(sizes.min()),
+      float(np.median(sizes)),
+      int(sizes.max()),
+    ],
+  }
+  if arranged.num_test_clients:
+    facts['clients held out for testing'] = arranged.num_test_clients
+  facts[f'{called} for testing, not private'] = len(y)
+  facts['checksum of those'] = _checksum(x, y)
+  return facts
+
+
+def _checksum(*arrays: np.ndarray) -> str:
+  """Of test data, which a run that goes on must have again."""
+  digest = hashlib.sha256()
+  for array in arrays:
+    digest.update(f'{array.dtype.str}{array.shape}'.encode())
+    for first in range(0, len(array), _CHUNK):
+      digest.update(np.ascontiguousarray(array[first : first + _CHUNK]).data)
+  return f'sha256:{digest.hexdigest()[:32]}'
+
+
+def _facts_of_table(
+  schema: table.Schema,
+  shape: tuple[int, ...],
+  is_scaled: bool,
+  moments: encoding.Moments,
+) -> dict[str, Any]:
+  facts: dict[str, Any] = {
+    'features': shape[0] if len(shape) == 1 else list(shape),
+    'columns of numbers': list(schema.number_columns),
+  }
+  if schema.name_columns:
+    facts['columns with a feature for each value'] = {
+      name: len(values) for name, values in schema.name_columns.items()
+    }
+  facts['scaling of numbers'] = 'standard' if is_scaled else 'none'
+  if is_scaled and moments.is_constant.any():
+    facts['columns that are constant'] = int(moments.is_constant.sum())
+  classes: Optional[tuple[str, ...]] = schema.classes
+  facts['labels'] = 'numbers' if classes is None else f'{len(classes)} classes'
+  if classes is not None:
+    facts['classes'] = list(classes[:20])
+  return facts

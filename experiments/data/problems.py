@@ -1,0 +1,28 @@
+"""What is wrong with data, said with the place where it is."""
+
+from typing import Any
+
+
+class DataError(ValueError):
+  """Data that cannot be used as they are; the message names file and line."""
+
+
+def shown(value: Any) -> str:
+  """A value as it is shown in a message: on one line, and not at length."""
+  text = repr(value)
+  return text if len(text) <= 60 else f'{text[:57]}...'
+
+
+def listed(names: Any) -> str:
+  """Names as they are listed in a message."""
+  found = [str(each) for each in names]
+  if len(found) > 20:
+    return f'{", ".join(found[:20])} and {len(found) - 20} more'
+  return ', '.join(found)
+
+
+def missing_column(path: str, name: str, columns: Any) -> DataError:
+  """The error for a column that is not there."""
+  return DataError(
+    f'{path} has no column {name!r}; its columns are: {listed(columns)}.'
+  )

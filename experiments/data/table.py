@@ -1,0 +1,415 @@
+"""Reads rows of whatever format, once, and keeps them on disk column by column."""
+
+import dataclasses
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+
+from . import columns
+from . import hashing
+from . import problems
+from . import spill
+from .formats import source
+
+# Between two lines on how far reading is.
+_LINE_SECONDS = 10.0
+# Different values of a column of text that becomes a feature for each.
+MOST_VALUES = 100
+# Different whole numbers that are taken for classes, and classes that are asked for.
+FEW_CLASSES, _MOST_CLASSES = 20, 10_000
+_CLASSES = 'Is that a label? If it is a number, give --label_kind=number.'
+_MIXED_LABELS = 'If all are names of classes, give --label_kind=class.'
+
+
+def _mixed(name: str) -> str:
+  return (
+    f'If all are names, give --one_hot_columns={name}; or leave the column out by '
+    '--feature_columns.'
+  )
+
+
+@dataclasses.dataclass(frozen=True)
+class Uses:
+  """What the columns are for.
+
+  Attributes:
+    client: Column that says whose a row is; `None` if the format does, or nothing.
+    label: Column to predict; `None` for text.
+    features: Columns to predict from.
+    one_hot: Those of them that have names even if they are numbers.
+    text: Column of text; `None` for features and labels.
+    label_kind: `class`, `number`, or `None` to find out.
+  """
+
+  client: Optional[str] = None
+  label: Optional[str] = None
+  features: tuple[str, ...] = ()
+  one_hot: frozenset[str] = frozenset()
+  text: Optional[str] = None
+  label_kind: Optional[str] = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Schema:
+  """What was found of the columns, which test data must have as well.
+
+  Attributes:
+    number_columns: Features that are numbers, with the shape of an entry.
+    name_columns: Features that are names, with all there are.
+    classes: Names of classes; `None` if labels are numbers, or there are none.
+  """
+
+  number_columns: Mapping[str, tuple[int, ...]]
+  name_columns: Mapping[str, tuple[str, ...]]
+  classes: Optional[tuple[str, ...]]
+
+
+class Rows(NamedTuple):
+  """All rows, each array with an entry for each, mapped from files.
+
+  Attributes:
+    clients: Keys of clients' ids, uint64 [rows, 2]; `None` without clients.
+    hashes: Of what is in a row besides, uint64 [rows].
+    numbers: Features that are numbers, float64 [rows, columns]; float32 if an entry
+      has a shape.
+    names: Features that are names by number, uint32 [rows, columns].
+    labels: float64 [rows]: numbers, or numbers of classes.
+    texts: Texts by row, or `None`.
+    ids: Clients' ids.
+  """
+
+  clients: Optional[np.ndarray]
+  hashes: np.ndarray
+  numbers: np.ndarray
+  names: np.ndarray
+  labels: np.ndarray
+  texts: Optional['Texts']
+  ids: 'Ids'
+
+
+class Texts:
+  """Texts on disk."""
+
+  def __init__(self, folder: str):
+    """Makes an empty one in a folder."""
+    self._content = spill.Spill(folder, np.uint8)
+    self._ends = spill.Spill(folder, np.int64)
+
+  def __len__(self) -> int:
+    return len(self._ends)
+
+  def append(self, found: Sequence[str]) -> None:
+    """Appends texts."""
+    encoded = [text.encode('utf-8', 'surrogatepass') for text in found]
+    first = len(self._content)
+    self._content.append_bytes(b''.join(encoded))
+    sizes = np.fromiter(map(len, encoded), np.int64, len(encoded))
+    self._ends.append(first + np.cumsum(sizes))
+
+  def __getitem__(self, number: int) -> str:
+    ends = self._ends.array
+    first = int(ends[number - 1]) if number else 0
+    content = self._content.array[first : int(ends[number])].tobytes()
+    return content.decode('utf-8', 'surrogatepass')
+
+
+class Ids:
+  """Ids of clients on disk, with the rows where they were seen first in a batch.
+
+  Those that their keys tell need not be here.
+  """
+
+  def __init__(self, folder: str):
+    """Makes an empty one in a folder."""
+    self._texts = Texts(folder)
+    self._rows = spill.Spill(folder, np.int64)
+
+  def append(self, found: Sequence[str], rows: Any) -> None:
+    """Appends ids and the rows that they were seen in."""
+    self._texts.append(found)
+    self._rows.append(rows)
+
+  def of(self, row: int, key: np.ndarray) -> str:
+    """The id of a client.
+
+    Args:
+      row: The first that is the client's.
+      key: As of `hashing.of_ids`.
+    """
+    place = int(np.searchsorted(self._rows.array, row))
+    if place < len(self._rows) and self._rows.array[place] == row:
+      return self._texts[place]
+    return hashing.short_id(key)
+
+
+class Reader:
+  """Reads a source."""
+
+  def __init__(self, uses: Uses, folder: str, like: Optional[Schema] = None):
+    """Initializes it.
+
+    Args:
+      uses: What the columns are for.
+      folder: Where there is room.
+      like: What the data have to be like; `None` to find out.
+    """
+    self._uses, self._folder, self._like = uses, folder, like
+    self._with_clients = like is None  # Nobody asks whose test data are.
+    self._clients = spill.Spill(folder, np.uint64, (2,))
+    self._hashes = spill.Spill(folder, np.uint64)
+    self._labels = spill.Spill(folder, np.float64)
+    self._ids = Ids(folder)
+    self._texts = None if uses.text is None else Texts(folder)
+    self._kinds: Optional[dict[str, Optional[columns.Names]]] = None
+    self._shapes: dict[str, tuple[int, ...]] = {}
+    self._classes: Optional[columns.Names] = None
+    self._few: Optional[set[float]] = set()
+    self._numbers: Optional[spill.Spill] = None
+    self._names: Optional[spill.Spill] = None
+
+  def read(self, opened: source.Source) -> tuple[Rows, Schema]:
+    """Reads all rows.
+
+    Args:
+      opened: Where they are.
+
+    Raises:
+      DataError: If a row is not as it should be, or there are none; with file and line.
+    """
+    uses = self._uses
+    wanted = [
+      each
+      for each in (uses.client, uses.label, uses.text, *uses.features)
+      if each is not None
+    ]
+    for name in wanted:
+      if name not in opened.columns:
+        raise problems.missing_column(opened.path, name, opened.columns)
+    numbers: set[str] = set()
+    said = time.monotonic()
+    for batch in opened.batches(wanted, numbers):
+      self._add(batch)
+      if time.monotonic() - said > _LINE_SECONDS:
+        said = time.monotonic()
+        print(f'{opened.path}: {len(self._hashes)} rows so far.', file=sys.stderr)
+      numbers.update(self._known_numbers())
+    if not len(self._hashes):
+      raise problems.DataError(f'{opened.path} is empty: it has no rows.')
+    return self._finish()
+
+  def _known_numbers(self) -> Iterator[str]:
+    """Columns that are numbers, as was decided."""
+    for name, kind in (self._kinds or {}).items():
+      if kind is None:
+        yield name
+    if self._uses.label is not None and self._classes is None:
+      yield self._uses.label
+
+  def _add(self, batch: source.Batch) -> None:
+    uses = self._uses
+    first = len(self._hashes)
+    if self._with_clients:
+      self._add_clients(batch, first)
+    if uses.text is not None:
+      assert self._texts is not None
+      found = columns.texts(batch.columns[uses.text], uses.text, batch.where)
+      self._texts.append(found)
+      self._hashes.append(hashing.of_texts(found)[:, 0])
+      return
+    hashed = [self._add_numbers(batch), self._add_names(batch)]
+    labels, hashes = self._label(batch)
+    self._labels.append(labels)
+    hashed.append(hashes)
+    self._hashes.append(hashing.of_rows(np.stack(hashed, axis=1)))
+
+  def _add_clients(self, batch: source.Batch, first: int) -> None:
+    """Writes whose the rows are."""
+    name, ids = self._uses.client, batch.clients
+    if name is not None:
+      values = batch.columns[name]
+      if isinstance(values, np.ndarray) and values.dtype.kind == 'f':
+        raise problems.DataError(
+          f'{batch.where(0)}: ids of clients in {name} are of {values.dtype}; they '
+          'must be whole numbers or text.'
+        )
+      keys = hashing.of_short_ids(values)
+      if keys is not None:
+        self._clients.append(keys)
+        return
+      ids = columns.texts(values, name, batch.where)
+    if isinstance(ids, str):
+      self._clients.append(hashing.of_ids([ids]).repeat(batch.num_rows, axis=0))
+      self._ids.append([ids], [first])
+    elif ids is not None:
+      # The place of each id's first row in the batch: from behind, it is put in last.
+      places = dict(zip(reversed(ids), range(batch.num_rows - 1, -1, -1)))
+      self._clients.append(hashing.of_ids(ids))
+      seen = sorted((place, id_) for id_, place in places.items())
+      self._ids.append([id_ for _, id_ in seen], [first + place for place, _ in seen])
+
+  def _decide(self, batch: source.Batch) -> dict[str, Optional[columns.Names]]:
+    """Which columns have names, by the first row; of the others, what shape."""
+    if self._kinds is not None:
+      return self._kinds
+    kinds: dict[str, Optional[columns.Names]] = {}
+    for name in self._uses.features:
+      value = batch.columns[name][0]
+      if self._like is not None:
+        has_names = name in self._like.name_columns
+      else:
+        has_names = name in self._uses.one_hot or not (
+          columns.is_number(value) or columns.is_empty(value)
+        )
+      kinds[name] = None
+      if has_names:
+        known = None if self._like is None else self._like.name_columns[name]
+        kinds[name] = columns.Names(
+          name,
+          MOST_VALUES,
+          'Text becomes a feature for each value. Leave the column out by '
+          '--feature_columns, or make fewer values of it.',
+          known,
+          None if known or name in self._uses.one_hot else _mixed(name),
+        )
+    self._kinds = kinds
+    return kinds
+
+  def _add_numbers(self, batch: source.Batch) -> np.ndarray:
+    """Writes features that are numbers; returns hashes."""
+    names = [name for name, kind in self._decide(batch).items() if kind is None]
+    parts = []
+    for name in names:
+      remedy = (
+        f'Values before are. Correct it, leave {name} out by --feature_columns, or '
+        f'make a feature of each value by --one_hot_columns={name}.'
+      )
+      part = columns.finite(batch.columns[name], name, batch.where, remedy)
+      shape = self._shapes.setdefault(name, part.shape[1:])
+      if self._like is not None:
+        shape = self._like.number_columns[name]
+      if part.shape[1:] != shape:
+        raise problems.DataError(
+          f'{batch.where(0)}: {name} is of shape {list(part.shape[1:])}, not '
+          f'{list(shape)} as before.'
+        )
+      parts.append(part.reshape(batch.num_rows, -1))
+    block = np.concatenate(parts, axis=1) if parts else np.zeros((batch.num_rows, 0))
+    if self._numbers is None:
+      dtype = np.float64 if all(len(s) < 2 for s in self._shapes.values()) else 'f4'
+      self._numbers = spill.Spill(self._folder, dtype, block.shape[1:])
+    self._numbers.append(block)
+    return hashing.of_rows(block)
+
+  def _add_names(self, batch: source.Batch) -> np.ndarray:
+    """Writes features that are names; returns hashes."""
+    codes, hashed = [], []
+    for name, kind in self._decide(batch).items():
+      if kind is not None:
+        codes.append(kind.add(batch.columns[name], batch.where))
+        hashed.append(kind.hashes(codes[-1]))
+    empty = np.zeros((batch.num_rows, 0), np.uint64)
+    block = np.stack(codes, axis=1) if codes else empty
+    if self._names is None:
+      self._names = spill.Spill(self._folder, np.uint32, block.shape[1:])
+    self._names.append(block)
+    return hashing.of_rows(np.stack(hashed, axis=1) if hashed else empty)
+
+  def _label(self, batch: source.Batch) -> tuple[np.ndarray, np.ndarray]:
+    """Labels as numbers, or codes of classes; and hashes."""
+    name = self._uses.label
+    assert name is not None
+    values = batch.columns[name]
+    if not len(self._hashes):
+      self._decide_labels(name, values)
+    if self._classes is not None:
+      codes = self._classes.add(values, batch.where)
+      return codes.astype(np.float64), self._classes.hashes(codes)
+    remedy = 'Correct it, or give --label_kind=class if labels are names.'
+    found = columns.finite(values, name, batch.where, remedy)
+    if found.ndim > 1:
+      raise problems.DataError(
+        f'{batch.where(0)}: {name} has {list(found.shape[1:])} values of a row; a '
+        'label must be one.'
+      )
+    if self._few is not None:
+      self._few |= set(np.unique(found).tolist())
+      if len(self._few) > FEW_CLASSES or any(v != int(v) for v in self._few):
+        self._few = None
+    return found, found.view(np.uint64)
+
+  def _decide_labels(self, name: str, values: source.Values) -> None:
+    """Makes classes of labels if they are names, or are to be; by the first of them."""
+    kind = self._uses.label_kind
+    if self._like is not None:
+      kind = 'number' if self._like.classes is None else 'class'
+    elif kind is None:
+      is_number = columns.is_number(values[0]) or columns.is_empty(values[0])
+      kind = None if is_number else 'class'
+    if kind == 'class':
+      known = None if self._like is None else self._like.classes
+      no_numbers = None if known or self._uses.label_kind else _MIXED_LABELS
+      self._classes = columns.Names(name, _MOST_CLASSES, _CLASSES, known, no_numbers)
+    if kind == 'number':
+      self._few = None
+
+  def _finish(self) -> tuple[Rows, Schema]:
+    kinds = self._kinds or {}
+    number_columns, name_columns, renumbered = {}, {}, []
+    for name, kind in kinds.items():
+      if kind is None:
+        number_columns[name] = self._shapes[name]
+      else:
+        name_columns[name], numbers = kind.names()
+        renumbered.append(numbers)
+    classes, labels = self._final_labels()
+    rows = Rows(
+      clients=self._clients.array if len(self._clients) else None,
+      hashes=self._hashes.array,
+      numbers=self._numbers.array if self._numbers else np.zeros((0, 0)),
+      names=self._final_names(renumbered),
+      labels=labels,
+      texts=self._texts,
+      ids=self._ids,
+    )
+    return rows, Schema(number_columns, name_columns, classes)
+
+  def _final_names(self, renumbered: list[np.ndarray]) -> np.ndarray:
+    """Numbers of names in their order, instead of in that in which they came."""
+    if self._names is None:
+      return np.zeros((0, 0), np.uint32)
+    final = spill.Spill(self._folder, np.uint32, self._names.shape)
+    for chunk in chunks(self._names.array):
+      parts = [numbers[chunk[:, i]] for i, numbers in enumerate(renumbered)]
+      final.append(np.stack(parts, axis=1) if parts else chunk)
+    return final.array
+
+  def _final_labels(self) -> tuple[Optional[tuple[str, ...]], np.ndarray]:
+    """Names of classes, and labels by the order of these."""
+    labels = self._labels.array
+    if self._classes is not None:
+      names, numbers = self._classes.names()
+      of_label = numbers.astype(np.float64)
+
+      def number(chunk: np.ndarray) -> np.ndarray:
+        return of_label[chunk.astype(np.int64)]
+    elif self._few and self._uses.text is None:
+      values = np.array(sorted(self._few))
+      names = tuple(map(columns.number_name, values.tolist()))
+
+      def number(chunk: np.ndarray) -> np.ndarray:
+        return np.searchsorted(values, chunk).astype(np.float64)
+    else:
+      return None, labels
+    final = spill.Spill(self._folder, np.float64)
+    for chunk in chunks(labels):
+      final.append(number(chunk))
+    return names, final.array
+
+
+def chunks(array: np.ndarray, size: int = 2**14) -> Iterator[np.ndarray]:
+  """An array some entries at a time."""
+  for first in range(0, len(array), size):
+    yield array[first : first + size]

@@ -1,0 +1,131 @@
+"""CSV: what is wrong is named by file and physical line; nothing is left out."""
+
+import pytest
+
+from experiments.data import problems
+from tests.experiments.data import own_data
+
+HEAD = 'who,age,height,bought\n'
+GOOD = ''.join(f'c{i % 3},{i},{i / 2},{i % 2}\n' for i in range(20))
+
+
+@pytest.mark.parametrize(
+  ('text', 'message'),
+  [
+    ('', 'is empty'),
+    ('\n', 'is empty'),
+    (HEAD, 'is empty: it has no rows'),
+    ('who,age,age,bought\n' + GOOD, "line 1: two columns are called 'age'"),
+    ('who,age,,bought\n' + GOOD, 'line 1: column 3 of 4 has no name'),
+    (HEAD + GOOD + 'c1,1,2\n', 'line 22: 3 fields, where the 4 columns who, age'),
+    (HEAD + GOOD + 'c1,1,2,0,5\n', 'line 22: 5 fields'),
+    (HEAD + GOOD + '\nc1,1,2,0\n', 'line 22 is empty'),
+    (HEAD + GOOD + 'c1,old,2,0\n', "line 22: age is 'old', which is no number"),
+    (HEAD + GOOD + 'c1,old,2,0\n', '--one_hot_columns=age'),
+    (HEAD + GOOD + 'c1,1_0,2,0\n', "line 22: age is '1_0', which is no number"),
+    (HEAD + GOOD + 'c1,,2,0\n', 'line 22: age is empty'),
+    (HEAD + GOOD + 'c1,  ,2,0\n', 'line 22: age is empty'),
+    (HEAD + 'c1,,2,0\n' + GOOD, 'line 2: age is empty'),
+    (HEAD + GOOD + 'c1,1,NaN,0\n', "line 22: height is 'NaN', which is not finite"),
+    (HEAD + GOOD + 'c1,-inf,2,0\n', "line 22: age is '-inf', which is not finite"),
+    (HEAD + GOOD + 'c1,1e39,2,0\n', "age is '1e39', more than float32 can hold"),
+    (HEAD + GOOD + ',1,2,0\n', 'line 22: who is empty'),
+    (HEAD + GOOD + 'c1,1,2,\n', 'line 22: bought is empty'),
+    (HEAD + GOOD + 'c1,1,2,yes\n', "line 22: bought is 'yes', which is no number"),
+    (HEAD + GOOD + 'c1,1,2,yes\n', '--label_kind=class'),
+    (HEAD + GOOD + '"c1\n\nx",1,2,0\nc1,1,x,0\n', "line 25: height is 'x'"),
+    (HEAD + GOOD + '"c1\n,1,2,0\n', 'line 22: unexpected end of data'),
+    (HEAD + GOOD + '"c1"x,1,2,0\n', "line 22: ',' expected after '\"'"),
+  ],
+)
+def test_what_is_wrong_is_named_by_line(text, message, tmp_path):
+  path = tmp_path / 'data.csv'
+  path.write_text(text)
+  with pytest.raises(problems.DataError) as error:
+    own_data.load_rows(path)
+  assert message in str(error.value)
+  assert str(path) in str(error.value)
+
+
+def test_physical_lines_are_told_whatever_ends_them(tmp_path):
+  path = tmp_path / 'data.csv'
+  for end in ('\n', '\r\n', '\r'):
+    text = (HEAD + GOOD + 'c1,"1","2\n",0\nc1,1,x,0\n').replace('\n', end)
+    path.write_text(text, newline='')
+    with pytest.raises(problems.DataError, match=r"line 24: height is 'x'"):
+      own_data.load_rows(path)
+
+
+def test_a_wrong_row_is_found_far_into_the_file(tmp_path):
+  path = tmp_path / 'data.csv'
+  path.write_text(HEAD + GOOD * 1500 + 'c1,1,,0\n' + GOOD)
+  with pytest.raises(problems.DataError, match='line 30002: height is empty'):
+    own_data.load_rows(path)
+
+
+def test_bytes_that_are_no_utf8_are_named_by_line(tmp_path):
+  path = tmp_path / 'data.csv'
+  for number in (3, 3000):
+    lines = (HEAD + GOOD * 200).splitlines(keepends=True)
+    lines[number - 1] = 'Zo\xeb,1,2,0\n'
+    path.write_bytes(''.join(lines).encode('latin-1'))
+    with pytest.raises(problems.DataError, match=f'line {number}: byte 0xeb is no'):
+      own_data.load_rows(path)
+
+
+def test_a_missing_column_is_told_with_those_that_there_are(tmp_path):
+  path = own_data.write_csv(tmp_path / 'data.csv')
+  with pytest.raises(problems.DataError) as error:
+    own_data.load(path, client_column='user', label_column='bought')
+  assert "no column 'user'; its columns are: who, age, height, bought" in str(
+    error.value
+  )
+
+
+@pytest.mark.parametrize('newline', ['\n', '\r\n', '\r'])
+def test_all_ends_of_lines_are_read_alike(newline, tmp_path):
+  one = own_data.load_rows(own_data.write_csv(tmp_path / 'a.csv'))
+  other = own_data.load_rows(own_data.write_csv(tmp_path / 'b.csv', newline=newline))
+  assert own_data.same(one, other)
+
+
+def test_empty_lines_at_the_end_a_byte_order_mark_and_quotes_change_nothing(tmp_path):
+  path = own_data.write_csv(tmp_path / 'data.csv')
+  plain = own_data.load_rows(path)
+  text = path.read_text()
+  lines = text.splitlines()
+  quoted = [','.join(f'"{field}"' for field in line.split(',')) for line in lines]
+  path.write_text('\n'.join(quoted) + '\n\n\n', encoding='utf-8-sig')
+  assert own_data.same(plain, own_data.load_rows(path))
+
+
+def test_tab_separated_values_are_read_by_their_ending(tmp_path):
+  path = own_data.write_csv(tmp_path / 'data.csv')
+  tabs = tmp_path / 'data.tsv'
+  tabs.write_text(path.read_text().replace(',', '\t'))
+  assert own_data.same(own_data.load_rows(path), own_data.load_rows(tabs))
+
+
+def test_a_column_by_itself_may_have_empty_lines_at_the_end_only(tmp_path):
+  path = tmp_path / 'data.csv'
+  path.write_text('said\n' + 'hello\n' * 20 + '\n\n')
+  found = own_data.load(path, num_clients=2, text_column='said')
+  assert found.facts['sequences'] == 16
+  path.write_text('said\n' + 'hello\n' * 20 + '\n\nx\n')
+  with pytest.raises(problems.DataError, match='line 22 is empty'):
+    own_data.load(path, num_clients=2, text_column='said')
+
+
+def test_what_is_read_row_by_row_is_what_is_read_many_at_a_time(tmp_path):
+  rows = [
+    {'who': f'Zoë {i % 40}', 'age': i / 7, 'colour': 'rgb'[i % 3], 'y': i % 2}
+    for i in range(40_000)
+  ]
+  path = own_data.write_csv(tmp_path / 'data.csv', rows)
+  text = path.read_text()
+  names = {'client_column': 'who', 'label_column': 'y', 'one_hot_columns': ('colour',)}
+  fast = own_data.load(path, **names)
+  at = text.index('\n', len(text) // 2) + 1
+  for begin in (0, at):  # A quote there: all of the rest is read row by row.
+    path.write_text(text[:begin] + '"' + text[begin:].replace(',', '",', 1))
+    assert own_data.same(fast, own_data.load(path, **names))

@@ -1,0 +1,217 @@
+"""Formats: the same rows are the same population, whatever file they are in."""
+
+import numpy as np
+import pytest
+
+from experiments.data import formats
+from experiments.data import problems
+from tests.experiments.data import own_data
+
+
+def _write_npz(path, **changes):
+  rows = own_data.ROWS
+  arrays = {
+    'x': np.array([[row['age'], row['height']] for row in rows]),
+    'y': np.array([row['bought'] for row in rows]),
+    'client_ids': np.array([row['who'] for row in rows]),
+    **changes,
+  }
+  arrays = {name: array for name, array in arrays.items() if array is not None}
+  np.savez(path, **arrays)
+  return path
+
+
+@pytest.fixture(scope='module')
+def of_csv(tmp_path_factory):
+  path = tmp_path_factory.mktemp('csv') / 'data.csv'
+  return own_data.load_rows(own_data.write_csv(path))
+
+
+def test_json_lines_are_the_population_of_the_csv(of_csv, tmp_path):
+  path = own_data.write_json(tmp_path / 'data.jsonl')
+  assert own_data.same(of_csv, own_data.load_rows(path))
+
+
+def test_a_folder_with_a_file_for_each_client_is_the_population_of_the_csv(
+  of_csv, tmp_path
+):
+  files, folders = tmp_path / 'files', tmp_path / 'folders'
+  files.mkdir()
+  for number in range(7):
+    rows = [
+      {name: value for name, value in row.items() if name != 'who'}
+      for row in own_data.ROWS
+      if row['who'] == f'client {number}'
+    ]
+    own_data.write_csv(files / f'client {number}.csv', rows)
+    (folders / f'client {number}').mkdir(parents=True)
+    own_data.write_csv(folders / f'client {number}' / 'a.csv', rows[:4])
+    own_data.write_csv(folders / f'client {number}' / 'b.csv', rows[4:])
+  (files / '.hidden').write_text('nobody')
+  for path in (files, folders):
+    assert own_data.same(of_csv, own_data.load(path, label_column='bought'))
+
+
+def test_numpy_arrays_have_the_clients_and_values_of_the_csv(of_csv, tmp_path):
+  found = own_data.load(_write_npz(tmp_path / 'data.npz'))
+  assert own_data.everything(found) == own_data.everything(of_csv)
+
+
+def test_numpy_arrays_may_be_images_which_are_not_scaled(tmp_path):
+  rng = np.random.default_rng(1)
+  images = rng.integers(0, 256, [70, 4, 5, 1], dtype=np.uint8)
+  path = _write_npz(tmp_path / 'data.npz', x=images)
+  found = own_data.load(path)
+  assert found.shape.inputs == (4, 5, 1)
+  assert found.facts['scaling of numbers'] == 'none'
+  clients, tested = own_data.everything(found)
+  read = sorted(sum(clients.values(), []) + tested)
+  labels = [row['bought'] for row in own_data.ROWS]
+  assert read == own_data.rows_of(images, labels)
+
+
+@pytest.mark.parametrize(
+  ('changes', 'message'),
+  [
+    ({'y': np.zeros(3)}, 'arrays of different length: 70 in x, 3 in y'),
+    ({'x': np.array(1.0)}, 'x is a scalar'),
+    ({'x': np.asfortranarray(np.ones([70, 3]))}, 'x is in Fortran order'),
+    ({'x': np.full([70, 2], np.nan)}, 'entry 0: x is'),
+    ({'x': np.zeros([70, 2], complex)}, 'x is of dtype complex128'),
+    ({'client_ids': np.zeros(70)}, 'ids of clients in client_ids are of float64'),
+    ({'y': np.zeros([70, 2])}, 'y has [2] values of a row'),
+    ({'y': None}, "no column 'y'; its columns are: x, client_ids"),
+  ],
+)
+def test_arrays_that_are_not_right_are_named(changes, message, tmp_path):
+  path = _write_npz(tmp_path / 'data.npz', **changes)
+  with pytest.raises(problems.DataError) as error:
+    own_data.load(path)
+  assert message in str(error.value)
+
+
+def test_objects_in_an_archive_are_not_unpickled(tmp_path):
+  path = tmp_path / 'data.npz'
+  np.savez(path, x=np.array([{}, []], object), y=np.zeros(2))
+  with pytest.raises(problems.DataError, match='x is of dtype object'):
+    own_data.load(path, num_clients=1)
+
+
+@pytest.mark.parametrize(
+  ('line', 'message'),
+  [
+    ('{"who": "a", "age": 1, "height": 2', 'line 71 is no JSON: '),
+    ('[1, 2]', 'line 71 is [1, 2]; it must be an object'),
+    ('{"who": "a", "age": 1, "height": 2}', "line 71 lacks 'bought', other than line"),
+    ('{"who": "a", "age": 1, "height": 2, "bought": 0, "z": 1}', "has 'z' as well"),
+    ('{"who": "a", "age": 1, "age": 1, "height": 2, "bought": 0}', "has 'age' twice"),
+    ('{"who": "a", "age": null, "height": 2, "bought": 0}', 'line 71: age is empty'),
+    ('{"who": "a", "age": NaN, "height": 2, "bought": 0}', 'age is nan, which is not'),
+    ('{"who": "a", "age": "x", "height": 2, "bought": 0}', "age is 'x', which is no"),
+    (
+      '{"who": "a", "age": [1], "height": 2, "bought": 0}',
+      'age is [1], and values before',
+    ),
+    ('{"who": null, "age": 1, "height": 2, "bought": 0}', 'line 71: who is empty'),
+    (
+      '{"who": [1], "age": 1, "height": 2, "bought": 0}',
+      'who is [1], which is',
+    ),
+    ('', 'line 71 is empty'),
+  ],
+)
+def test_json_that_is_not_right_is_named_by_line(line, message, tmp_path):
+  path = own_data.write_json(tmp_path / 'data.jsonl', own_data.ROWS[:1] * 70)
+  good = path.read_text().splitlines()[0]
+  with path.open('a') as file:
+    file.write(f'{line}\n{good}\n')
+  with pytest.raises(problems.DataError) as error:
+    own_data.load_rows(path)
+  assert message in str(error.value)
+
+
+def test_json_may_have_lists_of_numbers_as_features(tmp_path):
+  rows = [
+    {'who': f'c{i % 5}', 'x': [i, 2.0 * i], 'y': i % 2, 'z': i} for i in range(20)
+  ]
+  path = own_data.write_json(tmp_path / 'data.jsonl', rows)
+  found = own_data.load(path, client_column='who', label_column='y', scaling='none')
+  clients, tested = own_data.everything(found)
+  expected = sorted((i, 2.0 * i, i, i % 2) for i in range(20))
+  assert sorted(sum(clients.values(), []) + tested) == expected
+
+
+@pytest.mark.parametrize(
+  ('make', 'message'),
+  [
+    (lambda folder: None, 'is empty; it must have a file, or a folder, for each'),
+    (lambda folder: (folder / 'a').mkdir(), 'a is empty'),
+    (lambda folder: (folder / 'a.csv').write_text('x,bought\n'), "'a' has no examples"),
+    (lambda folder: (folder / 'a.csv').write_text(''), 'a.csv is empty'),
+    (lambda folder: (folder / 'a.xyz').write_text('x'), 'a.xyz does not end in any of'),
+  ],
+)
+def test_a_folder_that_is_not_right_is_named(make, message, tmp_path):
+  folder = tmp_path / 'data'
+  folder.mkdir()
+  make(folder)
+  with pytest.raises(problems.DataError) as error:
+    own_data.load(folder, label_column='bought')
+  assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+  ('name', 'text', 'message'),
+  [
+    ('b.jsonl', '{"x": 1, "bought": 0}\n', 'is of another format than'),
+    ('b.csv', 'x,sold\n1,0\n', 'x, sold'),
+    ('b.csv', 'x,bought\n', "client 'b' has no examples"),
+    ('b/c.csv', 'x,bought\n1,0\n', 'there must be a file for each client, or a folder'),
+    ('b/c/d.csv', 'x,bought\n1,0\n', 'c is a folder in the folder of client'),
+  ],
+)
+def test_files_of_a_folder_must_be_alike(name, text, message, tmp_path):
+  folder = tmp_path / 'data'
+  (folder / name).parent.mkdir(parents=True)
+  if name.count('/') < 2:
+    (folder / 'a.csv').write_text('x,bought\n1,0\n2,1\n')
+  (folder / name).write_text(text)
+  with pytest.raises(problems.DataError) as error:
+    own_data.load(folder, label_column='bought')
+  assert message in str(error.value)
+
+
+def test_what_cannot_be_read_is_said_with_the_remedy(tmp_path):
+  path = tmp_path / 'data.dat'
+  path.write_text('x')
+  with pytest.raises(problems.DataError, match='data_format, one of csv, jsonl, npz'):
+    own_data.load(path, client_column='who', label_column='y')
+  for name, message in (
+    ('data.npz', 'is no archive of numpy.savez'),
+    ('data.sqlite', 'cannot be read as SQLite'),
+  ):
+    path = tmp_path / name
+    path.write_bytes(b'something else' * 100)
+    with pytest.raises(problems.DataError, match=message):
+      own_data.load(path, label_column='y')
+
+
+def test_parquet_is_read_where_pyarrow_is_installed(of_csv, tmp_path):
+  path = tmp_path / 'data.parquet'
+  path.write_bytes(b'PAR1')
+  try:
+    import pyarrow
+    import pyarrow.parquet
+  except ModuleNotFoundError:
+    with pytest.raises(problems.DataError, match='pip install pyarrow'):
+      own_data.load_rows(path)
+    return
+  table = pyarrow.Table.from_pylist(own_data.ROWS)
+  pyarrow.parquet.write_table(table, path)
+  assert own_data.same(of_csv, own_data.load_rows(path))
+
+
+def test_every_format_is_there_under_its_name_and_its_endings():
+  assert [each.name for each in formats.FORMATS.values()] == list(formats.FORMATS)
+  endings = [end for each in formats.FORMATS.values() for end in each.endings]
+  assert len(set(endings)) == len(endings)

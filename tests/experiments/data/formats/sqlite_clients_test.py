@@ -1,0 +1,129 @@
+"""SQLite: databases that TensorFlow Federated writes are read, without TensorFlow."""
+
+import sqlite3
+
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from experiments.data import problems
+from tests.experiments.data import own_data
+
+
+def _write(path, splits=None):
+  ids = sorted({row['who'] for row in own_data.ROWS})
+
+  def of_client(id_):
+    rows = [row for row in own_data.ROWS if row['who'] == id_]
+    return tf.data.Dataset.from_tensor_slices(
+      {
+        'person': tf.constant(
+          [[row['age'], row['height']] for row in rows], tf.float32
+        ),
+        'bought': tf.constant([row['bought'] for row in rows], tf.int64),
+        'words': tf.constant([f'I am {row["age"]}' for row in rows]),
+      }
+    )
+
+  tff.simulation.datasets.save_to_sql_client_data(
+    ids, of_client, str(path), split_names_by_client_id=splits
+  )
+  return path
+
+
+@pytest.fixture(scope='module')
+def database(tmp_path_factory):
+  return _write(tmp_path_factory.mktemp('sqlite') / 'data.sqlite')
+
+
+def _load(path, **more):
+  return own_data.load(
+    path, label_column='bought', feature_columns=('person',), scaling='none', **more
+  )
+
+
+def test_every_example_that_tff_wrote_is_read_once(database):
+  clients, tested = own_data.everything(_load(database))
+  written = tff.simulation.datasets.SqlClientData(str(database))
+  assert clients.keys() < set(written.client_ids)
+  assert len(written.client_ids) - len(clients) == 1
+  read = sorted(sum(clients.values(), []) + tested)
+  expected = [
+    (row['age'], pytest.approx(row['height'], rel=1e-6), row['bought'])
+    for row in own_data.ROWS
+  ]
+  assert read == sorted(expected, key=lambda row: row[0])
+  for id_, rows in clients.items():
+    assert len(rows) == 10
+    assert {row[0] % 7 for row in rows} == {(20 + int(id_[-1])) % 7}
+
+
+def test_texts_of_examples_are_read(database):
+  found = own_data.load(database, text_column='words', text_unit='word')
+  assert 'am' in found.shape.names
+  assert found.facts['sequences'] == 60
+
+
+def test_a_split_has_to_be_chosen_if_there_are_several(tmp_path):
+  ids = sorted({row['who'] for row in own_data.ROWS})
+  splits = {id_: 'test' if id_ > 'client 4' else 'train' for id_ in ids}
+  path = _write(tmp_path / 'data.sqlite', splits)
+  for split in (None, 'holdout'):
+    with pytest.raises(problems.DataError, match='choose one of test, train'):
+      _load(path, data_split=split)
+  found = _load(path, data_split='train')
+  clients, tested = own_data.everything(found)
+  assert sum(map(len, clients.values())) + len(tested) == 50
+  both = _load(path, data_split='train', test_data=str(path), test_split='test')
+  clients, tested = own_data.everything(both)
+  assert (sum(map(len, clients.values())), len(tested)) == (50, 20)
+
+
+@pytest.mark.parametrize(
+  ('statement', 'message'),
+  [
+    ('DELETE FROM examples', 'is empty'),
+    ('DROP TABLE client_metadata', 'table client_metadata lacks client_id'),
+    ("DELETE FROM examples WHERE client_id = 'client 3'", "'client 3' has 0 examples"),
+    ('UPDATE examples SET serialized_example_proto = 7', 'row 1 of table examples'),
+    (
+      "UPDATE examples SET serialized_example_proto = 'x' WHERE rowid = 33",
+      'row 33 of table examples is no tf.train.Example',
+    ),
+    (
+      "UPDATE examples SET serialized_example_proto = x'' WHERE rowid = 33",
+      "row 33 of table examples: the example has no 'bought'",
+    ),
+    (
+      "UPDATE client_metadata SET num_examples = 0 WHERE client_id = 'client 1'",
+      "'client 1' has 10 examples, and 0 according to table client_metadata",
+    ),
+  ],
+)
+def test_what_is_wrong_is_named(statement, message, database, tmp_path):
+  path = tmp_path / 'data.sqlite'
+  path.write_bytes(database.read_bytes())
+  connection = sqlite3.connect(path)
+  with connection:
+    connection.execute(statement)
+  connection.close()
+  with pytest.raises(problems.DataError) as error:
+    _load(path)
+  assert message in str(error.value)
+
+
+def test_features_of_another_length_are_named(database, tmp_path):
+  path = tmp_path / 'data.sqlite'
+  path.write_bytes(database.read_bytes())
+  example = tf.train.Example()
+  example.features.feature['person'].float_list.value.extend([1.0, 2.0, 3.0])
+  example.features.feature['bought'].int64_list.value.append(1)
+  connection = sqlite3.connect(path)
+  with connection:
+    connection.execute(
+      'UPDATE examples SET serialized_example_proto = ? WHERE rowid = 50',
+      (example.SerializeToString(),),
+    )
+  connection.close()
+  with pytest.raises(problems.DataError, match='row 50 .* person has 3 values, those'):
+    _load(path)

@@ -1,0 +1,273 @@
+"""Populations of own data: every example is there once, in whatever order rows come."""
+
+import random
+
+import numpy as np
+import pytest
+
+from experiments.data import loading
+from experiments.data import problems
+from experiments.data import table
+from tests.experiments.data import own_data
+
+
+@pytest.fixture(scope='module')
+def plain(tmp_path_factory):
+  path = tmp_path_factory.mktemp('plain') / 'data.csv'
+  return own_data.write_csv(path)
+
+
+def _values(rows):
+  return sorted(
+    (np.float32(row['age']), np.float32(row['height']), row['bought']) for row in rows
+  )
+
+
+HELD_OUT = [
+  {'test_clients': 0.3},
+  {'test_examples': 0.25},
+  {'num_clients': 9},
+  {'num_clients': 9, 'partition': 'quantity_skew'},
+  {'num_clients': 9, 'partition': 'label_skew'},
+]
+
+
+@pytest.mark.parametrize('how', HELD_OUT, ids=str)
+def test_every_example_is_there_exactly_once(how, plain):
+  more = {} if 'num_clients' in how else {'client_column': 'who'}
+  columns = ('age', 'height')
+  found = own_data.load(
+    plain,
+    label_column='bought',
+    feature_columns=columns,
+    scaling='none',
+    **more,
+    **how,
+  )
+  clients, tested = own_data.everything(found)
+  everything = sorted(sum(clients.values(), []) + tested)
+  assert everything == _values(own_data.ROWS)
+  assert found.facts['examples'] == sum(map(len, clients.values()))
+  assert found.num_clients == len(clients)
+
+
+@pytest.mark.parametrize('how', HELD_OUT, ids=str)
+def test_whatever_the_order_of_rows_the_population_is_the_same(how, plain, tmp_path):
+  rows = [{**row, 'colour': f'c{i % 4}'} for i, row in enumerate(own_data.ROWS * 2)]
+  rows += rows[:30]  # Some twice.
+  more = {} if 'num_clients' in how else {'client_column': 'who'}
+  if not more:
+    rows = [{k: v for k, v in row.items() if k != 'who'} for row in rows]
+  found = []
+  for number in range(3):
+    path = own_data.write_csv(tmp_path / f'{number}.csv', rows)
+    found.append(own_data.load(path, label_column='bought', **more, **how))
+    random.Random(number).shuffle(rows)
+  assert own_data.same(found[0], found[1])
+  assert own_data.same(found[0], found[2])
+
+
+@pytest.mark.parametrize('how', HELD_OUT, ids=str)
+def test_another_seed_holds_out_others(how, plain):
+  more = {} if 'num_clients' in how else {'client_column': 'who'}
+  one, same, other = (
+    own_data.load(
+      plain,
+      label_column='bought',
+      feature_columns=('age', 'height'),
+      seed=seed,
+      **more,
+      **how,
+    )
+    for seed in (1, 1, 2)
+  )
+  assert own_data.same(one, same)
+  assert one.facts['checksum of those'] != other.facts['checksum of those']
+
+
+def test_clients_that_are_held_out_never_take_part(plain):
+  found = own_data.load_rows(plain, test_clients=0.3, scaling='none')
+  clients, tested = own_data.everything(found)
+  assert len(clients) == 5
+  assert found.facts['clients held out for testing'] == 2
+  held_out = {f'client {i}' for i in range(7)} - clients.keys()
+  expected = [row for row in own_data.ROWS if row['who'] in held_out]
+  assert tested == _values(expected)
+
+
+def test_who_is_held_out_does_not_depend_on_what_they_have(plain, tmp_path):
+  more = own_data.ROWS + [{**row, 'age': 1000} for row in own_data.ROWS[:5]]
+  path = own_data.write_csv(tmp_path / 'more.csv', more)
+  found = [own_data.load_rows(each, test_clients=0.3) for each in (plain, path)]
+  names = [{each.clients.name(i) for i in each.clients.ids} for each in found]
+  assert names[0] == names[1]
+
+
+def test_a_share_of_each_clients_examples_is_held_out_but_never_all(tmp_path):
+  rows = [
+    {'who': f'c{i % 100}' if i < 1000 else f'single {i}', 'x': i, 'y': i % 2}
+    for i in range(1050)
+  ]
+  path = own_data.write_csv(tmp_path / 'data.csv', rows)
+  found = own_data.load(path, client_column='who', label_column='y', test_examples=0.25)
+  sizes = {
+    found.clients.name(i): len(found.clients.examples(i)['y'])
+    for i in found.clients.ids
+  }
+  assert len(sizes) == 150
+  assert any('examples of the same clients' in each for each in found.not_covered)
+  assert {size for name, size in sizes.items() if name[0] == 's'} == {1}
+  assert {size for name, size in sizes.items() if name[0] == 'c'} == {7, 8}
+
+
+def test_test_data_are_scaled_and_numbered_as_training_data(plain, tmp_path):
+  rows = [
+    {'bought': 1, 'height': 2.5, 'age': 54.5, 'z': 3},
+    {'bought': '1.0', 'height': 1.845, 'age': 20, 'z': 4},
+  ]
+  tested = own_data.write_csv(tmp_path / 'test.csv', rows)
+  found = own_data.load_rows(plain, test_data=str(tested))
+  assert found.num_clients == 7
+  assert 'clients held out for testing' not in found.facts
+  ages = np.array([row['age'] for row in own_data.ROWS])
+  heights = np.array([row['height'] for row in own_data.ROWS])
+  x, y = found.test_examples
+  expected = [
+    [(age - ages.mean()) / ages.std(), (height - heights.mean()) / heights.std()]
+    for age, height in ((54.5, 2.5), (20, 1.845))
+  ]
+  assert np.allclose(x, expected, rtol=1e-5, atol=1e-6)
+  assert y.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(
+  ('row', 'message'),
+  [
+    ({'age': 1, 'height': 1, 'bought': 2}, "line 2: bought is '2', which the training"),
+    ({'age': 1, 'height': 1, 'bought': 'x'}, 'theirs are 0, 1'),
+    ({'age': 'x', 'height': 1, 'bought': 1}, "line 2: age is 'x', which is no number"),
+    ({'age': 1, 'bought': 1}, "no column 'height'; its columns are: age, bought"),
+  ],
+)
+def test_test_data_that_are_not_alike_are_named(row, message, plain, tmp_path):
+  tested = own_data.write_csv(tmp_path / 'test.csv', [row])
+  with pytest.raises(problems.DataError) as error:
+    own_data.load_rows(plain, test_data=str(tested))
+  assert message in str(error.value)
+  assert str(tested) in str(error.value)
+
+
+def test_numbers_are_standardized_by_training_examples_and_text_becomes_one_hot(
+  tmp_path,
+):
+  rows = [
+    {
+      'who': f'c{i % 20}',
+      'time': 1_700_000_000 + i,
+      'constant': 0.1,
+      'colour': ['red', 'blue', 'green'][i % 3],
+      'code': [10, 9][i % 2],
+      'cost': i + 0.25,
+    }
+    for i in range(600)
+  ]
+  path = own_data.write_csv(tmp_path / 'data.csv', rows)
+  found = own_data.load(
+    path, client_column='who', label_column='cost', one_hot_columns=('code',)
+  )
+  assert found.shape.label_kind == 'number'
+  assert found.shape.num_classes is None
+  assert found.shape.inputs == (2 + 3 + 2,)
+  trained = [found.clients.examples(i) for i in found.clients.ids]
+  x = np.concatenate([each['x'] for each in trained])
+  assert x.dtype == np.float32
+  # Seconds are told apart, which float32 could not do with the numbers themselves.
+  assert len(np.unique(x[:, 0])) == len(x) == 540
+  assert np.abs(x[:, 0].mean()) < 1e-6
+  assert abs(x[:, 0].std() - 1) < 1e-6
+  assert not x[:, 1].any()
+  # Blue, green, red; 9, 10: in order, not as they come.
+  assert set(map(tuple, x[:, 2:5].tolist())) == {(1, 0, 0), (0, 1, 0), (0, 0, 1)}
+  place = {row['cost']: row for row in rows}
+  y = np.concatenate([each['y'] for each in trained])
+  for inputs, cost in zip(x[:50], y[:50]):
+    row = place[float(cost)]
+    assert inputs[2 + ['blue', 'green', 'red'].index(row['colour'])] == 1
+    assert inputs[5 + [9, 10].index(row['code'])] == 1
+  assert any('mean and standard deviation' in each for each in found.not_covered)
+  assert any('colour, code' in each for each in found.not_covered)
+  assert found.facts['columns that are constant'] == 1
+
+
+def test_what_labels_are_is_found_and_can_be_said(tmp_path):
+  def kind_of(values, label_kind=None):
+    rows = [{'who': f'c{i % 9}', 'x': i, 'y': value} for i, value in enumerate(values)]
+    path = own_data.write_csv(tmp_path / 'data.csv', rows)
+    found = own_data.load(
+      path, client_column='who', label_column='y', label_kind=label_kind
+    )
+    return found.shape.label_kind, found.shape.names
+
+  few = list(range(table.FEW_CLASSES)) * 3
+  assert kind_of(few) == ('class', tuple(map(str, range(table.FEW_CLASSES))))
+  assert kind_of([*few, table.FEW_CLASSES]) == ('number', None)
+  assert kind_of([*few, 0.5]) == ('number', None)
+  assert kind_of(few, 'number') == ('number', None)
+  assert kind_of(['10', '9', '9.0'] * 9) == ('class', ('9', '10'))
+  assert kind_of(['b', 'a'] * 9) == ('class', ('a', 'b'))
+  assert kind_of(['10', '9', 'x'] * 9, 'class') == ('class', ('10', '9', 'x'))
+  assert kind_of([0.5, 1.5, 0.50] * 9, 'class') == ('class', ('0.5', '1.5'))
+  with pytest.raises(problems.DataError, match='line 4: y is the number 9, and values'):
+    kind_of(['b', 'a', '9'] * 9)
+
+
+def test_text_with_many_values_is_refused_with_the_remedy(tmp_path):
+  rows = [{'who': f'c{i % 9}', 'name': f'n{i}', 'y': i % 2} for i in range(200)]
+  path = own_data.write_csv(tmp_path / 'data.csv', rows)
+  with pytest.raises(problems.DataError) as error:
+    own_data.load(path, client_column='who', label_column='y')
+  assert 'line 102: name has more than 100 different values' in str(error.value)
+  assert '--feature_columns' in str(error.value)
+
+
+def test_names_of_clients_are_told_be_they_short_or_long(tmp_path):
+  names = ['a', 'b' * 16, 'c' * 17, 'd' * 300, 'ä' * 9, ' e', 'f ', '007', '7', '7.0']
+  rows = [{'who': names[i % 10], 'x': i, 'y': i % 2} for i in range(100)]
+  for write, name in ((own_data.write_csv, 'a.csv'), (own_data.write_json, 'a.jsonl')):
+    path = write(tmp_path / name, rows)
+    found = own_data.load(path, client_column='who', label_column='y')
+    told = {found.clients.name(i): found.clients.examples(i) for i in range(9)}
+    assert len(told) == 9
+    assert told.keys() < set(names)
+
+
+def test_memory_is_bounded_however_rows_are_sorted(tmp_path, monkeypatch):
+  # Small buckets: the way that large files take.
+  monkeypatch.setattr('experiments.data.grouping._BUCKET', 16)
+  monkeypatch.setattr('experiments.data.grouping._CHUNK', 50)
+  rows = own_data.ROWS * 20
+  path = own_data.write_csv(tmp_path / 'data.csv', rows)
+  bucketed = own_data.load_rows(path)
+  monkeypatch.undo()
+  assert own_data.same(bucketed, own_data.load_rows(path))
+
+
+def test_clients_fit_learning(plain):
+  from tff_dp_aggregators.learning import clients as clients_lib
+
+  found = own_data.load_rows(plain)
+  clients = clients_lib.Clients.of(found.clients)
+  assert len(clients) == found.num_clients == 6
+  assert clients.examples(0)['x'].shape == (10, 2)
+  assert isinstance(found.clients, loading.FileClients)
+
+
+def test_nothing_is_left_in_the_scratch_folder(plain, tmp_path):
+  found = own_data.load_rows(plain, scratch=str(tmp_path))
+  assert found.num_clients == 6
+  assert not list(tmp_path.iterdir())
+
+
+def test_no_room_is_said_with_the_remedy(plain):
+  with pytest.raises(OSError, match='more room by --data_scratch'):
+    own_data.load_rows(plain, scratch='/proc')

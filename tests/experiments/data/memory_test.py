@@ -1,0 +1,64 @@
+"""Memory of reading: it grows with neither the rows of a file nor their clients."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent.parent
+_PROGRAM = """
+import sys, threading, time
+from experiments.data import loading
+from experiments.options import data as data_options
+
+def now():
+  with open('/proc/self/status') as file:
+    return next(int(line.split()[1]) for line in file if line.startswith('RssAnon'))
+
+peaks = [now()]
+begun = peaks[0]
+def watch():
+  while True:
+    peaks.append(max(peaks.pop(), now()))
+    time.sleep(0.002)
+threading.Thread(target=watch, daemon=True).start()
+files = data_options.Files(
+  sys.argv[1], client_column='who', label_column='y', test_clients=0.1,
+  scratch=sys.argv[2])
+found = loading.load(data_options.Data(None, 0.5, 1, files))
+examples = sum(len(found.clients.examples(i)['y']) for i in range(0, 1000))
+print(found.num_clients, examples, (peaks[0] - begun) * 1024)
+"""
+
+
+def _peak(folder, num_rows, num_clients):
+  """Bytes at the peak, besides those of files that are mapped."""
+  path = folder / f'{num_rows}.csv'
+  values = np.random.default_rng(1).normal(size=(num_rows, 8)).round(4).tolist()
+  with open(path, 'w', encoding='utf-8') as file:
+    file.write('who,' + ','.join('abcdefgh') + ',y\n')
+    for i, row in enumerate(values):
+      file.write(f'client {i % num_clients},{str(row)[1:-1]},{i % 2}\n')
+  result = subprocess.run(
+    [sys.executable, '-c', _PROGRAM, path, folder],
+    cwd=ROOT,
+    env={**os.environ, 'PYTHONPATH': str(ROOT), 'OMP_NUM_THREADS': '1'},
+    capture_output=True,
+    text=True,
+    timeout=120,
+  )
+  assert result.returncode == 0, result.stderr
+  clients, examples, peak = map(int, result.stdout.split())
+  assert clients == num_clients - round(0.1 * num_clients)
+  assert examples == 1000 * num_rows // num_clients
+  return peak
+
+
+def test_ten_times_the_rows_take_hardly_more_memory(tmp_path):
+  small = _peak(tmp_path, num_rows=12_000, num_clients=3_000)
+  large = _peak(tmp_path, num_rows=120_000, num_clients=30_000)
+  # 120,000 rows of 8 numbers are 7.7 MB as an array alone, and 70 MB as Python's rows.
+  assert large < small + 16e6
+  assert large < 48e6

@@ -1,0 +1,79 @@
+"""Small data of a user's own, in whatever format, and populations read from them."""
+
+import json
+
+import numpy as np
+
+from experiments.data import loading
+from experiments.options import data as data_options
+
+ROWS = [
+  {'who': f'client {i % 7}', 'age': 20 + i, 'height': 1.5 + i / 100, 'bought': i % 2}
+  for i in range(70)
+]
+
+
+def write_csv(path, rows=None, newline='\n'):
+  """Writes rows as CSV and returns the path."""
+  rows = ROWS if rows is None else rows
+  lines = [','.join(rows[0])]
+  lines += [','.join(str(value) for value in row.values()) for row in rows]
+  path.write_text(newline.join(lines) + newline, encoding='utf-8', newline='')
+  return path
+
+
+def write_json(path, rows=None):
+  """Writes rows as JSON lines and returns the path."""
+  rows = ROWS if rows is None else rows
+  path.write_text(''.join(json.dumps(row) + '\n' for row in rows), encoding='utf-8')
+  return path
+
+
+def load(path, num_clients=None, dirichlet_alpha=0.5, seed=1, **files):
+  """The population of a file or folder, as flags of these names would have it."""
+  if num_clients is not None:
+    files.setdefault('partition', 'iid')
+    files.setdefault('test_examples', 0.2)
+  elif not files.keys() & {'test_examples', 'test_data'}:
+    files.setdefault('test_clients', 0.1)
+  if 'text_column' in files:
+    files.setdefault('text_unit', 'character')
+  files.setdefault('scratch', str(path.parent))
+  made = data_options.Files(str(path), **files)
+  return loading.load(data_options.Data(num_clients, dirichlet_alpha, seed, files=made))
+
+
+def load_rows(path, **files):
+  """The population of a file with the columns of `ROWS`."""
+  return load(path, client_column='who', label_column='bought', **files)
+
+
+def everything(population):
+  """All examples by client name, as sorted tuples, and those for testing."""
+  clients = population.clients
+  found = {}
+  for number in clients.ids:
+    examples = clients.examples(number)
+    found[clients.name(number)] = rows_of(examples['x'], examples['y'])
+  return found, rows_of(*population.test_examples)
+
+
+def rows_of(x, y):
+  """Inputs and label of each example as a tuple, sorted."""
+  x = np.asarray(x).reshape(len(x), -1)
+  y = np.asarray(y).reshape(len(y), -1)
+  return sorted(map(tuple, np.concatenate([x, y], axis=1).tolist()))
+
+
+def same(one, other):
+  """Whether two populations are the same to the last bit, in the same order."""
+  if len(one.clients.ids) != len(other.clients.ids) or one.facts != other.facts:
+    return False
+  return all(
+    np.array_equal(each[key], another[key])
+    for number in one.clients.ids
+    for each, another in [
+      (one.clients.examples(number), other.clients.examples(number))
+    ]
+    for key in 'xy'
+  ) and all(map(np.array_equal, one.test_examples, other.test_examples))

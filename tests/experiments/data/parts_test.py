@@ -1,0 +1,138 @@
+"""Parts of reading: moments, hashes, order by keys, partitions, and files on disk."""
+
+import os
+
+import numpy as np
+import pytest
+
+from experiments.data import encoding
+from experiments.data import grouping
+from experiments.data import hashing
+from experiments.data import partition
+from experiments.data import spill
+
+# Whoever changes these changes who is held out, and in which order clients are.
+ALICE = [
+  [1250016653407945127, 13667478178198035312],
+  [3094255822567864430, 3461156691182536150],
+]
+ROW = [17480000067782634353]
+
+
+def test_moments_do_not_lose_digits_of_large_numbers():
+  rng = np.random.default_rng(1)
+  values = rng.normal(size=(10_000, 2)) * [1.0, 1e-3] + [1e9, 3e4]
+  moments = encoding.Moments(2)
+  for first in range(0, len(values), 999):
+    moments.add(values[first : first + 999])
+  mean, scale = moments.mean_and_scale()
+  exact = values.astype(np.longdouble)
+  assert np.allclose(mean, exact.mean(axis=0).astype(float), rtol=1e-15)
+  assert np.allclose(scale, exact.std(axis=0).astype(float), rtol=1e-9)
+
+
+def test_a_constant_column_is_scaled_to_zeros():
+  moments = encoding.Moments(1)
+  for size in (7, 1, 93):
+    moments.add(np.full((size, 1), 0.1))
+  mean, scale = moments.mean_and_scale()
+  assert moments.is_constant.all()
+  assert (mean[0], scale[0]) == (0.1, 1.0)
+
+
+def test_ids_have_keys_of_their_own_by_both_ways_and_short_ones_are_told_again():
+  ids = [f'{a}{b}' for a in ('', 'user ', 'x' * 13) for b in range(700)]
+  keys = hashing.of_ids(ids)
+  assert len(np.unique(keys, axis=0)) == len(ids)
+  assert np.array_equal(hashing.of_short_ids(ids), keys)
+  assert [hashing.short_id(key) for key in keys] == ids
+  other = ['ä', 'a\0', 'a', 'x' * 17, ' ', 'é' * 9]
+  assert hashing.of_short_ids(other) is None
+  assert len(np.unique(hashing.of_ids(other), axis=0)) == len(other)
+  assert hashing.short_id(hashing.of_ids(['ä'])[0]) == 'ä'
+
+
+def test_keys_are_the_same_in_every_process():
+  assert hashing.of_ids(['alice', 'b' * 20]).tolist() == ALICE
+  assert hashing.of_rows(np.array([[1.0, 2.0]])).tolist() == ROW
+
+
+def test_keys_are_spread_evenly():
+  keys = hashing.of_ids([f'user {i}' for i in range(50_000)])
+  for part in (keys[:, 0], keys[:, 1], hashing.seeded(keys[:, 0], 1, 2)):
+    counts = np.bincount((part >> np.uint64(60)).astype(int), minlength=16)
+    # 15 degrees of freedom: more than 60 once in two million.
+    assert np.square(counts - 3125).sum() / 3125 < 60
+
+
+@pytest.mark.parametrize('count', [0, 1, 100, 5000])
+def test_rows_come_in_the_order_of_their_keys(count, tmp_path, monkeypatch):
+  monkeypatch.setattr(grouping, '_BUCKET', 64)
+  monkeypatch.setattr(grouping, '_CHUNK', 77)
+  rng = np.random.default_rng(count)
+  firsts = hashing.mixed(rng.integers(0, 50, count).astype(np.uint64))
+  keys = np.stack([firsts, rng.integers(0, 9, count).astype(np.uint64)], axis=1)
+  parts = list(grouping.sorted_rows(keys, str(tmp_path)))
+  found = np.concatenate(parts)
+  order = np.lexsort((np.arange(count), keys[:, 1], keys[:, 0]))
+  assert np.array_equal(found[:, 2], order)
+  assert np.array_equal(found[:, :2], keys[order])
+  keys_of_parts = [set(part[:, 0].tolist()) for part in parts]
+  assert sum(map(len, keys_of_parts)) == len(set().union(*keys_of_parts))
+
+
+def _one_by_one(labels, num_clients, alpha, rng):
+  """What `split_with_label_skew` is, an example after the other."""
+  classes = np.unique(labels)
+  pools = [list(rng.permutation(np.flatnonzero(labels == c))) for c in classes]
+  parts = []
+  for size in partition.equal_sizes(len(labels), num_clients):
+    wanted = rng.dirichlet(np.full(len(classes), alpha))
+    part = []
+    for _ in range(size):
+      left = np.array([len(pool) > 0 for pool in pools])
+      weights = np.where(left, wanted, 0.0)
+      if weights.sum() <= 0:
+        weights = left.astype(float)
+      part.append(pools[rng.choice(len(classes), p=weights / weights.sum())].pop())
+    parts.append(np.array(part))
+  return parts
+
+
+@pytest.mark.parametrize('alpha', [0.01, 0.5, 100.0])
+def test_label_skew_is_what_one_draw_after_the_other_comes_to(alpha):
+  labels = np.random.default_rng(0).integers(0, 5, 400)
+  found, expected = (
+    split(labels, 23, alpha, np.random.default_rng(7))
+    for split in (partition.split_with_label_skew, _one_by_one)
+  )
+  assert all(map(np.array_equal, found, expected))
+
+
+def test_sizes_are_skewed_the_more_the_smaller_alpha_is_and_nobody_has_none():
+  largest = []
+  for alpha in (1e-3, 0.05, 1.0, 1000.0):
+    rng = np.random.default_rng(1)
+    sizes = partition.skewed_sizes(10_000, 50, alpha, rng)
+    assert sizes.sum() == 10_000
+    assert sizes.min() >= 1
+    largest.append(sizes.max())
+  assert largest == sorted(largest, reverse=True)
+  assert largest[0] > 9000
+  assert largest[-1] < 260
+
+
+def test_what_is_spilled_is_read_again_and_has_no_name(tmp_path):
+  made = spill.Spill(str(tmp_path), np.float32, (3,))
+  for count in (0, 5, 1):
+    made.append(np.full((count, 3), count))
+  assert len(made) == 6
+  assert made.array[:, 0].tolist() == [5.0] * 5 + [1.0]
+  assert not made.array.flags.writeable
+  assert not os.listdir(tmp_path)
+  empty = spill.Spill(str(tmp_path), np.int64)
+  assert empty.array.shape == (0,)
+  written = spill.writable(str(tmp_path), np.uint64, 4)
+  written[2] = 7
+  assert written.tolist() == [0, 0, 7, 0]
+  assert not os.listdir(tmp_path)

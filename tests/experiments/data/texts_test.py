@@ -1,0 +1,165 @@
+"""Texts: tokens are laid out as in TFF's baselines, and nothing of a text is lost."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow_federated.python.simulation.baselines import client_spec
+from tensorflow_federated.python.simulation.baselines.shakespeare import (
+  char_prediction_preprocessing as shakespeare,
+)
+from tensorflow_federated.python.simulation.baselines.stackoverflow import (
+  word_prediction_preprocessing as stackoverflow,
+)
+
+from experiments.data import problems
+from experiments.data import texts
+from tests.experiments.data import own_data
+
+
+@pytest.mark.parametrize('length', [0, 1, 78, 79, 80, 81, 200])
+def test_characters_are_the_sequences_of_the_baseline_of_shakespeare(length):
+  text = ('To be, or not to be: that is the question {~}' * 9)[:length]
+  preprocess = shakespeare.create_preprocess_fn(
+    client_spec.ClientSpec(1, batch_size=100, shuffle_buffer_size=1), 80
+  )
+  (expected,) = preprocess(tf.data.Dataset.from_tensor_slices({'snippets': [text]}))
+  vocabulary = texts.Vocabulary('character', tuple(shakespeare.CHAR_VOCAB))
+  found = vocabulary.sequences(text, 80)
+  assert np.array_equal(found[:, :-1], expected[0])
+  assert np.array_equal(found[:, 1:], expected[1])
+  assert vocabulary.num_tokens == len(shakespeare.CHAR_VOCAB) + 4
+
+
+def test_words_of_a_short_sentence_are_the_sequence_of_the_baseline_of_stackoverflow():
+  words = ('a', 'question', 'python')
+  preprocess = stackoverflow.create_preprocess_fn(
+    client_spec.ClientSpec(1, batch_size=1, shuffle_buffer_size=1), list(words), 10
+  )
+  text = 'a question about python'
+  dataset = tf.data.Dataset.from_tensor_slices({'tokens': [text]})
+  (expected,) = preprocess(dataset)
+  found = texts.Vocabulary('word', words).sequences(text, 10)
+  assert np.array_equal(found[:, :-1], expected[0])
+  assert np.array_equal(found[:, 1:], expected[1])
+
+
+def test_the_most_frequent_are_known_and_of_equals_the_first_in_order():
+  made = texts.most_frequent(['b a c', 'c b', 'd c'], 'word', 3)
+  assert made.entries == ('c', 'b', 'a')
+  made = texts.most_frequent(['hello'], 'character', 2)
+  assert made.entries == ('l', 'e')
+  assert made.names == ('<pad>', 'l', 'e', '<oov>', '<bos>', '<eos>')
+
+
+def test_a_vocabulary_from_a_file_is_checked_by_line(tmp_path):
+  path = tmp_path / 'words'
+  for content, message in (
+    ('a\nb c\n', "line 2: 'b c' is no single word"),
+    ('a\n\nb\n', "line 2: '' is no single word"),
+    ('a\nb\na\n', "line 3: 'a' is in line 1 already"),
+    ('', 'is empty'),
+  ):
+    path.write_text(content)
+    with pytest.raises(problems.DataError) as error:
+      texts.from_file(str(path), 'word')
+    assert message in str(error.value)
+  path.write_text('to\nbe\n')
+  assert texts.from_file(str(path), 'word').entries == ('to', 'be')
+  path.write_text('hello')
+  assert texts.from_file(str(path), 'character').entries == ('h', 'e', 'l', 'o')
+  path.write_bytes(b'a\n\xff\n')
+  with pytest.raises(problems.DataError, match='line 2: byte 0xff is no UTF-8'):
+    texts.from_file(str(path), 'character')
+
+
+def _back(population, sequences):
+  """Texts of a client's sequences, of which each is shorter than one."""
+  names = population.shape.names
+  x, y = sequences['x'], sequences['y']
+  found = []
+  for inputs, labels in zip(x, y):
+    assert np.array_equal(inputs[1:], labels[:-1])
+    tokens = [inputs[0], *labels]
+    found.append(''.join(names[token] for token in tokens).split('<eos>')[0][5:])
+  return found
+
+
+def test_every_text_is_there_once(tmp_path):
+  rows = [{'who': f'c{i % 6}', 'said': f'text {i}'} for i in range(60)]
+  path = own_data.write_csv(tmp_path / 'data.csv', rows)
+  found = own_data.load(path, client_column='who', text_column='said')
+  clients = found.clients
+  told = {clients.name(i): _back(found, clients.examples(i)) for i in clients.ids}
+  tested = _back(found, dict(zip('xy', found.test_examples)))
+  assert sorted(sum(told.values(), []) + tested) == sorted(r['said'] for r in rows)
+  for name, said in told.items():
+    assert sorted(said) == sorted(r['said'] for r in rows if r['who'] == name)
+  assert found.shape.ignored_labels == (0,)
+  assert found.shape.label_kind == 'tokens'
+  assert found.shape.inputs == found.shape.labels == (80,)
+  assert clients.examples(0)['x'].dtype == np.int32
+
+
+def test_a_file_of_a_folder_is_a_text_and_long_ones_go_on(tmp_path):
+  folder = tmp_path / 'data'
+  folder.mkdir()
+  for number in range(5):
+    (folder / f'{number}.txt').write_text(f'{number}' * 500 + '\nend\n')
+  found = own_data.load(folder, text_unit='character', sequence_length=49)
+  assert found.num_clients == 4
+  for number in found.clients.ids:
+    examples = found.clients.examples(number)
+    tokens = np.concatenate([examples['x'][:, :1], examples['y']], axis=1).ravel()
+    text = ''.join(found.shape.names[token] for token in tokens if token)
+    name = found.clients.name(number)
+    assert text == f'<bos>{name * 500}\nend\n<eos>'
+
+
+def test_lines_of_a_text_are_dealt_out(tmp_path):
+  path = tmp_path / 'data.txt'
+  path.write_text('\n\n'.join(f'line {i}' for i in range(30)))
+  found = own_data.load(path, num_clients=6, text_unit='word')
+  assert found.num_clients == 6
+  assert found.facts['sequences'] == 24
+  assert found.facts['sequences for testing, not private'] == 6
+
+
+def test_the_vocabulary_is_of_training_texts_and_test_texts_are_tokenized_by_it(
+  tmp_path,
+):
+  rows = [{'who': f'c{i % 6}', 'said': f'hello w{i % 3}'} for i in range(60)]
+  path = own_data.write_csv(tmp_path / 'data.csv', rows)
+  tested = own_data.write_csv(tmp_path / 'test.csv', [{'said': 'hello stranger'}])
+  found = own_data.load(
+    path,
+    client_column='who',
+    text_column='said',
+    text_unit='word',
+    test_data=str(tested),
+  )
+  assert found.shape.names[1:5] == ('hello', 'w0', 'w1', 'w2')
+  assert found.test_examples[1][0, :4].tolist() == [1, 5, 7, 0]
+  assert any('vocabulary' in sentence for sentence in found.not_covered)
+  words = tmp_path / 'words'
+  words.write_text('hello\n')
+  public = own_data.load(
+    path,
+    client_column='who',
+    text_column='said',
+    text_unit='word',
+    vocabulary=str(words),
+  )
+  assert public.not_covered == ()
+  assert public.facts['share of unknown tokens'] == 0.25
+
+
+@pytest.mark.parametrize('text', ['', '  ', 'null'])
+def test_a_text_that_is_none_is_named_by_line(text, tmp_path):
+  rows = [{'who': 'a', 'said': None if text == 'null' else text}]
+  good = [{'who': 'b', 'said': 'x'}] * 9
+  path = own_data.write_json(tmp_path / 'data.jsonl', good + rows)
+  with pytest.raises(problems.DataError, match='line 10: said is empty'):
+    own_data.load(path, client_column='who', text_column='said')
+  path = own_data.write_json(tmp_path / 'data.jsonl', [*good, {'who': 'a', 'said': []}])
+  with pytest.raises(problems.DataError, match=r'line 10: said is \[\], which is nei'):
+    own_data.load(path, client_column='who', text_column='said')
