@@ -19,6 +19,7 @@ from .options import optimization as optimization_options
 from .options import participation as participation_options
 from .options import privacy as privacy_options
 from .options import run as run_options
+from .tasks import own
 from .tasks import task as task_lib
 
 
@@ -32,6 +33,7 @@ class Settings:
       task, for the record.
     command: What goes on with the run, but for the directory: the program with the
       flags that were given.
+    remarks: What follows from the data and is told, in a sentence each.
   """
 
   task: task_lib.Task
@@ -43,6 +45,7 @@ class Settings:
   run: run_options.Run
   flags: dict[str, Any]
   command: str
+  remarks: tuple[str, ...] = ()
 
   @property
   def name(self) -> str:
@@ -63,7 +66,7 @@ def define(values: flags.FlagValues) -> None:
     list(tasks.TASKS),
     'What to train: '
     + '; '.join(f'{task.name}, {task.summary}' for task in tasks.TASKS.values())
-    + '.',
+    + '. With --data, that of your own data.',
     flag_values=values,
   )
   data_options.define(values, tasks.TASKS)
@@ -101,10 +104,7 @@ def from_flags(values: flags.FlagValues) -> Settings:
     FileExistsError: If the run directory holds something that is not of a run.
     OSError: If a file of the data is missing or cannot be read.
   """
-  task = tasks.TASKS[values.task]
-  for name, value in dataclasses.asdict(task.defaults).items():
-    values.set_default(name, value)
-  data = data_options.from_flags(values)
+  task, data = _task_and_data(values)
   optimization = optimization_options.from_flags(values)
   run = run_options.from_flags(values)
   participation = participation_options.from_flags(values)
@@ -121,9 +121,10 @@ def from_flags(values: flags.FlagValues) -> Settings:
     flags={
       name: values[name].value
       for name in sorted(program.names_of(values))
-      if name not in run_options.MAY_DIFFER
+      if name not in (*run_options.MAY_DIFFER, *data_options.MAY_DIFFER)
     },
     command=_command(values),
+    remarks=_remarks(values),
   )
 
 
@@ -134,3 +135,37 @@ def _command(values: flags.FlagValues) -> str:
     if values[name].present and name != 'run_dir'
   )
   return ' '.join([commands.of('simulate'), *map(shlex.quote, given)])
+
+
+def _task_and_data(
+  values: flags.FlagValues,
+) -> tuple[task_lib.Task, data_options.Data]:
+  """What is trained on, with its defaults in the flags."""
+  if values.data is not None and not values['task'].present:
+    # What is wrong is said before much is read.
+    run_options.from_flags(values)
+    data = data_options.from_flags(values)
+    task = own.task_for(values, data)
+    values['task'].value = None
+    values.set_default('target_delta', own.delta_for(task.defaults.num_clients or 1))
+    _set_defaults(task, values)
+    return task, data
+  task = tasks.TASKS[values.task]
+  if values.data is not None and not task.takes_data:
+    raise ValueError(
+      f'--task={task.name} has data of its own; leave out --task, or --data.'
+    )
+  _set_defaults(task, values)
+  return task, data_options.from_flags(values)
+
+
+def _set_defaults(task: task_lib.Task, values: flags.FlagValues) -> None:
+  for name, value in dataclasses.asdict(task.defaults).items():
+    values.set_default(name, value)
+
+
+def _remarks(values: flags.FlagValues) -> tuple[str, ...]:
+  if values.task is not None:
+    return ()
+  said = own.chosen(values, values.num_clients)
+  return (said,) if said else ()

@@ -34,6 +34,7 @@ def run(settings: settings_lib.Settings) -> int:
       the run in the directory was begun with other flags.
   """
   population = settings.task.load(settings.data)
+  _say_what_there_is(settings, population)
   run_dir = settings.run.run_dir or _new_name(settings.name)
   progress.say(_headline(settings, run_dir))
   result = train(settings, population, run_dir)
@@ -94,6 +95,7 @@ def train(
     settings=settings.flags,
     simulated_cohort_scale=privacy.simulated_cohort_scale,
     not_covered=(*population.not_covered, *not_covered),
+    data_facts=population.facts or None,
   )
   _draw(settings, run_dir, population.num_clients)
   return result
@@ -113,6 +115,21 @@ def _server_optimizer(
     optimization.server_momentum,
     optimization.server_adaptivity,
   )
+
+
+def _say_what_there_is(
+  settings: settings_lib.Settings, population: population_lib.Population
+) -> None:
+  """Says what the data are, and what follows from that."""
+  if population.facts:
+    progress.say('The data, in exact numbers, which are not private:')
+  for name, value in population.facts.items():
+    said = ', '.join(map(str, value)) if isinstance(value, list) else value
+    if isinstance(value, dict):
+      said = ', '.join(f'{each} ({count})' for each, count in value.items())
+    progress.say(f'  {name}: {said}')
+  for remark in settings.remarks:
+    progress.say(remark)
 
 
 def _new_name(name: str) -> str:

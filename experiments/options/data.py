@@ -1,14 +1,46 @@
-"""Which data, and how they are dealt out to clients."""
+"""Which data, how they are dealt out to clients, and what of them is held out."""
 
 import dataclasses
+import math
+import os
 from collections.abc import Mapping
 from typing import Any, Optional
 
 from absl import flags
 
+from ..data import formats
 from . import of_task
 
-NAMES = ('num_clients', 'dirichlet_alpha')
+# What only goes with --data, and what only with clients that are made, or with text.
+_OF_FILES = (
+  'data_format',
+  'data_split',
+  'client_column',
+  'label_column',
+  'feature_columns',
+  'one_hot_columns',
+  'text_column',
+  'label_kind',
+  'scaling',
+  'test_clients',
+  'test_examples',
+  'test_data',
+  'test_split',
+  'text_unit',
+  'sequence_length',
+  'vocabulary_size',
+  'vocabulary',
+  'data_scratch',
+)
+_OF_PARTITIONS = ('partition', 'dirichlet_alpha', 'num_clients')
+_HELD_OUT = ('test_clients', 'test_examples', 'test_data')
+NAMES = ('data', *_OF_FILES, 'partition', 'num_clients', 'dirichlet_alpha')
+# Between a run and its continuation: files may be moved. What is in them is compared.
+MAY_DIFFER = ('data', 'test_data', 'vocabulary', 'data_scratch')
+_DEFAULT_ALPHA = 0.5
+# NumPy's Dirichlet does not come to an end with a tiny one.
+_LEAST_ALPHA = 1e-3
+PARTITIONS = ('iid', 'label_skew', 'quantity_skew')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,13 +50,47 @@ class Data:
   Attributes:
     num_clients: Clients that the examples are dealt out to; `None` if the data have
       clients.
-    dirichlet_alpha: Label skew between clients; small is more skewed.
+    dirichlet_alpha: Skew between clients; small is more skewed.
     seed: Of the split.
+    files: What the user's own data are; `None` for those of a task.
   """
 
   num_clients: Optional[int]
   dirichlet_alpha: float
   seed: int
+  files: Optional['Files'] = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Files:
+  """The user's own data; attributes are the flags of the same names.
+
+  Attributes:
+    path: `--data`.
+    partition: How examples are dealt out; `None` if the data have clients.
+    scratch: Where anonymous temporary files are made.
+  """
+
+  path: str
+  data_format: Optional[str] = None
+  data_split: Optional[str] = None
+  client_column: Optional[str] = None
+  label_column: Optional[str] = None
+  feature_columns: Optional[tuple[str, ...]] = None
+  one_hot_columns: tuple[str, ...] = ()
+  text_column: Optional[str] = None
+  label_kind: Optional[str] = None
+  scaling: Optional[str] = None
+  partition: Optional[str] = None
+  test_clients: Optional[float] = None
+  test_examples: Optional[float] = None
+  test_data: Optional[str] = None
+  test_split: Optional[str] = None
+  text_unit: Optional[str] = None
+  sequence_length: Optional[int] = None
+  vocabulary_size: Optional[int] = None
+  vocabulary: Optional[str] = None
+  scratch: str = dataclasses.field(default='.', compare=False)
 
 
 def define(values: flags.FlagValues, tasks: Mapping[str, Any]) -> None:
@@ -34,13 +100,172 @@ def define(values: flags.FlagValues, tasks: Mapping[str, Any]) -> None:
     values: Where to define them.
     tasks: The tasks by name, for defaults.
   """
+  _define_files(values)
+  _define_columns(values)
+  _define_held_out(values)
+  _define_text(values)
+  _define_partition(values, tasks)
+
+
+def _define_files(values: flags.FlagValues) -> None:
+  said = '; '.join(f'{each.name}, {each.summary}' for each in formats.FORMATS.values())
+  flags.DEFINE_string(
+    'data',
+    None,
+    'Your own data: a file, or a folder with a file or a folder for each client. '
+    f'Formats: {said}.',
+    flag_values=values,
+  )
+  flags.DEFINE_enum(
+    'data_format',
+    None,
+    list(formats.FORMATS),
+    'Format of the files of --data. Default: by the ending of their names.',
+    flag_values=values,
+  )
+  flags.DEFINE_string(
+    'data_split',
+    None,
+    'Which split of a database in the format of TensorFlow Federated is read.',
+    flag_values=values,
+  )
+  flags.DEFINE_string(
+    'data_scratch',
+    None,
+    'Folder with room for what is read: in files without names, of which nothing is '
+    'left. Default: where the run directory is.',
+    flag_values=values,
+  )
+
+
+def _define_columns(values: flags.FlagValues) -> None:
+  flags.DEFINE_string(
+    'client_column',
+    None,
+    'Column of --data that says whose a row is. Without it, rows are dealt out by '
+    '--partition.',
+    flag_values=values,
+  )
+  flags.DEFINE_string(
+    'label_column', None, 'Column of --data to predict.', flag_values=values
+  )
+  flags.DEFINE_list(
+    'feature_columns',
+    None,
+    'Columns of --data to predict from. Default: all others.',
+    flag_values=values,
+  )
+  flags.DEFINE_list(
+    'one_hot_columns',
+    None,
+    'Columns of --data with numbers that are names, such as postcodes: a feature for '
+    'each value. Columns of text always are.',
+    flag_values=values,
+  )
+  flags.DEFINE_enum(
+    'label_kind',
+    None,
+    ['class', 'number'],
+    'What labels are. Default: classes if they are text or few whole numbers.',
+    flag_values=values,
+  )
+  flags.DEFINE_enum(
+    'scaling',
+    None,
+    ['standard', 'none'],
+    'What is done to features that are numbers: standard brings them to mean 0 and '
+    'standard deviation 1, without noise. Default: standard for columns, none for '
+    'images and the like.',
+    flag_values=values,
+  )
+
+
+def _define_held_out(values: flags.FlagValues) -> None:
+  flags.DEFINE_float(
+    'test_clients',
+    None,
+    'Share of the clients whose examples are for testing; they never take part, and '
+    'no privacy is claimed for them. Default: 0.1 if the data have clients.',
+    flag_values=values,
+  )
+  flags.DEFINE_float(
+    'test_examples',
+    None,
+    "Share of each client's examples, or of all if the data have no clients, that is "
+    'for testing; no privacy is claimed for them. Default: 0.2 if the data have no '
+    'clients.',
+    flag_values=values,
+  )
+  flags.DEFINE_string(
+    'test_data',
+    None,
+    'File or folder like --data with examples for testing; no privacy is claimed for '
+    'them.',
+    flag_values=values,
+  )
+  flags.DEFINE_string(
+    'test_split',
+    None,
+    'Which split of --test_data is for testing, or of --data without that.',
+    flag_values=values,
+  )
+
+
+def _define_text(values: flags.FlagValues) -> None:
+  flags.DEFINE_string(
+    'text_column',
+    None,
+    'Column of --data with text, of which the next character or word is predicted.',
+    flag_values=values,
+  )
+  flags.DEFINE_enum(
+    'text_unit',
+    None,
+    ['character', 'word'],
+    'What a text is cut into. Default: character.',
+    flag_values=values,
+  )
+  flags.DEFINE_integer(
+    'sequence_length',
+    None,
+    'Tokens of an example of text. Default: 80 characters, or 20 words.',
+    flag_values=values,
+    lower_bound=1,
+  )
+  flags.DEFINE_integer(
+    'vocabulary_size',
+    None,
+    'How many of the most frequent characters or words are known. Default: 256 '
+    'characters, or 10000 words.',
+    flag_values=values,
+    lower_bound=1,
+  )
+  flags.DEFINE_string(
+    'vocabulary',
+    None,
+    'File with a public vocabulary, one word a line, or all characters as they are; '
+    'then none is made of the data.',
+    flag_values=values,
+  )
+
+
+def _define_partition(values: flags.FlagValues, tasks: Mapping[str, Any]) -> None:
   of_task.define(
     values, tasks, flags.DEFINE_integer, 'num_clients', 'Clients in the population.'
   )
+  flags.DEFINE_enum(
+    'partition',
+    None,
+    PARTITIONS,
+    'How the rows of --data are dealt out to --num_clients if they have no clients: '
+    'evenly, with skewed labels, or with skewed sizes. Default: iid.',
+    flag_values=values,
+  )
   flags.DEFINE_float(
     'dirichlet_alpha',
-    0.5,
-    'Label skew between clients; small is more skewed.',
+    _DEFAULT_ALPHA,
+    'Skew of labels, or of sizes, between clients (arXiv:1909.06335); small is more '
+    'skewed.',
     flag_values=values,
   )
 
@@ -52,12 +277,201 @@ def from_flags(values: flags.FlagValues) -> Data:
     values: Parsed flags, with the task's defaults.
 
   Raises:
-    ValueError: If a value is out of range.
+    ValueError: If a value is out of range, or flags contradict each other.
+    OSError: If there is no such file.
   """
-  if not values.dirichlet_alpha > 0:
-    raise ValueError(f'dirichlet_alpha must be positive; got {values.dirichlet_alpha}.')
+  alpha = values.dirichlet_alpha
+  if not alpha > 0:
+    raise ValueError(f'dirichlet_alpha must be positive; got {alpha}.')
+  if not _LEAST_ALPHA <= alpha < math.inf:
+    raise ValueError(
+      f'dirichlet_alpha must be at least {_LEAST_ALPHA} and finite; got {alpha}. '
+      'Nothing is more skewed below.'
+    )
+  files = None
+  num_clients = values.num_clients
+  if values.data is None:
+    _refuse(values, (*_OF_FILES, 'partition'), 'goes with --data; give that as well')
+  else:
+    files = _files(values)
+    if files.partition is None or not is_given(values, 'num_clients'):
+      num_clients = None
+    if files.partition is not None and num_clients is None:
+      raise ValueError(
+        '--num_clients is missing: the data have no clients, so say how many their '
+        'rows are dealt out to, or name the --client_column.'
+      )
+    if num_clients is not None and num_clients < 1:
+      raise ValueError(f'num_clients must be at least 1; got {num_clients}.')
   return Data(
-    num_clients=values.num_clients,
+    num_clients=num_clients,
     dirichlet_alpha=values.dirichlet_alpha,
     seed=values.seed,
+    files=files,
   )
+
+
+def is_given(values: flags.FlagValues, name: str) -> bool:
+  """Whether a flag has a value that is not a default, be it of a task."""
+  flag = values[name]
+  return flag.value is not None and not flag.using_default_value
+
+
+def _refuse(values: flags.FlagValues, names: tuple[str, ...], why: str) -> None:
+  for name in names:
+    if is_given(values, name):
+      raise ValueError(f'--{name} {why}.')
+
+
+def _files(values: flags.FlagValues) -> Files:
+  """The user's data, with flags that go together."""
+  path = values.data
+  if not os.path.exists(path):
+    raise FileNotFoundError(f'--data={path}: there is no such file or folder.')
+  has_text = values.text_column is not None or formats.is_text(path, values.data_format)
+  _check_columns(values, has_text)
+  _check_shares(values)
+  is_database = formats.of(path, values.data_format).name == 'sqlite'
+  if os.path.isdir(path) or is_database:
+    _refuse(values, ('client_column',), 'does not go with data that name their clients')
+  has_clients = values.client_column is not None or formats.has_clients(
+    path, values.data_format
+  )
+  if has_clients:
+    _refuse(
+      values,
+      _OF_PARTITIONS,
+      'is for data without clients, and these have some; leave it out',
+    )
+  else:
+    _refuse(
+      values,
+      ('test_clients',),
+      'holds out clients that the data have; without --client_column give '
+      '--test_examples',
+    )
+  partition = None if has_clients else values.partition or 'iid'
+  if has_text and partition == 'label_skew':
+    raise ValueError('--partition=label_skew needs labels, which texts do not have.')
+  if partition == 'iid':
+    _refuse(values, ('dirichlet_alpha',), 'says how skewed clients are; iid is not')
+  return Files(
+    path=path,
+    data_format=values.data_format,
+    data_split=values.data_split,
+    client_column=values.client_column,
+    label_column=values.label_column,
+    feature_columns=_listed(values, 'feature_columns') or None,
+    one_hot_columns=_listed(values, 'one_hot_columns'),
+    text_column=values.text_column,
+    label_kind=values.label_kind,
+    scaling=values.scaling,
+    partition=partition,
+    test_clients=_test_clients(values, has_clients),
+    test_examples=_test_examples(values, has_clients),
+    test_data=values.test_data or (path if values.test_split else None),
+    test_split=values.test_split,
+    text_unit=(values.text_unit or 'character') if has_text else None,
+    sequence_length=values.sequence_length,
+    vocabulary_size=values.vocabulary_size,
+    vocabulary=values.vocabulary,
+    scratch=_scratch(values),
+  )
+
+
+def _check_columns(values: flags.FlagValues, has_text: bool) -> None:
+  """Refuses flags that are of features with those of text, and the other way round."""
+  if has_text:
+    _refuse(
+      values,
+      ('label_column', 'feature_columns', 'one_hot_columns', 'label_kind', 'scaling'),
+      'does not go with text, whose next token is the label',
+    )
+  else:
+    _refuse(
+      values,
+      ('text_unit', 'sequence_length', 'vocabulary_size', 'vocabulary'),
+      'is for text; give --text_column',
+    )
+  if values.vocabulary is not None:
+    _refuse(values, ('vocabulary_size',), 'is that of the file of --vocabulary')
+    if not os.path.isfile(values.vocabulary):
+      raise FileNotFoundError(f'--vocabulary={values.vocabulary}: no such file.')
+  named = [
+    each
+    for each in (values.client_column, values.label_column, values.text_column)
+    if each is not None
+  ]
+  named += list(_listed(values, 'feature_columns'))
+  twice = sorted({each for each in named if named.count(each) > 1})
+  if twice:
+    raise ValueError(
+      f'column {twice[0]!r} is named twice among --client_column, --label_column, '
+      '--text_column and --feature_columns; a column has one use.'
+    )
+  if values.feature_columns is not None and not values.feature_columns:
+    raise ValueError('--feature_columns names no column; leave it out for all others.')
+
+
+def _listed(values: flags.FlagValues, name: str) -> tuple[str, ...]:
+  """A flag that lists columns."""
+  found = tuple(values[name].value or ())
+  twice = sorted({each for each in found if found.count(each) > 1})
+  if twice:
+    raise ValueError(f'--{name} names {twice[0]!r} twice; name it once.')
+  return found
+
+
+def _check_shares(values: flags.FlagValues) -> None:
+  given = [name for name in _HELD_OUT if is_given(values, name)]
+  if given and given != ['test_data']:
+    _refuse(values, ('test_split',), f'does not go with --{given[0]}')
+  if len(given) > 1:
+    raise ValueError(
+      f'--{given[0]} and --{given[1]} both say what is for testing; give one of them.'
+    )
+  for name in ('test_clients', 'test_examples'):
+    share = values[name].value
+    if share is not None and not 0 < share < 1:
+      raise ValueError(
+        f'--{name} is a share between 0 and 1, such as 0.1; got {share}.'
+      )
+  tested = values.test_data or (values.data if values.test_split else None)
+  if tested is not None and os.path.exists(tested):
+    if os.path.samefile(tested, values.data) and values.test_split == values.data_split:
+      raise ValueError(
+        '--test_data is the same as --data, so that training examples would be for '
+        'testing; give another file, or another --test_split of a database.'
+      )
+  if values.test_data is not None and not os.path.exists(values.test_data):
+    raise FileNotFoundError(
+      f'--test_data={values.test_data}: there is no such file or folder.'
+    )
+
+
+def _test_clients(values: flags.FlagValues, has_clients: bool) -> Optional[float]:
+  if has_clients and not any(
+    is_given(values, name) for name in (*_HELD_OUT, 'test_split')
+  ):
+    return 0.1
+  return values.test_clients
+
+
+def _test_examples(values: flags.FlagValues, has_clients: bool) -> Optional[float]:
+  if not has_clients and not any(
+    is_given(values, name) for name in (*_HELD_OUT, 'test_split')
+  ):
+    return 0.2
+  return values.test_examples
+
+
+def _scratch(values: flags.FlagValues) -> str:
+  """The folder for temporary files: it is there already."""
+  if values.data_scratch is not None:
+    if not os.path.isdir(values.data_scratch):
+      raise FileNotFoundError(f'--data_scratch={values.data_scratch}: no such folder.')
+    return values.data_scratch
+  folder = os.path.dirname(os.path.abspath(values.run_dir or os.path.join('runs', '_')))
+  while not os.path.isdir(folder):
+    folder = os.path.dirname(folder)
+  return folder

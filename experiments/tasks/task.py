@@ -38,6 +38,7 @@ class Task:
       within a second: without reading all data, or loading TensorFlow.
     load: Makes the population.
     defaults: Of flags.
+    takes_data: Whether it goes with the user's own data, `--data`, as well.
   """
 
   name: str
@@ -45,3 +46,4 @@ class Task:
   check: Callable[[data_options.Data], None]
   load: Callable[[data_options.Data], population.Population]
   defaults: Defaults
+  takes_data: bool = False

@@ -115,6 +115,7 @@ def train(
   simulated_cohort_scale: float = 1.0,
   not_covered: Sequence[str] = (),
   tuning: Optional[inputs_lib.Tuning] = None,
+  data_facts: Optional[Mapping[str, Any]] = None,
 ) -> Result:
   """Trains a federated model with differential privacy and leaves a report of it.
 
@@ -182,6 +183,8 @@ def train(
       it among what the guarantee does not cover.
     tuning: Among how many runs on the same clients this one was chosen, and what all of
       them together spend, for the report; `None` if that is not known.
+    data_facts: What is to be told there of the data, such as numbers of examples:
+      exact, and marked as not private; JSON-ready.
 
   Returns:
     What the run came to.
@@ -269,6 +272,7 @@ def train(
     simulated_cohort_scale=scale,
     not_covered=not_covered,
     tuning=tuning,
+    data_facts=None if data_facts is None else dict(data_facts),
   )
   evaluation = None
   if test_data is not None:

@@ -96,6 +96,7 @@ class Plan:
       above 1 there is no guarantee.
     not_covered: Sentences: what else was computed from clients' data without noise.
     tuning: Among how many runs this one was chosen; `None` if that is not known.
+    data_facts: What it is to tell of the data; not private.
   """
 
   training: packed.LocalTraining
@@ -145,6 +146,8 @@ class Plan:
     if self.larger_cohort is None:
       return None
     return larger_cohort_lib.SpentByLarger(self.larger_cohort.mechanism, self.delta)
+
+  data_facts: Optional[dict[str, Any]] = None
 
   @property
   def num_rounds(self) -> int:
@@ -240,6 +243,7 @@ class Plan:
     return {
       'program': 'tff_dp_aggregators.learning.train',
       'flags': self.flags,
+      'data_facts': self._data_facts(),
       'training': {
         'model': described.model(model),
         'clients': self.clients.checksum,
@@ -265,6 +269,11 @@ class Plan:
       },
       'machine': machine.current(),
     }
+
+  def _data_facts(self) -> Optional[dict[str, Any]]:
+    if self.data_facts is None:
+      return None
+    return {'private': False, **self.data_facts}
 
   def _privacy(self) -> Optional[dict[str, Any]]:
     if self.mechanism is None:

@@ -1,0 +1,168 @@
+"""The user's own data: what a task would say of them, found in the data themselves.
+
+Model and metric follow from the labels, and what depends on how many clients there are
+from that, so that the same data give the same run. No other file knows these rules.
+"""
+
+import functools
+import math
+import os
+import re
+from typing import Any
+
+from absl import flags
+
+from .. import metrics
+from .. import models
+from ..data import loading
+from ..data import population as population_lib
+from ..options import data as data_options
+from . import task
+
+# What is tried first for labels of a kind, and what is measured of it.
+_MODELS = {
+  'class': ('logistic',),
+  'number': ('linear',),
+  'tokens': ('char_lstm', 'word_lstm'),
+}
+_METRICS = {
+  'class': 'accuracy',
+  'number': 'mean_absolute_error',
+  'tokens': 'token_accuracy',
+}
+_NUM_ROUNDS = 100
+_LARGEST_COHORT = 100
+_LARGEST_DELTA = 1e-5
+# Populations that are kept: a comparison of mechanisms asks for the same ones again.
+_KEPT = 2
+_BY_SIZE = ('clients_per_round', 'min_separation', 'target_delta')
+
+
+def load(options: data_options.Data) -> population_lib.Population:
+  """The population of the user's data; read once as long as the files are the same.
+
+  Raises:
+    DataError: If they are not what they should be; with file and line.
+    OSError: If they cannot be read.
+  """
+  assert options.files is not None
+  files = options.files
+  paths = [files.path, files.test_data, files.vocabulary]
+  return _load(options, tuple(_state(path) for path in paths if path is not None))
+
+
+@functools.lru_cache(_KEPT)
+def _load(options: data_options.Data, states: Any) -> population_lib.Population:
+  del states  # Other files under the same names are other data.
+  return loading.load(options)
+
+
+def _state(path: str) -> tuple[Any, ...]:
+  """What changes with a file, or with those in a folder."""
+  if not os.path.isdir(path):
+    found = os.stat(path)
+    return (path, found.st_size, found.st_mtime_ns, found.st_ino)
+  whole = 0
+  for folder, _, names in os.walk(path):
+    for name in names:
+      whole ^= hash(_state(os.path.join(folder, name)))
+  return (path, whole)
+
+
+def task_for(values: flags.FlagValues, data: data_options.Data) -> task.Task:
+  """A task with the user's data, and with defaults that suit them.
+
+  Args:
+    values: Parsed flags, of which some defaults depend on others.
+    data: What they say of the data, which are read.
+
+  Raises:
+    DataError: If the data are not what they should be; with file and line.
+    OSError: If they cannot be read.
+    ValueError: If no model is for such data.
+  """
+  assert data.files is not None
+  population = load(data)
+  shape = population.shape
+  num_clients = population.num_clients
+  num_rounds = values['num_rounds'].value or _NUM_ROUNDS
+  cohort = values['clients_per_round'].value
+  if cohort is None:
+    cohort = min(_LARGEST_COHORT, max(1, num_clients // 10))
+  is_text = shape.label_kind == 'tokens'
+  return task.Task(
+    name=_name(data.files.path),
+    summary='your own data',
+    check=lambda options: None,
+    load=load,
+    defaults=task.Defaults(
+      model=_model(shape, data.files.text_unit),
+      metric=_metric(shape),
+      num_rounds=_NUM_ROUNDS,
+      num_clients=num_clients,
+      clients_per_round=cohort,
+      min_separation=max(1, min(num_clients // max(1, cohort), num_rounds)),
+      clip_norm=1.0,
+      batch_size=16,
+      local_epochs=1,
+      client_learning_rate=0.5 if is_text else 0.1,
+      server_learning_rate=0.2,
+    ),
+  )
+
+
+def delta_for(num_clients: int) -> float:
+  """The default of `--target_delta`: a power of ten, at most 1 / (10 num_clients).
+
+  Args:
+    num_clients: How many take part.
+
+  Example:
+    >>> delta_for(90), delta_for(200_000)
+    (1e-05, 1e-07)
+  """
+  power = -math.floor(-math.log10(10 * num_clients) + 1e-12)
+  return min(_LARGEST_DELTA, float(f'1e-{power}'))
+
+
+def chosen(values: flags.FlagValues, num_clients: int) -> str:
+  """Says which flags follow from the number of clients.
+
+  Args:
+    values: Parsed flags, with all defaults.
+    num_clients: How many take part.
+  """
+  said = ', '.join(
+    f'--{name}={values[name].value}'
+    for name in _BY_SIZE
+    if values[name].using_default_value and values[name].value is not None
+  )
+  return f'Chosen for {num_clients} clients: {said}.' if said else ''
+
+
+def _name(path: str) -> str:
+  """The file's name without ending, as it may be in the name of a directory."""
+  stem = os.path.splitext(os.path.basename(os.path.abspath(path)))[0]
+  return re.sub(r'[^\w.-]+', '_', stem).strip('._-') or 'data'
+
+
+def _model(shape: population_lib.Shape, text_unit: Any) -> str:
+  preferred = list(_MODELS[shape.label_kind])
+  if text_unit == 'word':
+    preferred.reverse()
+  for name in [*preferred, *models.KINDS]:
+    if name in models.KINDS and models.KINDS[name].why_not(shape) is None:
+      return name
+  raise ValueError(
+    f'there is no model for labels of kind {shape.label_kind} and inputs of shape '
+    f'{list(shape.inputs)}.'
+  )
+
+
+def _metric(shape: population_lib.Shape) -> str:
+  preferred = _METRICS[shape.label_kind]
+  for name in [preferred, *metrics.METRICS]:
+    if name in metrics.METRICS:
+      if shape.label_kind in metrics.METRICS[name].label_kinds:
+        return name
+  raise ValueError(f'there is no metric for labels of kind {shape.label_kind}.')

@@ -1,0 +1,125 @@
+"""Flags of data: those that contradict each other are refused before much is read."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from experiments import simulate
+from tests import executing
+from tests.experiments.data import own_data
+
+
+@pytest.fixture(scope='module')
+def data(tmp_path_factory):
+  return own_data.write_csv(tmp_path_factory.mktemp('data') / 'data.csv')
+
+
+COLUMNS = ('--client_column=who', '--label_column=bought')
+
+
+@pytest.mark.parametrize(
+  ('arguments', 'message'),
+  [
+    (['--data=nowhere.csv'], '--data=nowhere.csv: there is no such file or folder'),
+    ([], '--label_column is missing: which column of'),
+    ([], '--num_clients is missing'),
+    (['--label_column=x'], '--num_clients is missing'),
+    (
+      ['--label_column=x', '--client_column=who'],
+      "no column 'x'; its columns are: who",
+    ),
+    ([*COLUMNS, '--client_column=who'], '--client_column is given twice'),
+    ([*COLUMNS, '--num_clients=3'], '--num_clients is for data without clients'),
+    ([*COLUMNS, '--partition=iid'], '--partition is for data without clients'),
+    ([*COLUMNS, '--dirichlet_alpha=1'], '--dirichlet_alpha is for data without'),
+    ([*COLUMNS, '--test_clients=1'], '--test_clients is a share between 0 and 1'),
+    ([*COLUMNS, '--test_examples=0'], '--test_examples is a share between 0 and 1'),
+    (
+      [*COLUMNS, '--test_clients=0.1', '--test_examples=0.1'],
+      '--test_clients and --test_examples both say what is for testing',
+    ),
+    ([*COLUMNS, '--test_data=none.csv'], '--test_data=none.csv: there is no such'),
+    ([*COLUMNS, '--feature_columns=age,age'], "--feature_columns names 'age' twice"),
+    ([*COLUMNS, '--feature_columns=age,who'], "column 'who' is named twice"),
+    ([*COLUMNS, '--feature_columns='], '--feature_columns names no column'),
+    (
+      [*COLUMNS, '--one_hot_columns=x'],
+      "'x', which is no feature; these are: age",
+    ),
+    ([*COLUMNS, '--text_unit=word'], '--text_unit is for text; give --text_column'),
+    ([*COLUMNS, '--text_column=age'], '--label_column does not go with text'),
+    ([*COLUMNS, '--data_scratch=/nowhere'], '--data_scratch=/nowhere: no such folder'),
+    ([*COLUMNS, '--task=digits'], '--task=digits has data of its own'),
+    ([*COLUMNS, '--data_format=jsonl'], 'line 1 is no JSON'),
+    ([*COLUMNS, '--data_format=sqlite'], '--client_column does not go with data that'),
+    ([*COLUMNS, '--test_data=SAME'], '--test_data is the same as --data'),
+    (
+      [*COLUMNS, '--test_clients=0.1', '--test_split=x'],
+      '--test_split does not go with --test_clients',
+    ),
+    (
+      ['--label_column=bought', '--num_clients=5', '--test_clients=0.1'],
+      '--test_clients holds out clients that the data have',
+    ),
+    (
+      ['--label_column=bought', '--num_clients=5', '--dirichlet_alpha=1'],
+      '--dirichlet_alpha says how skewed clients are; iid is not',
+    ),
+    (
+      ['--label_column=bought', '--num_clients=500', '--feature_columns=age'],
+      'num_clients must be at most 56, the number of training examples; got 500',
+    ),
+    (
+      ['--text_column=who', '--num_clients=3', '--partition=label_skew'],
+      '--partition=label_skew needs labels, which texts do not have',
+    ),
+    ([*COLUMNS, '--clients_per_round=7'], 'num_clients=6 is too few'),
+  ],
+)
+def test_flags_that_contradict_each_other_are_refused(arguments, message, data):
+  if not any(each.startswith('--data=') for each in arguments):
+    arguments = [f'--data={data}', *arguments]
+  arguments = [each.replace('SAME', str(data)) for each in arguments]
+  if message.startswith('--label_column is missing'):
+    arguments.append('--client_column=who')
+  result = executing.execute(simulate, *arguments)
+  assert (result.returncode, result.stdout) == (2, '')
+  assert message in result.stderr
+  assert result.stderr.startswith('error: ')
+  assert result.stderr.count('\n') == 1
+
+
+@pytest.mark.parametrize(
+  'flag', ['data_format=csv', 'label_column=x', 'test_clients=0.1', 'partition=iid']
+)
+def test_flags_of_own_data_need_data(flag):
+  result = executing.execute(simulate, f'--{flag}')
+  assert result.returncode == 2
+  assert f'--{flag.split("=")[0]} goes with --data' in result.stderr
+
+
+@pytest.mark.parametrize('alpha', ['0', '-1', '1e-9', 'inf', 'nan'])
+def test_skew_that_makes_no_sense_is_refused(alpha):
+  result = executing.execute(simulate, f'--dirichlet_alpha={alpha}')
+  assert result.returncode == 2
+  assert 'dirichlet_alpha must be' in result.stderr
+
+
+def test_a_broken_row_is_named_within_a_second_and_without_tensorflow(data, tmp_path):
+  path = tmp_path / 'broken.csv'
+  path.write_text(data.read_text() + 'client 1,x,2,0\n')
+  code = (
+    'import sys\n'
+    'from experiments import simulate\n'
+    f'code = simulate.execute(["--data={path}", *{list(COLUMNS)!r}])\n'
+    'print(code, "tensorflow" in sys.modules)\n'
+  )
+  begun = time.monotonic()
+  result = subprocess.run(
+    [sys.executable, '-c', code], capture_output=True, text=True, timeout=60
+  )
+  assert result.stdout == '2 False\n'
+  assert f"error: {path}, line 72: age is 'x', which is no number" in result.stderr
+  assert time.monotonic() - begun < 20  # On a machine with much else to do.
