@@ -26,12 +26,11 @@ _MODULES = (
   'fed_avg',
   'fed_prox',
   'fed_sgd',
-  'ftrl',
   'mean_metric',
+  'optimizers',
   'packed',
   'runtime',
   'schedules',
-  'server_schedule',
   'sources',
   'training',
 )
@@ -41,11 +40,11 @@ _NAMES = {
   'Clients': 'clients',
   'MeanMetric': 'mean_metric',
   'Result': 'training',
-  'ServerSchedule': 'server_schedule',
+  'ServerSchedule': 'optimizers.server_schedule',
   'build_dp_fed_avg': 'fed_avg',
   'build_dp_fed_prox': 'fed_prox',
   'build_dp_fed_sgd': 'fed_sgd',
-  'build_ftrl': 'ftrl',
+  'build_ftrl': 'optimizers.ftrl',
   'train': 'training',
 }
 

@@ -13,9 +13,9 @@ import tensorflow_federated as tff
 from tff_dp_aggregators import aggregators
 from tff_dp_aggregators.aggregators import nonfinite
 from tff_dp_aggregators.aggregators import tracing
-from tff_dp_aggregators.learning import adafactor
-from tff_dp_aggregators.learning import ftrl
-from tff_dp_aggregators.learning import server_schedule
+from tff_dp_aggregators.learning.optimizers import adafactor
+from tff_dp_aggregators.learning.optimizers import ftrl
+from tff_dp_aggregators.learning.optimizers import server_schedule
 
 # A model as TFF's processes take it.
 ModelFn = Union[

@@ -23,8 +23,6 @@ from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.learning import fed_avg
 from tff_dp_aggregators.learning import fed_prox
-from tff_dp_aggregators.learning import ftrl
-from tff_dp_aggregators.learning import ftrl_on_means
 from tff_dp_aggregators.learning import interrupts
 from tff_dp_aggregators.learning import models
 from tff_dp_aggregators.learning import packed
@@ -32,6 +30,8 @@ from tff_dp_aggregators.learning import population as population_lib
 from tff_dp_aggregators.learning import process_parts
 from tff_dp_aggregators.learning import runtime
 from tff_dp_aggregators.learning import schedules
+from tff_dp_aggregators.learning.optimizers import ftrl
+from tff_dp_aggregators.learning.optimizers import ftrl_on_means
 from tff_dp_aggregators.learning.packed import trial
 from tff_dp_aggregators.learning.runs import evaluation as evaluation_lib
 from tff_dp_aggregators.learning.runs import larger_cohort

@@ -12,7 +12,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.learning import ftrl
+from tff_dp_aggregators.learning.optimizers import ftrl
 
 
 class FTRLOnMeans(tff.learning.optimizers.Optimizer):

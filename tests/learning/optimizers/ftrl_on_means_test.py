@@ -18,7 +18,7 @@ from tests.learning import training_runs
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import learning
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.learning import ftrl_on_means
+from tff_dp_aggregators.learning.optimizers import ftrl_on_means
 
 _LIMITS = strategies.Participation(5, min_separation=3)
 

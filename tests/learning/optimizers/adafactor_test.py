@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_dp_aggregators.learning import adafactor
+from tff_dp_aggregators.learning.optimizers import adafactor
 
 
 def _dtypes(state):

@@ -16,7 +16,7 @@ from tff_dp_aggregators import aggregators
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.base import checks
-from tff_dp_aggregators.learning import ftrl
+from tff_dp_aggregators.learning.optimizers import ftrl
 from tff_dp_aggregators.strategies import registry
 
 
