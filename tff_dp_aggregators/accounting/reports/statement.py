@@ -26,6 +26,7 @@ from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
+from tff_dp_aggregators.accounting.reports import curves as curves_lib
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import provenance
 from tff_dp_aggregators.accounting.reports import simulated_cohorts
@@ -83,11 +84,6 @@ _MAX_NUMBERS = 10_000
 _STATED_DELTAS = tuple(10.0**-power for power in range(4, 11, 2))
 # How far figures of a ledger may be below those planned, and above, relative.
 _SAME, _ROUND_OFF = 1e-6, 1e-9
-_POINTS = 200  # Of a curve over rounds.
-_SAMPLED_POINTS = 20  # Of one that takes a composition each.
-_DELTAS = 33  # Of the curve over delta.
-_LAGS = 64  # Of the noise's correlation, and for how many rounds it may be dense.
-_MAX_DENSE = 2048
 
 
 def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, Any]:
@@ -124,7 +120,7 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
     target = {'epsilon': inputs.target_epsilon, 'found': inputs.found}
   curves = None
   if with_curves:
-    curves = _curves(mechanism, event, delta, inputs.accountant, run)
+    curves = curves_lib.of_mechanism(mechanism, event, delta, inputs.accountant, run)
   return {
     'format': FORMAT,
     'version': VERSION,
@@ -200,7 +196,7 @@ def compose(
   curves = None
   if all(part['curves'] is not None for part in parts):
     curves = {
-      'epsilon_by_delta': _by_delta(event, delta, relation, accountant),
+      'epsilon_by_delta': curves_lib.by_delta(event, delta, relation, accountant),
       'epsilon_by_round': [],
       'epsilon_by_round_accountant': None,
       'error_by_round': [],
@@ -447,89 +443,6 @@ def _participation(inputs: inputs_lib.Inputs) -> dict[str, Any]:
     'cap_enforced_by': cap_enforced_by,
     'source': inputs.participation_source,
   }
-
-
-def _curves(
-  mechanism: mechanism_lib.Mechanism,
-  event: dp_accounting.DpEvent,
-  delta: float,
-  accountant: Optional[str],
-  run: Optional[dict[str, Any]],
-) -> dict[str, Any]:
-  """Points of the report's plots; infinite epsilons are left out."""
-  strategy = mechanism.strategy
-  num_rounds = strategy.num_rounds
-  rounds = np.unique(np.linspace(0, num_rounds - 1, _POINTS).astype(int))
-  error = mechanism.values_noise_multiplier * np.sqrt(strategy.per_query_error())
-  completed = num_rounds if run is None else run['rounds_completed']
-  spent: list[list[float]] = []
-  if mechanism.noise_multiplier and mechanism.is_sampled:
-    spent = _sampled_by_round(mechanism, delta, completed)
-  elif mechanism.noise_multiplier:
-    spent = _by_round(mechanism, delta, rounds[rounds < completed])
-  return {
-    'epsilon_by_delta': _by_delta(event, delta, mechanism.relation, accountant),
-    'epsilon_by_round': [point for point in spent if math.isfinite(point[1])],
-    'epsilon_by_round_accountant': (
-      accountants.QUICK_BOUND if mechanism.is_sampled else accountants.EXACT
-    ),
-    'error_by_round': [[int(each) + 1, float(error[each])] for each in rounds],
-    'noise_correlation': _noise_correlation(strategy),
-  }
-
-
-def _by_round(
-  mechanism: mechanism_lib.Mechanism, delta: float, rounds: np.ndarray
-) -> list[list[float]]:
-  """Exact epsilon after some rounds, from 0."""
-  _, so_far = events.round_noise_multipliers(
-    mechanism.strategy,
-    mechanism.limits,
-    schemas.run_noise_multiplier(mechanism.noise_multiplier, mechanism.relation),
-  )
-  return [
-    [int(each) + 1, gaussian.epsilon_of(1 / float(so_far[each]), delta)]
-    for each in rounds
-  ]
-
-
-def _sampled_by_round(
-  mechanism: mechanism_lib.Mechanism, delta: float, completed: int
-) -> list[list[float]]:
-  """Epsilon by the quick bound when the first group had its turns."""
-  event = mechanism.event
-  assert isinstance(event, dp_accounting.SelfComposedDpEvent)
-  most = -(-completed // mechanism.limits.min_separation)
-  points = []
-  for turns in np.unique(np.linspace(1, most, _SAMPLED_POINTS).astype(int)):
-    so_far = dp_accounting.SelfComposedDpEvent(event.event, int(turns))
-    spent = accountants.epsilon(
-      so_far, delta, accountants.QUICK_BOUND, mechanism.relation
-    )
-    points.append([(int(turns) - 1) * mechanism.limits.min_separation + 1, spent])
-  return points
-
-
-def _by_delta(
-  event: dp_accounting.DpEvent,
-  delta: float,
-  relation: Relation,
-  accountant: Optional[str],
-) -> list[list[float]]:
-  smallest = min(1e-12, delta)
-  powers = np.linspace(math.log10(smallest), -2, _DELTAS)
-  deltas = sorted({delta, *(float(10.0**power) for power in powers)}, reverse=True)
-  composed = accountants.composed(event, accountant, relation)
-  points = [[each, float(composed.get_epsilon(each))] for each in deltas]
-  return [point for point in points if math.isfinite(point[1])]
-
-
-def _noise_correlation(strategy: strategies.Strategy) -> list[list[float]]:
-  """Correlation of the noise of the last round with that of earlier ones, by lag."""
-  if strategy.num_rounds > _MAX_DENSE and not strategy.is_toeplitz:
-    return []
-  correlation = strategy.noise_correlation(_LAGS)
-  return [[lag, float(value)] for lag, value in enumerate(correlation)]
 
 
 def _small(strategy: strategies.Strategy) -> Optional[dict[str, Any]]:

@@ -1,0 +1,120 @@
+"""The curves of a report: points of its plots, as data."""
+
+import math
+from typing import Any, Optional
+
+import dp_accounting
+import numpy as np
+from dp_accounting import NeighboringRelation as Relation
+
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import events
+from tff_dp_aggregators.accounting import mechanism as mechanism_lib
+from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting.accountants import gaussian
+
+_POINTS = 200  # Of a curve over rounds.
+_SAMPLED_POINTS = 20  # Of one that takes a composition each.
+_DELTAS = 33  # Of the curve over delta.
+_LAGS = 64  # Of the noise's correlation, and for how many rounds it may be dense.
+_MAX_DENSE = 2048
+
+
+def of_mechanism(
+  mechanism: mechanism_lib.Mechanism,
+  event: dp_accounting.DpEvent,
+  delta: float,
+  accountant: Optional[str],
+  run: Optional[dict[str, Any]],
+) -> dict[str, Any]:
+  """Points of a report's plots; infinite epsilons are left out.
+
+  Args:
+    mechanism: Which one.
+    event: What is accounted for.
+    delta: At which epsilon after each round is told.
+    accountant: Whose epsilon counts over delta; `None` for the tightest.
+    run: What is said of the run; `None` if all rounds are planned.
+  """
+  strategy = mechanism.strategy
+  num_rounds = strategy.num_rounds
+  rounds = np.unique(np.linspace(0, num_rounds - 1, _POINTS).astype(int))
+  error = mechanism.values_noise_multiplier * np.sqrt(strategy.per_query_error())
+  completed = num_rounds if run is None else run['rounds_completed']
+  spent: list[list[float]] = []
+  if mechanism.noise_multiplier and mechanism.is_sampled:
+    spent = _sampled_by_round(mechanism, delta, completed)
+  elif mechanism.noise_multiplier:
+    spent = _by_round(mechanism, delta, rounds[rounds < completed])
+  return {
+    'epsilon_by_delta': by_delta(event, delta, mechanism.relation, accountant),
+    'epsilon_by_round': [point for point in spent if math.isfinite(point[1])],
+    'epsilon_by_round_accountant': (
+      accountants.QUICK_BOUND if mechanism.is_sampled else accountants.EXACT
+    ),
+    'error_by_round': [[int(each) + 1, float(error[each])] for each in rounds],
+    'noise_correlation': _noise_correlation(strategy),
+  }
+
+
+def _by_round(
+  mechanism: mechanism_lib.Mechanism, delta: float, rounds: np.ndarray
+) -> list[list[float]]:
+  """Exact epsilon after some rounds, from 0."""
+  _, so_far = events.round_noise_multipliers(
+    mechanism.strategy,
+    mechanism.limits,
+    schemas.run_noise_multiplier(mechanism.noise_multiplier, mechanism.relation),
+  )
+  return [
+    [int(each) + 1, gaussian.epsilon_of(1 / float(so_far[each]), delta)]
+    for each in rounds
+  ]
+
+
+def _sampled_by_round(
+  mechanism: mechanism_lib.Mechanism, delta: float, completed: int
+) -> list[list[float]]:
+  """Epsilon by the quick bound when the first group had its turns."""
+  event = mechanism.event
+  assert isinstance(event, dp_accounting.SelfComposedDpEvent)
+  most = -(-completed // mechanism.limits.min_separation)
+  points = []
+  for turns in np.unique(np.linspace(1, most, _SAMPLED_POINTS).astype(int)):
+    so_far = dp_accounting.SelfComposedDpEvent(event.event, int(turns))
+    spent = accountants.epsilon(
+      so_far, delta, accountants.QUICK_BOUND, mechanism.relation
+    )
+    points.append([(int(turns) - 1) * mechanism.limits.min_separation + 1, spent])
+  return points
+
+
+def by_delta(
+  event: dp_accounting.DpEvent,
+  delta: float,
+  relation: Relation,
+  accountant: Optional[str],
+) -> list[list[float]]:
+  """Epsilon over delta, around the one that is told.
+
+  Args:
+    event: What is accounted for.
+    delta: The one that is told.
+    relation: Which data sets are neighbours.
+    accountant: Whose epsilon counts; `None` for the tightest.
+  """
+  smallest = min(1e-12, delta)
+  powers = np.linspace(math.log10(smallest), -2, _DELTAS)
+  deltas = sorted({delta, *(float(10.0**power) for power in powers)}, reverse=True)
+  composed = accountants.composed(event, accountant, relation)
+  points = [[each, float(composed.get_epsilon(each))] for each in deltas]
+  return [point for point in points if math.isfinite(point[1])]
+
+
+def _noise_correlation(strategy: strategies.Strategy) -> list[list[float]]:
+  """Correlation of the noise of the last round with that of earlier ones, by lag."""
+  if strategy.num_rounds > _MAX_DENSE and not strategy.is_toeplitz:
+    return []
+  correlation = strategy.noise_correlation(_LAGS)
+  return [[lag, float(value)] for lag, value in enumerate(correlation)]
