@@ -4,3 +4,9 @@
 installed, this folder is `tff_dp_aggregators.experiments`, and the programs are the
 commands `tff-dp-simulate` and so on; so imports in here are relative.
 """
+
+import os
+
+# Quiet TensorFlow's start-up notices, before `tff_dp_aggregators.learning` lets through
+# what are errors to TensorFlow and to nobody else.
+os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')

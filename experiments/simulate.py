@@ -22,9 +22,6 @@ from tff_dp_aggregators.accounting.programs import program
 from . import commands
 from . import settings as settings_lib
 
-# Quiet TensorFlow's start-up notices; they come before any option could be set.
-os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
-
 
 def main(values: flags.FlagValues) -> int:
   """Runs the simulation; returns the exit code."""

@@ -99,7 +99,6 @@ def main() -> None:
   os.set_inheritable(descriptor, False)
   # What is started in the background ignores Ctrl-C, and hands that on.
   signal.signal(signal.SIGINT, signal.default_int_handler)
-  os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   warnings.simplefilter('ignore')  # Of TFF's dependencies, about each other.
   inbox, populations = _Inbox(), _Populations()
   first: Optional[int] = None

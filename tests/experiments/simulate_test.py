@@ -390,3 +390,17 @@ def tree_run(tmp_path_factory):
 
 def test_reader_that_closes_the_pipe_costs_nothing_of_the_run(tree_run):
   assert set(os.listdir(tree_run)) == FILES
+
+
+def test_notices_of_tensorflow_stay_out_of_sight_of_all_programs():
+  code = (
+    'import os\nfrom experiments import settings\n'
+    'from tff_dp_aggregators import learning\n'
+    "print(os.environ['TF_CPP_MIN_LOG_LEVEL'])\n"
+  )
+  level = 'TF_CPP_MIN_LOG_LEVEL'
+  unset = {name: value for name, value in _ENVIRONMENT.items() if name != level}
+  shown = subprocess.run(
+    [sys.executable, '-c', code], env=unset, capture_output=True, text=True, timeout=60
+  )
+  assert shown.stdout == '3\n', shown.stderr
