@@ -7,6 +7,9 @@ import numpy as np
 
 from .data import population
 
+# What each label adds, and how much it weighs.
+_Parts = tuple[np.ndarray, np.ndarray]
+
 
 @dataclasses.dataclass(frozen=True)
 class Metric:
@@ -19,6 +22,7 @@ class Metric:
       shape.
     limits: Least and largest value, for pictures; `None` where there is none.
     higher_is_better: Whether it is.
+    num_classes: For how many classes it is: the least and the largest number.
   """
 
   name: str
@@ -26,17 +30,124 @@ class Metric:
   make: Callable[[population.Shape], Any]
   limits: tuple[Optional[float], Optional[float]]
   higher_is_better: bool
+  num_classes: tuple[int, Optional[int]] = (0, None)
+
+  def why_not(self, shape: population.Shape) -> Optional[str]:
+    """Why it is not for such examples; `None` if it is."""
+    if shape.label_kind not in self.label_kinds:
+      fitting = [
+        each.name for each in METRICS.values() if shape.label_kind in each.label_kinds
+      ]
+      return (
+        f'their labels are of the kind {shape.label_kind!r}; give '
+        f'{" or ".join(fitting)}'
+      )
+    least, most = self.num_classes
+    count = shape.num_classes or 0
+    if count < least or (most is not None and count > most):
+      said = f'{least}' if least == most else f'{least} or more'
+      return f'it is for {said} classes, and there are {count}'
+    return None
+
+
+def _mean(parts: Callable[[np.ndarray, np.ndarray], _Parts]) -> Any:
+  """The weighted mean over all labels, which needs a batch at a time."""
+  from tff_dp_aggregators import learning  # Flags are checked without TensorFlow.
+
+  return learning.MeanMetric(parts)
+
+
+def token_loss(shape: population.Shape) -> Any:
+  """The cross entropy over all tokens of the test data that count in the loss.
+
+  Batches of sentences have different numbers of tokens, so the mean of batches' losses
+  is not that of the tokens.
+  """
+
+  def parts(outputs: np.ndarray, labels: np.ndarray) -> _Parts:
+    shifted = outputs - outputs.max(axis=-1, keepdims=True)
+    total = np.log(np.sum(np.exp(shifted), axis=-1, dtype=np.float64))
+    chosen = np.take_along_axis(shifted, labels[..., np.newaxis], axis=-1)[..., 0]
+    return total - chosen, ~np.isin(labels, shape.ignored_labels)
+
+  return _mean(parts)
+
+
+def _evenly(values: np.ndarray) -> _Parts:
+  values = np.asarray(values, np.float64)
+  return values, np.ones_like(values)
 
 
 def _accuracy(shape: population.Shape) -> Any:
   del shape
+  return _mean(lambda outputs, labels: _evenly(np.argmax(outputs, axis=-1) == labels))
+
+
+def _top_5_accuracy(shape: population.Shape) -> Any:
+  del shape
+
+  def parts(outputs: np.ndarray, labels: np.ndarray) -> _Parts:
+    best = np.argpartition(outputs, -5, axis=-1)[..., -5:]
+    return _evenly(np.any(best == labels[..., np.newaxis], axis=-1))
+
+  return _mean(parts)
+
+
+def _token_accuracy(shape: population.Shape) -> Any:
+  """Of the tokens that count: neither ignored nor unscored, see `population.Shape`.
+
+  A prediction may be any token; to predict one that does not count is wrong. That is
+  the masked accuracy of TFF's baselines, and what the papers on StackOverflow report,
+  who leave out padding, words out of vocabulary and ends of sentences.
+  """
+  left_out = np.array([*shape.ignored_labels, *shape.unscored_labels], np.int64)
+
+  def parts(outputs: np.ndarray, labels: np.ndarray) -> _Parts:
+    right = np.argmax(outputs, axis=-1) == labels
+    return right.astype(np.float64), ~np.isin(labels, left_out)
+
+  return _mean(parts)
+
+
+def _error(of_difference: Callable[[np.ndarray], np.ndarray]) -> Callable[..., Any]:
+  def make(shape: population.Shape) -> Any:
+    del shape
+
+    def parts(outputs: np.ndarray, labels: np.ndarray) -> _Parts:
+      difference = np.reshape(outputs, np.shape(labels)) - labels
+      return _evenly(of_difference(difference.astype(np.float64)))
+
+    return _mean(parts)
+
+  return make
+
+
+def _auc(shape: population.Shape) -> Any:
+  """Area under the receiver operating characteristic: ties count half."""
+  del shape
 
   def measure(outputs: np.ndarray, labels: np.ndarray) -> float:
-    return float(np.mean(np.argmax(outputs, axis=1) == labels))
+    scores = outputs[:, 1].astype(np.float64) - outputs[:, 0]
+    _, places, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[places]
+    positives = int(np.sum(labels == 1))
+    negatives = len(labels) - positives
+    if not positives or not negatives:
+      raise ValueError('auc needs test examples of both classes.')
+    above = np.sum(ranks[labels == 1]) - positives * (positives + 1) / 2
+    return float(above / (positives * negatives))
 
   return measure
 
 
 METRICS = {
-  each.name: each for each in (Metric('accuracy', ('class',), _accuracy, (0, 1), True),)
+  each.name: each
+  for each in (
+    Metric('accuracy', ('class',), _accuracy, (0, 1), True),
+    Metric('top_5_accuracy', ('class',), _top_5_accuracy, (0, 1), True, (6, None)),
+    Metric('auc', ('class',), _auc, (0, 1), True, (2, 2)),
+    Metric('token_accuracy', ('tokens',), _token_accuracy, (0, 1), True),
+    Metric('mean_squared_error', ('number',), _error(np.square), (0, None), False),
+    Metric('mean_absolute_error', ('number',), _error(np.abs), (0, None), False),
+  )
 }

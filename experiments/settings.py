@@ -105,11 +105,11 @@ def from_flags(values: flags.FlagValues) -> Settings:
     OSError: If a file of the data is missing or cannot be read.
   """
   task, data = _task_and_data(values)
+  task.check(data)  # Before strategies are looked for, which may take long.
   optimization = optimization_options.from_flags(values)
   run = run_options.from_flags(values)
   participation = participation_options.from_flags(values)
   privacy = privacy_options.from_flags(values, participation, optimization)
-  task.check(data)
   return Settings(
     task=task,
     data=data,

@@ -11,6 +11,7 @@ from tff_dp_aggregators import learning
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.learning.runs import progress
 
+from . import making
 from . import optimizers
 from . import settings as settings_lib
 from .data import population as population_lib
@@ -35,6 +36,7 @@ def run(settings: settings_lib.Settings) -> int:
   """
   population = settings.task.load(settings.data)
   _say_what_there_is(settings, population)
+  making.check(settings.model, population.shape)
   run_dir = settings.run.run_dir or _new_name(settings.name)
   progress.say(_headline(settings, run_dir))
   result = train(settings, population, run_dir)
@@ -58,18 +60,15 @@ def train(
       population says: that settings were chosen on the same clients, say.
 
   Raises:
-    ValueError: If the model is not for the data, or the run in the directory was begun
-      with other flags.
+    WrongUsage: If model, loss or metric are not for the data, or a model of the user's
+      own cannot be made.
+    ValueError: If the run in the directory was begun with other flags.
   """
   shape = population.shape
-  kind, metric = settings.model.kind, settings.model.metric
-  why_not = kind.why_not(shape)
-  if why_not is not None:
-    raise ValueError(f'--model={kind.name} is not for these data: {why_not}.')
   privacy, optimization, run = settings.privacy, settings.optimization, settings.run
   has_test = population.test_examples is not None
   result = learning.train(
-    kind.build(shape),
+    making.make(settings.model, shape, run.seed),
     population.clients,
     privacy.mechanism,
     run_dir,

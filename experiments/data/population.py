@@ -23,6 +23,8 @@ class Shape:
     names: What they are called, by number, if they have names.
     ignored_labels: Tokens that count neither in the loss nor in metrics, such as
       padding.
+    unscored_labels: Further tokens that `token_accuracy` leaves out, as the papers do:
+      those out of vocabulary, and ends of sentences.
   """
 
   inputs: tuple[int, ...]
@@ -32,6 +34,7 @@ class Shape:
   num_classes: Optional[int] = None
   names: Optional[tuple[str, ...]] = None
   ignored_labels: tuple[int, ...] = ()
+  unscored_labels: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

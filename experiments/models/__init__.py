@@ -1,8 +1,12 @@
 """Models by name: what `--model` takes, each a module with its `KIND`.
 
-Knows nothing of TensorFlow until a model is made, so that flags are checked at once.
+A module that has a `KIND` is found by itself. Knows nothing of TensorFlow until a model
+is made, so that flags are checked at once.
 """
 
-from .logistic import KIND as _logistic
+from .. import registry
+from . import kind as _kind
 
-KINDS = {each.name: each for each in (_logistic,)}
+KINDS: dict[str, _kind.Kind] = registry.found(
+  __name__, __path__, 'KIND', first='logistic'
+)

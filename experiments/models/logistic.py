@@ -1,7 +1,6 @@
 """Logistic regression, which starts at zero."""
 
-import collections
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 
@@ -9,50 +8,20 @@ from ..data import population
 from . import kind
 
 
-def why_not(shape: population.Shape) -> Optional[str]:
-  """Why it is not for such examples; `None` if it is."""
-  if shape.label_kind != 'class':
-    return 'its labels are classes'
-  if shape.input_dtype != 'float32':
-    return 'its inputs are numbers'
-  return None
-
-
-def build(shape: population.Shape) -> Any:
+def build(shape: population.Shape, options: kind.Options) -> Any:
   """Multinomial logistic regression that starts at zero, for TFF."""
-  # Flags are checked without them.
-  import tensorflow as tf
-  import tensorflow_federated as tff
+  from .parts import functional  # Flags are checked without TensorFlow.
+  from .parts import initial
+  from .parts import layers
 
-  num_features = int(np.prod(shape.inputs))
-  assert shape.num_classes is not None
-
-  @tf.function
-  def predict_on_batch(model_weights, x, training):
-    del training
-    weights, bias = model_weights[0]
-    return tf.matmul(tf.reshape(x, [-1, num_features]), weights) + bias
-
-  @tf.function
-  def loss_fn(output, label, sample_weight=None):
-    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=label, logits=output)
-    if sample_weight is not None:
-      losses *= sample_weight
-    return tf.reduce_mean(losses)
-
-  trainable = (
-    np.zeros((num_features, shape.num_classes), np.float32),
-    np.zeros(shape.num_classes, np.float32),
-  )
-  return tff.learning.models.FunctionalModel(
-    initial_weights=(trainable, ()),
-    predict_on_batch_fn=predict_on_batch,
-    loss_fn=loss_fn,
-    input_spec=collections.OrderedDict(
-      x=tf.TensorSpec([None, *shape.inputs], tf.float32),
-      y=tf.TensorSpec([None], tf.int32),
-    ),
+  num_features, num_classes = int(np.prod(shape.inputs)), shape.num_classes
+  assert num_classes is not None
+  return functional.functional(
+    shape,
+    options.loss,
+    [initial.zeros(num_features, num_classes), initial.zeros(num_classes)],
+    lambda weights, x: layers.dense(layers.flat(x), *weights),
   )
 
 
-KIND = kind.Kind('logistic', 'logistic regression', why_not, build)
+KIND = kind.Kind('logistic', 'logistic regression', kind.why_not_classes, build)

@@ -34,9 +34,16 @@ _OF_FILES = (
 )
 _OF_PARTITIONS = ('partition', 'dirichlet_alpha', 'num_clients')
 _HELD_OUT = ('test_clients', 'test_examples', 'test_data')
-NAMES = ('data', *_OF_FILES, 'partition', 'num_clients', 'dirichlet_alpha')
+NAMES = (
+  'data',
+  *_OF_FILES,
+  'partition',
+  'num_clients',
+  'dirichlet_alpha',
+  'cache_dir',
+)
 # Between a run and its continuation: files may be moved. What is in them is compared.
-MAY_DIFFER = ('data', 'test_data', 'vocabulary', 'data_scratch')
+MAY_DIFFER = ('data', 'test_data', 'vocabulary', 'data_scratch', 'cache_dir')
 _DEFAULT_ALPHA = 0.5
 # NumPy's Dirichlet does not come to an end with a tiny one.
 _LEAST_ALPHA = 1e-3
@@ -53,12 +60,14 @@ class Data:
     dirichlet_alpha: Skew between clients; small is more skewed.
     seed: Of the split.
     files: What the user's own data are; `None` for those of a task.
+    cache_dir: Folder with the files of TFF's loaders, for tasks that read them.
   """
 
   num_clients: Optional[int]
   dirichlet_alpha: float
   seed: int
   files: Optional['Files'] = None
+  cache_dir: Optional[str] = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -268,6 +277,13 @@ def _define_partition(values: flags.FlagValues, tasks: Mapping[str, Any]) -> Non
     'skewed.',
     flag_values=values,
   )
+  flags.DEFINE_string(
+    'cache_dir',
+    None,
+    'Folder with the files that the loaders of tff.simulation.datasets keep, for tasks '
+    'that read them. Nothing is downloaded.',
+    flag_values=values,
+  )
 
 
 def from_flags(values: flags.FlagValues) -> Data:
@@ -293,6 +309,7 @@ def from_flags(values: flags.FlagValues) -> Data:
   if values.data is None:
     _refuse(values, (*_OF_FILES, 'partition'), 'goes with --data; give that as well')
   else:
+    _refuse(values, ('cache_dir',), 'is for tasks that read such files; leave it out')
     files = _files(values)
     if files.partition is None or not is_given(values, 'num_clients'):
       num_clients = None
@@ -308,6 +325,7 @@ def from_flags(values: flags.FlagValues) -> Data:
     dirichlet_alpha=values.dirichlet_alpha,
     seed=values.seed,
     files=files,
+    cache_dir=values.cache_dir,
   )
 
 

@@ -1,17 +1,22 @@
-"""Which model, and what is measured of it."""
+"""Which model, what it minimises, and what is measured of it."""
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 from absl import flags
 
+from tff_dp_aggregators.base import checks
+
+from .. import losses
 from .. import metrics
 from .. import models
 from ..models import kind as kind_lib
+from ..models import own
 from . import of_task
 
-NAMES = ('model', 'metric')
+_WIDTHS = ('hidden_units', 'embedding_size')
+NAMES = ('model', *_WIDTHS, 'loss', 'metric')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,10 +26,21 @@ class Model:
   Attributes:
     kind: Makes it for the data.
     metric: What is measured, besides the loss.
+    loss: What is minimised; `None` for what goes with the labels.
+    hidden_units: Width of hidden layers; `None` for the model's own.
+    embedding_size: Of a token; `None` for the model's own.
   """
 
   kind: kind_lib.Kind
   metric: metrics.Metric
+  loss: Optional[str] = None
+  hidden_units: Optional[int] = None
+  embedding_size: Optional[int] = None
+
+  @property
+  def is_own(self) -> bool:
+    """Whether it is the user's own."""
+    return ':' in self.kind.name
 
 
 def define(values: flags.FlagValues, tasks: Mapping[str, Any]) -> None:
@@ -35,7 +51,34 @@ def define(values: flags.FlagValues, tasks: Mapping[str, Any]) -> None:
     tasks: The tasks by name, for defaults.
   """
   said = '; '.join(f'{kind.name}, {kind.summary}' for kind in models.KINDS.values())
-  of_task.define(values, tasks, _one_of(models.KINDS), 'model', f'Model: {said}.')
+  of_task.define(
+    values,
+    tasks,
+    flags.DEFINE_string,
+    'model',
+    f'Model: {said}; or package.module:function, which makes your own Keras or '
+    'functional model, from the current directory or an installed package.',
+  )
+  of_task.define(
+    values,
+    tasks,
+    flags.DEFINE_integer,
+    'hidden_units',
+    f'Width of hidden layers. {_widths("hidden_units")}',
+  )
+  flags.DEFINE_integer(
+    'embedding_size',
+    None,
+    f'Size of the embedding of a token. {_widths("embedding_size")}',
+    flag_values=values,
+  )
+  flags.DEFINE_string(
+    'loss',
+    None,
+    f'What is minimised: {", ".join(losses.LOSSES)}; for your own Keras model also '
+    'the name of one of its losses. Default: what goes with the labels.',
+    flag_values=values,
+  )
   of_task.define(
     values,
     tasks,
@@ -43,6 +86,15 @@ def define(values: flags.FlagValues, tasks: Mapping[str, Any]) -> None:
     'metric',
     'What is measured on test data, beside the loss.',
   )
+
+
+def _widths(name: str) -> str:
+  own_widths = (
+    f'{kind.widths[name]} of {kind.name}'
+    for kind in models.KINDS.values()
+    if name in kind.widths
+  )
+  return f'Without it, the model has its own: {", ".join(own_widths)}.'
 
 
 def _one_of(known: Mapping[str, Any]) -> Callable[..., Any]:
@@ -59,5 +111,45 @@ def from_flags(values: flags.FlagValues) -> Model:
 
   Args:
     values: Parsed flags, with the task's defaults.
+
+  Raises:
+    ValueError: If there is no such model or loss, or flags contradict each other.
   """
-  return Model(models.KINDS[values.model], metrics.METRICS[values.metric])
+  kind = _kind(values.model)
+  for name in _WIDTHS:
+    if values[name].value is None:
+      continue
+    if name not in kind.widths:
+      if values[name].using_default_value:
+        values[name].value = None  # A task's, for another model.
+        continue
+      having = [each.name for each in models.KINDS.values() if name in each.widths]
+      raise ValueError(
+        f'--{name} does not go with --model={kind.name}, which has none; those that '
+        f'have are {", ".join(having)}.'
+      )
+    checks.check_positive_int(name, values[name].value)
+  if values.loss is not None and ':' not in values.model:
+    if values.loss not in losses.LOSSES:
+      raise ValueError(
+        f'--loss={values.loss} is none of {", ".join(losses.LOSSES)}; other losses of '
+        'Keras are for Keras models of your own, --model=package.module:function.'
+      )
+  return Model(
+    kind,
+    metrics.METRICS[values.metric],
+    loss=values.loss,
+    hidden_units=values.hidden_units,
+    embedding_size=values.embedding_size,
+  )
+
+
+def _kind(name: str) -> kind_lib.Kind:
+  if name in models.KINDS:
+    return models.KINDS[name]
+  if ':' in name:
+    return own.kind(name)
+  raise ValueError(
+    f'--model={name} is none of {", ".join(models.KINDS)}; your own is given as '
+    '--model=package.module:function.'
+  )

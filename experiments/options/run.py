@@ -20,7 +20,12 @@ NAMES = (
 # Between a run and its continuation: files and directories may be moved (the strategy
 # itself is compared), a machine be slower. Packed clients' sums are rounded otherwise,
 # so that packing may not.
-MAY_DIFFER = ('run_dir', 'strategy_file', 'checkpoint_seconds', 'timeout_seconds')
+MAY_DIFFER = (
+  'run_dir',
+  'strategy_file',
+  'checkpoint_seconds',
+  'timeout_seconds',
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,8 +1,12 @@
 """Tasks of the simulations: what can be trained, each described by a `task.Task`.
 
-Knows nothing of TensorFlow until a model is made, so that flags are checked at once.
+A module that has a `TASK` is found by itself; the first task is the default. Knows
+nothing of TensorFlow until data are loaded, so that flags are checked at once.
 """
 
-from . import digits
+from .. import registry
+from . import task as _task
 
-TASKS = {each.name: each for each in (digits.TASK,)}
+TASKS: dict[str, _task.Task] = registry.found(
+  __name__, __path__, 'TASK', first='digits'
+)

@@ -23,11 +23,8 @@ def check(options: data_options.Data) -> None:
   Raises:
     ValueError: If there is not.
   """
-  if options.num_clients is None or options.num_clients > MAX_CLIENTS:
-    raise ValueError(
-      f'num_clients must be at most {MAX_CLIENTS}, the number of training examples; '
-      f'got {options.num_clients}.'
-    )
+  task.refuse_cache_dir('digits', options)
+  task.check_num_clients(options, MAX_CLIENTS)
 
 
 def load(options: data_options.Data) -> population.Population:
@@ -38,9 +35,9 @@ def load(options: data_options.Data) -> population.Population:
   """
   import sklearn.datasets  # Takes a second; flags are checked without it.
 
-  inputs, labels = sklearn.datasets.load_digits(return_X_y=True)
-  inputs = (inputs / 16.0).astype(np.float32)
-  labels = labels.astype(np.int32)
+  images = sklearn.datasets.load_digits()
+  inputs = (images.images[..., np.newaxis] / 16.0).astype(np.float32)
+  labels = images.target.astype(np.int32)
   rng = np.random.default_rng([options.seed, 0])
   order = rng.permutation(len(labels))
   test, train = order[:_NUM_TEST_IMAGES], order[_NUM_TEST_IMAGES:]
@@ -60,6 +57,7 @@ def load(options: data_options.Data) -> population.Population:
       label_kind='class',
       num_classes=_NUM_CLASSES,
     ),
+    facts={'training examples': len(train), 'test examples': len(test)},
   )
 
 

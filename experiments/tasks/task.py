@@ -11,7 +11,8 @@ from ..options import data as data_options
 class Defaults:
   """Values of the flags of the same names that the task works well with.
 
-  A `num_clients` of `None` says that the data have their clients already.
+  A `num_clients` of `None` says that the data have their clients already, and
+  `hidden_units` of `None` that the model has its own.
   """
 
   model: str
@@ -25,6 +26,7 @@ class Defaults:
   local_epochs: int
   client_learning_rate: float
   server_learning_rate: float
+  hidden_units: Optional[int] = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,3 +49,29 @@ class Task:
   load: Callable[[data_options.Data], population.Population]
   defaults: Defaults
   takes_data: bool = False
+
+
+def refuse_cache_dir(name: str, options: data_options.Data) -> None:
+  """For tasks that read no files: refuses a folder of them.
+
+  Raises:
+    ValueError: If there is one.
+  """
+  if options.cache_dir is not None:
+    raise ValueError(
+      f'--cache_dir does not go with --task={name}, whose data are installed with '
+      'Python or scikit-learn.'
+    )
+
+
+def check_num_clients(options: data_options.Data, most: int) -> None:
+  """For data that are dealt out: refuses more clients than there are examples.
+
+  Raises:
+    ValueError: If there are more.
+  """
+  if options.num_clients is None or options.num_clients > most:
+    raise ValueError(
+      f'num_clients must be at most {most}, the number of training examples; got '
+      f'{options.num_clients}.'
+    )

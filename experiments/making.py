@@ -1,0 +1,74 @@
+"""Makes the model that was asked for, if it goes with the data."""
+
+from typing import Any
+
+from tff_dp_aggregators.accounting.programs import program
+
+from . import losses
+from . import metrics
+from . import models
+from .data import population
+from .models import kind
+from .options import model as model_options
+
+
+def check(model: model_options.Model, shape: population.Shape) -> None:
+  """Checks that model, loss and metric go with the data; loads no TensorFlow.
+
+  Args:
+    model: What was asked for.
+    shape: What examples are like.
+
+  Raises:
+    WrongUsage: If something does not; the message names the flag.
+  """
+  why_not = model.kind.why_not(shape)
+  if why_not is not None:
+    raise program.WrongUsage(
+      f'--model={model.kind.name} is not for these data: {why_not}. Of the models '
+      f'here, {_fitting(shape)}.'
+    )
+  if not model.is_own:
+    try:
+      losses.name_for(shape, model.loss)
+    except ValueError as e:
+      raise program.WrongUsage(str(e)) from e
+  why_not = model.metric.why_not(shape)
+  if why_not is not None:
+    raise program.WrongUsage(
+      f'--metric={model.metric.name} is not for these data: {why_not}.'
+    )
+
+
+def make(model: model_options.Model, shape: population.Shape, seed: int) -> Any:
+  """A functional model with its loss.
+
+  Args:
+    model: What was asked for.
+    shape: What examples are like.
+    seed: Of the initial weights.
+
+  Raises:
+    WrongUsage: If it does not go with the data.
+  """
+  check(model, shape)
+  options = kind.Options(seed, model.loss, model.hidden_units, model.embedding_size)
+  return model.kind.build(shape, options)
+
+
+def _fitting(shape: population.Shape) -> str:
+  names = [each.name for each in models.KINDS.values() if each.why_not(shape) is None]
+  return f'these are: {", ".join(names)}' if names else 'none is'
+
+
+def test_metrics(model: model_options.Model, shape: population.Shape) -> dict[str, Any]:
+  """What is measured on test data: what `learning.train` takes.
+
+  Args:
+    model: What was asked for.
+    shape: What examples are like.
+  """
+  found = {model.metric.name: model.metric.make(shape)}
+  if shape.label_kind == 'tokens' and not model.is_own:
+    found['loss'] = metrics.token_loss(shape)
+  return found

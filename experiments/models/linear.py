@@ -1,0 +1,26 @@
+"""Linear regression, which starts at zero."""
+
+from typing import Any
+
+import numpy as np
+
+from ..data import population
+from . import kind
+
+
+def build(shape: population.Shape, options: kind.Options) -> Any:
+  """Linear regression of a number, or several, that starts at zero."""
+  from .parts import functional  # Flags are checked without TensorFlow.
+  from .parts import initial
+  from .parts import layers
+
+  num_features, num_outputs = int(np.prod(shape.inputs)), int(np.prod(shape.labels))
+  return functional.functional(
+    shape,
+    options.loss,
+    [initial.zeros(num_features, num_outputs), initial.zeros(num_outputs)],
+    lambda weights, x: layers.dense(layers.flat(x), *weights),
+  )
+
+
+KIND = kind.Kind('linear', 'linear regression of numbers', kind.why_not_numbers, build)

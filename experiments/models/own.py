@@ -1,0 +1,238 @@
+"""The user's own model: `--model=package.module:function`.
+
+The function takes no arguments, or one, the `Shape` of the examples. It returns a Keras
+model or a `tff.learning.models.FunctionalModel`, whose outputs are a number for each
+class or token, or one for each number that is a label. Modules are found where Python
+finds them, and in the current directory.
+"""
+
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+import traceback
+from typing import Any, Callable, Optional
+
+from tff_dp_aggregators.accounting.programs import program
+
+from .. import losses
+from ..data import population
+from . import kind as kind_lib
+
+_FORM = '--model=package.module:function'
+
+
+def kind(name: str) -> kind_lib.Kind:
+  """The kind of a user's model.
+
+  Args:
+    name: Value of `--model`.
+
+  Raises:
+    ValueError: If there is no such module.
+  """
+  module, _, function = name.partition(':')
+  parts = [*module.split('.'), function]
+  if not all(part.isidentifier() for part in parts):
+    raise ValueError(f'--model={name} is not of the form {_FORM}.')
+  if os.getcwd() not in sys.path:  # Where `python -m` looks, too.
+    sys.path.insert(0, os.getcwd())
+  _check_module(name, module)
+  return kind_lib.Kind(
+    name=name,
+    summary='your own',
+    why_not=lambda shape: None,
+    build=lambda shape, options: build(name, shape, options),
+  )
+
+
+def _check_module(name: str, module: str) -> None:
+  """Refuses modules that are not there, without loading the last one."""
+  try:
+    spec = importlib.util.find_spec(module)
+  except ModuleNotFoundError:
+    spec = None
+  except Exception as e:  # Of the packages it is in.
+    raise ValueError(f'--model={name}: {_why(e, module)}') from e
+  if spec is None:
+    raise ValueError(
+      f'--model={name}: there is no module {module!r} in {os.getcwd()}, nor where '
+      'Python looks for modules.'
+    )
+
+
+def build(name: str, shape: population.Shape, options: kind_lib.Options) -> Any:
+  """Calls the function, and makes a functional model of what it returns.
+
+  Args:
+    name: Value of `--model`.
+    shape: What examples are like.
+    options: The loss, and the seed of Keras's initial weights.
+
+  Raises:
+    WrongUsage: If there is no such function, it fails or returns something else, or the
+      model does not fit the data; the message says where.
+  """
+  import tensorflow as tf
+  import tensorflow_federated as tff
+
+  from tff_dp_aggregators.learning import models as models_lib
+
+  from .parts import functional
+
+  function = _function(name)
+  tf.keras.utils.set_random_seed(options.seed)
+  try:
+    made = function(shape) if _takes_shape(name, function) else function()
+  except Exception as e:  # Whatever a user's function raises.
+    raise program.WrongUsage(f'--model={name} failed: {_why(e, name)}') from e
+  spec = functional.input_spec(shape)
+  of_one = tf.nest.map_structure(
+    lambda each: tf.TensorSpec(each.shape[1:], each.dtype), spec
+  )
+  try:
+    if isinstance(made, tff.learning.models.FunctionalModel):
+      if options.loss is not None:
+        raise ValueError(
+          f'--loss={options.loss} is for Keras models; this one is functional and has '
+          'its own.'
+        )
+      model = models_lib.functional(made, None, of_one, owner='the data')
+    elif isinstance(made, tf.keras.Model):
+      model = _of_keras(made, shape, options.loss, spec, of_one)
+    else:
+      raise ValueError(
+        f'it returned {type(made).__name__}, and must return a Keras model or a '
+        'tff.learning.models.FunctionalModel.'
+      )
+    _check_outputs(model, shape)
+  except (ValueError, TypeError) as e:
+    raise program.WrongUsage(f'--model={name}: {e}') from e
+  return model
+
+
+def _function(name: str) -> Callable[..., Any]:
+  module_name, _, function_name = name.partition(':')
+  try:
+    module = importlib.import_module(module_name)
+  except Exception as e:  # Whatever a user's module raises.
+    raise program.WrongUsage(
+      f'--model={name}: importing {module_name} failed: {_why(e, module_name)}'
+    ) from e
+  function = getattr(module, function_name, None)
+  if not callable(function):
+    what = 'no' if function is None else 'something that cannot be called as'
+    raise program.WrongUsage(
+      f'--model={name}: {module_name} ({getattr(module, "__file__", "?")}) has {what} '
+      f'{function_name!r}.'
+    )
+  return function
+
+
+def _takes_shape(name: str, function: Callable[..., Any]) -> bool:
+  needed = [
+    each
+    for each in inspect.signature(function).parameters.values()
+    if each.default is each.empty
+    and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+  ]
+  if len(needed) > 1 or any(each.kind is each.KEYWORD_ONLY for each in needed):
+    raise program.WrongUsage(
+      f'--model={name}: the function must take no arguments, or the shape of the '
+      f'examples; it takes {", ".join(each.name for each in needed)}.'
+    )
+  return bool(needed)
+
+
+def _why(error: Exception, name: str) -> str:
+  """What was raised, and where."""
+  frames = traceback.extract_tb(error.__traceback__)
+  frames = [each for each in frames if not each.filename.startswith('<frozen')]
+  where = f' ({frames[-1].filename}, line {frames[-1].lineno})' if frames else ''
+  text = str(error).strip()
+  return (
+    f'{type(error).__name__}: {text}{where}'
+    if text
+    else f'{type(error).__name__}{where}'
+  )
+
+
+def _of_keras(
+  made: Any, shape: population.Shape, loss: Optional[str], spec: Any, of_one: Any
+) -> Any:
+  """A Keras model with one of the losses here, or with one of Keras's."""
+  import tensorflow as tf
+  import tensorflow_federated as tff
+
+  from tff_dp_aggregators.learning import models as models_lib
+
+  own_loss = loss is not None and loss not in losses.LOSSES
+  if own_loss or (loss is None and getattr(made, 'loss', None) is not None):
+    if shape.ignored_labels:
+      raise ValueError(
+        f"Keras's losses count padding like other tokens; give --loss="
+        f'{losses.name_for(shape, None)}, or a functional model.'
+      )
+    return models_lib.functional(made, loss, of_one, owner='the data')
+  name = losses.name_for(shape, loss)
+  if name == 'cross_entropy':
+    _check_logits(made)
+  placeholder = tf.keras.losses.MeanSquaredError()  # Replaced below.
+  converted = models_lib.functional(made, placeholder, of_one, owner='the data')
+
+  @tf.function
+  def predict_on_batch(weights: Any, x: Any, training: bool) -> Any:
+    return converted.predict_on_batch(weights, x, training)
+
+  return tff.learning.models.FunctionalModel(
+    initial_weights=converted.initial_weights,
+    predict_on_batch_fn=predict_on_batch,
+    loss_fn=tf.function(losses.function(shape, name)),
+    input_spec=spec,
+  )
+
+
+def _check_logits(made: Any) -> None:
+  """Refuses probabilities, of which the loss would take the softmax again."""
+  last = made.layers[-1] if made.layers else None
+  activation = getattr(getattr(last, 'activation', None), '__name__', None)
+  if activation in ('softmax', 'sigmoid') or type(last).__name__ == 'Softmax':
+    raise ValueError(
+      f'its last layer ends in {activation or "softmax"}, and the loss cross_entropy '
+      'takes logits: leave the activation out, or give '
+      '--loss=sparse_categorical_crossentropy, which takes probabilities.'
+    )
+
+
+def _check_outputs(model: Any, shape: population.Shape) -> None:
+  """Compares what the model puts out with what loss and metric take."""
+  import tensorflow as tf
+
+  weights = tf.nest.map_structure(tf.convert_to_tensor, model.initial_weights)
+  wanted = [None, *shape.labels]
+  if shape.num_classes is not None:
+    wanted.append(shape.num_classes)
+
+  @tf.function(
+    input_signature=[model.input_spec['x']]
+    if hasattr(model.input_spec, 'keys')
+    else [model.input_spec[0]]
+  )
+  def outputs_of(x: Any) -> Any:
+    return model.predict_on_batch(weights, x, training=False)
+
+  found = outputs_of.get_concrete_function().structured_outputs
+  if not hasattr(found, 'shape'):
+    raise ValueError('it puts out several tensors; loss and metrics take one.')
+  sizes = {tuple(wanted)}
+  if shape.num_classes is None:
+    sizes.add((*wanted, 1))
+  if not any(found.shape.is_compatible_with(each) for each in sizes):
+    what = 'class' if shape.label_kind == 'class' else 'token'
+    meaning = 'labels' if shape.num_classes is None else f'one number for each {what}'
+    raise ValueError(
+      f'it puts out {found.shape.as_list()} for inputs of {list(shape.inputs)}; for '
+      f'these data it must be {wanted}: {meaning}. The function may take the shape of '
+      'the examples as its argument.'
+    )

@@ -1,0 +1,1 @@
+"""What models are made of; unlike the folder above, these may need TensorFlow."""

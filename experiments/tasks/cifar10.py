@@ -1,0 +1,186 @@
+"""CIFAR-10 dealt out to clients with label skew, as published experiments do.
+
+50,000 training and 10,000 test images in 10 classes, from the files that Keras keeps.
+They belong to nobody: each of 1,000 clients gets 50, with a label distribution of its
+own from a Dirichlet (arXiv:1909.06335), as in pfl-research's benchmark with alpha 0.1;
+arXiv:2306.08153 has a client for each image, --num_clients=50000. Pixels are brought to
+[-1, 1], which needs no statistics of the clients; pfl-research takes mean and standard
+deviation of the training images instead. Images are not flipped or cropped at random.
+"""
+
+import io
+import os
+import pickle
+import tarfile
+from typing import Any
+
+import numpy as np
+
+from ..data import partition
+from ..data import population
+from ..options import data as data_options
+from . import cached
+from . import task
+
+_FOLDER = 'cifar-10-batches-py'
+_TRAIN = tuple(f'data_batch_{number}' for number in range(1, 6))
+_TEST = 'test_batch'
+# Keras unpacks to the first; the archive has the second's name where it comes from.
+_NAMES = (
+  f'datasets/{_FOLDER}',
+  f'datasets/{_FOLDER}.tar.gz',
+  _FOLDER,
+  f'{_FOLDER}.tar.gz',
+  'cifar-10-python.tar.gz',
+  'cifar10.npz',
+)
+MAX_CLIENTS = 50_000
+
+
+def check(options: data_options.Data) -> None:
+  """Checks that there are files, and images for so many clients.
+
+  Raises:
+    ValueError: If there are too few, or no folder was given.
+    FileNotFoundError: If a file is missing.
+  """
+  path = _path(options)
+  task.check_num_clients(options, MAX_CLIENTS)
+  if os.path.isdir(path):
+    for name in (*_TRAIN, _TEST):
+      if not os.path.isfile(os.path.join(path, name)):
+        raise FileNotFoundError(f'--task=cifar10 needs {os.path.join(path, name)}.')
+
+
+def _path(options: data_options.Data) -> str:
+  source = (
+    'https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz, which '
+    'tf.keras.datasets.cifar10.load_data() unpacks under ~/.keras; an .npz has '
+    'x_train, y_train, x_test and y_test'
+  )
+  return cached.path_of(options, 'cifar10', _NAMES, source)
+
+
+class _Unpickler(pickle.Unpickler):
+  """Loads arrays and plain values; nothing that could run anything."""
+
+  _ALLOWED = {
+    ('numpy', 'dtype'),
+    ('numpy', 'ndarray'),
+    ('numpy.core.multiarray', '_reconstruct'),
+    ('numpy._core.multiarray', '_reconstruct'),
+    ('_codecs', 'encode'),
+  }
+
+  def find_class(self, module: str, name: str) -> Any:
+    if (module, name) not in self._ALLOWED:
+      raise pickle.UnpicklingError(f'it has a {module}.{name}, which no image has')
+    return super().find_class(module, name)
+
+
+def _batch(content: bytes, where: str) -> tuple[np.ndarray, np.ndarray]:
+  try:
+    batch = _Unpickler(io.BytesIO(content), encoding='bytes').load()
+    images, labels = np.asarray(batch[b'data']), np.asarray(batch[b'labels'])
+    return images.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), labels
+  except (pickle.UnpicklingError, EOFError, KeyError, TypeError, ValueError) as e:
+    raise ValueError(f'{where} is not a batch of CIFAR-10: {e}.') from e
+
+
+def _read(path: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+  """Training and test images as they are kept."""
+  if path.endswith('.npz'):
+    try:
+      with np.load(path, allow_pickle=False) as arrays:
+        return {
+          split: (arrays[f'x_{split}'], arrays[f'y_{split}'].reshape(-1))
+          for split in ('train', 'test')
+        }
+    except (KeyError, OSError, ValueError) as e:
+      raise ValueError(f'{path} is not CIFAR-10: {e}.') from e
+  contents = {}
+  if os.path.isdir(path):
+    for name in (*_TRAIN, _TEST):
+      with open(os.path.join(path, name), 'rb') as file:
+        contents[name] = file.read()
+  else:
+    try:
+      with tarfile.open(path) as archive:
+        for name in (*_TRAIN, _TEST):
+          member = archive.extractfile(f'{_FOLDER}/{name}')
+          assert member is not None
+          contents[name] = member.read()
+    except (tarfile.TarError, KeyError, EOFError, OSError) as e:
+      raise ValueError(f'{path} is not CIFAR-10: {e}.') from e
+  batches = {
+    name: _batch(content, f'{path}: {name}') for name, content in contents.items()
+  }
+  train = [batches[name] for name in _TRAIN]
+  images, labels = (np.concatenate(each) for each in zip(*train))
+  return {'train': (images, labels), 'test': batches[_TEST]}
+
+
+def _scaled(path: str, images: np.ndarray, labels: np.ndarray) -> Any:
+  """Inputs and labels, if they are images and classes."""
+  is_right = images.shape[1:] == (32, 32, 3) and images.dtype == np.uint8
+  if not is_right or labels.shape != images.shape[:1] or not len(labels):
+    raise ValueError(
+      f'{path} must have uint8 images of [images, 32, 32, 3] and as many labels; it '
+      f'has {images.dtype} of {list(images.shape)} and labels of {list(labels.shape)}.'
+    )
+  if labels.min() < 0 or labels.max() > 9:
+    raise ValueError(f'{path} has labels outside of 0 to 9.')
+  return (images / np.float32(127.5) - 1).astype(np.float32), labels.astype(np.int32)
+
+
+def load(options: data_options.Data) -> population.Population:
+  """Images, split over clients with label skew.
+
+  Raises:
+    ValueError: If the files are others, or there are more clients than images.
+  """
+  path = _path(options)
+  data = _read(path)
+  inputs, labels = _scaled(path, *data['train'])
+  test_examples = _scaled(path, *data['test'])
+  rng = np.random.default_rng([options.seed, 0])
+  assert options.num_clients is not None
+  parts = partition.split_with_label_skew(
+    labels, options.num_clients, options.dirichlet_alpha, rng
+  )
+  clients = [{'x': inputs[part], 'y': labels[part]} for part in parts]
+  return population.Population(
+    clients=dict(enumerate(clients)),
+    num_clients=len(clients),
+    test_examples=test_examples,
+    shape=population.Shape(
+      inputs=(32, 32, 3),
+      input_dtype='float32',
+      labels=(),
+      label_kind='class',
+      num_classes=10,
+    ),
+    facts={'training examples': len(labels), 'test examples': len(test_examples[1])},
+  )
+
+
+TASK = task.Task(
+  name='cifar10',
+  summary='small images dealt out to 1,000 clients with skewed labels, as in '
+  "pfl-research's benchmark (needs --cache_dir)",
+  check=check,
+  load=load,
+  defaults=task.Defaults(
+    model='simple_cnn',
+    metric='accuracy',
+    num_rounds=1500,
+    num_clients=1000,
+    clients_per_round=50,
+    min_separation=20,
+    clip_norm=0.4,
+    batch_size=10,
+    local_epochs=1,
+    client_learning_rate=0.1,
+    server_learning_rate=1.0,
+  ),
+)
