@@ -117,9 +117,14 @@ class PackedFedAvg:
 
     try:
       self._run = self._make_run()
-    except ValueError as e:
-      self._refuse_vectorisation(e)
-      self._run = self._make_run()
+    except Exception as e:  # TensorFlow says in many ways that it cannot vectorise.
+      if self.one_by_one is not None:
+        raise
+      why = [line.strip() for line in str(e).splitlines() if line.strip()]
+      self.one_by_one = (
+        f'TensorFlow cannot vectorise the model: {why[-1] if why else type(e).__name__}'
+      )
+      self._run = self._make_run()  # What else is wrong is raised here.
     self._begin = begin
 
   def _make_run(self) -> tff.Computation:
@@ -159,14 +164,6 @@ class PackedFedAvg:
       self._data,
       self._server.encode,
       side_by_side=self.one_by_one is None,
-    )
-
-  def _refuse_vectorisation(self, error: ValueError) -> None:
-    """Goes on one by one, if that is what an error is about; raises it otherwise."""
-    if self.one_by_one is not None or 'pfor' not in str(error):
-      raise error
-    self.one_by_one = (
-      f'TensorFlow cannot vectorise the model: {str(error).strip().splitlines()[0]}'
     )
 
   def _work(self, broadcast_type: tff.Type) -> tff.Computation:
