@@ -35,7 +35,7 @@ def build(shape: population.Shape, options: kind.Options) -> Any:
   def predict(w: Any, x: Any) -> Any:
     x = layers.image(x)
     for first in (0, 2):
-      x = tf.nn.relu(layers.convolution(x, *w[first : first + 2], 'SAME'))
+      x = tf.nn.relu(layers.convolution(x, w[first], w[first + 1], 'SAME'))
       x = layers.max_pool(x)
     hidden = tf.nn.relu(layers.dense(layers.flat(x), *w[4:6]))
     return layers.dense(hidden, *w[6:])

@@ -147,8 +147,11 @@ def _takes_shape(name: str, function: Callable[..., Any]) -> bool:
 
 def _why(error: Exception, name: str) -> str:
   """What was raised, and where."""
-  frames = traceback.extract_tb(error.__traceback__)
-  frames = [each for each in frames if not each.filename.startswith('<frozen')]
+  frames = [
+    each
+    for each in traceback.extract_tb(error.__traceback__)
+    if not each.filename.startswith('<frozen')
+  ]
   where = f' ({frames[-1].filename}, line {frames[-1].lineno})' if frames else ''
   text = str(error).strip()
   return (
@@ -209,20 +212,15 @@ def _check_outputs(model: Any, shape: population.Shape) -> None:
   """Compares what the model puts out with what loss and metric take."""
   import tensorflow as tf
 
-  weights = tf.nest.map_structure(tf.convert_to_tensor, model.initial_weights)
   wanted = [None, *shape.labels]
   if shape.num_classes is not None:
     wanted.append(shape.num_classes)
-
-  @tf.function(
-    input_signature=[model.input_spec['x']]
-    if hasattr(model.input_spec, 'keys')
-    else [model.input_spec[0]]
-  )
-  def outputs_of(x: Any) -> Any:
-    return model.predict_on_batch(weights, x, training=False)
-
-  found = outputs_of.get_concrete_function().structured_outputs
+  spec = model.input_spec
+  x_spec = spec['x'] if hasattr(spec, 'keys') else spec[0]
+  with tf.Graph().as_default():  # Where functional models of Keras work.
+    weights = tf.nest.map_structure(tf.constant, model.initial_weights)
+    x = tf.compat.v1.placeholder(x_spec.dtype, x_spec.shape)
+    found = model.predict_on_batch(weights, x, training=False)
   if not hasattr(found, 'shape'):
     raise ValueError('it puts out several tensors; loss and metrics take one.')
   sizes = {tuple(wanted)}

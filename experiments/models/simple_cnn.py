@@ -49,7 +49,7 @@ def build(shape: population.Shape, options: kind.Options) -> Any:
   def predict(w: Any, x: Any) -> Any:
     x = layers.image(x)
     for first in (0, 2):
-      x = tf.nn.relu(layers.convolution(x, *w[first : first + 2], 'VALID'))
+      x = tf.nn.relu(layers.convolution(x, w[first], w[first + 1], 'VALID'))
     x = layers.flat(layers.max_pool(x, 'VALID'))
     hidden = tf.nn.relu(layers.dense(x, *w[4:6]))
     return layers.dense(hidden, *w[6:])

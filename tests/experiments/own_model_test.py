@@ -1,0 +1,206 @@
+"""Models of the user's own: Keras or functional, from the current directory.
+
+What is wrong with one is refused before the training, with where it is.
+"""
+
+import os
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from experiments import making
+from experiments import metrics
+from experiments.data import population
+from experiments.models import own
+from experiments.options import model as model_options
+from tests import executing
+
+CLASSES = population.Shape((4,), 'float32', (), 'class', 3)
+TOKENS = population.Shape((5,), 'int32', (5,), 'tokens', 7, ignored_labels=(0,))
+_MODULE = """
+import collections
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+NUMBER = 3
+
+def keras():
+  return tf.keras.Sequential([tf.keras.layers.Dense(3, input_shape=[4])])
+
+def of_shape(shape):
+  return tf.keras.Sequential(
+    [tf.keras.layers.Dense(shape.num_classes, input_shape=shape.inputs)]
+  )
+
+def probabilities():
+  layer = tf.keras.layers.Dense(3, activation='softmax', input_shape=[4])
+  return tf.keras.Sequential([layer])
+
+def compiled():
+  model = probabilities()
+  model.compile(loss='sparse_categorical_crossentropy')
+  return model
+
+def wrong_outputs():
+  return tf.keras.Sequential([tf.keras.layers.Dense(2, input_shape=[4])])
+
+def wrong_inputs():
+  return tf.keras.Sequential([tf.keras.layers.Dense(3, input_shape=[9])])
+
+def normalised():
+  model = keras()
+  model.add(tf.keras.layers.BatchNormalization())
+  return model
+
+def raises():
+  raise RuntimeError('out of ideas')
+
+def returns_nothing():
+  pass
+
+def takes_two(shape, width):
+  pass
+
+def tokens(shape):
+  return tf.keras.Sequential([
+    tf.keras.layers.Embedding(shape.num_classes, 3, input_length=5),
+    tf.keras.layers.LSTM(4, return_sequences=True),
+    tf.keras.layers.Dense(shape.num_classes),
+  ])
+
+def functional(shape):
+  @tf.function
+  def predict(weights, x, training):
+    return tf.matmul(x, weights[0][0])
+  @tf.function
+  def loss(output, label, sample_weight=None):
+    return tf.reduce_mean(output)
+  return tff.learning.models.FunctionalModel(
+    initial_weights=((np.zeros((4, 3), np.float32),), ()),
+    predict_on_batch_fn=predict,
+    loss_fn=loss,
+    input_spec=collections.OrderedDict(
+      x=tf.TensorSpec([None, 4], tf.float32), y=tf.TensorSpec([None], tf.int32)
+    ),
+  )
+"""
+
+
+@pytest.fixture(autouse=True)
+def in_a_directory_with_a_module(tmp_path, monkeypatch):
+  (tmp_path / 'their_models.py').write_text(_MODULE)
+  (tmp_path / 'their_broken.py').write_text('import numpy\nimport no_such_thing\n')
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setattr(sys, 'path', list(sys.path))
+  yield
+  for name in ('their_models', 'their_broken'):
+    sys.modules.pop(name, None)
+
+
+def _make(name, shape=CLASSES, loss=None, seed=1):
+  metric = 'token_accuracy' if shape is TOKENS else 'accuracy'
+  options = model_options.Model(own.kind(name), metrics.METRICS[metric], loss=loss)
+  return making.make(options, shape, seed)
+
+
+@pytest.mark.parametrize('name', ['keras', 'of_shape', 'functional'])
+def test_a_function_of_nothing_or_of_the_shape_makes_the_model(name):
+  model = _make(f'their_models:{name}')
+  with tf.Graph().as_default():
+    weights = tf.nest.map_structure(tf.constant, model.initial_weights)
+    outputs = model.predict_on_batch(weights, tf.ones([2, 4]), training=False)
+  assert outputs.shape == (2, 3)
+
+
+def test_initial_weights_of_keras_are_those_of_the_seed():
+  def first(seed):
+    return _make('their_models:keras', seed=seed).initial_weights[0][0]
+
+  assert np.array_equal(first(1), first(1))
+  assert not np.array_equal(first(1), first(2))
+
+
+def test_a_keras_model_of_tokens_has_a_loss_that_padding_does_not_count_in():
+  model = _make('their_models:tokens', TOKENS)
+  outputs = tf.random.stateless_normal([2, 5, 7], [1, 2])
+  labels = np.array([[1, 2, 3, 0, 0], [4, 0, 0, 0, 0]], np.int32)
+  each = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, outputs).numpy()
+  expected = np.mean(each[labels != 0])
+  assert float(model.loss(outputs, labels)) == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_loss_of_keras_is_taken_by_name_or_as_the_model_was_compiled():
+  outputs, labels = tf.constant([[0.5, 0.25, 0.25]]), tf.constant([1])
+  for model in (
+    _make('their_models:probabilities', loss='sparse_categorical_crossentropy'),
+    _make('their_models:compiled'),
+  ):
+    assert float(model.loss(outputs, labels)) == pytest.approx(np.log(4))
+
+
+@pytest.mark.parametrize(
+  'name, shape, loss, message',
+  [
+    ('their_models:nothing', CLASSES, None, "their_models.py.* has no 'nothing'"),
+    ('their_models:NUMBER', CLASSES, None, 'cannot be called'),
+    ('their_models:raises', CLASSES, None, r'RuntimeError: out of ideas \(.*, line 38'),
+    ('their_models:returns_nothing', CLASSES, None, 'returned NoneType, and must'),
+    ('their_models:takes_two', CLASSES, None, 'it takes shape, width'),
+    ('their_models:wrong_outputs', CLASSES, None, r'must be \[None, 3\]: one number'),
+    ('their_models:wrong_inputs', CLASSES, None, '9'),
+    ('their_models:normalised', CLASSES, None, 'batch normalisation'),
+    ('their_models:probabilities', CLASSES, None, 'ends in softmax, .* logits'),
+    ('their_models:keras', CLASSES, 'nonsense', "'nonsense' is no loss"),
+    ('their_models:keras', CLASSES, 'mean_squared_error', "labels of the kind 'class'"),
+    ('their_models:functional', CLASSES, 'cross_entropy', 'functional and has its own'),
+    ('their_models:functional', TOKENS, None, 'x'),
+    ('their_models:tokens', TOKENS, 'poisson', 'count padding like other tokens'),
+    ('their_broken:keras', CLASSES, None, 'importing their_broken failed: ModuleNot'),
+  ],
+)
+def test_what_does_not_fit_is_refused_with_where_it_is(name, shape, loss, message):
+  with pytest.raises(ValueError, match=message) as refused:
+    _make(name, shape, loss)
+  assert str(refused.value).startswith(f'--model={name}')
+
+
+@pytest.mark.parametrize(
+  'name, message',
+  [
+    ('no_such_module:f', f"no module 'no_such_module' in {os.sep}"),
+    ('no.such.module:f', "no module 'no.such.module' in"),
+    ('their_models:', 'not of the form'),
+    ('their models:f', 'not of the form'),
+  ],
+)
+def test_a_module_that_is_not_there_is_refused_with_the_flags(name, message):
+  with pytest.raises(ValueError, match=message):
+    own.kind(name)
+
+
+def test_the_program_trains_it_and_refuses_it_in_a_line(tmp_path):
+  from experiments import simulate
+
+  (tmp_path / 'for_digits.py').write_text(
+    'import tensorflow as tf\n'
+    'def small(shape):\n'
+    '  return tf.keras.Sequential([\n'
+    '    tf.keras.layers.Flatten(input_shape=shape.inputs),\n'
+    '    tf.keras.layers.Dense(shape.num_classes)])\n'
+    'def wrong():\n'
+    '  return 3\n'
+  )
+  run = ('--num_rounds=2', '--mechanism=none', '--num_clients=60', '--min_separation=2')
+  trained = executing.execute(
+    simulate, '--model=for_digits:small', *run, f'--run_dir={tmp_path / "run"}'
+  )
+  assert trained.returncode == 0, trained.stderr
+  assert 'Test accuracy after 2 rounds' in trained.stdout
+  refused = executing.execute(
+    simulate, '--model=for_digits:wrong', *run, f'--run_dir={tmp_path / "other"}'
+  )
+  assert refused.returncode == 2
+  assert 'error: --model=for_digits:wrong: it returned int' in refused.stderr
