@@ -83,7 +83,7 @@ def train(
     proximal_strength=optimization.proximal_strength,
     server_optimizer=_server_optimizer(settings),
     test_data=population.test_examples,
-    test_metrics={metric.name: metric.make(shape)} if has_test else None,
+    test_metrics=making.test_metrics(settings.model, shape) if has_test else None,
     evaluate_every=run.evaluate_every,
     seed=run.seed,
     noise_seed=None if run.secret_noise else run.seed,

@@ -53,6 +53,14 @@ def test_padded_examples_weigh_nothing_in_any_loss():
       assert float(padded) == pytest.approx(float(loss(outputs[:2], labels[:2])))
 
 
+def test_the_loss_on_test_data_is_that_of_all_tokens_however_they_are_batched():
+  logits = _logits(3, 4, 6)
+  expected = float(losses.function(TOKENS, None)(logits, LABELS))
+  measure = metrics.token_loss(TOKENS)
+  sums = [measure.sums(logits[part], LABELS[part]) for part in (slice(2), slice(2, 3))]
+  assert sums[0].plus(sums[1]).mean == pytest.approx(expected, rel=1e-5)
+
+
 def test_a_batch_of_padding_has_loss_zero():
   loss = losses.function(TOKENS, 'cross_entropy')
   assert float(loss(_logits(2, 4, 6), np.zeros([2, 4], np.int32))) == 0.0

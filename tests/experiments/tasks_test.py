@@ -244,8 +244,8 @@ def test_a_width_of_a_task_is_for_the_model_that_the_task_names():
   settings.define(values)
   values(['simulate', '--task=text', '--model=word_lstm', '--mechanism=none'])
   chosen = settings.from_flags(values)
-  assert tasks.TASKS['text'].defaults.hidden_units == 64
-  assert chosen.model.hidden_units == 64
+  assert tasks.TASKS['text'].defaults.hidden_units == 32
+  assert chosen.model.hidden_units == 32
   values = flags.FlagValues()
   settings.define(values)
   values(['simulate', '--task=text', '--model=logistic', '--mechanism=none'])
