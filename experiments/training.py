@@ -1,6 +1,7 @@
 """The simulation itself: a task's data and model, trained by `learning.train`."""
 
 import os
+import sys
 import shlex
 import time
 from collections.abc import Sequence
@@ -39,7 +40,11 @@ def run(settings: settings_lib.Settings) -> int:
   making.check(settings.model, population.shape)
   run_dir = settings.run.run_dir or _new_name(settings.name)
   progress.say(_headline(settings, run_dir))
-  result = train(settings, population, run_dir)
+  try:
+    result = train(settings, population, run_dir)
+  except KeyboardInterrupt:
+    progress.say(f'Interrupted; {run_dir} has no round to report.', sys.stderr)
+    return _INTERRUPTED
   _say_how_it_went(settings, result)
   return 0 if result.is_finished else _INTERRUPTED
 

@@ -8,7 +8,8 @@ In a walkthrough, commands are shown with what they print:
     300 rounds, ...
     ```
 
-and Python with a block of its output below. A line `...` stands for any lines, and
+and Python with a block of its output below; Python whose first line is a comment with
+nothing but a file's name, such as `# shop.py`, is put into that file. A line `...` stands for any lines, and
 `...` in a line for any characters, as in doctest. All run in one directory, so that
 each step finds what those before it left.
 """
@@ -32,6 +33,8 @@ _OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 _BLOCK = re.compile(r'^```(\w+)\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 # Its last line is the first that does not end in a backslash.
 _COMMAND = re.compile(r'((?:[^\n]*\\\n)*[^\n]*\n)(.*)', re.DOTALL)
+_FILE = re.compile(r'# (\S+\.py)\n')
+_OF_SHELLS = re.compile(r'[|&;<>$]')
 _PROGRAMS = {
   **{
     name: f'tff_dp_aggregators.accounting.programs.{name}'
@@ -45,7 +48,7 @@ class Step(NamedTuple):
   """One thing that the reader does.
 
   Attributes:
-    kind: 'command' or 'python'.
+    kind: 'command', 'python', or 'file'.
     text: What is typed.
     output: What is seen.
   """
@@ -73,6 +76,8 @@ def steps(document):
       for part in re.split(r'^\$ ', text, flags=re.MULTILINE)[1:]:
         command, output = _COMMAND.match(part).groups()
         found.append(Step('command', command.replace('\\\n', ' ').strip(), output))
+    elif language == 'python' and _FILE.match(text):
+      found.append(Step('file', text, ''))
     elif language == 'python':
       following, output = blocks[number + 1] if number + 1 < len(blocks) else ('', '')
       assert following == 'text', f'no output below:\n{text}'
@@ -115,9 +120,12 @@ class _In(contextlib.AbstractContextManager):
 def _run(step):
   if step.kind == 'python':
     return executing.run_example(step.text)
+  if step.kind == 'file':
+    pathlib.Path(_FILE.match(step.text).group(1)).write_text(step.text)
+    return ''
   program, *arguments = shlex.split(step.text)
   name = program.removeprefix('tff-dp-')
-  if name == program:
+  if name == program or _OF_SHELLS.search(step.text):
     path = os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.defpath])
     return subprocess.run(
       step.text,
