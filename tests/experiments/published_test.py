@@ -1,0 +1,348 @@
+"""Published experiments: what their flag files say is so, and each of them trains.
+
+Claims:
+
+* Each file says where it is from, what was published and what differs; README's table
+  has the same.
+* The epsilon that it names is what the accountant gives for its flags, and its
+  published epsilon comes out by the method that was used.
+* Without the data it says which file is missing; with data of the same shape it trains,
+  and a run with the noise of a larger cohort says that it has no guarantee.
+"""
+
+import dataclasses
+import json
+import pathlib
+import re
+import sqlite3
+
+import dp_accounting
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl import flags
+from dp_accounting.pld import privacy_loss_distribution
+from dp_accounting.rdp import rdp_privacy_accountant
+
+from experiments import settings as settings_lib
+from experiments import simulate
+from experiments import tasks
+from experiments.options import optimization as optimization_options
+from experiments.options import participation as participation_options
+from experiments.options import privacy as privacy_options
+from tests import executing
+from tff_dp_aggregators import accounting
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import schemas
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+FOLDER = ROOT / 'experiments' / 'published'
+README = (FOLDER / 'README.md').read_text(encoding='utf-8')
+FILES = {path.stem: path for path in sorted(FOLDER.glob('*.flags'))}
+# What a run of two rounds has instead; flags that the file does not have are left out.
+_SMALL = {
+  'num_rounds': '2',
+  'clients_per_round': '2',
+  'min_separation': '1',
+  'max_participations': '2',
+  'sampling_probability': '0.4',
+  'evaluate_every': '1',
+}
+_NUM_CLIENTS = 6  # Of the data that are made up.
+# Whose strategies take longer to find than a test may take.
+_SLOW = ('bandmf_cifar10', 'mf_stackoverflow')
+# Settings of google-research/federated, multi_epoch_dp_matrix_factorization/dp_ftrl/
+# centralized/xm_experiment_definitions.py: noise over the sensitivity, and epsilon.
+_CIFAR10 = ((0.3, 21.2), (0.4, 14.2), (0.5, 10.8), (0.75, 6.64), (1, 4.75), (2, 2.17))
+_DP_SGD = (0.498, 0.559, 0.61, 0.715, 0.807, 1.16)
+_WHOLE_ORDERS = tuple(range(2, 64))
+
+
+def _said(name):
+  """What the comments of a file say, by what stands before the colon, and the title."""
+  lines = FILES[name].read_text(encoding='utf-8').splitlines()
+  comments = [line[1:].strip() for line in lines if line.startswith('#')]
+  said = {}
+  key = 'Title'
+  for line in comments:
+    begins = re.match(r'([A-Z][a-z]+(?: [a-z]+)?): (.*)', line)
+    if begins:
+      key, line = begins.groups()
+    said[key] = f'{said.get(key, "")} {line}'.strip()
+  return said
+
+
+def _flags(name):
+  lines = FILES[name].read_text(encoding='utf-8').splitlines()
+  given = [line[2:].partition('=') for line in lines if line.startswith('--')]
+  return {key: value for key, _, value in given}
+
+
+def _mechanism(name):
+  """The mechanism that the flags of a file ask for, and delta, without any data."""
+  values = flags.FlagValues()
+  settings_lib.define(values)
+  values(['simulate', f'--flagfile={FILES[name]}'])
+  for key, value in dataclasses.asdict(tasks.TASKS[values.task].defaults).items():
+    values.set_default(key, value)
+  participation = participation_options.from_flags(values)
+  optimization = optimization_options.from_flags(values)
+  privacy = privacy_options.from_flags(values, participation, optimization)
+  return privacy.mechanism, privacy.delta
+
+
+def _number(text, before, after=r'\b'):
+  return float(re.search(f'{before}([0-9.e+-]*[0-9]){after}', text)[1])
+
+
+def _row(name):
+  said = _said(name)
+  published = said['Published']
+  if 'Published epsilon' in said:
+    published += f' Epsilon {said["Published epsilon"]}'
+  cells = (said['Title'], said['Source'], published, said['Epsilon'], said['Differs'])
+  return f'| [{name}]({name}.flags) | {" | ".join(cells)} |'
+
+
+def _marked(name):
+  return pytest.param(name, marks=[pytest.mark.slow] if name in _SLOW else [])
+
+
+def test_every_file_has_its_row_in_the_table():
+  rows = [line for line in README.splitlines() if line.startswith('| [')]
+  assert rows == [_row(name) for name in FILES]
+
+
+@pytest.mark.parametrize('name', FILES)
+def test_a_file_says_what_it_is(name):
+  said = _said(name)
+  assert set(said) - {'Published epsilon'} == {
+    'Title',
+    'Source',
+    'Published',
+    'Epsilon',
+    'Differs',
+  }
+  assert re.search(r'arXiv:\d{4}\.\d{5}', said['Source'])
+  assert '|' not in ''.join(said.values())
+
+
+@pytest.mark.parametrize('name', map(_marked, FILES))
+def test_epsilon_is_what_the_accountant_gives(name):
+  mechanism, delta = _mechanism(name)
+  said = _said(name)['Epsilon']
+  assert _number(said, 'delta ') == delta
+  given = _number(said, '^', ' at delta')
+  assert given == float(f'{mechanism.epsilon(delta):.6g}')
+
+
+def _epsilon_by_renyi(event, delta, orders=None):
+  accountant = rdp_privacy_accountant.RdpAccountant(orders)
+  accountant.compose(event)
+  return accountant.get_epsilon(delta)
+
+
+@pytest.mark.parametrize('noise, published', _CIFAR10)
+def test_published_epsilon_of_multi_epoch_matrix_factorization(noise, published):
+  event = dp_accounting.GaussianDpEvent(noise)
+  by_renyi = _epsilon_by_renyi(event, 1e-5, _WHOLE_ORDERS)
+  assert float(f'{by_renyi:.3g}') == published
+  limits = strategies.Participation(2000, 100, 20, fixed_epoch=True)
+  # With any strategy whose columns have norm 1 and no two of one client a common row.
+  square_root = strategies.BandedToeplitz.square_root(2000, num_bands=100)
+  ours = accounting.Mechanism(
+    'file',
+    limits,
+    noise_multiplier=noise * square_root.sensitivity(limits),
+    strategy=square_root,
+  )
+  assert 0.8 * published < ours.epsilon(1e-5) < published
+  assert f'{published:g}' in _said('bandmf_cifar10')['Published epsilon']
+
+
+def test_banded_cifar10_has_the_noise_of_its_published_epsilon():
+  said = _said('bandmf_cifar10')
+  (noise,) = (noise for noise, epsilon in _CIFAR10 if epsilon == 4.75)
+  assert said['Published epsilon'].startswith('4.75 at delta 1e-05')
+  given = float(_flags('bandmf_cifar10')['noise_multiplier'])
+  assert given == pytest.approx(noise * np.sqrt(20), rel=1e-12)
+
+
+def test_dp_sgd_has_the_epsilons_that_it_is_compared_at():
+  sampled = dp_accounting.PoissonSampledDpEvent
+  found = [
+    _epsilon_by_renyi(
+      dp_accounting.SelfComposedDpEvent(
+        sampled(0.01, dp_accounting.GaussianDpEvent(noise)), 2000
+      ),
+      1e-5,
+    )
+    for noise in _DP_SGD
+  ]
+  assert found[0] == pytest.approx(20.8, abs=0.05)
+  assert found[1:] == pytest.approx([each for _, each in _CIFAR10[1:]], rel=5e-3)
+  mechanism, delta = _mechanism('dp_sgd_cifar10')
+  by_renyi = found[_DP_SGD.index(mechanism.noise_multiplier)]
+  assert 0.8 * by_renyi < mechanism.epsilon(delta) < by_renyi
+  for noise in _DP_SGD:
+    assert f'{noise:g}' in _said('dp_sgd_cifar10')['Published']
+
+
+@pytest.mark.parametrize(
+  'names, rounds, cohort, scale',
+  [
+    (('pfl_cifar10_iid', 'pfl_cifar10_noniid'), 3000, 1000, '20'),
+    (('pfl_stackoverflow',), 2000, 5000, '12.5'),
+  ],
+)
+def test_pfl_research_finds_the_same_noise(names, rounds, cohort, scale):
+  (noise,) = {float(_flags(name)['noise_multiplier']) for name in names}
+  # As in pfl.privacy.PLDPrivacyAccountant.
+  losses = privacy_loss_distribution.from_gaussian_mechanism(
+    noise,
+    sampling_prob=cohort / 1e6,
+    value_discretization_interval=1e-4,
+    use_connect_dots=True,
+  )
+  composed = losses.self_compose(rounds)
+  assert composed.get_delta_for_epsilon(2.0) == pytest.approx(1e-6, rel=5e-3)
+  sampling = schemas.PoissonSampling(rounds, sampling_probability=cohort / 1e6)
+  ours = accounting.Mechanism('gaussian', sampling, noise_multiplier=noise)
+  assert 1.999 < ours.epsilon(1e-6) <= 2
+  for name in names:
+    given, said = _flags(name), _said(name)['Published epsilon']
+    assert said.startswith(f'2 at delta 1e-06, for {rounds:,} rounds of {cohort:,} ')
+    assert given['num_rounds'] == f'{rounds}'
+    assert given['simulated_cohort_scale'] == scale
+
+
+@pytest.mark.parametrize(
+  'rounds, noise, epsilon', [(1500, 0.53197, 11.93), (3000, 0.54703, 13.82)]
+)
+def test_what_readme_says_of_banded_matrices_in_pfl_research(rounds, noise, epsilon):
+  few = schemas.PoissonSampling(-(-rounds // 48), sampling_probability=0.001)
+  theirs = accounting.Mechanism('gaussian', few, noise)
+  assert theirs.epsilon(1e-6) == pytest.approx(2, abs=1e-3)
+  cyclic = schemas.PoissonSampling(rounds, sampling_probability=0.048, num_groups=48)
+  ours = accounting.Mechanism('toeplitz', cyclic, noise)
+  assert ours.epsilon(1e-6) == pytest.approx(epsilon, abs=5e-3)
+  assert f'{epsilon:g}' in README
+
+
+@pytest.mark.parametrize('noise, epsilon', [(0.067, 1459.57), (0.268, 134.557)])
+def test_what_readme_says_of_plain_trees(noise, epsilon):
+  limits = strategies.Participation(1600, 1600)
+  plain = strategies.BinaryTree(1600, honaker=False)
+  ours = accounting.Mechanism('file', limits, noise, strategy=plain)
+  assert float(f'{ours.epsilon(1e-6):.6g}') == epsilon
+  assert f'{epsilon:g}' in README and f'{noise:g}' in README
+
+
+@pytest.mark.parametrize('name', FILES)
+def test_without_the_data_the_missing_file_is_named(name, tmp_path):
+  result = executing.execute(
+    simulate, f'--flagfile={FILES[name]}', f'--cache_dir={tmp_path}'
+  )
+  assert (result.returncode, result.stdout) == (2, '')
+  (line,) = result.stderr.splitlines()
+  assert line.startswith(f'error: --task={_flags(name)["task"]} needs {tmp_path}/')
+
+
+def _sentence(rng):
+  words = ' '.join(f'w{number}' for number in rng.integers(10_000, size=12))
+  feature = tf.train.Feature(bytes_list=tf.train.BytesList(value=[words.encode()]))
+  features = tf.train.Features(feature={'tokens': feature})
+  return tf.train.Example(features=features).SerializeToString()
+
+
+@pytest.fixture(scope='module')
+def cache_dir(tmp_path_factory):
+  """Few clients with few examples, in the format and the shape of the real ones."""
+  folder = tmp_path_factory.mktemp('cache')
+  rng = np.random.default_rng(7)
+  connection = sqlite3.connect(folder / 'stackoverflow.sqlite')
+  connection.execute(
+    'CREATE TABLE examples '
+    '(split_name TEXT, client_id TEXT, serialized_example_proto BLOB)'
+  )
+  connection.execute(
+    'CREATE TABLE client_metadata '
+    '(client_id TEXT, split_name TEXT, num_examples INTEGER)'
+  )
+  for split in ('train', 'test'):
+    for client in range(_NUM_CLIENTS):
+      rows = [(split, f'{client}', _sentence(rng)) for _ in range(2)]
+      connection.executemany('INSERT INTO examples VALUES (?, ?, ?)', rows)
+      metadata = (f'{client}', split, len(rows))
+      connection.execute('INSERT INTO client_metadata VALUES (?, ?, ?)', metadata)
+  connection.commit()
+  connection.close()
+  counts = ''.join(f'w{number} {20_000 - number}\n' for number in range(10_000))
+  (folder / 'stackoverflow.word_count').write_text(counts)
+  arrays = {
+    f'{kind}_{split}': made
+    for split in ('train', 'test')
+    for kind, made in (
+      ('x', rng.integers(256, size=(2 * _NUM_CLIENTS, 32, 32, 3), dtype=np.uint8)),
+      ('y', np.arange(2 * _NUM_CLIENTS) % 10),
+    )
+  }
+  np.savez(folder / 'cifar10.npz', **arrays)
+  return folder
+
+
+def _small(name, cache_dir):
+  """The flags of an experiment, for two rounds on few clients."""
+  given = _flags(name)
+  given.update({key: value for key, value in _SMALL.items() if key in given})
+  if 'num_clients' in given:
+    given['num_clients'] = str(_NUM_CLIENTS)
+  if 'fixed_epoch' in given:
+    given['min_separation'] = str(_NUM_CLIENTS // int(given['clients_per_round']))
+    given['max_participations'] = '1'
+  arguments = [
+    f'--{key}={value}' if value else f'--{key}' for key, value in given.items()
+  ]
+  return [*arguments, f'--cache_dir={cache_dir}']
+
+
+def _train(name, cache_dir, run_dir, *more):
+  """Two rounds, and whether all that is left says which noise it had."""
+  arguments = (*_small(name, cache_dir), f'--run_dir={run_dir}', *more)
+  result = executing.execute(simulate, *arguments)
+  assert result.returncode == 0, result.stderr
+  assert (run_dir / 'metrics.csv').read_text().count('\n') == 3
+  config = json.loads((run_dir / 'config.json').read_text())
+  is_simulated = 'simulated_cohort_scale' in _flags(name)
+  assert (config['simulated_cohort'] is not None) == is_simulated
+  report = (run_dir / 'report.md').read_text()
+  assert ('no guarantee' in report.lower()) == is_simulated
+
+
+@pytest.mark.parametrize('name', FILES)
+def test_flags_fit_together_and_the_data(name, cache_dir):
+  values = flags.FlagValues()
+  settings_lib.define(values)
+  values(['simulate', *_small(name, cache_dir)])
+  settings = settings_lib.from_flags(values)
+  population = settings.task.load(settings.data)
+  assert population.num_clients == _NUM_CLIENTS
+  assert settings.model.kind.why_not(population.shape) is None
+  assert settings.model.metric.why_not(population.shape) is None
+
+
+@pytest.mark.parametrize(
+  'name, width',
+  [
+    ('dp_ftrlm_stackoverflow', ('--hidden_units=8', '--embedding_size=4')),
+    ('pfl_cifar10_iid', ('--hidden_units=8',)),
+  ],
+)
+def test_two_rounds_train_with_a_narrow_model(name, width, cache_dir, tmp_path):
+  _train(name, cache_dir, tmp_path / 'run', '--nopacked_simulation', *width)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', FILES)
+def test_two_rounds_train_with_the_model_as_it_is(name, cache_dir, tmp_path):
+  _train(name, cache_dir, tmp_path / 'run')
