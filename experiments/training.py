@@ -1,8 +1,8 @@
 """The simulation itself: a task's data and model, trained by `learning.train`."""
 
 import os
-import sys
 import shlex
+import sys
 import time
 from collections.abc import Sequence
 

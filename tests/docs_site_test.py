@@ -232,10 +232,11 @@ def test_links_to_files_of_the_repository_lead_to_pages(uri, target, expected):
 
 def test_guides_come_in_order_of_use():
   pages = sorted(path.name for path in (ROOT / 'docs').glob('*.md'))
-  guides = hooks.in_order_of_use([*pages, 'programs.md'])
-  assert guides[:2] == ['training.md', 'processes.md']
+  generated = ['programs.md', 'published.md']
+  guides = hooks.in_order_of_use([*pages, *generated])
+  assert guides[:2] == ['tutorial.md', 'training.md']
   assert guides[-1] == 'architecture.md'
-  assert sorted(guides) == sorted([*pages, 'programs.md'])
+  assert sorted(guides) == sorted([*pages, *generated])
   with pytest.raises(ValueError, match='gone'):
     hooks.in_order_of_use(pages)
 

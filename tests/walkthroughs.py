@@ -9,9 +9,9 @@ In a walkthrough, commands are shown with what they print:
     ```
 
 and Python with a block of its output below; Python whose first line is a comment with
-nothing but a file's name, such as `# shop.py`, is put into that file. A line `...` stands for any lines, and
-`...` in a line for any characters, as in doctest. All run in one directory, so that
-each step finds what those before it left.
+nothing but a file's name, such as `# shop.py`, is put into that file. A line `...`
+stands for any lines, and `...` in a line for any characters, as in doctest. All run in
+one directory, so that each step finds what those before it left.
 """
 
 import contextlib

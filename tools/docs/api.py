@@ -128,11 +128,7 @@ class Api:
         result[name] = self._follow(path) or path
       else:
         below = self.found.get(f'{module.path}.{name}')
-        lazy = [
-          self.found[f'{path}.{name}']
-          for path in self.found
-          if path.rpartition('.')[0] == module.path and f'{path}.{name}' in self.found
-        ]
+        lazy = self._nearest_below(module, name)
         if below is None and len(lazy) != 1:
           raise ValueError(
             f'{_place(module)}: __all__ has {name!r}, which the module neither imports '
@@ -140,6 +136,18 @@ class Api:
           )
         result[name] = lazy[0] if below is None else below
     return result
+
+  def _nearest_below(self, module: griffe.Module, name: str) -> list[_Found]:
+    """What modules below define by a name: those in the module, or else deeper."""
+    paths = [
+      path
+      for path in self.found
+      if path.startswith(f'{module.path}.') and f'{path}.{name}' in self.found
+    ]
+    nearest = min((path.count('.') for path in paths), default=0)
+    return [
+      self.found[f'{path}.{name}'] for path in paths if path.count('.') == nearest
+    ]
 
   def _origin(self, path: str) -> str:
     """Where something comes from that modules of the package import and pass on."""

@@ -28,6 +28,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PACKAGE = 'tff_dp_aggregators'
 # In the order in which one comes to need them; others follow.
 _GUIDES = (
+  'tutorial.md',
   'training.md',
   'processes.md',
   'experiments.md',
@@ -38,6 +39,8 @@ _GUIDES = (
   'threat_model.md',
   'programs.md',
 )
+# Pages that are files of other folders: where they are on the site.
+_ELSEWHERE = {'experiments/published/README.md': 'published.md'}
 # What the theme does not have, by its name on the site.
 ASSETS = {
   'assets/site.css': 'site.css',
@@ -64,6 +67,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path in sorted(ROOT.glob('*.md'))
   }
   texts = {uri: (ROOT / name).read_text('utf-8') for name, uri in root_pages.items()}
+  texts.update(
+    (uri, (ROOT / name).read_text('utf-8')) for name, uri in _ELSEWHERE.items()
+  )
   texts['api/index.md'] = _index()
   texts['programs.md'] = _programs()
   for page in _api().pages.values():
@@ -79,7 +85,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     files.append(File.generated(config, f'files/{path}', content=content))
   config.nav = [
     {'Home': 'index.md'},
-    {'Guides': in_order_of_use([*guides, 'programs.md'])},
+    {'Guides': in_order_of_use([*guides, *_ELSEWHERE.values(), 'programs.md'])},
     {'API': ['api/index.md', *_nav(public=True)]},
     {'Internals': _nav(public=False)},
     {'Project': [uri for name, uri in root_pages.items() if name != 'README.md']},
@@ -139,13 +145,16 @@ def _source(uri: str) -> str:
   for path in ROOT.glob('*.md'):
     if path.name.lower() == uri:
       return path.name
-  return f'docs/{uri}'
+  elsewhere = {page: name for name, page in _ELSEWHERE.items()}
+  return elsewhere.get(uri, f'docs/{uri}')
 
 
 def _target(path: str) -> Optional[str]:
   """The site's file for one of the repository, if there is one."""
   if path == 'README.md':
     return 'index.md'
+  if path in _ELSEWHERE:
+    return _ELSEWHERE[path]
   if path.startswith('docs/'):
     return path[len('docs/') :]
   if '/' not in path and path.endswith('.md'):
