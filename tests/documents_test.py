@@ -46,6 +46,16 @@ def _commands(text):
   return [(name, arguments) for name, *arguments in map(shlex.split, lines)]
 
 
+# Those that the tutorial has as well, where what they need is there.
+_OF_SIMULATIONS = ('simulate', 'compare', 'plot')
+
+
+def _of_readme():
+  """Commands of the README but for those of the tutorial."""
+  commands = _commands('\n'.join(_blocks('bash')))
+  return [command for command in commands if command[0] not in _OF_SIMULATIONS]
+
+
 def _execute(name, arguments):
   program = importlib.import_module(f'{_MODULES}programs.{name}')
   return executing.execute(program, *arguments)
@@ -87,17 +97,26 @@ def test_python_example_trains_and_prints_what_was_spent(tmp_path):
 def test_there_are_commands_and_simulations_to_run():
   for name in {name for text in DOCS.values() for name, _ in _commands(text)}:
     assert (pathlib.Path(sys.executable).parent / f'tff-dp-{name}').exists()
-  assert [name for name, _ in _commands('\n'.join(_blocks('bash')))] == [
-    'report',
-    'plan',
-  ]
+  assert [name for name, _ in _of_readme()] == ['report', 'plan']
   assert len(_simulations()) == 2
   assert sum(len(_commands(text)) for text in DOCS.values()) == 3
 
 
-@pytest.mark.parametrize(
-  'name, arguments', _commands('\n'.join(_blocks('bash'))), ids=str
-)
+def test_commands_on_own_data_are_those_of_the_tutorial():
+  tutorial = (ROOT / 'docs' / 'tutorial.md').read_text(encoding='utf-8')
+  steps = walkthroughs.steps(tutorial)
+  followed = [shlex.split(step.text) for step in steps if step.kind == 'command']
+  shown = [
+    [f'tff-dp-{name}', *arguments]
+    for name, arguments in _commands('\n'.join(_blocks('bash')))
+    if name in _OF_SIMULATIONS
+  ]
+  assert len(shown) == 2
+  for command in shown:
+    assert command in followed
+
+
+@pytest.mark.parametrize('name, arguments', _of_readme(), ids=str)
 def test_command_in_the_readme_runs(name, arguments, kept_strategies):
   result = _execute(name, arguments)
   assert result.returncode == 0, result.stderr
