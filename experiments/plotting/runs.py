@@ -229,5 +229,6 @@ def _title(runs: Sequence[Run]) -> str:
   for name in ('task', 'mechanism'):
     values = {str(run.flags[name]) for run in runs if run.flags.get(name)}
     said += values if len(values) == 1 else []
-  title = '-'.join(said) or os.path.basename(os.path.abspath(runs[0].directory))
-  return title if len(runs) == 1 else f'{title}, {len(runs)} runs'
+  if len(runs) > 1:
+    return ', '.join(filter(None, ['-'.join(said), f'{len(runs)} runs']))
+  return '-'.join(said) or os.path.basename(os.path.abspath(runs[0].directory))
