@@ -68,7 +68,7 @@ class Maker:
     folder: str = CELLS,
     tuned: Sequence[tuple[grid.Setting, ...]] = ((),),
   ) -> Iterator[Cell]:
-    """Cells of all points, seed by seed, so that runs on the same data follow.
+    """Cells of all points, seed by seed, so that all have a first one early.
 
     Args:
       points: Of the grid.

@@ -231,11 +231,12 @@ class Comparison:
     notes = [
       f'Tuned for each point: {tried}; the best by the metric on test data of runs '
       f'with seed{_s(len(seeds))} {", ".join(map(str, seeds))}, none of which is in '
-      'the table. Where the seed decides which examples are held out, they chose by '
-      'others than those that the table is measured on, but from the same data.',
+      'the table. They chose by the test data that the table is measured on, which '
+      'flatters what was tuned.',
       'epsilon with tuning is that of a run, of the runs among which its settings were '
       'chosen, and of the choice, all composed: what publishing a tuned run really '
-      f'spends, if the clients are private. {tuning.TIGHTER}',
+      'spends, if the clients are private and the test data are of none of them. '
+      f'{tuning.TIGHTER}',
     ]
     for name in self._record.tuned:
       at_edge = [

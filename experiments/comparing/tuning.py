@@ -3,7 +3,10 @@
 Runs that are only looked at to choose have seeds of their own, none of which is
 reported. They are on the same clients, though, and whoever sees what was chosen sees
 something of all of them. So the privacy of publishing a tuned run together with the
-choice is that of all runs composed, which holds for whatever is made of them.
+choice is that of all runs composed, which holds for whatever is made of them and of
+other people's data. What is held out for testing is the same in all runs
+(`--split_seed`), so that no client trains in one and is tested on in another. Where
+examples of the clients themselves are held out it does not hold, and sentences say so.
 """
 
 import dataclasses
@@ -60,7 +63,8 @@ class Choice:
     return (
       f'{self._chosen}; publishing the choice as well spends at most epsilon = '
       f'{rounding.up(self.epsilon)} at delta = {self.delta:g} (composition of all '
-      f'{self.num_composed}). {TIGHTER}'
+      f'{self.num_composed}), if the test data that it was chosen by are of none of '
+      f'these clients. {TIGHTER}'
     )
 
   @property

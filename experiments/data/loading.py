@@ -25,10 +25,6 @@ from . import texts as texts_lib
 from .formats import source
 
 _CHUNK = 2**14
-_HELD_OUT = (
-  'Test metrics are computed from examples of the same clients, which were held out of '
-  'training.'
-)
 
 
 class FileClients:
@@ -230,7 +226,9 @@ def _of_table(
       **_facts(arranged, tested, 'examples'),
       **_facts_of_table(schema, shape, is_scaled, moments),
     },
-    not_covered=_sentences(*made, (_HELD_OUT, files.test_examples is not None)),
+    not_covered=_sentences(
+      *made, (population.HELD_OUT_OF_CLIENTS, files.test_examples is not None)
+    ),
   )
 
 
@@ -355,7 +353,7 @@ def _of_texts(
         'data.',
         not files.vocabulary,
       ),
-      (_HELD_OUT, files.test_examples is not None),
+      (population.HELD_OUT_OF_CLIENTS, files.test_examples is not None),
     ),
   )
 

@@ -7,6 +7,11 @@ from typing import Any, Literal, Optional
 # What labels are: one of so many classes, a number (or several), or the next token at
 # each position of a text.
 LabelKind = Literal['class', 'number', 'tokens']
+# Of populations whose test examples are of people who train.
+HELD_OUT_OF_CLIENTS = (
+  'Test metrics are computed from examples of the same clients, which were held out of '
+  'training.'
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -41,6 +41,7 @@ NAMES = (
   'num_clients',
   'dirichlet_alpha',
   'cache_dir',
+  'split_seed',
 )
 # Between a run and its continuation: files may be moved. What is in them is compared.
 MAY_DIFFER = ('data', 'test_data', 'vocabulary', 'data_scratch', 'cache_dir')
@@ -277,6 +278,13 @@ def _define_partition(values: flags.FlagValues, tasks: Mapping[str, Any]) -> Non
     'skewed.',
     flag_values=values,
   )
+  flags.DEFINE_integer(
+    'split_seed',
+    1,
+    'Of what is held out for testing, and of the split into clients. Apart from '
+    '--seed, so that runs that are compared train and test on the same people.',
+    flag_values=values,
+  )
   flags.DEFINE_string(
     'cache_dir',
     None,
@@ -304,6 +312,8 @@ def from_flags(values: flags.FlagValues) -> Data:
       f'dirichlet_alpha must be at least {_LEAST_ALPHA} and finite; got {alpha}. '
       'Nothing is more skewed below.'
     )
+  if values.split_seed < 0:
+    raise ValueError(f'split_seed must not be negative; got {values.split_seed}.')
   files = None
   num_clients = values.num_clients
   if values.data is None:
@@ -323,7 +333,7 @@ def from_flags(values: flags.FlagValues) -> Data:
   return Data(
     num_clients=num_clients,
     dirichlet_alpha=values.dirichlet_alpha,
-    seed=values.seed,
+    seed=values.split_seed,
     files=files,
     cache_dir=values.cache_dir,
   )

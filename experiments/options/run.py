@@ -50,7 +50,7 @@ def define(values: flags.FlagValues) -> None:
   flags.DEFINE_integer(
     'seed',
     1,
-    'Of the split into clients, their selection and order, and the noise: same seed, '
+    'Of the model, the selection of clients and their order, and the noise: same seed, '
     'same result. Noise from a known seed protects nobody, which is right for a '
     'simulation; see --secret_noise.',
     flag_values=values,

@@ -51,6 +51,7 @@ def load(options: data_options.Data) -> population.Population:
       num_classes=10,
     ),
     facts={'clients': len(clients), 'test examples': len(test_examples['y'])},
+    not_covered=(population.HELD_OUT_OF_CLIENTS,),
   )
 
 

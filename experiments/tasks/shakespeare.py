@@ -63,6 +63,7 @@ def load(options: data_options.Data) -> population.Population:
       ignored_labels=(tokens.PADDING,),
     ),
     facts={'clients': len(clients), 'test examples': len(test_examples['y'])},
+    not_covered=(population.HELD_OUT_OF_CLIENTS,),
   )
 
 

@@ -119,6 +119,7 @@ def load(options: data_options.Data) -> population.Population:
     not_covered=(
       f'The vocabulary of {len(vocabulary.entries)} words was counted over the '
       "training clients' sentences, by those who published the data.",
+      'Test metrics are computed from later sentences, many of the same clients.',
     ),
   )
 

@@ -85,6 +85,16 @@ def test_privacy_of_the_choice_is_that_of_all_runs_composed(make, axes):
   assert 'arXiv:2110.03620' in choice.sentence
 
 
+def test_nobody_trains_in_one_run_and_is_tested_on_in_another(make, axes):
+  tried = trials(make, axes, [0.5, 0.8, 0.7])
+  choice = tuning.choose(tried, axes, make)
+  seeds = (*tuning.seeds(3), 1, 2)
+  assert len({make.cell(POINT, seed).settings.data for seed in seeds}) == 1
+  assert 'if the test data that it was chosen by are of none of these clients' in (
+    choice.sentence
+  )
+
+
 def test_mechanisms_that_differ_are_composed_as_well(make):
   values = flags.FlagValues()
   settings.define(values)
