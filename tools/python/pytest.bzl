@@ -3,6 +3,7 @@
 load("@rules_python//python:defs.bzl", "py_binary", "py_library", "py_test")
 
 _RUNNER = "//tools/python:pytest_runner.py"
+_PROGRAM = "//tools/python:program.py"
 
 def pytest_tests(deps = [], data = [], exclude = [], size = "medium", **kwargs):
     """Makes a test of each *_test.py of the folder, and a library of its other files.
@@ -52,9 +53,14 @@ def py_programs(srcs, deps = [], **kwargs):
       **kwargs: further attributes of each py_binary.
     """
     for src in srcs:
+        name = src[:-len(".py")]
+
+        # As a module, for its imports may be relative.
         py_binary(
-            name = src[:-len(".py")],
-            srcs = [src],
+            name = name,
+            srcs = [src, _PROGRAM],
+            main = _PROGRAM,
+            args = [native.package_name().replace("/", ".") + "." + name],
             deps = deps,
             **kwargs
         )

@@ -1,0 +1,9 @@
+"""Runs a module of this repository as a program, as `python -m` does.
+
+Its first argument is the module, the others are the program's.
+"""
+
+import runpy
+import sys
+
+runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)
