@@ -292,17 +292,9 @@ def test_a_pickle_that_runs_something_is_refused(tmp_path, monkeypatch):
   assert not (tmp_path / 'pwned').exists()
 
 
-@pytest.mark.parametrize(
-  'task',
-  [
-    'stackoverflow',
-    *(
-      pytest.param(task, marks=pytest.mark.slow)
-      for task in FILES
-      if task != 'stackoverflow'
-    ),
-  ],
-)
+# StackOverflow's are trained on by published_test.py as well.
+@pytest.mark.slow
+@pytest.mark.parametrize('task', FILES)
 def test_with_its_files_a_task_trains(task, cache_dir, tmp_path):
   tokens = task in ('shakespeare', 'stackoverflow')
   small = ['--hidden_units=2', *(['--embedding_size=2'] if tokens else [])]

@@ -334,6 +334,7 @@ def _check_gone(processes):
   assert not [each for each in alive if each.status() != psutil.STATUS_ZOMBIE]
 
 
+@pytest.mark.slow
 def test_a_killed_process_loses_one_run_and_ctrl_c_none(tmp_path):
   process, runs = _start_long(tmp_path / 'output')
   children = psutil.Process(process.pid).children(recursive=True)

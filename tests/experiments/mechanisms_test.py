@@ -127,6 +127,7 @@ def test_adaptive_clipping_with_the_strategy_for_the_servers_learning_rates(tmp_
   assert verified.returncode == 0, verified.stdout + verified.stderr
 
 
+@pytest.mark.slow
 def test_dp_ftrlm_comes_to_the_model_of_sgd_with_momentum(tmp_path):
   models = {}
   for optimizer in ('sgd', 'ftrl'):

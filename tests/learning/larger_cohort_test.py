@@ -90,6 +90,7 @@ def test_the_report_program_says_the_same(simulated):
   assert verified.returncode == 0, verified.stdout
 
 
+@pytest.mark.slow
 def test_it_goes_on_with_the_same_scale_only_to_the_same_end(
   simulated, tmp_path, capfd
 ):

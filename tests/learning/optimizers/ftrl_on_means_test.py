@@ -76,6 +76,7 @@ def test_it_trains_to_the_model_of_sgd(tmp_path, name, momentum, packed):
   assert lines[0] == lines[1]
 
 
+@pytest.mark.slow
 def test_it_goes_on_with_the_sum(tmp_path):
   optimizer = learning.build_ftrl(0.5, 0.9)
   kwargs = {'mechanism': accounting.Mechanism('tree', _LIMITS, 0.5)}
