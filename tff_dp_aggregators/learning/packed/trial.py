@@ -4,6 +4,7 @@ What fails in it fails at once and by name, and random numbers in it show: those
 TensorFlow draws anew each time make a round another one when it is run again.
 """
 
+import functools
 import re
 from typing import Any
 
@@ -32,9 +33,9 @@ def random_operations(training: training_lib.LocalTraining) -> list[str]:
   """
   return sorted(
     {
-      node.name
-      for node in _operations(training)
-      if _RANDOM.search(node.op) and not _STATELESS.search(node.op)
+      name
+      for name, operation in _operations(training)
+      if _RANDOM.search(operation) and not _STATELESS.search(operation)
     }
   )
 
@@ -48,18 +49,21 @@ def loops(training: training_lib.LocalTraining) -> list[str]:
   Raises:
     ValueError: If no step can be made of model, loss and optimizer.
   """
-  return sorted({node.name for node in _operations(training) if node.op in _LOOPS})
+  return sorted({name for name, each in _operations(training) if each in _LOOPS})
 
 
-def _operations(training: training_lib.LocalTraining) -> list[Any]:
-  """The nodes of a step's graph, those of its functions among them."""
+# A run asks three times, and making the graph takes most of a second.
+@functools.lru_cache(maxsize=1)
+def _operations(training: training_lib.LocalTraining) -> list[tuple[str, str]]:
+  """Names and operations of a step's graph, those of its functions among them."""
   with tf.Graph().as_default() as graph:
     _make_step(training)
   definition = graph.as_graph_def()
-  return [
+  nodes = [
     *definition.node,
     *(node for function in definition.library.function for node in function.node_def),
   ]
+  return [(node.name, node.op) for node in nodes]
 
 
 def refuse_random_models(training: training_lib.LocalTraining) -> None:
