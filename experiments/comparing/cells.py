@@ -72,9 +72,11 @@ class Maker:
 
     Args:
       points: Of the grid.
-      seeds: Each is a run.
+      seeds: Each is a run; consecutive numbers.
       folder: Under the output.
-      tuned: Further settings, each of which is run.
+      tuned: Further settings, each of which is run, with the seeds that follow those of
+        the settings before: from one seed they would have the same noise, and are
+        accounted for as if they had not.
 
     Raises:
       ValueError: If a setting is wrong, or the run in a directory has another; with
@@ -82,8 +84,8 @@ class Maker:
     """
     for seed in seeds:
       for point in points:
-        for settings in tuned:
-          yield self.cell(point, seed, folder, settings)
+        for number, settings in enumerate(tuned):
+          yield self.cell(point, seed + number * len(seeds), folder, settings)
 
   def cell(
     self,

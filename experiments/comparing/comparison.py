@@ -227,12 +227,12 @@ class Comparison:
     tried = '; '.join(
       f'{name} among {", ".join(values)}' for name, values in self._record.tuned.items()
     )
-    seeds = tuning.seeds(self._record.tuning_seeds)
+    number, first = self._record.tuning_seeds, tuning.seeds(1)[0]
     notes = [
-      f'Tuned for each point: {tried}; the best by the metric on test data of runs '
-      f'with seed{_s(len(seeds))} {", ".join(map(str, seeds))}, none of which is in '
-      'the table. They chose by the test data that the table is measured on, which '
-      'flatters what was tuned.',
+      f'Tuned for each point: {tried}; the best by the metric on test data of '
+      f'{number} run{_s(number)} each, with seeds from {first} on, none of which is '
+      'in the table or used twice for a point. They chose by the test data that the table is '
+      'measured on, which flatters what was tuned.',
       'epsilon with tuning is that of a run, of the runs among which its settings were '
       'chosen, and of the choice, all composed: what publishing a tuned run really '
       'spends, if the clients are private and the test data are of none of them. '

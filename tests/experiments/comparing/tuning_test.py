@@ -95,6 +95,15 @@ def test_nobody_trains_in_one_run_and_is_tested_on_in_another(make, axes):
   )
 
 
+def test_no_two_runs_that_are_composed_have_the_same_noise(make, axes):
+  # Noise follows from the seed: shared, it would cancel in differences of runs.
+  tried = trials(make, axes, [0.5] * 6, seeds=2)
+  used = [each.cell.settings.run.seed for each in tried]
+  assert len(tried) == 6
+  assert len(set(used)) == 6
+  assert not set(used) & set(range(1, 1000))
+
+
 def test_mechanisms_that_differ_are_composed_as_well(make):
   values = flags.FlagValues()
   settings.define(values)
