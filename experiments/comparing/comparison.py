@@ -231,8 +231,8 @@ class Comparison:
     notes = [
       f'Tuned for each point: {tried}; the best by the metric on test data of '
       f'{number} run{_s(number)} each, with seeds from {first} on, none of which is '
-      'in the table or used twice for a point. They chose by the test data that the table is '
-      'measured on, which flatters what was tuned.',
+      'in the table or used twice for a point. They chose by the test data that the '
+      'table is measured on, which flatters what was tuned.',
       'epsilon with tuning is that of a run, of the runs among which its settings were '
       'chosen, and of the choice, all composed: what publishing a tuned run really '
       'spends, if the clients are private and the test data are of none of them. '
