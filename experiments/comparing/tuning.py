@@ -5,8 +5,9 @@ reported. They are on the same clients, though, and whoever sees what was chosen
 something of all of them. So the privacy of publishing a tuned run together with the
 choice is that of all runs composed, each of which has noise of its own. That holds for
 whatever is made of them and of other people's data. What is held out for testing is the
-same in all runs (`--split_seed`), so that no client trains in one and is tested on in another. Where
-examples of the clients themselves are held out it does not hold, and sentences say so.
+same in all runs (`--split_seed`), so that no client trains in one and is tested on in
+another. Where examples of the clients themselves are held out it does not hold, and
+sentences say so.
 """
 
 import dataclasses
