@@ -7,6 +7,9 @@ Claims:
 * Eager mode, a graph, and TFF's worker give the same bits.
 """
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -127,3 +130,14 @@ def test_more_blocks_than_counters_are_refused():
     ValueError, match='have 4294967296 blocks, got num_blocks=4294967297'
   ):
     _block(np.zeros(8, np.uint32), 0, np.zeros(3, np.uint32), 2**32 + 1)
+
+
+def test_a_graph_that_has_blocks_is_not_kept():
+  with tf.Graph().as_default() as graph:
+    zeros = tf.zeros([11], tf.uint32)
+    chacha20.blocks(zeros[:8], zeros[0], zeros[8:], 1)
+    del zeros
+  gone = weakref.ref(graph)
+  del graph
+  gc.collect()
+  assert gone() is None

@@ -13,6 +13,8 @@ power of two to what a shift leaves, bits that do not meet: additions and produc
 vectorised in TensorFlow, shifts and `or` are not.
 """
 
+import functools
+
 import tensorflow as tf
 
 WORDS = 16  # Of 32 bits, in a block.
@@ -48,11 +50,26 @@ def blocks(
     raise ValueError(
       f'a key and nonce have {MAX_BLOCKS} blocks, got num_blocks={num_blocks}.'
     )
-  return _blocks(key, counter, nonce, num_blocks)
+  return _traced(num_blocks)(key, counter, nonce)
 
 
-# A function, so that eager mode does not run a thousand operations one by one.
-@tf.function(autograph=False)
+@functools.cache
+def _traced(num_blocks: int) -> tf.types.experimental.ConcreteFunction:
+  """One graph for all that call it; eager mode would run a thousand operations.
+
+  Called in graphs of TFF's, a `tf.function` would be traced anew in each, which takes
+  longer than all else there, and would keep each graph for as long as the process runs.
+  """
+  with tf.__internal__.eager_context.eager_mode():
+    return tf.function(
+      functools.partial(_blocks, num_blocks=num_blocks), autograph=False
+    ).get_concrete_function(
+      key=tf.TensorSpec([8], tf.uint32),
+      counter=tf.TensorSpec([], tf.uint32),
+      nonce=tf.TensorSpec([3], tf.uint32),
+    )
+
+
 def _blocks(
   key: tf.Tensor, counter: tf.Tensor, nonce: tf.Tensor, num_blocks: int
 ) -> tf.Tensor:

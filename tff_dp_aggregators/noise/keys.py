@@ -26,6 +26,8 @@ guess rests on how exactly somebody knows the time of each step, which nobody ca
 anything about; a line on standard error says so. Do not protect anybody with it.
 """
 
+import functools
+
 import tensorflow as tf
 
 from tff_dp_aggregators.noise import chacha20
@@ -68,6 +70,22 @@ def new(entropy: str = _ENTROPY) -> tf.Tensor:
   Raises:
     tf.errors.InvalidArgumentError: When run, if the file is there and is no such file.
   """
+  return _traced_new(entropy)()
+
+
+@functools.cache
+def _traced_new(entropy: str) -> tf.types.experimental.ConcreteFunction:
+  """One graph for all computations. It is stateful, so that each call in it is run.
+
+  Of a few hundred operations, which take longer to make than the rest of a process.
+  """
+  with tf.__internal__.eager_context.eager_mode():
+    return tf.function(
+      functools.partial(_new, entropy), autograph=False
+    ).get_concrete_function()
+
+
+def _new(entropy: str) -> tf.Tensor:
   # From the time, so that nothing of what is read is taken for a constant.
   none = tf.strings.substr(tf.strings.as_string(tf.timestamp()), 0, 0)
   path = tf.strings.join([entropy, none])
