@@ -1,6 +1,11 @@
 """What tests need before TensorFlow loads, and after the last of them has run.
 
 In the root folder, because it is for the examples in docstrings as well.
+
+Most tests run a computation once or twice, which takes less time than to optimise its
+graph. So TensorFlow's optimiser of graphs is off, and TFF's use of it, but where it has
+a part in what is claimed (`@pytest.mark.optimized_graphs`), in slow tests, and in all
+programs that tests start.
 """
 
 import doctest
@@ -31,6 +36,31 @@ _NULL = open(os.devnull, 'w', encoding='utf-8')
 doctest._SpoofOut.fileno = lambda self: _NULL.fileno()
 
 _WORKER = 'worker_binary'
+_TFF_OPTIMIZER = (
+  'tensorflow_federated.python.core.environments.tensorflow_backend.'
+  'compiled_computation_transformations'
+)
+
+
+def _optimize_graphs(wanted: bool) -> None:
+  if 'tensorflow' in sys.modules:
+    sys.modules['tensorflow'].config.optimizer.set_experimental_options(
+      {'disable_meta_optimizer': not wanted}
+    )
+  of_tff = sys.modules.get(_TFF_OPTIMIZER)
+  if of_tff is not None:
+    if not hasattr(of_tff, 'original'):
+      of_tff.original = of_tff.optimize_tensorflow_graphs
+    of_tff.optimize_tensorflow_graphs = (
+      of_tff.original if wanted else lambda comp, config: (comp, False)
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+  """Before the fixtures of a test."""
+  marks = ('optimized_graphs', 'slow')
+  _optimize_graphs(any(item.get_closest_marker(mark) for mark in marks))
 
 
 def _own_workers() -> list[psutil.Process]:

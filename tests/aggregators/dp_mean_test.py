@@ -132,6 +132,7 @@ def test_every_structure_of_floats_is_served(name, value_type, value):
 
 
 @pytest.mark.parametrize('name', ['gaussian', 'tree', 'banded'])
+@pytest.mark.optimized_graphs
 def test_noise_of_the_mean_through_tff(name):
   # Empirical covariance of three rounds, d = 100,000: entries beyond seven standard
   # deviations with 3e-12 each; 18 entries.

@@ -26,6 +26,8 @@ from tff_dp_aggregators import strategies
 from tff_dp_aggregators.learning import runtime
 from tff_dp_aggregators.queries import grid
 
+pytestmark = pytest.mark.optimized_graphs
+
 _PARTICIPATION = strategies.Participation(8, min_separation=2, max_participations=2)
 _BUILDERS = {
   'gaussian': lambda **kw: aggregators.gaussian(_PARTICIPATION, clip_norm=1.0, **kw),

@@ -22,6 +22,8 @@ from tff_dp_aggregators import noise as noise_lib
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 
+pytestmark = pytest.mark.optimized_graphs
+
 
 def _optimizers():
   return {

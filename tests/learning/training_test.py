@@ -67,6 +67,7 @@ def straight(tmp_path_factory):
   return run_dir, _train(run_dir, test_metrics=training_runs.killing(0))
 
 
+@pytest.mark.optimized_graphs
 def test_it_trains_and_leaves_what_it_says(straight):
   run_dir, result = straight
   assert set(os.listdir(run_dir)) == FILES
@@ -107,6 +108,7 @@ def test_metrics_have_the_noise_to_signal_ratio_of_each_round(straight):
   np.testing.assert_allclose(shown, expected, rtol=1e-5)
 
 
+@pytest.mark.optimized_graphs
 @pytest.mark.parametrize(
   ('after', 'checkpoint_seconds'),
   [

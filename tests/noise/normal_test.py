@@ -22,6 +22,8 @@ from tff_dp_aggregators.noise import generators
 from tff_dp_aggregators.noise import normal
 from tff_dp_aggregators.noise import rows
 
+pytestmark = pytest.mark.optimized_graphs
+
 
 def _draw(num_elements, seed=1, generator='philox'):
   """Numbers as they come out of the rows, the only caller."""

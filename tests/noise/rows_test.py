@@ -22,6 +22,8 @@ import tensorflow as tf
 from tff_dp_aggregators import noise
 from tff_dp_aggregators import strategies
 
+pytestmark = pytest.mark.optimized_graphs
+
 each_generator = pytest.mark.parametrize('generator', ['chacha20', 'philox'])
 
 

@@ -367,6 +367,7 @@ def test_repr_holds_neither_seed_nor_key(kind):
 
 
 @all_queries
+@pytest.mark.optimized_graphs
 def test_unseeded_runs_have_keys_of_their_own_and_seeded_ones_the_same(kind):
   def key(query):
     return tuple(query.initial_global_state().noise.key.numpy().tolist())

@@ -121,6 +121,7 @@ def _assert_close(actual, expected):
     *(pytest.param(name, marks=pytest.mark.slow) for name in ('gaussian', 'tree')),
   ],
 )
+@pytest.mark.optimized_graphs
 def test_rounds_are_those_of_the_composed_process(data, name):
   simulation = _packed(data, _AGGREGATORS[name](), populations.model(metrics=True))
   assert simulation.one_by_one is None
