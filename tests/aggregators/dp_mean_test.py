@@ -121,7 +121,9 @@ def test_clients_that_are_not_finite_are_zeroed_and_counted(name):
   ],
   ids=['scalar', 'float64', 'tuple', 'ordered_dict', 'nested_with_empty'],
 )
-@pytest.mark.parametrize('name', ['tree', 'banded'])
+@pytest.mark.parametrize(
+  'name', ['banded', pytest.param('tree', marks=pytest.mark.slow)]
+)
 def test_every_structure_of_floats_is_served(name, value_type, value):
   process = _BUILDERS[name](
     clip_norm=10.0, noise_multiplier=0.0, clients_per_round=2

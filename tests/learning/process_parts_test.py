@@ -84,11 +84,11 @@ def releases():
   'optimizer',
   [
     pytest.param(_OPTIMIZERS.build_adafactor(0.1, relative_step=False), id='adafactor'),
-    pytest.param(_OPTIMIZERS.build_adam(0.1), id='adam'),
     pytest.param(_OPTIMIZERS.build_sgdm(0.1, 0.9), id='sgdm'),
     *(
       pytest.param(optimizer, id=name, marks=pytest.mark.slow)
       for name, optimizer in {
+        'adam': _OPTIMIZERS.build_adam(0.1),
         'adagrad': _OPTIMIZERS.build_adagrad(0.1),
         'adamw': _OPTIMIZERS.build_adamw(0.1),
         'rmsprop': _OPTIMIZERS.build_rmsprop(0.1),

@@ -113,7 +113,7 @@ def test_metrics_have_the_noise_to_signal_ratio_of_each_round(straight):
   ('after', 'checkpoint_seconds'),
   [
     ((3, 4), 0.0),
-    ((5,), 1e9),
+    pytest.param((5,), 1e9, marks=pytest.mark.slow),
     pytest.param((1, 11), 1e9, marks=pytest.mark.slow),
   ],
 )

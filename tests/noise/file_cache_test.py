@@ -35,6 +35,14 @@ _STRATEGIES = {
   'blt': strategies.BLT(_ROUNDS, (0.2, 0.4), (0.95, 0.5)),
 }
 all_kinds = pytest.mark.parametrize('kind', _STRATEGIES)
+# What a few rounds of each other kind would say again.
+two_kinds = pytest.mark.parametrize(
+  'kind',
+  [
+    pytest.param(kind, marks=[] if kind in ('blt', 'tree') else [pytest.mark.slow])
+    for kind in _STRATEGIES
+  ],
+)
 _SEED = noise.Seed(1)
 _AGAIN = 'computing all rounds again'
 
@@ -103,7 +111,7 @@ def fixture_whole_of(whole_runs, start):
 
 
 @pytest.mark.parametrize('traced', [False, True])
-@all_kinds
+@two_kinds
 def test_files_that_are_there_are_used(kind, traced, start, whole_of):
   whole = whole_of(kind)
   for stop in (7,) if traced else (1, 2, 6, 10):
@@ -114,7 +122,7 @@ def test_files_that_are_there_are_used(kind, traced, start, whole_of):
     assert served == [(row, False) for row in whole[stop:]]
 
 
-@all_kinds
+@two_kinds
 def test_rounds_can_be_served_again_as_far_back_as_promised(kind, start, whole_of):
   whole = whole_of(kind)
   for rewind in (1, 2, 5):
@@ -127,7 +135,7 @@ def test_rounds_can_be_served_again_as_far_back_as_promised(kind, start, whole_o
         assert run.serve(number) == (whole[number], False), (rewind, last, number)
 
 
-@all_kinds
+@two_kinds
 def test_an_older_state_is_served_by_computing_again(kind, start, whole_of):
   run = start(kind)
   whole = run.serve_all()

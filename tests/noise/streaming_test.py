@@ -88,6 +88,25 @@ all_kinds = pytest.mark.parametrize(
     if _is_offered(kind, storage)
   ],
 )
+# One of each algorithm, where making graphs or many states takes long. That others are
+# the same with other numbers, the matrices of unit rows say for all of them.
+_ALGORITHMS = (
+  'identity',
+  'toeplitz_signed',
+  'banded',
+  'windowed_blt',
+  'tree_plain',
+  'tree_honaker_restarts',
+)
+all_algorithms = pytest.mark.parametrize(
+  'kind, storage',
+  [
+    pytest.param(kind, storage, marks=[] if kind in _ALGORITHMS else [pytest.mark.slow])
+    for kind in _STRATEGIES
+    for storage in _STORAGES
+    if _is_offered(kind, storage)
+  ],
+)
 
 
 def _build(kind, storage, num_rounds, rows):
@@ -223,7 +242,7 @@ def test_identity_emits_the_rows_of_z_themselves():
     state = after
 
 
-@all_kinds
+@all_algorithms
 def test_tensors_of_a_record_share_no_noise(kind, storage):
   specs = [tf.TensorSpec([40]), tf.TensorSpec([5, 8]), tf.TensorSpec([40], tf.float64)]
   streaming, _ = _build(kind, storage, 6, noise.GaussianRows(specs, noise.Seed(3)))
@@ -248,7 +267,7 @@ def test_scalars_and_empty_tensors_are_served(kind, storage):
     assert np.all(np.isfinite(row['double']))
 
 
-@all_kinds
+@all_algorithms
 def test_a_traced_round_gives_the_noise_of_an_eager_one(kind, storage):
   # Up to rounding: a graph may multiply by a reciprocal instead of dividing.
   streaming, _ = _build(
@@ -259,7 +278,7 @@ def test_a_traced_round_gives_the_noise_of_an_eager_one(kind, storage):
   np.testing.assert_allclose(eager, traced, rtol=0, atol=1e-5)
 
 
-@all_kinds
+@all_algorithms
 def test_a_state_saved_after_any_round_continues_bit_by_bit(kind, storage):
   num_rounds = 6
   specs = [tf.TensorSpec([5]), tf.TensorSpec([], tf.float64)]

@@ -81,6 +81,19 @@ _QUERIES = {
   'files': _in_files,
 }
 all_queries = pytest.mark.parametrize('kind', _QUERIES)
+# One that adds a round's noise, one that returns sums of all rounds, one with files.
+some_queries = pytest.mark.parametrize(
+  'kind',
+  [
+    pytest.param(
+      kind,
+      marks=[]
+      if kind in ('banded', 'tree_cumulative', 'files')
+      else [pytest.mark.slow],
+    )
+    for kind in _QUERIES
+  ],
+)
 both_modes = pytest.mark.parametrize('traced', [False, True])
 
 
@@ -416,7 +429,7 @@ def test_samples_merge(kind):
 
 
 @both_modes
-@all_queries
+@some_queries
 def test_a_normalized_query_divides_sum_and_noise(kind, traced):
   plain, _ = _zero_rounds(_build(kind, seed=noise_lib.Seed(6)), 1)
   query = queries.NormalizedQuery(_build(kind, seed=noise_lib.Seed(6)), denominator=4)

@@ -121,7 +121,7 @@ def _models(aggregator, server_optimizer):
 @pytest.mark.parametrize(
   'name',
   [
-    'tree',
+    pytest.param('tree', marks=pytest.mark.slow),
     'tree_with_momentum',
     pytest.param('blt', marks=pytest.mark.slow),
     pytest.param('schedule', marks=pytest.mark.slow),

@@ -115,10 +115,12 @@ def _assert_close(actual, expected):
 @pytest.mark.parametrize(
   'name',
   [
-    'none',
     'banded',
     'adaptive',
-    *(pytest.param(name, marks=pytest.mark.slow) for name in ('gaussian', 'tree')),
+    *(
+      pytest.param(name, marks=pytest.mark.slow)
+      for name in ('none', 'gaussian', 'tree')
+    ),
   ],
 )
 @pytest.mark.optimized_graphs
