@@ -1,0 +1,43 @@
+"""The notebook of docs/ runs from top to bottom, and prints what is committed with it."""
+
+import nbformat
+
+from tools.docs import notebook
+
+
+def _code(of):
+  return [cell for cell in of.cells if cell.cell_type == 'code']
+
+
+def _printed(cell):
+  """Standard output, without what depends on the state of the checkout."""
+  text = ''.join(
+    output.text
+    for output in cell.outputs
+    if output.output_type == 'stream' and output.name == 'stdout'
+  )
+  return [line for line in text.splitlines() if not line.startswith('note: ')]
+
+
+def _shown(cell):
+  """Kinds of what is shown: pictures, formatted text."""
+  return [
+    sorted(output.data) for output in cell.outputs if output.output_type != 'stream'
+  ]
+
+
+def test_it_prints_and_draws_what_it_was_committed_with(tmp_path):
+  committed = _code(nbformat.read(notebook.PATH, as_version=4))
+  now = _code(notebook.executed(str(tmp_path)))
+  for before, after in zip(committed, now):
+    assert _printed(after) == _printed(before), after.source
+    assert _shown(after) == _shown(before), after.source
+  assert any(line.startswith('verified: ') for line in _printed(now[-1]))
+  assert sum('image/png' in kinds for cell in now for kinds in _shown(cell)) == 4
+
+
+def test_what_is_committed_is_of_one_run_and_has_no_traces_of_a_machine():
+  text = notebook.PATH.read_text(encoding='utf-8')
+  assert not any(place in text for place in ('/home/', '/root/', '/tmp/', '.venv'))
+  cells = _code(nbformat.reads(text, as_version=4))
+  assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
