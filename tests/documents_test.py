@@ -5,6 +5,7 @@ everything else is executed in this one. Documents whose steps build on each oth
 followed by walkthrough_test.py.
 """
 
+import csv
 import importlib
 import os
 import pathlib
@@ -157,6 +158,34 @@ def test_example_run_is_what_the_readme_says():
   stated = re.search(r'after 100 rounds: (\d\.\d+)', README).group(1)
   assert f'{float(last["test_accuracy"]):.4f}' == stated
   assert '(epsilon, delta) = (8.0000, 1e-05)' in report
+
+
+def test_the_comparison_is_what_is_said_of_it():
+  folder = ROOT / 'docs' / 'results' / 'digits'
+  with open(folder / 'table.csv', encoding='utf-8', newline='') as file:
+    rows = list(csv.DictReader(file))
+  shown = {
+    (row['mechanism'], row['target_epsilon']): f'{float(row["test_accuracy"]):.2f}'
+    for row in rows
+  }
+  at_2 = [shown[name, '2'] for name in ('gaussian', 'tree', 'banded')]
+  assert re.findall(r'\b0\.\d\d\b', README.split('All mechanisms on digits')[1])[
+    :4
+  ] == [
+    *at_2,
+    shown['none', ''],
+  ]
+  said = DOCS['experiments.md'].split('### All mechanisms on digits')[1]
+  command = re.search(r'(?m)^    (python -m experiments.compare(?:.*\\\n)*.*)\n', said)
+  words = shlex.split(command.group(1).replace('\\\n', ''))
+  grids = [words[number + 1] for number, word in enumerate(words) if word == '--grid']
+  mechanisms, epsilons = (grid.partition('=')[2].split(',') for grid in grids)
+  # Without privacy there is no epsilon to vary.
+  points = {(each, at) for each in mechanisms if each != 'none' for at in epsilons}
+  assert set(shown) == points | {('none', '')}
+  tuned = next(word for word in words if word.startswith('--tune')).split('=')[-1]
+  assert {row['tuned_server_learning_rate'] for row in rows} <= set(tuned.split(','))
+  assert {row['seeds'] for row in rows} == {'5'} and '--seeds=5' in words
 
 
 def _examples():

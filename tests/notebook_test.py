@@ -1,4 +1,4 @@
-"""The notebook of docs/ runs from top to bottom, and prints what is committed with it."""
+"""The notebook of docs/ runs from top to bottom, and prints what it was kept with."""
 
 import nbformat
 
