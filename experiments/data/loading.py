@@ -117,9 +117,10 @@ def _opened(
       f'--label_column is missing: which column of {path} is predicted? Its columns '
       f'are: {problems.listed(opened.columns)}. For text give --text_column.'
     )
+  present = frozenset(opened.columns)
   for name in (client, label, text, *(files.feature_columns or ())):
     # Nobody asks whose test data are.
-    if name is not None and name not in opened.columns:
+    if name is not None and name not in present:
       if name != client or not is_test:
         raise problems.missing_column(path, name, opened.columns)
   features = files.feature_columns
@@ -127,7 +128,8 @@ def _opened(
     features = tuple(
       each for each in opened.columns if each not in (client, label) and not text
     )
-  unknown = [name for name in files.one_hot_columns if name not in features]
+  known = frozenset(features)
+  unknown = [name for name in files.one_hot_columns if name not in known]
   if unknown:
     raise problems.DataError(
       f'--one_hot_columns names {unknown[0]!r}, which is no feature; these are: '

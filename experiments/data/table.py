@@ -185,8 +185,9 @@ class Reader:
       for each in (uses.client, uses.label, uses.text, *uses.features)
       if each is not None
     ]
+    present = frozenset(opened.columns)
     for name in wanted:
-      if name not in opened.columns:
+      if name not in present:
         raise problems.missing_column(opened.path, name, opened.columns)
     numbers: set[str] = set()
     said = time.monotonic()

@@ -1,5 +1,6 @@
 """Comma- or tab-separated values with a line of column names; UTF-8."""
 
+import collections
 import csv
 import itertools
 import re
@@ -32,12 +33,13 @@ class CsvFile:
     with lines.opened(path) as file:
       head = self._next(self._reader(file))
     self.columns = tuple(head)
+    counts = collections.Counter(head)
     for number, name in enumerate(head, start=1):
       if not name.strip():
         raise problems.DataError(
           f'{path}, line 1: column {number} of {len(head)} has no name; name each.'
         )
-      if head.count(name) > 1:
+      if counts[name] > 1:
         raise problems.DataError(
           f'{path}, line 1: two columns are called {name!r}; names must differ.'
         )
@@ -52,7 +54,8 @@ class CsvFile:
       return
     # From here on there are quotes, or something is wrong, which is found now.
     width = len(self.columns)
-    places = {name: self.columns.index(name) for name in wanted}
+    all_places = {name: place for place, name in enumerate(self.columns)}
+    places = {name: all_places[name] for name in wanted}
     size = max(_LEAST_ROWS, min(_MOST_ROWS, _FIELDS // width))
     with lines.opened(self.path, plain.offset) as file:
       reader = self._reader(file)

@@ -1,5 +1,6 @@
 """Parquet, where pyarrow is installed."""
 
+import collections
 import importlib.util
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
@@ -28,7 +29,8 @@ class ParquetFile:
       )
     with self._opened() as file:
       self.columns = tuple(file.schema_arrow.names)
-    twice = sorted({each for each in self.columns if self.columns.count(each) > 1})
+    counts = collections.Counter(self.columns)
+    twice = sorted(each for each, count in counts.items() if count > 1)
     if twice:
       raise problems.DataError(
         f'{path}: two columns are called {twice[0]!r}; names must differ.'

@@ -38,7 +38,8 @@ class PlainRows:
     """
     self.offset = self.num_lines = 0
     self.is_at_end = False
-    self._path, self._columns = path, columns
+    self._path = path
+    self._places = {name: place for place, name in enumerate(columns)}
     self._delimiter = delimiter
 
   def batches(
@@ -85,7 +86,7 @@ class PlainRows:
     content = np.frombuffer(chunk, np.uint8)
     is_line = content == _NEW_LINE
     ends = np.flatnonzero(is_line | (content == ord(self._delimiter)))
-    width = len(self._columns)
+    width = len(self._places)
     num_rows = int(np.count_nonzero(is_line))
     # As many fields in each row, if every so many-th end is that of a line.
     if len(ends) != num_rows * width or not is_line[ends[width - 1 :: width]].all():
@@ -97,7 +98,7 @@ class PlainRows:
       found = self._numbers(chunk, [name for name in wanted if name in numbers])
       for name in wanted:
         if name not in numbers:
-          found[name] = _texts(content, ends, self._columns.index(name))
+          found[name] = _texts(content, ends, self._places[name])
     except ValueError:  # No number, a text that is too long, or no UTF-8.
       return None
     if any(len(each) != num_rows for each in found.values()):
@@ -112,7 +113,7 @@ class PlainRows:
     """
     if not names:
       return {}
-    places = [self._columns.index(name) for name in names]
+    places = [self._places[name] for name in names]
     found = np.loadtxt(
       chunk.decode('utf-8').split('\n')[:-1],
       delimiter=self._delimiter,
