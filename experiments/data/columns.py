@@ -1,6 +1,7 @@
 """Columns of a table: numbers, or names from a limited set."""
 
 import math
+import unicodedata
 from collections.abc import Sequence
 from typing import Any, Callable, Optional
 
@@ -143,6 +144,35 @@ def texts(values: source.Values, name: str, where: Where) -> Sequence[str]:
   if not _are_plain_texts(values):
     values = [_as_text(value, name, where, i) for i, value in enumerate(values)]
   return values
+
+
+def ids(values: source.Values, name: str, where: Where) -> list[str]:
+  """Ids of clients as text, so that one who is written in several ways is one client.
+
+  Whoever is taken for two takes part twice as often as the guarantee is for. So white
+  space around an id is none of it, nor is it another with letters that Unicode composes
+  otherwise; and numbers are whole, which have one way to be written.
+
+  Args:
+    values: Of a batch.
+    name: Of the column.
+    where: Of rows.
+
+  Raises:
+    DataError: If a value is empty, or neither text nor a whole number; with file and
+      line.
+  """
+  if isinstance(values, np.ndarray) and values.dtype.kind == 'f':
+    number = 0
+  else:
+    number = next((i for i, each in enumerate(values) if isinstance(each, float)), -1)
+  if number >= 0:
+    raise problems.DataError(
+      f'{where(number)}: {name} is {values[number]!r}; ids of clients must be whole '
+      'numbers or text.'
+    )
+  found = texts(values, name, where)
+  return [unicodedata.normalize('NFC', each.strip()) for each in found]
 
 
 def _are_plain_texts(values: Sequence[Any]) -> bool:

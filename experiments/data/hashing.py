@@ -45,8 +45,8 @@ def of_short_ids(ids: Union[Sequence[Any], np.ndarray]) -> Optional[np.ndarray]:
   """Keys as of `of_ids`, fast, if all ids are of 1 to 16 ASCII characters.
 
   Returns:
-    uint64 of shape [ids, 2]; `None` if an id is of another kind, begins with a space,
-    or has a zero in it.
+    uint64 of shape [ids, 2]; `None` if an id is of another kind, begins or ends with a
+    space, or has a zero in it.
   """
   if isinstance(ids, np.ndarray):
     if ids.dtype.kind != 'U' or ids.ndim != 1:
@@ -61,6 +61,9 @@ def of_short_ids(ids: Union[Sequence[Any], np.ndarray]) -> Optional[np.ndarray]:
     return None
   codes = array.view(np.uint32).reshape(len(array), width)
   if codes.max() > 127 or codes[:, 0].min() <= ord(' '):
+    return None
+  ends = np.count_nonzero(codes, axis=1) - 1
+  if codes[np.arange(len(codes)), ends].min() <= ord(' '):
     return None
   padded = np.zeros((len(array), _DIGEST), np.uint8)
   padded[:, :width] = codes

@@ -5,6 +5,7 @@ brought into the order of clients, and a client's examples are made when they ar
 for. So memory does not grow with the data, but for some numbers for each client.
 """
 
+import filecmp
 import hashlib
 import os
 from collections.abc import Iterator
@@ -77,6 +78,7 @@ def load(options: data_options.Data) -> population.Population:
   files = options.files
   assert files is not None
   opened, uses = _opened(files.path, files)
+  _check_test_data(opened, files)
   rows, schema = table.Reader(uses, files.scratch).read(opened)
   if files.partition == 'label_skew' and schema.classes is None:
     raise problems.DataError(
@@ -97,7 +99,27 @@ def check(options: data_options.Data) -> None:
     OSError: If the data cannot be read.
   """
   assert options.files is not None
-  _opened(options.files.path, options.files)
+  opened, _ = _opened(options.files.path, options.files)
+  _check_test_data(opened, options.files)
+
+
+def _check_test_data(training: source.Source, files: data_options.Files) -> None:
+  """Refuses test data whose head is wrong, or that are those that are trained on."""
+  if files.test_data is None:
+    return
+  tested, _ = _opened(files.test_data, files, is_test=True)
+  if getattr(tested, 'split', None) != getattr(training, 'split', None):
+    return
+  pair = (files.path, files.test_data)
+  is_same = os.path.samefile(*pair)
+  if not is_same and all(map(os.path.isfile, pair)):
+    # Bytes are compared only of files of one size.
+    is_same = filecmp.cmp(*pair, shallow=False)
+  if is_same:
+    raise problems.DataError(
+      f'test data, {files.test_data}, are the data that are trained on; give another '
+      'file by --test_data, or another --test_split of a database.'
+    )
 
 
 def _opened(
@@ -118,11 +140,11 @@ def _opened(
       f'are: {problems.listed(opened.columns)}. For text give --text_column.'
     )
   present = frozenset(opened.columns)
+  if is_test and client not in present:
+    client = None  # They need not say whose they are.
   for name in (client, label, text, *(files.feature_columns or ())):
-    # Nobody asks whose test data are.
     if name is not None and name not in present:
-      if name != client or not is_test:
-        raise problems.missing_column(path, name, opened.columns)
+      raise problems.missing_column(path, name, opened.columns)
   features = files.feature_columns
   if features is None:
     features = tuple(
@@ -136,7 +158,7 @@ def _opened(
       f'{problems.listed(features)}.'
     )
   return opened, table.Uses(
-    client=None if is_test else client,
+    client=client,
     label=label,
     features=() if text else features,
     one_hot=frozenset(files.one_hot_columns),
@@ -194,10 +216,12 @@ def _of_table(
     inputs = encoder.inputs(numbers[first:end], names[first:end])
     return inputs, labels[first:end].astype(label_dtype)
 
+  whose = None
   if files.test_data is None:
     tested = _tested(examples, arranged.is_test, shape, label_dtype, files.scratch)
   else:
-    tested = _test_table(files, schema, encoder, label_dtype)
+    tested, tested_clients = _test_table(files, schema, encoder, label_dtype)
+    whose = _whose(tested_clients, rows.clients)
   classes = schema.classes
   made = [
     (
@@ -228,10 +252,37 @@ def _of_table(
       **_facts(arranged, tested, 'examples'),
       **_facts_of_table(schema, shape, is_scaled, moments),
     },
-    not_covered=_sentences(
-      *made, (population.HELD_OUT_OF_CLIENTS, files.test_examples is not None)
-    ),
+    not_covered=(*_sentences(*made), *_of_clients(files, whose)),
   )
+
+
+def _of_clients(files: data_options.Files, whose: Optional[str]) -> tuple[str, ...]:
+  """What is to be said of who is protected, and of whose the test data are."""
+  return _sentences(
+    (population.MADE_CLIENTS, files.partition is not None),
+    (population.HELD_OUT_OF_CLIENTS, files.test_examples is not None),
+    (whose or '', whose is not None),
+  )
+
+
+def _whose(
+  tested: Optional[np.ndarray], trained: Optional[np.ndarray]
+) -> Optional[str]:
+  """What is to be said of whose test data from elsewhere are; `None` for nothing.
+
+  Args:
+    tested: Keys of clients' ids, by row; `None` if the test data do not say.
+    trained: Those of the training data; `None` if clients were made.
+  """
+  if trained is None:
+    return None
+  if tested is None:
+    return population.TEST_DATA_OF_UNKNOWN
+  # Half a key is enough: 64 bits, which by chance no two of them share.
+  known = np.unique(tested[:, 0])
+  if any(np.isin(some[:, 0], known).any() for some in table.chunks(trained)):
+    return population.TEST_DATA_OF_CLIENTS
+  return None
 
 
 def _in_order(array: np.ndarray, order: np.ndarray, folder: str) -> np.ndarray:
@@ -266,11 +317,15 @@ def _test_table(
   schema: table.Schema,
   encoder: encoding.Encoder,
   label_dtype: Any,
-) -> tuple[np.ndarray, np.ndarray]:
-  """Inputs and labels of `--test_data`, scaled and numbered as those for training."""
+) -> tuple[tuple[np.ndarray, np.ndarray], Optional[np.ndarray]]:
+  """Inputs and labels of `--test_data`, scaled and numbered as those for training.
+
+  Keys of clients as well, if the data say whose they are.
+  """
   assert files.test_data is not None
   opened, uses = _opened(files.test_data, files, is_test=True)
   uses = table.Uses(
+    client=uses.client,
     label=uses.label,
     features=(*schema.number_columns, *schema.name_columns),
     one_hot=uses.one_hot,
@@ -283,7 +338,8 @@ def _test_table(
     return inputs, rows.labels[first:end].astype(label_dtype)
 
   everything = np.ones(len(rows.hashes), np.uint8)
-  return _tested(examples, everything, encoder.shape, label_dtype, files.scratch)
+  tested = _tested(examples, everything, encoder.shape, label_dtype, files.scratch)
+  return tested, rows.clients
 
 
 def _of_texts(
@@ -310,14 +366,14 @@ def _of_texts(
     found.append(text)
     if arranged.is_test[place]:
       tested.append(text)
+  whose = None
   if files.test_data is not None:
     opened, uses = _opened(files.test_data, files, is_test=True)
-    assert uses.text is not None
-    for batch in opened.batches([uses.text]):
-      for text in columns.texts(batch.columns[uses.text], uses.text, batch.where):
-        tested.append(text)
-    if not len(tested.array):
-      raise problems.DataError(f'{opened.path} is empty: it has no rows.')
+    of_test, _ = table.Reader(uses, files.scratch).read(opened)
+    assert of_test.texts is not None
+    for row in range(len(of_test.texts)):
+      tested.append(of_test.texts[row])
+    whose = _whose(of_test.clients, rows.clients)
   sequences = found.array
   ends = found.ends
 
@@ -327,8 +383,8 @@ def _of_texts(
   arranged = arranged._replace(
     starts=_places(ends, arranged.starts), ends=_places(ends, arranged.ends)
   )
-  of_test = tested.array
-  test_examples = (of_test[:, :-1], of_test[:, 1:])
+  held = tested.array
+  test_examples = (held[:, :-1], held[:, 1:])
   return population.Population(
     clients=FileClients(examples, arranged, rows),
     num_clients=len(arranged.starts),
@@ -355,8 +411,8 @@ def _of_texts(
         'data.',
         not files.vocabulary,
       ),
-      (population.HELD_OUT_OF_CLIENTS, files.test_examples is not None),
-    ),
+    )
+    + _of_clients(files, whose),
   )
 
 

@@ -12,6 +12,20 @@ HELD_OUT_OF_CLIENTS = (
   'Test metrics are computed from examples of the same clients, which were held out of '
   'training.'
 )
+# Of test data of their own: some of them, or nobody knows whose.
+TEST_DATA_OF_CLIENTS = (
+  'Test metrics are computed from other examples of some of the same clients.'
+)
+TEST_DATA_OF_UNKNOWN = (
+  'Test metrics are computed from test data that do not say whose they are, which may '
+  'be of the same clients.'
+)
+# Of populations whose clients are nobody's.
+MADE_CLIENTS = (
+  'The data have no clients, so their rows were dealt out to some that were made: what '
+  'is protected is one of these, and of a person with several rows only those that are '
+  'there.'
+)
 
 
 @dataclasses.dataclass(frozen=True)

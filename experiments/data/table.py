@@ -157,7 +157,6 @@ class Reader:
       like: What the data have to be like; `None` to find out.
     """
     self._uses, self._folder, self._like = uses, folder, like
-    self._with_clients = like is None  # Nobody asks whose test data are.
     self._clients = spill.Spill(folder, np.uint64, (2,))
     self._hashes = spill.Spill(folder, np.uint64)
     self._labels = spill.Spill(folder, np.float64)
@@ -212,8 +211,7 @@ class Reader:
   def _add(self, batch: source.Batch) -> None:
     uses = self._uses
     first = len(self._hashes)
-    if self._with_clients:
-      self._add_clients(batch, first)
+    self._add_clients(batch, first)
     if uses.text is not None:
       assert self._texts is not None
       found = columns.texts(batch.columns[uses.text], uses.text, batch.where)
@@ -228,28 +226,14 @@ class Reader:
 
   def _add_clients(self, batch: source.Batch, first: int) -> None:
     """Writes whose the rows are."""
-    name, ids = self._uses.client, batch.clients
-    if name is not None:
-      values = batch.columns[name]
-      if isinstance(values, np.ndarray) and values.dtype.kind == 'f':
-        raise problems.DataError(
-          f'{batch.where(0)}: ids of clients in {name} are of {values.dtype}; they '
-          'must be whole numbers or text.'
-        )
-      keys = hashing.of_short_ids(values)
-      if keys is not None:
-        self._clients.append(keys)
-        return
-      ids = columns.texts(values, name, batch.where)
-    if isinstance(ids, str):
-      self._clients.append(hashing.of_ids([ids]).repeat(batch.num_rows, axis=0))
-      self._ids.append([ids], [first])
-    elif ids is not None:
-      # The place of each id's first row in the batch: from behind, it is put in last.
-      places = dict(zip(reversed(ids), range(batch.num_rows - 1, -1, -1)))
-      self._clients.append(hashing.of_ids(ids))
-      seen = sorted((place, id_) for id_, place in places.items())
-      self._ids.append([id_ for _, id_ in seen], [first + place for place, _ in seen])
+    keys, ids = clients_of(batch, self._uses.client)
+    if keys is None:
+      return
+    self._clients.append(keys)
+    # The place of each id's first row in the batch: from behind, it is put in last.
+    places = dict(zip(reversed(ids), range(len(ids) - 1, -1, -1)))
+    seen = sorted((place, id_) for id_, place in places.items())
+    self._ids.append([id_ for _, id_ in seen], [first + place for place, _ in seen])
 
   def _decide(self, batch: source.Batch) -> dict[str, Optional[columns.Names]]:
     """Which columns have names, by the first row; of the others, what shape."""
@@ -408,6 +392,39 @@ class Reader:
     for chunk in chunks(labels):
       final.append(number(chunk))
     return names, final.array
+
+
+def clients_of(
+  batch: source.Batch, name: Optional[str]
+) -> tuple[Optional[np.ndarray], Sequence[str]]:
+  """Whose the rows of a batch are.
+
+  Args:
+    batch: The rows.
+    name: Column that says it; `None` if the format does, or nothing.
+
+  Returns:
+    Keys of clients' ids, uint64 [rows, 2], or `None` if nothing says it; and ids of the
+    first rows, as many as are needed: none if their keys tell them, and one if all rows
+    are of one client.
+
+  Raises:
+    DataError: If an id is empty, or none; with file and line.
+  """
+  if name is not None:
+    values = batch.columns[name]
+    keys = hashing.of_short_ids(values)
+    if keys is not None:
+      return keys, ()
+    ids = columns.ids(values, name, batch.where)
+  elif isinstance(batch.clients, str):
+    ids = columns.ids([batch.clients], 'the name of the client', batch.where)
+    return hashing.of_ids(ids).repeat(batch.num_rows, axis=0), ids
+  elif batch.clients is not None:
+    ids = columns.ids(batch.clients, 'the id of the client', batch.where)
+  else:
+    return None, ()
+  return hashing.of_ids(ids), ids
 
 
 def chunks(array: np.ndarray, size: int = 2**14) -> Iterator[np.ndarray]:

@@ -354,12 +354,12 @@ def _refuse(values: flags.FlagValues, names: tuple[str, ...], why: str) -> None:
 def _files(values: flags.FlagValues) -> Files:
   """The user's data, with flags that go together."""
   path = values.data
-  if not os.path.exists(path):
-    raise FileNotFoundError(f'--data={path}: there is no such file or folder.')
+  _check_path('data', path)
   has_text = values.text_column is not None or formats.is_text(path, values.data_format)
   _check_columns(values, has_text)
   _check_shares(values)
-  is_database = formats.of(path, values.data_format).name == 'sqlite'
+  _check_splits(values)
+  is_database = _is_database(path, values)
   if os.path.isdir(path) or is_database:
     _refuse(values, ('client_column',), 'does not go with data that name their clients')
   has_clients = values.client_column is not None or formats.has_clients(
@@ -405,6 +405,32 @@ def _files(values: flags.FlagValues) -> Files:
     vocabulary=values.vocabulary,
     scratch=_scratch(values),
   )
+
+
+def _is_database(path: str, values: flags.FlagValues) -> bool:
+  return formats.of(path, values.data_format).name == 'sqlite'
+
+
+def _check_splits(values: flags.FlagValues) -> None:
+  """Refuses splits of data that have none, which would be all of them."""
+  tested = values.test_data or values.data
+  for name, path in (('data_split', values.data), ('test_split', tested)):
+    if is_given(values, name) and not _is_database(path, values):
+      raise ValueError(
+        f'--{name} is for databases in the format of TensorFlow Federated, and {path} '
+        'is none; leave it out.'
+      )
+
+
+def _check_path(name: str, path: str) -> None:
+  """Refuses what is not there, and pipes and the like, which are read only once."""
+  if not os.path.exists(path):
+    raise FileNotFoundError(f'--{name}={path}: there is no such file or folder.')
+  if not os.path.isfile(path) and not os.path.isdir(path):
+    raise ValueError(
+      f'--{name}={path} is neither a file nor a folder; data are read more than once, '
+      'so save them in a file.'
+    )
 
 
 def _check_columns(values: flags.FlagValues, has_text: bool) -> None:
@@ -464,17 +490,8 @@ def _check_shares(values: flags.FlagValues) -> None:
       raise ValueError(
         f'--{name} is a share between 0 and 1, such as 0.1; got {share}.'
       )
-  tested = values.test_data or (values.data if values.test_split else None)
-  if tested is not None and os.path.exists(tested):
-    if os.path.samefile(tested, values.data) and values.test_split == values.data_split:
-      raise ValueError(
-        '--test_data is the same as --data, so that training examples would be for '
-        'testing; give another file, or another --test_split of a database.'
-      )
-  if values.test_data is not None and not os.path.exists(values.test_data):
-    raise FileNotFoundError(
-      f'--test_data={values.test_data}: there is no such file or folder.'
-    )
+  if values.test_data is not None:
+    _check_path('test_data', values.test_data)
 
 
 def _test_clients(values: flags.FlagValues, has_clients: bool) -> Optional[float]:

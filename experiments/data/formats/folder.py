@@ -12,7 +12,11 @@ Open = Callable[[str], source.Source]
 
 
 class Folder:
-  """A folder of which one file was looked at."""
+  """A folder of which one file was looked at.
+
+  Attributes:
+    split: That is read of its files, if they are databases.
+  """
 
   def __init__(self, path: str, open_file: Open):
     """Looks at one file.
@@ -33,6 +37,7 @@ class Folder:
       )
     self._first = open_file(first[1])
     self.columns = self._first.columns
+    self.split = getattr(self._first, 'split', None)
 
   def batches(
     self, wanted: Sequence[str], numbers: Collection[str] = ()
@@ -72,6 +77,7 @@ class Folder:
         )
       kinds[kind] = entry.name
       if kind == 'file':
+        _check_file(entry)
         yield os.path.splitext(entry.name)[0], entry.path
         continue
       is_empty = True
@@ -82,12 +88,19 @@ class Folder:
             'must have files.'
           )
         is_empty = False
+        _check_file(inner)
         yield entry.name, inner.path
       if is_empty:
         raise problems.DataError(
           f'{entry.path}: client {entry.name!r} has no examples; remove the folder, or '
           'fill it in.'
         )
+
+
+def _check_file(entry: 'os.DirEntry[str]') -> None:
+  """Refuses links that lead nowhere, and pipes, of which nothing would come."""
+  if not entry.is_file():
+    raise problems.DataError(f'{entry.path} is no file; remove it.')
 
 
 def _entries(path: str) -> Iterator['os.DirEntry[str]']:

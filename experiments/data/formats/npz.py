@@ -6,6 +6,7 @@ They are read as a stream, member by member, so an archive may be larger than me
 import contextlib
 import math
 import zipfile
+import zlib
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ _MOST_ROWS = 2**13
 class _Member(NamedTuple):
   """An array of the archive."""
 
+  file: str
   dtype: np.dtype
   shape: tuple[int, ...]
 
@@ -40,8 +42,12 @@ class NpzFile:
     with _archive(path) as archive:
       for file_name in archive.namelist():
         name = file_name.removesuffix('.npy')
+        if name in self._members:
+          raise problems.DataError(
+            f'{path}: two arrays are called {name}; names must differ.'
+          )
         with archive.open(file_name) as file:
-          self._members[name] = self._head(name, file)
+          self._members[name] = self._head(file_name, file)
     if not self._members:
       raise problems.DataError(f'{path} is empty; it must have arrays x and y.')
     self.columns = tuple(self._members)
@@ -62,8 +68,9 @@ class NpzFile:
       archive = stack.enter_context(_archive(self.path))
       files = {}
       for name in wanted:
-        files[name] = stack.enter_context(archive.open(f'{name}.npy'))
-        self._head(name, files[name])
+        file_name = self._members[name].file
+        files[name] = stack.enter_context(archive.open(file_name))
+        self._head(file_name, files[name])
       row = sum(_row_bytes(self._members[name]) for name in wanted)
       size = max(1, min(_MOST_ROWS, _BYTES // max(1, row)))
       for first in range(0, self._count, size):
@@ -85,7 +92,8 @@ class NpzFile:
       raise problems.DataError(f'{self.path}: {name} is damaged: {e}.') from e
     return array
 
-  def _head(self, name: str, file: Any) -> _Member:
+  def _head(self, file_name: str, file: Any) -> _Member:
+    name = file_name.removesuffix('.npy')
     try:
       version = np.lib.format.read_magic(file)
       read = {
@@ -110,7 +118,7 @@ class NpzFile:
         f'{self.path}: {name} is in Fortran order, which cannot be read example by '
         'example. Save numpy.ascontiguousarray of it.'
       )
-    return _Member(dtype, shape)
+    return _Member(file_name, dtype, shape)
 
 
 def _row_bytes(member: _Member) -> int:
@@ -124,12 +132,18 @@ def _archive(path: str) -> Iterator[zipfile.ZipFile]:
   except zipfile.BadZipFile as e:
     raise problems.DataError(f'{path} is no archive of numpy.savez: {e}.') from e
   with archive:
-    yield archive
+    try:
+      yield archive
+    # Passwords and methods of compression that Python does not know are RuntimeErrors.
+    except (RuntimeError, zipfile.BadZipFile, zlib.error) as e:
+      raise problems.DataError(
+        f'{path} cannot be read: {e}. Save it by numpy.savez.'
+      ) from e
 
 
 def _has_clients(path: str) -> bool:
   with _archive(path) as archive:
-    return 'client_ids.npy' in archive.namelist()
+    return not {'client_ids', 'client_ids.npy'}.isdisjoint(archive.namelist())
 
 
 FORMAT = source.Format(

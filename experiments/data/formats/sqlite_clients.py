@@ -25,7 +25,11 @@ _TABLES = {
 
 
 class SqliteClients:
-  """A database of which only one example was read."""
+  """A database of which only one example was read.
+
+  Attributes:
+    split: That is read.
+  """
 
   def __init__(self, path: str, wanted: source.Wanted):
     """Looks at the tables, the splits and one example.
@@ -37,15 +41,15 @@ class SqliteClients:
     self._text_column = wanted.text_column
     with _connected(path) as connection:
       self._check_tables(connection)
-      self._split = self._chosen_split(connection, wanted.split)
+      self.split = self._chosen_split(connection, wanted.split)
       found = connection.execute(
         'SELECT rowid, serialized_example_proto FROM examples WHERE split_name = ? '
         'LIMIT 1',
-        (self._split,),
+        (self.split,),
       ).fetchone()
       if found is None:
         raise problems.DataError(
-          f'{path} is empty: there are no examples of split {self._split!r}.'
+          f'{path} is empty: there are no examples of split {self.split!r}.'
         )
       self.columns = tuple(sorted(_parsed(found[1], self._where([found[0]])(0))))
       self._check_metadata(connection)
@@ -58,7 +62,7 @@ class SqliteClients:
       rows = connection.execute(
         'SELECT rowid, client_id, serialized_example_proto FROM examples '
         'WHERE split_name = ?',
-        (self._split,),
+        (self.split,),
       )
       while True:
         found = rows.fetchmany(_ROWS)
@@ -123,7 +127,8 @@ class SqliteClients:
     if split is None or split not in splits:
       said = f'no split {split!r}' if split else 'several splits'
       raise problems.DataError(
-        f'{self.path} has {said}; choose one of {problems.listed(sorted(splits))} by '
+        f'{self.path} has {said}; choose one of '
+        f'{problems.listed(sorted(map(str, splits)))} by '
         '--data_split.'
       )
     return split
@@ -136,7 +141,7 @@ class SqliteClients:
       'FROM examples WHERE split_name = ?1 GROUP BY client_id) e USING (client_id) '
       'WHERE m.split_name = ?1 AND (COALESCE(e.found, 0) != m.num_examples '
       'OR m.num_examples < 1) LIMIT 1',
-      (self._split,),
+      (self.split,),
     ).fetchone()
     if other is not None:
       client, said, found = other

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from experiments.data import loading
+from experiments.data import population
 from experiments.data import problems
 from experiments.data import table
 from tests.experiments.data import own_data
@@ -238,7 +239,63 @@ def test_names_of_clients_are_told_be_they_short_or_long(tmp_path):
     found = own_data.load(path, client_column='who', label_column='y')
     told = {found.clients.name(i): found.clients.examples(i) for i in range(9)}
     assert len(told) == 9
-    assert told.keys() < set(names)
+    assert told.keys() < {each.strip() for each in names}
+
+
+WRITTEN = [
+  (' p', 'p', 'p ', '\tp'),
+  ('Zoé', 'Zoe\u0301', ' Zoé'),
+  (7, '7', ' 7'),
+]
+
+
+@pytest.mark.parametrize('ids', WRITTEN, ids=repr)
+def test_a_client_whose_id_is_written_in_several_ways_is_one(ids, tmp_path):
+  others = ['a', 'b', 'c', 'd']
+  rows = [
+    {'who': (*ids, *others)[i % (len(ids) + 4)], 'x': i, 'y': i % 2} for i in range(70)
+  ]
+  for write, name in ((own_data.write_csv, 'a.csv'), (own_data.write_json, 'a.jsonl')):
+    path = write(tmp_path / name, rows)
+    found = own_data.load(
+      path, client_column='who', label_column='y', test_examples=0.1
+    )
+    assert found.num_clients == 5
+    one = str(ids[1]) if ids[0] != 'Zoé' else 'Zoé'
+    assert {*map(found.clients.name, range(5))} == {one, *others}
+
+
+def test_ids_that_are_fractions_are_refused(tmp_path):
+  rows = [{'who': who, 'x': 1, 'y': 0} for who in (1, 1.0, 2)]
+  path = own_data.write_json(tmp_path / 'a.jsonl', rows)
+  with pytest.raises(problems.DataError, match='line 2: who is 1.0; ids of clients'):
+    own_data.load(path, client_column='who', label_column='y')
+
+
+def test_whose_the_test_data_are_is_told_where_it_matters(plain, tmp_path):
+  row = {'age': 30, 'height': 1.5, 'bought': 1}
+  for who, sentence in (
+    ({'who': 'client 3'}, population.TEST_DATA_OF_CLIENTS),
+    ({}, population.TEST_DATA_OF_UNKNOWN),
+    ({'who': 'somebody else'}, None),
+  ):
+    tested = own_data.write_csv(tmp_path / 'test.csv', [{**who, **row}])
+    found = own_data.load_rows(plain, test_data=str(tested))
+    said = [each for each in found.not_covered if each.startswith('Test metrics')]
+    assert said == ([] if sentence is None else [sentence])
+
+
+def test_training_data_under_another_name_are_no_test_data(plain, tmp_path):
+  copy = tmp_path / 'copy.csv'
+  copy.write_bytes(plain.read_bytes())
+  with pytest.raises(problems.DataError, match='are the data that are trained on'):
+    own_data.load_rows(plain, test_data=str(copy))
+
+
+def test_clients_that_were_made_are_told_to_be_no_people(plain):
+  made = own_data.load(plain, label_column='bought', num_clients=9)
+  assert population.MADE_CLIENTS in made.not_covered
+  assert population.MADE_CLIENTS not in own_data.load_rows(plain).not_covered
 
 
 def test_memory_is_bounded_however_rows_are_sorted(tmp_path, monkeypatch):

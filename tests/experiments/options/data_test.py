@@ -54,7 +54,15 @@ COLUMNS = ('--client_column=who', '--label_column=bought')
     ([*COLUMNS, '--task=digits'], '--task=digits has data of its own'),
     ([*COLUMNS, '--data_format=jsonl'], 'line 1 is no JSON'),
     ([*COLUMNS, '--data_format=sqlite'], '--client_column does not go with data that'),
-    ([*COLUMNS, '--test_data=SAME'], '--test_data is the same as --data'),
+    ([*COLUMNS, '--test_data=SAME'], 'are the data that are trained on; give another'),
+    ([*COLUMNS, '--test_split=x'], '--test_split is for databases in the format'),
+    ([*COLUMNS, '--data_split=x'], '--data_split is for databases in the format'),
+    (
+      [*COLUMNS, '--test_data=SAME', '--test_split=x'],
+      '--test_split is for databases in the format',
+    ),
+    ([*COLUMNS, '--data=/dev/null'], '--data=/dev/null is neither a file nor a folder'),
+    ([*COLUMNS, '--test_data=/dev/null'], '--test_data=/dev/null is neither a file'),
     (
       [*COLUMNS, '--test_clients=0.1', '--test_split=x'],
       '--test_split does not go with --test_clients',

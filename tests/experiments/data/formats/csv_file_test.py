@@ -1,5 +1,7 @@
 """CSV: what is wrong is named by file and physical line; nothing is left out."""
 
+import time
+
 import pytest
 
 from experiments.data import problems
@@ -129,3 +131,16 @@ def test_what_is_read_row_by_row_is_what_is_read_many_at_a_time(tmp_path):
   for begin in (0, at):  # A quote there: all of the rest is read row by row.
     path.write_text(text[:begin] + '"' + text[begin:].replace(',', '",', 1))
     assert own_data.same(fast, own_data.load(path, **names))
+
+
+def test_many_columns_take_no_longer_than_they_need(tmp_path):
+  # Which the square of their number would be: some 20 s.
+  names = [f'c{number}' for number in range(30_000)]
+  rows = [
+    {'who': f'client {i}', 'y': i % 2, **dict.fromkeys(names, i)} for i in range(4)
+  ]
+  path = own_data.write_csv(tmp_path / 'data.csv', rows)
+  begun = time.monotonic()
+  found = own_data.load(path, client_column='who', label_column='y')
+  assert found.facts['features'] == 30_000
+  assert time.monotonic() - begun < 15

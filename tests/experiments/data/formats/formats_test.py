@@ -1,5 +1,7 @@
 """Formats: the same rows are the same population, whatever file they are in."""
 
+import zipfile
+
 import numpy as np
 import pytest
 
@@ -78,7 +80,7 @@ def test_numpy_arrays_may_be_images_which_are_not_scaled(tmp_path):
     ({'x': np.asfortranarray(np.ones([70, 3]))}, 'x is in Fortran order'),
     ({'x': np.full([70, 2], np.nan)}, 'entry 0: x is'),
     ({'x': np.zeros([70, 2], complex)}, 'x is of dtype complex128'),
-    ({'client_ids': np.zeros(70)}, 'ids of clients in client_ids are of float64'),
+    ({'client_ids': np.zeros(70)}, 'client_ids is 0.0; ids of clients must be'),
     ({'y': np.zeros([70, 2])}, 'y has [2] values of a row'),
     ({'y': None}, "no column 'y'; its columns are: x, client_ids"),
   ],
@@ -88,6 +90,40 @@ def test_arrays_that_are_not_right_are_named(changes, message, tmp_path):
   with pytest.raises(problems.DataError) as error:
     own_data.load(path)
   assert message in str(error.value)
+
+
+def _set_bytes(path, signature, offset, value):
+  """Changes a field of the heads of all members, or of their entries at the end."""
+  content = bytearray(path.read_bytes())
+  place = content.find(signature)
+  while place >= 0:
+    content[place + offset] = value
+    place = content.find(signature, place + 1)
+  path.write_bytes(content)
+
+
+def test_archives_that_python_does_not_open_are_named(tmp_path):
+  encrypted = _write_npz(tmp_path / 'encrypted.npz')
+  _set_bytes(encrypted, b'PK\x01\x02', 8, 1)
+  _set_bytes(encrypted, b'PK\x03\x04', 6, 1)
+  packed = _write_npz(tmp_path / 'packed.npz')
+  _set_bytes(packed, b'PK\x01\x02', 10, 99)
+  for path, message in ((encrypted, 'is encrypted'), (packed, 'compression method')):
+    with pytest.raises(problems.DataError, match=f'cannot be read: .*{message}'):
+      own_data.load(path)
+
+
+def test_names_in_an_archive_need_no_ending_but_differ(tmp_path):
+  def write(*names):
+    with zipfile.ZipFile(tmp_path / 'data.npz', 'w') as archive:
+      for name in names:
+        with archive.open(name, 'w') as file:
+          np.save(file, np.arange(6))
+    return own_data.load(tmp_path / 'data.npz')
+
+  assert write('x', 'y.npy', 'client_ids').num_clients == 5
+  with pytest.raises(problems.DataError, match='two arrays are called x'):
+    write('x', 'x.npy', 'y', 'client_ids')
 
 
 def test_objects_in_an_archive_are_not_unpickled(tmp_path):

@@ -77,6 +77,49 @@ def test_a_split_has_to_be_chosen_if_there_are_several(tmp_path):
   both = _load(path, data_split='train', test_data=str(path), test_split='test')
   clients, tested = own_data.everything(both)
   assert (sum(map(len, clients.values())), len(tested)) == (50, 20)
+  for only in ('train', 'test'):
+    with pytest.raises(problems.DataError, match='are the data that are trained on'):
+      _load(path, data_split=only, test_data=str(path), test_split=only)
+
+
+def _copied(database, tmp_path, *statements):
+  path = tmp_path / 'data.sqlite'
+  path.write_bytes(database.read_bytes())
+  connection = sqlite3.connect(path)
+  with connection:
+    for statement in statements:
+      connection.execute(statement)
+  connection.close()
+  return path
+
+
+def test_the_only_split_is_not_for_testing_as_well(database, tmp_path):
+  path = _copied(
+    database,
+    tmp_path,
+    "UPDATE examples SET split_name = 'all'",
+    "UPDATE client_metadata SET split_name = 'all'",
+  )
+  for names in ({'data_split': 'all'}, {'test_split': 'all'}):
+    with pytest.raises(problems.DataError, match='are the data that are trained on'):
+      _load(path, test_data=str(path), **names)
+
+
+def test_ids_of_clients_may_be_whole_numbers(database, tmp_path):
+  statements = []
+  for name in ('examples', 'client_metadata'):
+    statements += [
+      f'CREATE TABLE new AS SELECT * FROM {name}',
+      f'DROP TABLE {name}',
+      f'ALTER TABLE new RENAME TO {name}',
+      f'ALTER TABLE {name} ADD COLUMN number INTEGER',
+      f'UPDATE {name} SET number = CAST(SUBSTR(client_id, 8) AS INTEGER)',
+      f'ALTER TABLE {name} RENAME COLUMN client_id TO old',
+      f'ALTER TABLE {name} RENAME COLUMN number TO client_id',
+    ]
+  clients, _ = own_data.everything(_load(_copied(database, tmp_path, *statements)))
+  assert clients.keys() < set('0123456')
+  assert len(clients) == 6
 
 
 @pytest.mark.parametrize(
@@ -101,12 +144,7 @@ def test_a_split_has_to_be_chosen_if_there_are_several(tmp_path):
   ],
 )
 def test_what_is_wrong_is_named(statement, message, database, tmp_path):
-  path = tmp_path / 'data.sqlite'
-  path.write_bytes(database.read_bytes())
-  connection = sqlite3.connect(path)
-  with connection:
-    connection.execute(statement)
-  connection.close()
+  path = _copied(database, tmp_path, statement)
   with pytest.raises(problems.DataError) as error:
     _load(path)
   assert message in str(error.value)
