@@ -32,6 +32,15 @@ from .comparing import grid
 from .comparing import record as record_lib
 
 NAMES = ('grid', 'tune', 'seeds', 'tuning_seeds', 'jobs', 'output')
+# Values that are measured by other metrics, or on other data, are not better or worse.
+_WHAT_IS_BEST = (
+  'metric',
+  'test_clients',
+  'test_examples',
+  'test_data',
+  'test_split',
+  'split_seed',
+)
 
 
 def define(values: flags.FlagValues) -> None:
@@ -105,7 +114,7 @@ def main(values: flags.FlagValues) -> int:
   )
   try:
     return _planned(values, refused).run()
-  except BlockingIOError as e:
+  except (BlockingIOError, cells_lib.RefusedError) as e:
     raise program.WrongUsage(str(e)) from e
 
 
@@ -118,7 +127,8 @@ def _planned(
   on_all = {name: values[name].value for name in given}
   try:
     axes = grid.axes(values.grid or (), values, refused)
-    tuned = grid.axes(values.tune or (), values, refused, '--tune')
+    untuned = {**refused, **dict.fromkeys(_WHAT_IS_BEST, 'it says what the best is')}
+    tuned = grid.axes(values.tune or (), values, untuned, '--tune')
     comparison.check_apart(axes, tuned, list(given))
     record = record_lib.Record(
       given=given,

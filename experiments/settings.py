@@ -5,7 +5,8 @@ Knows nothing of TensorFlow, so that a wrong flag is refused at once.
 
 import dataclasses
 import shlex
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Optional
 
 from absl import flags
 
@@ -34,6 +35,7 @@ class Settings:
     command: What goes on with the run, but for the directory: the program with the
       flags that were given.
     remarks: What follows from the data and is told, in a sentence each.
+    facts: Of the user's own data, with their checksum; `None` for those of a task.
   """
 
   task: task_lib.Task
@@ -46,6 +48,7 @@ class Settings:
   flags: dict[str, Any]
   command: str
   remarks: tuple[str, ...] = ()
+  facts: Optional[Mapping[str, Any]] = None
 
   @property
   def name(self) -> str:
@@ -125,6 +128,7 @@ def from_flags(values: flags.FlagValues) -> Settings:
     },
     command=_command(values),
     remarks=_remarks(values),
+    facts=None if data.files is None else task.load(data).facts,
   )
 
 

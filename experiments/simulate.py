@@ -32,7 +32,7 @@ def main(values: flags.FlagValues) -> int:
     settings = settings_lib.from_flags(values)
     if settings.run.run_dir is not None:
       _make(settings.run.run_dir)
-      run_directory.check_flags(settings.run.run_dir, settings.flags)
+      run_directory.check_flags(settings.run.run_dir, settings.flags, settings.facts)
   except (ValueError, OSError) as e:
     raise program.WrongUsage(str(e)) from e
   with warnings.catch_warnings():

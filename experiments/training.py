@@ -69,6 +69,11 @@ def train(
       own cannot be made.
     ValueError: If the run in the directory was begun with other flags.
   """
+  if settings.facts not in (None, population.facts):
+    raise ValueError(
+      'the data have changed since their flags were checked; the same command reads '
+      'them again.'
+    )
   shape = population.shape
   privacy, optimization, run = settings.privacy, settings.optimization, settings.run
   has_test = population.test_examples is not None

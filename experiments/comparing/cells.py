@@ -3,6 +3,7 @@
 import dataclasses
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from absl import flags
 
@@ -19,6 +20,10 @@ REFUSED = {
 }
 _CHANGE_NOTHING = ('checkpoint_seconds', 'timeout_seconds')
 UNVARIED = {**REFUSED, **dict.fromkeys(_CHANGE_NOTHING, 'it changes no result')}
+
+
+class RefusedError(ValueError):
+  """A cell that cannot be run; the message names it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,10 +61,12 @@ class Maker:
   Attributes:
     output: Folder of the comparison.
     given: Flags of the command line, each as arguments, that every run has.
+    facts: What is told of the user's own data, by the options that they are read with.
   """
 
   output: str
   given: Mapping[str, tuple[str, ...]]
+  facts: dict[str, Any] = dataclasses.field(default_factory=dict)
 
   def cells(
     self,
@@ -79,8 +86,8 @@ class Maker:
         accounted for as if they had not.
 
     Raises:
-      ValueError: If a setting is wrong, or the run in a directory has another; with
-        the name of the cell.
+      RefusedError: If a setting is wrong, or the run in a directory has another, or is
+        on other data; with the name of the cell.
     """
     for seed in seeds:
       for point in points:
@@ -117,10 +124,20 @@ class Maker:
     arguments += (f'--seed={seed}',)
     try:
       checked = settings_of(arguments)
-      run_directory.check_flags(directory, checked.flags)
+      run_directory.check_flags(directory, checked.flags, checked.facts)
+      self._check_facts(checked)
     except (ValueError, OSError) as e:
-      raise ValueError(f'{grid.name_of(in_name)}: {e}') from e
+      raise RefusedError(f'{grid.name_of(in_name)}: {e}') from e
     return Cell(point, seed, directory, arguments, checked, tuned)
+
+  def _check_facts(self, settings: settings_lib.Settings) -> None:
+    """Refuses data that changed since the first cell that has them was made."""
+    key = f'{settings.task.name} {settings.data!r}'
+    if self.facts.setdefault(key, settings.facts) != settings.facts:
+      raise ValueError(
+        'the data have changed since the comparison began, whose runs would be on '
+        'different ones. Put back those that it began with, or give another --output.'
+      )
 
 
 def settings_of(arguments: Sequence[str]) -> settings_lib.Settings:

@@ -1,6 +1,7 @@
 """A comparison carried out: checked whole, run, and told in tables and a picture."""
 
 import dataclasses
+import itertools
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -37,11 +38,26 @@ def check_apart(
   for axis in tuned:
     if any(not value for each in axis.values for _, value in each):
       raise ValueError(f'--tune {axis.flag} has an empty value; leave it out.')
+  in_tune = [{flag for each in axis.values for flag, _ in each} for axis in tuned]
+  twice = sorted(
+    a for one, two in itertools.combinations(in_tune, 2) for a in one & two
+  )
+  if twice:
+    raise ValueError(
+      f'--{twice[0]} is set by --tune twice; leave it out of one of them.'
+    )
+  of_tune = set().union(*in_tune)
   places = (
     ('--grid', {axis.flag for axis in axes}),
-    ('--tune', {flag for axis in tuned for each in axis.values for flag, _ in each}),
+    ('--tune', of_tune),
     ('the command line', set(given)),
   )
+  along = {flag for axis in axes for each in axis.values for flag, _ in each[1:]}
+  for name in sorted(along & of_tune):
+    raise ValueError(
+      f'--{name} is brought along by a value of --grid, and set by --tune; leave it '
+      'out of one of them.'
+    )
   for number, (place, names) in enumerate(places):
     for other, others in places[number + 1 :]:
       for name in sorted(names & others):
@@ -80,6 +96,7 @@ class Comparison:
       ValueError: If a run cannot be run, or the comparison in the folder is another.
       OSError: If a file of the data is missing, or the folder is not for this.
     """
+    asked = record_lib.as_begun(output, asked)
     self._output, self._asked, self._tuned = output, asked, tuned
     self._num_jobs = num_jobs
     self._record = record_lib.joined(output, asked)
@@ -217,7 +234,8 @@ class Comparison:
       )
     notes.append(
       'Each epsilon is that of one run by itself. All runs are on the same clients: '
-      'publishing several of them spends more.'
+      'publishing several of them spends more, and those of one seed have the same '
+      'noise, which no composition covers.'
     )
     if self._tuned:
       notes += self._notes_on_tuning(choices)

@@ -8,8 +8,10 @@ more than those of the grid and of the command line, as in
 front of a name and `=` as `\:`.
 """
 
+import csv
 import dataclasses
 import hashlib
+import io
 import itertools
 import re
 from collections.abc import Mapping, Sequence
@@ -154,6 +156,8 @@ def written(value: Any) -> str:
   Example:
     >>> written(2.0), written(0.1), written(True), written('tree')
     ('2', '0.1', 'true', 'tree')
+    >>> written(['age', 'height, in m'])
+    'age,"height, in m"'
   """
   if isinstance(value, bool):
     return str(value).lower()
@@ -161,7 +165,9 @@ def written(value: Any) -> str:
     short = f'{value:g}'
     return short if float(short) == value else repr(value)
   if isinstance(value, (list, tuple)):
-    return ','.join(map(written, value))
+    line = io.StringIO()  # Names with commas in quotes, as flags read them.
+    csv.writer(line, lineterminator='').writerow(map(written, value))
+    return line.getvalue()
   return str(value)
 
 

@@ -208,6 +208,7 @@ class _Worker:
         'directory': os.path.abspath(cell.directory),
         'log': os.path.abspath(log),
         'not_covered': cell.not_covered,
+        'facts': cell.settings.facts,
       }
     )
     if stop.requested:  # Which may not have known of this process.

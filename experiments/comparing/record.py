@@ -137,6 +137,38 @@ def joined(output: str, record: Record) -> Record:
   )
 
 
+def as_begun(output: str, record: Record) -> Record:
+  """What is asked for, with points as the comparison that goes on has them.
+
+  Flags of `--grid` in another order are the same points, whose runs have names in the
+  order of the first command.
+
+  Args:
+    output: Folder of the comparison, which may not exist yet.
+    record: What is asked for now.
+
+  Raises:
+    ValueError: If the record there cannot be read.
+  """
+  if not is_any(output):
+    return record
+  begun = read(output)
+  known = {frozenset(point.settings): point for point in begun.points}
+  order = {flag: place for place, flag in enumerate(begun.varied)}
+
+  def same(point: grid.Point) -> grid.Point:
+    settings = sorted(point.settings, key=lambda each: order.get(each[0], len(order)))
+    found = known.get(frozenset(settings))
+    if found is not None and set(found.left_out) == set(point.left_out):
+      return found
+    return dataclasses.replace(point, settings=tuple(settings))
+
+  points = tuple(dict.fromkeys(map(same, record.points)))
+  is_same = set(begun.varied) == set(record.varied)
+  varied = begun.varied if is_same else record.varied
+  return dataclasses.replace(record, varied=varied, points=points)
+
+
 def _is_empty(folder: str) -> bool:
   return not any(not name.startswith('.writing-') for name in os.listdir(folder))
 

@@ -29,7 +29,8 @@ class Result:
     epsilon: Spent, as the report says; infinite without a guarantee, `None` before
       there is a report.
     delta: At which epsilon was read.
-    noise_multiplier: Of the noise; `None` without any.
+    noise_multiplier: Of the noise that was added, which with that of a larger cohort is
+      divided by its scale; `None` without any.
     seconds: That the rounds took.
     error: The last line of why it failed.
   """
@@ -79,15 +80,18 @@ def read(cell: cells_lib.Cell) -> Result:
       if text and (name.startswith(_TEST) or name.startswith('simulated_'))
     }
     is_finished = _is_finished(cell, len(rows))
-    mechanism = cell.settings.privacy.mechanism
+    privacy = cell.settings.privacy
+    mechanism = privacy.mechanism
     return Result(
       cell,
       FINISHED if is_finished else FAILED if error else BEGUN,
       rounds=len(rows),
       measures=measures,
       epsilon=_epsilon(cell.directory) if is_finished else None,
-      delta=None if mechanism is None else cell.settings.privacy.delta,
-      noise_multiplier=None if mechanism is None else mechanism.noise_multiplier,
+      delta=None if mechanism is None else privacy.delta,
+      noise_multiplier=None
+      if mechanism is None
+      else mechanism.noise_multiplier / privacy.simulated_cohort_scale,
       seconds=sum(float(row.get('round_seconds') or 0) for row in rows),
       error='' if is_finished else error,
     )

@@ -42,7 +42,7 @@ class Choice:
     num_runs: Among how many runs.
     at_edge: Flags whose best value is the smallest or largest that was tried.
     epsilon: Of all these runs and the one that is reported, composed; `None` without
-      privacy.
+      privacy, or with the noise of a larger cohort.
     num_composed: How many runs that is of.
     delta: At which epsilon was read.
   """
@@ -60,7 +60,7 @@ class Choice:
     if self.epsilon is None:
       return None
     if math.isinf(self.epsilon):
-      return f'{self._chosen}, some of them without privacy.'
+      return f'{self._chosen}, which together have no guarantee that is known.'
     return (
       f'{self._chosen}; publishing the choice as well spends at most epsilon = '
       f'{rounding.up(self.epsilon)} at delta = {self.delta:g} (composition of all '
@@ -125,7 +125,7 @@ def choose(
   best = max(by_settings, key=score)
   reported = make.cell(results[0].cell.point, 1, tuned=best, chosen=True)
   delta = reported.settings.privacy.delta
-  mechanisms = [each.cell.settings.privacy.mechanism for each in results]
+  mechanisms = [_guaranteeing(each.cell) for each in results]
   epsilon, num_composed = _composed(mechanisms, delta)
   return Choice(
     settings=best,
@@ -135,6 +135,15 @@ def choose(
     num_composed=num_composed,
     delta=delta,
   )
+
+
+def _guaranteeing(cell: cells_lib.Cell) -> Optional[mechanism_lib.Mechanism]:
+  """The mechanism that a run's guarantee is of; `None` if it has none.
+
+  With the noise of a larger cohort there is none, whatever that cohort would have.
+  """
+  privacy = cell.settings.privacy
+  return privacy.mechanism if privacy.simulated_cohort_scale == 1 else None
 
 
 def _at_edge(
@@ -166,12 +175,15 @@ def _composed(
     delta: At which epsilon is wanted.
 
   Returns:
-    Epsilon, `None` without privacy, and how many runs it is of.
+    Epsilon, `None` without privacy and infinite if nothing is known of all together,
+    and how many runs it is of.
   """
   with_noise = [each for each in mechanisms if each is not None]
   if not with_noise:
     return None, 0
-  if len(with_noise) < len(mechanisms):
+  # Epsilons for other neighbours (one who is replaced, or removed) do not compose.
+  relations = {each.relation for each in with_noise}
+  if len(with_noise) < len(mechanisms) or len(relations) > 1:
     return math.inf, 0
   # Equal events are composed as one that is repeated, which accountants do at once.
   counts: list[tuple[dp_accounting.DpEvent, int]] = []

@@ -147,9 +147,11 @@ def _run(
 
 
 def _train(job: dict[str, Any], populations: _Populations) -> str:
+  settings = cells.settings_of(job['arguments'])
+  if json.loads(json.dumps(settings.facts)) != job['facts']:
+    raise ValueError('the data have changed since the comparison began.')
   from .. import training  # Loads TensorFlow.
 
-  settings = cells.settings_of(job['arguments'])
   result = training.train(
     settings,
     populations.of(settings),

@@ -15,9 +15,9 @@ import numpy as np
 
 from ..options import data as data_options
 from . import arrangement
-from . import columns
 from . import encoding
 from . import formats
+from . import hashing
 from . import population
 from . import problems
 from . import spill
@@ -249,7 +249,7 @@ def _of_table(
       names=classes,
     ),
     facts={
-      **_facts(arranged, tested, 'examples'),
+      **_facts(rows, arranged, tested, 'examples'),
       **_facts_of_table(schema, shape, is_scaled, moments),
     },
     not_covered=(*_sentences(*made), *_of_clients(files, whose)),
@@ -399,7 +399,7 @@ def _of_texts(
       ignored_labels=(texts_lib.PADDING,),
     ),
     facts={
-      **_facts(arranged, test_examples, 'sequences'),
+      **_facts(rows, arranged, test_examples, 'sequences'),
       'sequence length': length,
       'text unit': unit,
       'vocabulary size': len(vocabulary.entries),
@@ -470,7 +470,7 @@ def _places(ends: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 
 def _facts(
-  arranged: arrangement.Arrangement, tested: Any, called: str
+  rows: table.Rows, arranged: arrangement.Arrangement, tested: Any, called: str
 ) -> dict[str, Any]:
   """What is told of any data."""
   sizes = arranged.ends - arranged.starts
@@ -488,7 +488,19 @@ def _facts(
     facts['clients held out for testing'] = arranged.num_test_clients
   facts[f'{called} for testing, not private'] = len(y)
   facts['checksum of those'] = _checksum(x, y)
+  facts['checksum of all rows'] = _checksum_of_rows(rows)
   return facts
+
+
+def _checksum_of_rows(rows: table.Rows) -> str:
+  """Of what was read and whose it is, in whatever order."""
+  total = np.uint64(0)
+  for first in range(0, len(rows.hashes), _CHUNK):
+    some = rows.hashes[first : first + _CHUNK]
+    if rows.clients is not None:
+      some = some ^ hashing.of_rows(rows.clients[first : first + _CHUNK])
+    total = np.add.reduce(hashing.mixed(some), initial=total, dtype=np.uint64)
+  return f'{int(total):016x}'
 
 
 def _checksum(*arrays: np.ndarray) -> str:

@@ -268,6 +268,16 @@ def test_another_comparison_is_refused_naming_what_differs(shared, arguments, me
     (('--grid', 'mechanism=tree,blt', '--clip_norm=-1'), 'mechanism=tree,seed=1: clip'),
     (('--grid', 'mechanism=tree', '--mechanism=blt'), 'is set by --grid and by the'),
     (('--grid=clip_norm=1', '--tune=clip_norm=1'), 'is set by --grid and by --tune'),
+    (
+      ('--grid=mechanism=tree:clip_norm=2', '--tune=clip_norm=1,3'),
+      '--clip_norm is brought along by a value of --grid, and set by --tune',
+    ),
+    (
+      ('--tune=clip_norm=1:batch_size=7', '--tune=batch_size=3,5'),
+      '--batch_size is set by --tune twice',
+    ),
+    (('--tune=metric=accuracy,auc',), '--metric cannot be varied: it says what the'),
+    (('--tune=split_seed=1,2',), '--split_seed cannot be varied: it says what the'),
     (('--tune=batch_size=0,5',), 'batch_size=0,seed=1000001: batch_size must be'),
     (('--seed=3',), '--seed is not for comparisons: give --seeds=N'),
     (('--run_dir=x',), '--run_dir is not for comparisons'),

@@ -125,6 +125,29 @@ def test_mechanisms_that_differ_are_composed_as_well(make):
   assert '(composition of all 4)' in choice.sentence
 
 
+@pytest.mark.parametrize(
+  ('tuned', 'expected'),
+  [
+    ('simulated_cohort_scale=10,20', None),
+    ('simulated_cohort_scale=1,10', math.inf),
+    ('sampling=poisson,fixed_size', math.inf),
+  ],
+)
+def test_what_has_no_guarantee_or_another_is_not_composed(tuned, expected, tmp_path):
+  values = flags.FlagValues()
+  settings.define(values)
+  values(['compare'])
+  axes = grid.axes([tuned], values, {}, '--tune')
+  own = cells.Maker(str(tmp_path), {'noise_multiplier': ('--noise_multiplier=1',)})
+  point = grid.Point((('mechanism', 'gaussian'),))
+  choice = tuning.choose(trials(own, axes, [0.5, 0.8], point), axes, own)
+  assert choice.epsilon == expected
+  if expected is None:
+    assert choice.sentence is None
+  else:
+    assert 'which together have no guarantee that is known' in choice.sentence
+
+
 def test_a_run_without_privacy_among_them_leaves_none(make):
   values = flags.FlagValues()
   settings.define(values)
@@ -133,8 +156,8 @@ def test_a_run_without_privacy_among_them_leaves_none(make):
   choice = tuning.choose(trials(make, axes, [0.5, 0.8], grid.Point(())), axes, make)
   assert choice.epsilon == math.inf
   assert choice.sentence == (
-    'mechanism=none: chosen as the best of 2 runs on the same clients, some of them '
-    'without privacy.'
+    'mechanism=none: chosen as the best of 2 runs on the same clients, which together '
+    'have no guarantee that is known.'
   )
 
 

@@ -108,7 +108,7 @@ def test_the_same_rows_elsewhere_in_another_order_are_the_same_run(finished, tmp
   [
     ({}, ['--scaling=none'], "flags.scaling: None then, 'none' now"),
     ({}, ['--test_clients=0.2'], 'flags.test_clients: None then, 0.2 now'),
-    ({'age': 21}, [], 'training.clients: '),
+    ({'age': 21}, [], 'data_facts.checksum of all rows: '),
   ],
 )
 def test_other_data_are_not_gone_on_with(

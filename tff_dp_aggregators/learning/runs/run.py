@@ -273,7 +273,7 @@ class Plan:
   def _data_facts(self) -> Optional[dict[str, Any]]:
     if self.data_facts is None:
       return None
-    return {'private': False, **self.data_facts}
+    return run_directory.told_of_data(self.data_facts)
 
   def _privacy(self) -> Optional[dict[str, Any]]:
     if self.mechanism is None:

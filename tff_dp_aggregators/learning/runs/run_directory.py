@@ -215,26 +215,40 @@ def check_usable(path: str) -> None:
   )
 
 
-def check_flags(path: str, flags: Mapping[str, Any]) -> None:
+def check_flags(
+  path: str, flags: Mapping[str, Any], data_facts: Optional[Mapping[str, Any]] = None
+) -> None:
   """Compares flags with those of a run that may be there, before anything is loaded.
 
   Args:
     path: Of the run's directory.
     flags: What `begin` is to be given as `flags`.
+    data_facts: What the run is to tell of the data, if that is known by now.
 
   Raises:
     OtherSettingsError: If there is a run that was begun with others.
     ValueError: If its configuration cannot be read.
   """
-  config = os.path.join(path, CONFIG)
-  if not os.path.exists(config):
+  config_path = os.path.join(path, CONFIG)
+  if not os.path.exists(config_path):
     return
   try:
-    with open(config, encoding='utf-8') as file:
-      begun = json.load(file)['flags']
+    with open(config_path, encoding='utf-8') as file:
+      config = json.load(file)
+      begun = {'flags': config['flags']}
+      if data_facts is not None:
+        begun['data_facts'] = config['data_facts']
   except (KeyError, TypeError, ValueError) as e:
-    raise ValueError(f'{config} is no configuration of a run: {e}.') from e
-  _refuse_others(path, {'flags': begun}, {'flags': flags})
+    raise ValueError(f'{config_path} is no configuration of a run: {e}.') from e
+  now: dict[str, Any] = {'flags': flags}
+  if data_facts is not None:
+    now['data_facts'] = told_of_data(data_facts)
+  _refuse_others(path, begun, now)
+
+
+def told_of_data(facts: Mapping[str, Any]) -> dict[str, Any]:
+  """What a configuration has of what is told of the data."""
+  return {'private': False, **facts}
 
 
 def _refuse_others(

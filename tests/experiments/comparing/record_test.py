@@ -1,0 +1,41 @@
+"""What a folder says of a comparison: which commands go on with it, and as what."""
+
+import pytest
+from absl import flags
+
+from experiments import settings
+from experiments.comparing import grid
+from experiments.comparing import record as record_lib
+
+
+@pytest.fixture(scope='module')
+def values():
+  found = flags.FlagValues()
+  settings.define(found)
+  found(['compare'])
+  return found
+
+
+def asked(values, *texts):
+  axes = grid.axes(texts, values, {})
+  points = grid.points(axes, {'mechanism': None, 'num_bands': 3})
+  varied = [axis.flag for axis in axes]
+  return record_lib.Record({}, varied, points, ['digits'], 1, {}, 1)
+
+
+def test_flags_in_another_order_are_the_same_runs(values, tmp_path):
+  one = ('mechanism=tree:batch_size=7,banded', 'clip_norm=1,2')
+  begun = asked(values, *one)
+  record_lib.write(str(tmp_path), begun)
+  again = record_lib.as_begun(str(tmp_path), asked(values, *one[::-1]))
+  assert set(again.points) == set(begun.points)
+  assert list(record_lib.joined(str(tmp_path), again).points) == list(begun.points)
+
+
+def test_points_that_are_added_have_names_in_the_order_of_the_first_command(
+  values, tmp_path
+):
+  record_lib.write(str(tmp_path), asked(values, 'mechanism=tree', 'clip_norm=1'))
+  more = asked(values, 'clip_norm=2', 'mechanism=tree,blt')
+  names = [each.name for each in record_lib.as_begun(str(tmp_path), more).points]
+  assert names == ['mechanism=tree,clip_norm=2', 'mechanism=blt,clip_norm=2']
