@@ -34,7 +34,8 @@ _RUSAGE_UNIT = 1024  # Bytes, on Linux.
 class _Inbox:
   """Reads the input, so that the end of a run can be asked for while it goes on."""
 
-  def __init__(self) -> None:
+  def __init__(self, descriptor: int) -> None:
+    self._descriptor = descriptor
     self.is_over = False
     self._is_busy = False
     self._jobs: queue.SimpleQueue[Optional[dict[str, Any]]] = queue.SimpleQueue()
@@ -43,8 +44,8 @@ class _Inbox:
 
   def _read(self) -> None:
     text = b''
-    # Not sys.stdin, which the interpreter would wait for at its end.
-    while chunk := os.read(_STDIN, _CHUNK):
+    # Not a file of Python's, which the interpreter would wait for at its end.
+    while chunk := os.read(self._descriptor, _CHUNK):
       *lines, text = (text + chunk).split(b'\n')
       for line in lines:
         job = json.loads(line)
@@ -100,10 +101,13 @@ def main() -> None:
   # What is started in the background ignores Ctrl-C, and hands that on.
   signal.signal(signal.SIGINT, signal.default_int_handler)
   warnings.simplefilter('ignore')  # Of TFF's dependencies, about each other.
-  inbox, populations = _Inbox(), _Populations()
+  inbox, populations = _Inbox(_taken_stdin()), _Populations()
+  os.register_at_fork(after_in_child=lambda: _silence(descriptor))
+  folder = os.getcwd()
   first: Optional[int] = None
   with open(descriptor, 'w', encoding='utf-8') as answers:
     while (job := inbox.next()) is not None:
+      os.chdir(folder)  # A model of the user's own may have left it.
       answer = _run(job, populations, inbox)
       peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
       first = peak if first is None else first
@@ -112,6 +116,22 @@ def main() -> None:
       answers.flush()
       if answer['retires']:
         break
+
+
+def _taken_stdin() -> int:
+  """The input, from which nobody else can read: a debugger in a model, say."""
+  descriptor = os.dup(_STDIN)
+  _silence(_STDIN, os.O_RDONLY, inheritable=True)
+  return descriptor
+
+
+def _silence(
+  descriptor: int, mode: int = os.O_WRONLY, inheritable: bool = False
+) -> None:
+  """Makes a descriptor one of nothing, so that this process does not keep it open."""
+  nothing = os.open(os.devnull, mode)
+  os.dup2(nothing, descriptor, inheritable)
+  os.close(nothing)
 
 
 def _run(
@@ -129,7 +149,7 @@ def _run(
       inbox.busy(False)
   except KeyboardInterrupt:
     status = 'interrupted'
-  except Exception as e:
+  except (Exception, SystemExit) as e:  # A model may call sys.exit.
     reason = logs.last_line(str(e)) or type(e).__name__
     reason = f'{type(e).__name__}: {reason}'
     told = traceback.format_exc()

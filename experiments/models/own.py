@@ -85,7 +85,7 @@ def build(name: str, shape: population.Shape, options: kind_lib.Options) -> Any:
   tf.keras.utils.set_random_seed(options.seed)
   try:
     made = function(shape) if _takes_shape(name, function) else function()
-  except Exception as e:  # Whatever a user's function raises.
+  except (Exception, SystemExit) as e:  # Whatever a user's function raises.
     raise program.WrongUsage(f'--model={name} failed: {_why(e, name)}') from e
   spec = functional.input_spec(shape)
   of_one = tf.nest.map_structure(
@@ -116,7 +116,7 @@ def _function(name: str) -> Callable[..., Any]:
   module_name, _, function_name = name.partition(':')
   try:
     module = importlib.import_module(module_name)
-  except Exception as e:  # Whatever a user's module raises.
+  except (Exception, SystemExit) as e:  # Whatever a user's module raises.
     raise program.WrongUsage(
       f'--model={name}: importing {module_name} failed: {_why(e, module_name)}'
     ) from e
@@ -145,15 +145,15 @@ def _takes_shape(name: str, function: Callable[..., Any]) -> bool:
   return bool(needed)
 
 
-def _why(error: Exception, name: str) -> str:
-  """What was raised, and where."""
+def _why(error: BaseException, name: str) -> str:
+  """What was raised, and where; on a line."""
   frames = [
     each
     for each in traceback.extract_tb(error.__traceback__)
     if not each.filename.startswith('<frozen')
   ]
   where = f' ({frames[-1].filename}, line {frames[-1].lineno})' if frames else ''
-  text = str(error).strip()
+  text = ' '.join(str(error).split())
   return (
     f'{type(error).__name__}: {text}{where}'
     if text

@@ -58,6 +58,9 @@ def normalised():
 def raises():
   raise RuntimeError('out of ideas')
 
+def ends():
+  raise SystemExit('too\\nlittle')
+
 def returns_nothing():
   pass
 
@@ -147,6 +150,7 @@ def test_a_loss_of_keras_is_taken_by_name_or_as_the_model_was_compiled():
     ('their_models:nothing', CLASSES, None, "their_models.py.* has no 'nothing'"),
     ('their_models:NUMBER', CLASSES, None, 'cannot be called'),
     ('their_models:raises', CLASSES, None, r'RuntimeError: out of ideas \(.*, line 38'),
+    ('their_models:ends', CLASSES, None, r'failed: SystemExit: too little \(.*, line'),
     ('their_models:returns_nothing', CLASSES, None, 'returned NoneType, and must'),
     ('their_models:takes_two', CLASSES, None, 'it takes shape, width'),
     ('their_models:wrong_outputs', CLASSES, None, r'must be \[None, 3\]: one number'),
