@@ -17,12 +17,14 @@ that fails has its reason in error.txt in its directory, and is tried again.
 """
 
 import os
+import sys
 import time
 from collections.abc import Mapping, Sequence
 
 from absl import flags
 
 from tff_dp_aggregators.accounting.programs import program
+from tff_dp_aggregators.learning.runs import progress
 
 from . import commands
 from . import settings as settings_lib
@@ -116,6 +118,12 @@ def main(values: flags.FlagValues) -> int:
     return _planned(values, refused).run()
   except (BlockingIOError, cells_lib.RefusedError) as e:
     raise program.WrongUsage(str(e)) from e
+  except OSError as e:  # A disk that is full, say.
+    progress.say(
+      f'error: {e}. Nothing of what is there is lost; the same command goes on.',
+      sys.stderr,
+    )
+    return comparison.FAILED
 
 
 def _planned(

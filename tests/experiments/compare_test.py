@@ -5,6 +5,7 @@ then runs what is left. Its runs are in processes of their own.
 """
 
 import csv
+import errno
 import json
 import os
 import pathlib
@@ -21,6 +22,7 @@ import pytest
 from experiments import compare
 from experiments.comparing import cells
 from experiments.comparing import grid
+from experiments.comparing import record as record_lib
 from experiments.comparing import tuning
 from tests import executing
 from tff_dp_aggregators.accounting.programs import report as report_program
@@ -387,3 +389,15 @@ def test_no_process_outlives_a_comparison_that_is_killed(tmp_path):
   process.communicate(timeout=60)
   _check_gone(children)
   assert all((run / 'checkpoints').exists() for run in runs)
+
+
+def test_a_disk_that_is_full_is_said_on_a_line(tmp_path, monkeypatch):
+  def full(*unused):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), 'cells.csv')
+
+  monkeypatch.setattr(record_lib, 'write', full)
+  result = _compare(tmp_path / 'output', '--grid', 'mechanism=tree', '--seeds=1')
+  assert result.returncode == 1
+  assert result.stderr.startswith('error: [Errno 28] No space left on device: ')
+  assert result.stderr.endswith('the same command goes on.\n')
+  assert result.stderr.count('\n') == 1
