@@ -116,7 +116,7 @@ def main(values: flags.FlagValues) -> int:
   )
   try:
     return _planned(values, refused).run()
-  except (BlockingIOError, cells_lib.RefusedError) as e:
+  except (BlockingIOError, cells_lib.RefusedError, record_lib.FolderError) as e:
     raise program.WrongUsage(str(e)) from e
   except OSError as e:  # A disk that is full, say.
     progress.say(

@@ -13,6 +13,7 @@ from absl import flags
 from tff_dp_aggregators.accounting.programs import program
 
 from . import commands
+from . import making
 from . import tasks
 from .options import data as data_options
 from .options import model as model_options
@@ -113,10 +114,16 @@ def from_flags(values: flags.FlagValues) -> Settings:
   run = run_options.from_flags(values)
   participation = participation_options.from_flags(values)
   privacy = privacy_options.from_flags(values, participation, optimization)
+  model = model_options.from_flags(values)
+  facts = None
+  if data.files is not None:
+    population = task.load(data)  # Which was read before, for its defaults.
+    making.check(model, population.shape)
+    facts = population.facts
   return Settings(
     task=task,
     data=data,
-    model=model_options.from_flags(values),
+    model=model,
     participation=participation,
     privacy=privacy,
     optimization=optimization,
@@ -128,7 +135,7 @@ def from_flags(values: flags.FlagValues) -> Settings:
     },
     command=_command(values),
     remarks=_remarks(values),
-    facts=None if data.files is None else task.load(data).facts,
+    facts=facts,
   )
 
 

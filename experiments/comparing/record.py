@@ -193,6 +193,10 @@ def _differences(begun: Record, now: Record) -> list[str]:
   return found
 
 
+class FolderError(ValueError):
+  """A folder that cannot be made."""
+
+
 class Folder:
   """The folder of a comparison, which one process at a time works in."""
 
@@ -204,9 +208,14 @@ class Folder:
 
     Raises:
       BlockingIOError: If another comparison works in it.
-      OSError: If it cannot be made.
+      FolderError: If it cannot be made.
     """
-    os.makedirs(output, exist_ok=True)
+    try:
+      os.makedirs(output, exist_ok=True)
+    except OSError as e:
+      raise FolderError(
+        f'--output={output} cannot be made: {e.strerror}. Give another directory.'
+      ) from e
     self._lock = os.open(output, os.O_RDONLY | os.O_DIRECTORY)
     try:
       fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

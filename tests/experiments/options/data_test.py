@@ -83,6 +83,12 @@ COLUMNS = ('--client_column=who', '--label_column=bought')
       ['--text_column=who', '--num_clients=3', '--partition=label_skew'],
       '--partition=label_skew needs labels, which texts do not have',
     ),
+    (
+      [*COLUMNS, '--metric=auc', '--label_kind=number'],
+      '--metric=auc is not for these',
+    ),
+    ([*COLUMNS, '--model=cnn'], '--model=cnn is not for these data'),
+    ([*COLUMNS, '--loss=mean_squared_error'], "labels of the kind 'class'"),
     ([*COLUMNS, '--clients_per_round=7'], 'num_clients=6 is too few'),
   ],
 )
