@@ -158,7 +158,6 @@ def _task_and_data(
     data = data_options.from_flags(values)
     task = own.task_for(values, data)
     values['task'].value = None
-    values.set_default('target_delta', own.delta_for(task.defaults.num_clients or 1))
     _set_defaults(task, values)
     return task, data
   task = tasks.TASKS[values.task]

@@ -10,6 +10,7 @@ grown too large, and another process takes the next cell.
 import json
 import os
 import queue
+import re
 import resource
 import signal
 import sys
@@ -101,6 +102,8 @@ def main() -> None:
   # What is started in the background ignores Ctrl-C, and hands that on.
   signal.signal(signal.SIGINT, signal.default_int_handler)
   warnings.simplefilter('ignore')  # Of TFF's dependencies, about each other.
+  own = (__package__ or '').rpartition('.')[0]
+  warnings.filterwarnings('default', module=re.escape(own))  # Such as of a large delta.
   inbox, populations = _Inbox(_taken_stdin()), _Populations()
   os.register_at_fork(after_in_child=lambda: _silence(descriptor))
   folder = os.getcwd()

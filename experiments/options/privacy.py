@@ -104,11 +104,11 @@ def define(values: flags.FlagValues, tasks: Mapping[str, Any]) -> None:
     "L2 bound of one client's contribution to one round; with --clipped_count_stddev "
     'that of the first, from which it moves to the median of the norms.',
   )
+  deltas = of_task.in_words(tasks, 'target_delta')
   flags_lib.define_noise(
     values,
     f'Default, if --noise_multiplier is not given either: {_DEFAULT_TARGET_EPSILON:g}.',
-    delta='; well below 1 / num_clients',
-    default_delta=1e-5,
+    delta=f'; well below 1 / num_clients. Default: {deltas}',
   )
   flags_lib.define_accounting(values)
   flags.DEFINE_float(

@@ -107,6 +107,7 @@ def task_for(values: flags.FlagValues, data: data_options.Data) -> task.Task:
       local_epochs=1,
       client_learning_rate=0.5 if is_text else 0.1,
       server_learning_rate=0.2,
+      target_delta=delta_for(num_clients),
     ),
   )
 

@@ -142,5 +142,6 @@ TASK = task.Task(
     local_epochs=1,
     client_learning_rate=0.5,
     server_learning_rate=0.5,
+    target_delta=1e-6,  # 1e-5 is more than one over the clients.
   ),
 )

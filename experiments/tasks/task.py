@@ -27,6 +27,7 @@ class Defaults:
   client_learning_rate: float
   server_learning_rate: float
   hidden_units: Optional[int] = None
+  target_delta: float = 1e-5
 
 
 @dataclasses.dataclass(frozen=True)

@@ -268,3 +268,16 @@ def test_a_new_task_or_model_needs_its_file_alone(tmp_path, monkeypatch):
   importlib.invalidate_caches()
   with pytest.raises(ValueError, match="some_tasks.pears: there is a 'pears' already"):
     registry.found('some_tasks', [str(package)], 'TASK', first='pears')
+
+
+def test_no_default_of_delta_is_as_large_as_one_over_the_clients():
+  # Of tasks whose data have their clients, as their summaries and papers say.
+  known = {
+    'emnist': 3383,
+    'cifar100': 500,
+    'shakespeare': 715,
+    'stackoverflow': 342_477,
+  }
+  for name, task in tasks.TASKS.items():
+    num_clients = task.defaults.num_clients or known.get(name, 0)
+    assert task.defaults.target_delta * num_clients < 0.5

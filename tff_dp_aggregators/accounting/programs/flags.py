@@ -220,7 +220,6 @@ def define_noise(
   values: flags.FlagValues,
   epsilon: str,
   delta: str = '',
-  default_delta: Optional[float] = None,
 ) -> None:
   """Defines the flags of noise and target.
 
@@ -228,7 +227,6 @@ def define_noise(
     values: Where to define them.
     epsilon: What --help says of the target besides that it is one.
     delta: What it says of its delta besides what that is.
-    default_delta: That of --target_delta; `None` for none.
   """
   flags.DEFINE_float(
     'noise_multiplier',
@@ -242,7 +240,7 @@ def define_noise(
   )
   flags.DEFINE_float(
     'target_delta',
-    default_delta,
+    None,
     f'Delta of the guarantee{delta}.',
     flag_values=values,
   )
