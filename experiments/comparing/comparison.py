@@ -235,7 +235,7 @@ class Comparison:
     notes.append(
       'Each epsilon is that of one run by itself. All runs are on the same clients: '
       'publishing several of them spends more, and those of one seed have the same '
-      'noise, which no composition covers.'
+      'clients and noise, which no composition covers.'
     )
     if self._tuned:
       notes += self._notes_on_tuning(choices)

@@ -5,7 +5,7 @@ Claims:
 * Ledgers, round logs, run directories, JSON reports and several of them in any mixture
   add up; nothing is silently left out.
 * A run that is given twice is refused, whatever it comes as, and so are runs that share
-  their noise.
+  their noise, or the clients that they drew in secret.
 * What does not compose is refused with both values.
 """
 
@@ -22,7 +22,9 @@ from tests.accounting.programs import reporting
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import events
+from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.records import ledger
+from tff_dp_aggregators.accounting.reports import sources
 
 
 def _mu(mechanism, num_rounds):
@@ -179,6 +181,32 @@ def test_runs_that_share_their_noise_do_not_compose(tmp_path):
     result = reporting.execute(*arguments)
     assert result.returncode == 2
     assert message in result.stderr
+
+
+def test_runs_that_drew_the_same_clients_do_not_compose(tmp_path):
+  # Accountants compose independent draws: 20 rounds of the noise 0.838, drawn with 1/18,
+  # spend 3.27, twice that 4.04, and with the same clients in both 7.38.
+  sampling = schemas.PoissonSampling(20, sampling_probability=1 / 18)
+  sampled = accounting.Mechanism('gaussian', sampling, 0.838)
+  limited = accounting.Mechanism('gaussian', strategies.Participation(20, 5), 4.0)
+
+  def write(name, mechanism, **schedule):
+    privacy = {'mechanism': mechanism.to_json(), 'noise_seed': None}
+    config = {'privacy': privacy, 'training': {'schedule': schedule}}
+    (tmp_path / name).mkdir()
+    (tmp_path / name / 'config.json').write_text(json.dumps(config))
+    return str(tmp_path / name)
+
+  one, same, other = (
+    write(name, sampled, seed=seed) for name, seed in (('a', 1), ('b', 1), ('c', 2))
+  )
+  files = [write(name, sampled, sha256='7') for name in ('d', 'e')]
+  for runs, what in (([one, same], 'seed'), (files, 'file')):
+    with pytest.raises(ValueError, match=f'drew their clients from the same {what}'):
+      sources.check_independent(runs)
+  sources.check_independent([one, other, files[0]])
+  # With limits on participation nothing rests on who was drawn.
+  sources.check_independent([write(name, limited, seed=1) for name in ('f', 'g')])
 
 
 def test_a_run_given_twice_is_refused_whatever_it_comes_as(tmp_path):

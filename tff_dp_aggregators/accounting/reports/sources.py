@@ -16,6 +16,7 @@ from typing import Any, Optional
 
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
+from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.records import agreement
 from tff_dp_aggregators.accounting.records import attempts
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
@@ -163,18 +164,33 @@ def without_privacy(run_dir: str) -> inputs_lib.WithoutPrivacy:
 def check_independent(run_dirs: Sequence[str]) -> None:
   """Checks that runs compose: that what one released tells nothing of others' noise.
 
+  Nor, where privacy rests on sampling, of who was drawn for others: accountants compose
+  draws that are independent, and from one seed the same clients are in both runs.
+
   Raises:
     OSError: If a configuration cannot be read.
-    ValueError: If a run is given twice, or two have their noise from the same seed.
+    ValueError: If a run is given twice, or two have their noise, or clients that were
+      drawn in secret, from the same seed.
   """
   by_path: dict[str, str] = {}
   by_seed: dict[int, str] = {}
+  by_draws: dict[tuple[str, Any], str] = {}
   for run_dir in run_dirs:
     path = os.path.realpath(run_dir)
     if path in by_path:
       raise ValueError(f'a run is given twice: {by_path[path]} and {run_dir}.')
     by_path[path] = run_dir
     config = _config_of(run_dir, os.path.join(run_dir, 'config.json'))
+    draws = _draws_of(run_dir, config)
+    if draws is not None and draws in by_draws:
+      raise ValueError(
+        f'{by_draws[draws]} and {run_dir} drew their clients from the same {draws[0]}, '
+        'so that they had the same ones, where epsilon is for draws that are '
+        'independent: what they released together has no guarantee that is known. Give '
+        'each run with sampling a seed of its own.'
+      )
+    if draws is not None:
+      by_draws[draws] = run_dir
     seed = _privacy_of(run_dir, config).get('noise_seed')
     if seed is None:
       continue
@@ -185,6 +201,18 @@ def check_independent(run_dirs: Sequence[str]) -> None:
         'noise is independent: secret, or of different seeds.'
       )
     by_seed[seed] = run_dir
+
+
+def _draws_of(run_dir: str, config: Mapping[str, Any]) -> Optional[tuple[str, Any]]:
+  """What clients were drawn by; `None` if privacy does not rest on that."""
+  mechanism = _privacy_of(run_dir, dict(config))['mechanism']
+  if not schemas.is_sampled(schemas.from_json(mechanism['participation'])):
+    return None
+  schedule = config.get('training', {}).get('schedule', {})
+  for name, called in (('seed', 'seed'), ('sha256', 'file')):
+    if schedule.get(name) is not None:
+      return called, schedule[name]
+  return None
 
 
 def check_not_forked(ledgers: Sequence[str]) -> None:

@@ -280,7 +280,8 @@ def _composition(statement: dict[str, Any]) -> tuple[document.Section, ...]:
   intro = (
     'A client may take part in all of these runs, and an adversary may put together '
     'what it learns from each. So they are accounted for together. This holds if the '
-    'noise of each is drawn independently: never from the same seed or key.'
+    'noise of each is drawn independently, never from the same seed or key, and with '
+    'sampling the clients as well.'
   )
   table = document.Table(('run', 'mechanism', 'what ran', 'epsilon alone'), tuple(rows))
   blocks = (document.Paragraph(intro), table, document.Paragraph(_MATRIX_MECHANISM))
