@@ -184,7 +184,7 @@ def test_runs_that_share_their_noise_do_not_compose(tmp_path):
 
 
 def test_runs_that_drew_the_same_clients_do_not_compose(tmp_path):
-  # Accountants compose independent draws: 20 rounds of the noise 0.838, drawn with 1/18,
+  # Accountants compose independent draws: 20 rounds of noise 0.838, drawn with 1/18,
   # spend 3.27, twice that 4.04, and with the same clients in both 7.38.
   sampling = schemas.PoissonSampling(20, sampling_probability=1 / 18)
   sampled = accounting.Mechanism('gaussian', sampling, 0.838)
