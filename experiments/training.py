@@ -10,6 +10,7 @@ import tensorflow_federated as tff
 
 from tff_dp_aggregators import learning
 from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.learning.runs import progress
 
 from . import making
@@ -65,14 +66,20 @@ def train(
       population says: that settings were chosen on the same clients, say.
 
   Raises:
-    WrongUsage: If model, loss or metric are not for the data, or a model of the user's
-      own cannot be made.
+    WrongUsage: If model, loss or metric are not for the data, a model of the user's own
+      cannot be made, or there are other clients than the flags say.
     ValueError: If the run in the directory was begun with other flags.
   """
   if settings.facts not in (None, population.facts):
-    raise ValueError(
+    raise program.WrongUsage(
       'the data have changed since their flags were checked; the same command reads '
       'them again.'
+    )
+  stated = settings.flags['num_clients']
+  if stated not in (None, population.num_clients):
+    raise program.WrongUsage(
+      f'--num_clients={stated}, and the data have {population.num_clients} clients of '
+      f'their own; leave it out, or give --num_clients={population.num_clients}.'
     )
   shape = population.shape
   privacy, optimization, run = settings.privacy, settings.optimization, settings.run

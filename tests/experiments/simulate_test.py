@@ -207,6 +207,7 @@ def test_same_seed_gives_the_same_metrics_to_the_last_digit(tree_run, tmp_path):
     (['--mechanism=tree', '--num_bands=3'], 'num_bands=3 is for banded'),
     (['--mechanism=none', '--target_epsilon=1'], 'does not go with'),
     (['--server_momentum=1'], 'server_momentum must be in [0, 1)'),
+    (['--task=text', '--dirichlet_alpha=2'], 'those of --task=text have their own'),
     (['digits'], "unexpected arguments ['digits']"),
   ],
 )
@@ -218,6 +219,13 @@ def test_wrong_flags_are_refused(arguments, message, tmp_path):
   assert result.stderr.startswith('error: ')
   assert result.stderr.count('\n') == 1
   assert not run_dir.exists()
+
+
+def test_clients_that_the_data_do_not_have_are_refused(tmp_path):
+  result = _simulate('--task=text', '--num_clients=5000', f'--run_dir={tmp_path}')
+  assert result.returncode == 2
+  assert '--num_clients=5000, and the data have' in result.stderr
+  assert not os.listdir(tmp_path)
 
 
 def test_what_is_wrong_is_refused_before_tensorflow_is_loaded(tmp_path):
