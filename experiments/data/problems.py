@@ -14,8 +14,8 @@ def shown(value: Any) -> str:
 
 
 def listed(names: Any) -> str:
-  """Names as they are listed in a message."""
-  found = [str(each) for each in names]
+  """Names as they are listed in a message or a report: on one line."""
+  found = [text if text.isprintable() else repr(text)[1:-1] for text in map(str, names)]
   if len(found) > 20:
     return f'{", ".join(found[:20])} and {len(found) - 20} more'
   return ', '.join(found)

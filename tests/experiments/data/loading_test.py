@@ -292,6 +292,15 @@ def test_training_data_under_another_name_are_no_test_data(plain, tmp_path):
     own_data.load_rows(plain, test_data=str(copy))
 
 
+def test_a_column_whose_name_has_two_lines_is_told_on_one(tmp_path):
+  rows = [{'who': i % 7, 'x': f'a{i % 2}', 'y': i % 2} for i in range(70)]
+  path = own_data.write_csv(tmp_path / 'data.csv', rows)
+  path.write_text(path.read_text().replace('who,x,y', 'who,"kind\nof\u00a0x",y'))
+  found = own_data.load(path, client_column='who', label_column='y')
+  assert all(each.isprintable() for each in found.not_covered)
+  assert any('(kind\\nof\\xa0x)' in each for each in found.not_covered)
+
+
 def test_clients_that_were_made_are_told_to_be_no_people(plain):
   made = own_data.load(plain, label_column='bought', num_clients=9)
   assert population.MADE_CLIENTS in made.not_covered
