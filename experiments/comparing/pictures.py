@@ -21,6 +21,7 @@ _LEAST_VALUES = 3  # Of a number, to be an axis.
 _LOG_RATIO = (
   8.0  # Of the largest value to the smallest, from which on steps are ratios.
 )
+_SAME = 1e-3  # Relative difference of epsilons that are one in a picture.
 _TEST = 'test_'
 _SIMULATED = 'simulated_epsilon'  # Of runs with the noise of a larger cohort.
 _Row = Mapping[str, str]
@@ -112,9 +113,13 @@ def _axis(
 
 def _x(row: _Row, axis: str) -> Optional[float]:
   """Where a line of the table is on the axis; `None` if it is a level."""
-  # Other mechanisms spend another epsilon with the same noise.
+  # Other mechanisms spend another epsilon with the same noise; and with a target, runs
+  # may spend less, where its accountant is not the tightest.
   own = row.get(_SIMULATED) or row['epsilon']
-  value = _number(own if axis == 'noise_multiplier' else row[axis])
+  value = _number(own if axis in _NOISE else row[axis])
+  if axis == 'target_epsilon':
+    target = _number(row[axis])
+    value = target if math.isclose(value, target, rel_tol=_SAME) else value
   return value if math.isfinite(value) else None
 
 

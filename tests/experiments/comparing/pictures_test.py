@@ -56,6 +56,16 @@ def test_epsilon_that_follows_from_the_noise_is_the_axis_as_well():
   assert line.x == [3.25, 12.5]
 
 
+def test_what_was_spent_is_drawn_where_it_is_less_than_the_target():
+  # As with an accountant that is not the tightest, or where some rounds were left out.
+  chart = picture(
+    ['target_epsilon'],
+    [(('4',), '0.5', '', '3.2701'), (('8',), '0.6', '', '7.9999')],
+  )
+  (line,) = chart.lines
+  assert line.x == [3.2701, 8.0]
+
+
 def test_epsilon_of_a_simulated_cohort_is_said_to_be_no_guarantee():
   rows = [
     {
