@@ -32,6 +32,7 @@ from .comparing import cells as cells_lib
 from .comparing import comparison
 from .comparing import grid
 from .comparing import record as record_lib
+from .comparing import results as results_lib
 
 NAMES = ('grid', 'tune', 'seeds', 'tuning_seeds', 'jobs', 'output')
 # Values that are measured by other metrics, or on other data, are not better or worse.
@@ -42,6 +43,15 @@ _WHAT_IS_BEST = (
   'test_data',
   'test_split',
   'split_seed',
+)
+
+
+# What is wrong with the folder, or with what was put there.
+_REFUSALS = (
+  BlockingIOError,
+  cells_lib.RefusedError,
+  record_lib.FolderError,
+  results_lib.UnreadableError,
 )
 
 
@@ -116,7 +126,7 @@ def main(values: flags.FlagValues) -> int:
   )
   try:
     return _planned(values, refused).run()
-  except (BlockingIOError, cells_lib.RefusedError, record_lib.FolderError) as e:
+  except _REFUSALS as e:
     raise program.WrongUsage(str(e)) from e
   except OSError as e:  # A disk that is full, say.
     progress.say(

@@ -17,6 +17,10 @@ FINISHED, FAILED, BEGUN, WAITING = 'finished', 'failed', 'begun', 'not begun'
 _TEST = 'test_'
 
 
+class UnreadableError(ValueError):
+  """Files of a run that are not what a run leaves; the message names its directory."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Result:
   """What a cell came to by now.
@@ -64,7 +68,7 @@ def read(cell: cells_lib.Cell) -> Result:
     cell: Which; it need not have begun.
 
   Raises:
-    ValueError: If its files cannot be read.
+    UnreadableError: If its files cannot be read.
   """
   path = os.path.join(cell.directory, run_directory.METRICS)
   error = logs.error_of(cell.directory)
@@ -96,7 +100,10 @@ def read(cell: cells_lib.Cell) -> Result:
       error='' if is_finished else error,
     )
   except (OSError, KeyError, TypeError, AttributeError, ValueError) as e:
-    raise ValueError(f'{cell.directory} cannot be read as a run: {e}') from e
+    raise UnreadableError(
+      f'{cell.directory} cannot be read as a run: {e}. Remove it, and the same command '
+      'runs it again.'
+    ) from e
 
 
 def _is_finished(cell: cells_lib.Cell, rounds: int) -> bool:

@@ -9,6 +9,7 @@ from absl import flags
 from experiments import settings
 from experiments.comparing import cells
 from experiments.comparing import grid
+from experiments.comparing import results
 from experiments.comparing import worker
 from tests.experiments.data import own_data
 from tff_dp_aggregators.learning.runs import run_directory
@@ -78,3 +79,21 @@ def test_names_of_columns_may_have_commas(tmp_path):
     ]
   )
   assert found.data.files.feature_columns == ('x, y', 'z')
+
+
+def test_a_run_that_cannot_be_read_is_named_with_the_remedy(data, tmp_path):
+  cell = _make(data, tmp_path / 'output').cell(POINT, 1)
+  os.makedirs(cell.directory)
+  rounds = cell.settings.flags['num_rounds']
+  lines = ['round,test_accuracy,round_seconds']
+  lines += [f'{number},0.5,1' for number in range(rounds)]
+  for name, content in (
+    ('metrics.csv', '\n'.join(lines) + '\n'),
+    ('report.json', '{'),
+  ):
+    with open(os.path.join(cell.directory, name), 'w') as file:
+      file.write(content)
+  with pytest.raises(
+    results.UnreadableError, match='seed=1 cannot be read .* Remove it'
+  ):
+    results.read(cell)
