@@ -165,11 +165,12 @@ def _task_and_data(
     raise ValueError(
       f'--task={task.name} has data of its own; leave out --task, or --data.'
     )
-  if task.defaults.num_clients is None and values['dirichlet_alpha'].present:
-    raise ValueError(
-      f'--dirichlet_alpha is for data that are dealt out to clients; those of --task='
-      f'{task.name} have their own. Leave it out.'
-    )
+  for name in ('dirichlet_alpha', 'split_seed'):
+    if task.defaults.num_clients is None and values[name].present:
+      raise ValueError(
+        f'--{name} is for data that are dealt out to clients; those of --task='
+        f'{task.name} have their own, and test data besides. Leave it out.'
+      )
   _set_defaults(task, values)
   return task, data_options.from_flags(values)
 

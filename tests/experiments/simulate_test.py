@@ -208,6 +208,7 @@ def test_same_seed_gives_the_same_metrics_to_the_last_digit(tree_run, tmp_path):
     (['--mechanism=none', '--target_epsilon=1'], 'does not go with'),
     (['--server_momentum=1'], 'server_momentum must be in [0, 1)'),
     (['--task=text', '--dirichlet_alpha=2'], 'those of --task=text have their own'),
+    (['--task=text', '--split_seed=2'], 'those of --task=text have their own'),
     (['digits'], "unexpected arguments ['digits']"),
   ],
 )
