@@ -209,6 +209,33 @@ def test_runs_that_drew_the_same_clients_do_not_compose(tmp_path):
   sources.check_independent([write(name, limited, seed=1) for name in ('f', 'g')])
 
 
+def test_ledgers_with_the_cohorts_of_one_draw_do_not_compose(tmp_path):
+  def write(name, sizes, probability=0.05):
+    path = str(tmp_path / name)
+    noise = dp_accounting.GaussianDpEvent(1.0)
+    with ledger.LedgerWriter(path, delta=1e-6) as writer:
+      for size in sizes:
+        writer.append(
+          event=dp_accounting.PoissonSampledDpEvent(probability, noise),
+          cohort_requested=size,
+          cohort_reported=size,
+          clip_norm=0.5,
+          noise_multiplier=1.0,
+          strategy_checksum=name,
+        )
+    return path
+
+  rng = np.random.default_rng(1)
+  one, other = (rng.binomial(400, 0.05, 20).tolist() for _ in range(2))
+  paths = write('one', one), write('other', other), write('same', one[:15])
+  sources.check_not_forked(paths[:2])
+  with pytest.raises(ValueError, match='cohorts of the same sizes, drawn at random'):
+    sources.check_not_forked(paths)
+  # Where everybody is drawn, sizes are always the same.
+  everybody = [write(name, [400] * 20, 1.0) for name in ('all', 'all as well')]
+  sources.check_not_forked(everybody)
+
+
 def test_a_run_given_twice_is_refused_whatever_it_comes_as(tmp_path):
   reporting.write_run(tmp_path / 'run', reporting.TREE_OF_20, 20)
   log = reporting.write_log(tmp_path / 'rounds.csv', 20)

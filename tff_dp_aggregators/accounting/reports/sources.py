@@ -4,6 +4,7 @@ Each function reads its files and keeps their checksums; `statement.build` makes
 statement of what it returns.
 """
 
+import collections
 import dataclasses
 import datetime
 import functools
@@ -13,6 +14,8 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
+
+import dp_accounting
 
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
@@ -31,6 +34,8 @@ from tff_dp_aggregators.base import version
 PROGRAM = 'python -m tff_dp_aggregators.accounting.report'
 # What files are to a statement.
 ROLES = ('config', 'strategy', 'ledger', 'round_log')
+# Probability of what is taken for no chance: cohorts of two runs alike in all rounds.
+_HARDLY_EVER = 1e-9
 _STRATEGY_FILES = ('strategy.json', 'strategy.npz')
 
 
@@ -215,6 +220,28 @@ def _draws_of(run_dir: str, config: Mapping[str, Any]) -> Optional[tuple[str, An
   return None
 
 
+def _drawn_sizes(entries: Sequence[Any]) -> list[int]:
+  """Clients of each round, if it drew each by itself."""
+  return [
+    entry.cohort_requested
+    for entry in entries
+    if entry.event.get('type') == dp_accounting.PoissonSampledDpEvent.__name__
+  ]
+
+
+def _are_of_one_draw(sizes: Sequence[int], others: Sequence[int]) -> bool:
+  """Whether sizes are the same by more than chance.
+
+  Two rounds of a run have the same size as often as rounds of two runs would by chance.
+  """
+  common = min(len(sizes), len(others))
+  if not common or sizes[:common] != others[:common]:
+    return False
+  counts = collections.Counter(sizes[:common]).values()
+  by_chance = sum((count / common) ** 2 for count in counts)
+  return bool(by_chance**common < _HARDLY_EVER)
+
+
 def check_not_forked(ledgers: Sequence[str]) -> None:
   """Checks that no two ledgers are of runs that went on from the same state.
 
@@ -222,13 +249,16 @@ def check_not_forked(ledgers: Sequence[str]) -> None:
   difference then has none. Such ledgers name one key, begin alike, or have a result in
   common: with noise of its own no run releases what another did.
 
+  Nor that two drew the same clients by Poisson sampling, as far as sizes tell.
+
   Args:
     ledgers: Paths.
 
   Raises:
     OSError: If one cannot be read.
-    ValueError: If one is wrong, or two are of runs with the same noise.
+    ValueError: If one is wrong, or two are of runs with the same noise or clients.
   """
+  drawn: dict[str, list[int]] = {}
   begun: dict[str, str] = {}
   keyed: dict[str, str] = {}
   released: dict[str, str] = {}
@@ -255,6 +285,15 @@ def check_not_forked(ledgers: Sequence[str]) -> None:
         'guarantee that is known. If one is the beginning of the other, give the '
         'longer one alone.'
       )
+    sizes = _drawn_sizes(entries)
+    for other, others in drawn.items():
+      if _are_of_one_draw(sizes, others):
+        raise ValueError(
+          f'{other} and {path} have cohorts of the same sizes, drawn at random: they '
+          'drew the same clients, and epsilon is for draws that are independent. Give '
+          'each run with sampling a seed of its own.'
+        )
+    drawn[path] = sizes
     begun[first] = keyed[tag] = path
     released.update(dict.fromkeys(results, path))
 
