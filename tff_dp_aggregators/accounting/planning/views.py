@@ -13,7 +13,7 @@ from tff_dp_aggregators.accounting.planning import comparison as planning
 
 # File formats of the picture.
 PLOTS = ('pdf', 'png', 'svg')
-_WIDTH = 100
+_WIDTH = 79  # Of a terminal that nobody made wider.
 # Of what the advised mechanism keeps and errs, for another one to be worth a word.
 _MUCH_LESS, _LITTLE_MORE = 0.1, 1.5
 _MANY_LEAPS = 3  # How often a curve goes through the range of its values.
@@ -174,18 +174,20 @@ def _columns(comparison: planning.Comparison) -> list[_Column]:
 
   columns = [
     _Column(('', 'mechanism'), lambda row: f'  {row.name}'),
-    _Column(
-      ('noise', 'multiplier'), lambda row: f'{row.mechanism.noise_multiplier:.5g}'
-    ),
-    _Column(('', 'epsilon'), lambda row: f'{row.epsilon:.4g}'),
     _Column(('', 'RMSE'), relative('rmse')),
     _Column(('max', 'error'), relative('max_error')),
     _Column(('keeps', 'and where'), _kept),
     _Column(('time', 'a round'), lambda row: _seconds(row.cost.seconds)),
   ]
-  if comparison.task.noise_multiplier is not None:
-    title = ('RMSE, at', 'equal eps.')
-    columns.insert(4, _Column(title, relative('equal_rmse')))
+  # What is the same for all rows is said above the table.
+  if comparison.task.noise_multiplier is None:
+    title = ('noise', 'multiplier')
+    columns.insert(
+      1, _Column(title, lambda row: f'{row.mechanism.noise_multiplier:.5g}')
+    )
+  else:
+    columns.insert(1, _Column(('', 'epsilon'), lambda row: f'{row.epsilon:.4g}'))
+    columns.insert(3, _Column(('at equal', 'epsilon'), relative('equal_rmse')))
   return columns
 
 
@@ -193,9 +195,10 @@ def _noise_heading(task: planning.Task) -> list[str]:
   """What the table of a round's noise is about."""
   of = 'sum of updates' if task.cohort is None else f'mean of {task.cohort:,} updates'
   heading = (
-    f'Noise that a round adds to the {of}, in clip norms: in one parameter; in all '
-    f'{task.model_size:,}, as the length of a vector; and in the sum of all rounds, '
-    'divided by their number.'
+    f'Noise that a round adds to the {of}, in clip norms: in one parameter, in the '
+    f'worst round; in the model, all {task.model_size:,} as the length of a vector, in '
+    'the first, worst and last round; and in the sum of all rounds, divided by their '
+    'number.'
   )
   if task.cohort is None:
     return [
@@ -221,11 +224,11 @@ def _noise_columns(comparison: planning.Comparison) -> list[_Column]:
 
   return [
     _Column(('', 'mechanism'), lambda row: f'  {row.name}'),
-    _Column(('parameter,', 'worst round'), of_parameter),
-    _Column(('model,', 'first round'), of_model('first_round')),
-    _Column(('model,', 'worst round'), of_model('worst_round')),
-    _Column(('model,', 'last round'), of_model('last_round')),
-    _Column(('model,', 'all rounds'), of_model('all_rounds')),
+    _Column(('parameter,', 'worst'), of_parameter),
+    _Column(('model,', 'first'), of_model('first_round')),
+    _Column(('model,', 'worst'), of_model('worst_round')),
+    _Column(('model,', 'last'), of_model('last_round')),
+    _Column(('model,', 'all'), of_model('all_rounds')),
   ]
 
 
