@@ -137,6 +137,21 @@ def test_rounds_are_those_of_the_composed_process(data, name):
     _assert_close(simulation.release(held), state)
 
 
+def test_labels_of_rank_1_for_outputs_of_rank_2_are_trained_one_by_one(tmp_path):
+  data = packed.lay_out(
+    learning.Clients.of({i: (np.ones([5, 2], np.float32), np.ones(5)) for i in 'ab'}),
+    str(tmp_path / 'data'),
+  )
+  spec = (tf.TensorSpec([None, 2]), tf.TensorSpec([None], tf.float64))
+  model = tff.learning.models.functional_model_from_keras(
+    tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=[2])]),
+    tf.keras.losses.BinaryCrossentropy(from_logits=True),
+    spec,
+  )
+  simulation = _packed(data, None, model)
+  assert 'no weight for each example' in simulation.one_by_one
+
+
 def test_one_after_the_other_is_the_same(data):
   model = populations.model(weighted=False)
   simulation = _packed(data, _aggregator('banded'), model)

@@ -45,7 +45,13 @@ def why_one_by_one(
     return 'the model has loops, which gain nothing side by side'
   if not pack.is_padded(training, data):
     return None
-  padded, exact = _steps(training, data)
+  steps = _steps(training, data)
+  if steps is None:
+    return (
+      'batches have to be padded, and the loss takes no weight for each example; for a '
+      'model that puts out [n, 1] it does if labels are of that shape as well'
+    )
+  padded, exact = steps
   for one, other in zip(padded, exact):
     largest = np.max(np.abs(other), initial=0.0)
     if not np.allclose(one, other, rtol=_TOLERANCE, atol=_TOLERANCE * largest):
@@ -58,8 +64,11 @@ def why_one_by_one(
 
 def _steps(
   training: training_lib.LocalTraining, data: data_lib.PackedData
-) -> tuple[list[np.ndarray], list[np.ndarray]]:
-  """What a step on half a batch comes to, padded and as it is."""
+) -> Optional[tuple[list[np.ndarray], list[np.ndarray]]]:
+  """What a step on half a batch comes to, padded and as it is.
+
+  `None` if there is none with padding, because the loss takes no weights.
+  """
   size = training.batch_size
   client = int(np.argmax(data.all_sizes))
   some = [feature[:size] for feature in data.examples(client)]
@@ -81,11 +90,13 @@ def _steps(
       )
     )
     initial = training_lib.initial_state(training, weights)
-    steps = (
-      training_lib.train_step(training, weights, initial, padded, counts),
-      training_lib.train_step(training, weights, initial, exact),
-    )
-    fetched = [tf.nest.flatten(after) for after in steps]
+    after = training_lib.train_step(training, weights, initial, exact)
+    try:
+      of_padded = training_lib.train_step(training, weights, initial, padded, counts)
+    except Exception:  # Whatever a loss raises that takes no weights of this shape.
+      return None
+    steps = (of_padded, after)
+    fetched = [tf.nest.flatten(each) for each in steps]
     with tf.compat.v1.Session() as session:
       try:
         return session.run(fetched)
