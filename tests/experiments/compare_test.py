@@ -58,6 +58,8 @@ def _break(output):
   os.makedirs(cell.directory)
   begun = {'flags': cell.settings.flags, 'training': {'model': 'another'}}
   pathlib.Path(cell.directory, 'config.json').write_text(json.dumps(begun))
+  # Only a run that never drew noise is begun anew with another model.
+  pathlib.Path(cell.directory, 'model.npz').touch()
   return cell.directory
 
 

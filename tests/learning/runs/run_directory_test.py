@@ -4,9 +4,11 @@ Claims:
 
 * What a configuration of an earlier version does not say is compared as what it means.
 * What only follows from a setting that differs does not hide it in the message.
+* A run that never drew noise stands in nobody's way; any other does.
 """
 
 import copy
+import json
 
 import pytest
 
@@ -51,3 +53,45 @@ def test_what_follows_from_another_setting_is_not_named(tmp_path):
     'only with the same: training.batch_size: 2 then, 3 now; '
     'training.simulated_cohort_scale: 1.0 then, 10.0 now. Give another run_dir.'
   )
+
+
+def _begin_without_training(path):
+  config = copy.deepcopy(_CONFIG)
+  _begin(path, config)
+  (path / run_directory.STRATEGY).touch()
+  (path / run_directory.DATA).mkdir()
+
+
+def test_what_never_drew_noise_is_begun_anew_with_other_settings(tmp_path, capsys):
+  _begin_without_training(tmp_path)
+  other = dict(_CONFIG, flags={'model': 'another'})
+  run_directory.check_flags(str(tmp_path), other['flags'])
+  with run_directory.RunDirectory(str(tmp_path)) as directory:
+    directory.forget_untrained(_CONFIG)
+    assert directory.config == _CONFIG and directory.has(run_directory.DATA)
+    directory.forget_untrained(other)
+    assert not list(tmp_path.iterdir())
+    assert directory.begin(other)
+  assert 'nothing was trained' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+  'name',
+  [
+    run_directory.CHECKPOINTS,
+    run_directory.LEDGER,
+    run_directory.METRICS,
+    run_directory.MODEL,
+    run_directory.REPORT,
+    'notes of my own.txt',
+  ],
+)
+def test_whatever_else_is_there_keeps_a_run_from_being_forgotten(tmp_path, name):
+  _begin_without_training(tmp_path)
+  (tmp_path / name).touch()
+  other = dict(_CONFIG, flags={'model': 'another'})
+  with run_directory.RunDirectory(str(tmp_path)) as directory:
+    directory.forget_untrained(other)
+  assert json.loads((tmp_path / run_directory.CONFIG).read_text()) == _CONFIG
+  with pytest.raises(run_directory.OtherSettingsError, match='flags.model'):
+    run_directory.check_flags(str(tmp_path), other['flags'])

@@ -339,6 +339,8 @@ class Run:
     self._checkpoint_seconds = checkpoint_seconds
     self._checkpointed = time.monotonic()
     self._watch = checking.Watch(plan.schedule)
+    if directory.config is not None:
+      directory.forget_untrained(plan.config())
     laid_out = self._lay_out()
     if directory.begin(plan.config()) or not directory.has(run_directory.STRATEGY):
       if plan.mechanism is not None:

@@ -22,6 +22,7 @@ import fcntl
 import json
 import os
 import shutil
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, Optional
 
@@ -137,6 +138,28 @@ class RunDirectory:
       self.write(CONFIG, json.dumps(config, indent=2, allow_nan=False) + '\n')
     return False
 
+  def forget_untrained(self, config: Mapping[str, Any]) -> None:
+    """Removes what a run left that failed before its first round, if settings differ.
+
+    So whoever mends a model that could not be trained can use the same directory. There
+    is no key of noise in what is removed, and nothing that was released.
+
+    Args:
+      config: That of the run that is to be.
+    """
+    begun = self.config
+    if begun is None or not _is_untrained(self.path):
+      return
+    if not any(_differences(begun, json.loads(json.dumps(config)))):
+      return
+    print(
+      f'{self.path}: begun with other settings, and nothing was trained; begins anew.',
+      file=sys.stderr,
+    )
+    for name in (CONFIG, STRATEGY, DATA):  # Without the first there is no run.
+      if self.has(name):
+        _remove(self.file(name))
+
   def surroundings_that_changed(self, config: Mapping[str, Any]) -> str:
     """What of software and machine is not as when the run was begun; '' if nothing is.
 
@@ -243,7 +266,8 @@ def check_flags(
   now: dict[str, Any] = {'flags': flags}
   if data_facts is not None:
     now['data_facts'] = told_of_data(data_facts)
-  _refuse_others(path, begun, now)
+  if not _is_untrained(path):
+    _refuse_others(path, begun, now)
 
 
 def told_of_data(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -267,6 +291,12 @@ def _refuse_others(
       f'the run in {path} was begun with other settings, and goes on only with the '
       f'same: {"; ".join(differences)}. Give another run_dir.{more}'
     )
+
+
+def _is_untrained(path: str) -> bool:
+  """Whether a run was begun there, and ended before it drew any noise."""
+  names = {name for name in os.listdir(path) if not name.startswith(_HALF_WRITTEN)}
+  return names <= {CONFIG, STRATEGY, DATA}
 
 
 def looks_finished(path: str) -> bool:
