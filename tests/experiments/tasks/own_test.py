@@ -135,6 +135,17 @@ def test_defaults_follow_from_the_number_of_clients(data):
   assert given.flags['min_separation'] == 5
 
 
+def test_recurrent_models_are_as_small_and_learn_as_fast_as_in_the_task_text(tmp_path):
+  for name in 'abcdefghij':
+    (tmp_path / f'{name}.txt').write_text(f'{name} writes so.\n' * 9)
+  found = _settings(f'--data={tmp_path}', '--target_epsilon=8')
+  text = _settings('--task=text', '--target_epsilon=8')
+  for name in ('client_learning_rate', 'server_learning_rate'):
+    assert getattr(found.optimization, name) == getattr(text.optimization, name)
+  assert found.model.hidden_units == text.model.hidden_units
+  assert '--hidden_units=32' in found.remarks[0]
+
+
 def test_the_same_flags_are_checked_again_with_the_same_result(data):
   values = flags.FlagValues()
   settings.define(values)
