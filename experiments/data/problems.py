@@ -21,8 +21,21 @@ def listed(names: Any) -> str:
   return ', '.join(found)
 
 
-def missing_column(path: str, name: str, columns: Any) -> DataError:
-  """The error for a column that is not there."""
-  return DataError(
-    f'{path} has no column {name!r}; its columns are: {listed(columns)}.'
-  )
+def missing_column(
+  path: str, name: str, columns: Any, is_default: bool = False
+) -> DataError:
+  """The error for a column that is not there.
+
+  Args:
+    path: Of the file.
+    name: Of the column.
+    columns: Those that there are.
+    is_default: Whether nobody asked for it, but for the format.
+  """
+  said = f'{path} has no column {name!r}; its columns are: {listed(columns)}.'
+  if is_default:
+    said += (
+      ' Say by --label_column which one is predicted, and by --feature_columns from '
+      'which.'
+    )
+  return DataError(said)

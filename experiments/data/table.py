@@ -1,6 +1,7 @@
 """Reads rows of whatever format, once, and keeps them on disk column by column."""
 
 import dataclasses
+import shlex
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,10 +25,19 @@ _CLASSES = 'Is that a label? If it is a number, give --label_kind=number.'
 _MIXED_LABELS = 'If all are names of classes, give --label_kind=class.'
 
 
+# Columns that a message names one by one.
+_MOST_SAID = 20
+
+
+def _flag(name: str, values: Sequence[str]) -> str:
+  """A flag with columns, as the shell takes it."""
+  return shlex.quote(f'--{name}={",".join(values)}')
+
+
 def _mixed(name: str) -> str:
   return (
-    f'If all are names, give --one_hot_columns={name}; or leave the column out by '
-    '--feature_columns.'
+    f'If all are names, give {_flag("one_hot_columns", [name])}; or leave the column '
+    'out by --feature_columns.'
   )
 
 
@@ -255,12 +265,19 @@ class Reader:
           name,
           MOST_VALUES,
           'Text becomes a feature for each value. Leave the column out by '
-          '--feature_columns, or make fewer values of it.',
+          f'{self._without(name)}, or make fewer values of it.',
           known,
           None if known or name in self._uses.one_hot else _mixed(name),
         )
     self._kinds = kinds
     return kinds
+
+  def _without(self, name: str) -> str:
+    """The flag that leaves a column out, for the shell if it is not too long."""
+    others = [each for each in self._uses.features if each != name]
+    if not others or len(others) > _MOST_SAID or any(',' in each for each in others):
+      return '--feature_columns'
+    return _flag('feature_columns', others)
 
   def _add_numbers(self, batch: source.Batch) -> np.ndarray:
     """Writes features that are numbers; returns hashes."""
@@ -268,8 +285,9 @@ class Reader:
     parts = []
     for name in names:
       remedy = (
-        f'Values before are. Correct it, leave {name} out by --feature_columns, or '
-        f'make a feature of each value by --one_hot_columns={name}.'
+        'Values before are. Correct it; if it says that a value is missing, fill one '
+        f'in, or remove the row. Or leave {name} out by {self._without(name)}, or '
+        f'make a feature of each value by {_flag("one_hot_columns", [name])}.'
       )
       part = columns.finite(batch.columns[name], name, batch.where, remedy)
       shape = self._shapes.setdefault(name, part.shape[1:])

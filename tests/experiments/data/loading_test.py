@@ -86,6 +86,30 @@ def test_another_seed_holds_out_others(how, plain):
   assert one.facts['checksum of those'] != other.facts['checksum of those']
 
 
+def test_the_share_that_one_answer_to_all_test_examples_has_is_told(tmp_path):
+  labels = ['no', 'no', 'no', 'yes']
+  rows = [{'who': f'c{i}', 'x': i, 'y': labels[i % 4]} for i in range(40)]
+  path = own_data.write_csv(tmp_path / 'data.csv', rows)
+  others = [{**row, 'who': f'other {row["who"]}', 'x': -1 - row['x']} for row in rows]
+  tested = own_data.write_csv(tmp_path / 'tested.csv', others)
+  found = own_data.load(
+    path,
+    client_column='who',
+    label_column='y',
+    test_data=str(tested),
+    test_clients=None,
+  )
+  assert found.facts['most frequent class of those'] == 'no, a share of 0.75'
+
+
+def test_what_leaves_a_column_out_can_be_pasted(tmp_path):
+  rows = [{'who': i, 'a day': f'day {i}', 'b c': i, 'd': 1, 'y': 1} for i in range(200)]
+  path = own_data.write_csv(tmp_path / 'data.csv', rows)
+  with pytest.raises(problems.DataError) as error:
+    own_data.load(path, client_column='who', label_column='y')
+  assert "by '--feature_columns=b c,d', or make fewer" in str(error.value)
+
+
 def test_clients_that_are_held_out_never_take_part(plain):
   found = own_data.load_rows(plain, test_clients=0.3, scaling='none')
   clients, tested = own_data.everything(found)
