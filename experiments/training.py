@@ -1,11 +1,13 @@
 """The simulation itself: a task's data and model, trained by `learning.train`."""
 
+import math
 import os
 import shlex
 import sys
 import time
 from collections.abc import Sequence
 
+import numpy as np
 import tensorflow_federated as tff
 
 from tff_dp_aggregators import learning
@@ -46,7 +48,7 @@ def run(settings: settings_lib.Settings) -> int:
   except KeyboardInterrupt:
     progress.say(f'Interrupted; {run_dir} has no round to report.', sys.stderr)
     return _INTERRUPTED
-  _say_how_it_went(settings, result)
+  _say_how_it_went(settings, population, result)
   return 0 if result.is_finished else _INTERRUPTED
 
 
@@ -172,12 +174,20 @@ def _draw(settings: settings_lib.Settings, run_dir: str, num_clients: int) -> No
   charts.save(picture, os.path.join(run_dir, f'{name}.png'))
 
 
-def _say_how_it_went(settings: settings_lib.Settings, result: learning.Result) -> None:
+def _say_how_it_went(
+  settings: settings_lib.Settings,
+  population: population_lib.Population,
+  result: learning.Result,
+) -> None:
   metric = settings.model.metric.name
   # Nothing, where it ended between two measurements, or there is no test data.
   measured = result.metrics.get(f'test_{metric}')
   if measured is not None:
     progress.say(f'Test {metric} after {result.rounds} rounds: {measured:.4f}.')
+    if metric == 'accuracy' and population.test_examples is not None:
+      remark = remark_on_chance(measured, population.test_examples[1])
+      if remark:
+        progress.say(remark)
   progress.say(_spent(settings, result))
   report = os.path.join(result.run_dir, 'report.md')
   progress.say(f'Results are in {result.run_dir}; read {report} first.')
@@ -186,6 +196,32 @@ def _say_how_it_went(settings: settings_lib.Settings, result: learning.Result) -
       f'Ended before its {result.num_rounds} rounds. This goes on:\n    '
       f'{settings.command} {shlex.quote(f"--run_dir={result.run_dir}")}'
     )
+
+
+def remark_on_chance(accuracy: float, labels: np.ndarray) -> str:
+  """Says so if one answer to everything is about as good as the model; else ''.
+
+  Args:
+    accuracy: Of the model on test data.
+    labels: Classes of those.
+
+  Example:
+    >>> remark_on_chance(0.84, np.repeat([0, 1], [830, 170]))[:44]
+    'Note: 0.8300 of the test examples are of one'
+    >>> remark_on_chance(0.87, np.repeat([0, 1], [830, 170]))
+    ''
+  """
+  _, counts = np.unique(labels, return_counts=True)
+  chance = float(counts.max() / counts.sum())
+  standard_error = math.sqrt(chance * (1 - chance) / len(labels))
+  if accuracy > chance + 2 * standard_error:
+    return ''
+  two = ' or --metric=auc, which does not depend on that' if len(counts) == 2 else ''
+  return (
+    f'Note: {chance:.4f} of the test examples are of one class, so the same answer to '
+    f'all would be about as accurate. Look at the loss{two}; docs/experiments.md '
+    'tells what to try if a model does not learn.'
+  )
 
 
 def _spent(settings: settings_lib.Settings, result: learning.Result) -> str:
