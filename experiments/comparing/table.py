@@ -4,6 +4,7 @@ import csv
 import io
 import math
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
@@ -197,7 +198,7 @@ def to_markdown(
     f'|{"|".join("---" if name in flags else "--:" for name in shown)}|',
     *(f'| {" | ".join(_cell(row, name) for name in shown)} |' for row in rows),
   ]
-  given = ' '.join(' '.join(each) for each in record.given.values())
+  given = ' '.join(shlex.join(each) for each in record.given.values())
   about = (
     'Mean and standard error of the mean over '
     f'{record.seeds} seed{"s" if record.seeds > 1 else ""}, after the last round.'
