@@ -16,6 +16,8 @@ from tff_dp_aggregators.base import new_files
 FORMATS = ('png', 'svg')
 # Of Okabe and Ito, but for yellow, which is pale on white.
 _COLORS = ('#0072B2', '#D55E00', '#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000')
+# Points from the end of a line to what is written of it.
+_ABOVE, _BELOW = 6, -14
 _DASHES = ('-', '--', ':')
 _MARKS = ('o', 's', '^', 'D', 'v', 'P', 'X')
 _GREY = '#555555'
@@ -217,10 +219,9 @@ def _draw_lines(axes: Any, chart: Chart) -> None:
       axes.locator_params(axis='x', integer=True)
   if chart.y_limits != (None, None) and not chart.are_points:
     axes.set_ylim(*chart.y_limits)
+  right = None if chart.right is None else _draw_right(axes, chart)
   if len(chart.lines) == 1 and not chart.are_points:
-    _say_last(axes, chart.lines[0], '{:.3f}', 6, style(0)['color'])
-  if chart.right is not None:
-    _draw_right(axes, chart)
+    _say_last_values(axes, chart, right)
 
 
 def _draw_level(axes: Any, line: Line, dashes: str) -> None:
@@ -234,7 +235,7 @@ def _draw_level(axes: Any, line: Line, dashes: str) -> None:
     axes.axhspan(level - error, level + error, color=_GREY, alpha=0.12, zorder=0)
 
 
-def _draw_right(axes: Any, chart: Chart) -> None:
+def _draw_right(axes: Any, chart: Chart) -> Any:
   line, color = chart.right, _COLORS[1]
   assert line is not None
   axes.yaxis.label.set_color(_COLORS[0])
@@ -242,7 +243,22 @@ def _draw_right(axes: Any, chart: Chart) -> None:
   right.set_ylabel(chart.right_label, color=color)
   right.step(line.x, line.y, where='post', color=color, linewidth=1.4)
   right.set_ylim(0.0, 1.15 * max(line.y) or 1.0)
-  _say_last(right, line, '{:.2f}', -14, color)
+  return right
+
+
+def _say_last_values(axes: Any, chart: Chart, right: Any) -> None:
+  """Writes the last values: of two, that of the higher line above, the other below."""
+  line, color = chart.lines[0], style(0)['color']
+  if right is None or chart.right is None:
+    _say_last(axes, line, '{:.3f}', _ABOVE, color)
+    return
+  heights = [
+    (each.y[-1] - on.get_ylim()[0]) / (on.get_ylim()[1] - on.get_ylim()[0])
+    for on, each in ((axes, line), (right, chart.right))
+  ]
+  is_higher = heights[0] > heights[1]
+  _say_last(axes, line, '{:.3f}', _ABOVE if is_higher else _BELOW, color)
+  _say_last(right, chart.right, '{:.2f}', _BELOW if is_higher else _ABOVE, _COLORS[1])
 
 
 def _say_last(axes: Any, line: Line, text: str, above: int, color: str) -> None:

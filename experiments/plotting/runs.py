@@ -148,7 +148,8 @@ def picture(
     x_label=_in_words(x, runs),
     y_label=_in_words(y, runs),
     lines=lines,
-    y_limits=metric.limits if metric else (None, None),
+    # Several differ by less than can be seen from 0 to 1.
+    y_limits=metric.limits if metric and len(runs) == 1 else (None, None),
     right_label=_in_words(EPSILON, runs) if with_epsilon else '',
     right=charts.Line('', *only.points(x, EPSILON)) if with_epsilon else None,
   )
