@@ -155,11 +155,11 @@ class Comparison:
     results: Sequence[results_lib.Result],
     choices: Mapping[grid.Point, tuning.Choice],
   ) -> str:
-    """Leaves tables and pictures; returns the table for people."""
+    """Leaves tables and pictures; returns what of it fits on a screen."""
     notes = self._notes(results, choices)
     rows = table.write(self._output, self._record, results, choices, notes)
     pictures.draw(self._output)
-    return table.to_markdown(self._record, rows, ())
+    return table.to_text(self._record, rows)
 
   def _run(
     self, cells: Sequence[cells_lib.Cell], stop: jobs.Stop, kind: str = ''

@@ -5,6 +5,7 @@ import io
 import math
 import os
 import shlex
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
@@ -20,6 +21,7 @@ from . import tuning as tuning_lib
 
 CELLS, TABLE, MARKDOWN = 'cells.csv', 'table.csv', 'table.md'
 ERROR = '_stderr'  # After the name of a measure: the standard error of its mean.
+_HEADING = 9  # Letters of a heading in a line of its own, in a terminal.
 TUNED = 'tuned_'  # Before the name of a flag that was chosen.
 Row = dict[str, Any]
 
@@ -207,6 +209,44 @@ def to_markdown(
   parts = ['# Comparison', ' '.join(filter(None, (about, settings))), '\n'.join(lines)]
   parts += ['\n'.join(f'- {note}' for note in notes)] if notes else []
   return '\n\n'.join(parts) + '\n'
+
+
+def to_text(record: record_lib.Record, rows: Sequence[Row]) -> str:
+  """What tells the points apart, their metric and epsilon: fits into a terminal.
+
+  Args:
+    record: Of the comparison.
+    rows: Its lines.
+  """
+  measures = [name for name in rows[0] if f'{name}{ERROR}' in rows[0]]
+  told = {*columns_varied(record), *measures[:1]}
+  if any(row['seeds_missing'] for row in rows):
+    told.add('seeds')
+  shown = [
+    name
+    for name in rows[0]
+    if _is_shown(name, rows) and (name in told or name.startswith((TUNED, 'epsilon')))
+  ]
+  cells = [[_cell(row, name) for name in shown] for row in rows]
+  longest = [max(map(len, column)) for column in zip(*cells)]
+  headings = [
+    textwrap.wrap(_heading(name), max(width, _HEADING), break_on_hyphens=False)
+    for name, width in zip(shown, longest)
+  ]
+  height = max(map(len, headings), default=0)
+  columns = [
+    [*heading, *[''] * (height - len(heading)), *column]
+    for heading, column in zip(headings, zip(*cells))
+  ]
+  widths = [max(map(len, column)) for column in columns]
+  lines = [
+    '  '.join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip()
+    for line in zip(*columns)
+  ]
+  about = f'After the last round, mean of {record.seeds} seed'
+  if record.seeds > 1:
+    about += 's ± its standard error'
+  return '\n'.join(['', f'{about}:', '', *lines, ''])
 
 
 def _is_shown(name: str, rows: Sequence[Row]) -> bool:
