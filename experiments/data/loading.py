@@ -511,7 +511,7 @@ def _most_frequent(labels: np.ndarray, classes: Sequence[str]) -> dict[str, Any]
   counts = np.bincount(labels, minlength=len(classes))
   best = int(np.argmax(counts))
   share = round(float(counts[best] / counts.sum()), 4)
-  return {'most frequent class of those': f'{classes[best]}, a share of {share:g}'}
+  return {'most frequent class for testing': f'{classes[best]}, a share of {share:g}'}
 
 
 def _checksum(*arrays: np.ndarray) -> str:

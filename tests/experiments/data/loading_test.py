@@ -99,7 +99,7 @@ def test_the_share_that_one_answer_to_all_test_examples_has_is_told(tmp_path):
     test_data=str(tested),
     test_clients=None,
   )
-  assert found.facts['most frequent class of those'] == 'no, a share of 0.75'
+  assert found.facts['most frequent class for testing'] == 'no, a share of 0.75'
 
 
 def test_what_leaves_a_column_out_can_be_pasted(tmp_path):
