@@ -41,6 +41,8 @@ def test_runs_on_data_that_changed_are_not_joined_with_others(data, tmp_path):
   facts = run_directory.told_of_data(begun.settings.facts)
   with open(os.path.join(begun.directory, 'config.json'), 'w') as file:
     json.dump({'flags': begun.settings.flags, 'data_facts': facts}, file)
+  # Only a run that never drew noise is begun anew with other data.
+  open(os.path.join(begun.directory, run_directory.LEDGER), 'w').close()
   assert _make(data, output).cell(POINT, 1).directory == begun.directory
   _change(data)
   with pytest.raises(cells.RefusedError) as error:
