@@ -301,6 +301,7 @@ def test_labels_out_of_range_are_told_of_a_client(tmp_path):
     _packed(data, None)
 
 
+@pytest.mark.optimized_graphs
 def test_a_model_that_draws_random_numbers_is_trained_one_by_one(tmp_path):
   full = packed.lay_out(_AllOfOneSize(), str(tmp_path / 'full'))
   model = models.functional(
