@@ -274,8 +274,10 @@ class Reader:
 
   def _without(self, name: str) -> str:
     """The flag that leaves a column out, for the shell if it is not too long."""
+    if len(self._uses.features) > _MOST_SAID:
+      return '--feature_columns'
     others = [each for each in self._uses.features if each != name]
-    if not others or len(others) > _MOST_SAID or any(',' in each for each in others):
+    if not others or any(',' in each for each in others):
       return '--feature_columns'
     return _flag('feature_columns', others)
 

@@ -234,6 +234,7 @@ def test_what_is_wrong_is_refused_before_tensorflow_is_loaded(tmp_path):
   (tmp_path / 'begun').mkdir()
   begun = {'flags': {'batch_size': 7}}
   (tmp_path / 'begun' / 'config.json').write_text(json.dumps(begun))
+  (tmp_path / 'begun' / 'ledger.jsonl').touch()
   code = (
     'import sys\n'
     'from experiments import simulate\n'

@@ -45,6 +45,7 @@ def test_what_it_quotes_of_json_is_read_as_it_was_written():
   assert failures.sentence(said) == 'The state is of {"rounds": 8} and not this'
 
 
+@pytest.mark.optimized_graphs
 def test_what_an_operation_quotes_is_cut():
   @tff.tensorflow.computation(np.str_)
   def fail(text):

@@ -21,7 +21,7 @@ peaks = [now()]
 begun = peaks[0]
 def watch():
   while True:
-    peaks.append(max(peaks.pop(), now()))
+    peaks[0] = max(peaks[0], now())
     time.sleep(0.002)
 threading.Thread(target=watch, daemon=True).start()
 files = data_options.Files(
