@@ -10,6 +10,7 @@ from typing import Any, Optional
 
 from absl import flags
 
+from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.programs import program
 
 from . import commands
@@ -114,6 +115,7 @@ def from_flags(values: flags.FlagValues) -> Settings:
   run = run_options.from_flags(values)
   participation = participation_options.from_flags(values)
   privacy = privacy_options.from_flags(values, participation, optimization)
+  _check_draws_are_secret(values, privacy)
   model = model_options.from_flags(values)
   facts = None
   if data.files is not None:
@@ -137,6 +139,21 @@ def from_flags(values: flags.FlagValues) -> Settings:
     remarks=_remarks(values),
     facts=facts,
   )
+
+
+def _check_draws_are_secret(
+  values: flags.FlagValues, privacy: privacy_options.Privacy
+) -> None:
+  """Refuses a seed that everybody knows where what it draws has to be secret."""
+  mechanism = privacy.mechanism
+  if mechanism is None or not values.secret_noise or values['seed'].present:
+    return
+  if schemas.is_sampled(mechanism.participation):
+    raise ValueError(
+      '--secret_noise with sampling needs a --seed that nobody can guess: clients are '
+      f'drawn by it, and epsilon holds towards those who do not know it. {values.seed} '
+      'is what everybody has who gives none.'
+    )
 
 
 def _command(values: flags.FlagValues) -> str:

@@ -182,6 +182,16 @@ def test_a_strategy_comes_from_a_file_that_may_be_moved(tmp_path):
   assert chosen[0].flags == chosen[1].flags
 
 
+def test_clients_are_drawn_by_no_known_seed_where_noise_is_secret():
+  flags = ('--mechanism=gaussian', '--noise_multiplier=1.5', '--target_delta=1e-4')
+  tiny = ('--num_clients=24', '--num_rounds=12', '--clients_per_round=4')
+  sampled = (*tiny, *flags, '--sampling=poisson', '--secret_noise')
+  with pytest.raises(ValueError, match='needs a --seed that nobody can guess'):
+    _settings(*sampled)
+  assert _settings(*sampled, '--seed=730214').run.seed == 730214
+  assert _tiny(*flags, *LIMITS, '--secret_noise').run.secret_noise
+
+
 @pytest.mark.parametrize('rates', ['constant', 'cooldown'])
 @pytest.mark.parametrize('name', registry.KINDS)
 def test_a_strategy_is_the_best_for_what_the_server_does(name, rates):
