@@ -45,7 +45,6 @@ def test_what_it_quotes_of_json_is_read_as_it_was_written():
   assert failures.sentence(said) == 'The state is of {"rounds": 8} and not this'
 
 
-@pytest.mark.optimized_graphs
 def test_what_an_operation_quotes_is_cut():
   @tff.tensorflow.computation(np.str_)
   def fail(text):
@@ -53,8 +52,8 @@ def test_what_an_operation_quotes_is_cut():
       return tf.identity(text)
 
   with pytest.raises(runtime.ComputationError) as error:
-    fail('x' * 9000)
-  assert len(str(error.value)) < 4010 and len(error.value.details) > 9000
+    fail('x' * 7000)  # Of more than 8192, gRPC may say that it is too long.
+  assert len(str(error.value)) < 4010 and len(error.value.details) > 7000
 
 
 def test_a_round_names_its_first_clients():
