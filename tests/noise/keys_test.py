@@ -61,6 +61,18 @@ def test_keys_of_one_execution_and_of_the_next_are_all_new():
   assert _all_new(drawn)
 
 
+def test_processes_of_one_graph_have_keys_of_their_own():
+  # Made alike they are equal, and TFF compiles them once.
+  drawn = []
+  for _ in range(2):
+    process = aggregators.gaussian(**_NUMBERS).create(_VECTOR)
+    drawn += [process.initialize().query.noise.key for _ in range(2)]
+  with runtime.local_runtime():
+    drawn.append(process.initialize().query.noise.key)
+  assert np.shape(drawn) == (5, 4)
+  assert _all_new(drawn)
+
+
 def test_reads_of_a_graph_are_not_merged():
   # Plain reads of the file are: three `tf.io.read_file` give one UUID in the worker.
   lines = tff.tensorflow.computation(lambda: keys._lines(tf.constant(keys._ENTROPY)))
