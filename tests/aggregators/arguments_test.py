@@ -46,6 +46,8 @@ _BUILDERS = {
   ),
   'from_strategy': ((_STRATEGY, _LIMITS), _NUMBERS),
   'gaussian': ((_LIMITS,), _NUMBERS),
+  'laplace': ((_LIMITS,), _NUMBERS),
+  'norm_clip': ((), {'clip_norm': 1.0, 'clients_per_round': 50}),
   'tree': ((_LIMITS,), _NUMBERS),
 }
 # No number among their arguments.
@@ -90,7 +92,7 @@ def test_these_are_all_builders():
 def test_the_factory_is_made_when_numbers_are_named(name):
   first, numbers = _BUILDERS[name]
   factory = getattr(aggregators, name)(*first, **numbers)
-  assert factory.noise_multiplier == 2.0
+  assert factory.noise_multiplier == (0.0 if name == 'norm_clip' else 2.0)
   assert factory.clients_per_round == 50
 
 
@@ -120,7 +122,9 @@ def test_a_call_in_the_order_of_tff_is_refused(name):
       getattr(aggregators, name)(*order)
 
 
-@pytest.mark.parametrize('name', ['gaussian', 'tree', 'banded', 'from_strategy'])
+@pytest.mark.parametrize(
+  'name', ['gaussian', 'laplace', 'tree', 'banded', 'from_strategy']
+)
 @pytest.mark.parametrize('number', [0, 0.5, _ROUNDS])
 def test_a_number_is_no_participation(name, number):
   first, numbers = _BUILDERS[name]
@@ -220,8 +224,14 @@ def test_what_builders_share_is_the_same_in_all():
     assert len(having) >= 2
     defaults = {_parameters(name)[argument].default for name in having}
     annotations = {str(_parameters(name)[argument].annotation) for name in having}
-    # `adaptive` divides by the clients what no other builder has.
-    words = {_described(name)[argument] for name in having if name != 'adaptive'}
+    # `adaptive` divides by the clients what no other builder has, and where not all
+    # clip in L2 norm, each says in which one it does.
+    words = {
+      re.sub(r'^(L[12] b|B)ound', 'A bound', text)
+      for name in having
+      if name != 'adaptive'
+      for text in [_described(name)[argument].replace(', in the p-norm of `order`', '')]
+    }
     assert len(defaults) == len(annotations) == len(words) == 1
   last = {list(_parameters(name))[-1] for name in _FUNCTIONS}
   assert last == {'record_aggregation_factory'}

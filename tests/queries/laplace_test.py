@@ -26,6 +26,7 @@ from dp_accounting import rdp
 
 from tff_dp_aggregators import noise as noise_lib
 from tff_dp_aggregators import queries
+from tff_dp_aggregators import strategies
 
 _SPECS = collections.OrderedDict(
   kernel=tf.TensorSpec([2, 2]),
@@ -37,7 +38,10 @@ both_modes = pytest.mark.parametrize('traced', [False, True])
 
 def _build(**kwargs):
   defaults = {'clip_norm': 1.0, 'noise_multiplier': 2.0, 'record_specs': _SPECS}
-  return queries.LaplaceSumQuery(**{**defaults, **kwargs})
+  rounds = kwargs.pop('num_rounds', None)
+  limits = None if rounds is None else strategies.Participation(rounds)
+  limits = kwargs.pop('participation', limits)
+  return queries.LaplaceSumQuery(limits, **{**defaults, **kwargs})
 
 
 def _record(values):
@@ -200,14 +204,34 @@ def test_more_rounds_than_planned_are_refused(traced):
     step(state)
 
 
+def test_rounds_that_a_client_cannot_be_in_cost_nothing():
+  # Eleven rounds, four apart: rounds 0, 4 and 8 at most; and no more than two of them.
+  for most, expected in (
+    (None, [1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3]),
+    (2, [1] * 4 + [2] * 7),
+  ):
+    limits = strategies.Participation(11, 4, most)
+    query = _build(participation=limits, record_specs=tf.TensorSpec([1]))
+    state = query.initial_global_state()
+    so_far = 0.0
+    for spent in expected:
+      _, state, event = _one_round(query, state)
+      so_far += 1 / float(event.noise_multiplier)
+      assert so_far == spent / 2.0
+      assert float(query.derive_metrics(state)['epsilon']) == so_far
+      assert query.spent(state).all_rounds == spent
+    assert query.run_event().count == expected[-1]
+    # What brute force over all patterns finds.
+    assert expected[-1] == max(len(rounds) for rounds in limits.patterns())
+
+
 def test_without_a_limit_there_are_events_of_rounds_only():
   query = _build()
-  assert query.num_rounds is None
   state = query.initial_global_state()._replace(round=tf.constant(10**12, tf.int64))
   _, state, event = _one_round(query, state)
   assert int(state.round) == 10**12 + 1
   assert float(event.noise_multiplier) == 2.0
-  with pytest.raises(ValueError, match='any number of rounds.*num_rounds'):
+  with pytest.raises(ValueError, match='any number of rounds.*participation'):
     query.run_event()
 
 
@@ -247,9 +271,7 @@ def test_metrics_and_repr_tell_the_noise_and_no_secret():
     ({'clip_norm': 1e-25}, ValueError, r'clip_norm must be within 2\^-80'),
     ({'noise_multiplier': 1e10}, ValueError, 'noise_multiplier must be 0'),
     ({'noise_multiplier': 1e-9}, ValueError, 'noise_multiplier must be 0'),
-    ({'num_rounds': 0}, ValueError, 'num_rounds'),
-    ({'num_rounds': 1.5}, TypeError, 'num_rounds'),
-    ({'num_rounds': True}, TypeError, 'num_rounds'),
+    ({'participation': 3}, TypeError, 'participation must be'),
     ({'seed': 'a'}, TypeError, 'seed must be an int'),
     ({'record_specs': tf.TensorSpec([3], tf.int32)}, TypeError, 'int32'),
     ({'record_specs': tf.TensorSpec([None])}, ValueError, 'fully defined'),

@@ -9,7 +9,9 @@ from tff_dp_aggregators.aggregators.builders import tree
 from tff_dp_aggregators.aggregators.factory import DPMeanFactory
 from tff_dp_aggregators.aggregators.factory import DPMeanState
 from tff_dp_aggregators.aggregators.factory import secure_sum
+from tff_dp_aggregators.aggregators.laplace import laplace
 from tff_dp_aggregators.aggregators.nonfinite import ZeroNonfiniteFactory
+from tff_dp_aggregators.aggregators.norm_clip import norm_clip
 from tff_dp_aggregators.aggregators.spent_events import SpentEvents
 from tff_dp_aggregators.aggregators.spent_events import extract_dp_event
 
@@ -24,6 +26,8 @@ __all__ = [
   'from_mechanism',
   'from_strategy',
   'gaussian',
+  'laplace',
+  'norm_clip',
   'secure_sum',
   'tree',
 ]

@@ -1,7 +1,6 @@
 """The factory that turns a query into a TFF aggregation process."""
 
 import collections
-import math
 from typing import Any, Callable, NamedTuple, Optional
 
 import tensorflow as tf
@@ -15,6 +14,7 @@ from tff_dp_aggregators.aggregators import tracing
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.noise import seeds
 from tff_dp_aggregators.queries import grid
+from tff_dp_aggregators.queries import records
 
 # What TFF's runtime carries in one call; above, it fails or, from 2 GB on, retries
 # for ever without an error.
@@ -28,21 +28,19 @@ class DPMeanState(NamedTuple):
     query: The query's, with the key of the noise; secret.
     record_sum: Of the aggregation that sums records.
     count_sum: Of the aggregation that counts clients.
-    last_round_noise_multiplier: Of the last round's event, float64 scalar.
-    all_rounds_noise_multiplier: Of the event of all rounds so far together, float64
-      scalar; infinite before the first.
+    spent: What all rounds so far have spent, and the last: one of `queries.spent`.
   """
 
   query: Any
   record_sum: Any
   count_sum: Any
-  last_round_noise_multiplier: Any
-  all_rounds_noise_multiplier: Any
+  spent: Any
 
 
 class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
   """Differentially private mean with a fixed denominator.
 
+  Of any query that sums on the grid: matrix mechanisms, Laplace noise, clipping alone.
   The process clips each client's value, sums, adds the mechanism's noise, and divides
   by `clients_per_round`, however many clients reported: a denominator that depended
   on data would need noise of its own.
@@ -52,8 +50,9 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
   10^7 clients fails.
 
   `extract_dp_event` says of a state what has been spent. The measurements hold
-  `nonfinite_count`, and under `dp_query_metrics` the rounds served, the clip norm, the
-  noise multiplier and the effective noise multiplier of all rounds so far.
+  `nonfinite_count`, and under `dp_query_metrics` what the query measures, which depends
+  on no data: for matrix mechanisms the rounds served, the clip norm, the noise
+  multiplier and the effective noise multiplier of all rounds so far.
 
   The state belongs to its mechanism: with another strategy, participation, clip norm,
   noise multiplier or seed, `next` fails. It holds the key of the noise: keep
@@ -63,7 +62,7 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
 
   def __init__(
     self,
-    build_query: Callable[[Any], queries.MatrixMechanismQuery],
+    build_query: Callable[[Any], records.GridSumQuery],
     *,
     clients_per_round: float,
     record_aggregation_factory: Optional[
@@ -115,18 +114,27 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     return self._clients_per_round
 
   @property
+  def query(self) -> records.GridSumQuery:
+    """The query, for records that are one number."""
+    return self._query
+
+  @property
   def strategy(self) -> strategies.Strategy:
-    """Strategy matrix C of the mechanism."""
-    return self._query.strategy
+    """Strategy matrix C of the mechanism.
+
+    Raises:
+      ValueError: If it is none with a strategy.
+    """
+    return self._matrix_mechanism('strategy').strategy
 
   @property
   def participation(self) -> strategies.Participation:
     """What the privacy analysis assumes of clients; theirs to enforce who call.
 
     Raises:
-      ValueError: If the mechanism serves any number of rounds.
+      ValueError: If the mechanism serves any number of rounds, or assumes nothing.
     """
-    return self._query.participation
+    return self._of_query('participation')
 
   @property
   def workload(self) -> Optional[strategies.Workload]:
@@ -134,40 +142,53 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
 
     A result with a workload is cumulative: it is for an optimizer that works on sums.
     """
-    return self._query.workload
+    return getattr(self._query, 'workload', None)
 
   @property
   def clip_norm(self) -> float:
-    """L2 bound of one client's contribution to one round.
+    """Bound of one client's contribution to one round, in the query's norm: L2, mostly.
 
     Raises:
       ValueError: If it adapts; the measurements have it then.
     """
-    return self._query.clip_norm
+    return self._of_query('clip_norm')
 
   @property
   def noise_multiplier(self) -> float:
-    """Standard deviation of z over the clip norm."""
-    return self._query.noise_multiplier
+    """Standard deviation of z over the clip norm; of Laplace noise its scale."""
+    return self._of_query('noise_multiplier')
 
   @property
   def effective_noise_multiplier(self) -> float:
     """`noise_multiplier / sens(C)` of all rounds together.
 
     Raises:
-      ValueError: If the mechanism serves any number of rounds.
+      ValueError: If the mechanism serves any number of rounds, or has no strategy.
     """
-    return self._query.effective_noise_multiplier
+    name = 'effective_noise_multiplier'
+    return self._matrix_mechanism(name).effective_noise_multiplier
 
   @property
   def generator(self) -> str:
     """What random words the noise is made of: 'chacha20' or 'philox'."""
-    return self._query.generator
+    return self._of_query('generator')
 
   @property
   def seed_identity(self) -> str:
     """'secret', or which seed and stream the noise is of: 'seed 7, stream 0'."""
-    return self._query.seed_identity
+    return self._of_query('seed_identity')
+
+  def _matrix_mechanism(self, name: str) -> queries.MatrixMechanismQuery:
+    """The query, if it is one with a strategy."""
+    if not isinstance(self._query, queries.MatrixMechanismQuery):
+      raise ValueError(f'{self._query} has no {name}: it is no matrix mechanism.')
+    return self._query
+
+  def _of_query(self, name: str) -> Any:
+    """What the query says of itself, where queries of its kind do."""
+    if not hasattr(type(self._query), name):
+      raise ValueError(f'{self._query} has no {name}.')
+    return getattr(self._query, name)
 
   def create(self, value_type: Any) -> tff.templates.AggregationProcess:
     """Creates the process.
@@ -204,13 +225,13 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     self._check_state_size(query)
     return DPMean(query, self._clients_per_round, value_type)
 
-  def _check_state_size(self, query: queries.MatrixMechanismQuery) -> None:
+  def _check_state_size(self, query: records.GridSumQuery) -> None:
     initial = tff.tensorflow.computation(tracing.as_written(query.initial_global_state))
     num_bytes = _num_bytes(initial.type_signature.result)
     if num_bytes > _MAX_STATE_BYTES:
       raise ValueError(
         f'this mechanism would need a state of {num_bytes / 1e9:.2f} GB with '
-        f'storage {query.storage!r}, but TFF carries at most '
+        f'storage {getattr(query, "storage", "state")!r}, but TFF carries at most '
         f'{_MAX_STATE_BYTES / 1e9:.2f} GB between rounds. Keep the noise in files '
         "(storage='files'), or use a mechanism that remembers less: fewer bands or "
         'buffers, the tree, or the Gaussian mechanism.'
@@ -234,7 +255,7 @@ class DPMean:
 
   def __init__(
     self,
-    query: queries.MatrixMechanismQuery,
+    query: records.GridSumQuery,
     clients_per_round: float,
     value_type: Any,
   ):
@@ -251,10 +272,8 @@ class DPMean:
 
   def initial_state(self) -> DPMeanState:
     """The state before the first round, if a plain sum adds up."""
-    nothing_yet = tf.constant(math.inf, tf.float64)
-    return DPMeanState(
-      self._query.initial_global_state(), (), (), nothing_yet, nothing_yet
-    )
+    query_state = self._query.initial_global_state()
+    return DPMeanState(query_state, (), (), self._query.spent(query_state))
 
   def client_params(self, query_state: Any) -> Any:
     """What clients have to know of the query's state; nothing of it is secret."""
@@ -277,8 +296,8 @@ class DPMean:
       counts: Sum of their counts.
 
     Returns:
-      The mean; the query's state after the round; the noise multipliers of the events
-      of this round and of all so far; and the query's metrics.
+      The mean; the query's state after the round; what all rounds so far have spent;
+      and the query's metrics.
 
     Raises:
       tf.errors.InvalidArgumentError: If there are more clients than can be summed
@@ -291,16 +310,12 @@ class DPMean:
     )
     with tf.control_dependencies([] if enough is None else [enough]):
       total = tf.nest.map_structure(tf.identity, total)
-    noised, query_state, event = self._query.get_noised_result(total, query_state)
+    noised, query_state, _ = self._query.get_noised_result(total, query_state)
     mean = tf.nest.map_structure(
       lambda tensor: tensor / tf.cast(self._clients_per_round, tensor.dtype), noised
     )
     metrics = self._query.derive_metrics(query_state)
-    spent = (
-      tf.cast(event.noise_multiplier, tf.float64),
-      metrics['effective_noise_multiplier'],
-    )
-    return mean, query_state, spent, metrics
+    return mean, query_state, self._query.spent(query_state), metrics
 
   def process(
     self,
@@ -320,6 +335,9 @@ class DPMean:
       tracing.as_written(self._query.initial_global_state)
     )
     query_state_type = query_init.type_signature.result
+    spent_at_first = tff.tensorflow.computation(
+      tracing.as_written(self._query.spent), query_state_type
+    )
     derive_params = tff.tensorflow.computation(
       tracing.as_written(self.client_params), query_state_type
     )
@@ -335,22 +353,15 @@ class DPMean:
       tracing.as_written(self.release), [query_state_type, sample_type, counts_type]
     )
 
-    @tff.tensorflow.computation
-    @tracing.as_written
-    def no_rounds() -> Any:
-      infinite = tf.constant(math.inf, tf.float64)
-      return infinite, infinite
-
     @tff.federated_computation
     def init_fn() -> Any:
-      last_round, all_rounds = tff.federated_eval(no_rounds, tff.SERVER)
+      query_state = tff.federated_eval(query_init, tff.SERVER)
       return tff.federated_zip(
         DPMeanState(
-          tff.federated_eval(query_init, tff.SERVER),
+          query_state,
           record_sum.initialize(),
           count_sum.initialize(),
-          last_round,
-          all_rounds,
+          tff.federated_map(spent_at_first, query_state),
         )
       )
 
@@ -365,7 +376,7 @@ class DPMean:
       result, query_state, spent, metrics = tff.federated_map(
         release, (state.query, summed.result, counted.result)
       )
-      new_state = DPMeanState(query_state, summed.state, counted.state, *spent)
+      new_state = DPMeanState(query_state, summed.state, counted.state, spent)
       measurements = tff.federated_zip(
         collections.OrderedDict(dp_query_metrics=metrics, dp=summed.measurements)
       )
@@ -416,7 +427,7 @@ def secure_sum() -> tff.aggregators.SecureSumFactory:
 
 
 def from_query(
-  query: Callable[..., queries.MatrixMechanismQuery],
+  query: Callable[..., records.GridSumQuery],
   *args: Any,
   clients_per_round: float,
   record_aggregation_factory: Optional[tff.aggregators.UnweightedAggregationFactory],
@@ -440,7 +451,7 @@ def from_query(
   """
   next_seed = seeds.for_factory(seed)
 
-  def build_query(record_specs: Any) -> queries.MatrixMechanismQuery:
+  def build_query(record_specs: Any) -> records.GridSumQuery:
     return query(*args, record_specs=record_specs, seed=next_seed(), **kwargs)
 
   return DPMeanFactory(

@@ -12,7 +12,6 @@ import dp_accounting
 import numpy as np
 import tensorflow_federated as tff
 
-from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.aggregators import nonfinite
 
 # What `tff.learning.optimizers` calls its hyperparameters. TFF's client work keeps them
@@ -45,6 +44,10 @@ _ONLY_MEASURED = frozenset(
     'zeroing_norm',
   }
 )
+
+
+# What states of earlier versions said instead of `spent`.
+_EARLIER = ('all_rounds_noise_multiplier',)
 
 
 class SpentEvents(NamedTuple):
@@ -110,15 +113,14 @@ def extract_dp_event(state: Any) -> SpentEvents:
   _check_remembered_beside(state)
   _check_summed_beside(state, '')
   _check_sums_of(found)
-  if found.query.noise.round == 0:
+  all_rounds = found.spent.to_event()
+  # Every mechanism's first round adds to the worst case.
+  if isinstance(all_rounds, dp_accounting.NoOpDpEvent):
     raise ValueError(
       'this state is from initialize: nothing was released, so there is no event yet.'
     )
-  all_rounds = float(found.all_rounds_noise_multiplier)
-  last_round = float(found.last_round_noise_multiplier)
   return SpentEvents(
-    all_rounds_so_far=events.simplify(dp_accounting.GaussianDpEvent(all_rounds)),
-    last_round_only=events.simplify(dp_accounting.GaussianDpEvent(last_round)),
+    all_rounds_so_far=all_rounds, last_round_only=found.spent.last_to_event()
   )
 
 
@@ -131,7 +133,7 @@ def _the_one_mechanism(state: Any) -> Any:
       f'{type(state).__name__} with {len(found)}.' + _remedy_for_several(list(found))
     )
   ((path, mechanism),) = found.items()
-  if not hasattr(mechanism, 'all_rounds_noise_multiplier'):
+  if not hasattr(mechanism, 'spent'):
     raise ValueError(
       'this state is of an earlier version of this package, or of a factory of '
       'tff.aggregators: it does not say what all its rounds spent, and cannot be '
@@ -178,7 +180,7 @@ def _check_client_work(state: Any, mechanism: Any) -> None:
     return
   for path, leaf in _leaves(state, 'client_work'):
     # The round, with which TFF's schedules of clients' learning rates count.
-    if path == 'client_work' and _is_round(leaf, mechanism.query.noise.round):
+    if path == 'client_work' and _is_round(leaf, _rounds_of(mechanism)):
       return
     raise ValueError(
       f"the clients' computation of this learning process remembers {path}, which is "
@@ -248,7 +250,13 @@ def _check_sums_of(mechanism: Any) -> None:
 
 def _is_mechanism(state: Any) -> bool:
   """Whether it is of a `DPMeanFactory`, or of an earlier one, or TFF's own."""
-  return hasattr(state, 'all_rounds_noise_multiplier') or hasattr(state, 'dp_event')
+  return any(hasattr(state, name) for name in ('spent', 'dp_event', *_EARLIER))
+
+
+def _rounds_of(mechanism: Any) -> Any:
+  """Rounds that a mechanism has served, where its query counts them; else `None`."""
+  query = mechanism.query
+  return getattr(getattr(query, 'noise', query), 'round', None)
 
 
 def _is_scalar(value: Any) -> bool:

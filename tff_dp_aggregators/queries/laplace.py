@@ -5,18 +5,21 @@ import math
 from typing import Any, NamedTuple, Optional
 
 import dp_accounting
+import numpy as np
 import tensorflow as tf
 
 from tff_dp_aggregators import noise as noise_lib
+from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import events
-from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.noise import laplace
 from tff_dp_aggregators.noise import streaming
 from tff_dp_aggregators.queries import belonging
 from tff_dp_aggregators.queries import clipping
+from tff_dp_aggregators.queries import gaussian
 from tff_dp_aggregators.queries import grid
 from tff_dp_aggregators.queries import matrix_mechanism
 from tff_dp_aggregators.queries import records
+from tff_dp_aggregators.queries import spent as spent_lib
 
 
 class LaplaceState(NamedTuple):
@@ -45,19 +48,19 @@ class LaplaceSumQuery(records.GridSumQuery):
   """Clips records in L1 norm, sums them and adds independent Laplace noise.
 
   A round is epsilon-private with epsilon = 1 / `noise_multiplier` (Dwork et al. 2006,
-  theorem 1), and n rounds are n times that. The noise of a coordinate is of scale
-  b = `clip_norm * noise_multiplier`, of standard deviation sqrt(2) b, and ends at 88 b
-  (`noise.laplace` tells what this costs).
+  theorem 1), and n rounds of a client are n times that. The noise of a coordinate is of
+  scale b = `clip_norm * noise_multiplier`, of standard deviation sqrt(2) b, and ends at
+  88 b (`noise.laplace` tells what this costs).
 
   For models this is rarely what one wants: the L1 norm of a vector of d entries is up
   to sqrt(d) times its L2 norm, and so is the noise.
 
   Example:
     >>> query = LaplaceSumQuery(
+    ...   strategies.Participation(num_rounds=6, min_separation=2),
     ...   clip_norm=2.0,
     ...   noise_multiplier=4.0,
     ...   record_specs=tf.TensorSpec([2]),
-    ...   num_rounds=3,
     ... )
     >>> state = query.initial_global_state()
     >>> params = query.derive_sample_params(state)
@@ -68,25 +71,29 @@ class LaplaceSumQuery(records.GridSumQuery):
     >>> noised, state, event = query.get_noised_result(sample, state)
     >>> float(event.noise_multiplier), float(query.derive_metrics(state)['epsilon'])
     (4.0, 0.25)
+    >>> query.run_event().count  # A client is in every second of six rounds at most.
+    3
   """
 
   def __init__(
     self,
+    participation: Optional[strategies.Participation] = None,
     *,
     clip_norm: float,
     noise_multiplier: float,
     record_specs: Any,
-    num_rounds: Optional[int] = None,
     seed: noise_lib.SeedLike = None,
     generator: str = 'auto',
   ):
     """Initializes the query.
 
     Args:
+      participation: Who may take part when, and for how many rounds. `None` assumes
+        that a client may take part in every round, and serves any number of them;
+        there is no event of a whole run then, only of each round.
       clip_norm: L1 bound of one record.
       noise_multiplier: Scale of the noise over `clip_norm`; 0 adds no noise.
       record_specs: Structure of float tensor specs like a record.
-      num_rounds: How many rounds are served at most; `None` for any number.
       seed: Reproducible noise, for simulations; `None` for secret noise. An int takes
         the seed's next stream in this process: a program that makes the same things in
         the same order gets the same bits, and no two of these things the same. A
@@ -96,18 +103,17 @@ class LaplaceSumQuery(records.GridSumQuery):
         second with a seed.
 
     Raises:
-      TypeError: If a record tensor is not of a float dtype, or a number not a number.
+      TypeError: If a record tensor is not of a float dtype, or another argument not of
+        its type.
       ValueError: If a number is out of range, or a shape not fully defined.
     """
     super().__init__(record_specs)
     self._clip_norm = grid.check_clip_norm(clip_norm)
     self._noise_multiplier = events.check_noise_multiplier(noise_multiplier)
     grid.check_noise_multiplier(noise_multiplier)
-    self._num_rounds = (
-      None
-      if num_rounds is None
-      else checks.check_positive_int('num_rounds', num_rounds)
-    )
+    self._unlimited = participation is None
+    self._participation = gaussian.planned_rounds(participation)
+    self._participations = _participations_by_round(self._participation)
     self._rows = laplace.LaplaceRows(record_specs, seed, generator)
 
   @property
@@ -121,9 +127,14 @@ class LaplaceSumQuery(records.GridSumQuery):
     return self._noise_multiplier
 
   @property
-  def num_rounds(self) -> Optional[int]:
-    """How many rounds are served at most; `None` for any number."""
-    return self._num_rounds
+  def participation(self) -> strategies.Participation:
+    """What the privacy analysis assumes of clients.
+
+    Raises:
+      ValueError: If the number of rounds is not limited.
+    """
+    self._check_limited()
+    return self._participation
 
   @property
   def generator(self) -> str:
@@ -136,24 +147,34 @@ class LaplaceSumQuery(records.GridSumQuery):
     return self._rows.seed_identity
 
   def run_event(self) -> dp_accounting.DpEvent:
-    """The event of all rounds together, for a client who is in each of them.
+    """The event of all rounds together, for a client who is in as many as it may.
 
     Raises:
       ValueError: If the number of rounds is not limited.
     """
-    if self._num_rounds is None:
+    self._check_limited()
+    return dp_accounting.SelfComposedDpEvent(
+      self._round_event(self._noise_multiplier), int(self._participations[-1])
+    )
+
+  def _check_limited(self) -> None:
+    if self._unlimited:
       raise ValueError(
         'this query serves any number of rounds, so there is no limit to what all of '
-        'them spend together. Give num_rounds, or compose the events that the rounds '
-        'return.'
+        'them spend together. Give a participation, or compose the events that the '
+        'rounds return.'
       )
-    event = self._round_event(self._noise_multiplier)
-    return dp_accounting.SelfComposedDpEvent(event, self._num_rounds)
 
   def _round_event(self, noise_multiplier: Any) -> dp_accounting.DpEvent:
     if not self._noise_multiplier:
       return dp_accounting.NonPrivateDpEvent()
     return dp_accounting.LaplaceDpEvent(noise_multiplier)
+
+  def _participations_in(self, rounds: tf.Tensor) -> tf.Tensor:
+    """In how many of the first `rounds` rounds one client can have been; int64."""
+    if self._unlimited:
+      return rounds
+    return tf.gather(tf.constant(self._participations, tf.int64), rounds)
 
   def initial_global_state(self) -> LaplaceState:
     """Returns the state before round 0, with a key of its own."""
@@ -170,11 +191,20 @@ class LaplaceSumQuery(records.GridSumQuery):
         'mechanism': 'laplace',
         'clip_norm': self._clip_norm,
         'noise_multiplier': self._noise_multiplier,
-        'num_rounds': self._num_rounds,
+        **self._limits(),
         'noise': f'{self.generator}, {self.seed_identity}',
         'vectors': self._rows.layout.vectors,
       }
     )
+
+  def _limits(self) -> dict[str, Any]:
+    if self._unlimited:
+      return {'num_rounds': None}
+    return {
+      'num_rounds': self._participation.num_rounds,
+      'min_separation': self._participation.min_separation,
+      'max_participations': self._participation.max_participations,
+    }
 
   def derive_sample_params(self, global_state: LaplaceState) -> tf.Tensor:
     """Returns the clip norm, all that clients need to know.
@@ -209,6 +239,9 @@ class LaplaceSumQuery(records.GridSumQuery):
   ) -> tuple[Any, LaplaceState, dp_accounting.DpEvent]:
     """Returns the noised sum, the next state and the round's `LaplaceDpEvent`.
 
+    Its noise multiplier is infinite in rounds that add nothing to the worst case: the
+    events of all rounds so far compose to what they spent.
+
     Args:
       sample_state: Sum of the round's preprocessed records.
       global_state: State before the round.
@@ -221,8 +254,10 @@ class LaplaceSumQuery(records.GridSumQuery):
     this_round = belonging.check(
       global_state.belongs_to, self._belongs_to(), global_state.round
     )
-    if self._num_rounds is not None:
-      this_round = matrix_mechanism.check_round(this_round, self._num_rounds)
+    if not self._unlimited:
+      this_round = matrix_mechanism.check_round(
+        this_round, self._participation.num_rounds
+      )
     row = self._rows.row(global_state.key, this_round)
     steps = self._steps(global_state.clip_norm)
     noised = grid.add_noise(
@@ -232,9 +267,28 @@ class LaplaceSumQuery(records.GridSumQuery):
     )
     result = grid.to_floats(noised, self._record_specs, steps)
     state = global_state._replace(round=this_round + 1)
+    return result, state, self._round_event(self._noise_multiplier_of(this_round))
+
+  def _noise_multiplier_of(self, this_round: tf.Tensor) -> tf.Tensor:
+    """Noise multiplier of one round's event, float64."""
     # A tensor, because `tf.function` makes float32 of a Python number.
-    event = self._round_event(tf.constant(self._noise_multiplier, tf.float64))
-    return result, state, event
+    own = tf.constant(self._noise_multiplier, tf.float64)
+    more = self._participations_in(this_round + 1) > self._participations_in(this_round)
+    return tf.where(more, own, tf.constant(math.inf, tf.float64))
+
+  def spent(self, global_state: LaplaceState) -> spent_lib.RepeatedSpent:
+    """Returns how many times a client who was in as many rounds as it may was in one.
+
+    Args:
+      global_state: State after some rounds.
+    """
+    rounds = global_state.round
+    total = self._participations_in(rounds)
+    return spent_lib.RepeatedSpent(
+      tf.constant(spent_lib.text_of(self._round_event(self._noise_multiplier))),
+      total - self._participations_in(tf.maximum(rounds - 1, 0)),
+      total,
+    )
 
   def _scale(self, state: LaplaceState) -> tf.Tensor:
     return tf.cast(state.clip_norm, tf.float64) * self._noise_multiplier
@@ -244,8 +298,8 @@ class LaplaceSumQuery(records.GridSumQuery):
   ) -> 'collections.OrderedDict[str, tf.Tensor]':
     """Returns rounds served, clip norm, noise and what has been spent.
 
-    Nothing of it depends on data. `epsilon` is that of all rounds so far
-    together, for a client who was in each of them, with delta = 0. `noise_generator`
+    Nothing of it depends on data. `epsilon` is that of all rounds so far together, for
+    a client who was in as many of them as it may, with delta = 0. `noise_generator`
     is a string tensor, `generator`, and `noise_key_tag` one that differs where secret
     keys do; it is empty with a seed.
 
@@ -259,14 +313,23 @@ class LaplaceSumQuery(records.GridSumQuery):
       clip_norm=global_state.clip_norm,
       noise_multiplier=tf.constant(self._noise_multiplier, tf.float64),
       epsilon=tf.math.multiply_no_nan(
-        tf.constant(each, tf.float64), tf.cast(rounds, tf.float64)
+        tf.constant(each, tf.float64),
+        tf.cast(self._participations_in(rounds), tf.float64),
       ),
       noise_generator=tf.constant(self.generator),
       noise_key_tag=self._rows.key_tag(global_state.key),
     )
 
   def __repr__(self) -> str:
+    limits = None if self._unlimited else self._participation
     return (
-      f'{type(self).__name__}(clip_norm={self._clip_norm}, '
-      f'noise_multiplier={self._noise_multiplier}, num_rounds={self._num_rounds})'
+      f'{type(self).__name__}({limits}, clip_norm={self._clip_norm}, '
+      f'noise_multiplier={self._noise_multiplier})'
     )
+
+
+def _participations_by_round(participation: strategies.Participation) -> np.ndarray:
+  """Rounds that one client can have been in after 0, 1, 2, ... rounds; int64."""
+  after = np.zeros(participation.num_rounds + 1, np.int64)
+  after[1 + np.array(participation.rounds, np.int64)] = 1
+  return np.cumsum(after)

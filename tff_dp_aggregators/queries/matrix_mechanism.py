@@ -19,6 +19,7 @@ from tff_dp_aggregators.queries import belonging
 from tff_dp_aggregators.queries import clipping
 from tff_dp_aggregators.queries import grid
 from tff_dp_aggregators.queries import records
+from tff_dp_aggregators.queries import spent as spent_lib
 
 
 class GlobalState(NamedTuple):
@@ -318,6 +319,20 @@ class MatrixMechanismQuery(records.GridSumQuery):
   def _stddev(self, state: GlobalState) -> tf.Tensor:
     """Standard deviation of z, float64."""
     return tf.cast(state.clip_norm, tf.float64) * self._noise_multiplier
+
+  def spent(self, global_state: GlobalState) -> spent_lib.GaussianSpent:
+    """Returns the noise multipliers of all rounds together, and of the last.
+
+    Args:
+      global_state: State after some rounds.
+    """
+    rounds = global_state.noise.round
+    last = self._noise_multiplier_of(tf.maximum(rounds - 1, 0))
+    infinite = tf.constant(math.inf, tf.float64)
+    return spent_lib.GaussianSpent(
+      tf.where(rounds > 0, tf.cast(last, tf.float64), infinite),
+      self._effective_noise_multiplier_after(rounds),
+    )
 
   def derive_metrics(
     self, global_state: GlobalState

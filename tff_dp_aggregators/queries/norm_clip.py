@@ -9,6 +9,7 @@ import tensorflow as tf
 from tff_dp_aggregators.queries import clipping
 from tff_dp_aggregators.queries import grid
 from tff_dp_aggregators.queries import records
+from tff_dp_aggregators.queries import spent as spent_lib
 
 
 class NormClipSumQuery(records.GridSumQuery):
@@ -45,6 +46,11 @@ class NormClipSumQuery(records.GridSumQuery):
     super().__init__(record_specs)
     self._order = clipping.check_order(order)
     self._clip_norm = grid.check_clip_norm(clip_norm)
+
+  @property
+  def noise_multiplier(self) -> float:
+    """0: there is no noise."""
+    return 0.0
 
   @property
   def order(self) -> float:
@@ -96,6 +102,16 @@ class NormClipSumQuery(records.GridSumQuery):
     steps = grid.steps_per_unit(global_state, noise_multiplier=0.0)
     total = grid.to_floats(sample_state, self._record_specs, steps)
     return total, global_state, dp_accounting.NonPrivateDpEvent()
+
+  def spent(self, global_state: tf.Tensor) -> spent_lib.GaussianSpent:
+    """Returns that there is no noise: everything is told.
+
+    Args:
+      global_state: The clip norm.
+    """
+    del global_state
+    none = tf.constant(0.0, tf.float64)
+    return spent_lib.GaussianSpent(none, none)
 
   def derive_metrics(
     self, global_state: tf.Tensor

@@ -14,6 +14,7 @@ import tensorflow as tf
 from tff_dp_aggregators import noise
 from tff_dp_aggregators.queries import dp_query
 from tff_dp_aggregators.queries import grid
+from tff_dp_aggregators.queries import spent as spent_lib
 
 _HALF = (tf.float16, tf.bfloat16)
 _DTYPES = (*_HALF, tf.float32, tf.float64)
@@ -207,4 +208,12 @@ class GridSumQuery(RecordSumQuery):
     Raises:
       TypeError: As `preprocess_record`.
       ValueError: As `preprocess_record`.
+    """
+
+  @abc.abstractmethod
+  def spent(self, global_state: Any) -> spent_lib.Spent:
+    """Returns what all rounds that led to a state have spent, and the last of them.
+
+    Args:
+      global_state: State before or after any round.
     """

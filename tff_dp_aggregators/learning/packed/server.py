@@ -152,7 +152,7 @@ class _PrivateMean:
   def release(self, state: Any, total: Any, counts: factory.Counts) -> Any:
     mean, query_state, spent, metrics = self._mean.release(state.query, total, counts)
     new_state = factory.DPMeanState(
-      query_state, state.record_sum, state.count_sum, *spent
+      query_state, state.record_sum, state.count_sum, spent
     )
     return mean, new_state, collections.OrderedDict(dp_query_metrics=metrics, dp=())
 

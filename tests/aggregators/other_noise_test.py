@@ -1,0 +1,136 @@
+"""Means of queries that are no matrix mechanisms: Laplace noise, and clipping alone.
+
+Claims:
+
+* A process of `laplace` releases the L1-clipped mean with Laplace noise of the scale
+  stated (Kolmogorov-Smirnov, false alarm 1e-8), in as many rounds as planned.
+* What a state has spent is the event of as many rounds as one client can have been in,
+  found by going through all patterns; events of single rounds compose to it. So it is
+  after the state was written down as NumPy arrays.
+* `norm_clip` bounds the p-norm of one client's part of the mean, and its event is that
+  of no privacy.
+* What only a matrix mechanism has is refused by name.
+"""
+
+import math
+
+import dp_accounting
+import numpy as np
+import pytest
+import scipy.stats
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_dp_aggregators import aggregators
+from tff_dp_aggregators import noise
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.learning import runtime
+
+_LIMITS = strategies.Participation(5, min_separation=2, max_participations=2)
+_VECTOR = tff.TensorType(np.float32, [2])
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _runtime():
+  with runtime.local_runtime():
+    yield
+
+
+def _laplace(**kwargs):
+  return aggregators.laplace(
+    **{
+      'participation': _LIMITS,
+      'clip_norm': 1.0,
+      'noise_multiplier': 2.0,
+      'clients_per_round': 4,
+      'seed': noise.Seed(1),
+      **kwargs,
+    }
+  )
+
+
+def test_the_mean_is_clipped_in_l1_norm_and_its_noise_is_laplace():
+  size = 50_000
+  factory = _laplace(clip_norm=3.0)
+  process = factory.create(tff.TensorType(np.float32, [size]))
+  long = np.zeros(size, np.float32)
+  long[:2] = [400.0, -200.0]
+  values = [long, np.zeros(size, np.float32)]
+  output = process.next(process.initialize(), values)
+  # Half the direction of (400, -200) in L1 norm 3, over four clients.
+  signal = np.zeros(size)
+  signal[:2] = [2.0 / 4, -1.0 / 4]
+  noise_alone = output.result - signal
+  scale = 3.0 * 2.0 / 4
+  found = scipy.stats.kstest(noise_alone, 'laplace', args=(0, scale))
+  assert found.pvalue > 1e-8
+  silent = _laplace(clip_norm=3.0, noise_multiplier=0.0)
+  process = silent.create(tff.TensorType(np.float32, [size]))
+  result = process.next(process.initialize(), values).result
+  np.testing.assert_allclose(result, signal, atol=1e-6)
+
+
+def test_what_was_spent_is_that_of_the_worst_pattern_of_rounds():
+  process = _laplace().create(_VECTOR)
+  state = process.initialize()
+  with pytest.raises(ValueError, match='from initialize'):
+    aggregators.extract_dp_event(state)
+  singles = []
+  for number in range(1, 6):
+    state = process.next(state, [np.float32([1, 0])] * 4).state
+    stored = tf.nest.map_structure(np.asarray, state)
+    worst = max(
+      sum(each < number for each in pattern) for pattern in _LIMITS.patterns()
+    )
+    for kept in (state, stored):
+      spent = aggregators.extract_dp_event(kept)
+      epsilon = accountants.composed(spent.all_rounds_so_far).get_epsilon(1e-12)
+      assert epsilon == pytest.approx(worst / 2.0, rel=1e-3)
+    singles.append(spent.last_round_only)
+    assert accountants.parts.parts(
+      dp_accounting.ComposedDpEvent(singles),
+      dp_accounting.NeighboringRelation.REPLACE_SPECIAL,
+    ) == [(dp_accounting.LaplaceDpEvent(2.0), worst)]
+  with pytest.raises(Exception, match='built for 5 rounds'):
+    process.next(state, [np.float32([1, 0])] * 4)
+
+
+def test_without_limits_every_round_counts():
+  process = _laplace(participation=None).create(_VECTOR)
+  state = process.initialize()
+  for _ in range(3):
+    state = process.next(state, [np.float32([1, 0])]).state
+  assert aggregators.extract_dp_event(state).all_rounds_so_far == (
+    dp_accounting.SelfComposedDpEvent(dp_accounting.LaplaceDpEvent(2.0), 3)
+  )
+
+
+@pytest.mark.parametrize('order', [1, 2, 3.5, math.inf])
+def test_clipping_alone_bounds_a_client_and_is_not_private(order):
+  factory = aggregators.norm_clip(order=order, clip_norm=0.5, clients_per_round=2)
+  process = factory.create(_VECTOR)
+  for value in ([3.0, -4.0], [0.1, 0.2], [1e38, 1e38], [math.nan, 1.0]):
+    output = process.next(process.initialize(), [np.float32(value)])
+    norm = np.linalg.norm(np.float64(output.result), order)
+    # The integers are within the bound (tests/queries); floats of the mean are rounded.
+    assert norm <= 0.5 / 2 * (1 + 2.0**-23)
+    if 1 < np.linalg.norm(value, order) < math.inf:
+      assert norm == pytest.approx(0.5 / 2, rel=1e-5)
+  spent = aggregators.extract_dp_event(output.state)
+  assert spent.all_rounds_so_far == dp_accounting.NonPrivateDpEvent()
+  assert output.measurements['nonfinite_count'] == 1
+
+
+def test_what_only_matrix_mechanisms_have_is_refused_by_name():
+  for factory in (
+    _laplace(),
+    aggregators.norm_clip(clip_norm=1.0, clients_per_round=2),
+  ):
+    for name in ('strategy', 'effective_noise_multiplier'):
+      with pytest.raises(ValueError, match=f'has no {name}'):
+        getattr(factory, name)
+    assert factory.workload is None
+  assert _laplace().participation == _LIMITS
+  with pytest.raises(ValueError, match='NormClipSumQuery.* has no generator'):
+    factory.generator  # noqa: B018
