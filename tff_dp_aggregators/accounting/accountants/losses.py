@@ -344,7 +344,13 @@ def plan(
       np.zeros(len(tilts)),
     )
 
+  has_ends = any(loss.is_laplace for loss, _ in losses)
+
   def best(tilts: np.ndarray, total: np.ndarray) -> int:
+    if has_ends:
+      # 1 - e^(epsilon - L) is at most this times e^(t (L - epsilon)). It matters where
+      # losses end: without it the largest tilt is the best, and sees the end alone.
+      total = total - np.log1p(tilts) + tilts * np.log(tilts / (1 + tilts))
     if epsilon is None:
       return int(np.argmin((total - log_delta) / tilts))
     return int(np.argmin(total - tilts * epsilon))
