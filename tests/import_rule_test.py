@@ -43,7 +43,7 @@ FLOORS = {
   'accounting': (
     ('dp_accounting_import',),
     ('events',),
-    ('accountants',),
+    ('accountants', 'noises'),
     ('schemas', 'calibration', 'adaptive_clipping', 'tree_aggregation_accountant'),
     ('mechanism',),
     ('records', 'noise_to_signal', 'spent_by_round'),

@@ -101,8 +101,9 @@ def define(values: flags.FlagValues, tasks: Mapping[str, Any]) -> None:
     tasks,
     flags.DEFINE_float,
     'clip_norm',
-    "L2 bound of one client's contribution to one round; with --clipped_count_stddev "
-    'that of the first, from which it moves to the median of the norms.',
+    "L2 bound of one client's contribution to one round, with --mechanism=laplace L1 "
+    'bound; with --clipped_count_stddev that of the first, from which it moves to the '
+    'median of the norms.',
   )
   deltas = of_task.in_words(tasks, 'target_delta')
   flags_lib.define_noise(
@@ -234,6 +235,11 @@ def _strategy_for_server(
     raise ValueError(
       f'--workload={_SERVER} does not go with --server_optimizer='
       f'{optimization.server_optimizer}, whose steps are not linear in the rounds.'
+    )
+  if values.mechanism not in registry.KINDS:
+    raise ValueError(
+      f'--workload={_SERVER} does not go with --mechanism={values.mechanism}, whose '
+      'noise is independent and the same for every workload; leave it out.'
     )
   options = registry.check_options(values.mechanism, flags_lib.options_from(values))
   kind = registry.kind(values.mechanism)

@@ -50,7 +50,7 @@ def test_names_stand_for_strategies_and_their_sensitivity(name, strategy):
   assert made.event == dp_accounting.GaussianDpEvent(made.effective_noise_multiplier)
 
 
-@pytest.mark.parametrize('name', mechanism.NAMES)
+@pytest.mark.parametrize('name', mechanism.names())
 def test_target_is_kept_and_just_so(name):
   made = accounting.Mechanism.for_target(name, PARTICIPATION, 3.0, 1e-6)
   assert accountants.epsilon(made.event, 1e-6) <= 3.0
@@ -105,7 +105,7 @@ def test_bands_default_to_the_separation_and_can_be_chosen():
 @pytest.mark.parametrize(
   ('arguments', 'message'),
   [
-    (('laplace', PARTICIPATION, 1.0), "unknown mechanism 'laplace'; known: gaussian"),
+    (('skelam', PARTICIPATION, 1.0), "unknown mechanism 'skelam'; known: gaussian"),
     (('tree', PARTICIPATION, -1.0), 'noise_multiplier must be finite'),
     (('tree', PARTICIPATION, np.nan), 'noise_multiplier must be finite'),
   ],
@@ -162,7 +162,7 @@ def test_json_has_every_option_and_null_for_those_not_given():
   assert mechanism.Mechanism.from_json(older) == made
 
 
-@pytest.mark.parametrize('name', mechanism.NAMES)
+@pytest.mark.parametrize('name', mechanism.names())
 def test_json_round_trip_is_exact(name):
   made = accounting.Mechanism(name, PARTICIPATION, 0.1 + 0.2)
   assert mechanism.Mechanism.from_json(json.loads(json.dumps(made.to_json()))) == made

@@ -25,11 +25,13 @@ from tff_dp_aggregators.accounting import schemas
 LIMITS = strategies.Participation(24, min_separation=6)
 
 
-@pytest.mark.parametrize('name', sorted(mechanism_lib.NAMES))
+@pytest.mark.parametrize('name', sorted(mechanism_lib.names()))
 def test_noise_of_rounds_and_sums_is_that_of_dense_matrices(name):
   mechanism = mechanism_lib.Mechanism(name, LIMITS, noise_multiplier=3.0)
-  row_norms = np.linalg.norm(mechanism.strategy.noise_matrix(), axis=1)
-  sums = np.linalg.norm(mechanism.strategy.materialize_estimator(), axis=1)
+  # A noise multiplier is the scale of z; that of Laplace noise is below its deviation.
+  stddev = math.sqrt(2) if name == 'laplace' else 1.0
+  row_norms = stddev * np.linalg.norm(mechanism.strategy.noise_matrix(), axis=1)
+  sums = stddev * np.linalg.norm(mechanism.strategy.materialize_estimator(), axis=1)
   given = (mechanism, 400, 50)
   np.testing.assert_allclose(
     noise_to_signal.per_coordinate(mechanism), 3.0 * row_norms, rtol=1e-9

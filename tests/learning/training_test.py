@@ -353,6 +353,30 @@ def test_sampled_and_adaptive_mechanisms_train_report_and_say_if_noise_is_loud(
   assert not _remarks(capfd)
 
 
+def test_laplace_noise_trains_goes_on_and_reports(tmp_path):
+  limits = strategies.Participation(training_runs.NUM_ROUNDS, 3, 3)
+  mechanism = accounting.Mechanism('laplace', limits, noise_multiplier=0.5)
+  changes = {'mechanism': mechanism, 'checkpoint_seconds': 0.0, 'noise_seed': 3}
+  with pytest.raises(training_runs.Killed):
+    _train(tmp_path / 'run', test_metrics=training_runs.killing(5), **changes)
+  result = _train(tmp_path / 'run', test_metrics=training_runs.killing(0), **changes)
+  whole = _train(tmp_path / 'whole', test_metrics=training_runs.killing(0), **changes)
+  for one, other in zip(result.weights.trainable, whole.weights.trainable):
+    np.testing.assert_array_equal(one, other)
+  # Three rounds of 1 / 0.5 each, and a little less at a positive delta.
+  assert 0.99 * 6.0 < result.epsilon <= 6.0
+  events = [
+    entry.dp_event
+    for entry in ledger.read(str(tmp_path / 'run' / 'ledger.jsonl')).entries
+  ]
+  assert tuple(events) == mechanism.round_events
+  rows = training_runs.lasting(tmp_path / 'run')['metrics']
+  epsilons = [float(row['epsilon']) for row in rows]
+  assert epsilons == sorted(epsilons) and epsilons[-1] == result.epsilon
+  report = tmp_path / 'run' / 'report.json'
+  assert executing.execute(report_program, f'--verify={report}').returncode == 0
+
+
 @pytest.mark.slow
 def test_without_signal_a_models_steps_are_as_long_as_the_noise_is_said_to_be(tmp_path):
   size, clip_norm, models = 2000, 0.5, []  # The first is that before training.

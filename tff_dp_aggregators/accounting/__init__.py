@@ -1,13 +1,13 @@
 """Privacy accounting: from what ran, or will, to a guarantee that can be checked.
 
 At the top, in the order in which they build on each other: `events` say what happened
-as inert data, `accountants` what that means, `schemas` who takes part when,
-`calibration` how much noise a target needs, `adaptive_clipping` what it takes of the
-noise, `mechanism` all of it under one name, `noise_to_signal` how loud that noise is,
-`spent_by_round` what a sampled mechanism has spent after each round. Then the rooms:
-`records` (ledgers and logs), `planning` (comparing mechanisms), `reports` (statements,
-their rendering and verification), `programs` (`report`, `plan`, `participation`, from
-flags). Nothing here imports TensorFlow.
+as inert data, `accountants` what that means, `noises` which kinds of noise there are,
+`schemas` who takes part when, `calibration` how much noise a target needs,
+`adaptive_clipping` what it takes of the noise, `mechanism` all of it under one name,
+`noise_to_signal` how loud that noise is, `spent_by_round` what one has spent whose
+rounds compose. Then the rooms: `records` (ledgers and logs), `planning` (comparing
+mechanisms), `reports` (statements, their rendering and verification), `programs`
+(`report`, `plan`, `participation`, from flags). Nothing here imports TensorFlow.
 """
 
 # Before anything that imports dp-accounting.
@@ -20,6 +20,7 @@ from tff_dp_aggregators.accounting import calibration
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import mechanism
 from tff_dp_aggregators.accounting import noise_to_signal
+from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting import planning
 from tff_dp_aggregators.accounting import records
 from tff_dp_aggregators.accounting import reports
@@ -36,6 +37,7 @@ __all__ = [
   'events',
   'mechanism',
   'noise_to_signal',
+  'noises',
   'planning',
   'records',
   'reports',

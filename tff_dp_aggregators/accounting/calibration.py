@@ -63,7 +63,10 @@ def noise_multiplier(
   if not asked.is_numerical:
     least = _smallest(spent, target_epsilon, 1.0, 2.0, asked.tolerance)
     return least * (1 + _ROUND_OFF)
-  quick = _Spent(make_event, target_delta, accountants.QUICK_BOUND, relation)
+  quick_bound = accountants.quick_bound(make_event(1.0), relation)
+  if quick_bound is None:
+    return _smallest(spent, target_epsilon, 1.0, 2.0, asked.tolerance)
+  quick = _Spent(make_event, target_delta, quick_bound, relation)
   try:  # Little more than what is looked for, and much faster.
     start = _smallest(quick, target_epsilon, 1.0, 2.0, _NEAR)
   except ValueError:

@@ -17,12 +17,19 @@ from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import adaptive_clipping
 from tff_dp_aggregators.accounting import calibration
 from tff_dp_aggregators.accounting import events
+from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.strategies import registry
 
 FROM_FILE = 'file'  # The name of a mechanism whose strategy was made elsewhere.
-# Those of the kinds that `strategies.registry` has; a kind that is added later as well.
-NAMES = registry.KINDS.keys()
+
+
+def names() -> tuple[str, ...]:
+  """Names of mechanisms: of kinds of strategies, and of noise that is not Gaussian.
+
+  A kind that is registered later is among them as well.
+  """
+  return (*registry.KINDS, *noises.OTHERS)
 
 
 class Target(NamedTuple):
@@ -39,12 +46,13 @@ class Target(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, init=False)
 class Mechanism:
-  """A matrix mechanism under a participation schema.
+  """A mechanism under a participation schema.
 
   Attributes:
-    name: One of `NAMES`, or 'file' for a strategy made elsewhere.
+    name: One of `names()`, or 'file' for a strategy made elsewhere.
     participation: Who takes part when, and for how many rounds: limits, or sampling.
-    noise_multiplier: Standard deviation of z over the clip norm.
+    noise_multiplier: Scale of z over the clip norm: of Gaussian noise its standard
+      deviation, of Laplace noise that over sqrt(2).
     options: Names and values of the options that were given, such as num_bands. Each
       is an argument of its own; `strategies.registry` lists them, with their defaults.
     clipped_count_stddev: With adaptive clipping, the standard deviation of z for the
@@ -105,13 +113,17 @@ class Mechanism:
           'strategy=..., such as strategies.Strategy.load(path).'
         )
       strategies.strategy.require(strategy)
+    elif name in noises.OTHERS:
+      checked, strategy = _of_independent(
+        name, participation, merged, strategy, clipped_count_stddev
+      )
     else:
       checked = registry.check_options(name, merged)
       if strategy is None:
         strategy = strategy_for(name, participation, **checked)
       else:
         registry.check_strategy(name, checked, strategy)
-    schemas.check(strategy, participation)
+    schemas.check(strategy, participation, noises.of_mechanism(name))
     values = {
       'name': name,
       'participation': participation,
@@ -138,7 +150,7 @@ class Mechanism:
     """The mechanism with the least noise that keeps a privacy target.
 
     Args:
-      name: One of `NAMES`, or 'file' with a strategy among the options.
+      name: One of `names()`, or 'file' with a strategy among the options.
       participation: Who takes part when.
       target_epsilon: Positive.
       target_delta: Between 0 and 1, exclusive.
@@ -206,8 +218,21 @@ class Mechanism:
     return schemas.is_sampled(self.participation)
 
   @property
+  def noise(self) -> noises.Noise:
+    """Of which kind the noise is."""
+    return noises.of_mechanism(self.name)
+
+  @property
+  def is_one_gaussian(self) -> bool:
+    """Whether all rounds so far are one Gaussian, so that epsilon is known exactly.
+
+    Else rounds compose: those of sampled mechanisms, and of noise of other kinds.
+    """
+    return self.noise.is_gaussian and not self.is_sampled
+
+  @property
   def sensitivity(self) -> float:
-    """What one client changes C X by, in clip norms.
+    """What one client changes C X by, in clip norms and in the norm of the clipping.
 
     In all its rounds together, or in one round if the schema is one of sampling; twice
     sens(C) where one client is replaced by another.
@@ -215,6 +240,8 @@ class Mechanism:
     limits = None if self.is_sampled else self.limits
     kind = schemas.kind_of(self.participation)
     factor = kind.sensitivity_factor(self.relation)
+    if self.noise.order == 1 and limits is not None:
+      return float(factor * limits.possible_participations)
     return factor * self.strategy.sensitivity(limits)
 
   @property
@@ -227,10 +254,10 @@ class Mechanism:
     """Standard deviation of z for the values alone, over the clip norm.
 
     It is `noise_multiplier` unless a part of that pays for adaptive clipping
-    (arXiv:1905.03871, Theorem 1).
+    (arXiv:1905.03871, Theorem 1), or the noise is not Gaussian.
     """
     if self.clipped_count_stddev is None:
-      return self.noise_multiplier
+      return self.noise.stddev * self.noise_multiplier
     return adaptive_clipping.values_noise_multiplier(
       self.noise_multiplier, self.clipped_count_stddev
     )
@@ -251,13 +278,17 @@ class Mechanism:
       0.1
     """
     return schemas.round_events(
-      self.strategy, self.participation, self.noise_multiplier, self.relation
+      self.strategy,
+      self.participation,
+      self.noise_multiplier,
+      self.relation,
+      self.noise,
     )
 
   def event_with(self, noise_multiplier: float) -> dp_accounting.DpEvent:
     """The event of all rounds, if the noise were another."""
     return schemas.event(
-      self.strategy, self.participation, noise_multiplier, self.relation
+      self.strategy, self.participation, noise_multiplier, self.relation, self.noise
     )
 
   def epsilon(self, delta: float, *, accountant: Optional[str] = None) -> float:
@@ -368,7 +399,7 @@ def strategy_for(
   """The strategy of a named mechanism: of its kind, the one with the least RMSE.
 
   Args:
-    name: One of `NAMES`.
+    name: One of `names()`.
     participation: Who takes part when.
     **options: As for `Mechanism`.
 
@@ -382,8 +413,35 @@ def strategy_for(
     >>> strategy_for('toeplitz', participation).num_bands
     8
   """
+  if name in noises.OTHERS:
+    return _of_independent(name, participation, options)[1]
   given = registry.check_options(name, options)
   return registry.kind(name).build(schemas.limits(participation), **given)
+
+
+def _of_independent(
+  name: str,
+  participation: schemas.Schema,
+  options: Mapping[str, Optional[int]],
+  strategy: Optional[strategies.Strategy] = None,
+  clipped_count_stddev: Optional[float] = None,
+) -> tuple[dict[str, int], strategies.Strategy]:
+  """Options and strategy of noise that is not Gaussian: none, and the identity.
+
+  Raises:
+    ValueError: If there is more to it.
+  """
+  for option, value in registry.check_numbers(options).items():
+    having = ', '.join(registry.options()[option])
+    raise ValueError(f'{option}={value} is for {having}, not for {name}.')
+  if clipped_count_stddev is not None:
+    raise ValueError(
+      f'clipped_count_stddev={clipped_count_stddev} is for Gaussian noise, which can '
+      f'cover the count of small norms as well, not for {name}; leave it out.'
+    )
+  if strategy is None:
+    strategy = strategies.Identity(participation.num_rounds)
+  return {}, strategy
 
 
 def _relation(adjacency: Optional[str]) -> Optional[Relation]:

@@ -18,8 +18,9 @@ ratio is `of_sums`, and the one to compare mechanisms by: correlated noise is lo
 a round, and cancels in sums. Real updates come to less than the bound, as clients
 disagree and not all of them are clipped; so the ratios are the least to be expected.
 
-Clip norms cancel, also adaptive ones. Nothing here is of Laplace noise, which is
-bounded by sums of absolute values and not by norms, and which no mechanism has.
+Clip norms cancel, also adaptive ones. With Laplace noise clients are clipped in L1
+norm, and an update whose L1 norm is a clip norm is that long at most: the ratio is a
+lower bound, reached by updates of a single entry.
 """
 
 import math

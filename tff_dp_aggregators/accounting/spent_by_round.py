@@ -1,12 +1,14 @@
-"""Epsilon after each round of a sampled mechanism, at the cost of milliseconds.
+"""Epsilon after each round of a mechanism that composes, at the cost of milliseconds.
 
-Without sampling all rounds so far are one Gaussian, and each line of the ledger has the
-exact epsilon. Samples of Gaussians have none in closed form: the tightest accountant
+Gaussian noise without sampling is one Gaussian over all rounds so far, and each line of
+the ledger has the exact epsilon. Samples of Gaussians, and Laplace noise at a positive
+delta, have none in closed form: the tightest accountant
 takes tenths of a second for one number. Here is an upper bound for every round, the
 smaller of two:
 
 * Renyi DP of the turns so far, the quick bound: one divergence for each order, times
-  the turns. It is up to twice too large, most of all in the first rounds.
+  the turns. It is up to twice too large, most of all in the first rounds. Of samples
+  with Laplace noise it knows nothing.
 * What the tightest accountant says of some more turns, at the next of a few marks.
   Composing more never spends less, so it holds for all rounds before a mark as well.
   The last mark is the end; the others come in equal ratios before it, 4 in a short run
@@ -41,7 +43,7 @@ _FIRST_PART = 1 / 64
 
 
 class SpentByRound:
-  """An upper bound on epsilon after each round of a sampled mechanism.
+  """An upper bound on epsilon after each round of a mechanism whose rounds compose.
 
   It is a function of mechanism, delta and number of rounds alone: asked again, in any
   order and in another process, the same comes out.
@@ -59,13 +61,13 @@ class SpentByRound:
     """Initializes it; nothing is computed yet.
 
     Args:
-      mechanism: What is run, with sampling.
+      mechanism: What is run, with sampling or with noise that is not Gaussian.
       delta: At which epsilon is told.
 
     Raises:
-      ValueError: If the mechanism has no sampling, or `delta` is out of range.
+      ValueError: If all rounds are one Gaussian, or `delta` is out of range.
     """
-    if not mechanism.is_sampled:
+    if mechanism.is_one_gaussian:
       raise ValueError(
         f'the participation is {mechanism.participation}, without sampling; the exact '
         'epsilon of its rounds so far is in the ledger.'
@@ -75,6 +77,7 @@ class SpentByRound:
     # A client of the first group has had the most turns after any round.
     self._event = mechanism.round_events[0]
     self._separation = mechanism.limits.min_separation
+    self._most_turns = mechanism.limits.possible_participations
     self._num_rounds = mechanism.participation.num_rounds
     self._marks = _marks(self._turns_in(self._num_rounds))
 
@@ -98,15 +101,14 @@ class SpentByRound:
     if not turns:
       return 0.0
     mark = self._marks[bisect.bisect_left(self._marks, turns)]
-    return min(
-      _epsilon(
-        self._event, turns, self._delta, accountants.QUICK_BOUND, self._relation
-      ),
-      _epsilon(self._event, mark, self._delta, None, self._relation),
-    )
+    bound = _epsilon(self._event, mark, self._delta, None, self._relation)
+    quick = accountants.quick_bound(self._event, self._relation)
+    if quick is None:
+      return bound
+    return min(bound, _epsilon(self._event, turns, self._delta, quick, self._relation))
 
   def _turns_in(self, rounds: int) -> int:
-    return -(-rounds // self._separation)
+    return min(-(-rounds // self._separation), self._most_turns)
 
 
 def _marks(turns: int) -> list[int]:

@@ -21,6 +21,7 @@ from tff_dp_aggregators.aggregators import factory
 
 # The function has the module's name in the package.
 from tff_dp_aggregators.aggregators.adaptive import adaptive
+from tff_dp_aggregators.aggregators.laplace import laplace
 from tff_dp_aggregators.base import checks
 
 
@@ -328,6 +329,9 @@ def from_mechanism(
   lines of a ledger, in `mechanism.round_events`. Under other relations these alone are
   right.
 
+  The clip norm of Laplace noise is one of L1 norms, all others of L2 norms; `storage`
+  is for noise that is correlated over rounds.
+
   If the mechanism pays for adaptive clipping, `clip_norm` is that of the first rounds,
   and the default numbers of `aggregators.adaptive` say how it goes on.
 
@@ -376,6 +380,16 @@ def from_mechanism(
       'strategy.'
     )
   _check_schedule(mechanism, clients_per_round, schedule)
+  if mechanism.name == accounting.noises.LAPLACE.name:
+    return laplace(
+      mechanism.limits,
+      clip_norm=clip_norm,
+      noise_multiplier=mechanism.noise_multiplier,
+      clients_per_round=clients_per_round,
+      seed=seed,
+      generator=generator,
+      record_aggregation_factory=record_aggregation_factory,
+    )
   if mechanism.clipped_count_stddev is not None:
     return adaptive(
       strategy=mechanism.strategy,

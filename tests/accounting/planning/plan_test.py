@@ -79,15 +79,13 @@ def _rows(comparison, sampling):
 
 
 def _unsampled_strategies():
-  made = {
-    name: mechanism_lib.strategy_for(name, LIMITS) for name in mechanism_lib.NAMES
-  }
+  made = {name: mechanism_lib.strategy_for(name, LIMITS) for name in registry.KINDS}
   return list(made.values())
 
 
 def test_rows_without_sampling_are_the_mechanisms_calibrated_by_themselves(targeted):
   rows = _rows(targeted, 'none')
-  assert len(rows) == len(mechanism_lib.NAMES) + 1  # Two trees.
+  assert len(rows) == len(registry.KINDS) + 1  # Two trees.
   for row in rows:
     options = registry.options_of(row.mechanism.strategy)
     alone = mechanism_lib.Mechanism.for_target(
@@ -340,7 +338,7 @@ def done_early():
 def test_all_kinds_are_compared_and_more_bands_than_the_separation(done_early):
   assert not done_early.left_out
   names = {row.mechanism.name for row in done_early.rows}
-  assert names == set(mechanism_lib.NAMES)
+  assert names == set(registry.KINDS)
   errors = {row.name: row.equal_rmse for row in done_early.rows}
   toeplitz = [name for name in errors if name.startswith('toeplitz')]
   assert toeplitz == ['toeplitz, 40 bands', 'toeplitz, 5 bands']

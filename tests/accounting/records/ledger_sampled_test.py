@@ -114,13 +114,15 @@ def test_nothing_else_is_between_the_samples_of_one_gaussian(event, path):
 @pytest.mark.parametrize(
   'event',
   [
-    dp_accounting.PoissonSampledDpEvent(0.1, dp_accounting.LaplaceDpEvent(2.0)),
+    dp_accounting.PoissonSampledDpEvent(
+      0.1, dp_accounting.SelfComposedDpEvent(dp_accounting.LaplaceDpEvent(2.0), 2)
+    ),
     dp_accounting.SelfComposedDpEvent(MECHANISMS['poisson'].round_events[0], 2),
   ],
 )
-def test_what_is_no_sample_of_a_gaussian_is_refused(event, path):
+def test_what_is_no_sample_of_a_rounds_noise_is_refused(event, path):
   with ledger.LedgerWriter(path, 1e-6) as writer:
-    with pytest.raises(ValueError, match='or samples of one Gaussian; got'):
+    with pytest.raises(ValueError, match='Laplace noise or samples; got'):
       _append(writer, MECHANISMS['poisson'], event)
   assert ledgers.lines_of(path) == []
 

@@ -143,7 +143,7 @@ def test_a_delta_out_of_range_makes_no_file(tmp_path, delta):
   assert list(tmp_path.iterdir()) == []
 
 
-_ONLY_GAUSSIAN = 'cannot be written|adds up Gaussian events, or samples'
+_ONLY_GAUSSIAN = 'cannot be written|are of one mechanism'
 
 
 @pytest.mark.parametrize(

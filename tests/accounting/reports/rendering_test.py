@@ -664,7 +664,7 @@ def test_the_commit_is_shown_and_whether_files_were_changed(output_format):
   _says(built, output_format, f'{shown}), numpy 1.25.2.')
 
 
-@pytest.mark.parametrize('name', accounting.mechanism.NAMES)
+@pytest.mark.parametrize('name', accounting.mechanism.names())
 def test_every_mechanism_is_described(name):
   built = _build(accounting.Mechanism(name, PARTICIPATION, 1.0))
   for output_format in PEOPLE:

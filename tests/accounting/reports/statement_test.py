@@ -217,7 +217,7 @@ def test_a_ledger_without_sampling_is_for_zero_out_alone(tmp_path):
     statement.build(reports.Inputs(replaced, 1e-6, ledger=run))
 
 
-@pytest.mark.parametrize('name', accounting.mechanism.NAMES)
+@pytest.mark.parametrize('name', accounting.mechanism.names())
 def test_every_mechanism_is_written_in_json_without_infinities(name):
   built = statement.build(
     reports.Inputs(accounting.Mechanism(name, PARTICIPATION, 1.0), 1e-6)
@@ -347,7 +347,7 @@ def _statements(tmp_path):
   for schema in (poisson, fixed_size):
     sampled = accounting.Mechanism('gaussian', schema, 1.0)
     yield statement.build(reports.Inputs(sampled, 1e-6), with_curves=False)
-  for name in accounting.mechanism.NAMES:
+  for name in accounting.mechanism.names():
     yield statement.build(
       reports.Inputs(accounting.Mechanism(name, PARTICIPATION, 1.0), 1e-6)
     )

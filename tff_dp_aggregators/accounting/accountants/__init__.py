@@ -27,6 +27,7 @@ from tff_dp_aggregators.accounting.accountants.registry import entry_of
 from tff_dp_aggregators.accounting.accountants.registry import epsilon
 from tff_dp_aggregators.accounting.accountants.registry import instead
 from tff_dp_aggregators.accounting.accountants.registry import label
+from tff_dp_aggregators.accounting.accountants.registry import quick_bound
 from tff_dp_aggregators.accounting.accountants.registry import register
 from tff_dp_aggregators.accounting.accountants.registry import tightest
 
@@ -49,6 +50,7 @@ __all__ = [
   'instead',
   'label',
   'parts',
+  'quick_bound',
   'pld',
   'prv',
   'rdp',

@@ -273,6 +273,27 @@ def delta(
   return float(composed(event, accountant, relation).get_delta(epsilon))
 
 
+def quick_bound(
+  event: dp_accounting.DpEvent, relation: Relation = _ZERO_OUT
+) -> Optional[str]:
+  """`QUICK_BOUND` if that reads the event; `None` if it does not.
+
+  Args:
+    event: What ran.
+    relation: Neighbouring relation.
+
+  Example:
+    >>> laplace = dp_accounting.LaplaceDpEvent(1.0)
+    >>> quick_bound(laplace)
+    'rdp'
+    >>> sampled = dp_accounting.PoissonSampledDpEvent(0.1, laplace)
+    >>> quick_bound(sampled, Relation.ADD_OR_REMOVE_ONE) is None
+    True
+  """
+  can = entry_of(QUICK_BOUND).can_read(event, relation)
+  return QUICK_BOUND if can else None
+
+
 def instead(
   event: dp_accounting.DpEvent,
   delta: float,

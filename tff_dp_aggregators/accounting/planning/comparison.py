@@ -117,8 +117,8 @@ class Task:
     if self.population is None and (self.sampling != 'none' or self.num_groups):
       raise ValueError('sampling is described by population and cohort; give them.')
     for name in self.mechanisms or ():
-      _check_choice('mechanism', name, mechanism_lib.NAMES)
-    _check_options_are_used(self.given, self.mechanisms or mechanism_lib.NAMES)
+      _check_choice('mechanism', name, registry.KINDS)
+    _check_options_are_used(self.given, self.mechanisms or registry.KINDS)
     if self.accountant is not None:
       _check_choice('accountant', self.accountant, accountants.ACCOUNTANTS)
 
@@ -457,7 +457,7 @@ def _is_variant_of(
 
 
 def _candidates(task: Task) -> list[_Candidate]:
-  names = task.mechanisms or mechanism_lib.NAMES
+  names = task.mechanisms or registry.KINDS
   kinds = [kind for kind in registry.KINDS.values() if kind.name in names]
   candidates = [
     _Candidate(kind.name, variant, 'none', task.limits, options)

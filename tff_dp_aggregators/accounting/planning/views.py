@@ -7,9 +7,9 @@ from typing import Any, Callable, NamedTuple, Optional
 import numpy as np
 
 from tff_dp_aggregators.accounting import accountants
-from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.planning import comparison as planning
+from tff_dp_aggregators.strategies import registry
 
 # File formats of the picture.
 PLOTS = ('pdf', 'png', 'svg')
@@ -127,7 +127,7 @@ def _minor_label(value: float, position: Optional[int]) -> str:
 
 def _color(row: planning.Row) -> str:
   """The same for a mechanism in all plots, sampled or not; variants have their own."""
-  names = list(mechanism_lib.NAMES)
+  names = list(registry.KINDS)
   return f'C{names.index(row.mechanism.name) + row.variant * len(names)}'
 
 

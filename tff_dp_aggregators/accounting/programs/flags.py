@@ -90,7 +90,7 @@ def define_mechanism(
     text: What --help says of --mechanism.
     none: Its value that asks for no mechanism, where that may be.
   """
-  names = list(mechanism_lib.NAMES) + ([] if none is None else [none])
+  names = list(mechanism_lib.names()) + ([] if none is None else [none])
   flags.DEFINE_enum('mechanism', None, names, text, flag_values=values)
   flags.DEFINE_string(
     'strategy_file',
@@ -290,7 +290,7 @@ def planned(
   if (values.mechanism is None) == (values.strategy_file is None):
     raise ValueError(
       '--mechanism is missing (or give --strategy_file, but not both); known are '
-      f'{", ".join(mechanism_lib.NAMES)}.'
+      f'{", ".join(mechanism_lib.names())}.'
     )
   if limits is not None:
     for name in (*participation_flags(), *sampling_flags(), 'find'):
@@ -470,7 +470,7 @@ def _mechanism(
   **more: Any,
 ) -> mechanism_lib.Mechanism:
   options = {**_options(values), **more}
-  if values.num_rounds is None and values.mechanism is not None:
+  if values.num_rounds is None and values.mechanism in registry.KINDS:
     # While rounds are looked for there may be fewer of them than bands.
     for option in registry.kind(values.mechanism).options:
       if option.is_within_rounds and options[option.name] is not None:

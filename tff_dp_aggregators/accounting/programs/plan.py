@@ -36,13 +36,13 @@ from absl import flags
 
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
-from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.planning import comparison as planning
 from tff_dp_aggregators.accounting.planning import views
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.base import new_files
+from tff_dp_aggregators.strategies import registry
 
 _REQUIRED = {
   'num_rounds': 'how many rounds will there be?',
@@ -113,7 +113,7 @@ def define(values: flags.FlagValues) -> None:
   flags.DEFINE_list(
     'mechanisms',
     None,
-    f'Of {", ".join(mechanism_lib.NAMES)}, separated by commas; or all. Default: all '
+    f'Of {", ".join(registry.KINDS)}, separated by commas; or all. Default: all '
     f'but those that take more than about {planning.MAX_SECONDS:.0f} s.',
     flag_values=values,
   )
@@ -154,7 +154,7 @@ def task_from(values: flags.FlagValues) -> planning.Task:
     raise ValueError(f'missing are {questions}')
   mechanisms = values.mechanisms
   if mechanisms is not None:
-    mechanisms = tuple(mechanism_lib.NAMES if mechanisms == ['all'] else mechanisms)
+    mechanisms = tuple(registry.KINDS if mechanisms == ['all'] else mechanisms)
   limits = flags_lib.limits_from(values, values.num_rounds, values.max_participations)
   is_derived = _is_derived(values)
   if is_derived:

@@ -28,9 +28,10 @@ who reads (`read`):
 * A file that ends in the middle of a line was cut there; `append` had not returned, so
   that round's result was not used. Whatever else is wrong is an error.
 
-Only Gaussian events compose here: those of all mechanisms of this package without
-sampling. In a ledger of a sampled mechanism each round is a sample of one and the same
-Gaussian (`Mechanism.round_events`), or nothing where other groups have their turn. Its
+Only Gaussian events compose here: those of all matrix mechanisms without sampling. In a
+ledger of a sampled mechanism each round is a sample of one and the same noise
+(`Mechanism.round_events`), or nothing where other groups have their turn; in one of
+Laplace noise it is the same Laplace event, or nothing where it adds none. Their
 `effective_noise_multiplier` and `epsilon` are null: there is no such noise multiplier,
 and epsilon is a composition that takes an accountant seconds. The report states it, of
 all rounds, for the mechanism's own neighbouring relation; `spent_by_round` has a bound
@@ -247,8 +248,8 @@ class LedgerWriter:
       TypeError: If a count is not a whole number.
       ValueError: If an argument is out of range, or the round is not the next, or was
         released with other content, or is of another mechanism, or its event neither
-        Gaussian nor a sample of one, or there is no clip norm and yet privacy. The
-        round's result must not be used then.
+        Gaussian nor Laplace nor a sample of one, or there is no clip norm and yet
+        privacy. The round's result must not be used then.
       OSError: If the line cannot be written, or something else changed the file.
     """
     self._mend()
@@ -558,7 +559,7 @@ def total_event(entries: Sequence[ledger_line.Line]) -> dp_accounting.DpEvent:
   """What rounds, and attempts that were aborted, spent together, as one event."""
   each = [entry.dp_event for entry in entries]
   samples = collections.Counter(
-    filter(ledger_spent.is_sample, each)
+    filter(ledger_spent.is_repeated, each)
   )  # A ledger has one kind.
   counted = [dp_accounting.SelfComposedDpEvent(*sample) for sample in samples.items()]
   others = [event for event in each if event not in samples]

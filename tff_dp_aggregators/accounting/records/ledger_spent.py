@@ -17,6 +17,8 @@ _SAMPLES = (
   dp_accounting.PoissonSampledDpEvent,
   dp_accounting.SampledWithoutReplacementDpEvent,
 )
+# Noise that is not Gaussian.
+_INDEPENDENT = (dp_accounting.LaplaceDpEvent,)
 # Stated figures may be this much above what the events compose to, relative,
 _TOLERANCE = 1e-9
 # and below by what this much of mu amounts to: another summation order, another libm.
@@ -24,37 +26,37 @@ _ROUND_OFF = 1e-12
 
 
 class Spent(NamedTuple):
-  """What the rounds so far released together: one Gaussian, or samples of one.
+  """What the rounds so far released together: one Gaussian, or an event repeated.
 
   Attributes:
     mu_squared: The sum of the squares of the rounds' mu, if they are Gaussians.
-    sample: The event of a round, if rounds are sampled; what they come to is the
-      report's.
+    repeated: The event of a round, if rounds are samples or their noise is not
+      Gaussian; what they come to is the report's.
   """
 
   mu_squared: float = 0.0
-  sample: Optional[dp_accounting.DpEvent] = None
+  repeated: Optional[dp_accounting.DpEvent] = None
 
   def plus(self, event: dp_accounting.DpEvent) -> 'Spent':
     """With one round more.
 
     Raises:
-      ValueError: If it is neither Gaussian nor a sample of one, or not of the mechanism
-        of those before it.
+      ValueError: If it is neither Gaussian nor Laplace nor a sample of one, or not of
+        the mechanism of those before it.
     """
-    if is_sample(event):
-      if self.mu_squared or self.sample not in (None, event):
-        raise ValueError(_mixed(event, self.sample))
-      return self._replace(sample=event)
+    if is_repeated(event):
+      if self.mu_squared or self.repeated not in (None, event):
+        raise ValueError(_mixed(event, self.repeated))
+      return self._replace(repeated=event)
     try:
       mu = accountants.gdp_mu(event)
     except dp_accounting.UnsupportedEventError as e:
       raise ValueError(
-        'a ledger adds up Gaussian events, or samples of one Gaussian; got '
+        'a ledger adds up Gaussian events, or has Laplace noise or samples; got '
         f'{event}; account for others with accountants.epsilon.'
       ) from e
-    if mu and self.sample is not None:
-      raise ValueError(_mixed(event, self.sample))
+    if mu and self.repeated is not None:
+      raise ValueError(_mixed(event, self.repeated))
     return self._replace(mu_squared=self.mu_squared + mu * mu)
 
   @property
@@ -64,29 +66,29 @@ class Spent(NamedTuple):
 
   @property
   def effective_noise_multiplier(self) -> Optional[float]:
-    """As a line states it: `None` if infinite, or if rounds are sampled."""
-    if self.sample is not None:
+    """As a line states it: `None` if infinite, or if an event is repeated."""
+    if self.repeated is not None:
       return None
     return _finite(1 / self.mu if self.mu_squared else math.inf)
 
   def epsilon(self, delta: float) -> Optional[float]:
-    """As a line states it: `None` if infinite, or if rounds are sampled."""
-    if self.sample is not None:
+    """As a line states it: `None` if infinite, or if an event is repeated."""
+    if self.repeated is not None:
       return None
     return _finite(gaussian.epsilon_of(self.mu, delta))
 
 
-def is_sample(event: dp_accounting.DpEvent) -> bool:
-  """Whether a round's event is a Gaussian on a random sample of clients."""
-  return isinstance(event, _SAMPLES) and isinstance(
-    event.event, dp_accounting.GaussianDpEvent
-  )
+def is_repeated(event: dp_accounting.DpEvent) -> bool:
+  """Whether it is the event of each round, and does not add up to one of its kind."""
+  if isinstance(event, _SAMPLES):
+    return isinstance(event.event, (dp_accounting.GaussianDpEvent, *_INDEPENDENT))
+  return isinstance(event, _INDEPENDENT)
 
 
 def _mixed(
-  event: dp_accounting.DpEvent, sample: Optional[dp_accounting.DpEvent]
+  event: dp_accounting.DpEvent, repeated: Optional[dp_accounting.DpEvent]
 ) -> str:
-  before = 'Gaussian' if sample is None else f'{sample}'
+  before = 'Gaussian' if repeated is None else f'{repeated}'
   return (
     f'the event is {event}, and those before it are {before}: all rounds of a ledger '
     'are of one mechanism, sampled or not. Another one has its own ledger.'
@@ -99,11 +101,12 @@ def check_stated(entry: LedgerEntry, spent: Spent) -> None:
   Raises:
     ValueError: If they are not.
   """
-  if spent.sample is not None:
+  if spent.repeated is not None:
     for name in ('effective_noise_multiplier', 'epsilon'):
       if getattr(entry, name) is not None:
         raise ValueError(
-          f'{name} is {getattr(entry, name)}, but lines of sampled rounds state none.'
+          f'{name} is {getattr(entry, name)}, but lines of sampled rounds, or of '
+          'Laplace noise, state none.'
         )
     return
   stated, exact = entry.effective_noise_multiplier, spent.effective_noise_multiplier

@@ -43,15 +43,15 @@ def of_mechanism(
   error = mechanism.values_noise_multiplier * np.sqrt(strategy.per_query_error())
   completed = num_rounds if run is None else run['rounds_completed']
   spent: list[list[float]] = []
-  if mechanism.noise_multiplier and mechanism.is_sampled:
-    spent = _sampled_by_round(mechanism, delta, completed)
+  if mechanism.noise_multiplier and not mechanism.is_one_gaussian:
+    spent = _composed_by_round(mechanism, delta, completed)
   elif mechanism.noise_multiplier:
     spent = _by_round(mechanism, delta, rounds[rounds < completed])
   return {
     'epsilon_by_delta': by_delta(event, delta, mechanism.relation, accountant),
     'epsilon_by_round': [point for point in spent if math.isfinite(point[1])],
     'epsilon_by_round_accountant': (
-      accountants.QUICK_BOUND if mechanism.is_sampled else accountants.EXACT
+      accountants.EXACT if mechanism.is_one_gaussian else _composed_by(mechanism)
     ),
     'error_by_round': [[int(each) + 1, float(error[each])] for each in rounds],
     'noise_correlation': _noise_correlation(strategy),
@@ -73,19 +73,27 @@ def _by_round(
   ]
 
 
-def _sampled_by_round(
+def _composed_by(mechanism: mechanism_lib.Mechanism) -> str:
+  """Who composes rounds for a curve: the quick bound, if it can."""
+  event, relation = mechanism.event, mechanism.relation
+  return accountants.quick_bound(event, relation) or accountants.tightest(
+    event, relation
+  )
+
+
+def _composed_by_round(
   mechanism: mechanism_lib.Mechanism, delta: float, completed: int
 ) -> list[list[float]]:
   """Epsilon by the quick bound when the first group had its turns."""
   event = mechanism.event
   assert isinstance(event, dp_accounting.SelfComposedDpEvent)
-  most = -(-completed // mechanism.limits.min_separation)
+  limits = mechanism.limits
+  most = min(-(-completed // limits.min_separation), limits.possible_participations)
   points = []
+  by = _composed_by(mechanism)
   for turns in np.unique(np.linspace(1, most, _SAMPLED_POINTS).astype(int)):
     so_far = dp_accounting.SelfComposedDpEvent(event.event, int(turns))
-    spent = accountants.epsilon(
-      so_far, delta, accountants.QUICK_BOUND, mechanism.relation
-    )
+    spent = accountants.epsilon(so_far, delta, by, mechanism.relation)
     points.append([(int(turns) - 1) * mechanism.limits.min_separation + 1, spent])
   return points
 

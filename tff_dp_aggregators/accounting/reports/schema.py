@@ -38,7 +38,7 @@ def load() -> dict[str, Any]:
 def _add_mechanisms(definitions: dict[str, Any]) -> None:
   """Names of mechanisms, and the fields of their options."""
   mechanism = definitions['mechanism']
-  names = [*mechanism_lib.NAMES, mechanism_lib.FROM_FILE]
+  names = [*mechanism_lib.names(), mechanism_lib.FROM_FILE]
   mechanism['properties']['name']['enum'] = names
   for name, by_kind in registry.options().items():
     said = {kind: f'{each.title}, {each.meaning}' for kind, each in by_kind.items()}

@@ -93,7 +93,7 @@ def event_of_rounds(
   """
   if rounds == mechanism.participation.num_rounds:
     return mechanism.event
-  if mechanism.is_sampled:
+  if not mechanism.is_one_gaussian:
     counted = collections.Counter(mechanism.round_events[:rounds])
     return events.simplify(
       dp_accounting.ComposedDpEvent(
@@ -104,10 +104,10 @@ def event_of_rounds(
 
 
 def noise_multipliers(mechanism: mechanism_lib.Mechanism) -> np.ndarray:
-  """Effective noise multipliers of the rounds so far, without sampling.
+  """Effective noise multipliers of the rounds so far, which are one Gaussian.
 
   Args:
-    mechanism: With noise.
+    mechanism: With Gaussian noise, and without sampling.
 
   Returns:
     float64 of shape [n].

@@ -558,17 +558,20 @@ def _check_ledger(
         'mechanism, number of rounds and noise that the run was planned with; to '
         'compose runs of several mechanisms, give each as its JSON report, --report.'
       )
-  if mechanism.noise_multiplier and mechanism.is_sampled:
-    _check_samples(mechanism, ledger)
-  elif mechanism.noise_multiplier:
+  if mechanism.noise_multiplier and mechanism.is_one_gaussian:
     _check_limits(mechanism, entries)
+  elif mechanism.noise_multiplier:
+    _check_events(mechanism, ledger)
 
 
-def _check_samples(
+def _check_events(
   mechanism: mechanism_lib.Mechanism, ledger: ledger_lib.Ledger
 ) -> None:
-  """Refuses a ledger whose rounds were sampled in another way, or not at all."""
-  if ledger.aborted:
+  """Refuses a ledger whose rounds have other events than those planned.
+
+  They were sampled in another way, or not at all, or made for other limits.
+  """
+  if ledger.aborted and mechanism.is_sampled:
     raise ValueError(
       f'the ledger has an aborted attempt at round {ledger.aborted[0].round}, and '
       'sampling allows one attempt at a round: another makes its clients more likely '
@@ -579,8 +582,9 @@ def _check_samples(
     if not _is_as_planned(entry.event, events.to_json(planned)):
       raise ValueError(
         f'round {entry.round} of the ledger has the event {entry.dp_event}, but with '
-        f'this sampling it is {planned}. The events of a sampled mechanism are its '
-        'round_events; those that are taken from states know nothing of sampling.'
+        f'{"this sampling" if mechanism.is_sampled else "these limits"} it is '
+        f'{planned}. The events of a sampled mechanism are its round_events; those '
+        'that are taken from states know nothing of sampling.'
       )
 
 

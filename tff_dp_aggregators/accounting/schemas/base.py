@@ -16,6 +16,7 @@ from dp_accounting import NeighboringRelation as Relation
 
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import events
+from tff_dp_aggregators.accounting import noises
 
 # Neighbouring relations by the names that flags and reports have for them.
 ADJACENCIES = {
@@ -127,6 +128,7 @@ class Kind(abc.ABC, Generic[S]):
     description: Of its JSON, for the JSON schema of reports.
     properties: JSON schemas of the dataclass's fields but for `num_rounds`.
     offers: What a comparison of mechanisms offers with it.
+    known_noises: Kinds of noise whose events accountants read under it.
   """
 
   name: ClassVar[str]
@@ -141,6 +143,10 @@ class Kind(abc.ABC, Generic[S]):
   description: ClassVar[str]
   properties: ClassVar[dict[str, dict[str, Any]]]
   offers: ClassVar[tuple[Offer, ...]]
+  known_noises: ClassVar[tuple[noises.Noise, ...]] = (
+    noises.GAUSSIAN,
+    *noises.OTHERS.values(),
+  )
 
   def sensitivity_factor(self, relation: Relation) -> int:
     """How many clip norms a round's sum moves by if one client's data change."""
@@ -160,29 +166,45 @@ class Kind(abc.ABC, Generic[S]):
 
   @abc.abstractmethod
   def event(
-    self, strategy: strategies.Strategy, schema: S, noise_multiplier: float
+    self,
+    strategy: strategies.Strategy,
+    schema: S,
+    noise_multiplier: float,
+    noise: noises.Noise = noises.GAUSSIAN,
   ) -> dp_accounting.DpEvent:
     """The event of all rounds of a strategy that `check` has let pass.
 
     Args:
-      strategy: Its strategy matrix C.
+      strategy: Its strategy matrix C; the identity unless the noise is Gaussian.
       schema: Who takes part when.
-      noise_multiplier: Standard deviation of z over what one client changes a sum by:
-        the clip norm, or twice that where it is replaced by another.
+      noise_multiplier: Scale of z over what one client changes a sum by: the clip norm,
+        or twice that where it is replaced by another.
+      noise: Of z.
     """
 
   def round_events(
-    self, strategy: strategies.Strategy, schema: S, noise_multiplier: float
+    self,
+    strategy: strategies.Strategy,
+    schema: S,
+    noise_multiplier: float,
+    noise: noises.Noise = noises.GAUSSIAN,
   ) -> tuple[dp_accounting.DpEvent, ...]:
     """The event of each round, such that those up to any round compose to all of them.
 
     Args:
-      strategy: Its strategy matrix C.
+      strategy: As for `event`.
       schema: Who takes part when.
       noise_multiplier: As for `event`.
+      noise: As for `event`.
     """
     if noise_multiplier == 0:
       return (dp_accounting.NonPrivateDpEvent(),) * schema.num_rounds
+    if not noise.is_gaussian:
+      # The densest pattern has the most of them after any round.
+      rounds = set(self.limits(schema).rounds)
+      one = noise.event(noise_multiplier)
+      nothing = dp_accounting.NoOpDpEvent()
+      return tuple(one if t in rounds else nothing for t in range(schema.num_rounds))
     each, _ = events.round_noise_multipliers(
       strategy, self.limits(schema), noise_multiplier
     )
@@ -247,7 +269,7 @@ class Sampling(Kind[S]):
 
   @abc.abstractmethod
   def sampled(
-    self, schema: S, gaussian: dp_accounting.GaussianDpEvent
+    self, schema: S, on_everybody: dp_accounting.DpEvent
   ) -> dp_accounting.DpEvent:
     """The event of one round, from that of its noise on everybody."""
 
@@ -277,29 +299,37 @@ class Sampling(Kind[S]):
     )
 
   def event(
-    self, strategy: strategies.Strategy, schema: S, noise_multiplier: float
+    self,
+    strategy: strategies.Strategy,
+    schema: S,
+    noise_multiplier: float,
+    noise: noises.Noise = noises.GAUSSIAN,
   ) -> dp_accounting.DpEvent:
-    """One sampled Gaussian for each round that a client may be drawn for.
+    """The event of a sampled round for each that a client may be drawn for.
 
     Its noise is relative to the largest column norm of C.
     """
     if noise_multiplier == 0:
       return dp_accounting.NonPrivateDpEvent()
     turns = self.limits(schema).possible_participations
-    one = self._sampled_round(strategy, schema, noise_multiplier)
+    one = self._sampled_round(strategy, schema, noise_multiplier, noise)
     return dp_accounting.SelfComposedDpEvent(one, turns)
 
   def round_events(
-    self, strategy: strategies.Strategy, schema: S, noise_multiplier: float
+    self,
+    strategy: strategies.Strategy,
+    schema: S,
+    noise_multiplier: float,
+    noise: noises.Noise = noises.GAUSSIAN,
   ) -> tuple[dp_accounting.DpEvent, ...]:
-    """A sampled Gaussian where the first group has its turn, and nothing elsewhere.
+    """That of a sampled round where the first group has its turn, nothing elsewhere.
 
     Groups have no client in common, so it is one group's turns that add up; the first
     has had the most of them after any round.
     """
     if noise_multiplier == 0:
       return (dp_accounting.NonPrivateDpEvent(),) * schema.num_rounds
-    one = self._sampled_round(strategy, schema, noise_multiplier)
+    one = self._sampled_round(strategy, schema, noise_multiplier, noise)
     groups = self.groups(schema)
     return tuple(
       dp_accounting.NoOpDpEvent() if this_round % groups else one
@@ -307,11 +337,14 @@ class Sampling(Kind[S]):
     )
 
   def _sampled_round(
-    self, strategy: strategies.Strategy, schema: S, noise_multiplier: float
+    self,
+    strategy: strategies.Strategy,
+    schema: S,
+    noise_multiplier: float,
+    noise: noises.Noise,
   ) -> dp_accounting.DpEvent:
     column_norm = strategy.sensitivity(None)
-    gaussian = dp_accounting.GaussianDpEvent(noise_multiplier / column_norm)
-    return self.sampled(schema, gaussian)
+    return self.sampled(schema, noise.event(noise_multiplier / column_norm))
 
 
 def _check_bands(strategy: strategies.Strategy, num_bands: int) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import dp_accounting
 from dp_accounting import NeighboringRelation as Relation
 
+from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting.schemas import base
 from tff_dp_aggregators.base import checks
 
@@ -55,6 +56,7 @@ class FixedSize(base.Sampling[FixedSizeSampling]):
     'cohorts of fixed size, without replacement, with --population and --cohort'
   )
   drawn = 'cohorts of fixed size'
+  known_noises = (noises.GAUSSIAN,)
   flags = (base.POPULATION, base.COHORT)
   description = 'Cohorts of fixed size, without replacement.'
   properties = {
@@ -89,11 +91,11 @@ class FixedSize(base.Sampling[FixedSizeSampling]):
     return 1
 
   def sampled(
-    self, schema: FixedSizeSampling, gaussian: dp_accounting.GaussianDpEvent
+    self, schema: FixedSizeSampling, on_everybody: dp_accounting.DpEvent
   ) -> dp_accounting.DpEvent:
-    """A Gaussian on a sample without replacement."""
+    """The noise on a sample without replacement."""
     return dp_accounting.SampledWithoutReplacementDpEvent(
-      schema.population, schema.cohort, gaussian
+      schema.population, schema.cohort, on_everybody
     )
 
   def cohort(self, schema: FixedSizeSampling, population: int) -> float:

@@ -12,6 +12,7 @@ from dp_accounting import NeighboringRelation as Relation
 
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import events
+from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting.schemas import base
 from tff_dp_aggregators.base import checks
 
@@ -85,8 +86,11 @@ class Limits(base.Kind[strategies.Participation]):
     strategy: strategies.Strategy,
     schema: strategies.Participation,
     noise_multiplier: float,
+    noise: noises.Noise = noises.GAUSSIAN,
   ) -> dp_accounting.DpEvent:
-    """One Gaussian: that of `events.run_event`."""
+    """One Gaussian, that of `events.run_event`; of other noise, one event a round."""
+    if noise_multiplier and not noise.is_gaussian:
+      return noise.repeated(noise_multiplier, schema.possible_participations)
     return events.run_event(strategy, schema, noise_multiplier)
 
   def from_flags(

@@ -168,10 +168,12 @@ class Poisson(base.Sampling[PoissonSampling]):
     return schema.num_groups
 
   def sampled(
-    self, schema: PoissonSampling, gaussian: dp_accounting.GaussianDpEvent
+    self, schema: PoissonSampling, on_everybody: dp_accounting.DpEvent
   ) -> dp_accounting.DpEvent:
-    """A Poisson-sampled Gaussian."""
-    return dp_accounting.PoissonSampledDpEvent(schema.sampling_probability, gaussian)
+    """The noise on a Poisson sample."""
+    return dp_accounting.PoissonSampledDpEvent(
+      schema.sampling_probability, on_everybody
+    )
 
   def cohort(self, schema: PoissonSampling, population: int) -> float:
     """The expected number of clients of the smallest group that are drawn.

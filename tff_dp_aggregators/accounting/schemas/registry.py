@@ -12,6 +12,7 @@ from dp_accounting import NeighboringRelation as Relation
 
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import events
+from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting.schemas import base
 from tff_dp_aggregators.accounting.schemas import fixed_size
 from tff_dp_aggregators.accounting.schemas import no_sampling
@@ -123,14 +124,17 @@ def event(
   schema: base.Schema,
   noise_multiplier: float,
   relation: Optional[Relation] = None,
+  noise: noises.Noise = noises.GAUSSIAN,
 ) -> dp_accounting.DpEvent:
   """The event of all rounds of a matrix mechanism under a schema.
 
   Args:
     strategy: Its strategy matrix C.
     schema: Who takes part when.
-    noise_multiplier: Standard deviation of z over the clip norm.
+    noise_multiplier: Scale of z over the clip norm: of Gaussian noise its standard
+      deviation.
     relation: Neighbouring relation; `None` for the schema's own.
+    noise: Of z; if it is not Gaussian, the strategy is the identity.
 
   Returns:
     * Limits: the Gaussian of `events.run_event`. If one client is replaced by another,
@@ -154,9 +158,9 @@ def event(
   relation = check_relation(schema, relation)
   kind = kind_of(schema)
   noise_multiplier = events.check_noise_multiplier(noise_multiplier)
-  check(strategy, schema)
+  check(strategy, schema, noise)
   return kind.event(
-    strategy, schema, noise_multiplier / kind.sensitivity_factor(relation)
+    strategy, schema, noise_multiplier / kind.sensitivity_factor(relation), noise
   )
 
 
@@ -165,14 +169,17 @@ def round_events(
   schema: base.Schema,
   noise_multiplier: float,
   relation: Optional[Relation] = None,
+  noise: noises.Noise = noises.GAUSSIAN,
 ) -> tuple[dp_accounting.DpEvent, ...]:
   """The event of each round; those up to any round compose to what all of them spent.
 
   Args:
     strategy: Its strategy matrix C.
     schema: Who takes part when.
-    noise_multiplier: Standard deviation of z over the clip norm.
+    noise_multiplier: Scale of z over the clip norm: of Gaussian noise its standard
+      deviation.
     relation: Neighbouring relation; `None` for the schema's own.
+    noise: Of z; if it is not Gaussian, the strategy is the identity.
 
   Returns:
     * Limits: Gaussians, of infinite noise (`NoOpDpEvent`) where a round adds nothing to
@@ -195,25 +202,42 @@ def round_events(
   relation = check_relation(schema, relation)
   kind = kind_of(schema)
   noise_multiplier = events.check_noise_multiplier(noise_multiplier)
-  check(strategy, schema)
+  check(strategy, schema, noise)
   return kind.round_events(
-    strategy, schema, noise_multiplier / kind.sensitivity_factor(relation)
+    strategy, schema, noise_multiplier / kind.sensitivity_factor(relation), noise
   )
 
 
-def check(strategy: strategies.Strategy, schema: base.Schema) -> None:
+def check(
+  strategy: strategies.Strategy,
+  schema: base.Schema,
+  noise: noises.Noise = noises.GAUSSIAN,
+) -> None:
   """Checks that a strategy's events are known under a schema.
 
   Raises:
     ValueError: If they are for other rounds, or if sampling does not help because the
-      noise of rounds that one client may be drawn for is correlated.
+      noise of rounds that one client may be drawn for is correlated; or of noise that
+      is correlated, or of which nothing is known under the schema.
   """
   if schema.num_rounds != strategy.num_rounds:
     raise ValueError(
       f'the schema is for {schema.num_rounds} rounds, the strategy for '
       f'{strategy.num_rounds}; build both for the same number.'
     )
-  kind_of(schema).check(strategy, schema)
+  kind = kind_of(schema)
+  if noise not in kind.known_noises:
+    known = ' and '.join(each.name for each in kind.known_noises)
+    raise ValueError(
+      f'no accountant here reads {noise.name} noise under {type(schema).__name__}, '
+      f'only {known} noise. Use Poisson sampling, or no sampling assumption.'
+    )
+  if not (noise.is_gaussian or isinstance(strategy, strategies.Identity)):
+    raise ValueError(
+      f'{noise.name} noise is independent in each round, and its strategy the '
+      f'identity; got {strategy.kind}.'
+    )
+  kind.check(strategy, schema)
 
 
 def to_json(schema: base.Schema) -> dict[str, Any]:

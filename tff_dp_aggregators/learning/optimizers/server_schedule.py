@@ -81,7 +81,7 @@ class ServerSchedule:
     """The strategy with the least RMSE under this workload.
 
     Args:
-      name: One of `accounting.mechanism.NAMES`. 'gaussian' and 'tree' have nothing to
+      name: One of `strategies.registry.KINDS`. 'gaussian' and 'tree' have nothing to
         adapt; 'blt' and 'windowed_blt' take momentum, but no learning rates that
         change.
       participation: Who takes part when, in as many rounds.

@@ -118,7 +118,7 @@ class SpentByLarger:
     self._delta = delta
     self._mechanism = mechanism
     self._sampled: Optional[spent_by_round.SpentByRound] = None
-    if mechanism.is_sampled and mechanism.noise_multiplier:
+    if mechanism.noise_multiplier and not mechanism.is_one_gaussian:
       self._sampled = spent_by_round.SpentByRound(mechanism, delta)
 
   @functools.cached_property

@@ -180,9 +180,9 @@ class Plan:
     return sum(int(np.size(weight)) for weight in tf.nest.flatten(trainable))
 
   @functools.cached_property
-  def sampled_spending(self) -> Optional[spent_by_round.SpentByRound]:
-    """What is spent by round if privacy rests on sampling: the ledger has none then."""
-    if self.guaranteed is None or not self.guaranteed.is_sampled:
+  def composed_spending(self) -> Optional[spent_by_round.SpentByRound]:
+    """What is spent by round if rounds compose: the ledger has no epsilon then."""
+    if self.guaranteed is None or self.guaranteed.is_one_gaussian:
       return None
     return spent_by_round.SpentByRound(self.guaranteed, self.delta)
 
@@ -289,9 +289,9 @@ class Plan:
       'target_epsilon': self.target_epsilon,
       'delta': self.delta,
       'epsilon_by_round': (
-        spent_by_round.KIND
-        if self.mechanism.is_sampled
-        else accountants.ACCOUNTANTS[accountants.EXACT].kind
+        accountants.ACCOUNTANTS[accountants.EXACT].kind
+        if self.mechanism.is_one_gaussian
+        else spent_by_round.KIND
       ),
       'clip_norm': self.clip_norm,
       'clients_per_round': self.schedule.clients_per_round,
@@ -545,8 +545,8 @@ class Run:
 
   def _epsilon(self, rounds: int, entry: ledger_lib.LedgerEntry) -> float:
     """Spent after so many rounds, of which the last has this line; or a bound on it."""
-    if self.plan.sampled_spending is not None:
-      return self.plan.sampled_spending.after(rounds)
+    if self.plan.composed_spending is not None:
+      return self.plan.composed_spending.after(rounds)
     return math.inf if entry.epsilon is None else entry.epsilon
 
   def _clip_norm(self, state: Any) -> Optional[float]:

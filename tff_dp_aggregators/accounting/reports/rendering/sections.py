@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any, Optional
 
 from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.reports import provenance
 from tff_dp_aggregators.accounting.reports.rendering import document
@@ -60,7 +61,16 @@ _MATRIX_MECHANISM = (
   'C X + z: the rows of X are the sums of the rounds, C is the strategy matrix, which '
   'decides how the noise of different rounds is correlated, and z is independent noise.'
 )
+_INDEPENDENT = (
+  "The server adds up the clipped updates of a round's clients and adds {} noise, "
+  'drawn anew in each round.'
+)
 _FROM_FILE = 'noise correlated over rounds by a matrix that was loaded from a file'
+_CLIPPED = {
+  2: "the largest length of a client's update; a longer one is scaled down to it",
+  1: "the largest sum of absolute values in a client's update; one with more is scaled "
+  'down to it',
+}
 _FOUND = {
   'noise_multiplier': 'the least noise that keeps it was found',
   'num_rounds': 'the most rounds that keep it were found',
@@ -267,9 +277,21 @@ def _definition(statement: dict[str, Any]) -> document.Section:
 def _of_a_run(statement: dict[str, Any]) -> tuple[document.Section, ...]:
   facts = document.Facts(tuple(_mechanism_facts(statement)))
   return (
-    document.Section('Mechanism', (document.Paragraph(_MATRIX_MECHANISM), facts)),
+    document.Section('Mechanism', (document.Paragraph(_principle(statement)), facts)),
     _participation(statement),
   )
+
+
+def _noise(statement: dict[str, Any]) -> noises.Noise:
+  return noises.of_mechanism(statement['mechanism']['name'])
+
+
+def _principle(statement: dict[str, Any]) -> str:
+  """What the server does, in general."""
+  noise = _noise(statement)
+  if noise.is_gaussian:
+    return _MATRIX_MECHANISM
+  return _INDEPENDENT.format(noise.name.capitalize())
 
 
 def _composition(statement: dict[str, Any]) -> tuple[document.Section, ...]:
@@ -284,7 +306,12 @@ def _composition(statement: dict[str, Any]) -> tuple[document.Section, ...]:
     'sampling the clients as well.'
   )
   table = document.Table(('run', 'mechanism', 'what ran', 'epsilon alone'), tuple(rows))
-  blocks = (document.Paragraph(intro), table, document.Paragraph(_MATRIX_MECHANISM))
+  principles = dict.fromkeys(_principle(part) for _, part in _runs(statement))
+  blocks: tuple[document.Block, ...] = (
+    document.Paragraph(intro),
+    table,
+    *(document.Paragraph(each) for each in principles),
+  )
   return (document.Section('Runs', blocks),)
 
 
@@ -316,16 +343,17 @@ def _mechanism_facts(statement: dict[str, Any]) -> Iterator[Fact]:
     f'{mechanism["noise_buffers"]} model sizes',
     'what the server keeps of the noise from round to round',
   )
+  noise = _noise(statement)
   yield Fact(
-    'clip norm (L2)',
+    f'clip norm (L{noise.order})',
     _marked(statement, 'clip_norm', _clip_norm(statement)),
-    "the largest length of a client's update; a longer one is scaled down to it",
+    _CLIPPED[noise.order],
   )
   yield Fact(
     'noise multiplier',
     rounding.exact(mechanism['noise_multiplier']),
-    'noise relative to the clip norm: standard deviation of an entry of z over the '
-    'clip norm. It says how loud the noise is',
+    f'noise relative to the clip norm: {noise.scale} over the clip norm. It says how '
+    'loud the noise is',
   )
   if mechanism['adaptive_clipping'] is not None:
     yield from _adaptive_facts(mechanism['adaptive_clipping'])
@@ -374,6 +402,8 @@ def _mechanism_facts(statement: dict[str, Any]) -> Iterator[Fact]:
 
 def _words(name: str) -> str:
   """What a mechanism's noise is like, with the papers that it is from."""
+  if name in noises.OTHERS:
+    return noises.OTHERS[name].words
   kind = registry.KINDS.get(name)
   if kind is None:
     return _FROM_FILE
@@ -425,6 +455,10 @@ def _sensitivity_meaning(statement: dict[str, Any]) -> str:
   if statement['definition']['adjacency']['name'] == 'replace_one':
     twice = ". Twice that of C, as one client's part goes and another's comes"
   return f'the most by which one client can change C X, {which}{twice}'
+
+
+def _has_other_noise(statement: dict[str, Any]) -> bool:
+  return not _noise(statement).is_gaussian
 
 
 def _is_sampled(statement: dict[str, Any]) -> bool:
@@ -545,10 +579,19 @@ def _by_delta(guarantee: dict[str, Any]) -> document.Table:
 def _how_composed(statement: dict[str, Any]) -> str:
   runs = [part for _, part in _runs(statement)]
   if any(_is_sampled(part) for part in runs):
+    noise = ' or '.join(dict.fromkeys(_noise(p).name.capitalize() for p in runs))
     return (
-      'A round is a Gaussian mechanism on a random sample of the clients. Clients that '
+      f'A round is a {noise} mechanism on a random sample of the clients. Clients that '
       'are not drawn give nothing away, and nobody knows who was drawn; so a round '
       'spends less than without sampling. The accountants add up what the rounds spend.'
+    )
+  others = dict.fromkeys(_noise(part).name for part in runs if _has_other_noise(part))
+  if others:
+    return (
+      f'A round with {" or ".join(others).capitalize()} noise costs a client who is in '
+      'it epsilon = 1 / the noise multiplier, with delta = 0; one who is in several of '
+      'them at most the sum. The accountants compose the privacy loss of the rounds, '
+      'which at a positive delta is less than that.'
     )
   if statement['parts']:
     number = 'mu, whose square is the sum of the squares of those of the runs'

@@ -1,0 +1,179 @@
+"""Mechanisms whose noise is not Gaussian: Laplace noise, planned and accounted for.
+
+Claims:
+
+* The event of a run is that of the densest pattern of rounds, found by going through
+  all patterns; events of rounds compose to it, up to every round.
+* Epsilon is that of the privacy loss by brute force: sums over all sequences of losses
+  on a grid. A client whose change is spread over coordinates, within the L1 bound, is
+  no easier to see than one whose change is all in one.
+* A target is kept, and missed with a little less noise; under limits, under Poisson
+  sampling and with replacing one client, which halves the noise.
+* What has no analysis is refused, with the reason: cohorts of fixed size, options of
+  strategies, adaptive clipping, correlated strategies.
+* Written down and read again, a mechanism is the same.
+"""
+
+import itertools
+import math
+
+import dp_accounting
+import numpy as np
+import pytest
+from dp_accounting import NeighboringRelation as Relation
+from dp_accounting import pld
+
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import mechanism as mechanism_lib
+from tff_dp_aggregators.accounting import noises
+from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting import spent_by_round
+
+_LIMITS = strategies.Participation(11, min_separation=4)
+
+
+def _laplace(participation=_LIMITS, noise_multiplier=2.0, **options):
+  return mechanism_lib.Mechanism('laplace', participation, noise_multiplier, **options)
+
+
+def _losses(shift, points=400):
+  """Privacy losses of Laplace noise of scale 1 that is moved, and probabilities."""
+  middle = (np.arange(points) + 0.5) / points * shift
+  between = 0.5 * np.exp(-middle) * shift / points
+  losses = np.concatenate([[shift], shift - 2 * middle, [-shift]])
+  return losses, np.concatenate([[0.5], between, [0.5 * math.exp(-shift)]])
+
+
+def _delta(parts, epsilon):
+  """Delta of independent losses together."""
+  losses, probabilities = np.zeros(1), np.ones(1)
+  for more, likely in parts:
+    losses = np.add.outer(losses, more).ravel()
+    probabilities = np.multiply.outer(probabilities, likely).ravel()
+  return float(np.sum(probabilities * np.maximum(0, 1 - np.exp(epsilon - losses))))
+
+
+@pytest.mark.parametrize(
+  'limits',
+  [
+    _LIMITS,
+    strategies.Participation(11, min_separation=4, max_participations=2),
+    strategies.Participation(7),
+    strategies.Participation(9, min_separation=3, fixed_epoch=True),
+    strategies.Participation.single(5),
+  ],
+)
+def test_the_event_is_that_of_the_worst_pattern_up_to_every_round(limits):
+  mechanism = _laplace(limits)
+  patterns = list(limits.patterns())
+  for rounds in range(1, limits.num_rounds + 1):
+    worst = max(sum(each < rounds for each in pattern) for pattern in patterns)
+    composed = dp_accounting.ComposedDpEvent(mechanism.round_events[:rounds])
+    for relation in (Relation.REPLACE_SPECIAL, Relation.ADD_OR_REMOVE_ONE):
+      assert accountants.parts.parts(composed, relation) == [
+        (dp_accounting.LaplaceDpEvent(2.0), worst)
+      ]
+  assert mechanism.event == dp_accounting.SelfComposedDpEvent(
+    dp_accounting.LaplaceDpEvent(2.0), worst
+  )
+  assert mechanism.sensitivity == worst
+  assert mechanism.epsilon(1e-15) == pytest.approx(worst / 2.0, rel=1e-4)
+
+
+@pytest.mark.parametrize('noise_multiplier', [0.7, 2.0, 9.0])
+def test_epsilon_is_that_of_the_privacy_loss_by_brute_force(noise_multiplier):
+  limits = strategies.Participation(4, min_separation=2)
+  mechanism = _laplace(limits, noise_multiplier)
+  alone = _losses(1 / noise_multiplier)
+  for delta in (1e-3, 0.02, 0.1):
+    epsilon = mechanism.epsilon(delta)
+    # What the accountant says is kept, and two thousandths less are not.
+    assert _delta([alone] * 2, epsilon) <= delta * (1 + 1e-4)
+    assert epsilon == 0 or _delta([alone] * 2, epsilon - 2e-3) > delta
+
+
+def test_a_change_that_is_spread_is_no_easier_to_see():
+  for shift, part in itertools.product((0.1, 1.0, 4.0), (0.5, 0.2)):
+    in_one = [_losses(shift, 2000)]
+    spread = [_losses(shift * part), _losses(shift * (1 - part))]
+    for epsilon in np.linspace(0, 0.99, 12) * shift:
+      assert _delta(spread, epsilon) <= _delta(in_one, epsilon) + 1e-6
+
+
+@pytest.mark.parametrize(
+  'schema', [_LIMITS, schemas.PoissonSampling(20, 0.1), schemas.PoissonSampling(4, 1.0)]
+)
+def test_a_target_is_kept_with_the_least_noise(schema):
+  made = mechanism_lib.Mechanism.for_target('laplace', schema, 4.0, 1e-5)
+  assert made.epsilon(1e-5) <= 4.0
+  less = _laplace(schema, made.noise_multiplier * 0.998)
+  assert less.epsilon(1e-5) > 4.0
+  read = mechanism_lib.Mechanism.from_json(made.to_json())
+  assert read == made
+  assert read.noise is noises.LAPLACE
+
+
+def test_sampling_amplifies_and_replacing_costs_twice():
+  sampled = _laplace(schemas.PoissonSampling(11, 0.1))
+  everybody = _laplace(strategies.Participation(11))
+  assert sampled.epsilon(1e-6) < 0.5 * everybody.epsilon(1e-6)
+  replaced = _laplace(strategies.Participation(11), adjacency='replace_one')
+  half = _laplace(strategies.Participation(11), noise_multiplier=1.0)
+  assert replaced.epsilon(1e-6) == pytest.approx(half.epsilon(1e-6), rel=1e-9)
+  assert replaced.sensitivity == 22.0
+
+
+@pytest.mark.parametrize(
+  'schema',
+  [_LIMITS, strategies.Participation(30, 3, 4), schemas.PoissonSampling(9, 0.2)],
+)
+def test_what_is_said_round_by_round_is_at_least_what_was_spent(schema):
+  mechanism = _laplace(schema)
+  by_round = spent_by_round.SpentByRound(mechanism, delta=1e-5)
+  said = [by_round.after(rounds) for rounds in range(1, schema.num_rounds + 1)]
+  assert said == sorted(said)
+  for rounds in (1, 2, schema.num_rounds // 2, schema.num_rounds):
+    events = dp_accounting.ComposedDpEvent(mechanism.round_events[:rounds])
+    spent = accountants.epsilon(events, 1e-5, relation=mechanism.relation)
+    assert said[rounds - 1] >= spent * (1 - 1e-9)
+  assert said[-1] == pytest.approx(mechanism.epsilon(1e-5), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+  ('make', 'message'),
+  [
+    (
+      lambda: _laplace(schemas.FixedSizeSampling(5, 100, 10)),
+      'no accountant here reads laplace noise under FixedSizeSampling.*Poisson',
+    ),
+    (lambda: _laplace(num_bands=2), 'num_bands=2 is for banded.* not for laplace'),
+    (
+      lambda: _laplace(clipped_count_stddev=5.0),
+      'clipped_count_stddev=5.0 is for Gaussian noise.*leave it out',
+    ),
+    (
+      lambda: _laplace(strategy=strategies.BinaryTree(11)),
+      'laplace noise is independent.* identity; got',
+    ),
+  ],
+)
+def test_what_has_no_analysis_is_refused(make, message):
+  with pytest.raises(ValueError, match=message):
+    make()
+
+
+def test_without_noise_there_is_no_privacy():
+  assert math.isinf(_laplace(noise_multiplier=0.0).epsilon(1e-5))
+
+
+@pytest.mark.parametrize('rounds', [1, 2, 11, 300])
+@pytest.mark.parametrize('delta', [1e-2, 1e-6])
+def test_sampled_laplace_noise_has_the_epsilon_of_dp_accounting(rounds, delta):
+  # Losses that end: a grid that saw their end alone said up to nine times as much.
+  event = _laplace(schemas.PoissonSampling(rounds, 0.1)).event
+  peer = pld.PLDAccountant(Relation.ADD_OR_REMOVE_ONE).compose(event)
+  ours = accountants.epsilon(event, delta, relation=Relation.ADD_OR_REMOVE_ONE)
+  # The peer's grid is of 1e-4, rounded up.
+  assert ours <= peer.get_epsilon(delta) + 1e-9
+  assert ours == pytest.approx(peer.get_epsilon(delta), rel=1e-3)
