@@ -62,6 +62,6 @@ bazel-test: ## Run the tests with Bazel, offline, in .venv (ARGS go to Bazel)
 
 clean: ## Remove .venv, caches and build output
 	@if command -v bazel >/dev/null && [ -e bazel-out ]; then bazel shutdown; fi
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .coverage* build dist site *.egg-info
+	rm -rf .venv .hypothesis .mypy_cache .pytest_cache .ruff_cache .coverage* build dist site *.egg-info
 	rm -f bazel-*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

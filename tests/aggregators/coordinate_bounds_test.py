@@ -1,0 +1,138 @@
+"""Bounds of coordinates hold for each, and change nothing else.
+
+Claims, through real TFF processes:
+
+* Each coordinate is the nearest within its bound, for one bound, one for each tensor,
+  and one for each coordinate; what is within stays as it is.
+* What is not finite reaches the mechanism, which zeroes and counts it.
+* Half precision and float64 are bounded in their own dtype.
+* State, measurements and weights of the inner aggregation are as without bounds.
+* Bounds that are no numbers, not positive, or of another structure are refused.
+"""
+
+import collections
+import math
+
+import numpy as np
+import pytest
+import tensorflow_federated as tff
+
+from tff_dp_aggregators import aggregators
+from tff_dp_aggregators.learning import runtime
+
+_VECTOR = tff.TensorType(np.float32, [3])
+_TYPE = tff.to_type(
+  collections.OrderedDict(kernel=(np.float32, [2, 2]), bias=(np.float64, [2]))
+)
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _runtime():
+  with runtime.local_runtime():
+    yield
+
+
+def _sum_within(bounds):
+  return aggregators.CoordinateBoundsFactory(
+    tff.aggregators.SumFactory(), bounds=bounds
+  )
+
+
+def _result(factory, value_type, value):
+  process = factory.create(value_type)
+  return process.next(process.initialize(), [value]).result
+
+
+def _value(kernel, bias):
+  return collections.OrderedDict(
+    kernel=np.reshape(np.float32(kernel), [2, 2]), bias=np.array(bias)
+  )
+
+
+@pytest.mark.parametrize(
+  ('bounds', 'kernel', 'bias'),
+  [
+    (1, [[0.1, 1], [-1, -0.5]], [1, -1]),
+    (
+      collections.OrderedDict(kernel=2.0, bias=50),
+      [[0.1, 2], [-2, -0.5]],
+      [7, -50],
+    ),
+    (
+      collections.OrderedDict(kernel=np.float32([5, 1.5]), bias=np.array([6, 1e300])),
+      [[0.1, 1.5], [-5, -0.5]],
+      [6, -1e200],
+    ),
+    (collections.OrderedDict(kernel=1e300, bias=1e9), None, [7, -1e9]),
+  ],
+)
+def test_each_coordinate_is_the_nearest_within_its_bound(bounds, kernel, bias):
+  value = _value([[0.1, 3e38], [-7.0, -0.5]], [7.0, -1e200])
+  result = _result(_sum_within(bounds), _TYPE, value)
+  expected = value['kernel'] if kernel is None else np.float32(kernel)
+  np.testing.assert_array_equal(result['kernel'], expected)
+  np.testing.assert_array_equal(result['bias'], bias)
+
+
+def test_what_is_not_finite_is_left_to_the_mechanism():
+  mean = aggregators.gaussian(clip_norm=9.0, noise_multiplier=0.0, clients_per_round=1)
+  process = aggregators.CoordinateBoundsFactory(mean, bounds=1.0).create(_VECTOR)
+  values = [np.float32([5, number, 5]) for number in (0, math.nan, math.inf, -math.inf)]
+  output = process.next(process.initialize(), values)
+  np.testing.assert_array_equal(output.result, [1, 0, 1])
+  assert output.measurements['nonfinite_count'] == 3
+
+
+@pytest.mark.parametrize('dtype', [np.float16, np.float64])
+def test_other_dtypes_are_bounded(dtype):
+  process = _sum_within(0.1).create(tff.TensorType(dtype, [2]))
+  result = process.next(process.initialize(), [np.array([-6e4, 0.01], dtype)]).result
+  np.testing.assert_array_equal(result, np.array([-0.1, 0.01], dtype))
+
+
+def test_the_inner_process_is_as_without_bounds():
+  inner = aggregators.gaussian(clip_norm=1.0, noise_multiplier=1.0, clients_per_round=2)
+  plain = inner.create(_VECTOR)
+  factory = aggregators.CoordinateBoundsFactory(inner, bounds=2.0)
+  process = factory.create(_VECTOR)
+  for part in ('initialize', 'next'):
+    signature = getattr(process, part).type_signature
+    assert signature.is_equivalent_to(getattr(plain, part).type_signature)
+  assert isinstance(factory, tff.aggregators.UnweightedAggregationFactory)
+  assert factory.inner is inner
+  assert factory.bounds == 2.0
+
+
+@pytest.mark.parametrize('bounds', [0, -1.0, math.nan, math.inf, [1.0, [2.0, 0.0]]])
+def test_bounds_that_are_not_positive_and_finite_are_refused(bounds):
+  with pytest.raises(ValueError, match='bounds must be positive and finite; got'):
+    _sum_within(bounds)
+
+
+@pytest.mark.parametrize('bounds', [None, '1', True, [1.0, None], {'kernel': 'wide'}])
+def test_bounds_that_are_no_numbers_are_refused(bounds):
+  with pytest.raises(TypeError, match='bounds must be a number or a structure of num'):
+    _sum_within(bounds)
+
+
+def test_bounds_of_another_structure_are_refused():
+  for bounds in ([1.0, 2.0], collections.OrderedDict(kernel=1.0, b=1.0), [1.0]):
+    with pytest.raises(
+      (TypeError, ValueError), match='bounds must be a number or a st'
+    ):
+      _sum_within(bounds).create(_TYPE)
+  for kernel in (np.ones(3), np.ones([2, 1]), np.ones([1, 2, 2])):
+    bounds = collections.OrderedDict(kernel=kernel, bias=1.0)
+    with pytest.raises(ValueError, match='bounds has an array of shape'):
+      _sum_within(bounds).create(_TYPE)
+
+
+def test_what_are_no_floats_is_refused():
+  with pytest.raises(TypeError, match='float tensors, got int32'):
+    _sum_within(1.0).create(tff.TensorType(np.int32, [2]))
+
+
+@pytest.mark.parametrize('inner', [None, tff.aggregators.MeanFactory()])
+def test_what_is_no_unweighted_factory_is_refused(inner):
+  with pytest.raises(TypeError, match='inner must be'):
+    aggregators.CoordinateBoundsFactory(inner, bounds=1.0)

@@ -1,0 +1,281 @@
+"""What TFF composes around our factories and inside them keeps what they say, or fails.
+
+Claims, through real TFF processes:
+
+* Around a mechanism, what each client does by itself (zeroing and clipping with a fixed
+  norm, bounds, concatenation, measurements) leaves event and sensitivity as they are: a
+  hostile client moves the result by the clip norm over the denominator at most.
+* So do rotations. Their seed is in the state, so the event is that of the mechanism's
+  state within; the noise that is rotated back is as loud as it was.
+* Norms that follow the clients' are refused, also where noise was added to them.
+* Inside, nothing passes but what is the exact sum, or said to be: each other factory of
+  TFF is refused when the factory is made, with the reason and the way out.
+"""
+
+import math
+
+import dp_accounting
+import numpy as np
+import pytest
+import tensorflow_federated as tff
+
+from tff_dp_aggregators import aggregators
+from tff_dp_aggregators import noise
+from tff_dp_aggregators.learning import runtime
+from tff_dp_aggregators.queries import grid
+
+_CLIP_NORM, _CLIENTS = 0.5, 4
+_TYPE = tff.to_type([(np.float32, [4]), (np.float32, [2, 2])])
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _runtime():
+  with runtime.local_runtime():
+    yield
+
+
+def _gaussian(noise_multiplier=0.0, **kwargs):
+  return aggregators.gaussian(
+    clip_norm=_CLIP_NORM,
+    noise_multiplier=noise_multiplier,
+    clients_per_round=_CLIENTS,
+    seed=noise.Seed(5),
+    **kwargs,
+  )
+
+
+def _measured(inner):
+  return tff.aggregators.add_measurements(
+    inner, server_measurement_fn=lambda total: {'total': total}
+  )
+
+
+# Each keeps to one client's value.
+_CLIENTS_THEMSELVES = {
+  'add_debug_measurements': tff.learning.add_debug_measurements,
+  'add_measurements': _measured,
+  'clipping_factory': lambda inner: tff.aggregators.clipping_factory(9.0, inner),
+  'concat_factory': tff.aggregators.concat_factory,
+  'coordinate_bounds': lambda inner: aggregators.CoordinateBoundsFactory(
+    inner, bounds=1e3
+  ),
+  'zero_nonfinite': aggregators.ZeroNonfiniteFactory,
+  'zeroing_factory': lambda inner: tff.aggregators.zeroing_factory(1e4, inner),
+  'zeroing_factory_l2': lambda inner: tff.aggregators.zeroing_factory(
+    1e4, inner, norm_order=2.0
+  ),
+}
+_ROTATIONS = {
+  'discrete_fourier': tff.aggregators.DiscreteFourierTransformFactory,
+  'hadamard': tff.aggregators.HadamardTransformFactory,
+}
+_LARGEST = float(np.finfo(np.float32).max)
+# All within what is zeroed and beyond it; not finite; too small to count.
+_HOSTILE = (0.0, 1.0, -700.0, 1e5, _LARGEST, -_LARGEST, math.inf, math.nan, 1e-42)
+
+
+def _value(number):
+  return [np.full([4], number, np.float32), np.full([2, 2], -number, np.float32)]
+
+
+def _flat(value):
+  return np.concatenate([np.ravel(tensor).astype(np.float64) for tensor in value])
+
+
+def _moved_by_hostile_clients(process):
+  """Norms of what a client adds to the result, by what it sends."""
+  state = process.initialize()
+  honest = [_value(0.01), _value(-0.03)]
+  without = _flat(process.next(state, [*honest, _value(0.0)]).result)
+  return [
+    np.linalg.norm(
+      _flat(process.next(state, [*honest, _value(number)]).result) - without
+    )
+    for number in _HOSTILE
+  ]
+
+
+# Two are like others in all but a line.
+_SLOW = ('add_measurements', 'zeroing_factory_l2')
+
+
+@pytest.mark.parametrize(
+  'name',
+  [
+    pytest.param(name, marks=pytest.mark.slow) if name in _SLOW else name
+    for name in _CLIENTS_THEMSELVES
+  ],
+)
+def test_around_a_mechanism_neither_sensitivity_nor_event_changes(name):
+  process = _CLIENTS_THEMSELVES[name](_gaussian()).create(_TYPE)
+  moved = _moved_by_hostile_clients(process)
+  # Up to the rounding of float32 results of magnitude 0.02.
+  assert max(moved) <= _CLIP_NORM / _CLIENTS + 1e-7
+  assert max(moved) >= 0.99 * _CLIP_NORM / _CLIENTS
+  assert moved[0] == moved[-1] == 0
+
+  process = _CLIENTS_THEMSELVES[name](_gaussian(2.0)).create(_TYPE)
+  state = process.initialize()
+  for rounds in (1, 2):
+    state = process.next(state, [_value(1.0)]).state
+    spent = aggregators.extract_dp_event(state)
+    assert spent.last_round_only == dp_accounting.GaussianDpEvent(2.0)
+    so_far = spent.all_rounds_so_far.noise_multiplier
+    assert so_far == pytest.approx(2.0 / math.sqrt(rounds))
+
+
+def test_measurements_are_those_of_tff():
+  factory = tff.aggregators.zeroing_factory(
+    2.0, tff.aggregators.clipping_factory(1.0, _gaussian())
+  )
+  process = factory.create(tff.TensorType(np.float32, [2]))
+  values = [np.float32(v) for v in ([3, 0], [1.5, 0], [0.1, 0], [math.nan, 0])]
+  output = process.next(process.initialize(), values)
+  assert output.measurements['zeroed_count'] == 1
+  within = output.measurements['zeroing']
+  assert within['clipped_count'] == 1
+  # NaN is above no norm; the mechanism has it.
+  assert within['clipping']['nonfinite_count'] == 1
+  np.testing.assert_allclose(output.result, [0.6 / _CLIENTS, 0], rtol=1e-6)
+
+
+@pytest.mark.parametrize('name', _ROTATIONS)
+def test_around_a_mechanism_rotations_do_not_change_the_sensitivity(name):
+  process = _ROTATIONS[name](_gaussian()).create(_TYPE)
+  moved = _moved_by_hostile_clients(process)
+  # A rotation back, in float32, of what moved by the clip norm exactly.
+  assert max(moved) <= _CLIP_NORM / _CLIENTS * (1 + 1e-5) + 1e-7
+  assert max(moved) >= 0.99 * _CLIP_NORM / _CLIENTS
+
+
+@pytest.mark.parametrize('name', _ROTATIONS)
+def test_the_event_of_a_rotated_mechanism_is_in_the_state_within(name):
+  size = 2**15
+  process = _ROTATIONS[name](_gaussian(2.0)).create(tff.TensorType(np.float32, [size]))
+  output = process.next(process.initialize(), [np.zeros([size], np.float32)])
+  with pytest.raises(ValueError, match='the seed of a rotation') as error:
+    aggregators.extract_dp_event(output.state)
+  assert 'state of the mechanism within' in str(error.value)
+  spent = aggregators.extract_dp_event(output.state[0])
+  assert spent.all_rounds_so_far == dp_accounting.GaussianDpEvent(2.0)
+  # A mean of squares of 2^15 normals is beyond 5 standard deviations with 6e-7.
+  relative = (
+    np.mean(np.square(output.result, dtype=np.float64))
+    / (2.0 * _CLIP_NORM / _CLIENTS) ** 2
+  )
+  assert abs(relative - 1) < 5 * math.sqrt(2 / size)
+
+
+def _following(**kwargs):
+  make = tff.aggregators.PrivateQuantileEstimationProcess
+  return (make.no_noise if not kwargs else make)(
+    initial_estimate=1.0, target_quantile=0.8, learning_rate=0.2, **kwargs
+  )
+
+
+@pytest.mark.parametrize('wrapper', ['zeroing_factory', 'clipping_factory'])
+def test_norms_that_follow_the_clients_are_refused(wrapper):
+  norm = _following()
+  factory = getattr(tff.aggregators, wrapper)(norm, _gaussian(2.0))
+  process = factory.create(_TYPE)
+  state = process.next(process.initialize(), [_value(1.0)]).state
+  with pytest.raises(ValueError, match='one client changes what becomes') as error:
+    aggregators.extract_dp_event(state)
+  assert 'aggregators.adaptive' in str(error.value)
+  # The mechanism within says what it spent, which is not all.
+  assert aggregators.extract_dp_event(state['inner_agg']).last_round_only
+
+
+# Inside.
+
+
+class _Subclass(tff.aggregators.SumFactory):
+  """May do as it likes."""
+
+
+_SUM = tff.aggregators.SumFactory
+_NOT_THE_SUM = {
+  'clipping_factory': lambda: tff.aggregators.clipping_factory(1.0, _SUM()),
+  'compression_aggregator': lambda: tff.learning.compression_aggregator(weighted=False),
+  'concat_factory': lambda: tff.aggregators.concat_factory(_SUM()),
+  'dft': tff.aggregators.DiscreteFourierTransformFactory,
+  'encoded': lambda: tff.aggregators.EncodedSumFactory(lambda spec: None),
+  'hadamard': tff.aggregators.HadamardTransformFactory,
+  'measured': lambda: _measured(_SUM()),
+  'modular': lambda: tff.aggregators.SecureModularSumFactory(2**41),
+  'private': lambda: tff.aggregators.DifferentiallyPrivateFactory.gaussian_fixed(
+    1.0, 10, 1.0
+  ),
+  'reservoir': lambda: tff.aggregators.UnweightedReservoirSamplingFactory(3),
+  'robust_aggregator': lambda: tff.learning.robust_aggregator(weighted=False),
+  'secure_floats': lambda: tff.aggregators.SecureSumFactory(1.0),
+  'secure_following': lambda: tff.aggregators.SecureSumFactory(_following()),
+  'secure_narrow': lambda: tff.aggregators.SecureSumFactory(grid.LARGEST_ENTRY - 1),
+  'secure_positive': lambda: tff.aggregators.SecureSumFactory(grid.LARGEST_ENTRY, 0),
+  'secure_aggregator': lambda: tff.learning.secure_aggregator(weighted=False),
+  'subclass': _Subclass,
+  'unweighted_mean': tff.aggregators.UnweightedMeanFactory,
+  'zeroing_factory': lambda: tff.aggregators.zeroing_factory(1.0, _SUM()),
+}
+
+
+@pytest.mark.parametrize('name', _NOT_THE_SUM)
+def test_inside_what_may_not_be_the_sum_is_refused(name):
+  factory = _NOT_THE_SUM[name]()
+  with pytest.raises(ValueError, match='^record_aggregation_factory ') as error:
+    _gaussian(record_aggregation_factory=factory)
+  assert 'aggregators.secure_sum()' in str(error.value)
+  if name in ('modular', 'encoded', 'private', 'unweighted_mean'):
+    assert 'nothing here knows' not in str(error.value)
+  if name.startswith('secure_') and name != 'secure_aggregator':
+    assert 'clips what it sums' in str(error.value)
+
+
+def test_inside_the_exact_sums_pass():
+  for factory in (
+    tff.aggregators.SumFactory(),
+    aggregators.secure_sum(),
+    tff.aggregators.SecureSumFactory(2**45, -(2**40)),
+    tff.aggregators.SecureSumFactory(np.int64(grid.LARGEST_ENTRY)),
+  ):
+    _gaussian(record_aggregation_factory=factory)
+
+
+@pytest.mark.parametrize('name', ['concat_factory', 'measured'])
+def test_inside_what_is_said_to_be_the_sum_gives_the_same_bits(name):
+  values = [_value(0.01), _value(-0.03), _value(900.0)]
+  bits = []
+  for inner in (None, aggregators.ExactSum(_NOT_THE_SUM[name]())):
+    process = _gaussian(2.0, record_aggregation_factory=inner).create(_TYPE)
+    state = process.initialize()
+    for _ in range(2):
+      output = process.next(state, values)
+      state = output.state
+      bits.append(_flat(output.result).tobytes())
+    assert aggregators.extract_dp_event(state).last_round_only
+  assert bits[:2] == bits[2:]
+
+
+def test_inside_a_sum_that_clips_would_let_a_client_take_less_than_it_says():
+  # What the refusal is for: an aggregation of the right type, and another result.
+  narrow = aggregators.ExactSum(
+    tff.aggregators.SecureSumFactory(grid.LARGEST_ENTRY // 8)
+  )
+  tff.backends.test.set_sync_test_cpp_execution_context()
+  try:
+    process = _gaussian(record_aggregation_factory=narrow).create(_TYPE)
+    result = _flat(process.next(process.initialize(), [_value(900.0)]).result)
+  finally:
+    tff.backends.native.set_sync_local_cpp_execution_context()
+  assert np.linalg.norm(result) < 0.5 * _CLIP_NORM / _CLIENTS
+
+
+@pytest.mark.parametrize('inner', [None, 3, tff.aggregators.MeanFactory()])
+def test_only_an_unweighted_factory_can_be_said_to_be_the_sum(inner):
+  with pytest.raises(TypeError, match='inner must be'):
+    aggregators.ExactSum(inner)
+
+
+def test_an_exact_sum_shows_what_it_is_of():
+  inner = tff.aggregators.SumFactory()
+  assert aggregators.ExactSum(inner).inner is inner
