@@ -52,7 +52,9 @@ _BUILDERS = {
 }
 # No number among their arguments.
 _OTHERS = {
+  'CoordinateBoundsFactory',
   'DPMeanState',
+  'ExactSum',
   'SpentEvents',
   'ZeroNonfiniteFactory',
   'extract_dp_event',

@@ -257,7 +257,7 @@ def test_an_inner_aggregation_that_does_not_return_the_sum_is_refused():
   factory = _BUILDERS['gaussian'](
     noise_multiplier=1.0,
     clients_per_round=20.0,
-    record_aggregation_factory=_SumOfFloats(),
+    record_aggregation_factory=aggregators.ExactSum(_SumOfFloats()),
   )
   with pytest.raises(TypeError, match='exact sum of the integers'):
     factory.create(_TYPE)

@@ -308,7 +308,8 @@ def test_a_denominator_without_noise_is_refused(mean, named):
 
 
 def test_a_sum_inside_the_mechanism_that_remembers_is_refused():
-  process = _gaussian(record_aggregation_factory=_Remembering()).create(_VECTOR)
+  remembering = aggregators.ExactSum(_Remembering())
+  process = _gaussian(record_aggregation_factory=remembering).create(_VECTOR)
   output = process.next(process.initialize(), [np.float32([1, 0])] * 2)
   # The exact sum is in the state.
   assert np.count_nonzero(tf.nest.flatten(output.state.record_sum)[0]) == 1

@@ -6,6 +6,8 @@ from tff_dp_aggregators.aggregators.builders import from_mechanism
 from tff_dp_aggregators.aggregators.builders import from_strategy
 from tff_dp_aggregators.aggregators.builders import gaussian
 from tff_dp_aggregators.aggregators.builders import tree
+from tff_dp_aggregators.aggregators.coordinate_bounds import CoordinateBoundsFactory
+from tff_dp_aggregators.aggregators.exact_sums import ExactSum
 from tff_dp_aggregators.aggregators.factory import DPMeanFactory
 from tff_dp_aggregators.aggregators.factory import DPMeanState
 from tff_dp_aggregators.aggregators.factory import secure_sum
@@ -16,8 +18,10 @@ from tff_dp_aggregators.aggregators.spent_events import SpentEvents
 from tff_dp_aggregators.aggregators.spent_events import extract_dp_event
 
 __all__ = [
+  'CoordinateBoundsFactory',
   'DPMeanFactory',
   'DPMeanState',
+  'ExactSum',
   'SpentEvents',
   'ZeroNonfiniteFactory',
   'adaptive',

@@ -9,6 +9,7 @@ import tensorflow_federated as tff
 from tff_dp_aggregators import noise
 from tff_dp_aggregators import queries
 from tff_dp_aggregators import strategies
+from tff_dp_aggregators.aggregators import exact_sums
 from tff_dp_aggregators.aggregators import nonfinite
 from tff_dp_aggregators.aggregators import tracing
 from tff_dp_aggregators.base import checks
@@ -78,16 +79,16 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
       clients_per_round: The denominator, normally the size of the cohort asked for.
       record_aggregation_factory: Sums the clipped records, structures of int64 with
         entries of magnitude at most `queries.grid.LARGEST_ENTRY`; `None` means
-        `tff.aggregators.SumFactory`, and `secure_sum()` sums them securely. What it
-        returns must be the sum.
+        `tff.aggregators.SumFactory`, and `secure_sum()` sums them securely. Of any
+        other, `ExactSum` has to say that what it returns is the sum.
       count_sum_factory: Sums pairs of int32 scalars, 1 for each client and 1 for each
         value that is not finite; `None` means `tff.aggregators.SumFactory`.
 
     Raises:
       TypeError: If an aggregation factory is not unweighted, or `clients_per_round` no
         number.
-      ValueError: If `clients_per_round` is not positive and at most 10^7, or the query
-        refuses its arguments.
+      ValueError: If `clients_per_round` is not positive and at most 10^7, the query
+        refuses its arguments, or what sums records may return something else.
     """
     checks.check_number('clients_per_round', clients_per_round)
     if not 0 < clients_per_round <= grid.MAX_CLIENTS:
@@ -99,7 +100,7 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
       record_aggregation_factory = tff.aggregators.SumFactory()
     if count_sum_factory is None:
       count_sum_factory = tff.aggregators.SumFactory()
-    nonfinite.check_unweighted('record_aggregation_factory', record_aggregation_factory)
+    exact_sums.check_exact_sum('record_aggregation_factory', record_aggregation_factory)
     nonfinite.check_unweighted('count_sum_factory', count_sum_factory)
     self._build_query = build_query
     self._clients_per_round = float(clients_per_round)

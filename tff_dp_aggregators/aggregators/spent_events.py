@@ -200,8 +200,8 @@ def _check_remembered_beside(state: Any) -> None:
         f'what is composed around the mechanism remembers {path}: if that follows '
         "clients' values, one client changes what becomes of the values of others, and "
         'the event of the mechanism alone says too little. Use a norm that is fixed, '
-        'or `aggregators.adaptive`; if it depends on no value, take the event of the '
-        'state of the mechanism within.'
+        'or `aggregators.adaptive`; if it depends on no value, as the seed of a '
+        'rotation does not, take the event of the state of the mechanism within.'
       )
 
 
