@@ -1,0 +1,370 @@
+"""One client moves the un-noised mean by its clip norm over the denominator at most.
+
+Claims, for everything public in `aggregators` that makes means, for whatever a client
+may send (hypothesis chooses: huge, NaN, infinite, subnormal, all equal, of wrong signs,
+just above and below the clip norm, between two steps of the grid):
+
+* What a client adds to the sum is integers whose norm is within the clip norm, as exact
+  arithmetic tells; zero if what it sent is not finite, and small if that was.
+* In TFF processes, with all that bounds and zeroes around the mechanism and without it,
+  the same, from the same integers; and the sum of what they send is exact. So to leave
+  one out moves the mean by the norm of its integers over the denominator.
+
+`make slow-test ARGS=tests/aggregators/hostile_updates_test.py` checks more than 10^5
+updates, which it chooses anew in each run; `make test` some thousands.
+"""
+
+import fractions
+import functools
+import itertools
+import math
+
+import hypothesis
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tests.aggregators import hostile_updates
+from tff_dp_aggregators import accounting
+from tff_dp_aggregators import aggregators
+from tff_dp_aggregators import queries
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.learning import runtime
+from tff_dp_aggregators.queries import grid
+
+_ROUNDS, _CLIP_NORM, _CLIENTS = 4, 0.7, 10.0
+_LIMITS = strategies.Participation(_ROUNDS, min_separation=2)
+_STRATEGY = strategies.BLT(_ROUNDS, (0.3, 0.1), (0.9, 0.5))
+
+
+def _query(specs):
+  return queries.GaussianSumQuery(
+    clip_norm=_CLIP_NORM, noise_multiplier=0.01, record_specs=specs
+  )
+
+
+def _numbers(noise_multiplier):
+  return {
+    'clip_norm': _CLIP_NORM,
+    'noise_multiplier': noise_multiplier,
+    'clients_per_round': _CLIENTS,
+  }
+
+
+# For each the factory, and in which norm it bounds. Grids differ with loud noise.
+_FACTORIES = {
+  'DPMeanFactory': (
+    lambda **kw: aggregators.DPMeanFactory(_query, clients_per_round=_CLIENTS, **kw),
+    2,
+  ),
+  'adaptive': (
+    lambda **kw: aggregators.adaptive(
+      noise_multiplier=0.3,
+      clients_per_round=_CLIENTS,
+      initial_clip_norm=_CLIP_NORM,
+      **kw,
+    ),
+    2,
+  ),
+  'banded': (lambda **kw: aggregators.banded(_LIMITS, **_numbers(1.0), **kw), 2),
+  'from_mechanism': (
+    lambda **kw: aggregators.from_mechanism(
+      accounting.Mechanism('gaussian', _LIMITS, 2.0),
+      clip_norm=_CLIP_NORM,
+      clients_per_round=_CLIENTS,
+      **kw,
+    ),
+    2,
+  ),
+  'from_strategy': (
+    lambda **kw: aggregators.from_strategy(_STRATEGY, _LIMITS, **_numbers(3.0), **kw),
+    2,
+  ),
+  'gaussian': (lambda **kw: aggregators.gaussian(**_numbers(5000.0), **kw), 2),
+  'laplace': (lambda **kw: aggregators.laplace(**_numbers(2.0), **kw), 1),
+  'norm_clip': (
+    lambda **kw: aggregators.norm_clip(
+      clip_norm=_CLIP_NORM, clients_per_round=_CLIENTS, order=3, **kw
+    ),
+    3,
+  ),
+  'tree': (lambda **kw: aggregators.tree(_LIMITS, **_numbers(0.0), **kw), 2),
+}
+_ORDERS = {'largest_entry': math.inf, 'sum': 1}
+for _name, _order in _ORDERS.items():
+  _FACTORIES[f'norm_clip:{_name}'] = (
+    functools.partial(
+      aggregators.norm_clip,
+      clip_norm=_CLIP_NORM,
+      clients_per_round=_CLIENTS,
+      order=_order,
+    ),
+    _order,
+  )
+_WRAPPERS = {
+  'CoordinateBoundsFactory': lambda inner: aggregators.CoordinateBoundsFactory(
+    inner, bounds=0.6
+  ),
+  'ZeroNonfiniteFactory': aggregators.ZeroNonfiniteFactory,
+  'clipping_factory': lambda inner: tff.aggregators.clipping_factory(0.9, inner),
+  'zeroing_factory': lambda inner: tff.aggregators.zeroing_factory(50.0, inner),
+}
+_MAKE_NO_MEANS = {
+  'DPMeanState',
+  'ExactSum',
+  'SpentEvents',
+  'extract_dp_event',
+  'secure_sum',
+}
+_FLOAT32 = tff.to_type([(np.float32, [4]), (np.float32, [2])])
+_MIXED = tff.to_type([(np.float32, [4]), (np.float64, [2])])
+_TYPES = {'float32': _FLOAT32, 'mixed': _MIXED}
+
+quickly = hypothesis.settings(
+  max_examples=4, deadline=None, database=None, derandomize=True
+)
+thoroughly = hypothesis.settings(max_examples=16, deadline=None, database=None)
+factories = pytest.mark.parametrize('name', _FACTORIES)
+dtypes = pytest.mark.parametrize('dtypes', _TYPES)
+
+
+def test_everything_that_makes_means_is_here():
+  tested = {name.split(':')[0] for name in (*_FACTORIES, *_WRAPPERS)}
+  public = set(aggregators.__all__) - _MAKE_NO_MEANS
+  assert public <= tested
+  assert tested - public == {'clipping_factory', 'zeroing_factory'}
+
+
+def _value(row, value_type):
+  """A row of six numbers as a client's value."""
+  parts = (row[:4], row[4:])
+  return [tf.cast(part, spec.dtype) for part, spec in zip(parts, value_type)]
+
+
+@functools.cache
+def _sender(name, dtypes):
+  """What clients of one factory send, as a function of clip norm and updates."""
+  build, _ = _FACTORIES[name]
+  factory, value_type = build(), _TYPES[dtypes]
+  mean = factory.mean_of(value_type)
+  params = mean.client_params(mean.initial_state().query)
+
+  @tf.function(
+    input_signature=[
+      tf.TensorSpec([]),
+      tf.TensorSpec([None, hostile_updates.DIMENSION], tf.float64),
+    ]
+  )
+  def send(clip_norm, rows):
+    # The clip norm, and where it adapts the estimate that norms are compared with.
+    given = tf.nest.map_structure(lambda unused: clip_norm, params)
+
+    def send_one(row):
+      sample, counts = mean.encode(given, _value(row, value_type))
+      flat = tf.concat([tf.reshape(t, [-1]) for t in tf.nest.flatten(sample)], axis=0)
+      return flat, counts.nonfinite
+
+    length = hostile_updates.DIMENSION + (name == 'adaptive')
+    signature = (tf.TensorSpec([length], tf.int64), tf.TensorSpec([], tf.int32))
+    return tf.map_fn(send_one, rows, fn_output_signature=signature)
+
+  return send, factory.query
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _let_go_of_functions():
+  with runtime.local_runtime():
+    yield
+  _sender.cache_clear()
+
+
+def _steps(query, clip_norm):
+  """Steps of the grid in 1, a power of two."""
+  multiplier = getattr(query, 'value_noise_multiplier', None)
+  if multiplier is None:
+    multiplier = getattr(query, 'noise_multiplier', 0.0)
+  return fractions.Fraction(float(grid.steps_per_unit(clip_norm, multiplier)))
+
+
+def _in_their_dtypes(rows, dtypes):
+  """The updates as clients have them: of float32 alone, or with two of float64."""
+  with np.errstate(over='ignore'):
+    sent = rows.astype(np.float32).astype(np.float64)
+  if dtypes == 'mixed':
+    sent[:, 4:] = rows[:, 4:]
+  return sent
+
+
+def _check_sent(query, order, clip_norm, integers, sent):
+  """Checks what clients send for some updates, by exact arithmetic."""
+  if isinstance(query, queries.AdaptiveClippingQuery):
+    below, integers = integers[:, -1], integers[:, :-1]
+    assert np.all(np.abs(below) == np.abs(below[0]))
+    assert 0 < np.abs(below[0]) <= grid.LARGEST_ENTRY
+  bound = fractions.Fraction(float(clip_norm)) * _steps(query, clip_norm)
+  within = hostile_updates.norm_is_within(integers, order, bound)
+  assert np.all(within), (sent[~within][0], integers[~within][0])
+  finite = np.isfinite(sent).all(axis=1)
+  assert not np.any(integers[~finite])
+  with np.errstate(all='ignore'):
+    steps = np.abs(sent) * float(_steps(query, clip_norm))
+  # Signs are kept, nothing grows, and what is below a step is zero.
+  assert np.all(np.abs(integers[finite]) <= steps[finite])
+  assert np.all(integers[finite] * np.sign(sent[finite]) >= 0)
+  return finite
+
+
+def _check_updates(name, dtypes, clip_norm, base):
+  """Checks some hundreds of updates, and returns how many."""
+  send, query = _sender(name, dtypes)
+  rows = hostile_updates.batch(base, clip_norm)
+  integers, nonfinite = send(np.float32(clip_norm), rows)
+  finite = _check_sent(
+    query,
+    _FACTORIES[name][1],
+    np.float32(clip_norm),
+    integers.numpy(),
+    _in_their_dtypes(rows, dtypes),
+  )
+  np.testing.assert_array_equal(nonfinite.numpy() == 0, finite)
+  return len(rows)
+
+
+def _check_many(name, dtypes, settings):
+  """Checks updates that hypothesis chooses, and returns how many."""
+  checked = []
+
+  @settings
+  @hypothesis.given(hostile_updates.clip_norms, hostile_updates.bases)
+  def check(clip_norm, base):
+    checked.append(_check_updates(name, dtypes, clip_norm, base))
+
+  check()
+  return sum(checked)
+
+
+@dtypes
+@factories
+def test_no_update_adds_more_than_the_clip_norm(name, dtypes):
+  assert _check_many(name, dtypes, quickly) >= 1_000
+
+
+@pytest.mark.slow
+def test_none_of_a_hundred_thousand_updates_adds_more_than_the_clip_norm():
+  checked = [
+    _check_many(*case, thoroughly) for case in itertools.product(_FACTORIES, _TYPES)
+  ]
+  assert sum(checked) >= 100_000
+
+
+# In processes of TFF.
+
+
+class _SumAndSee(tff.aggregators.UnweightedAggregationFactory):
+  """The sum, and among the measurements what every client sent, in no order."""
+
+  def create(self, value_type):
+    plain = tff.aggregators.SumFactory().create(value_type)
+    everything = tff.aggregators.UnweightedReservoirSamplingFactory(2_000).create(
+      value_type
+    )
+
+    @tff.federated_computation(
+      plain.initialize.type_signature.result, tff.FederatedType(value_type, tff.CLIENTS)
+    )
+    def next_fn(state, value):
+      seen = everything.next(everything.initialize(), value)
+      return tff.templates.MeasuredProcessOutput(
+        state, plain.next(state, value).result, seen.result
+      )
+
+    return tff.templates.AggregationProcess(plain.initialize, next_fn)
+
+
+def _wrapped(names, inner):
+  for name in names:
+    inner = _WRAPPERS[name](inner)
+  return inner
+
+
+def _seen_in(measurements):
+  """Rows of what clients sent: innermost of what wrappers measure."""
+  while 'dp' not in measurements:
+    (measurements,) = [
+      value for key, value in measurements.items() if key in ('clipping', 'zeroing')
+    ]
+  flat = tf.nest.flatten(measurements['dp'])
+  return np.concatenate([np.reshape(t, [len(t), -1]) for t in flat], axis=1)
+
+
+def _check_process(name, wrappers, dtypes, base):
+  build, order = _FACTORIES[name]
+  factory = build(record_aggregation_factory=aggregators.ExactSum(_SumAndSee()))
+  process = _wrapped(wrappers, factory).create(_TYPES[dtypes])
+  rows = hostile_updates.batch(base, _CLIP_NORM)
+  with np.errstate(over='ignore'):
+    values = [[row[:4].astype(np.float32), row[4:]] for row in rows]
+    if dtypes == 'float32':
+      values = [[kernel, bias.astype(np.float32)] for kernel, bias in values]
+  output = process.next(process.initialize(), values)
+  integers = _seen_in(output.measurements)
+  assert len(integers) == len(rows)
+  if name == 'adaptive':
+    integers = integers[:, :-1]
+  bound = fractions.Fraction(float(np.float32(_CLIP_NORM)))
+  steps = _steps(factory.query, np.float32(_CLIP_NORM))
+  assert np.all(hostile_updates.norm_is_within(integers, order, bound * steps))
+  # Some are at the bound: what was checked is the clip norm and not a smaller one.
+  nearly = hostile_updates.norm_is_within(integers, order, bound * steps * 99 / 100)
+  assert wrappers or not np.all(nearly)
+  return integers, steps, output.result
+
+
+_ALL_WRAPPERS = tuple(_WRAPPERS)
+_WITH_EACH_WRAPPER = ('adaptive', 'laplace')
+
+
+def _check_process_of_any(name, wrappers, dtypes):
+  @hypothesis.settings(max_examples=1, deadline=None, database=None)
+  @hypothesis.given(hostile_updates.bases)
+  def check(base):
+    _check_process(name, wrappers, dtypes, base)
+
+  check()
+
+
+@pytest.mark.parametrize(
+  ('name', 'wrappers', 'dtypes'),
+  [
+    ('gaussian', _ALL_WRAPPERS, 'mixed'),
+    ('adaptive', (), 'float32'),
+    ('laplace', ('zeroing_factory',), 'float32'),
+  ],
+)
+def test_in_a_process_no_client_adds_more_than_the_clip_norm(name, wrappers, dtypes):
+  _check_process(name, wrappers, dtypes, [0.5, -0.25, 1.0, 0.0, 3.0, -0.125])
+
+
+@pytest.mark.slow
+@factories
+def test_in_each_process_no_client_adds_more_than_the_clip_norm(name):
+  single = [(each,) for each in _WRAPPERS] if name in _WITH_EACH_WRAPPER else []
+  for dtypes, wrappers in itertools.product(_TYPES, [(), *single, _ALL_WRAPPERS]):
+    _check_process_of_any(name, wrappers, dtypes)
+
+
+@pytest.mark.parametrize('dtypes', _TYPES)
+def test_the_mean_is_the_exact_sum_over_the_denominator(dtypes):
+  # No noise: a client moves the sum by its integers, and the mean by these over steps
+  # and denominator, but for one rounding of the mean to its dtype.
+  base = [0.5, -0.25, 1.0, 0.0, 3.0, -0.125]
+  integers, steps, mean = _check_process('tree', (), dtypes, base)
+  total = integers.astype(object).sum(axis=0)
+  for part, entries, spec in zip(mean, (total[:4], total[4:]), _TYPES[dtypes]):
+    exact = [fractions.Fraction(int(n)) / steps / int(_CLIENTS) for n in entries]
+    spacing = np.finfo(spec.dtype).eps
+    for released, number in zip(part, exact):
+      assert abs(fractions.Fraction(float(released)) - number) <= 2 * spacing * abs(
+        number
+      )
