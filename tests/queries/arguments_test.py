@@ -38,6 +38,10 @@ _QUERIES = {
 }
 # Without specs of a record, or with a query in front of the number.
 _OTHERS = {
+  'NestedSumQuery': (
+    ([queries.NormClipSumQuery(order=2.0, clip_norm=1.0, record_specs=_SPEC)],),
+    {},
+  ),
   'NoPrivacyAverageQuery': ((), {}),
   'NoPrivacySumQuery': ((), {}),
   'NormalizedQuery': ((queries.NoPrivacySumQuery(),), {'denominator': 2.0}),
@@ -45,7 +49,13 @@ _OTHERS = {
 _ALL = {**_QUERIES, **_OTHERS}
 # Interfaces, without arguments, and states, which are made by queries.
 _NOT_MADE = {'DPQuery', 'GlobalState', 'LaplaceState', 'SumAggregationDPQuery'}
-_POSITIONAL = {'strategy', 'participation', 'record_specs', 'numerator_query'}
+_POSITIONAL = {
+  'strategy',
+  'participation',
+  'record_specs',
+  'numerator_query',
+  'sub_queries',
+}
 each = pytest.mark.parametrize('name', _ALL)
 
 

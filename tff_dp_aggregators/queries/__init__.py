@@ -11,6 +11,7 @@ from tff_dp_aggregators.queries.laplace import LaplaceState
 from tff_dp_aggregators.queries.laplace import LaplaceSumQuery
 from tff_dp_aggregators.queries.matrix_mechanism import GlobalState
 from tff_dp_aggregators.queries.matrix_mechanism import MatrixMechanismQuery
+from tff_dp_aggregators.queries.nested import NestedSumQuery
 from tff_dp_aggregators.queries.no_privacy import NoPrivacyAverageQuery
 from tff_dp_aggregators.queries.no_privacy import NoPrivacySumQuery
 from tff_dp_aggregators.queries.norm_clip import NormClipSumQuery
@@ -27,6 +28,7 @@ __all__ = [
   'LaplaceState',
   'LaplaceSumQuery',
   'MatrixMechanismQuery',
+  'NestedSumQuery',
   'NoPrivacyAverageQuery',
   'NoPrivacySumQuery',
   'NormClipSumQuery',

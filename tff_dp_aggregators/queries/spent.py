@@ -6,7 +6,8 @@ follows without the query: `to_event` and `last_to_event`.
 
 `GaussianSpent` is that of all Gaussian mechanisms, correlated or not: however many
 rounds, they are one Gaussian. `RepeatedSpent` is that of independent noise of any other
-kind, whose rounds do not add up to one event of the same kind.
+kind, whose rounds do not add up to one event of the same kind. `ComposedSpent` is that
+of several mechanisms beside each other.
 """
 
 import json
@@ -69,8 +70,30 @@ class RepeatedSpent(NamedTuple):
     return events.simplify(dp_accounting.SelfComposedDpEvent(one, int(count)))
 
 
-# Either of them.
-Spent = Union[GaussianSpent, RepeatedSpent]
+class ComposedSpent(NamedTuple):
+  """What several mechanisms have spent, in all of which clients took part.
+
+  Attributes:
+    parts: What each of them has; a tuple of any of these forms.
+  """
+
+  parts: Any
+
+  def to_event(self) -> dp_accounting.DpEvent:
+    """The event of all rounds so far."""
+    return _composed([part.to_event() for part in self.parts])
+
+  def last_to_event(self) -> dp_accounting.DpEvent:
+    """The event of the last round; those of all rounds compose to `to_event`."""
+    return _composed([part.last_to_event() for part in self.parts])
+
+
+# Any of them.
+Spent = Union[GaussianSpent, RepeatedSpent, ComposedSpent]
+
+
+def _composed(parts: list[dp_accounting.DpEvent]) -> dp_accounting.DpEvent:
+  return events.simplify(dp_accounting.ComposedDpEvent(parts))
 
 
 def _gaussian(noise_multiplier: Any) -> dp_accounting.DpEvent:

@@ -1,0 +1,326 @@
+"""Parts of a record have queries of their own, and what they cost is all of them.
+
+Claims:
+
+* Sums, states, samples, metrics and events are those of the parts' queries, and the
+  same as with TF Privacy's `NestedSumQuery` around them, in every structure, eagerly,
+  in `tf.function` and in TFF, also with correlated noise over rounds.
+* What a state has spent is the composition of what was released: of Gaussians a
+  Gaussian by hand, of a Gaussian and Laplace noise what numerical integration of both
+  privacy losses gives; and the last round's events compose to it.
+* Each part is bounded by itself, and zero by itself if it is not finite.
+* Equal queries draw independent noise; those with one seed's stream are refused.
+* Records of another structure are refused, in words that tell nothing of them.
+"""
+
+import collections
+import math
+
+import dp_accounting
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+import tensorflow_privacy as tfp
+from scipy import integrate
+from scipy import stats
+from tensorflow_privacy.privacy.dp_query import nested_query
+
+from tff_dp_aggregators import aggregators
+from tff_dp_aggregators import noise
+from tff_dp_aggregators import queries
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.aggregators import factory as factory_lib
+
+_LIMITS = strategies.Participation(4, min_separation=2)
+_MATRIX = tf.TensorSpec([2, 2])
+_PAIR = [tf.TensorSpec([3]), tf.TensorSpec([], tf.float64)]
+
+
+def _gaussian(specs=_MATRIX, seed=0, noise_multiplier=2.0, clip_norm=1.0):
+  return queries.GaussianSumQuery(
+    clip_norm=clip_norm,
+    noise_multiplier=noise_multiplier,
+    record_specs=specs,
+    seed=None if seed is None else noise.Seed(seed),
+  )
+
+
+def _tree(specs=_PAIR, seed=1):
+  return queries.TreeResidualSumQuery(
+    _LIMITS,
+    clip_norm=0.5,
+    noise_multiplier=3.0,
+    record_specs=specs,
+    seed=noise.Seed(seed),
+  )
+
+
+def _laplace(specs=_MATRIX, seed=2, noise_multiplier=8.0):
+  return queries.LaplaceSumQuery(
+    clip_norm=1.0,
+    noise_multiplier=noise_multiplier,
+    record_specs=specs,
+    seed=noise.Seed(seed),
+  )
+
+
+_Parts = collections.namedtuple('_Parts', ['first', 'second'])
+# The structure of two queries or records.
+_STRUCTURES = {
+  'dict': lambda a, b: {'b': a, 'a': b},
+  'deep': lambda a, b: [{'x': a}, (b,)],
+  'list': lambda a, b: [a, b],
+  'named_tuple': _Parts,
+  'ordered_dict': lambda a, b: collections.OrderedDict(b=a, a=b),
+}
+
+
+def _record(scale=0.3):
+  return tf.fill([2, 2], scale), [tf.fill([3], -scale), tf.constant(scale, tf.float64)]
+
+
+def _run(query, records, num_rounds=3):
+  """What rounds with these records release, and the states and events after each."""
+  state, results, states, events = query.initial_global_state(), [], [], []
+  for _ in range(num_rounds):
+    params = query.derive_sample_params(state)
+    sample = query.initial_sample_state(None)
+    for record in records:
+      sample = query.accumulate_record(params, sample, record)
+    sample = query.merge_sample_states(sample, query.initial_sample_state(None))
+    result, state, event = query.get_noised_result(sample, state)
+    results.append(result)
+    states.append(state)
+    events.append(event)
+  return results, states, events
+
+
+def _equal(one, other):
+  for x, y in zip(tf.nest.flatten(one), tf.nest.flatten(other)):
+    np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize('structure', _STRUCTURES)
+def test_parts_are_those_of_their_queries_and_as_with_tf_privacy(structure):
+  make = _STRUCTURES[structure]
+  records = [make(*_record(scale)) for scale in (0.3, -7.0)]
+  ours = queries.NestedSumQuery(make(_gaussian(), _tree()))
+  theirs = nested_query.NestedSumQuery(make(_gaussian(), _tree()))
+  results, states, events = _run(ours, records)
+  expected, their_states, their_events = _run(theirs, records)
+  for result, other in zip(results, expected):
+    tf.nest.assert_same_structure(result, other)
+    _equal(result, other)
+  alone = [
+    _run(query, [_record(scale)[i] for scale in (0.3, -7.0)])[0]
+    for i, query in enumerate((_gaussian(), _tree()))
+  ]
+  for this_round, result in enumerate(results):
+    _equal(result, make(*(each[this_round] for each in alone)))
+  metrics = ours.derive_metrics(states[-1])
+  their_metrics = theirs.derive_metrics(their_states[-1])
+  assert set(metrics) == set(their_metrics)
+  for name, metric in metrics.items():
+    _equal(metric, their_metrics[name])
+  composed = dp_accounting.ComposedDpEvent(events)
+  assert accountants.epsilon(composed, 1e-6) == pytest.approx(
+    accountants.epsilon(dp_accounting.ComposedDpEvent(their_events), 1e-6)
+  )
+
+
+def test_in_a_graph_the_same_is_released():
+  query = queries.NestedSumQuery([_gaussian(), _tree()])
+  records = [list(_record())]
+
+  @tf.function
+  def released():
+    return _run(query, records)[0]
+
+  _equal(released(), _run(query, records)[0])
+
+
+def test_gaussians_together_are_one_by_hand():
+  query = queries.NestedSumQuery([_gaussian(), _tree()])
+  _, states, events = _run(query, [list(_record())], num_rounds=4)
+  assert query.spent(query.initial_global_state()).to_event() == (
+    dp_accounting.NoOpDpEvent()
+  )
+  last_rounds = []
+  for rounds, state in enumerate(states, start=1):
+    spent = query.spent(state)
+    last_rounds.append(spent.last_to_event())
+    # One participation more in every round; for the tree of a client in two rounds.
+    tree = strategies.BinaryTree(4).sensitivity_squared_by_round(_LIMITS)[rounds - 1]
+    precision = rounds / 2.0**2 + tree / 3.0**2
+    so_far = spent.to_event()
+    assert so_far.noise_multiplier == pytest.approx(1 / math.sqrt(precision))
+    for parts in (last_rounds, events[:rounds]):
+      assert accountants.epsilon(
+        dp_accounting.ComposedDpEvent(parts), 1e-6
+      ) == pytest.approx(accountants.epsilon(so_far, 1e-6), rel=1e-9)
+
+
+def _delta(epsilon, sigma, scale):
+  """Of a Gaussian and of Laplace noise beside it, both of sensitivity 1."""
+
+  def gaussian_delta(rest):
+    mu = 1 / sigma
+    return stats.norm.cdf(mu / 2 - rest / mu) - math.exp(rest) * stats.norm.cdf(
+      -mu / 2 - rest / mu
+    )
+
+  # Laplace: noise x around 0; the loss is (|x - 1| - |x|) / scale.
+  def integrand(x):
+    loss = (abs(x - 1) - abs(x)) / scale
+    return math.exp(-abs(x) / scale) / (2 * scale) * gaussian_delta(epsilon - loss)
+
+  parts = [(-40 * scale, 0), (0, 1), (1, 40 * scale)]
+  return sum(integrate.quad(integrand, *part, epsabs=1e-14)[0] for part in parts)
+
+
+def test_gaussian_and_laplace_noise_together_are_what_integration_gives():
+  query = queries.NestedSumQuery(
+    {'model': _gaussian(), 'votes': _laplace(noise_multiplier=4.0)}
+  )
+  record = {'model': tf.zeros([2, 2]), 'votes': tf.zeros([2, 2])}
+  _, states, _ = _run(query, [record], num_rounds=1)
+  event = query.spent(states[0]).to_event()
+  for delta in (1e-3, 1e-6):
+    epsilon = accountants.epsilon(event, delta)
+    assert _delta(epsilon, 2.0, 4.0) == pytest.approx(delta, rel=2e-2)
+    assert _delta(epsilon, 2.0, 4.0) <= delta * (1 + 1e-6)
+    # Neither alone is as much.
+    assert epsilon > accountants.epsilon(dp_accounting.GaussianDpEvent(2.0), delta)
+
+
+def test_each_part_is_bounded_and_zeroed_by_itself():
+  query = queries.NestedSumQuery(
+    [_gaussian(clip_norm=0.5, noise_multiplier=0.0), _laplace(noise_multiplier=0.0)]
+  )
+  state = query.initial_global_state()
+  params = query.derive_sample_params(state)
+  for left, right, finite in (
+    (1e38, 3.0, True),
+    (math.nan, 1e38, False),
+    (-1.0, math.inf, False),
+  ):
+    record = [tf.fill([2, 2], left), tf.fill([2, 2], right)]
+    sample, was_finite = query.encode_record(params, record)
+    assert bool(was_finite) == finite
+    noised, _, _ = query.get_noised_result(sample, state)
+    norms = [np.linalg.norm(noised[0]), np.sum(np.abs(noised[1]))]
+    expected = [0.5 * math.isfinite(left), 1.0 * math.isfinite(right)]
+    np.testing.assert_allclose(norms, expected, rtol=1e-6)
+
+
+def test_equal_queries_have_independent_noise():
+  size = 10_000
+  same = _gaussian(tf.TensorSpec([size]), seed=None)
+  query = queries.NestedSumQuery([same, same])
+  zeros = tf.zeros([size])
+  ((one, other),), _, _ = _run(query, [[zeros, zeros]], num_rounds=1)
+  # A correlation of 10,000 pairs is beyond 5 / 100 with 6e-7.
+  assert abs(np.corrcoef(one, other)[0, 1]) < 0.05
+
+
+def test_queries_with_one_stream_of_noise_are_refused():
+  for other in (_gaussian(tf.TensorSpec([3]), seed=7), _laplace(seed=7)):
+    with pytest.raises(ValueError, match='the noise of seed 7, stream 0'):
+      queries.NestedSumQuery([_gaussian(seed=7), {'deep': other}])
+  queries.NestedSumQuery([_gaussian(seed=7), _gaussian(seed=8), _gaussian(seed=None)])
+
+
+@pytest.mark.parametrize(
+  'sub_queries', [None, [_gaussian(), queries.NoPrivacySumQuery()], tfp.DPQuery]
+)
+def test_what_does_not_bound_records_is_refused(sub_queries):
+  with pytest.raises(TypeError, match='sub_queries must be a structure of queries'):
+    queries.NestedSumQuery(sub_queries)
+
+
+def test_no_query_is_refused():
+  with pytest.raises(ValueError, match='must have a query in it'):
+    queries.NestedSumQuery([])
+
+
+@pytest.mark.parametrize(
+  ('record', 'message'),
+  [
+    ({'a': [777.0]}, r"record must have the keys \['a', 'b'\].*keys \['a'\]"),
+    ([777.0, 777.0], 'record must have the keys.*got a list of 2'),
+    ({'a': [777.0], 'b': 777.0}, 'sequence of 2, like the queries at a; got a list'),
+    ({'a': {'x': 777.0, 'y': 1.0}, 'b': 777.0}, 'sequence of 2.*dict with the keys'),
+    (777.0, 'record must have the keys.*got a float'),
+  ],
+)
+def test_other_structures_are_refused_and_their_values_not_told(record, message):
+  scalar = tf.TensorSpec([])
+  query = queries.NestedSumQuery(
+    {'a': [_gaussian(scalar, 1), _gaussian(scalar, 2)], 'b': _gaussian(scalar, 3)}
+  )
+  params = query.derive_sample_params(query.initial_global_state())
+  with pytest.raises(ValueError, match=message) as error:
+    query.preprocess_record(params, record)
+  assert '777' not in str(error.value)
+
+
+def test_the_most_clients_that_a_part_needs_are_needed():
+  class NeedsClients(queries.GaussianSumQuery):
+    min_clients = 5
+
+  needing = NeedsClients(clip_norm=1.0, noise_multiplier=1.0, record_specs=_MATRIX)
+  assert queries.NestedSumQuery([_gaussian(), needing]).min_clients == 5
+  assert queries.NestedSumQuery([_gaussian()]).min_clients == 1
+
+
+_TYPE = tff.to_type(
+  collections.OrderedDict(
+    model=[(np.float32, [3]), np.float64], votes=(np.float32, [2, 2])
+  )
+)
+_VALUE = collections.OrderedDict(
+  model=[np.float32([3, 0, 4]), np.float64(0)], votes=np.float32([[1, 0], [0, 0]])
+)
+
+
+def _for_tff(noise_multiplier=8.0):
+  return queries.NestedSumQuery(
+    collections.OrderedDict(
+      model=_gaussian(_PAIR, noise_multiplier=0.0 if not noise_multiplier else 2.0),
+      votes=_laplace(noise_multiplier=noise_multiplier),
+    )
+  )
+
+
+def test_in_a_private_mean_states_say_what_all_parts_spent():
+  sum_factory = tff.aggregators.SumFactory()
+  mean = factory_lib.DPMean(_for_tff(noise_multiplier=0.0), 2.0, _TYPE)
+  process = mean.process(sum_factory, sum_factory)
+  result = process.next(process.initialize(), [_VALUE] * 2).result
+  np.testing.assert_allclose(result['model'][0], [0.6, 0, 0.8], rtol=1e-6)
+  np.testing.assert_allclose(result['votes'], [[1, 0], [0, 0]], rtol=1e-6)
+
+  process = factory_lib.DPMean(_for_tff(), 2.0, _TYPE).process(sum_factory, sum_factory)
+  state = process.initialize()
+  with pytest.raises(ValueError, match='nothing was released'):
+    aggregators.extract_dp_event(state)
+  for rounds in (1, 2):
+    state = process.next(state, [_VALUE] * 2).state
+    spent = aggregators.extract_dp_event(state)
+    laplace, gaussian = spent.all_rounds_so_far.events
+    assert gaussian.noise_multiplier == pytest.approx(2.0 / math.sqrt(rounds))
+    expected = dp_accounting.LaplaceDpEvent(8.0)
+    if rounds > 1:
+      expected = dp_accounting.SelfComposedDpEvent(expected, rounds)
+    assert laplace == expected
+    assert spent.last_round_only.events[0] == dp_accounting.LaplaceDpEvent(8.0)
+
+
+def test_in_tffs_own_factory_the_parts_are_summed():
+  query = _for_tff(noise_multiplier=0.0)
+  process = tff.aggregators.DifferentiallyPrivateFactory(query).create(_TYPE)
+  result = process.next(process.initialize(), [_VALUE] * 2).result
+  np.testing.assert_allclose(result['model'][0], [1.2, 0, 1.6], rtol=1e-6)
+  np.testing.assert_allclose(result['votes'], [[2, 0], [0, 0]], rtol=1e-6)

@@ -1,0 +1,277 @@
+"""Several queries at once, each for a part of a record.
+
+TF Privacy's `NestedQuery` and `NestedSumQuery` (arXiv:1812.06210), for queries of this
+package: parts have clip norms, kinds of noise and strategies of their own, and what all
+of them cost a client is the composition of their events, which is what a state says.
+"""
+
+import collections
+from collections.abc import Mapping
+from typing import Any, Callable
+
+import dp_accounting
+import tensorflow as tf
+
+from tff_dp_aggregators.queries import records
+from tff_dp_aggregators.queries import spent as spent_lib
+
+
+class NestedSumQuery(records.GridSumQuery):
+  """Sums parts of records, each by a query of its own.
+
+  A record has the structure of the queries, and deeper structure where a query takes
+  one: `[q1, q2]` takes `[t1, (t2, t3)]`. Whoever wants two queries of the same numbers
+  gives them twice.
+
+  Clients take part in all of the queries, so the event of a round is the composition of
+  theirs, and so is what all rounds have spent. Their noise has to be independent: two
+  that have the same stream of a seed are refused. A record that is not finite counts as
+  zero in the parts that are not.
+
+  Example:
+    >>> from tff_dp_aggregators import queries
+    >>> query = NestedSumQuery(
+    ...   {
+    ...     'model': queries.GaussianSumQuery(
+    ...       clip_norm=1.0, noise_multiplier=2.0, record_specs=tf.TensorSpec([3])
+    ...     ),
+    ...     'votes': queries.LaplaceSumQuery(
+    ...       clip_norm=1.0, noise_multiplier=8.0, record_specs=tf.TensorSpec([10])
+    ...     ),
+    ...   }
+    ... )
+    >>> state = query.initial_global_state()
+    >>> sums = query.initial_sample_state()
+    >>> noised, state, _ = query.get_noised_result(sums, state)
+    >>> for event in query.spent(state).to_event().events:
+    ...   print(event)
+    LaplaceDpEvent(noise_multiplier=8.0)
+    GaussianDpEvent(noise_multiplier=2.0)
+  """
+
+  def __init__(self, sub_queries: Any):
+    """Initializes the query.
+
+    Args:
+      sub_queries: Structure of queries that sum on the grid: those of this package, but
+        for the ones without bounds.
+
+    Raises:
+      TypeError: If one of them is another query.
+      ValueError: If there is none, or two have the same noise.
+    """
+    super().__init__(record_specs=None)
+    self._sub_queries = sub_queries
+    flat = tf.nest.flatten(sub_queries)
+    if not flat:
+      raise ValueError(f'sub_queries must have a query in it; got {sub_queries!r}.')
+    for query in flat:
+      if not isinstance(query, records.GridSumQuery):
+        raise TypeError(
+          'sub_queries must be a structure of queries that bound records and sum them '
+          'exactly, such as queries.GaussianSumQuery; got one of type '
+          f'{type(query).__name__}.'
+        )
+    _check_independent(flat)
+
+  @property
+  def sub_queries(self) -> Any:
+    """The queries of the parts."""
+    return self._sub_queries
+
+  @property
+  def min_clients(self) -> int:
+    """Fewest clients of a round with which each part has the noise that it states."""
+    flat = tf.nest.flatten(self._sub_queries)
+    return max(1, *(getattr(query, 'min_clients', None) or 1 for query in flat))
+
+  def initial_global_state(self) -> Any:
+    """Returns the states of the queries before round 0."""
+    return self._map(lambda query: query.initial_global_state())
+
+  def derive_sample_params(self, global_state: Any) -> Any:
+    """Returns what clients need to know for each part.
+
+    Args:
+      global_state: State before the round.
+    """
+    return self._map(
+      lambda query, state: query.derive_sample_params(state), state=global_state
+    )
+
+  def initial_sample_state(self, template: Any = None) -> Any:
+    """Returns the sum of no records.
+
+    Args:
+      template: Structure of float tensors or their specs like a record; `None` for the
+        `record_specs` of the queries.
+
+    Raises:
+      TypeError: If a query refuses its part of the template.
+      ValueError: If a query refuses it, or the template has not the queries' structure.
+    """
+    if template is None:
+      return self._map(lambda query: query.initial_sample_state())
+    return self._map(
+      lambda query, part: query.initial_sample_state(part), template=template
+    )
+
+  def encode_record(self, params: Any, record: Any) -> tuple[Any, tf.Tensor]:
+    """Returns the record's parts on their grids, and whether all of them were finite.
+
+    Args:
+      params: From `derive_sample_params`.
+      record: Structure of float tensors.
+
+    Raises:
+      TypeError: If a query refuses its part of the record.
+      ValueError: If a query refuses it, or the record has not the queries' structure.
+    """
+    encoded = self._map(
+      lambda query, known, part: _Encoded(query.encode_record(known, part)),
+      params=params,
+      record=record,
+    )
+    finite = [part.finite for part in tf.nest.flatten(encoded)]
+    samples = self._map(lambda query, part: part.sample, encoded=encoded)
+    return samples, tf.reduce_all(tf.stack(finite))
+
+  def get_noised_result(
+    self, sample_state: Any, global_state: Any
+  ) -> tuple[Any, Any, dp_accounting.DpEvent]:
+    """Returns the noised sums, the next states, and the events composed.
+
+    Args:
+      sample_state: Sum of the round's preprocessed records, integers.
+      global_state: State before the round.
+
+    Raises:
+      tf.errors.InvalidArgumentError: If a query refuses its state.
+    """
+    flat: list[Any] = []
+
+    def release(query: records.GridSumQuery, total: Any, state: Any) -> int:
+      flat.append(query.get_noised_result(total, state))
+      return len(flat) - 1
+
+    where = self._map(release, sample_state=sample_state, global_state=global_state)
+    results = self._map(lambda query, i: flat[i][0], where=where)
+    states = self._map(lambda query, i: flat[i][1], where=where)
+    return results, states, dp_accounting.ComposedDpEvent([each[2] for each in flat])
+
+  def spent(self, global_state: Any) -> spent_lib.ComposedSpent:
+    """Returns what each query has spent, to be composed.
+
+    Args:
+      global_state: State before or after any round.
+    """
+    parts: list[spent_lib.Spent] = []
+    self._map(lambda query, state: parts.append(query.spent(state)), state=global_state)
+    return spent_lib.ComposedSpent(tuple(parts))
+
+  def derive_metrics(
+    self, global_state: Any
+  ) -> 'collections.OrderedDict[str, tf.Tensor]':
+    """Returns the metrics of the queries, under `path/name`, as in TF Privacy.
+
+    Args:
+      global_state: State after some rounds.
+    """
+    metrics: collections.OrderedDict[str, tf.Tensor] = collections.OrderedDict()
+
+    def add(path: str, query: records.GridSumQuery, state: Any) -> None:
+      for name, metric in query.derive_metrics(state).items():
+        metrics[f'{path}{name}'] = metric
+
+    _map_with_path(add, '', self._sub_queries, {'global_state': global_state})
+    return metrics
+
+  def _map(self, function: Callable[..., Any], **structures: Any) -> Any:
+    """A structure like the queries', of what a function makes of each and its parts."""
+    return _map_with_path(
+      lambda unused_path, *parts: function(*parts), '', self._sub_queries, structures
+    )
+
+  def __repr__(self) -> str:
+    return f'{type(self).__name__}({self._sub_queries!r})'
+
+
+class _Encoded:
+  """What a query makes of its part; no structure, so that it stays together."""
+
+  def __init__(self, encoded: tuple[Any, tf.Tensor]):
+    self.sample, self.finite = encoded
+
+
+def _check_independent(flat: list[records.GridSumQuery]) -> None:
+  seen = set()
+  for query in flat:
+    noise = getattr(query, 'seed_identity', 'secret')
+    if noise != 'secret' and noise in seen:
+      raise ValueError(
+        f'two of sub_queries have the noise of {noise}: it would cancel between them, '
+        'and less would be private than their events say. Give each another seed, or '
+        'an int, of which each takes its own stream.'
+      )
+    seen.add(noise)
+
+
+def _map_with_path(
+  function: Callable[..., Any], path: str, shallow: Any, structures: dict[str, Any]
+) -> Any:
+  """A structure like `shallow`, of `function(path, leaf, *parts)`.
+
+  Args:
+    function: What to call for each query.
+    path: Of `shallow` in the structure of all queries, with a slash after each key.
+    shallow: Structure of queries, or one of them.
+    structures: By name, each with the structure of `shallow` at least.
+
+  Raises:
+    ValueError: If one has another structure. Messages do not tell its values.
+  """
+  if isinstance(shallow, Mapping):
+    keys: Any = list(shallow)
+    for name, value in structures.items():
+      if not isinstance(value, Mapping) or set(value) != set(keys):
+        raise ValueError(
+          f'{name} must have the keys {sorted(keys)}, those of the queries'
+          f'{_at(path)}; got {_described(value)}.'
+        )
+  elif isinstance(shallow, (list, tuple)):
+    keys = range(len(shallow))
+    for name, value in structures.items():
+      if not isinstance(value, (list, tuple)) or len(value) != len(shallow):
+        raise ValueError(
+          f'{name} must be a sequence of {len(shallow)}, like the queries'
+          f'{_at(path)}; got {_described(value)}.'
+        )
+  else:
+    return function(path, shallow, *structures.values())
+  names = getattr(shallow, '_fields', keys)
+  mapped = [
+    _map_with_path(
+      function,
+      f'{path}{name}/',
+      shallow[key],
+      {argument: value[key] for argument, value in structures.items()},
+    )
+    for key, name in zip(keys, names)
+  ]
+  if isinstance(shallow, Mapping):
+    return type(shallow)(zip(keys, mapped))  # type: ignore[call-arg]
+  if hasattr(shallow, '_fields'):
+    return type(shallow)(*mapped)
+  return type(shallow)(mapped)
+
+
+def _at(path: str) -> str:
+  return f' at {path[:-1]}' if path else ''
+
+
+def _described(value: Any) -> str:
+  if isinstance(value, Mapping):
+    return f'a {type(value).__name__} with the keys {sorted(map(str, value))}'
+  if isinstance(value, (list, tuple)):
+    return f'a {type(value).__name__} of {len(value)}'
+  return f'a {type(value).__name__}'
