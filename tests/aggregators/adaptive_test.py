@@ -6,7 +6,7 @@ Claims, through the TFF runtime:
   the numbers that make the noise are those of TFF too.
 * Results have the structure of the values alone, for every structure.
 * Event and measurements are what the documentation says.
-* It composes with secure sums and TFF's other factories, and refuses what cannot work.
+* It composes with TFF's other factories, and refuses what cannot work.
 """
 
 import collections
@@ -255,25 +255,6 @@ def test_inside_tffs_own_factories():
   output = process.next(process.initialize(), [value, value])
   np.testing.assert_allclose(output.result[0], value[0], rtol=1e-6)
   np.testing.assert_allclose(output.result[1], value[1], rtol=1e-6)
-
-
-def test_over_a_secure_sum():
-  tff.backends.test.set_sync_test_cpp_execution_context()
-  try:
-    values = [np.float32(v) for v in ([3, 0, 4], [0.1, -0.2, 0.3])]
-    results = []
-    for secure in (aggregators.secure_sum(), None):
-      process = aggregators.adaptive(
-        noise_multiplier=1.0,
-        clients_per_round=20,
-        seed=noise_lib.Seed(9),
-        record_aggregation_factory=secure,
-      ).create(_VECTOR)
-      outputs = _run(process, values, 2)
-      results.append([output.result for output in outputs])
-    np.testing.assert_array_equal(results[0], results[1])
-  finally:
-    tff.backends.native.set_sync_local_cpp_execution_context()
 
 
 @pytest.mark.parametrize(

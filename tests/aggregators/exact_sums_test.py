@@ -7,7 +7,6 @@ Claims, through real TFF processes:
 * What is released is exactly `floor(X + Z + 1/2)` in steps of the grid, with X the sum
   of the clipped records in Python's integers and Z the noise.
 * Any order of clients, and any split into shards, gives equal bits.
-* So does a secure sum.
 * More clients than can be summed exactly are refused, and so is an inner aggregation
   that does not return integers.
 """
@@ -42,16 +41,7 @@ _BUILDERS = {
     participation=_PARTICIPATION, initial_clip_norm=1.0, **kw
   ),
 }
-_SLOW = pytest.mark.slow
 all_mechanisms = pytest.mark.parametrize('kind', _BUILDERS)
-# Where all mechanisms take the same path, the plain and the adaptive one go first.
-two_mechanisms_first = pytest.mark.parametrize(
-  'kind',
-  [
-    kind if kind in ('gaussian', 'adaptive') else pytest.param(kind, marks=_SLOW)
-    for kind in _BUILDERS
-  ],
-)
 _SCALAR = tff.TensorType(np.float32)
 
 
@@ -261,29 +251,6 @@ def test_an_inner_aggregation_that_does_not_return_the_sum_is_refused():
   )
   with pytest.raises(TypeError, match='exact sum of the integers'):
     factory.create(_TYPE)
-
-
-@two_mechanisms_first
-def test_a_secure_sum_gives_the_same_bits(kind):
-  # TFF simulates secure sums in its test context only.
-  tff.backends.test.set_sync_test_cpp_execution_context()
-  bits = []
-  try:
-    for secure in (aggregators.secure_sum(), None):
-      process = _BUILDERS[kind](
-        noise_multiplier=1.0,
-        clients_per_round=20.0,
-        seed=noise.Seed(1),
-        record_aggregation_factory=secure,
-      ).create(_TYPE)
-      state = process.initialize()
-      for this_round in range(2):
-        output = process.next(state, _records(10, seed=this_round))
-        state = output.state
-      bits.append([np.asarray(t).tobytes() for t in output.result])
-  finally:
-    tff.backends.native.set_sync_local_cpp_execution_context()
-  assert bits[0] == bits[1]
 
 
 @pytest.mark.parametrize('noise_multiplier', [2.0**-20, 1.0, 8.0, 9.0, 1024.0, 2.0**30])

@@ -4,8 +4,8 @@ All take what is known about clients as a `strategies.Participation`, and all nu
 name. What they share has the same name, order, default and words in each of them; the
 tests compare.
 
-For secure aggregation pass a `record_aggregation_factory`; to have the count of
-non-finite values summed securely as well, use `factory.DPMeanFactory` itself.
+For secure aggregation pass `secure_sum()` as `record_aggregation_factory`: the counts
+of clients and of values that are not finite are summed securely then, too.
 """
 
 import math

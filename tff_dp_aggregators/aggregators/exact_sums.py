@@ -100,6 +100,19 @@ def check_exact_sum(name: str, value: Any) -> None:
   )
 
 
+def for_counts_beside(
+  record_aggregation_factory: tff.aggregators.UnweightedAggregationFactory,
+) -> tff.aggregators.UnweightedAggregationFactory:
+  """What sums 0s and 1s of clients as records are summed: securely, or plainly.
+
+  Args:
+    record_aggregation_factory: What sums records.
+  """
+  if isinstance(record_aggregation_factory, tff.aggregators.SecureSumFactory):
+    return tff.aggregators.SecureSumFactory(1, 0)
+  return tff.aggregators.SumFactory()
+
+
 _REASONS: dict[type, str] = {
   tff.aggregators.EncodedSumFactory: 'it returns what an encoding leaves of the sum',
   tff.aggregators.SecureModularSumFactory: 'it returns the sum modulo its modulus',

@@ -82,7 +82,8 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
         `tff.aggregators.SumFactory`, and `secure_sum()` sums them securely. Of any
         other, `ExactSum` has to say that what it returns is the sum.
       count_sum_factory: Sums pairs of int32 scalars, 1 for each client and 1 for each
-        value that is not finite; `None` means `tff.aggregators.SumFactory`.
+        value that is not finite; `None` sums them securely where records are, and else
+        means `tff.aggregators.SumFactory`.
 
     Raises:
       TypeError: If an aggregation factory is not unweighted, or `clients_per_round` no
@@ -99,7 +100,7 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     if record_aggregation_factory is None:
       record_aggregation_factory = tff.aggregators.SumFactory()
     if count_sum_factory is None:
-      count_sum_factory = tff.aggregators.SumFactory()
+      count_sum_factory = exact_sums.for_counts_beside(record_aggregation_factory)
     exact_sums.check_exact_sum('record_aggregation_factory', record_aggregation_factory)
     nonfinite.check_unweighted('count_sum_factory', count_sum_factory)
     self._build_query = build_query

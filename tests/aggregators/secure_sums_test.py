@@ -1,0 +1,158 @@
+"""Every mechanism whose noise the server adds can have its records summed securely.
+
+Claims, in TFF's test backend, for everything public in `aggregators` that makes means,
+with updates of hostile clients among those of honest ones, over two rounds:
+
+* A secure sum gives the same bits as a plain one, and the same event.
+* Then nothing leaves clients but through secure sums, counts included; so it is with
+  what zeroes and clips around the mechanism, if its counts are summed securely.
+* A plain sum, which leaves values in the open, fails that check.
+"""
+
+import math
+
+import numpy as np
+import pytest
+import tensorflow_federated as tff
+
+from tff_dp_aggregators import accounting
+from tff_dp_aggregators import aggregators
+from tff_dp_aggregators import noise
+from tff_dp_aggregators import queries
+from tff_dp_aggregators import strategies
+
+_LIMITS = strategies.Participation(4, min_separation=2)
+_NUMBERS = {'clip_norm': 0.7, 'noise_multiplier': 2.0, 'clients_per_round': 4}
+_SEED = noise.Seed(1)
+_TYPE = tff.to_type([(np.float32, [2, 2]), np.float64])
+
+
+def _of_query(**kwargs):
+  return aggregators.DPMeanFactory(
+    lambda specs: queries.GaussianSumQuery(
+      clip_norm=0.7, noise_multiplier=2.0, record_specs=specs, seed=_SEED
+    ),
+    clients_per_round=4,
+    **kwargs,
+  )
+
+
+def _from_mechanism(**kwargs):
+  return aggregators.from_mechanism(
+    accounting.Mechanism('gaussian', _LIMITS, 2.0),
+    clip_norm=0.7,
+    clients_per_round=4,
+    seed=_SEED,
+    **kwargs,
+  )
+
+
+_MECHANISMS = {
+  'DPMeanFactory': _of_query,
+  'adaptive': lambda **kw: aggregators.adaptive(
+    noise_multiplier=2.0, clients_per_round=40, seed=_SEED, **kw
+  ),
+  'banded': lambda **kw: aggregators.banded(_LIMITS, **_NUMBERS, seed=_SEED, **kw),
+  'blt': lambda **kw: aggregators.from_strategy(
+    strategies.BLT(4, (0.3, 0.1), (0.9, 0.5)), _LIMITS, **_NUMBERS, seed=_SEED, **kw
+  ),
+  'from_mechanism': _from_mechanism,
+  'from_strategy': lambda **kw: aggregators.from_strategy(
+    strategies.BandedToeplitz.square_root(4, 2), _LIMITS, **_NUMBERS, seed=_SEED, **kw
+  ),
+  'gaussian': lambda **kw: aggregators.gaussian(**_NUMBERS, seed=_SEED, **kw),
+  'laplace': lambda **kw: aggregators.laplace(**_NUMBERS, seed=_SEED, **kw),
+  'norm_clip': lambda **kw: aggregators.norm_clip(
+    clip_norm=0.7, clients_per_round=4, order=1, **kw
+  ),
+  'tree': lambda **kw: aggregators.tree(_LIMITS, **_NUMBERS, seed=_SEED, **kw),
+}
+# Alone, or without a sum of records to choose; the rest are no factories of means.
+_OTHERS = {
+  'CoordinateBoundsFactory',
+  'DPMeanState',
+  'ExactSum',
+  'SpentEvents',
+  'ZeroNonfiniteFactory',
+  'extract_dp_event',
+  'secure_sum',
+}
+# Those whose rounds are unlike the others'.
+_QUICK = ('adaptive', 'banded', 'laplace')
+
+
+def _value(matrix, number):
+  return [np.full([2, 2], matrix, np.float32), np.float64(number)]
+
+
+_ROUNDS = (
+  [_value(0.1, -0.2), _value(3e38, 1e300), _value(-0.7, 0.0), _value(1e-42, 5e-324)],
+  [_value(math.nan, 0.1), _value(-900.0, math.inf), _value(0.3, 0.3)],
+)
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _test_backend():
+  # TFF simulates secure sums in its test context only.
+  tff.backends.test.set_sync_test_cpp_execution_context()
+  yield
+  tff.backends.native.set_sync_local_cpp_execution_context()
+
+
+def test_these_are_all_mechanisms():
+  assert set(aggregators.__all__) == (set(_MECHANISMS) - {'blt'}) | _OTHERS
+
+
+@pytest.mark.parametrize(
+  'name',
+  [
+    name if name in _QUICK else pytest.param(name, marks=pytest.mark.slow)
+    for name in _MECHANISMS
+  ],
+)
+def test_a_secure_sum_gives_the_bits_and_the_event_of_a_plain_one(name):
+  outcomes = []
+  for inner in (aggregators.secure_sum(), None):
+    process = _MECHANISMS[name](record_aggregation_factory=inner).create(_TYPE)
+    if inner is not None:
+      tff.test.assert_not_contains_unsecure_aggregation(process.next)
+    state, released = process.initialize(), []
+    for values in _ROUNDS:
+      output = process.next(state, values)
+      state = output.state
+      released += [np.asarray(tensor).tobytes() for tensor in output.result]
+      released.append(int(output.measurements['nonfinite_count']))
+    outcomes.append((released, aggregators.extract_dp_event(state)))
+  assert outcomes[0] == outcomes[1]
+  assert outcomes[0][0][2] == 0
+  assert outcomes[0][0][5] == 2
+
+
+def test_a_plain_sum_is_in_the_open():
+  process = _MECHANISMS['gaussian']().create(_TYPE)
+  with pytest.raises(AssertionError):
+    tff.test.assert_not_contains_unsecure_aggregation(process.next)
+
+
+def test_with_secure_counts_all_that_is_around_a_mechanism_is_secure():
+  counts = tff.aggregators.SecureSumFactory(1, 0)
+  factory = tff.aggregators.zeroing_factory(
+    90.0,
+    tff.aggregators.clipping_factory(
+      5.0,
+      aggregators.CoordinateBoundsFactory(
+        aggregators.ZeroNonfiniteFactory(
+          _MECHANISMS['gaussian'](record_aggregation_factory=aggregators.secure_sum()),
+          counts,
+        ),
+        bounds=1.0,
+      ),
+      clipped_count_sum_factory=counts,
+    ),
+    zeroed_count_sum_factory=counts,
+  )
+  process = factory.create(_TYPE)
+  tff.test.assert_not_contains_unsecure_aggregation(process.next)
+  output = process.next(process.initialize(), _ROUNDS[0])
+  assert output.measurements['zeroed_count'] == 1
+  assert aggregators.extract_dp_event(output.state).last_round_only
