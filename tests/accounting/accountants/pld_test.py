@@ -7,6 +7,7 @@
   Renyi bound, and says so.
 * Cohorts of fixed size: brute force over data sets of few clients, in one round and in
   two, is never above the pair of distributions, and reaches it in one.
+* Sampled Laplace noise has a delta at every epsilon, up to where its losses end.
 """
 
 import itertools
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 import scipy.fft
 from dp_accounting import NeighboringRelation as Relation
+from dp_accounting.pld import privacy_loss_distribution
 from scipy import special
 
 from tff_dp_aggregators.accounting import accountants
@@ -345,3 +347,28 @@ def test_composition_in_pieces_is_that_of_the_whole():
   assert accountants.epsilon(whole, 1e-6, 'pld', ADD_OR_REMOVE) == (
     accountants.epsilon(pieces, 1e-6, 'pld', ADD_OR_REMOVE)
   )
+
+
+@pytest.mark.parametrize('noise', [1.0, 2.0, 3.0])
+def test_curves_of_sampled_laplace_noise_fall_to_their_end(noise):
+  event = Repeated(Poisson(0.1, Laplace(noise)), 30)
+  removed = 30 * math.log1p(0.1 * math.expm1(1 / noise))
+  added = -30 * math.log1p(0.1 * math.expm1(-1 / noise))
+  # Around the ends of both curves, where nothing but one loss is left.
+  near = np.array([0.0, 1e-12, 1e-9, 1e-6, 1e-3, 0.1])
+  ends = [*(removed * (1 - near)), *(added * (1 - near)), *(added * (1 + near))]
+  epsilons = np.union1d(np.linspace(0.0, removed, 12), ends)
+  deltas = [
+    accountants.delta(event, epsilon, 'pld', ADD_OR_REMOVE) for epsilon in epsilons
+  ]
+  assert np.all(np.diff(deltas) < 1e-15) and deltas[0] < 1
+  # At the end, all rounds have had the largest loss, or the sum is rounded up to it.
+  all_largest = (0.1 * 0.5 + 0.9 * 0.5 * math.exp(-1 / noise)) ** 30
+  assert deltas[-1] < 1e-3 * all_largest + 1e-15
+  assert accountants.delta(event, 1.01 * removed, 'pld', ADD_OR_REMOVE) < 1e-300
+  peer = privacy_loss_distribution.from_laplace_mechanism(
+    noise, sampling_prob=0.1, value_discretization_interval=1e-4
+  ).self_compose(30)
+  for epsilon, delta in zip(epsilons, deltas):
+    if delta > 1e-9:  # Its transforms resolve no less.
+      assert delta == pytest.approx(peer.get_delta_for_epsilon(epsilon), rel=5e-3)

@@ -355,19 +355,23 @@ def plan(
       return int(np.argmin((total - log_delta) / tilts))
     return int(np.argmin(total - tilts * epsilon))
 
+  spread = min(loss.deviation(deviations) for loss, _ in losses)
+  finest = min(_INTERVAL, spread / _PER_DEVIATION)
+  # Where losses end, more tilt is better without end; a grid tells no more apart.
+  usual = _TILTS[_TILTS * finest <= 1]
   # Finer around the best: moments may grow suddenly beyond.
-  at = best(_TILTS, moments(_TILTS))
-  near = _TILTS[max(at - 1, 0)], _TILTS[min(at + 1, len(_TILTS) - 1)]
-  positive = np.union1d(_TILTS, np.geomspace(*near, 61))
-  tilts = np.concatenate([-_TILTS[::-1], [0.0], positive])
+  at = best(usual, moments(usual))
+  near = usual[max(at - 1, 0)], usual[min(at + 1, len(usual) - 1)]
+  positive = np.union1d(usual, np.geomspace(*near, 61))
+  tilts = np.concatenate([-usual[::-1], [0.0], positive])
   total = moments(tilts)
   # Losses may end below epsilon: then every tilt is better than those before it.
-  at = min(best(positive, total[len(_TILTS) + 1 :]), len(positive) - 2)
-  at += len(_TILTS) + 1
+  at = min(best(positive, total[len(usual) + 1 :]), len(positive) - 2)
+  at += len(usual) + 1
   tilt, moment = float(tilts[at]), float(total[at])
   above = (total[at + 1 :] - moment + _WRAPPED) / (tilts[at + 1 :] - tilt)
   below = (moment - total[:at] - _WRAPPED) / (tilt - tilts[:at])
-  tails = (total[len(_TILTS) + 1 :] - log_delta + _CUT) / positive
+  tails = (total[len(usual) + 1 :] - log_delta + _CUT) / positive
   cut = int(np.argmin(tails))
   largest, least = max(float(above.min()), float(tails[cut])), float(below.max())
   if epsilon is not None:
@@ -377,10 +381,7 @@ def plan(
   largest = min(largest, sum(n * r[1] for r, (_, n) in zip(ranges, losses)))
   least = max(least, sum(n * r[0] for r, (_, n) in zip(ranges, losses)))
   width = max(largest - least, max(high - low for low, high in ranges))
-  spread = min(loss.deviation(deviations) for loss, _ in losses)
-  interval = max(
-    min(_INTERVAL, spread / _PER_DEVIATION), width / MAX_CELLS, _MIN_INTERVAL
-  )
+  interval = max(finest, width / MAX_CELLS, _MIN_INTERVAL)
   return Plan(
     tilt=tilt,
     tail=float(positive[cut]),

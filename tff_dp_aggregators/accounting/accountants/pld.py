@@ -52,6 +52,8 @@ _ERROR = 1e-6
 _SMALL_EPSILON = 0.05
 # So coarse a grid, over the width of a round's losses, may lose to Renyi's bound.
 _COARSE = 0.25
+# Of a sum of losses, relative, and more.
+_ROUND_OFF = 1e-12
 # Below it float64 has no room for what is cut off.
 _MIN_DELTA = 1e-280
 
@@ -167,6 +169,8 @@ def _of_side(side: '_Losses', delta: float) -> tuple[float, bool]:
 
 def _delta_of_side(side: '_Losses', epsilon: float) -> float:
   """Delta by a grid that is cut off ever farther out, until that does not matter."""
+  if epsilon >= _end(side):
+    return 0.0
   delta = 1.0
   for log_delta in (-20.0, -50.0, -120.0, -300.0, math.log(_MIN_DELTA)):
     composition = _composition(side, losses.plan(side, log_delta, epsilon))
@@ -175,6 +179,17 @@ def _delta_of_side(side: '_Losses', epsilon: float) -> float:
     if wrong <= _ERROR:
       break
   return delta
+
+
+def _end(side: '_Losses') -> float:
+  """A bound of all losses together: where the curve ends, as it does without Gaussians.
+
+  Near it there is no tilt to look at the curve with.
+  """
+  if not all(loss.is_laplace for loss, _ in side):
+    return math.inf
+  rounds = sum(n * (loss.range(0.0)[1] + loss.displacement(0.0)) for loss, n in side)
+  return rounds * (1 + _ROUND_OFF)
 
 
 _Losses = tuple[tuple[losses.Loss, int], ...]
