@@ -2,12 +2,12 @@
 
 At the top, in the order in which they build on each other: `events` say what happened
 as inert data, `accountants` what that means, `noises` which kinds of noise there are,
-`schemas` who takes part when, `calibration` how much noise a target needs,
-`adaptive_clipping` what it takes of the noise, `mechanism` all of it under one name,
-`noise_to_signal` how loud that noise is, `spent_by_round` what one has spent whose
-rounds compose. Then the rooms: `records` (ledgers and logs), `planning` (comparing
-mechanisms), `reports` (statements, their rendering and verification), `programs`
-(`report`, `plan`, `participation`, from flags). Nothing here imports TensorFlow.
+`schemas` who takes part when, `calibration` how much noise a target needs, `budget` any
+two of epsilon, delta and noise, `adaptive_clipping` what it takes of the noise,
+`mechanism` all of it under one name, `noise_to_signal` how loud that noise is,
+`spent_by_round` what one has spent whose rounds compose. Then the rooms: `records`
+(ledgers and logs), `planning` (comparing mechanisms), `reports` (statements, their
+rendering and verification), `programs` (`report`, `plan`, `participation`, from flags).
 """
 
 # Before anything that imports dp-accounting.
@@ -16,6 +16,7 @@ from tff_dp_aggregators.accounting import dp_accounting_import  # noqa: F401
 # isort: split
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import adaptive_clipping
+from tff_dp_aggregators.accounting import budget
 from tff_dp_aggregators.accounting import calibration
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import mechanism
@@ -27,12 +28,15 @@ from tff_dp_aggregators.accounting import reports
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting import spent_by_round
 from tff_dp_aggregators.accounting import tree_aggregation_accountant
+from tff_dp_aggregators.accounting.budget import Budget
 from tff_dp_aggregators.accounting.mechanism import Mechanism
 
 __all__ = [
+  'Budget',
   'Mechanism',
   'accountants',
   'adaptive_clipping',
+  'budget',
   'calibration',
   'events',
   'mechanism',

@@ -69,7 +69,8 @@ def noise_multiplier(
   quick = _Spent(make_event, target_delta, quick_bound, relation)
   try:  # Little more than what is looked for, and much faster.
     start = _smallest(quick, target_epsilon, 1.0, 2.0, _NEAR)
-  except ValueError:
+  except (ValueError, dp_accounting.UnsupportedEventError):
+    # Also where it reads no such event, as sampled Laplace noise.
     return _smallest(spent, target_epsilon, 1.0, 2.0, asked.tolerance)
   return _smallest(spent, target_epsilon, start, 1.1, asked.tolerance)
 

@@ -1,0 +1,267 @@
+"""Any two of epsilon, delta and noise give the third, and three are checked.
+
+Claims:
+
+* For one use, Gaussian noise is that of algorithm 1 of arXiv:1805.06530, step by step,
+  and of its published implementation; Laplace noise is 1 / epsilon.
+* The pure epsilon of Laplace noise, sampled or not, is the largest log-ratio of its
+  densities, and the two directions undo each other.
+* What is found keeps what was given, 0.01% less noise would not, and the accountants of
+  dp-accounting, which pfl-research asks, come to the same.
+* Three numbers that do not fit are refused with by how much, and those that do are kept
+  as they are.
+* With a noise scale the run is that of `simulated_cohort_scale`, and promises nothing.
+"""
+
+import math
+
+import dp_accounting
+import numpy as np
+import pytest
+from dp_accounting import NeighboringRelation as Relation
+from dp_accounting.pld import privacy_loss_distribution
+from scipy import optimize
+from scipy import stats
+
+from tff_dp_aggregators import accounting
+from tff_dp_aggregators.accounting import budget
+
+
+def _algorithm_1(epsilon, delta):
+  """Algorithm 1 of arXiv:1805.06530 as printed, for sensitivity 1."""
+
+  def b_plus(v):
+    return stats.norm.cdf(math.sqrt(epsilon * v)) - math.exp(epsilon) * stats.norm.cdf(
+      -math.sqrt(epsilon * (v + 2))
+    )
+
+  def b_minus(u):
+    return stats.norm.cdf(-math.sqrt(epsilon * u)) - math.exp(epsilon) * stats.norm.cdf(
+      -math.sqrt(epsilon * (u + 2))
+    )
+
+  def root(function):
+    return optimize.brentq(lambda v: function(v) - delta, 0, 1e4, xtol=1e-13)
+
+  if delta >= b_plus(0):
+    v = root(b_plus)
+    alpha = math.sqrt(1 + v / 2) - math.sqrt(v / 2)
+  else:
+    u = root(b_minus)
+    alpha = math.sqrt(1 + u / 2) + math.sqrt(u / 2)
+  return alpha / math.sqrt(2 * epsilon)
+
+
+@pytest.mark.parametrize('epsilon', [0.01, 0.3, 1.0, 4.0, 20.0])
+@pytest.mark.parametrize('delta', [1e-8, 1e-5, 0.2])
+def test_gaussian_noise_of_one_use_is_that_of_the_paper(epsilon, delta):
+  found = budget.gaussian_noise_multiplier(epsilon, delta)
+  assert found == pytest.approx(_algorithm_1(epsilon, delta), rel=1e-7)
+  assert accounting.accountants.epsilon(
+    dp_accounting.GaussianDpEvent(found), delta
+  ) <= epsilon * (1 + 1e-12)
+
+
+def test_gaussian_noise_of_one_use_is_the_published_figure():
+  # What the authors' implementation prints for epsilon 1 and delta 1e-5.
+  assert budget.gaussian_noise_multiplier(1.0, 1e-5) == pytest.approx(
+    3.730631634944469, rel=1e-8
+  )
+  textbook = math.sqrt(2 * math.log(1.25 / 1e-5)) / 0.9
+  assert budget.gaussian_noise_multiplier(0.9, 1e-5) < 0.9 * textbook
+
+
+@pytest.mark.parametrize('noise', [0.3, 1.0, 5.0, 40.0])
+@pytest.mark.parametrize('probability', [0.01, 0.5, 1.0])
+def test_pure_epsilon_of_laplace_noise_is_the_largest_log_ratio(noise, probability):
+  x = np.linspace(-3, 4, 7001)  # Both peaks, 0 and 1, are among them.
+  without = stats.laplace.pdf(x, scale=noise)
+  joined = stats.laplace.pdf(x, loc=1.0, scale=noise)
+  joined = probability * joined + (1 - probability) * without
+  largest = np.abs(np.log(joined / without)).max()
+  found = budget.laplace_epsilon(noise, 1, probability)
+  assert found == pytest.approx(largest, rel=1e-9, abs=1e-15)
+  assert found >= largest - 1e-15
+  assert budget.laplace_epsilon(noise, 7, probability) == pytest.approx(7 * found)
+
+
+@pytest.mark.parametrize('epsilon', [1e-6, 0.5, 30.0, 9000.0])
+@pytest.mark.parametrize('count, probability', [(1, 1.0), (12, 1.0), (12, 0.02)])
+def test_laplace_noise_keeps_its_pure_epsilon(epsilon, count, probability):
+  noise = budget.laplace_noise_multiplier(epsilon, count, probability)
+  spent = budget.laplace_epsilon(noise, count, probability)
+  assert spent == pytest.approx(epsilon, rel=1e-11)
+  pure = accounting.Budget(
+    num_compositions=count,
+    sampling_probability=probability,
+    noise='laplace',
+    epsilon=epsilon,
+    delta=0.0,
+  )
+  assert (pure.noise_multiplier, pure.accountant) == (noise, 'pure')
+
+
+def test_laplace_noise_of_one_use_is_one_over_epsilon():
+  assert budget.laplace_noise_multiplier(0.25) == pytest.approx(4.0, rel=1e-13)
+
+
+USES = {
+  'exact': {'num_compositions': 80},
+  'rdp': {'num_compositions': 500, 'sampling_probability': 0.02, 'accountant': 'rdp'},
+  'pld': {'num_compositions': 500, 'sampling_probability': 0.02},
+  'laplace': {'num_compositions': 30, 'noise': 'laplace'},
+  'sampled_laplace': {
+    'num_compositions': 30,
+    'sampling_probability': 0.1,
+    'noise': 'laplace',
+  },
+}
+
+
+@pytest.mark.parametrize('use', USES.values(), ids=USES.keys())
+def test_two_give_the_third_and_it_keeps_them(use):
+  found = accounting.Budget(epsilon=2.0, delta=1e-5, **use)
+  noise = found.noise_multiplier
+  kept = accounting.Budget(delta=1e-5, noise_multiplier=noise, **use)
+  assert 2.0 * 0.999 < kept.epsilon <= 2.0
+  delta = accounting.Budget(epsilon=2.0, noise_multiplier=noise, **use).delta
+  assert 1e-5 * 0.99 < delta <= 1e-5
+  less = accounting.Budget(delta=1e-5, noise_multiplier=0.9999 * noise, **use)
+  assert less.epsilon > 2.0
+  # All three: what was found is accepted and kept.
+  three = accounting.Budget(epsilon=2.0, delta=1e-5, noise_multiplier=noise, **use)
+  assert three == found
+
+
+@pytest.mark.slow
+def test_prv_finds_what_pld_finds():
+  use = {'num_compositions': 1000, 'sampling_probability': 0.01, 'delta': 1e-6}
+  pld = accounting.Budget(epsilon=2.0, **use)
+  prv = accounting.Budget(epsilon=2.0, accountant='prv', **use)
+  assert prv.noise_multiplier == pytest.approx(pld.noise_multiplier, rel=2e-3)
+  assert prv.noise_multiplier > pld.noise_multiplier
+
+
+def _of_dp_accounting(use, noise):
+  """What `PLDPrivacyAccountant` of pfl-research asks, with its interval of 1e-4."""
+  of = (
+    privacy_loss_distribution.from_laplace_mechanism
+    if use.get('noise') == 'laplace'
+    else privacy_loss_distribution.from_gaussian_mechanism
+  )
+  once = of(
+    noise,
+    sensitivity=1,
+    sampling_prob=use.get('sampling_probability', 1.0),
+    value_discretization_interval=1e-4,
+    use_connect_dots=True,
+  )
+  return once.self_compose(use['num_compositions']).get_epsilon_for_delta(1e-5)
+
+
+@pytest.mark.parametrize('name', ['exact', 'pld', 'laplace', 'sampled_laplace'])
+def test_epsilon_is_that_of_the_accountant_that_pfl_asks(name):
+  use = USES[name]
+  noise = 9.0 if use.get('noise') != 'laplace' else 8.0
+  ours = accounting.Budget(delta=1e-5, noise_multiplier=noise, **use).epsilon
+  assert ours == pytest.approx(_of_dp_accounting(use, noise), rel=2e-3)
+
+
+def test_three_that_do_not_fit_are_refused_with_by_how_much():
+  given = {'num_compositions': 100, 'delta': 1e-6, 'noise_multiplier': 6.0}
+  spent = accounting.Budget(**given).epsilon
+  with pytest.raises(ValueError) as refused:
+    accounting.Budget(epsilon=8.0, **given)
+  message = str(refused.value)
+  assert f'spends epsilon = {spent:.6g}' in message
+  assert f'{spent - 8.0:.3g} more than it says' in message
+  least = accounting.Budget(num_compositions=100, epsilon=8.0, delta=1e-6)
+  assert f'noise multiplier of {least.noise_multiplier:.6g} keeps' in message
+  accounting.Budget(epsilon=spent, **given)  # It fits.
+  with pytest.raises(ValueError, match='do not fit'):
+    accounting.Budget(epsilon=spent * (1 - 1e-9), **given)
+
+
+def test_pure_laplace_noise_that_does_not_fit_is_refused():
+  given = {'num_compositions': 4, 'noise': 'laplace', 'noise_multiplier': 7.0}
+  with pytest.raises(ValueError, match=r'spends epsilon = 0\.571429 .* of 8 keeps'):
+    accounting.Budget(epsilon=0.5, delta=0.0, **given)
+  # At the delta that this noise has for it, the same epsilon does fit.
+  delta = accounting.Budget(epsilon=0.5, **given).delta
+  assert 0 < delta < 0.1
+  accounting.Budget(epsilon=0.5, delta=delta, **given)
+
+
+def test_more_noise_than_needed_is_kept_as_given():
+  made = accounting.Budget(
+    num_compositions=1, epsilon=1.0, delta=1e-5, noise_multiplier=5.0
+  )
+  assert (made.epsilon, made.delta, made.noise_multiplier) == (1.0, 1e-5, 5.0)
+
+
+def test_event_and_relation_say_what_runs():
+  sampled = accounting.Budget(
+    num_compositions=3, sampling_probability=0.2, delta=1e-5, noise_multiplier=1.5
+  )
+  once = dp_accounting.PoissonSampledDpEvent(0.2, dp_accounting.GaussianDpEvent(1.5))
+  assert sampled.event == dp_accounting.SelfComposedDpEvent(once, 3)
+  assert sampled.relation is Relation.ADD_OR_REMOVE_ONE
+  whole = accounting.Budget(num_compositions=3, delta=1e-5, noise_multiplier=1.5)
+  assert whole.relation is Relation.REPLACE_SPECIAL
+
+
+def test_noise_of_a_larger_cohort_is_promised_to_nobody_in_the_run():
+  use = {'num_compositions': 10, 'epsilon': 2.0, 'delta': 1e-6}
+  whole = accounting.Budget(**use)
+  scaled = accounting.Budget(noise_scale=0.1, **use)
+  assert scaled.noise_multiplier == whole.noise_multiplier
+  assert scaled.cohort_noise_multiplier == pytest.approx(0.1 * whole.noise_multiplier)
+  assert scaled.simulated_cohort_scale == pytest.approx(10.0)
+  assert scaled.cohort_event == dp_accounting.NonPrivateDpEvent()
+  assert whole.cohort_event == whole.event
+  # The mean over m clients has the same noise as that over 10 m with all of it.
+  assert scaled.cohort_noise_multiplier / 100 == pytest.approx(
+    whole.noise_multiplier / 1000
+  )
+
+
+@pytest.mark.parametrize(
+  'changed, message',
+  [
+    ({'epsilon': None}, 'at least two of epsilon, delta and noise_multiplier'),
+    ({'epsilon': 0.0}, 'no finite noise has epsilon=0'),
+    ({'epsilon': -1.0}, 'epsilon must be finite and not negative; got -1'),
+    ({'epsilon': math.nan}, 'epsilon must be finite'),
+    ({'delta': 0.0}, r'Gaussian noise has no epsilon at delta=0; Laplace noise'),
+    ({'delta': 1.0}, 'delta must be between 0 and 1'),
+    ({'noise_multiplier': 0.0}, 'noise_multiplier must be positive and finite; got 0'),
+    ({'noise_multiplier': math.inf}, 'noise_multiplier must be positive and finite'),
+    ({'num_compositions': 0}, 'num_compositions must be at least 1'),
+    ({'sampling_probability': 0.0}, r'sampling_probability must be above 0'),
+    ({'sampling_probability': 1.1}, r'sampling_probability must be above 0'),
+    ({'noise_scale': 2.0}, 'noise_scale must be above 0 and at most 1'),
+    ({'noise': 'cauchy'}, "noise must be one of gaussian, laplace; got 'cauchy'"),
+    ({'accountant': 'moments'}, "unknown accountant 'moments'"),
+    (
+      {'noise': 'laplace', 'delta': 0.0, 'accountant': 'pld'},
+      "a closed form and no accountant; got 'pld'",
+    ),
+  ],
+)
+def test_numbers_out_of_range_are_refused_by_name(changed, message):
+  given = {'num_compositions': 5, 'epsilon': 1.0, 'delta': 1e-6}
+  with pytest.raises(ValueError, match=message):
+    accounting.Budget(**{**given, **changed})
+
+
+@pytest.mark.parametrize('accountant', ['exact', 'rdp', 'prv'])
+def test_accountants_that_do_not_read_the_noise_are_refused(accountant):
+  with pytest.raises(dp_accounting.UnsupportedEventError):
+    accounting.Budget(
+      num_compositions=5,
+      sampling_probability=0.1,
+      noise='laplace',
+      epsilon=1.0,
+      delta=1e-6,
+      accountant=accountant,
+    )

@@ -1,0 +1,363 @@
+"""A privacy budget: of epsilon, delta and the noise, any two give the third.
+
+For noise that is drawn anew each time, on everybody or on a Poisson sample: what
+`PrivacyAccountant` of pfl-research answers, by the accountants of this package. They
+round up, so that noise which is found keeps the target, and an epsilon or delta which
+is found is never too small.
+
+For one use there are closed forms. `gaussian_noise_multiplier` is the analytic
+calibration of Balle and Wang (arXiv:1805.06530, algorithm 1): the least noise, at any
+epsilon, where the textbook's sqrt(2 ln(1.25 / delta)) / epsilon holds for epsilon < 1
+alone and is more than needed there. `laplace_noise_multiplier` is 1 / epsilon.
+"""
+
+import dataclasses
+import math
+from typing import Callable, Optional
+
+import dp_accounting
+from dp_accounting import NeighboringRelation as Relation
+
+from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import calibration
+from tff_dp_aggregators.accounting.accountants import gaussian
+from tff_dp_aggregators.base import checks
+
+# Kinds of noise, and the event of one use of each.
+_EVENTS: dict[str, Callable[[float], dp_accounting.DpEvent]] = {
+  'gaussian': dp_accounting.GaussianDpEvent,
+  'laplace': dp_accounting.LaplaceDpEvent,
+}
+NOISES = tuple(_EVENTS)
+# What closed forms are rounded up by, relative: more than their round-off.
+_ROUND_OFF = 1e-14
+
+
+def gaussian_noise_multiplier(epsilon: float, delta: float) -> float:
+  """The least noise of one use of the Gaussian mechanism (arXiv:1805.06530).
+
+  Args:
+    epsilon: Positive and finite; it may be above 1.
+    delta: Between 0 and 1, exclusive.
+
+  Returns:
+    Standard deviation over L2 sensitivity, rounded up in its last digits.
+
+  Raises:
+    ValueError: If a number is out of range.
+
+  Example:
+    >>> round(gaussian_noise_multiplier(epsilon=1.0, delta=1e-5), 5)
+    3.73063
+  """
+  _check_positive('epsilon', epsilon)
+  return (1 + _ROUND_OFF) / gaussian.mu_of(epsilon, delta)
+
+
+def laplace_noise_multiplier(
+  epsilon: float, num_compositions: int = 1, sampling_probability: float = 1.0
+) -> float:
+  """The least Laplace noise that is epsilon-private, with delta 0.
+
+  One use costs 1 / noise_multiplier (Dwork et al. 2006, theorem 1); on a Poisson
+  sample, to add or remove one, ln(1 + q (e^that - 1)), and all uses their sum.
+
+  Args:
+    epsilon: Of all uses together; positive and finite.
+    num_compositions: How many uses, at least 1.
+    sampling_probability: q, above 0 and at most 1; 1 for everybody.
+
+  Returns:
+    Scale of the noise over L1 sensitivity, rounded up in its last digits.
+
+  Raises:
+    TypeError: If an argument is not of its type.
+    ValueError: If a number is out of range.
+
+  Example:
+    >>> round(laplace_noise_multiplier(epsilon=0.5, num_compositions=4), 12)
+    8.0
+  """
+  _check_positive('epsilon', epsilon)
+  checks.check_positive_int('num_compositions', num_compositions)
+  q = _check_probability(sampling_probability)
+  one = epsilon / num_compositions
+  # ln((e^one - 1) / q + 1), where e^one may be beyond float64.
+  if one > 700:
+    before = one - math.log(q)
+  else:
+    before = math.log1p(math.expm1(one) / q)
+  return (1 + _ROUND_OFF) / before
+
+
+def laplace_epsilon(
+  noise_multiplier: float, num_compositions: int = 1, sampling_probability: float = 1.0
+) -> float:
+  """What Laplace noise costs at delta 0: `laplace_noise_multiplier` the other way.
+
+  Args:
+    noise_multiplier: Scale of the noise over L1 sensitivity; positive and finite.
+    num_compositions: How many uses, at least 1.
+    sampling_probability: Above 0 and at most 1; 1 for everybody.
+
+  Returns:
+    Epsilon of all uses together, rounded up in its last digits.
+
+  Raises:
+    TypeError: If an argument is not of its type.
+    ValueError: If a number is out of range.
+
+  Example:
+    >>> round(laplace_epsilon(noise_multiplier=8.0, num_compositions=4), 12)
+    0.5
+  """
+  _check_positive('noise_multiplier', noise_multiplier)
+  checks.check_positive_int('num_compositions', num_compositions)
+  q = _check_probability(sampling_probability)
+  before = 1 / noise_multiplier
+  one = before + math.log(q + (1 - q) * math.exp(-before))  # ln(1 + q (e^before - 1)).
+  if before < 1:  # Without cancellation.
+    one = math.log1p(q * math.expm1(before))
+  return num_compositions * one * (1 + _ROUND_OFF)
+
+
+@dataclasses.dataclass(frozen=True, init=False)
+class Budget:
+  """Noise that is used several times, and what it spends.
+
+  Two of `epsilon`, `delta` and `noise_multiplier` are given and the third is found. If
+  all three are, they are checked: the noise must keep (epsilon, delta). More noise than
+  that takes is no error, and changes neither number.
+
+  With a `noise_scale` s below 1 the budget is that of a cohort 1/s times as large, and
+  the run adds s times the noise, as pfl-research does where a cohort cannot be as large
+  as the one that is meant: after the division by the number of clients the mean has the
+  same noise. It is `learning.train`'s `simulated_cohort_scale` of 1/s. **Such a run is
+  not private**: epsilon and delta are those of the larger cohort, and the clients that
+  are in the run are promised nothing.
+
+  Attributes:
+    noise: 'gaussian' or 'laplace'.
+    num_compositions: How often it is used.
+    sampling_probability: With which each client is drawn each time, independently, and
+      unknown to all; 1 if everybody takes part.
+    epsilon: Of all uses together.
+    delta: Of all uses together; 0 for Laplace noise at its pure epsilon.
+    noise_multiplier: Noise over the sensitivity: the standard deviation of Gaussian
+      noise over the L2 bound, the scale of Laplace noise over the L1 bound.
+    noise_scale: Which part of the noise the run adds; above 0, at most 1.
+    accountant: Which accountant was asked, a key of `accountants.ACCOUNTANTS`, or
+      'pure' for Laplace noise with delta 0.
+
+  Raises:
+    TypeError: If an argument is not of its type.
+    ValueError: If fewer than two of the three are given, all three do not fit, a number
+      is out of range, or the accountant is unknown.
+    dp_accounting.UnsupportedEventError: If the accountant cannot read such noise, as
+      all but 'pld' with sampled Laplace noise.
+
+  Example:
+    >>> budget = Budget(num_compositions=100, epsilon=8.0, delta=1e-6)
+    >>> round(budget.noise_multiplier, 3)
+    6.529
+    >>> Budget(num_compositions=1, noise='laplace', epsilon=0.5, delta=0.0).accountant
+    'pure'
+  """
+
+  noise: str
+  num_compositions: int
+  sampling_probability: float
+  epsilon: float
+  delta: float
+  noise_multiplier: float
+  noise_scale: float
+  accountant: str
+
+  def __init__(
+    self,
+    *,
+    num_compositions: int,
+    sampling_probability: float = 1.0,
+    noise: str = 'gaussian',
+    epsilon: Optional[float] = None,
+    delta: Optional[float] = None,
+    noise_multiplier: Optional[float] = None,
+    noise_scale: float = 1.0,
+    accountant: Optional[str] = None,
+  ) -> None:
+    if noise not in _EVENTS:
+      raise ValueError(f'noise must be one of {", ".join(NOISES)}; got {noise!r}.')
+    self._set('noise', noise)
+    checked = checks.check_positive_int('num_compositions', num_compositions)
+    self._set('num_compositions', checked)
+    self._set('sampling_probability', _check_probability(sampling_probability))
+    self._set('noise_scale', _check_noise_scale(noise_scale))
+    _check_given(epsilon, delta, noise_multiplier, noise)
+    is_pure = delta == 0
+    if is_pure and accountant is not None:
+      raise ValueError(
+        f'with delta 0 there is a closed form and no accountant; got {accountant!r}.'
+      )
+    event = self.event_with(1.0)
+    name = 'pure' if is_pure else accountants.choose(event, accountant, self.relation)
+    self._set('accountant', name)
+    if noise_multiplier is None:
+      assert epsilon is not None and delta is not None
+      noise_multiplier = self._least_noise(epsilon, delta)
+    elif epsilon is None:
+      assert delta is not None
+      epsilon = self._epsilon_of(noise_multiplier, delta)
+    elif delta is None:
+      delta = self._delta_of(noise_multiplier, epsilon)
+    else:
+      self._check_kept(epsilon, delta, noise_multiplier)
+    self._set('epsilon', float(epsilon))
+    self._set('delta', float(delta))
+    self._set('noise_multiplier', float(noise_multiplier))
+
+  @property
+  def relation(self) -> Relation:
+    """Add or remove one where clients are sampled, and else zeroing out one.
+
+    Noise on everybody costs the same under each relation, relative to the sensitivity
+    under it.
+    """
+    is_sampled = self.sampling_probability < 1
+    return Relation.ADD_OR_REMOVE_ONE if is_sampled else Relation.REPLACE_SPECIAL
+
+  @property
+  def event(self) -> dp_accounting.DpEvent:
+    """The event of all uses with `noise_multiplier`.
+
+    Example:
+      >>> Budget(num_compositions=4, delta=1e-6, noise_multiplier=3.0).event
+      SelfComposedDpEvent(event=GaussianDpEvent(noise_multiplier=3.0), count=4)
+    """
+    return self.event_with(self.noise_multiplier)
+
+  @property
+  def cohort_noise_multiplier(self) -> float:
+    """`noise_scale` times `noise_multiplier`: the noise that the run adds."""
+    return self.noise_scale * self.noise_multiplier
+
+  @property
+  def cohort_event(self) -> dp_accounting.DpEvent:
+    """What is promised to the clients of the run: nothing, if `noise_scale` < 1."""
+    return self.event if self.noise_scale == 1 else dp_accounting.NonPrivateDpEvent()
+
+  @property
+  def simulated_cohort_scale(self) -> float:
+    """By which factor the cohort is larger whose budget it is: 1 / `noise_scale`."""
+    return 1 / self.noise_scale
+
+  def event_with(self, noise_multiplier: float) -> dp_accounting.DpEvent:
+    """The event of all uses, if the noise were another."""
+    once = _EVENTS[self.noise](noise_multiplier)
+    if self.sampling_probability < 1:
+      once = dp_accounting.PoissonSampledDpEvent(self.sampling_probability, once)
+    return dp_accounting.SelfComposedDpEvent(once, self.num_compositions)
+
+  def _set(self, name: str, value: object) -> None:
+    object.__setattr__(self, name, value)
+
+  def _least_noise(self, epsilon: float, delta: float) -> float:
+    if delta == 0:
+      return laplace_noise_multiplier(
+        epsilon, self.num_compositions, self.sampling_probability
+      )
+    return calibration.noise_multiplier(
+      self.event_with,
+      epsilon,
+      delta,
+      accountant=self.accountant,
+      relation=self.relation,
+    )
+
+  def _epsilon_of(self, noise_multiplier: float, delta: float) -> float:
+    if delta == 0:
+      return laplace_epsilon(
+        noise_multiplier, self.num_compositions, self.sampling_probability
+      )
+    return accountants.epsilon(
+      self.event_with(noise_multiplier), delta, self.accountant, self.relation
+    )
+
+  def _delta_of(self, noise_multiplier: float, epsilon: float) -> float:
+    return accountants.delta(
+      self.event_with(noise_multiplier), epsilon, self.accountant, self.relation
+    )
+
+  def _check_kept(self, epsilon: float, delta: float, noise_multiplier: float) -> None:
+    """Refuses noise that is too little, with the gap and what would close it."""
+    spent = self._epsilon_of(noise_multiplier, delta)
+    if spent <= epsilon:
+      return
+    instead = ''
+    if delta:
+      there = self._delta_of(noise_multiplier, epsilon)
+      if there <= delta:
+        return
+      instead = f', or delta = {there:.6g} at the epsilon given'
+    least = self._least_noise(epsilon, delta) if epsilon else math.inf
+    raise ValueError(
+      f'epsilon={epsilon:g}, delta={delta:g} and noise_multiplier={noise_multiplier:g} '
+      f'do not fit: {self.num_compositions} times this noise spends epsilon = '
+      f'{spent:.6g} at the delta given, {spent - epsilon:.3g} more than it says'
+      f'{instead} (accountant {self.accountant}). A noise multiplier of {least:.6g} '
+      'keeps both; leave out one of the three and it is found.'
+    )
+
+
+def _check_given(
+  epsilon: Optional[float],
+  delta: Optional[float],
+  noise_multiplier: Optional[float],
+  noise: str,
+) -> None:
+  given = (epsilon, delta, noise_multiplier)
+  if given.count(None) > 1:
+    raise ValueError(
+      'at least two of epsilon, delta and noise_multiplier must be given; got '
+      f'epsilon={epsilon}, delta={delta}, noise_multiplier={noise_multiplier}.'
+    )
+  if noise_multiplier is not None:
+    _check_positive('noise_multiplier', noise_multiplier)
+  if epsilon is not None:
+    gaussian.check_epsilon(epsilon)
+    if epsilon == 0 and noise_multiplier is None:
+      raise ValueError('no finite noise has epsilon=0; give a positive epsilon.')
+  if delta is None or (delta == 0 and noise == 'laplace'):
+    return
+  if delta == 0:
+    raise ValueError(
+      'delta must be positive: Gaussian noise has no epsilon at delta=0; Laplace noise '
+      "has (noise='laplace')."
+    )
+  gaussian.check_delta(delta)
+
+
+def _check_positive(name: str, value: float) -> float:
+  checks.check_number(name, value)
+  if not (value > 0 and math.isfinite(value)):
+    raise ValueError(f'{name} must be positive and finite; got {value}.')
+  return float(value)
+
+
+def _check_probability(value: float) -> float:
+  checks.check_number('sampling_probability', value)
+  if not 0 < value <= 1:
+    raise ValueError(
+      'sampling_probability must be above 0 and at most 1 (everybody takes part); got '
+      f'{value}.'
+    )
+  return float(value)
+
+
+def _check_noise_scale(value: float) -> float:
+  checks.check_number('noise_scale', value)
+  if not 0 < value <= 1:
+    raise ValueError(
+      'noise_scale must be above 0 and at most 1: the size of the cohort over that of '
+      f'the cohort whose noise is meant; got {value}.'
+    )
+  return float(value)
