@@ -48,6 +48,7 @@ FLOORS = {
       'schemas',
       'calibration',
       'budget',
+      'nbafl',
       'adaptive_clipping',
       'tree_aggregation_accountant',
     ),

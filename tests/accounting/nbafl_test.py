@@ -1,0 +1,277 @@
+"""NbAFL: the published formulas, their limits, and what holds beside what they claim.
+
+Claims:
+
+* Constant and deviations are those that flower-dp prints for the same numbers, and the
+  equations of arXiv:1911.00222, with their conditions.
+* All noise in a mean is what T rounds take by the formulas, wherever the server adds
+  some.
+* An epsilon from 1 on is refused with the exact noise, and there the constant is too
+  small indeed; what is calibrated exactly keeps what it promises, and hardly more.
+* Guarantees are those of the accountants; with clients drawn at random, no data sets
+  are told apart more easily, and some are told apart as easily.
+* Noise that is drawn by the multipliers has the deviations of the formulas.
+"""
+
+import math
+
+import dp_accounting
+import numpy as np
+import pytest
+from dp_accounting import NeighboringRelation as Relation
+from scipy import special
+from scipy import stats
+
+from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import nbafl
+from tff_dp_aggregators.accounting.accountants import gaussian
+
+NUMBERS = {
+  'epsilon': 0.8,
+  'delta': 1e-5,
+  'clip_norm': 1.5,
+  'num_exposures': 2,
+  'num_rounds': 40,
+  'num_clients': 50,
+  'min_examples': 1000,
+}
+
+
+def _made(**changed):
+  return nbafl.Nbafl(**{**NUMBERS, **changed})
+
+
+def test_figures_are_those_that_flower_dp_prints():
+  # Docstrings of calculate_c and calculate_sigma_d in its pytorch/privacy.py.
+  assert nbafl.gaussian_constant(0.5, 2 / 1e5) == pytest.approx(4.699557816587533)
+  found = nbafl.downlink_stddev(
+    0.8,
+    1 / 1e5,
+    1.5,
+    num_exposures=2,
+    num_rounds=3,
+    num_clients=2,
+    min_examples=10_000,
+  )
+  assert found == pytest.approx(0.0009084009867385104, rel=1e-14)
+
+
+@pytest.mark.parametrize('rounds, clients', [(40, 50), (15, 50), (14, 50), (3, 2)])
+def test_deviations_are_those_of_theorem_1(rounds, clients):
+  made = _made(num_rounds=rounds, num_clients=clients)
+  c = math.sqrt(2 * math.log(1.25 / 1e-5))
+  assert made.uplink_stddev == pytest.approx(c * 2 * 2 * 1.5 / (1000 * 0.8))
+  expected = 0.0
+  if rounds > 2 * math.sqrt(clients):
+    root = math.sqrt(rounds**2 - 4 * clients)
+    expected = 2 * c * 1.5 * root / (1000 * clients * 0.8)
+  assert made.downlink_stddev == pytest.approx(expected)
+  assert made.server_adds_noise == (expected > 0)
+  assert made.uplink_sensitivity == 2 * 1.5 / 1000
+  assert made.downlink_sensitivity == pytest.approx(2 * 1.5 / (1000 * clients))
+
+
+@pytest.mark.parametrize('rounds', [1, 2, 3, 10, 20, 21, 22, 50, 400, 10**5])
+@pytest.mark.parametrize('cohort', [1, 10, 49, 50])
+def test_deviations_with_random_clients_are_as_printed(rounds, cohort):
+  epsilon, exposures, clients = 0.8, min(2, rounds), 50
+  made = _made(num_rounds=rounds, num_exposures=exposures, clients_per_round=cohort)
+  gamma = -math.log(
+    1
+    - cohort / clients
+    + cohort / clients * math.exp(-epsilon / (exposures * math.sqrt(cohort)))
+  )
+  expected = 0.0
+  if rounds > epsilon / gamma * (1 + 1e-12):
+    inner = 1 - clients / cohort + clients / cohort * math.exp(-epsilon / rounds)
+    b = -rounds / epsilon * math.log(inner)
+    c = math.sqrt(2 * math.log(1.25 / 1e-5))
+    root = math.sqrt((rounds / b) ** 2 - exposures**2 * cohort)
+    expected = 2 * c * 1.5 * root / (1000 * cohort * epsilon)
+  assert made.downlink_stddev == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize('cohort', [5, 50])
+def test_all_noise_in_a_mean_is_what_the_rounds_take(cohort):
+  rounds = 4000
+  made = _made(num_rounds=rounds, clients_per_round=cohort)
+  assert made.server_adds_noise
+  in_mean = math.hypot(made.uplink_stddev / math.sqrt(cohort), made.downlink_stddev)
+  c = nbafl.gaussian_constant(0.8, 1e-5)
+  # One round may cost as much as the amplified epsilon / T, by the paper's lemma.
+  one = -math.log1p(50 / cohort * math.expm1(-0.8 / rounds))
+  assert in_mean == pytest.approx(c * made.downlink_sensitivity / one)
+  assert made.sum_noise_multiplier == pytest.approx(in_mean * cohort / 1.5)
+
+
+@pytest.mark.parametrize('epsilon', [1.0, 10.0])
+def test_epsilon_from_1_is_refused_with_the_exact_noise(epsilon):
+  least = 1 / gaussian.mu_of(epsilon, 1e-5)
+  with pytest.raises(
+    ValueError, match=rf"'exact' has .* any epsilon: {least:.6g} sens"
+  ):
+    _made(epsilon=epsilon)
+  for stddev in (nbafl.uplink_stddev, nbafl.downlink_stddev):
+    numbers = {'num_exposures': 1, 'min_examples': 9}
+    if stddev is nbafl.downlink_stddev:
+      numbers.update(num_rounds=4, num_clients=3)
+    with pytest.raises(ValueError, match='holds for epsilon < 1 only'):
+      stddev(epsilon, 1e-5, 1.0, **numbers)
+  _made(epsilon=epsilon, calibration='exact')
+
+
+def test_the_constant_is_too_small_at_flower_dps_default_epsilon():
+  # Its PrivateClient: epsilon=10, delta=1/2e5.
+  noise = math.sqrt(2 * math.log(1.25 * 2e5)) / 10
+  assert gaussian.epsilon_of(1 / noise, 1 / 2e5) > 10.05
+
+
+@pytest.mark.parametrize('epsilon', [0.8, 4.0])
+@pytest.mark.parametrize('cohort', [10, 50])
+@pytest.mark.parametrize('rounds', [40, 1000])
+def test_exact_noise_keeps_what_it_promises_and_hardly_more(epsilon, cohort, rounds):
+  made = _made(
+    epsilon=epsilon,
+    num_rounds=rounds,
+    clients_per_round=cohort,
+    calibration='exact',
+  )
+  promised = [each for each in made.guarantees() if each.claimed_epsilon is not None]
+  assert [each.seen for each in promised] == ['uplink', 'downlink']
+  uplink, downlink = promised
+  assert epsilon * (1 - 1e-9) < uplink.epsilon <= epsilon
+  assert downlink.epsilon <= epsilon
+  assert made.server_adds_noise == (rounds == 1000)
+  if made.server_adds_noise:
+    assert downlink.epsilon > epsilon * (1 - 1e-6)
+
+
+def test_guarantees_are_those_of_the_accountants():
+  made = _made()
+  event, c = dp_accounting.GaussianDpEvent, nbafl.gaussian_constant(0.8, 1e-5)
+
+  def epsilon(noise_multiplier, releases, **relation):
+    repeated = dp_accounting.SelfComposedDpEvent(event(noise_multiplier), releases)
+    return accountants.epsilon(repeated, 1e-5, **relation)
+
+  client = c * 2 * 2 / (1000 * 0.8)
+  in_sum = 50 * math.hypot(made.uplink_stddev / math.sqrt(50), made.downlink_stddev)
+  expected = {
+    ('uplink', 'example', 'replace_one', 1): epsilon(c * 2 / 0.8, 1),
+    ('uplink', 'example', 'replace_one', 2): epsilon(c * 2 / 0.8, 2),
+    ('uplink', 'client', 'zero_out', 2): epsilon(client, 2),
+    ('uplink', 'client', 'replace_one', 2): epsilon(client / 2, 2),
+    ('downlink', 'example', 'replace_one', 40): epsilon(c * 40 / 0.8, 40),
+    ('downlink', 'client', 'zero_out', 40): epsilon(in_sum / 1.5, 40),
+    ('downlink', 'client', 'replace_one', 40): epsilon(in_sum / 3, 40),
+  }
+  found = {
+    (each.seen, each.unit, each.adjacency, each.releases): each
+    for each in made.guarantees()
+  }
+  assert list(found) == list(expected)
+  for key, value in expected.items():
+    assert found[key].epsilon == pytest.approx(value, rel=1e-6), key
+    assert f'epsilon = {found[key].epsilon:.4g} at delta = 1e-05' in found[key].words
+  claimed = [each.claimed_epsilon for each in found.values()]
+  assert claimed == [0.4, 0.8, None, None, 0.8, None, None]
+  # What is claimed of an example holds; nothing like it holds of a client.
+  assert all(
+    each.epsilon < each.claimed_epsilon
+    for each in found.values()
+    if each.claimed_epsilon
+  )
+  assert min(each.epsilon for each in found.values() if each.unit == 'client') > 100
+
+
+def test_a_client_among_drawn_ones_is_that_of_the_fixed_size_accountant():
+  made = _made(clients_per_round=10, min_examples=1, num_exposures=1, num_rounds=20)
+  downlink = [each for each in made.guarantees() if each.seen == 'downlink']
+  assert [each.unit for each in downlink] == ['example', 'client']
+  noise = dp_accounting.GaussianDpEvent(made.sum_noise_multiplier / 2)
+  event = dp_accounting.SampledWithoutReplacementDpEvent(50, 10, noise)
+  repeated = dp_accounting.SelfComposedDpEvent(event, 20)
+  of_client = accountants.epsilon(repeated, 1e-5, relation=Relation.REPLACE_ONE)
+  assert downlink[1].epsilon == of_client
+  # With one example each, an example is a client; that clients may be far apart costs.
+  assert downlink[0].epsilon >= of_client
+
+
+def _divergence(log_a, first, second, step):
+  return float(np.sum(np.maximum(first - math.exp(log_a) * second, 0.0)) * step)
+
+
+@pytest.mark.parametrize('epsilon', [0.0, 0.3, 1.0])
+def test_one_round_of_drawn_clients_is_told_as_easily_as_is_said(epsilon):
+  mu, fraction, step = 0.7, 0.2, 1e-3
+  x = np.arange(-12, 45, step)
+  said = nbafl._delta_of_random_rounds(mu, epsilon, 1, fraction, 1e-20)
+  assert said == pytest.approx(fraction * gaussian.delta_of(mu, epsilon), rel=1e-9)
+  for others, reaches in ((30.0, True), (2.0, False), (0.0, False)):
+    # The sum without the client is at 0; with it, at `others`, or `others` + mu.
+    absent = (1 - fraction) * stats.norm.pdf(x)
+    one = absent + fraction * stats.norm.pdf(x, loc=others)
+    another = absent + fraction * stats.norm.pdf(x, loc=others + mu)
+    found = max(
+      _divergence(epsilon, one, another, step), _divergence(epsilon, another, one, step)
+    )
+    assert found <= said * (1 + 1e-6)
+    if reaches:
+      assert found == pytest.approx(said, rel=1e-5)
+
+
+def test_three_rounds_of_drawn_clients_are_a_binomial_mixture():
+  mu, fraction, epsilon = 0.9, 0.4, 0.5
+  expected = sum(
+    stats.binom.pmf(k, 3, fraction) * gaussian.delta_of(math.sqrt(k) * mu, epsilon)
+    for k in range(4)
+  )
+  found = nbafl._delta_of_random_rounds(mu, epsilon, 3, fraction, 1e-20)
+  assert found == pytest.approx(expected, rel=1e-9)
+  likely = np.exp(nbafl._log_likelihoods(3, fraction))
+  np.testing.assert_allclose(
+    likely, special.binom(3, range(4)) * 0.4 ** np.arange(4) * 0.6 ** (3 - np.arange(4))
+  )
+
+
+def test_random_rounds_by_simulation_are_within_what_is_said():
+  # The loss of 5 drawn rounds whose sums say who is in them, against its tail.
+  rng, runs = np.random.default_rng(20261123), 400_000
+  mu, fraction, epsilon = 0.8, 0.3, 0.6
+  rounds = rng.binomial(5, fraction, size=runs)
+  losses = rng.normal(loc=rounds * mu**2 / 2, scale=np.sqrt(rounds) * mu)
+  found = np.maximum(0, -np.expm1(epsilon - losses))
+  said = nbafl._delta_of_random_rounds(mu, epsilon, 5, fraction, 1e-20)
+  # 4.9 standard errors: a false alarm in a million.
+  error = 4.9 * found.std() / math.sqrt(runs)
+  assert abs(found.mean() - said) < error < 0.02
+
+
+def test_multipliers_give_the_deviations_of_the_formulas():
+  made = _made(num_clients=4, num_rounds=200)
+  rng, size = np.random.default_rng(20261123), 200_000
+  of_client = made.client_noise_multiplier * made.clip_norm
+  of_server = made.server_noise_multiplier * made.clip_norm
+  total = rng.normal(scale=of_client, size=[4, size]).sum(axis=0)
+  total += rng.normal(scale=of_server, size=size)
+  expected = math.sqrt(made.uplink_stddev**2 / 4 + made.downlink_stddev**2)
+  # 4.9 / sqrt(2 size): a false alarm in a million.
+  assert (total / 4).std() == pytest.approx(expected, rel=4.9 / math.sqrt(2 * size))
+
+
+@pytest.mark.parametrize(
+  'changed, message',
+  [
+    ({'epsilon': 0.0}, 'epsilon must be positive and finite; got 0'),
+    ({'delta': 0.0}, 'delta must be between 0 and 1'),
+    ({'clip_norm': -1.0}, 'clip_norm must be positive and finite; got -1'),
+    ({'num_exposures': 41}, 'num_exposures must be at most num_rounds, 40, .* got 41'),
+    ({'clients_per_round': 51}, 'clients_per_round must be at most num_clients, 50'),
+    ({'clients_per_round': 0}, 'clients_per_round must be at least 1'),
+    ({'min_examples': 0}, 'min_examples must be at least 1'),
+    ({'calibration': 'analytic'}, "calibration must be 'published' or 'exact'"),
+  ],
+)
+def test_numbers_out_of_range_are_refused_by_name(changed, message):
+  with pytest.raises(ValueError, match=message):
+    _made(**changed)

@@ -1,0 +1,589 @@
+"""Noising before model aggregation (NbAFL): the published formulas, and what they give.
+
+Wei et al. (arXiv:1911.00222) begin with epsilon. Each client clips its upload to norm C
+and adds noise of standard deviation sigma_u to each coordinate; the server takes the
+mean and adds noise of sigma_d before it sends it down, if that of the clients is not
+enough for T rounds. With N clients of at least m examples each, K of which take part in
+a round, and L exposures of a client's uploads:
+
+    c       = sqrt(2 ln(1.25 / delta))                     (section II-C; epsilon < 1)
+    sigma_u = c L (2 C / m) / epsilon                      (section III-B)
+    sigma_d = 2 c C sqrt(T^2 - L^2 N) / (m N epsilon)      (theorem 1; K = N)
+              if T > L sqrt(N), else 0
+    sigma_d = 2 c C sqrt(T^2 / b^2 - L^2 K) / (m K epsilon)      (K < N at random)
+              if T > epsilon / gamma, else 0, with
+    b       = -(T / epsilon) ln(1 - N/K + (N/K) e^(-epsilon / T))
+    gamma   = -ln(1 - K/N + (K/N) e^(-epsilon / (L sqrt(K))))
+
+The last is the third with c T / b for c T: with K = N, b is 1. `uplink_stddev` and
+`downlink_stddev` are these, `Nbafl` has all of it with the guarantees.
+
+**What they promise, and what holds.** Both are for one *example* of a client being
+another, under an assumption: one example moves an upload by at most 2 C / m. So it is
+if the upload is the mean over the examples of vectors that are clipped each. Clipping
+the finished upload, as algorithm 1 there and programs after it do, does not make it so:
+one example may turn a whole model around, and then what holds is what holds of one
+*client*. `Nbafl.guarantees` states each, by the accountants of this package, beside
+what is claimed. Three things differ from the paper:
+
+* L times the noise, for L exposures, is more than composition takes: sqrt(L) times.
+* For epsilon from 1 on, the constant c has no proof, and for large epsilon it is too
+  small; it is refused, and `calibration='exact'` finds the least noise.
+* That K of N clients are drawn makes an example no harder to tell once its client is in
+  the round, for others may be far from it. So no epsilon gets smaller by b here; how
+  many of the T rounds it is in is random, and that counts.
+
+flower-dp has these formulas as calculate_c, calculate_sigma_u and calculate_sigma_d.
+"""
+
+import dataclasses
+import math
+from typing import NamedTuple, Optional
+
+import dp_accounting
+import numpy as np
+from dp_accounting import NeighboringRelation as Relation
+from scipy import optimize
+from scipy import special
+
+from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting.accountants import gaussian
+from tff_dp_aggregators.base import checks
+
+# Formulas as published, or the least noise for what they promise.
+CALIBRATIONS = ('published', 'exact')
+# Of numbers of rounds that are less likely, relative to delta, all count as delta.
+_UNLIKELY = 1e-9
+_SAFETY = 1e-12
+
+
+def gaussian_constant(epsilon: float, delta: float) -> float:
+  """C of the textbook's Gaussian mechanism: its noise is c / epsilon sensitivities.
+
+  Args:
+    epsilon: Above 0 and below 1, where the constant holds (Dwork and Roth 2014, theorem
+      A.1).
+    delta: Between 0 and 1, exclusive.
+
+  Raises:
+    ValueError: If a number is out of range.
+
+  Example:
+    >>> round(gaussian_constant(epsilon=0.8, delta=2e-5), 6)
+    4.699558
+  """
+  _check_positive('epsilon', epsilon)
+  gaussian.check_delta(delta)
+  if epsilon >= 1:
+    least = (1 + _SAFETY) / gaussian.mu_of(epsilon, delta)
+    raise ValueError(
+      f'epsilon={epsilon:g} is not below 1, and the constant sqrt(2 ln(1.25 / delta)) '
+      "holds for epsilon < 1 only. calibration='exact' has the least noise for any "
+      f'epsilon: {least:.6g} sensitivities for one release.'
+    )
+  return math.sqrt(2 * math.log(1.25 / delta))
+
+
+def uplink_stddev(
+  epsilon: float,
+  delta: float,
+  clip_norm: float,
+  *,
+  num_exposures: int,
+  min_examples: int,
+) -> float:
+  """sigma_u: noise that each client adds to each coordinate of its upload.
+
+  Args:
+    epsilon: Of all exposures together, above 0 and below 1.
+    delta: Between 0 and 1, exclusive.
+    clip_norm: C, the L2 bound of an upload.
+    num_exposures: L, how often a client's uploads are seen.
+    min_examples: m, how many examples every client has at least.
+
+  Raises:
+    TypeError: If an argument is not of its type.
+    ValueError: If a number is out of range.
+
+  Example:
+    >>> sigma_u = uplink_stddev(0.8, 1e-5, 1.5, num_exposures=2, min_examples=10_000)
+    >>> round(sigma_u, 9)
+    0.003633604
+  """
+  constant = gaussian_constant(epsilon, delta)
+  _check_positive('clip_norm', clip_norm)
+  exposures = checks.check_positive_int('num_exposures', num_exposures)
+  examples = checks.check_positive_int('min_examples', min_examples)
+  return constant * exposures * (2 * clip_norm / examples) / epsilon
+
+
+def downlink_stddev(
+  epsilon: float,
+  delta: float,
+  clip_norm: float,
+  *,
+  num_exposures: int,
+  num_rounds: int,
+  num_clients: int,
+  min_examples: int,
+  clients_per_round: Optional[int] = None,
+) -> float:
+  """sigma_d: noise that the server adds to each coordinate of the mean; 0 for none.
+
+  Args:
+    epsilon: Of all rounds together, above 0 and below 1.
+    delta: Between 0 and 1, exclusive.
+    clip_norm: C, the L2 bound of an upload.
+    num_exposures: L, how often a client's uploads are seen; at most `num_rounds`.
+    num_rounds: T, how many means are sent down.
+    num_clients: N, how many clients there are.
+    min_examples: m, how many examples every client has at least.
+    clients_per_round: K, how many take part in a round, drawn at random; `None` for
+      all.
+
+  Raises:
+    TypeError: If an argument is not of its type.
+    ValueError: If a number is out of range.
+
+  Example:
+    >>> sigma_d = downlink_stddev(
+    ...   0.8,
+    ...   1e-5,
+    ...   1.5,
+    ...   num_exposures=2,
+    ...   num_rounds=3,
+    ...   num_clients=2,
+    ...   min_examples=10_000,
+    ... )
+    >>> round(sigma_d, 9)
+    0.000908401
+  """
+  constant = gaussian_constant(epsilon, delta)
+  _check_positive('clip_norm', clip_norm)
+  cohort = _check_counts(num_exposures, num_rounds, num_clients, clients_per_round)
+  examples = checks.check_positive_int('min_examples', min_examples)
+  needed = _rounds_over_b(epsilon, num_rounds, num_clients / cohort)
+  beyond = needed * needed - num_exposures * num_exposures * cohort
+  if beyond <= 0:
+    return 0.0
+  return 2 * constant * clip_norm * math.sqrt(beyond) / (examples * cohort * epsilon)
+
+
+class Guarantee(NamedTuple):
+  """What somebody learns of somebody, as claimed and as it is.
+
+  Attributes:
+    seen: 'uplink' for who sees a client's uploads, 'downlink' for who sees the means.
+    unit: 'example' or 'client': what neighbouring data sets differ in.
+    adjacency: 'replace_one', another in its place, or 'zero_out', nothing.
+    releases: How many are seen.
+    noise_multiplier: Noise of one release over what the unit can change it by.
+    claimed_epsilon: What the formulas promise; `None` if nothing.
+    epsilon: What the accountants of this package say, at `delta`.
+    delta: As given.
+    words: The same in a sentence, with what it rests on.
+  """
+
+  seen: str
+  unit: str
+  adjacency: str
+  releases: int
+  noise_multiplier: float
+  claimed_epsilon: Optional[float]
+  epsilon: float
+  delta: float
+  words: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Nbafl:
+  """NbAFL from its inputs: noise for an aggregator, and guarantees for a report.
+
+  Attributes:
+    epsilon: Of all exposures, and of all rounds; below 1 for the published formulas.
+    delta: Between 0 and 1, exclusive.
+    clip_norm: C, the L2 bound of an upload.
+    num_exposures: L, how often a client's uploads are seen; at most `num_rounds`.
+    num_rounds: T, how many means are sent down.
+    num_clients: N, how many clients there are.
+    min_examples: m, how many examples every client has at least.
+    clients_per_round: K, how many take part in a round, drawn at random without
+      replacement; `None` for all.
+    calibration: 'published' for the formulas, or 'exact' for the least noise with the
+      (epsilon, delta) that they promise, at any epsilon.
+
+  Raises:
+    TypeError: If an argument is not of its type.
+    ValueError: If a number is out of range.
+
+  Example:
+    >>> numbers = dict(delta=1e-5, clip_norm=1.5, num_exposures=2, num_rounds=30)
+    >>> published = Nbafl(0.8, num_clients=50, min_examples=10_000, **numbers)
+    >>> round(published.client_noise_multiplier, 6)
+    0.002422
+    >>> published.server_adds_noise
+    True
+    >>> on_uplink = published.guarantees()[1]
+    >>> on_uplink.claimed_epsilon, round(on_uplink.epsilon, 3)
+    (0.8, 0.403)
+  """
+
+  epsilon: float
+  delta: float
+  clip_norm: float
+  num_exposures: int
+  num_rounds: int
+  num_clients: int
+  min_examples: int
+  clients_per_round: Optional[int] = None
+  calibration: str = 'published'
+
+  def __post_init__(self) -> None:
+    if self.calibration not in CALIBRATIONS:
+      raise ValueError(
+        f"calibration must be 'published' or 'exact'; got {self.calibration!r}."
+      )
+    _check_positive('epsilon', self.epsilon)
+    gaussian.check_delta(self.delta)
+    _check_positive('clip_norm', self.clip_norm)
+    _check_counts(
+      self.num_exposures, self.num_rounds, self.num_clients, self.clients_per_round
+    )
+    checks.check_positive_int('min_examples', self.min_examples)
+    if self.calibration == 'published':
+      gaussian_constant(self.epsilon, self.delta)
+
+  @property
+  def cohort(self) -> int:
+    """K, or N if all take part in each round."""
+    given = self.clients_per_round
+    return self.num_clients if given is None else given
+
+  @property
+  def uplink_sensitivity(self) -> float:
+    """2 C / m: what one example is said to change an upload by."""
+    return 2 * self.clip_norm / self.min_examples
+
+  @property
+  def downlink_sensitivity(self) -> float:
+    """2 C / (m K): what one example is said to change a mean by (lemma 2)."""
+    return self.uplink_sensitivity / self.cohort
+
+  @property
+  def uplink_stddev(self) -> float:
+    """sigma_u: noise that each client adds to each coordinate of its upload."""
+    if self.calibration == 'published':
+      return uplink_stddev(
+        self.epsilon,
+        self.delta,
+        self.clip_norm,
+        num_exposures=self.num_exposures,
+        min_examples=self.min_examples,
+      )
+    mu = gaussian.mu_of(self.epsilon, self.delta) * (1 - _SAFETY)
+    return self.uplink_sensitivity * math.sqrt(self.num_exposures) / mu
+
+  @property
+  def downlink_stddev(self) -> float:
+    """sigma_d: noise that the server adds to each coordinate of a mean; 0 for none."""
+    if self.calibration == 'published':
+      return downlink_stddev(
+        self.epsilon,
+        self.delta,
+        self.clip_norm,
+        num_exposures=self.num_exposures,
+        num_rounds=self.num_rounds,
+        num_clients=self.num_clients,
+        min_examples=self.min_examples,
+        clients_per_round=self.clients_per_round,
+      )
+    mu = _largest_mu(
+      self.epsilon, self.delta, self.num_rounds, self.cohort / self.num_clients
+    )
+    needed = (self.downlink_sensitivity / mu) ** 2
+    there = self.uplink_stddev**2 / self.cohort
+    return math.sqrt(max(0.0, needed - there))
+
+  @property
+  def server_adds_noise(self) -> bool:
+    """Whether the clients' noise is too little for the rounds."""
+    return self.downlink_stddev > 0
+
+  @property
+  def client_noise_multiplier(self) -> float:
+    """sigma_u / C: noise of a client over the clip norm."""
+    return self.uplink_stddev / self.clip_norm
+
+  @property
+  def server_noise_multiplier(self) -> float:
+    """K sigma_d / C: noise of the server *on the sum* of a round, over the clip norm.
+
+    The mean is that sum divided by K.
+    """
+    return self.cohort * self.downlink_stddev / self.clip_norm
+
+  @property
+  def sum_noise_multiplier(self) -> float:
+    """All noise in the sum of a round of K clients, over the clip norm."""
+    clients = math.sqrt(self.cohort) * self.client_noise_multiplier
+    return math.hypot(clients, self.server_noise_multiplier)
+
+  def guarantees(self) -> tuple[Guarantee, ...]:
+    """What holds beside what is claimed: one exposure, all, and all rounds.
+
+    Returns:
+      For the uplink an example in one exposure, if there are more, and in all, and a
+      client in all, zeroed out and replaced; for the downlink an example and a client
+      in all rounds, the latter zeroed out only where all clients take part.
+    """
+    client = self.client_noise_multiplier
+    example = client * self.min_examples / 2
+    exposures = self.num_exposures
+    rows = [
+      *(
+        self._uplink('example', 'replace_one', seen, example)
+        for seen in sorted({1, exposures})
+      ),
+      self._uplink('client', 'zero_out', exposures, client),
+      self._uplink('client', 'replace_one', exposures, client / 2),
+      self._downlink_example(),
+    ]
+    if self.cohort == self.num_clients:
+      rows.append(self._downlink_client('zero_out', self.sum_noise_multiplier))
+    rows.append(self._downlink_client('replace_one', self.sum_noise_multiplier / 2))
+    return tuple(rows)
+
+  def _uplink(
+    self, unit: str, adjacency: str, releases: int, noise_multiplier: float
+  ) -> Guarantee:
+    claimed = None
+    if unit == 'example' and releases == self.num_exposures:
+      claimed = self.epsilon
+    elif unit == 'example' and self.calibration == 'published':
+      claimed = self.epsilon / self.num_exposures
+    mu = math.sqrt(releases) / noise_multiplier
+    return self._guarantee(
+      'uplink',
+      unit,
+      adjacency,
+      releases,
+      noise_multiplier,
+      claimed,
+      gaussian.epsilon_of(mu, self.delta),
+    )
+
+  def _downlink_example(self) -> Guarantee:
+    noise_multiplier = self.sum_noise_multiplier * self.min_examples / 2
+    epsilon = _epsilon_of_random_rounds(
+      1 / noise_multiplier, self.delta, self.num_rounds, self.cohort / self.num_clients
+    )
+    return self._guarantee(
+      'downlink',
+      'example',
+      'replace_one',
+      self.num_rounds,
+      noise_multiplier,
+      self.epsilon,
+      epsilon,
+    )
+
+  def _downlink_client(self, adjacency: str, noise_multiplier: float) -> Guarantee:
+    event: dp_accounting.DpEvent = dp_accounting.GaussianDpEvent(noise_multiplier)
+    relation = Relation.REPLACE_SPECIAL
+    if adjacency == 'replace_one':
+      relation = Relation.REPLACE_ONE
+    if self.cohort < self.num_clients:
+      event = dp_accounting.SampledWithoutReplacementDpEvent(
+        self.num_clients, self.cohort, event
+      )
+    epsilon = accountants.epsilon(
+      dp_accounting.SelfComposedDpEvent(event, self.num_rounds),
+      self.delta,
+      relation=relation,
+    )
+    return self._guarantee(
+      'downlink', 'client', adjacency, self.num_rounds, noise_multiplier, None, epsilon
+    )
+
+  def _guarantee(
+    self,
+    seen: str,
+    unit: str,
+    adjacency: str,
+    releases: int,
+    noise_multiplier: float,
+    claimed: Optional[float],
+    epsilon: float,
+  ) -> Guarantee:
+    words = _words(seen, unit, adjacency, releases, epsilon, self.delta)
+    if claimed is None:
+      words += ' The formulas claim nothing of that.'
+    else:
+      words += f' The formulas claim {claimed:.4g}.'
+    if unit == 'example':
+      words += (
+        ' It rests on one example changing an upload by no more than '
+        f'2 x {self.clip_norm:g} / {self.min_examples}: on a mean over examples that '
+        'are clipped each. If the finished upload is clipped, what holds of a client '
+        'holds of an example.'
+      )
+    if seen == 'downlink':
+      words += (
+        f' It takes {self.cohort} clients in every round, who added their noise and '
+        'keep it to themselves.'
+      )
+    return Guarantee(
+      seen,
+      unit,
+      adjacency,
+      releases,
+      noise_multiplier,
+      claimed,
+      epsilon,
+      self.delta,
+      words,
+    )
+
+
+def _words(
+  seen: str, unit: str, adjacency: str, releases: int, epsilon: float, delta: float
+) -> str:
+  what = {
+    'uplink': "of one client's uploads",
+    'downlink': 'of the means of rounds',
+  }[seen]
+  how = 'is another' if adjacency == 'replace_one' else 'counts as nothing'
+  many = 'one' if releases == 1 else f'{releases}'
+  return (
+    f'Who sees {many} {what} tells with epsilon = {epsilon:.4g} at delta = {delta:g} '
+    f'whether one {unit} {how}.'
+  )
+
+
+def _rounds_over_b(
+  epsilon: float, num_rounds: int, population_over_cohort: float
+) -> float:
+  """T / b, which is T where all clients take part; 0 where any noise does."""
+  if population_over_cohort == 1:
+    return float(num_rounds)
+  inner = population_over_cohort * -math.expm1(-epsilon / num_rounds)
+  if inner >= 1:  # So seldom in a round that b is infinite.
+    return 0.0
+  return epsilon / -math.log1p(-inner)
+
+
+def _log_likelihoods(rounds: int, fraction: float) -> np.ndarray:
+  """Of being in 0 to `rounds` of them, in logarithms."""
+  k = np.arange(rounds + 1)
+  return np.asarray(
+    special.gammaln(rounds + 1)
+    - special.gammaln(k + 1)
+    - special.gammaln(rounds - k + 1)
+    + special.xlogy(k, fraction)
+    + special.xlog1py(rounds - k, -fraction)
+  )
+
+
+def _delta_of_random_rounds(
+  mu: float, epsilon: float, rounds: int, fraction: float, negligible: float
+) -> float:
+  """Delta of a Gaussian that was seen in a binomial number of rounds, from above.
+
+  Rounds are drawn independently of the data, and who is told which they are sees k
+  Gaussians: the hockey-stick divergence of a mixture is at most the mean of theirs
+  (joint convexity). Data sets whose other clients are far away reach it, for then a sum
+  says who is in it.
+  """
+  if fraction == 1:
+    return gaussian.delta_of(math.sqrt(rounds) * mu, epsilon)
+  logs = _log_likelihoods(rounds, fraction)
+  counted = np.flatnonzero(logs > math.log(negligible / (rounds + 1)))
+  left = negligible if len(counted) <= rounds else 0.0
+  total = math.fsum(
+    math.exp(logs[k]) * gaussian.delta_of(math.sqrt(k) * mu, epsilon) for k in counted
+  )
+  return min(1.0, total * (1 + _SAFETY * (10 + rounds)) + left)
+
+
+def _epsilon_of_random_rounds(
+  mu: float, delta: float, rounds: int, fraction: float
+) -> float:
+  """The smallest epsilon for which `_delta_of_random_rounds` is at most delta."""
+  most = gaussian.epsilon_of(math.sqrt(rounds) * mu, delta)
+  if fraction == 1 or most == 0:
+    return most
+  negligible = delta * _UNLIKELY
+
+  def gap(epsilon: float) -> float:
+    found = _delta_of_random_rounds(mu, epsilon, rounds, fraction, negligible)
+    return math.log(found) - math.log(delta)
+
+  if gap(0.0) <= 0:
+    return 0.0
+  if gap(most) >= 0:  # Nearly everybody: all rounds are no worse.
+    return most
+  epsilon, step = float(optimize.brentq(gap, 0.0, most, rtol=1e-12)), 1e-12
+  while gap(epsilon) > 0:
+    epsilon, step = epsilon * (1 + step), 2 * step
+  return min(most, epsilon)
+
+
+def _largest_mu(epsilon: float, delta: float, rounds: int, fraction: float) -> float:
+  """The largest mu of one round with which all keep (epsilon, delta)."""
+  least = gaussian.mu_of(epsilon, delta) / math.sqrt(rounds) * (1 - _SAFETY)
+  if fraction == 1:
+    return least
+
+  def gap(log_mu: float) -> float:
+    found = _delta_of_random_rounds(
+      math.exp(log_mu), epsilon, rounds, fraction, delta * _UNLIKELY
+    )
+    return math.log(found) - math.log(delta)
+
+  low, high = math.log(least), math.log(least) + 1.0
+  while gap(high) < 0:
+    high += 1.0
+    if high > math.log(1e6):
+      raise ValueError(
+        f'one is in a round with a probability of less than delta={delta:g}, and any '
+        'noise keeps that: lower delta.'
+      )
+  if gap(low) >= 0:
+    return least
+  log_mu, step = float(optimize.brentq(gap, low, high, xtol=1e-12)), 1e-12
+  while gap(log_mu) > 0:
+    log_mu, step = log_mu - step, 2 * step
+  return math.exp(log_mu) * (1 - 10 * _SAFETY)
+
+
+def _check_counts(
+  num_exposures: int,
+  num_rounds: int,
+  num_clients: int,
+  clients_per_round: Optional[int],
+) -> int:
+  """Returns how many clients are in a round."""
+  checks.check_positive_int('num_exposures', num_exposures)
+  checks.check_positive_int('num_rounds', num_rounds)
+  checks.check_positive_int('num_clients', num_clients)
+  if num_exposures > num_rounds:
+    raise ValueError(
+      f'num_exposures must be at most num_rounds, {num_rounds}, as a client uploads '
+      f'once in a round; got {num_exposures}.'
+    )
+  if clients_per_round is None:
+    return num_clients
+  checks.check_positive_int('clients_per_round', clients_per_round)
+  if clients_per_round > num_clients:
+    raise ValueError(
+      f'clients_per_round must be at most num_clients, {num_clients}; got '
+      f'{clients_per_round}.'
+    )
+  return clients_per_round
+
+
+def _check_positive(name: str, value: float) -> float:
+  checks.check_number(name, value)
+  if not (value > 0 and math.isfinite(value)):
+    raise ValueError(f'{name} must be positive and finite; got {value}.')
+  return float(value)
