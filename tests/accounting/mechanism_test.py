@@ -288,6 +288,25 @@ def test_adaptive_clipping_takes_its_share_of_the_noise():
     accounting.Mechanism('tree', PARTICIPATION, 1.0, clipped_count_stddev=0.5)
 
 
+def test_one_target_is_enough_for_adaptive_clipping():
+  given = ('tree', PARTICIPATION, 8.0, 1e-6)
+  fixed = accounting.Mechanism.for_target(*given)
+  assert fixed.clipped_count_share is None
+  made = accounting.Mechanism.for_target(*given, clipped_count_share=0.1)
+  assert made.noise_multiplier == fixed.noise_multiplier
+  assert made.clipped_count_share == pytest.approx(0.1, rel=1e-12)
+  assert made.epsilon(1e-6) == fixed.epsilon(1e-6) <= 8.0
+  # What is left of mu^2 are nine tenths.
+  left = (made.noise_multiplier / made.values_noise_multiplier) ** 2
+  assert left == pytest.approx(0.9, rel=1e-12)
+  with pytest.raises(ValueError, match='say the same; give one of them'):
+    accounting.Mechanism.for_target(
+      *given, clipped_count_share=0.1, clipped_count_stddev=9.0
+    )
+  with pytest.raises(ValueError, match='count_share must be above 0 and below 1'):
+    accounting.Mechanism.for_target(*given, clipped_count_share=1.0)
+
+
 def test_options_of_a_mechanism_reach_its_strategy():
   tree = accounting.Mechanism('tree', PARTICIPATION, 1.0, restart_every=20)
   assert tree.strategy == strategies.BinaryTree(60, restart_every=20)

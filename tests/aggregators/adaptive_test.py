@@ -265,7 +265,7 @@ def test_inside_tffs_own_factories():
     ({'clients_per_round': 0}, 'clients_per_round must be positive'),
     ({'clients_per_round': math.nan}, 'clients_per_round must be positive'),
     ({'target_quantile': 2.0}, 'target_quantile must be within 0 and 1'),
-    ({'clients_per_round': 5}, r'clipped_count_stddev must be more than 0\.5'),
+    ({'clipped_count_stddev': 0.25}, r'must be more than 0\.5, .* 1\.581 fits'),
     ({'update_every': 3, **_TREE}, 'restart_every, 2; got 3'),
     ({'workload': strategies.Workload(4)}, 'workload needs a participation'),
     ({'workload': strategies.Workload(5), **_BLT}, 'is for 5 rounds'),
@@ -276,6 +276,16 @@ def test_what_cannot_work_is_refused_by_the_builder(arguments, message):
     aggregators.adaptive(
       **{'noise_multiplier': 1.0, 'clients_per_round': 100, **arguments}
     )
+
+
+def test_a_small_cohort_needs_no_more_than_a_noise_multiplier():
+  process = aggregators.adaptive(noise_multiplier=4.0, clients_per_round=3).create(
+    _VECTOR
+  )
+  values = [np.full(3, 9.0, np.float32)] * 3
+  metrics = [each.measurements['dp_query_metrics'] for each in _run(process, values, 3)]
+  assert all(0 <= each['fraction_below'] <= 1 for each in metrics)
+  assert all(each['noise_multiplier'] == 4.0 for each in metrics)
 
 
 def test_more_rounds_than_planned_are_refused_by_the_runtime():

@@ -264,13 +264,38 @@ def test_there_is_no_one_clip_norm_to_ask_for():
     # Half of the noise multiplier is what the count alone would need.
     ('clipped_count_stddev', 1.0, r'must be more than 1\.0, half of.* got 1\.0'),
     ('clipped_count_stddev', 0.0, r'must be more than 1\.0, half of'),
-    ('clients_per_round', 20, r'must be more than 1\.0.*by default it is a twentieth'),
+    (
+      'clipped_count_stddev',
+      0.9,
+      r'got 0\.9.* 3\.162 fits: .* takes 10% .* 1\.05 times',
+    ),
     ('update_every', 0, 'update_every'),
   ],
 )
 def test_numbers_out_of_range_are_refused(argument, value, message):
   with pytest.raises(ValueError, match=message):
     adaptive_queries.build(**{argument: value})
+
+
+@pytest.mark.parametrize('clients', [1, 5, 20, 100, 10_000])
+@pytest.mark.parametrize('noise_multiplier', [0.0, 1e-3, 2.0, 50.0, 1e4])
+def test_the_default_count_noise_fits_every_cohort(caplog, noise_multiplier, clients):
+  with caplog.at_level(logging.WARNING):
+    query = adaptive_queries.build(
+      noise_multiplier=noise_multiplier, clients_per_round=clients
+    )
+  assert not caplog.records
+  assert query.clipped_count_share <= 0.1 + 1e-12
+  assert query.value_noise_multiplier <= 1.0541 * noise_multiplier
+  if 0 < query.clipped_count_share < 0.0999:  # A twentieth is no more than that.
+    assert query.clipped_count_stddev == 0.05 * clients
+
+
+def test_count_noise_that_sums_have_no_room_for_is_refused():
+  with pytest.raises(
+    ValueError, match=r'noise_multiplier=10000000\.0 .* at most 2\^20'
+  ):
+    adaptive_queries.build(noise_multiplier=1e7)
 
 
 def test_count_noise_without_noise_multiplier_is_refused():

@@ -155,7 +155,9 @@ class Mechanism:
       target_epsilon: Positive.
       target_delta: Between 0 and 1, exclusive.
       accountant: A key of `accountants.ACCOUNTANTS`; `None` for the tightest.
-      **options: Further arguments of the class, but for `noise_multiplier`.
+      **options: Further arguments of the class, but for `noise_multiplier`; and instead
+        of `clipped_count_stddev`, `clipped_count_share`: adaptive clipping whose count
+        of small norms takes that part of the budget, such as 0.1, which fits always.
 
     Raises:
       TypeError: As for the class.
@@ -169,6 +171,12 @@ class Mechanism:
       1.306
     """
     clipped_count_stddev = options.pop('clipped_count_stddev', None)
+    clipped_count_share = options.pop('clipped_count_share', None)
+    if None not in (clipped_count_stddev, clipped_count_share):
+      raise ValueError(
+        f'clipped_count_stddev={clipped_count_stddev} and '
+        f'clipped_count_share={clipped_count_share} say the same; give one of them.'
+      )
     planned = cls(name, participation, 1.0, **options)
     noise_multiplier = calibration.noise_multiplier(
       planned.event_with,
@@ -177,6 +185,10 @@ class Mechanism:
       accountant=accountant,
       relation=planned.relation,
     )
+    if clipped_count_share is not None:
+      clipped_count_stddev = adaptive_clipping.stddev_of_share(
+        noise_multiplier, clipped_count_share
+      )
     made = dataclasses.replace(
       planned,
       noise_multiplier=noise_multiplier,
@@ -261,6 +273,13 @@ class Mechanism:
     return adaptive_clipping.values_noise_multiplier(
       self.noise_multiplier, self.clipped_count_stddev
     )
+
+  @property
+  def clipped_count_share(self) -> Optional[float]:
+    """Which part of the budget, of mu^2, adaptive clipping takes; `None` without."""
+    if self.clipped_count_stddev is None:
+      return None
+    return adaptive_clipping.share(self.noise_multiplier, self.clipped_count_stddev)
 
   @property
   def event(self) -> dp_accounting.DpEvent:

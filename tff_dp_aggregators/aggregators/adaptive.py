@@ -56,7 +56,8 @@ def adaptive(
     learning_rate: The estimate changes by a factor of at most exp(learning_rate) a
       round.
     clipped_count_stddev: Standard deviation of z for the count of small norms; `None`
-      for a twentieth of `clients_per_round`.
+      for what fits every cohort: a twentieth of `clients_per_round`, or as much as
+      takes a tenth of the budget (`accounting.adaptive_clipping`).
     update_every: For how many rounds a clip norm is kept, while the estimate moves on;
       `None` means until the restart for a tree that restarts, and else 1.
     workload: `None` to return the mean of each round; a `Workload` to return its rows

@@ -185,7 +185,8 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
       learning_rate: The estimate changes by a factor of at most exp(learning_rate) a
         round.
       clipped_count_stddev: Standard deviation of z for the count of small norms;
-        `None` for a twentieth of `clients_per_round`, or 0 if `noise_multiplier` is 0.
+        `None` for what fits every cohort: a twentieth of `clients_per_round`, or as
+        much as takes a tenth of the budget (`accounting.adaptive_clipping`).
       update_every: For how many rounds a clip norm is kept; `None` means until the
         restart for a tree that restarts, and else 1.
       workload: `None` to release the sum of each round; a `Workload` to release its
@@ -262,6 +263,11 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
   def clipped_count_stddev(self) -> float:
     """sigma_b: standard deviation of z for the count of small norms."""
     return self._clipped_count_stddev
+
+  @property
+  def clipped_count_share(self) -> float:
+    """Which part of the budget the count of small norms takes: of mu^2."""
+    return split.share(self._noise_multiplier, self._clipped_count_stddev)
 
   @property
   def update_every(self) -> int:
@@ -348,6 +354,17 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
   def _stddev(self, state: matrix_mechanism.GlobalState) -> tf.Tensor:
     """Standard deviation of z for the records, float64."""
     return tf.cast(state.clip_norm, tf.float64) * self._value_noise_multiplier
+
+  def signal_and_noise(
+    self, sample_state: Any, global_state: matrix_mechanism.GlobalState
+  ) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns both of the records, as `MatrixMechanismQuery` does; not of the count.
+
+    Args:
+      sample_state: Sum of the round's preprocessed records; the norm is not private.
+      global_state: State before the round.
+    """
+    return super().signal_and_noise(sample_state.record, global_state)
 
   def _add_noise(
     self, sample_state: Any, noise: Any, state: matrix_mechanism.GlobalState
@@ -458,7 +475,8 @@ class AdaptiveGaussianSumQuery(AdaptiveClippingQuery, gaussian.GaussianSumQuery)
       learning_rate: The estimate changes by a factor of at most exp(learning_rate) a
         round.
       clipped_count_stddev: Standard deviation of z for the count of small norms;
-        `None` for a twentieth of `clients_per_round`, or 0 if `noise_multiplier` is 0.
+        `None` for what fits every cohort: a twentieth of `clients_per_round`, or as
+        much as takes a tenth of the budget (`accounting.adaptive_clipping`).
       update_every: For how many rounds a clip norm is kept; `None` means 1.
       seed: Reproducible noise, for simulations; `None` for secret noise. An int takes
         the seed's next stream in this process: a program that makes the same things in
@@ -501,8 +519,8 @@ def _value_noise_multiplier(
   if noise_multiplier and left >= 2 * noise_multiplier:
     _logger.warning(
       'adaptive clipping makes the noise of the records %.3g times as loud: a '
-      'clipped_count_stddev of %g (default: a twentieth of clients_per_round) is small '
-      'for noise_multiplier %g.',
+      'clipped_count_stddev of %g is small for noise_multiplier %g; left out, it would '
+      'make it 1.05 times as loud at most.',
       left / noise_multiplier,
       clipped_count_stddev,
       noise_multiplier,
@@ -514,7 +532,15 @@ def _check_count_stddev(
   stddev: Optional[float], noise_multiplier: float, clients_per_round: float
 ) -> float:
   if stddev is None:
-    return 0.05 * clients_per_round if noise_multiplier else 0.0
+    default = split.default_stddev(noise_multiplier, clients_per_round)
+    if default > _LARGEST_COUNT_STDDEV:
+      raise ValueError(
+        f'noise_multiplier={noise_multiplier} and '
+        f'clients_per_round={clients_per_round} take noise of {default:.4g} clients '
+        'for the count of small norms, and it must be at most 2^20, a tenth of the '
+        'largest cohort. Choose less of both.'
+      )
+    return default
   _check_not_negative('clipped_count_stddev', stddev)
   if stddev and not noise_multiplier:
     raise ValueError(
