@@ -14,6 +14,7 @@ from tff_dp_aggregators.aggregators.factory import secure_sum
 from tff_dp_aggregators.aggregators.laplace import laplace
 from tff_dp_aggregators.aggregators.nonfinite import ZeroNonfiniteFactory
 from tff_dp_aggregators.aggregators.norm_clip import norm_clip
+from tff_dp_aggregators.aggregators.signal_to_noise import SignalToNoise
 from tff_dp_aggregators.aggregators.spent_events import SpentEvents
 from tff_dp_aggregators.aggregators.spent_events import extract_dp_event
 
@@ -22,6 +23,7 @@ __all__ = [
   'DPMeanFactory',
   'DPMeanState',
   'ExactSum',
+  'SignalToNoise',
   'SpentEvents',
   'ZeroNonfiniteFactory',
   'adaptive',

@@ -1,6 +1,7 @@
 """The factory that turns a query into a TFF aggregation process."""
 
 import collections
+import copy
 from typing import Any, Callable, NamedTuple, Optional
 
 import tensorflow as tf
@@ -107,6 +108,7 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     self._clients_per_round = float(clients_per_round)
     self._record_aggregation_factory = record_aggregation_factory
     self._count_sum_factory = count_sum_factory
+    self._tells_signal = False
     # Made for a scalar: bad arguments are refused here, before any model is known.
     self._query = build_query(tf.TensorSpec([], tf.float32))
 
@@ -192,6 +194,37 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
       raise ValueError(f'{self._query} has no {name}.')
     return getattr(self._query, name)
 
+  def with_not_private_signal_to_noise(self) -> 'DPMeanFactory':
+    """This factory, measuring how loud the exact mean of each round is.
+
+    **What it measures is exact and of clients: it is not private**, no event covers it,
+    and whoever publishes it says so (`not_covered` of `learning.train`). It is for
+    simulations and for data that may be looked at.
+
+    Among `dp_query_metrics` there are `not_private_signal_norm`, the L2 norm of the
+    mean before noise, and `squared_noise_norm`, the expected square of the L2 norm of
+    the noise in it, both of the round alone; `SignalToNoise` makes a ratio of them, and
+    adds up rounds. Nothing of it is in the state, which may be kept and told as before.
+
+    Returns:
+      A factory like this one, with the same seed's stream.
+
+    Example:
+      >>> from tff_dp_aggregators import aggregators
+      >>> import numpy as np
+      >>> private = aggregators.gaussian(
+      ...   clip_norm=1.0, noise_multiplier=0.5, clients_per_round=4
+      ... )
+      >>> measured = private.with_not_private_signal_to_noise()
+      >>> process = measured.create(tff.TensorType(np.float32, [1]))
+      >>> output = process.next(process.initialize(), [np.float32([2.0])] * 4)
+      >>> aggregators.SignalToNoise.of_measurements(output.measurements).ratio
+      8.0
+    """
+    telling = copy.copy(self)
+    telling._tells_signal = True
+    return telling
+
   def create(self, value_type: Any) -> tff.templates.AggregationProcess:
     """Creates the process.
 
@@ -225,7 +258,9 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     """
     query = self._build_query(_record_specs(value_type))
     self._check_state_size(query)
-    return DPMean(query, self._clients_per_round, value_type)
+    return DPMean(
+      query, self._clients_per_round, value_type, tells_signal=self._tells_signal
+    )
 
   def _check_state_size(self, query: records.GridSumQuery) -> None:
     initial = tff.tensorflow.computation(tracing.as_written(query.initial_global_state))
@@ -260,6 +295,8 @@ class DPMean:
     query: records.GridSumQuery,
     clients_per_round: float,
     value_type: Any,
+    *,
+    tells_signal: bool = False,
   ):
     """Initializes it.
 
@@ -267,7 +304,9 @@ class DPMean:
       query: Of the mechanism, for records like a value.
       clients_per_round: The denominator.
       value_type: TFF type of a client's value.
+      tells_signal: Whether the metrics have what is not private of a round.
     """
+    self._tells_signal = tells_signal
     self._query = query
     self._clients_per_round = clients_per_round
     self._value_type = value_type
@@ -312,11 +351,16 @@ class DPMean:
     )
     with tf.control_dependencies([] if enough is None else [enough]):
       total = tf.nest.map_structure(tf.identity, total)
+    before = query_state
     noised, query_state, _ = self._query.get_noised_result(total, query_state)
     mean = tf.nest.map_structure(
       lambda tensor: tensor / tf.cast(self._clients_per_round, tensor.dtype), noised
     )
     metrics = self._query.derive_metrics(query_state)
+    if self._tells_signal:
+      signal, squared_noise = self._query.signal_and_noise(total, before)
+      metrics['not_private_signal_norm'] = signal / self._clients_per_round
+      metrics['squared_noise_norm'] = squared_noise / self._clients_per_round**2
     return mean, query_state, self._query.spent(query_state), metrics
 
   def process(

@@ -168,6 +168,19 @@ def add_noise(sums: Any, noise: Any, stddev_in_steps: tf.Tensor) -> Any:
   return tf.nest.map_structure(add, sums, noise)
 
 
+def norm(integers: Any, steps: tf.Tensor) -> tf.Tensor:
+  """The L2 norm of what integers on the grid stand for, float64 scalar.
+
+  Args:
+    integers: Structure of int64 tensors.
+    steps: How many are 1, a power of two; float64 scalar.
+  """
+  squares = [tf.constant(0.0, tf.float64)]
+  for tensor in tf.nest.flatten(integers):
+    squares.append(tf.reduce_sum(tf.square(tf.cast(tensor, tf.float64) / steps)))
+  return tf.sqrt(tf.add_n(squares))
+
+
 def to_floats(integers: Any, specs: Any, steps: tf.Tensor) -> Any:
   """The numbers that integers on the grid stand for, rounded to the dtypes of `specs`.
 

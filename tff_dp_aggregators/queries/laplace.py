@@ -276,6 +276,21 @@ class LaplaceSumQuery(records.GridSumQuery):
     more = self._participations_in(this_round + 1) > self._participations_in(this_round)
     return tf.where(more, own, tf.constant(math.inf, tf.float64))
 
+  def signal_and_noise(
+    self, sample_state: Any, global_state: LaplaceState
+  ) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the L2 norm of a round's exact sum, and the mean square of its noise's.
+
+    That of the noise is 2 d b^2, for d coordinates and scale b.
+
+    Args:
+      sample_state: Sum of the round's preprocessed records; the norm is not private.
+      global_state: State before the round.
+    """
+    signal = grid.norm(sample_state, self._steps(global_state.clip_norm))
+    scale = tf.square(self._scale(global_state))
+    return signal, 2 * self._num_coordinates() * scale
+
   def spent(self, global_state: LaplaceState) -> spent_lib.RepeatedSpent:
     """Returns how many times a client who was in as many rounds as it may was in one.
 

@@ -320,6 +320,25 @@ class MatrixMechanismQuery(records.GridSumQuery):
     """Standard deviation of z, float64."""
     return tf.cast(state.clip_norm, tf.float64) * self._noise_multiplier
 
+  def signal_and_noise(
+    self, sample_state: Any, global_state: GlobalState
+  ) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the norm of a round's exact sum, and the mean square of its noise's.
+
+    That of the noise is d stddev^2 ||row t of C^-1||^2, for d coordinates. With a
+    workload both are still of the sum of the round alone.
+
+    Args:
+      sample_state: Sum of the round's preprocessed records; the norm is not private.
+      global_state: State before the round.
+    """
+    row_norms = self._strategy.noise_row_norms()
+    # A Gaussian sum without a plan repeats its one round.
+    this_round = tf.minimum(global_state.noise.round, len(row_norms) - 1)
+    stddev = self._stddev(global_state) * tf.gather(row_norms, this_round)
+    signal = grid.norm(sample_state, self._steps(global_state.clip_norm))
+    return signal, self._num_coordinates() * tf.square(stddev)
+
   def spent(self, global_state: GlobalState) -> spent_lib.GaussianSpent:
     """Returns the noise multipliers of all rounds together, and of the last.
 

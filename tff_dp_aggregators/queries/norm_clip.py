@@ -103,6 +103,18 @@ class NormClipSumQuery(records.GridSumQuery):
     total = grid.to_floats(sample_state, self._record_specs, steps)
     return total, global_state, dp_accounting.NonPrivateDpEvent()
 
+  def signal_and_noise(
+    self, sample_state: Any, global_state: tf.Tensor
+  ) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the L2 norm of the exact sum, and 0.
+
+    Args:
+      sample_state: Sum of the round's preprocessed records; the norm is not private.
+      global_state: The clip norm.
+    """
+    steps = grid.steps_per_unit(global_state, noise_multiplier=0.0)
+    return grid.norm(sample_state, steps), tf.constant(0.0, tf.float64)
+
   def spent(self, global_state: tf.Tensor) -> spent_lib.GaussianSpent:
     """Returns that there is no noise: everything is told.
 

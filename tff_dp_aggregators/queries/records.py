@@ -210,6 +210,35 @@ class GridSumQuery(RecordSumQuery):
       ValueError: As `preprocess_record`.
     """
 
+  def signal_and_noise(
+    self, sample_state: Any, global_state: Any
+  ) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns how long a round's exact sum is, and how long its noise is to be.
+
+    The first is not private: it is of clients, and exact.
+
+    Args:
+      sample_state: Sum of the round's preprocessed records.
+      global_state: State before the round.
+
+    Returns:
+      The L2 norm of the sum, without noise, and the expected square of that of its
+      noise; float64 scalars.
+
+    Raises:
+      ValueError: If queries of this kind do not tell.
+    """
+    del sample_state, global_state
+    raise ValueError(
+      f'{type(self).__name__} does not tell its signal from its noise; leave the '
+      'measurement of both out.'
+    )
+
+  def _num_coordinates(self) -> int:
+    """How many numbers a record has."""
+    specs = tf.nest.flatten(self._record_specs)
+    return sum(spec.shape.num_elements() for spec in specs)
+
   @abc.abstractmethod
   def spent(self, global_state: Any) -> spent_lib.Spent:
     """Returns what all rounds that led to a state have spent, and the last of them.
