@@ -55,12 +55,13 @@ _OTHERS = {
   'CoordinateBoundsFactory',
   'DPMeanState',
   'ExactSum',
+  'SignalToNoise',
   'SpentEvents',
   'ZeroNonfiniteFactory',
   'extract_dp_event',
   'secure_sum',
 }
-_TUPLES = {'DPMeanState', 'SpentEvents'}
+_TUPLES = {'DPMeanState', 'SignalToNoise', 'SpentEvents'}
 _POSITIONAL = {
   'build_query',
   'count_sum_factory',

@@ -113,6 +113,7 @@ _WRAPPERS = {
 _MAKE_NO_MEANS = {
   'DPMeanState',
   'ExactSum',
+  'SignalToNoise',
   'SpentEvents',
   'extract_dp_event',
   'secure_sum',
