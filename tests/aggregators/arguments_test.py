@@ -59,6 +59,7 @@ _OTHERS = {
   'SpentEvents',
   'ZeroNonfiniteFactory',
   'extract_dp_event',
+  'joint',
   'secure_sum',
 }
 _TUPLES = {'DPMeanState', 'SignalToNoise', 'SpentEvents'}
@@ -67,7 +68,9 @@ _POSITIONAL = {
   'count_sum_factory',
   'inner',
   'mechanism',
+  'part_of',
   'participation',
+  'parts',
   'state',
   'strategy',
 }

@@ -11,6 +11,7 @@ from tff_dp_aggregators.aggregators.exact_sums import ExactSum
 from tff_dp_aggregators.aggregators.factory import DPMeanFactory
 from tff_dp_aggregators.aggregators.factory import DPMeanState
 from tff_dp_aggregators.aggregators.factory import secure_sum
+from tff_dp_aggregators.aggregators.joint import joint
 from tff_dp_aggregators.aggregators.laplace import laplace
 from tff_dp_aggregators.aggregators.nonfinite import ZeroNonfiniteFactory
 from tff_dp_aggregators.aggregators.norm_clip import norm_clip
@@ -32,6 +33,7 @@ __all__ = [
   'from_mechanism',
   'from_strategy',
   'gaussian',
+  'joint',
   'laplace',
   'norm_clip',
   'secure_sum',

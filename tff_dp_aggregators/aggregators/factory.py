@@ -18,6 +18,8 @@ from tff_dp_aggregators.noise import seeds
 from tff_dp_aggregators.queries import grid
 from tff_dp_aggregators.queries import records
 
+# Of a record that is one number.
+_ONE_NUMBER = tf.TensorSpec([], tf.float32)
 # What TFF's runtime carries in one call; above, it fails or, from 2 GB on, retries
 # for ever without an error.
 _MAX_STATE_BYTES = 1_895_825_408
@@ -71,6 +73,7 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
       tff.aggregators.UnweightedAggregationFactory
     ] = None,
     count_sum_factory: Optional[tff.aggregators.UnweightedAggregationFactory] = None,
+    specs_to_look_at: Any = _ONE_NUMBER,
   ):
     """Initializes the factory.
 
@@ -85,6 +88,8 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
       count_sum_factory: Sums pairs of int32 scalars, 1 for each client and 1 for each
         value that is not finite; `None` sums them securely where records are, and else
         means `tff.aggregators.SumFactory`.
+      specs_to_look_at: Of the query that is only looked at, if not every structure of
+        records will do.
 
     Raises:
       TypeError: If an aggregation factory is not unweighted, or `clients_per_round` no
@@ -109,8 +114,8 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     self._record_aggregation_factory = record_aggregation_factory
     self._count_sum_factory = count_sum_factory
     self._tells_signal = False
-    # Made for a scalar: bad arguments are refused here, before any model is known.
-    self._query = build_query(tf.TensorSpec([], tf.float32))
+    # Bad arguments are refused here, before any model is known.
+    self._query = build_query(specs_to_look_at)
 
   @property
   def clients_per_round(self) -> float:
@@ -119,8 +124,24 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
 
   @property
   def query(self) -> records.GridSumQuery:
-    """The query, for records that are one number."""
+    """The query, for records that are one number, mostly."""
     return self._query
+
+  def query_for(self, record_specs: Any) -> records.GridSumQuery:
+    """A query of its own, for records of these specs.
+
+    What `create` says of seeds holds as well.
+
+    Args:
+      record_specs: Structure of float tensor specs like a record.
+    """
+    return self._build_query(record_specs)
+
+  @property
+  def sums_plainly(self) -> bool:
+    """Whether nothing but `tff.aggregators.SumFactory` adds up."""
+    adding_up = (self._record_aggregation_factory, self._count_sum_factory)
+    return all(type(each) is tff.aggregators.SumFactory for each in adding_up)
 
   @property
   def strategy(self) -> strategies.Strategy:

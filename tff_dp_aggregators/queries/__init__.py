@@ -7,6 +7,7 @@ from tff_dp_aggregators.queries.dp_query import DPQuery
 from tff_dp_aggregators.queries.dp_query import NormalizedQuery
 from tff_dp_aggregators.queries.dp_query import SumAggregationDPQuery
 from tff_dp_aggregators.queries.gaussian import GaussianSumQuery
+from tff_dp_aggregators.queries.joint import JointSumQuery
 from tff_dp_aggregators.queries.laplace import LaplaceState
 from tff_dp_aggregators.queries.laplace import LaplaceSumQuery
 from tff_dp_aggregators.queries.matrix_mechanism import GlobalState
@@ -25,6 +26,7 @@ __all__ = [
   'DPQuery',
   'GaussianSumQuery',
   'GlobalState',
+  'JointSumQuery',
   'LaplaceState',
   'LaplaceSumQuery',
   'MatrixMechanismQuery',

@@ -1,0 +1,255 @@
+"""Parts of a value with mechanisms of their own: one mean, one state, one accountant.
+
+Claims:
+
+* Without noise the mean is that of each part's own factory, tensor by tensor, whatever
+  the structure of a value; each part is clipped by itself.
+* With noise each part has its own kind and scale (Kolmogorov-Smirnov, false alarm
+  1e-8), and parts are uncorrelated (seven standard deviations, 3e-12).
+* What a state has spent is the composition of its parts' events: of two Gaussians their
+  sum of squares, and that of a Gaussian and Laplace noise by brute force on a grid.
+* A learning process trains with it, and goes on from a stored state.
+* Parts that cannot be summed together are refused, with the remedy.
+"""
+
+import collections
+import math
+
+import dp_accounting
+import numpy as np
+import pytest
+import scipy.stats
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_dp_aggregators import aggregators
+from tff_dp_aggregators import learning
+from tff_dp_aggregators import noise
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.learning import runtime
+
+_LIMITS = strategies.Participation(6, min_separation=2)
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _runtime():
+  with runtime.local_runtime():
+    yield
+
+
+def _parts(body=0.0, head=0.0, clients_per_round=4, seeds=(None, None)):
+  return {
+    'body': aggregators.banded(
+      _LIMITS,
+      clip_norm=1.0,
+      noise_multiplier=body,
+      clients_per_round=clients_per_round,
+      seed=seeds[0],
+    ),
+    'head': aggregators.laplace(
+      _LIMITS,
+      clip_norm=0.5,
+      noise_multiplier=head,
+      clients_per_round=clients_per_round,
+      seed=seeds[1],
+    ),
+  }
+
+
+def test_without_noise_it_is_the_mean_of_each_part():
+  value_type = tff.to_type(
+    collections.OrderedDict(
+      a=(np.float32, [2]), b=(np.float32, [3]), c=[(np.float64, [2])]
+    )
+  )
+  rng = np.random.default_rng(5)
+  values = [
+    collections.OrderedDict(
+      a=rng.normal(size=2).astype(np.float32),
+      b=rng.normal(size=3).astype(np.float32) * 0.1,
+      c=[rng.normal(size=2)],
+    )
+    for _ in range(4)
+  ]
+  process = aggregators.joint(_parts(), ['body', 'head', 'body']).create(value_type)
+  output = process.next(process.initialize(), values)
+  parts = {
+    'body': [(value['a'], value['c'][0]) for value in values],
+    'head': [(value['b'],) for value in values],
+  }
+  types = {
+    'body': tff.to_type(((np.float32, [2]), (np.float64, [2]))),
+    'head': tff.to_type(((np.float32, [3]),)),
+  }
+  alone = {}
+  for name, factory in _parts().items():
+    own = factory.create(types[name])
+    alone[name] = own.next(own.initialize(), parts[name]).result
+  np.testing.assert_array_equal(output.result['a'], alone['body'][0])
+  np.testing.assert_array_equal(output.result['c'][0], alone['body'][1])
+  np.testing.assert_array_equal(output.result['b'], alone['head'][0])
+  total = sum(np.abs(value['b']).clip(0, 9) for value in values)
+  assert np.abs(output.result['b']).sum() <= 0.5 and total.shape == (3,)
+
+
+def test_each_part_has_noise_of_its_own():
+  size = 20_000
+  parts = _parts(3.0, 2.0, seeds=(noise.Seed(1), noise.Seed(2)))
+  process = aggregators.joint(parts, ['head', 'body']).create(
+    tff.to_type([(np.float32, [size])] * 2)
+  )
+  zeros = [np.zeros(size, np.float32)] * 2
+  head, body = process.next(process.initialize(), [zeros] * 4).result
+  assert scipy.stats.kstest(head, 'laplace', args=(0, 0.5 * 2 / 4)).pvalue > 1e-8
+  scale = parts['body'].strategy.noise_row_norms()[0]
+  assert scipy.stats.kstest(body, 'norm', args=(0, scale * 3 / 4)).pvalue > 1e-8
+  assert abs(np.corrcoef(head, body)[0, 1]) < 7 / math.sqrt(size)
+
+
+def _delta(mu, shift, epsilon):
+  """Of a Gaussian and a Laplace loss together, on a grid."""
+  z = np.linspace(-9, 9, 4001)
+  gaussian, at = mu * z + mu * mu / 2, scipy.stats.norm.pdf(z)
+  places = (np.arange(800) + 0.5) / 800 * shift
+  laplace = np.concatenate([[shift], shift - 2 * places, [-shift]])
+  likely = np.concatenate(
+    [[0.5], 0.5 * np.exp(-places) * shift / 800, [0.5 * math.exp(-shift)]]
+  )
+  losses = np.add.outer(gaussian, laplace)
+  likely = np.multiply.outer(at / at.sum(), likely)
+  return float(np.sum(likely * np.maximum(0, 1 - np.exp(epsilon - losses))))
+
+
+def test_what_was_spent_is_the_composition_of_the_parts():
+  parts = _parts(3.0, 2.0)
+  process = aggregators.joint(parts, ['body', 'head']).create(
+    tff.to_type([(np.float32, [2])] * 2)
+  )
+  state = process.initialize()
+  with pytest.raises(ValueError, match='from initialize'):
+    aggregators.extract_dp_event(state)
+  values = [[np.float32([1, 0])] * 2] * 4
+  singles = []
+  for number in range(6):
+    state = process.next(state, values).state
+    spent = aggregators.extract_dp_event(tf.nest.map_structure(np.asarray, state))
+    singles.append(spent.last_round_only)
+    if number == 0:
+      # A row of C with one entry: a Gaussian of 3 over it, and Laplace noise of 2.
+      mu = 1 / (3.0 * parts['body'].strategy.noise_row_norms()[0])
+      epsilon = accountants.epsilon(spent.all_rounds_so_far, 1e-3)
+      assert _delta(mu, 1 / 2, epsilon) == pytest.approx(1e-3, rel=1e-2)
+  relation = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
+  together = dict(accountants.parts.parts(spent.all_rounds_so_far, relation))
+  assert together[dp_accounting.LaplaceDpEvent(2.0)] == 3
+  (gaussian,) = (e for e in together if isinstance(e, dp_accounting.GaussianDpEvent))
+  expected = parts['body'].effective_noise_multiplier
+  assert gaussian.noise_multiplier == pytest.approx(expected, rel=1e-12)
+  composed = accountants.epsilon(dp_accounting.ComposedDpEvent(singles), 1e-5)
+  total = accountants.epsilon(spent.all_rounds_so_far, 1e-5)
+  assert composed == pytest.approx(total, rel=1e-6)
+  with pytest.raises(Exception, match='built for 6 rounds'):
+    process.next(state, values)
+
+
+def test_two_gaussians_cost_the_sum_of_squares():
+  numbers = {'clip_norm': 1.0, 'clients_per_round': 2}
+  aggregator = aggregators.joint(
+    {
+      'a': aggregators.gaussian(noise_multiplier=3.0, **numbers),
+      'b': aggregators.gaussian(noise_multiplier=4.0, **numbers),
+    },
+    ['b', 'a'],
+  )
+  process = aggregator.create(tff.to_type([np.float32, np.float32]))
+  state = process.next(process.initialize(), [[np.float32(1)] * 2] * 2).state
+  (event,) = {aggregators.extract_dp_event(state).last_round_only}
+  assert event.noise_multiplier == pytest.approx((1 / 9 + 1 / 16) ** -0.5, rel=1e-12)
+
+
+def test_a_learning_process_trains_with_it():
+  model = lambda: tf.keras.Sequential(  # noqa: E731
+    [
+      tf.keras.layers.Dense(2, input_shape=[3], activation='tanh'),
+      tf.keras.layers.Dense(1),
+    ]
+  )
+  functional = tff.learning.models.functional_model_from_keras(
+    model(),
+    tf.keras.losses.MeanSquaredError(),
+    collections.OrderedDict(x=tf.TensorSpec([None, 3]), y=tf.TensorSpec([None, 1])),
+  )
+  process = learning.build_dp_fed_avg(
+    functional, aggregators.joint(_parts(0.1, 0.1), ['body', 'body', 'head', 'head'])
+  )
+  rng = np.random.default_rng(2)
+  x = rng.normal(size=[4, 3]).astype(np.float32)
+  data = tf.data.Dataset.from_tensor_slices(
+    collections.OrderedDict(x=x, y=x[:, :1])
+  ).batch(2)
+  state = process.initialize()
+  for _ in range(2):
+    state = process.next(state, [data] * 4).state
+  spent = aggregators.extract_dp_event(state).all_rounds_so_far
+  assert math.isfinite(accountants.epsilon(spent, 1e-5))
+
+
+@pytest.mark.parametrize(
+  ('parts', 'part_of', 'error', 'message'),
+  [
+    ({}, ['a'], TypeError, 'parts must be a mapping'),
+    ({'a': 1}, ['a'], TypeError, "'a' is a int"),
+    (_parts(), 'body', TypeError, 'part_of must be a sequence of names'),
+    (_parts(), ['body', 'tail'], ValueError, "'tail'; the parts are"),
+    (_parts(), ['body'], ValueError, "the part 'head' has no tensor"),
+    (
+      {**_parts(), 'head': _parts(clients_per_round=5)['head']},
+      ['body', 'head'],
+      ValueError,
+      'same clients_per_round',
+    ),
+    (
+      {
+        'a': aggregators.gaussian(
+          clip_norm=1.0,
+          noise_multiplier=1.0,
+          clients_per_round=2,
+          record_aggregation_factory=aggregators.secure_sum(),
+        )
+      },
+      ['a'],
+      ValueError,
+      'give record_aggregation_factory to joint',
+    ),
+    (
+      {
+        'a': aggregators.tree(
+          _LIMITS,
+          clip_norm=1.0,
+          noise_multiplier=1.0,
+          clients_per_round=2,
+          cumulative=True,
+        )
+      },
+      ['a'],
+      ValueError,
+      'without a workload',
+    ),
+    (
+      _parts(1.0, 1.0, seeds=(noise.Seed(1), noise.Seed(1))),
+      ['body', 'head'],
+      ValueError,
+      'have the noise of seed 1',
+    ),
+  ],
+)
+def test_parts_that_do_not_go_together_are_refused(parts, part_of, error, message):
+  with pytest.raises(error, match=message):
+    aggregators.joint(parts, part_of)
+
+
+def test_a_value_with_other_tensors_is_refused():
+  factory = aggregators.joint(_parts(), ['body', 'head'])
+  with pytest.raises(ValueError, match='has 2 names, and a value 3 tensors'):
+    factory.create(tff.to_type([np.float32] * 3))

@@ -1,0 +1,117 @@
+"""Private means whose parts have mechanisms of their own, accounted for together."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_dp_aggregators import queries
+from tff_dp_aggregators.aggregators import factory
+from tff_dp_aggregators.queries import joint as joint_lib
+
+
+def joint(
+  parts: Mapping[str, factory.DPMeanFactory],
+  part_of: Sequence[str],
+  *,
+  record_aggregation_factory: Optional[
+    tff.aggregators.UnweightedAggregationFactory
+  ] = None,
+) -> factory.DPMeanFactory:
+  """Parts of a model, or of statistics, with mechanisms of their own.
+
+  Each part has its clip norm, its noise and its strategy, whatever makes the mean of it
+  in this package: an embedding with tree aggregation and a small clip norm, say, beside
+  other layers with independent noise. A client takes part in all of them, so what its
+  rounds cost is the composition of their events: that is what `extract_dp_event` says
+  of a state, and what one accountant reads.
+
+  That holds without sampling. With sampling the parts of a client are in the same
+  samples, and nothing here amplifies: the events are those of a client who is in each
+  round that it may be drawn for.
+
+  Args:
+    parts: Factories of means, by name, all with the same `clients_per_round`. None sums
+      records in a way of its own; give that here.
+    part_of: The part of each tensor of a value, in the order of `tf.nest.flatten`: that
+      of a model's trainable weights.
+    record_aggregation_factory: Sums the clipped values; `None` for
+      `tff.aggregators.SumFactory`.
+
+  Returns:
+    An unweighted aggregation factory, for values like the whole.
+
+  Raises:
+    TypeError: If an argument is not of its type.
+    ValueError: If there are no parts, they are for cohorts of different sizes, release
+      sums of rounds, or have the same noise, or `part_of` does not fit them.
+
+  Example:
+    >>> import numpy as np
+    >>> from tff_dp_aggregators import aggregators
+    >>> numbers = {'clip_norm': 1.0, 'clients_per_round': 100}
+    >>> aggregator = joint(
+    ...   {
+    ...     'body': aggregators.gaussian(noise_multiplier=2.0, **numbers),
+    ...     'head': aggregators.laplace(noise_multiplier=4.0, **numbers),
+    ...   },
+    ...   part_of=['body', 'body', 'head'],
+    ... )
+    >>> tensor = tff.TensorType(np.float32, [2])
+    >>> process = aggregator.create(tff.to_type([tensor] * 3))
+    >>> ones = [np.ones(2, np.float32)] * 3
+    >>> output = process.next(process.initialize(), [ones] * 100)
+    >>> for event in aggregators.extract_dp_event(output.state).last_round_only.events:
+    ...   print(event)
+    LaplaceDpEvent(noise_multiplier=4.0)
+    GaussianDpEvent(noise_multiplier=2.0)
+  """
+  clients_per_round = _check(parts)
+  part_of = joint_lib.check_parts(part_of, parts)
+
+  def build_query(record_specs: Any) -> queries.JointSumQuery:
+    joint_lib.check_parts(part_of, parts, record_specs)
+    specs = joint_lib.by_part(tf.nest.flatten(record_specs), part_of)
+    return queries.JointSumQuery(
+      {name: parts[name].query_for(own) for name, own in specs.items()},
+      part_of=part_of,
+      record_specs=record_specs,
+    )
+
+  return factory.DPMeanFactory(
+    build_query,
+    clients_per_round=clients_per_round,
+    record_aggregation_factory=record_aggregation_factory,
+    specs_to_look_at=[tf.TensorSpec([], tf.float32)] * len(part_of),
+  )
+
+
+def _check(parts: Mapping[str, factory.DPMeanFactory]) -> float:
+  """Returns the parts' common denominator."""
+  if not isinstance(parts, Mapping) or not parts:
+    raise TypeError(f'parts must be a mapping of names to factories; got {parts!r}.')
+  sizes = {}
+  for name, part in parts.items():
+    if not isinstance(part, factory.DPMeanFactory):
+      raise TypeError(
+        f'parts must be factories of aggregators, such as aggregators.gaussian(...); '
+        f'{name!r} is a {type(part).__name__}.'
+      )
+    if not part.sums_plainly:
+      raise ValueError(
+        f'the part {name!r} sums records in a way of its own; all are summed together: '
+        'give record_aggregation_factory to joint, and not to the part.'
+      )
+    if part.workload is not None:
+      raise ValueError(
+        f'the part {name!r} releases sums over rounds, and a joint mean goes to one '
+        'optimizer; make it without a workload.'
+      )
+    sizes[name] = part.clients_per_round
+  if len(set(sizes.values())) > 1:
+    raise ValueError(
+      f'parts must have the same clients_per_round, for they are of the same clients; '
+      f'got {sizes}.'
+    )
+  return next(iter(sizes.values()))
