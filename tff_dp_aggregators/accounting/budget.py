@@ -13,22 +13,19 @@ alone and is more than needed there. `laplace_noise_multiplier` is 1 / epsilon.
 
 import dataclasses
 import math
-from typing import Callable, Optional
+from typing import Optional
 
 import dp_accounting
 from dp_accounting import NeighboringRelation as Relation
 
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import calibration
+from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.base import checks
 
-# Kinds of noise, and the event of one use of each.
-_EVENTS: dict[str, Callable[[float], dp_accounting.DpEvent]] = {
-  'gaussian': dp_accounting.GaussianDpEvent,
-  'laplace': dp_accounting.LaplaceDpEvent,
-}
-NOISES = tuple(_EVENTS)
+# Kinds of noise, by name.
+NOISES = {each.name: each for each in (noises.GAUSSIAN, noises.LAPLACE)}
 # What closed forms are rounded up by, relative: more than their round-off.
 _ROUND_OFF = 1e-14
 
@@ -178,14 +175,14 @@ class Budget:
     *,
     num_compositions: int,
     sampling_probability: float = 1.0,
-    noise: str = 'gaussian',
+    noise: str = noises.GAUSSIAN.name,
     epsilon: Optional[float] = None,
     delta: Optional[float] = None,
     noise_multiplier: Optional[float] = None,
     noise_scale: float = 1.0,
     accountant: Optional[str] = None,
   ) -> None:
-    if noise not in _EVENTS:
+    if noise not in NOISES:
       raise ValueError(f'noise must be one of {", ".join(NOISES)}; got {noise!r}.')
     self._set('noise', noise)
     checked = checks.check_positive_int('num_compositions', num_compositions)
@@ -252,7 +249,7 @@ class Budget:
 
   def event_with(self, noise_multiplier: float) -> dp_accounting.DpEvent:
     """The event of all uses, if the noise were another."""
-    once = _EVENTS[self.noise](noise_multiplier)
+    once = NOISES[self.noise].event(noise_multiplier)
     if self.sampling_probability < 1:
       once = dp_accounting.PoissonSampledDpEvent(self.sampling_probability, once)
     return dp_accounting.SelfComposedDpEvent(once, self.num_compositions)
@@ -326,7 +323,7 @@ def _check_given(
     gaussian.check_epsilon(epsilon)
     if epsilon == 0 and noise_multiplier is None:
       raise ValueError('no finite noise has epsilon=0; give a positive epsilon.')
-  if delta is None or (delta == 0 and noise == 'laplace'):
+  if delta is None or (delta == 0 and noise == noises.LAPLACE.name):
     return
   if delta == 0:
     raise ValueError(

@@ -239,7 +239,7 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
       >>> measured = private.with_not_private_signal_to_noise()
       >>> process = measured.create(tff.TensorType(np.float32, [1]))
       >>> output = process.next(process.initialize(), [np.float32([2.0])] * 4)
-      >>> aggregators.SignalToNoise.of_measurements(output.measurements).ratio
+      >>> round(aggregators.SignalToNoise.of_measurements(output.measurements).ratio, 3)
       8.0
     """
     telling = copy.copy(self)
