@@ -232,7 +232,8 @@ def check(
       f'no accountant here reads {noise.name} noise under {type(schema).__name__}, '
       f'only {known} noise. Use Poisson sampling, or no sampling assumption.'
     )
-  if not (noise.is_gaussian or isinstance(strategy, strategies.Identity)):
+  identity = strategies.Identity(strategy.num_rounds)
+  if not noise.is_gaussian and strategy != identity:
     raise ValueError(
       f'{noise.name} noise is independent in each round, and its strategy the '
       f'identity; got {strategy.kind}.'
