@@ -202,6 +202,9 @@ def test_weights_of_clients_are_refused_with_the_reason(process):
     _tree(cumulative=True),
     _blt(strategies.Workload(8)),
     aggregators.ZeroNonfiniteFactory(_tree(cumulative=True)),
+    aggregators.CoordinateBoundsFactory(
+      aggregators.ZeroNonfiniteFactory(_tree(cumulative=True)), bounds=1.0
+    ),
   ],
 )
 @pytest.mark.parametrize('optimizer', [None, _OPTIMIZERS.build_adam(0.1)])
@@ -218,6 +221,7 @@ def test_sums_of_all_rounds_need_an_optimizer_for_them(process, aggregator, opti
   [
     _tree(),
     aggregators.ZeroNonfiniteFactory(_tree()),
+    aggregators.CoordinateBoundsFactory(_tree(), bounds=1.0),
     tff.aggregators.UnweightedMeanFactory(),
   ],
 )

@@ -140,6 +140,10 @@ def private_mean(
   return CountZeroWeights(aggregator)
 
 
+# What this package puts around an aggregator, and leaves its results as they are.
+_AROUND = (aggregators.CoordinateBoundsFactory, aggregators.ZeroNonfiniteFactory)
+
+
 def check_pair(
   aggregator: tff.aggregators.UnweightedAggregationFactory,
   server_optimizer: tff.learning.optimizers.Optimizer,
@@ -157,7 +161,7 @@ def check_pair(
     ValueError: If results are cumulative and the optimizer is not for that, or the
       other way round, or they are for different workloads or rounds.
   """
-  while isinstance(aggregator, aggregators.ZeroNonfiniteFactory):
+  while isinstance(aggregator, _AROUND):
     aggregator = aggregator.inner
   if isinstance(aggregator, aggregators.DPMeanFactory):
     _check_pair_with_dp_mean(aggregator, server_optimizer)
