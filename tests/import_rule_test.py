@@ -37,7 +37,7 @@ FLOORS = {
     ('cache',),
     ('toeplitz', 'tree', 'dense'),
     ('banded', 'banded_inverse', 'blt'),
-    ('windowed_blt',),
+    ('windowed_blt', 'restarts'),
     ('registry',),
   ),
   'accounting': (

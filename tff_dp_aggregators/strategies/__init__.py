@@ -12,6 +12,7 @@ from tff_dp_aggregators.strategies import dense
 from tff_dp_aggregators.strategies import participation
 from tff_dp_aggregators.strategies import recursion
 from tff_dp_aggregators.strategies import registry
+from tff_dp_aggregators.strategies import restarts
 from tff_dp_aggregators.strategies import sensitivity
 from tff_dp_aggregators.strategies import strategy
 from tff_dp_aggregators.strategies import toeplitz
@@ -50,6 +51,7 @@ __all__ = [
   'participation',
   'recursion',
   'registry',
+  'restarts',
   'sensitivity',
   'strategy',
   'toeplitz',

@@ -1,0 +1,122 @@
+"""A strategy that restarts is its blocks, and costs what clients of all blocks cost.
+
+Claims:
+
+* The matrix is block-diagonal, for strategies of every kind, with a last block cut off
+  and a first one that is short; and so is that of its noise, whose memory is a block's.
+* Sensitivity is that of brute force over all patterns and signs; exact where clients
+  come back after the bands' rounds, and never too small elsewhere. For clients once in
+  each block it is that of a block times the root of their number.
+* Error of single rounds is each block's; in prefix sums that of blocks adds up.
+* Trees are sent to their own restarts, and blocks that cannot be are refused.
+"""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import scipy.linalg
+
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.strategies import restarts
+
+_BLOCKS = {
+  'banded': lambda: strategies.banded.optimize(4, num_bands=2),
+  'banded_inverse': lambda: strategies.BandedInverse.square_root(4, 2),
+  'blt': lambda: strategies.BLT(4, (0.3, 0.1), (0.9, 0.5)),
+  'dense': lambda: strategies.Dense(4, np.tril(np.arange(1.0, 17).reshape(4, 4))),
+  'identity': lambda: strategies.Identity(4),
+  'toeplitz': lambda: strategies.BandedToeplitz.square_root(4, 3),
+}
+each_kind = pytest.mark.parametrize('kind', _BLOCKS)
+
+
+@each_kind
+@pytest.mark.parametrize(
+  ('num_rounds', 'first', 'sizes'),
+  [
+    (8, None, (4, 4)),
+    (10, None, (4, 4, 2)),
+    (3, None, (3,)),
+    (10, 1, (1, 4, 4, 1)),
+    (8, 4, (4, 4)),
+    (2, 3, (2,)),
+  ],
+)
+def test_the_matrix_is_its_blocks(kind, num_rounds, first, sizes):
+  block = _BLOCKS[kind]()
+  matrix = block.materialize()
+  restarted = restarts.restarted(block, num_rounds, first=first)
+  expected = scipy.linalg.block_diag(*(matrix[:size, :size] for size in sizes))
+  np.testing.assert_array_equal(restarted.materialize(), expected)
+  assert restarted.num_rounds == num_rounds
+  assert restarted.num_bands <= max(sizes)
+
+
+def _worst(matrix, participation):
+  """The largest ||C u|| over patterns and signs."""
+  worst = 0.0
+  for pattern in participation.patterns():
+    columns = matrix[:, list(pattern)]
+    for signs in itertools.product((1, -1), repeat=len(pattern)):
+      worst = max(worst, float(np.linalg.norm(columns @ np.array(signs))))
+  return worst
+
+
+@each_kind
+@pytest.mark.parametrize(
+  'participation',
+  [
+    strategies.Participation(10, min_separation=4),
+    strategies.Participation(10, min_separation=4, max_participations=2),
+    strategies.Participation(10, min_separation=3, max_participations=3),
+    strategies.Participation.single(10),
+  ],
+)
+def test_sensitivity_is_that_of_brute_force(kind, participation):
+  restarted = restarts.restarted(_BLOCKS[kind](), 10, first=2)
+  worst = _worst(restarted.materialize(), participation)
+  assert restarted.sensitivity(participation) >= worst * (1 - 1e-12)
+  if restarted.sensitivity_kind(participation) == 'exact':
+    assert restarted.sensitivity(participation) == pytest.approx(worst, rel=1e-9)
+  if participation.min_separation >= 4:
+    assert restarted.sensitivity_kind(participation) == 'exact'
+
+
+def test_once_in_each_block_costs_the_root_of_their_number():
+  block = _BLOCKS['toeplitz']()
+  restarted = restarts.restarted(block, 12)
+  participation = strategies.Participation(12, min_separation=4)
+  assert restarted.sensitivity(participation) == pytest.approx(
+    math.sqrt(3) * block.sensitivity()
+  )
+
+
+@each_kind
+def test_errors_of_blocks_add_up_in_prefix_sums(kind):
+  block = _BLOCKS[kind]()
+  in_block = np.asarray(block.per_query_error())
+  errors = restarts.restarted(block, 8).per_query_error()
+  np.testing.assert_allclose(errors[:4], in_block, rtol=1e-9)
+  np.testing.assert_allclose(errors[4:], in_block[-1] + in_block, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+  ('arguments', 'error', 'message'),
+  [
+    (('blt', 8), TypeError, 'strategy must be a strategies.Strategy'),
+    ((strategies.BinaryTree(4), 8), ValueError, r'restart_every=4\)'),
+    ((strategies.Identity(4), 0), ValueError, 'num_rounds must'),
+    ((strategies.Identity(4), 2.5), TypeError, 'num_rounds must'),
+  ],
+)
+def test_what_cannot_restart_is_refused(arguments, error, message):
+  with pytest.raises(error, match=message):
+    restarts.restarted(*arguments)
+
+
+@pytest.mark.parametrize(('first', 'error'), [(5, ValueError), (0, ValueError)])
+def test_a_first_block_is_within_one(first, error):
+  with pytest.raises(error, match='first must be'):
+    restarts.restarted(strategies.Identity(4), 8, first=first)
