@@ -72,6 +72,7 @@ _OTHERS = {
   'CoordinateBoundsFactory',
   'DPMeanState',
   'ExactSum',
+  'SignalToNoise',
   'SpentEvents',
   'ZeroNonfiniteFactory',
   'extract_dp_event',
