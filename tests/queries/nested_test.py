@@ -215,6 +215,17 @@ def test_each_part_is_bounded_and_zeroed_by_itself():
     np.testing.assert_allclose(norms, expected, rtol=1e-6)
 
 
+def test_signal_and_noise_are_those_of_all_parts():
+  query = queries.NestedSumQuery([_gaussian(), _laplace(noise_multiplier=8.0)])
+  state = query.initial_global_state()
+  record = [tf.fill([2, 2], 9.0), tf.constant([[0.5, 0.0], [0.0, -0.25]])]
+  sample = query.preprocess_record(query.derive_sample_params(state), record)
+  signal, squared_noise = query.signal_and_noise(sample, state)
+  assert float(signal) == pytest.approx(math.hypot(1.0, 0.5, 0.25), rel=1e-6)
+  # Four coordinates each, of variance 2^2 and 2 x 8^2.
+  assert float(squared_noise) == pytest.approx(4 * 2.0**2 + 4 * 2 * 8.0**2)
+
+
 def test_equal_queries_have_independent_noise():
   size = 10_000
   same = _gaussian(tf.TensorSpec([size]), seed=None)

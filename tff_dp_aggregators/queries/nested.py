@@ -159,6 +159,31 @@ class NestedSumQuery(records.GridSumQuery):
     states = self._map(lambda query, i: flat[i][1], where=where)
     return results, states, dp_accounting.ComposedDpEvent([each[2] for each in flat])
 
+  def signal_and_noise(
+    self, sample_state: Any, global_state: Any
+  ) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns how long the sum of all parts is, and how long their noise is to be.
+
+    Args:
+      sample_state: Sum of the round's preprocessed records; its norm is not private.
+      global_state: State before the round.
+
+    Returns:
+      The L2 norm of the sum over all parts, without noise, and the expected square of
+      that of its noise; float64 scalars.
+
+    Raises:
+      ValueError: If a query does not tell.
+    """
+    told: list[tuple[tf.Tensor, tf.Tensor]] = []
+    self._map(
+      lambda query, total, state: told.append(query.signal_and_noise(total, state)),
+      sample_state=sample_state,
+      global_state=global_state,
+    )
+    signal = tf.sqrt(tf.add_n([tf.square(norm) for norm, _ in told]))
+    return signal, tf.add_n([squared for _, squared in told])
+
   def spent(self, global_state: Any) -> spent_lib.ComposedSpent:
     """Returns what each query has spent, to be composed.
 
