@@ -124,7 +124,7 @@ _MIXED = tff.to_type([(np.float32, [4]), (np.float64, [2])])
 _TYPES = {'float32': _FLOAT32, 'mixed': _MIXED}
 
 quickly = hypothesis.settings(
-  max_examples=4, deadline=None, database=None, derandomize=True
+  max_examples=3, deadline=None, database=None, derandomize=True
 )
 thoroughly = hypothesis.settings(max_examples=16, deadline=None, database=None)
 factories = pytest.mark.parametrize('name', _FACTORIES)

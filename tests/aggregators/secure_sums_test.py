@@ -47,6 +47,14 @@ def _from_mechanism(**kwargs):
   )
 
 
+def _joint(**kwargs):
+  parts = {
+    'matrix': aggregators.gaussian(**_NUMBERS, seed=noise.Seed(2)),
+    'number': aggregators.laplace(**_NUMBERS, seed=noise.Seed(3)),
+  }
+  return aggregators.joint(parts, ['matrix', 'number'], **kwargs)
+
+
 _MECHANISMS = {
   'DPMeanFactory': _of_query,
   'adaptive': lambda **kw: aggregators.adaptive(
@@ -61,6 +69,7 @@ _MECHANISMS = {
     strategies.BandedToeplitz.square_root(4, 2), _LIMITS, **_NUMBERS, seed=_SEED, **kw
   ),
   'gaussian': lambda **kw: aggregators.gaussian(**_NUMBERS, seed=_SEED, **kw),
+  'joint': _joint,
   'laplace': lambda **kw: aggregators.laplace(**_NUMBERS, seed=_SEED, **kw),
   'norm_clip': lambda **kw: aggregators.norm_clip(
     clip_norm=0.7, clients_per_round=4, order=1, **kw
