@@ -52,6 +52,7 @@ FLOORS = {
       'adaptive_clipping',
       'tree_aggregation_accountant',
     ),
+    ('local',),
     ('mechanism',),
     ('records', 'noise_to_signal', 'spent_by_round'),
     ('planning', 'reports'),

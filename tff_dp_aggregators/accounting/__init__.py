@@ -4,12 +4,12 @@ At the top, in the order in which they build on each other: `events` say what ha
 as inert data, `accountants` what that means, `noises` which kinds of noise there are,
 `schemas` who takes part when, `calibration` how much noise a target needs, `budget` any
 two of epsilon, delta and noise, `nbafl` published formulas for noise on clients and on
-the server, `adaptive_clipping` what it takes of the noise, `mechanism` all of it under
-one name, `noise_to_signal` how loud that noise is, `spent_by_round` what one has spent
-whose rounds compose. Then the rooms: `records` (ledgers and logs), `planning`
-(comparing mechanisms), `reports` (statements, their rendering and verification),
-`programs` (`report`, `plan`, `participation`, from flags). Nothing here imports
-TensorFlow.
+the server, `adaptive_clipping` what it takes of the noise, `local` what noise of
+clients hides, `mechanism` all of it under one name, `noise_to_signal` how loud that
+noise is, `spent_by_round` what one has spent whose rounds compose. Then the rooms:
+`records` (ledgers and logs), `planning` (comparing mechanisms), `reports` (statements,
+their rendering and verification), `programs` (`report`, `plan`, `participation`, from
+flags). Nothing here imports TensorFlow.
 """
 
 # Before anything that imports dp-accounting.
@@ -21,6 +21,7 @@ from tff_dp_aggregators.accounting import adaptive_clipping
 from tff_dp_aggregators.accounting import budget
 from tff_dp_aggregators.accounting import calibration
 from tff_dp_aggregators.accounting import events
+from tff_dp_aggregators.accounting import local
 from tff_dp_aggregators.accounting import mechanism
 from tff_dp_aggregators.accounting import nbafl
 from tff_dp_aggregators.accounting import noise_to_signal
@@ -42,6 +43,7 @@ __all__ = [
   'budget',
   'calibration',
   'events',
+  'local',
   'mechanism',
   'nbafl',
   'noise_to_signal',

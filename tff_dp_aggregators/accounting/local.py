@@ -1,0 +1,225 @@
+"""Noise that clients add themselves: what it hides, and from whom.
+
+Where a client adds noise before it sends anything, there are two guarantees, and they
+are not the same number.
+
+* **Local**: of what one client sends, against everybody, the server too. Only its own
+  noise protects it, so `local_event` is that of the noise multiplier of one client, and
+  a client that reports k times has spent k of them.
+* **Central**: of the sum, against those who see no more than that. The noise of all
+  who reported is in it, and of Gaussian noise as many as reported make a standard
+  deviation sqrt(m) times as large: `central_event`. It rests on m, so a round in which
+  fewer than `min_clients` reported must not be released.
+
+Who is to be central only, and has a secure sum or trusts the server to forget, gives
+each client a *share* of the noise, `share`: 1 / sqrt(min_clients) of its scale. One
+who took part knows its own share and can take it away. Against a client of the round
+there are `min_clients - 1` shares left, against c that pool what they know
+`min_clients - c`: `central_event(..., known_shares=c)`.
+
+**Rounding.** Shares are integers before they are added up (`queries.grid`), and a sum
+of rounded Gaussians is no rounded Gaussian. Let s be the standard deviation of a share
+in steps of the grid, Z_1 to Z_m the shares before rounding, and T their sum. Given T,
+the fractional parts of Z_1 to Z_{m-1} are independent of T and uniform, up to a total
+variation of
+
+    1/2 sum over k in Z^(m-1), not 0, of exp(-2 pi^2 s^2 q(k)),
+    q(k) = |k|^2 - (k_1 + ... + k_{m-1})^2 / m,
+
+by Poisson's summation formula: the covariance given T is s^2 (I - 11'/m). All that
+rounding does follows from T and these fractions, that of Z_m too. So the sum of rounded
+shares is post-processing of X + T, the Gaussian that is accounted for, and numbers that
+depend on nothing, but for that total variation. As q(k) >= 1/2 (k and a last entry of
+0 lie that far from the multiples of 1 at least) and q(k) >= |k|^2 / m, it is at most
+
+    1/2 exp(-pi^2 s^2 / 2) (sum over j in Z of exp(-pi^2 s^2 j^2 / m))^(m-1).
+
+The grid of `queries.client_noise` has s >= 2^16 for a share of at least 2^-20 clip
+norms: below 10^-9000000000 for up to 10^7 clients. It is not added to any delta.
+
+**Neighbours.** When a client's record becomes zeros (`zero_out`), what it sends moves
+by the clip norm; when it becomes another (`replace_one`, what is meant by local privacy
+mostly), by twice that. Under `add_or_remove` there is no guarantee here: a client that
+is not there adds no noise either, and one that reports is seen to report.
+"""
+
+import math
+
+import dp_accounting
+
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import events
+from tff_dp_aggregators.accounting import noises
+from tff_dp_aggregators.accounting.schemas import base
+from tff_dp_aggregators.base import checks
+
+# Kinds of noise that clients can add, by name.
+NOISES = {each.name: each for each in (noises.GAUSSIAN, noises.LAPLACE)}
+# By how many clip norms what a client sends moves at most.
+_MOVES = {'zero_out': 1, 'replace_one': 2}
+
+
+def local_event(
+  noise_multiplier: float,
+  *,
+  noise: str = noises.GAUSSIAN.name,
+  adjacency: str = 'replace_one',
+  participations: int = 1,
+) -> dp_accounting.DpEvent:
+  """The event of what one client sends, against everybody.
+
+  Args:
+    noise_multiplier: Of the client's own noise: the standard deviation of Gaussian
+      noise, or the scale of Laplace noise, over its clip norm.
+    noise: 'gaussian', of records clipped in L2 norm, or 'laplace', in L1 norm.
+    adjacency: 'replace_one' or 'zero_out'.
+    participations: How often it reports.
+
+  Raises:
+    TypeError: If a number is none.
+    ValueError: If a number is out of range, the noise is of another kind, or the
+      relation is one without a guarantee.
+
+  Example:
+    >>> local_event(8.0, participations=4)  # 8 / 2 for any two, / sqrt(4).
+    GaussianDpEvent(noise_multiplier=2.0)
+    >>> local_event(8.0, noise='laplace', adjacency='zero_out')  # Epsilon is 1/8.
+    LaplaceDpEvent(noise_multiplier=8.0)
+  """
+  noise_multiplier = events.check_noise_multiplier(noise_multiplier)
+  kind = noise_of(noise)
+  relative = noise_multiplier / _moves(adjacency)
+  if not relative:
+    return dp_accounting.NonPrivateDpEvent()
+  return _repeated(kind.event(relative), participations)
+
+
+def central_event(
+  noise_multiplier: float,
+  *,
+  min_clients: int,
+  server_noise_multiplier: float = 0.0,
+  known_shares: int = 0,
+  adjacency: str = 'zero_out',
+  participations: int = 1,
+) -> dp_accounting.DpEvent:
+  """The event of a sum of records with Gaussian noise of each client.
+
+  It is for those who see no more than the sum. (Of Laplace noise no such event is known
+  here that is better than the local one, which holds for the sum as well.)
+
+  Args:
+    noise_multiplier: Standard deviation of *one* client's noise over the clip norm.
+    min_clients: How many report at least; a round with fewer is not released.
+    server_noise_multiplier: Standard deviation of noise that the server adds, over the
+      clip norm.
+    known_shares: How many other clients' noise is known to who sees the sum: 1 for a
+      client of the round, more for several that pool what they know.
+    adjacency: 'zero_out' or 'replace_one'.
+    participations: In how many sums the client is.
+
+  Raises:
+    TypeError: If a number is none.
+    ValueError: If a number is out of range, as many shares are known as there are
+      clients, or the relation is one without a guarantee.
+
+  Example:
+    >>> central_event(0.2, min_clients=100)
+    GaussianDpEvent(noise_multiplier=2.0)
+    >>> event = central_event(0.2, min_clients=100, known_shares=1)
+    >>> round(event.noise_multiplier, 3)  # 2 sqrt(99 / 100).
+    1.99
+  """
+  noise_multiplier = events.check_noise_multiplier(noise_multiplier)
+  checks.check_number('server_noise_multiplier', server_noise_multiplier)
+  server = events.check_noise_multiplier(server_noise_multiplier)
+  min_clients = checks.check_positive_int('min_clients', min_clients)
+  known_shares = checks.check_int('known_shares', known_shares, at_least=0)
+  if known_shares >= min_clients:
+    raise ValueError(
+      f'known_shares must be below min_clients, {min_clients}: that of the client '
+      f'whose privacy it is about is known to itself alone; got {known_shares}.'
+    )
+  clients = noise_multiplier * math.sqrt(min_clients - known_shares)
+  relative = math.hypot(clients, server) / _moves(adjacency)
+  if not relative:
+    return dp_accounting.NonPrivateDpEvent()
+  return _repeated(dp_accounting.GaussianDpEvent(relative), participations)
+
+
+def share(noise_multiplier: float, min_clients: int) -> float:
+  """The noise multiplier of each client's share of central Gaussian noise.
+
+  Args:
+    noise_multiplier: Of the sum's noise, over the clip norm.
+    min_clients: How many shares there are at least.
+
+  Raises:
+    TypeError: If a number is none.
+    ValueError: If a number is out of range.
+
+  Example:
+    >>> share(2.0, min_clients=100)
+    0.2
+  """
+  noise_multiplier = events.check_noise_multiplier(noise_multiplier)
+  min_clients = checks.check_positive_int('min_clients', min_clients)
+  return noise_multiplier / math.sqrt(min_clients)
+
+
+def noise_of(noise: str) -> noises.Noise:
+  """The kind of noise of a name, if clients can add it.
+
+  Args:
+    noise: What the caller passed.
+
+  Raises:
+    ValueError: If it is not one of `NOISES`.
+  """
+  if noise not in NOISES:
+    names = ' or '.join(map(repr, NOISES))
+    raise ValueError(f'noise must be {names}, got {noise!r}.')
+  return NOISES[noise]
+
+
+def check_strategy(strategy: strategies.Strategy) -> strategies.Strategy:
+  """Returns a strategy if its noise can be made on clients: that of the identity.
+
+  Args:
+    strategy: Strategy matrix C of a mechanism.
+
+  Raises:
+    TypeError: If it is no strategy.
+    ValueError: If the noise of its rounds is correlated.
+  """
+  strategies.strategy.require(strategy)
+  if strategy != strategies.Identity(strategy.num_rounds):
+    raise ValueError(
+      f'the noise of a {strategy.kind} strategy cannot be made on clients: a round '
+      'takes away a part of the noise of earlier rounds, which clients made who are '
+      'not in this round, and which the server must not know. Noise on clients is '
+      'independent in each round (the identity strategy, mechanism gaussian or '
+      'laplace); correlated noise is made on the server.'
+    )
+  return strategy
+
+
+def _moves(adjacency: str) -> int:
+  if adjacency not in base.ADJACENCIES:
+    raise ValueError(
+      f'adjacency must be one of {", ".join(base.ADJACENCIES)}; got {adjacency!r}.'
+    )
+  if adjacency not in _MOVES:
+    raise ValueError(
+      f'noise of clients has no guarantee under {adjacency}: a client that is not '
+      'there adds no noise either, and one that reports is seen to report. Use '
+      "'zero_out' or 'replace_one', or add the noise on the server."
+    )
+  return _MOVES[adjacency]
+
+
+def _repeated(
+  event: dp_accounting.DpEvent, participations: int
+) -> dp_accounting.DpEvent:
+  count = checks.check_positive_int('participations', participations)
+  return events.simplify(dp_accounting.SelfComposedDpEvent(event, count))
