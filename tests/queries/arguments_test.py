@@ -28,9 +28,13 @@ _ADAPTIVE = {'initial_clip_norm': 1.0, 'noise_multiplier': 2.0, 'clients_per_rou
 _QUERIES = {
   'AdaptiveClippingQuery': ((_BANDED, _EVERY_ROUND), {**_ADAPTIVE}),
   'AdaptiveGaussianSumQuery': ((_EVERY_ROUND,), {**_ADAPTIVE}),
+  'ApproximateLocalSumQuery': ((), {'noise': 'laplace', **_NUMBERS}),
   'BandedMatrixFactorizationQuery': ((_BANDED, _EVERY_ROUND), _NUMBERS),
+  'GaussianSharesSumQuery': ((_EVERY_ROUND,), {**_NUMBERS, 'min_clients': 5}),
   'GaussianSumQuery': ((_EVERY_ROUND,), _NUMBERS),
   'LaplaceSumQuery': ((), _NUMBERS),
+  'LocalGaussianSumQuery': ((_EVERY_ROUND,), _NUMBERS),
+  'LocalLaplaceSumQuery': ((_EVERY_ROUND,), _NUMBERS),
   'MatrixMechanismQuery': ((_BANDED, _EVERY_ROUND), _NUMBERS),
   'NormClipSumQuery': ((), {'order': 2.0, 'clip_norm': 1.0}),
   'TreeCumulativeSumQuery': ((_EVERY_ROUND,), _NUMBERS),
@@ -48,7 +52,15 @@ _OTHERS = {
 }
 _ALL = {**_QUERIES, **_OTHERS}
 # Interfaces, without arguments, and states, which are made by queries.
-_NOT_MADE = {'DPQuery', 'GlobalState', 'LaplaceState', 'SumAggregationDPQuery'}
+_NOT_MADE = {
+  'ApproximateSample',
+  'ClientNoiseState',
+  'ClientNoiseSumQuery',
+  'DPQuery',
+  'GlobalState',
+  'LaplaceState',
+  'SumAggregationDPQuery',
+}
 _POSITIONAL = {
   'strategy',
   'participation',

@@ -3,6 +3,15 @@
 from tff_dp_aggregators.queries.adaptive_clipping import AdaptiveClippingQuery
 from tff_dp_aggregators.queries.adaptive_clipping import AdaptiveGaussianSumQuery
 from tff_dp_aggregators.queries.banded import BandedMatrixFactorizationQuery
+from tff_dp_aggregators.queries.client_noise.approximate_local import (
+  ApproximateLocalSumQuery,
+)
+from tff_dp_aggregators.queries.client_noise.approximate_local import ApproximateSample
+from tff_dp_aggregators.queries.client_noise.base import ClientNoiseState
+from tff_dp_aggregators.queries.client_noise.base import ClientNoiseSumQuery
+from tff_dp_aggregators.queries.client_noise.local import LocalGaussianSumQuery
+from tff_dp_aggregators.queries.client_noise.local import LocalLaplaceSumQuery
+from tff_dp_aggregators.queries.client_noise.shares import GaussianSharesSumQuery
 from tff_dp_aggregators.queries.dp_query import DPQuery
 from tff_dp_aggregators.queries.dp_query import NormalizedQuery
 from tff_dp_aggregators.queries.dp_query import SumAggregationDPQuery
@@ -22,13 +31,20 @@ from tff_dp_aggregators.queries.tree import TreeResidualSumQuery
 __all__ = [
   'AdaptiveClippingQuery',
   'AdaptiveGaussianSumQuery',
+  'ApproximateLocalSumQuery',
+  'ApproximateSample',
   'BandedMatrixFactorizationQuery',
+  'ClientNoiseState',
+  'ClientNoiseSumQuery',
   'DPQuery',
+  'GaussianSharesSumQuery',
   'GaussianSumQuery',
   'GlobalState',
   'JointSumQuery',
   'LaplaceState',
   'LaplaceSumQuery',
+  'LocalGaussianSumQuery',
+  'LocalLaplaceSumQuery',
   'MatrixMechanismQuery',
   'NestedSumQuery',
   'NoPrivacyAverageQuery',

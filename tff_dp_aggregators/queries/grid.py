@@ -95,12 +95,16 @@ def check_noise_multiplier(noise_multiplier: float) -> float:
   return float(noise_multiplier)
 
 
-def steps_per_unit(clip_norm: Any, noise_multiplier: float) -> tf.Tensor:
+def steps_per_unit(
+  clip_norm: Any, noise_multiplier: float, spare_bits: int = 0
+) -> tf.Tensor:
   """How many steps of the grid are 1: a power of two, float64 scalar.
 
   Args:
     clip_norm: L2 bound of a record, float32 scalar of at least 2^-80.
     noise_multiplier: Standard deviation of the noise over the clip norm.
+    spare_bits: By how much less than `LARGEST_ENTRY` an entry is at most, in bits:
+      what is left for noise that comes with the record.
 
   Example:
     >>> import math
@@ -112,14 +116,19 @@ def steps_per_unit(clip_norm: Any, noise_multiplier: float) -> tf.Tensor:
   exponent = tf.bitwise.right_shift(bits, tf.constant(52, tf.int64))
   is_between = tf.not_equal(tf.bitwise.bitwise_and(bits, (1 << 52) - 1), 0)
   exponent += tf.cast(is_between, tf.int64)
-  steps = _exponent_of_steps(noise_multiplier) - exponent
+  steps = exponent_of_steps(noise_multiplier) - spare_bits - exponent
   # In the exponent of a float64, biased by 1023; `exponent` is biased already.
   return tf.bitcast(
     tf.bitwise.left_shift(steps + 2 * 1023, tf.constant(52, tf.int64)), tf.float64
   )
 
 
-def _exponent_of_steps(noise_multiplier: float) -> int:
+def exponent_of_steps(noise_multiplier: float) -> int:
+  """An entry is at most two to this power, in steps, and a clip norm more than half.
+
+  Args:
+    noise_multiplier: Standard deviation of the noise over the clip norm.
+  """
   louder = math.ceil(math.log2(noise_multiplier)) if noise_multiplier else 0
   return _BITS - max(0, louder - _LOUD_BITS)
 

@@ -1,0 +1,90 @@
+"""In how many rounds one client can have been, as a round's state asks."""
+
+from typing import Any, Optional
+
+import numpy as np
+import tensorflow as tf
+
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.queries import matrix_mechanism
+
+
+class Participations:
+  """Of independent noise: how often the worst client took part, after each round."""
+
+  def __init__(self, participation: Optional[strategies.Participation]):
+    """Initializes it.
+
+    Args:
+      participation: Who may take part when, and for how many rounds; `None` for any
+        number of rounds and a client that is in all of them.
+
+    Raises:
+      TypeError: If it is neither.
+    """
+    self._limits: Optional[strategies.Participation] = None
+    if participation is not None:
+      self._limits = strategies.participation.require(participation)
+      taken = np.zeros(self._limits.num_rounds + 1, np.int64)
+      taken[1 + np.array(self._limits.rounds, np.int64)] = 1
+      self._after = np.cumsum(taken)
+
+  @property
+  def limits(self) -> strategies.Participation:
+    """What is assumed of clients.
+
+    Raises:
+      ValueError: If the number of rounds is not limited.
+    """
+    if self._limits is None:
+      raise ValueError(
+        'this query serves any number of rounds, so there is no limit to what all of '
+        'them spend together. Give a participation, or compose the events that the '
+        'rounds return.'
+      )
+    return self._limits
+
+  @property
+  def most(self) -> int:
+    """How often the worst client takes part in all rounds.
+
+    Raises:
+      ValueError: If the number of rounds is not limited.
+    """
+    return int(self.limits.possible_participations)
+
+  def after(self, rounds: tf.Tensor) -> tf.Tensor:
+    """In how many of the first `rounds` rounds one client can have been; int64."""
+    if self._limits is None:
+      return rounds
+    return tf.gather(tf.constant(self._after, tf.int64), rounds)
+
+  def in_last(self, rounds: tf.Tensor) -> tf.Tensor:
+    """How many the last of the first `rounds` rounds added to that, 0 or 1; int64."""
+    return self.after(rounds) - self.after(tf.maximum(rounds - 1, 0))
+
+  def check_round(self, this_round: tf.Tensor) -> tf.Tensor:
+    """Returns the round, after making sure that it is one of those planned.
+
+    Args:
+      this_round: Number of the round, from 0; int64 scalar.
+
+    Raises:
+      tf.errors.InvalidArgumentError: If all of them were served.
+    """
+    if self._limits is None:
+      return this_round
+    return matrix_mechanism.check_round(this_round, self._limits.num_rounds)
+
+  def facts(self) -> dict[str, Any]:
+    """What a state has to belong to; JSON."""
+    if self._limits is None:
+      return {'num_rounds': None}
+    return {
+      'num_rounds': self._limits.num_rounds,
+      'min_separation': self._limits.min_separation,
+      'max_participations': self._limits.max_participations,
+    }
+
+  def __repr__(self) -> str:
+    return repr(self._limits)
