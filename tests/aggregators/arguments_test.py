@@ -39,6 +39,8 @@ def _gaussian_sum(specs):
 _BUILDERS = {
   'DPMeanFactory': ((_gaussian_sum,), {'clients_per_round': 50}),
   'adaptive': ((), _SPLIT),
+  'approximate_local_gaussian': ((_LIMITS,), _NUMBERS),
+  'approximate_local_laplace': ((_LIMITS,), _NUMBERS),
   'banded': ((_LIMITS,), _NUMBERS),
   'from_mechanism': (
     (accounting.Mechanism('gaussian', _LIMITS, 2.0),),
@@ -46,9 +48,16 @@ _BUILDERS = {
   ),
   'from_strategy': ((_STRATEGY, _LIMITS), _NUMBERS),
   'gaussian': ((_LIMITS,), _NUMBERS),
+  'gaussian_shares': ((_LIMITS,), _NUMBERS),
   'laplace': ((_LIMITS,), _NUMBERS),
+  'local_gaussian': ((_LIMITS,), _NUMBERS),
+  'local_laplace': ((_LIMITS,), _NUMBERS),
   'norm_clip': ((), {'clip_norm': 1.0, 'clients_per_round': 50}),
   'tree': ((_LIMITS,), _NUMBERS),
+  'two_sided_gaussian': (
+    (_LIMITS,),
+    {**_NUMBERS, 'server_noise_multiplier': 1.0},
+  ),
 }
 # No number among their arguments.
 _OTHERS = {

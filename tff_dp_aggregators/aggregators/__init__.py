@@ -1,6 +1,8 @@
 """`tff.aggregators` factories: private means to plug into a federated process."""
 
 from tff_dp_aggregators.aggregators.adaptive import adaptive
+from tff_dp_aggregators.aggregators.approximate_local import approximate_local_gaussian
+from tff_dp_aggregators.aggregators.approximate_local import approximate_local_laplace
 from tff_dp_aggregators.aggregators.builders import banded
 from tff_dp_aggregators.aggregators.builders import from_mechanism
 from tff_dp_aggregators.aggregators.builders import from_strategy
@@ -13,11 +15,15 @@ from tff_dp_aggregators.aggregators.factory import DPMeanState
 from tff_dp_aggregators.aggregators.factory import secure_sum
 from tff_dp_aggregators.aggregators.joint import joint
 from tff_dp_aggregators.aggregators.laplace import laplace
+from tff_dp_aggregators.aggregators.local import local_gaussian
+from tff_dp_aggregators.aggregators.local import local_laplace
 from tff_dp_aggregators.aggregators.nonfinite import ZeroNonfiniteFactory
 from tff_dp_aggregators.aggregators.norm_clip import norm_clip
+from tff_dp_aggregators.aggregators.shares import gaussian_shares
 from tff_dp_aggregators.aggregators.signal_to_noise import SignalToNoise
 from tff_dp_aggregators.aggregators.spent_events import SpentEvents
 from tff_dp_aggregators.aggregators.spent_events import extract_dp_event
+from tff_dp_aggregators.aggregators.two_sided import two_sided_gaussian
 
 __all__ = [
   'CoordinateBoundsFactory',
@@ -28,16 +34,22 @@ __all__ = [
   'SpentEvents',
   'ZeroNonfiniteFactory',
   'adaptive',
+  'approximate_local_gaussian',
+  'approximate_local_laplace',
   'banded',
   'extract_dp_event',
   'from_mechanism',
   'from_strategy',
   'gaussian',
+  'gaussian_shares',
   'joint',
   'laplace',
+  'local_gaussian',
+  'local_laplace',
   'norm_clip',
   'secure_sum',
   'tree',
+  'two_sided_gaussian',
 ]
 
 

@@ -69,6 +69,7 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     build_query: Callable[[Any], records.GridSumQuery],
     *,
     clients_per_round: float,
+    min_clients: Optional[int] = None,
     record_aggregation_factory: Optional[
       tff.aggregators.UnweightedAggregationFactory
     ] = None,
@@ -81,6 +82,8 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
       build_query: Makes the query from the specs of a record; called once here, for a
         query that is only looked at, and once in each `create`.
       clients_per_round: The denominator, normally the size of the cohort asked for.
+      min_clients: How many clients have to report: a round with fewer fails, and what
+        they sent is discarded. `None` for as many as the query needs, if it needs any.
       record_aggregation_factory: Sums the clipped records, structures of int64 with
         entries of magnitude at most `queries.grid.LARGEST_ENTRY`; `None` means
         `tff.aggregators.SumFactory`, and `secure_sum()` sums them securely. Of any
@@ -94,8 +97,9 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     Raises:
       TypeError: If an aggregation factory is not unweighted, or `clients_per_round` no
         number.
-      ValueError: If `clients_per_round` is not positive and at most 10^7, the query
-        refuses its arguments, or what sums records may return something else.
+      ValueError: If `clients_per_round` is not positive and at most 10^7, no round of
+        so many clients has `min_clients`, the query refuses its arguments, or what sums
+        records may return something else.
     """
     checks.check_number('clients_per_round', clients_per_round)
     if not 0 < clients_per_round <= grid.MAX_CLIENTS:
@@ -116,11 +120,19 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     self._tells_signal = False
     # Bad arguments are refused here, before any model is known.
     self._query = build_query(specs_to_look_at)
+    self._min_clients = _min_clients_of(
+      self._query, min_clients, self._clients_per_round
+    )
 
   @property
   def clients_per_round(self) -> float:
     """The denominator."""
     return self._clients_per_round
+
+  @property
+  def min_clients(self) -> int:
+    """How many clients have to report for a round to be released; 0 for any number."""
+    return self._min_clients
 
   @property
   def query(self) -> records.GridSumQuery:
@@ -215,6 +227,35 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
       raise ValueError(f'{self._query} has no {name}.')
     return getattr(self._query, name)
 
+  def with_min_clients(self, min_clients: int) -> 'DPMeanFactory':
+    """The same mean, whose rounds fail in which fewer clients report.
+
+    Nothing of such a round is released: what clients sent is discarded, and the state
+    before it serves another try. With `min_clients` the size of the cohort, the failure
+    of any client ends the round.
+
+    Args:
+      min_clients: How many have to report; not fewer than the query needs.
+
+    Raises:
+      TypeError: If it is no whole number.
+      ValueError: If it is below 1 or above `clients_per_round`.
+
+    Example:
+      >>> from tff_dp_aggregators import aggregators
+      >>> strict = aggregators.gaussian(
+      ...   clip_norm=1.0, noise_multiplier=0.5, clients_per_round=4
+      ... ).with_min_clients(4)
+      >>> strict.min_clients
+      4
+    """
+    checks.check_positive_int('min_clients', min_clients)
+    strict = copy.copy(self)
+    strict._min_clients = _min_clients_of(
+      self._query, max(min_clients, self._min_clients), self._clients_per_round
+    )
+    return strict
+
   def with_not_private_signal_to_noise(self) -> 'DPMeanFactory':
     """This factory, measuring how loud the exact mean of each round is.
 
@@ -280,7 +321,11 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     query = self._build_query(_record_specs(value_type))
     self._check_state_size(query)
     return DPMean(
-      query, self._clients_per_round, value_type, tells_signal=self._tells_signal
+      query,
+      self._clients_per_round,
+      value_type,
+      min_clients=self._min_clients,
+      tells_signal=self._tells_signal,
     )
 
   def _check_state_size(self, query: records.GridSumQuery) -> None:
@@ -317,6 +362,7 @@ class DPMean:
     clients_per_round: float,
     value_type: Any,
     *,
+    min_clients: int = 0,
     tells_signal: bool = False,
   ):
     """Initializes it.
@@ -325,12 +371,14 @@ class DPMean:
       query: Of the mechanism, for records like a value.
       clients_per_round: The denominator.
       value_type: TFF type of a client's value.
+      min_clients: How many clients have to report.
       tells_signal: Whether the metrics have what is not private of a round.
     """
     self._tells_signal = tells_signal
     self._query = query
     self._clients_per_round = clients_per_round
     self._value_type = value_type
+    self._min_clients = min_clients
 
   def initial_state(self) -> DPMeanState:
     """The state before the first round, if a plain sum adds up."""
@@ -343,9 +391,7 @@ class DPMean:
 
   def encode(self, params: Any, value: Any) -> tuple[Any, Counts]:
     """A client's clipped value in steps of the grid, and what it adds to the counts."""
-    sample, finite = self._query.encode_record(params, value)
-    is_nonfinite = tf.cast(tf.logical_not(finite), tf.int32)
-    return sample, Counts(tf.constant(1, tf.int32), is_nonfinite)
+    return _with_counts(*self._query.encode_record(params, value))
 
   def release(
     self, query_state: Any, total: Any, counts: Counts
@@ -363,14 +409,18 @@ class DPMean:
 
     Raises:
       tf.errors.InvalidArgumentError: If there are more clients than can be summed
-        exactly, or the query refuses its state.
+        exactly, or fewer than have to report, or the query refuses its state.
     """
-    enough = tf.debugging.assert_less_equal(
-      counts.clients,
-      grid.MAX_CLIENTS,
-      message='more clients in a round than can be summed exactly',
-    )
-    with tf.control_dependencies([] if enough is None else [enough]):
+    checked = [
+      tf.debugging.assert_less_equal(
+        counts.clients,
+        grid.MAX_CLIENTS,
+        message='more clients in a round than can be summed exactly',
+      )
+    ]
+    if self._min_clients:
+      checked.append(self._check_enough(counts.clients))
+    with tf.control_dependencies([each for each in checked if each is not None]):
       total = tf.nest.map_structure(tf.identity, total)
     before = query_state
     noised, query_state, _ = self._query.get_noised_result(total, query_state)
@@ -383,6 +433,34 @@ class DPMean:
       metrics['not_private_signal_norm'] = signal / self._clients_per_round
       metrics['squared_noise_norm'] = squared_noise / self._clients_per_round**2
     return mean, query_state, self._query.spent(query_state), metrics
+
+  def _check_enough(self, clients: tf.Tensor) -> Any:
+    return tf.debugging.assert_greater_equal(
+      clients,
+      self._min_clients,
+      message=(
+        f'fewer clients reported than min_clients, {self._min_clients}: this round is '
+        'aborted and what they sent is discarded. The state before it is still good: '
+        'run it again with more clients.'
+      ),
+    )
+
+  # For simulations, which train many clients in one computation and number them.
+
+  @property
+  def noised_by(self) -> Optional[queries.ClientNoiseSumQuery]:
+    """The query, if clients add noise; then they do not simply `encode` there."""
+    query = self._query
+    if isinstance(query, queries.ClientNoiseSumQuery) and query.clients_add_noise:
+      return query
+    return None
+
+  def encode_without_noise(self, params: Any, value: Any) -> tuple[Any, Counts]:
+    """What `encode` returns, less the noise of a client; for simulations alone."""
+    query = self.noised_by
+    if query is None:
+      return self.encode(params, value)
+    return _with_counts(*query.clip_record(params, value))
 
   def process(
     self,
@@ -456,6 +534,27 @@ class DPMean:
     return tff.templates.AggregationProcess(init_fn, next_fn)
 
 
+def _with_counts(sample: Any, finite: tf.Tensor) -> tuple[Any, Counts]:
+  is_nonfinite = tf.cast(tf.logical_not(finite), tf.int32)
+  return sample, Counts(tf.constant(1, tf.int32), is_nonfinite)
+
+
+def _min_clients_of(
+  query: records.GridSumQuery, min_clients: Optional[int], clients_per_round: float
+) -> int:
+  """How many clients have to report, for the caller and for the query."""
+  fewest = getattr(query, 'min_clients', None) or 0
+  if min_clients is not None:
+    fewest = max(fewest, checks.check_positive_int('min_clients', min_clients))
+  if fewest > clients_per_round:
+    raise ValueError(
+      f'min_clients is {fewest}, but clients_per_round is {clients_per_round:g}: no '
+      'round of so many clients would be released. Lower min_clients, or ask for more '
+      'clients.'
+    )
+  return fewest
+
+
 def _check_sum(process: tff.templates.AggregationProcess, sample_type: Any) -> None:
   result_type = process.next.type_signature.result.result.member
   if not result_type.is_equivalent_to(sample_type):
@@ -497,6 +596,7 @@ def from_query(
   query: Callable[..., records.GridSumQuery],
   *args: Any,
   clients_per_round: float,
+  min_clients: Optional[int] = None,
   record_aggregation_factory: Optional[tff.aggregators.UnweightedAggregationFactory],
   seed: noise.SeedLike = None,
   **kwargs: Any,
@@ -507,6 +607,7 @@ def from_query(
     query: Class of the query.
     *args: Its strategy and participation.
     clients_per_round: The denominator.
+    min_clients: How many clients have to report; `None` for what the query needs.
     record_aggregation_factory: Sums the clipped records; `None` means
       `tff.aggregators.SumFactory`.
     seed: Of the query's noise.
@@ -524,6 +625,7 @@ def from_query(
   return DPMeanFactory(
     build_query,
     clients_per_round=clients_per_round,
+    min_clients=min_clients,
     record_aggregation_factory=record_aggregation_factory,
   )
 

@@ -82,6 +82,8 @@ def joint(
   return factory.DPMeanFactory(
     build_query,
     clients_per_round=clients_per_round,
+    # A part whose clients make its noise in shares needs so many of them.
+    min_clients=max(part.min_clients for part in parts.values()) or None,
     record_aggregation_factory=record_aggregation_factory,
     specs_to_look_at=[tf.TensorSpec([], tf.float32)] * len(part_of),
   )

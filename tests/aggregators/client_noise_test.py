@@ -1,0 +1,279 @@
+"""In TFF, noise of clients is each client's own, and enough clients have to report.
+
+Claims:
+
+* What clients send has noise of their own: not of another client with an equal update,
+  nor of the round before, of another context or of a process made alike; with TFF's and
+  TensorFlow's optimisers of graphs on, and in processes of concurrent executors.
+* The mean of clients who make the noise has the distribution of the mean of a server
+  that makes it; that of the approximation has it too.
+* Secure sums carry noise of clients unclipped.
+* A round with fewer clients than have to report fails for every mechanism, and its
+  updates are discarded: from the same state a round with enough of them goes on.
+* What a state says was spent is the local or the central guarantee, and nothing for
+  what is simulation only.
+* A seed is refused where clients cannot share it.
+"""
+
+import math
+
+import dp_accounting
+import numpy as np
+import pytest
+import scipy.stats
+import tensorflow_federated as tff
+
+from tff_dp_aggregators import aggregators
+from tff_dp_aggregators import noise
+from tff_dp_aggregators import queries
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.aggregators import tracing
+from tff_dp_aggregators.learning import failures
+from tff_dp_aggregators.learning import runtime
+from tff_dp_aggregators.queries import grid
+
+_SIZE = 4000
+_VECTOR = tff.TensorType(np.float32, [_SIZE])
+_NUMBERS = {'clip_norm': 1.0, 'noise_multiplier': 2.0, 'clients_per_round': 8}
+_ZEROS = np.zeros(_SIZE, np.float32)
+_ON_CLIENTS = ('local_gaussian', 'local_laplace', 'gaussian_shares')
+
+
+def _make(name, *args, **kwargs):
+  return getattr(aggregators, name)(*args, **{**_NUMBERS, **kwargs})
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _runtime():
+  with runtime.local_runtime():
+    yield
+
+
+def _reports(factory):
+  """A computation of what each client sends, as the process of a factory has it."""
+  mean = factory.mean_of(_VECTOR)
+
+  @tff.tensorflow.computation
+  @tracing.as_written
+  def for_clients():
+    return mean.client_params(mean.initial_state().query)
+
+  @tff.tensorflow.computation(for_clients.type_signature.result, _VECTOR)
+  @tracing.as_written
+  def encode(params, value):
+    return mean.encode(params, value)[0]
+
+  @tff.federated_computation(tff.FederatedType(_VECTOR, tff.CLIENTS))
+  def send(values):
+    params = tff.federated_broadcast(tff.federated_eval(for_clients, tff.SERVER))
+    return tff.federated_map(encode, (params, values))
+
+  return send
+
+
+@pytest.mark.optimized_graphs
+@pytest.mark.parametrize('name', _ON_CLIENTS)
+def test_what_clients_send_has_noise_of_their_own(name):
+  # Six clients with equal updates, in two rounds, and in a process made alike.
+  first, other = (_reports(_make(name)) for _ in range(2))
+  rows = [*first([_ZEROS] * 6), *first([_ZEROS] * 6), *other([_ZEROS] * 2)]
+  with runtime.local_runtime():
+    rows += first([_ZEROS] * 2)
+  rows = np.array(rows, np.int64)
+  assert len({row.tobytes() for row in rows}) == 16
+  # Nor are any two numbers the same but by chance: 64,000 of some 2^36 values.
+  assert len(np.unique(rows)) > rows.size - 10
+  correlations = np.corrcoef(rows.astype(np.float64))[np.triu_indices(16, 1)]
+  assert np.abs(correlations).max() < 7 / math.sqrt(_SIZE)  # 120 pairs: 3e-10.
+
+
+@pytest.mark.optimized_graphs
+@pytest.mark.parametrize(
+  ('name', 'one_client', 'distribution'),
+  [
+    ('local_gaussian', 2.0, 'norm'),
+    ('two_sided_gaussian', 2.0, 'norm'),
+    ('local_laplace', 2 * math.sqrt(2), None),
+    ('gaussian_shares', 2.0 / math.sqrt(8), 'norm'),
+    ('approximate_local_gaussian', 2.0, 'norm'),
+    ('approximate_local_laplace', 2 * math.sqrt(2), 'norm'),
+  ],
+)
+def test_the_noise_of_a_mean_is_that_of_independent_clients(
+  name, one_client, distribution
+):
+  more = {'server_noise_multiplier': 5.0} if name == 'two_sided_gaussian' else {}
+  process = _make(name, **more).create(_VECTOR)
+  state, released = process.initialize(), []
+  for _ in range(2):
+    output = process.next(state, [_ZEROS] * 8)
+    state = output.state
+    released.append(np.asarray(output.result, np.float64))
+  stddev = math.hypot(one_client * math.sqrt(8), *more.values()) / 8
+  for row in released:
+    assert row.std() == pytest.approx(stddev, rel=7 * math.sqrt(0.6 / _SIZE))
+    if distribution is not None:
+      test = scipy.stats.kstest(row, distribution, args=(0, stddev))
+      assert test.pvalue > 1e-7
+  assert abs(np.corrcoef(released)[0, 1]) < 6 / math.sqrt(_SIZE)
+
+
+def test_shares_of_clients_and_noise_of_the_server_give_means_of_one_distribution():
+  value = np.linspace(0, 0.01, _SIZE).astype(np.float32)
+  released = {}
+  for name in ('gaussian', 'gaussian_shares'):
+    process = _make(name).create(_VECTOR)
+    result = process.next(process.initialize(), [value] * 8).result
+    released[name] = np.asarray(result, np.float64) - value
+  same = scipy.stats.ks_2samp(released['gaussian'], released['gaussian_shares'])
+  assert same.pvalue > 1e-7
+
+
+@pytest.mark.parametrize('name', ['local_laplace', 'gaussian_shares'])
+def test_secure_sums_carry_noise_of_clients(name):
+  factory = _make(
+    name,
+    clip_norm=0.7,
+    noise_multiplier=20.0,
+    record_aggregation_factory=aggregators.secure_sum(),
+  )
+  sent = np.abs(np.array(_reports(factory)([_ZEROS] * 4)))
+  assert sent.max() < grid.LARGEST_ENTRY
+  # Of the four bits that are left for the largest noise, less than three are unused.
+  assert sent.max() > grid.LARGEST_ENTRY / 2**7
+  process = factory.create(_VECTOR)
+  context = tff.framework.get_context_stack().current
+  try:
+    tff.backends.test.set_sync_test_cpp_execution_context()
+    result = process.next(process.initialize(), [_ZEROS] * 8).result
+  finally:
+    tff.framework.set_default_context(context)
+  one_client = {
+    'local_laplace': 14 * math.sqrt(2),
+    'gaussian_shares': 14 / math.sqrt(8),
+  }
+  stddev = one_client[name] / math.sqrt(8)
+  assert np.std(result) == pytest.approx(stddev, rel=7 * math.sqrt(0.6 / _SIZE))
+
+
+def _gaussian_sum(specs):
+  return queries.GaussianSumQuery(
+    clip_norm=1.0, noise_multiplier=0.0, record_specs=specs
+  )
+
+
+def _aborts(process, state, few, enough):
+  with pytest.raises(failures.ComputationError, match='fewer clients .* is aborted'):
+    process.next(state, [np.float32(1.0)] * few)
+  return process.next(state, [np.float32(0.5)] * enough)
+
+
+def test_a_round_with_too_few_clients_is_aborted_and_its_updates_are_discarded():
+  factory = aggregators.DPMeanFactory(_gaussian_sum, clients_per_round=4, min_clients=3)
+  assert factory.min_clients == 3
+  process = factory.create(tff.TensorType(np.float32))
+  state = process.initialize()
+  output = _aborts(process, state, 2, 3)
+  assert output.result == pytest.approx(1.5 / 4, rel=1e-6)
+  output = _aborts(process, output.state, 0, 4)
+  assert output.measurements['dp_query_metrics']['rounds'] == 2
+
+
+def test_any_mean_is_strict_if_asked():
+  gaussian = _make('gaussian', clients_per_round=4, noise_multiplier=0.0)
+  strict = gaussian.with_min_clients(4)
+  assert (gaussian.min_clients, strict.min_clients) == (0, 4)
+  assert strict.with_min_clients(2).min_clients == 4
+  process = strict.create(tff.TensorType(np.float32))
+  output = _aborts(process, process.initialize(), 3, 4)
+  assert output.result == pytest.approx(0.5, rel=1e-6)
+
+
+def test_parts_of_a_joint_mean_have_as_many_clients_as_each_needs():
+  numbers = {'clip_norm': 1.0, 'noise_multiplier': 1.0, 'clients_per_round': 4}
+  parts = {
+    'body': aggregators.gaussian_shares(min_clients=2, **numbers),
+    'head': aggregators.gaussian(**numbers).with_min_clients(3),
+  }
+  joint = aggregators.joint(parts, part_of=['body', 'head'])
+  assert joint.min_clients == 3
+  process = joint.create(tff.to_type([np.float32, np.float32]))
+  value = [np.float32(0.0)] * 2
+  with pytest.raises(failures.ComputationError, match='fewer clients reported'):
+    process.next(process.initialize(), [value] * 2)
+  state = process.next(process.initialize(), [value] * 3).state
+  spent = aggregators.extract_dp_event(state).all_rounds_so_far
+  assert spent == dp_accounting.GaussianDpEvent(pytest.approx(1 / math.sqrt(2)))
+
+
+def test_with_too_few_shares_there_is_no_round():
+  factory = aggregators.gaussian_shares(
+    clip_norm=1.0, noise_multiplier=1.0, clients_per_round=4
+  )
+  assert factory.min_clients == 4
+  process = factory.create(tff.TensorType(np.float32))
+  output = _aborts(process, process.initialize(), 3, 4)
+  spent = aggregators.extract_dp_event(output.state).all_rounds_so_far
+  assert spent == dp_accounting.GaussianDpEvent(1.0)
+
+
+def test_more_clients_have_to_report_than_are_asked_for_is_refused():
+  with pytest.raises(ValueError, match='min_clients is 9, but clients_per_round is 8'):
+    _make('gaussian_shares', min_clients=9)
+  with pytest.raises(ValueError, match='min_clients is 5, but clients_per_round is 4'):
+    aggregators.DPMeanFactory(_gaussian_sum, clients_per_round=4, min_clients=5)
+  with pytest.raises(ValueError, match='min_clients is 9, but clients_per_round is 8'):
+    _make('gaussian').with_min_clients(9)
+  for wrong in (0, -1):
+    with pytest.raises(ValueError, match='min_clients must be at least 1'):
+      _make('gaussian').with_min_clients(wrong)
+    with pytest.raises(ValueError, match='min_clients must be at least 1'):
+      aggregators.DPMeanFactory(_gaussian_sum, clients_per_round=4, min_clients=wrong)
+
+
+@pytest.mark.parametrize(
+  ('name', 'spent', 'last'),
+  [
+    ('local_gaussian', dp_accounting.GaussianDpEvent(2.0), None),
+    ('gaussian_shares', dp_accounting.GaussianDpEvent(2.0), None),
+    ('local_laplace', dp_accounting.LaplaceDpEvent(2.0), None),
+    *(
+      (f'approximate_local_{kind}', dp_accounting.NonPrivateDpEvent(), 'same')
+      for kind in ('gaussian', 'laplace')
+    ),
+  ],
+)
+def test_a_state_says_what_was_spent(name, spent, last):
+  # Two rounds, of which a client is in one.
+  limits = strategies.Participation(4, min_separation=2)
+  process = _make(name, limits).create(tff.TensorType(np.float32))
+  state = process.initialize()
+  with pytest.raises(ValueError, match='from initialize'):
+    aggregators.extract_dp_event(state)
+  for _ in range(2):
+    state = process.next(state, [np.float32(0.5)] * 8).state
+  event = aggregators.extract_dp_event(state)
+  assert event.all_rounds_so_far == spent
+  assert event.last_round_only == dp_accounting.NoOpDpEvent()
+  state = process.next(state, [np.float32(0.5)] * 8).state
+  event = aggregators.extract_dp_event(state)
+  assert event.last_round_only == spent
+  assert (event.all_rounds_so_far == spent) == (last == 'same')
+
+
+@pytest.mark.parametrize('name', [*_ON_CLIENTS, 'two_sided_gaussian'])
+def test_a_seed_is_refused_where_clients_cannot_share_it(name):
+  more = {'server_noise_multiplier': 5.0} if name == 'two_sided_gaussian' else {}
+  factory = _make(name, seed=noise.Seed(3), **more)
+  with pytest.raises(ValueError, match=r'has a seed \(seed 3, stream 0\), but clients'):
+    factory.create(_VECTOR)
+  factory.mean_of(_VECTOR)  # What packed simulations ask for.
+
+
+def test_a_seed_serves_the_approximation():
+  released = []
+  for _ in range(2):
+    process = _make('approximate_local_laplace', seed=noise.Seed(3)).create(_VECTOR)
+    output = process.next(process.initialize(), [_ZEROS] * 8)
+    released.append(np.asarray(output.result))
+  np.testing.assert_array_equal(*released)
