@@ -1,6 +1,6 @@
 """The work of a pack: its clients, some at a time, and the sum of what they return."""
 
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 import tensorflow as tf
 
@@ -45,6 +45,7 @@ class Pack:
     encode: Callable[[Any, training_lib.Trained], Any],
     *,
     side_by_side: bool,
+    add_noise: Optional[Callable[[Any, Any, tf.Tensor], Any]] = None,
   ):
     """Initializes it.
 
@@ -54,10 +55,14 @@ class Pack:
       encode: Makes of the server's parameters and of what a client trained what is
         added up: a structure of tensors.
       side_by_side: Whether clients are trained at once, or one after the other.
+      add_noise: Makes of the server's parameters, of the sum of what some clients
+        encoded and of their keys that sum with the noise that these add; `None` if
+        they add none.
     """
     self._training = training
     self._data = data
     self._encode = encode
+    self._add_noise = add_noise
     self._side_by_side = side_by_side
     self._at_once = at_once(training) if side_by_side else 1
     self._padded = is_padded(training, data)
@@ -80,6 +85,8 @@ class Pack:
         some[:, 0], some[:, 1], tf.bitcast(some[:, 2], tf.uint64)
       )
       added = self._sums(weights, params, clients)
+      if self._add_noise is not None:
+        added = self._add_noise(params, added, clients.keys)
       sums = tf.nest.map_structure(
         lambda total, more: tf.ensure_shape(total + more, total.shape), sums, added
       )

@@ -28,6 +28,9 @@ class Mean(Protocol):
   def encode(self, params: Any, value: Any) -> tuple[Any, factory.Counts]:
     """What is added up of a client."""
 
+  def add_noise(self, params: Any, total: Any, clients: tf.Tensor) -> Any:
+    """What was added up of clients with the noise that these add."""
+
   def release(self, state: Any, total: Any, counts: factory.Counts) -> Any:
     """Mean, next state and measurements."""
 
@@ -84,12 +87,25 @@ class Server:
     Metrics of a training that ended in NaN or infinity are left out, as TFF does.
     """
     sample, counts = self._mean.encode(params, trained.update)
-    is_finite = tf.equal(counts.nonfinite, 0)
+    # Not of the counts: a client that hides itself does not tell.
+    is_finite = _all_finite(trained.update)
     metrics = tf.nest.map_structure(
       lambda tensor: tf.where(is_finite, tensor, tf.zeros_like(tensor)),
       trained.metrics,
     )
     return sample, counts, metrics
+
+  def add_noise(self, params: Any, sums: Any, clients: tf.Tensor) -> Any:
+    """Sums of what clients encoded, with the noise that these add, if they do.
+
+    Args:
+      params: As for `encode`.
+      sums: Of some clients.
+      clients: What decides the order of each one's examples, uint64, which is
+        different for all clients of a round.
+    """
+    sample, counts, metrics = sums
+    return self._mean.add_noise(params, sample, clients), counts, metrics
 
   def finish(
     self, state: tff.learning.templates.LearningAlgorithmState, sums: Any
@@ -143,11 +159,36 @@ class _PrivateMean:
 
   def __init__(self, mean: factory.DPMean):
     self._mean = mean
+    self._noised_by = mean.noised_by
     self.initial_state = mean.initial_state
-    self.encode = mean.encode
 
   def client_params(self, state: Any) -> Any:
-    return self._mean.client_params(state.query)
+    params = self._mean.client_params(state.query)
+    # One key for all clients of a round, who are told apart by number.
+    key = () if self._noised_by is None else self._noised_by.round_key(state.query)
+    return params, key
+
+  def encode(self, params: Any, value: Any) -> tuple[Any, factory.Counts]:
+    return self._mean.encode_without_noise(params[0], value)
+
+  def add_noise(self, params: Any, total: Any, clients: tf.Tensor) -> Any:
+    query = self._noised_by
+    if query is None:
+      return total
+    (for_all, key), numbers = params, tf.bitcast(clients, tf.int64)
+
+    def body(client: tf.Tensor, noised: Any) -> Any:
+      noise = query.noise_of(for_all, key, numbers[client])
+      return client + 1, tf.nest.map_structure(tf.add, noised, noise)
+
+    # One after the other: noise takes memory like an update, and packs run at once.
+    _, noised = tf.while_loop(
+      lambda client, unused_noised: client < tf.shape(numbers)[0],
+      body,
+      (tf.constant(0), total),
+      parallel_iterations=1,
+    )
+    return noised
 
   def release(self, state: Any, total: Any, counts: factory.Counts) -> Any:
     mean, query_state, spent, metrics = self._mean.release(state.query, total, counts)
@@ -175,6 +216,10 @@ class _PlainMean:
     )
     non_finite = tf.cast(tf.logical_not(finite), tf.int32)
     return kept, factory.Counts(tf.constant(1, tf.int32), non_finite)
+
+  def add_noise(self, params: Any, total: Any, clients: tf.Tensor) -> Any:
+    del params, clients
+    return total
 
   def release(self, state: Any, total: Any, counts: factory.Counts) -> Any:
     mean = tf.nest.map_structure(

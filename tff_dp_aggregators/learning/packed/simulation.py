@@ -164,6 +164,7 @@ class PackedFedAvg:
       self._data,
       self._server.encode,
       side_by_side=self.one_by_one is None,
+      add_noise=self._server.add_noise,
     )
 
   def _work(self, broadcast_type: tff.Type) -> tff.Computation:

@@ -1,0 +1,173 @@
+"""Clients of a pack have noise of their own, whatever pack they are in.
+
+Claims:
+
+* With a seed, sums and models are the same to the bit in any number of packs, side by
+  side or one after the other, and as a learning process; and other in another round.
+* The noise of a model is that of as many independent clients: local Gaussian and
+  Laplace noise, shares, and the approximation.
+* Without a seed no round has the noise of another, nor if it is run again.
+* A round with too few clients fails, and the state before it still serves.
+* The metrics of a client that ended in NaN are left out, though it does not say so.
+"""
+
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tests.learning.packed import populations
+from tff_dp_aggregators import aggregators
+from tff_dp_aggregators import learning
+from tff_dp_aggregators import noise
+from tff_dp_aggregators.learning import failures
+from tff_dp_aggregators.learning import local_order
+from tff_dp_aggregators.learning import packed
+
+_COHORT = 5
+_NUMBERS = {'clip_norm': 0.4, 'noise_multiplier': 2.0, 'clients_per_round': _COHORT}
+_STDDEVS = {
+  'local_gaussian': 2.0 * math.sqrt(_COHORT),
+  'local_laplace': 2.0 * math.sqrt(2 * _COHORT),
+  'gaussian_shares': 2.0,
+  'approximate_local_gaussian': 2.0 * math.sqrt(_COHORT),
+  'approximate_local_laplace': 2.0 * math.sqrt(2 * _COHORT),
+}
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _runtime():
+  with learning.runtime.local_runtime():
+    yield
+
+
+@pytest.fixture(scope='module')
+def data(tmp_path_factory):
+  directory = tmp_path_factory.mktemp('packed') / 'data'
+  return packed.lay_out(populations.Population(), str(directory))
+
+
+def _simulation(data, name, *, weighted=True, metrics=False, num_packs=2, **kwargs):
+  numbers = {**_NUMBERS, 'seed': noise.Seed(4), **kwargs}
+  training = packed.LocalTraining(
+    populations.model(weighted=weighted, metrics=metrics),
+    tff.learning.optimizers.build_sgdm(0.1),
+    batch_size=4,
+  )
+  return packed.PackedFedAvg(
+    training,
+    getattr(aggregators, name)(**numbers),
+    data,
+    server_optimizer=tff.learning.optimizers.build_sgdm(1.0),
+    num_packs=num_packs,
+  )
+
+
+@pytest.fixture(scope='module')
+def shares(data):
+  """Of the seed, as each time that it is made of it."""
+  return _simulation(data, 'gaussian_shares')
+
+
+def _round(this_round, cohort=_COHORT):
+  clients = np.arange(cohort)
+  return clients, local_order.keys(9, this_round, clients)
+
+
+def _flat(weights):
+  return np.concatenate([np.ravel(each) for each in tf.nest.flatten(weights)])
+
+
+def _weights(simulation, state):
+  return _flat(simulation.release(state).global_model_weights)
+
+
+def _steps(simulation, rounds):
+  """What each of some rounds added to the model, all of the same clients."""
+  state = simulation.initialize()
+  weights = [_weights(simulation, state)]
+  for _ in range(rounds):
+    state, _ = simulation.next(state, *_round(0))
+    weights.append(_weights(simulation, state))
+  return np.diff(weights, axis=0)
+
+
+@pytest.mark.optimized_graphs
+@pytest.mark.parametrize(
+  'name', ['local_gaussian', pytest.param('local_laplace', marks=pytest.mark.slow)]
+)
+def test_models_are_the_same_to_the_bit_in_any_number_of_packs(data, name):
+  one, three = (_simulation(data, name, num_packs=packs) for packs in (1, 3))
+  np.testing.assert_array_equal(_steps(one, 2), _steps(three, 2))
+
+
+def test_one_after_the_other_the_noise_is_the_same(data, shares):
+  after = _simulation(data, 'gaussian_shares', weighted=False)
+  assert shares.one_by_one is None
+  assert after.one_by_one is not None
+  np.testing.assert_allclose(_steps(shares, 1), _steps(after, 1), atol=1e-6)
+
+
+def test_as_a_learning_process_the_noise_is_the_same(shares):
+  process = shares.process
+  state = process.initialize()
+  output = process.next(state, shares.packs(*_round(0)))
+  step = _flat(output.state.global_model_weights) - _flat(state.global_model_weights)
+  np.testing.assert_allclose(step, _steps(shares, 1)[0], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+  'name',
+  [
+    'local_laplace',
+    *(
+      pytest.param(name, marks=pytest.mark.slow)
+      for name in _STDDEVS
+      if name != 'local_laplace'
+    ),
+  ],
+)
+def test_the_noise_of_a_round_is_that_of_its_clients(data, name):
+  # So loud that what is learned is nothing beside it. The cohort is always the same.
+  loud = 1e4
+  steps = _steps(_simulation(data, name, noise_multiplier=2 * loud), 150)
+  unit = steps / (0.4 * loud * _STDDEVS[name] / _COHORT)
+  assert unit.std() == pytest.approx(1.0, rel=7 * math.sqrt(0.7 / unit.size))
+  for lag in (1, 2):
+    product = np.mean(unit[lag:] * unit[:-lag])
+    assert abs(product) < 6 / math.sqrt(unit.size)
+
+
+def test_without_a_seed_a_round_that_is_run_again_has_other_noise(data):
+  simulation = _simulation(data, 'local_gaussian', seed=None)
+  first = simulation.initialize()
+  again = [_weights(simulation, simulation.next(first, *_round(0))[0]) for _ in 'ab']
+  assert not np.any(again[0] == again[1])
+
+
+def test_a_round_with_too_few_clients_fails_and_its_state_still_serves(shares):
+  state = shares.initialize()
+  before = _weights(shares, state)
+  with pytest.raises(failures.ComputationError, match='fewer clients reported'):
+    shares.next(state, *_round(0, cohort=4))
+  after, _ = shares.next(state, *_round(0))
+  np.testing.assert_array_equal(_weights(shares, after) - before, _steps(shares, 1)[0])
+
+
+class _OneIsBroken(populations.Population):
+  def examples(self, number):
+    examples = super().examples(number)
+    if number == 3:
+      examples['x'][0, 0] = np.inf
+    return examples
+
+
+@pytest.mark.slow
+def test_metrics_of_a_client_that_ended_in_nan_are_left_out(tmp_path):
+  data = packed.lay_out(_OneIsBroken(), str(tmp_path / 'data'))
+  simulation = _simulation(data, 'local_gaussian', metrics=True)
+  _, metrics = simulation.next(simulation.initialize(), *_round(0))
+  assert np.isfinite(metrics['client_work']['train']['accuracy'])
+  assert metrics['aggregator']['nonfinite_count'] == 0
