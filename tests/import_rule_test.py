@@ -42,6 +42,7 @@ FLOORS = {
   ),
   'accounting': (
     ('dp_accounting_import',),
+    ('discrete_events',),
     ('events',),
     ('accountants', 'noises'),
     (
@@ -52,7 +53,7 @@ FLOORS = {
       'adaptive_clipping',
       'tree_aggregation_accountant',
     ),
-    ('local',),
+    ('distributed_noise', 'local'),
     ('mechanism',),
     ('records', 'noise_to_signal', 'spent_by_round'),
     ('planning', 'reports'),

@@ -1,15 +1,16 @@
 """Privacy accounting: from what ran, or will, to a guarantee that can be checked.
 
 At the top, in the order in which they build on each other: `events` say what happened
-as inert data, `accountants` what that means, `noises` which kinds of noise there are,
-`schemas` who takes part when, `calibration` how much noise a target needs, `budget` any
-two of epsilon, delta and noise, `nbafl` published formulas for noise on clients and on
-the server, `adaptive_clipping` what it takes of the noise, `local` what noise of
-clients hides, `mechanism` all of it under one name, `noise_to_signal` how loud that
-noise is, `spent_by_round` what one has spent whose rounds compose. Then the rooms:
-`records` (ledgers and logs), `planning` (comparing mechanisms), `reports` (statements,
-their rendering and verification), `programs` (`report`, `plan`, `participation`, from
-flags). Nothing here imports TensorFlow.
+as inert data (`discrete_events` of integer noise), `accountants` what that means,
+`noises` which kinds of noise there are, `schemas` who takes part when, `calibration`
+how much noise a target needs, `budget` any two of epsilon, delta and noise, `nbafl`
+published formulas for noise on clients and on the server, `distributed_noise` how
+clients share noise under secure aggregation, `adaptive_clipping` what it takes of the
+noise, `local` what noise of clients hides, `mechanism` all of it under one name,
+`noise_to_signal` how loud that noise is, `spent_by_round` what one has spent whose
+rounds compose. Then the rooms: `records` (ledgers and logs), `planning` (comparing
+mechanisms), `reports` (statements, their rendering and verification), `programs`
+(`report`, `plan`, `participation`, from flags). Nothing here imports TensorFlow.
 """
 
 # Before anything that imports dp-accounting.
@@ -20,6 +21,8 @@ from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import adaptive_clipping
 from tff_dp_aggregators.accounting import budget
 from tff_dp_aggregators.accounting import calibration
+from tff_dp_aggregators.accounting import discrete_events
+from tff_dp_aggregators.accounting import distributed_noise
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import local
 from tff_dp_aggregators.accounting import mechanism
@@ -42,6 +45,8 @@ __all__ = [
   'adaptive_clipping',
   'budget',
   'calibration',
+  'discrete_events',
+  'distributed_noise',
   'events',
   'local',
   'mechanism',

@@ -16,14 +16,16 @@ is at most as private as the mechanism.
 This module does not interpret events beyond Gaussians; `accountants` does.
 """
 
+import dataclasses
 import math
 from collections.abc import Iterator
-from typing import Any, Optional
+from typing import Any, Callable, NamedTuple
 
 import dp_accounting
 import numpy as np
 
 from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import discrete_events
 from tff_dp_aggregators.base import checks
 
 
@@ -176,12 +178,12 @@ def to_json(event: dp_accounting.DpEvent) -> dict[str, Any]:
 
 def _to_json(event: dp_accounting.DpEvent) -> dict[str, Any]:
   kind = type(event).__name__
-  if _FIELDS.get(kind) is None or getattr(dp_accounting, kind) is not type(event):
+  if kind not in _KINDS or _KINDS[kind].make is not type(event):
     remedy = ''
     if hasattr(event, 'last_round_only'):
       remedy = ' Of what extract_dp_event returns, a round is last_round_only.'
     raise ValueError(f'events of this kind cannot be written: {event}.{remedy}')
-  values = {name: getattr(event, name) for name in _FIELDS[kind]}
+  values = {name: getattr(event, name) for name in _KINDS[kind].fields}
   if 'event' in values:
     values['event'] = _to_json(values['event'])
   if 'events' in values:
@@ -197,26 +199,46 @@ def from_json(data: Any) -> dp_accounting.DpEvent:
   """
   if not isinstance(data, dict):
     raise ValueError(f'an event is written as an object, got {data!r}.')
-  kind = data.get('type')
-  if kind not in _FIELDS:
-    raise ValueError(f'unknown event type {kind!r} in {data}.')
-  if set(data) != {'type', *_FIELDS[kind]}:
-    raise ValueError(f'a {kind} has the fields {_FIELDS[kind]}, got {data}.')
-  values = {name: _field(name, data[name]) for name in _FIELDS[kind]}
-  return getattr(dp_accounting, str(kind))(**values)
+  kind = _KINDS.get(data.get('type'))
+  if kind is None:
+    raise ValueError(f'unknown event type {data.get("type")!r} in {data}.')
+  if set(data) != {'type', *kind.fields}:
+    raise ValueError(f'a {data["type"]} has the fields {kind.fields}, got {data}.')
+  return kind.make(**{name: _field(name, data[name]) for name in kind.fields})
 
 
-# Kinds of events that can be written, and what they hold.
-_FIELDS: dict[Optional[str], tuple[str, ...]] = {
-  'GaussianDpEvent': ('noise_multiplier',),
-  'LaplaceDpEvent': ('noise_multiplier',),
-  'NoOpDpEvent': (),
-  'NonPrivateDpEvent': (),
-  'PoissonSampledDpEvent': ('sampling_probability', 'event'),
-  'SampledWithoutReplacementDpEvent': ('source_dataset_size', 'sample_size', 'event'),
-  'SelfComposedDpEvent': ('event', 'count'),
-  'ComposedDpEvent': ('events',),
+class _Kind(NamedTuple):
+  """A kind of event that can be written: its class, and what it holds."""
+
+  make: Callable[..., dp_accounting.DpEvent]
+  fields: tuple[str, ...]
+
+
+_KINDS: dict[Any, _Kind] = {
+  make.__name__: _Kind(make, fields)
+  for make, *fields in (
+    (dp_accounting.GaussianDpEvent, 'noise_multiplier'),
+    (dp_accounting.LaplaceDpEvent, 'noise_multiplier'),
+    (dp_accounting.NoOpDpEvent,),
+    (dp_accounting.NonPrivateDpEvent,),
+    (dp_accounting.PoissonSampledDpEvent, 'sampling_probability', 'event'),
+    (
+      dp_accounting.SampledWithoutReplacementDpEvent,
+      'source_dataset_size',
+      'sample_size',
+      'event',
+    ),
+    (dp_accounting.SelfComposedDpEvent, 'event', 'count'),
+    (dp_accounting.ComposedDpEvent, 'events'),
+  )
 }
+# Those of this package are dataclasses, which know their fields.
+_KINDS.update(
+  (make.__name__, _Kind(make, tuple(field.name for field in dataclasses.fields(make))))
+  for make in discrete_events.KINDS
+)
+# Fields that are numbers and not counts; the events check their range.
+_NUMBERS = frozenset({'local_stddev', 'l1_sensitivity', 'l2_sensitivity'})
 
 
 def _field(name: str, value: Any) -> Any:
@@ -234,5 +256,7 @@ def _field(name: str, value: Any) -> Any:
   if name == 'sampling_probability':
     if not 0 <= value <= 1:
       raise ValueError(f'{name} must be between 0 and 1, got {value}.')
+    return float(value)
+  if name in _NUMBERS:
     return float(value)
   return checks.check_int(name, value, at_least=0)

@@ -5,6 +5,7 @@ there are. Each reads events in the form that `parts` gives them.
 """
 
 from tff_dp_aggregators.accounting.accountants import closed_forms
+from tff_dp_aggregators.accounting.accountants import discrete
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.accountants import parts
 from tff_dp_aggregators.accounting.accountants import pld
@@ -43,6 +44,7 @@ __all__ = [
   'closed_forms',
   'composed',
   'delta',
+  'discrete',
   'entry_of',
   'epsilon',
   'gaussian',

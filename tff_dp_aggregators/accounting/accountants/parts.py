@@ -12,6 +12,9 @@ Sampling amplifies privacy for some relations only:
 | `PoissonSampledDpEvent` | `ADD_OR_REMOVE_ONE` |
 | `SampledWithoutReplacementDpEvent` | `REPLACE_ONE`, `ADD_OR_REMOVE_ONE` |
 | `SingleEpochTreeAggregationDpEvent` | `REPLACE_SPECIAL` |
+| `discrete_events` | `REPLACE_SPECIAL`, `REPLACE_ONE` |
+
+The last are of noise that clients add: who is removed takes a share of it along.
 
 All others are valid under each, with one trap: a noise multiplier is relative to the
 sensitivity *under that relation*. Replacing one client's contribution by another moves
@@ -29,6 +32,7 @@ from typing import Any, NamedTuple, Optional
 import dp_accounting
 from dp_accounting import NeighboringRelation as Relation
 
+from tff_dp_aggregators.accounting import discrete_events
 from tff_dp_aggregators.accounting import events
 
 # An event, and how many times it happened.
@@ -41,6 +45,9 @@ _ONLY_UNDER = {
     Relation.ADD_OR_REMOVE_ONE,
   ),
   dp_accounting.SingleEpochTreeAggregationDpEvent: (Relation.REPLACE_SPECIAL,),
+  **dict.fromkeys(
+    discrete_events.KINDS, (Relation.REPLACE_SPECIAL, Relation.REPLACE_ONE)
+  ),
 }
 
 

@@ -1,4 +1,4 @@
-"""Renyi DP: an upper bound for everything that dp-accounting has an event for.
+"""Renyi DP: an upper bound for every event of dp-accounting's, and for integer noise.
 
 Orders, composition and the conversion to epsilon (arXiv:2004.00010, Proposition 12) are
 dp-accounting's. Sampled Gaussians have their moments from here, because dp-accounting
@@ -19,6 +19,8 @@ from dp_accounting import NeighboringRelation as Relation
 from dp_accounting.rdp import rdp_privacy_accountant
 from scipy import special
 
+from tff_dp_aggregators.accounting import discrete_events
+from tff_dp_aggregators.accounting.accountants import discrete
 from tff_dp_aggregators.accounting.accountants import parts
 
 # TF Privacy's customary orders, with which the Gboard figures were published.
@@ -50,10 +52,16 @@ class RdpAccountant(parts.Accountant):
     8.8986
   """
 
-  reads = 'events that dp-accounting has a Renyi divergence for'
+  reads = (
+    'events that dp-accounting has a Renyi divergence for, and integer noise in shares,'
+  )
 
   def _can_read(self, part: dp_accounting.DpEvent) -> bool:
-    return parts.is_without_replacement(part) or self._peer(ORDERS).supports(part)
+    return (
+      parts.is_without_replacement(part)
+      or discrete_events.is_discrete(part)
+      or self._peer(ORDERS).supports(part)
+    )
 
   def _peer(self, orders: tuple[float, ...]) -> dp_accounting.rdp.RdpAccountant:
     return dp_accounting.rdp.RdpAccountant(orders, self.neighboring_relation)
@@ -61,7 +69,8 @@ class RdpAccountant(parts.Accountant):
   def divergences(self) -> tuple[tuple[float, ...], np.ndarray]:
     """Orders, and the Renyi divergence of all that is composed at each of them."""
     found = self._parts()
-    orders = SAMPLED_ORDERS if any(_is_sampled(part) for part, _ in found) else ORDERS
+    more = any(_is_sampled(p) or discrete_events.is_discrete(p) for p, _ in found)
+    orders = SAMPLED_ORDERS if more else ORDERS
     rest = self._peer(orders)
     total = np.zeros(len(orders))
     for part, count in found:
@@ -70,6 +79,8 @@ class RdpAccountant(parts.Accountant):
       elif isinstance(part, dp_accounting.GaussianDpEvent):
         mu = 1 / part.noise_multiplier
         total += count * np.array(orders) * (mu * mu / 2)
+      elif discrete_events.is_discrete(part):
+        total += count * discrete.divergences(part, orders)
       else:
         rest.compose(part, count)
     return orders, total + rest.rdp

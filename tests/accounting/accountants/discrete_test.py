@@ -1,0 +1,241 @@
+"""Bounds on integer noise in shares hold for the distributions themselves.
+
+Claims: probabilities of sums of discrete Gaussian shares, convolved one by one, are
+within tau / 2 of one discrete Gaussian; exact Renyi divergences of such sums and of
+Skellam numbers, in one coordinate and in several, are never above the bounds, and not
+far below where the noise is not tiny; exact privacy loss distributions give no larger
+epsilon after many rounds; more clients, more noise and less sensitivity never cost
+more; the bounds are those of the papers, and tend to the Gaussian's.
+"""
+
+import itertools
+import json
+import math
+
+import dp_accounting
+import numpy as np
+import pytest
+from dp_accounting import NeighboringRelation as Relation
+from dp_accounting.pld import privacy_loss_distribution as pld
+from scipy import special
+
+from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import discrete_events
+from tff_dp_aggregators.accounting import events
+from tff_dp_aggregators.accounting.accountants import discrete
+
+Skellam = discrete_events.SkellamDpEvent
+DiscreteGaussian = discrete_events.DistributedDiscreteGaussianDpEvent
+ORDERS = (1.1, 1.5, 2.0, 2.7, 3.0, 5.5, 8.0, 17.0)
+REACH = 220
+
+
+def log_discrete_gaussian(variance):
+  logs = -(np.arange(-REACH, REACH + 1.0) ** 2) / (2 * variance)
+  return logs - special.logsumexp(logs)
+
+
+def log_sum_of_shares(local_stddev, num_clients):
+  """Logarithms of the probabilities of -REACH to REACH, convolved share by share."""
+  share = log_discrete_gaussian(local_stddev**2)
+  beyond = np.full(REACH, -np.inf)
+  windows = np.lib.stride_tricks.sliding_window_view(
+    np.concatenate([beyond, share, beyond]), len(share)
+  )
+  total = share
+  for _ in range(num_clients - 1):
+    total = special.logsumexp(windows + total[::-1], axis=1)[::-1]
+  return total
+
+
+def log_skellam(variance):
+  k = np.arange(-REACH, REACH + 1)
+  with np.errstate(divide='ignore'):
+    return np.log(special.ive(np.abs(k), variance))
+
+
+def divergence(logs, moved, order):
+  """Renyi divergence of an integer distribution moved by `moved` from itself."""
+  if not moved:
+    return 0.0
+  p, q = logs[: len(logs) - moved], logs[moved:]
+  told = np.isfinite(p) & np.isfinite(q)
+  terms = order * p[told] + (1 - order) * q[told]
+  # What is beyond the ends would be seen at the ends.
+  assert max(terms[0], terms[-1]) < terms.max() - 40
+  return special.logsumexp(terms) / (order - 1)
+
+
+def of_vector(logs, vector, order):
+  return sum(divergence(logs, abs(entry), order) for entry in vector)
+
+
+@pytest.mark.parametrize('local_stddev', [0.5, 0.6, 0.75, 1.0, 1.5])
+@pytest.mark.parametrize('num_clients', [2, 3, 5, 8])
+def test_a_sum_of_shares_is_within_tau_of_a_discrete_gaussian(
+  local_stddev, num_clients
+):
+  shares = log_sum_of_shares(local_stddev, num_clients)
+  one = log_discrete_gaussian(num_clients * local_stddev**2)
+  middle = slice(REACH - 40, REACH + 41)  # Far from where shares are cut off.
+  off = np.abs(shares - one)[middle].max()
+  assert off <= discrete.tau(local_stddev, num_clients) / 2 + 1e-12
+
+
+VECTORS = [(1,), (3,), (1, 1, 1), (2, -1, 0, 1), (4, 1)]
+
+
+@pytest.mark.parametrize('vector', VECTORS)
+@pytest.mark.parametrize(
+  'local_stddev, num_clients', [(0.5, 2), (0.6, 6), (1.0, 5), (2.0, 3)]
+)
+def test_no_divergence_of_discrete_gaussian_shares_is_above_its_bound(
+  vector, local_stddev, num_clients
+):
+  logs = log_sum_of_shares(local_stddev, num_clients)
+  l2, l1 = math.hypot(*vector), sum(map(abs, vector))
+  event = DiscreteGaussian(local_stddev, num_clients, l2, l1, len(vector))
+  bounds = discrete.divergences(event, ORDERS)
+  for order, bound in zip(ORDERS, bounds):
+    exact = of_vector(logs, vector, order)
+    assert exact <= bound
+    if local_stddev >= 1:
+      assert bound <= 1.01 * exact
+
+
+@pytest.mark.parametrize('vector', VECTORS)
+@pytest.mark.parametrize(
+  'local_stddev, num_clients', [(0.7, 2), (1.0, 5), (2.0, 3), (3.0, 9)]
+)
+def test_no_divergence_of_skellam_noise_is_above_its_bound(
+  vector, local_stddev, num_clients
+):
+  event = Skellam(local_stddev, num_clients, math.hypot(*vector), sum(map(abs, vector)))
+  logs = log_skellam(event.variance)
+  for order, bound in zip(ORDERS, discrete.divergences(event, ORDERS)):
+    if order * max(vector) > 12 * event.variance:
+      continue  # Beyond what float64 has of the tail.
+    exact = of_vector(logs, vector, order)
+    assert exact <= bound
+    if event.variance >= 20 and order in (2, 3, 8):
+      assert bound <= 1.1 * exact
+
+
+@pytest.mark.parametrize('rounds', [1, 40])
+def test_exact_privacy_loss_distributions_give_no_larger_epsilon(rounds):
+  for event, logs in (
+    (Skellam(3.0, 4, 5.0, 5.0), log_skellam(36.0)),
+    (DiscreteGaussian(1.0, 9, 4.0, 4.0, 1), log_sum_of_shares(1.0, 9)),
+  ):
+    moved = int(event.l2_sensitivity)
+    at = [k for k in range(-REACH, REACH + 1) if logs[k + REACH] > -300]
+    lower = {k: logs[k + REACH] for k in at}
+    exact = pld.from_two_probability_mass_functions(
+      lower, {k + moved: log for k, log in lower.items()}
+    ).self_compose(rounds)
+    composed = dp_accounting.SelfComposedDpEvent(event, rounds)
+    for delta in (1e-5, 1e-9):
+      bound = accountants.epsilon(composed, delta)
+      # The grid of that accountant, of 1e-4 a round, is rounded up as well.
+      assert exact.get_epsilon_for_delta(delta) <= bound + 1e-4 * rounds
+      assert bound <= 1.25 * exact.get_epsilon_for_delta(delta)
+
+
+def test_the_bounds_are_those_of_the_papers():
+  event = Skellam(8.0, 100, 50.0, 900.0)
+  mu = 6400.0
+  for order in (2, 3, 32):
+    stated = order * 50.0**2 / (2 * mu)
+    stated += min(
+      ((2 * order - 1) * 50.0**2 + 6 * 900.0) / (4 * mu**2), 3 * 900.0 / (2 * mu)
+    )
+    [bound] = discrete.divergences(event, (float(order),))
+    assert stated <= bound <= stated * (1 + 1e-11)
+  # Proposition 14, where its third form is the least.
+  event = DiscreteGaussian(0.5, 10, 2.0, 4.0, 4)
+  tau = 10 * sum(math.exp(-(math.pi**2) / 2 * k / (k + 1)) for k in range(1, 10))
+  assert discrete.tau(0.5, 10) == pytest.approx(tau, rel=1e-9)
+  scale, stddev = 2.0, math.sqrt(2.5)
+  order = 4.0
+  stated = order / 2 * (scale / stddev + tau * 2) ** 2
+  [bound] = discrete.divergences(event, (order,))
+  assert bound <= stated * (1 + 1e-11)
+
+
+def test_many_shares_are_counted_in_the_same_way():
+  assert discrete.tau(1.0, 20_000) == pytest.approx(
+    10 * sum(math.exp(-2 * math.pi**2 * k / (k + 1)) for k in range(1, 20_000)),
+    rel=1e-3,
+  )
+  assert discrete.tau(1.0, 20_000) >= 10 * sum(
+    math.exp(-2 * math.pi**2 * k / (k + 1)) for k in range(1, 20_000)
+  )
+  assert discrete.tau(1.0, 1) == 0
+
+
+@pytest.mark.parametrize('make', [
+  lambda noise, n, l2: Skellam(noise, n, l2, 3 * l2),
+  lambda noise, n, l2: DiscreteGaussian(noise, n, l2, 3 * l2, 9),
+])  # fmt: skip
+def test_more_clients_more_noise_and_less_sensitivity_never_cost_more(make):
+  for noise, n, l2 in itertools.product((1.0, 4.0), (5, 50), (2.0, 6.0)):
+    epsilon = accountants.epsilon(make(noise, n, l2), 1e-6)
+    assert accountants.epsilon(make(2 * noise, n, l2), 1e-6) < epsilon
+    assert accountants.epsilon(make(noise, 2 * n, l2), 1e-6) < epsilon
+    assert accountants.epsilon(make(noise, n, l2 / 2), 1e-6) < epsilon
+
+
+def test_on_a_fine_grid_it_is_a_gaussian():
+  gaussian = accountants.epsilon(dp_accounting.GaussianDpEvent(2.0), 1e-6, 'rdp')
+  for event in (
+    Skellam(1000.0, 25, 2500.0, 2500.0 * 30),
+    DiscreteGaussian(1000.0, 25, 2500.0, 2500.0 * 30, 900),
+  ):
+    assert accountants.epsilon(event, 1e-6) == pytest.approx(gaussian, rel=2e-3)
+    assert accountants.epsilon(event, 1e-6) >= gaussian * (1 - 1e-3)
+
+
+EVENTS = [Skellam(2.0, 10, 3.0, 5.0), DiscreteGaussian(2.0, 10, 3.0, 5.0, 4)]
+
+
+@pytest.mark.parametrize('event', EVENTS)
+def test_events_are_written_and_read_back(event):
+  repeated = dp_accounting.SelfComposedDpEvent(event, 7)
+  for each in (event, repeated):
+    written = json.loads(json.dumps(events.to_json(each)))
+    assert events.from_json(written) == each
+  written = events.to_json(event)
+  for name in set(written) - {'type'}:
+    with pytest.raises(ValueError, match='has the fields'):
+      events.from_json({key: written[key] for key in written if key != name})
+    for wrong in (-1, 0, 'much', True, None):
+      with pytest.raises(ValueError, match=name):
+        events.from_json({**written, name: wrong})
+
+
+@pytest.mark.parametrize('event', EVENTS)
+def test_a_client_that_takes_its_noise_along_is_refused(event):
+  for relation in (Relation.REPLACE_SPECIAL, Relation.REPLACE_ONE):
+    assert accountants.tightest(event, relation) == 'rdp'
+  with pytest.raises(dp_accounting.UnsupportedEventError, match='REPLACE_ONE alone'):
+    accountants.epsilon(event, 1e-6, relation=Relation.ADD_OR_REMOVE_ONE)
+  sampled = dp_accounting.PoissonSampledDpEvent(0.1, event)
+  for relation in Relation:
+    with pytest.raises(dp_accounting.UnsupportedEventError):
+      accountants.epsilon(sampled, 1e-6, relation=relation)
+  with pytest.raises(ValueError, match='to_json'):
+    event.to_named_tuple()
+
+
+def test_parameters_out_of_range_are_refused_where_they_enter():
+  with pytest.raises(ValueError, match='local_stddev must be at least 0.5'):
+    DiscreteGaussian(0.49, 10, 3.0, 5.0, 4)
+  for wrong in (0.0, -1.0, math.nan, math.inf):
+    with pytest.raises(ValueError, match='local_stddev'):
+      Skellam(wrong, 10, 3.0, 5.0)
+    with pytest.raises(ValueError, match='l2_sensitivity'):
+      Skellam(1.0, 10, wrong, 5.0)
+  with pytest.raises(ValueError, match='num_clients'):
+    Skellam(1.0, 0, 3.0, 5.0)
+  with pytest.raises(TypeError, match='num_clients'):
+    Skellam(1.0, 10.5, 3.0, 5.0)

@@ -1,0 +1,610 @@
+r"""Noise that clients add in shares, under a secure sum of few bits: what fits.
+
+A client's contribution x, of L2 norm at most `clip_norm`, goes through these steps:
+
+1. It is scaled by `scale` and rotated at random (signs, then a Hadamard transform), so
+   that no entry is much larger than others. With C = `clip_norm * scale`, its norm is
+   at most C.
+2. Each entry is rounded to one of its two neighbouring integers, such that its mean is
+   kept; all again if the norm is beyond a bound that this fails with a probability of
+   at most `beta` (arXiv:2102.06387, Theorem 1 and Lemma 28):
+
+       D2^2 = min((C + sqrt(d))^2,
+                  C^2 + d / 4 + sqrt(2 log(1 / beta)) (C + sqrt(d) / 2)).
+
+   The bound is what accounting takes; it holds for all that is sent. Of whole numbers,
+   the L1 norm is at most D1 = min(sqrt(d) D2, D2^2).
+3. Integer noise of `local_stddev` is added, and all is summed modulo 2^`bits`.
+
+**When sums wrap.** Entries between -2^(bits-1) and 2^(bits-1) - 1 come out as they
+are; others are off by a multiple of 2^bits. That costs no privacy, and the round's
+result. With m clients, an entry of the sum is made of three parts, which have these
+moments E exp(t S) at most:
+
+* the contributions, of norm at most m C in all: exp(t^2 m^2 C^2 / (2 d)), as random
+  signs make it, whatever the data are (Hoeffding);
+* the rounding, in each client within an interval of length 1: exp(t^2 m / 8), about a
+  mean that is 0 but for rounding again, which moves it by no more than
+  sqrt(beta) / (2 (1 - beta)) in each client (Cauchy-Schwarz), and for the last resort
+  after `TRIES` failures in a row, towards zero; with b = min(1, that + beta^TRIES),
+  exp(t m b);
+* the noise: exp(t^2 m s^2 / 2) for discrete Gaussian shares of parameter s
+  (arXiv:2004.00010, Corollary 17), and exp(m s^2 (cosh t - 1)) for Skellam ones.
+
+So no more than 2 d exp(sum of exponents - t 2^(bits-1)) is the probability that any
+entry wraps, for every t > 0. It is a bound for a *number* of clients, `max_clients`:
+with more of them the sum grows, linearly if they agree. What TensorFlow Federated
+chooses (`as_in_tff`) is for its `expected_clients_per_round` alone.
+"""
+
+import dataclasses
+import math
+from typing import Callable, Optional
+
+import dp_accounting
+import numpy as np
+from scipy import special
+
+from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import calibration
+from tff_dp_aggregators.accounting import discrete_events
+from tff_dp_aggregators.base import checks
+
+# Kinds of noise, with the event of each.
+NOISES: dict[str, type] = {
+  'discrete_gaussian': discrete_events.DistributedDiscreteGaussianDpEvent,
+  'skellam': discrete_events.SkellamDpEvent,
+}
+# How often a client rounds before it rounds towards zero.
+TRIES = 8
+# Bits of a secure sum; squares of integers have to be summed in 63.
+MAX_BITS = 30
+# Finer grids than this much noise needs gain nothing, and tables of it become long.
+MAX_LOCAL_STDDEV = 4096.0
+# Of the integers before rounding: their squares are summed in 63 bits.
+_MAX_NORM = 2.0**30
+# Relative, for what is computed here in float64, upwards.
+_SAFETY = 1 + 1e-9
+_EXPONENTS = np.geomspace(1e-10, 20.0, 3000)
+# Where a search ends, relative to what a Gaussian needs.
+_MOST_NOISE = 20.0
+# How much more noise than with `MAX_BITS` is worth a bit.
+_WORTH_A_BIT = 1.01
+# TensorFlow Federated's largest scale, and its allowance for float32.
+_TFF_MAX_SCALE, _TFF_LEEWAY = 1e6, 1e-5
+
+
+@dataclasses.dataclass(frozen=True)
+class DistributedNoise:
+  """A mechanism of integer noise in shares, with all its numbers.
+
+  Attributes:
+    noise: A key of `NOISES`.
+    clip_norm: L2 bound of a contribution.
+    min_clients: The fewest whose shares are in a sum.
+    max_clients: The most for which `wrap_probability` holds.
+    dimension: Entries of a contribution, padded to a power of two.
+    bits: The sum is modulo 2^bits.
+    scale: Steps of the grid in 1.
+    local_stddev: Of a client's share, in steps.
+    beta: Probability at most that a client rounds again; 0 for never.
+  """
+
+  noise: str
+  clip_norm: float
+  min_clients: int
+  max_clients: int
+  dimension: int
+  bits: int
+  scale: float
+  local_stddev: float
+  beta: float
+
+  @property
+  def modulus(self) -> int:
+    """Of the secure sum."""
+    return 2**self.bits
+
+  @property
+  def norm_squared(self) -> int:
+    """Square of the L2 bound of the integers, a whole number."""
+    return math.floor(_rounded_squared(self._scaled, self.dimension, self.beta))
+
+  @property
+  def l2_sensitivity(self) -> float:
+    """L2 bound of the integers."""
+    return math.sqrt(self.norm_squared) * _SAFETY
+
+  @property
+  def l1_sensitivity(self) -> float:
+    """L1 bound of the integers, which follows from the L2 bound."""
+    by_dimension = math.sqrt(self.dimension) * self.l2_sensitivity
+    return min(by_dimension, float(self.norm_squared)) * _SAFETY
+
+  @property
+  def noise_multiplier(self) -> float:
+    """Noise of the sum of the fewest clients, over the clip norm."""
+    return self.local_stddev * math.sqrt(self.min_clients) / self._scaled
+
+  @property
+  def wrap_probability(self) -> float:
+    """Bound on the probability that an entry of a round's sum wraps."""
+    return self.wrap_probability_with(self.max_clients)
+
+  @property
+  def _scaled(self) -> float:
+    return self.clip_norm * self.scale
+
+  def wrap_probability_with(self, clients: int) -> float:
+    """The same with another number of clients.
+
+    Args:
+      clients: How many report.
+    """
+    return _wrap_probability(
+      self.noise,
+      self._scaled,
+      self.local_stddev,
+      clients,
+      self.dimension,
+      self.bits,
+      self.beta,
+    )
+
+  def event(self, sensitivity_factor: float = 1.0) -> dp_accounting.DpEvent:
+    """The event of one round with the fewest clients.
+
+    Args:
+      sensitivity_factor: 1 where a client's contribution is zeroed out, 2 where it is
+        replaced by another.
+    """
+    values = {
+      'local_stddev': self.local_stddev,
+      'num_clients': self.min_clients,
+      'l2_sensitivity': self.l2_sensitivity * sensitivity_factor,
+      'l1_sensitivity': self.l1_sensitivity * sensitivity_factor,
+    }
+    if self.noise == 'discrete_gaussian':
+      values['dimension'] = self.dimension
+    return NOISES[self.noise](**values)
+
+  def epsilon(self, delta: float, participations: int = 1) -> float:
+    """Epsilon of a client's rounds together, zeroing out its contributions.
+
+    Args:
+      delta: Between 0 and 1, exclusive.
+      participations: In how many rounds a client takes part at most.
+    """
+    event = dp_accounting.SelfComposedDpEvent(self.event(), participations)
+    return accountants.epsilon(event, delta)
+
+
+def design(
+  noise: str,
+  *,
+  clip_norm: float,
+  noise_multiplier: float,
+  min_clients: int,
+  dimension: int,
+  bits: int,
+  max_clients: Optional[int] = None,
+  max_wrap_probability: float = 1e-6,
+  beta: float = 1e-6,
+) -> DistributedNoise:
+  """The mechanism of a noise multiplier, on the finest grid that the bits allow.
+
+  Args:
+    noise: 'skellam' or 'discrete_gaussian'.
+    clip_norm: L2 bound of a contribution.
+    noise_multiplier: Standard deviation of the noise of the sum, with the fewest
+      clients, over `clip_norm`.
+    min_clients: The fewest clients that report in a round.
+    dimension: Entries of a contribution; padded here to a power of two.
+    bits: Of the secure sum, from 2 to 30.
+    max_clients: The most clients that report; `None` for `min_clients`.
+    max_wrap_probability: That an entry of a round's sum wraps, at most.
+    beta: Probability at most that a client rounds again. Small ones cost next to
+      nothing: a thousandth of the noise where C is 30 sqrt(d).
+
+  Returns:
+    The mechanism.
+
+  Raises:
+    TypeError: If an argument is not of its type.
+    ValueError: If a number is out of range, or the bits are too few; what fits is said.
+
+  Example:
+    >>> made = design(
+    ...   'skellam',
+    ...   clip_norm=1.0,
+    ...   noise_multiplier=2.0,
+    ...   min_clients=100,
+    ...   dimension=1000,
+    ...   bits=18,
+    ... )
+    >>> made.dimension, made.wrap_probability <= 1e-6
+    (1024, True)
+    >>> f'{made.wrap_probability_with(150):.2f}'  # With more than planned.
+    '0.05'
+  """
+  checks.check_int('bits', bits, at_least=2)
+  if bits > MAX_BITS:
+    raise ValueError(f'bits must be at most {MAX_BITS}; got {bits}.')
+  found = _finest(
+    noise,
+    clip_norm,
+    noise_multiplier,
+    min_clients,
+    dimension,
+    bits,
+    max_clients,
+    max_wrap_probability,
+    beta,
+  )
+  if found is not None:
+    return found
+  for more in range(bits + 1, MAX_BITS + 1):
+    fits = _finest(
+      noise,
+      clip_norm,
+      noise_multiplier,
+      min_clients,
+      dimension,
+      more,
+      max_clients,
+      max_wrap_probability,
+      beta,
+    )
+    if fits is not None:
+      raise ValueError(
+        f'bits={bits} are too few: sums of {max_clients or min_clients} clients would '
+        f'wrap more often than max_wrap_probability={max_wrap_probability:g} on every '
+        f'grid that shows the noise. Take bits={more} or more, or fewer clients.'
+      )
+  raise ValueError(
+    f'no grid of up to {MAX_BITS} bits holds sums of {max_clients or min_clients} '
+    f'clients with noise_multiplier={noise_multiplier:g}; take less noise or fewer '
+    'clients.'
+  )
+
+
+def plan(
+  noise: str,
+  target_epsilon: float,
+  target_delta: float,
+  *,
+  participations: int,
+  clip_norm: float,
+  min_clients: int,
+  dimension: int,
+  bits: Optional[int] = None,
+  max_clients: Optional[int] = None,
+  max_wrap_probability: float = 1e-6,
+  beta: float = 1e-6,
+) -> DistributedNoise:
+  """The mechanism with the least noise that keeps a privacy target.
+
+  Args:
+    noise: 'skellam' or 'discrete_gaussian'.
+    target_epsilon: Positive and finite; of all rounds, zeroing out a client.
+    target_delta: Between 0 and 1, exclusive.
+    participations: In how many rounds a client takes part at most.
+    clip_norm: L2 bound of a contribution.
+    min_clients: The fewest clients that report in a round.
+    dimension: Entries of a contribution; padded here to a power of two.
+    bits: Of the secure sum; `None` for the fewest with which the noise is within 1% of
+      that with 30.
+    max_clients: The most clients that report; `None` for `min_clients`.
+    max_wrap_probability: That an entry of a round's sum wraps, at most.
+    beta: Probability at most that a client rounds again.
+
+  Returns:
+    The mechanism; its `epsilon` is at most the target.
+
+  Raises:
+    TypeError: If an argument is not of its type.
+    ValueError: If a number is out of range, or no noise keeps the target with so few
+      bits; what fits is said.
+
+  Example:
+    >>> made = plan(
+    ...   'skellam',
+    ...   8.0,
+    ...   1e-6,
+    ...   participations=10,
+    ...   clip_norm=1.0,
+    ...   min_clients=100,
+    ...   dimension=1000,
+    ... )
+    >>> made.bits, round(made.noise_multiplier, 2), round(made.epsilon(1e-6, 10), 2)
+    (14, 2.22, 8.0)
+  """
+  checks.check_positive_int('participations', participations)
+
+  def make(bits: int, noise_multiplier: float) -> Optional[DistributedNoise]:
+    return _finest(
+      noise,
+      clip_norm,
+      noise_multiplier,
+      min_clients,
+      dimension,
+      bits,
+      max_clients,
+      max_wrap_probability,
+      beta,
+    )
+
+  def least(bits: int) -> Optional[DistributedNoise]:
+    return _least_noise(
+      lambda noise_multiplier: make(bits, noise_multiplier),
+      target_epsilon,
+      target_delta,
+      participations,
+    )
+
+  if bits is not None:
+    checks.check_int('bits', bits, at_least=2)
+    if bits > MAX_BITS:
+      raise ValueError(f'bits must be at most {MAX_BITS}; got {bits}.')
+    found = least(bits)
+    if found is not None:
+      return found
+  best = least(MAX_BITS)
+  if best is None:
+    raise ValueError(
+      f'target_epsilon={target_epsilon:g} at target_delta={target_delta:g} cannot be '
+      f'kept with sums of {max_clients or min_clients} clients in {MAX_BITS} bits. '
+      'Raise the target, or take fewer participations.'
+    )
+  enough = _fewest_bits(
+    lambda bits: least(bits), best.noise_multiplier * _WORTH_A_BIT, best
+  )
+  if bits is not None:
+    raise ValueError(
+      f'bits={bits} are too few for target_epsilon={target_epsilon:g}: with the noise '
+      f'that it needs, sums of {max_clients or min_clients} clients wrap more often '
+      f'than max_wrap_probability={max_wrap_probability:g}, or the grid is so coarse '
+      f'that rounding costs more than noise gives. Take bits={enough.bits}, with '
+      f'noise_multiplier={enough.noise_multiplier:.4g}.'
+    )
+  return enough
+
+
+def as_in_tff(
+  noise: str,
+  *,
+  clip_norm: float,
+  noise_multiplier: float,
+  clients_per_round: int,
+  dimension: int,
+  bits: int,
+  modclip_prob: float = 1e-4,
+  beta: float = 0.0,
+) -> DistributedNoise:
+  """What `tff.aggregators`' distributed DP makes of its arguments, to be compared.
+
+  Its grid (`_heuristic_scale_factor`) has so many standard deviations of a normal sum
+  within the bits as `modclip_prob` has for one entry. That is no bound: there are
+  `dimension` entries, and Skellam numbers have heavier tails. Nor does it hold with
+  more clients. Discrete Gaussian shares are rounded up to a whole `local_stddev` there.
+
+  Args:
+    noise: 'skellam' or 'discrete_gaussian'.
+    clip_norm: TFF's `l2_clip`, fixed.
+    noise_multiplier: TFF's.
+    clients_per_round: TFF's `expected_clients_per_round`.
+    dimension: Entries of a contribution, as they are padded there: to an even number,
+      or a power of two with Hadamard rotation.
+    bits: TFF's.
+    modclip_prob: TFF's.
+    beta: TFF's.
+
+  Returns:
+    The mechanism, whose clip norm has TFF's allowance for rounding added.
+
+  Example:
+    >>> made = as_in_tff(
+    ...   'skellam',
+    ...   clip_norm=1.0,
+    ...   noise_multiplier=2.0,
+    ...   clients_per_round=100,
+    ...   dimension=1000,
+    ...   bits=18,
+    ... )
+    >>> made.wrap_probability, f'{made.wrap_probability_with(50):.0e}'
+    (1.0, '1e-07')
+  """
+  _check_noise(noise)
+  deviations = -float(special.ndtri(modclip_prob / 2))
+  stddev = noise_multiplier * clip_norm  # Of the sum.
+  room = 4.0**bits - clients_per_round * deviations**2
+  if room <= 0:
+    raise ValueError(
+      f'TFF refuses bits={bits} for clients_per_round={clients_per_round} and '
+      f'modclip_prob={modclip_prob:g}: take more bits.'
+    )
+  spread = math.hypot(clip_norm * clients_per_round / math.sqrt(dimension), stddev)
+  scale = min(math.sqrt(room) / (2 * deviations * spread), _TFF_MAX_SCALE)
+  local = stddev * scale / math.sqrt(clients_per_round)
+  return DistributedNoise(
+    noise,
+    clip_norm + _TFF_LEEWAY,
+    clients_per_round,
+    clients_per_round,
+    dimension,
+    bits,
+    scale,
+    math.ceil(local) if noise == 'discrete_gaussian' else local,
+    beta,
+  )
+
+
+def padded(dimension: int) -> int:
+  """The power of two that a contribution is padded to."""
+  return 1 << (checks.check_positive_int('dimension', dimension) - 1).bit_length()
+
+
+def _check_noise(noise: str) -> str:
+  if noise not in NOISES:
+    raise ValueError(f'noise must be one of {sorted(NOISES)}; got {noise!r}.')
+  return noise
+
+
+def _check_probability(name: str, value: float, zero: bool = False) -> float:
+  checks.check_number(name, value)
+  if not (0 < value < 1 or (zero and value == 0)):
+    raise ValueError(
+      f'{name} must be {"0, or " if zero else ""}between 0 and 1, exclusive; '
+      f'got {value}.'
+    )
+  return float(value)
+
+
+def _check_positive(name: str, value: float) -> float:
+  checks.check_number(name, value)
+  if not (value > 0 and math.isfinite(value)):
+    raise ValueError(f'{name} must be positive and finite; got {value}.')
+  return float(value)
+
+
+def _rounded_squared(scaled: float, dimension: int, beta: float) -> float:
+  """Square of the L2 bound after rounding, of a norm of `scaled` before."""
+  root = math.sqrt(dimension)
+  never_above = (scaled + root) ** 2
+  if beta == 0:
+    return never_above
+  drawn_again = math.sqrt(2 * math.log(1 / beta)) * (scaled + root / 2)
+  return min(never_above, scaled**2 + dimension / 4 + drawn_again)
+
+
+def _wrap_probability(
+  noise: str,
+  scaled: float,
+  local_stddev: float,
+  clients: int,
+  dimension: int,
+  bits: int,
+  beta: float,
+) -> float:
+  t = _EXPONENTS
+  spread = (clients * scaled) ** 2 / dimension + clients / 4
+  if noise == 'skellam':
+    # cosh(t) - 1 without the loss of digits at small t.
+    of_noise = clients * local_stddev**2 * 2 * np.sinh(t / 2) ** 2
+  else:
+    of_noise = clients * local_stddev**2 * t**2 / 2
+  bias = clients * min(1.0, math.sqrt(beta) / (2 * (1 - beta)) + beta**TRIES)
+  exponents = t**2 / 2 * spread + of_noise + t * (bias - 2.0 ** (bits - 1))
+  least = float(exponents.min()) + math.log(2 * dimension)
+  return min(1.0, math.exp(min(least, 0.0)) * _SAFETY)
+
+
+def _finest(
+  noise: str,
+  clip_norm: float,
+  noise_multiplier: float,
+  min_clients: int,
+  dimension: int,
+  bits: int,
+  max_clients: Optional[int],
+  max_wrap_probability: float,
+  beta: float,
+) -> Optional[DistributedNoise]:
+  """The mechanism on the finest grid, or `None` if the bits are too few for any."""
+  _check_noise(noise)
+  clip_norm = _check_positive('clip_norm', clip_norm)
+  noise_multiplier = _check_positive('noise_multiplier', noise_multiplier)
+  checks.check_positive_int('min_clients', min_clients)
+  max_clients = min_clients if max_clients is None else max_clients
+  checks.check_int('max_clients', max_clients, at_least=min_clients)
+  _check_probability('max_wrap_probability', max_wrap_probability)
+  _check_probability('beta', beta, zero=True)
+  size = padded(dimension)
+  local = noise_multiplier / math.sqrt(min_clients)  # Over the scaled clip norm.
+
+  def wraps(scaled: float) -> float:
+    return _wrap_probability(
+      noise, scaled, local * scaled, max_clients, size, bits, beta
+    )
+
+  finest = min(_MAX_NORM - math.sqrt(size), MAX_LOCAL_STDDEV / local)
+  coarsest = discrete_events.LEAST_DISCRETE_GAUSSIAN / local
+  if coarsest > finest or wraps(coarsest) > max_wrap_probability:
+    return None
+  if wraps(finest) > max_wrap_probability:
+    low, high = coarsest, finest
+    while high / low > 1 + 1e-6:
+      middle = math.sqrt(low * high)
+      low, high = (
+        (middle, high) if wraps(middle) <= max_wrap_probability else (low, middle)
+      )
+    finest = low
+  return DistributedNoise(
+    noise,
+    clip_norm,
+    min_clients,
+    max_clients,
+    size,
+    bits,
+    finest / clip_norm,
+    max(local * finest, discrete_events.LEAST_DISCRETE_GAUSSIAN),
+    beta,
+  )
+
+
+def _least_noise(
+  make: Callable[[float], Optional[DistributedNoise]],
+  target_epsilon: float,
+  target_delta: float,
+  participations: int,
+) -> Optional[DistributedNoise]:
+  """The mechanism of the least noise multiplier that keeps the target, if any does.
+
+  More noise takes a coarser grid, and may cost more than it gives: noise is raised in
+  small steps from what a Gaussian needs, below which nothing keeps the target.
+  """
+
+  def keeps(noise_multiplier: float) -> Optional[DistributedNoise]:
+    made = make(noise_multiplier)
+    if made is None or made.epsilon(target_delta, participations) > target_epsilon:
+      return None
+    return made
+
+  def gaussians(noise_multiplier: float) -> dp_accounting.DpEvent:
+    return dp_accounting.SelfComposedDpEvent(
+      dp_accounting.GaussianDpEvent(noise_multiplier), participations
+    )
+
+  low = calibration.noise_multiplier(gaussians, target_epsilon, target_delta)
+  high, found = low, keeps(low)
+  at_most = low * _MOST_NOISE
+  while found is None:
+    if high > at_most:
+      return None
+    low, high = high, high * 1.05
+    found = keeps(high)
+  while high / low > 1 + 1e-4:
+    middle = math.sqrt(low * high)
+    better = keeps(middle)
+    if better is None:
+      low = middle
+    else:
+      high, found = middle, better
+  return found
+
+
+def _fewest_bits(
+  least: Callable[[int], Optional[DistributedNoise]],
+  noise_multiplier: float,
+  best: DistributedNoise,
+) -> DistributedNoise:
+  """The mechanism of the fewest bits whose noise is no more than that."""
+  low, high, found = 1, best.bits, best
+  while high - low > 1:
+    middle = (low + high) // 2
+    made = least(middle)
+    if made is not None and made.noise_multiplier <= noise_multiplier:
+      high, found = middle, made
+    else:
+      low = middle
+  return found
