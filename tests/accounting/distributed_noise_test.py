@@ -141,6 +141,16 @@ def test_what_does_not_fit_is_refused_with_what_does():
   distributed_noise.plan('skellam', 1.0, 1e-6, participations=9, bits=bits, **_NUMBERS)
   with pytest.raises(ValueError, match='bits=4 are too few.*Take bits=[56789]'):
     distributed_noise.design('skellam', noise_multiplier=2.0, bits=4, **_NUMBERS)
+  with pytest.raises(ValueError, match='bits=10 are too few'):  # To count clients.
+    distributed_noise.design(
+      'skellam',
+      clip_norm=1.0,
+      noise_multiplier=1.0,
+      min_clients=1,
+      max_clients=1024,
+      dimension=2**20,
+      bits=10,
+    )
   with pytest.raises(ValueError, match="noise must be one of .*; got 'laplace'"):
     distributed_noise.design('laplace', noise_multiplier=2.0, bits=14, **_NUMBERS)
 

@@ -42,6 +42,8 @@ _BUILDERS = {
   'approximate_local_gaussian': ((_LIMITS,), _NUMBERS),
   'approximate_local_laplace': ((_LIMITS,), _NUMBERS),
   'banded': ((_LIMITS,), _NUMBERS),
+  'distributed_discrete_gaussian': ((_LIMITS,), {**_NUMBERS, 'bits': 18}),
+  'distributed_skellam': ((_LIMITS,), {**_NUMBERS, 'bits': 18}),
   'from_mechanism': (
     (accounting.Mechanism('gaussian', _LIMITS, 2.0),),
     {'clip_norm': 1.0, 'clients_per_round': 50},
@@ -69,6 +71,7 @@ _OTHERS = {
   'ZeroNonfiniteFactory',
   'extract_dp_event',
   'joint',
+  'secure_modular_sum',
   'secure_sum',
 }
 _TUPLES = {'DPMeanState', 'SignalToNoise', 'SpentEvents'}
@@ -152,7 +155,9 @@ def test_a_number_is_no_participation(name, number):
 def test_what_is_no_number_is_refused_by_name(name, value):
   first, numbers = _BUILDERS[name]
   for argument in numbers:
-    with pytest.raises(TypeError, match=f'{argument} must be a number, got {value!r}'):
+    with pytest.raises(
+      TypeError, match=f'{argument} must be a (whole )?number, got {value!r}'
+    ):
       getattr(aggregators, name)(*first, **{**numbers, argument: value})
 
 

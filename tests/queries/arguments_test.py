@@ -31,6 +31,16 @@ _QUERIES = {
   'ApproximateLocalSumQuery': ((), {'noise': 'laplace', **_NUMBERS}),
   'BandedMatrixFactorizationQuery': ((_BANDED, _EVERY_ROUND), _NUMBERS),
   'GaussianSharesSumQuery': ((_EVERY_ROUND,), {**_NUMBERS, 'min_clients': 5}),
+  'DistributedSumQuery': (
+    (_EVERY_ROUND,),
+    {
+      **_NUMBERS,
+      'noise': 'skellam',
+      'min_clients': 5,
+      'max_clients': 6,
+      'bits': 16,
+    },
+  ),
   'GaussianSumQuery': ((_EVERY_ROUND,), _NUMBERS),
   'LaplaceSumQuery': ((), _NUMBERS),
   'LocalGaussianSumQuery': ((_EVERY_ROUND,), _NUMBERS),
@@ -57,8 +67,10 @@ _NOT_MADE = {
   'ClientNoiseState',
   'ClientNoiseSumQuery',
   'DPQuery',
+  'DistributedState',
   'GlobalState',
   'LaplaceState',
+  'Shares',
   'SumAggregationDPQuery',
 }
 _POSITIONAL = {

@@ -111,9 +111,9 @@ class DistributedDiscreteGaussianDpEvent(_Shares):
     if self.local_stddev < LEAST_DISCRETE_GAUSSIAN:
       raise ValueError(
         f'local_stddev must be at least {LEAST_DISCRETE_GAUSSIAN} for discrete '
-        'Gaussian shares, below which nothing is proved of their sum (arXiv:2102.06387, '
-        f'Theorem 9); got {self.local_stddev}. Take a finer grid, more noise, or '
-        'Skellam noise.'
+        'Gaussian shares, below which nothing is proved of their sum '
+        f'(arXiv:2102.06387, Theorem 9); got {self.local_stddev}. Take a finer grid, '
+        'more noise, or Skellam noise.'
       )
 
 

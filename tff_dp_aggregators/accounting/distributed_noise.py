@@ -227,9 +227,6 @@ def design(
     >>> f'{made.wrap_probability_with(150):.2f}'  # With more than planned.
     '0.05'
   """
-  checks.check_int('bits', bits, at_least=2)
-  if bits > MAX_BITS:
-    raise ValueError(f'bits must be at most {MAX_BITS}; got {bits}.')
   found = _finest(
     noise,
     clip_norm,
@@ -343,9 +340,6 @@ def plan(
     )
 
   if bits is not None:
-    checks.check_int('bits', bits, at_least=2)
-    if bits > MAX_BITS:
-      raise ValueError(f'bits must be at most {MAX_BITS}; got {bits}.')
     found = least(bits)
     if found is not None:
       return found
@@ -414,7 +408,8 @@ def as_in_tff(
     >>> made.wrap_probability, f'{made.wrap_probability_with(50):.0e}'
     (1.0, '1e-07')
   """
-  _check_noise(noise)
+  if noise not in NOISES:
+    raise ValueError(f'noise must be one of {sorted(NOISES)}; got {noise!r}.')
   deviations = -float(special.ndtri(modclip_prob / 2))
   stddev = noise_multiplier * clip_norm  # Of the sum.
   room = 4.0**bits - clients_per_round * deviations**2
@@ -439,15 +434,50 @@ def as_in_tff(
   )
 
 
+def check(
+  noise: str,
+  *,
+  clip_norm: float,
+  noise_multiplier: float,
+  min_clients: int,
+  bits: int,
+  max_clients: Optional[int] = None,
+  max_wrap_probability: float = 1e-6,
+  beta: float = 1e-6,
+) -> None:
+  """Refuses arguments of `design` that are right for no dimension.
+
+  Args:
+    noise: As for `design`.
+    clip_norm: As for `design`.
+    noise_multiplier: As for `design`.
+    min_clients: As for `design`.
+    bits: As for `design`.
+    max_clients: As for `design`.
+    max_wrap_probability: As for `design`.
+    beta: As for `design`.
+
+  Raises:
+    TypeError: If an argument is not of its type.
+    ValueError: If a number is out of range.
+  """
+  if noise not in NOISES:
+    raise ValueError(f'noise must be one of {sorted(NOISES)}; got {noise!r}.')
+  _check_positive('clip_norm', clip_norm)
+  _check_positive('noise_multiplier', noise_multiplier)
+  checks.check_positive_int('min_clients', min_clients)
+  if max_clients is not None:
+    checks.check_int('max_clients', max_clients, at_least=min_clients)
+  checks.check_int('bits', bits, at_least=2)
+  if bits > MAX_BITS:
+    raise ValueError(f'bits must be at most {MAX_BITS}; got {bits}.')
+  _check_probability('max_wrap_probability', max_wrap_probability)
+  _check_probability('beta', beta, zero=True)
+
+
 def padded(dimension: int) -> int:
   """The power of two that a contribution is padded to."""
   return 1 << (checks.check_positive_int('dimension', dimension) - 1).bit_length()
-
-
-def _check_noise(noise: str) -> str:
-  if noise not in NOISES:
-    raise ValueError(f'noise must be one of {sorted(NOISES)}; got {noise!r}.')
-  return noise
 
 
 def _check_probability(name: str, value: float, zero: bool = False) -> float:
@@ -511,14 +541,17 @@ def _finest(
   beta: float,
 ) -> Optional[DistributedNoise]:
   """The mechanism on the finest grid, or `None` if the bits are too few for any."""
-  _check_noise(noise)
-  clip_norm = _check_positive('clip_norm', clip_norm)
-  noise_multiplier = _check_positive('noise_multiplier', noise_multiplier)
-  checks.check_positive_int('min_clients', min_clients)
+  check(
+    noise,
+    clip_norm=clip_norm,
+    noise_multiplier=noise_multiplier,
+    min_clients=min_clients,
+    bits=bits,
+    max_clients=max_clients,
+    max_wrap_probability=max_wrap_probability,
+    beta=beta,
+  )
   max_clients = min_clients if max_clients is None else max_clients
-  checks.check_int('max_clients', max_clients, at_least=min_clients)
-  _check_probability('max_wrap_probability', max_wrap_probability)
-  _check_probability('beta', beta, zero=True)
   size = padded(dimension)
   local = noise_multiplier / math.sqrt(min_clients)  # Over the scaled clip norm.
 
@@ -529,6 +562,8 @@ def _finest(
 
   finest = min(_MAX_NORM - math.sqrt(size), MAX_LOCAL_STDDEV / local)
   coarsest = discrete_events.LEAST_DISCRETE_GAUSSIAN / local
+  if 2**bits <= max_clients:  # Clients count themselves in the same sum.
+    return None
   if coarsest > finest or wraps(coarsest) > max_wrap_probability:
     return None
   if wraps(finest) > max_wrap_probability:

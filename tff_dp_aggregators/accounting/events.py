@@ -215,7 +215,7 @@ class _Kind(NamedTuple):
 
 
 _KINDS: dict[Any, _Kind] = {
-  make.__name__: _Kind(make, fields)
+  make.__name__: _Kind(make, tuple(fields))
   for make, *fields in (
     (dp_accounting.GaussianDpEvent, 'noise_multiplier'),
     (dp_accounting.LaplaceDpEvent, 'noise_multiplier'),

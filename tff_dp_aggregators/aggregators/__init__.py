@@ -9,6 +9,9 @@ from tff_dp_aggregators.aggregators.builders import from_strategy
 from tff_dp_aggregators.aggregators.builders import gaussian
 from tff_dp_aggregators.aggregators.builders import tree
 from tff_dp_aggregators.aggregators.coordinate_bounds import CoordinateBoundsFactory
+from tff_dp_aggregators.aggregators.distributed import distributed_discrete_gaussian
+from tff_dp_aggregators.aggregators.distributed import distributed_skellam
+from tff_dp_aggregators.aggregators.distributed import secure_modular_sum
 from tff_dp_aggregators.aggregators.exact_sums import ExactSum
 from tff_dp_aggregators.aggregators.factory import DPMeanFactory
 from tff_dp_aggregators.aggregators.factory import DPMeanState
@@ -37,6 +40,8 @@ __all__ = [
   'approximate_local_gaussian',
   'approximate_local_laplace',
   'banded',
+  'distributed_discrete_gaussian',
+  'distributed_skellam',
   'extract_dp_event',
   'from_mechanism',
   'from_strategy',
@@ -47,6 +52,7 @@ __all__ = [
   'local_gaussian',
   'local_laplace',
   'norm_clip',
+  'secure_modular_sum',
   'secure_sum',
   'tree',
   'two_sided_gaussian',

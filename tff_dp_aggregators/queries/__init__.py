@@ -12,6 +12,9 @@ from tff_dp_aggregators.queries.client_noise.base import ClientNoiseSumQuery
 from tff_dp_aggregators.queries.client_noise.local import LocalGaussianSumQuery
 from tff_dp_aggregators.queries.client_noise.local import LocalLaplaceSumQuery
 from tff_dp_aggregators.queries.client_noise.shares import GaussianSharesSumQuery
+from tff_dp_aggregators.queries.distributed import DistributedState
+from tff_dp_aggregators.queries.distributed import DistributedSumQuery
+from tff_dp_aggregators.queries.distributed import Shares
 from tff_dp_aggregators.queries.dp_query import DPQuery
 from tff_dp_aggregators.queries.dp_query import NormalizedQuery
 from tff_dp_aggregators.queries.dp_query import SumAggregationDPQuery
@@ -37,6 +40,8 @@ __all__ = [
   'ClientNoiseState',
   'ClientNoiseSumQuery',
   'DPQuery',
+  'DistributedState',
+  'DistributedSumQuery',
   'GaussianSharesSumQuery',
   'GaussianSumQuery',
   'GlobalState',
@@ -51,6 +56,7 @@ __all__ = [
   'NoPrivacySumQuery',
   'NormClipSumQuery',
   'NormalizedQuery',
+  'Shares',
   'SumAggregationDPQuery',
   'TreeCumulativeSumQuery',
   'TreeResidualSumQuery',

@@ -345,3 +345,11 @@ def test_a_model_for_other_examples_is_refused(data):
   )
   with pytest.raises(ValueError, match='the model takes examples of'):
     _packed(data, None, model)
+
+
+def test_shares_of_noise_that_clients_would_have_in_common_are_refused(data):
+  aggregator = aggregators.distributed_skellam(
+    clip_norm=1.0, noise_multiplier=1.0, clients_per_round=4, bits=18
+  )
+  with pytest.raises(ValueError, match='draws a key in each client'):
+    _packed(data, aggregator)

@@ -64,6 +64,7 @@ class Server:
     if aggregator is None:
       self._mean = _PlainMean()
     else:
+      _check_keys(aggregator)
       self._mean = _PrivateMean(aggregator.mean_of(_type_of(self._specs)))
 
   def initial_state(self) -> tff.learning.templates.LearningAlgorithmState:
@@ -196,6 +197,15 @@ class _PrivateMean:
       query_state, state.record_sum, state.count_sum, spent
     )
     return mean, new_state, collections.OrderedDict(dp_query_metrics=metrics, dp=())
+
+
+def _check_keys(aggregator: factory.DPMeanFactory) -> None:
+  if aggregator.query.clients_draw_keys:
+    raise ValueError(
+      f'{aggregator.query} draws a key in each client, and clients that are simulated '
+      'side by side would share it, and so their noise. Use a learning process of '
+      "TFF's with this aggregator, such as learning.build_dp_fed_avg."
+    )
 
 
 class _PlainMean:

@@ -1,0 +1,209 @@
+"""Distributed noise is what was planned, and so is what it costs.
+
+Claims: the noise of the mean has the distribution of shares of as many clients, per
+coordinate, and clients share none of it; a secure modular sum in TFF's test backend
+gives what a plain sum gives; means come out but for noise and rounding; what was spent
+is said by the state, follows from the event and keeps the planned target; rounds with
+too few or too many clients fail; no record makes a client send more than its bound.
+"""
+
+import dp_accounting
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+from scipy import stats
+
+from tff_dp_aggregators import accounting
+from tff_dp_aggregators import aggregators
+from tff_dp_aggregators import queries
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import distributed_noise
+
+_BUILDERS = {
+  'skellam': aggregators.distributed_skellam,
+  'discrete_gaussian': aggregators.distributed_discrete_gaussian,
+}
+_SIZE = 100
+_TYPE = tff.TensorType(np.float32, [_SIZE])
+# A false alarm in a million.
+_ALARM = 1e-6
+each_noise = pytest.mark.parametrize('noise', sorted(_BUILDERS))
+
+
+@pytest.fixture
+def secure_backend():
+  before = tff.framework.get_context_stack().current
+  tff.backends.test.set_sync_test_cpp_execution_context()
+  yield
+  tff.framework.set_default_context(before)
+
+
+def _build(noise, **changes):
+  numbers = {
+    'clip_norm': 1.0,
+    'noise_multiplier': 1.5,
+    'clients_per_round': 4,
+    'bits': 18,
+    **changes,
+  }
+  return _BUILDERS[noise](**numbers)
+
+
+@each_noise
+def test_the_noise_of_a_mean_is_that_of_the_planned_shares(noise):
+  factory = _build(noise, noise_multiplier=1.5)
+  query = factory.mean_of(tff.TensorType(np.float32, [2048]))._query
+  state = query.initial_global_state()
+  params = query.derive_sample_params(state)
+  zeros = tf.zeros([2048])
+  each = [query.encode_record(params, zeros)[0].entries.numpy() for _ in range(4)]
+  centred = [np.where(e >= 2**17, e - 2**18, e) for e in each]
+  # Zeros are rounded to zeros: what is sent is the noise, of each client its own.
+  variance = query.mechanism.local_stddev**2
+  for e in centred:
+    statistic = (e.astype(float) ** 2).sum() / variance
+    assert _ALARM < stats.chi2.cdf(statistic, 2048) < 1 - _ALARM
+  for one in range(4):
+    for other in range(one):
+      correlation = (centred[one] * centred[other]).sum() / variance / 2048**0.5
+      assert abs(correlation) < 6
+  sample = queries.Shares(tf.constant(sum(each)), tf.constant(4, tf.int64))
+  noised, _, _ = query.get_noised_result(sample, state)
+  statistic = float(tf.reduce_sum(tf.square(noised))) / 1.5**2
+  assert _ALARM < stats.chi2.cdf(statistic, 2048) < 1 - _ALARM
+
+
+@each_noise
+def test_means_come_out_but_for_noise(noise):
+  factory = _build(noise, noise_multiplier=1e-3)
+  process = factory.create(_TYPE)
+  updates = np.random.default_rng(2).normal(size=[4, _SIZE]).astype(np.float32)
+  updates /= 2 * np.linalg.norm(updates, axis=1, keepdims=True)
+  output = process.next(process.initialize(), list(updates))
+  # 100 entries, each of 1e-3 / 4 and the rounding of 4 clients.
+  assert np.abs(output.result - updates.mean(0)).max() < 3e-3
+
+
+@each_noise
+def test_clients_of_a_round_do_not_share_their_noise(noise):
+  process = _build(noise).create(tff.TensorType(np.float32, [1000]))
+  state = process.initialize()
+  results = []
+  for _ in range(2):
+    output = process.next(state, [np.zeros(1000, np.float32)] * 4)
+    results.append(output.result)
+    # With one key for all it would be four times that.
+    statistic = (output.result**2).sum() / (1.5 / 4) ** 2
+    assert _ALARM < stats.chi2.cdf(statistic, 1000) < 1 - _ALARM
+  correlation = (results[0] * results[1]).sum() / (1.5 / 4) ** 2 / 1000**0.5
+  assert abs(correlation) < 6  # The same state twice, and other noise.
+
+
+def test_a_secure_modular_sum_gives_what_a_plain_sum_gives(secure_backend):
+  limits = strategies.Participation(6, min_separation=2)
+  updates = list(np.full([4, _SIZE], 0.05, np.float32))
+  for sums in (None, aggregators.secure_modular_sum(bits=18)):
+    factory = aggregators.distributed_skellam(
+      limits,
+      clip_norm=1.0,
+      noise_multiplier=0.01,
+      clients_per_round=4,
+      bits=18,
+      record_aggregation_factory=sums,
+    )
+    process = factory.create(_TYPE)
+    state = process.initialize()
+    with pytest.raises(ValueError, match='initialize'):
+      aggregators.extract_dp_event(state)
+    for served in range(1, 4):
+      output = process.next(state, updates)
+      state = output.state
+      np.testing.assert_allclose(output.result, updates[0], atol=0.03)
+      spent = aggregators.extract_dp_event(state)
+      count = getattr(spent.all_rounds_so_far, 'count', 1)
+      assert count == (served + 1) // 2
+    last = spent.last_round_only
+    assert isinstance(last, accounting.discrete_events.SkellamDpEvent)
+
+
+def test_what_is_spent_keeps_the_planned_target():
+  limits = strategies.Participation(4, min_separation=2)
+  made = distributed_noise.plan(
+    'skellam',
+    10.0,
+    1e-5,
+    participations=2,
+    clip_norm=1.0,
+    min_clients=4,
+    dimension=_SIZE,
+    bits=18,
+  )
+  factory = aggregators.distributed_skellam(
+    limits,
+    clip_norm=1.0,
+    noise_multiplier=made.noise_multiplier,
+    clients_per_round=4,
+    bits=18,
+  )
+  process = factory.create(_TYPE)
+  state = process.initialize()
+  updates = list(np.zeros([4, _SIZE], np.float32))
+  for _ in range(4):
+    output = process.next(state, updates)
+    state = output.state
+  event = aggregators.extract_dp_event(state).all_rounds_so_far
+  assert isinstance(event, dp_accounting.SelfComposedDpEvent) and event.count == 2
+  epsilon = accounting.accountants.epsilon(event, 1e-5)
+  assert 9.9 < epsilon <= 10.0 * (1 + 1e-9)
+  with pytest.raises(Exception, match='round'):
+    process.next(state, updates)
+  wraps = output.measurements['dp_query_metrics']['wrap_probability']
+  assert 0 < wraps <= 1e-6
+
+
+def test_rounds_with_too_few_or_too_many_clients_fail():
+  factory = _build('skellam', min_clients=3, max_clients=5)
+  process = factory.create(_TYPE)
+  state = process.initialize()
+  update = np.zeros(_SIZE, np.float32)
+  for clients in (3, 5):
+    process.next(state, [update] * clients)
+  with pytest.raises(Exception, match='min_clients'):
+    process.next(state, [update] * 2)
+  with pytest.raises(Exception, match='max_clients'):
+    process.next(state, [update] * 6)
+
+
+@each_noise
+def test_no_record_makes_a_client_send_more_than_its_bound(noise):
+  query = _build(noise, bits=12).mean_of(_TYPE)._query
+  params = query.derive_sample_params(query.initial_global_state())
+  rng = np.random.default_rng(7)
+  hostile = [
+    np.full(_SIZE, value, np.float32)
+    for value in (0, 1e-45, 1e38, -3e38, np.inf, -np.inf, np.nan, 1.0, 0.1)
+  ]
+  hostile += [10 ** rng.uniform(-3, 3) * rng.normal(size=_SIZE) for _ in range(20)]
+  query._draw = lambda key: tf.zeros([query.mechanism.dimension], tf.int64)
+  encode = tf.function(query.encode_record)
+  for record in hostile:
+    shares, finite = encode(params, tf.constant(record, tf.float32))
+    entries = shares.entries.numpy()
+    entries = np.where(entries >= 2**11, entries - 2**12, entries)
+    assert sum(int(each) ** 2 for each in entries) <= query.mechanism.norm_squared
+    assert np.abs(entries).sum() <= query.mechanism.l1_sensitivity
+    assert bool(finite) == bool(np.isfinite(record).all())
+
+
+def test_bits_and_moduli_that_do_not_fit_are_refused():
+  with pytest.raises(ValueError, match='Take bits='):
+    _build('skellam', bits=3).create(_TYPE)
+  with pytest.raises(ValueError, match=r'Use secure_modular_sum\(bits=18\)'):
+    _build(
+      'skellam', record_aggregation_factory=aggregators.secure_modular_sum(bits=17)
+    )
+  with pytest.raises(ValueError, match='min_clients must be given'):
+    _build('skellam', clients_per_round=4.5)
+  with pytest.raises(ValueError, match='max_clients'):
+    _build('skellam', max_clients=2, min_clients=3)

@@ -1,0 +1,58 @@
+"""Rotations keep lengths, are undone, and spread any vector.
+
+Claims: the transform is SciPy's Hadamard matrix, its own inverse, and keeps lengths;
+signs are of both kinds, and others in other rounds; after signs and transform, the
+entries of the worst vectors are within the bound that random signs have.
+"""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.linalg
+import tensorflow as tf
+
+from tff_dp_aggregators.queries import rotation
+
+_KEY = tf.constant([1, 2, 3, 4], tf.int64)
+
+
+@pytest.mark.parametrize('dimension', [1, 2, 64, 512, 2048])
+def test_the_transform_is_a_hadamard_matrix_and_its_own_inverse(dimension):
+  vector = np.random.default_rng(1).normal(size=dimension)
+  rotated = rotation.hadamard(tf.constant(vector)).numpy()
+  matrix = scipy.linalg.hadamard(dimension) / math.sqrt(dimension)
+  np.testing.assert_allclose(
+    np.sort(np.abs(rotated)), np.sort(np.abs(matrix @ vector)), atol=1e-12
+  )
+  assert np.linalg.norm(rotated) == pytest.approx(np.linalg.norm(vector))
+  again = rotation.hadamard(tf.constant(rotated)).numpy()
+  np.testing.assert_allclose(again, vector, atol=1e-12)
+
+
+@pytest.mark.parametrize('dimension', [1, 5, 64, 4096])
+def test_signs_are_of_both_kinds_and_others_in_other_rounds(dimension):
+  first, second, again = (
+    rotation.signs(_KEY, tf.constant(index, tf.int64), dimension).numpy()
+    for index in (0, 1, 0)
+  )
+  assert first.shape == (dimension,) and set(first) <= {-1.0, 1.0}
+  assert (first == again).all()
+  if dimension == 4096:
+    assert abs(first.sum()) < 6 * 64
+    assert abs((first * second).sum()) < 6 * 64
+
+
+@pytest.mark.parametrize('kind', ['one entry', 'all equal', 'alternating'])
+def test_entries_of_the_worst_vectors_are_short(kind):
+  dimension = 1024
+  vector = {
+    'one entry': np.eye(1, dimension)[0] * 32.0,
+    'all equal': np.ones(dimension),
+    'alternating': np.resize([1.0, -1.0], dimension),
+  }[kind]
+  # 2 d exp(-t^2 / 2) is below 1e-6 a round at t = 6.7.
+  for index in range(20):
+    signs = rotation.signs(_KEY, tf.constant(index, tf.int64), dimension)
+    rotated = rotation.hadamard(tf.constant(vector) * signs)
+    assert float(tf.reduce_max(tf.abs(rotated))) < 6.7

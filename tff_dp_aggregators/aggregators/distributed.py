@@ -1,0 +1,257 @@
+"""Noise that clients add in shares, for secure aggregation of integers.
+
+With these nobody has to trust the server: it sees what is released, and before that
+nothing but masked numbers. `accounting.distributed_noise` tells how many bits a sum
+takes and how often it wraps, and plans both for a privacy target.
+
+The norm is fixed. That of `tff.learning.ddp_secure_aggregator` adapts: it is found from
+counts whose noise the *server* adds (`distributed_dp.py`, `PrivateQuantileEstimation`
+with TF Privacy's `QuantileEstimatorQuery`), so that the server, which is not trusted
+here, sees them as they are. That has no guarantee against it that could be stated.
+"""
+
+from typing import Any, Optional
+
+import numpy as np
+import tensorflow_federated as tff
+
+from tff_dp_aggregators import queries
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.aggregators import exact_sums
+from tff_dp_aggregators.aggregators import factory
+from tff_dp_aggregators.base import checks
+
+
+def distributed_discrete_gaussian(
+  participation: Optional[strategies.Participation] = None,
+  *,
+  clip_norm: float,
+  noise_multiplier: float,
+  clients_per_round: float,
+  bits: int,
+  min_clients: Optional[int] = None,
+  max_clients: Optional[int] = None,
+  max_wrap_probability: float = 1e-6,
+  beta: float = 1e-6,
+  record_aggregation_factory: Optional[
+    tff.aggregators.UnweightedAggregationFactory
+  ] = None,
+) -> factory.DPMeanFactory:
+  """Discrete Gaussian shares of noise from each client (arXiv:2102.06387).
+
+  Args:
+    participation: Who may take part when, and for how many rounds; one more is an
+      error. `None` serves any number and assumes that a client may take part in all of
+      them.
+    clip_norm: L2 bound of one client's contribution to one round.
+    noise_multiplier: Standard deviation of the noise of a *sum* of `min_clients` over
+      `clip_norm`. `accounting.distributed_noise.plan` finds one for a privacy target.
+    clients_per_round: Denominator of the mean.
+    bits: Sums are modulo 2^bits, from 2 to 30.
+    min_clients: The fewest clients of a round; fewer have less noise, and the round
+      fails. If some of them may work with the server, count the others: only those keep
+      their share to themselves. `None` for `clients_per_round`.
+    max_clients: The most clients of a round; a sum of more may wrap around, and the
+      round fails. `None` for `clients_per_round`.
+    max_wrap_probability: That an entry of a round's sum wraps around, at most. The grid
+      is the finest for which this holds.
+    beta: Probability at most that a client rounds its contribution again.
+    record_aggregation_factory: Sums the shares; `None` for
+      `tff.aggregators.SumFactory`, for simulations, and `secure_modular_sum(bits)` for
+      secure aggregation.
+
+  Returns:
+    An unweighted aggregation factory.
+
+  Raises:
+    TypeError: If an argument is not of its type.
+    ValueError: If a number is out of range. Its `create` says if the bits are too few.
+
+  Example:
+    >>> aggregator = distributed_discrete_gaussian(
+    ...   clip_norm=1.0, noise_multiplier=2.0, clients_per_round=100, bits=18
+    ... )
+    >>> aggregator.query.min_clients
+    100
+  """
+  return _distributed(
+    'discrete_gaussian',
+    participation,
+    clip_norm=clip_norm,
+    noise_multiplier=noise_multiplier,
+    clients_per_round=clients_per_round,
+    bits=bits,
+    min_clients=min_clients,
+    max_clients=max_clients,
+    max_wrap_probability=max_wrap_probability,
+    beta=beta,
+    record_aggregation_factory=record_aggregation_factory,
+  )
+
+
+def distributed_skellam(
+  participation: Optional[strategies.Participation] = None,
+  *,
+  clip_norm: float,
+  noise_multiplier: float,
+  clients_per_round: float,
+  bits: int,
+  min_clients: Optional[int] = None,
+  max_clients: Optional[int] = None,
+  max_wrap_probability: float = 1e-6,
+  beta: float = 1e-6,
+  record_aggregation_factory: Optional[
+    tff.aggregators.UnweightedAggregationFactory
+  ] = None,
+) -> factory.DPMeanFactory:
+  """Skellam shares of noise from each client (arXiv:2110.04995).
+
+  Sums of Skellam numbers are Skellam numbers: no loss for the number of clients, and
+  none for a grid that is fine. On coarse ones discrete Gaussians need less noise.
+
+  Args:
+    participation: Who may take part when, and for how many rounds; one more is an
+      error. `None` serves any number and assumes that a client may take part in all of
+      them.
+    clip_norm: L2 bound of one client's contribution to one round.
+    noise_multiplier: Standard deviation of the noise of a *sum* of `min_clients` over
+      `clip_norm`. `accounting.distributed_noise.plan` finds one for a privacy target.
+    clients_per_round: Denominator of the mean.
+    bits: Sums are modulo 2^bits, from 2 to 30.
+    min_clients: The fewest clients of a round; fewer have less noise, and the round
+      fails. If some of them may work with the server, count the others: only those keep
+      their share to themselves. `None` for `clients_per_round`.
+    max_clients: The most clients of a round; a sum of more may wrap around, and the
+      round fails. `None` for `clients_per_round`.
+    max_wrap_probability: That an entry of a round's sum wraps around, at most. The grid
+      is the finest for which this holds.
+    beta: Probability at most that a client rounds its contribution again.
+    record_aggregation_factory: Sums the shares; `None` for
+      `tff.aggregators.SumFactory`, for simulations, and `secure_modular_sum(bits)` for
+      secure aggregation.
+
+  Returns:
+    An unweighted aggregation factory.
+
+  Raises:
+    TypeError: If an argument is not of its type.
+    ValueError: If a number is out of range. Its `create` says if the bits are too few.
+
+  Example:
+    >>> import numpy as np
+    >>> from tff_dp_aggregators import aggregators
+    >>> aggregator = distributed_skellam(
+    ...   clip_norm=1.0, noise_multiplier=2.0, clients_per_round=5, bits=16
+    ... )
+    >>> process = aggregator.create(tff.TensorType(np.float32, [10]))
+    >>> updates = [np.zeros(10, np.float32)] * 5
+    >>> output = process.next(process.initialize(), updates)
+    >>> event = aggregators.extract_dp_event(output.state).all_rounds_so_far
+    >>> type(event).__name__, event.num_clients
+    ('SkellamDpEvent', 5)
+  """
+  return _distributed(
+    'skellam',
+    participation,
+    clip_norm=clip_norm,
+    noise_multiplier=noise_multiplier,
+    clients_per_round=clients_per_round,
+    bits=bits,
+    min_clients=min_clients,
+    max_clients=max_clients,
+    max_wrap_probability=max_wrap_probability,
+    beta=beta,
+    record_aggregation_factory=record_aggregation_factory,
+  )
+
+
+def secure_modular_sum(*, bits: int) -> tff.aggregators.SecureModularSumFactory:
+  """Sums shares securely, modulo 2^bits: a `record_aggregation_factory`.
+
+  TFF leaves secure sums to the platform that it is compiled for.
+  `tff.backends.test.set_sync_test_cpp_execution_context()` simulates them, with the
+  same result and no security.
+
+  Args:
+    bits: Those of the mechanism. With others the sum is wrong.
+
+  Raises:
+    TypeError: If it is no whole number.
+    ValueError: If it is less than 2.
+
+  Example:
+    >>> aggregator = distributed_skellam(
+    ...   clip_norm=1.0,
+    ...   noise_multiplier=2.0,
+    ...   clients_per_round=100,
+    ...   bits=18,
+    ...   record_aggregation_factory=secure_modular_sum(bits=18),
+    ... )
+  """
+  # Of the dtype of shares, which TFF does not convert it to.
+  modulus = np.int64(2 ** checks.check_int('bits', bits, at_least=2))
+  return tff.aggregators.SecureModularSumFactory(modulus)
+
+
+def _distributed(
+  noise: str,
+  participation: Optional[strategies.Participation],
+  *,
+  clients_per_round: float,
+  bits: int,
+  min_clients: Optional[int],
+  max_clients: Optional[int],
+  record_aggregation_factory: Optional[tff.aggregators.UnweightedAggregationFactory],
+  **numbers: float,
+) -> factory.DPMeanFactory:
+  checks.check_number('clients_per_round', clients_per_round)
+  fewest = _clients('min_clients', min_clients, clients_per_round)
+  most = _clients('max_clients', max_clients, clients_per_round)
+  count_sum_factory = None
+  if type(record_aggregation_factory) is tff.aggregators.SecureModularSumFactory:
+    _check_modulus(record_aggregation_factory, bits)
+    # Exact modulo 2^bits, which is all that is asked of it here.
+    record_aggregation_factory = exact_sums.ExactSum(record_aggregation_factory)
+    count_sum_factory = tff.aggregators.SecureSumFactory(1, 0)
+
+  def build_query(record_specs: Any) -> queries.DistributedSumQuery:
+    return queries.DistributedSumQuery(
+      participation,
+      noise=noise,
+      min_clients=fewest,
+      max_clients=most,
+      bits=bits,
+      record_specs=record_specs,
+      **numbers,
+    )
+
+  return factory.DPMeanFactory(
+    build_query,
+    clients_per_round=clients_per_round,
+    record_aggregation_factory=record_aggregation_factory,
+    count_sum_factory=count_sum_factory,
+  )
+
+
+def _clients(name: str, value: Optional[int], clients_per_round: float) -> int:
+  if value is not None:
+    return checks.check_positive_int(name, value)
+  if clients_per_round != int(clients_per_round):
+    raise ValueError(
+      f'{name} must be given where clients_per_round is no whole number; got '
+      f'clients_per_round={clients_per_round}.'
+    )
+  return int(clients_per_round)
+
+
+def _check_modulus(
+  record_sum: tff.aggregators.SecureModularSumFactory, bits: int
+) -> None:
+  """Refuses TFF's modular sum with a modulus that is not a multiple of ours."""
+  # TFF, of which this package takes one version alone, has no public way to ask.
+  modulus = int(record_sum._modulus)
+  if record_sum._symmetric_range or modulus % 2**bits:
+    raise ValueError(
+      f'record_aggregation_factory sums modulo {modulus}, and shares are modulo '
+      f'2^{bits}: their sum would be wrong. Use secure_modular_sum(bits={bits}).'
+    )

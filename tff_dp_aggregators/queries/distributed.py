@@ -1,0 +1,490 @@
+"""Sums of integers to which each client adds its share of the noise.
+
+For secure aggregation: nobody but the client sees what it sends; the server, and who
+reads what it releases, see the sum modulo a power of two. What is summed, how it is
+planned, and when it wraps is told in `accounting.distributed_noise`, what it costs in
+`accounting.accountants.discrete`. Here are the steps of a client (`encode_record`) and
+of the server (`get_noised_result`).
+
+**The bound holds for all that is sent.** After rounding, the squares of the integers
+are added up exactly. If the sum is above the bound, the client rounds again, eight
+times at most, then towards zero; what is above even then (as float64 might make it)
+counts as zero. So no record breaks the accounting, and none stops the round.
+
+**The noise is a client's own.** It is made of a key that the client draws from its
+kernel's entropy each time (`noise.keys`) and of tables that are exact to 2^-126
+(`noise.integers`). There is no seed: clients cannot tell each other apart. They must
+not be traced side by side in one computation (`clients_draw_keys`), for then they
+would share a key.
+
+**Fewer clients are less noise.** Each counts itself in the sum. A round with fewer than
+`min_clients` fails, and so does one with more than `max_clients`, for its sum might
+have wrapped unseen.
+"""
+
+import collections
+import functools
+import math
+from typing import Any, NamedTuple, Optional
+
+import dp_accounting
+import numpy as np
+import tensorflow as tf
+
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import distributed_noise
+from tff_dp_aggregators.accounting import events
+from tff_dp_aggregators.base import checks
+from tff_dp_aggregators.noise import generators
+from tff_dp_aggregators.noise import integers
+from tff_dp_aggregators.noise import keys
+from tff_dp_aggregators.queries import belonging
+from tff_dp_aggregators.queries import clipping
+from tff_dp_aggregators.queries import grid
+from tff_dp_aggregators.queries import matrix_mechanism
+from tff_dp_aggregators.queries import records
+from tff_dp_aggregators.queries import rotation
+from tff_dp_aggregators.queries import spent as spent_lib
+
+# Numbers that are drawn at a time; a power of two, as the dimension is.
+_CHUNK = 2**17
+
+
+class DistributedState(NamedTuple):
+  """State of a query between rounds. Nothing of it is secret.
+
+  Attributes:
+    rotation_key: What the random signs follow from, int64 of shape [4].
+    round: Number of the round to come, int64 scalar.
+    belongs_to: The mechanism, as `belonging` writes it; string scalar.
+  """
+
+  rotation_key: Any
+  round: Any
+  belongs_to: Any
+
+
+class Shares(NamedTuple):
+  """What a client sends, and the sum of it.
+
+  Attributes:
+    entries: Integers modulo 2^bits, int64 of shape [padded dimension].
+    clients: How many, int64 scalar.
+  """
+
+  entries: Any
+  clients: Any
+
+
+class DistributedSumQuery(records.GridSumQuery):
+  """Clips, rotates and rounds records, and adds a share of noise to each.
+
+  Example:
+    >>> query = DistributedSumQuery(
+    ...   strategies.Participation(num_rounds=8, min_separation=4),
+    ...   noise='skellam',
+    ...   clip_norm=1.0,
+    ...   noise_multiplier=2.0,
+    ...   min_clients=2,
+    ...   max_clients=3,
+    ...   bits=16,
+    ...   record_specs=tf.TensorSpec([3]),
+    ... )
+    >>> state = query.initial_global_state()
+    >>> params = query.derive_sample_params(state)
+    >>> sample = query.initial_sample_state()
+    >>> for record in [[3.0, 0.0, 4.0], [0.0, 0.5, 0.0]]:
+    ...   sample = query.accumulate_record(params, sample, tf.constant(record))
+    >>> int(sample.clients), bool(tf.reduce_all(sample.entries >= 0))
+    (2, True)
+    >>> noised, state, event = query.get_noised_result(sample, state)
+    >>> noised.shape, event.num_clients, query.run_event().count
+    (TensorShape([3]), 2, 2)
+  """
+
+  clients_draw_keys = True
+
+  def __init__(
+    self,
+    participation: Optional[strategies.Participation] = None,
+    *,
+    noise: str,
+    clip_norm: float,
+    noise_multiplier: float,
+    min_clients: int,
+    max_clients: int,
+    bits: int,
+    max_wrap_probability: float = 1e-6,
+    beta: float = 1e-6,
+    record_specs: Any,
+  ):
+    """Initializes the query.
+
+    Args:
+      participation: Who may take part when, and for how many rounds. `None` assumes
+        that a client may take part in every round, and serves any number of them.
+      noise: 'skellam' or 'discrete_gaussian'.
+      clip_norm: L2 bound of one record.
+      noise_multiplier: Standard deviation of the noise of a sum of `min_clients`
+        records, over `clip_norm`.
+      min_clients: The fewest records of a sum.
+      max_clients: The most records of a sum.
+      bits: Sums are modulo 2^bits.
+      max_wrap_probability: That an entry of a sum wraps, at most.
+      beta: Probability at most that a record is rounded again.
+      record_specs: Structure of float tensor specs like a record.
+
+    Raises:
+      TypeError: If a record tensor is not of a float dtype, or another argument not of
+        its type.
+      ValueError: If a number is out of range, or a shape not fully defined. That bits
+        are too few for records of this size is told by `mechanism`.
+    """
+    super().__init__(record_specs)
+    self._specs = tf.nest.flatten(self._record_specs)
+    self._sizes = [spec.shape.num_elements() for spec in self._specs]
+    grid.check_clip_norm(clip_norm)
+    events.check_noise_multiplier(noise_multiplier)
+    self._arguments: dict[str, Any] = {
+      'clip_norm': float(clip_norm),
+      'noise_multiplier': float(noise_multiplier),
+      'min_clients': checks.check_positive_int('min_clients', min_clients),
+      'max_clients': checks.check_int('max_clients', max_clients, min_clients),
+      'bits': bits,
+      'max_wrap_probability': max_wrap_probability,
+      'beta': beta,
+    }
+    self._noise = noise
+    # Whatever is wrong with the numbers is told before the size of records is known.
+    distributed_noise.check(noise, **self._arguments)
+    self._participation = (
+      None if participation is None else strategies.participation.require(participation)
+    )
+
+  @functools.cached_property
+  def mechanism(self) -> distributed_noise.DistributedNoise:
+    """Grid, noise and bounds for records of this size.
+
+    Raises:
+      ValueError: If the bits are too few; what fits is said.
+    """
+    dimension = max(1, sum(self._sizes))
+    return distributed_noise.design(self._noise, dimension=dimension, **self._arguments)
+
+  @property
+  def noise(self) -> str:
+    """Kind of noise: 'skellam' or 'discrete_gaussian'."""
+    return self._noise
+
+  @property
+  def noise_site(self) -> str:
+    """Who adds the noise: 'clients'."""
+    return 'clients'
+
+  @property
+  def clip_norm(self) -> float:
+    """L2 bound of one record."""
+    return self._arguments['clip_norm']
+
+  @property
+  def noise_multiplier(self) -> float:
+    """Noise of a sum of the fewest records over the clip norm."""
+    return self._arguments['noise_multiplier']
+
+  @property
+  def min_clients(self) -> int:
+    """The fewest records of a sum."""
+    return self._arguments['min_clients']
+
+  @property
+  def max_clients(self) -> int:
+    """The most records of a sum."""
+    return self._arguments['max_clients']
+
+  @property
+  def generator(self) -> str:
+    """What random words the noise is made of: 'chacha20'."""
+    return 'chacha20'
+
+  @property
+  def seed_identity(self) -> str:
+    """'secret': clients draw their keys."""
+    return 'secret'
+
+  @property
+  def participation(self) -> strategies.Participation:
+    """What the privacy analysis assumes of clients.
+
+    Raises:
+      ValueError: If the number of rounds is not limited.
+    """
+    if self._participation is None:
+      raise ValueError(
+        'this query serves any number of rounds, so there is no limit to what all of '
+        'them spend together. Give a participation, or compose the events that the '
+        'rounds return.'
+      )
+    return self._participation
+
+  def run_event(self) -> dp_accounting.DpEvent:
+    """The event of all rounds together, for a client who is in as many as it may.
+
+    Raises:
+      ValueError: If the number of rounds is not limited.
+    """
+    most = len(self.participation.rounds)
+    return dp_accounting.SelfComposedDpEvent(self.mechanism.event(), most)
+
+  def initial_global_state(self) -> DistributedState:
+    """Returns the state before round 0, with a rotation of its own."""
+    return DistributedState(
+      rotation_key=keys.new(),
+      round=tf.constant(0, tf.int64),
+      belongs_to=tf.constant(self._belongs_to()),
+    )
+
+  def _belongs_to(self) -> str:
+    limits = self._participation
+    return belonging.text_of(
+      {
+        'mechanism': f'distributed {self._noise}',
+        **self._arguments,
+        'num_rounds': None if limits is None else limits.num_rounds,
+        'min_separation': None if limits is None else limits.min_separation,
+        'max_participations': None if limits is None else limits.max_participations,
+        'sizes': self._sizes,
+      }
+    )
+
+  def derive_sample_params(self, global_state: DistributedState) -> DistributedState:
+    """Returns what clients have to know: the rotation of the round.
+
+    Args:
+      global_state: State before the round.
+    """
+    return global_state
+
+  def initial_sample_state(self, template: Any = None) -> Shares:
+    """Returns the sum of no records.
+
+    Args:
+      template: Structure of float tensors or their specs; `None` for `record_specs`.
+
+    Raises:
+      TypeError: If the template is not like `record_specs`.
+      ValueError: If the template is not like `record_specs`.
+    """
+    if template is not None:
+      super().initial_sample_state(template)
+    zeros = tf.zeros([self.mechanism.dimension], tf.int64)
+    return Shares(zeros, tf.constant(0, tf.int64))
+
+  def encode_record(
+    self, params: DistributedState, record: Any
+  ) -> tuple[Shares, tf.Tensor]:
+    """Returns what a client sends, with its noise, and whether the record was finite.
+
+    Args:
+      params: From `derive_sample_params`.
+      record: Structure of float tensors.
+
+    Raises:
+      TypeError: If the record is not made of float tensors, or its dtypes are not
+        those of `record_specs`.
+      ValueError: If its structure or shapes are not those of `record_specs`.
+    """
+    steps = grid.steps_per_unit(tf.constant(self.clip_norm, tf.float32), 0.0)
+    clipped = clipping.clip_to_grid(
+      self._check(record), tf.constant(self.clip_norm, tf.float32), steps
+    )
+    vector = self._to_vector(clipped.integers) * (self.mechanism.scale / steps)
+    rotated = rotation.hadamard(vector * self._signs(params))
+    key = keys.new()
+    shares = self._round(rotated, key) + self._draw(key)
+    shares = tf.math.floormod(shares, self.mechanism.modulus)
+    return Shares(shares, tf.constant(1, tf.int64)), clipped.finite
+
+  def _to_vector(self, structure: Any) -> tf.Tensor:
+    flat = [
+      tf.cast(tf.reshape(each, [-1]), tf.float64) for each in tf.nest.flatten(structure)
+    ]
+    vector = tf.concat([*flat, tf.zeros([0], tf.float64)], axis=0)
+    size = self.mechanism.dimension
+    return tf.ensure_shape(tf.pad(vector, [[0, size - sum(self._sizes)]]), [size])
+
+  def _signs(self, state: DistributedState) -> tf.Tensor:
+    return rotation.signs(
+      state.rotation_key, tf.cast(state.round, tf.int64), self.mechanism.dimension
+    )
+
+  def _round(self, vector: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
+    """Integers within the bound, of the mean that the vector has."""
+    limit = tf.constant(self.mechanism.norm_squared, tf.int64)
+    low = tf.floor(vector)
+
+    def norm_squared(rounded: tf.Tensor) -> tf.Tensor:
+      return tf.reduce_sum(tf.square(rounded))
+
+    def again(tries: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+      uniform = self._uniform(key, tries + 1)
+      rounded = low + tf.cast(uniform < vector - low, tf.float64)
+      return tries + 1, tf.cast(rounded, tf.int64)
+
+    first = again(tf.constant(0, tf.int64), tf.zeros_like(vector, tf.int64))
+    _, rounded = tf.while_loop(
+      lambda tries, rounded: (
+        (tries < distributed_noise.TRIES) & (norm_squared(rounded) > limit)
+      ),
+      again,
+      first,
+    )
+    towards_zero = tf.cast(vector, tf.int64)
+    rounded = tf.where(norm_squared(rounded) <= limit, rounded, towards_zero)
+    within = norm_squared(rounded) <= limit
+    return tf.where(within, rounded, tf.zeros_like(rounded))
+
+  def _draw(self, key: tf.Tensor) -> tf.Tensor:
+    stddev = self.mechanism.local_stddev
+    return self._in_chunks(
+      key,
+      tf.constant(0, tf.int64),
+      integers.WORDS,
+      lambda words: integers.draw(self._noise, stddev, words),
+      tf.int64,
+    )
+
+  def _uniform(self, key: tf.Tensor, row: tf.Tensor) -> tf.Tensor:
+    """Numbers of 53 bits, from 0 to 1."""
+
+    def make(words: tf.Tensor) -> tf.Tensor:
+      words = tf.bitcast(tf.reshape(words, [-1, 2]), tf.uint64)
+      shifted = tf.bitwise.right_shift(words, tf.constant(11, tf.uint64))
+      return tf.cast(shifted, tf.float64) * 2.0**-53
+
+    return self._in_chunks(key, row, 2, make, tf.float64)
+
+  def _in_chunks(
+    self, key: tf.Tensor, row: tf.Tensor, num_words: int, make: Any, dtype: tf.DType
+  ) -> tf.Tensor:
+    """One number for each entry, of words that are in no other row or chunk."""
+    dimension, cipher = self.mechanism.dimension, generators.ChaCha20()
+    size = min(dimension, _CHUNK)
+    num_blocks = math.ceil(size * num_words / cipher.block_words)
+
+    def chunk(number: tf.Tensor) -> tf.Tensor:
+      zero = tf.constant(0, tf.int64)
+      words = cipher.words(key, row, number, zero, num_blocks)
+      return make(words[: size * num_words])
+
+    if dimension == size:
+      return chunk(tf.constant(0, tf.int64))
+    chunks = tf.map_fn(
+      chunk,
+      tf.range(dimension // size, dtype=tf.int64),
+      fn_output_signature=tf.TensorSpec([size], dtype),
+    )
+    return tf.reshape(chunks, [dimension])
+
+  def get_noised_result(
+    self, sample_state: Shares, global_state: DistributedState
+  ) -> tuple[Any, DistributedState, dp_accounting.DpEvent]:
+    """Returns the sum, the next state and the event of a round.
+
+    Args:
+      sample_state: Sum of the round's shares, modulo 2^bits or not.
+      global_state: State before the round.
+
+    Raises:
+      tf.errors.InvalidArgumentError: If there were fewer than `min_clients` shares or
+        more than `max_clients`, all rounds were used, or the state belongs to another
+        mechanism.
+    """
+    this_round = belonging.check(
+      global_state.belongs_to, self._belongs_to(), global_state.round
+    )
+    if self._participation is not None:
+      this_round = matrix_mechanism.check_round(
+        this_round, self._participation.num_rounds
+      )
+    with tf.control_dependencies(self._check_clients(sample_state.clients)):
+      entries = tf.identity(sample_state.entries)
+    half = self.mechanism.modulus // 2
+    centred = tf.math.floormod(entries + half, self.mechanism.modulus) - half
+    rotated = rotation.hadamard(tf.cast(centred, tf.float64))
+    vector = rotated * self._signs(global_state) / self.mechanism.scale
+    result = self._to_record(vector)
+    return (
+      result,
+      global_state._replace(round=this_round + 1),
+      self.mechanism.event(),
+    )
+
+  def _check_clients(self, clients: tf.Tensor) -> list[Any]:
+    fewest = tf.debugging.assert_greater_equal(
+      clients,
+      tf.constant(self.min_clients, tf.int64),
+      message='fewer clients than min_clients sent their share of the noise: the sum '
+      'would be less private than planned, and is not released.',
+    )
+    most = tf.debugging.assert_less_equal(
+      clients,
+      tf.constant(self.max_clients, tf.int64),
+      message='more clients than max_clients: their sum may have wrapped around, and '
+      'is not released.',
+    )
+    return [each for each in (fewest, most) if each is not None]
+
+  def _to_record(self, vector: tf.Tensor) -> Any:
+    parts = tf.split(vector[: sum(self._sizes)], self._sizes) if self._sizes else []
+    flat = [
+      tf.cast(tf.reshape(part, spec.shape), spec.dtype)
+      for part, spec in zip(parts, self._specs)
+    ]
+    return tf.nest.pack_sequence_as(self._record_specs, flat)
+
+  def spent(self, global_state: DistributedState) -> spent_lib.RepeatedSpent:
+    """Returns how many times a client who was in as many rounds as it may was in one.
+
+    Args:
+      global_state: State after some rounds.
+    """
+    rounds = tf.cast(global_state.round, tf.int64)
+    total = self._participations_in(rounds)
+    return spent_lib.RepeatedSpent(
+      tf.constant(spent_lib.text_of(self.mechanism.event())),
+      total - self._participations_in(tf.maximum(rounds - 1, 0)),
+      total,
+    )
+
+  def _participations_in(self, rounds: tf.Tensor) -> tf.Tensor:
+    """In how many of the first `rounds` rounds one client can have been; int64."""
+    if self._participation is None:
+      return rounds
+    taken = np.zeros(self._participation.num_rounds + 1, np.int64)
+    taken[1 + np.array(self._participation.rounds, np.int64)] = 1
+    return tf.gather(tf.constant(np.cumsum(taken), tf.int64), rounds)
+
+  def derive_metrics(
+    self, global_state: DistributedState
+  ) -> 'collections.OrderedDict[str, tf.Tensor]':
+    """Returns rounds served, clip norm, and noise. Nothing of it depends on data.
+
+    Args:
+      global_state: State after some rounds.
+    """
+    made = self.mechanism
+    return collections.OrderedDict(
+      rounds=global_state.round,
+      clip_norm=tf.constant(made.clip_norm, tf.float32),
+      noise_multiplier=tf.constant(made.noise_multiplier, tf.float64),
+      scale=tf.constant(made.scale, tf.float64),
+      local_stddev=tf.constant(made.local_stddev, tf.float64),
+      wrap_probability=tf.constant(made.wrap_probability, tf.float64),
+      noise_generator=tf.constant(self.generator),
+    )
+
+  def __repr__(self) -> str:
+    return (
+      f'{type(self).__name__}({self._participation}, noise={self._noise!r}, '
+      f'{", ".join(f"{key}={value}" for key, value in self._arguments.items())})'
+    )
