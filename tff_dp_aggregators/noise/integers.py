@@ -7,11 +7,12 @@ to have, up to a total variation of 2^-126 for each entry of the table: d coordi
 n clients in r rounds differ from exact draws by no more than d n r 2^-110, 8e-23 for
 10^6, 100 and 1000. No floating point is involved where numbers are drawn.
 
-(TensorFlow Privacy 0.9.0 draws its Skellam shares with a seed that is the clock in
-microseconds, `distributed_skellam_query.py`, line 91: clients that compute in the same
-microsecond share their noise, and who knows when they did has few keys to try. Its
-discrete Gaussians come from samplers that compute in float32 and have seeds of 64 bits
-at most, `discrete_gaussian_utils.py`.)
+(TensorFlow Privacy 0.9.0 draws Skellam shares with the clock in microseconds as seed,
+`distributed_skellam_query.py`, line 84, anew for each tensor: who knows roughly when a
+client computed has few seeds to try, and tensors of one record that are drawn in the
+same microsecond get equal noise, 3 of 100 pairs where that was counted,
+`tests/queries/distributed_test.py`. Random rounding in TFF has such a seed, too,
+`discretization.py`, line 356.)
 """
 
 import decimal
