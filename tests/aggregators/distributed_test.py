@@ -207,3 +207,20 @@ def test_bits_and_moduli_that_do_not_fit_are_refused():
     _build('skellam', clients_per_round=4.5)
   with pytest.raises(ValueError, match='max_clients'):
     _build('skellam', max_clients=2, min_clients=3)
+
+
+def test_shares_may_be_of_a_part_of_the_model():
+  whole = aggregators.joint(
+    {
+      'shares': _build('skellam', noise_multiplier=1e-3),
+      'plain': aggregators.norm_clip(clip_norm=1.0, clients_per_round=4),
+    },
+    part_of=['plain', 'shares'],
+  )
+  assert whole.query.clients_draw_keys and whole.query.min_clients == 4
+  tensor = tff.TensorType(np.float32, [3])
+  process = whole.create(tff.to_type([tensor, tensor]))
+  values = [np.full(3, 0.25, np.float32), np.full(3, -0.5, np.float32)]
+  output = process.next(process.initialize(), [values] * 4)
+  for found, sent in zip(output.result, values):
+    np.testing.assert_allclose(found, sent, atol=1e-2)

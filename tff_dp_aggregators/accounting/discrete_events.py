@@ -22,7 +22,7 @@ import dp_accounting
 
 from tff_dp_aggregators.base import checks
 
-# What arXiv:2102.06387, Theorem 9, asks of a share.
+# What arXiv:2102.06387, Theorem 1, asks of a share.
 LEAST_DISCRETE_GAUSSIAN = 0.5
 
 
@@ -112,7 +112,7 @@ class DistributedDiscreteGaussianDpEvent(_Shares):
       raise ValueError(
         f'local_stddev must be at least {LEAST_DISCRETE_GAUSSIAN} for discrete '
         'Gaussian shares, below which nothing is proved of their sum '
-        f'(arXiv:2102.06387, Theorem 9); got {self.local_stddev}. Take a finer grid, '
+        f'(arXiv:2102.06387, Theorem 1); got {self.local_stddev}. Take a finer grid, '
         'more noise, or Skellam noise.'
       )
 

@@ -7,7 +7,7 @@ A client's contribution x, of L2 norm at most `clip_norm`, goes through these st
    at most C.
 2. Each entry is rounded to one of its two neighbouring integers, such that its mean is
    kept; all again if the norm is beyond a bound that this fails with a probability of
-   at most `beta` (arXiv:2102.06387, Theorem 1 and Lemma 28):
+   at most `beta` (arXiv:2102.06387, Theorem 1 and Section 4.1):
 
        D2^2 = min((C + sqrt(d))^2,
                   C^2 + d / 4 + sqrt(2 log(1 / beta)) (C + sqrt(d) / 2)).
@@ -29,7 +29,7 @@ moments E exp(t S) at most:
   after `TRIES` failures in a row, towards zero; with b = min(1, that + beta^TRIES),
   exp(t m b);
 * the noise: exp(t^2 m s^2 / 2) for discrete Gaussian shares of parameter s
-  (arXiv:2004.00010, Corollary 17), and exp(m s^2 (cosh t - 1)) for Skellam ones.
+  (arXiv:2004.00010), and exp(m s^2 (cosh t - 1)) for Skellam ones.
 
 So no more than 2 d exp(sum of exponents - t 2^(bits-1)) is the probability that any
 entry wraps, for every t > 0. It is a bound for a *number* of clients, `max_clients`:

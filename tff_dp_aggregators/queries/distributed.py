@@ -102,8 +102,6 @@ class DistributedSumQuery(records.GridSumQuery):
     (TensorShape([3]), 2, 2)
   """
 
-  clients_draw_keys = True
-
   def __init__(
     self,
     participation: Optional[strategies.Participation] = None,
@@ -170,6 +168,11 @@ class DistributedSumQuery(records.GridSumQuery):
     """
     dimension = max(1, sum(self._sizes))
     return distributed_noise.design(self._noise, dimension=dimension, **self._arguments)
+
+  @property
+  def clients_draw_keys(self) -> bool:
+    """They do: their noise is their own."""
+    return True
 
   @property
   def noise(self) -> str:

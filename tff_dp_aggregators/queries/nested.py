@@ -85,6 +85,12 @@ class NestedSumQuery(records.GridSumQuery):
     flat = tf.nest.flatten(self._sub_queries)
     return max(1, *(getattr(query, 'min_clients', None) or 1 for query in flat))
 
+  @property
+  def clients_draw_keys(self) -> bool:
+    """Whether they do for any of the queries."""
+    queries = tf.nest.flatten(self._sub_queries)
+    return any(query.clients_draw_keys for query in queries)
+
   def initial_global_state(self) -> Any:
     """Returns the states of the queries before round 0."""
     return self._map(lambda query: query.initial_global_state())

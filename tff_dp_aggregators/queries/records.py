@@ -166,13 +166,15 @@ class GridSumQuery(RecordSumQuery):
   A query sees sums and does not count their records. Who uses it without
   `aggregators`, which count, has to see to it that no sum is of more than
   `grid.MAX_CLIENTS`.
-
-  Attributes:
-    clients_draw_keys: Whether each execution of `encode_record` draws a key of its own.
-      Clients that are vectorised in one computation would share it.
   """
 
-  clients_draw_keys: bool = False
+  @property
+  def clients_draw_keys(self) -> bool:
+    """Whether each execution of `encode_record` draws a key of its own.
+
+    Clients that are vectorised in one computation would share it, and their noise.
+    """
+    return False
 
   def initial_sample_state(self, template: Any = None) -> Any:
     """Returns the sum of no records: int64 zeros like `template`.

@@ -13,7 +13,7 @@ convex in the order, and 0 at order 1.
 
 **Discrete Gaussians** (arXiv:2102.06387, Proposition 14). For s >= 1/2 no probability
 of the sum is further than a factor exp(tau / 2) from that of one discrete Gaussian of
-variance parameter mu, where (Theorem 9, 5 times for each share that is added)
+variance parameter mu, where (Theorem 1; half of it on either side)
 
     tau = 10 \sum_{k=1}^{n-1} exp(-2 pi^2 s^2 k / (k + 1)).
 
@@ -26,8 +26,8 @@ ways, each of them short:
    tau / 2 (2 order - 1) / (order - 1). (The paper states tau, the limit of large orders
    in that; here is what follows for each order.)
 2. Two distributions within exp(+-tau/2) of each other are (tau/2)^2/2-zCDP apart
-   (arXiv:1605.02065, Proposition 3.3), and square roots of zCDP add up (there,
-   Proposition 5.3's proof). So a coordinate that moves by D_j costs at most
+   (arXiv:1605.02065, Proposition 3.3), and square roots of zCDP add up, as for groups
+   (there, Section 5). So a coordinate that moves by D_j costs at most
    order / 2 (D_j / sqrt(mu) + tau)^2; the sum over coordinates is at most
    order / 2 (D2^2 / mu + 2 D1 tau / sqrt(mu) + tau^2 d).
 3. The same for the vector as a whole: order / 2 (D2 / sqrt(mu) + tau sqrt(d))^2.
