@@ -52,6 +52,14 @@ _QUERIES = {
 }
 # Without specs of a record, or with a query in front of the number.
 _OTHERS = {
+  'JointSumQuery': (
+    (
+      {
+        'a': queries.NormClipSumQuery(order=2.0, clip_norm=1.0, record_specs=(_SPEC,)),
+      },
+    ),
+    {'part_of': ['a'], 'record_specs': [_SPEC]},
+  ),
   'NestedSumQuery': (
     ([queries.NormClipSumQuery(order=2.0, clip_norm=1.0, record_specs=_SPEC)],),
     {},

@@ -55,6 +55,7 @@ class Noise:
     return dp_accounting.SelfComposedDpEvent(self.event(noise_multiplier), count)
 
 
+# What may be correlated over rounds by a strategy.
 GAUSSIAN = Noise(
   'gaussian',
   2,
@@ -63,6 +64,7 @@ GAUSSIAN = Noise(
   scale='standard deviation of an entry of z',
   words='independent Gaussian noise in each round, as in DP-FedAvg',
 )
+# Pure epsilon, in L1 norm.
 LAPLACE = Noise(
   'laplace',
   1,
