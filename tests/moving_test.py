@@ -1,0 +1,118 @@
+"""Where users of other systems find what they had: every name and every test is there.
+
+Claims, for each row of docs/moving/names.md:
+
+* Each name here that it gives is in the package.
+* It names a test, each of which is there.
+* Names of TensorFlow Privacy and TensorFlow Federated are theirs, in the versions that
+  are installed.
+"""
+
+import functools
+import pathlib
+import re
+
+import pytest
+import tensorflow_federated as tff
+import tensorflow_privacy as tfp
+
+from tff_dp_aggregators import accounting
+from tff_dp_aggregators import aggregators
+from tff_dp_aggregators import learning
+from tff_dp_aggregators import queries
+from tff_dp_aggregators import strategies
+
+_ROOT = pathlib.Path(__file__).resolve().parents[1]
+_PAGE = _ROOT / 'docs' / 'moving' / 'names.md'
+_ROOMS = {
+  each.__name__.rpartition('.')[2]: each
+  for each in (accounting, aggregators, learning, queries, strategies)
+}
+_CODE = re.compile(r'`([^`]+)`')
+
+
+def _rows():
+  system = ''
+  for line in _PAGE.read_text('utf-8').splitlines():
+    if line.startswith('## '):
+      system = line[3:].split(' (')[0]
+    elif line.startswith('|') and not line.startswith(('|---', '| there')):
+      yield (system, *(cell.strip() for cell in line.strip('|').split(' |')))
+
+
+ROWS = list(_rows())
+each_row = pytest.mark.parametrize('row', ROWS, ids=lambda row: row[1][:40])
+
+
+def test_all_systems_have_rows():
+  assert {row[0] for row in ROWS} == {
+    'pfl-research',
+    'Flower',
+    'flower-dp',
+    'TensorFlow Privacy',
+    'TensorFlow Federated',
+  }
+  assert all(len(row) == 5 for row in ROWS)
+
+
+@each_row
+def test_names_here_are_there(row):
+  names = [
+    name
+    for name in _CODE.findall(row[2])
+    if name.split('.')[0] in _ROOMS and '.' in name
+  ]
+  in_aggregators = [name for name in _CODE.findall(row[2]) if name[:2] == 'DP']
+  assert names or in_aggregators
+  for name in names:
+    room, *rest = name.split('.')
+    assert functools.reduce(getattr, rest, _ROOMS[room]) is not None
+  for name in in_aggregators:
+    assert functools.reduce(getattr, name.split('.'), aggregators)
+
+
+@each_row
+def test_the_tests_are_there(row):
+  tests = _CODE.findall(row[4])
+  assert tests
+  for test in tests:
+    path, _, name = test.partition('::')
+    source = (_ROOT / path).read_text('utf-8')
+    assert not name or f'def {name}(' in source
+
+
+@pytest.mark.parametrize(
+  'row',
+  [row for row in ROWS if row[0].startswith('TensorFlow')],
+  ids=lambda row: row[1][:40],
+)
+def test_names_of_the_peers_that_are_installed_are_theirs(row):
+  peers = [
+    tff.aggregators,
+    tff.aggregators.differential_privacy,
+    tff.learning,
+    tff.aggregators.DifferentiallyPrivateFactory,
+  ]
+  if row[0] == 'TensorFlow Privacy':
+    peers = [tfp, *_modules_of_queries()]
+  names = [
+    name.split('(')[0].split('.')[-1]
+    for name in _CODE.findall(row[1])
+    if name[0].isupper() or name.endswith(('factory', 'aggregator'))
+  ]
+  for name in names:
+    assert any(hasattr(peer, name) for peer in peers), name
+
+
+def _modules_of_queries():
+  from tensorflow_privacy.privacy.dp_query import distributed_discrete_gaussian_query
+  from tensorflow_privacy.privacy.dp_query import distributed_skellam_query
+  from tensorflow_privacy.privacy.dp_query import nested_query
+  from tensorflow_privacy.privacy.dp_query import restart_query
+
+  return (
+    distributed_discrete_gaussian_query,
+    distributed_skellam_query,
+    nested_query,
+    restart_query,
+  )
