@@ -5,6 +5,7 @@ from typing import Any, Optional
 
 import numpy as np
 
+from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.reports import learning_curves
 from tff_dp_aggregators.accounting.reports.rendering import document
@@ -96,7 +97,9 @@ def _at_delta(statement: dict[str, Any]) -> str:
   if statement['parts']:
     return ''
   delta = rounding.exact(statement['guarantee']['delta'])
-  if schemas.is_sampled(schemas.of_report(statement['participation'])):
+  is_sampled = schemas.is_sampled(schemas.of_report(statement['participation']))
+  noise = noises.of_mechanism(statement['mechanism']['name'])
+  if is_sampled or not noise.is_gaussian:
     return f', at delta = {delta}: an upper bound'
   return f', at delta = {delta}'
 
