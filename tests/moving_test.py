@@ -4,14 +4,18 @@ Claims, for each row of docs/moving/names.md:
 
 * Each name here that it gives is in the package.
 * It names a test, each of which is there.
+* So does each of docs/moving/findings.md; and what is said there of a wrong Cholesky
+  factor is so.
 * Names of TensorFlow Privacy and TensorFlow Federated are theirs, in the versions that
   are installed.
 """
 
 import functools
+import math
 import pathlib
 import re
 
+import numpy as np
 import pytest
 import tensorflow_federated as tff
 import tensorflow_privacy as tfp
@@ -24,6 +28,7 @@ from tff_dp_aggregators import strategies
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _PAGE = _ROOT / 'docs' / 'moving' / 'names.md'
+_FINDINGS = _PAGE.with_name('findings.md')
 _ROOMS = {
   each.__name__.rpartition('.')[2]: each
   for each in (accounting, aggregators, learning, queries, strategies)
@@ -76,9 +81,43 @@ def test_the_tests_are_there(row):
   tests = _CODE.findall(row[4])
   assert tests
   for test in tests:
-    path, _, name = test.partition('::')
-    source = (_ROOT / path).read_text('utf-8')
-    assert not name or f'def {name}(' in source
+    _check_test(test)
+
+
+def _check_test(test):
+  path, _, name = test.partition('::')
+  source = (_ROOT / path).read_text('utf-8')
+  assert not name or f'def {name}(' in source
+
+
+def test_findings_name_tests_that_are_there():
+  lines = _FINDINGS.read_text('utf-8').splitlines()
+  tested = [line.split(' | ')[-1] for line in lines if line.startswith('| ')][1:]
+  assert len(tested) > 5
+  for cell in tested:
+    tests = _CODE.findall(cell)
+    assert tests
+    for test in tests:
+      _check_test(test)
+
+
+@pytest.mark.parametrize(
+  ('num_rounds', 'separation', 'said'), [(64, 16, 1.41), (200, 50, 2.00)]
+)
+def test_the_wrong_cholesky_factor_adds_too_little_noise(num_rounds, separation, said):
+  # X = C^T C with unit diagonal and separation - 1 bands, as pfl-research optimises it.
+  limits = strategies.Participation(num_rounds, separation)
+  right = strategies.banded.optimize(
+    num_rounds, num_bands=separation - 1, participation=limits
+  )
+  matrix = right.materialize()
+  wrong = strategies.Dense(num_rounds, np.linalg.cholesky(matrix.T @ matrix))
+  np.testing.assert_allclose(np.linalg.norm(wrong.materialize(), axis=1), 1.0)
+  # What noise is calibrated for: as many columns of norm one as participations.
+  accounted = math.sqrt(limits.possible_participations)
+  assert right.sensitivity(limits) == pytest.approx(accounted, rel=1e-9)
+  assert wrong.sensitivity(limits) / accounted == pytest.approx(said, abs=0.005)
+  assert f'{said:.2f}' in _FINDINGS.read_text('utf-8')
 
 
 @pytest.mark.parametrize(
