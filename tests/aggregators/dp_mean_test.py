@@ -29,6 +29,7 @@ from tff_dp_aggregators import noise
 from tff_dp_aggregators import queries
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.strategies import registry
 
 _ROUNDS = 4
 _VECTOR = tff.TensorType(np.float32, [3])
@@ -431,7 +432,7 @@ def test_mechanisms_that_no_factory_keeps_are_refused():
     aggregators.from_mechanism(adaptive, clip_norm=1.0, clients_per_round=4)
 
 
-@pytest.mark.parametrize('name', accounting.mechanism.names())
+@pytest.mark.parametrize('name', registry.KINDS)
 def test_a_mechanism_by_name_has_the_noise_that_was_planned(name):
   limits = strategies.Participation(12, 4)
   planned = accounting.Mechanism.for_target(name, limits, 5.0, 1e-6)
@@ -440,6 +441,15 @@ def test_a_mechanism_by_name_has_the_noise_that_was_planned(name):
   assert factory.effective_noise_multiplier == pytest.approx(
     planned.effective_noise_multiplier, rel=1e-12
   )
+
+
+def test_laplace_noise_by_name_is_that_which_was_planned():
+  limits = strategies.Participation(12, 4)
+  planned = accounting.Mechanism.for_target('laplace', limits, 5.0, 1e-6)
+  factory = aggregators.from_mechanism(planned, clip_norm=1.0, clients_per_round=4)
+  assert factory.participation == limits
+  assert factory.noise_multiplier == planned.noise_multiplier
+  assert factory.query.run_event() == planned.event
 
 
 def test_too_many_bands_are_refused_by_the_builder():

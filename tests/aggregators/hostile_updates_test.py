@@ -82,6 +82,19 @@ _FACTORIES = {
     2,
   ),
   'gaussian': (lambda **kw: aggregators.gaussian(**_numbers(5000.0), **kw), 2),
+  # Without noise: what clients clip is to be seen.
+  'gaussian_shares': (
+    lambda **kw: aggregators.gaussian_shares(min_clients=1, **_numbers(0.0), **kw),
+    2,
+  ),
+  'local_gaussian': (lambda **kw: aggregators.local_gaussian(**_numbers(0.0), **kw), 2),
+  'local_laplace': (lambda **kw: aggregators.local_laplace(**_numbers(0.0), **kw), 1),
+  'two_sided_gaussian': (
+    lambda **kw: aggregators.two_sided_gaussian(
+      server_noise_multiplier=0.0, **_numbers(0.0), **kw
+    ),
+    2,
+  ),
   'laplace': (lambda **kw: aggregators.laplace(**_numbers(2.0), **kw), 1),
   'norm_clip': (
     lambda **kw: aggregators.norm_clip(
@@ -118,6 +131,13 @@ _MAKE_NO_MEANS = {
   'extract_dp_event',
   'joint',  # Its parts are those above; joint_test.
   'secure_sum',
+  # Clients send what they send for local_gaussian and local_laplace.
+  'approximate_local_gaussian',
+  'approximate_local_laplace',
+  # On a grid of their own; distributed_test.
+  'distributed_discrete_gaussian',
+  'distributed_skellam',
+  'secure_modular_sum',
 }
 _FLOAT32 = tff.to_type([(np.float32, [4]), (np.float32, [2])])
 _MIXED = tff.to_type([(np.float32, [4]), (np.float64, [2])])

@@ -87,6 +87,18 @@ _OTHERS = {
   'extract_dp_event',
   'secure_sum',
 }
+# Clients' noise is new in each round: client_noise_test and distributed_test.
+_OF_CLIENTS = {
+  'approximate_local_gaussian',
+  'approximate_local_laplace',
+  'distributed_discrete_gaussian',
+  'distributed_skellam',
+  'gaussian_shares',
+  'local_gaussian',
+  'local_laplace',
+  'secure_modular_sum',
+  'two_sided_gaussian',
+}
 # Those whose rounds are unlike the others'.
 _QUICK = ('adaptive', 'banded', 'laplace')
 
@@ -110,7 +122,8 @@ def _test_backend():
 
 
 def test_these_are_all_mechanisms():
-  assert set(aggregators.__all__) == (set(_MECHANISMS) - {'blt'}) | _OTHERS
+  mechanisms = set(_MECHANISMS) - {'blt'}
+  assert set(aggregators.__all__) == mechanisms | _OTHERS | _OF_CLIENTS
 
 
 @pytest.mark.parametrize(
