@@ -85,7 +85,8 @@ class DistributedNoise:
     max_clients: The most for which `wrap_probability` holds.
     dimension: Entries of a contribution, padded to a power of two.
     bits: The sum is modulo 2^bits.
-    scale: Steps of the grid in 1.
+    scaled_clip_norm: The clip norm in steps of the grid: C. All that accounting reads
+      follows from it, so that an event is the same for every clip norm.
     local_stddev: Of a client's share, in steps.
     beta: Probability at most that a client rounds again; 0 for never.
   """
@@ -96,7 +97,7 @@ class DistributedNoise:
   max_clients: int
   dimension: int
   bits: int
-  scale: float
+  scaled_clip_norm: float
   local_stddev: float
   beta: float
 
@@ -108,7 +109,9 @@ class DistributedNoise:
   @property
   def norm_squared(self) -> int:
     """Square of the L2 bound of the integers, a whole number."""
-    return math.floor(_rounded_squared(self._scaled, self.dimension, self.beta))
+    return math.floor(
+      _rounded_squared(self.scaled_clip_norm, self.dimension, self.beta)
+    )
 
   @property
   def l2_sensitivity(self) -> float:
@@ -124,7 +127,7 @@ class DistributedNoise:
   @property
   def noise_multiplier(self) -> float:
     """Noise of the sum of the fewest clients, over the clip norm."""
-    return self.local_stddev * math.sqrt(self.min_clients) / self._scaled
+    return self.local_stddev * math.sqrt(self.min_clients) / self.scaled_clip_norm
 
   @property
   def wrap_probability(self) -> float:
@@ -132,8 +135,9 @@ class DistributedNoise:
     return self.wrap_probability_with(self.max_clients)
 
   @property
-  def _scaled(self) -> float:
-    return self.clip_norm * self.scale
+  def scale(self) -> float:
+    """Steps of the grid in 1."""
+    return self.scaled_clip_norm / self.clip_norm
 
   def wrap_probability_with(self, clients: int) -> float:
     """The same with another number of clients.
@@ -143,7 +147,7 @@ class DistributedNoise:
     """
     return _wrap_probability(
       self.noise,
-      self._scaled,
+      self.scaled_clip_norm,
       self.local_stddev,
       clients,
       self.dimension,
@@ -428,7 +432,7 @@ def as_in_tff(
     clients_per_round,
     dimension,
     bits,
-    scale,
+    (clip_norm + _TFF_LEEWAY) * scale,
     math.ceil(local) if noise == 'discrete_gaussian' else local,
     beta,
   )
@@ -581,7 +585,7 @@ def _finest(
     max_clients,
     size,
     bits,
-    finest / clip_norm,
+    finest,
     max(local * finest, discrete_events.LEAST_DISCRETE_GAUSSIAN),
     beta,
   )

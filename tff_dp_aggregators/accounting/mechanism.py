@@ -19,6 +19,8 @@ from tff_dp_aggregators.accounting import calibration
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting import sites
+from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.strategies import registry
 
 FROM_FILE = 'file'  # The name of a mechanism whose strategy was made elsewhere.
@@ -30,6 +32,14 @@ def names() -> tuple[str, ...]:
   A kind that is registered later is among them as well.
   """
   return (*registry.KINDS, *noises.OTHERS)
+
+
+def options() -> tuple[str, ...]:
+  """Names of all options: of kinds of strategies, of noise, and of its sites.
+
+  A kind that is registered later adds its own.
+  """
+  return (*registry.options(), *sites.options())
 
 
 class Target(NamedTuple):
@@ -53,18 +63,23 @@ class Mechanism:
     participation: Who takes part when, and for how many rounds: limits, or sampling.
     noise_multiplier: Scale of z over the clip norm: of Gaussian noise its standard
       deviation, of Laplace noise that over sqrt(2).
-    options: Names and values of the options that were given, such as num_bands. Each
-      is an argument of its own; `strategies.registry` lists them, with their defaults.
+    options: Names and values of the options that were given, such as num_bands, or
+      min_clients where clients make the noise. Each is an argument of its own;
+      `strategies.registry` and `sites` list them, with their defaults.
     clipped_count_stddev: With adaptive clipping, the standard deviation of z for the
       count of small norms, more than half of `noise_multiplier`; that covers both then.
     adjacency: A key of `schemas.ADJACENCIES`; by default the schema's own.
+    noise_site: A key of `sites.SITES`: who makes the noise; by default the server, but
+      of integers the clients. With 'local' and 'local_approximate', `noise_multiplier`
+      is that of the noise of one client, and with 'clients' that of the sum.
     strategy: Strategy matrix C. It follows from the rest and need not be given, but for
       'file', or to save the time that finding it takes.
 
   Raises:
     TypeError: If there is no such option, or an argument is not of its type.
     ValueError: If the name is unknown, a number is out of range, an option is given to
-      a mechanism that does not have it, or the adjacency is not valid for the schema.
+      a mechanism that does not have it, or missing, the adjacency is not valid for the
+      schema, or there is no analysis of such noise at such a site.
 
   Example:
     >>> participation = strategies.Participation.from_rounds_between(2000, 313, 6)
@@ -73,6 +88,10 @@ class Mechanism:
     0.7876
     >>> Mechanism('tree', participation, 7.0, restart_every=314).options
     (('restart_every', 314),)
+    >>> Mechanism(
+    ...   'gaussian', participation, 7.0, noise_site='clients', min_clients=100
+    ... ).epsilon(1e-10) == Mechanism('gaussian', participation, 7.0).epsilon(1e-10)
+    True
   """
 
   name: str
@@ -81,6 +100,7 @@ class Mechanism:
   options: tuple[tuple[str, int], ...]
   clipped_count_stddev: Optional[float]
   adjacency: str
+  noise_site: str
   strategy: strategies.Strategy
 
   def __init__(
@@ -91,6 +111,7 @@ class Mechanism:
     *,
     clipped_count_stddev: Optional[float] = None,
     adjacency: Optional[str] = None,
+    noise_site: Optional[str] = None,
     strategy: Optional[strategies.Strategy] = None,
     options: Union[Mapping[str, Optional[int]], Iterable[tuple[str, int]]] = (),
     **given: Optional[int],
@@ -100,37 +121,51 @@ class Mechanism:
       adaptive_clipping.values_noise_multiplier(noise_multiplier, clipped_count_stddev)
     relation = schemas.check_relation(participation, _relation(adjacency))
     # Both, for `dataclasses.replace` hands on `options`, and one may change.
-    merged: dict[str, Optional[int]] = {**dict(options), **given}
+    numbers = check_numbers({**dict(options), **given})
     if isinstance(name, strategies.Strategy):
       raise TypeError(
         f"name must be a str, got a strategy; write name='{FROM_FILE}', strategy=..."
       )
+    _check_name(name)
+    noise = noises.of_mechanism(name)
+    site = sites.of_noise(noise, noise_site)
+    of_strategy = {key: numbers[key] for key in registry.options() if key in numbers}
+    of_site = sites.check_numbers(
+      name, noise, site, {k: v for k, v in numbers.items() if k not in of_strategy}
+    )
+    noise = noise.with_numbers(of_site)
     if name == FROM_FILE:
-      checked = registry.check_numbers(merged)
-      if strategy is None or checked:
+      if strategy is None or of_strategy:
         raise ValueError(
           "the mechanism 'file' is a strategy alone, without options; give "
           'strategy=..., such as strategies.Strategy.load(path).'
         )
       strategies.strategy.require(strategy)
     elif name in noises.OTHERS:
-      checked, strategy = _of_independent(
-        name, participation, merged, strategy, clipped_count_stddev
+      strategy = _of_independent(
+        name, participation, of_strategy, strategy, clipped_count_stddev
       )
     else:
-      checked = registry.check_options(name, merged)
+      registry.check_options(name, of_strategy)
       if strategy is None:
-        strategy = strategy_for(name, participation, **checked)
+        strategy = registry.kind(name).build(
+          schemas.limits(participation), **of_strategy
+        )
       else:
-        registry.check_strategy(name, checked, strategy)
-    schemas.check(strategy, participation, noises.of_mechanism(name))
+        registry.check_strategy(name, of_strategy, strategy)
+    sites.check(
+      site, strategy, participation, schemas.adjacency(relation), clipped_count_stddev
+    )
+    schemas.check(strategy, participation, noise)
+    _check_noise(noise, relation, noise_multiplier)
     values = {
       'name': name,
       'participation': participation,
       'noise_multiplier': noise_multiplier,
-      'options': tuple(checked.items()),
+      'options': (*of_strategy.items(), *of_site.items()),
       'clipped_count_stddev': clipped_count_stddev,
       'adjacency': schemas.adjacency(relation),
+      'noise_site': site.name,
       'strategy': strategy,
     }
     for field, value in values.items():
@@ -176,6 +211,11 @@ class Mechanism:
       raise ValueError(
         f'clipped_count_stddev={clipped_count_stddev} and '
         f'clipped_count_share={clipped_count_share} say the same; give one of them.'
+      )
+    _check_name(name)
+    if noises.of_mechanism(name).plan is not None:
+      return _planned(
+        cls, name, participation, target_epsilon, target_delta, accountant, options
       )
     planned = cls(name, participation, 1.0, **options)
     noise_multiplier = calibration.noise_multiplier(
@@ -231,8 +271,13 @@ class Mechanism:
 
   @property
   def noise(self) -> noises.Noise:
-    """Of which kind the noise is."""
-    return noises.of_mechanism(self.name)
+    """Of which kind the noise is, with its numbers."""
+    return noises.of_mechanism(self.name).with_numbers(dict(self.options))
+
+  @property
+  def site(self) -> sites.Site:
+    """Where the noise is made."""
+    return sites.SITES[self.noise_site]
 
   @property
   def is_one_gaussian(self) -> bool:
@@ -282,8 +327,15 @@ class Mechanism:
     return adaptive_clipping.share(self.noise_multiplier, self.clipped_count_stddev)
 
   @property
+  def is_private(self) -> bool:
+    """Whether there is noise, and not only a simulation of it at another site."""
+    return self.noise_multiplier > 0 and not self.site.is_simulation
+
+  @property
   def event(self) -> dp_accounting.DpEvent:
-    """The event of all rounds together."""
+    """The event of all rounds together; of a simulation, that nothing is private."""
+    if self.site.is_simulation:
+      return dp_accounting.NonPrivateDpEvent()
     return self.event_with(self.noise_multiplier)
 
   @property
@@ -296,6 +348,8 @@ class Mechanism:
       >>> fed_avg.round_events[3].sampling_probability
       0.1
     """
+    if self.site.is_simulation:
+      return (dp_accounting.NonPrivateDpEvent(),) * self.participation.num_rounds
     return schemas.round_events(
       self.strategy,
       self.participation,
@@ -305,7 +359,7 @@ class Mechanism:
     )
 
   def event_with(self, noise_multiplier: float) -> dp_accounting.DpEvent:
-    """The event of all rounds, if the noise were another."""
+    """The event of all rounds, if the noise were another, and no simulation."""
     return schemas.event(
       self.strategy, self.participation, noise_multiplier, self.relation, self.noise
     )
@@ -367,7 +421,8 @@ class Mechanism:
       'participation': schemas.to_json(self.participation),
       'adjacency': self.adjacency,
       'noise_multiplier': self.noise_multiplier,
-      **dict.fromkeys(registry.options()),
+      'noise_site': self.noise_site,
+      **dict.fromkeys(options()),
       **dict(self.options),
       'clipped_count_stddev': self.clipped_count_stddev,
       'strategy_checksum': self.strategy.checksum,
@@ -392,7 +447,7 @@ class Mechanism:
       stored = values.pop('strategy_checksum')
       values['participation'] = schemas.from_json(values['participation'])
       # No default stands for these: epsilon is for the adjacency that was meant.
-      for name in ('adjacency', 'clipped_count_stddev'):
+      for name in ('adjacency', 'clipped_count_stddev', 'noise_site'):
         if name not in values:
           raise KeyError(name)
       if values['adjacency'] is None:
@@ -433,24 +488,109 @@ def strategy_for(
     8
   """
   if name in noises.OTHERS:
-    return _of_independent(name, participation, options)[1]
+    return _of_independent(name, participation, registry.check_numbers(options))
   given = registry.check_options(name, options)
   return registry.kind(name).build(schemas.limits(participation), **given)
+
+
+def check_numbers(given: Mapping[str, Optional[int]]) -> dict[str, int]:
+  """The options that are given, in the order of their names.
+
+  Args:
+    given: By name; what is `None` is not given.
+
+  Raises:
+    TypeError: If there is no such option, or a number is not whole.
+    ValueError: If a number is less than 1.
+
+  Example:
+    >>> check_numbers({'num_bands': 4, 'bits': None})
+    {'num_bands': 4}
+  """
+  known = options()
+  for name in given:
+    if name not in known:
+      raise TypeError(f'there is no option {name!r}; known: {", ".join(known)}.')
+  values = {name: given[name] for name in known if given.get(name) is not None}
+  return {name: checks.check_positive_int(name, each) for name, each in values.items()}
+
+
+def _check_name(name: str) -> None:
+  if name != FROM_FILE and name not in names():
+    raise ValueError(f'unknown mechanism {name!r}; known: {", ".join(names())}.')
+
+
+def _check_noise(
+  noise: noises.Noise, relation: Relation, noise_multiplier: float
+) -> None:
+  """Refuses integer noise that does not fit its bits, or is looked at otherwise."""
+  if noise.plan is None:
+    return
+  if relation is Relation.REPLACE_ONE:
+    raise ValueError(
+      f'adjacency=replace_one does not go with {noise.name} noise, whose rounding is '
+      'accounted for with one client zeroed out; take zero_out.'
+    )
+  if noise_multiplier == 0:
+    raise ValueError(
+      f'noise_multiplier must be positive for {noise.name} noise, whose grid is '
+      "relative to it; got 0. Take the mechanism 'gaussian' for no noise."
+    )
+  noise.event(noise_multiplier)  # Says what fits if the bits are too few.
+
+
+def _planned(
+  cls: type[Mechanism],
+  name: str,
+  participation: schemas.Schema,
+  target_epsilon: float,
+  target_delta: float,
+  accountant: Optional[str],
+  options: Mapping[str, Any],
+) -> Mechanism:
+  """The mechanism of integer noise, whose grid is found together with its scale."""
+  noise = noises.of_mechanism(name)
+  own = {each.name for each in noise.options}
+  numbers = {key: value for key, value in options.items() if key in own}
+  more = {key: value for key, value in options.items() if key not in own}
+  for required in noise.required:
+    if required is not noises.BITS and numbers.get(required.name) is None:
+      raise ValueError(
+        f'{required.name} is missing, which {name} needs: {required.help}.'
+      )
+  assert noise.plan is not None
+  found = noise.plan(
+    target_epsilon,
+    target_delta,
+    schemas.limits(participation).possible_participations,
+    **check_numbers(numbers),
+  )
+
+  def make(noise_multiplier: float) -> Mechanism:
+    return cls(name, participation, noise_multiplier, options=found.numbers, **more)
+
+  made = make(found.noise_multiplier)
+  # Its grid is found anew, and so is the last digit of epsilon.
+  while made.epsilon(target_delta, accountant=accountant) > target_epsilon:
+    made = make(made.noise_multiplier * (1 + 1e-7))
+  if accountant is None:
+    object.__setattr__(made, '_target', Target(target_epsilon, target_delta))
+  return made
 
 
 def _of_independent(
   name: str,
   participation: schemas.Schema,
-  options: Mapping[str, Optional[int]],
+  options: Mapping[str, int],
   strategy: Optional[strategies.Strategy] = None,
   clipped_count_stddev: Optional[float] = None,
-) -> tuple[dict[str, int], strategies.Strategy]:
-  """Options and strategy of noise that is not Gaussian: none, and the identity.
+) -> strategies.Strategy:
+  """The strategy of noise that is not Gaussian: the identity, without options.
 
   Raises:
     ValueError: If there is more to it.
   """
-  for option, value in registry.check_numbers(options).items():
+  for option, value in options.items():
     having = ', '.join(registry.options()[option])
     raise ValueError(f'{option}={value} is for {having}, not for {name}.')
   if clipped_count_stddev is not None:
@@ -458,9 +598,7 @@ def _of_independent(
       f'clipped_count_stddev={clipped_count_stddev} is for Gaussian noise, which can '
       f'cover the count of small norms as well, not for {name}; leave it out.'
     )
-  if strategy is None:
-    strategy = strategies.Identity(participation.num_rounds)
-  return {}, strategy
+  return strategies.Identity(participation.num_rounds) if strategy is None else strategy
 
 
 def _relation(adjacency: Optional[str]) -> Optional[Relation]:

@@ -4,7 +4,6 @@ from tff_dp_aggregators.aggregators.adaptive import adaptive
 from tff_dp_aggregators.aggregators.approximate_local import approximate_local_gaussian
 from tff_dp_aggregators.aggregators.approximate_local import approximate_local_laplace
 from tff_dp_aggregators.aggregators.builders import banded
-from tff_dp_aggregators.aggregators.builders import from_mechanism
 from tff_dp_aggregators.aggregators.builders import from_strategy
 from tff_dp_aggregators.aggregators.builders import gaussian
 from tff_dp_aggregators.aggregators.builders import tree
@@ -20,6 +19,7 @@ from tff_dp_aggregators.aggregators.joint import joint
 from tff_dp_aggregators.aggregators.laplace import laplace
 from tff_dp_aggregators.aggregators.local import local_gaussian
 from tff_dp_aggregators.aggregators.local import local_laplace
+from tff_dp_aggregators.aggregators.mechanisms import from_mechanism
 from tff_dp_aggregators.aggregators.nonfinite import ZeroNonfiniteFactory
 from tff_dp_aggregators.aggregators.norm_clip import norm_clip
 from tff_dp_aggregators.aggregators.shares import gaussian_shares

@@ -8,8 +8,7 @@ For secure aggregation pass `secure_sum()` as `record_aggregation_factory`: the 
 of clients and of values that are not finite are summed securely then, too.
 """
 
-import math
-from typing import Any, Optional, Protocol
+from typing import Optional
 
 import tensorflow_federated as tff
 
@@ -18,11 +17,6 @@ from tff_dp_aggregators import noise
 from tff_dp_aggregators import queries
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.aggregators import factory
-
-# The function has the module's name in the package.
-from tff_dp_aggregators.aggregators.adaptive import adaptive
-from tff_dp_aggregators.aggregators.laplace import laplace
-from tff_dp_aggregators.base import checks
 
 
 def gaussian(
@@ -292,167 +286,3 @@ def from_strategy(
     generator=generator,
     record_aggregation_factory=record_aggregation_factory,
   )
-
-
-class Schedule(Protocol):
-  """Who takes part when, as far as it has to fit a mechanism: `learning.schedules`."""
-
-  @property
-  def schema(self) -> Any:
-    """What the accountant reads."""
-
-  @property
-  def clients_per_round(self) -> float:
-    """The mean's denominator."""
-
-
-def from_mechanism(
-  mechanism: accounting.Mechanism,
-  *,
-  clip_norm: float,
-  clients_per_round: float,
-  schedule: Optional[Schedule] = None,
-  storage: noise.Storage = 'auto',
-  seed: noise.SeedLike = None,
-  generator: str = 'auto',
-  record_aggregation_factory: Optional[
-    tff.aggregators.UnweightedAggregationFactory
-  ] = None,
-) -> factory.DPMeanFactory:
-  """The factory of a mechanism that accounting planned.
-
-  Noise and strategy are the mechanism's. If it rests on sampling, what states say of
-  privacy (`extract_dp_event`, the effective noise multiplier in measurements) does not:
-  it is that of clients who take part in each round that they may be drawn for at all.
-  For zero-out neighbours, and with Poisson sampling for add-or-remove, that is right
-  and never too little; what the sampling is worth is in `mechanism.event` and, for the
-  lines of a ledger, in `mechanism.round_events`. Under other relations these alone are
-  right.
-
-  The clip norm of Laplace noise is one of L1 norms, all others of L2 norms; `storage`
-  is for noise that is correlated over rounds.
-
-  If the mechanism pays for adaptive clipping, `clip_norm` is that of the first rounds,
-  and the default numbers of `aggregators.adaptive` say how it goes on.
-
-  Args:
-    mechanism: Strategy, participation and noise, for instance calibrated to a
-      privacy target by `accounting.Mechanism.for_target`.
-    clip_norm: L2 bound of one client's contribution to one round.
-    clients_per_round: Denominator of the mean.
-    schedule: Who takes part, of `learning.schedules`: the one that the clients are
-      drawn from. A mechanism that rests on sampling, or pays for adaptive clipping,
-      needs it; it has to have the mechanism's schema and this denominator.
-    storage: Where the noise of earlier rounds is: see `noise.build`.
-    seed: Reproducible noise, for simulations; `None` for secret noise. An int takes the
-      seed's next stream in this process: a program that makes the same things in the
-      same order gets the same bits, and no two of these things the same. A `noise.Seed`
-      says which stream.
-    generator: What random words the noise is made of: 'chacha20', a cipher's; 'philox',
-      faster, and no cipher; 'auto' for the first in secret noise and the second with a
-      seed.
-    record_aggregation_factory: Sums the clipped values; `None` for
-      `tff.aggregators.SumFactory`.
-
-  Returns:
-    An unweighted aggregation factory.
-
-  Raises:
-    TypeError: If an argument is not of its type.
-    ValueError: If a number is out of range, the schedule does not fit, or it is missing
-      and the mechanism rests on sampling or pays for adaptive clipping.
-
-  Example:
-    >>> mechanism = accounting.Mechanism.for_target(
-    ...   'banded',
-    ...   strategies.Participation(num_rounds=100, min_separation=25),
-    ...   target_epsilon=8.0,
-    ...   target_delta=1e-6,
-    ... )
-    >>> aggregator = from_mechanism(mechanism, clip_norm=0.5, clients_per_round=100)
-    >>> round(aggregator.noise_multiplier, 3)
-    1.306
-  """
-  if not isinstance(mechanism, accounting.Mechanism):
-    raise TypeError(
-      f'mechanism must be an accounting.Mechanism, got {mechanism!r}; '
-      'accounting.Mechanism.for_target makes one of a name, and from_strategy takes a '
-      'strategy.'
-    )
-  _check_schedule(mechanism, clients_per_round, schedule)
-  if mechanism.name == accounting.noises.LAPLACE.name:
-    return laplace(
-      mechanism.limits,
-      clip_norm=clip_norm,
-      noise_multiplier=mechanism.noise_multiplier,
-      clients_per_round=clients_per_round,
-      seed=seed,
-      generator=generator,
-      record_aggregation_factory=record_aggregation_factory,
-    )
-  if mechanism.clipped_count_stddev is not None:
-    return adaptive(
-      strategy=mechanism.strategy,
-      participation=mechanism.limits,
-      noise_multiplier=mechanism.noise_multiplier,
-      clients_per_round=clients_per_round,
-      initial_clip_norm=clip_norm,
-      clipped_count_stddev=mechanism.clipped_count_stddev,
-      storage=storage,
-      seed=seed,
-      generator=generator,
-      record_aggregation_factory=record_aggregation_factory,
-    )
-  return from_strategy(
-    mechanism.strategy,
-    mechanism.limits,
-    clip_norm=clip_norm,
-    noise_multiplier=mechanism.noise_multiplier,
-    clients_per_round=clients_per_round,
-    storage=storage,
-    seed=seed,
-    generator=generator,
-    record_aggregation_factory=record_aggregation_factory,
-  )
-
-
-def _check_schedule(
-  mechanism: accounting.Mechanism,
-  clients_per_round: float,
-  schedule: Optional[Schedule],
-) -> None:
-  """Refuses a schedule that is not what the mechanism's privacy rests on."""
-  made = (
-    'schedule=learning.schedules.for_mechanism(mechanism, num_clients, '
-    'clients_per_round, seed)'
-  )
-  if schedule is None:
-    if mechanism.is_sampled:
-      raise ValueError(
-        'mechanism rests on sampling, and nothing here draws the clients; give '
-        f'{made} and take the clients from it, or plan with limits on participation.'
-      )
-    if mechanism.clipped_count_stddev is not None:
-      raise ValueError(
-        f'the mechanism pays for adaptive clipping; give {made}, or build it with '
-        'aggregators.adaptive, from its strategy, limits, noise_multiplier and '
-        'clipped_count_stddev.'
-      )
-    return
-  for name in ('schema', 'clients_per_round'):
-    if not hasattr(schedule, name):
-      raise TypeError(
-        f'schedule must be one of learning.schedules; got {schedule!r}, which has no '
-        f'{name}.'
-      )
-  if schedule.schema != mechanism.participation:
-    raise ValueError(
-      f'the schedule keeps {schedule.schema}, but the mechanism rests on '
-      f'{mechanism.participation}; give {made}.'
-    )
-  checks.check_number('clients_per_round', clients_per_round)
-  if not math.isclose(schedule.clients_per_round, clients_per_round):
-    raise ValueError(
-      f'clients_per_round is {clients_per_round}, but the schedule asks for '
-      f'{schedule.clients_per_round} clients a round; give the same number.'
-    )

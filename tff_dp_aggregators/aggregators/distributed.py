@@ -13,10 +13,12 @@ here, sees them as they are. That has no guarantee against it that could be stat
 from typing import Any, Optional
 
 import numpy as np
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_dp_aggregators import queries
 from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import distributed_noise
 from tff_dp_aggregators.aggregators import exact_sums
 from tff_dp_aggregators.aggregators import factory
 from tff_dp_aggregators.base import checks
@@ -74,7 +76,7 @@ def distributed_discrete_gaussian(
     >>> aggregator.query.min_clients
     100
   """
-  return _distributed(
+  return of_noise(
     'discrete_gaussian',
     participation,
     clip_norm=clip_norm,
@@ -150,7 +152,7 @@ def distributed_skellam(
     >>> type(event).__name__, event.num_clients
     ('SkellamDpEvent', 5)
   """
-  return _distributed(
+  return of_noise(
     'skellam',
     participation,
     clip_norm=clip_norm,
@@ -193,17 +195,38 @@ def secure_modular_sum(*, bits: int) -> tff.aggregators.SecureModularSumFactory:
   return tff.aggregators.SecureModularSumFactory(modulus)
 
 
-def _distributed(
+def of_noise(
   noise: str,
   participation: Optional[strategies.Participation],
   *,
   clients_per_round: float,
   bits: int,
-  min_clients: Optional[int],
-  max_clients: Optional[int],
-  record_aggregation_factory: Optional[tff.aggregators.UnweightedAggregationFactory],
+  min_clients: Optional[int] = None,
+  max_clients: Optional[int] = None,
+  dimension: Optional[int] = None,
+  record_aggregation_factory: Optional[
+    tff.aggregators.UnweightedAggregationFactory
+  ] = None,
   **numbers: float,
 ) -> factory.DPMeanFactory:
+  """`distributed_skellam` or `distributed_discrete_gaussian`, by the name of its noise.
+
+  Args:
+    noise: A key of `accounting.distributed_noise.NOISES`.
+    participation: As there.
+    clients_per_round: As there.
+    bits: As there.
+    min_clients: As there.
+    max_clients: As there.
+    dimension: How many numbers a client is to send; `create` refuses values that are
+      padded to another power of two. `None` for any.
+    record_aggregation_factory: As there.
+    **numbers: The others.
+
+  Raises:
+    TypeError: If an argument is not of its type.
+    ValueError: If a number is out of range.
+  """
   checks.check_number('clients_per_round', clients_per_round)
   fewest = _clients('min_clients', min_clients, clients_per_round)
   most = _clients('max_clients', max_clients, clients_per_round)
@@ -215,7 +238,7 @@ def _distributed(
     count_sum_factory = tff.aggregators.SecureSumFactory(1, 0)
 
   def build_query(record_specs: Any) -> queries.DistributedSumQuery:
-    return queries.DistributedSumQuery(
+    made = queries.DistributedSumQuery(
       participation,
       noise=noise,
       min_clients=fewest,
@@ -224,13 +247,27 @@ def _distributed(
       record_specs=record_specs,
       **numbers,
     )
+    if dimension is not None:
+      _check_dimension(dimension, made.mechanism.dimension)
+    return made
 
   return factory.DPMeanFactory(
     build_query,
     clients_per_round=clients_per_round,
     record_aggregation_factory=record_aggregation_factory,
     count_sum_factory=count_sum_factory,
+    specs_to_look_at=tf.TensorSpec([dimension or 1], tf.float32),
   )
+
+
+def _check_dimension(dimension: int, padded: int) -> None:
+  """Refuses values for whose size the noise was not planned."""
+  if distributed_noise.padded(dimension) != padded:
+    raise ValueError(
+      f'the mechanism was planned for dimension={dimension}, and values here have '
+      f'{padded} numbers once padded to a power of two: its grid, and so epsilon, '
+      'would be those of another. Plan it for as many as the model has.'
+    )
 
 
 def _clients(name: str, value: Optional[int], clients_per_round: float) -> int:

@@ -10,6 +10,7 @@ from typing import NamedTuple, Optional
 import dp_accounting
 
 from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import discrete_events
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.records.ledger_entry import LedgerEntry
 
@@ -18,7 +19,7 @@ _SAMPLES = (
   dp_accounting.SampledWithoutReplacementDpEvent,
 )
 # Noise that is not Gaussian.
-_INDEPENDENT = (dp_accounting.LaplaceDpEvent,)
+_INDEPENDENT = (dp_accounting.LaplaceDpEvent, *discrete_events.KINDS)
 # Stated figures may be this much above what the events compose to, relative,
 _TOLERANCE = 1e-9
 # and below by what this much of mu amounts to: another summation order, another libm.
@@ -41,8 +42,8 @@ class Spent(NamedTuple):
     """With one round more.
 
     Raises:
-      ValueError: If it is neither Gaussian nor Laplace nor a sample of one, or not of
-        the mechanism of those before it.
+      ValueError: If it is neither Gaussian nor Laplace nor a sample of one, nor integer
+        noise in shares, or not of the mechanism of those before it.
     """
     if is_repeated(event):
       if self.mu_squared or self.repeated not in (None, event):
@@ -52,8 +53,8 @@ class Spent(NamedTuple):
       mu = accountants.gdp_mu(event)
     except dp_accounting.UnsupportedEventError as e:
       raise ValueError(
-        'a ledger adds up Gaussian events, or has Laplace noise or samples; got '
-        f'{event}; account for others with accountants.epsilon.'
+        'a ledger adds up Gaussian events, or has Laplace or integer noise, or '
+        f'samples; got {event}; account for others with accountants.epsilon.'
       ) from e
     if mu and self.repeated is not None:
       raise ValueError(_mixed(event, self.repeated))
@@ -106,7 +107,7 @@ def check_stated(entry: LedgerEntry, spent: Spent) -> None:
       if getattr(entry, name) is not None:
         raise ValueError(
           f'{name} is {getattr(entry, name)}, but lines of sampled rounds, or of '
-          'Laplace noise, state none.'
+          'noise that is not Gaussian, state none.'
         )
     return
   stated, exact = entry.effective_noise_multiplier, spent.effective_noise_multiplier

@@ -145,7 +145,7 @@ class Kind(abc.ABC, Generic[S]):
   offers: ClassVar[tuple[Offer, ...]]
   known_noises: ClassVar[tuple[noises.Noise, ...]] = (
     noises.GAUSSIAN,
-    *noises.OTHERS.values(),
+    noises.LAPLACE,
   )
 
   def sensitivity_factor(self, relation: Relation) -> int:

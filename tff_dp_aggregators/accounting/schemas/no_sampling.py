@@ -71,6 +71,7 @@ class Limits(base.Kind[strategies.Participation]):
     },
   }
   offers = (base.Offer('none', '', '-'),)
+  known_noises = (noises.GAUSSIAN, *noises.OTHERS.values())
 
   def limits(self, schema: strategies.Participation) -> strategies.Participation:
     """The schema itself."""

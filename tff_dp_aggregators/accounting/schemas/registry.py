@@ -226,7 +226,7 @@ def check(
       f'{strategy.num_rounds}; build both for the same number.'
     )
   kind = kind_of(schema)
-  if noise not in kind.known_noises:
+  if noise.name not in [each.name for each in kind.known_noises]:
     known = ' and '.join(each.name for each in kind.known_noises)
     raise ValueError(
       f'no accountant here reads {noise.name} noise under {type(schema).__name__}, '

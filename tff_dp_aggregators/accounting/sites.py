@@ -1,0 +1,215 @@
+"""Where noise is made: by the server on the sum, or by clients on what they send.
+
+What the events say does not depend on it. Of whom they say it does: noise of the server
+hides a client in what is released; a client's own noise hides what it sends, from the
+server too; and shares of noise, which clients make for the sum, hide a client in the
+sum. `accounting.local` has the reasons, and guarantees besides.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Optional
+
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import local
+from tff_dp_aggregators.accounting import noises
+from tff_dp_aggregators.accounting import schemas
+
+
+@dataclasses.dataclass(frozen=True)
+class Site:
+  """A place where noise is made.
+
+  Attributes:
+    name: As an argument of `accounting.Mechanism`, and a value of `--noise_site`.
+    help: What that is, for the help of `--noise_site`.
+    setting: Who has to be trusted with what, for reports.
+    options: Numbers that it takes.
+    required: Those of them that there have to be.
+    is_simulation: Whether it shows what another site would come to, without its
+      guarantee.
+  """
+
+  name: str
+  help: str
+  setting: str
+  options: tuple[noises.Option, ...] = ()
+  required: tuple[noises.Option, ...] = ()
+  is_simulation: bool = False
+
+
+SERVER = Site(
+  'server',
+  'the server adds it to the sum',
+  'central differential privacy: the server that clips, sums and adds the noise is '
+  'trusted, and sees each update (or, with secure aggregation, their sum)',
+)
+CLIENTS = Site(
+  'clients',
+  'each client adds a share of it, and with --min_clients of them it is that of the '
+  'server',
+  'distributed differential privacy: each client clips its update and adds a share of '
+  'the noise before it sends anything, so that no server is trusted with the noise; '
+  'the guarantee is of the sum, and rests on a secure sum (or a server that looks at '
+  'nothing else), and on as many honest clients in each round as are stated below',
+  options=(noises.MIN_CLIENTS,),
+  required=(noises.MIN_CLIENTS,),
+)
+LOCAL = Site(
+  'local',
+  'each client adds all that hides it from the server as well: --noise_multiplier is '
+  "that of one client's noise",
+  'local differential privacy: each client clips its update and adds noise of its own '
+  'before it sends anything, and the guarantee is of what it sends, towards everybody; '
+  'neither the server nor other clients are trusted',
+  options=(noises.MIN_CLIENTS,),
+)
+LOCAL_APPROXIMATE = Site(
+  'local_approximate',
+  'the server adds Gaussian noise of the same squared error as that of local, quickly; '
+  'a simulation without a guarantee',
+  'none: the server adds noise of the same squared error that noise of each client '
+  'would have, which is a simulation of local differential privacy and gives none',
+  is_simulation=True,
+)
+# All of them, by name; the server is where noise is made unless something else is said.
+SITES = {each.name: each for each in (SERVER, CLIENTS, LOCAL, LOCAL_APPROXIMATE)}
+
+
+def of_noise(noise: noises.Noise, name: Optional[str]) -> Site:
+  """The site of a name, by default the usual one of the noise.
+
+  Args:
+    noise: What is made there.
+    name: A key of `SITES`, or `None`.
+
+  Raises:
+    ValueError: If there is no such site, or this noise cannot be made there.
+
+  Example:
+    >>> of_noise(noises.GAUSSIAN, None).name, of_noise(noises.SKELLAM, None).name
+    ('server', 'clients')
+  """
+  if name is None:
+    return SITES[noise.sites[0]]
+  if name not in SITES:
+    raise ValueError(f'unknown noise_site {name!r}; known: {", ".join(SITES)}.')
+  if name not in noise.sites:
+    possible = ' or '.join(noise.sites)
+    why = (
+      'the sum of Laplace shares is no Laplace noise'
+      if noise is noises.LAPLACE
+      else 'it is made in shares, for a secure sum of integers'
+    )
+    raise ValueError(
+      f'noise_site={name} does not go with {noise.name} noise: {why}. Its noise_site '
+      f'is {possible}.'
+    )
+  return SITES[name]
+
+
+def check(
+  site: Site,
+  strategy: strategies.Strategy,
+  participation: schemas.Schema,
+  adjacency: str,
+  clipped_count_stddev: Optional[float],
+) -> None:
+  """Refuses what has no analysis where noise is not made by the server.
+
+  Args:
+    site: Where the noise is made.
+    strategy: Strategy matrix C.
+    participation: Who takes part when.
+    adjacency: Neighbouring relation.
+    clipped_count_stddev: With adaptive clipping, the noise of its count.
+
+  Raises:
+    ValueError: If noise of the site cannot be correlated, sampled, or cover a count.
+  """
+  if site is SERVER:
+    return
+  if schemas.is_sampled(participation):
+    raise ValueError(
+      f'noise_site={site.name} does not go with sampling: a client that is not drawn '
+      'adds no noise either, so what it would have hidden shows who was drawn, and '
+      'nothing is amplified. State limits on participation, or add the noise on the '
+      'server.'
+    )
+  if clipped_count_stddev is not None:
+    raise ValueError(
+      f'clipped_count_stddev={clipped_count_stddev:g} does not go with noise_site='
+      f'{site.name}: adaptive clipping counts small norms with noise of the server, '
+      'which would see the counts of single clients. Take a fixed clip norm, or add '
+      'the noise on the server.'
+    )
+  local.check_strategy(strategy)
+
+
+def check_numbers(
+  name: str, noise: noises.Noise, site: Site, given: Mapping[str, int]
+) -> dict[str, int]:
+  """The numbers of noise and site.
+
+  Args:
+    name: Of the mechanism, for messages.
+    noise: Its kind of noise.
+    site: Where that is made.
+    given: By name; each at least 1.
+
+  Raises:
+    ValueError: If one is missing, or is for other mechanisms.
+  """
+  own = {each.name for each in (*noise.options, *site.options)}
+  for option, value in given.items():
+    if option not in own:
+      raise ValueError(
+        f'{option}={value} is for {_having(option)}, not for {name} with noise of '
+        f'{_of(site)}; leave it out.'
+      )
+  for needed in (*noise.required, *site.required):
+    if needed.name not in given:
+      raise ValueError(
+        f'{needed.name} is missing, which {name} with noise of {_of(site)} needs: '
+        f'{needed.help}.'
+      )
+  return dict(given)
+
+
+def options() -> dict[str, noises.Option]:
+  """The options of all kinds of noise and sites, by name."""
+  of_noises = (own for each in noises.OTHERS.values() for own in each.options)
+  of_sites = (own for each in SITES.values() for own in each.options)
+  return {each.name: each for each in (*of_noises, *of_sites)}
+
+
+def describe(option: str) -> str:
+  """What is said of an option, for the help of its flag.
+
+  Args:
+    option: A key of `options()`.
+
+  Example:
+    >>> describe('max_clients')[:39]
+    'For skellam and discrete_gaussian: how '
+  """
+  return f'For {_having(option, " and ")}: {options()[option].help}.'
+
+
+def _having(option: str, last: str = ' or ') -> str:
+  of_noises = [
+    each.name
+    for each in noises.OTHERS.values()
+    if option in [own.name for own in each.options]
+  ]
+  of_sites = [
+    f'noise_site={each.name}'
+    for each in SITES.values()
+    if option in [own.name for own in each.options]
+  ]
+  *others, final = [*of_noises, *of_sites]
+  return f'{", ".join(others)}{last}{final}' if others else final
+
+
+def _of(site: Site) -> str:
+  return 'the server' if site is SERVER else f'clients (noise_site={site.name})'
