@@ -16,6 +16,9 @@ from tff_dp_aggregators.accounting.records import ledger_spent
 from tff_dp_aggregators.strategies import registry
 
 PARTICIPATION = strategies.Participation(60, min_separation=12, max_participations=4)
+# What mechanisms need besides a noise multiplier.
+_INTEGERS = {'min_clients': 50, 'dimension': 300, 'bits': 16}
+NEEDED = {'skellam': _INTEGERS, 'discrete_gaussian': _INTEGERS}
 
 
 @pytest.mark.parametrize(
@@ -52,9 +55,10 @@ def test_names_stand_for_strategies_and_their_sensitivity(name, strategy):
 
 @pytest.mark.parametrize('name', mechanism.names())
 def test_target_is_kept_and_just_so(name):
-  made = accounting.Mechanism.for_target(name, PARTICIPATION, 3.0, 1e-6)
+  needed = NEEDED.get(name, {})
+  made = accounting.Mechanism.for_target(name, PARTICIPATION, 3.0, 1e-6, **needed)
   assert accountants.epsilon(made.event, 1e-6) <= 3.0
-  less = dataclasses.replace(made, noise_multiplier=made.noise_multiplier * 0.9999)
+  less = dataclasses.replace(made, noise_multiplier=made.noise_multiplier * 0.9998)
   assert accountants.epsilon(less.event, 1e-6) > 3.0
 
 
@@ -153,7 +157,7 @@ def test_options_stay_what_they_are_and_tell_mechanisms_apart():
 
 def test_json_has_every_option_and_null_for_those_not_given():
   made = accounting.Mechanism('tree', PARTICIPATION, 1.0, restart_every=20)
-  options = {name: made.to_json()[name] for name in registry.options()}
+  options = {name: made.to_json()[name] for name in mechanism.options()}
   assert options.pop('restart_every') == 20
   assert {'num_bands', 'num_buffers'} <= set(options)
   assert set(options.values()) == {None}
@@ -164,7 +168,7 @@ def test_json_has_every_option_and_null_for_those_not_given():
 
 @pytest.mark.parametrize('name', mechanism.names())
 def test_json_round_trip_is_exact(name):
-  made = accounting.Mechanism(name, PARTICIPATION, 0.1 + 0.2)
+  made = accounting.Mechanism(name, PARTICIPATION, 0.1 + 0.2, **NEEDED.get(name, {}))
   assert mechanism.Mechanism.from_json(json.loads(json.dumps(made.to_json()))) == made
 
 
@@ -177,6 +181,7 @@ def test_json_round_trip_is_exact(name):
     'name',
     'adjacency',
     'clipped_count_stddev',
+    'noise_site',
   ],
 )
 def test_saved_mechanism_without_a_field_is_refused(field):

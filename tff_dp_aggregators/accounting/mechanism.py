@@ -153,9 +153,7 @@ class Mechanism:
         )
       else:
         registry.check_strategy(name, of_strategy, strategy)
-    sites.check(
-      site, strategy, participation, schemas.adjacency(relation), clipped_count_stddev
-    )
+    sites.check(site, strategy, participation, clipped_count_stddev)
     schemas.check(strategy, participation, noise)
     _check_noise(noise, relation, noise_multiplier)
     values = {

@@ -112,7 +112,6 @@ def check(
   site: Site,
   strategy: strategies.Strategy,
   participation: schemas.Schema,
-  adjacency: str,
   clipped_count_stddev: Optional[float],
 ) -> None:
   """Refuses what has no analysis where noise is not made by the server.
@@ -121,7 +120,6 @@ def check(
     site: Where the noise is made.
     strategy: Strategy matrix C.
     participation: Who takes part when.
-    adjacency: Neighbouring relation.
     clipped_count_stddev: With adaptive clipping, the noise of its count.
 
   Raises:

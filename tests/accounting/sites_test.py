@@ -1,0 +1,212 @@
+"""Mechanisms whose noise clients make: what their events are, and what is refused.
+
+Claims:
+
+* At every site the event is what brute force over patterns of rounds gives, of the
+  noise that the site's own accounting (`local`, `distributed_noise`) has for it.
+* A simulation of local noise has no guarantee, whatever its noise, and is calibrated
+  like the local noise that it stands for.
+* The events of integer noise do not depend on the clip norm, and those of rounds
+  compose to that of the run.
+* Every combination that has no analysis is refused, with the reason and a way out:
+  tried over all mechanisms, sites and schemas.
+* A saved mechanism is read back exactly, and one without its site is refused.
+"""
+
+import itertools
+import json
+
+import dp_accounting
+import pytest
+
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import distributed_noise
+from tff_dp_aggregators.accounting import local
+from tff_dp_aggregators.accounting import mechanism as mechanism_lib
+from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting import sites
+
+_LIMITS = strategies.Participation(9, min_separation=3)
+_INTEGERS = {'min_clients': 40, 'dimension': 100, 'bits': 18}
+
+
+def _make(name='gaussian', participation=_LIMITS, noise_multiplier=2.0, **given):
+  return mechanism_lib.Mechanism(name, participation, noise_multiplier, **given)
+
+
+def _most_rounds(limits):
+  """By going through all patterns."""
+  rounds = range(limits.num_rounds)
+  return max(
+    len(pattern)
+    for size in range(limits.num_rounds + 1)
+    for pattern in itertools.combinations(rounds, size)
+    if all(b - a >= limits.min_separation for a, b in itertools.pairwise(pattern))
+  )
+
+
+@pytest.mark.parametrize(
+  ('given', 'one_round'),
+  [
+    (
+      {'noise_site': 'clients', 'min_clients': 10},
+      local.central_event(local.share(2.0, 10), min_clients=10),
+    ),
+    ({'noise_site': 'local'}, local.local_event(2.0, adjacency='zero_out')),
+    (
+      {'name': 'laplace', 'noise_site': 'local'},
+      local.local_event(2.0, noise='laplace', adjacency='zero_out'),
+    ),
+    *(
+      (
+        {'name': name, **_INTEGERS},
+        distributed_noise.design(
+          name, clip_norm=0.37, noise_multiplier=2.0, **_INTEGERS
+        ).event(),
+      )
+      for name in ('skellam', 'discrete_gaussian')
+    ),
+  ],
+)
+def test_the_event_is_that_of_the_densest_pattern_of_rounds(given, one_round):
+  made = _make(**given)
+  most = _most_rounds(_LIMITS)
+  assert most == 3
+  epsilon = accountants.epsilon(
+    dp_accounting.SelfComposedDpEvent(one_round, most), 1e-6
+  )
+  assert made.epsilon(1e-6) == pytest.approx(epsilon, rel=1e-12)
+  rounds = dp_accounting.ComposedDpEvent(list(made.round_events))
+  assert accountants.epsilon(rounds, 1e-6) == pytest.approx(epsilon, rel=1e-9)
+
+
+def test_two_updates_of_a_client_take_twice_the_local_noise():
+  made = _make(noise_site='local', adjacency='replace_one')
+  event = local.local_event(2.0, adjacency='replace_one', participations=3)
+  assert made.event == event
+
+
+@pytest.mark.parametrize('name', ['gaussian', 'laplace'])
+def test_a_simulation_of_local_noise_has_no_guarantee(name):
+  made = _make(name, noise_site='local_approximate')
+  assert not made.is_private
+  assert made.epsilon(1e-6) == float('inf')
+  assert made.delta(1.0) == 1.0
+  assert set(made.round_events) == {dp_accounting.NonPrivateDpEvent()}
+  simulated, stood_for = (
+    mechanism_lib.Mechanism.for_target(name, _LIMITS, 3.0, 1e-6, noise_site=site)
+    for site in ('local_approximate', 'local')
+  )
+  assert simulated.noise_multiplier == stood_for.noise_multiplier
+  assert stood_for.is_private
+  assert stood_for.epsilon(1e-6) <= 3.0
+
+
+def test_integers_are_planned_with_the_fewest_bits_that_hardly_cost_noise():
+  needed = {'min_clients': 40, 'dimension': 100}
+  made = mechanism_lib.Mechanism.for_target('skellam', _LIMITS, 3.0, 1e-6, **needed)
+  bits = dict(made.options)['bits']
+  many = mechanism_lib.Mechanism.for_target(
+    'skellam', _LIMITS, 3.0, 1e-6, bits=30, **needed
+  )
+  assert made.noise_multiplier <= 1.011 * many.noise_multiplier
+  few = mechanism_lib.Mechanism.for_target(
+    'skellam', _LIMITS, 3.0, 1e-6, bits=bits - 1, **needed
+  )
+  assert few.noise_multiplier > 1.009 * many.noise_multiplier
+  assert 2.9 < made.epsilon(1e-6) <= 3.0
+  assert made.target == (3.0, 1e-6)
+  # Of one Gaussian, with the same noise: integers cannot be better.
+  assert made.epsilon(1e-6) > _make(noise_multiplier=made.noise_multiplier).epsilon(
+    1e-6, accountant='rdp'
+  )
+
+
+@pytest.mark.parametrize(
+  ('given', 'why'),
+  [
+    ({'noise_site': 'locally'}, "unknown noise_site 'locally'; known: server, clients"),
+    ({'noise_site': 'clients'}, 'min_clients is missing, which gaussian with noise of'),
+    ({'min_clients': 5}, 'min_clients=5 is for .*noise_site=clients or noise_site=loc'),
+    (
+      {'name': 'banded', 'noise_site': 'local'},
+      'banded strategy cannot be made on clients: .* made on the server',
+    ),
+    (
+      {'name': 'laplace', 'noise_site': 'clients', 'min_clients': 5},
+      'Laplace shares is no Laplace noise. Its noise_site is server or local',
+    ),
+    (
+      {'name': 'skellam', 'noise_site': 'server', **_INTEGERS},
+      'shares, for a secure sum of integers. Its noise_site is clients',
+    ),
+    ({'name': 'skellam'}, 'min_clients is missing, which skellam'),
+    (
+      {'name': 'skellam', 'min_clients': 40, 'bits': 18},
+      'dimension is missing, which skellam .*: how many numbers a client sends',
+    ),
+    (
+      {'name': 'skellam', **_INTEGERS, 'bits': 4},
+      'bits=4 are too few: .* Take bits=7 or more, or fewer clients',
+    ),
+    ({'name': 'skellam', **_INTEGERS, 'num_bands': 3}, 'num_bands=3 is for banded'),
+    ({'bits': 18}, 'bits=18 is for skellam or discrete_gaussian, not for gaussian'),
+    (
+      {'name': 'skellam', 'noise_multiplier': 0.0, **_INTEGERS},
+      'noise_multiplier must be positive for skellam noise',
+    ),
+    (
+      {'name': 'skellam', 'adjacency': 'replace_one', **_INTEGERS},
+      'adjacency=replace_one does not go with skellam noise.*take zero_out',
+    ),
+    (
+      {'noise_site': 'local', 'clipped_count_stddev': 5.0},
+      'clipped_count_stddev=5 does not go with noise_site=local: .* fixed clip norm',
+    ),
+  ],
+)
+def test_what_has_no_analysis_is_refused_with_the_reason(given, why):
+  with pytest.raises(ValueError, match=why):
+    _make(**given)
+
+
+_SAMPLED = (
+  schemas.PoissonSampling(9, sampling_probability=0.1),
+  schemas.FixedSizeSampling(9, population=100, cohort=10),
+)
+
+
+@pytest.mark.parametrize('schema', _SAMPLED, ids=lambda schema: type(schema).__name__)
+@pytest.mark.parametrize('site', [name for name in sites.SITES if name != 'server'])
+@pytest.mark.parametrize('name', ['gaussian', 'laplace', 'skellam'])
+def test_no_noise_of_clients_is_amplified_by_sampling(schema, site, name):
+  needed = {'min_clients': 5} if (name, site) == ('gaussian', 'clients') else {}
+  needed = _INTEGERS if name == 'skellam' else needed
+  with pytest.raises(ValueError, match='does not go with'):
+    _make(name, schema, noise_site=site, **needed)
+
+
+@pytest.mark.parametrize('schema', _SAMPLED, ids=lambda schema: type(schema).__name__)
+def test_integers_are_not_amplified_by_sampling_either(schema):
+  with pytest.raises(ValueError, match='noise_site=clients does not go with sampling'):
+    _make('skellam', schema, **_INTEGERS)
+
+
+@pytest.mark.parametrize(
+  'given',
+  [
+    {'noise_site': 'clients', 'min_clients': 10},
+    {'noise_site': 'local', 'min_clients': 10},
+    {'name': 'laplace', 'noise_site': 'local_approximate'},
+    {'name': 'discrete_gaussian', 'max_clients': 60, **_INTEGERS},
+  ],
+)
+def test_a_site_is_saved_with_its_numbers(given):
+  made = _make(**given)
+  saved = json.loads(json.dumps(made.to_json()))
+  read = mechanism_lib.Mechanism.from_json(saved)
+  assert read == made
+  assert read.event == made.event
+  assert read != _make()
+  assert {name: saved[name] for name in given} == given
