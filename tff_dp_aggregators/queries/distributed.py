@@ -28,7 +28,6 @@ import math
 from typing import Any, NamedTuple, Optional
 
 import dp_accounting
-import numpy as np
 import tensorflow as tf
 
 from tff_dp_aggregators import strategies
@@ -41,7 +40,7 @@ from tff_dp_aggregators.noise import keys
 from tff_dp_aggregators.queries import belonging
 from tff_dp_aggregators.queries import clipping
 from tff_dp_aggregators.queries import grid
-from tff_dp_aggregators.queries import matrix_mechanism
+from tff_dp_aggregators.queries import participations as participations_lib
 from tff_dp_aggregators.queries import records
 from tff_dp_aggregators.queries import rotation
 from tff_dp_aggregators.queries import spent as spent_lib
@@ -155,9 +154,7 @@ class DistributedSumQuery(records.GridSumQuery):
     self._noise = noise
     # Whatever is wrong with the numbers is told before the size of records is known.
     distributed_noise.check(noise, **self._arguments)
-    self._participation = (
-      None if participation is None else strategies.participation.require(participation)
-    )
+    self._participations = participations_lib.Participations(participation)
 
   @functools.cached_property
   def mechanism(self) -> distributed_noise.DistributedNoise:
@@ -221,13 +218,7 @@ class DistributedSumQuery(records.GridSumQuery):
     Raises:
       ValueError: If the number of rounds is not limited.
     """
-    if self._participation is None:
-      raise ValueError(
-        'this query serves any number of rounds, so there is no limit to what all of '
-        'them spend together. Give a participation, or compose the events that the '
-        'rounds return.'
-      )
-    return self._participation
+    return self._participations.limits
 
   def run_event(self) -> dp_accounting.DpEvent:
     """The event of all rounds together, for a client who is in as many as it may.
@@ -235,7 +226,7 @@ class DistributedSumQuery(records.GridSumQuery):
     Raises:
       ValueError: If the number of rounds is not limited.
     """
-    most = len(self.participation.rounds)
+    most = self._participations.most
     return dp_accounting.SelfComposedDpEvent(self.mechanism.event(), most)
 
   def initial_global_state(self) -> DistributedState:
@@ -247,14 +238,11 @@ class DistributedSumQuery(records.GridSumQuery):
     )
 
   def _belongs_to(self) -> str:
-    limits = self._participation
     return belonging.text_of(
       {
         'mechanism': f'distributed {self._noise}',
         **self._arguments,
-        'num_rounds': None if limits is None else limits.num_rounds,
-        'min_separation': None if limits is None else limits.min_separation,
-        'max_participations': None if limits is None else limits.max_participations,
+        **self._participations.facts(),
         'sizes': self._sizes,
       }
     )
@@ -405,10 +393,7 @@ class DistributedSumQuery(records.GridSumQuery):
     this_round = belonging.check(
       global_state.belongs_to, self._belongs_to(), global_state.round
     )
-    if self._participation is not None:
-      this_round = matrix_mechanism.check_round(
-        this_round, self._participation.num_rounds
-      )
+    this_round = self._participations.check_round(this_round)
     with tf.control_dependencies(self._check_clients(sample_state.clients)):
       entries = tf.identity(sample_state.entries)
     half = self.mechanism.modulus // 2
@@ -452,20 +437,7 @@ class DistributedSumQuery(records.GridSumQuery):
       global_state: State after some rounds.
     """
     rounds = tf.cast(global_state.round, tf.int64)
-    total = self._participations_in(rounds)
-    return spent_lib.RepeatedSpent(
-      tf.constant(spent_lib.text_of(self.mechanism.event())),
-      total - self._participations_in(tf.maximum(rounds - 1, 0)),
-      total,
-    )
-
-  def _participations_in(self, rounds: tf.Tensor) -> tf.Tensor:
-    """In how many of the first `rounds` rounds one client can have been; int64."""
-    if self._participation is None:
-      return rounds
-    taken = np.zeros(self._participation.num_rounds + 1, np.int64)
-    taken[1 + np.array(self._participation.rounds, np.int64)] = 1
-    return tf.gather(tf.constant(np.cumsum(taken), tf.int64), rounds)
+    return self._participations.spent(rounds, self.mechanism.event())
 
   def derive_metrics(
     self, global_state: DistributedState
@@ -488,6 +460,6 @@ class DistributedSumQuery(records.GridSumQuery):
 
   def __repr__(self) -> str:
     return (
-      f'{type(self).__name__}({self._participation}, noise={self._noise!r}, '
+      f'{type(self).__name__}({self._participations}, noise={self._noise!r}, '
       f'{", ".join(f"{key}={value}" for key, value in self._arguments.items())})'
     )

@@ -9,6 +9,7 @@ import tensorflow as tf
 from tff_dp_aggregators import noise as noise_lib
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.queries import matrix_mechanism
+from tff_dp_aggregators.queries import participations as participations_lib
 
 
 class GaussianSumQuery(matrix_mechanism.MatrixMechanismQuery):
@@ -111,11 +112,7 @@ class GaussianSumQuery(matrix_mechanism.MatrixMechanismQuery):
 
   def _check_limited(self) -> None:
     if self._unlimited:
-      raise ValueError(
-        'this query serves any number of rounds, so there is no limit to what all of '
-        'them spend together. Give a participation, or '
-        'compose the events that the rounds return.'
-      )
+      raise participations_lib.unlimited()
 
   def _mechanism(self) -> dict[str, Any]:
     return {**super()._mechanism(), **({'num_rounds': None} if self._unlimited else {})}

@@ -5,7 +5,6 @@ import math
 from typing import Any, NamedTuple, Optional
 
 import dp_accounting
-import numpy as np
 import tensorflow as tf
 
 from tff_dp_aggregators import noise as noise_lib
@@ -15,9 +14,8 @@ from tff_dp_aggregators.noise import laplace
 from tff_dp_aggregators.noise import streaming
 from tff_dp_aggregators.queries import belonging
 from tff_dp_aggregators.queries import clipping
-from tff_dp_aggregators.queries import gaussian
 from tff_dp_aggregators.queries import grid
-from tff_dp_aggregators.queries import matrix_mechanism
+from tff_dp_aggregators.queries import participations as participations_lib
 from tff_dp_aggregators.queries import records
 from tff_dp_aggregators.queries import spent as spent_lib
 
@@ -111,9 +109,7 @@ class LaplaceSumQuery(records.GridSumQuery):
     self._clip_norm = grid.check_clip_norm(clip_norm)
     self._noise_multiplier = events.check_noise_multiplier(noise_multiplier)
     grid.check_noise_multiplier(noise_multiplier)
-    self._unlimited = participation is None
-    self._participation = gaussian.planned_rounds(participation)
-    self._participations = _participations_by_round(self._participation)
+    self._participations = participations_lib.Participations(participation)
     self._rows = laplace.LaplaceRows(record_specs, seed, generator)
 
   @property
@@ -133,8 +129,7 @@ class LaplaceSumQuery(records.GridSumQuery):
     Raises:
       ValueError: If the number of rounds is not limited.
     """
-    self._check_limited()
-    return self._participation
+    return self._participations.limits
 
   @property
   def generator(self) -> str:
@@ -152,29 +147,13 @@ class LaplaceSumQuery(records.GridSumQuery):
     Raises:
       ValueError: If the number of rounds is not limited.
     """
-    self._check_limited()
-    return dp_accounting.SelfComposedDpEvent(
-      self._round_event(self._noise_multiplier), int(self._participations[-1])
-    )
+    return dp_accounting.SelfComposedDpEvent(self._event(), self._participations.most)
 
-  def _check_limited(self) -> None:
-    if self._unlimited:
-      raise ValueError(
-        'this query serves any number of rounds, so there is no limit to what all of '
-        'them spend together. Give a participation, or compose the events that the '
-        'rounds return.'
-      )
-
-  def _round_event(self, noise_multiplier: Any) -> dp_accounting.DpEvent:
+  def _event(self) -> dp_accounting.DpEvent:
+    """What a round costs a client who is in it."""
     if not self._noise_multiplier:
       return dp_accounting.NonPrivateDpEvent()
-    return dp_accounting.LaplaceDpEvent(noise_multiplier)
-
-  def _participations_in(self, rounds: tf.Tensor) -> tf.Tensor:
-    """In how many of the first `rounds` rounds one client can have been; int64."""
-    if self._unlimited:
-      return rounds
-    return tf.gather(tf.constant(self._participations, tf.int64), rounds)
+    return dp_accounting.LaplaceDpEvent(self._noise_multiplier)
 
   def initial_global_state(self) -> LaplaceState:
     """Returns the state before round 0, with a key of its own."""
@@ -191,20 +170,11 @@ class LaplaceSumQuery(records.GridSumQuery):
         'mechanism': 'laplace',
         'clip_norm': self._clip_norm,
         'noise_multiplier': self._noise_multiplier,
-        **self._limits(),
+        **self._participations.facts(),
         'noise': f'{self.generator}, {self.seed_identity}',
         'vectors': self._rows.layout.vectors,
       }
     )
-
-  def _limits(self) -> dict[str, Any]:
-    if self._unlimited:
-      return {'num_rounds': None}
-    return {
-      'num_rounds': self._participation.num_rounds,
-      'min_separation': self._participation.min_separation,
-      'max_participations': self._participation.max_participations,
-    }
 
   def derive_sample_params(self, global_state: LaplaceState) -> tf.Tensor:
     """Returns the clip norm, all that clients need to know.
@@ -254,10 +224,7 @@ class LaplaceSumQuery(records.GridSumQuery):
     this_round = belonging.check(
       global_state.belongs_to, self._belongs_to(), global_state.round
     )
-    if not self._unlimited:
-      this_round = matrix_mechanism.check_round(
-        this_round, self._participation.num_rounds
-      )
+    this_round = self._participations.check_round(this_round)
     row = self._rows.row(global_state.key, this_round)
     steps = self._steps(global_state.clip_norm)
     noised = grid.add_noise(
@@ -267,14 +234,7 @@ class LaplaceSumQuery(records.GridSumQuery):
     )
     result = grid.to_floats(noised, self._record_specs, steps)
     state = global_state._replace(round=this_round + 1)
-    return result, state, self._round_event(self._noise_multiplier_of(this_round))
-
-  def _noise_multiplier_of(self, this_round: tf.Tensor) -> tf.Tensor:
-    """Noise multiplier of one round's event, float64."""
-    # A tensor, because `tf.function` makes float32 of a Python number.
-    own = tf.constant(self._noise_multiplier, tf.float64)
-    more = self._participations_in(this_round + 1) > self._participations_in(this_round)
-    return tf.where(more, own, tf.constant(math.inf, tf.float64))
+    return result, state, self._participations.event_of(this_round, self._event())
 
   def signal_and_noise(
     self, sample_state: Any, global_state: LaplaceState
@@ -297,13 +257,7 @@ class LaplaceSumQuery(records.GridSumQuery):
     Args:
       global_state: State after some rounds.
     """
-    rounds = global_state.round
-    total = self._participations_in(rounds)
-    return spent_lib.RepeatedSpent(
-      tf.constant(spent_lib.text_of(self._round_event(self._noise_multiplier))),
-      total - self._participations_in(tf.maximum(rounds - 1, 0)),
-      total,
-    )
+    return self._participations.spent(global_state.round, self._event())
 
   def _scale(self, state: LaplaceState) -> tf.Tensor:
     return tf.cast(state.clip_norm, tf.float64) * self._noise_multiplier
@@ -329,22 +283,14 @@ class LaplaceSumQuery(records.GridSumQuery):
       noise_multiplier=tf.constant(self._noise_multiplier, tf.float64),
       epsilon=tf.math.multiply_no_nan(
         tf.constant(each, tf.float64),
-        tf.cast(self._participations_in(rounds), tf.float64),
+        tf.cast(self._participations.after(rounds), tf.float64),
       ),
       noise_generator=tf.constant(self.generator),
       noise_key_tag=self._rows.key_tag(global_state.key),
     )
 
   def __repr__(self) -> str:
-    limits = None if self._unlimited else self._participation
     return (
-      f'{type(self).__name__}({limits}, clip_norm={self._clip_norm}, '
+      f'{type(self).__name__}({self._participations}, clip_norm={self._clip_norm}, '
       f'noise_multiplier={self._noise_multiplier})'
     )
-
-
-def _participations_by_round(participation: strategies.Participation) -> np.ndarray:
-  """Rounds that one client can have been in after 0, 1, 2, ... rounds; int64."""
-  after = np.zeros(participation.num_rounds + 1, np.int64)
-  after[1 + np.array(participation.rounds, np.int64)] = 1
-  return np.cumsum(after)

@@ -1,12 +1,18 @@
-"""In how many rounds one client can have been, as a round's state asks."""
+"""In how many rounds one client can have been, and what that cost.
 
+For the queries with independent noise, each round of which costs its clients the same.
+"""
+
+import math
 from typing import Any, Optional
 
+import dp_accounting
 import numpy as np
 import tensorflow as tf
 
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.queries import matrix_mechanism
+from tff_dp_aggregators.queries import spent as spent_lib
 
 
 class Participations:
@@ -37,11 +43,7 @@ class Participations:
       ValueError: If the number of rounds is not limited.
     """
     if self._limits is None:
-      raise ValueError(
-        'this query serves any number of rounds, so there is no limit to what all of '
-        'them spend together. Give a participation, or compose the events that the '
-        'rounds return.'
-      )
+      raise unlimited()
     return self._limits
 
   @property
@@ -76,6 +78,39 @@ class Participations:
       return this_round
     return matrix_mechanism.check_round(this_round, self._limits.num_rounds)
 
+  def event_of(
+    self, this_round: tf.Tensor, event: dp_accounting.DpEvent
+  ) -> dp_accounting.DpEvent:
+    """What a round adds to what the worst client has spent.
+
+    Args:
+      this_round: Number of the round, from 0; int64 scalar.
+      event: Of one round, for a client who is in it: Gaussian, Laplace or none.
+
+    Returns:
+      The event, with a noise multiplier that is infinite in rounds that add nothing:
+      those of all rounds so far compose to what they spent.
+    """
+    if isinstance(event, dp_accounting.NonPrivateDpEvent):
+      return event
+    more = self.in_last(this_round + 1) > 0
+    # A tensor, because `tf.function` makes float32 of a Python number.
+    own = tf.constant(event.noise_multiplier, tf.float64)
+    return type(event)(tf.where(more, own, tf.constant(math.inf, tf.float64)))
+
+  def spent(
+    self, rounds: tf.Tensor, event: dp_accounting.DpEvent
+  ) -> spent_lib.RepeatedSpent:
+    """What the first `rounds` rounds have spent, and the last of them.
+
+    Args:
+      rounds: How many, int64 scalar.
+      event: Of one round, for a client who is in it.
+    """
+    return spent_lib.RepeatedSpent(
+      tf.constant(spent_lib.text_of(event)), self.in_last(rounds), self.after(rounds)
+    )
+
   def facts(self) -> dict[str, Any]:
     """What a state has to belong to; JSON."""
     if self._limits is None:
@@ -88,3 +123,12 @@ class Participations:
 
   def __repr__(self) -> str:
     return repr(self._limits)
+
+
+def unlimited() -> ValueError:
+  """The error where limits are asked for that were not given."""
+  return ValueError(
+    'this query serves any number of rounds, so there is no limit to what all of them '
+    'spend together. Give a participation, or compose the events that the rounds '
+    'return.'
+  )

@@ -397,13 +397,7 @@ class ClientNoiseSumQuery(records.GridSumQuery):
     return grid.add_noise(sums, unit_noise, clip_norm * noise_multiplier * steps)
 
   def _event_of(self, this_round: tf.Tensor) -> dp_accounting.DpEvent:
-    event = self._event()
-    if isinstance(event, dp_accounting.NonPrivateDpEvent):
-      return event
-    more = self._participations.in_last(this_round + 1) > 0
-    # A tensor, because `tf.function` makes float32 of a Python number.
-    own = tf.constant(event.noise_multiplier, tf.float64)
-    return type(event)(tf.where(more, own, tf.constant(math.inf, tf.float64)))
+    return self._participations.event_of(this_round, self._event())
 
   def spent(self, global_state: ClientNoiseState) -> spent_lib.Spent:
     """Returns what all rounds that led to a state have spent, and the last of them.
@@ -411,21 +405,19 @@ class ClientNoiseSumQuery(records.GridSumQuery):
     Args:
       global_state: State before or after any round.
     """
-    rounds = global_state.round
-    last, total = (
-      self._participations.in_last(rounds),
-      self._participations.after(rounds),
-    )
     event = self._event()
+    several = self._participations.spent(global_state.round, event)
     if not isinstance(event, dp_accounting.GaussianDpEvent):
-      return spent_lib.RepeatedSpent(tf.constant(spent_lib.text_of(event)), last, total)
+      return several
     own = tf.constant(event.noise_multiplier, tf.float64)
     infinite = tf.constant(math.inf, tf.float64)
 
     def repeated(count: tf.Tensor) -> tf.Tensor:
       return tf.where(count > 0, own / tf.sqrt(tf.cast(count, tf.float64)), infinite)
 
-    return spent_lib.GaussianSpent(repeated(last), repeated(total))
+    return spent_lib.GaussianSpent(
+      repeated(several.last_round), repeated(several.all_rounds)
+    )
 
   def derive_metrics(
     self, global_state: ClientNoiseState

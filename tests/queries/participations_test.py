@@ -1,0 +1,127 @@
+"""How often one client can have been in, and what that cost: one place for all queries.
+
+Claims:
+
+* After any number of rounds it is the most that a pattern of the participation has, of
+  all its patterns; without one, every round counts.
+* Events of single rounds add up to what is spent, of a round that adds nothing as well.
+* What is no participation is refused, and so are a round too many, and the limits of
+  what has none.
+* Every query with independent noise of its own counts this way.
+"""
+
+import itertools
+
+import dp_accounting
+import pytest
+import tensorflow as tf
+
+from tff_dp_aggregators import queries
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.queries import participations
+
+_LIMITS = [
+  strategies.Participation(num_rounds=7),
+  strategies.Participation(num_rounds=7, max_participations=7),
+  strategies.Participation(num_rounds=7, min_separation=3, max_participations=9),
+  strategies.Participation(num_rounds=8, min_separation=2, max_participations=3),
+  strategies.Participation(num_rounds=1),
+]
+_SPECS = tf.TensorSpec([2])
+_QUERIES = {
+  'laplace': lambda limits: queries.LaplaceSumQuery(
+    limits, clip_norm=1.0, noise_multiplier=2.0, record_specs=_SPECS
+  ),
+  'local_laplace': lambda limits: queries.LocalLaplaceSumQuery(
+    limits, clip_norm=1.0, noise_multiplier=2.0, record_specs=_SPECS
+  ),
+  'skellam': lambda limits: queries.DistributedSumQuery(
+    limits,
+    noise='skellam',
+    clip_norm=1.0,
+    noise_multiplier=2.0,
+    min_clients=2,
+    max_clients=3,
+    bits=16,
+    record_specs=_SPECS,
+  ),
+}
+
+
+def _most_within(limits, rounds):
+  """The most rounds among the first so many, of any pattern that is allowed."""
+  return max(
+    len(chosen)
+    for count in range(limits.num_rounds + 1)
+    for chosen in itertools.combinations(range(rounds), count)
+    if _is_allowed(limits, chosen)
+  )
+
+
+def _is_allowed(limits, chosen):
+  apart = all(b - a >= limits.min_separation for a, b in zip(chosen, chosen[1:]))
+  return apart and len(chosen) <= limits.max_participations
+
+
+@pytest.mark.parametrize('limits', _LIMITS, ids=str)
+def test_it_is_the_most_of_all_patterns(limits):
+  counted = participations.Participations(limits)
+  expected = [_most_within(limits, n) for n in range(limits.num_rounds + 1)]
+  found = [int(counted.after(tf.constant(n, tf.int64))) for n in range(len(expected))]
+  assert found == expected
+  assert counted.most == expected[-1]
+
+
+@pytest.mark.parametrize('limits', [None, *_LIMITS], ids=str)
+def test_rounds_add_up_to_what_is_spent(limits):
+  counted = participations.Participations(limits)
+  one, total = dp_accounting.LaplaceDpEvent(2.0), 0
+  for number in range(7 if limits is None else limits.num_rounds):
+    this_round = tf.constant(number, tf.int64)
+    scale = float(counted.event_of(this_round, one).noise_multiplier)
+    spent = counted.spent(this_round + 1, one)
+    assert scale == (2.0 if int(spent.last_round) else float('inf'))
+    total += int(spent.last_round)
+    assert int(spent.all_rounds) == total
+    expected = one if total == 1 else dp_accounting.SelfComposedDpEvent(one, total)
+    assert spent.to_event() == expected
+  assert total == (7 if limits is None else counted.most)
+
+
+def test_what_has_no_noise_costs_everything_in_every_round():
+  counted = participations.Participations(_LIMITS[2])
+  event = dp_accounting.NonPrivateDpEvent()
+  for number in range(7):
+    assert counted.event_of(tf.constant(number, tf.int64), event) == event
+
+
+def test_what_has_no_limits_tells_none():
+  counted = participations.Participations(None)
+  for ask in (lambda: counted.limits, lambda: counted.most):
+    with pytest.raises(ValueError, match='any number of rounds'):
+      ask()
+  many = tf.constant(10**9, tf.int64)
+  assert int(counted.check_round(many)) == int(counted.after(many)) == 10**9
+
+
+def test_a_round_too_many_and_what_is_no_participation_are_refused():
+  counted = participations.Participations(_LIMITS[2])
+  assert int(counted.check_round(tf.constant(6, tf.int64))) == 6
+  with pytest.raises(tf.errors.InvalidArgumentError, match='built for 7 rounds'):
+    counted.check_round(tf.constant(7, tf.int64))
+  with pytest.raises(TypeError, match='participation'):
+    participations.Participations(7)
+
+
+@pytest.mark.parametrize('name', _QUERIES)
+def test_queries_count_this_way(name):
+  limits = _LIMITS[3]
+  query = _QUERIES[name](limits)
+  assert query.participation == limits
+  state = query.initial_global_state()
+  for rounds in range(limits.num_rounds + 1):
+    spent = query.spent(state._replace(round=tf.constant(rounds, tf.int64)))
+    assert int(spent.all_rounds) == _most_within(limits, rounds)
+  assert query.run_event().count == spent.all_rounds
+  with pytest.raises(ValueError, match='any number of rounds'):
+    _ = _QUERIES[name](None).participation
