@@ -244,7 +244,7 @@ def test_more_clients_have_to_report_than_are_asked_for_is_refused():
   ],
 )
 def test_a_state_says_what_was_spent(name, spent, last):
-  # Two rounds, of which a client is in one.
+  # Two rounds, of which a client is in one; what hides nobody hides nobody in both.
   limits = strategies.Participation(4, min_separation=2)
   process = _make(name, limits).create(tff.TensorType(np.float32))
   state = process.initialize()
@@ -254,7 +254,7 @@ def test_a_state_says_what_was_spent(name, spent, last):
     state = process.next(state, [np.float32(0.5)] * 8).state
   event = aggregators.extract_dp_event(state)
   assert event.all_rounds_so_far == spent
-  assert event.last_round_only == dp_accounting.NoOpDpEvent()
+  assert event.last_round_only == (spent if last else dp_accounting.NoOpDpEvent())
   state = process.next(state, [np.float32(0.5)] * 8).state
   event = aggregators.extract_dp_event(state)
   assert event.last_round_only == spent

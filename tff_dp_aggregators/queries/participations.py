@@ -105,11 +105,12 @@ class Participations:
 
     Args:
       rounds: How many, int64 scalar.
-      event: Of one round, for a client who is in it.
+      event: Of one round, for a client who is in it; what hides nobody counts in all.
     """
-    return spent_lib.RepeatedSpent(
-      tf.constant(spent_lib.text_of(event)), self.in_last(rounds), self.after(rounds)
-    )
+    last, total = self.in_last(rounds), self.after(rounds)
+    if isinstance(event, dp_accounting.NonPrivateDpEvent):
+      last, total = tf.minimum(rounds, 1), rounds
+    return spent_lib.RepeatedSpent(tf.constant(spent_lib.text_of(event)), last, total)
 
   def facts(self) -> dict[str, Any]:
     """What a state has to belong to; JSON."""
