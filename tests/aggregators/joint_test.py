@@ -6,6 +6,7 @@ Claims:
   the structure of a value; each part is clipped by itself.
 * With noise each part has its own kind and scale (Kolmogorov-Smirnov, false alarm
   1e-8), and parts are uncorrelated (seven standard deviations, 3e-12).
+* So have parts whose noise clients add; these refuse a seed, as each of them does.
 * What a state has spent is the composition of its parts' events: of two Gaussians their
   sum of squares, and that of a Gaussian and Laplace noise by brute force on a grid.
 * A learning process trains with it, and goes on from a stored state.
@@ -105,6 +106,23 @@ def test_each_part_has_noise_of_its_own():
   scale = parts['body'].strategy.noise_row_norms()[0]
   assert scipy.stats.kstest(body, 'norm', args=(0, scale * 3 / 4)).pvalue > 1e-8
   assert abs(np.corrcoef(head, body)[0, 1]) < 7 / math.sqrt(size)
+
+
+def test_each_part_has_noise_of_its_own_that_clients_add():
+  size = 10_000
+  numbers = {'clip_norm': 1.0, 'noise_multiplier': 2.0, 'clients_per_round': 2}
+  parts = {name: aggregators.local_gaussian(**numbers) for name in 'ab'}
+  process = aggregators.joint(parts, ['a', 'b']).create(
+    tff.to_type([(np.float32, [size])] * 2)
+  )
+  zeros = [np.zeros(size, np.float32)] * 2
+  one, other = process.next(process.initialize(), [zeros] * 2).result
+  for each in (one, other):
+    assert scipy.stats.kstest(each, 'norm', args=(0, 2 / math.sqrt(2))).pvalue > 1e-8
+  assert abs(np.corrcoef(one, other)[0, 1]) < 7 / math.sqrt(size)
+  parts['a'] = aggregators.local_gaussian(seed=noise.Seed(1), **numbers)
+  with pytest.raises(ValueError, match='clients who do not know each other'):
+    aggregators.joint(parts, ['a', 'b']).create(tff.to_type([np.float32] * 2))
 
 
 def _delta(mu, shift, epsilon):

@@ -9,7 +9,9 @@ Claims:
   Gaussian by hand, of a Gaussian and Laplace noise what numerical integration of both
   privacy losses gives; and the last round's events compose to it.
 * Each part is bounded by itself, and zero by itself if it is not finite.
-* Equal queries draw independent noise; those with one seed's stream are refused.
+* Equal queries draw independent noise; those with one seed's stream are refused, also
+  one within the other.
+* Noise of clients who are numbered is that of each query by itself, of its own key.
 * Records of another structure are refused, in words that tell nothing of them.
 """
 
@@ -240,7 +242,59 @@ def test_queries_with_one_stream_of_noise_are_refused():
   for other in (_gaussian(tf.TensorSpec([3]), seed=7), _laplace(seed=7)):
     with pytest.raises(ValueError, match='the noise of seed 7, stream 0'):
       queries.NestedSumQuery([_gaussian(seed=7), {'deep': other}])
+  within = queries.NestedSumQuery({'deep': _gaussian(seed=7)})
+  with pytest.raises(ValueError, match='the noise of seed 7, stream 0'):
+    queries.NestedSumQuery([within, _laplace(seed=7)])
   queries.NestedSumQuery([_gaussian(seed=7), _gaussian(seed=8), _gaussian(seed=None)])
+  queries.NestedSumQuery([within, _gaussian(seed=8)])
+
+
+def _local(seed, specs=_MATRIX):
+  return queries.LocalGaussianSumQuery(
+    clip_norm=1.0,
+    noise_multiplier=2.0,
+    record_specs=specs,
+    seed=None if seed is None else noise.Seed(seed),
+  )
+
+
+@pytest.mark.parametrize('seeds', [(3, 4), (None, None)])
+def test_noise_of_numbered_clients_is_that_of_each_query(seeds):
+  one, other = (_local(seed) for seed in seeds)
+  approximate = queries.ApproximateLocalSumQuery(
+    noise='laplace', clip_norm=1.0, noise_multiplier=2.0, record_specs=_MATRIX
+  )
+  parts = {'one': one, 'other': [other, _gaussian()], 'none': (approximate,)}
+  query = queries.NestedSumQuery(parts)
+  assert query.clients_add_noise
+  state = query.initial_global_state()
+  params, key = query.derive_sample_params(state), query.round_key(state)
+  record = tf.fill([2, 2], 0.1)
+  records = {'one': record, 'other': [record, record], 'none': (record,)}
+  sums, finite = query.encode_without_noise(params, records)
+  clipped, _ = one.clip_record(params['one'], record)
+  assert bool(finite)
+  numbers = [tf.constant(number, tf.int64) for number in (5, 6)]
+  noised = [query.with_noise_of(params, sums, key, number) for number in numbers]
+  noises = {
+    (part, number): query_.noise_of(params['one'], own, tf.constant(number, tf.int64))
+    for part, query_, own in (
+      ('one', one, key['one']),
+      ('other', other, key['other'][0]),
+    )
+    for number in (5, 6)
+  }
+  for number, each in zip((5, 6), noised):
+    assert np.all(each['one'] == clipped + noises['one', number])
+    assert np.all(each['other'][0] == clipped + noises['other', number])
+    # Of the server's, nothing; and a client counts in the approximation.
+    assert np.all(each['other'][1] == sums['other'][1]) and key['other'][1] == ()
+    assert np.all(each['none'][0].record == sums['none'][0].record)
+    assert int(each['none'][0].clients) == 1
+  values = np.concatenate([np.ravel(each) for each in noises.values()])
+  assert len(set(values)) == values.size == 16
+  again = query.round_key(state)
+  assert np.all(again['one'] == key['one']) == (seeds[0] is not None)
 
 
 @pytest.mark.parametrize(

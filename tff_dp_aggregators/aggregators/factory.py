@@ -448,19 +448,13 @@ class DPMean:
   # For simulations, which train many clients in one computation and number them.
 
   @property
-  def noised_by(self) -> Optional[queries.ClientNoiseSumQuery]:
+  def noised_by(self) -> Optional[records.GridSumQuery]:
     """The query, if clients add noise; then they do not simply `encode` there."""
-    query = self._query
-    if isinstance(query, queries.ClientNoiseSumQuery) and query.clients_add_noise:
-      return query
-    return None
+    return self._query if self._query.clients_add_noise else None
 
   def encode_without_noise(self, params: Any, value: Any) -> tuple[Any, Counts]:
     """What `encode` returns, less the noise of a client; for simulations alone."""
-    query = self.noised_by
-    if query is None:
-      return self.encode(params, value)
-    return _with_counts(*query.clip_record(params, value))
+    return _with_counts(*self._query.encode_without_noise(params, value))
 
   def process(
     self,

@@ -92,6 +92,19 @@ class JointSumQuery(nested.NestedSumQuery):
     """
     return super().encode_record(params, self._split(record))
 
+  def encode_without_noise(self, params: Any, record: Any) -> tuple[Any, tf.Tensor]:
+    """Returns what `encode_record` does, less the noise that clients add.
+
+    Args:
+      params: From `derive_sample_params`.
+      record: Structure of float tensors.
+
+    Raises:
+      TypeError: If a query refuses its part of the record.
+      ValueError: If a query refuses it, or it has not the structure of a record.
+    """
+    return super().encode_without_noise(params, self._split(record))
+
   def get_noised_result(
     self, sample_state: Any, global_state: Any
   ) -> tuple[Any, Any, dp_accounting.DpEvent]:

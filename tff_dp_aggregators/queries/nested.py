@@ -91,6 +91,18 @@ class NestedSumQuery(records.GridSumQuery):
     queries = tf.nest.flatten(self._sub_queries)
     return any(query.clients_draw_keys for query in queries)
 
+  @property
+  def clients_add_noise(self) -> bool:
+    """Whether they do for any of the queries."""
+    queries = tf.nest.flatten(self._sub_queries)
+    return any(query.clients_add_noise for query in queries)
+
+  @property
+  def noise_identities(self) -> tuple[str, ...]:
+    """Which streams of which seeds the noise of the queries is of."""
+    queries = tf.nest.flatten(self._sub_queries)
+    return tuple(each for query in queries for each in query.noise_identities)
+
   def initial_global_state(self) -> Any:
     """Returns the states of the queries before round 0."""
     return self._map(lambda query: query.initial_global_state())
@@ -133,14 +145,67 @@ class NestedSumQuery(records.GridSumQuery):
       TypeError: If a query refuses its part of the record.
       ValueError: If a query refuses it, or the record has not the queries' structure.
     """
+    return self._encoded(
+      lambda query, known, part: query.encode_record(known, part), params, record
+    )
+
+  def _encoded(
+    self, encode: Callable[..., Any], params: Any, record: Any
+  ) -> tuple[Any, tf.Tensor]:
+    """Samples of the queries, by `encode`, and whether all parts were finite."""
     encoded = self._map(
-      lambda query, known, part: _Encoded(query.encode_record(known, part)),
+      lambda query, known, part: _Encoded(encode(query, known, part)),
       params=params,
       record=record,
     )
     finite = [part.finite for part in tf.nest.flatten(encoded)]
     samples = self._map(lambda query, part: part.sample, encoded=encoded)
     return samples, tf.reduce_all(tf.stack(finite))
+
+  def encode_without_noise(self, params: Any, record: Any) -> tuple[Any, tf.Tensor]:
+    """Returns what `encode_record` does, less the noise that clients add.
+
+    Args:
+      params: From `derive_sample_params`.
+      record: Structure of float tensors.
+
+    Raises:
+      TypeError: If a query refuses its part of the record.
+      ValueError: If a query refuses it, or the record has not the queries' structure.
+    """
+    return self._encoded(
+      lambda query, known, part: query.encode_without_noise(known, part), params, record
+    )
+
+  def round_key(self, global_state: Any) -> Any:
+    """What the noise of a round's clients follows from: a key for each query.
+
+    Queries have keys of their own, each of its seed or new, so their noise is
+    independent.
+
+    Args:
+      global_state: State before the round.
+    """
+    return self._map(lambda query, state: query.round_key(state), state=global_state)
+
+  def with_noise_of(
+    self, params: Any, sample_state: Any, round_key: Any, number: tf.Tensor
+  ) -> Any:
+    """Returns sums of records with the noise that one more client adds to its parts.
+
+    Args:
+      params: From `derive_sample_params`.
+      sample_state: Sums of records.
+      round_key: From `round_key`.
+      number: The client's, an int64 scalar of which no two clients of a round have the
+        same.
+    """
+    return self._map(
+      lambda query, *known: query.with_noise_of(*known, number),
+      params=params,
+      sample_state=sample_state,
+      round_key=round_key,
+    )
 
   def get_noised_result(
     self, sample_state: Any, global_state: Any
@@ -236,9 +301,8 @@ class _Encoded:
 
 def _check_independent(flat: list[records.GridSumQuery]) -> None:
   seen = set()
-  for query in flat:
-    noise = getattr(query, 'seed_identity', 'secret')
-    if noise != 'secret' and noise in seen:
+  for noise in [each for query in flat for each in query.noise_identities]:
+    if noise in seen:
       raise ValueError(
         f'two of sub_queries have the noise of {noise}: it would cancel between them, '
         'and less would be private than their events say. Give each another seed, or '

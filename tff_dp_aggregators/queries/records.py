@@ -176,6 +176,17 @@ class GridSumQuery(RecordSumQuery):
     """
     return False
 
+  @property
+  def clients_add_noise(self) -> bool:
+    """Whether what `encode_record` returns has noise of the client's in it."""
+    return False
+
+  @property
+  def noise_identities(self) -> tuple[str, ...]:
+    """Which streams of which seeds its noise is of; none where it is secret."""
+    identity = getattr(self, 'seed_identity', 'secret')
+    return () if identity == 'secret' else (identity,)
+
   def initial_sample_state(self, template: Any = None) -> Any:
     """Returns the sum of no records: int64 zeros like `template`.
 
@@ -217,6 +228,45 @@ class GridSumQuery(RecordSumQuery):
       TypeError: As `preprocess_record`.
       ValueError: As `preprocess_record`.
     """
+
+  # For simulations, which have many clients in one computation and number them.
+
+  def encode_without_noise(self, params: Any, record: Any) -> tuple[Any, tf.Tensor]:
+    """Returns what `encode_record` does, less the client's noise.
+
+    Args:
+      params: From `derive_sample_params`.
+      record: Structure of float tensors.
+
+    Raises:
+      TypeError: As `preprocess_record`.
+      ValueError: As `preprocess_record`.
+    """
+    return self.encode_record(params, record)
+
+  def round_key(self, global_state: Any) -> Any:
+    """What the noise of a round's clients follows from; empty if they add none.
+
+    Args:
+      global_state: State before the round.
+    """
+    del global_state
+    return ()
+
+  def with_noise_of(
+    self, params: Any, sample_state: Any, round_key: Any, number: tf.Tensor
+  ) -> Any:
+    """Returns a sum of records with the noise that one more client adds, if it does.
+
+    Args:
+      params: From `derive_sample_params`.
+      sample_state: Sum of records.
+      round_key: From `round_key`.
+      number: The client's, an int64 scalar of which no two clients of a round have the
+        same.
+    """
+    del params, round_key, number
+    return sample_state
 
   def signal_and_noise(
     self, sample_state: Any, global_state: Any

@@ -179,8 +179,7 @@ class _PrivateMean:
     (for_all, key), numbers = params, tf.bitcast(clients, tf.int64)
 
     def body(client: tf.Tensor, noised: Any) -> Any:
-      noise = query.noise_of(for_all, key, numbers[client])
-      return client + 1, tf.nest.map_structure(tf.add, noised, noise)
+      return client + 1, query.with_noise_of(for_all, noised, key, numbers[client])
 
     # One after the other: noise takes memory like an update, and packs run at once.
     _, noised = tf.while_loop(

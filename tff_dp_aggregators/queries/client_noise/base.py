@@ -292,6 +292,21 @@ class ClientNoiseSumQuery(records.GridSumQuery):
       finite = tf.ones_like(finite)
     return clipped.integers, finite
 
+  def encode_without_noise(self, params: Any, record: Any) -> tuple[Any, tf.Tensor]:
+    """Returns what `encode_record` does, less the client's noise.
+
+    Args:
+      params: The clip norm, from `derive_sample_params`.
+      record: Structure of float tensors.
+
+    Raises:
+      TypeError: As `encode_record`.
+      ValueError: If its structure or shapes are not those of `record_specs`.
+    """
+    if not self.clients_add_noise:
+      return self.encode_record(params, record)
+    return self.clip_record(params, record)
+
   @property
   def _hides_each(self) -> bool:
     """Whether a client sends nothing of its record but with noise."""
@@ -315,14 +330,17 @@ class ClientNoiseSumQuery(records.GridSumQuery):
       clip_norm * self._client_noise_multiplier * steps,
     )
 
-  def round_key(self, global_state: ClientNoiseState) -> tf.Tensor:
+  def round_key(self, global_state: ClientNoiseState) -> Any:
     """A key for the noise of a round's clients, in simulations; int64 of shape [4].
 
-    Of the seed and the round; without a seed a new one in each execution.
+    Of the seed and the round; without a seed a new one in each execution. It is empty
+    if clients add no noise.
 
     Args:
       global_state: State before the round.
     """
+    if not self.clients_add_noise:
+      return ()
     if self._seed is None:
       return keys.new()
     nonce = tf.concat(
@@ -335,6 +353,23 @@ class ClientNoiseSumQuery(records.GridSumQuery):
     key = keys.words_of(self._rows.new_key())
     block = chacha20.blocks(key, tf.constant(0, tf.uint32), nonce, 1)
     return tf.bitcast(tf.reshape(block[:8, 0], [keys.WORDS, 2]), tf.int64)
+
+  def with_noise_of(
+    self, params: Any, sample_state: Any, round_key: Any, number: tf.Tensor
+  ) -> Any:
+    """Returns a sum of records with the noise that one more client adds, if it does.
+
+    Args:
+      params: The clip norm, from `derive_sample_params`.
+      sample_state: Sum of records.
+      round_key: From `round_key`.
+      number: The client's, an int64 scalar of which no two clients of a round have the
+        same.
+    """
+    if not self.clients_add_noise:
+      return sample_state
+    noise = self.noise_of(params, round_key, number)
+    return tf.nest.map_structure(tf.add, sample_state, noise)
 
   def _steps(self, clip_norm: tf.Tensor) -> tf.Tensor:
     return grid.steps_per_unit(
