@@ -37,6 +37,7 @@ _GUIDES = (
   'accounting.md',
   'production.md',
   'noise.md',
+  'clients.md',
   'threat_model.md',
   'programs.md',
 )
