@@ -2,7 +2,7 @@
 
 Claims:
 
-* For one use, Gaussian noise is that of algorithm 1 of arXiv:1805.06530, step by step,
+* For one use, Gaussian noise is that of the search of arXiv:1805.06530, step by step,
   and of its published implementation; Laplace noise is 1 / epsilon.
 * The pure epsilon of Laplace noise, sampled or not, is the largest log-ratio of its
   densities, and the two directions undo each other.
@@ -28,7 +28,7 @@ from tff_dp_aggregators.accounting import budget
 
 
 def _algorithm_1(epsilon, delta):
-  """Algorithm 1 of arXiv:1805.06530 as printed, for sensitivity 1."""
+  """The search of arXiv:1805.06530 as printed, for sensitivity 1."""
 
   def b_plus(v):
     return stats.norm.cdf(math.sqrt(epsilon * v)) - math.exp(epsilon) * stats.norm.cdf(

@@ -1,17 +1,21 @@
 """Plans of distributed noise keep what they state: the target, the bits, the bounds.
 
-Claims: no plan spends more than its target, and less noise would; sums of simulated
-clients wrap no more often than bounded, and do wrap with fewer bits or more clients;
-rounded records are within the norm bound but for a probability of beta; what does not
-fit is refused with what does; TFF's own numbers are reproduced.
+Claims: the bound on wrapping is above what it is, exactly, for all signs of a rotation,
+several kinds of records and numbers of clients; no plan spends more than its target,
+and less noise would; sums of simulated clients wrap no more often than bounded, and do
+wrap with fewer bits or more clients; rounded records are within the norm bound but for
+a probability of beta; what does not fit is refused with what does; TFF's own numbers
+are reproduced.
 """
 
+import itertools
 import math
 
 import dp_accounting
 import numpy as np
 import pytest
 import scipy.linalg
+from scipy import special
 from tensorflow_federated.python.aggregators import discretization
 from tensorflow_federated.python.aggregators import distributed_dp
 
@@ -83,6 +87,75 @@ def test_sums_wrap_as_seldom_as_bounded_and_often_with_more_clients(noise):
   assert wrapped(20) <= 71
   assert made.wrap_probability_with(60) == 1.0
   assert wrapped(60) > rounds / 2
+
+
+def exact_wrap_probability(made, records):
+  """Of sums of these records, over all signs; without rounding again."""
+  d, clients, half = made.dimension, len(records), made.modulus // 2
+  hadamard = scipy.linalg.hadamard(d) / math.sqrt(d)
+  reach = 8 * half
+  share = np.arange(-reach, reach + 1)
+  if made.noise == 'skellam':
+    variance = clients * made.local_stddev**2
+    noise = special.ive(np.abs(share), variance)
+  else:
+    one = np.exp(-(share**2) / (2 * made.local_stddev**2))
+    one /= one.sum()
+    noise = one
+    for _ in range(clients - 1):
+      noise = np.convolve(noise, one, mode='same')
+  # Above and below, from `reach` on: the probability that noise is at least k.
+  tail = np.cumsum(noise[::-1])[::-1]
+  wrapped = []
+  for signs in itertools.product((-1, 1), repeat=d):
+    rotated = np.stack([hadamard @ (record * signs) for record in records])
+    stays = 1.0
+    for entry in rotated.T:
+      low = np.floor(entry)
+      ups = np.ones(1)
+      for fraction in entry - low:
+        ups = np.convolve(ups, [1 - fraction, fraction])
+      base = int(low.sum())
+      out = sum(
+        weight
+        * (
+          tail[half - base - k + reach]  # At least half.
+          + 1
+          - tail[-half - base - k + reach]  # Below minus half.
+        )
+        for k, weight in enumerate(ups)
+      )
+      stays *= 1 - out
+    wrapped.append(1 - stays)
+  return float(np.mean(wrapped))
+
+
+@each_noise
+@pytest.mark.parametrize('dimension, clients', [(2, 3), (4, 6), (8, 2)])
+def test_the_bound_on_wrapping_is_above_what_it_is_exactly(noise, dimension, clients):
+  made = distributed_noise.DistributedNoise(
+    noise,
+    clip_norm=1.0,
+    min_clients=clients,
+    max_clients=clients,
+    dimension=dimension,
+    bits=8,
+    scale=50.0 * math.sqrt(dimension) / clients,
+    local_stddev=20.0 / math.sqrt(clients),
+    beta=0.0,
+  )
+  rng = np.random.default_rng(5)
+  longest = made.clip_norm * made.scale
+  one_hot = np.zeros([clients, dimension])
+  one_hot[:, 0] = longest
+  flat = np.full([clients, dimension], longest / math.sqrt(dimension))
+  others = rng.normal(size=[clients, dimension])
+  others *= longest / np.linalg.norm(others, axis=1, keepdims=True)
+  bound = made.wrap_probability
+  exact = [exact_wrap_probability(made, each) for each in (one_hot, flat, others)]
+  assert max(exact) <= bound < 1
+  # A Chernoff bound, of all entries and both signs, says more, but not much more.
+  assert bound < 150 * max(exact)
 
 
 def test_a_rounded_record_is_within_its_bound_but_for_beta():

@@ -6,7 +6,7 @@ round up, so that noise which is found keeps the target, and an epsilon or delta
 is found is never too small.
 
 For one use there are closed forms. `gaussian_noise_multiplier` is the analytic
-calibration of Balle and Wang (arXiv:1805.06530, algorithm 1): the least noise, at any
+calibration of Balle and Wang (arXiv:1805.06530): the least noise, at any
 epsilon, where the textbook's sqrt(2 ln(1.25 / delta)) / epsilon holds for epsilon < 1
 alone and is more than needed there. `laplace_noise_multiplier` is 1 / epsilon.
 """

@@ -7,7 +7,7 @@ enough for T rounds. With N clients of at least m examples each, K of which take
 a round, and L exposures of a client's uploads:
 
     c       = sqrt(2 ln(1.25 / delta))                     (section II-C; epsilon < 1)
-    sigma_u = c L (2 C / m) / epsilon                      (section III-B)
+    sigma_u = c L (2 C / m) / epsilon                      (their uplink)
     sigma_d = 2 c C sqrt(T^2 - L^2 N) / (m N epsilon)      (theorem 1; K = N)
               if T > L sqrt(N), else 0
     sigma_d = 2 c C sqrt(T^2 / b^2 - L^2 K) / (m K epsilon)      (K < N at random)
@@ -266,7 +266,7 @@ class Nbafl:
 
   @property
   def downlink_sensitivity(self) -> float:
-    """2 C / (m K): what one example is said to change a mean by (lemma 2)."""
+    """2 C / (m K): what one example is said to change a mean by."""
     return self.uplink_sensitivity / self.cohort
 
   @property

@@ -1,9 +1,8 @@
 """Clip norms that follow a quantile of the clients' norms, privately.
 
 Which clip norm is right is not known before training, and changes during it. Here a
-running estimate nu of the norms' quantile is kept (Andrew et al., arXiv:1905.03871,
-algorithm 1): each client says in one bit, b, whether its norm is at most nu, and after
-each round
+running estimate nu of the norms' quantile is kept (Andrew et al., arXiv:1905.03871):
+each client says in one bit, b, whether its norm is at most nu, and after each round
 
     nu <- nu * exp(-learning_rate * (fraction - target_quantile)),
 
@@ -387,7 +386,7 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
     return result, state._replace(clip_norm=clip_norm, adaptation=adaptation)
 
   def _adapt(self, noised_count: tf.Tensor, estimate: tf.Tensor) -> Adaptation:
-    """One step of algorithm 1, from a noised sum of b - 1/2."""
+    """One step of the estimate, from a noised sum of b - 1/2."""
     mean = tf.cast(noised_count, tf.float64) / self._clients_per_round
     fraction = tf.clip_by_value(mean + 0.5, 0.0, 1.0)
     factor = tf.exp(-self._learning_rate * (fraction - self._target_quantile))

@@ -1,11 +1,13 @@
 """Bounds on integer noise in shares hold for the distributions themselves.
 
-Claims: probabilities of sums of discrete Gaussian shares, convolved one by one, are
-within tau / 2 of one discrete Gaussian; exact Renyi divergences of such sums and of
-Skellam numbers, in one coordinate and in several, are never above the bounds, and not
-far below where the noise is not tiny; exact privacy loss distributions give no larger
-epsilon after many rounds; more clients, more noise and less sensitivity never cost
-more; the bounds are those of the papers, and tend to the Gaussian's.
+Claims: no vector of whole numbers within the sensitivities of a plan costs more than
+they are said to, of all that there are; probabilities of sums of discrete Gaussian
+shares, convolved one by one, are within tau / 2 of one discrete Gaussian; exact Renyi
+divergences of such sums and of Skellam numbers, in one coordinate and in several, are
+never above the bounds, and not far below where the noise is not tiny; exact privacy
+loss distributions give no larger epsilon after many rounds; more clients, more noise
+and less sensitivity never cost more; the bounds are those of the papers, and tend to
+the Gaussian's.
 """
 
 import itertools
@@ -119,6 +121,47 @@ def test_no_divergence_of_skellam_noise_is_above_its_bound(
     assert exact <= bound
     if event.variance >= 20 and order in (2, 3, 8):
       assert bound <= 1.1 * exact
+
+
+def vectors_within(norm_squared, dimension):
+  """All vectors of whole numbers, but for order and signs, up to a squared norm."""
+  largest = math.isqrt(norm_squared)
+  for vector in itertools.combinations_with_replacement(range(largest + 1), dimension):
+    if 0 < sum(entry * entry for entry in vector) <= norm_squared:
+      yield vector
+
+
+@pytest.mark.parametrize('norm_squared, dimension', [(5, 1), (5, 3), (9, 4), (3, 8)])
+@pytest.mark.parametrize('twice', [1, 2])
+def test_no_vector_within_the_sensitivities_of_a_plan_costs_more(
+  norm_squared, dimension, twice
+):
+  # L1 as `distributed_noise` has it; `twice` for one contribution in another's place.
+  l2 = twice * math.sqrt(norm_squared)
+  l1 = twice * min(math.sqrt(dimension * norm_squared), norm_squared)
+  moved = list(vectors_within(twice * twice * norm_squared, dimension))
+  if twice == 2:
+    # What two of them differ by, not all of that norm.
+    moved = [vector for vector in moved if sum(vector) <= l1]
+  for event, logs in (
+    (Skellam(2.5, 3, l2, l1), log_skellam(18.75)),
+    (
+      DiscreteGaussian(0.5, 12, l2, l1, dimension),
+      log_sum_of_shares(0.5, 12),
+    ),
+    (
+      DiscreteGaussian(1.2, 6, l2, l1, dimension),
+      log_sum_of_shares(1.2, 6),
+    ),
+  ):
+    orders = (1.3, 2.0, 3.5, 6.0)
+    for order, bound in zip(orders, discrete.divergences(event, orders)):
+      of_entry = {k: divergence(logs, k, order) for k in range(math.ceil(l2) + 1)}
+      exact = max(sum(of_entry[entry] for entry in vector) for vector in moved)
+      assert exact <= bound
+      longest = max(sum(entry * entry for entry in vector) for vector in moved)
+      if event.local_stddev > 1 and order in (2.0, 6.0):
+        assert bound <= 1.3 * exact * l2**2 / longest
 
 
 @pytest.mark.parametrize('rounds', [1, 40])

@@ -3,8 +3,7 @@ r"""Renyi divergences of sums of integer noise: discrete Gaussian and Skellam sh
 Below, n shares of variance s^2 are summed; mu = n s^2 is the variance of the sum, D1
 and D2 the sensitivities, and `order` the Renyi order.
 
-**Skellam** (arXiv:2110.04995, Theorem 3.5 and its multi-dimensional Corollary 3.6).
-For whole orders above 1,
+**Skellam** (arXiv:2110.04995, Theorem 3.5 and Corollary 3.6). For whole orders above 1,
 
     order D2^2 / (2 mu) + min(((2 order - 1) D2^2 + 6 D1) / (4 mu^2), 3 D1 / (2 mu)).
 
