@@ -454,6 +454,8 @@ class DPMean:
 
   def encode_without_noise(self, params: Any, value: Any) -> tuple[Any, Counts]:
     """What `encode` returns, less the noise of a client; for simulations alone."""
+    if self.noised_by is None:
+      return self.encode(params, value)
     return _with_counts(*self._query.encode_without_noise(params, value))
 
   def process(
