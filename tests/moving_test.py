@@ -147,11 +147,13 @@ def _modules_of_queries():
   from tensorflow_privacy.privacy.dp_query import distributed_discrete_gaussian_query
   from tensorflow_privacy.privacy.dp_query import distributed_skellam_query
   from tensorflow_privacy.privacy.dp_query import nested_query
+  from tensorflow_privacy.privacy.dp_query import quantile_estimator_query
   from tensorflow_privacy.privacy.dp_query import restart_query
 
   return (
     distributed_discrete_gaussian_query,
     distributed_skellam_query,
     nested_query,
+    quantile_estimator_query,
     restart_query,
   )

@@ -55,6 +55,14 @@ _BUILDERS = {
   'local_gaussian': ((_LIMITS,), _NUMBERS),
   'local_laplace': ((_LIMITS,), _NUMBERS),
   'norm_clip': ((), {'clip_norm': 1.0, 'clients_per_round': 50}),
+  'quantile': (
+    (
+      aggregators.gaussian(
+        _LIMITS, clip_norm=0.5, noise_multiplier=2.0, clients_per_round=50
+      ),
+    ),
+    {'initial_estimate': 1.0},
+  ),
   'tree': ((_LIMITS,), _NUMBERS),
   'two_sided_gaussian': (
     (_LIMITS,),
@@ -78,6 +86,7 @@ _TUPLES = {'DPMeanState', 'SignalToNoise', 'SpentEvents'}
 _POSITIONAL = {
   'build_query',
   'count_sum_factory',
+  'counts',
   'inner',
   'mechanism',
   'part_of',

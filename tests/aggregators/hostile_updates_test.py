@@ -129,6 +129,7 @@ _MAKE_NO_MEANS = {
   'SignalToNoise',
   'SpentEvents',
   'extract_dp_event',
+  'quantile',  # Of single numbers; quantile_test.
   'joint',  # Its parts are those above; joint_test.
   'secure_sum',
   # Clients send what they send for local_gaussian and local_laplace.

@@ -55,6 +55,15 @@ def _joint(**kwargs):
   return aggregators.joint(parts, ['matrix', 'number'], **kwargs)
 
 
+def _quantile(**kwargs):
+  counts = aggregators.laplace(**{**_NUMBERS, 'clip_norm': 0.5}, seed=noise.Seed(3))
+  parts = {
+    'matrix': aggregators.gaussian(**_NUMBERS, seed=noise.Seed(2)),
+    'number': aggregators.quantile(counts, initial_estimate=0.05),
+  }
+  return aggregators.joint(parts, ['matrix', 'number'], **kwargs)
+
+
 _MECHANISMS = {
   'DPMeanFactory': _of_query,
   'adaptive': lambda **kw: aggregators.adaptive(
@@ -74,6 +83,7 @@ _MECHANISMS = {
   'norm_clip': lambda **kw: aggregators.norm_clip(
     clip_norm=0.7, clients_per_round=4, order=1, **kw
   ),
+  'quantile': _quantile,
   'tree': lambda **kw: aggregators.tree(_LIMITS, **_NUMBERS, seed=_SEED, **kw),
 }
 # Alone, or without a sum of records to choose; the rest are no factories of means.

@@ -66,6 +66,14 @@ _OTHERS = {
   ),
   'NoPrivacyAverageQuery': ((), {}),
   'NoPrivacySumQuery': ((), {}),
+  'QuantileQuery': (
+    (
+      queries.GaussianSumQuery(
+        clip_norm=0.5, noise_multiplier=2.0, record_specs=tf.TensorSpec([])
+      ),
+    ),
+    {'initial_estimate': 1.0, 'clients_per_round': 50},
+  ),
   'NormalizedQuery': ((queries.NoPrivacySumQuery(),), {'denominator': 2.0}),
 }
 _ALL = {**_QUERIES, **_OTHERS}
@@ -78,6 +86,8 @@ _NOT_MADE = {
   'DistributedState',
   'GlobalState',
   'LaplaceState',
+  'QuantileParams',
+  'QuantileState',
   'Shares',
   'SumAggregationDPQuery',
 }
@@ -86,6 +96,7 @@ _POSITIONAL = {
   'participation',
   'record_specs',
   'numerator_query',
+  'count_query',
   'sub_queries',
 }
 each = pytest.mark.parametrize('name', _ALL)

@@ -22,6 +22,7 @@ from tff_dp_aggregators.aggregators.local import local_laplace
 from tff_dp_aggregators.aggregators.mechanisms import from_mechanism
 from tff_dp_aggregators.aggregators.nonfinite import ZeroNonfiniteFactory
 from tff_dp_aggregators.aggregators.norm_clip import norm_clip
+from tff_dp_aggregators.aggregators.quantile import quantile
 from tff_dp_aggregators.aggregators.shares import gaussian_shares
 from tff_dp_aggregators.aggregators.signal_to_noise import SignalToNoise
 from tff_dp_aggregators.aggregators.spent_events import SpentEvents
@@ -52,6 +53,7 @@ __all__ = [
   'local_gaussian',
   'local_laplace',
   'norm_clip',
+  'quantile',
   'secure_modular_sum',
   'secure_sum',
   'tree',

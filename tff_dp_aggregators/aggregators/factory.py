@@ -424,9 +424,7 @@ class DPMean:
       total = tf.nest.map_structure(tf.identity, total)
     before = query_state
     noised, query_state, _ = self._query.get_noised_result(total, query_state)
-    mean = tf.nest.map_structure(
-      lambda tensor: tensor / tf.cast(self._clients_per_round, tensor.dtype), noised
-    )
+    mean = self._query.mean_of(noised, self._clients_per_round)
     metrics = self._query.derive_metrics(query_state)
     if self._tells_signal:
       signal, squared_noise = self._query.signal_and_noise(total, before)

@@ -28,6 +28,9 @@ from tff_dp_aggregators.queries.nested import NestedSumQuery
 from tff_dp_aggregators.queries.no_privacy import NoPrivacyAverageQuery
 from tff_dp_aggregators.queries.no_privacy import NoPrivacySumQuery
 from tff_dp_aggregators.queries.norm_clip import NormClipSumQuery
+from tff_dp_aggregators.queries.statistics.quantile import QuantileParams
+from tff_dp_aggregators.queries.statistics.quantile import QuantileQuery
+from tff_dp_aggregators.queries.statistics.quantile import QuantileState
 from tff_dp_aggregators.queries.tree import TreeCumulativeSumQuery
 from tff_dp_aggregators.queries.tree import TreeResidualSumQuery
 
@@ -56,6 +59,9 @@ __all__ = [
   'NoPrivacySumQuery',
   'NormClipSumQuery',
   'NormalizedQuery',
+  'QuantileParams',
+  'QuantileQuery',
+  'QuantileState',
   'Shares',
   'SumAggregationDPQuery',
   'TreeCumulativeSumQuery',

@@ -68,6 +68,7 @@ from tff_dp_aggregators.queries import clipping
 from tff_dp_aggregators.queries import gaussian
 from tff_dp_aggregators.queries import grid
 from tff_dp_aggregators.queries import matrix_mechanism
+from tff_dp_aggregators.queries.statistics import quantile
 
 _logger = logging.getLogger(__name__)
 
@@ -387,14 +388,10 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
 
   def _adapt(self, noised_count: tf.Tensor, estimate: tf.Tensor) -> Adaptation:
     """One step of the estimate, from a noised sum of b - 1/2."""
-    mean = tf.cast(noised_count, tf.float64) / self._clients_per_round
-    fraction = tf.clip_by_value(mean + 0.5, 0.0, 1.0)
-    factor = tf.exp(-self._learning_rate * (fraction - self._target_quantile))
-    moved = tf.cast(estimate, tf.float64) * factor
+    fraction = quantile.fraction_below(noised_count, self._clients_per_round)
+    excess = fraction - self._target_quantile
     return Adaptation(
-      quantile_estimate=tf.cast(
-        tf.clip_by_value(moved, *grid.CLIP_NORM_LIMITS), tf.float32
-      ),
+      quantile_estimate=quantile.moved(estimate, excess, self._learning_rate),
       fraction_below=tf.cast(fraction, tf.float32),
     )
 

@@ -118,9 +118,23 @@ class JointSumQuery(nested.NestedSumQuery):
       tf.errors.InvalidArgumentError: If a query refuses its state.
     """
     results, states, event = super().get_noised_result(sample_state, global_state)
-    remaining = {name: iter(result) for name, result in results.items()}
+    return self._together(results), states, event
+
+  def mean_of(self, result: Any, clients_per_round: float) -> Any:
+    """Returns what a private mean releases of a round, of each part.
+
+    Args:
+      result: From `get_noised_result`.
+      clients_per_round: What sums are divided by.
+    """
+    parts = super().mean_of(self._split(result), clients_per_round)
+    return self._together(parts)
+
+  def _together(self, parts: Mapping[str, Any]) -> Any:
+    """A structure like a record, of its tensors by part."""
+    remaining = {name: iter(part) for name, part in parts.items()}
     flat = [next(remaining[name]) for name in self._part_of]
-    return tf.nest.pack_sequence_as(self._structure, flat), states, event
+    return tf.nest.pack_sequence_as(self._structure, flat)
 
   def _split(self, record: Any) -> 'collections.OrderedDict[str, tuple[Any, ...]]':
     """A record's tensors by part."""

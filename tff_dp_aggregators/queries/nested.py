@@ -230,6 +230,17 @@ class NestedSumQuery(records.GridSumQuery):
     states = self._map(lambda query, i: flat[i][1], where=where)
     return results, states, dp_accounting.ComposedDpEvent([each[2] for each in flat])
 
+  def mean_of(self, result: Any, clients_per_round: float) -> Any:
+    """Returns what a private mean releases of a round, of each query.
+
+    Args:
+      result: From `get_noised_result`.
+      clients_per_round: What sums are divided by.
+    """
+    return self._map(
+      lambda query, part: query.mean_of(part, clients_per_round), result=result
+    )
+
   def signal_and_noise(
     self, sample_state: Any, global_state: Any
   ) -> tuple[tf.Tensor, tf.Tensor]:

@@ -229,6 +229,20 @@ class GridSumQuery(RecordSumQuery):
       ValueError: As `preprocess_record`.
     """
 
+  def mean_of(self, result: Any, clients_per_round: float) -> Any:
+    """Returns what a private mean releases of a round.
+
+    Args:
+      result: From `get_noised_result`.
+      clients_per_round: What sums are divided by.
+
+    Returns:
+      A sum divided by that; what is no sum stays as it is.
+    """
+    return tf.nest.map_structure(
+      lambda tensor: tensor / tf.cast(clients_per_round, tensor.dtype), result
+    )
+
   # For simulations, which have many clients in one computation and number them.
 
   def encode_without_noise(self, params: Any, record: Any) -> tuple[Any, tf.Tensor]:

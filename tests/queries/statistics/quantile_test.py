@@ -1,0 +1,375 @@
+"""Quantiles over rounds are those of TF Privacy without noise, and private with it.
+
+Claims:
+
+* Without noise estimates are those of TF Privacy's `QuantileEstimatorQuery` and
+  `TreeQuantileEstimatorQuery`, round by round, with geometric updates and others.
+* With noise they come to the quantile, with every kind of noise and in a graph as well;
+  the fraction of a round has the noise that is stated (Kolmogorov-Smirnov, false alarm
+  1e-8).
+* A client moves a count by half at most, exactly, whatever it sends; what is spent is
+  what the counts spend, and a state says so.
+* A number that is NaN or infinite says nothing, and is counted as such.
+* As a TFF process the estimate is the result, also beside a model, with clients' noise
+  and securely summed; a state goes on, and under other numbers is refused.
+* Counts of another scale or shape, and numbers out of range, are refused.
+"""
+
+import math
+
+import dp_accounting
+import numpy as np
+import pytest
+import scipy.stats
+import tensorflow as tf
+import tensorflow_federated as tff
+from tensorflow_privacy.privacy.dp_query import quantile_estimator_query
+
+from tff_dp_aggregators import aggregators
+from tff_dp_aggregators import noise
+from tff_dp_aggregators import queries
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.learning import runtime
+
+_SPEC = tf.TensorSpec([])
+_ROUNDS = 16
+_LIMITS = strategies.Participation(_ROUNDS, min_separation=4)
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _runtime():
+  with runtime.local_runtime():
+    yield
+
+
+def _gaussian(noise_multiplier=0.0, limits=None, **kwargs):
+  numbers = {'clip_norm': 0.5, 'record_specs': _SPEC, **kwargs}
+  return queries.GaussianSumQuery(limits, noise_multiplier=noise_multiplier, **numbers)
+
+
+def _tree(noise_multiplier=0.0, **kwargs):
+  numbers = {'clip_norm': 0.5, 'record_specs': _SPEC, **kwargs}
+  return queries.TreeResidualSumQuery(
+    _LIMITS, noise_multiplier=noise_multiplier, **numbers
+  )
+
+
+def _laplace(noise_multiplier):
+  return queries.LaplaceSumQuery(
+    clip_norm=0.5, noise_multiplier=noise_multiplier, record_specs=_SPEC
+  )
+
+
+def _quantile(counts, **kwargs):
+  numbers = {'initial_estimate': 0.3, 'clients_per_round': 6, **kwargs}
+  return queries.QuantileQuery(counts, **numbers)
+
+
+def _one_round(query, state, numbers):
+  params = query.derive_sample_params(state)
+  sample = query.initial_sample_state()
+  for number in numbers:
+    sample = query.accumulate_record(params, sample, tf.constant(number, tf.float32))
+  return query.get_noised_result(sample, state)
+
+
+@pytest.mark.parametrize('geometric', [True, False])
+@pytest.mark.parametrize('tree', [False, True])
+def test_without_noise_estimates_are_those_of_tf_privacy(geometric, tree):
+  kind = 'TreeQuantileEstimatorQuery' if tree else 'QuantileEstimatorQuery'
+  theirs = getattr(quantile_estimator_query, kind)(
+    initial_estimate=0.3,
+    target_quantile=0.7,
+    learning_rate=0.4,
+    below_estimate_stddev=0.0,
+    expected_num_records=6.0,
+    geometric_update=geometric,
+  )
+  ours = _quantile(
+    _tree() if tree else _gaussian(),
+    target_quantile=0.7,
+    learning_rate=0.4,
+    geometric_update=geometric,
+  )
+  our_state, their_state = ours.initial_global_state(), theirs.initial_global_state()
+  rng = np.random.default_rng(3)
+  for number in range(_ROUNDS):
+    # Cohorts of other sizes than expected; below and above for all of them.
+    numbers = rng.lognormal(1.0, 1.5, size=(4, 6, 15)[number % 3])
+    if not geometric:
+      numbers -= 2.0
+    our_estimate, our_state, _ = _one_round(ours, our_state, numbers)
+    their_estimate, their_state, _ = _one_round(theirs, their_state, numbers)
+    np.testing.assert_allclose(our_estimate, their_estimate, rtol=1e-5, atol=1e-6)
+  metrics = ours.derive_metrics(our_state)
+  assert float(metrics['quantile_estimate']) == float(our_estimate)
+  assert not np.isclose(our_estimate, 0.3, rtol=0.2)
+
+
+@pytest.mark.parametrize('target', [0.2, 0.9])
+@pytest.mark.parametrize(
+  'counts', [_gaussian(8.0), _laplace(5.0)], ids=['gaussian', 'laplace']
+)
+def test_with_noise_estimates_come_to_the_quantile(target, counts):
+  query = _quantile(
+    counts, initial_estimate=3.0, clients_per_round=200, target_quantile=target
+  )
+  population = np.random.default_rng(1).lognormal(2.0, 0.7, size=5000)
+
+  @tf.function
+  def one_round(state, numbers):
+    params = query.derive_sample_params(state)
+    samples = tf.map_fn(
+      lambda number: query.preprocess_record(params, number),
+      numbers,
+      fn_output_signature=tf.int64,
+    )
+    return query.get_noised_result(tf.reduce_sum(samples), state)[:2]
+
+  state, found = query.initial_global_state(), []
+  rng = np.random.default_rng(2)
+  for _ in range(140):
+    numbers = tf.constant(rng.choice(population, size=200), tf.float32)
+    estimate, state = one_round(state, numbers)
+    found.append(float(estimate))
+  # In ranks, which is what noise and the size of cohorts limit.
+  rank = np.mean(population <= np.exp(np.mean(np.log(found[60:]))))
+  assert rank == pytest.approx(target, abs=0.03)
+
+
+@pytest.mark.parametrize(
+  ('make', 'distribution', 'scale'),
+  [
+    (lambda **kw: _gaussian(3.0, **kw), 'norm', 3.0 / 2),
+    (
+      lambda **kw: queries.LaplaceSumQuery(
+        clip_norm=0.5, noise_multiplier=3.0, record_specs=_SPEC, **kw
+      ),
+      'laplace',
+      3.0 / 2,
+    ),
+  ],
+  ids=['gaussian', 'laplace'],
+)
+def test_the_noise_of_a_fraction_is_that_of_half_a_clip_norm(make, distribution, scale):
+  query = _quantile(
+    make(seed=noise.Seed(5)),
+    clients_per_round=1000,
+    learning_rate=1.0,
+    target_quantile=0.5,
+    initial_estimate=0.0,
+    geometric_update=False,
+  )
+
+  @tf.function
+  def rounds(state, count):
+    found = tf.TensorArray(tf.float32, count)
+    for number in tf.range(count):
+      # One below, one above: fractions of 1/2, and noise.
+      params = query.derive_sample_params(state)
+      below, above = (
+        query.preprocess_record(params, state.quantile_estimate + by)
+        for by in (-1.0, 1.0)
+      )
+      _, state, _ = query.get_noised_result(below + above, state)
+      found = found.write(number, state.fraction_below)
+    return found.stack()
+
+  fractions = rounds(query.initial_global_state(), 2000).numpy()
+  noised = (fractions - 0.5) * 1000
+  assert scipy.stats.kstest(noised, distribution, args=(0, scale)).pvalue > 1e-8
+
+
+_NUMBERS = [0.0, -0.0, 0.3, 0.30000001, 1e-45, -1e38, 3e38, math.inf, -math.inf]
+
+
+@pytest.mark.parametrize('dtype', [tf.float16, tf.float32, tf.float64])
+def test_a_client_moves_a_count_by_half_at_most(dtype):
+  query = _quantile(_gaussian(2.0), record_specs=tf.TensorSpec([], dtype))
+  params = query.derive_sample_params(query.initial_global_state())
+  steps = 2.0**40  # Of a clip norm of one half.
+  for number in [*_NUMBERS, math.nan]:
+    said, finite = query.encode_record(params, tf.constant(number, dtype))
+    assert abs(int(said)) <= steps // 2
+    value = float(tf.cast(tf.constant(number, dtype), tf.float64))
+    assert bool(finite) == math.isfinite(value)
+    if not math.isfinite(value):
+      assert int(said) == 0
+      continue
+    # All but what clipping keeps from the bound.
+    expected = 0.5 if value <= float(params.quantile_estimate) else -0.5
+    assert int(said) / steps == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+  'counts',
+  [_gaussian(2.0, _LIMITS), _tree(2.0), _laplace(2.0)],
+  ids=['gaussian', 'tree', 'laplace'],
+)
+def test_what_is_spent_is_what_the_counts_spend(counts):
+  query = _quantile(counts)
+  state, count_state = query.initial_global_state(), counts.initial_global_state()
+  for number in range(3):
+    numbers = [0.1 * number, 4.0, math.nan]
+    _, state, event = _one_round(query, state, numbers)
+    _, count_state, expected = _one_round(counts, count_state, [0.5, -0.5, 0.5])
+    assert event == expected
+    assert query.spent(state).to_event() == counts.spent(count_state).to_event()
+  assert query.noise_multiplier == counts.noise_multiplier == 2.0
+  assert query.generator == 'chacha20' and query.seed_identity == 'secret'
+
+
+def _factory(counts=None, **kwargs):
+  if counts is None:
+    counts = aggregators.gaussian(
+      _LIMITS, clip_norm=0.5, noise_multiplier=0.2, clients_per_round=4
+    )
+  return aggregators.quantile(counts, **{'initial_estimate': 1.0, **kwargs})
+
+
+def test_as_a_process_the_estimate_is_the_result_and_a_state_goes_on():
+  process = _factory().create(tff.TensorType(np.float32))
+  state = process.initialize()
+  values = [np.float32(number) for number in (2.0, 5.0, math.inf, 9.0)]
+  for number in range(3):
+    output = process.next(state, values)
+    state = tf.nest.map_structure(np.asarray, output.state)
+    metrics = output.measurements['dp_query_metrics']
+    assert output.result == metrics['quantile_estimate'] == state.query[0]
+    assert output.measurements['nonfinite_count'] == 1
+    assert metrics['rounds'] == number + 1
+  assert output.result > 1.1
+  event = aggregators.extract_dp_event(state).all_rounds_so_far
+  assert event == dp_accounting.GaussianDpEvent(pytest.approx(0.2))
+  other = _factory(target_quantile=0.9).create(tff.TensorType(np.float32))
+  with pytest.raises(Exception, match='belongs to another mechanism'):
+    other.next(state, values)
+  too_many = state
+  for _ in range(_ROUNDS - 3):
+    too_many = process.next(too_many, values).state
+  with pytest.raises(Exception, match='built for 16 rounds'):
+    process.next(too_many, values)
+
+
+def test_beside_a_model_means_are_divided_and_the_estimate_is_not():
+  numbers = {'clip_norm': 8.0, 'noise_multiplier': 1e-4, 'clients_per_round': 4}
+  counts = aggregators.laplace(**{**numbers, 'clip_norm': 0.5, 'noise_multiplier': 1.0})
+  joint = aggregators.joint(
+    {
+      'model': aggregators.gaussian(**numbers),
+      'loss': _factory(counts, learning_rate=0.0),
+    },
+    ['model', 'loss', 'model'],
+  )
+  process = joint.create(tff.to_type([np.float32, np.float64, (np.float32, [2])]))
+  value = [np.float32(2), np.float64(3), np.float32([1, -2])]
+  output = process.next(process.initialize(), [value] * 4)
+  assert output.result[0] == pytest.approx(2.0, abs=1e-2)
+  assert output.result[1] == 1.0 and output.result[1].dtype == np.float64
+  np.testing.assert_allclose(output.result[2], [1, -2], atol=1e-2)
+  laplace, gaussian = aggregators.extract_dp_event(output.state).last_round_only.events
+  assert laplace == dp_accounting.LaplaceDpEvent(1.0)
+  assert gaussian == dp_accounting.GaussianDpEvent(pytest.approx(1e-4))
+
+
+def test_clients_may_add_the_noise_and_then_say_nothing_of_infinity():
+  counts = aggregators.local_laplace(
+    clip_norm=0.5, noise_multiplier=0.5, clients_per_round=200
+  )
+  process = _factory(counts, learning_rate=1.0).create(tff.TensorType(np.float32))
+  values = [np.float32(9.0)] * 199 + [np.float32(math.inf)]
+  output = process.next(process.initialize(), values)
+  assert output.measurements['nonfinite_count'] == 0
+  # 199 above and one that says nothing: exp(1/2 - 1/400), but for noise of 0.025.
+  assert math.log(output.result) == pytest.approx(0.4975, abs=0.2)
+  assert output.result != pytest.approx(math.exp(0.4975), rel=1e-6)
+  event = aggregators.extract_dp_event(output.state).all_rounds_so_far
+  assert event == dp_accounting.LaplaceDpEvent(0.5)
+
+
+@pytest.mark.parametrize(
+  ('build', 'error', 'message'),
+  [
+    (lambda: _quantile(7), TypeError, 'count_query must be a query'),
+    (
+      lambda: _quantile(_gaussian(clip_norm=1.0)),
+      ValueError,
+      'must have clip_norm=0.5.*got 1.0',
+    ),
+    (
+      lambda: _quantile(_gaussian(record_specs=tf.TensorSpec([2]))),
+      ValueError,
+      'one float32 number',
+    ),
+    (
+      lambda: _quantile(_gaussian(record_specs=tf.TensorSpec([], tf.float64))),
+      ValueError,
+      'one float32 number',
+    ),
+    (
+      lambda: _quantile(
+        queries.TreeCumulativeSumQuery(
+          _LIMITS, clip_norm=0.5, noise_multiplier=1.0, record_specs=_SPEC
+        )
+      ),
+      ValueError,
+      'sums over rounds',
+    ),
+    (
+      lambda: _quantile(_gaussian(), record_specs=[_SPEC, _SPEC]),
+      ValueError,
+      'one number of each client',
+    ),
+    (
+      lambda: _quantile(_gaussian(), record_specs=tf.TensorSpec([1])),
+      ValueError,
+      'one number of each client',
+    ),
+    (
+      lambda: _quantile(_gaussian(), initial_estimate=0.0),
+      ValueError,
+      'initial_estimate must be positive',
+    ),
+    (
+      lambda: _quantile(_gaussian(), initial_estimate=math.inf, geometric_update=False),
+      ValueError,
+      'initial_estimate must be finite',
+    ),
+    (
+      lambda: _quantile(_gaussian(), target_quantile=1.1),
+      ValueError,
+      'target_quantile must be .* within 0 and 1; got 1.1',
+    ),
+    (
+      lambda: _quantile(_gaussian(), learning_rate=-0.1),
+      ValueError,
+      'learning_rate must be .*got -0.1',
+    ),
+    (
+      lambda: _quantile(_gaussian(), clients_per_round=0),
+      ValueError,
+      'clients_per_round must be positive',
+    ),
+    (lambda: _factory(_gaussian()), TypeError, 'counts must be a factory'),
+    (
+      lambda: _factory(
+        aggregators.gaussian(
+          clip_norm=0.5,
+          noise_multiplier=1.0,
+          clients_per_round=4,
+          record_aggregation_factory=aggregators.secure_sum(),
+        )
+      ),
+      ValueError,
+      'give record_aggregation_factory to quantile',
+    ),
+    (
+      lambda: _factory().create(tff.TensorType(np.float32, [2])),
+      ValueError,
+      'one number of each client',
+    ),
+  ],
+)
+def test_what_does_not_go_together_is_refused(build, error, message):
+  with pytest.raises(error, match=message):
+    build()
