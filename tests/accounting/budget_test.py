@@ -13,6 +13,7 @@ Claims:
 * With a noise scale the run is that of `simulated_cohort_scale`, and promises nothing.
 """
 
+import decimal
 import math
 
 import dp_accounting
@@ -99,6 +100,28 @@ def test_laplace_noise_keeps_its_pure_epsilon(epsilon, count, probability):
     delta=0.0,
   )
   assert (pure.noise_multiplier, pure.accountant) == (noise, 'pure')
+
+
+def _exact_epsilon(noise, probability):
+  with decimal.localcontext(decimal.Context(prec=1200, Emin=-9999, Emax=9999)):
+    before = 1 / decimal.Decimal(noise)
+    return (1 + decimal.Decimal(probability) * (before.exp() - 1)).ln()
+
+
+@pytest.mark.parametrize('noise', [0.0014, 0.00143, 0.01, 0.5, 0.999, 1.0, 1.001, 1e6])
+@pytest.mark.parametrize('probability', [1e-300, 1e-12, 1e-6, 0.3, 1.0])
+def test_pure_epsilon_of_laplace_noise_is_never_below_the_truth(noise, probability):
+  exact = _exact_epsilon(noise, probability)
+  found = decimal.Decimal(budget.laplace_epsilon(noise, 1, probability))
+  assert exact <= found <= exact * decimal.Decimal(1 + 1e-12)
+
+
+@pytest.mark.parametrize('epsilon', [1e-5, 0.5, 1.5, 600.0, 690.0, 800.0])
+@pytest.mark.parametrize('probability', [1e-310, 1e-60, 1e-10, 0.3, 1.0])
+def test_laplace_noise_of_pure_epsilon_is_never_below_the_least(epsilon, probability):
+  noise = budget.laplace_noise_multiplier(epsilon, 1, probability)
+  spent, target = _exact_epsilon(noise, probability), decimal.Decimal(epsilon)
+  assert target * decimal.Decimal(1 - 1e-10) <= spent <= target
 
 
 def test_laplace_noise_of_one_use_is_one_over_epsilon():

@@ -28,6 +28,8 @@ from tff_dp_aggregators.base import checks
 NOISES = {each.name: each for each in (noises.GAUSSIAN, noises.LAPLACE)}
 # What closed forms are rounded up by, relative: more than their round-off.
 _ROUND_OFF = 1e-14
+# Of e, below what float64 ends at.
+_LARGEST_EXPONENT = 700.0
 
 
 def gaussian_noise_multiplier(epsilon: float, delta: float) -> float:
@@ -79,11 +81,13 @@ def laplace_noise_multiplier(
   checks.check_positive_int('num_compositions', num_compositions)
   q = _check_probability(sampling_probability)
   one = epsilon / num_compositions
-  # ln((e^one - 1) / q + 1), where e^one may be beyond float64.
-  if one > 700:
-    before = one - math.log(q)
+  # ln((e^one - 1) / q + 1), of which e^one and 1 / q may be beyond float64.
+  if one > 1:
+    before = one - math.log(q) + math.log(q * math.exp(-one) - math.expm1(-one))
   else:
-    before = math.log1p(math.expm1(one) / q)
+    more = math.expm1(one) / q
+    finite = math.isfinite(more)
+    before = math.log1p(more) if finite else math.log(math.expm1(one)) - math.log(q)
   return (1 + _ROUND_OFF) / before
 
 
@@ -111,9 +115,11 @@ def laplace_epsilon(
   _check_positive('noise_multiplier', noise_multiplier)
   checks.check_positive_int('num_compositions', num_compositions)
   q = _check_probability(sampling_probability)
-  before = 1 / noise_multiplier
-  one = before + math.log(q + (1 - q) * math.exp(-before))  # ln(1 + q (e^before - 1)).
-  if before < 1:  # Without cancellation.
+  before = math.nextafter(1 / noise_multiplier, math.inf)
+  if before > _LARGEST_EXPONENT:  # Both terms may be large and their sum small.
+    one = before * (1 + _ROUND_OFF)
+    one += math.log(q + (1 - q) * math.exp(-before))
+  else:
     one = math.log1p(q * math.expm1(before))
   return num_compositions * one * (1 + _ROUND_OFF)
 
