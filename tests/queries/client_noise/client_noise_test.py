@@ -352,6 +352,30 @@ def test_a_state_belongs_to_its_mechanism_and_shows_no_key():
     other.get_noised_result(other.initial_sample_state(), state)
 
 
+@pytest.mark.parametrize(
+  'make, begun, other',
+  [
+    (  # Equal shares: 1 / sqrt(4) and 2 / sqrt(16).
+      queries.GaussianSharesSumQuery,
+      {'noise_multiplier': 1.0, 'min_clients': 4},
+      {'noise_multiplier': 2.0, 'min_clients': 16},
+    ),
+    (
+      queries.ApproximateLocalSumQuery,
+      {'noise_multiplier': 1.0, 'noise': 'gaussian'},
+      {'noise_multiplier': 1.0, 'noise': 'laplace'},
+    ),
+  ],
+)
+def test_a_state_is_not_continued_with_other_events_of_equal_noise(make, begun, other):
+  numbers = {'clip_norm': 1.0, 'record_specs': _SPEC}
+  query, stranger = make(**begun, **numbers), make(**other, **numbers)
+  state = query.initial_global_state()
+  with pytest.raises(tf.errors.InvalidArgumentError, match='another mechanism'):
+    stranger.get_noised_result(stranger.initial_sample_state(), state)
+  query.get_noised_result(query.initial_sample_state(), state)
+
+
 @both_kinds
 def test_the_approximation_has_the_mean_and_variance_of_local_noise(kind):
   clients = 12

@@ -229,13 +229,19 @@ class ClientNoiseSumQuery(records.GridSumQuery):
       {
         'mechanism': type(self).__name__,
         'clip_norm': self._clip_norm,
+        'client_noise': self.noise,
         'client_noise_multiplier': self._client_noise_multiplier,
         'server_noise_multiplier': self._server_noise_multiplier,
+        **self._more_facts(),
         **self._participations.facts(),
         'noise': f'{self.generator}, {self.seed_identity}',
         'vectors': self._rows.layout.vectors,
       }
     )
+
+  def _more_facts(self) -> dict[str, Any]:
+    """What events rest on beside the noise of one client; JSON."""
+    return {}
 
   def derive_sample_params(self, global_state: ClientNoiseState) -> tf.Tensor:
     """Returns the clip norm, all that clients need to know.

@@ -102,3 +102,7 @@ class GaussianSharesSumQuery(base.ClientNoiseSumQuery):
     if not self._noise_multiplier:
       return dp_accounting.NonPrivateDpEvent()
     return dp_accounting.GaussianDpEvent(self._noise_multiplier)
+
+  def _more_facts(self) -> dict[str, Any]:
+    # Of equal shares more make more noise, and say that they spent less.
+    return {'min_clients': self._min_clients}
