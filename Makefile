@@ -8,9 +8,12 @@ bin := .venv/bin
 # Files in the order of their names: by their number of tests, as is the default, those
 # with few and long ones would come last, and one process would wait for the other.
 pytest := $(bin)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+# What does not go together with TensorFlow Federated has an environment of its own.
+peers := $(basename $(notdir $(wildcard requirements/peers/*.in)))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv simulate test slow-test coverage lint package docs lock bazel-test clean
+.PHONY: help venv simulate test slow-test moving coverage lint package docs lock lock-peers \
+  bazel-test clean
 
 help: ## Say what there is
 	@echo 'Usage: make TARGET [ARGS="..."] [PYTHON=python3.X]'
@@ -28,6 +31,10 @@ test: venv ## Run the tests, but for the slow ones (ARGS go to pytest)
 
 slow-test: venv ## Run the slow tests only (ARGS go to pytest)
 	@$(pytest) -m slow $(ARGS)
+
+moving: venv ## Run the programs of docs/moving, other systems' as well (ARGS go to pytest)
+	@for peer in $(peers); do tools/python/make_peer.sh $$peer || exit 1; done
+	@$(pytest) -m 'slow or not slow' tests/moving_programs_test.py $(ARGS)
 
 coverage: venv ## Run the tests and say how much of the package they run (ARGS go to pytest)
 	@$(pytest) --cov=tff_dp_aggregators $(ARGS)
@@ -51,6 +58,13 @@ lock: venv ## Renew requirements.lock from setup.py (ARGS=--upgrade moves to new
 	  --constraint requirements/constraints.txt \
 	  --generate-hashes --no-header --no-annotate \
 	  $(ARGS) setup.py -o requirements.lock
+
+lock-peers: venv ## Renew the locks in requirements/peers (ARGS=--upgrade as above)
+	@for peer in $(peers); do \
+	  $(bin)/uv pip compile --quiet --no-python-downloads --system-certs \
+	    --python-version 3.11 --generate-hashes --no-header --no-annotate \
+	    $(ARGS) requirements/peers/$$peer.in -o requirements/peers/$$peer.txt || exit 1; \
+	done
 
 bazel-test: ## Run the tests with Bazel, offline, in .venv (ARGS go to Bazel)
 	@command -v bazel >/dev/null || { \

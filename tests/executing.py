@@ -39,8 +39,14 @@ def execute(program, *arguments):
 
 def run_example(program):
   """Returns what a Python program prints, that is given as text."""
+  return run_text(program)[0]
+
+
+def run_text(program):
+  """What a Python program prints, that is given as text, and its names at the end."""
+  names = {'__name__': '__main__'}
   with tempfile.TemporaryFile('w+', encoding='utf-8') as stdout:
     with contextlib.redirect_stdout(stdout):
-      exec(compile(program, '<example>', 'exec'), {'__name__': '__main__'})
+      exec(compile(program, '<example>', 'exec'), names)
     stdout.seek(0)
-    return stdout.read()
+    return stdout.read(), names

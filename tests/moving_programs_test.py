@@ -1,0 +1,397 @@
+"""The programs of docs/moving: what is printed there is printed, and equal where said.
+
+Each page has pairs of programs, There and Here, each with its output. Claims:
+
+* Each program prints the figures that stand below it: as they are, or, where they are
+  made of noise, within six standard errors (2e-9 each).
+* Where both are to do the same, the means without noise are the same vector, noise has
+  the same distribution (two-sample Kolmogorov-Smirnov, a false alarm in 10^6 each), and
+  so have figures.
+* Where something was wrong there, it is so there and not here.
+
+What is TensorFlow Federated's or TensorFlow Privacy's runs in this process. Other
+systems have an environment of their own, which `make moving` makes; without it their
+programs are skipped, and those here run all the same. flower-dp's formulas are written
+again below, for it cannot be installed.
+"""
+
+import functools
+import json
+import math
+import pathlib
+import re
+import subprocess
+import sys
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from tests import executing
+
+_ROOT = pathlib.Path(__file__).resolve().parents[1]
+_MOVING = _ROOT / 'docs' / 'moving'
+_PAGES = ('pfl_research', 'flower', 'flower_dp', 'tf_privacy', 'tff')
+# Those with an environment of their own, as requirements/peers has them.
+_PEERS = ('pfl_research', 'flower')
+_BLOCKS = re.compile(
+  r'^### (There|Here)\n\n```python\n(.*?)^```\n\n```json\n(.*?)^```',
+  re.MULTILINE | re.DOTALL,
+)
+# Runs a program, and keeps what is compared.
+_DRIVER = """
+import runpy, sys
+import numpy
+names = runpy.run_path(sys.argv[1], run_name='__main__')
+kept = {name: names[name] for name in ('mean', 'noise') if name in names}
+numpy.savez(sys.argv[2], **kept)
+"""
+_OF_NUMBERS = math.sqrt(1 / (2 * 100_000))  # Error of a standard deviation of so many.
+_OF_FEWER = math.sqrt(1 / (2 * 20_000))
+_FALSE_ALARM = 1e-6
+
+
+class Pair(NamedTuple):
+  """What is claimed of a pair of programs.
+
+  Attributes:
+    page: Which page it is on.
+    title: Under which heading.
+    equal: Figures that are equal there and here, by how much they may differ,
+      relative; 0 for what is rounded to four digits alone.
+    noisy: Standard errors of figures that are made of noise, relative.
+    there: Figures that are wrong there, and what they are.
+    here: The same here.
+    noisy_here: Those here, where they are not those there.
+    marks: For the program there.
+  """
+
+  page: str
+  title: str
+  equal: dict[str, float]
+  noisy: dict[str, float]
+  there: dict[str, Any]
+  here: dict[str, Any]
+  noisy_here: Optional[dict[str, float]] = None
+  marks: tuple = ()
+
+
+_NAN = 'NaN of one client makes the mean NaN'
+_LENGTH = 'length of the mean without noise'
+_NOISE = 'standard deviation of its noise'
+_COUNTS = 'a client with many examples counts'
+_KEEPS = 'noise multiplier that holds'
+_FROM_1, _FROM_3 = (f'clip norm after 60 rounds from {each}' for each in (1, 3))
+_SHARED = 'pairs of tensors with equal noise'
+# Of a clip norm that has settled at the median, relative: a round takes it a fifth of
+# the way back, and moves it by a fifth of the noise of the fraction, which is 0.05.
+_SETTLED = 0.2 * 0.05 / math.sqrt(1 - 0.8**2)
+# Of one that runs away for 60 rounds: nothing takes it back.
+_RUNNING = 0.2 * 0.05 * math.sqrt(60)
+PAIRS = (
+  Pair(
+    'pfl_research',
+    'Gaussian noise for a target',
+    equal={'noise multiplier': 1e-3, _LENGTH: 0.0, _NOISE: 9 * _OF_NUMBERS},
+    noisy={_NOISE: _OF_NUMBERS},
+    there={_NAN: True},
+    here={_NAN: False},
+  ),
+  Pair(
+    'pfl_research',
+    'A banded matrix',
+    equal={
+      'noise multiplier, as measured': 9 * _OF_NUMBERS,
+      'sensitivity that is accounted for': 0.0,
+      'epsilon that is promised': 0.0,
+    },
+    # Of 64 rounds of 2,000 numbers; epsilon changes by 1.3 times as much.
+    noisy={
+      'noise multiplier, as measured': _OF_NUMBERS,
+      'epsilon': 1.5 * _OF_NUMBERS,
+    },
+    there={'sensitivity': 2.815, 'epsilon': 5.88},
+    here={'sensitivity': 2.0, 'epsilon': 4.0},
+  ),
+  Pair(
+    'flower',
+    'A fixed clip norm',
+    equal={_LENGTH: 0.0, _NOISE: 9 * _OF_NUMBERS},
+    noisy={_NOISE: _OF_NUMBERS},
+    there={_NAN: True, _COUNTS: 10 * 100 / 109, 'epsilon of four rounds': 4.0637},
+    here={_NAN: False, _COUNTS: 1.0, 'epsilon of four rounds': 3.7974},
+  ),
+  Pair(
+    'flower',
+    'A clip norm that adapts',
+    equal={},
+    noisy={_FROM_1: _RUNNING, _FROM_3: _RUNNING},
+    # All clients are clipped, or none: by exp(0.1) a round.
+    there={_FROM_1: math.exp(-6), _FROM_3: 3 * math.exp(6), _KEEPS: 0.5695},
+    here={_FROM_1: 2.0, _FROM_3: 2.0, _KEEPS: 1.0},
+    noisy_here={_FROM_1: _SETTLED, _FROM_3: _SETTLED},
+  ),
+  Pair(
+    'tf_privacy',
+    'A sum with noise',
+    equal={
+      'noise multiplier of the event': 0.0,
+      _LENGTH: 0.0,
+      _NOISE: 9 * _OF_NUMBERS,
+    },
+    noisy={_NOISE: _OF_NUMBERS},
+    there={_NAN: True},
+    here={_NAN: False},
+  ),
+  Pair(
+    'tf_privacy',
+    'Noise of the clients, for secure aggregation',
+    equal={'noise of the sum over the clip norm': 9 * _OF_FEWER},
+    noisy={'noise of the sum over the clip norm': _OF_FEWER},
+    there={'event': 'UnsupportedDpEvent', _SHARED: True},
+    here={'event': 'SkellamDpEvent', _SHARED: False},
+    marks=(pytest.mark.slow,),  # How many pairs share it depends on the machine.
+  ),
+  Pair(
+    'tff',
+    'Tree aggregation',
+    equal={
+      'noise of the first mean': 9 * _OF_FEWER,
+      'noise of the sum of all means': 9 * _OF_FEWER,
+    },
+    noisy={
+      'noise of the first mean': _OF_FEWER,
+      'noise of the sum of all means': _OF_FEWER,
+    },
+    there={
+      'event': 'UnsupportedDpEvent',
+      'the key is the time in microseconds': True,
+    },
+    here={'event': 'GaussianDpEvent'},
+  ),
+  Pair(
+    'tff',
+    'A clip norm that adapts',
+    equal={
+      'noise of the first mean': 9 * _OF_FEWER,
+      'clip norm after 60 rounds': 9 * _SETTLED,
+    },
+    noisy={
+      'noise of the first mean': _OF_FEWER,
+      'clip norm after 60 rounds': _SETTLED,
+    },
+    there={},
+    here={},
+  ),
+)
+
+
+def _name(pair):
+  return f'{pair.page}: {pair.title}'
+
+
+@functools.cache
+def _programs(page):
+  """By title and side, the program and the figures that it is shown to print."""
+  text = (_MOVING / f'{page}.md').read_text('utf-8')
+  found = {}
+  for section in re.split(r'^## ', text, flags=re.MULTILINE)[1:]:
+    title = section.split('\n')[0]
+    for side, program, output in _BLOCKS.findall(section):
+      found[title, side] = program, json.loads(output)
+  return found
+
+
+class _Run(NamedTuple):
+  figures: dict
+  mean: Any
+  noise: Any
+
+
+@functools.cache
+def _run_here(page, title, side):
+  printed, names = executing.run_text(_programs(page)[title, side][0])
+  return _Run(json.loads(printed), names.get('mean'), names.get('noise'))
+
+
+def _run_of_peer(page, title, folder):
+  python = _ROOT / 'build' / 'peers' / page / 'bin' / 'python'
+  if not python.exists():
+    pytest.skip(f'{page} has an environment of its own; `make moving` makes it')
+  program, output, kept = (
+    folder / name for name in ('program.py', 'out.json', 'kept.npz')
+  )
+  program.write_text(_programs(page)[title, 'There'][0], 'utf-8')
+  with open(output, 'w', encoding='utf-8') as stdout:
+    ended = subprocess.run(
+      [python, '-c', _DRIVER, program, kept],
+      cwd=folder,
+      stdout=stdout,
+      stderr=subprocess.PIPE,
+      text=True,
+      timeout=900,
+    )
+  assert ended.returncode == 0, ended.stderr[-2000:]
+  with np.load(kept) as arrays:
+    figures = json.loads(output.read_text('utf-8'))
+    return _Run(figures, arrays.get('mean'), arrays.get('noise'))
+
+
+def _run_there(pair, folder):
+  if pair.page in _PEERS:
+    return _run_of_peer(pair.page, pair.title, folder)
+  return _run_here(pair.page, pair.title, 'There')
+
+
+def _check_figures(pair, side, found):
+  """What is printed is what stands below the program, and what is claimed of it."""
+  shown = _programs(pair.page)[pair.title, side][1]
+  claimed, noisy = pair.there, pair.noisy
+  if side == 'Here':
+    claimed = pair.here
+    noisy = noisy if pair.noisy_here is None else pair.noisy_here
+  assert list(found) == list(shown)
+  for name, value in shown.items():
+    # Both were drawn.
+    error = 6 * math.sqrt(2) * noisy.get(name, 0.0)
+    assert _close(found[name], value, error), name
+  for name, value in claimed.items():
+    assert _close(found[name], value, max(1e-4, 6 * noisy.get(name, 0.0))), name
+
+
+def _close(found, expected, relative):
+  if isinstance(expected, (bool, str)):
+    return found is expected or found == expected
+  return found == pytest.approx(expected, rel=relative, abs=1.01e-4)
+
+
+def _samples(noise):
+  """Independent numbers of one distribution: of the first round, and of sums."""
+  if noise.ndim == 1:
+    return [noise]
+  return [noise[0], noise.sum(axis=0)]
+
+
+# What is there is another strategy's, which has other covariances.
+_SAME_NOISE = [each for each in PAIRS if each.title != 'A banded matrix']
+
+
+def test_all_programs_are_claimed_something_of():
+  there = {
+    (page, title): side
+    for page in _PAGES
+    for title, side in _programs(page)
+    if page != 'flower_dp'
+  }
+  assert set(there) == {(pair.page, pair.title) for pair in PAIRS}
+  for page in _PAGES:
+    text = (_MOVING / f'{page}.md').read_text('utf-8')
+    assert text.count('```python') == len(_programs(page)) > 0
+    assert '](names.md#' in text and '](findings.md)' in text
+    assert f'({page}.md)' in (_MOVING / 'names.md').read_text('utf-8')
+
+
+def test_peers_have_a_lock():
+  folder = _ROOT / 'requirements' / 'peers'
+  assert sorted(path.name for path in folder.iterdir()) == sorted(
+    f'{peer}.{kind}' for peer in _PEERS for kind in ('in', 'txt')
+  )
+  for peer in _PEERS:
+    wanted = (folder / f'{peer}.in').read_text('utf-8').splitlines()[-1]
+    package, version = re.sub(r'\[.*\]', '', wanted).split('==')
+    lock = (folder / f'{peer}.txt').read_text('utf-8')
+    assert f'{package}=={version} ' in lock
+    # What is said of it on the page is of this version.
+    assert version in (_MOVING / f'{peer}.md').read_text('utf-8')
+
+
+@pytest.mark.parametrize('page', _PAGES)
+def test_programs_are_laid_out_as_the_code_is(page):
+  programs = [program for program, _ in _programs(page).values()]
+  for arguments in (['format', '--check'], ['check', '--extend-ignore=I']):
+    for program in programs:
+      ended = subprocess.run(
+        [sys.executable, '-m', 'ruff', *arguments, '--stdin-filename=tests/x.py', '-'],
+        input=program,
+        cwd=_ROOT,
+        capture_output=True,
+        text=True,
+      )
+      assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+@pytest.mark.parametrize('pair', PAIRS, ids=_name)
+def test_programs_here_print_what_is_shown(pair):
+  run = _run_here(pair.page, pair.title, 'Here')
+  _check_figures(pair, 'Here', run.figures)
+
+
+@pytest.mark.parametrize(
+  'pair',
+  [
+    pytest.param(
+      pair,
+      id=_name(pair),
+      marks=(pytest.mark.slow,) if pair.page in _PEERS else pair.marks,
+    )
+    for pair in PAIRS
+  ],
+)
+def test_programs_there_do_the_same_but_for_what_was_wrong(pair, tmp_path):
+  there = _run_there(pair, tmp_path)
+  _check_figures(pair, 'There', there.figures)
+  here = _run_here(pair.page, pair.title, 'Here')
+  for name, error in pair.equal.items():
+    assert _close(there.figures[name], here.figures[name], error), name
+  for name in pair.here:
+    if name in pair.there:
+      assert not _close(there.figures[name], here.figures[name], 0.05), name
+  if here.mean is not None:
+    # Of a clip norm of 0.5, and rounded to its grid, of float32.
+    assert np.abs(there.mean - here.mean).max() < 0.5e-6
+  if here.noise is not None and pair in _SAME_NOISE:
+    for one, other in zip(_samples(there.noise), _samples(here.noise)):
+      assert stats.ks_2samp(one, other, method='asymp').pvalue > _FALSE_ALARM
+
+
+def _sigma_u(epsilon, delta, clip_norm, exposures, examples):
+  """Noise of a client by NbAFL's formula, as flower-dp has it."""
+  c = math.sqrt(2 * math.log(1.25 / delta))
+  return c * exposures * 2 * clip_norm / (examples * epsilon)
+
+
+def _sigma_d(epsilon, delta, clip_norm, exposures, rounds, clients, examples):
+  """Noise of the server by theorem 1, as flower-dp has it."""
+  if rounds <= exposures * math.sqrt(clients):
+    return 0.0
+  c = math.sqrt(2 * math.log(1.25 / delta))
+  root = math.sqrt(rounds**2 - exposures**2 * clients)
+  return 2 * c * clip_norm * root / (examples * clients * epsilon)
+
+
+def test_flower_dps_formulas_give_the_noise_here():
+  title = 'Noise on clients and server'
+  program, there = _programs('flower_dp')[title, 'There']
+  assert program.startswith('# Not run here.')
+  numbers = (0.8, 1e-5, 1.5)
+  assert there == {
+    'noise of a client': round(_sigma_u(*numbers, 2, 1000), 4),
+    'noise of the server': round(_sigma_d(*numbers, 2, 40, 10, 1000), 4),
+    'noise of the server, as it is used': round(
+      _sigma_d(*numbers, 40, 40, 10, 1000), 4
+    ),
+  }
+  assert there['noise of the server'] > there['noise of the server, as it is used'] == 0
+  shown = _programs('flower_dp')[title, 'Here'][1]
+  run = _run_here('flower_dp', title, 'Here')
+  assert list(run.figures) == list(shown)
+  for name, value in shown.items():
+    error = 6 * math.sqrt(2) * _OF_NUMBERS if name == 'noise of a mean' else 0.0
+    assert _close(run.figures[name], value, error), name
+  for name in ('noise of a client', 'noise of the server'):
+    assert run.figures[name] == there[name]
+  expected = math.hypot(
+    _sigma_u(*numbers, 2, 1000) / math.sqrt(10), _sigma_d(*numbers, 2, 40, 10, 1000)
+  )
+  assert stats.kstest(run.noise / expected, 'norm').pvalue > _FALSE_ALARM
