@@ -5,9 +5,11 @@ MAKEFLAGS += --no-print-directory
 PYTHON ?=
 ARGS ?=
 bin := .venv/bin
-# Files in the order of their names: by their number of tests, as is the default, those
+# Files in the order of conftest.py: by their number of tests, as is the default, those
 # with few and long ones would come last, and one process would wait for the other.
-pytest := $(bin)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+# With bytecode, also where a user's shell says otherwise: tests start many programs, and
+# each would compile the package anew.
+pytest := PYTHONDONTWRITEBYTECODE= $(bin)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 # What does not go together with TensorFlow Federated has an environment of its own.
 peers := $(basename $(notdir $(wildcard requirements/peers/*.in)))
 

@@ -21,6 +21,11 @@ import pytest
 # machine at each start.
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
+# Read when NumPy and SciPy are imported. With more threads, products of small matrices
+# take several times as much of the cores, waiting for each other; all processes together
+# need no more than there are.
+os.environ.setdefault('OPENBLAS_NUM_THREADS', '1')
+
 # Tests optimise strategies anew, whatever the user has kept.
 os.environ['TFF_DP_AGGREGATORS_CACHE'] = ''
 
@@ -35,6 +40,15 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 _NULL = open(os.devnull, 'w', encoding='utf-8')
 doctest._SpoofOut.fileno = lambda self: _NULL.fileno()
 
+# Programs from their start to their end, one after the other.
+_LONG_FILES = (
+  'compare_test.py',
+  'documents_test.py',
+  'notebook_test.py',
+  'runtime_test.py',
+  'simulate_test.py',
+  'walkthrough_test.py',
+)
 _WORKER = 'worker_binary'
 _TFF_OPTIMIZER = (
   'tensorflow_federated.python.core.environments.tensorflow_backend.'
@@ -61,6 +75,20 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
   """Before the fixtures of a test."""
   marks = ('optimized_graphs', 'slow')
   _optimize_graphs(any(item.get_closest_marker(mark) for mark in marks))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+  """Puts long files first, so that none of them is left to one process at the end."""
+  items.sort(key=lambda item: item.path.name not in _LONG_FILES)
+
+
+def pytest_collection_finish() -> None:
+  """What has been imported stays: the garbage collector need not look at it again.
+
+  Making graphs leaves so much that it looks at everything time and again, which took a
+  sixteenth of a training.
+  """
+  gc.freeze()
 
 
 def _own_workers() -> list[psutil.Process]:
