@@ -37,6 +37,18 @@ def test_a_round_too_many_is_told_in_one_sentence():
   said = str(error.value)
   assert said.startswith('This query was built for 1 rounds and has served them all')
   assert said.endswith('add up what both spend.')
+  assert len(error.value.details) > len(said)
+
+
+def test_conditions_that_tensorflow_adds_are_left_out():
+  @tff.tensorflow.computation(np.int64)
+  def fail(number):
+    with tf.control_dependencies([tf.debugging.assert_less(number, 1, 'too large')]):
+      return tf.identity(number)
+
+  with pytest.raises(runtime.ComputationError) as error:
+    fail(1)
+  assert str(error.value) == 'too large'
   assert 'Condition x < y' in error.value.details
 
 

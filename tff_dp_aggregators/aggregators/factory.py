@@ -2,6 +2,7 @@
 
 import collections
 import copy
+import functools
 from typing import Any, Callable, NamedTuple, Optional
 
 import tensorflow as tf
@@ -318,27 +319,15 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
       TypeError: As for `create`.
       ValueError: As for `create`.
     """
-    query = self._build_query(_record_specs(value_type))
-    self._check_state_size(query)
-    return DPMean(
-      query,
+    mean = DPMean(
+      self._build_query(_record_specs(value_type)),
       self._clients_per_round,
       value_type,
       min_clients=self._min_clients,
       tells_signal=self._tells_signal,
     )
-
-  def _check_state_size(self, query: records.GridSumQuery) -> None:
-    initial = tff.tensorflow.computation(tracing.as_written(query.initial_global_state))
-    num_bytes = _num_bytes(initial.type_signature.result)
-    if num_bytes > _MAX_STATE_BYTES:
-      raise ValueError(
-        f'this mechanism would need a state of {num_bytes / 1e9:.2f} GB with '
-        f'storage {getattr(query, "storage", "state")!r}, but TFF carries at most '
-        f'{_MAX_STATE_BYTES / 1e9:.2f} GB between rounds. Keep the noise in files '
-        "(storage='files'), or use a mechanism that remembers less: fewer bands or "
-        'buffers, the tree, or the Gaussian mechanism.'
-      )
+    mean.check_state_size()
+    return mean
 
 
 class Counts(NamedTuple):
@@ -380,6 +369,29 @@ class DPMean:
     self._value_type = value_type
     self._min_clients = min_clients
 
+  @functools.cached_property
+  def _query_init(self) -> Any:
+    """Computes the query's state before the first round."""
+    return tff.tensorflow.computation(
+      tracing.as_written(self._query.initial_global_state)
+    )
+
+  def check_state_size(self) -> None:
+    """Makes sure that TFF can carry the state between rounds.
+
+    Raises:
+      ValueError: If the state would be too large.
+    """
+    num_bytes = _num_bytes(self._query_init.type_signature.result)
+    if num_bytes > _MAX_STATE_BYTES:
+      raise ValueError(
+        f'this mechanism would need a state of {num_bytes / 1e9:.2f} GB with '
+        f'storage {getattr(self._query, "storage", "state")!r}, but TFF carries at '
+        f'most {_MAX_STATE_BYTES / 1e9:.2f} GB between rounds. Keep the noise in files '
+        "(storage='files'), or use a mechanism that remembers less: fewer bands or "
+        'buffers, the tree, or the Gaussian mechanism.'
+      )
+
   def initial_state(self) -> DPMeanState:
     """The state before the first round, if a plain sum adds up."""
     query_state = self._query.initial_global_state()
@@ -412,10 +424,9 @@ class DPMean:
         exactly, or fewer than have to report, or the query refuses its state.
     """
     checked = [
-      tf.debugging.assert_less_equal(
-        counts.clients,
-        grid.MAX_CLIENTS,
-        message='more clients in a round than can be summed exactly',
+      tf.debugging.Assert(
+        counts.clients <= grid.MAX_CLIENTS,
+        ['more clients in a round than can be summed exactly'],
       )
     ]
     if self._min_clients:
@@ -433,14 +444,13 @@ class DPMean:
     return mean, query_state, self._query.spent(query_state), metrics
 
   def _check_enough(self, clients: tf.Tensor) -> Any:
-    return tf.debugging.assert_greater_equal(
-      clients,
-      self._min_clients,
-      message=(
+    return tf.debugging.Assert(
+      clients >= self._min_clients,
+      [
         f'fewer clients reported than min_clients, {self._min_clients}: this round is '
         'aborted and what they sent is discarded. The state before it is still good: '
         'run it again with more clients.'
-      ),
+      ],
     )
 
   # For simulations, which train many clients in one computation and number them.
@@ -470,9 +480,7 @@ class DPMean:
     Raises:
       TypeError: If what adds up returns anything but the sum.
     """
-    query_init = tff.tensorflow.computation(
-      tracing.as_written(self._query.initial_global_state)
-    )
+    query_init = self._query_init
     query_state_type = query_init.type_signature.result
     spent_at_first = tff.tensorflow.computation(
       tracing.as_written(self._query.spent), query_state_type

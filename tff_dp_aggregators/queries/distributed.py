@@ -408,17 +408,19 @@ class DistributedSumQuery(records.GridSumQuery):
     )
 
   def _check_clients(self, clients: tf.Tensor) -> list[Any]:
-    fewest = tf.debugging.assert_greater_equal(
-      clients,
-      tf.constant(self.min_clients, tf.int64),
-      message='fewer clients than min_clients sent their share of the noise: the sum '
-      'would be less private than planned, and is not released.',
+    fewest = tf.debugging.Assert(
+      clients >= tf.constant(self.min_clients, tf.int64),
+      [
+        'fewer clients than min_clients sent their share of the noise: the sum would '
+        'be less private than planned, and is not released.'
+      ],
     )
-    most = tf.debugging.assert_less_equal(
-      clients,
-      tf.constant(self.max_clients, tf.int64),
-      message='more clients than max_clients: their sum may have wrapped around, and '
-      'is not released.',
+    most = tf.debugging.Assert(
+      clients <= tf.constant(self.max_clients, tf.int64),
+      [
+        'more clients than max_clients: their sum may have wrapped around, and is not '
+        'released.'
+      ],
     )
     return [each for each in (fewest, most) if each is not None]
 

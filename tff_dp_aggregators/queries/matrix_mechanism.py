@@ -395,14 +395,13 @@ def check_round(this_round: tf.Tensor, num_rounds: int) -> tf.Tensor:
   Raises:
     tf.errors.InvalidArgumentError: If all of them were served.
   """
-  in_time = tf.debugging.assert_less(
-    this_round,
-    tf.constant(num_rounds, tf.int64),
-    message=(
+  in_time = tf.debugging.Assert(
+    this_round < tf.constant(num_rounds, tf.int64),
+    [
       f'This query was built for {num_rounds} rounds and has served them all; another '
       'round would spend privacy that was not accounted for. What comes after them is '
       'a run of its own: begin one with `initialize`, and add up what both spend.'
-    ),
+    ],
   )
   with tf.control_dependencies([] if in_time is None else [in_time]):
     return tf.identity(this_round)
