@@ -23,6 +23,7 @@ _CHECKED = {
   'exclusiveMinimum', 'exclusiveMaximum', 'items', 'minItems', 'maxItems', 'required',
   'properties', 'additionalProperties',
 }  # fmt: skip
+_KNOWN = _SAID_ONLY | _CHECKED
 
 
 def violations(
@@ -47,8 +48,8 @@ def violations(
     ["a is 'b', which is no integer"]
   """
   root = schema if root is None else root
-  unknown = set(schema) - _CHECKED - _SAID_ONLY
-  if unknown:
+  if not schema.keys() <= _KNOWN:
+    unknown = set(schema) - _KNOWN
     raise ValueError(f'this schema needs keywords that are not known: {unknown}.')
   if '$ref' in schema:
     referred = root['$defs'][schema['$ref'].split('/')[-1]]
@@ -91,9 +92,11 @@ def _equal(value: Any, other: Any) -> bool:
 def _of_alternatives(
   value: Any, alternatives: list[dict], path: str, root: dict, keyword: str
 ) -> Iterator[str]:
-  found = [list(violations(value, each, path, root)) for each in alternatives]
-  fitting = sum(not each for each in found)
+  fitting = sum(
+    next(violations(value, each, path, root), None) is None for each in alternatives
+  )
   if not fitting:  # What it comes closest to is what it was meant to be.
+    found = [list(violations(value, each, path, root)) for each in alternatives]
     yield from min(found, key=len)
   elif fitting > 1 and keyword == 'oneOf':
     yield f'{path or "the report"} fits {fitting} alternatives, not one'

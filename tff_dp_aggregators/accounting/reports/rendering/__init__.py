@@ -6,6 +6,7 @@ decide how it looks.
 
 import base64
 import dataclasses
+import functools
 import json
 import re
 from typing import Any, Optional
@@ -76,16 +77,21 @@ def render(
   return _to_html(report)
 
 
+# Runs of one mechanism, in one process, share most of their plots, and drawing those of
+# a page takes longer than many a run's rounds.
+@functools.lru_cache(maxsize=64)
+def _image(plot: document.Plot) -> str:
+  """A plot as the address of a picture, with nothing to load."""
+  from tff_dp_aggregators.accounting.reports.rendering import plots
+
+  data = base64.b64encode(plots.to_svg(plot).encode()).decode()
+  return f'data:image/svg+xml;base64,{data}'
+
+
 def _to_html(report: document.Document) -> str:
   # Only here, for text shall be there at once.
   import jinja2
   import markupsafe
-
-  from tff_dp_aggregators.accounting.reports.rendering import plots
-
-  def image(plot: document.Plot) -> str:
-    data = base64.b64encode(plots.to_svg(plot).encode()).decode()
-    return f'data:image/svg+xml;base64,{data}'
 
   environment = jinja2.Environment(
     loader=jinja2.PackageLoader('tff_dp_aggregators.accounting.reports.rendering'),
@@ -102,4 +108,4 @@ def _to_html(report: document.Document) -> str:
 
   environment.filters['unbroken'] = unbroken
   environment.tests['code'] = lambda text: isinstance(text, document.Code)
-  return environment.get_template('report.html.j2').render(report=report, image=image)
+  return environment.get_template('report.html.j2').render(report=report, image=_image)
