@@ -40,7 +40,13 @@ _KINDS = {
   'tree_with_restarts': _TREE,
   'blt': _BLT,
 }
-all_kinds = pytest.mark.parametrize('kind', _KINDS)
+all_kinds = pytest.mark.parametrize(
+  'kind',
+  [
+    pytest.param(kind, marks=pytest.mark.slow) if kind == 'gaussian_planned' else kind
+    for kind in _KINDS
+  ],
+)
 
 
 def _run(process, values, num_rounds=1):
@@ -119,7 +125,9 @@ def test_the_noise_is_split_as_in_tff(noise_multiplier, clients, count_stddev):
   ],
   ids=['scalar', 'tuple', 'nested_with_empty'],
 )
-@pytest.mark.parametrize('kind', ['gaussian', 'tree_with_restarts'])
+@pytest.mark.parametrize(
+  'kind', [pytest.param('gaussian', marks=pytest.mark.slow), 'tree_with_restarts']
+)
 def test_the_result_has_the_structure_of_a_value_alone(kind, value_type, value):
   factory = aggregators.adaptive(
     noise_multiplier=0.0,

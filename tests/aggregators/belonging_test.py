@@ -10,6 +10,7 @@ Claims, through real TFF processes:
 * States of other versions and factories are refused with a word.
 """
 
+import functools
 import json
 import pickle
 
@@ -91,6 +92,12 @@ def _after(factory, rounds, state=None):
   return states
 
 
+@functools.cache
+def _after_one_round(build):
+  (state,) = _after(build(), 1)
+  return state
+
+
 @pytest.mark.parametrize(
   ('build', 'changed', 'named'),
   [
@@ -123,9 +130,8 @@ def _after(factory, rounds, state=None):
   ],
 )
 def test_a_state_of_another_mechanism_is_refused_and_both_named(build, changed, named):
-  (state,) = _after(build(), 1)
   with pytest.raises(Exception, match='belongs to another mechanism') as error:
-    _after(build(**changed), 1, state)
+    _after(build(**changed), 1, _after_one_round(build))
   for text in named:
     assert text in str(error.value).replace('\\', '')
 
@@ -153,7 +159,8 @@ def test_a_state_of_a_model_with_another_layout_is_refused(other):
 
 @pytest.mark.parametrize('build', [_gaussian, _banded, _adaptive, _tree, _blt])
 def test_a_state_goes_on_in_an_equal_process_and_says_what_all_rounds_spent(build):
-  states = _after(build(), 3)
+  straight = _after(build(), 6)
+  states = straight[:3]
   kept = pickle.loads(pickle.dumps(states[-1]))
   resumed = _after(build(), 3, kept)
   events = []
@@ -164,7 +171,6 @@ def test_a_state_goes_on_in_an_equal_process_and_says_what_all_rounds_spent(buil
     assert accountants.gdp_mu(spent.all_rounds_so_far) == pytest.approx(
       accountants.gdp_mu(composed), rel=1e-12
     ), number
-  straight = _after(build(), 6)
   for one, other in zip(
     tff.structure.flatten(tff.structure.from_container(straight[-1].query.noise)),
     tff.structure.flatten(tff.structure.from_container(resumed[-1].query.noise)),
@@ -196,8 +202,7 @@ def test_states_that_do_not_say_what_they_spent_are_refused():
 
 
 def test_events_of_a_state_cannot_be_taken_for_one_event():
-  (state,) = _after(_gaussian(), 1)
-  spent = aggregators.extract_dp_event(state)
+  spent = aggregators.extract_dp_event(_after_one_round(_gaussian))
   assert not isinstance(spent, dp_accounting.DpEvent)
   assert spent._fields == ('all_rounds_so_far', 'last_round_only')
 

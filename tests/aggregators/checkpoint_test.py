@@ -1,6 +1,7 @@
 """A state can be kept where TFF keeps states, and goes on from there bit by bit."""
 
 import asyncio
+import functools
 import pickle
 
 import numpy as np
@@ -35,9 +36,9 @@ def _by_pickle(state, initial, folder):
   return pickle.loads(path.read_bytes())
 
 
-@pytest.mark.parametrize('keep', [_by_program_state_manager, _by_pickle])
-@pytest.mark.parametrize('mechanism', ['gaussian', 'tree', 'banded', 'adaptive'])
-def test_a_kept_state_goes_on(mechanism, keep, tmp_path):
+@functools.cache
+def _after_two_rounds(mechanism):
+  """A process and a state of it."""
   if mechanism == 'gaussian':
     factory = aggregators.gaussian(PARTICIPATION, **NUMBERS)
   elif mechanism == 'tree':
@@ -61,6 +62,13 @@ def test_a_kept_state_goes_on(mechanism, keep, tmp_path):
   state = process.initialize()
   for _ in range(2):
     state = process.next(state, VALUES).state
+  return process, state
+
+
+@pytest.mark.parametrize('keep', [_by_program_state_manager, _by_pickle])
+@pytest.mark.parametrize('mechanism', ['gaussian', 'tree', 'banded', 'adaptive'])
+def test_a_kept_state_goes_on(mechanism, keep, tmp_path):
+  process, state = _after_two_rounds(mechanism)
   kept = keep(state, process.initialize(), tmp_path)
   assert repr(kept.query.noise) == repr(state.query.noise)
   expected, found = process.next(state, VALUES), process.next(kept, VALUES)

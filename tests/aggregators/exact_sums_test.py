@@ -67,7 +67,9 @@ def test_a_sum_of_floats_moves_by_more_than_the_clip_norm():
   assert abs(float(with_it) - float(without)) > 1.58
 
 
-@pytest.mark.parametrize('kind', ['gaussian', 'adaptive'])
+@pytest.mark.parametrize(
+  'kind', ['gaussian', pytest.param('adaptive', marks=pytest.mark.slow)]
+)
 def test_the_same_clients_move_a_sum_of_integers_by_their_clip_norm(kind):
   ones, small = _attackers()
   process = _BUILDERS[kind](noise_multiplier=0.0, clients_per_round=1.0).create(_SCALAR)

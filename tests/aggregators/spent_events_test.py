@@ -116,7 +116,7 @@ def _mime_lite(model_aggregator=None, full_gradient_aggregator=None, momentum=0.
   )
 
 
-@pytest.mark.parametrize('momentum', [0.9, None])
+@pytest.mark.parametrize('momentum', [0.9, pytest.param(None, marks=pytest.mark.slow)])
 def test_mime_lite_with_full_gradients_without_noise_is_refused(momentum):
   state = _after(_mime_lite(_gaussian(), momentum=momentum))
   with pytest.raises(

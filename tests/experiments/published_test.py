@@ -192,7 +192,7 @@ def test_dp_sgd_has_the_epsilons_that_it_is_compared_at():
   'names, rounds, cohort, scale',
   [
     (('pfl_cifar10_iid', 'pfl_cifar10_noniid'), 3000, 1000, '20'),
-    (('pfl_stackoverflow',), 2000, 5000, '12.5'),
+    pytest.param(('pfl_stackoverflow',), 2000, 5000, '12.5', marks=pytest.mark.slow),
   ],
 )
 def test_pfl_research_finds_the_same_noise(names, rounds, cohort, scale):
@@ -335,7 +335,7 @@ def test_flags_fit_together_and_the_data(name, cache_dir):
   'name, width',
   [
     ('dp_ftrlm_stackoverflow', ('--hidden_units=8', '--embedding_size=4')),
-    ('pfl_cifar10_iid', ('--hidden_units=8',)),
+    pytest.param('pfl_cifar10_iid', ('--hidden_units=8',), marks=pytest.mark.slow),
   ],
 )
 def test_two_rounds_train_with_a_narrow_model(name, width, cache_dir, tmp_path):

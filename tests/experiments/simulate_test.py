@@ -161,7 +161,9 @@ def test_no_file_but_the_configuration_holds_the_seed_or_the_key(banded_run):
   assert str(SEED) not in result.stdout + result.stderr
 
 
-@pytest.mark.parametrize('mechanism', ['gaussian', 'none'])
+@pytest.mark.parametrize(
+  'mechanism', [pytest.param('gaussian', marks=pytest.mark.slow), 'none']
+)
 def test_every_mechanism_leaves_the_documented_files(mechanism, tmp_path):
   run_dir = tmp_path / 'run'
   result = _simulate(
@@ -368,7 +370,9 @@ class _Sender(threading.Thread):
     os.kill(os.getpid(), self._number)
 
 
-@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+  'number', [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM]
+)
 def test_a_signal_to_the_program_alone_leaves_no_worker_and_a_report(number, tmp_path):
   run_dir = tmp_path / 'run'
   before = _workers()

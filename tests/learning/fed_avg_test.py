@@ -101,7 +101,9 @@ def test_noise_of_the_model_is_that_of_the_aggregator():
   assert accountants.gdp_mu(event) == pytest.approx(first**0.5 / 2.0)
 
 
-@pytest.mark.parametrize('name', linear.MODELS)
+@pytest.mark.parametrize(
+  'name', ['functional', pytest.param('keras', marks=pytest.mark.slow)]
+)
 def test_a_client_that_ends_in_nan_is_counted_and_does_no_harm(name):
   good, bad = linear.client(1), linear.client(2, factor=np.nan)
   process = learning.build_dp_fed_avg(

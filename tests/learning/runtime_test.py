@@ -146,13 +146,28 @@ with contextlib.ExitStack() as stack:
 print('left', signal.getsignal(signal.SIGINT) is signal.default_int_handler)
 """
 _ORDERS = [('runtime', 'request'), ('request', 'runtime')]
+_INTERRUPTED = (signal.SIGINT, -signal.SIGINT)
+_TERMINATED = (signal.SIGTERM, 128 + signal.SIGTERM)
 
 
-@pytest.mark.parametrize('order', _ORDERS, ids='_in_'.join)
 @pytest.mark.parametrize(
-  'number, code',
-  [(signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, 128 + signal.SIGTERM)],
-  ids=['interrupted', 'terminated'],
+  'number, code, order',
+  [
+    pytest.param(*_INTERRUPTED, _ORDERS[0], id='interrupted'),
+    pytest.param(*_TERMINATED, _ORDERS[1], id='terminated'),
+    pytest.param(
+      *_INTERRUPTED,
+      _ORDERS[1],
+      id='interrupted_in_the_other_order',
+      marks=pytest.mark.slow,
+    ),
+    pytest.param(
+      *_TERMINATED,
+      _ORDERS[0],
+      id='terminated_in_the_other_order',
+      marks=pytest.mark.slow,
+    ),
+  ],
 )
 def test_the_first_signal_is_a_request_and_the_second_one_ends_at_once(
   number, code, order, programs, tmp_path

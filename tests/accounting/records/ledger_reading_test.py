@@ -214,27 +214,33 @@ def _write_banded(path):
   return ledger.read(path)
 
 
-def _digits(lines):
-  """Every way to change one digit of one line: its index, and all lines."""
+def _digits(lines, shift):
+  """One digit of one line is another: the line's index, and all lines."""
   for index, line in enumerate(lines):
     for match in re.finditer(rb'\d', line):
-      for shift in (1, 5):
-        digit = b'%d' % ((int(match[0]) + shift) % 10)
-        mutant = line[: match.start()] + digit + line[match.end() :]
-        yield index, [*lines[:index], mutant, *lines[index + 1 :]]
+      digit = b'%d' % ((int(match[0]) + shift) % 10)
+      mutant = line[: match.start()] + digit + line[match.end() :]
+      yield index, [*lines[:index], mutant, *lines[index + 1 :]]
+
+
+def _put(path, content):
+  """Writes a file anew; one that is cut to nothing first would wait for the disk."""
+  os.remove(path)
+  pathlib.Path(path).write_bytes(content)
 
 
 @pytest.mark.parametrize('knows_the_head', [False, True])
 @pytest.mark.parametrize('writes_anew', [False, True])
+@pytest.mark.parametrize('shift', [1, pytest.param(5, marks=pytest.mark.slow)])
 def test_every_digit_that_matters_is_found_if_it_changes(
-  path, writes_anew, knows_the_head
+  path, shift, writes_anew, knows_the_head
 ):
   right = _write_banded(path)
   spent = accountants.epsilon(right.total_event, ledgers.DELTA)
   head = right.head if knows_the_head else None
   lines = ledgers.lines_of(path)
   free, passed, found = set(), set(), 0
-  for index, mutants in _digits(lines):
+  for index, mutants in _digits(lines, shift):
     if writes_anew:
       try:
         mutants = ledgers.chained(mutants)
@@ -242,7 +248,7 @@ def test_every_digit_that_matters_is_found_if_it_changes(
         continue  # It is no JSON any more.
     if mutants == lines:
       continue  # A digit of the hash, which was written anew.
-    pathlib.Path(path).write_bytes(b''.join(mutants))
+    _put(path, b''.join(mutants))
     try:
       wrong = ledger.read(path, head)
     except ValueError as e:
@@ -263,7 +269,7 @@ def test_every_digit_that_matters_is_found_if_it_changes(
       # Of a round released twice, there is the other line to compare with.
       assert differing <= {'time'} or new.round not in (2, 3)
       free |= differing
-  assert found > 1000
+  assert found > 500
   if knows_the_head:
     assert not passed
   elif writes_anew:
@@ -274,7 +280,7 @@ def test_every_digit_that_matters_is_found_if_it_changes(
 
 def test_every_bit_of_every_line_but_the_last_is_found_without_the_head(path):
   with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
-    for number in range(3):
+    for number in range(2):
       ledgers.release(writer, number)
   data = pathlib.Path(path).read_bytes()
   last = len(data) - len(ledgers.lines_of(path)[-1])
@@ -283,7 +289,7 @@ def test_every_bit_of_every_line_but_the_last_is_found_without_the_head(path):
     for bit in range(8):
       mutant = bytearray(data)
       mutant[place] ^= 1 << bit
-      pathlib.Path(path).write_bytes(mutant)
+      _put(path, mutant)
       try:
         ledger.read(path)
         passed.add(place)

@@ -35,7 +35,9 @@ from tff_dp_aggregators.base import version
 
 
 def test_reports_are_verified_as_they_were_written(tmp_path):
-  for report in statements.of_every_kind(tmp_path):
+  written = list(statements.of_every_kind(tmp_path))
+  assert len(written) == len(statements.KINDS)
+  for report in written:
     result = statements.verify(tmp_path, report)
     assert result.ok, result.differences
     assert 'verified: every number was computed again and is the same.' in result.text
