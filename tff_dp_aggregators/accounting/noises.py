@@ -36,6 +36,7 @@ class Option:
   meaning: str
 
 
+# The fewest whose noise is in a sum that is released.
 MIN_CLIENTS = Option(
   'min_clients',
   'how many clients report at least; a round with fewer is not released',
@@ -43,6 +44,7 @@ MIN_CLIENTS = Option(
   'as many reported in each round at least and kept their noise to themselves; with '
   'fewer a round is not released',
 )
+# The most whose sum is as good as sure not to wrap around.
 MAX_CLIENTS = Option(
   'max_clients',
   'how many clients report at most, for a sum of more may wrap around. Default: '
@@ -50,6 +52,7 @@ MAX_CLIENTS = Option(
   'clients at most',
   'a sum of more may wrap around, which costs no privacy, and the result of the round',
 )
+# Of what a client sends.
 DIMENSION = Option(
   'dimension',
   'how many numbers a client sends, such as trainable parameters of a model; padded '
@@ -58,6 +61,7 @@ DIMENSION = Option(
   'padded to a power of two; each of them is rounded to a whole number, which makes a '
   'contribution larger',
 )
+# Of a secure sum.
 BITS = Option(
   'bits',
   'of the secure sum, from 2 to 30. Default with a target: the fewest that hardly cost '
@@ -226,6 +230,7 @@ SKELLAM = _integers(
   'integers with Skellam noise that clients make in shares, under a secure sum',
   ('arXiv:2110.04995',),
 )
+# Likewise.
 DISCRETE_GAUSSIAN = _integers(
   'discrete_gaussian',
   'integers with discrete Gaussian noise that clients make in shares, under a secure '

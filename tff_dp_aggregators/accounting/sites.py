@@ -38,12 +38,14 @@ class Site:
   is_simulation: bool = False
 
 
+# The usual one.
 SERVER = Site(
   'server',
   'the server adds it to the sum',
   'central differential privacy: the server that clips, sums and adds the noise is '
   'trusted, and sees each update (or, with secure aggregation, their sum)',
 )
+# Shares, for the sum.
 CLIENTS = Site(
   'clients',
   'each client adds a share of it, and with --min_clients of them it is that of the '
@@ -55,6 +57,7 @@ CLIENTS = Site(
   options=(noises.MIN_CLIENTS,),
   required=(noises.MIN_CLIENTS,),
 )
+# Noise that hides each client.
 LOCAL = Site(
   'local',
   'each client adds all that hides it from the server as well: --noise_multiplier is '
@@ -64,6 +67,7 @@ LOCAL = Site(
   'neither the server nor other clients are trusted',
   options=(noises.MIN_CLIENTS,),
 )
+# In its place, where nothing is to be hidden.
 LOCAL_APPROXIMATE = Site(
   'local_approximate',
   'the server adds Gaussian noise of the same squared error as that of local, quickly; '
