@@ -230,7 +230,7 @@ SKELLAM = _integers(
   'integers with Skellam noise that clients make in shares, under a secure sum',
   ('arXiv:2110.04995',),
 )
-# Likewise.
+# Integers, with less noise than Skellam noise on coarse grids.
 DISCRETE_GAUSSIAN = _integers(
   'discrete_gaussian',
   'integers with discrete Gaussian noise that clients make in shares, under a secure '
