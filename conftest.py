@@ -22,8 +22,8 @@ import pytest
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '2')
 
 # Read when NumPy and SciPy are imported. With more threads, products of small matrices
-# take several times as much of the cores, waiting for each other; all processes together
-# need no more than there are.
+# take several times as much of the cores, waiting for each other; two processes
+# need no more than two.
 os.environ.setdefault('OPENBLAS_NUM_THREADS', '1')
 
 # Tests optimise strategies anew, whatever the user has kept.
