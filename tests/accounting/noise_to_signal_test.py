@@ -146,3 +146,19 @@ def test_numbers_that_make_no_sense_are_refused(numbers, error, message):
   for function in (noise_to_signal.by_round, noise_to_signal.of_sums):
     with pytest.raises(error, match=message):
       function(mechanism, *numbers)
+
+
+def test_noise_of_clients_adds_up_in_the_sum():
+  def by_round(**options):
+    mechanism = mechanism_lib.Mechanism('gaussian', LIMITS, 3.0, **options)
+    given = (mechanism, 400, 50)
+    return noise_to_signal.by_round(*given)[0], noise_to_signal.of_sums(*given)[-1]
+
+  server = by_round()
+  for site in ('local', 'local_approximate'):
+    of_site = by_round(noise_site=site)
+    np.testing.assert_allclose(of_site, np.multiply(math.sqrt(50), server), rtol=1e-12)
+  # Shares for 50 clients are as loud as the server's; for 10, with 50 of them, more.
+  assert by_round(noise_site='clients', min_clients=50) == server
+  shares = by_round(noise_site='clients', min_clients=10)
+  np.testing.assert_allclose(shares, np.multiply(math.sqrt(5), server), rtol=1e-12)

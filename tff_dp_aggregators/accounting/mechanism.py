@@ -212,6 +212,12 @@ class Mechanism:
       )
     _check_name(name)
     if noises.of_mechanism(name).plan is not None:
+      if clipped_count_share is not None:
+        raise ValueError(
+          f'clipped_count_share={clipped_count_share} is for Gaussian noise, which can '
+          f'cover the count of small norms as well, not for {name}; leave it out.'
+        )
+      options['clipped_count_stddev'] = clipped_count_stddev
       return _planned(
         cls, name, participation, target_epsilon, target_delta, accountant, options
       )

@@ -21,6 +21,10 @@ disagree and not all of them are clipped; so the ratios are the least to be expe
 Clip norms cancel, also adaptive ones. With Laplace noise clients are clipped in L1
 norm, and an update whose L1 norm is a clip norm is that long at most: the ratio is a
 lower bound, reached by updates of a single entry.
+
+Noise that clients make adds up in the sum: of m clients with local noise it is sqrt(m)
+times that of one, and of m clients with shares for `min_clients` of them
+sqrt(m / min_clients) times that of the sum it was planned for.
 """
 
 import math
@@ -56,7 +60,8 @@ def per_coordinate(mechanism: mechanism_lib.Mechanism) -> np.ndarray:
   """Standard deviation of the noise in a coordinate of each round's sum.
 
   Args:
-    mechanism: Strategy and noise.
+    mechanism: Strategy and noise; of local noise it is that of one client, and of
+      shares that of as few clients as there may be.
 
   Returns:
     In clip norms; float64 of shape [n].
@@ -95,7 +100,8 @@ def by_round(
     >>> by_round(mechanism, model_size=10_000, clients_per_round=100)
     array([2., 2., 2.])
   """
-  return _factor(model_size, clients_per_round) * per_coordinate(mechanism)
+  factor = _factor(mechanism, model_size, clients_per_round)
+  return factor * per_coordinate(mechanism)
 
 
 def of_sums(
@@ -119,7 +125,8 @@ def of_sums(
   noise = mechanism.values_noise_multiplier
   rounds = np.arange(1, mechanism.strategy.num_rounds + 1)
   errors = np.sqrt(mechanism.strategy.per_query_error())
-  return _factor(model_size, clients_per_round) * noise * errors / rounds
+  factor = _factor(mechanism, model_size, clients_per_round)
+  return factor * noise * errors / rounds
 
 
 def summary(
@@ -185,7 +192,9 @@ def remark(
   )
 
 
-def _factor(model_size: int, clients_per_round: float) -> float:
+def _factor(
+  mechanism: mechanism_lib.Mechanism, model_size: int, clients_per_round: float
+) -> float:
   """From a coordinate's noise in clip norms to the ratio."""
   model_size = checks.check_positive_int('model_size', model_size)
   checks.check_number('clients_per_round', clients_per_round)
@@ -193,4 +202,7 @@ def _factor(model_size: int, clients_per_round: float) -> float:
     raise ValueError(
       f'clients_per_round must be positive and finite, got {clients_per_round}.'
     )
-  return math.sqrt(model_size) / float(clients_per_round)
+  together = mechanism.site.times_that_of_sums(
+    float(clients_per_round), dict(mechanism.options)
+  )
+  return together * math.sqrt(model_size) / float(clients_per_round)

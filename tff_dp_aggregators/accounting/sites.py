@@ -7,6 +7,7 @@ sum. `accounting.local` has the reasons, and guarantees besides.
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Optional
 
@@ -28,6 +29,9 @@ class Site:
     required: Those of them that there have to be.
     is_simulation: Whether it shows what another site would come to, without its
       guarantee.
+    is_on_clients: Whether clients draw it, each for itself.
+    is_of_client: Whether `noise_multiplier` is that of one client's noise, and not
+      of the sum.
   """
 
   name: str
@@ -36,6 +40,28 @@ class Site:
   options: tuple[noises.Option, ...] = ()
   required: tuple[noises.Option, ...] = ()
   is_simulation: bool = False
+  is_on_clients: bool = False
+  is_of_client: bool = False
+
+  def times_that_of_sums(self, clients: float, numbers: Mapping[str, int]) -> float:
+    """How loud the noise of a sum is beside what `noise_multiplier` says.
+
+    Args:
+      clients: How many are in the sum.
+      numbers: Of the mechanism, by name.
+
+    Example:
+      >>> (
+      ...   LOCAL.times_that_of_sums(100, {}),
+      ...   CLIENTS.times_that_of_sums(100, {'min_clients': 25}),
+      ... )
+      (10.0, 2.0)
+    """
+    if self.is_of_client:
+      return math.sqrt(clients)
+    if not self.is_on_clients:
+      return 1.0
+    return math.sqrt(max(1.0, clients / numbers[noises.MIN_CLIENTS.name]))
 
 
 # The usual one.
@@ -56,6 +82,7 @@ CLIENTS = Site(
   'nothing else), and on as many honest clients in each round as are stated below',
   options=(noises.MIN_CLIENTS,),
   required=(noises.MIN_CLIENTS,),
+  is_on_clients=True,
 )
 # Noise that hides each client.
 LOCAL = Site(
@@ -66,6 +93,8 @@ LOCAL = Site(
   'before it sends anything, and the guarantee is of what it sends, towards everybody; '
   'neither the server nor other clients are trusted',
   options=(noises.MIN_CLIENTS,),
+  is_on_clients=True,
+  is_of_client=True,
 )
 # In its place, where nothing is to be hidden.
 LOCAL_APPROXIMATE = Site(
@@ -75,6 +104,7 @@ LOCAL_APPROXIMATE = Site(
   'none: the server adds noise of the same squared error that noise of each client '
   'would have, which is a simulation of local differential privacy and gives none',
   is_simulation=True,
+  is_of_client=True,
 )
 # All of them, by name; the server is where noise is made unless something else is said.
 SITES = {each.name: each for each in (SERVER, CLIENTS, LOCAL, LOCAL_APPROXIMATE)}
@@ -183,6 +213,24 @@ def options() -> dict[str, noises.Option]:
   of_noises = (own for each in noises.OTHERS.values() for own in each.options)
   of_sites = (own for each in SITES.values() for own in each.options)
   return {each.name: each for each in (*of_noises, *of_sites)}
+
+
+def options_of(noise: noises.Noise, name: Optional[str] = None) -> tuple[str, ...]:
+  """Names of the numbers that a kind of noise takes at a site.
+
+  Args:
+    noise: What is made.
+    name: Of the site; `None` for the usual one.
+
+  Raises:
+    ValueError: If this noise cannot be made there.
+
+  Example:
+    >>> options_of(noises.GAUSSIAN), options_of(noises.GAUSSIAN, 'clients')
+    ((), ('min_clients',))
+  """
+  both = (*noise.options, *of_noise(noise, name).options)
+  return tuple({each.name: None for each in both})
 
 
 def describe(option: str) -> str:

@@ -282,3 +282,60 @@ def test_a_target_that_is_none_is_refused(target):
 def test_what_does_not_fit_is_refused_with_what_to_do(arguments, message):
   with pytest.raises(ValueError, match=message):
     _plan(*arguments)
+
+
+INTEGERS = ('--mechanism=skellam', '--min_clients=20', '--dimension=100')
+
+
+def test_who_makes_the_noise_can_be_said_and_its_numbers_are_found():
+  target = ('--target_delta=1e-5', '--target_epsilon=4', '--num_rounds=20')
+  plan = _plan(*target, *INTEGERS, '--min_separation=5')
+  assert plan.mechanism.noise_site == 'clients' and plan.found == 'noise_multiplier'
+  assert set(dict(plan.mechanism.options)) == {'min_clients', 'dimension', 'bits'}
+  assert 3.9 < _spent(plan) <= 4
+  for site, numbers in (('clients', ('--min_clients=8',)), ('local', ())):
+    found = _plan(*target, *GAUSSIAN[:1], f'--noise_site={site}', *numbers)
+    assert found.mechanism.noise_site == site
+    assert _spent(found) == pytest.approx(4, rel=1e-9)
+
+
+def test_rounds_and_participations_of_integer_noise_are_found():
+  noise = (*INTEGERS, '--noise_multiplier=8', '--bits=18', '--target_delta=1e-5')
+  noise = (*noise, '--target_epsilon=2')
+  plan = _plan(*noise, '--min_separation=5')
+  rounds = plan.mechanism.participation.num_rounds
+  assert plan.found == 'num_rounds' and _spent(plan) <= 2
+  without = [each for each in noise if not each.startswith('--target_epsilon')]
+  more = _plan(*without, '--min_separation=5', f'--num_rounds={rounds + 1}')
+  assert _spent(more) > 2
+  plan = _plan(*noise, '--num_rounds=50', '--find=max_participations')
+  assert plan.found == 'max_participations' and _spent(plan) <= 2
+
+
+@pytest.mark.parametrize(
+  ('arguments', 'message'),
+  [
+    (('--noise_site=local_approximate',), 'has no guarantee that could be stated'),
+    (('--noise_site=clients',), '^--min_clients is missing, which gaussian'),
+    (('--bits=4',), '^--bits=4 is for skellam or discrete_gaussian'),
+    (('--mechanism=tree', '--noise_site=local'), 'correlated noise is made on the'),
+    (
+      ('--noise_site=local', '--sampling=poisson', '--sampling_probability=0.1'),
+      '^--noise_site=local does not go with sampling',
+    ),
+    (
+      ('--noise_site=local', '--clipped_count_stddev=40'),
+      '^--clipped_count_stddev=40 does not go with --noise_site=local',
+    ),
+    (
+      (*INTEGERS, '--clipped_count_stddev=3'),
+      '^--clipped_count_stddev=3.0 is for Gaussian noise',
+    ),
+  ],
+)
+def test_sites_without_an_analysis_are_refused_as_the_flags_are_spelled(
+  arguments, message
+):
+  target = ('--num_rounds=5', '--target_epsilon=4')
+  with pytest.raises(ValueError, match=message):
+    _plan(*GAUSSIAN, *target, *arguments)

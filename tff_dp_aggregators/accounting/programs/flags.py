@@ -7,8 +7,9 @@ elsewhere, as a simulation knows its clients, defines them group by group, and t
 `schema_from` and `mechanism_from`; nothing else reads them.
 """
 
+import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Optional
 
 from absl import flags
@@ -18,6 +19,7 @@ from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import calibration
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting import sites
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
@@ -56,6 +58,7 @@ def groups() -> tuple[program.Group, ...]:
     ('Participation', participation_flags()),
     ('Sampling', sampling_flags()),
     ('Mechanism', mechanism_flags()),
+    ('Where noise is made', site_flags()),
     ('Target', TARGET_FLAGS),
   )
 
@@ -68,6 +71,7 @@ def define(values: flags.FlagValues) -> None:
   """
   define_participation(values)
   define_mechanism(values)
+  define_site(values)
   define_sampling(values)
   define_target(values)
 
@@ -76,6 +80,11 @@ def mechanism_flags() -> tuple[str, ...]:
   """Names of the flags that state a mechanism, but for its noise."""
   options = registry.options()
   return ('mechanism', 'strategy_file', *options, 'clipped_count_stddev')
+
+
+def site_flags() -> tuple[str, ...]:
+  """Names of the flags that state who makes the noise, and the numbers of that."""
+  return ('noise_site', *sites.options())
 
 
 def define_mechanism(
@@ -129,6 +138,33 @@ def define_options(values: flags.FlagValues, is_comparison: bool = False) -> Non
 def options_from(values: flags.FlagValues) -> dict[str, Optional[int]]:
   """The values of the flags that `define_options` defined; `None` where not given."""
   return {name: values[name].value for name in registry.options() if name in values}
+
+
+def define_site(
+  values: flags.FlagValues, defaults: Optional[Mapping[str, str]] = None
+) -> None:
+  """Defines the flags that state who makes the noise.
+
+  Args:
+    values: Where to define them.
+    defaults: What the program puts where one of the numbers is left out, in words, if
+      it is not what `sites.describe` says.
+  """
+  kinds = '; '.join(f'{site.name}: {site.help}' for site in sites.SITES.values())
+  flags.DEFINE_enum(
+    'noise_site',
+    None,
+    list(sites.SITES),
+    f'Who makes the noise. {kinds}. Default: {sites.SERVER.name}; of integers '
+    f'{sites.CLIENTS.name}.',
+    flag_values=values,
+  )
+  defaults = defaults or {}
+  for name in sites.options():
+    text = sites.describe(name)
+    if name in defaults:
+      text = f'{text.split(" Default: ")[0].rstrip(".")}. Default: {defaults[name]}.'
+    flags.DEFINE_integer(name, None, text, flag_values=values)
 
 
 def define_participation(values: flags.FlagValues) -> None:
@@ -297,6 +333,7 @@ def planned(
       if values[name].present:
         raise ValueError(f'--{name} does not go with a round log, which has it all.')
   _check_two_of_three(values, limits)
+  _check_guarantee(values)
   target = values.target_epsilon
   found = None
   if values.find is not None:
@@ -433,6 +470,17 @@ def _check_two_of_three(
     )
 
 
+def _check_guarantee(values: flags.FlagValues) -> None:
+  """Refuses a simulation of noise, of which there is nothing to state."""
+  site = sites.SITES.get(values.noise_site or '')
+  if site is not None and site.is_simulation:
+    raise ValueError(
+      f'--noise_site={site.name} has no guarantee that could be stated: '
+      f'{site.help}. Give --noise_site={sites.LOCAL.name} for the guarantee of what it '
+      'simulates.'
+    )
+
+
 def mechanism_from(
   values: flags.FlagValues,
   schema: schemas.Schema,
@@ -450,17 +498,42 @@ def mechanism_from(
     ValueError: If flags contradict each other or are out of range, or a file cannot be
       read.
   """
-  more = {} if strategy is None else {'strategy': strategy}
+  given = {} if strategy is None else {'strategy': strategy}
   if values.noise_multiplier is not None:
-    return _mechanism(values, schema, values.noise_multiplier, **more)
-  return mechanism_lib.Mechanism.for_target(
-    values.mechanism or mechanism_lib.FROM_FILE,
-    schema,
-    values.target_epsilon,
-    values.target_delta,
-    accountant=values.accountant,
-    **{**_options(values), **more},
-  )
+    return _mechanism(values, schema, values.noise_multiplier, **given)
+  with _spelled():
+    return mechanism_lib.Mechanism.for_target(
+      values.mechanism or mechanism_lib.FROM_FILE,
+      schema,
+      values.target_epsilon,
+      values.target_delta,
+      accountant=values.accountant,
+      **{**_options(values), **given},
+    )
+
+
+@contextlib.contextmanager
+def _spelled() -> Iterator[None]:
+  """What a mechanism refuses, by the names of flags."""
+  try:
+    yield
+  except ValueError as e:
+    raise ValueError(spelled(str(e))) from e
+
+
+def spelled(message: str, more: Iterable[str] = ()) -> str:
+  """A message with the names of arguments as the flags are spelled.
+
+  Args:
+    message: Which one.
+    more: Names of flags besides those of who makes the noise.
+
+  Example:
+    >>> spelled('noise_site=local does not go with skellam noise.')
+    '--noise_site=local does not go with skellam noise.'
+  """
+  names = '|'.join((*site_flags(), 'clipped_count_stddev', *more))
+  return re.sub(rf'(?<![-.\w])({names})\b', r'--\1', message)
 
 
 def _mechanism(
@@ -475,13 +548,16 @@ def _mechanism(
     for option in registry.kind(values.mechanism).options:
       if option.is_within_rounds and options[option.name] is not None:
         options[option.name] = min(options[option.name], schema.num_rounds)
-  return mechanism_lib.Mechanism(
-    values.mechanism or mechanism_lib.FROM_FILE, schema, noise_multiplier, **options
-  )
+  with _spelled():
+    return mechanism_lib.Mechanism(
+      values.mechanism or mechanism_lib.FROM_FILE, schema, noise_multiplier, **options
+    )
 
 
 def _options(values: flags.FlagValues) -> dict[str, Any]:
   options: dict[str, Any] = dict(options_from(values))
+  for name in site_flags():
+    options[name] = values[name].value
   options['clipped_count_stddev'] = values.clipped_count_stddev
   options['adjacency'] = values.adjacency
   if values.strategy_file is not None:
