@@ -76,6 +76,7 @@ _OTHERS = {
   'ExactSum',
   'SignalToNoise',
   'SpentEvents',
+  'ZeroLargeFactory',
   'ZeroNonfiniteFactory',
   'extract_dp_event',
   'joint',

@@ -119,6 +119,7 @@ _WRAPPERS = {
   'CoordinateBoundsFactory': lambda inner: aggregators.CoordinateBoundsFactory(
     inner, bounds=0.6
   ),
+  'ZeroLargeFactory': lambda inner: aggregators.ZeroLargeFactory(inner, norm=50.0),
   'ZeroNonfiniteFactory': aggregators.ZeroNonfiniteFactory,
   'clipping_factory': lambda inner: tff.aggregators.clipping_factory(0.9, inner),
   'zeroing_factory': lambda inner: tff.aggregators.zeroing_factory(50.0, inner),

@@ -93,6 +93,7 @@ _OTHERS = {
   'ExactSum',
   'SignalToNoise',
   'SpentEvents',
+  'ZeroLargeFactory',
   'ZeroNonfiniteFactory',
   'extract_dp_event',
   'secure_sum',

@@ -59,6 +59,7 @@ _CLIENTS_THEMSELVES = {
   'coordinate_bounds': lambda inner: aggregators.CoordinateBoundsFactory(
     inner, bounds=1e3
   ),
+  'zero_large': lambda inner: aggregators.ZeroLargeFactory(inner, norm=1e4),
   'zero_nonfinite': aggregators.ZeroNonfiniteFactory,
   'zeroing_factory': lambda inner: tff.aggregators.zeroing_factory(1e4, inner),
   'zeroing_factory_l2': lambda inner: tff.aggregators.zeroing_factory(

@@ -7,6 +7,7 @@ from tff_dp_aggregators.aggregators.builders import banded
 from tff_dp_aggregators.aggregators.builders import from_strategy
 from tff_dp_aggregators.aggregators.builders import gaussian
 from tff_dp_aggregators.aggregators.builders import tree
+from tff_dp_aggregators.aggregators.clientwise import ZeroLargeFactory
 from tff_dp_aggregators.aggregators.coordinate_bounds import CoordinateBoundsFactory
 from tff_dp_aggregators.aggregators.distributed import distributed_discrete_gaussian
 from tff_dp_aggregators.aggregators.distributed import distributed_skellam
@@ -36,6 +37,7 @@ __all__ = [
   'ExactSum',
   'SignalToNoise',
   'SpentEvents',
+  'ZeroLargeFactory',
   'ZeroNonfiniteFactory',
   'adaptive',
   'approximate_local_gaussian',

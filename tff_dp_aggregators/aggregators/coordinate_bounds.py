@@ -6,11 +6,10 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_dp_aggregators.aggregators import nonfinite
-from tff_dp_aggregators.aggregators import tracing
+from tff_dp_aggregators.aggregators import clientwise
 
 
-class CoordinateBoundsFactory(tff.aggregators.UnweightedAggregationFactory):
+class CoordinateBoundsFactory(clientwise.ClientwiseFactory):
   """Clips each coordinate of a value to an interval around 0, then aggregates.
 
   Around a mechanism it keeps a single large coordinate from taking all of the clip
@@ -50,47 +49,27 @@ class CoordinateBoundsFactory(tff.aggregators.UnweightedAggregationFactory):
         made of numbers.
       ValueError: If a bound is not positive and finite.
     """
-    nonfinite.check_unweighted('inner', inner)
-    self._inner = inner
+    super().__init__(inner)
     self._bounds = tf.nest.map_structure(_check_bound, bounds)
-
-  @property
-  def inner(self) -> tff.aggregators.UnweightedAggregationFactory:
-    """What aggregates the values."""
-    return self._inner
 
   @property
   def bounds(self) -> Any:
     """Largest magnitude of a coordinate; structure of float64 arrays."""
     return self._bounds
 
-  def create(self, value_type: Any) -> tff.templates.AggregationProcess:
-    """Creates the process: the inner one, of values within the bounds.
+  def of_client(self, value: Any) -> Any:
+    """The value within the bounds.
 
     Args:
-      value_type: Type of a client's value: a structure of float tensors.
+      value: Structure of float tensors.
 
     Raises:
       TypeError: If a tensor of it is not of a float dtype, or the structure of the
         bounds is of other containers.
-      ValueError: If the structure of the bounds is not that of a value, or an array
+      ValueError: If the structure of the bounds is not that of the value, or an array
         does not fit its tensor.
     """
-    inner = self._inner.create(value_type)
-
-    @tff.tensorflow.computation(value_type)
-    @tracing.as_written
-    def bound(value: Any) -> Any:
-      return tf.nest.map_structure(_clip, value, self._bounds_for(value))
-
-    @tff.federated_computation(
-      inner.initialize.type_signature.result,
-      tff.FederatedType(value_type, tff.CLIENTS),
-    )
-    def next_fn(state: Any, value: Any) -> Any:
-      return inner.next(state, tff.federated_map(bound, value))
-
-    return tff.templates.AggregationProcess(inner.initialize, next_fn)
+    return tf.nest.map_structure(_clip, value, self._bounds_for(value))
 
   def _bounds_for(self, value: Any) -> Any:
     """The bounds in the structure of a value."""

@@ -43,6 +43,8 @@ def from_mechanism(
   storage: noise.Storage = 'auto',
   seed: noise.SeedLike = None,
   generator: str = 'auto',
+  target_quantile: Optional[float] = None,
+  clip_learning_rate: Optional[float] = None,
   record_aggregation_factory: Optional[
     tff.aggregators.UnweightedAggregationFactory
   ] = None,
@@ -62,7 +64,7 @@ def from_mechanism(
   numbers.
 
   If the mechanism pays for adaptive clipping, `clip_norm` is that of the first rounds,
-  and the default numbers of `aggregators.adaptive` say how it goes on.
+  and the numbers of `aggregators.adaptive` say how it goes on.
 
   Args:
     mechanism: Strategy, participation and noise, for instance calibrated to a
@@ -80,6 +82,10 @@ def from_mechanism(
     generator: What random words the noise is made of: 'chacha20', a cipher's; 'philox',
       faster, and no cipher; 'auto' for the first in secret noise and the second with a
       seed.
+    target_quantile: With adaptive clipping, which fraction of clients is to be left
+      unclipped; `None` for that of `aggregators.adaptive`.
+    clip_learning_rate: With adaptive clipping, `learning_rate` of
+      `aggregators.adaptive`; `None` for that.
     record_aggregation_factory: Sums the clipped values; `None` for
       `tff.aggregators.SumFactory`.
 
@@ -109,6 +115,7 @@ def from_mechanism(
       'strategy.'
     )
   _check_schedule(mechanism, clients_per_round, schedule)
+  adapting = _adapting(mechanism, target_quantile, clip_learning_rate)
   made_by = _MADE_BY.get((mechanism.noise.name, mechanism.noise_site))
   if made_by is not None:
     return made_by(
@@ -131,6 +138,7 @@ def from_mechanism(
       seed=seed,
       generator=generator,
       record_aggregation_factory=record_aggregation_factory,
+      **adapting,
     )
   return from_strategy(
     mechanism.strategy,
@@ -143,6 +151,31 @@ def from_mechanism(
     generator=generator,
     record_aggregation_factory=record_aggregation_factory,
   )
+
+
+def _adapting(
+  mechanism: accounting.Mechanism,
+  target_quantile: Optional[float],
+  clip_learning_rate: Optional[float],
+) -> dict[str, Any]:
+  """The numbers of adaptive clipping that are given."""
+  given = {
+    name: value
+    for name, value in (
+      ('target_quantile', target_quantile),
+      ('clip_learning_rate', clip_learning_rate),
+    )
+    if value is not None
+  }
+  if given and mechanism.clipped_count_stddev is None:
+    name, value = next(iter(given.items()))
+    raise ValueError(
+      f'{name}={value} is for adaptive clipping, which this mechanism does not pay '
+      'for; leave it out, or plan the mechanism with clipped_count_share.'
+    )
+  if 'clip_learning_rate' in given:
+    given['learning_rate'] = given.pop('clip_learning_rate')
+  return given
 
 
 def _check_schedule(

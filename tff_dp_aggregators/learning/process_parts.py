@@ -11,6 +11,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_dp_aggregators import aggregators
+from tff_dp_aggregators.aggregators import clientwise
 from tff_dp_aggregators.aggregators import nonfinite
 from tff_dp_aggregators.aggregators import tracing
 from tff_dp_aggregators.learning.optimizers import adafactor
@@ -141,7 +142,7 @@ def private_mean(
 
 
 # What this package puts around an aggregator, and leaves its results as they are.
-_AROUND = (aggregators.CoordinateBoundsFactory, aggregators.ZeroNonfiniteFactory)
+_AROUND = (clientwise.ClientwiseFactory, aggregators.ZeroNonfiniteFactory)
 
 
 def check_pair(

@@ -10,6 +10,7 @@ from typing import Any, Optional, Protocol
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_dp_aggregators.aggregators import clientwise
 from tff_dp_aggregators.aggregators import factory
 from tff_dp_aggregators.aggregators import nonfinite
 from tff_dp_aggregators.aggregators import tracing
@@ -41,14 +42,15 @@ class Server:
   def __init__(
     self,
     training: training_lib.LocalTraining,
-    aggregator: Optional[factory.DPMeanFactory],
+    aggregator: Optional[tff.aggregators.UnweightedAggregationFactory],
     optimizer: tff.learning.optimizers.Optimizer,
   ):
     """Initializes it.
 
     Args:
       training: What clients do, with the model.
-      aggregator: The private mean; `None` for one without privacy.
+      aggregator: The private mean, or what has clients change their values before it;
+        `None` for one without privacy.
       optimizer: Applies the mean of updates to the model.
     """
     self._training = training
@@ -60,12 +62,18 @@ class Server:
     self._specs = tuple(
       tf.TensorSpec(each.shape, each.dtype) for each in self._initial_weights.trainable
     )
+    self._first_steps, mean = clientwise.taken_off(aggregator)
     self._mean: Mean
-    if aggregator is None:
+    if isinstance(mean, factory.DPMeanFactory):
+      _check_keys(mean)
+      self._mean = _PrivateMean(mean.mean_of(_type_of(self._specs)))
+    elif mean is None or isinstance(mean, tff.aggregators.UnweightedMeanFactory):
       self._mean = _PlainMean()
     else:
-      _check_keys(aggregator)
-      self._mean = _PrivateMean(aggregator.mean_of(_type_of(self._specs)))
+      raise TypeError(
+        'aggregator must be a mean of this package, which packed simulation knows how '
+        f'to sum; got {type(mean).__name__}.'
+      )
 
   def initial_state(self) -> tff.learning.templates.LearningAlgorithmState:
     """The state before the first round."""
@@ -87,7 +95,10 @@ class Server:
 
     Metrics of a training that ended in NaN or infinity are left out, as TFF does.
     """
-    sample, counts = self._mean.encode(params, trained.update)
+    update = trained.update
+    for step in self._first_steps:
+      update = step(update)
+    sample, counts = self._mean.encode(params, update)
     # Not of the counts: a client that hides itself does not tell.
     is_finite = _all_finite(trained.update)
     metrics = tf.nest.map_structure(

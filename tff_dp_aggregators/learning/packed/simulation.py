@@ -26,7 +26,6 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_dp_aggregators.aggregators import factory
 from tff_dp_aggregators.aggregators import tracing
 from tff_dp_aggregators.learning import process_parts
 from tff_dp_aggregators.learning.packed import choice
@@ -65,7 +64,7 @@ class PackedFedAvg:
   def __init__(
     self,
     training: training_lib.LocalTraining,
-    aggregator: Optional[factory.DPMeanFactory],
+    aggregator: Optional[tff.aggregators.UnweightedAggregationFactory],
     data: data_lib.PackedData,
     *,
     server_optimizer: tff.learning.optimizers.Optimizer,
@@ -75,8 +74,9 @@ class PackedFedAvg:
 
     Args:
       training: What each client does, with the model.
-      aggregator: The private mean; `None` for training without privacy. How it sums
-        records is not used: sums are made here.
+      aggregator: The private mean, as it is or in `CoordinateBoundsFactory` and
+        `ZeroLargeFactory`; `None` for training without privacy. How it sums records is
+        not used: sums are made here.
       data: Clients' examples.
       server_optimizer: Applies the mean of updates to the model.
       num_packs: In how many packs a cohort is dealt out; `None` for one for each core.

@@ -1,0 +1,169 @@
+"""What each client does to its value by itself, before a mechanism takes it.
+
+The mechanism clips whatever comes of it, as it clips everything: sensitivity and event
+are those of the mechanism. Nothing is remembered, measured or counted.
+"""
+
+import abc
+import math
+from typing import Any, Callable
+
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_dp_aggregators.aggregators import nonfinite
+from tff_dp_aggregators.aggregators import tracing
+from tff_dp_aggregators.base import checks
+
+
+class ClientwiseFactory(tff.aggregators.UnweightedAggregationFactory, abc.ABC):
+  """Changes each client's value, and aggregates; its state is the inner one's."""
+
+  def __init__(self, inner: tff.aggregators.UnweightedAggregationFactory):
+    """Initializes the factory.
+
+    Args:
+      inner: What aggregates the values.
+
+    Raises:
+      TypeError: If it is not an unweighted aggregation factory.
+    """
+    nonfinite.check_unweighted('inner', inner)
+    self._inner = inner
+
+  @property
+  def inner(self) -> tff.aggregators.UnweightedAggregationFactory:
+    """What aggregates the values."""
+    return self._inner
+
+  @abc.abstractmethod
+  def of_client(self, value: Any) -> Any:
+    """What a client makes of its value, as tensors.
+
+    Args:
+      value: Structure of float tensors.
+    """
+
+  def create(self, value_type: Any) -> tff.templates.AggregationProcess:
+    """Creates the process: the inner one, of what clients make of their values.
+
+    Args:
+      value_type: Type of a client's value: a structure of float tensors.
+
+    Raises:
+      TypeError: If a tensor of it is not of a float dtype, or the structure is not
+        that of the arguments.
+      ValueError: If a shape is not that of the arguments.
+    """
+    inner = self._inner.create(value_type)
+
+    @tff.tensorflow.computation(value_type)
+    @tracing.as_written
+    def of_client(value: Any) -> Any:
+      return self.of_client(value)
+
+    @tff.federated_computation(
+      inner.initialize.type_signature.result,
+      tff.FederatedType(value_type, tff.CLIENTS),
+    )
+    def next_fn(state: Any, value: Any) -> Any:
+      return inner.next(state, tff.federated_map(of_client, value))
+
+    return tff.templates.AggregationProcess(inner.initialize, next_fn)
+
+
+class ZeroLargeFactory(ClientwiseFactory):
+  """Counts a value as zeros whose norm is above a bound, then aggregates.
+
+  Clipping keeps the direction of a value that is far too large, as one of a broken or
+  hostile client; this keeps nothing of it. Each client does it by itself, and the
+  mechanism clips what is left: sensitivity and event are the mechanism's. It is that
+  of `tff.aggregators.zeroing_factory` with a fixed norm, but that it counts nobody:
+  TFF's measurement of how many were zeroed is exact, and so not private.
+
+  What is NaN or infinite stays so, for the mechanism to zero and to count.
+
+  Example:
+    >>> import numpy as np
+    >>> from tff_dp_aggregators import aggregators
+    >>> mean = aggregators.gaussian(
+    ...   clip_norm=5.0, noise_multiplier=0.0, clients_per_round=2
+    ... )
+    >>> process = ZeroLargeFactory(mean, norm=10.0).create(
+    ...   tff.TensorType(np.float32, [2])
+    ... )
+    >>> values = [np.float32([3.0, 4.0]), np.float32([0.0, 900.0])]
+    >>> process.next(process.initialize(), values).result.tolist()
+    [1.5, 2.0]
+  """
+
+  def __init__(
+    self, inner: tff.aggregators.UnweightedAggregationFactory, *, norm: float
+  ):
+    """Initializes the factory.
+
+    Args:
+      inner: What aggregates the values.
+      norm: Largest L2 norm of a value that counts. It is fixed, and must not be chosen
+        by looking at clients' values.
+
+    Raises:
+      TypeError: If `inner` is not an unweighted aggregation factory, or `norm` no
+        number.
+      ValueError: If `norm` is not positive and finite.
+    """
+    super().__init__(inner)
+    checks.check_number('norm', norm)
+    if not 0 < norm < math.inf:
+      raise ValueError(f'norm must be positive and finite; got {norm}.')
+    self._norm = float(norm)
+
+  @property
+  def norm(self) -> float:
+    """Largest L2 norm of a value that counts."""
+    return self._norm
+
+  def of_client(self, value: Any) -> Any:
+    """The value, or zeros.
+
+    Args:
+      value: Structure of float tensors.
+
+    Raises:
+      TypeError: If a tensor of it is not of a float dtype.
+    """
+    largest = tf.constant(0.0, tf.float64)
+    flat = []
+    for tensor in tf.nest.flatten(value):
+      if not tensor.dtype.is_floating:
+        raise TypeError(
+          'a value must be a structure of float tensors, got '
+          f'{tensor.dtype.name} of shape {tensor.shape}; cast it before it is '
+          'aggregated.'
+        )
+      flat.append(tf.cast(tensor, tf.float64))
+      largest = tf.maximum(largest, tf.reduce_max(tf.abs(flat[-1])))
+    # Of parts that are at most 1, for squares of large doubles overflow.
+    scale = tf.where(largest > 0, largest, tf.ones_like(largest))
+    squares = tf.add_n([tf.reduce_sum(tf.square(each / scale)) for each in flat])
+    is_large = tf.sqrt(squares) > self._norm / scale
+    is_finite = tf.reduce_all(
+      tf.stack([tf.reduce_all(tf.math.is_finite(each)) for each in flat])
+    )
+    zero = tf.logical_and(is_finite, is_large)
+    return tf.nest.map_structure(
+      lambda tensor: tf.where(zero, tf.zeros_like(tensor), tensor), value
+    )
+
+
+def taken_off(aggregator: Any) -> tuple[tuple[Callable[[Any], Any], ...], Any]:
+  """What clients do first, in order, and what aggregates the values then.
+
+  Args:
+    aggregator: Of any kind.
+  """
+  steps: list[Callable[[Any], Any]] = []
+  while isinstance(aggregator, ClientwiseFactory):
+    steps.append(aggregator.of_client)
+    aggregator = aggregator.inner
+  return tuple(steps), aggregator
