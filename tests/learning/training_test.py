@@ -476,8 +476,7 @@ def test_a_schedule_that_does_not_keep_its_schema_ends_the_run(tmp_path):
 @pytest.mark.parametrize(
   ('changes', 'match'),
   [
-    ({'clip_norm': None}, 'clip_norm goes with a mechanism'),
-    ({'mechanism': None}, 'clip_norm goes with a mechanism'),
+    ({'clip_norm': None}, 'clip_norm is missing, which a mechanism needs'),
     ({'mechanism': None, 'clip_norm': None}, 'num_rounds is missing'),
     ({'clients_per_round': None}, 'clients_per_round is missing'),
     ({'clients_per_round': 6}, 'clients'),

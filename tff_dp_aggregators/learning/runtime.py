@@ -80,6 +80,7 @@ def local_runtime(
   default_num_clients: int = 0,
   max_concurrent_computation_calls: int = -1,
   stream_structs: bool = False,
+  simulated_secure_sums: bool = False,
 ) -> Iterator['LocalContext']:
   """Runs TFF on this machine and leaves no process behind.
 
@@ -92,9 +93,10 @@ def local_runtime(
   finished before.
 
   When the worker dies in a round, which running out of memory can be the reason of, TFF
-  executes the round again, and a warning says so. This package's noise is a function of
-  the state, and so is the same again; nothing of the first execution was released. What
-  is drawn without a seed, such as the order of a shuffled data set, is drawn anew. When
+  executes the round again, and a warning says so. This package's noise of the server is
+  a function of the state, and so is the same again; nothing of the first execution was
+  released. What is drawn without a seed, such as noise that clients add or the order of
+  a shuffled data set, is drawn anew. When
   the worker dies three times in one round, that is an error.
 
   Args:
@@ -106,6 +108,9 @@ def local_runtime(
     max_concurrent_computation_calls: How many of them at once; -1 is as many as TFF
       sees fit.
     stream_structs: Whether to send structures in parts.
+    simulated_secure_sums: Whether sums that are to be secure, which TFF leaves to the
+      platform it is compiled for, are computed here as in its tests: with the same
+      result and no security. Without it a round with one fails.
 
   Yields:
     TFF's current context while inside.
@@ -127,7 +132,7 @@ def local_runtime(
     default_num_clients, max_concurrent_computation_calls, stream_structs
   )
   with interrupts.Signals() as signals:
-    context = LocalContext(executors, timeout_seconds)
+    context = LocalContext(executors, timeout_seconds, simulated_secure_sums)
     try:
       context.start()
       with _default(context):
@@ -170,6 +175,14 @@ def _default(context: 'LocalContext') -> Iterator[None]:
     tff.framework.set_default_context(before)
 
 
+_compile = tff.backends.native.desugar_and_transform_to_native
+
+
+def _compile_sums_plainly(computation: Any) -> Any:
+  """With plain sums in place of secure ones, as in `tff.backends.test`."""
+  return _compile(tff.backends.test.replace_secure_intrinsics_with_bodies(computation))
+
+
 class LocalContext(tff.program.NativeFederatedContext):
   """What TFF's computations run in inside `local_runtime`.
 
@@ -185,13 +198,16 @@ class LocalContext(tff.program.NativeFederatedContext):
   """
 
   def __init__(
-    self, executors: worker.WorkerExecutors, timeout_seconds: Optional[float]
+    self,
+    executors: worker.WorkerExecutors,
+    timeout_seconds: Optional[float],
+    simulated_secure_sums: bool = False,
   ):
     self._executors = executors
     self._turns = _Turns(executors.end, timeout_seconds)
     self._execution = tff.framework.AsyncExecutionContext(
       executor_fn=executors,
-      compiler_fn=tff.backends.native.desugar_and_transform_to_native,
+      compiler_fn=_compile_sums_plainly if simulated_secure_sums else _compile,
       transform_args=tff.tensorflow.transform_args,
       transform_result=tff.tensorflow.transform_result,
     )

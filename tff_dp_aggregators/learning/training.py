@@ -12,7 +12,7 @@ import secrets
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, Optional
+from typing import Any, Optional, Union
 
 import tensorflow_federated as tff
 
@@ -40,6 +40,8 @@ from tff_dp_aggregators.learning.runs import progress
 from tff_dp_aggregators.learning.runs import reporting
 from tff_dp_aggregators.learning.runs import run as run_lib
 from tff_dp_aggregators.learning.runs import run_directory
+from tff_dp_aggregators.learning.runs.plans import aggregation as aggregation_lib
+from tff_dp_aggregators.learning.runs.plans import plan as plan_lib
 
 # Seconds between two checkpoints, so that not much is lost.
 _CHECKPOINT_SECONDS = 30.0
@@ -93,6 +95,7 @@ def train(
   *,
   delta: float,
   clip_norm: Optional[float] = None,
+  clip_order: Optional[float] = None,
   clients_per_round: Optional[int] = None,
   num_rounds: Optional[int] = None,
   schedule: Optional[schedules.Schedule] = None,
@@ -108,7 +111,7 @@ def train(
   seed: Optional[int] = None,
   noise_seed: Optional[int] = None,
   target_epsilon: Optional[float] = None,
-  packed_simulation: bool = True,
+  packed_simulation: Union[bool, str] = plan_lib.AUTO,
   checkpoint_seconds: float = _CHECKPOINT_SECONDS,
   timeout_seconds: Optional[float] = _TIMEOUT_SECONDS,
   settings: Optional[Mapping[str, Any]] = None,
@@ -116,6 +119,12 @@ def train(
   not_covered: Sequence[str] = (),
   tuning: Optional[inputs_lib.Tuning] = None,
   data_facts: Optional[Mapping[str, Any]] = None,
+  inner_aggregator: str = aggregation_lib.SUM,
+  zeroing_norm: Optional[float] = None,
+  coordinate_bound: Optional[float] = None,
+  target_quantile: Optional[float] = None,
+  clip_learning_rate: Optional[float] = None,
+  not_private_signal_to_noise: bool = False,
 ) -> Result:
   """Trains a federated model with differential privacy and leaves a report of it.
 
@@ -125,7 +134,10 @@ def train(
   result is returned. Which of these it is, a line on standard error says. Ctrl-C ends
   it after the round, with a checkpoint and a report of what was spent by then.
 
-  Clients are simulated, packed if that is possible: see `learning.packed`.
+  Clients are simulated, packed if that is possible: see `learning.packed`. Noise that
+  clients make is made by each of them: where it is drawn without `noise_seed`, what a
+  round came to is kept until there is a checkpoint, for it cannot be had again, and so
+  no round is released twice.
 
   Args:
     model: A `tff.learning.models.FunctionalModel`; or a Keras model, or a function that
@@ -138,8 +150,12 @@ def train(
     run_dir: Where everything is left: see `run_directory`. A directory that does not
       exist, is empty, or is that of the same run.
     delta: At which delta epsilon is told; well below one over the number of clients.
-    clip_norm: L2 bound of one client's update in one round, the first one if the
-      mechanism adapts it; `None` without mechanism.
+    clip_norm: Bound of one client's update in one round, the first one if the
+      mechanism adapts it: of its L2 norm, and with Laplace noise of its L1 norm.
+      Without mechanism, updates are clipped to it and no noise is added; `None` for
+      updates as they are.
+    clip_order: Of clipping without mechanism: in which p-norm, at least 1, `math.inf`
+      for each entry; `None` for 2.
     clients_per_round: Clients asked for a round, the mean's denominator; with Poisson
       sampling the expected number. A `schedule` says it as well, and no other.
     num_rounds: Rounds to train. Mechanism and schedule say it as well, and no other.
@@ -165,10 +181,12 @@ def train(
     seed: Of cohorts and of the order of examples: same seed, same run. `None` draws
       one, which the configuration tells.
     noise_seed: Of the noise, in simulations that are to be repeated; `None` for secret
-      noise.
+      noise. Clients who are trained one by one, and make noise, draw their own keys:
+      they take none.
     target_epsilon: The target that the mechanism was calibrated to, for the report;
       `None` for that of `Mechanism.for_target`, if it was at the same `delta`.
-    packed_simulation: Whether to pack clients where that is possible.
+    packed_simulation: Whether to pack clients; 'auto' packs them where that is
+      possible, and says why not where it is not.
     checkpoint_seconds: Least time between two checkpoints.
     timeout_seconds: How long a round may take; an hour, unless told otherwise, and
       `None` for any time. One that takes longer, because it hangs, say, ends with an
@@ -185,6 +203,18 @@ def train(
       them together spend, for the report; `None` if that is not known.
     data_facts: What is to be told there of the data, such as numbers of examples:
       exact, and marked as not private; JSON-ready.
+    inner_aggregator: What sums the clipped updates: 'sum', 'secure_sum', or for integer
+      noise 'secure_modular_sum'. Secure sums are simulated, with the same result.
+    zeroing_norm: Updates of a larger L2 norm count as zeros; `None` for all. It must
+      not be chosen by looking at the clients' updates.
+    coordinate_bound: Largest magnitude of a coordinate of an update, before it is
+      clipped, chosen likewise; `None` for any.
+    target_quantile: Of adaptive clipping: which fraction of clients is to be left
+      unclipped; `None` for that of `aggregators.adaptive`.
+    clip_learning_rate: Of adaptive clipping: its `learning_rate`; `None` likewise.
+    not_private_signal_to_noise: Whether to measure in each round how loud the exact sum
+      is beside the noise, in columns of `metrics.csv`. It is not private, and the
+      report says that it is not covered.
 
   Returns:
     What the run came to.
@@ -232,11 +262,17 @@ def train(
   run_directory.check_usable(run_dir)
   runtime.check_timeout(timeout_seconds)
   checks.check_positive_int('evaluate_every', evaluate_every)
-  if (mechanism is None) != (clip_norm is None):
-    raise ValueError(
-      f'clip_norm goes with a mechanism, and a mechanism needs one; got {clip_norm} '
-      f'and {mechanism}.'
-    )
+  if mechanism is not None and clip_norm is None:
+    raise ValueError('clip_norm is missing, which a mechanism needs.')
+  aggregation = aggregation_lib.Aggregation(
+    inner_aggregator=inner_aggregator,
+    zeroing_norm=zeroing_norm,
+    coordinate_bound=coordinate_bound,
+    clip_order=clip_order,
+    target_quantile=target_quantile,
+    clip_learning_rate=clip_learning_rate,
+    not_private_signal_to_noise=not_private_signal_to_noise,
+  )
   scale = larger_cohort.check_scale(simulated_cohort_scale, mechanism)
   not_covered = inputs_lib.check_not_covered(not_covered)
   tuning = inputs_lib.check_tuning(tuning)
@@ -255,7 +291,7 @@ def train(
     checks.check_positive_int('local_epochs', local_epochs),
   )
   trial.refuse_random_models(local_training)
-  plan = run_lib.Plan(
+  plan = plan_lib.Plan(
     training=local_training,
     server_optimizer=_server_optimizer(server_optimizer, schedule.num_rounds),
     clients=population,
@@ -267,13 +303,15 @@ def train(
     seed=seed,
     noise_seed=noise_seed,
     evaluate_every=evaluate_every,
-    packed=packed_simulation,
+    packed_simulation=packed_simulation,
     flags=dict(settings or {}),
     simulated_cohort_scale=scale,
-    not_covered=not_covered,
+    not_covered=(*not_covered, *aggregation.not_covered()),
     tuning=tuning,
     data_facts=None if data_facts is None else dict(data_facts),
+    aggregation=aggregation,
   )
+  plan.check()
   evaluation = None
   if test_data is not None:
     evaluation = evaluation_lib.Evaluation(
@@ -293,7 +331,9 @@ def train(
         f'{run_dir}: finished before, with {rounds}; nothing was trained.', sys.stderr
       )
     else:
-      with runtime.local_runtime(timeout_seconds=timeout_seconds):
+      with runtime.local_runtime(
+        timeout_seconds=timeout_seconds, simulated_secure_sums=plan.sums_securely
+      ):
         with interrupts.graceful_interrupts(
           'Ending after this round; press Ctrl-C again to end at once.'
         ) as stop:
@@ -305,6 +345,8 @@ def _target_epsilon(
   given: Optional[float], mechanism: Optional[accounting.Mechanism], delta: float
 ) -> Optional[float]:
   """The one that was given, or that the mechanism knows of."""
+  if mechanism is not None and mechanism.site.is_simulation:
+    return None  # No target is kept.
   target = None if mechanism is None else mechanism.target
   if given is not None or target is None or target.delta != delta:
     return given

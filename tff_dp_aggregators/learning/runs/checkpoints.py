@@ -65,7 +65,7 @@ class Checkpoints:
     """
     structure = (checkpoint.state, checkpoint.head.lines, checkpoint.head.sha256)
     try:
-      _wait(self._manager.save(structure, checkpoint.rounds))
+      wait(self._manager.save(structure, checkpoint.rounds))
     except tff.program.ProgramStateExistsError:
       return
     new_files.sync_tree(self._path(checkpoint.rounds))
@@ -83,7 +83,7 @@ class Checkpoints:
       ValueError: If there are checkpoints, and none of them can be read.
     """
     errors: dict[int, Exception] = {}
-    for rounds in reversed(_wait(self._manager.get_versions()) or []):
+    for rounds in reversed(wait(self._manager.get_versions()) or []):
       try:
         found = self._load(rounds, state)
       except Exception as e:  # Whatever TensorFlow makes of files that are broken.
@@ -102,7 +102,7 @@ class Checkpoints:
     return None
 
   def _load(self, rounds: int, like: Any) -> Checkpoint:
-    state, lines, sha256 = _wait(self._manager.load(rounds, (like, 0, '')))
+    state, lines, sha256 = wait(self._manager.load(rounds, (like, 0, '')))
     return Checkpoint(rounds, state, ledger.Head(int(lines), sha256.decode()))
 
   def _put_aside(self, rounds: int, error: Exception) -> None:
@@ -133,7 +133,11 @@ def is_any(directory: str) -> bool:
   )
 
 
-def _wait(coroutine: Coroutine[Any, Any, T]) -> T:
-  """What a coroutine returns; also in a notebook, where an event loop runs already."""
+def wait(coroutine: Coroutine[Any, Any, T]) -> T:
+  """What a coroutine returns; also in a notebook, where an event loop runs already.
+
+  Args:
+    coroutine: Of TFF's managers of states.
+  """
   with futures.ThreadPoolExecutor(max_workers=1) as thread:
     return thread.submit(lambda: asyncio.run(coroutine)).result()

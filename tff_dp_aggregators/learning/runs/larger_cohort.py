@@ -18,6 +18,7 @@ from tff_dp_aggregators.accounting import spent_by_round
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.reports import inputs
 from tff_dp_aggregators.accounting.reports import simulated_cohorts
+from tff_dp_aggregators.learning.runs.plans import fitting
 from tff_dp_aggregators.queries import grid
 
 NO_GUARANTEE = 'no privacy guarantee'
@@ -50,6 +51,7 @@ def check_scale(scale: Any, mechanism: Optional[accounting.Mechanism]) -> float:
       f'simulated_cohort_scale is {scale:g}, and there is no mechanism whose noise it '
       'could make less; give one, or leave it out.'
     )
+  fitting.check_scale(scale, mechanism)
   left = mechanism.noise_multiplier / scale
   try:
     grid.check_noise_multiplier(left)

@@ -13,17 +13,17 @@ How a run that was stopped goes on, at whatever moment that was:
    that its line has the checksum of. If one does not, the run ends with an error, and
    nothing of that result is told. So there are no two results with the same noise.
    Aborted attempts that have a line are compared with it as well.
+   Noise that clients draw is in no state, and cannot be had again. Rounds with it leave
+   their result on disk before their line, and who goes on takes it from there
+   (`kept_rounds`); without it, the run ends with an error.
 4. `metrics.csv` is cut to the rounds of the checkpoint, and written on. Before that,
    `standing` refuses if something knows of a round that the ledger has no line of.
 """
 
 import contextlib
-import dataclasses
-import functools
 import io
 import math
 import os
-import platform
 import shutil
 import sys
 import time
@@ -36,34 +36,26 @@ import tensorflow_federated as tff
 
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import aggregators
-from tff_dp_aggregators import noise
-from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import noise_to_signal
-from tff_dp_aggregators.accounting import spent_by_round
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
-from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.base import new_files
-from tff_dp_aggregators.base import version
 from tff_dp_aggregators.learning import failures
-from tff_dp_aggregators.learning import fed_avg
 from tff_dp_aggregators.learning import interrupts
-from tff_dp_aggregators.learning import packed
-from tff_dp_aggregators.learning import population
 from tff_dp_aggregators.learning import schedules
-from tff_dp_aggregators.learning import sources
 from tff_dp_aggregators.learning.runs import attempts as attempts_lib
 from tff_dp_aggregators.learning.runs import checkpoints as checkpoints_lib
-from tff_dp_aggregators.learning.runs import described
 from tff_dp_aggregators.learning.runs import engines
 from tff_dp_aggregators.learning.runs import evaluation as evaluation_lib
 from tff_dp_aggregators.learning.runs import events as events_lib
+from tff_dp_aggregators.learning.runs import kept_rounds
 from tff_dp_aggregators.learning.runs import larger_cohort as larger_cohort_lib
-from tff_dp_aggregators.learning.runs import machine
+from tff_dp_aggregators.learning.runs import loudness as loudness_lib
 from tff_dp_aggregators.learning.runs import metrics_file
 from tff_dp_aggregators.learning.runs import original
 from tff_dp_aggregators.learning.runs import progress as progress_lib
 from tff_dp_aggregators.learning.runs import run_directory
 from tff_dp_aggregators.learning.runs import standing as standing_lib
+from tff_dp_aggregators.learning.runs.plans import plan as plan_lib
 from tff_dp_aggregators.learning.schedules import checking
 
 _REMOVED = '.removed'
@@ -73,251 +65,12 @@ NOT_PRIVATE = 'not_private_'
 _CLIENTS = f'{NOT_PRIVATE}clients'
 
 
-@dataclasses.dataclass(frozen=True)
-class Plan:
-  """Everything that decides what a run comes to.
-
-  Attributes:
-    training: What each client does, with the model.
-    server_optimizer: Applies the mean of updates.
-    clients: Who has which examples.
-    mechanism: Strategy, participation and noise; `None` for no privacy.
-    schedule: Who takes part when.
-    clip_norm: L2 bound of one client's update, the first one if it adapts; `None`
-      without mechanism.
-    delta: At which epsilon is told.
-    target_epsilon: What the mechanism was calibrated to, if it was.
-    seed: Of the order of clients' examples.
-    noise_seed: Of the noise; `None` for secret noise.
-    evaluate_every: Rounds between two evaluations.
-    packed: Whether clients are packed.
-    flags: What else the configuration is to tell.
-    simulated_cohort_scale: By which factor the cohort is larger that the noise is for;
-      above 1 there is no guarantee.
-    not_covered: Sentences: what else was computed from clients' data without noise.
-    tuning: Among how many runs this one was chosen; `None` if that is not known.
-    data_facts: What it is to tell of the data; not private.
-  """
-
-  training: packed.LocalTraining
-  server_optimizer: tff.learning.optimizers.Optimizer
-  clients: population.Population
-  mechanism: Optional[accounting.Mechanism]
-  schedule: schedules.Schedule
-  clip_norm: Optional[float]
-  delta: float
-  target_epsilon: Optional[float]
-  seed: int
-  noise_seed: Optional[int]
-  evaluate_every: int
-  packed: bool
-  flags: dict[str, Any]
-  simulated_cohort_scale: float = 1.0
-  not_covered: tuple[str, ...] = ()
-  tuning: Optional[inputs_lib.Tuning] = None
-
-  @functools.cached_property
-  def larger_cohort(self) -> Optional[larger_cohort_lib.LargerCohort]:
-    """The cohort that the noise is for, if it is not that of the run."""
-    if self.mechanism is None or self.simulated_cohort_scale == 1:
-      return None
-    facts = inputs_lib.SimulatedCohort(
-      self.simulated_cohort_scale,
-      self.schedule.clients_per_round,
-      self.schedule.num_clients,
-    )
-    return larger_cohort_lib.LargerCohort(facts, self.mechanism)
-
-  @functools.cached_property
-  def added_noise(self) -> Optional[accounting.Mechanism]:
-    """The mechanism as it is run, which is `mechanism` unless a cohort is simulated."""
-    if self.larger_cohort is None:
-      return self.mechanism
-    return self.larger_cohort.mechanism_of_run
-
-  @property
-  def guaranteed(self) -> Optional[accounting.Mechanism]:
-    """The mechanism whose guarantee holds; `None` if there is none."""
-    return self.mechanism if self.larger_cohort is None else None
-
-  @functools.cached_property
-  def simulated_spending(self) -> Optional[larger_cohort_lib.SpentByLarger]:
-    """What the simulated cohort would have spent by round, if one is simulated."""
-    if self.larger_cohort is None:
-      return None
-    return larger_cohort_lib.SpentByLarger(self.larger_cohort.mechanism, self.delta)
-
-  data_facts: Optional[dict[str, Any]] = None
-
-  @property
-  def num_rounds(self) -> int:
-    """Rounds in all."""
-    return self.schedule.num_rounds
-
-  @functools.cached_property
-  def sampled_events(self) -> Optional[tuple[dp_accounting.DpEvent, ...]]:
-    """Events by round if privacy rests on sampling, which no state knows of."""
-    if self.guaranteed is None or not self.guaranteed.is_sampled:
-      return None
-    return self.guaranteed.round_events
-
-  @functools.cached_property
-  def noise_to_signal(self) -> Optional[np.ndarray]:
-    """How loud the noise of each round is: see `accounting.noise_to_signal`.
-
-    Of public numbers only, and so no secret of anybody. `None` without a mechanism.
-    """
-    if self.added_noise is None:
-      return None
-    return noise_to_signal.by_round(
-      self.added_noise, self.model_size, self.schedule.clients_per_round
-    )
-
-  @property
-  def model_size(self) -> int:
-    """Number of trainable parameters, each of which gets noise."""
-    trainable, _ = self.training.model.initial_weights
-    return sum(int(np.size(weight)) for weight in tf.nest.flatten(trainable))
-
-  @functools.cached_property
-  def composed_spending(self) -> Optional[spent_by_round.SpentByRound]:
-    """What is spent by round if rounds compose: the ledger has no epsilon then."""
-    if self.guaranteed is None or self.guaranteed.is_one_gaussian:
-      return None
-    return spent_by_round.SpentByRound(self.guaranteed, self.delta)
-
-  @property
-  def generator(self) -> str:
-    """What draws the noise: a cipher if it is secret."""
-    return 'chacha20' if self.noise_seed is None else 'philox'
-
-  def aggregator(self) -> Optional[aggregators.DPMeanFactory]:
-    """The private mean; `None` without a mechanism."""
-    if self.added_noise is None:
-      return None
-    assert self.clip_norm is not None
-    return aggregators.from_mechanism(
-      self.added_noise,
-      clip_norm=self.clip_norm,
-      clients_per_round=self.schedule.clients_per_round,
-      # By name, so that the noise does not depend on what ran before in this process.
-      seed=None if self.noise_seed is None else noise.Seed(self.noise_seed),
-      generator=self.generator,
-      schedule=self.schedule,
-    )
-
-  def engine(self, data_directory: str) -> engines.Engine[Any]:
-    """What computes the rounds.
-
-    Args:
-      data_directory: Where examples are laid out, for packed simulation.
-    """
-    aggregator = self.aggregator()
-    if self.packed:
-      simulation = packed.PackedFedAvg(
-        self.training,
-        aggregator,
-        self.clients.laid_out(data_directory),
-        server_optimizer=self.server_optimizer,
-      )
-      return engines.PackedEngine(simulation, self.seed)
-    process = fed_avg.build_dp_fed_avg(
-      self.training.model,
-      aggregator or tff.aggregators.UnweightedMeanFactory(),
-      client_optimizer_fn=self.training.optimizer,
-      server_optimizer_fn=self.server_optimizer,
-    )
-    source = sources.ClientSource(
-      self.clients.clients,
-      self.schedule,
-      batch_size=self.training.batch_size,
-      local_epochs=self.training.local_epochs,
-      seed=self.seed,
-      input_spec=self.training.model.input_spec,
-    )
-    return engines.ProcessEngine(process, source)
-
-  def config(self) -> dict[str, Any]:
-    """All of it, JSON-ready."""
-    model = self.training.model
-    return {
-      'program': 'tff_dp_aggregators.learning.train',
-      'flags': self.flags,
-      'data_facts': self._data_facts(),
-      'training': {
-        'model': described.model(model),
-        'clients': self.clients.checksum,
-        'schedule': self.schedule.to_json(),
-        'batch_size': self.training.batch_size,
-        'local_epochs': self.training.local_epochs,
-        'client_optimizer': described.optimizer(self.training.optimizer, model),
-        'server_optimizer': described.optimizer(self.server_optimizer, model),
-        'evaluate_every': self.evaluate_every,
-        'seed': self.seed,
-        'simulation': 'packed' if self.packed else 'one TFF client for each client',
-        'simulated_cohort_scale': self.simulated_cohort_scale,
-      },
-      'privacy': self._privacy() if self.larger_cohort is None else None,
-      'simulated_cohort': self._simulated_cohort(),
-      'not_covered': list(self.not_covered),
-      'tuning': None if self.tuning is None else self.tuning.to_json(),
-      'software': {
-        **version.current().to_json(),
-        'tensorflow': tf.__version__,
-        'tensorflow-federated': tff.__version__,
-        'python': platform.python_version(),
-      },
-      'machine': machine.current(),
-    }
-
-  def _data_facts(self) -> Optional[dict[str, Any]]:
-    if self.data_facts is None:
-      return None
-    return run_directory.told_of_data(self.data_facts)
-
-  def _privacy(self) -> Optional[dict[str, Any]]:
-    if self.mechanism is None:
-      return None
-    noise_source = "a secret key from the kernel's entropy"
-    if self.noise_seed is not None:
-      noise_source = (
-        'a given seed, so that the simulation can be repeated; the guarantee holds '
-        'only towards those who do not know it'
-      )
-    return {
-      'mechanism': self.mechanism.to_json(),
-      'target_epsilon': self.target_epsilon,
-      'delta': self.delta,
-      'epsilon_by_round': (
-        accountants.ACCOUNTANTS[accountants.EXACT].kind
-        if self.mechanism.is_one_gaussian
-        else spent_by_round.KIND
-      ),
-      'clip_norm': self.clip_norm,
-      'clients_per_round': self.schedule.clients_per_round,
-      'enforced_by': self.schedule.enforced_by,
-      'cap_enforced_by': self.schedule.enforced_by,
-      'noise_source': noise_source,
-      'noise_generator': self.generator,
-      'noise_seed': self.noise_seed,
-    }
-
-  def _simulated_cohort(self) -> Optional[dict[str, Any]]:
-    if self.larger_cohort is None:
-      return None
-    planned = dict(
-      self._privacy() or {},
-      clients_per_round=self.larger_cohort.facts.simulated_clients_per_round,
-    )
-    return {**self.larger_cohort.to_json(), 'as_planned': planned}
-
-
 class Run:
   """A plan being carried out in a directory."""
 
   def __init__(
     self,
-    plan: Plan,
+    plan: plan_lib.Plan,
     directory: run_directory.RunDirectory,
     evaluation: Optional[evaluation_lib.Evaluation] = None,
     *,
@@ -338,6 +91,10 @@ class Run:
     self._evaluation = evaluation
     self._checkpoint_seconds = checkpoint_seconds
     self._checkpointed = time.monotonic()
+    self._kept_rounds: Optional[kept_rounds.KeptRounds] = None
+    self._loudness: Optional[loudness_lib.Loudness] = None
+    if plan.aggregation.not_private_signal_to_noise:
+      self._loudness = loudness_lib.Loudness(NOT_PRIVATE)
     self._watch = checking.Watch(plan.schedule)
     if directory.config is not None:
       directory.forget_untrained(plan.config())
@@ -382,6 +139,9 @@ class Run:
       metrics = metrics_file.MetricsFile(
         directory.file(run_directory.METRICS), self._columns(), rounds
       )
+      if self._loudness is not None:
+        path = directory.file(run_directory.METRICS)
+        self._loudness.take_up(metrics_file.read(path))
       self._say_where_it_is(rounds, ledger.rounds)
       if not rounds:
         self._remark_on_noise()
@@ -416,6 +176,11 @@ class Run:
     initial = engine.release(state)
     latest = checkpoints.latest(initial)
     path = directory.file(run_directory.LEDGER)
+    if self.plan.draws_anew:
+      self._kept_rounds = kept_rounds.KeptRounds(
+        directory.file(run_directory.CHECKPOINTS)
+      )
+    self._checkpointed_rounds = 0 if latest is None else latest.rounds
     if latest is not None:
       state = engine.hold(latest.state)
     ledger = stack.enter_context(
@@ -453,6 +218,10 @@ class Run:
       new_files.sync(self.directory.file(run_directory.METRICS))
     checkpoints.save(checkpoints_lib.Checkpoint(rounds, state, ledger.head))
     self._checkpointed = time.monotonic()
+    if self._kept_rounds is not None:
+      # The checkpoint before this one may still be needed, if this cannot be read.
+      self._kept_rounds.remove_before(self._checkpointed_rounds)
+    self._checkpointed_rounds = rounds
     weights = state.global_model_weights
     self.directory.write(run_directory.MODEL, _npz(weights))
 
@@ -469,14 +238,21 @@ class Run:
     attempts = self._watch.attempts(number)
     attempts_lib.write_aborted(ledger, number, attempts, goal)
     counted = attempts[-1]
-    this_round = engines.Round(number, counted.reporting)
-    try:
-      state, metrics = engine.next(state, this_round)
-    except failures.ComputationError as e:
-      raise e.in_round(number, counted.reporting, self.plan.clients.ids) from None
     clip_norm = self._clip_norm(before)
-    released = engine.release(state)
-    entry = self._account(ledger, number, counted, clip_norm, released, metrics)
+    kept = self._kept(number, before, ledger)
+    if kept is None:
+      this_round = engines.Round(number, counted.reporting)
+      try:
+        state, metrics = engine.next(state, this_round)
+      except failures.ComputationError as e:
+        raise e.in_round(number, counted.reporting, self.plan.clients.ids) from None
+      kept = kept_rounds.KeptRound(engine.release(state), _measured(metrics))
+      if self._kept_rounds is not None:
+        self._kept_rounds.save(number, kept)
+    else:
+      state = engine.hold(kept.state)
+    released, measured = kept
+    entry = self._account(ledger, number, counted, clip_norm, released, measured)
     row: dict[str, Any] = {
       'round': number,
       'attempts': len(attempts),
@@ -492,10 +268,29 @@ class Run:
       row['noise_to_signal'] = float(f'{ratio:.6g}')
     is_last = number + 1 == self.plan.num_rounds
     if self._evaluation and (is_last or (number + 1) % self.plan.evaluate_every == 0):
-      measured = self._evaluation.measure(released.global_model_weights)
-      row.update({f'test_{name}': value for name, value in measured.items()})
-    row.update(_not_private(metrics))
+      tested = self._evaluation.measure(released.global_model_weights)
+      row.update({f'test_{name}': value for name, value in tested.items()})
+    row.update(measured['row'])
+    if self._loudness is not None:
+      row.update(self._loudness.after(measured['loudness']))
     return state, released, row
+
+  def _kept(
+    self, number: int, before: Any, ledger: ledger_lib.LedgerWriter
+  ) -> Optional[kept_rounds.KeptRound]:
+    """What a round came to that was run before and cannot be run again."""
+    if self._kept_rounds is None:
+      return None
+    kept = self._kept_rounds.load(number, before)
+    if kept is None and number < ledger.rounds:
+      raise ValueError(
+        f'round {number} has a line in the ledger and was released, and what it came '
+        f'to is no longer in {self.directory.file(run_directory.CHECKPOINTS)}. Its '
+        'noise was drawn by clients, so it cannot be run again to the same result: '
+        'that would be another release, which nothing counts. Put the directory back, '
+        'or begin another run in another run_dir; what the ledger has is spent.'
+      )
+    return kept
 
   def _account(
     self,
@@ -504,7 +299,7 @@ class Run:
     attempt: schedules.Attempt,
     clip_norm: Optional[float],
     state: Any,
-    metrics: Any,
+    measured: dict[str, Any],
   ) -> ledger_lib.LedgerEntry:
     """Writes the round's line, or compares it with the one that is there."""
     mechanism, tag = self.plan.added_noise, None
@@ -516,8 +311,7 @@ class Run:
       else:
         event = sampled[number]
     if mechanism is not None:
-      measured = metrics['aggregator']['dp_query_metrics']
-      tag = bytes(measured['noise_key_tag']).decode() or None  # Of secret keys only.
+      tag = measured['noise_key_tag'] or None  # Of secret keys only.
     line: dict[str, Any] = {
       'round': number,
       'event': event,
@@ -529,7 +323,7 @@ class Run:
       'result_checksum': ledger_lib.checksum_of(
         tf.nest.flatten(state.global_model_weights)
       ),
-      'noise_generator': self.plan.generator if mechanism else None,
+      'noise_generator': self.plan.noise_generator if mechanism else None,
       'noise_key_tag': tag,
     }
     if number < ledger.rounds:
@@ -553,7 +347,7 @@ class Run:
     """That of the round after a state."""
     mechanism = self.plan.mechanism
     if mechanism is None or mechanism.clipped_count_stddev is None:
-      return self.plan.clip_norm
+      return self.plan.clip_norm  # Without a mechanism there may be one as well.
     return float(state.aggregator.query.clip_norm)
 
   def _say_where_it_is(self, rounds: int, released: int) -> None:
@@ -567,12 +361,15 @@ class Run:
       noise = 'no privacy'
       if plan.added_noise is not None:
         noise = f'noise multiplier {plan.added_noise.noise_multiplier:.4f}'
+        noise += _whose(plan.added_noise.site)
       text = (
         f'{path}: {plan.num_rounds} rounds of {plan.schedule.clients_per_round:g} of '
         f'{plan.schedule.num_clients} clients; {noise}'
       )
     if plan.larger_cohort is not None:
       text += f'; {plan.larger_cohort.in_words()}'
+    if plan.packed_simulation == plan_lib.AUTO and not plan.packed:
+      text += f'; clients are trained one by one: {plan.why_one_by_one}'
     progress_lib.say(f'{text}.', sys.stderr)
 
   def _remark_on_noise(self) -> None:
@@ -599,6 +396,8 @@ class Run:
       finalized = model.finalize_metrics(model.initialize_metrics_state())
     columns += [f'{NOT_PRIVATE}train_{name}' for name in finalized]
     columns += [f'{NOT_PRIVATE}nonfinite_count']
+    if self._loudness is not None:
+      columns += self._loudness.columns
     return [*columns, 'round_seconds', 'clients_per_second']
 
   def standing(self) -> standing_lib.Standing:
@@ -623,11 +422,29 @@ class Run:
     shutil.rmtree(removed)
 
 
-def _not_private(metrics: Any) -> dict[str, Any]:
+def _whose(site: accounting.sites.Site) -> str:
+  """Whose noise a noise multiplier is of, if it is not that of the server."""
+  if site.is_simulation:
+    return (
+      f' of each client, simulated by the server ({larger_cohort_lib.NO_GUARANTEE})'
+    )
+  if site.is_of_client:
+    return " of each client's own noise"
+  return ' of the noise of all clients together' if site.is_on_clients else ''
+
+
+def _measured(metrics: Any) -> dict[str, Any]:
+  """What is used of a process's metrics, JSON-ready."""
   train = metrics['client_work']['train']
   row = {f'{NOT_PRIVATE}train_{name}': _number(train[name]) for name in train}
   count = metrics['aggregator'].get('nonfinite_count')
-  return {**row, f'{NOT_PRIVATE}nonfinite_count': None if count is None else int(count)}
+  row[f'{NOT_PRIVATE}nonfinite_count'] = None if count is None else int(count)
+  of_query = metrics['aggregator'].get('dp_query_metrics', {})
+  return {
+    'row': row,
+    'noise_key_tag': bytes(of_query.get('noise_key_tag', b'')).decode(),
+    'loudness': loudness_lib.of_metrics(of_query),
+  }
 
 
 def _number(value: Any) -> Any:

@@ -27,6 +27,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Optional
 
 from tff_dp_aggregators.base import new_files
+from tff_dp_aggregators.learning.runs.plans import aggregation
 
 CONFIG, METRICS, LEDGER = 'config.json', 'metrics.csv', 'ledger.jsonl'
 STRATEGY, MODEL, REPORT = 'strategy.npz', 'model.npz', 'report.json'
@@ -41,6 +42,7 @@ _MAY_DIFFER = (
 # What configurations of earlier versions did not say, and mean.
 _NOT_SAID: dict[str, Any] = {
   'training.simulated_cohort_scale': 1.0,
+  'training.aggregation': aggregation.Aggregation().to_json(),
   'not_covered': [],
 }
 # What follows from a setting that differs, and would only hide it in the message.

@@ -1,0 +1,297 @@
+"""`learning.train` with noise that clients make: what it spends, and how it goes on.
+
+Claims:
+
+* Local noise, shares of Gaussian and of integer noise, and their secure sums train, and
+  spend what the mechanism says.
+* Noise that clients draw is in no state. A run of it that is killed goes on with the
+  results that are on disk: no round is released twice, and each line is that of the
+  result which the model was made of; also if the line was not yet there.
+* Without these results it does not go on, and says that it would be another release.
+* Seeds, cohorts and packing that do not go with it are refused before anything is
+  written, with what would.
+* Clients may change their updates before they are clipped: the same packed or not.
+"""
+
+import math
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.learning import training_runs
+from tff_dp_aggregators import accounting
+from tff_dp_aggregators import learning
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting.records import ledger as ledger_lib
+from tff_dp_aggregators.learning import schedules
+from tff_dp_aggregators.learning.runs import metrics_file
+
+_ROUNDS = 6
+_LIMITS = strategies.Participation(_ROUNDS, min_separation=3)
+_LOCAL = accounting.Mechanism('gaussian', _LIMITS, 1.0, noise_site='local')
+_SHARES = accounting.Mechanism(
+  'gaussian', _LIMITS, 1.0, noise_site='clients', min_clients=3
+)
+_SKELLAM = accounting.Mechanism(
+  'skellam', _LIMITS, 1.0, min_clients=3, dimension=2, bits=16
+)
+_SECRET = {'mechanism': _LOCAL, 'noise_seed': None}
+
+
+def _train(run_dir, **changes):
+  return learning.train(**training_runs.arguments(run_dir, **changes))
+
+
+def _entries(run_dir):
+  return ledger_lib.read(str(run_dir / 'ledger.jsonl')).entries
+
+
+def _kept(run_dir):
+  names = os.listdir(run_dir / 'checkpoints')
+  return sorted(name for name in names if not name.endswith('.json'))
+
+
+def _is_of_last_line(result, run_dir):
+  weights = tf.nest.flatten(result.weights)
+  return ledger_lib.checksum_of(weights) == _entries(run_dir)[-1].result_checksum
+
+
+def test_a_run_that_is_killed_releases_no_round_twice(tmp_path, capfd):
+  run_dir = tmp_path / 'run'
+  with pytest.raises(training_runs.Killed):
+    _train(run_dir, test_metrics=training_runs.killing(4), **_SECRET)
+  before = (run_dir / 'ledger.jsonl').read_text()
+  assert before.count('\n') == 4
+  # Four results are on disk, and no checkpoint has them.
+  assert _kept(run_dir) == [
+    'after_round_0',
+    *(f'result_of_round_{number}' for number in range(4)),
+  ]
+  third = run_dir / 'checkpoints' / 'result_of_round_2'
+  third.rename(tmp_path / 'third')
+  with pytest.raises(ValueError, match='round 2 has a line.*another release'):
+    _train(run_dir, test_metrics=training_runs.killing(-1), **_SECRET)
+  assert (run_dir / 'ledger.jsonl').read_text() == before
+  (tmp_path / 'third').rename(third)
+  result = _train(run_dir, test_metrics=training_runs.killing(-1), **_SECRET)
+  assert result.is_finished and result.epsilon == _LOCAL.epsilon(1e-3)
+  assert (run_dir / 'ledger.jsonl').read_text().startswith(before)
+  assert [each.round for each in _entries(run_dir)] == list(range(_ROUNDS))
+  assert _is_of_last_line(result, run_dir)
+  assert len(metrics_file.read(str(run_dir / 'metrics.csv'))) == _ROUNDS
+  assert '4 more were released' in capfd.readouterr().err
+  assert not (run_dir / 'checkpoints').exists()
+
+
+@pytest.mark.slow
+def test_a_run_killed_before_a_line_goes_on_with_the_result_that_is_there(
+  tmp_path, monkeypatch
+):
+  run_dir, append = tmp_path / 'run', ledger_lib.LedgerWriter.append
+  stopped = []
+
+  def killed_in_the_third_round(writer, **line):
+    if line['round'] == 2 and not stopped:
+      stopped.append(line)
+      raise training_runs.Killed
+    return append(writer, **line)
+
+  monkeypatch.setattr(ledger_lib.LedgerWriter, 'append', killed_in_the_third_round)
+  with pytest.raises(training_runs.Killed):
+    _train(run_dir, **_SECRET)
+  assert len(_entries(run_dir)) == 2
+  result = _train(run_dir, **_SECRET)
+  third = _entries(run_dir)[2]
+  assert third.result_checksum == stopped[0]['result_checksum']
+  assert result.is_finished and _is_of_last_line(result, run_dir)
+
+
+@pytest.mark.slow
+def test_with_checkpoints_only_what_they_may_need_is_kept(tmp_path):
+  changes = {**_SECRET, 'checkpoint_seconds': 0.0}
+  with pytest.raises(training_runs.Killed):
+    _train(tmp_path / 'run', test_metrics=training_runs.killing(4), **changes)
+  # The last checkpoint is of three rounds, and the one before it may be needed.
+  assert _kept(tmp_path / 'run') == [
+    'after_round_2',
+    'after_round_3',
+    'result_of_round_2',
+    'result_of_round_3',
+  ]
+  metrics = training_runs.killing(-1)
+  result = _train(tmp_path / 'run', test_metrics=metrics, **changes)
+  assert result.is_finished and _is_of_last_line(result, tmp_path / 'run')
+
+
+@pytest.mark.slow
+def test_shares_with_a_seed_are_the_same_again_after_a_kill(tmp_path):
+  changes = {'mechanism': _SHARES}
+  _train(tmp_path / 'straight', test_metrics=training_runs.killing(-1), **changes)
+  with pytest.raises(training_runs.Killed):
+    _train(tmp_path / 'run', test_metrics=training_runs.killing(3), **changes)
+  assert _kept(tmp_path / 'run') == ['after_round_0']
+  result = _train(tmp_path / 'run', test_metrics=training_runs.killing(-1), **changes)
+  assert result.epsilon == _SHARES.epsilon(1e-3)
+  lasting = training_runs.lasting(tmp_path / 'run')
+  assert lasting == training_runs.lasting(tmp_path / 'straight')
+
+
+def test_integer_noise_under_a_secure_sum_is_drawn_by_each_client(tmp_path, capfd):
+  changes = {'mechanism': _SKELLAM, 'noise_seed': None}
+  with pytest.raises(training_runs.Killed):
+    _train(
+      tmp_path / 'run',
+      test_metrics=training_runs.killing(2),
+      inner_aggregator='secure_modular_sum',
+      **changes,
+    )
+  said = 'clients are trained one by one: each client draws its share of skellam noise'
+  assert said in capfd.readouterr().err
+  result = _train(
+    tmp_path / 'run',
+    test_metrics=training_runs.killing(-1),
+    inner_aggregator='secure_modular_sum',
+    **changes,
+  )
+  assert result.is_finished and _is_of_last_line(result, tmp_path / 'run')
+  assert result.epsilon == pytest.approx(_SKELLAM.epsilon(1e-3), rel=1e-9)
+  config = (tmp_path / 'run' / 'config.json').read_text()
+  assert "each client's own entropy, of the kernel" in config
+  assert {each.noise_generator for each in _entries(tmp_path / 'run')} == {'chacha20'}
+
+
+@pytest.mark.parametrize(
+  'is_packed',
+  [True, pytest.param(False, marks=pytest.mark.slow)],
+  ids=['packed', 'one by one'],
+)
+def test_what_clients_do_first_bounds_what_they_send(is_packed, tmp_path):
+  """Without noise, the mean is within the bound, and zeros if all are too large."""
+  found = {}
+  for name, changes in {
+    'bounded': {'coordinate_bound': 0.01},
+    'zeroed': {'zeroing_norm': 1e-6},
+  }.items():
+    result = _train(
+      tmp_path / name,
+      mechanism=None,
+      clip_norm=5.0,
+      clip_order=1,
+      num_rounds=2,
+      noise_seed=None,
+      packed_simulation=is_packed,
+      server_optimizer=_sgd(),
+      test_data=None,
+      **changes,
+    )
+    found[name] = np.concatenate([w.ravel() for w in result.weights.trainable])
+    (first, _) = _entries(tmp_path / name)
+    assert first.clip_norm == 5.0 and result.epsilon == math.inf
+  # Each of two rounds moves a coordinate by the bound at most, which updates exceed.
+  assert np.all(np.abs(found['bounded']) <= 0.02 * (1 + 1e-6))
+  assert np.max(np.abs(found['bounded'])) > 0.01
+  np.testing.assert_array_equal(found['zeroed'], 0.0)
+
+
+def _sgd():
+  return learning.training.tff.learning.optimizers.build_sgdm(1.0)
+
+
+@pytest.mark.slow
+def test_the_signal_of_each_round_is_measured_and_told_as_not_covered(tmp_path):
+  mechanism = accounting.Mechanism('gaussian', _LIMITS, 1.0)
+  changes = {'mechanism': mechanism, 'not_private_signal_to_noise': True}
+  with pytest.raises(training_runs.Killed):
+    _train(
+      tmp_path / 'run',
+      test_metrics=training_runs.killing(3),
+      checkpoint_seconds=0.0,
+      **changes,
+    )
+  result = _train(tmp_path / 'run', test_metrics=training_runs.killing(-1), **changes)
+  rows = metrics_file.read(str(tmp_path / 'run' / 'metrics.csv'))
+  signals = [float(row['not_private_signal_norm']) for row in rows]
+  noises = [float(row['squared_noise_norm']) for row in rows]
+  # Three clients of at most 0.5, and noise of standard deviation 0.5 in two entries.
+  assert 0 < max(signals) <= 0.5
+  np.testing.assert_allclose(noises, 2 * 0.25 / 9, rtol=1e-6)
+  assert float(rows[-1]['not_private_signal_to_noise_so_far']) == pytest.approx(
+    sum(signals) / math.sqrt(sum(noises))
+  )
+  told = result.statement['definition']['not_covered']
+  assert any('exact sum was measured in every round' in each for each in told)
+
+
+_DROPPING = {'clients_per_round': None, 'schedule': training_runs.schedule(_ROUNDS)}
+
+
+@pytest.mark.parametrize(
+  ('changes', 'message'),
+  [
+    ({'mechanism': _SKELLAM}, 'noise_seed=11 does not go with noise of clients'),
+    (
+      {'mechanism': _LOCAL, 'packed_simulation': False},
+      'Leave noise_seed out, or pack the clients',
+    ),
+    (
+      {'mechanism': _SKELLAM, 'noise_seed': None, 'packed_simulation': True},
+      'packed_simulation=True does not go with this: each client draws its share',
+    ),
+    ({'packed_simulation': 'yes'}, "must be True, False or 'auto'; got 'yes'"),
+    ({'mechanism': _SHARES, **_DROPPING}, 'Give the schedule reporting_goal=3 or more'),
+    (
+      {'mechanism': _LOCAL, **_DROPPING},
+      'reporting_goal=2 does not go with noise_site',
+    ),
+    (
+      {'mechanism': _SKELLAM, 'clients_per_round': 4, 'noise_seed': None},
+      'max_clients=4 or more',
+    ),
+    (
+      {'mechanism': _SHARES, 'clients_per_round': 2},
+      'min_clients is 3, but clients_per_round is 2',
+    ),
+    (
+      {'mechanism': _LOCAL, 'simulated_cohort_scale': 2.0},
+      'simulated_cohort_scale=2 does not go with noise_site=local',
+    ),
+    (
+      {'mechanism': _LOCAL, 'not_private_signal_to_noise': True},
+      'what clients send has its noise already',
+    ),
+    (
+      {'mechanism': None, 'num_rounds': 3, 'not_private_signal_to_noise': True},
+      'without one there is no noise',
+    ),
+    ({'inner_aggregator': 'secure_modular_sum'}, 'take secure_sum, or sum'),
+    (
+      {'mechanism': _SKELLAM, 'inner_aggregator': 'secure_sum', 'noise_seed': None},
+      'take secure_modular_sum, or sum',
+    ),
+    ({'inner_aggregator': 'mean'}, "unknown inner_aggregator 'mean'"),
+    ({'clip_order': 1.0}, 'banded clips in L2 norm'),
+    ({'target_quantile': 0.9}, 'target_quantile=0.9 is for adaptive clipping'),
+    ({'zeroing_norm': 0.0}, 'zeroing_norm must be positive and finite; got 0.0'),
+    ({'coordinate_bound': math.inf}, 'coordinate_bound must be positive'),
+  ],
+)
+def test_what_does_not_go_together_is_refused_before_anything_is_written(
+  changes, message, tmp_path
+):
+  with pytest.raises(ValueError, match='.') as refused:
+    _train(tmp_path / 'run', **changes)
+  assert message in str(refused.value)
+  assert not os.path.exists(tmp_path / 'run')
+
+
+@pytest.mark.slow
+def test_a_local_run_with_drop_outs_needs_no_goal(tmp_path):
+  without_goal = schedules.RandomEligible(
+    _LIMITS, 12, 3, seed=7, dropouts=schedules.Dropouts(rate=0.3, seed=4)
+  )
+  result = _train(
+    tmp_path / 'run', mechanism=_LOCAL, clients_per_round=None, schedule=without_goal
+  )
+  assert result.epsilon == _LOCAL.epsilon(1e-3)

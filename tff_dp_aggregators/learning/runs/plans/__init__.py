@@ -1,0 +1,1 @@
+"""What a run is to do, and whether its parts go together."""

@@ -1,0 +1,134 @@
+"""Whether a mechanism goes with the cohorts that a schedule makes, and with packing."""
+
+from typing import Any, Optional
+
+from tff_dp_aggregators import accounting
+from tff_dp_aggregators.learning import schedules
+
+
+def check_packing(packed_simulation: Any, why_one_by_one: Optional[str]) -> None:
+  """Refuses to pack clients who cannot be.
+
+  Args:
+    packed_simulation: What the caller passed.
+    why_one_by_one: Why they cannot be; `None` if they can.
+
+  Raises:
+    ValueError: If they cannot, and are to be; or it is neither a bool nor 'auto'.
+  """
+  if packed_simulation not in (True, False, 'auto'):
+    raise ValueError(
+      f"packed_simulation must be True, False or 'auto'; got {packed_simulation!r}."
+    )
+  if packed_simulation is True and why_one_by_one is not None:
+    raise ValueError(
+      f'packed_simulation=True does not go with this: {why_one_by_one}, so clients are '
+      "trained one by one. Leave it out ('auto'), or give False."
+    )
+
+
+def check_scale(scale: float, mechanism: Optional[accounting.Mechanism]) -> None:
+  """Refuses the noise of a larger cohort where that is not less.
+
+  Args:
+    scale: By which factor the cohort is larger that the noise is for.
+    mechanism: Of the run; `None` for none.
+
+  Raises:
+    ValueError: If the noise is not the server's.
+  """
+  if scale != 1 and mechanism is not None and mechanism.noise_site != 'server':
+    raise ValueError(
+      f'simulated_cohort_scale={scale:g} does not go with noise_site='
+      f'{mechanism.noise_site}: it stands for a cohort that shares the noise of one '
+      'server. Noise of clients grows with their number; leave one of them out.'
+    )
+
+
+def refuse_seed(noise_seed: int, *, can_be_packed: bool) -> None:
+  """Refuses a seed for noise that clients draw one by one.
+
+  Args:
+    noise_seed: What the caller passed.
+    can_be_packed: Whether these clients can be packed.
+
+  Raises:
+    ValueError: In any case.
+  """
+  packing = ', or pack the clients, who are numbered then' if can_be_packed else ''
+  raise ValueError(
+    f'noise_seed={noise_seed} does not go with noise of clients who are trained one by '
+    'one: each draws a key of its own, for with one seed all would add the same noise. '
+    f'Leave noise_seed out{packing}.'
+  )
+
+
+def check_clients(
+  mechanism: accounting.Mechanism, min_clients: int, schedule: schedules.Schedule
+) -> None:
+  """Refuses cohorts for which the noise is not, or which show what is hidden.
+
+  Args:
+    mechanism: Of the run.
+    min_clients: How many have to report for a round to be released; 0 for any number.
+    schedule: Who takes part when.
+
+  Raises:
+    ValueError: If rounds would fail for too few clients, or clients whose own noise
+      hides them send something twice.
+  """
+  dropouts = getattr(schedule, 'dropouts', None)
+  goal = schedule.reporting_goal
+  site = mechanism.site
+  hides_each = site.is_on_clients and site.is_of_client
+  if hides_each:
+    _check_sent_once(site.name, dropouts, schedule)
+  if not min_clients:
+    return
+  if dropouts and (goal is None or goal < min_clients):
+    found = (
+      'without a reporting goal' if goal is None else f'with reporting_goal={goal}'
+    )
+    remedy = (
+      f'Give the schedule reporting_goal={min_clients} or more, so that such '
+      'a round is tried again, or plan with a smaller min_clients.'
+    )
+    if hides_each:
+      remedy = (
+        'Leave min_clients out: with noise of its own a client is hidden in a round of '
+        'any size.'
+      )
+    raise ValueError(
+      f'min_clients is {min_clients}, and clients drop out {found}: a round in which '
+      f'fewer report cannot be released. {remedy}'
+    )
+  if dropouts:
+    return
+  for this_round in range(schedule.num_rounds):
+    size = len(schedule.cohort(this_round))
+    if size < min_clients:
+      raise ValueError(
+        f'round {this_round} of the schedule is of {size} clients, but min_clients is '
+        f'{min_clients}: with fewer it has too little noise to be released. Ask for '
+        'more clients a round, or plan with a smaller min_clients.'
+      )
+
+
+def _check_sent_once(
+  noise_site: str, dropouts: Any, schedule: schedules.Schedule
+) -> None:
+  """Refuses rounds in which a client may send two updates, each with noise."""
+  found = None
+  if dropouts and schedule.reporting_goal is not None:
+    found = f'reporting_goal={schedule.reporting_goal}'
+  elif dropouts is None:
+    attempts = map(schedule.attempts, range(schedule.num_rounds))
+    again = next((i for i, each in enumerate(attempts) if len(each) > 1), None)
+    found = None if again is None else f'round {again}, which was tried again,'
+  if found is not None:
+    raise ValueError(
+      f'{found} does not go with noise_site={noise_site}: clients in an attempt that '
+      'is aborted have sent their updates by then, and send others when they are asked '
+      'again, which no event counts. Leave the reporting goal out: with noise of its '
+      'own a client is hidden in a round of any size.'
+    )

@@ -1,0 +1,377 @@
+"""What a run is to do: everything that decides what it comes to."""
+
+import dataclasses
+import functools
+import platform
+from typing import Any, Optional, Union
+
+import dp_accounting
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_dp_aggregators import accounting
+from tff_dp_aggregators import aggregators
+from tff_dp_aggregators import noise
+from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import noise_to_signal
+from tff_dp_aggregators.accounting import spent_by_round
+from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
+from tff_dp_aggregators.base import version
+from tff_dp_aggregators.learning import fed_avg
+from tff_dp_aggregators.learning import packed
+from tff_dp_aggregators.learning import population
+from tff_dp_aggregators.learning import schedules
+from tff_dp_aggregators.learning import sources
+from tff_dp_aggregators.learning.runs import described
+from tff_dp_aggregators.learning.runs import engines
+from tff_dp_aggregators.learning.runs import larger_cohort as larger_cohort_lib
+from tff_dp_aggregators.learning.runs import machine
+from tff_dp_aggregators.learning.runs import run_directory
+from tff_dp_aggregators.learning.runs.plans import aggregation as aggregation_lib
+from tff_dp_aggregators.learning.runs.plans import fitting
+
+# Packs clients wherever that is possible.
+AUTO = 'auto'
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+  """Everything that decides what a run comes to.
+
+  Attributes:
+    training: What each client does, with the model.
+    server_optimizer: Applies the mean of updates.
+    clients: Who has which examples.
+    mechanism: Strategy, participation and noise; `None` for no privacy.
+    schedule: Who takes part when.
+    clip_norm: L2 bound of one client's update, the first one if it adapts; `None`
+      without mechanism.
+    delta: At which epsilon is told.
+    target_epsilon: What the mechanism was calibrated to, if it was.
+    seed: Of the order of clients' examples.
+    noise_seed: Of the noise; `None` for secret noise.
+    evaluate_every: Rounds between two evaluations.
+    packed_simulation: Whether clients are packed, or 'auto'.
+    flags: What else the configuration is to tell.
+    simulated_cohort_scale: By which factor the cohort is larger that the noise is for;
+      above 1 there is no guarantee.
+    not_covered: Sentences: what else was computed from clients' data without noise.
+    tuning: Among how many runs this one was chosen; `None` if that is not known.
+    data_facts: What it is to tell of the data; not private.
+    aggregation: What else is done with clients' updates.
+  """
+
+  training: packed.LocalTraining
+  server_optimizer: tff.learning.optimizers.Optimizer
+  clients: population.Population
+  mechanism: Optional[accounting.Mechanism]
+  schedule: schedules.Schedule
+  clip_norm: Optional[float]
+  delta: float
+  target_epsilon: Optional[float]
+  seed: int
+  noise_seed: Optional[int]
+  evaluate_every: int
+  packed_simulation: Union[bool, str]
+  flags: dict[str, Any]
+  simulated_cohort_scale: float = 1.0
+  not_covered: tuple[str, ...] = ()
+  tuning: Optional[inputs_lib.Tuning] = None
+  data_facts: Optional[dict[str, Any]] = None
+  aggregation: aggregation_lib.Aggregation = aggregation_lib.Aggregation()
+
+  @functools.cached_property
+  def larger_cohort(self) -> Optional[larger_cohort_lib.LargerCohort]:
+    """The cohort that the noise is for, if it is not that of the run."""
+    if self.mechanism is None or self.simulated_cohort_scale == 1:
+      return None
+    facts = inputs_lib.SimulatedCohort(
+      self.simulated_cohort_scale,
+      self.schedule.clients_per_round,
+      self.schedule.num_clients,
+    )
+    return larger_cohort_lib.LargerCohort(facts, self.mechanism)
+
+  @functools.cached_property
+  def added_noise(self) -> Optional[accounting.Mechanism]:
+    """The mechanism as it is run, which is `mechanism` unless a cohort is simulated."""
+    if self.larger_cohort is None:
+      return self.mechanism
+    return self.larger_cohort.mechanism_of_run
+
+  @property
+  def guaranteed(self) -> Optional[accounting.Mechanism]:
+    """The mechanism whose guarantee holds; `None` if there is none."""
+    mechanism = self.mechanism
+    if mechanism is None or mechanism.site.is_simulation:
+      return None
+    return mechanism if self.larger_cohort is None else None
+
+  @functools.cached_property
+  def simulated_spending(self) -> Optional[larger_cohort_lib.SpentByLarger]:
+    """What the simulated cohort would have spent by round, if one is simulated."""
+    if self.larger_cohort is None:
+      return None
+    return larger_cohort_lib.SpentByLarger(self.larger_cohort.mechanism, self.delta)
+
+  @property
+  def num_rounds(self) -> int:
+    """Rounds in all."""
+    return self.schedule.num_rounds
+
+  @functools.cached_property
+  def sampled_events(self) -> Optional[tuple[dp_accounting.DpEvent, ...]]:
+    """Events by round if privacy rests on sampling, which no state knows of."""
+    if self.guaranteed is None or not self.guaranteed.is_sampled:
+      return None
+    return self.guaranteed.round_events
+
+  @functools.cached_property
+  def noise_to_signal(self) -> Optional[np.ndarray]:
+    """How loud the noise of each round is: see `accounting.noise_to_signal`.
+
+    Of public numbers only, and so no secret of anybody. `None` without a mechanism.
+    """
+    if self.added_noise is None:
+      return None
+    return noise_to_signal.by_round(
+      self.added_noise, self.model_size, self.schedule.clients_per_round
+    )
+
+  @property
+  def model_size(self) -> int:
+    """Number of trainable parameters, each of which gets noise."""
+    trainable, _ = self.training.model.initial_weights
+    return sum(int(np.size(weight)) for weight in tf.nest.flatten(trainable))
+
+  @functools.cached_property
+  def composed_spending(self) -> Optional[spent_by_round.SpentByRound]:
+    """What is spent by round if rounds compose: the ledger has no epsilon then."""
+    if self.guaranteed is None or self.guaranteed.is_one_gaussian:
+      return None
+    return spent_by_round.SpentByRound(self.guaranteed, self.delta)
+
+  @property
+  def packed(self) -> bool:
+    """Whether clients are packed."""
+    if self.packed_simulation == AUTO:
+      return self.why_one_by_one is None
+    return bool(self.packed_simulation)
+
+  @property
+  def why_one_by_one(self) -> Optional[str]:
+    """Why clients cannot be packed; `None` if they can."""
+    return self.aggregation.why_one_by_one(self.mechanism)
+
+  @property
+  def clients_add_noise(self) -> bool:
+    """Whether clients do, each for itself."""
+    mechanism = self.added_noise
+    if mechanism is None or not mechanism.noise_multiplier:
+      return False
+    return mechanism.site.is_on_clients
+
+  @property
+  def draws_anew(self) -> bool:
+    """Whether a round that is run again has other noise: no state has its keys."""
+    return self.clients_add_noise and self.noise_seed is None
+
+  @property
+  def sums_securely(self) -> bool:
+    """Whether sums are to be secure, which the runtime has to simulate."""
+    return self.aggregation.inner.is_secure
+
+  @property
+  def generator(self) -> str:
+    """What draws the noise: a cipher if it is secret."""
+    return 'chacha20' if self.noise_seed is None else 'philox'
+
+  @functools.cached_property
+  def noise_generator(self) -> str:
+    """What the noise was drawn by, as the ledger has it."""
+    mean = self.mean()
+    assert mean is not None
+    return mean.generator
+
+  def check(self) -> None:
+    """Refuses what does not go together, before anything is written.
+
+    Raises:
+      TypeError: If an argument is not of its type.
+      ValueError: If something does not go with something else; the message says what
+        would.
+    """
+    self.aggregation.check(self.mechanism, self.clip_norm)
+    fitting.check_packing(self.packed_simulation, self.why_one_by_one)
+    if self.clients_add_noise and self.noise_seed is not None and not self.packed:
+      fitting.refuse_seed(self.noise_seed, can_be_packed=self.why_one_by_one is None)
+    mean = self.mean()
+    if self.mechanism is not None and mean is not None:
+      fitting.check_clients(self.mechanism, mean.min_clients, self.schedule)
+
+  def mean(self) -> Optional[aggregators.DPMeanFactory]:
+    """The private mean, or that of clipped updates; `None` without clipping."""
+    made: Optional[aggregators.DPMeanFactory] = None
+    if self.added_noise is not None:
+      assert self.clip_norm is not None
+      made = aggregators.from_mechanism(
+        self.added_noise,
+        clip_norm=self.clip_norm,
+        clients_per_round=self.schedule.clients_per_round,
+        # By name, so that the noise does not depend on what ran before in this process.
+        seed=None if self.noise_seed is None else noise.Seed(self.noise_seed),
+        generator=self.generator,
+        schedule=self.schedule,
+        record_aggregation_factory=self._inner_aggregator(),
+        target_quantile=self.aggregation.target_quantile,
+        clip_learning_rate=self.aggregation.clip_learning_rate,
+      )
+    elif self.clip_norm is not None:
+      made = aggregators.norm_clip(
+        clip_norm=self.clip_norm,
+        clients_per_round=self.schedule.clients_per_round,
+        order=2.0
+        if self.aggregation.clip_order is None
+        else self.aggregation.clip_order,
+        record_aggregation_factory=self._inner_aggregator(),
+      )
+    if made is not None and self.aggregation.not_private_signal_to_noise:
+      made = made.with_not_private_signal_to_noise()
+    return made
+
+  def _inner_aggregator(
+    self,
+  ) -> Optional[tff.aggregators.UnweightedAggregationFactory]:
+    name = self.aggregation.inner_aggregator
+    if name == aggregation_lib.SECURE:
+      return aggregators.secure_sum()
+    if name == aggregation_lib.MODULAR:
+      assert self.added_noise is not None
+      return aggregators.secure_modular_sum(bits=dict(self.added_noise.options)['bits'])
+    return None
+
+  def aggregator(self) -> tff.aggregators.UnweightedAggregationFactory:
+    """What makes one update of those of all clients."""
+    made: tff.aggregators.UnweightedAggregationFactory
+    made = self.mean() or tff.aggregators.UnweightedMeanFactory()
+    if self.aggregation.coordinate_bound is not None:
+      made = aggregators.CoordinateBoundsFactory(
+        made, bounds=self.aggregation.coordinate_bound
+      )
+    # The outer one is first.
+    if self.aggregation.zeroing_norm is not None:
+      made = aggregators.ZeroLargeFactory(made, norm=self.aggregation.zeroing_norm)
+    return made
+
+  def engine(self, data_directory: str) -> engines.Engine[Any]:
+    """What computes the rounds.
+
+    Args:
+      data_directory: Where examples are laid out, for packed simulation.
+    """
+    aggregator = self.aggregator()
+    if self.packed:
+      simulation = packed.PackedFedAvg(
+        self.training,
+        aggregator,
+        self.clients.laid_out(data_directory),
+        server_optimizer=self.server_optimizer,
+      )
+      return engines.PackedEngine(simulation, self.seed)
+    process = fed_avg.build_dp_fed_avg(
+      self.training.model,
+      aggregator,
+      client_optimizer_fn=self.training.optimizer,
+      server_optimizer_fn=self.server_optimizer,
+    )
+    source = sources.ClientSource(
+      self.clients.clients,
+      self.schedule,
+      batch_size=self.training.batch_size,
+      local_epochs=self.training.local_epochs,
+      seed=self.seed,
+      input_spec=self.training.model.input_spec,
+    )
+    return engines.ProcessEngine(process, source)
+
+  def config(self) -> dict[str, Any]:
+    """All of it, JSON-ready."""
+    model = self.training.model
+    return {
+      'program': 'tff_dp_aggregators.learning.train',
+      'flags': self.flags,
+      'data_facts': self._data_facts(),
+      'training': {
+        'model': described.model(model),
+        'clients': self.clients.checksum,
+        'schedule': self.schedule.to_json(),
+        'batch_size': self.training.batch_size,
+        'local_epochs': self.training.local_epochs,
+        'client_optimizer': described.optimizer(self.training.optimizer, model),
+        'server_optimizer': described.optimizer(self.server_optimizer, model),
+        'evaluate_every': self.evaluate_every,
+        'seed': self.seed,
+        'simulation': 'packed' if self.packed else 'one TFF client for each client',
+        'simulated_cohort_scale': self.simulated_cohort_scale,
+        # Of a mechanism it is in what is said of privacy.
+        'clip_norm_without_mechanism': (
+          self.clip_norm if self.mechanism is None else None
+        ),
+        'aggregation': self.aggregation.to_json(),
+      },
+      'privacy': self._privacy() if self.larger_cohort is None else None,
+      'simulated_cohort': self._simulated_cohort(),
+      'not_covered': list(self.not_covered),
+      'tuning': None if self.tuning is None else self.tuning.to_json(),
+      'software': {
+        **version.current().to_json(),
+        'tensorflow': tf.__version__,
+        'tensorflow-federated': tff.__version__,
+        'python': platform.python_version(),
+      },
+      'machine': machine.current(),
+    }
+
+  def _data_facts(self) -> Optional[dict[str, Any]]:
+    if self.data_facts is None:
+      return None
+    return run_directory.told_of_data(self.data_facts)
+
+  def _privacy(self) -> Optional[dict[str, Any]]:
+    if self.mechanism is None:
+      return None
+    noise_source = "a secret key from the kernel's entropy"
+    if self.draws_anew:
+      noise_source = "each client's own entropy, of the kernel"
+    elif self.noise_seed is not None:
+      noise_source = (
+        'a given seed, so that the simulation can be repeated; the guarantee holds '
+        'only towards those who do not know it'
+      )
+    return {
+      'mechanism': self.mechanism.to_json(),
+      'target_epsilon': self.target_epsilon,
+      'delta': self.delta,
+      'epsilon_by_round': (
+        accountants.ACCOUNTANTS[accountants.EXACT].kind
+        if self.mechanism.is_one_gaussian
+        else spent_by_round.KIND
+      ),
+      'clip_norm': self.clip_norm,
+      'clients_per_round': self.schedule.clients_per_round,
+      'enforced_by': self.schedule.enforced_by,
+      'cap_enforced_by': self.schedule.enforced_by,
+      'noise_source': noise_source,
+      'noise_generator': self.noise_generator,
+      'noise_seed': self.noise_seed,
+    }
+
+  def _simulated_cohort(self) -> Optional[dict[str, Any]]:
+    if self.larger_cohort is None:
+      return None
+    planned = dict(
+      self._privacy() or {},
+      clients_per_round=self.larger_cohort.facts.simulated_clients_per_round,
+    )
+    return {**self.larger_cohort.to_json(), 'as_planned': planned}
