@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import numpy as np
+
 from tff_dp_aggregators.accounting.programs import program
 
 from . import losses
@@ -54,6 +56,20 @@ def make(model: model_options.Model, shape: population.Shape, seed: int) -> Any:
   check(model, shape)
   options = kind.Options(seed, model.loss, model.hidden_units, model.embedding_size)
   return model.kind.build(shape, options)
+
+
+def size(model: model_options.Model, shape: population.Shape) -> int:
+  """How many trainable parameters the model has.
+
+  Args:
+    model: What was asked for.
+    shape: What examples are like.
+
+  Raises:
+    WrongUsage: If it does not go with the data.
+  """
+  trainable, _ = make(model, shape, seed=0).initial_weights
+  return sum(int(np.size(weight)) for weight in trainable)
 
 
 def _fitting(shape: population.Shape) -> str:

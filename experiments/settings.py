@@ -4,18 +4,25 @@ Knows nothing of TensorFlow, so that a wrong flag is refused at once.
 """
 
 import dataclasses
+import math
 import shlex
+import warnings
 from collections.abc import Mapping
 from typing import Any, Optional
 
 from absl import flags
 
 from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.accounting.programs import program
+from tff_dp_aggregators.learning import schedules
+from tff_dp_aggregators.learning.runs.plans import aggregation as aggregation_lib
+from tff_dp_aggregators.learning.runs.plans import fitting
 
 from . import commands
 from . import making
 from . import tasks
+from .options import aggregation as aggregation_options
 from .options import data as data_options
 from .options import model as model_options
 from .options import optimization as optimization_options
@@ -34,6 +41,7 @@ class Settings:
     task: What the data are, and what suits them.
     flags: All flag values that decide what a run comes to, with the defaults of the
       task, for the record.
+    aggregation: What else is done with clients' updates.
     command: What goes on with the run, but for the directory: the program with the
       flags that were given.
     remarks: What follows from the data and is told, in a sentence each.
@@ -47,6 +55,7 @@ class Settings:
   privacy: privacy_options.Privacy
   optimization: optimization_options.Optimization
   run: run_options.Run
+  aggregation: aggregation_lib.Aggregation
   flags: dict[str, Any]
   command: str
   remarks: tuple[str, ...] = ()
@@ -78,6 +87,7 @@ def define(values: flags.FlagValues) -> None:
   model_options.define(values, tasks.TASKS)
   participation_options.define(values, tasks.TASKS)
   privacy_options.define(values, tasks.TASKS)
+  aggregation_options.define(values)
   optimization_options.define(values, tasks.TASKS)
   run_options.define(values)
 
@@ -89,6 +99,8 @@ def groups() -> tuple[program.Group, ...]:
     ('Model', model_options.NAMES),
     ('Participation', participation_options.names()),
     ('Privacy', privacy_options.names()),
+    ('Where noise is made', flags_lib.site_flags()),
+    ('Aggregation', aggregation_options.NAMES),
     ('Training', optimization_options.NAMES),
     ('Run', run_options.NAMES),
   )
@@ -114,9 +126,17 @@ def from_flags(values: flags.FlagValues) -> Settings:
   optimization = optimization_options.from_flags(values)
   run = run_options.from_flags(values)
   participation = participation_options.from_flags(values)
-  privacy = privacy_options.from_flags(values, participation, optimization)
-  _check_draws_are_secret(values, privacy)
   model = model_options.from_flags(values)
+  privacy = privacy_options.from_flags(
+    values, participation, optimization, lambda: _size(task, data, model)
+  )
+  aggregation = aggregation_options.from_flags(
+    values, privacy.mechanism, privacy.clip_norm
+  )
+  _check_draws_are_secret(values, privacy)
+  _check_packing(run, privacy, aggregation)
+  if values.num_clients is not None:
+    check_cohorts(privacy, participation.schedule(values.num_clients))
   facts = None
   if data.files is not None:
     population = task.load(data)  # Which was read before, for its defaults.
@@ -130,8 +150,9 @@ def from_flags(values: flags.FlagValues) -> Settings:
     privacy=privacy,
     optimization=optimization,
     run=run,
+    aggregation=aggregation,
     flags={
-      name: values[name].value
+      name: _json_ready(values[name].value)
       for name in sorted(program.names_of(values))
       if name not in (*run_options.MAY_DIFFER, *data_options.MAY_DIFFER)
     },
@@ -139,6 +160,80 @@ def from_flags(values: flags.FlagValues) -> Settings:
     remarks=_remarks(values),
     facts=facts,
   )
+
+
+def _json_ready(value: Any) -> Any:
+  """The value of a flag; infinity, which JSON does not have, as it is written."""
+  return 'inf' if value == math.inf else value
+
+
+def _size(
+  task: task_lib.Task, data: data_options.Data, model: model_options.Model
+) -> int:
+  """How many trainable parameters the model has, which is built for that."""
+  with warnings.catch_warnings():
+    warnings.simplefilter('ignore')  # Of TFF's dependencies, about each other.
+    return making.size(model, task.load(data).shape)
+
+
+def check_cohorts(
+  privacy: privacy_options.Privacy, schedule: schedules.Schedule
+) -> None:
+  """Refuses cohorts that the mechanism's noise is not for.
+
+  Args:
+    privacy: With the mechanism.
+    schedule: Who takes part when.
+
+  Raises:
+    ValueError: If they are; the message says what would be right.
+  """
+  mechanism = privacy.mechanism
+  if mechanism is None:
+    return
+  numbers = dict(mechanism.options)
+  fewest = numbers.get('min_clients', 0)
+  most = numbers.get('max_clients')
+  cohort = schedule.clients_per_round
+  if fewest > cohort:
+    raise ValueError(
+      f'--min_clients={fewest}, and rounds ask for {cohort:g} clients: none of them '
+      'would be released. Lower it, or raise --clients_per_round.'
+    )
+  if most is not None and most < cohort:
+    raise ValueError(
+      f'--max_clients={most}, and rounds ask for {cohort:g} clients, whose sum may '
+      f'wrap around; give --max_clients={math.ceil(cohort)} or more, or leave it out.'
+    )
+  try:
+    fitting.check_clients(mechanism, fewest, schedule)
+  except ValueError as e:
+    raise ValueError(flags_lib.spelled(str(e), ['reporting_goal'])) from e
+
+
+def _check_packing(
+  run: run_options.Run,
+  privacy: privacy_options.Privacy,
+  aggregation: aggregation_lib.Aggregation,
+) -> None:
+  """Refuses packs that cannot be, and seeds for noise that has none."""
+  mechanism = privacy.mechanism
+  why_not = aggregation.why_one_by_one(mechanism)
+  if why_not is not None and run.packed_simulation:
+    raise ValueError(
+      f'--packed_simulation does not go with this: {why_not}, so clients are trained '
+      'one by one. Leave it out.'
+    )
+  if mechanism is None or not mechanism.site.is_on_clients or run.secret_noise:
+    return
+  is_packed = why_not is None and run.packed_simulation is not False
+  if not is_packed and not privacy.is_always_secret:
+    reason = why_not or '--nopacked_simulation'
+    raise ValueError(
+      f'--noise_site={mechanism.noise_site} with clients who are trained one by one '
+      f'({reason}) needs --secret_noise: each of them draws a key of its own, for '
+      'which there is no --seed.'
+    )
 
 
 def _check_draws_are_secret(

@@ -1,5 +1,6 @@
 """The simulation itself: a task's data and model, trained by `learning.train`."""
 
+import dataclasses
 import math
 import os
 import shlex
@@ -86,14 +87,19 @@ def train(
   shape = population.shape
   privacy, optimization, run = settings.privacy, settings.optimization, settings.run
   has_test = population.test_examples is not None
+  schedule = settings.participation.schedule(population.num_clients)
+  try:
+    settings_lib.check_cohorts(privacy, schedule)
+  except ValueError as e:
+    raise program.WrongUsage(str(e)) from e
   result = learning.train(
     making.make(settings.model, shape, run.seed),
     population.clients,
     privacy.mechanism,
     run_dir,
     delta=privacy.delta,
-    clip_norm=privacy.clip_norm if privacy.mechanism else None,
-    schedule=settings.participation.schedule(population.num_clients),
+    clip_norm=privacy.clip_norm,
+    schedule=schedule,
     batch_size=optimization.batch_size,
     local_epochs=optimization.local_epochs,
     client_optimizer=optimizers.KINDS[optimization.client_optimizer].make(
@@ -105,15 +111,18 @@ def train(
     test_metrics=making.test_metrics(settings.model, shape) if has_test else None,
     evaluate_every=run.evaluate_every,
     seed=run.seed,
-    noise_seed=None if run.secret_noise else run.seed,
+    noise_seed=None if run.secret_noise or privacy.is_always_secret else run.seed,
     target_epsilon=privacy.target_epsilon,
-    packed_simulation=run.packed_simulation,
+    packed_simulation='auto'
+    if run.packed_simulation is None
+    else run.packed_simulation,
     checkpoint_seconds=run.checkpoint_seconds,
     timeout_seconds=run.timeout_seconds,
     settings=settings.flags,
     simulated_cohort_scale=privacy.simulated_cohort_scale,
     not_covered=(*population.not_covered, *not_covered),
     data_facts=population.facts or None,
+    **dataclasses.asdict(settings.aggregation),
   )
   _draw(settings, run_dir, population.num_clients)
   return result
@@ -231,6 +240,8 @@ def _spent(settings: settings_lib.Settings, result: learning.Result) -> str:
     return 'No privacy: epsilon is infinite.'
   if scale != 1:
     return f'No guarantee: {_cohorts(settings)}.'
+  if mechanism.site.is_simulation:
+    return f'No guarantee: {mechanism.site.help}.'
   limits = None if mechanism.is_sampled else mechanism.limits
   is_exact = (
     mechanism.strategy.sensitivity_kind(limits) != 'bound'
@@ -263,6 +274,8 @@ def _headline(settings: settings_lib.Settings, run_dir: str) -> str:
       f'clip norm, {mechanism.effective_noise_multiplier:.4f} relative to '
       'the sensitivity'
     )
+    if mechanism.site.is_of_client:
+      noise = f'{noise}, of each client'
   if settings.privacy.simulated_cohort_scale != 1:
     noise = f'{noise}; no guarantee, as {_cohorts(settings)}'
   return f'{settings.name}: {noise}. Writing to {run_dir}.'  # train says the rest.

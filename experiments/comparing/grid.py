@@ -19,6 +19,9 @@ from typing import Any, Optional
 
 from absl import flags
 
+from tff_dp_aggregators.accounting import mechanism as mechanism_lib
+from tff_dp_aggregators.accounting import noises
+from tff_dp_aggregators.accounting import sites
 from tff_dp_aggregators.strategies import registry
 
 from ..options import privacy as privacy_options
@@ -193,18 +196,39 @@ def points(axes: Sequence[Axis], others: Mapping[str, Any]) -> tuple[Point, ...]
 
 def _without_needless(merged: Mapping[str, str], others: Mapping[str, Any]) -> Point:
   """A point without what its mechanism has no use for."""
-  needless = needless_for(merged.get('mechanism') or others.get('mechanism'))
+  chosen = {**others, **merged}
+  needless = needless_for(
+    chosen.get('mechanism'), chosen.get('noise_site'), chosen.get('clipping')
+  )
   settings = tuple((f, v) for f, v in merged.items() if v and f not in needless)
   left_out = {f for f, v in merged.items() if not v}
   left_out |= {f for f in needless if others.get(f) is not None}
   return Point(settings, tuple(sorted(left_out)))
 
 
-def needless_for(mechanism: Optional[str]) -> frozenset[str]:
-  """Flags that are of other mechanisms than this one."""
+def needless_for(
+  mechanism: Optional[str],
+  noise_site: Optional[str] = None,
+  clipping: Optional[str] = None,
+) -> frozenset[str]:
+  """Flags that are of other mechanisms than this one.
+
+  Args:
+    mechanism: Its name, or that of none.
+    noise_site: Who makes its noise; `None` for the usual site.
+    clipping: How clients are clipped, which may be without a mechanism.
+  """
   if mechanism == privacy_options.NONE:
-    return frozenset(privacy_options.not_without())
-  options = registry.options()
-  if mechanism not in registry.KINDS:  # A file's, say, which flags are checked with.
+    needless = set(privacy_options.not_without(clipping))
+    if clipping != privacy_options.FIXED:
+      # Of clipping that needs noise, and of bounded values.
+      needless |= {'clipping', 'inner_aggregator'}
+    return frozenset(needless)
+  if mechanism not in mechanism_lib.names():  # A file's, which flags are checked with.
     return frozenset()
-  return frozenset(name for name, having in options.items() if mechanism not in having)
+  options = registry.options()
+  needless = {name for name, having in options.items() if mechanism not in having}
+  noise = noises.of_mechanism(mechanism)
+  if noise_site in (None, *noise.sites):  # Else it is refused, and says why.
+    needless |= {*sites.options()} - {*sites.options_of(noise, noise_site)}
+  return frozenset(needless)

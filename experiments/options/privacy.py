@@ -10,25 +10,38 @@ import math
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 from absl import flags
 
 from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import adaptive_clipping
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
+from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting import sites
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
+from tff_dp_aggregators.learning.runs.plans import fitting
 from tff_dp_aggregators.strategies import registry
 
 from . import of_task
 from . import optimization as optimization_options
 from . import participation as participation_options
 
-NONE = 'none'  # The mechanism of training without privacy.
+NONE = 'none'  # The mechanism of training without privacy, and clipping that is not.
+FIXED, ADAPTIVE = 'fixed', 'adaptive'
 _DEFAULT = 'banded'
 _DEFAULT_TARGET_EPSILON = 8.0
 _PREFIX_SUMS, _SERVER = 'prefix_sums', 'server'
+# After the mechanism, of which they are a part.
+_OF_CLIPPING = (
+  'clipping',
+  'clip_norm',
+  'clip_order',
+  'target_quantile',
+  'clip_learning_rate',
+)
 # Seconds after which the search for the noise is no surprise only if it is announced.
 _SOON = 1.5
 
@@ -39,8 +52,8 @@ class Privacy:
 
   Attributes:
     mechanism: Privacy mechanism; `None` for no privacy.
-    clip_norm: L2 bound of one client's contribution to one round, the first one if it
-      adapts.
+    clip_norm: Bound of one client's contribution to one round, the first one if it
+      adapts; `None` for none.
     target_epsilon: What the noise was found for; `None` if it was given.
     delta: At which epsilon is told.
     simulated_cohort_scale: How many times larger the cohort is that the noise is for;
@@ -48,10 +61,15 @@ class Privacy:
   """
 
   mechanism: Optional[mechanism_lib.Mechanism]
-  clip_norm: float
+  clip_norm: Optional[float]
   target_epsilon: Optional[float]
   delta: float
   simulated_cohort_scale: float
+
+  @property
+  def is_always_secret(self) -> bool:
+    """Whether there is no seed for its noise, of which each client draws a share."""
+    return self.mechanism is not None and self.mechanism.noise.plan is not None
 
 
 def names() -> tuple[str, ...]:
@@ -59,7 +77,7 @@ def names() -> tuple[str, ...]:
   return (
     *flags_lib.mechanism_flags(),
     'workload',
-    'clip_norm',
+    *_OF_CLIPPING,
     'noise_multiplier',
     'target_epsilon',
     'target_delta',
@@ -69,9 +87,22 @@ def names() -> tuple[str, ...]:
   )
 
 
-def not_without() -> tuple[str, ...]:
-  """The flags that say nothing of training without privacy, which refuses them."""
-  return (*(name for name in names() if name != 'mechanism'), 'secret_noise')
+def not_without(clipping: Optional[str] = None) -> tuple[str, ...]:
+  """The flags that say nothing of training without privacy, which refuses them.
+
+  Args:
+    clipping: How updates are clipped then, if it is said.
+  """
+  goes = {'mechanism', 'clipping'}
+  if clipping == FIXED:
+    goes |= {'clip_norm', 'clip_order'}
+  others = (
+    *names(),
+    *flags_lib.site_flags(),
+    'not_private_signal_to_noise',
+    'secret_noise',
+  )
+  return tuple(name for name in others if name not in goes)
 
 
 def define(values: flags.FlagValues, tasks: Mapping[str, Any]) -> None:
@@ -96,14 +127,15 @@ def define(values: flags.FlagValues, tasks: Mapping[str, Any]) -> None:
     'noise and trees are the same for both.',
     flag_values=values,
   )
-  of_task.define(
+  _define_clipping(values, tasks)
+  flags_lib.define_site(
     values,
-    tasks,
-    flags.DEFINE_float,
-    'clip_norm',
-    "L2 bound of one client's contribution to one round, with --mechanism=laplace L1 "
-    'bound; with --clipped_count_stddev that of the first, from which it moves to the '
-    'median of the norms.',
+    {
+      'min_clients': 'that of --reporting_goal, or of --clients_per_round, where it is '
+      'needed',
+      'max_clients': 'that of --clients_per_round',
+      'dimension': 'as many as the model has',
+    },
   )
   deltas = of_task.in_words(tasks, 'target_delta')
   flags_lib.define_noise(
@@ -121,23 +153,72 @@ def define(values: flags.FlagValues, tasks: Mapping[str, Any]) -> None:
   )
 
 
+def _define_clipping(values: flags.FlagValues, tasks: Mapping[str, Any]) -> None:
+  flags.DEFINE_enum(
+    'clipping',
+    None,
+    [FIXED, ADAPTIVE, NONE],
+    f'How updates are clipped. {FIXED}: to --clip_norm, with --mechanism={NONE} '
+    f'without any noise; {ADAPTIVE}: to a norm that moves from there to a quantile of '
+    "the clients' norms, found with a small part of the budget (or with "
+    f'--clipped_count_stddev); {NONE}: not at all, with --mechanism={NONE} only. '
+    f'Default: {FIXED}; with --clipped_count_stddev {ADAPTIVE}, with --mechanism='
+    f'{NONE} {NONE}.',
+    flag_values=values,
+  )
+  of_task.define(
+    values,
+    tasks,
+    flags.DEFINE_float,
+    'clip_norm',
+    "L2 bound of one client's contribution to one round, with --mechanism=laplace L1 "
+    f'bound; with --clipping={ADAPTIVE} that of the first.',
+  )
+  flags.DEFINE_float(
+    'clip_order',
+    None,
+    f'With --mechanism={NONE} --clipping={FIXED}: in which p-norm, at least 1, inf for '
+    'each entry. Default: 2.',
+    flag_values=values,
+  )
+  flags.DEFINE_float(
+    'target_quantile',
+    None,
+    f'With --clipping={ADAPTIVE}: which part of the clients is to be left unclipped. '
+    'Default: 0.5.',
+    flag_values=values,
+  )
+  flags.DEFINE_float(
+    'clip_learning_rate',
+    None,
+    f'With --clipping={ADAPTIVE}: the norm changes by a factor of at most exp(this) a '
+    'round. Default: 0.2.',
+    flag_values=values,
+  )
+
+
 def from_flags(
   values: flags.FlagValues,
   participation: participation_options.Participation,
   optimization: optimization_options.Optimization,
+  model_size: Callable[[], int],
 ) -> Privacy:
   """What the flags say, with the noise multiplier that the privacy target needs.
 
   Args:
-    values: Parsed flags, with the task's defaults.
+    values: Parsed flags, with the task's defaults. Numbers of clients and of the model
+      that a mechanism needs are put there.
     participation: Who takes part when.
     optimization: What the server makes of the rounds.
+    model_size: Tells how many trainable parameters the model has; it may have to be
+      built for that, and is only asked if the mechanism depends on it.
 
   Raises:
     ValueError: If a value is out of range, or flags contradict each other; the message
       says what would be right.
   """
   _check_together(values)
+  _check_clipping(values)
   if not 0 < values.clip_norm < math.inf:
     raise ValueError(f'clip_norm must be positive and finite; got {values.clip_norm}.')
   gaussian.check_delta(values.target_delta, 'target_delta')
@@ -148,23 +229,97 @@ def from_flags(
     )
   mechanism = target_epsilon = None
   if values.mechanism != NONE:
-    mechanism = _mechanism(values, participation.schema, optimization)
+    _set_numbers(values, participation, model_size)
+    mechanism = _mechanism(values, participation, optimization)
     target_epsilon = _target_epsilon(values, mechanism)
+  try:
+    fitting.check_scale(scale, mechanism)
+  except ValueError as e:
+    raise ValueError(flags_lib.spelled(str(e), ['simulated_cohort_scale'])) from e
   return Privacy(
     mechanism=mechanism,
-    clip_norm=values.clip_norm,
+    clip_norm=None if values.clipping == NONE else values.clip_norm,
     target_epsilon=target_epsilon,
     delta=values.target_delta,
     simulated_cohort_scale=scale,
   )
 
 
+def _check_clipping(values: flags.FlagValues) -> None:
+  """Refuses clipping that does not go with the mechanism, and puts its default."""
+  is_private = values.mechanism != NONE
+  is_adaptive = values.clipped_count_stddev is not None
+  default = ADAPTIVE if is_adaptive else FIXED if is_private else NONE
+  values.set_default('clipping', default)
+  clipping = values.clipping
+  if is_private and clipping == NONE:
+    raise ValueError(
+      f'--clipping={NONE} does not go with --mechanism={values.mechanism}: without a '
+      'bound a client may change the sum by any amount, which no noise hides. Leave it '
+      f'out, or give --mechanism={NONE}.'
+    )
+  if not is_private and clipping == ADAPTIVE:
+    raise ValueError(
+      f'--clipping={ADAPTIVE} does not go with --mechanism={NONE}: the norm follows '
+      'counts of clients, which noise has to cover. Give a mechanism, or --clipping='
+      f'{FIXED}.'
+    )
+  if is_adaptive and clipping == FIXED:
+    raise ValueError(
+      '--clipped_count_stddev is the noise of adaptive clipping, and does not go with '
+      f'--clipping={FIXED}; leave one of them out.'
+    )
+  if not is_private or clipping == FIXED:
+    return
+  noise = noises.of_mechanism(values.mechanism or mechanism_lib.FROM_FILE)
+  site = sites.of_noise(noise, values.noise_site)
+  if not noise.is_gaussian or site is not sites.SERVER:
+    what = '' if noise.is_gaussian else f' and {noise.name} noise'
+    raise ValueError(
+      f'--clipping={ADAPTIVE} does not go with --noise_site={site.name}{what}: it '
+      'counts small norms with Gaussian noise of the server, which has to be trusted '
+      f'with the count. Give --clipping={FIXED}, or Gaussian noise of the server.'
+    )
+
+
+def _set_numbers(
+  values: flags.FlagValues,
+  participation: participation_options.Participation,
+  model_size: Callable[[], int],
+) -> None:
+  """Puts the numbers of clients and of the model that the noise depends on."""
+  noise = noises.of_mechanism(values.mechanism or mechanism_lib.FROM_FILE)
+  try:
+    site = sites.of_noise(noise, values.noise_site)
+  except ValueError as e:
+    raise ValueError(flags_lib.spelled(str(e))) from e
+  required = {each.name for each in (*noise.required, *site.required)}
+  cohort = math.ceil(participation.clients_per_round)
+  if noises.MIN_CLIENTS.name in required:
+    values.set_default(noises.MIN_CLIENTS.name, participation.reporting_goal or cohort)
+  if noises.MAX_CLIENTS in noise.options:
+    # A goal is never above the cohort; --min_clients may be, and is refused then.
+    values.set_default(noises.MAX_CLIENTS.name, max(cohort, values.min_clients))
+  if noises.DIMENSION.name in required:
+    size = model_size()
+    if values.dimension not in (None, size):
+      raise ValueError(
+        f'--dimension={values.dimension}, and the model has {size} trainable '
+        f'parameters, which its noise has to be for; leave it out, or give --dimension='
+        f'{size}.'
+      )
+    values.set_default(noises.DIMENSION.name, size)
+
+
 def _check_together(values: flags.FlagValues) -> None:
   """Refuses flags that contradict each other, and puts the defaults of the others."""
   if values.mechanism == NONE:
-    for name in not_without():
+    for name in not_without(values.clipping):
       if values[name].present:
-        raise ValueError(f'--{name} does not go with --mechanism={NONE}.')
+        more = ''
+        if name in ('clip_norm', 'clip_order'):
+          more = f' Give --clipping={FIXED} as well to clip without noise.'
+        raise ValueError(f'--{name} does not go with --mechanism={NONE}.{more}')
     return
   if values.strategy_file is None:
     values.set_default('mechanism', _DEFAULT)
@@ -197,10 +352,11 @@ def _check_together(values: flags.FlagValues) -> None:
 
 def _mechanism(
   values: flags.FlagValues,
-  schema: schemas.Schema,
+  participation: participation_options.Participation,
   optimization: optimization_options.Optimization,
 ) -> mechanism_lib.Mechanism:
   """The mechanism that the flags ask for, which may take a while to find."""
+  schema = participation.schema
   name = values.mechanism or f'the strategy of {values.strategy_file}'
   _check_adjacency(values.adjacency, schema)
   with _announced(
@@ -209,7 +365,13 @@ def _mechanism(
     strategy = None
     if values.workload == _SERVER:
       strategy = _strategy_for_server(values, schema, optimization)
-    return flags_lib.mechanism_from(values, schema, strategy)
+    found = flags_lib.mechanism_from(values, schema, strategy)
+  if values.clipping != ADAPTIVE or found.clipped_count_stddev is not None:
+    return found
+  stddev = adaptive_clipping.default_stddev(
+    found.noise_multiplier, participation.clients_per_round
+  )
+  return dataclasses.replace(found, clipped_count_stddev=stddev)
 
 
 def _check_adjacency(adjacency: Optional[str], schema: schemas.Schema) -> None:
@@ -261,6 +423,8 @@ def _target_epsilon(
   """The target that the noise was found for, as far as the report will say the same."""
   if values.noise_multiplier is not None:
     return None
+  if mechanism.site.is_simulation:
+    return None  # No target is kept.
   target: float = values.target_epsilon
   if values.accountant is not None and mechanism.epsilon(values.target_delta) > target:
     return None  # The tightest sound one, which the report asks, says more than it.

@@ -35,7 +35,7 @@ class Run:
   seed: int
   secret_noise: bool
   evaluate_every: int
-  packed_simulation: bool
+  packed_simulation: Optional[bool]
   checkpoint_seconds: float
   timeout_seconds: float
   run_dir: Optional[str]
@@ -59,7 +59,7 @@ def define(values: flags.FlagValues) -> None:
     'secret_noise',
     False,
     'Draw the noise from a secret key instead of --seed. The run can then not be '
-    'repeated exactly.',
+    'repeated exactly. Integer noise, which clients draw, is secret in any case.',
     flag_values=values,
   )
   flags.DEFINE_integer(
@@ -70,9 +70,9 @@ def define(values: flags.FlagValues) -> None:
   )
   flags.DEFINE_bool(
     'packed_simulation',
-    True,
-    'Train many clients in one computation where the model allows it, or each by '
-    'itself, as TensorFlow Federated does.',
+    None,
+    'Train many clients in one computation, or each by itself, as TensorFlow Federated '
+    'does. Default: packed, where mechanism and --inner_aggregator allow it.',
     flag_values=values,
   )
   flags.DEFINE_float(

@@ -24,12 +24,14 @@ from absl import flags as absl_flags
 from experiments import optimizers
 from experiments import settings
 from experiments import simulate
+from experiments.options import aggregation as aggregation_options
 from experiments.options import data as data_options
 from experiments.options import participation as participation_options
 from experiments.options import privacy as privacy_options
 from experiments.options import run as run_options
 from tests import executing
 from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.accounting.programs import program
@@ -246,7 +248,11 @@ def test_training_without_privacy_refuses_flags_of_privacy(name):
   argument = f'--{name}' if flag.boolean else f'--{name}={value}'
   result = executing.execute(simulate, '--mechanism=none', argument)
   assert result.returncode == 2
-  assert result.stderr == f'error: --{name} does not go with --mechanism=none.\n'
+  hint = ''
+  if name in ('clip_norm', 'clip_order'):
+    hint = ' Give --clipping=fixed as well to clip without noise.'
+  said = f'error: --{name} does not go with --mechanism=none.{hint}\n'
+  assert result.stderr == said
 
 
 @pytest.mark.parametrize(
@@ -350,10 +356,16 @@ def test_a_documented_command_is_accepted(arguments):
 
 def test_documented_commands_have_every_mechanism_and_flag():
   text = ' '.join(_documented())
-  for name in (*registry.KINDS, privacy_options.NONE):
+  for name in (*mechanism_lib.names(), privacy_options.NONE):
     assert f'--mechanism={name}' in text
   section = DOCUMENT.read_text(encoding='utf-8')
-  for name in {*privacy_options.names(), *participation_options.names()}:
+  flags = {
+    *privacy_options.names(),
+    *participation_options.names(),
+    *flags_lib.site_flags(),
+    *aggregation_options.NAMES,
+  }
+  for name in flags:
     if name not in registry.options():
       assert f'--{name}' in section or f'--no{name}' in section, name
 

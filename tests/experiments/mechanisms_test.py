@@ -96,7 +96,7 @@ def test_packing_may_not_change_when_a_run_goes_on(sampled):
   run_dir, _, shared = sampled
   result = executing.execute(simulate, *CLIENTS, *shared, f'--run_dir={run_dir}')
   assert result.returncode == 2
-  assert 'flags.packed_simulation: False then, True now' in result.stderr
+  assert 'flags.packed_simulation: False then, None now' in result.stderr
 
 
 def test_adaptive_clipping_with_the_strategy_for_the_servers_learning_rates(tmp_path):
