@@ -98,6 +98,7 @@ class Noise:
     words: What the mechanism is, for readers of a report who never saw this package.
     sites: Where it can be made, the usual place first.
     citations: Papers that it is from.
+    cost: What a round costs, for reports; `None` if all rounds are one Gaussian.
     options: More numbers that it takes.
     required: Those of them that there have to be.
     plan: What finds the least noise, given those numbers that are known, where it has
@@ -113,6 +114,7 @@ class Noise:
   words: str
   sites: tuple[str, ...]
   citations: tuple[str, ...] = ()
+  cost: Optional[str] = None
   options: tuple[Option, ...] = ()
   required: tuple[Option, ...] = ()
   plan: Optional[Callable[..., Planned]] = None
@@ -198,6 +200,11 @@ def _integers(name: str, words: str, citations: tuple[str, ...]) -> Noise:
     words=words,
     sites=('clients',),
     citations=citations,
+    cost=f'What a round with {name.replace("_", " ")} noise costs is known by its '
+    f'Renyi divergences ({", ".join(citations)}): of the sum of the shares of the '
+    'fewest clients, against the longest contribution that rounding may make of a '
+    'clipped one. They add up over the rounds of a client, and epsilon follows from '
+    'them.',
     options=(MIN_CLIENTS, MAX_CLIENTS, DIMENSION, BITS),
     required=(MIN_CLIENTS, DIMENSION, BITS),
     plan=plan,
@@ -222,6 +229,10 @@ LAPLACE = Noise(
   stddev=math.sqrt(2),
   scale='scale of an entry of z, whose standard deviation is sqrt(2) times that,',
   words='independent Laplace noise in each round (Dwork et al. 2006, theorem 1)',
+  cost='A round with Laplace noise costs a client who is in it epsilon = 1 / the noise '
+  'multiplier, with delta = 0; one who is in several of them at most the sum. The '
+  'accountants compose the privacy loss of the rounds, which at a positive delta is '
+  'less than that.',
   sites=('server', 'local', 'local_approximate'),
 )
 # Integers, for secure aggregation.

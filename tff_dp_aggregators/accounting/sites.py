@@ -32,6 +32,15 @@ class Site:
     is_on_clients: Whether clients draw it, each for itself.
     is_of_client: Whether `noise_multiplier` is that of one client's noise, and not
       of the sum.
+    kind: Of differential privacy, if it is not that of the server's noise, for reports.
+    made_by: Who makes the noise, for reports.
+    z: Whose noise the noise multiplier is of, for reports; `None` if that is clear.
+    seen: What the adversary sees, in short,
+    outputs: and in full, for reports.
+    principle: What clients and server do, for reports, with the kind of noise as
+      {noise}; `None` for what the kind of noise says.
+    assumptions: What it rests on besides participation and the source of noise, for
+      reports, with {min_clients}.
   """
 
   name: str
@@ -42,6 +51,16 @@ class Site:
   is_simulation: bool = False
   is_on_clients: bool = False
   is_of_client: bool = False
+  kind: str = ''
+  made_by: str = 'the server'
+  z: Optional[str] = None
+  seen: str = 'all that is released'
+  outputs: str = (
+    'all intermediate models: the adversary may see the noised aggregate of every '
+    'round and everything computed from it, so the last model as well'
+  )
+  principle: Optional[str] = None
+  assumptions: tuple[str, ...] = ()
 
   def times_that_of_sums(self, clients: float, numbers: Mapping[str, int]) -> float:
     """How loud the noise of a sum is beside what `noise_multiplier` says.
@@ -83,6 +102,20 @@ CLIENTS = Site(
   options=(noises.MIN_CLIENTS,),
   required=(noises.MIN_CLIENTS,),
   is_on_clients=True,
+  kind='distributed',
+  made_by='clients, each a share of that of the sum',
+  z='the sum of the shares of the fewest clients',
+  principle='Each client clips its update, and adds a share of the {noise} noise that '
+  'is drawn anew in each round. What is released is the sum of what they send, in '
+  'which as many shares make the noise as there are clients.',
+  assumptions=(
+    'At least {min_clients} honest clients report in each round: each adds its share '
+    'of the noise and keeps it to itself. A round with fewer is not released',
+    'A secure sum, or a server that looks at nothing but the sum: a single share hides '
+    'little (what else holds, below)',
+    'A round that is run again has other noise, so it is another release, and counts '
+    'as one more participation of its clients',
+  ),
 )
 # Noise that hides each client.
 LOCAL = Site(
@@ -95,6 +128,20 @@ LOCAL = Site(
   options=(noises.MIN_CLIENTS,),
   is_on_clients=True,
   is_of_client=True,
+  kind='local',
+  made_by='each client, for what it sends',
+  z='the noise of one client',
+  seen='all that a client sends',
+  outputs='everything that a client sends: the adversary may be the server, and see '
+  "each client's noised update of every round, so all that is computed from them as "
+  'well, such as the models',
+  principle='Each client clips its update, and adds {noise} noise of its own before it '
+  'sends anything, drawn anew in each round. The server adds up what clients send.',
+  assumptions=(
+    'Each client adds its noise itself: the guarantee of a client rests on no other',
+    'What a client sends again with other noise, as in a round that is run again, is '
+    'another report, and counts as one more participation',
+  ),
 )
 # In its place, where nothing is to be hidden.
 LOCAL_APPROXIMATE = Site(
@@ -105,6 +152,11 @@ LOCAL_APPROXIMATE = Site(
   'would have, which is a simulation of local differential privacy and gives none',
   is_simulation=True,
   is_of_client=True,
+  made_by='the server, as loud as that of clients would be',
+  z='the noise that one client would add',
+  principle="The server adds up the clipped updates of a round's clients and adds "
+  'Gaussian noise that is as loud as {noise} noise of each client would be in the sum: '
+  'quick to simulate, and known to nobody as noise of theirs.',
 )
 # All of them, by name; the server is where noise is made unless something else is said.
 SITES = {each.name: each for each in (SERVER, CLIENTS, LOCAL, LOCAL_APPROXIMATE)}

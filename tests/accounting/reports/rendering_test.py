@@ -25,6 +25,7 @@ import pytest
 from matplotlib import figure
 from matplotlib.backends import backend_agg
 
+from tests.accounting.reports import statements
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import reports
@@ -666,7 +667,7 @@ def test_the_commit_is_shown_and_whether_files_were_changed(output_format):
 
 @pytest.mark.parametrize('name', accounting.mechanism.names())
 def test_every_mechanism_is_described(name):
-  built = _build(accounting.Mechanism(name, PARTICIPATION, 1.0))
+  built = _build(statements.mechanism_of(name, PARTICIPATION, 1.0))
   for output_format in PEOPLE:
     _says(built, output_format, f'{name}: ', '(arXiv:')
 

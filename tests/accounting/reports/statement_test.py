@@ -8,6 +8,7 @@ import json
 import pytest
 
 from tests import json_schema
+from tests.accounting.reports import statements
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
@@ -220,7 +221,7 @@ def test_a_ledger_without_sampling_is_for_zero_out_alone(tmp_path):
 @pytest.mark.parametrize('name', accounting.mechanism.names())
 def test_every_mechanism_is_written_in_json_without_infinities(name):
   built = statement.build(
-    reports.Inputs(accounting.Mechanism(name, PARTICIPATION, 1.0), 1e-6)
+    reports.Inputs(statements.mechanism_of(name, PARTICIPATION, 1.0), 1e-6)
   )
   assert json.loads(json.dumps(built, allow_nan=False)) == built
 
@@ -349,7 +350,7 @@ def _statements(tmp_path):
     yield statement.build(reports.Inputs(sampled, 1e-6), with_curves=False)
   for name in accounting.mechanism.names():
     yield statement.build(
-      reports.Inputs(accounting.Mechanism(name, PARTICIPATION, 1.0), 1e-6)
+      reports.Inputs(statements.mechanism_of(name, PARTICIPATION, 1.0), 1e-6)
     )
   yield statement.build(
     reports.Inputs(accounting.Mechanism('tree', PARTICIPATION, 0.0), 1e-6)

@@ -24,13 +24,77 @@ OF_TREE += ('--noise_multiplier=5', '--target_delta=1e-6')
 KINDS = (
   'tree', 'blt', 'curves', 'ledger', 'sampled', 'composition', 'without_privacy',
   'flags', 'ledger_by_flags', 'round_log', 'run_dir', 'run_dirs', 'larger_cohort',
-  'run_without_privacy',
+  'run_without_privacy', 'shares', 'integers', 'local', 'local_ledger', 'simulated',
 )  # fmt: skip
 # What a run's configuration says of clients' data besides.
 BESIDES = {
   'not_covered': ['The vocabulary was counted without noise.'],
   'tuning': {'num_runs': 5, 'epsilon': 20.5},
 }
+
+
+# What mechanisms of a name need besides.
+NEEDED = {
+  name: {'min_clients': 20, 'dimension': 30, 'bits': 16}
+  for name in ('skellam', 'discrete_gaussian')
+}
+# Noise of clients, by the name of a kind.
+OF_CLIENTS = {
+  'shares': accounting.Mechanism(
+    'gaussian', LIMITS, 5.0, noise_site='clients', min_clients=20
+  ),
+  'integers': accounting.Mechanism('skellam', LIMITS, 5.0, **NEEDED['skellam']),
+  'local': accounting.Mechanism(
+    'laplace', LIMITS, 5.0, noise_site='local', min_clients=20
+  ),
+  'local_ledger': accounting.Mechanism(
+    'gaussian', LIMITS, 5.0, noise_site='local', min_clients=20
+  ),
+  'simulated': accounting.Mechanism(
+    'gaussian', LIMITS, 5.0, noise_site='local_approximate'
+  ),
+}
+
+
+def mechanism_of(name, participation, noise_multiplier):
+  """A mechanism of any name."""
+  needed = NEEDED.get(name, {})
+  return accounting.Mechanism(name, participation, noise_multiplier, **needed)
+
+
+def ledger_of(mechanism, path, *, num_rounds=7, clients=25, aborted=0, events=None):
+  """Writes the ledger of a run of a mechanism; returns what it says."""
+  with ledger.LedgerWriter(str(path), delta=1e-6) as writer:
+    for attempt in range(aborted):
+      writer.append_aborted(
+        round=0,
+        attempt=attempt,
+        cohort_requested=25,
+        cohort_reported=3,
+        reporting_goal=20,
+      )
+    for event in (events or mechanism.round_events)[:num_rounds]:
+      writer.append(
+        event=event,
+        cohort_requested=25,
+        cohort_reported=clients,
+        clip_norm=0.5,
+        noise_multiplier=mechanism.noise_multiplier,
+        strategy_checksum=mechanism.strategy.checksum,
+      )
+  return ledger.read(str(path))
+
+
+def of_clients(folder, kind):
+  """The report of a kind of OF_CLIENTS; a plan, or of a run with a ledger."""
+  mechanism, read, files = OF_CLIENTS[kind], None, ()
+  if kind in ('integers', 'local_ledger', 'simulated'):
+    path = folder / f'{kind}.jsonl'
+    read = ledger_of(mechanism, path, aborted=2)
+    files = (sources.file_of('ledger', str(path)),)
+  return statement.build(
+    reports.Inputs(mechanism, 1e-6, ledger=read, files=files), with_curves=False
+  )
 
 
 def with_ledger(folder, num_rounds=7):
@@ -176,6 +240,8 @@ def of_every_kind(folder):
     tuning=without.tuning,
     files=without.files,
   )
+  for kind in OF_CLIENTS:
+    yield of_clients(folder, kind)
 
 
 def of_kind(folder, kind):

@@ -14,11 +14,11 @@ import json
 import pytest
 
 from tests.accounting.reports import statements
+from tff_dp_aggregators.accounting import mechanism
 from tff_dp_aggregators.accounting import reports
 from tff_dp_aggregators.accounting.programs import report as report_program
 from tff_dp_aggregators.accounting.reports import statement
 from tff_dp_aggregators.accounting.reports import verification
-from tff_dp_aggregators.strategies import registry
 
 
 def _some_slow(kinds, slow):
@@ -109,7 +109,10 @@ def _missed(folder, report, changes):
 
 @pytest.mark.parametrize(
   'kind',
-  _some_slow(statements.KINDS, ('composition', 'round_log', 'run_dir', 'run_dirs')),
+  _some_slow(
+    statements.KINDS,
+    ('composition', 'round_log', 'run_dir', 'run_dirs', 'local', 'local_ledger'),
+  ),
 )
 def test_every_alteration_is_found(tmp_path, kind):
   report = statements.of_kind(tmp_path, kind)
@@ -129,7 +132,7 @@ def test_every_alteration_is_found(tmp_path, kind):
 @pytest.mark.parametrize(
   'kind',
   _some_slow(
-    ('blt', 'curves', 'ledger', 'flags', 'run_dirs', 'larger_cohort')
+    ('blt', 'curves', 'ledger', 'flags', 'run_dirs', 'larger_cohort', 'integers')
     + ('run_without_privacy',),
     ('curves', 'run_dirs'),
   ),
@@ -143,7 +146,7 @@ def test_what_is_taken_away_set_to_null_or_added_is_found(tmp_path, kind):
         continue
       without, null = copy.deepcopy(report), copy.deepcopy(report)
       place = _place(without, path)
-      if path[-1] not in registry.options() or place[path[-1]] is not None:
+      if path[-1] not in mechanism.options() or place[path[-1]] is not None:
         # Without an option that is null the same is said as by an earlier release.
         del place[path[-1]]
         yield (*path, 'taken away'), without

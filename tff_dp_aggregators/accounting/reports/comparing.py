@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from tff_dp_aggregators.strategies import registry
+from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 
 # Numbers may differ by so much, relative: another machine's last digits.
 TOLERANCE = 1e-9
@@ -22,7 +22,7 @@ def differences(
     tolerance: By how much numbers may differ, relative.
   """
   if isinstance(stated, dict) and isinstance(found, dict):
-    options = registry.options()
+    options = mechanism_lib.options()
     for key in dict.fromkeys([*stated, *found]):
       inner = f'{name}.{key}' if name else key
       if key not in stated or key not in found:

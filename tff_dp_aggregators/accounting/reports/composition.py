@@ -15,6 +15,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any, Optional
 
+from tff_dp_aggregators.accounting import sites
 from tff_dp_aggregators.accounting.records import strict_json
 from tff_dp_aggregators.accounting.reports import commands
 from tff_dp_aggregators.accounting.reports import sources
@@ -61,6 +62,10 @@ def compose(
       if part.statement['simulated_cohort'] is not None:
         why = 'simulates a larger cohort and has no guarantee'
       raise ValueError(f'{part.name} {why}; with it nothing has a guarantee.')
+    if _is_simulation(part.statement):
+      raise ValueError(
+        f'{part.name} only simulates local privacy; with it nothing has a guarantee.'
+      )
   _check_same('delta', parts, [part.statement['guarantee'] for part in parts], 'delta')
   adjacencies = [part.statement['definition']['adjacency'] for part in parts]
   _check_same('adjacency', parts, adjacencies, 'name')
@@ -121,6 +126,13 @@ def _located(statement: dict[str, Any], folder: str) -> dict[str, Any]:
   return dict(
     statement, parts=parts, verification=dict(stated, files=files, command=None)
   )
+
+
+def _is_simulation(statement: dict[str, Any]) -> bool:
+  """Whether its noise is not where its guarantee would come from."""
+  if statement['parts']:
+    return False  # Such parts were refused.
+  return sites.SITES[statement['mechanism']['noise_site']].is_simulation
 
 
 def _check_same(

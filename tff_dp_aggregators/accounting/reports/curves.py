@@ -11,6 +11,7 @@ from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
+from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.accountants import gaussian
 
@@ -40,12 +41,17 @@ def of_mechanism(
   strategy = mechanism.strategy
   num_rounds = strategy.num_rounds
   rounds = np.unique(np.linspace(0, num_rounds - 1, _POINTS).astype(int))
-  error = mechanism.values_noise_multiplier * np.sqrt(strategy.per_query_error())
+  error = error_multiplier(mechanism) * np.sqrt(strategy.per_query_error())
   completed = num_rounds if run is None else run['rounds_completed']
   spent: list[list[float]] = []
-  if mechanism.noise_multiplier and not mechanism.is_one_gaussian:
+  spends_otherwise = mechanism.site.is_of_client and bool(
+    run is not None and run['aborted_attempts']['count']
+  )
+  if not mechanism.is_private or spends_otherwise:
+    pass  # Without privacy, or if rounds alone do not say it.
+  elif not mechanism.is_one_gaussian:
     spent = _composed_by_round(mechanism, delta, completed)
-  elif mechanism.noise_multiplier:
+  else:
     spent = _by_round(mechanism, delta, rounds[rounds < completed])
   return {
     'epsilon_by_delta': by_delta(event, delta, mechanism.relation, accountant),
@@ -56,6 +62,27 @@ def of_mechanism(
     'error_by_round': [[int(each) + 1, float(error[each])] for each in rounds],
     'noise_correlation': _noise_correlation(strategy),
   }
+
+
+def error_of(mechanism: mechanism_lib.Mechanism) -> str:
+  """Of whose noise the error is: 'sum', or 'client' of one client's alone."""
+  is_known = noises.MIN_CLIENTS.name in dict(mechanism.options)
+  return 'sum' if is_known or not mechanism.site.is_of_client else 'client'
+
+
+def error_multiplier(mechanism: mechanism_lib.Mechanism) -> float:
+  """Standard deviation of the noise in a round's sum, in clip norms.
+
+  Where each client makes noise of its own that is of the fewest clients, or of one if
+  it is not known how many there are (`error_of`).
+
+  Args:
+    mechanism: Which one.
+  """
+  clients = 1
+  if mechanism.site.is_of_client:
+    clients = dict(mechanism.options).get(noises.MIN_CLIENTS.name, 1)
+  return mechanism.values_noise_multiplier * math.sqrt(clients)
 
 
 def _by_round(

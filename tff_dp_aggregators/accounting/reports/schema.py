@@ -13,6 +13,8 @@ from typing import Any
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting import sites
+from tff_dp_aggregators.accounting.reports import other_guarantees
 from tff_dp_aggregators.strategies import registry
 
 _PATH = pathlib.Path(__file__).parent / 'report_schema.json'
@@ -47,6 +49,14 @@ def _add_mechanisms(definitions: dict[str, Any]) -> None:
       'type': ['integer', 'null'],
     }
     mechanism['required'].append(name)
+  for name, option in sites.options().items():
+    mechanism['properties'][name] = {
+      'description': f'{option.title}: {option.meaning}. Null for others.',
+      'type': ['integer', 'null'],
+      'minimum': 1,
+    }
+    mechanism['required'].append(name)
+  mechanism['properties']['noise_site']['enum'] = list(sites.SITES)
 
 
 def _add_schemas(definitions: dict[str, Any]) -> None:
@@ -72,6 +82,9 @@ def _add_accountants(definitions: dict[str, Any]) -> None:
   guarantee['properties']['accountant']['enum'] = names
   listed = guarantee['properties']['accountants']['items']
   listed['properties']['name']['enum'] = names
+  other = definitions['other_guarantee']['properties']
+  other['accountant']['enum'] = names
+  other['against']['enum'] = list(other_guarantees.AGAINST)
   definitions['asked_accountant']['enum'] = [*names, None]
   for entry in accountants.ACCOUNTANTS.values():
     if entry.in_guarantee:

@@ -29,6 +29,9 @@ from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.accounting.reports import curves as curves_lib
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
+from tff_dp_aggregators.accounting.reports import integer_noise
+from tff_dp_aggregators.accounting.reports import ledger_checks
+from tff_dp_aggregators.accounting.reports import other_guarantees
 from tff_dp_aggregators.accounting.reports import provenance
 from tff_dp_aggregators.accounting.reports import simulated_cohorts
 from tff_dp_aggregators.base import version
@@ -37,7 +40,7 @@ from tff_dp_aggregators.strategies import registry
 # What a JSON report says that it is.
 FORMAT = 'tff_dp_aggregators.privacy_report'
 # Of that format; a report of another version is refused.
-VERSION = 5
+VERSION = 6
 
 _UNIT = (
   'one client with all its data: the guarantee is about everything that a client '
@@ -57,14 +60,6 @@ _ADJACENCIES = {
     'two adjacencies and not comparable with it'
   ),
 }
-_SETTING = (
-  'central differential privacy: the server that clips, sums and adds the noise is '
-  'trusted, and sees each update (or, with secure aggregation, their sum)'
-)
-_OUTPUTS = (
-  'all intermediate models: the adversary may see the noised aggregate of every '
-  'round and everything computed from it, so the last model as well'
-)
 _SECRET = ', but not who took part in which round'
 _COVERED = (
   'client updates (model deltas), as far as they reach the model through the '
@@ -83,8 +78,6 @@ _NOT_COVERED = (
 # Strategies of at most so many numbers are part of the report.
 _MAX_NUMBERS = 10_000
 _STATED_DELTAS = tuple(10.0**-power for power in range(4, 11, 2))
-# How far figures of a ledger may be below those planned, and above, relative.
-_SAME, _ROUND_OFF = 1e-6, 1e-9
 
 
 def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, Any]:
@@ -111,9 +104,9 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
   if inputs.simulated_cohort is not None:
     return _of_simulated_cohort(inputs)
   if inputs.ledger is not None:
-    _check_ledger(mechanism, inputs.ledger)
-    _check_clip_norm(mechanism, inputs.clip_norm, inputs.ledger.entries)
-    event, run = inputs.ledger.total_event, _run(inputs, inputs.ledger)
+    ledger_checks.check(mechanism, inputs.ledger)
+    ledger_checks.check_clip_norm(mechanism, inputs.clip_norm, inputs.ledger.entries)
+    event, run = _event_of(mechanism, inputs.ledger), _run(inputs, inputs.ledger)
     if mechanism.clipped_count_stddev is None:
       clip_norm = _only_clip_norm(inputs.ledger.entries)
   target = None
@@ -125,14 +118,15 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
   return {
     'format': FORMAT,
     'version': VERSION,
-    'setting': _SETTING,
+    'setting': mechanism.site.setting,
     'definition': _definition(mechanism, inputs.not_covered),
-    'mechanism': _mechanism(mechanism, clip_norm, inputs.noise_source),
+    'mechanism': _mechanism(mechanism, clip_norm, inputs),
     'participation': _participation(inputs),
     'run': run,
     'target': target,
     'tuning': None if inputs.tuning is None else inputs.tuning.to_json(),
     'guarantee': guarantee(event, delta, mechanism.relation, inputs.accountant),
+    'other_guarantees': other_guarantees.of(inputs),
     'parts': [],
     'curves': curves,
     'code_version': inputs.code_version,
@@ -188,7 +182,7 @@ def compose(
   outputs = [part['definition']['outputs'] for part in parts]
   definition = dict(
     parts[0]['definition'],
-    outputs=next((each for each in outputs if each.endswith(_SECRET)), outputs[0]),
+    outputs=_outputs_of(outputs),
     covered=_union(part['definition']['covered'] for part in parts),
     not_covered=_union(part['definition']['not_covered'] for part in parts),
   )
@@ -206,7 +200,7 @@ def compose(
   return {
     'format': FORMAT,
     'version': VERSION,
-    'setting': _SETTING,
+    'setting': _setting_of(parts),
     'definition': definition,
     'mechanism': {
       'name': 'composition',
@@ -219,6 +213,7 @@ def compose(
     'target': None,
     'tuning': None,
     'guarantee': total,
+    'other_guarantees': other_guarantees.composed(parts, accountant),
     'parts': list(parts),
     'curves': curves,
     'code_version': None,
@@ -291,7 +286,7 @@ def _of_simulated_cohort(inputs: inputs_lib.Inputs) -> dict[str, Any]:
     ValueError: If the ledger is not of such a run.
   """
   entries = () if inputs.ledger is None else inputs.ledger.entries
-  _check_clip_norm(inputs.mechanism, inputs.clip_norm, entries)
+  ledger_checks.check_clip_norm(inputs.mechanism, inputs.clip_norm, entries)
   nothing = build_without_privacy(
     inputs.simulation, not_covered=inputs.not_covered, tuning=inputs.tuning
   )
@@ -376,6 +371,25 @@ def guarantee(
   }
 
 
+def _setting_of(parts: Sequence[dict[str, Any]]) -> str:
+  """Who is trusted with what in several runs."""
+  settings = list(dict.fromkeys(part['setting'] for part in parts))
+  if len(settings) == 1:
+    return str(settings[0])
+  of_runs = '; '.join(f'({i}) {each}' for i, each in enumerate(settings, start=1))
+  return (
+    'not the same in all runs, and what holds of all together holds towards those whom '
+    f'each of these protects from: {of_runs}'
+  )
+
+
+def _outputs_of(outputs: Sequence[str]) -> str:
+  """What the adversary sees of several runs."""
+  seen = dict.fromkeys(each.removesuffix(_SECRET) for each in outputs)
+  secret = any(each.endswith(_SECRET) for each in outputs)
+  return '; and '.join(seen) + (_SECRET if secret else '')
+
+
 def _definition(
   mechanism: mechanism_lib.Mechanism, not_covered: Sequence[str]
 ) -> dict[str, Any]:
@@ -387,18 +401,24 @@ def _definition(
       'name': mechanism.adjacency,
       'meaning': _ADJACENCIES[mechanism.adjacency],
     },
-    'outputs': _OUTPUTS + (_SECRET if mechanism.is_sampled else ''),
+    'outputs': mechanism.site.outputs + (_SECRET if mechanism.is_sampled else ''),
     'covered': [*_COVERED, *([_ADAPTIVE] if adaptive else [])],
     'not_covered': [*_NOT_COVERED, *not_covered],
   }
 
 
 def _mechanism(
-  mechanism: mechanism_lib.Mechanism, clip_norm: Optional[float], noise_source: str
+  mechanism: mechanism_lib.Mechanism,
+  clip_norm: Optional[float],
+  inputs: inputs_lib.Inputs,
 ) -> dict[str, Any]:
   strategy = mechanism.strategy
   limits = None if mechanism.is_sampled else mechanism.limits
   error = strategy.per_query_error()
+  integers = integer_noise.of(inputs)
+  sensitivity, noise = mechanism.sensitivity, curves_lib.error_multiplier(mechanism)
+  if integers is not None:
+    sensitivity *= integers['rounding_factor']
   adaptive = None
   if mechanism.clipped_count_stddev is not None:
     adaptive = {
@@ -410,20 +430,24 @@ def _mechanism(
     'strategy': strategy.kind,
     'strategy_checksum': strategy.checksum,
     'num_rounds': strategy.num_rounds,
-    **dict.fromkeys(registry.options()),
+    'noise_site': mechanism.noise_site,
+    **dict.fromkeys(mechanism_lib.options()),
+    **dict(mechanism.options),
     **registry.options_of(strategy),
     'noise_buffers': strategy.noise_buffers,
     'clip_norm': clip_norm,
     'adaptive_clipping': adaptive,
     'noise_multiplier': mechanism.noise_multiplier,
-    'sensitivity': mechanism.sensitivity,
-    'sensitivity_squared': mechanism.sensitivity**2,
+    'sensitivity': sensitivity,
+    'sensitivity_squared': sensitivity**2,
     'sensitivity_kind': strategy.sensitivity_kind(limits),
-    'effective_noise_multiplier': mechanism.effective_noise_multiplier,
-    'noise_source': noise_source,
+    'effective_noise_multiplier': mechanism.noise_multiplier / sensitivity,
+    'integer_noise': integers,
+    'noise_source': inputs.noise_source,
     # Of the noise in prefix sums, in clip norms.
-    'rmse': mechanism.values_noise_multiplier * math.sqrt(float(error.mean())),
-    'max_error': mechanism.values_noise_multiplier * math.sqrt(float(error.max())),
+    'error_of': curves_lib.error_of(mechanism),
+    'rmse': noise * math.sqrt(float(error.mean())),
+    'max_error': noise * math.sqrt(float(error.max())),
   }
 
 
@@ -459,29 +483,69 @@ def _run(inputs: inputs_lib.Inputs, ledger: ledger_lib.Ledger) -> dict[str, Any]
     'rounds_completed': len(ledger.entries),
     'rounds_released_again': list(ledger.repeated),
     'bytes_cut_off': ledger.cut,
-    'aborted_attempts': _aborted(inputs, ledger.aborted),
+    'aborted_attempts': _aborted(inputs, ledger),
     'simulation': inputs.simulation,
     'reporting': inputs.reporting,
     'ledger_head': ledger.head._asdict(),
     'clip_norms': _clip_norms(ledger.entries),
     'noise_generators': _generators(ledger.entries),
     'rounds_planned': inputs.mechanism.participation.num_rounds,
-    'epsilon_planned': _finite(inputs.epsilon_planned),
+    'epsilon_planned': _finite(_epsilon_planned(inputs, ledger)),
   }
 
 
-def _aborted(
-  inputs: inputs_lib.Inputs, aborted: Sequence[ledger_lib.AbortedAttempt]
-) -> dict[str, Any]:
-  """Attempts that were aborted, with what their events spent together."""
-  event = ledger_lib.total_event(aborted)
+def _aborted(inputs: inputs_lib.Inputs, ledger: ledger_lib.Ledger) -> dict[str, Any]:
+  """Attempts that were aborted, with what they spent together."""
   return {
-    'count': len(aborted),
-    'rounds': list(dict.fromkeys(attempt.round for attempt in aborted)),
-    'epsilon': accountants.epsilon(
-      event, inputs.delta, relation=inputs.mechanism.relation
+    'count': len(ledger.aborted),
+    'rounds': list(dict.fromkeys(attempt.round for attempt in ledger.aborted)),
+    'epsilon': _finite(
+      accountants.epsilon(
+        _aborted_event(inputs.mechanism, ledger),
+        inputs.delta,
+        relation=inputs.mechanism.relation,
+      )
     ),
   }
+
+
+def _aborted_event(
+  mechanism: mechanism_lib.Mechanism, ledger: ledger_lib.Ledger
+) -> dp_accounting.DpEvent:
+  """What aborted attempts spent together.
+
+  Nothing, for nothing of them was released; but whom noise of its own hides has sent a
+  report in each, at most, and the server has it.
+  """
+  attempts = [each for each in ledger.aborted if each.cohort_reported]
+  if not (mechanism.site.is_of_client and attempts):
+    return ledger_lib.total_event(ledger.aborted)
+  report = mechanism.round_events[0]  # Of a client who has its first turn there.
+  return dp_accounting.SelfComposedDpEvent(report, len(attempts))
+
+
+def _event_of(
+  mechanism: mechanism_lib.Mechanism, ledger: ledger_lib.Ledger
+) -> dp_accounting.DpEvent:
+  """What all rounds and attempts of a ledger spent together."""
+  attempts = _aborted_event(mechanism, ledger)
+  if isinstance(attempts, dp_accounting.NoOpDpEvent):
+    return ledger.total_event
+  return events.simplify(dp_accounting.ComposedDpEvent([ledger.total_event, attempts]))
+
+
+def _epsilon_planned(inputs: inputs_lib.Inputs, ledger: ledger_lib.Ledger) -> float:
+  """Epsilon of all rounds planned, with the attempts that were aborted so far."""
+  mechanism = inputs.mechanism
+  attempts = _aborted_event(mechanism, ledger)
+  if isinstance(attempts, dp_accounting.NoOpDpEvent):
+    return inputs.epsilon_planned
+  return accountants.epsilon(
+    dp_accounting.ComposedDpEvent([mechanism.event, attempts]),
+    inputs.delta,
+    inputs.accountant,
+    mechanism.relation,
+  )
 
 
 def _clip_norms(entries: Sequence[ledger_lib.LedgerEntry]) -> dict[str, Any]:
@@ -514,116 +578,6 @@ def _check_target(inputs: inputs_lib.Inputs) -> None:
       f'the mechanism spends epsilon = {spent!r}, more than target_epsilon='
       f'{inputs.target_epsilon!r}.'
     )
-
-
-def _check_clip_norm(
-  mechanism: mechanism_lib.Mechanism,
-  clip_norm: Optional[float],
-  entries: Sequence[ledger_lib.LedgerEntry],
-) -> None:
-  if clip_norm is None or mechanism.clipped_count_stddev is not None:
-    return
-  for entry in entries:
-    if entry.clip_norm != clip_norm:
-      raise ValueError(
-        f'clip_norm is {clip_norm}, but {entry.clip_norm} in round {entry.round} of '
-        'the ledger.'
-      )
-
-
-def _check_ledger(
-  mechanism: mechanism_lib.Mechanism, ledger: ledger_lib.Ledger
-) -> None:
-  """Refuses a ledger whose rounds were not this mechanism's, under its schema."""
-  entries = ledger.entries
-  if not mechanism.is_sampled and mechanism.relation is not Relation.REPLACE_SPECIAL:
-    raise ValueError(
-      'ledgers of rounds without sampling hold events for zero-out adjacency; state '
-      f'the mechanism with it, not with {mechanism.adjacency}.'
-    )
-  planned = mechanism.participation.num_rounds
-  if not 0 < len(entries) <= planned:
-    raise ValueError(
-      f'the ledger lists {len(entries)} rounds; the mechanism is for 1 to {planned}.'
-    )
-  checksum = mechanism.strategy.checksum
-  for entry in entries:
-    if (entry.strategy_checksum, entry.noise_multiplier) != (
-      checksum,
-      mechanism.noise_multiplier,
-    ):
-      raise ValueError(
-        f'round {entry.round} of the ledger used strategy '
-        f'{entry.strategy_checksum} with noise multiplier {entry.noise_multiplier}, '
-        f'the mechanism is {checksum} with {mechanism.noise_multiplier}. State the '
-        'mechanism, number of rounds and noise that the run was planned with; to '
-        'compose runs of several mechanisms, give each as its JSON report, --report.'
-      )
-  if mechanism.noise_multiplier and mechanism.is_one_gaussian:
-    _check_limits(mechanism, entries)
-  elif mechanism.noise_multiplier:
-    _check_events(mechanism, ledger)
-
-
-def _check_events(
-  mechanism: mechanism_lib.Mechanism, ledger: ledger_lib.Ledger
-) -> None:
-  """Refuses a ledger whose rounds have other events than those planned.
-
-  They were sampled in another way, or not at all, or made for other limits.
-  """
-  if ledger.aborted and mechanism.is_sampled:
-    raise ValueError(
-      f'the ledger has an aborted attempt at round {ledger.aborted[0].round}, and '
-      'sampling allows one attempt at a round: another makes its clients more likely '
-      'to be in the round than the sampling says. State the mechanism with limits on '
-      'participation, without sampling.'
-    )
-  for entry, planned in zip(ledger.entries, mechanism.round_events):
-    if not _is_as_planned(entry.event, events.to_json(planned)):
-      raise ValueError(
-        f'round {entry.round} of the ledger has the event {entry.dp_event}, but with '
-        f'{"this sampling" if mechanism.is_sampled else "these limits"} it is '
-        f'{planned}. The events of a sampled mechanism are its round_events; those '
-        'that are taken from states know nothing of sampling.'
-      )
-
-
-def _is_as_planned(stated: Any, planned: Any) -> bool:
-  """Whether a written event is another, but for round-off in its noise multiplier."""
-  if not isinstance(planned, dict) or set(stated) != set(planned):
-    return False
-  for name, value in planned.items():
-    if name == 'noise_multiplier':
-      # More noise than planned would be privacy that nothing shows.
-      same = value * (1 - _SAME) <= stated[name] <= value * (1 + _ROUND_OFF)
-    elif name == 'event':
-      same = _is_as_planned(stated[name], value)
-    else:
-      same = stated[name] == value
-    if not same:
-      return False
-  return True
-
-
-def _check_limits(
-  mechanism: mechanism_lib.Mechanism, entries: Sequence[ledger_lib.LedgerEntry]
-) -> None:
-  """Refuses a ledger whose events are for other limits on participation."""
-  _, so_far = events.round_noise_multipliers(
-    mechanism.strategy, mechanism.limits, mechanism.noise_multiplier
-  )
-  for entry, planned in zip(entries, so_far):
-    stated = entry.effective_noise_multiplier
-    # More noise than planned would be privacy that nothing shows.
-    if stated is None or not (
-      planned * (1 - _SAME) <= stated <= planned * (1 + _ROUND_OFF)
-    ):
-      raise ValueError(
-        f'round {entry.round} of the ledger has the effective noise multiplier '
-        f'{stated}, but under these limits on participation it is {float(planned)}: '
-        'the run was made for other limits.'
-      )
 
 
 # Of what is imported, which stays what it was. Reading it takes a third of a statement.

@@ -40,7 +40,6 @@ from tff_dp_aggregators.accounting.reports import schema as schema_lib
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement as statement_lib
 from tff_dp_aggregators.base import version
-from tff_dp_aggregators.strategies import registry
 
 # What the other method may be above the exact epsilon, relative above 1.
 _AGREEMENT = 1e-3
@@ -190,7 +189,7 @@ def _add_options(report: dict[str, Any]) -> None:
   """Adds options of kinds of strategies that came after the report was made."""
   mechanism, parts = report.get('mechanism'), report.get('parts')
   if isinstance(mechanism, dict) and not parts:
-    for name in registry.options():
+    for name in mechanism_lib.options():
       mechanism.setdefault(name, None)
   for part in parts if isinstance(parts, list) else ():
     if isinstance(part, dict):

@@ -9,10 +9,23 @@ from tff_dp_aggregators.accounting.reports.rendering.document import Fact
 
 # What the hash of a ledger is called.
 HASH = 'hash of its last line'
+_NOT_RELEASED = (
+  'nothing of such an attempt was released, and what is not released spends nothing'
+)
+_SENT = (
+  'nothing of such an attempt was released, but a client that reported had sent what '
+  'it sends, so each counts as one more participation of every client'
+)
 
 
-def facts(run: dict[str, Any]) -> Iterator[Fact]:
-  """The ledger itself: its length, its hash, and what else was found in it."""
+def facts(run: dict[str, Any], is_of_client: bool = False) -> Iterator[Fact]:
+  """The ledger itself: its length, its hash, and what else was found in it.
+
+  Args:
+    run: Of a statement.
+    is_of_client: Whether each client hides what it sends by noise of its own, so that
+      aborted attempts are spent as well.
+  """
   again, cut = run['rounds_released_again'], run['bytes_cut_off']
   head = run['ledger_head']
   yield Fact('lines of the ledger', f'{head["lines"]}')
@@ -37,8 +50,8 @@ def facts(run: dict[str, Any]) -> Iterator[Fact]:
       'aborted attempts',
       f'{aborted["count"]}, at {len(aborted["rounds"])} of the rounds, which spent '
       f'epsilon = {rounding.up(aborted["epsilon"])}',
-      'the round was tried again, as when too few clients report; nothing of such an '
-      'attempt was released, and what is not released spends nothing',
+      'the round was tried again, as when too few clients report; '
+      + (_SENT if is_of_client else _NOT_RELEASED),
     )
   if cut:
     yield Fact(

@@ -11,17 +11,15 @@ from collections.abc import Iterator
 from typing import Any, Optional
 
 from tff_dp_aggregators.accounting import accountants
-from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting import schemas
-from tff_dp_aggregators.accounting.reports import provenance
 from tff_dp_aggregators.accounting.reports.rendering import document
 from tff_dp_aggregators.accounting.reports.rendering import how_to_verify
 from tff_dp_aggregators.accounting.reports.rendering import ledger_words
+from tff_dp_aggregators.accounting.reports.rendering import mechanism_section
+from tff_dp_aggregators.accounting.reports.rendering import other_guarantees_section
 from tff_dp_aggregators.accounting.reports.rendering import rounding
 from tff_dp_aggregators.accounting.reports.rendering import without_guarantee
-from tff_dp_aggregators.accounting.reports.rendering.document import Code
 from tff_dp_aggregators.accounting.reports.rendering.document import Fact
-from tff_dp_aggregators.strategies import registry
 
 _TITLE = 'Privacy report'
 _EPSILON_AND_DELTA = (
@@ -55,28 +53,6 @@ _QUESTIONS = {
   ),
 }
 _FALSE_ALARMS = 0.01
-_MATRIX_MECHANISM = (
-  "The server adds up the clipped updates of a round's clients and adds Gaussian "
-  'noise. In a matrix mechanism (arXiv:2202.08312) what is released follows from '
-  'C X + z: the rows of X are the sums of the rounds, C is the strategy matrix, which '
-  'decides how the noise of different rounds is correlated, and z is independent noise.'
-)
-_INDEPENDENT = (
-  "The server adds up the clipped updates of a round's clients and adds {} noise, "
-  'drawn anew in each round.'
-)
-_FROM_FILE = 'noise correlated over rounds by a matrix that was loaded from a file'
-_CLIPPED = {
-  2: "the largest length of a client's update; a longer one is scaled down to it",
-  1: "the largest sum of absolute values in a client's update; one with more is scaled "
-  'down to it',
-}
-_FOUND = {
-  'noise_multiplier': 'the least noise that keeps it was found',
-  'num_rounds': 'the most rounds that keep it were found',
-  'max_participations': 'the most participations that keep it were found',
-  None: 'it was checked',
-}
 
 
 def of_statement(statement: dict[str, Any]) -> document.Document:
@@ -97,6 +73,7 @@ def of_statement(statement: dict[str, Any]) -> document.Document:
       _definition(statement),
       *(_composition(statement) if statement['parts'] else _of_a_run(statement)),
       _accounting(statement),
+      *other_guarantees_section.sections(statement),
       how_to_verify.section(statement),
       *_parts(statement),
     ),
@@ -106,15 +83,34 @@ def of_statement(statement: dict[str, Any]) -> document.Document:
 def _headline(statement: dict[str, Any]) -> str:
   guarantee = statement['guarantee']
   if guarantee['epsilon'] is None:
+    if _is_simulation(statement):
+      return (
+        'none (a simulation of local differential privacy: the server adds the noise, '
+        'and sees what clients send without any).'
+      )
     if statement['mechanism']['noise_multiplier'] == 0:
       return 'none (the noise is zero).'
     return (
       f'none (epsilon is infinite at delta = {rounding.exact(guarantee["delta"])}).'
     )
   return (
-    f'{_epsilon_delta(guarantee)} differential privacy for each client, '
-    f'{_of_what(statement)}.'
+    f'{_epsilon_delta(guarantee)} {_kind(statement)}differential privacy for each '
+    f'client, {_of_what(statement)}.'
   )
+
+
+def _is_simulation(statement: dict[str, Any]) -> bool:
+  """Whether the noise is one that is made elsewhere, without the guarantee of that."""
+  return any(
+    mechanism_section.site_of(part).is_simulation for _, part in _runs(statement)
+  )
+
+
+def _kind(statement: dict[str, Any]) -> str:
+  """Local or distributed, if it is."""
+  found = {mechanism_section.site_of(part).kind for _, part in _runs(statement)}
+  (kind,) = found if len(found) == 1 else ('',)
+  return kind and f'{kind} '
 
 
 def _epsilon_delta(guarantee: dict[str, Any]) -> str:
@@ -138,6 +134,8 @@ def _of_what(statement: dict[str, Any]) -> str:
 def _summary(statement: dict[str, Any]) -> Iterator[document.Block]:
   definition = statement['definition']
   if statement['guarantee']['epsilon'] is None:
+    if _is_simulation(statement):
+      yield document.Paragraph(f'{_sentence(statement["setting"])}.')
     yield document.Paragraph(without_guarantee.NOTHING)
     return
   if _is_cut_short(statement):
@@ -166,11 +164,16 @@ def _is_cut_short(statement: dict[str, Any]) -> bool:
 def _meaning(statement: dict[str, Any]) -> str:
   question, without, with_ = _QUESTIONS[statement['definition']['adjacency']['name']]
   return (
-    f'In plain words: somebody who sees all that is released, and knows everything '
+    f'In plain words: somebody who sees {_seen(statement)}, and knows everything '
     f'else, wants to tell {question}. If they may suspect wrongly '
     f'{rounding.exact(100 * _FALSE_ALARMS)}% of the {without}, they recognise at most '
     f'{rounding.percent(_recognised(statement["guarantee"]))} of {with_}.'
   )
+
+
+def _seen(statement: dict[str, Any]) -> str:
+  seen = (mechanism_section.site_of(part).seen for _, part in _runs(statement))
+  return ' and '.join(dict.fromkeys(seen))
 
 
 def _recognised(guarantee: dict[str, Any]) -> float:
@@ -197,13 +200,16 @@ def _assumptions(statement: dict[str, Any]) -> Iterator[str]:
     yield (
       f'Participation{run}: {schemas.kind_of(schema).sentence(schema)}. '
       f'{_sentence(_what_enforces(participation))}: '
-      f'{_marked(part, "enforced_by", participation["enforced_by"])}.'
+      f'{mechanism_section.marked(part, "enforced_by", participation["enforced_by"])}.'
       f'{_cap_enforced(part)}'
     )
-    source = _marked(part, 'noise_source', mechanism['noise_source'])
+    source = mechanism_section.marked(part, 'noise_source', mechanism['noise_source'])
     generators = ledger_words.generators(part['run'])
     generator = f' Its generator: {generators}.' if generators else ''
     yield f'Noise{run} that nobody can predict. Its source: {source}.{generator}'
+    for assumption in mechanism_section.site_of(part).assumptions:
+      text = assumption.format(**mechanism)
+      yield f'{f"Run {number}: " if number else ""}{text}.'
     if _varies_without_paying(part):
       yield (
         f'Clip norms{run} that changed from round to round but were chosen without '
@@ -226,7 +232,9 @@ def _cap_enforced(statement: dict[str, Any]) -> str:
   participation = statement['participation']
   if participation['assumed_at_most'] is None:
     return ''
-  by = _marked(statement, 'cap_enforced_by', participation['cap_enforced_by'])
+  by = mechanism_section.marked(
+    statement, 'cap_enforced_by', participation['cap_enforced_by']
+  )
   return f' What enforces the limit of {participation["assumed_at_most"]}: {by}.'
 
 
@@ -236,13 +244,6 @@ def _varies_without_paying(statement: dict[str, Any]) -> bool:
   if run is None or mechanism['adaptive_clipping'] is not None:
     return False
   return run['clip_norms']['smallest'] != run['clip_norms']['largest']
-
-
-def _marked(statement: dict[str, Any], fact: str, text: str) -> str:
-  """What a report says of a fact, and whether anything but a word stands for it."""
-  if statement['provenance'][fact] == provenance.STATED:
-    return f'{text} ({provenance.MARK})'
-  return text
 
 
 def _sentence(text: str) -> str:
@@ -275,23 +276,7 @@ def _definition(statement: dict[str, Any]) -> document.Section:
 
 
 def _of_a_run(statement: dict[str, Any]) -> tuple[document.Section, ...]:
-  facts = document.Facts(tuple(_mechanism_facts(statement)))
-  return (
-    document.Section('Mechanism', (document.Paragraph(_principle(statement)), facts)),
-    _participation(statement),
-  )
-
-
-def _noise(statement: dict[str, Any]) -> noises.Noise:
-  return noises.of_mechanism(statement['mechanism']['name'])
-
-
-def _principle(statement: dict[str, Any]) -> str:
-  """What the server does, in general."""
-  noise = _noise(statement)
-  if noise.is_gaussian:
-    return _MATRIX_MECHANISM
-  return _INDEPENDENT.format(noise.name.capitalize())
+  return mechanism_section.section(statement), _participation(statement)
 
 
 def _composition(statement: dict[str, Any]) -> tuple[document.Section, ...]:
@@ -306,7 +291,9 @@ def _composition(statement: dict[str, Any]) -> tuple[document.Section, ...]:
     'sampling the clients as well.'
   )
   table = document.Table(('run', 'mechanism', 'what ran', 'epsilon alone'), tuple(rows))
-  principles = dict.fromkeys(_principle(part) for _, part in _runs(statement))
+  principles = dict.fromkeys(
+    mechanism_section.principle(part) for _, part in _runs(statement)
+  )
   blocks: tuple[document.Block, ...] = (
     document.Paragraph(intro),
     table,
@@ -320,149 +307,10 @@ def _parts(statement: dict[str, Any]) -> Iterator[document.Section]:
   if not statement['parts']:
     return
   for number, part in _runs(statement):
-    for section in (*_of_a_run(part), _accounting(part)):
+    others = other_guarantees_section.sections(part)
+    for section in (*_of_a_run(part), _accounting(part), *others):
       blocks = tuple(b for b in section.blocks if not isinstance(b, _PROSE))
       yield document.Section(f'Run {number}: {section.title.lower()}', blocks)
-
-
-def _mechanism_facts(statement: dict[str, Any]) -> Iterator[Fact]:
-  mechanism, run = statement['mechanism'], statement['run']
-  name, rounds = mechanism['name'], f'{mechanism["num_rounds"]}'
-  yield Fact('mechanism', f'{name}: {_words(name)}')
-  yield Fact('strategy', Code(mechanism['strategy']), 'kind of the matrix C')
-  yield Fact('strategy checksum', Code(mechanism['strategy_checksum']))
-  if run is not None:
-    rounds = f'{run["rounds_completed"]} of {rounds}'
-  yield Fact('rounds', rounds)
-  if run is not None:
-    yield from ledger_words.facts(run)
-    yield from without_guarantee.simulation_facts(run['simulation'])
-  yield from _option_facts(mechanism)
-  yield Fact(
-    'noise memory',
-    f'{mechanism["noise_buffers"]} model sizes',
-    'what the server keeps of the noise from round to round',
-  )
-  noise = _noise(statement)
-  yield Fact(
-    f'clip norm (L{noise.order})',
-    _marked(statement, 'clip_norm', _clip_norm(statement)),
-    _CLIPPED[noise.order],
-  )
-  yield Fact(
-    'noise multiplier',
-    rounding.exact(mechanism['noise_multiplier']),
-    f'noise relative to the clip norm: {noise.scale} over the clip norm. It says how '
-    'loud the noise is',
-  )
-  if mechanism['adaptive_clipping'] is not None:
-    yield from _adaptive_facts(mechanism['adaptive_clipping'])
-  exact = 'exact' if mechanism['sensitivity_kind'] == 'exact' else 'an upper bound'
-  yield Fact(
-    'sensitivity',
-    f'{rounding.up(mechanism["sensitivity"], 6)} clip norms '
-    f'(squared: {rounding.up(mechanism["sensitivity_squared"], 6)}), {exact}',
-    _sensitivity_meaning(statement),
-  )
-  yield Fact(
-    'effective noise multiplier',
-    rounding.down(mechanism['effective_noise_multiplier']),
-    'noise relative to the sensitivity: noise multiplier over sensitivity. It says how '
-    'private the mechanism is',
-  )
-  yield Fact(
-    'error of the sums over rounds',
-    f'{rounding.up(mechanism["rmse"])} clip norms in the root mean square over rounds, '
-    f'{rounding.up(mechanism["max_error"])} at most',
-    'standard deviation of the noise in an entry of the sum of all rounds so far: '
-    'what privacy costs',
-  )
-  yield Fact(
-    'source of the noise',
-    _marked(statement, 'noise_source', mechanism['noise_source']),
-    'who can predict the noise can take it away',
-  )
-  generators = ledger_words.generators(run)
-  if generators:
-    yield Fact('generator of the noise', generators, 'as the ledger says')
-  if statement['code_version'] is not None:
-    yield Fact(
-      'code that trained',
-      _marked(statement, 'code_version', statement['code_version']),
-      'the version of what clipped, summed and added the noise',
-    )
-  if statement['target'] is not None:
-    target = statement['target']
-    yield Fact(
-      'target',
-      f'epsilon {rounding.exact(target["epsilon"])}; {_FOUND[target["found"]]}',
-      'what was asked for',
-    )
-
-
-def _words(name: str) -> str:
-  """What a mechanism's noise is like, with the papers that it is from."""
-  if name in noises.OTHERS:
-    return noises.OTHERS[name].words
-  kind = registry.KINDS.get(name)
-  if kind is None:
-    return _FROM_FILE
-  papers = ', '.join(kind.citations)
-  return f'{kind.words} ({papers})' if papers else kind.words
-
-
-def _option_facts(mechanism: dict[str, Any]) -> Iterator[Fact]:
-  kind = registry.kind_of(mechanism['strategy'])
-  for option in () if kind is None else kind.options:
-    value = mechanism.get(option.name)
-    if value is not None:
-      yield Fact(option.title, option.written.format(value), option.meaning)
-
-
-def _clip_norm(statement: dict[str, Any]) -> str:
-  mechanism, run = statement['mechanism'], statement['run']
-  in_ledger = '' if run is None else ledger_words.clip_norms(run['clip_norms'])
-  if mechanism['adaptive_clipping'] is not None:
-    return f"follows a quantile of the clients' norms{in_ledger and f': {in_ledger}'}"
-  if in_ledger:
-    return in_ledger
-  if mechanism['clip_norm'] is None:
-    return 'not stated; the guarantee holds for any'
-  return rounding.exact(mechanism['clip_norm'])
-
-
-def _adaptive_facts(adaptive: dict[str, Any]) -> Iterator[Fact]:
-  yield Fact(
-    'noise multiplier of the updates',
-    rounding.exact(adaptive['values_noise_multiplier']),
-    'the clip norm is estimated privately; the noise multiplier above covers the '
-    'estimate and the updates together, the updates themselves get this larger one '
-    '(arXiv:1905.03871, Theorem 1)',
-  )
-  yield Fact(
-    'noise of the clip norm',
-    f'{rounding.exact(adaptive["clipped_count_stddev"])} clients',
-    'standard deviation of the noise in the number of clients whose updates are '
-    'shorter than the clip norm',
-  )
-
-
-def _sensitivity_meaning(statement: dict[str, Any]) -> str:
-  which = 'in all its planned rounds together'
-  if _is_sampled(statement):
-    which = 'in one round; sampling is accounted for round by round'
-  twice = ''
-  if statement['definition']['adjacency']['name'] == 'replace_one':
-    twice = ". Twice that of C, as one client's part goes and another's comes"
-  return f'the most by which one client can change C X, {which}{twice}'
-
-
-def _has_other_noise(statement: dict[str, Any]) -> bool:
-  return not _noise(statement).is_gaussian
-
-
-def _is_sampled(statement: dict[str, Any]) -> bool:
-  return schemas.is_sampled(schemas.of_report(statement['participation']))
 
 
 def _participation(statement: dict[str, Any]) -> document.Section:
@@ -476,7 +324,7 @@ def _participation(statement: dict[str, Any]) -> document.Section:
   facts.append(
     Fact(
       'sampling enforced by' if sampled else 'separation enforced by',
-      _marked(statement, 'enforced_by', participation['enforced_by']),
+      mechanism_section.marked(statement, 'enforced_by', participation['enforced_by']),
       'what makes sure that the assumption holds',
     )
   )
@@ -484,7 +332,9 @@ def _participation(statement: dict[str, Any]) -> document.Section:
     facts.append(
       Fact(
         f'at most {participation["assumed_at_most"]} enforced by',
-        _marked(statement, 'cap_enforced_by', participation['cap_enforced_by']),
+        mechanism_section.marked(
+          statement, 'cap_enforced_by', participation['cap_enforced_by']
+        ),
         'what makes sure of the assumption of its own',
       )
     )
@@ -578,21 +428,21 @@ def _by_delta(guarantee: dict[str, Any]) -> document.Table:
 
 def _how_composed(statement: dict[str, Any]) -> str:
   runs = [part for _, part in _runs(statement)]
-  if any(_is_sampled(part) for part in runs):
-    noise = ' or '.join(dict.fromkeys(_noise(p).name.capitalize() for p in runs))
+  if any(mechanism_section.is_sampled(part) for part in runs):
+    noise = ' or '.join(
+      dict.fromkeys(mechanism_section.noise_of(p).name.capitalize() for p in runs)
+    )
     return (
       f'A round is a {noise} mechanism on a random sample of the clients. Clients that '
       'are not drawn give nothing away, and nobody knows who was drawn; so a round '
       'spends less than without sampling. The accountants add up what the rounds spend.'
     )
-  others = dict.fromkeys(_noise(part).name for part in runs if _has_other_noise(part))
-  if others:
-    return (
-      f'A round with {" or ".join(others).capitalize()} noise costs a client who is in '
-      'it epsilon = 1 / the noise multiplier, with delta = 0; one who is in several of '
-      'them at most the sum. The accountants compose the privacy loss of the rounds, '
-      'which at a positive delta is less than that.'
-    )
+  if _is_simulation(statement):
+    return 'No round is private, and nothing is accounted for but that.'
+  kinds = dict.fromkeys(mechanism_section.noise_of(part) for part in runs)
+  costs = [each.cost for each in kinds if each.cost is not None]
+  if costs:
+    return ' '.join(costs)
   if statement['parts']:
     number = 'mu, whose square is the sum of the squares of those of the runs'
   else:

@@ -1,0 +1,322 @@
+"""Reports of noise that clients make.
+
+Claims:
+
+* Setting, sensitivity, noise and error are those of the site; of integers after
+  rounding, with what accounting reads.
+* What else holds follows from the same noise by hand: against a client of the round,
+  a server without a secure sum, and for the other neighbours.
+* A ledger of such a run is accepted if its rounds had the clients and events that the
+  mechanism says, and refused else; where clients hide what they send, aborted attempts
+  count.
+* A simulation of local privacy has no guarantee, and says so first.
+* Reports are verified, and composed.
+"""
+
+import dataclasses
+import html
+import json
+import math
+import re
+
+import dp_accounting
+import pytest
+
+from tests.accounting.reports import statements
+from tff_dp_aggregators import accounting
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import distributed_noise
+from tff_dp_aggregators.accounting import reports
+from tff_dp_aggregators.accounting import sites
+from tff_dp_aggregators.accounting.accountants import gaussian
+from tff_dp_aggregators.accounting.reports import composition
+from tff_dp_aggregators.accounting.reports import rendering
+from tff_dp_aggregators.accounting.reports import statement
+
+DELTA = 1e-6
+SHARES, INTEGERS = statements.OF_CLIENTS['shares'], statements.OF_CLIENTS['integers']
+LAPLACE = statements.OF_CLIENTS['local']
+LOCAL = statements.OF_CLIENTS['local_ledger']
+SIMULATED = statements.OF_CLIENTS['simulated']
+TURNS = 3  # Of 12 rounds, each 4 after the one before.
+GRID = distributed_noise.design(
+  'skellam', clip_norm=1.0, noise_multiplier=5.0, min_clients=20, dimension=30, bits=16
+)
+
+
+def _build(mechanism, with_curves=False, **options):
+  return statement.build(
+    reports.Inputs(mechanism, DELTA, **options), with_curves=with_curves
+  )
+
+
+def _others(built):
+  return {
+    (each['against'], each['adjacency']): each['epsilon']
+    for each in built['other_guarantees']
+  }
+
+
+def _gaussian(noise_multiplier, rounds=TURNS):
+  return pytest.approx(
+    gaussian.epsilon_of(math.sqrt(rounds) / noise_multiplier, DELTA), rel=1e-9
+  )
+
+
+def _skellam(shares, moved=1.0, rounds=TURNS):
+  event = dataclasses.replace(
+    GRID.event(),
+    num_clients=shares,
+    l2_sensitivity=GRID.l2_sensitivity * moved,
+    l1_sensitivity=GRID.l1_sensitivity * moved,
+  )
+  repeated = dp_accounting.SelfComposedDpEvent(event, rounds)
+  return pytest.approx(accountants.epsilon(repeated, DELTA), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+  ('mechanism', 'clients', 'error_of'),
+  [
+    (SHARES, 1, 'sum'),
+    (LOCAL, 20, 'sum'),
+    (dataclasses.replace(LOCAL, options=()), 1, 'client'),
+    (SIMULATED, 1, 'client'),
+  ],
+)
+def test_figures_are_those_of_the_site(mechanism, clients, error_of):
+  built = _build(mechanism, with_curves=True)
+  stated, central = (
+    built['mechanism'],
+    _build(accounting.Mechanism('gaussian', statements.LIMITS, 5.0)),
+  )
+  assert built['setting'] == mechanism.site.setting
+  assert stated['noise_site'] == mechanism.noise_site
+  assert stated['sensitivity'] == pytest.approx(math.sqrt(TURNS), rel=1e-12)
+  assert stated['effective_noise_multiplier'] == pytest.approx(5 / math.sqrt(TURNS))
+  assert stated['error_of'] == error_of
+  for name in ('rmse', 'max_error'):
+    expected = central['mechanism'][name] * math.sqrt(clients)
+    assert stated[name] == pytest.approx(expected, rel=1e-12)
+  assert built['curves']['error_by_round'][-1][1] == pytest.approx(stated['max_error'])
+  assert stated['integer_noise'] is None
+
+
+def test_laplace_noise_of_clients_has_its_own_error():
+  stated = _build(LAPLACE)['mechanism']
+  # In the sum of 12 rounds with 20 clients each, of variance 2 * 5^2.
+  assert stated['max_error'] == pytest.approx(math.sqrt(12 * 20 * 2) * 5, rel=1e-12)
+  assert stated['sensitivity'] == TURNS
+
+
+def test_figures_of_integers_are_those_that_accounting_reads():
+  mechanism = _build(INTEGERS)['mechanism']
+  stated = mechanism['integer_noise']
+  assert stated['local_stddev'] == GRID.local_stddev
+  assert stated['l2_sensitivity'] == INTEGERS.event.event.l2_sensitivity
+  assert stated['l1_sensitivity'] == INTEGERS.event.event.l1_sensitivity
+  assert stated['clients'] == 20 and stated['padded_dimension'] == 32
+  assert 0 < stated['wrap_probability'] <= 1e-6 and stated['beta'] == 1e-6
+  noise = math.sqrt(20) * stated['local_stddev']
+  assert mechanism['effective_noise_multiplier'] == pytest.approx(
+    noise / (math.sqrt(TURNS) * stated['l2_sensitivity']), rel=1e-9
+  )
+  assert mechanism['rmse'] * stated['steps'] == pytest.approx(
+    noise * math.sqrt(6.5), rel=1e-9
+  )
+
+
+def test_wrapping_is_told_of_as_many_clients_as_a_round_had(tmp_path):
+  run = statements.ledger_of(INTEGERS, tmp_path / 'ledger.jsonl', clients=200)
+  stated = _build(INTEGERS, ledger=run)['mechanism']['integer_noise']
+  assert stated['clients'] == 200
+  assert stated['wrap_probability'] == GRID.wrap_probability_with(200) > 1e-6
+
+
+def test_what_else_holds_of_shares():
+  built = _build(SHARES)
+  assert built['guarantee']['epsilon'] == _gaussian(5.0)
+  assert _others(built) == {
+    ('other_client', 'zero_out'): _gaussian(5 * math.sqrt(19 / 20)),
+    ('released', 'replace_one'): _gaussian(2.5),
+    ('server', 'zero_out'): _gaussian(5 / math.sqrt(20)),
+  }
+
+
+def test_what_else_holds_of_shares_of_two_clients_and_of_one():
+  for fewest in (1, 2):
+    mechanism = dataclasses.replace(SHARES, options={'min_clients': fewest})
+    found = _others(_build(mechanism))
+    assert found['other_client', 'zero_out'] == _gaussian(5 / math.sqrt(fewest))
+
+
+def test_what_else_holds_of_integers(tmp_path):
+  built = _build(INTEGERS)
+  assert _others(built) == {
+    ('other_client', 'zero_out'): _skellam(19),
+    ('released', 'replace_one'): _skellam(20, moved=2.0),
+    ('server', 'zero_out'): _skellam(1),
+  }
+  run = statements.ledger_of(INTEGERS, tmp_path / 'ledger.jsonl', aborted=4)
+  found = _others(_build(INTEGERS, ledger=run))  # Of 7 rounds; 4 reports more.
+  assert found['other_client', 'zero_out'] == _skellam(19, rounds=2)
+  assert found['server', 'zero_out'] == _skellam(1, rounds=6)
+
+
+def test_what_else_holds_of_local_noise():
+  assert _others(_build(LOCAL)) == {
+    ('everybody', 'replace_one'): _gaussian(2.5),
+    ('released', 'zero_out'): _gaussian(5 * math.sqrt(20)),
+    ('other_client', 'zero_out'): _gaussian(5 * math.sqrt(19)),
+  }
+  unknown = dataclasses.replace(LOCAL, options=(), adjacency='replace_one')
+  assert _others(_build(unknown)) == {('everybody', 'zero_out'): _gaussian(5.0)}
+  laplace = _others(_build(LAPLACE))  # Pure: 3 reports of 2 / 5 at most.
+  assert list(laplace) == [('everybody', 'replace_one')]
+  assert 0.9 < laplace['everybody', 'replace_one'] <= 1.2
+
+
+@pytest.mark.parametrize(
+  'mechanism',
+  [statements.TREE, SIMULATED, dataclasses.replace(SHARES, noise_multiplier=0.0)],
+)
+def test_nothing_else_holds_of_the_server_s_noise_or_without_any(mechanism):
+  assert _build(mechanism)['other_guarantees'] == []
+
+
+@pytest.mark.parametrize('mechanism', [SHARES, INTEGERS, LAPLACE, LOCAL])
+def test_a_run_spends_what_its_rounds_say(mechanism, tmp_path):
+  run = statements.ledger_of(mechanism, tmp_path / 'ledger.jsonl', num_rounds=7)
+  built = _build(mechanism, ledger=run, with_curves=True)
+  one = dataclasses.replace(
+    mechanism, participation=strategies.Participation(7, 4), strategy=None
+  )
+  assert built['guarantee']['epsilon'] == pytest.approx(one.epsilon(DELTA), rel=1e-9)
+  assert built['run']['epsilon_planned'] == mechanism.epsilon(DELTA)
+  assert built['curves']['epsilon_by_round'][-1][0] <= 7
+
+
+@pytest.mark.parametrize('mechanism', [SHARES, INTEGERS, LAPLACE, LOCAL])
+def test_a_round_with_fewer_clients_than_counted_is_refused(mechanism, tmp_path):
+  run = statements.ledger_of(mechanism, tmp_path / 'ledger.jsonl', clients=19)
+  with pytest.raises(ValueError, match='19 clients, and min_clients=20'):
+    _build(mechanism, ledger=run)
+
+
+def test_who_hides_what_it_sends_pays_for_aborted_attempts(tmp_path):
+  run = statements.ledger_of(LOCAL, tmp_path / 'ledger.jsonl', aborted=5)
+  built = _build(LOCAL, ledger=run, with_curves=True)
+  assert built['guarantee']['epsilon'] == _gaussian(5.0, rounds=2 + 5)
+  assert built['run']['aborted_attempts']['epsilon'] == _gaussian(5.0, rounds=5)
+  assert built['run']['epsilon_planned'] == _gaussian(5.0, rounds=3 + 5)
+  assert built['curves']['epsilon_by_round'] == []
+  found = _others(built)
+  assert found['everybody', 'replace_one'] == _gaussian(2.5, rounds=2 + 5)
+  assert found['released', 'zero_out'] == _gaussian(5 * math.sqrt(20), rounds=2)
+  text = ' '.join(rendering.render(built, 'text').split())
+  assert 'each counts as one more participation' in text
+  # In shares nothing of them is seen.
+  run = statements.ledger_of(SHARES, tmp_path / 'other.jsonl', aborted=5)
+  built = _build(SHARES, ledger=run)
+  assert built['guarantee']['epsilon'] == _gaussian(5.0, rounds=2)
+  assert built['run']['aborted_attempts']['epsilon'] == 0
+
+
+def test_a_ledger_without_privacy_is_of_a_simulation_alone(tmp_path):
+  nothing = (dp_accounting.NonPrivateDpEvent(),) * 7
+  for index, mechanism in enumerate((statements.TREE, SHARES, INTEGERS, LOCAL)):
+    run = statements.ledger_of(mechanism, tmp_path / f'{index}.jsonl', events=nothing)
+    with pytest.raises(ValueError, match='round 0 of the ledger has the e'):
+      _build(mechanism, ledger=run)
+  run = statements.ledger_of(SIMULATED, tmp_path / 'simulated.jsonl')
+  built = _build(SIMULATED, ledger=run, with_curves=True)
+  assert built['guarantee']['epsilon'] is None
+  assert not built['guarantee']['is_private']
+  assert built['curves']['epsilon_by_round'] == []
+  assert built['curves']['epsilon_by_delta'] == []
+  private = statements.ledger_of(LOCAL, tmp_path / 'private.jsonl')
+  with pytest.raises(ValueError, match='has the event GaussianDpEvent'):
+    _build(SIMULATED, ledger=private)
+
+
+@pytest.mark.parametrize('output_format', ['text', 'markdown'])
+@pytest.mark.parametrize('noise', ['gaussian', 'laplace'])
+def test_a_simulation_says_first_that_there_is_no_guarantee(noise, output_format):
+  mechanism = accounting.Mechanism(
+    noise, statements.LIMITS, 5.0, noise_site='local_approximate'
+  )
+  text = rendering.render(_build(mechanism, with_curves=True), output_format)
+  lines = [line for line in text.splitlines() if line]
+  assert 'Guarantee: none (a simulation of local differential privacy' in lines[1]
+  words = ' '.join(text.split())
+  assert 'and nothing is accounted for but that' in words
+  assert 'here nothing is' in words and 'What else holds' not in words
+
+
+@pytest.mark.parametrize('output_format', ['text', 'markdown', 'html'])
+@pytest.mark.parametrize('kind', statements.OF_CLIENTS)
+def test_every_form_says_where_the_noise_is_made(kind, output_format, tmp_path):
+  built = statements.of_clients(tmp_path, kind)
+  text = html.unescape(re.sub('<[^>]*>', '', rendering.render(built, output_format)))
+  text = ' '.join(text.split())
+  site = statements.OF_CLIENTS[kind].site
+  assert site.made_by in text
+  if kind == 'simulated':
+    return
+  assert f'{site.kind} differential privacy for each client' in text
+  for assumption in site.assumptions:
+    said = assumption.format(min_clients=20)[:50]
+    assert said in text
+  for each in built['other_guarantees']:
+    assert rendering.rounding.up(each['epsilon']) in text
+
+
+def test_integers_say_what_rounding_costs_and_that_wrapping_costs_no_privacy():
+  text = ' '.join(rendering.render(_build(INTEGERS), 'markdown').split())
+  for said in ('cost of rounding', 'costs no privacy', 'beta', 'exempts nothing'):
+    assert said in text
+
+
+@pytest.mark.parametrize('kind', statements.OF_CLIENTS)
+def test_reports_are_verified_and_a_changed_digit_is_found(kind, tmp_path):
+  report = json.loads(json.dumps(statements.of_clients(tmp_path, kind)))
+  assert statements.verify(tmp_path, report).differences == ()
+  for each in report['other_guarantees']:
+    each['epsilon'] *= 1 + 1e-8
+    differences = statements.verify(tmp_path, report).differences
+    assert len(differences) == 1 and 'other_guarantees' in differences[0]
+    each['epsilon'] /= 1 + 1e-8
+
+
+def test_runs_at_one_site_compose_with_what_else_holds():
+  parts = [_build(SHARES, with_curves=True), _build(SHARES, with_curves=True)]
+  built = statement.compose(parts)
+  assert built['setting'] == sites.CLIENTS.setting
+  assert built['guarantee']['epsilon'] == _gaussian(5.0, rounds=2 * TURNS)
+  assert _others(built)['released', 'replace_one'] == _gaussian(2.5, rounds=2 * TURNS)
+  assert built['curves']['epsilon_by_delta']
+  for output_format in ('text', 'markdown', 'html'):
+    rendering.render(built, output_format)
+
+
+def test_integers_and_gaussians_compose_by_what_reads_both():
+  built = statement.compose([_build(INTEGERS), _build(SHARES)])
+  assert built['guarantee']['accountant'] == 'rdp'
+  single = _build(INTEGERS)['guarantee']['epsilon']
+  assert single < built['guarantee']['epsilon'] < 2.5 * single
+  assert set(_others(built)) == set(_others(_build(SHARES)))
+
+
+def test_runs_at_different_sites_say_both_settings():
+  built = statement.compose([_build(LOCAL), _build(statements.TREE)])
+  assert sites.LOCAL.setting in built['setting']
+  assert sites.SERVER.setting in built['setting']
+  assert built['other_guarantees'] == []
+  text = rendering.render(built, 'text')
+  assert ') differential privacy for each client' in ' '.join(text.split())
+
+
+def test_nothing_composes_with_a_simulation():
+  parts = [composition.Part(n, _build(m)) for n, m in (('a', LOCAL), ('b', SIMULATED))]
+  with pytest.raises(ValueError, match='b only simulates local privacy'):
+    composition.compose(parts)

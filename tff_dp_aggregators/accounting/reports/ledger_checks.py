@@ -1,0 +1,163 @@
+"""Whether a ledger is one of a mechanism, under its schema.
+
+`records.ledger` has the rules that the lines keep among themselves; here they are held
+against what was planned.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Optional
+
+from dp_accounting import NeighboringRelation as Relation
+
+from tff_dp_aggregators.accounting import events
+from tff_dp_aggregators.accounting import mechanism as mechanism_lib
+from tff_dp_aggregators.accounting import noises
+from tff_dp_aggregators.accounting.records import ledger as ledger_lib
+
+# How far figures of a ledger may be below those planned, and above, relative.
+_SAME, _ROUND_OFF = 1e-6, 1e-9
+
+
+def check_clip_norm(
+  mechanism: mechanism_lib.Mechanism,
+  clip_norm: Optional[float],
+  entries: Sequence[ledger_lib.LedgerEntry],
+) -> None:
+  """Refuses a ledger with another clip norm than is stated.
+
+  Args:
+    mechanism: As planned; one that pays for adaptive clipping has many.
+    clip_norm: As stated; `None` if none is.
+    entries: Of the ledger.
+
+  Raises:
+    ValueError: If a round has another one.
+  """
+  if clip_norm is None or mechanism.clipped_count_stddev is not None:
+    return
+  for entry in entries:
+    if entry.clip_norm != clip_norm:
+      raise ValueError(
+        f'clip_norm is {clip_norm}, but {entry.clip_norm} in round {entry.round} of '
+        'the ledger.'
+      )
+
+
+def check(mechanism: mechanism_lib.Mechanism, ledger: ledger_lib.Ledger) -> None:
+  """Refuses a ledger whose rounds were not this mechanism's, under its schema.
+
+  Args:
+    mechanism: As planned.
+    ledger: Of a run.
+
+  Raises:
+    ValueError: If the ledger is of another mechanism, other limits on participation or
+      sampling, or a round in it had fewer clients than there have to be.
+  """
+  entries = ledger.entries
+  if not mechanism.is_sampled and mechanism.relation is not Relation.REPLACE_SPECIAL:
+    raise ValueError(
+      'ledgers of rounds without sampling hold events for zero-out adjacency; state '
+      f'the mechanism with it, not with {mechanism.adjacency}.'
+    )
+  planned = mechanism.participation.num_rounds
+  if not 0 < len(entries) <= planned:
+    raise ValueError(
+      f'the ledger lists {len(entries)} rounds; the mechanism is for 1 to {planned}.'
+    )
+  checksum = mechanism.strategy.checksum
+  for entry in entries:
+    if (entry.strategy_checksum, entry.noise_multiplier) != (
+      checksum,
+      mechanism.noise_multiplier,
+    ):
+      raise ValueError(
+        f'round {entry.round} of the ledger used strategy '
+        f'{entry.strategy_checksum} with noise multiplier {entry.noise_multiplier}, '
+        f'the mechanism is {checksum} with {mechanism.noise_multiplier}. State the '
+        'mechanism, number of rounds and noise that the run was planned with; to '
+        'compose runs of several mechanisms, give each as its JSON report, --report.'
+      )
+  _check_clients(mechanism, entries)
+  if not mechanism.noise_multiplier:
+    return
+  if mechanism.is_private and mechanism.is_one_gaussian:
+    _check_limits(mechanism, entries)
+  else:
+    _check_events(mechanism, ledger)
+
+
+def _check_clients(
+  mechanism: mechanism_lib.Mechanism, entries: Sequence[ledger_lib.LedgerEntry]
+) -> None:
+  """Refuses a ledger with a round whose noise came from fewer clients than counted."""
+  fewest = dict(mechanism.options).get(noises.MIN_CLIENTS.name)
+  for entry in entries:
+    if fewest is not None and entry.cohort_reported < fewest:
+      raise ValueError(
+        f'round {entry.round} of the ledger was released with {entry.cohort_reported} '
+        f'clients, and min_clients={fewest} counts the noise of more: it has less '
+        'privacy than is stated. State the mechanism with as many clients as reported '
+        'in every round, and the noise that they made.'
+      )
+
+
+def _check_events(
+  mechanism: mechanism_lib.Mechanism, ledger: ledger_lib.Ledger
+) -> None:
+  """Refuses a ledger whose rounds have other events than those planned.
+
+  They were sampled in another way, or not at all, or made for other limits.
+  """
+  if ledger.aborted and mechanism.is_sampled:
+    raise ValueError(
+      f'the ledger has an aborted attempt at round {ledger.aborted[0].round}, and '
+      'sampling allows one attempt at a round: another makes its clients more likely '
+      'to be in the round than the sampling says. State the mechanism with limits on '
+      'participation, without sampling.'
+    )
+  for entry, planned in zip(ledger.entries, mechanism.round_events):
+    if not _is_as_planned(entry.event, events.to_json(planned)):
+      raise ValueError(
+        f'round {entry.round} of the ledger has the event {entry.dp_event}, but with '
+        f'{"this sampling" if mechanism.is_sampled else "these limits"} it is '
+        f'{planned}. The events of a sampled mechanism are its round_events; those '
+        'that are taken from states know nothing of sampling.'
+      )
+
+
+def _is_as_planned(stated: Any, planned: Any) -> bool:
+  """Whether a written event is another, but for round-off in its noise multiplier."""
+  if not isinstance(planned, dict) or set(stated) != set(planned):
+    return False
+  for name, value in planned.items():
+    if name == 'noise_multiplier':
+      # More noise than planned would be privacy that nothing shows.
+      same = value * (1 - _SAME) <= stated[name] <= value * (1 + _ROUND_OFF)
+    elif name == 'event':
+      same = _is_as_planned(stated[name], value)
+    else:
+      same = stated[name] == value
+    if not same:
+      return False
+  return True
+
+
+def _check_limits(
+  mechanism: mechanism_lib.Mechanism, entries: Sequence[ledger_lib.LedgerEntry]
+) -> None:
+  """Refuses a ledger whose events are for other limits on participation."""
+  _, so_far = events.round_noise_multipliers(
+    mechanism.strategy, mechanism.limits, mechanism.noise_multiplier
+  )
+  for entry, planned in zip(entries, so_far):
+    stated = entry.effective_noise_multiplier
+    # More noise than planned would be privacy that nothing shows.
+    if stated is None or not (
+      planned * (1 - _SAME) <= stated <= planned * (1 + _ROUND_OFF)
+    ):
+      raise ValueError(
+        f'round {entry.round} of the ledger has the effective noise multiplier '
+        f'{stated}, but under these limits on participation it is {float(planned)}: '
+        'the run was made for other limits.'
+      )

@@ -1,0 +1,245 @@
+"""What else holds: the same noise, looked at by others, or for other neighbours.
+
+Where clients make the noise, one epsilon is not the whole answer. Of shares of noise,
+a client of the round knows its own, and a server that sees more than the sum sees one
+share alone. Of noise that hides each report, the sum has more. `accounting.local` has
+the reasons; here each such event is stated with its epsilon, as the guarantee is, and
+is computed again when a report is verified.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, Callable, NamedTuple, Optional
+
+import dp_accounting
+
+from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import events
+from tff_dp_aggregators.accounting import local
+from tff_dp_aggregators.accounting import mechanism as mechanism_lib
+from tff_dp_aggregators.accounting import noises
+from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting import sites
+from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
+
+# Who looks, by the name that reports have for them.
+AGAINST = {
+  'released': 'whoever sees the sums that are released, and no more',
+  'other_client': 'one other client of the same rounds, who knows the noise that it '
+  'added itself, and sees the sums',
+  'server': 'a server that sees what each client sends, as if there were no secure sum',
+  'everybody': 'everybody, the server too: whoever sees what one client sends',
+}
+_OTHER = {'zero_out': 'replace_one', 'replace_one': 'zero_out'}
+_FEWEST = 'at least {} honest clients in each round'
+
+
+class _Row(NamedTuple):
+  """A guarantee before an accountant is asked.
+
+  Attributes:
+    against: A key of `AGAINST`.
+    adjacency: A key of `schemas.ADJACENCIES`.
+    event: Of all rounds of a client.
+    rests_on: What has to be true besides.
+  """
+
+  against: str
+  adjacency: str
+  event: dp_accounting.DpEvent
+  rests_on: str
+
+
+def of(inputs: inputs_lib.Inputs) -> list[dict[str, Any]]:
+  """What else holds of a mechanism, or of a run of it.
+
+  Args:
+    inputs: As for `statement.build`.
+
+  Returns:
+    JSON-ready dicts, described by `schema.load`; none where noise is of the server, or
+    there is no guarantee.
+
+  Raises:
+    ValueError: If `delta` is out of range.
+    dp_accounting.UnsupportedEventError: If the accountant cannot read an event.
+
+  Example:
+    >>> from tff_dp_aggregators import accounting, strategies
+    >>> shares = accounting.Mechanism(
+    ...   'gaussian',
+    ...   strategies.Participation(1),
+    ...   4.0,
+    ...   noise_site='clients',
+    ...   min_clients=100,
+    ... )
+    >>> for each in of(inputs_lib.Inputs(shares, 1e-6)):
+    ...   print(each['against'], each['adjacency'], f'{each["epsilon"]:.2f}')
+    other_client zero_out 1.07
+    released replace_one 2.25
+    server zero_out 14.67
+  """
+  mechanism = inputs.mechanism
+  rows = _ROWS.get(mechanism.noise_site)
+  if rows is None or not mechanism.is_private:
+    return []
+  return [
+    _stated(row, inputs.delta, inputs.accountant)
+    for row in rows(mechanism, *_reports(inputs))
+  ]
+
+
+def composed(
+  parts: Sequence[dict[str, Any]], accountant: Optional[str]
+) -> list[dict[str, Any]]:
+  """What else holds of several runs together: what is stated of each of them.
+
+  Args:
+    parts: Their statements, at the same delta.
+    accountant: Whose epsilon counts; `None` for the tightest.
+  """
+  found = []
+  for first in parts[0]['other_guarantees']:
+    same = [
+      each
+      for part in parts
+      for each in part['other_guarantees']
+      if all(each[key] == first[key] for key in ('against', 'adjacency'))
+    ]
+    if len(same) == len(parts):
+      together = [events.from_json(each['event']) for each in same]
+      row = _Row(
+        first['against'],
+        first['adjacency'],
+        dp_accounting.ComposedDpEvent(together),
+        '; '.join(dict.fromkeys(each['rests_on'] for each in same)),
+      )
+      found.append(_stated(row, first['delta'], accountant))
+  return found
+
+
+def _reports(inputs: inputs_lib.Inputs) -> tuple[int, int]:
+  """How often a client is in a sum that is released at most, and how often it reports.
+
+  It also reports in attempts that are aborted.
+  """
+  mechanism, ledger = inputs.mechanism, inputs.ledger
+  rounds = mechanism.participation.num_rounds if ledger is None else len(ledger.entries)
+  released = sum(
+    not isinstance(event, dp_accounting.NoOpDpEvent)
+    for event in mechanism.round_events[:rounds]
+  )
+  attempts = () if ledger is None else ledger.aborted
+  return released, released + sum(each.cohort_reported > 0 for each in attempts)
+
+
+def _stated(row: _Row, delta: float, accountant: Optional[str]) -> dict[str, Any]:
+  relation = schemas.ADJACENCIES[row.adjacency]
+  event = events.simplify(row.event)
+  epsilon = accountants.epsilon(event, delta, accountant, relation)
+  return {
+    'against': row.against,
+    'adjacency': row.adjacency,
+    'event': events.to_json(event),
+    'epsilon': epsilon if math.isfinite(epsilon) else None,
+    'delta': delta,
+    'accountant': accountants.choose(event, accountant, relation),
+    'rests_on': row.rests_on,
+  }
+
+
+def _of_shares(
+  mechanism: mechanism_lib.Mechanism, released: int, reports: int
+) -> Iterator[_Row]:
+  """Of noise that clients make in shares, for the sum."""
+  fewest = dict(mechanism.options)[noises.MIN_CLIENTS.name]
+  honest, own = mechanism.adjacency, _event_of_shares(mechanism)
+  # With another client in the round there are two; it takes its own share away.
+  left = max(fewest - 1, 1)
+  yield _Row(
+    'other_client',
+    honest,
+    own(left, honest, released),
+    f'{_FEWEST.format(left)} besides the one that looks; for several that pool what '
+    'they know there is less noise, by the share of each',
+  )
+  other = _OTHER[honest]
+  yield _Row('released', other, own(fewest, other, released), _FEWEST.format(fewest))
+  yield _Row(
+    'server',
+    honest,
+    own(1, honest, reports),
+    "the client's own share alone: what the guarantee would be without the secure sum "
+    'that it needs',
+  )
+
+
+def _event_of_shares(
+  mechanism: mechanism_lib.Mechanism,
+) -> Callable[[int, str, int], dp_accounting.DpEvent]:
+  """From how many shares there are, adjacency and number of rounds to an event."""
+  fewest = dict(mechanism.options)[noises.MIN_CLIENTS.name]
+
+  def of_gaussians(shares: int, adjacency: str, rounds: int) -> dp_accounting.DpEvent:
+    return local.central_event(
+      local.share(mechanism.noise_multiplier, fewest),
+      min_clients=shares,
+      adjacency=adjacency,
+      participations=rounds,
+    )
+
+  def of_integers(shares: int, adjacency: str, rounds: int) -> dp_accounting.DpEvent:
+    one: Any = mechanism.noise.event(mechanism.noise_multiplier)
+    moved = 2.0 if adjacency == 'replace_one' else 1.0
+    event = dataclasses.replace(
+      one,
+      num_clients=shares,
+      l2_sensitivity=one.l2_sensitivity * moved,
+      l1_sensitivity=one.l1_sensitivity * moved,
+    )
+    return dp_accounting.SelfComposedDpEvent(event, rounds)
+
+  return of_gaussians if mechanism.noise.is_gaussian else of_integers
+
+
+def _of_local(
+  mechanism: mechanism_lib.Mechanism, released: int, reports: int
+) -> Iterator[_Row]:
+  """Of noise of each client that hides what it sends."""
+  other = _OTHER[mechanism.adjacency]
+  yield _Row(
+    'everybody',
+    other,
+    local.local_event(
+      mechanism.noise_multiplier,
+      noise=mechanism.noise.name,
+      adjacency=other,
+      participations=reports,
+    ),
+    "the client's own noise alone",
+  )
+  fewest = dict(mechanism.options).get(noises.MIN_CLIENTS.name)
+  if fewest is None or not mechanism.noise.is_gaussian:
+    return  # Of Laplace noise nothing better is known of the sum.
+  for against, others in (('released', fewest), ('other_client', max(fewest - 1, 1))):
+    besides = ' besides the one that looks' if against == 'other_client' else ''
+    yield _Row(
+      against,
+      mechanism.adjacency,
+      local.central_event(
+        mechanism.noise_multiplier,
+        min_clients=others,
+        adjacency=mechanism.adjacency,
+        participations=released,
+      ),
+      f'{_FEWEST.format(others)}{besides}, who keep their noise to themselves, and a '
+      'secure sum',
+    )
+
+
+# Where noise is made by clients, what else is to be said of it.
+_ROWS: dict[str, Callable[[mechanism_lib.Mechanism, int, int], Iterator[_Row]]] = {
+  sites.CLIENTS.name: _of_shares,
+  sites.LOCAL.name: _of_local,
+}
