@@ -1,10 +1,9 @@
 """Epsilon after each round of a mechanism that composes, at the cost of milliseconds.
 
 Gaussian noise without sampling is one Gaussian over all rounds so far, and each line of
-the ledger has the exact epsilon. Samples of Gaussians, and Laplace noise at a positive
-delta, have none in closed form: the tightest accountant
-takes tenths of a second for one number. Here is an upper bound for every round, the
-smaller of two:
+the ledger has the exact epsilon. Samples of Gaussians, integer noise, and Laplace noise
+at a positive delta, have none in closed form: the tightest accountant takes tenths of a
+second for one number. Here is an upper bound for every round, the smaller of two:
 
 * Renyi DP of the turns so far, the quick bound: one divergence for each order, times
   the turns. It is up to twice too large, most of all in the first rounds. Of samples

@@ -21,10 +21,14 @@ LIMITS = strategies.Participation(12, 4)
 TREE = accounting.Mechanism('tree', LIMITS, 5.0)
 OF_TREE = ('--mechanism=tree', '--num_rounds=12', '--min_separation=4')
 OF_TREE += ('--noise_multiplier=5', '--target_delta=1e-6')
+OF_NBAFL = ('--nbafl', '--target_epsilon=0.8', '--target_delta=1e-5', '--clip_norm=1.5')
+OF_NBAFL += ('--num_rounds=40', '--num_exposures=2', '--num_clients=50')
+OF_NBAFL += ('--min_examples=1000',)
 KINDS = (
   'tree', 'blt', 'curves', 'ledger', 'sampled', 'composition', 'without_privacy',
   'flags', 'ledger_by_flags', 'round_log', 'run_dir', 'run_dirs', 'larger_cohort',
   'run_without_privacy', 'shares', 'integers', 'local', 'local_ledger', 'simulated',
+  'nbafl',
 )  # fmt: skip
 # What a run's configuration says of clients' data besides.
 BESIDES = {
@@ -242,6 +246,7 @@ def of_every_kind(folder):
   )
   for kind in OF_CLIENTS:
     yield of_clients(folder, kind)
+  yield by_flags(folder, *OF_NBAFL)
 
 
 def of_kind(folder, kind):

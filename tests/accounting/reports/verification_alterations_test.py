@@ -111,7 +111,8 @@ def _missed(folder, report, changes):
   'kind',
   _some_slow(
     statements.KINDS,
-    ('composition', 'round_log', 'run_dir', 'run_dirs', 'local', 'local_ledger'),
+    ('composition', 'round_log', 'run_dir', 'run_dirs', 'shares', 'integers')
+    + ('local_ledger',),
   ),
 )
 def test_every_alteration_is_found(tmp_path, kind):
@@ -132,7 +133,7 @@ def test_every_alteration_is_found(tmp_path, kind):
 @pytest.mark.parametrize(
   'kind',
   _some_slow(
-    ('blt', 'curves', 'ledger', 'flags', 'run_dirs', 'larger_cohort', 'integers')
+    ('blt', 'curves', 'ledger', 'flags', 'run_dirs', 'larger_cohort', 'local', 'nbafl')
     + ('run_without_privacy',),
     ('curves', 'run_dirs'),
   ),

@@ -25,6 +25,12 @@ one comes in as a run directory, or as the JSON report that was made of it:
         --num_rounds=2000 --min_separation=314 --noise_multiplier=7 \
         --target_delta=1e-10
 
+What the formulas of NbAFL claim, beside what holds, is a report of its own:
+
+    python -m tff_dp_aggregators.accounting.report --nbafl --target_epsilon=0.8 \
+        --target_delta=1e-5 --clip_norm=1.5 --num_rounds=30 --num_exposures=2 \
+        --num_clients=50 --min_examples=10000
+
 and computed again, to find any difference:
 
     python -m tff_dp_aggregators.accounting.report --verify=report.json
@@ -45,6 +51,7 @@ from absl import flags
 
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
+from tff_dp_aggregators.accounting.programs import nbafl_flags
 from tff_dp_aggregators.accounting.programs import participation
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.accounting.reports import composition
@@ -105,6 +112,7 @@ def define(values: flags.FlagValues) -> None:
   )
   participation.define_log(values)
   _define_stated(values)
+  nbafl_flags.define(values)
   flags.DEFINE_string(
     'verify',
     None,
@@ -156,7 +164,12 @@ def _define_stated(values: flags.FlagValues) -> None:
 
 def _of_mechanism_flags() -> tuple[str, ...]:
   """Flags that decide on the numbers of a mechanism, but for what a run of it left."""
-  return (*flags_lib.all_names(), *participation.LOG_FLAGS, *_STATED)
+  return (
+    *flags_lib.all_names(),
+    *participation.LOG_FLAGS,
+    *_STATED,
+    *nbafl_flags.NAMES,
+  )
 
 
 def build(values: flags.FlagValues) -> dict[str, Any]:
@@ -167,12 +180,24 @@ def build(values: flags.FlagValues) -> dict[str, Any]:
     ValueError: If flags are missing, contradict each other or are out of range, or a
       file is wrong.
   """
+  nbafl_flags.check(values)
+  if values.nbafl:
+    return _nbafl(values)
   _check_together(values)
   return composition.compose(
     list(_parts(values, with_curves=values.format in ('json', 'html'))),
     accountant=values.accountant,
     command=sources.command_of(_given(values, (*_of_mechanism_flags(), *_SOURCES))),
   )
+
+
+def _nbafl(values: flags.FlagValues) -> dict[str, Any]:
+  """The statement of the NbAFL plan in flags."""
+  for name in (*_of_mechanism_flags(), *_SOURCES):
+    if values[name].present and name not in nbafl_flags.DECIDING:
+      raise ValueError(f'--{name} does not go with --nbafl.')
+  command = sources.command_of(_given(values, nbafl_flags.DECIDING))
+  return statement_lib.build_nbafl(nbafl_flags.plan(values), command=command)
 
 
 def _check_together(values: flags.FlagValues) -> None:
@@ -412,7 +437,9 @@ def _verify(values: flags.FlagValues) -> int:
   return 0 if result.ok else program.CHECK_FAILED
 
 
-PROGRAM = program.Program(
-  'tff-dp-report', __doc__ or '', define, main, flags_lib.groups
-)
+def _groups() -> tuple[program.Group, ...]:
+  return (*flags_lib.groups(), ('NbAFL', nbafl_flags.NAMES))
+
+
+PROGRAM = program.Program('tff-dp-report', __doc__ or '', define, main, _groups)
 execute, run = PROGRAM.execute, PROGRAM.run

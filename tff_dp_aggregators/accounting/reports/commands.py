@@ -11,6 +11,7 @@ from typing import Any, Callable, Optional
 
 from tff_dp_aggregators.accounting.reports import comparing
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
+from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.accounting.reports import sources
 
 # Makes a statement of the arguments of the report program; files that they name are
@@ -126,7 +127,7 @@ def _compared(
 
 def _checksums(statement: dict[str, Any]) -> list[Any]:
   """Of the strategies, in their order."""
-  if statement['mechanism'] is None:
+  if statement['mechanism'] is None or nbafl_report.is_one(statement):
     return []
   if not statement['parts']:
     return [statement['mechanism']['strategy_checksum']]
@@ -192,7 +193,7 @@ def _files(verification: dict[str, Any], moved: bool) -> list[dict[str, Any]]:
 
 def _not_said(led_to: dict[str, Any]) -> Iterator[tuple[str, str]]:
   """Texts that a command says nothing about, and a report has from elsewhere."""
-  if led_to['mechanism'] is None or led_to['parts']:
+  if led_to.get('participation') is None:
     return
   unsaid = {
     ('participation', 'enforced_by'): (inputs_lib.NOT_STATED,),

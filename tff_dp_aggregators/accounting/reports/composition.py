@@ -18,6 +18,7 @@ from typing import Any, Optional
 from tff_dp_aggregators.accounting import sites
 from tff_dp_aggregators.accounting.records import strict_json
 from tff_dp_aggregators.accounting.reports import commands
+from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement as statement_lib
 from tff_dp_aggregators.accounting.reports import verification
@@ -62,6 +63,11 @@ def compose(
       if part.statement['simulated_cohort'] is not None:
         why = 'simulates a larger cohort and has no guarantee'
       raise ValueError(f'{part.name} {why}; with it nothing has a guarantee.')
+    if nbafl_report.is_one(part.statement):
+      raise ValueError(
+        f'{part.name} is of an NbAFL plan, which has several guarantees, of examples '
+        'and of clients; it stands alone.'
+      )
     if _is_simulation(part.statement):
       raise ValueError(
         f'{part.name} only simulates local privacy; with it nothing has a guarantee.'

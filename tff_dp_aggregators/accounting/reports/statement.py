@@ -24,6 +24,7 @@ from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
+from tff_dp_aggregators.accounting import nbafl
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
@@ -31,6 +32,7 @@ from tff_dp_aggregators.accounting.reports import curves as curves_lib
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import integer_noise
 from tff_dp_aggregators.accounting.reports import ledger_checks
+from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.accounting.reports import other_guarantees
 from tff_dp_aggregators.accounting.reports import provenance
 from tff_dp_aggregators.accounting.reports import simulated_cohorts
@@ -235,6 +237,32 @@ def compose(
       },
     },
   }
+
+
+def build_nbafl(plan: nbafl.Nbafl, *, command: Optional[str] = None) -> dict[str, Any]:
+  """The statement of an NbAFL plan: what its formulas claim, and what holds.
+
+  Args:
+    plan: With all its inputs.
+    command: A command that prints the same numbers again.
+
+  Example:
+    >>> plan = nbafl.Nbafl(
+    ...   0.8,
+    ...   1e-5,
+    ...   clip_norm=1.5,
+    ...   num_exposures=2,
+    ...   num_rounds=30,
+    ...   num_clients=50,
+    ...   min_examples=10_000,
+    ... )
+    >>> for each in build_nbafl(plan)['guarantees'][:2]:
+    ...   print(each['claimed_epsilon'], f'{each["epsilon"]:.3f}')
+    0.4 0.273
+    0.8 0.403
+  """
+  said = nbafl_report.of(plan, _software(), command)
+  return {'format': FORMAT, 'version': VERSION, **said}
 
 
 def build_without_privacy(

@@ -36,6 +36,7 @@ from tff_dp_aggregators.accounting.reports import commands
 from tff_dp_aggregators.accounting.reports import comparing
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import json_schema
+from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.accounting.reports import schema as schema_lib
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement as statement_lib
@@ -188,7 +189,7 @@ def _other_files(report: dict[str, Any], folder: str) -> Iterator[str]:
 def _add_options(report: dict[str, Any]) -> None:
   """Adds options of kinds of strategies that came after the report was made."""
   mechanism, parts = report.get('mechanism'), report.get('parts')
-  if isinstance(mechanism, dict) and not parts:
+  if isinstance(mechanism, dict) and 'strategy' in mechanism:
     for name in mechanism_lib.options():
       mechanism.setdefault(name, None)
   for part in parts if isinstance(parts, list) else ():
@@ -219,6 +220,10 @@ def _by_another_method(statement: dict[str, Any]) -> Optional[tuple[str, float]]
 def _build_again(report: dict[str, Any], folder: str) -> dict[str, Any]:
   if report['mechanism'] is None:
     return _without_privacy_again(report, folder)
+  if nbafl_report.is_one(report):
+    return statement_lib.build_nbafl(
+      nbafl_report.plan_of(report), command=report['verification']['command']
+    )
   if report['parts']:
     configs = _paths(report, folder, 'config')
     sources.check_independent([os.path.dirname(path) or '.' for path in configs])

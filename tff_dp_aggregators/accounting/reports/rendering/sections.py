@@ -12,10 +12,12 @@ from typing import Any, Optional
 
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.accounting.reports.rendering import document
 from tff_dp_aggregators.accounting.reports.rendering import how_to_verify
 from tff_dp_aggregators.accounting.reports.rendering import ledger_words
 from tff_dp_aggregators.accounting.reports.rendering import mechanism_section
+from tff_dp_aggregators.accounting.reports.rendering import nbafl_document
 from tff_dp_aggregators.accounting.reports.rendering import other_guarantees_section
 from tff_dp_aggregators.accounting.reports.rendering import rounding
 from tff_dp_aggregators.accounting.reports.rendering import without_guarantee
@@ -64,6 +66,8 @@ def of_statement(statement: dict[str, Any]) -> document.Document:
   """
   if statement['mechanism'] is None:
     return without_guarantee.document_of(_TITLE, statement)
+  if nbafl_report.is_one(statement):
+    return nbafl_document.document_of(_TITLE, statement)
   return document.Document(
     _TITLE,
     _headline(statement),

@@ -1,0 +1,116 @@
+"""Reports of NbAFL plans: what the formulas claim beside what holds.
+
+Claims:
+
+* The guarantee is that of a client towards who sees the models, as an accountant says
+  it of the noise in the sum; every row is what `nbafl` says.
+* The report by flags is that of the plan, verified by its command, and a changed digit
+  is found.
+* Every form shows claim and epsilon beside each other, and never less than it is.
+* Flags that are missing or do not belong to it are refused, and it composes with none.
+"""
+
+import html
+import json
+import math
+import re
+
+import dp_accounting
+import pytest
+
+from tests.accounting.reports import statements
+from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import nbafl
+from tff_dp_aggregators.accounting.programs import report as report_program
+from tff_dp_aggregators.accounting.reports import composition
+from tff_dp_aggregators.accounting.reports import json_schema
+from tff_dp_aggregators.accounting.reports import rendering
+from tff_dp_aggregators.accounting.reports import schema
+from tff_dp_aggregators.accounting.reports import statement
+
+PLAN = nbafl.Nbafl(
+  0.8,
+  1e-5,
+  clip_norm=1.5,
+  num_exposures=2,
+  num_rounds=40,
+  num_clients=50,
+  min_examples=1000,
+)
+FEW = ('--clients_per_round=10', '--calibration=exact')
+
+
+def test_the_guarantee_is_that_of_a_client_towards_who_sees_the_models():
+  built = statement.build_nbafl(PLAN)
+  assert built['guarantee']['adjacency'] == 'zero_out'
+  noise = math.hypot(
+    PLAN.client_noise_multiplier * math.sqrt(50), PLAN.server_noise_multiplier
+  )
+  event = dp_accounting.SelfComposedDpEvent(dp_accounting.GaussianDpEvent(noise), 40)
+  expected = accountants.epsilon(event, 1e-5)
+  assert built['guarantee']['epsilon'] == pytest.approx(expected, rel=1e-9)
+  assert built['mechanism']['uplink_stddev'] == PLAN.uplink_stddev
+  rows = PLAN.guarantees()
+  assert len(rows) == len(built['guarantees'])
+  for row, stated in zip(rows, built['guarantees']):
+    assert stated == {name: getattr(row, name) for name in stated}
+  assert list(json_schema.violations(built, schema.load())) == []
+
+
+@pytest.mark.parametrize('more', [(), FEW])
+def test_flags_give_the_same_and_it_is_verified(more, tmp_path):
+  report = statements.by_flags(tmp_path, *statements.OF_NBAFL, *more)
+  assert statements.verify(tmp_path, report).differences == ()
+  adjacency = report['guarantee']['adjacency']
+  assert adjacency == ('replace_one' if more else 'zero_out')
+  report['guarantees'][2]['epsilon'] *= 1 + 1e-7
+  differences = statements.verify(tmp_path, report).differences
+  assert differences and 'guarantees[2].epsilon' in differences[0]
+
+
+def test_another_command_is_found(tmp_path):
+  report = statements.by_flags(tmp_path, *statements.OF_NBAFL)
+  command = report['verification']['command']
+  report['verification']['command'] = command.replace('rounds=40', 'rounds=39')
+  differences = statements.verify(tmp_path, report).differences
+  assert differences and 'command leads to something else' in differences[0]
+
+
+@pytest.mark.parametrize('output_format', ['text', 'markdown', 'html'])
+def test_every_form_shows_claims_beside_what_holds(output_format):
+  built = statement.build_nbafl(PLAN)
+  text = rendering.render(built, output_format)
+  text = ' '.join(html.unescape(re.sub('<[^>]*>', ' ', text)).split())
+  assert 'the formulas claim 0.8 for each example' in text
+  for each in built['guarantees']:
+    assert rendering.rounding.up(each['epsilon']) in text
+  for said in ('Clipping the finished upload does not make it so', 'sigma_u'):
+    assert said in text
+
+
+@pytest.mark.parametrize(
+  ('flags', 'message'),
+  [
+    (statements.OF_NBAFL[:-1], '--nbafl needs --min_examples as well'),
+    (statements.OF_NBAFL[1:], '--num_exposures is for --nbafl'),
+    ((*statements.OF_NBAFL, '--mechanism=tree'), '--mechanism does not go with'),
+    ((*statements.OF_NBAFL, '--run_dir=x'), '--run_dir does not go with --nbafl'),
+    ((*statements.OF_NBAFL, '--clients_per_round=51'), 'at most num_clients, 50'),
+  ],
+)
+def test_flags_that_do_not_fit_are_refused(flags, message, capsys):
+  assert report_program.execute(flags) == 2
+  assert message in capsys.readouterr().err
+
+
+def test_it_composes_with_none(tmp_path):
+  report = statements.by_flags(tmp_path, *statements.OF_NBAFL)
+  (tmp_path / 'nbafl.json').write_text(json.dumps(report))
+  parts = [
+    composition.Part('a', statement.build_nbafl(PLAN)),
+    composition.Part('b', statement.build_nbafl(PLAN)),
+  ]
+  with pytest.raises(ValueError, match='a is of an NbAFL plan'):
+    composition.compose(parts)
+  again = statements.by_flags(tmp_path, f'--report={tmp_path}/nbafl.json')
+  assert again == report
