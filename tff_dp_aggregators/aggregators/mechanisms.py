@@ -9,15 +9,15 @@ from tff_dp_aggregators import accounting
 from tff_dp_aggregators import noise
 from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting import sites
-from tff_dp_aggregators.aggregators import approximate_local
 from tff_dp_aggregators.aggregators import distributed
 from tff_dp_aggregators.aggregators import factory
-from tff_dp_aggregators.aggregators import local
-from tff_dp_aggregators.aggregators import shares
 
 # The function has the module's name in the package.
 from tff_dp_aggregators.aggregators.adaptive import adaptive
 from tff_dp_aggregators.aggregators.builders import from_strategy
+from tff_dp_aggregators.aggregators.client_noise import approximate_local
+from tff_dp_aggregators.aggregators.client_noise import local
+from tff_dp_aggregators.aggregators.client_noise import shares
 from tff_dp_aggregators.aggregators.laplace import laplace
 from tff_dp_aggregators.base import checks
 

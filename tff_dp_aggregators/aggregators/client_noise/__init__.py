@@ -1,0 +1,1 @@
+"""Factories of means whose noise clients make, or which stand for such."""
