@@ -41,7 +41,7 @@ def test_a_round_too_many_is_told_in_one_sentence():
 
 
 def test_conditions_that_tensorflow_adds_are_left_out():
-  @tff.tensorflow.computation(np.int64)
+  @tff.tensorflow.computation(np.int32)
   def fail(number):
     with tf.control_dependencies([tf.debugging.assert_less(number, 1, 'too large')]):
       return tf.identity(number)
