@@ -223,12 +223,6 @@ def _digits(lines, shift):
       yield index, [*lines[:index], mutant, *lines[index + 1 :]]
 
 
-def _put(path, content):
-  """Writes a file anew; one that is cut to nothing first would wait for the disk."""
-  os.remove(path)
-  pathlib.Path(path).write_bytes(content)
-
-
 @pytest.mark.parametrize('knows_the_head', [False, True])
 @pytest.mark.parametrize('writes_anew', [False, True])
 @pytest.mark.parametrize('shift', [1, pytest.param(5, marks=pytest.mark.slow)])
@@ -248,7 +242,7 @@ def test_every_digit_that_matters_is_found_if_it_changes(
         continue  # It is no JSON any more.
     if mutants == lines:
       continue  # A digit of the hash, which was written anew.
-    _put(path, b''.join(mutants))
+    ledgers.put(path, b''.join(mutants))
     try:
       wrong = ledger.read(path, head)
     except ValueError as e:
@@ -289,7 +283,7 @@ def test_every_bit_of_every_line_but_the_last_is_found_without_the_head(path):
     for bit in range(8):
       mutant = bytearray(data)
       mutant[place] ^= 1 << bit
-      _put(path, mutant)
+      ledgers.put(path, mutant)
       try:
         ledger.read(path)
         passed.add(place)

@@ -42,7 +42,7 @@ def whole(path):
 def test_cut_at_any_byte_it_reads_as_its_complete_lines(path, whole):
   data = pathlib.Path(path).read_bytes()
   for length in range(len(data) + 1):
-    pathlib.Path(path).write_bytes(data[:length])
+    ledgers.put(path, data[:length])
     complete = data[:length].count(b'\n')
     part = ledger.read(path)
     assert part.entries == whole.entries[:complete]
@@ -57,7 +57,7 @@ def lines_of_bytes(data):
 def test_cut_at_any_byte_it_is_resumed_as_if_nothing_had_happened(path, whole, caplog):
   data = pathlib.Path(path).read_bytes()
   for length in range(len(data) + 1):
-    pathlib.Path(path).write_bytes(data[:length])
+    ledgers.put(path, data[:length])
     complete = data[:length].count(b'\n')
     prefix = b''.join(lines_of_bytes(data)[:complete])
     caplog.clear()

@@ -72,3 +72,9 @@ def chained(lines):
 def lines_of(path):
   """The lines of a file, with their ends, as bytes."""
   return pathlib.Path(path).read_bytes().splitlines(keepends=True)
+
+
+def put(path, content):
+  """Writes a file anew; one that is cut to nothing first would wait for the disk."""
+  pathlib.Path(path).unlink(missing_ok=True)
+  pathlib.Path(path).write_bytes(content)
