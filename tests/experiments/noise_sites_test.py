@@ -173,6 +173,21 @@ def test_clipping_without_noise_under_a_secure_sum(tmp_path):
   assert config['training']['aggregation']['clip_order'] == 'infinity'
 
 
+def test_the_approximation_of_local_noise_has_no_guarantee(tmp_path):
+  result = _run(tmp_path / 'run', GAUSSIAN, '--noise_site=local_approximate')
+  assert 'No guarantee: the server adds Gaussian noise' in result.stdout
+  assert 'Privacy spent' not in result.stdout
+  entries = ledger_lib.read(str(tmp_path / 'run' / 'ledger.jsonl')).entries
+  assert {each.event['type'] for each in entries} == {'NonPrivateDpEvent'}
+  assert {row['epsilon'] for row in _rows(tmp_path / 'run')} == {'inf'}
+  report = _json(tmp_path / 'run' / 'report.json')
+  assert report['guarantee']['epsilon'] is None
+  said = executing.execute(report_program, f'--run_dir={tmp_path}/run')
+  assert said.returncode == 0 and said.stdout == (
+    (tmp_path / 'run' / 'report.md').read_text()
+  )
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
   'flags',
