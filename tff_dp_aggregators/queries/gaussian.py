@@ -30,7 +30,7 @@ class GaussianSumQuery(matrix_mechanism.MatrixMechanismQuery):
     >>> sample = query.initial_sample_state()
     >>> for record in [[3.0, 0.0, 4.0], [0.0, 0.5, 0.0]]:
     ...   sample = query.accumulate_record(params, sample, tf.constant(record))
-    >>> (sample / 2**39).numpy().round(3).tolist()  # In steps: 2^39 are 1 here.
+    >>> (sample / 2**34).numpy().round(3).tolist()  # In steps: 2^34 are 1 here.
     [0.6, 0.5, 0.8]
     >>> noised, state, event = query.get_noised_result(sample, state)
     >>> float(event.noise_multiplier)

@@ -26,7 +26,9 @@ floating-point noise would leave uncovered (Mironov, CCS 2012).
 What this rests on is that Z is a Gaussian. It is one up to what `noise.normal` says:
 the row of z that is new in a round is made of 96 random bits for the length of a pair
 and 64 for its direction, in float64, so that its spacing is far below a step, which is
-2^-42 of the standard deviation at least.
+2^-35 of the standard deviation at least. How many numbers of float64 a step holds
+depends on where it lies, one more or less: of a number near one standard deviation
+2^17, so that the step's probability is right to some 2^-17.
 """
 
 import math
@@ -41,10 +43,11 @@ MAX_CLIENTS = 10**7
 # Magnitude of an entry in steps: 10^7 times this is below 2^62.3.
 _BITS = 39
 LARGEST_ENTRY = 2**_BITS
-# Noise of standard deviation 2^3 clip norms has 2^-42 of it as a step. Louder noise
-# gets larger steps: float64, of 53 bits, has to be finer than a step everywhere but
-# where nothing ever lies. What larger steps take from 10^7 records is 2^-18 of it.
-_LOUD_BITS = 3
+# Noise of standard deviation 2^-4 clip norms has 2^-35 of it as a step. Louder noise
+# gets larger steps: float64, of 53 bits, has to be so much finer than a step that its
+# spacing shows nowhere, not in millions of coordinates together. What larger steps take
+# from 10^7 records is 2^-11 of it.
+_LOUD_BITS = -4
 # What noise can reach in steps without an overflow, beside any sum.
 _LARGEST_NOISE = 2.0**61
 
@@ -109,7 +112,7 @@ def steps_per_unit(
   Example:
     >>> import math
     >>> [math.log2(steps_per_unit(tf.constant(c), 1.0)) for c in (1.0, 1.01, 0.5)]
-    [39.0, 38.0, 40.0]
+    [35.0, 34.0, 36.0]
   """
   bits = tf.bitcast(tf.cast(clip_norm, tf.float64), tf.int64)
   # Of the smallest power of two that is not below the clip norm.
@@ -127,10 +130,11 @@ def exponent_of_steps(noise_multiplier: float) -> int:
   """An entry is at most two to this power, in steps, and a clip norm more than half.
 
   Args:
-    noise_multiplier: Standard deviation of the noise over the clip norm.
+    noise_multiplier: Standard deviation of the noise over the clip norm; 0 for none.
   """
-  louder = math.ceil(math.log2(noise_multiplier)) if noise_multiplier else 0
-  return _BITS - max(0, louder - _LOUD_BITS)
+  if not noise_multiplier:
+    return _BITS
+  return _BITS - max(0, math.ceil(math.log2(noise_multiplier)) - _LOUD_BITS)
 
 
 def zeros_like(specs: Any) -> Any:
