@@ -131,7 +131,7 @@ def test_integers_are_planned_with_the_fewest_bits_that_hardly_cost_noise():
     ({'min_clients': 5}, 'min_clients=5 is for .*noise_site=clients or noise_site=loc'),
     (
       {'name': 'banded', 'noise_site': 'local'},
-      'banded strategy cannot be made on clients: .* made on the server',
+      'noise_site=local does not go with a banded strategy, .* or noise_site=server',
     ),
     (
       {'name': 'laplace', 'noise_site': 'clients', 'min_clients': 5},

@@ -182,11 +182,14 @@ def noise_of(noise: str) -> noises.Noise:
   return NOISES[noise]
 
 
-def check_strategy(strategy: strategies.Strategy) -> strategies.Strategy:
+def check_strategy(
+  strategy: strategies.Strategy, noise_site: str = 'clients'
+) -> strategies.Strategy:
   """Returns a strategy if its noise can be made on clients: that of the identity.
 
   Args:
     strategy: Strategy matrix C of a mechanism.
+    noise_site: The name of where it is to be made, for messages.
 
   Raises:
     TypeError: If it is no strategy.
@@ -195,11 +198,11 @@ def check_strategy(strategy: strategies.Strategy) -> strategies.Strategy:
   strategies.strategy.require(strategy)
   if strategy != strategies.Identity(strategy.num_rounds):
     raise ValueError(
-      f'the noise of a {strategy.kind} strategy cannot be made on clients: a round '
-      'takes away a part of the noise of earlier rounds, which clients made who are '
-      'not in this round, and which the server must not know. Noise on clients is '
-      'independent in each round (the identity strategy, mechanism gaussian or '
-      'laplace); correlated noise is made on the server.'
+      f'noise_site={noise_site} does not go with a {strategy.kind} strategy, whose '
+      'noise cannot be made on clients: a round takes away a part of the noise of '
+      'earlier rounds, which clients made who are not in this round, and which the '
+      'server must not know. Take the mechanism gaussian, whose noise is independent '
+      'in each round, or noise_site=server.'
     )
   return strategy
 

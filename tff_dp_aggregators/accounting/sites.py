@@ -105,6 +105,8 @@ CLIENTS = Site(
   kind='distributed',
   made_by='clients, each a share of that of the sum',
   z='the sum of the shares of the fewest clients',
+  seen='all that is released, but neither what single clients send nor the noise that '
+  'they add',
   principle='Each client clips its update, and adds a share of the {noise} noise that '
   'is drawn anew in each round. What is released is the sum of what they send, in '
   'which as many shares make the noise as there are clients.',
@@ -227,7 +229,7 @@ def check(
       'which would see the counts of single clients. Take a fixed clip norm, or add '
       'the noise on the server.'
     )
-  local.check_strategy(strategy)
+  local.check_strategy(strategy, site.name)
 
 
 def check_numbers(

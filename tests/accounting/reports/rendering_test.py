@@ -447,8 +447,10 @@ def test_packed_simulation_is_marked_as_that(output_format):
   for built in (with_privacy, without):
     _says(built, output_format, 'packed', 'a technique of simulation')
   with_privacy['run']['simulation'] = None
-  for built in (with_privacy, statement.build_without_privacy('one_by_one')):
+  one_by_one = statement.build_without_privacy('one_by_one')
+  for built in (with_privacy, one_by_one):
     assert 'techniqueofsimulation' not in _read(built, output_format)
+  _says(one_by_one, output_format, 'one by one', 'simulated', 'no security')
 
 
 @pytest.mark.parametrize('output_format', PEOPLE)

@@ -316,6 +316,28 @@ def test_runs_at_different_sites_say_both_settings():
   assert ') differential privacy for each client' in ' '.join(text.split())
 
 
+def test_runs_at_different_sites_are_not_seen_by_one_adversary():
+  built = statement.compose([_build(SHARES), _build(LOCAL), _build(SHARES)])
+  text = ' '.join(rendering.render(built, 'text').split())
+  # A share alone hides little: the epsilon is not against who sees what run 1 sends.
+  assert (
+    f'who sees of run 1 and 3 {sites.CLIENTS.seen}; and of run 2 {sites.LOCAL.seen}, '
+    'and knows' in text
+  )
+  assert 'neither what single clients send nor the noise' in sites.CLIENTS.seen
+
+
+def test_local_privacy_says_what_it_mostly_means():
+  built = _build(LOCAL)
+  usual = rendering.rounding.up(_others(built)['everybody', 'replace_one'])
+  said = f'stated for any two data of a client. That is epsilon = {usual}'
+  assert said in ' '.join(rendering.render(built, 'text').split())
+  # The guarantee itself, or none of local noise.
+  for mechanism in (dataclasses.replace(LOCAL, adjacency='replace_one'), SHARES):
+    text = ' '.join(rendering.render(_build(mechanism), 'text').split())
+    assert 'mostly stated' not in text
+
+
 def test_nothing_composes_with_a_simulation():
   parts = [composition.Part(n, _build(m)) for n, m in (('a', LOCAL), ('b', SIMULATED))]
   with pytest.raises(ValueError, match='b only simulates local privacy'):

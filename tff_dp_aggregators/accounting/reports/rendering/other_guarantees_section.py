@@ -18,6 +18,21 @@ _INTRO = (
 )
 
 
+def usual_local(statement: dict[str, Any]) -> Iterator[document.Paragraph]:
+  """What local differential privacy mostly means, where the guarantee is another.
+
+  Args:
+    statement: As `statement.build` or `compose` returned it.
+  """
+  for each in statement['other_guarantees']:
+    if (each['against'], each['adjacency']) == ('everybody', 'replace_one'):
+      yield document.Paragraph(
+        'Local differential privacy is mostly stated for any two data of a client. '
+        f'That is epsilon = {rounding.up(each["epsilon"])} at the same delta, of the '
+        'same noise (what else holds, below).'
+      )
+
+
 def sections(statement: dict[str, Any]) -> Iterator[document.Section]:
   """The section, if there is anything to say.
 

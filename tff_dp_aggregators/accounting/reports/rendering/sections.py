@@ -152,6 +152,7 @@ def _summary(statement: dict[str, Any]) -> Iterator[document.Block]:
     )
   yield document.Paragraph(_meaning(statement))
   yield document.Paragraph(_EPSILON_AND_DELTA)
+  yield from other_guarantees_section.usual_local(statement)
   yield document.Items('It rests on these assumptions:', tuple(_assumptions(statement)))
   yield document.Items('It covers:', tuple(definition['covered']))
   yield document.Items(
@@ -176,8 +177,18 @@ def _meaning(statement: dict[str, Any]) -> str:
 
 
 def _seen(statement: dict[str, Any]) -> str:
-  seen = (mechanism_section.site_of(part).seen for _, part in _runs(statement))
-  return ' and '.join(dict.fromkeys(seen))
+  runs: dict[str, list[str]] = {}
+  for number, part in _runs(statement):
+    seen = mechanism_section.site_of(part).seen
+    if schemas.is_sampled(schemas.of_report(part['participation'])):
+      seen = f'{seen}, but not who was drawn'
+    runs.setdefault(seen, []).append(number)
+  if len(runs) == 1:
+    return next(iter(runs))
+  # Who sees what a client sends in one run need not see it in another.
+  return '; and '.join(
+    f'of run {" and ".join(numbers)} {seen}' for seen, numbers in runs.items()
+  )
 
 
 def _recognised(guarantee: dict[str, Any]) -> float:

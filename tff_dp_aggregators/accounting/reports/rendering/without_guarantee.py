@@ -15,8 +15,8 @@ from tff_dp_aggregators.accounting.reports.rendering.document import Code
 from tff_dp_aggregators.accounting.reports.rendering.document import Fact
 
 _NO_PRIVACY = (
-  'No privacy mechanism was used: updates were neither clipped nor noised, and epsilon '
-  'is infinite.'
+  'No privacy mechanism was used: whether or not updates were clipped, no noise was '
+  'added to them, and epsilon is infinite.'
 )
 NOTHING = (
   'No finite epsilon holds: whoever sees the models may learn anything about a client.'
@@ -32,6 +32,13 @@ _PACKED = (
   'a technique of simulation; the sums, the noise and the accounting are those of '
   'clients that train by themselves',
 )
+_ONE_BY_ONE = (
+  'one by one: each client in a computation of its own',
+  'one program was all clients and the server; a secure sum, if there was one, was '
+  'simulated, with the same result and no security',
+)
+# By what statements call them.
+_SIMULATIONS = {'packed': _PACKED, 'one_by_one': _ONE_BY_ONE}
 
 
 def document_of(title: str, statement: dict[str, Any]) -> document.Document:
@@ -56,8 +63,8 @@ def document_of(title: str, statement: dict[str, Any]) -> document.Document:
 
 def simulation_facts(simulation: Optional[str]) -> Iterator[Fact]:
   """How clients were simulated, if that is to be told."""
-  if simulation == 'packed':
-    yield Fact('simulation', *_PACKED)
+  if simulation is not None:
+    yield Fact('simulation', *_SIMULATIONS[simulation])
 
 
 def tuning_items(statement: dict[str, Any]) -> Iterator[str]:
