@@ -274,6 +274,8 @@ def _headline(settings: settings_lib.Settings, run_dir: str) -> str:
       f'clip norm, {mechanism.effective_noise_multiplier:.4f} relative to '
       'the sensitivity'
     )
+    if mechanism.noise.options:  # Of integers; the report has what rounding costs.
+      noise = f'{noise} before rounding'
     if mechanism.site.is_of_client:
       noise = f'{noise}, of each client'
   if settings.privacy.simulated_cohort_scale != 1:

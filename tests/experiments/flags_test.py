@@ -305,6 +305,10 @@ def test_training_without_privacy_refuses_flags_of_privacy(name):
       ['--noise_multiplier=1', '--accountant=rdp'],
       '--accountant says by whose epsilon the noise for a target is found',
     ),
+    (
+      ['--mechanism=laplace', '--accountant=zcdp', '--num_rounds=5'],
+      '--accountant=zcdp does not read this event; leave it out, or take pld or ',
+    ),
     (['--adjacency=replace_one'], '--adjacency=replace_one does not go with a run'),
     (['--adjacency=add_or_remove'], '--adjacency=add_or_remove does not go with a run'),
     (

@@ -141,7 +141,13 @@ def test_output_file_is_written_whole_and_never_overwritten(tmp_path):
       + ('--target_delta=1e-6', '--sampling=fixed_size', '--population=99')
       + ('--cohort=9', '--accountant=prv'),
       2,
-      'Unsupported event',
+      '--accountant=prv does not read this event; leave it out, or take pld or rdp. ',
+    ),
+    (
+      ('--mechanism=laplace', '--num_rounds=3', '--target_epsilon=1')
+      + ('--target_delta=1e-6', '--accountant=zcdp'),
+      2,
+      '--accountant=zcdp does not read this event; leave it out, or take pld or ',
     ),
     ((*GBOARD, '--noise_multiplier=1', '--ledger=/nowhere'), 2, 'No such file'),
     (

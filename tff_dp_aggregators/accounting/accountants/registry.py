@@ -205,7 +205,18 @@ def composed(
   """
   made = entry_of(choose(event, accountant, relation)).make(relation)
   for part, count in parts.parts(event, relation):
-    made.compose(part, count)
+    try:
+      made.compose(part, count)
+    except dp_accounting.UnsupportedEventError as e:
+      others = [
+        each.name for each in ACCOUNTANTS.values() if each.can_read(event, relation)
+      ]
+      if accountant is None or not others:
+        raise
+      raise dp_accounting.UnsupportedEventError(
+        f'accountant={accountant} does not read this event; leave it out, or take '
+        f'{" or ".join(others)}. {e}'
+      ) from e
   return made
 
 

@@ -48,6 +48,8 @@ _REFUSALS = (
   dp_accounting.UnsupportedEventError,
   series_optimization.ConvergenceError,
 )
+# The argument in refusals of accountants, which is the flag.
+_ACCOUNTANT = re.compile(r'(?<![-.\w])accountant=')
 # What Python and absl say of a value, and how it is said to people.
 _IN_WORDS = (
   (re.compile(r'invalid literal for int\(\) with base 10: (.*)'), r'\1 is no integer'),
@@ -114,7 +116,7 @@ class Program:
       _refuse(str(e))
       return CHECK_FAILED
     except refusals as e:
-      return _refuse(str(e) or type(e).__name__)
+      return _refuse(_ACCOUNTANT.sub('--accountant=', str(e)) or type(e).__name__)
 
   def run(self) -> None:
     """Executes the command line and ends the process with the exit code."""
