@@ -122,7 +122,7 @@ def test_nothing_else_is_between_the_samples_of_one_gaussian(event, path):
 )
 def test_what_is_no_sample_of_a_rounds_noise_is_refused(event, path):
   with ledger.LedgerWriter(path, 1e-6) as writer:
-    with pytest.raises(ValueError, match='Laplace noise or samples; got'):
+    with pytest.raises(ValueError, match='integer noise, or samples; got'):
       _append(writer, MECHANISMS['poisson'], event)
   assert ledgers.lines_of(path) == []
 
