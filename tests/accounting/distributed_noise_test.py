@@ -140,7 +140,7 @@ def test_the_bound_on_wrapping_is_above_what_it_is_exactly(noise, dimension, cli
     max_clients=clients,
     dimension=dimension,
     bits=8,
-    scale=50.0 * math.sqrt(dimension) / clients,
+    scaled_clip_norm=50.0 * math.sqrt(dimension) / clients,
     local_stddev=20.0 / math.sqrt(clients),
     beta=0.0,
   )

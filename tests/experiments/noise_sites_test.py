@@ -278,7 +278,7 @@ def test_adaptive_clipping_takes_the_default_noise_of_its_count():
       ('--mechanism=laplace', '--noise_site=clients'),
       '--noise_site=clients does not go with laplace noise: the sum of Laplace shares',
     ),
-    (('--mechanism=tree', '--noise_site=local'), 'correlated noise is made on the'),
+    (('--mechanism=tree', '--noise_site=local'), 'Take the mechanism gaussian'),
     (
       (GAUSSIAN, '--noise_site=local', '--sampling=poisson'),
       '--noise_site=local does not go with sampling',

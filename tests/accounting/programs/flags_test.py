@@ -318,7 +318,7 @@ def test_rounds_and_participations_of_integer_noise_are_found():
     (('--noise_site=local_approximate',), 'has no guarantee that could be stated'),
     (('--noise_site=clients',), '^--min_clients is missing, which gaussian'),
     (('--bits=4',), '^--bits=4 is for skellam or discrete_gaussian'),
-    (('--mechanism=tree', '--noise_site=local'), 'correlated noise is made on the'),
+    (('--mechanism=tree', '--noise_site=local'), 'Take the mechanism gaussian'),
     (
       ('--noise_site=local', '--sampling=poisson', '--sampling_probability=0.1'),
       '^--noise_site=local does not go with sampling',
