@@ -1,6 +1,7 @@
 """The notebook of docs/ runs from top to bottom, and prints what it was kept with."""
 
 import nbformat
+import pytest
 
 from tools.docs import notebook
 
@@ -26,6 +27,7 @@ def _shown(cell):
   ]
 
 
+@pytest.mark.slow
 def test_it_prints_and_draws_what_it_was_committed_with(tmp_path):
   committed = _code(nbformat.read(notebook.PATH, as_version=4))
   now = _code(notebook.executed(str(tmp_path)))
