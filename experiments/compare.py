@@ -21,7 +21,6 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 
-import dp_accounting
 from absl import flags
 
 from tff_dp_aggregators.accounting.programs import program
@@ -160,7 +159,7 @@ def _planned(
     )
     output = values.output or _new_name()
     return comparison.Comparison(output, record, tuned, values.jobs)
-  except (ValueError, OSError, dp_accounting.UnsupportedEventError) as e:
+  except program.BAD_INPUT as e:
     raise program.WrongUsage(str(e)) from e
 
 

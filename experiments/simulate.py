@@ -15,7 +15,6 @@ events for TensorBoard. A run that was stopped goes on with the same flags and i
 import os
 import warnings
 
-import dp_accounting
 from absl import flags
 
 from tff_dp_aggregators.accounting.programs import program
@@ -34,7 +33,7 @@ def main(values: flags.FlagValues) -> int:
     if settings.run.run_dir is not None:
       _make(settings.run.run_dir)
       run_directory.check_flags(settings.run.run_dir, settings.flags, settings.facts)
-  except (ValueError, OSError, dp_accounting.UnsupportedEventError) as e:
+  except program.BAD_INPUT as e:
     raise program.WrongUsage(str(e)) from e
   with warnings.catch_warnings():
     warnings.simplefilter('ignore')  # Of TFF's dependencies, about each other.

@@ -87,7 +87,7 @@ class ZeroLargeFactory(ClientwiseFactory):
     >>> import numpy as np
     >>> from tff_dp_aggregators import aggregators
     >>> mean = aggregators.gaussian(
-    ...   clip_norm=5.0, noise_multiplier=0.0, clients_per_round=2
+    ...   clip_norm=6.0, noise_multiplier=0.0, clients_per_round=2
     ... )
     >>> process = ZeroLargeFactory(mean, norm=10.0).create(
     ...   tff.TensorType(np.float32, [2])

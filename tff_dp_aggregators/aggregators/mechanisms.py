@@ -98,6 +98,7 @@ def from_mechanism(
       and the mechanism rests on sampling or pays for adaptive clipping.
 
   Example:
+    >>> from tff_dp_aggregators import strategies
     >>> mechanism = accounting.Mechanism.for_target(
     ...   'banded',
     ...   strategies.Participation(num_rounds=100, min_separation=25),

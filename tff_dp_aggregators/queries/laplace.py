@@ -64,7 +64,7 @@ class LaplaceSumQuery(records.GridSumQuery):
     >>> params = query.derive_sample_params(state)
     >>> sample = query.initial_sample_state()
     >>> sample = query.accumulate_record(params, sample, tf.constant([3.0, -1.0]))
-    >>> (sample.numpy() / 2**38).round(6)  # In steps of the grid: 2^38 are 1 here.
+    >>> (sample.numpy() / 2**32).round(6)  # In steps of the grid: 2^32 are 1 here.
     array([ 1.5, -0.5])
     >>> noised, state, event = query.get_noised_result(sample, state)
     >>> float(event.noise_multiplier), float(query.derive_metrics(state)['epsilon'])

@@ -6,7 +6,7 @@ Claims, with clients of uneven sizes, short batches and several epochs:
   all mechanisms and for none; side by side, and one client after the other.
 * The state is of the same type, and goes from packed to unpacked and back in the middle
   of a run.
-* The sum is the same to the bit in however many packs.
+* The sum is the same in however many packs, but for last bits of what clients train.
 * A round that is run again is the same to the bit.
 * A client whose training ends in NaN is counted, and adds nothing.
 * A model that draws random numbers is trained one client after the other.
@@ -197,7 +197,7 @@ def test_a_run_goes_from_packed_to_unpacked_and_back(data):
   _assert_close(simulation.release(held), straight.release(state))
 
 
-def test_sums_and_models_are_the_same_to_the_bit_in_any_number_of_packs(data):
+def test_models_are_the_same_but_for_a_last_bit_in_any_number_of_packs(data):
   released = []
   for num_packs in (1, 3):
     simulation = _packed(data, _aggregator('gaussian'), num_packs=num_packs)
@@ -205,7 +205,8 @@ def test_sums_and_models_are_the_same_to_the_bit_in_any_number_of_packs(data):
     released.append(simulation.release(state))
   for other in released[1:]:
     for one, two in zip(tf.nest.flatten(released[0]), tf.nest.flatten(other)):
-      np.testing.assert_array_equal(one, two)
+      # Some processors multiply matrices otherwise if there are more of them at once.
+      np.testing.assert_allclose(one, two, rtol=0, atol=2.0**-22)
 
 
 def test_a_round_that_is_run_again_is_the_same_to_the_bit(data):

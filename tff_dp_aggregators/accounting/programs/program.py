@@ -48,6 +48,8 @@ _REFUSALS = (
   dp_accounting.UnsupportedEventError,
   series_optimization.ConvergenceError,
 )
+# What checking of flags may raise, in programs that import no dp-accounting themselves.
+BAD_INPUT = (ValueError, OSError, dp_accounting.UnsupportedEventError)
 # The argument in refusals of accountants, which is the flag.
 _ACCOUNTANT = re.compile(r'(?<![-.\w])accountant=')
 # What Python and absl say of a value, and how it is said to people.

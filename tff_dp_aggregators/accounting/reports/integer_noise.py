@@ -31,7 +31,7 @@ def of(inputs: inputs_lib.Inputs) -> Optional[dict[str, Any]]:
     >>> said['padded_dimension'], said['wrap_probability'] <= 1e-6
     (1024, True)
     >>> round(said['rounding_factor'], 4)  # What one client sends is so much longer.
-    1.0001
+    1.0005
   """
   noise = inputs.mechanism.noise
   if noise.plan is None:

@@ -258,7 +258,7 @@ def build_nbafl(plan: nbafl.Nbafl, *, command: Optional[str] = None) -> dict[str
     ... )
     >>> for each in build_nbafl(plan)['guarantees'][:2]:
     ...   print(each['claimed_epsilon'], f'{each["epsilon"]:.3f}')
-    0.4 0.273
+    0.4 0.276
     0.8 0.403
   """
   said = nbafl_report.of(plan, _software(), command)
