@@ -203,10 +203,8 @@ def test_models_are_the_same_but_for_a_last_bit_in_any_number_of_packs(data):
     simulation = _packed(data, _aggregator('gaussian'), num_packs=num_packs)
     state, _ = simulation.next(simulation.initialize(), *_round(0))
     released.append(simulation.release(state))
-  for other in released[1:]:
-    for one, two in zip(tf.nest.flatten(released[0]), tf.nest.flatten(other)):
-      # Some processors multiply matrices otherwise if there are more of them at once.
-      np.testing.assert_allclose(one, two, rtol=0, atol=2.0**-22)
+  # Some processors multiply matrices otherwise if there are more of them at once.
+  _assert_close(*released)
 
 
 def test_a_round_that_is_run_again_is_the_same_to_the_bit(data):
