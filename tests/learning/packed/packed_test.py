@@ -203,8 +203,14 @@ def test_models_are_the_same_but_for_a_last_bit_in_any_number_of_packs(data):
     simulation = _packed(data, _aggregator('gaussian'), num_packs=num_packs)
     state, _ = simulation.next(simulation.initialize(), *_round(0))
     released.append(simulation.release(state))
-  # Some processors multiply matrices otherwise if there are more of them at once.
-  _assert_close(*released)
+  tf.nest.assert_same_structure(*released)
+  for one, other in zip(*map(tf.nest.flatten, released)):
+    one, other = np.asarray(one), np.asarray(other)
+    if one.dtype == np.float32:
+      # Some processors multiply matrices otherwise if there are more of them at once.
+      np.testing.assert_array_max_ulp(one, other, maxulp=4)
+    else:  # Keys, counts and what was spent.
+      np.testing.assert_array_equal(one, other)
 
 
 def test_a_round_that_is_run_again_is_the_same_to_the_bit(data):
