@@ -22,14 +22,13 @@ from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import calibration
 from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting.accountants import gaussian
+from tff_dp_aggregators.accounting.accountants import pure
 from tff_dp_aggregators.base import checks
 
 # Kinds of noise, by name.
 NOISES = {each.name: each for each in (noises.GAUSSIAN, noises.LAPLACE)}
 # What closed forms are rounded up by, relative: more than their round-off.
 _ROUND_OFF = 1e-14
-# Of e, below what float64 ends at.
-_LARGEST_EXPONENT = 700.0
 
 
 def gaussian_noise_multiplier(epsilon: float, delta: float) -> float:
@@ -115,13 +114,7 @@ def laplace_epsilon(
   _check_positive('noise_multiplier', noise_multiplier)
   checks.check_positive_int('num_compositions', num_compositions)
   q = _check_probability(sampling_probability)
-  before = math.nextafter(1 / noise_multiplier, math.inf)
-  if before > _LARGEST_EXPONENT:  # Both terms may be large and their sum small.
-    one = before * (1 + _ROUND_OFF)
-    one += math.log(q + (1 - q) * math.exp(-before))
-  else:
-    one = math.log1p(q * math.expm1(before))
-  return num_compositions * one * (1 + _ROUND_OFF)
+  return num_compositions * pure.of_laplace(noise_multiplier, q) * (1 + _ROUND_OFF)
 
 
 @dataclasses.dataclass(frozen=True, init=False)

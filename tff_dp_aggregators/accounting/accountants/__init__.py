@@ -10,12 +10,14 @@ from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.accountants import parts
 from tff_dp_aggregators.accounting.accountants import pld
 from tff_dp_aggregators.accounting.accountants import prv
+from tff_dp_aggregators.accounting.accountants import pure
 from tff_dp_aggregators.accounting.accountants import rdp
 from tff_dp_aggregators.accounting.accountants import registry
 from tff_dp_aggregators.accounting.accountants.closed_forms import GaussianAccountant
 from tff_dp_aggregators.accounting.accountants.closed_forms import ZCdpAccountant
 from tff_dp_aggregators.accounting.accountants.closed_forms import gdp_mu
 from tff_dp_aggregators.accounting.accountants.closed_forms import zcdp_rho
+from tff_dp_aggregators.accounting.accountants.pure import pure_epsilon
 from tff_dp_aggregators.accounting.accountants.registry import ACCOUNTANTS
 from tff_dp_aggregators.accounting.accountants.registry import EXACT
 from tff_dp_aggregators.accounting.accountants.registry import QUICK_BOUND
@@ -55,6 +57,8 @@ __all__ = [
   'quick_bound',
   'pld',
   'prv',
+  'pure',
+  'pure_epsilon',
   'rdp',
   'register',
   'registry',

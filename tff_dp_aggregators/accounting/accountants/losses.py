@@ -493,6 +493,8 @@ class Composition:
     more, less = float(self._deltas[at - 1]), float(self._deltas[at])
     if not less < more < 1.0:  # Nor where one is no number.
       return epsilon, wrong
+    if more <= delta:  # An epsilon below 0 would do.
+      return 0.0, wrong
     # Delta is linear in e^epsilon between two points.
     part = (more - delta) / (more - less)
     before = float(self._epsilons[at - 1])

@@ -35,6 +35,7 @@ from tff_dp_aggregators.accounting.reports import ledger_checks
 from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.accounting.reports import other_guarantees
 from tff_dp_aggregators.accounting.reports import provenance
+from tff_dp_aggregators.accounting.reports import recognition
 from tff_dp_aggregators.accounting.reports import simulated_cohorts
 from tff_dp_aggregators.base import version
 from tff_dp_aggregators.strategies import registry
@@ -42,7 +43,7 @@ from tff_dp_aggregators.strategies import registry
 # What a JSON report says that it is.
 FORMAT = 'tff_dp_aggregators.privacy_report'
 # Of that format; a report of another version is refused.
-VERSION = 6
+VERSION = 7
 
 _UNIT = (
   'one client with all its data: the guarantee is about everything that a client '
@@ -347,7 +348,8 @@ def guarantee(
     `epsilon` (of `accountant`), `delta`, the epsilons of others under their names
     (`epsilon_rdp`, ...), `zcdp_rho` and `gdp_mu` where there are such, and
     `accountants`, a list that says what each number is; `epsilon_by_delta` has epsilon
-    for customary deltas. Infinities are `None`.
+    for customary deltas, `pure_epsilon` for delta 0, and `recognised` what it means for
+    an observer. Infinities are `None`.
   """
   gaussian.check_delta(delta)
   chosen = accountants.choose(event, accountant, relation)
@@ -375,6 +377,7 @@ def guarantee(
     mu = accountants.gdp_mu(event)
   except dp_accounting.UnsupportedEventError:
     mu = None
+  pure = accountants.pure_epsilon(event, relation)
   return {
     'epsilon': by_name[chosen],
     'delta': delta,
@@ -387,6 +390,11 @@ def guarantee(
     },
     'zcdp_rho': None if mu is None else _finite(mu * mu / 2),
     'gdp_mu': None if mu is None else _finite(mu),
+    'pure_epsilon': _finite(pure),
+    'recognised': {
+      'false_alarms': recognition.FALSE_ALARMS,
+      'share': recognition.of(composed[chosen], mu, pure),
+    },
     'accountants': listed,
     'epsilon_by_delta': [
       {

@@ -5,8 +5,6 @@ of "How to DP-fy ML" (arXiv:2303.00654). Every term is explained where it first 
 Nothing is computed here that a guarantee rests on: the numbers are the statement's.
 """
 
-import math
-import statistics
 from collections.abc import Iterator
 from typing import Any, Optional
 
@@ -54,7 +52,6 @@ _QUESTIONS = {
     'those that had the second',
   ),
 }
-_FALSE_ALARMS = 0.01
 
 
 def of_statement(statement: dict[str, Any]) -> document.Document:
@@ -168,11 +165,12 @@ def _is_cut_short(statement: dict[str, Any]) -> bool:
 
 def _meaning(statement: dict[str, Any]) -> str:
   question, without, with_ = _QUESTIONS[statement['definition']['adjacency']['name']]
+  recognised = statement['guarantee']['recognised']
   return (
     f'In plain words: somebody who sees {_seen(statement)}, and knows everything '
     f'else, wants to tell {question}. If they may suspect wrongly '
-    f'{rounding.exact(100 * _FALSE_ALARMS)}% of the {without}, they recognise at most '
-    f'{rounding.percent(_recognised(statement["guarantee"]))} of {with_}.'
+    f'{rounding.exact(100 * recognised["false_alarms"])}% of the {without}, they '
+    f'recognise at most {rounding.percent(recognised["share"])} of {with_}.'
   )
 
 
@@ -189,21 +187,6 @@ def _seen(statement: dict[str, Any]) -> str:
   return '; and '.join(
     f'of run {" and ".join(numbers)} {seen}' for seen, numbers in runs.items()
   )
-
-
-def _recognised(guarantee: dict[str, Any]) -> float:
-  """The largest share recognised with `_FALSE_ALARMS`.
-
-  By the trade-off function of Gaussian DP (arXiv:1905.02383, equation 6), or else of
-  (epsilon, delta) (equation 5).
-  """
-  mu = guarantee['gdp_mu']
-  if mu is not None:
-    normal = statistics.NormalDist()
-    return normal.cdf(mu + normal.inv_cdf(_FALSE_ALARMS))
-  epsilon, delta = min(guarantee['epsilon'], 100.0), guarantee['delta']
-  other = 1 - math.exp(-epsilon) * (1 - delta - _FALSE_ALARMS)
-  return min(math.exp(epsilon) * _FALSE_ALARMS + delta, other)
 
 
 def _assumptions(statement: dict[str, Any]) -> Iterator[str]:
@@ -430,15 +413,18 @@ def _label(listed: dict[str, Any]) -> str:
 
 def _by_delta(guarantee: dict[str, Any]) -> document.Table:
   chosen = guarantee['accountant']
-  rows = tuple(
+  rows = [
     (
       rounding.exact(point['delta']),
       rounding.up(point['epsilon'], 6)
       + ('' if point['accountant'] == chosen else f' ({point["accountant"]})'),
     )
     for point in guarantee['epsilon_by_delta']
-  )
-  return document.Table(('delta', f'epsilon ({guarantee["accountant"]})'), rows)
+  ]
+  if guarantee['pure_epsilon'] is not None:
+    rows.append(('0', f'{rounding.up(guarantee["pure_epsilon"], 6)} (the sum of all)'))
+  header = ('delta', f'epsilon ({guarantee["accountant"]})')
+  return document.Table(header, tuple(rows))
 
 
 def _how_composed(statement: dict[str, Any]) -> str:

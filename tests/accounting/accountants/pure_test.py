@@ -1,0 +1,95 @@
+"""Epsilon at delta 0: the largest privacy loss there is, by enumeration."""
+
+import itertools
+import math
+
+import dp_accounting
+import numpy as np
+import pytest
+from dp_accounting import NeighboringRelation as Relation
+
+from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting.accountants import pure
+
+LAPLACE = dp_accounting.LaplaceDpEvent
+
+
+def largest_loss(noise_multiplier, q):
+  """Of one release around two neighbours, |log P/Q| at its largest on a fine grid."""
+  x = np.linspace(-60, 60, 240_001) * noise_multiplier
+  without = np.exp(-np.abs(x) / noise_multiplier)
+  with_it = (1 - q) * without + q * np.exp(-np.abs(x - 1) / noise_multiplier)
+  return float(np.max(np.abs(np.log(with_it / without))))
+
+
+@pytest.mark.parametrize('q', [1.0, 0.5, 0.01])
+@pytest.mark.parametrize('noise_multiplier', [0.3, 1.0, 8.0])
+def test_one_use_is_the_largest_loss(noise_multiplier, q):
+  found = pure.of_laplace(noise_multiplier, q)
+  assert found == pytest.approx(largest_loss(noise_multiplier, q), rel=1e-9)
+
+
+def test_everything_adds_up_exactly_or_to_the_next_number():
+  event = dp_accounting.ComposedDpEvent(
+    [dp_accounting.SelfComposedDpEvent(LAPLACE(8.0), 10), LAPLACE(2.0)]
+  )
+  assert pure.pure_epsilon(event) == 1.75
+  thirds = pure.pure_epsilon(dp_accounting.SelfComposedDpEvent(LAPLACE(3.0), 1))
+  assert thirds == math.nextafter(1 / 3, 1)  # 1 / 3 itself is below a third.
+
+
+def test_samples_of_clients_add_up_as_they_are():
+  sampled = dp_accounting.PoissonSampledDpEvent(0.1, LAPLACE(1.0))
+  event = dp_accounting.SelfComposedDpEvent(sampled, 7)
+  found = pure.pure_epsilon(event, Relation.ADD_OR_REMOVE_ONE)
+  assert found == pytest.approx(7 * largest_loss(1.0, 0.1), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+  'other',
+  [
+    dp_accounting.GaussianDpEvent(100.0),
+    dp_accounting.NonPrivateDpEvent(),
+    dp_accounting.PoissonSampledDpEvent(0.1, dp_accounting.GaussianDpEvent(9.0)),
+  ],
+)
+def test_other_noise_has_none(other):
+  event = dp_accounting.ComposedDpEvent([LAPLACE(1.0), other])
+  assert pure.pure_epsilon(event, Relation.ADD_OR_REMOVE_ONE) == math.inf
+
+
+def test_nothing_costs_nothing():
+  assert pure.pure_epsilon(dp_accounting.NoOpDpEvent()) == 0.0
+
+
+@pytest.mark.parametrize('q', [0.2, 1.0])
+def test_accountants_say_no_more_than_that(q):
+  once = LAPLACE(4.0)
+  if q < 1:
+    once = dp_accounting.PoissonSampledDpEvent(q, once)
+  event = dp_accounting.SelfComposedDpEvent(once, 6)
+  composed = accountants.composed(event, None, Relation.ADD_OR_REMOVE_ONE)
+  most = pure.pure_epsilon(event, Relation.ADD_OR_REMOVE_ONE)
+  assert composed.get_epsilon(1e-12) == pytest.approx(most, rel=2e-2)
+  assert composed.get_epsilon(1e-3) < most
+
+
+@pytest.mark.parametrize(
+  'event',
+  [
+    dp_accounting.SelfComposedDpEvent(LAPLACE(8.0), 10),
+    dp_accounting.SelfComposedDpEvent(
+      dp_accounting.PoissonSampledDpEvent(0.1, dp_accounting.GaussianDpEvent(1.0)), 10
+    ),
+  ],
+  ids=['laplace', 'sampled'],
+)
+def test_large_deltas_have_an_epsilon_by_each_accountant(event):
+  for name, delta in itertools.product(('pld', 'rdp'), (0.2, 0.5, 0.9, 0.99)):
+    try:
+      composed = accountants.composed(event, name, Relation.ADD_OR_REMOVE_ONE)
+    except dp_accounting.UnsupportedEventError:
+      continue
+    epsilon = composed.get_epsilon(delta)
+    assert composed.get_delta(epsilon) <= delta * (1 + 1e-9)
+    assert 0 <= epsilon < 1

@@ -1,0 +1,64 @@
+"""What is recognised at most, by brute force over tests of real mechanisms."""
+
+import math
+
+import dp_accounting
+import numpy as np
+import pytest
+
+from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting.reports import recognition
+
+
+def best_test(log_ratio, p, q):
+  """Power of the likelihood-ratio test with `FALSE_ALARMS`, P suspected wrongly."""
+  order = np.argsort(-log_ratio)
+  alarms, power = (np.concatenate([[0], np.cumsum(each[order])]) for each in (p, q))
+  return float(np.interp(recognition.FALSE_ALARMS, alarms, power))
+
+
+def of_event(event):
+  composed = accountants.composed(event)
+  return recognition.of(composed, None, accountants.pure_epsilon(event))
+
+
+@pytest.mark.parametrize('rounds, noise_multiplier', [(1, 1.0), (1, 5.0), (3, 3.0)])
+def test_no_test_of_laplace_noise_has_more_power_and_one_has_nearly_as_much(
+  rounds, noise_multiplier
+):
+  step = 0.01
+  x = np.arange(-15, 15, step)
+  p = step / (2 * noise_multiplier) * np.exp(-np.abs(x) / noise_multiplier)
+  q = step / (2 * noise_multiplier) * np.exp(-np.abs(x - 1) / noise_multiplier)
+  # What a round is worth is its loss; of several their sum, in steps.
+  loss = np.log(q / p)
+  grid = np.arange(-rounds * 1024, rounds * 1024 + 1) / 1024 / noise_multiplier
+  p_of, q_of = (
+    np.bincount(np.rint(loss * 1024 * noise_multiplier).astype(int) + 1024, each, 2049)
+    for each in (p, q)
+  )
+  p_all, q_all = p_of, q_of
+  for _ in range(rounds - 1):
+    p_all, q_all = np.convolve(p_all, p_of), np.convolve(q_all, q_of)
+  power = best_test(grid, p_all / p_all.sum(), q_all / q_all.sum())
+  event = dp_accounting.SelfComposedDpEvent(
+    dp_accounting.LaplaceDpEvent(noise_multiplier), rounds
+  )
+  found = of_event(event)
+  assert power * (1 - 0.02) <= found <= power * 1.15
+
+
+@pytest.mark.parametrize('mu', [0.1, 1.0, 3.0])
+def test_points_of_the_exact_curve_say_nearly_what_the_closed_form_does(mu):
+  exact = recognition.of_gaussian(mu)
+  found = of_event(dp_accounting.GaussianDpEvent(1 / mu))
+  assert exact <= found <= exact * 1.05
+
+
+def test_without_a_guarantee_everybody_is_recognised():
+  assert recognition.of_gaussian(math.inf) == 1.0
+  assert of_event(dp_accounting.NonPrivateDpEvent()) == 1.0
+
+
+def test_nothing_that_is_released_leaves_guessing():
+  assert of_event(dp_accounting.NoOpDpEvent()) == recognition.FALSE_ALARMS

@@ -1,0 +1,92 @@
+"""Pure epsilon: what holds with delta 0, of Laplace noise.
+
+The accountants compose privacy losses and state epsilon at a positive delta, where it
+is smaller. The sum of what single uses cost holds with no exception at all.
+"""
+
+import fractions
+import math
+from typing import Union
+
+import dp_accounting
+from dp_accounting import NeighboringRelation as Relation
+
+from tff_dp_aggregators.accounting.accountants import parts
+
+# What closed forms are rounded up by, relative: more than their round-off.
+_ROUND_OFF = 1e-14
+# Of e, below what float64 ends at.
+_LARGEST_EXPONENT = 700.0
+
+
+def of_laplace(noise_multiplier: float, sampling_probability: float = 1.0) -> float:
+  """Epsilon of one use of Laplace noise, with delta 0.
+
+  1 / noise_multiplier (Dwork et al. 2006, theorem 1); on a Poisson sample, to add or
+  remove one, ln(1 + q (e^that - 1)).
+
+  Args:
+    noise_multiplier: Scale of the noise over L1 sensitivity; positive.
+    sampling_probability: q, above 0 and at most 1; 1 for everybody.
+
+  Returns:
+    Epsilon, rounded up in its last digits.
+
+  Example:
+    >>> round(of_laplace(2.0), 12), round(of_laplace(2.0, 0.01), 6)
+    (0.5, 0.006466)
+  """
+  q = sampling_probability
+  before = math.nextafter(1 / noise_multiplier, math.inf)
+  if before > _LARGEST_EXPONENT:  # Both terms may be large and their sum small.
+    one = before * (1 + _ROUND_OFF)
+    one += math.log(q + (1 - q) * math.exp(-before))
+  else:
+    one = math.log1p(q * math.expm1(before))
+  return one * (1 + _ROUND_OFF)
+
+
+def pure_epsilon(
+  event: dp_accounting.DpEvent, relation: Relation = Relation.REPLACE_SPECIAL
+) -> float:
+  """Epsilon with delta 0 of everything that is composed.
+
+  Args:
+    event: Any event.
+    relation: Neighbouring relation it is to be read under.
+
+  Returns:
+    The sum over its uses of Laplace noise, rounded up in its last digits; infinite if
+    anything else is among them, for of Gaussian noise there is none.
+
+  Raises:
+    dp_accounting.UnsupportedEventError: If a part is not valid under `relation`.
+    ValueError: If a parameter of the event is out of range.
+
+  Example:
+    >>> once = dp_accounting.LaplaceDpEvent(2.0)
+    >>> pure_epsilon(dp_accounting.SelfComposedDpEvent(once, 3))
+    1.5
+    >>> both = dp_accounting.ComposedDpEvent([once, dp_accounting.GaussianDpEvent(1.0)])
+    >>> pure_epsilon(both)
+    inf
+  """
+  found = parts.parts(event, relation)
+  costs = [_of(part) for part, _ in found]
+  if math.inf in costs:
+    return math.inf
+  exact = sum(count * cost for cost, (_, count) in zip(costs, found))
+  rounded = float(exact)
+  return rounded if rounded >= exact else math.nextafter(rounded, math.inf)
+
+
+def _of(part: dp_accounting.DpEvent) -> Union[fractions.Fraction, float]:
+  """Epsilon of one use; exact but for sampling."""
+  if isinstance(part, dp_accounting.LaplaceDpEvent):
+    return 1 / fractions.Fraction(part.noise_multiplier)
+  if isinstance(part, dp_accounting.PoissonSampledDpEvent) and isinstance(
+    part.event, dp_accounting.LaplaceDpEvent
+  ):
+    sampled = of_laplace(part.event.noise_multiplier, part.sampling_probability)
+    return fractions.Fraction(sampled)
+  return math.inf
