@@ -251,6 +251,9 @@ def test_a_simulation_says_first_that_there_is_no_guarantee(noise, output_format
   words = ' '.join(text.split())
   assert 'and nothing is accounted for but that' in words
   assert 'here nothing is' in words and 'What else holds' not in words
+  local = accounting.Mechanism(noise, statements.LIMITS, 5.0, noise_site='local')
+  epsilon = rendering.rounding.up(local.epsilon(DELTA))
+  assert f'would have (epsilon, delta) = ({epsilon}, 1e-06) local' in words
 
 
 @pytest.mark.parametrize('output_format', ['text', 'markdown', 'html'])
@@ -308,10 +311,19 @@ def test_integers_and_gaussians_compose_by_what_reads_both():
 
 
 def test_runs_at_different_sites_say_both_settings():
-  built = statement.compose([_build(LOCAL), _build(statements.TREE)])
+  tree = _build(statements.TREE)
+  built = statement.compose([_build(LOCAL), tree])
   assert sites.LOCAL.setting in built['setting']
   assert sites.SERVER.setting in built['setting']
-  assert built['other_guarantees'] == []
+  # Who sees sums alone, also a client of them, has less of the first run; whoever sees
+  # single updates has those of the second, which nothing hides.
+  squared = tree['guarantee']['gdp_mu'] ** 2
+  assert _others(built) == {
+    (against, 'zero_out'): pytest.approx(
+      gaussian.epsilon_of(math.sqrt(squared + TURNS / (25 * clients)), DELTA), rel=1e-9
+    )
+    for against, clients in (('released', 20), ('other_client', 19))
+  }
   text = rendering.render(built, 'text')
   assert ') differential privacy for each client' in ' '.join(text.split())
 
@@ -325,6 +337,29 @@ def test_runs_at_different_sites_are_not_seen_by_one_adversary():
     'and knows' in text
   )
   assert 'neither what single clients send nor the noise' in sites.CLIENTS.seen
+
+
+def test_who_sees_single_reports_of_all_runs_has_a_row():
+  local = dataclasses.replace(LOCAL, options=())
+  built = statement.compose([_build(SHARES), _build(local), _build(SHARES)])
+  single = 2 * TURNS * 20 / 25 + TURNS / 25  # Of mu^2: a share has a 20th of 5^2.
+  shares = 2 * TURNS / 25
+  assert _others(built) == {
+    ('other_client', 'zero_out'): pytest.approx(
+      gaussian.epsilon_of(math.sqrt(shares * 20 / 19 + TURNS / 25), DELTA), rel=1e-9
+    ),
+    ('released', 'replace_one'): pytest.approx(
+      gaussian.epsilon_of(2 * math.sqrt(shares + TURNS / 25), DELTA), rel=1e-9
+    ),
+    ('server', 'zero_out'): pytest.approx(
+      gaussian.epsilon_of(math.sqrt(single), DELTA), rel=1e-9
+    ),
+  }
+  # The same in pieces.
+  nested = statement.compose(
+    [statement.compose([_build(SHARES), _build(local)]), _build(SHARES)]
+  )
+  assert _others(nested) == _others(built)
 
 
 def test_local_privacy_says_what_it_mostly_means():

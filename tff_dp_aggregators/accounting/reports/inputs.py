@@ -119,6 +119,9 @@ class Inputs:
     simulation: A key of `SIMULATIONS`, if it is known how clients were simulated.
     reporting: Which clients that were asked reported, as `sources.reporting_of` tells
       it of a run; `None` if all did, or nothing is known.
+    before_clipping: What was done with an update before it was clipped, as
+      `sources.before_clipping_of` tells it of a run; `None` if nothing was, or nothing
+      is known.
     simulated_cohort: Of a run whose noise is less than the mechanism's, as if its
       cohort were larger; the mechanism is then what that cohort would have had. `None`
       for all other runs.
@@ -143,6 +146,7 @@ class Inputs:
   participation_source: Optional[dict[str, Any]] = None
   simulation: Optional[str] = None
   reporting: Optional[dict[str, Any]] = None
+  before_clipping: Optional[dict[str, Any]] = None
   simulated_cohort: Optional[SimulatedCohort] = None
   not_covered: tuple[str, ...] = ()
   tuning: Optional[Tuning] = None

@@ -31,6 +31,20 @@ AGAINST = {
   'server': 'a server that sees what each client sends, as if there were no secure sum',
   'everybody': 'everybody, the server too: whoever sees what one client sends',
 }
+# Who sees all that another one sees, the least first.
+_SEE_MORE = {
+  'released': ('other_client', 'server', 'everybody'),
+  'other_client': ('server', 'everybody'),
+  'server': ('everybody',),
+  'everybody': (),
+}
+# Whom the guarantee itself holds against, by where the noise is made.
+_HOLDS_AGAINST = {
+  sites.SERVER.name: ('released', 'other_client'),
+  sites.CLIENTS.name: ('released',),
+  sites.LOCAL.name: ('everybody',),
+  sites.LOCAL_APPROXIMATE.name: (),
+}
 _OTHER = {'zero_out': 'replace_one', 'replace_one': 'zero_out'}
 _FEWEST = 'at least {} honest clients in each round'
 
@@ -93,30 +107,66 @@ def of(inputs: inputs_lib.Inputs) -> list[dict[str, Any]]:
 def composed(
   parts: Sequence[dict[str, Any]], accountant: Optional[str]
 ) -> list[dict[str, Any]]:
-  """What else holds of several runs together: what is stated of each of them.
+  """What else holds of several runs together: towards somebody who looks at all.
+
+  Of a run where nothing is stated for that observer, what is stated for a stronger one
+  holds: a client's own noise hides it from everybody, and noise of the server from a
+  client of the round. Where nothing holds of one run, nothing does of all.
 
   Args:
     parts: Their statements, at the same delta.
     accountant: Whose epsilon counts; `None` for the tightest.
   """
+  runs = [run for part in parts for run in _runs(part)]
+  stated = [each for run in runs for each in run['other_guarantees']]
   found = []
-  for first in parts[0]['other_guarantees']:
-    same = [
-      each
-      for part in parts
-      for each in part['other_guarantees']
-      if all(each[key] == first[key] for key in ('against', 'adjacency'))
-    ]
-    if len(same) == len(parts):
-      together = [events.from_json(each['event']) for each in same]
+  for against, adjacency in dict.fromkeys(
+    (each['against'], each['adjacency']) for each in stated
+  ):
+    towards = [_towards(run, against, adjacency) for run in runs]
+    held = [each for each in towards if each is not None]
+    if len(held) == len(runs):
       row = _Row(
-        first['against'],
-        first['adjacency'],
-        dp_accounting.ComposedDpEvent(together),
-        '; '.join(dict.fromkeys(each['rests_on'] for each in same)),
+        against,
+        adjacency,
+        dp_accounting.ComposedDpEvent([events.from_json(each.event) for each in held]),
+        '; '.join(dict.fromkeys(each.rests_on for each in held)),
       )
-      found.append(_stated(row, first['delta'], accountant))
+      found.append(_stated(row, stated[0]['delta'], accountant))
   return found
+
+
+class _Held(NamedTuple):
+  """What holds of a run towards an observer.
+
+  Attributes:
+    event: As JSON-ready values.
+    rests_on: What has to be true besides.
+  """
+
+  event: Any
+  rests_on: str
+
+
+def _towards(run: dict[str, Any], against: str, adjacency: str) -> Optional[_Held]:
+  """What is stated of a run for an observer, or for one who sees as much and more."""
+  for each in (against, *_SEE_MORE[against]):
+    for row in run['other_guarantees']:
+      if (row['against'], row['adjacency']) == (each, adjacency):
+        return _Held(row['event'], row['rests_on'])
+    if each in _HOLDS_AGAINST[run['mechanism']['noise_site']]:
+      if run['definition']['adjacency']['name'] == adjacency:
+        event = run['verification']['inputs']['event']
+        return _Held(event, 'what the guarantee rests on')
+  return None
+
+
+def _runs(part: dict[str, Any]) -> Iterator[dict[str, Any]]:
+  """The statements of single runs."""
+  if not part['parts']:
+    yield part
+  for each in part['parts']:
+    yield from _runs(each)
 
 
 def _reports(inputs: inputs_lib.Inputs) -> tuple[int, int]:

@@ -133,6 +133,7 @@ def from_run_dir(run_dir: str, accountant: Optional[str] = None) -> inputs_lib.I
       code_version=_code_version(config.get('software')),
       simulation=simulation_of(config),
       reporting=reporting_of(config),
+      before_clipping=before_clipping_of(config),
       simulated_cohort=cohort,
       not_covered=_not_covered_of(config_path, config),
       tuning=inputs_lib.Tuning.from_json(config.get('tuning')),
@@ -430,6 +431,24 @@ def reporting_of(config: Mapping[str, Any]) -> Optional[dict[str, Any]]:
     'reporting_goal': goal,
     'denominator': (config.get('privacy') or {}).get('clients_per_round'),
   }
+
+
+def before_clipping_of(config: Mapping[str, Any]) -> Optional[dict[str, Any]]:
+  """What a run did with an update before it was clipped.
+
+  Returns:
+    `zeroing_norm` and `coordinate_bound`; `None` if there was neither, or the
+    configuration does not say.
+
+  Example:
+    >>> before_clipping_of({'training': {'aggregation': {'zeroing_norm': 9.0}}})
+    {'zeroing_norm': 9.0, 'coordinate_bound': None}
+  """
+  stated = _training_of(config).get('aggregation')
+  if not isinstance(stated, dict):
+    return None
+  found = {name: stated.get(name) for name in ('zeroing_norm', 'coordinate_bound')}
+  return None if found == dict.fromkeys(found) else found
 
 
 def _config_of(run_dir: str, config_path: str) -> dict[str, Any]:

@@ -479,12 +479,26 @@ def _mechanism(
     'sensitivity_kind': strategy.sensitivity_kind(limits),
     'effective_noise_multiplier': mechanism.noise_multiplier / sensitivity,
     'integer_noise': integers,
+    'simulated_epsilon': _simulated_epsilon(inputs),
     'noise_source': inputs.noise_source,
     # Of the noise in prefix sums, in clip norms.
     'error_of': curves_lib.error_of(mechanism),
     'rmse': noise * math.sqrt(float(error.mean())),
     'max_error': noise * math.sqrt(float(error.max())),
   }
+
+
+def _simulated_epsilon(inputs: inputs_lib.Inputs) -> Optional[float]:
+  """Epsilon of the noise that is only simulated; `None` if that is made, or infinite."""
+  mechanism = inputs.mechanism
+  if not mechanism.site.is_simulation:
+    return None
+  would_be = mechanism.event_with(mechanism.noise_multiplier)
+  return _finite(
+    accountants.epsilon(
+      would_be, inputs.delta, inputs.accountant, relation=mechanism.relation
+    )
+  )
 
 
 def _participation(inputs: inputs_lib.Inputs) -> dict[str, Any]:
@@ -522,6 +536,7 @@ def _run(inputs: inputs_lib.Inputs, ledger: ledger_lib.Ledger) -> dict[str, Any]
     'aborted_attempts': _aborted(inputs, ledger),
     'simulation': inputs.simulation,
     'reporting': inputs.reporting,
+    'before_clipping': inputs.before_clipping,
     'ledger_head': ledger.head._asdict(),
     'clip_norms': _clip_norms(ledger.entries),
     'noise_generators': _generators(ledger.entries),

@@ -80,6 +80,8 @@ def _facts(statement: dict[str, Any]) -> Iterator[Fact]:
     marked(statement, 'clip_norm', _clip_norm(statement)),
     _CLIPPED[noise.order],
   )
+  if run is not None and run['before_clipping'] is not None:
+    yield from _before_clipping(run['before_clipping'])
   yield Fact(
     'noise multiplier',
     rounding.exact(mechanism['noise_multiplier']),
@@ -165,6 +167,22 @@ def _clip_norm(statement: dict[str, Any]) -> str:
   if mechanism['clip_norm'] is None:
     return 'not stated; the guarantee holds for any'
   return rounding.exact(mechanism['clip_norm'])
+
+
+def _before_clipping(before: dict[str, Any]) -> Iterator[Fact]:
+  same = 'before clipping, so that the sensitivity is the same'
+  if before['zeroing_norm'] is not None:
+    yield Fact(
+      'largest update',
+      f'of L2 norm {rounding.exact(before["zeroing_norm"])}',
+      f'one that is longer counts as zeros, {same}',
+    )
+  if before['coordinate_bound'] is not None:
+    yield Fact(
+      'largest coordinate',
+      rounding.exact(before['coordinate_bound']),
+      f'larger ones are cut to it, {same}',
+    )
 
 
 def _adaptive_facts(adaptive: dict[str, Any]) -> Iterator[Fact]:

@@ -137,6 +137,14 @@ def _summary(statement: dict[str, Any]) -> Iterator[document.Block]:
   if statement['guarantee']['epsilon'] is None:
     if _is_simulation(statement):
       yield document.Paragraph(f'{_sentence(statement["setting"])}.')
+      simulated = statement['mechanism']['simulated_epsilon']
+      if simulated is not None:
+        delta = rounding.exact(statement['guarantee']['delta'])
+        yield document.Paragraph(
+          'If each client added the noise itself, all its planned rounds together '
+          f'would have (epsilon, delta) = ({rounding.up(simulated)}, {delta}) local '
+          'differential privacy. That is what is simulated, and nobody has it here.'
+        )
     yield document.Paragraph(without_guarantee.NOTHING)
     return
   if _is_cut_short(statement):
