@@ -154,6 +154,8 @@ def test_adaptive_clipping_robustness_and_the_signal_of_each_round(tmp_path):
   report = _json(tmp_path / 'run' / 'report.json')
   told = report['definition']['not_covered']
   assert any('exact sum was measured' in each for each in told)
+  before = {'zeroing_norm': 100.0, 'coordinate_bound': 0.5}
+  assert report['run']['before_clipping'] == before
 
 
 def test_clipping_without_noise_under_a_secure_sum(tmp_path):

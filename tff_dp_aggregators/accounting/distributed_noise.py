@@ -259,8 +259,8 @@ def design(
     if fits is not None:
       raise ValueError(
         f'bits={bits} are too few: sums of {max_clients or min_clients} clients would '
-        f'wrap more often than max_wrap_probability={max_wrap_probability:g} on every '
-        f'grid that shows the noise. Take bits={more} or more, or fewer clients.'
+        f'wrap around with a probability above {max_wrap_probability:g} on every grid '
+        f'that shows the noise. Take bits={more} or more, or fewer clients.'
       )
   raise ValueError(
     f'no grid of up to {MAX_BITS} bits holds sums of {max_clients or min_clients} '
@@ -360,9 +360,9 @@ def plan(
   if bits is not None:
     raise ValueError(
       f'bits={bits} are too few for target_epsilon={target_epsilon:g}: with the noise '
-      f'that it needs, sums of {max_clients or min_clients} clients wrap more often '
-      f'than max_wrap_probability={max_wrap_probability:g}, or the grid is so coarse '
-      f'that rounding costs more than noise gives. Take bits={enough.bits}, with '
+      f'that it needs, sums of {max_clients or min_clients} clients wrap around with a '
+      f'probability above {max_wrap_probability:g}, or the grid is so coarse that '
+      f'rounding costs more than noise gives. Take bits={enough.bits}, with '
       f'noise_multiplier={enough.noise_multiplier:.4g}.'
     )
   return enough

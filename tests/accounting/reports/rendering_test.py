@@ -64,6 +64,7 @@ def _build(mechanism=MECHANISM, *, cut=False, with_curves=False, **options):
       'aborted_attempts': {'count': 5, 'rounds': [2, 6], 'epsilon': 0.0},
       'simulation': 'packed',
       'reporting': {'dropout_rate': 0.125, 'reporting_goal': 8, 'denominator': 20},
+      'before_clipping': {'zeroing_norm': 62.5, 'coordinate_bound': 0.375},
       'ledger_head': {'lines': 8, 'sha256': 32 * 'c4'},
       'clip_norms': {'smallest': 0.25, 'largest': 0.75},
       'noise_generators': ['chacha20', None],
@@ -439,6 +440,18 @@ def test_drop_outs_and_the_goal_are_told_with_what_the_mean_makes_of_them(
   assert 'reportsanattempt' not in _read(built, output_format)
   built['run']['reporting'] = None
   assert 'dropsout' not in _read(built, output_format)
+
+
+@pytest.mark.parametrize('output_format', PEOPLE)
+def test_what_is_done_before_clipping_is_told(output_format):
+  built = _build(cut=True)
+  zeroed, cut = 'one that is longer counts as zeros', 'larger ones are cut to it'
+  _says(built, output_format, 'of L2 norm 62.5', zeroed, '0.375', cut)
+  built['run']['before_clipping']['zeroing_norm'] = None
+  assert _plain(zeroed) not in _read(built, output_format)
+  _says(built, output_format, cut)
+  built['run']['before_clipping'] = None
+  assert _plain(cut) not in _read(built, output_format)
 
 
 @pytest.mark.parametrize('output_format', PEOPLE)

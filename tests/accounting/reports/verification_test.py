@@ -246,7 +246,11 @@ def test_attempts_are_held_against_the_configuration(tmp_path):
         reporting_goal=8,
       )
   config = json.loads((run / 'config.json').read_text())
-  config['training'] = {'schedule': {'reporting_goal': 8}, 'simulation': 'packed'}
+  config['training'] = {
+    'schedule': {'reporting_goal': 8},
+    'simulation': 'packed',
+    'aggregation': {'zeroing_norm': 9.0, 'coordinate_bound': None},
+  }
   (run / 'config.json').write_text(json.dumps(config))
   report = statements.by_flags(tmp_path, f'--run_dir={run}')
   assert report['run']['aborted_attempts'] == {'count': 2, 'rounds': [7], 'epsilon': 0}
@@ -257,6 +261,8 @@ def test_attempts_are_held_against_the_configuration(tmp_path):
     ('aborted_attempts', {'count': 1, 'rounds': [7], 'epsilon': 0}),
     ('aborted_attempts', {'count': 2, 'rounds': [7], 'epsilon': 0.5}),
     ('simulation', 'one_by_one'),
+    ('before_clipping', None),
+    ('before_clipping', {'zeroing_norm': 8.0, 'coordinate_bound': None}),
     ('reporting', None),
     ('reporting', {**report['run']['reporting'], 'reporting_goal': 7}),
   ):
