@@ -80,6 +80,8 @@ class Pair(NamedTuple):
 _NAN = 'NaN of one client makes the mean NaN'
 _LENGTH = 'length of the mean without noise'
 _NOISE = 'standard deviation of its noise'
+_LARGEST = 'L-infinity of [-4.0, -3.0], clipped to 1.0'
+_CUBIC = 'L3 of [4.0, -3.0], clipped to 1.0'
 _COUNTS = 'a client with many examples counts'
 _KEEPS = 'noise multiplier that holds'
 _FROM_1, _FROM_3 = (f'clip norm after 60 rounds from {each}' for each in (1, 3))
@@ -113,6 +115,14 @@ PAIRS = (
     },
     there={'sensitivity': 2.815, 'epsilon': 5.88},
     here={'sensitivity': 2.0, 'epsilon': 4.0},
+  ),
+  Pair(
+    'pfl_research',
+    'Clipping in another norm',
+    equal={'L2 of [-4.0, -3.0], clipped to 1.0': 0.0},
+    noisy={},
+    there={_LARGEST: 4.0, _CUBIC: 37 ** (-1 / 3) * 91 ** (1 / 3)},
+    here={_LARGEST: 1.0, _CUBIC: 1.0},
   ),
   Pair(
     'flower',
