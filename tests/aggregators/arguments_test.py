@@ -63,6 +63,7 @@ _BUILDERS = {
     ),
     {'initial_estimate': 1.0},
   ),
+  'range_sums': ((aggregators.gaussian(_LIMITS, **_NUMBERS),), {'arity': 3}),
   'tree': ((_LIMITS,), _NUMBERS),
   'two_sided_gaussian': (
     (_LIMITS,),
@@ -90,6 +91,7 @@ _POSITIONAL = {
   'counts',
   'inner',
   'mechanism',
+  'nodes',
   'part_of',
   'participation',
   'parts',

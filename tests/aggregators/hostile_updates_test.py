@@ -131,6 +131,7 @@ _MAKE_NO_MEANS = {
   'SpentEvents',
   'extract_dp_event',
   'quantile',  # Of single numbers; quantile_test.
+  'range_sums',  # Of trees, which are clipped; range_sums_test.
   'joint',  # Its parts are those above; joint_test.
   'secure_sum',
   # Clients send what they send for local_gaussian and local_laplace.

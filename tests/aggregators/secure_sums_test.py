@@ -96,6 +96,7 @@ _OTHERS = {
   'ZeroLargeFactory',
   'ZeroNonfiniteFactory',
   'extract_dp_event',
+  'range_sums',  # Of vectors; range_sums_test.
   'secure_sum',
 }
 # Clients' noise is new in each round: client_noise_test and distributed_test.

@@ -74,6 +74,14 @@ _OTHERS = {
     ),
     {'initial_estimate': 1.0, 'clients_per_round': 50},
   ),
+  'RangeSumsQuery': (
+    (
+      queries.GaussianSumQuery(
+        clip_norm=1.0, noise_multiplier=2.0, record_specs=tf.TensorSpec([7])
+      ),
+    ),
+    {'record_specs': tf.TensorSpec([4])},
+  ),
   'NormalizedQuery': ((queries.NoPrivacySumQuery(),), {'denominator': 2.0}),
 }
 _ALL = {**_QUERIES, **_OTHERS}
@@ -90,6 +98,7 @@ _NOT_MADE = {
   'QuantileState',
   'Shares',
   'SumAggregationDPQuery',
+  'tree_levels',  # A function; range_sums_test.
 }
 _POSITIONAL = {
   'strategy',
@@ -97,6 +106,7 @@ _POSITIONAL = {
   'record_specs',
   'numerator_query',
   'count_query',
+  'node_query',
   'sub_queries',
 }
 each = pytest.mark.parametrize('name', _ALL)

@@ -30,6 +30,7 @@ from tff_dp_aggregators.aggregators.mechanisms import from_mechanism
 from tff_dp_aggregators.aggregators.nonfinite import ZeroNonfiniteFactory
 from tff_dp_aggregators.aggregators.norm_clip import norm_clip
 from tff_dp_aggregators.aggregators.quantile import quantile
+from tff_dp_aggregators.aggregators.range_sums import range_sums
 from tff_dp_aggregators.aggregators.signal_to_noise import SignalToNoise
 from tff_dp_aggregators.aggregators.spent_events import SpentEvents
 from tff_dp_aggregators.aggregators.spent_events import extract_dp_event
@@ -60,6 +61,7 @@ __all__ = [
   'local_laplace',
   'norm_clip',
   'quantile',
+  'range_sums',
   'secure_modular_sum',
   'secure_sum',
   'tree',

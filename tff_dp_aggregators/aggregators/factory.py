@@ -119,6 +119,7 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     self._record_aggregation_factory = record_aggregation_factory
     self._count_sum_factory = count_sum_factory
     self._tells_signal = False
+    self._specs_to_look_at = specs_to_look_at
     # Bad arguments are refused here, before any model is known.
     self._query = build_query(specs_to_look_at)
     self._min_clients = _min_clients_of(
@@ -149,6 +150,15 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
       record_specs: Structure of float tensor specs like a record.
     """
     return self._build_query(record_specs)
+
+  def spec_to_look_at(self, number: int) -> tf.TensorSpec:
+    """Of a tensor of records that the query is looked at with.
+
+    Args:
+      number: Which tensor.
+    """
+    flat = tf.nest.flatten(self._specs_to_look_at)
+    return flat[min(number, len(flat) - 1)]
 
   @property
   def sums_plainly(self) -> bool:

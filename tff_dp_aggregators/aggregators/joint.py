@@ -85,7 +85,10 @@ def joint(
     # A part whose clients make its noise in shares needs so many of them.
     min_clients=max(part.min_clients for part in parts.values()) or None,
     record_aggregation_factory=record_aggregation_factory,
-    specs_to_look_at=[tf.TensorSpec([], tf.float32)] * len(part_of),
+    specs_to_look_at=[
+      parts[name].spec_to_look_at(part_of[:index].count(name))
+      for index, name in enumerate(part_of)
+    ],
   )
 
 

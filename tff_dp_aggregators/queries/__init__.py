@@ -31,6 +31,8 @@ from tff_dp_aggregators.queries.norm_clip import NormClipSumQuery
 from tff_dp_aggregators.queries.statistics.quantile import QuantileParams
 from tff_dp_aggregators.queries.statistics.quantile import QuantileQuery
 from tff_dp_aggregators.queries.statistics.quantile import QuantileState
+from tff_dp_aggregators.queries.statistics.range_sums import RangeSumsQuery
+from tff_dp_aggregators.queries.statistics.range_sums import tree_levels
 from tff_dp_aggregators.queries.tree import TreeCumulativeSumQuery
 from tff_dp_aggregators.queries.tree import TreeResidualSumQuery
 
@@ -62,10 +64,12 @@ __all__ = [
   'QuantileParams',
   'QuantileQuery',
   'QuantileState',
+  'RangeSumsQuery',
   'Shares',
   'SumAggregationDPQuery',
   'TreeCumulativeSumQuery',
   'TreeResidualSumQuery',
+  'tree_levels',
 ]
 
 

@@ -489,7 +489,7 @@ def _mechanism(
 
 
 def _simulated_epsilon(inputs: inputs_lib.Inputs) -> Optional[float]:
-  """Epsilon of the noise that is only simulated; `None` if that is made, or infinite."""
+  """Epsilon of noise that is only simulated; `None` if it is made, or infinite."""
   mechanism = inputs.mechanism
   if not mechanism.site.is_simulation:
     return None

@@ -26,12 +26,11 @@ from typing import Any, NamedTuple
 import dp_accounting
 import tensorflow as tf
 
-from tff_dp_aggregators import strategies
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.queries import belonging
 from tff_dp_aggregators.queries import grid
 from tff_dp_aggregators.queries import records
-from tff_dp_aggregators.queries import spent as spent_lib
+from tff_dp_aggregators.queries.statistics import around
 
 # What a client adds to a count, or its negative.
 HALF = 0.5
@@ -68,7 +67,7 @@ class QuantileParams(NamedTuple):
   counts: Any
 
 
-class QuantileQuery(records.GridSumQuery):
+class QuantileQuery(around.QueryAround):
   """Estimates a quantile of clients' numbers, one number of each (1905.03871).
 
   TF Privacy's `QuantileEstimatorQuery`, and with a tree that counts its
@@ -131,14 +130,13 @@ class QuantileQuery(records.GridSumQuery):
         another clip norm, or releases sums over rounds, or a record has more numbers
         than one.
     """
-    super().__init__(record_specs)
+    super().__init__(_check_count_query(count_query), record_specs)
     specs = tf.nest.flatten(self._record_specs)
     if len(specs) != 1 or specs[0].shape.rank != 0:
       raise ValueError(
         'a quantile is of one number of each client, a scalar; got records of shapes '
         f'{[tuple(spec.shape) for spec in specs]}.'
       )
-    self._counts = _check_count_query(count_query)
     checks.check_number('initial_estimate', initial_estimate)
     _check_positive('clients_per_round', clients_per_round)
     self._clients_per_round = float(clients_per_round)
@@ -157,61 +155,14 @@ class QuantileQuery(records.GridSumQuery):
   @property
   def count_query(self) -> records.GridSumQuery:
     """What sums what clients say."""
-    return self._counts
-
-  @property
-  def noise_multiplier(self) -> float:
-    """That of the query that counts: scale of the noise over 1/2."""
-    return self._counts.noise_multiplier
-
-  @property
-  def participation(self) -> strategies.Participation:
-    """What the privacy analysis assumes of clients.
-
-    Raises:
-      ValueError: If the number of rounds is not limited.
-    """
-    return self._counts.participation
-
-  @property
-  def generator(self) -> str:
-    """What random words the noise is made of: 'chacha20' or 'philox'."""
-    return self._counts.generator
-
-  @property
-  def seed_identity(self) -> str:
-    """'secret', or which seed and stream the noise is of: 'seed 7, stream 0'."""
-    return getattr(self._counts, 'seed_identity', 'secret')
-
-  @property
-  def min_clients(self) -> int:
-    """Fewest clients of a round with which counts have the noise that they state."""
-    return getattr(self._counts, 'min_clients', None) or 1
-
-  @property
-  def clients_draw_keys(self) -> bool:
-    """Whether they do to count."""
-    return self._counts.clients_draw_keys
-
-  @property
-  def clients_add_noise(self) -> bool:
-    """Whether they do to their counts."""
-    return self._counts.clients_add_noise
-
-  def run_event(self) -> dp_accounting.DpEvent:
-    """The event of all rounds together, that of the counts.
-
-    Raises:
-      ValueError: If the number of rounds is not limited.
-    """
-    return self._counts.run_event()
+    return self._inner
 
   def initial_global_state(self) -> QuantileState:
     """Returns the state before round 0."""
     return QuantileState(
       quantile_estimate=tf.constant(self._initial_estimate, tf.float32),
       fraction_below=tf.constant(0.5, tf.float32),
-      counts=self._counts.initial_global_state(),
+      counts=self._inner.initial_global_state(),
       belongs_to=tf.constant(self._belongs_to()),
     )
 
@@ -234,84 +185,22 @@ class QuantileQuery(records.GridSumQuery):
     """
     return QuantileParams(
       global_state.quantile_estimate,
-      self._counts.derive_sample_params(global_state.counts),
+      self._inner.derive_sample_params(global_state.counts),
     )
 
-  def initial_sample_state(self, template: Any = None) -> Any:
-    """Returns the count of no records.
+  def _inner_state(self, global_state: QuantileState) -> Any:
+    return global_state.counts
 
-    Args:
-      template: Structure of float tensors or their specs; `None` for `record_specs`.
+  def _inner_params(self, params: QuantileParams) -> Any:
+    return params.counts
 
-    Raises:
-      TypeError: If the template is not like `record_specs`.
-      ValueError: If the template is not like `record_specs`.
-    """
-    if template is not None:
-      super().initial_sample_state(template)
-    return self._counts.initial_sample_state()
-
-  def encode_record(self, params: QuantileParams, record: Any) -> tuple[Any, tf.Tensor]:
-    """Returns 1/2 if the number is at most the estimate, else -1/2, as counts are.
-
-    Args:
-      params: From `derive_sample_params`.
-      record: Structure of one float number.
-
-    Returns:
-      What the query that counts makes of it, of 0 if the number is not finite; and
-      whether it was, if that query tells.
-
-    Raises:
-      TypeError: If the record is not like `record_specs`.
-      ValueError: If the record is not like `record_specs`.
-    """
-    return self._counts.encode_record(params.counts, self._said(params, record))
-
-  def encode_without_noise(
-    self, params: QuantileParams, record: Any
-  ) -> tuple[Any, tf.Tensor]:
-    """Returns what `encode_record` does, less the client's noise.
-
-    Args:
-      params: From `derive_sample_params`.
-      record: Structure of one float number.
-
-    Raises:
-      TypeError: If the record is not like `record_specs`.
-      ValueError: If the record is not like `record_specs`.
-    """
-    return self._counts.encode_without_noise(params.counts, self._said(params, record))
-
-  def _said(self, params: QuantileParams, record: Any) -> tf.Tensor:
+  def _asked(self, params: QuantileParams, record: Any) -> tf.Tensor:
     """1/2 or -1/2, float32; NaN, which counts as 0, if the number is not finite."""
     (number,) = tf.nest.flatten(self._check(record))
     number = tf.cast(number, tf.float64)
     is_below = number <= tf.cast(params.quantile_estimate, tf.float64)
     said = tf.where(is_below, tf.constant(HALF), tf.constant(-HALF))
     return tf.where(tf.math.is_finite(number), said, tf.constant(math.nan))
-
-  def round_key(self, global_state: QuantileState) -> Any:
-    """What the noise of a round's clients follows from; empty if they add none.
-
-    Args:
-      global_state: State before the round.
-    """
-    return self._counts.round_key(global_state.counts)
-
-  def with_noise_of(
-    self, params: QuantileParams, sample_state: Any, round_key: Any, number: tf.Tensor
-  ) -> Any:
-    """Returns a count with the noise that one more client adds, if it does.
-
-    Args:
-      params: From `derive_sample_params`.
-      sample_state: Sum of what clients said.
-      round_key: From `round_key`.
-      number: The client's, an int64 scalar of which no two clients of a round have the
-        same.
-    """
-    return self._counts.with_noise_of(params.counts, sample_state, round_key, number)
 
   def get_noised_result(
     self, sample_state: Any, global_state: QuantileState
@@ -333,7 +222,7 @@ class QuantileQuery(records.GridSumQuery):
     estimate = belonging.check(
       global_state.belongs_to, self._belongs_to(), global_state.quantile_estimate
     )
-    noised, counts, event = self._counts.get_noised_result(
+    noised, counts, event = self._inner.get_noised_result(
       sample_state, global_state.counts
     )
     fraction = fraction_below(noised, self._clients_per_round)
@@ -362,14 +251,6 @@ class QuantileQuery(records.GridSumQuery):
     del clients_per_round
     return result
 
-  def spent(self, global_state: QuantileState) -> spent_lib.Spent:
-    """Returns what all rounds that led to a state have spent, and the last of them.
-
-    Args:
-      global_state: State before or after any round.
-    """
-    return self._counts.spent(global_state.counts)
-
   def derive_metrics(
     self, global_state: QuantileState
   ) -> 'collections.OrderedDict[str, tf.Tensor]':
@@ -381,14 +262,14 @@ class QuantileQuery(records.GridSumQuery):
     Args:
       global_state: State after some rounds.
     """
-    metrics = collections.OrderedDict(self._counts.derive_metrics(global_state.counts))
+    metrics = super().derive_metrics(global_state)
     metrics['quantile_estimate'] = global_state.quantile_estimate
     metrics['fraction_below'] = global_state.fraction_below
     return metrics
 
   def __repr__(self) -> str:
     return (
-      f'{type(self).__name__}({self._counts!r}, '
+      f'{type(self).__name__}({self._inner!r}, '
       f'initial_estimate={self._initial_estimate}, '
       f'target_quantile={self._target_quantile}, '
       f'learning_rate={self._learning_rate}, '
