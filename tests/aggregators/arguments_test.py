@@ -140,7 +140,7 @@ def test_numbers_by_position_are_refused(name):
   first, numbers = _BUILDERS[name]
   build = getattr(aggregators, name)
   for args in ((*first, *numbers.values()), numbers.values()):
-    with pytest.raises(TypeError, match='positional|keyword-only'):
+    with pytest.raises(TypeError, match='positional|keyword-only|must be a factory'):
       build(*args)
 
 
