@@ -278,6 +278,9 @@ def _headline(settings: settings_lib.Settings, run_dir: str) -> str:
       noise = f'{noise} before rounding'
     if mechanism.site.is_of_client:
       noise = f'{noise}, of each client'
+    if mechanism.server_noise_multiplier is not None:
+      on_top = mechanism.server_noise_multiplier
+      noise = f'{noise}, and {on_top:.4f} of the server relative to the clip norm'
   if settings.privacy.simulated_cohort_scale != 1:
     noise = f'{noise}; no guarantee, as {_cohorts(settings)}'
   return f'{settings.name}: {noise}. Writing to {run_dir}.'  # train says the rest.

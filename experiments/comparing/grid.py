@@ -231,4 +231,6 @@ def needless_for(
   noise = noises.of_mechanism(mechanism)
   if noise_site in (None, *noise.sites):  # Else it is refused, and says why.
     needless |= {*sites.options()} - {*sites.options_of(noise, noise_site)}
+    if not sites.of_noise(noise, noise_site).adds_on_server:
+      needless.add(sites.SERVER_NOISE)
   return frozenset(needless)

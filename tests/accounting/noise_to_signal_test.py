@@ -162,3 +162,15 @@ def test_noise_of_clients_adds_up_in_the_sum():
   assert by_round(noise_site='clients', min_clients=50) == server
   shares = by_round(noise_site='clients', min_clients=10)
   np.testing.assert_allclose(shares, np.multiply(math.sqrt(5), server), rtol=1e-12)
+
+
+@pytest.mark.parametrize('clients', [1, 25, 400])
+def test_noise_of_clients_adds_up_and_the_server_s_is_there_once(clients):
+  given = {'noise_site': 'clients_and_server', 'server_noise_multiplier': 12.0}
+  mechanism = mechanism_lib.Mechanism('gaussian', LIMITS, 3.0, **given)
+  stddev = math.sqrt(clients * 3.0**2 + 12.0**2)
+  by_round = noise_to_signal.by_round(mechanism, 100, clients)
+  np.testing.assert_allclose(by_round, 10 * stddev / clients, rtol=1e-12)
+  of_sums = noise_to_signal.of_sums(mechanism, 100, clients)
+  expected = 10 * stddev / clients / np.sqrt(np.arange(1, 25))
+  np.testing.assert_allclose(of_sums, expected, rtol=1e-9)

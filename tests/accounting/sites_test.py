@@ -13,8 +13,10 @@ Claims:
 * A saved mechanism is read back exactly, and one without its site is refused.
 """
 
+import dataclasses
 import itertools
 import json
+import math
 
 import dp_accounting
 import pytest
@@ -28,6 +30,7 @@ from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting import sites
 
 _LIMITS = strategies.Participation(9, min_separation=3)
+_ON_TOP = {'server_noise_multiplier': 30.0}
 _INTEGERS = {'min_clients': 40, 'dimension': 100, 'bits': 18}
 
 
@@ -54,6 +57,11 @@ def _most_rounds(limits):
       local.central_event(local.share(2.0, 10), min_clients=10),
     ),
     ({'noise_site': 'local'}, local.local_event(2.0, adjacency='zero_out')),
+    # Noise of the server on top is not in what a client sends.
+    (
+      {'noise_site': 'clients_and_server', 'server_noise_multiplier': 30.0},
+      local.local_event(2.0, adjacency='zero_out'),
+    ),
     (
       {'name': 'laplace', 'noise_site': 'local'},
       local.local_event(2.0, noise='laplace', adjacency='zero_out'),
@@ -128,7 +136,7 @@ def test_integers_are_planned_with_the_fewest_bits_that_hardly_cost_noise():
   [
     ({'noise_site': 'locally'}, "unknown noise_site 'locally'; known: server, clients"),
     ({'noise_site': 'clients'}, 'min_clients is missing, which gaussian with noise of'),
-    ({'min_clients': 5}, 'min_clients=5 is for .*noise_site=clients or noise_site=loc'),
+    ({'min_clients': 5}, 'min_clients=5 is for .*noise_site=clients, noise_site=loc'),
     (
       {'name': 'banded', 'noise_site': 'local'},
       'noise_site=local does not go with a banded strategy, .* or noise_site=server',
@@ -140,6 +148,37 @@ def test_integers_are_planned_with_the_fewest_bits_that_hardly_cost_noise():
     (
       {'name': 'skellam', 'noise_site': 'server', **_INTEGERS},
       'shares, for a secure sum of integers. Its noise_site is clients',
+    ),
+    (
+      {'name': 'laplace', 'noise_site': 'clients_and_server', **_ON_TOP},
+      'no event is known here but that of two Gaussians. Its noise_site is server or',
+    ),
+    (
+      {'name': 'tree', 'noise_site': 'clients_and_server', **_ON_TOP},
+      'noise_site=clients_and_server does not go with a binary_tree strategy',
+    ),
+    (
+      {'noise_site': 'clients_and_server'},
+      'server_noise_multiplier is missing, which noise_site=clients_and_server needs',
+    ),
+    (
+      {'noise_site': 'local', **_ON_TOP},
+      'server_noise_multiplier=30.0 is for noise_site=clients_and_server, not for '
+      r'noise of clients \(noise_site=local\); leave it out',
+    ),
+    (_ON_TOP, 'not for noise of the server; leave it out'),
+    (
+      {'noise_site': 'clients_and_server', 'server_noise_multiplier': -1.0},
+      'server_noise_multiplier must be finite and not negative; got -1.0',
+    ),
+    (
+      {'noise_site': 'clients_and_server', 'server_noise_multiplier': math.nan},
+      'server_noise_multiplier must be finite and not negative; got nan',
+    ),
+    (
+      {'noise_site': 'clients_and_server', 'noise_multiplier': 0.0, **_ON_TOP},
+      'noise_multiplier must be positive with noise_site=clients_and_server, .* '
+      'noise_site=server',
     ),
     ({'name': 'skellam'}, 'min_clients is missing, which skellam'),
     (
@@ -183,6 +222,7 @@ _SAMPLED = (
 def test_no_noise_of_clients_is_amplified_by_sampling(schema, site, name):
   needed = {'min_clients': 5} if (name, site) == ('gaussian', 'clients') else {}
   needed = _INTEGERS if name == 'skellam' else needed
+  needed = _ON_TOP if (name, site) == ('gaussian', 'clients_and_server') else needed
   with pytest.raises(ValueError, match='does not go with'):
     _make(name, schema, noise_site=site, **needed)
 
@@ -198,6 +238,11 @@ def test_integers_are_not_amplified_by_sampling_either(schema):
   [
     {'noise_site': 'clients', 'min_clients': 10},
     {'noise_site': 'local', 'min_clients': 10},
+    {
+      'noise_site': 'clients_and_server',
+      'min_clients': 10,
+      'server_noise_multiplier': 7.0,
+    },
     {'name': 'laplace', 'noise_site': 'local_approximate'},
     {'name': 'discrete_gaussian', 'max_clients': 60, **_INTEGERS},
   ],
@@ -210,3 +255,38 @@ def test_a_site_is_saved_with_its_numbers(given):
   assert read.event == made.event
   assert read != _make()
   assert {name: saved[name] for name in given} == given
+
+
+def test_the_server_s_noise_is_a_number_of_its_own():
+  site = {'noise_site': 'clients_and_server'}
+  made = _make(**site, server_noise_multiplier=7)
+  assert made.server_noise_multiplier == 7.0
+  assert made != _make(**site, server_noise_multiplier=8.0)
+  louder = dataclasses.replace(made, server_noise_multiplier=8.0)
+  assert louder == _make(**site, server_noise_multiplier=8.0)
+  assert dataclasses.replace(made, noise_multiplier=3.0).server_noise_multiplier == 7.0
+  alone = dataclasses.replace(made, noise_site='local', server_noise_multiplier=None)
+  assert alone == _make(noise_site='local') and alone.event == made.event
+  with pytest.raises(TypeError, match='server_noise_multiplier must be a number'):
+    _make(**site, server_noise_multiplier='7')
+  saved = made.to_json()
+  del saved['server_noise_multiplier']
+  with pytest.raises(ValueError, match='server_noise_multiplier is missing'):
+    mechanism_lib.Mechanism.from_json(saved)
+
+
+def test_a_target_is_kept_by_the_clients_noise_alone():
+  quiet, loud = (
+    mechanism_lib.Mechanism.for_target(
+      'gaussian',
+      _LIMITS,
+      3.0,
+      1e-6,
+      noise_site='clients_and_server',
+      server_noise_multiplier=server,
+    )
+    for server in (0.0, 100.0)
+  )
+  assert quiet.noise_multiplier == loud.noise_multiplier
+  assert loud.server_noise_multiplier == 100.0 and loud.target == (3.0, 1e-6)
+  assert 3.0 * (1 - 1e-6) < loud.epsilon(1e-6) <= 3.0

@@ -7,6 +7,8 @@ Claims:
 * The noise of the mean has the standard deviation that the mechanism says: of the sum
   of shares, of one client's noise times the root of their number, and of what stands
   for it. False alarms: 1 in 10^6, by a chi-squared bound.
+* Noise of both sides is each client's own, and once that of the server, whose key is in
+  the state; both are as loud as is said.
 * A round of fewer than `min_clients` fails.
 * What does not fit is refused before a round: another number of parameters than was
   planned, more clients than a sum holds, a seed for noise that clients draw.
@@ -33,6 +35,14 @@ _MECHANISMS = {
     3.0 * math.sqrt(_CLIENTS / 4),
   ),
   'local': ({'name': 'gaussian', 'noise_site': 'local'}, 3.0 * math.sqrt(_CLIENTS)),
+  'both sides': (
+    {
+      'name': 'gaussian',
+      'noise_site': 'clients_and_server',
+      'server_noise_multiplier': 8.0,
+    },
+    math.hypot(3.0 * math.sqrt(_CLIENTS), 8.0),
+  ),
   'local laplace': (
     {'name': 'laplace', 'noise_site': 'local'},
     3.0 * math.sqrt(2 * _CLIENTS),
@@ -77,6 +87,28 @@ def test_states_say_what_the_mechanism_says_and_noise_is_as_loud(which):
   widened = 3.0 if 'local laplace' in which else 1.0
   low, high = stats.chi2.ppf([5e-7, 1 - 5e-7], count)
   assert count - widened * (count - low) < squares < count + widened * (high - count)
+
+
+@pytest.mark.parametrize('clients', [1, 2])
+def test_noise_of_both_sides_is_that_of_each_client_and_once_that_of_the_server(
+  clients,
+):
+  mechanism, factory = _made('both sides')
+  process = factory.create(tff.TensorType(np.float32, [_SIZE]))
+  state, zeros = process.initialize(), [np.zeros(_SIZE, np.float32)] * clients
+  output = process.next(state, zeros)
+  loud = np.asarray(output.result, np.float64) * _CLIENTS / 0.5
+  loud /= math.sqrt(clients * 3.0**2 + 8.0**2)
+  low, high = stats.chi2.ppf([5e-7, 1 - 5e-7], _SIZE)
+  assert low < float(np.sum(loud**2)) < high
+  # Again from the same state, and with the noise of other clients, as of other keys.
+  again = np.asarray(process.next(state, zeros).result, np.float64) * _CLIENTS / 0.5
+  drawn = np.asarray(output.result, np.float64) * _CLIENTS / 0.5 - again
+  drawn /= 3.0 * math.sqrt(2 * clients)  # The server's is the same, and cancels.
+  assert low < float(np.sum(drawn**2)) < high
+  assert mechanism.sum_noise_multiplier(clients) == pytest.approx(
+    math.sqrt(clients * 9 + 64)
+  )
 
 
 @pytest.mark.parametrize('which', ['shares', 'skellam'])

@@ -101,6 +101,36 @@ def test_local_noise_with_its_target(tmp_path):
   assert float(row['noise_to_signal']) == pytest.approx(2 * one_client, rel=1e-4)
 
 
+def test_noise_of_clients_and_of_the_server_on_top(tmp_path):
+  flags = (
+    GAUSSIAN,
+    '--noise_site=clients_and_server',
+    '--noise_multiplier=2',
+    '--server_noise_multiplier=3',
+    '--min_clients=4',
+  )
+  result = _run(tmp_path / 'run', *flags)
+  _spends_what_report_plans(tmp_path / 'run', *flags)
+  assert 'of each client, and 3.0000 of the server' in result.stdout
+  assert 'and 3.0000 of the noise of the server' in result.stderr
+  row = _rows(tmp_path / 'run')[-1]
+  loudness = math.sqrt(4 * 2**2 + 3**2) * math.sqrt(650) / 4
+  assert float(row['noise_to_signal']) == pytest.approx(loudness, rel=1e-4)
+  config = _json(tmp_path / 'run' / 'config.json')
+  stored = config['privacy']['mechanism']
+  assert stored['server_noise_multiplier'] == config['flags']['server_noise_multiplier']
+  report = _json(tmp_path / 'run' / 'report.json')
+  assert report['mechanism']['server_noise_multiplier'] == 3.0
+  found = {
+    (each['against'], each['adjacency']): each['epsilon']
+    for each in report['other_guarantees']
+  }
+  server = _mechanism(GAUSSIAN, f'--noise_multiplier={math.sqrt(4 * 4 + 9)!r}')
+  assert found['released', 'zero_out'] == pytest.approx(server.epsilon(1e-3), rel=1e-9)
+  said = executing.execute(report_program, f'--verify={tmp_path}/run/report.json')
+  assert said.returncode == 0, said.stdout
+
+
 def test_integer_noise_under_a_secure_sum(tmp_path):
   result = _run(
     tmp_path / 'run',
@@ -242,7 +272,8 @@ def test_noise_is_found_for_every_site_and_the_numbers_of_clients_follow():
   target = '--target_epsilon=5'
   server = _mechanism(GAUSSIAN, target)
   for site in sites.SITES:
-    found = _mechanism(GAUSSIAN, target, f'--noise_site={site}')
+    more = ('--server_noise_multiplier=9',) * (site == sites.CLIENTS_AND_SERVER.name)
+    found = _mechanism(GAUSSIAN, target, f'--noise_site={site}', *more)
     assert found.noise_site == site
     assert found.noise_multiplier == server.noise_multiplier
   dropping = ('--dropout_probability=0.2', '--reporting_goal=3')
@@ -346,6 +377,15 @@ def test_adaptive_clipping_takes_the_default_noise_of_its_count():
       (GAUSSIAN, '--noise_site=local', '--not_private_signal_to_noise'),
       'what clients send has its noise already',
     ),
+    (
+      (GAUSSIAN, '--noise_site=clients_and_server'),
+      '--server_noise_multiplier is missing, which --noise_site=clients_and_server',
+    ),
+    (
+      (GAUSSIAN, '--server_noise_multiplier=2'),
+      '--server_noise_multiplier=2.0 is for --noise_site=clients_and_server, not for',
+    ),
+    ((NONE, '--server_noise_multiplier=2'), 'does not go with --mechanism=none'),
     (('--zeroing_norm=-1',), '--zeroing_norm must be positive and finite; got -1.0'),
     (('--coordinate_bound=inf',), '--coordinate_bound must be positive and finite'),
   ],
@@ -392,6 +432,8 @@ def test_a_grid_leaves_out_what_a_mechanism_has_no_use_for():
   needless = grid.needless_for('gaussian')
   assert of_integers < needless and 'num_bands' in needless
   assert grid.needless_for('gaussian', 'clients') == needless - {'min_clients'}
+  both = {'min_clients', 'server_noise_multiplier'}
+  assert grid.needless_for('gaussian', 'clients_and_server') == needless - both
   assert not of_integers & grid.needless_for('skellam')
   assert 'num_bands' in grid.needless_for('skellam')
   # Without a mechanism, clipping is meant only if it is said.

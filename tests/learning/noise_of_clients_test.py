@@ -37,6 +37,13 @@ _SHARES = accounting.Mechanism(
 _SKELLAM = accounting.Mechanism(
   'skellam', _LIMITS, 1.0, min_clients=3, dimension=2, bits=16
 )
+_BOTH = accounting.Mechanism(
+  'gaussian',
+  _LIMITS,
+  1.0,
+  noise_site='clients_and_server',
+  server_noise_multiplier=2.0,
+)
 _SECRET = {'mechanism': _LOCAL, 'noise_seed': None}
 
 
@@ -58,10 +65,11 @@ def _is_of_last_line(result, run_dir):
   return ledger_lib.checksum_of(weights) == _entries(run_dir)[-1].result_checksum
 
 
-def test_a_run_that_is_killed_releases_no_round_twice(tmp_path, capfd):
-  run_dir = tmp_path / 'run'
+@pytest.mark.parametrize('mechanism', [_LOCAL, _BOTH], ids=['local', 'both sides'])
+def test_a_run_that_is_killed_releases_no_round_twice(mechanism, tmp_path, capfd):
+  run_dir, changes = tmp_path / 'run', {**_SECRET, 'mechanism': mechanism}
   with pytest.raises(training_runs.Killed):
-    _train(run_dir, test_metrics=training_runs.killing(4), **_SECRET)
+    _train(run_dir, test_metrics=training_runs.killing(4), **changes)
   before = (run_dir / 'ledger.jsonl').read_text()
   assert before.count('\n') == 4
   # Four results are on disk, and no checkpoint has them.
@@ -72,15 +80,18 @@ def test_a_run_that_is_killed_releases_no_round_twice(tmp_path, capfd):
   third = run_dir / 'checkpoints' / 'result_of_round_2'
   third.rename(tmp_path / 'third')
   with pytest.raises(ValueError, match='round 2 has a line.*another release'):
-    _train(run_dir, test_metrics=training_runs.killing(-1), **_SECRET)
+    _train(run_dir, test_metrics=training_runs.killing(-1), **changes)
   assert (run_dir / 'ledger.jsonl').read_text() == before
   (tmp_path / 'third').rename(third)
-  result = _train(run_dir, test_metrics=training_runs.killing(-1), **_SECRET)
-  assert result.is_finished and result.epsilon == _LOCAL.epsilon(1e-3)
+  result = _train(run_dir, test_metrics=training_runs.killing(-1), **changes)
+  assert result.is_finished and result.epsilon == mechanism.epsilon(1e-3)
   assert (run_dir / 'ledger.jsonl').read_text().startswith(before)
   assert [each.round for each in _entries(run_dir)] == list(range(_ROUNDS))
   assert _is_of_last_line(result, run_dir)
   assert len(metrics_file.read(str(run_dir / 'metrics.csv'))) == _ROUNDS
+  # One key of the server, where it adds noise, and none where clients alone do.
+  (tag,) = {each.noise_key_tag for each in _entries(run_dir)}
+  assert bool(tag) == (mechanism is _BOTH)
   assert '4 more were released' in capfd.readouterr().err
   assert not (run_dir / 'checkpoints').exists()
 
@@ -126,14 +137,15 @@ def test_with_checkpoints_only_what_they_may_need_is_kept(tmp_path):
 
 
 @pytest.mark.slow
-def test_shares_with_a_seed_are_the_same_again_after_a_kill(tmp_path):
-  changes = {'mechanism': _SHARES}
+@pytest.mark.parametrize('mechanism', [_SHARES, _BOTH], ids=['shares', 'both sides'])
+def test_noise_with_a_seed_is_the_same_again_after_a_kill(mechanism, tmp_path):
+  changes = {'mechanism': mechanism}
   _train(tmp_path / 'straight', test_metrics=training_runs.killing(-1), **changes)
   with pytest.raises(training_runs.Killed):
     _train(tmp_path / 'run', test_metrics=training_runs.killing(3), **changes)
   assert _kept(tmp_path / 'run') == ['after_round_0']
   result = _train(tmp_path / 'run', test_metrics=training_runs.killing(-1), **changes)
-  assert result.epsilon == _SHARES.epsilon(1e-3)
+  assert result.epsilon == mechanism.epsilon(1e-3)
   lasting = training_runs.lasting(tmp_path / 'run')
   assert lasting == training_runs.lasting(tmp_path / 'straight')
 
@@ -249,6 +261,18 @@ _DROPPING = {'clients_per_round': None, 'schedule': training_runs.schedule(_ROUN
     (
       {'mechanism': _LOCAL, **_DROPPING},
       'reporting_goal=2 does not go with noise_site',
+    ),
+    (
+      {'mechanism': _BOTH, **_DROPPING},
+      'reporting_goal=2 does not go with noise_site=clients_and_server',
+    ),
+    (
+      {'mechanism': _BOTH, 'not_private_signal_to_noise': True},
+      'what clients send has its noise already',
+    ),
+    (
+      {'mechanism': _BOTH, 'simulated_cohort_scale': 2.0},
+      'simulated_cohort_scale=2 does not go with noise_site=clients_and_server',
     ),
     (
       {'mechanism': _SKELLAM, 'clients_per_round': 4, 'noise_seed': None},

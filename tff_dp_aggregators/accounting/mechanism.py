@@ -6,6 +6,7 @@ one, a report explains one.
 """
 
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Optional, Union
 
@@ -70,8 +71,12 @@ class Mechanism:
       count of small norms, more than half of `noise_multiplier`; that covers both then.
     adjacency: A key of `schemas.ADJACENCIES`; by default the schema's own.
     noise_site: A key of `sites.SITES`: who makes the noise; by default the server, but
-      of integers the clients. With 'local' and 'local_approximate', `noise_multiplier`
-      is that of the noise of one client, and with 'clients' that of the sum.
+      of integers the clients. With 'local', 'clients_and_server' and
+      'local_approximate', `noise_multiplier` is that of the noise of one client, and
+      with 'clients' that of the sum.
+    server_noise_multiplier: With 'clients_and_server', standard deviation of the
+      server's noise of the sum over the clip norm; `None` with others. It is no part of
+      `event`, which is of what a client sends.
     strategy: Strategy matrix C. It follows from the rest and need not be given, but for
       'file', or to save the time that finding it takes.
 
@@ -101,6 +106,7 @@ class Mechanism:
   clipped_count_stddev: Optional[float]
   adjacency: str
   noise_site: str
+  server_noise_multiplier: Optional[float]
   strategy: strategies.Strategy
 
   def __init__(
@@ -112,6 +118,7 @@ class Mechanism:
     clipped_count_stddev: Optional[float] = None,
     adjacency: Optional[str] = None,
     noise_site: Optional[str] = None,
+    server_noise_multiplier: Optional[float] = None,
     strategy: Optional[strategies.Strategy] = None,
     options: Union[Mapping[str, Optional[int]], Iterable[tuple[str, int]]] = (),
     **given: Optional[int],
@@ -134,6 +141,9 @@ class Mechanism:
       name, noise, site, {k: v for k, v in numbers.items() if k not in of_strategy}
     )
     noise = noise.with_numbers(of_site)
+    server_noise_multiplier = sites.check_server_noise(
+      site, noise_multiplier, server_noise_multiplier
+    )
     if name == FROM_FILE:
       if strategy is None or of_strategy:
         raise ValueError(
@@ -164,6 +174,7 @@ class Mechanism:
       'clipped_count_stddev': clipped_count_stddev,
       'adjacency': schemas.adjacency(relation),
       'noise_site': site.name,
+      'server_noise_multiplier': server_noise_multiplier,
       'strategy': strategy,
     }
     for field, value in values.items():
@@ -323,6 +334,35 @@ class Mechanism:
       self.noise_multiplier, self.clipped_count_stddev
     )
 
+  def sum_noise_multiplier(self, clients: float) -> float:
+    """Standard deviation of z in the sum of a round, over the clip norm.
+
+    Where clients make the noise it grows with their number; with clipping that adapts
+    it is that of the values.
+
+    Args:
+      clients: How many are in the sum.
+
+    Example:
+      >>> participation = strategies.Participation(10)
+      >>> for site, more in [
+      ...   ('server', {}),
+      ...   ('clients', {'min_clients': 25}),
+      ...   ('local', {}),
+      ...   ('clients_and_server', {'server_noise_multiplier': 15.0}),
+      ... ]:
+      ...   made = Mechanism('gaussian', participation, 2.0, noise_site=site, **more)
+      ...   print(site, made.sum_noise_multiplier(100))
+      server 2.0
+      clients 4.0
+      local 20.0
+      clients_and_server 25.0
+    """
+    made = self.site.times_that_of_sums(clients, dict(self.options))
+    return math.hypot(
+      self.values_noise_multiplier * made, self.server_noise_multiplier or 0.0
+    )
+
   @property
   def clipped_count_share(self) -> Optional[float]:
     """Which part of the budget, of mu^2, adaptive clipping takes; `None` without."""
@@ -426,6 +466,7 @@ class Mechanism:
       'adjacency': self.adjacency,
       'noise_multiplier': self.noise_multiplier,
       'noise_site': self.noise_site,
+      'server_noise_multiplier': self.server_noise_multiplier,
       **dict.fromkeys(options()),
       **dict(self.options),
       'clipped_count_stddev': self.clipped_count_stddev,

@@ -22,9 +22,10 @@ Clip norms cancel, also adaptive ones. With Laplace noise clients are clipped in
 norm, and an update whose L1 norm is a clip norm is that long at most: the ratio is a
 lower bound, reached by updates of a single entry.
 
-Noise that clients make adds up in the sum: of m clients with local noise it is sqrt(m)
-times that of one, and of m clients with shares for `min_clients` of them
-sqrt(m / min_clients) times that of the sum it was planned for.
+Noise that clients make adds up in the sum, `Mechanism.sum_noise_multiplier`: of m
+clients with local noise it is sqrt(m) times that of one, and of m clients with shares
+for `min_clients` of them sqrt(m / min_clients) times that of the sum it was planned
+for. Noise of the server on top adds to the variance.
 """
 
 import math
@@ -56,12 +57,14 @@ class Points(NamedTuple):
     return Points(*(factor * each for each in self))
 
 
-def per_coordinate(mechanism: mechanism_lib.Mechanism) -> np.ndarray:
+def per_coordinate(
+  mechanism: mechanism_lib.Mechanism, clients_per_round: float = 1
+) -> np.ndarray:
   """Standard deviation of the noise in a coordinate of each round's sum.
 
   Args:
-    mechanism: Strategy and noise; of local noise it is that of one client, and of
-      shares that of as few clients as there may be.
+    mechanism: Strategy and noise.
+    clients_per_round: Clients of a round, whose noise is in the sum where they make it.
 
   Returns:
     In clip norms; float64 of shape [n].
@@ -72,7 +75,7 @@ def per_coordinate(mechanism: mechanism_lib.Mechanism) -> np.ndarray:
     >>> per_coordinate(mechanism_lib.Mechanism('gaussian', limits, 2.0))
     array([2., 2., 2.])
   """
-  noise = mechanism.values_noise_multiplier
+  noise = mechanism.sum_noise_multiplier(float(clients_per_round))
   return noise * mechanism.strategy.noise_row_norms()
 
 
@@ -100,8 +103,8 @@ def by_round(
     >>> by_round(mechanism, model_size=10_000, clients_per_round=100)
     array([2., 2., 2.])
   """
-  factor = _factor(mechanism, model_size, clients_per_round)
-  return factor * per_coordinate(mechanism)
+  factor = _factor(model_size, clients_per_round)
+  return factor * per_coordinate(mechanism, clients_per_round)
 
 
 def of_sums(
@@ -122,10 +125,10 @@ def of_sums(
     TypeError: If a number is not one.
     ValueError: If one is not positive.
   """
-  noise = mechanism.values_noise_multiplier
+  factor = _factor(model_size, clients_per_round)
+  noise = mechanism.sum_noise_multiplier(float(clients_per_round))
   rounds = np.arange(1, mechanism.strategy.num_rounds + 1)
   errors = np.sqrt(mechanism.strategy.per_query_error())
-  factor = _factor(mechanism, model_size, clients_per_round)
   return factor * noise * errors / rounds
 
 
@@ -192,9 +195,7 @@ def remark(
   )
 
 
-def _factor(
-  mechanism: mechanism_lib.Mechanism, model_size: int, clients_per_round: float
-) -> float:
+def _factor(model_size: int, clients_per_round: float) -> float:
   """From a coordinate's noise in clip norms to the ratio."""
   model_size = checks.check_positive_int('model_size', model_size)
   checks.check_number('clients_per_round', clients_per_round)
@@ -202,7 +203,4 @@ def _factor(
     raise ValueError(
       f'clients_per_round must be positive and finite, got {clients_per_round}.'
     )
-  together = mechanism.site.times_that_of_sums(
-    float(clients_per_round), dict(mechanism.options)
-  )
-  return together * math.sqrt(model_size) / float(clients_per_round)
+  return math.sqrt(model_size) / float(clients_per_round)

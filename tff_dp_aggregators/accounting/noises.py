@@ -219,7 +219,7 @@ GAUSSIAN = Noise(
   stddev=1.0,
   scale='standard deviation of an entry of z',
   words='independent Gaussian noise in each round, as in DP-FedAvg',
-  sites=('server', 'clients', 'local', 'local_approximate'),
+  sites=('server', 'clients', 'local', 'clients_and_server', 'local_approximate'),
 )
 # Pure epsilon, in L1 norm.
 LAPLACE = Noise(

@@ -15,6 +15,7 @@ from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import local
 from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.base import checks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +33,8 @@ class Site:
     is_on_clients: Whether clients draw it, each for itself.
     is_of_client: Whether `noise_multiplier` is that of one client's noise, and not
       of the sum.
+    adds_on_server: Whether the server adds Gaussian noise to the sum as well, of a
+      `server_noise_multiplier`; `noise_multiplier` is that of one client then.
     kind: Of differential privacy, if it is not that of the server's noise, for reports.
     made_by: Who makes the noise, for reports.
     z: Whose noise the noise multiplier is of, for reports; `None` if that is clear.
@@ -51,6 +54,7 @@ class Site:
   is_simulation: bool = False
   is_on_clients: bool = False
   is_of_client: bool = False
+  adds_on_server: bool = False
   kind: str = ''
   made_by: str = 'the server'
   z: Optional[str] = None
@@ -145,6 +149,34 @@ LOCAL = Site(
     'another report, and counts as one more participation',
   ),
 )
+# Noise that hides each client, and more of the server for those who see sums.
+CLIENTS_AND_SERVER = Site(
+  'clients_and_server',
+  'as local, and the server adds noise of --server_noise_multiplier to the sum, as '
+  'NbAFL does (arXiv:1911.00222)',
+  'local differential privacy, with noise of the server on top: each client clips its '
+  'update and adds noise of its own before it sends anything, and the guarantee is of '
+  'what it sends, towards everybody, for which nobody else is trusted. The server adds '
+  'more noise to the sum: for those who see no more than sums there is more privacy '
+  '(what else holds), and they have to trust it with that noise',
+  options=(noises.MIN_CLIENTS,),
+  is_on_clients=True,
+  is_of_client=True,
+  adds_on_server=True,
+  kind='local',
+  made_by='each client, for what it sends, and the server, on the sum',
+  z='the noise of one client',
+  seen=LOCAL.seen,
+  outputs=LOCAL.outputs,
+  principle='Each client clips its update, and adds {noise} noise of its own before it '
+  'sends anything, drawn anew in each round. The server adds up what clients send, and '
+  'adds {noise} noise of its own to the sum.',
+  assumptions=(
+    *LOCAL.assumptions,
+    'Noise of the server hides a client in the sums alone: the guarantee does not have '
+    'it',
+  ),
+)
 # In its place, where nothing is to be hidden.
 LOCAL_APPROXIMATE = Site(
   'local_approximate',
@@ -161,7 +193,13 @@ LOCAL_APPROXIMATE = Site(
   'quick to simulate, and known to nobody as noise of theirs.',
 )
 # All of them, by name; the server is where noise is made unless something else is said.
-SITES = {each.name: each for each in (SERVER, CLIENTS, LOCAL, LOCAL_APPROXIMATE)}
+SITES = {
+  each.name: each
+  for each in (SERVER, CLIENTS, LOCAL, CLIENTS_AND_SERVER, LOCAL_APPROXIMATE)
+}
+# What the last but one takes besides, as an argument of `accounting.Mechanism`, a flag,
+# and a key of JSON.
+SERVER_NOISE = 'server_noise_multiplier'
 
 
 def of_noise(noise: noises.Noise, name: Optional[str]) -> Site:
@@ -184,11 +222,11 @@ def of_noise(noise: noises.Noise, name: Optional[str]) -> Site:
     raise ValueError(f'unknown noise_site {name!r}; known: {", ".join(SITES)}.')
   if name not in noise.sites:
     possible = ' or '.join(noise.sites)
-    why = (
-      'the sum of Laplace shares is no Laplace noise'
-      if noise is noises.LAPLACE
-      else 'it is made in shares, for a secure sum of integers'
-    )
+    why = 'it is made in shares, for a secure sum of integers'
+    if noise is noises.LAPLACE:
+      why = 'the sum of Laplace shares is no Laplace noise'
+      if SITES[name].adds_on_server:
+        why = 'of both together no event is known here but that of two Gaussians'
     raise ValueError(
       f'noise_site={name} does not go with {noise.name} noise: {why}. Its noise_site '
       f'is {possible}.'
@@ -260,6 +298,53 @@ def check_numbers(
         f'{needed.help}.'
       )
   return dict(given)
+
+
+def check_server_noise(
+  site: Site, noise_multiplier: float, server_noise_multiplier: Optional[float]
+) -> Optional[float]:
+  """The noise multiplier of the server's noise on top of that of clients.
+
+  Args:
+    site: Where the noise is made.
+    noise_multiplier: Of the clients' noise.
+    server_noise_multiplier: Of the server's; `None` if it is not given.
+
+  Returns:
+    It as a float; `None` where the server adds nothing on top.
+
+  Raises:
+    TypeError: If it is no number.
+    ValueError: If it is missing, for other sites, or out of range, or clients add none.
+
+  Example:
+    >>> check_server_noise(CLIENTS_AND_SERVER, 4.0, 10)
+    10.0
+  """
+  if not site.adds_on_server:
+    if server_noise_multiplier is not None:
+      raise ValueError(
+        f'{SERVER_NOISE}={server_noise_multiplier} is for noise_site='
+        f'{CLIENTS_AND_SERVER.name}, not for noise of {_of(site)}; leave it out.'
+      )
+    return None
+  if server_noise_multiplier is None:
+    raise ValueError(
+      f'{SERVER_NOISE} is missing, which noise_site={site.name} needs: standard '
+      "deviation of the server's noise of the sum over the clip norm, 0 for none."
+    )
+  checks.check_number(SERVER_NOISE, server_noise_multiplier)
+  if not 0 <= server_noise_multiplier < math.inf:
+    raise ValueError(
+      f'{SERVER_NOISE} must be finite and not negative; got {server_noise_multiplier}.'
+    )
+  if noise_multiplier == 0:
+    raise ValueError(
+      f'noise_multiplier must be positive with noise_site={site.name}, whose guarantee '
+      f"is of clients' own noise; got 0. Noise of the server alone is noise_site="
+      f'{SERVER.name}.'
+    )
+  return float(server_noise_multiplier)
 
 
 def options() -> dict[str, noises.Option]:

@@ -18,6 +18,7 @@ from tff_dp_aggregators.aggregators.builders import from_strategy
 from tff_dp_aggregators.aggregators.client_noise import approximate_local
 from tff_dp_aggregators.aggregators.client_noise import local
 from tff_dp_aggregators.aggregators.client_noise import shares
+from tff_dp_aggregators.aggregators.client_noise import two_sided
 from tff_dp_aggregators.aggregators.laplace import laplace
 from tff_dp_aggregators.base import checks
 
@@ -227,6 +228,8 @@ def _independent(
   """What a mechanism without strategy becomes by one of the package's functions."""
 
   def make(mechanism: accounting.Mechanism, **given: Any) -> factory.DPMeanFactory:
+    if mechanism.server_noise_multiplier is not None:
+      given['server_noise_multiplier'] = mechanism.server_noise_multiplier
     made = build(mechanism.limits, noise_multiplier=mechanism.noise_multiplier, **given)
     fewest = dict(mechanism.options).get(noises.MIN_CLIENTS.name)
     return made if fewest is None else made.with_min_clients(fewest)
@@ -281,6 +284,9 @@ _MADE_BY: dict[tuple[str, str], Callable[..., factory.DPMeanFactory]] = {
   (noises.GAUSSIAN.name, sites.CLIENTS.name): _shares,
   (noises.GAUSSIAN.name, sites.LOCAL.name): _independent(local.local_gaussian),
   (noises.LAPLACE.name, sites.LOCAL.name): _independent(local.local_laplace),
+  (noises.GAUSSIAN.name, sites.CLIENTS_AND_SERVER.name): _independent(
+    two_sided.two_sided_gaussian
+  ),
   (noises.GAUSSIAN.name, sites.LOCAL_APPROXIMATE.name): _independent(
     approximate_local.approximate_local_gaussian
   ),

@@ -38,6 +38,7 @@ DELTA = 1e-6
 SHARES, INTEGERS = statements.OF_CLIENTS['shares'], statements.OF_CLIENTS['integers']
 LAPLACE = statements.OF_CLIENTS['local']
 LOCAL = statements.OF_CLIENTS['local_ledger']
+BOTH = statements.OF_CLIENTS['both']
 SIMULATED = statements.OF_CLIENTS['simulated']
 TURNS = 3  # Of 12 rounds, each 4 after the one before.
 GRID = distributed_noise.design(
@@ -81,6 +82,9 @@ def _skellam(shares, moved=1.0, rounds=TURNS):
     (SHARES, 1, 'sum'),
     (LOCAL, 20, 'sum'),
     (dataclasses.replace(LOCAL, options=()), 1, 'client'),
+    # Of each of 20 clients 5, and of the server 40.
+    (BOTH, 20 + 8**2, 'sum'),
+    (dataclasses.replace(BOTH, options=()), 1 + 8**2, 'client'),
     (SIMULATED, 1, 'client'),
   ],
 )
@@ -100,6 +104,7 @@ def test_figures_are_those_of_the_site(mechanism, clients, error_of):
     assert stated[name] == pytest.approx(expected, rel=1e-12)
   assert built['curves']['error_by_round'][-1][1] == pytest.approx(stated['max_error'])
   assert stated['integer_noise'] is None
+  assert stated['server_noise_multiplier'] == mechanism.server_noise_multiplier
 
 
 def test_laplace_noise_of_clients_has_its_own_error():
@@ -176,6 +181,45 @@ def test_what_else_holds_of_local_noise():
   assert 0.9 < laplace['everybody', 'replace_one'] <= 1.2
 
 
+def test_what_else_holds_of_noise_on_both_sides(tmp_path):
+  built = _build(BOTH)
+  assert built['guarantee']['epsilon'] == _gaussian(5.0)  # Of clients alone.
+  both = math.sqrt(20 * 5**2 + 40**2)
+  assert _others(built) == {
+    ('everybody', 'replace_one'): _gaussian(2.5),
+    ('released', 'zero_out'): _gaussian(both),
+    ('released', 'replace_one'): _gaussian(both / 2),
+    ('other_client', 'zero_out'): _gaussian(math.sqrt(19 * 5**2 + 40**2)),
+  }
+  unknown = _others(_build(dataclasses.replace(BOTH, options=())))
+  own = math.sqrt(5**2 + 40**2)
+  assert unknown == {
+    ('everybody', 'replace_one'): _gaussian(2.5),
+    ('released', 'zero_out'): _gaussian(own),
+    ('released', 'replace_one'): _gaussian(own / 2),
+  }
+  # What is sent in attempts that are aborted, and what is released, is counted apart.
+  run = statements.ledger_of(BOTH, tmp_path / 'ledger.jsonl', aborted=5)
+  found = _others(_build(BOTH, ledger=run))
+  assert found['everybody', 'replace_one'] == _gaussian(2.5, rounds=2 + 5)
+  assert found['released', 'zero_out'] == _gaussian(both, rounds=2)
+
+
+def test_the_server_s_noise_is_told_and_said_not_to_be_in_the_guarantee():
+  text = ' '.join(rendering.render(_build(BOTH), 'text').split())
+  for said in (
+    "noise multiplier of the server 40 (standard deviation of an entry of the server's",
+    'is in what else holds alone',
+    'hides a client in the sums alone: the guarantee does not have it',
+    'with the noise of 20 clients and that of the server in each round',
+    'that adds its noise, keeps it to itself and shows nothing but the sums',
+  ):
+    assert said in text, said
+  alone = dataclasses.replace(BOTH, options=())
+  text = ' '.join(rendering.render(_build(alone), 'text').split())
+  assert 'the noise of one client a round, and that of the server; more clients' in text
+
+
 @pytest.mark.parametrize(
   'mechanism',
   [statements.TREE, SIMULATED, dataclasses.replace(SHARES, noise_multiplier=0.0)],
@@ -184,7 +228,7 @@ def test_nothing_else_holds_of_the_server_s_noise_or_without_any(mechanism):
   assert _build(mechanism)['other_guarantees'] == []
 
 
-@pytest.mark.parametrize('mechanism', [SHARES, INTEGERS, LAPLACE, LOCAL])
+@pytest.mark.parametrize('mechanism', [SHARES, INTEGERS, LAPLACE, LOCAL, BOTH])
 def test_a_run_spends_what_its_rounds_say(mechanism, tmp_path):
   run = statements.ledger_of(mechanism, tmp_path / 'ledger.jsonl', num_rounds=7)
   built = _build(mechanism, ledger=run, with_curves=True)
@@ -196,7 +240,7 @@ def test_a_run_spends_what_its_rounds_say(mechanism, tmp_path):
   assert built['curves']['epsilon_by_round'][-1][0] <= 7
 
 
-@pytest.mark.parametrize('mechanism', [SHARES, INTEGERS, LAPLACE, LOCAL])
+@pytest.mark.parametrize('mechanism', [SHARES, INTEGERS, LAPLACE, LOCAL, BOTH])
 def test_a_round_with_fewer_clients_than_counted_is_refused(mechanism, tmp_path):
   run = statements.ledger_of(mechanism, tmp_path / 'ledger.jsonl', clients=19)
   with pytest.raises(ValueError, match='19 clients, and min_clients=20'):

@@ -27,7 +27,8 @@ OF_NBAFL += ('--min_examples=1000',)
 KINDS = (
   'tree', 'blt', 'curves', 'ledger', 'sampled', 'composition', 'without_privacy',
   'flags', 'ledger_by_flags', 'round_log', 'run_dir', 'run_dirs', 'larger_cohort',
-  'run_without_privacy', 'shares', 'integers', 'local', 'local_ledger', 'simulated',
+  'run_without_privacy', 'shares', 'integers', 'local', 'local_ledger', 'both',
+  'simulated',
   'nbafl',
 )  # fmt: skip
 # What a run's configuration says of clients' data besides.
@@ -53,6 +54,14 @@ OF_CLIENTS = {
   ),
   'local_ledger': accounting.Mechanism(
     'gaussian', LIMITS, 5.0, noise_site='local', min_clients=20
+  ),
+  'both': accounting.Mechanism(
+    'gaussian',
+    LIMITS,
+    5.0,
+    noise_site='clients_and_server',
+    server_noise_multiplier=40.0,
+    min_clients=20,
   ),
   'simulated': accounting.Mechanism(
     'gaussian', LIMITS, 5.0, noise_site='local_approximate'
@@ -92,7 +101,7 @@ def ledger_of(mechanism, path, *, num_rounds=7, clients=25, aborted=0, events=No
 def of_clients(folder, kind):
   """The report of a kind of OF_CLIENTS; a plan, or of a run with a ledger."""
   mechanism, read, files = OF_CLIENTS[kind], None, ()
-  if kind in ('integers', 'local_ledger', 'simulated'):
+  if kind in ('integers', 'local_ledger', 'both', 'simulated'):
     path = folder / f'{kind}.jsonl'
     read = ledger_of(mechanism, path, aborted=2)
     files = (sources.file_of('ledger', str(path)),)

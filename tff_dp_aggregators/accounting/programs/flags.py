@@ -84,7 +84,7 @@ def mechanism_flags() -> tuple[str, ...]:
 
 def site_flags() -> tuple[str, ...]:
   """Names of the flags that state who makes the noise, and the numbers of that."""
-  return ('noise_site', *sites.options())
+  return ('noise_site', *sites.options(), sites.SERVER_NOISE)
 
 
 def define_mechanism(
@@ -165,6 +165,14 @@ def define_site(
     if name in defaults:
       text = f'{text.split(" Default: ")[0].rstrip(".")}. Default: {defaults[name]}.'
     flags.DEFINE_integer(name, None, text, flag_values=values)
+  flags.DEFINE_float(
+    sites.SERVER_NOISE,
+    None,
+    f'With --noise_site={sites.CLIENTS_AND_SERVER.name}: standard deviation of the '
+    "server's noise of the sum over the clip norm, 0 for none. --noise_multiplier is "
+    "that of one client's noise.",
+    flag_values=values,
+  )
 
 
 def define_participation(values: flags.FlagValues) -> None:

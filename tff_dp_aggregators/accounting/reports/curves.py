@@ -79,10 +79,8 @@ def error_multiplier(mechanism: mechanism_lib.Mechanism) -> float:
   Args:
     mechanism: Which one.
   """
-  clients = 1
-  if mechanism.site.is_of_client:
-    clients = dict(mechanism.options).get(noises.MIN_CLIENTS.name, 1)
-  return mechanism.values_noise_multiplier * math.sqrt(clients)
+  fewest = dict(mechanism.options).get(noises.MIN_CLIENTS.name, 1)
+  return mechanism.sum_noise_multiplier(fewest)
 
 
 def _by_round(

@@ -288,8 +288,53 @@ def _of_local(
     )
 
 
+def _of_both(
+  mechanism: mechanism_lib.Mechanism, released: int, reports: int
+) -> Iterator[_Row]:
+  """Of noise of each client that hides what it sends, and the server's on top."""
+  honest, other = mechanism.adjacency, _OTHER[mechanism.adjacency]
+  assert mechanism.server_noise_multiplier is not None
+  server: float = mechanism.server_noise_multiplier
+  yield _Row(
+    'everybody',
+    other,
+    local.local_event(
+      mechanism.noise_multiplier, adjacency=other, participations=reports
+    ),
+    "the client's own noise alone",
+  )
+
+  def of_sums(against: str, adjacency: str, clients: int, rests_on: str) -> _Row:
+    event = local.central_event(
+      mechanism.noise_multiplier,
+      min_clients=clients,
+      server_noise_multiplier=server,
+      adjacency=adjacency,
+      participations=released,
+    )
+    return _Row(
+      against,
+      adjacency,
+      event,
+      f'{rests_on}, and a server that adds its noise, keeps it to itself and shows '
+      'nothing but the sums',
+    )
+
+  known = dict(mechanism.options).get(noises.MIN_CLIENTS.name)
+  who = "the client's own noise, whatever others do"
+  if known is not None:
+    who = f'{_FEWEST.format(known)}, who keep their noise to themselves'
+  for adjacency in (honest, other):
+    yield of_sums('released', adjacency, known or 1, who)
+  if known is not None:
+    left = max(known - 1, 1)
+    who = f'{_FEWEST.format(left)} besides the one that looks, who keep their noise to '
+    yield of_sums('other_client', honest, left, f'{who}themselves')
+
+
 # Where noise is made by clients, what else is to be said of it.
 _ROWS: dict[str, Callable[[mechanism_lib.Mechanism, int, int], Iterator[_Row]]] = {
   sites.CLIENTS.name: _of_shares,
   sites.LOCAL.name: _of_local,
+  sites.CLIENTS_AND_SERVER.name: _of_both,
 }

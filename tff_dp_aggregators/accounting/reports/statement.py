@@ -474,6 +474,7 @@ def _mechanism(
     'clip_norm': clip_norm,
     'adaptive_clipping': adaptive,
     'noise_multiplier': mechanism.noise_multiplier,
+    'server_noise_multiplier': mechanism.server_noise_multiplier,
     'sensitivity': sensitivity,
     'sensitivity_squared': sensitivity**2,
     'sensitivity_kind': strategy.sensitivity_kind(limits),

@@ -30,6 +30,7 @@ from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting import sites
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.accounting.records import strict_json
 from tff_dp_aggregators.accounting.reports import commands
@@ -190,7 +191,7 @@ def _add_options(report: dict[str, Any]) -> None:
   """Adds options of kinds of strategies that came after the report was made."""
   mechanism, parts = report.get('mechanism'), report.get('parts')
   if isinstance(mechanism, dict) and 'strategy' in mechanism:
-    for name in mechanism_lib.options():
+    for name in (*mechanism_lib.options(), sites.SERVER_NOISE):
       mechanism.setdefault(name, None)
   for part in parts if isinstance(parts, list) else ():
     if isinstance(part, dict):

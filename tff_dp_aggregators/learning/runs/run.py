@@ -361,7 +361,7 @@ class Run:
       noise = 'no privacy'
       if plan.added_noise is not None:
         noise = f'noise multiplier {plan.added_noise.noise_multiplier:.4f}'
-        noise += _whose(plan.added_noise.site)
+        noise += _whose(plan.added_noise)
       text = (
         f'{path}: {plan.num_rounds} rounds of {plan.schedule.clients_per_round:g} of '
         f'{plan.schedule.num_clients} clients; {noise}'
@@ -422,14 +422,16 @@ class Run:
     shutil.rmtree(removed)
 
 
-def _whose(site: accounting.sites.Site) -> str:
+def _whose(mechanism: accounting.Mechanism) -> str:
   """Whose noise a noise multiplier is of, if it is not that of the server."""
+  site, on_top = mechanism.site, mechanism.server_noise_multiplier
   if site.is_simulation:
     return (
       f' of each client, simulated by the server ({larger_cohort_lib.NO_GUARANTEE})'
     )
   if site.is_of_client:
-    return " of each client's own noise"
+    more = '' if on_top is None else f', and {on_top:.4f} of the noise of the server'
+    return f" of each client's own noise{more}"
   return ' of the noise of all clients together' if site.is_on_clients else ''
 
 

@@ -105,6 +105,11 @@ class LocalGaussianSumQuery(_LocalSumQuery):
       generator=generator,
     )
 
+  @property
+  def noise_site(self) -> str:
+    """'local', or 'clients_and_server' where the server adds noise on top."""
+    return 'clients_and_server' if self._server_adds_noise() else 'local'
+
 
 class LocalLaplaceSumQuery(_LocalSumQuery):
   """Sums records each of which has Laplace noise of its client's.

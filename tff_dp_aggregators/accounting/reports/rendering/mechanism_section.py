@@ -88,6 +88,13 @@ def _facts(statement: dict[str, Any]) -> Iterator[Fact]:
     f'noise relative to the clip norm: {noise.scale} over the clip norm{whose}. It '
     'says how loud the noise is',
   )
+  if mechanism['server_noise_multiplier'] is not None:
+    yield Fact(
+      'noise multiplier of the server',
+      rounding.exact(mechanism['server_noise_multiplier']),
+      "standard deviation of an entry of the server's noise of a round's sum, over the "
+      'clip norm. It hides clients in the sums, and is in what else holds alone',
+    )
   if mechanism['adaptive_clipping'] is not None:
     yield from _adaptive_facts(mechanism['adaptive_clipping'])
   private = 'It says how private the mechanism is'
@@ -218,12 +225,21 @@ def _sensitivity_meaning(statement: dict[str, Any]) -> str:
 def _error_of(statement: dict[str, Any]) -> str:
   """Of how many clients' noise the error is, where they make it."""
   site, mechanism = site_of(statement), statement['mechanism']
+  if mechanism['error_of'] == 'client' and site.adds_on_server:
+    return (
+      '. Here with the noise of one client a round, and that of the server; more '
+      'clients add more'
+    )
   if mechanism['error_of'] == 'client':
     return '. Here that of the noise of one client a round: m of them add sqrt(m) times'
   if site is sites.SERVER:
     return ''
   fewest = mechanism[noises.MIN_CLIENTS.name]
-  return f'. Here with the noise of {fewest} clients in each round; more add more'
+  and_server = ' and that of the server' if site.adds_on_server else ''
+  return (
+    f'. Here with the noise of {fewest} clients{and_server} in each round; more add '
+    'more'
+  )
 
 
 def _integer_facts(integers: dict[str, Any]) -> Iterator[Fact]:
