@@ -25,6 +25,7 @@ from . import tasks
 from .options import aggregation as aggregation_options
 from .options import data as data_options
 from .options import model as model_options
+from .options import nbafl as nbafl_options
 from .options import optimization as optimization_options
 from .options import participation as participation_options
 from .options import privacy as privacy_options
@@ -87,6 +88,7 @@ def define(values: flags.FlagValues) -> None:
   model_options.define(values, tasks.TASKS)
   participation_options.define(values, tasks.TASKS)
   privacy_options.define(values, tasks.TASKS)
+  nbafl_options.define(values)
   aggregation_options.define(values)
   optimization_options.define(values, tasks.TASKS)
   run_options.define(values)
@@ -100,6 +102,7 @@ def groups() -> tuple[program.Group, ...]:
     ('Participation', participation_options.names()),
     ('Privacy', privacy_options.names()),
     ('Where noise is made', flags_lib.site_flags()),
+    ('NbAFL', nbafl_options.NAMES),
     ('Aggregation', aggregation_options.NAMES),
     ('Training', optimization_options.NAMES),
     ('Run', run_options.NAMES),
@@ -125,6 +128,11 @@ def from_flags(values: flags.FlagValues) -> Settings:
   task.check(data)  # Before strategies are looked for, which may take long.
   optimization = optimization_options.from_flags(values)
   run = run_options.from_flags(values)
+  nbafl_options.prepare(
+    values,
+    participation_options.names(),
+    (*privacy_options.names(), *flags_lib.site_flags()),
+  )
   participation = participation_options.from_flags(values)
   model = model_options.from_flags(values)
   privacy = privacy_options.from_flags(
@@ -243,9 +251,12 @@ def _check_draws_are_secret(
   mechanism = privacy.mechanism
   if mechanism is None or not values.secret_noise or values['seed'].present:
     return
-  if schemas.is_sampled(mechanism.participation):
+  plan = privacy.nbafl
+  draws = plan is not None and plan.cohort < plan.num_clients
+  if draws or schemas.is_sampled(mechanism.participation):
+    what = '--nbafl' if draws else 'sampling'
     raise ValueError(
-      '--secret_noise with sampling needs a --seed that nobody can guess: clients are '
+      f'--secret_noise with {what} needs a --seed that nobody can guess: clients are '
       f'drawn by it, and epsilon holds towards those who do not know it. {values.seed} '
       'is what everybody has who gives none.'
     )

@@ -13,8 +13,10 @@ import tensorflow_federated as tff
 
 from tff_dp_aggregators import learning
 from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.learning.runs import progress
+from tff_dp_aggregators.learning.runs.plans import fitting
 
 from . import making
 from . import optimizers
@@ -49,6 +51,8 @@ def run(settings: settings_lib.Settings) -> int:
   except KeyboardInterrupt:
     progress.say(f'Interrupted; {run_dir} has no round to report.', sys.stderr)
     return _INTERRUPTED
+  except fitting.TooFewExamplesError as e:
+    raise program.WrongUsage(flags_lib.spelled(str(e), ['min_examples'])) from e
   _say_how_it_went(settings, population, result)
   return 0 if result.is_finished else _INTERRUPTED
 
@@ -71,6 +75,7 @@ def train(
   Raises:
     WrongUsage: If model, loss or metric are not for the data, a model of the user's own
       cannot be made, or there are other clients than the flags say.
+    TooFewExamplesError: If a client has fewer than the flags say.
     ValueError: If the run in the directory was begun with other flags.
   """
   if settings.facts not in (None, population.facts):
@@ -122,6 +127,7 @@ def train(
     simulated_cohort_scale=privacy.simulated_cohort_scale,
     not_covered=(*population.not_covered, *not_covered),
     data_facts=population.facts or None,
+    nbafl=privacy.nbafl,
     **dataclasses.asdict(settings.aggregation),
   )
   _draw(settings, run_dir, population.num_clients)

@@ -17,6 +17,7 @@ from absl import flags
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import adaptive_clipping
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
+from tff_dp_aggregators.accounting import nbafl as nbafl_lib
 from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting import sites
@@ -25,6 +26,7 @@ from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.learning.runs.plans import fitting
 from tff_dp_aggregators.strategies import registry
 
+from . import nbafl as nbafl_options
 from . import of_task
 from . import optimization as optimization_options
 from . import participation as participation_options
@@ -58,6 +60,7 @@ class Privacy:
     delta: At which epsilon is told.
     simulated_cohort_scale: How many times larger the cohort is that the noise is for;
       above 1 there is no guarantee.
+    nbafl: The plan of NbAFL that the noise is from; `None` if it is from none.
   """
 
   mechanism: Optional[mechanism_lib.Mechanism]
@@ -65,6 +68,7 @@ class Privacy:
   target_epsilon: Optional[float]
   delta: float
   simulated_cohort_scale: float
+  nbafl: Optional[nbafl_lib.Nbafl] = None
 
   @property
   def is_always_secret(self) -> bool:
@@ -99,6 +103,7 @@ def not_without(clipping: Optional[str] = None) -> tuple[str, ...]:
   others = (
     *names(),
     *flags_lib.site_flags(),
+    *nbafl_options.NAMES,
     'not_private_signal_to_noise',
     'secret_noise',
   )
@@ -217,6 +222,16 @@ def from_flags(
     ValueError: If a value is out of range, or flags contradict each other; the message
       says what would be right.
   """
+  planned = nbafl_options.from_flags(values)
+  if planned is not None:
+    return Privacy(
+      mechanism_lib.Mechanism(**planned.mechanism_arguments()),
+      clip_norm=planned.clip_norm,
+      target_epsilon=None,  # Of an example, which the noise was not found for.
+      delta=planned.delta,
+      simulated_cohort_scale=1.0,
+      nbafl=planned,
+    )
   _check_together(values)
   _check_clipping(values)
   if not 0 < values.clip_norm < math.inf:

@@ -11,6 +11,8 @@ Claims:
 * Guarantees are those of the accountants; with clients drawn at random, no data sets
   are told apart more easily, and some are told apart as easily.
 * Noise that is drawn by the multipliers has the deviations of the formulas.
+* The mechanism of a run has this noise, and with it the guarantees of a plan in which
+  all clients take part; where they are drawn, it states no less.
 """
 
 import math
@@ -23,6 +25,8 @@ from scipy import special
 from scipy import stats
 
 from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import local
+from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import nbafl
 from tff_dp_aggregators.accounting.accountants import gaussian
 
@@ -275,3 +279,41 @@ def test_multipliers_give_the_deviations_of_the_formulas():
 def test_numbers_out_of_range_are_refused_by_name(changed, message):
   with pytest.raises(ValueError, match=message):
     _made(**changed)
+
+
+@pytest.mark.parametrize(
+  'changed',
+  [
+    {},
+    {'num_rounds': 14},  # Too few for noise of the server.
+    {'clients_per_round': 5, 'num_exposures': 1, 'num_rounds': 400},
+    {'calibration': 'exact', 'epsilon': 4.0, 'num_rounds': 400},
+  ],
+  ids=str,
+)
+def test_a_run_s_mechanism_has_the_noise_and_the_guarantees_of_the_plan(changed):
+  plan = _made(**changed)
+  made = mechanism_lib.Mechanism(**plan.mechanism_arguments())
+  assert made.noise_multiplier * plan.clip_norm == plan.uplink_stddev
+  assert made.sum_noise_multiplier(plan.cohort) == pytest.approx(
+    plan.sum_noise_multiplier, rel=1e-12
+  )
+  assert made.noise_site == ('clients_and_server' if plan.downlink_stddev else 'local')
+  assert bool(plan.downlink_stddev) == (changed != {'num_rounds': 14})
+  # What a client sends in all rounds: mu is the root of their number over its noise.
+  mu = math.sqrt(plan.num_rounds) / plan.client_noise_multiplier
+  assert made.epsilon(1e-5) == pytest.approx(gaussian.epsilon_of(mu, 1e-5), rel=1e-12)
+  central = local.central_event(
+    made.noise_multiplier,
+    min_clients=plan.cohort,
+    server_noise_multiplier=made.server_noise_multiplier or 0.0,
+    adjacency='replace_one',
+    participations=plan.num_rounds,
+  )
+  epsilon = accountants.epsilon(central, 1e-5)
+  stated = plan.guarantees()[-1]
+  assert (stated.seen, stated.unit) == ('downlink', 'client')
+  if plan.cohort == plan.num_clients:
+    assert epsilon == pytest.approx(stated.epsilon, rel=1e-9)
+  else:
+    assert epsilon > stated.epsilon

@@ -38,7 +38,7 @@ flower-dp has these formulas as calculate_c, calculate_sigma_u and calculate_sig
 
 import dataclasses
 import math
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional
 
 import dp_accounting
 import numpy as np
@@ -46,6 +46,7 @@ from dp_accounting import NeighboringRelation as Relation
 from scipy import optimize
 from scipy import special
 
+from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.base import checks
@@ -327,6 +328,39 @@ class Nbafl:
     """All noise in the sum of a round of K clients, over the clip norm."""
     clients = math.sqrt(self.cohort) * self.client_noise_multiplier
     return math.hypot(clients, self.server_noise_multiplier)
+
+  def mechanism_arguments(self) -> dict[str, Any]:
+    """Arguments of `accounting.Mechanism`, for runs with this noise.
+
+    Noise of clients, and of the server if it adds some; a round in which fewer than K
+    report is not released, for the noise of all is counted. A client may be in every
+    round, for nothing keeps rounds of one that is drawn at random apart.
+
+    Example:
+      >>> plan = Nbafl(
+      ...   0.8,
+      ...   1e-5,
+      ...   clip_norm=1.5,
+      ...   num_exposures=2,
+      ...   num_rounds=30,
+      ...   num_clients=50,
+      ...   min_examples=10_000,
+      ... )
+      >>> given = plan.mechanism_arguments()
+      >>> given['noise_site'], given['min_clients']
+      ('clients_and_server', 50)
+    """
+    arguments = {
+      'name': 'gaussian',
+      'participation': strategies.Participation(self.num_rounds),
+      'noise_multiplier': self.client_noise_multiplier,
+      'noise_site': 'local',
+      'min_clients': self.cohort,
+    }
+    if self.server_adds_noise:
+      arguments['noise_site'] = 'clients_and_server'
+      arguments['server_noise_multiplier'] = self.server_noise_multiplier
+    return arguments
 
   def guarantees(self) -> tuple[Guarantee, ...]:
     """What holds beside what is claimed: one exposure, all, and all rounds.

@@ -5,6 +5,9 @@ import os
 from collections.abc import Sequence
 from typing import Any, Optional
 
+import numpy as np
+import tensorflow as tf
+
 from tff_dp_aggregators.learning import clients as clients_lib
 from tff_dp_aggregators.learning import packed
 from tff_dp_aggregators.learning.packed import data
@@ -57,6 +60,19 @@ class Population:
   def element_spec(self) -> Any:
     """Structure of `tf.TensorSpec` of an example; `None` if only a model knows it."""
     return None if self._clients is None else self._clients.element_spec
+
+  def fewest_examples(self) -> tuple[str, int]:
+    """A client with the fewest examples, for messages, and how many; reads them all."""
+    if self._packed is not None:
+      number = int(np.argmin(self._packed.all_sizes))
+      return f'client number {number}', int(self._packed.all_sizes[number])
+    clients = self.clients
+    sizes = (
+      len(tf.nest.flatten(clients.examples(number))[0])
+      for number in range(len(clients))
+    )
+    size, number = min((size, number) for number, size in enumerate(sizes))
+    return f'client {clients.ids[number]!r}', size
 
   @property
   def is_laid_out(self) -> bool:

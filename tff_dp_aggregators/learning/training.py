@@ -125,6 +125,7 @@ def train(
   target_quantile: Optional[float] = None,
   clip_learning_rate: Optional[float] = None,
   not_private_signal_to_noise: bool = False,
+  nbafl: Optional[accounting.nbafl.Nbafl] = None,
 ) -> Result:
   """Trains a federated model with differential privacy and leaves a report of it.
 
@@ -215,6 +216,10 @@ def train(
     not_private_signal_to_noise: Whether to measure in each round how loud the exact sum
       is beside the noise, in columns of `metrics.csv`. It is not private, and the
       report says that it is not covered.
+    nbafl: The plan of NbAFL (arXiv:1911.00222) that the noise is from, whose
+      `mechanism_arguments()` are those of the mechanism: the report says what its
+      formulas claim beside what holds. Cohorts have to be the plan's, and each client
+      has at least its `min_examples`. `None` if the noise is from none.
 
   Returns:
     What the run came to.
@@ -310,6 +315,7 @@ def train(
     tuning=tuning,
     data_facts=None if data_facts is None else dict(data_facts),
     aggregation=aggregation,
+    nbafl=nbafl,
   )
   plan.check()
   evaluation = None

@@ -1,5 +1,8 @@
 """Flags of NbAFL: a plan by its formulas, for a report of what they claim and give."""
 
+from collections.abc import Collection, Mapping
+from typing import Optional
+
 from absl import flags
 
 from tff_dp_aggregators.accounting import nbafl
@@ -24,22 +27,33 @@ NAMES = ('nbafl', *_OWN, 'calibration')
 DECIDING = (*NAMES, *_SHARED)
 
 
-def define(values: flags.FlagValues) -> None:
+_REPORT = (
+  'Report a plan of NbAFL (arXiv:1911.00222): what its formulas claim beside what '
+  'the accountants say of the same noise. It takes --target_epsilon, --target_delta, '
+  '--num_rounds, --clip_norm and the flags below.'
+)
+
+
+def define(
+  values: flags.FlagValues,
+  text: str = _REPORT,
+  known: Collection[str] = (),
+  defaults: Optional[Mapping[str, str]] = None,
+) -> None:
   """Defines the flags.
 
   Args:
     values: Where to define them; those of a target and of rounds are there.
+    text: What --help says of --nbafl.
+    known: Those that the program has already.
+    defaults: What the program puts where one is left out, in words.
   """
-  flags.DEFINE_bool(
-    'nbafl',
-    False,
-    'Report a plan of NbAFL (arXiv:1911.00222): what its formulas claim beside what '
-    'the accountants say of the same noise. It takes --target_epsilon, --target_delta, '
-    '--num_rounds, --clip_norm and the flags below.',
-    flag_values=values,
-  )
-  for name, text in _OWN.items():
-    flags.DEFINE_integer(name, None, f'With --nbafl: {text}', flag_values=values)
+  flags.DEFINE_bool('nbafl', False, text, flag_values=values)
+  for name, what in _OWN.items():
+    if name not in known:
+      default = (defaults or {}).get(name)
+      said = f'{what} Default: {default}.' if default else what
+      flags.DEFINE_integer(name, None, f'With --nbafl: {said}', flag_values=values)
   flags.DEFINE_enum(
     'calibration',
     'published',
@@ -50,14 +64,18 @@ def define(values: flags.FlagValues) -> None:
   )
 
 
-def check(values: flags.FlagValues) -> None:
+def check(values: flags.FlagValues, known: Collection[str] = ()) -> None:
   """Refuses flags of NbAFL without --nbafl.
+
+  Args:
+    values: Parsed flags.
+    known: Those that the program has for something else as well.
 
   Raises:
     ValueError: If there are any.
   """
   for name in NAMES[1:]:
-    if values[name].present and not values.nbafl:
+    if name not in known and values[name].present and not values.nbafl:
       raise ValueError(f'--{name} is for --nbafl.')
 
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional
 
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
+from tff_dp_aggregators.accounting import nbafl as nbafl_lib
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.base import checks
 
@@ -125,6 +126,7 @@ class Inputs:
     simulated_cohort: Of a run whose noise is less than the mechanism's, as if its
       cohort were larger; the mechanism is then what that cohort would have had. `None`
       for all other runs.
+    nbafl: The plan of NbAFL that the noise is from; `None` if it is from none.
     not_covered: Sentences: what else was computed from clients' data without noise.
     tuning: Among how many runs on the same clients this one was chosen; `None` if that
       is not known.
@@ -148,6 +150,7 @@ class Inputs:
   reporting: Optional[dict[str, Any]] = None
   before_clipping: Optional[dict[str, Any]] = None
   simulated_cohort: Optional[SimulatedCohort] = None
+  nbafl: Optional[nbafl_lib.Nbafl] = None
   not_covered: tuple[str, ...] = ()
   tuning: Optional[Tuning] = None
   command: Optional[str] = None

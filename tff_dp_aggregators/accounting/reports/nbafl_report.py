@@ -7,9 +7,12 @@ models: it rests on no assumption about single examples.
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any, Optional
 
+from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import nbafl
+from tff_dp_aggregators.accounting import noises
 
 # What the mechanism of such a statement is called.
 NAME = 'nbafl'
@@ -51,33 +54,170 @@ def of(
   Returns:
     A JSON-ready dict, described by `schema.load`; infinities are `None`.
   """
-  rows = plan.guarantees()
+  rows = rows_of(plan)
   # Zeroed out if all clients take part in every round, and else replaced.
-  central = next(each for each in rows if (each.seen, each.unit) == _CENTRAL)
-  numbers = {name: getattr(plan, name) for name in _PLAN}
+  central = next(each for each in rows if (each['seen'], each['unit']) == _CENTRAL)
   return {
-    'mechanism': {
-      'name': NAME,
-      **numbers,
-      **{name: getattr(plan, name) for name in _FIGURES},
-    },
+    'mechanism': figures_of(plan),
     'guarantee': {
-      'epsilon': _finite(central.epsilon),
+      'epsilon': central['epsilon'],
       'delta': plan.delta,
-      'is_private': math.isfinite(central.epsilon),
-      'adjacency': central.adjacency,
+      'is_private': central['epsilon'] is not None,
+      'adjacency': central['adjacency'],
     },
-    'guarantees': [
-      {
-        **{name: getattr(each, name) for name in _ROW},
-        'epsilon': _finite(each.epsilon),
-      }
-      for each in rows
-    ],
+    'guarantees': rows,
     'parts': [],
     'software': software,
-    'verification': {'command': command, 'files': [], 'inputs': {'plan': numbers}},
+    'verification': {
+      'command': command,
+      'files': [],
+      'inputs': {'plan': to_json(plan)},
+    },
   }
+
+
+def of_run(plan: Optional[nbafl.Nbafl]) -> Optional[dict[str, Any]]:
+  """What the statement of a run says of the plan that its noise is from.
+
+  Args:
+    plan: With all its inputs; `None` if there is none.
+
+  Returns:
+    A JSON-ready dict, described by `schema.load`; `None` without a plan.
+  """
+  if plan is None:
+    return None
+  return {'plan': figures_of(plan), 'guarantees': rows_of(plan)}
+
+
+def figures_of(plan: nbafl.Nbafl) -> dict[str, Any]:
+  """Inputs of a plan and the noise that follows, JSON-ready.
+
+  Args:
+    plan: With all its inputs.
+  """
+  return {
+    'name': NAME,
+    **to_json(plan),
+    **{name: getattr(plan, name) for name in _FIGURES},
+  }
+
+
+def rows_of(plan: nbafl.Nbafl) -> list[dict[str, Any]]:
+  """What is claimed beside what holds, JSON-ready.
+
+  Args:
+    plan: With all its inputs.
+  """
+  return [
+    {**{name: getattr(each, name) for name in _ROW}, 'epsilon': _finite(each.epsilon)}
+    for each in plan.guarantees()
+  ]
+
+
+def to_json(plan: nbafl.Nbafl) -> dict[str, Any]:
+  """Inputs of a plan, which `from_json` reads back exactly.
+
+  Args:
+    plan: With all its inputs.
+  """
+  return {name: getattr(plan, name) for name in _PLAN}
+
+
+def from_json(data: Any) -> Optional[nbafl.Nbafl]:
+  """Reads what `to_json` wrote; `None` for none.
+
+  Args:
+    data: As written.
+
+  Raises:
+    ValueError: If it is something else, or a number is out of range.
+  """
+  if data is None:
+    return None
+  try:
+    return nbafl.Nbafl(**data)
+  except TypeError as e:
+    raise ValueError(f'the stored plan of NbAFL is incomplete: {e}') from e
+
+
+def check(
+  plan: nbafl.Nbafl,
+  mechanism: mechanism_lib.Mechanism,
+  *,
+  delta: float,
+  clip_norm: Optional[float],
+) -> None:
+  """Refuses a mechanism that is not the one of a plan.
+
+  Args:
+    plan: With all its inputs.
+    mechanism: Of a run.
+    delta: At which epsilon of the run is told.
+    clip_norm: Of the run; `None` if it is not known.
+
+  Raises:
+    ValueError: If they differ; the message says in what.
+  """
+  own = mechanism_lib.Mechanism(**plan.mechanism_arguments())
+  found = {
+    'mechanism': (mechanism.name, own.name),
+    'participation': (mechanism.participation, own.participation),
+    'adjacency': (mechanism.adjacency, own.adjacency),
+    'noise_site': (mechanism.noise_site, own.noise_site),
+    'min_clients': (
+      dict(mechanism.options).get(noises.MIN_CLIENTS.name),
+      plan.cohort,
+    ),
+    'delta': (delta, plan.delta),
+    'clip_norm': (plan.clip_norm if clip_norm is None else clip_norm, plan.clip_norm),
+  }
+  # The least noise is searched for, and its last digits depend on the machine.
+  for name in ('noise_multiplier', 'server_noise_multiplier'):
+    given, planned = getattr(mechanism, name), getattr(own, name)
+    is_alike = math.isclose(given or 0.0, planned or 0.0, rel_tol=_ALIKE)
+    found[name] = (planned if is_alike else given, planned)
+  for name, (given, planned) in found.items():
+    if given != planned:
+      raise ValueError(
+        f'the run is not the one that NbAFL plans: {name} is {given}, and the plan has '
+        f'{planned}. accounting.Mechanism(**plan.mechanism_arguments()) is its '
+        'mechanism.'
+      )
+
+
+def check_cohorts(plan: nbafl.Nbafl, schedule: Mapping[str, Any]) -> None:
+  """Refuses cohorts that are not those of a plan.
+
+  Args:
+    plan: With all its inputs.
+    schedule: Who takes part when, as `learning.schedules` write it.
+
+  Raises:
+    ValueError: If clients are others, drop out, or are not drawn at random.
+  """
+  kind = schedule.get('schedule')
+  if kind != _AT_RANDOM:
+    raise ValueError(
+      'NbAFL is for rounds of all clients, or of clients that are drawn at random anew '
+      f'in each: the schedule {_AT_RANDOM} makes these, and cohorts of this one, '
+      f'{kind}, may be others.'
+    )
+  for name, planned in (
+    ('num_clients', plan.num_clients),
+    ('clients_per_round', plan.cohort),
+  ):
+    if schedule.get(name) != planned:
+      raise ValueError(
+        f'the schedule has {name}={schedule.get(name)}, and the plan of NbAFL '
+        f'{planned}.'
+      )
+  if schedule.get('dropouts') is not None or schedule.get('reporting_goal') is not None:
+    raise ValueError(
+      'clients that drop out do not go with NbAFL: what it says of the models counts '
+      f'the noise of all {plan.cohort} clients of a round. Leave drop-outs and '
+      'reporting goal out.'
+    )
 
 
 def plan_of(statement: dict[str, Any]) -> nbafl.Nbafl:
@@ -93,6 +233,10 @@ def plan_of(statement: dict[str, Any]) -> nbafl.Nbafl:
   return nbafl.Nbafl(**statement['verification']['inputs']['plan'])
 
 
+# The schedule that draws each round from all clients, if limits keep none back.
+_AT_RANDOM = 'random_eligible'
+# Noise multipliers of one plan, found on two machines.
+_ALIKE = 1e-9
 # Of one client, towards who sees the means of all rounds.
 _CENTRAL = ('downlink', 'client')
 

@@ -19,6 +19,7 @@ import dp_accounting
 
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
+from tff_dp_aggregators.accounting import nbafl
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.records import agreement
 from tff_dp_aggregators.accounting.records import attempts
@@ -27,6 +28,7 @@ from tff_dp_aggregators.accounting.records import log_participation
 from tff_dp_aggregators.accounting.records import round_log as round_log_lib
 from tff_dp_aggregators.accounting.records import strict_json
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
+from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.accounting.reports import provenance
 from tff_dp_aggregators.base import version
 
@@ -135,6 +137,7 @@ def from_run_dir(run_dir: str, accountant: Optional[str] = None) -> inputs_lib.I
       reporting=reporting_of(config),
       before_clipping=before_clipping_of(config),
       simulated_cohort=cohort,
+      nbafl=_nbafl_of(config_path, config),
       not_covered=_not_covered_of(config_path, config),
       tuning=inputs_lib.Tuning.from_json(config.get('tuning')),
       command=command_of(arguments),
@@ -483,6 +486,18 @@ def _simulated_cohort(simulated: Any) -> Optional[inputs_lib.SimulatedCohort]:
     return None
   names = [field.name for field in dataclasses.fields(inputs_lib.SimulatedCohort)]
   return inputs_lib.SimulatedCohort(**{name: simulated[name] for name in names})
+
+
+def _nbafl_of(config_path: str, config: Mapping[str, Any]) -> Optional[nbafl.Nbafl]:
+  """The plan of NbAFL that a configuration says its noise is from, if it does."""
+  try:
+    plan = nbafl_report.from_json(config.get('nbafl'))
+    if plan is not None:
+      schedule = _training_of(config).get('schedule')
+      nbafl_report.check_cohorts(plan, schedule if isinstance(schedule, dict) else {})
+    return plan
+  except ValueError as e:
+    raise ValueError(f'{config_path}: {e}') from e
 
 
 def _not_covered_of(config_path: str, config: Mapping[str, Any]) -> tuple[str, ...]:

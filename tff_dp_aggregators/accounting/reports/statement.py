@@ -104,6 +104,8 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
   gaussian.check_delta(delta)
   event, run, clip_norm = mechanism.event, None, inputs.clip_norm
   _check_target(inputs)
+  if inputs.nbafl is not None:
+    nbafl_report.check(inputs.nbafl, mechanism, delta=delta, clip_norm=clip_norm)
   if inputs.simulated_cohort is not None:
     return _of_simulated_cohort(inputs)
   if inputs.ledger is not None:
@@ -130,6 +132,7 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
     'tuning': None if inputs.tuning is None else inputs.tuning.to_json(),
     'guarantee': guarantee(event, delta, mechanism.relation, inputs.accountant),
     'other_guarantees': other_guarantees.of(inputs),
+    'nbafl': nbafl_report.of_run(inputs.nbafl),
     'parts': [],
     'curves': curves,
     'code_version': inputs.code_version,

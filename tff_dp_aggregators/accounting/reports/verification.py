@@ -193,6 +193,7 @@ def _add_options(report: dict[str, Any]) -> None:
   if isinstance(mechanism, dict) and 'strategy' in mechanism:
     for name in (*mechanism_lib.options(), sites.SERVER_NOISE):
       mechanism.setdefault(name, None)
+    report.setdefault('nbafl', None)
   for part in parts if isinstance(parts, list) else ():
     if isinstance(part, dict):
       _add_options(part)

@@ -1,7 +1,7 @@
 """What the report of an NbAFL plan says: what is claimed, and what holds."""
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Optional
 
 from tff_dp_aggregators.accounting.reports.rendering import document
 from tff_dp_aggregators.accounting.reports.rendering import how_to_verify
@@ -25,6 +25,15 @@ _NOT_THE_SAME = (
   'accountants of this package say of the same noise stand beside each other below. '
   'Where the second is the smaller, the formulas ask for more noise than their claim '
   'takes; where it is the larger, the claim does not hold.'
+)
+_IN_A_RUN = (
+  'The noise of this run is that of such a plan. Its clients clip their finished '
+  'update, and no single examples: one example may change an update as much as all '
+  'together. So what is claimed of an example was not provided for here, nor was what '
+  'the accountants say of one; of an example holds what holds of its client. Rows are '
+  'of all rounds that were planned. The guarantee of this report is of what a client '
+  'sends in all rounds in which it may take part, which may be more than the exposures '
+  'that the plan counts.'
 )
 _ASSUMPTIONS = (
   'one example moves an upload by no more than 2 C / m: so it is for a mean over at '
@@ -58,9 +67,36 @@ def document_of(title: str, statement: dict[str, Any]) -> document.Document:
       document.Items('It rests on these assumptions:', _ASSUMPTIONS),
     ),
     (
-      document.Section('What is claimed, and what holds', (_rows(statement),)),
-      document.Section('Plan', (document.Facts(tuple(_facts(statement))),)),
+      document.Section(
+        'What is claimed, and what holds',
+        (_rows(statement['guarantees'], statement['guarantee']['delta']),),
+      ),
+      document.Section(
+        'Plan', (document.Facts(tuple(_facts(statement['mechanism']))),)
+      ),
       how_to_verify.section(statement),
+    ),
+  )
+
+
+def sections_of_run(statement: dict[str, Any]) -> Iterator[document.Section]:
+  """What the report of a run says of the plan that its noise is from, if of one.
+
+  Args:
+    statement: As `statement.build` or `compose` returned it.
+  """
+  said = statement.get('nbafl')
+  if said is None:
+    return
+  plan = said['plan']
+  yield document.Section(
+    'NbAFL: what is claimed, and what holds',
+    (
+      document.Paragraph(_WHAT_IT_IS),
+      document.Paragraph(_IN_A_RUN),
+      _rows(said['guarantees'], plan['delta'], plan),
+      document.Items('All of it rests on these assumptions:', _ASSUMPTIONS),
+      document.Facts(tuple(_facts(plan))),
     ),
   )
 
@@ -77,17 +113,22 @@ def _headline(statement: dict[str, Any]) -> str:
   )
 
 
-def _rows(statement: dict[str, Any]) -> document.Table:
-  delta = rounding.exact(statement['guarantee']['delta'])
+def _rows(
+  guarantees: Sequence[dict[str, Any]],
+  delta: float,
+  run: Optional[dict[str, Any]] = None,
+) -> document.Table:
+  """What is claimed beside what holds; of a run, whose plan is given, if it does."""
+  header = (
+    'who sees',
+    'releases',
+    'is to tell whether',
+    'noise over what that changes',
+    'epsilon claimed',
+    f'epsilon at delta = {rounding.exact(delta)}',
+  )
   return document.Table(
-    (
-      'who sees',
-      'releases',
-      'is to tell whether',
-      'noise over what that changes',
-      'epsilon claimed',
-      f'epsilon at delta = {delta}',
-    ),
+    header if run is None else (*header, 'in this run'),
     tuple(
       (
         _SEEN[each['seen']],
@@ -96,10 +137,22 @@ def _rows(statement: dict[str, Any]) -> document.Table:
         rounding.down(each['noise_multiplier']),
         _claimed(each),
         rounding.up(each['epsilon']),
+        *(() if run is None else (_in_run(each, run),)),
       )
-      for each in statement['guarantees']
+      for each in guarantees
     ),
   )
+
+
+def _in_run(row: dict[str, Any], plan: dict[str, Any]) -> str:
+  """Whether a row is one of a run, and what that takes."""
+  if row['unit'] == 'example':
+    return 'not provided for: no examples were clipped'
+  if row['seen'] == 'uplink' and row['releases'] < plan['num_rounds']:
+    return 'holds if no more uploads are seen, and no models'
+  if row['seen'] == 'downlink' and plan['cohort'] < plan['num_clients']:
+    return 'holds if nobody learns who was drawn, nor the seed of that'
+  return 'holds'
 
 
 def _claimed(row: dict[str, Any]) -> str:
@@ -108,8 +161,7 @@ def _claimed(row: dict[str, Any]) -> str:
   return rounding.exact(row['claimed_epsilon'])
 
 
-def _facts(statement: dict[str, Any]) -> Iterator[Fact]:
-  plan = statement['mechanism']
+def _facts(plan: dict[str, Any]) -> Iterator[Fact]:
   for name, title, meaning in (
     ('epsilon', 'epsilon asked for', 'of one example, in all that is seen'),
     ('delta', 'delta', 'of all guarantees'),

@@ -75,6 +75,7 @@ def of_statement(statement: dict[str, Any]) -> document.Document:
       *(_composition(statement) if statement['parts'] else _of_a_run(statement)),
       _accounting(statement),
       *other_guarantees_section.sections(statement),
+      *nbafl_document.sections_of_run(statement),
       how_to_verify.section(statement),
       *_parts(statement),
     ),
@@ -313,7 +314,10 @@ def _parts(statement: dict[str, Any]) -> Iterator[document.Section]:
   if not statement['parts']:
     return
   for number, part in _runs(statement):
-    others = other_guarantees_section.sections(part)
+    others = (
+      *other_guarantees_section.sections(part),
+      *nbafl_document.sections_of_run(part),
+    )
     for section in (*_of_a_run(part), _accounting(part), *others):
       blocks = tuple(b for b in section.blocks if not isinstance(b, _PROSE))
       yield document.Section(f'Run {number}: {section.title.lower()}', blocks)

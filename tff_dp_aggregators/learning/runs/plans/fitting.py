@@ -3,7 +3,13 @@
 from typing import Any, Optional
 
 from tff_dp_aggregators import accounting
+from tff_dp_aggregators.accounting.reports import nbafl_report
+from tff_dp_aggregators.learning import population
 from tff_dp_aggregators.learning import schedules
+
+
+class TooFewExamplesError(ValueError):
+  """A client has fewer examples than the noise is for."""
 
 
 def check_packing(packed_simulation: Any, why_one_by_one: Optional[str]) -> None:
@@ -112,6 +118,47 @@ def check_clients(
         f'{min_clients}: with fewer it has too little noise to be released. Ask for '
         'more clients a round, or plan with a smaller min_clients.'
       )
+
+
+def check_nbafl(
+  plan: Any,
+  mechanism: Optional[accounting.Mechanism],
+  clip_norm: Optional[float],
+  delta: float,
+  schedule: schedules.Schedule,
+  clients: population.Population,
+) -> None:
+  """Refuses a run that is not the one that NbAFL plans.
+
+  Args:
+    plan: What the caller passed.
+    mechanism: Of the run; `None` for none.
+    clip_norm: Bound of one client's update; `None` for none.
+    delta: At which epsilon is told.
+    schedule: Who takes part when.
+    clients: Who has which examples, all of which are read.
+
+  Raises:
+    TooFewExamplesError: If a client has fewer than it counts on.
+    TypeError: If it is no `accounting.nbafl.Nbafl`.
+    ValueError: If mechanism or cohorts are others than it counts on.
+  """
+  if not isinstance(plan, accounting.nbafl.Nbafl):
+    raise TypeError(f'nbafl must be an accounting.nbafl.Nbafl, got {plan!r}.')
+  if mechanism is None:
+    raise ValueError(
+      'nbafl does not go without a mechanism: give accounting.Mechanism('
+      '**nbafl.mechanism_arguments()), or leave it out.'
+    )
+  nbafl_report.check_cohorts(plan, schedule.to_json())
+  nbafl_report.check(plan, mechanism, delta=delta, clip_norm=clip_norm)
+  who, fewest = clients.fewest_examples()
+  if fewest < plan.min_examples:
+    raise TooFewExamplesError(
+      f'{who} has {fewest} examples, and NbAFL counts on min_examples='
+      f'{plan.min_examples} or more of each: its noise is too little for fewer. Leave '
+      f'such clients out, or plan with min_examples={fewest}.'
+    )
 
 
 def _check_sent_once(

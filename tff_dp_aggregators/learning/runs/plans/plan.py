@@ -17,6 +17,7 @@ from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import noise_to_signal
 from tff_dp_aggregators.accounting import spent_by_round
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
+from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.base import version
 from tff_dp_aggregators.learning import fed_avg
 from tff_dp_aggregators.learning import packed
@@ -60,6 +61,7 @@ class Plan:
     tuning: Among how many runs this one was chosen; `None` if that is not known.
     data_facts: What it is to tell of the data; not private.
     aggregation: What else is done with clients' updates.
+    nbafl: The plan of NbAFL that the noise is from; `None` if it is from none.
   """
 
   training: packed.LocalTraining
@@ -80,6 +82,7 @@ class Plan:
   tuning: Optional[inputs_lib.Tuning] = None
   data_facts: Optional[dict[str, Any]] = None
   aggregation: aggregation_lib.Aggregation = aggregation_lib.Aggregation()
+  nbafl: Optional[accounting.nbafl.Nbafl] = None
 
   @functools.cached_property
   def larger_cohort(self) -> Optional[larger_cohort_lib.LargerCohort]:
@@ -203,6 +206,15 @@ class Plan:
         would.
     """
     self.aggregation.check(self.mechanism, self.clip_norm)
+    if self.nbafl is not None:
+      fitting.check_nbafl(
+        self.nbafl,
+        self.mechanism,
+        self.clip_norm,
+        self.delta,
+        self.schedule,
+        self.clients,
+      )
     fitting.check_packing(self.packed_simulation, self.why_one_by_one)
     if self.clients_add_noise and self.noise_seed is not None and not self.packed:
       fitting.refuse_seed(self.noise_seed, can_be_packed=self.why_one_by_one is None)
@@ -322,6 +334,7 @@ class Plan:
       },
       'privacy': self._privacy() if self.larger_cohort is None else None,
       'simulated_cohort': self._simulated_cohort(),
+      'nbafl': None if self.nbafl is None else nbafl_report.to_json(self.nbafl),
       'not_covered': list(self.not_covered),
       'tuning': None if self.tuning is None else self.tuning.to_json(),
       'software': {

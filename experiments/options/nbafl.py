@@ -1,0 +1,110 @@
+"""NbAFL: noise on clients and on the server, by formulas that begin with epsilon.
+
+The flags are those of `report --nbafl`; numbers of clients, rounds and clip norm are
+those of the simulation.
+"""
+
+from collections.abc import Iterable
+from typing import Any, Optional
+
+from absl import flags
+
+from tff_dp_aggregators.accounting import nbafl
+from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting.programs import nbafl_flags
+from tff_dp_aggregators.learning import schedules
+
+# What other options define.
+_KNOWN = ('num_clients', 'clients_per_round')
+NAMES = tuple(name for name in nbafl_flags.NAMES if name not in _KNOWN)
+_TAKEN = ('target_epsilon', 'target_delta', 'clip_norm', 'num_rounds', *_KNOWN)
+# What may be said as well, as it is so anyway.
+_SO_ANYWAY: dict[str, tuple[Any, ...]] = {
+  'mechanism': ('gaussian',),
+  'clipping': ('fixed',),
+  'workload': ('prefix_sums',),
+  'simulated_cohort_scale': (1.0,),
+  'sampling': (schemas.LIMITS.flag,),
+  'min_separation': (1,),
+  'rounds_between': (0,),
+  'fixed_epoch': (False,),
+  'schedule': (schedules.RandomEligible.kind,),
+}
+
+
+def define(values: flags.FlagValues) -> None:
+  """Defines the flags.
+
+  Args:
+    values: Where to define them; those of the other options are there.
+  """
+  nbafl_flags.define(
+    values,
+    'Noise of each client and of the server by NbAFL (arXiv:1911.00222), from '
+    '--target_epsilon, --target_delta, --clip_norm, --num_rounds, --num_clients, '
+    '--clients_per_round and the flags below. The report says what the formulas claim '
+    'of an example beside what holds of a client. All clients take part in each round, '
+    'or are drawn at random anew for each.',
+    known=_KNOWN,
+    defaults={'num_exposures': '--num_rounds, for a client may be in each of them'},
+  )
+
+
+def prepare(
+  values: flags.FlagValues, of_participation: Iterable[str], of_noise: Iterable[str]
+) -> None:
+  """Refuses what does not go with the flags, and puts what follows from them.
+
+  Args:
+    values: Parsed flags, with the task's defaults.
+    of_participation: Names of the flags that say who takes part when.
+    of_noise: Names of the flags that say what noise there is.
+
+  Raises:
+    ValueError: If a flag says something else than NbAFL, or is for it alone.
+  """
+  nbafl_flags.check(values, _KNOWN)
+  if not values.nbafl:
+    return
+  for names, why in (
+    (
+      of_participation,
+      'its formulas are for clients who all take part in each round, or are drawn at '
+      'random anew for each, and all report',
+    ),
+    (of_noise, 'mechanism, noise and its site follow from the formulas'),
+  ):
+    for name in names:
+      flag = values[name]
+      if name in (*NAMES, *_TAKEN) or not flag.present:
+        continue
+      if flag.value not in _SO_ANYWAY.get(name, ()):
+        raise ValueError(f'{flag.serialize()} does not go with --nbafl: {why}.')
+  if values.num_clients is None:
+    raise ValueError(
+      '--nbafl needs the number of clients, which is not known before the data are '
+      'read; give --num_clients.'
+    )
+  values['min_separation'].value = 1  # Not the task's.
+  values.set_default('mechanism', 'gaussian')
+  values.set_default('clipping', 'fixed')
+  values.set_default('num_exposures', values.num_rounds)
+
+
+def from_flags(values: flags.FlagValues) -> Optional[nbafl.Nbafl]:
+  """The plan that the flags state; `None` without --nbafl.
+
+  Args:
+    values: Parsed flags, which were prepared.
+
+  Raises:
+    ValueError: If one is missing, or out of range.
+  """
+  if not values.nbafl:
+    return None
+  plan = nbafl_flags.plan(values)
+  arguments = plan.mechanism_arguments()
+  for name in ('noise_site', 'server_noise_multiplier', 'min_clients'):
+    if name in arguments:
+      values.set_default(name, arguments[name])
+  return plan

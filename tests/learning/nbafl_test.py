@@ -1,0 +1,147 @@
+"""`learning.train` with a plan of NbAFL, which its report tells.
+
+Claims:
+
+* The mechanism of the plan trains, and the report has what is claimed beside what
+  holds; packed data serve as well.
+* A run that is killed goes on to the same plan, and with another it does not.
+* A mechanism, cohorts, numbers or clients that are not the plan's are refused before
+  anything is written, with what the plan has.
+"""
+
+import dataclasses
+import os
+
+import pytest
+
+from tests.learning import training_runs
+from tff_dp_aggregators import accounting
+from tff_dp_aggregators import learning
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.learning import packed
+from tff_dp_aggregators.learning import schedules
+
+_PLAN = accounting.nbafl.Nbafl(
+  0.8, 1e-3, 0.5, num_exposures=1, num_rounds=6, num_clients=12, min_examples=2
+)
+_DRAWN = dataclasses.replace(_PLAN, clients_per_round=3)
+_ROUNDS = strategies.Participation(6)
+
+
+def _mechanism(plan=_PLAN, **changes):
+  made = accounting.Mechanism(**plan.mechanism_arguments())
+  return dataclasses.replace(made, **changes)
+
+
+def _train(run_dir, plan=_PLAN, **changes):
+  given = {
+    'mechanism': _mechanism(plan),
+    'clients_per_round': plan.cohort,
+    'noise_seed': None,
+    'nbafl': plan,
+    **changes,
+  }
+  return learning.train(**training_runs.arguments(run_dir, **given))
+
+
+def test_a_run_that_is_killed_goes_on_and_tells_its_plan(tmp_path):
+  run_dir = tmp_path / 'run'
+  with pytest.raises(training_runs.Killed):
+    _train(run_dir, test_metrics=training_runs.killing(3))
+  metrics = training_runs.killing(-1)
+  other = dataclasses.replace(_PLAN, num_exposures=2)
+  with pytest.raises(ValueError, match='.*num_exposures.*'):
+    _train(run_dir, other, test_metrics=metrics)
+  result = _train(run_dir, test_metrics=metrics)
+  assert result.is_finished
+  assert result.epsilon == pytest.approx(_mechanism().epsilon(1e-3), rel=1e-12)
+  assert result.statement['mechanism']['noise_site'] == 'clients_and_server'
+  told = result.statement['nbafl']
+  assert told['plan']['server_noise_multiplier'] == _PLAN.server_noise_multiplier > 0
+  assert [
+    (each['claimed_epsilon'], each['epsilon']) for each in told['guarantees']
+  ] == [(each.claimed_epsilon, each.epsilon) for each in _PLAN.guarantees()]
+
+
+def test_packed_data_are_counted_as_well(tmp_path):
+  clients = learning.Clients.of(training_runs.clients())
+  laid_out = packed.lay_out(clients, str(tmp_path / 'data'))
+  more = dataclasses.replace(_PLAN, min_examples=3)
+  with pytest.raises(ValueError, match='client number 0 has 2 examples, and NbAFL'):
+    _train(tmp_path / 'run', more, clients=laid_out)
+  result = _train(tmp_path / 'run', clients=laid_out, test_data=None, num_rounds=6)
+  assert result.statement['nbafl']['plan']['min_examples'] == 2
+
+
+@pytest.mark.parametrize(
+  ('plan', 'changes', 'message'),
+  [
+    (_PLAN, {'nbafl': 0.8}, 'nbafl must be an accounting.nbafl.Nbafl, got 0.8'),
+    (_PLAN, {'mechanism': None, 'num_rounds': 6}, 'does not go without a mechanism'),
+    (_PLAN, {'clip_norm': 0.4}, 'clip_norm is 0.4, and the plan has 0.5'),
+    (_PLAN, {'delta': 1e-4}, 'delta is 0.0001, and the plan has 0.001'),
+    (
+      _PLAN,
+      {'mechanism': _mechanism(server_noise_multiplier=1.0)},
+      'server_noise_multiplier is 1.0, and the plan has',
+    ),
+    (
+      _PLAN,
+      {'mechanism': _mechanism(noise_site='local', server_noise_multiplier=None)},
+      'noise_site is local, and the plan has clients_and_server',
+    ),
+    (
+      _PLAN,
+      {'mechanism': _mechanism(options={})},
+      'min_clients is None, and the plan has 12',
+    ),
+    (
+      _PLAN,
+      {'mechanism': _mechanism(noise_multiplier=9.0)},
+      'noise_multiplier is 9.0, and the plan has',
+    ),
+    (
+      _DRAWN,
+      {
+        'mechanism': _mechanism(
+          _DRAWN, participation=strategies.Participation(6, 2), strategy=None
+        )
+      },
+      'participation is Participation(num_rounds=6, min_separation=2',
+    ),
+    (
+      _DRAWN,
+      {'clients_per_round': 4},
+      'has clients_per_round=4, and the plan of NbAFL 3',
+    ),
+    (
+      _PLAN,
+      {
+        'clients_per_round': None,
+        'schedule': schedules.RandomEligible(
+          _ROUNDS, 12, 12, seed=7, dropouts=schedules.Dropouts(rate=0.1, seed=4)
+        ),
+      },
+      'clients that drop out do not go with NbAFL',
+    ),
+    (
+      dataclasses.replace(_PLAN, min_examples=3),
+      {},
+      "client 'client 0' has 2 examples, and NbAFL counts on min_examples=3 or more",
+    ),
+  ],
+)
+def test_a_run_that_is_not_the_plan_s_is_refused(plan, changes, message, tmp_path):
+  with pytest.raises((TypeError, ValueError)) as refused:
+    _train(tmp_path / 'run', plan, **changes)
+  assert message in str(refused.value)
+  assert not os.path.exists(tmp_path / 'run')
+
+
+def test_cohorts_of_a_file_may_be_others(tmp_path):
+  drawn = schedules.RandomEligible(_ROUNDS, 12, 3, seed=7)
+  path = str(tmp_path / 'cohorts')
+  drawn.save(path)
+  given = {'clients_per_round': None, 'schedule': schedules.Replay(path)}
+  with pytest.raises(ValueError, match='cohorts of this one, replay, may be others'):
+    _train(tmp_path / 'run', _DRAWN, **given)
