@@ -128,11 +128,12 @@ def from_flags(values: flags.FlagValues) -> Settings:
   task.check(data)  # Before strategies are looked for, which may take long.
   optimization = optimization_options.from_flags(values)
   run = run_options.from_flags(values)
-  nbafl_options.prepare(
-    values,
-    participation_options.names(),
-    (*privacy_options.names(), *flags_lib.site_flags()),
-  )
+  if values.mechanism != privacy_options.NONE:  # Which refuses all flags of privacy.
+    nbafl_options.prepare(
+      values,
+      participation_options.names(),
+      (*privacy_options.names(), *flags_lib.site_flags()),
+    )
   participation = participation_options.from_flags(values)
   model = model_options.from_flags(values)
   privacy = privacy_options.from_flags(

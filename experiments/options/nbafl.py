@@ -5,11 +5,12 @@ those of the simulation.
 """
 
 from collections.abc import Iterable
-from typing import Any, Optional
+from typing import Any
 
 from absl import flags
 
 from tff_dp_aggregators.accounting import nbafl
+from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.programs import nbafl_flags
 from tff_dp_aggregators.learning import schedules
@@ -20,7 +21,7 @@ NAMES = tuple(name for name in nbafl_flags.NAMES if name not in _KNOWN)
 _TAKEN = ('target_epsilon', 'target_delta', 'clip_norm', 'num_rounds', *_KNOWN)
 # What may be said as well, as it is so anyway.
 _SO_ANYWAY: dict[str, tuple[Any, ...]] = {
-  'mechanism': ('gaussian',),
+  'mechanism': (noises.GAUSSIAN.name,),
   'clipping': ('fixed',),
   'workload': ('prefix_sums',),
   'simulated_cohort_scale': (1.0,),
@@ -86,22 +87,20 @@ def prepare(
       'read; give --num_clients.'
     )
   values['min_separation'].value = 1  # Not the task's.
-  values.set_default('mechanism', 'gaussian')
+  values.set_default('mechanism', noises.GAUSSIAN.name)
   values.set_default('clipping', 'fixed')
   values.set_default('num_exposures', values.num_rounds)
 
 
-def from_flags(values: flags.FlagValues) -> Optional[nbafl.Nbafl]:
-  """The plan that the flags state; `None` without --nbafl.
+def from_flags(values: flags.FlagValues) -> nbafl.Nbafl:
+  """The plan that the flags state.
 
   Args:
-    values: Parsed flags, which were prepared.
+    values: Parsed flags with --nbafl, which were prepared.
 
   Raises:
     ValueError: If one is missing, or out of range.
   """
-  if not values.nbafl:
-    return None
   plan = nbafl_flags.plan(values)
   arguments = plan.mechanism_arguments()
   for name in ('noise_site', 'server_noise_multiplier', 'min_clients'):

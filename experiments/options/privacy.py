@@ -222,8 +222,8 @@ def from_flags(
     ValueError: If a value is out of range, or flags contradict each other; the message
       says what would be right.
   """
-  planned = nbafl_options.from_flags(values)
-  if planned is not None:
+  if values.nbafl and values.mechanism != NONE:
+    planned = nbafl_options.from_flags(values)
     return Privacy(
       mechanism_lib.Mechanism(**planned.mechanism_arguments()),
       clip_norm=planned.clip_norm,

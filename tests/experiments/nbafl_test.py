@@ -253,7 +253,6 @@ def test_clients_that_are_drawn_are_drawn_from_all_in_each_round(tmp_path):
     (('--num_exposures=1',), '--nbafl needs --min_examples as well'),
     ((*SIZES, '--num_exposures=4'), 'num_exposures must be at most num_rounds, 3'),
     ((*SIZES, '--mechanism=tree'), '--mechanism=tree does not go with --nbafl: mech'),
-    ((*SIZES, '--mechanism=none'), '--mechanism=none does not go with --nbafl'),
     ((*SIZES, '--noise_multiplier=2'), '--noise_multiplier=2.0 does not go with'),
     ((*SIZES, '--noise_site=local'), '--noise_site=local does not go with --nbafl'),
     ((*SIZES, '--server_noise_multiplier=2'), 'its site follow from the formulas'),
@@ -278,10 +277,12 @@ def test_what_contradicts_the_formulas_is_refused(arguments, message):
   assert message in str(refused.value)
 
 
-def test_flags_of_nbafl_without_it_are_refused():
+def test_flags_of_nbafl_without_it_or_what_it_needs_are_refused():
   for flag in ('--num_exposures=2', '--min_examples=5', '--calibration=exact'):
     with pytest.raises(ValueError, match='is for --nbafl'):
       _settings('--num_clients=24', '--clients_per_round=2', flag)
+  with pytest.raises(ValueError, match='--nbafl does not go with --mechanism=none'):
+    _settings('--nbafl', '--mechanism=none')
   with pytest.raises(ValueError, match='--nbafl needs --target_epsilon as well'):
     _settings(*ALL, *SIZES)
 

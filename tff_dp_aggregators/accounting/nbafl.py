@@ -48,6 +48,7 @@ from scipy import special
 
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.base import checks
 
@@ -351,7 +352,7 @@ class Nbafl:
       ('clients_and_server', 50)
     """
     arguments = {
-      'name': 'gaussian',
+      'name': noises.GAUSSIAN.name,
       'participation': strategies.Participation(self.num_rounds),
       'noise_multiplier': self.client_noise_multiplier,
       'noise_site': 'local',
