@@ -1,15 +1,21 @@
 """Whether a mechanism goes with the cohorts that a schedule makes, and with packing."""
 
-from typing import Any, Optional
+from typing import Any, Optional, Protocol
 
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators.accounting.reports import nbafl_report
-from tff_dp_aggregators.learning import population
 from tff_dp_aggregators.learning import schedules
 
 
 class TooFewExamplesError(ValueError):
   """A client has fewer examples than the noise is for."""
+
+
+class Clients(Protocol):
+  """Who has which examples: `learning.population`, which loads TensorFlow."""
+
+  def fewest_examples(self) -> tuple[str, int]:
+    """A client with the fewest examples, for messages, and how many."""
 
 
 def check_packing(packed_simulation: Any, why_one_by_one: Optional[str]) -> None:
@@ -126,7 +132,7 @@ def check_nbafl(
   clip_norm: Optional[float],
   delta: float,
   schedule: schedules.Schedule,
-  clients: population.Population,
+  clients: Clients,
 ) -> None:
   """Refuses a run that is not the one that NbAFL plans.
 
