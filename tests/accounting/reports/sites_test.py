@@ -372,6 +372,22 @@ def test_runs_at_different_sites_say_both_settings():
   assert ') differential privacy for each client' in ' '.join(text.split())
 
 
+def test_noise_on_both_sides_composes_by_what_each_observer_sees():
+  tree = _build(statements.TREE)
+  squared = tree['guarantee']['gdp_mu'] ** 2
+  built = statement.compose([_build(BOTH), tree])
+  assert _others(built) == {
+    (against, 'zero_out'): pytest.approx(
+      gaussian.epsilon_of(math.sqrt(squared + TURNS / (25 * clients + 40**2)), DELTA),
+      rel=1e-9,
+    )
+    for against, clients in (('released', 20), ('other_client', 19))
+  }
+  twice = _others(statement.compose([_build(BOTH), _build(LOCAL)]))
+  # Of what is sent, the server's noise is no part.
+  assert twice['everybody', 'replace_one'] == _gaussian(2.5, rounds=2 * TURNS)
+
+
 def test_runs_at_different_sites_are_not_seen_by_one_adversary():
   built = statement.compose([_build(SHARES), _build(LOCAL), _build(SHARES)])
   text = ' '.join(rendering.render(built, 'text').split())

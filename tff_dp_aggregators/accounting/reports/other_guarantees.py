@@ -43,6 +43,7 @@ _HOLDS_AGAINST = {
   sites.SERVER.name: ('released', 'other_client'),
   sites.CLIENTS.name: ('released',),
   sites.LOCAL.name: ('everybody',),
+  sites.CLIENTS_AND_SERVER.name: ('everybody',),
   sites.LOCAL_APPROXIMATE.name: (),
 }
 _OTHER = {'zero_out': 'replace_one', 'replace_one': 'zero_out'}
