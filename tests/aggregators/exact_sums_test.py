@@ -51,33 +51,42 @@ def _runtime():
     yield
 
 
-def _attackers():
-  """Above 4096 their last 2,402 records are lost, and below they count double."""
-  ones = [np.float32(1)] * 4097
-  small = [np.float32(-0.49 * 2.0**-11)] * 2402
-  return ones, small
+# The attack where a sum has this many bits before its point. It moves a sum of floats by
+# as much as a client may with 12, and by more than round-off of the result with 6.
+_BITS = [6, pytest.param(12, marks=pytest.mark.slow)]
 
 
-def test_a_sum_of_floats_moves_by_more_than_the_clip_norm():
-  ones, small = _attackers()
+def _attackers(bits):
+  """Above 2^bits all but the ones are lost, and below they count double."""
+  ones = [np.float32(1)] * (2**bits + 1)
+  spacing = 2.0 ** (bits - 23)
+  small = [np.float32(-0.49 * spacing)] * {6: 38, 12: 2402}[bits]
+  return ones, small, spacing
+
+
+@pytest.mark.parametrize('bits', _BITS)
+def test_a_sum_of_floats_moves_by_more_than_the_clip_norm(bits):
+  ones, small, spacing = _attackers(bits)
   process = tff.aggregators.SumFactory().create(_SCALAR)
   state = process.initialize()
   with_it = process.next(state, ones + small).result
-  without = process.next(state, [np.float32(0), *ones[2:], *small]).result
-  assert abs(float(with_it) - float(without)) > 1.58
+  without = process.next(state, [np.float32(0), *ones[1:], *small]).result
+  moved = abs(float(with_it) - float(without))
+  assert moved > 1 + 0.49 * len(small) * spacing
+  assert bits < 12 or moved > 1.58
 
 
+@pytest.mark.parametrize('bits', _BITS)
 @pytest.mark.parametrize(
   'kind', ['gaussian', pytest.param('adaptive', marks=pytest.mark.slow)]
 )
-def test_the_same_clients_move_a_sum_of_integers_by_their_clip_norm(kind):
-  ones, small = _attackers()
+def test_the_same_clients_move_a_sum_of_integers_by_their_clip_norm(kind, bits):
+  ones, small, spacing = _attackers(bits)
   process = _BUILDERS[kind](noise_multiplier=0.0, clients_per_round=1.0).create(_SCALAR)
   state = process.initialize()
   with_it = process.next(state, ones + small).result
   without = process.next(state, [np.float32(0), *ones[1:], *small]).result
   # Each is the exact sum, rounded once to the float32 that is released.
-  spacing = 2.0**-11
   assert 1 - 2 * spacing <= float(with_it) - float(without) <= 1 + spacing
 
 
