@@ -10,6 +10,7 @@ programs that tests start.
 
 import doctest
 import gc
+import inspect
 import os
 import signal
 import sys
@@ -124,7 +125,7 @@ def _make_nodes_without_stack_traces() -> None:
   """
   graphs = sys.modules.get(_GRAPHS)
   if graphs is not None:
-    graphs._create_c_op.__defaults__ = (None, False)
+    inspect.unwrap(graphs._create_c_op).__defaults__ = (None, False)
 
 
 @pytest.hookimpl(tryfirst=True)

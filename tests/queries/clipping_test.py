@@ -14,6 +14,7 @@ Claims, for every structure of records and every p-norm, 1 <= p <= infinity:
 
 import collections
 import fractions
+import functools
 import math
 
 import numpy as np
@@ -85,6 +86,8 @@ def _scaled(record, factor):
   return tf.nest.map_structure(lambda t: t * tf.cast(float(factor), t.dtype), record)
 
 
+# A function is traced once for each kind of record.
+@functools.lru_cache(maxsize=None, typed=True)
 def _clip(traced, order=2):
   def clip(record, clip_norm):
     return clipping.clip_to_grid(record, clip_norm, _steps(clip_norm), order)
