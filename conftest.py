@@ -41,14 +41,19 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 _NULL = open(os.devnull, 'w', encoding='utf-8')
 doctest._SpoofOut.fileno = lambda self: _NULL.fileno()
 
-# Programs from their start to their end, one after the other.
+# Those of more than half a minute of CPU time: trainings, and programs from their start
+# to their end.
 _LONG_FILES = (
   'compare_test.py',
   'documents_test.py',
-  'notebook_test.py',
+  'dp_mean_test.py',
+  'joint_noise_test.py',
+  'packed_test.py',
+  'pld_test.py',
   'runtime_test.py',
   'simulate_test.py',
-  'walkthrough_test.py',
+  'training_test.py',
+  'verification_alterations_test.py',
 )
 _WORKER = 'worker_binary'
 _TFF_OPTIMIZER = (

@@ -371,7 +371,9 @@ def test_composition_in_pieces_is_that_of_the_whole():
   )
 
 
-@pytest.mark.parametrize('noise', [pytest.param(1.0, marks=pytest.mark.slow), 2.0, 3.0])
+@pytest.mark.parametrize(
+  'noise', [*(pytest.param(each, marks=pytest.mark.slow) for each in (1.0, 2.0)), 3.0]
+)
 def test_curves_of_sampled_laplace_noise_fall_to_their_end(noise):
   event = Repeated(Poisson(0.1, Laplace(noise)), 30)
   removed = 30 * math.log1p(0.1 * math.expm1(1 / noise))
