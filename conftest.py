@@ -5,7 +5,7 @@ In the root folder, because it is for the examples in docstrings as well.
 Most tests run a computation once or twice, which takes less time than to optimise its
 graph. So TensorFlow's optimiser of graphs is off, and TFF's use of it, but where it has
 a part in what is claimed (`@pytest.mark.optimized_graphs`), in slow tests, and in all
-programs that tests start.
+programs that tests start. What else is left out, or done once, changes no result.
 """
 
 import doctest

@@ -51,8 +51,8 @@ def _runtime():
     yield
 
 
-# The attack where a sum has this many bits before its point. It moves a sum of floats by
-# as much as a client may with 12, and by more than round-off of the result with 6.
+# The attack where a sum has this many bits before its point. It moves a sum of floats
+# by more than half of what a client may with 12, and by more than round-off with 6.
 _BITS = [6, pytest.param(12, marks=pytest.mark.slow)]
 
 
