@@ -48,6 +48,7 @@ _LONG_FILES = (
   'documents_test.py',
   'dp_mean_test.py',
   'joint_noise_test.py',
+  'matrix_mechanism_test.py',
   'packed_test.py',
   'pld_test.py',
   'runtime_test.py',
