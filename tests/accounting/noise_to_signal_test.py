@@ -17,6 +17,7 @@ import math
 import numpy as np
 import pytest
 
+from tff_dp_aggregators import accounting
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import noise_to_signal
@@ -50,6 +51,27 @@ def test_noise_of_rounds_and_sums_is_that_of_dense_matrices(name):
     by_round[-1],
     of_sums[-1],
   )
+
+
+def test_parts_are_as_long_as_their_noise_together():
+  make = mechanism_lib.Mechanism
+  joint = accounting.JointMechanism(
+    (
+      accounting.JointPart('a', '0', make('tree', LIMITS, 3.0), 0.5),
+      accounting.JointPart('b', '*', make('gaussian', LIMITS, 2.0), 0.2),
+    )
+  )
+  row_norms = np.linalg.norm(joint.parts[0].mechanism.strategy.noise_matrix(), axis=1)
+  squares = 400 * (0.5 * 3.0 * row_norms) ** 2 + 100 * (0.2 * 2.0) ** 2
+  expected = np.sqrt(squares / (0.5**2 + 0.2**2)) / 50
+  sizes = {'a': 400, 'b': 100}
+  found = noise_to_signal.by_round(joint, sizes, 50)
+  np.testing.assert_allclose(found, expected, rtol=1e-9)
+  assert noise_to_signal.summary(joint, sizes, 50).first_round == found[0]
+  assert 'fewer than 500 parameters' in noise_to_signal.remark(joint, sizes, 1)
+  for wrong in (500, {'a': 500}):
+    with pytest.raises(TypeError, match='of each part'):
+      noise_to_signal.by_round(joint, wrong, 50)
 
 
 def test_vectors_are_as_long_as_is_said():

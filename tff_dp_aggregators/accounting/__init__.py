@@ -7,10 +7,11 @@ how much noise a target needs, `budget` any two of epsilon, delta and noise, `nb
 published formulas for noise on clients and on the server, `distributed_noise` how
 clients share noise under secure aggregation, `adaptive_clipping` what it takes of the
 noise, `local` what noise of clients hides, `mechanism` all of it under one name,
-`noise_to_signal` how loud that noise is, `spent_by_round` what one has spent whose
-rounds compose. Then the rooms: `records` (ledgers and logs), `planning` (comparing
-mechanisms), `reports` (statements, their rendering and verification), `programs`
-(`report`, `plan`, `participation`, from flags). Nothing here imports TensorFlow.
+`joint_mechanism` several of these for parts of a model, `noise_to_signal` how loud
+that noise is, `spent_by_round` what one has spent whose rounds compose. Then the rooms:
+`records` (ledgers and logs), `planning` (comparing mechanisms), `reports` (statements,
+their rendering and verification), `programs` (`report`, `plan`, `participation`,
+from flags). Nothing here imports TensorFlow.
 """
 
 # Before anything that imports dp-accounting.
@@ -24,6 +25,7 @@ from tff_dp_aggregators.accounting import calibration
 from tff_dp_aggregators.accounting import discrete_events
 from tff_dp_aggregators.accounting import distributed_noise
 from tff_dp_aggregators.accounting import events
+from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import local
 from tff_dp_aggregators.accounting import mechanism
 from tff_dp_aggregators.accounting import nbafl
@@ -36,10 +38,14 @@ from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting import spent_by_round
 from tff_dp_aggregators.accounting import tree_aggregation_accountant
 from tff_dp_aggregators.accounting.budget import Budget
+from tff_dp_aggregators.accounting.joint_mechanism import JointMechanism
+from tff_dp_aggregators.accounting.joint_mechanism import JointPart
 from tff_dp_aggregators.accounting.mechanism import Mechanism
 
 __all__ = [
   'Budget',
+  'JointMechanism',
+  'JointPart',
   'Mechanism',
   'accountants',
   'adaptive_clipping',
@@ -48,6 +54,7 @@ __all__ = [
   'discrete_events',
   'distributed_noise',
   'events',
+  'joint_mechanism',
   'local',
   'mechanism',
   'nbafl',

@@ -21,6 +21,7 @@ from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting import sites
+from tff_dp_aggregators.accounting import whole_model
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.strategies import registry
 
@@ -56,7 +57,7 @@ class Target(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, init=False)
-class Mechanism:
+class Mechanism(whole_model.WholeModel):
   """A mechanism under a participation schema.
 
   Attributes:

@@ -22,6 +22,10 @@ Clip norms cancel, also adaptive ones. With Laplace noise clients are clipped in
 norm, and an update whose L1 norm is a clip norm is that long at most: the ratio is a
 lower bound, reached by updates of a single entry.
 
+Parts of a model with mechanisms of their own have noise in their own clip norms. That
+of all is as long as the square root of the sum of squares of theirs, and so is what a
+client can say at most.
+
 Noise that clients make adds up in the sum, `Mechanism.sum_noise_multiplier`: of m
 clients with local noise it is sqrt(m) times that of one, and of m clients with shares
 for `min_clients` of them sqrt(m / min_clients) times that of the sum it was planned
@@ -29,10 +33,12 @@ for. Noise of the server on top adds to the variance.
 """
 
 import math
-from typing import NamedTuple, Optional
+from collections.abc import Mapping
+from typing import Callable, NamedTuple, Optional, Union, cast
 
 import numpy as np
 
+from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.base import checks
 
@@ -79,14 +85,18 @@ def per_coordinate(
   return noise * mechanism.strategy.noise_row_norms()
 
 
+# Number of trainable parameters; of a joint mechanism by the name of the part.
+Size = Union[int, Mapping[str, int]]
+
+
 def by_round(
-  mechanism: mechanism_lib.Mechanism, model_size: int, clients_per_round: float
+  mechanism: joint_mechanism.AnyMechanism, model_size: Size, clients_per_round: float
 ) -> np.ndarray:
   """Norm of each round's noise over the largest norm that the clients' sum can have.
 
   Args:
     mechanism: Strategy and noise.
-    model_size: Number of trainable parameters, d.
+    model_size: Number of trainable parameters, d; with parts, of each by name.
     clients_per_round: Clients of a round, m; the expected number with Poisson sampling.
 
   Returns:
@@ -103,18 +113,21 @@ def by_round(
     >>> by_round(mechanism, model_size=10_000, clients_per_round=100)
     array([2., 2., 2.])
   """
+  if mechanism.parts:
+    return _of_parts(by_round, mechanism, model_size, clients_per_round)
+  alone = cast(mechanism_lib.Mechanism, mechanism)
   factor = _factor(model_size, clients_per_round)
-  return factor * per_coordinate(mechanism, clients_per_round)
+  return factor * per_coordinate(alone, clients_per_round)
 
 
 def of_sums(
-  mechanism: mechanism_lib.Mechanism, model_size: int, clients_per_round: float
+  mechanism: joint_mechanism.AnyMechanism, model_size: Size, clients_per_round: float
 ) -> np.ndarray:
   """The same of the sums over rounds 0 to t, as cumulative mechanisms release them.
 
   Args:
     mechanism: Strategy and noise.
-    model_size: Number of trainable parameters, d.
+    model_size: Number of trainable parameters, d; with parts, of each by name.
     clients_per_round: Clients of a round, m; the expected number with Poisson sampling.
 
   Returns:
@@ -125,21 +138,27 @@ def of_sums(
     TypeError: If a number is not one.
     ValueError: If one is not positive.
   """
+  if mechanism.parts:
+    return _of_parts(of_sums, mechanism, model_size, clients_per_round)
+  alone = cast(mechanism_lib.Mechanism, mechanism)
   factor = _factor(model_size, clients_per_round)
-  noise = mechanism.sum_noise_multiplier(float(clients_per_round))
-  rounds = np.arange(1, mechanism.strategy.num_rounds + 1)
-  errors = np.sqrt(mechanism.strategy.per_query_error())
+  noise = alone.sum_noise_multiplier(float(clients_per_round))
+  rounds = np.arange(1, alone.strategy.num_rounds + 1)
+  errors = np.sqrt(alone.strategy.per_query_error())
   return factor * noise * errors / rounds
 
 
 def summary(
-  mechanism: mechanism_lib.Mechanism, model_size: int, clients_per_round: float = 1
+  mechanism: joint_mechanism.AnyMechanism,
+  model_size: Size,
+  clients_per_round: float = 1,
 ) -> Points:
   """`by_round` in the first, the worst and the last round, and the last of `of_sums`.
 
   Args:
     mechanism: Strategy and noise.
-    model_size: Number of trainable parameters, d; 1 for a single coordinate.
+    model_size: Number of trainable parameters, d; 1 for a single coordinate. With
+      parts, of each by name.
     clients_per_round: Clients of a round, m; 1 for the noise of the sum in clip norms.
 
   Raises:
@@ -161,7 +180,7 @@ def summary(
 
 
 def remark(
-  mechanism: mechanism_lib.Mechanism, model_size: int, clients_per_round: float
+  mechanism: joint_mechanism.AnyMechanism, model_size: Size, clients_per_round: float
 ) -> Optional[str]:
   """A line for whoever trains, if the first round's noise is longer than its signal.
 
@@ -170,7 +189,7 @@ def remark(
 
   Args:
     mechanism: Strategy and noise.
-    model_size: Number of trainable parameters, d.
+    model_size: Number of trainable parameters, d; with parts, of each by name.
     clients_per_round: Clients of a round, m; the expected number with Poisson sampling.
 
   Returns:
@@ -186,16 +205,39 @@ def remark(
   kind, meaning = 'Note', 'a single round teaches little'
   if noise.all_rounds > 1:
     kind, meaning = 'Warning', 'the model can hardly learn'
+  size = model_size if isinstance(model_size, int) else sum(model_size.values())
   return (
     f'{kind}: the noise of the first round is {noise.first_round:.3g} times as long as '
     f'the sum of {clients_per_round:g} clipped updates can be, that of all '
     f'{mechanism.strategy.num_rounds} rounds together {noise.all_rounds:.3g} times: '
-    f'{meaning}. More clients a round, fewer than {model_size:,} parameters or a '
+    f'{meaning}. More clients a round, fewer than {size:,} parameters or a '
     'larger epsilon would lower both.'
   )
 
 
-def _factor(model_size: int, clients_per_round: float) -> float:
+def _of_parts(
+  ratio: Callable[..., np.ndarray],
+  mechanism: joint_mechanism.AnyMechanism,
+  model_size: Size,
+  clients_per_round: float,
+) -> np.ndarray:
+  """A ratio of all parts, from those of each in its own clip norm."""
+  names = [part.name for part in mechanism.parts]
+  if not isinstance(model_size, Mapping) or set(model_size) != set(names):
+    raise TypeError(
+      f'model_size must be the number of parameters of each part, {names}; got '
+      f'{model_size!r}.'
+    )
+  squares = sum(
+    (part.clip_norm * ratio(part.mechanism, model_size[part.name], clients_per_round))
+    ** 2
+    for part in mechanism.parts
+  )
+  longest = sum(part.clip_norm**2 for part in mechanism.parts)
+  return np.sqrt(squares / longest)
+
+
+def _factor(model_size: Size, clients_per_round: float) -> float:
   """From a coordinate's noise in clip norms to the ratio."""
   model_size = checks.check_positive_int('model_size', model_size)
   checks.check_number('clients_per_round', clients_per_round)

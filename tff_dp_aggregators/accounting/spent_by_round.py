@@ -22,11 +22,8 @@ import bisect
 import functools
 from typing import Optional
 
-import dp_accounting
-from dp_accounting import NeighboringRelation as Relation
-
 from tff_dp_aggregators.accounting import accountants
-from tff_dp_aggregators.accounting import mechanism as mechanism_lib
+from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.base import checks
 
@@ -48,19 +45,20 @@ class SpentByRound:
   order and in another process, the same comes out.
 
   Example:
-    >>> from tff_dp_aggregators.accounting import schemas
+    >>> from tff_dp_aggregators.accounting import Mechanism, schemas
     >>> sampling = schemas.PoissonSampling(100, sampling_probability=0.01)
-    >>> mechanism = mechanism_lib.Mechanism('gaussian', sampling, noise_multiplier=1.0)
+    >>> mechanism = Mechanism('gaussian', sampling, noise_multiplier=1.0)
     >>> spent = SpentByRound(mechanism, delta=1e-6)
     >>> [f'{spent.after(rounds):.2f}' for rounds in (0, 10, 50, 100)]
     ['0.00', '0.67', '0.95', '0.95']
   """
 
-  def __init__(self, mechanism: mechanism_lib.Mechanism, delta: float):
+  def __init__(self, mechanism: joint_mechanism.AnyMechanism, delta: float):
     """Initializes it; nothing is computed yet.
 
     Args:
-      mechanism: What is run, with sampling or with noise that is not Gaussian.
+      mechanism: What is run, with sampling or with noise that is not Gaussian, of some
+        parts at least.
       delta: At which epsilon is told.
 
     Raises:
@@ -72,13 +70,12 @@ class SpentByRound:
         'epsilon of its rounds so far is in the ledger.'
       )
     self._delta = gaussian.check_delta(delta)
-    self._relation = mechanism.relation
-    # A client of the first group has had the most turns after any round.
-    self._event = mechanism.round_events[0]
+    self._mechanism = mechanism
     self._separation = mechanism.limits.min_separation
     self._most_turns = mechanism.limits.possible_participations
     self._num_rounds = mechanism.participation.num_rounds
     self._marks = _marks(self._turns_in(self._num_rounds))
+    self._known: dict[tuple[int, Optional[str]], float] = {}
 
   def after(self, rounds: int) -> float:
     """A bound on epsilon after so many rounds; infinite without noise.
@@ -100,13 +97,29 @@ class SpentByRound:
     if not turns:
       return 0.0
     mark = self._marks[bisect.bisect_left(self._marks, turns)]
-    bound = _epsilon(self._event, mark, self._delta, None, self._relation)
-    quick = accountants.quick_bound(self._event, self._relation)
-    if quick is None:
+    bound = self._epsilon(mark, None)
+    if self._quick is None:
       return bound
-    return min(bound, _epsilon(self._event, turns, self._delta, quick, self._relation))
+    return min(bound, self._epsilon(turns, self._quick))
+
+  @functools.cached_property
+  def _quick(self) -> Optional[str]:
+    first = self._mechanism.event_of_turns(1)
+    return accountants.quick_bound(first, self._mechanism.relation)
+
+  def _epsilon(self, turns: int, accountant: Optional[str]) -> float:
+    # Many rounds ask for the same.
+    if (turns, accountant) not in self._known:
+      self._known[turns, accountant] = accountants.epsilon(
+        self._mechanism.event_of_turns(turns),
+        self._delta,
+        accountant,
+        self._mechanism.relation,
+      )
+    return self._known[turns, accountant]
 
   def _turns_in(self, rounds: int) -> int:
+    # A client of the first group has had the most turns after any round.
     return min(-(-rounds // self._separation), self._most_turns)
 
 
@@ -115,15 +128,3 @@ def _marks(turns: int) -> list[int]:
   number = min(_MOST_MARKS, _FEWEST_MARKS + turns // _TURNS_OF_A_MARK)
   before = (turns * _FIRST_PART ** (i / number) for i in range(1, number))
   return sorted({turns, *(max(1, round(mark)) for mark in before)})
-
-
-@functools.lru_cache(maxsize=2 * _MOST_MARKS)  # Many rounds ask for the same.
-def _epsilon(
-  event: dp_accounting.DpEvent,
-  turns: int,
-  delta: float,
-  accountant: Optional[str],
-  relation: Relation,
-) -> float:
-  composed = dp_accounting.SelfComposedDpEvent(event, turns)
-  return accountants.epsilon(composed, delta, accountant, relation)
