@@ -12,8 +12,8 @@ who reads (`read`):
   (`previous_line_sha256`). So the SHA-256 of the last line is one of all lines. With
   their number it is the ledger's `Head`, for checkpoints and reports to keep.
 * Rounds are in order, from 0. All rounds are of one mechanism: `noise_multiplier`,
-  `strategy_checksum`, `delta` and `noise_key_tag` are those of round 0. Another phase
-  of training with another mechanism is another ledger.
+  `parts`, `strategy_checksum`, `delta` and `noise_key_tag` are those of round 0.
+  Another phase of training with another mechanism is another ledger.
 * A round may be released again, as happens when a run ends between a line and the
   checkpoint after it and resumes from the checkpoint before. That is one more line,
   with the same content but for the time, and costs nothing: the adversary sees the
@@ -31,7 +31,8 @@ who reads (`read`):
 Only Gaussian events compose here: those of all matrix mechanisms without sampling. In a
 ledger of a sampled mechanism each round is a sample of one and the same noise
 (`Mechanism.round_events`), or nothing where other groups have their turn; in one of
-Laplace noise it is the same Laplace event, or nothing where it adds none. Their
+Laplace noise it is the same Laplace event, or nothing where it adds none. In one of a
+joint mechanism whose parts have both, it is that and the Gaussian of the others. Their
 `effective_noise_multiplier` and `epsilon` are null: there is no such noise multiplier,
 and epsilon is a composition that takes an accountant seconds. The report states it, of
 all rounds, for the mechanism's own neighbouring relation; `spent_by_round` has a bound
@@ -61,7 +62,6 @@ import fcntl
 import hashlib
 import io
 import itertools
-import json
 import logging
 import os
 from collections.abc import Iterable, Sequence
@@ -213,11 +213,12 @@ class LedgerWriter:
     cohort_requested: int,
     cohort_reported: int,
     clip_norm: Optional[float],
-    noise_multiplier: float,
+    noise_multiplier: Optional[float],
     strategy_checksum: Optional[str],
     result_checksum: Optional[str] = None,
     noise_generator: Optional[str] = None,
     noise_key_tag: Optional[str] = None,
+    parts: Optional[list[dict[str, Any]]] = None,
     round: Optional[int] = None,
   ) -> LedgerEntry:
     """Writes a round's line and waits until it is on disk.
@@ -232,12 +233,15 @@ class LedgerWriter:
       cohort_reported: Clients whose updates arrived.
       clip_norm: L2 bound of one contribution; `None` without clipping, for events
         without privacy.
-      noise_multiplier: Standard deviation of z over the clip norm.
+      noise_multiplier: Standard deviation of z over the clip norm; `None` if each part
+        has its own.
       strategy_checksum: `Strategy.checksum`; `None` without a mechanism.
       result_checksum: `checksum_of` what the round releases; without it the round
         cannot be repeated.
       noise_generator: What drew the noise, such as 'chacha20' or 'philox'.
       noise_key_tag: Measurement of this name: by it, runs are found that share noise.
+      parts: Name, clip norm and noise multiplier of each part of a joint mechanism;
+        `None` of another mechanism.
       round: Round number; by default the one after the last line's. A run that
         resumes should give it: its state may be older than the ledger.
 
@@ -266,6 +270,7 @@ class LedgerWriter:
       result_checksum=result_checksum,
       noise_generator=noise_generator,
       noise_key_tag=noise_key_tag,
+      parts=parts,
     )
     self._commit(entry, spent)
     return entry
@@ -402,11 +407,12 @@ class LedgerWriter:
     cohort_requested: int,
     cohort_reported: int,
     clip_norm: Optional[float],
-    noise_multiplier: float,
+    noise_multiplier: Optional[float],
     strategy_checksum: Optional[str],
     result_checksum: Optional[str] = None,
     noise_generator: Optional[str] = None,
     noise_key_tag: Optional[str] = None,
+    parts: Optional[list[dict[str, Any]]] = None,
   ) -> tuple[LedgerEntry, ledger_spent.Spent]:
     """The next line for a round, checked, and what is spent with it."""
     state = self._state
@@ -415,7 +421,11 @@ class LedgerWriter:
       'cohort_requested': checks.check_int('cohort_requested', cohort_requested, 0),
       'cohort_reported': checks.check_int('cohort_reported', cohort_reported, 0),
       'clip_norm': None if clip_norm is None else float(clip_norm),
-      'noise_multiplier': events.check_noise_multiplier(noise_multiplier),
+      'noise_multiplier': (
+        None
+        if noise_multiplier is None
+        else events.check_noise_multiplier(noise_multiplier)
+      ),
       'strategy_checksum': strategy_checksum,
       'event': events.to_json(event),
       'delta': self._delta,
@@ -424,6 +434,7 @@ class LedgerWriter:
       'result_checksum': result_checksum,
       'noise_generator': noise_generator,
       'noise_key_tag': noise_key_tag,
+      'parts': parts,
     }
     if given['round'] < state.rounds:
       earlier = self._entry(given['round'])
@@ -487,7 +498,7 @@ class LedgerWriter:
 
   def _commit(self, entry: ledger_line.Line, spent: ledger_spent.Spent) -> None:
     """Writes the line, and only then counts it."""
-    line = (json.dumps(dataclasses.asdict(entry), allow_nan=False) + '\n').encode()
+    line = ledger_line.write(entry)
     key, before = ledger_rules.key(entry), self._state
     is_new = key not in self._spans
     self._torn = True
@@ -557,12 +568,10 @@ def read(path: str, expected: Optional[Head] = None) -> Ledger:
 
 def total_event(entries: Sequence[ledger_line.Line]) -> dp_accounting.DpEvent:
   """What rounds, and attempts that were aborted, spent together, as one event."""
-  each = [entry.dp_event for entry in entries]
-  samples = collections.Counter(
-    filter(ledger_spent.is_repeated, each)
-  )  # A ledger has one kind.
+  split = [ledger_spent.split(entry.dp_event) for entry in entries]
+  samples = collections.Counter(part for parts, _ in split for part in parts)
   counted = [dp_accounting.SelfComposedDpEvent(*sample) for sample in samples.items()]
-  others = [event for event in each if event not in samples]
+  others = [rest for _, rest in split]
   return events.simplify(dp_accounting.ComposedDpEvent([*counted, *others]))
 
 

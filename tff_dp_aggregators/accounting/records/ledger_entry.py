@@ -20,6 +20,7 @@ from tff_dp_aggregators.accounting.accountants import gaussian
 CHAIN = 'previous_line_sha256'
 _CHECKSUM = re.compile(r'sha256:[0-9a-f]{64}')
 _SHA256 = re.compile(r'[0-9a-f]{64}')
+_OF_A_PART = {'name', 'clip_norm', 'noise_multiplier'}
 _OF_NOTHING = hashlib.sha256().hexdigest()
 
 
@@ -33,7 +34,8 @@ class LedgerEntry:
     cohort_reported: Clients whose updates arrived.
     clip_norm: L2 bound of one client's contribution; `None` without clipping, and so
       without privacy.
-    noise_multiplier: Standard deviation of z over the clip norm.
+    noise_multiplier: Standard deviation of z over the clip norm; `None` if each of
+      `parts` has its own.
     strategy_checksum: `Strategy.checksum`; `None` without a mechanism.
     event: The round's event, as `events.to_json` writes it.
     effective_noise_multiplier: Of all rounds so far together; `None` if infinite, or if
@@ -49,6 +51,8 @@ class LedgerEntry:
       stated.
     noise_key_tag: What tells the key of the noise from others, and nothing else of it,
       as the measurements have it; `None` if not stated.
+    parts: Name, clip norm and noise multiplier of each part of a joint mechanism, which
+      has none of all parts; `None` of another mechanism.
 
   Raises:
     ValueError: If a field is of another type or out of range.
@@ -58,7 +62,7 @@ class LedgerEntry:
   cohort_requested: int
   cohort_reported: int
   clip_norm: Optional[float]
-  noise_multiplier: float
+  noise_multiplier: Optional[float]
   strategy_checksum: Optional[str]
   event: dict[str, Any]
   effective_noise_multiplier: Optional[float]
@@ -69,6 +73,7 @@ class LedgerEntry:
   result_checksum: Optional[str] = None
   noise_generator: Optional[str] = None
   noise_key_tag: Optional[str] = None
+  parts: Optional[list[dict[str, Any]]] = None
 
   def __post_init__(self) -> None:
     for name in ('round', 'cohort_requested', 'cohort_reported'):
@@ -76,7 +81,7 @@ class LedgerEntry:
     for name in ('clip_norm', 'effective_noise_multiplier', 'epsilon'):
       if getattr(self, name) is not None:
         _check_number(name, getattr(self, name))
-    _check_number('noise_multiplier', self.noise_multiplier)
+    _check_parts(self.parts, self.clip_norm, self.noise_multiplier)
     _check_number('delta', self.delta)
     gaussian.check_delta(self.delta)
     for name in ('strategy_checksum', 'noise_generator', 'noise_key_tag'):
@@ -91,7 +96,9 @@ class LedgerEntry:
       raise ValueError(
         f'result_checksum must be what checksum_of returns, or none; got {checksum!r}.'
       )
-    _check_hidden(self.clip_norm, self.noise_multiplier, events.from_json(self.event))
+    event = events.from_json(self.event)
+    if self.noise_multiplier is not None:  # Each part has noise and a clip norm.
+      _check_hidden(self.clip_norm, self.noise_multiplier, event)
     check_time(self.time)
 
   @property
@@ -168,6 +175,34 @@ def _check_hidden(
       'change the sum by any amount, which no noise hides. State the clip norm, or '
       'dp_accounting.NonPrivateDpEvent() as the event.'
     )
+
+
+def _check_parts(
+  parts: Any, clip_norm: Optional[float], noise_multiplier: Optional[float]
+) -> None:
+  """Refuses parts that are none, and numbers of all where each part has its own."""
+  if parts is None:
+    _check_number('noise_multiplier', noise_multiplier)
+    return
+  if clip_norm is not None or noise_multiplier is not None:
+    raise ValueError(
+      f'clip_norm is {clip_norm} and noise_multiplier {noise_multiplier}, but each of '
+      'the parts has its own; both must be null with parts.'
+    )
+  if not (isinstance(parts, list) and len(parts) > 1):
+    raise ValueError(f'parts must be a list of two or more, or none; got {parts!r}.')
+  for part in parts:
+    if not isinstance(part, dict) or set(part) != _OF_A_PART:
+      raise ValueError(f'a part has {sorted(_OF_A_PART)}; got {part!r}.')
+    if not (isinstance(part['name'], str) and part['name']):
+      raise ValueError(f'the name of a part must be a text; got {part["name"]!r}.')
+    for name in ('clip_norm', 'noise_multiplier'):
+      _check_number(f'{name} of part {part["name"]}', part[name])
+      if not part[name]:
+        raise ValueError(f'{name} of part {part["name"]} must be positive; got 0.')
+  names = [part['name'] for part in parts]
+  if len(set(names)) < len(names):
+    raise ValueError(f'parts must have names of their own; got {names}.')
 
 
 def _check_number(name: str, value: Any) -> None:

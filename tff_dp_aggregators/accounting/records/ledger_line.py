@@ -1,6 +1,7 @@
 """How a line of a ledger is read: that of a round, or that of an aborted attempt."""
 
 import dataclasses
+import json
 from typing import Union
 
 from tff_dp_aggregators.accounting.records import aborted_attempt
@@ -43,3 +44,11 @@ def parse(line: bytes) -> Line:
     return ledger_entry.LedgerEntry(**data)
   except (ValueError, OverflowError, RecursionError) as e:
     raise ValueError(f'not a ledger entry: {e}') from e
+
+
+def write(entry: Line) -> bytes:
+  """The line of an entry, with its line feed; `parts` are in lines that have some."""
+  values = dataclasses.asdict(entry)
+  if values.get('parts', ()) is None:
+    del values['parts']
+  return (json.dumps(values, allow_nan=False) + '\n').encode()

@@ -15,7 +15,13 @@ from tff_dp_aggregators.accounting.records.aborted_attempt import AbortedAttempt
 from tff_dp_aggregators.accounting.records.ledger_entry import Head
 from tff_dp_aggregators.accounting.records.ledger_entry import LedgerEntry
 
-_CONSTANT = ('noise_multiplier', 'strategy_checksum', 'delta', 'noise_key_tag')
+_CONSTANT = (
+  'noise_multiplier',
+  'parts',
+  'strategy_checksum',
+  'delta',
+  'noise_key_tag',
+)
 # What a line is of: a round, or an aborted attempt at it.
 Key = tuple[int, Optional[int]]
 

@@ -33,10 +33,12 @@ class Spent(NamedTuple):
     mu_squared: The sum of the squares of the rounds' mu, if they are Gaussians.
     repeated: The event of a round, if rounds are samples or their noise is not
       Gaussian; what they come to is the report's.
+    is_joint: Whether there are both, as parts have noise of several kinds.
   """
 
   mu_squared: float = 0.0
   repeated: Optional[dp_accounting.DpEvent] = None
+  is_joint: bool = False
 
   def plus(self, event: dp_accounting.DpEvent) -> 'Spent':
     """With one round more.
@@ -45,20 +47,31 @@ class Spent(NamedTuple):
       ValueError: If it is neither Gaussian nor Laplace nor a sample of one, nor integer
         noise in shares, or not of the mechanism of those before it.
     """
-    if is_repeated(event):
-      if self.mu_squared or self.repeated not in (None, event):
-        raise ValueError(_mixed(event, self.repeated))
-      return self._replace(repeated=event)
+    parts, rest = split(event)
+    repeated = None
+    if parts:
+      repeated = parts[0] if len(parts) == 1 else dp_accounting.ComposedDpEvent(parts)
     try:
-      mu = accountants.gdp_mu(event)
+      mu = accountants.gdp_mu(rest)
     except dp_accounting.UnsupportedEventError as e:
       raise ValueError(
         'a ledger adds up Gaussian events, or has Laplace or integer noise, or '
         f'samples; got {event}; account for others with accountants.epsilon.'
       ) from e
-    if mu and self.repeated is not None:
+    # Parts with both have both in their first round already.
+    is_joint = self.is_joint or bool(self == Spent() and repeated is not None and mu)
+    if repeated is not None and (
+      self.repeated not in (None, repeated)
+      or (not is_joint and (self.mu_squared or mu))
+    ):
       raise ValueError(_mixed(event, self.repeated))
-    return self._replace(mu_squared=self.mu_squared + mu * mu)
+    if mu and self.repeated is not None and not is_joint:
+      raise ValueError(_mixed(event, self.repeated))
+    return Spent(
+      self.mu_squared + mu * mu,
+      self.repeated if repeated is None else repeated,
+      is_joint,
+    )
 
   @property
   def mu(self) -> float:
@@ -84,6 +97,26 @@ def is_repeated(event: dp_accounting.DpEvent) -> bool:
   if isinstance(event, _SAMPLES):
     return isinstance(event.event, (dp_accounting.GaussianDpEvent, *_INDEPENDENT))
   return isinstance(event, _INDEPENDENT)
+
+
+def split(
+  event: dp_accounting.DpEvent,
+) -> tuple[list[dp_accounting.DpEvent], dp_accounting.DpEvent]:
+  """What is the same in each round, and what adds up, of a simplified event.
+
+  Args:
+    event: Of one round; of a joint mechanism it may have Laplace noise of some parts,
+      and the Gaussian that the others are.
+  """
+  if is_repeated(event):
+    return [event], dp_accounting.NoOpDpEvent()
+  if not isinstance(event, dp_accounting.ComposedDpEvent):
+    return [], event
+  laplace = [
+    each for each in event.events if isinstance(each, dp_accounting.LaplaceDpEvent)
+  ]
+  rest = [each for each in event.events if each not in laplace]
+  return laplace, dp_accounting.ComposedDpEvent(rest)
 
 
 def _mixed(
