@@ -80,6 +80,7 @@ _OTHERS = {
   'ZeroLargeFactory',
   'ZeroNonfiniteFactory',
   'extract_dp_event',
+  'from_joint_mechanism',  # Each part has its numbers; joint_mechanisms_test.
   'joint',
   'secure_modular_sum',
   'secure_sum',

@@ -132,6 +132,7 @@ _MAKE_NO_MEANS = {
   'extract_dp_event',
   'quantile',  # Of single numbers; quantile_test.
   'range_sums',  # Of trees, which are clipped; range_sums_test.
+  'from_joint_mechanism',  # Makes a joint one.
   'joint',  # Its parts are those above; joint_test.
   'secure_sum',
   # Clients send what they send for local_gaussian and local_laplace.

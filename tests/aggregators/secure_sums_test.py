@@ -47,6 +47,19 @@ def _from_mechanism(**kwargs):
   )
 
 
+def _from_joint_mechanism(**kwargs):
+  make = accounting.Mechanism
+  mechanism = accounting.JointMechanism(
+    (
+      accounting.JointPart('matrix', '0', make('tree', _LIMITS, 2.0), 1.0),
+      accounting.JointPart('number', '1', make('laplace', _LIMITS, 2.0), 0.5),
+    )
+  )
+  return aggregators.from_joint_mechanism(
+    mechanism, ['matrix', 'number'], clients_per_round=4, seed=_SEED, **kwargs
+  )
+
+
 def _joint(**kwargs):
   parts = {
     'matrix': aggregators.gaussian(**_NUMBERS, seed=noise.Seed(2)),
@@ -73,6 +86,7 @@ _MECHANISMS = {
   'blt': lambda **kw: aggregators.from_strategy(
     strategies.BLT(4, (0.3, 0.1), (0.9, 0.5)), _LIMITS, **_NUMBERS, seed=_SEED, **kw
   ),
+  'from_joint_mechanism': _from_joint_mechanism,
   'from_mechanism': _from_mechanism,
   'from_strategy': lambda **kw: aggregators.from_strategy(
     strategies.BandedToeplitz.square_root(4, 2), _LIMITS, **_NUMBERS, seed=_SEED, **kw

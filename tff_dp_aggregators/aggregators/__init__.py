@@ -25,6 +25,7 @@ from tff_dp_aggregators.aggregators.factory import DPMeanFactory
 from tff_dp_aggregators.aggregators.factory import DPMeanState
 from tff_dp_aggregators.aggregators.factory import secure_sum
 from tff_dp_aggregators.aggregators.joint import joint
+from tff_dp_aggregators.aggregators.joint_mechanisms import from_joint_mechanism
 from tff_dp_aggregators.aggregators.laplace import laplace
 from tff_dp_aggregators.aggregators.mechanisms import from_mechanism
 from tff_dp_aggregators.aggregators.nonfinite import ZeroNonfiniteFactory
@@ -51,6 +52,7 @@ __all__ = [
   'distributed_discrete_gaussian',
   'distributed_skellam',
   'extract_dp_event',
+  'from_joint_mechanism',
   'from_mechanism',
   'from_strategy',
   'gaussian',

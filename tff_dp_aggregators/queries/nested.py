@@ -98,6 +98,12 @@ class NestedSumQuery(records.GridSumQuery):
     return any(query.clients_add_noise for query in queries)
 
   @property
+  def generator(self) -> str:
+    """What random words the noise of the queries is made of, each once."""
+    queries = tf.nest.flatten(self._sub_queries)
+    return ', '.join(dict.fromkeys(query.generator for query in queries))
+
+  @property
   def noise_identities(self) -> tuple[str, ...]:
     """Which streams of which seeds the noise of the queries is of."""
     queries = tf.nest.flatten(self._sub_queries)

@@ -1,0 +1,145 @@
+"""The factory of a joint mechanism is what accounting planned.
+
+Claims:
+
+* Each part has the noise and the clip norm of its mechanism (Kolmogorov-Smirnov, false
+  alarm 1e-8), and parts of one seed are uncorrelated (seven standard deviations,
+  3e-12).
+* Round by round, states have spent what the mechanism's events say.
+* The same seed makes the same noise; an int makes other noise each time.
+* What does not fit is refused.
+"""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_dp_aggregators import accounting
+from tff_dp_aggregators import aggregators
+from tff_dp_aggregators import noise
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import events
+from tff_dp_aggregators.learning import runtime
+
+_LIMITS = strategies.Participation(6, min_separation=2)
+_SIZE = 20_000
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _runtime():
+  with runtime.local_runtime():
+    yield
+
+
+def _mechanism(last='laplace', limits=_LIMITS):
+  make = accounting.Mechanism
+  return accounting.JointMechanism(
+    (
+      accounting.JointPart('zebra', '0', make('tree', limits, 3.0), 0.3),
+      accounting.JointPart('middle', '1', make('gaussian', limits, 2.0), 0.1),
+      accounting.JointPart('ant', '*', make(last, limits, 8.0), 0.5),
+    )
+  )
+
+
+def _factory(mechanism, seed=None):
+  part_of = mechanism.part_of(['0', '1', '2'])
+  return aggregators.from_joint_mechanism(
+    mechanism, part_of, clients_per_round=4, seed=seed
+  )
+
+
+def _process(mechanism, seed=None, size=2):
+  value_type = tff.to_type([(np.float32, [size])] * 3)
+  return _factory(mechanism, seed).create(value_type)
+
+
+def _first_round(process, size=2):
+  zeros = [np.zeros(size, np.float32)] * 3
+  return process.next(process.initialize(), [zeros] * 4).result
+
+
+def test_each_part_has_the_noise_of_its_mechanism():
+  process = _process(_mechanism(), noise.Seed(1), _SIZE)
+  zebra, middle, ant = _first_round(process, _SIZE)
+  # In a round, of means of four clients; a tree's first row of noise is one node.
+  row = _mechanism().parts[0].mechanism.strategy.noise_row_norms()[0]
+  for released, scale in ((zebra, 0.3 * 3 * row / 4), (middle, 0.1 * 2 / 4)):
+    assert scipy.stats.kstest(released, 'norm', args=(0, scale)).pvalue > 1e-8
+  assert scipy.stats.kstest(ant, 'laplace', args=(0, 0.5 * 8 / 4)).pvalue > 1e-8
+  for one, other in ((zebra, middle), (zebra, ant), (middle, ant)):
+    assert abs(np.corrcoef(one, other)[0, 1]) < 7 / math.sqrt(_SIZE)
+
+
+def test_each_part_is_clipped_to_its_norm():
+  loud = [np.float32([3, 4]), np.float32([30, 40]), np.float32([3, 1])]
+  added = []
+  for values in ([np.zeros(2, np.float32)] * 3, loud):
+    process = _process(_mechanism(), noise.Seed(1))
+    added.append(process.next(process.initialize(), [values] * 4).result)
+  zebra, middle, ant = (b - a for a, b in zip(*added))
+  np.testing.assert_allclose(zebra, [0.18, 0.24], atol=1e-5)
+  np.testing.assert_allclose(middle, [0.06, 0.08], atol=1e-5)
+  np.testing.assert_allclose(ant, [0.375, 0.125], atol=1e-5)
+
+
+@pytest.mark.parametrize('last', ['laplace', 'banded'])
+def test_states_have_spent_what_was_planned(last):
+  mechanism = _mechanism(last)
+  process = _process(mechanism)
+  state = process.initialize()
+  zeros = [np.zeros(2, np.float32)] * 3
+  for planned in mechanism.round_events:
+    state = process.next(state, [zeros] * 4).state
+    spent = aggregators.extract_dp_event(tf.nest.map_structure(np.asarray, state))
+    assert _figures(spent.last_round_only) == pytest.approx(_figures(planned))
+  assert _figures(spent.all_rounds_so_far) == pytest.approx(_figures(mechanism.event))
+
+
+def _figures(event):
+  """Noise multipliers and counts of an event, by path."""
+  return dict(_flat(events.to_json(event)))
+
+
+def _flat(value, path=''):
+  pairs = value.items() if isinstance(value, dict) else enumerate(value)
+  for key, each in pairs:
+    if isinstance(each, (dict, list)):
+      yield from _flat(each, f'{path}.{key}')
+    elif isinstance(each, (int, float)):
+      yield f'{path}.{key}', each
+    else:
+      yield f'{path}.{key} {each}', 0
+
+
+def test_a_seed_says_which_noise_and_an_int_which_seed():
+  mechanism = _mechanism()
+  one, same = (_first_round(_process(mechanism, noise.Seed(3))) for _ in range(2))
+  np.testing.assert_array_equal(one, same)
+  one, other = (_first_round(_process(mechanism, 3)) for _ in range(2))
+  assert not np.intersect1d(one, other).size
+  secret, other = (_first_round(_process(mechanism)) for _ in range(2))
+  assert not np.intersect1d(secret, other).size
+
+
+def test_it_says_what_draws_the_noise():
+  assert _factory(_mechanism()).generator == 'chacha20'
+  assert _factory(_mechanism(), noise.Seed(1)).generator == 'philox'
+
+
+def test_what_does_not_fit_is_refused():
+  mechanism = _mechanism()
+  with pytest.raises(TypeError, match='from_mechanism takes that of all weights'):
+    aggregators.from_joint_mechanism(
+      mechanism.parts[0].mechanism, ['zebra'], clients_per_round=4
+    )
+  with pytest.raises(ValueError, match="part_of has 'other'"):
+    aggregators.from_joint_mechanism(mechanism, ['other'], clients_per_round=4)
+  with pytest.raises(ValueError, match="the part 'ant' has no tensor"):
+    aggregators.from_joint_mechanism(
+      mechanism, ['zebra', 'middle'], clients_per_round=4
+    )
