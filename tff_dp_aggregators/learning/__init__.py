@@ -27,6 +27,7 @@ _MODULES = (
   'fed_prox',
   'fed_sgd',
   'mean_metric',
+  'models',
   'optimizers',
   'packed',
   'runtime',
@@ -46,6 +47,7 @@ _NAMES = {
   'build_dp_fed_sgd': 'fed_sgd',
   'build_ftrl': 'optimizers.ftrl',
   'train': 'training',
+  'weight_names': 'models',
 }
 
 __all__ = [
@@ -62,6 +64,7 @@ __all__ = [
   'runtime',
   'schedules',
   'train',
+  'weight_names',
 ]
 
 

@@ -1,7 +1,9 @@
 """Models as training takes them: functional ones."""
 
+from collections.abc import Iterator, Mapping
 from typing import Any, Callable, Optional, Union
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -63,6 +65,57 @@ def functional(
   return tff.learning.models.functional_model_from_keras(
     model, _checked_loss(loss, made), input_spec
   )
+
+
+def weight_names(model: tff.learning.models.FunctionalModel) -> tuple[str, ...]:
+  """Names of a model's trainable weights, for the parts of joint mechanisms.
+
+  They are the paths in the structure of `initial_weights`, with a slash between keys,
+  names of fields and places in a sequence: '0', '1' and so on of a Keras model, in the
+  order of its `trainable_variables`.
+
+  Args:
+    model: Functional, such as `functional` returned it.
+
+  Returns:
+    In the order of `tf.nest.flatten`.
+
+  Example:
+    >>> weights = {
+    ...   'embedding': np.zeros([5, 2]),
+    ...   'out': (np.zeros([2, 1]), np.zeros(1)),
+    ... }
+    >>> model = tff.learning.models.FunctionalModel(
+    ...   initial_weights=(weights, ()),
+    ...   predict_on_batch_fn=tf.function(lambda weights, x, training: x),
+    ...   loss_fn=tf.function(lambda output, label, sample_weight=None: 0.0),
+    ...   input_spec=(tf.TensorSpec([None]), tf.TensorSpec([None])),
+    ... )
+    >>> weight_names(model)
+    ('embedding', 'out/0', 'out/1')
+  """
+  trainable, _ = model.initial_weights
+  return tuple(name for name, _ in _paths(trainable, ''))
+
+
+def weights_in_words(model: tff.learning.models.FunctionalModel) -> list[str]:
+  """The names of a model's trainable weights with their shapes, for messages."""
+  trainable, _ = model.initial_weights
+  return [f'{name} {list(np.shape(weight))}' for name, weight in _paths(trainable, '')]
+
+
+def _paths(weights: Any, path: str) -> Iterator[tuple[str, Any]]:
+  """Weights by path, in the order of `tf.nest.flatten`."""
+  if isinstance(weights, Mapping):
+    parts = [(key, weights[key]) for key in sorted(weights)]
+  elif isinstance(weights, (list, tuple)):
+    keys = getattr(weights, '_fields', range(len(weights)))
+    parts = list(zip(keys, weights))
+  else:
+    yield path, weights
+    return
+  for key, each in parts:
+    yield from _paths(each, f'{path}/{key}' if path else f'{key}')
 
 
 def _of_one(input_spec: Any) -> Any:

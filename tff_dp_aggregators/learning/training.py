@@ -18,6 +18,7 @@ import tensorflow_federated as tff
 
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.base import checks
@@ -41,6 +42,7 @@ from tff_dp_aggregators.learning.runs import reporting
 from tff_dp_aggregators.learning.runs import run as run_lib
 from tff_dp_aggregators.learning.runs import run_directory
 from tff_dp_aggregators.learning.runs.plans import aggregation as aggregation_lib
+from tff_dp_aggregators.learning.runs.plans import fitting
 from tff_dp_aggregators.learning.runs.plans import plan as plan_lib
 
 # Seconds between two checkpoints, so that not much is lost.
@@ -90,7 +92,7 @@ class Result:
 def train(
   model: Any,
   clients: Any,
-  mechanism: Optional[accounting.Mechanism],
+  mechanism: Optional[joint_mechanism.AnyMechanism],
   run_dir: str,
   *,
   delta: float,
@@ -148,13 +150,15 @@ def train(
       to them, a `tff.simulation.datasets.ClientData`, or what else `Clients.of` takes;
       or `packed.PackedData`, laid out before.
     mechanism: Strategy, participation and noise; `None` for training without privacy.
+      An `accounting.JointMechanism` has them for each part of the model's trainable
+      weights, by the names that `weight_names` has for them.
     run_dir: Where everything is left: see `run_directory`. A directory that does not
       exist, is empty, or is that of the same run.
     delta: At which delta epsilon is told; well below one over the number of clients.
     clip_norm: Bound of one client's update in one round, the first one if the
       mechanism adapts it: of its L2 norm, and with Laplace noise of its L1 norm.
       Without mechanism, updates are clipped to it and no noise is added; `None` for
-      updates as they are.
+      updates as they are. Parts of a joint mechanism have their own: `None`.
     clip_order: Of clipping without mechanism: in which p-norm, at least 1, `math.inf`
       for each entry; `None` for 2.
     clients_per_round: Clients asked for a round, the mean's denominator; with Poisson
@@ -267,8 +271,7 @@ def train(
   run_directory.check_usable(run_dir)
   runtime.check_timeout(timeout_seconds)
   checks.check_positive_int('evaluate_every', evaluate_every)
-  if mechanism is not None and clip_norm is None:
-    raise ValueError('clip_norm is missing, which a mechanism needs.')
+  fitting.check_clip_norm(mechanism, clip_norm)
   aggregation = aggregation_lib.Aggregation(
     inner_aggregator=inner_aggregator,
     zeroing_norm=zeroing_norm,
@@ -348,7 +351,9 @@ def train(
 
 
 def _target_epsilon(
-  given: Optional[float], mechanism: Optional[accounting.Mechanism], delta: float
+  given: Optional[float],
+  mechanism: Optional[joint_mechanism.AnyMechanism],
+  delta: float,
 ) -> Optional[float]:
   """The one that was given, or that the mechanism knows of."""
   if mechanism is not None and mechanism.site.is_simulation:
@@ -384,7 +389,7 @@ def _server_optimizer(
 
 
 def _warn_of_large_delta(
-  delta: float, mechanism: Optional[accounting.Mechanism], num_clients: float
+  delta: float, mechanism: Optional[joint_mechanism.AnyMechanism], num_clients: float
 ) -> None:
   if mechanism is not None and delta >= 1 / num_clients:
     warnings.warn(
@@ -407,7 +412,7 @@ def _seed(run_dir: str) -> int:
 
 
 def _schedule(
-  mechanism: Optional[accounting.Mechanism],
+  mechanism: Optional[joint_mechanism.AnyMechanism],
   num_clients: int,
   clients_per_round: Optional[float],
   num_rounds: Optional[int],
@@ -434,7 +439,7 @@ def _schedule(
 
 def _check_schedule(
   schedule: schedules.Schedule,
-  mechanism: Optional[accounting.Mechanism],
+  mechanism: Optional[joint_mechanism.AnyMechanism],
   population: population_lib.Population,
   clients_per_round: Optional[float],
   num_rounds: Optional[int],
@@ -456,7 +461,7 @@ def _check_schedule(
       raise ValueError(f'{name} is {given}, but the schedule is for {said}.')
 
 
-def _check_adjacency(mechanism: Optional[accounting.Mechanism]) -> None:
+def _check_adjacency(mechanism: Optional[joint_mechanism.AnyMechanism]) -> None:
   """Refuses neighbours that states, and so the ledger, have no events for."""
   if mechanism is None or mechanism.is_sampled:
     return

@@ -30,6 +30,7 @@ KINDS = (
   'run_without_privacy', 'shares', 'integers', 'local', 'local_ledger', 'both',
   'simulated',
   'nbafl',
+  'joint', 'joint_ledger',
 )  # fmt: skip
 # What a run's configuration says of clients' data besides.
 BESIDES = {
@@ -91,9 +92,7 @@ def ledger_of(mechanism, path, *, num_rounds=7, clients=25, aborted=0, events=No
         event=event,
         cohort_requested=25,
         cohort_reported=clients,
-        clip_norm=0.5,
-        noise_multiplier=mechanism.noise_multiplier,
-        strategy_checksum=mechanism.strategy.checksum,
+        **mechanism.line(None if mechanism.parts else 0.5),
       )
   return ledger.read(str(path))
 
@@ -105,6 +104,28 @@ def of_clients(folder, kind):
     path = folder / f'{kind}.jsonl'
     read = ledger_of(mechanism, path, aborted=2)
     files = (sources.file_of('ledger', str(path)),)
+  return statement.build(
+    reports.Inputs(mechanism, 1e-6, ledger=read, files=files), with_curves=False
+  )
+
+
+def joint(second, noise_multiplier):
+  """A mechanism of two parts, of which the first has a tree."""
+  other = accounting.Mechanism(second, LIMITS, noise_multiplier)
+  return accounting.JointMechanism(
+    (
+      accounting.JointPart('body', '0', TREE, 0.5),
+      accounting.JointPart('head', ('1', '2*'), other, 0.25),
+    )
+  )
+
+
+def of_joint_run(folder):
+  """The report of a run with a ledger of Gaussian and Laplace noise."""
+  path = folder / 'joint.jsonl'
+  mechanism = joint('laplace', 12.0)
+  read = ledger_of(mechanism, path, aborted=2)
+  files = (sources.file_of('ledger', str(path)),)
   return statement.build(
     reports.Inputs(mechanism, 1e-6, ledger=read, files=files), with_curves=False
   )
@@ -256,6 +277,8 @@ def of_every_kind(folder):
   for kind in OF_CLIENTS:
     yield of_clients(folder, kind)
   yield by_flags(folder, *OF_NBAFL)
+  yield statement.build(reports.Inputs(joint('banded', 3.0), 1e-6), with_curves=False)
+  yield of_joint_run(folder)
 
 
 def of_kind(folder, kind):

@@ -134,7 +134,7 @@ def test_every_alteration_is_found(tmp_path, kind):
   'kind',
   _some_slow(
     ('blt', 'curves', 'ledger', 'flags', 'run_dirs', 'larger_cohort', 'local', 'nbafl')
-    + ('run_without_privacy',),
+    + ('run_without_privacy', 'joint_ledger'),
     ('curves', 'run_dirs'),
   ),
 )

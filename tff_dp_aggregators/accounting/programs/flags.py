@@ -10,7 +10,7 @@ elsewhere, as a simulation knows its clients, defines them group by group, and t
 import contextlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Optional
+from typing import Any, Optional, cast
 
 from absl import flags
 
@@ -626,8 +626,9 @@ def _check_target(plan: inputs_lib.Inputs) -> None:
   spent = plan.epsilon_planned
   assert plan.target_epsilon is not None
   if not spent <= plan.target_epsilon:
+    mechanism = cast(mechanism_lib.Mechanism, plan.mechanism)
     raise program.CheckFailed(
-      f'noise multiplier {plan.mechanism.noise_multiplier:g} spends epsilon = '
+      f'noise multiplier {mechanism.noise_multiplier:g} spends epsilon = '
       f'{spent!r} at delta = {plan.delta:g}, more than --target_epsilon='
       f'{plan.target_epsilon!r}. Leave out --noise_multiplier or --num_rounds to have '
       'it found.'

@@ -1,7 +1,7 @@
 """The curves of a report: points of its plots, as data."""
 
 import math
-from typing import Any, Optional
+from typing import Any, Optional, cast
 
 import dp_accounting
 import numpy as np
@@ -9,10 +9,9 @@ from dp_accounting import NeighboringRelation as Relation
 
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
-from tff_dp_aggregators.accounting import events
+from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import noises
-from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.accountants import gaussian
 
 _POINTS = 200  # Of a curve over rounds.
@@ -23,7 +22,7 @@ _MAX_DENSE = 2048
 
 
 def of_mechanism(
-  mechanism: mechanism_lib.Mechanism,
+  mechanism: joint_mechanism.AnyMechanism,
   event: dp_accounting.DpEvent,
   delta: float,
   accountant: Optional[str],
@@ -38,10 +37,8 @@ def of_mechanism(
     accountant: Whose epsilon counts over delta; `None` for the tightest.
     run: What is said of the run; `None` if all rounds are planned.
   """
-  strategy = mechanism.strategy
-  num_rounds = strategy.num_rounds
+  num_rounds = mechanism.participation.num_rounds
   rounds = np.unique(np.linspace(0, num_rounds - 1, _POINTS).astype(int))
-  error = error_multiplier(mechanism) * np.sqrt(strategy.per_query_error())
   completed = num_rounds if run is None else run['rounds_completed']
   spent: list[list[float]] = []
   spends_otherwise = mechanism.site.is_of_client and bool(
@@ -59,8 +56,21 @@ def of_mechanism(
     'epsilon_by_round_accountant': (
       accountants.EXACT if mechanism.is_one_gaussian else _composed_by(mechanism)
     ),
+    **_of_noise(mechanism, rounds),
+  }
+
+
+def _of_noise(
+  mechanism: joint_mechanism.AnyMechanism, rounds: np.ndarray
+) -> dict[str, Any]:
+  """Error and correlation of the noise; nothing of parts that each have their own."""
+  if mechanism.parts:
+    return {'error_by_round': [], 'noise_correlation': []}
+  alone = cast(mechanism_lib.Mechanism, mechanism)
+  error = error_multiplier(alone) * np.sqrt(alone.strategy.per_query_error())
+  return {
     'error_by_round': [[int(each) + 1, float(error[each])] for each in rounds],
-    'noise_correlation': _noise_correlation(strategy),
+    'noise_correlation': _noise_correlation(alone.strategy),
   }
 
 
@@ -84,21 +94,17 @@ def error_multiplier(mechanism: mechanism_lib.Mechanism) -> float:
 
 
 def _by_round(
-  mechanism: mechanism_lib.Mechanism, delta: float, rounds: np.ndarray
+  mechanism: joint_mechanism.AnyMechanism, delta: float, rounds: np.ndarray
 ) -> list[list[float]]:
   """Exact epsilon after some rounds, from 0."""
-  _, so_far = events.round_noise_multipliers(
-    mechanism.strategy,
-    mechanism.limits,
-    schemas.run_noise_multiplier(mechanism.noise_multiplier, mechanism.relation),
-  )
+  so_far = mechanism.noise_multipliers_so_far
   return [
     [int(each) + 1, gaussian.epsilon_of(1 / float(so_far[each]), delta)]
     for each in rounds
   ]
 
 
-def _composed_by(mechanism: mechanism_lib.Mechanism) -> str:
+def _composed_by(mechanism: joint_mechanism.AnyMechanism) -> str:
   """Who composes rounds for a curve: the quick bound, if it can."""
   event, relation = mechanism.event, mechanism.relation
   return accountants.quick_bound(event, relation) or accountants.tightest(
@@ -107,17 +113,15 @@ def _composed_by(mechanism: mechanism_lib.Mechanism) -> str:
 
 
 def _composed_by_round(
-  mechanism: mechanism_lib.Mechanism, delta: float, completed: int
+  mechanism: joint_mechanism.AnyMechanism, delta: float, completed: int
 ) -> list[list[float]]:
   """Epsilon by the quick bound when the first group had its turns."""
-  event = mechanism.event
-  assert isinstance(event, dp_accounting.SelfComposedDpEvent)
   limits = mechanism.limits
   most = min(-(-completed // limits.min_separation), limits.possible_participations)
   points = []
   by = _composed_by(mechanism)
   for turns in np.unique(np.linspace(1, most, _SAMPLED_POINTS).astype(int)):
-    so_far = dp_accounting.SelfComposedDpEvent(event.event, int(turns))
+    so_far = mechanism.event_of_turns(int(turns))
     spent = accountants.epsilon(so_far, delta, by, mechanism.relation)
     points.append([(int(turns) - 1) * mechanism.limits.min_separation + 1, spent])
   return points

@@ -10,7 +10,7 @@ import numbers
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional
 
-from tff_dp_aggregators.accounting import mechanism as mechanism_lib
+from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import nbafl as nbafl_lib
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.base import checks
@@ -107,6 +107,9 @@ class Inputs:
     accountant: Whose epsilon the guarantee states; `None` for the tightest.
     clip_norm: L2 bound of a client's contribution; it does not change the guarantee. A
       ledger must have the same in all rounds.
+    weights_of_parts: Of a joint mechanism: the names of the weights of each part, by
+      its name, as the run's configuration has them, which is to be among the files;
+      `None` if they are not known.
     ledger: What the run's ledger says. With it the guarantee is of the rounds that ran;
       without it, of all rounds planned.
     enforced_by: What keeps rounds of a client as far apart as they are assumed to be,
@@ -134,12 +137,13 @@ class Inputs:
     files: Files that the statement is made from, each with `role`, `path` and `sha256`.
   """
 
-  mechanism: mechanism_lib.Mechanism
+  mechanism: joint_mechanism.AnyMechanism
   delta: float
   target_epsilon: Optional[float] = None
   found: Optional[str] = None
   accountant: Optional[str] = None
   clip_norm: Optional[float] = None
+  weights_of_parts: Optional[dict[str, list[str]]] = None
   ledger: Optional[ledger_lib.Ledger] = None
   enforced_by: str = NOT_STATED
   cap_enforced_by: Optional[str] = None

@@ -5,9 +5,10 @@ to the clip norm: the grid is.
 """
 
 import math
-from typing import Any, Optional
+from typing import Any, Optional, cast
 
 from tff_dp_aggregators.accounting import distributed_noise
+from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 
 
@@ -15,8 +16,8 @@ def of(inputs: inputs_lib.Inputs) -> Optional[dict[str, Any]]:
   """What a statement says of it; `None` for noise of real numbers.
 
   Args:
-    inputs: With a mechanism, and perhaps a ledger, whose rounds may have had more
-      clients than the grid was planned for.
+    inputs: With a mechanism for all weights, and perhaps a ledger, whose rounds may
+      have had more clients than the grid was planned for.
 
   Returns:
     A JSON-ready dict, described by `schema.load`.
@@ -33,13 +34,14 @@ def of(inputs: inputs_lib.Inputs) -> Optional[dict[str, Any]]:
     >>> round(said['rounding_factor'], 4)  # What one client sends is so much longer.
     1.0005
   """
-  noise = inputs.mechanism.noise
+  mechanism = cast(mechanism_lib.Mechanism, inputs.mechanism)
+  noise = mechanism.noise
   if noise.plan is None:
     return None
   grid = distributed_noise.design(
     noise.name,
     clip_norm=1.0,
-    noise_multiplier=inputs.mechanism.noise_multiplier,
+    noise_multiplier=mechanism.noise_multiplier,
     **dict(noise.numbers),
   )
   entries = () if inputs.ledger is None else inputs.ledger.entries

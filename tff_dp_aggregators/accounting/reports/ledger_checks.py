@@ -10,7 +10,7 @@ from typing import Any, Optional
 from dp_accounting import NeighboringRelation as Relation
 
 from tff_dp_aggregators.accounting import events
-from tff_dp_aggregators.accounting import mechanism as mechanism_lib
+from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 
@@ -19,7 +19,7 @@ _SAME, _ROUND_OFF = 1e-6, 1e-9
 
 
 def check_clip_norm(
-  mechanism: mechanism_lib.Mechanism,
+  mechanism: joint_mechanism.AnyMechanism,
   clip_norm: Optional[float],
   entries: Sequence[ledger_lib.LedgerEntry],
 ) -> None:
@@ -43,7 +43,7 @@ def check_clip_norm(
       )
 
 
-def check(mechanism: mechanism_lib.Mechanism, ledger: ledger_lib.Ledger) -> None:
+def check(mechanism: joint_mechanism.AnyMechanism, ledger: ledger_lib.Ledger) -> None:
   """Refuses a ledger whose rounds were not this mechanism's, under its schema.
 
   Args:
@@ -65,21 +65,19 @@ def check(mechanism: mechanism_lib.Mechanism, ledger: ledger_lib.Ledger) -> None
     raise ValueError(
       f'the ledger lists {len(entries)} rounds; the mechanism is for 1 to {planned}.'
     )
-  checksum = mechanism.strategy.checksum
+  line = mechanism.line(None)
+  of_rounds = {name: line[name] for name in line if name != 'clip_norm'}
   for entry in entries:
-    if (entry.strategy_checksum, entry.noise_multiplier) != (
-      checksum,
-      mechanism.noise_multiplier,
-    ):
+    stated = {name: getattr(entry, name) for name in of_rounds}
+    if stated != of_rounds:
       raise ValueError(
-        f'round {entry.round} of the ledger used strategy '
-        f'{entry.strategy_checksum} with noise multiplier {entry.noise_multiplier}, '
-        f'the mechanism is {checksum} with {mechanism.noise_multiplier}. State the '
-        'mechanism, number of rounds and noise that the run was planned with; to '
-        'compose runs of several mechanisms, give each as its JSON report, --report.'
+        f'round {entry.round} of the ledger used {_in_words(stated)}, the mechanism is '
+        f'{_in_words(of_rounds)}. State the mechanism, number of rounds and noise that '
+        'the run was planned with; to compose runs of several mechanisms, give each as '
+        'its JSON report, --report.'
       )
   _check_clients(mechanism, entries)
-  if not mechanism.noise_multiplier:
+  if not mechanism.has_noise:
     return
   if mechanism.is_private and mechanism.is_one_gaussian:
     _check_limits(mechanism, entries)
@@ -87,8 +85,20 @@ def check(mechanism: mechanism_lib.Mechanism, ledger: ledger_lib.Ledger) -> None
     _check_events(mechanism, ledger)
 
 
+def _in_words(line: dict[str, Any]) -> str:
+  """What a line has of a mechanism."""
+  noise = f'noise multiplier {line["noise_multiplier"]}'
+  if line.get('parts') is not None:
+    noise = 'the parts ' + '; '.join(
+      f'{part["name"]} with clip norm {part["clip_norm"]} and noise multiplier '
+      f'{part["noise_multiplier"]}'
+      for part in line['parts']
+    )
+  return f'strategy {line["strategy_checksum"]} with {noise}'
+
+
 def _check_clients(
-  mechanism: mechanism_lib.Mechanism, entries: Sequence[ledger_lib.LedgerEntry]
+  mechanism: joint_mechanism.AnyMechanism, entries: Sequence[ledger_lib.LedgerEntry]
 ) -> None:
   """Refuses a ledger with a round whose noise came from fewer clients than counted."""
   fewest = dict(mechanism.options).get(noises.MIN_CLIENTS.name)
@@ -103,7 +113,7 @@ def _check_clients(
 
 
 def _check_events(
-  mechanism: mechanism_lib.Mechanism, ledger: ledger_lib.Ledger
+  mechanism: joint_mechanism.AnyMechanism, ledger: ledger_lib.Ledger
 ) -> None:
   """Refuses a ledger whose rounds have other events than those planned.
 
@@ -136,6 +146,10 @@ def _is_as_planned(stated: Any, planned: Any) -> bool:
       same = value * (1 - _SAME) <= stated[name] <= value * (1 + _ROUND_OFF)
     elif name == 'event':
       same = _is_as_planned(stated[name], value)
+    elif name == 'events':
+      same = len(stated[name]) == len(value) and all(
+        map(_is_as_planned, stated[name], value)
+      )
     else:
       same = stated[name] == value
     if not same:
@@ -144,13 +158,10 @@ def _is_as_planned(stated: Any, planned: Any) -> bool:
 
 
 def _check_limits(
-  mechanism: mechanism_lib.Mechanism, entries: Sequence[ledger_lib.LedgerEntry]
+  mechanism: joint_mechanism.AnyMechanism, entries: Sequence[ledger_lib.LedgerEntry]
 ) -> None:
   """Refuses a ledger whose events are for other limits on participation."""
-  _, so_far = events.round_noise_multipliers(
-    mechanism.strategy, mechanism.limits, mechanism.noise_multiplier
-  )
-  for entry, planned in zip(entries, so_far):
+  for entry, planned in zip(entries, mechanism.noise_multipliers_so_far):
     stated = entry.effective_noise_multiplier
     # More noise than planned would be privacy that nothing shows.
     if stated is None or not (

@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Optional
 
+from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import nbafl
 from tff_dp_aggregators.accounting import noises
@@ -143,7 +144,7 @@ def from_json(data: Any) -> Optional[nbafl.Nbafl]:
 
 def check(
   plan: nbafl.Nbafl,
-  mechanism: mechanism_lib.Mechanism,
+  mechanism: joint_mechanism.AnyMechanism,
   *,
   delta: float,
   clip_norm: Optional[float],
@@ -159,6 +160,11 @@ def check(
   Raises:
     ValueError: If they differ; the message says in what.
   """
+  if mechanism.parts:
+    raise ValueError(
+      'NbAFL plans noise for all weights of a model, and this mechanism has parts; '
+      'accounting.Mechanism(**plan.mechanism_arguments()) is its own.'
+    )
   own = mechanism_lib.Mechanism(**plan.mechanism_arguments())
   found = {
     'mechanism': (mechanism.name, own.name),

@@ -10,7 +10,7 @@ is computed again when a report is verified.
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, Callable, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple, Optional, cast
 
 import dp_accounting
 
@@ -95,10 +95,10 @@ def of(inputs: inputs_lib.Inputs) -> list[dict[str, Any]]:
     released replace_one 2.25
     server zero_out 14.45
   """
-  mechanism = inputs.mechanism
-  rows = _ROWS.get(mechanism.noise_site)
-  if rows is None or not mechanism.is_private:
+  rows = _ROWS.get(inputs.mechanism.noise_site)
+  if rows is None or not inputs.mechanism.is_private:
     return []
+  mechanism = cast(mechanism_lib.Mechanism, inputs.mechanism)
   return [
     _stated(row, inputs.delta, inputs.accountant)
     for row in rows(mechanism, *_reports(inputs))

@@ -33,6 +33,7 @@ def load() -> dict[str, Any]:
   definitions = schema['$defs']
   _add_mechanisms(definitions)
   _add_schemas(definitions)
+  _add_joint(schema)
   _add_accountants(definitions)
   return schema
 
@@ -57,6 +58,27 @@ def _add_mechanisms(definitions: dict[str, Any]) -> None:
     }
     mechanism['required'].append(name)
   mechanism['properties']['noise_site']['enum'] = list(sites.SITES)
+
+
+def _add_joint(schema: dict[str, Any]) -> None:
+  """Reports of joint mechanisms, which say of each part what others say of all."""
+  definitions = schema['$defs']
+  mechanism, part = definitions['mechanism'], definitions['part']
+  definitions['part'] = {
+    **part,
+    'required': [*part['required'], *mechanism['required']],
+    'properties': {**part['properties'], **mechanism['properties']},
+  }
+  single = definitions['single']
+  of_joint = {'mechanism': {'$ref': '#/$defs/joint_mechanism'}}
+  definitions['joint'] = {
+    **single,
+    'description': 'A joint mechanism, or one run of it.',
+    'properties': {**single['properties'], **of_joint},
+  }
+  composed = definitions['composition']['properties']['parts']['items']
+  for each in (schema, composed):
+    each['oneOf'] = [*each['oneOf'], {'$ref': '#/$defs/joint'}]
 
 
 def _add_schemas(definitions: dict[str, Any]) -> None:

@@ -12,10 +12,9 @@ of a population s times as large, which leaves the schema as it is.
 
 import collections
 import math
-from typing import Any, Optional
+from typing import Any, Optional, cast
 
 import dp_accounting
-import numpy as np
 
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import events
@@ -40,7 +39,13 @@ def of(inputs: inputs_lib.Inputs) -> dict[str, Any]:
   Raises:
     ValueError: If the ledger is not of such a run.
   """
-  mechanism, cohort, ledger = inputs.mechanism, inputs.simulated_cohort, inputs.ledger
+  if inputs.mechanism.parts:
+    raise ValueError(
+      'a larger cohort is simulated with one mechanism for all weights; this one has '
+      'parts, so something was altered.'
+    )
+  mechanism = cast(mechanism_lib.Mechanism, inputs.mechanism)
+  cohort, ledger = inputs.simulated_cohort, inputs.ledger
   assert cohort is not None
   gaussian.check_delta(inputs.delta)
   if ledger is None:
@@ -100,24 +105,9 @@ def event_of_rounds(
         [dp_accounting.SelfComposedDpEvent(*each) for each in counted.items()]
       )
     )
-  return dp_accounting.GaussianDpEvent(float(noise_multipliers(mechanism)[rounds - 1]))
-
-
-def noise_multipliers(mechanism: mechanism_lib.Mechanism) -> np.ndarray:
-  """Effective noise multipliers of the rounds so far, which are one Gaussian.
-
-  Args:
-    mechanism: With Gaussian noise, and without sampling.
-
-  Returns:
-    float64 of shape [n].
-  """
-  _, so_far = events.round_noise_multipliers(
-    mechanism.strategy,
-    mechanism.limits,
-    schemas.run_noise_multiplier(mechanism.noise_multiplier, mechanism.relation),
+  return dp_accounting.GaussianDpEvent(
+    float(mechanism.noise_multipliers_so_far[rounds - 1])
   )
-  return np.asarray(so_far)
 
 
 def _spent(
@@ -137,7 +127,8 @@ def _spent(
 
 def _check_ledger(inputs: inputs_lib.Inputs) -> None:
   """Refuses a ledger of other noise, or one that states privacy."""
-  mechanism, cohort, ledger = inputs.mechanism, inputs.simulated_cohort, inputs.ledger
+  mechanism = cast(mechanism_lib.Mechanism, inputs.mechanism)
+  cohort, ledger = inputs.simulated_cohort, inputs.ledger
   assert cohort is not None and ledger is not None
   planned = mechanism.participation.num_rounds
   if not 0 < len(ledger.entries) <= planned:

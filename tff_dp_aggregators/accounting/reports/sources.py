@@ -18,7 +18,7 @@ from typing import Any, Optional
 import dp_accounting
 
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.accounting import mechanism as mechanism_lib
+from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import nbafl
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.records import agreement
@@ -111,7 +111,7 @@ def from_run_dir(run_dir: str, accountant: Optional[str] = None) -> inputs_lib.I
   for name in _STRATEGY_FILES:
     path = os.path.join(run_dir, name)
     if os.path.exists(path):
-      strategy = strategies.Strategy.load(path)
+      strategy = joint_mechanism.load_strategy(privacy['mechanism'], path)
       read.append(file_of('strategy', path))
   ledger_path = os.path.join(run_dir, 'ledger.jsonl')
   ledger = ledger_lib.read(ledger_path)
@@ -121,13 +121,15 @@ def from_run_dir(run_dir: str, accountant: Optional[str] = None) -> inputs_lib.I
   if accountant is not None:
     arguments.append(f'--accountant={accountant}')
   try:
+    mechanism = joint_mechanism.stored(privacy['mechanism'], strategy)
     return inputs_lib.Inputs(
-      mechanism_lib.Mechanism.from_json(privacy['mechanism'], strategy),
+      mechanism,
       privacy['delta'],
       target_epsilon=privacy['target_epsilon'],
       found=None if privacy['target_epsilon'] is None else 'noise_multiplier',
       accountant=accountant,
       clip_norm=privacy['clip_norm'],
+      weights_of_parts=_weights_of_parts(config_path, mechanism, privacy),
       ledger=ledger,
       enforced_by=privacy['enforced_by'],
       cap_enforced_by=privacy.get('cap_enforced_by'),
@@ -361,7 +363,7 @@ def from_round_log(
 
 def check_log(
   log: RoundLog,
-  mechanism: mechanism_lib.Mechanism,
+  mechanism: joint_mechanism.AnyMechanism,
   ledger: Optional[ledger_lib.Ledger],
 ) -> None:
   """Checks that a round log is one of a mechanism, and of a ledger if there is one.
@@ -506,6 +508,25 @@ def _not_covered_of(config_path: str, config: Mapping[str, Any]) -> tuple[str, .
     return inputs_lib.check_not_covered(config.get('not_covered', ()))
   except (TypeError, ValueError) as e:
     raise ValueError(f'{config_path}: {e}') from e
+
+
+def _weights_of_parts(
+  config_path: str,
+  mechanism: joint_mechanism.AnyMechanism,
+  privacy: Mapping[str, Any],
+) -> Optional[dict[str, list[str]]]:
+  """The weights that a configuration says each part has, if the patterns say so too."""
+  if not mechanism.parts:
+    return None
+  stated: dict[str, list[str]] = privacy['weights_of_parts']
+  names = [name for weights in stated.values() for name in weights]
+  parts = tuple(part for part, weights in stated.items() for _ in weights)
+  if mechanism.part_of(names) != parts:
+    raise ValueError(
+      f'{config_path}: weights_of_parts is {stated}, which the patterns of the parts '
+      'do not give: something was altered.'
+    )
+  return stated
 
 
 def _training_of(config: Mapping[str, Any]) -> dict[str, Any]:

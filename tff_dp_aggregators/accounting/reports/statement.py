@@ -23,6 +23,7 @@ from dp_accounting import NeighboringRelation as Relation
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import events
+from tff_dp_aggregators.accounting import joint_mechanism as joint_lib
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import nbafl
 from tff_dp_aggregators.accounting import schemas
@@ -34,6 +35,7 @@ from tff_dp_aggregators.accounting.reports import integer_noise
 from tff_dp_aggregators.accounting.reports import ledger_checks
 from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.accounting.reports import other_guarantees
+from tff_dp_aggregators.accounting.reports import parts as parts_lib
 from tff_dp_aggregators.accounting.reports import provenance
 from tff_dp_aggregators.accounting.reports import recognition
 from tff_dp_aggregators.accounting.reports import simulated_cohorts
@@ -125,7 +127,7 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
     'version': VERSION,
     'setting': mechanism.site.setting,
     'definition': _definition(mechanism, inputs.not_covered),
-    'mechanism': _mechanism(mechanism, clip_norm, inputs),
+    'mechanism': parts_lib.mechanism_of(inputs, clip_norm, _mechanism),
     'participation': _participation(inputs),
     'run': run,
     'target': target,
@@ -143,7 +145,7 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
       'files': [dict(file) for file in inputs.files],
       'inputs': {
         'mechanism': mechanism.to_json(),
-        'strategy': _small(mechanism.strategy),
+        'strategy': parts_lib.strategy_of(mechanism, _small),
         'event': events.to_json(event),
         'delta': delta,
         'accountant': inputs.accountant,
@@ -430,7 +432,7 @@ def _outputs_of(outputs: Sequence[str]) -> str:
 
 
 def _definition(
-  mechanism: mechanism_lib.Mechanism, not_covered: Sequence[str]
+  mechanism: joint_lib.AnyMechanism, not_covered: Sequence[str]
 ) -> dict[str, Any]:
   assert mechanism.adjacency is not None
   adaptive = mechanism.clipped_count_stddev is not None
@@ -483,7 +485,7 @@ def _mechanism(
     'sensitivity_kind': strategy.sensitivity_kind(limits),
     'effective_noise_multiplier': mechanism.noise_multiplier / sensitivity,
     'integer_noise': integers,
-    'simulated_epsilon': _simulated_epsilon(inputs),
+    'simulated_epsilon': _simulated_epsilon(mechanism, inputs),
     'noise_source': inputs.noise_source,
     # Of the noise in prefix sums, in clip norms.
     'error_of': curves_lib.error_of(mechanism),
@@ -492,9 +494,10 @@ def _mechanism(
   }
 
 
-def _simulated_epsilon(inputs: inputs_lib.Inputs) -> Optional[float]:
+def _simulated_epsilon(
+  mechanism: mechanism_lib.Mechanism, inputs: inputs_lib.Inputs
+) -> Optional[float]:
   """Epsilon of noise that is only simulated; `None` if it is made, or infinite."""
-  mechanism = inputs.mechanism
   if not mechanism.site.is_simulation:
     return None
   would_be = mechanism.event_with(mechanism.noise_multiplier)
@@ -565,7 +568,7 @@ def _aborted(inputs: inputs_lib.Inputs, ledger: ledger_lib.Ledger) -> dict[str, 
 
 
 def _aborted_event(
-  mechanism: mechanism_lib.Mechanism, ledger: ledger_lib.Ledger
+  mechanism: joint_lib.AnyMechanism, ledger: ledger_lib.Ledger
 ) -> dp_accounting.DpEvent:
   """What aborted attempts spent together.
 
@@ -580,7 +583,7 @@ def _aborted_event(
 
 
 def _event_of(
-  mechanism: mechanism_lib.Mechanism, ledger: ledger_lib.Ledger
+  mechanism: joint_lib.AnyMechanism, ledger: ledger_lib.Ledger
 ) -> dp_accounting.DpEvent:
   """What all rounds and attempts of a ledger spent together."""
   attempts = _aborted_event(mechanism, ledger)

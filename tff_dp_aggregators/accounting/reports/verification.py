@@ -25,9 +25,9 @@ from typing import Any, Optional
 
 import dp_accounting
 
-from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import events
+from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting import sites
@@ -194,6 +194,9 @@ def _add_options(report: dict[str, Any]) -> None:
     for name in (*mechanism_lib.options(), sites.SERVER_NOISE):
       mechanism.setdefault(name, None)
     report.setdefault('nbafl', None)
+  if isinstance(mechanism, dict) and isinstance(mechanism.get('parts'), list):
+    for part in mechanism['parts']:
+      _add_options({'mechanism': part})
   for part in parts if isinstance(parts, list) else ():
     if isinstance(part, dict):
       _add_options(part)
@@ -273,8 +276,9 @@ def _inputs(report: dict[str, Any], folder: str) -> inputs_lib.Inputs:
   if 'config' in paths:
     return _of_run(report, os.path.dirname(paths['config']) or '.')
   inputs = report['verification']['inputs']
-  mechanism = mechanism_lib.Mechanism.from_json(
-    inputs['mechanism'], _strategy(inputs['strategy'], paths.get('strategy'))
+  stored = inputs['mechanism']
+  mechanism = joint_mechanism.stored(
+    stored, _strategy(stored, inputs['strategy'], paths.get('strategy'))
   )
   ledger = ledger_lib.read(paths['ledger']) if 'ledger' in paths else None
   source = None
@@ -344,7 +348,7 @@ def _as_stated(
 
 def _of_log(
   report: dict[str, Any],
-  mechanism: mechanism_lib.Mechanism,
+  mechanism: joint_mechanism.AnyMechanism,
   path: str,
   ledger: Optional[ledger_lib.Ledger],
 ) -> dict[str, Any]:
@@ -406,12 +410,14 @@ def find(path: str, folder: str) -> str:
 
 
 def _strategy(
-  data: Optional[dict[str, Any]], path: Optional[str]
-) -> Optional[strategies.Strategy]:
-  within = None if data is None else strategies.Strategy.from_json(json.dumps(data))
+  mechanism: dict[str, Any], data: Optional[dict[str, Any]], path: Optional[str]
+) -> Optional[joint_mechanism.AnyStrategy]:
+  within = None
+  if data is not None:
+    within = joint_mechanism.strategy_from_json(mechanism, data)
   if path is None:
     return within
-  loaded = strategies.Strategy.load(path)
+  loaded = joint_mechanism.load_strategy(mechanism, path)
   if within is not None and within.checksum != loaded.checksum:
     raise ValueError(f'the strategy in the report is not that of {path}.')
   return loaded

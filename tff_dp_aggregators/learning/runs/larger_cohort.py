@@ -9,22 +9,22 @@ import dataclasses
 import functools
 import math
 import numbers
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, cast
 
 import numpy as np
 
 from tff_dp_aggregators import accounting
+from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import spent_by_round
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.reports import inputs
-from tff_dp_aggregators.accounting.reports import simulated_cohorts
 from tff_dp_aggregators.learning.runs.plans import fitting
 from tff_dp_aggregators.queries import grid
 
 NO_GUARANTEE = 'no privacy guarantee'
 
 
-def check_scale(scale: Any, mechanism: Optional[accounting.Mechanism]) -> float:
+def check_scale(scale: Any, mechanism: Optional[joint_mechanism.AnyMechanism]) -> float:
   """Returns the factor as a float, if noise that is less by it can be added.
 
   Args:
@@ -52,13 +52,14 @@ def check_scale(scale: Any, mechanism: Optional[accounting.Mechanism]) -> float:
       'could make less; give one, or leave it out.'
     )
   fitting.check_scale(scale, mechanism)
-  left = mechanism.noise_multiplier / scale
+  noise_multiplier = cast(accounting.Mechanism, mechanism).noise_multiplier
+  left = noise_multiplier / scale
   try:
     grid.check_noise_multiplier(left)
   except ValueError as e:
     raise ValueError(
       f'simulated_cohort_scale is {scale:g}, which leaves noise_multiplier '
-      f'{mechanism.noise_multiplier:g} / {scale:g} = {left:g}, and this is out of '
+      f'{noise_multiplier:g} / {scale:g} = {left:g}, and this is out of '
       'range: aggregators add noise with multipliers within 2^-20 and 2^30. Give a '
       'smaller scale.'
     ) from e
@@ -125,7 +126,7 @@ class SpentByLarger:
 
   @functools.cached_property
   def _so_far(self) -> np.ndarray:
-    return simulated_cohorts.noise_multipliers(self._mechanism)
+    return self._mechanism.noise_multipliers_so_far
 
   def after(self, rounds: int) -> float:
     """Epsilon after so many rounds, at least one; infinite without noise."""

@@ -27,6 +27,7 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Mapping
 from typing import Any, Optional
 
 import dp_accounting
@@ -312,14 +313,19 @@ class Run:
         event = sampled[number]
     if mechanism is not None:
       tag = measured['noise_key_tag'] or None  # Of secret keys only.
+    noise: dict[str, Any] = {
+      'clip_norm': clip_norm,
+      'noise_multiplier': 0.0,
+      'strategy_checksum': None,
+    }
+    if mechanism is not None:
+      noise = mechanism.line(clip_norm)
     line: dict[str, Any] = {
       'round': number,
       'event': event,
       'cohort_requested': len(attempt.requested),
       'cohort_reported': len(attempt.reporting),
-      'clip_norm': clip_norm,
-      'noise_multiplier': mechanism.noise_multiplier if mechanism else 0.0,
-      'strategy_checksum': mechanism.strategy.checksum if mechanism else None,
+      **noise,
       'result_checksum': ledger_lib.checksum_of(
         tf.nest.flatten(state.global_model_weights)
       ),
@@ -360,7 +366,7 @@ class Run:
     else:
       noise = 'no privacy'
       if plan.added_noise is not None:
-        noise = f'noise multiplier {plan.added_noise.noise_multiplier:.4f}'
+        noise = plan.added_noise.noise_in_words()
         noise += _whose(plan.added_noise)
       text = (
         f'{path}: {plan.num_rounds} rounds of {plan.schedule.clients_per_round:g} of '
@@ -378,7 +384,7 @@ class Run:
     if plan.added_noise is None:
       return
     remark = noise_to_signal.remark(
-      plan.added_noise, plan.model_size, plan.schedule.clients_per_round
+      plan.added_noise, plan.noised_size, plan.schedule.clients_per_round
     )
     if remark is not None:
       progress_lib.say(remark, sys.stderr)
@@ -422,7 +428,7 @@ class Run:
     shutil.rmtree(removed)
 
 
-def _whose(mechanism: accounting.Mechanism) -> str:
+def _whose(mechanism: accounting.joint_mechanism.AnyMechanism) -> str:
   """Whose noise a noise multiplier is of, if it is not that of the server."""
   site, on_top = mechanism.site, mechanism.server_noise_multiplier
   if site.is_simulation:
@@ -444,9 +450,19 @@ def _measured(metrics: Any) -> dict[str, Any]:
   of_query = metrics['aggregator'].get('dp_query_metrics', {})
   return {
     'row': row,
-    'noise_key_tag': bytes(of_query.get('noise_key_tag', b'')).decode(),
+    'noise_key_tag': _key_tag(of_query),
     'loudness': loudness_lib.of_metrics(of_query),
   }
+
+
+def _key_tag(of_query: Mapping[str, Any]) -> str:
+  """What tells the keys of the noise from others, of all parts; '' of seeds."""
+  tags = [
+    bytes(of_query[name]).decode()
+    for name in sorted(of_query)
+    if name.split('/')[-1] == 'noise_key_tag'
+  ]
+  return ','.join(filter(None, tags))
 
 
 def _number(value: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from typing import Any, Optional
 
-from tff_dp_aggregators import accounting
+from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.learning.schedules import base
 from tff_dp_aggregators.learning.schedules import dropouts as dropouts_lib
 from tff_dp_aggregators.learning.schedules import fixed_size
@@ -60,7 +60,7 @@ def from_json(data: dict[str, Any]) -> base.Schedule:
 
 
 def for_mechanism(
-  mechanism: accounting.Mechanism,
+  mechanism: joint_mechanism.AnyMechanism,
   num_clients: int,
   clients_per_round: float,
   seed: int,
@@ -87,13 +87,13 @@ def for_mechanism(
     ValueError: If an argument does not fit the mechanism.
 
   Example:
-    >>> from tff_dp_aggregators.accounting import schemas
+    >>> from tff_dp_aggregators.accounting import Mechanism, schemas
     >>> sampling = schemas.PoissonSampling(100, sampling_probability=0.01)
-    >>> fed_avg = accounting.Mechanism('gaussian', sampling, noise_multiplier=1.0)
+    >>> fed_avg = Mechanism('gaussian', sampling, noise_multiplier=1.0)
     >>> for_mechanism(fed_avg, 5000, clients_per_round=50, seed=1).kind
     'poisson'
   """
-  if not isinstance(mechanism, accounting.Mechanism):
+  if not hasattr(mechanism, 'participation'):
     raise TypeError(f'mechanism must be an accounting.Mechanism; got {mechanism!r}.')
   return for_schema(
     mechanism.participation,

@@ -98,8 +98,9 @@ def _at_delta(statement: dict[str, Any]) -> str:
     return ''
   delta = rounding.exact(statement['guarantee']['delta'])
   is_sampled = schemas.is_sampled(schemas.of_report(statement['participation']))
-  noise = noises.of_mechanism(statement['mechanism']['name'])
-  if is_sampled or not noise.is_gaussian:
+  parts = statement['mechanism'].get('parts', [statement['mechanism']])
+  kinds = [noises.of_mechanism(part['name']) for part in parts]
+  if is_sampled or not all(noise.is_gaussian for noise in kinds):
     return f', at delta = {delta}: an upper bound'
   return f', at delta = {delta}'
 

@@ -1,7 +1,7 @@
 """What a report says of a mechanism: what it does, and its numbers."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Optional
 
 from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting import schemas
@@ -25,6 +25,10 @@ _INDEPENDENT = (
   "The server adds up the clipped updates of a round's clients and adds {} noise, "
   'drawn anew in each round.'
 )
+_JOINT = (
+  'The weights of the model are in parts. Each part of an update is clipped by itself, '
+  'and gets noise of a mechanism of its own.'
+)
 _FROM_FILE = 'noise correlated over rounds by a matrix that was loaded from a file'
 _CLIPPED = {
   2: "the largest length of a client's update; a longer one is scaled down to it",
@@ -45,28 +49,42 @@ def section(statement: dict[str, Any]) -> document.Section:
   Args:
     statement: As `statement.build` returned it.
   """
-  blocks = (
-    document.Paragraph(principle(statement)),
-    document.Facts(tuple(_facts(statement))),
+  facts = (
+    *facts_of_noise(statement, ran=(*_rounds_facts(statement),)),
+    *facts_of_all(statement),
   )
+  blocks = (document.Paragraph(principle(statement)), document.Facts(facts))
   return document.Section('Mechanism', blocks)
 
 
-def _facts(statement: dict[str, Any]) -> Iterator[Fact]:
-  mechanism, run = statement['mechanism'], statement['run']
-  name, rounds = mechanism['name'], f'{mechanism["num_rounds"]}'
+def _rounds_facts(statement: dict[str, Any]) -> Iterator[Fact]:
+  run, rounds = statement['run'], f'{statement["mechanism"]["num_rounds"]}'
+  if run is not None:
+    rounds = f'{run["rounds_completed"]} of {rounds}'
+  yield Fact('rounds', rounds)
+  if run is not None:
+    yield from ledger_words.facts(run, site_of(statement).is_of_client)
+    yield from without_guarantee.simulation_facts(run['simulation'])
+
+
+def facts_of_noise(
+  statement: dict[str, Any], ran: tuple[Fact, ...] = ()
+) -> Iterator[Fact]:
+  """What a mechanism does in numbers.
+
+  Args:
+    statement: As `statement.build` returned it.
+    ran: Facts of its rounds.
+  """
+  mechanism = statement['mechanism']
+  name = mechanism['name']
   yield Fact('mechanism', f'{name}: {_words(name)}')
   site = site_of(statement)
   if site is not sites.SERVER:
     yield Fact('noise is made by', site.made_by)
   yield Fact('strategy', Code(mechanism['strategy']), 'kind of the matrix C')
   yield Fact('strategy checksum', Code(mechanism['strategy_checksum']))
-  if run is not None:
-    rounds = f'{run["rounds_completed"]} of {rounds}'
-  yield Fact('rounds', rounds)
-  if run is not None:
-    yield from ledger_words.facts(run, site.is_of_client)
-    yield from without_guarantee.simulation_facts(run['simulation'])
+  yield from ran
   yield from _option_facts(mechanism)
   yield Fact(
     'noise memory',
@@ -80,8 +98,7 @@ def _facts(statement: dict[str, Any]) -> Iterator[Fact]:
     marked(statement, 'clip_norm', _clip_norm(statement)),
     _CLIPPED[noise.order],
   )
-  if run is not None and run['before_clipping'] is not None:
-    yield from _before_clipping(run['before_clipping'])
+  yield from before_clipping(statement['run'])
   yield Fact(
     'noise multiplier',
     rounding.exact(mechanism['noise_multiplier']),
@@ -121,6 +138,15 @@ def _facts(statement: dict[str, Any]) -> Iterator[Fact]:
   )
   if mechanism['integer_noise'] is not None:
     yield from _integer_facts(mechanism['integer_noise'])
+
+
+def facts_of_all(statement: dict[str, Any]) -> Iterator[Fact]:
+  """Where the noise is from, which code trained, and what was asked for.
+
+  Args:
+    statement: As `statement.build` returned it.
+  """
+  mechanism, run = statement['mechanism'], statement['run']
   yield Fact(
     'source of the noise',
     marked(statement, 'noise_source', mechanism['noise_source']),
@@ -176,7 +202,15 @@ def _clip_norm(statement: dict[str, Any]) -> str:
   return rounding.exact(mechanism['clip_norm'])
 
 
-def _before_clipping(before: dict[str, Any]) -> Iterator[Fact]:
+def before_clipping(run: Optional[dict[str, Any]]) -> Iterator[Fact]:
+  """What a run did with an update before it was clipped, if it did anything.
+
+  Args:
+    run: Of a statement.
+  """
+  before = None if run is None else run['before_clipping']
+  if before is None:
+    return
   same = 'before clipping, so that the sensitivity is the same'
   if before['zeroing_norm'] is not None:
     yield Fact(
@@ -277,6 +311,14 @@ def _integer_facts(integers: dict[str, Any]) -> Iterator[Fact]:
   )
 
 
+def by_part(statement: dict[str, Any]) -> list[dict[str, Any]]:
+  """The statement, or with a joint mechanism what it says of each part."""
+  parts = statement['mechanism'].get('parts')
+  return (
+    [statement] if parts is None else [{**statement, 'mechanism': p} for p in parts]
+  )
+
+
 def noise_of(statement: dict[str, Any]) -> noises.Noise:
   """The kind of noise."""
   return noises.of_mechanism(statement['mechanism']['name'])
@@ -289,6 +331,9 @@ def site_of(statement: dict[str, Any]) -> sites.Site:
 
 def principle(statement: dict[str, Any]) -> str:
   """What clients and server do, in general."""
+  parts = by_part(statement)
+  if len(parts) > 1:
+    return ' '.join(dict.fromkeys([_JOINT, *map(principle, parts)]))
   noise, site = noise_of(statement), site_of(statement)
   name = ' '.join(part.capitalize() for part in noise.name.split('_'))
   if site.principle is not None:

@@ -13,6 +13,7 @@ from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.accounting.reports.rendering import document
 from tff_dp_aggregators.accounting.reports.rendering import how_to_verify
+from tff_dp_aggregators.accounting.reports.rendering import joint_section
 from tff_dp_aggregators.accounting.reports.rendering import ledger_words
 from tff_dp_aggregators.accounting.reports.rendering import mechanism_section
 from tff_dp_aggregators.accounting.reports.rendering import nbafl_document
@@ -250,6 +251,7 @@ def _varies_without_paying(statement: dict[str, Any]) -> bool:
   run, mechanism = statement['run'], statement['mechanism']
   if run is None or mechanism['adaptive_clipping'] is not None:
     return False
+  # Of parts, each line of the ledger has the same ones, or it is refused.
   return run['clip_norms']['smallest'] != run['clip_norms']['largest']
 
 
@@ -283,6 +285,8 @@ def _definition(statement: dict[str, Any]) -> document.Section:
 
 
 def _of_a_run(statement: dict[str, Any]) -> tuple[document.Section, ...]:
+  if 'parts' in statement['mechanism']:
+    return (*joint_section.sections(statement), _participation(statement))
   return mechanism_section.section(statement), _participation(statement)
 
 
@@ -452,12 +456,23 @@ def _how_composed(statement: dict[str, Any]) -> str:
     )
   if _is_simulation(statement):
     return 'No round is private, and nothing is accounted for but that.'
-  kinds = dict.fromkeys(mechanism_section.noise_of(part) for part in runs)
+  kinds = dict.fromkeys(
+    mechanism_section.noise_of(part)
+    for run in runs
+    for part in mechanism_section.by_part(run)
+  )
   costs = [each.cost for each in kinds if each.cost is not None]
+  if costs and len(kinds) > len(costs):
+    costs.append(
+      'What has Gaussian noise is one Gaussian mechanism in all rounds together, and '
+      'is composed with that.'
+    )
   if costs:
     return ' '.join(costs)
   if statement['parts']:
     number = 'mu, whose square is the sum of the squares of those of the runs'
+  elif 'parts' in statement['mechanism']:
+    number = 'mu, whose square is the sum of the squares of those of the parts'
   else:
     number = 'mu, the sensitivity over the noise multiplier'
     if _is_cut_short(statement):

@@ -7,7 +7,7 @@ import dataclasses
 import math
 from typing import Any, NamedTuple, Optional
 
-from tff_dp_aggregators.accounting import mechanism as mechanism_lib
+from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.base import checks
 
 
@@ -67,7 +67,7 @@ class Aggregation:
 
   def check(
     self,
-    mechanism: Optional[mechanism_lib.Mechanism],
+    mechanism: Optional[joint_mechanism.AnyMechanism],
     clip_norm: Optional[float],
   ) -> None:
     """Refuses what does not go with a mechanism.
@@ -102,7 +102,7 @@ class Aggregation:
         )
 
   def _check_clip_order(
-    self, mechanism: Optional[mechanism_lib.Mechanism], clip_norm: Optional[float]
+    self, mechanism: Optional[joint_mechanism.AnyMechanism], clip_norm: Optional[float]
   ) -> None:
     order = self.clip_order
     if order is None:
@@ -113,13 +113,13 @@ class Aggregation:
     if mechanism is not None:
       raise ValueError(
         f'clip_order={order:g} is for clipping without noise; {mechanism.name} clips '
-        f'in L{mechanism.noise.order} norm, which its noise is for. Leave it out.'
+        f'{mechanism.clips_in_words()}, which its noise is for. Leave it out.'
       )
     if clip_norm is None:
       raise ValueError(f'clip_order={order:g} needs a clip_norm.')
 
   def _check_inner(
-    self, mechanism: Optional[mechanism_lib.Mechanism], clip_norm: Optional[float]
+    self, mechanism: Optional[joint_mechanism.AnyMechanism], clip_norm: Optional[float]
   ) -> None:
     name = self.inner_aggregator
     if name not in INNER:
@@ -131,7 +131,7 @@ class Aggregation:
         f'inner_aggregator={name} does not go with updates that are not clipped: a '
         'secure sum is of bounded integers. Give a mechanism or a clip_norm.'
       )
-    has_integers = mechanism is not None and mechanism.noise.plan is not None
+    has_integers = mechanism is not None and mechanism.has_integer_noise
     if mechanism is not None and has_integers and name == SECURE:
       raise ValueError(
         f'inner_aggregator={name} does not go with {mechanism.name} noise, whose '
@@ -144,14 +144,14 @@ class Aggregation:
       )
 
   def why_one_by_one(
-    self, mechanism: Optional[mechanism_lib.Mechanism]
+    self, mechanism: Optional[joint_mechanism.AnyMechanism]
   ) -> Optional[str]:
     """Why clients cannot be packed; `None` if they can.
 
     Args:
       mechanism: Of the run; `None` for none.
     """
-    if mechanism is not None and mechanism.noise.plan is not None:
+    if mechanism is not None and mechanism.has_integer_noise:
       return (
         f'each client draws its share of {mechanism.name} noise with a key of its own'
       )
@@ -176,7 +176,7 @@ class Aggregation:
     return values
 
 
-def _check_signal(mechanism: Optional[mechanism_lib.Mechanism]) -> None:
+def _check_signal(mechanism: Optional[joint_mechanism.AnyMechanism]) -> None:
   """Refuses to measure where there is no noise, or no sum without it."""
   if mechanism is None:
     raise ValueError(

@@ -3,6 +3,7 @@
 from typing import Any, Optional, Protocol
 
 from tff_dp_aggregators import accounting
+from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.learning import schedules
 
@@ -39,7 +40,32 @@ def check_packing(packed_simulation: Any, why_one_by_one: Optional[str]) -> None
     )
 
 
-def check_scale(scale: float, mechanism: Optional[accounting.Mechanism]) -> None:
+def check_clip_norm(
+  mechanism: Optional[joint_mechanism.AnyMechanism], clip_norm: Optional[float]
+) -> None:
+  """Refuses a mechanism without clip norm, and one beside those of its parts.
+
+  Args:
+    mechanism: Of the run; `None` for none.
+    clip_norm: Bound of one client's update; `None` for none.
+
+  Raises:
+    ValueError: If it is missing, or each part has its own.
+  """
+  if mechanism is None:
+    return
+  if mechanism.parts and clip_norm is not None:
+    raise ValueError(
+      f'clip_norm={clip_norm:g} does not go with a joint mechanism: each of its parts '
+      'has its own. Leave it out.'
+    )
+  if not mechanism.parts and clip_norm is None:
+    raise ValueError('clip_norm is missing, which a mechanism needs.')
+
+
+def check_scale(
+  scale: float, mechanism: Optional[joint_mechanism.AnyMechanism]
+) -> None:
   """Refuses the noise of a larger cohort where that is not less.
 
   Args:
@@ -49,6 +75,12 @@ def check_scale(scale: float, mechanism: Optional[accounting.Mechanism]) -> None
   Raises:
     ValueError: If the noise is not the server's.
   """
+  if scale != 1 and mechanism is not None and mechanism.parts:
+    raise ValueError(
+      f'simulated_cohort_scale={scale:g} does not go with a joint mechanism: what a '
+      'larger cohort would have spent is stated of one mechanism for all weights. '
+      'Leave one of them out.'
+    )
   if scale != 1 and mechanism is not None and mechanism.noise_site != 'server':
     raise ValueError(
       f'simulated_cohort_scale={scale:g} does not go with noise_site='
@@ -76,7 +108,9 @@ def refuse_seed(noise_seed: int, *, can_be_packed: bool) -> None:
 
 
 def check_clients(
-  mechanism: accounting.Mechanism, min_clients: int, schedule: schedules.Schedule
+  mechanism: joint_mechanism.AnyMechanism,
+  min_clients: int,
+  schedule: schedules.Schedule,
 ) -> None:
   """Refuses cohorts for which the noise is not, or which show what is hidden.
 
@@ -128,7 +162,7 @@ def check_clients(
 
 def check_nbafl(
   plan: Any,
-  mechanism: Optional[accounting.Mechanism],
+  mechanism: Optional[joint_mechanism.AnyMechanism],
   clip_norm: Optional[float],
   delta: float,
   schedule: schedules.Schedule,

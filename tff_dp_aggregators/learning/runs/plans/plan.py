@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import platform
-from typing import Any, Optional, Union
+from typing import Any, Optional, Union, cast
 
 import dp_accounting
 import numpy as np
@@ -14,12 +14,14 @@ from tff_dp_aggregators import accounting
 from tff_dp_aggregators import aggregators
 from tff_dp_aggregators import noise
 from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import noise_to_signal
 from tff_dp_aggregators.accounting import spent_by_round
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.base import version
 from tff_dp_aggregators.learning import fed_avg
+from tff_dp_aggregators.learning import models
 from tff_dp_aggregators.learning import packed
 from tff_dp_aggregators.learning import population
 from tff_dp_aggregators.learning import schedules
@@ -47,7 +49,7 @@ class Plan:
     mechanism: Strategy, participation and noise; `None` for no privacy.
     schedule: Who takes part when.
     clip_norm: L2 bound of one client's update, the first one if it adapts; `None`
-      without mechanism.
+      without mechanism, and with one whose parts have their own.
     delta: At which epsilon is told.
     target_epsilon: What the mechanism was calibrated to, if it was.
     seed: Of the order of clients' examples.
@@ -67,7 +69,7 @@ class Plan:
   training: packed.LocalTraining
   server_optimizer: tff.learning.optimizers.Optimizer
   clients: population.Population
-  mechanism: Optional[accounting.Mechanism]
+  mechanism: Optional[joint_mechanism.AnyMechanism]
   schedule: schedules.Schedule
   clip_norm: Optional[float]
   delta: float
@@ -94,17 +96,20 @@ class Plan:
       self.schedule.clients_per_round,
       self.schedule.num_clients,
     )
-    return larger_cohort_lib.LargerCohort(facts, self.mechanism)
+    # Of one mechanism for all weights: `fitting` refuses others.
+    return larger_cohort_lib.LargerCohort(
+      facts, cast(accounting.Mechanism, self.mechanism)
+    )
 
   @functools.cached_property
-  def added_noise(self) -> Optional[accounting.Mechanism]:
+  def added_noise(self) -> Optional[joint_mechanism.AnyMechanism]:
     """The mechanism as it is run, which is `mechanism` unless a cohort is simulated."""
     if self.larger_cohort is None:
       return self.mechanism
     return self.larger_cohort.mechanism_of_run
 
   @property
-  def guaranteed(self) -> Optional[accounting.Mechanism]:
+  def guaranteed(self) -> Optional[joint_mechanism.AnyMechanism]:
     """The mechanism whose guarantee holds; `None` if there is none."""
     mechanism = self.mechanism
     if mechanism is None or mechanism.site.is_simulation:
@@ -139,14 +144,34 @@ class Plan:
     if self.added_noise is None:
       return None
     return noise_to_signal.by_round(
-      self.added_noise, self.model_size, self.schedule.clients_per_round
+      self.added_noise, self.noised_size, self.schedule.clients_per_round
     )
 
   @property
-  def model_size(self) -> int:
-    """Number of trainable parameters, each of which gets noise."""
+  def noised_size(self) -> Union[int, dict[str, int]]:
+    """Number of trainable parameters, each of which gets noise; by part, with parts."""
     trainable, _ = self.training.model.initial_weights
-    return sum(int(np.size(weight)) for weight in tf.nest.flatten(trainable))
+    sizes = [int(np.size(weight)) for weight in tf.nest.flatten(trainable)]
+    if not self.part_of:
+      return sum(sizes)
+    by_part = dict.fromkeys(self.part_of, 0)
+    for part, size in zip(self.part_of, sizes):
+      by_part[part] += size
+    return by_part
+
+  @functools.cached_property
+  def part_of(self) -> tuple[str, ...]:
+    """The part of each trainable weight; empty if the mechanism has no parts.
+
+    Raises:
+      ValueError: If a weight is of no part, or a part has none.
+    """
+    if self.mechanism is None:
+      return ()
+    model = self.training.model
+    return self.mechanism.part_of(
+      models.weight_names(model), models.weights_in_words(model)
+    )
 
   @functools.cached_property
   def composed_spending(self) -> Optional[spent_by_round.SpentByRound]:
@@ -171,9 +196,7 @@ class Plan:
   def clients_add_noise(self) -> bool:
     """Whether clients do, each for itself."""
     mechanism = self.added_noise
-    if mechanism is None or not mechanism.noise_multiplier:
-      return False
-    return mechanism.site.is_on_clients
+    return mechanism is not None and mechanism.adds_noise_on_clients
 
   @property
   def draws_anew(self) -> bool:
@@ -215,6 +238,7 @@ class Plan:
         self.schedule,
         self.clients,
       )
+    fitting.check_clip_norm(self.mechanism, self.clip_norm)
     fitting.check_packing(self.packed_simulation, self.why_one_by_one)
     if self.clients_add_noise and self.noise_seed is not None and not self.packed:
       fitting.refuse_seed(self.noise_seed, can_be_packed=self.why_one_by_one is None)
@@ -225,14 +249,25 @@ class Plan:
   def mean(self) -> Optional[aggregators.DPMeanFactory]:
     """The private mean, or that of clipped updates; `None` without clipping."""
     made: Optional[aggregators.DPMeanFactory] = None
-    if self.added_noise is not None:
+    # By name, so that the noise does not depend on what ran before in this process.
+    seed = None if self.noise_seed is None else noise.Seed(self.noise_seed)
+    if self.part_of:
+      made = aggregators.from_joint_mechanism(
+        cast(accounting.JointMechanism, self.added_noise),
+        self.part_of,
+        clients_per_round=self.schedule.clients_per_round,
+        seed=seed,
+        generator=self.generator,
+        schedule=self.schedule,
+        record_aggregation_factory=self._inner_aggregator(),
+      )
+    elif self.added_noise is not None:
       assert self.clip_norm is not None
       made = aggregators.from_mechanism(
-        self.added_noise,
+        cast(accounting.Mechanism, self.added_noise),
         clip_norm=self.clip_norm,
         clients_per_round=self.schedule.clients_per_round,
-        # By name, so that the noise does not depend on what ran before in this process.
-        seed=None if self.noise_seed is None else noise.Seed(self.noise_seed),
+        seed=seed,
         generator=self.generator,
         schedule=self.schedule,
         record_aggregation_factory=self._inner_aggregator(),
@@ -372,6 +407,7 @@ class Plan:
         else spent_by_round.KIND
       ),
       'clip_norm': self.clip_norm,
+      'weights_of_parts': self._weights_of_parts(),
       'clients_per_round': self.schedule.clients_per_round,
       'enforced_by': self.schedule.enforced_by,
       'cap_enforced_by': self.schedule.enforced_by,
@@ -379,6 +415,15 @@ class Plan:
       'noise_generator': self.noise_generator,
       'noise_seed': self.noise_seed,
     }
+
+  def _weights_of_parts(self) -> Optional[dict[str, list[str]]]:
+    """The names of the weights of each part; `None` if there are no parts."""
+    if not self.part_of:
+      return None
+    found: dict[str, list[str]] = {part: [] for part in self.part_of}
+    for part, name in zip(self.part_of, models.weight_names(self.training.model)):
+      found[part].append(name)
+    return found
 
   def _simulated_cohort(self) -> Optional[dict[str, Any]]:
     if self.larger_cohort is None:

@@ -1,0 +1,311 @@
+"""`learning.train` with parts that have mechanisms of their own.
+
+Claims:
+
+* It spends what the joint mechanism says, round by round and all together, packed or
+  not; lines of the ledger have the numbers of each part.
+* Killed in the middle it goes on to the same model, metrics and ledger.
+* Each part gets its own noise: of a model without updates, weights move by the noise of
+  their part alone (chi-squared, false alarm 1e-9).
+* The report states each part and all together; computed again it is the same, and one
+  number changed in report, ledger or configuration is found, or the file is.
+* Weights are named by their places.
+* Weights without a part, parts without weights, clip norms of all and what else parts
+  do not allow are refused before anything is written.
+"""
+
+import copy
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+import scipy.stats
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tests.learning import training_runs
+from tff_dp_aggregators import accounting
+from tff_dp_aggregators import learning
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting.programs import report as report_program
+from tff_dp_aggregators.accounting.records import ledger as ledger_lib
+from tff_dp_aggregators.accounting.reports import nbafl_report
+from tff_dp_aggregators.accounting.reports import rendering
+from tff_dp_aggregators.accounting.reports import sources
+from tff_dp_aggregators.accounting.reports import statement
+from tff_dp_aggregators.accounting.reports import verification
+from tff_dp_aggregators.learning.runs import metrics_file
+
+_ROUNDS, _DELTA = 6, 1e-3
+_LIMITS = strategies.Participation(_ROUNDS, min_separation=3)
+
+
+def _model(size=1, rate=1.0):
+  """Linear regression with a bias that is a sum of numbers."""
+
+  @tf.function
+  def predict(weights, x, training):
+    del training
+    (kernel, bias), _ = weights
+    return x @ kernel + tf.reduce_sum(bias)
+
+  @tf.function
+  def loss(output, label, sample_weight=None):
+    losses = tf.reduce_mean(tf.square(output - label), axis=1)
+    if sample_weight is not None:
+      losses *= sample_weight
+    return rate * tf.reduce_mean(losses)
+
+  return tff.learning.models.FunctionalModel(
+    initial_weights=(
+      (np.zeros([2, 1], np.float32), np.zeros([size], np.float32)),
+      (),
+    ),
+    predict_on_batch_fn=predict,
+    loss_fn=loss,
+    input_spec=(tf.TensorSpec([None, 2]), tf.TensorSpec([None, 1])),
+  )
+
+
+def _joint(second='laplace', noises=(1.0, 9.0), weights=('0', '[1-9]')):
+  make = accounting.Mechanism
+  first = make('banded', _LIMITS, noises[0])
+  return accounting.JointMechanism(
+    (
+      accounting.JointPart('slopes', weights[0], first, 0.5),
+      accounting.JointPart('rest', weights[1], make(second, _LIMITS, noises[1]), 0.2),
+    )
+  )
+
+
+def _train(run_dir, mechanism, **changes):
+  arguments = training_runs.arguments(
+    run_dir, mechanism=mechanism, model=_model(), clip_norm=None, delta=_DELTA
+  )
+  return learning.train(**{**arguments, **changes})
+
+
+@pytest.fixture(scope='module')
+def run(tmp_path_factory):
+  """A run with Gaussian and Laplace noise, killed and taken up again."""
+  run_dir = tmp_path_factory.mktemp('joint') / 'run'
+  with pytest.raises(training_runs.Killed):
+    _train(run_dir, _joint(), test_metrics=training_runs.killing(4))
+  assert (run_dir / 'ledger.jsonl').read_text().count('\n') == 4
+  return _train(run_dir, _joint(), test_metrics=training_runs.killing(-1))
+
+
+def _copied(run, tmp_path):
+  """A copy of the run, to change something in it."""
+  path = tmp_path / 'run'
+  shutil.copytree(run.run_dir, path)
+  return path
+
+
+def test_a_run_that_was_killed_comes_to_the_same(run, tmp_path):
+  straight = _train(
+    tmp_path / 'straight', _joint(), test_metrics=training_runs.killing(-1)
+  )
+  assert straight.is_finished and run.is_finished
+  assert training_runs.lasting(run.run_dir) == training_runs.lasting(straight.run_dir)
+
+
+def test_it_spends_what_the_mechanism_says(run):
+  assert run.epsilon == pytest.approx(_joint().epsilon(_DELTA), rel=1e-6)
+  spent = [float(row['epsilon']) for row in _rows(run)]
+  assert spent == sorted(spent) and spent[-1] == pytest.approx(run.epsilon, rel=1e-9)
+  entries = ledger_lib.read(os.path.join(run.run_dir, 'ledger.jsonl')).entries
+  assert len(entries) == _ROUNDS
+  for entry in entries:
+    assert entry.parts == [
+      {'name': 'slopes', 'clip_norm': 0.5, 'noise_multiplier': 1.0},
+      {'name': 'rest', 'clip_norm': 0.2, 'noise_multiplier': 9.0},
+    ]
+    assert entry.clip_norm is None and entry.noise_multiplier is None
+
+
+def _rows(run):
+  return metrics_file.read(os.path.join(run.run_dir, 'metrics.csv'))
+
+
+def test_one_by_one_and_gaussian_alone_it_is_exact(tmp_path):
+  mechanism = _joint('gaussian', (2.0, 2.0))
+  result = _train(tmp_path / 'run', mechanism, packed_simulation=False)
+  assert result.epsilon == pytest.approx(mechanism.epsilon(_DELTA), rel=1e-9)
+  assert result.metrics['effective_noise_multiplier'] == pytest.approx(
+    mechanism.effective_noise_multiplier, rel=1e-9
+  )
+  guarantee = result.statement['guarantee']
+  assert guarantee['accountant'] == 'exact'
+  shares = [p['share_of_mu_squared'] for p in result.statement['mechanism']['parts']]
+  assert shares == pytest.approx(list(mechanism.shares.values()), rel=1e-12)
+
+
+def test_each_part_has_its_own_noise(tmp_path):
+  size = 4000
+  mechanism = _joint('gaussian', (3.0, 5.0), ('1', '0'))
+  result = _train(
+    tmp_path / 'run',
+    mechanism,
+    model=_model(size, rate=0.0),
+    server_optimizer=tff.learning.optimizers.build_sgdm(1.0),
+    test_data=None,
+  )
+  # The sum of all means of three clients, which have no updates.
+  _, bias = result.weights.trainable
+  (slopes, _) = mechanism.parts
+  error = slopes.mechanism.strategy.per_query_error()[-1] ** 0.5
+  scale = 0.5 * 3.0 * error / 3
+  squares = float(np.sum((bias / scale) ** 2))
+  low, high = scipy.stats.chi2.interval(1 - 1e-9, size)
+  assert low < squares < high
+
+
+def test_the_report_states_each_part_and_all_together(run):
+  stated = run.statement['mechanism']
+  assert [part['part'] for part in stated['parts']] == ['slopes', 'rest']
+  assert [part['weights'] for part in stated['parts']] == [['0'], ['1']]
+  for part, planned in zip(stated['parts'], _joint().parts):
+    assert part['clip_norm'] == planned.clip_norm
+    assert part['noise_multiplier'] == planned.mechanism.noise_multiplier
+    assert part['sensitivity'] == planned.mechanism.sensitivity
+    effective = planned.mechanism.effective_noise_multiplier
+    assert part['effective_noise_multiplier'] == effective
+  with open(os.path.join(run.run_dir, 'report.md')) as file:
+    text = file.read()
+  for words in (
+    '| slopes | 0 | banded | 0.5 | 1 |',
+    '## Part rest',
+    'joint: the parts',
+  ):
+    assert words in text
+  for form in rendering.FORMATS:
+    assert 'slopes' in rendering.render(run.statement, form)
+  result = verification.verify(
+    os.path.join(run.run_dir, 'report.json'), report_program.statement_of
+  )
+  assert result.ok, result.text
+
+
+_OF_PARTS = (
+  'clip_norm',
+  'noise_multiplier',
+  'sensitivity',
+  'effective_noise_multiplier',
+  'weights',
+  'patterns',
+  'part',
+  'strategy_checksum',
+  'share_of_mu_squared',
+)
+
+
+@pytest.mark.parametrize('field', _OF_PARTS)
+def test_what_was_changed_in_a_part_of_the_report_is_found(field, run, tmp_path):
+  report = copy.deepcopy(run.statement)
+  part = report['mechanism']['parts'][0]
+  value = part[field]
+  if isinstance(value, float):
+    part[field] = value * (1 - 1e-6)
+  elif isinstance(value, list):
+    part[field] = ['2']
+  else:
+    part[field] = value[:-1] + ('0' if value[-1] != '0' else '1')
+  path = tmp_path / 'report.json'
+  path.write_text(json.dumps(report))
+  result = verification.verify(str(path))
+  assert not result.ok
+  assert f'mechanism.parts[0].{field}' in result.text
+
+
+@pytest.mark.parametrize(
+  ('name', 'change', 'message'),
+  [
+    ('ledger.jsonl', ('"noise_multiplier": 9.0', '"noise_multiplier": 9.5'), 'ledger'),
+    (
+      'config.json',
+      ('"noise_multiplier": 9.0', '"noise_multiplier": 9.5'),
+      'used strategy .* the parts slopes with clip norm 0.5 .* rest with .* 9.0',
+    ),
+    ('config.json', ('"clip_norm": 0.2', '"clip_norm": 0.1'), 'clip norm 0.1'),
+    ('config.json', ('"[1-9]"', '"[2-9]"'), 'the weight 1 is of no part'),
+    ('config.json', ('"[1-9]"', '"0"'), 'the weight 1 is of no part'),
+  ],
+)
+def test_what_was_changed_in_a_file_of_the_run_is_found(
+  name, change, message, run, tmp_path
+):
+  path = _copied(run, tmp_path)
+  text = (path / name).read_text()
+  assert change[0] in text
+  (path / name).write_text(text.replace(*change))
+  with pytest.raises(ValueError, match=message):
+    statement.build(sources.from_run_dir(str(path)))
+
+
+def test_weights_are_named_by_their_places():
+  assert learning.weight_names(_model()) == ('0', '1')
+  keras = tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=[2])])
+  functional = tff.learning.models.functional_model_from_keras(
+    keras,
+    tf.keras.losses.MeanSquaredError(),
+    (tf.TensorSpec([None, 2]), tf.TensorSpec([None, 1])),
+  )
+  assert learning.weight_names(functional) == ('0', '1')
+
+
+@pytest.mark.parametrize(
+  ('mechanism', 'changes', 'message'),
+  [
+    (
+      _joint(weights=('0', 'b')),
+      {},
+      r'weight 1 is of no part.*the weights are 0 \[2, 1\], 1 \[1\]',
+    ),
+    (_joint(weights=('*', '1')), {}, 'part rest has no weight'),
+    (_joint(), {'clip_norm': 1.0}, 'each of its parts has its own'),
+    (_joint(), {'simulated_cohort_scale': 2.0}, 'does not go with a joint mechanism'),
+    (_joint(), {'target_quantile': 0.5}, 'this clip norm is fixed'),
+    (_joint(), {'clip_order': 1.0}, 'each part in the norm of its'),
+    (_joint(), {'inner_aggregator': 'secure_modular_sum'}, 'is for integer noise'),
+    (training_runs.mechanism(_ROUNDS), {}, 'clip_norm is missing'),
+  ],
+)
+def test_what_does_not_go_with_parts_is_refused_first(
+  mechanism, changes, message, tmp_path
+):
+  with pytest.raises(ValueError, match=message):
+    _train(tmp_path / 'run', mechanism, **changes)
+  assert not (tmp_path / 'run').exists()
+
+
+def test_a_plan_of_nbafl_is_for_all_weights():
+  plan = accounting.nbafl.Nbafl(
+    0.8,
+    1e-5,
+    clip_norm=0.5,
+    num_exposures=_ROUNDS,
+    num_rounds=_ROUNDS,
+    num_clients=12,
+    min_examples=2,
+  )
+  with pytest.raises(ValueError, match='NbAFL plans noise for all weights'):
+    nbafl_report.check(plan, _joint(), delta=1e-5, clip_norm=None)
+
+
+@pytest.mark.slow
+def test_secure_sums_and_how_loud_they_are_go_with_parts(tmp_path):
+  result = _train(
+    tmp_path / 'run',
+    _joint(),
+    inner_aggregator='secure_sum',
+    not_private_signal_to_noise=True,
+    noise_seed=None,
+  )
+  assert result.is_finished
+  assert result.metrics['not_private_signal_norm'] > 0
+  row = _joint().parts[0].mechanism.strategy.noise_row_norms()[-1]
+  expected = (2 * 0.5**2 * row**2 + 2 * (9.0 * 0.2) ** 2) / 9
+  assert result.metrics['squared_noise_norm'] == pytest.approx(expected, rel=1e-4)
