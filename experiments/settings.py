@@ -265,9 +265,10 @@ def _check_draws_are_secret(
 
 def _command(values: flags.FlagValues) -> str:
   given = (
-    values[name].serialize()
+    argument
     for name in program.names_of(values)
     if values[name].present and name != 'run_dir'
+    for argument in values[name].serialize().splitlines()  # One for each of several.
   )
   return ' '.join([commands.of('simulate'), *map(shlex.quote, given)])
 

@@ -15,6 +15,7 @@ from tff_dp_aggregators import learning
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.accounting.programs import program
+from tff_dp_aggregators.learning import models as models_lib
 from tff_dp_aggregators.learning.runs import progress
 from tff_dp_aggregators.learning.runs.plans import fitting
 
@@ -90,15 +91,20 @@ def train(
       f'their own; leave it out, or give --num_clients={population.num_clients}.'
     )
   shape = population.shape
+  model = making.make(settings.model, shape, settings.run.seed)
   privacy, optimization, run = settings.privacy, settings.optimization, settings.run
   has_test = population.test_examples is not None
   schedule = settings.participation.schedule(population.num_clients)
   try:
     settings_lib.check_cohorts(privacy, schedule)
+    if privacy.mechanism is not None:
+      privacy.mechanism.part_of(
+        models_lib.weight_names(model), models_lib.weights_in_words(model)
+      )
   except ValueError as e:
     raise program.WrongUsage(str(e)) from e
   result = learning.train(
-    making.make(settings.model, shape, run.seed),
+    model,
     population.clients,
     privacy.mechanism,
     run_dir,
@@ -275,12 +281,11 @@ def _headline(settings: settings_lib.Settings, run_dir: str) -> str:
   noise = 'no privacy'
   mechanism = settings.privacy.mechanism
   if mechanism is not None:
-    noise = (
-      f'noise multiplier {mechanism.noise_multiplier:.4f} relative to the '
-      f'clip norm, {mechanism.effective_noise_multiplier:.4f} relative to '
-      'the sensitivity'
-    )
-    if mechanism.noise.options:  # Of integers; the report has what rounding costs.
+    effective = mechanism.effective_noise_multiplier
+    noise = f'{mechanism.noise_in_words()} relative to the clip norm'
+    if effective is not None:
+      noise += f', {effective:.4f} relative to the sensitivity'
+    if mechanism.has_integer_noise:  # Of integers; the report has what rounding costs.
       noise = f'{noise} before rounding'
     if mechanism.site.is_of_client:
       noise = f'{noise}, of each client'

@@ -5,11 +5,13 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from typing import Any, Optional
+from typing import Any, Optional, cast
 
+from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.learning.runs import metrics_file
 from tff_dp_aggregators.learning.runs import run_directory
 
+from ..options import privacy as privacy_options
 from . import cells as cells_lib
 from . import logs
 
@@ -34,7 +36,7 @@ class Result:
       there is a report.
     delta: At which epsilon was read.
     noise_multiplier: Of the noise that was added, which with that of a larger cohort is
-      divided by its scale; `None` without any.
+      divided by its scale; `None` without any, and where each part has its own.
     seconds: That the rounds took.
     error: The last line of why it failed.
   """
@@ -93,9 +95,7 @@ def read(cell: cells_lib.Cell) -> Result:
       measures=measures,
       epsilon=_epsilon(cell.directory) if is_finished else None,
       delta=None if mechanism is None else privacy.delta,
-      noise_multiplier=None
-      if mechanism is None
-      else mechanism.noise_multiplier / privacy.simulated_cohort_scale,
+      noise_multiplier=_noise_multiplier(privacy),
       seconds=sum(float(row.get('round_seconds') or 0) for row in rows),
       error='' if is_finished else error,
     )
@@ -104,6 +104,14 @@ def read(cell: cells_lib.Cell) -> Result:
       f'{cell.directory} cannot be read as a run: {e}. Remove it, and the same command '
       'runs it again.'
     ) from e
+
+
+def _noise_multiplier(privacy: privacy_options.Privacy) -> Optional[float]:
+  """That of a run; `None` without noise, and where each part has its own."""
+  if privacy.mechanism is None or privacy.mechanism.parts:
+    return None
+  mechanism = cast(mechanism_lib.Mechanism, privacy.mechanism)
+  return mechanism.noise_multiplier / privacy.simulated_cohort_scale
 
 
 def _is_finished(cell: cells_lib.Cell, rounds: int) -> bool:

@@ -19,7 +19,7 @@ from typing import Optional
 import dp_accounting
 
 from tff_dp_aggregators.accounting import accountants
-from tff_dp_aggregators.accounting import mechanism as mechanism_lib
+from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting.reports.rendering import rounding
 
 from . import cells as cells_lib
@@ -137,7 +137,7 @@ def choose(
   )
 
 
-def _guaranteeing(cell: cells_lib.Cell) -> Optional[mechanism_lib.Mechanism]:
+def _guaranteeing(cell: cells_lib.Cell) -> Optional[joint_mechanism.AnyMechanism]:
   """The mechanism that a run's guarantee is of; `None` if it has none.
 
   With the noise of a larger cohort there is none, whatever that cohort would have.
@@ -163,7 +163,7 @@ def _at_edge(
 
 
 def _composed(
-  mechanisms: Sequence[Optional[mechanism_lib.Mechanism]], delta: float
+  mechanisms: Sequence[Optional[joint_mechanism.AnyMechanism]], delta: float
 ) -> tuple[Optional[float], int]:
   """Epsilon of all runs that were tried and of the one that is reported, composed.
 

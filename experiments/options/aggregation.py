@@ -4,7 +4,7 @@ from typing import Optional
 
 from absl import flags
 
-from tff_dp_aggregators.accounting import mechanism as mechanism_lib
+from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.learning.runs.plans import aggregation as aggregation_lib
 
@@ -58,7 +58,7 @@ def define(values: flags.FlagValues) -> None:
 
 def from_flags(
   values: flags.FlagValues,
-  mechanism: Optional[mechanism_lib.Mechanism],
+  mechanism: Optional[joint_mechanism.AnyMechanism],
   clip_norm: Optional[float],
 ) -> aggregation_lib.Aggregation:
   """What the flags say.

@@ -16,6 +16,7 @@ from absl import flags
 
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import adaptive_clipping
+from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import nbafl as nbafl_lib
 from tff_dp_aggregators.accounting import noises
@@ -30,6 +31,7 @@ from . import nbafl as nbafl_options
 from . import of_task
 from . import optimization as optimization_options
 from . import participation as participation_options
+from . import parts as parts_lib
 
 NONE = 'none'  # The mechanism of training without privacy, and clipping that is not.
 FIXED, ADAPTIVE = 'fixed', 'adaptive'
@@ -44,6 +46,18 @@ _OF_CLIPPING = (
   'target_quantile',
   'clip_learning_rate',
 )
+# What is said of all parts together; and where others are, if parts have them.
+_GO_WITH_PARTS = (
+  parts_lib.FLAG,
+  'target_epsilon',
+  'target_delta',
+  'accountant',
+  'adjacency',
+)
+_WITH_PARTS = {
+  name: f', where it stands as {name}=...'
+  for name in ('mechanism', 'noise_multiplier', 'clip_norm')
+}
 # Seconds after which the search for the noise is no surprise only if it is announced.
 _SOON = 1.5
 
@@ -55,7 +69,7 @@ class Privacy:
   Attributes:
     mechanism: Privacy mechanism; `None` for no privacy.
     clip_norm: Bound of one client's contribution to one round, the first one if it
-      adapts; `None` for none.
+      adapts; `None` for none, and where each part of the model has its own.
     target_epsilon: What the noise was found for; `None` if it was given.
     delta: At which epsilon is told.
     simulated_cohort_scale: How many times larger the cohort is that the noise is for;
@@ -63,7 +77,7 @@ class Privacy:
     nbafl: The plan of NbAFL that the noise is from; `None` if it is from none.
   """
 
-  mechanism: Optional[mechanism_lib.Mechanism]
+  mechanism: Optional[joint_mechanism.AnyMechanism]
   clip_norm: Optional[float]
   target_epsilon: Optional[float]
   delta: float
@@ -73,13 +87,14 @@ class Privacy:
   @property
   def is_always_secret(self) -> bool:
     """Whether there is no seed for its noise, of which each client draws a share."""
-    return self.mechanism is not None and self.mechanism.noise.plan is not None
+    return self.mechanism is not None and self.mechanism.has_integer_noise
 
 
 def names() -> tuple[str, ...]:
   """The flags, which mechanisms that are registered later add to."""
   return (
     *flags_lib.mechanism_flags(),
+    parts_lib.FLAG,
     'workload',
     *_OF_CLIPPING,
     'noise_multiplier',
@@ -123,6 +138,7 @@ def define(values: flags.FlagValues, tasks: Mapping[str, Any]) -> None:
     f'{_DEFAULT}.',
     none=NONE,
   )
+  parts_lib.define(values, _DEFAULT)
   flags.DEFINE_enum(
     'workload',
     _PREFIX_SUMS,
@@ -232,6 +248,8 @@ def from_flags(
       simulated_cohort_scale=1.0,
       nbafl=planned,
     )
+  if values[parts_lib.FLAG].present and values.mechanism != NONE:
+    return _of_parts(values, participation)
   _check_together(values)
   _check_clipping(values)
   if not 0 < values.clip_norm < math.inf:
@@ -257,6 +275,42 @@ def from_flags(
     target_epsilon=target_epsilon,
     delta=values.target_delta,
     simulated_cohort_scale=scale,
+  )
+
+
+def _of_parts(
+  values: flags.FlagValues, participation: participation_options.Participation
+) -> Privacy:
+  """What the flags say where parts of the model have mechanisms of their own."""
+  for name in (*names(), *flags_lib.site_flags()):
+    if name not in _GO_WITH_PARTS and values[name].present:
+      raise ValueError(
+        f'--{name} does not go with --{parts_lib.FLAG}{_WITH_PARTS.get(name, "")}: '
+        'it is of one mechanism for all weights. Leave one of them out.'
+      )
+  gaussian.check_delta(values.target_delta, 'target_delta')
+  schema = participation.schema
+  _check_adjacency(values.adjacency, schema)
+  parts = parts_lib.parse(values[parts_lib.FLAG].value, _DEFAULT)
+  target = None
+  if all(part.noise_multiplier is None for part in parts):
+    values.set_default('target_epsilon', _DEFAULT_TARGET_EPSILON)
+    target = mechanism_lib.Target(values.target_epsilon, values.target_delta)
+  elif values.target_epsilon is not None or values.accountant is not None:
+    name = 'accountant' if values.target_epsilon is None else 'target_epsilon'
+    raise ValueError(
+      f'--{name} is for noise that is found, and a --{parts_lib.FLAG} has a '
+      'noise_multiplier; leave one of them out.'
+    )
+  values['clip_norm'].value = None  # Each part has its own.
+  with _announced(f'Looking for strategies and noise: {schema.num_rounds} rounds.'):
+    found = parts_lib.joint(parts, schema, target, values.accountant, values.adjacency)
+  return Privacy(
+    mechanism=found,
+    clip_norm=None,
+    target_epsilon=None if target is None else _kept_target(values, found),
+    delta=values.target_delta,
+    simulated_cohort_scale=1.0,
   )
 
 
@@ -440,6 +494,13 @@ def _target_epsilon(
     return None
   if mechanism.site.is_simulation:
     return None  # No target is kept.
+  return _kept_target(values, mechanism)
+
+
+def _kept_target(
+  values: flags.FlagValues, mechanism: joint_mechanism.AnyMechanism
+) -> Optional[float]:
+  """The target, unless the tightest accountant says more than it."""
   target: float = values.target_epsilon
   if values.accountant is not None and mechanism.epsilon(values.target_delta) > target:
     return None  # The tightest sound one, which the report asks, says more than it.

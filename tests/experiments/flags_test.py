@@ -239,6 +239,7 @@ def test_training_without_privacy_asks_the_same_clients():
 
 # A value for each type of flag.
 _OF_TYPE = {'int': '2', 'float': '2.5', 'string enum': None, 'string': 'x', 'bool': 1}
+_OF_TYPE['multi string'] = 'x'
 
 
 @pytest.mark.parametrize('name', privacy_options.not_without())

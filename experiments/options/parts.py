@@ -1,0 +1,217 @@
+"""Parts of a model with mechanisms of their own, from repeated flags.
+
+--part='embedding: weights=0, mechanism=tree, clip_norm=0.3, share=0.25'
+--part='rest: weights=*, clip_norm=0.1, share=0.75'
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Optional
+
+from absl import flags
+
+from tff_dp_aggregators.accounting import joint_mechanism
+from tff_dp_aggregators.accounting import mechanism as mechanism_lib
+from tff_dp_aggregators.accounting import noises
+from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.strategies import registry
+
+FLAG = 'part'
+_WEIGHTS, _MECHANISM, _CLIP_NORM = 'weights', 'mechanism', 'clip_norm'
+_SHARE, _NOISE = 'share', 'noise_multiplier'
+_EXAMPLE = f"--{FLAG}='head: weights=2 3, mechanism=tree, clip_norm=0.3'"
+
+
+class Part(NamedTuple):
+  """What a flag says of a part.
+
+  Attributes:
+    name: Of the part.
+    weights: Patterns of the names of its weights.
+    mechanism: Name of its mechanism.
+    clip_norm: Bound of a client's contribution to it.
+    share: Of the budget; `None` if not given.
+    noise_multiplier: `None` if it is to be found.
+    options: Of the mechanism.
+  """
+
+  name: str
+  weights: tuple[str, ...]
+  mechanism: str
+  clip_norm: float
+  share: Optional[float]
+  noise_multiplier: Optional[float]
+  options: dict[str, int]
+
+
+def define(values: flags.FlagValues, default: str) -> None:
+  """Defines the flag.
+
+  Args:
+    values: Where to define it.
+    default: Name of the mechanism of a part that names none.
+  """
+  flags.DEFINE_multi_string(
+    FLAG,
+    None,
+    'Repeated: a part of the model with a mechanism of its own, instead of --mechanism '
+    f'for all weights: NAME: {_WEIGHTS}=PATTERN, {_MECHANISM}=..., {_CLIP_NORM}=..., '
+    'with the options of the mechanism, such as restart_every=8. A weight is of the '
+    'first part with a pattern for its name (* and ? stand for anything, blanks '
+    'between several patterns); names are 0, 1 and so on in the order of the weights, '
+    'or their paths where a model has a structure of them, and an error lists them. '
+    f'{_SHARE}=0.25 is the fraction of mu^2 that --target_epsilon is divided by, the '
+    f'same for all parts if left out; or each part has a {_NOISE}. The guarantee is of '
+    f'all parts together. Default of {_MECHANISM}: {default}.',
+    flag_values=values,
+  )
+
+
+def parse(texts: Sequence[str], default: str) -> list[Part]:
+  """What the flags say, each by itself.
+
+  Args:
+    texts: Their values.
+    default: Name of the mechanism of a part that names none.
+
+  Raises:
+    ValueError: If one is not written as they are.
+
+  Example:
+    >>> parse(['head: weights=2 3, clip_norm=0.3, num_bands=4'], 'file')
+    [Part(name='head', weights=('2', '3'), mechanism='file', clip_norm=0.3, share=None,
+      noise_multiplier=None, options={'num_bands': 4})]
+  """
+  return [_parse(text, default) for text in texts]
+
+
+def _parse(text: str, default: str) -> Part:
+  name, colon, rest = text.partition(':')
+  given: dict[str, str] = {}
+  for setting in rest.split(','):
+    key, equals, value = (each.strip() for each in setting.partition('='))
+    if not (colon and equals and key and value):
+      raise ValueError(
+        f'--{FLAG}={text!r} is not a name, a colon, and settings with commas between '
+        f'them, as in {_EXAMPLE}.'
+      )
+    if key in given:
+      raise ValueError(f'--{FLAG}={text!r} has {key} twice.')
+    given[key] = value
+  numbers = (_CLIP_NORM, _SHARE, _NOISE)
+  known = (_WEIGHTS, _MECHANISM, *numbers, *registry.options())
+  for key in given:
+    if key not in known:
+      raise ValueError(
+        f'--{FLAG}={text!r} has {key}, which parts do not; known: {", ".join(known)}.'
+      )
+  for key in (_WEIGHTS, _CLIP_NORM):
+    if key not in given:
+      raise ValueError(f'--{FLAG}={text!r} has no {key}, as in {_EXAMPLE}.')
+  found = {
+    key: _number(text, key, given[key], float) for key in numbers if key in given
+  }
+  return Part(
+    name.strip(),
+    tuple(given[_WEIGHTS].split()),
+    given.get(_MECHANISM, default),
+    found[_CLIP_NORM],
+    found.get(_SHARE),
+    found.get(_NOISE),
+    {
+      key: _number(text, key, given[key], int)
+      for key in registry.options()
+      if key in given
+    },
+  )
+
+
+def _number(text: str, key: str, value: str, kind: Any) -> Any:
+  try:
+    number = kind(value)
+  except ValueError as e:
+    words = 'whole number' if kind is int else 'number'
+    raise ValueError(f'--{FLAG}={text!r}: {key}={value} is no {words}.') from e
+  if not math.isfinite(number):
+    raise ValueError(f'--{FLAG}={text!r}: {key} must be finite; got {value}.')
+  return number
+
+
+def joint(
+  parts: Sequence[Part],
+  schema: schemas.Schema,
+  target: Optional[mechanism_lib.Target],
+  accountant: Optional[str],
+  adjacency: Optional[str],
+) -> joint_mechanism.JointMechanism:
+  """The joint mechanism of parts, with their noise or the least for a target.
+
+  Args:
+    parts: As the flags say.
+    schema: Who takes part when.
+    target: Privacy target; `None` if each part has its noise.
+    accountant: By whose epsilon noise is found; `None` for the tightest.
+    adjacency: Which data sets are neighbours; `None` for that of the schema.
+
+  Raises:
+    ValueError: If parts contradict each other, a number is out of range, or there is no
+      analysis of such parts together.
+  """
+  _check_noise(parts, target)
+  if schemas.is_sampled(schema):
+    raise ValueError(
+      f'--{FLAG} does not go with --sampling: all parts of a client are in the same '
+      'sample, for which their guarantees do not compose. Leave --sampling out, or '
+      'give one --mechanism for all weights.'
+    )
+  made = [
+    joint_mechanism.JointPart(
+      part.name,
+      part.weights,
+      mechanism_lib.Mechanism(
+        part.mechanism,
+        schema,
+        1.0 if part.noise_multiplier is None else part.noise_multiplier,
+        adjacency=adjacency,
+        options=part.options,
+      ),
+      part.clip_norm,
+    )
+    for part in parts
+  ]
+  if target is None:
+    return joint_mechanism.JointMechanism(tuple(made))
+  having = [part.name for part in parts if part.share is not None]
+  if having and len(having) < len(parts):
+    raise ValueError(
+      f'--{FLAG}: {_SHARE} is given for {", ".join(having)} alone; give one for each '
+      'part, or for none.'
+    )
+  shares = {part.name: part.share for part in parts if part.share is not None}
+  return joint_mechanism.JointMechanism.for_target(
+    made, *target, shares=shares or None, accountant=accountant
+  )
+
+
+def _check_noise(parts: Sequence[Part], target: Optional[mechanism_lib.Target]) -> None:
+  """Refuses integers, noise beside a target, and parts without either."""
+  for part in parts:
+    if noises.of_mechanism(part.mechanism).plan is not None:
+      raise ValueError(
+        f'--{FLAG}: {part.name} has {part.mechanism} noise, whose grid and modulus are '
+        'those of one sum of all weights. Give noise of real numbers, or one '
+        '--mechanism for all weights.'
+      )
+  if target is not None:
+    return
+  for part in parts:
+    if part.share is not None:
+      raise ValueError(
+        f'--{FLAG}: {_SHARE} of {part.name} divides a target, and parts with a '
+        f'{_NOISE} have none; leave one of them out.'
+      )
+    if part.noise_multiplier is None:
+      raise ValueError(
+        f'--{FLAG}: {part.name} has no {_NOISE}, which other parts have; give one for '
+        'each part, or for none, with --target_epsilon.'
+      )
