@@ -210,6 +210,12 @@ def _say_how_it_went(
       if remark:
         progress.say(remark)
   progress.say(_spent(settings, result))
+  if settings.privacy.nbafl is not None:
+    progress.say(
+      f'NbAFL was asked for epsilon {settings.privacy.nbafl.epsilon:g}: its claim, of '
+      'one example of a client, which rests on clipping of examples. The one above is '
+      'what holds of a client, in all that it sends; the report has both.'
+    )
   report = os.path.join(result.run_dir, 'report.md')
   progress.say(f'Results are in {result.run_dir}; read {report} first.')
   if not result.is_finished:

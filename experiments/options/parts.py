@@ -59,7 +59,7 @@ def define(values: flags.FlagValues, default: str) -> None:
     'with the options of the mechanism, such as restart_every=8. A weight is of the '
     'first part with a pattern for its name (* and ? stand for anything, blanks '
     'between several patterns); names are 0, 1 and so on in the order of the weights, '
-    'or their paths where a model has a structure of them, and an error lists them. '
+    'and an error lists them. '
     f'{_SHARE}=0.25 is the fraction of mu^2 that --target_epsilon is divided by, the '
     f'same for all parts if left out; or each part has a {_NOISE}. The guarantee is of '
     f'all parts together. Default of {_MECHANISM}: {default}.',
@@ -108,6 +108,12 @@ def _parse(text: str, default: str) -> Part:
   for key in (_WEIGHTS, _CLIP_NORM):
     if key not in given:
       raise ValueError(f'--{FLAG}={text!r} has no {key}, as in {_EXAMPLE}.')
+  for pattern in given[_WEIGHTS].split():
+    if '=' in pattern:
+      raise ValueError(
+        f'--{FLAG}={text!r}: {pattern} stands among the patterns of {_WEIGHTS}, where '
+        'names have no equals sign; put a comma before it.'
+      )
   found = {
     key: _number(text, key, given[key], float) for key in numbers if key in given
   }

@@ -195,6 +195,8 @@ def test_a_weight_is_of_the_first_part_with_a_pattern_for_it():
   )
   names = ['dense/0', 'embedding', 'out/kernel']
   assert made.part_of(names) == ('b', 'a', 'a')
+  in_one_text = part('a', 'embedding out/*', 'gaussian')
+  assert in_one_text == made.parts[0]
 
 
 @pytest.mark.parametrize(
@@ -203,6 +205,7 @@ def test_a_weight_is_of_the_first_part_with_a_pattern_for_it():
     (['dense/0', 'other'], r'the weight other is of no part.*dense/0, other'),
     (['dense/0', 'dense/1'], r'the part a has no weight.*dense/0, dense/1'),
     (['embedding', 'out/0'], r'the part b has no weight'),
+    (['embedding', 'dense/0'], r'the pattern out/\* of part a is for no weight'),
   ],
 )
 def test_weights_and_parts_that_are_left_over_are_refused(names, message):

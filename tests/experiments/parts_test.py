@@ -151,6 +151,10 @@ NOISY = (
     (('--part=a b: weights=0, clip_norm=1, share=0.7', REST), 'letters, digits'),
     (('--part=a: clip_norm=1', REST), 'has no weights'),
     (('--part=a: weights=0', REST), 'has no clip_norm'),
+    (
+      ('--part=a: weights=0 mechanism=tree, clip_norm=1', REST),
+      'mechanism=tree stands among the patterns.*put a comma before it',
+    ),
     (('--part=a: weights=0, weights=1, clip_norm=1', REST), 'has weights twice'),
     (('--part=a: weights=0, clip_norm=x', REST), 'clip_norm=x is no number'),
     (('--part=a: weights=0, clip_norm=inf', REST), 'clip_norm must be finite'),

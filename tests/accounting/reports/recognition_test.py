@@ -8,6 +8,7 @@ import pytest
 
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting.reports import recognition
+from tff_dp_aggregators.accounting.reports import statement
 
 
 def best_test(log_ratio, p, q):
@@ -62,3 +63,28 @@ def test_without_a_guarantee_everybody_is_recognised():
 
 def test_nothing_that_is_released_leaves_guessing():
   assert of_event(dp_accounting.NoOpDpEvent()) == recognition.FALSE_ALARMS
+
+
+def test_an_accountant_without_an_answer_is_asked_elsewhere():
+  class Narrow(accountants.GaussianAccountant):
+    def get_epsilon(self, target_delta):
+      if target_delta > 0.5:
+        raise ValueError('no answer')
+      return super().get_epsilon(target_delta)
+
+  narrow = Narrow().compose(dp_accounting.GaussianDpEvent(1.0))
+  exact = recognition.of_gaussian(1.0)
+  assert exact <= recognition.of(narrow, None, math.inf) <= 1.05 * exact
+
+
+def test_a_guarantee_by_prv_has_it_of_the_tightest():
+  sampled = dp_accounting.PoissonSampledDpEvent(
+    0.01, dp_accounting.GaussianDpEvent(2.0)
+  )
+  event = dp_accounting.SelfComposedDpEvent(sampled, 20)
+  relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+  by_prv, by_pld = (
+    statement.guarantee(event, 1e-5, relation, name) for name in ('prv', None)
+  )
+  assert by_prv['accountant'] == 'prv'
+  assert by_prv['recognised'] == by_pld['recognised']

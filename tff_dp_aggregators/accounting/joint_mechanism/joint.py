@@ -1,6 +1,7 @@
 """The mechanisms of all parts, under one accountant."""
 
 import dataclasses
+import fnmatch
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
@@ -349,8 +350,8 @@ class JointMechanism:
       described: What messages call them; `None` for their names.
 
     Raises:
-      ValueError: If a weight is of no part, or a part has no weight; the message lists
-        all of them.
+      ValueError: If a weight is of no part, a part has no weight, or a pattern is for
+        none; the message lists all of them.
     """
     listed = f'the weights are {", ".join(described or names)}'
     found = []
@@ -369,6 +370,11 @@ class JointMechanism:
           f'{" ".join(part.weights)}, and what that is for is of an earlier part, or '
           f'nothing is. Give another one, or leave the part out; {listed}.'
         )
+      for pattern in part.weights:
+        if not fnmatch.filter(names, pattern):
+          raise ValueError(
+            f'the pattern {pattern} of part {part.name} is for no weight; {listed}.'
+          )
     return tuple(found)
 
   def _in_words(self) -> str:

@@ -21,7 +21,7 @@ class JointPart:
   Attributes:
     name: Of the part: letters, digits and underscores.
     weights: Patterns of the names of the weights that are of it, as `fnmatch` reads
-      them; one of them may be given as it is.
+      them; a text has them with blanks between.
     mechanism: Strategy, participation and noise: of real numbers, made by the server,
       without sampling and adaptive clipping.
     clip_norm: Bound of one client's contribution to the part in one round, of its L2
@@ -88,7 +88,7 @@ class JointPart:
 
 
 def _patterns(part: str, given: Any) -> tuple[str, ...]:
-  patterns = (given,) if isinstance(given, str) else tuple(given)
+  patterns = tuple(given.split() if isinstance(given, str) else given)
   if not patterns or not all(isinstance(each, str) and each for each in patterns):
     raise ValueError(
       f"weights of part {part} must be patterns of names, such as '0' or 'embedding/*';"

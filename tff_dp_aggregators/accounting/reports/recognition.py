@@ -42,8 +42,13 @@ def of(
   """
   if mu is not None:
     return of_gaussian(mu)
-  points = ((accountant.get_epsilon(float(delta)), float(delta)) for delta in _DELTAS)
-  return of_points([*points, (pure_epsilon, 0.0)])
+  points = [(pure_epsilon, 0.0)]
+  for delta in map(float, _DELTAS):
+    try:
+      points.append((accountant.get_epsilon(delta), delta))
+    except ValueError:
+      continue  # Where it has no answer; fewer points are a bound as well.
+  return of_points(points)
 
 
 def of_gaussian(mu: float) -> float:

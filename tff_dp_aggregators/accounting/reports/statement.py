@@ -398,7 +398,7 @@ def guarantee(
     'pure_epsilon': _finite(pure),
     'recognised': {
       'false_alarms': recognition.FALSE_ALARMS,
-      'share': recognition.of(composed[chosen], mu, pure),
+      'share': recognition.of(_tightest(composed, event, relation), mu, pure),
     },
     'accountants': listed,
     'epsilon_by_delta': [
@@ -410,6 +410,16 @@ def guarantee(
       for each in sorted({delta, *_STATED_DELTAS}, reverse=True)
     ],
   }
+
+
+def _tightest(
+  composed: dict[str, Any], event: dp_accounting.DpEvent, relation: Relation
+) -> Any:
+  """The accountant with the smallest epsilons, which need not be the one asked for."""
+  name = accountants.tightest(event, relation)
+  if name in composed:
+    return composed[name]
+  return accountants.composed(event, name, relation)
 
 
 def _setting_of(parts: Sequence[dict[str, Any]]) -> str:
