@@ -254,6 +254,10 @@ def test_weights_are_named_by_their_places():
     (tf.TensorSpec([None, 2]), tf.TensorSpec([None, 1])),
   )
   assert learning.weight_names(functional) == ('0', '1')
+  assert learning.weight_names(keras) == ('0', '1')
+  assert learning.weight_names(lambda: keras) == ('0', '1')
+  with pytest.raises(TypeError, match='model must be a Keras model'):
+    learning.weight_names('keras')
 
 
 @pytest.mark.parametrize(

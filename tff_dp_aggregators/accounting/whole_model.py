@@ -11,7 +11,9 @@ import dp_accounting
 import numpy as np
 
 from tff_dp_aggregators.accounting import events
+from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting import sites
 
 
 class WholeModel:
@@ -81,8 +83,16 @@ class WholeModel:
     Args:
       clip_norm: That of the round.
     """
+    site = None
+    if self.site is not sites.SERVER:
+      site = {
+        'name': self.noise_site,
+        'min_clients': dict(self.options).get(noises.MIN_CLIENTS.name),
+        'server_noise_multiplier': self.server_noise_multiplier,
+      }
     return {
       'clip_norm': clip_norm,
       'noise_multiplier': self.noise_multiplier,
       'strategy_checksum': self.strategy.checksum,
+      'noise_site': site,
     }

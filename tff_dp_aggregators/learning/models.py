@@ -67,7 +67,7 @@ def functional(
   )
 
 
-def weight_names(model: tff.learning.models.FunctionalModel) -> tuple[str, ...]:
+def weight_names(model: Any) -> tuple[str, ...]:
   """Names of a model's trainable weights, for the parts of joint mechanisms.
 
   They are the paths in the structure of `initial_weights`, with a slash between keys,
@@ -75,10 +75,14 @@ def weight_names(model: tff.learning.models.FunctionalModel) -> tuple[str, ...]:
   order of its `trainable_variables`.
 
   Args:
-    model: Functional, such as `functional` returned it.
+    model: What `learning.train` takes: a Keras model, a function that makes one, or a
+      `tff.learning.models.FunctionalModel`.
 
   Returns:
     In the order of `tf.nest.flatten`.
+
+  Raises:
+    TypeError: If it is none of these.
 
   Example:
     >>> weights = {
@@ -94,8 +98,16 @@ def weight_names(model: tff.learning.models.FunctionalModel) -> tuple[str, ...]:
     >>> weight_names(model)
     ('embedding', 'out/0', 'out/1')
   """
-  trainable, _ = model.initial_weights
-  return tuple(name for name, _ in _paths(trainable, ''))
+  if isinstance(model, tff.learning.models.FunctionalModel):
+    trainable, _ = model.initial_weights
+    return tuple(name for name, _ in _paths(trainable, ''))
+  if not callable(model):
+    raise TypeError(
+      'model must be a Keras model, a function that makes one, or a '
+      f'tff.learning.models.FunctionalModel; got {type(model).__name__}.'
+    )
+  made = model if isinstance(model, tf.keras.Model) else _made_by(model)
+  return tuple(str(number) for number in range(len(made.trainable_variables)))
 
 
 def weights_in_words(model: tff.learning.models.FunctionalModel) -> list[str]:

@@ -111,8 +111,29 @@ def test_what_the_writer_returns_is_the_line(path):
   with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
     entry = ledgers.append(writer)
   (line,) = ledgers.lines_of(path)
-  # Parts are in the lines of joint mechanisms alone.
-  assert {**json.loads(line), 'parts': None} == dataclasses.asdict(entry)
+  # Parts are in the lines of joint mechanisms alone, sites in those of clients' noise.
+  absent = {'parts': None, 'noise_site': None}
+  assert {**json.loads(line), **absent} == dataclasses.asdict(entry)
+
+
+def test_where_clients_make_noise_is_in_each_line_and_stays_the_same(path):
+  site = {'name': 'local', 'min_clients': 3, 'server_noise_multiplier': None}
+  with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
+    assert ledgers.append(writer, noise_site=site).noise_site == site
+    for other in (None, {**site, 'min_clients': 2}, {**site, 'name': 'clients'}):
+      with pytest.raises(ValueError, match='noise_site'):
+        ledgers.append(writer, noise_site=other)
+    ledgers.append(writer, noise_site=site)
+  assert [entry.noise_site for entry in ledger.read(path).entries] == [site] * 2
+  with ledger.LedgerWriter(f'{path}.other', ledgers.DELTA) as writer:
+    for wrong, message in (
+      ({'name': 'local'}, 'noise_site has'),
+      ({**site, 'name': ''}, 'must be a text'),
+      ({**site, 'min_clients': 1.5}, 'min_clients of noise_site'),
+      ({**site, 'server_noise_multiplier': -1.0}, 'server_noise_multiplier of noise'),
+    ):
+      with pytest.raises(ValueError, match=message):
+        ledgers.append(writer, noise_site=wrong)
 
 
 def test_infinite_epsilon_is_no_number_and_stays_lost(path):
@@ -201,7 +222,7 @@ def test_an_entry_has_exactly_the_public_fields_and_no_seed(path):
       'round', 'cohort_requested', 'cohort_reported', 'clip_norm', 'noise_multiplier',
       'strategy_checksum', 'event', 'effective_noise_multiplier', 'epsilon', 'delta',
       'time', 'previous_line_sha256', 'result_checksum', 'noise_generator',
-      'noise_key_tag', 'parts',
+      'noise_key_tag', 'parts', 'noise_site',
   ]  # fmt: skip
   with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
     ledgers.append(writer)

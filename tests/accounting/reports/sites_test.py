@@ -279,8 +279,26 @@ def test_a_ledger_without_privacy_is_of_a_simulation_alone(tmp_path):
   assert built['curves']['epsilon_by_round'] == []
   assert built['curves']['epsilon_by_delta'] == []
   private = statements.ledger_of(LOCAL, tmp_path / 'private.jsonl')
-  with pytest.raises(ValueError, match='has the event GaussianDpEvent'):
+  with pytest.raises(ValueError, match='round 0 of the ledger used strategy'):
     _build(SIMULATED, ledger=private)
+
+
+def test_a_ledger_knows_where_the_noise_was_made(tmp_path):
+  tree = accounting.Mechanism('gaussian', statements.LIMITS, 5.0)
+  both = dataclasses.replace(
+    LOCAL, noise_site='clients_and_server', server_noise_multiplier=4.0
+  )
+  louder = dataclasses.replace(both, server_noise_multiplier=4000.0)
+  fewer = dataclasses.replace(LOCAL, options={'min_clients': 19})
+  made = (tree, SHARES, LOCAL, fewer, both, louder)
+  for index, mechanism in enumerate(made):
+    run = statements.ledger_of(mechanism, tmp_path / f'{index}.jsonl')
+    _build(mechanism, ledger=run)
+    for other in made:
+      if other is not mechanism:
+        # All have the same events, and say something else of the sum.
+        with pytest.raises(ValueError, match='of the ledger used strategy'):
+          _build(other, ledger=run)
 
 
 @pytest.mark.parametrize('output_format', ['text', 'markdown'])

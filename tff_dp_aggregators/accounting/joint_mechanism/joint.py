@@ -401,6 +401,7 @@ class JointMechanism:
       'clip_norm': None,
       'noise_multiplier': None,
       'strategy_checksum': self.strategy.checksum,
+      'noise_site': None,
       'parts': [
         {
           'name': part.name,

@@ -219,6 +219,7 @@ class LedgerWriter:
     noise_generator: Optional[str] = None,
     noise_key_tag: Optional[str] = None,
     parts: Optional[list[dict[str, Any]]] = None,
+    noise_site: Optional[dict[str, Any]] = None,
     round: Optional[int] = None,
   ) -> LedgerEntry:
     """Writes a round's line and waits until it is on disk.
@@ -242,6 +243,8 @@ class LedgerWriter:
       noise_key_tag: Measurement of this name: by it, runs are found that share noise.
       parts: Name, clip norm and noise multiplier of each part of a joint mechanism;
         `None` of another mechanism.
+      noise_site: Where clients make noise, as `LedgerEntry` has it; `None` for noise of
+        the server. `Mechanism.line` has this and the other numbers of a mechanism.
       round: Round number; by default the one after the last line's. A run that
         resumes should give it: its state may be older than the ledger.
 
@@ -271,6 +274,7 @@ class LedgerWriter:
       noise_generator=noise_generator,
       noise_key_tag=noise_key_tag,
       parts=parts,
+      noise_site=noise_site,
     )
     self._commit(entry, spent)
     return entry
@@ -413,6 +417,7 @@ class LedgerWriter:
     noise_generator: Optional[str] = None,
     noise_key_tag: Optional[str] = None,
     parts: Optional[list[dict[str, Any]]] = None,
+    noise_site: Optional[dict[str, Any]] = None,
   ) -> tuple[LedgerEntry, ledger_spent.Spent]:
     """The next line for a round, checked, and what is spent with it."""
     state = self._state
@@ -435,6 +440,7 @@ class LedgerWriter:
       'noise_generator': noise_generator,
       'noise_key_tag': noise_key_tag,
       'parts': parts,
+      'noise_site': noise_site,
     }
     if given['round'] < state.rounds:
       earlier = self._entry(given['round'])

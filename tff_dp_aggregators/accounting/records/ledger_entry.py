@@ -21,6 +21,7 @@ CHAIN = 'previous_line_sha256'
 _CHECKSUM = re.compile(r'sha256:[0-9a-f]{64}')
 _SHA256 = re.compile(r'[0-9a-f]{64}')
 _OF_A_PART = {'name', 'clip_norm', 'noise_multiplier'}
+_OF_A_SITE = {'name', 'min_clients', 'server_noise_multiplier'}
 _OF_NOTHING = hashlib.sha256().hexdigest()
 
 
@@ -53,6 +54,9 @@ class LedgerEntry:
       as the measurements have it; `None` if not stated.
     parts: Name, clip norm and noise multiplier of each part of a joint mechanism, which
       has none of all parts; `None` of another mechanism.
+    noise_site: Name of where the noise is made, how many clients report at least, and
+      the noise multiplier of the server on top, each `None` if there is none; `None`
+      for noise of the server.
 
   Raises:
     ValueError: If a field is of another type or out of range.
@@ -74,6 +78,7 @@ class LedgerEntry:
   noise_generator: Optional[str] = None
   noise_key_tag: Optional[str] = None
   parts: Optional[list[dict[str, Any]]] = None
+  noise_site: Optional[dict[str, Any]] = None
 
   def __post_init__(self) -> None:
     for name in ('round', 'cohort_requested', 'cohort_reported'):
@@ -82,6 +87,7 @@ class LedgerEntry:
       if getattr(self, name) is not None:
         _check_number(name, getattr(self, name))
     _check_parts(self.parts, self.clip_norm, self.noise_multiplier)
+    _check_site(self.noise_site)
     _check_number('delta', self.delta)
     gaussian.check_delta(self.delta)
     for name in ('strategy_checksum', 'noise_generator', 'noise_key_tag'):
@@ -203,6 +209,22 @@ def _check_parts(
   names = [part['name'] for part in parts]
   if len(set(names)) < len(names):
     raise ValueError(f'parts must have names of their own; got {names}.')
+
+
+def _check_site(site: Any) -> None:
+  """Refuses what does not say where noise is made."""
+  if site is None:
+    return
+  if not isinstance(site, dict) or set(site) != _OF_A_SITE:
+    raise ValueError(f'noise_site has {sorted(_OF_A_SITE)}, or is none; got {site!r}.')
+  if not (isinstance(site['name'], str) and site['name']):
+    raise ValueError(f'the name of noise_site must be a text; got {site["name"]!r}.')
+  if site['min_clients'] is not None:
+    check_count('min_clients of noise_site', site['min_clients'])
+  if site['server_noise_multiplier'] is not None:
+    _check_number(
+      'server_noise_multiplier of noise_site', site['server_noise_multiplier']
+    )
 
 
 def _check_number(name: str, value: Any) -> None:

@@ -47,8 +47,12 @@ def parse(line: bytes) -> Line:
 
 
 def write(entry: Line) -> bytes:
-  """The line of an entry, with its line feed; `parts` are in lines that have some."""
+  """The line of an entry, with its line feed.
+
+  `parts` and `noise_site` are in lines that have some.
+  """
   values = dataclasses.asdict(entry)
-  if values.get('parts', ()) is None:
-    del values['parts']
+  for name in ('parts', 'noise_site'):
+    if values.get(name, ()) is None:
+      del values[name]
   return (json.dumps(values, allow_nan=False) + '\n').encode()

@@ -18,6 +18,7 @@ from tff_dp_aggregators.accounting.records.ledger_entry import LedgerEntry
 _CONSTANT = (
   'noise_multiplier',
   'parts',
+  'noise_site',
   'strategy_checksum',
   'delta',
   'noise_key_tag',
