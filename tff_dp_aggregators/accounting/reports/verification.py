@@ -11,10 +11,10 @@ What can be changed in a report without being found: texts that people wrote, wh
 what enforces limits and where the noise comes from, if neither a run's configuration
 nor the command has them; of a run without privacy, if its configuration is not among
 its files, how it was simulated; of a run of parts, names of weights that fit the
-patterns, as its configuration has them; where a file was, if it is not there any more; digits
-beyond the ninth; the command, if it leads to the same or is taken away; and names and
-versions of software, of which the result has a note. And whoever changes inputs and
-results together has written another report, which is right for what it says.
+patterns, as its configuration has them; where a file was, if it is not there any more;
+digits beyond the ninth; the command, if it leads to the same or is taken away; and
+names and versions of software, of which the result has a note. And whoever changes
+inputs and results together has written another report, which is right for what it says.
 """
 
 import dataclasses
