@@ -3,6 +3,7 @@
 Noise and events are the other query's, whatever is done with its results.
 """
 
+import abc
 import collections
 from typing import Any
 
@@ -41,9 +42,9 @@ class QueryAround(records.GridSumQuery):
   def _inner_params(self, params: Any) -> Any:
     return params
 
+  @abc.abstractmethod
   def _asked(self, params: Any, record: Any) -> Any:
     """What the inner query is asked about a record."""
-    raise NotImplementedError
 
   @property
   def noise_multiplier(self) -> float:
