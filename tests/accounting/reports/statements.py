@@ -1,6 +1,6 @@
 """Reports of every kind for tests, with the files that they are of."""
 
-import itertools
+import functools
 import json
 import os
 
@@ -24,14 +24,6 @@ OF_TREE += ('--noise_multiplier=5', '--target_delta=1e-6')
 OF_NBAFL = ('--nbafl', '--target_epsilon=0.8', '--target_delta=1e-5', '--clip_norm=1.5')
 OF_NBAFL += ('--num_rounds=40', '--num_exposures=2', '--num_clients=50')
 OF_NBAFL += ('--min_examples=1000',)
-KINDS = (
-  'tree', 'blt', 'curves', 'ledger', 'sampled', 'composition', 'without_privacy',
-  'flags', 'ledger_by_flags', 'round_log', 'run_dir', 'run_dirs', 'larger_cohort',
-  'run_without_privacy', 'shares', 'integers', 'local', 'local_ledger', 'both',
-  'simulated',
-  'nbafl',
-  'joint', 'joint_ledger',
-)  # fmt: skip
 # What a run's configuration says of clients' data besides.
 BESIDES = {
   'not_covered': ['The vocabulary was counted without noise.'],
@@ -230,61 +222,103 @@ def run_without_privacy(folder):
   return str(folder)
 
 
-def of_every_kind(folder):
-  """Reports of all KINDS; the files that they are of are left in the folder."""
-  tree = statement.build(
-    reports.Inputs(TREE, 1e-6, target_epsilon=9.0, clip_norm=0.5), with_curves=False
+def _plan(mechanism, with_curves=False, **kwargs):
+  return statement.build(
+    reports.Inputs(mechanism, 1e-6, **kwargs), with_curves=with_curves
   )
+
+
+def _blt(with_curves=False):
   capped = strategies.Participation(12, 4, max_participations=2)
   blt = accounting.Mechanism('blt', capped, 3.0, clipped_count_stddev=4.0)
+  return _plan(blt, with_curves)
+
+
+def _tree():
+  return _plan(TREE, target_epsilon=9.0, clip_norm=0.5)
+
+
+def _toeplitz():
   epochs = strategies.Participation(12, 4, fixed_epoch=True)
-  toeplitz = accounting.Mechanism('toeplitz', epochs, 2.0)
+  return _plan(accounting.Mechanism('toeplitz', epochs, 2.0), with_curves=True)
+
+
+def _sampled():
   fixed = schemas.FixedSizeSampling(6, 1000, 10)
-  yield tree
-  yield statement.build(reports.Inputs(blt, 1e-6), with_curves=False)
-  yield statement.build(reports.Inputs(toeplitz, 1e-6))
-  yield with_ledger(folder)
-  yield statement.build(
-    reports.Inputs(accounting.Mechanism('gaussian', fixed, 2.0), 1e-6),
-    with_curves=False,
-  )
-  yield statement.compose([tree, statement.build(reports.Inputs(blt, 1e-6))])
-  yield statement.build_without_privacy()
-  # With commands.
-  yield by_flags(
-    folder,
-    *('--mechanism=tree', '--num_rounds=12', '--rounds_between=3'),
-    *('--max_participations=2', '--target_epsilon=3', '--target_delta=1e-6'),
-  )
-  yield by_flags(folder, *OF_TREE, f'--ledger={folder}/ledger.jsonl')
-  log = round_log(folder)
-  yield by_flags(
+  return _plan(accounting.Mechanism('gaussian', fixed, 2.0))
+
+
+def _ledger_by_flags(folder):
+  if not os.path.exists(folder / 'ledger.jsonl'):
+    with_ledger(folder)
+  return by_flags(folder, *OF_TREE, f'--ledger={folder}/ledger.jsonl')
+
+
+def _round_log(folder):
+  return by_flags(
     folder,
     *('--mechanism=gaussian', '--noise_multiplier=5', '--target_delta=1e-6'),
-    f'--round_log={log}',
+    f'--round_log={round_log(folder)}',
   )
-  runs = [run_dir(folder / name, noise_seed=name) for name in ('one', 'two')]
-  yield by_flags(folder, f'--run_dir={runs[0]}', '--accountant=rdp')
-  yield by_flags(folder, *(f'--run_dir={run}' for run in runs))
-  yield by_flags(folder, f'--run_dir={run_of_larger_cohort(folder / "larger")}')
+
+
+def _run(folder, name):
+  path = folder / name
+  return str(path) if path.exists() else run_dir(path, noise_seed=name)
+
+
+def _run_without_privacy(folder):
   without = sources.without_privacy(run_without_privacy(folder / 'without'))
-  yield statement.build_without_privacy(
+  return statement.build_without_privacy(
     without.simulation,
     not_covered=without.not_covered,
     tuning=without.tuning,
     files=without.files,
   )
-  for kind in OF_CLIENTS:
-    yield of_clients(folder, kind)
-  yield by_flags(folder, *OF_NBAFL)
-  yield statement.build(reports.Inputs(joint('banded', 3.0), 1e-6), with_curves=False)
-  yield of_joint_run(folder)
+
+
+_OF_KINDS = {
+  'tree': lambda folder: _tree(),
+  'blt': lambda folder: _blt(),
+  'curves': lambda folder: _toeplitz(),
+  'ledger': with_ledger,
+  'sampled': lambda folder: _sampled(),
+  'composition': lambda folder: statement.compose([_tree(), _blt(with_curves=True)]),
+  'without_privacy': lambda folder: statement.build_without_privacy(),
+  # With commands.
+  'flags': lambda folder: by_flags(
+    folder,
+    *('--mechanism=tree', '--num_rounds=12', '--rounds_between=3'),
+    *('--max_participations=2', '--target_epsilon=3', '--target_delta=1e-6'),
+  ),
+  'ledger_by_flags': _ledger_by_flags,
+  'round_log': _round_log,
+  'run_dir': lambda folder: by_flags(
+    folder, f'--run_dir={_run(folder, "one")}', '--accountant=rdp'
+  ),
+  'run_dirs': lambda folder: by_flags(
+    folder, *(f'--run_dir={_run(folder, name)}' for name in ('one', 'two'))
+  ),
+  'larger_cohort': lambda folder: by_flags(
+    folder, f'--run_dir={run_of_larger_cohort(folder / "larger")}'
+  ),
+  'run_without_privacy': _run_without_privacy,
+  **{kind: functools.partial(of_clients, kind=kind) for kind in OF_CLIENTS},
+  'nbafl': lambda folder: by_flags(folder, *OF_NBAFL),
+  'joint': lambda folder: _plan(joint('banded', 3.0)),
+  'joint_ledger': of_joint_run,
+}
+KINDS = tuple(_OF_KINDS)
 
 
 def of_kind(folder, kind):
-  """The report of one of KINDS."""
-  # Only those before it are made as well, whose files it may be of.
-  return next(itertools.islice(of_every_kind(folder), KINDS.index(kind), None))
+  """The report of one of KINDS; the files that it is of are left in the folder."""
+  return _OF_KINDS[kind](folder)
+
+
+def of_every_kind(folder):
+  """Reports of all KINDS, one by one."""
+  return (of_kind(folder, kind) for kind in KINDS)
 
 
 def verify(folder, report):
