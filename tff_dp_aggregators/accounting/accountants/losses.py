@@ -45,6 +45,7 @@ added to delta.
 
 import dataclasses
 import enum
+import functools
 import math
 from typing import Any, Optional
 
@@ -228,6 +229,8 @@ class Loss:
     from_q, from_p = self._sampled(from_q), self._sampled(from_p)
     if self.side is Side.ADDED:
       return log_density, -from_q
+    if self.fraction == 1 and self.side is Side.REMOVED:
+      return log_density, from_p
     with np.errstate(divide='ignore'):
       weights = np.log([1 - self.fraction, self.fraction])
     logs = np.concatenate([log_density + weights[0], log_density + weights[1]])
@@ -244,7 +247,12 @@ class Loss:
   def moments(self, tilts: np.ndarray, deviations: float) -> np.ndarray:
     """About log E e^(tilt * loss), for choosing a grid by."""
     logs, values = self._points(deviations)
-    return np.array([special.logsumexp(logs + t * values) for t in tilts])
+    exponents = np.multiply.outer(tilts, values)
+    exponents += logs
+    largest = exponents.max(axis=1)
+    exponents -= largest[:, np.newaxis]
+    np.exp(exponents, out=exponents)
+    return np.log(exponents.sum(axis=1)) + largest
 
   def deviation(self, deviations: float) -> float:
     """About the standard deviation of the loss, positive."""
@@ -323,6 +331,7 @@ class Plan:
   coarseness: float
 
 
+@functools.lru_cache(maxsize=64)
 def plan(
   losses: tuple[tuple[Loss, int], ...],
   log_delta: float,
