@@ -336,7 +336,11 @@ def test_flags_fit_together_and_the_data(name, cache_dir):
 @pytest.mark.parametrize(
   'name, width',
   [
-    ('dp_ftrlm_stackoverflow', ('--hidden_units=8', '--embedding_size=4')),
+    pytest.param(
+      'dp_ftrlm_stackoverflow',
+      ('--hidden_units=8', '--embedding_size=4'),
+      marks=pytest.mark.slow,
+    ),
     pytest.param('pfl_cifar10_iid', ('--hidden_units=8',), marks=pytest.mark.slow),
   ],
 )

@@ -104,6 +104,7 @@ def _copied(run, tmp_path):
   return path
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_comes_to_the_same(run, tmp_path):
   straight = _train(
     tmp_path / 'straight', _joint(), test_metrics=training_runs.killing(-1)

@@ -44,6 +44,7 @@ def _train(run_dir, plan=_PLAN, **changes):
   return learning.train(**training_runs.arguments(run_dir, **given))
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_goes_on_and_tells_its_plan(tmp_path):
   run_dir = tmp_path / 'run'
   with pytest.raises(training_runs.Killed):

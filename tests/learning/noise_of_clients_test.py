@@ -65,7 +65,13 @@ def _is_of_last_line(result, run_dir):
   return ledger_lib.checksum_of(weights) == _entries(run_dir)[-1].result_checksum
 
 
-@pytest.mark.parametrize('mechanism', [_LOCAL, _BOTH], ids=['local', 'both sides'])
+@pytest.mark.parametrize(
+  'mechanism',
+  [
+    pytest.param(_LOCAL, id='local'),
+    pytest.param(_BOTH, id='both sides', marks=pytest.mark.slow),
+  ],
+)
 def test_a_run_that_is_killed_releases_no_round_twice(mechanism, tmp_path, capfd):
   run_dir, changes = tmp_path / 'run', {**_SECRET, 'mechanism': mechanism}
   with pytest.raises(training_runs.Killed):

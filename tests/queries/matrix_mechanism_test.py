@@ -82,19 +82,26 @@ _QUERIES = {
 }
 all_queries = pytest.mark.parametrize('kind', _QUERIES)
 # One that adds a round's noise, one that returns sums of all rounds, one with files.
+_SOME = ('banded', 'tree_cumulative', 'files')
 some_queries = pytest.mark.parametrize(
   'kind',
   [
-    pytest.param(
-      kind,
-      marks=[]
-      if kind in ('banded', 'tree_cumulative', 'files')
-      else [pytest.mark.slow],
-    )
+    pytest.param(kind, marks=[] if kind in _SOME else [pytest.mark.slow])
     for kind in _QUERIES
   ],
 )
 both_modes = pytest.mark.parametrize('traced', [False, True])
+# Eagerly all of them; making a graph takes long.
+all_queries_some_traced = pytest.mark.parametrize(
+  'kind, traced',
+  [
+    pytest.param(
+      kind, traced, marks=[pytest.mark.slow] if traced and kind not in _SOME else []
+    )
+    for kind in _QUERIES
+    for traced in (False, True)
+  ],
+)
 
 
 def _build(kind, participation=_PARTICIPATION, **kwargs):
@@ -142,8 +149,7 @@ def _released_matrix(query):
   return _workload(query) @ query.strategy.noise_matrix()
 
 
-@both_modes
-@all_queries
+@all_queries_some_traced
 def test_without_noise_the_life_cycle_gives_exact_sums(kind, traced):
   query = _build(kind, noise_multiplier=0.0)
   rng = np.random.default_rng(3)
@@ -202,7 +208,7 @@ def test_covariance_of_the_released_noise(kind):
   assert np.all(np.abs(noise @ noise.T / num_samples - expected) <= bound)
 
 
-@all_queries
+@some_queries
 def test_a_state_continues_bit_by_bit_in_another_query(kind):
   records = [
     _record(*row) for row in np.random.default_rng(2).normal(size=[_ROUNDS, 6])
@@ -379,7 +385,7 @@ def test_repr_holds_neither_seed_nor_key(kind):
   assert 'clip_norm=1.0' in repr(seeded) and 'noise_multiplier=2.0' in repr(seeded)
 
 
-@all_queries
+@some_queries
 @pytest.mark.optimized_graphs
 def test_unseeded_runs_have_keys_of_their_own_and_seeded_ones_the_same(kind):
   def key(query):

@@ -136,7 +136,11 @@ def test_seeds_give_the_same_bits_in_any_number_of_packs_and_others_other(data):
   [
     (('local_gaussian', 'local_gaussian'), (noise.Seed(4), noise.Seed(4, stream=1))),
     (('local_gaussian', 'local_gaussian'), (None, None)),
-    (('local_gaussian', 'gaussian'), (noise.Seed(4), noise.Seed(5))),
+    pytest.param(
+      ('local_gaussian', 'gaussian'),
+      (noise.Seed(4), noise.Seed(5)),
+      marks=pytest.mark.slow,
+    ),
     pytest.param(('local_laplace', 'laplace'), (8, 8), marks=pytest.mark.slow),
     pytest.param(
       ('gaussian_shares', 'approximate_local_laplace'), (8, 8), marks=pytest.mark.slow
@@ -165,6 +169,7 @@ def test_without_seeds_a_round_that_is_run_again_has_other_noise_in_each_part(da
   assert not np.any(again[0] == again[1])
 
 
+@pytest.mark.slow
 def test_a_round_with_too_few_clients_for_the_shares_of_a_part_fails(data):
   parts = _seeded(('local_gaussian', 'gaussian_shares'))
   simulation = _simulation(data, parts)

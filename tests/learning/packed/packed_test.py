@@ -116,10 +116,9 @@ def _assert_close(actual, expected):
   'name',
   [
     'banded',
-    'adaptive',
     *(
       pytest.param(name, marks=pytest.mark.slow)
-      for name in ('none', 'gaussian', 'tree')
+      for name in ('adaptive', 'none', 'gaussian', 'tree')
     ),
   ],
 )
