@@ -1,0 +1,252 @@
+"""How reports are written, whatever they say.
+
+* Every format shows every value, and no number shown claims more privacy than there is.
+* Values from users are shown as they are: they break no table and no page.
+* Text is plain and fits a terminal; a page loads nothing and shows its plots.
+"""
+
+import base64
+import dataclasses
+import decimal
+import itertools
+import json
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree
+
+import numpy as np
+import pytest
+from matplotlib import figure
+from matplotlib.backends import backend_agg
+
+from tests.accounting.reports import rendered
+from tff_dp_aggregators import accounting
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting.reports import inputs
+from tff_dp_aggregators.accounting.reports import rendering
+from tff_dp_aggregators.accounting.reports import statement
+from tff_dp_aggregators.accounting.reports.rendering import document
+from tff_dp_aggregators.accounting.reports.rendering import plots
+from tff_dp_aggregators.accounting.reports.rendering import rounding
+from tff_dp_aggregators.accounting.reports.rendering import sections
+
+HOSTILE = '<script>alert(1)</script> | a *b* _c_ `d` [e](f) \\ &amp;\n| # g'
+
+
+@pytest.mark.parametrize('output_format', rendered.PEOPLE)
+def test_every_format_shows_every_value(output_format):
+  built = rendered.build(
+    dataclasses.replace(rendered.MECHANISM, clipped_count_stddev=5.0)
+  )
+  seen = rendered.read(built, output_format)
+  report = sections.of_statement(built)
+  texts = [report.guarantee]
+  for block in itertools.chain(report.summary, *(s.blocks for s in report.sections)):
+    if isinstance(block, document.Facts):
+      texts += [text for fact in block.facts for text in dataclasses.astuple(fact)]
+    elif isinstance(block, document.Items):
+      texts += [block.intro, *block.items]
+    elif isinstance(block, document.Table):
+      texts += list(block.header)
+      texts += [cell for row in block.rows for cell in row]
+    else:
+      texts.append(block.text)
+  assert len(texts) > 80
+  if output_format == 'text':  # Lines of cells beside each other are mixed.
+    texts = [each for each in texts if len(each) < 20]
+  for text in texts:
+    assert rendered.plain(text) in seen, text
+
+
+def test_rounding_is_never_to_the_favourable_side():
+  rng = np.random.default_rng(0)
+  values = 10 ** rng.uniform(-12, 12, 2000)
+  close = [np.nextafter(8.5261, up) for up in (0, 9)] + [8.5261, 1.0, 1e-3, 9.9999999]
+  for value in (*values, *close):
+    value = float(value)
+    for decimals in (1, 4, 6):
+      up, down = rounding.up(value, decimals), rounding.down(value, decimals)
+      true = decimal.Decimal(value)
+      assert decimal.Decimal(down) <= true <= decimal.Decimal(up)
+      unit = max(decimal.Decimal(10) ** -decimals, true * decimal.Decimal('0.00101'))
+      assert decimal.Decimal(up) - decimal.Decimal(down) <= unit
+
+
+@pytest.mark.parametrize('output_format', rendered.PEOPLE)
+def test_an_epsilon_just_above_a_round_number_is_not_shown_as_that(output_format):
+  built = rendered.build()
+  built['guarantee']['epsilon'] = 2.0000000001
+  built['mechanism']['noise_multiplier'] = 1.9999999
+  rendered.says(built, output_format, '(epsilon, delta) = (2.0001, 1e-06)', '1.999999')
+
+
+def test_delta_is_shown_exactly():
+  for value in (1e-10, 1e-5, 1 / 3, 1.2345678e-7):
+    assert float(rounding.exact(value)) == value
+
+
+def _hostile():
+  return rendered.build(
+    enforced_by=HOSTILE,
+    cap_enforced_by=HOSTILE,
+    noise_source=HOSTILE,
+    command=f'program {HOSTILE}',
+    participation_source={'note': HOSTILE, 'waiting': {'assumptions': [HOSTILE]}},
+    files=[{'role': HOSTILE, 'path': HOSTILE, 'sha256': '0' * 64}],
+  )
+
+
+def test_values_break_no_markdown_table():
+  text = rendering.render(_hostile(), 'markdown')
+  tables = re.findall(r'(?:^\|.*\n)+', text, flags=re.MULTILINE)
+  assert len(tables) > 5
+  for table in tables:
+    columns = {len(re.findall(r'(?<!\\)\|', line)) for line in table.splitlines()}
+    assert len(columns) == 1, table
+  assert '<script>' not in re.sub(r'^    .*$', '', text, flags=re.MULTILINE)
+
+
+def test_values_are_text_in_a_page():
+  page = rendering.render(_hostile(), 'html')
+  assert '<script' not in page
+  assert rendered.plain(HOSTILE) in rendered.plain(''.join(rendered.Page(page).words))
+
+
+def test_a_page_loads_nothing_and_shows_its_plots():
+  page = rendering.render(rendered.build(with_curves=True), 'html')
+  parsed = rendered.Page(page)
+  assert not {'script', 'link', 'iframe', 'object', 'base', 'form'} & set(parsed.tags)
+  assert '@import' not in page
+  assert 'url(' not in page
+  links = [value for name, value in parsed.attributes if name in ('src', 'href')]
+  assert len(links) == 4
+  for link in links:
+    head, data = link.split(',')
+    assert head == 'data:image/svg+xml;base64'
+    image = base64.b64decode(data).decode()
+    assert xml.etree.ElementTree.fromstring(image).tag.endswith('svg')
+  assert ('name', 'viewport') in parsed.attributes
+
+
+def test_plots_have_titles_and_labelled_axes_and_are_the_same_each_time():
+  report = sections.of_statement(rendered.build(with_curves=True))
+  blocks = [block for section in report.sections for block in section.blocks]
+  (drawn,) = [block.plots for block in blocks if isinstance(block, document.Plots)]
+  assert [plot.title for plot in drawn] == [
+    'Epsilon against delta',
+    'Epsilon against rounds',
+    'Error against rounds',
+    'Noise correlation',
+  ]
+  for plot in drawn:
+    svg = plots.to_svg(plot)
+    assert f'<!-- {plot.x_label} -->' in svg
+    assert f'<!-- {plot.y_label} -->' in svg
+    assert svg == plots.to_svg(plot)
+  assert drawn[0].log_x
+  assert drawn[0].mark == (rendered.DELTA, rendered.build()['guarantee']['epsilon'])
+  assert 'clip norms' in drawn[2].y_label
+
+
+def _overlaps(axes):
+  """Whether a plot's label lies on its curve or mark, or leaves the frame."""
+  canvas = backend_agg.FigureCanvasAgg(axes.figure)
+  canvas.draw()
+  (label,) = axes.texts
+  box = label.get_window_extent(canvas.get_renderer())
+  curve, mark = axes.lines[:2]
+  at = axes.transData.transform(curve.get_xydata())
+  steps = [np.linspace(start, end, 500) for start, end in zip(at, at[1:])]
+  mark = axes.transData.transform(mark.get_xydata())
+  points = np.concatenate([at, mark, *steps])
+  inside = (points > box.min - 1).all(axis=1) & (points < box.max + 1).all(axis=1)
+  frame = axes.bbox.padded(4)
+  leaves = (box.min < frame.min).any() or (box.max > frame.max).any()
+  return bool(inside.any()) or leaves
+
+
+_X = np.linspace(1, 100, 200)
+_SHAPES = {
+  'straight': _X,
+  'early': np.sqrt(_X),
+  'late': _X**8 / 1e12,
+  'steps': np.floor(_X / 20) + 1,
+  'flat': np.full(200, 3.0),
+  'falling': 100 / _X,
+  'valley': np.abs(_X - 50) + 5,
+}
+
+
+@pytest.mark.parametrize('at', [0, 50, 199])
+@pytest.mark.parametrize('log_x', [False, True])
+@pytest.mark.parametrize('shape', _SHAPES)
+def test_no_label_lies_on_a_curve(shape, log_x, at):
+  points = tuple(zip(_X.tolist(), _SHAPES[shape].tolist()))
+  plot = document.Plot('', '', '', '', points, log_x, mark=points[at])
+  axes = figure.Figure(figsize=(5.2, 3.3)).add_axes((0.155, 0.15, 0.815, 0.81))
+  plots._draw(axes, plot)
+  assert not _overlaps(axes)
+
+
+@pytest.mark.parametrize('noise_multiplier', [0.2, 1.0, 30.0, 1e4])
+def test_no_label_of_a_report_lies_on_its_curve(noise_multiplier):
+  mechanism = accounting.Mechanism(
+    'tree', strategies.Participation(300, 7), noise_multiplier
+  )
+  built = statement.build(inputs.Inputs(mechanism, rendered.DELTA))
+  blocks = [b for s in sections.of_statement(built).sections for b in s.blocks]
+  (drawn,) = [block.plots for block in blocks if isinstance(block, document.Plots)]
+  marked = [plot for plot in drawn if plot.mark is not None]
+  assert len(marked) == 2
+  for plot in marked:
+    axes = figure.Figure(figsize=(5.2, 3.3)).add_axes((0.155, 0.15, 0.815, 0.81))
+    plots._draw(axes, plot)
+    assert not _overlaps(axes), plot.title
+
+
+def test_no_line_of_a_page_ends_within_a_number():
+  page = rendering.render(rendered.build(with_curves=True), 'html')
+  (style,) = re.findall(r'\.number \{([^}]*)\}', page)
+  assert 'white-space: nowrap' in style
+  body = page[page.index('<body>') :]
+  kept = re.compile(r'<span class="number">[^<]*</span>')
+  assert f'<span class="number">{rendered.DELTA:g}' in body
+  # What is left has no digit but in names and checksums, which may be broken.
+  for text in re.findall(r'>([^<]+)<', kept.sub('<i></i>', body)):
+    assert not re.search(r'(?<![\w#])[-+]?\d[\d.,]*(?:e[-+]?\d+)?(?!\w)', text), text
+
+
+def test_without_curves_there_is_a_page_without_plots():
+  assert 'img' not in rendered.Page(rendering.render(rendered.build(), 'html')).tags
+
+
+@pytest.mark.parametrize('built', [rendered.build(), rendered.composition()])
+def test_text_is_plain_and_fits_a_terminal(built):
+  text = rendering.render(built, 'text')
+  assert not set('#*|`') & set(text)
+  for line in text.splitlines():
+    unbroken = 'sha256:' in line or 'python -m' in line
+    assert len(line) <= 88 or unbroken, line
+    assert line == line.rstrip()
+
+
+def test_json_is_the_statement():
+  built = rendered.build()
+  assert json.loads(rendering.render(built, 'json')) == built
+
+
+def test_unknown_formats_are_refused():
+  with pytest.raises(ValueError, match="unknown format 'pdf'; known: text"):
+    rendering.render(rendered.build(), 'pdf')
+
+
+def test_text_waits_for_neither_jinja2_nor_matplotlib():
+  program = """
+import sys
+from tff_dp_aggregators.accounting.reports import rendering, statement
+for output_format in ('text', 'markdown', 'json'):
+  rendering.render(statement.build_without_privacy(), output_format)
+assert not {'jinja2', 'matplotlib', 'tensorflow'} & set(sys.modules)
+"""
+  subprocess.run([sys.executable, '-c', program], check=True, timeout=60)

@@ -1,0 +1,91 @@
+"""Statements for tests of what is rendered, and what readers of a format see."""
+
+import html.parser
+import re
+
+from tff_dp_aggregators import accounting
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import reports
+from tff_dp_aggregators.accounting.reports import rendering
+from tff_dp_aggregators.accounting.reports import statement
+
+PEOPLE = ('text', 'markdown', 'html')
+DELTA = 1e-6
+PARTICIPATION = strategies.Participation(20, min_separation=5)
+MECHANISM = accounting.Mechanism('banded', PARTICIPATION, noise_multiplier=2.0)
+
+
+def build(mechanism=MECHANISM, *, cut=False, with_curves=False, **options):
+  """The statement of a mechanism; `cut`, as if of a run that ended early."""
+  built = statement.build(
+    reports.Inputs(mechanism, DELTA, **options), with_curves=with_curves
+  )
+  if cut:  # As if a ledger said so.
+    built['run'] = {
+      'rounds_completed': 7,
+      'rounds_planned': 20,
+      'rounds_released_again': [3],
+      'bytes_cut_off': 17,
+      'aborted_attempts': {'count': 5, 'rounds': [2, 6], 'epsilon': 0.0},
+      'simulation': 'packed',
+      'reporting': {'dropout_rate': 0.125, 'reporting_goal': 8, 'denominator': 20},
+      'before_clipping': {'zeroing_norm': 62.5, 'coordinate_bound': 0.375},
+      'ledger_head': {'lines': 8, 'sha256': 32 * 'c4'},
+      'clip_norms': {'smallest': 0.25, 'largest': 0.75},
+      'noise_generators': ['chacha20', None],
+      'epsilon_planned': built['guarantee']['epsilon'] + 1,
+    }
+  return built
+
+
+def composition():
+  """The statement of two runs together."""
+  return statement.compose([build(), build(cut=True)], command='program --twice')
+
+
+class Page(html.parser.HTMLParser):
+  """The text, tags and images of a page; tags must be closed in order."""
+
+  VOID = ('meta', 'br', 'img')
+
+  def __init__(self, page):
+    super().__init__()
+    self.open, self.words, self.tags, self.attributes = [], [], [], []
+    self.feed(page)
+    self.close()
+    assert not self.open
+
+  def handle_starttag(self, tag, attrs):
+    self.tags.append(tag)
+    self.attributes += attrs
+    if tag not in self.VOID:
+      self.open.append(tag)
+
+  def handle_endtag(self, tag):
+    assert self.open.pop() == tag
+
+  def handle_data(self, data):
+    if 'style' not in self.open:
+      self.words.append(data)
+
+
+def plain(text):
+  """Text without white space, for lines break where a format wants them."""
+  return ''.join(text.split())
+
+
+def read(built, output_format):
+  """What a reader of a format sees, without white space."""
+  text = rendering.render(built, output_format)
+  if output_format == 'html':
+    text = ''.join(Page(text).words)
+  elif output_format == 'markdown':
+    text = re.sub(r'\\([\\`*_<>|\[\]&~$])', r'\1', re.sub(r'(?<!\\)`', '', text))
+  return plain(text)
+
+
+def says(built, output_format, *claims):
+  """Asserts that a reader of a format sees each claim."""
+  seen = read(built, output_format)
+  for claim in claims:
+    assert plain(claim) in seen, claim
