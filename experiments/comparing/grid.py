@@ -139,6 +139,11 @@ def _value(
       raise ValueError(f'{where}: --{flag} cannot be varied: {refused[flag]}.')
     if flag not in values:
       raise ValueError(f'{where}: there is no flag --{flag}; --help lists all.')
+    if value and isinstance(values[flag], flags.MultiFlag):
+      raise ValueError(
+        f'{where}: --{flag} cannot be varied: it is given several times, and here '
+        f'would be one. Where others bring {flag}= along, all of them are left out.'
+      )
     settings.append((flag, _canonical(values[flag], value, where) if value else ''))
   return tuple(settings)
 

@@ -96,6 +96,20 @@ def test_options_of_the_command_line_are_left_out_where_they_do_not_apply(axes):
   ]
 
 
+def test_a_flag_given_several_times_is_left_out_but_not_varied():
+  values = flags.FlagValues()
+  flags.DEFINE_multi_string('part', None, '', flag_values=values)
+  flags.DEFINE_integer('rounds', 1, '', flag_values=values)
+  (axis,) = grid.axes(['rounds=2,2:part='], values, {})
+  points = grid.points([axis], {'mechanism': None, 'part': ['a', 'b']})
+  assert [point.left_out for point in points] == [(), ('part',)]
+  for text in ('part=a', 'rounds=2:part=a'):
+    with pytest.raises(
+      ValueError, match='--part cannot be varied: it is given several'
+    ):
+      grid.axes([text], values, {})
+
+
 @pytest.mark.parametrize(
   ('text', 'message'),
   [
