@@ -260,9 +260,8 @@ def _spent(settings: settings_lib.Settings, result: learning.Result) -> str:
     return f'No guarantee: {_cohorts(settings)}.'
   if mechanism.site.is_simulation:
     return f'No guarantee: {mechanism.site.help}.'
-  limits = None if mechanism.is_sampled else mechanism.limits
   is_exact = (
-    mechanism.strategy.sensitivity_kind(limits) != 'bound'
+    mechanism.sensitivity_kind != 'bound'
     and guarantee['accountant'] == accountants.EXACT
   )
   epsilon = progress.format_number(guarantee['epsilon'])

@@ -22,8 +22,10 @@ from tff_dp_aggregators.accounting import nbafl as nbafl_lib
 from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting import sites
+from tff_dp_aggregators.accounting import whole_model
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
+from tff_dp_aggregators.accounting.programs import parts as parts_lib
 from tff_dp_aggregators.learning.runs.plans import fitting
 from tff_dp_aggregators.strategies import registry
 
@@ -31,11 +33,10 @@ from . import nbafl as nbafl_options
 from . import of_task
 from . import optimization as optimization_options
 from . import participation as participation_options
-from . import parts as parts_lib
 
 NONE = 'none'  # The mechanism of training without privacy, and clipping that is not.
 FIXED, ADAPTIVE = 'fixed', 'adaptive'
-_DEFAULT = 'banded'
+_DEFAULT = parts_lib.DEFAULT
 _DEFAULT_TARGET_EPSILON = 8.0
 _PREFIX_SUMS, _SERVER = 'prefix_sums', 'server'
 # After the mechanism, of which they are a part.
@@ -46,18 +47,6 @@ _OF_CLIPPING = (
   'target_quantile',
   'clip_learning_rate',
 )
-# What is said of all parts together; and where others are, if parts have them.
-_GO_WITH_PARTS = (
-  parts_lib.FLAG,
-  'target_epsilon',
-  'target_delta',
-  'accountant',
-  'adjacency',
-)
-_WITH_PARTS = {
-  name: f', where it stands as {name}=...'
-  for name in ('mechanism', 'noise_multiplier', 'clip_norm')
-}
 # Seconds after which the search for the noise is no surprise only if it is announced.
 _SOON = 1.5
 
@@ -138,7 +127,7 @@ def define(values: flags.FlagValues, tasks: Mapping[str, Any]) -> None:
     f'{_DEFAULT}.',
     none=NONE,
   )
-  parts_lib.define(values, _DEFAULT)
+  parts_lib.define(values)
   flags.DEFINE_enum(
     'workload',
     _PREFIX_SUMS,
@@ -282,20 +271,15 @@ def _of_parts(
   values: flags.FlagValues, participation: participation_options.Participation
 ) -> Privacy:
   """What the flags say where parts of the model have mechanisms of their own."""
-  for name in (*names(), *flags_lib.site_flags()):
-    if name not in _GO_WITH_PARTS and values[name].present:
-      raise ValueError(
-        f'--{name} does not go with --{parts_lib.FLAG}{_WITH_PARTS.get(name, "")}: '
-        'it is of one mechanism for all weights. Leave one of them out.'
-      )
+  parts_lib.check_others(values, (*names(), *flags_lib.site_flags()))
   gaussian.check_delta(values.target_delta, 'target_delta')
   schema = participation.schema
   _check_adjacency(values.adjacency, schema)
-  parts = parts_lib.parse(values[parts_lib.FLAG].value, _DEFAULT)
+  parts = parts_lib.parse(values[parts_lib.FLAG].value)
   target = None
-  if all(part.noise_multiplier is None for part in parts):
+  if not parts_lib.have_noise(parts):
     values.set_default('target_epsilon', _DEFAULT_TARGET_EPSILON)
-    target = mechanism_lib.Target(values.target_epsilon, values.target_delta)
+    target = whole_model.Target(values.target_epsilon, values.target_delta)
   elif values.target_epsilon is not None or values.accountant is not None:
     name = 'accountant' if values.target_epsilon is None else 'target_epsilon'
     raise ValueError(

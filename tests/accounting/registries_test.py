@@ -280,7 +280,7 @@ EXCEPTIONS = {
   'tff_dp_aggregators/accounting/reports/rendering/mechanism_section.py': {
     'exact',  # A kind of sensitivity, not the accountant.
   },
-  'tff_dp_aggregators/accounting/reports/rendering/sections.py': {
+  'tff_dp_aggregators/accounting/reports/statement.py': {
     'exact',  # A kind of sensitivity, not the accountant.
   },
   'tff_dp_aggregators/strategies/cache.py': {

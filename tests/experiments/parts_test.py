@@ -52,6 +52,8 @@ def test_a_run_spends_its_target_and_its_report_is_verified(tmp_path):
   )
   assert result.returncode == 0, result.stderr
   assert 'for body' in result.stdout and 'for rest' in result.stdout
+  assert 'part body: 640 parameters, in 0 [64, 10].' in result.stderr
+  assert 'part rest: 10 parameters, in 1 [10].' in result.stderr
   said = executing.execute(report_program, f'--run_dir={run_dir}', '--format=json')
   assert said.returncode == 0, said.stderr
   report = json.loads(said.stdout)
@@ -143,7 +145,7 @@ NOISY = (
 @pytest.mark.parametrize(
   ('arguments', 'message'),
   [
-    ((BODY,), 'two parts or more'),
+    ((BODY,), '--part is given once, for body, and parts are two or more'),
     ((BODY, BODY), "two parts are called 'body'"),
     (('--part=weights=0, clip_norm=1', REST), 'is not a name, a colon'),
     (('--part=a: weights, clip_norm=1', REST), 'is not a name, a colon'),

@@ -168,6 +168,8 @@ def test_the_report_states_each_part_and_all_together(run):
   stated = run.statement['mechanism']
   assert [part['part'] for part in stated['parts']] == ['slopes', 'rest']
   assert [part['weights'] for part in stated['parts']] == [['0'], ['1']]
+  assert [part['shapes'] for part in stated['parts']] == [[[2, 1]], [[1]]]
+  assert [part['num_parameters'] for part in stated['parts']] == [2, 1]
   for part, planned in zip(stated['parts'], _joint().parts):
     assert part['clip_norm'] == planned.clip_norm
     assert part['noise_multiplier'] == planned.mechanism.noise_multiplier
@@ -196,6 +198,9 @@ _OF_PARTS = (
   'sensitivity',
   'effective_noise_multiplier',
   'weights',
+  'shapes',
+  'num_parameters',
+  'share',
   'patterns',
   'part',
   'strategy_checksum',
@@ -210,8 +215,10 @@ def test_what_was_changed_in_a_part_of_the_report_is_found(field, run, tmp_path)
   value = part[field]
   if isinstance(value, float):
     part[field] = value * (1 - 1e-6)
+  elif isinstance(value, int):
+    part[field] = value + 1
   elif isinstance(value, list):
-    part[field] = ['2']
+    part[field] = [[3]] if field == 'shapes' else ['2']
   else:
     part[field] = value[:-1] + ('0' if value[-1] != '0' else '1')
   path = tmp_path / 'report.json'
@@ -233,6 +240,11 @@ def test_what_was_changed_in_a_part_of_the_report_is_found(field, run, tmp_path)
     ('config.json', ('"clip_norm": 0.2', '"clip_norm": 0.1'), 'clip norm 0.1'),
     ('config.json', ('"[1-9]"', '"[2-9]"'), 'the weight 1 is of no part'),
     ('config.json', ('"[1-9]"', '"0"'), 'the weight 1 is of no part'),
+    (
+      'config.json',
+      ('"weights_of_parts": {', '"weights_of_parts": {"more": [],'),
+      'weights_of_parts is .* and not shapes by the names',
+    ),
   ],
 )
 def test_what_was_changed_in_a_file_of_the_run_is_found(
@@ -269,7 +281,13 @@ def test_weights_are_named_by_their_places():
       {},
       r'weight 1 is of no part.*the weights are 0 \[2, 1\], 1 \[1\]',
     ),
-    (_joint(weights=('*', '1')), {}, 'part rest has no weight'),
+    (
+      _joint(weights=('*', '1')),
+      {},
+      r'part rest has no weight: all that 1 is for \(1\) is of parts before it, '
+      'slopes. Put it before these',
+    ),
+    (_joint(weights=('*', 'x')), {}, 'no weight has a name like x. Give another'),
     (_joint(), {'clip_norm': 1.0}, 'each of its parts has its own'),
     (_joint(), {'simulated_cohort_scale': 2.0}, 'does not go with a joint mechanism'),
     (_joint(), {'target_quantile': 0.5}, 'this clip norm is fixed'),

@@ -8,13 +8,12 @@ one, a report explains one.
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, Optional, Union
+from typing import Any, Optional, Union
 
 import dp_accounting
 from dp_accounting import NeighboringRelation as Relation
 
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import adaptive_clipping
 from tff_dp_aggregators.accounting import calibration
 from tff_dp_aggregators.accounting import events
@@ -42,18 +41,6 @@ def options() -> tuple[str, ...]:
   A kind that is registered later adds its own.
   """
   return (*registry.options(), *sites.options())
-
-
-class Target(NamedTuple):
-  """A privacy target that a mechanism was made for.
-
-  Attributes:
-    epsilon: At most this.
-    delta: At which delta.
-  """
-
-  epsilon: float
-  delta: float
 
 
 @dataclasses.dataclass(frozen=True, init=False)
@@ -251,29 +238,8 @@ class Mechanism(whole_model.WholeModel):
       clipped_count_stddev=clipped_count_stddev,
     )
     if accountant is None:
-      # No field: a mechanism with other noise, which `replace` makes, has no target.
-      object.__setattr__(made, '_target', Target(target_epsilon, target_delta))
+      made._made_for(target_epsilon, target_delta)
     return made
-
-  @property
-  def target(self) -> Optional[Target]:
-    """What `for_target` was asked for, by the tightest accountant; else `None`.
-
-    Neither equality nor `to_json` knows of it: it says where the noise came from, and
-    not what the mechanism is.
-
-    Example:
-      >>> participation = strategies.Participation(100, min_separation=25)
-      >>> Mechanism.for_target('tree', participation, 8.0, 1e-6).target
-      Target(epsilon=8.0, delta=1e-06)
-    """
-    target: Optional[Target] = self.__dict__.get('_target')
-    return target
-
-  @property
-  def relation(self) -> Relation:
-    """The neighbouring relation of `adjacency`."""
-    return schemas.ADJACENCIES[self.adjacency]
 
   @property
   def limits(self) -> strategies.Participation:
@@ -297,7 +263,7 @@ class Mechanism(whole_model.WholeModel):
 
   @property
   def is_one_gaussian(self) -> bool:
-    """Whether all rounds so far are one Gaussian, so that epsilon is known exactly.
+    """Whether all rounds so far are one Gaussian, whose privacy curve is known exactly.
 
     Else rounds compose: those of sampled mechanisms, and of noise of other kinds.
     """
@@ -316,6 +282,16 @@ class Mechanism(whole_model.WholeModel):
     if self.noise.order == 1 and limits is not None:
       return float(factor * limits.possible_participations)
     return factor * self.strategy.sensitivity(limits)
+
+  @property
+  def sensitivity_squared(self) -> float:
+    """`sensitivity` squared, which often is a whole number.
+
+    Of what has that square root to the last bit, it is the number with few digits.
+    """
+    squared = self.sensitivity**2
+    short = round(squared, 9)
+    return short if math.sqrt(short) == self.sensitivity else squared
 
   @property
   def effective_noise_multiplier(self) -> float:
@@ -408,53 +384,6 @@ class Mechanism(whole_model.WholeModel):
     return schemas.event(
       self.strategy, self.participation, noise_multiplier, self.relation, self.noise
     )
-
-  def epsilon(self, delta: float, *, accountant: Optional[str] = None) -> float:
-    """Epsilon of all rounds together at `delta`, for `adjacency`.
-
-    Args:
-      delta: Between 0 and 1, exclusive.
-      accountant: A key of `accountants.ACCOUNTANTS`; `None` for the tightest.
-
-    Returns:
-      The smallest epsilon for which the accountant can vouch; infinite without noise.
-
-    Raises:
-      ValueError: If `delta` is out of range, or the accountant unknown.
-      dp_accounting.UnsupportedEventError: If the accountant cannot read the events.
-
-    Example:
-      >>> participation = strategies.Participation.from_rounds_between(2000, 313, 6)
-      >>> gboard = Mechanism('tree', participation, noise_multiplier=7.0)
-      >>> (
-      ...   round(gboard.epsilon(1e-10), 4),
-      ...   round(gboard.epsilon(1e-10, accountant='rdp'), 4),
-      ... )
-      (8.5261, 8.8986)
-    """
-    return accountants.epsilon(self.event, delta, accountant, self.relation)
-
-  def delta(self, epsilon: float, *, accountant: Optional[str] = None) -> float:
-    """Delta of all rounds together at `epsilon`, for `adjacency`.
-
-    Args:
-      epsilon: Finite and not negative.
-      accountant: A key of `accountants.ACCOUNTANTS`; `None` for the tightest.
-
-    Returns:
-      The smallest delta for which the accountant can vouch; 1 without noise.
-
-    Raises:
-      ValueError: If `epsilon` is out of range, or the accountant unknown.
-      dp_accounting.UnsupportedEventError: If the accountant cannot read the events.
-
-    Example:
-      >>> participation = strategies.Participation.from_rounds_between(2000, 313, 6)
-      >>> gboard = Mechanism('tree', participation, noise_multiplier=7.0)
-      >>> f'{gboard.delta(5.0):.2e}'
-      '1.21e-04'
-    """
-    return accountants.delta(self.event, epsilon, accountant, self.relation)
 
   def to_json(self) -> dict[str, Any]:
     """JSON-ready values that `from_json` reads back exactly.
@@ -620,7 +549,7 @@ def _planned(
   while made.epsilon(target_delta, accountant=accountant) > target_epsilon:
     made = make(made.noise_multiplier * (1 + 1e-7))
   if accountant is None:
-    object.__setattr__(made, '_target', Target(target_epsilon, target_delta))
+    made._made_for(target_epsilon, target_delta)
   return made
 
 

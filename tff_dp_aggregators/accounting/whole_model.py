@@ -1,22 +1,122 @@
-"""What a mechanism of all weights says where one of parts says something else.
+"""What every mechanism says, and what one of all weights says where parts do otherwise.
 
-Runs, ledgers and reports ask either in the same way; `joint_mechanism` has the other
-answers.
+Runs, ledgers and reports ask a mechanism of all weights, and a joint one of parts, in
+the same way: `Guaranteed` has the answers that are the same for both, `WholeModel`
+those of the former, and `joint_mechanism` the others.
 """
 
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import dp_accounting
 import numpy as np
+from dp_accounting import NeighboringRelation as Relation
 
+from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting import sites
 
 
-class WholeModel:
+class Target(NamedTuple):
+  """A privacy target that a mechanism was made for.
+
+  Attributes:
+    epsilon: At most this.
+    delta: At which delta.
+  """
+
+  epsilon: float
+  delta: float
+
+
+class Guaranteed:
+  """What has an `event` of all its rounds, and an `adjacency`: a guarantee."""
+
+  @property
+  def relation(self: Any) -> Relation:
+    """The neighbouring relation of `adjacency`."""
+    return schemas.ADJACENCIES[self.adjacency]
+
+  @property
+  def sensitivity_kind(self: Any) -> str:
+    """Whether the sensitivity, and with it epsilon at best, is 'exact' or a 'bound'."""
+    limits = None if self.is_sampled else self.limits
+    return str(self.strategy.sensitivity_kind(limits))
+
+  @property
+  def target(self) -> Optional[Target]:
+    """What `for_target` was asked for, by the tightest accountant; else `None`.
+
+    Neither equality nor `to_json` knows of it: it says where the noise came from, and
+    not what the mechanism is.
+
+    Example:
+      >>> from tff_dp_aggregators import accounting, strategies
+      >>> participation = strategies.Participation(100, min_separation=25)
+      >>> accounting.Mechanism.for_target('tree', participation, 8.0, 1e-6).target
+      Target(epsilon=8.0, delta=1e-06)
+    """
+    target: Optional[Target] = self.__dict__.get('_target')
+    return target
+
+  def _made_for(self, epsilon: float, delta: float) -> None:
+    """Keeps what it was made for, by the tightest accountant."""
+    # No field: a mechanism with other noise, which `replace` makes, has no target.
+    self.__dict__['_target'] = Target(epsilon, delta)
+
+  def epsilon(self: Any, delta: float, *, accountant: Optional[str] = None) -> float:
+    """Epsilon of all rounds together, of all weights, at `delta`, for `adjacency`.
+
+    Args:
+      delta: Between 0 and 1, exclusive.
+      accountant: A key of `accountants.ACCOUNTANTS`; `None` for the tightest.
+
+    Returns:
+      The smallest epsilon for which the accountant can vouch; infinite without noise.
+
+    Raises:
+      ValueError: If `delta` is out of range, or the accountant unknown.
+      dp_accounting.UnsupportedEventError: If the accountant cannot read the events.
+
+    Example:
+      >>> from tff_dp_aggregators import accounting, strategies
+      >>> participation = strategies.Participation.from_rounds_between(2000, 313, 6)
+      >>> gboard = accounting.Mechanism('tree', participation, noise_multiplier=7.0)
+      >>> (
+      ...   round(gboard.epsilon(1e-10), 4),
+      ...   round(gboard.epsilon(1e-10, accountant='rdp'), 4),
+      ... )
+      (8.5261, 8.8986)
+    """
+    return accountants.epsilon(self.event, delta, accountant, self.relation)
+
+  def delta(self: Any, epsilon: float, *, accountant: Optional[str] = None) -> float:
+    """Delta of all rounds together, of all weights, at `epsilon`, for `adjacency`.
+
+    Args:
+      epsilon: Finite and not negative.
+      accountant: A key of `accountants.ACCOUNTANTS`; `None` for the tightest.
+
+    Returns:
+      The smallest delta for which the accountant can vouch; 1 without noise.
+
+    Raises:
+      ValueError: If `epsilon` is out of range, or the accountant unknown.
+      dp_accounting.UnsupportedEventError: If the accountant cannot read the events.
+
+    Example:
+      >>> from tff_dp_aggregators import accounting, strategies
+      >>> participation = strategies.Participation.from_rounds_between(2000, 313, 6)
+      >>> gboard = accounting.Mechanism('tree', participation, noise_multiplier=7.0)
+      >>> f'{gboard.delta(5.0):.2e}'
+      '1.21e-04'
+    """
+    return accountants.delta(self.event, epsilon, accountant, self.relation)
+
+
+class WholeModel(Guaranteed):
   """A mechanism of all weights: what `mechanism.Mechanism` is."""
 
   @property

@@ -110,6 +110,11 @@ def from_mechanism(
     >>> round(aggregator.noise_multiplier, 3)
     1.306
   """
+  if isinstance(mechanism, accounting.JointMechanism):
+    raise TypeError(
+      'mechanism must be an accounting.Mechanism, of all weights; got an '
+      'accounting.JointMechanism, which from_joint_mechanism takes.'
+    )
   if not isinstance(mechanism, accounting.Mechanism):
     raise TypeError(
       f'mechanism must be an accounting.Mechanism, got {mechanism!r}; '

@@ -110,10 +110,15 @@ def weight_names(model: Any) -> tuple[str, ...]:
   return tuple(str(number) for number in range(len(made.trainable_variables)))
 
 
+def weight_shapes(model: tff.learning.models.FunctionalModel) -> dict[str, list[int]]:
+  """The shapes of a model's trainable weights by name, in the order of the names."""
+  trainable, _ = model.initial_weights
+  return {name: list(np.shape(weight)) for name, weight in _paths(trainable, '')}
+
+
 def weights_in_words(model: tff.learning.models.FunctionalModel) -> list[str]:
   """The names of a model's trainable weights with their shapes, for messages."""
-  trainable, _ = model.initial_weights
-  return [f'{name} {list(np.shape(weight))}' for name, weight in _paths(trainable, '')]
+  return [f'{name} {shape}' for name, shape in weight_shapes(model).items()]
 
 
 def _paths(weights: Any, path: str) -> Iterator[tuple[str, Any]]:

@@ -59,6 +59,9 @@ class Entry:
     kind: What its epsilon is, for reports: exact or a bound, numerical or not, and the
       citation.
     keeps: What it keeps of a mechanism, for reports, beginning with the name.
+    kind_of_bound: `kind` where the sensitivity, by which the event is made, is known by
+      an upper bound; `None` if it is the same.
+    keeps_of_bound: `keeps` there.
     title: The method in a few words.
     rank: Place among those that are asked when none is named, the tightest first;
       `None` for one that is never tighter than another.
@@ -84,6 +87,18 @@ class Entry:
   beside: tuple[str, ...] = _BESIDE
   in_guarantee: bool = False
   checked_by: Optional[str] = None
+  kind_of_bound: Optional[str] = None
+  keeps_of_bound: Optional[str] = None
+
+  def of_sensitivity(self, kind: str) -> 'Entry':
+    """With the words for a sensitivity that is known so: 'exact' or 'bound'."""
+    if kind == 'exact':
+      return self
+    return dataclasses.replace(
+      self,
+      kind=self.kind_of_bound or self.kind,
+      keeps=self.keeps_of_bound or self.keeps,
+    )
 
   def can_read(self, event: dp_accounting.DpEvent, relation: Relation) -> bool:
     """Whether it says anything about an event under a neighbouring relation."""
@@ -122,6 +137,10 @@ register(
     tolerance=1e-13,
     in_guarantee=True,
     checked_by='pld',
+    kind_of_bound='upper bound: the exact privacy curve of a Gaussian mechanism '
+    '(arXiv:1805.06530), for an upper bound of the sensitivity',
+    keeps_of_bound='exact: the true curve of a Gaussian mechanism, of a sensitivity '
+    'that is an upper bound here, so that a smaller epsilon may hold',
   )
 )
 register(

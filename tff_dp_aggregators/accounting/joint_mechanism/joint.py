@@ -8,7 +8,6 @@ from typing import Any, Optional
 
 import dp_accounting
 import numpy as np
-from dp_accounting import NeighboringRelation as Relation
 
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
@@ -17,6 +16,7 @@ from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting import sites
+from tff_dp_aggregators.accounting import whole_model
 from tff_dp_aggregators.accounting.joint_mechanism import part as part_lib
 from tff_dp_aggregators.accounting.joint_mechanism import strategy as strategy_lib
 from tff_dp_aggregators.base import checks
@@ -27,7 +27,7 @@ _ROUND_OFF = 1e-9
 
 
 @dataclasses.dataclass(frozen=True)
-class JointMechanism:
+class JointMechanism(whole_model.Guaranteed):
   """Mechanisms of parts of a model, in all of which a client takes part.
 
   What asks a `Mechanism` for its guarantee asks this in the same way. There is no noise
@@ -69,8 +69,8 @@ class JointMechanism:
     names = [part.name for part in self.parts]
     if len(names) < 2:
       raise ValueError(
-        f'a joint mechanism has two parts or more; got {names}. The mechanism of all '
-        'weights is a Mechanism.'
+        f'a joint mechanism has two parts or more; got {names}. Of all weights take '
+        'an accounting.Mechanism.'
       )
     for name in names:
       if names.count(name) > 1:
@@ -149,15 +149,8 @@ class JointMechanism:
     )
     made = cls(tuple(part.with_noise(noise_of(part, noise)) for part in parts))
     if accountant is None:
-      target = mechanism_lib.Target(target_epsilon, target_delta)
-      object.__setattr__(made, '_target', target)
+      made._made_for(target_epsilon, target_delta)
     return made
-
-  @property
-  def target(self) -> Optional[mechanism_lib.Target]:
-    """What `for_target` was asked for, by the tightest accountant; else `None`."""
-    target: Optional[mechanism_lib.Target] = self.__dict__.get('_target')
-    return target
 
   @property
   def name(self) -> str:
@@ -173,11 +166,6 @@ class JointMechanism:
   def adjacency(self) -> str:
     """A key of `schemas.ADJACENCIES`."""
     return self.parts[0].mechanism.adjacency
-
-  @property
-  def relation(self) -> Relation:
-    """The neighbouring relation of `adjacency`."""
-    return schemas.ADJACENCIES[self.adjacency]
 
   @property
   def limits(self) -> strategies.Participation:
@@ -215,10 +203,11 @@ class JointMechanism:
 
   @property
   def is_one_gaussian(self) -> bool:
-    """Whether all rounds of all parts are one Gaussian, with an epsilon that is exact.
+    """Whether all rounds of all parts are one Gaussian, whose privacy curve is known.
 
-    It is that of the composition of the parts, each for the participations that are the
-    worst for it.
+    Its mu is that of the composition of the parts, each for the participations that are
+    the worst for it. Where these are not the same for all parts it is an upper bound of
+    what one client can change (`strategy.sensitivity_kind`), and so is epsilon.
     """
     return all(part.mechanism.is_one_gaussian for part in self.parts)
 
@@ -263,11 +252,24 @@ class JointMechanism:
 
   @property
   def shares(self) -> dict[str, float]:
+    """The shares by which `for_target` comes to the noise that the parts have.
+
+    They are parts of the sum of 1 / effective noise multiplier^2 of all: of Gaussian
+    parts alone, parts of mu^2.
+    """
+    return self._shares_of(self.parts)
+
+  @property
+  def shares_of_mu_squared(self) -> dict[str, float]:
     """The part of mu^2 that goes to each Gaussian part, of that of all such parts."""
+    return self._shares_of(
+      [part for part in self.parts if part.mechanism.is_one_gaussian]
+    )
+
+  @staticmethod
+  def _shares_of(parts: Sequence[part_lib.JointPart]) -> dict[str, float]:
     squares = {
-      part.name: part.mechanism.effective_noise_multiplier**-2
-      for part in self.parts
-      if part.mechanism.is_one_gaussian
+      part.name: part.mechanism.effective_noise_multiplier**-2 for part in parts
     }
     total = sum(squares.values())
     return {name: square / total for name, square in squares.items()}
@@ -314,32 +316,6 @@ class JointMechanism:
       spent['gaussian parts'] = dp_accounting.GaussianDpEvent(so_far)
     return _together(spent)
 
-  def epsilon(self, delta: float, *, accountant: Optional[str] = None) -> float:
-    """Epsilon of all rounds of all parts together at `delta`, for `adjacency`.
-
-    Args:
-      delta: Between 0 and 1, exclusive.
-      accountant: A key of `accountants.ACCOUNTANTS`; `None` for the tightest.
-
-    Raises:
-      ValueError: If `delta` is out of range, or the accountant unknown.
-      dp_accounting.UnsupportedEventError: If the accountant cannot read the events.
-    """
-    return accountants.epsilon(self.event, delta, accountant, self.relation)
-
-  def delta(self, epsilon: float, *, accountant: Optional[str] = None) -> float:
-    """Delta of all rounds of all parts together at `epsilon`, for `adjacency`.
-
-    Args:
-      epsilon: Finite and not negative.
-      accountant: A key of `accountants.ACCOUNTANTS`; `None` for the tightest.
-
-    Raises:
-      ValueError: If `epsilon` is out of range, or the accountant unknown.
-      dp_accounting.UnsupportedEventError: If the accountant cannot read the events.
-    """
-    return accountants.delta(self.event, epsilon, accountant, self.relation)
-
   def part_of(
     self, names: Sequence[str], described: Optional[Sequence[str]] = None
   ) -> tuple[str, ...]:
@@ -366,9 +342,8 @@ class JointMechanism:
     for part in self.parts:
       if part.name not in found:
         raise ValueError(
-          f'the part {part.name} has no weight: its pattern is '
-          f'{" ".join(part.weights)}, and what that is for is of an earlier part, or '
-          f'nothing is. Give another one, or leave the part out; {listed}.'
+          f'the part {part.name} has no weight: {_why_empty(part, names, found)}, or '
+          f'leave the part out; {listed}.'
         )
       for pattern in part.weights:
         if not fnmatch.filter(names, pattern):
@@ -469,6 +444,21 @@ def _together(by_part: Mapping[str, dp_accounting.DpEvent]) -> dp_accounting.DpE
   """Events of parts as one, in the order in which states have them: by name."""
   ordered = [by_part[name] for name in sorted(by_part)]
   return events.simplify(dp_accounting.ComposedDpEvent(ordered))
+
+
+def _why_empty(
+  part: part_lib.JointPart, names: Sequence[str], part_of: Sequence[str]
+) -> str:
+  """Why a part has no weight, and what would give it some."""
+  pattern = ' '.join(part.weights)
+  taken = [name for name in names if part.matches(name)]
+  if not taken:
+    return f'no weight has a name like {pattern}. Give another pattern'
+  earlier = dict.fromkeys(part_of[names.index(name)] for name in taken)
+  return (
+    f'all that {pattern} is for ({", ".join(taken)}) is of parts before it, '
+    f'{", ".join(earlier)}. Put it before these, give another pattern'
+  )
 
 
 def _check_shares(

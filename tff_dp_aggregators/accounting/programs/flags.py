@@ -17,10 +17,13 @@ from absl import flags
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import calibration
+from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting import sites
+from tff_dp_aggregators.accounting import whole_model
 from tff_dp_aggregators.accounting.accountants import gaussian
+from tff_dp_aggregators.accounting.programs import parts as parts_lib
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.strategies import registry
@@ -57,7 +60,7 @@ def groups() -> tuple[program.Group, ...]:
   return (
     ('Participation', participation_flags()),
     ('Sampling', sampling_flags()),
-    ('Mechanism', mechanism_flags()),
+    ('Mechanism', (*mechanism_flags(), parts_lib.FLAG)),
     ('Where noise is made', site_flags()),
     ('Target', TARGET_FLAGS),
   )
@@ -71,6 +74,7 @@ def define(values: flags.FlagValues) -> None:
   """
   define_participation(values)
   define_mechanism(values)
+  parts_lib.define(values)
   define_site(values)
   define_sampling(values)
   define_target(values)
@@ -80,6 +84,11 @@ def mechanism_flags() -> tuple[str, ...]:
   """Names of the flags that state a mechanism, but for its noise."""
   options = registry.options()
   return ('mechanism', 'strategy_file', *options, 'clipped_count_stddev')
+
+
+def all_mechanism_flags() -> tuple[str, ...]:
+  """Names of the flags that state a mechanism, its noise and its target."""
+  return (*mechanism_flags(), *site_flags(), *TARGET_FLAGS)
 
 
 def site_flags() -> tuple[str, ...]:
@@ -331,32 +340,60 @@ def planned(
     gaussian.check_epsilon(values.target_epsilon, '--target_epsilon')
     if values.target_epsilon == 0:
       raise ValueError('--target_epsilon must be positive; got 0.')
-  if (values.mechanism is None) == (values.strategy_file is None):
+  if values[parts_lib.FLAG].present:
+    parts_lib.check_others(values, all_mechanism_flags())
+  elif (values.mechanism is None) == (values.strategy_file is None):
     raise ValueError(
-      '--mechanism is missing (or give --strategy_file, but not both); known are '
+      '--mechanism is missing (or give --strategy_file, but not both; of parts of a '
+      f'model, --{parts_lib.FLAG} for each); known are '
       f'{", ".join(mechanism_lib.names())}.'
     )
   if limits is not None:
     for name in (*participation_flags(), *sampling_flags(), 'find'):
       if values[name].present:
         raise ValueError(f'--{name} does not go with a round log, which has it all.')
-  _check_two_of_three(values, limits)
-  _check_guarantee(values)
-  target = values.target_epsilon
-  found = None
-  if values.find is not None:
-    mechanism, found = _max_participations(values), values.find
-  elif limits is None and values.num_rounds is None:
-    mechanism, found = _max_rounds(values), 'num_rounds'
-  elif values.noise_multiplier is None:
-    mechanism = mechanism_from(values, limits or schema_from(values))
-    found = 'noise_multiplier'
+  if values[parts_lib.FLAG].present:
+    mechanism, found = _of_parts(values, limits)
   else:
-    mechanism = mechanism_from(values, limits or schema_from(values))
+    mechanism, found = _of_all_weights(values, limits)
+  target = values.target_epsilon
   plan = inputs_lib.Inputs(mechanism, delta, target, found, values.accountant)
   if target is not None and found is None:
     _check_target(plan)
   return plan
+
+
+def _of_all_weights(
+  values: flags.FlagValues, limits: Optional[strategies.Participation]
+) -> tuple[joint_mechanism.AnyMechanism, Optional[str]]:
+  """The mechanism of all weights, and what of it was found."""
+  _check_two_of_three(values, limits)
+  _check_guarantee(values)
+  if values.find is not None:
+    return _max_participations(values), values.find
+  if limits is None and values.num_rounds is None:
+    return _max_rounds(values), 'num_rounds'
+  found = 'noise_multiplier' if values.noise_multiplier is None else None
+  return mechanism_from(values, limits or schema_from(values)), found
+
+
+def _of_parts(
+  values: flags.FlagValues, limits: Optional[strategies.Participation]
+) -> tuple[joint_mechanism.AnyMechanism, Optional[str]]:
+  """The mechanisms of parts, and what of them was found."""
+  if limits is None and values.num_rounds is None:
+    raise ValueError(
+      '--num_rounds is missing: the most rounds are looked for with one '
+      f'--noise_multiplier, and with --{parts_lib.FLAG} each part has its own.'
+    )
+  parts = parts_lib.parse(values[parts_lib.FLAG].value)
+  target, found = None, None
+  if values.target_epsilon is not None and not parts_lib.have_noise(parts):
+    target = whole_model.Target(values.target_epsilon, values.target_delta)
+    found = 'noise_multiplier'
+  schema = limits or schema_from(values)
+  joint = parts_lib.joint(parts, schema, target, values.accountant, values.adjacency)
+  return joint, found
 
 
 def schema_from(
@@ -625,11 +662,15 @@ def _largest(values: flags.FlagValues, make: Any, at_most: int) -> int:
 def _check_target(plan: inputs_lib.Inputs) -> None:
   spent = plan.epsilon_planned
   assert plan.target_epsilon is not None
-  if not spent <= plan.target_epsilon:
-    mechanism = cast(mechanism_lib.Mechanism, plan.mechanism)
-    raise program.CheckFailed(
-      f'noise multiplier {mechanism.noise_multiplier:g} spends epsilon = '
-      f'{spent!r} at delta = {plan.delta:g}, more than --target_epsilon='
-      f'{plan.target_epsilon!r}. Leave out --noise_multiplier or --num_rounds to have '
-      'it found.'
-    )
+  if spent <= plan.target_epsilon:
+    return
+  if plan.mechanism.parts:
+    noise, found = 'the noise of the parts', 'noise_multiplier in each part'
+  else:
+    alone = cast(mechanism_lib.Mechanism, plan.mechanism)
+    noise = f'noise multiplier {alone.noise_multiplier:g}'
+    found = '--noise_multiplier or --num_rounds'
+  raise program.CheckFailed(
+    f'{noise} spends epsilon = {spent!r} at delta = {plan.delta:g}, more than '
+    f'--target_epsilon={plan.target_epsilon!r}. Leave out {found} to have it found.'
+  )

@@ -22,6 +22,12 @@ round to round; of equals, the fastest. Mechanisms that need sampling are advise
 if --sampling says that the server samples so. Their epsilons are quick upper bounds by
 Renyi DP unless --sampling or --accountant asks for more.
 
+All of this is of one mechanism for all weights. Where parts of a model are to have
+mechanisms of their own (--part of tff-dp-simulate and tff-dp-report), a table for each
+part, with its parameters as --model_size, says which is the best for it: at equal
+privacy, whose error is less does not depend on the share of the budget. The noise of
+all parts together is found by tff-dp-report.
+
 Seconds and bytes are those of noise in float32 on one core inside TFF, estimated from
 measurements (tff_dp_aggregators.strategies.noise_cost). Exit codes: 0 fine, 2 wrong
 usage. Starts without TensorFlow.

@@ -25,6 +25,14 @@ one comes in as a run directory, or as the JSON report that was made of it:
         --num_rounds=2000 --min_separation=314 --noise_multiplier=7 \
         --target_delta=1e-10
 
+Where parts of a model have mechanisms of their own, --part is given for each, as to the
+run, for a plan or with a ledger:
+
+    python -m tff_dp_aggregators.accounting.report --num_rounds=2000 \
+        --min_separation=314 --target_epsilon=8 --target_delta=1e-10 \
+        --part='body: weights=0 1, mechanism=tree, clip_norm=0.5, share=0.75' \
+        --part='head: weights=*, mechanism=gaussian, clip_norm=0.1, share=0.25'
+
 What the formulas of NbAFL claim, beside what holds, is a report of its own:
 
     python -m tff_dp_aggregators.accounting.report --nbafl --target_epsilon=0.8 \
@@ -53,6 +61,7 @@ from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.accounting.programs import nbafl_flags
 from tff_dp_aggregators.accounting.programs import participation
+from tff_dp_aggregators.accounting.programs import parts as parts_lib
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.accounting.reports import composition
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
@@ -233,6 +242,8 @@ def _stated(values: flags.FlagValues) -> dict[str, Any]:
     if isinstance(value, str) and not value.strip():
       raise ValueError(f'--{name} is empty; leave it out if there is nothing to state.')
   if 'clip_norm' in stated:
+    if values[parts_lib.FLAG].present:
+      parts_lib.check_others(values, ['clip_norm'])
     if not 0 < stated['clip_norm'] < math.inf:
       raise ValueError(
         f'--clip_norm must be positive and finite; got {stated["clip_norm"]}.'
@@ -332,6 +343,8 @@ def _check_has_plan(
   values: flags.FlagValues, limits: Optional[strategies.Participation]
 ) -> None:
   """Refuses a ledger without the plan of its run."""
+  if values[parts_lib.FLAG].present:
+    return  # Parts have their noise, and say what is missing.
   missing = [
     f'--{name}'
     for name in ('noise_multiplier', 'num_rounds')
@@ -341,7 +354,8 @@ def _check_has_plan(
     raise ValueError(
       f'--ledger needs {" and ".join(missing)} as well: it says what each round '
       'released, and its events hold for the noise, rounds and limits that the run was '
-      'planned for.'
+      f'planned for. Of a run with parts, give --{parts_lib.FLAG} for each as the run '
+      'had it, instead of --mechanism and --noise_multiplier.'
     )
 
 

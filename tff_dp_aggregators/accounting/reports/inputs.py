@@ -107,9 +107,9 @@ class Inputs:
     accountant: Whose epsilon the guarantee states; `None` for the tightest.
     clip_norm: L2 bound of a client's contribution; it does not change the guarantee. A
       ledger must have the same in all rounds.
-    weights_of_parts: Of a joint mechanism: the names of the weights of each part, by
-      its name, as the run's configuration has them, which is to be among the files;
-      `None` if they are not known.
+    weights_of_parts: Of a joint mechanism: the shapes of the weights, by the names of
+      part and weight, as the run's configuration has them, which is to be among the
+      files; `None` if they are not known.
     ledger: What the run's ledger says. With it the guarantee is of the rounds that ran;
       without it, of all rounds planned.
     enforced_by: What keeps rounds of a client as far apart as they are assumed to be,
@@ -143,7 +143,7 @@ class Inputs:
   found: Optional[str] = None
   accountant: Optional[str] = None
   clip_norm: Optional[float] = None
-  weights_of_parts: Optional[dict[str, list[str]]] = None
+  weights_of_parts: Optional[dict[str, dict[str, list[int]]]] = None
   ledger: Optional[ledger_lib.Ledger] = None
   enforced_by: str = NOT_STATED
   cap_enforced_by: Optional[str] = None

@@ -65,6 +65,7 @@ def check(mechanism: joint_mechanism.AnyMechanism, ledger: ledger_lib.Ledger) ->
     raise ValueError(
       f'the ledger lists {len(entries)} rounds; the mechanism is for 1 to {planned}.'
     )
+  _check_parts(mechanism, entries[0])
   line = mechanism.line(None)
   of_rounds = {name: line[name] for name in line if name != 'clip_norm'}
   for entry in entries:
@@ -83,6 +84,26 @@ def check(mechanism: joint_mechanism.AnyMechanism, ledger: ledger_lib.Ledger) ->
     _check_limits(mechanism, entries)
   else:
     _check_events(mechanism, ledger)
+
+
+def _check_parts(
+  mechanism: joint_mechanism.AnyMechanism, entry: ledger_lib.LedgerEntry
+) -> None:
+  """Refuses a ledger of parts for a mechanism of all weights, and the other way."""
+  if entry.parts is not None and not mechanism.parts:
+    names = ', '.join(part['name'] for part in entry.parts)
+    raise ValueError(
+      f'the ledger is of a run whose parts {names} have mechanisms of their own, and '
+      'the mechanism is one of all weights. State that of each part as in the run: a '
+      '--part for each, instead of --mechanism; in Python, a JointMechanism.'
+    )
+  if entry.parts is None and mechanism.parts:
+    names = ', '.join(part.name for part in mechanism.parts)
+    raise ValueError(
+      f'the ledger is of a run with one mechanism for all weights, and the mechanism '
+      f'is one of the parts {names}. State the one of the run: --mechanism, '
+      '--noise_multiplier and its options, instead of --part.'
+    )
 
 
 def _in_words(line: dict[str, Any]) -> str:

@@ -1,6 +1,8 @@
 """What is said of a mechanism, or of those of all parts of a model and all together."""
 
 import dataclasses
+import math
+from collections.abc import Iterable, Sequence
 from typing import Any, Callable, Optional, cast
 
 from tff_dp_aggregators import strategies
@@ -31,16 +33,20 @@ def mechanism_of(
     alone = cast(mechanism_lib.Mechanism, inputs.mechanism)
     return describe(alone, clip_norm, inputs)
   joint = cast(joint_lib.JointMechanism, inputs.mechanism)
-  weights, shares = inputs.weights_of_parts or {}, joint.shares
+  shares, of_mu_squared = joint.shares, joint.shares_of_mu_squared
   parts = []
   for part in joint.parts:
+    weights = (inputs.weights_of_parts or {}).get(part.name)
     of_part = dataclasses.replace(inputs, mechanism=part.mechanism, ledger=None)
     parts.append(
       {
         'part': part.name,
         'patterns': list(part.weights),
-        'weights': weights.get(part.name),
-        'share_of_mu_squared': shares.get(part.name),
+        'weights': None if weights is None else list(weights),
+        'shapes': None if weights is None else list(weights.values()),
+        'num_parameters': None if weights is None else _size(weights.values()),
+        'share': shares[part.name],
+        'share_of_mu_squared': of_mu_squared.get(part.name),
         **describe(part.mechanism, part.clip_norm, of_part),
       }
     )
@@ -52,11 +58,16 @@ def mechanism_of(
     'adaptive_clipping': None,
     'noise_multiplier': None,
     'sensitivity_squared': None,
-    'sensitivity_kind': joint.strategy.sensitivity_kind(joint.limits),
+    'sensitivity_kind': joint.sensitivity_kind,
     'effective_noise_multiplier': joint.effective_noise_multiplier,
     'noise_source': inputs.noise_source,
     'parts': parts,
   }
+
+
+def _size(shapes: Iterable[Sequence[int]]) -> int:
+  """How many numbers weights of these shapes have."""
+  return sum(math.prod(shape) for shape in shapes)
 
 
 def strategy_of(

@@ -81,6 +81,8 @@ def of(inputs: inputs_lib.Inputs) -> dict[str, str]:
 
 def _of(name: str, inputs: inputs_lib.Inputs, roles: set[str]) -> str:
   value = getattr(inputs, name)
+  if name == 'clip_norm' and inputs.mechanism.parts:
+    value = [part.clip_norm for part in inputs.mechanism.parts]
   recording = roles & set(FACTS[name])
   if 'ledger' in recording:
     return RECORDED

@@ -514,11 +514,20 @@ def _weights_of_parts(
   config_path: str,
   mechanism: joint_mechanism.AnyMechanism,
   privacy: Mapping[str, Any],
-) -> Optional[dict[str, list[str]]]:
-  """The weights that a configuration says each part has, if the patterns say so too."""
+) -> Optional[dict[str, dict[str, list[int]]]]:
+  """The weights that a configuration says each part has, if the patterns say so too.
+
+  Returns:
+    Their shapes, by name of the part and of the weight; `None` if there are no parts.
+  """
   if not mechanism.parts:
     return None
-  stated: dict[str, list[str]] = privacy['weights_of_parts']
+  stated: dict[str, dict[str, list[int]]] = privacy['weights_of_parts']
+  if not _are_shapes(stated):
+    raise ValueError(
+      f'{config_path}: weights_of_parts is {stated}, and not shapes by the names of '
+      'part and weight.'
+    )
   names = [name for weights in stated.values() for name in weights]
   parts = tuple(part for part, weights in stated.items() for _ in weights)
   if mechanism.part_of(names) != parts:
@@ -527,6 +536,18 @@ def _weights_of_parts(
       'do not give: something was altered.'
     )
   return stated
+
+
+def _are_shapes(stated: Any) -> bool:
+  """Whether it has shapes by name of the part and of the weight."""
+  return isinstance(stated, dict) and all(
+    isinstance(weights, dict)
+    and all(
+      isinstance(shape, list) and all(type(each) is int and each >= 0 for each in shape)
+      for shape in weights.values()
+    )
+    for weights in stated.values()
+  )
 
 
 def _training_of(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -132,7 +132,9 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
     'run': run,
     'target': target,
     'tuning': None if inputs.tuning is None else inputs.tuning.to_json(),
-    'guarantee': guarantee(event, delta, mechanism.relation, inputs.accountant),
+    'guarantee': guarantee(
+      event, delta, mechanism.relation, inputs.accountant, mechanism.sensitivity_kind
+    ),
     'other_guarantees': other_guarantees.of(inputs),
     'nbafl': nbafl_report.of_run(inputs.nbafl),
     'parts': [],
@@ -194,7 +196,8 @@ def compose(
     covered=_union(part['definition']['covered'] for part in parts),
     not_covered=_union(part['definition']['not_covered'] for part in parts),
   )
-  total = guarantee(event, delta, relation, accountant)
+  kind = 'bound' if is_bound(*parts) else 'exact'
+  total = guarantee(event, delta, relation, accountant, kind)
   mu = total['gdp_mu']
   curves = None
   if all(part['curves'] is not None for part in parts):
@@ -340,6 +343,7 @@ def guarantee(
   delta: float,
   relation: Relation,
   accountant: Optional[str] = None,
+  sensitivity_kind: str = 'exact',
 ) -> dict[str, Any]:
   """What an event guarantees, by all accountants that can read it.
 
@@ -348,6 +352,8 @@ def guarantee(
     delta: At which delta epsilon is stated.
     relation: Neighbouring relation.
     accountant: Whose epsilon is `epsilon`; `None` for the tightest.
+    sensitivity_kind: Whether the sensitivity that the event is made by is 'exact', or a
+      'bound', and so every epsilon.
 
   Returns:
     `epsilon` (of `accountant`), `delta`, the epsilons of others under their names
@@ -369,11 +375,12 @@ def guarantee(
         raise
       continue
     other = composed[name].instead(delta)
+    entry = accountants.ACCOUNTANTS[other.accountant if other else name]
     listed.append(
       {
         'name': name,
         'epsilon': _finite(value),
-        'kind': accountants.ACCOUNTANTS[other.accountant if other else name].kind,
+        'kind': entry.of_sensitivity(sensitivity_kind).kind,
         'instead': other and other._asdict(),
       }
     )
@@ -410,6 +417,20 @@ def guarantee(
       for each in sorted({delta, *_STATED_DELTAS}, reverse=True)
     ],
   }
+
+
+def is_bound(*statements: dict[str, Any]) -> bool:
+  """Whether a sensitivity that the statements rest on is known by an upper bound.
+
+  Args:
+    *statements: As `build` or `compose` returned them.
+  """
+  return any(
+    is_bound(*each['parts'])
+    if each['parts']
+    else each['mechanism']['sensitivity_kind'] != 'exact'
+    for each in statements
+  )
 
 
 def _tightest(
@@ -464,12 +485,11 @@ def _mechanism(
   inputs: inputs_lib.Inputs,
 ) -> dict[str, Any]:
   strategy = mechanism.strategy
-  limits = None if mechanism.is_sampled else mechanism.limits
   error = strategy.per_query_error()
   integers = integer_noise.of(inputs)
-  sensitivity, noise = mechanism.sensitivity, curves_lib.error_multiplier(mechanism)
-  if integers is not None:
-    sensitivity *= integers['rounding_factor']
+  factor = 1.0 if integers is None else integers['rounding_factor']
+  sensitivity = factor * mechanism.sensitivity
+  noise = curves_lib.error_multiplier(mechanism)
   adaptive = None
   if mechanism.clipped_count_stddev is not None:
     adaptive = {
@@ -491,8 +511,8 @@ def _mechanism(
     'noise_multiplier': mechanism.noise_multiplier,
     'server_noise_multiplier': mechanism.server_noise_multiplier,
     'sensitivity': sensitivity,
-    'sensitivity_squared': sensitivity**2,
-    'sensitivity_kind': strategy.sensitivity_kind(limits),
+    'sensitivity_squared': factor**2 * mechanism.sensitivity_squared,
+    'sensitivity_kind': mechanism.sensitivity_kind,
     'effective_noise_multiplier': mechanism.noise_multiplier / sensitivity,
     'integer_noise': integers,
     'simulated_epsilon': _simulated_epsilon(mechanism, inputs),

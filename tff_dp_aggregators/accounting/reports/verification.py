@@ -4,8 +4,8 @@ A report lists its inputs: mechanism, strategy, events, delta, and the files the
 from with their checksums. `verify` holds the report against the JSON schema, reads the
 files again, builds the statement again from the inputs, and compares all of it. Then it
 does what the command in the report says, and compares that as well (`commands`). Where
-the stated epsilon is exact, privacy loss distributions, which share no code with it,
-have to come to the same.
+the stated epsilon is one of the exact curve, privacy loss distributions, which share
+no code with it, have to come to the same.
 
 What can be changed in a report without being found: texts that people wrote, which are
 what enforces limits and where the noise comes from, if neither a run's configuration

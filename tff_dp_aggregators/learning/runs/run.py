@@ -377,6 +377,10 @@ class Run:
     if plan.packed_simulation == plan_lib.AUTO and not plan.packed:
       text += f'; clients are trained one by one: {plan.why_one_by_one}'
     progress_lib.say(f'{text}.', sys.stderr)
+    for part, shapes in (plan.weights_of_parts or {}).items():
+      size = sum(math.prod(shape) for shape in shapes.values())
+      listed = ', '.join(f'{name} {shape}' for name, shape in shapes.items())
+      progress_lib.say(f'part {part}: {size} parameters, in {listed}.', sys.stderr)
 
   def _remark_on_noise(self) -> None:
     """Says so, in a line, if the first round's noise is louder than what it hides."""

@@ -19,7 +19,16 @@ _HEADER = (
   'noise multiplier',
   'sensitivity',
   'effective noise multiplier',
-  'share of mu^2',
+  'share',
+)
+_SHARES = (
+  'Shares are parts of the sum of 1 / effective noise multiplier^2, by which a target '
+  'is divided when noise is found for it. Of parts with Gaussian noise alone that is '
+  'the sum of their mu^2.'
+)
+_OF_OTHERS = (
+  ' Of other noise a share says nothing else in numbers: with more of it there is less '
+  'noise.'
 )
 
 
@@ -36,13 +45,15 @@ def sections(statement: dict[str, Any]) -> Iterator[document.Section]:
       document.Paragraph(mechanism_section.principle(statement)),
       document.Facts(tuple(_facts(statement))),
       document.Table(_HEADER, tuple(_row(part) for part in parts)),
+      document.Paragraph(_shares(parts)),
     ),
   )
   for part, of_part in zip(parts, mechanism_section.by_part(statement)):
     # What ran is said of all parts together; their clip norms are in the ledger.
     alone = {**of_part, 'run': None}
     facts = (
-      Fact('weights', _weights(part), _patterns(part)),
+      Fact('weights', _weights(part, with_shapes=True), _patterns(part)),
+      *_size_facts(part),
       *mechanism_section.facts_of_noise(alone),
     )
     yield document.Section(f'Part {part["part"]}', (document.Facts(facts),))
@@ -72,8 +83,20 @@ def _facts(statement: dict[str, Any]) -> Iterator[Fact]:
   yield from mechanism_section.facts_of_all(statement)
 
 
+def _shares(parts: list[dict[str, Any]]) -> str:
+  """What the shares of the parts are of."""
+  gaussian = [part for part in parts if part['share_of_mu_squared'] is not None]
+  if len(gaussian) == len(parts):
+    return _SHARES
+  if len(gaussian) < 2:
+    return _SHARES + _OF_OTHERS
+  listed = ', '.join(
+    f'{part["part"]} has {part["share_of_mu_squared"]:.4f}' for part in gaussian
+  )
+  return f'{_SHARES}{_OF_OTHERS} Of the mu^2 of the Gaussian parts {listed}.'
+
+
 def _row(part: dict[str, Any]) -> tuple[str, ...]:
-  share = part['share_of_mu_squared']
   return (
     part['part'],
     _weights(part),
@@ -82,14 +105,26 @@ def _row(part: dict[str, Any]) -> tuple[str, ...]:
     rounding.exact(part['noise_multiplier']),
     rounding.up(part['sensitivity'], 6),
     rounding.down(part['effective_noise_multiplier']),
-    'none: not Gaussian' if share is None else f'{share:.4f}',
+    f'{part["share"]:.4f}',
   )
 
 
-def _weights(part: dict[str, Any]) -> str:
+def _weights(part: dict[str, Any], with_shapes: bool = False) -> str:
   """The names of the weights, or where no model is known their patterns."""
   names = part['weights']
-  return ', '.join(names) if names is not None else ' '.join(part['patterns'])
+  if names is None:
+    return ' '.join(part['patterns'])
+  if with_shapes:
+    names = [f'{name} {shape}' for name, shape in zip(names, part['shapes'])]
+  return ', '.join(names)
+
+
+def _size_facts(part: dict[str, Any]) -> Iterator[Fact]:
+  """How large the part is, where the model is known."""
+  if part['num_parameters'] is not None:
+    yield Fact(
+      'parameters', f'{part["num_parameters"]}', 'in all its weights, of these shapes'
+    )
 
 
 def _patterns(part: dict[str, Any]) -> str:

@@ -26,9 +26,17 @@ _INDEPENDENT = (
   'drawn anew in each round.'
 )
 _JOINT = (
-  'The weights of the model are in parts. Each part of an update is clipped by itself, '
-  'and gets noise of a mechanism of its own.'
+  'The weights of the model are in parts. The server clips each part of an update by '
+  "itself, adds up the parts of a round's clients, and adds noise of a mechanism that "
+  'each part has for itself'
 )
+_JOINT_MATRIX = (
+  'Gaussian noise to {}, in a matrix mechanism (arXiv:2202.08312) for each: what is '
+  'released of the part follows from C X + z, where the rows of X are the sums of the '
+  'rounds, C is the strategy matrix, which decides how the noise of different rounds '
+  'is correlated, and z is independent noise'
+)
+_JOINT_INDEPENDENT = '{} noise to {}, drawn anew in each round'
 _FROM_FILE = 'noise correlated over rounds by a matrix that was loaded from a file'
 _CLIPPED = {
   2: "the largest length of a client's update; a longer one is scaled down to it",
@@ -86,9 +94,10 @@ def facts_of_noise(
   yield Fact('strategy checksum', Code(mechanism['strategy_checksum']))
   yield from ran
   yield from _option_facts(mechanism)
+  of_what = 'sizes of this part' if 'part' in mechanism else 'model sizes'
   yield Fact(
     'noise memory',
-    f'{mechanism["noise_buffers"]} model sizes',
+    f'{mechanism["noise_buffers"]} {of_what}',
     'what the server keeps of the noise from round to round',
   )
   noise = noise_of(statement)
@@ -331,14 +340,33 @@ def site_of(statement: dict[str, Any]) -> sites.Site:
 
 def principle(statement: dict[str, Any]) -> str:
   """What clients and server do, in general."""
-  parts = by_part(statement)
-  if len(parts) > 1:
-    return ' '.join(dict.fromkeys([_JOINT, *map(principle, parts)]))
+  if 'parts' in statement['mechanism']:
+    return _principle_of_parts(by_part(statement))
   noise, site = noise_of(statement), site_of(statement)
-  name = ' '.join(part.capitalize() for part in noise.name.split('_'))
+  name = _capitalized(noise)
   if site.principle is not None:
     return site.principle.format(noise=name)
   return _MATRIX_MECHANISM if noise.is_gaussian else _INDEPENDENT.format(name)
+
+
+def _principle_of_parts(statements: list[dict[str, Any]]) -> str:
+  """What is done with parts, those with the same kind of noise together."""
+  by_noise: dict[noises.Noise, list[str]] = {}
+  for each in statements:
+    by_noise.setdefault(noise_of(each), []).append(each['mechanism']['part'])
+  said = []
+  for noise, names in by_noise.items():
+    to = ' and '.join(filter(None, (', '.join(names[:-1]), names[-1])))
+    said.append(
+      _JOINT_MATRIX.format(to)
+      if noise.is_gaussian
+      else _JOINT_INDEPENDENT.format(_capitalized(noise), to)
+    )
+  return f'{_JOINT}: {"; and ".join(said)}.'
+
+
+def _capitalized(noise: noises.Noise) -> str:
+  return ' '.join(word.capitalize() for word in noise.name.split('_'))
 
 
 def is_sampled(statement: dict[str, Any]) -> bool:

@@ -11,6 +11,7 @@ from typing import Any, Optional
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.reports import nbafl_report
+from tff_dp_aggregators.accounting.reports import statement as statement_lib
 from tff_dp_aggregators.accounting.reports.rendering import document
 from tff_dp_aggregators.accounting.reports.rendering import how_to_verify
 from tff_dp_aggregators.accounting.reports.rendering import joint_section
@@ -394,10 +395,10 @@ def _accounting(statement: dict[str, Any]) -> document.Section:
   ]
   if guarantee['epsilon'] is not None:
     if len(guarantee['accountants']) > 1:
-      blocks.extend(_why_they_differ(guarantee))
+      blocks.extend(_why_they_differ(statement))
     if guarantee['gdp_mu'] is not None:
       blocks.append(document.Facts(tuple(_other_terms(guarantee))))
-    blocks.append(_by_delta(guarantee))
+    blocks.append(_by_delta(statement))
     blocks.append(document.Paragraph(_ROUNDING))
   plots = tuple(_plots(statement))
   if plots:
@@ -427,7 +428,8 @@ def _label(listed: dict[str, Any]) -> str:
   return accountants.label(listed['name'], other and accountants.parts.Instead(**other))
 
 
-def _by_delta(guarantee: dict[str, Any]) -> document.Table:
+def _by_delta(statement: dict[str, Any]) -> document.Table:
+  guarantee = statement['guarantee']
   chosen = guarantee['accountant']
   rows = [
     (
@@ -439,8 +441,15 @@ def _by_delta(guarantee: dict[str, Any]) -> document.Table:
   ]
   if guarantee['pure_epsilon'] is not None:
     rows.append(('0', f'{rounding.up(guarantee["pure_epsilon"], 6)} (the sum of all)'))
-  header = ('delta', f'epsilon ({guarantee["accountant"]})')
+  header = ('delta', f'epsilon ({_by(chosen, statement)})')
   return document.Table(header, tuple(rows))
+
+
+def _by(accountant: Optional[str], statement: dict[str, Any]) -> str:
+  """By whom an epsilon is, where `exact` alone would say that it is."""
+  if accountant == accountants.EXACT and statement_lib.is_bound(statement):
+    return 'exact, of an upper bound of the sensitivity'
+  return f'{accountant}'
 
 
 def _how_composed(statement: dict[str, Any]) -> str:
@@ -478,8 +487,14 @@ def _how_composed(statement: dict[str, Any]) -> str:
     if _is_cut_short(statement):
       number += ' (here the sensitivity for the rounds that ran)'
   bound = ''
-  if any(part['mechanism']['sensitivity_kind'] != 'exact' for part in runs):
+  if statement_lib.is_bound(statement):
     bound = ' The sensitivity is known by an upper bound, so epsilon is one as well.'
+  if 'parts' in statement['mechanism'] and bound:
+    bound = (
+      ' Each part counts with those rounds of a client that are the worst for it. '
+      'These need not be the same for all parts, so this mu is an upper bound, and '
+      'epsilon is one as well.'
+    )
   return (
     f'All {"runs" if statement["parts"] else "rounds"} together are one Gaussian '
     'mechanism. Its privacy curve, epsilon for every delta, is known exactly '
@@ -487,9 +502,11 @@ def _how_composed(statement: dict[str, Any]) -> str:
   )
 
 
-def _why_they_differ(guarantee: dict[str, Any]) -> tuple[document.Block, ...]:
+def _why_they_differ(statement: dict[str, Any]) -> tuple[document.Block, ...]:
+  kind = 'bound' if statement_lib.is_bound(statement) else 'exact'
   kept = tuple(
-    accountants.entry_of(each['name']).keeps for each in guarantee['accountants']
+    accountants.entry_of(each['name']).of_sensitivity(kind).keeps
+    for each in statement['guarantee']['accountants']
   )
   return (
     document.Paragraph(
@@ -538,7 +555,7 @@ def _plots(statement: dict[str, Any]) -> Iterator[document.Plot]:
     title='Epsilon against rounds',
     caption=f'What has been spent after so many rounds.{other}',
     x_label='rounds',
-    y_label=f'epsilon at delta = {delta} ({spent_by})',
+    y_label=f'epsilon at delta = {delta} ({_by(spent_by, statement)})',
     mark=tuple(spent[-1]) if spent else None,
   )
   yield from _plot(

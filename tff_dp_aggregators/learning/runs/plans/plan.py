@@ -402,12 +402,14 @@ class Plan:
       'target_epsilon': self.target_epsilon,
       'delta': self.delta,
       'epsilon_by_round': (
-        accountants.ACCOUNTANTS[accountants.EXACT].kind
+        accountants.ACCOUNTANTS[accountants.EXACT]
+        .of_sensitivity(self.mechanism.sensitivity_kind)
+        .kind
         if self.mechanism.is_one_gaussian
         else spent_by_round.KIND
       ),
       'clip_norm': self.clip_norm,
-      'weights_of_parts': self._weights_of_parts(),
+      'weights_of_parts': self.weights_of_parts,
       'clients_per_round': self.schedule.clients_per_round,
       'enforced_by': self.schedule.enforced_by,
       'cap_enforced_by': self.schedule.enforced_by,
@@ -416,13 +418,15 @@ class Plan:
       'noise_seed': self.noise_seed,
     }
 
-  def _weights_of_parts(self) -> Optional[dict[str, list[str]]]:
-    """The names of the weights of each part; `None` if there are no parts."""
+  @property
+  def weights_of_parts(self) -> Optional[dict[str, dict[str, list[int]]]]:
+    """Shapes by name of the part and of the weight; `None` if there are no parts."""
     if not self.part_of:
       return None
-    found: dict[str, list[str]] = {part: [] for part in self.part_of}
-    for part, name in zip(self.part_of, models.weight_names(self.training.model)):
-      found[part].append(name)
+    found: dict[str, dict[str, list[int]]] = {part: {} for part in self.part_of}
+    shapes = models.weight_shapes(self.training.model)
+    for part, (name, shape) in zip(self.part_of, shapes.items()):
+      found[part][name] = shape
     return found
 
   def _simulated_cohort(self) -> Optional[dict[str, Any]]:

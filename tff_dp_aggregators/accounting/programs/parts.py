@@ -2,10 +2,12 @@
 
 --part='embedding: weights=0, mechanism=tree, clip_norm=0.3, share=0.25'
 --part='rest: weights=*, clip_norm=0.1, share=0.75'
+
+The text of a run means the same to the report of a plan or of a ledger.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Optional
 
 from absl import flags
@@ -14,11 +16,29 @@ from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting import sites
+from tff_dp_aggregators.accounting import whole_model
 from tff_dp_aggregators.strategies import registry
 
 FLAG = 'part'
+# The mechanism of a part that names none.
+DEFAULT = 'banded'
+# Flags that are of all parts together.
+GO_WITH = (FLAG, 'target_epsilon', 'target_delta', 'accountant', 'adjacency')
 _WEIGHTS, _MECHANISM, _CLIP_NORM = 'weights', 'mechanism', 'clip_norm'
 _SHARE, _NOISE = 'share', 'noise_multiplier'
+# Why flags of one mechanism do not go with parts, if there is more to say than that.
+_REASONS = {
+  'strategy_file': "a part's mechanism is given by its name, from which its strategy "
+  'follows, and a file would be that of one mechanism for all weights',
+  'clipped_count_stddev': 'clip norms of parts are fixed',
+  'find': 'it is looked for with one --noise_multiplier, and each part has its own; of '
+  'parts, noise alone is found',
+  **dict.fromkeys(
+    ('noise_site', *sites.options(), sites.SERVER_NOISE),
+    'the noise of parts is made by the server alone',
+  ),
+}
 _EXAMPLE = f"--{FLAG}='head: weights=2 3, mechanism=tree, clip_norm=0.3'"
 
 
@@ -44,13 +64,8 @@ class Part(NamedTuple):
   options: dict[str, int]
 
 
-def define(values: flags.FlagValues, default: str) -> None:
-  """Defines the flag.
-
-  Args:
-    values: Where to define it.
-    default: Name of the mechanism of a part that names none.
-  """
+def define(values: flags.FlagValues) -> None:
+  """Defines the flag."""
   flags.DEFINE_multi_string(
     FLAG,
     None,
@@ -62,30 +77,29 @@ def define(values: flags.FlagValues, default: str) -> None:
     'and an error lists them. '
     f'{_SHARE}=0.25 is the fraction of mu^2 that --target_epsilon is divided by, the '
     f'same for all parts if left out; or each part has a {_NOISE}. The guarantee is of '
-    f'all parts together. Default of {_MECHANISM}: {default}.',
+    f'all parts together. Default of {_MECHANISM}: {DEFAULT}.',
     flag_values=values,
   )
 
 
-def parse(texts: Sequence[str], default: str) -> list[Part]:
+def parse(texts: Sequence[str]) -> list[Part]:
   """What the flags say, each by itself.
 
   Args:
     texts: Their values.
-    default: Name of the mechanism of a part that names none.
 
   Raises:
     ValueError: If one is not written as they are.
 
   Example:
-    >>> parse(['head: weights=2 3, clip_norm=0.3, num_bands=4'], 'file')
-    [Part(name='head', weights=('2', '3'), mechanism='file', clip_norm=0.3, share=None,
-      noise_multiplier=None, options={'num_bands': 4})]
+    >>> parse(['head: weights=2 3, clip_norm=0.3, num_bands=4'])
+    [Part(name='head', weights=('2', '3'), mechanism='banded', clip_norm=0.3,
+      share=None, noise_multiplier=None, options={'num_bands': 4})]
   """
-  return [_parse(text, default) for text in texts]
+  return [_parse(text) for text in texts]
 
 
-def _parse(text: str, default: str) -> Part:
+def _parse(text: str) -> Part:
   name, colon, rest = text.partition(':')
   given: dict[str, str] = {}
   for setting in rest.split(','):
@@ -120,7 +134,7 @@ def _parse(text: str, default: str) -> Part:
   return Part(
     name.strip(),
     tuple(given[_WEIGHTS].split()),
-    given.get(_MECHANISM, default),
+    given.get(_MECHANISM, DEFAULT),
     found[_CLIP_NORM],
     found.get(_SHARE),
     found.get(_NOISE),
@@ -143,10 +157,36 @@ def _number(text: str, key: str, value: str, kind: Any) -> Any:
   return number
 
 
+def check_others(values: flags.FlagValues, names: Iterable[str]) -> None:
+  """Refuses flags of one mechanism for all weights.
+
+  Args:
+    values: Parsed flags, with a part.
+    names: Of the flags of privacy.
+
+  Raises:
+    ValueError: If one is given that is not of all parts together.
+  """
+  in_a_part = (_MECHANISM, _NOISE, _CLIP_NORM, *registry.options())
+  for name in names:
+    if name in GO_WITH or not values[name].present:
+      continue
+    where = f', where it stands as {name}=...' if name in in_a_part else ''
+    reason = _REASONS.get(name, 'it is of one mechanism for all weights')
+    raise ValueError(
+      f'--{name} does not go with --{FLAG}{where}: {reason}. Leave one of them out.'
+    )
+
+
+def have_noise(parts: Sequence[Part]) -> bool:
+  """Whether noise is given, if not for all of them, and so not to be found."""
+  return any(part.noise_multiplier is not None for part in parts)
+
+
 def joint(
   parts: Sequence[Part],
   schema: schemas.Schema,
-  target: Optional[mechanism_lib.Target],
+  target: Optional[whole_model.Target],
   accountant: Optional[str],
   adjacency: Optional[str],
 ) -> joint_mechanism.JointMechanism:
@@ -163,6 +203,12 @@ def joint(
     ValueError: If parts contradict each other, a number is out of range, or there is no
       analysis of such parts together.
   """
+  if len(parts) < 2:
+    raise ValueError(
+      f'--{FLAG} is given once, for {parts[0].name}, and parts are two or more. Give '
+      'one for the other weights as well, or instead of it --mechanism and '
+      f'--{_CLIP_NORM} for all of them.'
+    )
   _check_noise(parts, target)
   if schemas.is_sampled(schema):
     raise ValueError(
@@ -199,7 +245,7 @@ def joint(
   )
 
 
-def _check_noise(parts: Sequence[Part], target: Optional[mechanism_lib.Target]) -> None:
+def _check_noise(parts: Sequence[Part], target: Optional[whole_model.Target]) -> None:
   """Refuses integers, noise beside a target, and parts without either."""
   for part in parts:
     if noises.of_mechanism(part.mechanism).plan is not None:
@@ -213,11 +259,12 @@ def _check_noise(parts: Sequence[Part], target: Optional[mechanism_lib.Target]) 
   for part in parts:
     if part.share is not None:
       raise ValueError(
-        f'--{FLAG}: {_SHARE} of {part.name} divides a target, and parts with a '
-        f'{_NOISE} have none; leave one of them out.'
+        f'--{FLAG}: {_SHARE} of {part.name} divides a target, and none is to be kept. '
+        f'Give --target_epsilon, and no part a {_NOISE}; or each part its {_NOISE} '
+        f'and none a {_SHARE}.'
       )
     if part.noise_multiplier is None:
       raise ValueError(
-        f'--{FLAG}: {part.name} has no {_NOISE}, which other parts have; give one for '
-        'each part, or for none, with --target_epsilon.'
+        f'--{FLAG}: {part.name} has no {_NOISE}. Give one to each part, or '
+        '--target_epsilon and one to none.'
       )

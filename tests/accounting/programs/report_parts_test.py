@@ -1,0 +1,248 @@
+"""The report program for parts of a model that have mechanisms of their own.
+
+Claims:
+
+* From flags alone, with noise or a target, and with a ledger or a round log of a run, a
+  report is that of the joint mechanism; `--verify` finds it right, by its command as
+  well, and finds what was changed.
+* Epsilon of Gaussian parts is that of dp_accounting's composition of the parts.
+* A ledger of parts is refused without them, and told what to give; so is one with other
+  parts, and a ledger of all weights with parts.
+* What is of one mechanism for all weights, and what is found for one alone, is refused
+  with the reason.
+"""
+
+import json
+import shlex
+
+import dp_accounting
+import pytest
+
+from tests.accounting.programs import reporting
+from tests.accounting.reports import statements
+from tff_dp_aggregators import accounting
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting.accountants import gaussian
+from tff_dp_aggregators.accounting.programs import parts as parts_lib
+from tff_dp_aggregators.accounting.programs import plan as plan_program
+from tff_dp_aggregators.accounting.programs import report as report_program
+
+LIMITS = ('--num_rounds=20', '--min_separation=5')
+SHARED = (*LIMITS, '--target_delta=1e-6')
+BODY = '--part=body: weights=0 1, mechanism=tree, clip_norm=0.5, noise_multiplier=4'
+HEAD = '--part=head: weights=*, mechanism=gaussian, clip_norm=0.1, noise_multiplier=3'
+VOTES = '--part=votes: weights=2, mechanism=laplace, clip_norm=1, noise_multiplier=9'
+SHARES = (
+  '--part=body: weights=0, mechanism=tree, clip_norm=0.5, share=0.7',
+  '--part=votes: weights=2, mechanism=laplace, clip_norm=1, share=0.2',
+  '--part=head: weights=*, mechanism=gaussian, clip_norm=0.1, share=0.1',
+)
+PARTICIPATION = strategies.Participation(20, 5)
+
+
+def _joint(*others):
+  make = accounting.Mechanism
+  parts = (
+    accounting.JointPart('body', '0 1', make('tree', PARTICIPATION, 4.0), 0.5),
+    *others,
+    accounting.JointPart('head', '*', make('gaussian', PARTICIPATION, 3.0), 0.1),
+  )
+  return accounting.JointMechanism(parts)
+
+
+GAUSSIAN = _joint()
+WITH_VOTES = _joint(
+  accounting.JointPart(
+    'votes', '2', accounting.Mechanism('laplace', PARTICIPATION, 9.0), 1.0
+  )
+)
+
+
+def _verified(tmp_path, report):
+  path = tmp_path / 'report.json'
+  path.write_text(json.dumps(report))
+  return reporting.execute(f'--verify={path}')
+
+
+def _refused(*arguments):
+  result = reporting.execute(*arguments)
+  assert result.returncode == 2 and result.stdout == ''
+  assert result.stderr.startswith('error: ') and result.stderr.count('\n') == 1
+  return result.stderr
+
+
+def test_epsilon_of_a_plan_is_that_of_the_composition(tmp_path):
+  report = reporting.json_of(*SHARED, BODY, HEAD)
+  accountant = dp_accounting.pld.PLDAccountant(
+    dp_accounting.NeighboringRelation.REPLACE_SPECIAL
+  )
+  mu_squared = 0.0
+  for part in (
+    accounting.Mechanism('tree', PARTICIPATION, 4.0),
+    accounting.Mechanism('gaussian', PARTICIPATION, 3.0),
+  ):
+    effective = part.noise_multiplier / part.strategy.sensitivity(PARTICIPATION)
+    accountant.compose(dp_accounting.GaussianDpEvent(effective))
+    mu_squared += effective**-2
+  epsilon = report['guarantee']['epsilon']
+  assert epsilon == pytest.approx(gaussian.epsilon_of(mu_squared**0.5, 1e-6), rel=1e-12)
+  assert epsilon == pytest.approx(accountant.get_epsilon(1e-6), rel=1e-3)
+  assert [part['patterns'] for part in report['mechanism']['parts']] == [
+    ['0', '1'],
+    ['*'],
+  ]
+  assert report['provenance']['clip_norm'] == 'stated'
+  assert {part['num_parameters'] for part in report['mechanism']['parts']} == {None}
+  verified = _verified(tmp_path, report)
+  assert verified.returncode == 0, verified.stdout
+  command = shlex.split(report['verification']['command'])
+  assert [each for each in command if each.startswith('--part')] == [BODY, HEAD]
+
+
+def test_a_target_is_kept_with_the_shares_that_were_asked_for(tmp_path):
+  report = reporting.json_of(*SHARED, *SHARES, '--target_epsilon=6')
+  assert report['guarantee']['epsilon'] <= 6
+  assert report['guarantee']['epsilon'] == pytest.approx(6, rel=1e-3)
+  assert report['target'] == {'epsilon': 6.0, 'found': 'noise_multiplier'}
+  parts = report['mechanism']['parts']
+  assert [part['share'] for part in parts] == pytest.approx([0.7, 0.2, 0.1], rel=1e-9)
+  of_mu_squared = [part['share_of_mu_squared'] for part in parts]
+  assert of_mu_squared[1] is None
+  assert of_mu_squared[::2] == pytest.approx([0.875, 0.125], rel=1e-9)
+  assert _verified(tmp_path, report).returncode == 0
+  parts[1]['share'] = 0.21
+  found = _verified(tmp_path, report)
+  assert found.returncode == 1 and 'mechanism.parts[1].share is 0.21' in found.stdout
+
+
+@pytest.mark.parametrize(
+  ('mechanism', 'flags'),
+  [(GAUSSIAN, (BODY, HEAD)), (WITH_VOTES, (BODY, VOTES, HEAD))],
+  ids=['gaussian', 'mixed'],
+)
+def test_a_ledger_is_reported_with_its_parts(tmp_path, mechanism, flags):
+  path = tmp_path / 'ledger.jsonl'
+  ledger = statements.ledger_of(mechanism, path, num_rounds=11)
+  report = reporting.json_of(*SHARED, *flags, f'--ledger={path}')
+  assert report['run']['rounds_completed'] == 11
+  assert report['run']['epsilon_planned'] == pytest.approx(mechanism.epsilon(1e-6))
+  assert report['provenance']['clip_norm'] == 'recorded'
+  if mechanism is GAUSSIAN:
+    assert report['guarantee']['epsilon'] == ledger.entries[-1].epsilon
+  assert report['guarantee']['epsilon'] < report['run']['epsilon_planned']
+  assert _verified(tmp_path, report).returncode == 0
+  # Two runs compose.
+  other = tmp_path / 'other.jsonl'
+  statements.ledger_of(mechanism, other, num_rounds=9)
+  both = reporting.json_of(*SHARED, *flags, f'--ledger={path}', f'--ledger={other}')
+  assert both['guarantee']['epsilon'] > report['guarantee']['epsilon']
+  assert _verified(tmp_path, both).returncode == 0
+
+
+def test_noise_that_was_found_for_a_target_is_found_again_for_a_ledger(tmp_path):
+  target = (*SHARED, *SHARES, '--target_epsilon=6')
+  parts = parts_lib.parse([each.split('=', 1)[1] for each in SHARES])
+  made = parts_lib.joint(
+    parts, PARTICIPATION, accounting.whole_model.Target(6.0, 1e-6), None, None
+  )
+  path = tmp_path / 'ledger.jsonl'
+  statements.ledger_of(made, path, num_rounds=20)
+  report = reporting.json_of(*target, f'--ledger={path}')
+  assert report['guarantee']['epsilon'] <= 6
+
+
+def test_a_round_log_gives_rounds_and_limits(tmp_path):
+  log = reporting.write_log(tmp_path / 'rounds.csv', 20)
+  flags = ('--target_delta=1e-6', BODY, HEAD, f'--round_log={log}')
+  report = reporting.json_of(*flags)
+  assert report['participation']['num_rounds'] == 20
+  assert report['participation']['min_separation'] == 7
+  assert _verified(tmp_path, report).returncode == 0
+  assert '--num_rounds does not go with a round log' in _refused(*flags, LIMITS[0])
+  # With the ledger, the limits are those of the plan, which the log shows kept.
+  statements.ledger_of(GAUSSIAN, tmp_path / 'ledger.jsonl', num_rounds=20)
+  report = reporting.json_of(*flags, *LIMITS, f'--ledger={tmp_path}/ledger.jsonl')
+  assert report['participation']['min_separation'] == 5
+  assert _verified(tmp_path, report).returncode == 0
+
+
+def test_a_ledger_of_parts_says_that_they_are_missing(tmp_path):
+  path = tmp_path / 'ledger.jsonl'
+  statements.ledger_of(GAUSSIAN, path, num_rounds=11)
+  assert 'give --part for each as the run had it' in _refused(
+    '--target_delta=1e-6', f'--ledger={path}'
+  )
+  said = _refused(
+    *SHARED, '--mechanism=tree', '--noise_multiplier=4', f'--ledger={path}'
+  )
+  assert 'whose parts body, head have mechanisms of their own' in said
+  assert 'a --part for each, instead of --mechanism' in said
+  other = _refused(*SHARED, BODY, HEAD.replace('=3', '=3.5'), f'--ledger={path}')
+  assert 'head with clip norm 0.1 and noise multiplier 3.0' in other
+  assert 'noise multiplier 3.5' in other
+  limits = ('--num_rounds=20', '--min_separation=4', '--target_delta=1e-6')
+  assert 'limits on participation' in _refused(*limits, BODY, HEAD, f'--ledger={path}')
+
+
+def test_a_ledger_of_all_weights_is_refused_with_parts(tmp_path):
+  reporting.write_ledger(tmp_path / 'ledger.jsonl', reporting.TREE_OF_20, 5)
+  said = _refused(*SHARED, BODY, HEAD, f'--ledger={tmp_path}/ledger.jsonl')
+  assert 'one mechanism for all weights, and the mechanism is one of the parts' in said
+
+
+@pytest.mark.parametrize(
+  ('arguments', 'message'),
+  [
+    ((*SHARED, BODY), '--part is given once, for body, and parts are two or more'),
+    (('--target_delta=1e-6', BODY, HEAD), '--num_rounds is missing: the most rounds'),
+    ((*LIMITS, BODY, HEAD), '--target_delta is missing'),
+    ((*SHARED, *SHARES), 'share of body divides a target, and none is to be kept'),
+    ((*SHARED, SHARES[0], HEAD, '--target_epsilon=3'), 'share of body divides a'),
+    ((*SHARED, BODY, HEAD, '--mechanism=tree'), 'where it stands as mechanism=...'),
+    ((*SHARED, BODY, HEAD, '--noise_multiplier=2'), 'stands as noise_multiplier='),
+    ((*SHARED, BODY, HEAD, '--clip_norm=2'), 'where it stands as clip_norm=...'),
+    ((*SHARED, BODY, HEAD, '--num_bands=2'), 'where it stands as num_bands=...'),
+    ((*SHARED, BODY, HEAD, '--strategy_file=x'), 'from which its strategy follows'),
+    (
+      (*SHARED, BODY, HEAD, '--clipped_count_stddev=2'),
+      'clip norms of parts are fixed',
+    ),
+    ((*SHARED, BODY, HEAD, '--noise_site=local'), 'is made by the server alone'),
+    ((*SHARED, BODY, HEAD, '--min_clients=9'), 'is made by the server alone'),
+    ((*SHARED, BODY, HEAD, '--find=max_participations'), 'noise alone is found'),
+    (
+      ('--num_rounds=20', '--target_delta=1e-6', '--sampling=poisson')
+      + ('--sampling_probability=0.1', BODY, HEAD),
+      'all parts of a client are in the same sample',
+    ),
+    (('--target_delta=1e-6', BODY, HEAD, '--nbafl'), '--part does not go with --nbafl'),
+    ((BODY, HEAD, '--run_dir=x'), '--part does not go with --run_dir'),
+    ((BODY, HEAD, '--verify=x'), '--part does not go with --verify'),
+  ],
+)
+def test_what_does_not_go_with_parts_is_refused_with_the_reason(arguments, message):
+  assert message in _refused(*arguments)
+
+
+def test_noise_that_misses_the_target_is_a_check_that_failed():
+  result = reporting.execute(*SHARED, BODY, HEAD, '--target_epsilon=1')
+  assert result.returncode == 1
+  assert 'the noise of the parts spends epsilon = ' in result.stderr
+  assert 'Leave out noise_multiplier in each part' in result.stderr
+  assert reporting.execute(*SHARED, BODY, HEAD, '--target_epsilon=9').returncode == 0
+
+
+def test_other_neighbours_and_accountants_are_those_of_all_parts(tmp_path):
+  usual = reporting.json_of(*SHARED, BODY, HEAD)['guarantee']['epsilon']
+  replaced = reporting.json_of(*SHARED, BODY, HEAD, '--adjacency=replace_one')
+  assert replaced['guarantee']['epsilon'] > 2 * usual
+  by_rdp = reporting.json_of(*SHARED, BODY, HEAD, '--accountant=rdp')
+  assert by_rdp['guarantee']['accountant'] == 'rdp'
+  assert by_rdp['guarantee']['epsilon'] > usual
+  for report in (replaced, by_rdp):
+    assert _verified(tmp_path, report).returncode == 0
+
+
+def test_plan_says_that_it_is_of_all_weights():
+  assert 'one mechanism for all weights' in plan_program.__doc__
+  assert '--part' in report_program.__doc__

@@ -1,0 +1,123 @@
+"""What reports say of joint mechanisms.
+
+* Epsilon is called exact where it is, in every format, and an upper bound where the
+  worst rounds of a client need not be the same for all parts; so it is in compositions,
+  and for a mechanism of all weights whose sensitivity is known by a bound.
+* What is said of one kind of noise is said once, with the parts that have it.
+* The table has the shares that were asked for, also of Laplace noise.
+* Numbers of weights and their shapes are those of the model, where it is known.
+"""
+
+import numpy as np
+import pytest
+
+from tests.accounting.reports import rendered
+from tff_dp_aggregators import accounting
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting.reports import rendering
+from tff_dp_aggregators.accounting.reports import statement
+
+LIMITS = rendered.PARTICIPATION
+OF_BOUND = 'upper bound: the exact privacy curve of a Gaussian mechanism'
+EXACT = 'exact: the privacy curve of a Gaussian mechanism'
+
+
+def _joint(*kinds, shares=None):
+  parts = [
+    accounting.JointPart(
+      f'p{number}', f'{number}', accounting.Mechanism(kind, LIMITS, 9.0), 0.5
+    )
+    for number, kind in enumerate(kinds)
+  ]
+  if shares is None:
+    return accounting.JointMechanism(tuple(parts))
+  return accounting.JointMechanism.for_target(
+    parts, 6.0, rendered.DELTA, shares=dict(zip(('p0', 'p1', 'p2'), shares))
+  )
+
+
+SAME = rendered.build(_joint('banded', 'banded'), with_curves=True)
+OTHER = rendered.build(_joint('tree', 'banded'), with_curves=True)
+# Of contributions that may cancel each other, four of a client.
+_RANDOM = np.tril(np.random.default_rng(0).uniform(-1, 1, (20, 20)), -1) + np.eye(20)
+OF_BOUND_ALONE = accounting.Mechanism(
+  'file', LIMITS, 9.0, strategy=strategies.Dense(20, _RANDOM)
+)
+
+
+@pytest.mark.parametrize('output_format', (*rendered.PEOPLE, 'json'))
+def test_epsilon_is_exact_or_a_bound_everywhere(output_format):
+  read = {
+    'json': lambda built: rendered.plain(rendering.render(built, 'json')),
+  }.get(output_format, lambda built: rendered.read(built, output_format))
+  exact, bound = read(SAME), read(OTHER)
+  assert rendered.plain(EXACT) in exact and rendered.plain(OF_BOUND) not in exact
+  assert rendered.plain(OF_BOUND) in bound and rendered.plain(EXACT) not in bound
+  if output_format == 'json':
+    return
+  assert 'nosmallerepsilonholds' in exact and 'sothismuisanupperbound' not in exact
+  assert 'nosmallerepsilonholds' not in bound and 'sothismuisanupperbound' in bound
+  assert rendered.plain('epsilon (exact)') in exact
+  assert rendered.plain('epsilon (exact)') not in bound
+  assert rendered.plain('epsilon (exact, of an upper bound') in bound
+
+
+def test_a_composition_is_exact_if_all_runs_are():
+  single = rendered.build()
+  assert EXACT in rendering.render(statement.compose([SAME, single]), 'json')
+  mixed = statement.compose([statement.compose([SAME, OTHER]), single])
+  (listed,) = [e for e in mixed['guarantee']['accountants'] if e['name'] == 'exact']
+  assert listed['kind'].startswith(OF_BOUND)
+  text = rendered.read(mixed, 'text')
+  assert rendered.plain('known by an upper bound, so epsilon is one as well') in text
+
+
+def test_a_bound_of_all_weights_is_called_one():
+  assert OF_BOUND_ALONE.sensitivity_kind == 'bound'
+  built = rendered.build(OF_BOUND_ALONE)
+  (listed,) = [e for e in built['guarantee']['accountants'] if e['name'] == 'exact']
+  assert listed['kind'].startswith(OF_BOUND)
+  rendered.says(built, 'markdown', 'so that a smaller epsilon may hold', OF_BOUND)
+
+
+def test_each_kind_of_noise_is_told_once_with_its_parts():
+  built = rendered.build(_joint('tree', 'laplace', 'gaussian'))
+  text = rendered.read(built, 'text')
+  assert text.count(rendered.plain('Gaussian noise to p0 and p2, in a matrix')) == 1
+  assert rendered.plain('; and Laplace noise to p1, drawn anew in each round') in text
+  assert text.count(rendered.plain("adds up the parts of a round's clients")) == 1
+  assert 'modelsizes' not in text and 'sizesofthispart' in text
+
+
+@pytest.mark.parametrize('output_format', rendered.PEOPLE)
+def test_shares_that_were_asked_for_are_told(output_format):
+  made = _joint('tree', 'laplace', 'gaussian', shares=(0.7, 0.2, 0.1))
+  built = rendered.build(made, target_epsilon=6.0, found='noise_multiplier')
+  stated = [part['share'] for part in built['mechanism']['parts']]
+  assert stated == pytest.approx([0.7, 0.2, 0.1], rel=1e-12)
+  assert made.shares == pytest.approx({'p0': 0.7, 'p1': 0.2, 'p2': 0.1}, rel=1e-12)
+  rendered.says(built, output_format, 'with more of it there is less noise')
+  if output_format != 'text':
+    rendered.says(built, output_format, '0.7000', '0.2000', '0.1000')
+  rendered.says(built, output_format, 'parts p0 has 0.8750, p2 has 0.1250.')
+  assert 'lessnoise' not in rendered.read(SAME, output_format)
+
+
+@pytest.mark.parametrize('output_format', rendered.PEOPLE)
+def test_weights_are_told_with_their_shapes_where_they_are_known(output_format):
+  weights = {'p0': {'0': [64, 10]}, 'p1': {'1': [10], '1b': []}}
+  built = rendered.build(_joint('tree', 'banded'), weights_of_parts=weights)
+  sizes = [part['num_parameters'] for part in built['mechanism']['parts']]
+  assert sizes == [640, 11]
+  rendered.says(built, output_format, '0 [64, 10]', '1 [10], 1b []', '640')
+  assert 'parameters' not in rendered.read(OTHER, output_format).replace(
+    'hyperparameters', ''
+  )
+
+
+def test_squares_have_no_dust():
+  built = rendered.build(_joint('tree', 'gaussian'))
+  for part in built['mechanism']['parts']:
+    squared = part['sensitivity_squared']
+    assert squared == round(squared)
+    assert squared**0.5 == part['sensitivity']
