@@ -31,8 +31,9 @@ def range_sums(
     nodes: Makes the private mean of trees: a factory of any noise, such as
       `aggregators.gaussian`, that clips what a client says in all nodes together. A
       client with one entry of 1 has a tree of L2 norm sqrt(levels) and L1 norm levels,
-      with `levels = len(queries.tree_levels(num_bins, arity))`. It sums in no way of
-      its own; give that here.
+      with `levels = len(queries.tree_levels(num_bins, arity))`; a longer tree is scaled
+      down as a whole, so that every range comes out too small. It sums in no way of its
+      own; give that here.
     arity: How many nodes have their sum in one above.
     record_aggregation_factory: Sums trees; `None` for `tff.aggregators.SumFactory`.
 
