@@ -65,8 +65,7 @@ class Settings:
   @property
   def name(self) -> str:
     """Task and mechanism, for file names and titles."""
-    mechanism = self.privacy.mechanism
-    return f'{self.task.name}-{mechanism.name if mechanism else privacy_options.NONE}'
+    return f'{self.task.name}-{self.privacy.name}'
 
 
 def define(values: flags.FlagValues) -> None:

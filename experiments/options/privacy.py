@@ -26,6 +26,7 @@ from tff_dp_aggregators.accounting import whole_model
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.accounting.programs import parts as parts_lib
+from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.learning.runs.plans import fitting
 from tff_dp_aggregators.strategies import registry
 
@@ -72,6 +73,13 @@ class Privacy:
   delta: float
   simulated_cohort_scale: float
   nbafl: Optional[nbafl_lib.Nbafl] = None
+
+  @property
+  def name(self) -> str:
+    """What the privacy is from, for names of runs."""
+    if self.nbafl is not None:
+      return nbafl_report.NAME
+    return NONE if self.mechanism is None else self.mechanism.name
 
   @property
   def is_always_secret(self) -> bool:

@@ -165,6 +165,7 @@ def test_guarantees_are_those_of_the_accountants():
     ('uplink', 'example', 'replace_one', 2): epsilon(c * 2 / 0.8, 2),
     ('uplink', 'client', 'zero_out', 2): epsilon(client, 2),
     ('uplink', 'client', 'replace_one', 2): epsilon(client / 2, 2),
+    ('uplink', 'client', 'zero_out', 40): epsilon(client, 40),
     ('downlink', 'example', 'replace_one', 40): epsilon(c * 40 / 0.8, 40),
     ('downlink', 'client', 'zero_out', 40): epsilon(in_sum / 1.5, 40),
     ('downlink', 'client', 'replace_one', 40): epsilon(in_sum / 3, 40),
@@ -178,7 +179,7 @@ def test_guarantees_are_those_of_the_accountants():
     assert found[key].epsilon == pytest.approx(value, rel=1e-6), key
     assert f'epsilon = {found[key].epsilon:.4g} at delta = 1e-05' in found[key].words
   claimed = [each.claimed_epsilon for each in found.values()]
-  assert claimed == [0.4, 0.8, None, None, 0.8, None, None]
+  assert claimed == [0.4, 0.8, None, None, None, 0.8, None, None]
   # What is claimed of an example holds; nothing like it holds of a client.
   assert all(
     each.epsilon < each.claimed_epsilon
@@ -303,6 +304,13 @@ def test_a_run_s_mechanism_has_the_noise_and_the_guarantees_of_the_plan(changed)
   # What a client sends in all rounds: mu is the root of their number over its noise.
   mu = math.sqrt(plan.num_rounds) / plan.client_noise_multiplier
   assert made.epsilon(1e-5) == pytest.approx(gaussian.epsilon_of(mu, 1e-5), rel=1e-12)
+  (sent,) = (
+    each
+    for each in plan.guarantees()
+    if (each.seen, each.unit, each.adjacency) == ('uplink', 'client', 'zero_out')
+    and each.releases == plan.num_rounds
+  )
+  assert sent.epsilon == pytest.approx(made.epsilon(1e-5), rel=1e-12)
   central = local.central_event(
     made.noise_multiplier,
     min_clients=plan.cohort,

@@ -12,8 +12,10 @@ Claims:
   trained, and so is what contradicts the formulas, with the reason.
 """
 
+import html
 import json
 import math
+import re
 
 import pytest
 from absl import flags as absl_flags
@@ -25,6 +27,7 @@ from tff_dp_aggregators.accounting import nbafl
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.programs import report as report_program
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
+from tff_dp_aggregators.accounting.reports.rendering import rounding
 
 ALL = ('--nbafl', '--num_clients=24', '--clients_per_round=24', '--num_rounds=3')
 TARGET = ('--target_epsilon=0.8', '--target_delta=1e-5', '--clip_norm=0.5')
@@ -122,12 +125,18 @@ def test_the_report_has_what_is_claimed_beside_what_holds(run_dir):
     ('uplink', 'example', 'replace_one', 2, 0.8, _epsilon(CLIENT * 2.5, 2)),
     ('uplink', 'client', 'zero_out', 2, None, _epsilon(CLIENT, 2)),
     ('uplink', 'client', 'replace_one', 2, None, _epsilon(CLIENT / 2, 2)),
+    ('uplink', 'client', 'zero_out', 40, None, _epsilon(CLIENT, 40)),
     ('downlink', 'example', 'replace_one', 40, 0.8, _epsilon(both * 2.5, 40)),
     ('downlink', 'client', 'zero_out', 40, None, _epsilon(both, 40)),
     ('downlink', 'client', 'replace_one', 40, None, _epsilon(both / 2, 40)),
   ]
+  begins_with = rounding.up(gaussian.epsilon_of(math.sqrt(40) / both, 1e-5))
   for form in ('md', 'html'):
     text = (run_dir / f'report.{form}').read_text()
+    text = ' '.join(html.unescape(re.sub('<[^>]*>', '', text)).split())
+    asked = text.index('NbAFL was asked for epsilon = 0.8 at delta = 1e-05, which')
+    assert asked < text.index('In plain words')
+    assert f'begins with epsilon = {begins_with}, of a client as well' in text
     assert 'NbAFL: what is claimed, and what holds' in text
     assert 'not provided for: no examples were clipped' in text
     assert 'of an example holds what holds of its client' in text
@@ -201,6 +210,7 @@ def test_a_changed_row_is_found(run_dir, tmp_path):
 def test_without_noise_of_the_server_the_site_is_local():
   chosen = _settings(*ALL, *TARGET, '--min_examples=5')
   mechanism = chosen.privacy.mechanism
+  assert chosen.name == 'digits-nbafl'  # Which names its directory.
   assert chosen.privacy.nbafl.num_exposures == 3  # A client may be in every round.
   assert mechanism.noise_site == 'local' and mechanism.server_noise_multiplier is None
   assert mechanism.noise_multiplier == pytest.approx(C * 3 * 2 / (5 * 0.8), rel=1e-12)
@@ -208,7 +218,7 @@ def test_without_noise_of_the_server_the_site_is_local():
 
 
 def test_from_epsilon_1_on_the_exact_noise_is_offered_and_found():
-  with pytest.raises(ValueError, match=r"holds for epsilon < 1 only. calibration='ex"):
+  with pytest.raises(ValueError, match=r'< 1 only. --calibration=exact has the least'):
     _settings(*ALL, *TARGET[1:], *SIZES, '--target_epsilon=4')
   chosen = _settings(
     *ALL, *TARGET[1:], *SIZES, '--target_epsilon=4', '--calibration=exact'
@@ -234,7 +244,8 @@ def test_clients_that_are_drawn_are_drawn_from_all_in_each_round(tmp_path):
   assert schedule['schedule'] == 'random_eligible'
   report = _json(tmp_path / 'run' / 'report.json')
   plan = nbafl.Nbafl(0.8, 1e-5, 0.5, 1, 30, 24, 5, clients_per_round=4)
-  downlink = [each for each in report['nbafl']['guarantees'] if each['releases'] == 30]
+  rows = report['nbafl']['guarantees']
+  downlink = [each for each in rows if each['seen'] == 'downlink']
   assert [each['epsilon'] for each in downlink] == pytest.approx(
     [each.epsilon for each in plan.guarantees() if each.seen == 'downlink'], rel=1e-9
   )
@@ -251,7 +262,7 @@ def test_clients_that_are_drawn_are_drawn_from_all_in_each_round(tmp_path):
   ('arguments', 'message'),
   [
     (('--num_exposures=1',), '--nbafl needs --min_examples as well'),
-    ((*SIZES, '--num_exposures=4'), 'num_exposures must be at most num_rounds, 3'),
+    ((*SIZES, '--num_exposures=4'), '--num_exposures must be at most --num_rounds'),
     ((*SIZES, '--mechanism=tree'), '--mechanism=tree does not go with --nbafl: mech'),
     ((*SIZES, '--noise_multiplier=2'), '--noise_multiplier=2.0 does not go with'),
     ((*SIZES, '--noise_site=local'), '--noise_site=local does not go with --nbafl'),

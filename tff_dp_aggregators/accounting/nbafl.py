@@ -368,8 +368,10 @@ class Nbafl:
 
     Returns:
       For the uplink an example in one exposure, if there are more, and in all, and a
-      client in all, zeroed out and replaced; for the downlink an example and a client
-      in all rounds, the latter zeroed out only where all clients take part.
+      client in all, zeroed out and replaced; and one in all rounds, if these are more
+      than the exposures, zeroed out, which is what a run with this noise states. For
+      the downlink an example and a client in all rounds, the latter zeroed out only
+      where all clients take part.
     """
     client = self.client_noise_multiplier
     example = client * self.min_examples / 2
@@ -381,8 +383,10 @@ class Nbafl:
       ),
       self._uplink('client', 'zero_out', exposures, client),
       self._uplink('client', 'replace_one', exposures, client / 2),
-      self._downlink_example(),
     ]
+    if exposures < self.num_rounds:
+      rows.append(self._uplink('client', 'zero_out', self.num_rounds, client))
+    rows.append(self._downlink_example())
     if self.cohort == self.num_clients:
       rows.append(self._downlink_client('zero_out', self.sum_noise_multiplier))
     rows.append(self._downlink_client('replace_one', self.sum_noise_multiplier / 2))

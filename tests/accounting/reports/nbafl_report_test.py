@@ -20,6 +20,7 @@ import pytest
 
 from tests.accounting.reports import statements
 from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import mechanism as accounting_mechanism
 from tff_dp_aggregators.accounting import nbafl
 from tff_dp_aggregators.accounting.programs import report as report_program
 from tff_dp_aggregators.accounting.reports import composition
@@ -37,6 +38,7 @@ PLAN = nbafl.Nbafl(
   num_clients=50,
   min_examples=1000,
 )
+OFFERED = '--target_epsilon=4 is not below 1, and the constant sqrt(2 ln(1.25 / delta))'
 FEW = ('--clients_per_round=10', '--calibration=exact')
 
 
@@ -84,6 +86,9 @@ def test_every_form_shows_claims_beside_what_holds(output_format):
   assert 'the formulas claim 0.8 for each example' in text
   for each in built['guarantees']:
     assert rendering.rounding.up(each['epsilon']) in text
+  of_a_run = accounting_mechanism.Mechanism(**PLAN.mechanism_arguments())
+  begins_with = rendering.rounding.up(of_a_run.epsilon(1e-5))
+  assert f'a run with this noise begins with epsilon = {begins_with} at' in text
   for said in ('Clipping the finished upload does not make it so', 'sigma_u'):
     assert said in text
 
@@ -95,7 +100,8 @@ def test_every_form_shows_claims_beside_what_holds(output_format):
     (statements.OF_NBAFL[1:], '--num_exposures is for --nbafl'),
     ((*statements.OF_NBAFL, '--mechanism=tree'), '--mechanism does not go with'),
     ((*statements.OF_NBAFL, '--run_dir=x'), '--run_dir does not go with --nbafl'),
-    ((*statements.OF_NBAFL, '--clients_per_round=51'), 'at most num_clients, 50'),
+    ((*statements.OF_NBAFL, '--clients_per_round=51'), 'at most --num_clients, 50'),
+    (('--nbafl', '--target_epsilon=4', *statements.OF_NBAFL[2:]), OFFERED),
   ],
 )
 def test_flags_that_do_not_fit_are_refused(flags, message, capsys):

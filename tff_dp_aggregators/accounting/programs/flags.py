@@ -576,9 +576,12 @@ def spelled(message: str, more: Iterable[str] = ()) -> str:
   Example:
     >>> spelled('noise_site=local does not go with skellam noise.')
     '--noise_site=local does not go with skellam noise.'
+    >>> spelled("calibration='exact' has it.", ['calibration'])
+    '--calibration=exact has it.'
   """
   names = '|'.join((*site_flags(), 'clipped_count_stddev', *more))
-  return re.sub(rf'(?<![-.\w])({names})\b', r'--\1', message)
+  flagged = re.sub(rf'(?<![-.\w])({names})\b', r'--\1', message)
+  return re.sub(rf"(--(?:{names})=)'(\w+)'", r'\1\2', flagged)
 
 
 def _mechanism(

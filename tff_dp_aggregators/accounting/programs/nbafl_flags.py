@@ -1,11 +1,13 @@
 """Flags of NbAFL: a plan by its formulas, for a report of what they claim and give."""
 
+import re
 from collections.abc import Collection, Mapping
 from typing import Optional
 
 from absl import flags
 
 from tff_dp_aggregators.accounting import nbafl
+from tff_dp_aggregators.accounting.programs import flags as flags_lib
 
 # What is taken of the flags that every mechanism has, and what it is of a plan.
 _SHARED = {
@@ -96,4 +98,9 @@ def plan(values: flags.FlagValues) -> nbafl.Nbafl:
   ]
   if missing:
     raise ValueError(f'--nbafl needs {", ".join(missing)} as well.')
-  return nbafl.Nbafl(calibration=values.calibration, **numbers)
+  try:
+    return nbafl.Nbafl(calibration=values.calibration, **numbers)
+  except ValueError as e:
+    # An epsilon without a number is none that was given.
+    said = re.sub(r'\b(epsilon|delta)(?==| must)', r'target_\1', str(e))
+    raise ValueError(flags_lib.spelled(said, DECIDING)) from e

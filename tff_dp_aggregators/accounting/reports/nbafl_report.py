@@ -7,7 +7,7 @@ models: it rests on no assumption about single examples.
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Optional
 
 from tff_dp_aggregators.accounting import joint_mechanism
@@ -56,8 +56,7 @@ def of(
     A JSON-ready dict, described by `schema.load`; infinities are `None`.
   """
   rows = rows_of(plan)
-  # Zeroed out if all clients take part in every round, and else replaced.
-  central = next(each for each in rows if (each['seen'], each['unit']) == _CENTRAL)
+  central = central_of(rows)
   return {
     'mechanism': figures_of(plan),
     'guarantee': {
@@ -114,6 +113,27 @@ def rows_of(plan: nbafl.Nbafl) -> list[dict[str, Any]]:
     {**{name: getattr(each, name) for name in _ROW}, 'epsilon': _finite(each.epsilon)}
     for each in plan.guarantees()
   ]
+
+
+def central_of(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+  """The row of a client towards who sees the models: the guarantee of a plan.
+
+  Zeroed out if all clients take part in every round, and else replaced.
+
+  Args:
+    rows: As `rows_of` returned them.
+  """
+  return next(each for each in rows if (each['seen'], each['unit']) == _CENTRAL)
+
+
+def local_of(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+  """The row of what a client sends in all rounds: the guarantee of a run.
+
+  Args:
+    rows: As `rows_of` returned them.
+  """
+  sent = [each for each in rows if tuple(each[name] for name in _WHICH) == _LOCAL]
+  return max(sent, key=lambda each: int(each['releases']))
 
 
 def to_json(plan: nbafl.Nbafl) -> dict[str, Any]:
@@ -245,6 +265,9 @@ _AT_RANDOM = 'random_eligible'
 _ALIKE = 1e-9
 # Of one client, towards who sees the means of all rounds.
 _CENTRAL = ('downlink', 'client')
+# And towards who sees what it sends.
+_WHICH = ('seen', 'unit', 'adjacency')
+_LOCAL = ('uplink', 'client', 'zero_out')
 
 
 def _finite(value: float) -> Optional[float]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any, Optional
 
+from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.accounting.reports.rendering import document
 from tff_dp_aggregators.accounting.reports.rendering import how_to_verify
 from tff_dp_aggregators.accounting.reports.rendering import rounding
@@ -62,6 +63,7 @@ def document_of(title: str, statement: dict[str, Any]) -> document.Document:
     _headline(statement),
     guarantee['is_private'],
     (
+      document.Paragraph(_of_its_runs(statement)),
       document.Paragraph(_WHAT_IT_IS),
       document.Paragraph(_NOT_THE_SAME),
       document.Items('It rests on these assumptions:', _ASSUMPTIONS),
@@ -76,6 +78,36 @@ def document_of(title: str, statement: dict[str, Any]) -> document.Document:
       ),
       how_to_verify.section(statement),
     ),
+  )
+
+
+def _of_its_runs(statement: dict[str, Any]) -> str:
+  """What else the same noise is said to be, in the report of a run."""
+  local = nbafl_report.local_of(statement['guarantees'])
+  return (
+    'The report of a run with this noise begins with epsilon = '
+    f'{rounding.up(local["epsilon"])} at the same delta: local differential privacy, '
+    'of what a client sends in all rounds, towards everybody. The one above is towards '
+    'those who see no more than the models.'
+  )
+
+
+def asked_for(statement: dict[str, Any]) -> Iterator[document.Paragraph]:
+  """What the plan of a run was asked for and what its own report says, if of one.
+
+  Args:
+    statement: As `statement.build` or `compose` returned it.
+  """
+  said = statement.get('nbafl')
+  if said is None:
+    return
+  central, plan = nbafl_report.central_of(said['guarantees']), said['plan']
+  yield document.Paragraph(
+    f'NbAFL was asked for epsilon = {rounding.exact(plan["epsilon"])} at delta = '
+    f'{rounding.exact(plan["delta"])}, which its formulas claim of one example. The '
+    'guarantee above is of what a client sends in all rounds. The report of the plan '
+    f'(report --nbafl) begins with epsilon = {rounding.up(central["epsilon"])}, of a '
+    'client as well, towards those who see no more than the models of all its rounds.'
   )
 
 

@@ -150,6 +150,7 @@ def _summary(statement: dict[str, Any]) -> Iterator[document.Block]:
         )
     yield document.Paragraph(without_guarantee.NOTHING)
     return
+  yield from nbafl_document.asked_for(statement)
   if _is_cut_short(statement):
     run = statement['run']
     yield document.Paragraph(
