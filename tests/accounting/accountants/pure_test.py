@@ -1,4 +1,7 @@
-"""Epsilon at delta 0: the largest privacy loss there is, by enumeration."""
+"""Epsilon at delta 0: the largest privacy loss there is, by enumeration.
+
+No accountant states more at any delta, nor less than the closed form of one release.
+"""
 
 import itertools
 import math
@@ -72,6 +75,40 @@ def test_accountants_say_no_more_than_that(q):
   most = pure.pure_epsilon(event, Relation.ADD_OR_REMOVE_ONE)
   assert composed.get_epsilon(1e-12) == pytest.approx(most, rel=2e-2)
   assert composed.get_epsilon(1e-3) < most
+
+
+def exact_epsilon(noise_multiplier, delta):
+  """Of one release: delta is 1 - e^((epsilon - 1 / noise_multiplier) / 2)."""
+  return max(0.0, 1 / noise_multiplier + 2 * math.log1p(-delta))
+
+
+@pytest.mark.parametrize('name', ['pld', 'prv', 'rdp'])
+@pytest.mark.parametrize('noise_multiplier', [0.5, 1 / 2.000033, 10.0, 60.0])
+def test_no_accountant_states_more_nor_less_than_holds(name, noise_multiplier):
+  composed = accountants.composed(LAPLACE(noise_multiplier), name)
+  most = pure.pure_epsilon(LAPLACE(noise_multiplier))
+  deltas = [0.05, 1e-3, 1e-5, 1e-6, 1e-10, *([] if name == 'prv' else [1e-20, 1e-200])]
+  found = [composed.get_epsilon(delta) for delta in deltas]
+  assert np.all(np.diff(found) >= 0) and found[-1] <= most
+  for epsilon, delta in zip(found, deltas):
+    assert epsilon >= exact_epsilon(noise_multiplier, delta) * (1 - 1e-13)
+    if name != 'rdp':
+      assert epsilon <= exact_epsilon(noise_multiplier, delta) + 1e-3
+  assert composed.get_delta(most) == 0.0
+  assert 0 < composed.get_delta(0.9 * most) < 1
+
+
+@pytest.mark.parametrize('rounds', [1, 5, 20])
+def test_samples_are_told_by_no_more_than_their_largest_loss(rounds):
+  sampled = dp_accounting.PoissonSampledDpEvent(0.1, LAPLACE(0.5))
+  event = dp_accounting.SelfComposedDpEvent(sampled, rounds)
+  composed = accountants.composed(event, None, Relation.ADD_OR_REMOVE_ONE)
+  most = pure.pure_epsilon(event, Relation.ADD_OR_REMOVE_ONE)
+  assert most == pytest.approx(rounds * largest_loss(0.5, 0.1), rel=1e-9)
+  found = [composed.get_epsilon(10.0**-power) for power in (1, 6, 20, 200)]
+  assert np.all(np.diff(found) >= 0) and found[-1] == most
+  # It is its own bound there, and not Renyi's.
+  assert composed.instead(1e-200) is None
 
 
 @pytest.mark.parametrize(

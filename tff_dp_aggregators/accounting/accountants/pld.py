@@ -40,6 +40,7 @@ from dp_accounting import NeighboringRelation as Relation
 
 from tff_dp_aggregators.accounting.accountants import losses
 from tff_dp_aggregators.accounting.accountants import parts
+from tff_dp_aggregators.accounting.accountants import pure
 from tff_dp_aggregators.accounting.accountants import rdp
 
 # More noise is read as that much: as nothing for every delta that matters.
@@ -99,6 +100,8 @@ class PldAccountant(parts.Accountant):
     found = self._parts()
     if not found or parts.is_non_private(found):
       return 1.0 if found else 0.0
+    if target_epsilon >= pure.of_parts(found):
+      return 0.0
     if not _is_in_range(found):
       bound = _renyi(tuple(found), self.neighboring_relation)
       return bound.get_delta(target_epsilon)
@@ -116,7 +119,9 @@ class PldAccountant(parts.Accountant):
     found = self._parts()
     if not found or parts.is_non_private(found):
       return _Answer(math.inf if found else 0.0)
-    return _epsilon(tuple(found), self.neighboring_relation, target_delta)
+    answer = _epsilon(tuple(found), self.neighboring_relation, target_delta)
+    most = pure.of_parts(found)
+    return _Answer(most) if answer.value > most else answer
 
 
 def _renyi(found: tuple[parts.Part, ...], relation: Relation) -> rdp.RdpAccountant:

@@ -23,6 +23,7 @@ from typing import Any
 import dp_accounting
 
 from tff_dp_aggregators.accounting.accountants import parts
+from tff_dp_aggregators.accounting.accountants import pure
 
 # What the package may add to epsilon: for one Gaussian, and for samples.
 _EPSILON_ERROR = 4e-4
@@ -77,7 +78,8 @@ class PrvAccountant(parts.Accountant):
       _, _, upper = composed.peer.compute_epsilon(delta, composed.counts)
       return upper + composed.mean_error
 
-    return max(0.0, _worst(found, _DELTA_ERROR * target_delta, epsilon))
+    worst = _worst(found, _DELTA_ERROR * target_delta, epsilon)
+    return min(pure.of_parts(found), max(0.0, worst))
 
   def get_delta(self, target_epsilon: float) -> float:
     """Smallest delta at `target_epsilon`, rounded up; at least 1e-14 or so.
@@ -88,6 +90,8 @@ class PrvAccountant(parts.Accountant):
     found = self._parts()
     if not found or parts.is_non_private(found):
       return 1.0 if found else 0.0
+    if target_epsilon >= pure.of_parts(found):
+      return 0.0
 
     def delta(composed: '_Composed') -> float:
       epsilon = target_epsilon - composed.mean_error

@@ -1,8 +1,9 @@
 """Pure epsilon: what holds with delta 0, of Laplace noise.
 
 The accountants compose privacy losses and state epsilon at a positive delta, where it
-is smaller. The sum of what single uses cost holds with no exception, of Laplace noise;
-that which is made ends after some 88 scales, at a probability of 2^-128 a number
+is smaller, and never more than here: a grid, or a Renyi divergence of finite order, may
+come out above. The sum of what single uses cost holds with no exception, of Laplace
+noise; that which is made ends after some 88 scales, at a probability of 2^-128 a number
 (`noise.laplace`).
 """
 
@@ -73,7 +74,21 @@ def pure_epsilon(
     >>> pure_epsilon(both)
     inf
   """
-  found = parts.parts(event, relation)
+  return of_parts(parts.parts(event, relation))
+
+
+def of_parts(found: list[parts.Part]) -> float:
+  """The same of what an event is made of.
+
+  No accountant needs to state more than this, at any delta: at it, delta is 0.
+
+  Args:
+    found: From `parts.parts`.
+
+  Example:
+    >>> of_parts([(dp_accounting.LaplaceDpEvent(4.0), 2)])
+    0.5
+  """
   costs = [_of(part) for part, _ in found]
   if math.inf in costs:
     return math.inf

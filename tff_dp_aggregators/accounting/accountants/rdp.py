@@ -22,6 +22,7 @@ from scipy import special
 from tff_dp_aggregators.accounting import discrete_events
 from tff_dp_aggregators.accounting.accountants import discrete
 from tff_dp_aggregators.accounting.accountants import parts
+from tff_dp_aggregators.accounting.accountants import pure
 
 # TF Privacy's customary orders, with which the Gboard figures were published.
 ORDERS = tuple([1 + x / 10 for x in range(1, 100)] + list(range(12, 64)))
@@ -88,12 +89,14 @@ class RdpAccountant(parts.Accountant):
   def get_epsilon(self, target_delta: float) -> float:
     """An upper bound on the smallest epsilon at `target_delta`."""
     orders, divergences = self.divergences()
-    return float(
-      dp_accounting.rdp.compute_epsilon(orders, divergences, target_delta)[0]
-    )
+    epsilon, _ = dp_accounting.rdp.compute_epsilon(orders, divergences, target_delta)
+    # Which is the divergence of order infinity.
+    return min(pure.of_parts(self._parts()), float(epsilon))
 
   def get_delta(self, target_epsilon: float) -> float:
     """An upper bound on the smallest delta at `target_epsilon`."""
+    if target_epsilon >= pure.of_parts(self._parts()):
+      return 0.0
     orders, divergences = self.divergences()
     tiny = (divergences > 0) & (divergences < _MIN_DIVERGENCE)
     divergences[tiny] = _MIN_DIVERGENCE

@@ -150,6 +150,12 @@ def _summary(statement: dict[str, Any]) -> Iterator[document.Block]:
         )
     yield document.Paragraph(without_guarantee.NOTHING)
     return
+  pure = statement['guarantee']['pure_epsilon']
+  if pure:  # It is 0 of nothing.
+    yield document.Paragraph(
+      f'With delta = 0 it is epsilon = {rounding.up(pure)}: pure differential privacy, '
+      'which Laplace noise has.'
+    )
   yield from nbafl_document.asked_for(statement)
   if _is_cut_short(statement):
     run = statement['run']
