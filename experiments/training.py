@@ -15,6 +15,7 @@ from tff_dp_aggregators import learning
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.accounting.programs import program
+from tff_dp_aggregators.base import rounding
 from tff_dp_aggregators.learning import models as models_lib
 from tff_dp_aggregators.learning.runs import progress
 from tff_dp_aggregators.learning.runs.plans import fitting
@@ -259,16 +260,27 @@ def _spent(settings: settings_lib.Settings, result: learning.Result) -> str:
   if scale != 1:
     return f'No guarantee: {_cohorts(settings)}.'
   if mechanism.site.is_simulation:
-    return f'No guarantee: {mechanism.site.help}.'
+    return f'No guarantee: {mechanism.site.help}.{_stands_for(result)}'
   is_exact = (
     mechanism.sensitivity_kind != 'bound'
     and guarantee['accountant'] == accountants.EXACT
   )
-  epsilon = progress.format_number(guarantee['epsilon'])
+  epsilon = rounding.up(guarantee['epsilon'])
   return (
     f'Privacy spent in {result.rounds} of {result.num_rounds} rounds: '
     f'(epsilon, delta) = ({epsilon}, {guarantee["delta"]:g}) for each client, '
     f'{"exact" if is_exact else "an upper bound"}.'
+  )
+
+
+def _stands_for(result: learning.Result) -> str:
+  """What noise of each client would have, of a run that simulates it."""
+  epsilon = result.statement['mechanism']['simulated_epsilon']
+  if epsilon is None:
+    return ''
+  return (
+    f' It stands for (epsilon, delta) = ({rounding.up(epsilon)}, {result.delta:g}) '
+    'local differential privacy of what each client would send in all planned rounds.'
   )
 
 

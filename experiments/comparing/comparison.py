@@ -2,11 +2,10 @@
 
 import dataclasses
 import itertools
-import math
 import time
 from collections.abc import Mapping, Sequence
 
-from tff_dp_aggregators.accounting.reports.rendering import rounding
+from tff_dp_aggregators.base import rounding
 from tff_dp_aggregators.learning.runs import progress
 
 from . import cells as cells_lib
@@ -331,9 +330,7 @@ def _in_words(outcome: jobs.Outcome) -> str:
     return f'failed: {outcome.reason}'
   result = results_lib.read(outcome.cell)
   name = outcome.cell.settings.model.metric.name
-  spent = 'infinite'
-  if result.epsilon is not None and math.isfinite(result.epsilon):
-    spent = rounding.up(result.epsilon)
+  spent = rounding.up(result.epsilon)
   return f'{name} {result.metric:.4f}, epsilon {spent} ({_duration(outcome.seconds)})'
 
 

@@ -11,8 +11,8 @@ from typing import Any, Optional
 
 import numpy as np
 
-from tff_dp_aggregators.accounting.reports.rendering import rounding
 from tff_dp_aggregators.base import new_files
+from tff_dp_aggregators.base import rounding
 
 from . import grid
 from . import record as record_lib
@@ -272,7 +272,7 @@ def _cell(row: Row, name: str) -> str:
     error = row[f'{name}{ERROR}']
     return f'{value:.4f}' + ('' if error is None else f' ± {error:.4f}')
   if name.startswith('epsilon'):
-    return 'infinite' if math.isinf(value) else rounding.up(value)
+    return rounding.up(value)
   if name == 'seconds':
     return f'{value:.1f}'
   if name == 'noise_multiplier':

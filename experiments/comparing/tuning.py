@@ -20,7 +20,7 @@ import dp_accounting
 
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import joint_mechanism
-from tff_dp_aggregators.accounting.reports.rendering import rounding
+from tff_dp_aggregators.base import rounding
 
 from . import cells as cells_lib
 from . import grid

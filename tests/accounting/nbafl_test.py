@@ -29,6 +29,7 @@ from tff_dp_aggregators.accounting import local
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import nbafl
 from tff_dp_aggregators.accounting.accountants import gaussian
+from tff_dp_aggregators.base import rounding
 
 NUMBERS = {
   'epsilon': 0.8,
@@ -112,7 +113,7 @@ def test_all_noise_in_a_mean_is_what_the_rounds_take(cohort):
 def test_epsilon_from_1_is_refused_with_the_exact_noise(epsilon):
   least = 1 / gaussian.mu_of(epsilon, 1e-5)
   with pytest.raises(
-    ValueError, match=rf"'exact' has .* any epsilon: {least:.6g} sens"
+    ValueError, match=rf"'exact' has .* any epsilon: {rounding.up(least, 6)} sens"
   ):
     _made(epsilon=epsilon)
   for stddev in (nbafl.uplink_stddev, nbafl.downlink_stddev):
@@ -177,7 +178,8 @@ def test_guarantees_are_those_of_the_accountants():
   assert list(found) == list(expected)
   for key, value in expected.items():
     assert found[key].epsilon == pytest.approx(value, rel=1e-6), key
-    assert f'epsilon = {found[key].epsilon:.4g} at delta = 1e-05' in found[key].words
+    said = rounding.up(found[key].epsilon)
+    assert f'epsilon = {said} at delta = 1e-05' in found[key].words
   claimed = [each.claimed_epsilon for each in found.values()]
   assert claimed == [0.4, 0.8, None, None, None, 0.8, None, None]
   # What is claimed of an example holds; nothing like it holds of a client.

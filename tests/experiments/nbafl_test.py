@@ -27,7 +27,7 @@ from tff_dp_aggregators.accounting import nbafl
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.programs import report as report_program
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
-from tff_dp_aggregators.accounting.reports.rendering import rounding
+from tff_dp_aggregators.base import rounding
 
 ALL = ('--nbafl', '--num_clients=24', '--clients_per_round=24', '--num_rounds=3')
 TARGET = ('--target_epsilon=0.8', '--target_delta=1e-5', '--clip_norm=0.5')

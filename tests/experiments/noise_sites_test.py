@@ -28,6 +28,7 @@ from tff_dp_aggregators.accounting import adaptive_clipping
 from tff_dp_aggregators.accounting import sites
 from tff_dp_aggregators.accounting.programs import report as report_program
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
+from tff_dp_aggregators.base import rounding
 
 CLIENTS = ('--num_clients=24', '--clients_per_round=4')
 SHARED = ('--num_rounds=2', '--target_delta=1e-3')
@@ -209,6 +210,9 @@ def test_the_approximation_of_local_noise_has_no_guarantee(tmp_path):
   result = _run(tmp_path / 'run', GAUSSIAN, '--noise_site=local_approximate')
   assert 'No guarantee: the server adds Gaussian noise' in result.stdout
   assert 'Privacy spent' not in result.stdout
+  local = rounding.up(_mechanism(GAUSSIAN, '--noise_site=local').epsilon(1e-3))
+  stands_for = f'It stands for (epsilon, delta) = ({local}, 0.001) local differential'
+  assert stands_for in result.stdout
   entries = ledger_lib.read(str(tmp_path / 'run' / 'ledger.jsonl')).entries
   assert {each.event['type'] for each in entries} == {'NonPrivateDpEvent'}
   assert {row['epsilon'] for row in _rows(tmp_path / 'run')} == {'inf'}

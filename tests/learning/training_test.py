@@ -299,10 +299,13 @@ def test_keras_models_data_laid_out_before_no_privacy_and_a_running_event_loop(
     model=lambda: tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=[2])]),
     loss=tf.keras.losses.MeanSquaredError(),
     mechanism=None,
+    delta=None,
     clip_norm=None,
     num_rounds=5,
     evaluate_every=3,
   )
+  with pytest.raises(ValueError, match='delta is missing: at which delta epsilon is'):
+    _train(tmp_path / 'private', delta=None)
   assert result.epsilon == float('inf') and result.statement['mechanism'] is None
   rows = training_runs.lasting(tmp_path / 'run')['metrics']
   assert [bool(row['test_loss']) for row in rows] == [False, False, True, False, True]

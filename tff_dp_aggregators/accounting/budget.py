@@ -24,6 +24,7 @@ from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.accountants import pure
 from tff_dp_aggregators.base import checks
+from tff_dp_aggregators.base import rounding
 
 # Kinds of noise, by name.
 NOISES = {each.name: each for each in (noises.GAUSSIAN, noises.LAPLACE)}
@@ -293,14 +294,14 @@ class Budget:
       there = self._delta_of(noise_multiplier, epsilon)
       if there <= delta:
         return
-      instead = f', or delta = {there:.6g} at the epsilon given'
+      instead = f', or delta = {rounding.up(there, 6)} at the epsilon given'
     least = self._least_noise(epsilon, delta) if epsilon else math.inf
     raise ValueError(
       f'epsilon={epsilon:g}, delta={delta:g} and noise_multiplier={noise_multiplier:g} '
       f'do not fit: {self.num_compositions} times this noise spends epsilon = '
-      f'{spent:.6g} at the delta given, {spent - epsilon:.3g} more than it says'
-      f'{instead} (accountant {self.accountant}). A noise multiplier of {least:.6g} '
-      'keeps both; leave out one of the three and it is found.'
+      f'{rounding.up(spent, 6)} at the delta given, {spent - epsilon:.3g} more than it '
+      f'says{instead} (accountant {self.accountant}). A noise multiplier of '
+      f'{rounding.up(least, 6)} keeps both; leave out one of the three and it is found.'
     )
 
 

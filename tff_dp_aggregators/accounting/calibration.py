@@ -15,6 +15,7 @@ from scipy import optimize
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.base import checks
+from tff_dp_aggregators.base import rounding
 
 _ZERO_OUT = Relation.REPLACE_SPECIAL
 
@@ -113,8 +114,9 @@ def largest(
   spent = _Spent(make_event, target_delta, accountant, relation)
   if spent(1) > target_epsilon:
     raise ValueError(
-      f'even one spends epsilon = {spent(1):.6g} at delta = {target_delta:g}, more '
-      f'than target_epsilon={target_epsilon:g}; add noise or raise the target.'
+      f'even one spends epsilon = {rounding.up(spent(1), 6)} at delta = '
+      f'{target_delta:g}, more than target_epsilon={target_epsilon:g}; add noise or '
+      'raise the target.'
     )
   kept, spoilt = 1, 2
   while spoilt <= at_most and spent(spoilt) <= target_epsilon:

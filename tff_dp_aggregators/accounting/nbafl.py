@@ -51,6 +51,7 @@ from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.base import checks
+from tff_dp_aggregators.base import rounding
 
 # Formulas as published, or the least noise for what they promise.
 CALIBRATIONS = ('published', 'exact')
@@ -81,7 +82,7 @@ def gaussian_constant(epsilon: float, delta: float) -> float:
     raise ValueError(
       f'epsilon={epsilon:g} is not below 1, and the constant sqrt(2 ln(1.25 / delta)) '
       "holds for epsilon < 1 only. calibration='exact' has the least noise for any "
-      f'epsilon: {least:.6g} sensitivities for one release.'
+      f'epsilon: {rounding.up(least, 6)} sensitivities for one release.'
     )
   return math.sqrt(2 * math.log(1.25 / delta))
 
@@ -494,8 +495,8 @@ def _words(
   how = 'is another' if adjacency == 'replace_one' else 'counts as nothing'
   many = 'one' if releases == 1 else f'{releases}'
   return (
-    f'Who sees {many} {what} tells with epsilon = {epsilon:.4g} at delta = {delta:g} '
-    f'whether one {unit} {how}.'
+    f'Who sees {many} {what} tells with epsilon = {rounding.up(epsilon)} at delta = '
+    f'{delta:g} whether one {unit} {how}.'
   )
 
 

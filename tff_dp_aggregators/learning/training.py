@@ -22,6 +22,7 @@ from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.base import checks
+from tff_dp_aggregators.base import rounding
 from tff_dp_aggregators.learning import fed_avg
 from tff_dp_aggregators.learning import fed_prox
 from tff_dp_aggregators.learning import interrupts
@@ -50,6 +51,8 @@ _CHECKPOINT_SECONDS = 30.0
 _SEED_BITS = 62
 # A round that takes longer hangs, most likely.
 _TIMEOUT_SECONDS = 3600.0
+# What lines of a ledger name where epsilon is infinite at any.
+_WITHOUT_PRIVACY = 1e-5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +98,7 @@ def train(
   mechanism: Optional[joint_mechanism.AnyMechanism],
   run_dir: str,
   *,
-  delta: float,
+  delta: Optional[float] = None,
   clip_norm: Optional[float] = None,
   clip_order: Optional[float] = None,
   clients_per_round: Optional[int] = None,
@@ -155,6 +158,7 @@ def train(
     run_dir: Where everything is left: see `run_directory`. A directory that does not
       exist, is empty, or is that of the same run.
     delta: At which delta epsilon is told; well below one over the number of clients.
+      Without mechanism epsilon is infinite at each, and `None` will do.
     clip_norm: Bound of one client's update in one round, the first one if the
       mechanism adapts it: of its L2 norm, and with Laplace noise of its L1 norm.
       Without mechanism, updates are clipped to it and no noise is added; `None` for
@@ -267,7 +271,7 @@ def train(
     >>> result.statement['target']
     {'epsilon': 8.0, 'found': 'noise_multiplier'}
   """
-  gaussian.check_delta(delta, 'delta')
+  delta = _delta(delta, mechanism)
   run_directory.check_usable(run_dir)
   runtime.check_timeout(timeout_seconds)
   checks.check_positive_int('evaluate_every', evaluate_every)
@@ -348,6 +352,20 @@ def train(
         ) as stop:
           run.go(stop)
     return _result(run)
+
+
+def _delta(
+  given: Optional[float], mechanism: Optional[joint_mechanism.AnyMechanism]
+) -> float:
+  """The one that was given; any, where there is no privacy to tell."""
+  if given is None:
+    if mechanism is not None:
+      raise ValueError(
+        'delta is missing: at which delta epsilon is told. Give one well below one '
+        'over the number of clients.'
+      )
+    return _WITHOUT_PRIVACY
+  return gaussian.check_delta(given, 'delta')
 
 
 def _target_epsilon(
@@ -503,7 +521,7 @@ def _result(run: run_lib.Run) -> Result:
     progress.say(
       f'{directory.path}: {len(rows)} of {plan.num_rounds} rounds; '
       f'{plan.larger_cohort.in_words()}. A run of that size would have spent epsilon = '
-      f'{progress.format_number(simulated)} at delta = {plan.delta:g}.',
+      f'{rounding.up(simulated)} at delta = {plan.delta:g}.',
       sys.stderr,
     )
   return Result(

@@ -38,6 +38,7 @@ from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.planning import comparison as planning
 from tff_dp_aggregators.accounting.planning import views as plan_views
 from tff_dp_aggregators.accounting.programs import plan as plan_program
+from tff_dp_aggregators.base import rounding
 from tff_dp_aggregators.strategies import noise_cost
 from tff_dp_aggregators.strategies import registry
 
@@ -480,7 +481,7 @@ def test_the_table_fits_into_a_terminal_and_has_the_numbers(targeted, noised, sa
     for row in comparison.rows:
       differs = f'{row.mechanism.noise_multiplier:.5g}'
       if comparison is noised:
-        differs = f'{row.epsilon:.4g}'
+        differs = rounding.up(row.epsilon)
       numbers = (
         differs,
         f'{comparison.relative(row, "rmse"):.3f}',

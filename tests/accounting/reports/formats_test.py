@@ -28,8 +28,8 @@ from tff_dp_aggregators.accounting.reports import rendering
 from tff_dp_aggregators.accounting.reports import statement
 from tff_dp_aggregators.accounting.reports.rendering import document
 from tff_dp_aggregators.accounting.reports.rendering import plots
-from tff_dp_aggregators.accounting.reports.rendering import rounding
 from tff_dp_aggregators.accounting.reports.rendering import sections
+from tff_dp_aggregators.base import rounding
 
 HOSTILE = '<script>alert(1)</script> | a *b* _c_ `d` [e](f) \\ &amp;\n| # g'
 

@@ -15,6 +15,7 @@ import pytest
 
 from tests.accounting.reports import statements
 from tff_dp_aggregators.accounting.reports import rendering
+from tff_dp_aggregators.base import rounding
 
 FLAGS = ('--num_rounds=12', '--min_separation=4', '--target_delta=1e-6')
 LINE = 'With delta = 0 it is epsilon = '
@@ -39,7 +40,7 @@ def test_pure_epsilon_is_told_and_never_exceeded(given, tmp_path):
   )
   if given == '--target_epsilon=2':
     assert 2 * (1 - 1e-4) < stated['epsilon'] <= 2
-  said = f'{LINE}{rendering.rounding.up(stated["pure_epsilon"])}: pure'
+  said = f'{LINE}{rounding.up(stated["pure_epsilon"])}: pure'
   for form in ('text', 'markdown', 'html'):
     text = _text(report, form)
     assert text.index(said) < text.index('In plain words')

@@ -28,6 +28,7 @@ from tff_dp_aggregators.accounting.reports import json_schema
 from tff_dp_aggregators.accounting.reports import rendering
 from tff_dp_aggregators.accounting.reports import schema
 from tff_dp_aggregators.accounting.reports import statement
+from tff_dp_aggregators.base import rounding
 
 PLAN = nbafl.Nbafl(
   0.8,
@@ -85,9 +86,9 @@ def test_every_form_shows_claims_beside_what_holds(output_format):
   text = ' '.join(html.unescape(re.sub('<[^>]*>', ' ', text)).split())
   assert 'the formulas claim 0.8 for each example' in text
   for each in built['guarantees']:
-    assert rendering.rounding.up(each['epsilon']) in text
+    assert rounding.up(each['epsilon']) in text
   of_a_run = accounting_mechanism.Mechanism(**PLAN.mechanism_arguments())
-  begins_with = rendering.rounding.up(of_a_run.epsilon(1e-5))
+  begins_with = rounding.up(of_a_run.epsilon(1e-5))
   assert f'a run with this noise begins with epsilon = {begins_with} at' in text
   for said in ('Clipping the finished upload does not make it so', 'sigma_u'):
     assert said in text

@@ -33,6 +33,7 @@ from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.reports import composition
 from tff_dp_aggregators.accounting.reports import rendering
 from tff_dp_aggregators.accounting.reports import statement
+from tff_dp_aggregators.base import rounding
 
 DELTA = 1e-6
 SHARES, INTEGERS = statements.OF_CLIENTS['shares'], statements.OF_CLIENTS['integers']
@@ -314,7 +315,7 @@ def test_a_simulation_says_first_that_there_is_no_guarantee(noise, output_format
   assert 'and nothing is accounted for but that' in words
   assert 'here nothing is' in words and 'What else holds' not in words
   local = accounting.Mechanism(noise, statements.LIMITS, 5.0, noise_site='local')
-  epsilon = rendering.rounding.up(local.epsilon(DELTA))
+  epsilon = rounding.up(local.epsilon(DELTA))
   assert f'would have (epsilon, delta) = ({epsilon}, 1e-06) local' in words
 
 
@@ -333,7 +334,7 @@ def test_every_form_says_where_the_noise_is_made(kind, output_format, tmp_path):
     said = assumption.format(min_clients=20)[:50]
     assert said in text
   for each in built['other_guarantees']:
-    assert rendering.rounding.up(each['epsilon']) in text
+    assert rounding.up(each['epsilon']) in text
 
 
 def test_integers_say_what_rounding_costs_and_that_wrapping_costs_no_privacy():
@@ -442,7 +443,7 @@ def test_who_sees_single_reports_of_all_runs_has_a_row():
 
 def test_local_privacy_says_what_it_mostly_means():
   built = _build(LOCAL)
-  usual = rendering.rounding.up(_others(built)['everybody', 'replace_one'])
+  usual = rounding.up(_others(built)['everybody', 'replace_one'])
   said = f'stated for any two data of a client. That is epsilon = {usual}'
   assert said in ' '.join(rendering.render(built, 'text').split())
   # The guarantee itself, or none of local noise.

@@ -9,6 +9,7 @@ import numpy as np
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.planning import comparison as planning
+from tff_dp_aggregators.base import rounding
 from tff_dp_aggregators.strategies import registry
 
 # File formats of the picture.
@@ -108,7 +109,7 @@ def draw(comparison: planning.Comparison, file_format: str) -> bytes:
   axes.set_xlabel('rounds in the sum')
   axes.set_ylabel('standard deviation of the noise in a prefix sum, in clip norms')
   axes.set_title(
-    f'With noise for epsilon = {comparison.equal_epsilon:.4g} at delta = '
+    f'With noise for epsilon = {rounding.up(comparison.equal_epsilon)} at delta = '
     f'{task.target_delta:g}\n{_rounds(task)}',
     fontsize='medium',
   )
@@ -186,7 +187,7 @@ def _columns(comparison: planning.Comparison) -> list[_Column]:
       1, _Column(title, lambda row: f'{row.mechanism.noise_multiplier:.5g}')
     )
   else:
-    columns.insert(1, _Column(('', 'epsilon'), lambda row: f'{row.epsilon:.4g}'))
+    columns.insert(1, _Column(('', 'epsilon'), lambda row: rounding.up(row.epsilon)))
     columns.insert(3, _Column(('at equal', 'epsilon'), relative('equal_rmse')))
   return columns
 

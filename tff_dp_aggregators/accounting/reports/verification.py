@@ -130,7 +130,11 @@ def _verify(path: str, statement_of: Optional[commands.StatementOf]) -> Result:
     try:
       report = strict_json.loads(file.read())
     except ValueError as e:
-      raise ValueError(f'{path} is not a JSON report: {e}') from e
+      raise ValueError(
+        f'{path} is not a JSON report ({str(e).rstrip(".")}). Give the JSON: '
+        'report.json of a run, which is beside its report.md, or what --format=json '
+        'prints.'
+      ) from e
   if not isinstance(report, dict) or report.get('format') != statement_lib.FORMAT:
     raise ValueError(f'{path} is not a privacy report of this package.')
   if report.get('version') != statement_lib.VERSION:

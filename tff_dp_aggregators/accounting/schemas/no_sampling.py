@@ -168,8 +168,8 @@ class Limits(base.Kind[strategies.Participation]):
         f'the most of {schema.num_rounds} rounds that are so far apart',
       ),
       base.Fact(
-        'assumed at most',
-        'nothing more' if assumed is None else f'{assumed}',
+        'assumed besides',
+        'nothing' if assumed is None else f'at most {assumed}',
         'the most rounds of one client as far as it does not follow from the '
         'separation: an assumption of its own, and who breaks it has less privacy',
       ),

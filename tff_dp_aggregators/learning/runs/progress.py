@@ -1,12 +1,13 @@
 """What a run says while it runs: a bar on a terminal, a line now and then elsewhere."""
 
-import math
 import os
 import sys
 import time
 from typing import Any, Optional, TextIO
 
 import tqdm
+
+from tff_dp_aggregators.base import rounding
 
 _LINE_SECONDS = 10.0
 # What is left of a line goes to the bar, which `_MIN_BAR` columns are enough for.
@@ -94,11 +95,16 @@ def in_words(values: dict[str, float], columns: Optional[int] = None) -> str:
       first, then measures are left out that are none of the usual.
 
   Example:
-    >>> values = {'epsilon': 8.0, 'clients/s': 8412.3, 'loss': 0.31832, 'accuracy': 0.9}
+    >>> values = {
+    ...   'epsilon': 7.91001,
+    ...   'clients/s': 8412.3,
+    ...   'loss': 0.31832,
+    ...   'accuracy': 0.9,
+    ... }
     >>> in_words(values)
-    'loss=0.3183, accuracy=0.9000, epsilon=8.0000, clients/s=8412'
+    'loss=0.3183, accuracy=0.9000, epsilon=7.9101, clients/s=8412'
     >>> in_words(values, columns=52)
-    'loss=0.318, acc=0.900, eps=8.000, clients/s=8.41k'
+    'loss=0.318, acc=0.900, eps=7.911, clients/s=8.41k'
   """
   names = [name for name in _FIRST if name in values]
   names += [name for name in values if name not in (*_FIRST, _NOISE)]
@@ -118,8 +124,10 @@ def _in_words(name: str, value: float, short: bool = False) -> str:
     number = tqdm.tqdm.format_sizeof(value) if short else f'{value:.0f}'
   elif name == _NOISE:
     number = f'{value:.3g}'
+  elif name in _EPSILONS:
+    number = rounding.up(value, (3 if value < 1e3 else 0) if short else 4)
   elif not short:
-    number = format_number(value)
+    number = f'{value:.4f}'
   else:
     number = f'{value:.3f}' if 1e-3 <= abs(value) < 1e3 else f'{value:.2g}'
   return f'{_SHORT_NAMES.get(name, name) if short else name}={number}'
@@ -131,13 +139,6 @@ def _columns(file: TextIO) -> int:
     return os.get_terminal_size(file.fileno()).columns or _COLUMNS
   except OSError:
     return _COLUMNS
-
-
-def format_number(value: Optional[float]) -> str:
-  """A number for people; `None` is what JSON has for infinity."""
-  if value is None or math.isinf(value):
-    return 'infinite'
-  return f'{value:.4f}'
 
 
 def say(text: str, file: Optional[TextIO] = None) -> None:

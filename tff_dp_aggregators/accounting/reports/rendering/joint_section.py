@@ -6,10 +6,10 @@ from typing import Any
 from tff_dp_aggregators.accounting.reports.rendering import document
 from tff_dp_aggregators.accounting.reports.rendering import ledger_words
 from tff_dp_aggregators.accounting.reports.rendering import mechanism_section
-from tff_dp_aggregators.accounting.reports.rendering import rounding
 from tff_dp_aggregators.accounting.reports.rendering import without_guarantee
 from tff_dp_aggregators.accounting.reports.rendering.document import Code
 from tff_dp_aggregators.accounting.reports.rendering.document import Fact
+from tff_dp_aggregators.base import rounding
 
 _HEADER = (
   'part',

@@ -9,8 +9,8 @@ from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.reports import learning_curves
 from tff_dp_aggregators.accounting.reports.rendering import document
-from tff_dp_aggregators.accounting.reports.rendering import rounding
 from tff_dp_aggregators.accounting.reports.rendering.document import Fact
+from tff_dp_aggregators.base import rounding
 
 _TITLE = 'Learning and privacy over rounds'
 _INTRO = (

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from typing import Any, Optional
 
-from tff_dp_aggregators.accounting.reports.rendering import rounding
 from tff_dp_aggregators.accounting.reports.rendering.document import Code
 from tff_dp_aggregators.accounting.reports.rendering.document import Fact
+from tff_dp_aggregators.base import rounding
 
 # What the hash of a ledger is called.
 HASH = 'hash of its last line'

@@ -9,10 +9,10 @@ from tff_dp_aggregators.accounting import sites
 from tff_dp_aggregators.accounting.reports import provenance
 from tff_dp_aggregators.accounting.reports.rendering import document
 from tff_dp_aggregators.accounting.reports.rendering import ledger_words
-from tff_dp_aggregators.accounting.reports.rendering import rounding
 from tff_dp_aggregators.accounting.reports.rendering import without_guarantee
 from tff_dp_aggregators.accounting.reports.rendering.document import Code
 from tff_dp_aggregators.accounting.reports.rendering.document import Fact
+from tff_dp_aggregators.base import rounding
 from tff_dp_aggregators.strategies import registry
 
 _MATRIX_MECHANISM = (

@@ -6,8 +6,8 @@ from typing import Any, Optional
 from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.accounting.reports.rendering import document
 from tff_dp_aggregators.accounting.reports.rendering import how_to_verify
-from tff_dp_aggregators.accounting.reports.rendering import rounding
 from tff_dp_aggregators.accounting.reports.rendering.document import Fact
+from tff_dp_aggregators.base import rounding
 
 _SEEN = {
   'uplink': "one client's uploads",

@@ -5,7 +5,7 @@ from typing import Any
 
 from tff_dp_aggregators.accounting.reports import other_guarantees
 from tff_dp_aggregators.accounting.reports.rendering import document
-from tff_dp_aggregators.accounting.reports.rendering import rounding
+from tff_dp_aggregators.base import rounding
 
 _CHANGES = {
   'zero_out': 'its contributions are replaced by zeros',

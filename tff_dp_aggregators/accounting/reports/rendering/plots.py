@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tff_dp_aggregators.accounting.reports.rendering import document
-from tff_dp_aggregators.accounting.reports.rendering import rounding
+from tff_dp_aggregators.base import rounding
 
 _FONT_SIZE = 10
 # Of a label from its mark, in points, and where it lies from there, the best first.

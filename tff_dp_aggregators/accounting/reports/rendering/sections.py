@@ -19,9 +19,9 @@ from tff_dp_aggregators.accounting.reports.rendering import ledger_words
 from tff_dp_aggregators.accounting.reports.rendering import mechanism_section
 from tff_dp_aggregators.accounting.reports.rendering import nbafl_document
 from tff_dp_aggregators.accounting.reports.rendering import other_guarantees_section
-from tff_dp_aggregators.accounting.reports.rendering import rounding
 from tff_dp_aggregators.accounting.reports.rendering import without_guarantee
 from tff_dp_aggregators.accounting.reports.rendering.document import Fact
+from tff_dp_aggregators.base import rounding
 
 _TITLE = 'Privacy report'
 _EPSILON_AND_DELTA = (

@@ -10,9 +10,9 @@ from typing import Any, Optional
 from tff_dp_aggregators.accounting.reports.rendering import document
 from tff_dp_aggregators.accounting.reports.rendering import how_to_verify
 from tff_dp_aggregators.accounting.reports.rendering import ledger_words
-from tff_dp_aggregators.accounting.reports.rendering import rounding
 from tff_dp_aggregators.accounting.reports.rendering.document import Code
 from tff_dp_aggregators.accounting.reports.rendering.document import Fact
+from tff_dp_aggregators.base import rounding
 
 _NO_PRIVACY = (
   'No privacy mechanism was used: whether or not updates were clipped, no noise was '

@@ -7,6 +7,7 @@ exactly.
 """
 
 import decimal
+import math
 from typing import Optional
 
 _SIGNIFICANT = 4  # Digits of numbers too small or too large for a fixed number of them.
@@ -22,6 +23,8 @@ def up(value: Optional[float], decimals: int = 4) -> str:
       instead.
 
   Example:
+    >>> up(0.5, 0), up(math.inf)
+    ('1', 'infinite')
     >>> up(8.526010001), up(2.0), up(1.00001e-5), up(None)
     ('8.5261', '2.0000', '1.001e-05', 'infinite')
   """
@@ -65,7 +68,7 @@ def percent(probability: float) -> str:
 
 
 def _rounded(value: Optional[float], decimals: int, rounding: str) -> str:
-  if value is None:
+  if value is None or value == math.inf:
     return 'infinite'
   if value == 0:
     return '0'
