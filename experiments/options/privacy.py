@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Callable, Optional
 
 from absl import flags
+from dp_accounting import NeighboringRelation as Relation
 
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import adaptive_clipping
@@ -47,6 +48,12 @@ _OF_CLIPPING = (
   'clip_order',
   'target_quantile',
   'clip_learning_rate',
+)
+# Sites of which a report says what holds for any two data of a client.
+_SAID_OF_ANY_TWO = tuple(
+  name
+  for name, site in sites.SITES.items()
+  if site.is_of_client and not site.is_simulation
 )
 # Seconds after which the search for the noise is no surprise only if it is announced.
 _SOON = 1.5
@@ -282,7 +289,7 @@ def _of_parts(
   parts_lib.check_others(values, (*names(), *flags_lib.site_flags()))
   gaussian.check_delta(values.target_delta, 'target_delta')
   schema = participation.schema
-  _check_adjacency(values.adjacency, schema)
+  _check_adjacency(values, schema)
   parts = parts_lib.parse(values[parts_lib.FLAG].value)
   target = None
   if not parts_lib.have_noise(parts):
@@ -419,7 +426,7 @@ def _mechanism(
   """The mechanism that the flags ask for, which may take a while to find."""
   schema = participation.schema
   name = values.mechanism or f'the strategy of {values.strategy_file}'
-  _check_adjacency(values.adjacency, schema)
+  _check_adjacency(values, schema)
   with _announced(
     f'Looking for strategy and noise: {name}, {schema.num_rounds} rounds.'
   ):
@@ -435,16 +442,24 @@ def _mechanism(
   return dataclasses.replace(found, clipped_count_stddev=stddev)
 
 
-def _check_adjacency(adjacency: Optional[str], schema: schemas.Schema) -> None:
+def _check_adjacency(values: flags.FlagValues, schema: schemas.Schema) -> None:
   """Refuses neighbours that a run's ledger without sampling has no events for."""
+  adjacency, replace = values.adjacency, schemas.adjacency(Relation.REPLACE_ONE)
   if adjacency is None or schemas.is_sampled(schema):
     return
   own = schemas.adjacency(schemas.relations(schema)[0])
-  if adjacency != own:
-    raise ValueError(
-      f'--adjacency={adjacency} does not go with a run without sampling, whose ledger '
-      f'has events for {own}. Leave it out; for a plan, tff-dp-report takes it.'
+  if adjacency == own:
+    return
+  instead = 'for a plan, tff-dp-report takes it'
+  if adjacency == replace and values.noise_site in _SAID_OF_ANY_TWO:
+    instead = (
+      'the report of the run says under "What else holds" what the same noise has for '
+      f'{adjacency}, and so does tff-dp-report --run_dir=DIR'
     )
+  raise ValueError(
+    f'--adjacency={adjacency} does not go with a run without sampling, whose ledger '
+    f'has events for {own}. Leave it out; {instead}.'
+  )
 
 
 def _strategy_for_server(

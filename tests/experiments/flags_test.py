@@ -311,6 +311,11 @@ def test_training_without_privacy_refuses_flags_of_privacy(name):
       '--accountant=zcdp does not read this event; leave it out, or take pld or ',
     ),
     (['--adjacency=replace_one'], '--adjacency=replace_one does not go with a run'),
+    (
+      ['--mechanism=gaussian', '--noise_site=local', '--adjacency=replace_one'],
+      'says under "What else holds" what the same noise has for replace_one, and so '
+      'does tff-dp-report --run_dir=DIR',
+    ),
     (['--adjacency=add_or_remove'], '--adjacency=add_or_remove does not go with a run'),
     (
       ['--noise_multiplier=9', '--clipped_count_stddev=4'],
