@@ -60,20 +60,26 @@ class Pack:
         they add none.
     """
     self._training = training
-    self._data = data
     self._encode = encode
     self._add_noise = add_noise
     self._side_by_side = side_by_side
     self._at_once = at_once(training) if side_by_side else 1
     self._padded = is_padded(training, data)
 
-  def run(self, weights: Any, params: Any, rows: tf.Tensor) -> Any:
+  def run(
+    self,
+    weights: Any,
+    params: Any,
+    rows: tf.Tensor,
+    examples: training_lib.Examples,
+  ) -> Any:
     """The sum of what the clients' `encode` gives; zeros if there are none.
 
     Args:
       weights: `tff.learning.models.ModelWeights`.
       params: For `encode`.
       rows: Start, size and key of each client, int64 of shape [clients, 3].
+      examples: What starts are numbers of.
     """
     weights = training_lib.Weights(
       tuple(weights.trainable), tuple(weights.non_trainable)
@@ -84,7 +90,7 @@ class Pack:
       clients = training_lib.Clients(
         some[:, 0], some[:, 1], tf.bitcast(some[:, 2], tf.uint64)
       )
-      added = self._sums(weights, params, clients)
+      added = self._sums(weights, params, clients, examples)
       if self._add_noise is not None:
         added = self._add_noise(params, added, clients.keys)
       sums = tf.nest.map_structure(
@@ -95,7 +101,7 @@ class Pack:
     _, sums = tf.while_loop(
       lambda first, unused_sums: first < tf.shape(rows)[0],
       body,
-      (tf.constant(0), self._zeros(weights.trainable, params)),
+      (tf.constant(0), self.zeros(weights, params)),
       parallel_iterations=1,
     )
     return sums
@@ -105,31 +111,27 @@ class Pack:
     weights: training_lib.Weights,
     params: Any,
     clients: training_lib.Clients,
+    examples: training_lib.Examples,
   ) -> Any:
     if not self._side_by_side:
-      trained = training_lib.one(self._training, self._data, weights, clients)
+      trained = training_lib.one(self._training, examples, weights, clients)
       return self._encode(params, trained)
     trained = training_lib.side_by_side(
-      self._training, self._data, weights, clients, padded=self._padded
+      self._training, examples, weights, clients, padded=self._padded
     )
     encoded = tf.vectorized_map(
       lambda each: self._encode(params, each), trained, fallback_to_while_loop=False
     )
     return tf.nest.map_structure(lambda tensor: tf.reduce_sum(tensor, axis=0), encoded)
 
-  def specs(self, weights: Any, params: Any) -> Any:
-    """Structure of `tf.TensorSpec`s of what `run` returns.
+  def zeros(self, weights: Any, params: Any) -> Any:
+    """What `run` gives of no clients.
 
     Args:
       weights: As for `run`.
       params: As for `run`.
     """
-    return tf.nest.map_structure(
-      lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype),
-      self._zeros(tuple(weights.trainable), params),
-    )
-
-  def _zeros(self, trainable: Any, params: Any) -> Any:
+    trainable = tuple(weights.trainable)
     metrics = self._training.model.initialize_metrics_state()
     encoded = self._encode(params, training_lib.Trained(trainable, metrics))
     return tf.nest.map_structure(tf.zeros_like, encoded)

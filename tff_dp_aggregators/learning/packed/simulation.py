@@ -29,6 +29,7 @@ import tensorflow_federated as tff
 from tff_dp_aggregators.aggregators import tracing
 from tff_dp_aggregators.learning import process_parts
 from tff_dp_aggregators.learning.packed import choice
+from tff_dp_aggregators.learning.packed import cutting
 from tff_dp_aggregators.learning.packed import data as data_lib
 from tff_dp_aggregators.learning.packed import leaves
 from tff_dp_aggregators.learning.packed import pack as pack_lib
@@ -38,6 +39,7 @@ from tff_dp_aggregators.learning.schedules import checking
 from tff_dp_aggregators.noise import private_directory
 
 _ROWS = tff.TensorType(np.int64, [None, 3])
+_CUTS = tff.TensorType(np.int64, [None])
 # States that are kept: that before a round and that after it.
 _KEPT = 2
 
@@ -79,7 +81,8 @@ class PackedFedAvg:
         not used: sums are made here.
       data: Clients' examples.
       server_optimizer: Applies the mean of updates to the model.
-      num_packs: In how many packs a cohort is dealt out; `None` for one for each core.
+      num_packs: In how many packs a cohort is cut; `None` for what `cutting` says,
+        which is the same on all machines.
 
     Raises:
       TypeError: If an optimizer is none.
@@ -96,7 +99,7 @@ class PackedFedAvg:
       server_optimizer,
     )
     self._data = data
-    self._num_packs = num_packs or os.cpu_count() or 1
+    self._num_packs = num_packs
     self._server = server_lib.Server(training, aggregator, server_optimizer)
     self._optimizer = server_optimizer
     self._training = training
@@ -134,12 +137,12 @@ class PackedFedAvg:
     """
     pack = self._pack()
 
-    @tff.tensorflow.computation(np.str_, np.str_, _ROWS)
+    @tff.tensorflow.computation(np.str_, np.str_, _ROWS, _CUTS)
     @tracing.as_written
-    def run(path: Any, next_path: Any, rows: Any) -> Any:
+    def run(path: Any, next_path: Any, rows: Any, cuts: Any) -> Any:
       state = _read(path, self._state_specs)
       weights, params = self._server.for_clients(state)
-      sums = self._sums_of_packs(pack, weights, params, rows)
+      sums = self._sums_of_packs(pack, weights, params, rows, cuts)
       next_state, metrics = self._server.finish(state, sums)
       tf.nest.assert_same_structure(next_state, self._state_specs)
       self._metrics_specs = leaves.specs_of(metrics)
@@ -148,15 +151,27 @@ class PackedFedAvg:
     return run
 
   def _sums_of_packs(
-    self, pack: pack_lib.Pack, weights: Any, params: Any, rows: tf.Tensor
+    self,
+    pack: pack_lib.Pack,
+    weights: Any,
+    params: Any,
+    rows: tf.Tensor,
+    cuts: tf.Tensor,
   ) -> Any:
-    sums = tf.map_fn(
-      lambda number: pack.run(weights, params, rows[number :: self._num_packs]),
-      tf.range(self._num_packs),
-      parallel_iterations=self._num_packs,
-      fn_output_signature=pack.specs(weights, params),
+    """Sums of all packs, which are trained side by side and added up in their order."""
+    examples = self._data.tensors()
+
+    def body(number: tf.Tensor, totals: Any) -> Any:
+      sums = pack.run(weights, params, rows[cuts[number] : cuts[number + 1]], examples)
+      return number + 1, tf.nest.map_structure(tf.add, totals, sums)
+
+    _, totals = tf.while_loop(
+      lambda number, unused_totals: number < tf.shape(cuts)[0] - 1,
+      body,
+      (tf.constant(0), pack.zeros(weights, params)),
+      parallel_iterations=os.cpu_count() or 1,
     )
-    return tf.nest.map_structure(lambda each: tf.reduce_sum(each, axis=0), sums)
+    return totals
 
   def _pack(self) -> pack_lib.Pack:
     return pack_lib.Pack(
@@ -175,7 +190,7 @@ class PackedFedAvg:
     @tracing.as_written
     def work(broadcast: Any, rows: Any) -> Any:
       weights, params = leaves.decode(broadcast, self._broadcast_specs)
-      sums = pack.run(weights, params, rows)
+      sums = pack.run(weights, params, rows, self._data.tensors())
       self._sums_specs = leaves.specs_of(sums)
       return leaves.join(sums)
 
@@ -185,7 +200,7 @@ class PackedFedAvg:
     return self._server.finish(state, leaves.split(sums, self._sums_specs))
 
   def packs(self, clients: np.ndarray, keys: np.ndarray) -> list[np.ndarray]:
-    """Deals a cohort out to packs, clients of a size together: what a round is told.
+    """Cuts a cohort into packs, clients of a size together: what a round is told.
 
     Args:
       clients: Client numbers, int64 of shape [cohort].
@@ -199,16 +214,21 @@ class PackedFedAvg:
       TypeError: If `clients` are no vector of whole numbers.
       ValueError: If one of them is not there, or twice.
     """
-    rows = self._rows(clients, keys)
-    num_packs = max(1, min(self._num_packs, len(rows)))
-    return [rows[i::num_packs] for i in range(num_packs)]
+    rows, cuts = self._cut(clients, keys)
+    return [rows[begin:end] for begin, end in zip(cuts, cuts[1:])]
 
-  def _rows(self, clients: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    """Of each client, as `packs` says; those with as many examples are together."""
+  def _cut(
+    self, clients: np.ndarray, keys: np.ndarray
+  ) -> tuple[np.ndarray, np.ndarray]:
+    """Of each client, as `packs` says, most examples first; and where packs begin."""
     clients = checking.check_cohort('clients', clients, len(self._data))
     starts, sizes = self._data.starts(clients), self._data.sizes(clients)
     rows = np.stack([starts, sizes, keys.view(np.int64)], axis=1)
-    return rows[np.argsort(sizes, kind='stable')]
+    num_packs = self._num_packs or cutting.num_packs(
+      sizes, self._training.local_epochs, side_by_side=self.one_by_one is None
+    )
+    rows = rows[np.argsort(-sizes, kind='stable')]
+    return rows, cutting.cuts(len(rows), max(1, min(num_packs, len(rows))))
 
   def initialize(self) -> HeldState:
     """The state before the first round."""
@@ -236,12 +256,12 @@ class PackedFedAvg:
       TypeError: As for `packs`.
       ValueError: As for `packs`, or if the state is no longer there.
     """
-    path, rows = self._path(state), self._rows(clients, keys)
+    path, (rows, cuts) = self._path(state), self._cut(clients, keys)
     if state.number == self._latest:
       after = self._new_state()
     else:
       after = HeldState(self._run_id, state.number + 1)
-    encoded = self._run(path, self._path(after), rows)
+    encoded = self._run(path, self._path(after), rows, cuts)
     return after, leaves.to_numpy(encoded, self._metrics_specs)
 
   def release(self, state: HeldState) -> tff.learning.templates.LearningAlgorithmState:

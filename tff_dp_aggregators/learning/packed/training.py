@@ -10,6 +10,7 @@ Both do what TFF's client work for functional models does, batch for batch.
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
 import tensorflow as tf
@@ -17,7 +18,9 @@ import tensorflow_federated as tff
 
 from tff_dp_aggregators.aggregators import tracing
 from tff_dp_aggregators.learning import local_order
-from tff_dp_aggregators.learning.packed import data as data_lib
+
+# Examples of all clients, client after client: a tensor for each feature.
+Examples = Sequence[tf.Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,16 +134,14 @@ def _mix(numbers: tf.Tensor) -> tf.Tensor:
 class _Batches:
   """The batches of some clients: which examples make the step of each."""
 
-  def __init__(
-    self, training: LocalTraining, data: data_lib.PackedData, clients: Clients
-  ):
+  def __init__(self, training: LocalTraining, examples: Examples, clients: Clients):
     self._batch_size = training.batch_size
     self._clients = clients
     self._totals = clients.sizes * training.local_epochs
     self._order = permutations(
       clients.keys, clients.sizes, tf.reduce_max(clients.sizes), training.local_epochs
     )
-    self._features = data.tensors()
+    self._features = examples
     self._spec = training.model.input_spec
 
   @property
@@ -271,7 +272,7 @@ def _add_metrics_of_examples(
 
 def side_by_side(
   training: LocalTraining,
-  data: data_lib.PackedData,
+  examples: Examples,
   weights: Weights,
   clients: Clients,
   *,
@@ -281,7 +282,7 @@ def side_by_side(
 
   Args:
     training: What each does.
-    data: Their examples.
+    examples: All of which theirs are some, a tensor for each feature.
     weights: The server's.
     clients: Who.
     padded: Whether a batch may be short; if not, none is weighted.
@@ -290,7 +291,7 @@ def side_by_side(
     ValueError: If TensorFlow cannot vectorise the model; the message names the
       operation.
   """
-  batches = _Batches(training, data, clients)
+  batches = _Batches(training, examples, clients)
   num_clients = tf.shape(clients.starts)[0]
   initial = initial_state(training, weights)
   stacked = tf.nest.map_structure(
@@ -325,7 +326,7 @@ def side_by_side(
 
 def one(
   training: LocalTraining,
-  data: data_lib.PackedData,
+  examples: Examples,
   weights: Weights,
   clients: Clients,
 ) -> Trained:
@@ -333,11 +334,11 @@ def one(
 
   Args:
     training: What it does.
-    data: Its examples.
+    examples: All of which its are some, a tensor for each feature.
     weights: The server's.
     clients: The client.
   """
-  batches = _Batches(training, data, clients)
+  batches = _Batches(training, examples, clients)
   initial = initial_state(training, weights)
 
   def body(step: tf.Tensor, state: Any) -> Any:
