@@ -153,6 +153,7 @@ setuptools.setup(
     'docs': ['mkdocs-material', 'mkdocstrings-python'],
     'test': [
       'coverage',
+      'cryptography',
       'hypothesis',
       'ipykernel',
       'nbclient',

@@ -22,7 +22,15 @@ import tff_dp_aggregators
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LOCK = (ROOT / 'requirements.lock').read_text(encoding='utf-8')
 PYTHONS = ('3.9', '3.10', '3.11')
-LAYERS = ('strategies', 'accounting', 'noise', 'queries', 'aggregators', 'learning')
+LAYERS = (
+  'workers',
+  'strategies',
+  'accounting',
+  'noise',
+  'queries',
+  'aggregators',
+  'learning',
+)
 
 
 def _metadata():
@@ -335,7 +343,10 @@ class TestBazel:
       assert '"**/*.py"' in build.read_text('utf-8'), f'{folder} is in no target'
 
   def test_each_layer_depends_on_the_one_before_it_and_no_other(self):
-    before = '//tff_dp_aggregators:package'
+    chain = ['base', *(layer for layer in LAYERS if layer != 'workers')]
+    before = {after: [layer] for layer, after in zip(chain, chain[1:])}
+    before['workers'] = ['base']
+    before['learning'].append('workers')
     for layer in ('base', *LAYERS):
       build = (ROOT / 'tff_dp_aggregators' / layer / 'BUILD').read_text('utf-8')
       calls = [
@@ -351,8 +362,10 @@ class TestBazel:
       ]
       (listed,) = deps
       parts = f'//tff_dp_aggregators/{layer}/'  # Of the layer itself.
-      assert [each for each in listed if not each.startswith(parts)] == [before], layer
-      before = f'//tff_dp_aggregators/{layer}'
+      expected = [f'//tff_dp_aggregators/{each}' for each in before.get(layer, ())]
+      assert [each for each in listed if not each.startswith(parts)] == (
+        expected or ['//tff_dp_aggregators:package']
+      ), layer
 
 
 class TestMake:

@@ -1,7 +1,8 @@
 """Differentially private aggregation for TensorFlow Federated.
 
-The package is six layers, each of which may import only those above it:
+The package is seven layers, each of which may import only those above it:
 
+* `workers`: TFF's worker processes and who may use them (gRPC); for `learning` alone.
 * `strategies`: matrix-mechanism strategies as plain data (NumPy, SciPy).
 * `accounting`: privacy events, accountants, calibration, ledgers, reports.
 * `noise`: streaming correlated noise as pure functions (TensorFlow).
@@ -19,6 +20,7 @@ from typing import Any
 __version__ = '0.1.0'
 
 _LAYERS = (
+  'workers',
   'strategies',
   'accounting',
   'noise',

@@ -1,0 +1,1 @@
+"""TFF's worker processes and who may use them, without TensorFlow."""
