@@ -1,1 +1,1 @@
-"""What all layers rest on: checks of arguments, files written whole or not at all."""
+"""What all layers rest on: checks of arguments, files written whole, what computes."""

@@ -5,47 +5,23 @@ standard output, and replaces one that died for ever. `Worker` is one such proce
 `WorkerExecutors` what TFF asks for executors in its place.
 """
 
+import functools
 import logging
-import os
-import signal
-import socket
-import subprocess
-import sys
-import time
 from collections.abc import Mapping
 from typing import Any, Optional
 
 import grpc
 import tensorflow_federated as tff
 
+from tff_dp_aggregators.workers import binary
+from tff_dp_aggregators.workers import protocol
+
 _logger = logging.getLogger(__name__)
 
-_BINARY = os.path.join(os.path.dirname(tff.__file__), 'data', 'worker_binary')
-# Becomes the worker. PR_SET_PDEATHSIG, which is 1, lets the kernel kill it when the
-# thread that started it is gone, by whatever way. The signals that a terminal or a
-# batch system sends to all processes at once are for the program to act on.
-_LAUNCHER = """
-import ctypes, os, signal, sys
-if ctypes.CDLL(None).prctl(1, signal.SIGKILL) == 0:
-  signal.signal(signal.SIGINT, signal.SIG_IGN)
-  signal.signal(signal.SIGTERM, signal.SIG_IGN)
-if os.getppid() == int(sys.argv[1]):
-  os.execv(sys.argv[2], sys.argv[2:])
-"""
-_START_SECONDS = 120.0
-_STARTS = 3  # Another process may take the port first.
-_PATIENCE_SECONDS = 5.0
 # More deaths than this in one computation, and it is not an accident.
 _MAX_DEATHS = 2
 # As many as TFF keeps.
 _MAX_EXECUTORS = 10
-_MAX_MESSAGE_BYTES = 2 * 10**9
-_CHANNEL_OPTIONS = [
-  ('grpc.max_message_length', _MAX_MESSAGE_BYTES),
-  ('grpc.max_receive_message_length', _MAX_MESSAGE_BYTES),
-  ('grpc.max_send_message_length', _MAX_MESSAGE_BYTES),
-  ('grpc.enable_http_proxy', 0),  # It is on this machine.
-]
 
 
 class WorkerError(RuntimeError):
@@ -65,79 +41,40 @@ class Worker:
   """
 
   def __init__(self, max_concurrent_computation_calls: int):
-    self._owner = os.getpid()
-    for _ in range(_STARTS):
-      port = _unused_port()
-      self._process = subprocess.Popen(
-        [
-          *(sys.executable, '-I', '-S', '-c', _LAUNCHER, str(self._owner), _BINARY),
-          f'--port={port}',
-          f'--max_concurrent_computation_calls={max_concurrent_computation_calls}',
-        ],
-        # `program | tail` ends when nobody holds the pipe any more.
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-      )
-      if self._listens(port):
-        break
-    else:
-      raise WorkerError(
-        f"TFF's worker process {_BINARY} did not start: it {self.end()} before it "
-        f'listened. What it printed on standard error says more.'
-      )
-    self._channel = grpc.insecure_channel(f'localhost:{port}', _CHANNEL_OPTIONS)
+    try:
+      self._binary = binary.Binary(max_concurrent_computation_calls)
+      self._binary.wait_until_it_listens()
+    except binary.BinaryError as e:
+      raise WorkerError(str(e)) from e
+    if self._binary.open_because is not None:
+      _warn_that_it_is_open(self._binary.open_because)
+    self._channel = grpc.insecure_channel(
+      self._binary.target, protocol.LOCAL_CHANNEL_OPTIONS
+    )
     self.stub = tff.framework.RemoteExecutorGrpcStub(self._channel)
-
-  def _listens(self, port: int) -> bool:
-    """Waits until the process takes connections; says whether it does."""
-    deadline = time.monotonic() + _START_SECONDS
-    while self.is_alive() and time.monotonic() < deadline:
-      try:
-        socket.create_connection(('localhost', port), timeout=1.0).close()
-      except OSError:
-        time.sleep(0.01)
-      else:
-        return self.is_alive()
-    self.end()
-    return False
 
   @property
   def pid(self) -> int:
     """Number of the process."""
-    return self._process.pid
+    return self._binary.pid
 
   def is_alive(self) -> bool:
     """Whether the process has not ended."""
-    return self._process.poll() is None
+    return self._binary.is_alive()
 
   def end(self) -> str:
     """Ends the process, which has nothing to lose, and says how it ended."""
-    if os.getpid() == self._owner:  # And not in a copy that was forked off.
-      self._process.kill()
-      try:
-        self._process.wait(_PATIENCE_SECONDS)
-      except subprocess.TimeoutExpired:
-        return f'(process {self.pid}) does not end'
-    return _how_it_ended(self._process.returncode)
+    return self._binary.end()
 
   def disconnect(self) -> None:
     """Lets go of whoever waits for an answer."""
     self._channel.close()
 
 
-def _unused_port() -> int:
-  with socket.socket() as probe:
-    probe.bind(('', 0))
-    return probe.getsockname()[1]
-
-
-def _how_it_ended(code: Optional[int]) -> str:
-  if code is None or code >= 0:
-    return f'ended with exit code {code}'
-  try:
-    return f'was ended by {signal.Signals(-code).name}'
-  except ValueError:
-    return f'was ended by signal {-code}'
+@functools.cache
+def _warn_that_it_is_open(because: str) -> None:
+  """Warns once in a process, and not for each worker."""
+  _logger.warning('%s', binary.warning(because))
 
 
 class WorkerExecutors(tff.framework.ExecutorFactory):

@@ -176,7 +176,7 @@ def files(
     raise CredentialsError(
       f'{" and ".join(given)} without {" and ".join(missing)}; give all three, or none.'
     )
-  return Files(*(given[name] for name in names), names=names)
+  return Files(given[names[0]], given[names[1]], given[names[2]], names)
 
 
 def check_plain(host: str, trusted_network: bool, flag: str) -> None:

@@ -19,6 +19,7 @@ from tff_dp_aggregators.accounting import noise_to_signal
 from tff_dp_aggregators.accounting import spent_by_round
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import nbafl_report
+from tff_dp_aggregators.base import machine
 from tff_dp_aggregators.base import version
 from tff_dp_aggregators.learning import fed_avg
 from tff_dp_aggregators.learning import models
@@ -29,7 +30,6 @@ from tff_dp_aggregators.learning import sources
 from tff_dp_aggregators.learning.runs import described
 from tff_dp_aggregators.learning.runs import engines
 from tff_dp_aggregators.learning.runs import larger_cohort as larger_cohort_lib
-from tff_dp_aggregators.learning.runs import machine
 from tff_dp_aggregators.learning.runs import run_directory
 from tff_dp_aggregators.learning.runs.plans import aggregation as aggregation_lib
 from tff_dp_aggregators.learning.runs.plans import fitting

@@ -1,0 +1,282 @@
+"""TFF's `worker_binary`: started, closed to other machines, and ended.
+
+It listens on every address of the machine, without asking who calls. A parent can reach
+into its child, though: pidfd_getfd(2) gives it the child's listening socket, and bound
+to the loopback device (SO_BINDTODEVICE, which needs no privilege since Linux 5.7) that
+takes connections of this machine alone.
+"""
+
+import ctypes
+import importlib.util
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import NamedTuple, Optional
+
+from tff_dp_aggregators.workers import addresses
+
+# Becomes the worker. PR_SET_PDEATHSIG, which is 1, lets the kernel kill it when the
+# thread that started it is gone, by whatever way. The signals that a terminal or a
+# batch system sends to all processes at once are for the program to act on.
+_LAUNCHER = """
+import ctypes, os, signal, sys
+if ctypes.CDLL(None).prctl(1, signal.SIGKILL) == 0:
+  signal.signal(signal.SIGINT, signal.SIG_IGN)
+  signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if os.getppid() == int(sys.argv[1]):
+  os.execv(sys.argv[2], sys.argv[2:])
+"""
+START_SECONDS = 120.0
+# While it is looked whether it listens.
+TICK_SECONDS = 0.004
+_PATIENCE_SECONDS = 5.0
+# Numbers of system calls that Python has no function for, or not on all machines; they
+# are the same on all of Linux's architectures.
+_PIDFD_OPEN, _PIDFD_GETFD = 434, 438
+_LISTEN = '0A'  # A state in /proc/net/tcp.
+
+
+class BinaryError(RuntimeError):
+  """`worker_binary` could not be started."""
+
+
+def path() -> str:
+  """Where `worker_binary` is; TFF is not imported for that.
+
+  Raises:
+    BinaryError: If it is not there.
+  """
+  spec = importlib.util.find_spec('tensorflow_federated')
+  for folder in (spec and spec.submodule_search_locations) or ():
+    found = os.path.join(folder, 'data', 'worker_binary')
+    if os.access(found, os.X_OK):
+      return found
+  raise BinaryError(
+    'tensorflow_federated is not installed in this environment, or has no program '
+    'data/worker_binary; install it (pip install tensorflow-federated).'
+  )
+
+
+class Binary:
+  """A `worker_binary`, which chooses its port, and is closed to other machines.
+
+  The kernel ends it with the thread that makes this, if nothing has ended it before.
+
+  Args:
+    max_concurrent_computation_calls: How many calls of a computation it makes at once;
+      -1 is as many as TFF sees fit.
+
+  Attributes:
+    pid: Number of the process.
+    port: Where it listens; 0 until it does.
+    open_because: Why other machines can reach it, once it listens; `None` if they
+      cannot.
+
+  Raises:
+    BinaryError: If there is no such program.
+  """
+
+  def __init__(self, max_concurrent_computation_calls: int = -1):
+    self.port = 0
+    self.open_because: Optional[str] = None
+    self._path = path()
+    self._owner = os.getpid()
+    self._process = subprocess.Popen(
+      [
+        *(sys.executable, '-I', '-S', '-c', _LAUNCHER, str(self._owner), self._path),
+        '--port=0',
+        f'--max_concurrent_computation_calls={max_concurrent_computation_calls}',
+      ],
+      # `program | tail` ends when nobody holds the pipe any more.
+      stdin=subprocess.DEVNULL,
+      stdout=subprocess.DEVNULL,
+    )
+    self.pid = self._process.pid
+
+  @property
+  def target(self) -> str:
+    """Where a channel finds it, once it listens."""
+    return f'127.0.0.1:{self.port}'
+
+  def wait_until_it_listens(self) -> None:
+    """Returns when it takes connections, of this machine alone if the kernel lets it.
+
+    Raises:
+      BinaryError: If it ends before, or takes more than two minutes.
+    """
+    deadline = time.monotonic() + START_SECONDS
+    while not self.listens():
+      if time.monotonic() > deadline:
+        raise self.did_not_start()
+      time.sleep(TICK_SECONDS)
+
+  def listens(self) -> bool:
+    """Whether it takes connections; does not wait.
+
+    Raises:
+      BinaryError: If it has ended.
+    """
+    if not self.is_alive():
+      raise self.did_not_start()
+    if not self.port:
+      listening = _listening_socket(self.pid)
+      if listening is None:
+        return False
+      self.open_because = _bind_to_loopback(self.pid, listening.descriptor)
+      self.port = listening.port
+      # Whoever was quicker than the binding would stay connected.
+      if self.open_because is None and _has_peers_elsewhere(self.pid, listening):
+        self.end()
+        raise BinaryError(
+          "TFF's worker process was reached from another machine in the moment before "
+          'it was closed to them, and ended for that. Start it again; if it happens '
+          "again, somebody looks for open ports: have a firewall close this machine's."
+        )
+    return True
+
+  def did_not_start(self) -> BinaryError:
+    """Ends it; the error that says how it ended before it listened."""
+    return BinaryError(
+      f"TFF's worker process {self._path} did not start: it {self.end()} before it "
+      'listened. What it printed on standard error says more.'
+    )
+
+  def is_alive(self) -> bool:
+    """Whether the process has not ended."""
+    return self._process.poll() is None
+
+  def end(self) -> str:
+    """Ends the process, which has nothing to lose, and says how it ended."""
+    if os.getpid() == self._owner:  # And not in a copy that was forked off.
+      self._process.kill()
+      try:
+        self._process.wait(_PATIENCE_SECONDS)
+      except subprocess.TimeoutExpired:
+        return f'(process {self.pid}) does not end'
+    return _how_it_ended(self._process.returncode)
+
+
+def warning(open_because: str) -> str:
+  """What to say of a `worker_binary` that other machines can reach.
+
+  Args:
+    open_because: As `Binary` has it.
+  """
+  return (
+    "TFF's worker process listens on all addresses of this machine, and could not be "
+    f'bound to loopback ({open_because}): who reaches this machine over the network '
+    'can run code in it. In a container, allow that system call (docker run '
+    '--cap-add=SYS_PTRACE, capabilities: add: [SYS_PTRACE]); or see that nobody else '
+    "reaches this machine's ports above 1023."
+  )
+
+
+class _Socket(NamedTuple):
+  """A line of /proc/net/tcp."""
+
+  port: int
+  peer: str
+  state: str
+  inode: str
+
+
+class _Listening(NamedTuple):
+  """A listening socket of a process, and the table it is in."""
+
+  port: int
+  descriptor: int
+  table: str
+
+
+def _sockets(pid: int, table: str) -> Iterator[_Socket]:
+  """All TCP sockets that a process's network has, of one table of the kernel.
+
+  To read one takes the kernel some milliseconds, however few sockets there are.
+  """
+  try:
+    with open(f'/proc/{pid}/net/{table}', encoding='ascii') as file:
+      lines = file.readlines()[1:]
+  except OSError:
+    return  # No IPv6, or the process has ended.
+  for line in lines:
+    _, local, remote, state, *fields = line.split()
+    port = int(local.rpartition(':')[2], 16)
+    yield _Socket(port, remote.rpartition(':')[0], state, fields[5])
+
+
+def _listening_socket(pid: int) -> Optional[_Listening]:
+  descriptors = {}
+  try:
+    for name in os.listdir(f'/proc/{pid}/fd'):
+      try:
+        target = os.readlink(f'/proc/{pid}/fd/{name}')
+      except FileNotFoundError:
+        continue  # Closed meanwhile.
+      if target.startswith('socket:['):
+        descriptors[target[len('socket:[') : -1]] = int(name)
+  except OSError:
+    return None  # It has ended meanwhile.
+  if not descriptors:
+    return None
+  for table in ('tcp6', 'tcp'):  # Where there is IPv6, it takes both by that.
+    for each in _sockets(pid, table):
+      if each.state == _LISTEN and each.inode in descriptors:
+        return _Listening(each.port, descriptors[each.inode], table)
+  return None
+
+
+def _has_peers_elsewhere(pid: int, listening: _Listening) -> bool:
+  """Whether anything is connected to a socket that is not on this machine."""
+  return any(
+    each.port == listening.port
+    and each.state != _LISTEN
+    and not addresses.is_loopback(_address(each.peer))
+    for each in _sockets(pid, listening.table)
+  )
+
+
+def _address(hexadecimal: str) -> str:
+  """An address as /proc/net/tcp has it, in words of 32 bits, each as in memory."""
+  packed = b''.join(
+    int(hexadecimal[i : i + 8], 16).to_bytes(4, sys.byteorder)
+    for i in range(0, len(hexadecimal), 8)
+  )
+  family = socket.AF_INET if len(packed) == 4 else socket.AF_INET6
+  return socket.inet_ntop(family, packed)
+
+
+def _bind_to_loopback(pid: int, descriptor: int) -> Optional[str]:
+  """Binds a child's socket to the loopback device; says what refuses, if it does."""
+  try:
+    pidfd = _system_call('pidfd_open', _PIDFD_OPEN, pid, 0)
+    try:
+      ours = _system_call('pidfd_getfd', _PIDFD_GETFD, pidfd, descriptor, 0)
+    finally:
+      os.close(pidfd)
+    with socket.socket(fileno=ours) as listening:
+      listening.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b'lo\0')
+  except OSError as e:
+    return f'{e.filename or "SO_BINDTODEVICE"}: {e.strerror}'
+  return None
+
+
+def _system_call(name: str, number: int, *arguments: int) -> int:
+  libc = ctypes.CDLL(None, use_errno=True)
+  result = libc.syscall(*map(ctypes.c_long, (number, *arguments)))
+  if result < 0:
+    error = ctypes.get_errno()
+    raise OSError(error, os.strerror(error), name)
+  return result
+
+
+def _how_it_ended(code: Optional[int]) -> str:
+  if code is None or code >= 0:
+    return f'ended with exit code {code}'
+  try:
+    return f'was ended by {signal.Signals(-code).name}'
+  except ValueError:
+    return f'was ended by signal {-code}'
