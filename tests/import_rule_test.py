@@ -41,8 +41,11 @@ FORBIDDEN = {
 # of a higher floor. Those of one floor may import each other.
 FLOORS = {
   'workers': (
-    ('addresses',),
-    ('credentials',),
+    ('addresses', 'protocol'),
+    ('binary', 'credentials'),
+    ('keeper',),
+    ('front',),
+    ('supervisor',),
   ),
   'strategies': (
     ('real',),

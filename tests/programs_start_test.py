@@ -17,6 +17,7 @@ PROGRAMS = [
   'experiments.compare',
   'experiments.plot',
   'experiments.simulate',
+  'experiments.worker',
   *(f'tff_dp_aggregators.accounting.{name}' for name in ACCOUNTING),
 ]
 BENCHMARKS = [

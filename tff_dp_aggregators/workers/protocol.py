@@ -6,7 +6,6 @@ itself is one method more, with an empty request and JSON for an answer.
 
 SERVICE = 'tensorflow_federated.v0.ExecutorGroup'
 GET_EXECUTOR = 'GetExecutor'
-DISPOSE = 'Dispose'
 DISPOSE_EXECUTOR = 'DisposeExecutor'
 METHODS = (
   GET_EXECUTOR,
@@ -15,7 +14,7 @@ METHODS = (
   'CreateStruct',
   'CreateSelection',
   'Compute',
-  DISPOSE,
+  'Dispose',
   DISPOSE_EXECUTOR,
 )
 

@@ -1,0 +1,233 @@
+"""`worker_binary` is started, closed to other machines, and ended.
+
+Claims:
+
+* It listens, where `port` says, on the loopback device alone: neither the machine's own
+  other addresses nor another machine (a network namespace, where root may make one)
+  reach it.
+* Where the kernel refuses that, it is told why, in words that help.
+* Who was connected before is noticed.
+* It says how it ended, and ends with its parent.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from tests.workers import supervised
+from tff_dp_aggregators.workers import binary
+
+
+@pytest.fixture
+def running():
+  process = binary.Binary()
+  process.wait_until_it_listens()
+  yield process
+  process.end()
+
+
+def own_addresses():
+  """Addresses of this machine that are not loopback, without those of a link."""
+  return [
+    entry.address
+    for entries in psutil.net_if_addrs().values()
+    for entry in entries
+    if entry.family in (socket.AF_INET, socket.AF_INET6)
+    and not entry.address.startswith(('127.', '::1', 'fe80:'))
+  ]
+
+
+def reaches(host, port):
+  try:
+    socket.create_connection((host, port), timeout=2).close()
+  except OSError:
+    return False
+  return True
+
+
+def test_it_listens_and_answers(running):
+  assert running.is_alive() and running.port > 0
+  with supervised.Caller(running.target) as caller:
+    assert caller.executor()
+
+
+def test_the_other_addresses_of_the_machine_do_not_reach_it(running):
+  assert running.open_because is None
+  assert reaches('127.0.0.1', running.port) and reaches('::1', running.port)
+  if not own_addresses():
+    pytest.skip('this machine has no address but loopback')
+  for address in own_addresses():
+    family = socket.AF_INET6 if ':' in address else socket.AF_INET
+    with socket.create_server((address, 0), family=family) as other:
+      assert reaches(address, other.getsockname()[1])
+    assert not reaches(address, running.port), address
+
+
+@contextlib.contextmanager
+def another_machine():
+  """A command to run there, and an address of this machine that it reaches."""
+  name = f'tff-dp-{os.getpid()}'
+  link, far = f'tfa{os.getpid()}', f'tfb{os.getpid()}'
+  done = []
+
+  def ip(*arguments):
+    result = subprocess.run(['ip', *arguments], capture_output=True, text=True)
+    if result.returncode:
+      raise PermissionError(result.stderr)
+
+  try:
+    ip('netns', 'add', name)
+    done.append(('netns', 'delete', name))
+    ip('link', 'add', link, 'type', 'veth', 'peer', 'name', far, 'netns', name)
+    ip('address', 'add', '198.18.77.1/30', 'dev', link)
+    ip('link', 'set', link, 'up')
+    ip('-n', name, 'address', 'add', '198.18.77.2/30', 'dev', far)
+    ip('-n', name, 'link', 'set', far, 'up')
+    yield ['ip', 'netns', 'exec', name], '198.18.77.1'
+  finally:
+    for arguments in done:
+      ip(*arguments)
+
+
+_CONNECT = """
+import socket, sys
+try:
+  connection = socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=2)
+except OSError:
+  print('refused', flush=True)
+else:
+  print('connected', flush=True)
+  sys.stdin.readline()
+"""
+
+
+@contextlib.contextmanager
+def connecting(command, address, port):
+  """Connects from there; gives whether that worked."""
+  process = subprocess.Popen(
+    [*command, sys.executable, '-c', _CONNECT, address, str(port)],
+    stdin=subprocess.PIPE,
+    stdout=subprocess.PIPE,
+    text=True,
+  )
+  try:
+    yield process.stdout.readline() == 'connected\n'
+  finally:
+    process.communicate('\n', timeout=60)
+
+
+@pytest.fixture(scope='module')
+def elsewhere():
+  if os.getuid() != 0 or shutil.which('ip') is None:
+    pytest.skip('another machine is a network namespace, which root alone can make')
+  with contextlib.ExitStack() as stack:
+    try:
+      yield stack.enter_context(another_machine())
+    except PermissionError as e:
+      pytest.skip(f'no network namespace can be made here: {e}')
+
+
+def test_another_machine_does_not_reach_it(running, elsewhere):
+  command, address = elsewhere
+  with socket.create_server((address, 0)) as other:
+    with connecting(command, address, other.getsockname()[1]) as connected:
+      assert connected
+  with connecting(command, address, running.port) as connected:
+    assert not connected
+
+
+def test_who_was_quicker_than_the_binding_is_noticed(monkeypatch, elsewhere):
+  command, address = elsewhere
+  process = binary.Binary()
+  bind = binary._bind_to_loopback
+  with contextlib.ExitStack() as connections:
+
+    def connect_and_bind(pid, descriptor):
+      port = binary._listening_socket(pid).port
+      assert connections.enter_context(connecting(command, address, port))
+      return bind(pid, descriptor)
+
+    monkeypatch.setattr(binary, '_bind_to_loopback', connect_and_bind)
+    with pytest.raises(binary.BinaryError, match='reached from another machine'):
+      process.wait_until_it_listens()
+    assert not process.is_alive()
+
+
+_REFUSED = """
+import ctypes, struct, sys
+# A filter of system calls, as a container's: number 438, pidfd_getfd, fails by EPERM.
+def instruction(code, true, false, value):
+  return struct.pack('HBBI', code, true, false, value)
+program = b''.join([
+  instruction(0x20, 0, 0, 0), instruction(0x15, 0, 1, 438),
+  instruction(0x06, 0, 0, 0x00050001), instruction(0x06, 0, 0, 0x7fff0000)])
+kept = ctypes.create_string_buffer(program)
+filter = struct.pack('HxxxxxxP', 4, ctypes.addressof(kept))
+libc = ctypes.CDLL(None)
+assert libc.prctl(38, 1, 0, 0, 0) == 0  # PR_SET_NO_NEW_PRIVS
+assert libc.prctl(22, 2, filter) == 0  # PR_SET_SECCOMP
+import runpy
+sys.argv[:] = sys.argv[1:]
+runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)
+"""
+
+
+def test_where_the_kernel_refuses_the_program_warns_and_goes_on():
+  with supervised.Worker() as worker:
+    assert not worker.said('warning')
+  command = [sys.executable, '-c', _REFUSED]
+  with supervised.Worker(python=command) as worker:
+    (line,) = [line for line in worker.lines if 'warning' in line]
+    for each in ('pidfd_getfd: Operation not permitted', 'run code', 'SYS_PTRACE'):
+      assert each in line
+    with supervised.Caller(worker.address) as caller:
+      assert caller.executor()
+
+
+def test_it_says_how_it_ended(running):
+  assert running.end() == 'was ended by SIGKILL'
+  assert not running.is_alive()
+
+
+@pytest.mark.parametrize(
+  'script, how', [('exit 3', 'exit code 3'), ('kill -6 $$', 'BRT')]
+)
+def test_one_that_does_not_start_says_how_it_ended(script, how, tmp_path, monkeypatch):
+  broken = tmp_path / 'worker_binary'
+  broken.write_text(f'#!/bin/sh\n{script}\n')
+  broken.chmod(0o755)
+  monkeypatch.setattr(binary, 'path', lambda: str(broken))
+  with pytest.raises(binary.BinaryError, match=f'did not start: it .*{how} before'):
+    binary.Binary().wait_until_it_listens()
+
+
+def test_one_that_never_listens_is_ended(tmp_path, monkeypatch):
+  slow = tmp_path / 'worker_binary'
+  slow.write_text('#!/bin/sh\nexec sleep 1000\n')
+  slow.chmod(0o755)
+  monkeypatch.setattr(binary, 'path', lambda: str(slow))
+  monkeypatch.setattr(binary, 'START_SECONDS', 0.3)
+  process = binary.Binary()
+  with pytest.raises(binary.BinaryError, match='SIGKILL before it listened'):
+    process.wait_until_it_listens()
+  assert not process.is_alive()
+
+
+def test_without_tff_there_is_none(monkeypatch):
+  monkeypatch.setattr('importlib.util.find_spec', lambda name: None)
+  with pytest.raises(binary.BinaryError, match='pip install tensorflow-federated'):
+    binary.path()
+
+
+def test_ctrl_c_and_sigterm_are_not_for_it(running):
+  for number in (signal.SIGINT, signal.SIGTERM):
+    os.kill(running.pid, number)
+  with supervised.Caller(running.target) as caller:
+    assert caller.executor()

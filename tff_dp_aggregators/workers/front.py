@@ -1,0 +1,149 @@
+"""The address at which coordinators reach a worker, and what of theirs goes through.
+
+Calls of TFF's executor service are handed on to `worker_binary` byte by byte, with
+their deadlines, and given up with them. While there is no `worker_binary`, or if it
+ends during a call, the caller is told at once, and how.
+"""
+
+import errno
+import json
+import os
+import socket
+from typing import Any, Optional
+
+import grpc
+
+from tff_dp_aggregators.workers import addresses
+from tff_dp_aggregators.workers import credentials
+from tff_dp_aggregators.workers import keeper as keeper_lib
+from tff_dp_aggregators.workers import protocol
+
+_OPTIONS = (
+  *protocol.MESSAGE_OPTIONS,
+  *protocol.KEEPALIVE_OPTIONS,
+  # Or a second worker would share the port of the first, and get half of its calls.
+  ('grpc.so_reuseport', 0),
+)
+# So that callers are told why, when it ends.
+_GRACE_SECONDS = 1.0
+
+
+class ListenError(ValueError):
+  """An address or port that cannot be listened on."""
+
+
+class Front:
+  """A gRPC server in front of a `worker_binary`; made inside of an event loop.
+
+  Args:
+    keeper: Has the `worker_binary`.
+    host: The name or address to listen on.
+    port: Where; 0 for one that is free.
+    files: Certificates, if only those of a group may call.
+
+  Attributes:
+    listening: Addresses with port, as `127.0.0.1:8470`.
+
+  Raises:
+    CredentialsError: If the certificate is none for a server.
+    ListenError: If that is taken, or is no address of this machine.
+    ValueError: If the host has no address.
+  """
+
+  def __init__(
+    self,
+    keeper: keeper_lib.Keeper,
+    host: str,
+    port: int,
+    files: Optional[credentials.Files],
+  ):
+    self._server = grpc.aio.server(options=_OPTIONS)
+    self._server.add_generic_rpc_handlers((_Handlers(keeper),))
+    server_credentials = files.server() if files is not None else None
+    self.listening: list[str] = []
+    missing = None
+    for address in addresses.resolve(host, '--address'):
+      try:
+        _try(address, port)
+      except OSError as e:
+        if e.errno != errno.EADDRNOTAVAIL:
+          raise _cannot_listen(address, port, e) from e
+        missing = missing or _cannot_listen(address, port, e)
+        continue  # Such as ::1 of localhost where there is no IPv6.
+      target = addresses.with_port(address, port)
+      if server_credentials is None:
+        port = self._server.add_insecure_port(target)
+      else:
+        port = self._server.add_secure_port(target, server_credentials)
+      self.listening.append(addresses.with_port(address, port))
+    if not self.listening:
+      assert missing is not None
+      raise missing
+
+  async def start(self) -> None:
+    """Takes calls from here on."""
+    await self._server.start()
+
+  async def end(self) -> None:
+    """Takes no more; those that are left have a moment to be answered."""
+    await self._server.stop(_GRACE_SECONDS)
+
+
+class _Handlers(grpc.GenericRpcHandler):
+  """Methods by their path; what is not among them is UNIMPLEMENTED."""
+
+  def __init__(self, keeper: keeper_lib.Keeper):
+    self._keeper = keeper
+    self._handlers = {
+      protocol.path_of(method): grpc.unary_unary_rpc_method_handler(
+        self._forwarding(method)
+      )
+      for method in protocol.METHODS
+    }
+    self._handlers[protocol.STATUS] = grpc.unary_unary_rpc_method_handler(self._status)
+
+  def service(self, details: grpc.HandlerCallDetails) -> Any:
+    return self._handlers.get(details.method)
+
+  def _forwarding(self, method: str) -> Any:
+    async def forward(request: bytes, context: grpc.aio.ServicerContext) -> bytes:
+      try:
+        with self._keeper.call() as generation:
+          return await generation.call(method, request, context.time_remaining())
+      except keeper_lib.NotServingError as e:
+        code, details = grpc.StatusCode.UNAVAILABLE, str(e)
+      except grpc.aio.AioRpcError as e:
+        code, details = e.code(), e.details() or ''
+        if code == grpc.StatusCode.UNAVAILABLE:
+          details = await self._keeper.how_it_ended(generation) or details
+      await context.abort(code, details)
+      raise AssertionError('abort raises')
+
+    return forward
+
+  async def _status(self, request: bytes, context: grpc.aio.ServicerContext) -> bytes:
+    status = await self._keeper.status(of_coordinator=request != protocol.PROBE)
+    return json.dumps(status).encode()
+
+
+def _try(address: str, port: int) -> None:
+  """Listens for a moment, for the error that gRPC does not tell."""
+  family = socket.AF_INET6 if ':' in address else socket.AF_INET
+  with socket.socket(family, socket.SOCK_STREAM) as probe:
+    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    entry = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+    probe.bind(entry[4])
+    probe.listen()
+
+
+def _cannot_listen(address: str, port: int, error: OSError) -> ListenError:
+  remedies = {
+    errno.EADDRINUSE: f'--port={port} is taken; give another one, or 0 for any',
+    errno.EADDRNOTAVAIL: 'give an address of this machine as --address',
+    errno.EACCES: 'ports below 1024 are for root; give another --port',
+  }
+  remedy = remedies.get(error.errno or 0, 'give another --address or --port')
+  return ListenError(
+    f'cannot listen on {addresses.with_port(address, port)}: '
+    f'{os.strerror(error.errno or 0)}; {remedy}.'
+  )
