@@ -5,10 +5,9 @@ r"""Computes for trainings of other processes and machines, until it is ended.
         --key=worker.key --authority=group.crt
 
 A training uses it by --workers=HOST:PORT. Who reaches it can run code in it and reads
-the model: without certificates it listens for this machine alone. One training at a
-time is fastest. A process of TensorFlow Federated does the work; it is started again
-when it dies, hangs, or was left by a coordinator that crashed. SIGTERM and Ctrl-C end
-both.
+the model: without certificates it listens for this machine alone. A process of
+TensorFlow Federated does the work; it is started again when it dies, hangs, or was left
+by a coordinator that crashed. SIGTERM and Ctrl-C end both.
 """
 
 import sys

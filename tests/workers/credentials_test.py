@@ -6,6 +6,8 @@ import subprocess
 
 import pytest
 from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ed25519
 
 from tests.workers import certificates
 from tff_dp_aggregators.workers import credentials
@@ -72,6 +74,14 @@ def test_files_of_another_kind_are_named(ours, worker, tmp_path):
 def test_the_key_of_another_certificate_is_refused(ours, worker):
   other = ours.sign('other')
   _refused('--key=.*is not the key of --cert', worker[0], other[1], ours.path)
+
+
+@pytest.mark.parametrize('curve', [ec.SECP521R1, ec.SECP256K1, None])
+def test_a_kind_of_key_that_grpc_cannot_use_is_refused(curve, ours):
+  key = ed25519.Ed25519PrivateKey.generate()
+  if curve is not None:
+    key = ec.generate_private_key(curve())
+  _refused('gRPC cannot use; make', *ours.sign('unusable', key=key), ours.path)
 
 
 @pytest.mark.parametrize('mode', [0o644, 0o604, 0o620, 0o610])

@@ -19,6 +19,8 @@ import threading
 
 import grpc
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 from tests.workers import binary_test
 from tests.workers import certificates
@@ -237,6 +239,16 @@ def test_reached_by_the_given_addresses_alone():
       assert not binary_test.reaches(other, int(port))
 
 
+def test_loopback_of_ipv6():
+  with supervised.Worker('--address=::1') as worker:
+    assert worker.address.startswith('[::1]:')
+    with supervised.Caller(worker.address) as caller:
+      assert caller.status()['state'] == 'serving'
+    port = int(worker.address.rpartition(':')[2])
+    for other in ('127.0.0.1', *binary_test.own_addresses()):
+      assert not binary_test.reaches(other, port)
+
+
 def test_loopback_by_name_and_for_this_machine_alone():
   with supervised.Worker('--address=localhost') as worker:
     assert worker.said('(plain; this machine only)')
@@ -306,6 +318,22 @@ def test_a_coordinator_of_the_group_may_call(group):
   with supervised.Caller(_target(worker), _channel_of(authority)) as caller:
     assert caller.status()['state'] == 'serving'
     assert caller.executor()
+
+
+@pytest.mark.parametrize(
+  'key',
+  [
+    rsa.generate_private_key(65537, 2048),
+    ec.generate_private_key(ec.SECP256R1()),
+    ec.generate_private_key(ec.SECP384R1()),
+  ],
+  ids=['rsa', 'p256', 'p384'],
+)
+def test_kinds_of_keys_that_are_taken_work(key, group):
+  authority, _, worker = group
+  files = credentials.Files(*authority.sign('kind', key=key), authority.path)
+  with supervised.Caller(_target(worker), files.channel()) as caller:
+    assert caller.status()['state'] == 'serving'
 
 
 def test_nobody_else_may(group):

@@ -11,6 +11,7 @@ of the two somebody is, a certificate can say by its extended key usage (RFC 528
 
 import dataclasses
 import os
+import re
 import ssl
 import stat
 from typing import Optional
@@ -21,6 +22,20 @@ from tff_dp_aggregators.workers import addresses
 
 FLAGS = ('--certificate', '--key', '--authority')
 _HOW_TO_MAKE = 'openssl makes such files.'
+_PEM = re.compile(
+  rb'-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----', re.DOTALL
+)
+# Keys that gRPC can use, as a certificate has them (RFC 3279, 2.3.1; RFC 5480, 2.1.1):
+# RSA, and ECDSA on P-256 and P-384. With others OpenSSL shakes hands, and gRPC does
+# not, and says nothing of why.
+_KEYS = tuple(
+  bytes.fromhex(each)
+  for each in (
+    '06092a864886f70d010101',
+    '06072a8648ce3d020106082a8648ce3d030107',
+    '06072a8648ce3d020106052b81040022',
+  )
+)
 
 
 class CredentialsError(ValueError):
@@ -57,6 +72,7 @@ class Files:
       _read(name, path)
     self._check_key_is_private()
     self._load_pair(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+    self._check_kind_of_key()
     self._load_authority(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
 
   def server(self) -> grpc.ServerCredentials:
@@ -100,6 +116,17 @@ class Files:
         f'workers; do: chmod 600 {self.key}'
       )
 
+  def _check_kind_of_key(self) -> None:
+    found = _PEM.search(_read(self.names[0], self.certificate))
+    if found is None:
+      return  # OpenSSL has another way to write one.
+    encoded = ssl.PEM_cert_to_DER_cert(found[0].decode('ascii', 'replace'))
+    if not any(kind in encoded for kind in _KEYS):
+      raise CredentialsError(
+        f'{self.names[0]}={self.certificate} has a key of a kind that gRPC cannot use; '
+        'make one of RSA, or ECDSA on P-256 or P-384.'
+      )
+
   def _load_pair(self, context: ssl.SSLContext) -> None:
     """Gives a context certificate and key; refuses those that are no pair."""
     certificate, key, _ = self.names
@@ -120,7 +147,7 @@ class Files:
         ) from e
       raise CredentialsError(
         f'{certificate}={self.certificate} and {key}={self.key} are no certificate and '
-        f'private key in PEM format ({e.reason or e}). {_HOW_TO_MAKE}'
+        f'private key that can be used, in PEM format ({e.reason or e}). {_HOW_TO_MAKE}'
       ) from e
 
   def _load_authority(self, context: ssl.SSLContext) -> None:
