@@ -127,6 +127,18 @@ class Caller:
     self._channel.close()
 
 
+def stop(process):
+  """Stops a process, every thread of it, as Ctrl-Z does."""
+  process.suspend()
+  tasks = pathlib.Path(f'/proc/{process.pid}/task')
+
+  def state(task):
+    # After the name, which may have spaces and parentheses in it.
+    return (task / 'stat').read_text().rpartition(')')[2].split()[0]
+
+  until(lambda: all(state(task) == 'T' for task in tasks.iterdir()))
+
+
 def until(condition, seconds=_SECONDS):
   """Returns when it is so; fails if that takes too long."""
   deadline = time.monotonic() + seconds

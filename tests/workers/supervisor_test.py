@@ -35,7 +35,7 @@ def test_a_binary_that_dies_is_replaced_and_whoever_waits_is_told():
     with supervised.Caller(worker.address) as caller:
       old = caller.executor()
       running = worker.binary()
-      running.suspend()
+      supervised.stop(running)
       call = caller.of_path(_GET).future(supervised.ONE_CLIENT)
       time.sleep(0.3)
       assert not call.done()
@@ -62,7 +62,7 @@ def test_a_binary_that_hangs_is_stalled_then_killed_and_replaced():
   with supervised.Worker('--stall_seconds=2') as worker:
     with supervised.Caller(worker.address) as caller:
       running = worker.binary()
-      running.suspend()
+      supervised.stop(running)
       assert caller.status()['state'] == 'stalled'
       call = caller.of_path(_GET).future(supervised.ONE_CLIENT)
       assert call.exception(20).code() == grpc.StatusCode.UNAVAILABLE
@@ -78,7 +78,7 @@ def test_one_that_hangs_for_less_is_let_be():
   with supervised.Worker('--stall_seconds=6') as worker:
     with supervised.Caller(worker.address) as caller:
       running = worker.binary()
-      running.suspend()
+      supervised.stop(running)
       time.sleep(2)
       running.resume()
       time.sleep(5)
@@ -90,7 +90,7 @@ def test_a_signal_ends_both(number):
   worker = supervised.Worker()
   running = worker.binary()
   with supervised.Caller(worker.address) as caller:
-    running.suspend()
+    supervised.stop(running)
     call = caller.of_path(_GET).future(supervised.ONE_CLIENT)
     time.sleep(0.3)
     worker.process.send_signal(number)
