@@ -111,8 +111,9 @@ def test_what_the_writer_returns_is_the_line(path):
   with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
     entry = ledgers.append(writer)
   (line,) = ledgers.lines_of(path)
-  # Parts are in the lines of joint mechanisms alone, sites in those of clients' noise.
-  absent = {'parts': None, 'noise_site': None}
+  # Parts are in the lines of joint mechanisms alone, sites in those of clients' noise,
+  # notes where there is something to note.
+  absent = {'parts': None, 'noise_site': None, 'notes': None}
   assert {**json.loads(line), **absent} == dataclasses.asdict(entry)
 
 
@@ -134,6 +135,22 @@ def test_where_clients_make_noise_is_in_each_line_and_stays_the_same(path):
     ):
       with pytest.raises(ValueError, match=message):
         ledgers.append(writer, noise_site=wrong)
+
+
+def test_notes_are_in_the_line_and_are_no_part_of_what_was_released(path):
+  note, checksum = 'worker a:1 is lost: no answer', ledger.checksum_of([1])
+  with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
+    ledgers.append(writer, notes=[note], result_checksum=checksum)
+    again = ledgers.append(writer, round=0, result_checksum=checksum)
+    assert again.notes is None
+    for wrong in ([], [''], 'text', [1]):
+      with pytest.raises(ValueError, match='notes'):
+        ledgers.append(writer, notes=wrong)
+  first, second = map(json.loads, ledgers.lines_of(path))
+  assert first['notes'] == [note]
+  assert 'notes' not in second
+  entries = ledger.read(path).entries
+  assert entries[0].notes == [note]
 
 
 def test_infinite_epsilon_is_no_number_and_stays_lost(path):
@@ -222,7 +239,7 @@ def test_an_entry_has_exactly_the_public_fields_and_no_seed(path):
       'round', 'cohort_requested', 'cohort_reported', 'clip_norm', 'noise_multiplier',
       'strategy_checksum', 'event', 'effective_noise_multiplier', 'epsilon', 'delta',
       'time', 'previous_line_sha256', 'result_checksum', 'noise_generator',
-      'noise_key_tag', 'parts', 'noise_site',
+      'noise_key_tag', 'parts', 'noise_site', 'notes',
   ]  # fmt: skip
   with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
     ledgers.append(writer)

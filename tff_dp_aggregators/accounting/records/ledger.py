@@ -220,6 +220,7 @@ class LedgerWriter:
     noise_key_tag: Optional[str] = None,
     parts: Optional[list[dict[str, Any]]] = None,
     noise_site: Optional[dict[str, Any]] = None,
+    notes: Optional[list[str]] = None,
     round: Optional[int] = None,
   ) -> LedgerEntry:
     """Writes a round's line and waits until it is on disk.
@@ -245,6 +246,8 @@ class LedgerWriter:
         `None` of another mechanism.
       noise_site: Where clients make noise, as `LedgerEntry` has it; `None` for noise of
         the server. `Mechanism.line` has this and the other numbers of a mechanism.
+      notes: Sentences for people on how the round was computed; a round that is run
+        again may have others.
       round: Round number; by default the one after the last line's. A run that
         resumes should give it: its state may be older than the ledger.
 
@@ -275,6 +278,7 @@ class LedgerWriter:
       noise_key_tag=noise_key_tag,
       parts=parts,
       noise_site=noise_site,
+      notes=notes,
     )
     self._commit(entry, spent)
     return entry
@@ -418,6 +422,7 @@ class LedgerWriter:
     noise_key_tag: Optional[str] = None,
     parts: Optional[list[dict[str, Any]]] = None,
     noise_site: Optional[dict[str, Any]] = None,
+    notes: Optional[list[str]] = None,
   ) -> tuple[LedgerEntry, ledger_spent.Spent]:
     """The next line for a round, checked, and what is spent with it."""
     state = self._state
@@ -441,6 +446,7 @@ class LedgerWriter:
       'noise_key_tag': noise_key_tag,
       'parts': parts,
       'noise_site': noise_site,
+      'notes': notes,
     }
     if given['round'] < state.rounds:
       earlier = self._entry(given['round'])

@@ -57,6 +57,8 @@ class LedgerEntry:
     noise_site: Name of where the noise is made, how many clients report at least, and
       the noise multiplier of the server on top, each `None` if there is none; `None`
       for noise of the server.
+    notes: Sentences for people on how the round was computed, such as that a worker
+      was lost; they are no part of what was released. `None` if there are none.
 
   Raises:
     ValueError: If a field is of another type or out of range.
@@ -79,6 +81,7 @@ class LedgerEntry:
   noise_key_tag: Optional[str] = None
   parts: Optional[list[dict[str, Any]]] = None
   noise_site: Optional[dict[str, Any]] = None
+  notes: Optional[list[str]] = None
 
   def __post_init__(self) -> None:
     for name in ('round', 'cohort_requested', 'cohort_reported'):
@@ -88,6 +91,7 @@ class LedgerEntry:
         _check_number(name, getattr(self, name))
     _check_parts(self.parts, self.clip_norm, self.noise_multiplier)
     _check_site(self.noise_site)
+    _check_notes(self.notes)
     _check_number('delta', self.delta)
     gaussian.check_delta(self.delta)
     for name in ('strategy_checksum', 'noise_generator', 'noise_key_tag'):
@@ -225,6 +229,16 @@ def _check_site(site: Any) -> None:
     _check_number(
       'server_noise_multiplier of noise_site', site['server_noise_multiplier']
     )
+
+
+def _check_notes(notes: Any) -> None:
+  """Refuses what are no sentences."""
+  if notes is not None and not (
+    isinstance(notes, list)
+    and notes
+    and all(isinstance(note, str) and note for note in notes)
+  ):
+    raise ValueError(f'notes must be a list of texts, or none; got {notes!r}.')
 
 
 def _check_number(name: str, value: Any) -> None:

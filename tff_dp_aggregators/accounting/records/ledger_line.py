@@ -49,10 +49,10 @@ def parse(line: bytes) -> Line:
 def write(entry: Line) -> bytes:
   """The line of an entry, with its line feed.
 
-  `parts` and `noise_site` are in lines that have some.
+  `parts`, `noise_site` and `notes` are in lines that have some.
   """
   values = dataclasses.asdict(entry)
-  for name in ('parts', 'noise_site'):
+  for name in ('parts', 'noise_site', 'notes'):
     if values.get(name, ()) is None:
       del values[name]
   return (json.dumps(values, allow_nan=False) + '\n').encode()

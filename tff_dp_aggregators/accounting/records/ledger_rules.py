@@ -180,7 +180,7 @@ def check_repetition(earlier: LedgerEntry, again: LedgerEntry) -> None:
   Raises:
     ValueError: If it does, or nobody could tell.
   """
-  of_the_line = ('time', ledger_entry.CHAIN)
+  of_the_line = ('time', ledger_entry.CHAIN, 'notes')
   changed = [
     name
     for name in ledger_entry.FIELDS
