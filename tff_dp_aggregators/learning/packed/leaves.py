@@ -74,25 +74,40 @@ def strings_in(content: tf.Tensor) -> tf.Tensor:
   return tf.ensure_shape(tf.io.parse_tensor(content, tf.string), [None])
 
 
-def encode_to_bytes(structure: Any) -> bytes:
-  """The content of a file with a structure of arrays."""
-  flat = [
+def encode_each(structure: Any) -> list[bytes]:
+  """What `encode` gives, of arrays."""
+  return [
     tf.make_tensor_proto(np.asarray(leaf)).SerializeToString()
     for leaf in tf.nest.flatten(structure)
   ]
+
+
+def encode_to_bytes(structure: Any) -> bytes:
+  """The content of a file with a structure of arrays."""
+  flat = encode_each(structure)
   return tf.make_tensor_proto(flat, tf.string, [len(flat)]).SerializeToString()
 
 
 def strings_of(content: bytes) -> np.ndarray:
   """The vector of strings that `encode_to_bytes` or a computation wrote."""
-  return np.asarray(_parse(content))
+  return np.asarray(parse(content))
+
+
+def arrays_of(content: bytes) -> list[np.ndarray]:
+  """The arrays in a file that `encode_to_bytes` or a computation wrote.
+
+  Args:
+    content: Of the file.
+  """
+  return [parse(each) for each in strings_of(content).tolist()]
 
 
 def to_numpy(encoded: np.ndarray, specs: Any) -> Any:
   """What `decode` gives, as NumPy arrays and scalars, without TensorFlow's runtime."""
-  flat = [_parse(content)[()] for content in np.asarray(encoded).tolist()]
+  flat = [parse(content)[()] for content in np.asarray(encoded).tolist()]
   return tf.nest.pack_sequence_as(specs, flat)
 
 
-def _parse(content: bytes) -> np.ndarray:
+def parse(content: bytes) -> np.ndarray:
+  """The array that one of the strings of `encode` is of."""
   return tf.make_ndarray(tensor_pb2.TensorProto.FromString(content))

@@ -3,23 +3,25 @@
 A server's noise is a function of its key, which checkpoints have: a round that is run
 again comes to the same bits. Noise that clients draw, each for itself, is in no state.
 Run again, the round would be another release, of the same clients, with other noise;
-nothing would tell. So its result is on disk before its line is in the ledger, and who
+nothing would tell. Nor may what other machines trained come to the same last digits on
+those that go on. So its result is on disk before its line is in the ledger, and who
 goes on takes it from there: each round is released once, and its line is that of the
 result which the model was made of.
 """
 
-import glob
+import hashlib
 import json
 import os
-import shutil
 from typing import Any, NamedTuple, Optional
 
-import tensorflow_federated as tff
+import numpy as np
+import tensorflow as tf
 
 from tff_dp_aggregators.base import new_files
-from tff_dp_aggregators.learning.runs import checkpoints
+from tff_dp_aggregators.learning.packed import leaves
 
 _PREFIX = 'result_of_round_'
+_DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 class KeptRound(NamedTuple):
@@ -44,11 +46,6 @@ class KeptRounds:
       directory: That of the checkpoints, which only its owner may enter.
     """
     self._directory = directory
-    for half in glob.glob(os.path.join(glob.escape(directory), f'{_PREFIX}*_temp*')):
-      shutil.rmtree(half)  # Of a run that was killed.
-    self._manager = tff.program.FileProgramStateManager(
-      directory, _PREFIX, keep_total=0, keep_first=False
-    )
 
   def save(self, number: int, kept: KeptRound) -> None:
     """Keeps the result of a round; when it returns, it is on disk.
@@ -60,27 +57,27 @@ class KeptRounds:
     Raises:
       OSError: If it cannot be written.
     """
-    path = self._path(number)
-    if os.path.exists(path):  # One that cannot be read, of a round without a line.
-      shutil.rmtree(path)
-    structure = (kept.state, json.dumps(kept.measured))
-    checkpoints.wait(self._manager.save(structure, number))
-    new_files.sync_tree(path)
+    measured = json.dumps(kept.measured).encode()
+    content = leaves.encode_to_bytes((kept.state, np.frombuffer(measured, np.uint8)))
+    new_files.replace(self._path(number), hashlib.sha256(content).digest() + content)
 
   def load(self, number: int, like: Any) -> Optional[KeptRound]:
-    """The result of a round; `None` if it is not there, or cannot be read.
+    """The result of a round; `None` if it is not there, or not whole.
 
     Args:
       number: The round.
       like: A state of the same structure.
     """
-    if not os.path.exists(self._path(number)):
-      return None
     try:
-      state, text = checkpoints.wait(self._manager.load(number, (like, '')))
-      return KeptRound(state, json.loads(text))
-    except Exception:  # Whatever TensorFlow makes of files that are broken.
+      with open(self._path(number), 'rb') as file:
+        digest, content = file.read(_DIGEST_BYTES), file.read()
+    except (FileNotFoundError, IsADirectoryError):  # Of a release before.
       return None
+    if hashlib.sha256(content).digest() != digest:
+      return None
+    *flat, measured = leaves.arrays_of(content)
+    state = tf.nest.pack_sequence_as(like, [each[()] for each in flat])
+    return KeptRound(state, json.loads(measured.tobytes()))
 
   def remove_before(self, number: int) -> None:
     """Removes the results of rounds that checkpoints have.
@@ -91,7 +88,7 @@ class KeptRounds:
     for name in os.listdir(self._directory):
       kept = name.removeprefix(_PREFIX)
       if name.startswith(_PREFIX) and kept.isdigit() and int(kept) < number:
-        shutil.rmtree(os.path.join(self._directory, name))
+        os.unlink(os.path.join(self._directory, name))
 
   def _path(self, number: int) -> str:
     return os.path.join(self._directory, f'{_PREFIX}{number}')
