@@ -135,6 +135,7 @@ def train(
     not_covered=(*population.not_covered, *not_covered),
     data_facts=population.facts or None,
     nbafl=privacy.nbafl,
+    workers=settings.workers,
     **dataclasses.asdict(settings.aggregation),
   )
   _draw(settings, run_dir, population.num_clients)

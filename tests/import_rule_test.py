@@ -43,7 +43,7 @@ FLOORS = {
   'workers': (
     ('addresses', 'protocol'),
     ('binary', 'credentials'),
-    ('keeper',),
+    ('group', 'keeper'),
     ('front',),
     ('supervisor',),
   ),

@@ -3,6 +3,9 @@
 import ipaddress
 import socket
 
+# Before the path of a socket, which those reach who may enter its folder.
+SOCKET = 'unix:'
+
 
 def resolve(host: str, flag: str) -> list[str]:
   """The addresses of a host, each once, in the order in which they are to be tried.
@@ -25,6 +28,11 @@ def resolve(host: str, flag: str) -> list[str]:
       'address.'
     ) from e
   return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+def is_socket(host: str) -> bool:
+  """Whether a host is the path of a socket in a folder of this machine."""
+  return host.startswith(SOCKET)
 
 
 def is_loopback(address: str) -> bool:

@@ -61,6 +61,10 @@ class Front:
     self._server.add_generic_rpc_handlers((_Handlers(keeper),))
     server_credentials = files.server() if files is not None else None
     self.listening: list[str] = []
+    if addresses.is_socket(host):
+      self._server.add_insecure_port(host)
+      self.listening.append(host)
+      return
     missing = None
     for address in addresses.resolve(host, '--address'):
       try:

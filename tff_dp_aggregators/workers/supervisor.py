@@ -20,7 +20,8 @@ class Settings:
   """What a worker is asked for.
 
   Attributes:
-    host: The name or address to listen on.
+    host: The name or address to listen on; or 'unix:' and the path of a socket, which
+      has no port.
     port: Where; 0 for one that is free.
     files: Certificates, without which the host is loopback, or
     trusted_network: is true, and nobody else is on the network.
@@ -43,13 +44,15 @@ class Settings:
       raise ValueError(
         f'--stall_seconds={self.stall_seconds:g} must be a positive number.'
       )
-    if self.files is None:
+    if self.files is None and not addresses.is_socket(self.host):
       credentials.check_plain(self.host, self.trusted_network, '--address')
 
   def who_may_call(self) -> str:
     """In words."""
     if self.files is not None:
       return f'with certificates of {self.files.authority} only'
+    if addresses.is_socket(self.host):
+      return 'plain; those who may enter that folder only'
     found = addresses.resolve(self.host, '--address')
     if all(map(addresses.is_loopback, found)):
       return 'plain; this machine only'

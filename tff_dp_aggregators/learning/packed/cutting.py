@@ -11,7 +11,7 @@ import numpy as np
 # Measured, on two cores: a pack costs 0.8 ms besides its clients, an example of a small
 # model 5 us, and handing up the sums of 10^6 parameters what 27 examples of a model of
 # that size cost.
-_LEAST_SIDE_BY_SIDE, _LEAST_ONE_BY_ONE = 2048, 256
+_LEAST_SIDE_BY_SIDE, _LEAST_ONE_BY_ONE = 8192, 256
 # More of them do not speed up what one machine does, until they are large.
 _ENOUGH = 32
 _LARGEST = 4096

@@ -128,10 +128,21 @@ class PackedData:
   def examples(self, number: int) -> list[np.ndarray]:
     """A client's features, read-only, in the order of `features`."""
     first, end = (int(each) for each in self._offsets[number : number + 2])
+    return [feature[first:end] for feature in self.arrays()]
+
+  def arrays(self) -> list[np.ndarray]:
+    """All examples of each feature, read-only, mapped into memory."""
     return [
       np.memmap(
         feature.path, feature.dtype, 'r', shape=(self.num_examples, *feature.shape)
-      )[first:end]
+      )
+      for feature in self.features
+    ]
+
+  def specs(self) -> list[tf.TensorSpec]:
+    """Those of any number of examples, by feature."""
+    return [
+      tf.TensorSpec([None, *feature.shape], tf.as_dtype(feature.dtype))
       for feature in self.features
     ]
 

@@ -26,6 +26,9 @@ class Mean(Protocol):
   def client_params(self, state: Any) -> Any:
     """What clients have to know of it."""
 
+  def without_key(self, params: Any) -> Any:
+    """The same for clients that add no noise."""
+
   def encode(self, params: Any, value: Any) -> tuple[Any, factory.Counts]:
     """What is added up of a client."""
 
@@ -89,6 +92,14 @@ class Server:
   def for_clients(self, state: tff.learning.templates.LearningAlgorithmState) -> Any:
     """What is broadcast: the model, and what clients have to know to encode."""
     return state.global_model_weights, self._mean.client_params(state.aggregator)
+
+  def for_workers(self, state: tff.learning.templates.LearningAlgorithmState) -> Any:
+    """What is broadcast to those who only train: `for_clients` without keys of noise.
+
+    With it `encode` does the same, and `add_noise` cannot be done.
+    """
+    weights, params = self.for_clients(state)
+    return weights, self._mean.without_key(params)
 
   def encode(self, params: Any, trained: training_lib.Trained) -> Any:
     """What is added up of a client: its encoded update, counts, and metrics.
@@ -180,6 +191,9 @@ class _PrivateMean:
     key = () if self._noised_by is None else self._noised_by.round_key(state.query)
     return params, key
 
+  def without_key(self, params: Any) -> Any:
+    return params[0], ()
+
   def encode(self, params: Any, value: Any) -> tuple[Any, factory.Counts]:
     return self._mean.encode_without_noise(params[0], value)
 
@@ -227,6 +241,9 @@ class _PlainMean:
   def client_params(self, state: Any) -> Any:
     del state
     return ()
+
+  def without_key(self, params: Any) -> Any:
+    return params
 
   def encode(self, params: Any, value: Any) -> tuple[Any, factory.Counts]:
     del params

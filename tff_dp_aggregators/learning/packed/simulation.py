@@ -17,10 +17,11 @@ all packs in it, whose states stay where it is, in private files.
 import collections
 import contextlib
 import functools
+import glob
 import os
 import secrets
 import weakref
-from typing import Any, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -116,7 +117,7 @@ class PackedFedAvg:
     def begin(path: Any) -> Any:
       state = self._server.initial_state()
       self._state_specs = leaves.specs_of(state)
-      return _write(path, leaves.encode(state), tf.constant(0))
+      return write(path, leaves.encode(state), tf.constant(0))
 
     try:
       self._run = self._make_run()
@@ -130,25 +131,30 @@ class PackedFedAvg:
       self._run = self._make_run()  # What else is wrong is raised here.
     self._begin = begin
 
-  def _make_run(self) -> tff.Computation:
-    """A whole round as one graph: what is large does not leave it.
+  def _make_run(self) -> Callable[[str, str, np.ndarray, np.ndarray], Any]:
+    """Makes what runs a round, of a file for each state, before and after, and `_cut`.
 
-    Its packs, and the noise, which depends on none of them, are computed side by side.
+    A whole round is one graph: what is large does not leave it. Its packs, and the
+    noise, which depends on none of them, are computed side by side.
     """
-    pack = self._pack()
+    pack = self._pack(self._server.add_noise)
 
     @tff.tensorflow.computation(np.str_, np.str_, _ROWS, _CUTS)
     @tracing.as_written
     def run(path: Any, next_path: Any, rows: Any, cuts: Any) -> Any:
-      state = _read(path, self._state_specs)
+      state = read(path, self._state_specs)
       weights, params = self._server.for_clients(state)
       sums = self._sums_of_packs(pack, weights, params, rows, cuts)
-      next_state, metrics = self._server.finish(state, sums)
-      tf.nest.assert_same_structure(next_state, self._state_specs)
-      self._metrics_specs = leaves.specs_of(metrics)
-      return _write(next_path, leaves.encode(next_state), leaves.encode(metrics))
+      return self._end_round(state, sums, next_path)
 
     return run
+
+  def _end_round(self, state: Any, sums: Any, next_path: tf.Tensor) -> tf.Tensor:
+    """Inside a computation: leaves the next state in a file, and returns metrics."""
+    next_state, metrics = self._server.finish(state, sums)
+    tf.nest.assert_same_structure(next_state, self._state_specs)
+    self._metrics_specs = leaves.specs_of(metrics)
+    return write(next_path, leaves.encode(next_state), leaves.encode(metrics))
 
   def _sums_of_packs(
     self,
@@ -173,18 +179,20 @@ class PackedFedAvg:
     )
     return totals
 
-  def _pack(self) -> pack_lib.Pack:
+  def _pack(
+    self, add_noise: Optional[Callable[[Any, Any, tf.Tensor], Any]]
+  ) -> pack_lib.Pack:
     return pack_lib.Pack(
       self._training,
       self._data,
       self._server.encode,
       side_by_side=self.one_by_one is None,
-      add_noise=self._server.add_noise,
+      add_noise=add_noise,
     )
 
   def _work(self, broadcast_type: tff.Type) -> tff.Computation:
     """What a TFF client computes that is a pack."""
-    pack = self._pack()
+    pack = self._pack(self._server.add_noise)
 
     @tff.tensorflow.computation(broadcast_type, _ROWS)
     @tracing.as_written
@@ -321,7 +329,7 @@ class PackedFedAvg:
         f'{state} is not there, or no longer: of the states of {self._run_id}, those '
         f'of the last {_KEPT} rounds are kept, up to {self._latest}.'
       )
-    return os.path.join(self._directory.path, self._name(state.number))
+    return self._scratch('state', state.number % _KEPT)
 
   @functools.cached_property
   def _directory(self) -> private_directory.Directory:
@@ -330,13 +338,12 @@ class PackedFedAvg:
       (spec.shape.num_elements() or 0) * max(1, spec.dtype.size) for spec in specs
     )
     directory = private_directory.open_temporary(_KEPT * num_bytes)
-    names = [self._name(number) for number in range(_KEPT)]
-    weakref.finalize(self, _remove, os.getpid(), directory.path, names)
+    weakref.finalize(self, _remove, os.getpid(), directory.path, self._run_id)
     return directory
 
-  def _name(self, number: int) -> str:
+  def _scratch(self, what: str, number: int = 0) -> str:
     # As files of noise are called, so that what a killed process left is removed.
-    return f'{self._run_id}.state.{number % _KEPT}.0'
+    return os.path.join(self._directory.path, f'{self._run_id}.{what}.{number}.0')
 
   @functools.cached_property
   def process(self) -> tff.learning.templates.LearningProcess:
@@ -426,21 +433,33 @@ def _with(state: Any, **changed: Any) -> tff.learning.templates.LearningAlgorith
   )
 
 
-def _remove(process: int, directory: str, names: list[str]) -> None:
-  """Removes states, if this is the process whose they are and no fork of it."""
+def _remove(process: int, directory: str, run: str) -> None:
+  """Removes a run's files, if this is the process whose they are and no fork of it."""
   if os.getpid() != process:
     return
-  for name in names:
+  for path in glob.glob(os.path.join(glob.escape(directory), f'{run}.*')):
     with contextlib.suppress(OSError):
-      os.unlink(os.path.join(directory, name))
+      os.unlink(path)
 
 
-def _read(path: tf.Tensor, specs: Any) -> Any:
+def read(path: tf.Tensor, specs: Any) -> Any:
+  """What a file holds that `write` wrote, inside a computation.
+
+  Args:
+    path: String scalar.
+    specs: Structure of `tf.TensorSpec`s like it.
+  """
   return leaves.decode(leaves.strings_in(tf.io.read_file(path)), specs)
 
 
-def _write(path: tf.Tensor, encoded: tf.Tensor, result: tf.Tensor) -> tf.Tensor:
-  """Returns a result once a file is written."""
+def write(path: tf.Tensor, encoded: tf.Tensor, result: tf.Tensor) -> tf.Tensor:
+  """Returns a result once a file is written, inside a computation.
+
+  Args:
+    path: String scalar.
+    encoded: Of `leaves.encode`.
+    result: What is returned.
+  """
   written = tf.io.write_file(path, tf.io.serialize_tensor(encoded))
   with tf.control_dependencies([written]):
     return tf.identity(result)

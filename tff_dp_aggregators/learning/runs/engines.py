@@ -12,6 +12,7 @@ import tensorflow_federated as tff
 from tff_dp_aggregators.learning import local_order
 from tff_dp_aggregators.learning import packed
 from tff_dp_aggregators.learning import sources
+from tff_dp_aggregators.learning.packed import spread
 
 S = TypeVar('S')
 
@@ -46,6 +47,13 @@ class Engine(abc.ABC, Generic[S]):
   @abc.abstractmethod
   def hold(self, state: tff.learning.templates.LearningAlgorithmState) -> S:
     """What stands for a state that `release` returned."""
+
+  def notes(self) -> tuple[str, ...]:
+    """What is to be told of how rounds were computed since this was asked before."""
+    return ()
+
+  def close(self) -> None:
+    """Lets go of what rounds were computed with, besides the runtime."""
 
 
 class PackedEngine(Engine[packed.HeldState]):
@@ -83,6 +91,28 @@ class PackedEngine(Engine[packed.HeldState]):
   ) -> packed.HeldState:
     """Has the simulation hold a state."""
     return self._simulation.hold(state)
+
+
+class SpreadEngine(PackedEngine):
+  """Many clients in one computation, of which workers make several at once."""
+
+  def __init__(self, simulation: spread.SpreadFedAvg, seed: int):
+    """Initializes the engine.
+
+    Args:
+      simulation: What trains.
+      seed: Of the order of clients' examples.
+    """
+    super().__init__(simulation, seed)
+    self._spread = simulation
+
+  def notes(self) -> tuple[str, ...]:
+    """What happened to workers."""
+    return self._spread.notes()
+
+  def close(self) -> None:
+    """Lets the workers go."""
+    self._spread.close()
 
 
 class ProcessEngine(Engine[tff.learning.templates.LearningAlgorithmState]):

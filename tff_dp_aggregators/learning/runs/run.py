@@ -15,7 +15,9 @@ How a run that was stopped goes on, at whatever moment that was:
    Aborted attempts that have a line are compared with it as well.
    Noise that clients draw is in no state, and cannot be had again. Rounds with it leave
    their result on disk before their line, and who goes on takes it from there
-   (`kept_rounds`); without it, the run ends with an error.
+   (`kept_rounds`); without it, the run ends with an error. So do rounds that other
+   machines train, which may come to other last digits than those that go on; without
+   it, they are run again.
 4. `metrics.csv` is cut to the rounds of the checkpoint, and written on. Before that,
    `standing` refuses if something knows of a round that the ledger has no line of.
 """
@@ -42,6 +44,7 @@ from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.base import new_files
 from tff_dp_aggregators.learning import failures
 from tff_dp_aggregators.learning import interrupts
+from tff_dp_aggregators.learning import remote
 from tff_dp_aggregators.learning import schedules
 from tff_dp_aggregators.learning.runs import attempts as attempts_lib
 from tff_dp_aggregators.learning.runs import checkpoints as checkpoints_lib
@@ -76,6 +79,8 @@ class Run:
     evaluation: Optional[evaluation_lib.Evaluation] = None,
     *,
     checkpoint_seconds: float = 30.0,
+    workers: Optional[remote.Workers] = None,
+    timeout_seconds: Optional[float] = None,
   ):
     """Begins the run, or takes it up.
 
@@ -84,6 +89,8 @@ class Run:
       directory: Where.
       evaluation: Of the model; `None` for none.
       checkpoint_seconds: Least time between two checkpoints.
+      workers: Who trains; `None` for this process.
+      timeout_seconds: How long workers may take for a round; `None` for any time.
 
     Raises:
       ValueError: If the directory is that of a run with another plan, or a copy.
@@ -91,6 +98,7 @@ class Run:
     self.plan, self.directory = plan, directory
     self._evaluation = evaluation
     self._checkpoint_seconds = checkpoint_seconds
+    self._workers, self._timeout_seconds = workers, timeout_seconds
     self._checkpointed = time.monotonic()
     self._kept_rounds: Optional[kept_rounds.KeptRounds] = None
     self._loudness: Optional[loudness_lib.Loudness] = None
@@ -133,8 +141,11 @@ class Run:
       OSError: If something cannot be written.
     """
     plan, directory = self.plan, self.directory
-    engine = plan.engine(directory.file(run_directory.DATA))
+    engine = plan.engine(
+      directory.file(run_directory.DATA), self._workers, self._timeout_seconds
+    )
     with contextlib.ExitStack() as stack:
+      stack.callback(engine.close)
       state, rounds, ledger, checkpoints = self._take_up(engine, stack)
       released = engine.release(state)
       metrics = metrics_file.MetricsFile(
@@ -152,7 +163,12 @@ class Run:
       stack.callback(progress.close)
       while rounds < plan.num_rounds and not stop.requested:
         begun = time.monotonic()
-        state, released, row = self._round(engine, state, released, rounds, ledger)
+        try:
+          after = self._round(engine, state, released, rounds, ledger)
+        except remote.NoWorkersError:
+          self._checkpoint(checkpoints, rounds, released, ledger)
+          raise
+        state, released, row = after
         rounds += 1
         row['round_seconds'] = round(time.monotonic() - begun, 6)
         row['clients_per_second'] = round(row[_CLIENTS] / row['round_seconds'], 3)
@@ -177,7 +193,7 @@ class Run:
     initial = engine.release(state)
     latest = checkpoints.latest(initial)
     path = directory.file(run_directory.LEDGER)
-    if self.plan.draws_anew:
+    if self.plan.draws_anew or self._are_elsewhere:
       self._kept_rounds = kept_rounds.KeptRounds(
         directory.file(run_directory.CHECKPOINTS)
       )
@@ -202,6 +218,11 @@ class Run:
     if latest is None:
       self._checkpoint(checkpoints, 0, initial, ledger)
     return state, rounds, ledger, checkpoints
+
+  @property
+  def _are_elsewhere(self) -> bool:
+    """Whether machines train whose processors may not be those of later ones."""
+    return self._workers is not None and self._workers.num_local is None
 
   def _is_due(self) -> bool:
     return time.monotonic() - self._checkpointed >= self._checkpoint_seconds
@@ -253,7 +274,8 @@ class Run:
     else:
       state = engine.hold(kept.state)
     released, measured = kept
-    entry = self._account(ledger, number, counted, clip_norm, released, measured)
+    notes = list(engine.notes()) or None
+    entry = self._account(ledger, number, counted, clip_norm, released, measured, notes)
     row: dict[str, Any] = {
       'round': number,
       'attempts': len(attempts),
@@ -283,7 +305,7 @@ class Run:
     if self._kept_rounds is None:
       return None
     kept = self._kept_rounds.load(number, before)
-    if kept is None and number < ledger.rounds:
+    if kept is None and number < ledger.rounds and self.plan.draws_anew:
       raise ValueError(
         f'round {number} has a line in the ledger and was released, and what it came '
         f'to is no longer in {self.directory.file(run_directory.CHECKPOINTS)}. Its '
@@ -301,6 +323,7 @@ class Run:
     clip_norm: Optional[float],
     state: Any,
     measured: dict[str, Any],
+    notes: Optional[list[str]],
   ) -> ledger_lib.LedgerEntry:
     """Writes the round's line, or compares it with the one that is there."""
     mechanism, tag = self.plan.added_noise, None
@@ -341,7 +364,7 @@ class Run:
           f'{e} It was run again, and came to another result: data, code or machine '
           f'changed.{self.directory.surroundings_that_changed(config)}'
         ) from e
-    return ledger.append(**line)
+    return ledger.append(**line, notes=notes)
 
   def _epsilon(self, rounds: int, entry: ledger_lib.LedgerEntry) -> float:
     """Spent after so many rounds, of which the last has this line; or a bound on it."""

@@ -1,0 +1,342 @@
+"""Calls to a worker, each with an end.
+
+TFF's own remote executor repeats a call that finds nobody for ever, and sends a
+computation's arguments with each call. Here a call has a deadline, can be cancelled by
+whoever finds that the worker is gone, and what many calls have in common stays at the
+worker. The protocol is that of TFF's `worker_binary`, which `workers.front` passes on,
+with a method of its own that says how the worker is.
+"""
+
+import json
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, Optional
+
+import grpc
+import numpy as np
+import tensorflow_federated as tff
+from tensorflow_federated.proto.v0 import array_pb2
+from tensorflow_federated.proto.v0 import computation_pb2
+from tensorflow_federated.proto.v0 import data_type_pb2
+from tensorflow_federated.proto.v0 import executor_pb2
+from tensorflow_federated.proto.v0 import executor_pb2_grpc
+
+from tff_dp_aggregators.learning import failures
+from tff_dp_aggregators.workers import protocol
+
+# A call that only hands something over, of up to a gigabyte.
+_SECONDS_TO_SEND = 120.0
+_CHANNEL_OPTIONS = (
+  *protocol.MESSAGE_OPTIONS,
+  *protocol.KEEPALIVE_OPTIONS,
+  ('grpc.enable_http_proxy', 0),
+  # Calls fail rather than wait; `member` is who tries again.
+  ('grpc.enable_retries', 0),
+  ('grpc.min_reconnect_backoff_ms', 200),
+  ('grpc.initial_reconnect_backoff_ms', 200),
+  ('grpc.max_reconnect_backoff_ms', 2000),
+  ('grpc.use_local_subchannel_pool', 1),
+)
+# What says nothing about the computation.
+_OF_THE_WAY = frozenset(
+  [
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.UNIMPLEMENTED,
+    grpc.StatusCode.UNAUTHENTICATED,
+    grpc.StatusCode.PERMISSION_DENIED,
+    grpc.StatusCode.DATA_LOSS,
+  ]
+)
+
+
+class WorkerLostError(Exception):
+  """A worker that is of no use at the moment; the message says why."""
+
+
+class GarbageError(WorkerLostError):
+  """A worker that answers what no worker answers."""
+
+
+class Status(NamedTuple):
+  """How a worker is.
+
+  Attributes:
+    state: 'serving' if it computes.
+    generation: What changes when it loses all that it was given.
+    deaths: Why it did, in sentences; the last one is the latest.
+    software: Versions by name.
+    machine: Of `base.machine`.
+    processors: How many it has, one at least.
+  """
+
+  state: str
+  generation: tuple[str, int]
+  deaths: tuple[str, ...]
+  software: dict[str, str]
+  machine: dict[str, Any]
+  processors: int
+
+
+class Traffic:
+  """Bytes sent to workers, and received."""
+
+  def __init__(self) -> None:
+    self._lock = threading.Lock()
+    self.sent = self.received = 0
+
+  def add(self, sent: int, received: int) -> None:
+    """Adds those of a call."""
+    with self._lock:
+      self.sent += sent
+      self.received += received
+
+
+class Connection:
+  """A connection to a worker, and what is there of ours."""
+
+  def __init__(
+    self,
+    target: str,
+    traffic: Traffic,
+    credentials: Optional[grpc.ChannelCredentials] = None,
+    server_name: Optional[str] = None,
+  ):
+    """Prepares it; nothing is sent.
+
+    Args:
+      target: Address and port, as gRPC has them.
+      traffic: Where bytes are counted.
+      credentials: What shows who both sides are; `None` for a plain connection.
+      server_name: Whose certificate the worker has to have.
+    """
+    options: list[tuple[str, Any]] = list(_CHANNEL_OPTIONS)
+    if credentials is None:
+      self._channel = grpc.insecure_channel(target, options)
+    else:
+      if server_name is not None:
+        options.append(('grpc.ssl_target_name_override', server_name))
+      self._channel = grpc.secure_channel(target, credentials, options)
+    self._stub = executor_pb2_grpc.ExecutorGroupStub(self._channel)
+    self._status = self._channel.unary_unary(protocol.STATUS)
+    self._traffic = traffic
+    self._lock = threading.Lock()
+    self._under_way: set[grpc.Future] = set()
+    self._closed = False
+    self._executor: Optional[executor_pb2.ExecutorId] = None
+
+  def status(self, seconds: float) -> Status:
+    """Asks how the worker is.
+
+    Args:
+      seconds: How long it may take to answer.
+
+    Raises:
+      WorkerLostError: If it does not answer, or not like a worker.
+    """
+    answer = self._ask(self._status, b'', seconds)
+    try:
+      told = json.loads(answer)
+      if told['format'] != protocol.STATUS_FORMAT:
+        raise GarbageError(
+          f'it tells its status in format {told["format"]!r}, not '
+          f'{protocol.STATUS_FORMAT}: it is of '
+          'another release; run the same one everywhere'
+        )
+      return Status(
+        str(told['state']),
+        (str(told['identity']), int(told['generation'])),
+        tuple(map(str, told['deaths'])),
+        {
+          name: str(told[name])
+          for name in ('version', 'tensorflow_federated', 'python')
+        },
+        dict(told['machine']),
+        max(1, int(told['machine']['processors'] or 1)),
+      )
+    except (ValueError, KeyError, TypeError) as e:
+      raise GarbageError(
+        f'it does not tell its status as a worker does ({type(e).__name__}: {e})'
+      ) from e
+
+  def open(self) -> None:
+    """Has the worker make an executor, which holds what is created.
+
+    Raises:
+      WorkerLostError: If it does not.
+    """
+    request = executor_pb2.GetExecutorRequest(
+      cardinalities=[  # Nothing here is placed at clients, but TFF asks for a number.
+        executor_pb2.Cardinality(
+          placement=computation_pb2.Placement(uri=tff.CLIENTS.uri), cardinality=0
+        )
+      ]
+    )
+    response = self._ask(self._stub.GetExecutor, request, _SECONDS_TO_SEND)
+    self._executor = response.executor
+
+  def create(self, value: executor_pb2.Value) -> executor_pb2.ValueRef:
+    """Gives the worker a value or a computation, and a reference to it.
+
+    Args:
+      value: Of `serialized`, `integers` or `text`.
+
+    Raises:
+      ComputationError: If the worker says that it cannot take it.
+      WorkerLostError: If it does not answer.
+    """
+    request = executor_pb2.CreateValueRequest(executor=self._executor, value=value)
+    return self._ask(self._stub.CreateValue, request, _SECONDS_TO_SEND).value_ref
+
+  def call(
+    self,
+    function: executor_pb2.ValueRef,
+    arguments: Sequence[executor_pb2.ValueRef],
+    seconds: Optional[float] = None,
+  ) -> executor_pb2.Value:
+    """Has the worker compute, and waits for the result.
+
+    Args:
+      function: Of `create`.
+      arguments: Of `create`.
+      seconds: How long it may take; `None` for whoever looks after it and may `cancel`.
+
+    Raises:
+      ComputationError: If the computation fails.
+      WorkerLostError: If the worker is lost, or the call was cancelled.
+    """
+    ask, made = self._ask, []
+    try:
+      argument = arguments[0]
+      if len(arguments) > 1:
+        struct = executor_pb2.CreateStructRequest(
+          executor=self._executor,
+          element=[
+            executor_pb2.CreateStructRequest.Element(value_ref=each)
+            for each in arguments
+          ],
+        )
+        argument = ask(self._stub.CreateStruct, struct, _SECONDS_TO_SEND).value_ref
+        made.append(argument)
+      call = executor_pb2.CreateCallRequest(
+        executor=self._executor, function_ref=function, argument_ref=argument
+      )
+      result = ask(self._stub.CreateCall, call, _SECONDS_TO_SEND).value_ref
+      made.append(result)
+      compute = executor_pb2.ComputeRequest(executor=self._executor, value_ref=result)
+      return ask(self._stub.Compute, compute, seconds).value
+    finally:
+      self.dispose(made)
+
+  def dispose(self, references: Iterable[executor_pb2.ValueRef]) -> None:
+    """Lets the worker forget values; does not wait.
+
+    Args:
+      references: Of `create`.
+    """
+    values = list(references)
+    if not values:
+      return
+    request = executor_pb2.DisposeRequest(executor=self._executor, value_ref=values)
+    try:
+      self._stub.Dispose.future(request, timeout=_SECONDS_TO_SEND)
+    except ValueError:  # The channel was closed.
+      pass
+
+  def cancel(self) -> None:
+    """Ends all calls that are under way."""
+    with self._lock:
+      under_way = list(self._under_way)
+    for future in under_way:
+      future.cancel()
+
+  def close(self) -> None:
+    """Lets go of the worker, which forgets all that it was given."""
+    with self._lock:
+      if self._closed:
+        return
+      self._closed = True
+    self.cancel()
+    if self._executor is not None:
+      request = executor_pb2.DisposeExecutorRequest(executor=self._executor)
+      try:
+        self._stub.DisposeExecutor(request, timeout=1.0)
+      except (grpc.RpcError, ValueError):
+        pass  # It is lost, and what it held with it.
+    self._channel.close()
+
+  def _ask(self, method: Any, request: Any, seconds: Optional[float]) -> Any:
+    try:
+      future = method.future(request, timeout=seconds)
+    except ValueError as e:
+      raise WorkerLostError('the connection was closed') from e
+    with self._lock:
+      self._under_way.add(future)
+      closed = self._closed
+    if closed:
+      future.cancel()
+    try:
+      response = future.result()
+    except grpc.FutureCancelledError as e:
+      raise WorkerLostError('the call was given up') from e
+    except grpc.RpcError as e:
+      raise _translated(e) from None
+    finally:
+      with self._lock:
+        self._under_way.discard(future)
+    self._traffic.add(_size(request), _size(response))
+    return response
+
+
+def _size(message: Any) -> int:
+  return len(message) if isinstance(message, bytes) else message.ByteSize()
+
+
+def _translated(error: grpc.RpcError) -> Exception:
+  code = error.code()
+  if code in _OF_THE_WAY:
+    details = str(error.details() or '')
+    return WorkerLostError(f'{details.rstrip(".") or "no answer"} ({code.name})')
+  return failures.of_grpc(error)
+
+
+def serialized(computation: tff.Computation) -> executor_pb2.Value:
+  """A computation as a worker takes it.
+
+  Args:
+    computation: A TensorFlow computation of TFF's.
+  """
+  message, _ = tff.framework.serialize_value(computation)
+  return message
+
+
+def integers(array: np.ndarray) -> executor_pb2.Value:
+  """Integers as a worker takes them.
+
+  Args:
+    array: Int64 of any shape.
+  """
+  shape = array_pb2.ArrayShape(dim=array.shape)
+  content = np.ascontiguousarray(array, '<i8').tobytes()
+  return executor_pb2.Value(
+    array=array_pb2.Array(
+      dtype=data_type_pb2.DataType.DT_INT64, shape=shape, content=content
+    )
+  )
+
+
+def text(content: bytes) -> executor_pb2.Value:
+  """A string scalar as a worker takes it.
+
+  Args:
+    content: The string.
+  """
+  values = array_pb2.Array.BytesList(value=[content])
+  return executor_pb2.Value(
+    array=array_pb2.Array(
+      dtype=data_type_pb2.DataType.DT_STRING,
+      shape=array_pb2.ArrayShape(),
+      string_list=values,
+    )
+  )

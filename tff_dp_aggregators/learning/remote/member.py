@@ -1,0 +1,309 @@
+"""A worker of a crew: taken into use, watched, lost, and taken into use again.
+
+One thread keeps the connection. While the worker is in use, that thread asks it again
+and again how it is, and ends all that waits for it if it does not say so in time, was
+started anew, or has a pack for far too long; and as many threads as it has processors,
+and one more so that none waits for an answer on its way, train packs on it.
+"""
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Callable, NamedTuple, Optional
+
+import numpy as np
+import tensorflow_federated as tff
+from tensorflow_federated.proto.v0 import executor_pb2
+
+from tff_dp_aggregators.learning import failures
+from tff_dp_aggregators.learning.remote import connection as connection_lib
+from tff_dp_aggregators.learning.remote import job as job_lib
+from tff_dp_aggregators.workers import protocol
+
+if TYPE_CHECKING:
+  from tff_dp_aggregators.learning.remote import crew as crew_lib
+
+_logger = logging.getLogger(__name__)
+
+# How often a worker is asked how it is, in parts of the time that it has to answer.
+_BEATS = 5
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0
+# Until one that answered garbage, or is of another release, is tried again.
+_LONG_PAUSE = 30.0
+# Examples that tell whether a worker sees the data.
+_LOOKED_AT = 64
+_LOOK_SECONDS = 60.0
+_JOIN_SECONDS = 5.0
+
+
+class Task(NamedTuple):
+  """A pack of a round.
+
+  Attributes:
+    label: Which; int64 of shape [3].
+    broadcast: What all packs of the round are told.
+    rows: Its clients.
+  """
+
+  label: np.ndarray
+  broadcast: bytes
+  rows: np.ndarray
+
+
+class Session:
+  """The time in which a worker is in use: what it was given, and what it is at."""
+
+  def __init__(
+    self,
+    connection: connection_lib.Connection,
+    first: connection_lib.Status,
+    job: job_lib.Job,
+  ):
+    self.connection, self._first, self._job = connection, first, job
+    self.over = threading.Event()
+    self.why: Optional[connection_lib.WorkerLostError] = None
+    # Nobody else waits for it: what holds it may wait for the worker.
+    self._telling = threading.Lock()
+    self._broadcast: Optional[tuple[int, executor_pb2.ValueRef]] = None
+    self.under_way: dict[int, float] = {}
+    connection.open()
+    self.in_place = self.sees_data()
+    self._work = connection.create(job.in_place if self.in_place else job.shipped())
+
+  def sees_data(self) -> bool:
+    """Whether the worker has the same files, by some of the examples in them."""
+    rng = np.random.default_rng()
+    numbers = rng.integers(self._job.num_examples, size=_LOOKED_AT)
+    label = rng.integers(np.iinfo(np.int64).max, size=3)
+    try:
+      look = self.connection.create(self._job.look)
+      argument = self.connection.create(job_lib.argument(label, numbers))
+      answer = self.connection.call(look, [argument], _LOOK_SECONDS)
+    except failures.ComputationError:
+      return False  # There is no such file, or it is shorter.
+    return job_lib.unsealed(answer, label) == self._job.examples(numbers)
+
+  def compute(self, task: Task) -> list[np.ndarray]:
+    """What a pack comes to.
+
+    Raises:
+      ComputationError: If training fails.
+      WorkerLostError: If the worker is lost.
+    """
+    if self.in_place:
+      argument = job_lib.argument(task.label, task.rows)
+    else:
+      rows, examples = self._job.ship(task.rows)
+      argument = job_lib.argument(task.label, rows, [examples])
+    broadcast = self._broadcast_of(task)
+    given = self.connection.create(argument)
+    try:
+      answer = self.connection.call(self._work, [broadcast, given])
+    finally:
+      self.connection.dispose([given])
+    contents = job_lib.unsealed(answer, task.label)
+    return self._job.parse(contents, len(task.rows))
+
+  def _broadcast_of(self, task: Task) -> executor_pb2.ValueRef:
+    number = int(task.label[0])
+    with self._telling:
+      if self._broadcast is None or self._broadcast[0] != number:
+        before = self._broadcast
+        value = connection_lib.text(task.broadcast)
+        self._broadcast = (number, self.connection.create(value))
+        if before is not None:
+          self.connection.dispose([before[1]])
+      return self._broadcast[1]
+
+  def check(self, seconds: float) -> None:
+    """Checks that the worker still has what it was given.
+
+    Args:
+      seconds: How long it may take to say so.
+
+    Raises:
+      WorkerLostError: If it has not.
+    """
+    now, first = self.connection.status(seconds), self._first
+    if now.generation != first.generation:
+      how = now.deaths[-1] if now.deaths else 'it was started anew'
+      raise connection_lib.WorkerLostError(f'its process was replaced: {how}')
+    _check_serving(now)
+
+  def end(self, why: connection_lib.WorkerLostError) -> None:
+    """Ends it; the first reason counts."""
+    if not self.over.is_set():
+      self.why = self.why or why
+    self.over.set()
+
+
+class Member:
+  """A worker, by its address."""
+
+  def __init__(
+    self,
+    name: str,
+    connect: Callable[[], connection_lib.Connection],
+    crew: 'crew_lib.Crew',
+    *,
+    num_slots: Optional[int] = None,
+  ):
+    """Begins to take the worker into use.
+
+    Args:
+      name: What it is called.
+      connect: Makes a connection to it.
+      crew: What it is a member of.
+      num_slots: How many packs it trains at once; `None` for what its processors allow.
+    """
+    self.name = name
+    self._connect, self._crew = connect, crew
+    self._num_slots = num_slots
+    self._ended = threading.Event()
+    self._session: Optional[Session] = None
+    self.reason = 'it has not answered yet'
+    self._thread = threading.Thread(target=self._keep, daemon=True)
+    self._thread.start()
+
+  @property
+  def is_ready(self) -> bool:
+    """Whether it can be given packs."""
+    session = self._session
+    return session is not None and not session.over.is_set()
+
+  def end(self) -> None:
+    """Lets the worker go, for good; `join` waits for that."""
+    self._ended.set()
+    session = self._session
+    if session is not None:
+      session.end(connection_lib.WorkerLostError('it is not needed any more'))
+
+  def join(self) -> None:
+    """Waits, for a while, until it is let go."""
+    self._thread.join(_JOIN_SECONDS)
+
+  def _keep(self) -> None:
+    pause, times_lost = _FIRST_PAUSE, 0
+    while not self._ended.is_set():
+      begun = time.monotonic()
+      try:
+        self._use()
+        pause = _FIRST_PAUSE
+      except connection_lib.GarbageError as e:
+        pause = _LONG_PAUSE
+        self._tell_lost(str(e))
+      except (connection_lib.WorkerLostError, failures.ComputationError) as e:
+        self._tell_lost(str(e))
+        was_in_use = time.monotonic() - begun > _LONGEST_PAUSE
+        pause = _FIRST_PAUSE if was_in_use else min(2 * pause, _LONGEST_PAUSE)
+      except Exception as e:
+        _logger.exception('worker %s', self.name)
+        self._crew.break_off(e)
+        return
+      times_lost += 1
+      self._ended.wait(pause)
+
+  def _tell_lost(self, why: str) -> None:
+    self.reason = why
+    if not self._ended.is_set():
+      self._crew.lost(self, why)
+
+  def _use(self) -> None:
+    """Uses the worker until it is lost, which is raised, or not needed any more."""
+    connection = self._connect()
+    try:
+      status = connection.status(self._crew.timeout_seconds)
+      _check(status)
+      session = Session(connection, status, self._crew.job)
+      self._watch_slots(session, status)
+    finally:
+      connection.close()
+
+  def _watch_slots(self, session: Session, status: connection_lib.Status) -> None:
+    num_slots = self._num_slots or status.processors + 1
+    slots = [
+      threading.Thread(target=self._work, args=(session,), daemon=True)
+      for _ in range(num_slots)
+    ]
+    self._session = session
+    self._crew.joined(self, num_slots, status.machine, in_place=session.in_place)
+    try:
+      for slot in slots:
+        slot.start()
+      self._watch(session)
+    except connection_lib.WorkerLostError as e:
+      session.end(e)
+    finally:
+      session.over.set()
+      session.connection.cancel()
+      self._crew.wake()
+      for slot in slots:
+        slot.join(_JOIN_SECONDS)
+      self._session = None
+    if session.why is not None and not self._ended.is_set():
+      raise session.why
+
+  def _watch(self, session: Session) -> None:
+    seconds = self._crew.timeout_seconds
+    while not session.over.wait(seconds / _BEATS):
+      session.check(seconds)
+      longest, now = self._crew.longest_pack_seconds(), time.monotonic()
+      for begun in list(session.under_way.values()):
+        if now - begun > longest:
+          raise connection_lib.WorkerLostError(
+            f'it has had a pack for more than {longest:.0f} s and is given up on it'
+          )
+
+  def _work(self, session: Session) -> None:
+    """Trains packs, one after the other."""
+    slot = threading.get_ident()
+    while True:
+      task = self._crew.take(self, session.over)
+      if task is None:
+        return
+      session.under_way[slot] = time.monotonic()
+      try:
+        sums = session.compute(task)
+      except connection_lib.WorkerLostError as e:
+        session.end(e)
+        self._crew.give_back(task, self)
+        return
+      except failures.ComputationError as e:
+        self._tell_failed(session, task, e)
+      except Exception as e:  # A mistake of ours: not to be waited for without end.
+        _logger.exception('worker %s', self.name)
+        self._crew.break_off(e)
+        return
+      else:
+        self._crew.done(task, self, sums, time.monotonic() - session.under_way[slot])
+      finally:
+        session.under_way.pop(slot, None)
+
+  def _tell_failed(
+    self, session: Session, task: Task, error: failures.ComputationError
+  ) -> None:
+    try:
+      # A worker that was started anew knows nothing of what it is asked about.
+      session.check(self._crew.timeout_seconds)
+    except connection_lib.WorkerLostError as e:
+      session.end(e)
+      self._crew.give_back(task, self)
+    else:
+      self._crew.failed(task, self, error)
+
+
+def _check(status: connection_lib.Status) -> None:
+  """Refuses a worker that would compute something else, or is not up."""
+  ours, theirs = tff.__version__, status.software['tensorflow_federated']
+  if ours != theirs:
+    raise connection_lib.GarbageError(
+      f'it has tensorflow-federated {theirs}, and this program {ours}: install the '
+      'same release everywhere'
+    )
+  _check_serving(status)
+
+
+def _check_serving(status: connection_lib.Status) -> None:
+  if status.state != protocol.SERVING:
+    how = f' ({status.deaths[-1]})' if status.deaths else ''
+    raise connection_lib.WorkerLostError(f'it is {status.state}{how}')

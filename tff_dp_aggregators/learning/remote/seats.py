@@ -1,0 +1,136 @@
+"""Where workers are, and how they are reached."""
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Iterator
+from typing import Optional
+
+import grpc
+
+from tff_dp_aggregators.learning.remote import connection
+from tff_dp_aggregators.learning.remote import local
+from tff_dp_aggregators.workers import addresses
+from tff_dp_aggregators.workers import group
+
+
+@dataclasses.dataclass(frozen=True)
+class Seat:
+  """Where a worker is.
+
+  Attributes:
+    name: What it is called, different for each.
+    target: Address and port, as gRPC has them.
+    credentials: What shows who both sides are; `None` for a plain connection.
+    server_name: Whose certificate the worker has to have.
+    num_slots: How many packs it trains at once; `None` for what its processors allow.
+  """
+
+  name: str
+  target: str
+  credentials: Optional[grpc.ChannelCredentials] = None
+  server_name: Optional[str] = None
+  num_slots: Optional[int] = None
+
+  def connect(self, traffic: connection.Traffic) -> connection.Connection:
+    """A connection to it.
+
+    Args:
+      traffic: Where bytes are counted.
+    """
+    return connection.Connection(
+      self.target, traffic, self.credentials, self.server_name
+    )
+
+
+class Seats:
+  """Where workers are."""
+
+  def __init__(self, seats: list[Seat]):
+    """Initializes it.
+
+    Args:
+      seats: All there will be.
+    """
+    self._seats = seats
+
+  def now(self) -> list[Seat]:
+    """Those that there are by now."""
+    return self._seats
+
+  def unknown(self) -> list[str]:
+    """Names of machines of which no address is known."""
+    return []
+
+
+class Names(Seats):
+  """Workers by the names of their machines, each of which may be several."""
+
+  def __init__(
+    self,
+    hosts: list[tuple[str, int]],
+    channel: Optional[grpc.ChannelCredentials],
+    trusted_network: bool,
+  ):
+    """Initializes it.
+
+    Args:
+      hosts: Names and ports.
+      channel: What shows who both sides are; `None` for a plain connection.
+      trusted_network: Whether a plain connection may leave this machine.
+    """
+    super().__init__([])
+    self._channel, self._may_leave = channel, channel is not None or trusted_network
+    self._found: dict[tuple[str, int], list[str]] = {each: [] for each in hosts}
+
+  def now(self) -> list[Seat]:
+    """Those that names stand for by now, or did when they last stood for anything."""
+    seats = []
+    for (host, port), known in self._found.items():
+      known[:] = self._addresses(host) or known
+      for address in known:
+        name = addresses.with_port(host, port)
+        if address != host:
+          name = f'{name} ({address})'
+        target = addresses.with_port(address, port)
+        seats.append(Seat(name, target, self._channel, host))
+    return seats
+
+  def unknown(self) -> list[str]:
+    """Names that have stood for nothing yet."""
+    return [host for (host, _), known in self._found.items() if not known]
+
+  def _addresses(self, host: str) -> list[str]:
+    try:
+      found = addresses.resolve(host, 'workers')
+    except ValueError:
+      return []
+    allowed = [each for each in found if self._may_leave or addresses.is_loopback(each)]
+    # A machine with addresses of both families is one worker, not two.
+    return [each for each in allowed if ':' not in each] or allowed
+
+
+@contextlib.contextmanager
+def of(workers: group.Workers) -> Iterator[Seats]:
+  """Where workers are, while they are used; starts those of this machine.
+
+  Args:
+    workers: Who they are.
+
+  Raises:
+    WorkerError: If one of this machine does not start.
+  """
+  number = workers.num_local
+  if number is None:
+    files = workers.files()
+    channel = None if files is None else files.channel()
+    yield Names(workers.parsed(), channel, workers.trusted_network)
+    return
+  with local.local_workers(number) as targets:
+    slots = max(1, (os.cpu_count() or 1) // number) + 1
+    yield Seats(
+      [
+        Seat(f'local:{each}', target, num_slots=slots)
+        for each, target in enumerate(targets)
+      ]
+    )

@@ -1,0 +1,132 @@
+"""The workers of a training, as its user names them."""
+
+import dataclasses
+import math
+import re
+from typing import NamedTuple, Optional
+
+from tff_dp_aggregators.base import checks
+from tff_dp_aggregators.workers import credentials
+
+_LOCAL = re.compile(r'local:([0-9]+)')
+_ADDRESS = re.compile(r'(?:\[([^\]]+)\]|([^:\[\]]+)):([0-9]+)')
+_EXAMPLE = (
+  "such as 'local:4' for four on this machine, or 'host1:8470,host2:8470' for those "
+  'that python -m experiments.worker started'
+)
+
+
+class Names(NamedTuple):
+  """What the attributes of `Workers` are called in messages."""
+
+  addresses: str = 'workers'
+  certificate: str = 'certificate'
+  key: str = 'key'
+  authority: str = 'authority'
+  trusted_network: str = 'trusted_network'
+  timeout_seconds: str = 'timeout_seconds'
+  patience_seconds: str = 'patience_seconds'
+
+
+@dataclasses.dataclass(frozen=True)
+class Workers:
+  """The workers of a training.
+
+  Attributes:
+    addresses: 'local:N' for N workers that are started on this machine, or host:port of
+      each, with commas between them. A name that stands for several addresses is as
+      many workers; those that come to it later are used as well.
+    certificate: PEM file of the certificate by which workers know this program, with
+      `key` and `authority`; all three are `None` for a connection without encryption.
+    key: PEM file of its key.
+    authority: PEM file of the authority that signed the certificates of all.
+    trusted_network: Whether workers on other machines may be reached without
+      certificates, as nobody else is on the network.
+    timeout_seconds: How long a worker may take to say how it is, before its packs go to
+      others.
+    patience_seconds: How long a round waits if there is no worker at all.
+    names: What these are called in messages.
+
+  Raises:
+    TypeError: If an argument is not of its type.
+    ValueError: If an address is none, or a number is not positive, or the three files
+      cannot be used, or an address is of another machine, and there is neither a
+      certificate nor a trusted network.
+
+  Example:
+    >>> Workers('local:4').addresses
+    'local:4'
+    >>> Workers('somewhere')
+    Traceback (most recent call last):
+    ...
+    ValueError: workers='somewhere' has no port; give host:port, such as 'local:4' for \
+four on this machine, or 'host1:8470,host2:8470' for those that \
+python -m experiments.worker started.
+  """
+
+  addresses: str
+  certificate: Optional[str] = None
+  key: Optional[str] = None
+  authority: Optional[str] = None
+  trusted_network: bool = False
+  timeout_seconds: float = 10.0
+  patience_seconds: float = 60.0
+  names: Names = Names()
+
+  def __post_init__(self) -> None:
+    if not isinstance(self.addresses, str):
+      raise TypeError(
+        f'{self.names.addresses} is a {type(self.addresses).__name__}, not a text, '
+        f'{_EXAMPLE}.'
+      )
+    for name in ('timeout_seconds', 'patience_seconds'):
+      said = getattr(self.names, name)
+      seconds = checks.check_number(said, getattr(self, name))
+      if not 0 < seconds < math.inf:
+        raise ValueError(f'{said} is {seconds}; it must be a positive number.')
+    files = self.files()
+    if self.num_local is None:
+      for host, _ in self.parsed():
+        if files is None:
+          credentials.check_plain(host, self.trusted_network, 'workers')
+    elif files is not None:
+      raise ValueError(
+        f'{self._said} are on this machine, where they are reached '
+        'through a directory of this user alone; leave the certificate out.'
+      )
+
+  @property
+  def _said(self) -> str:
+    return f'{self.names.addresses}={self.addresses!r}'
+
+  @property
+  def num_local(self) -> Optional[int]:
+    """How many are started here; `None` if they are elsewhere."""
+    match = _LOCAL.fullmatch(self.addresses.strip())
+    if match is None:
+      return None
+    number = int(match[1])
+    if not 1 <= number <= 1024:
+      raise ValueError(f'{self._said}: give 1 to 1024 of them.')
+    return number
+
+  def files(self) -> Optional[credentials.Files]:
+    """The files of the certificate; `None` without."""
+    names = (self.names.certificate, self.names.key, self.names.authority)
+    return credentials.files(self.certificate, self.key, self.authority, names)
+
+  def parsed(self) -> list[tuple[str, int]]:
+    """Hosts and ports, of workers that are not started here."""
+    found: list[tuple[str, int]] = []
+    for text in self.addresses.split(','):
+      match = _ADDRESS.fullmatch(text.strip())
+      if match is None:
+        what = 'has no port; give' if text.strip() else 'has an empty address; give'
+        raise ValueError(f'{self._said} {what} host:port, {_EXAMPLE}.')
+      port = int(match[3])
+      if not 1 <= port <= 65535:
+        raise ValueError(f'{self._said}: {port} is no port; they are 1 to 65535.')
+      found.append((match[1] or match[2], port))
+    if len(set(found)) != len(found):
+      raise ValueError(f'{self._said} has an address twice.')
+    return found
