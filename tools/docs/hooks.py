@@ -32,6 +32,7 @@ _GUIDES = (
   'training.md',
   'processes.md',
   'experiments.md',
+  'several_machines.md',
   'published.md',
   'strategies.md',
   'accounting.md',
