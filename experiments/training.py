@@ -17,6 +17,7 @@ from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.base import rounding
 from tff_dp_aggregators.learning import models as models_lib
+from tff_dp_aggregators.learning import remote
 from tff_dp_aggregators.learning.runs import progress
 from tff_dp_aggregators.learning.runs.plans import fitting
 
@@ -28,6 +29,7 @@ from .plotting import charts
 from .plotting import runs as run_pictures
 
 _INTERRUPTED = 130  # Exit code of a program ended by Ctrl-C.
+_NO_WORKERS = 1
 
 
 def run(settings: settings_lib.Settings) -> int:
@@ -53,6 +55,9 @@ def run(settings: settings_lib.Settings) -> int:
   except KeyboardInterrupt:
     progress.say(f'Interrupted; {run_dir} has no round to report.', sys.stderr)
     return _INTERRUPTED
+  except remote.NoWorkersError as e:
+    progress.say(f'{e} This goes on:\n    {_going_on(settings, run_dir)}', sys.stderr)
+    return _NO_WORKERS
   except fitting.TooFewExamplesError as e:
     raise program.WrongUsage(flags_lib.spelled(str(e), ['min_examples'])) from e
   _say_how_it_went(settings, population, result)
@@ -223,8 +228,13 @@ def _say_how_it_went(
   if not result.is_finished:
     progress.say(
       f'Ended before its {result.num_rounds} rounds. This goes on:\n    '
-      f'{settings.command} {shlex.quote(f"--run_dir={result.run_dir}")}'
+      f'{_going_on(settings, result.run_dir)}'
     )
+
+
+def _going_on(settings: settings_lib.Settings, run_dir: str) -> str:
+  """The command that goes on with a run."""
+  return f'{settings.command} {shlex.quote(f"--run_dir={run_dir}")}'
 
 
 def remark_on_chance(accuracy: float, labels: np.ndarray) -> str:

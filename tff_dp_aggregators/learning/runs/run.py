@@ -45,6 +45,7 @@ from tff_dp_aggregators.base import new_files
 from tff_dp_aggregators.learning import failures
 from tff_dp_aggregators.learning import interrupts
 from tff_dp_aggregators.learning import remote
+from tff_dp_aggregators.learning import runtime
 from tff_dp_aggregators.learning import schedules
 from tff_dp_aggregators.learning.runs import attempts as attempts_lib
 from tff_dp_aggregators.learning.runs import checkpoints as checkpoints_lib
@@ -65,6 +66,12 @@ from tff_dp_aggregators.learning.schedules import checking
 _REMOVED = '.removed'
 # What is exact and of clients: for whoever runs the training, not to be released.
 NOT_PRIVATE = 'not_private_'
+# What ends a round before there is a result.
+_NOTHING_CAME_OF_IT = (
+  remote.NoWorkersError,
+  runtime.RoundTimeoutError,
+  runtime.WorkerError,
+)
 # With sampling, their number tells something of who was drawn.
 _CLIENTS = f'{NOT_PRIVATE}clients'
 
@@ -165,7 +172,8 @@ class Run:
         begun = time.monotonic()
         try:
           after = self._round(engine, state, released, rounds, ledger)
-        except remote.NoWorkersError:
+        except _NOTHING_CAME_OF_IT:
+          # The rounds before it need not be run again, on other workers, say.
           self._checkpoint(checkpoints, rounds, released, ledger)
           raise
         state, released, row = after
