@@ -85,6 +85,11 @@ class SpreadFedAvg(simulation.PackedFedAvg):
     """Bytes sent to workers, and received."""
     return self._crew.traffic
 
+  @property
+  def given_again(self) -> int:
+    """How many packs were given to a worker after another one had them."""
+    return self._crew.given_again
+
   def _make_run(self) -> Callable[[str, str, np.ndarray, np.ndarray], Any]:
     pack = self._pack(None)
 

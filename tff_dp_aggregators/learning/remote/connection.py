@@ -10,16 +10,16 @@ with a method of its own that says how the worker is.
 import json
 import threading
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 import grpc
 import numpy as np
 import tensorflow_federated as tff
+from google.protobuf import message
 from tensorflow_federated.proto.v0 import array_pb2
 from tensorflow_federated.proto.v0 import computation_pb2
 from tensorflow_federated.proto.v0 import data_type_pb2
 from tensorflow_federated.proto.v0 import executor_pb2
-from tensorflow_federated.proto.v0 import executor_pb2_grpc
 
 from tff_dp_aggregators.learning import failures
 from tff_dp_aggregators.workers import protocol
@@ -79,6 +79,19 @@ class Status(NamedTuple):
   processors: int
 
 
+class _Method(NamedTuple):
+  """A method of a worker.
+
+  Attributes:
+    call: Of a channel; it answers bytes, as gRPC would write what is no message of its
+      type to the log, and take it for an error of the worker's.
+    parse: Makes a message of them.
+  """
+
+  call: Any
+  parse: Callable[[bytes], Any]
+
+
 class Traffic:
   """Bytes sent to workers, and received."""
 
@@ -118,13 +131,31 @@ class Connection:
       if server_name is not None:
         options.append(('grpc.ssl_target_name_override', server_name))
       self._channel = grpc.secure_channel(target, credentials, options)
-    self._stub = executor_pb2_grpc.ExecutorGroupStub(self._channel)
-    self._status = self._channel.unary_unary(protocol.STATUS)
+    self._get_executor = self._method(
+      protocol.GET_EXECUTOR, executor_pb2.GetExecutorResponse
+    )
+    self._create_value = self._method('CreateValue', executor_pb2.CreateValueResponse)
+    self._create_struct = self._method(
+      'CreateStruct', executor_pb2.CreateStructResponse
+    )
+    self._create_call = self._method('CreateCall', executor_pb2.CreateCallResponse)
+    self._compute = self._method('Compute', executor_pb2.ComputeResponse)
+    self._dispose = self._method('Dispose', executor_pb2.DisposeResponse)
+    self._dispose_executor = self._method(
+      protocol.DISPOSE_EXECUTOR, executor_pb2.DisposeExecutorResponse
+    )
+    self._status = _Method(self._channel.unary_unary(protocol.STATUS), bytes)
     self._traffic = traffic
     self._lock = threading.Lock()
     self._under_way: set[grpc.Future] = set()
-    self._closed = False
+    self._cancelled = self._closed = False
     self._executor: Optional[executor_pb2.ExecutorId] = None
+
+  def _method(self, name: str, response: Any) -> _Method:
+    call = self._channel.unary_unary(
+      protocol.path_of(name), lambda request: request.SerializeToString()
+    )
+    return _Method(call, response.FromString)
 
   def status(self, seconds: float) -> Status:
     """Asks how the worker is.
@@ -173,7 +204,7 @@ class Connection:
         )
       ]
     )
-    response = self._ask(self._stub.GetExecutor, request, _SECONDS_TO_SEND)
+    response = self._ask(self._get_executor, request, _SECONDS_TO_SEND)
     self._executor = response.executor
 
   def create(self, value: executor_pb2.Value) -> executor_pb2.ValueRef:
@@ -187,7 +218,7 @@ class Connection:
       WorkerLostError: If it does not answer.
     """
     request = executor_pb2.CreateValueRequest(executor=self._executor, value=value)
-    return self._ask(self._stub.CreateValue, request, _SECONDS_TO_SEND).value_ref
+    return self._ask(self._create_value, request, _SECONDS_TO_SEND).value_ref
 
   def call(
     self,
@@ -217,15 +248,15 @@ class Connection:
             for each in arguments
           ],
         )
-        argument = ask(self._stub.CreateStruct, struct, _SECONDS_TO_SEND).value_ref
+        argument = ask(self._create_struct, struct, _SECONDS_TO_SEND).value_ref
         made.append(argument)
       call = executor_pb2.CreateCallRequest(
         executor=self._executor, function_ref=function, argument_ref=argument
       )
-      result = ask(self._stub.CreateCall, call, _SECONDS_TO_SEND).value_ref
+      result = ask(self._create_call, call, _SECONDS_TO_SEND).value_ref
       made.append(result)
       compute = executor_pb2.ComputeRequest(executor=self._executor, value_ref=result)
-      return ask(self._stub.Compute, compute, seconds).value
+      return ask(self._compute, compute, seconds).value
     finally:
       self.dispose(made)
 
@@ -240,13 +271,14 @@ class Connection:
       return
     request = executor_pb2.DisposeRequest(executor=self._executor, value_ref=values)
     try:
-      self._stub.Dispose.future(request, timeout=_SECONDS_TO_SEND)
+      self._dispose.call.future(request, timeout=_SECONDS_TO_SEND)
     except ValueError:  # The channel was closed.
       pass
 
   def cancel(self) -> None:
-    """Ends all calls that are under way."""
+    """Ends all calls that are under way, and those that anybody begins later."""
     with self._lock:
+      self._cancelled = True
       under_way = list(self._under_way)
     for future in under_way:
       future.cancel()
@@ -261,23 +293,23 @@ class Connection:
     if self._executor is not None:
       request = executor_pb2.DisposeExecutorRequest(executor=self._executor)
       try:
-        self._stub.DisposeExecutor(request, timeout=1.0)
+        self._dispose_executor.call(request, timeout=1.0)
       except (grpc.RpcError, ValueError):
         pass  # It is lost, and what it held with it.
     self._channel.close()
 
-  def _ask(self, method: Any, request: Any, seconds: Optional[float]) -> Any:
+  def _ask(self, method: _Method, request: Any, seconds: Optional[float]) -> Any:
     try:
-      future = method.future(request, timeout=seconds)
+      future = method.call.future(request, timeout=seconds)
     except ValueError as e:
       raise WorkerLostError('the connection was closed') from e
     with self._lock:
       self._under_way.add(future)
-      closed = self._closed
-    if closed:
+      cancelled = self._cancelled
+    if cancelled:
       future.cancel()
     try:
-      response = future.result()
+      answer = future.result()
     except grpc.FutureCancelledError as e:
       raise WorkerLostError('the call was given up') from e
     except grpc.RpcError as e:
@@ -285,12 +317,15 @@ class Connection:
     finally:
       with self._lock:
         self._under_way.discard(future)
-    self._traffic.add(_size(request), _size(response))
-    return response
+    self._traffic.add(_size(request), len(answer))
+    try:
+      return method.parse(answer)
+    except message.DecodeError as e:
+      raise GarbageError('its answer cannot be parsed') from e
 
 
-def _size(message: Any) -> int:
-  return len(message) if isinstance(message, bytes) else message.ByteSize()
+def _size(request: Any) -> int:
+  return len(request) if isinstance(request, bytes) else request.ByteSize()
 
 
 def _translated(error: grpc.RpcError) -> Exception:

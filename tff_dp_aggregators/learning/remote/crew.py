@@ -3,6 +3,8 @@
 Workers take packs when they are free, so fast ones train more. A pack whose worker is
 lost goes to another one, and so does one that takes far longer than others while
 somebody is free; which of two answers is first does not matter, as they are the same.
+One whose training fails goes to another one as well: if it fails there too, that is the
+training's error, and if not, the first worker's, which is left alone for a while.
 Sums are handed on in the order of the packs, so that they add up to the same bits
 whoever trained what; workers are not given packs much later than the one that is waited
 for, so that few sums wait.
@@ -39,6 +41,7 @@ _TICK_SECONDS = 0.25
 # So many workers that end while they have a pack, and it is the pack.
 _MOST_LOST = 8
 _RECRUIT_SECONDS = 10.0
+_FAILED_ALONE = 'a pack failed on it that did not fail on another worker'
 _DURATIONS = 64
 
 
@@ -55,22 +58,28 @@ class _Round:
     self.holders: dict[int, dict[member_lib.Member, float]] = {}
     self.sums: dict[int, list[np.ndarray]] = {}
     self.handed_on = 0
-    self.errors: dict[int, list[failures.ComputationError]] = {}
+    self.given: set[int] = set()
+    self.failed: dict[int, list[member_lib.Member]] = {}
     self.losses: collections.Counter[int] = collections.Counter()
 
   def is_open(self, pack: int) -> bool:
     """Whether its sums are still wanted."""
     return pack >= self.handed_on and pack not in self.sums
 
-  def next(self, member: member_lib.Member, window: int, late: float) -> Optional[int]:
-    """A pack for a worker, if there is one."""
+  def next(
+    self, member: member_lib.Member, window: int, late: float, ready: set[Any]
+  ) -> Optional[int]:
+    """A pack for a worker, if there is one, while those workers are ready."""
     for position, pack in enumerate(self.pending):
       if pack >= self.handed_on + window:
         break
-      return self.pending.pop(position)
+      failed = self.failed.get(pack, ())
+      if member not in failed or ready.issubset(failed):
+        return self.pending.pop(position)
     now = time.monotonic()
     for pack, holders in sorted(self.holders.items()):
-      if len(holders) == 1 and member not in holders:
+      known = (*holders, *self.failed.get(pack, ()))
+      if len(holders) == 1 and member not in known:
         if now - min(holders.values()) > late:
           return pack
     return None
@@ -92,6 +101,7 @@ class Crew:
     timeout_seconds: How long a worker may take to say how it is.
     job: What they compute.
     traffic: Bytes sent to them, and received.
+    given_again: How many packs were given to somebody after somebody else had them.
   """
 
   def __init__(
@@ -114,6 +124,7 @@ class Crew:
     self._round_seconds = round_seconds
     self.timeout_seconds = workers.timeout_seconds
     self.traffic = connection.Traffic()
+    self.given_again = 0
     self._changed = threading.Condition()
     self._members: dict[str, member_lib.Member] = {}
     self._slots: dict[member_lib.Member, int] = {}
@@ -187,7 +198,7 @@ class Crew:
       packs: Rows of each.
 
     Raises:
-      ComputationError: If one fails, twice.
+      ComputationError: If one fails on two workers, or twice on the only one there is.
       NoWorkersError: If there is no worker for longer than they may be missing.
       RoundTimeoutError: If it takes longer than a round may.
     """
@@ -253,9 +264,12 @@ class Crew:
         this_round = self._round
         if this_round is not None:
           window = 2 * sum(self._slots.values()) + 2
-          pack = this_round.next(member, window, self._late_seconds())
+          ready = {each for each in self._members.values() if each.is_ready}
+          pack = this_round.next(member, window, self._late_seconds(), ready)
           if pack is not None:
             this_round.holders.setdefault(pack, {})[member] = time.monotonic()
+            self.given_again += pack in this_round.given
+            this_round.given.add(pack)
             return member_lib.Task(
               np.array([this_round.number, pack, secrets.randbits(62)], np.int64),
               this_round.broadcast,
@@ -298,6 +312,9 @@ class Crew:
         if this_round.is_open(pack):
           this_round.sums[pack] = sums
         this_round.put_back(pack, member)
+        for other in this_round.failed.pop(pack, ()):
+          if other is not member:
+            other.distrust(_FAILED_ALONE)
       self._changed.notify_all()
 
   def give_back(self, task: member_lib.Task, member: member_lib.Member) -> None:
@@ -330,6 +347,8 @@ class Crew:
   ) -> None:
     """Takes a pack back whose training failed; the second time it is an error.
 
+    The second time is with another worker, as long as there is one.
+
     Args:
       task: The pack.
       member: Who trained it.
@@ -339,10 +358,13 @@ class Crew:
       this_round, pack = self._of(task)
       if this_round is not None:
         this_round.put_back(pack, member)
-        errors = this_round.errors.setdefault(pack, [])
-        errors.append(error)
-        if len(errors) > 1:
-          self._broken = error
+        if this_round.is_open(pack):
+          failed = this_round.failed.setdefault(pack, [])
+          failed.append(member)
+          if len(failed) > 1:
+            self._broken = error
+        else:
+          member.distrust(_FAILED_ALONE)
       self._changed.notify_all()
 
   def _of(self, task: member_lib.Task) -> tuple[Optional[_Round], int]:

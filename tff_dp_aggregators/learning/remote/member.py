@@ -64,7 +64,7 @@ class Session:
     self.why: Optional[connection_lib.WorkerLostError] = None
     # Nobody else waits for it: what holds it may wait for the worker.
     self._telling = threading.Lock()
-    self._broadcast: Optional[tuple[int, executor_pb2.ValueRef]] = None
+    self._broadcasts: dict[int, executor_pb2.ValueRef] = {}
     self.under_way: dict[int, float] = {}
     connection.open()
     self.in_place = self.sees_data()
@@ -107,13 +107,13 @@ class Session:
   def _broadcast_of(self, task: Task) -> executor_pb2.ValueRef:
     number = int(task.label[0])
     with self._telling:
-      if self._broadcast is None or self._broadcast[0] != number:
-        before = self._broadcast
+      if number not in self._broadcasts:
         value = connection_lib.text(task.broadcast)
-        self._broadcast = (number, self.connection.create(value))
-        if before is not None:
-          self.connection.dispose([before[1]])
-      return self._broadcast[1]
+        self._broadcasts[number] = self.connection.create(value)
+        # A pack that nobody waits for any more may come after one of the next round.
+        older = [each for each in self._broadcasts if each < number]
+        self.connection.dispose([self._broadcasts.pop(each) for each in older])
+      return self._broadcasts[number]
 
   def check(self, seconds: float) -> None:
     """Checks that the worker still has what it was given.
@@ -177,6 +177,16 @@ class Member:
     session = self._session
     if session is not None:
       session.end(connection_lib.WorkerLostError('it is not needed any more'))
+
+  def distrust(self, why: str) -> None:
+    """Does without the worker for a while, as after garbage; does not wait.
+
+    Args:
+      why: In a sentence without its end.
+    """
+    session = self._session
+    if session is not None:
+      session.end(connection_lib.GarbageError(why))
 
   def join(self) -> None:
     """Waits, for a while, until it is let go."""
