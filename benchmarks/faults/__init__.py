@@ -1,0 +1,1 @@
+"""Faults of workers, made on purpose, and a campaign of them."""
