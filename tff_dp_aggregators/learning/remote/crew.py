@@ -41,6 +41,7 @@ _TICK_SECONDS = 0.25
 # So many workers that end while they have a pack, and it is the pack.
 _MOST_LOST = 8
 _RECRUIT_SECONDS = 10.0
+_PARTING_SECONDS = 5.0
 _FAILED_ALONE = 'a pack failed on it that did not fail on another worker'
 _DURATIONS = 64
 
@@ -160,8 +161,9 @@ class Crew:
     for member in members:
       member.end()
     self.wake()
+    deadline = time.monotonic() + _PARTING_SECONDS
     for member in members:
-      member.join()
+      member.join(max(0.0, deadline - time.monotonic()))
 
   def _recruit(self) -> None:
     """Takes in workers that come to a name later, and lets go of those that left it."""

@@ -188,9 +188,13 @@ class Member:
     if session is not None:
       session.end(connection_lib.GarbageError(why))
 
-  def join(self) -> None:
-    """Waits, for a while, until it is let go."""
-    self._thread.join(_JOIN_SECONDS)
+  def join(self, seconds: float) -> None:
+    """Waits until it is let go.
+
+    Args:
+      seconds: How long at the longest.
+    """
+    self._thread.join(seconds)
 
   def _keep(self) -> None:
     pause, times_lost = _FIRST_PAUSE, 0
