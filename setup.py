@@ -151,6 +151,8 @@ setuptools.setup(
     'tqdm',
   ],
   extras_require={
+    # Grids of runs on several machines.
+    'dask': ['dask[distributed]'],
     'docs': ['mkdocs-material', 'mkdocstrings-python'],
     'test': [
       'coverage',
