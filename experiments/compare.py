@@ -31,6 +31,7 @@ from . import settings as settings_lib
 from .comparing import cells as cells_lib
 from .comparing import comparison
 from .comparing import grid
+from .comparing import jobs
 from .comparing import record as record_lib
 from .comparing import results as results_lib
 
@@ -158,7 +159,7 @@ def _planned(
       tuning_seeds=values.tuning_seeds,
     )
     output = values.output or _new_name()
-    return comparison.Comparison(output, record, tuned, values.jobs)
+    return comparison.Comparison(output, record, tuned, jobs.Processes(values.jobs))
   except program.BAD_INPUT as e:
     raise program.WrongUsage(str(e)) from e
 

@@ -2,8 +2,10 @@
 
 import dataclasses
 import itertools
+import sys
 import time
 from collections.abc import Mapping, Sequence
+from typing import Optional
 
 from tff_dp_aggregators.base import rounding
 from tff_dp_aggregators.learning.runs import progress
@@ -11,7 +13,9 @@ from tff_dp_aggregators.learning.runs import progress
 from . import cells as cells_lib
 from . import grid
 from . import jobs
+from . import logs
 from . import pictures
+from . import process
 from . import record as record_lib
 from . import results as results_lib
 from . import table
@@ -81,7 +85,7 @@ class Comparison:
     output: str,
     asked: record_lib.Record,
     tuned: Sequence[grid.Axis],
-    num_jobs: int,
+    runner: jobs.Runner,
   ):
     """Checks all of it, before anything is run or written.
 
@@ -89,7 +93,7 @@ class Comparison:
       output: The folder.
       asked: What the command line asks for.
       tuned: What is tuned, as in the record.
-      num_jobs: Runs at the same time.
+      runner: Runs the cells; it is entered, and left, by whoever gives it.
 
     Raises:
       ValueError: If a run cannot be run, or the comparison in the folder is another.
@@ -97,7 +101,7 @@ class Comparison:
     """
     asked = record_lib.as_begun(output, asked)
     self._output, self._asked, self._tuned = output, asked, tuned
-    self._num_jobs = num_jobs
+    self._runner = runner
     self._record = record_lib.joined(output, asked)
     self._make = cells_lib.Maker(output, asked.given)
     combinations = tuning.combinations(tuned) if tuned else []
@@ -136,18 +140,24 @@ class Comparison:
     Raises:
       BlockingIOError: If another comparison works in the folder.
       OSError: If something cannot be written.
+      RefusedError: If the runner cannot run cells in the folder.
     """
     with record_lib.Folder(self._output), jobs.stopping() as stop:
+      self._runner.check(self._output)
       record_lib.write(self._output, self._record)
       self._say_what_it_is()
-      outcomes = self._run(self._trials, stop, 'tuning ')
-      choices = self._choices()
-      if self._tuned:
-        self._cells = self._make_cells(choices)
-      outcomes += self._run(self._cells, stop)
+      outcomes: list[jobs.Outcome] = []
+      lost: Optional[jobs.LostError] = None
+      try:
+        self._run(self._trials, stop, outcomes, 'tuning ')
+        if self._tuned:
+          self._cells = self._make_cells(self._choices())
+        self._run(self._cells, stop, outcomes)
+      except jobs.LostError as e:
+        lost = e
       results = [results_lib.read(cell) for cell in self._cells]
-      progress.say(self._write(results, choices))
-      return self._end(outcomes, stop)
+      progress.say(self._write(results, self._choices()))
+      return self._end(outcomes, stop, lost)
 
   def _write(
     self,
@@ -161,8 +171,12 @@ class Comparison:
     return table.to_text(self._record, rows)
 
   def _run(
-    self, cells: Sequence[cells_lib.Cell], stop: jobs.Stop, kind: str = ''
-  ) -> list[jobs.Outcome]:
+    self,
+    cells: Sequence[cells_lib.Cell],
+    stop: jobs.Stop,
+    outcomes: list[jobs.Outcome],
+    kind: str = '',
+  ) -> None:
     """Runs those that this command asks for and that are not finished."""
     asked = [
       cell
@@ -171,13 +185,18 @@ class Comparison:
     ]
     left = [cell for cell in asked if not results_lib.read(cell).is_finished]
     if not left or stop.requested:
-      return []
+      return
     if len(left) < len(asked):
       progress.say(
         f'{len(asked) - len(left)} of {len(asked)} {kind}runs were finished before.'
       )
     teller = _Teller(len(left), kind)
-    return jobs.run(left, self._num_jobs, stop, teller.tell)
+
+    def tell(outcome: jobs.Outcome) -> None:
+      outcomes.append(outcome)
+      teller.tell(outcome)
+
+    self._runner.run(left, stop, tell)
 
   def _choices(self) -> dict[grid.Point, tuning.Choice]:
     """What is chosen for each point whose trials are finished."""
@@ -201,7 +220,7 @@ class Comparison:
       text += f', and {trials} tuning run{_s(trials)} before'
     total = num_points * (num_seeds + trials)
     progress.say(
-      f'{text}: {total} run{_s(total)}, {self._num_jobs} at a time. '
+      f'{text}: {total} run{_s(total)}, {self._runner.in_words}. '
       f'Writing to {self._output}.'
     )
     for note in self._left_out():
@@ -274,9 +293,10 @@ class Comparison:
     self,
     outcomes: Sequence[jobs.Outcome],
     stop: jobs.Stop,
+    lost: Optional[jobs.LostError],
   ) -> int:
     """Says how it ended; returns the exit code."""
-    failed = [each for each in outcomes if each.status == jobs.FAILED]
+    failed = [each for each in outcomes if each.status == process.FAILED]
     by_reason: dict[str, list[jobs.Outcome]] = {}
     for each in failed:
       by_reason.setdefault(each.reason, []).append(each)
@@ -286,10 +306,13 @@ class Comparison:
       and_more = f' and {more} more' if more else ''
       progress.say(
         f'failed: {"; ".join(names)}{and_more}: {reason}\n'
-        f'  all of it: {those[0].error_path}'
+        f'  all of it: {logs.error_path_of(those[0].cell.directory)}'
       )
     progress.say(f'Results are in {self._output}; read {table.MARKDOWN} first.')
-    stopped = any(each.status == jobs.INTERRUPTED for each in outcomes)
+    if lost is not None:
+      progress.say(f'error: {lost}', sys.stderr)
+      return FAILED
+    stopped = any(each.status == process.INTERRUPTED for each in outcomes)
     if stop.requested or stopped:
       progress.say('Stopped before its end; the same command goes on.')
       return INTERRUPTED
@@ -324,9 +347,9 @@ class _Teller:
 
 
 def _in_words(outcome: jobs.Outcome) -> str:
-  if outcome.status == jobs.INTERRUPTED:
+  if outcome.status == process.INTERRUPTED:
     return 'stopped, and can go on'
-  if outcome.status == jobs.FAILED:
+  if outcome.status == process.FAILED:
     return f'failed: {outcome.reason}'
   result = results_lib.read(outcome.cell)
   name = outcome.cell.settings.model.metric.name

@@ -1,10 +1,14 @@
 """A process that runs cells, one after another, so that TensorFlow is loaded once.
 
-`jobs` starts it. Cells come as lines of JSON on standard input, and what became of each
-goes back as a line to the file descriptor that the command line names. Each cell has
-its own log, which all output goes to, also that of TFF's worker. The end of the input,
-or a line that says so, ends the process: after the round that it is in. So does having
-grown too large, and another process takes the next cell.
+`process` starts it. Cells come as lines of JSON on standard input, and what became of
+each goes back as a line to the file descriptor that the command line names. Each cell
+has its own log, which all output goes to, also that of TFF's worker. The end of the
+input, or a line that says so, ends the process: after the round that it is in. So does
+having grown too large, and another process takes the next cell.
+
+The end of the input without such a line is that of whoever started this process. Then
+the cell may be begun again elsewhere, which waits until this process is gone: a round
+that takes long is not finished.
 """
 
 import json
@@ -23,6 +27,7 @@ from typing import Any, Optional
 from ..data import population as population_lib
 from . import cells
 from . import logs
+from . import process
 
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
 _CHUNK = 1 << 16
@@ -30,6 +35,8 @@ _CHUNK = 1 << 16
 # many bytes since its first cell makes room for a new one.
 _MOST_GROWTH = 1 << 30
 _RUSAGE_UNIT = 1024  # Bytes, on Linux.
+# How long to wait for another process that runs the cell and is to end.
+_PATIENCE_SECONDS = 2 * process.LONELY_SECONDS
 
 
 class _Inbox:
@@ -55,6 +62,8 @@ class _Inbox:
         else:
           self._jobs.put(job)
     self._end()
+    time.sleep(process.LONELY_SECONDS)
+    os.kill(os.getpid(), signal.SIGKILL)
 
   def _end(self) -> None:
     with self._lock:
@@ -147,7 +156,9 @@ def _run(
   try:
     try:
       if inbox.busy(True):
-        status = _train(job, populations)
+        with logs.held(job['log'], _PATIENCE_SECONDS):
+          _write_to(job['log'])  # Whoever held it may have taken the other one away.
+          status = _train(job, populations)
     finally:
       inbox.busy(False)
   except KeyboardInterrupt:
