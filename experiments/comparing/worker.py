@@ -124,8 +124,12 @@ def main() -> None:
       peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
       first = peak if first is None else first
       answer['retires'] = (peak - first) * _RUSAGE_UNIT > _MOST_GROWTH
-      answers.write(json.dumps(answer) + '\n')
-      answers.flush()
+      try:
+        answers.write(json.dumps(answer) + '\n')
+        answers.flush()
+      except BrokenPipeError:  # Whoever started this process is gone.
+        _silence(descriptor)
+        break
       if answer['retires']:
         break
 
