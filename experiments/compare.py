@@ -14,6 +14,8 @@ Leaves in --output: table.csv and table.md with mean and standard error of each 
 comparison.png and comparison.svg, cells.csv with each run, cells/ with the run
 directories, and comparison.json, by which the same command goes on where it was. A run
 that fails has its reason in error.txt in its directory, and is tried again.
+
+With --scheduler instead of --jobs, the workers of a Dask cluster run them.
 """
 
 import os
@@ -35,7 +37,7 @@ from .comparing import jobs
 from .comparing import record as record_lib
 from .comparing import results as results_lib
 
-NAMES = ('grid', 'tune', 'seeds', 'tuning_seeds', 'jobs', 'output')
+NAMES = ('grid', 'tune', 'seeds', 'tuning_seeds', 'jobs', 'scheduler', 'output')
 # Values that are measured by other metrics, or on other data, are not better or worse.
 _WHAT_IS_BEST = (
   'metric',
@@ -51,6 +53,7 @@ _WHAT_IS_BEST = (
 _REFUSALS = (
   BlockingIOError,
   cells_lib.RefusedError,
+  jobs.RefusedError,
   record_lib.FolderError,
   results_lib.UnreadableError,
 )
@@ -93,6 +96,16 @@ def define(values: flags.FlagValues) -> None:
     flag_values=values,
   )
   flags.DEFINE_string(
+    'scheduler',
+    None,
+    'Run on the workers of this Dask scheduler, tcp://HOST:PORT, instead of here: one '
+    'run at a time on each of their threads. They need the same environment, and at '
+    'the same paths the current folder and --output. Whoever reaches an unencrypted '
+    'scheduler can execute code on it; with tls://HOST:PORT, keys and certificates are '
+    "those of Dask's configuration (distributed.comm.tls). Needs the extra dask.",
+    flag_values=values,
+  )
+  flags.DEFINE_string(
     'output',
     None,
     'Where to leave the results: a directory that does not exist or is empty, or one '
@@ -126,7 +139,10 @@ def main(values: flags.FlagValues) -> int:
     'it is of every program',
   )
   try:
-    return _planned(values, refused).run()
+    runner = _runner(values)
+    planned = _planned(values, refused, runner)
+    with runner:
+      return planned.run()
   except _REFUSALS as e:
     raise program.WrongUsage(str(e)) from e
   except OSError as e:  # A disk that is full, say.
@@ -137,8 +153,27 @@ def main(values: flags.FlagValues) -> int:
     return comparison.FAILED
 
 
+def _runner(values: flags.FlagValues) -> jobs.Runner:
+  """What is to run the cells."""
+  if values.scheduler is None:
+    return jobs.Processes(values.jobs)
+  if values['jobs'].present:
+    raise program.WrongUsage(
+      f'--jobs={values.jobs} is of runs here, and --scheduler={values.scheduler} of '
+      'runs on a Dask cluster; give one of them.'
+    )
+  try:
+    from .comparing import dask_jobs  # Takes as long to load as all the rest.
+  except ImportError as e:
+    raise program.WrongUsage(
+      f'--scheduler={values.scheduler} needs Dask, which is not installed here '
+      f'({e}). Install this package with its extra dask; requirements.lock has it.'
+    ) from e
+  return dask_jobs.Cluster(values.scheduler)
+
+
 def _planned(
-  values: flags.FlagValues, refused: Mapping[str, str]
+  values: flags.FlagValues, refused: Mapping[str, str], runner: jobs.Runner
 ) -> comparison.Comparison:
   """The comparison that the flags ask for, checked whole."""
   names = [name for name in program.names_of(values) if name not in NAMES]
@@ -159,7 +194,7 @@ def _planned(
       tuning_seeds=values.tuning_seeds,
     )
     output = values.output or _new_name()
-    return comparison.Comparison(output, record, tuned, jobs.Processes(values.jobs))
+    return comparison.Comparison(output, record, tuned, runner)
   except program.BAD_INPUT as e:
     raise program.WrongUsage(str(e)) from e
 

@@ -26,7 +26,14 @@ BENCHMARKS = [
   if "__name__ == '__main__'" in path.read_text(encoding='utf-8')
 ]
 # Each takes a second or more to import.
-SLOW = ('tensorflow', 'scipy.stats', 'scipy.signal', 'matplotlib', 'sklearn')
+SLOW = (
+  'tensorflow',
+  'scipy.stats',
+  'scipy.signal',
+  'matplotlib',
+  'sklearn',
+  'distributed',
+)
 _RUN = """
 import atexit, runpy, sys
 

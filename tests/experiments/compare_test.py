@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -25,6 +26,7 @@ from experiments.comparing import grid
 from experiments.comparing import record as record_lib
 from experiments.comparing import tuning
 from tests import executing
+from tests.experiments.comparing import dask_clusters
 from tff_dp_aggregators.accounting.programs import report as report_program
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -151,6 +153,67 @@ def test_everything_that_is_documented_is_left(shared):
       assert (directory / 'report.json').exists()
       assert 'round 2 of 2' in (directory / 'log.txt').read_text()
       assert not (directory / 'error.txt').exists()
+
+
+def test_a_dask_cluster_comes_to_the_same_though_a_worker_is_lost(shared, tmp_path):
+  """The run of a seed is run again there, in the middle of the comparison."""
+  pytest.importorskip('distributed', reason='the extra dask is not installed')
+  output, name = tmp_path / 'output', 'mechanism=tree,seed=2'
+  shutil.copytree(shared.output, output)
+  shutil.rmtree(output / cells.CELLS / name)
+  with dask_clusters.DaskCluster(tmp_path / 'cluster') as cluster:
+    for _ in range(2):
+      cluster.worker('--no-nanny')
+    killer = threading.Thread(target=_kill_one_that_runs, args=(cluster,))
+    killer.start()
+    result = _compare(output, *GRID, *SMALL, f'--scheduler={cluster.address}')
+    killer.join()
+    assert result.returncode == 0, result.stderr
+    assert sum(each.poll() is not None for each in cluster.workers) == 1
+  assert f'\n1/1 {name}: accuracy' in result.stdout
+  assert sorted(os.listdir(output)) == sorted(os.listdir(shared.output))
+  was, is_now = (each / cells.CELLS / name for each in (shared.output, output))
+  assert (was / 'model.npz').read_bytes() == (is_now / 'model.npz').read_bytes()
+  assert _measured(was) == _measured(is_now)
+  with (output / 'table.csv').open() as file:
+    assert [{**row, 'seconds': ''} for row in csv.DictReader(file)] == [
+      {**row, 'seconds': ''} for row in shared.rows
+    ]
+
+
+def test_files_of_a_run_elsewhere_may_be_seen_late(shared, tmp_path, monkeypatch):
+  dask_jobs = pytest.importorskip('experiments.comparing.dask_jobs')
+  output = tmp_path / 'output'
+  shutil.copytree(shared.output, output)
+  given = {flag[2:].split('=')[0]: (flag,) for flag in SMALL}
+  point, tried = grid.Point((('mechanism', 'tree'),)), ('server_learning_rate', '0.1')
+  make = cells.Maker(str(output), given)
+  cell = make.cell(point, tuning.seeds(1)[0], cells.TUNING, (tried,))
+  os.rename(cell.directory, tmp_path / 'late')
+  timer = threading.Timer(0.5, os.rename, [tmp_path / 'late', cell.directory])
+  timer.start()
+  assert dask_jobs._is_seen(cell)
+  timer.join()
+  shutil.rmtree(cell.directory)
+  monkeypatch.setattr(dask_jobs, '_LATE_FILES_SECONDS', 0.1)
+  assert not dask_jobs._is_seen(cell)
+
+
+def _measured(run):
+  """The metrics of a run but for the time that its rounds took."""
+  with (run / 'metrics.csv').open() as file:
+    return [
+      {name: each for name, each in row.items() if 'second' not in name}
+      for row in csv.DictReader(file)
+    ]
+
+
+def _kill_one_that_runs(cluster):
+  def running():
+    return [each for each in cluster.workers if dask_clusters.cells_of(each)]
+
+  dask_clusters.wait_until(running, *cluster.workers)
+  running()[0].kill()
 
 
 def test_the_table_is_mean_and_standard_error_of_the_runs(shared):
