@@ -6,7 +6,10 @@ Loads on first use: `learning.schedules` needs no TensorFlow.
 import importlib
 import os
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # It is of another layer, and takes a while to load.
+  from tff_dp_aggregators.workers.group import Workers
 
 # TensorFlow has notices at its start and for each new computation, between the lines of
 # a run. Its warnings and errors are shown. What users have set counts; and where they
