@@ -217,14 +217,22 @@ def test_a_client_that_ends_in_nan_is_counted_and_adds_nothing(tmp_path):
     assert np.isfinite(weight).all()
 
 
-def test_what_fails_on_every_worker_is_an_error_with_its_reason(data):
+class _OneIsLarge(populations.Population):
+  def examples(self, number):
+    examples = super().examples(number)
+    if number == 3:  # Not the one whose step is tried before a training begins.
+      examples['x'] += np.float32(1e6)
+    return examples
+
+
+def test_what_fails_on_every_worker_is_an_error_with_its_reason(tmp_path):
+  large = packed.lay_out(_OneIsLarge(), str(tmp_path / 'large'))
   model = populations.model()
 
   @tf.function
   def predict(weights, x, training):
-    with tf.control_dependencies(
-      [tf.debugging.assert_less(tf.reduce_max(x), -1e9, 'this model takes nothing')]
-    ):
+    checked = tf.debugging.assert_less(x, 1e5, 'this model takes nothing large')
+    with tf.control_dependencies([checked]):
       return model.predict_on_batch(weights, tf.identity(x), training)
 
   failing = tff.learning.models.FunctionalModel(
@@ -233,6 +241,6 @@ def test_what_fails_on_every_worker_is_an_error_with_its_reason(data):
     loss_fn=model.loss,
     input_spec=model.input_spec,
   )
-  with _simulation(data, 'none', 'local:1', model=failing) as there:
-    with pytest.raises(failures.ComputationError, match='this model takes nothing'):
+  with _simulation(large, 'none', 'local:1', model=failing) as there:
+    with pytest.raises(failures.ComputationError, match='takes nothing large'):
       there.next(there.initialize(), *_round(0))
