@@ -138,6 +138,6 @@ def all_kinds(other_answer: bytes, longest_pack_seconds: float) -> tuple[Kind, .
     Kind('an earlier answer', _lie('earlier'), (0.5, 2.0)),
     Kind('garbage as status', _lie('status'), (1.0, 2.5)),
     Kind('INTERNAL errors', _lie('internal'), (0.5, 3.0), fails=True),
-    Kind('results never come', _lie('mute'), (longest_pack_seconds + 10.0,) * 2, 0.1),
+    Kind('results never come', _lie('mute'), (longest_pack_seconds + 10.0,) * 2, 0.3),
     Kind('link down', _cut_link, (0.5, 8.0), 3.0, needs_network=True),
   )
