@@ -7,7 +7,7 @@ Claims, with real workers, and real faults of `benchmarks.faults`:
 * A worker on which everything fails is done without for a while, and the loss says why;
   so is one whose answers are no messages.
 * A connection that was cancelled begins no call that waits.
-* A pack of a round that is over takes nothing away from packs of the next one.
+* A pack of a round that is over takes nothing away from packs of the next one (slow).
 * A training that is killed while workers go on comes to the same bits with the same
   call; workers free the memory of the one that was killed (slow).
 * With all workers gone for good there is an error in the stated time, and a checkpoint,
@@ -36,7 +36,7 @@ from tff_dp_aggregators.learning.remote import connection
 from tff_dp_aggregators.learning.remote import member
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-_NUM_ROUNDS = 60
+_NUM_ROUNDS = 40
 _CHECKPOINT_SECONDS = 0.2
 _STALL_SECONDS = 4.0
 # Until a program has begun to train, on a machine that has more to do than that.
@@ -151,6 +151,7 @@ def test_a_connection_that_was_cancelled_begins_no_call_that_waits():
       assert time.monotonic() - begun < 5
 
 
+@pytest.mark.slow
 def test_a_pack_of_a_round_that_is_over_takes_nothing_from_the_next_one(
   tmp_path, monkeypatch
 ):
