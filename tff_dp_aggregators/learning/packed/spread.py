@@ -200,8 +200,10 @@ class SpreadFedAvg(simulation.PackedFedAvg):
     ]:
       raise connection.GarbageError('its sums are of other shapes or dtypes')
     _, counts, _ = tf.nest.pack_sequence_as(self._sums_specs, arrays)
-    if any(not 0 <= int(count) <= num_clients for count in counts):
+    clients, nonfinite = map(int, counts)
+    if clients != num_clients or not 0 <= nonfinite <= num_clients:
       raise connection.GarbageError(
-        f'it counts {[int(count) for count in counts]} of {num_clients} clients'
+        f'it counts {clients} clients, {nonfinite} of them with values that are not '
+        f'finite, in a pack of {num_clients}'
       )
     return arrays

@@ -47,6 +47,11 @@ class KeptRounds:
     """
     self._directory = directory
 
+  @property
+  def is_any(self) -> bool:
+    """Whether the result of any round is there."""
+    return any(name.startswith(_PREFIX) for name in os.listdir(self._directory))
+
   def save(self, number: int, kept: KeptRound) -> None:
     """Keeps the result of a round; when it returns, it is on disk.
 

@@ -201,10 +201,9 @@ class Run:
     initial = engine.release(state)
     latest = checkpoints.latest(initial)
     path = directory.file(run_directory.LEDGER)
-    if self.plan.draws_anew or self._are_elsewhere:
-      self._kept_rounds = kept_rounds.KeptRounds(
-        directory.file(run_directory.CHECKPOINTS)
-      )
+    kept = kept_rounds.KeptRounds(directory.file(run_directory.CHECKPOINTS))
+    if self.plan.draws_anew or self._are_elsewhere or kept.is_any:
+      self._kept_rounds = kept
     self._checkpointed_rounds = 0 if latest is None else latest.rounds
     if latest is not None:
       state = engine.hold(latest.state)
