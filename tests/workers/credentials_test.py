@@ -157,9 +157,12 @@ def test_other_addresses_may_not_unless_the_user_says_so(host):
     assert each in message
 
 
-def test_a_library_is_told_of_arguments_instead_of_flags():
+def test_flags_and_arguments_are_called_what_they_are():
   with pytest.raises(ValueError, match='^workers=0.0.0.0 .* key and') as error:
-    credentials.check_plain('0.0.0.0', False, 'workers')
+    names = ('certificate', 'key', 'authority')
+    credentials.check_plain('0.0.0.0', False, 'workers', names, 'trusted_network')
+  assert 'Give certificate, key and authority, by' in str(error.value)
+  assert 'or trusted_network, if nobody' in str(error.value)
   assert '--' not in str(error.value)
 
 

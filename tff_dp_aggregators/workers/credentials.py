@@ -21,6 +21,7 @@ import grpc
 from tff_dp_aggregators.workers import addresses
 
 FLAGS = ('--certificate', '--key', '--authority')
+TRUSTED_FLAG = '--trusted_network'
 _HOW_TO_MAKE = 'openssl makes such files.'
 _PEM = re.compile(
   rb'-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----', re.DOTALL
@@ -206,13 +207,21 @@ def files(
   return Files(given[names[0]], given[names[1]], given[names[2]], names)
 
 
-def check_plain(host: str, trusted_network: bool, flag: str) -> None:
+def check_plain(
+  host: str,
+  trusted_network: bool,
+  flag: str,
+  names: tuple[str, str, str] = FLAGS,
+  trusted_name: str = TRUSTED_FLAG,
+) -> None:
   """Refuses an address that others can reach, for use without certificates.
 
   Args:
     host: The name or address to listen on, or to connect to.
     trusted_network: Whether the user says that nobody else is on the network.
     flag: What gave the host, for the message: a flag with its dashes, or an argument.
+    names: What the three files are called in messages.
+    trusted_name: What `trusted_network` is called there.
 
   Raises:
     ValueError: If the host has no address, or one that is not loopback, and
@@ -222,14 +231,13 @@ def check_plain(host: str, trusted_network: bool, flag: str) -> None:
   others = [each for each in found if not addresses.is_loopback(each)]
   if not others or trusted_network:
     return
-  dashes = '--' if flag.startswith('--') else ''
-  certificate, key, authority = (dashes + name.lstrip('-') for name in FLAGS)
+  certificate, key, authority = names
   meant = '' if others == [host] else f' ({", ".join(others)})'
   raise ValueError(
     f'{flag}={host}{meant} is not on this machine alone, and whoever reaches the port '
     f'of a worker can run code there and read the model. Give {certificate}, {key} and '
     f'{authority}, by which coordinator and workers know each other; or '
-    f'{dashes}trusted_network, if nobody else is on that network.'
+    f'{trusted_name}, if nobody else is on that network.'
   )
 
 

@@ -80,15 +80,22 @@ python -m experiments.worker started.
         f'{_EXAMPLE}.'
       )
     for name in ('timeout_seconds', 'patience_seconds'):
-      said = getattr(self.names, name)
-      seconds = checks.check_number(said, getattr(self, name))
+      called = getattr(self.names, name)
+      seconds = checks.check_number(called, getattr(self, name))
       if not 0 < seconds < math.inf:
-        raise ValueError(f'{said} is {seconds}; it must be a positive number.')
+        raise ValueError(f'{called} is {seconds}; it must be a positive number.')
     files = self.files()
     if self.num_local is None:
-      for host, _ in self.parsed():
-        if files is None:
-          credentials.check_plain(host, self.trusted_network, 'workers')
+      hosts = [host for host, _ in self.parsed()]
+      if files is None and not self.trusted_network:
+        for host in hosts:
+          credentials.check_plain(
+            host,
+            False,
+            self.names.addresses,
+            self._names_of_files,
+            self.names.trusted_network,
+          )
     elif files is not None:
       raise ValueError(
         f'{self._said} are on this machine, where they are reached '
@@ -98,6 +105,10 @@ python -m experiments.worker started.
   @property
   def _said(self) -> str:
     return f'{self.names.addresses}={self.addresses!r}'
+
+  @property
+  def _names_of_files(self) -> tuple[str, str, str]:
+    return self.names.certificate, self.names.key, self.names.authority
 
   @property
   def num_local(self) -> Optional[int]:
@@ -112,8 +123,9 @@ python -m experiments.worker started.
 
   def files(self) -> Optional[credentials.Files]:
     """The files of the certificate; `None` without."""
-    names = (self.names.certificate, self.names.key, self.names.authority)
-    return credentials.files(self.certificate, self.key, self.authority, names)
+    return credentials.files(
+      self.certificate, self.key, self.authority, self._names_of_files
+    )
 
   def parsed(self) -> list[tuple[str, int]]:
     """Hosts and ports, of workers that are not started here."""
@@ -121,8 +133,7 @@ python -m experiments.worker started.
     for text in self.addresses.split(','):
       match = _ADDRESS.fullmatch(text.strip())
       if match is None:
-        what = 'has no port; give' if text.strip() else 'has an empty address; give'
-        raise ValueError(f'{self._said} {what} host:port, {_EXAMPLE}.')
+        raise ValueError(f'{self._said} {_why_none(text.strip())}.')
       port = int(match[3])
       if not 1 <= port <= 65535:
         raise ValueError(f'{self._said}: {port} is no port; they are 1 to 65535.')
@@ -130,3 +141,12 @@ python -m experiments.worker started.
     if len(set(found)) != len(found):
       raise ValueError(f'{self._said} has an address twice.')
     return found
+
+
+def _why_none(text: str) -> str:
+  """Why a text is no address, and what to give."""
+  if not text:
+    return f'has an empty address; give host:port, {_EXAMPLE}'
+  if text.count(':') > 1:
+    return 'has more than one colon outside of brackets; IPv6 is [address]:port'
+  return f'has no port; give host:port, {_EXAMPLE}'
