@@ -40,7 +40,8 @@ def define(values: flags.FlagValues) -> None:
     'address',
     '127.0.0.1',
     'Address or name to listen on, IPv6 as well; 0.0.0.0 for all of this machine. One '
-    'that other machines reach needs certificates, or --trusted_network.',
+    'that other machines reach needs certificates, or --trusted_network. Or unix:PATH, '
+    'a socket that your own programs alone can call.',
     flag_values=values,
   )
   flags.DEFINE_float(

@@ -12,9 +12,12 @@ Claims:
 
 import asyncio
 import concurrent.futures
+import shutil
 import socket
+import stat
 import subprocess
 import sys
+import tempfile
 import threading
 
 import grpc
@@ -273,8 +276,8 @@ def test_an_address_that_cannot_be_listened_on_is_told(program_refuses):
 def program_refuses(capsys):
   from experiments import worker as program
 
-  def refuses(argument, words):
-    assert program.execute([argument]) == 2
+  def refuses(argument, words, *others):
+    assert program.execute([argument, *others]) == 2
     assert words in capsys.readouterr().err
 
   return refuses
@@ -283,6 +286,64 @@ def program_refuses(capsys):
 def test_an_address_of_another_machine_is_told():
   line = _refusal('--address=198.51.100.7', '--trusted_network')
   assert '198.51.100.7:0: Cannot assign requested address; give an address of' in line
+
+
+def test_a_socket_is_for_its_user_alone(tmp_path):
+  path = tmp_path / 'worker'
+  with supervised.Worker(f'--address=unix:{path}') as worker:
+    assert worker.lines[0] == f'listening on unix:{path} (plain; this user only)'
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    with supervised.Caller(worker.address) as caller:
+      assert caller.status()['state'] == 'serving'
+      assert caller.executor()
+      # Who comes second is told, and the first one can be called as before.
+      line = _refusal(f'--address=unix:{path}')
+      assert f'cannot listen on unix:{path}: another worker listens there; give' in line
+      assert caller.status()['state'] == 'serving'
+    worker.process.kill()
+    worker.finish()
+    assert path.exists()
+  # What is left of it is nobody's.
+  with supervised.Worker(f'--address=unix:{path}') as worker:
+    with supervised.Caller(worker.address) as caller:
+      assert caller.status()['generation'] == 1
+
+
+def test_a_path_where_no_socket_can_be_is_told(tmp_path, group, program_refuses):
+  file = tmp_path / 'file'
+  file.write_text('not to be lost')
+  cannot = 'cannot listen on unix:'
+  program_refuses(f'--address=unix:{file}', f'{cannot}{file}: there is a file; give')
+  assert file.read_text() == 'not to be lost'
+  program_refuses(f'--address=unix:{tmp_path}', ': there is a file; give another path')
+  long = '/tmp/' + 'a' * 103
+  program_refuses(
+    f'--address=unix:{long}', 'a socket has 1 to 107 bytes; give a shorter'
+  )
+  program_refuses('--address=unix:', f'{cannot}: the path of a socket has 1 to 107')
+  program_refuses(
+    f'--address=unix:{tmp_path}/no/worker', 'No such file or directory; give a path in'
+  )
+  program_refuses(f'--address=unix:{file}/worker', 'Not a directory; give a path in')
+  authority, *_ = group
+  certificate, key = authority.sign('unused')
+  program_refuses(
+    f'--address=unix:{tmp_path}/worker',
+    'is for programs of this user alone; leave out --certificate, --key, --authority',
+    *(f'--certificate={certificate}', f'--key={key}'),
+    f'--authority={authority.path}',
+  )
+
+
+def test_a_path_of_107_bytes_is_taken():
+  folder = tempfile.mkdtemp(dir='/tmp')
+  path = f'{folder}/'.ljust(107, 'a')
+  try:
+    with supervised.Worker(f'--address=unix:{path}') as worker:
+      with supervised.Caller(worker.address) as caller:
+        assert caller.status()['state'] == 'serving'
+  finally:
+    shutil.rmtree(folder)
 
 
 @pytest.fixture(scope='module')

@@ -3,7 +3,7 @@
 import ipaddress
 import socket
 
-# Before the path of a socket, which those reach who may enter its folder.
+# Before the path of a socket, which the user alone reaches whose worker made it.
 SOCKET = 'unix:'
 
 
@@ -33,6 +33,15 @@ def resolve(host: str, flag: str) -> list[str]:
 def is_socket(host: str) -> bool:
   """Whether a host is the path of a socket in a folder of this machine."""
   return host.startswith(SOCKET)
+
+
+def path_of(host: str) -> str:
+  """The path of a socket.
+
+  Args:
+    host: One that `is_socket`.
+  """
+  return host[len(SOCKET) :]
 
 
 def is_loopback(address: str) -> bool:

@@ -5,10 +5,12 @@ their deadlines, and given up with them. While there is no `worker_binary`, or i
 ends during a call, the caller is told at once, and how.
 """
 
+import contextlib
 import errno
 import json
 import os
 import socket
+import stat
 from typing import Any, Optional
 
 import grpc
@@ -26,6 +28,9 @@ _OPTIONS = (
 )
 # So that callers are told why, when it ends.
 _GRACE_SECONDS = 1.0
+# Of the path of a socket, in bytes (unix(7): `sun_path`, without the null at its end).
+_LONGEST_PATH = 107
+_ANSWER_SECONDS = 2.0
 
 
 class ListenError(ValueError):
@@ -37,8 +42,9 @@ class Front:
 
   Args:
     keeper: Has the `worker_binary`.
-    host: The name or address to listen on.
-    port: Where; 0 for one that is free.
+    host: The name or address to listen on; or 'unix:' and the path of a socket, which
+      this user alone can then call.
+    port: Where; 0 for one that is free; of no meaning for a socket.
     files: Certificates, if only those of a group may call.
 
   Attributes:
@@ -46,7 +52,8 @@ class Front:
 
   Raises:
     CredentialsError: If the certificate is none for a server.
-    ListenError: If that is taken, or is no address of this machine.
+    ListenError: If that is taken, or is no address of this machine, or if no socket can
+      be at that path.
     ValueError: If the host has no address.
   """
 
@@ -62,7 +69,9 @@ class Front:
     server_credentials = files.server() if files is not None else None
     self.listening: list[str] = []
     if addresses.is_socket(host):
+      _make_way(host)
       self._server.add_insecure_port(host)
+      os.chmod(addresses.path_of(host), 0o600)  # Before anybody is let in.
       self.listening.append(host)
       return
     missing = None
@@ -138,6 +147,59 @@ def _try(address: str, port: int) -> None:
     entry = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
     probe.bind(entry[4])
     probe.listen()
+
+
+def _make_way(host: str) -> None:
+  """Removes the socket of a worker that was killed, and nothing else.
+
+  gRPC would remove that of a worker which listens as well.
+
+  Raises:
+    ListenError: If there is something else, or can be no socket.
+  """
+  path = addresses.path_of(host)
+  if not path or len(os.fsencode(path)) > _LONGEST_PATH:
+    raise ListenError(
+      f'cannot listen on {host}: the path of a socket has 1 to {_LONGEST_PATH} bytes; '
+      'give a shorter one, such as unix:/tmp/worker.'
+    )
+  try:
+    is_socket = stat.S_ISSOCK(os.lstat(path).st_mode)
+  except FileNotFoundError:
+    pass
+  except OSError as e:
+    raise _no_socket(host, e) from e
+  else:
+    if not is_socket or _is_listened_on(path):
+      what = 'another worker listens there' if is_socket else 'there is a file'
+      raise ListenError(f'cannot listen on {host}: {what}; give another path.')
+  try:
+    with contextlib.suppress(FileNotFoundError):
+      os.unlink(path)
+    with socket.socket(socket.AF_UNIX) as probe:
+      probe.bind(path)  # For the error that gRPC does not tell.
+    os.unlink(path)
+  except OSError as e:
+    raise _no_socket(host, e) from e
+
+
+def _is_listened_on(path: str) -> bool:
+  with socket.socket(socket.AF_UNIX) as probe:
+    probe.settimeout(_ANSWER_SECONDS)
+    try:
+      probe.connect(path)
+    except (ConnectionRefusedError, FileNotFoundError):
+      return False
+    except OSError:
+      pass  # It has too many callers, or is another user's.
+    return True
+
+
+def _no_socket(host: str, error: OSError) -> ListenError:
+  return ListenError(
+    f'cannot listen on {host}: {error.strerror}; give a path in a folder that is there, '
+    'and that you may write to.'
+  )
 
 
 def _cannot_listen(address: str, port: int, error: OSError) -> ListenError:

@@ -28,7 +28,8 @@ class Settings:
     stall_seconds: How long `worker_binary` may give no answer before it is killed.
 
   Raises:
-    ValueError: If a number is none of its kind, or the host is one for certificates.
+    ValueError: If a number is none of its kind, or the host is one for certificates, or
+      for none.
   """
 
   host: str
@@ -44,7 +45,13 @@ class Settings:
       raise ValueError(
         f'--stall_seconds={self.stall_seconds:g} must be a positive number.'
       )
-    if self.files is None and not addresses.is_socket(self.host):
+    if addresses.is_socket(self.host):
+      if self.files is not None:
+        raise ValueError(
+          f'--address={self.host} is for programs of this user alone; leave out '
+          f'{", ".join(self.files.names)}.'
+        )
+    elif self.files is None:
       credentials.check_plain(self.host, self.trusted_network, '--address')
 
   def who_may_call(self) -> str:
@@ -52,7 +59,7 @@ class Settings:
     if self.files is not None:
       return f'with certificates of {self.files.authority} only'
     if addresses.is_socket(self.host):
-      return 'plain; those who may enter that folder only'
+      return 'plain; this user only'
     found = addresses.resolve(self.host, '--address')
     if all(map(addresses.is_loopback, found)):
       return 'plain; this machine only'
