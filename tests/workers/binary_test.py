@@ -12,7 +12,6 @@ Claims:
 
 import contextlib
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -21,6 +20,7 @@ import sys
 import psutil
 import pytest
 
+from tests.workers import machines
 from tests.workers import supervised
 from tff_dp_aggregators.workers import binary
 
@@ -70,32 +70,6 @@ def test_the_other_addresses_of_the_machine_do_not_reach_it(running):
     assert not reaches(address, running.port), address
 
 
-@contextlib.contextmanager
-def another_machine():
-  """A command to run there, and an address of this machine that it reaches."""
-  name = f'tff-dp-{os.getpid()}'
-  link, far = f'tfa{os.getpid()}', f'tfb{os.getpid()}'
-  done = []
-
-  def ip(*arguments):
-    result = subprocess.run(['ip', *arguments], capture_output=True, text=True)
-    if result.returncode:
-      raise PermissionError(result.stderr)
-
-  try:
-    ip('netns', 'add', name)
-    done.append(('netns', 'delete', name))
-    ip('link', 'add', link, 'type', 'veth', 'peer', 'name', far, 'netns', name)
-    ip('address', 'add', '198.18.77.1/30', 'dev', link)
-    ip('link', 'set', link, 'up')
-    ip('-n', name, 'address', 'add', '198.18.77.2/30', 'dev', far)
-    ip('-n', name, 'link', 'set', far, 'up')
-    yield ['ip', 'netns', 'exec', name], '198.18.77.1'
-  finally:
-    for arguments in done:
-      ip(*arguments)
-
-
 _CONNECT = """
 import socket, sys
 try:
@@ -125,13 +99,8 @@ def connecting(command, address, port):
 
 @pytest.fixture(scope='module')
 def elsewhere():
-  if os.getuid() != 0 or shutil.which('ip') is None:
-    pytest.skip('another machine is a network namespace, which root alone can make')
-  with contextlib.ExitStack() as stack:
-    try:
-      yield stack.enter_context(another_machine())
-    except PermissionError as e:
-      pytest.skip(f'no network namespace can be made here: {e}')
+  with machines.another() as machine:
+    yield machine.command, machine.here
 
 
 def test_another_machine_does_not_reach_it(running, elsewhere):

@@ -1,4 +1,4 @@
-"""The workers of a training: what a user may name, and what is refused in which words."""
+"""The workers of a training: which are taken, and which refused, in which words."""
 
 import os
 
@@ -117,7 +117,7 @@ def test_flags_are_called_what_a_command_line_has():
 def test_with_certificates_other_machines_may_be_named(files, said):
   make, _ = said
   certificate, key, authority = files
-  kwargs = dict(certificate=certificate, key=key, authority=authority)
+  kwargs = {'certificate': certificate, 'key': key, 'authority': authority}
   workers = make('10.0.0.5:8470', **kwargs)
   assert workers.files().channel() is not None
   # A name may come to stand for workers later, as that of a service does.

@@ -197,8 +197,8 @@ def _is_listened_on(path: str) -> bool:
 
 def _no_socket(host: str, error: OSError) -> ListenError:
   return ListenError(
-    f'cannot listen on {host}: {error.strerror}; give a path in a folder that is there, '
-    'and that you may write to.'
+    f'cannot listen on {host}: {error.strerror}; give a path in a folder that is '
+    'there, and that you may write to.'
   )
 
 
