@@ -52,6 +52,14 @@ def define(values: flags.FlagValues) -> None:
     flag_values=values,
   )
   flags.DEFINE_string(
+    'status_file',
+    None,
+    'File in which how the worker is, as JSON, is left every few seconds. One that is '
+    'older than a minute is of a worker that hangs; who looks after containers kills '
+    'it then.',
+    flag_values=values,
+  )
+  flags.DEFINE_string(
     'certificate',
     None,
     "PEM file with this worker's certificate, for the name that coordinators call.",
@@ -94,6 +102,7 @@ def main(values: flags.FlagValues) -> int:
       files=credentials.files(values.certificate, values.key, values.authority),
       trusted_network=values.trusted_network,
       stall_seconds=values.stall_seconds,
+      status_file=values.status_file,
     )
     return supervisor.run(settings, _say)
   except (ValueError, binary.BinaryError) as e:

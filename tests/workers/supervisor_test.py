@@ -10,6 +10,8 @@ Claims:
 """
 
 import asyncio
+import json
+import shutil
 import signal
 import sys
 import time
@@ -108,6 +110,40 @@ def test_killed_it_leaves_no_binary():
   assert worker.finish()[0] == -signal.SIGKILL
   psutil.wait_procs([running], timeout=10)
   assert not running.is_running()
+
+
+def test_its_status_is_in_a_file(tmp_path):
+  path = tmp_path / 'status.json'
+  with supervised.Worker(f'--status_file={path}') as worker:
+
+    def state():
+      return json.loads(path.read_text() or '{}').get('state')
+
+    supervised.until(lambda: state() == 'serving')
+    assert not (tmp_path / 'status.json.new').exists()
+    written = path.stat().st_mtime_ns
+    supervised.stop(worker.binary())
+    supervised.until(lambda: state() == 'stalled')
+    assert path.stat().st_mtime_ns > written
+    with supervised.Caller(worker.address) as caller:
+      assert caller.status() == json.loads(path.read_text())
+    worker.process.send_signal(signal.SIGTERM)
+    assert worker.finish()[0] == 0
+  assert not list(tmp_path.iterdir())
+
+
+def test_a_status_file_that_cannot_be_written_is_told(tmp_path):
+  path = tmp_path / 'no' / 'status.json'
+  with supervised.Worker(f'--status_file={path}') as worker:
+    code, (line,) = worker.finish()
+  assert code == 2
+  assert f'--status_file={path} cannot be written: No such file or directory' in line
+  path.parent.mkdir()
+  with supervised.Worker(f'--status_file={path}') as worker:
+    shutil.rmtree(path.parent)
+    supervised.until(lambda: worker.said('warning: --status_file='))
+    with supervised.Caller(worker.address) as caller:
+      assert caller.status()['state'] == 'serving'
 
 
 class _Executors(keeper_lib.Keeper):

@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import dataclasses
+import json
+import os
 import signal
 from typing import Callable, Optional
 
@@ -12,6 +14,8 @@ from tff_dp_aggregators.workers import credentials
 from tff_dp_aggregators.workers import front as front_lib
 from tff_dp_aggregators.workers import keeper as keeper_lib
 
+# How often the status is left in a file.
+_STATUS_SECONDS = 5.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -26,10 +30,12 @@ class Settings:
     files: Certificates, without which the host is loopback, or
     trusted_network: is true, and nobody else is on the network.
     stall_seconds: How long `worker_binary` may give no answer before it is killed.
+    status_file: Where the status is left as JSON every few seconds, for whoever looks
+      after the worker; removed at the end. None without.
 
   Raises:
-    ValueError: If a number is none of its kind, or the host is one for certificates, or
-      for none.
+    ValueError: If that cannot be written, or a number is none of its kind, or the host
+      is one for certificates, or for none.
   """
 
   host: str
@@ -37,6 +43,7 @@ class Settings:
   files: Optional[credentials.Files] = None
   trusted_network: bool = False
   stall_seconds: float = 30.0
+  status_file: Optional[str] = None
 
   def __post_init__(self) -> None:
     if not 0 <= self.port <= 65535:
@@ -53,6 +60,15 @@ class Settings:
         )
     elif self.files is None:
       credentials.check_plain(self.host, self.trusted_network, '--address')
+
+    if self.status_file is not None:
+      try:
+        _write(self.status_file, b'')  # Nothing else tells whether that can be.
+      except OSError as e:
+        raise ValueError(
+          f'--status_file={self.status_file} cannot be written: {e.strerror}; give a '
+          'path in a folder that you may write to.'
+        ) from e
 
   def who_may_call(self) -> str:
     """In words."""
@@ -93,6 +109,7 @@ async def _run(settings: Settings, report: Callable[[str], None]) -> int:
   started = asyncio.Event()
   keeping = asyncio.ensure_future(keeper.run(started))
   greeting = asyncio.ensure_future(_greet(started, front, settings, report))
+  telling = asyncio.ensure_future(_tell(keeper, settings.status_file, report))
   try:
     waiting: set[asyncio.Future] = {asked, keeping}
     await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -102,11 +119,40 @@ async def _run(settings: Settings, report: Callable[[str], None]) -> int:
     return 0
   finally:
     await keeper.end('was ended with its supervisor')
-    for task in (greeting, keeping):
+    for task in (greeting, telling, keeping):
       task.cancel()
       with contextlib.suppress(asyncio.CancelledError):
         await task
     await front.end()
+    if settings.status_file is not None:
+      with contextlib.suppress(OSError):
+        os.unlink(settings.status_file)
+
+
+async def _tell(
+  keeper: keeper_lib.Keeper, path: Optional[str], report: Callable[[str], None]
+) -> None:
+  """Leaves the status in a file again and again."""
+  told = None
+  while path is not None:
+    status = await keeper.status(of_coordinator=False)
+    try:
+      _write(path, json.dumps(status).encode() + b'\n')
+      told = None
+    except OSError as e:
+      # Training goes on without; who reads it sees that it is old.
+      if told != e.errno:
+        report(f'warning: --status_file={path} cannot be written: {e.strerror}')
+      told = e.errno
+    await asyncio.sleep(_STATUS_SECONDS)
+
+
+def _write(path: str, content: bytes) -> None:
+  """Writes a file, of which nobody sees a part."""
+  new = f'{path}.new'
+  with open(new, 'wb') as file:
+    file.write(content)
+  os.replace(new, path)
 
 
 async def _greet(
