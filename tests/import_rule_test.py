@@ -43,8 +43,8 @@ FLOORS = {
   'workers': (
     ('addresses', 'protocol'),
     ('binary', 'credentials'),
-    ('group', 'keeper'),
-    ('front',),
+    ('diagnosis', 'keeper'),
+    ('front', 'group'),
     ('supervisor',),
   ),
   'strategies': (

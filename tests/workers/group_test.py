@@ -141,6 +141,18 @@ def test_files_are_called_what_the_user_called_them(files, said):
     os.chmod(key, 0o600)
 
 
+def test_a_certificate_that_no_worker_would_take_is_refused(tmp_path, said):
+  make, names = said
+  ours = certificates.Authority(tmp_path, 'ours')
+  certificate, key = ours.sign('worker', usage=certificates.SERVER)
+  with pytest.raises(ValueError, match=f'^{names.certificate}=.*as that of a coord'):
+    make('10.0.0.5:8470', certificate=certificate, key=key, authority=ours.path)
+  other = certificates.Authority(tmp_path, 'other')
+  certificate, key = ours.sign('coordinator', usage=certificates.CLIENT)
+  with pytest.raises(ValueError, match=f'by {names.authority}=.*unable to get local'):
+    make('10.0.0.5:8470', certificate=certificate, key=key, authority=other.path)
+
+
 def test_workers_of_this_machine_need_no_certificate(files, said):
   make, names = said
   certificate, key, authority = files

@@ -99,6 +99,13 @@ class Files:
     certificate, key, authority = self._contents()
     return grpc.ssl_channel_credentials(authority, key, certificate)
 
+  def client_context(self) -> ssl.SSLContext:
+    """What `channel` does, for a connection that says more of why there is none."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    self._load_pair(context)
+    self._load_authority(context)
+    return context
+
   def _contents(self) -> tuple[bytes, bytes, bytes]:
     certificate, key, authority = self.names
     return (

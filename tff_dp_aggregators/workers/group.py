@@ -7,6 +7,7 @@ from typing import NamedTuple, Optional
 
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.workers import credentials
+from tff_dp_aggregators.workers import diagnosis
 
 _LOCAL = re.compile(r'local:([0-9]+)')
 _ADDRESS = re.compile(r'(?:\[([^\]]+)\]|([^:\[\]]+)):([0-9]+)')
@@ -49,8 +50,8 @@ class Workers:
 
   Raises:
     TypeError: If an argument is not of its type.
-    ValueError: If an address is none, or a number is not positive, or the three files
-      cannot be used, or an address is of another machine, and there is neither a
+    ValueError: If an address is none, or a number is not positive, or no worker would
+      take the certificate, or an address is of another machine, and there is neither a
       certificate nor a trusted network.
 
   Example:
@@ -101,6 +102,8 @@ python -m experiments.worker started.
         f'{self._said} are on this machine, where they are reached '
         'through a directory of this user alone; leave the certificate out.'
       )
+    if files is not None:
+      files.channel()  # Or it would be refused only when all else is ready.
 
   @property
   def _said(self) -> str:
@@ -126,6 +129,17 @@ python -m experiments.worker started.
     return credentials.files(
       self.certificate, self.key, self.authority, self._names_of_files
     )
+
+  def why_not(self, address: str, port: int, host: str) -> Optional[str]:
+    """Why a worker that is there takes no calls; `None` if certificates are no reason.
+
+    Args:
+      address: Where it is.
+      port: Where it listens.
+      host: The name or address by which it was given.
+    """
+    files = self.files()
+    return diagnosis.why_not(address, port, files, host, self._names_of_files)
 
   def parsed(self) -> list[tuple[str, int]]:
     """Hosts and ports, of workers that are not started here."""

@@ -115,6 +115,7 @@ class Connection:
     traffic: Traffic,
     credentials: Optional[grpc.ChannelCredentials] = None,
     server_name: Optional[str] = None,
+    why_not: Callable[[], Optional[str]] = lambda: None,
   ):
     """Prepares it; nothing is sent.
 
@@ -123,6 +124,7 @@ class Connection:
       traffic: Where bytes are counted.
       credentials: What shows who both sides are; `None` for a plain connection.
       server_name: Whose certificate the worker has to have.
+      why_not: Finds out why a worker that is there takes no calls.
     """
     options: list[tuple[str, Any]] = list(_CHANNEL_OPTIONS)
     if credentials is None:
@@ -145,6 +147,7 @@ class Connection:
       protocol.DISPOSE_EXECUTOR, executor_pb2.DisposeExecutorResponse
     )
     self._status = _Method(self._channel.unary_unary(protocol.STATUS), bytes)
+    self._why_not: Optional[Callable[[], Optional[str]]] = why_not
     self._traffic = traffic
     self._lock = threading.Lock()
     self._under_way: set[grpc.Future] = set()
@@ -166,7 +169,14 @@ class Connection:
     Raises:
       WorkerLostError: If it does not answer, or not like a worker.
     """
-    answer = self._ask(self._status, b'', seconds)
+    try:
+      answer = self._ask(self._status, b'', seconds)
+    except WorkerLostError as e:
+      why_not = self._why_not() if self._why_not else None
+      if why_not is None:
+        raise
+      raise WorkerLostError(f'{why_not} ({e})') from None
+    self._why_not = None  # Whoever was answered once may call.
     try:
       told = json.loads(answer)
       if told['format'] != protocol.STATUS_FORMAT:

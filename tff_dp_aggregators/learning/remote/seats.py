@@ -2,9 +2,10 @@
 
 import contextlib
 import dataclasses
+import functools
 import os
 from collections.abc import Iterator
-from typing import Optional
+from typing import Callable, Optional
 
 import grpc
 
@@ -24,6 +25,7 @@ class Seat:
     credentials: What shows who both sides are; `None` for a plain connection.
     server_name: Whose certificate the worker has to have.
     num_slots: How many packs it trains at once; `None` for what its processors allow.
+    why_not: Finds out why a worker that is there takes no calls.
   """
 
   name: str
@@ -31,6 +33,7 @@ class Seat:
   credentials: Optional[grpc.ChannelCredentials] = None
   server_name: Optional[str] = None
   num_slots: Optional[int] = None
+  why_not: Callable[[], Optional[str]] = lambda: None
 
   def connect(self, traffic: connection.Traffic) -> connection.Connection:
     """A connection to it.
@@ -39,7 +42,7 @@ class Seat:
       traffic: Where bytes are counted.
     """
     return connection.Connection(
-      self.target, traffic, self.credentials, self.server_name
+      self.target, traffic, self.credentials, self.server_name, self.why_not
     )
 
 
@@ -66,22 +69,20 @@ class Seats:
 class Names(Seats):
   """Workers by the names of their machines, each of which may be several."""
 
-  def __init__(
-    self,
-    hosts: list[tuple[str, int]],
-    channel: Optional[grpc.ChannelCredentials],
-    trusted_network: bool,
-  ):
+  def __init__(self, workers: group.Workers):
     """Initializes it.
 
     Args:
-      hosts: Names and ports.
-      channel: What shows who both sides are; `None` for a plain connection.
-      trusted_network: Whether a plain connection may leave this machine.
+      workers: Who they are.
     """
     super().__init__([])
-    self._channel, self._may_leave = channel, channel is not None or trusted_network
-    self._found: dict[tuple[str, int], list[str]] = {each: [] for each in hosts}
+    files = workers.files()
+    self._workers = workers
+    self._channel = None if files is None else files.channel()
+    self._may_leave = self._channel is not None or workers.trusted_network
+    self._found: dict[tuple[str, int], list[str]] = {
+      each: [] for each in workers.parsed()
+    }
 
   def now(self) -> list[Seat]:
     """Those that names stand for by now, or did when they last stood for anything."""
@@ -93,7 +94,8 @@ class Names(Seats):
         if address != host:
           name = f'{name} ({address})'
         target = addresses.with_port(address, port)
-        seats.append(Seat(name, target, self._channel, host))
+        why_not = functools.partial(self._workers.why_not, address, port, host)
+        seats.append(Seat(name, target, self._channel, host, why_not=why_not))
     return seats
 
   def unknown(self) -> list[str]:
@@ -122,9 +124,7 @@ def of(workers: group.Workers) -> Iterator[Seats]:
   """
   number = workers.num_local
   if number is None:
-    files = workers.files()
-    channel = None if files is None else files.channel()
-    yield Names(workers.parsed(), channel, workers.trusted_network)
+    yield Names(workers)
     return
   with local.local_workers(number) as targets:
     slots = max(1, (os.cpu_count() or 1) // number) + 1
