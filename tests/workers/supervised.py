@@ -30,9 +30,12 @@ class Worker:
     process: The program, `worker_binary` being its child.
   """
 
-  def __init__(self, *arguments, python=(sys.executable, '-m'), **environment):
+  def __init__(
+    self, *arguments, python=(sys.executable, '-m'), command=None, **environment
+  ):
+    command = command or (*python, 'experiments.worker', '--port=0')
     self.process = psutil.Popen(
-      [*python, 'experiments.worker', '--port=0', *arguments],
+      [*command, *arguments],
       cwd=ROOT,
       env={**os.environ, 'PYTHONPATH': str(ROOT), **environment},
       stdin=subprocess.DEVNULL,
