@@ -89,7 +89,9 @@ def test_one_that_hangs_for_less_is_let_be():
 
 @pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_both(number):
-  worker = supervised.Worker()
+  # Whoever started the tests may have had it ignored.
+  command = ('env', '--default-signal', sys.executable, '-m')
+  worker = supervised.Worker(python=command)
   running = worker.binary()
   with supervised.Caller(worker.address) as caller:
     supervised.stop(running)
