@@ -62,6 +62,11 @@ sign() {
     { cat "$scratch/said" >&2; exit 1; }
 }
 
+if [ -e group.crt ] && [ ! -e group.key ]; then
+  echo "$folder has the certificate of a group and not group.key, which signs for it." \
+    'Put that back to go on with the group; for a new one give another folder.' >&2
+  exit 1
+fi
 if [ ! -e group.key ]; then
   request group 'workers of a training'
   printf '%s\n' 'basicConstraints=critical,CA:true,pathlen:0' \

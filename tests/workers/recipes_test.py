@@ -52,13 +52,27 @@ def _read(name):
   return yaml.safe_load((FOLDER / name).read_text('utf-8'))
 
 
+# Of which the training has one, besides that of workers.
+_POLICY, _OF_TRAINING = 'NetworkPolicy', 'tff-dp-coordinator'
+
+
 @functools.cache
 def _objects():
-  """Kubernetes' objects by kind."""
+  """Kubernetes' objects, as `_by_kind` has them."""
   resources = _read('kubernetes/kustomization.yaml')['resources']
-  read = [_read(f'kubernetes/{name}') for name in resources]
-  assert len({each['kind'] for each in read}) == len(read)
-  return {each['kind']: each for each in read}
+  return _by_kind(_read(f'kubernetes/{name}') for name in resources)
+
+
+def _by_kind(objects):
+  """Objects by kind; the training's network policy by its name."""
+  found = {}
+  for each in objects:
+    key = each['kind']
+    if (key, each['metadata']['name']) == (_POLICY, _OF_TRAINING):
+      key = _OF_TRAINING
+    assert key not in found
+    found[key] = each
+  return found
 
 
 @pytest.fixture(scope='module')
@@ -127,6 +141,18 @@ def test_the_script_makes_more_certificates_of_the_same_group(certificates, tmp_
   ends = ['openssl', 'x509', '-in', folder / 'worker.crt', '-noout', '-checkend']
   assert subprocess.run([*ends, str(89 * 86400)]).returncode == 0
   assert subprocess.run([*ends, str(91 * 86400)]).returncode == 1
+
+
+@needs_openssl
+def test_the_script_makes_no_other_group_where_one_is(certificates, tmp_path):
+  folder = tmp_path / 'copy'
+  shutil.copytree(certificates, folder)
+  (folder / 'group.key').unlink()  # Kept elsewhere, as the page says.
+  before = {path.name: path.read_bytes() for path in folder.iterdir()}
+  result = make_certificates(folder, 'worker')
+  assert result.returncode == 1
+  assert 'not group.key, which signs for it' in result.stderr
+  assert before == {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 @needs_openssl
@@ -287,7 +313,7 @@ def test_selectors_mean_the_pods():
   assert objects['StatefulSet']['spec']['selector'] == {'matchLabels': labels}
   assert objects['StatefulSet']['spec']['serviceName'] == 'workers'
   assert objects['Service']['spec']['selector'] == labels
-  policy = objects['NetworkPolicy']['spec']
+  policy = objects[_POLICY]['spec']
   assert policy['podSelector'] == {'matchLabels': labels}
   assert set(policy['policyTypes']) == {'Ingress', 'Egress'} and policy['egress'] == []
   ((rule,), coordinators) = policy['ingress'], coordinator['metadata']['labels']
@@ -296,6 +322,11 @@ def test_selectors_mean_the_pods():
     'ports': [{'protocol': 'TCP', 'port': 'grpc'}],
   }
   assert coordinators != labels
+  assert objects[_OF_TRAINING]['spec'] == {
+    'podSelector': {'matchLabels': coordinators},
+    'policyTypes': ['Ingress'],
+    'ingress': [],
+  }
 
 
 @pytest.mark.parametrize('kind', ['StatefulSet', 'Job'])
@@ -396,7 +427,7 @@ def test_kubectl_puts_the_files_together():
     ['kubectl', 'kustomize', CLUSTER], capture_output=True, text=True, timeout=60
   )
   assert result.returncode == 0, result.stderr
-  found = {each['kind']: each for each in yaml.safe_load_all(result.stdout)}
+  found = _by_kind(yaml.safe_load_all(result.stdout))
   assert found.keys() == _objects().keys()
   for kind in ('StatefulSet', 'Job'):
     (container,) = found[kind]['spec']['template']['spec']['containers']

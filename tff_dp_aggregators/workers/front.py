@@ -70,8 +70,12 @@ class Front:
     self.listening: list[str] = []
     if addresses.is_socket(host):
       _make_way(host)
-      self._server.add_insecure_port(host)
-      os.chmod(addresses.path_of(host), 0o600)  # Before anybody is let in.
+      umask = os.umask(0o177)  # From its first moment on nobody else may call.
+      try:
+        self._server.add_insecure_port(host)
+      finally:
+        os.umask(umask)
+      os.chmod(addresses.path_of(host), 0o600)
       self.listening.append(host)
       return
     missing = None

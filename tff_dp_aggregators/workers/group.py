@@ -138,8 +138,11 @@ python -m experiments.worker started.
       port: Where it listens.
       host: The name or address by which it was given.
     """
-    files = self.files()
-    return diagnosis.why_not(address, port, files, host, self._names_of_files)
+    try:
+      files = self.files()
+      return diagnosis.why_not(address, port, files, host, self._names_of_files)
+    except credentials.CredentialsError:
+      return None  # They are being renewed: those that were read before are in use.
 
   def parsed(self) -> list[tuple[str, int]]:
     """Hosts and ports, of workers that are not started here."""
