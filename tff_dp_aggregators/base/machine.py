@@ -4,10 +4,12 @@ Another processor, or another choice of TensorFlow's routines, may come to other
 a round that is run again. The run is then refused, and this tells why.
 """
 
+import math
 import os
 import platform
 from typing import Any
 
+_GROUP = '/sys/fs/cgroup'
 # Of environment variables that choose routines or the number of threads.
 _PREFIXES = ('TF_', 'XLA_', 'OMP_', 'KMP_', 'MKL_')
 # Of logging; and of clusters, which computes nothing here and names hosts.
@@ -25,6 +27,21 @@ def current() -> dict[str, Any]:
       if name.startswith(_PREFIXES) and not name.startswith(_OTHERS)
     },
   }
+
+
+def usable_processors(folder: str = _GROUP) -> int:
+  """How many processors this process may use, as affinity and container allow it.
+
+  Args:
+    folder: Of the control group (version 2) that a container has.
+  """
+  number = len(os.sched_getaffinity(0))
+  try:
+    with open(os.path.join(folder, 'cpu.max'), encoding='ascii') as file:
+      quota, period = file.read().split()
+    return max(1, min(number, math.ceil(int(quota) / int(period))))
+  except (OSError, ValueError):  # No limit, or none that is known.
+    return number
 
 
 def _processor() -> str:

@@ -171,6 +171,7 @@ class Keeper:
       'tensorflow_federated': metadata.version('tensorflow_federated'),
       'python': platform.python_version(),
       'machine': machine.current(),
+      'usable_processors': machine.usable_processors(),
     }
 
   async def run(self, started: asyncio.Event) -> None:

@@ -1,0 +1,41 @@
+"""What is told of a machine.
+
+Claims:
+
+* Processors that may be used are those of the affinity, and no more than a container's
+  limit, of which a part counts as one.
+"""
+
+import os
+
+import pytest
+
+from tff_dp_aggregators.base import machine
+
+
+@pytest.fixture
+def processors(monkeypatch):
+  """Eight processors."""
+  monkeypatch.setattr(os, 'sched_getaffinity', lambda pid: set(range(8)))
+
+
+@pytest.mark.parametrize(
+  ('limit', 'usable'),
+  [
+    (None, 8),
+    ('max 100000', 8),
+    ('200000 100000', 2),
+    ('150000 100000', 2),
+    ('20000 100000', 1),
+    ('6400000 100000', 8),
+    ('nonsense', 8),
+  ],
+)
+def test_processors_that_may_be_used(processors, tmp_path, limit, usable):
+  if limit is not None:
+    (tmp_path / 'cpu.max').write_text(f'{limit}\n')
+  assert machine.usable_processors(str(tmp_path)) == usable
+
+
+def test_this_machine_has_some():
+  assert 1 <= machine.usable_processors() <= os.cpu_count()
