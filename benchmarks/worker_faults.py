@@ -18,7 +18,7 @@ bits, if the loss of a worker was not noted for the ledger, if a worker was not 
 again in the end, or if threads were left over.
 
 Workers have 2 s to say how they are, here. A worker that answered garbage is tried
-again after 5 s instead of 30, and given up on a pack after 15 s instead of 60, so that
+again after 5 s instead of 30, and given up on a pack after 15 s instead of 600, so that
 more faults come in a minute.
 """
 

@@ -30,6 +30,10 @@ def _commands():
 
 def test_there_are_commands_of_all_kinds():
   assert [name for name, _ in _commands()] == ['simulate', 'worker', 'simulate']
+  assert re.findall(r'^docs/several_machines/(\S+)', _PAGE, re.M) == [
+    'make_certificates.sh',
+    'make_certificates.sh',
+  ]
 
 
 @pytest.mark.parametrize('name, arguments', _commands())

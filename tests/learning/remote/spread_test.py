@@ -148,7 +148,7 @@ def test_workers_look_whether_they_see_the_same_data(data, monkeypatch):
   )
   for examples in (None, lambda self, numbers: b'others'):
     if examples is not None:
-      monkeypatch.setattr(spread.SpreadFedAvg, '_examples', examples)
+      monkeypatch.setattr(spread.SpreadFedAvg, '_seen', examples)
     with _simulation(data, 'none', 'local:1') as there:
       with contextlib.suppress(Exception):
         there.next(there.initialize(), *_round(0))

@@ -166,6 +166,11 @@ class PackedData:
         f'those of the clients are {given}.'
       )
 
+  @property
+  def index_path(self) -> str:
+    """The file that has the checksum of all others, and their form."""
+    return os.path.join(self.directory, _INDEX)
+
   def tensors(self) -> list[tf.Tensor]:
     """All examples of each feature, inside a TensorFlow graph; nothing is copied."""
     return [

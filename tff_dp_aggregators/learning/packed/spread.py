@@ -129,8 +129,9 @@ class SpreadFedAvg(simulation.PackedFedAvg):
     @tff.tensorflow.computation(job_lib.LABEL, _KEYS)
     @tracing.as_written
     def look(label: Any, numbers: Any) -> Any:
+      index = tf.io.read_file(self._data.index_path)
       found = [tf.gather(feature, numbers) for feature in self._data.tensors()]
-      return job_lib.sealed(label, leaves.encode(found))
+      return job_lib.sealed(label, tf.concat([[index], leaves.encode(found)], axis=0))
 
     @tff.tensorflow.computation(np.str_, np.str_, np.str_, _KEYS)
     @tracing.as_written
@@ -146,7 +147,7 @@ class SpreadFedAvg(simulation.PackedFedAvg):
       connection.serialized(in_place),
       make_shipped,
       connection.serialized(look),
-      self._examples,
+      self._seen,
       self._data.num_examples,
       self._ship,
       self._parse,
@@ -176,8 +177,10 @@ class SpreadFedAvg(simulation.PackedFedAvg):
   def _some(self, numbers: np.ndarray) -> list[np.ndarray]:
     return [feature[numbers] for feature in self._data.arrays()]
 
-  def _examples(self, numbers: np.ndarray) -> list[bytes]:
-    return leaves.encode_each(self._some(numbers))
+  def _seen(self, numbers: np.ndarray) -> list[bytes]:
+    """What a worker sees that has the same files."""
+    with open(self._data.index_path, 'rb') as file:
+      return [file.read(), *leaves.encode_each(self._some(numbers))]
 
   def _ship(self, rows: np.ndarray) -> tuple[np.ndarray, bytes]:
     """Rows and examples of a pack whose worker does not see the files."""

@@ -26,6 +26,9 @@ from tff_dp_aggregators.workers import protocol
 
 # A call that only hands something over, of up to a gigabyte.
 _SECONDS_TO_SEND = 120.0
+_SECONDS_TO_PART = 1.0
+# What TFF says of one that was disposed of, or was of a process that has ended.
+_NO_EXECUTOR = 'No executor found'
 _CHANNEL_OPTIONS = (
   *protocol.MESSAGE_OPTIONS,
   *protocol.KEEPALIVE_OPTIONS,
@@ -68,7 +71,7 @@ class Status(NamedTuple):
     deaths: Why it did, in sentences; the last one is the latest.
     software: Versions by name.
     machine: Of `base.machine`.
-    processors: How many it has, one at least.
+    processors: How many it may use, one at least.
   """
 
   state: str
@@ -151,6 +154,7 @@ class Connection:
     self._traffic = traffic
     self._lock = threading.Lock()
     self._under_way: set[grpc.Future] = set()
+    self._there: dict[str, executor_pb2.ValueRef] = {}
     self._cancelled = self._closed = False
     self._executor: Optional[executor_pb2.ExecutorId] = None
 
@@ -194,9 +198,9 @@ class Connection:
           for name in ('version', 'tensorflow_federated', 'python')
         },
         dict(told['machine']),
-        max(1, int(told['machine']['processors'] or 1)),
+        max(1, int(told['usable_processors'])),
       )
-    except (ValueError, KeyError, TypeError) as e:
+    except (ValueError, KeyError, TypeError, OverflowError) as e:
       raise GarbageError(
         f'it does not tell its status as a worker does ({type(e).__name__}: {e})'
       ) from e
@@ -228,7 +232,8 @@ class Connection:
       WorkerLostError: If it does not answer.
     """
     request = executor_pb2.CreateValueRequest(executor=self._executor, value=value)
-    return self._ask(self._create_value, request, _SECONDS_TO_SEND).value_ref
+    made = self._ask(self._create_value, request, _SECONDS_TO_SEND).value_ref
+    return self._kept(made)
 
   def call(
     self,
@@ -258,17 +263,25 @@ class Connection:
             for each in arguments
           ],
         )
-        argument = ask(self._create_struct, struct, _SECONDS_TO_SEND).value_ref
+        argument = self._kept(
+          ask(self._create_struct, struct, _SECONDS_TO_SEND).value_ref
+        )
         made.append(argument)
       call = executor_pb2.CreateCallRequest(
         executor=self._executor, function_ref=function, argument_ref=argument
       )
-      result = ask(self._create_call, call, _SECONDS_TO_SEND).value_ref
+      result = self._kept(ask(self._create_call, call, _SECONDS_TO_SEND).value_ref)
       made.append(result)
       compute = executor_pb2.ComputeRequest(executor=self._executor, value_ref=result)
       return ask(self._compute, compute, seconds).value
     finally:
       self.dispose(made)
+
+  def _kept(self, reference: executor_pb2.ValueRef) -> executor_pb2.ValueRef:
+    """Remembers what the worker has, until it is disposed of."""
+    with self._lock:
+      self._there[reference.id] = reference
+    return reference
 
   def dispose(self, references: Iterable[executor_pb2.ValueRef]) -> None:
     """Lets the worker forget values; does not wait.
@@ -279,6 +292,9 @@ class Connection:
     values = list(references)
     if not values:
       return
+    with self._lock:
+      for each in values:
+        self._there.pop(each.id, None)
     request = executor_pb2.DisposeRequest(executor=self._executor, value_ref=values)
     try:
       self._dispose.call.future(request, timeout=_SECONDS_TO_SEND)
@@ -301,9 +317,14 @@ class Connection:
       self._closed = True
     self.cancel()
     if self._executor is not None:
+      # Others may share the executor, which goes with the last of them.
+      all_there = executor_pb2.DisposeRequest(
+        executor=self._executor, value_ref=list(self._there.values())
+      )
       request = executor_pb2.DisposeExecutorRequest(executor=self._executor)
       try:
-        self._dispose_executor.call(request, timeout=1.0)
+        self._dispose.call(all_there, timeout=_SECONDS_TO_PART)
+        self._dispose_executor.call(request, timeout=_SECONDS_TO_PART)
       except (grpc.RpcError, ValueError):
         pass  # It is lost, and what it held with it.
     self._channel.close()
@@ -340,8 +361,8 @@ def _size(request: Any) -> int:
 
 def _translated(error: grpc.RpcError) -> Exception:
   code = error.code()
-  if code in _OF_THE_WAY:
-    details = str(error.details() or '')
+  details = str(error.details() or '')
+  if code in _OF_THE_WAY or _NO_EXECUTOR in details:
     return WorkerLostError(f'{details.rstrip(".") or "no answer"} ({code.name})')
   return failures.of_grpc(error)
 

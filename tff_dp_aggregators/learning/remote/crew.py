@@ -15,6 +15,7 @@ import collections
 import contextlib
 import functools
 import itertools
+import math
 import secrets
 import statistics
 import threading
@@ -32,9 +33,11 @@ from tff_dp_aggregators.learning.remote import member as member_lib
 from tff_dp_aggregators.learning.remote import seats as seats_lib
 from tff_dp_aggregators.workers import group
 
-# How long the first pack may take; later ones, as many times what one took.
-_LONGEST_PACK_SECONDS, _LONGEST_PACK_TIMES = 600.0, 20
-_SHORTEST_LIMIT_SECONDS = 60.0
+# How long a worker that says it is well may take for a pack: for the first one as long
+# as a round may take; for later ones as many times what one took, and at least so long.
+_LONGEST_PACK_TIMES, _SHORTEST_LIMIT_SECONDS = 20, 600.0
+# Of the first ones, before a second worker is given them.
+_LATE_AT_FIRST_SECONDS = 600.0
 # When a pack is given to a second worker: times what others took, and at least.
 _LATE_TIMES, _LATE_SECONDS = 4, 1.0
 _TICK_SECONDS = 0.25
@@ -283,13 +286,13 @@ class Crew:
 
   def _late_seconds(self) -> float:
     if not self._durations:
-      return _LONGEST_PACK_SECONDS
+      return _LATE_AT_FIRST_SECONDS
     return max(_LATE_SECONDS, _LATE_TIMES * statistics.median(self._durations))
 
   def longest_pack_seconds(self) -> float:
     """How long a pack may take before its worker is given up."""
     if not self._durations:
-      return _LONGEST_PACK_SECONDS
+      return math.inf if self._round_seconds is None else self._round_seconds
     return max(_SHORTEST_LIMIT_SECONDS, _LONGEST_PACK_TIMES * max(self._durations))
 
   def done(

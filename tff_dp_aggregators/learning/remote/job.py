@@ -30,9 +30,9 @@ class Job(NamedTuple):
     in_place: Computation of (broadcast, (label, rows)), which reads clients' examples
       from files, to a `sealed` answer.
     shipped: Makes the computation of (broadcast, (label, rows, examples)), to the same.
-    look: Computation of (label, numbers of examples) that reads those from files, to a
-      `sealed` answer.
-    examples: What `look` is to find, from the same numbers.
+    look: Computation of (label, numbers of examples) that reads those, and a checksum
+      of all, from files, to a `sealed` answer.
+    seen: What `look` is to find, from the same numbers.
     num_examples: Of all clients together.
     ship: Rows and examples of clients to be sent: of some rows, those rows with other
       first examples, and the examples.
@@ -43,7 +43,7 @@ class Job(NamedTuple):
   in_place: executor_pb2.Value
   shipped: Callable[[], executor_pb2.Value]
   look: executor_pb2.Value
-  examples: Callable[[np.ndarray], list[bytes]]
+  seen: Callable[[np.ndarray], list[bytes]]
   num_examples: int
   ship: Callable[[np.ndarray], tuple[np.ndarray, bytes]]
   parse: Callable[[list[bytes], int], list[np.ndarray]]

@@ -34,6 +34,7 @@ _LONG_PAUSE = 30.0
 _LOOKED_AT = 64
 _LOOK_SECONDS = 60.0
 _JOIN_SECONDS = 5.0
+_MOST_SLOTS = 256  # Each is a thread here.
 
 
 class Task(NamedTuple):
@@ -71,7 +72,7 @@ class Session:
     self._work = connection.create(job.in_place if self.in_place else job.shipped())
 
   def sees_data(self) -> bool:
-    """Whether the worker has the same files, by some of the examples in them."""
+    """Whether the worker has the same files, by their checksum and some examples."""
     rng = np.random.default_rng()
     numbers = rng.integers(self._job.num_examples, size=_LOOKED_AT)
     label = rng.integers(np.iinfo(np.int64).max, size=3)
@@ -81,7 +82,7 @@ class Session:
       answer = self.connection.call(look, [argument], _LOOK_SECONDS)
     except failures.ComputationError:
       return False  # There is no such file, or it is shorter.
-    return job_lib.unsealed(answer, label) == self._job.examples(numbers)
+    return job_lib.unsealed(answer, label) == self._job.seen(numbers)
 
   def compute(self, task: Task) -> list[np.ndarray]:
     """What a pack comes to.
@@ -234,12 +235,14 @@ class Member:
       connection.close()
 
   def _watch_slots(self, session: Session, status: connection_lib.Status) -> None:
-    num_slots = self._num_slots or status.processors + 1
+    num_slots = self._num_slots or min(status.processors + 1, _MOST_SLOTS)
     slots = [
       threading.Thread(target=self._work, args=(session,), daemon=True)
       for _ in range(num_slots)
     ]
     self._session = session
+    if self._ended.is_set():  # Meanwhile.
+      self.end()
     self._crew.joined(self, num_slots, status.machine, in_place=session.in_place)
     try:
       for slot in slots:

@@ -12,6 +12,7 @@ result which the model was made of.
 import hashlib
 import json
 import os
+import shutil
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
@@ -93,7 +94,11 @@ class KeptRounds:
     for name in os.listdir(self._directory):
       kept = name.removeprefix(_PREFIX)
       if name.startswith(_PREFIX) and kept.isdigit() and int(kept) < number:
-        os.unlink(os.path.join(self._directory, name))
+        path = os.path.join(self._directory, name)
+        if os.path.isdir(path):  # Of a release before.
+          shutil.rmtree(path)
+        else:
+          os.unlink(path)
 
   def _path(self, number: int) -> str:
     return os.path.join(self._directory, f'{_PREFIX}{number}')

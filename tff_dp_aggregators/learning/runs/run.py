@@ -66,7 +66,7 @@ from tff_dp_aggregators.learning.schedules import checking
 _REMOVED = '.removed'
 # What is exact and of clients: for whoever runs the training, not to be released.
 NOT_PRIVATE = 'not_private_'
-# What ends a round before there is a result.
+# What ends a round without a result, or what is done with one that has its line.
 _NOTHING_CAME_OF_IT = (
   remote.NoWorkersError,
   runtime.RoundTimeoutError,
@@ -276,7 +276,8 @@ class Run:
       except failures.ComputationError as e:
         raise e.in_round(number, counted.reporting, self.plan.clients.ids) from None
       kept = kept_rounds.KeptRound(engine.release(state), _measured(metrics))
-      if self._kept_rounds is not None:
+      # With a line, it is to be confirmed first: what is kept is what is released.
+      if self._kept_rounds is not None and number >= ledger.rounds:
         self._kept_rounds.save(number, kept)
     else:
       state = engine.hold(kept.state)
