@@ -61,14 +61,14 @@ def command(pod, volumes):
   assert rights['capabilities']['drop'] == ['ALL']
   assert context['runAsUser'] == context['runAsGroup'] == context['fsGroup']
   added = [f'+{each.lower()}' for each in rights['capabilities'].get('add', ())]
-  mounts = [f'{each}:{each}:ro' for each in _image()] + [
-    'proc:/proc:rw',
-    '/dev:/dev:rw',
-  ]
+  mounts = []
   for mount in container['volumeMounts']:
     source = volumes.get(mount['name'], 'tmpfs')
     mode = 'ro' if mount.get('readOnly') else 'rw'
     mounts.append(f'{source}:{mount["mountPath"]}:{mode}')
+  # After them, as a checkout may be in /tmp, which they hide.
+  mounts += [f'{each}:{each}:ro' for each in _image()]
+  mounts += ['proc:/proc:rw', '/dev:/dev:rw']
   return (
     *('unshare', '--mount', '--pid', '--fork', '--kill-child', 'sh', '-c', _SCRIPT),
     *('sh', str(context['runAsUser']), ','.join(['-all', *added]), *mounts, '--'),
