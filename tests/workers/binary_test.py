@@ -17,7 +17,6 @@ import socket
 import subprocess
 import sys
 
-import psutil
 import pytest
 
 from tests.workers import machines
@@ -33,25 +32,6 @@ def running():
   process.end()
 
 
-def own_addresses():
-  """Addresses of this machine that are not loopback, without those of a link."""
-  return [
-    entry.address
-    for entries in psutil.net_if_addrs().values()
-    for entry in entries
-    if entry.family in (socket.AF_INET, socket.AF_INET6)
-    and not entry.address.startswith(('127.', '::1', 'fe80:'))
-  ]
-
-
-def reaches(host, port):
-  try:
-    socket.create_connection((host, port), timeout=2).close()
-  except OSError:
-    return False
-  return True
-
-
 def test_it_listens_and_answers(running):
   assert running.is_alive() and running.port > 0
   with supervised.Caller(running.target) as caller:
@@ -60,14 +40,16 @@ def test_it_listens_and_answers(running):
 
 def test_the_other_addresses_of_the_machine_do_not_reach_it(running):
   assert running.open_because is None
-  assert reaches('127.0.0.1', running.port) and reaches('::1', running.port)
-  if not own_addresses():
+  assert machines.reaches('127.0.0.1', running.port) and machines.reaches(
+    '::1', running.port
+  )
+  if not machines.own_addresses():
     pytest.skip('this machine has no address but loopback')
-  for address in own_addresses():
+  for address in machines.own_addresses():
     family = socket.AF_INET6 if ':' in address else socket.AF_INET
     with socket.create_server((address, 0), family=family) as other:
-      assert reaches(address, other.getsockname()[1])
-    assert not reaches(address, running.port), address
+      assert machines.reaches(address, other.getsockname()[1])
+    assert not machines.reaches(address, running.port), address
 
 
 _CONNECT = """

@@ -18,7 +18,6 @@ import types
 import pytest
 import yaml
 
-from tests.workers import binary_test
 from tests.workers import containers
 from tests.workers import machines
 from tests.workers import recipes_test
@@ -112,9 +111,7 @@ def test_its_port_is_the_only_one(cluster, worker):
   ).stdout
   ports = {int(port, 16) for port in re.findall(r':([0-9A-F]{4}) \S+ 0A ', listening)}
   assert 8470 in ports and len(ports) == 2
-  reached = {
-    port for port in ports if binary_test.reaches(cluster.machine.address, port)
-  }
+  reached = {port for port in ports if machines.reaches(cluster.machine.address, port)}
   assert reached == {8470}
   names = ('coordinator.crt', 'coordinator.key', 'group.crt')
   files = (f'{cluster.certificates}/{name}' for name in names)

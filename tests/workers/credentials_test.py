@@ -96,7 +96,10 @@ def test_the_group_may_read_the_key_if_it_belongs_to_root(ours, worker, tmp_path
   os.chmod(key, 0o440)
   if os.getuid() == 0:
     credentials.files(worker[0], key, ours.path)
-    os.chown(key, 1, -1)
+    try:
+      os.chown(key, 1, -1)
+    except OSError as e:
+      pytest.skip(f'there is no other user here: {e.strerror}')
   _refused('mode 0440.*chmod 600', worker[0], key, ours.path)
 
 

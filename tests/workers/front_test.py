@@ -25,8 +25,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from tests.workers import binary_test
 from tests.workers import certificates
+from tests.workers import machines
 from tests.workers import supervised
 from tff_dp_aggregators.workers import credentials
 from tff_dp_aggregators.workers import front as front_lib
@@ -229,7 +229,7 @@ def test_a_port_that_is_taken(worker):
 
 
 def test_reached_by_the_given_addresses_alone():
-  own = binary_test.own_addresses()
+  own = machines.own_addresses()
   if not own:
     pytest.skip('this machine has no address but loopback')
   with supervised.Worker(f'--address={own[0]}', '--trusted_network') as worker:
@@ -239,7 +239,7 @@ def test_reached_by_the_given_addresses_alone():
     with supervised.Caller(worker.address) as caller:
       assert caller.status()['state'] == 'serving'
     for other in ('127.0.0.1', '::1', *own[1:]):
-      assert not binary_test.reaches(other, int(port))
+      assert not machines.reaches(other, int(port))
 
 
 def test_loopback_of_ipv6():
@@ -248,8 +248,8 @@ def test_loopback_of_ipv6():
     with supervised.Caller(worker.address) as caller:
       assert caller.status()['state'] == 'serving'
     port = int(worker.address.rpartition(':')[2])
-    for other in ('127.0.0.1', *binary_test.own_addresses()):
-      assert not binary_test.reaches(other, port)
+    for other in ('127.0.0.1', *machines.own_addresses()):
+      assert not machines.reaches(other, port)
 
 
 def test_loopback_by_name_and_for_this_machine_alone():
@@ -258,9 +258,9 @@ def test_loopback_by_name_and_for_this_machine_alone():
     host, _, port = worker.address.rstrip(',').rpartition(':')
     addresses = {each[4][0] for each in socket.getaddrinfo('localhost', None)}
     for address in addresses:
-      assert binary_test.reaches(address, int(port))
-    for address in binary_test.own_addresses():
-      assert not binary_test.reaches(address, int(port))
+      assert machines.reaches(address, int(port))
+    for address in machines.own_addresses():
+      assert not machines.reaches(address, int(port))
 
 
 def test_an_address_that_cannot_be_listened_on_is_told(program_refuses):

@@ -1,10 +1,12 @@
-"""Another machine, for tests: a network namespace that this one reaches by a link."""
+"""Another machine, for tests: a network namespace; and who reaches what."""
 
 import contextlib
 import os
 import shutil
+import socket
 import subprocess
 
+import psutil
 import pytest
 
 
@@ -69,3 +71,23 @@ def another():
     except PermissionError as e:
       pytest.skip(f'no network namespace can be made here: {e}')
     yield machine
+
+
+def own_addresses():
+  """Addresses of this machine that are not loopback, without those of a link."""
+  return [
+    entry.address
+    for entries in psutil.net_if_addrs().values()
+    for entry in entries
+    if entry.family in (socket.AF_INET, socket.AF_INET6)
+    and not entry.address.startswith(('127.', '::1', 'fe80:'))
+  ]
+
+
+def reaches(host, port):
+  """Whether somebody listens there."""
+  try:
+    socket.create_connection((host, port), timeout=2).close()
+  except OSError:
+    return False
+  return True
