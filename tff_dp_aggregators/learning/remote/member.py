@@ -198,7 +198,7 @@ class Member:
     self._thread.join(seconds)
 
   def _keep(self) -> None:
-    pause, times_lost = _FIRST_PAUSE, 0
+    pause = _FIRST_PAUSE
     while not self._ended.is_set():
       begun = time.monotonic()
       try:
@@ -215,7 +215,6 @@ class Member:
         _logger.exception('worker %s', self.name)
         self._crew.break_off(e)
         return
-      times_lost += 1
       self._ended.wait(pause)
 
   def _tell_lost(self, why: str) -> None:
