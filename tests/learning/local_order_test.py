@@ -5,8 +5,12 @@ Claims:
 * It is a permutation, and the same for the same seed, round, client and epoch.
 * Each of these changes it.
 * All orders are equally likely, over clients, rounds and epochs.
+* Who undoes the hash of keys, which workers are sent, comes to SHA-256 of seed and
+  round: the seed cannot be computed from it, and nothing links one round to the next.
+* Keys of one purpose say nothing of those of another.
 """
 
+import hashlib
 import math
 
 import numpy as np
@@ -51,3 +55,45 @@ def test_all_orders_are_equally_likely(vary):
   assert len(counts) == math.factorial(4)
   chi_squared = np.sum((counts - draws / 24) ** 2 / (draws / 24))
   assert chi_squared < 78.0  # 23 degrees of freedom: exceeded once in 10^7.
+
+
+def test_who_undoes_the_hash_finds_sha_256_and_no_seed():
+  def undone(number):
+    def unshifted(number, shift):
+      result = number
+      for _ in range(64 // shift):
+        result = number ^ (result >> shift)
+      return result
+
+    number = unshifted(int(number), local_order.SHIFTS[2])
+    for shift, factor in zip(local_order.SHIFTS[1::-1], local_order.FACTORS[::-1]):
+      number = unshifted(number * pow(factor, -1, 2**64) % 2**64, shift)
+    return (number - local_order.INCREMENT) % 2**64
+
+  seed, clients = 2**63 + 12345, np.array([0, 7, 2**40])
+  starts = []
+  for this_round in range(100):
+    found = {
+      (undone(key) - int(client)) % 2**64
+      for key, client in zip(local_order.keys(seed, this_round, clients), clients)
+    }
+    text = f'tff_dp_aggregators order {seed} {this_round}'
+    digest = hashlib.sha256(text.encode()).digest()
+    assert found == {int.from_bytes(digest[:8], 'little')}
+    starts += found
+  # With keys that are only mixed, one of these would be the seed in each round.
+  layers = [np.array(starts, object)]
+  for _ in range(3):
+    layers.append(np.array([undone(each) for each in layers[-1]], object))
+  for layer in layers:
+    for known in (layer, (layer - np.arange(100)) % 2**64):
+      assert len(set(known)) == 100 and seed not in known
+      assert len(set(np.diff(known) % 2**64)) == 99
+
+
+def test_another_purpose_has_other_keys():
+  clients = np.arange(1000)
+  order = local_order.keys(3, 5, clients)
+  other = local_order.keys(3, 5, clients, 'drop-outs of attempt 0')
+  assert not np.intersect1d(order, other).size
+  assert len(set(order - other)) == 1000

@@ -2,12 +2,17 @@
 
 A round that is run again must see the same batches, however clients are packed, and
 whether NumPy or TensorFlow orders them. So the order comes from a hash of numbers, not
-from a generator's state. It is for shuffling alone: nothing here is secret, and no
-noise is made of it.
+from a generator's state. It is for shuffling alone, and no noise is made of it.
 
-The hash is the finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014), a bijection
-of 64 bits, applied once for each number that goes in.
+Workers are sent what orders the examples of a round, and the seed also draws cohorts
+and, in simulations, noise. So each round begins with SHA-256 of seed and round, from
+which neither the seed nor another round follows; who guesses a seed can see that it
+fits. From there on the hash is the finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA
+2014), a bijection of 64 bits, applied once for each number that goes in: clients of a
+round have different keys.
 """
+
+import hashlib
 
 import numpy as np
 
@@ -19,19 +24,23 @@ SHIFTS = (30, 27, 31)
 EPOCH_BITS = 32
 
 
-def keys(seed: int, this_round: int, clients: np.ndarray) -> np.ndarray:
+def keys(
+  seed: int, this_round: int, clients: np.ndarray, purpose: str = 'order'
+) -> np.ndarray:
   """What decides the order of each client's examples in a round.
 
   Args:
     seed: Same seed, same order.
     this_round: The round, from 0.
     clients: Client numbers, int64 of shape [cohort].
+    purpose: What they are for, if not for `permutation`: other keys.
 
   Returns:
-    Keys for `permutation`, uint64 of shape [cohort].
+    Keys for `permutation`, uint64 of shape [cohort], all different if the clients are.
   """
-  start = _mix(_mix(np.array([seed], np.uint64)) + np.uint64(this_round))
-  return _mix(start + np.asarray(clients, np.int64).astype(np.uint64))
+  hashed = f'tff_dp_aggregators {purpose} {int(seed)} {int(this_round)}'.encode()
+  start = int.from_bytes(hashlib.sha256(hashed).digest()[:8], 'little')
+  return _mix(np.asarray(clients, np.int64).astype(np.uint64) + np.uint64(start))
 
 
 def permutation(key: int, num_examples: int, epoch: int = 0) -> np.ndarray:
@@ -48,7 +57,7 @@ def permutation(key: int, num_examples: int, epoch: int = 0) -> np.ndarray:
   Example:
     >>> key = keys(seed=1, this_round=0, clients=np.array([7]))[0]
     >>> permutation(key, 5).tolist(), permutation(key, 5, epoch=1).tolist()
-    ([3, 1, 4, 0, 2], [3, 2, 0, 1, 4])
+    ([1, 4, 3, 2, 0], [3, 1, 2, 0, 4])
   """
   position = np.arange(num_examples, dtype=np.uint64)
   position += np.uint64(epoch << EPOCH_BITS)

@@ -11,8 +11,6 @@ from tff_dp_aggregators.learning import local_order
 
 # Attempts at one round, after which it is given up.
 MAX_ATTEMPTS = 100
-# A number that no attempt has: what is hashed here is not hashed for anything else.
-_PURPOSE = 1 << 40
 
 
 class ReportingGoalError(ValueError):
@@ -37,7 +35,7 @@ class Dropouts:
   Example:
     >>> drop = Dropouts(rate=0.25, seed=1)
     >>> drop.reporting(0, 0, np.arange(8)).tolist()
-    [0, 2, 3, 5, 6, 7]
+    [0, 1, 2, 4, 5, 6, 7]
   """
 
   rate: float
@@ -58,10 +56,9 @@ class Dropouts:
       attempt: Which attempt at the round, from 0.
       cohort: Client numbers, int64 of shape [cohort].
     """
-    (of_attempt,) = local_order.keys(
-      self.seed, round_num, np.array([_PURPOSE + attempt])
+    hashed = local_order.keys(
+      self.seed, round_num, cohort, f'drop-outs of attempt {int(attempt)}'
     )
-    hashed = local_order.keys(int(of_attempt), _PURPOSE, cohort)
     uniform = (hashed >> np.uint64(11)) * 2.0**-53  # In [0, 1).
     return cohort[uniform >= self.rate]
 
