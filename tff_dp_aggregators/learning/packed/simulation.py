@@ -144,17 +144,23 @@ class PackedFedAvg:
     def run(path: Any, next_path: Any, rows: Any, cuts: Any) -> Any:
       state = read(path, self._state_specs)
       weights, params = self._server.for_clients(state)
-      sums = self._sums_of_packs(pack, weights, params, rows, cuts)
-      return self._end_round(state, sums, next_path)
+      sums = self._sums_of_packs(
+        pack, weights, params, rows, cuts, self._data.tensors(), os.cpu_count() or 1
+      )
+      _, metrics = self._end_round(state, sums, next_path)
+      return metrics
 
     return run
 
-  def _end_round(self, state: Any, sums: Any, next_path: tf.Tensor) -> tf.Tensor:
-    """Inside a computation: leaves the next state in a file, and returns metrics."""
+  def _end_round(
+    self, state: Any, sums: Any, next_path: tf.Tensor
+  ) -> tuple[Any, tf.Tensor]:
+    """Inside a computation: the next state, and metrics once it is in a file."""
     next_state, metrics = self._server.finish(state, sums)
     tf.nest.assert_same_structure(next_state, self._state_specs)
     self._metrics_specs = leaves.specs_of(metrics)
-    return write(next_path, leaves.encode(next_state), leaves.encode(metrics))
+    written = write(next_path, leaves.encode(next_state), leaves.encode(metrics))
+    return next_state, written
 
   def _sums_of_packs(
     self,
@@ -163,21 +169,47 @@ class PackedFedAvg:
     params: Any,
     rows: tf.Tensor,
     cuts: tf.Tensor,
+    examples: training_lib.Examples,
+    parallel: int,
+    keep_apart: Callable[[tf.DType], bool] = lambda dtype: False,
   ) -> Any:
-    """Sums of all packs, which are trained side by side and added up in their order."""
-    examples = self._data.tensors()
+    """Sums of packs, which are trained side by side and added up in their order.
+
+    Args:
+      pack: What each computes.
+      weights: As for `Pack.run`.
+      params: As for `Pack.run`.
+      rows: Of all packs.
+      cuts: Where they begin and end.
+      examples: As for `Pack.run`.
+      parallel: How many are trained at once.
+      keep_apart: Of which dtypes there is to be a value for each pack, and no sum.
+    """
+    num_packs = tf.shape(cuts)[0] - 1
+    zeros = pack.zeros(weights, params)
+
+    def begin(zero: tf.Tensor) -> Any:
+      if not keep_apart(zero.dtype):
+        return zero
+      return tf.TensorArray(zero.dtype, num_packs, element_shape=zero.shape)
 
     def body(number: tf.Tensor, totals: Any) -> Any:
       sums = pack.run(weights, params, rows[cuts[number] : cuts[number + 1]], examples)
-      return number + 1, tf.nest.map_structure(tf.add, totals, sums)
+      return number + 1, [
+        total.write(number, each) if isinstance(total, tf.TensorArray) else total + each
+        for total, each in zip(totals, tf.nest.flatten(sums))
+      ]
 
     _, totals = tf.while_loop(
-      lambda number, unused_totals: number < tf.shape(cuts)[0] - 1,
+      lambda number, unused_totals: number < num_packs,
       body,
-      (tf.constant(0), pack.zeros(weights, params)),
-      parallel_iterations=os.cpu_count() or 1,
+      (tf.constant(0), [begin(zero) for zero in tf.nest.flatten(zeros)]),
+      parallel_iterations=parallel,
     )
-    return totals
+    flat = [
+      total.stack() if isinstance(total, tf.TensorArray) else total for total in totals
+    ]
+    return tf.nest.pack_sequence_as(zeros, flat)
 
   def _pack(
     self, add_noise: Optional[Callable[[Any, Any, tf.Tensor], Any]]

@@ -1,13 +1,19 @@
 """Packs that workers train, on this machine or on others.
 
 The state of a round stays on this machine, in files as in `simulation`. Workers are
-told the model, and what clients have to know to clip and to encode; from each pack
-comes an exact sum of integers, with counts. Noise is made and added here, once, also
-that which clients of the simulation make; no key is sent.
+told the model, and what clients have to know to clip and to encode; from their packs
+come exact sums of integers, with counts. Noise is made and added here, once, also that
+which clients of the simulation make; no key is sent.
+
+Sums of integers are the same in any order, so workers hand up one for several packs.
+What is in floats, metrics and sums of trainings without privacy, comes pack by pack and
+is added up here, in the order of the packs.
 """
 
 import contextlib
 import functools
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Callable, Optional
 
 import numpy as np
@@ -60,6 +66,9 @@ class SpreadFedAvg(simulation.PackedFedAvg):
       ValueError: As for `PackedFedAvg`.
       WorkerError: If workers of this machine do not start.
     """
+    # Other machines are mostly like this one.
+    self._told: set[str] = set()  # Of which states the broadcast is in a file.
+    self._usual_parallel = max(1, (os.cpu_count() or 1) // (workers.num_local or 1))
     super().__init__(
       training,
       aggregator,
@@ -93,38 +102,59 @@ class SpreadFedAvg(simulation.PackedFedAvg):
   def _make_run(self) -> Callable[[str, str, np.ndarray, np.ndarray], Any]:
     pack = self._pack(None)
 
+    def write_broadcast(state: Any, broadcast_path: Any, result: Any) -> Any:
+      broadcast = self._server.for_workers(state)
+      self._broadcast_specs = leaves.specs_of(broadcast)
+      return simulation.write(broadcast_path, leaves.encode(broadcast), result)
+
     @tff.tensorflow.computation(np.str_, np.str_)
     @tracing.as_written
     def tell(path: Any, broadcast_path: Any) -> Any:
-      broadcast = self._server.for_workers(simulation.read(path, self._state_specs))
-      self._broadcast_specs = leaves.specs_of(broadcast)
-      return simulation.write(broadcast_path, leaves.encode(broadcast), tf.constant(0))
+      state = simulation.read(path, self._state_specs)
+      return write_broadcast(state, broadcast_path, tf.constant(0))
 
     def answer(
-      broadcast: Any, label: Any, rows: Any, examples: training_lib.Examples
+      broadcast: Any, what: Any, examples: training_lib.Examples, parallel: int
     ) -> Any:
+      label, rows, cuts = what[0], what[1], what[2]
       strings = leaves.strings_in(broadcast)
       weights, params = leaves.decode(strings, self._broadcast_specs)
-      sums = pack.run(weights, params, rows, examples)
-      self._sums_specs = leaves.specs_of(sums)
+      self._sums_specs = leaves.specs_of(pack.zeros(weights, params))
+      sums = self._sums_of_packs(
+        pack,
+        weights,
+        params,
+        rows,
+        cuts,
+        examples,
+        parallel,
+        lambda dtype: not dtype.is_integer,
+      )
       return job_lib.sealed(label, leaves.encode(sums))
 
-    @tff.tensorflow.computation(np.str_, tff.StructType([job_lib.LABEL, job_lib.ROWS]))
-    @tracing.as_written
-    def in_place(broadcast: Any, what: Any) -> Any:
-      return answer(broadcast, what[0], what[1], self._data.tensors())
+    told = [job_lib.LABEL, job_lib.ROWS, job_lib.CUTS]
 
-    @functools.cache  # Most workers see the files, and to make it takes seconds.
-    def make_shipped() -> executor_pb2.Value:
-      @tff.tensorflow.computation(
-        np.str_, tff.StructType([job_lib.LABEL, job_lib.ROWS, np.str_])
-      )
+    @functools.cache  # To make it takes seconds.
+    def in_place(parallel: int) -> executor_pb2.Value:
+      @tff.tensorflow.computation(np.str_, tff.StructType(told))
       @tracing.as_written
-      def shipped(broadcast: Any, what: Any) -> Any:
-        examples = leaves.decode(leaves.strings_in(what[2]), self._data.specs())
-        return answer(broadcast, what[0], what[1], examples)
+      def computation(broadcast: Any, what: Any) -> Any:
+        return answer(broadcast, what, self._data.tensors(), parallel)
 
-      return connection.serialized(shipped)
+      return connection.serialized(computation)
+
+    # What is wrong with it is raised here; `finish` needs the specs of sums.
+    in_place(self._usual_parallel)
+
+    @functools.cache
+    def shipped(parallel: int) -> executor_pb2.Value:
+      @tff.tensorflow.computation(np.str_, tff.StructType([*told, np.str_]))
+      @tracing.as_written
+      def computation(broadcast: Any, what: Any) -> Any:
+        examples = leaves.decode(leaves.strings_in(what[3]), self._data.specs())
+        return answer(broadcast, what, examples, parallel)
+
+      return connection.serialized(computation)
 
     @tff.tensorflow.computation(job_lib.LABEL, _KEYS)
     @tracing.as_written
@@ -133,24 +163,29 @@ class SpreadFedAvg(simulation.PackedFedAvg):
       found = [tf.gather(feature, numbers) for feature in self._data.tensors()]
       return job_lib.sealed(label, tf.concat([[index], leaves.encode(found)], axis=0))
 
-    @tff.tensorflow.computation(np.str_, np.str_, np.str_, _KEYS)
+    @tff.tensorflow.computation(np.str_, np.str_, np.str_, np.str_, _KEYS)
     @tracing.as_written
-    def finish(path: Any, next_path: Any, sums_path: Any, keys: Any) -> Any:
+    def finish(
+      path: Any, next_path: Any, next_broadcast_path: Any, sums_path: Any, keys: Any
+    ) -> Any:
       state = simulation.read(path, self._state_specs)
       sums = simulation.read(sums_path, self._sums_specs)
       _, params = self._server.for_clients(state)
       sums = self._server.add_noise(params, sums, tf.bitcast(keys, tf.uint64))
-      return self._end_round(state, sums, next_path)
+      next_state, metrics = self._end_round(state, sums, next_path)
+      return write_broadcast(next_state, next_broadcast_path, metrics)
 
     self._tell, self._finish_round = tell, finish
     self._job = job_lib.Job(
-      connection.serialized(in_place),
-      make_shipped,
+      in_place,
+      shipped,
       connection.serialized(look),
       self._seen,
       self._data.num_examples,
       self._ship,
+      sum(each.nbytes for each in self._some(np.zeros(1, np.int64))),
       self._parse,
+      self._bytes_apart,
     )
     return self._spread
 
@@ -158,8 +193,12 @@ class SpreadFedAvg(simulation.PackedFedAvg):
     self, path: str, next_path: str, rows: np.ndarray, cuts: np.ndarray
   ) -> Any:
     """A round, whose packs workers train."""
-    broadcast_path, sums_path = map(self._scratch, ('broadcast', 'sums'))
-    self._tell(path, broadcast_path)
+    next_broadcast_path = _broadcast_path(next_path)
+    self._told.discard(next_path)
+    broadcast_path, sums_path = _broadcast_path(path), self._scratch('sums')
+    if path not in self._told:
+      self._tell(path, broadcast_path)
+      self._told.add(path)
     with open(broadcast_path, 'rb') as file:
       broadcast = file.read()
     packs = [rows[begin:end] for begin, end in zip(cuts, cuts[1:])]
@@ -167,12 +206,28 @@ class SpreadFedAvg(simulation.PackedFedAvg):
       np.zeros(spec.shape, spec.dtype.as_numpy_dtype)
       for spec in tf.nest.flatten(self._sums_specs)
     ]
-    for sums in self._crew.results(broadcast, packs):
+    in_turn = _InTurn()
+    for numbers, sums in self._crew.results(broadcast, packs):
       for total, each in zip(totals, sums):
-        np.add(total, each, out=total)
+        if _is_exact(total.dtype):
+          np.add(total, each, out=total)
+      apart = [each for each in sums if not _is_exact(each.dtype)]
+      for values in in_turn.of(numbers, zip(*apart)):
+        floats = [total for total in totals if not _is_exact(total.dtype)]
+        for total, each in zip(floats, values):
+          np.add(total, each, out=total)
     with open(sums_path, 'wb') as file:  # In a directory of this user alone.
       file.write(leaves.encode_to_bytes(totals))
-    return self._finish_round(path, next_path, sums_path, rows[:, 2])
+    metrics = self._finish_round(
+      path, next_path, next_broadcast_path, sums_path, rows[:, 2]
+    )
+    self._told.add(next_path)
+    return metrics
+
+  def _new_state(self) -> simulation.HeldState:
+    state = super()._new_state()
+    self._told.discard(self._path(state))
+    return state
 
   def _some(self, numbers: np.ndarray) -> list[np.ndarray]:
     return [feature[numbers] for feature in self._data.arrays()]
@@ -183,7 +238,7 @@ class SpreadFedAvg(simulation.PackedFedAvg):
       return [file.read(), *leaves.encode_each(self._some(numbers))]
 
   def _ship(self, rows: np.ndarray) -> tuple[np.ndarray, bytes]:
-    """Rows and examples of a pack whose worker does not see the files."""
+    """Rows and examples of packs whose worker does not see the files."""
     moved = rows.copy()
     moved[:, 0] = np.concatenate([[0], np.cumsum(rows[:-1, 1])])
     numbers = np.concatenate(
@@ -191,22 +246,59 @@ class SpreadFedAvg(simulation.PackedFedAvg):
     )
     return moved, leaves.encode_to_bytes(self._some(numbers))
 
-  def _parse(self, contents: list[bytes], num_clients: int) -> list[np.ndarray]:
-    """The sums in an answer, if they may be those of so many clients."""
+  def _bytes_apart(self) -> int:
+    return sum(
+      (spec.shape.num_elements() or 0) * spec.dtype.size
+      for spec in tf.nest.flatten(self._sums_specs)
+      if not spec.dtype.is_integer
+    )
+
+  def _parse(self, contents: list[bytes], sizes: list[int]) -> list[np.ndarray]:
+    """What is in an answer, if it may be that for packs of so many clients."""
     try:
       arrays = [leaves.parse(content) for content in contents]
     except Exception as e:  # Whatever the parser makes of it.
       raise connection.GarbageError(f'its sums cannot be read ({e})') from e
-    specs = tf.nest.flatten(self._sums_specs)
-    if [(each.dtype, each.shape) for each in arrays] != [
-      (np.dtype(spec.dtype.as_numpy_dtype), tuple(spec.shape)) for spec in specs
-    ]:
+    expected = [
+      (dtype, shape if _is_exact(dtype) else (len(sizes), *shape))
+      for dtype, shape in (
+        (np.dtype(spec.dtype.as_numpy_dtype), tuple(spec.shape))
+        for spec in tf.nest.flatten(self._sums_specs)
+      )
+    ]
+    if [(each.dtype, each.shape) for each in arrays] != expected:
       raise connection.GarbageError('its sums are of other shapes or dtypes')
     _, counts, _ = tf.nest.pack_sequence_as(self._sums_specs, arrays)
     clients, nonfinite = map(int, counts)
+    num_clients = sum(sizes)
     if clients != num_clients or not 0 <= nonfinite <= num_clients:
       raise connection.GarbageError(
         f'it counts {clients} clients, {nonfinite} of them with values that are not '
-        f'finite, in a pack of {num_clients}'
+        f'finite, in packs of {num_clients}'
       )
     return arrays
+
+
+def _broadcast_path(path: str) -> str:
+  """Where what workers are told of a state is, beside it."""
+  return f'{path}.broadcast'
+
+
+class _InTurn:
+  """What comes for packs in any order, in the order of the packs."""
+
+  def __init__(self) -> None:
+    self._waiting: dict[int, Any] = {}
+    self._next = 0
+
+  def of(self, numbers: Sequence[int], values: Iterable[Any]) -> Iterator[Any]:
+    """Takes what came for some packs, and gives all whose turn it is."""
+    self._waiting.update(zip(numbers, values))
+    while self._next in self._waiting:
+      yield self._waiting.pop(self._next)
+      self._next += 1
+
+
+def _is_exact(dtype: np.dtype) -> bool:
+  """Whether sums are the same in any order."""
+  return np.issubdtype(dtype, np.integer)

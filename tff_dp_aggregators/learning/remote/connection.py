@@ -368,12 +368,16 @@ def _translated(error: grpc.RpcError) -> Exception:
 
 
 def serialized(computation: tff.Computation) -> executor_pb2.Value:
-  """A computation as a worker takes it.
+  """A computation as a worker takes it: prepared as TFF does for its own runtime.
+
+  TensorFlow rewrites functions otherwise, which takes it seconds, and may come to other
+  last digits and to slower training.
 
   Args:
     computation: A TensorFlow computation of TFF's.
   """
-  message, _ = tff.framework.serialize_value(computation)
+  native = tff.backends.native.desugar_and_transform_to_native(computation)
+  message, _ = tff.framework.serialize_value(native)
   return message
 
 

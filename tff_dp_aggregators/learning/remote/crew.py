@@ -1,16 +1,12 @@
 """Workers that share the packs of a round.
 
-Workers take packs when they are free, so fast ones train more. A pack whose worker is
-lost goes to another one, and so does one that takes far longer than others while
-somebody is free; which of two answers is first does not matter, as they are the same.
-One whose training fails goes to another one as well: if it fails there too, that is the
-training's error, and if not, the first worker's, which is left alone for a while.
-Sums are handed on in the order of the packs, so that they add up to the same bits
-whoever trained what; workers are not given packs much later than the one that is waited
-for, so that few sums wait.
+Workers take packs when they are free, as `shares` deals them out, so fast ones train
+more. Packs whose worker is lost go to others, and so do those that take far longer than
+others while somebody is free. A pack whose training fails goes to another worker as
+well: if it fails there too, that is the training's error, and if not, the first
+worker's, which is left alone for a while.
 """
 
-import bisect
 import collections
 import contextlib
 import functools
@@ -21,7 +17,7 @@ import statistics
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Callable, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
 
@@ -31,17 +27,18 @@ from tff_dp_aggregators.learning.remote import connection
 from tff_dp_aggregators.learning.remote import job as job_lib
 from tff_dp_aggregators.learning.remote import member as member_lib
 from tff_dp_aggregators.learning.remote import seats as seats_lib
+from tff_dp_aggregators.learning.remote import shares
 from tff_dp_aggregators.workers import group
 
-# How long a worker that says it is well may take for a pack: for the first one as long
-# as a round may take; for later ones as many times what one took, and at least so long.
-_LONGEST_PACK_TIMES, _SHORTEST_LIMIT_SECONDS = 20, 600.0
+# How long a worker that says it is well may take for packs: for the first ones as long
+# as a round may take; then as many times what others took, and at least so long.
+_LONGEST_TIMES, _SHORTEST_LIMIT_SECONDS = 20, 600.0
 # Of the first ones, before a second worker is given them.
 _LATE_AT_FIRST_SECONDS = 600.0
-# When a pack is given to a second worker: times what others took, and at least.
+# When packs are given to a second worker: times what others took, and at least.
 _LATE_TIMES, _LATE_SECONDS = 4, 1.0
 _TICK_SECONDS = 0.25
-# So many workers that end while they have a pack, and it is the pack.
+# So many workers that end while they have a pack, and it is the pack that ends them.
 _MOST_LOST = 8
 _RECRUIT_SECONDS = 10.0
 _PARTING_SECONDS = 5.0
@@ -53,49 +50,22 @@ class NoWorkersError(RuntimeError):
   """No worker can be reached; the message says why of each."""
 
 
-class _Round:
-  """The packs of a round, and what became of them; under the crew's lock."""
+class _Round(NamedTuple):
+  """What workers are at; under the crew's lock.
 
-  def __init__(self, number: int, broadcast: bytes, packs: Sequence[np.ndarray]):
-    self.number, self.broadcast, self.packs = number, broadcast, packs
-    self.pending = list(range(len(packs)))
-    self.holders: dict[int, dict[member_lib.Member, float]] = {}
-    self.sums: dict[int, list[np.ndarray]] = {}
-    self.handed_on = 0
-    self.given: set[int] = set()
-    self.failed: dict[int, list[member_lib.Member]] = {}
-    self.losses: collections.Counter[int] = collections.Counter()
+  Attributes:
+    number: Of the round, among all of all runs.
+    broadcast: What all packs are told.
+    packs: Rows of each.
+    dealing: Who has which.
+    arrived: What is to be added up, of some packs each.
+  """
 
-  def is_open(self, pack: int) -> bool:
-    """Whether its sums are still wanted."""
-    return pack >= self.handed_on and pack not in self.sums
-
-  def next(
-    self, member: member_lib.Member, window: int, late: float, ready: set[Any]
-  ) -> Optional[int]:
-    """A pack for a worker, if there is one, while those workers are ready."""
-    for position, pack in enumerate(self.pending):
-      if pack >= self.handed_on + window:
-        break
-      failed = self.failed.get(pack, ())
-      if member not in failed or ready.issubset(failed):
-        return self.pending.pop(position)
-    now = time.monotonic()
-    for pack, holders in sorted(self.holders.items()):
-      known = (*holders, *self.failed.get(pack, ()))
-      if len(holders) == 1 and member not in known:
-        if now - min(holders.values()) > late:
-          return pack
-    return None
-
-  def put_back(self, pack: int, member: member_lib.Member) -> None:
-    """A worker has it no longer."""
-    holders = self.holders.get(pack, {})
-    holders.pop(member, None)
-    if not holders:
-      self.holders.pop(pack, None)
-      if self.is_open(pack) and pack not in self.pending:
-        bisect.insort(self.pending, pack)
+  number: int
+  broadcast: bytes
+  packs: Sequence[np.ndarray]
+  dealing: shares.Dealing
+  arrived: collections.deque[tuple[tuple[int, ...], list[np.ndarray]]]
 
 
 class Crew:
@@ -131,7 +101,7 @@ class Crew:
     self.given_again = 0
     self._changed = threading.Condition()
     self._members: dict[str, member_lib.Member] = {}
-    self._slots: dict[member_lib.Member, int] = {}
+    self._in_use: set[member_lib.Member] = set()
     self._machines: dict[str, Mapping[str, Any]] = {}
     self._told: dict[str, str] = {}
     self._round: Optional[_Round] = None
@@ -184,7 +154,7 @@ class Crew:
             seat.name,
             functools.partial(seat.connect, self.traffic),
             self,
-            num_slots=seat.num_slots,
+            parallel=seat.parallel,
           )
       names = {seat.name for seat in seats}
       for name, member in list(self._members.items()):
@@ -195,45 +165,53 @@ class Crew:
 
   def results(
     self, broadcast: bytes, packs: Sequence[np.ndarray]
-  ) -> Iterator[list[np.ndarray]]:
-    """Has a round's packs trained; gives the sums of each, in their order.
+  ) -> Iterator[tuple[tuple[int, ...], list[np.ndarray]]]:
+    """Has a round's packs trained.
 
     Args:
       broadcast: What all of them are told.
       packs: Rows of each.
+
+    Yields:
+      Numbers of some packs, and what `Job.parse` made of the answer for them; each pack
+      once, in any order.
 
     Raises:
       ComputationError: If one fails on two workers, or twice on the only one there is.
       NoWorkersError: If there is no worker for longer than they may be missing.
       RoundTimeoutError: If it takes longer than a round may.
     """
+    sent = [int(rows[:, 1].sum()) * self.job.bytes_of_example for rows in packs]
+    dealing = shares.Dealing(sent, self.job.bytes_apart())
     with self._changed:
-      this_round = _Round(next(self._numbers), broadcast, packs)
+      this_round = _Round(
+        next(self._numbers), broadcast, packs, dealing, collections.deque()
+      )
       self._round = this_round
       self._changed.notify_all()
     waiting = _Waiting()
     try:
-      for pack in range(len(packs)):
-        yield self._wait_for(this_round, pack, waiting)
+      while (arrived := self._wait_for(this_round, waiting)) is not None:
+        yield arrived
     finally:
       with self._changed:
         self._round = None
+        self.given_again += dealing.given_again
         self._changed.notify_all()
 
   def _wait_for(
-    self, this_round: _Round, pack: int, waiting: '_Waiting'
-  ) -> list[np.ndarray]:
+    self, this_round: _Round, waiting: '_Waiting'
+  ) -> Optional[tuple[tuple[int, ...], list[np.ndarray]]]:
     with self._changed:
-      while pack not in this_round.sums:
+      while not this_round.arrived:
+        if this_round.dealing.is_done:
+          return None
         if self._broken is not None:
           raise self._broken
         self._changed.wait(_TICK_SECONDS)
         waiting.tick(any(member.is_ready for member in self._members.values()))
         self._check(waiting)
-      sums = this_round.sums.pop(pack)
-      this_round.handed_on = pack + 1
-      self._changed.notify_all()
-      return sums
+      return this_round.arrived.popleft()
 
   def _check(self, waiting: '_Waiting') -> None:
     limit = self._round_seconds
@@ -258,30 +236,30 @@ class Crew:
   def take(
     self, member: member_lib.Member, over: threading.Event
   ) -> Optional[member_lib.Task]:
-    """Waits for a pack; `None` once the worker is lost.
+    """Waits for packs; `None` once the worker is lost.
 
     Args:
-      member: Whose it is to be.
+      member: Whose they are to be.
       over: Is set when the worker is lost; `wake` then.
     """
     with self._changed:
       while not over.is_set():
-        this_round = self._round
+        this_round, seconds = self._round, None
         if this_round is not None:
-          window = 2 * sum(self._slots.values()) + 2
-          ready = {each for each in self._members.values() if each.is_ready}
-          pack = this_round.next(member, window, self._late_seconds(), ready)
-          if pack is not None:
-            this_round.holders.setdefault(pack, {})[member] = time.monotonic()
-            self.given_again += pack in this_round.given
-            this_round.given.add(pack)
+          dealing, worker = this_round.dealing, member.worker
+          ready = {each.worker for each in self._members.values() if each.is_ready}
+          share = dealing.next(worker, ready, self._late_seconds())
+          if share is not None:
+            label = [this_round.number, share.packs[0], secrets.randbits(62)]
             return member_lib.Task(
-              np.array([this_round.number, pack, secrets.randbits(62)], np.int64),
+              np.array(label, np.int64),
               this_round.broadcast,
-              this_round.packs[pack],
+              [this_round.packs[pack] for pack in share.packs],
+              share,
             )
-        # Late packs make no noise.
-        self._changed.wait(None if this_round is None else _TICK_SECONDS)
+          # Neither late packs nor the end of one that it has make a noise.
+          seconds = max(0.001, min(_TICK_SECONDS, dealing.seconds_until_next(worker)))
+        self._changed.wait(seconds)
     return None
 
   def _late_seconds(self) -> float:
@@ -289,11 +267,16 @@ class Crew:
       return _LATE_AT_FIRST_SECONDS
     return max(_LATE_SECONDS, _LATE_TIMES * statistics.median(self._durations))
 
-  def longest_pack_seconds(self) -> float:
-    """How long a pack may take before its worker is given up."""
+  def longest_seconds(self, waves: int) -> float:
+    """How long packs may take before their worker is given up.
+
+    Args:
+      waves: How often the worker trains as many as it does at once.
+    """
     if not self._durations:
       return math.inf if self._round_seconds is None else self._round_seconds
-    return max(_SHORTEST_LIMIT_SECONDS, _LONGEST_PACK_TIMES * max(self._durations))
+    usual = waves * max(self._durations)
+    return max(_SHORTEST_LIMIT_SECONDS, _LONGEST_TIMES * usual)
 
   def done(
     self,
@@ -302,40 +285,38 @@ class Crew:
     sums: list[np.ndarray],
     seconds: float,
   ) -> None:
-    """Takes what a pack came to.
+    """Takes what packs came to.
 
     Args:
-      task: The pack.
-      member: Who trained it.
-      sums: Its sums.
+      task: The packs.
+      member: Who trained them.
+      sums: Their sums.
       seconds: How long that took.
     """
     with self._changed:
-      this_round, pack = self._of(task)
-      self._durations.append(seconds)
+      this_round = self._of(task)
+      self._durations.append(member.worker.took(task.share, seconds))
       if this_round is not None:
-        if this_round.is_open(pack):
-          this_round.sums[pack] = sums
-        this_round.put_back(pack, member)
-        for other in this_round.failed.pop(pack, ()):
-          if other is not member:
+        if this_round.dealing.counts(task.share):
+          this_round.arrived.append((task.share.packs, sums))
+        blamed = set(this_round.dealing.blamed(task.share))
+        for other in self._members.values():
+          if other.worker in blamed:
             other.distrust(_FAILED_ALONE)
       self._changed.notify_all()
 
   def give_back(self, task: member_lib.Task, member: member_lib.Member) -> None:
-    """Takes a pack back whose worker was lost.
+    """Takes packs back whose worker was lost.
 
     Args:
-      task: The pack.
-      member: Who had it.
+      task: The packs.
+      member: Who had them.
     """
     with self._changed:
-      this_round, pack = self._of(task)
+      this_round = self._of(task)
       if this_round is not None:
-        this_round.put_back(pack, member)
-        this_round.losses[pack] += 1
-        if this_round.losses[pack] >= _MOST_LOST:
-          clients = len(this_round.packs[pack])
+        if this_round.dealing.lost(task.share) >= _MOST_LOST:
+          clients = max(map(len, task.packs))
           self._broken = runtime.WorkerError(
             f'{_MOST_LOST} times a worker was lost while it trained a pack of '
             f'{clients} clients, lately {member.name}: {member.reason}. That mostly '
@@ -350,59 +331,50 @@ class Crew:
     member: member_lib.Member,
     error: failures.ComputationError,
   ) -> None:
-    """Takes a pack back whose training failed; the second time it is an error.
+    """Takes packs back whose training failed; the second time it is an error.
 
     The second time is with another worker, as long as there is one.
 
     Args:
-      task: The pack.
-      member: Who trained it.
+      task: The packs.
+      member: Who trained them.
       error: Why.
     """
     with self._changed:
-      this_round, pack = self._of(task)
+      this_round = self._of(task)
       if this_round is not None:
-        this_round.put_back(pack, member)
-        if this_round.is_open(pack):
-          failed = this_round.failed.setdefault(pack, [])
-          failed.append(member)
-          if len(failed) > 1:
-            self._broken = error
-        else:
+        if this_round.dealing.failed(task.share) > 1:
+          self._broken = error
+        elif this_round.dealing.failed_alone(task.share):
           member.distrust(_FAILED_ALONE)
       self._changed.notify_all()
 
-  def _of(self, task: member_lib.Task) -> tuple[Optional[_Round], int]:
-    """The round of a pack if it is still run, and its number."""
+  def _of(self, task: member_lib.Task) -> Optional[_Round]:
+    """The round of packs if it is still run."""
     this_round = self._round
-    number, pack = int(task.label[0]), int(task.label[1])
-    if this_round is None or this_round.number != number:
-      return None, pack
-    return this_round, pack
+    if this_round is None or this_round.number != int(task.label[0]):
+      return None
+    return this_round
 
   def joined(
     self,
     member: member_lib.Member,
-    num_slots: int,
     machine: Mapping[str, Any],
-    *,
-    in_place: bool,
   ) -> None:
     """A worker can be given packs.
 
     Args:
       member: The worker.
-      num_slots: How many at once.
       machine: What it is.
-      in_place: Whether it reads the data where they are.
     """
     with self._changed:
-      self._slots[member] = num_slots
+      self._in_use.add(member)
+      parallel, in_place = member.worker.parallel, member.worker.in_place
       data = 'reads the data in place' if in_place else 'is sent the data'
-      packs = 'pack' if num_slots == 1 else 'packs'
+      packs = 'pack' if parallel == 1 else 'packs'
       self._tell(
         member,
-        f'is there, trains {num_slots} {packs} at a time and {data}',
+        f'is there, trains {parallel} {packs} at a time and {data}',
         is_note=bool(self._told.get(member.name)),
       )
       self._compare(member, machine)
@@ -427,7 +399,8 @@ class Crew:
       why: In a sentence without its end.
     """
     with self._changed:
-      was_in_use = self._slots.pop(member, None) is not None
+      was_in_use = member in self._in_use
+      self._in_use.discard(member)
       self._tell(member, f'is lost: {why}', is_note=was_in_use)
       self._changed.notify_all()
 

@@ -6,8 +6,7 @@ machine), not against somebody who wants to deceive: whoever may be a worker cou
 well train something else.
 """
 
-from collections.abc import Sequence
-from typing import Callable, NamedTuple
+from typing import Callable, NamedTuple, Union
 
 import numpy as np
 import tensorflow as tf
@@ -20,6 +19,8 @@ from tff_dp_aggregators.learning.remote import connection
 LABEL = tff.TensorType(np.int64, [3])
 # Of each client: its first example, number of examples and key.
 ROWS = tff.TensorType(np.int64, [None, 3])
+# Where packs begin and end.
+CUTS = tff.TensorType(np.int64, [None])
 _METHOD = 'farmhash64'
 
 
@@ -27,26 +28,32 @@ class Job(NamedTuple):
   """What workers are for.
 
   Attributes:
-    in_place: Computation of (broadcast, (label, rows)), which reads clients' examples
-      from files, to a `sealed` answer.
-    shipped: Makes the computation of (broadcast, (label, rows, examples)), to the same.
+    in_place: Makes the computation of (broadcast, (label, rows, cuts)), which reads
+      clients' examples from files, to a `sealed` answer, and trains so many packs at a
+      time.
+    shipped: The same of (broadcast, (label, rows, cuts, examples)).
     look: Computation of (label, numbers of examples) that reads those, and a checksum
       of all, from files, to a `sealed` answer.
     seen: What `look` is to find, from the same numbers.
     num_examples: Of all clients together.
     ship: Rows and examples of clients to be sent: of some rows, those rows with other
       first examples, and the examples.
-    parse: The arrays in the answer for a pack of so many clients; `GarbageError` if
-      they are not what such a pack comes to.
+    bytes_of_example: How much it is that is sent.
+    parse: The arrays in the answer for packs of so many clients each; `GarbageError`
+      if they are not what such packs come to.
+    bytes_apart: How much of an answer there is for each pack, to be added up in their
+      order.
   """
 
-  in_place: executor_pb2.Value
-  shipped: Callable[[], executor_pb2.Value]
+  in_place: Callable[[int], executor_pb2.Value]
+  shipped: Callable[[int], executor_pb2.Value]
   look: executor_pb2.Value
   seen: Callable[[np.ndarray], list[bytes]]
   num_examples: int
   ship: Callable[[np.ndarray], tuple[np.ndarray, bytes]]
-  parse: Callable[[list[bytes], int], list[np.ndarray]]
+  bytes_of_example: int
+  parse: Callable[[list[bytes], list[int]], list[np.ndarray]]
+  bytes_apart: Callable[[], int]
 
 
 def sealed(label: tf.Tensor, contents: tf.Tensor) -> tf.Tensor:
@@ -92,18 +99,18 @@ def _fingerprint(labelled: list[bytes]) -> bytes:
 
 
 def argument(
-  label: np.ndarray, rows: np.ndarray, contents: Sequence[bytes] = ()
+  *values: Union[np.ndarray, bytes, executor_pb2.Value],
 ) -> executor_pb2.Value:
-  """What a pack is told besides the broadcast, as one value.
+  """What a worker is told, as one value.
 
   Args:
-    label: Int64 of shape [3].
-    rows: Int64 of shape [clients, 3], or what a look takes.
-    contents: Examples, if they are shipped.
+    *values: Int64 arrays, such as label, rows and cuts, strings, and other arguments.
   """
-  values = [
-    *(connection.integers(each) for each in (label, rows)),
-    *(connection.text(each) for each in contents),
-  ]
-  elements = [executor_pb2.Value.Struct.Element(value=each) for each in values]
+  elements = [executor_pb2.Value.Struct.Element(value=_value(each)) for each in values]
   return executor_pb2.Value(struct=executor_pb2.Value.Struct(element=elements))
+
+
+def _value(each: Union[np.ndarray, bytes, executor_pb2.Value]) -> executor_pb2.Value:
+  if isinstance(each, executor_pb2.Value):
+    return each
+  return connection.text(each) if isinstance(each, bytes) else connection.integers(each)

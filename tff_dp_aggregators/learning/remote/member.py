@@ -2,8 +2,8 @@
 
 One thread keeps the connection. While the worker is in use, that thread asks it again
 and again how it is, and ends all that waits for it if it does not say so in time, was
-started anew, or has a pack for far too long; and as many threads as it has processors,
-and one more so that none waits for an answer on its way, train packs on it.
+started anew, or has packs for far too long; and two threads have it train packs, so
+that it is not idle while an answer is on its way.
 """
 
 import logging
@@ -18,6 +18,7 @@ from tensorflow_federated.proto.v0 import executor_pb2
 from tff_dp_aggregators.learning import failures
 from tff_dp_aggregators.learning.remote import connection as connection_lib
 from tff_dp_aggregators.learning.remote import job as job_lib
+from tff_dp_aggregators.learning.remote import shares
 from tff_dp_aggregators.workers import protocol
 
 if TYPE_CHECKING:
@@ -34,21 +35,26 @@ _LONG_PAUSE = 30.0
 _LOOKED_AT = 64
 _LOOK_SECONDS = 60.0
 _JOIN_SECONDS = 5.0
-_MOST_SLOTS = 256  # Each is a thread here.
+_SLOTS = 2
+# A broadcast that is sent with each share, as that is quicker than to tell it first.
+_SMALL_BYTES = 2**16
+_MOST_PARALLEL = 256
 
 
 class Task(NamedTuple):
-  """A pack of a round.
+  """Packs of a round.
 
   Attributes:
     label: Which; int64 of shape [3].
     broadcast: What all packs of the round are told.
-    rows: Its clients.
+    packs: Clients of each.
+    share: As they were dealt out.
   """
 
   label: np.ndarray
   broadcast: bytes
-  rows: np.ndarray
+  packs: list[np.ndarray]
+  share: shares.Share
 
 
 class Session:
@@ -59,6 +65,7 @@ class Session:
     connection: connection_lib.Connection,
     first: connection_lib.Status,
     job: job_lib.Job,
+    parallel: int,
   ):
     self.connection, self._first, self._job = connection, first, job
     self.over = threading.Event()
@@ -66,10 +73,11 @@ class Session:
     # Nobody else waits for it: what holds it may wait for the worker.
     self._telling = threading.Lock()
     self._broadcasts: dict[int, executor_pb2.ValueRef] = {}
-    self.under_way: dict[int, float] = {}
+    self.under_way: dict[int, tuple[float, int]] = {}
     connection.open()
     self.in_place = self.sees_data()
-    self._work = connection.create(job.in_place if self.in_place else job.shipped())
+    make = job.in_place if self.in_place else job.shipped
+    self._work = connection.create(make(parallel))
 
   def sees_data(self) -> bool:
     """Whether the worker has the same files, by their checksum and some examples."""
@@ -85,25 +93,35 @@ class Session:
     return job_lib.unsealed(answer, label) == self._job.seen(numbers)
 
   def compute(self, task: Task) -> list[np.ndarray]:
-    """What a pack comes to.
+    """What packs come to.
 
     Raises:
       ComputationError: If training fails.
       WorkerLostError: If the worker is lost.
     """
+    rows, sizes = np.concatenate(task.packs), [len(each) for each in task.packs]
+    cuts = np.cumsum([0, *sizes])
     if self.in_place:
-      argument = job_lib.argument(task.label, task.rows)
+      argument = job_lib.argument(task.label, rows, cuts)
     else:
-      rows, examples = self._job.ship(task.rows)
-      argument = job_lib.argument(task.label, rows, [examples])
-    broadcast = self._broadcast_of(task)
-    given = self.connection.create(argument)
-    try:
-      answer = self.connection.call(self._work, [broadcast, given])
-    finally:
-      self.connection.dispose([given])
+      rows, examples = self._job.ship(rows)
+      argument = job_lib.argument(task.label, rows, cuts, examples)
+    answer = self._call(task, argument)
     contents = job_lib.unsealed(answer, task.label)
-    return self._job.parse(contents, len(task.rows))
+    return self._job.parse(contents, sizes)
+
+  def _call(self, task: Task, argument: executor_pb2.Value) -> executor_pb2.Value:
+    given = []
+    try:
+      if len(task.broadcast) <= _SMALL_BYTES:
+        both = job_lib.argument(task.broadcast, argument)
+        given = [self.connection.create(both)]
+        return self.connection.call(self._work, given)
+      broadcast = self._broadcast_of(task)
+      given = [self.connection.create(argument)]
+      return self.connection.call(self._work, [broadcast, *given])
+    finally:
+      self.connection.dispose(given)
 
   def _broadcast_of(self, task: Task) -> executor_pb2.ValueRef:
     number = int(task.label[0])
@@ -147,7 +165,7 @@ class Member:
     connect: Callable[[], connection_lib.Connection],
     crew: 'crew_lib.Crew',
     *,
-    num_slots: Optional[int] = None,
+    parallel: Optional[int] = None,
   ):
     """Begins to take the worker into use.
 
@@ -155,11 +173,12 @@ class Member:
       name: What it is called.
       connect: Makes a connection to it.
       crew: What it is a member of.
-      num_slots: How many packs it trains at once; `None` for what its processors allow.
+      parallel: How many packs it trains at once; `None` for one on each processor.
     """
     self.name = name
     self._connect, self._crew = connect, crew
-    self._num_slots = num_slots
+    self._parallel = parallel
+    self.worker = shares.Worker(parallel or 1, in_place=True)
     self._ended = threading.Event()
     self._session: Optional[Session] = None
     self.reason = 'it has not answered yet'
@@ -228,21 +247,22 @@ class Member:
     try:
       status = connection.status(self._crew.timeout_seconds)
       _check(status)
-      session = Session(connection, status, self._crew.job)
-      self._watch_slots(session, status)
+      parallel = self._parallel or min(status.processors, _MOST_PARALLEL)
+      session = Session(connection, status, self._crew.job, parallel)
+      self.worker.parallel, self.worker.in_place = parallel, session.in_place
+      self._train(session, status)
     finally:
       connection.close()
 
-  def _watch_slots(self, session: Session, status: connection_lib.Status) -> None:
-    num_slots = self._num_slots or min(status.processors + 1, _MOST_SLOTS)
+  def _train(self, session: Session, status: connection_lib.Status) -> None:
     slots = [
       threading.Thread(target=self._work, args=(session,), daemon=True)
-      for _ in range(num_slots)
+      for _ in range(_SLOTS)
     ]
     self._session = session
     if self._ended.is_set():  # Meanwhile.
       self.end()
-    self._crew.joined(self, num_slots, status.machine, in_place=session.in_place)
+    self._crew.joined(self, status.machine)
     try:
       for slot in slots:
         slot.start()
@@ -263,8 +283,9 @@ class Member:
     seconds = self._crew.timeout_seconds
     while not session.over.wait(seconds / _BEATS):
       session.check(seconds)
-      longest, now = self._crew.longest_pack_seconds(), time.monotonic()
-      for begun in list(session.under_way.values()):
+      now = time.monotonic()
+      for begun, waves in list(session.under_way.values()):
+        longest = self._crew.longest_seconds(waves)
         if now - begun > longest:
           raise connection_lib.WorkerLostError(
             f'it has had a pack for more than {longest:.0f} s and is given up on it'
@@ -277,7 +298,8 @@ class Member:
       task = self._crew.take(self, session.over)
       if task is None:
         return
-      session.under_way[slot] = time.monotonic()
+      begun = time.monotonic()
+      session.under_way[slot] = begun, task.share.waves
       try:
         sums = session.compute(task)
       except connection_lib.WorkerLostError as e:
@@ -291,7 +313,7 @@ class Member:
         self._crew.break_off(e)
         return
       else:
-        self._crew.done(task, self, sums, time.monotonic() - session.under_way[slot])
+        self._crew.done(task, self, sums, time.monotonic() - begun)
       finally:
         session.under_way.pop(slot, None)
 

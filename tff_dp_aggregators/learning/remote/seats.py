@@ -24,7 +24,7 @@ class Seat:
     target: Address and port, as gRPC has them.
     credentials: What shows who both sides are; `None` for a plain connection.
     server_name: Whose certificate the worker has to have.
-    num_slots: How many packs it trains at once; `None` for what its processors allow.
+    parallel: How many packs it trains at once; `None` for one on each processor.
     why_not: Finds out why a worker that is there takes no calls.
   """
 
@@ -32,7 +32,7 @@ class Seat:
   target: str
   credentials: Optional[grpc.ChannelCredentials] = None
   server_name: Optional[str] = None
-  num_slots: Optional[int] = None
+  parallel: Optional[int] = None
   why_not: Callable[[], Optional[str]] = lambda: None
 
   def connect(self, traffic: connection.Traffic) -> connection.Connection:
@@ -127,10 +127,10 @@ def of(workers: group.Workers) -> Iterator[Seats]:
     yield Names(workers)
     return
   with local.local_workers(number) as targets:
-    slots = max(1, (os.cpu_count() or 1) // number) + 1
+    parallel = max(1, (os.cpu_count() or 1) // number)
     yield Seats(
       [
-        Seat(f'local:{each}', target, num_slots=slots)
+        Seat(f'local:{each}', target, parallel=parallel)
         for each, target in enumerate(targets)
       ]
     )
