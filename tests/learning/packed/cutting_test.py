@@ -8,6 +8,9 @@ Claims:
 * A round has the same bits whatever number of processors the machine has.
 """
 
+import contextlib
+import os
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -50,32 +53,81 @@ def test_more_examples_never_make_fewer_packs():
   assert numbers[-1] == 32
 
 
-@pytest.mark.optimized_graphs
-def test_bits_do_not_depend_on_the_number_of_processors(tmp_path, monkeypatch):
+class _Images:
+  """Clients with twenty examples of 64 numbers and one of ten classes."""
+
+  def __len__(self):
+    return 8
+
+  def examples(self, number):
+    rng = np.random.default_rng(number)
+    return rng.normal(size=[20, 64]).astype(np.float32), rng.integers(10, size=20)
+
+
+def _initializer(seed):
+  return tf.keras.initializers.GlorotUniform(seed)
+
+
+@contextlib.contextmanager
+def _one_processor():
+  before = os.sched_getaffinity(0)
+  os.sched_setaffinity(0, {min(before)})
+  try:
+    yield
+  finally:
+    os.sched_setaffinity(0, before)
+
+
+def _rounds(data, model, num_clients):
+  """State and metrics of two rounds, flat."""
+  with learning.runtime.local_runtime():
+    simulation = packed.PackedFedAvg(
+      packed.LocalTraining(
+        model, tff.learning.optimizers.build_sgdm(0.1), batch_size=20
+      ),
+      aggregators.gaussian(
+        strategies.Participation(8, min_separation=1),
+        clip_norm=0.4,
+        noise_multiplier=0.3,
+        clients_per_round=num_clients,
+        seed=noise.Seed(4),
+        generator='philox',
+      ),
+      data,
+      server_optimizer=tff.learning.optimizers.build_sgdm(1.0),
+    )
+    state, clients = simulation.initialize(), np.arange(num_clients)
+    for this_round in range(2):
+      keys = local_order.keys(9, this_round, clients)
+      state, metrics = simulation.next(state, clients, keys)
+    return tf.nest.flatten((simulation.release(state), metrics))
+
+
+def test_bits_do_not_depend_on_how_many_processors_python_counts(tmp_path, monkeypatch):
   data = packed.lay_out(populations.Population(), str(tmp_path / 'data'))
-  released = []
+  found = []
   for processors in (1, 5):
-    monkeypatch.setattr('os.cpu_count', lambda found=processors: found)
-    with learning.runtime.local_runtime():
-      simulation = packed.PackedFedAvg(
-        packed.LocalTraining(
-          populations.model(metrics=True),
-          tff.learning.optimizers.build_sgdm(0.3),
-          batch_size=4,
-        ),
-        aggregators.gaussian(
-          strategies.Participation(8, min_separation=2),
-          clip_norm=0.4,
-          noise_multiplier=0.3,
-          clients_per_round=5,
-          seed=noise.Seed(4),
-          generator='philox',
-        ),
-        data,
-        server_optimizer=tff.learning.optimizers.build_sgdm(1.0),
-      )
-      state, clients = simulation.initialize(), np.array([0, 3, 5, 7, 8])
-      state, metrics = simulation.next(state, clients, local_order.keys(9, 0, clients))
-      released.append((simulation.release(state), metrics))
-  for one, other in zip(*map(tf.nest.flatten, released)):
+    monkeypatch.setattr('os.cpu_count', lambda number=processors: number)
+    found.append(_rounds(data, populations.model(metrics=True), 10))
+  for one, other in zip(*found):
+    np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.optimized_graphs
+def test_bits_of_a_large_model_do_not_depend_on_the_processors(tmp_path):
+  # As large as it takes for TensorFlow to cut its products by threads, if it may.
+  data = packed.lay_out(_Images(), str(tmp_path / 'data'))
+  layers = [
+    tf.keras.layers.Dense(4000, 'relu', kernel_initializer=_initializer(1)),
+    tf.keras.layers.Dense(10, kernel_initializer=_initializer(2)),
+  ]
+  model = tff.learning.models.functional_model_from_keras(
+    tf.keras.Sequential([tf.keras.layers.InputLayer([64]), *layers]),
+    tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    (tf.TensorSpec([None, 64], tf.float32), tf.TensorSpec([None], tf.int64)),
+  )
+  found = [_rounds(data, model, 8)]
+  with _one_processor():
+    found.append(_rounds(data, model, 8))
+  for one, other in zip(*found):
     np.testing.assert_array_equal(one, other)

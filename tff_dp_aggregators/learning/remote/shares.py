@@ -23,7 +23,7 @@ from typing import Optional
 import numpy as np
 
 # Parts of what a worker is expected to train, and then of what is left of it.
-_FIRST_PART, _LATER_PART = 0.8, 0.5
+_FIRST_PART, _LATER_PART = 0.9, 0.5
 # The end of a share, from which on its worker has the next one.
 _NEARLY_DONE = 0.8
 # A share is to take no longer, as it is lost as a whole.
