@@ -10,8 +10,9 @@ processors, each a process of this machine. A line for each case has
 * clients a second and seconds of the median round, and the efficiency: clients a second
   over those of the single process for the same model and cohort;
 * megabytes sent to workers and received from them in a round;
-* the largest resident memory until then, in megabytes, of this program with its runtime
-  and, apart from them, of the worker that had most.
+* the largest memory of its rounds, in megabytes, of this program with its runtime and,
+  apart from them, of the worker that had most: what is resident, but for the files of
+  the clients' examples.
 
 Cohorts whose clients times parameters are above --largest are left out. The round of
 one client gives the overhead of a round.
@@ -24,8 +25,9 @@ fewer. It is extrapolated, and marked so, to 100 workers with a processor each a
 cohort of 10^6; what is sent goes through memory here and not through a network, which
 has to carry the megabytes that are printed with it.
 
-The last lines are the ratios for two workers with the largest model, and the rates of
-the largest cohort.
+At last come clients as small as those of the digits, with 6 images of 64 numbers and a
+logistic regression (650 parameters), in --small_cohorts of one population; and the
+ratios for two workers with the largest model, and the rates of the largest cohort.
 """
 
 import os
@@ -36,6 +38,7 @@ import contextlib
 import pathlib
 import statistics
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Optional
@@ -48,6 +51,7 @@ if __name__ == '__main__':
     cohorts='1,100,1000,10000,100000',
     parameters='1000,10000,100000,1000000',
     largest=2 * 10**8,
+    small_cohorts='1000,10000,100000,300000',
     rounds=8,
   )
 
@@ -65,7 +69,8 @@ from tff_dp_aggregators.learning import packed
 from tff_dp_aggregators.learning.packed import cutting
 from tff_dp_aggregators.learning.packed import spread
 
-_FEATURES, _CLASSES, _EXAMPLES = 64, 10, 20
+_FEATURES, _CLASSES, _EXAMPLES, _FEW_EXAMPLES = 64, 10, 20, 6
+_SAMPLE_SECONDS = 0.02
 _UNTIMED = 2
 _FAR_WORKERS, _FAR_COHORT = 100, 10**6
 _TERMS = ('round', 'pack', 'pack x 10^6', 'worker x 10^6', 'client', 'client x 10^6')
@@ -74,11 +79,11 @@ _TERMS = ('round', 'pack', 'pack x 10^6', 'worker x 10^6', 'client', 'client x 1
 class _Clients:
   """Clients with random examples."""
 
-  def __init__(self, number: int):
+  def __init__(self, number: int, examples: int):
     self._number = number
     rng = np.random.default_rng(0)
-    self._x = rng.normal(size=[_EXAMPLES, _FEATURES]).astype(np.float32)
-    self._y = rng.integers(_CLASSES, size=_EXAMPLES)
+    self._x = rng.normal(size=[examples, _FEATURES]).astype(np.float32)
+    self._y = rng.integers(_CLASSES, size=examples)
 
   def __len__(self) -> int:
     return self._number
@@ -96,6 +101,7 @@ class _Case(NamedTuple):
   workers: int
   packs: int
   seconds: float
+  memory: tuple[int, int] = (0, 0)
 
   def terms(self, processors: int) -> list[float]:
     """What the cost has, each times a coefficient."""
@@ -119,13 +125,13 @@ def _layers(parameters: int) -> tuple[int, ...]:
 
 @contextlib.contextmanager
 def _simulation(
-  layers: tuple[int, ...], data: packed.PackedData, workers: int
+  layers: tuple[int, ...], data: packed.PackedData, workers: int, examples: int
 ) -> Iterator[packed.PackedFedAvg]:
   made = (
     packed.LocalTraining(
       _perceptron.model(layers),
       tff.learning.optimizers.build_sgdm(0.1),
-      batch_size=_EXAMPLES,
+      batch_size=examples,
     ),
     aggregators.banded(
       strategies.Participation(1000, min_separation=64),
@@ -166,26 +172,53 @@ def _time(
   return statistics.median(seconds[_UNTIMED:])
 
 
+def _status(pid: int) -> dict[str, str]:
+  with contextlib.suppress(OSError):
+    lines = pathlib.Path(f'/proc/{pid}/status').read_text().splitlines()
+    return dict(line.split(':\t', 1) for line in lines if ':\t' in line)
+  return {}
+
+
+def _children(pid: int) -> list[int]:
+  with contextlib.suppress(OSError):
+    tasks = pathlib.Path(f'/proc/{pid}/task').glob('*/children')
+    return [int(each) for task in tasks for each in task.read_text().split()]
+  return []
+
+
 def _memory() -> tuple[int, int]:
-  """Largest resident megabytes: of this program and its runtime, and of a worker."""
-  children: dict[int, list[int]] = {}
-  peaks = {}
-  for path in pathlib.Path('/proc').glob('[0-9]*/status'):
-    with contextlib.suppress(OSError):
-      fields = dict(
-        line.split(':\t', 1) for line in path.read_text().splitlines() if ':\t' in line
-      )
-      peaks[int(fields['Pid'])] = int(fields.get('VmHWM', '0').split()[0]) // 1024
-      children.setdefault(int(fields['PPid']), []).append(int(fields['Pid']))
-  own = os.getpid()
+  """Megabytes now, but for files: of this program with its runtime, and of a worker."""
+
+  def anonymous(pid: int) -> int:
+    status = _status(pid)
+    kilobytes = (status.get(name, '0').split()[0] for name in ('RssAnon', 'RssShmem'))
+    return sum(map(int, kilobytes)) // 1024
+
   # A worker is a program that has a process of TFF's; the runtime is one itself.
-  near = [own] + [each for each in children.get(own, []) if each not in children]
-  far = [
-    peaks[grandchild]
-    for child in children.get(own, [])
-    for grandchild in children.get(child, [])
-  ]
-  return sum(peaks[each] for each in near), max(far, default=0)
+  children = {each: _children(each) for each in _children(os.getpid())}
+  near = [os.getpid(), *(each for each in children if not children[each])]
+  far = [each for grandchildren in children.values() for each in grandchildren]
+  return sum(map(anonymous, near)), max(map(anonymous, far), default=0)
+
+
+class _Peak:
+  """The largest memory while something is run."""
+
+  def __enter__(self) -> '_Peak':
+    self.memory = (0, 0)
+    self._over = threading.Event()
+    self._thread = threading.Thread(target=self._watch)
+    self._thread.start()
+    return self
+
+  def __exit__(self, *unused: Any) -> None:
+    self._over.set()
+    self._thread.join()
+
+  def _watch(self) -> None:
+    while not self._over.wait(_SAMPLE_SECONDS):
+      now = _memory()
+      self.memory = (max(self.memory[0], now[0]), max(self.memory[1], now[1]))
 
 
 def _say(case: _Case, alone: float, sent: Optional[tuple[float, float]]) -> None:
@@ -195,7 +228,7 @@ def _say(case: _Case, alone: float, sent: Optional[tuple[float, float]]) -> None
     f' {case.packs:4d} packs  {case.cohort / case.seconds:9.0f} clients/s'
     f'  {case.seconds:8.4f} s'
   )
-  near, far = _memory()
+  near, far = case.memory
   if sent is not None:
     text += (
       f'  efficiency {alone / case.seconds:4.2f}'
@@ -205,23 +238,27 @@ def _say(case: _Case, alone: float, sent: Optional[tuple[float, float]]) -> None
 
 
 def _cases(
-  parameters: int, cohorts: list[int], rounds: int, data: packed.PackedData
+  layers: tuple[int, ...],
+  cohorts: list[int],
+  rounds: int,
+  data: packed.PackedData,
+  examples: int,
 ) -> list[_Case]:
   """Times and prints all cases of a model."""
-  layers = _layers(parameters)
   weights = _perceptron.model(layers).initial_weights[0]
   size = sum(int(np.size(each)) for each in weights)
   found: list[_Case] = []
   alone: dict[int, float] = {}
   for workers in sorted({0, 1, 2, os.cpu_count() or 1}):
-    with _simulation(layers, data, workers) as simulation:
+    with _simulation(layers, data, workers, examples) as simulation:
       for cohort in cohorts:
         traffic = getattr(simulation, 'traffic', None)
         before = (0, 0) if traffic is None else (traffic.sent, traffic.received)
-        seconds = _time(simulation, len(data), cohort, rounds)
-        sizes = np.full(cohort, _EXAMPLES)
+        with _Peak() as peak:
+          seconds = _time(simulation, len(data), cohort, rounds)
+        sizes = np.full(cohort, examples)
         packs = cutting.num_packs(sizes, 1, side_by_side=simulation.one_by_one is None)
-        case = _Case(size, cohort, workers, packs, seconds)
+        case = _Case(size, cohort, workers, packs, seconds, peak.memory)
         alone.setdefault(cohort, seconds)
         sent = None
         if traffic is not None:
@@ -270,12 +307,19 @@ def main() -> None:
   cohorts = sorted(int(each) for each in _FLAGS.cohorts.split(','))
   cases: list[_Case] = []
   with tempfile.TemporaryDirectory() as scratch:
-    data = packed.lay_out(_Clients(max(cohorts)), os.path.join(scratch, 'data'))
+    clients = _Clients(max(cohorts), _EXAMPLES)
+    data = packed.lay_out(clients, os.path.join(scratch, 'data'))
     sizes = sorted(int(each) for each in _FLAGS.parameters.split(','))
     for parameters in sizes:
       chosen = [each for each in cohorts if each * parameters <= _FLAGS.largest]
-      cases += _cases(parameters, chosen, _FLAGS.rounds, data)
-  _extrapolate(_fit(cases), sizes)
+      cases += _cases(_layers(parameters), chosen, _FLAGS.rounds, data, _EXAMPLES)
+    _extrapolate(_fit(cases), sizes)
+    small = sorted(int(each) for each in _FLAGS.small_cohorts.split(','))
+    clients = _Clients(max(small), _FEW_EXAMPLES)
+    data = packed.lay_out(clients, os.path.join(scratch, 'small'))
+    layers = (_FEATURES, _CLASSES)
+    print(f'logistic regression, {_FEW_EXAMPLES} examples a client:')
+    _cases(layers, small, _FLAGS.rounds, data, _FEW_EXAMPLES)
   _conclude(cases)
 
 

@@ -179,7 +179,11 @@ def _kept_memory() -> dict[str, str]:
   except (ValueError, OSError):
     return {}  # Another library.
   kept = str(_KEPT_BYTES if is_late else _KEPT_BYTES_BEFORE)
-  return {'MALLOC_TRIM_THRESHOLD_': kept, 'MALLOC_MMAP_THRESHOLD_': kept}
+  return {
+    'MALLOC_TRIM_THRESHOLD_': kept,
+    'MALLOC_MMAP_THRESHOLD_': kept,
+    'MALLOC_ARENA_MAX': str(os.cpu_count() or 1),  # Or each thread's is kept.
+  }
 
 
 def warning(open_because: str) -> str:
