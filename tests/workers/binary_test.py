@@ -8,6 +8,7 @@ Claims:
 * Where the kernel refuses that, it is told why, in words that help.
 * Who was connected before is noticed.
 * It says how it ended, and ends with its parent.
+* It has one thread for an operation and keeps memory, unless its user set otherwise.
 """
 
 import contextlib
@@ -182,3 +183,43 @@ def test_ctrl_c_and_sigterm_are_not_for_it(running):
     os.kill(running.pid, number)
   with supervised.Caller(running.target) as caller:
     assert caller.executor()
+
+
+def _environment(process):
+  with open(f'/proc/{process.pid}/environ', 'rb') as file:
+    pairs = file.read().decode().rstrip('\0').split('\0')
+  return dict(pair.split('=', 1) for pair in pairs)
+
+
+def test_it_has_one_thread_for_an_operation_and_keeps_memory(running):
+  found = _environment(running)
+  assert found['TF_NUM_INTRAOP_THREADS'] == '1'
+  assert int(found['MALLOC_TRIM_THRESHOLD_']) >= 2**25
+  assert found['MALLOC_MMAP_THRESHOLD_'] == found['MALLOC_TRIM_THRESHOLD_']
+
+
+def test_what_a_user_set_is_left(monkeypatch):
+  monkeypatch.setenv('TF_NUM_INTRAOP_THREADS', '3')
+  process = binary.Binary()
+  process.wait_until_it_listens()
+  try:
+    assert _environment(process)['TF_NUM_INTRAOP_THREADS'] == '3'
+  finally:
+    process.end()
+
+
+@pytest.mark.parametrize(
+  ('version', 'kept'),
+  [
+    ('glibc 2.36', 2**30),
+    ('glibc 2.35', 2**30),
+    # Larger ones were refused, and every array would come from the kernel anew.
+    ('glibc 2.31', 2**25),
+    (None, None),
+    ('another', None),
+  ],
+)
+def test_what_is_kept_is_what_the_library_takes(monkeypatch, version, kept):
+  monkeypatch.setattr('os.confstr', lambda name: version)
+  found = binary._kept_memory()
+  assert found.get('MALLOC_MMAP_THRESHOLD_') == (None if kept is None else str(kept))
