@@ -193,7 +193,8 @@ class LocalContext(tff.program.NativeFederatedContext):
   inside of an event loop, as in a notebook, it gives the values, as nobody could wait
   for a reference there; `materialize_value` takes both.
 
-  Computations wait for each other; each uses all cores. Contexts belong to threads:
+  Computations wait for each other; each uses all cores, though none for one operation,
+  whose last digits would be those of the machine. Contexts belong to threads:
   `bound` takes one to another thread.
   """
 
