@@ -130,7 +130,7 @@ def mechanism(num_rounds=NUM_ROUNDS):
 
 
 def schedule(num_rounds=NUM_ROUNDS):
-  """Of clients that drop out, so that every third round is tried again."""
+  """Of clients that drop out, so that one round in five is tried again."""
   return schedules.RandomEligible(
     strategies.Participation(num_rounds, min_separation=3),
     num_clients=12,
