@@ -249,6 +249,7 @@ def test_lost_files_are_refused_and_left_as_they_are(tmp_path):
   assert (run_dir / 'metrics.csv').read_text() == rows
 
 
+@pytest.mark.optimized_graphs
 def test_a_directory_that_is_moved_while_its_run_goes_on_ends_it(straight, tmp_path):
   run_dir, moved = tmp_path / 'run', tmp_path / 'moved'
   asked = []
