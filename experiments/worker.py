@@ -82,7 +82,8 @@ def define(values: flags.FlagValues) -> None:
     'trusted_network',
     False,
     'Listen without certificates where other machines reach it. Whoever is on that '
-    'network can run code here and read the model.',
+    'network can run code here and read the model. Refused beside certificates, and '
+    'for an address of this machine alone.',
     flag_values=values,
   )
 

@@ -434,7 +434,7 @@ class Campaign:
         Training(folder),
         learning.Workers(
           ','.join(site.address for site in sites),
-          trusted_network=True,
+          trusted_network=network is not None,
           timeout_seconds=TIMEOUT_SECONDS,
           patience_seconds=PATIENCE_SECONDS,
         ),

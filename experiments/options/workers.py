@@ -48,7 +48,8 @@ def define(values: flags.FlagValues) -> None:
     'trusted_network',
     False,
     'Reach --workers of other machines without certificates. Whoever is on that '
-    'network can read the model and the data, and pretend to be a worker.',
+    'network can read the model and the data, and pretend to be a worker. Refused '
+    'beside certificates, and where no worker is on another machine.',
     flag_values=values,
   )
   flags.DEFINE_float(

@@ -272,6 +272,24 @@ def test_an_address_that_cannot_be_listened_on_is_told(program_refuses):
   refuses('--certificate=a', '--certificate without --key and --authority; give')
 
 
+def test_a_trusted_network_that_allows_nothing_is_told(
+  tmp_path, group, program_refuses
+):
+  trusted = '--trusted_network'
+  alone = f'is on this machine alone, and {trusted} is for'
+  for host in ('127.0.0.1', '::1', 'localhost', f'unix:{tmp_path}/worker'):
+    program_refuses(f'--address={host}', f'--address={host} {alone}', trusted)
+  program_refuses(trusted, f'--address=127.0.0.1 {alone}')  # That is the default.
+  authority, *_ = group
+  certificate, key = authority.sign('unused')
+  program_refuses(
+    '--address=0.0.0.0',
+    f'{trusted} is for connections without certificates. With --certificate, --key and',
+    *(f'--certificate={certificate}', f'--key={key}'),
+    *(f'--authority={authority.path}', trusted),
+  )
+
+
 @pytest.fixture
 def program_refuses(capsys):
   from experiments import worker as program

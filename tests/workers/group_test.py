@@ -107,6 +107,38 @@ def test_other_machines_without_certificates_are_refused(host, said):
   assert make(target, trusted_network=True).parsed() == [(host, 8470)]
 
 
+@pytest.mark.parametrize(
+  'text', ['local:2', '127.0.0.1:8470', 'localhost:8470,[::1]:8471']
+)
+def test_a_trusted_network_is_refused_where_it_allows_nothing(text, said):
+  make, names = said
+  with pytest.raises(ValueError) as error:
+    make(text, trusted_network=True)
+  message, trusted = str(error.value), names.trusted_network
+  assert message.startswith(f'{names.addresses}={text!r} is on this machine alone')
+  assert f'leave out {trusted}, or give such an address' in message
+  # One worker elsewhere is enough, also by a name that stands for nothing yet.
+  for other in ('10.0.0.5:8470', 'no-such-host.invalid:8470'):
+    assert make(f'localhost:1,{other}', trusted_network=True).trusted_network
+
+
+def test_a_trusted_network_is_refused_beside_certificates(files, said):
+  make, names = said
+  certificate, key, authority = files
+  with pytest.raises(ValueError) as error:
+    make(
+      '10.0.0.5:8470',
+      certificate=certificate,
+      key=key,
+      authority=authority,
+      trusted_network=True,
+    )
+  message, trusted = str(error.value), names.trusted_network
+  assert message.startswith(f'{trusted} is for connections without certificates')
+  three = f'{names.certificate}, {names.key} and {names.authority} both sides'
+  assert three in message and f'leave out {trusted}, or these three' in message
+
+
 def test_flags_are_called_what_a_command_line_has():
   with pytest.raises(ValueError) as error:
     _of_flags('10.0.0.5:8470')

@@ -54,6 +54,19 @@ def is_loopback(address: str) -> bool:
   return (getattr(parsed, 'ipv4_mapped', None) or parsed).is_loopback
 
 
+def is_own(host: str) -> bool:
+  """Whether a host stands, by now, for addresses of this machine alone.
+
+  Args:
+    host: A name or an address. One that stands for nothing may come to stand for
+      another machine.
+  """
+  try:
+    return all(map(is_loopback, resolve(host, 'host')))
+  except ValueError:
+    return False
+
+
 def with_port(host: str, port: int) -> str:
   """Host and port as gRPC and URLs have them, IPv6 in brackets."""
   return f'[{host}]:{port}' if ':' in host else f'{host}:{port}'

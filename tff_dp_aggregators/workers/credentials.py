@@ -14,6 +14,7 @@ import os
 import re
 import ssl
 import stat
+from collections.abc import Sequence
 from typing import Optional
 
 import grpc
@@ -245,6 +246,52 @@ def check_plain(
     f'of a worker can run code there and read the model. Give {certificate}, {key} and '
     f'{authority}, by which coordinator and workers know each other; or '
     f'{trusted_name}, if nobody else is on that network.'
+  )
+
+
+def check_trust(
+  hosts: Sequence[str],
+  flag: str,
+  has_files: bool,
+  names: tuple[str, str, str] = FLAGS,
+  trusted_name: str = TRUSTED_FLAG,
+) -> None:
+  """Refuses a trusted network that allows nothing.
+
+  Whoever gives it takes the connection for a plain one that other machines reach, and
+  is told where it is neither.
+
+  Args:
+    hosts: Names or addresses to listen on, or to connect to.
+    flag: What gave them, with its value, for the message.
+    has_files: Whether there are certificates.
+    names: What the three files are called in messages.
+    trusted_name: What the trusted network is called there.
+
+  Raises:
+    ValueError: If there are certificates, or all hosts are loopback.
+  """
+  if has_files:
+    certificate, key, authority = names
+    raise ValueError(
+      f'{trusted_name} is for connections without certificates. With {certificate}, '
+      f'{key} and {authority} both sides have to show one, on any network, and the '
+      f'connection is encrypted; leave out {trusted_name}, or these three.'
+    )
+  if all(map(addresses.is_own, hosts)):
+    raise own_machine(flag, trusted_name)
+
+
+def own_machine(flag: str, trusted_name: str = TRUSTED_FLAG) -> ValueError:
+  """The error that says that nobody else reaches an address anyhow.
+
+  Args:
+    flag: What gave the address, with its value.
+    trusted_name: What the trusted network is called.
+  """
+  return ValueError(
+    f'{flag} is on this machine alone, and {trusted_name} is for addresses that other '
+    f'machines reach; leave out {trusted_name}, or give such an address.'
   )
 
 

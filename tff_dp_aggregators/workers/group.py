@@ -42,7 +42,8 @@ class Workers:
     key: PEM file of its key.
     authority: PEM file of the authority that signed the certificates of all.
     trusted_network: Whether workers on other machines may be reached without
-      certificates, as nobody else is on the network.
+      certificates, as nobody else is on the network; refused where that allows
+      nothing.
     timeout_seconds: How long a worker may take to say how it is, before its packs go to
       others.
     patience_seconds: How long a round waits if there is no worker at all.
@@ -52,7 +53,8 @@ class Workers:
     TypeError: If an argument is not of its type.
     ValueError: If an address is none, or a number is not positive, or no worker would
       take the certificate, or an address is of another machine, and there is neither a
-      certificate nor a trusted network.
+      certificate nor a trusted network, or both; or if there is a trusted network, and
+      no address of another machine.
 
   Example:
     >>> Workers('local:4').addresses
@@ -88,7 +90,9 @@ python -m experiments.worker started.
     files = self.files()
     if self.num_local is None:
       hosts = [host for host, _ in self.parsed()]
-      if files is None and not self.trusted_network:
+      if self.trusted_network:
+        self._check_trust(hosts, files is not None)
+      elif files is None:
         for host in hosts:
           credentials.check_plain(
             host,
@@ -102,8 +106,16 @@ python -m experiments.worker started.
         f'{self._said} are on this machine, where they are reached '
         'through a directory of this user alone; leave the certificate out.'
       )
+    elif self.trusted_network:
+      raise credentials.own_machine(self._said, self.names.trusted_network)
     if files is not None:
       files.channel()  # Or it would be refused only when all else is ready.
+
+  def _check_trust(self, hosts: list[str], has_files: bool) -> None:
+    """Refuses a trusted network that allows nothing."""
+    credentials.check_trust(
+      hosts, self._said, has_files, self._names_of_files, self.names.trusted_network
+    )
 
   @property
   def _said(self) -> str:

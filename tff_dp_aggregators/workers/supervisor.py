@@ -28,14 +28,15 @@ class Settings:
       has no port.
     port: Where; 0 for one that is free.
     files: Certificates, without which the host is loopback, or
-    trusted_network: is true, and nobody else is on the network.
+    trusted_network: is true, and nobody else is on the network; refused where that
+      allows nothing.
     stall_seconds: How long `worker_binary` may give no answer before it is killed.
     status_file: Where the status is left as JSON every few seconds, for whoever looks
       after the worker; removed at the end. None without.
 
   Raises:
     ValueError: If that cannot be written, or a number is none of its kind, or the host
-      is one for certificates, or for none.
+      is one for certificates, or for none, or for no trusted network.
   """
 
   host: str
@@ -58,8 +59,13 @@ class Settings:
           f'--address={self.host} is for programs of this user alone; leave out '
           f'{", ".join(self.files.names)}.'
         )
+      if self.trusted_network:
+        raise credentials.own_machine(f'--address={self.host}')
+    elif self.trusted_network:
+      said = f'--address={self.host}'
+      credentials.check_trust([self.host], said, self.files is not None)
     elif self.files is None:
-      credentials.check_plain(self.host, self.trusted_network, '--address')
+      credentials.check_plain(self.host, False, '--address')
 
     if self.status_file is not None:
       try:
