@@ -26,6 +26,8 @@ from distributed import versions
 
 from tff_dp_aggregators.base import new_files
 from tff_dp_aggregators.learning.runs import progress
+from tff_dp_aggregators.workers import addresses
+from tff_dp_aggregators.workers import credentials
 
 from . import cells as cells_lib
 from . import dask_task
@@ -47,6 +49,11 @@ _LATE_FILES_SECONDS = 60.0  # Network file systems look for files only now and t
 _MOST_NAMED = 5  # Workers that are not fit.
 # What Dask's configuration may have in place of names of files.
 _LOADER = 'distributed.client.security-loader'
+_DANGER = 'whoever reaches an unencrypted scheduler can run code on all of its workers'
+_INSTEAD = (
+  "Give tls://HOST:PORT, with keys and certificates of Dask's configuration "
+  '(distributed.comm.tls)'
+)
 _PROBE = '.writing-dask-'  # A folder with nothing else in it counts as empty.
 _NEEDED = (
   'All need the environment of this program, are to be started anew where it was '
@@ -69,6 +76,8 @@ class Cluster(jobs.Runner):
     reach_seconds: float = 20.0,
     workers_seconds: float = 60.0,
     absence_seconds: float = 600.0,
+    *,
+    trusted_network: bool = False,
   ):
     """Sets it up; nothing is connected to yet.
 
@@ -78,9 +87,11 @@ class Cluster(jobs.Runner):
       reach_seconds: How long to try to reach the scheduler.
       workers_seconds: How long to wait for a first worker.
       absence_seconds: How long to wait for another one when all are lost.
+      trusted_network: Whether a scheduler of another machine may be reached by
+        `tcp://`, as nobody else is on the network.
 
     Raises:
-      RefusedError: If that is no address.
+      RefusedError: If that is no address, or one for `tls://` or a trusted network.
     """
     found = _ADDRESS.fullmatch(address)
     if found is None or not 0 < int(found.group(3)) <= _MAX_PORT:
@@ -88,6 +99,10 @@ class Cluster(jobs.Runner):
         f'--scheduler={address} is no address of a Dask scheduler; give '
         '--scheduler=tcp://HOST:PORT or tls://HOST:PORT, as `dask scheduler` prints it.'
       )
+    scheme, host = found.group(1), found.group(2).strip('[]')
+    if scheme == 'tcp':
+      self._check_plain(host, trusted_network)
+      self.needs_trust = not addresses.is_own(host)
     self._address = address.rstrip('/')
     self._reach_seconds = reach_seconds
     self._workers_seconds = workers_seconds
@@ -95,6 +110,15 @@ class Cluster(jobs.Runner):
     self._expected: dict[str, Any] = {'software': dask_task.software()}
     self._client: Any = None
     self._held = contextlib.ExitStack()
+
+  @staticmethod
+  def _check_plain(host: str, trusted_network: bool) -> None:
+    try:
+      credentials.check_plain(
+        host, trusted_network, '--scheduler', danger=_DANGER, instead=_INSTEAD
+      )
+    except ValueError as e:
+      raise jobs.RefusedError(str(e)) from e
 
   def __enter__(self) -> 'Cluster':
     """Connects, waits for a worker, and compares what workers have.

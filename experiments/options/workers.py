@@ -67,6 +67,18 @@ def define(values: flags.FlagValues) -> None:
   )
 
 
+def need_trust(values: flags.FlagValues) -> bool:
+  """Whether there are workers that a trusted network is needed for.
+
+  Args:
+    values: Parsed flags, among them that of a trusted network.
+  """
+  try:
+    return from_flags(values) is not None
+  except ValueError:
+    return False  # Of what else is wrong, whoever reads the flags is told.
+
+
 def from_flags(values: flags.FlagValues) -> Optional[group.Workers]:
   """What the flags say.
 

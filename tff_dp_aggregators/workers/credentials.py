@@ -24,6 +24,7 @@ from tff_dp_aggregators.workers import addresses
 FLAGS = ('--certificate', '--key', '--authority')
 TRUSTED_FLAG = '--trusted_network'
 _HOW_TO_MAKE = 'openssl makes such files.'
+_DANGER = 'whoever reaches the port of a worker can run code there and read the model'
 _PEM = re.compile(
   rb'-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----', re.DOTALL
 )
@@ -221,6 +222,9 @@ def check_plain(
   flag: str,
   names: tuple[str, str, str] = FLAGS,
   trusted_name: str = TRUSTED_FLAG,
+  *,
+  danger: str = _DANGER,
+  instead: Optional[str] = None,
 ) -> None:
   """Refuses an address that others can reach, for use without certificates.
 
@@ -230,6 +234,8 @@ def check_plain(
     flag: What gave the host, for the message: a flag with its dashes, or an argument.
     names: What the three files are called in messages.
     trusted_name: What `trusted_network` is called there.
+    danger: What whoever reaches it can do, in a clause.
+    instead: What to give instead, as in 'Give X, by which Y'; by default the files.
 
   Raises:
     ValueError: If the host has no address, or one that is not loopback, and
@@ -240,11 +246,13 @@ def check_plain(
   if not others or trusted_network:
     return
   certificate, key, authority = names
+  instead = instead or (
+    f'Give {certificate}, {key} and {authority}, by which coordinator and workers know '
+    'each other'
+  )
   meant = '' if others == [host] else f' ({", ".join(others)})'
   raise ValueError(
-    f'{flag}={host}{meant} is not on this machine alone, and whoever reaches the port '
-    f'of a worker can run code there and read the model. Give {certificate}, {key} and '
-    f'{authority}, by which coordinator and workers know each other; or '
+    f'{flag}={host}{meant} is not on this machine alone, and {danger}. {instead}; or '
     f'{trusted_name}, if nobody else is on that network.'
   )
 

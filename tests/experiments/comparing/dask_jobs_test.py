@@ -17,6 +17,7 @@ import sys
 import threading
 
 import pytest
+from absl import flags
 
 pytest.importorskip('distributed', reason='the extra dask is not installed')
 
@@ -125,9 +126,53 @@ class TestRefusals:
     assert result.stderr.count('\n') == 1
     assert not output.exists()
 
-  @pytest.mark.parametrize('address', ['tcp://node-1.local:8786', 'tls://[::1]:8786/'])
+  @pytest.mark.parametrize(
+    'address', ['tcp://localhost:8786', 'tls://node-1.local:8786', 'tcp://[::1]:1/']
+  )
   def test_what_is_an_address(self, address):
     dask_jobs.Cluster(address)
+
+  @pytest.mark.parametrize('host', ['10.0.0.5', '0.0.0.0', '[2001:db8::5]'])
+  def test_another_machine_is_refused_without_tls_or_a_trusted_network(self, host):
+    address = f'{host}:8786'
+    said = _refusal(f'tcp://{address}')
+    assert said.startswith(f'--scheduler={host.strip("[]")} is not on this machine alo')
+    assert 'unencrypted scheduler can run code on all of its workers. Give tls' in said
+    assert said.endswith('or --trusted_network, if nobody else is on that network.')
+    assert dask_jobs.Cluster(f'tcp://{address}', trusted_network=True).needs_trust
+    assert not dask_jobs.Cluster(f'tls://{address}').needs_trust
+    assert not dask_jobs.Cluster('tcp://127.0.0.1:8786').needs_trust
+
+  def test_a_name_without_address(self):
+    said = _refusal('tcp://no-such-host.invalid:8786', trusted_network=True)
+    assert said.startswith('--scheduler=no-such-host.invalid stands for no address')
+
+  @pytest.mark.parametrize('address', ['tcp://127.0.0.1:1', 'tls://10.0.0.5:8786'])
+  def test_a_trusted_network_that_allows_nothing(self, address, tmp_path):
+    arguments = (f'--scheduler={address}', '--trusted_network')
+    result = executing.execute(compare, *arguments, f'--output={tmp_path}/output')
+    assert result.returncode == 2
+    assert (
+      f'or --workers, of other machines, and here there is --scheduler={address};'
+      in (result.stderr)
+    )
+
+  @pytest.mark.parametrize(
+    ('workers', 'left'),
+    [
+      ((), False),
+      (('--workers=local:2',), False),
+      (('--workers=10.0.0.7:8470',), True),
+    ],
+  )
+  def test_a_trusted_network_is_of_the_scheduler_and_of_workers(self, workers, left):
+    values = flags.FlagValues()
+    compare.define(values)
+    scheduler = '--scheduler=tcp://10.0.0.5:8786'
+    values(['compare', scheduler, '--trusted_network', *workers])
+    runner = compare._runner(values)
+    given = compare._given(values, ['workers', 'trusted_network'], runner)
+    assert ('trusted_network' in given) == left
 
   def test_jobs_as_well(self):
     result = executing.execute(compare, '--jobs=1', '--scheduler=tcp://h:1')
@@ -435,6 +480,8 @@ def test_the_commands_of_the_documents(tmp_path):
   document = (dask_clusters.ROOT / 'docs' / 'experiments.md').read_text()
   section = document.split('### Grids on several machines')[1].split('\n### ')[0]
   (block,) = re.findall(r'(?ms)^```bash\n(.*?)^```', section)
+  assert ' --trusted_network ' in block
+  block = block.replace(' --trusted_network', '')  # On one machine it allows nothing.
   with socket.socket() as unused:
     unused.bind(('127.0.0.1', 0))
     port = unused.getsockname()[1]
