@@ -3,9 +3,9 @@
 A run begins only in an empty directory. So while it runs its log is beside that, and
 comes into it at the end; what an attempt left that never began is taken out again.
 
-Whoever runs a cell holds its log, so that nobody else does: also on another machine,
-where the lock of the run's own directory is not seen if it is on NFS, which locks files
-alone.
+Whoever runs a cell holds its log, so that nobody else does, here or on another machine
+(`base.folder_lock` says how far that goes): a cell that is begun again waits for it,
+before the run's own directory is there.
 """
 
 import contextlib

@@ -6,12 +6,12 @@ nothing of what is there.
 """
 
 import dataclasses
-import fcntl
 import json
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tff_dp_aggregators.base import folder_lock
 from tff_dp_aggregators.base import new_files
 
 from ..options import run as run_options
@@ -171,7 +171,10 @@ def as_begun(output: str, record: Record) -> Record:
 
 
 def _is_empty(folder: str) -> bool:
-  return not any(not name.startswith('.writing-') for name in os.listdir(folder))
+  return all(
+    name.startswith('.writing-') or name == folder_lock.FILE
+    for name in os.listdir(folder)
+  )
 
 
 def _differences(begun: Record, now: Record) -> list[str]:
@@ -217,20 +220,19 @@ class Folder:
       raise FolderError(
         f'--output={output} cannot be made: {e.strerror}. Give another directory.'
       ) from e
-    self._lock = os.open(output, os.O_RDONLY | os.O_DIRECTORY)
     try:
-      fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      self._lock = folder_lock.FolderLock(output)
     except BlockingIOError as e:
-      os.close(self._lock)
       raise BlockingIOError(
-        f'another comparison works in {output}; wait for it, or give another --output.'
+        f'another comparison, here or on another machine, works in {output}; wait for '
+        'it, or give another --output.'
       ) from e
 
   def __enter__(self) -> 'Folder':
     return self
 
   def __exit__(self, *unused: Any) -> None:
-    os.close(self._lock)
+    self._lock.close()
 
 
 def write(output: str, record: Record) -> None:

@@ -137,6 +137,7 @@ def test_the_same_command_runs_what_is_left_and_nothing_else(shared):
 
 def test_everything_that_is_documented_is_left(shared):
   assert set(os.listdir(shared.output)) == {
+    '.lock',
     'cells',
     'cells.csv',
     'comparison.json',

@@ -30,6 +30,7 @@ from tff_dp_aggregators.base import version
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FILES = {
+  '.lock',
   'accuracy.png',
   'config.json',
   'events',

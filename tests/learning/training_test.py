@@ -45,6 +45,7 @@ from tff_dp_aggregators.learning import packed
 from tff_dp_aggregators.learning import schedules
 
 FILES = {
+  '.lock',
   'config.json',
   'events',
   'ledger.jsonl',

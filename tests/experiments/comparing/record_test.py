@@ -1,5 +1,7 @@
 """What a folder says of a comparison: which commands go on with it, and as what."""
 
+import fcntl
+
 import pytest
 from absl import flags
 
@@ -21,6 +23,26 @@ def asked(values, *texts):
   points = grid.points(axes, {'mechanism': None, 'num_bands': 3})
   varied = [axis.flag for axis in axes]
   return record_lib.Record({}, varied, points, ['digits'], 1, {}, 1)
+
+
+def test_one_comparison_at_a_time_also_of_several_machines(tmp_path):
+  with record_lib.Folder(str(tmp_path)):
+    with pytest.raises(BlockingIOError, match='another comparison, here or on another'):
+      record_lib.Folder(str(tmp_path))
+  with open(tmp_path / '.lock', 'r+') as theirs:  # All that another machine shows.
+    fcntl.flock(theirs, fcntl.LOCK_EX)
+    with pytest.raises(BlockingIOError, match='another comparison, here or on another'):
+      record_lib.Folder(str(tmp_path))
+
+
+def test_a_folder_with_a_lock_alone_is_empty(values, tmp_path):
+  with record_lib.Folder(str(tmp_path)):
+    pass
+  now = asked(values, 'mechanism=tree')
+  assert record_lib.joined(str(tmp_path), now) == now
+  (tmp_path / 'mine.txt').touch()
+  with pytest.raises(FileExistsError, match='is not empty, and is not of a comparison'):
+    record_lib.joined(str(tmp_path), now)
 
 
 def test_flags_in_another_order_are_the_same_runs(values, tmp_path):

@@ -5,10 +5,13 @@ Claims:
 * What a configuration of an earlier version does not say is compared as what it means.
 * What only follows from a setting that differs does not hide it in the message.
 * A run that never drew noise stands in nobody's way; any other does.
+* One process at a time runs it, also of several machines.
 """
 
 import copy
+import fcntl
 import json
+import os
 
 import pytest
 
@@ -55,6 +58,21 @@ def test_what_follows_from_another_setting_is_not_named(tmp_path):
   )
 
 
+def test_one_process_at_a_time_also_of_several_machines(tmp_path):
+  path = tmp_path / 'run'
+  other = (
+    'another process, here or on another machine, runs the training in .*run; wait'
+  )
+  with run_directory.RunDirectory(str(path)):
+    with pytest.raises(BlockingIOError, match=other):
+      run_directory.RunDirectory(str(path))
+  with open(path / '.lock', 'r+') as theirs:  # All that another machine shows.
+    fcntl.flock(theirs, fcntl.LOCK_EX)
+    with pytest.raises(BlockingIOError, match=other):
+      run_directory.RunDirectory(str(path))
+  assert _begin(path, _CONFIG)  # With a lock alone it is empty.
+
+
 def _begin_without_training(path):
   config = copy.deepcopy(_CONFIG)
   _begin(path, config)
@@ -70,7 +88,7 @@ def test_what_never_drew_noise_is_begun_anew_with_other_settings(tmp_path, capsy
     directory.forget_untrained(_CONFIG)
     assert directory.config == _CONFIG and directory.has(run_directory.DATA)
     directory.forget_untrained(other)
-    assert not list(tmp_path.iterdir())
+    assert os.listdir(tmp_path) == ['.lock']
     assert directory.begin(other)
   assert 'nothing was trained' in capsys.readouterr().err
 

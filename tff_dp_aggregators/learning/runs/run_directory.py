@@ -16,9 +16,10 @@ While it runs there are also
 |------|---------|
 | `checkpoints/` | states to go on from; they hold the key of the noise |
 | `data/` | clients' examples, laid out for packed simulation |
+
+and `.lock`, which stays: whoever runs it has that locked.
 """
 
-import fcntl
 import json
 import os
 import shutil
@@ -26,6 +27,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, Optional
 
+from tff_dp_aggregators.base import folder_lock
 from tff_dp_aggregators.base import new_files
 from tff_dp_aggregators.learning.runs.plans import aggregation
 
@@ -86,14 +88,12 @@ class RunDirectory:
     check_usable(path)
     os.makedirs(path, exist_ok=True)
     self.path = path
-    self._lock: Optional[int] = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
-      fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      self._lock = folder_lock.FolderLock(path)
     except BlockingIOError as e:
-      self.close()
       raise BlockingIOError(
-        f'another process runs the training in {path}; wait for it, or give another '
-        'run_dir.'
+        f'another process, here or on another machine, runs the training in {path}; '
+        'wait for it, or give another run_dir.'
       ) from e
     for name in os.listdir(path):
       if name.startswith(_HALF_WRITTEN):
@@ -186,13 +186,7 @@ class RunDirectory:
     Raises:
       OSError: If it was moved or removed: another run may be in its place.
     """
-    assert self._lock is not None
-    held = os.fstat(self._lock)
-    try:
-      found = os.stat(self.path)
-    except FileNotFoundError:
-      found = None
-    if found is None or not os.path.samestat(held, found):
+    if not self._lock.is_of(self.path):
       raise OSError(
         f'{self.path} was moved or removed while the run in it went on, and nothing '
         'more is written there. All rounds that were released are in the ledger of '
@@ -210,9 +204,7 @@ class RunDirectory:
 
   def close(self) -> None:
     """Gives the lock back."""
-    if self._lock is not None:
-      os.close(self._lock)
-      self._lock = None
+    self._lock.close()
 
   def __enter__(self) -> 'RunDirectory':
     return self
@@ -231,7 +223,7 @@ def check_usable(path: str) -> None:
   if not os.path.lexists(path):
     return
   if os.path.isdir(path):
-    names = {name for name in os.listdir(path) if not name.startswith(_HALF_WRITTEN)}
+    names = _names(path)
     if not names or CONFIG in names:
       return
   raise FileExistsError(
@@ -297,8 +289,16 @@ def _refuse_others(
 
 def _is_untrained(path: str) -> bool:
   """Whether a run was begun there, and ended before it drew any noise."""
-  names = {name for name in os.listdir(path) if not name.startswith(_HALF_WRITTEN)}
-  return names <= {CONFIG, STRATEGY, DATA}
+  return _names(path) <= {CONFIG, STRATEGY, DATA}
+
+
+def _names(path: str) -> set[str]:
+  """What a run has left in a directory, without what is half written, and the lock."""
+  return {
+    name
+    for name in os.listdir(path)
+    if not name.startswith(_HALF_WRITTEN) and name != folder_lock.FILE
+  }
 
 
 def looks_finished(path: str) -> bool:

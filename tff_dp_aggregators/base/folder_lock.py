@@ -1,0 +1,86 @@
+"""Folders in which one process at a time works, of one machine or of several.
+
+The kernel takes a lock away from whoever ends, in whatever way, so a process that was
+killed holds none. A lock of the folder itself is seen on one machine only: to an NFS
+server, clients hand on the locks of regular files that are open for writing (flock(2),
+"NFS details"; Linux since 2.6.12), and no others. So a file in the folder is locked as
+well. It stays there: whoever opened it while it was being removed would hold the lock
+of a file that nobody else finds.
+
+Mounts that keep locks to one machine (`nolock` or `local_lock=flock` of nfs(5)) do so
+here as well. A machine that is cut off from its server has its locks until their lease
+ends, with NFSv4 after 90 seconds mostly; with NFSv3, until it is back.
+"""
+
+import errno
+import fcntl
+import os
+from typing import Optional
+
+FILE = '.lock'
+_CANNOT = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+
+
+class FolderLock:
+  """Holds a folder, until closed."""
+
+  def __init__(self, path: str):
+    """Takes it, and does not wait for it.
+
+    Args:
+      path: Of the folder, which is there.
+
+    Raises:
+      BlockingIOError: If another process has it, here or on another machine.
+      OSError: If it cannot be locked.
+    """
+    self._folder: Optional[int] = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    self._file: Optional[int] = None
+    try:
+      fcntl.flock(self._folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      self._file = _opened(path)
+      if self._file is not None:
+        _lock(self._file, path)
+    except BaseException:
+      self.close()
+      raise
+
+  def is_of(self, path: str) -> bool:
+    """Whether the folder that is held is the one at `path`."""
+    assert self._folder is not None
+    try:
+      return os.path.samestat(os.fstat(self._folder), os.stat(path))
+    except FileNotFoundError:
+      return False
+
+  def close(self) -> None:
+    """Gives it back."""
+    for descriptor in (self._file, self._folder):
+      if descriptor is not None:
+        os.close(descriptor)
+    self._file = self._folder = None
+
+
+def _opened(path: str) -> Optional[int]:
+  """A descriptor of the file; `None` where this process may write nothing."""
+  try:
+    return os.open(os.path.join(path, FILE), os.O_RDWR | os.O_CREAT, 0o666)
+  except OSError as e:
+    # Where no file can be made either, there is nothing to be kept from.
+    if e.errno in (errno.EROFS, errno.EACCES) and not os.access(path, os.W_OK):
+      return None
+    raise
+
+
+def _lock(descriptor: int, path: str) -> None:
+  try:
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+  except OSError as e:
+    if e.errno not in _CANNOT:
+      raise
+    raise OSError(
+      e.errno,
+      'the file system locks no files, and without that two processes could write '
+      'there; have it (of NFSv3, rpc.statd on both sides), or take another folder',
+      path,
+    ) from e
