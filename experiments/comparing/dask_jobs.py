@@ -8,7 +8,6 @@ program and all workers see; so a cell goes on where it was.
 import asyncio
 import collections
 import contextlib
-import glob
 import logging
 import os
 import queue
@@ -54,7 +53,8 @@ _INSTEAD = (
   "Give tls://HOST:PORT, with keys and certificates of Dask's configuration "
   '(distributed.comm.tls)'
 )
-_PROBE = '.writing-dask-'  # A folder with nothing else in it counts as empty.
+# A folder with nothing else in it counts as empty.
+_PROBE = f'{new_files.HALF_WRITTEN}dask-'
 _NEEDED = (
   'All need the environment of this program, are to be started anew where it was '
   'changed, and have to see, at the same paths, the folder that this is started in and '
@@ -155,8 +155,6 @@ class Cluster(jobs.Runner):
       OSError: If it cannot be written.
     """
     folder = os.path.abspath(output)
-    for left in glob.glob(os.path.join(glob.escape(folder), f'{_PROBE}*')):
-      os.unlink(left)  # By a program that was killed.
     text = secrets.token_hex()
     path = os.path.join(folder, f'{_PROBE}{secrets.token_hex(8)}')
     # There until the end, for workers that join.

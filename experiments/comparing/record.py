@@ -172,7 +172,7 @@ def as_begun(output: str, record: Record) -> Record:
 
 def _is_empty(folder: str) -> bool:
   return all(
-    name.startswith('.writing-') or name == folder_lock.FILE
+    name.startswith(new_files.HALF_WRITTEN) or name == folder_lock.FILE
     for name in os.listdir(folder)
   )
 
@@ -227,6 +227,7 @@ class Folder:
         f'another comparison, here or on another machine, works in {output}; wait for '
         'it, or give another --output.'
       ) from e
+    new_files.remove_half_written(output)  # By comparisons that were killed.
 
   def __enter__(self) -> 'Folder':
     return self

@@ -37,6 +37,14 @@ def test_failure_while_writing_leaves_nothing(tmp_path, monkeypatch):
   assert os.listdir(tmp_path) == []
 
 
+def test_what_is_half_written_is_removed_and_nothing_else(tmp_path):
+  names = ['.lock', 'a.writing-1', 'writing-2']
+  for name in (*names, '.writing-3', '.writing-4'):
+    (tmp_path / name).touch()
+  new_files.remove_half_written(str(tmp_path))
+  assert sorted(os.listdir(tmp_path)) == names
+
+
 def test_replacing_leaves_the_old_file_or_the_new_one(tmp_path, monkeypatch):
   path = str(tmp_path / 'file')
   new_files.replace(path, b'\x00old')

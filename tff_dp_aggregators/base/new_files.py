@@ -4,6 +4,9 @@ import os
 import tempfile
 from typing import Union
 
+# What names begin with of files that are being written.
+HALF_WRITTEN = '.writing-'
+
 
 def write_new(path: str, content: Union[str, bytes]) -> None:
   """Writes a file that does not exist yet, whole or not at all.
@@ -40,6 +43,18 @@ def replace(path: str, content: Union[str, bytes]) -> None:
   sync(os.path.dirname(os.path.abspath(path)))
 
 
+def remove_half_written(folder: str) -> None:
+  """Removes what writes of this module left in a folder when they were killed.
+
+  Args:
+    folder: One in which, at the moment, nobody else writes by this module: what is being
+      written would be removed as well.
+  """
+  for name in os.listdir(folder):
+    if name.startswith(HALF_WRITTEN):
+      os.unlink(os.path.join(folder, name))
+
+
 def sync(path: str) -> None:
   """Waits until a file, or the names in a folder, are on disk.
 
@@ -70,7 +85,7 @@ def _write_beside(path: str, content: Union[str, bytes]) -> str:
   """Writes a temporary file into the folder of `path` and returns its path."""
   folder = os.path.dirname(os.path.abspath(path))
   data = content.encode() if isinstance(content, str) else content
-  descriptor, temporary = tempfile.mkstemp(dir=folder, prefix='.writing-')
+  descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=HALF_WRITTEN)
   try:
     with os.fdopen(descriptor, 'wb') as file:
       file.write(data)

@@ -1,6 +1,7 @@
 """What a folder says of a comparison: which commands go on with it, and as what."""
 
 import fcntl
+import os
 
 import pytest
 from absl import flags
@@ -33,6 +34,17 @@ def test_one_comparison_at_a_time_also_of_several_machines(tmp_path):
     fcntl.flock(theirs, fcntl.LOCK_EX)
     with pytest.raises(BlockingIOError, match='another comparison, here or on another'):
       record_lib.Folder(str(tmp_path))
+
+
+def test_what_a_killed_comparison_left_half_written_is_removed(tmp_path):
+  (tmp_path / '.writing-of-another').touch()
+  (tmp_path / 'table.md').touch()
+  with record_lib.Folder(str(tmp_path)):
+    assert sorted(os.listdir(tmp_path)) == ['.lock', 'table.md']
+    (tmp_path / '.writing-now').touch()
+    with pytest.raises(BlockingIOError):  # Whoever is refused removes nothing.
+      record_lib.Folder(str(tmp_path))
+    assert (tmp_path / '.writing-now').exists()
 
 
 def test_a_folder_with_a_lock_alone_is_empty(values, tmp_path):

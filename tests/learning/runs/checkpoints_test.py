@@ -5,10 +5,13 @@ Claims:
 * The last one is read, bit by bit; two are kept.
 * One that is broken, in whatever way, is put aside, and the one before is read; if none
   can be read, that is an error which says what to do.
+* What writes left that were killed is removed by whoever goes on, and nothing else.
 """
 
 import os
 import pathlib
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -46,6 +49,26 @@ def test_the_last_is_read_and_two_are_kept(three):
   assert sorted(os.listdir(three)) == ['after_round_2', 'after_round_5']
   _check(checkpoints_lib.Checkpoints(str(three)).latest(_LIKE), 5)
   assert checkpoints_lib.is_any(str(three))
+
+
+_IS_KILLED = """
+import os, signal, sys
+from tff_dp_aggregators.base import new_files
+os.fsync = lambda descriptor: os.kill(os.getpid(), signal.SIGKILL)
+new_files.replace(sys.argv[1], 'a state, with the key of the noise')
+"""
+
+
+def test_what_a_killed_write_left_is_removed_by_whoever_goes_on(three):
+  (three / 'result_of_round_5').touch()
+  (three / 'original.json').touch()
+  there = sorted(os.listdir(three))
+  path = three / 'result_of_round_6'
+  subprocess.run([sys.executable, '-c', _IS_KILLED, str(path)])
+  (left,) = set(os.listdir(three)) - set(there)
+  assert (three / left).read_text() == 'a state, with the key of the noise'
+  _check(checkpoints_lib.Checkpoints(str(three)).latest(_LIKE), 5)
+  assert sorted(os.listdir(three)) == there
 
 
 def _emptied(path):

@@ -66,6 +66,13 @@ def test_one_process_at_a_time_also_of_several_machines(tmp_path):
   with run_directory.RunDirectory(str(path)):
     with pytest.raises(BlockingIOError, match=other):
       run_directory.RunDirectory(str(path))
+    half = path / '.writing-by-the-first'
+    half.touch()
+    with pytest.raises(BlockingIOError):
+      run_directory.RunDirectory(str(path))
+    assert half.exists()
+  with run_directory.RunDirectory(str(path)):
+    assert not half.exists()
   with open(path / '.lock', 'r+') as theirs:  # All that another machine shows.
     fcntl.flock(theirs, fcntl.LOCK_EX)
     with pytest.raises(BlockingIOError, match=other):

@@ -43,12 +43,15 @@ class Checkpoints:
   def __init__(self, directory: str):
     """Makes the directory, or takes up one.
 
+    What writes left in it that were killed is removed, of other modules as well.
+
     Args:
-      directory: Where.
+      directory: Where: in a run directory that this process has locked.
     """
     os.makedirs(directory, mode=0o700, exist_ok=True)
     os.chmod(directory, 0o700)
     self._directory = directory
+    new_files.remove_half_written(directory)
     for half in glob.glob(os.path.join(glob.escape(directory), f'{_PREFIX}*_temp*')):
       shutil.rmtree(half)  # Of a run that was killed.
     self._manager = tff.program.FileProgramStateManager(

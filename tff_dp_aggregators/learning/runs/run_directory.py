@@ -63,7 +63,7 @@ _FOLLOWS = {
 }
 _SURROUNDINGS = ('software', 'machine')
 # What a write that was killed leaves: of new_files, of packed data, of a run's end.
-_HALF_WRITTEN = ('.writing-', '.laying-out-', '.removed')
+_HALF_WRITTEN = (new_files.HALF_WRITTEN, '.laying-out-', '.removed')
 # Data of a run that has no configuration yet.
 NEW_DATA = '.laying-out-data'
 
