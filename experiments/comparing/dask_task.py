@@ -10,7 +10,6 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from importlib import metadata
 from typing import Any
 
 import distributed
@@ -31,14 +30,10 @@ _wishes: dict[str, process.Wish] = {}
 @functools.cache
 def software() -> dict[str, str]:
   """Versions that have to be the same for a cell to come to the same."""
-  try:
-    federated = metadata.version('tensorflow-federated')
-  except metadata.PackageNotFoundError:
-    federated = 'none'
   return {
     'Python': '.'.join(map(str, sys.version_info[:2])),
     'tff_dp_aggregators': str(version.current()),
-    'TensorFlow Federated': federated,
+    **version.of_libraries(),
   }
 
 

@@ -81,13 +81,13 @@ def test_other_methods_are_unimplemented(path, caller):
 
 def test_its_status(caller, worker):
   status = caller.status()
-  assert status == {**status, 'format': 1, 'state': 'serving', 'deaths': []}
+  assert status == {**status, 'format': 2, 'state': 'serving', 'deaths': []}
   assert status['generation'] == 1
   assert len(status['identity']) == 32
   assert status['identity'] == caller.status()['identity']
   assert set(status['machine']) == {'processor', 'processors', 'environment'}
-  for name in ('version', 'commit', 'tensorflow_federated', 'python'):
-    assert name in status
+  assert {'commit', 'python'} <= set(status)
+  assert status['software'] == protocol.software()
 
 
 class _Behind:

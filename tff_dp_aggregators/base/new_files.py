@@ -47,8 +47,8 @@ def remove_half_written(folder: str) -> None:
   """Removes what writes of this module left in a folder when they were killed.
 
   Args:
-    folder: One in which, at the moment, nobody else writes by this module: what is being
-      written would be removed as well.
+    folder: One in which nobody else writes now, as what is being written would be
+      removed as well.
   """
   for name in os.listdir(folder):
     if name.startswith(HALF_WRITTEN):

@@ -16,6 +16,7 @@ import pathlib
 import re
 import subprocess
 from collections.abc import Mapping
+from importlib import metadata
 from typing import Any, Optional
 
 import tff_dp_aggregators
@@ -101,6 +102,21 @@ def _recorded(package: pathlib.Path) -> tuple[Optional[str], Optional[bool]]:
     return fields['commit'], fields['modified']
   except (OSError, ValueError, LookupError, TypeError):
     return None, None
+
+
+@functools.cache
+def of_libraries() -> dict[str, str]:
+  """Versions of the libraries that decide the last digits, by name; loads none of them.
+
+  'none' stands for one that is not installed.
+  """
+  found = {}
+  for name in ('tensorflow', 'tensorflow-federated'):
+    try:
+      found[name] = metadata.version(name)
+    except metadata.PackageNotFoundError:
+      found[name] = 'none'
+  return found
 
 
 def in_words(software: Mapping[str, Any]) -> dict[str, str]:

@@ -7,12 +7,10 @@ import platform
 import secrets
 import time
 from collections.abc import Iterator
-from importlib import metadata
 from typing import Any, Callable, Optional
 
 import grpc
 
-import tff_dp_aggregators
 from tff_dp_aggregators.base import machine
 from tff_dp_aggregators.base import version
 from tff_dp_aggregators.workers import binary
@@ -166,9 +164,8 @@ class Keeper:
     self._facts = {
       'format': protocol.STATUS_FORMAT,
       'identity': secrets.token_hex(16),
-      'version': tff_dp_aggregators.__version__,
       'commit': version.current().commit,
-      'tensorflow_federated': metadata.version('tensorflow_federated'),
+      'software': protocol.software(),
       'python': platform.python_version(),
       'machine': machine.current(),
       'usable_processors': machine.usable_processors(),

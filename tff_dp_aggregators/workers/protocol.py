@@ -4,6 +4,9 @@ Calls of TFF's executor service go through a worker as they are. What a worker s
 itself is one method more, with an empty request and JSON for an answer.
 """
 
+import tff_dp_aggregators
+from tff_dp_aggregators.base import version
+
 SERVICE = 'tensorflow_federated.v0.ExecutorGroup'
 GET_EXECUTOR = 'GetExecutor'
 DISPOSE_EXECUTOR = 'DisposeExecutor'
@@ -19,7 +22,7 @@ METHODS = (
 )
 
 STATUS = '/tff_dp_aggregators.Worker/Status'
-STATUS_FORMAT = 1
+STATUS_FORMAT = 2
 # The request of who looks after the worker and is no coordinator, whose request is
 # empty. A worker whose coordinators are gone frees its memory.
 PROBE = b'probe'
@@ -43,6 +46,15 @@ KEEPALIVE_OPTIONS = (
   ('grpc.http2.max_pings_without_data', 0),
   ('grpc.http2.min_ping_interval_without_data_ms', 5_000),
 )
+
+
+def software() -> dict[str, str]:
+  """Versions that have to be the same on both sides, by name.
+
+  They decide what is sent and how it is read, and the last digits of what is computed.
+  """
+  own = {'tff-dp-aggregators': tff_dp_aggregators.__version__}
+  return {**own, **version.of_libraries()}
 
 
 def path_of(method: str) -> str:

@@ -245,7 +245,7 @@ class TestRefusals:
       assert said.count('tcp://127.0.0.1') == 2  # The one that is fit is not named.
 
 
-@pytest.mark.parametrize('name', ['Python', 'TensorFlow Federated'])
+@pytest.mark.parametrize('name', ['Python', 'tensorflow', 'tensorflow-federated'])
 def test_what_a_worker_has_is_compared(name):
   own = dask_task.software()
   assert dask_task.unfit({'software': own}) == ''

@@ -69,7 +69,7 @@ class Status(NamedTuple):
     state: 'serving' if it computes.
     generation: What changes when it loses all that it was given.
     deaths: Why it did, in sentences; the last one is the latest.
-    software: Versions by name.
+    software: Versions by name, as `protocol.software` has them.
     machine: Of `base.machine`.
     processors: How many it may use, one at least.
   """
@@ -193,14 +193,11 @@ class Connection:
         str(told['state']),
         (str(told['identity']), int(told['generation'])),
         tuple(map(str, told['deaths'])),
-        {
-          name: str(told[name])
-          for name in ('version', 'tensorflow_federated', 'python')
-        },
+        {str(name): str(each) for name, each in told['software'].items()},
         dict(told['machine']),
         max(1, int(told['usable_processors'])),
       )
-    except (ValueError, KeyError, TypeError, OverflowError) as e:
+    except (AttributeError, ValueError, KeyError, TypeError, OverflowError) as e:
       raise GarbageError(
         f'it does not tell its status as a worker does ({type(e).__name__}: {e})'
       ) from e

@@ -12,7 +12,6 @@ import time
 from typing import TYPE_CHECKING, Callable, NamedTuple, Optional
 
 import numpy as np
-import tensorflow_federated as tff
 from tensorflow_federated.proto.v0 import executor_pb2
 
 from tff_dp_aggregators.learning import failures
@@ -332,12 +331,13 @@ class Member:
 
 def _check(status: connection_lib.Status) -> None:
   """Refuses a worker that would compute something else, or is not up."""
-  ours, theirs = tff.__version__, status.software['tensorflow_federated']
-  if ours != theirs:
-    raise connection_lib.GarbageError(
-      f'it has tensorflow-federated {theirs}, and this program {ours}: install the '
-      'same release everywhere'
-    )
+  for name, ours in protocol.software().items():
+    theirs = status.software.get(name, 'none')
+    if ours != theirs:
+      raise connection_lib.GarbageError(
+        f'it has {name} {theirs}, and this program {ours}: install the same release '
+        'everywhere, and start workers anew'
+      )
   _check_serving(status)
 
 
