@@ -41,7 +41,7 @@ FORBIDDEN = {
 # of a higher floor. Those of one floor may import each other.
 FLOORS = {
   'workers': (
-    ('addresses', 'protocol'),
+    ('addresses', 'filters', 'protocol'),
     ('binary', 'credentials'),
     ('diagnosis', 'keeper'),
     ('front', 'group'),

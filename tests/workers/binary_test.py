@@ -5,6 +5,8 @@ Claims:
 * It listens, where `port` says, on the loopback device alone: neither the machine's own
   other addresses nor another machine (a network namespace, where root may make one)
   reach it.
+* One that is for one connection takes that of its parent, and of nobody else on the
+  machine, neither before nor after, nor when that is gone.
 * Where the kernel refuses that, it is told why, in words that help.
 * Who was connected before is noticed.
 * It says how it ended, and ends with its parent.
@@ -13,11 +15,14 @@ Claims:
 
 import contextlib
 import os
+import platform
 import signal
 import socket
 import subprocess
 import sys
 
+import grpc
+import psutil
 import pytest
 
 from tests.workers import machines
@@ -53,11 +58,95 @@ def test_the_other_addresses_of_the_machine_do_not_reach_it(running):
     assert not machines.reaches(address, running.port), address
 
 
+@pytest.fixture
+def for_one():
+  process = binary.Binary(for_one=True)
+  process.wait_until_it_listens()
+  yield process
+  process.end()
+
+
+def _reached(process):
+  """By which loopback addresses others reach it."""
+  hosts = ('127.0.0.1', '127.0.0.2', '::1')
+  with contextlib.ExitStack() as stack:
+    others = [
+      stack.enter_context(connecting((), host, process.port, answer=True))
+      for host in hosts
+    ]
+    return [host for host, is_reached in zip(hosts, others) if is_reached]
+
+
+def _let_in(process, channel):
+  state = []
+  channel.subscribe(state.append, try_to_connect=True)
+
+  def is_there():
+    process.let_in()
+    return grpc.ChannelConnectivity.READY in state
+
+  supervised.until(is_there)
+  process.let_nobody_in()
+
+
+def test_one_that_is_for_one_connection_takes_no_other(for_one):
+  assert (for_one.open_because, for_one.shared_because) == (None, None)
+  assert _reached(for_one) == []
+  with supervised.Caller(for_one.target) as caller:
+    _let_in(for_one, caller.channel)
+    assert _reached(for_one) == []
+    assert caller.executor()
+    (ends,) = binary._own_connections(for_one.port)
+  # Its port is free, and the connection gone.
+  supervised.until(lambda: not list(binary._own_connections(for_one.port)))
+  with socket.socket() as same:
+    same.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    same.bind((ends.source, ends.source_port))
+    same.settimeout(2)
+    with pytest.raises(socket.timeout):
+      same.connect((ends.target, for_one.port))
+      same.sendall(_GREETING)
+      same.recv(1)
+
+
+def test_who_begins_before_is_not_let_in_with_the_one_that_is(for_one):
+  with connecting((), '127.0.0.1', for_one.port, answer=True) as before:
+    with supervised.Caller(for_one.target) as caller:
+      _let_in(for_one, caller.channel)
+      assert caller.executor()
+      assert not before
+
+
+def test_others_reach_one_that_is_not_for_one_connection(running):
+  assert _reached(running) == ['127.0.0.1', '127.0.0.2', '::1']
+
+
+def test_who_of_this_machine_was_quicker_is_noticed(monkeypatch):
+  process = binary.Binary(for_one=True)
+  close = binary._close_to_users
+  with contextlib.ExitStack() as connections:
+
+    def connect_and_close(pid, descriptor):
+      port = binary._listening_socket(pid).port
+      assert connections.enter_context(connecting((), '127.0.0.1', port))
+      return close(pid, descriptor)
+
+    monkeypatch.setattr(binary, '_close_to_users', connect_and_close)
+    with pytest.raises(binary.BinaryError, match='by another program of this machine'):
+      process.wait_until_it_listens()
+    assert not process.is_alive()
+
+
+# With which a connection of HTTP/2 begins (RFC 9113, 3.4), and no settings.
+_GREETING = b'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n' + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 _CONNECT = """
 import socket, sys
 try:
   connection = socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=2)
-except OSError:
+  if len(sys.argv) > 3:  # Whoever is called by HTTP/2 answers with its settings.
+    connection.sendall(bytes.fromhex(sys.argv[3]))
+    assert connection.recv(1)
+except (OSError, AssertionError):
   print('refused', flush=True)
 else:
   print('connected', flush=True)
@@ -66,10 +155,11 @@ else:
 
 
 @contextlib.contextmanager
-def connecting(command, address, port):
-  """Connects from there; gives whether that worked."""
+def connecting(command, address, port, answer=False):
+  """Connects from there; gives whether that worked, if asked for with an answer."""
   process = subprocess.Popen(
-    [*command, sys.executable, '-c', _CONNECT, address, str(port)],
+    [*command, sys.executable, '-c', _CONNECT, address, str(port)]
+    + [_GREETING.hex()] * answer,
     stdin=subprocess.PIPE,
     stdout=subprocess.PIPE,
     text=True,
@@ -114,14 +204,18 @@ def test_who_was_quicker_than_the_binding_is_noticed(monkeypatch, elsewhere):
 
 _REFUSED = """
 import ctypes, struct, sys
-# A filter of system calls, as a container's: number 438, pidfd_getfd, fails by EPERM.
+# A filter of system calls, as a container's: one fails by EPERM, with this number, or
+# with this number and third argument.
 def instruction(code, true, false, value):
   return struct.pack('HBBI', code, true, false, value)
-program = b''.join([
-  instruction(0x20, 0, 0, 0), instruction(0x15, 0, 1, 438),
-  instruction(0x06, 0, 0, 0x00050001), instruction(0x06, 0, 0, 0x7fff0000)])
+wanted = list(zip((0, 32), map(int, sys.argv.pop(1).split(','))))
+program = b''.join(
+  instruction(0x20, 0, 0, offset)
+  + instruction(0x15, 0, 2 * (len(wanted) - number) - 1, value)
+  for number, (offset, value) in enumerate(wanted))
+program += instruction(0x06, 0, 0, 0x00050001) + instruction(0x06, 0, 0, 0x7fff0000)
 kept = ctypes.create_string_buffer(program)
-filter = struct.pack('HxxxxxxP', 4, ctypes.addressof(kept))
+filter = struct.pack('HxxxxxxP', len(program) // 8, ctypes.addressof(kept))
 libc = ctypes.CDLL(None)
 assert libc.prctl(38, 1, 0, 0, 0) == 0  # PR_SET_NO_NEW_PRIVS
 assert libc.prctl(22, 2, filter) == 0  # PR_SET_SECCOMP
@@ -131,14 +225,47 @@ runpy.run_module(sys.argv[0], run_name='__main__', alter_sys=True)
 """
 
 
-def test_where_the_kernel_refuses_the_program_warns_and_goes_on():
-  with supervised.Worker() as worker:
-    assert not worker.said('warning')
-  command = [sys.executable, '-c', _REFUSED]
+# pidfd_getfd(2); and SO_ATTACH_FILTER of setsockopt(2), whose numbers are others on
+# other architectures.
+_GETFD, _ATTACH = '438', '54,26'
+
+
+@pytest.mark.parametrize(
+  ('refused', 'words'),
+  [
+    (_GETFD, ('pidfd_getfd: Operation not permitted', 'run code', 'SYS_PTRACE')),
+    pytest.param(
+      _ATTACH,
+      (
+        'closed to other users',
+        'SO_ATTACH_FILTER: Operation not permitted',
+        'run code',
+      ),
+      marks=pytest.mark.skipif(platform.machine() != 'x86_64', reason='other numbers'),
+    ),
+  ],
+)
+def test_where_the_kernel_refuses_the_program_warns_and_goes_on(refused, words):
+  command = [sys.executable, '-c', _REFUSED, refused]
   with supervised.Worker(python=command) as worker:
     (line,) = [line for line in worker.lines if 'warning' in line]
-    for each in ('pidfd_getfd: Operation not permitted', 'run code', 'SYS_PTRACE'):
-      assert each in line
+    assert all(each in line for each in words), line
+    with supervised.Caller(worker.address) as caller:
+      assert caller.executor()
+
+
+def test_where_it_does_not_there_is_no_warning_and_the_worker_alone_calls():
+  with supervised.Worker() as worker:
+    assert not worker.said('warning')
+    ports = [
+      each.laddr.port
+      for each in worker.binary().net_connections('tcp')
+      if each.status == psutil.CONN_LISTEN
+    ]
+    for port in ports:
+      with connecting((), '127.0.0.1', port, answer=True) as reached:
+        assert not reached
+    assert len(ports) == 1
     with supervised.Caller(worker.address) as caller:
       assert caller.executor()
 

@@ -98,14 +98,17 @@ class Caller:
     target: Address with port.
     credentials: Of the channel; none for a plain one.
     options: Of the channel.
+
+  Attributes:
+    channel: That of the calls.
   """
 
   def __init__(self, target, credentials=None, options=()):
     options = (*protocol.LOCAL_CHANNEL_OPTIONS, *options)
     if credentials is None:
-      self._channel = grpc.insecure_channel(target, options)
+      self.channel = grpc.insecure_channel(target, options)
     else:
-      self._channel = grpc.secure_channel(target, credentials, options)
+      self.channel = grpc.secure_channel(target, credentials, options)
 
   def call(self, method, request=b'', seconds=_SECONDS):
     """The answer of a method of TFF's executor service."""
@@ -117,7 +120,7 @@ class Caller:
 
   def of_path(self, path):
     """A method by its path."""
-    return self._channel.unary_unary(path)
+    return self.channel.unary_unary(path)
 
   def status(self, request=b'', seconds=_SECONDS):
     """The worker's status."""
@@ -127,7 +130,7 @@ class Caller:
     return self
 
   def __exit__(self, *unused):
-    self._channel.close()
+    self.channel.close()
 
 
 def stop(process):

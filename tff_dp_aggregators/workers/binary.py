@@ -1,9 +1,10 @@
-"""TFF's `worker_binary`: started, closed to other machines, and ended.
+"""TFF's `worker_binary`: started, closed to others, and ended.
 
 It listens on every address of the machine, without asking who calls. A parent can reach
 into its child, though: pidfd_getfd(2) gives it the child's listening socket, and bound
 to the loopback device (SO_BINDTODEVICE, which needs no privilege since Linux 5.7) that
-takes connections of this machine alone.
+takes connections of this machine alone. A filter has it take one connection alone, that
+of the parent, so that other users of this machine do not reach it either.
 """
 
 import ctypes
@@ -18,6 +19,7 @@ from collections.abc import Iterator
 from typing import NamedTuple, Optional
 
 from tff_dp_aggregators.workers import addresses
+from tff_dp_aggregators.workers import filters
 
 # Becomes the worker. PR_SET_PDEATHSIG, which is 1, lets the kernel kill it when the
 # thread that started it is gone, by whatever way. The signals that a terminal or a
@@ -37,7 +39,9 @@ _PATIENCE_SECONDS = 5.0
 # Numbers of system calls that Python has no function for, or not on all machines; they
 # are the same on all of Linux's architectures.
 _PIDFD_OPEN, _PIDFD_GETFD = 434, 438
-_LISTEN = '0A'  # A state in /proc/net/tcp.
+# States in /proc/net/tcp.
+_ESTABLISHED, _BEGUN, _ANSWERED, _LISTEN = '01', '02', '03', '0A'
+_LOOPBACK = '127.0.0.1'
 
 
 class BinaryError(RuntimeError):
@@ -79,20 +83,30 @@ class Binary:
   Args:
     max_concurrent_computation_calls: How many calls of a computation it makes at once;
       -1 is as many as TFF sees fit.
+    for_one: Whether it takes one connection alone, of this process, for which `let_in`
+      is called until it is there, and `let_nobody_in` then.
 
   Attributes:
     pid: Number of the process.
     port: Where it listens; 0 until it does.
     open_because: Why other machines can reach it, once it listens; `None` if they
       cannot.
+    shared_because: Why other users of this machine can, if it is `for_one` and does not
+      listen to other machines; `None` if they cannot.
 
   Raises:
     BinaryError: If there is no such program.
   """
 
-  def __init__(self, max_concurrent_computation_calls: int = -1):
+  def __init__(
+    self, max_concurrent_computation_calls: int = -1, *, for_one: bool = False
+  ):
     self.port = 0
     self.open_because: Optional[str] = None
+    self.shared_because: Optional[str] = None
+    self._for_one = for_one
+    self._descriptor = -1  # In its process, of what listens.
+    self._let_in: Optional[filters.Ends] = None
     self._path = path()
     self._owner = os.getpid()
     self._process = subprocess.Popen(
@@ -111,7 +125,7 @@ class Binary:
   @property
   def target(self) -> str:
     """Where a channel finds it, once it listens."""
-    return f'127.0.0.1:{self.port}'
+    return f'{_LOOPBACK}:{self.port}'
 
   def wait_until_it_listens(self) -> None:
     """Returns when it takes connections, of this machine alone if the kernel lets it.
@@ -138,16 +152,60 @@ class Binary:
       if listening is None:
         return False
       self.open_because = _bind_to_loopback(self.pid, listening.descriptor)
-      self.port = listening.port
-      # Whoever was quicker than the binding would stay connected.
-      if self.open_because is None and _has_peers_elsewhere(self.pid, listening):
-        self.end()
-        raise BinaryError(
-          "TFF's worker process was reached from another machine in the moment before "
-          'it was closed to them, and ended for that. Start it again; if it happens '
-          "again, somebody looks for open ports: have a firewall close this machine's."
-        )
+      if self.open_because is None and self._for_one:
+        self.shared_because = _close_to_users(self.pid, listening.descriptor)
+      self.port, self._descriptor = listening.port, listening.descriptor
+      self._refuse_who_was_quicker(listening)
     return True
+
+  def _refuse_who_was_quicker(self, listening: '_Listening') -> None:
+    """Ends it if somebody is connected, who would stay so."""
+    who = None
+    if self.open_because is None and _has_peers(self.pid, listening, elsewhere=True):
+      who = 'from another machine'
+    elif self._is_closed and _has_peers(self.pid, listening):
+      who = 'by another program of this machine'
+    if who is not None:
+      self.end()
+      raise BinaryError(
+        f"TFF's worker process was reached {who} in the moment before it was closed to "
+        'them, and ended for that. Start it again; if it happens again, somebody looks '
+        "for open ports: have a firewall close this machine's."
+      )
+
+  @property
+  def _is_closed(self) -> bool:
+    """Whether it completes no handshake but that of one connection."""
+    return self._for_one and self.open_because is None and self.shared_because is None
+
+  def let_in(self) -> None:
+    """Lets in the connection that this process has begun, if it has.
+
+    From its handshake on until it is complete, some tenths of a second later as packets
+    have to be sent again, others cannot be in its place.
+
+    Raises:
+      OSError: If the process has ended.
+    """
+    if not self._is_closed:
+      return
+    for ends in _own_connections(self.port):
+      if ends != self._let_in:
+        with _listening_socket_of(self.pid, self._descriptor) as listening:
+          filters.complete_one_handshake(listening, ends)
+        self._let_in = ends
+
+  def let_nobody_in(self) -> None:
+    """Lets in nobody any more, as the connection is there that it is for.
+
+    Once that is gone, its port may be another program's.
+
+    Raises:
+      OSError: If the process has ended.
+    """
+    if self._is_closed:
+      with _listening_socket_of(self.pid, self._descriptor) as listening:
+        filters.complete_no_handshake(listening)
 
   def did_not_start(self) -> BinaryError:
     """Ends it; the error that says how it ended before it listened."""
@@ -201,11 +259,25 @@ def warning(open_because: str) -> str:
   )
 
 
-class _Socket(NamedTuple):
-  """A line of /proc/net/tcp."""
+def warning_of_users(shared_because: str) -> str:
+  """What to say of a `worker_binary` that other users of the machine can reach.
 
+  Args:
+    shared_because: As `Binary` has it.
+  """
+  return (
+    "TFF's worker process could not be closed to other users of this machine "
+    f'({shared_because}): they can run code in it. Have none on this machine.'
+  )
+
+
+class _Socket(NamedTuple):
+  """A line of /proc/net/tcp; addresses are as they are there."""
+
+  address: str
   port: int
   peer: str
+  peer_port: int
   state: str
   inode: str
 
@@ -230,20 +302,14 @@ def _sockets(pid: int, table: str) -> Iterator[_Socket]:
     return  # No IPv6, or the process has ended.
   for line in lines:
     _, local, remote, state, *fields = line.split()
-    port = int(local.rpartition(':')[2], 16)
-    yield _Socket(port, remote.rpartition(':')[0], state, fields[5])
+    address, port = local.rpartition(':')[0], int(local.rpartition(':')[2], 16)
+    peer, _, peer_port = remote.rpartition(':')
+    yield _Socket(address, port, peer, int(peer_port, 16), state, fields[5])
 
 
 def _listening_socket(pid: int) -> Optional[_Listening]:
-  descriptors = {}
   try:
-    for name in os.listdir(f'/proc/{pid}/fd'):
-      try:
-        target = os.readlink(f'/proc/{pid}/fd/{name}')
-      except FileNotFoundError:
-        continue  # Closed meanwhile.
-      if target.startswith('socket:['):
-        descriptors[target[len('socket:[') : -1]] = int(name)
+    descriptors = _descriptors(pid)
   except OSError:
     return None  # It has ended meanwhile.
   if not descriptors:
@@ -255,14 +321,47 @@ def _listening_socket(pid: int) -> Optional[_Listening]:
   return None
 
 
-def _has_peers_elsewhere(pid: int, listening: _Listening) -> bool:
-  """Whether anything is connected to a socket that is not on this machine."""
-  return any(
-    each.port == listening.port
-    and each.state != _LISTEN
-    and not addresses.is_loopback(_address(each.peer))
-    for each in _sockets(pid, listening.table)
-  )
+def _descriptors(pid: int) -> dict[str, int]:
+  """Those of a process that are sockets, by inode."""
+  found = {}
+  for name in os.listdir(f'/proc/{pid}/fd'):
+    try:
+      target = os.readlink(f'/proc/{pid}/fd/{name}')
+    except FileNotFoundError:
+      continue  # Closed meanwhile.
+    if target.startswith('socket:['):
+      found[target[len('socket:[') : -1]] = int(name)
+  return found
+
+
+def _has_peers(pid: int, listening: _Listening, elsewhere: bool = False) -> bool:
+  """Whether anything is connected to a socket.
+
+  Args:
+    pid: Whose.
+    listening: The socket.
+    elsewhere: Whether only what is not on this machine counts, also if its handshake is
+      not complete.
+  """
+  for each in _sockets(pid, listening.table):
+    if each.port == listening.port and each.state != _LISTEN:
+      if not addresses.is_loopback(_address(each.peer)):
+        return True
+      if not elsewhere and each.state != _ANSWERED:
+        return True
+  return False
+
+
+def _own_connections(port: int) -> Iterator[filters.Ends]:
+  """Connections that this process has begun to a port of loopback, of IPv4."""
+  own = _descriptors(os.getpid())
+  for table in ('tcp6', 'tcp'):
+    for each in _sockets(os.getpid(), table):
+      if each.peer_port == port and each.state in (_BEGUN, _ESTABLISHED):
+        source = _address(each.address).rpartition(':')[2]
+        target = _address(each.peer).rpartition(':')[2]
+        if each.inode in own and source == target == _LOOPBACK:
+          yield filters.Ends(source, each.port, target)
 
 
 def _address(hexadecimal: str) -> str:
@@ -278,16 +377,31 @@ def _address(hexadecimal: str) -> str:
 def _bind_to_loopback(pid: int, descriptor: int) -> Optional[str]:
   """Binds a child's socket to the loopback device; says what refuses, if it does."""
   try:
-    pidfd = _system_call('pidfd_open', _PIDFD_OPEN, pid, 0)
-    try:
-      ours = _system_call('pidfd_getfd', _PIDFD_GETFD, pidfd, descriptor, 0)
-    finally:
-      os.close(pidfd)
-    with socket.socket(fileno=ours) as listening:
+    with _listening_socket_of(pid, descriptor) as listening:
       listening.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b'lo\0')
   except OSError as e:
     return f'{e.filename or "SO_BINDTODEVICE"}: {e.strerror}'
   return None
+
+
+def _close_to_users(pid: int, descriptor: int) -> Optional[str]:
+  """Has a child's socket complete no handshake; says what refuses, if it does."""
+  try:
+    with _listening_socket_of(pid, descriptor) as listening:
+      filters.complete_no_handshake(listening)
+  except OSError as e:
+    return f'{e.filename or "SO_ATTACH_FILTER"}: {e.strerror}'
+  return None
+
+
+def _listening_socket_of(pid: int, descriptor: int) -> socket.socket:
+  """A child's socket, as one of this process."""
+  pidfd = _system_call('pidfd_open', _PIDFD_OPEN, pid, 0)
+  try:
+    ours = _system_call('pidfd_getfd', _PIDFD_GETFD, pidfd, descriptor, 0)
+  finally:
+    os.close(pidfd)
+  return socket.socket(fileno=ours)
 
 
 def _system_call(name: str, number: int, *arguments: int) -> int:

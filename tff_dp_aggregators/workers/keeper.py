@@ -20,6 +20,7 @@ from tff_dp_aggregators.workers import protocol
 # coordinator is taken to have crashed.
 ABANDONED_SECONDS = 60.0
 _TICK_SECONDS = 0.1
+_CONNECT_TICK_SECONDS, _CONNECT_SECONDS = 0.02, 5.0
 _PROBE_SECONDS = 2.0
 # Probes without an answer before one that hangs is killed: a machine that was suspended
 # fails one.
@@ -51,8 +52,11 @@ class Generation:
     self._process = process
     self._executors: collections.Counter[bytes] = collections.Counter()
     self._in_the_making = 0
+    self._call_by_a_new_channel()
+
+  def _call_by_a_new_channel(self) -> None:
     self._channel = grpc.aio.insecure_channel(
-      process.target, options=protocol.LOCAL_CHANNEL_OPTIONS
+      self._process.target, options=protocol.LOCAL_CHANNEL_OPTIONS
     )
     # TFF's have it log a warning each time; that there is no such method, it says.
     self._probe = self._channel.unary_unary(protocol.path_of('Probe'))
@@ -69,6 +73,38 @@ class Generation:
   def is_alive(self) -> bool:
     """Whether its process has not ended."""
     return self._process.is_alive()
+
+  async def connect(self, deadline: float) -> None:
+    """Returns when its process has let in the one connection that it takes.
+
+    Args:
+      deadline: By when, of the monotonic clock.
+
+    Raises:
+      BinaryError: If the process ends before, or it takes longer.
+    """
+    try:
+      while not await self._is_let_in(time.monotonic() + _CONNECT_SECONDS):
+        if not self._process.is_alive() or time.monotonic() > deadline:
+          raise self._process.did_not_start()
+        # On a machine that was too busy, packets are sent again ever later.
+        await self._channel.close()
+        self._call_by_a_new_channel()
+      self._process.let_nobody_in()
+    except OSError as e:
+      if self._process.is_alive():
+        raise
+      raise self._process.did_not_start() from e
+
+  async def _is_let_in(self, until: float) -> bool:
+    """Whether there is a connection in this time, while the process is alive."""
+    while self._process.is_alive() and time.monotonic() < until:
+      state = self._channel.get_state(try_to_connect=True)
+      if state == grpc.ChannelConnectivity.READY:
+        return True
+      self._process.let_in()
+      await asyncio.sleep(_CONNECT_TICK_SECONDS)
+    return False
 
   async def call(self, method: str, request: bytes, seconds: Optional[float]) -> bytes:
     """Calls a method of TFF's executor service.
@@ -203,7 +239,7 @@ class Keeper:
     """A `worker_binary` that listens."""
     self._starts += 1
     number = self._starts
-    process = binary.Binary()
+    process = binary.Binary(for_one=True)
     try:
       deadline = time.monotonic() + binary.START_SECONDS
       while not process.listens():
@@ -213,14 +249,29 @@ class Keeper:
     except BaseException:
       process.end()
       raise
-    if process.open_because is not None and not self._warned:
-      self._warned = True
-      self._report(f'warning: {binary.warning(process.open_because)}')
-    self._current = generation = Generation(number, process)
+    generation = Generation(number, process)
+    try:
+      await generation.connect(deadline)
+    except BaseException:
+      await generation.end()
+      raise
+    self._warn(process)
+    self._current = generation
     self._heard = time.monotonic()
     if number > 1:
       self._report(f"TFF's worker process was started again (start {number})")
     return generation
+
+  def _warn(self, process: binary.Binary) -> None:
+    """Says once who else can reach what computes, if anybody can."""
+    warning = None
+    if process.open_because is not None:
+      warning = binary.warning(process.open_because)
+    elif process.shared_because is not None:
+      warning = binary.warning_of_users(process.shared_because)
+    if warning is not None and not self._warned:
+      self._warned = True
+      self._report(f'warning: {warning}')
 
   async def _watch(self, generation: Generation) -> tuple[str, bool]:
     """Waits for a reason to start another one; ends the process.

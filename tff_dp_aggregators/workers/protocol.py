@@ -35,8 +35,14 @@ MESSAGE_OPTIONS = (
   ('grpc.max_receive_message_length', _MAX_MESSAGE_BYTES),
   ('grpc.max_send_message_length', _MAX_MESSAGE_BYTES),
 )
-# Of a channel to this machine, which no proxy of the environment is to be asked for.
-LOCAL_CHANNEL_OPTIONS = (*MESSAGE_OPTIONS, ('grpc.enable_http_proxy', 0))
+# Of a channel to this machine, which no proxy of the environment is to be asked for. A
+# process that takes one connection alone would not take the next one.
+LOCAL_CHANNEL_OPTIONS = (
+  *MESSAGE_OPTIONS,
+  ('grpc.enable_http_proxy', 0),
+  ('grpc.client_idle_timeout_ms', 2**31 - 1),
+  ('grpc.use_local_subchannel_pool', 1),
+)
 # Of both ends of a connection between machines. A peer that vanished, with no word from
 # its kernel, is noticed after half a minute; a server takes pings that often.
 KEEPALIVE_OPTIONS = (
