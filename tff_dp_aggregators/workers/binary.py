@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple, Optional
 
+from tff_dp_aggregators.base import machine
 from tff_dp_aggregators.workers import addresses
 from tff_dp_aggregators.workers import filters
 
@@ -240,7 +241,8 @@ def _kept_memory() -> dict[str, str]:
   return {
     'MALLOC_TRIM_THRESHOLD_': kept,
     'MALLOC_MMAP_THRESHOLD_': kept,
-    'MALLOC_ARENA_MAX': str(os.cpu_count() or 1),  # Or each thread's is kept.
+    # Or each thread's is kept.
+    'MALLOC_ARENA_MAX': str(machine.usable_processors()),
   }
 
 

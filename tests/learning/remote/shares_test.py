@@ -35,12 +35,17 @@ def clock(monkeypatch):
   return _Clock(monkeypatch)
 
 
-def _worker(parallel=1, wave_seconds=None, in_place=True):
-  return shares.Worker(parallel, in_place, wave_seconds)
+def _worker(parallel=1, pace=None, in_place=True):
+  return shares.Worker(parallel, in_place, pace)
+
+
+def _packs(number, example_bytes=1, bytes_apart=8):
+  """Packs of nine examples, of which each is 10 of what a share's work is."""
+  return shares.Dealing([9] * number, example_bytes, bytes_apart)
 
 
 def _next(dealing, worker, ready=None, late=1e9):
-  return dealing.next(worker, ready or {worker}, late)
+  return dealing.next(worker, ready or {worker}, lambda work: late * work)
 
 
 class _Round:
@@ -57,8 +62,8 @@ class _Round:
     """Gives all who may have some a share."""
     ready = set(self._seconds)
     for worker in self._seconds:
-      while (share := self._dealing.next(worker, ready, late_seconds=1e9)) is not None:
-        took = share.waves * self._seconds[worker] + self._hand_up
+      while (share := _next(self._dealing, worker, ready)) is not None:
+        took = share.work / 10 * self._seconds[worker] + self._hand_up
         event = (self._clock.now + took, next(self._ties), share, took)
         heapq.heappush(self._events, event)
         self.num_shares += 1
@@ -87,7 +92,7 @@ def test_workers_of_known_speed_are_done_together_with_few_shares(
   workers = {_worker(each): second for each, second in zip(parallel, seconds)}
   packs = 32 * len(workers)
   for this_round in range(3):
-    simulated = _Round(clock, shares.Dealing([1] * packs, 8), workers)
+    simulated = _Round(clock, _packs(packs), workers)
     lasted = simulated.run()
     assert set(simulated.counted.values()) == {1} and len(simulated.counted) == packs
     if this_round:  # Speeds are known.
@@ -97,21 +102,21 @@ def test_workers_of_known_speed_are_done_together_with_few_shares(
 
 
 def test_a_worker_alone_has_all_packs_at_once(clock):
-  worker = _worker(parallel=2, wave_seconds=0.5)
-  share = _next(shares.Dealing([1] * 32, 8), worker)
-  assert share.packs == tuple(range(32)) and share.waves == 16
+  worker = _worker(parallel=2, pace=0.05)
+  share = _next(_packs(32), worker)
+  assert share.packs == tuple(range(32)) and share.work == 160
 
 
-def test_a_share_takes_no_longer_than_a_minute_as_far_as_is_known(clock):
-  worker = _worker(parallel=2, wave_seconds=25.0)
-  assert len(_next(shares.Dealing([1] * 32, 8), worker).packs) == 4
+def test_a_share_takes_no_longer_than_ten_seconds_as_far_as_is_known(clock):
+  worker = _worker(parallel=2, pace=0.5)
+  assert len(_next(_packs(32), worker).packs) == 4
   unknown = _worker(parallel=2)
-  assert len(_next(shares.Dealing([1] * 32, 8), unknown).packs) == 2
+  assert len(_next(_packs(32), unknown).packs) == 2
 
 
 def test_the_next_share_comes_when_the_last_one_is_nearly_done(clock):
-  worker, other = _worker(wave_seconds=1.0), _worker(wave_seconds=1.0)
-  dealing = shares.Dealing([1] * 20, 8)
+  worker, other = _worker(pace=0.1), _worker(pace=0.1)
+  dealing = _packs(20)
   first = _next(dealing, worker, {worker, other})
   assert _next(dealing, worker, {worker, other}) is None
   assert dealing.seconds_until_next(worker) == pytest.approx(0.8 * len(first.packs))
@@ -121,8 +126,8 @@ def test_the_next_share_comes_when_the_last_one_is_nearly_done(clock):
 
 
 def test_an_answer_counts_if_none_of_its_packs_did(clock):
-  gone, other = _worker(wave_seconds=1.0), _worker(wave_seconds=10.0)
-  dealing = shares.Dealing([1] * 4, 8)
+  gone, other = _worker(pace=0.1), _worker(pace=1.0)
+  dealing = _packs(4)
   early = _next(dealing, gone, {gone, other})
   assert len(early.packs) > 1
   # It takes too long, so the same packs go to another worker, who is the first.
@@ -139,8 +144,8 @@ def test_an_answer_counts_if_none_of_its_packs_did(clock):
 
 
 def test_packs_of_an_answer_that_does_not_count_are_trained(clock):
-  slow, quick = _worker(wave_seconds=1.0), _worker(wave_seconds=1.0)
-  dealing = shares.Dealing([2**25] * 3, 8)
+  slow, quick = _worker(pace=0.1), _worker(pace=0.1)
+  dealing = _packs(3, example_bytes=2**25 // 9)
   slow_share = _next(dealing, slow)
   assert slow_share.packs == (0, 1, 2)
   clock.now = 1000.0
@@ -152,8 +157,8 @@ def test_packs_of_an_answer_that_does_not_count_are_trained(clock):
 
 
 def test_of_packs_that_fail_together_each_is_trained_alone(clock):
-  one, other = _worker(wave_seconds=1.0), _worker(wave_seconds=1.0)
-  dealing = shares.Dealing([1] * 3, 8)
+  one, other = _worker(pace=0.1), _worker(pace=0.1)
+  dealing = _packs(3)
   assert dealing.failed(_next(dealing, one)) == 0
   ready = {one, other}
   for pack in range(3):
@@ -172,16 +177,16 @@ def test_of_packs_that_fail_together_each_is_trained_alone(clock):
 
 
 def test_a_pack_that_fails_on_two_workers_says_so(clock):
-  one, other = _worker(wave_seconds=1.0), _worker(wave_seconds=1.0)
-  dealing = shares.Dealing([1], 8)
+  one, other = _worker(pace=0.1), _worker(pace=0.1)
+  dealing = _packs(1)
   assert dealing.failed(_next(dealing, one, {one, other})) == 1
   assert _next(dealing, one, {one, other}) is None
   assert dealing.failed(_next(dealing, other, {one, other})) == 2
 
 
 def test_a_pack_that_is_lost_twice_is_trained_alone_and_counted_as_lost(clock):
-  worker = _worker(wave_seconds=1.0)
-  dealing = shares.Dealing([1] * 4, 8)
+  worker = _worker(pace=0.1)
+  dealing = _packs(4)
   assert dealing.lost(_next(dealing, worker)) == 1
   share = _next(dealing, worker)
   assert share.packs == (0, 1, 2, 3)
@@ -193,8 +198,8 @@ def test_a_pack_that_is_lost_twice_is_trained_alone_and_counted_as_lost(clock):
 
 
 def test_values_that_are_added_up_in_order_are_not_far_ahead(clock):
-  worker, other = _worker(wave_seconds=1.0), _worker(wave_seconds=1.0)
-  dealing = shares.Dealing([1] * 1000, bytes_apart=2**25)
+  worker, other = _worker(pace=0.1), _worker(pace=0.1)
+  dealing = _packs(1000, bytes_apart=2**25)
   ready, held = {worker, other}, []
   first = _next(dealing, other, ready)
   assert first.packs == (0, 1)
@@ -207,6 +212,20 @@ def test_values_that_are_added_up_in_order_are_not_far_ahead(clock):
   assert _next(dealing, worker, ready).packs == (8, 9)
 
 
+def test_packs_of_other_sizes_are_shared_by_their_examples(clock):
+  # As a cohort's are, whose largest clients come first.
+  sizes = sorted(np.random.default_rng(0).lognormal(3, 1, 64).astype(int))[::-1]
+  workers = {_worker(2): 1.0, _worker(2): 1.0}
+  for this_round in range(4):
+    dealing = shares.Dealing(sizes, 1, 8)
+    simulated = _Round(clock, dealing, workers)
+    lasted = simulated.run()
+    if this_round:
+      work = np.array(sizes) + 1.0
+      assert lasted < 1.2 * work.sum() / 10 / 4 + work.max() / 10
+      assert dealing.given_again == 0
+
+
 @pytest.mark.parametrize('seed', range(200))
 def test_each_pack_counts_once_whatever_happens(clock, seed):
   rng = np.random.default_rng(seed)
@@ -214,15 +233,15 @@ def test_each_pack_counts_once_whatever_happens(clock, seed):
   workers = [
     _worker(int(rng.integers(1, 4)), in_place=bool(rng.integers(2))) for _ in range(3)
   ]
-  sent = rng.integers(1, 2**25, num_packs)
-  dealing = shares.Dealing(sent, int(rng.choice([8, 2**25])))
+  examples = rng.integers(0, 2**25, num_packs)
+  dealing = shares.Dealing(examples, 1, int(rng.choice([8, 2**25])))
   under_way, over, counted = [], [], collections.Counter()
   for step in itertools.count():
     assert step < 5000
     clock.now += float(rng.exponential(1.0))
     ready = set(workers[: int(rng.integers(1, 4))])
     worker = workers[int(rng.integers(len(ready)))]
-    share = dealing.next(worker, ready, float(rng.choice([0.5, 1e9])))
+    share = _next(dealing, worker, ready, float(rng.choice([1e-7, 1e9])))
     if share is not None:
       under_way.append(share)
     if under_way:

@@ -5,13 +5,16 @@ Claims, with real workers of this machine:
 * Rounds have the same states and metrics, bit by bit, with one and with three workers:
   with noise of the server, with noise of clients, and without privacy.
 * So they have where workers are sent the data, as they do not see the files.
-* A round that is run again is the same to the bit.
+* A round that is run again is the same to the bit; so is one of a state that is held
+  anew, and one without clients.
+* What a killed program leaves in memory is found by its name.
 * Nothing that is sent has the key of the noise in it, of whoever makes noise.
 * A client whose training ends in NaN is counted, and adds nothing.
 * What fails on two workers is an error that names what failed.
 """
 
 import contextlib
+import os
 
 import numpy as np
 import pytest
@@ -30,6 +33,7 @@ from tff_dp_aggregators.learning import packed
 from tff_dp_aggregators.learning.packed import spread
 from tff_dp_aggregators.learning.remote import connection
 from tff_dp_aggregators.learning.remote import member
+from tff_dp_aggregators.noise import private_directory
 
 _PARTICIPATION = strategies.Participation(8, min_separation=2)
 _COHORTS = ([0, 3, 5, 7, 8], [1, 2, 4, 6, 9])
@@ -139,6 +143,47 @@ def test_workers_that_do_not_see_the_data_are_sent_them(data, monkeypatch):
     assert there.traffic.sent > 2 * 30 * 16
   for one, other in zip(found, expected):
     np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize('sees', [True, False])
+def test_a_round_of_nobody_is_the_same(data, monkeypatch, sees):
+  clients = np.zeros(0, np.int64)
+  keys = local_order.keys(9, 0, clients)
+
+  def released(simulation):
+    state, metrics = simulation.next(simulation.initialize(), clients, keys)
+    return tf.nest.flatten((simulation.release(state), metrics))
+
+  with _simulation(data, 'banded') as here:
+    expected = released(here)
+  monkeypatch.setattr(member.Session, 'sees_data', lambda self: sees)
+  with _simulation(data, 'banded', 'local:1') as there:
+    found = released(there)
+  for one, other in zip(found, expected):
+    np.testing.assert_array_equal(one, other)
+
+
+def test_workers_are_told_the_state_that_is_held(data):
+  with _simulation(data, 'banded', 'local:1') as there:
+    state = there.initialize()
+    first = there.release(state)
+    once = there.next(state, *_round(0))[0]
+    expected = there.release(once)
+    there.next(once, *_round(1))
+    # In the file of one that workers were told of.
+    again = there.next(there.hold(first), *_round(0))[0]
+    for one, other in zip(*map(tf.nest.flatten, (expected, there.release(again)))):
+      np.testing.assert_array_equal(one, other)
+
+
+def test_what_a_killed_program_leaves_is_removed_by_the_next_one(data):
+  with _simulation(data, 'banded', 'local:1') as there:
+    there.next(there.initialize(), *_round(0))
+    folder = there._directory.path
+    names = set(os.listdir(folder)) - {private_directory.OWNER}
+    assert any('broadcast' in name for name in names)
+    # A folder with files of other names would be left as it is.
+    assert all(map(private_directory._FILE.fullmatch, names))
 
 
 def test_workers_look_whether_they_see_the_same_data(data, monkeypatch):

@@ -11,8 +11,8 @@ is added up here, in the order of the packs.
 """
 
 import contextlib
-import functools
 import os
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Callable, Optional
 
@@ -22,6 +22,7 @@ import tensorflow_federated as tff
 from tensorflow_federated.proto.v0 import executor_pb2
 
 from tff_dp_aggregators.aggregators import tracing
+from tff_dp_aggregators.base import machine
 from tff_dp_aggregators.learning.packed import data as data_lib
 from tff_dp_aggregators.learning.packed import leaves
 from tff_dp_aggregators.learning.packed import simulation
@@ -29,6 +30,7 @@ from tff_dp_aggregators.learning.packed import training as training_lib
 from tff_dp_aggregators.learning.remote import connection
 from tff_dp_aggregators.learning.remote import crew as crew_lib
 from tff_dp_aggregators.learning.remote import job as job_lib
+from tff_dp_aggregators.learning.remote import seats
 from tff_dp_aggregators.workers import group
 
 _KEYS = tff.TensorType(np.int64, [None])
@@ -68,7 +70,9 @@ class SpreadFedAvg(simulation.PackedFedAvg):
     """
     # Other machines are mostly like this one.
     self._told: set[str] = set()  # Of which states the broadcast is in a file.
-    self._usual_parallel = max(1, (os.cpu_count() or 1) // (workers.num_local or 1))
+    self._usual_parallel = seats.parallel(
+      machine.usable_processors(), workers.num_local or 1
+    )
     super().__init__(
       training,
       aggregator,
@@ -104,7 +108,7 @@ class SpreadFedAvg(simulation.PackedFedAvg):
 
     def write_broadcast(state: Any, broadcast_path: Any, result: Any) -> Any:
       broadcast = self._server.for_workers(state)
-      self._broadcast_specs = leaves.specs_of(broadcast)
+      self._told_specs = leaves.specs_of(broadcast)
       return simulation.write(broadcast_path, leaves.encode(broadcast), result)
 
     @tff.tensorflow.computation(np.str_, np.str_)
@@ -118,8 +122,8 @@ class SpreadFedAvg(simulation.PackedFedAvg):
     ) -> Any:
       label, rows, cuts = what[0], what[1], what[2]
       strings = leaves.strings_in(broadcast)
-      weights, params = leaves.decode(strings, self._broadcast_specs)
-      self._sums_specs = leaves.specs_of(pack.zeros(weights, params))
+      weights, params = leaves.decode(strings, self._told_specs)
+      self._answer_specs = leaves.specs_of(pack.zeros(weights, params))
       sums = self._sums_of_packs(
         pack,
         weights,
@@ -134,7 +138,7 @@ class SpreadFedAvg(simulation.PackedFedAvg):
 
     told = [job_lib.LABEL, job_lib.ROWS, job_lib.CUTS]
 
-    @functools.cache  # To make it takes seconds.
+    @_once
     def in_place(parallel: int) -> executor_pb2.Value:
       @tff.tensorflow.computation(np.str_, tff.StructType(told))
       @tracing.as_written
@@ -146,7 +150,7 @@ class SpreadFedAvg(simulation.PackedFedAvg):
     # What is wrong with it is raised here; `finish` needs the specs of sums.
     in_place(self._usual_parallel)
 
-    @functools.cache
+    @_once
     def shipped(parallel: int) -> executor_pb2.Value:
       @tff.tensorflow.computation(np.str_, tff.StructType([*told, np.str_]))
       @tracing.as_written
@@ -169,7 +173,7 @@ class SpreadFedAvg(simulation.PackedFedAvg):
       path: Any, next_path: Any, next_broadcast_path: Any, sums_path: Any, keys: Any
     ) -> Any:
       state = simulation.read(path, self._state_specs)
-      sums = simulation.read(sums_path, self._sums_specs)
+      sums = simulation.read(sums_path, self._answer_specs)
       _, params = self._server.for_clients(state)
       sums = self._server.add_noise(params, sums, tf.bitcast(keys, tf.uint64))
       next_state, metrics = self._end_round(state, sums, next_path)
@@ -204,7 +208,7 @@ class SpreadFedAvg(simulation.PackedFedAvg):
     packs = [rows[begin:end] for begin, end in zip(cuts, cuts[1:])]
     totals = [
       np.zeros(spec.shape, spec.dtype.as_numpy_dtype)
-      for spec in tf.nest.flatten(self._sums_specs)
+      for spec in tf.nest.flatten(self._answer_specs)
     ]
     in_turn = _InTurn()
     for numbers, sums in self._crew.results(broadcast, packs):
@@ -240,16 +244,16 @@ class SpreadFedAvg(simulation.PackedFedAvg):
   def _ship(self, rows: np.ndarray) -> tuple[np.ndarray, bytes]:
     """Rows and examples of packs whose worker does not see the files."""
     moved = rows.copy()
-    moved[:, 0] = np.concatenate([[0], np.cumsum(rows[:-1, 1])])
-    numbers = np.concatenate(
-      [np.arange(start, start + size) for start, size in rows[:, :2]]
+    moved[:, 0] = np.cumsum(rows[:, 1]) - rows[:, 1]
+    numbers = np.concatenate(  # Of no clients, none.
+      [np.arange(0), *(np.arange(start, start + size) for start, size in rows[:, :2])]
     )
     return moved, leaves.encode_to_bytes(self._some(numbers))
 
   def _bytes_apart(self) -> int:
     return sum(
       (spec.shape.num_elements() or 0) * spec.dtype.size
-      for spec in tf.nest.flatten(self._sums_specs)
+      for spec in tf.nest.flatten(self._answer_specs)
       if not spec.dtype.is_integer
     )
 
@@ -263,12 +267,12 @@ class SpreadFedAvg(simulation.PackedFedAvg):
       (dtype, shape if _is_exact(dtype) else (len(sizes), *shape))
       for dtype, shape in (
         (np.dtype(spec.dtype.as_numpy_dtype), tuple(spec.shape))
-        for spec in tf.nest.flatten(self._sums_specs)
+        for spec in tf.nest.flatten(self._answer_specs)
       )
     ]
     if [(each.dtype, each.shape) for each in arrays] != expected:
       raise connection.GarbageError('its sums are of other shapes or dtypes')
-    _, counts, _ = tf.nest.pack_sequence_as(self._sums_specs, arrays)
+    _, counts, _ = tf.nest.pack_sequence_as(self._answer_specs, arrays)
     clients, nonfinite = map(int, counts)
     num_clients = sum(sizes)
     if clients != num_clients or not 0 <= nonfinite <= num_clients:
@@ -280,8 +284,25 @@ class SpreadFedAvg(simulation.PackedFedAvg):
 
 
 def _broadcast_path(path: str) -> str:
-  """Where what workers are told of a state is, beside it."""
-  return f'{path}.broadcast'
+  """Where what workers are told of a state is, beside it, and called like it."""
+  folder, name = os.path.split(path)
+  return os.path.join(folder, name.replace('.state.', '.broadcast.'))
+
+
+def _once(
+  make: Callable[[int], executor_pb2.Value],
+) -> Callable[[int], executor_pb2.Value]:
+  """What takes seconds to make, once, however many threads ask for it."""
+  making = threading.Lock()
+  made: dict[int, executor_pb2.Value] = {}
+
+  def get(parallel: int) -> executor_pb2.Value:
+    with making:
+      if parallel not in made:
+        made[parallel] = make(parallel)
+      return made[parallel]
+
+  return get
 
 
 class _InTurn:

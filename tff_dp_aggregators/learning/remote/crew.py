@@ -21,6 +21,7 @@ from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
 
+from tff_dp_aggregators.base import machine as machine_lib
 from tff_dp_aggregators.learning import failures
 from tff_dp_aggregators.learning import runtime
 from tff_dp_aggregators.learning.remote import connection
@@ -37,13 +38,13 @@ _LONGEST_TIMES, _SHORTEST_LIMIT_SECONDS = 20, 600.0
 _LATE_AT_FIRST_SECONDS = 600.0
 # When packs are given to a second worker: times what others took, and at least.
 _LATE_TIMES, _LATE_SECONDS = 4, 1.0
-_TICK_SECONDS = 0.25
+_TICK_SECONDS, _SHORTEST_WAIT_SECONDS = 0.25, 0.001
 # So many workers that end while they have a pack, and it is the pack that ends them.
 _MOST_LOST = 8
 _RECRUIT_SECONDS = 10.0
 _PARTING_SECONDS = 5.0
 _FAILED_ALONE = 'a pack failed on it that did not fail on another worker'
-_DURATIONS = 64
+_PACES = 64
 
 
 class NoWorkersError(RuntimeError):
@@ -106,7 +107,7 @@ class Crew:
     self._told: dict[str, str] = {}
     self._round: Optional[_Round] = None
     self._numbers = itertools.count(secrets.randbits(31))
-    self._durations: collections.deque[float] = collections.deque(maxlen=_DURATIONS)
+    self._paces: collections.deque[float] = collections.deque(maxlen=_PACES)
     self._broken: Optional[BaseException] = None
     self._notes: list[str] = []
     self._over = threading.Event()
@@ -181,8 +182,10 @@ class Crew:
       NoWorkersError: If there is no worker for longer than they may be missing.
       RoundTimeoutError: If it takes longer than a round may.
     """
-    sent = [int(rows[:, 1].sum()) * self.job.bytes_of_example for rows in packs]
-    dealing = shares.Dealing(sent, self.job.bytes_apart())
+    examples = [int(rows[:, 1].sum()) for rows in packs]
+    dealing = shares.Dealing(
+      examples, self.job.bytes_of_example, self.job.bytes_apart()
+    )
     with self._changed:
       this_round = _Round(
         next(self._numbers), broadcast, packs, dealing, collections.deque()
@@ -248,7 +251,7 @@ class Crew:
         if this_round is not None:
           dealing, worker = this_round.dealing, member.worker
           ready = {each.worker for each in self._members.values() if each.is_ready}
-          share = dealing.next(worker, ready, self._late_seconds())
+          share = dealing.next(worker, ready, self._late_seconds)
           if share is not None:
             label = [this_round.number, share.packs[0], secrets.randbits(62)]
             return member_lib.Task(
@@ -258,25 +261,29 @@ class Crew:
               share,
             )
           # Neither late packs nor the end of one that it has make a noise.
-          seconds = max(0.001, min(_TICK_SECONDS, dealing.seconds_until_next(worker)))
+          until = dealing.seconds_until_next(worker)
+          if 0 < until < _TICK_SECONDS:
+            seconds = max(_SHORTEST_WAIT_SECONDS, until)
+          else:
+            seconds = _TICK_SECONDS
         self._changed.wait(seconds)
     return None
 
-  def _late_seconds(self) -> float:
-    if not self._durations:
+  def _late_seconds(self, work: float) -> float:
+    if not self._paces:
       return _LATE_AT_FIRST_SECONDS
-    return max(_LATE_SECONDS, _LATE_TIMES * statistics.median(self._durations))
+    usual = work * statistics.median(self._paces)
+    return max(_LATE_SECONDS, _LATE_TIMES * usual)
 
-  def longest_seconds(self, waves: int) -> float:
+  def longest_seconds(self, work: float) -> float:
     """How long packs may take before their worker is given up.
 
     Args:
-      waves: How often the worker trains as many as it does at once.
+      work: How much they are to train: `Share.work`.
     """
-    if not self._durations:
+    if not self._paces:
       return math.inf if self._round_seconds is None else self._round_seconds
-    usual = waves * max(self._durations)
-    return max(_SHORTEST_LIMIT_SECONDS, _LONGEST_TIMES * usual)
+    return max(_SHORTEST_LIMIT_SECONDS, _LONGEST_TIMES * work * max(self._paces))
 
   def done(
     self,
@@ -295,7 +302,7 @@ class Crew:
     """
     with self._changed:
       this_round = self._of(task)
-      self._durations.append(member.worker.took(task.share, seconds))
+      self._paces.append(member.worker.took(task.share, seconds))
       if this_round is not None:
         if this_round.dealing.counts(task.share):
           this_round.arrived.append((task.share.packs, sums))
@@ -383,13 +390,19 @@ class Crew:
   def _compare(self, member: member_lib.Member, machine: Mapping[str, Any]) -> None:
     """Says so if machines are not alike, by which last digits may differ."""
     self._machines[member.name] = machine
-    kinds = {str(each.get('processor')) for each in self._machines.values()}
-    if len(kinds) > 1 and 'processors' not in self._told:
-      self._told['processors'] = 'differ'
-      self._say(
-        f'workers have different processors ({", ".join(sorted(kinds))}), which may '
-        'come to other last digits: this run may not have the same bits elsewhere.'
-      )
+    machines = (machine_lib.current(), *self._machines.values())
+    for what, of in (
+      ('processors', lambda each: each.get('processor')),
+      ('environment variables', lambda each: each.get('environment')),
+    ):
+      kinds = {str(of(each)) for each in machines}
+      if len(kinds) > 1 and what not in self._told:
+        self._told[what] = 'differ'
+        self._say(
+          f'this machine and its workers have different {what} '
+          f'({", ".join(sorted(kinds))}), which may come to other last digits: this '
+          'run may not have the same bits elsewhere.'
+        )
 
   def lost(self, member: member_lib.Member, why: str) -> None:
     """A worker cannot be used.

@@ -17,6 +17,7 @@ from tensorflow_federated.proto.v0 import executor_pb2
 from tff_dp_aggregators.learning import failures
 from tff_dp_aggregators.learning.remote import connection as connection_lib
 from tff_dp_aggregators.learning.remote import job as job_lib
+from tff_dp_aggregators.learning.remote import seats
 from tff_dp_aggregators.learning.remote import shares
 from tff_dp_aggregators.workers import protocol
 
@@ -37,7 +38,6 @@ _JOIN_SECONDS = 5.0
 _SLOTS = 2
 # A broadcast that is sent with each share, as that is quicker than to tell it first.
 _SMALL_BYTES = 2**16
-_MOST_PARALLEL = 256
 
 
 class Task(NamedTuple):
@@ -72,7 +72,8 @@ class Session:
     # Nobody else waits for it: what holds it may wait for the worker.
     self._telling = threading.Lock()
     self._broadcasts: dict[int, executor_pb2.ValueRef] = {}
-    self.under_way: dict[int, tuple[float, int]] = {}
+    self.under_way: dict[int, tuple[float, float]] = {}
+    job.in_place(parallel)  # Made before anybody waits for what comes next.
     connection.open()
     self.in_place = self.sees_data()
     make = job.in_place if self.in_place else job.shipped
@@ -246,7 +247,7 @@ class Member:
     try:
       status = connection.status(self._crew.timeout_seconds)
       _check(status)
-      parallel = self._parallel or min(status.processors, _MOST_PARALLEL)
+      parallel = self._parallel or seats.parallel(status.processors)
       session = Session(connection, status, self._crew.job, parallel)
       self.worker.parallel, self.worker.in_place = parallel, session.in_place
       self._train(session, status)
@@ -283,8 +284,8 @@ class Member:
     while not session.over.wait(seconds / _BEATS):
       session.check(seconds)
       now = time.monotonic()
-      for begun, waves in list(session.under_way.values()):
-        longest = self._crew.longest_seconds(waves)
+      for begun, work in list(session.under_way.values()):
+        longest = self._crew.longest_seconds(work)
         if now - begun > longest:
           raise connection_lib.WorkerLostError(
             f'it has had a pack for more than {longest:.0f} s and is given up on it'
@@ -298,7 +299,7 @@ class Member:
       if task is None:
         return
       begun = time.monotonic()
-      session.under_way[slot] = begun, task.share.waves
+      session.under_way[slot] = begun, task.share.work
       try:
         sums = session.compute(task)
       except connection_lib.WorkerLostError as e:

@@ -3,16 +3,18 @@
 import contextlib
 import dataclasses
 import functools
-import os
 from collections.abc import Iterator
 from typing import Callable, Optional
 
 import grpc
 
+from tff_dp_aggregators.base import machine
 from tff_dp_aggregators.learning.remote import connection
 from tff_dp_aggregators.learning.remote import local
 from tff_dp_aggregators.workers import addresses
 from tff_dp_aggregators.workers import group
+
+_MOST_PARALLEL = 256
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,6 +114,16 @@ class Names(Seats):
     return [each for each in allowed if ':' not in each] or allowed
 
 
+def parallel(processors: int, workers: int = 1) -> int:
+  """How many packs a worker trains at once.
+
+  Args:
+    processors: Of its machine.
+    workers: How many share them.
+  """
+  return min(max(1, processors // workers), _MOST_PARALLEL)
+
+
 @contextlib.contextmanager
 def of(workers: group.Workers) -> Iterator[Seats]:
   """Where workers are, while they are used; starts those of this machine.
@@ -127,10 +139,13 @@ def of(workers: group.Workers) -> Iterator[Seats]:
     yield Names(workers)
     return
   with local.local_workers(number) as targets:
-    parallel = max(1, (os.cpu_count() or 1) // number)
     yield Seats(
       [
-        Seat(f'local:{each}', target, parallel=parallel)
+        Seat(
+          f'local:{each}',
+          target,
+          parallel=parallel(machine.usable_processors(), number),
+        )
         for each, target in enumerate(targets)
       ]
     )

@@ -18,7 +18,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Collection, Iterator, Sequence
-from typing import Optional
+from typing import Callable, Optional
 
 import numpy as np
 
@@ -26,8 +26,9 @@ import numpy as np
 _FIRST_PART, _LATER_PART = 0.9, 0.5
 # The end of a share, from which on its worker has the next one.
 _NEARLY_DONE = 0.8
-# A share is to take no longer, as it is lost as a whole.
-_LONGEST_SHARE_SECONDS = 60.0
+# A share is to take no longer: it is lost as a whole, and others may join meanwhile.
+_LONGEST_SHARE_SECONDS = 10.0
+_CLOCK_SECONDS = 1e-6
 # Of examples that are sent with one, or of values for each of its packs.
 _MOST_BYTES = 64 * 2**20
 # How many answers are waited with for an earlier one, if they have much of the latter.
@@ -43,30 +44,18 @@ class Worker:
   Attributes:
     parallel: How many packs it trains side by side.
     in_place: Whether it reads the data where they are.
-    wave_seconds: How long it takes for `parallel` packs; `None` before its first share.
+    pace: Seconds for `Share.work` of 1; `None` before its first share.
   """
 
   parallel: int
   in_place: bool
-  wave_seconds: Optional[float] = None
+  pace: Optional[float] = None
 
   def took(self, share: 'Share', seconds: float) -> float:
-    """Takes note of how long a share took; returns how long `parallel` packs did."""
-    each = seconds / self.waves(len(share.packs))
-    known = each if self.wave_seconds is None else self.wave_seconds
-    self.wave_seconds = (each + known) / 2
-    return each
-
-  def waves(self, num_packs: int) -> int:
-    """How often `parallel` packs are so many."""
-    return -(-num_packs // self.parallel)
-
-  def most(self) -> int:
-    """How many packs a share may have, for the time that it takes."""
-    if self.wave_seconds is None:
-      return self.parallel
-    waves = _LONGEST_SHARE_SECONDS / max(self.wave_seconds, 1e-9)
-    return self.parallel * max(1, int(min(waves, 1e9)))
+    """Takes note of how long a share took; returns its pace."""
+    pace = max(seconds, _CLOCK_SECONDS) / share.work
+    self.pace = (pace + (pace if self.pace is None else self.pace)) / 2
+    return pace
 
 
 @dataclasses.dataclass(eq=False)
@@ -77,16 +66,14 @@ class Share:
     packs: Their numbers, ascending.
     worker: Whose.
     begun: When it was given, by `time.monotonic`.
+    work: How much it is to train, one after the other: examples, or more with several
+      packs side by side than their share of examples if one has most of them.
   """
 
   packs: tuple[int, ...]
   worker: Worker
   begun: float
-
-  @property
-  def waves(self) -> int:
-    """How long it is expected to take, in times of `worker.wave_seconds`."""
-    return self.worker.waves(len(self.packs))
+  work: float
 
 
 class Dealing:
@@ -96,15 +83,18 @@ class Dealing:
     given_again: How many packs were given to a worker after another one had them.
   """
 
-  def __init__(self, shipped_bytes: Sequence[int], bytes_apart: int):
+  def __init__(self, examples: Sequence[int], example_bytes: int, bytes_apart: int):
     """Initializes it.
 
     Args:
-      shipped_bytes: Of each pack, what is sent with it to who does not see the data.
+      examples: How many each pack has.
+      example_bytes: Of one, which is sent to who does not see the data.
       bytes_apart: Of what is handed up for each pack, as sums depend on their order.
     """
-    self._shipped_bytes = np.asarray(shipped_bytes, np.int64)
-    self._num_packs = len(self._shipped_bytes)
+    # What a pack costs besides its examples is not less than what one of them does.
+    self._work = 1.0 + np.asarray(examples, np.float64)
+    self._shipped_bytes = np.asarray(examples, np.int64) * example_bytes
+    self._num_packs = len(self._work)
     self._most_apart = max(1, _MOST_BYTES // max(1, bytes_apart))
     self._pending = list(range(self._num_packs))
     self._under_way: list[Share] = []
@@ -123,14 +113,17 @@ class Dealing:
     return len(self._counted) == self._num_packs
 
   def next(
-    self, worker: Worker, ready: Collection[Worker], late_seconds: float
+    self,
+    worker: Worker,
+    ready: Collection[Worker],
+    late_seconds: Callable[[float], float],
   ) -> Optional[Share]:
     """A share for a worker; `None` if there is none, or not yet.
 
     Args:
       worker: For whom.
       ready: All that can be given packs.
-      late_seconds: How long others may have had packs, times `waves`, before a second
+      late_seconds: How long others may have had packs of so much work, before a second
         worker is given them.
     """
     now = time.monotonic()
@@ -141,7 +134,7 @@ class Dealing:
       return None
     taken = set(packs)
     self._pending = [each for each in self._pending if each not in taken]
-    share = Share(tuple(packs), worker, now)
+    share = Share(tuple(packs), worker, now, self._work_of(packs, worker))
     self._under_way.append(share)
     self._had.add(worker)
     self.given_again += len(taken & self._given)
@@ -153,11 +146,14 @@ class Dealing:
     mine = [share for share in self._under_way if share.worker is worker]
     if not mine:
       return 0.0
-    if len(mine) > 1 or worker.wave_seconds is None:
+    if len(mine) > 1 or worker.pace is None:
       return math.inf
     (share,) = mine
-    near = share.begun + _NEARLY_DONE * share.waves * worker.wave_seconds
-    return near - time.monotonic()
+    return share.begun + _NEARLY_DONE * share.work * worker.pace - time.monotonic()
+
+  def _work_of(self, packs: Sequence[int], worker: Worker) -> float:
+    work = self._work[list(packs)]
+    return float(max(work.sum() / worker.parallel, work.max()))
 
   def _open_for(self, worker: Worker, ready: Collection[Worker]) -> list[int]:
     """Packs that nobody has, as many as a worker is to have of them."""
@@ -171,9 +167,16 @@ class Dealing:
     ]
     if not packs or packs[0] in self._alone:
       return packs[:1]
-    most = min(self._part(worker, ready), worker.most(), self._most_apart)
-    packs = [pack for pack in packs if pack not in self._alone][:most]
-    return self._sent_to(worker, packs)
+    packs = [pack for pack in packs if pack not in self._alone][: self._most_apart]
+    if worker.pace is None:
+      return self._sent_to(worker, packs[: worker.parallel])
+    most = min(self._part(worker, ready), _LONGEST_SHARE_SECONDS / worker.pace)
+    work = np.cumsum(self._work[packs]) / worker.parallel
+    # With all that it begins with, and one pack at least.
+    number = 1 + int(np.searchsorted(work, most * (1 - 1e-9)))
+    if worker.parallel < number < len(packs):
+      number -= number % worker.parallel
+    return self._sent_to(worker, packs[:number])
 
   def _sent_to(self, worker: Worker, packs: list[int]) -> list[int]:
     """The first packs, as many as may be sent at once if they have to be."""
@@ -182,32 +185,31 @@ class Dealing:
     sent = np.cumsum(self._shipped_bytes[packs])
     return packs[: max(1, int(np.searchsorted(sent, _MOST_BYTES, 'right')))]
 
-  def _part(self, worker: Worker, ready: Collection[Worker]) -> int:
-    """How many packs a worker is to have next, for its speed."""
+  def _part(self, worker: Worker, ready: Collection[Worker]) -> float:
+    """How much work a worker is to have next, for its speed; `Share.work`."""
+    left = float(self._work[self._pending].sum())
     if len(ready) < 2:
-      return len(self._pending)
-    known = [each.wave_seconds for each in ready if each.wave_seconds is not None]
+      return left / worker.parallel
+    known = [each.pace for each in ready if each.pace is not None]
     usual = sum(known) / len(known) if known else 1.0
 
     def speed(each: Worker) -> float:
-      return each.parallel / max(each.wave_seconds or usual, 1e-9)
+      return each.parallel / (usual if each.pace is None else each.pace)
 
     fraction = speed(worker) / sum(map(speed, {worker, *ready}))
     if worker in self._had:
-      part = _LATER_PART * fraction * len(self._pending)
-    else:
-      part = _FIRST_PART * fraction * self._num_packs
-    packs = math.ceil(part)
-    # Whole waves, if there are several.
-    return packs - packs % worker.parallel if packs > worker.parallel else packs
+      return _LATER_PART * fraction * left / worker.parallel
+    return _FIRST_PART * fraction * float(self._work.sum()) / worker.parallel
 
-  def _late(self, worker: Worker, late_seconds: float, now: float) -> list[int]:
+  def _late(
+    self, worker: Worker, late_seconds: Callable[[float], float], now: float
+  ) -> list[int]:
     """Packs that another worker has for far longer than they should take."""
     holders = collections.Counter(
       pack for share in self._under_way for pack in share.packs
     )
     for share in self._under_way:
-      if share.worker is worker or now - share.begun <= late_seconds * share.waves:
+      if share.worker is worker or now - share.begun <= late_seconds(share.work):
         continue
       packs = [
         pack
@@ -252,7 +254,8 @@ class Dealing:
     self._put_back(share)
     self._losses.update(share.packs)
     self._alone.update(pack for pack in share.packs if self._losses[pack] >= _TOGETHER)
-    return max(self._losses[pack] for pack in share.packs)
+    wanted = filter(self._is_open, share.packs)
+    return max((self._losses[pack] for pack in wanted), default=0)
 
   def failed(self, share: Share) -> int:
     """A share whose training failed; returns on how many workers it did by now.
