@@ -74,6 +74,7 @@ def test_the_command_for_one_machine_comes_to_the_same_bits(tmp_path):
     assert result.returncode == 0, result.stderr
     assert 'Privacy spent in 20 of 20 rounds' in result.stdout
     assert ('worker local:1 is there' in result.stderr) == (name == 'on_workers')
+    assert ' differ: ' not in result.stderr  # One machine, and one environment.
   _assert_same_models(tmp_path / 'on_workers', tmp_path / 'here')
 
 

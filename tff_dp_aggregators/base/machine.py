@@ -12,8 +12,12 @@ from typing import Any
 _GROUP = '/sys/fs/cgroup'
 # Of environment variables that choose routines or the number of threads.
 _PREFIXES = ('TF_', 'XLA_', 'OMP_', 'KMP_', 'MKL_')
-# Of logging; and of clusters, which computes nothing here and names hosts.
-_OTHERS = ('TF_CPP_', 'TF_CONFIG')
+# Of logging; of clusters, which computes nothing here and names hosts; of another
+# program; and what libraries set when they are imported, which chooses no routine.
+_OTHERS = (
+  *('TF_CPP_', 'TF_CONFIG', 'TF_CLI_'),
+  *('KMP_DUPLICATE_LIB_OK', 'KMP_INIT_AT_FORK'),
+)
 
 
 def current() -> dict[str, Any]:

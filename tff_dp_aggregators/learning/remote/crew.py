@@ -43,6 +43,7 @@ _TICK_SECONDS, _SHORTEST_WAIT_SECONDS = 0.25, 0.001
 _MOST_LOST = 8
 _RECRUIT_SECONDS = 10.0
 _PARTING_SECONDS = 5.0
+_NOT_YET = 'cannot be used yet'
 _FAILED_ALONE = 'a pack failed on it that did not fail on another worker'
 _PACES = 64
 
@@ -103,7 +104,6 @@ class Crew:
     self._changed = threading.Condition()
     self._members: dict[str, member_lib.Member] = {}
     self._in_use: set[member_lib.Member] = set()
-    self._machines: dict[str, Mapping[str, Any]] = {}
     self._told: dict[str, str] = {}
     self._round: Optional[_Round] = None
     self._numbers = itertools.count(secrets.randbits(31))
@@ -232,8 +232,9 @@ class Crew:
       raise NoWorkersError(
         'there has been no worker to train on for '
         f'{self._workers.patience_seconds:g} s ({reasons}). '
-        'Nothing of the round was kept, and the rounds before it are. Start workers '
-        '(python -m experiments.worker), and go on with the same run directory.'
+        'Nothing of the round was kept, and the rounds before it are. Start '
+        'tff-dp-worker where workers= (--workers) says, or correct hosts and ports '
+        'there, and go on with the same run directory.'
       )
 
   def take(
@@ -389,19 +390,22 @@ class Crew:
 
   def _compare(self, member: member_lib.Member, machine: Mapping[str, Any]) -> None:
     """Says so if machines are not alike, by which last digits may differ."""
-    self._machines[member.name] = machine
-    machines = (machine_lib.current(), *self._machines.values())
-    for what, of in (
-      ('processors', lambda each: each.get('processor')),
-      ('environment variables', lambda each: each.get('environment')),
-    ):
-      kinds = {str(of(each)) for each in machines}
-      if len(kinds) > 1 and what not in self._told:
+    ours = machine_lib.current()
+    differ = {
+      what: (here, there)
+      for what, here, there in (
+        ('processors', ours.get('processor'), machine.get('processor')),
+        *_differences(ours.get('environment'), machine.get('environment')),
+      )
+      if here != there
+    }
+    for what, (here, there) in differ.items():
+      if what not in self._told:
         self._told[what] = 'differ'
         self._say(
-          f'this machine and its workers have different {what} '
-          f'({", ".join(sorted(kinds))}), which may come to other last digits: this '
-          'run may not have the same bits elsewhere.'
+          f'{what} differ: {here} here, and {there} on worker {member.name}. That may '
+          'come to other last digits, so that this run does not have the same bits '
+          'without it.'
         )
 
   def lost(self, member: member_lib.Member, why: str) -> None:
@@ -414,7 +418,9 @@ class Crew:
     with self._changed:
       was_in_use = member in self._in_use
       self._in_use.discard(member)
-      self._tell(member, f'is lost: {why}', is_note=was_in_use)
+      was_there = not self._told.get(member.name, _NOT_YET).startswith(_NOT_YET)
+      what = 'is lost' if was_there else _NOT_YET
+      self._tell(member, f'{what}: {why}', is_note=was_in_use)
       self._changed.notify_all()
 
   def _tell(self, member: member_lib.Member, what: str, *, is_note: bool) -> None:
@@ -460,3 +466,14 @@ class _Waiting:
     passed, self._last = min(now - self._last, 4 * _TICK_SECONDS), now
     self.seconds += passed
     self.without_workers = 0.0 if is_somebody_there else self.without_workers + passed
+
+
+def _differences(here: Any, there: Any) -> Iterator[tuple[str, str, str]]:
+  """Environment variables that are not set alike."""
+
+  def value(of: Any, name: str) -> str:
+    return repr(of[name]) if name in of else 'not set'
+
+  here, there = (each if isinstance(each, dict) else {} for each in (here, there))
+  for name in sorted({*here, *there}):
+    yield f'values of {name}', value(here, name), value(there, name)
