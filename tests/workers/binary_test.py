@@ -28,6 +28,7 @@ import pytest
 from tests.workers import machines
 from tests.workers import supervised
 from tff_dp_aggregators.workers import binary
+from tff_dp_aggregators.workers import filters
 
 
 @pytest.fixture
@@ -60,10 +61,19 @@ def test_the_other_addresses_of_the_machine_do_not_reach_it(running):
 
 @pytest.fixture
 def for_one():
+  _skip_without_filters()
   process = binary.Binary(for_one=True)
   process.wait_until_it_listens()
   yield process
   process.end()
+
+
+def _skip_without_filters():
+  with socket.socket() as tried:
+    try:
+      filters.complete_no_handshake(tried)
+    except PermissionError:
+      pytest.skip('this kernel keeps filters of sockets for root')
 
 
 def _reached(process):
@@ -122,6 +132,7 @@ def test_others_reach_one_that_is_not_for_one_connection(running):
 
 
 def test_who_of_this_machine_was_quicker_is_noticed(monkeypatch):
+  _skip_without_filters()
   process = binary.Binary(for_one=True)
   close = binary._close_to_users
   with contextlib.ExitStack() as connections:
@@ -255,6 +266,7 @@ def test_where_the_kernel_refuses_the_program_warns_and_goes_on(refused, words):
 
 
 def test_where_it_does_not_there_is_no_warning_and_the_worker_alone_calls():
+  _skip_without_filters()
   with supervised.Worker() as worker:
     assert not worker.said('warning')
     ports = [

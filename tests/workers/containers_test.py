@@ -87,7 +87,9 @@ def _within(worker):
 
 
 def test_a_worker_runs_as_it_is_described(cluster, worker):
-  assert worker.lines == [
+  # Some kernels keep filters of sockets for root; in a pod there is nobody else.
+  others = [line for line in worker.lines if 'SO_ATTACH_FILTER: ' not in line]
+  assert others == [
     'listening on 0.0.0.0:8470 (with certificates of /certificates/group.crt only)'
   ]
   (program,) = _within(worker)

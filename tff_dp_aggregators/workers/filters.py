@@ -1,11 +1,12 @@
 """Whose packets a listening socket takes, by filters that its owner may set.
 
 A classic BPF filter (socket(7), SO_ATTACH_FILTER) sees each packet before the kernel
-answers it, and needs no privilege. It cannot see whose program sent a packet. But no
-other program can send one from the address and port at which a socket of ours is
-connected, without the right to make packets by itself (CAP_NET_RAW). So at first no
-handshake is completed, then that of a connection of which both ends are known, and then
-none again. What comes of a handshake keeps the filter that there was at its end.
+answers it, and needs no privilege, though some kernels keep it for root. It cannot see
+whose program sent a packet. But no other program can send one from the address and port
+at which a socket of ours is connected, without the right to make packets by itself
+(CAP_NET_RAW). So at first no handshake is completed, then that of a connection of which
+both ends are known, and then none again. What comes of a handshake keeps the filter
+that there was at its end.
 """
 
 import ctypes
