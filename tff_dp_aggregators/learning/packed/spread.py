@@ -68,8 +68,8 @@ class SpreadFedAvg(simulation.PackedFedAvg):
       ValueError: As for `PackedFedAvg`.
       WorkerError: If workers of this machine do not start.
     """
-    # Other machines are mostly like this one.
     self._told: set[str] = set()  # Of which states the broadcast is in a file.
+    # Other machines are mostly like this one.
     self._usual_parallel = seats.parallel(
       machine.usable_processors(), workers.num_local or 1
     )
