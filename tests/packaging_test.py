@@ -1,6 +1,5 @@
-"""Claims about the lock, the metadata, the Makefile, the BUILD files and the set-up."""
+"""Claims about the lock, the metadata, the Makefile and the set-up."""
 
-import ast
 import os
 import pathlib
 import re
@@ -22,15 +21,6 @@ import tff_dp_aggregators
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LOCK = (ROOT / 'requirements.lock').read_text(encoding='utf-8')
 PYTHONS = ('3.9', '3.10', '3.11')
-LAYERS = (
-  'workers',
-  'strategies',
-  'accounting',
-  'noise',
-  'queries',
-  'aggregators',
-  'learning',
-)
 
 
 def _metadata():
@@ -69,23 +59,6 @@ def _locked_for(python):
       assert name not in versions, f'{name} is locked twice for Python {python}'
       versions[name] = str(requirement.specifier)[len('==') :]
   return versions
-
-
-def _python_folders():
-  """Returns the folders of the checkout that hold Python files of the project."""
-  left_out = {'build', 'dist', 'runs'}
-  folders = set()
-  for folder, below, files in os.walk(ROOT):
-    below[:] = [
-      name
-      for name in below
-      if not name.startswith(('.', 'bazel-'))
-      and name not in left_out
-      and not name.endswith('.egg-info')
-    ]
-    if any(name.endswith('.py') for name in files):
-      folders.add(pathlib.Path(folder).relative_to(ROOT))
-  return sorted(folders)
 
 
 def _make_targets():
@@ -150,7 +123,8 @@ class TestMetadata:
 
   def test_packages_of_a_checkout_are_the_layers(self):
     packages = set(_metadata()['packages'])
-    assert {f'tff_dp_aggregators.{layer}' for layer in LAYERS} <= packages
+    layers = (ROOT / 'tff_dp_aggregators').glob('*/__init__.py')
+    assert {f'tff_dp_aggregators.{path.parent.name}' for path in layers} <= packages
     assert {name.split('.')[0] for name in packages} == {'tff_dp_aggregators'}
 
   def test_classifiers_name_the_pythons_that_python_requires_allows(self):
@@ -332,40 +306,6 @@ def _version_shown_in(folder):
     command, cwd=folder, check=True, stdout=subprocess.PIPE, text=True
   )
   return result.stdout.strip()
-
-
-class TestBazel:
-  @pytest.mark.parametrize('folder', _python_folders(), ids=str)
-  def test_python_files_of_a_folder_are_in_a_target(self, folder):
-    build = ROOT / folder / 'BUILD'
-    if not build.is_file():  # Rooms of a layer are part of its library.
-      build = next(p / 'BUILD' for p in build.parents if (p / 'BUILD').is_file())
-      assert '"**/*.py"' in build.read_text('utf-8'), f'{folder} is in no target'
-
-  def test_each_layer_depends_on_the_one_before_it_and_no_other(self):
-    chain = ['base', *(layer for layer in LAYERS if layer != 'workers')]
-    before = {after: [layer] for layer, after in zip(chain, chain[1:])}
-    before['workers'] = ['base']
-    before['learning'].append('workers')
-    for layer in ('base', *LAYERS):
-      build = (ROOT / 'tff_dp_aggregators' / layer / 'BUILD').read_text('utf-8')
-      calls = [
-        node
-        for node in ast.walk(ast.parse(build))
-        if isinstance(node, ast.Call) and getattr(node.func, 'id', '') == 'py_library'
-      ]
-      deps = [
-        ast.literal_eval(keyword.value)
-        for call in calls
-        for keyword in call.keywords
-        if keyword.arg == 'deps'
-      ]
-      (listed,) = deps
-      parts = f'//tff_dp_aggregators/{layer}/'  # Of the layer itself.
-      expected = [f'//tff_dp_aggregators/{each}' for each in before.get(layer, ())]
-      assert [each for each in listed if not each.startswith(parts)] == (
-        expected or ['//tff_dp_aggregators:package']
-      ), layer
 
 
 class TestMake:
