@@ -67,7 +67,7 @@ def picture(
     return None
   varied = table.columns_varied(record)
   x = _axis(record, varied, drawn)
-  common: dict[str, Any] = {'title': _title(record, measure), 'note': _note(record)}
+  common: dict[str, Any] = {'title': _title(record, drawn, measure), 'note': _note(record)}
   if x is None:
     return charts.Dots(
       x_label=_in_words(measure),
@@ -173,8 +173,8 @@ def _label(row: _Row, names: Sequence[str]) -> str:
   )
 
 
-def _title(record: record_lib.Record, measure: str) -> str:
-  seeds = f'{record.seeds} seed{"s" if record.seeds > 1 else ""}'
+def _title(record: record_lib.Record, rows: Sequence[_Row], measure: str) -> str:
+  seeds = table.seeds_in_words(int(row['seeds']) for row in rows)
   return f'{", ".join(record.tasks)}: {_in_words(measure)}, {seeds}'
 
 

@@ -6,7 +6,7 @@ import math
 import os
 import shlex
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Optional
 
 import numpy as np
@@ -203,7 +203,7 @@ def to_markdown(
   given = ' '.join(shlex.join(each) for each in record.given.values())
   about = (
     'Mean and standard error of the mean over '
-    f'{record.seeds} seed{"s" if record.seeds > 1 else ""}, after the last round.'
+    f'{seeds_in_words(row["seeds"] for row in rows)}, after the last round.'
   )
   settings = f'Flags of all runs: `{given}`.' if given else ''
   parts = ['# Comparison', ' '.join(filter(None, (about, settings))), '\n'.join(lines)]
@@ -243,10 +243,26 @@ def to_text(record: record_lib.Record, rows: Sequence[Row]) -> str:
     '  '.join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip()
     for line in zip(*columns)
   ]
-  about = f'After the last round, mean of {record.seeds} seed'
+  about = f'After the last round, mean of {seeds_in_words(row["seeds"] for row in rows)}'
   if record.seeds > 1:
-    about += 's ± its standard error'
+    about += ' ± its standard error'
   return '\n'.join(['', f'{about}:', '', *lines, ''])
+
+
+def seeds_in_words(numbers: Iterable[int]) -> str:
+  """Over how many seeds lines are: of a part-done comparison, from fewest to most.
+
+  Args:
+    numbers: Seeds of each line.
+
+  Example:
+    >>> seeds_in_words([5, 5]), seeds_in_words([2, 0, 5])
+    ('5 seeds', '0 to 5 seeds')
+  """
+  all_numbers = [*numbers]
+  fewest, most = min(all_numbers), max(all_numbers)
+  many = f'{most} seed{"" if most == 1 else "s"}'
+  return many if fewest == most else f'{fewest} to {many}'
 
 
 def _is_shown(name: str, rows: Sequence[Row]) -> bool:

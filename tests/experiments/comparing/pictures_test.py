@@ -21,6 +21,7 @@ def picture(varied, lines, **settings):
         f'test_accuracy{table.ERROR}': error,
         'epsilon': epsilon,
         'delta': '' if epsilon == 'inf' else '1e-05',
+        'seeds': '2' if error else '1',
       }
     )
   record = record_lib.Record({}, varied, points, ['digits'], 2, {}, 1, **settings)
@@ -44,7 +45,7 @@ def test_the_metric_is_drawn_against_epsilon_with_a_line_for_each_mechanism():
   ]
   assert chart.x_label == 'epsilon at delta = 1e-05'
   assert chart.y_label == 'test accuracy'
-  assert chart.title == 'digits: test accuracy, 2 seeds'
+  assert chart.title == 'digits: test accuracy, 1 to 2 seeds'
 
 
 def test_epsilon_that_follows_from_the_noise_is_the_axis_as_well():
@@ -73,6 +74,7 @@ def test_epsilon_of_a_simulated_cohort_is_said_to_be_no_guarantee():
       'test_accuracy': '0.5',
       f'test_accuracy{table.ERROR}': '',
       'epsilon': 'inf',
+      'seeds': '1',
       'simulated_epsilon': epsilon,
       'delta': '1e-05',
     }

@@ -74,6 +74,7 @@ def test_lines_with_missing_runs_say_so(record, results):
   assert [(row['seeds'], row['seeds_missing']) for row in rows] == [(3, 0), (2, 1)]
   text = table.to_markdown(record, rows, ['One is missing.'])
   assert '| 2 (1 missing) |' in text
+  assert 'over 2 to 3 seeds, ' in text
   assert text.endswith('\n\n- One is missing.\n')
 
 
