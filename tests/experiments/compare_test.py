@@ -156,6 +156,7 @@ def test_everything_that_is_documented_is_left(shared):
       assert not (directory / 'error.txt').exists()
 
 
+@pytest.mark.slow
 def test_a_dask_cluster_comes_to_the_same_though_a_worker_is_lost(shared, tmp_path):
   """The run of a seed is run again there, in the middle of the comparison."""
   pytest.importorskip('distributed', reason='the extra dask is not installed')

@@ -99,6 +99,7 @@ def test_packing_may_not_change_when_a_run_goes_on(sampled):
   assert 'flags.packed_simulation: False then, None now' in result.stderr
 
 
+@pytest.mark.slow
 def test_adaptive_clipping_with_the_strategy_for_the_servers_learning_rates(tmp_path):
   flags = ('--mechanism=toeplitz', '--num_bands=2', *SHARED, *LIMITS)
   _run(
@@ -140,6 +141,7 @@ def test_dp_ftrlm_comes_to_the_model_of_sgd_with_momentum(tmp_path):
     np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_noise_of_a_larger_cohort_is_no_guarantee(tmp_path):
   flags = ('--mechanism=tree', *SHARED, *LIMITS, '--simulated_cohort_scale=10')
   result = _run(tmp_path / 'run', *flags)

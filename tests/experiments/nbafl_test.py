@@ -235,6 +235,7 @@ def test_from_epsilon_1_on_the_exact_noise_is_offered_and_found():
   assert one == pytest.approx(4, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_clients_that_are_drawn_are_drawn_from_all_in_each_round(tmp_path):
   flags = ('--nbafl', '--num_clients=24', '--clients_per_round=4', '--num_rounds=30')
   sizes = ('--num_exposures=1', '--min_examples=5', '--evaluate_every=30')

@@ -86,6 +86,7 @@ def _spends_what_report_plans(run_dir, *flags):
   assert _spent(run_dir) == pytest.approx(planned, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_local_noise_with_its_target(tmp_path):
   flags = (GAUSSIAN, '--noise_site=local', '--target_epsilon=5')
   result = _run(tmp_path / 'run', *flags)

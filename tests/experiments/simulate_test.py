@@ -181,6 +181,7 @@ def test_every_mechanism_leaves_the_documented_files(mechanism, tmp_path):
     assert report['guarantee']['epsilon'] == pytest.approx(8.0, rel=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.optimized_graphs  # As the run that it is compared with has them.
 def test_same_seed_gives_the_same_metrics_to_the_last_digit(tree_run, tmp_path):
   texts = [_reproducible(tree_run)]
@@ -315,6 +316,7 @@ def _check_interrupted(run_dir, stdout):
   assert f'stopped after {rounds} of 1000' in (run_dir / 'report.md').read_text()
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_a_terminal_leaves_a_report_and_no_process(tmp_path):
   run_dir = tmp_path / 'run'
   process = _start(

@@ -119,6 +119,7 @@ def test_the_report_tells_of_aborted_attempts_and_of_packed_simulation(straight)
   assert checked.ok, checked.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'more',
   [

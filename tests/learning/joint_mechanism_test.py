@@ -131,6 +131,7 @@ def _rows(run):
   return metrics_file.read(os.path.join(run.run_dir, 'metrics.csv'))
 
 
+@pytest.mark.slow
 def test_one_by_one_and_gaussian_alone_it_is_exact(tmp_path):
   mechanism = _joint('gaussian', (2.0, 2.0))
   result = _train(tmp_path / 'run', mechanism, packed_simulation=False)

@@ -46,6 +46,7 @@ def _simulated(tmp_path_factory):
   return run_dir, _train(run_dir, test_metrics=training_runs.killing(0), **_BESIDES)
 
 
+@pytest.mark.slow
 def test_noise_is_less_by_the_scale(simulated, tmp_path):
   limits = training_runs.PARTICIPATION
   less = accounting.Mechanism('banded', limits, noise_multiplier=0.1 / 10)
@@ -114,6 +115,7 @@ def test_it_goes_on_with_the_same_scale_only_to_the_same_end(
   )
 
 
+@pytest.mark.slow
 def test_adaptive_clipping_of_samples_has_less_noise_in_its_count_too(tmp_path):
   sampling = schemas.PoissonSampling(4, sampling_probability=0.25)
   mechanism = accounting.Mechanism('gaussian', sampling, 2.0, clipped_count_stddev=5.0)

@@ -64,6 +64,7 @@ def test_a_run_that_is_killed_goes_on_and_tells_its_plan(tmp_path):
   ] == [(each.claimed_epsilon, each.epsilon) for each in _PLAN.guarantees()]
 
 
+@pytest.mark.slow
 def test_packed_data_are_counted_as_well(tmp_path):
   clients = learning.Clients.of(training_runs.clients())
   laid_out = packed.lay_out(clients, str(tmp_path / 'data'))

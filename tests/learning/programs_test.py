@@ -231,6 +231,7 @@ def test_errors_are_raised_where_the_computation_is_called():
   assert _refuse(0) == 0
 
 
+@pytest.mark.slow
 def test_a_call_costs_no_more_than_in_tffs_own_runtime():
   def seconds(number=100):
     best = np.inf

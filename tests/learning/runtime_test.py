@@ -55,6 +55,7 @@ def _start(programs, what, tmp_path, **kwargs):
   return program
 
 
+@pytest.mark.slow
 def test_a_program_that_raises_leaves_nothing(programs, tmp_path):
   program = _start(programs, 'raise', tmp_path)
   assert program.finish() == ('', 1)
@@ -67,6 +68,7 @@ def test_a_program_that_ends_leaves_nothing(programs, tmp_path):
   assert 'Traceback' not in program.stderr()
 
 
+@pytest.mark.slow
 def test_a_program_that_ends_leaves_nothing_though_it_ignores_ctrl_c(
   programs, tmp_path
 ):
@@ -215,6 +217,7 @@ print('survived')
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('times', [100, pytest.param(4000, marks=pytest.mark.slow)])
 def test_tensorflow_survives_being_interrupted(times, programs, tmp_path):
   # Raising inside of its native code crashed it within the first few thousand.

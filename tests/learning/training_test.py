@@ -213,6 +213,7 @@ def test_other_hyper_parameters_are_refused_by_name(scheduled):
     _train(run_dir, **{**kwargs, 'client_optimizer': _halved(2.0)})
 
 
+@pytest.mark.slow
 def test_other_results_of_a_round_that_is_run_again_are_not_told(tmp_path, monkeypatch):
   run_dir = tmp_path / 'run'
   with pytest.raises(training_runs.Killed):
@@ -228,6 +229,7 @@ def test_other_results_of_a_round_that_is_run_again_are_not_told(tmp_path, monke
   assert not training_runs.lasting(run_dir)['metrics']
 
 
+@pytest.mark.slow
 def test_lost_files_are_refused_and_left_as_they_are(tmp_path):
   run_dir = tmp_path / 'run'
   with pytest.raises(training_runs.Killed):
@@ -250,6 +252,7 @@ def test_lost_files_are_refused_and_left_as_they_are(tmp_path):
   assert (run_dir / 'metrics.csv').read_text() == rows
 
 
+@pytest.mark.slow
 @pytest.mark.optimized_graphs
 def test_a_directory_that_is_moved_while_its_run_goes_on_ends_it(straight, tmp_path):
   run_dir, moved = tmp_path / 'run', tmp_path / 'moved'
@@ -278,6 +281,7 @@ def test_a_directory_that_is_moved_while_its_run_goes_on_ends_it(straight, tmp_p
   assert training_runs.lasting(moved) == training_runs.lasting(straight[0])
 
 
+@pytest.mark.slow
 def test_one_client_at_a_time_it_is_the_same_training(straight, tmp_path):
   result = _train(
     tmp_path / 'run', packed_simulation=False, test_metrics=training_runs.killing(0)
@@ -324,6 +328,7 @@ def _remarks(capfd):
   return [line for line in said if 'the noise of the first round' in line]
 
 
+@pytest.mark.slow
 def test_sampled_and_adaptive_mechanisms_train_report_and_say_if_noise_is_loud(
   tmp_path, capfd
 ):
@@ -358,6 +363,7 @@ def test_sampled_and_adaptive_mechanisms_train_report_and_say_if_noise_is_loud(
   assert not _remarks(capfd)
 
 
+@pytest.mark.slow
 def test_laplace_noise_trains_goes_on_and_reports(tmp_path):
   limits = strategies.Participation(training_runs.NUM_ROUNDS, 3, 3)
   mechanism = accounting.Mechanism('laplace', limits, noise_multiplier=0.5)
@@ -421,6 +427,7 @@ def test_without_signal_a_models_steps_are_as_long_as_the_noise_is_said_to_be(tm
   assert all_rounds == pytest.approx(of_sums[-1], rel=0.1)
 
 
+@pytest.mark.slow
 def test_random_numbers_made_of_weights_and_batch_are_drawn_again(tmp_path):
   changes = {
     'model': training_runs.random_model(is_stateless=True),

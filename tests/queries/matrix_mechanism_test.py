@@ -324,8 +324,7 @@ def test_without_noise_there_is_no_privacy():
   assert float(query.derive_metrics(state)['effective_noise_multiplier']) == 0.0
 
 
-@both_modes
-@all_queries
+@all_queries_some_traced
 def test_one_round_more_than_planned_is_refused(kind, traced):
   participation = strategies.Participation(3, min_separation=3)
   query = _build(kind, participation)
@@ -466,8 +465,7 @@ def _integers(*shape):
     ([tf.zeros([2]), _integers()], ValueError),  # Not integers.
   ],
 )
-@both_modes
-@all_queries
+@all_queries_some_traced
 def test_a_sample_unlike_the_specs_is_refused(kind, traced, sample, error):
   query = _build(kind, record_specs=[tf.TensorSpec([2]), tf.TensorSpec([])])
   finish = lambda state: query.get_noised_result(sample, state)[0]  # noqa: E731

@@ -53,7 +53,7 @@ def _train(run_dir, optimizer, name='tree', **changes):
 @pytest.mark.parametrize(
   ('name', 'momentum', 'packed'),
   [
-    ('tree', 0.9, True),
+    pytest.param('tree', 0.9, True, marks=pytest.mark.slow),
     ('banded', 0.0, False),
     pytest.param('tree', 0.0, False, marks=pytest.mark.slow),
     pytest.param('banded', 0.9, True, marks=pytest.mark.slow),

@@ -118,6 +118,7 @@ def _models(aggregator, server_optimizer):
   return np.array(models)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'name',
   [

@@ -95,6 +95,7 @@ def _steps(simulation, rounds):
   return np.diff(weights, axis=0)
 
 
+@pytest.mark.slow
 @pytest.mark.optimized_graphs
 @pytest.mark.parametrize(
   'name', ['local_gaussian', pytest.param('local_laplace', marks=pytest.mark.slow)]
@@ -105,6 +106,7 @@ def test_models_are_the_same_but_for_a_last_bit_in_any_number_of_packs(data, nam
   np.testing.assert_allclose(_steps(one, 2), _steps(three, 2), rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_one_after_the_other_the_noise_is_the_same(data, shares):
   after = _simulation(data, 'gaussian_shares', weighted=False)
   assert shares.one_by_one is None

@@ -113,6 +113,7 @@ def test_bits_do_not_depend_on_how_many_processors_python_counts(tmp_path, monke
     np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.slow
 @pytest.mark.optimized_graphs
 def test_bits_of_a_large_model_do_not_depend_on_the_processors(tmp_path):
   # As large as it takes for TensorFlow to cut its products by threads, if it may.

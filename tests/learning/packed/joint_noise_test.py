@@ -116,6 +116,7 @@ def _check_independent(steps, kinds):
   assert max(abs(same), abs(later)) < 6 / math.sqrt(bias.size)
 
 
+@pytest.mark.slow
 @pytest.mark.optimized_graphs
 def test_seeds_give_the_same_bits_in_any_number_of_packs_and_others_other(data):
   kinds = ('local_gaussian', 'gaussian_shares')
@@ -153,6 +154,7 @@ def test_parts_have_noise_of_their_own(data, kinds, seeds):
   _check_independent(_steps(simulation, 150), kinds)
 
 
+@pytest.mark.slow
 def test_beside_a_part_with_noise_one_without_has_none(data):
   parts = [_part('local_gaussian', None), _part('gaussian', None, 0.0)]
   steps = _steps(_simulation(data, parts), 2)

@@ -151,6 +151,7 @@ def test_labels_of_rank_1_for_outputs_of_rank_2_are_trained_one_by_one(tmp_path)
   assert 'no weight for each example' in simulation.one_by_one
 
 
+@pytest.mark.slow
 def test_one_after_the_other_is_the_same(data):
   model = populations.model(weighted=False)
   simulation = _packed(data, _aggregator('banded'), model)
@@ -196,6 +197,7 @@ def test_a_run_goes_from_packed_to_unpacked_and_back(data):
   _assert_close(simulation.release(held), straight.release(state))
 
 
+@pytest.mark.slow
 def test_models_are_the_same_but_for_a_last_bit_in_any_number_of_packs(data):
   released = []
   for num_packs in (1, 3):
@@ -236,6 +238,7 @@ class _OneIsBroken(populations.Population):
     return examples
 
 
+@pytest.mark.slow
 def test_a_client_that_ends_in_nan_is_counted_and_adds_nothing(tmp_path):
   broken = packed.lay_out(_OneIsBroken(), str(tmp_path / 'broken'))
   simulation = _packed(broken, _aggregator('gaussian'), populations.model(metrics=True))

@@ -50,6 +50,7 @@ def _check(outcome):
   return text
 
 
+@pytest.mark.slow
 def test_faults_of_every_kind_change_nothing():
   outcome = campaign.Campaign(
     faults=7, seed=3, workers=3, rest_seconds=0.5, say=print, one_of_each=True
@@ -105,6 +106,7 @@ def _addresses(sites, **kwargs):
   return remote.Workers(','.join(site.address for site in sites), **kwargs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('lie', 'why'),
   [

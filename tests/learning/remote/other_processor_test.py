@@ -79,6 +79,7 @@ def _kept(run_dir):
   return [name for name in names if name.startswith('result_of_round_')]
 
 
+@pytest.mark.slow
 def test_other_bits_are_refused_and_it_goes_on_here(
   tmp_path, straight, worker, monkeypatch
 ):

@@ -63,7 +63,13 @@ def _round(tmp_path, worker):
     there.close()
 
 
-@pytest.mark.parametrize('name', sorted(protocol.software()))
+@pytest.mark.parametrize(
+  'name',
+  [
+    pytest.param(each, marks=[] if each == 'tensorflow' else [pytest.mark.slow])
+    for each in sorted(protocol.software())
+  ],
+)
 def test_a_worker_of_another_release_is_not_used(tmp_path, name):
   with _worker(tmp_path, name) as worker:
     assert worker.address, worker.lines

@@ -116,7 +116,7 @@ def _rounds(simulation):
   ('name', 'workers'),
   [
     ('banded', 'local:3'),
-    ('local', 'local:1'),
+    pytest.param('local', 'local:1', marks=pytest.mark.slow),
     pytest.param('banded', 'local:1', marks=pytest.mark.slow),
     pytest.param('banded', 'local:5', marks=pytest.mark.slow),
     pytest.param('none', 'local:2', marks=pytest.mark.slow),
@@ -133,6 +133,7 @@ def test_rounds_have_the_same_bits_on_workers(data, name, workers):
     np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.slow
 def test_workers_that_do_not_see_the_data_are_sent_them(data, monkeypatch):
   with _simulation(data, 'banded') as here:
     expected = _rounds(here)
@@ -145,7 +146,9 @@ def test_workers_that_do_not_see_the_data_are_sent_them(data, monkeypatch):
     np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize('sees', [True, False])
+@pytest.mark.parametrize(
+  'sees', [pytest.param(True, marks=pytest.mark.slow), False]
+)
 def test_a_round_of_nobody_is_the_same(data, monkeypatch, sees):
   clients = np.zeros(0, np.int64)
   keys = local_order.keys(9, 0, clients)
@@ -200,6 +203,7 @@ def test_workers_look_whether_they_see_the_same_data(data, monkeypatch):
   assert looked == [True, False]
 
 
+@pytest.mark.slow
 def test_a_round_that_is_run_again_is_the_same_to_the_bit(data):
   with _simulation(data, 'banded', 'local:2') as there:
     state = there.initialize()
@@ -252,6 +256,7 @@ class _OneIsBroken(populations.Population):
     return examples
 
 
+@pytest.mark.slow
 def test_a_client_that_ends_in_nan_is_counted_and_adds_nothing(tmp_path):
   broken = packed.lay_out(_OneIsBroken(), str(tmp_path / 'broken'))
   with _simulation(broken, 'banded', 'local:1') as there:

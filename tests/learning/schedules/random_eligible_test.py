@@ -102,6 +102,7 @@ def test_too_small_a_population_is_refused_in_the_words_of_the_arguments():
   assert 'clients_per_round of at most 4' in str(error.value)
 
 
+@pytest.mark.slow
 def test_all_eligible_clients_are_equally_likely():
   # Pairs of successive cohorts: 10 for the first, 3 of those left for the second.
   limits = strategies.Participation(2, min_separation=2)
