@@ -59,7 +59,7 @@ def _listed(folder, argument):
   return ast.literal_eval(arguments[argument]) if argument in arguments else []
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _imported(path):
   """Returns the dotted names that a file of the project imports from the project."""
   names = set()
@@ -89,7 +89,7 @@ def _test_module(name):
   return path if path.is_file() else path.parent.with_suffix('.py')
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _layers_of(layer):
   """Returns a layer and those that its library depends on, as labels."""
   labels = {f'//tff_dp_aggregators/{layer}'}

@@ -67,7 +67,8 @@ def picture(
     return None
   varied = table.columns_varied(record)
   x = _axis(record, varied, drawn)
-  common: dict[str, Any] = {'title': _title(record, drawn, measure), 'note': _note(record)}
+  title, note = _title(record, drawn, measure), _note(record)
+  common: dict[str, Any] = {'title': title, 'note': note}
   if x is None:
     return charts.Dots(
       x_label=_in_words(measure),

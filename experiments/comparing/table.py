@@ -243,7 +243,8 @@ def to_text(record: record_lib.Record, rows: Sequence[Row]) -> str:
     '  '.join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip()
     for line in zip(*columns)
   ]
-  about = f'After the last round, mean of {seeds_in_words(row["seeds"] for row in rows)}'
+  seeds = seeds_in_words(row['seeds'] for row in rows)
+  about = f'After the last round, mean of {seeds}'
   if record.seeds > 1:
     about += ' ± its standard error'
   return '\n'.join(['', f'{about}:', '', *lines, ''])

@@ -116,6 +116,7 @@ def _flat(value, path=''):
       yield f'{path}.{key} {each}', 0
 
 
+@pytest.mark.slow
 def test_a_seed_says_which_noise_and_an_int_which_seed():
   mechanism = _mechanism()
   one, same = (_first_round(_process(mechanism, noise.Seed(3))) for _ in range(2))

@@ -103,6 +103,7 @@ def test_local_noise_with_its_target(tmp_path):
   assert float(row['noise_to_signal']) == pytest.approx(2 * one_client, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_noise_of_clients_and_of_the_server_on_top(tmp_path):
   flags = (
     GAUSSIAN,
@@ -155,6 +156,7 @@ def test_integer_noise_under_a_secure_sum(tmp_path):
   _spends_what_report_plans(tmp_path / 'run', *flags)
 
 
+@pytest.mark.slow
 def test_adaptive_clipping_robustness_and_the_signal_of_each_round(tmp_path):
   _run(
     tmp_path / 'run',
@@ -190,6 +192,7 @@ def test_adaptive_clipping_robustness_and_the_signal_of_each_round(tmp_path):
   assert report['run']['before_clipping'] == before
 
 
+@pytest.mark.slow
 def test_clipping_without_noise_under_a_secure_sum(tmp_path):
   result = _run(
     tmp_path / 'run',
@@ -207,6 +210,7 @@ def test_clipping_without_noise_under_a_secure_sum(tmp_path):
   assert config['training']['aggregation']['clip_order'] == 'infinity'
 
 
+@pytest.mark.slow
 def test_the_approximation_of_local_noise_has_no_guarantee(tmp_path):
   result = _run(tmp_path / 'run', GAUSSIAN, '--noise_site=local_approximate')
   assert 'No guarantee: the server adds Gaussian noise' in result.stdout

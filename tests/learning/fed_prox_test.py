@@ -88,6 +88,7 @@ def fed_avg_step():
   return linear.flat(linear.train(process, _clients(), num_rounds=1)[1])
 
 
+@pytest.mark.slow
 def test_steps_are_shorter_than_those_of_fed_avg(fed_avg_step):
   process = _build(linear.functional_model(), 5.0)
   step = linear.flat(linear.train(process, _clients(), num_rounds=1)[1])

@@ -150,9 +150,8 @@ def test_a_scale_needs_a_mechanism(tmp_path):
     _train(tmp_path / 'run', mechanism=None, clip_norm=None, num_rounds=3)
 
 
-@pytest.mark.parametrize(
-  'is_private', [True, pytest.param(False, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize('is_private', [True, False])
 def test_what_was_computed_besides_is_told(tmp_path, is_private):
   without = {'mechanism': None, 'clip_norm': None, 'num_rounds': 2}
   private = {'mechanism': training_runs.mechanism(2)}

@@ -204,6 +204,7 @@ def test_other_settings_are_refused_by_name(straight):
     _train(run_dir, clients=changed)
 
 
+@pytest.mark.slow
 def test_other_hyper_parameters_are_refused_by_name(scheduled):
   run_dir, kwargs = scheduled
   name = 'client_optimizer.strength: 0.1 then, 0.2 now'

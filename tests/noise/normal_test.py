@@ -76,6 +76,7 @@ def test_pairs_and_neighbours_are_independent():
         assert abs(np.mean(left * right)) < bound
 
 
+@pytest.mark.slow
 def test_tails_of_10_million_numbers_are_those_of_a_normal():
   # Binomial counts in 10^7 draws: 633.4 beyond 4, 5.73 beyond 5. A Poisson count of
   # mean 633.4 is outside of 440..840 with probability below 1e-12; one of mean 5.73

@@ -216,6 +216,7 @@ class TestRefusals:
         each.close()
     assert f'--scheduler={address} cannot be ' in said
 
+  @pytest.mark.slow
   def test_a_cluster_whose_workers_are_missing_or_others(self, tmp_path):
     """No workers, then one that is fit, but not for a folder, then one of old code."""
     output = tmp_path / 'output'

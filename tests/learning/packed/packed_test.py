@@ -166,6 +166,7 @@ def test_one_after_the_other_is_the_same(data):
   _assert_close(simulation.release(states[0]), beside.release(states[1]))
 
 
+@pytest.mark.slow
 def test_as_a_learning_process_its_type_and_rounds_are_the_same(data):
   simulation = _packed(data, _aggregator('tree'))
   process, composed = simulation.process, _composed(_aggregator('tree'))

@@ -98,6 +98,7 @@ def test_other_bits_are_refused_and_it_goes_on_here(
   assert training_runs.lasting(run_dir) == straight
 
 
+@pytest.mark.slow
 def test_the_same_bits_are_taken_and_kept(tmp_path, straight, worker):
   run_dir = tmp_path / 'run'
   _begin(run_dir)

@@ -82,6 +82,7 @@ def test_a_worker_of_another_release_is_not_used(tmp_path, name):
   )
 
 
+@pytest.mark.slow
 def test_one_of_this_release_is(tmp_path):
   with _worker(tmp_path, '') as worker:
     _round(tmp_path, worker)

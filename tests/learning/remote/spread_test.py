@@ -146,9 +146,8 @@ def test_workers_that_do_not_see_the_data_are_sent_them(data, monkeypatch):
     np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize(
-  'sees', [pytest.param(True, marks=pytest.mark.slow), False]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize('sees', [True, False])
 def test_a_round_of_nobody_is_the_same(data, monkeypatch, sees):
   clients = np.zeros(0, np.int64)
   keys = local_order.keys(9, 0, clients)
@@ -166,6 +165,7 @@ def test_a_round_of_nobody_is_the_same(data, monkeypatch, sees):
     np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.slow
 def test_workers_are_told_the_state_that_is_held(data):
   with _simulation(data, 'banded', 'local:1') as there:
     state = there.initialize()
