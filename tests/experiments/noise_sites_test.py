@@ -134,6 +134,7 @@ def test_noise_of_clients_and_of_the_server_on_top(tmp_path):
   assert said.returncode == 0, said.stdout
 
 
+@pytest.mark.slow
 def test_integer_noise_under_a_secure_sum(tmp_path):
   result = _run(
     tmp_path / 'run',

@@ -145,6 +145,7 @@ def test_one_by_one_and_gaussian_alone_it_is_exact(tmp_path):
   assert shares == pytest.approx(list(mechanism.shares.values()), rel=1e-12)
 
 
+@pytest.mark.slow
 def test_each_part_has_its_own_noise(tmp_path):
   size = 4000
   mechanism = _joint('gaussian', (3.0, 5.0), ('1', '0'))

@@ -110,7 +110,7 @@ def fixture_whole_of(whole_runs, start):
   return whole_of
 
 
-@pytest.mark.parametrize('traced', [False, True])
+@pytest.mark.parametrize('traced', [False, pytest.param(True, marks=pytest.mark.slow)])
 @two_kinds
 def test_files_that_are_there_are_used(kind, traced, start, whole_of):
   whole = whole_of(kind)

@@ -84,6 +84,7 @@ def test_exact_values_equal_brute_force_and_bounds_are_not_below(num_rounds):
       assert np.all(np.diff(profile) >= 0), message
 
 
+@pytest.mark.slow
 def test_of_two_bounds_of_a_toeplitz_matrix_the_smaller_one_is_used():
   rng = np.random.default_rng(1)
   smaller = set()

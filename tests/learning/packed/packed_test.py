@@ -215,6 +215,7 @@ def test_models_are_the_same_but_for_a_last_bit_in_any_number_of_packs(data):
       np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.slow
 def test_a_round_that_is_run_again_is_the_same_to_the_bit(data):
   simulation = _packed(data, _aggregator('banded'))
   first, _ = simulation.next(simulation.initialize(), *_round(0))
@@ -251,6 +252,7 @@ def test_a_client_that_ends_in_nan_is_counted_and_adds_nothing(tmp_path):
   _assert_close(simulation.release(held), output.state)
 
 
+@pytest.mark.slow
 def test_a_state_of_another_process_is_refused(data):
   private, plain = _packed(data, _aggregator('gaussian')), _packed(data, None)
   with pytest.raises(ValueError, match='of another process'):

@@ -189,6 +189,7 @@ def test_what_a_killed_program_leaves_is_removed_by_the_next_one(data):
     assert all(map(private_directory._FILE.fullmatch, names))
 
 
+@pytest.mark.slow
 def test_workers_look_whether_they_see_the_same_data(data, monkeypatch):
   looked, sees_data = [], member.Session.sees_data
   monkeypatch.setattr(
