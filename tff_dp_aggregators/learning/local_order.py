@@ -69,5 +69,7 @@ def permutation(key: int, num_examples: int, epoch: int = 0) -> np.ndarray:
 def _mix(numbers: np.ndarray) -> np.ndarray:
   mixed = numbers + np.uint64(INCREMENT)
   for shift, factor in zip(SHIFTS[:2], FACTORS):
-    mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-  return mixed ^ (mixed >> np.uint64(SHIFTS[2]))
+    mixed ^= mixed >> np.uint64(shift)
+    mixed *= np.uint64(factor)
+  mixed ^= mixed >> np.uint64(SHIFTS[2])
+  return mixed

@@ -188,6 +188,21 @@ def open_temporary(num_bytes: int) -> Directory:
   return _checked(handle)
 
 
+def write(path: str, content: bytes) -> None:
+  """Writes a file of this user alone; one that is there is overwritten.
+
+  Args:
+    path: In a directory that was opened here.
+    content: What is to be in it.
+
+  Raises:
+    OSError: If it cannot be written.
+  """
+  flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+  with os.fdopen(os.open(path, flags, 0o600), 'wb') as file:
+    file.write(content)
+
+
 def _leads_to(path: str, directory: int) -> bool:
   with contextlib.suppress(OSError):
     return os.path.samestat(os.stat(path), os.fstat(directory))

@@ -123,7 +123,9 @@ class PackedData:
 
   def sizes(self, clients: np.ndarray) -> np.ndarray:
     """How many examples each client has; int64 like `clients`."""
-    return np.asarray(self._offsets[clients + 1]) - self.starts(clients)
+    sizes = np.asarray(self._offsets[clients + 1])
+    sizes -= self._offsets[clients]
+    return sizes
 
   def examples(self, number: int) -> list[np.ndarray]:
     """A client's features, read-only, in the order of `features`."""

@@ -20,6 +20,10 @@ from tff_dp_aggregators.learning.packed import training as training_lib
 class Mean(Protocol):
   """How updates become their mean; states are those of an aggregation process."""
 
+  @property
+  def clients_add_noise(self) -> bool:
+    """Whether `add_noise` adds any."""
+
   def initial_state(self) -> Any:
     """The state before the first round."""
 
@@ -77,6 +81,11 @@ class Server:
         'aggregator must be a mean of this package, which packed simulation knows how '
         f'to sum; got {type(mean).__name__}.'
       )
+
+  @property
+  def clients_add_noise(self) -> bool:
+    """Whether `add_noise` adds any."""
+    return self._mean.clients_add_noise
 
   def initial_state(self) -> tff.learning.templates.LearningAlgorithmState:
     """The state before the first round."""
@@ -183,6 +192,7 @@ class _PrivateMean:
   def __init__(self, mean: factory.DPMean):
     self._mean = mean
     self._noised_by = mean.noised_by
+    self.clients_add_noise = mean.noised_by is not None
     self.initial_state = mean.initial_state
 
   def client_params(self, state: Any) -> Any:
@@ -234,6 +244,8 @@ def _check_keys(aggregator: factory.DPMeanFactory) -> None:
 
 class _PlainMean:
   """That of `tff.aggregators.UnweightedMeanFactory`, without privacy."""
+
+  clients_add_noise = False
 
   def initial_state(self) -> Any:
     return (), ()

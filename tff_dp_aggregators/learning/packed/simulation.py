@@ -28,19 +28,19 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_dp_aggregators.aggregators import tracing
+from tff_dp_aggregators.base import machine
 from tff_dp_aggregators.learning import process_parts
 from tff_dp_aggregators.learning.packed import choice
+from tff_dp_aggregators.learning.packed import cohort as cohort_lib
 from tff_dp_aggregators.learning.packed import cutting
 from tff_dp_aggregators.learning.packed import data as data_lib
 from tff_dp_aggregators.learning.packed import leaves
 from tff_dp_aggregators.learning.packed import pack as pack_lib
 from tff_dp_aggregators.learning.packed import server as server_lib
 from tff_dp_aggregators.learning.packed import training as training_lib
-from tff_dp_aggregators.learning.schedules import checking
 from tff_dp_aggregators.noise import private_directory
 
 _ROWS = tff.TensorType(np.int64, [None, 3])
-_CUTS = tff.TensorType(np.int64, [None])
 # States that are kept: that before a round and that after it.
 _KEPT = 2
 
@@ -131,24 +131,34 @@ class PackedFedAvg:
       self._run = self._make_run()  # What else is wrong is raised here.
     self._begin = begin
 
-  def _make_run(self) -> Callable[[str, str, np.ndarray, np.ndarray], Any]:
-    """Makes what runs a round, of a file for each state, before and after, and `_cut`.
+  def _make_run(self) -> Callable[[str, str, cohort_lib.Cohort], Any]:
+    """Makes what runs a round, of a file for each state, before and after, and who.
 
     A whole round is one graph: what is large does not leave it. Its packs, and the
     noise, which depends on none of them, are computed side by side.
     """
     pack = self._pack(self._server.add_noise)
 
-    @tff.tensorflow.computation(np.str_, np.str_, _ROWS, _CUTS)
+    @tff.tensorflow.computation(np.str_, np.str_, np.str_, np.int32)
     @tracing.as_written
-    def run(path: Any, next_path: Any, rows: Any, cuts: Any) -> Any:
+    def compute(path: Any, next_path: Any, rows: Any, num_packs: Any) -> Any:
       state = read(path, self._state_specs)
       weights, params = self._server.for_clients(state)
       sums = self._sums_of_packs(
-        pack, weights, params, rows, cuts, self._data.tensors(), os.cpu_count() or 1
+        pack,
+        weights,
+        params,
+        functools.partial(cohort_lib.rows_in, rows),
+        num_packs,
+        self._data.tensors(),
+        machine.usable_processors(),
       )
       _, metrics = self._end_round(state, sums, next_path)
       return metrics
+
+    def run(path: str, next_path: str, cohort: cohort_lib.Cohort) -> Any:
+      with cohort.in_files(self._run_id) as rows:
+        return compute(path, next_path, rows, len(cohort))
 
     return run
 
@@ -167,8 +177,8 @@ class PackedFedAvg:
     pack: pack_lib.Pack,
     weights: Any,
     params: Any,
-    rows: tf.Tensor,
-    cuts: tf.Tensor,
+    rows: Callable[[tf.Tensor], tf.Tensor],
+    num_packs: tf.Tensor,
     examples: training_lib.Examples,
     parallel: int,
     keep_apart: Callable[[tf.DType], bool] = lambda dtype: False,
@@ -179,13 +189,12 @@ class PackedFedAvg:
       pack: What each computes.
       weights: As for `Pack.run`.
       params: As for `Pack.run`.
-      rows: Of all packs.
-      cuts: Where they begin and end.
+      rows: Those of a pack, by its number.
+      num_packs: How many there are.
       examples: As for `Pack.run`.
       parallel: How many are trained at once.
       keep_apart: Of which dtypes there is to be a value for each pack, and no sum.
     """
-    num_packs = tf.shape(cuts)[0] - 1
     zeros = pack.zeros(weights, params)
 
     def begin(zero: tf.Tensor) -> Any:
@@ -194,7 +203,7 @@ class PackedFedAvg:
       return tf.TensorArray(zero.dtype, num_packs, element_shape=zero.shape)
 
     def body(number: tf.Tensor, totals: Any) -> Any:
-      sums = pack.run(weights, params, rows[cuts[number] : cuts[number + 1]], examples)
+      sums = pack.run(weights, params, rows(number), examples)
       return number + 1, [
         total.write(number, each) if isinstance(total, tf.TensorArray) else total + each
         for total, each in zip(totals, tf.nest.flatten(sums))
@@ -252,23 +261,18 @@ class PackedFedAvg:
 
     Raises:
       TypeError: If `clients` are no vector of whole numbers.
-      ValueError: If one of them is not there, or twice.
+      ValueError: If one of them is not there, or twice, or there is not a key for each.
     """
-    rows, cuts = self._cut(clients, keys)
-    return [rows[begin:end] for begin, end in zip(cuts, cuts[1:])]
+    return list(self._cohort(clients, keys))
 
-  def _cut(
-    self, clients: np.ndarray, keys: np.ndarray
-  ) -> tuple[np.ndarray, np.ndarray]:
-    """Of each client, as `packs` says, most examples first; and where packs begin."""
-    clients = checking.check_cohort('clients', clients, len(self._data))
-    starts, sizes = self._data.starts(clients), self._data.sizes(clients)
-    rows = np.stack([starts, sizes, keys.view(np.int64)], axis=1)
-    num_packs = self._num_packs or cutting.num_packs(
-      sizes, self._training.local_epochs, side_by_side=self.one_by_one is None
-    )
-    rows = rows[np.argsort(-sizes, kind='stable')]
-    return rows, cutting.cuts(len(rows), max(1, min(num_packs, len(rows))))
+  def _cohort(self, clients: np.ndarray, keys: np.ndarray) -> cohort_lib.Cohort:
+    def cut(sizes: np.ndarray) -> np.ndarray:
+      num_packs = self._num_packs or cutting.num_packs(
+        sizes, self._training.local_epochs, side_by_side=self.one_by_one is None
+      )
+      return cutting.cuts(len(sizes), max(1, min(num_packs, len(sizes))))
+
+    return cohort_lib.Cohort(self._data, clients, keys, cut)
 
   def initialize(self) -> HeldState:
     """The state before the first round."""
@@ -296,12 +300,12 @@ class PackedFedAvg:
       TypeError: As for `packs`.
       ValueError: As for `packs`, or if the state is no longer there.
     """
-    path, (rows, cuts) = self._path(state), self._cut(clients, keys)
+    path, cohort = self._path(state), self._cohort(clients, keys)
     if state.number == self._latest:
       after = self._new_state()
     else:
       after = HeldState(self._run_id, state.number + 1)
-    encoded = self._run(path, self._path(after), rows, cuts)
+    encoded = self._run(path, self._path(after), cohort)
     return after, leaves.to_numpy(encoded, self._metrics_specs)
 
   def release(self, state: HeldState) -> tff.learning.templates.LearningAlgorithmState:
@@ -344,9 +348,7 @@ class PackedFedAvg:
         f'{self._state_specs}.'
       )
     held = self._new_state()
-    descriptor = os.open(self._path(held), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, 'wb') as file:
-      file.write(leaves.encode_to_bytes(state))
+    private_directory.write(self._path(held), leaves.encode_to_bytes(state))
     return held
 
   def _new_state(self) -> HeldState:

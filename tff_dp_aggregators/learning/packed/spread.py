@@ -23,6 +23,7 @@ from tensorflow_federated.proto.v0 import executor_pb2
 
 from tff_dp_aggregators.aggregators import tracing
 from tff_dp_aggregators.base import machine
+from tff_dp_aggregators.learning.packed import cohort as cohort_lib
 from tff_dp_aggregators.learning.packed import data as data_lib
 from tff_dp_aggregators.learning.packed import leaves
 from tff_dp_aggregators.learning.packed import simulation
@@ -31,6 +32,7 @@ from tff_dp_aggregators.learning.remote import connection
 from tff_dp_aggregators.learning.remote import crew as crew_lib
 from tff_dp_aggregators.learning.remote import job as job_lib
 from tff_dp_aggregators.learning.remote import seats
+from tff_dp_aggregators.noise import private_directory
 from tff_dp_aggregators.workers import group
 
 _KEYS = tff.TensorType(np.int64, [None])
@@ -103,7 +105,7 @@ class SpreadFedAvg(simulation.PackedFedAvg):
     """How many packs were given to a worker after another one had them."""
     return self._crew.given_again
 
-  def _make_run(self) -> Callable[[str, str, np.ndarray, np.ndarray], Any]:
+  def _make_run(self) -> Callable[[str, str, cohort_lib.Cohort], Any]:
     pack = self._pack(None)
 
     def write_broadcast(state: Any, broadcast_path: Any, result: Any) -> Any:
@@ -128,8 +130,8 @@ class SpreadFedAvg(simulation.PackedFedAvg):
         pack,
         weights,
         params,
-        rows,
-        cuts,
+        lambda number: rows[cuts[number] : cuts[number + 1]],
+        tf.shape(cuts)[0] - 1,
         examples,
         parallel,
         lambda dtype: not dtype.is_integer,
@@ -167,15 +169,20 @@ class SpreadFedAvg(simulation.PackedFedAvg):
       found = [tf.gather(feature, numbers) for feature in self._data.tensors()]
       return job_lib.sealed(label, tf.concat([[index], leaves.encode(found)], axis=0))
 
-    @tff.tensorflow.computation(np.str_, np.str_, np.str_, np.str_, _KEYS)
+    @tff.tensorflow.computation(np.str_, np.str_, np.str_, np.str_, np.str_, np.int32)
     @tracing.as_written
     def finish(
-      path: Any, next_path: Any, next_broadcast_path: Any, sums_path: Any, keys: Any
+      path: Any,
+      next_path: Any,
+      next_broadcast_path: Any,
+      sums_path: Any,
+      rows: Any,
+      num_packs: Any,
     ) -> Any:
       state = simulation.read(path, self._state_specs)
       sums = simulation.read(sums_path, self._answer_specs)
-      _, params = self._server.for_clients(state)
-      sums = self._server.add_noise(params, sums, tf.bitcast(keys, tf.uint64))
+      if self._server.clients_add_noise:
+        sums = self._with_noise(state, sums, rows, num_packs)
       next_state, metrics = self._end_round(state, sums, next_path)
       return write_broadcast(next_state, next_broadcast_path, metrics)
 
@@ -193,9 +200,25 @@ class SpreadFedAvg(simulation.PackedFedAvg):
     )
     return self._spread
 
-  def _spread(
-    self, path: str, next_path: str, rows: np.ndarray, cuts: np.ndarray
+  def _with_noise(
+    self, state: Any, sums: Any, rows: tf.Tensor, num_packs: tf.Tensor
   ) -> Any:
+    """Inside a computation: sums with the noise that clients of the simulation add."""
+    _, params = self._server.for_clients(state)
+
+    def body(number: tf.Tensor, noised: Any) -> Any:
+      keys = tf.bitcast(cohort_lib.rows_in(rows, number)[:, 2], tf.uint64)
+      return number + 1, self._server.add_noise(params, noised, keys)
+
+    _, sums = tf.while_loop(
+      lambda number, unused_noised: number < num_packs,
+      body,
+      (tf.constant(0), sums),
+      parallel_iterations=1,
+    )
+    return sums
+
+  def _spread(self, path: str, next_path: str, cohort: cohort_lib.Cohort) -> Any:
     """A round, whose packs workers train."""
     next_broadcast_path = _broadcast_path(next_path)
     self._told.discard(next_path)
@@ -205,13 +228,12 @@ class SpreadFedAvg(simulation.PackedFedAvg):
       self._told.add(path)
     with open(broadcast_path, 'rb') as file:
       broadcast = file.read()
-    packs = [rows[begin:end] for begin, end in zip(cuts, cuts[1:])]
     totals = [
       np.zeros(spec.shape, spec.dtype.as_numpy_dtype)
       for spec in tf.nest.flatten(self._answer_specs)
     ]
     in_turn = _InTurn()
-    for numbers, sums in self._crew.results(broadcast, packs):
+    for numbers, sums in self._crew.results(broadcast, cohort):
       for total, each in zip(totals, sums):
         if _is_exact(total.dtype):
           np.add(total, each, out=total)
@@ -220,11 +242,14 @@ class SpreadFedAvg(simulation.PackedFedAvg):
         floats = [total for total in totals if not _is_exact(total.dtype)]
         for total, each in zip(floats, values):
           np.add(total, each, out=total)
-    with open(sums_path, 'wb') as file:  # In a directory of this user alone.
-      file.write(leaves.encode_to_bytes(totals))
-    metrics = self._finish_round(
-      path, next_path, next_broadcast_path, sums_path, rows[:, 2]
-    )
+    private_directory.write(sums_path, leaves.encode_to_bytes(totals))
+    with contextlib.ExitStack() as stack:
+      rows = ''
+      if self._server.clients_add_noise:
+        rows = stack.enter_context(cohort.in_files(self._run_id))
+      metrics = self._finish_round(
+        path, next_path, next_broadcast_path, sums_path, rows, len(cohort)
+      )
     self._told.add(next_path)
     return metrics
 
