@@ -3,7 +3,8 @@
 Claims:
 
 * Packs cover a cohort, in order, and differ by one client at most.
-* Two clients make two packs; a cohort of any size makes packs that are not large.
+* Two clients make two packs; a cohort of any size makes packs that are not large, and
+  one of 3,000 makes two.
 * More examples never make fewer packs.
 * A round has the same bits whatever number of processors the machine has.
 """
@@ -21,6 +22,7 @@ from tff_dp_aggregators import aggregators
 from tff_dp_aggregators import learning
 from tff_dp_aggregators import noise
 from tff_dp_aggregators import strategies
+from tff_dp_aggregators.base import machine
 from tff_dp_aggregators.learning import local_order
 from tff_dp_aggregators.learning import packed
 from tff_dp_aggregators.learning.packed import cutting
@@ -35,7 +37,13 @@ def test_packs_cover_a_cohort_and_are_alike(cohort, side_by_side):
   assert lengths.sum() == cohort
   assert lengths.max() - lengths.min() <= 1
   assert lengths.min() >= 1
-  assert lengths.max() <= 4097
+  assert lengths.max() <= cutting.LARGEST
+
+
+def test_cohorts_of_three_thousand_are_not_cut_for_their_memory():
+  for cohort in (2, 300, 3000):
+    assert cutting.num_packs(np.ones(cohort), 1, side_by_side=True) == 2
+  assert cutting.num_packs(np.ones(4000), 1, side_by_side=True) == 4
 
 
 def test_no_clients_make_one_pack():
@@ -103,11 +111,11 @@ def _rounds(data, model, num_clients):
     return tf.nest.flatten((simulation.release(state), metrics))
 
 
-def test_bits_do_not_depend_on_how_many_processors_python_counts(tmp_path, monkeypatch):
+def test_bits_do_not_depend_on_how_many_processors_may_be_used(tmp_path, monkeypatch):
   data = packed.lay_out(populations.Population(), str(tmp_path / 'data'))
   found = []
   for processors in (1, 5):
-    monkeypatch.setattr('os.cpu_count', lambda number=processors: number)
+    monkeypatch.setattr(machine, 'usable_processors', lambda n=processors: n)
     found.append(_rounds(data, populations.model(metrics=True), 10))
   for one, other in zip(*found):
     np.testing.assert_array_equal(one, other)

@@ -5,6 +5,7 @@ Claims:
 * Encoded side by side, records that no training is likely to make (huge, tiny, zero,
   subnormal, NaN, infinite) have no norm above the clip norm, as exact numbers tell, and
   those that are not finite are zero and counted.
+* However small a model, no more clients are trained at once than a pack has.
 * They are the integers of each record by itself, to the round-off of a norm.
 """
 
@@ -14,7 +15,11 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.learning.packed import populations
 from tff_dp_aggregators import aggregators
+from tff_dp_aggregators.learning import packed
+from tff_dp_aggregators.learning.packed import cutting
+from tff_dp_aggregators.learning.packed import pack
 from tff_dp_aggregators.queries import grid
 
 _CLIP_NORM, _NOISE_MULTIPLIER = 0.3, 1.0
@@ -71,3 +76,10 @@ def test_records_encoded_at_once_are_within_the_bound_and_those_of_each_alone():
     if nonfinite:
       assert not integers.any()
   assert counts.clients.numpy().tolist() == [1] * len(records)
+
+
+def test_no_more_clients_are_trained_at_once_than_a_pack_has():
+  training = packed.LocalTraining(
+    populations.model(), tff.learning.optimizers.build_sgdm(0.1), batch_size=4
+  )
+  assert pack.at_once(training) == cutting.LARGEST

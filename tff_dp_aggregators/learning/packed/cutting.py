@@ -14,7 +14,10 @@ import numpy as np
 _LEAST_SIDE_BY_SIDE, _LEAST_ONE_BY_ONE = 8192, 256
 # More of them do not speed up what one machine does, until they are large.
 _ENOUGH = 32
-_LARGEST = 4096
+# Clients of a pack, and how many are trained at once: what a pack takes does not grow
+# with the cohort. More of them take no less time a client. Cohorts of up to 3,000, as
+# those of most published runs, are not cut for it: they make two packs anyway.
+LARGEST = 1536
 
 
 def num_packs(sizes: np.ndarray, local_epochs: int, *, side_by_side: bool) -> int:
@@ -37,13 +40,13 @@ def num_packs(sizes: np.ndarray, local_epochs: int, *, side_by_side: bool) -> in
     >>> num_packs(np.full(100, 20), 1, side_by_side=False)
     4
     >>> num_packs(np.full(10**6, 10), 1, side_by_side=True)
-    256
+    1024
   """
   cohort = len(sizes)
   least = _LEAST_SIDE_BY_SIDE if side_by_side else _LEAST_ONE_BY_ONE
   wanted = min(_ENOUGH, int(sizes.sum()) * local_epochs // least)
   power = max(1, wanted.bit_length() - 1)
-  while cohort > _LARGEST << power:
+  while cohort > LARGEST << power:
     power += 1
   return max(1, min(cohort, 1 << power))
 

@@ -4,6 +4,7 @@ from typing import Any, Callable, Optional
 
 import tensorflow as tf
 
+from tff_dp_aggregators.learning.packed import cutting
 from tff_dp_aggregators.learning.packed import data as data_lib
 from tff_dp_aggregators.learning.packed import training as training_lib
 
@@ -16,12 +17,15 @@ _COPIES = 8
 def at_once(training: training_lib.LocalTraining) -> int:
   """How many clients may be trained side by side, for the memory that it takes.
 
+  However small the model, their examples and what is made of them take memory as well.
+
   Args:
     training: What each does.
   """
   trainable, _ = training.model.initial_weights
   num_bytes = sum(each.nbytes for each in tf.nest.flatten(trainable))
-  return max(1, _BYTES_IN_FLIGHT // (_COPIES * max(1, num_bytes)))
+  fitting = _BYTES_IN_FLIGHT // (_COPIES * max(1, num_bytes))
+  return max(1, min(fitting, cutting.LARGEST))
 
 
 def is_padded(training: training_lib.LocalTraining, data: data_lib.PackedData) -> bool:
