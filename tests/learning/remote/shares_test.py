@@ -9,7 +9,7 @@ Claims:
 * Of a share that fails, each pack is trained alone, and one pack's failure is blamed on
   the pack if it fails twice, and else on the worker.
 * A pack that is lost again and again is trained alone, and counted as lost.
-* A share holds no more than may be sent or handed up at once.
+* A share holds no more than may be sent, told of or handed up at once.
 """
 
 import collections
@@ -41,7 +41,7 @@ def _worker(parallel=1, pace=None, in_place=True):
 
 def _packs(number, example_bytes=1, bytes_apart=8):
   """Packs of nine examples, of which each is 10 of what a share's work is."""
-  return shares.Dealing([9] * number, example_bytes, bytes_apart)
+  return shares.Dealing([1] * number, [9] * number, example_bytes, bytes_apart)
 
 
 def _next(dealing, worker, ready=None, late=1e9):
@@ -156,6 +156,17 @@ def test_packs_of_an_answer_that_does_not_count_are_trained(clock):
   assert _next(dealing, quick).packs == (2,)
 
 
+def test_a_share_has_no_more_clients_than_may_be_told_of(clock):
+  worker = _worker(pace=1e-6)
+  dealing = shares.Dealing([2**15] * 5 + [2**17], [2**15] * 5 + [2**17], 1, 8)
+  found = []
+  while not dealing.is_done:
+    share = _next(dealing, worker)
+    found.append(share.packs)
+    assert dealing.counts(share)
+  assert found == [(0, 1), (2, 3), (4,), (5,)]
+
+
 def test_of_packs_that_fail_together_each_is_trained_alone(clock):
   one, other = _worker(pace=0.1), _worker(pace=0.1)
   dealing = _packs(3)
@@ -217,7 +228,7 @@ def test_packs_of_other_sizes_are_shared_by_their_examples(clock):
   sizes = sorted(np.random.default_rng(0).lognormal(3, 1, 64).astype(int))[::-1]
   workers = {_worker(2): 1.0, _worker(2): 1.0}
   for this_round in range(4):
-    dealing = shares.Dealing(sizes, 1, 8)
+    dealing = shares.Dealing(np.ones_like(sizes), sizes, 1, 8)
     simulated = _Round(clock, dealing, workers)
     lasted = simulated.run()
     if this_round:
@@ -233,8 +244,8 @@ def test_each_pack_counts_once_whatever_happens(clock, seed):
   workers = [
     _worker(int(rng.integers(1, 4)), in_place=bool(rng.integers(2))) for _ in range(3)
   ]
-  examples = rng.integers(0, 2**25, num_packs)
-  dealing = shares.Dealing(examples, 1, int(rng.choice([8, 2**25])))
+  clients, examples = rng.integers(0, [[2**15], [2**25]], [2, num_packs])
+  dealing = shares.Dealing(clients, examples, 1, int(rng.choice([8, 2**25])))
   under_way, over, counted = [], [], collections.Counter()
   for step in itertools.count():
     assert step < 5000

@@ -171,7 +171,7 @@ class Crew:
 
     Args:
       broadcast: What all of them are told.
-      packs: Rows of each.
+      packs: Rows of each, which may be made anew whenever they are asked for.
 
     Yields:
       Numbers of some packs, and what `Job.parse` made of the answer for them; each pack
@@ -182,9 +182,9 @@ class Crew:
       NoWorkersError: If there is no worker for longer than they may be missing.
       RoundTimeoutError: If it takes longer than a round may.
     """
-    examples = [int(rows[:, 1].sum()) for rows in packs]
+    clients, examples = zip(*((len(rows), int(rows[:, 1].sum())) for rows in packs))
     dealing = shares.Dealing(
-      examples, self.job.bytes_of_example, self.job.bytes_apart()
+      clients, examples, self.job.bytes_of_example, self.job.bytes_apart()
     )
     with self._changed:
       this_round = _Round(
@@ -246,6 +246,21 @@ class Crew:
       member: Whose they are to be.
       over: Is set when the worker is lost; `wake` then.
     """
+    dealt = self._deal(member, over)
+    if dealt is None:
+      return None
+    this_round, share = dealt
+    label = [this_round.number, share.packs[0], secrets.randbits(62)]
+    return member_lib.Task(
+      np.array(label, np.int64),
+      this_round.broadcast,
+      [this_round.packs[pack] for pack in share.packs],
+      share,
+    )
+
+  def _deal(
+    self, member: member_lib.Member, over: threading.Event
+  ) -> Optional[tuple[_Round, shares.Share]]:
     with self._changed:
       while not over.is_set():
         this_round, seconds = self._round, None
@@ -254,13 +269,7 @@ class Crew:
           ready = {each.worker for each in self._members.values() if each.is_ready}
           share = dealing.next(worker, ready, self._late_seconds)
           if share is not None:
-            label = [this_round.number, share.packs[0], secrets.randbits(62)]
-            return member_lib.Task(
-              np.array(label, np.int64),
-              this_round.broadcast,
-              [this_round.packs[pack] for pack in share.packs],
-              share,
-            )
+            return this_round, share
           # Neither late packs nor the end of one that it has make a noise.
           until = dealing.seconds_until_next(worker)
           if 0 < until < _TICK_SECONDS:

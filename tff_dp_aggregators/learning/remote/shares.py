@@ -31,6 +31,8 @@ _LONGEST_SHARE_SECONDS = 10.0
 _CLOCK_SECONDS = 1e-6
 # Of examples that are sent with one, or of values for each of its packs.
 _MOST_BYTES = 64 * 2**20
+# Who they are is sent with each, some 200 bytes a client until the worker has it.
+_MOST_CLIENTS = 2**16
 # How many answers are waited with for an earlier one, if they have much of the latter.
 _SHARES_AHEAD = 4
 # Times a pack is lost with its worker, before it is trained alone.
@@ -83,16 +85,24 @@ class Dealing:
     given_again: How many packs were given to a worker after another one had them.
   """
 
-  def __init__(self, examples: Sequence[int], example_bytes: int, bytes_apart: int):
+  def __init__(
+    self,
+    clients: Sequence[int],
+    examples: Sequence[int],
+    example_bytes: int,
+    bytes_apart: int,
+  ):
     """Initializes it.
 
     Args:
-      examples: How many each pack has.
+      clients: How many each pack has.
+      examples: How many these have.
       example_bytes: Of one, which is sent to who does not see the data.
       bytes_apart: Of what is handed up for each pack, as sums depend on their order.
     """
     # What a pack costs besides its examples is not less than what one of them does.
     self._work = 1.0 + np.asarray(examples, np.float64)
+    self._clients = np.asarray(clients, np.int64)
     self._shipped_bytes = np.asarray(examples, np.int64) * example_bytes
     self._num_packs = len(self._work)
     self._most_apart = max(1, _MOST_BYTES // max(1, bytes_apart))
@@ -179,11 +189,11 @@ class Dealing:
     return self._sent_to(worker, packs[:number])
 
   def _sent_to(self, worker: Worker, packs: list[int]) -> list[int]:
-    """The first packs, as many as may be sent at once if they have to be."""
+    """The first packs, as many as may be sent at once, or be told of."""
+    packs = _fitting(packs, self._clients[packs], _MOST_CLIENTS)
     if worker.in_place:
       return packs
-    sent = np.cumsum(self._shipped_bytes[packs])
-    return packs[: max(1, int(np.searchsorted(sent, _MOST_BYTES, 'right')))]
+    return _fitting(packs, self._shipped_bytes[packs], _MOST_BYTES)
 
   def _part(self, worker: Worker, ready: Collection[Worker]) -> float:
     """How much work a worker is to have next, for its speed; `Share.work`."""
@@ -287,3 +297,8 @@ class Dealing:
     for pack in share.packs:
       if self._is_open(pack) and pack not in held:
         bisect.insort(self._pending, pack)
+
+
+def _fitting(packs: list[int], sizes: np.ndarray, most: int) -> list[int]:
+  """The first packs, as many as come to no more than that, and one at least."""
+  return packs[: max(1, int(np.searchsorted(np.cumsum(sizes), most, 'right')))]
