@@ -26,8 +26,10 @@ cohort of 10^6; what is sent goes through memory here and not through a network,
 has to carry the megabytes that are printed with it.
 
 At last come clients as small as those of the digits, with 6 images of 64 numbers and a
-logistic regression (650 parameters), in --small_cohorts of one population; and the
-ratios for two workers with the largest model, and the rates of the largest cohort.
+logistic regression (650 parameters), in --small_cohorts of one population, with the
+bytes a client by which memory grows from cohorts of 10^4, whose packs train as many at
+once as any, to the largest; and the ratios for two workers with the largest model, and
+the rates of the largest cohort.
 """
 
 import os
@@ -64,6 +66,7 @@ from tff_dp_aggregators import aggregators
 from tff_dp_aggregators import learning
 from tff_dp_aggregators import noise
 from tff_dp_aggregators import strategies
+from tff_dp_aggregators.base import machine
 from tff_dp_aggregators.learning import local_order
 from tff_dp_aggregators.learning import packed
 from tff_dp_aggregators.learning.packed import cutting
@@ -72,6 +75,7 @@ from tff_dp_aggregators.learning.packed import spread
 _FEATURES, _CLASSES, _EXAMPLES, _FEW_EXAMPLES = 64, 10, 20, 6
 _SAMPLE_SECONDS = 0.02
 _UNTIMED = 2
+_FULL_PACKS = 10**4
 _FAR_WORKERS, _FAR_COHORT = 100, 10**6
 _TERMS = ('round', 'pack', 'pack x 10^6', 'worker x 10^6', 'client', 'client x 10^6')
 
@@ -187,12 +191,12 @@ def _children(pid: int) -> list[int]:
 
 
 def _memory() -> tuple[int, int]:
-  """Megabytes now, but for files: of this program with its runtime, and of a worker."""
+  """Bytes now, but for files: of this program with its runtime, and of a worker."""
 
   def anonymous(pid: int) -> int:
     status = _status(pid)
     kilobytes = (status.get(name, '0').split()[0] for name in ('RssAnon', 'RssShmem'))
-    return sum(map(int, kilobytes)) // 1024
+    return sum(map(int, kilobytes)) * 1024
 
   # A worker is a program that has a process of TFF's; the runtime is one itself.
   children = {each: _children(each) for each in _children(os.getpid())}
@@ -228,7 +232,7 @@ def _say(case: _Case, alone: float, sent: Optional[tuple[float, float]]) -> None
     f' {case.packs:4d} packs  {case.cohort / case.seconds:9.0f} clients/s'
     f'  {case.seconds:8.4f} s'
   )
-  near, far = case.memory
+  near, far = (round(each / 1e6) for each in case.memory)
   if sent is not None:
     text += (
       f'  efficiency {alone / case.seconds:4.2f}'
@@ -249,7 +253,7 @@ def _cases(
   size = sum(int(np.size(each)) for each in weights)
   found: list[_Case] = []
   alone: dict[int, float] = {}
-  for workers in sorted({0, 1, 2, os.cpu_count() or 1}):
+  for workers in sorted({0, 1, 2, machine.usable_processors()}):
     with _simulation(layers, data, workers, examples) as simulation:
       for cohort in cohorts:
         traffic = getattr(simulation, 'traffic', None)
@@ -272,9 +276,28 @@ def _cases(
   return found
 
 
+def _say_growth(cases: list[_Case]) -> None:
+  """Prints by how much memory grows with the cohort."""
+  for workers in sorted({case.workers for case in cases}):
+    some = [case for case in cases if case.workers == workers]
+    some = [case for case in some if case.cohort >= _FULL_PACKS]
+    if len(some) < 2:
+      continue
+    first, last = some[0], some[-1]
+    near, far = (
+      (after - before) / (last.cohort - first.cohort)
+      for before, after in zip(first.memory, last.memory)
+    )
+    where = f'{workers} workers' if workers else 'single process'
+    print(
+      f'memory from {first.cohort} to {last.cohort} clients a round, {where}: '
+      f'{near:.0f} + {far:.0f} bytes a client'
+    )
+
+
 def _fit(cases: list[_Case]) -> np.ndarray:
   """Seconds of each of the terms of the cost; prints them and how well they fit."""
-  processors = os.cpu_count() or 1
+  processors = machine.usable_processors()
   spread_cases = [case for case in cases if case.workers]
   terms = np.array([case.terms(processors) for case in spread_cases])
   seconds = np.array([case.seconds for case in spread_cases])
@@ -319,7 +342,7 @@ def main() -> None:
     data = packed.lay_out(clients, os.path.join(scratch, 'small'))
     layers = (_FEATURES, _CLASSES)
     print(f'logistic regression, {_FEW_EXAMPLES} examples a client:')
-    _cases(layers, small, _FLAGS.rounds, data, _FEW_EXAMPLES)
+    _say_growth(_cases(layers, small, _FLAGS.rounds, data, _FEW_EXAMPLES))
   _conclude(cases)
 
 
