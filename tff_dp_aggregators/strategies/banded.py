@@ -17,10 +17,9 @@ about all banded strategies.
 
 import dataclasses
 import math
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 import numpy as np
-import scipy.linalg
 
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.strategies import cache as cache_lib
@@ -31,6 +30,7 @@ from tff_dp_aggregators.strategies import size
 from tff_dp_aggregators.strategies import strategy as strategy_lib
 from tff_dp_aggregators.strategies import toeplitz
 from tff_dp_aggregators.strategies import workload as workload_lib
+from tff_dp_aggregators.strategies.numerics import banded_problem
 from tff_dp_aggregators.strategies.numerics import bands
 from tff_dp_aggregators.strategies.numerics import descent
 from tff_dp_aggregators.strategies.numerics import gram
@@ -136,7 +136,7 @@ class Banded(strategy_lib.Strategy):
     if not self._is_disjoint(participation):
       return sensitivity_lib.squared_by_round(self.materialize(), participation)
     so_far = np.cumsum(np.square(self.diagonals), axis=0)
-    before = _best_before(so_far[-1], participation)
+    before = sensitivity_lib.best_before(so_far[-1], participation)
     spent = np.zeros(self.num_rounds)
     for i, norms in enumerate(so_far):
       last = (norms + before)[: self.num_rounds - i]
@@ -151,7 +151,7 @@ class Banded(strategy_lib.Strategy):
     if not self._is_disjoint(participation):
       return sensitivity_lib.squared(self.materialize(), participation)[0]
     norms = np.square(self.diagonals).sum(axis=0)
-    return float((norms + _best_before(norms, participation)).max())
+    return float((norms + sensitivity_lib.best_before(norms, participation)).max())
 
   def sensitivity_kind(
     self, participation: Optional[participation_lib.Participation] = None
@@ -179,7 +179,7 @@ class Banded(strategy_lib.Strategy):
     O(n^3) and dense.
     """
     workload = workload_lib.check(self.num_rounds, workload)
-    inverse_workload = _inverse_diagonals(workload)
+    inverse_workload = banded_problem.inverse_diagonals(workload)
     if inverse_workload is None:
       return gram.errors(self.materialize(), workload)
     return bands.inverse_row_norms(bands.multiply(self.diagonals, inverse_workload))
@@ -254,7 +254,7 @@ def optimize(
   toeplitz.check_bands(num_rounds, num_bands)
   size.check_bands(num_rounds, num_bands)
   checks.check_objective(objective)
-  _check_separation(num_rounds, num_bands, participation)
+  check_separation(num_bands, participation_lib.check(num_rounds, participation))
   workload = workload_lib.check(num_rounds, workload)
   if max_gap is not None and not max_gap > 0:
     raise ValueError(f'max_gap must be positive, such as 1e-3, got {max_gap}.')
@@ -325,11 +325,11 @@ several at least 4 rounds apart, those with columns of equal norm only
     diagonals = strategy.diagonals
   else:
     error = float(errors.max())
-    with progress_lib.Progress(f'weights of {_name(strategy.diagonals)}') as progress:
+    with progress_lib.Progress(f'weights of {name(strategy.diagonals)}') as progress:
       minimum = _descend(
         strategy.diagonals, objective, workload, _TOLERANCES['max'], progress
       )
-    diagonals, weights = _unit_columns(minimum.point), minimum.weights
+    diagonals, weights = banded_problem.unit_columns(minimum.point), minimum.weights
   return gram.Certificate(
     error=strategy.sensitivity_squared() * error,
     lower_bound=_lower_bound(diagonals, workload, weights),
@@ -350,12 +350,12 @@ def _optimize(
 ) -> Banded:
   """As `optimize`, for verified arguments."""
   start = toeplitz.BandedToeplitz.square_root(num_rounds, num_bands).materialize()
-  point = _unit_columns(bands.from_dense(start, num_bands))
+  point = banded_problem.unit_columns(bands.from_dense(start, num_bands))
   tolerance, weights = _TOLERANCES[objective], None
-  with progress_lib.Progress(_name(point)) as progress:
+  with progress_lib.Progress(name(point)) as progress:
     while True:
       minimum = _descend(point, objective, workload, tolerance, progress, weights)
-      point = _unit_columns(minimum.point)
+      point = banded_problem.unit_columns(minimum.point)
       strategy = Banded(num_rounds, point)
       if max_gap is None:
         return strategy
@@ -384,67 +384,8 @@ def _descend(
 ) -> descent.Minimum:
   """Minimises over the diagonals; their columns may have any length."""
   minimize = descent.minimize_mean if objective == 'mean' else descent.minimize_max
-  return minimize(_errors_of_columns(workload), start, tolerance, progress, weights)
-
-
-def _errors_of_columns(workload: gram.Checked) -> descent.Errors:
-  """The errors of a banded strategy once its columns are divided by their norms."""
-  inverse_workload = _inverse_diagonals(workload)
-  if inverse_workload is None:
-    errors_of_units = _dense_errors(workload)
-  else:
-    errors_of_units = _structured_errors(inverse_workload)
-
-  def errors(columns: np.ndarray) -> Optional[descent.Evaluated]:
-    if np.any(columns[0] <= 0):
-      return None
-    norms = np.linalg.norm(columns, axis=0)
-    units = columns / norms
-    values, pull_back_units = errors_of_units(units)
-
-    def pull_back(weights: np.ndarray) -> np.ndarray:
-      by_units = pull_back_units(weights)
-      return (by_units - units * (units * by_units).sum(axis=0)) / norms
-
-    return values, pull_back
-
-  return errors
-
-
-def _structured_errors(
-  inverse_workload: np.ndarray,
-) -> Callable[[np.ndarray], descent.Evaluated]:
-  """Errors by diagonals: row norms of the inverse of C A^-1, which is banded."""
-
-  def errors(diagonals: np.ndarray) -> descent.Evaluated:
-    norms = bands.InverseRowNorms(bands.multiply(diagonals, inverse_workload))
-
-    def pull_back(weights: np.ndarray) -> np.ndarray:
-      by_product = norms.pull_back(weights)
-      return bands.multiply_pull_back(by_product, inverse_workload)
-
-    return norms.values, pull_back
-
-  return errors
-
-
-def _dense_errors(
-  workload: gram.Checked,
-) -> Callable[[np.ndarray], descent.Evaluated]:
-  """Errors by diagonals, for any workload: dB = -B dC C^-1 with B = A C^-1."""
-
-  def errors(diagonals: np.ndarray) -> descent.Evaluated:
-    matrix = bands.to_dense(diagonals)
-    estimator = gram.estimator(matrix, workload)
-
-    def pull_back(weights: np.ndarray) -> np.ndarray:
-      middle = estimator.T @ (weights[:, np.newaxis] * estimator)
-      by_matrix = scipy.linalg.solve_triangular(matrix, -2.0 * middle, lower=True)
-      return bands.from_dense(by_matrix.T, len(diagonals))
-
-    return np.square(estimator).sum(axis=1), pull_back
-
-  return errors
+  errors = banded_problem.errors_of_columns(workload)
+  return minimize(errors, start, tolerance, progress, weights)
 
 
 def _lower_bound(
@@ -453,65 +394,19 @@ def _lower_bound(
   weights: np.ndarray,
 ) -> float:
   """A lower bound of the least error there can be, by duality (`certify`)."""
-  multiplier = gram.multiplier(bands.to_dense(diagonals), workload, weights)
-  for i in range(1, len(diagonals)):
-    for triangle in (multiplier[i:], multiplier.T[i:]):
-      np.einsum('jj->j', triangle[:, : triangle.shape[0]])[:] = 0.0
-  multiplier = gram.shift_to_positive(multiplier)
+  multiplier = banded_problem.multiplier(diagonals, workload, weights)
   budget = math.fsum(np.diagonal(multiplier))
   return gram.lower_bound(multiplier, budget, workload, weights)
 
 
-def _best_before(
-  norms: np.ndarray, participation: participation_lib.Participation
-) -> np.ndarray:
-  """Entry j: the largest sum of norms of earlier rounds of a client that has round j.
-
-  At most `max_participations - 1` rounds.
-  """
-  others = participation.possible_participations - 1
-  separation = participation.min_separation
-  best = np.zeros(len(norms))
-  if not participation.fixed_epoch:
-    for _ in range(others):
-      best = np.maximum.accumulate(norms + _delay(best, separation))
-    return _delay(best, separation)
-  if others:
-    largest = np.zeros((others, separation))  # Of each residue class, in no order.
-    for first in range(0, len(norms), separation):
-      epoch = norms[first : first + separation]
-      members = np.arange(len(epoch))
-      best[first : first + separation] = largest.sum(axis=0)[: len(epoch)]
-      smallest = largest.argmin(axis=0)[: len(epoch)]
-      largest[smallest, members] = np.maximum(largest[smallest, members], epoch)
-  return best
-
-
-def _delay(values: np.ndarray, rounds: int) -> np.ndarray:
-  delayed = np.zeros_like(values)
-  delayed[rounds:] = values[: max(0, len(values) - rounds)]
-  return delayed
-
-
-def _unit_columns(diagonals: np.ndarray) -> np.ndarray:
-  return diagonals / np.linalg.norm(diagonals, axis=0)
-
-
-def _inverse_diagonals(workload: gram.Checked) -> Optional[np.ndarray]:
-  """Those of the inverse of the workload, if it is known and banded."""
-  if not isinstance(workload, workload_lib.Workload) or (
-    workload.learning_rates is not None and min(workload.learning_rates) == 0
-  ):
-    return None
-  return workload.inverse_diagonals()
-
-
-def _check_separation(
-  num_rounds: int,
-  num_bands: int,
-  participation: Optional[participation_lib.Participation],
+def check_separation(
+  num_bands: int, participation: participation_lib.Participation
 ) -> None:
-  participation = participation_lib.check(num_rounds, participation)
+  """Refuses bands with which columns of one client would overlap.
+
+  Raises:
+    ValueError: If clients may come back in less than `num_bands` rounds.
+  """
   if (
     participation.possible_participations > 1
     and num_bands > participation.min_separation
@@ -523,7 +418,8 @@ def _check_separation(
     )
 
 
-def _name(diagonals: np.ndarray) -> str:
+def name(diagonals: np.ndarray) -> str:
+  """What a matrix is called where progress is shown."""
   return f'banded {diagonals.shape[1]} x {diagonals.shape[0]}'
 
 
