@@ -15,6 +15,7 @@ from tff_dp_aggregators.noise import interpreters
 from tff_dp_aggregators.noise import persistent
 from tff_dp_aggregators.noise import redrawn
 from tff_dp_aggregators.noise import rows as rows_lib
+from tff_dp_aggregators.noise import scaled
 from tff_dp_aggregators.noise import streaming
 from tff_dp_aggregators.strategies import noise_cost
 from tff_dp_aggregators.strategies import recursion as recursion_lib
@@ -143,7 +144,7 @@ def terms_of(strategy: strategies.Strategy) -> redrawn.Terms:
   """
   recursion = strategy.recursion()
   if recursion.max_terms is not None:
-    return redrawn.RecursionTerms(interpret(recursion), recursion.max_terms)
+    return _terms_of_few(recursion, recursion.max_terms)
   if noise_cost.max_terms(strategy) is None:
     raise ValueError(
       f"storage 'redraw' would make the noise of {strategy} of all rows of z so far. "
@@ -153,12 +154,33 @@ def terms_of(strategy: strategies.Strategy) -> redrawn.Terms:
   return redrawn.MatrixTerms(strategy.noise_matrix())
 
 
+def _terms_of_few(recursion: recursion_lib.Recursion, max_terms: int) -> redrawn.Terms:
+  """The rows of z of a recursion whose noise is made of few of them."""
+  if isinstance(recursion, recursion_lib.Scaled):
+    terms = _terms_of_few(recursion.recursion, max_terms)
+    return redrawn.ScaledTerms(terms, scaled.factor_of(recursion))
+  return redrawn.RecursionTerms(interpret(recursion), max_terms)
+
+
+def _scaled_form(recursion: recursion_lib.Scaled) -> _Form:
+  """The form of what is scaled, whose noise is scaled where it is emitted."""
+  form, factor = _form_of(recursion.recursion), scaled.factor_of(recursion)
+  return _Form(
+    lambda recursion, rewind: form.interpret(recursion.recursion, rewind),
+    lambda *past: scaled.ScaledNoise(form.carried(*past), factor),
+    lambda *past: scaled.ScaledNoise(form.persistent(*past), factor),
+  )
+
+
 def _form_of(recursion: recursion_lib.Recursion) -> _Form:
+  if isinstance(recursion, recursion_lib.Scaled):
+    return _scaled_form(recursion)
   for known, form in _FORMS.items():
     if isinstance(recursion, known):
       return form
+  names = ', '.join(known.__name__ for known in _FORMS)
   raise TypeError(
-    f'a recursion must be one of {", ".join(known.__name__ for known in _FORMS)} of '
+    f'a recursion must be one of {names} and Scaled of '
     f'strategies.recursion, got {type(recursion).__name__}.'
   )
 

@@ -5,6 +5,7 @@ makes it possible.
 """
 
 import abc
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,26 @@ class RecursionTerms(Terms):
     indices = tf.concat([[this_round], tf.gather(step.stamps, slots)], axis=0)
     weights = tf.concat([step.fresh, tf.gather(step.past[0], slots)], axis=0)
     return indices, weights
+
+
+class ScaledTerms(Terms):
+  """Those of other terms, with weights times a factor of the round."""
+
+  def __init__(self, terms: Terms, factor: Callable[[tf.Tensor], tf.Tensor]):
+    """Initializes the terms.
+
+    Args:
+      terms: What is scaled.
+      factor: That of a round, a float64 scalar.
+    """
+    self._terms = terms
+    self._factor = factor
+    self.max_terms = terms.max_terms
+
+  def of(self, this_round: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """The same rows, with scaled weights."""
+    indices, weights = self._terms.of(this_round)
+    return indices, self._factor(this_round) * weights
 
 
 class MatrixTerms(Terms):

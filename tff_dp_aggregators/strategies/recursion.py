@@ -11,6 +11,7 @@ Which, with what weights, and what is remembered in turn, is the *recursion* tha
 * `TreeNodes`: sums over nodes of a binary tree, one of which is completed each round.
 * `DecayingSums`: sums over all rounds that decay. For `C` whose columns are sums of
   exponentials, also cut off ones.
+* `Scaled`: that of another recursion, over a scale that changes from epoch to epoch.
 
 A new strategy returns one of them, and all else follows: the layer `noise` interprets
 them in TensorFlow, and `noise_cost` tells what a round costs. `Recursion.serve` is what
@@ -432,6 +433,63 @@ class DecayingSums(Recursion):
       later = noise
     assert later is not None  # The first copy has no delay.
     return later
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Scaled(Recursion):
+  """The noise of another recursion, times a factor that is the same for an epoch.
+
+      noise[t] = factors[t // epoch_rounds] * (noise of `recursion`)[t]
+
+  Nothing more is remembered than what `recursion` does, which goes on unscaled.
+
+  Attributes:
+    recursion: Whose noise it is.
+    factors: Of each epoch, float64 of shape [epochs]. The last one is that of all later
+      epochs, too.
+    epoch_rounds: Rounds of an epoch.
+
+  Raises:
+    TypeError: If a number is not one, or `recursion` is none.
+    ValueError: If there are no factors, one is not finite, or `epoch_rounds` is less
+      than 1.
+  """
+
+  recursion: Recursion
+  factors: np.ndarray
+  epoch_rounds: int
+
+  def __post_init__(self) -> None:
+    if not isinstance(self.recursion, Recursion):
+      raise TypeError(f'recursion must be a Recursion, got {self.recursion!r}.')
+    factors = _check_array('factors', self.factors, 1)
+    if not factors.size:
+      raise ValueError('factors must be of one epoch at least; got none.')
+    object.__setattr__(self, 'factors', factors)
+    checks.check_positive_int('epoch_rounds', self.epoch_rounds)
+
+  # Not of the class: it is so if it is of what is scaled.
+  @property
+  def applies_noise_matrix(self) -> bool:  # type: ignore[override]
+    """Whether the noise is the strategy's `noise_matrix()` times these rows of z."""
+    return self.recursion.applies_noise_matrix
+
+  @property
+  def work(self) -> Work:
+    """That of what is scaled."""
+    return self.recursion.work
+
+  @property
+  def max_terms(self) -> Optional[int]:
+    """As many as of what is scaled."""
+    return self.recursion.max_terms
+
+  def serve(
+    self, this_round: int, row: Callable[[int], np.ndarray], memory: Memory
+  ) -> np.ndarray:
+    """Serves the round of what is scaled, and scales its noise."""
+    epoch = min(this_round // self.epoch_rounds, len(self.factors) - 1)
+    return self.factors[epoch] * self.recursion.serve(this_round, row, memory)
 
 
 def check(recursion: Recursion, noise_matrix: np.ndarray) -> None:
