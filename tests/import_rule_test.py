@@ -56,6 +56,7 @@ FLOORS = {
     ('toeplitz', 'tree', 'dense'),
     ('banded', 'banded_inverse', 'blt'),
     ('windowed_blt', 'restarts'),
+    ('epoch_scaled',),
     ('registry',),
   ),
   'accounting': (
@@ -202,7 +203,7 @@ def test_noise_and_what_it_costs_name_no_kind_of_strategy():
   folder = ROOT / PACKAGE / 'strategies'
   kinds = {
     node.name
-    for path in folder.glob('*.py')
+    for path in folder.rglob('*.py')
     for node in ast.walk(ast.parse(path.read_text(encoding='utf-8')))
     if isinstance(node, ast.ClassDef)
     and any(
@@ -210,7 +211,7 @@ def test_noise_and_what_it_costs_name_no_kind_of_strategy():
       for part in node.body
     )
   }
-  assert {'BLT', 'BinaryTree', 'Identity'} <= kinds
+  assert {'BLT', 'BinaryTree', 'EpochToeplitz', 'Identity'} <= kinds
   for path in [*(ROOT / PACKAGE / 'noise').glob('*.py'), folder / 'noise_cost.py']:
     tree = ast.parse(path.read_text(encoding='utf-8'))
     names = {

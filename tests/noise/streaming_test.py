@@ -67,6 +67,19 @@ _STRATEGIES = {
   'windowed_blt_narrow': lambda n: strategies.WindowedBLT(
     n, min(5, n), _SCALES, _DECAYS
   ),
+  'epoch_toeplitz': lambda n: strategies.EpochToeplitz(
+    n, min(5, n), (1.5, 0.9, 0.4)[: -(-n // 5)], (2.0, -0.7, 0.4, 0.1)[:n]
+  ),
+  'epoch_toeplitz_1_band': lambda n: strategies.EpochToeplitz(n, 1, (0.5,), (2.0,)),
+  'epoch_inverse': lambda n: strategies.EpochBandedInverse(
+    n, min(4, n), (1.5, 2.0)[: -(-n // 4)], (1.0, -0.4, -0.2)[:n]
+  ),
+  'epoch_windowed_blt': lambda n: strategies.EpochWindowedBLT(
+    n, min(6, n), (1.2, 1.0, 0.7)[: -(-n // 6)], min(n // 3 + 2, n), (0.4,), (0.9,)
+  ),
+  'epoch_windowed_blt_narrow': lambda n: strategies.EpochWindowedBLT(
+    n, n, (0.6,), min(5, n), _SCALES, _DECAYS
+  ),
   'tree_honaker': strategies.BinaryTree,
   'tree_honaker_restarts': lambda n: strategies.BinaryTree(n, restart_every=min(6, n)),
   'tree_plain': lambda n: strategies.BinaryTree(n, honaker=False),
@@ -95,6 +108,7 @@ _ALGORITHMS = (
   'toeplitz_signed',
   'banded',
   'windowed_blt',
+  'epoch_toeplitz',
   'tree_plain',
   'tree_honaker_restarts',
 )

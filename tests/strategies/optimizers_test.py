@@ -8,6 +8,7 @@ Claims:
   error, `objective='max'` is the largest error, and another objective is refused.
 """
 
+import importlib
 import inspect
 import pkgutil
 
@@ -21,6 +22,10 @@ from tff_dp_aggregators.strategies import blt
 from tff_dp_aggregators.strategies import dense
 from tff_dp_aggregators.strategies import toeplitz
 from tff_dp_aggregators.strategies import windowed_blt
+from tff_dp_aggregators.strategies.epoch_scaled import banded as epoch_banded
+from tff_dp_aggregators.strategies.epoch_scaled import banded_inverse as epoch_inverse
+from tff_dp_aggregators.strategies.epoch_scaled import toeplitz as epoch_toeplitz
+from tff_dp_aggregators.strategies.epoch_scaled import windowed_blt as epoch_windowed
 
 _ROUNDS = 60
 # How to call each for 60 rounds, and who takes part.
@@ -33,6 +38,26 @@ _OPTIMIZERS = {
   ),
   'blt': (blt.optimize, {'num_buffers': 3}, Participation(_ROUNDS, 12)),
   'dense': (dense.optimize, {}, Participation(_ROUNDS, 12, fixed_epoch=True)),
+  'epoch_scaled.banded': (
+    epoch_banded.optimize,
+    {'num_bands': 12},
+    Participation(_ROUNDS, 12),
+  ),
+  'epoch_scaled.banded_inverse': (
+    epoch_inverse.optimize,
+    {'num_bands': 4},
+    Participation(_ROUNDS, 12),
+  ),
+  'epoch_scaled.toeplitz': (
+    epoch_toeplitz.optimize,
+    {'num_bands': 12},
+    Participation(_ROUNDS, 12),
+  ),
+  'epoch_scaled.windowed_blt': (
+    epoch_windowed.optimize,
+    {'num_decays': 2},
+    Participation(_ROUNDS, 12),
+  ),
   'toeplitz': (toeplitz.optimize, {'num_bands': 12}, Participation(_ROUNDS, 12)),
   'windowed_blt': (
     windowed_blt.optimize,
@@ -50,12 +75,20 @@ each = pytest.mark.parametrize('name', _OPTIMIZERS)
 
 
 def test_these_are_all_optimizers():
+  prefix = strategies.__name__ + '.'
+  rooms = [strategies, strategies.epoch_scaled]
+  modules = [
+    importlib.import_module(f'{room.__name__}.{module.name}')
+    for room in rooms
+    for module in pkgutil.iter_modules(room.__path__)
+    if not module.ispkg
+  ]
   public = {
-    module.name: [name for name in vars(getattr(strategies, module.name)) if
-                  name.startswith('optimize')]
-    for module in pkgutil.iter_modules(strategies.__path__)
-    if hasattr(strategies, module.name) and not module.ispkg
-  }  # fmt: skip
+    module.__name__[len(prefix) :]: [
+      name for name in vars(module) if name.startswith('optimize')
+    ]
+    for module in modules
+  }
   assert {name: found for name, found in public.items() if found} == {
     name: ['optimize'] for name in _OPTIMIZERS
   }

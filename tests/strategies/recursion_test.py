@@ -52,6 +52,19 @@ _STRATEGIES = {
   ),
   'windowed_blt_one_copy': lambda n: strategies.WindowedBLT(n, n, _SCALES, _DECAYS),
   'windowed_blt_no_decays': lambda n: strategies.WindowedBLT(n, min(5, n), (), ()),
+  'epoch_toeplitz': lambda n: strategies.EpochToeplitz(
+    n, min(5, n), (1.5, 0.9, 0.4)[: -(-n // 5)], (2.0, -0.7, 0.4, 0.1)[:n]
+  ),
+  'epoch_toeplitz_1_band': lambda n: strategies.EpochToeplitz(n, 1, (0.5,), (2.0,)),
+  'epoch_inverse': lambda n: strategies.EpochBandedInverse(
+    n, min(4, n), (1.5, 2.0)[: -(-n // 4)], (1.0, -0.4, -0.2)[:n]
+  ),
+  'epoch_windowed_blt': lambda n: strategies.EpochWindowedBLT(
+    n, min(6, n), (1.2, 1.0, 0.7)[: -(-n // 6)], min(n // 3 + 2, n), (0.4,), (0.9,)
+  ),
+  'epoch_windowed_blt_narrow': lambda n: strategies.EpochWindowedBLT(
+    n, n, (0.6,), min(5, n), _SCALES, _DECAYS
+  ),
   'tree_honaker': strategies.BinaryTree,
   'tree_honaker_restarts': lambda n: strategies.BinaryTree(n, restart_every=6),
   'tree_honaker_restarts_at_once': lambda n: strategies.BinaryTree(n, restart_every=1),
@@ -110,6 +123,9 @@ def _narrow(num_rounds):
     lambda n: strategies.BandedInverse.square_root(n, 16),
     lambda n: strategies.BLT(n, _SCALES, _DECAYS),
     lambda n: strategies.WindowedBLT(n, 300, _SCALES, _DECAYS),
+    lambda n: strategies.EpochToeplitz.of(
+      strategies.BandedToeplitz.square_root(n, 100), 100, (1.1, 1.0, 0.9)
+    ),
     strategies.BinaryTree,
     lambda n: strategies.BinaryTree(n, restart_every=1000),
     lambda n: strategies.BinaryTree(n, honaker=False),
@@ -237,6 +253,24 @@ def test_the_last_line_of_weights_is_that_of_all_later_rounds():
   assert np.diagonal(noise, -1).tolist() == [-1, -0.5, -0.5, -0.5]
 
 
+def test_the_last_factor_is_that_of_all_later_epochs():
+  unscaled = recursion_lib.LastRounds([[1.0, -0.5]], 'noise')
+  noise = recursion_lib.Scaled(unscaled, [1.0, 10.0], 2).noise_rows(np.eye(6))
+  # What is remembered is not scaled.
+  expected = unscaled.noise_rows(np.eye(6)) * np.array([[1, 1, 10, 10, 10, 10]]).T
+  np.testing.assert_array_equal(noise, expected)
+
+
+def test_a_tree_may_be_scaled_as_well():
+  tree = strategies.BinaryTree(6)
+  scaled = recursion_lib.Scaled(tree.recursion(), [2.0, 0.5], 3)
+  assert not scaled.applies_noise_matrix
+  matrix = np.repeat([2.0, 0.5], 3)[:, np.newaxis] * tree.noise_matrix()
+  recursion_lib.check(scaled, matrix)
+  with pytest.raises(ValueError, match='the noise of round 0 would have 4 times'):
+    recursion_lib.check(scaled, tree.noise_matrix())
+
+
 def test_several_copies_end_what_the_one_before_began():
   # y[t] = z[t] - (y[t - 1] + y[t - 2]), the window of three of a sum without decay.
   recursion = recursion_lib.DecayingSums(
@@ -264,6 +298,22 @@ def test_several_copies_end_what_the_one_before_began():
       lambda: recursion_lib.TreeNodes([1.0], tree_rounds=0),
       ValueError,
       'tree_rounds must be at least 1',
+    ),
+    (lambda: recursion_lib.Scaled(3, [1.0], 1), TypeError, 'a Recursion, got 3'),
+    (
+      lambda: recursion_lib.Scaled(recursion_lib.TreeNodes([1.0]), [], 1),
+      ValueError,
+      'factors must be of one epoch at least',
+    ),
+    (
+      lambda: recursion_lib.Scaled(recursion_lib.TreeNodes([1.0]), [np.nan], 1),
+      ValueError,
+      'factors must be finite',
+    ),
+    (
+      lambda: recursion_lib.Scaled(recursion_lib.TreeNodes([1.0]), [1.0], 0),
+      ValueError,
+      'epoch_rounds must be at least 1',
     ),
     (lambda: recursion_lib.DecayingSums([], []), ValueError, 'one sum at least'),
     (

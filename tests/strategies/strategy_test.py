@@ -20,6 +20,9 @@ from tff_dp_aggregators.strategies import BandedInverse
 from tff_dp_aggregators.strategies import BandedToeplitz
 from tff_dp_aggregators.strategies import BinaryTree
 from tff_dp_aggregators.strategies import Dense
+from tff_dp_aggregators.strategies import EpochBandedInverse
+from tff_dp_aggregators.strategies import EpochToeplitz
+from tff_dp_aggregators.strategies import EpochWindowedBLT
 from tff_dp_aggregators.strategies import Identity
 from tff_dp_aggregators.strategies import Participation
 from tff_dp_aggregators.strategies import Strategy
@@ -33,6 +36,9 @@ STRATEGIES = {
   'awkward': BandedToeplitz(4, (1 / 3, -5e-324, 1e300)),
   'blt': BLT(9, (1 / 3, 0.1), (1.0, 0.2)),
   'windowed_blt': WindowedBLT(9, 4, (0.3,), (0.9,)),
+  'epoch_toeplitz': EpochToeplitz(11, 4, (1.2, 1 / 3), (1.0, 0.5, 0.1)),
+  'epoch_windowed_blt': EpochWindowedBLT(9, 3, (1.2, 1.0, 0.7), 3, (0.3,), (0.9,)),
+  'epoch_banded_inverse': EpochBandedInverse(9, 5, (0.7, 1.2), (1.0, -0.5, -0.1)),
   'banded': Banded(5, np.array([[1.0, 1, 1, 1, 2], [1 / 3, 0.5, 0.1, 1, 0]])),
   'dense': Dense(3, np.array([[1 / 3, 0, 0], [0.1, 1, 0], [-0.5, 1e-3, 2]])),
   'honaker': BinaryTree(11),
@@ -206,6 +212,10 @@ def altered(strategy, **changes):
     (altered(Identity(8), kind='banded_toeplitz'), 'was altered'),
     (altered(BandedToeplitz(3, (1, 0.5)), coefficients=[1.0, 0.25]), 'was altered'),
     (altered(BinaryTree(8), checksum=None), 'was altered'),
+    (altered(STRATEGIES['epoch_toeplitz'], epoch_rounds=5), 'was altered'),
+    (altered(STRATEGIES['epoch_toeplitz'], epoch_scales=[1.2, 0.3]), 'was altered'),
+    (altered(STRATEGIES['epoch_toeplitz'], epoch_scales=[1.2, 0.0]), 'epoch 1 is 0.0'),
+    (altered(STRATEGIES['epoch_windowed_blt'], kind='windowed_blt'), 'incomplete'),
     (altered(BinaryTree(8), checksum='sha256:00'), "states checksum 'sha256:00'"),
     (altered(BinaryTree(8), kind='blt-9'), "unknown strategy kind 'blt-9'; known:"),
     (altered(BinaryTree(8), kind=['x']), 'unknown strategy kind'),

@@ -9,6 +9,7 @@ from tff_dp_aggregators.strategies import banded_inverse
 from tff_dp_aggregators.strategies import blt
 from tff_dp_aggregators.strategies import cache
 from tff_dp_aggregators.strategies import dense
+from tff_dp_aggregators.strategies import epoch_scaled
 from tff_dp_aggregators.strategies import participation
 from tff_dp_aggregators.strategies import recursion
 from tff_dp_aggregators.strategies import registry
@@ -23,6 +24,9 @@ from tff_dp_aggregators.strategies.banded import Banded
 from tff_dp_aggregators.strategies.banded_inverse import BandedInverse
 from tff_dp_aggregators.strategies.blt import BLT
 from tff_dp_aggregators.strategies.dense import Dense
+from tff_dp_aggregators.strategies.epoch_scaled import EpochBandedInverse
+from tff_dp_aggregators.strategies.epoch_scaled import EpochToeplitz
+from tff_dp_aggregators.strategies.epoch_scaled import EpochWindowedBLT
 from tff_dp_aggregators.strategies.participation import Participation
 from tff_dp_aggregators.strategies.strategy import Strategy
 from tff_dp_aggregators.strategies.toeplitz import BandedToeplitz
@@ -38,6 +42,9 @@ __all__ = [
   'BandedToeplitz',
   'BinaryTree',
   'Dense',
+  'EpochBandedInverse',
+  'EpochToeplitz',
+  'EpochWindowedBLT',
   'Identity',
   'Participation',
   'Strategy',
@@ -48,6 +55,7 @@ __all__ = [
   'blt',
   'cache',
   'dense',
+  'epoch_scaled',
   'participation',
   'recursion',
   'registry',

@@ -20,6 +20,11 @@ from tff_dp_aggregators.strategies import toeplitz
 from tff_dp_aggregators.strategies import tree
 from tff_dp_aggregators.strategies import windowed_blt
 from tff_dp_aggregators.strategies import workload as workload_lib
+from tff_dp_aggregators.strategies.epoch_scaled import banded as epoch_banded
+from tff_dp_aggregators.strategies.epoch_scaled import banded_inverse as epoch_inverse
+from tff_dp_aggregators.strategies.epoch_scaled import toeplitz as epoch_toeplitz
+from tff_dp_aggregators.strategies.epoch_scaled import windowed_blt as epoch_windowed
+from tff_dp_aggregators.strategies.numerics import epoch_problem
 from tff_dp_aggregators.strategies.numerics import toeplitz_problem
 
 _Limits = participation_lib.Participation
@@ -434,6 +439,51 @@ def _windowed_blt_seconds(limits: _Limits, num_decays: Optional[int] = None) -> 
   return 0.3 + 8e-5 * limits.num_rounds
 
 
+def _by_epochs(
+  unscaled: Callable[..., strategy_lib.Strategy],
+  scaled: Callable[..., strategy_lib.Strategy],
+  never_scaled: Callable[[Any], strategy_lib.Strategy],
+  defaults: Callable[[_Limits], dict[str, int]] = lambda limits: {},
+) -> Callable[..., strategy_lib.Strategy]:
+  """Builds a variant with scales of epochs; without any where nobody comes back.
+
+  Args:
+    unscaled: Builds the kind that it is a variant of.
+    scaled: Optimises the variant; `defaults` are options that have to be given.
+    never_scaled: Makes one of what `unscaled` builds.
+    defaults: Of limits.
+  """
+
+  def build(
+    limits: _Limits, workload: workload_lib.WorkloadLike = None, **given: int
+  ) -> strategy_lib.Strategy:
+    if limits.possible_participations == 1:
+      return never_scaled(unscaled(limits, workload=workload, **given))
+    options = {**defaults(limits), **given}
+    return scaled(limits.num_rounds, participation=limits, workload=workload, **options)
+
+  return build
+
+
+def _epoch_seconds(limits: _Limits, **options: int) -> float:
+  """Steps with a few transforms of all rounds for each scale."""
+  scales = min(limits.possible_participations, epoch_problem.MAX_SCALES)
+  return 0.5 + 2e-4 * limits.num_rounds + 2e-5 * scales * limits.num_rounds
+
+
+def _needless_epochs(
+  unscaled: Callable[[_Limits, dict[str, int]], Optional[str]],
+) -> Callable[[_Limits, dict[str, int]], Optional[str]]:
+  """Why a comparison does without a variant, if it does without its kind or scales."""
+
+  def needless(limits: _Limits, given: dict[str, int]) -> Optional[str]:
+    if limits.possible_participations == 1:
+      return 'a client takes part only once, so that no epoch has a scale of its own.'
+    return unscaled(limits, given)
+
+  return needless
+
+
 def _needless_window(limits: _Limits, given: dict[str, int]) -> Optional[str]:
   if limits.possible_participations == 1:
     return 'a client takes part only once, so that nothing is cut off: it is blt.'
@@ -451,6 +501,29 @@ _BANDS = Option(
   meaning='diagonals that are not 0',
   is_within_rounds=True,
 )
+
+_INVERSE = Option(
+  'num_bands',
+  help=f'bands of the inverse of the matrix, by default {_INVERSE_BANDS}',
+  read=lambda strategy: strategy.num_inverse_bands,
+  words=('1 band', '{} bands'),
+  title='bands of the inverse of C',
+  meaning='diagonals that are not 0',
+  # What is asked of all is bands of C; those of the inverse are another thing.
+  is_compared=False,
+  is_within_rounds=True,
+)
+
+_DECAYS = Option(
+  'num_decays',
+  help='the most exponential decays, by default as many as are worth it',
+  read=lambda strategy: len(strategy.buffer_decays),
+  words=('1 decay', '{} decays'),
+  title='decays',
+  meaning='exponential decays that C adds, and cuts off after a window',
+)
+
+_SHORTER = ', whose columns get shorter from epoch to epoch'
 
 # All kinds by name. Seconds are measured by benchmarks/planning_seconds.py, for 100 to
 # 20000 rounds; where none are said, they hardly count (toeplitz with 4096 bands that
@@ -539,19 +612,7 @@ KINDS: dict[str, Kind] = {
       adapts=True,
       words='noise correlated over rounds by a matrix whose inverse is banded',
       citations=('arXiv:2405.13763', 'arXiv:2505.12128'),
-      options=(
-        Option(
-          'num_bands',
-          help=f'bands of the inverse of the matrix, by default {_INVERSE_BANDS}',
-          read=lambda strategy: strategy.num_inverse_bands,
-          words=('1 band', '{} bands'),
-          title='bands of the inverse of C',
-          meaning='diagonals that are not 0',
-          # What is asked of all is bands of C; those of the inverse are another thing.
-          is_compared=False,
-          is_within_rounds=True,
-        ),
-      ),
+      options=(_INVERSE,),
       seconds=_banded_inverse_seconds,
     ),
     Kind(
@@ -562,18 +623,76 @@ KINDS: dict[str, Kind] = {
       words='noise correlated over rounds by a buffered linear Toeplitz matrix that is '
       'cut off where a client may come back',
       citations=('arXiv:2404.16706', 'arXiv:2408.08868'),
-      options=(
-        Option(
-          'num_decays',
-          help='the most exponential decays, by default as many as are worth it',
-          read=lambda strategy: len(strategy.buffer_decays),
-          words=('1 decay', '{} decays'),
-          title='decays',
-          meaning='exponential decays that C adds, and cuts off after a window',
-        ),
-      ),
+      options=(_DECAYS,),
       seconds=_windowed_blt_seconds,
       needless=_needless_window,
+    ),
+    Kind(
+      'epoch_banded',
+      banded.Banded,
+      _by_epochs(
+        _banded,
+        epoch_banded.optimize,
+        lambda strategy: strategy,
+        lambda limits: {'num_bands': free_bands(limits)},
+      ),
+      adapts=True,
+      words='noise correlated over rounds by a banded matrix' + _SHORTER,
+      citations=('arXiv:2306.08153',),
+      options=(_BANDS,),
+      # The best unit columns first, and about as many steps from there.
+      seconds=lambda limits, **given: 2.5 * _banded_seconds(limits, **given),
+      quicker_with='fewer bands',
+      variants=_free_bands_unless_given,
+      needless=_needless_epochs(_needless_bands),
+    ),
+    Kind(
+      'epoch_toeplitz',
+      epoch_toeplitz.EpochToeplitz,
+      _by_epochs(
+        _toeplitz,
+        epoch_toeplitz.optimize,
+        epoch_toeplitz.EpochToeplitz.of,
+        lambda limits: {'num_bands': free_bands(limits)},
+      ),
+      adapts=True,
+      words='noise correlated over rounds by a banded Toeplitz matrix' + _SHORTER,
+      citations=('arXiv:2405.15913',),
+      options=(_BANDS,),
+      seconds=_epoch_seconds,
+      variants=_free_bands_unless_given,
+      needless=_needless_epochs(_needless_bands),
+    ),
+    Kind(
+      'epoch_banded_inverse',
+      epoch_inverse.EpochBandedInverse,
+      _by_epochs(
+        _banded_inverse,
+        epoch_inverse.optimize,
+        epoch_inverse.EpochBandedInverse.of,
+        lambda limits: {'num_bands': min(_INVERSE_BANDS, limits.num_rounds)},
+      ),
+      adapts=True,
+      words='noise correlated over rounds by a matrix whose inverse is banded'
+      + _SHORTER,
+      citations=('arXiv:2405.13763', 'arXiv:2505.12128'),
+      options=(_INVERSE,),
+      seconds=_epoch_seconds,
+      needless=_needless_epochs(lambda limits, given: None),
+    ),
+    Kind(
+      'epoch_windowed_blt',
+      epoch_windowed.EpochWindowedBLT,
+      _by_epochs(
+        _windowed_blt, epoch_windowed.optimize, epoch_windowed.EpochWindowedBLT.of
+      ),
+      adapts=True,
+      words='noise correlated over rounds by a buffered linear Toeplitz matrix that is '
+      'cut off where a client may come back' + _SHORTER,
+      citations=('arXiv:2404.16706', 'arXiv:2408.08868'),
+      options=(_DECAYS,),
+      seconds=_epoch_seconds,
+      needless=_needless_epochs(_needless_window),
     ),
   )
 }

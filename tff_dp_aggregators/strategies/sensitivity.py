@@ -118,6 +118,98 @@ def squared_of_toeplitz(
   return _better(found, _squared_of_any(matrix, participation))
 
 
+def squared_of_scaled_toeplitz(
+  coefficients: np.ndarray,
+  scales: np.ndarray,
+  participation: participation_lib.Participation,
+) -> tuple[float, bool]:
+  """Squared sensitivity of a Toeplitz matrix with scaled columns, and its kind.
+
+  Args:
+    coefficients: First column before it is scaled, float64 of shape [n].
+    scales: What each column is multiplied with, positive, of shape [n].
+    participation: Who may take part when, for n rounds.
+
+  Returns:
+    As `squared`.
+  """
+  if np.all(scales == scales[0]):
+    squared_unscaled, exact = squared_of_toeplitz(coefficients, participation)
+    return float(scales[0]) ** 2 * squared_unscaled, exact
+  found = toeplitz_sensitivity.scaled_squared(coefficients, scales, participation)
+  if found[1]:
+    return found
+  if participation.possible_participations == 1 or not np.any(
+    coefficients[participation.min_separation :]
+  ):
+    norms = np.square(scales) * np.cumsum(np.square(coefficients))[::-1]
+    return float((norms + best_before(norms, participation)).max()), True
+  if len(coefficients) > _MAX_WRITTEN_OUT:
+    return found
+  matrix = scipy.linalg.toeplitz(coefficients, np.zeros_like(coefficients)) * scales
+  return _better(found, _squared_of_any(matrix, participation))
+
+
+def scaled_toeplitz_by_round(
+  coefficients: np.ndarray,
+  scales: np.ndarray,
+  participation: participation_lib.Participation,
+) -> np.ndarray:
+  """The same for the first 1, 2, ..., n rounds: bounds, the last one as above.
+
+  Args:
+    coefficients: As for `squared_of_scaled_toeplitz`.
+    scales: As for `squared_of_scaled_toeplitz`.
+    participation: Who may take part when, for n rounds.
+
+  Returns:
+    Non-decreasing float64 array of shape [n].
+  """
+  bounds = toeplitz_sensitivity.scaled_squared_by_round(
+    coefficients, scales, participation
+  )
+  whole, _ = squared_of_scaled_toeplitz(coefficients, scales, participation)
+  return np.append(np.minimum(bounds, whole)[:-1], whole)
+
+
+def best_before(
+  norms: np.ndarray, participation: participation_lib.Participation
+) -> np.ndarray:
+  """Entry j: the largest sum of norms of earlier rounds of a client that has round j.
+
+  At most `max_participations - 1` rounds.
+
+  Args:
+    norms: Squared norms of columns that do not overlap, not negative, of shape [n].
+    participation: Who may take part when, for n rounds.
+
+  Returns:
+    Array of shape [n]; O(n max_participations).
+  """
+  others = participation.possible_participations - 1
+  separation = participation.min_separation
+  best = np.zeros(len(norms))
+  if not participation.fixed_epoch:
+    for _ in range(others):
+      best = np.maximum.accumulate(norms + _delay(best, separation))
+    return _delay(best, separation)
+  if others:
+    largest = np.zeros((others, separation))  # Of each residue class, in no order.
+    for first in range(0, len(norms), separation):
+      epoch = norms[first : first + separation]
+      members = np.arange(len(epoch))
+      best[first : first + separation] = largest.sum(axis=0)[: len(epoch)]
+      smallest = largest.argmin(axis=0)[: len(epoch)]
+      largest[smallest, members] = np.maximum(largest[smallest, members], epoch)
+  return best
+
+
+def _delay(values: np.ndarray, rounds: int) -> np.ndarray:
+  delayed = np.zeros_like(values)
+  delayed[rounds:] = values[: max(0, len(values) - rounds)]
+  return delayed
+
+
 def _better(one: tuple[float, bool], other: tuple[float, bool]) -> tuple[float, bool]:
   """Of two bounds of a number the smaller one; what is exact is, but for rounding."""
   return min(one, other, key=lambda found: (not found[1], found[0]))

@@ -270,15 +270,9 @@ class _WindowProblem:
 
   def loss_and_slope(self, parameters: np.ndarray) -> tuple[float, np.ndarray]:
     """For logarithms of the decays' complements and of the scales, and the gradient."""
-    complements, scales = np.split(np.exp(parameters), 2)
-    steps = np.arange(self.window - 1)
-    powers = np.exp(steps * np.log1p(-complements)[:, np.newaxis])
-    coefficients = np.append(1.0, scales @ powers)
+    coefficients, pull_back = coefficients_of(parameters, self.window)
     loss, by_coefficient = self._loss_by_coefficients(coefficients)
-    by_scale = scales * (powers @ by_coefficient[1:])
-    slower = -scales * complements / (1.0 - complements)
-    by_complement = slower * (powers @ (steps * by_coefficient[1:]))
-    return loss, np.append(by_complement, by_scale)
+    return loss, pull_back(by_coefficient)
 
   def _loss_by_coefficients(self, coefficients: np.ndarray) -> tuple[float, np.ndarray]:
     starts = self.uncut.min_separation * np.arange(self.uncut.participations)
@@ -309,6 +303,31 @@ class _WindowProblem:
     back = power_series.multiply(estimator, inverse, n)
     by_coefficient = -2.0 * power_series.correlate(weighted, back, self.window)
     return float(weighted @ estimator), by_coefficient
+
+
+def coefficients_of(
+  parameters: np.ndarray, window: int
+) -> tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]:
+  """The coefficients of a windowed BLT as a function of what is searched.
+
+  Args:
+    parameters: Logarithms of the decays' complements, and then of the scales.
+    window: How many coefficients there are.
+
+  Returns:
+    The coefficients, and what makes of a gradient by them that by the parameters.
+  """
+  complements, scales = np.split(np.exp(parameters), 2)
+  steps = np.arange(window - 1)
+  powers = np.exp(steps * np.log1p(-complements)[:, np.newaxis])
+
+  def pull_back(by_coefficient: np.ndarray) -> np.ndarray:
+    by_scale = scales * (powers @ by_coefficient[1:])
+    slower = -scales * complements / (1.0 - complements)
+    by_complement = slower * (powers @ (steps * by_coefficient[1:]))
+    return np.append(by_complement, by_scale)
+
+  return np.append(1.0, scales @ powers), pull_back
 
 
 def _optimize(problem: _WindowProblem, max_decays: int, min_gain: float) -> WindowedBLT:

@@ -228,7 +228,7 @@ def test_a_target_that_is_none_is_refused(target):
     ),
     (
       (*TREE, '--num_rounds=5', '--noise_multiplier=1', '--num_bands=2'),
-      'num_bands=2 is for banded, toeplitz, banded_inverse, not for tree',
+      'num_bands=2 is for banded, toeplitz, banded_inverse, .*, not for tree',
     ),
     (
       (*TREE, '--num_rounds=5', '--noise_multiplier=1', '--cohort=2'),

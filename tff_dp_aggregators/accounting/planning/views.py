@@ -2,6 +2,7 @@
 
 import io
 import textwrap
+from collections.abc import Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
@@ -126,10 +127,17 @@ def _minor_label(value: float, position: Optional[int]) -> str:
   return f'{value:g}' if f'{value:e}'[0] in '25' else ''
 
 
-def _color(row: planning.Row) -> str:
-  """The same for a mechanism in all plots, sampled or not; variants have their own."""
+def _color(row: planning.Row) -> tuple[float, ...]:
+  """The same for a mechanism in all plots, sampled or not; variants have their own.
+
+  The ten strong colors of the palette first, and then the ten light ones.
+  """
+  from matplotlib import colormaps
+
   names = list(registry.KINDS)
-  return f'C{names.index(row.mechanism.name) + row.variant * len(names)}'
+  number = names.index(row.mechanism.name) + row.variant * len(names)
+  palette: Sequence[tuple[float, ...]] = colormaps['tab20'].colors
+  return palette[(2 * number + number // 10) % len(palette)]
 
 
 def _leaps(row: planning.Row) -> bool:
@@ -182,7 +190,7 @@ def _columns(comparison: planning.Comparison) -> list[_Column]:
   ]
   # What is the same for all rows is said above the table.
   if comparison.task.noise_multiplier is None:
-    title = ('noise', 'multiplier')
+    title = ('noise', 'mult.')
     columns.insert(
       1, _Column(title, lambda row: f'{row.mechanism.noise_multiplier:.5g}')
     )

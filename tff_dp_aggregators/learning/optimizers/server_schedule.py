@@ -82,7 +82,7 @@ class ServerSchedule:
 
     Args:
       name: One of `strategies.registry.KINDS`. 'gaussian' and 'tree' have nothing to
-        adapt; 'blt' and 'windowed_blt' take momentum, but no learning rates that
+        adapt; 'blt' and windowed BLTs take momentum, but no learning rates that
         change.
       participation: Who takes part when, in as many rounds.
       **options: As for `accounting.Mechanism`.

@@ -52,12 +52,26 @@ Coefficients whose signs differ much fare better without the d_i: with |R| in pl
 R, the sum of all |R_pq| is exceeded at most by gains, in the same way. That sum is
 attained if contributions of equal or of alternating sign make all pairs positive.
 
+**Scaled columns.** Let C = T D, T Toeplitz and D = diag(d), d not negative. The first
+argument holds with d[i] above d[i] wherever there is one of larger d further on: let
+f[i] = max_{j >= i} d[j], which does not increase. Then
+
+    sens(T D)^2 <= ||M F u||^2,    F = diag(f),
+
+as the term of p and q above has the factor d[r_p] d[r_q], which is at most
+f[p b] f[q b] by r_p >= p b and r_q >= q b, on each side of which a term of u stands. If
+d does not increase, F is D, and the bound is attained in the same two cases. Nothing in
+it is about epochs: d may fall within b rounds, or at other rounds than multiples of b,
+and clients may come back across its steps. If columns b apart do not overlap, the
+squared sensitivity is in any case the largest sum of squared norms over patterns.
+
 The same u and the same bounds hold for fixed-epoch schemas, whose patterns are some of
 those above, u among them.
 """
 
 import dataclasses
 import math
+from typing import Optional
 
 import numpy as np
 
@@ -112,6 +126,44 @@ def squared(
   return bound, _meets(bound, attained)
 
 
+def scaled_squared_by_round(
+  coefficients: np.ndarray,
+  scales: np.ndarray,
+  participation: participation_lib.Participation,
+) -> np.ndarray:
+  """Upper bounds for the first 1, 2, ..., n rounds of a matrix with scaled columns.
+
+  Args:
+    coefficients: c of the matrix T before its columns are scaled, float64 of shape [n].
+    scales: d, positive, of shape [n].
+    participation: Who may take part when, for n rounds.
+
+  Returns:
+    Non-decreasing array of shape [n].
+  """
+  falling = np.maximum.accumulate(scales[::-1])[::-1]
+  if participation.possible_participations > 1:
+    coefficients = majorant(coefficients, participation.min_separation)
+  return _spent(coefficients, participation, falling)
+
+
+def scaled_squared(
+  coefficients: np.ndarray,
+  scales: np.ndarray,
+  participation: participation_lib.Participation,
+) -> tuple[float, bool]:
+  """Squared sensitivity with scaled columns, and whether it is exact or a bound.
+
+  Args:
+    coefficients: As for `scaled_squared_by_round`.
+    scales: As for `scaled_squared_by_round`.
+    participation: Who may take part when, for n rounds.
+  """
+  bound = float(scaled_squared_by_round(coefficients, scales, participation)[-1])
+  attained = float(_spent(coefficients, participation, scales)[-1])
+  return bound, _meets(bound, attained)
+
+
 def is_earliest(
   coefficients: np.ndarray, participation: participation_lib.Participation
 ) -> bool:
@@ -129,10 +181,12 @@ def majorant(coefficients: np.ndarray, min_separation: int) -> np.ndarray:
 
 
 def _spent(
-  coefficients: np.ndarray, participation: participation_lib.Participation
+  coefficients: np.ndarray,
+  participation: participation_lib.Participation,
+  scales: Optional[np.ndarray] = None,
 ) -> np.ndarray:
   """||C_t u||^2 for the first t rows and the earliest, densest pattern u."""
-  return np.cumsum(np.square(_response(coefficients, participation.rounds)))
+  return np.cumsum(np.square(_response(coefficients, participation.rounds, scales)))
 
 
 def _alternating(
@@ -146,13 +200,18 @@ def _alternating(
   return float(response @ response)
 
 
-def _response(coefficients: np.ndarray, rounds: tuple[int, ...]) -> np.ndarray:
+def _response(
+  coefficients: np.ndarray,
+  rounds: tuple[int, ...],
+  scales: Optional[np.ndarray] = None,
+) -> np.ndarray:
   response = np.zeros(len(coefficients))
   nonzero = np.flatnonzero(coefficients)
   length = 1 + int(nonzero[-1]) if len(nonzero) else 0  # Zeros add nothing.
   for first in rounds:
     reached = response[first : first + length]
-    reached += coefficients[: len(reached)]
+    column = coefficients[: len(reached)]
+    reached += column if scales is None else scales[first] * column
   return response
 
 

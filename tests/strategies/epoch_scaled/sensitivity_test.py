@@ -1,0 +1,139 @@
+"""Sensitivity with columns that are scaled by epochs, against brute force.
+
+Claims, for every kind and over all patterns of a schema, those that straddle epochs and
+those that leave epochs out among them:
+
+* What is said is never below the worst pattern, for all rounds and for fewer; and where
+  it is called exact, it is the worst.
+* It is called exact with falling scales wherever it is for the unscaled strategy by the
+  first argument of `toeplitz_sensitivity`, for any separation and length of epochs; and
+  where columns of one client do not overlap with any scales.
+"""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from tff_dp_aggregators.strategies import BandedInverse
+from tff_dp_aggregators.strategies import BandedToeplitz
+from tff_dp_aggregators.strategies import EpochBandedInverse
+from tff_dp_aggregators.strategies import EpochToeplitz
+from tff_dp_aggregators.strategies import EpochWindowedBLT
+from tff_dp_aggregators.strategies import Participation
+from tff_dp_aggregators.strategies import WindowedBLT
+
+_FALLING, _RISING = (1.3, 1.1, 0.8, 0.5), (0.5, 0.9, 0.7, 1.4)
+_UNSCALED = {
+  'falling': lambda n: BandedToeplitz(n, (1.0, 0.6, 0.4)),
+  'late_rise': lambda n: BandedToeplitz(n, (1.0, 0.1, 0.3, 0.6)),
+  'signed': lambda n: BandedToeplitz(n, (1.0, -0.7, 0.4, -0.1)),
+  'windowed': lambda n: WindowedBLT(n, 4, (0.3, 0.2), (0.95, 0.5)),
+  'inverse': lambda n: BandedInverse(n, (1.0, -0.5, -0.2)),
+  'inverse_signed': lambda n: BandedInverse(n, (1.0, -0.5, 0.3)),
+}
+_KINDS = {
+  BandedToeplitz: EpochToeplitz,
+  WindowedBLT: EpochWindowedBLT,
+  BandedInverse: EpochBandedInverse,
+}
+_DECREASING = ('falling', 'windowed', 'inverse')
+
+
+def _scaled(name, num_rounds, epoch_rounds, scales):
+  unscaled = _UNSCALED[name](num_rounds)
+  epochs = -(-num_rounds // epoch_rounds)
+  return _KINDS[type(unscaled)].of(unscaled, epoch_rounds, scales[:epochs])
+
+
+def _worst(matrix, participation):
+  """max ||C_t u||^2 for the first t rows, with contributions of 1 or -1."""
+  worst = np.zeros(len(matrix))
+  for rounds in participation.patterns():
+    if not rounds:
+      continue
+    for signs in itertools.product((1.0, -1.0), repeat=len(rounds) - 1):
+      response = matrix[:, list(rounds)] @ np.array((1.0, *signs))
+      worst = np.maximum(worst, np.cumsum(np.square(response)))
+  return worst
+
+
+@pytest.mark.parametrize('scales', [_FALLING, _RISING], ids=['falling', 'rising'])
+@pytest.mark.parametrize('epoch_rounds', [3, 4])
+@pytest.mark.parametrize('num_rounds', [11, 12])
+@pytest.mark.parametrize('name', _UNSCALED)
+def test_sensitivity_is_that_of_brute_force(name, num_rounds, epoch_rounds, scales):
+  strategy = _scaled(name, num_rounds, epoch_rounds, scales)
+  matrix = strategy.materialize()
+  for separation, times, fixed in (
+    (2, 3, False),  # Below the bands, and below an epoch.
+    (3, None, False),
+    (3, 2, True),
+    (4, None, False),
+    (4, 2, False),
+    (4, None, True),
+    (5, None, False),  # Steps are elsewhere than where a client comes back.
+    (1, 1, False),
+  ):
+    participation = Participation(num_rounds, separation, times, fixed)
+    worst = _worst(matrix, participation)
+    by_round = strategy.sensitivity_squared_by_round(participation)
+    squared = strategy.sensitivity_squared(participation)
+    kind = strategy.sensitivity_kind(participation)
+    assert np.all(by_round >= worst * (1 - 1e-12)), participation
+    assert np.all(np.diff(by_round) >= 0) and by_round[-1] == squared
+    if kind == 'exact':
+      assert squared == pytest.approx(worst[-1], rel=1e-10), participation
+    disjoint = strategy.num_bands <= separation or times == 1
+    decreasing = name in _DECREASING and scales is _FALLING
+    if disjoint or decreasing:
+      assert kind == 'exact', participation
+    if decreasing:
+      np.testing.assert_allclose(by_round, worst, rtol=1e-12)
+
+
+def test_a_client_that_straddles_epochs_is_found_where_scales_rise():
+  # In round 3 of the first epoch and in round 4, 1 later, of the second it is not
+  # allowed; in rounds 2 and 5 it is, and that is worse than in 0 and 4.
+  strategy = EpochToeplitz(6, 4, (1.0, 2.0), (1.0, 0.5))
+  participation = Participation(6, 3, 2)
+  norms = np.square(strategy.materialize()).sum(axis=0)
+  assert norms.tolist() == [1.25, 1.25, 1.25, 1.25, 5.0, 4.0]
+  assert strategy.sensitivity_squared(participation) == 6.25
+  assert strategy.sensitivity_kind(participation) == 'exact'
+
+
+def test_many_rounds_take_no_matrix():
+  n = 10**5
+  unscaled = BandedToeplitz.square_root(n, 1000)
+  strategy = EpochToeplitz.of(unscaled, 1000, np.linspace(1.2, 0.8, 100))
+  participation = Participation(n, 1000)
+  assert strategy.sensitivity_kind(participation) == 'exact'
+  expected = np.square(np.linspace(1.2, 0.8, 100)).sum()
+  assert strategy.sensitivity_squared(participation) == pytest.approx(expected)
+  by_round = strategy.sensitivity_squared_by_round(participation)
+  assert by_round[999] == pytest.approx(1.2**2)
+  assert np.all(np.isfinite(strategy.per_query_error()))
+
+
+@pytest.mark.parametrize(
+  'arguments, error, message',
+  [
+    ((4, 5, (1.0,)), ValueError, 'epoch_rounds must be at most num_rounds=4, got 5'),
+    ((4, 0, (1.0,)), ValueError, 'epoch_rounds must be at least 1'),
+    ((4, 2.0, (1.0,)), TypeError, 'epoch_rounds must be a whole number'),
+    ((4, 2, ()), ValueError, 'epoch_scales must be 1 to 2 numbers.*shape'),
+    ((4, 2, (1.0,) * 3), ValueError, r'epoch_scales must be 1 to 2 numbers.*\(3,\)'),
+    ((4, 2, (1.0, -1.0)), ValueError, 'positive and finite, but that of epoch 1 is -1'),
+    ((4, 2, (np.inf,)), ValueError, 'that of epoch 0 is inf'),
+    ((4, 2, ('x',)), TypeError, 'epoch_scales'),
+  ],
+)
+def test_data_that_make_no_strategy_are_refused(arguments, error, message):
+  with pytest.raises(error, match=message):
+    EpochToeplitz(*arguments, (1.0,))
+
+
+def test_what_is_scaled_is_of_the_kind_of_the_variant():
+  with pytest.raises(TypeError, match='coefficients'):
+    EpochWindowedBLT.of(BandedToeplitz(4, (1.0, 0.5)))

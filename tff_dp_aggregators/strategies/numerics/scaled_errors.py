@@ -1,0 +1,269 @@
+"""Errors of Toeplitz strategies whose columns are scaled from epoch to epoch.
+
+With C = T D, T Toeplitz and D constant on epochs, the estimator is
+
+    B = A D^-1 G,    G = T^-1, Toeplitz with first column g,
+
+so that row i of G z, the noise of the unscaled strategy, is multiplied by r of its
+epoch before A adds it up. Here are the squared row norms of B as functions of g and of
+r, with their derivatives.
+
+**A workload with momentum**, prefix sums among them, remembers two numbers of what it
+has seen: with decayed sums v[t] = momentum v[t - 1] + x[t], it is rate times the sum of
+v. Let W and V be the first columns of A G and of the decayed sums of G, and phi[m] =
+rate (momentum + ... + momentum^m). For a row t of an epoch that begins in round s,
+
+    B[t, j] = r W[t - j] + h[j] + phi[t - s + 1] f[j],
+
+where h and f are what earlier epochs left, with scales of their own, less what they
+would have left with r: both are zero from j = s on, and from one epoch to the next,
+that begins in round s' = s + l, with r' in place of r,
+
+    h' = h + phi[l] f + (r - r') W[s' - 1 - j],
+    f' = momentum^l f + (r - r') V[s' - 1 - j].
+
+So a row's norm follows from running sums of W^2, products of h and f, and their
+convolutions with W: O(n log n) for each epoch. Derivatives run backwards through that.
+
+**Any other workload** takes the matrix B, O(n^2) for one with learning rates, and
+O(n^3) for an array.
+"""
+
+import abc
+from collections.abc import Sequence
+from typing import Callable, NamedTuple
+
+import numpy as np
+import scipy.linalg
+
+from tff_dp_aggregators.strategies import workload as workload_lib
+from tff_dp_aggregators.strategies.numerics import gram
+from tff_dp_aggregators.strategies.numerics import power_series
+
+# Of weights of the errors: the gradient of their weighted sum by g, and by r.
+PullBack = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+
+
+class Errors(abc.ABC):
+  """Squared row norms of A D^-1 G, for one workload and one division into epochs."""
+
+  @abc.abstractmethod
+  def __call__(
+    self, column: np.ndarray, factors: np.ndarray
+  ) -> tuple[np.ndarray, PullBack]:
+    """The squared norms, float64 of shape [n], and how to differentiate them.
+
+    Args:
+      column: g, shape [n].
+      factors: r, a positive number for each epoch.
+    """
+
+
+def of_workload(workload: gram.Checked, starts: Sequence[int]) -> Errors:
+  """The errors of a workload, in the way that is best for it.
+
+  Args:
+    workload: A.
+    starts: The round in which each epoch begins; 0 is the first.
+  """
+  if isinstance(workload, workload_lib.Workload) and workload.is_toeplitz:
+    return _OfMomentum(workload, starts)
+  if isinstance(workload, workload_lib.Workload):
+    return _Dense(
+      workload.num_rounds, workload.apply, workload.apply_transposed, starts
+    )
+  return _Dense(
+    len(workload), lambda rows: workload @ rows, lambda rows: workload.T @ rows, starts
+  )
+
+
+class _Dense(Errors):
+  """Of any workload."""
+
+  def __init__(
+    self,
+    num_rounds: int,
+    apply: Callable[[np.ndarray], np.ndarray],
+    apply_transposed: Callable[[np.ndarray], np.ndarray],
+    starts: Sequence[int],
+  ):
+    self._apply = apply
+    self._apply_transposed = apply_transposed
+    self._starts = list(starts)
+    self._lengths = np.diff([*starts, num_rounds])
+
+  def __call__(
+    self, column: np.ndarray, factors: np.ndarray
+  ) -> tuple[np.ndarray, PullBack]:
+    noise = scipy.linalg.toeplitz(column, np.zeros_like(column))
+    by_round = np.repeat(factors, self._lengths)[:, np.newaxis]
+    estimator = self._apply(by_round * noise)
+
+    def pull_back(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+      scaled = self._apply_transposed(2.0 * weights[:, np.newaxis] * estimator)
+      by_factor = np.add.reduceat((scaled * noise).sum(axis=1), self._starts)
+      by_noise = by_round * scaled
+      lags = [np.trace(by_noise, offset=-lag) for lag in range(len(column))]
+      return np.array(lags), by_factor
+
+    return np.square(estimator).sum(axis=1), pull_back
+
+
+class _Epoch(NamedTuple):
+  """What an epoch is made of: h, f, and what their norms and convolutions with W are.
+
+  Attributes:
+    left: h, of shape [s].
+    fading: f, of shape [s]; none without momentum.
+    met: sum_j h[j] W[t - j] for each of its rounds.
+    met_fading: The same of f.
+  """
+
+  left: np.ndarray
+  fading: np.ndarray
+  met: np.ndarray
+  met_fading: np.ndarray
+
+
+class _OfMomentum(Errors):
+  """Of prefix sums, with or without momentum."""
+
+  def __init__(self, workload: workload_lib.Workload, starts: Sequence[int]):
+    n = workload.num_rounds
+    self._num_rounds = n
+    self._momentum = workload.momentum
+    self._workload = workload.coefficients()
+    self._powers = workload.momentum ** np.arange(n)
+    # phi[m], for m from 0 on.
+    self._fading = np.append(
+      0.0, self._workload[0] * np.cumsum(workload.momentum ** np.arange(1, n + 1))
+    )
+    self._bounds = list(zip(starts, [*starts[1:], n]))
+
+  def __call__(
+    self, column: np.ndarray, factors: np.ndarray
+  ) -> tuple[np.ndarray, PullBack]:
+    n = self._num_rounds
+    sums = power_series.multiply(self._workload, column, n)
+    decayed = power_series.multiply(self._powers, column, n)
+    epochs = self._forward(sums, decayed, factors)
+    squares = np.cumsum(np.square(sums))
+    values = np.zeros(n)
+    for (start, stop), factor, each in zip(self._bounds, factors, epochs):
+      phi = self._fading[1 : stop - start + 1]
+      values[start:stop] = (
+        factor**2 * squares[start:stop]
+        + 2.0 * factor * (each.met + phi * each.met_fading)
+        + each.left @ each.left
+        + 2.0 * phi * (each.left @ each.fading)
+        + phi**2 * (each.fading @ each.fading)
+      )
+
+    def pull_back(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+      by_sums, by_decayed, by_factor = self._backward(
+        sums, decayed, squares, factors, epochs, weights
+      )
+      by_column = power_series.correlate(by_sums, self._workload, n)
+      if self._momentum:
+        by_column += power_series.correlate(by_decayed, self._powers, n)
+      return by_column, by_factor
+
+    return values, pull_back
+
+  def _forward(
+    self, sums: np.ndarray, decayed: np.ndarray, factors: np.ndarray
+  ) -> list[_Epoch]:
+    epochs = []
+    left, fading = np.zeros(0), np.zeros(0)
+    for number, (start, stop) in enumerate(self._bounds):
+      epochs.append(
+        _Epoch(
+          left,
+          fading,
+          _convolved(left, sums, start, stop),
+          _convolved(fading, sums, start, stop)
+          if self._momentum
+          else np.zeros(stop - start),
+        )
+      )
+      if stop == self._num_rounds:
+        break
+      step = factors[number] - factors[number + 1]
+      more = np.zeros(stop)
+      more[:start] = left + self._fading[stop - start] * fading
+      more += step * sums[stop - 1 :: -1]
+      kept = np.zeros(stop)
+      if self._momentum:
+        kept[:start] = self._momentum ** (stop - start) * fading
+        kept += step * decayed[stop - 1 :: -1]
+      left, fading = more, kept
+    return epochs
+
+  def _backward(
+    self,
+    sums: np.ndarray,
+    decayed: np.ndarray,
+    squares: np.ndarray,
+    factors: np.ndarray,
+    epochs: list[_Epoch],
+    weights: np.ndarray,
+  ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Derivatives by W, by V and by r."""
+    by_sums = np.zeros_like(sums)
+    by_decayed = np.zeros_like(decayed)
+    by_factor = np.zeros_like(factors)
+    by_left = by_fading = np.zeros(self._num_rounds)
+    for number in reversed(range(len(epochs))):
+      (start, stop), factor, each = (
+        self._bounds[number],
+        factors[number],
+        epochs[number],
+      )
+      if stop < self._num_rounds:
+        step = factor - factors[number + 1]
+        by_step = by_left @ sums[stop - 1 :: -1] + by_fading @ decayed[stop - 1 :: -1]
+        by_factor[number] += by_step
+        by_factor[number + 1] -= by_step
+        by_sums[:stop] += step * by_left[::-1]
+        by_decayed[:stop] += step * by_fading[::-1]
+        by_fading = (
+          self._fading[stop - start] * by_left[:start]
+          + self._momentum ** (stop - start) * by_fading[:start]
+        )
+        by_left = by_left[:start]
+      else:
+        by_left, by_fading = np.zeros(start), np.zeros(start)
+      own = weights[start:stop]
+      phi = self._fading[1 : stop - start + 1]
+      met = each.met + phi * each.met_fading
+      by_factor[number] += 2.0 * own @ (factor * squares[start:stop] + met)
+      # Of convolutions: by h[j] sum_t w[t] W[t - j], by W[m] sum_t w[t] h[t - m].
+      met_by = np.zeros(stop)
+      met_by[start:] = 2.0 * factor * own
+      by_left = by_left + _correlated(met_by, sums, start)
+      by_left += 2.0 * (own.sum() * each.left + (own @ phi) * each.fading)
+      by_sums[:stop] += _correlated(met_by, each.left, stop)
+      if self._momentum:
+        met_by[start:] *= phi
+        by_fading = by_fading + _correlated(met_by, sums, start)
+        by_fading += 2.0 * ((own @ phi) * each.left + (own @ phi**2) * each.fading)
+        by_sums[:stop] += _correlated(met_by, each.fading, stop)
+    lengths = [stop - start for start, stop in self._bounds]
+    later = np.cumsum((weights * np.repeat(np.square(factors), lengths))[::-1])[::-1]
+    return by_sums + 2.0 * sums * later, by_decayed, by_factor
+
+
+def _convolved(
+  short: np.ndarray, series: np.ndarray, start: int, stop: int
+) -> np.ndarray:
+  """sum_j short[j] series[t - j] for t from `start` to `stop - 1`."""
+  if not short.size:
+    return np.zeros(stop - start)
+  return power_series.multiply(short, series, stop)[start:]
+
+
+def _correlated(left: np.ndarray, right: np.ndarray, num_lags: int) -> np.ndarray:
+  """sum_t left[t] right[t - lag] for lags from 0 to `num_lags - 1`."""
+  if not right.size or not num_lags:
+    return np.zeros(num_lags)
+  return power_series.correlate(left, right[: len(left)], num_lags)
