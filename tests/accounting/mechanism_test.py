@@ -43,6 +43,28 @@ NEEDED = {'skellam': _INTEGERS, 'discrete_gaussian': _INTEGERS}
       'windowed_blt',
       strategies.windowed_blt.optimize(60, participation=PARTICIPATION),
     ),
+    (
+      'epoch_banded',
+      strategies.epoch_scaled.banded.optimize(
+        60, num_bands=12, participation=PARTICIPATION
+      ),
+    ),
+    (
+      'epoch_toeplitz',
+      strategies.epoch_scaled.toeplitz.optimize(
+        60, num_bands=12, participation=PARTICIPATION
+      ),
+    ),
+    (
+      'epoch_banded_inverse',
+      strategies.epoch_scaled.banded_inverse.optimize(
+        60, num_bands=16, participation=PARTICIPATION
+      ),
+    ),
+    (
+      'epoch_windowed_blt',
+      strategies.epoch_scaled.windowed_blt.optimize(60, participation=PARTICIPATION),
+    ),
   ],
 )
 def test_names_stand_for_strategies_and_their_sensitivity(name, strategy):
@@ -330,6 +352,10 @@ def test_options_of_a_mechanism_reach_its_strategy():
     ('banded_inverse', {'num_bands': 3}, {'num_bands': 3}),
     ('blt', {'num_buffers': 1}, {'num_buffers': 1}),
     ('windowed_blt', {'num_decays': 1}, {'num_decays': 1}),
+    ('epoch_banded', {'num_bands': 3}, {'num_bands': 3}),
+    ('epoch_toeplitz', {'num_bands': 3}, {'num_bands': 3}),
+    ('epoch_banded_inverse', {'num_bands': 3}, {'num_bands': 3}),
+    ('epoch_windowed_blt', {'num_decays': 1}, {'num_decays': 1}),
   ],
 )
 def test_parameters_tell_strategies_of_one_mechanism_apart(name, options, parameters):
@@ -343,6 +369,26 @@ def test_what_nobody_comes_back_to_is_cut_off_nowhere():
   uncut = accounting.Mechanism('blt', single, 1.0).strategy
   assert (windowed.window, windowed.noise_buffers) == (60, uncut.noise_buffers)
   np.testing.assert_array_equal(windowed.materialize(), uncut.materialize())
+
+
+@pytest.mark.parametrize(
+  'name', [name for name in registry.KINDS if name.startswith('epoch_')]
+)
+def test_where_nobody_comes_back_no_epoch_is_scaled(name):
+  single = strategies.Participation.single(60)
+  scaled = accounting.Mechanism(name, single, 1.0).strategy
+  unscaled = accounting.Mechanism(name[len('epoch_') :], single, 1.0).strategy
+  np.testing.assert_array_equal(scaled.materialize(), unscaled.materialize())
+  assert scaled.sensitivity(single) == unscaled.sensitivity(single)
+
+
+@pytest.mark.parametrize('name', ['epoch_banded', 'epoch_toeplitz'])
+def test_of_a_sampled_round_the_longest_column_counts(name):
+  sampling = accounting.schemas.PoissonSampling(24, 1 / 100, num_groups=6)
+  made = accounting.Mechanism(name, sampling, 2.0)
+  longest = np.linalg.norm(made.strategy.materialize(), axis=0).max()
+  assert longest > 1.05
+  assert made.sensitivity == pytest.approx(longest, rel=1e-12)
 
 
 def test_a_single_participation_is_hidden_by_any_number_of_bands():

@@ -641,7 +641,7 @@ KINDS: dict[str, Kind] = {
       citations=('arXiv:2306.08153',),
       options=(_BANDS,),
       # The best unit columns first, and about as many steps from there.
-      seconds=lambda limits, **given: 2.5 * _banded_seconds(limits, **given),
+      seconds=lambda limits, **given: 1.5 * _banded_seconds(limits, **given),
       quicker_with='fewer bands',
       variants=_free_bands_unless_given,
       needless=_needless_epochs(_needless_bands),
@@ -677,7 +677,7 @@ KINDS: dict[str, Kind] = {
       + _SHORTER,
       citations=('arXiv:2405.13763', 'arXiv:2505.12128'),
       options=(_INVERSE,),
-      seconds=_epoch_seconds,
+      seconds=lambda limits, **given: 2.5 * _epoch_seconds(limits),
       needless=_needless_epochs(lambda limits, given: None),
     ),
     Kind(

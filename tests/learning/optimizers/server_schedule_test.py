@@ -55,6 +55,7 @@ def test_models_are_the_workload_applied_to_means(name):
     ('banded', 'cooldown'),
     ('blt', 'momentum'),
     ('windowed_blt', 'momentum'),
+    ('epoch_toeplitz', 'cooldown'),
   ],
 )
 def test_a_strategy_optimised_for_the_workload_has_less_error(kind, name):

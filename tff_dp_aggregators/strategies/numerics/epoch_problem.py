@@ -230,16 +230,13 @@ class EpochProblem:
     self, column: np.ndarray, scales: np.ndarray, epochs: Epochs
   ) -> tuple[float, np.ndarray, np.ndarray]:
     """||C u||^2, u the earliest, densest pattern, and its derivatives."""
-    response = np.zeros(self.num_rounds)
-    starts = list(zip(self.participation.rounds, epochs.of_pattern))
-    for first, number in starts:
-      reached = response[first : first + len(column)]
-      reached += scales[number] * column[: len(reached)]
-    by_column, by_scale = np.zeros_like(column), np.zeros_like(scales)
-    for first, number in starts:
-      reached = response[first : first + len(column)]
-      by_column[: len(reached)] += 2.0 * scales[number] * reached
-      by_scale[number] += 2.0 * (reached @ column[: len(reached)])
+    n, rounds = self.num_rounds, list(self.participation.rounds)
+    pattern = np.zeros(n)
+    pattern[rounds] = scales[epochs.of_pattern]
+    response = power_series.multiply(column, pattern, n)
+    by_column = 2.0 * power_series.correlate(response, pattern, len(column))
+    met = 2.0 * power_series.correlate(response, column, n)[rounds]
+    by_scale = np.bincount(epochs.of_pattern, met)
     return float(response @ response), by_column, by_scale
 
 
