@@ -59,8 +59,8 @@ def _check(strategy, participation):
   [
     ((64, 16, 4), 4.5852, 4.4935),
     ((256, 32, 8), 8.5536, 8.3538),
-    pytest.param((300, 100, 3), 4.6432, 4.5920, marks=pytest.mark.slow),
-    pytest.param((400, 200, 2), 3.8191, 3.7944, marks=pytest.mark.slow),
+    ((300, 100, 3), 4.6432, 4.5920),
+    ((400, 200, 2), 3.8191, 3.7944),
   ],
 )
 def test_banded_is_at_least_as_good_as_plain_trials(limits, without, plain_trials):
