@@ -31,8 +31,8 @@ def comparison(tmp_path):
   record = record_lib.Record({}, ['target_epsilon'], points, ['digits'], 1, {}, 1)
   record_lib.write(str(folder), record)
   (folder / 'table.csv').write_text(
-    'target_epsilon,test_accuracy,test_accuracy_stderr,epsilon,delta\n'
-    '2,0.5,,2.0,1e-05\n4,0.6,,4.0,1e-05\n'
+    'target_epsilon,seeds,test_accuracy,test_accuracy_stderr,epsilon,delta\n'
+    '2,1,0.5,,2.0,1e-05\n4,1,0.6,,4.0,1e-05\n'
   )
   return folder
 

@@ -33,10 +33,10 @@ class EpochBandedInverse(strategy_lib.EpochScaled):
   Example:
     >>> strategy = EpochBandedInverse(4, 2, (2.0, 1.0), (1.0, -0.5))
     >>> strategy.materialize()
-    array([[2.   , 0.   , 0.   , 0.   ],
-           [1.   , 2.   , 0.   , 0.   ],
-           [0.5  , 1.   , 1.   , 0.   ],
-           [0.25 , 0.5  , 0.5  , 1.   ]])
+    array([[2.  , 0.  , 0.  , 0.  ],
+           [1.  , 2.  , 0.  , 0.  ],
+           [0.5 , 1.  , 1.  , 0.  ],
+           [0.25, 0.5 , 0.5 , 1.  ]])
     >>> strategy.noise_buffers
     0
   """
