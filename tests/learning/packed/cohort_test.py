@@ -18,6 +18,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.learning.packed import populations
@@ -66,6 +67,7 @@ def test_rows_are_those_of_the_clients_most_examples_first(data):
   assert [len(rows) for rows in cohort] == [2, 2, 3]
   assert np.concatenate(list(cohort)).tolist() == expected
   assert cohort[-1].tolist() == expected[4:]
+  assert [len(rows) for rows in cohort[1:]] == [2, 3]
 
 
 @pytest.mark.parametrize(('number', 'packs'), [(0, 1), (1, 1), (12, 5)])
@@ -88,6 +90,16 @@ def test_files_are_of_their_owner_and_gone_after_the_round(data):
       assert stat.S_IMODE(mode) == 0o600
     raise KeyboardInterrupt
   assert not _names()
+
+
+def test_a_computation_that_was_given_up_finds_its_rows_or_nothing(data):
+  first, second = _cohort(data, np.arange(3), 1), _cohort(data, np.arange(5), 1)
+  with first.in_files(_RUN) as given_up:
+    pass
+  with second.in_files(_RUN) as begin:
+    assert len(cohort_lib.rows_in(begin, 0)) == 5
+    with pytest.raises(tf.errors.NotFoundError):
+      cohort_lib.rows_in(given_up, 0)
 
 
 def test_clients_without_a_key_are_refused(data):

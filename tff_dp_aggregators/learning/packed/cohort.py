@@ -8,6 +8,7 @@ private file of each pack, which the computation reads as it comes to it.
 
 import contextlib
 import os
+import secrets
 from collections.abc import Iterator, Sequence
 from typing import Any, Callable
 
@@ -21,6 +22,7 @@ from tff_dp_aggregators.noise import private_directory
 # Of a client: its first example, number of examples and key.
 _COLUMNS = 3
 _ROW_BYTES = 8 * _COLUMNS
+_PAGE_BYTES = 4096  # Of a file, by which it is rounded up.
 
 
 class Cohort(Sequence[np.ndarray]):
@@ -60,7 +62,9 @@ class Cohort(Sequence[np.ndarray]):
     return len(self._cuts) - 1
 
   def __getitem__(self, number: Any) -> Any:
-    """The rows of a pack, int64 of shape [clients, 3]."""
+    """The rows of a pack, int64 of shape [clients, 3]; of a slice a list of them."""
+    if isinstance(number, slice):
+      return [self[each] for each in range(len(self))[number]]
     number = range(len(self))[number]
     chosen = self._order[self._cuts[number] : self._cuts[number + 1]]
     clients = self._clients[chosen]
@@ -77,9 +81,10 @@ class Cohort(Sequence[np.ndarray]):
     Yields:
       How the names of the files begin.
     """
-    num_bytes = _ROW_BYTES * len(self._clients)
+    num_bytes = _ROW_BYTES * len(self._clients) + _PAGE_BYTES * len(self)
     directory = private_directory.open_temporary(num_bytes).path
-    begin = os.path.join(directory, f'{run}.rows.')
+    # Other names each time: a computation that was given up finds its rows or nothing.
+    begin = os.path.join(directory, f'{run}.rows-{secrets.token_hex(8)}.')
     try:
       for number, rows in enumerate(self):
         private_directory.write(_name(begin, number), rows.astype('<i8').tobytes())

@@ -240,7 +240,7 @@ class Crew:
   def take(
     self, member: member_lib.Member, over: threading.Event
   ) -> Optional[member_lib.Task]:
-    """Waits for packs; `None` once the worker is lost.
+    """Waits for packs; `None` once the worker is lost, or the round has failed.
 
     Args:
       member: Whose they are to be.
@@ -251,11 +251,13 @@ class Crew:
       return None
     this_round, share = dealt
     label = [this_round.number, share.packs[0], secrets.randbits(62)]
+    try:
+      packs = [this_round.packs[pack] for pack in share.packs]
+    except Exception as e:  # No memory, say: not to be waited for without end.
+      self.break_off(e)
+      return None
     return member_lib.Task(
-      np.array(label, np.int64),
-      this_round.broadcast,
-      [this_round.packs[pack] for pack in share.packs],
-      share,
+      np.array(label, np.int64), this_round.broadcast, packs, share
     )
 
   def _deal(
