@@ -56,7 +56,8 @@ FLOORS = {
     ('toeplitz', 'tree', 'dense'),
     ('banded', 'banded_inverse', 'blt'),
     ('windowed_blt', 'restarts'),
-    ('epoch_scaled',),
+    ('tailed_blt', 'epoch_scaled'),
+    ('kinds',),
     ('registry',),
   ),
   'accounting': (

@@ -480,7 +480,7 @@ def _strategy_for_server(
       'noise is independent and the same for every workload; leave it out.'
     )
   options = registry.check_options(values.mechanism, flags_lib.options_from(values))
-  kind = registry.kind(values.mechanism)
+  kind = mechanism_lib.kind_for(values.mechanism, schema)
   try:
     return kind.build_for(schemas.limits(schema), workload, **options)
   except ValueError as e:

@@ -43,6 +43,7 @@ NEEDED = {'skellam': _INTEGERS, 'discrete_gaussian': _INTEGERS}
       'windowed_blt',
       strategies.windowed_blt.optimize(60, participation=PARTICIPATION),
     ),
+    ('tailed_blt', strategies.tailed_blt.optimize(60, participation=PARTICIPATION)),
     (
       'epoch_banded',
       strategies.epoch_scaled.banded.optimize(
@@ -352,6 +353,7 @@ def test_options_of_a_mechanism_reach_its_strategy():
     ('banded_inverse', {'num_bands': 3}, {'num_bands': 3}),
     ('blt', {'num_buffers': 1}, {'num_buffers': 1}),
     ('windowed_blt', {'num_decays': 1}, {'num_decays': 1}),
+    ('tailed_blt', {'num_decays': 1}, {'num_decays': 1}),
     ('epoch_banded', {'num_bands': 3}, {'num_bands': 3}),
     ('epoch_toeplitz', {'num_bands': 3}, {'num_bands': 3}),
     ('epoch_banded_inverse', {'num_bands': 3}, {'num_bands': 3}),
@@ -363,9 +365,10 @@ def test_parameters_tell_strategies_of_one_mechanism_apart(name, options, parame
   assert registry.options_of(made.strategy) == parameters
 
 
-def test_what_nobody_comes_back_to_is_cut_off_nowhere():
+@pytest.mark.parametrize('name', ['windowed_blt', 'tailed_blt'])
+def test_what_nobody_comes_back_to_is_cut_off_nowhere(name):
   single = strategies.Participation.single(60)
-  windowed = accounting.Mechanism('windowed_blt', single, 1.0).strategy
+  windowed = accounting.Mechanism(name, single, 1.0).strategy
   uncut = accounting.Mechanism('blt', single, 1.0).strategy
   assert (windowed.window, windowed.noise_buffers) == (60, uncut.noise_buffers)
   np.testing.assert_array_equal(windowed.materialize(), uncut.materialize())
@@ -385,7 +388,14 @@ def test_where_nobody_comes_back_no_epoch_is_scaled(name):
 @pytest.mark.parametrize('name', ['epoch_banded', 'epoch_toeplitz'])
 def test_of_a_sampled_round_the_longest_column_counts(name):
   sampling = accounting.schemas.PoissonSampling(24, 1 / 100, num_groups=6)
-  made = accounting.Mechanism(name, sampling, 2.0)
+  with pytest.raises(
+    ValueError, match=f'{name} is of no use where clients are sampled'
+  ):
+    accounting.Mechanism(name, sampling, 2.0)
+  strategy = accounting.mechanism.strategy_for(
+    name, accounting.schemas.limits(sampling)
+  )
+  made = accounting.Mechanism('file', sampling, 2.0, strategy=strategy)
   longest = np.linalg.norm(made.strategy.materialize(), axis=0).max()
   assert longest > 1.05
   assert made.sensitivity == pytest.approx(longest, rel=1e-12)

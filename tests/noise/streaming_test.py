@@ -67,6 +67,12 @@ _STRATEGIES = {
   'windowed_blt_narrow': lambda n: strategies.WindowedBLT(
     n, min(5, n), _SCALES, _DECAYS
   ),
+  'tailed_blt': lambda n: strategies.TailedBLT(
+    n, min(5, n), _SCALES, _DECAYS, 0.05, 0.99
+  ),
+  'tailed_blt_copies': lambda n: strategies.TailedBLT(
+    n, min(n // 3 + 4, n), (0.4,), (0.9,), 0.1, 1.0
+  ),
   'epoch_toeplitz': lambda n: strategies.EpochToeplitz(
     n, min(5, n), (1.5, 0.9, 0.4)[: -(-n // 5)], (2.0, -0.7, 0.4, 0.1)[:n]
   ),
@@ -108,6 +114,7 @@ _ALGORITHMS = (
   'toeplitz_signed',
   'banded',
   'windowed_blt',
+  'tailed_blt',
   'epoch_toeplitz',
   'tree_plain',
   'tree_honaker_restarts',
@@ -399,7 +406,12 @@ def test_costs_count_what_a_round_keeps_and_draws(kind, num_rounds):
   # `tests/strategies/recursion_test.py` counts the rest.
   strategy = _STRATEGIES[kind](num_rounds)
   recursion = strategy.recursion()
-  assert interpret(recursion).num_slots == recursion.work.buffers
+  unscaled = recursion
+  if isinstance(recursion, recursion_lib.Scaled):
+    with pytest.raises(TypeError, match='interpret what it scales'):
+      interpret(recursion)
+    unscaled = recursion.recursion
+  assert interpret(unscaled).num_slots == recursion.work.buffers
   if 'redraw' not in noise_cost.by_storage(strategy, num_bytes=4):
     with pytest.raises(ValueError, match="storage 'redraw'"):
       terms_of(strategy)

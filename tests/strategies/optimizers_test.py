@@ -20,6 +20,7 @@ from tff_dp_aggregators.strategies import banded
 from tff_dp_aggregators.strategies import banded_inverse
 from tff_dp_aggregators.strategies import blt
 from tff_dp_aggregators.strategies import dense
+from tff_dp_aggregators.strategies import tailed_blt
 from tff_dp_aggregators.strategies import toeplitz
 from tff_dp_aggregators.strategies import windowed_blt
 from tff_dp_aggregators.strategies.epoch_scaled import banded as epoch_banded
@@ -58,6 +59,7 @@ _OPTIMIZERS = {
     {'num_decays': 2},
     Participation(_ROUNDS, 12),
   ),
+  'tailed_blt': (tailed_blt.optimize, {'num_decays': 1}, Participation(_ROUNDS, 6, 2)),
   'toeplitz': (toeplitz.optimize, {'num_bands': 12}, Participation(_ROUNDS, 12)),
   'windowed_blt': (
     windowed_blt.optimize,

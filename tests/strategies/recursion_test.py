@@ -15,6 +15,7 @@ import collections
 
 import numpy as np
 import pytest
+import scipy.linalg
 
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.strategies import noise_cost
@@ -52,6 +53,18 @@ _STRATEGIES = {
   ),
   'windowed_blt_one_copy': lambda n: strategies.WindowedBLT(n, n, _SCALES, _DECAYS),
   'windowed_blt_no_decays': lambda n: strategies.WindowedBLT(n, min(5, n), (), ()),
+  # Sums of the last rounds; three copies of two sums; a sum alone.
+  'tailed_blt': lambda n: strategies.TailedBLT(
+    n, min(5, n), _SCALES, _DECAYS, 0.05, 0.99
+  ),
+  'tailed_blt_copies': lambda n: strategies.TailedBLT(
+    n, min(n // 3 + 4, n), (0.4,), (0.9,), 0.1, 1.0
+  ),
+  'tailed_blt_one_copy': lambda n: strategies.TailedBLT(n, n, (0.4,), (0.9,), 0.1, 0.5),
+  'tailed_blt_no_decays': lambda n: strategies.TailedBLT(n, n, (), (), 0.1, 0.5),
+  'tailed_blt_no_tail': lambda n: strategies.TailedBLT(
+    n, min(5, n), _SCALES, _DECAYS, 0.0, 0.0
+  ),
   'epoch_toeplitz': lambda n: strategies.EpochToeplitz(
     n, min(5, n), (1.5, 0.9, 0.4)[: -(-n // 5)], (2.0, -0.7, 0.4, 0.1)[:n]
   ),
@@ -123,6 +136,7 @@ def _narrow(num_rounds):
     lambda n: strategies.BandedInverse.square_root(n, 16),
     lambda n: strategies.BLT(n, _SCALES, _DECAYS),
     lambda n: strategies.WindowedBLT(n, 300, _SCALES, _DECAYS),
+    lambda n: strategies.TailedBLT(n, 300, _SCALES, _DECAYS, 0.05, 0.999),
     lambda n: strategies.EpochToeplitz.of(
       strategies.BandedToeplitz.square_root(n, 100), 100, (1.1, 1.0, 0.9)
     ),
@@ -253,6 +267,23 @@ def test_the_last_line_of_weights_is_that_of_all_later_rounds():
   assert np.diagonal(noise, -1).tolist() == [-1, -0.5, -0.5, -0.5]
 
 
+@pytest.mark.parametrize('length', [1, 2, 4])
+def test_a_quotient_of_banded_matrices_is_applied_and_solved(length):
+  numerator = np.array([2.0, -0.7, 0.4, 0.1])[:length]
+  denominator = np.array([0.5, 0.3, -0.2])
+
+  def matrix(column):
+    return scipy.linalg.toeplitz(
+      np.append(column, np.zeros(8 - len(column))), [0.0] * 8
+    )
+
+  noise = recursion_lib.LastRounds.of_quotient(numerator, denominator)
+  upper, lower = np.tril(matrix(denominator)), np.tril(matrix(numerator))
+  expected = upper @ np.linalg.inv(lower)
+  np.testing.assert_allclose(noise.noise_rows(np.eye(8)), expected, atol=1e-14)
+  assert noise.work == (max(length, 3) - 1, 1, max(length, 3) - 1, 1)
+
+
 def test_the_last_factor_is_that_of_all_later_epochs():
   unscaled = recursion_lib.LastRounds([[1.0, -0.5]], 'noise')
   noise = recursion_lib.Scaled(unscaled, [1.0, 10.0], 2).noise_rows(np.eye(6))
@@ -288,6 +319,21 @@ def test_several_copies_end_what_the_one_before_began():
     (lambda: recursion_lib.LastRounds([[]], 'row'), ValueError, 'shape .1, 0.'),
     (lambda: recursion_lib.LastRounds([[np.inf]], 'row'), ValueError, 'finite'),
     (lambda: recursion_lib.LastRounds([[1.0]], 'rows'), ValueError, "got 'rows'"),
+    (
+      lambda: recursion_lib.LastRounds([[1.0]], 'sum'),
+      ValueError,
+      'sums must be given',
+    ),
+    (
+      lambda: recursion_lib.LastRounds([[1.0]], 'row', [[1.0]]),
+      ValueError,
+      "only then; got remembers='row'",
+    ),
+    (
+      lambda: recursion_lib.LastRounds([[1.0, 0.5]], 'sum', [[1.0]]),
+      ValueError,
+      r'shape of weights, \(1, 2\), got \(1, 1\)',
+    ),
     (lambda: recursion_lib.TreeNodes([]), ValueError, 'a level at least'),
     (
       lambda: recursion_lib.TreeNodes([1.0, 1.0], np.eye(3)),

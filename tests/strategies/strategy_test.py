@@ -26,6 +26,7 @@ from tff_dp_aggregators.strategies import EpochWindowedBLT
 from tff_dp_aggregators.strategies import Identity
 from tff_dp_aggregators.strategies import Participation
 from tff_dp_aggregators.strategies import Strategy
+from tff_dp_aggregators.strategies import TailedBLT
 from tff_dp_aggregators.strategies import WindowedBLT
 from tff_dp_aggregators.strategies import Workload
 
@@ -36,6 +37,7 @@ STRATEGIES = {
   'awkward': BandedToeplitz(4, (1 / 3, -5e-324, 1e300)),
   'blt': BLT(9, (1 / 3, 0.1), (1.0, 0.2)),
   'windowed_blt': WindowedBLT(9, 4, (0.3,), (0.9,)),
+  'tailed_blt': TailedBLT(9, 4, (0.3,), (0.9,), 1 / 3, 0.999),
   'epoch_toeplitz': EpochToeplitz(11, 4, (1.2, 1 / 3), (1.0, 0.5, 0.1)),
   'epoch_windowed_blt': EpochWindowedBLT(9, 3, (1.2, 1.0, 0.7), 3, (0.3,), (0.9,)),
   'epoch_banded_inverse': EpochBandedInverse(9, 5, (0.7, 1.2), (1.0, -0.5, -0.1)),
@@ -181,6 +183,42 @@ def test_checksums_tell_strategies_apart():
     ]
   }
   assert len(checksums) == len(STRATEGIES) + 4
+
+
+@each_strategy
+def test_strategies_are_equal_if_their_checksums_are(strategy):
+  again = Strategy.from_json(strategy.to_json())
+  assert again == strategy and hash(again) == hash(strategy)
+  for other in STRATEGIES.values():
+    assert (strategy == other) == (strategy.checksum == other.checksum)
+
+
+@pytest.mark.parametrize(
+  ('one', 'other'),
+  [
+    (BLT(9, (0.1,), (0.9,)), BLT(9, (0.1,), (0.8,))),
+    (BandedInverse(4, (1.0, -0.5)), BandedInverse(4, (1.0, -0.1))),
+    (WindowedBLT(9, 4, (0.1,), (0.9,)), WindowedBLT(9, 4, (0.1,), (0.8,))),
+    (
+      TailedBLT(9, 4, (0.1,), (0.9,), 0.1, 0.5),
+      TailedBLT(9, 4, (0.1,), (0.9,), 0.1, 0.6),
+    ),
+    (
+      EpochToeplitz(4, 2, (2.0, 1.0), (1.0, 0.5)),
+      EpochToeplitz(4, 2, (2.0, 1.0), (1.0, 0.1)),
+    ),
+    (
+      EpochBandedInverse(4, 2, (2.0, 1.0), (1.0, -0.5)),
+      EpochBandedInverse(4, 2, (2.0, 1.0), (1.0, -0.1)),
+    ),
+    (
+      EpochWindowedBLT(9, 3, (1.2, 1.0), 3, (0.3,), (0.9,)),
+      EpochWindowedBLT(9, 3, (1.2, 1.0), 3, (0.3,), (0.8,)),
+    ),
+  ],
+)
+def test_strategies_of_other_numbers_are_not_equal(one, other):
+  assert one != other and hash(one) != hash(other) and len({one, other}) == 2
 
 
 def test_numpy_integers_can_be_saved():

@@ -20,6 +20,7 @@ from tff_dp_aggregators.strategies import blt
 from tff_dp_aggregators.strategies import recursion
 from tff_dp_aggregators.strategies import windowed_blt
 from tff_dp_aggregators.strategies.numerics import blt_search
+from tff_dp_aggregators.strategies.numerics import windowed_problem
 
 SCALES, DECAYS = (0.2, 0.4), (0.95, 0.5)
 
@@ -175,7 +176,7 @@ def test_errors_are_those_of_dense_algebra():
 @pytest.mark.parametrize('n, b, k', [(50, 20, 3), (50, 20, 2), (41, 10, 5), (9, 1, 9)])
 def test_loss_is_the_logarithm_of_the_squared_error(n, b, k, objective, momentum):
   participation = Participation(n, b, k)
-  problem = windowed_blt._WindowProblem(
+  problem = windowed_problem.WindowProblem(
     b, blt_search.BLTProblem(n, b, k, objective, momentum)
   )
   point = np.log([0.05, 0.5, 0.2, 0.4])
@@ -240,6 +241,21 @@ def test_momentum_is_optimised_for(objective):
     assert error(near, objective, participation, workload) >= value * (1 - 1e-9)
 
 
+def test_a_longer_window_may_be_asked_for_and_its_sensitivity_is_exact():
+  participation = Participation(100, 5, 2)
+  strategy = optimize(100, num_decays=2, participation=participation, window=40)
+  matrix = strategy.materialize()
+  worst = max(
+    np.square(matrix[:, list(rounds)].sum(axis=1)).sum()
+    for rounds in participation.patterns()
+  )
+  assert strategy.sensitivity_kind(participation) == 'exact'
+  assert strategy.sensitivity_squared(participation) == pytest.approx(worst)
+  # Clients are done early, and what is left of the rounds needs more than 5 bands.
+  short = optimize(100, num_decays=2, participation=participation)
+  assert strategy.rmse(participation) < 0.97 * short.rmse(participation)
+
+
 def test_a_shorter_window_may_be_asked_for():
   participation = Participation(100, 20)
   strategy = optimize(100, num_decays=2, participation=participation, window=10)
@@ -271,7 +287,7 @@ def test_impossible_windows_are_refused(arguments, kind, message):
     ({'participation': None}, ValueError, 'use blt.optimize'),
     ({'participation': Participation(100, 100)}, ValueError, 'use blt.optimize'),
     ({'participation': Participation(99, 9)}, ValueError, 'build both for the same'),
-    ({'window': 21}, ValueError, 'window must be at most min_separation=20'),
+    ({'window': 101}, ValueError, 'window must be at most num_rounds=100'),
     ({'min_gain': 0.0}, ValueError, 'min_gain must be above 0'),
     ({'workload': np.tri(100)}, ValueError, 'optimised for prefix sums'),
     ({'workload': Workload.cooldown(100)}, ValueError, 'learning rates'),

@@ -146,7 +146,7 @@ class Mechanism(whole_model.WholeModel):
     else:
       registry.check_options(name, of_strategy)
       if strategy is None:
-        strategy = registry.kind(name).build(
+        strategy = kind_for(name, participation).build(
           schemas.limits(participation), **of_strategy
         )
       else:
@@ -454,8 +454,8 @@ def strategy_for(
 
   Raises:
     TypeError: If there is no such option, or a number is not whole.
-    ValueError: If the name is unknown, or an option is out of range or not one of this
-      mechanism.
+    ValueError: If the name is unknown, an option is out of range or not one of this
+      mechanism, or clients are sampled and columns of different lengths.
 
   Example:
     >>> participation = strategies.Participation(64, min_separation=8)
@@ -465,7 +465,27 @@ def strategy_for(
   if name in noises.OTHERS:
     return _of_independent(name, participation, registry.check_numbers(options))
   given = registry.check_options(name, options)
-  return registry.kind(name).build(schemas.limits(participation), **given)
+  return kind_for(name, participation).build(schemas.limits(participation), **given)
+
+
+def kind_for(name: str, participation: schemas.Schema) -> registry.Kind:
+  """The kind of a name, if strategies are to be made of it for a schema.
+
+  Args:
+    name: Of a kind.
+    participation: Who takes part when.
+
+  Raises:
+    ValueError: If there is none, or clients are sampled and its columns are of
+      different lengths.
+  """
+  kind = registry.kind(name)
+  if kind.unscaled is not None and schemas.is_sampled(participation):
+    raise ValueError(
+      f'{name} is of no use where clients are sampled: of columns of different lengths '
+      f'the longest would count for all. Take {kind.unscaled}.'
+    )
+  return kind
 
 
 def check_numbers(given: Mapping[str, Optional[int]]) -> dict[str, int]:

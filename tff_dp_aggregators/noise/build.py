@@ -127,8 +127,11 @@ def interpret(recursion: recursion_lib.Recursion, rewind: int = 0) -> Any:
     An `interpreters.PastValues` or `interpreters.Decays`.
 
   Raises:
-    TypeError: If the recursion is of no known form.
+    TypeError: If the recursion is of no known form, or scales another one, which is
+      what is interpreted.
   """
+  if isinstance(recursion, recursion_lib.Scaled):
+    raise TypeError('of a Scaled recursion, interpret what it scales: its .recursion.')
   return _form_of(recursion).interpret(recursion, rewind)
 
 

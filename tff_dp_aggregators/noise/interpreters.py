@@ -74,25 +74,26 @@ class LastRounds(PastValues):
       recursion: The weights, and what is remembered.
       rewind: How many of the rounds served last can be served again.
     """
-    self.keeps = recursion.remembers
+    self.keeps = 'other' if recursion.remembers == 'sum' else recursion.remembers
     self.num_slots = recursion.num_lags + rewind
     self._recursion = recursion
 
   def step(self, this_round: tf.Tensor) -> Step:
     """Gathers the round's weights by slot, from those by lag."""
-    table = self._recursion.weights
-    row = tf.minimum(this_round, len(table) - 1)
-    weights = tf.gather(tf.constant(table, tf.float64), row)
+    weights, sums = self._recursion.weights, self._recursion.sums
+    tables = [weights] if sums is None else [weights, sums]
+    line = tf.minimum(this_round, len(weights) - 1)
+    by_lag = [tf.gather(tf.constant(table, tf.float64), line) for table in tables]
     last = this_round - 1
     slots = tf.range(self.num_slots, dtype=tf.int64)
     # Slot s holds the value of the latest round that is s modulo the slots.
     stamps = last - (last - slots) % max(self.num_slots, 1)
     lag = this_round - stamps
     known = (stamps >= 0) & (lag <= self._recursion.num_lags)
-    past = tf.where(known, tf.gather(weights, tf.where(known, lag, 0)), 0.0)
-    return Step(
-      weights[:1], past[tf.newaxis], stamps, this_round % max(self.num_slots, 1)
-    )
+    fresh = tf.stack([each[0] for each in by_lag])
+    past = tf.stack([tf.gather(each, tf.where(known, lag, 0)) for each in by_lag])
+    slot = this_round % max(self.num_slots, 1)
+    return Step(fresh, tf.where(known, past, 0.0), stamps, slot)
 
 
 class TreeNodes(PastValues):

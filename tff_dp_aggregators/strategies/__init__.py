@@ -16,6 +16,7 @@ from tff_dp_aggregators.strategies import registry
 from tff_dp_aggregators.strategies import restarts
 from tff_dp_aggregators.strategies import sensitivity
 from tff_dp_aggregators.strategies import strategy
+from tff_dp_aggregators.strategies import tailed_blt
 from tff_dp_aggregators.strategies import toeplitz
 from tff_dp_aggregators.strategies import tree
 from tff_dp_aggregators.strategies import windowed_blt
@@ -29,6 +30,7 @@ from tff_dp_aggregators.strategies.epoch_scaled import EpochToeplitz
 from tff_dp_aggregators.strategies.epoch_scaled import EpochWindowedBLT
 from tff_dp_aggregators.strategies.participation import Participation
 from tff_dp_aggregators.strategies.strategy import Strategy
+from tff_dp_aggregators.strategies.tailed_blt import TailedBLT
 from tff_dp_aggregators.strategies.toeplitz import BandedToeplitz
 from tff_dp_aggregators.strategies.toeplitz import Identity
 from tff_dp_aggregators.strategies.tree import BinaryTree
@@ -48,6 +50,7 @@ __all__ = [
   'Identity',
   'Participation',
   'Strategy',
+  'TailedBLT',
   'WindowedBLT',
   'Workload',
   'banded',
@@ -62,6 +65,7 @@ __all__ = [
   'restarts',
   'sensitivity',
   'strategy',
+  'tailed_blt',
   'toeplitz',
   'tree',
   'windowed_blt',

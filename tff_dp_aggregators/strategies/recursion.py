@@ -7,7 +7,7 @@ Which, with what weights, and what is remembered in turn, is the *recursion* tha
 `Strategy.recursion` returns:
 
 * `LastRounds`: sums over the noise, or the rows of z, of the last rounds. For `C`
-  with few bands, or `C^-1` with few.
+  with few bands, or `C^-1` with few; also for quotients of such matrices.
 * `TreeNodes`: sums over nodes of a binary tree, one of which is completed each round.
 * `DecayingSums`: sums over all rounds that decay. For `C` whose columns are sums of
   exponentials, also cut off ones.
@@ -126,24 +126,31 @@ class LastRounds(Recursion):
 
       noise[t] = weights[t, 0] z[t] + sum_{i >= 1} weights[t, i] value[t - i],
 
-  where what is remembered, the value of a round, is its noise or its row of z. With
-  'noise' it is forward substitution in `C noise = z`, for a `C` with few bands
-  (arXiv:2306.08153; `solving` makes the weights of its entries). With 'row', the
-  weights are the bands of a banded `C^-1` (arXiv:2505.12128).
+  where what is remembered, the value of a round, is its noise, its row of z, or another
+  such sum. With 'noise' it is forward substitution in `C noise = z`, for a `C` with few
+  bands (arXiv:2306.08153; `solving` makes the weights of its entries). With 'row', the
+  weights are the bands of a banded `C^-1` (arXiv:2505.12128). With 'sum' it is
+
+      value[t] = sums[t, 0] z[t] + sum_{i >= 1} sums[t, i] value[t - i],
+
+  for a `C` that is a quotient of banded matrices (`of_quotient`).
 
   Attributes:
     weights: Float64 array of shape [rounds, lags + 1]. The last line is that of all
       later rounds, too; so one line is enough for a Toeplitz matrix. Entries [t, i]
       with i > t are of no meaning.
-    remembers: 'noise' or 'row'.
+    remembers: 'noise', 'row' or 'sum'.
+    sums: The weights of the value, of the same shape; only with 'sum'.
 
   Raises:
     TypeError: If the weights are not real numbers.
-    ValueError: If there are no weights, one is not finite, or `remembers` is unknown.
+    ValueError: If there are no weights, one is not finite, `remembers` is unknown, or
+      `sums` are missing, needless, or of another shape.
   """
 
   weights: np.ndarray
   remembers: str
+  sums: Optional[np.ndarray] = None
 
   def __post_init__(self) -> None:
     weights = _check_array('weights', self.weights, 2)
@@ -153,8 +160,22 @@ class LastRounds(Recursion):
         f'got shape {weights.shape}.'
       )
     object.__setattr__(self, 'weights', weights)
-    if self.remembers not in ('noise', 'row'):
-      raise ValueError(f"remembers must be 'noise' or 'row', got {self.remembers!r}.")
+    if self.remembers not in ('noise', 'row', 'sum'):
+      raise ValueError(
+        f"remembers must be 'noise', 'row' or 'sum', got {self.remembers!r}."
+      )
+    if (self.sums is None) == (self.remembers == 'sum'):
+      raise ValueError(
+        f"sums must be given with remembers='sum', and only then; got remembers="
+        f'{self.remembers!r} and sums={self.sums!r}.'
+      )
+    if self.sums is not None:
+      sums = _check_array('sums', self.sums, 2)
+      if sums.shape != weights.shape:
+        raise ValueError(
+          f'sums must be of the shape of weights, {weights.shape}, got {sums.shape}.'
+        )
+      object.__setattr__(self, 'sums', sums)
 
   @classmethod
   def solving(cls, entries: np.ndarray) -> 'LastRounds':
@@ -174,6 +195,32 @@ class LastRounds(Recursion):
     weights[:, 0] = 1.0 / entries[:, 0]
     return cls(weights, 'noise')
 
+  @classmethod
+  def of_quotient(cls, numerator: np.ndarray, denominator: np.ndarray) -> 'LastRounds':
+    """The noise of `C = N / M` for banded Toeplitz matrices N and M, `M N^-1 z`.
+
+    Remembered is v = N^-1 z; the noise is M v.
+
+    Args:
+      numerator: First column of `N`, its first entry not 0.
+      denominator: First column of `M`.
+
+    Example:
+      >>> halves = LastRounds.of_quotient(np.array([1.0]), np.array([1.0, -0.5]))
+      >>> halves.noise_rows(np.ones((3, 1)))[:, 0].tolist()
+      [1.0, 0.5, 0.5]
+    """
+    lags = max(len(numerator), len(denominator))
+    solved, applied = np.zeros(lags), np.zeros(lags)
+    solved[: len(numerator)] = numerator
+    applied[: len(denominator)] = denominator
+    sums = -solved / numerator[0]
+    sums[0] = 1.0 / numerator[0]
+    # M's first entry meets the value of the round itself, the others those before it.
+    weights = applied[0] * sums
+    weights[1:] += applied[1:]
+    return cls(weights[np.newaxis], 'sum', sums[np.newaxis])
+
   @property
   def num_lags(self) -> int:
     """How many earlier rounds a round's noise is made of."""
@@ -187,7 +234,7 @@ class LastRounds(Recursion):
   @property
   def max_terms(self) -> Optional[int]:
     """A row for each lag and the round's own; `None` if sums are made of sums."""
-    if self.remembers == 'noise' and self.num_lags:
+    if self.remembers != 'row' and self.num_lags:
       return None
     return self.num_lags + 1
 
@@ -195,13 +242,22 @@ class LastRounds(Recursion):
     self, this_round: int, row: Callable[[int], np.ndarray], memory: Memory
   ) -> np.ndarray:
     """Sums up, and puts the round in the place of the oldest one."""
-    weights = self.weights[min(this_round, len(self.weights) - 1)]
+    line = min(this_round, len(self.weights) - 1)
     own = row(this_round)
-    noise = weights[0] * own
-    for lag in range(1, min(self.num_lags, this_round) + 1):
-      noise = noise + weights[lag] * memory[(this_round - lag) % self.num_lags]
+    lags = range(1, min(self.num_lags, this_round) + 1)
+    earlier = [memory[(this_round - lag) % self.num_lags] for lag in lags]
+
+    def total(weights: np.ndarray) -> np.ndarray:
+      result = weights[0] * own
+      for weight, value in zip(weights[1:], earlier):
+        result = result + weight * value
+      return result
+
+    noise = total(self.weights[line])
     if self.num_lags:
       kept = noise if self.remembers == 'noise' else own
+      if self.sums is not None:
+        kept = total(self.sums[line])
       memory[this_round % self.num_lags] = kept
     return noise
 

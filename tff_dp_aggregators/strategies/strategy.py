@@ -51,14 +51,14 @@ class Strategy(abc.ABC):
 
   Attributes:
     num_rounds: Rounds n the mechanism is built for; `C` has n columns.
-    is_toeplitz: Whether `C` is lower-triangular and Toeplitz, so that what else takes
-      n x n matrices takes columns only.
+    needs_no_matrix: Whether norms and correlations of the noise take columns only, and
+      not n x n matrices.
   """
 
   num_rounds: int
   # What files and `checksum` call strategies of this class.
   kind: ClassVar[str]
-  is_toeplitz: ClassVar[bool] = False
+  needs_no_matrix: ClassVar[bool] = False
   _kinds: ClassVar[dict[str, type['Strategy']]] = {}
   # Whether more rounds than arrays can have are refused at once.
   _is_limited: ClassVar[bool] = True

@@ -83,7 +83,7 @@ def check_coefficients(num_rounds: int, coefficients: Any) -> tuple[float, ...]:
   return checked
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class LowerToeplitz(strategy_lib.Strategy):
   """C[i, j] = c[i - j] for i >= j, else 0: all columns are shifts of the first.
 
@@ -91,7 +91,7 @@ class LowerToeplitz(strategy_lib.Strategy):
   as well.
   """
 
-  is_toeplitz = True
+  needs_no_matrix = True
 
   @abc.abstractmethod
   def matrix_coefficients(self) -> np.ndarray:

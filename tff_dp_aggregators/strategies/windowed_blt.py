@@ -39,11 +39,9 @@ offered here.
 """
 
 import dataclasses
-import itertools
 import logging
-import math
 from collections.abc import Callable
-from typing import Optional
+from typing import Optional, TypeVar
 
 import numpy as np
 
@@ -53,12 +51,11 @@ from tff_dp_aggregators.strategies import cache as cache_lib
 from tff_dp_aggregators.strategies import participation as participation_lib
 from tff_dp_aggregators.strategies import recursion as recursion_lib
 from tff_dp_aggregators.strategies import size
+from tff_dp_aggregators.strategies import strategy as strategy_lib
 from tff_dp_aggregators.strategies import toeplitz
 from tff_dp_aggregators.strategies import workload as workload_lib
 from tff_dp_aggregators.strategies.numerics import blt_search
-from tff_dp_aggregators.strategies.numerics import power_series
-from tff_dp_aggregators.strategies.numerics import progress as progress_lib
-from tff_dp_aggregators.strategies.numerics import series_optimization
+from tff_dp_aggregators.strategies.numerics import windowed_problem
 
 _logger = logging.getLogger(__name__)
 # By how much of the error a decay has to lower it: where a number of decays is asked
@@ -66,11 +63,7 @@ _logger = logging.getLogger(__name__)
 _MIN_GAIN = 1e-4
 _GAIN_WORTH_A_DECAY = 1e-3
 _MAX_DECAYS = 8
-_START_GAIN = 1e-6
-# Of the logarithm of the squared error; what is left to gain is of its square.
-_LARGEST_SLOPE = 1e-5
-_SLOWEST = 1e-12  # Smallest complement of a decay.
-_SMALLEST_SCALE = 1e-12
+_Found = TypeVar('_Found', bound=strategy_lib.Strategy)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -100,7 +93,7 @@ class WindowedBLT(toeplitz.LowerToeplitz):
 
   def __post_init__(self) -> None:
     super().__post_init__()
-    window = _check_window(self.window, self.num_rounds, 'num_rounds')
+    window = _check_window(self.window, self.num_rounds)
     object.__setattr__(self, 'window', window)
     uncut = blt.BLT(window, self.output_scales, self.buffer_decays)
     object.__setattr__(self, 'output_scales', uncut.output_scales)
@@ -177,7 +170,8 @@ def optimize(
     num_rounds: Rounds n.
     num_decays: Largest number of decays; `None` leaves it to `min_gain`, up to 8. See
       `WindowedBLT.noise_buffers` for what they cost.
-    window: Coefficients that are not 0, at most `min_separation`, which is the default.
+    window: Coefficients that are not 0, at most `num_rounds`; by default
+      `min_separation`, up to which the columns of one client do not overlap.
     min_gain: By which part of the error a decay has to lower it, or it is left out. By
       default 1e-4 if `num_decays` is given, and 0.001 if it is not.
     objective: 'mean' for the smallest `rmse`, 'max' for the smallest `max_error`.
@@ -202,13 +196,102 @@ def optimize(
     >>> strategy.noise_buffers
     10
   """
+  asked = check(
+    num_rounds, num_decays, window, min_gain, objective, participation, workload
+  )
+  return asked.fetch(WindowedBLT, 'windowed_blt.optimize', _optimize, cache)
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+  """Which windowed BLT is wanted, checked.
+
+  Attributes:
+    problem: What is minimised.
+    participation: Who may take part when.
+    num_decays: Largest number of decays, as it was asked for.
+    min_gain: By which part of the error a decay has to lower it.
+  """
+
+  problem: windowed_problem.WindowProblem
+  participation: participation_lib.Participation
+  num_decays: Optional[int]
+  min_gain: float
+
+  @property
+  def max_decays(self) -> int:
+    """Largest number of decays that are tried."""
+    return _MAX_DECAYS if self.num_decays is None else self.num_decays
+
+  def fetch(
+    self,
+    kind: type[_Found],
+    solver: str,
+    optimize: Callable[['Asked'], _Found],
+    cache: bool,
+  ) -> _Found:
+    """The strategy, from disk or anew; the log says if it has fewer decays than asked.
+
+    Args:
+      kind: Its class, with `buffer_decays`.
+      solver: What finds it, as the cache calls it.
+      optimize: Finds it.
+      cache: As for `optimize`.
+    """
+    parameters = dict(
+      dataclasses.asdict(self.problem),
+      num_decays=self.max_decays,
+      min_gain=float(self.min_gain),
+    )
+    strategy = cache_lib.fetch(
+      kind, solver, 1, parameters, lambda: optimize(self), cache
+    )
+    has = len(strategy.parameters()['buffer_decays'])
+    if self.num_decays is not None and has < self.num_decays:
+      _logger.warning(
+        'the windowed BLT for %s has %d decays, not %d: one more would lower the %s '
+        'error by less than %g of it.',
+        self.participation,
+        has,
+        self.num_decays,
+        'largest' if self.problem.uncut.objective == 'max' else 'mean',
+        self.min_gain,
+      )
+    return strategy
+
+
+def check(
+  num_rounds: int,
+  num_decays: Optional[int],
+  window: Optional[int],
+  min_gain: Optional[float],
+  objective: str,
+  participation: Optional[participation_lib.Participation],
+  workload: workload_lib.WorkloadLike,
+  has_tail: bool = False,
+) -> Asked:
+  """What the arguments of `optimize` ask for.
+
+  Args:
+    num_rounds: As for `optimize`.
+    num_decays: As for `optimize`.
+    window: As for `optimize`.
+    min_gain: As for `optimize`.
+    objective: As for `optimize`.
+    participation: As for `optimize`.
+    workload: As for `optimize`.
+    has_tail: Whether a decay goes on after the window (`tailed_blt`).
+
+  Raises:
+    TypeError: As `optimize`.
+    ValueError: As `optimize`.
+  """
   num_rounds = checks.check_positive_int('num_rounds', num_rounds)
   size.check_rounds(num_rounds)
+  if num_decays is not None:
+    checks.check_positive_int('num_decays', num_decays)
   if min_gain is None:
     min_gain = _GAIN_WORTH_A_DECAY if num_decays is None else _MIN_GAIN
-  max_decays = checks.check_positive_int(
-    'num_decays', _MAX_DECAYS if num_decays is None else num_decays
-  )
   checks.check_objective(objective)
   participation = participation_lib.check(num_rounds, participation)
   if participation.possible_participations == 1:
@@ -217,182 +300,33 @@ def optimize(
       f'give a participation that allows more than {participation}.'
     )
   separation = participation.min_separation
-  if window is None:
-    window = separation
-  window = _check_window(window, separation, 'min_separation')
+  window = _check_window(separation if window is None else window, num_rounds)
   if not 0 < min_gain < 1:
     raise ValueError(f'min_gain must be above 0 and below 1, got {min_gain}.')
-  problem = _WindowProblem(
-    window,
-    blt_search.BLTProblem(
-      num_rounds,
-      separation,
-      participation.possible_participations,
-      objective,
-      blt.check_momentum(num_rounds, workload),
-    ),
+  uncut = blt_search.BLTProblem(
+    num_rounds,
+    separation,
+    participation.possible_participations,
+    objective,
+    blt.check_momentum(num_rounds, workload),
   )
-  parameters = dict(
-    dataclasses.asdict(problem), num_decays=max_decays, min_gain=float(min_gain)
-  )
-  strategy = cache_lib.fetch(
-    WindowedBLT,
-    'windowed_blt.optimize',
-    1,
-    parameters,
-    lambda: _optimize(problem, max_decays, min_gain),
-    cache,
-  )
-  if num_decays is not None and len(strategy.buffer_decays) < num_decays:
-    _logger.warning(
-      'the windowed BLT for %s has %d decays, not %d: one more would lower the %s '
-      'error by less than %g of it.',
-      participation,
-      len(strategy.buffer_decays),
-      num_decays,
-      'largest' if objective == 'max' else 'mean',
-      min_gain,
-    )
-  return strategy
+  problem = windowed_problem.WindowProblem(window, uncut, has_tail)
+  return Asked(problem, participation, num_decays, min_gain)
 
 
-@dataclasses.dataclass(frozen=True)
-class _WindowProblem:
-  """What is asked for, and the loss: log(sensitivity^2 error^2).
-
-  Attributes:
-    window: How many coefficients are not 0.
-    uncut: What is asked for but the window, as of a BLT.
-  """
-
-  window: int
-  uncut: blt_search.BLTProblem
-
-  def loss_and_slope(self, parameters: np.ndarray) -> tuple[float, np.ndarray]:
-    """For logarithms of the decays' complements and of the scales, and the gradient."""
-    coefficients, pull_back = coefficients_of(parameters, self.window)
-    loss, by_coefficient = self._loss_by_coefficients(coefficients)
-    return loss, pull_back(by_coefficient)
-
-  def _loss_by_coefficients(self, coefficients: np.ndarray) -> tuple[float, np.ndarray]:
-    starts = self.uncut.min_separation * np.arange(self.uncut.participations)
-    # How many of the columns do not reach as far down.
-    ended = np.searchsorted(
-      np.sort(self.uncut.num_rounds - starts), np.arange(self.window), side='right'
-    )
-    counts = self.uncut.participations - ended
-    sensitivity = counts @ np.square(coefficients)
-    error, by_coefficient = self._squared_error(coefficients)
-    slope = by_coefficient / error + 2 * counts * coefficients / sensitivity
-    return math.log(error * sensitivity), slope
-
-  def _squared_error(self, coefficients: np.ndarray) -> tuple[float, np.ndarray]:
-    """The mean or largest squared row norm of A C^-1, and its gradient.
-
-    With a the workload's first column, b = C^-1 a, and its derivative in direction dC
-    is -C^-1 dC b; so the gradient of sum_i weights_i b_i^2 is the correlation of
-    -2 C^-T (weights b) with b.
-    """
-    n = self.uncut.num_rounds
-    workload = workload_lib.Workload(n, self.uncut.momentum).coefficients()
-    inverse = power_series.inverse(coefficients, n)
-    estimator = power_series.multiply(workload, inverse, n)
-    averaged = self.uncut.objective == 'mean'
-    weights = 1.0 - np.arange(n) / n if averaged else np.ones(n)
-    weighted = weights * estimator
-    back = power_series.multiply(estimator, inverse, n)
-    by_coefficient = -2.0 * power_series.correlate(weighted, back, self.window)
-    return float(weighted @ estimator), by_coefficient
-
-
-def coefficients_of(
-  parameters: np.ndarray, window: int
-) -> tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]:
-  """The coefficients of a windowed BLT as a function of what is searched.
-
-  Args:
-    parameters: Logarithms of the decays' complements, and then of the scales.
-    window: How many coefficients there are.
-
-  Returns:
-    The coefficients, and what makes of a gradient by them that by the parameters.
-  """
-  complements, scales = np.split(np.exp(parameters), 2)
-  steps = np.arange(window - 1)
-  powers = np.exp(steps * np.log1p(-complements)[:, np.newaxis])
-
-  def pull_back(by_coefficient: np.ndarray) -> np.ndarray:
-    by_scale = scales * (powers @ by_coefficient[1:])
-    slower = -scales * complements / (1.0 - complements)
-    by_complement = slower * (powers @ (steps * by_coefficient[1:]))
-    return np.append(by_complement, by_scale)
-
-  return np.append(1.0, scales @ powers), pull_back
-
-
-def _optimize(problem: _WindowProblem, max_decays: int, min_gain: float) -> WindowedBLT:
+def _optimize(asked: Asked) -> WindowedBLT:
+  problem = asked.problem
   num_rounds = problem.uncut.num_rounds
-  loss, parameters = problem.uncut.identity_loss(), np.zeros(0)
-  with progress_lib.Progress(f'windowed BLT, {num_rounds} rounds') as progress:
-    counter = itertools.count(1)
-
-    def loss_and_slope(parameters: np.ndarray) -> tuple[float, np.ndarray]:
-      value, slope = problem.loss_and_slope(parameters)
-      progress.update(next(counter), math.exp(value / 2))
-      return value, slope
-
-    for num_decays in range(1, max_decays + 1):
-      more_loss, more = _descend(loss_and_slope, _start(problem, num_decays))
-      if -math.expm1((more_loss - loss) / 2) < min_gain:
-        break
-      loss, parameters = more_loss, more
+  with windowed_problem.reporting(f'windowed BLT, {num_rounds} rounds') as report:
+    _, parameters = problem.search(asked.max_decays, asked.min_gain, report)
   complements, scales = np.split(np.exp(parameters), 2)
   return WindowedBLT(
     num_rounds, problem.window, tuple(scales), tuple(1.0 - complements)
   )
 
 
-def _start(problem: _WindowProblem, num_decays: int) -> np.ndarray:
-  """Parameters of the best BLT of one window, filled up with fast and small decays."""
-  one_window = dataclasses.replace(
-    problem.uncut, num_rounds=problem.window, min_separation=1, participations=1
-  )
-  nodes = blt_search.best_nodes(one_window, num_decays, _START_GAIN)
-  scales, decays = blt_search.scales_and_decays(nodes)
-  missing = num_decays - len(decays)
-  complements = np.append(np.maximum(1.0 - decays, _SLOWEST), np.full(missing, 0.9))
-  return np.log(np.append(complements, np.append(scales, np.full(missing, 1e-3))))
-
-
-def _descend(
-  loss_and_slope: Callable[[np.ndarray], tuple[float, np.ndarray]], start: np.ndarray
-) -> tuple[float, np.ndarray]:
-  import scipy.optimize  # Slow to import, and few callers optimise.
-
-  bounds = [(math.log(_SLOWEST), -1e-9)] * (len(start) // 2)
-  bounds += [(math.log(_SMALLEST_SCALE), 0.0)] * (len(start) // 2)
-  lower, upper = np.transpose(bounds)
-  result = scipy.optimize.minimize(
-    loss_and_slope,
-    np.clip(start, lower, upper),
-    jac=True,
-    method='L-BFGS-B',
-    bounds=bounds,
-    options={'maxiter': 2000, 'ftol': 1e-14, 'gtol': 1e-9, 'maxcor': 30},
-  )
-  # For millions of rounds, rounding may end the last line search.
-  free = (result.x > lower) & (result.x < upper)
-  if not (
-    result.success or np.abs(result.jac[free]).max(initial=0.0) <= _LARGEST_SLOPE
-  ):
-    raise series_optimization.ConvergenceError(
-      f'no best windowed BLT of {len(start) // 2} decays was found: {result.message}'
-    )
-  return float(result.fun), result.x
-
-
-def _check_window(window: int, largest: int, name: str) -> int:
+def _check_window(window: int, num_rounds: int) -> int:
   window = checks.check_positive_int('window', window)
-  if window > largest:
-    raise ValueError(f'window must be at most {name}={largest}, got {window}.')
+  if window > num_rounds:
+    raise ValueError(f'window must be at most num_rounds={num_rounds}, got {window}.')
   return window

@@ -80,13 +80,15 @@ def _rows(comparison, sampling):
 
 
 def _unsampled_strategies():
-  made = {name: mechanism_lib.strategy_for(name, LIMITS) for name in registry.KINDS}
-  return list(made.values())
+  kinds = set(registry.KINDS) - {'tailed_blt'}
+  return [mechanism_lib.strategy_for(name, LIMITS) for name in kinds]
 
 
 def test_rows_without_sampling_are_the_mechanisms_calibrated_by_themselves(targeted):
   rows = _rows(targeted, 'none')
-  assert len(rows) == len(registry.KINDS) + 1  # Two trees.
+  # Two trees, and no tail for clients who take part until the end.
+  assert len(rows) == len(registry.KINDS) + 1 - 1
+  assert 'tailed_blt' not in {row.mechanism.name for row in rows}
   for row in rows:
     options = registry.options_of(row.mechanism.strategy)
     alone = mechanism_lib.Mechanism.for_target(
@@ -337,13 +339,17 @@ def done_early():
 
 
 def test_all_kinds_are_compared_and_more_bands_than_the_separation(done_early):
-  assert not done_early.left_out
   names = {row.mechanism.name for row in done_early.rows}
-  assert names == set(registry.KINDS)
+  scaled = {name for name in registry.KINDS if name.startswith('epoch_')}
+  assert names == set(registry.KINDS) - scaled
+  reasons = {each.mechanism: each.reason for each in done_early.left_out}
+  assert set(reasons) == scaled
+  assert all('done early' in reason for reason in reasons.values())
   errors = {row.name: row.equal_rmse for row in done_early.rows}
   toeplitz = [name for name in errors if name.startswith('toeplitz')]
   assert toeplitz == ['toeplitz, 40 bands', 'toeplitz, 5 bands']
   assert errors['toeplitz, 40 bands'] < 0.9 * errors['toeplitz, 5 bands']
+  assert done_early.rows[0].mechanism.name == 'tailed_blt'
   assert done_early.advised.mechanism.name == 'blt'
   assert errors[done_early.advised.name] < 0.9 * errors['windowed_blt, 1 decay']
   colors = {plan_views._color(row) for row in done_early.rows}
@@ -411,6 +417,35 @@ def test_restarts_are_shown_where_they_help():
   assert best == min(others) < plain.mechanism.strategy.rmse(limits)
 
 
+@pytest.mark.parametrize(
+  ('rounds', 'apart', 'times', 'best'),
+  [
+    (64, 64, 1, 'banded'),
+    (64, 8, 2, 'tailed_blt'),
+    (64, 8, 4, 'banded'),
+    (64, 8, 8, 'epoch_banded'),
+    (64, 32, 2, 'epoch_banded'),
+    (200, 5, 4, 'tailed_blt'),
+    (200, 20, 2, 'tailed_blt'),
+    (200, 20, 10, 'epoch_banded'),
+  ],
+)
+def test_no_kind_is_better_than_the_first_row_also_none_that_was_left_out(
+  rounds, apart, times, best
+):
+  # `python -m benchmarks.best_kinds` looks at more of them.
+  limits = strategies.Participation(rounds, apart, times)
+  task = planning.Task(
+    limits, SIZE, DELTA, noise_multiplier=1.0, mechanisms=tuple(registry.KINDS)
+  )
+  rows = planning.compare(task).rows
+  assert rows[0].mechanism.name == best
+  for kind in registry.KINDS.values():
+    for options in kind.compared(limits, {}):
+      error = kind.build(limits, **options).rmse(limits)
+      assert rows[0].mechanism.strategy.rmse(limits) <= error * (1 + 1e-9)
+
+
 def test_what_takes_long_is_left_out_unless_asked_for(monkeypatch):
   often = strategies.Participation(20_000, min_separation=5)
   banded, inverse = registry.kind('banded'), registry.kind('banded_inverse')
@@ -422,8 +457,9 @@ def test_what_takes_long_is_left_out_unless_asked_for(monkeypatch):
   without = planning.compare(_task())
   slow = {'banded', 'banded_inverse', 'windowed_blt'}
   slow |= {name for name in registry.KINDS if name.startswith('epoch_')}
-  assert {each.mechanism for each in without.left_out} == slow
-  for each in without.left_out:
+  assert {each.mechanism for each in without.left_out} == slow | {'tailed_blt'}
+  left_out = [each for each in without.left_out if each.mechanism in slow]
+  for each in left_out:
     assert each.mechanism not in {row.mechanism.name for row in without.rows}
     assert '--mechanisms=all' in each.reason
   asked = planning.compare(_task(mechanisms=('banded', 'gaussian')))
@@ -433,6 +469,7 @@ def test_what_takes_long_is_left_out_unless_asked_for(monkeypatch):
 def test_what_cannot_be_built_is_left_out_with_the_reason():
   comparison = planning.compare(_task(options={'num_bands': 20}))
   left_out = {each.mechanism: each.reason for each in comparison.left_out}
+  assert 'its tail is of no use' in left_out.pop('tailed_blt')
   assert set(left_out) == {'banded', 'epoch_banded', 'epoch_toeplitz'}
   for reason in left_out.values():
     assert 'Use at most 12 bands' in reason

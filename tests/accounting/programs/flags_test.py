@@ -118,6 +118,7 @@ def test_every_schema_can_be_asked_for(arguments, schema):
     (('--mechanism=banded_inverse', '--num_bands=3'), 'banded_inverse'),
     (('--mechanism=tree', '--restart_every=10'), 'binary_tree'),
     (('--mechanism=windowed_blt', '--num_decays=1'), 'windowed_blt'),
+    (('--mechanism=tailed_blt', '--num_decays=1'), 'tailed_blt'),
     (('--mechanism=epoch_banded', '--num_bands=3'), 'banded'),
     (('--mechanism=epoch_toeplitz', '--num_bands=3'), 'epoch_toeplitz'),
     (('--mechanism=epoch_banded_inverse', '--num_bands=3'), 'epoch_banded_inverse'),
@@ -184,7 +185,7 @@ def test_rounds_are_found_for_more_bands_than_rounds_tried():
   assert _spent(plan) <= 3
 
 
-@pytest.mark.parametrize('name', ['windowed_blt', 'epoch_windowed_blt'])
+@pytest.mark.parametrize('name', ['windowed_blt', 'tailed_blt', 'epoch_windowed_blt'])
 def test_rounds_are_found_for_windows_that_are_longer_than_rounds_tried(name):
   plan = _plan(
     f'--mechanism={name}',

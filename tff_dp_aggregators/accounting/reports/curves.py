@@ -151,7 +151,7 @@ def by_delta(
 
 def _noise_correlation(strategy: strategies.Strategy) -> list[list[float]]:
   """Correlation of the noise of the last round with that of earlier ones, by lag."""
-  if strategy.num_rounds > _MAX_DENSE and not strategy.is_toeplitz:
+  if strategy.num_rounds > _MAX_DENSE and not strategy.needs_no_matrix:
     return []
   correlation = strategy.noise_correlation(_LAGS)
   return [[lag, float(value)] for lag, value in enumerate(correlation)]

@@ -87,7 +87,11 @@ def optimize(
     'epoch_scaled.banded.optimize',
     1,
     {**problem.parameters(), 'num_bands': num_bands},
-    lambda: banded.Banded(num_rounds, _descend(problem, unscaled.diagonals)[0]),
+    lambda: min(
+      banded.Banded(num_rounds, _descend(problem, unscaled.diagonals)[0]),
+      unscaled,
+      key=problem.error,
+    ),
     cache,
   )
 

@@ -88,14 +88,14 @@ def optimize(
 
   Returns:
     A strategy whose scales do not increase, with an error that is not above that of
-    `banded_inverse.optimize`; as a rule, its `sensitivity_kind(participation)` is
-    'exact'.
+    `banded_inverse.optimize`. Its `sensitivity_kind(participation)` is 'exact', unless
+    clients may come back within `num_bands` rounds: then it can be 'bound'.
 
   Raises:
     TypeError: If a number is not whole.
     ValueError: If an argument is out of range, `participation` is for other rounds, or
       allows one participation only.
-    series_optimization.ConvergenceError: If the optimisation does not converge.
+    series_optimization.ConvergenceError: If that without scales does not converge.
 
   Example:
     >>> participation = participation_lib.Participation(64, min_separation=16)
@@ -141,11 +141,11 @@ def _optimize(
     return EpochBandedInverse.of(unit, scaled.epochs.rounds, scales)
 
   best = made(*scaled.minimize(lambda bands: _series(bands, n), start, name))
+  never_scaled = EpochBandedInverse.of(unscaled)
   if best.sensitivity_kind(problem.participation) == 'exact':
-    return best
+    return min(best, never_scaled, key=problem.error)
   fixed = epoch_problem.of_noise(start, n).fixed()
   _, scales = scaled.minimize(lambda none: fixed, np.zeros(0), name)
-  never_scaled = EpochBandedInverse.of(unscaled)
   return min(best, made(start, scales), never_scaled, key=problem.error)
 
 

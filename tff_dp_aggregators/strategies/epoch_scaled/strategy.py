@@ -21,7 +21,7 @@ from tff_dp_aggregators.strategies.numerics import scaled_errors
 _Scaled = TypeVar('_Scaled', bound='EpochScaled')
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class EpochScaled(strategy_lib.Strategy):
   """C[i, j] = T[i, j] * (scale of j's epoch), T lower-triangular and Toeplitz.
 
@@ -42,6 +42,7 @@ class EpochScaled(strategy_lib.Strategy):
 
   epoch_rounds: int
   epoch_scales: tuple[float, ...]
+  needs_no_matrix = True
 
   def __post_init__(self) -> None:
     super().__post_init__()

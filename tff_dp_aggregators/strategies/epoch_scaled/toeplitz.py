@@ -84,7 +84,7 @@ def optimize(
     TypeError: If a number is not whole.
     ValueError: If an argument is out of range, `participation` is for other rounds, or
       allows one participation only.
-    series_optimization.ConvergenceError: If the optimisation does not converge.
+    series_optimization.ConvergenceError: If that without scales does not converge.
 
   Example:
     >>> participation = participation_lib.Participation(64, min_separation=16)
@@ -134,9 +134,10 @@ def _optimize(problem: toeplitz_problem.ToeplitzProblem, cache: bool) -> EpochTo
     f'{problem.num_bands} bands',
   )
   unit = tuple(coefficients / np.linalg.norm(coefficients))
-  return EpochToeplitz.of(
+  found = EpochToeplitz.of(
     toeplitz.BandedToeplitz(problem.num_rounds, unit), scaled.epochs.rounds, scales
   )
+  return min(found, EpochToeplitz.of(unscaled), key=scaled.error)
 
 
 def _series(column: np.ndarray, num_rounds: int) -> Optional[epoch_problem.Series]:

@@ -13,6 +13,7 @@ from tff_dp_aggregators.strategies import windowed_blt
 from tff_dp_aggregators.strategies import workload as workload_lib
 from tff_dp_aggregators.strategies.epoch_scaled import strategy as strategy_lib
 from tff_dp_aggregators.strategies.numerics import epoch_problem
+from tff_dp_aggregators.strategies.numerics import windowed_problem
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -77,7 +78,7 @@ def optimize(
   Args:
     num_rounds: Rounds n.
     num_decays: As for `windowed_blt.optimize`.
-    window: As for `windowed_blt.optimize`.
+    window: As for `windowed_blt.optimize`, but at most `min_separation`.
     objective: 'mean' for the smallest `rmse`, 'max' for the smallest `max_error`.
     participation: Who may take part when; more than once, or there is nothing to scale.
     workload: Whose error it is; `None` means prefix sums. Only a `Workload` with a
@@ -92,7 +93,7 @@ def optimize(
     TypeError: If a number is not one.
     ValueError: If an argument is out of range, `participation` is for other rounds, or
       allows one participation only.
-    series_optimization.ConvergenceError: If the optimisation does not converge.
+    series_optimization.ConvergenceError: If that without scales does not converge.
 
   Example:
     >>> participation = participation_lib.Participation(200, min_separation=50)
@@ -106,6 +107,11 @@ def optimize(
   strategy_lib.check_several(participation, 'windowed_blt')
   workload = workload_lib.check(num_rounds, workload)
   blt.check_momentum(num_rounds, workload)
+  if window is not None and window > participation.min_separation:
+    raise ValueError(
+      f'window must be at most min_separation={participation.min_separation} to have '
+      f'scales of epochs, got {window}; use windowed_blt.optimize for a longer one.'
+    )
   unscaled = windowed_blt.optimize(
     num_rounds,
     num_decays=num_decays,
@@ -138,11 +144,12 @@ def _optimize(
     f'epochs of a windowed BLT, {problem.num_rounds} rounds',
   )
   complements, output_scales = np.split(np.exp(parameters), 2)
-  norm = np.linalg.norm(windowed_blt.coefficients_of(parameters, window)[0])
+  norm = np.linalg.norm(windowed_problem.coefficients_of(parameters, window)[0])
   made = windowed_blt.WindowedBLT(
     problem.num_rounds, window, tuple(output_scales), tuple(1.0 - complements)
   )
-  return EpochWindowedBLT.of(made, problem.epochs.rounds, scales / norm)
+  found = EpochWindowedBLT.of(made, problem.epochs.rounds, scales / norm)
+  return min(found, EpochWindowedBLT.of(unscaled), key=problem.error)
 
 
 def _series(
@@ -151,7 +158,7 @@ def _series(
   complements, _ = np.split(logarithms, 2)
   if np.any(complements >= 0.0):
     return None
-  column, pull_back = windowed_blt.coefficients_of(logarithms, window)
+  column, pull_back = windowed_problem.coefficients_of(logarithms, window)
   made = epoch_problem.of_column(column, num_rounds)
   return epoch_problem.Series(
     column,

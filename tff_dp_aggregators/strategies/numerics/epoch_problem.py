@@ -24,6 +24,7 @@ from typing import Any, Callable, Optional
 import numpy as np
 
 from tff_dp_aggregators.strategies import participation as participation_lib
+from tff_dp_aggregators.strategies import strategy as strategy_lib
 from tff_dp_aggregators.strategies.numerics import descent
 from tff_dp_aggregators.strategies.numerics import gram
 from tff_dp_aggregators.strategies.numerics import power_series
@@ -174,6 +175,11 @@ class EpochProblem:
     """All of it, as the cache takes it."""
     return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
+  def error(self, strategy: strategy_lib.Strategy) -> float:
+    """What is minimised, of a strategy."""
+    measure = strategy.rmse if self.objective == 'mean' else strategy.max_error
+    return measure(self.participation, self.workload)
+
   def minimize(
     self, family: Family, start: np.ndarray, name: str
   ) -> tuple[np.ndarray, np.ndarray]:
@@ -210,8 +216,9 @@ class EpochProblem:
       if series is None:
         return None
       own = scales(searched)
-      values, pull_back_values = squared_norms(series.noise, 1.0 / own)
-      cost, by_column, cost_by_scale = self._sensitivity(series.column, own, epochs)
+      with np.errstate(over='ignore', invalid='ignore'):  # Of a step that is too long.
+        values, pull_back_values = squared_norms(series.noise, 1.0 / own)
+        cost, by_column, cost_by_scale = self._sensitivity(series.column, own, epochs)
       if not (np.all(np.isfinite(values)) and np.isfinite(cost)):
         return None
 
