@@ -37,6 +37,7 @@ from tff_dp_aggregators.strategies import registry
 
 _MODEL_SIZE, _DELTA = 10**6, 1e-6
 _FEWEST_APART = 2
+_ROUNDING = 1e-9
 
 
 class Point(NamedTuple):
@@ -184,7 +185,7 @@ def main() -> None:
   ahead = max((1 - point.needless_rmse / point.best_rmse, point) for point in points)
   print(
     f'What a plan leaves out is better by {max(0.0, ahead[0]):.3%} at most'
-    + (f': {ahead[1].needless}.' if ahead[0] > 0 else '.')
+    + (f': {ahead[1].needless}.' if ahead[0] > _ROUNDING else '.')
   )
 
 
