@@ -602,9 +602,10 @@ def test_the_cumulative_state_holds_nothing_that_was_not_released():
 
 @pytest.mark.parametrize('momentum', [0.0, 0.9])
 @pytest.mark.parametrize('rates', [None, (1.0, 0.5, 0.25, 1.0, 2.0)])
-def test_a_workload_is_applied_to_sums_and_noise_alike(momentum, rates):
+@pytest.mark.parametrize('weight_decay', [0.0, 0.2])
+def test_a_workload_is_applied_to_sums_and_noise_alike(momentum, rates, weight_decay):
   strategy = strategies.BLT(5, (0.3, 0.1), (0.9, 0.5))
-  workload = strategies.Workload(5, momentum, rates)
+  workload = strategies.Workload(5, momentum, rates, weight_decay)
   arguments = {
     'participation': strategies.Participation(5),
     'clip_norm': 1.0,

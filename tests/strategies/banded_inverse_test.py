@@ -12,6 +12,7 @@ import pathlib
 
 import numpy as np
 import pytest
+import scipy.linalg
 import scipy.optimize
 
 from tff_dp_aggregators.strategies import BandedToeplitz
@@ -63,10 +64,106 @@ def brute_force(matrix, participation):
 
 def test_inverse_square_root_coefficients_are_those_of_the_inverse():
   product = np.convolve(
-    banded_inverse.inverse_square_root_coefficients(300),
+    banded_inverse.inverse_root_coefficients(300),
     toeplitz.square_root_coefficients(300),
   )
   np.testing.assert_allclose(product[:300], np.eye(1, 300)[0], atol=1e-15)
+
+
+@pytest.mark.parametrize('exponent', [0.0, 0.3, 0.5, 1.0])
+@pytest.mark.parametrize(
+  'workload',
+  [
+    None,
+    Workload(12, momentum=0.6),
+    Workload(12, weight_decay=0.2),
+    Workload(12, momentum=0.6, weight_decay=0.1),
+  ],
+  ids=repr,
+)
+def test_roots_are_those_of_the_dense_inverse(workload, exponent):
+  # The logarithm of a lower-triangular matrix with ones on its diagonal is nilpotent.
+  dense = (workload or Workload(12)).materialize()
+  nilpotent, power, logarithm = dense - np.eye(12), np.eye(12), np.zeros((12, 12))
+  for i in range(1, 12):
+    power = power @ nilpotent
+    logarithm -= (-1.0) ** i / i * power
+  expected = scipy.linalg.expm(-exponent * logarithm)[:, 0]
+  column = banded_inverse.inverse_root_coefficients(12, exponent, workload)
+  np.testing.assert_allclose(column, expected, atol=1e-11)
+  strategy = BandedInverse.root(12, 4, exponent=exponent, workload=workload)
+  scaled = np.array(strategy.coefficients) / strategy.coefficients[0]
+  np.testing.assert_allclose(scaled, column[:4], rtol=1e-12, atol=1e-15)
+  assert strategy.sensitivity() == pytest.approx(1.0, rel=1e-12)
+
+
+def test_two_bands_take_back_a_part_of_the_noise_before():
+  # DP-lambda-CGD without its columns of one norm.
+  strategy = BandedInverse.root(50, 2, exponent=0.8)
+  column = 0.8 ** np.arange(50)
+  np.testing.assert_allclose(
+    strategy.matrix_coefficients(), column / np.linalg.norm(column), rtol=1e-12
+  )
+  assert strategy.noise_buffers == 0
+  participation = Participation(50, 5)
+  assert strategy.sensitivity_kind(participation) == 'exact'
+
+
+@pytest.mark.parametrize('objective', ['mean', 'max'])
+@pytest.mark.parametrize(
+  'workload',
+  [None, Workload(200, 0.9), Workload(200, 0.9, weight_decay=0.05)],
+  ids=repr,
+)
+def test_the_best_root_is_between_the_square_root_and_the_best_bands(
+  objective, workload
+):
+  participation = Participation(200, 40)
+
+  def error(strategy):
+    measure = strategy.rmse if objective == 'mean' else strategy.max_error
+    return measure(participation, workload)
+
+  arguments = {
+    'objective': objective,
+    'participation': participation,
+    'workload': workload,
+  }
+  for num_bands in (2, 5):
+    best = error(banded_inverse.best_root(200, num_bands=num_bands, **arguments))
+    for exponent in np.linspace(0, 1, 41):
+      other = BandedInverse.root(200, num_bands, exponent=exponent, workload=workload)
+      assert best <= error(other) * (1 + 1e-6)
+    bands = banded_inverse.optimize(200, num_bands=num_bands, cache=False, **arguments)
+    assert error(bands) <= best * (1 + 1e-9)
+    root = BandedInverse.square_root(200, num_bands, workload)
+    assert best <= error(root)
+    if (
+      workload is None
+    ):  # With momentum, the square root has a large first band as well.
+      assert best < 0.9 * error(root)
+
+
+def test_the_square_root_of_the_workload_is_better_for_it_than_that_of_prefix_sums():
+  # arXiv:2505.12128 compares them so.
+  workload = Workload(500, 0.9, weight_decay=0.01)
+  ours = BandedInverse.square_root(500, 16, workload).rmse(workload=workload)
+  assert ours < 0.9 * BandedInverse.square_root(500, 16).rmse(workload=workload)
+
+
+@pytest.mark.parametrize(
+  'arguments, kind, message',
+  [
+    ({'exponent': 1.5}, ValueError, 'exponent must be from 0 to 1, got 1.5'),
+    ({'exponent': None}, TypeError, 'exponent must be a number'),
+    ({'workload': Workload(9)}, ValueError, 'the workload is for 9 rounds'),
+    ({'workload': Workload.cooldown(10)}, ValueError, 'constant learning rate'),
+    ({'workload': np.tri(10)}, ValueError, 'use banded_inverse.optimize for others'),
+  ],
+)
+def test_roots_that_cannot_be_are_refused(arguments, kind, message):
+  with pytest.raises(kind, match=message):
+    BandedInverse.root(10, 3, **arguments)
 
 
 @pytest.mark.parametrize('result', figures('banded_inverse_square_root'), ids=str)

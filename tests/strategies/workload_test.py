@@ -1,6 +1,7 @@
 """Workloads are the matrices that training applies to the noisy sums.
 
-Claims: A is what a server with momentum and learning rates does, step by step; the
+Claims: A is what a server with momentum, learning rates and weight decay does, step by
+step; the
 fast products and the banded inverse are those of the dense matrix; what is no workload
 is refused.
 """
@@ -24,6 +25,9 @@ WORKLOADS = {
   'momentum': Workload(8, momentum=0.9),
   'rates': Workload(4, learning_rates=(2.0, 1.0, 0.5, 0.25)),
   'both': Workload.cooldown(9, momentum=0.8, cooldown_rounds=4),
+  'weight_decay': Workload(8, weight_decay=0.1),
+  'decay_and_momentum': Workload(8, momentum=0.9, weight_decay=0.1),
+  'all': Workload(4, 0.5, (2.0, 1.0, 0.5, 0.25), weight_decay=0.3),
 }
 each_workload = pytest.mark.parametrize(
   'workload', WORKLOADS.values(), ids=WORKLOADS.keys()
@@ -37,7 +41,7 @@ def server_optimizer(workload, updates):
   models = []
   for rate, update in zip(rates, updates):
     velocity = workload.momentum * velocity + update
-    model = model + rate * velocity
+    model = (1 - workload.weight_decay) * model + rate * velocity
     models.append(model)
   return np.array(models)
 
@@ -113,6 +117,8 @@ def test_cooldown_falls_over_the_last_quarter_to_a_twentieth():
     ({'momentum': 1.0}, 'momentum must be at least 0 and below 1, got 1.0'),
     ({'momentum': -0.1}, 'momentum must be'),
     ({'momentum': float('nan')}, 'momentum must be'),
+    ({'weight_decay': 1.0}, 'weight_decay must be at least 0 and below 1, got 1.0'),
+    ({'weight_decay': -0.1}, 'weight_decay must be'),
     ({'learning_rates': (1.0, 1.0)}, 'learning_rates must be num_rounds=3 numbers'),
     ({'learning_rates': (1.0, -1.0, 1.0)}, 'round 1 has -1.0'),
     ({'learning_rates': (1.0, 1.0, float('nan'))}, 'round 2 has nan'),

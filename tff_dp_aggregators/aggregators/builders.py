@@ -239,8 +239,8 @@ def from_strategy(
     noise_multiplier: Standard deviation of z over `clip_norm`.
     clients_per_round: Denominator of the mean.
     workload: `None` to return the mean of each round; a `Workload` to return its rows
-      applied to all means so far: prefix sums, with momentum and learning rates if it
-      has them.
+      applied to all means so far: prefix sums, with momentum, learning rates and weight
+      decay if it has them.
     storage: Where the noise of earlier rounds is: see `noise.build`.
     seed: Reproducible noise, for simulations; `None` for secret noise. An int takes the
       seed's next stream in this process: a program that makes the same things in the

@@ -95,8 +95,8 @@ class MatrixMechanismQuery(records.GridSumQuery):
       noise_multiplier: Standard deviation of z over `clip_norm`; 0 adds no noise.
       record_specs: Structure of float tensor specs like a record.
       workload: `None` to release the sum of each round (the residual of a prefix sum);
-        `Workload(num_rounds)` for prefix sums, with momentum or learning rates if it
-        has them.
+        `Workload(num_rounds)` for prefix sums, with momentum, learning rates or weight
+        decay if it has them.
       storage: Where the noise of earlier rounds is: see `noise.build`.
       seed: Reproducible noise, for simulations; `None` for secret noise. An int takes
         the seed's next stream in this process: a program that makes the same things in
@@ -313,6 +313,9 @@ class MatrixMechanismQuery(records.GridSumQuery):
     if workload.learning_rates is not None:
       rates = tf.constant(workload.learning_rates, tf.float64)
       rate = tf.gather(rates, state.noise.round)
+    if workload.weight_decay:
+      lost = tf.constant(-workload.weight_decay, tf.float64)
+      total = _add_scaled(total, total, lost)
     total = _add_scaled(total, step, rate)
     return (step, total) if workload.momentum else (total,)
 

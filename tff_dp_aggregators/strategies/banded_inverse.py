@@ -3,8 +3,17 @@
 Row t of `C^-1 z` needs z of the last `num_bands` rounds only, which can be drawn again
 from the seed, so a server carries no noise from round to round. `C` itself is full.
 
-`BandedInverse.square_root` is BISR, in closed form (arXiv:2505.12128, "Back to square
-roots"); `optimize` finds the best bands (BandInvMF, same paper).
+Closed forms are truncated roots of a workload's inverse, A^-exponent:
+`BandedInverse.square_root` is BISR (arXiv:2505.12128, "Back to square roots");
+`BandedInverse.root` has other exponents (arXiv:2605.18379), with two bands one-step
+correlations (DP-lambda-CGD, arXiv:2601.22334; there with columns of one norm), and
+`best_root` finds the best exponent. `optimize` finds the best bands (BandInvMF,
+arXiv:2505.12128); for 2000 rounds, 400 apart, 5 times, the RMSE is
+
+    bands        2         4         8        16
+    BISR   40.8962   28.3106   20.6031   15.4095
+    root   12.6726   12.3015   11.4834   10.3931
+    best   12.6726   10.3249    9.1710    8.5513
 """
 
 import dataclasses
@@ -24,25 +33,60 @@ from tff_dp_aggregators.strategies.numerics import series_optimization
 from tff_dp_aggregators.strategies.numerics import toeplitz_problem
 from tff_dp_aggregators.strategies.numerics import toeplitz_sensitivity
 
+_EXPONENTS = 11  # Which are tried first.
 
-def inverse_square_root_coefficients(num_coefficients: int) -> np.ndarray:
-  """First column of the inverse square root of the infinite prefix-sum matrix.
 
-  The coefficients of (1 - x)^(1/2): 1, -1/2, -1/8, ..., each `(2 i - 3) / (2 i)` times
-  the one before (arXiv:2505.12128, section 3).
+def inverse_root_coefficients(
+  num_coefficients: int,
+  exponent: float = 0.5,
+  workload: Optional[workload_lib.Workload] = None,
+) -> np.ndarray:
+  """First column of A^-exponent, for a workload A of infinitely many rounds.
+
+  Of prefix sums, the coefficients of (1 - x)^exponent: 1, -exponent, ..., each
+  `(i - 1 - exponent) / i` times the one before (arXiv:2505.12128, section 3, for the
+  square root: 1, -1/2, -1/8, ...). Of a workload with momentum and weight decay, those
+  of ((1 - momentum x) (1 - (1 - weight_decay) x))^exponent; a constant learning rate
+  is left out.
 
   Args:
     num_coefficients: How many to return.
+    exponent: From 0 to 1.
+    workload: A Toeplitz workload; `None` means prefix sums.
 
   Returns:
-    A float64 array of shape [num_coefficients], negative after the first.
+    A float64 array of shape [num_coefficients]; of prefix sums, negative after the
+    first.
+
+  Raises:
+    TypeError: If a number is not one.
+    ValueError: If one is out of range, or the workload is not Toeplitz.
 
   Example:
-    >>> inverse_square_root_coefficients(4).tolist()
+    >>> inverse_root_coefficients(4).tolist()
     [1.0, -0.5, -0.125, -0.0625]
+    >>> momentum = workload_lib.Workload(100, momentum=0.5)
+    >>> inverse_root_coefficients(3, workload=momentum).tolist()
+    [1.0, -0.75, -0.03125]
   """
-  i = np.arange(1, checks.check_positive_int('num_coefficients', num_coefficients))
-  return np.concatenate([[1.0], np.cumprod((2 * i - 3) / (2 * i))])
+  checks.check_positive_int('num_coefficients', num_coefficients)
+  if not 0 <= checks.check_number('exponent', exponent) <= 1:
+    raise ValueError(f'exponent must be from 0 to 1, got {exponent}.')
+  decays = [1.0]
+  if workload is not None:
+    if not isinstance(workload, workload_lib.Workload) or not workload.is_toeplitz:
+      raise ValueError(
+        'roots are of a strategies.Workload with a constant learning rate, got '
+        f'{workload!r}; use banded_inverse.optimize for others.'
+      )
+    decays = [1.0 - workload.weight_decay, workload.momentum]
+  i = np.arange(1, num_coefficients)
+  binomial = np.append(1.0, np.cumprod((i - 1 - exponent) / i))
+  column = np.eye(1, num_coefficients)[0]
+  for decay in decays:
+    factor = binomial * decay ** np.arange(num_coefficients)
+    column = np.convolve(column, factor)[:num_coefficients]
+  return column
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -99,21 +143,64 @@ class BandedInverse(toeplitz.LowerToeplitz):
       )
 
   @classmethod
-  def square_root(cls, num_rounds: int, num_bands: int) -> 'BandedInverse':
-    """BISR: the bands of the inverse square root, scaled to columns of norm 1.
+  def square_root(
+    cls,
+    num_rounds: int,
+    num_bands: int,
+    workload: Optional[workload_lib.Workload] = None,
+  ) -> 'BandedInverse':
+    """BISR: the bands of the inverse square root of a workload.
 
-    Only the first column has all n entries; the others are shorter.
+    Args:
+      num_rounds: Rounds n.
+      num_bands: Bands of C^-1.
+      workload: As for `root`.
 
     Raises:
-      ValueError: If `num_bands` exceeds `num_rounds`.
+      ValueError: As for `root`.
 
     Example:
       >>> strategy = BandedInverse.square_root(num_rounds=128, num_bands=16)
       >>> round(strategy.rmse(), 4)
       2.4918
     """
+    return cls.root(num_rounds, num_bands, workload=workload)
+
+  @classmethod
+  def root(
+    cls,
+    num_rounds: int,
+    num_bands: int,
+    *,
+    exponent: float = 0.5,
+    workload: Optional[workload_lib.Workload] = None,
+  ) -> 'BandedInverse':
+    """The bands of A^-exponent, scaled to columns of norm 1.
+
+    Only the first column has all n entries; the others are shorter. With two bands,
+    each round takes back `exponent` times the fresh noise of the round before.
+
+    Args:
+      num_rounds: Rounds n.
+      num_bands: Bands of C^-1.
+      exponent: From 0, independent noise, to 1; the square root has 0.5.
+      workload: A, Toeplitz and for these rounds; `None` means prefix sums.
+
+    Raises:
+      TypeError: If a number is not one.
+      ValueError: If `num_bands` exceeds `num_rounds`, the exponent is out of range, or
+        the workload is not Toeplitz or for other rounds.
+
+    Example:
+      >>> strategy = BandedInverse.root(num_rounds=128, num_bands=2, exponent=0.9)
+      >>> (np.array(strategy.coefficients) / strategy.coefficients[0]).tolist()
+      [1.0, -0.9]
+    """
     toeplitz.check_bands(num_rounds, num_bands)
-    return _with_unit_columns(num_rounds, inverse_square_root_coefficients(num_bands))
+    if workload is not None:
+      workload_lib.check(num_rounds, workload)
+    bands = inverse_root_coefficients(num_bands, exponent, workload)
+    return _with_unit_columns(num_rounds, bands)
 
   @property
   def num_inverse_bands(self) -> int:
@@ -137,6 +224,58 @@ class BandedInverse(toeplitz.LowerToeplitz):
     column = np.zeros(self.num_rounds)
     column[: len(self.coefficients)] = self.coefficients
     return column
+
+
+def best_root(
+  num_rounds: int,
+  *,
+  num_bands: int,
+  objective: str = 'mean',
+  participation: Optional[participation_lib.Participation] = None,
+  workload: Optional[workload_lib.Workload] = None,
+) -> BandedInverse:
+  """The `BandedInverse.root` of the exponent with the smallest error.
+
+  Of a few exponents the best, and then by golden sections around it.
+
+  Args:
+    num_rounds: Rounds n.
+    num_bands: Bands of C^-1.
+    objective: 'mean' for the smallest `rmse`, 'max' for the smallest `max_error`.
+    participation: Who may take part when; `None` means a single participation.
+    workload: Whose root and whose error it is: a Toeplitz one, or `None` for prefix
+      sums.
+
+  Raises:
+    TypeError: If a number is not one.
+    ValueError: As `BandedInverse.root`, or for another number of rounds.
+
+  Example:
+    >>> best = best_root(128, num_bands=2)
+    >>> round(-best.coefficients[1] / best.coefficients[0], 3)
+    0.882
+  """
+  checks.check_objective(objective)
+  toeplitz.check_bands(num_rounds, num_bands)
+  participation = participation_lib.check(num_rounds, participation)
+
+  def made(exponent: float) -> BandedInverse:
+    return BandedInverse.root(
+      num_rounds, num_bands, exponent=exponent, workload=workload
+    )
+
+  def error(exponent: float) -> float:
+    strategy = made(exponent)
+    measure = strategy.rmse if objective == 'mean' else strategy.max_error
+    return measure(participation, workload)
+
+  import scipy.optimize  # Slow to import, and few callers optimise.
+
+  few = np.linspace(0.0, 1.0, _EXPONENTS)
+  best = float(min(few, key=error))
+  around = (max(0.0, best - few[1]), min(1.0, best + few[1]))
+  found = scipy.optimize.minimize_scalar(error, bounds=around, method='bounded')
+  return made(min((float(found.x), best), key=error))
 
 
 def optimize(
@@ -197,7 +336,7 @@ def optimize(
 
 def _optimize(problem: toeplitz_problem.ToeplitzProblem) -> BandedInverse:
   name = f'banded inverse, {problem.num_rounds} rounds, {problem.num_bands} bands'
-  start = inverse_square_root_coefficients(problem.num_bands)
+  start = inverse_root_coefficients(problem.num_bands)
   with toeplitz_problem.reporting(name) as report:
     bands = problem.minimize(start, None, report)
     if not _is_earliest_worst(problem, bands):

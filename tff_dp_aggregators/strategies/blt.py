@@ -269,7 +269,7 @@ def optimize(
       scales of the result are positive and sum to at most 1, so that its sensitivity
       is exact under any participation.
     workload: Whose error it is; `None` means prefix sums. Only a `Workload` with a
-      constant learning rate, with or without momentum.
+      constant learning rate, with or without momentum and weight decay.
     cache: Whether to look on disk first, and to keep the result there (see `cache`).
 
   Returns:
@@ -300,8 +300,8 @@ def optimize(
   max_buffers = checks.check_positive_int(
     'num_buffers', _MAX_BUFFERS if num_buffers is None else num_buffers
   )
-  momentum = check_momentum(num_rounds, workload)
-  problem = _problem(num_rounds, objective, participation, momentum)
+  workload = check_workload(num_rounds, workload)
+  problem = _problem(num_rounds, objective, participation, workload)
   parameters = dict(
     dataclasses.asdict(problem), num_buffers=max_buffers, min_gain=float(min_gain)
   )
@@ -337,14 +337,15 @@ def _problem(
   num_rounds: int,
   objective: str,
   participation: participation_lib.Participation,
-  momentum: float = 0.0,
+  workload: Optional[workload_lib.Workload] = None,
 ) -> blt_search.BLTProblem:
   return blt_search.BLTProblem(
     num_rounds,
     min(participation.min_separation, num_rounds),
     participation.possible_participations,
     objective,
-    momentum,
+    workload.momentum if workload else 0.0,
+    workload.weight_decay if workload else 0.0,
   )
 
 
@@ -391,13 +392,25 @@ def _check_decays(decays: tuple[float, ...]) -> None:
     )
 
 
-def check_momentum(num_rounds: int, workload: workload_lib.WorkloadLike) -> float:
-  """The momentum of a workload that is Toeplitz."""
+def check_workload(
+  num_rounds: int, workload: workload_lib.WorkloadLike
+) -> workload_lib.Workload:
+  """The workload, if BLTs are optimised for it.
+
+  Raises:
+    ValueError: If it is not Toeplitz, or its two decays are the same.
+  """
   checked = workload_lib.check(num_rounds, workload)
-  if isinstance(checked, workload_lib.Workload) and checked.is_toeplitz:
-    return checked.momentum
-  raise ValueError(
-    'a BLT is optimised for prefix sums, with or without momentum, but the learning '
-    'rates of the workload change, or it is an array; leave it out here and give it to '
-    'rmse() or max_error() of the result, or optimise another kind of strategy for it.'
-  )
+  if not isinstance(checked, workload_lib.Workload) or not checked.is_toeplitz:
+    raise ValueError(
+      'a BLT is optimised for prefix sums, with or without momentum and weight decay, '
+      'but the learning rates of the workload change, or it is an array; leave it out '
+      'here and give it to rmse() or max_error() of the result, or optimise another '
+      'kind of strategy for it.'
+    )
+  if checked.weight_decay and checked.momentum == 1.0 - checked.weight_decay:
+    raise ValueError(
+      f'momentum={checked.momentum} is 1 - weight_decay, with which the errors of BLTs '
+      'have another form; make one of them a little larger.'
+    )
+  return checked

@@ -179,13 +179,14 @@ class LowerToeplitz(strategy_lib.Strategy):
       return super().per_query_error(workload)
     if workload.is_toeplitz:
       return np.cumsum(np.square(self._estimator_coefficients(workload)))
-    steady = dataclasses.replace(workload, learning_rates=None)
-    # Row t of the estimator, backwards from column t, is that of row t - 1 plus the
-    # learning rate times the noise in the momentum of round t.
+    steady = dataclasses.replace(workload, learning_rates=None, weight_decay=0.0)
+    # Row t of the estimator, backwards from column t, is what is kept of row t - 1,
+    # plus the learning rate times the noise in the momentum of round t.
     velocity = np.diff(self._estimator_coefficients(steady), prepend=0.0)
     row = np.zeros(self.num_rounds)
     error = np.zeros(self.num_rounds)
     for t, rate in enumerate(workload.learning_rates or ()):
+      row *= 1.0 - workload.weight_decay
       row[: t + 1] += rate * velocity[t::-1]
       error[t] = row[: t + 1] @ row[: t + 1]
     return error

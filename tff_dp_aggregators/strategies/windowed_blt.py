@@ -178,7 +178,7 @@ def optimize(
     participation: Who may take part when, which has to be given: for the single
       participation that `None` means, a window is of no use.
     workload: Whose error it is; `None` means prefix sums. Only a `Workload` with a
-      constant learning rate, with or without momentum.
+      constant learning rate, with or without momentum and weight decay.
     cache: Whether to look on disk first, and to keep the result there (see `cache`).
 
   Returns:
@@ -303,12 +303,14 @@ def check(
   window = _check_window(separation if window is None else window, num_rounds)
   if not 0 < min_gain < 1:
     raise ValueError(f'min_gain must be above 0 and below 1, got {min_gain}.')
+  workload = blt.check_workload(num_rounds, workload)
   uncut = blt_search.BLTProblem(
     num_rounds,
     separation,
     participation.possible_participations,
     objective,
-    blt.check_momentum(num_rounds, workload),
+    workload.momentum,
+    workload.weight_decay,
   )
   problem = windowed_problem.WindowProblem(window, uncut, has_tail)
   return Asked(problem, participation, num_decays, min_gain)

@@ -1,12 +1,14 @@
 """Workloads: the linear queries over rounds whose error a strategy is judged by.
 
 The workload `A` says what a training run does with the noisy sums. Stochastic gradient
-descent adds them up, so prefix sums are the default everywhere; with momentum, and a
-learning rate that changes from round to round, the model after round t depends on
+descent adds them up, so prefix sums are the default everywhere; with momentum, a
+learning rate that changes from round to round, and weight decay, the model after round
+t depends on
 
-    A[t, j] = sum_{s = j..t} learning_rates[s] * momentum^(s - j)
+    A[t, j] = sum_{s = j..t} kept^(t - s) * learning_rates[s] * momentum^(s - j)
 
-(arXiv:2202.08312, section 4; arXiv:2211.06530, section 5). Wherever a function takes a
+with kept = 1 - weight_decay (arXiv:2202.08312, section 4; arXiv:2211.06530, section 5;
+with weight decay arXiv:2405.13763). Wherever a function takes a
 `workload`, None stands for prefix sums, and any other lower-triangular matrix may be
 given as an array.
 
@@ -24,13 +26,15 @@ from tff_dp_aggregators.strategies import real
 
 @dataclasses.dataclass(frozen=True)
 class Workload:
-  """Prefix sums, with momentum and a learning-rate schedule if wanted.
+  """Prefix sums, with momentum, a learning-rate schedule and weight decay if wanted.
 
   Attributes:
     num_rounds: Rounds n; `A` is n x n.
     momentum: Server momentum, at least 0 and below 1.
     learning_rates: Relative learning rate of each round, n numbers that are finite
       and not negative, not all of them 0; `None` for 1 in every round.
+    weight_decay: Which part of the model each round takes away before its step, at
+      least 0 and below 1, whatever the learning rate.
 
   Raises:
     TypeError: If an argument is not a number, or not numbers.
@@ -46,14 +50,17 @@ class Workload:
   num_rounds: int
   momentum: float = 0.0
   learning_rates: Optional[tuple[float, ...]] = None
+  weight_decay: float = 0.0
 
   def __post_init__(self) -> None:
     num_rounds = checks.check_positive_int('num_rounds', self.num_rounds)
     object.__setattr__(self, 'num_rounds', num_rounds)
-    momentum = float(real.array('momentum', self.momentum))
-    if not 0 <= momentum < 1:
-      raise ValueError(f'momentum must be at least 0 and below 1, got {self.momentum}.')
-    object.__setattr__(self, 'momentum', momentum)
+    for name in ('momentum', 'weight_decay'):
+      given = getattr(self, name)
+      value = float(real.array(name, given))
+      if not 0 <= value < 1:
+        raise ValueError(f'{name} must be at least 0 and below 1, got {given}.')
+      object.__setattr__(self, name, value)
     if self.learning_rates is not None:
       rates = real.array('learning_rates', self.learning_rates)
       if rates.shape != (num_rounds,):
@@ -111,6 +118,14 @@ class Workload:
     constant = np.ones(num_rounds - cooldown_rounds)
     return cls(num_rounds, momentum, tuple(np.concatenate([constant, falling])))
 
+  def __repr__(self) -> str:
+    # States name their workload by this; those without weight decay never had it here.
+    decay = f', weight_decay={self.weight_decay}' if self.weight_decay else ''
+    return (
+      f'Workload(num_rounds={self.num_rounds}, momentum={self.momentum}, '
+      f'learning_rates={self.learning_rates}{decay})'
+    )
+
   @property
   def is_toeplitz(self) -> bool:
     """Whether `A` is constant along diagonals: the learning rate never changes."""
@@ -137,18 +152,19 @@ class Workload:
 
   def apply(self, matrix: np.ndarray) -> np.ndarray:
     """`A @ matrix` for a matrix of shape [n, m], in O(n m)."""
-    return np.cumsum(self._rates * _decayed_sums(matrix, self.momentum), axis=0)
+    steps = self._rates * _decayed_sums(matrix, self.momentum)
+    return _decayed_sums(steps, self._kept)
 
   def apply_transposed(self, matrix: np.ndarray) -> np.ndarray:
     """`A.T @ matrix` for a matrix of shape [n, m], in O(n m)."""
-    sums = np.cumsum(matrix[::-1], axis=0)[::-1]
+    sums = _decayed_sums(matrix[::-1], self._kept)[::-1]
     return _decayed_sums((self._rates * sums)[::-1], self.momentum)[::-1]
 
   def inverse_diagonals(self) -> np.ndarray:
     """The inverse of `A`, which is banded: its diagonals from the main one down.
 
-    With rates L and momentum M, A is (prefix sums) L M; so its inverse is
-    (I - momentum S) L^-1 (I - S), S the shift by one round.
+    With rates L and momentum M, A is (decayed sums) L M; so its inverse is
+    (I - momentum S) L^-1 (I - (1 - weight_decay) S), S the shift by one round.
 
     Returns:
       Float64 array of shape [2, n], or [3, n] with momentum; row i, column j holds
@@ -158,7 +174,7 @@ class Workload:
       ValueError: If a learning rate is 0, when `A` has no inverse.
     """
     reciprocal = self._reciprocal_rates()
-    shifted = np.append(reciprocal[1:], 0.0)
+    shifted = self._kept * np.append(reciprocal[1:], 0.0)
     diagonals = [reciprocal, -shifted - self.momentum * reciprocal]
     if self.momentum:
       diagonals.append(self.momentum * shifted)
@@ -174,6 +190,11 @@ class Workload:
         'workload has no inverse; make it small and positive.'
       )
     return 1.0 / rates
+
+  @property
+  def _kept(self) -> float:
+    """Which part of the model a round keeps."""
+    return 1.0 - self.weight_decay
 
   @property
   def _rates(self) -> np.ndarray:
@@ -235,6 +256,7 @@ def is_prefix_sums(workload: WorkloadLike) -> bool:
   return workload is None or (
     isinstance(workload, Workload)
     and not workload.momentum
+    and not workload.weight_decay
     and set(workload.learning_rates or (1.0,)) == {1.0}
   )
 
@@ -243,6 +265,8 @@ def _decayed_sums(matrix: np.ndarray, decay: float) -> np.ndarray:
   """Rows m[t] = x[t] + decay * m[t - 1]."""
   if decay == 0:
     return matrix
+  if decay == 1:
+    return np.cumsum(matrix, axis=0)
   import scipy.signal  # Slow to import, and few callers need it.
 
   return scipy.signal.lfilter([1.0], [1.0, -decay], matrix, axis=0)

@@ -28,6 +28,9 @@ _SCHEDULES = {
   'cooldown': learning.ServerSchedule(
     strategies.Workload.cooldown(_ROUNDS, momentum=0.9), learning_rate=0.5
   ),
+  'weight decay': learning.ServerSchedule(
+    strategies.Workload(_ROUNDS, momentum=0.5, weight_decay=0.1), learning_rate=0.5
+  ),
 }
 
 
@@ -46,6 +49,33 @@ def test_models_are_the_workload_applied_to_means(name):
   np.testing.assert_allclose(models, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize('name', _SCHEDULES)
+def test_sums_of_the_workload_come_to_the_same_models_from_any_start(name):
+  schedule = _SCHEDULES[name]
+  means = np.random.default_rng(2).normal(size=(_ROUNDS, 3)).astype(np.float32)
+  sums = (schedule.workload.materialize() @ means).astype(np.float32)
+  models = []
+  for optimizer, results in ((schedule.optimizer(), means), (schedule.ftrl(), sums)):
+    weights, state = (
+      tf.constant([5.0, -3.0, 1.0]),
+      optimizer.initialize(tf.TensorSpec([3])),
+    )
+    for result in results:
+      state, weights = optimizer.next(state, weights, tf.constant(result))
+      models.append(weights.numpy())
+  np.testing.assert_allclose(models[_ROUNDS:], models[:_ROUNDS], rtol=1e-4, atol=1e-4)
+  # Of the initial model is left what weight decay says.
+  left = (1 - schedule.workload.weight_decay) ** _ROUNDS * np.array([5.0, -3.0, 1.0])
+  moved = schedule.learning_rate * sums[-1]
+  np.testing.assert_allclose(models[-1], left - moved, rtol=1e-4, atol=1e-4)
+
+
+def test_weight_decay_of_sums_alone_is_refused():
+  workload = strategies.Workload(_ROUNDS, weight_decay=0.1)
+  with pytest.raises(ValueError, match='whose weight decay is of the initial model'):
+    learning.build_ftrl(0.1).check_workload(workload)
+
+
 @pytest.mark.parametrize(
   ('kind', 'name'),
   [
@@ -55,6 +85,8 @@ def test_models_are_the_workload_applied_to_means(name):
     ('banded', 'cooldown'),
     ('blt', 'momentum'),
     ('windowed_blt', 'momentum'),
+    ('toeplitz', 'weight decay'),
+    ('blt', 'weight decay'),
     ('epoch_toeplitz', 'cooldown'),
   ],
 )

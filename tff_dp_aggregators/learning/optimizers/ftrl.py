@@ -54,6 +54,7 @@ class FTRL(tff.learning.optimizers.Optimizer):
     self._learning_rate = float(learning_rate)
     self._momentum = float(momentum)
     self._workload = workload
+    self._weight_decay = workload.weight_decay if workload else 0.0
 
   @property
   def workload(self) -> Optional[strategies.Workload]:
@@ -67,13 +68,20 @@ class FTRL(tff.learning.optimizers.Optimizer):
       workload: That of the aggregator.
 
     Raises:
-      ValueError: If momentum would be applied twice, or the workload is another one
-        than the schedule's that this is from.
+      ValueError: If momentum would be applied twice, weight decay to the sums but not
+        to the initial model, or the workload is another one than the schedule's that
+        this is from.
     """
     if self._workload is not None and workload != self._workload:
       raise ValueError(
         f"the aggregator's workload is {workload}, but the optimizer is for "
         f'{self._workload}: build both from one learning.ServerSchedule.'
+      )
+    if workload.weight_decay != self._weight_decay:
+      raise ValueError(
+        f'the aggregator has the workload {workload}, whose weight decay is of the '
+        'initial model as well, of which this optimizer knows nothing: use ftrl() of a '
+        'learning.ServerSchedule with this workload.'
       )
     if self._momentum and not strategies.workload.is_prefix_sums(workload):
       raise ValueError(
@@ -128,10 +136,13 @@ class FTRL(tff.learning.optimizers.Optimizer):
     w_0 - learning_rate s; with momentum, v takes the place of the sum s. The same
     operations on the last velocity give the model that this optimizer made, so that
     the anchor moves by exactly 0 unless the model is another one. In the first round,
-    anchor and velocity being 0, it becomes the initial model.
+    anchor and velocity being 0, it becomes the initial model, of which weight decay
+    takes a part away in each round, as it does of the sum.
     """
     rate = tf.constant(self._learning_rate, weight.dtype)
     anchor += weight - (anchor - rate * velocity)
+    if self._weight_decay:
+      anchor *= tf.constant(1.0 - self._weight_decay, weight.dtype)
     if self._momentum:
       velocity = tf.constant(self._momentum, weight.dtype) * velocity + total
     else:

@@ -22,10 +22,10 @@ from tff_dp_aggregators.strategies import registry
 
 @dataclasses.dataclass(frozen=True)
 class ServerSchedule:
-  """SGD with momentum and learning rates, and the workload that this is.
+  """SGD with momentum, learning rates and weight decay, and the workload this is.
 
   Attributes:
-    workload: Rounds, momentum, and relative learning rates of the rounds.
+    workload: Rounds, momentum, relative learning rates of the rounds, and weight decay.
     learning_rate: What the relative learning rates are multiplied by.
 
   Raises:
@@ -71,7 +71,7 @@ class ServerSchedule:
     """The server's optimizer for aggregators with this `workload`.
 
     What they return is what the model moved by so far, so that it is scaled and
-    subtracted from the initial model.
+    subtracted from the initial model, or from what weight decay left of it.
     """
     return ftrl.FTRL(self.learning_rate, workload=self.workload)
 
@@ -82,8 +82,8 @@ class ServerSchedule:
 
     Args:
       name: One of `strategies.registry.KINDS`. 'gaussian' and 'tree' have nothing to
-        adapt; 'blt' and windowed BLTs take momentum, but no learning rates that
-        change.
+        adapt; 'blt' and its variants take momentum and weight decay, but no learning
+        rates that change.
       participation: Who takes part when, in as many rounds.
       **options: As for `accounting.Mechanism`.
 
@@ -101,7 +101,7 @@ class ServerSchedule:
 
 
 class ScheduledOptimizer(tff.learning.optimizers.Optimizer):
-  """SGD of TFF with the learning rates of a `ServerSchedule`.
+  """SGD of TFF with the learning rates and the weight decay of a `ServerSchedule`.
 
   The state has the round, and that of `tff.learning.optimizers.build_sgdm`.
   """
@@ -110,7 +110,7 @@ class ScheduledOptimizer(tff.learning.optimizers.Optimizer):
     """Initializes the optimizer.
 
     Args:
-      schedule: Momentum and learning rates.
+      schedule: Momentum, learning rates and weight decay.
     """
     self._schedule = schedule
     sgdm = tff.learning.optimizers.build_sgdm(
@@ -155,7 +155,7 @@ class ScheduledOptimizer(tff.learning.optimizers.Optimizer):
     return self._optimizer.initialize(specs)
 
   def next(self, state: Any, weights: Any, gradients: Any) -> Any:
-    """Takes a step with the round's learning rate.
+    """Takes a step with the round's learning rate, from the model less its decay.
 
     Args:
       state: From `initialize`, or the last round.
@@ -165,6 +165,9 @@ class ScheduledOptimizer(tff.learning.optimizers.Optimizer):
     Returns:
       The next state, and the next model.
     """
+    decay = self._schedule.workload.weight_decay
+    if decay:
+      weights = tf.nest.map_structure(lambda each: (1.0 - decay) * each, weights)
     return self._optimizer.next(state, weights, gradients)
 
   def get_hparams(self, state: Any) -> Any:

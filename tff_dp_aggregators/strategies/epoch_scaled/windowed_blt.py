@@ -82,7 +82,7 @@ def optimize(
     objective: 'mean' for the smallest `rmse`, 'max' for the smallest `max_error`.
     participation: Who may take part when; more than once, or there is nothing to scale.
     workload: Whose error it is; `None` means prefix sums. Only a `Workload` with a
-      constant learning rate, with or without momentum.
+      constant learning rate, with or without momentum and weight decay.
     cache: Whether to look on disk first, and to keep the result there (see `cache`).
 
   Returns:
@@ -105,8 +105,7 @@ def optimize(
   checks.check_objective(objective)
   participation = participation_lib.check(num_rounds, participation)
   strategy_lib.check_several(participation, 'windowed_blt')
-  workload = workload_lib.check(num_rounds, workload)
-  blt.check_momentum(num_rounds, workload)
+  workload = blt.check_workload(num_rounds, workload)
   if window is not None and window > participation.min_separation:
     raise ValueError(
       f'window must be at most min_separation={participation.min_separation} to have '

@@ -38,7 +38,7 @@ _STEPS = 2.0 ** np.array([1, 0, -1, -2, -3, -5, -7, -10])
 _LARGEST_STEP = 2.0
 # A parameter at either end that falls at least so fast may go to its bound at once.
 _CLOSING = -0.5
-# With momentum, decays of C^-1 keep this relative distance from it.
+# Decays of C^-1 keep this relative distance from those of the workload.
 _BLURRED = 1e-4
 # The scales of a starting point may sum to this much of what is allowed.
 _LARGEST_PART = 1 - 1e-6
@@ -67,6 +67,7 @@ class BLTProblem:
     participations: How often one client can really take part, k.
     objective: 'mean' or 'max'.
     momentum: Of the workload; 0 for prefix sums.
+    weight_decay: Of the workload; 0 for prefix sums.
   """
 
   num_rounds: int
@@ -74,6 +75,13 @@ class BLTProblem:
   participations: int
   objective: str
   momentum: float = 0.0
+  weight_decay: float = 0.0
+
+  @property
+  def poles(self) -> list[float]:
+    """Complements of the workload's decays: 0 for prefix sums."""
+    momentum = [1.0 - self.momentum] if self.momentum else []
+    return [self.weight_decay, *momentum]
 
   def identity_loss(self) -> float:
     """The loss without buffers, when C = I."""
@@ -98,10 +106,10 @@ class BLTProblem:
     return np.where(self._is_blurred(inverse_decays), np.inf, loss), slope
 
   def _is_blurred(self, inverse_decays: np.ndarray) -> np.ndarray:
-    """Whether a decay is so close to the momentum that rounding errors grow."""
-    distance = np.abs(inverse_decays - (1.0 - self.momentum))
-    near = distance < _BLURRED * (1.0 - self.momentum)
-    return np.any(near, axis=-1) & (self.momentum > 0)
+    """Whether a decay is so close to one of the workload that rounding errors grow."""
+    poles = np.array(self.poles)
+    distance = np.abs(inverse_decays[..., np.newaxis] - poles)
+    return np.any(distance < _BLURRED * poles, axis=(-2, -1))
 
 
 def squared_error(
@@ -195,7 +203,7 @@ def _error_by_nodes(
   decays: np.ndarray, inverse_decays: np.ndarray, problem: BLTProblem
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """The error by nodes, with its derivatives by those of `C` and of `C^-1`."""
-  fixed = [0.0, 1.0 - problem.momentum] if problem.momentum else [0.0]
+  fixed = problem.poles
   fixed_poles = np.broadcast_to(fixed, decays.shape[:-1] + (len(fixed),))
   poles = np.concatenate([fixed_poles, inverse_decays], axis=-1)
   parts = rational.residues(

@@ -25,8 +25,8 @@ that begins in round s' = s + l, with r' in place of r,
 So a row's norm follows from running sums of W^2, products of h and f, and their
 convolutions with W: O(n log n) for each epoch. Derivatives run backwards through that.
 
-**Any other workload** takes the matrix B, O(n^2) for one with learning rates, and
-O(n^3) for an array.
+**Any other workload** takes the matrix B, O(n^2) for one with learning rates or weight
+decay, and O(n^3) for an array.
 """
 
 import abc
@@ -66,7 +66,11 @@ def of_workload(workload: gram.Checked, starts: Sequence[int]) -> Errors:
     workload: A.
     starts: The round in which each epoch begins; 0 is the first.
   """
-  if isinstance(workload, workload_lib.Workload) and workload.is_toeplitz:
+  if (
+    isinstance(workload, workload_lib.Workload)
+    and workload.is_toeplitz
+    and not workload.weight_decay
+  ):
     return _OfMomentum(workload, starts)
   if isinstance(workload, workload_lib.Workload):
     return _Dense(

@@ -200,7 +200,9 @@ class WindowProblem:
     -2 C^-T (weights b) with b.
     """
     n = self.uncut.num_rounds
-    workload = workload_lib.Workload(n, self.uncut.momentum).coefficients()
+    workload = workload_lib.Workload(
+      n, self.uncut.momentum, weight_decay=self.uncut.weight_decay
+    ).coefficients()
     inverse = power_series.inverse(coefficients, n)
     estimator = power_series.multiply(workload, inverse, n)
     averaged = self.uncut.objective == 'mean'
