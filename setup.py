@@ -27,6 +27,7 @@ _COMMANDS = (
   'tff-dp-plot = tff_dp_aggregators.experiments.plot:run',
   'tff-dp-report = tff_dp_aggregators.accounting.programs.report:run',
   'tff-dp-simulate = tff_dp_aggregators.experiments.simulate:run',
+  'tff-dp-test-vectors = tff_dp_aggregators.accounting.programs.vectors:run',
   'tff-dp-worker = tff_dp_aggregators.experiments.worker:run',
 )
 
@@ -142,6 +143,7 @@ setuptools.setup(
     'grpcio',
     'jinja2',
     'matplotlib',
+    'mpmath',
     'numpy',
     'prv-accountant',
     # The data of the simulations that need no files.

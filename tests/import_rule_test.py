@@ -80,7 +80,7 @@ FLOORS = {
     ('mechanism',),
     ('joint_mechanism',),
     ('records', 'noise_to_signal', 'spent_by_round'),
-    ('planning', 'reports'),
+    ('planning', 'reports', 'vectors'),
     ('programs',),
     ('report', 'plan', 'participation'),
   ),

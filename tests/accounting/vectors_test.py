@@ -1,0 +1,144 @@
+"""Test vectors are exact, and this package is never below them.
+
+Claims:
+
+* The file is what rational arithmetic and enumeration give, made anew; its numbers are
+  those of its fractions, and of published runs.
+* Every figure that this package computes is right; a figure that is too small, a file
+  that was changed, and one of another format are refused, with the exit codes stated.
+"""
+
+import dataclasses
+import json
+import math
+import pathlib
+from fractions import Fraction
+
+import pytest
+
+from tests import executing
+from tff_dp_aggregators.accounting import vectors
+from tff_dp_aggregators.accounting.programs import vectors as program
+from tff_dp_aggregators.accounting.vectors import document
+from tff_dp_aggregators.accounting.vectors import exact
+
+DOCUMENT = pathlib.Path(__file__).parents[2] / 'docs' / 'accounting.md'
+
+
+@pytest.fixture(scope='module')
+def found():
+  return vectors.read()
+
+
+def _figure(found, name):
+  return next(each for each in found if each.id == name)
+
+
+def test_the_file_is_what_is_made_anew(found):
+  assert vectors.make() == found
+  assert vectors.PATH.read_text(encoding='utf-8') == vectors.to_json(found)
+
+
+def test_figures_are_of_all_kinds_with_names_of_their_own(found):
+  assert {each.kind for each in found} == set(document.DEFINITIONS)
+  assert len({each.id for each in found}) == len(found) >= 150
+  for each in found:
+    assert each.digits == 30 and each.method
+    if each.exact is not None:
+      assert float(Fraction(each.exact)) == float(each.value)
+
+
+def test_patterns_are_those_of_the_definition():
+  apart = set(exact.patterns(5, 2, 2, False))
+  assert apart == {(0,), (1,), (2,), (3,), (4,)} | {
+    (0, 2), (0, 3), (0, 4), (1, 3), (1, 4), (2, 4)
+  }  # fmt: skip
+  fixed = set(exact.patterns(5, 2, 3, True))
+  assert (0, 2, 4) in fixed and (0, 3) not in fixed
+
+
+def test_figures_by_hand(found):
+  # Columns 0, 4 and 8 of the identity; rounds 0 and 2 of one that ends after two bands.
+  assert _figure(found, 'sensitivity/identity/4-3').exact == '3'
+  matrix = exact.toeplitz([Fraction(1), Fraction(1, 2)], 3)
+  patterns = exact.patterns(3, 2, 2, False)
+  assert exact.squared_sensitivity(matrix, patterns) == Fraction(9, 4)
+  # Of the tree over 10 rounds: each round is in its leaf and three nodes above it.
+  assert _figure(found, 'sensitivity/tree/10-1').exact == '4'
+  # Gboard's tree of 2000 rounds with squared sensitivity 79 and noise multiplier 7.
+  gboard = _figure(found, 'calibration/79/8.5261/1e-10')
+  assert float(gboard.value) == pytest.approx(7, rel=1e-5)
+  total_variation = _figure(found, 'curve/delta/1/0')
+  expected = math.erf(0.5 / math.sqrt(2))
+  assert float(total_variation.value) == pytest.approx(expected, rel=1e-15)
+
+
+def test_every_figure_of_this_package_is_right(found):
+  checked = vectors.check(found)
+  assert [each.vector.id for each in checked if not each.is_right] == []
+  bounds = [each for each in checked if each.is_bound]
+  assert len(bounds) <= 1
+
+
+def test_a_figure_that_is_too_small_is_wrong_and_one_too_large_unless_it_is_a_bound(
+  found,
+):
+  (checked,) = vectors.check([_figure(found, 'sensitivity/tail/4-3')])
+  assert checked.is_right and not checked.is_bound
+  for factor, is_bound, is_right in (
+    (1 - 1e-9, False, False),
+    (1 - 1e-9, True, False),
+    (1 + 1e-9, False, False),
+    (1 + 1e-9, True, True),
+  ):
+    other = dataclasses.replace(checked, ours=checked.ours * factor, is_bound=is_bound)
+    assert other.is_right == is_right
+
+
+def test_the_program_counts_figures_of_each_kind(found):
+  result = executing.execute(program)
+  assert result.returncode == 0, result.stderr
+  lines = [line.split() for line in result.stdout.splitlines()[1:]]
+  counts = {kind: int(count) for kind, count, *_ in lines}
+  assert list(counts) == list(document.DEFINITIONS)
+  assert sum(counts.values()) == len(found)
+  # The documented table, but for differences, whose last bits are those of a machine.
+  document_text = DOCUMENT.read_text(encoding='utf-8')
+  for kind, count, bounds, *_ in lines:
+    assert f'{kind:26}{count:>8}{bounds:>8}' in document_text
+
+
+def _changed(found, tmp_path, **changes):
+  first, *others = found
+  path = tmp_path / 'vectors.json'
+  path.write_text(vectors.to_json([dataclasses.replace(first, **changes), *others]))
+  return path
+
+
+@pytest.mark.slow
+def test_figures_are_written_anew_and_compared_with_the_file(found, tmp_path):
+  path = tmp_path / 'new.json'
+  assert executing.execute(program, f'--output={path}').returncode == 0
+  assert path.read_bytes() == vectors.PATH.read_bytes()
+  again = executing.execute(program, f'--output={path}')
+  assert again.returncode == 2 and 'exists' in again.stderr
+  assert executing.execute(program, f'--file={path}', '--remake').returncode == 0
+  other = _changed(found, tmp_path, method='by guess')
+  result = executing.execute(program, f'--file={other}', '--remake')
+  assert result.returncode == 1
+  assert f'{found[0].id} is {found[0].value} in the file' in result.stderr
+
+
+def test_wrong_figures_and_other_files_end_with_what_is_wrong(found, tmp_path):
+  result = executing.execute(program, f'--file={_changed(found, tmp_path, value="5")}')
+  assert result.returncode == 1
+  assert f'1 of {len(found)} figures are wrong, first {found[0].id}' in result.stderr
+  unknown = _changed(found, tmp_path, kind='smell')
+  result = executing.execute(program, f'--file={unknown}')
+  assert result.returncode == 2 and "is of kind 'smell'; known are" in result.stderr
+  other = tmp_path / 'other.json'
+  other.write_text(json.dumps({'format': 'x', 'version': 9}))
+  result = executing.execute(program, f'--file={other}')
+  assert result.returncode == 2 and "format and version ('x', 9)" in result.stderr
+  result = executing.execute(program, '--output=a', '--remake')
+  assert result.returncode == 2 and '--output goes with no other flag' in result.stderr

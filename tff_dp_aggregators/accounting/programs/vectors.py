@@ -1,0 +1,96 @@
+"""Checks this package against exact figures, or writes them for other libraries.
+
+    tff-dp-test-vectors
+
+compares what this package computes with every figure of its file of test vectors, and
+prints a line for each kind: how many there are, how many of this package's figures are
+only upper bounds, and the largest differences below and above, as a part of the figure.
+A figure below the exact one means less noise than was promised, and fails.
+
+With --remake the figures are made anew first, by rational arithmetic and enumeration,
+and compared with those of the file, text by text. With --output the file is written, to
+be read by anybody: JSON, whose `definitions` say what each figure is.
+
+Exit codes: 0 fine; 1 a figure is wrong; 2 the file or a flag is refused.
+"""
+
+import sys
+
+from absl import flags
+
+from tff_dp_aggregators.accounting import vectors
+from tff_dp_aggregators.accounting.programs import program
+from tff_dp_aggregators.accounting.vectors import document
+from tff_dp_aggregators.base import new_files
+
+
+def define(values: flags.FlagValues) -> None:
+  """Defines the program's flags."""
+  flags.DEFINE_string(
+    'file',
+    None,
+    "Test vectors to be checked. Default: the package's own.",
+    flag_values=values,
+  )
+  flags.DEFINE_bool(
+    'remake',
+    False,
+    'Make the figures anew, and fail unless the file has the same; some seconds.',
+    flag_values=values,
+  )
+  flags.DEFINE_string(
+    'output',
+    None,
+    'Make the figures anew and write them to this new file, instead of checking.',
+    flag_values=values,
+  )
+
+
+def main(values: flags.FlagValues) -> int:
+  """Checks or writes test vectors; returns the exit code."""
+  if values.output is not None:
+    if values.file is not None or values.remake:
+      raise program.WrongUsage('--output goes with no other flag; it checks nothing.')
+    new_files.write_new(values.output, vectors.to_json(vectors.make()))
+    return 0
+  found = vectors.read(values.file)
+  if values.remake:
+    _compare(found)
+  checked = vectors.check(found)
+  sys.stdout.write(_table(checked))
+  wrong = [each for each in checked if not each.is_right]
+  if wrong:
+    first = wrong[0]
+    raise program.CheckFailed(
+      f'{len(wrong)} of {len(checked)} figures are wrong, first {first.vector.id}: '
+      f'{first.ours!r} is not {first.vector.value}.'
+    )
+  return 0
+
+
+def _compare(found: list[vectors.Vector]) -> None:
+  made = {each.id: each for each in vectors.make()}
+  for each in found:
+    if made.get(each.id) != each:
+      other = made[each.id].value if each.id in made else 'no such figure'
+      raise program.CheckFailed(
+        f'{each.id} is {each.value} in the file, and made anew it is {other}.'
+      )
+  missing = sorted(set(made) - {each.id for each in found})
+  if missing:
+    raise program.CheckFailed(f'the file has no {missing[0]}.')
+
+
+def _table(checked: list[vectors.Checked]) -> str:
+  lines = [f'{"kind":26}{"figures":>8}{"bounds":>8}{"below":>10}{"above":>10}']
+  for kind in document.DEFINITIONS:
+    rows = [each for each in checked if each.vector.kind == kind]
+    exact = [each.difference for each in rows if not each.is_bound]
+    below, above = max(0.0, -min(exact, default=0.0)), max(0.0, max(exact, default=0.0))
+    bounds = len(rows) - len(exact)
+    lines.append(f'{kind:26}{len(rows):8}{bounds:8}{below:10.1e}{above:10.1e}')
+  return '\n'.join(lines) + '\n'
+
+
+PROGRAM = program.Program('tff-dp-test-vectors', __doc__ or '', define, main)
+execute, run = PROGRAM.execute, PROGRAM.run
