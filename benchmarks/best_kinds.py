@@ -37,7 +37,7 @@ from tff_dp_aggregators.strategies import registry
 
 _MODEL_SIZE, _DELTA = 10**6, 1e-6
 _FEWEST_APART = 2
-_ROUNDING = 1e-9
+_ROUNDING = 1e-5
 
 
 class Point(NamedTuple):

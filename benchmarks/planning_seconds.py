@@ -77,6 +77,13 @@ _CASES = {
     (20000, 50),
     (20000, 5000),
   ),
+  'tailed_blt': (
+    (512, 4, 4),
+    (2000, 50, 4),
+    (2000, 300, 2),
+    (20000, 50, 10),
+    (20000, 500, 4),
+  ),
   'windowed_blt': (
     (400, 100),
     (1000, 10),
@@ -98,7 +105,7 @@ def main() -> None:
     for num_rounds, separation, *times in cases:
       limits = strategies.Participation(num_rounds, separation, *times)
       more = registry.more_bands(limits)
-      options = {} if more is None or not times else {'num_bands': more}
+      options = {'num_bands': more} if kind.option('num_bands') and more else {}
       start = time.process_time()
       kind.build(limits, **options)
       seconds = time.process_time() - start

@@ -115,6 +115,16 @@ def _changed(found, tmp_path, **changes):
   return path
 
 
+def _content(each):
+  content = json.loads(vectors.to_json([]))
+  made = [vars(one) if isinstance(one, vectors.Vector) else one for one in each]
+  return json.dumps({**content, 'vectors': made})
+
+
+def _with_inputs(vector, **inputs):
+  return dataclasses.replace(vector, inputs={**vector.inputs, **inputs})
+
+
 @pytest.mark.slow
 def test_figures_are_written_anew_and_compared_with_the_file(found, tmp_path):
   path = tmp_path / 'new.json'
@@ -135,10 +145,27 @@ def test_wrong_figures_and_other_files_end_with_what_is_wrong(found, tmp_path):
   assert f'1 of {len(found)} figures are wrong, first {found[0].id}' in result.stderr
   unknown = _changed(found, tmp_path, kind='smell')
   result = executing.execute(program, f'--file={unknown}')
-  assert result.returncode == 2 and "is of kind 'smell'; known are" in result.stderr
+  assert result.returncode == 2 and "it is of kind 'smell'; known are" in result.stderr
   other = tmp_path / 'other.json'
   other.write_text(json.dumps({'format': 'x', 'version': 9}))
   result = executing.execute(program, f'--file={other}')
   assert result.returncode == 2 and "format and version ('x', 9)" in result.stderr
+  for content, message in (
+    ('no JSON', f'{other} is no JSON'),
+    ('[1]', 'is a JSON list, not an object'),
+    (_content([]), 'has no list of vectors, or an empty one'),
+    (_content([found[0], found[0]]), f'has the id {found[0].id} twice'),
+    (_content([3]), 'vector number 0: it is 3'),
+    (_content([{**vars(found[0]), 'sign': 1}]), 'sign is missing or unknown'),
+    (_content([_with_inputs(found[0], num_rounds=2.5)]), 'num_rounds is 2.5; numbers'),
+    (_content([_with_inputs(found[0], num_rounds=-3)]), f'{found[0].id} cannot be com'),
+    (
+      _content([dataclasses.replace(found[0], inputs={})]),
+      'its inputs need fixed_epoch, max_participations',
+    ),
+  ):
+    other.write_text(content)
+    result = executing.execute(program, f'--file={other}')
+    assert result.returncode == 2 and message in result.stderr, result.stderr
   result = executing.execute(program, '--output=a', '--remake')
   assert result.returncode == 2 and '--output goes with no other flag' in result.stderr

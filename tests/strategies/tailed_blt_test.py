@@ -161,7 +161,7 @@ def test_loss_is_the_logarithm_of_the_squared_error(
     assert (ahead - behind) / 2e-5 == pytest.approx(slope[i], abs=1e-7)
 
 
-@pytest.mark.parametrize('n', [3, 10, 100, 1000])
+@pytest.mark.parametrize('n', [3, 10, 100, pytest.param(1000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize('objective', ['max', 'mean'])
 def test_never_a_failure_nor_worse_than_a_window_alone(n, objective):
   for b, k in itertools.product(sorted({1, 2, max(1, n // 7), n - 1}), [2, 5, None]):
@@ -176,6 +176,24 @@ def test_never_a_failure_nor_worse_than_a_window_alone(n, objective):
     assert value <= error(windowed, objective, participation) * (1 + 1e-12)
     if strategy.tail_scale:  # It is worth what was asked for.
       assert value <= error(windowed, objective, participation) * (1 - 1e-4)
+
+
+@pytest.mark.parametrize('objective', ['max', 'mean'])
+@pytest.mark.parametrize(('b', 'k'), [(1, 4), (2, 4), (4, 8), (8, 2)])
+def test_it_is_never_worse_than_a_blt_of_as_many_decays(b, k, objective):
+  participation = Participation(256, b, k)
+  arguments = {'objective': objective, 'participation': participation}
+  strategy = optimize(256, num_decays=2, **arguments)
+  uncut = blt.optimize(256, num_buffers=3, min_gain=1e-4, cache=False, **arguments)
+  ours, theirs = (error(each, objective, participation) for each in (strategy, uncut))
+  assert ours <= theirs * (1 + 1e-9)
+  assert strategy.sensitivity_kind(participation) == 'exact'
+  if b <= 2:  # No decay has room in such a window.
+    assert strategy.window == 256
+    assert strategy.noise_buffers == uncut.noise_buffers
+    assert ours == pytest.approx(theirs, rel=1e-6)
+  asked = optimize(256, num_decays=2, window=b, **arguments)
+  assert asked.window == b
 
 
 def test_there_is_no_tail_where_clients_take_part_until_the_end():

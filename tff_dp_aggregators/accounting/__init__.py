@@ -10,8 +10,9 @@ noise, `local` what noise of clients hides, `mechanism` all of it under one name
 `joint_mechanism` several of these for parts of a model, `noise_to_signal` how loud
 that noise is, `spent_by_round` what one has spent whose rounds compose. Then the rooms:
 `records` (ledgers and logs), `planning` (comparing mechanisms), `reports` (statements,
-their rendering and verification), `programs` (`report`, `plan`, `participation`,
-from flags). Nothing here imports TensorFlow.
+their rendering and verification), `vectors` (exact figures to check against; imported
+by those who need them), `programs` (`report`, `plan`, `participation`, from flags).
+Nothing here imports TensorFlow.
 """
 
 # Before anything that imports dp-accounting.

@@ -44,8 +44,11 @@ from tff_dp_aggregators.strategies import recursion as recursion_lib
 from tff_dp_aggregators.strategies import toeplitz
 from tff_dp_aggregators.strategies import windowed_blt
 from tff_dp_aggregators.strategies import workload as workload_lib
+from tff_dp_aggregators.strategies.numerics import blt_search
 from tff_dp_aggregators.strategies.numerics import power_series
 from tff_dp_aggregators.strategies.numerics import windowed_problem
+
+_ROUNDING = 1e-9  # Losses that are closer are the same.
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -162,14 +165,16 @@ def optimize(
 
   Starts for each number of decays from the best BLT of one more, whose slowest decay
   becomes the tail, and follows exact gradients (L-BFGS). A step takes O(n log n).
-  Scales are positive. A second decay in the tail was of no use in trials.
+  Scales are positive. Where that BLT, uncut, is better, it is what is returned, with a
+  window of all rounds: for a `min_separation` of a few rounds, within which decays have
+  no room.
 
   Args:
     num_rounds: Rounds n.
     num_decays: Largest number of decays of the window; `None` leaves it to `min_gain`,
       up to 8. See `TailedBLT.noise_buffers` for what they cost.
     window: Coefficients that are more than the tail, at most `num_rounds`; by default
-      `min_separation`.
+      `min_separation`, or `num_rounds` if that is better.
     min_gain: By which part of the error a decay, or the tail, has to lower it, or it is
       left out. By default 1e-4 if `num_decays` is given, and 0.001 if it is not.
     objective: 'mean' for the smallest `rmse`, 'max' for the smallest `max_error`.
@@ -213,6 +218,11 @@ def _optimize(asked: windowed_blt.Asked) -> TailedBLT:
     loss, found = tailed.search(*limits, report)
     without = dataclasses.replace(tailed, has_tail=False)
     other_loss, other = without.search(*limits, report)
+    nodes = blt_search.best_nodes(tailed.uncut, asked.max_decays + 1, asked.min_gain)
+  uncut_loss = float(tailed.uncut.loss_and_slope(nodes)[0])
+  best = min(loss, other_loss)
+  if asked.is_any_window and len(nodes) and uncut_loss < best - _ROUNDING:
+    return _uncut(num_rounds, nodes)
   if windowed_problem.gain(loss, other_loss) < asked.min_gain:
     found = np.append(other, [-math.inf, -math.inf])
   *window, tail_complement, tail_scale = np.exp(found)
@@ -224,4 +234,17 @@ def _optimize(asked: windowed_blt.Asked) -> TailedBLT:
     tuple(1.0 - complements),
     tail_scale=float(tail_scale),
     tail_decay=1.0 - float(tail_complement),
+  )
+
+
+def _uncut(num_rounds: int, nodes: np.ndarray) -> TailedBLT:
+  """A BLT, of which the slowest decay, the first one, is called the tail."""
+  scales, decays = blt_search.scales_and_decays(nodes)
+  return TailedBLT(
+    num_rounds,
+    num_rounds,
+    tuple(scales[1:]),
+    tuple(decays[1:]),
+    tail_scale=float(scales[0]),
+    tail_decay=float(decays[0]),
   )

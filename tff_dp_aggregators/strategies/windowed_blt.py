@@ -211,12 +211,14 @@ class Asked:
     participation: Who may take part when.
     num_decays: Largest number of decays, as it was asked for.
     min_gain: By which part of the error a decay has to lower it.
+    is_any_window: Whether the window was left open.
   """
 
   problem: windowed_problem.WindowProblem
   participation: participation_lib.Participation
   num_decays: Optional[int]
   min_gain: float
+  is_any_window: bool
 
   @property
   def max_decays(self) -> int:
@@ -242,6 +244,7 @@ class Asked:
       dataclasses.asdict(self.problem),
       num_decays=self.max_decays,
       min_gain=float(self.min_gain),
+      is_any_window=self.is_any_window,
     )
     strategy = cache_lib.fetch(
       kind, solver, 1, parameters, lambda: optimize(self), cache
@@ -293,13 +296,17 @@ def check(
   if min_gain is None:
     min_gain = _GAIN_WORTH_A_DECAY if num_decays is None else _MIN_GAIN
   checks.check_objective(objective)
+  given = 'no participation, which means a single one'
+  if participation is not None:
+    given = str(participation)
   participation = participation_lib.check(num_rounds, participation)
   if participation.possible_participations == 1:
     raise ValueError(
       'a window is of no use if a client takes part only once; use blt.optimize, or '
-      f'give a participation that allows more than {participation}.'
+      f'give a participation that allows more; got {given}.'
     )
   separation = participation.min_separation
+  is_any_window = window is None
   window = _check_window(separation if window is None else window, num_rounds)
   if not 0 < min_gain < 1:
     raise ValueError(f'min_gain must be above 0 and below 1, got {min_gain}.')
@@ -313,7 +320,7 @@ def check(
     workload.weight_decay,
   )
   problem = windowed_problem.WindowProblem(window, uncut, has_tail)
-  return Asked(problem, participation, num_decays, min_gain)
+  return Asked(problem, participation, num_decays, min_gain, is_any_window)
 
 
 def _optimize(asked: Asked) -> WindowedBLT:

@@ -58,6 +58,7 @@ class Workload:
     for name in ('momentum', 'weight_decay'):
       given = getattr(self, name)
       value = float(real.array(name, given))
+      checks.check_number(name, given)  # No text, which NumPy would read.
       if not 0 <= value < 1:
         raise ValueError(f'{name} must be at least 0 and below 1, got {given}.')
       object.__setattr__(self, name, value)

@@ -63,17 +63,16 @@ def check(vectors: Iterable[document.Vector]) -> list[Checked]:
     vectors: Of the kinds of `document.DEFINITIONS`.
 
   Raises:
-    ValueError: If there is one of another kind.
+    ValueError: If one cannot be computed; it is named.
   """
   return [_checked(each) for each in vectors]
 
 
 def _checked(vector: document.Vector) -> Checked:
-  if vector.kind not in _OURS:
-    raise ValueError(
-      f'{vector.id} is of kind {vector.kind!r}; known are {", ".join(_OURS)}.'
-    )
-  return Checked(vector, *_OURS[vector.kind](vector.inputs))
+  try:
+    return Checked(vector, *_OURS[vector.kind](vector.inputs))
+  except (KeyError, TypeError, ValueError, ZeroDivisionError) as e:
+    raise ValueError(f'{vector.id} cannot be computed: {e!r}.') from e
 
 
 def _strategy(inputs: dict[str, Any]) -> strategies.Strategy:

@@ -47,6 +47,20 @@ DEFINITIONS = {
   ),
   'sampled_gaussian_epsilon': 'The smallest epsilon at this delta, of the same.',
 }
+_LIMITS = {'num_rounds', 'min_separation', 'max_participations', 'fixed_epoch'}
+_ERROR = {'num_rounds', 'coefficients', 'momentum', 'weight_decay'}
+_SAMPLED = {'sampling_probability', 'noise_multiplier'}
+# What a vector of each kind has at least; a matrix is coefficients or a tree.
+_INPUTS: dict[str, set[str]] = {
+  'squared_sensitivity': _LIMITS,
+  'mean_squared_error': _ERROR,
+  'max_squared_error': _ERROR,
+  'gaussian_delta': {'mu', 'epsilon'},
+  'gaussian_epsilon': {'mu', 'delta'},
+  'noise_multiplier': {'squared_sensitivity', 'epsilon', 'delta'},
+  'sampled_gaussian_delta': {*_SAMPLED, 'epsilon'},
+  'sampled_gaussian_epsilon': {*_SAMPLED, 'delta'},
+}
 _MATRIX = (
   'C: coefficients are the first column of a lower-triangular Toeplitz matrix, 0 where '
   'none is given, and column_scales what its columns are multiplied by; tree is the '
@@ -109,18 +123,70 @@ def to_json(vectors: list[Vector]) -> str:
 def read(path: Optional[str] = None) -> list[Vector]:
   """The vectors of a file; of the package's own by default.
 
+  Args:
+    path: The file.
+
   Raises:
-    ValueError: If it is no file of this format and version.
+    OSError: If it cannot be read.
+    ValueError: If it is no file of this format and version, has no vectors, or one that
+      is not as it should be, which is named.
   """
   chosen = PATH if path is None else pathlib.Path(path)
-  content = json.loads(chosen.read_text(encoding='utf-8'))
+  try:
+    content = json.loads(chosen.read_text(encoding='utf-8'))
+  except ValueError as e:  # Of JSON, or of UTF-8.
+    raise ValueError(f'{chosen} is no JSON: {e}.') from e
+  if not isinstance(content, dict):
+    raise ValueError(f'{chosen} is a JSON {type(content).__name__}, not an object.')
   found = (content.get('format'), content.get('version'))
   if found != (FORMAT, VERSION):
     raise ValueError(
       f'{chosen} has format and version {found}, not {(FORMAT, VERSION)}; it is not a '
       'file of test vectors that this release reads.'
     )
-  return [Vector(**each) for each in content['vectors']]
+  vectors = content.get('vectors')
+  if not isinstance(vectors, list) or not vectors:
+    raise ValueError(f'{chosen} has no list of vectors, or an empty one.')
+  read_so_far: dict[str, Vector] = {}
+  for number, each in enumerate(vectors):
+    try:
+      vector = _vector(each)
+    except ValueError as e:
+      name = each.get('id') if isinstance(each, dict) else None
+      raise ValueError(f'{chosen}: vector {name or f"number {number}"}: {e}') from e
+    if vector.id in read_so_far:
+      raise ValueError(f'{chosen} has the id {vector.id} twice.')
+    read_so_far[vector.id] = vector
+  return list(read_so_far.values())
+
+
+def _vector(content: Any) -> Vector:
+  """A vector, of its JSON.
+
+  Raises:
+    ValueError: If something is missing, too much, or of another type.
+  """
+  if not isinstance(content, dict):
+    raise ValueError(f'it is {content!r}, not an object.')
+  fields = {field.name for field in dataclasses.fields(Vector)}
+  unlike = {*fields - {'exact'}} - {*content} or {*content} - fields
+  if unlike:
+    raise ValueError(f'{", ".join(sorted(unlike))} is missing or unknown.')
+  vector = Vector(**content)
+  if vector.kind not in DEFINITIONS:
+    raise ValueError(
+      f'it is of kind {vector.kind!r}; known are {", ".join(DEFINITIONS)}.'
+    )
+  needed = _INPUTS[vector.kind]
+  if not isinstance(vector.inputs, dict) or not needed <= {*vector.inputs}:
+    raise ValueError(f'its inputs need {", ".join(sorted(needed))}.')
+  for name, value in vector.inputs.items():
+    for each in value if isinstance(value, list) else [value]:
+      if not isinstance(each, (int, str)):
+        raise ValueError(
+          f'the input {name} is {each!r}; numbers that are no integers are text.'
+        )
+  return vector
 
 
 def matrix_of(inputs: dict[str, Any]) -> exact.Matrix:

@@ -16,7 +16,8 @@ from tff_dp_aggregators.strategies.kinds import kind as kind_lib
 
 _BANDS = kind_lib.Option(
   'num_bands',
-  help='bands of the matrix, by default as many as cost no sensitivity: the separation',
+  help='bands of the matrix, by default as many as cost no sensitivity, the '
+  'separation; a plan has toeplitz with more as well where clients are done early',
   read=lambda strategy: strategy.num_bands,
   words=('1 band', '{} bands'),
   title='bands of C',
