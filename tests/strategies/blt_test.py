@@ -22,6 +22,7 @@ from tff_dp_aggregators.strategies import Strategy
 from tff_dp_aggregators.strategies import Workload
 from tff_dp_aggregators.strategies import blt
 from tff_dp_aggregators.strategies import toeplitz
+from tff_dp_aggregators.strategies import windowed_blt
 from tff_dp_aggregators.strategies.numerics import blt_search
 
 ORACLE = json.loads(
@@ -622,3 +623,36 @@ def test_wrong_arguments_are_refused(kwargs, kind, message):
 def test_prefix_sums_may_be_given_as_a_workload():
   given = optimize(100, num_buffers=2, workload=Workload(100))
   assert given == optimize(100, num_buffers=2)
+
+
+@pytest.mark.parametrize('objective', ['mean', 'max'])
+@pytest.mark.parametrize(
+  ('momentum', 'weight_decay'), [(0.0, 0.05), (0.9, 0.02), (0.5, 0.4)]
+)
+def test_weight_decay_is_optimised_for(objective, momentum, weight_decay):
+  workload = Workload(60, momentum, weight_decay=weight_decay)
+  participation = Participation(60, 10, 3)
+  arguments = {'participation': participation, 'cache': False, 'objective': objective}
+
+  def error(strategy):
+    measure = strategy.rmse if objective == 'mean' else strategy.max_error
+    return measure(participation, workload)
+
+  best = blt.optimize(60, num_buffers=2, workload=workload, **arguments)
+  assert error(best) <= error(blt.optimize(60, num_buffers=2, **arguments))
+  # Windows of all rounds follow other derivatives, by Fourier transforms.
+  whole = windowed_blt.optimize(
+    60, num_decays=2, window=60, workload=workload, **arguments
+  )
+  # Their scales may sum to more than 1.
+  slack = 1e-5 if sum(whole.output_scales) <= 1 else 1e-3
+  assert error(best) <= error(whole) * (1 + slack)
+
+
+@pytest.mark.parametrize(
+  ('momentum', 'weight_decay'), [(0.9, 0.1), (0.07, 0.93), (0.9, 0.1000000001)]
+)
+def test_two_decays_of_a_workload_that_are_one_are_refused(momentum, weight_decay):
+  workload = Workload(20, momentum, weight_decay=weight_decay)
+  with pytest.raises(ValueError, match='nearly is, 1 - weight_decay'):
+    blt.optimize(20, workload=workload)

@@ -40,6 +40,9 @@ _logger = logging.getLogger(__name__)
 # By how much of the error a buffer has to lower it: where a number of buffers is asked
 # for, and where it is left open.
 _MIN_GAIN = 5e-6
+# Of a workload's two decays, relative to the smaller complement: nearer ones make
+# residues that cancel in their first digits.
+_TOO_NEAR = 1e-4
 _GAIN_WORTH_A_BUFFER = 1e-3
 # Smaller gains could be rounding errors.
 _SMALLEST_MIN_GAIN = 1e-8
@@ -398,7 +401,7 @@ def check_workload(
   """The workload, if BLTs are optimised for it.
 
   Raises:
-    ValueError: If it is not Toeplitz, or its two decays are the same.
+    ValueError: If it is not Toeplitz, or its two decays are the same, or nearly so.
   """
   checked = workload_lib.check(num_rounds, workload)
   if not isinstance(checked, workload_lib.Workload) or not checked.is_toeplitz:
@@ -408,9 +411,11 @@ def check_workload(
       'here and give it to rmse() or max_error() of the result, or optimise another '
       'kind of strategy for it.'
     )
-  if checked.weight_decay and checked.momentum == 1.0 - checked.weight_decay:
+  apart = abs(checked.momentum - (1.0 - checked.weight_decay))
+  if checked.weight_decay and apart <= _TOO_NEAR * checked.weight_decay:
     raise ValueError(
-      f'momentum={checked.momentum} is 1 - weight_decay, with which the errors of BLTs '
-      'have another form; make one of them a little larger.'
+      f'momentum={checked.momentum} is, or nearly is, 1 - weight_decay with '
+      f'weight_decay={checked.weight_decay}, where the errors of BLTs have another '
+      'form; make one of them larger by a thousandth.'
     )
   return checked

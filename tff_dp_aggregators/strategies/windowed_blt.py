@@ -252,8 +252,9 @@ class Asked:
     has = len(strategy.parameters()['buffer_decays'])
     if self.num_decays is not None and has < self.num_decays:
       _logger.warning(
-        'the windowed BLT for %s has %d decays, not %d: one more would lower the %s '
+        'the %s for %s has %d decays, not %d: one more would lower the %s '
         'error by less than %g of it.',
+        kind.kind,
         self.participation,
         has,
         self.num_decays,

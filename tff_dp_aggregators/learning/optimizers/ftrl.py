@@ -86,8 +86,8 @@ class FTRL(tff.learning.optimizers.Optimizer):
     if self._momentum and not strategies.workload.is_prefix_sums(workload):
       raise ValueError(
         f'momentum is {self._momentum}, and the aggregator has the workload '
-        f'{workload}, with which its results have momentum or learning rates already. '
-        'Give one of them: build_ftrl without momentum, or the workload '
+        f'{workload}, with which its results have momentum, learning rates or weight '
+        'decay already. Give one of them: build_ftrl without momentum, or the workload '
         'strategies.Workload(num_rounds).'
       )
 

@@ -39,15 +39,15 @@ class FTRLOnMeans(tff.learning.optimizers.Optimizer):
       on_sums: What the sums are handed to, for prefix sums.
 
     Raises:
-      ValueError: If it is for sums with momentum or learning rates in them, which are
-        not the sums of the means.
+      ValueError: If it is for sums with momentum, learning rates or weight decay in
+        them, which are not the sums of the means.
     """
     if not strategies.workload.is_prefix_sums(on_sums.workload):
       raise ValueError(
-        f'server_optimizer is FTRL for the workload {on_sums.workload}, whose momentum '
-        'or learning rates the aggregator would have to put into its sums; here it '
-        'returns the mean of each round. Give optimizer() of the same '
-        'learning.ServerSchedule, which comes to the same model.'
+        f'server_optimizer is FTRL for the workload {on_sums.workload}, whose '
+        'momentum, learning rates or weight decay the aggregator would have to put '
+        'into its sums; here it returns the mean of each round. Give optimizer() of the '
+        'same learning.ServerSchedule, which comes to the same model.'
       )
     self._on_sums = on_sums
 

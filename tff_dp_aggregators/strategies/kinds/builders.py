@@ -272,7 +272,7 @@ def needless_epochs(
     if limits.possible_participations == 1:
       return 'a client takes part only once, so that no epoch has a scale of its own.'
     if are_done_early(limits):
-      return 'clients are done early, and scales of epochs gain nothing.'
+      return 'clients are done early, and scales of epochs gain next to nothing.'
     return unscaled(limits, given)
 
   return needless

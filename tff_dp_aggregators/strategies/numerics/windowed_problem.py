@@ -149,7 +149,8 @@ class WindowProblem:
       result.success or np.abs(result.jac[free]).max(initial=0.0) <= _LARGEST_SLOPE
     ):
       raise series_optimization.ConvergenceError(
-        f'no best windowed BLT of {len(start) // 2} decays was found: {result.message}'
+        f'no best windowed BLT of {len(start) // 2} decays (with that of a tail) was '
+        f'found: {result.message}'
       )
     return float(result.fun), result.x
 
