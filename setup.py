@@ -27,7 +27,7 @@ _COMMANDS = (
   'tff-dp-plot = tff_dp_aggregators.experiments.plot:run',
   'tff-dp-report = tff_dp_aggregators.accounting.programs.report:run',
   'tff-dp-simulate = tff_dp_aggregators.experiments.simulate:run',
-  'tff-dp-test-vectors = tff_dp_aggregators.accounting.programs.vectors:run',
+  'tff-dp-vectors = tff_dp_aggregators.accounting.programs.vectors:run',
   'tff-dp-worker = tff_dp_aggregators.experiments.worker:run',
 )
 

@@ -1,6 +1,6 @@
 """Checks this package against exact figures, or writes them for other libraries.
 
-    tff-dp-test-vectors
+    tff-dp-vectors
 
 compares what this package computes with every figure of its file of test vectors, and
 prints a line for each kind: how many there are, how many of this package's figures are
@@ -92,5 +92,5 @@ def _table(checked: list[vectors.Checked]) -> str:
   return '\n'.join(lines) + '\n'
 
 
-PROGRAM = program.Program('tff-dp-test-vectors', __doc__ or '', define, main)
+PROGRAM = program.Program('tff-dp-vectors', __doc__ or '', define, main)
 execute, run = PROGRAM.execute, PROGRAM.run

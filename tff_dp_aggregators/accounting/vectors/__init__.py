@@ -4,7 +4,7 @@
 each with its inputs, a decimal number, and how many of its digits are right. `exact`
 made them with rational numbers and 50 digits, by definition and enumeration, and knows
 nothing of the rest of this package; `checking` compares what this package computes.
-`tff-dp-test-vectors` is the program that makes and checks the file.
+`tff-dp-vectors` is the program that makes and checks the file.
 """
 
 from tff_dp_aggregators.accounting.vectors.checking import Checked

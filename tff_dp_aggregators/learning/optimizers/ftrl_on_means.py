@@ -46,8 +46,8 @@ class FTRLOnMeans(tff.learning.optimizers.Optimizer):
       raise ValueError(
         f'server_optimizer is FTRL for the workload {on_sums.workload}, whose '
         'momentum, learning rates or weight decay the aggregator would have to put '
-        'into its sums; here it returns the mean of each round. Give optimizer() of the '
-        'same learning.ServerSchedule, which comes to the same model.'
+        'into its sums; here it returns the mean of each round. Give optimizer() of '
+        'the same learning.ServerSchedule, which comes to the same model.'
       )
     self._on_sums = on_sums
 
