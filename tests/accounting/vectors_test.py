@@ -64,7 +64,7 @@ def test_figures_by_hand(found):
   patterns = exact.patterns(3, 2, 2, False)
   assert exact.squared_sensitivity(matrix, patterns) == Fraction(9, 4)
   # Of the tree over 10 rounds: each round is in its leaf and three nodes above it.
-  assert _figure(found, 'sensitivity/tree/10-1').exact == '4'
+  assert _figure(found, 'sensitivity/binary_tree/10-1').exact == '4'
   # Gboard's tree of 2000 rounds with squared sensitivity 79 and noise multiplier 7.
   gboard = _figure(found, 'calibration/79/8.5261/1e-10')
   assert float(gboard.value) == pytest.approx(7, rel=1e-5)

@@ -77,7 +77,7 @@ def _checked(vector: document.Vector) -> Checked:
 
 def _strategy(inputs: dict[str, Any]) -> strategies.Strategy:
   num_rounds = inputs['num_rounds']
-  if 'tree' in inputs:
+  if 'binary_tree' in inputs:
     return strategies.BinaryTree(num_rounds, honaker=False)
   coefficients = tuple(float(Fraction(each)) for each in inputs['coefficients'])
   if 'column_scales' not in inputs:

@@ -50,7 +50,7 @@ DEFINITIONS = {
 _LIMITS = {'num_rounds', 'min_separation', 'max_participations', 'fixed_epoch'}
 _ERROR = {'num_rounds', 'coefficients', 'momentum', 'weight_decay'}
 _SAMPLED = {'sampling_probability', 'noise_multiplier'}
-# What a vector of each kind has at least; a matrix is coefficients or a tree.
+# What a vector of each kind has at least; a matrix is coefficients or a binary tree.
 _INPUTS: dict[str, set[str]] = {
   'squared_sensitivity': _LIMITS,
   'mean_squared_error': _ERROR,
@@ -63,8 +63,8 @@ _INPUTS: dict[str, set[str]] = {
 }
 _MATRIX = (
   'C: coefficients are the first column of a lower-triangular Toeplitz matrix, 0 where '
-  'none is given, and column_scales what its columns are multiplied by; tree is the '
-  'binary tree, with a row of 0 and 1 for each node completed in num_rounds.'
+  'none is given, and column_scales what its columns are multiplied by; '
+  'binary_tree has a row of 0 and 1 for each node completed in num_rounds.'
 )
 _BY_ENUMERATION = 'rational arithmetic, all participation patterns enumerated'
 _BY_FRACTIONS = 'rational arithmetic, C inverted by forward substitution'
@@ -191,7 +191,7 @@ def _vector(content: Any) -> Vector:
 
 def matrix_of(inputs: dict[str, Any]) -> exact.Matrix:
   """C, of the inputs of a vector."""
-  if 'tree' in inputs:
+  if 'binary_tree' in inputs:
     return exact.tree(inputs['num_rounds'])
   scales = inputs.get('column_scales')
   return exact.toeplitz(
@@ -242,7 +242,10 @@ _PARTICIPATIONS: tuple[tuple[int, int, bool], ...] = (
 
 
 def _sensitivities() -> Iterator[Vector]:
-  matrices = {**_MATRICES, 'tree': {'tree': 'binary', 'num_rounds': 10}}
+  matrices = {
+    **_MATRICES,
+    'binary_tree': {'binary_tree': 'completed nodes', 'num_rounds': 10},
+  }
   for name, matrix in matrices.items():
     for separation, most, fixed in _PARTICIPATIONS:
       inputs = {
