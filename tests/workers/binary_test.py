@@ -99,6 +99,7 @@ def _let_in(process, channel):
   process.let_nobody_in()
 
 
+@pytest.mark.slow
 def test_one_that_is_for_one_connection_takes_no_other(for_one):
   assert (for_one.open_because, for_one.shared_because) == (None, None)
   assert _reached(for_one) == []

@@ -381,6 +381,7 @@ def test_probes_read_what_the_worker_writes():
   assert container['readinessProbe']['exec']['command'][-1] == path
 
 
+@pytest.mark.slow
 def test_the_commands_of_probes_tell_what_they_should(tmp_path):
   _, container = _pod('StatefulSet')
   path = tmp_path / 'status.json'

@@ -114,6 +114,7 @@ def test_killed_it_leaves_no_binary():
   assert not running.is_running()
 
 
+@pytest.mark.slow
 def test_its_status_is_in_a_file(tmp_path):
   path = tmp_path / 'status.json'
   with supervised.Worker(f'--status_file={path}') as worker:
@@ -172,6 +173,7 @@ async def _until(condition):
     await asyncio.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_values_that_a_coordinator_left_are_freed(monkeypatch):
   monkeypatch.setattr(keeper_lib, 'ABANDONED_SECONDS', 1.5)
   keeper = _Executors()

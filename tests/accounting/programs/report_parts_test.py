@@ -117,8 +117,10 @@ def test_a_target_is_kept_with_the_shares_that_were_asked_for(tmp_path):
 
 @pytest.mark.parametrize(
   ('mechanism', 'flags'),
-  [(GAUSSIAN, (BODY, HEAD)), (WITH_VOTES, (BODY, VOTES, HEAD))],
-  ids=['gaussian', 'mixed'],
+  [
+    pytest.param(GAUSSIAN, (BODY, HEAD), id='gaussian'),
+    pytest.param(WITH_VOTES, (BODY, VOTES, HEAD), id='mixed', marks=pytest.mark.slow),
+  ],
 )
 def test_a_ledger_is_reported_with_its_parts(tmp_path, mechanism, flags):
   path = tmp_path / 'ledger.jsonl'
