@@ -90,6 +90,7 @@ def test_a_figure_that_is_too_small_is_wrong_and_one_too_large_unless_it_is_a_bo
     (1 - 1e-9, True, False),
     (1 + 1e-9, False, False),
     (1 + 1e-9, True, True),
+    (2.5, True, False),
   ):
     other = dataclasses.replace(checked, ours=checked.ours * factor, is_bound=is_bound)
     assert other.is_right == is_right

@@ -198,7 +198,8 @@ def _refuse_ftrl_on_means(server_optimizer: tff.learning.optimizers.Optimizer) -
       'aggregator returns the mean of each round: the model would forget all rounds '
       'but the last. Use aggregators.tree(cumulative=True), or '
       'aggregators.from_strategy(workload=strategies.Workload(num_rounds)); or '
-      'tff.learning.optimizers.build_sgdm, which gives the same model.'
+      'tff.learning.optimizers.build_sgdm, which gives the same model, or optimizer() '
+      'of the same learning.ServerSchedule, if it is from one.'
     )
 
 

@@ -18,6 +18,7 @@ from tff_dp_aggregators.accounting.vectors import document
 
 # By how much a figure may be below the exact one, by rounding, and above it.
 _ROUNDING = 1e-12
+_BOUND = 1.0  # The same of what is said to be a bound: a larger one is of no use.
 _ABOVE = {
   'gaussian_delta': 1e-9,
   'gaussian_epsilon': 1e-9,
@@ -51,8 +52,8 @@ class Checked:
 
   @property
   def is_right(self) -> bool:
-    """Whether it is not below the exact figure, nor above it unless it is a bound."""
-    above = math.inf if self.is_bound else _ABOVE.get(self.vector.kind, _ROUNDING)
+    """Whether it is not below the exact figure, nor above it; a bound to its double."""
+    above = _BOUND if self.is_bound else _ABOVE.get(self.vector.kind, _ROUNDING)
     return -_ROUNDING <= self.difference <= above
 
 
