@@ -13,13 +13,15 @@ accountant can read:
 With a strategy whose sensitivity is an upper bound, both are those of a Gaussian that
 is at most as private as the mechanism.
 
+* A Gaussian in a place that is drawn for a client at random is an `AllocatedDpEvent`.
+
 This module does not interpret events beyond Gaussians; `accountants` does.
 """
 
 import dataclasses
 import math
 from collections.abc import Iterator
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable, NamedTuple, NoReturn
 
 import dp_accounting
 import numpy as np
@@ -27,6 +29,51 @@ import numpy as np
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import discrete_events
 from tff_dp_aggregators.base import checks
+
+
+@dataclasses.dataclass(frozen=True)
+class AllocatedDpEvent(dp_accounting.DpEvent):
+  """A client is in one of many steps, drawn uniformly, and nobody learns in which.
+
+  Random allocation of 1 in t steps (arXiv:2502.08202), to steps with independent noise.
+  There may be further places in which the client is in no step.
+
+  Attributes:
+    num_places: Places that are equally likely.
+    num_steps: How many of them are steps, from 1.
+    event: Of one step, if it were known that the client is in it.
+
+  Raises:
+    TypeError: If a number is not whole.
+    ValueError: If a number is out of range.
+
+  Example:
+    >>> gaussian = dp_accounting.GaussianDpEvent(1.0)
+    >>> AllocatedDpEvent(num_places=10, num_steps=8, event=gaussian).num_steps
+    8
+  """
+
+  num_places: int
+  num_steps: int
+  event: dp_accounting.DpEvent
+
+  def __post_init__(self) -> None:
+    for name in ('num_places', 'num_steps'):
+      value = checks.check_positive_int(name, getattr(self, name))
+      object.__setattr__(self, name, value)
+    if self.num_steps > self.num_places:
+      raise ValueError(
+        f'num_steps must be at most num_places, {self.num_places}; got '
+        f'{self.num_steps}.'
+      )
+
+  def to_named_tuple(self) -> NoReturn:
+    """Not for this kind of event: dp-accounting would leave out its fields.
+
+    Raises:
+      ValueError: Always.
+    """
+    raise ValueError(f'write it with accounting.events.to_json: {self}.')
 
 
 def check_noise_multiplier(noise_multiplier: float) -> float:
@@ -228,6 +275,7 @@ _KINDS: dict[Any, _Kind] = {
       'sample_size',
       'event',
     ),
+    (AllocatedDpEvent, 'num_places', 'num_steps', 'event'),
     (dp_accounting.SelfComposedDpEvent, 'event', 'count'),
     (dp_accounting.ComposedDpEvent, 'events'),
   )

@@ -162,11 +162,13 @@ class WholeModel(Guaranteed):
     return so_far
 
   def event_of_turns(self: Any, turns: int) -> dp_accounting.DpEvent:
-    """What a client has spent after so many turns, if rounds compose.
+    """What a client has spent at most after so many turns; all, if they do not compose.
 
     Args:
       turns: Rounds that it has been in, or, with sampling, may have been in.
     """
+    if not schemas.kind_of(self.participation).composes:
+      return self.event
     return dp_accounting.SelfComposedDpEvent(self.round_events[0], turns)
 
   def clips_in_words(self: Any) -> str:

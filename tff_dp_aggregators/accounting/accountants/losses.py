@@ -47,7 +47,7 @@ import dataclasses
 import enum
 import functools
 import math
-from typing import Any, Optional
+from typing import Any, Optional, Protocol
 
 import numpy as np
 import scipy.fft
@@ -57,7 +57,7 @@ from scipy import special
 MAX_CELLS = 2**19
 # A grid this fine, or so many times finer than one round's losses are wide, is enough.
 _INTERVAL, _PER_DEVIATION = 1e-4, 16
-_MIN_INTERVAL = 1e-12
+MIN_INTERVAL = 1e-12
 # Logarithm of what is cut off, relative to delta.
 _CUT = 18.0
 # Of what may come round the circle of a Fourier transform, relative to what is there.
@@ -82,6 +82,29 @@ class Side(enum.Enum):
   REMOVED = 'removed'
   ADDED = 'added'
   REPLACED = 'replaced'
+
+
+class AnyLoss(Protocol):
+  """What can be composed: hashable, and of a distribution that is known."""
+
+  @property
+  def is_laplace(self) -> bool:
+    """Whether losses end."""
+
+  def range(self, deviations: float) -> tuple[float, float]:
+    """Least and largest loss within so many deviations of the noise."""
+
+  def displacement(self, deviations: float) -> float:
+    """How far from its loss the place of a grid point may be, by round-off."""
+
+  def on_grid(self, interval: float, deviations: float) -> 'Cells':
+    """Its distribution on the multiples of `interval`, rounded up."""
+
+  def moments(self, tilts: np.ndarray, deviations: float) -> np.ndarray:
+    """About log E e^(tilt * loss), for choosing a grid by."""
+
+  def deviation(self, deviations: float) -> float:
+    """About the standard deviation of the loss, positive."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +151,7 @@ class Loss:
     outside = np.where(np.abs(loss) < self.mu, 0.0, np.copysign(math.inf, loss))
     return (loss + self.mu) / 2 + outside, (loss - self.mu) / 2 + outside
 
-  def _masses(self, epsilon: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+  def masses(self, epsilon: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Probabilities of losses up to the first, between, and above, removed.
 
     Returns:
@@ -201,7 +224,7 @@ class Loss:
   ) -> tuple[np.ndarray, float, float]:
     """Probabilities on multiples `first` to `last`, and those below and above."""
     edges = np.arange(first, last + 1) * interval
-    p, q, errors = self._masses(-edges[::-1] if added else edges)
+    p, q, errors = self.masses(-edges[::-1] if added else edges)
     if added:
       p, q, errors = q[::-1], p[::-1], errors[::-1]
     # The inner ones are shared: P keeps p, Q keeps q.
@@ -259,7 +282,7 @@ class Loss:
     logs, values = self._points(deviations)
     weights = np.exp(logs)
     mean = float(weights @ values)
-    return max(math.sqrt(float(weights @ (values - mean) ** 2)), _MIN_INTERVAL)
+    return max(math.sqrt(float(weights @ (values - mean) ** 2)), MIN_INTERVAL)
 
 
 def _normal_mass(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -333,7 +356,7 @@ class Plan:
 
 @functools.lru_cache(maxsize=64)
 def plan(
-  losses: tuple[tuple[Loss, int], ...],
+  losses: tuple[tuple[AnyLoss, int], ...],
   log_delta: float,
   epsilon: Optional[float] = None,
 ) -> Plan:
@@ -390,7 +413,7 @@ def plan(
   largest = min(largest, sum(n * r[1] for r, (_, n) in zip(ranges, losses)))
   least = max(least, sum(n * r[0] for r, (_, n) in zip(ranges, losses)))
   width = max(largest - least, max(high - low for low, high in ranges))
-  interval = max(finest, width / MAX_CELLS, _MIN_INTERVAL)
+  interval = max(finest, width / MAX_CELLS, MIN_INTERVAL)
   return Plan(
     tilt=tilt,
     tail=float(positive[cut]),
@@ -418,7 +441,7 @@ class Composition:
     coarseness: That of the plan.
   """
 
-  def __init__(self, losses: tuple[tuple[Loss, int], ...], how: Plan) -> None:
+  def __init__(self, losses: tuple[tuple[AnyLoss, int], ...], how: Plan) -> None:
     self.interval = interval = how.interval
     self.coarseness, tilt = how.coarseness, how.tilt
     rounds = [(loss.on_grid(interval, how.deviations), n) for loss, n in losses]

@@ -12,6 +12,7 @@ Sampling amplifies privacy for some relations only:
 | `PoissonSampledDpEvent` | `ADD_OR_REMOVE_ONE` |
 | `SampledWithoutReplacementDpEvent` | `REPLACE_ONE`, `ADD_OR_REMOVE_ONE` |
 | `SingleEpochTreeAggregationDpEvent` | `REPLACE_SPECIAL` |
+| `events.AllocatedDpEvent` | `ADD_OR_REMOVE_ONE`, `REPLACE_SPECIAL` |
 | `discrete_events` | `REPLACE_SPECIAL`, `REPLACE_ONE` |
 
 The last are of noise that clients add: who is removed takes a share of it along.
@@ -45,6 +46,7 @@ _ONLY_UNDER = {
     Relation.ADD_OR_REMOVE_ONE,
   ),
   dp_accounting.SingleEpochTreeAggregationDpEvent: (Relation.REPLACE_SPECIAL,),
+  events.AllocatedDpEvent: (Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_SPECIAL),
   **dict.fromkeys(
     discrete_events.KINDS, (Relation.REPLACE_SPECIAL, Relation.REPLACE_ONE)
   ),
@@ -161,6 +163,13 @@ def is_poisson(part: Any, noise: type) -> bool:
   )
 
 
+def is_allocated(part: Any) -> bool:
+  """Whether it is Gaussian noise in a step that is drawn at random."""
+  return isinstance(part, events.AllocatedDpEvent) and isinstance(
+    part.event, dp_accounting.GaussianDpEvent
+  )
+
+
 def is_without_replacement(part: Any) -> bool:
   """Whether it is Gaussian noise on a sample of fixed size."""
   return isinstance(
@@ -205,6 +214,9 @@ def _normal(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
     if not (0 <= size <= population and population > 0):
       raise ValueError(f'the sample of {event} is not from 0 to its population.')
     return _sampled(event, size / population, population, size)
+  if isinstance(event, events.AllocatedDpEvent):
+    share = 1 / event.num_places
+    return _sampled(event, share, event.num_places, event.num_steps)
   return event
 
 

@@ -26,6 +26,8 @@ distributions stands for a round depends on the neighbouring relation:
   smaller bound. For many, no data set has the worst of both sides at once in each of
   them (arXiv:2405.20769), and `REMOVED` alone is what is known to be reached.
 
+* Noise in a step that is drawn at random, once for all steps: `allocation`.
+
 Where grid or float64 end, the answer is the Renyi bound, which is looser and sound, and
 `PldAccountant.instead` says so: with noise multipliers below a millionth, and where so
 coarse a grid is needed that the Renyi bound is the smaller.
@@ -38,6 +40,7 @@ from typing import NamedTuple, Optional
 import dp_accounting
 from dp_accounting import NeighboringRelation as Relation
 
+from tff_dp_aggregators.accounting.accountants import allocation
 from tff_dp_aggregators.accounting.accountants import losses
 from tff_dp_aggregators.accounting.accountants import parts
 from tff_dp_aggregators.accounting.accountants import pure
@@ -80,7 +83,7 @@ class PldAccountant(parts.Accountant):
 
   reads = (
     'Gaussian and Laplace events, Poisson-sampled or not, and Gaussian events sampled '
-    'without replacement'
+    'without replacement or allocated at random'
   )
 
   def _can_read(self, part: dp_accounting.DpEvent) -> bool:
@@ -89,6 +92,7 @@ class PldAccountant(parts.Accountant):
       or parts.is_poisson(part, dp_accounting.GaussianDpEvent)
       or parts.is_poisson(part, dp_accounting.LaplaceDpEvent)
       or parts.is_without_replacement(part)
+      or parts.is_allocated(part)
     )
 
   def get_epsilon(self, target_delta: float) -> float:
@@ -125,11 +129,10 @@ class PldAccountant(parts.Accountant):
 
 
 def _renyi(found: tuple[parts.Part, ...], relation: Relation) -> rdp.RdpAccountant:
-  """Renyi's bound; Laplace noise on a sample counts as if on everybody."""
+  """Renyi's bound; what it does not read counts as if it were noise on everybody."""
   bound = rdp.RdpAccountant(relation)
   for part, count in found:
-    sampled = parts.is_poisson(part, dp_accounting.LaplaceDpEvent)
-    bound.compose(part.event if sampled else part, count)
+    bound.compose(part if bound.supports(part) else part.event, count)
   return bound
 
 
@@ -197,7 +200,7 @@ def _end(side: '_Losses') -> float:
   return rounds * (1 + _ROUND_OFF)
 
 
-_Losses = tuple[tuple[losses.Loss, int], ...]
+_Losses = tuple[tuple[losses.AnyLoss, int], ...]
 _composition = functools.lru_cache(maxsize=8)(losses.Composition)
 
 
@@ -212,12 +215,14 @@ def _sides(found: list[parts.Part], relation: Relation) -> list[_Losses]:
 
 def _loss(
   part: dp_accounting.DpEvent, relation: Relation, side: losses.Side
-) -> losses.Loss:
+) -> losses.AnyLoss:
   noise = getattr(part, 'event', part)
   is_laplace = isinstance(noise, dp_accounting.LaplaceDpEvent)
   mu = 1 / min(noise.noise_multiplier, _MAX_NOISE)
   if parts.is_noise(part):  # Symmetric: both sides are the same.
     return losses.Loss(is_laplace, mu, 1.0, losses.Side.REMOVED)
+  if parts.is_allocated(part):
+    return allocation.AllocatedLoss(mu, part.num_places, part.num_steps, side)
   if not parts.is_without_replacement(part):
     return losses.Loss(is_laplace, mu, part.sampling_probability, side)
   fraction = part.sample_size / part.source_dataset_size

@@ -12,11 +12,16 @@ zero-out, replace-one |
 with the same probability, and nobody learns who was | add-or-remove |
 | `FixedSizeSampling` | each round draws a cohort of fixed size, uniformly and without \
 replacement, and nobody learns who was | replace-one, add-or-remove |
+| `BallsInBins` | every client draws one place in a cycle of rounds, which it has in \
+every cycle, and nobody learns which | add-or-remove, zero-out |
+| `RandomAllocation` | every client draws so many of all rounds, and nobody learns \
+which | add-or-remove, zero-out |
 
 Sampling amplifies privacy only where the rounds of a client do not share noise: a
 sampled round of independent Gaussian noise is an event of its own. With correlated
-noise that needs a banded strategy and cyclic sampling (arXiv:2306.08153, section 4);
-any other combination is refused, because its events would not describe what happens.
+noise that needs a banded strategy and cyclic sampling (arXiv:2306.08153, section 4), or
+balls in bins, which bear any strategy (`allocation`); any other combination is refused,
+because its events would not describe what happens.
 
 Neighbouring relations are those of dp_accounting: `ADD_OR_REMOVE_ONE` client,
 `REPLACE_ONE` client by another, and `REPLACE_SPECIAL`, where all contributions of one
@@ -29,6 +34,7 @@ a module and a line there.
 
 from tff_dp_aggregators.accounting.schemas import base
 from tff_dp_aggregators.accounting.schemas import registry
+from tff_dp_aggregators.accounting.schemas.balls_in_bins import BallsInBins
 from tff_dp_aggregators.accounting.schemas.base import ADJACENCIES
 from tff_dp_aggregators.accounting.schemas.base import Schema
 from tff_dp_aggregators.accounting.schemas.base import adjacency
@@ -36,6 +42,7 @@ from tff_dp_aggregators.accounting.schemas.base import run_noise_multiplier
 from tff_dp_aggregators.accounting.schemas.base import sensitivity_factor
 from tff_dp_aggregators.accounting.schemas.fixed_size import FixedSizeSampling
 from tff_dp_aggregators.accounting.schemas.poisson import PoissonSampling
+from tff_dp_aggregators.accounting.schemas.random_allocation import RandomAllocation
 from tff_dp_aggregators.accounting.schemas.registry import KINDS
 from tff_dp_aggregators.accounting.schemas.registry import LIMITS
 from tff_dp_aggregators.accounting.schemas.registry import check
@@ -55,10 +62,12 @@ from tff_dp_aggregators.accounting.schemas.registry import to_json
 
 __all__ = [
   'ADJACENCIES',
+  'BallsInBins',
   'FixedSizeSampling',
   'KINDS',
   'LIMITS',
   'PoissonSampling',
+  'RandomAllocation',
   'Schema',
   'adjacency',
   'base',

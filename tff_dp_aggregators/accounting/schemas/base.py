@@ -95,9 +95,11 @@ class Offer:
   Attributes:
     name: Of the assumption, in the comparison's JSON.
     title: Of the assumption, after a mechanism's name; empty for none.
-    line: Matplotlib's style of line.
+    line: Matplotlib's style of line: a name, or an offset with lengths of dashes.
     make: The schema for given cohorts; `None` for the limits of the task itself, which
       every comparison has.
+    any_noise: Whether there are rows of all mechanisms, and not of those alone whose
+      noise is independent.
     noise_for: With groups that take turns, so that banded noise may be used: about the
       noise multiplier, over the largest column norm, with which a schema is
       mu-Gaussian-DP, to choose the number of groups by; `None` without groups.
@@ -105,8 +107,9 @@ class Offer:
 
   name: str
   title: str
-  line: str
+  line: Any
   make: Optional[Callable[[Cohorts], Any]] = None
+  any_noise: bool = False
   noise_for: Optional[Callable[[Any, float], float]] = None
 
 
@@ -119,6 +122,7 @@ class Kind(abc.ABC, Generic[S]):
     relations: Neighbouring relations that its events are valid for, its own first.
     is_sampled: Whether its guarantee rests on sampling. A sampled schema is accounted
       for round by round, others as one Gaussian.
+    composes: Whether rounds add up; else what all of them cost is one event.
     flag: Value of `--sampling` that asks for it.
     flag_help: What that assumes, for the help of `--sampling`.
     drawn: How a server draws clients under it, in a few words; empty without sampling.
@@ -135,6 +139,7 @@ class Kind(abc.ABC, Generic[S]):
   schema: ClassVar[type]
   relations: ClassVar[tuple[Relation, ...]]
   is_sampled: ClassVar[bool]
+  composes: ClassVar[bool] = True
   flag: ClassVar[str]
   flag_help: ClassVar[str]
   drawn: ClassVar[str]
@@ -345,6 +350,54 @@ class Sampling(Kind[S]):
   ) -> dp_accounting.DpEvent:
     column_norm = strategy.sensitivity(None)
     return self.sampled(schema, noise.event(noise_multiplier / column_norm))
+
+
+class Allocation(Kind[S]):
+  """A kind of schema in which a client's rounds are drawn together, before the first.
+
+  What all rounds cost is one event that is not made of theirs: after the first one,
+  all of it counts as spent, which holds as what follows only adds.
+  """
+
+  is_sampled = True
+  composes = False
+
+  @abc.abstractmethod
+  def allocated(
+    self, strategy: strategies.Strategy, schema: S, noise_multiplier: float
+  ) -> dp_accounting.DpEvent:
+    """The event of all rounds, with noise.
+
+    Args:
+      strategy: Its strategy matrix C.
+      schema: Who takes part when.
+      noise_multiplier: Standard deviation of z over the clip norm, above 0.
+    """
+
+  def event(
+    self,
+    strategy: strategies.Strategy,
+    schema: S,
+    noise_multiplier: float,
+    noise: noises.Noise = noises.GAUSSIAN,
+  ) -> dp_accounting.DpEvent:
+    """That of `allocated`; the noise is Gaussian."""
+    del noise
+    if noise_multiplier == 0:
+      return dp_accounting.NonPrivateDpEvent()
+    return self.allocated(strategy, schema, noise_multiplier)
+
+  def round_events(
+    self,
+    strategy: strategies.Strategy,
+    schema: S,
+    noise_multiplier: float,
+    noise: noises.Noise = noises.GAUSSIAN,
+  ) -> tuple[dp_accounting.DpEvent, ...]:
+    """All of it in the first round, nothing in those that follow."""
+    all_of_it = self.event(strategy, schema, noise_multiplier, noise)
+    nothing = dp_accounting.NoOpDpEvent()
+    return (all_of_it, *(nothing for _ in range(schema.num_rounds - 1)))
 
 
 def _check_bands(strategy: strategies.Strategy, num_bands: int) -> None:

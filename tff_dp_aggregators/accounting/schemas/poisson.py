@@ -159,7 +159,7 @@ class Poisson(base.Sampling[PoissonSampling]):
       lambda cohorts: PoissonSampling.of_cohort(
         cohorts.num_rounds, cohorts.population, cohorts.cohort, cohorts.num_groups
       ),
-      PoissonSampling.rough_noise_multiplier,
+      noise_for=PoissonSampling.rough_noise_multiplier,
     ),
   )
 

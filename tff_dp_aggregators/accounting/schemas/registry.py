@@ -13,10 +13,12 @@ from dp_accounting import NeighboringRelation as Relation
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import noises
+from tff_dp_aggregators.accounting.schemas import balls_in_bins
 from tff_dp_aggregators.accounting.schemas import base
 from tff_dp_aggregators.accounting.schemas import fixed_size
 from tff_dp_aggregators.accounting.schemas import no_sampling
 from tff_dp_aggregators.accounting.schemas import poisson
+from tff_dp_aggregators.accounting.schemas import random_allocation
 
 # What is assumed unless something else is asked for.
 LIMITS = no_sampling.KIND
@@ -58,6 +60,8 @@ def flags() -> dict[str, base.Flag]:
 register(LIMITS)
 register(poisson.KIND)
 register(fixed_size.KIND)
+register(balls_in_bins.KIND)
+register(random_allocation.KIND)
 
 
 def kind_of(schema: base.Schema) -> base.Kind[Any]:
@@ -144,6 +148,8 @@ def event(
       drawn for, relative to the largest column norm of C.
     * Cohorts of fixed size: one sampled Gaussian a round, with half the noise
       multiplier, as one client for another changes a sum by up to two clip norms.
+    * Balls in bins, random allocation: `events.AllocatedDpEvent`, and with correlated
+      noise a Gaussian besides.
 
   Raises:
     ValueError: If `noise_multiplier` is out of range, `schema` for other rounds than
@@ -186,6 +192,7 @@ def round_events(
       the worst case.
     * Sampling: a sampled Gaussian in each round that the first group has its turn in,
       and `NoOpDpEvent` in those of others, which add nothing for its clients.
+    * Rounds of a client that are drawn together: all in the first.
 
   Raises:
     ValueError: As for `event`.

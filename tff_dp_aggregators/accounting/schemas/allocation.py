@@ -1,0 +1,237 @@
+"""Correlated noise in rounds that are drawn at random once: events for any strategy.
+
+A client is in bin j of b, drawn uniformly and in secret, and takes part in the rounds
+j, j + b, j + 2b, ... The noise of C may tie all rounds together.
+
+**The pair.** Whatever a client sends in its rounds, each of norm at most 1 and chosen
+after seeing all before it, the likelihood ratio of with and without the client is a
+mean of exponential martingales, one for each bin. For a convex f, the mean of f of it
+grows with each of the (co)variances of what two bins add in a round, as the second
+derivatives of f of a sum of exponentials are not negative; and these are at most those
+of a client that always sends the same unit vector, if the entries of C are replaced by
+their absolute values. So H_a of the data sets is, for all a and in both directions, at
+most that of
+
+    P = mean over bins of N(m_j, sigma^2),   Q = N(0, sigma^2),   m_j = sum_l |C|[:, j+lb]
+
+(arXiv:2410.06266, Lemma 3.2, for C without negative entries; the step from larger
+covariances is that of arXiv:math/0303018, Slepian's inequality for convex functions.)
+
+**The bound.** For a separation w, put bins into sets of t = floor(b / w) that are w or
+more apart, by a random rotation; to know the set makes it no harder to tell P from Q.
+Within a set let v be the largest squared norm of an m_j and c the largest inner product
+of two. To raise all inner products to c, and norms to v, makes telling easier, again by
+the growth with covariances; and then the ratio is a product of two independent ones:
+of a Gaussian that all bins share, with mu^2 = c / sigma^2, and of a random allocation
+to one of t steps of independent noise, with mu^2 = (v - c) / sigma^2. These are events
+that accountants read and compose, and no sampling error is in them.
+
+With w of at least the bands of C nothing is shared (c = 0), and t = 1 is the bound
+without sampling. With independent noise and w = 1 it is no bound but the exact pair.
+Deterministic bounds by Renyi divergences are in arXiv:2601.21636.
+"""
+
+import collections
+import dataclasses
+import math
+from typing import Any
+
+import dp_accounting
+import numpy as np
+from dp_accounting import NeighboringRelation as Relation
+
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import events
+
+# Rounds up to which inner products of all bins are computed.
+MAX_ROUNDS = 4096
+# Of norms and inner products, relative.
+_ROUND_OFF = 1e-12
+# At which delta one separation is preferred to another.
+_DELTA = 1e-6
+# Noise multipliers are rounded so for that: one separation serves many.
+_STEP = 1.25
+_known: 'collections.OrderedDict[Any, Any]' = collections.OrderedDict()
+_MOST_KNOWN = 256
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+  """What a separation of bins makes of a strategy.
+
+  Attributes:
+    separation: Of the bins of a set, w.
+    num_places: Bins of a set, t.
+    num_steps: How many of them have rounds, at most.
+    largest: Largest squared norm of what a bin adds, v.
+    shared: Largest inner product of two bins of a set, c.
+  """
+
+  separation: int
+  num_places: int
+  num_steps: int
+  largest: float
+  shared: float
+
+  def event(self, noise_multiplier: float) -> dp_accounting.DpEvent:
+    """The event of all rounds.
+
+    Args:
+      noise_multiplier: Standard deviation of z over the clip norm.
+    """
+    parts: list[dp_accounting.DpEvent] = []
+    own = self.largest - self.shared
+    if self.shared > 0:
+      parts.append(dp_accounting.GaussianDpEvent(noise_multiplier / self.shared**0.5))
+    if own > 0:
+      one = dp_accounting.GaussianDpEvent(noise_multiplier / math.sqrt(own))
+      known = self.num_places == 1
+      parts.append(
+        one
+        if known
+        else events.AllocatedDpEvent(self.num_places, self.num_steps, one)
+      )
+    return parts[0] if len(parts) == 1 else dp_accounting.ComposedDpEvent(parts)
+
+
+def event(
+  strategy: strategies.Strategy, num_bins: int, noise_multiplier: float
+) -> dp_accounting.DpEvent:
+  """The event of all rounds of a client whose bin is drawn at random.
+
+  Of all separations, that with the least epsilon at a delta of 1e-6; every one of them
+  is right for all deltas.
+
+  Args:
+    strategy: Its strategy matrix C.
+    num_bins: Bins, b; more than rounds leave some clients out.
+    noise_multiplier: Standard deviation of z over the clip norm, above 0.
+
+  Example:
+    >>> event(strategies.Identity(6), num_bins=3, noise_multiplier=2.0).num_places
+    3
+  """
+  return best_split(strategy, num_bins, noise_multiplier).event(noise_multiplier)
+
+
+def best_split(
+  strategy: strategies.Strategy, num_bins: int, noise_multiplier: float
+) -> Split:
+  """The split whose event is taken.
+
+  Args:
+    strategy: As for `event`.
+    num_bins: As for `event`.
+    noise_multiplier: As for `event`.
+  """
+  candidates = splits(strategy, num_bins)
+  if len(candidates) == 1:
+    return candidates[0]
+  step = round(math.log(noise_multiplier) / math.log(_STEP))
+
+  def find() -> Split:
+    rounded = _STEP**step
+
+    def epsilon(split: Split) -> float:
+      made = split.event(rounded)
+      return accountants.epsilon(made, _DELTA, 'pld', Relation.ADD_OR_REMOVE_ONE)
+
+    return min(candidates, key=epsilon)
+
+  return _remembered(('best', strategy.checksum, num_bins, step), find)
+
+
+def splits(strategy: strategies.Strategy, num_bins: int) -> tuple[Split, ...]:
+  """The splits that are worth to be looked at, with the smallest separation first.
+
+  Args:
+    strategy: As for `event`.
+    num_bins: As for `event`.
+  """
+  key = ('splits', strategy.checksum, num_bins)
+  return _remembered(key, lambda: _splits(strategy, num_bins))
+
+
+def _remembered(key: Any, find: Any) -> Any:
+  if key not in _known:
+    _known[key] = find()
+    if len(_known) > _MOST_KNOWN:
+      _known.popitem(last=False)
+  return _known[key]
+
+
+def _splits(strategy: strategies.Strategy, num_bins: int) -> tuple[Split, ...]:
+  num_rounds = strategy.num_rounds
+  if num_rounds > MAX_ROUNDS:
+    return _splits_of_bands(strategy, num_bins)
+  norms, by_lag = _inner_products(strategy, num_bins)
+  largest = float(norms.max()) * (1 + _ROUND_OFF)
+  found: list[Split] = []
+  for separation in _separations(strategy, num_bins):
+    places = num_bins // separation
+    lags = separation * np.arange(1, places)
+    shared = float(by_lag[lags].max()) if len(lags) else 0.0
+    if shared > 0:
+      shared = min(shared + _ROUND_OFF * largest, largest)
+    steps = min(places, -(-num_rounds // separation))
+    # Fewer places with no less in common are of no use.
+    if not found or shared < found[-1].shared or places == 1:
+      found.append(Split(separation, places, steps, largest, shared))
+    if shared == 0:
+      break
+  return tuple(found)
+
+
+def _splits_of_bands(
+  strategy: strategies.Strategy, num_bins: int
+) -> tuple[Split, ...]:
+  """For many rounds: sets in which nothing is shared, and no sampling."""
+  limits = bins_as_limits(strategy.num_rounds, num_bins)
+  largest = strategy.sensitivity(limits) ** 2 * (1 + _ROUND_OFF)
+  num_bands = getattr(strategy, 'num_bands', math.inf)
+  if num_bands > num_bins // 2:
+    return (Split(num_bins, 1, 1, largest, 0.0),)
+  places = num_bins // num_bands
+  steps = min(places, -(-strategy.num_rounds // num_bands))
+  return (Split(num_bands, places, steps, largest, 0.0),)
+
+
+def bins_as_limits(num_rounds: int, num_bins: int) -> strategies.Participation:
+  """In which rounds a client may be whose bin is known."""
+  if num_bins >= num_rounds:
+    return strategies.Participation(num_rounds, num_rounds, 1)
+  return strategies.Participation(num_rounds, num_bins, fixed_epoch=True)
+
+
+def _separations(strategy: strategies.Strategy, num_bins: int) -> list[int]:
+  """From 1 to all bins, in equal ratios, and the bands of C."""
+  doubled = [2**i for i in range(num_bins.bit_length())]
+  between = [3 * 2**i for i in range(num_bins.bit_length())]
+  bands = getattr(strategy, 'num_bands', 1)
+  known = {*doubled, *between, int(min(bands, num_bins)), num_bins}
+  return sorted(each for each in known if each <= num_bins)
+
+
+def _inner_products(
+  strategy: strategies.Strategy, num_bins: int
+) -> tuple[np.ndarray, np.ndarray]:
+  """Squared norms of what bins add, and the largest inner product at each lag.
+
+  Returns:
+    Of shapes [bins with rounds] and [num_bins]; bins are in a circle, so that lags d and
+    num_bins - d are the same.
+  """
+  matrix = np.abs(strategy.materialize())
+  size = min(num_bins, strategy.num_rounds)
+  added = np.zeros((len(matrix), size))
+  for first in range(0, matrix.shape[1], num_bins):
+    columns = matrix[:, first : first + num_bins]
+    added[:, : columns.shape[1]] += columns
+  products = added.T @ added
+  by_lag = np.zeros(num_bins)
+  for lag in range(1, size):
+    largest = float(products.diagonal(lag).max())
+    by_lag[lag] = max(by_lag[lag], largest)
+    by_lag[num_bins - lag] = max(by_lag[num_bins - lag], largest)
+  return products.diagonal().copy(), by_lag
