@@ -225,6 +225,8 @@ def test_a_comparison_offers_a_schema(dice):
     'none',
     'poisson',
     'fixed_size',
+    'balls_in_bins',
+    'random_allocation',
     'dice',
   ]
   row = comparison.rows[-1]

@@ -76,6 +76,95 @@ class AllocatedDpEvent(dp_accounting.DpEvent):
     raise ValueError(f'write it with accounting.events.to_json: {self}.')
 
 
+@dataclasses.dataclass(frozen=True)
+class BallsInBinsDpEvent(dp_accounting.DpEvent):
+  """All rounds of a matrix mechanism; a client is in those of a bin, drawn uniformly.
+
+  Attributes:
+    strategy: Strategy matrix C.
+    num_bins: Bins, b; bin j has the rounds j, j + b, ...
+    noise_multiplier: Standard deviation of z over the clip norm.
+    bound: An event that is at most as private, of kinds that accountants compose; who
+      does not read this one reads that, and that is what is written.
+  """
+
+  strategy: strategies.Strategy
+  num_bins: int
+  noise_multiplier: float
+  bound: dp_accounting.DpEvent
+
+  def __repr__(self) -> str:
+    return _short(self)
+
+  def to_named_tuple(self) -> NoReturn:
+    """Not for this kind of event: dp-accounting would leave out its fields.
+
+    Raises:
+      ValueError: Always.
+    """
+    raise ValueError(f'write it with accounting.events.to_json: {self}.')
+
+
+@dataclasses.dataclass(frozen=True)
+class BMinSepDpEvent(dp_accounting.DpEvent):
+  """All rounds of a matrix mechanism; a client that is free is in a round at random.
+
+  Attributes:
+    strategy: Strategy matrix C, of at most `min_separation` bands.
+    min_separation: Rounds after which a client is free again, b.
+    sampling_probability: Of a free client, p.
+    noise_multiplier: Standard deviation of z over the clip norm.
+    bound: An event that is at most as private: that without sampling. It is what is
+      written.
+  """
+
+  strategy: strategies.Strategy
+  min_separation: int
+  sampling_probability: float
+  noise_multiplier: float
+  bound: dp_accounting.DpEvent
+
+  def __repr__(self) -> str:
+    return _short(self)
+
+  def to_named_tuple(self) -> NoReturn:
+    """Not for this kind of event: dp-accounting would leave out its fields.
+
+    Raises:
+      ValueError: Always.
+    """
+    raise ValueError(f'write it with accounting.events.to_json: {self}.')
+
+
+def _short(event: Any) -> str:
+  """What tells an event from others, with the checksum of its strategy."""
+  values = {
+    field.name: getattr(event, field.name) for field in dataclasses.fields(event)
+  }
+  values['strategy'] = values['strategy'].checksum
+  listed = ', '.join(f'{name}={value!r}' for name, value in values.items())
+  return f'{type(event).__name__}({listed})'
+
+
+def without_mixtures(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
+  """The event with bounds in place of what is made of a whole strategy.
+
+  Example:
+    >>> from tff_dp_aggregators.accounting import schemas
+    >>> blt = strategies.BLT.optimize(strategies.Participation(8, 8), cache=False)
+    >>> event = schemas.event(blt, schemas.BallsInBins(8, 8), noise_multiplier=2.0)
+    >>> type(event).__name__, type(without_mixtures(event)).__name__
+    ('BallsInBinsDpEvent', 'ComposedDpEvent')
+  """
+  if isinstance(event, (BallsInBinsDpEvent, BMinSepDpEvent)):
+    return event.bound
+  if isinstance(event, dp_accounting.ComposedDpEvent):
+    return dp_accounting.ComposedDpEvent([without_mixtures(e) for e in event.events])
+  if isinstance(event, dp_accounting.SelfComposedDpEvent):
+    return dp_accounting.SelfComposedDpEvent(without_mixtures(event.event), event.count)
+  return event
+
+
 def check_noise_multiplier(noise_multiplier: float) -> float:
   """Returns it as a float, or raises TypeError or ValueError unless finite and >= 0."""
   checks.check_number('noise_multiplier', noise_multiplier)
@@ -212,6 +301,8 @@ def _leaves(
 def to_json(event: dp_accounting.DpEvent) -> dict[str, Any]:
   """An event as JSON-ready values that `from_json` reads back; Gaussians as one.
 
+  Of events that are made of a whole strategy it is their bound.
+
   Raises:
     ValueError: If the event, or one within it, is of a kind that is not written.
 
@@ -220,7 +311,16 @@ def to_json(event: dp_accounting.DpEvent) -> dict[str, Any]:
     >>> to_json(dp_accounting.ComposedDpEvent([gaussian(2.0)] * 4))
     {'type': 'GaussianDpEvent', 'noise_multiplier': 1.0}
   """
-  return _to_json(simplify(event))
+  return _to_json(as_written(event))
+
+
+def as_written(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
+  """The event that is written for this one: simplified, with bounds for mixtures.
+
+  Args:
+    event: The event.
+  """
+  return simplify(without_mixtures(event))
 
 
 def _to_json(event: dp_accounting.DpEvent) -> dict[str, Any]:

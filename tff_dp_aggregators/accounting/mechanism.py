@@ -480,6 +480,8 @@ def kind_for(name: str, participation: schemas.Schema) -> registry.Kind:
       different lengths.
   """
   kind = registry.kind(name)
+  if kind.unscaled is not None and not schemas.kind_of(participation).composes:
+    return kind  # All columns of a client's rounds count together, each as it is.
   if kind.unscaled is not None and schemas.is_sampled(participation):
     raise ValueError(
       f'{name} is of no use where clients are sampled: of columns of different lengths '

@@ -26,6 +26,8 @@ from tff_dp_aggregators.accounting import calibration
 from tff_dp_aggregators.accounting import events
 
 GBOARD = json.loads(pathlib.Path(__file__).with_name('gboard_tree.json').read_text())
+# All but those that read only what they are for.
+OF_GAUSSIANS = sorted({*accountants.ACCOUNTANTS} - {'monte_carlo'})
 Gaussian = dp_accounting.GaussianDpEvent
 Laplace = dp_accounting.LaplaceDpEvent
 Poisson = dp_accounting.PoissonSampledDpEvent
@@ -244,7 +246,7 @@ def test_events_are_refused_under_relations_they_are_not_valid_for(
 
 
 def test_gaussians_have_one_curve_under_every_relation():
-  for name in accountants.ACCOUNTANTS:
+  for name in OF_GAUSSIANS:
     values = {accountants.epsilon(Gaussian(2.0), 1e-6, name, each) for each in Relation}
     assert len(values) == 1
 
@@ -345,7 +347,7 @@ def test_rdp_equals_the_bound_dp_accounting_is_tested_against():
     assert accountants.delta(Gaussian(1.0), epsilon, 'rdp') <= standard * 1.0001
 
 
-@pytest.mark.parametrize('accountant', sorted(accountants.ACCOUNTANTS))
+@pytest.mark.parametrize('accountant', OF_GAUSSIANS)
 def test_composition_adds_up_for_every_accountant(accountant):
   composed = dp_accounting.ComposedDpEvent(
     [Gaussian(2.0), Repeated(Gaussian(4.0), 12), Gaussian(math.inf)]

@@ -1,4 +1,4 @@
-"""Privacy losses of random allocation: a client is in one of many steps, who knows which.
+"""Privacy losses of random allocation: a client is in one of many steps, unknown which.
 
 P has the client in a step that is drawn uniformly, Q has not. The likelihood ratio of
 both is `S = ((m - t) + R_1 + ... + R_t) / m` for t steps in m places, where under Q the
@@ -32,8 +32,10 @@ from scipy import special
 
 from tff_dp_aggregators.accounting.accountants import losses
 
-# Interval of the grid, over the deviation of the logarithm of what is summed.
-_FINE, _LARGEST_INTERVAL = 0.04, 0.01
+# Interval of the grid, over the deviation of the logarithm of what is summed; and its
+# least, as sums take memory in proportion to 1 / interval: noise multipliers above 100
+# have coarser bounds.
+_FINE, _LARGEST_INTERVAL, _LEAST_INTERVAL = 0.04, 0.01, 2e-5
 # Cells of a distribution; so many take seconds.
 _MAX_CELLS = 2**15
 # Logarithms of ratios end there; with less noise, allocation hardly matters.
@@ -94,7 +96,9 @@ class Law:
     cell = math.expm1(interval)
     # Farther apart, the smaller one moves the larger by less than a cell.
     near = min(size - 1, math.ceil(-math.log(cell) / interval) + 1)
-    for apart in range(near + 1):
+    gap = max(self.first - other.first - len(other.masses), 0)
+    gap = max(other.first - self.first - len(self.masses), gap)
+    for apart in range(gap, near + 1):
       weights = one[apart:] * two[: size - apart]
       if apart:
         weights += two[apart:] * one[: size - apart]
@@ -187,15 +191,19 @@ def law(mu: float, num_places: int, num_steps: int, deviations: float) -> Law:
   Returns:
     That of `m S`.
   """
-  # Deviation of the logarithm of the mean of so many, roughly.
+  # Deviation of the logarithm of one, roughly.
   spread = math.sqrt(math.expm1(min(mu * mu, 50.0)))
 
+  def wanted(steps: int, places: int) -> float:
+    """In proportion to the deviation of the logarithm of the mean of so many."""
+    return min(_LARGEST_INTERVAL, _FINE * spread * math.sqrt(steps) / places)
+
+  finest = wanted(num_steps, num_places)
+  finest = max(finest, 2 * (mu * deviations + mu * mu) / _MAX_CELLS, _LEAST_INTERVAL)
+
   def interval_for(steps: int) -> float:
-    """A power of 2 times the last one: grids of few steps are coarser."""
-    finest = min(_LARGEST_INTERVAL, _FINE * spread / math.sqrt(num_steps))
-    finest = max(finest, 2 * (mu * deviations + mu * mu) / _MAX_CELLS)
-    wanted = min(_LARGEST_INTERVAL, _FINE * spread / math.sqrt(steps))
-    return finest * 2 ** max(0, math.floor(math.log2(wanted / finest)))
+    """A power of 2 times the finest one: grids of few steps are coarser."""
+    return finest * 2 ** max(0, math.floor(math.log2(wanted(steps, steps) / finest)))
 
   least = math.exp(-deviations * deviations / 2) / num_places
   power = _of_one(mu, interval_for(1), deviations)
@@ -216,7 +224,8 @@ def law(mu: float, num_places: int, num_steps: int, deviations: float) -> Law:
     power = power.plus(power, least)
   assert total is not None
   if num_places > num_steps:
-    total = total.plus(_constant(num_places - num_steps, total.interval), least)
+    others = _constant(num_places - num_steps, finest)
+    total = total.finer(finest).plus(others, least)
   return total
 
 

@@ -12,7 +12,8 @@ Sampling amplifies privacy for some relations only:
 | `PoissonSampledDpEvent` | `ADD_OR_REMOVE_ONE` |
 | `SampledWithoutReplacementDpEvent` | `REPLACE_ONE`, `ADD_OR_REMOVE_ONE` |
 | `SingleEpochTreeAggregationDpEvent` | `REPLACE_SPECIAL` |
-| `events.AllocatedDpEvent` | `ADD_OR_REMOVE_ONE`, `REPLACE_SPECIAL` |
+| `events.AllocatedDpEvent`, `BallsInBinsDpEvent`, `BMinSepDpEvent` | \
+`ADD_OR_REMOVE_ONE`, `REPLACE_SPECIAL` |
 | `discrete_events` | `REPLACE_SPECIAL`, `REPLACE_ONE` |
 
 The last are of noise that clients add: who is removed takes a share of it along.
@@ -46,7 +47,10 @@ _ONLY_UNDER = {
     Relation.ADD_OR_REMOVE_ONE,
   ),
   dp_accounting.SingleEpochTreeAggregationDpEvent: (Relation.REPLACE_SPECIAL,),
-  events.AllocatedDpEvent: (Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_SPECIAL),
+  **dict.fromkeys(
+    (events.AllocatedDpEvent, events.BallsInBinsDpEvent, events.BMinSepDpEvent),
+    (Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_SPECIAL),
+  ),
   **dict.fromkeys(
     discrete_events.KINDS, (Relation.REPLACE_SPECIAL, Relation.REPLACE_ONE)
   ),
@@ -116,6 +120,12 @@ class Accountant(dp_accounting.PrivacyAccountant):
     """Whose bound `get_epsilon` returns, if not this accountant's own, and why."""
     return None
 
+  def _read(self, event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
+    """The event as it is read: balls in bins by their bound."""
+    if isinstance(event, events.BallsInBinsDpEvent):
+      return event.bound
+    return event
+
   @abc.abstractmethod
   def _can_read(self, part: dp_accounting.DpEvent) -> bool:
     """Whether the accountant knows what this part means."""
@@ -127,7 +137,7 @@ class Accountant(dp_accounting.PrivacyAccountant):
     self, event: dp_accounting.DpEvent, count: int, do_compose: bool
   ) -> Optional['dp_accounting.PrivacyAccountant.CompositionErrorDetails']:
     try:
-      found = parts(event, self.neighboring_relation)
+      found = parts(self._read(event), self.neighboring_relation)
     except dp_accounting.UnsupportedEventError as error:
       return self.CompositionErrorDetails(event, str(error))
     for part, _ in found:

@@ -12,6 +12,8 @@ Poisson-sampled; Gaussian on samples of fixed size | above by < 1e-6 for mu up t
 | `prv`   | privacy random variables, arXiv:2106.02848 (`prv`) | Gaussian, Laplace, \
 Poisson-sampled Gaussian | above by < 1e-3 for mu up to 10 |
 | `rdp`   | Renyi DP at a grid of orders (`rdp`) | all of dp-accounting's | a bound |
+| `monte_carlo` | drawn outcomes, with a confidence that counts in delta \
+(arXiv:2602.09338; `monte_carlo`) | balls in bins, b-min-sep sampling | - |
 | `zcdp`  | rho and its closed form, arXiv:1605.02065, Proposition 1.3 | Gaussians | \
 a looser bound |
 
@@ -36,6 +38,7 @@ from dp_accounting import NeighboringRelation as Relation
 
 from tff_dp_aggregators.accounting.accountants import closed_forms
 from tff_dp_aggregators.accounting.accountants import gaussian
+from tff_dp_aggregators.accounting.accountants import monte_carlo
 from tff_dp_aggregators.accounting.accountants import parts
 from tff_dp_aggregators.accounting.accountants import pld
 from tff_dp_aggregators.accounting.accountants import prv
@@ -69,6 +72,8 @@ class Entry:
       is worth the time.
     is_numerical: Whether it takes up to seconds, so that searches start from the quick
       bound's answer.
+    is_drawn: Whether outcomes are drawn for each answer, which takes up to minutes:
+      curves have few points.
     beside: Accountants whose epsilons a report lists beside this one's, where they
       read the event.
     in_guarantee: Whether a report's guarantee has a field `epsilon_<name>`.
@@ -84,6 +89,7 @@ class Entry:
   rank: Optional[int] = None
   tolerance: float = 5e-5
   is_numerical: bool = False
+  is_drawn: bool = False
   beside: tuple[str, ...] = _BESIDE
   in_guarantee: bool = False
   checked_by: Optional[str] = None
@@ -191,6 +197,23 @@ register(
     title='the closed form of zCDP',
     tolerance=1e-13,
     in_guarantee=True,
+  )
+)
+register(
+  Entry(
+    'monte_carlo',
+    monte_carlo.MonteCarloAccountant,
+    kind='upper bound of drawn outcomes (Monte Carlo), which holds but for a '
+    f'probability of {monte_carlo.SHARE:.0%} of delta, counted in delta '
+    '(arXiv:2412.16802, 2602.09338)',
+    keeps='monte_carlo: the distribution of what an outcome gives away, as it is found '
+    'in drawn outcomes, and that they may mislead as a part of delta',
+    title='Monte Carlo',
+    rank=3,  # Asked where nothing else reads the event.
+    tolerance=4e-3,
+    is_numerical=True,
+    is_drawn=True,
+    beside=(),
   )
 )
 

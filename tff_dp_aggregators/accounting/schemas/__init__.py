@@ -16,6 +16,9 @@ replacement, and nobody learns who was | replace-one, add-or-remove |
 every cycle, and nobody learns which | add-or-remove, zero-out |
 | `RandomAllocation` | every client draws so many of all rounds, and nobody learns \
 which | add-or-remove, zero-out |
+| `BMinSepSampling` | every client that was in none of the last rounds is drawn \
+independently, with the same probability, and nobody learns who was | add-or-remove, \
+zero-out |
 
 Sampling amplifies privacy only where the rounds of a client do not share noise: a
 sampled round of independent Gaussian noise is an event of its own. With correlated
@@ -34,6 +37,7 @@ a module and a line there.
 
 from tff_dp_aggregators.accounting.schemas import base
 from tff_dp_aggregators.accounting.schemas import registry
+from tff_dp_aggregators.accounting.schemas.b_min_sep import BMinSepSampling
 from tff_dp_aggregators.accounting.schemas.balls_in_bins import BallsInBins
 from tff_dp_aggregators.accounting.schemas.base import ADJACENCIES
 from tff_dp_aggregators.accounting.schemas.base import Schema
@@ -62,6 +66,7 @@ from tff_dp_aggregators.accounting.schemas.registry import to_json
 
 __all__ = [
   'ADJACENCIES',
+  'BMinSepSampling',
   'BallsInBins',
   'FixedSizeSampling',
   'KINDS',

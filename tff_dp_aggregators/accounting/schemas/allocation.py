@@ -12,7 +12,7 @@ of a client that always sends the same unit vector, if the entries of C are repl
 their absolute values. So H_a of the data sets is, for all a and in both directions, at
 most that of
 
-    P = mean over bins of N(m_j, sigma^2),   Q = N(0, sigma^2),   m_j = sum_l |C|[:, j+lb]
+    P = mean over bins of N(m_j, sigma^2),  Q = N(0, sigma^2),  m_j = sum_l |C|[:, j+lb]
 
 (arXiv:2410.06266, Lemma 3.2, for C without negative entries; the step from larger
 covariances is that of arXiv:math/0303018, Slepian's inequality for convex functions.)
@@ -33,6 +33,7 @@ Deterministic bounds by Renyi divergences are in arXiv:2601.21636.
 
 import collections
 import dataclasses
+import functools
 import math
 from typing import Any
 
@@ -43,6 +44,7 @@ from dp_accounting import NeighboringRelation as Relation
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import events
+from tff_dp_aggregators.accounting.accountants import mixtures
 
 # Rounds up to which inner products of all bins are computed.
 MAX_ROUNDS = 4096
@@ -88,9 +90,7 @@ class Split:
       one = dp_accounting.GaussianDpEvent(noise_multiplier / math.sqrt(own))
       known = self.num_places == 1
       parts.append(
-        one
-        if known
-        else events.AllocatedDpEvent(self.num_places, self.num_steps, one)
+        one if known else events.AllocatedDpEvent(self.num_places, self.num_steps, one)
       )
     return parts[0] if len(parts) == 1 else dp_accounting.ComposedDpEvent(parts)
 
@@ -100,8 +100,9 @@ def event(
 ) -> dp_accounting.DpEvent:
   """The event of all rounds of a client whose bin is drawn at random.
 
-  Of all separations, that with the least epsilon at a delta of 1e-6; every one of them
-  is right for all deltas.
+  With independent noise, that of the pair itself. Else it has the strategy, for who
+  draws outcomes, and for all others the bound: of all separations, that with the least
+  epsilon at a delta of 1e-6; every one of them is right for all deltas.
 
   Args:
     strategy: Its strategy matrix C.
@@ -112,7 +113,10 @@ def event(
     >>> event(strategies.Identity(6), num_bins=3, noise_multiplier=2.0).num_places
     3
   """
-  return best_split(strategy, num_bins, noise_multiplier).event(noise_multiplier)
+  bound = best_split(strategy, num_bins, noise_multiplier).event(noise_multiplier)
+  if strategy == strategies.Identity(strategy.num_rounds):
+    return bound
+  return events.BallsInBinsDpEvent(strategy, num_bins, noise_multiplier, bound)
 
 
 def best_split(
@@ -133,11 +137,20 @@ def best_split(
   def find() -> Split:
     rounded = _STEP**step
 
-    def epsilon(split: Split) -> float:
-      made = split.event(rounded)
+    @functools.cache
+    def epsilon(at: int) -> float:
+      made = candidates[at].event(rounded)
       return accountants.epsilon(made, _DELTA, 'pld', Relation.ADD_OR_REMOVE_ONE)
 
-    return min(candidates, key=epsilon)
+    # From the middle downhill; at worst it is the one without sampling.
+    at = len(candidates) // 2
+    while True:
+      near = [i for i in (at - 1, at, at + 1) if 0 <= i < len(candidates)]
+      best = min(near, key=epsilon)
+      if best == at:
+        break
+      at = best
+    return candidates[min((at, len(candidates) - 1), key=epsilon)]
 
   return _remembered(('best', strategy.checksum, num_bins, step), find)
 
@@ -183,13 +196,11 @@ def _splits(strategy: strategies.Strategy, num_bins: int) -> tuple[Split, ...]:
   return tuple(found)
 
 
-def _splits_of_bands(
-  strategy: strategies.Strategy, num_bins: int
-) -> tuple[Split, ...]:
+def _splits_of_bands(strategy: strategies.Strategy, num_bins: int) -> tuple[Split, ...]:
   """For many rounds: sets in which nothing is shared, and no sampling."""
   limits = bins_as_limits(strategy.num_rounds, num_bins)
   largest = strategy.sensitivity(limits) ** 2 * (1 + _ROUND_OFF)
-  num_bands = getattr(strategy, 'num_bands', math.inf)
+  num_bands: int = getattr(strategy, 'num_bands', num_bins)
   if num_bands > num_bins // 2:
     return (Split(num_bins, 1, 1, largest, 0.0),)
   places = num_bins // num_bands
@@ -219,15 +230,11 @@ def _inner_products(
   """Squared norms of what bins add, and the largest inner product at each lag.
 
   Returns:
-    Of shapes [bins with rounds] and [num_bins]; bins are in a circle, so that lags d and
-    num_bins - d are the same.
+    Of shapes [bins with rounds] and [num_bins]; bins are in a circle, so that lags d
+    and num_bins - d are the same.
   """
-  matrix = np.abs(strategy.materialize())
-  size = min(num_bins, strategy.num_rounds)
-  added = np.zeros((len(matrix), size))
-  for first in range(0, matrix.shape[1], num_bins):
-    columns = matrix[:, first : first + num_bins]
-    added[:, : columns.shape[1]] += columns
+  added = mixtures.bins_of(strategy, num_bins)
+  size = added.shape[1]
   products = added.T @ added
   by_lag = np.zeros(num_bins)
   for lag in range(1, size):

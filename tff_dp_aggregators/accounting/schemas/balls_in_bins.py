@@ -1,4 +1,4 @@
-"""Balls in bins: a client's place in the cycle is drawn once, by itself and in secret."""
+"""Balls in bins: a client's place in the cycle is drawn once, in secret."""
 
 import dataclasses
 from typing import Any
@@ -155,8 +155,8 @@ class Bins(base.Allocation[BallsInBins]):
     """Who is in which rounds, in secret."""
     return (
       'balls in bins: each client draws, independently of data and of other clients, '
-      f'one of {schema.cycle_length} places in a cycle, takes part in the round at that '
-      'place in every cycle, and it is kept secret who is where'
+      f'one of {schema.cycle_length} places in a cycle, takes part in the round at '
+      'that place in every cycle, and it is kept secret who is where'
     )
 
   def facts(self, schema: BallsInBins) -> tuple[base.Fact, ...]:
@@ -173,8 +173,8 @@ class Bins(base.Allocation[BallsInBins]):
   def heading(self, schema: BallsInBins) -> str:
     """How clients are drawn, and that epsilon is for adding or removing one."""
     return (
-      f'If each client draws one place in a cycle of {schema.cycle_length:,} rounds, in '
-      'secret, and keeps it; epsilon is for adding or removing one:'
+      f'If each client draws one place in a cycle of {schema.cycle_length:,} rounds, '
+      'in secret, and keeps it; epsilon is for adding or removing one:'
     )
 
 

@@ -289,19 +289,7 @@ class Sampling(Kind[S]):
     Raises:
       ValueError: If it is correlated, so that sampling does not help.
     """
-    groups = self.groups(schema)
-    num_bands = getattr(strategy, 'num_bands', math.inf)  # Infinite unless banded.
-    if num_bands <= groups:
-      _check_bands(strategy, int(num_bands))
-      return
-    bands = 'no bands' if math.isinf(num_bands) else f'{int(num_bands)} bands'
-    raise ValueError(
-      'sampling amplifies privacy only if the rounds of a client do not share noise; '
-      f'the {strategy.kind} strategy has {bands} and a client may be drawn again '
-      f'{groups} round(s) later. Use independent noise (gaussian), a banded strategy '
-      'with cyclic Poisson sampling in at least num_bands groups, or no sampling '
-      'assumption.'
-    )
+    check_groups(strategy, self.groups(schema))
 
   def event(
     self,
@@ -398,6 +386,30 @@ class Allocation(Kind[S]):
     all_of_it = self.event(strategy, schema, noise_multiplier, noise)
     nothing = dp_accounting.NoOpDpEvent()
     return (all_of_it, *(nothing for _ in range(schema.num_rounds - 1)))
+
+
+def check_groups(strategy: strategies.Strategy, groups: int) -> None:
+  """Checks that rounds which are so far apart share no noise.
+
+  Args:
+    strategy: Its strategy matrix C.
+    groups: Smallest difference of two rounds that one client may be drawn for.
+
+  Raises:
+    ValueError: If they share noise.
+  """
+  num_bands = getattr(strategy, 'num_bands', math.inf)  # Infinite unless banded.
+  if num_bands <= groups:
+    _check_bands(strategy, int(num_bands))
+    return
+  bands = 'no bands' if math.isinf(num_bands) else f'{int(num_bands)} bands'
+  raise ValueError(
+    'sampling amplifies privacy only if the rounds of a client do not share noise; '
+    f'the {strategy.kind} strategy has {bands} and a client may be drawn again '
+    f'{groups} round(s) later. Use independent noise (gaussian), a banded strategy '
+    'with cyclic Poisson sampling in at least num_bands groups, balls in bins, or no '
+    'sampling assumption.'
+  )
 
 
 def _check_bands(strategy: strategies.Strategy, num_bands: int) -> None:

@@ -1,4 +1,4 @@
-"""Random allocation: each client is in so many rounds, drawn uniformly and in secret."""
+"""Random allocation: each client is in so many rounds, drawn in secret."""
 
 import dataclasses
 import math
@@ -207,8 +207,8 @@ class Allocated(base.Allocation[RandomAllocation]):
     """How clients are drawn, and that epsilon is for adding or removing one."""
     times = schema.rounds_of_a_client
     return (
-      f'If each client draws {times} of {schema.num_rounds:,} rounds, in secret; epsilon '
-      'is for adding or removing one:'
+      f'If each client draws {times} of {schema.num_rounds:,} rounds, in secret; '
+      'epsilon is for adding or removing one:'
     )
 
 

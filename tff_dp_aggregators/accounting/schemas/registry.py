@@ -13,6 +13,7 @@ from dp_accounting import NeighboringRelation as Relation
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import noises
+from tff_dp_aggregators.accounting.schemas import b_min_sep
 from tff_dp_aggregators.accounting.schemas import balls_in_bins
 from tff_dp_aggregators.accounting.schemas import base
 from tff_dp_aggregators.accounting.schemas import fixed_size
@@ -62,6 +63,7 @@ register(poisson.KIND)
 register(fixed_size.KIND)
 register(balls_in_bins.KIND)
 register(random_allocation.KIND)
+register(b_min_sep.KIND)
 
 
 def kind_of(schema: base.Schema) -> base.Kind[Any]:
@@ -148,8 +150,9 @@ def event(
       drawn for, relative to the largest column norm of C.
     * Cohorts of fixed size: one sampled Gaussian a round, with half the noise
       multiplier, as one client for another changes a sum by up to two clip norms.
-    * Balls in bins, random allocation: `events.AllocatedDpEvent`, and with correlated
-      noise a Gaussian besides.
+    * Balls in bins, random allocation: `events.AllocatedDpEvent`; with correlated noise
+      `events.BallsInBinsDpEvent`, whose bound is one and a Gaussian.
+    * b-min-sep sampling: `events.BMinSepDpEvent`.
 
   Raises:
     ValueError: If `noise_multiplier` is out of range, `schema` for other rounds than

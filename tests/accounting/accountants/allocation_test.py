@@ -1,0 +1,198 @@
+"""Random allocation: the exact pair of distributions, rounded up.
+
+Claims:
+
+* Sums of rounded numbers keep the mean, and no mean of a convex function gets smaller.
+* Of two steps, deltas in both directions are those of integration, and never below; of
+  many steps those of drawn outcomes; of one step those of Poisson sampling.
+* k of n rounds cost at least what the mixture over all sets of rounds does.
+* Epsilon is not above that of Poisson sampling with the same number of rounds in the
+  mean (arXiv:2602.17284 says so of the Gaussian mechanism).
+* Little and much noise, extreme deltas: finite, in order, and not below what is known.
+"""
+
+import itertools
+import math
+
+import dp_accounting
+import numpy as np
+import pytest
+from dp_accounting import NeighboringRelation as Relation
+from scipy import special
+
+from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import events
+from tff_dp_aggregators.accounting.accountants import allocation
+
+BOTH = Relation.ADD_OR_REMOVE_ONE
+
+
+def _event(places, steps, sigma, times=1):
+  one = events.AllocatedDpEvent(places, steps, dp_accounting.GaussianDpEvent(sigma))
+  return dp_accounting.SelfComposedDpEvent(one, times)
+
+
+def _law(rng, interval):
+  masses = rng.dirichlet(np.ones(9))
+  return allocation.Law(interval, int(rng.integers(-30, 30)), masses * 0.9, 0.1)
+
+
+@pytest.mark.parametrize('interval', [0.02, 0.3, 1.0])
+def test_a_rounded_sum_is_larger_in_convex_order(interval):
+  rng = np.random.default_rng(1)
+  for _ in range(30):
+    one, two = _law(rng, interval), _law(rng, interval)
+    total = one.plus(two, 0.0)
+    x = np.append(np.exp(one.logs), 0.0)
+    y = np.append(np.exp(two.logs), 0.0)
+    p = np.append(one.masses, one.zero)
+    q = np.append(two.masses, two.zero)
+    sums, weights = np.add.outer(x, y).ravel(), np.multiply.outer(p, q).ravel()
+    made = np.append(np.exp(total.logs), 0.0)
+    masses = np.append(total.masses, total.zero)
+    assert masses.sum() == pytest.approx(1.0, rel=1e-12)
+    assert made @ masses == pytest.approx(sums @ weights, rel=1e-12)
+    assert total.lost == 0.0
+    for a in np.quantile(sums, [0.05, 0.3, 0.6, 0.9]):
+      truth = weights @ np.maximum(sums - a, 0.0)
+      rounded = masses @ np.maximum(made - a, 0.0)
+      assert truth * (1 - 1e-12) <= rounded
+      # The spread of a cell is a quarter of its width squared at most.
+      assert rounded <= truth + math.expm1(interval) * a / 2
+
+
+def _two_steps_by_integration(sigma, epsilon):
+  """Both directions, with one bin of each of two steps."""
+  x = np.linspace(-9.0, 9.0, 3001)
+  density = np.exp(-x * x / 2) / math.sqrt(2 * math.pi)
+  ratio = np.exp(x / sigma - 1 / (2 * sigma**2))
+  s = (ratio[:, None] + ratio[None, :]) / 2
+  q = density[:, None] * density[None, :] * (x[1] - x[0]) ** 2
+  odds = math.exp(epsilon)
+  return (
+    float((q * np.maximum(s - odds, 0.0)).sum()),
+    float((q * np.maximum(1 - odds * s, 0.0)).sum()),
+  )
+
+
+@pytest.mark.parametrize('sigma', [0.7, 1.0, 3.0])
+@pytest.mark.parametrize('epsilon', [0.0, 0.3, 1.5])
+def test_two_steps_are_what_integration_says(sigma, epsilon):
+  truth = max(_two_steps_by_integration(sigma, epsilon))
+  stated = accountants.delta(_event(2, 2, sigma), epsilon, 'pld', BOTH)
+  assert truth * (1 - 1e-6) <= stated <= truth * 1.003 + 1e-12
+
+
+@pytest.mark.parametrize('sigma', [0.7, 2.0])
+@pytest.mark.parametrize('epsilon', [0.1, 0.6])
+def test_each_direction_is_that_of_integration(sigma, epsilon):
+  law = allocation.law(1 / sigma, 2, 2, 8.0)
+  s, q, odds = np.exp(law.logs) / 2, law.masses, math.exp(epsilon)
+  removed = float(q @ np.maximum(s - odds, 0.0)) + law.lost / 2
+  added = float(q @ np.maximum(1 - odds * s, 0.0)) + law.zero
+  truth = _two_steps_by_integration(sigma, epsilon)
+  for found, exact in zip((removed, added), truth):
+    assert exact * (1 - 1e-6) <= found <= exact * 1.01 + 1e-9
+
+
+@pytest.mark.parametrize(
+  ('places', 'steps', 'sigma'), [(40, 40, 0.8), (40, 25, 0.8), (300, 300, 0.5)]
+)
+def test_many_steps_are_what_drawn_outcomes_say(places, steps, sigma):
+  rng, size, mu = np.random.default_rng(places + steps), 100_000, 1 / sigma
+  total = np.full(size, float(places - steps))
+  for _ in range(steps):
+    total += np.exp(mu * rng.standard_normal(size) - mu * mu / 2)
+  s = total / places
+  for epsilon in (0.05, 0.2):
+    odds = math.exp(epsilon)
+    drawn = [np.maximum(s - odds, 0.0), np.maximum(1 - odds * s, 0.0)]
+    stated = accountants.delta(_event(places, steps, sigma), epsilon, 'pld', BOTH)
+    means = [each.mean() for each in drawn]
+    larger = int(np.argmax(means))
+    error = 5.3 * drawn[larger].std() / math.sqrt(size)  # Once in 10^7.
+    assert means[larger] - error <= stated <= means[larger] * 1.01 + error
+
+
+def test_one_step_is_poisson_sampling():
+  for places, sigma in ((4, 0.8), (50, 1.5)):
+    sampled = dp_accounting.PoissonSampledDpEvent(
+      1 / places, dp_accounting.GaussianDpEvent(sigma)
+    )
+    for delta in (1e-3, 1e-7):
+      stated = accountants.epsilon(_event(places, 1, sigma), delta, 'pld', BOTH)
+      poisson = accountants.epsilon(sampled, delta, 'pld', BOTH)
+      assert poisson - 1e-6 <= stated <= poisson * 1.01 + 1e-4
+
+
+def test_more_rounds_cost_at_least_the_mixture_over_all_sets():
+  sigma, size, rng = 1.2, 400_000, np.random.default_rng(5)
+  sets = [list(each) for each in itertools.combinations(range(6), 2)]
+  z = rng.standard_normal((size, 6))
+  exponents = np.stack([z[:, each].sum(axis=1) / sigma for each in sets]) - 1 / sigma**2
+  s = np.exp(special.logsumexp(exponents, axis=0)) / len(sets)
+  event = _event(3, 3, sigma, times=2)
+  for epsilon in (0.2, 0.8):
+    drawn = np.maximum(s - math.exp(epsilon), 0.0)
+    error = 5.3 * drawn.std() / math.sqrt(size)
+    stated = accountants.delta(event, epsilon, 'pld', BOTH)
+    assert drawn.mean() - error <= stated <= 2 * drawn.mean()
+
+
+@pytest.mark.parametrize('delta', [1e-4, 1e-9])
+@pytest.mark.parametrize(
+  ('steps', 'sigma', 'times'), [(10, 1.0, 1), (100, 0.6, 1), (100, 1.5, 20)]
+)
+def test_allocation_is_not_worse_than_poisson_sampling(steps, sigma, times, delta):
+  sampled = dp_accounting.PoissonSampledDpEvent(
+    1 / steps, dp_accounting.GaussianDpEvent(sigma)
+  )
+  poisson = dp_accounting.SelfComposedDpEvent(sampled, steps * times)
+  least = accountants.epsilon(_event(steps, steps, sigma, times), delta, 'pld', BOTH)
+  assert least <= accountants.epsilon(poisson, delta, 'pld', BOTH)
+
+
+def test_all_noise_is_answered_and_more_of_it_is_more_private():
+  one = dp_accounting.GaussianDpEvent
+  before = math.inf
+  for sigma in (1e-4, 0.02, 0.05, 0.2, 1.0, 30.0, 1e6):
+    found = accountants.epsilon(_event(20, 20, sigma), 1e-6, 'pld', BOTH)
+    known = accountants.epsilon(one(sigma), 1e-6, 'pld', BOTH)
+    assert 0 <= found <= known + 3e-5 and found < before
+    before = found
+  small = accountants.epsilon(_event(20, 20, 1.0), 1e-200, 'pld', BOTH)
+  assert small > accountants.epsilon(_event(20, 20, 1.0), 1e-20, 'pld', BOTH) > 5
+
+
+def test_what_has_no_meaning_is_refused():
+  gaussian = dp_accounting.GaussianDpEvent(1.0)
+  with pytest.raises(ValueError, match='num_steps must be at most num_places, 3'):
+    events.AllocatedDpEvent(3, 4, gaussian)
+  event = events.AllocatedDpEvent(3, 3, gaussian)
+  with pytest.raises(dp_accounting.UnsupportedEventError, match='neighbouring'):
+    accountants.epsilon(event, 1e-6, None, Relation.REPLACE_ONE)
+  with pytest.raises(dp_accounting.UnsupportedEventError, match='take pld'):
+    accountants.epsilon(event, 1e-6, 'rdp', BOTH)
+  laplace = events.AllocatedDpEvent(3, 3, dp_accounting.LaplaceDpEvent(1.0))
+  with pytest.raises(dp_accounting.UnsupportedEventError):
+    accountants.epsilon(laplace, 1e-6, None, BOTH)
+  assert (
+    accountants.epsilon(
+      events.AllocatedDpEvent(3, 3, dp_accounting.GaussianDpEvent(0.0)),
+      1e-6,
+      None,
+      BOTH,
+    )
+    == math.inf
+  )
+
+
+def test_events_are_written_and_read():
+  event = _event(7, 5, 1.5, times=3)
+  assert events.from_json(events.to_json(event)) == event
+  together = dp_accounting.ComposedDpEvent([dp_accounting.GaussianDpEvent(2.0), event])
+  written = events.to_json(together)
+  again = events.from_json(written)
+  assert accountants.epsilon(again, 1e-6, None, BOTH) == accountants.epsilon(
+    together, 1e-6, None, BOTH
+  )
