@@ -39,6 +39,13 @@ _MECHANISMS = {
   'adaptive_poisson': accounting.Mechanism(
     'gaussian', schemas.PoissonSampling(6, 0.25), 2.0, clipped_count_stddev=1.5
   ),
+  'balls_in_bins': accounting.Mechanism('blt', schemas.BallsInBins(6, 4), 2.0),
+  'random_allocation': accounting.Mechanism(
+    'gaussian', schemas.RandomAllocation(8, 2), 2.0
+  ),
+  'b_min_sep': accounting.Mechanism(
+    'toeplitz', schemas.BMinSepSampling(6, 1 / 3, 2), 2.0, num_bands=2
+  ),
 }
 
 

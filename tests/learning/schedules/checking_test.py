@@ -60,11 +60,23 @@ class Stated(schedules.Schedule):
     ),
     schedules.FixedSize(schemas.FixedSizeSampling(12, 20, 4), 1),
     schedules.Poisson(schemas.PoissonSampling(12, 0.3, 3), 20, 1),
+    schedules.BallsInBins(schemas.BallsInBins(12, 5), 20, 1),
+    schedules.RandomAllocation(schemas.RandomAllocation(12, 3), 20, 1),
+    schedules.BMinSep(schemas.BMinSepSampling(12, 0.5, 3), 20, 1),
     schedules.RandomEligible(
       strategies.Participation(12, 3), 60, 5, 1, schedules.Dropouts(0.3, 1), 4
     ),
   ],
-  ids=['random_eligible', 'shuffled_epochs', 'fixed_size', 'poisson', 'attempts'],
+  ids=[
+    'random_eligible',
+    'shuffled_epochs',
+    'fixed_size',
+    'poisson',
+    'balls_in_bins',
+    'random_allocation',
+    'b_min_sep',
+    'attempts',
+  ],
 )
 def test_schedules_of_this_package_pass(schedule, first):
   watch = checking.Watch(schedule)

@@ -31,6 +31,9 @@ _SCHEMAS = {
   'shuffled_epochs': _EPOCHS,
   'fixed_size': schemas.FixedSizeSampling(12, 24, 4),
   'poisson': schemas.PoissonSampling.of_cohort(12, 24, 4, num_groups=3),
+  'balls_in_bins': schemas.BallsInBins.of_cohort(12, 24, 4),
+  'random_allocation': schemas.RandomAllocation.of_cohort(12, 24, 4),
+  'b_min_sep': schemas.BMinSepSampling.of_cohort(12, 24, 4, min_separation=3),
 }
 
 
@@ -73,6 +76,9 @@ def test_goals_come_back_from_json():
     ('fixed_size', 24, 5, 'clients_per_round must be 4'),
     ('poisson', 24, 5, 'clients_per_round must be 4: with sampling_probability=0.5'),
     ('poisson', 30, 4, 'clients_per_round must be 5'),
+    ('balls_in_bins', 30, 4, 'clients_per_round must be 5: with BallsInBins'),
+    ('random_allocation', 30, 4, 'clients_per_round must be 5: with RandomAllocation'),
+    ('b_min_sep', 30, 4, 'clients_per_round must be 5: with BMinSepSampling'),
   ],
 )
 def test_what_does_not_fit_is_refused(name, num_clients, clients_per_round, message):

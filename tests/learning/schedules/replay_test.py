@@ -26,6 +26,11 @@ _SCHEDULES = {
   'shuffled_epochs': schedules.ShuffledEpochs(_EPOCHS, 20, 4, 1),
   'fixed_size': schedules.FixedSize(schemas.FixedSizeSampling(12, 20, 4), 1, _DROPOUTS),
   'poisson': schedules.Poisson(schemas.PoissonSampling(12, 0.3, 3), 20, 1),
+  'balls_in_bins': schedules.BallsInBins(schemas.BallsInBins(12, 5), 20, 1, _DROPOUTS),
+  'random_allocation': schedules.RandomAllocation(
+    schemas.RandomAllocation(12, 3), 20, 1, _DROPOUTS
+  ),
+  'b_min_sep': schedules.BMinSep(schemas.BMinSepSampling(12, 0.5, 3), 20, 1, _DROPOUTS),
 }
 
 

@@ -14,6 +14,12 @@ order, the same in each epoch |
 replacement |
 | `Poisson` | `accounting.schemas.PoissonSampling` | each of the round's group by \
 itself |
+| `BallsInBins` | `accounting.schemas.BallsInBins` | all who drew its place in the \
+cycle, each by itself |
+| `RandomAllocation` | `accounting.schemas.RandomAllocation` | all who drew it among \
+their rounds, each by itself |
+| `BMinSep` | `accounting.schemas.BMinSepSampling` | each free one by itself, \
+which then has a break |
 | `Replay` | what its file states | those of a file, which is checked |
 
 Each kind is a module and a line in `registry`. Nothing here needs TensorFlow.
@@ -21,6 +27,8 @@ Each kind is a module and a line in `registry`. Nothing here needs TensorFlow.
 
 from tff_dp_aggregators.learning.schedules import base
 from tff_dp_aggregators.learning.schedules import registry
+from tff_dp_aggregators.learning.schedules.b_min_sep import BMinSep
+from tff_dp_aggregators.learning.schedules.balls_in_bins import BallsInBins
 from tff_dp_aggregators.learning.schedules.base import Attempt
 from tff_dp_aggregators.learning.schedules.base import Schedule
 from tff_dp_aggregators.learning.schedules.dropouts import Dropouts
@@ -28,6 +36,7 @@ from tff_dp_aggregators.learning.schedules.dropouts import ReportingGoalError
 from tff_dp_aggregators.learning.schedules.files import Header
 from tff_dp_aggregators.learning.schedules.fixed_size import FixedSize
 from tff_dp_aggregators.learning.schedules.poisson import Poisson
+from tff_dp_aggregators.learning.schedules.random_allocation import RandomAllocation
 from tff_dp_aggregators.learning.schedules.random_eligible import RandomEligible
 from tff_dp_aggregators.learning.schedules.registry import KINDS
 from tff_dp_aggregators.learning.schedules.registry import for_mechanism
@@ -40,12 +49,15 @@ from tff_dp_aggregators.strategies.participation import PopulationTooSmallError
 
 __all__ = [
   'Attempt',
+  'BMinSep',
+  'BallsInBins',
   'Dropouts',
   'FixedSize',
   'Header',
   'KINDS',
   'Poisson',
   'PopulationTooSmallError',
+  'RandomAllocation',
   'RandomEligible',
   'Replay',
   'ReportingGoalError',

@@ -47,7 +47,7 @@ class Schedule(abc.ABC):
     kind: What JSON calls schedules of this class.
     num_clients: Clients to choose from.
     clients_per_round: The mean's denominator, which is public: the clients asked for a
-      round, or with Poisson sampling the expected number of them.
+      round, or where chance decides how many, the expected number of them.
     reporting_goal: Least number of clients that have to report in a round; `None` for
       any, or if it is not known.
   """

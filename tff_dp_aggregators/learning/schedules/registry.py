@@ -3,10 +3,13 @@
 from typing import Any, Optional
 
 from tff_dp_aggregators.accounting import joint_mechanism
+from tff_dp_aggregators.learning.schedules import b_min_sep
+from tff_dp_aggregators.learning.schedules import balls_in_bins
 from tff_dp_aggregators.learning.schedules import base
 from tff_dp_aggregators.learning.schedules import dropouts as dropouts_lib
 from tff_dp_aggregators.learning.schedules import fixed_size
 from tff_dp_aggregators.learning.schedules import poisson
+from tff_dp_aggregators.learning.schedules import random_allocation
 from tff_dp_aggregators.learning.schedules import random_eligible
 from tff_dp_aggregators.learning.schedules import replay
 from tff_dp_aggregators.learning.schedules import shuffled_epochs
@@ -34,6 +37,9 @@ register(random_eligible.RandomEligible)
 register(shuffled_epochs.ShuffledEpochs)
 register(fixed_size.FixedSize)
 register(poisson.Poisson)
+register(balls_in_bins.BallsInBins)
+register(random_allocation.RandomAllocation)
+register(b_min_sep.BMinSep)
 register(replay.Replay)
 
 
@@ -73,8 +79,8 @@ def for_mechanism(
   Args:
     mechanism: Its `participation` says which kind of schedule it is.
     num_clients: Clients to choose from.
-    clients_per_round: The mean's denominator: clients asked for a round; with Poisson
-      sampling the expected number of them.
+    clients_per_round: The mean's denominator: clients asked for a round; where chance
+      decides how many, the expected number of them.
     seed: Same seed, same cohorts.
     dropouts: Who does not report; `None` if everybody does.
     reporting_goal: Least number of clients that have to report; `None` for any.
