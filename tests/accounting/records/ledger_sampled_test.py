@@ -18,6 +18,7 @@ import pytest
 from tests.accounting.records import ledgers
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.records import ledger
 
@@ -28,6 +29,19 @@ MECHANISMS = {
   ),
   'fixed_size': accounting.Mechanism(
     'gaussian', schemas.FixedSizeSampling(8, 100, 10), 2.0
+  ),
+}
+
+
+# Rounds of a client are drawn together: what they cost is in the first line.
+TOGETHER = {
+  'balls_in_bins': accounting.Mechanism('gaussian', schemas.BallsInBins(8, 3), 2.0),
+  'correlated': accounting.Mechanism('blt', schemas.BallsInBins(8, 3), 2.0),
+  'random_allocation': accounting.Mechanism(
+    'gaussian', schemas.RandomAllocation(8, 2), 2.0
+  ),
+  'b_min_sep': accounting.Mechanism(
+    'toeplitz', schemas.BMinSepSampling(8, 0.25, 3), 2.0, num_bands=3
   ),
 }
 
@@ -76,6 +90,18 @@ def test_some_rounds_cost_their_share(name, path):
   event = dp_accounting.SelfComposedDpEvent(mechanism.round_events[0], turns)
   assert spent == accountants.epsilon(event, 1e-6, relation=mechanism.relation)
   assert 0 < spent < mechanism.epsilon(1e-6)
+
+
+@pytest.mark.parametrize('num_rounds', [1, 8])
+@pytest.mark.parametrize('name', TOGETHER)
+def test_what_is_drawn_together_is_spent_in_the_first_round(name, num_rounds, path):
+  mechanism = TOGETHER[name]
+  written = _write(path, mechanism, num_rounds)
+  read = ledger.read(path)
+  assert list(read.entries) == written
+  assert read.total_event == events.as_written(mechanism.event)
+  spent = accountants.epsilon(read.total_event, 1e-6, relation=mechanism.relation)
+  assert spent >= mechanism.epsilon(1e-6) > 0
 
 
 @pytest.mark.parametrize('name', ['epsilon', 'effective_noise_multiplier'])

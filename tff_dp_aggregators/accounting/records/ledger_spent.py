@@ -11,6 +11,7 @@ import dp_accounting
 
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import discrete_events
+from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.records.ledger_entry import LedgerEntry
 
@@ -32,7 +33,8 @@ class Spent(NamedTuple):
   Attributes:
     mu_squared: The sum of the squares of the rounds' mu, if they are Gaussians.
     repeated: The event of a round, if rounds are samples or their noise is not
-      Gaussian; what they come to is the report's.
+      Gaussian, or that of all of them, if the rounds of a client are drawn together;
+      what they come to is the report's.
     is_joint: Whether there are both, as parts have noise of several kinds.
   """
 
@@ -93,10 +95,23 @@ class Spent(NamedTuple):
 
 
 def is_repeated(event: dp_accounting.DpEvent) -> bool:
-  """Whether it is the event of each round, and does not add up to one of its kind."""
+  """Whether it is the event of each round, and does not add up to one of its kind.
+
+  Or of all rounds, if a client's are drawn together: they are in the first line.
+  """
+  if _is_allocated(event):
+    return True
   if isinstance(event, _SAMPLES):
     return isinstance(event.event, (dp_accounting.GaussianDpEvent, *_INDEPENDENT))
   return isinstance(event, _INDEPENDENT)
+
+
+def _is_allocated(event: dp_accounting.DpEvent) -> bool:
+  if isinstance(event, dp_accounting.SelfComposedDpEvent):
+    event = event.event
+  gaussian_event = dp_accounting.GaussianDpEvent
+  is_allocated = isinstance(event, events.AllocatedDpEvent)
+  return is_allocated and isinstance(event.event, gaussian_event)
 
 
 def split(
@@ -106,17 +121,20 @@ def split(
 
   Args:
     event: Of one round; of a joint mechanism it may have Laplace noise of some parts,
-      and the Gaussian that the others are.
+      and the Gaussian that the others are; of rounds drawn together, a Gaussian that
+      all of them share.
   """
   if is_repeated(event):
     return [event], dp_accounting.NoOpDpEvent()
   if not isinstance(event, dp_accounting.ComposedDpEvent):
     return [], event
-  laplace = [
-    each for each in event.events if isinstance(each, dp_accounting.LaplaceDpEvent)
+  apart = [
+    each
+    for each in event.events
+    if isinstance(each, dp_accounting.LaplaceDpEvent) or _is_allocated(each)
   ]
-  rest = [each for each in event.events if each not in laplace]
-  return laplace, dp_accounting.ComposedDpEvent(rest)
+  rest = [each for each in event.events if each not in apart]
+  return apart, dp_accounting.ComposedDpEvent(rest)
 
 
 def _mixed(

@@ -17,6 +17,7 @@ from tff_dp_aggregators.accounting.accountants import gaussian
 _POINTS = 200  # Of a curve over rounds.
 _SAMPLED_POINTS = 20  # Of one that takes a composition each.
 _DELTAS = 33  # Of the curve over delta.
+_DRAWN_DELTAS = 7  # The same, where outcomes are drawn for each.
 _LAGS = 64  # Of the noise's correlation, and for how many rounds it may be dense.
 _MAX_DENSE = 2048
 
@@ -141,10 +142,13 @@ def by_delta(
     relation: Which data sets are neighbours.
     accountant: Whose epsilon counts; `None` for the tightest.
   """
-  smallest = min(1e-12, delta)
-  powers = np.linspace(math.log10(smallest), -2, _DELTAS)
+  name = accountant or accountants.tightest(event, relation)
+  if accountants.ACCOUNTANTS[name].is_drawn:
+    powers = np.linspace(math.log10(delta) - 1, -2, _DRAWN_DELTAS)
+  else:
+    powers = np.linspace(math.log10(min(1e-12, delta)), -2, _DELTAS)
   deltas = sorted({delta, *(float(10.0**power) for power in powers)}, reverse=True)
-  composed = accountants.composed(event, accountant, relation)
+  composed = accountants.composed(event, name, relation)
   points = [[each, float(composed.get_epsilon(each))] for each in deltas]
   return [point for point in points if math.isfinite(point[1])]
 

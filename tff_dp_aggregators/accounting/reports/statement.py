@@ -618,7 +618,9 @@ def _event_of(
   """What all rounds and attempts of a ledger spent together."""
   attempts = _aborted_event(mechanism, ledger)
   if isinstance(attempts, dp_accounting.NoOpDpEvent):
-    return ledger.total_event
+    spent, planned = ledger.total_event, mechanism.event
+    # Of some events a ledger has bounds; if all rounds are in it, they are the plan's.
+    return planned if spent == events.as_written(planned) else spent
   return events.simplify(dp_accounting.ComposedDpEvent([ledger.total_event, attempts]))
 
 

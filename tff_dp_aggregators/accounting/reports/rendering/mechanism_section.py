@@ -254,7 +254,8 @@ def _adaptive_facts(adaptive: dict[str, Any]) -> Iterator[Fact]:
 def _sensitivity_meaning(statement: dict[str, Any]) -> str:
   which = 'in all its planned rounds together'
   if is_sampled(statement):
-    which = 'in one round; sampling is accounted for round by round'
+    together = 'round by round' if composes(statement) else 'for all rounds together'
+    which = f'in one round; sampling is accounted for {together}'
   twice = ''
   if statement['definition']['adjacency']['name'] == 'replace_one':
     twice = ". Twice that of C, as one client's part goes and another's comes"
@@ -372,6 +373,11 @@ def _capitalized(noise: noises.Noise) -> str:
 def is_sampled(statement: dict[str, Any]) -> bool:
   """Whether the guarantee rests on sampling."""
   return schemas.is_sampled(schemas.of_report(statement['participation']))
+
+
+def composes(statement: dict[str, Any]) -> bool:
+  """Whether what rounds cost adds up."""
+  return schemas.kind_of(schemas.of_report(statement['participation'])).composes
 
 
 def marked(statement: dict[str, Any], fact: str, text: str) -> str:
