@@ -51,6 +51,15 @@ SAMPLINGS = {
   ),
   'cyclic poisson': (CYCLIC, ('--population=24', '--cohort=4')),
   'fixed_size': (('--sampling=fixed_size',), ('--population=24', '--cohort=4')),
+  'balls_in_bins': (('--sampling=balls_in_bins',), ('--population=24', '--cohort=4')),
+  'random_allocation': (
+    ('--sampling=random_allocation',),
+    ('--population=24', '--cohort=4'),
+  ),
+  'b_min_sep': (
+    ('--sampling=b_min_sep', '--sampled_separation=3'),
+    ('--population=24', '--cohort=4'),
+  ),
 }
 
 
@@ -363,7 +372,8 @@ def test_a_documented_command_is_accepted(arguments):
   chosen = _settings(*arguments.split())
   is_private = f'--mechanism={privacy_options.NONE}' not in arguments
   # That of NbAFL is of an example, and no target of the run.
-  has_target = is_private and '--nbafl' not in arguments
+  stated = ('--nbafl', '--noise_multiplier')
+  has_target = is_private and not any(flag in arguments for flag in stated)
   assert (chosen.privacy.target_epsilon == 8) == has_target
 
 
