@@ -1,0 +1,246 @@
+"""How much noise it takes, by how clients are drawn: for settings of published runs.
+
+    python -m benchmarks.amplification --output=docs/accounting
+
+Noise multipliers at (epsilon, delta) = (8, 1e-6), and the RMSE of prefix sums, of
+independent noise (gaussian), banded Toeplitz matrices and windowed BLTs, under each
+schema whose events are known for it:
+
+* StackOverflow: 2,048 rounds of 100 of 342,477 clients (arXiv:2202.08312). Nobody has
+  to come back; without sampling a client is in one round.
+* CIFAR-10: 2,000 steps on 500 of 50,000 examples, 20 epochs (arXiv:2306.08153). Without
+  sampling each is in every 100th step.
+
+Numbers of bands are those of powers of 2 with the least RMSE, jointly with
+amplification: for cyclic Poisson sampling, whose groups are as many, and for balls in
+bins. `monte_carlo` has the bands of the deterministic bound. Of b-min-sep sampling
+there is no row: its only accountant, that one, needs more outcomes here than it draws.
+
+Epsilon is for adding or removing a client; without sampling, for leaving out its data.
+
+With `--output`, a table, amplification.csv, and a picture, amplification.png. With
+`--monte_carlo`, the rows of that accountant as well, for CIFAR-10; with the thousands
+of bins of StackOverflow they would take hours.
+"""
+
+import os
+
+os.environ['OMP_NUM_THREADS'] = os.environ['OPENBLAS_NUM_THREADS'] = '1'
+
+import csv
+import logging
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Optional
+
+from benchmarks import _arguments
+
+if __name__ == '__main__':
+  # The folder to write table and picture to.
+  _FLAGS = _arguments.parse(__doc__ or '', output='', monte_carlo=False)
+
+from matplotlib import figure
+
+from tff_dp_aggregators import accounting
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import schemas
+
+_EPSILON, _DELTA = 8.0, 1e-6
+_MOST_BINS = 512
+_COLORS = {'gaussian': '#7f7f7f', 'toeplitz': '#1b6ca8', 'windowed_blt': '#d1662b'}
+
+
+class Setting(NamedTuple):
+  """A published run."""
+
+  name: str
+  num_rounds: int
+  population: int
+  cohort: int
+
+  @property
+  def unsampled(self) -> strategies.Participation:
+    """A client is in one round, or in every so manieth one."""
+    cycle = self.population // self.cohort
+    if cycle >= self.num_rounds:
+      return strategies.Participation.single(self.num_rounds)
+    return strategies.Participation(self.num_rounds, cycle, fixed_epoch=True)
+
+  @property
+  def clients(self) -> tuple[int, int, int]:
+    """What most schemas are made of."""
+    return self.num_rounds, self.population, self.cohort
+
+
+SETTINGS = (
+  Setting('StackOverflow', 2048, 342_477, 100),
+  Setting('CIFAR-10', 2000, 50_000, 500),
+)
+
+
+class Row(NamedTuple):
+  """A mechanism with as much noise as it takes under a schema."""
+
+  setting: str
+  sampling: str
+  mechanism: str
+  num_bands: Optional[int]
+  accountant: str
+  adjacency: str
+  noise_multiplier: float
+  rmse: float
+  unsampled_rmse: float
+
+
+def _fit(
+  name: str,
+  schema: schemas.Schema,
+  accountant: Optional[str] = None,
+  num_bands: Optional[int] = None,
+  adjacency: Optional[str] = None,
+) -> accounting.Mechanism:
+  options: dict[str, Any] = {} if num_bands is None else {'num_bands': num_bands}
+  return accounting.Mechanism.for_target(
+    name,
+    schema,
+    _EPSILON,
+    _DELTA,
+    accountant=accountant,
+    adjacency=adjacency,
+    **options,
+  )
+
+
+def _rmse(mechanism: accounting.Mechanism) -> float:
+  errors = mechanism.strategy.per_query_error()
+  return mechanism.noise_multiplier * math.sqrt(float(errors.mean()))
+
+
+def _best_bands(
+  largest: int, schema_of: Callable[[int], schemas.Schema]
+) -> tuple[accounting.Mechanism, int]:
+  """The Toeplitz matrix with the least error, of those with powers of 2 bands."""
+  bands = [2**i for i in range(1, largest.bit_length())]
+  found = [(_fit('toeplitz', schema_of(each), None, each), each) for each in bands]
+  return min(found, key=lambda each: _rmse(each[0]))
+
+
+def measure(
+  setting: Setting, with_monte_carlo: bool
+) -> Iterator[tuple[str, accounting.Mechanism, Optional[int], Optional[str]]]:
+  """Name of the sampling, mechanism, bands, and the accountant if it was chosen."""
+  rounds, cycle = setting.num_rounds, setting.population // setting.cohort
+  limits, most = setting.unsampled, min(cycle, rounds)
+  for name in ('gaussian', 'toeplitz', 'windowed_blt'):
+    bands = most if name == 'toeplitz' else None
+    yield 'no sampling', _fit(name, limits, None, bands), bands, None
+  poisson = schemas.PoissonSampling.of_cohort(*setting.clients)
+  yield 'Poisson', _fit('gaussian', poisson), None, None
+  best, bands = _best_bands(
+    most, lambda b: schemas.PoissonSampling.of_cohort(*setting.clients, num_groups=b)
+  )
+  yield 'cyclic Poisson', best, bands, None
+  fixed = schemas.FixedSizeSampling(rounds, setting.population, setting.cohort)
+  yield 'fixed size', _fit('gaussian', fixed, adjacency='add_or_remove'), None, None
+  allocation = schemas.RandomAllocation.of_cohort(*setting.clients)
+  yield 'random allocation', _fit('gaussian', allocation), None, None
+  bins = schemas.BallsInBins.of_cohort(*setting.clients)
+  yield 'balls in bins', _fit('gaussian', bins), None, None
+  best, bands = _best_bands(most, lambda _: bins)
+  yield 'balls in bins', best, bands, None
+  yield 'balls in bins', _fit('windowed_blt', bins), None, None
+  if not with_monte_carlo or cycle > _MOST_BINS:
+    return
+  for name, number in (('toeplitz', bands), ('windowed_blt', None)):
+    fitted = _fit(name, bins, 'monte_carlo', number)
+    yield 'balls in bins', fitted, number, 'monte_carlo'
+
+
+def rows_of(setting: Setting, with_monte_carlo: bool) -> Iterator[Row]:
+  """All rows of a setting, as they are found."""
+  unsampled: dict[str, float] = {}
+  for sampling, mechanism, bands, accountant in measure(setting, with_monte_carlo):
+    rmse = _rmse(mechanism)
+    unsampled.setdefault(mechanism.name, rmse)
+    used = accountant or accounting.accountants.tightest(
+      mechanism.event, mechanism.relation
+    )
+    yield Row(
+      setting.name,
+      sampling,
+      mechanism.name,
+      bands,
+      used,
+      mechanism.adjacency,
+      mechanism.noise_multiplier,
+      rmse,
+      unsampled[mechanism.name],
+    )
+
+
+def draw(rows: Sequence[Row]) -> figure.Figure:
+  """Errors, as bars; and noise multipliers beside them."""
+  made = figure.Figure(figsize=(12, 6.2), layout='constrained')
+  axes = made.subplots(1, len(SETTINGS))
+  for each, setting in zip(axes, SETTINGS):
+    own = [row for row in rows if row.setting == setting.name]
+    for y, row in enumerate(own):
+      each.barh(y, row.rmse, color=_COLORS[row.mechanism], height=0.75)
+      text = f' {row.rmse:.2f}  (noise {row.noise_multiplier:.3f})'
+      each.text(row.rmse, y, text, va='center', fontsize='small')
+    each.set_yticks(range(len(own)), [_label(row) for row in own], fontsize='small')
+    each.invert_yaxis()
+    each.set_xscale('log')
+    each.set_xlim(min(row.rmse for row in own) / 2, 6 * max(row.rmse for row in own))
+    each.set_xlabel('RMSE of prefix sums, in clip norms')
+    size = (
+      f'{setting.num_rounds:,} rounds of {setting.cohort} of {setting.population:,}'
+    )
+    each.set_title(f'{setting.name}: {size}', fontsize='medium')
+    for side in ('top', 'right'):
+      each.spines[side].set_visible(False)
+  made.suptitle(
+    f'Noise for epsilon = {_EPSILON:g} at delta = {_DELTA:g}, by how clients are drawn'
+  )
+  return made
+
+
+def _label(row: Row) -> str:
+  words = [row.sampling, row.mechanism]
+  if row.num_bands is not None:
+    words.append(f'{row.num_bands} bands')
+  if row.accountant == 'monte_carlo':
+    words.append('Monte Carlo')
+  return ', '.join(words)
+
+
+def main() -> None:
+  """Prints a line for each row."""
+  logging.disable(logging.WARNING)
+  rows: list[Row] = []
+  print(f'{"":70}{"noise":>8}{"RMSE":>9}{"of unsampled":>14}  adjacency')
+  for setting in SETTINGS:
+    for row in rows_of(setting, _FLAGS.monte_carlo):
+      rows.append(row)
+      label = f'{row.setting}: {_label(row)} ({row.accountant})'
+      part = row.rmse / row.unsampled_rmse
+      print(
+        f'{label:70}{row.noise_multiplier:8.4f}{row.rmse:9.3f}{part:14.3f}'
+        f'  {row.adjacency}',
+        flush=True,
+      )
+  if _FLAGS.output:
+    path = os.path.join(_FLAGS.output, 'amplification')
+    with open(f'{path}.csv', 'w', encoding='utf-8', newline='') as file:
+      writer = csv.writer(file, lineterminator='\n')
+      writer.writerow(Row._fields)
+      for row in rows:
+        writer.writerow(
+          f'{each:.6g}' if isinstance(each, float) else each for each in row
+        )
+    draw(rows).savefig(f'{path}.png', dpi=110)
+    print(f'Written: {path}.csv and {path}.png.')
+
+
+if __name__ == '__main__':
+  main()

@@ -1,0 +1,148 @@
+"""Rounds that are drawn in advance, with correlated noise: bounds against brute force.
+
+Claims:
+
+* No choice of a client's contributions, of either sign in each round, is told better
+  than stated, in both directions, by integration over all outcomes of three rounds;
+  entries of C of either sign. Contributions of one sign, and |C|, come nearest.
+* Norms and inner products of each split are those of all rotations of its sets.
+* Every split is a bound; the one that is taken has about the least epsilon of them, and
+  not more than without sampling.
+* Independent noise has the pair itself.
+"""
+
+import itertools
+import math
+
+import dp_accounting
+import numpy as np
+import pytest
+from dp_accounting import NeighboringRelation as Relation
+
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import events
+from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting.schemas import allocation
+
+BOTH = Relation.ADD_OR_REMOVE_ONE
+_POINTS, _REACH = 81, 8.0
+
+
+def _strategy(seed):
+  rng = np.random.default_rng(seed)
+  matrix = np.tril(rng.uniform(-1.0, 1.0, (3, 3)))
+  np.fill_diagonal(matrix, rng.uniform(0.3, 1.0, 3))
+  return strategies.Banded.from_matrix(matrix)
+
+
+def _truth(means, sigma, epsilon):
+  """Deltas of both directions of a mixture of N(m, sigma^2), by integration."""
+  axis = np.linspace(-_REACH, _REACH, _POINTS) * sigma
+  center = np.mean(means, axis=0)
+  points = np.stack(np.meshgrid(*(axis + c for c in center), indexing='ij'), axis=-1)
+  volume = (axis[1] - axis[0]) ** 3 / (sigma * math.sqrt(2 * math.pi)) ** 3
+
+  def density(mean):
+    return volume * np.exp(-((points - mean) ** 2).sum(axis=-1) / (2 * sigma**2))
+
+  p = np.mean([density(mean) for mean in means], axis=0)
+  q, odds = density(np.zeros(3)), math.exp(epsilon)
+  return np.maximum(p - odds * q, 0).sum(), np.maximum(q - odds * p, 0).sum()
+
+
+def _worst(matrix, num_bins, sigma, epsilon):
+  """Over all signs of what the client sends."""
+  found = []
+  for signs in itertools.product((-1, 1), repeat=3):
+    means = []
+    for j in range(num_bins):
+      sent = np.where(np.arange(3) % num_bins == j, signs, 0)
+      means.append(matrix @ sent)
+    found.append(max(_truth(np.array(means), sigma, epsilon)))
+  return max(found)
+
+
+@pytest.mark.parametrize('seed', [1, 2, 3])
+@pytest.mark.parametrize('num_bins', [2, 3, 4])
+def test_no_contributions_are_told_better_than_stated(seed, num_bins):
+  strategy, sigma = _strategy(seed), 1.0
+  event = schemas.event(strategy, schemas.BallsInBins(3, num_bins), sigma)
+  for epsilon in (0.1, 0.6):
+    worst = _worst(strategy.materialize(), num_bins, sigma, epsilon)
+    stated = accountants.delta(event, epsilon, 'pld', BOTH)
+    assert worst * (1 - 1e-4) <= stated <= 1
+    aligned = _worst(np.abs(strategy.materialize()), num_bins, sigma, epsilon)
+    assert worst * (1 - 1e-4) <= aligned <= stated * (1 + 1e-4)
+    split_events = [each.event(sigma) for each in allocation.splits(strategy, num_bins)]
+    for each in split_events:
+      assert aligned * (1 - 1e-4) <= accountants.delta(each, epsilon, 'pld', BOTH)
+
+
+@pytest.mark.parametrize(
+  ('num_rounds', 'num_bins'), [(12, 7), (12, 12), (9, 20), (30, 8)]
+)
+def test_splits_are_those_of_all_rotations(num_rounds, num_bins):
+  rng = np.random.default_rng(num_rounds + num_bins)
+  matrix = np.tril(rng.uniform(-1.0, 1.0, (num_rounds, num_rounds)))
+  np.fill_diagonal(matrix, rng.uniform(0.5, 1.0, num_rounds))
+  added = np.zeros((num_rounds, num_bins))
+  for this_round in range(num_rounds):
+    added[:, this_round % num_bins] += np.abs(matrix[:, this_round])
+  products = added.T @ added
+  found = allocation.splits(strategies.Banded.from_matrix(matrix), num_bins)
+  assert found[0].separation == 1
+  for split in found:
+    most_steps = largest = shared = 0
+    for rotation in range(num_bins):
+      offsets = split.separation * np.arange(split.num_places)
+      chosen = (rotation + offsets) % num_bins
+      assert len(set(chosen)) == split.num_places
+      for one, two in itertools.combinations(chosen, 2):
+        apart = abs(one - two)  # In a circle.
+        assert min(apart, num_bins - apart) >= split.separation
+      inner = products[np.ix_(chosen, chosen)]
+      largest = max(largest, inner.diagonal().max())
+      np.fill_diagonal(inner, 0.0)
+      shared = max(shared, inner.max())
+      most_steps = max(most_steps, int((added[:, chosen].sum(axis=0) > 0).sum()))
+    assert split.largest == pytest.approx(largest, rel=1e-11)
+    assert split.largest >= largest and split.shared >= shared
+    assert split.shared == pytest.approx(min(shared, largest), rel=1e-9)
+    assert split.num_steps >= most_steps
+
+
+@pytest.mark.parametrize('sigma', [0.7, 2.0])
+def test_the_split_that_is_taken_is_about_the_best(sigma):
+  toeplitz = strategies.BandedToeplitz.square_root(96, num_bands=12)
+  found = [
+    accountants.epsilon(each.event(sigma), 1e-6, 'pld', BOTH)
+    for each in allocation.splits(toeplitz, 32)
+  ]
+  event = schemas.event(toeplitz, schemas.BallsInBins(96, 32), sigma)
+  assert isinstance(event, events.BallsInBinsDpEvent)
+  taken = accountants.epsilon(event, 1e-6, 'pld', BOTH)
+  assert min(found) <= taken <= 1.02 * min(found)
+  limits = strategies.Participation(96, 32, fixed_epoch=True)
+  known = dp_accounting.GaussianDpEvent(sigma / toeplitz.sensitivity(limits))
+  assert taken < 0.9 * accountants.epsilon(known, 1e-6)
+
+
+def test_of_many_rounds_only_bands_are_known():
+  toeplitz = strategies.BandedToeplitz.square_root(allocation.MAX_ROUNDS + 4, 6)
+  few = strategies.BandedToeplitz.square_root(allocation.MAX_ROUNDS - 4, 6)
+  (split,) = allocation.splits(toeplitz, 100)
+  assert (split.separation, split.num_places, split.shared) == (6, 16, 0.0)
+  of_few = next(each for each in allocation.splits(few, 100) if each.separation == 6)
+  # One round of a client more or less.
+  assert split.largest == pytest.approx(of_few.largest, rel=0.03)
+  (known,) = allocation.splits(toeplitz, 10)
+  assert (known.num_places, known.num_steps) == (1, 1)
+
+
+def test_independent_noise_has_the_pair_itself():
+  one = schemas.event(strategies.Identity(30), schemas.BallsInBins(30, 10), 2.0)
+  assert one == events.AllocatedDpEvent(
+    10, 10, dp_accounting.GaussianDpEvent(one.event.noise_multiplier)
+  )
+  assert one.event.noise_multiplier == pytest.approx(2.0 / math.sqrt(3))
