@@ -26,7 +26,7 @@ from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.schemas import allocation
 
 BOTH = Relation.ADD_OR_REMOVE_ONE
-_POINTS, _REACH = 81, 8.0
+_POINTS, _REACH = 71, 7.0
 
 
 def _strategy(seed):
@@ -52,9 +52,9 @@ def _truth(means, sigma, epsilon):
 
 
 def _worst(matrix, num_bins, sigma, epsilon):
-  """Over all signs of what the client sends."""
+  """Over all signs of what the client sends; the opposite of all are alike."""
   found = []
-  for signs in itertools.product((-1, 1), repeat=3):
+  for signs in itertools.product((1,), (-1, 1), (-1, 1)):
     means = []
     for j in range(num_bins):
       sent = np.where(np.arange(3) % num_bins == j, signs, 0)
@@ -63,7 +63,7 @@ def _worst(matrix, num_bins, sigma, epsilon):
   return max(found)
 
 
-@pytest.mark.parametrize('seed', [1, 2, 3])
+@pytest.mark.parametrize('seed', [1, 2])
 @pytest.mark.parametrize('num_bins', [2, 3, 4])
 def test_no_contributions_are_told_better_than_stated(seed, num_bins):
   strategy, sigma = _strategy(seed), 1.0

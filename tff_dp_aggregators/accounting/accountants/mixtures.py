@@ -41,7 +41,7 @@ from tff_dp_aggregators import strategies
 
 # Cells of a batch of outcomes.
 _BATCH = 2**22
-# Logarithms of likelihood ratios of one round end there.
+# Likelihood ratios of a round with larger logarithms are not held as such.
 _MAX_WEIGHT = 640.0
 
 
@@ -197,10 +197,13 @@ class Bins(Mixture):
     if not len(inner):
       return np.zeros(0)
     exponents = stretch * inner - (stretch**2 - tilt) * self._norms / 2
-    largest = np.maximum(exponents.max(axis=1), 0.0)
+    largest = exponents.max(axis=1)
+    if self._empty:
+      largest = np.maximum(largest, 0.0)
     exponents -= largest[:, None]
     total = np.exp(exponents, out=exponents).sum(axis=1)
-    total += self._empty * np.exp(-largest)
+    if self._empty:
+      total += self._empty * np.exp(-largest)
     return np.log(total) + largest - math.log(self._num_bins)
 
   def _draw(
@@ -209,7 +212,8 @@ class Bins(Mixture):
     """Draws bins, and the outcomes' inner products with all of them."""
     log_moment = self.log_moment(tilt)
     weights = np.exp(tilt * self._norms / 2 - log_moment)
-    weights = np.append(weights, self._empty * math.exp(-log_moment))
+    rest = math.exp(math.log(self._empty) - log_moment) if self._empty else 0.0
+    weights = np.append(weights, rest)
     chosen = rng.choice(len(weights), size=size, p=weights / weights.sum())
     inner = rng.standard_normal((size, self.cells)) @ self._factor
     some = chosen < self.cells
@@ -254,48 +258,62 @@ class Renewals(Mixture):
     self._first = first / (1 + (b - 1) * p)
     self.cells = 4 * strategy.num_rounds
 
-  def _suffixes(self, weights: np.ndarray) -> np.ndarray:
-    """Sums over all sets from each round on, for a client free in it; shape [n + b]."""
-    rounds, p = len(weights), self._probability
-    sums = np.ones(rounds + len(self._first))
+  def _suffixes(self, log_weights: np.ndarray) -> np.ndarray:
+    """Logarithms of sums over all sets from each round on, for a client free in it.
+
+    Args:
+      log_weights: Of the rounds, first axis; in others, each by itself.
+
+    Returns:
+      Of n + b rounds.
+    """
+    rounds, b = len(log_weights), len(self._first)
+    sums = np.zeros((rounds + b, *log_weights.shape[1:]))
+    with np.errstate(divide='ignore'):  # If p = 1.
+      skip, take = np.log1p(-self._probability), np.log(self._probability)
     for t in range(rounds - 1, -1, -1):
-      after = sums[min(t + len(self._first), rounds)]
-      sums[t] = (1 - p) * sums[t + 1] + p * weights[t] * after
+      after = log_weights[t] + sums[min(t + b, rounds)]
+      sums[t] = np.logaddexp(skip + sums[t + 1], take + after)
     return sums
 
+  def _sum(self, suffixes: np.ndarray) -> np.ndarray:
+    """Logarithms of sums over all sets, of those from the round on that is free."""
+    b = len(self._first)
+    with np.errstate(divide='ignore'):
+      first = np.log(self._first).reshape(b, *(1 for _ in suffixes.shape[1:]))
+    return np.asarray(special.logsumexp(first + suffixes[:b], axis=0))
+
   def log_moment(self, tilt: float) -> float:
-    """By recursion over rounds; infinite where float64 ends."""
-    with np.errstate(over='ignore'):
-      sums = self._suffixes(np.exp(tilt * self._norms / 2))
-    total = float(self._first @ sums[: len(self._first)])
-    return math.log(total) if math.isfinite(total) else math.inf
+    """By recursion over rounds."""
+    return float(self._sum(self._suffixes(tilt * self._norms / 2)))
 
   def _rounds(self, rng: np.random.Generator, size: int, tilt: float) -> np.ndarray:
     """Who is in which round, drawn in proportion to their weight; [n, size]."""
     rounds, b = len(self._norms), len(self._first)
-    weights = np.exp(tilt * self._norms / 2)
-    sums = self._suffixes(weights)
-    first = self._first * sums[:b]
+    log_weights = tilt * self._norms / 2
+    sums = self._suffixes(log_weights)
+    first = self._first * np.exp(sums[:b] - sums[:b].max())
     free = rng.choice(b, size=size, p=first / first.sum())
     taken = np.zeros((rounds, size), bool)
     for t in range(rounds):
-      chance = self._probability * weights[t] * sums[min(t + b, rounds)] / sums[t]
+      after = log_weights[t] + sums[min(t + b, rounds)]
+      chance = self._probability * math.exp(after - sums[t])
       here = (free <= t) & (rng.random(size) < chance)
       taken[t] = here
       free[here] = t + b
     return taken
 
   def _ratios(self, inner: np.ndarray, stretch: float, tilt: float) -> np.ndarray:
-    """By recursion over rounds, from the last one."""
+    """By recursion over rounds, from the last one; in logarithms where it has to."""
     size, rounds = inner.shape
     if not size:
       return np.zeros(0)
     b, p = len(self._first), self._probability
     norms = (stretch**2 - tilt) * self._norms[:, None] / 2
     weights = stretch * inner.T - norms
-    most = float(weights.max())
+    most = float(np.abs(weights).max())
     if most > _MAX_WEIGHT:
-      raise ValueError(f'the noise is too small for float64: a ratio is exp({most:g}).')
+      return self._sum(self._suffixes(weights))
     every = 8 if most * 8 <= _MAX_WEIGHT else 1
     np.exp(weights, out=weights)
     # Of the next b suffixes, in a circle, over the common factor exp(scale).

@@ -20,7 +20,7 @@ may be wrong counts in delta: with probability at most beta, what chooses its no
   is too small has passed at e, so one beta is enough for all epsilons.
 * **Importance.** A pilot run chooses from where outcomes are drawn; it shares no
   outcome with the run that counts.
-* **Outcomes.** As many as let half of delta pass, at most two millions; a larger
+* **Outcomes.** As many as let a part of delta pass, at most two millions; a larger
   epsilon than the pilot's needs fewer.
 
 The seed is a hash of what is asked, so the same question has the same answer, on any
@@ -45,8 +45,7 @@ from tff_dp_aggregators.accounting.accountants import pld
 # Questions of a search that the confidence covers, and the part of delta that goes to
 # all of them being right.
 MOST_ASKED, SHARE = 64, 0.01
-# Outcomes, in units of B log(1 / beta) / delta: with fewer than 1 nothing passes, with
-# 3 half of delta does.
+# Outcomes, in units of B log(1 / beta) / delta: with fewer than 1 nothing passes.
 _TIMES = 3.0
 # Bets, over 1 / B.
 _LAMBDAS = 2.0 ** -np.arange(12)
@@ -218,6 +217,8 @@ class MonteCarloAccountant(parts.Accountant):
     for side in (_REMOVED, _ADDED):
       rng = np.random.default_rng(_seed(event, target_delta, side))
       least = _epsilon(mixture, rng, target_delta, side == _REMOVED, least, certain)
+    if least >= certain:  # No outcome has a part in it.
+      return known.get_epsilon(target_delta)
     return least
 
   def _get_delta(self, target_epsilon: float) -> float:

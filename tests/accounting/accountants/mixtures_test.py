@@ -1,0 +1,415 @@
+"""Mixtures of Gaussians: likelihoods, draws, weights and bounds against enumeration.
+
+Claims:
+
+* Sets of rounds that are b or more apart: likelihood ratios, moments and frequencies of
+  what is drawn are those of enumeration, for any tilt, also if b is above all rounds;
+  absolute values of C count; every round has the same probability.
+* So are those of bins, also where some have no round; sums of columns are right.
+* Outcomes are what the drawn sets and the drawn noise make of them.
+* With b = 1 rounds are independent, with one bin there is one Gaussian.
+* Weights have the mean 1, under P as under Q, and batches change nothing about it.
+* No outcome adds more to a delta than the bound says; the bound is attained for equal
+  norms, and the obvious tilt, w^2 - w, has none that is smaller.
+* Many rounds neither overflow nor lose digits; a ratio past float64 is refused.
+"""
+
+import collections
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy import special
+from scipy import stats
+
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting.accountants import mixtures
+
+# Stretch and tilt: of P, of both directions at a = 1.3 and 4, and arbitrary ones.
+STRETCHED = [(1.0, 0.0), (1.3, 0.3), (-0.3, -1.3), (4.0, 3.0), (-3.0, -4.0), (0.6, 2.0)]
+# Rounds, b, p.
+SAMPLINGS = [
+  (1, 1, 0.3),
+  (1, 9, 0.4),
+  (2, 2, 0.5),
+  (3, 2, 1.0),
+  (4, 1, 0.2),
+  (5, 2, 0.3),
+  (6, 6, 0.7),
+  (6, 7, 0.2),
+  (7, 3, 0.45),
+  (7, 9, 0.9),
+]
+
+
+def _toeplitz(n, b):
+  return strategies.BandedToeplitz.square_root(n, num_bands=min(n, b))
+
+
+def _signed(n, b):
+  """Columns of different norms, with entries of both signs below the diagonal."""
+  rng = np.random.default_rng(100 * n + b)
+  matrix = np.tril(rng.normal(size=(n, n)))
+  matrix *= np.subtract.outer(np.arange(n), np.arange(n)) < b
+  np.fill_diagonal(matrix, rng.uniform(0.5, 1.5, n))
+  return strategies.Banded.from_matrix(matrix, num_bands=min(n, b))
+
+
+MADE = [_toeplitz, _signed]
+
+
+def _from(t, n, b, p):
+  """Sets of a client that is free in round t, with their probabilities."""
+  if t >= n:
+    return [((), 1.0)]
+  stays = [(rounds, (1 - p) * q) for rounds, q in _from(t + 1, n, b, p)]
+  return stays + [((t, *rounds), p * q) for rounds, q in _from(t + b, n, b, p)]
+
+
+def _sets(n, b, p):
+  """Every set of rounds of a client, with its probability."""
+  found = collections.Counter()
+  for first in range(b):
+    chance = (p if first else 1.0) / (1 + (b - 1) * p)
+    for rounds, q in _from(first, n, b, p):
+      found[rounds] += chance * q
+  return dict(found)
+
+
+def _bins(n, b):
+  """The rounds of every bin, with its probability."""
+  found = collections.Counter()
+  for first in range(b):
+    found[tuple(range(first, n, b))] += 1 / b
+  return dict(found)
+
+
+def _means(strategy, noise, sets):
+  """m_S of every set, a row each."""
+  columns = np.abs(strategy.materialize()).T / noise
+  return np.array([columns[list(rounds)].sum(axis=0) for rounds in sets])
+
+
+def _log_mean(logs, probabilities, axis=None):
+  return special.logsumexp(logs, axis=axis, b=probabilities)
+
+
+def _ratios(means, probabilities, y, stretch, tilt):
+  """log (M(c) L_w) of outcomes y, by enumeration."""
+  norms = (means**2).sum(axis=1)
+  logs = stretch * y @ means.T - (stretch**2 - tilt) * norms / 2
+  return _log_mean(logs, probabilities, axis=1)
+
+
+def _cases():
+  """A name, a mixture, its means, probabilities, and columns of inner products."""
+  for (n, b, p), make in itertools.product(SAMPLINGS, MADE):
+    strategy, sets = make(n, b), _sets(n, b, p)
+    columns = np.abs(strategy.materialize()).T / 0.8
+    yield (
+      f'{make.__name__}-{n}-{b}-{p}',
+      mixtures.Renewals(strategy, b, p, 0.8),
+      _means(strategy, 0.8, sets),
+      np.array(list(sets.values())),
+      columns,
+    )
+  for n, b in ((1, 1), (1, 3), (3, 3), (5, 2), (7, 1), (6, 4), (4, 9)):
+    strategy, sets = _signed(n, n), _bins(n, b)
+    means = _means(strategy, 4.0, sets)
+    yield (
+      f'bins-{n}-{b}',
+      mixtures.Bins(strategy, b, 4.0),
+      means,
+      np.array(list(sets.values())),
+      np.array([row for row, rounds in zip(means, sets) if rounds]),
+    )
+
+
+CASES = [pytest.param(*each, id=name) for name, *each in _cases()]
+
+
+@pytest.mark.parametrize(('mixture', 'means', 'probabilities', 'columns'), CASES)
+def test_likelihood_ratios_are_those_of_enumeration(
+  mixture, means, probabilities, columns
+):
+  assert probabilities.sum() == pytest.approx(1.0, rel=1e-13)
+  rng = np.random.default_rng(1)
+  y = rng.normal(size=(40, columns.shape[1])) * np.geomspace(0.1, 3, 40)[:, None]
+  for stretch, tilt in STRETCHED:
+    found = mixture._ratios(y @ columns.T, stretch, tilt)
+    expected = _ratios(means, probabilities, y, stretch, tilt)
+    np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize(('mixture', 'means', 'probabilities', 'columns'), CASES)
+def test_moments_are_those_of_enumeration(mixture, means, probabilities, columns):
+  norms = (means**2).sum(axis=1)
+  for tilt in (-7.0, -1.3, 0.0, 0.4, 3.0):
+    expected = _log_mean(tilt * norms / 2, probabilities)
+    assert mixture.log_moment(tilt) == pytest.approx(expected, rel=1e-12, abs=1e-13)
+
+
+def test_every_round_of_a_renewal_has_the_same_probability():
+  for n, b, p in SAMPLINGS:
+    sets = _sets(n, b, p)
+    rate = schemas.BMinSepSampling(n, p, b).rate
+    for t in range(n):
+      total = sum(q for rounds, q in sets.items() if t in rounds)
+      assert total == pytest.approx(rate, rel=1e-12)
+
+
+def _check_frequencies(counts, expected):
+  """Chi-square at 1e-7, for what is expected five times or more."""
+  counts, expected = np.array(counts, float), np.array(expected)
+  assert counts[expected < 1e-12].sum() == 0
+  rare = expected < 5
+  counts = np.append(counts[~rare], counts[rare].sum())
+  expected = np.append(expected[~rare], expected[rare].sum())
+  some = expected > 0
+  counts, expected = counts[some], expected[some]
+  statistic = ((counts - expected) ** 2 / expected).sum()
+  assert statistic <= stats.chi2.isf(1e-7, len(counts)), (counts, expected)
+
+
+@pytest.mark.parametrize('tilt', [0.0, 1.2, -2.5])
+@pytest.mark.parametrize(('n', 'b', 'p'), SAMPLINGS)
+def test_rounds_are_drawn_as_often_as_enumeration_says(n, b, p, tilt):
+  strategy, sets, size = _signed(n, b), _sets(n, b, p), 20_000
+  mixture = mixtures.Renewals(strategy, b, p, 0.8)
+  taken = mixture._rounds(np.random.default_rng(n + b), size, tilt)
+  assert taken.shape == (n, size)
+  drawn = collections.Counter(tuple(np.flatnonzero(each)) for each in taken.T)
+  assert set(drawn) <= set(sets)
+  norms = (_means(strategy, 0.8, sets) ** 2).sum(axis=1)
+  weights = np.array(list(sets.values())) * np.exp(tilt * norms / 2)
+  expected = size * weights / weights.sum()
+  _check_frequencies([drawn[each] for each in sets], expected)
+
+
+class _KnownNoise:
+  """A generator whose normal numbers are known; all others are drawn."""
+
+  def __init__(self, seed, normal):
+    self._rng = np.random.default_rng(seed)
+    self._normal = normal
+    self.choice, self.random = self._rng.choice, self._rng.random
+
+  def standard_normal(self, size):
+    assert size == self._normal.shape
+    return self._normal.copy()
+
+
+@pytest.mark.parametrize('tilt', [0.0, 1.2, -2.5])
+@pytest.mark.parametrize(('n', 'b'), [(3, 3), (5, 2), (4, 9), (7, 1)])
+def test_bins_are_drawn_as_often_as_enumeration_says(n, b, tilt):
+  strategy, sets, size = _signed(n, n), _bins(n, b), 20_000
+  mixture = mixtures.Bins(strategy, b, 1.1)
+  columns = min(n, b)
+  rng = _KnownNoise(b, np.zeros((size, columns)))
+  inner = mixture._draw(rng, size, 1.5, tilt)
+  means = _means(strategy, 1.1, sets)
+  added = np.array([row for row, rounds in zip(means, sets) if rounds])
+  # Without noise, it is w times the inner products of one of them with all.
+  apart = np.abs(inner[:, None] - 1.5 * (means @ added.T)[None]).max(axis=2)
+  assert np.all((apart < 1e-12).sum(axis=1) == 1)
+  weights = np.array(list(sets.values())) * np.exp(tilt * (means**2).sum(axis=1) / 2)
+  counts = (apart < 1e-12).sum(axis=0)
+  _check_frequencies(counts, size * weights / weights.sum())
+
+
+@pytest.mark.parametrize('num_bins', [1, 2, 4, 6, 11])
+def test_bins_add_up_their_columns_and_noise_is_that_of_outcomes(num_bins):
+  strategy = _signed(6, 6)
+  matrix = np.abs(strategy.materialize())
+  added = mixtures.bins_of(strategy, num_bins)
+  assert added.shape == (6, min(num_bins, 6))
+  for j, column in enumerate(added.T):
+    np.testing.assert_allclose(column, matrix[:, j::num_bins].sum(axis=1), rtol=1e-14)
+  columns = added.shape[1]
+  # One unit of noise at a time: inner products have the covariances of y's.
+  rng = _KnownNoise(1, np.eye(columns))
+  inner = mixtures.Bins(strategy, num_bins, 2.0)._draw(rng, columns, 0.0, 0.0)
+  np.testing.assert_allclose(inner.T @ inner, added.T @ added / 4, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(('n', 'b', 'p'), SAMPLINGS)
+def test_inner_products_are_those_of_the_drawn_rounds_and_noise(n, b, p):
+  strategy, size = _signed(n, b), 200
+  mixture = mixtures.Renewals(strategy, b, p, 0.7)
+  columns = np.abs(strategy.materialize()) / 0.7
+  noise = np.random.default_rng(3).normal(size=(n, size))
+  for stretch, tilt in STRETCHED:
+    inner = mixture._draw(_KnownNoise(4, noise), size, stretch, tilt)
+    rounds = mixture._rounds(np.random.default_rng(4), size, tilt)
+    outcomes = noise + stretch * columns @ rounds
+    np.testing.assert_allclose(inner, (columns.T @ outcomes).T, rtol=1e-11, atol=1e-11)
+
+
+def test_separation_one_is_independent_rounds():
+  """Poisson sampling: the ratio is a product over rounds, so is the moment."""
+  n, p, noise = 9, 0.3, 0.9
+  mixture = mixtures.Renewals(strategies.Identity(n), 1, p, noise)
+  inner = np.random.default_rng(5).normal(size=(50, n)) * 2
+  for stretch, tilt in STRETCHED:
+    norm = (stretch**2 - tilt) / (2 * noise**2)
+    expected = np.log(1 - p + p * np.exp(stretch * inner - norm)).sum(axis=1)
+    found = mixture._ratios(inner, stretch, tilt)
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+    moment = n * math.log(1 - p + p * math.exp(tilt / (2 * noise**2)))
+    assert mixture.log_moment(tilt) == pytest.approx(moment, rel=1e-12)
+  taken = mixture._rounds(np.random.default_rng(6), 20_000, 0.0)
+  counts = np.bincount(taken.sum(axis=0), minlength=n + 1)
+  _check_frequencies(counts, 20_000 * stats.binom.pmf(np.arange(n + 1), n, p))
+
+
+def _weighed():
+  """Mixtures of every kind; norms of their sets differ, and some sets are empty."""
+  return {
+    'renewals': mixtures.Renewals(_signed(7, 3), 3, 0.3, 2.5),
+    'rare': mixtures.Renewals(_toeplitz(7, 2), 9, 0.2, 1.0),
+    'independent': mixtures.Renewals(strategies.Identity(5), 1, 0.2, 1.5),
+    'bins': mixtures.Bins(_signed(7, 7), 3, 6.0),
+    'empty': mixtures.Bins(_toeplitz(4, 3), 9, 1.0),
+  }
+
+
+WEIGHED = sorted(_weighed())
+
+
+@pytest.mark.parametrize('removed', [True, False])
+@pytest.mark.parametrize('a', [1.05, 1.5, 2.2])
+@pytest.mark.parametrize('name', WEIGHED)
+def test_weights_have_the_mean_one(name, a, removed, monkeypatch):
+  mixture, size = _weighed()[name], 40_000
+  # Several batches, the last of them smaller.
+  monkeypatch.setattr(mixtures, '_BATCH', 17_000 * mixture.cells)
+  proposal = mixtures.Proposal(a, removed)
+  losses, log_weights = mixture.losses(
+    np.random.default_rng(7), size, proposal, -math.inf
+  )
+  assert losses.shape == log_weights.shape == (size,)
+  weights = np.exp(log_weights)
+  error = weights.std() / math.sqrt(size)
+  assert error < 0.05
+  assert abs(weights.mean() - 1) <= 5 * error
+  # And Q is L^-1 P: the same outcomes say that its weights have the mean 1.
+  others = np.exp(log_weights - losses)
+  error = others.std() / math.sqrt(size)
+  assert error < 0.05
+  assert abs(others.mean() - 1) <= 5 * error
+
+
+@pytest.mark.parametrize('removed', [True, False])
+def test_small_losses_are_left_out_and_nothing_else(removed):
+  mixture, proposal = _weighed()['renewals'], mixtures.Proposal(2.0, removed)
+  every = mixture.losses(np.random.default_rng(8), 5000, proposal, -math.inf)
+  some = mixture.losses(np.random.default_rng(8), 5000, proposal, 0.1)
+  above = every[0] > 0.1
+  assert 100 < above.sum() < 4900
+  np.testing.assert_allclose(some[0], every[0][above], rtol=1e-12)
+  np.testing.assert_allclose(some[1], every[1][above], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize('removed', [True, False])
+@pytest.mark.parametrize('a', [1.01, 1.3, 2.0, 5.0, 10.0])
+@pytest.mark.parametrize('name', WEIGHED)
+def test_no_outcome_adds_more_than_the_bound(name, a, removed):
+  mixture, proposal = _weighed()[name], mixtures.Proposal(a, removed)
+  # Of all sets, and of sets that are drawn from farther away or not as far.
+  for stretch in (proposal.stretch, 0.0, 1.5 * proposal.stretch):
+    rng = np.random.default_rng(9)
+    inner = mixture._draw(rng, 5000, stretch, proposal.tilt)
+    log_ratios = mixture._ratios(inner, 1.0, 0.0)
+    drawn = mixture._ratios(inner, proposal.stretch, proposal.tilt)
+    drawn -= mixture.log_moment(proposal.tilt)
+    losses = log_ratios if removed else -log_ratios
+    log_weights = (log_ratios if removed else 0.0) - drawn
+    for epsilon in (0.0, 0.05, 0.5, 2.0):
+      above = losses > epsilon
+      logs = np.log(-np.expm1(epsilon - losses[above])) + log_weights[above]
+      bound = mixture.log_bound(proposal, epsilon)
+      assert logs.max(initial=-math.inf) <= bound + 1e-9
+
+
+@pytest.mark.parametrize('removed', [True, False])
+@pytest.mark.parametrize('a', [1.01, 1.3, 2.0, 5.0])
+@pytest.mark.parametrize(('mixture', 'means', 'probabilities', 'columns'), CASES)
+def test_the_bound_is_not_above_that_of_the_obvious_tilt(
+  mixture, means, probabilities, columns, a, removed
+):
+  """With c = w^2 - w it is E_S exp((w^2 - w) |m_S|^2 / 2), by Jensen's inequality."""
+  norms = (means**2).sum(axis=1)
+  w = a if removed else 1 - a
+  other = _log_mean((w * w - w) * norms / 2, probabilities)
+  power = (a - 1) * math.log(a - 1) - a * math.log(a)
+  found = mixture.log_bound(mixtures.Proposal(a, removed), 0.7)
+  assert found <= other + power - (a - 1) * 0.7 + 1e-10
+  if len(means) > 1 and a == 5.0 and np.ptp(norms) > 0.1:
+    assert found < other + power - (a - 1) * 0.7 - 1e-4
+
+
+@pytest.mark.parametrize('removed', [True, False])
+@pytest.mark.parametrize('a', [1.2, 3.0, 10.0])
+def test_for_equal_norms_the_bound_is_known_and_attained(a, removed):
+  """That of jax_privacy; with one set, an outcome at the right place has all of it."""
+  power = (a - 1) * math.log(a - 1) - a * math.log(a)
+  for mixture in (
+    mixtures.Bins(strategies.Identity(5), 5, 0.8),
+    mixtures.Bins(strategies.Identity(1), 1, 0.8),
+    mixtures.Renewals(strategies.Identity(1), 1, 1.0, 0.8),
+  ):
+    v = 1 / 0.8**2
+    for epsilon in (0.0, 0.3, 4.0):
+      expected = power - (a - 1) * epsilon + (a * a - a) * v / 2
+      proposal = mixtures.Proposal(a, removed)
+      assert mixture.log_bound(proposal, epsilon) == pytest.approx(expected, rel=1e-12)
+  # The last one: a Gaussian, whose loss is log(a / (a - 1)) above epsilon there.
+  epsilon, loss = 0.3, 0.3 + math.log(a / (a - 1))
+  inner = np.array([[(loss if removed else -loss) + v / 2]])
+  ratio = mixture._ratios(inner, 1.0, 0.0)[0]
+  drawn = mixture._ratios(inner, proposal.stretch, proposal.tilt)[0]
+  drawn -= mixture.log_moment(proposal.tilt)
+  assert (ratio if removed else -ratio) == pytest.approx(loss, rel=1e-12)
+  added = math.log(-math.expm1(epsilon - loss)) + (ratio if removed else 0.0) - drawn
+  assert added == pytest.approx(mixture.log_bound(proposal, epsilon), rel=1e-9)
+
+
+@pytest.mark.parametrize('noise', [0.08, 0.3])
+def test_many_rounds_neither_overflow_nor_lose_digits(noise):
+  n, b, p = 600, 4, 0.4
+  mixture = mixtures.Renewals(_toeplitz(n, b), b, p, noise)
+  columns = np.abs(_toeplitz(n, b).materialize()) / noise
+  norms = (columns**2).sum(axis=0)
+  rng = np.random.default_rng(10)
+  inner = (rng.normal(size=(3, n)) + 0.5 * columns.sum(axis=1) / b) @ columns
+  for stretch, tilt in ((1.0, 0.0), (1.2, 0.2), (-0.2, -1.2)):
+    logs = stretch * inner - (stretch**2 - tilt) * norms / 2
+    # The same recursion, in logarithms.
+    sums = np.zeros((n + b, 3))
+    for t in range(n - 1, -1, -1):
+      taken = math.log(p) + logs[:, t] + sums[t + b]
+      sums[t] = np.logaddexp(math.log(1 - p) + sums[t + 1], taken)
+    first = np.full(b, p)
+    first[0] = 1.0
+    first /= 1 + (b - 1) * p
+    expected = _log_mean(sums[:b], first[:, None], axis=0)
+    assert np.abs(expected).max() > 50
+    found = mixture._ratios(inner, stretch, tilt)
+    np.testing.assert_allclose(found, expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize('p', [0.5, 1.0])
+def test_ratios_beyond_float64_are_those_of_logarithms(p):
+  # With one round or none of two, known in closed form.
+  mixture = mixtures.Renewals(strategies.Identity(2), 2, p, 0.01)
+  inner = np.array([[0.0, 0.0], [9000.0, -50.0], [-3000.0, 12000.0]])
+  exponents = np.hstack([inner - 5000.0, np.zeros((3, 1))])
+  once = p / (1 + p)
+  chances = np.array([once, once, (1 - p) / (1 + p)])
+  with np.errstate(divide='ignore'):
+    logs = exponents + np.log(chances)
+  found = mixture._ratios(inner, 1.0, 0.0)
+  np.testing.assert_allclose(found, np.logaddexp.reduce(logs, axis=1), rtol=1e-12)
+  assert math.isfinite(mixture.log_moment(-100.0) + mixture.log_moment(100.0))

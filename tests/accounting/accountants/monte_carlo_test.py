@@ -1,0 +1,422 @@
+"""Monte Carlo accounting against integration, other accountants and known truths.
+
+Claims:
+
+* In three rounds, of bins and of b-min-sep sampling, with correlated noise: estimates
+  of both directions are those of integration; epsilon and delta are not below it, nor
+  much above.
+* The same question has the same answer; each question has outcomes of its own.
+* Answers are not above the deterministic bound, and are smaller with less sampling.
+* With b = 1, b-min-sep sampling is Poisson sampling.
+* A mean that is not below delta passes as rarely as is said, whatever the outcomes; one
+  that is clearly below passes; what passes does so for larger epsilon and delta.
+* The best proposal is that of a closed form where norms are equal.
+* No noise is infinite; what cannot be read, and two of a kind, are refused.
+* Breaks of 10^12 rounds, little and much noise are answered, at once.
+"""
+
+import math
+
+import dp_accounting
+import numpy as np
+import pytest
+from dp_accounting import NeighboringRelation as Relation
+from scipy import optimize
+from scipy import stats
+
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import events
+from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting.accountants import mixtures
+from tff_dp_aggregators.accounting.accountants import monte_carlo
+
+BOTH = Relation.ADD_OR_REMOVE_ONE
+NAME = 'monte_carlo'
+P = 0.3
+# Entries of both signs, and columns of different norms.
+TRIPLE = strategies.Banded.from_matrix(
+  [[1.0, 0.0, 0.0], [-0.4, 0.9, 0.0], [0.3, 0.5, 0.8]]
+)
+PAIR = strategies.Banded.from_matrix(
+  [[1.0, 0.0, 0.0], [-0.4, 0.9, 0.0], [0.0, 0.5, 0.8]]
+)
+# A schema, its strategy, and sets of rounds with their probabilities.
+THREE_ROUNDS = {
+  'bins': (
+    schemas.BallsInBins(3, 3),
+    TRIPLE,
+    {(0,): 1 / 3, (1,): 1 / 3, (2,): 1 / 3},
+  ),
+  'two bins': (schemas.BallsInBins(3, 2), TRIPLE, {(0, 2): 1 / 2, (1,): 1 / 2}),
+  'five bins': (
+    schemas.BallsInBins(3, 5),
+    TRIPLE,
+    {(0,): 1 / 5, (1,): 1 / 5, (2,): 1 / 5, (): 2 / 5},
+  ),
+  # Free in round 0 with probability 1 / (1 + P), else in round 1.
+  'b-min-sep': (
+    schemas.BMinSepSampling(3, P, 2),
+    PAIR,
+    {
+      (0,): P * (1 - P) / (1 + P),
+      (0, 2): P * P / (1 + P),
+      (1,): (P * (1 - P) + P * P) / (1 + P),
+      (2,): (P * (1 - P) ** 2 + P * P * (1 - P)) / (1 + P),
+      (): ((1 - P) ** 3 + P * (1 - P) ** 2) / (1 + P),
+    },
+  ),
+}
+
+
+class _Integrated:
+  """P and Q of three rounds on a grid of outcomes y."""
+
+  def __init__(self, name, noise):
+    self.schema, self.strategy, sets = THREE_ROUNDS[name]
+    self.event = schemas.event(self.strategy, self.schema, noise)
+    assert sum(sets.values()) == pytest.approx(1.0, rel=1e-12)
+    columns = np.abs(self.strategy.materialize()).T / noise
+    means = np.array([columns[list(rounds)].sum(axis=0) for rounds in sets])
+    axis = np.linspace(-6.5, 6.5 + means.max(), 140)
+    ratios = np.zeros((140, 140, 140))
+    for mean, probability in zip(means, sets.values()):
+      x, y, z = (np.exp(each * axis - each * each / 2) for each in mean)
+      ratios += probability * x[:, None, None] * y[:, None] * z
+    one = np.exp(-axis * axis / 2) / math.sqrt(2 * math.pi) * (axis[1] - axis[0])
+    masses = one[:, None, None] * one[:, None] * one
+    some = masses * np.maximum(ratios, 1) > 1e-12
+    self._ratios, self._masses = ratios[some], masses[some]
+
+  def deltas(self, epsilon):
+    """Of P and Q, of Q and P."""
+    odds = math.exp(epsilon)
+    return (
+      float(self._masses @ np.maximum(self._ratios - odds, 0.0)),
+      float(self._masses @ np.maximum(1 - odds * self._ratios, 0.0)),
+    )
+
+  def epsilon(self, delta):
+    return optimize.brentq(
+      lambda each: max(self.deltas(each)) - delta, 0.0, 20.0, rtol=1e-5
+    )
+
+
+@pytest.mark.parametrize(('noise', 'delta'), [(0.7, 1e-2), (1.0, 1e-3), (2.0, 1e-5)])
+@pytest.mark.parametrize('name', sorted(THREE_ROUNDS))
+def test_three_rounds_are_what_integration_says(name, noise, delta):
+  integrated = _Integrated(name, noise)
+  truth = integrated.epsilon(delta)
+  stated = accountants.epsilon(integrated.event, delta, NAME, BOTH)
+  assert truth <= stated <= 1.05 * truth
+  for epsilon in (truth / 2, truth):
+    exact = max(integrated.deltas(epsilon))
+    assert exact <= accountants.delta(integrated.event, epsilon, NAME, BOTH)
+    assert accountants.delta(integrated.event, epsilon, NAME, BOTH) <= 1.3 * exact
+  # Both directions, without what is added for confidence.
+  mixture = monte_carlo._mixture(integrated.event)
+  for epsilon in (truth / 3, 0.7 * truth):
+    for exact, removed in zip(integrated.deltas(epsilon), (True, False)):
+      proposal = monte_carlo.best_proposal(mixture, removed, epsilon)
+      rng = np.random.default_rng(1)
+      tails = monte_carlo.draw(mixture, rng, 50_000, proposal, epsilon / 2)
+      outcomes = tails.outcomes(epsilon)
+      error = math.sqrt(np.square(outcomes).sum()) / tails.size
+      assert abs(tails.delta(epsilon) - exact) <= 5 * error + 2e-3 * exact + 1e-9
+      assert outcomes.max(initial=0.0) <= math.exp(tails.log_bound) * (1 + 1e-9)
+
+
+def _five_bins(noise=1.0):
+  return schemas.event(
+    strategies.BandedToeplitz.square_root(12, num_bands=4),
+    schemas.BallsInBins(12, 5),
+    noise,
+  )
+
+
+def _breaks(noise=1.0, p=0.2):
+  return schemas.event(
+    strategies.BandedToeplitz.square_root(12, num_bands=4),
+    schemas.BMinSepSampling(12, p, 4),
+    noise,
+  )
+
+
+@pytest.mark.parametrize('make', [_five_bins, _breaks])
+def test_the_same_question_has_the_same_answer(make):
+  asked = [make(), make()]
+  assert len({accountants.epsilon(each, 1e-4, NAME, BOTH) for each in asked}) == 1
+  assert len({accountants.delta(each, 1.0, NAME, BOTH) for each in asked}) == 1
+  # Whatever was asked before.
+  accountant = monte_carlo.MonteCarloAccountant(BOTH).compose(make())
+  accountant.get_epsilon(1e-3)
+  accountant.get_delta(0.5)
+  assert accountant.get_epsilon(1e-4) == accountants.epsilon(make(), 1e-4, NAME, BOTH)
+
+
+def test_each_question_has_outcomes_of_its_own():
+  asked = [_five_bins(), _five_bins(1.0 + 1e-12), _breaks(), _breaks(p=0.2 + 1e-12)]
+  other = strategies.BandedToeplitz(12, (1.0, 0.25))
+  asked.append(schemas.event(other, schemas.BallsInBins(12, 5), 1.0))
+  asked.append(schemas.event(other, schemas.BallsInBins(12, 6), 1.0))
+  asked.append(schemas.event(other, schemas.BMinSepSampling(12, 0.2, 4), 1.0))
+  asked.append(schemas.event(other, schemas.BMinSepSampling(12, 0.2, 5), 1.0))
+  seeds = {
+    monte_carlo._seed(event, at, side)
+    for event in asked
+    for at in (1e-6, 1e-6 * (1 + 1e-15), 1.0)
+    for side in ('removed', 'added')
+  }
+  assert len(seeds) == len(asked) * 3 * 2
+  # They are what is drawn by: the bits of an estimate differ.
+  near = [
+    accountants.epsilon(_breaks(1.0 + k * 1e-9), 1e-4, NAME, BOTH) for k in (0, 1)
+  ]
+  assert near[0] != near[1] and near[0] == pytest.approx(near[1], rel=0.02)
+
+
+@pytest.mark.parametrize('noise', [0.5, 2.0])
+@pytest.mark.parametrize('make', [_five_bins, _breaks])
+def test_answers_are_not_above_the_deterministic_bound(make, noise):
+  event = make(noise)
+  for delta in (1e-3, 1e-6):
+    bound = accountants.epsilon(event.bound, delta, 'pld', BOTH)
+    assert accountants.epsilon(event, delta, NAME, BOTH) < 0.98 * bound
+  for epsilon in (0.3, 2.0):
+    bound = accountants.delta(event.bound, epsilon, 'pld', BOTH)
+    assert accountants.delta(event, epsilon, NAME, BOTH) <= bound
+
+
+def test_without_sampling_the_answer_is_that_of_the_gaussian():
+  """But for the part of delta that is for the confidence."""
+  identity = strategies.Identity(4)
+  certain = schemas.event(identity, schemas.BMinSepSampling(4, 1.0, 1), 0.9)
+  one = schemas.event(
+    strategies.BandedToeplitz.square_root(4, num_bands=2),
+    schemas.BallsInBins(4, 1),
+    0.9,
+  )
+  for event in (certain, one):
+    for delta in (1e-3, 1e-6):
+      exact = accountants.epsilon(event.bound, delta, 'exact', BOTH)
+      stated = accountants.epsilon(event, delta, NAME, BOTH)
+      assert exact <= stated <= exact * 1.002
+    exact = accountants.delta(event.bound, 2.0, 'exact', BOTH)
+    assert exact <= accountants.delta(event, 2.0, NAME, BOTH) <= exact * 1.001
+
+
+def test_less_sampling_less_noise_and_smaller_delta_have_their_order():
+  rarely, often = (
+    accountants.epsilon(_breaks(p=p), 1e-5, NAME, BOTH) for p in (0.02, 1)
+  )
+  assert rarely < 0.8 * often
+  answers = [accountants.epsilon(_breaks(s), 1e-5, NAME, BOTH) for s in (0.5, 1.0, 4.0)]
+  assert answers[0] > answers[1] > answers[2] > 0
+  answers = [accountants.epsilon(_breaks(), 10.0**-k, NAME, BOTH) for k in (3, 5, 8)]
+  assert answers[0] < answers[1] < answers[2]
+  answers = [accountants.delta(_breaks(), e, NAME, BOTH) for e in (0.0, 0.5, 2.0)]
+  assert 1 > answers[0] > answers[1] > answers[2] > 0
+
+
+@pytest.mark.parametrize(
+  ('n', 'p', 'noise', 'delta'), [(10, 0.1, 1.0, 1e-4), (30, 0.2, 2.0, 1e-5)]
+)
+def test_separation_one_is_poisson_sampling(n, p, noise, delta):
+  event = schemas.event(strategies.Identity(n), schemas.BMinSepSampling(n, p, 1), noise)
+  assert isinstance(event, events.BMinSepDpEvent)
+  one = dp_accounting.PoissonSampledDpEvent(p, dp_accounting.GaussianDpEvent(noise))
+  poisson = dp_accounting.SelfComposedDpEvent(one, n)
+  known = accountants.epsilon(poisson, delta, 'pld', BOTH)
+  stated = accountants.epsilon(event, delta, NAME, BOTH)
+  assert known * (1 - 1e-3) <= stated <= known * 1.08
+  known = accountants.delta(poisson, 0.8, 'pld', BOTH)
+  stated = accountants.delta(event, 0.8, NAME, BOTH)
+  assert known * (1 - 1e-3) <= stated <= known * 1.3
+
+
+def _tails(outcomes, size, log_bound=0.0):
+  """Outcomes in [0, 1] times the bound that are the same for every epsilon."""
+  with np.errstate(divide='ignore'):
+    logs = np.log(outcomes) + log_bound
+  return monte_carlo.Tails(np.full(len(logs), np.inf), logs, size, log_bound)
+
+
+# Rare ones at the bound; common ones; some of all sizes.
+LAWS = {
+  'rare': lambda rng, size, mean: np.ones(rng.binomial(size, mean)),
+  'half': lambda rng, size, mean: np.full(rng.binomial(size, 2 * mean), 0.5),
+  'any': lambda rng, size, mean: rng.random(rng.binomial(size, 2 * mean)),
+  'small': lambda rng, size, mean: 0.02 * rng.random(rng.binomial(size, 100 * mean)),
+}
+
+
+@pytest.mark.parametrize('log_bound', [0.0, -9.0])
+@pytest.mark.parametrize('size', [400, 3000])
+@pytest.mark.parametrize('law', sorted(LAWS))
+def test_a_mean_of_delta_passes_as_rarely_as_is_said(law, size, log_bound):
+  rng, times, beta, mean = np.random.default_rng(3), 2000, 0.05, 0.008
+  delta = mean * math.exp(log_bound)
+  passed = sum(
+    _tails(LAWS[law](rng, size, mean), size, log_bound).passes(
+      1.0, delta, math.log(beta)
+    )
+    for _ in range(times)
+  )
+  assert passed <= stats.binom.isf(1e-7, times, beta)
+  # A smaller mean is told from it: this is not since nothing ever passes.
+  few = LAWS[law](rng, 3000, mean / 8)
+  assert _tails(few, 3000, log_bound).passes(1.0, delta, math.log(beta))
+
+
+def test_nothing_passes_of_too_small_a_sample_and_little_does_by_chance():
+  log_beta = math.log(1e-9)
+  # With not a single outcome, log(1 / beta) / delta have to be drawn.
+  assert not _tails(np.zeros(0), 2000, 0.0).passes(1.0, 0.01, log_beta)
+  assert _tails(np.zeros(0), 2400, 0.0).passes(1.0, 0.01, log_beta)
+  # An outcome that cannot reach delta passes at once.
+  assert _tails(np.ones(10), 10, math.log(0.009)).passes(1.0, 0.01, log_beta)
+  assert not _tails(np.ones(10), 10, math.log(0.011)).passes(1.0, 0.01, log_beta)
+
+
+@pytest.mark.parametrize(('delta', 'log_bound'), [(1e-3, -0.5), (1e-6, -6.5)])
+def test_samples_are_large_enough_for_what_is_below_delta(delta, log_bound):
+  """In the worst case, outcomes of 0 and B, half of delta needs four times as many."""
+  log_beta = monte_carlo._log_beta(delta)
+  assert math.exp(log_beta) * 2 * monte_carlo.MOST_ASKED == pytest.approx(
+    monte_carlo.SHARE * delta, rel=1e-9
+  )
+  size = monte_carlo._size(log_bound, delta, log_beta)
+  assert monte_carlo._FEWEST <= size < monte_carlo._MOST
+  rng, mean = np.random.default_rng(4), delta / math.exp(log_bound)
+
+  def passed(times, share):
+    return sum(
+      _tails(
+        LAWS['rare'](rng, times * size, share * mean), times * size, log_bound
+      ).passes(1.0, delta, log_beta)
+      for _ in range(100)
+    )
+
+  assert passed(1, 1 / 8) >= 90
+  assert passed(4, 1 / 2) >= 90
+  assert passed(4, 1) == 0
+
+
+@pytest.mark.parametrize('removed', [True, False])
+@pytest.mark.parametrize('make', [_five_bins, _breaks])
+def test_what_passes_does_so_for_larger_epsilon_and_delta(make, removed):
+  mixture = monte_carlo._mixture(make())
+  proposal = monte_carlo.best_proposal(mixture, removed, 1.0)
+  tails = monte_carlo.draw(mixture, np.random.default_rng(5), 20_000, proposal, 0.01)
+  assert np.all(np.diff(tails.losses) <= 0) and tails.losses[-1] > 0.01
+  epsilons, deltas = np.linspace(0.01, 5.0, 40), np.geomspace(1e-6, 0.9, 40)
+  passed = np.array(
+    [[tails.passes(e, d, math.log(1e-6)) for d in deltas] for e in epsilons]
+  )
+  assert 0.1 < passed.mean() < 0.9
+  assert np.all(np.diff(passed.astype(int), axis=0) >= 0)
+  assert np.all(np.diff(passed.astype(int), axis=1) >= 0)
+  assert np.all(np.diff([tails.delta(each) for each in epsilons]) <= 0)
+
+
+@pytest.mark.parametrize('removed', [True, False])
+def test_the_best_proposal_has_the_least_bound(removed):
+  for mixture in (
+    mixtures.Bins(strategies.Identity(6), 6, 0.8),
+    mixtures.Bins(TRIPLE, 5, 0.8),
+    mixtures.Renewals(PAIR, 2, 0.4, 1.5),
+  ):
+    for epsilon in (0.1, 1.0, 5.0):
+      best = monte_carlo.best_proposal(mixture, removed, epsilon)
+      assert best.removed == removed and best.a > 1
+      least = mixture.log_bound(best, epsilon)
+      for a in 1 + np.geomspace(1e-3, 100, 200):
+        assert least <= mixture.log_bound(mixtures.Proposal(a, removed), epsilon) + 1e-4
+  # For equal norms: min over a of (a - 1)^(a - 1) / a^a exp((a^2 - a) v / 2 - ...).
+  equal, epsilon = mixtures.Bins(strategies.Identity(6), 6, 0.8), 1.5
+  at = monte_carlo.best_proposal(equal, removed, epsilon).a
+  slope = math.log((at - 1) / at) - epsilon + (2 * at - 1) / (2 * 0.8**2)
+  assert abs(slope) < 0.02
+
+
+def test_no_noise_is_infinite():
+  strategy = strategies.BandedToeplitz.square_root(6, num_bands=2)
+  for schema in (schemas.BallsInBins(6, 3), schemas.BMinSepSampling(6, 0.2, 2)):
+    event = schemas.event(strategy, schema, 0.0)
+    assert accountants.epsilon(event, 1e-6, NAME, BOTH) == math.inf
+    assert accountants.delta(event, 3.0, NAME, BOTH) == 1.0
+  nothing = monte_carlo.MonteCarloAccountant(BOTH)
+  assert nothing.get_epsilon(1e-6) == nothing.get_delta(1.0) == 0.0
+
+
+@pytest.mark.parametrize('make', [_five_bins, _breaks])
+def test_what_composes_is_refused(make):
+  event, refused = make(), dp_accounting.UnsupportedEventError
+  other = make(2.0)
+  for together in (
+    dp_accounting.SelfComposedDpEvent(event, 2),
+    dp_accounting.ComposedDpEvent([event, event]),
+    dp_accounting.ComposedDpEvent([event, other]),
+    dp_accounting.ComposedDpEvent([event, dp_accounting.GaussianDpEvent(1.0)]),
+  ):
+    with pytest.raises(refused):
+      monte_carlo.MonteCarloAccountant(BOTH).compose(together)
+    with pytest.raises(refused):
+      accountants.epsilon(together, 1e-5, NAME, BOTH)
+  one_more = monte_carlo.MonteCarloAccountant(BOTH).compose(event)
+  for added in (event, other):
+    with pytest.raises(refused, match='one alone'):
+      one_more.compose(added)
+  with pytest.raises(refused, match='one alone'):
+    monte_carlo.MonteCarloAccountant(BOTH).compose(event, 2)
+  # What was refused changed nothing, and one in whatever wrapping is one.
+  answer = accountants.epsilon(event, 1e-3, NAME, BOTH)
+  assert one_more.get_epsilon(1e-3) == answer
+  wrapped = dp_accounting.ComposedDpEvent([dp_accounting.SelfComposedDpEvent(event, 1)])
+  assert accountants.epsilon(wrapped, 1e-3, NAME, BOTH) == answer
+
+
+def test_other_events_and_relations_are_refused():
+  refused = dp_accounting.UnsupportedEventError
+  gaussian = dp_accounting.GaussianDpEvent(1.0)
+  for event in (
+    gaussian,
+    dp_accounting.PoissonSampledDpEvent(0.1, gaussian),
+    events.AllocatedDpEvent(3, 3, gaussian),
+    dp_accounting.LaplaceDpEvent(1.0),
+  ):
+    with pytest.raises(refused):
+      monte_carlo.MonteCarloAccountant(BOTH).compose(event)
+    with pytest.raises(refused):
+      accountants.epsilon(event, 1e-5, NAME, BOTH)
+  for event in (_five_bins(), _breaks()):
+    with pytest.raises(refused, match='REPLACE_ONE'):
+      accountants.epsilon(event, 1e-5, NAME, Relation.REPLACE_ONE)
+    one = accountants.epsilon(event, 1e-3, NAME, BOTH)
+    assert accountants.epsilon(event, 1e-3, NAME, Relation.REPLACE_SPECIAL) == one
+
+
+@pytest.mark.parametrize('p', [1e-3, 1.0])
+@pytest.mark.parametrize('noise', [0.5, 1.0])
+def test_huge_breaks_are_answered(noise, p):
+  n, b = 5, 10**12
+  event = schemas.event(strategies.Identity(n), schemas.BMinSepSampling(n, p, b), noise)
+  # All but never in a round: with probability n / b at most.
+  assert 0 <= accountants.epsilon(event, 1e-6, NAME, BOTH) <= 0.05
+  assert 0 <= accountants.delta(event, 2.0, NAME, BOTH) <= 5 * n / b
+
+
+@pytest.mark.parametrize('sampling', [
+  schemas.BMinSepSampling(20, 1e-9, 1),
+  schemas.BMinSepSampling(3, 1.0, 1),
+  schemas.BallsInBins(3, 3),
+  schemas.BallsInBins(3, 1),
+])  # fmt: skip
+@pytest.mark.parametrize('noise', [0.01, 0.02, 0.3, 1.5, 50.0])
+def test_little_and_much_noise_is_answered(sampling, noise):
+  strategy = strategies.BandedToeplitz.square_root(sampling.num_rounds, 1)
+  if isinstance(sampling, schemas.BallsInBins):
+    strategy = strategies.BandedToeplitz.square_root(3, 2)
+  event = schemas.event(strategy, sampling, noise)
+  bound = accountants.epsilon(event.bound, 1e-5, 'pld', BOTH)
+  assert 0 <= accountants.epsilon(event, 1e-5, NAME, BOTH) <= bound
