@@ -151,8 +151,8 @@ def without_mixtures(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
 
   Example:
     >>> from tff_dp_aggregators.accounting import schemas
-    >>> blt = strategies.BLT.optimize(strategies.Participation(8, 8), cache=False)
-    >>> event = schemas.event(blt, schemas.BallsInBins(8, 8), noise_multiplier=2.0)
+    >>> toeplitz = strategies.BandedToeplitz.square_root(8, num_bands=4)
+    >>> event = schemas.event(toeplitz, schemas.BallsInBins(8, 8), 2.0)
     >>> type(event).__name__, type(without_mixtures(event)).__name__
     ('BallsInBinsDpEvent', 'ComposedDpEvent')
   """
