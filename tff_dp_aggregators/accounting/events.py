@@ -149,12 +149,8 @@ def _short(event: Any) -> str:
 def without_mixtures(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
   """The event with bounds in place of what is made of a whole strategy.
 
-  Example:
-    >>> from tff_dp_aggregators.accounting import schemas
-    >>> toeplitz = strategies.BandedToeplitz.square_root(8, num_bands=4)
-    >>> event = schemas.event(toeplitz, schemas.BallsInBins(8, 8), 2.0)
-    >>> type(event).__name__, type(without_mixtures(event)).__name__
-    ('BallsInBinsDpEvent', 'ComposedDpEvent')
+  Args:
+    event: One of them, or composed of some.
   """
   if isinstance(event, (BallsInBinsDpEvent, BMinSepDpEvent)):
     return event.bound

@@ -688,3 +688,14 @@ def test_help_says_what_the_advice_goes_by_and_lists_all_flags():
   assert result.returncode == 0
   for words in ('within 5% of the least', '--min_separation', '--model_size', '--plot'):
     assert words in result.stdout
+
+
+def test_an_accountant_that_draws_outcomes_is_for_one_row():
+  with pytest.raises(ValueError, match='accountant=monte_carlo reads .* leave it out'):
+    planning.Task(
+      strategies.Participation(20),
+      model_size=1000,
+      target_delta=1e-6,
+      noise_multiplier=2.0,
+      accountant='monte_carlo',
+    )

@@ -236,6 +236,42 @@ def test_ledgers_with_the_cohorts_of_one_draw_do_not_compose(tmp_path):
   sources.check_not_forked(everybody)
 
 
+@pytest.mark.parametrize('kind', ['bins', 'correlated', 'k rounds'])
+def test_ledgers_whose_clients_drew_the_same_rounds_do_not_compose(kind, tmp_path):
+  one = events.AllocatedDpEvent(10, 10, dp_accounting.GaussianDpEvent(2.0))
+  first = {
+    'bins': one,
+    'correlated': dp_accounting.ComposedDpEvent(
+      [one, dp_accounting.GaussianDpEvent(3.0)]
+    ),
+    'k rounds': dp_accounting.SelfComposedDpEvent(one, 3),
+  }[kind]
+
+  def write(name, sizes):
+    path = str(tmp_path / name)
+    with ledger.LedgerWriter(path, delta=1e-6) as writer:
+      for this_round, size in enumerate(sizes):
+        writer.append(
+          event=dp_accounting.NoOpDpEvent() if this_round else first,
+          cohort_requested=size,
+          cohort_reported=size,
+          clip_norm=0.5,
+          noise_multiplier=1.0,
+          strategy_checksum=name,
+        )
+    return path
+
+  rng = np.random.default_rng(1)
+  sizes, others = (rng.binomial(400, 0.1, 10).tolist() * 3 for _ in range(2))
+  paths = write('one', sizes), write('other', others), write('same', sizes[:25])
+  sources.check_not_forked(paths[:2])
+  with pytest.raises(ValueError, match='cohorts of the same sizes, drawn at random'):
+    sources.check_not_forked(paths)
+  # A few rounds have the same sizes by chance, however often they come back.
+  few = [write(f'few {i}', [40, 40, 39] * 10) for i in range(2)]
+  sources.check_not_forked(few)
+
+
 def test_a_run_given_twice_is_refused_whatever_it_comes_as(tmp_path):
   reporting.write_run(tmp_path / 'run', reporting.TREE_OF_20, 20)
   log = reporting.write_log(tmp_path / 'rounds.csv', 20)

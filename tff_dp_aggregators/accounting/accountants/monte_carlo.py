@@ -228,7 +228,7 @@ class MonteCarloAccountant(parts.Accountant):
     known = pld.PldAccountant(self.neighboring_relation).compose(event.bound)
     certain = known.get_delta(target_epsilon)
     mixture = _mixture(event)
-    worst = 0.0
+    worst, largest_aim = 0.0, 0.0
     for side in (_REMOVED, _ADDED):
       rng = np.random.default_rng(_seed(event, target_epsilon, side))
       proposal = best_proposal(mixture, side == _REMOVED, target_epsilon)
@@ -238,8 +238,9 @@ class MonteCarloAccountant(parts.Accountant):
       log_beta = _log_beta(aim)
       size = _size(pilot.log_bound, aim, log_beta)
       tails = draw(mixture, rng, size, proposal, target_epsilon)
-      worst = max(worst, _least_delta(tails, target_epsilon, log_beta) + SHARE * aim)
-    return min(certain, worst, 1.0)
+      worst = max(worst, _least_delta(tails, target_epsilon, log_beta))
+      largest_aim = max(largest_aim, aim)
+    return min(certain, worst + SHARE * largest_aim, 1.0)
 
   def _event(self) -> Any:
     """The one event; or the epsilon that is known without it, 0 or infinite."""

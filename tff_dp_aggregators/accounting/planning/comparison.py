@@ -121,6 +121,13 @@ class Task:
     _check_options_are_used(self.given, self.mechanisms or registry.KINDS)
     if self.accountant is not None:
       _check_choice('accountant', self.accountant, accountants.ACCOUNTANTS)
+      if accountants.ACCOUNTANTS[self.accountant].is_drawn:
+        raise ValueError(
+          f'accountant={self.accountant} reads the events of few rows, and its '
+          'confidence covers one calibration: leave it out, and find the noise of the '
+          'row that you choose with tff-dp-report --accountant='
+          f'{self.accountant}.'
+        )
 
   @property
   def given(self) -> dict[str, int]:

@@ -99,19 +99,24 @@ def is_repeated(event: dp_accounting.DpEvent) -> bool:
 
   Or of all rounds, if a client's are drawn together: they are in the first line.
   """
-  if _is_allocated(event):
+  if is_allocated(event):
     return True
   if isinstance(event, _SAMPLES):
     return isinstance(event.event, (dp_accounting.GaussianDpEvent, *_INDEPENDENT))
   return isinstance(event, _INDEPENDENT)
 
 
-def _is_allocated(event: dp_accounting.DpEvent) -> bool:
+def is_allocated(event: dp_accounting.DpEvent) -> bool:
+  """Whether it is of rounds that each client draws before the first.
+
+  Args:
+    event: Of all rounds; or the part of it that they do not share.
+  """
   if isinstance(event, dp_accounting.SelfComposedDpEvent):
     event = event.event
-  gaussian_event = dp_accounting.GaussianDpEvent
-  is_allocated = isinstance(event, events.AllocatedDpEvent)
-  return is_allocated and isinstance(event.event, gaussian_event)
+  return isinstance(event, events.AllocatedDpEvent) and isinstance(
+    event.event, dp_accounting.GaussianDpEvent
+  )
 
 
 def split(
@@ -131,7 +136,7 @@ def split(
   apart = [
     each
     for each in event.events
-    if isinstance(each, dp_accounting.LaplaceDpEvent) or _is_allocated(each)
+    if isinstance(each, dp_accounting.LaplaceDpEvent) or is_allocated(each)
   ]
   rest = [each for each in event.events if each not in apart]
   return apart, dp_accounting.ComposedDpEvent(rest)

@@ -24,6 +24,7 @@ from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.records import agreement
 from tff_dp_aggregators.accounting.records import attempts
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
+from tff_dp_aggregators.accounting.records import ledger_spent
 from tff_dp_aggregators.accounting.records import log_participation
 from tff_dp_aggregators.accounting.records import round_log as round_log_lib
 from tff_dp_aggregators.accounting.records import strict_json
@@ -227,7 +228,12 @@ def _draws_of(run_dir: str, config: Mapping[str, Any]) -> Optional[tuple[str, An
 
 
 def _drawn_sizes(entries: Sequence[Any]) -> list[int]:
-  """Clients of each round, if it drew each by itself."""
+  """Clients of each round, if it drew each by itself; those of one cycle, of bins."""
+  together, _ = ledger_spent.split(entries[0].dp_event)
+  if any(ledger_spent.is_allocated(each) for each in together):
+    sizes = [entry.cohort_requested for entry in entries]
+    cycles = range(1, len(sizes) + 1)
+    return sizes[: next(c for c in cycles if sizes[c:] == sizes[: len(sizes) - c])]
   return [
     entry.cohort_requested
     for entry in entries
@@ -255,7 +261,7 @@ def check_not_forked(ledgers: Sequence[str]) -> None:
   difference then has none. Such ledgers name one key, begin alike, or have a result in
   common: with noise of its own no run releases what another did.
 
-  Nor that two drew the same clients by Poisson sampling, as far as sizes tell.
+  Nor that two drew the same clients, each by itself, as far as sizes tell.
 
   Args:
     ledgers: Paths.

@@ -113,7 +113,7 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
   if inputs.ledger is not None:
     ledger_checks.check(mechanism, inputs.ledger)
     ledger_checks.check_clip_norm(mechanism, inputs.clip_norm, inputs.ledger.entries)
-    event, run = _event_of(mechanism, inputs.ledger), _run(inputs, inputs.ledger)
+    event, run = _event_of(inputs, inputs.ledger), _run(inputs, inputs.ledger)
     if mechanism.clipped_count_stddev is None:
       clip_norm = _only_clip_norm(inputs.ledger.entries)
   target = None
@@ -613,13 +613,18 @@ def _aborted_event(
 
 
 def _event_of(
-  mechanism: joint_lib.AnyMechanism, ledger: ledger_lib.Ledger
+  inputs: inputs_lib.Inputs, ledger: ledger_lib.Ledger
 ) -> dp_accounting.DpEvent:
   """What all rounds and attempts of a ledger spent together."""
+  mechanism = inputs.mechanism
   attempts = _aborted_event(mechanism, ledger)
   if isinstance(attempts, dp_accounting.NoOpDpEvent):
-    spent, planned = ledger.total_event, mechanism.event
-    # Of some events a ledger has bounds; if all rounds are in it, they are the plan's.
+    spent = ledger.total_event
+    # Of some events a ledger has bounds, which are those of other samplings as well:
+    # what they stand for is known from the run's configuration alone.
+    if not any(file['role'] == 'config' for file in inputs.files):
+      return spent
+    planned = mechanism.event
     return planned if spent == events.as_written(planned) else spent
   return events.simplify(dp_accounting.ComposedDpEvent([ledger.total_event, attempts]))
 
