@@ -51,7 +51,7 @@ def samplings() -> dict[str, tuple[str, ...]]:
   always = tuple(offer.name for offer in schemas.LIMITS.offers)
   allowed = {schemas.LIMITS.flag: always}
   for kind in schemas.KINDS.values():
-    if kind.is_sampled:
+    if kind.is_sampled and kind.offers:
       allowed[kind.flag] = (*always, *(offer.name for offer in kind.offers))
   return allowed
 

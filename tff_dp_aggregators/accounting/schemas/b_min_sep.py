@@ -194,7 +194,7 @@ class BMinSep(base.Allocation[BMinSepSampling]):
       )
     raise ValueError(
       '--sampling=b_min_sep needs --sampled_separation; and --free_probability, or '
-      '--population and --cohort.'
+      '--population and --cohort, and not both.'
     )
 
   def assumption(self, schema: BMinSepSampling) -> str:

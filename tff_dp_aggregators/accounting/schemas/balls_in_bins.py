@@ -146,9 +146,11 @@ class Bins(base.Allocation[BallsInBins]):
     if set(given) == {'cycle_length'}:
       return BallsInBins(num_rounds, given['cycle_length'])
     if set(given) == {'population', 'cohort'}:
-      return BallsInBins.of_cohort(num_rounds, given['population'], given['cohort'])
+      made = BallsInBins.of_cohort(num_rounds, given['population'], given['cohort'])
+      return self.of_this_cohort(made, given['population'], given['cohort'])
     raise ValueError(
-      '--sampling=balls_in_bins needs --cycle_length, or --population and --cohort.'
+      '--sampling=balls_in_bins needs --cycle_length, or --population and --cohort, '
+      'and not both.'
     )
 
   def assumption(self, schema: BallsInBins) -> str:

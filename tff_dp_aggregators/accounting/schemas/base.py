@@ -362,6 +362,27 @@ class Allocation(Kind[S]):
       noise_multiplier: Standard deviation of z over the clip norm, above 0.
     """
 
+  def of_this_cohort(self, schema: S, population: int, cohort: float) -> S:
+    """A schema that was made for a cohort, if that is what it has.
+
+    Args:
+      schema: What was made.
+      population: Clients there are.
+      cohort: Clients of a round that were asked for, in the mean.
+
+    Raises:
+      ValueError: If it has others, as rounds of a client are whole numbers.
+    """
+    has = self.cohort(schema, population) or 0.0
+    if abs(has - cohort) > _COHORT_TOLERANCE * cohort:
+      raise ValueError(
+        f'--cohort={cohort:g} of --population={population} clients in '
+        f'{schema.num_rounds} rounds does not fit --sampling={self.flag}, where a '
+        f'client has whole numbers of rounds: the next larger one is '
+        f'--cohort={has:.6g}.'
+      )
+    return schema
+
   def event(
     self,
     strategy: strategies.Strategy,
@@ -454,6 +475,8 @@ def run_noise_multiplier(noise_multiplier: float, relation: Relation) -> float:
   return checked / sensitivity_factor(relation)
 
 
+# A cohort this much larger than one that was asked for is as good, relative.
+_COHORT_TOLERANCE = 0.01
 # Rounds up to which a matrix is held against what is said of it.
 _MAX_LOOKED_AT = 1024
 # A flag of more than one kind.

@@ -176,12 +176,13 @@ class Allocated(base.Allocation[RandomAllocation]):
     if set(given) == {'rounds_of_a_client'}:
       return RandomAllocation(num_rounds, given['rounds_of_a_client'])
     if set(given) == {'population', 'cohort'}:
-      return RandomAllocation.of_cohort(
+      made = RandomAllocation.of_cohort(
         num_rounds, given['population'], given['cohort']
       )
+      return self.of_this_cohort(made, given['population'], given['cohort'])
     raise ValueError(
       '--sampling=random_allocation needs --rounds_of_a_client, or --population and '
-      '--cohort.'
+      '--cohort, and not both.'
     )
 
   def assumption(self, schema: RandomAllocation) -> str:
