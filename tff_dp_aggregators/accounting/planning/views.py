@@ -318,12 +318,14 @@ def _notes(comparison: planning.Comparison) -> list[str]:
       'Rows with sampling hold only if the server really samples so, every round and '
       'unobserved; --sampling says that it does.'
     )
-  if comparison.task.accountant is None and any(
-    row.accountant == accountants.QUICK_BOUND and not comparison.may_be_advised(row)
+  quick = dict.fromkeys(
+    planning.offers()[row.sampling].title
     for row in comparison.rows
-  ):
+    if row.accountant == accountants.QUICK_BOUND and not comparison.may_be_advised(row)
+  )
+  if comparison.task.accountant is None and quick:
     notes.append(
-      'Their noise and epsilon are upper bounds by '
+      f'With {", ".join(quick)}, noise and epsilon are upper bounds by '
       f'{accountants.entry_of(accountants.QUICK_BOUND).title}; --sampling gives the '
       'tightest, in up to a minute each.'
     )
