@@ -27,7 +27,7 @@ def load() -> dict[str, Any]:
     >>> 'tree' in load()['$defs']['mechanism']['properties']['name']['enum']
     True
     >>> load()['$defs']['guarantee']['properties']['accountant']['enum']
-    ['exact', 'pld', 'prv', 'rdp', 'zcdp']
+    ['exact', 'pld', 'prv', 'rdp', 'zcdp', 'monte_carlo']
   """
   schema: dict[str, Any] = json.loads(_PATH.read_text(encoding='utf-8'))
   definitions = schema['$defs']
