@@ -691,11 +691,6 @@ def test_help_says_what_the_advice_goes_by_and_lists_all_flags():
 
 
 def test_an_accountant_that_draws_outcomes_is_for_one_row():
+  task = {'noise_multiplier': 2.0, 'accountant': 'monte_carlo'}
   with pytest.raises(ValueError, match='accountant=monte_carlo reads .* leave it out'):
-    planning.Task(
-      strategies.Participation(20),
-      model_size=1000,
-      target_delta=1e-6,
-      noise_multiplier=2.0,
-      accountant='monte_carlo',
-    )
+    planning.Task(strategies.Participation(20), 1000, 1e-6, **task)
