@@ -11,6 +11,8 @@ Claims:
 * Weights have the mean 1, under P as under Q, and batches change nothing about it.
 * No outcome adds more to a delta than the bound says; the bound is attained for equal
   norms, and the obvious tilt, w^2 - w, has none that is smaller.
+* Second moments of L are those of enumeration, pairs of sets are drawn as often as they
+  should, and bounds of squares are attained; they are smaller where sets are unknown.
 * Many rounds neither overflow nor lose digits; a ratio past float64 is refused.
 """
 
@@ -26,6 +28,7 @@ from scipy import stats
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.accountants import mixtures
+from tff_dp_aggregators.accounting.accountants import renewals
 
 # Stretch and tilt: of P, of both directions at a = 1.3 and 4, and arbitrary ones.
 STRETCHED = [(1.0, 0.0), (1.3, 0.3), (-0.3, -1.3), (4.0, 3.0), (-3.0, -4.0), (0.6, 2.0)]
@@ -110,7 +113,7 @@ def _cases():
     columns = np.abs(strategy.materialize()).T / 0.8
     yield (
       f'{make.__name__}-{n}-{b}-{p}',
-      mixtures.Renewals(strategy, b, p, 0.8),
+      renewals.Renewals(strategy, b, p, 0.8),
       _means(strategy, 0.8, sets),
       np.array(list(sets.values())),
       columns,
@@ -138,7 +141,7 @@ def test_likelihood_ratios_are_those_of_enumeration(
   rng = np.random.default_rng(1)
   y = rng.normal(size=(40, columns.shape[1])) * np.geomspace(0.1, 3, 40)[:, None]
   for stretch, tilt in STRETCHED:
-    found = mixture._ratios(y @ columns.T, stretch, tilt)
+    found = mixture.log_ratios(y @ columns.T, stretch, tilt)
     expected = _ratios(means, probabilities, y, stretch, tilt)
     np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-11)
 
@@ -177,7 +180,7 @@ def _check_frequencies(counts, expected):
 @pytest.mark.parametrize(('n', 'b', 'p'), SAMPLINGS)
 def test_rounds_are_drawn_as_often_as_enumeration_says(n, b, p, tilt):
   strategy, sets, size = _signed(n, b), _sets(n, b, p), 20_000
-  mixture = mixtures.Renewals(strategy, b, p, 0.8)
+  mixture = renewals.Renewals(strategy, b, p, 0.8)
   taken = mixture._rounds(np.random.default_rng(n + b), size, tilt)
   assert taken.shape == (n, size)
   drawn = collections.Counter(tuple(np.flatnonzero(each)) for each in taken.T)
@@ -208,7 +211,7 @@ def test_bins_are_drawn_as_often_as_enumeration_says(n, b, tilt):
   mixture = mixtures.Bins(strategy, b, 1.1)
   columns = min(n, b)
   rng = _KnownNoise(b, np.zeros((size, columns)))
-  inner = mixture._draw(rng, size, 1.5, tilt)
+  inner = mixture.draw(rng, size, 1.5, tilt)
   means = _means(strategy, 1.1, sets)
   added = np.array([row for row, rounds in zip(means, sets) if rounds])
   # Without noise, it is w times the inner products of one of them with all.
@@ -230,18 +233,18 @@ def test_bins_add_up_their_columns_and_noise_is_that_of_outcomes(num_bins):
   columns = added.shape[1]
   # One unit of noise at a time: inner products have the covariances of y's.
   rng = _KnownNoise(1, np.eye(columns))
-  inner = mixtures.Bins(strategy, num_bins, 2.0)._draw(rng, columns, 0.0, 0.0)
+  inner = mixtures.Bins(strategy, num_bins, 2.0).draw(rng, columns, 0.0, 0.0)
   np.testing.assert_allclose(inner.T @ inner, added.T @ added / 4, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize(('n', 'b', 'p'), SAMPLINGS)
 def test_inner_products_are_those_of_the_drawn_rounds_and_noise(n, b, p):
   strategy, size = _signed(n, b), 200
-  mixture = mixtures.Renewals(strategy, b, p, 0.7)
+  mixture = renewals.Renewals(strategy, b, p, 0.7)
   columns = np.abs(strategy.materialize()) / 0.7
   noise = np.random.default_rng(3).normal(size=(n, size))
   for stretch, tilt in STRETCHED:
-    inner = mixture._draw(_KnownNoise(4, noise), size, stretch, tilt)
+    inner = mixture.draw(_KnownNoise(4, noise), size, stretch, tilt)
     rounds = mixture._rounds(np.random.default_rng(4), size, tilt)
     outcomes = noise + stretch * columns @ rounds
     np.testing.assert_allclose(inner, (columns.T @ outcomes).T, rtol=1e-11, atol=1e-11)
@@ -250,12 +253,12 @@ def test_inner_products_are_those_of_the_drawn_rounds_and_noise(n, b, p):
 def test_separation_one_is_independent_rounds():
   """Poisson sampling: the ratio is a product over rounds, so is the moment."""
   n, p, noise = 9, 0.3, 0.9
-  mixture = mixtures.Renewals(strategies.Identity(n), 1, p, noise)
+  mixture = renewals.Renewals(strategies.Identity(n), 1, p, noise)
   inner = np.random.default_rng(5).normal(size=(50, n)) * 2
   for stretch, tilt in STRETCHED:
     norm = (stretch**2 - tilt) / (2 * noise**2)
     expected = np.log(1 - p + p * np.exp(stretch * inner - norm)).sum(axis=1)
-    found = mixture._ratios(inner, stretch, tilt)
+    found = mixture.log_ratios(inner, stretch, tilt)
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
     moment = n * math.log(1 - p + p * math.exp(tilt / (2 * noise**2)))
     assert mixture.log_moment(tilt) == pytest.approx(moment, rel=1e-12)
@@ -267,9 +270,9 @@ def test_separation_one_is_independent_rounds():
 def _weighed():
   """Mixtures of every kind; norms of their sets differ, and some sets are empty."""
   return {
-    'renewals': mixtures.Renewals(_signed(7, 3), 3, 0.3, 2.5),
-    'rare': mixtures.Renewals(_toeplitz(7, 2), 9, 0.2, 1.0),
-    'independent': mixtures.Renewals(strategies.Identity(5), 1, 0.2, 1.5),
+    'renewals': renewals.Renewals(_signed(7, 3), 3, 0.3, 2.5),
+    'rare': renewals.Renewals(_toeplitz(7, 2), 9, 0.2, 1.0),
+    'independent': renewals.Renewals(strategies.Identity(5), 1, 0.2, 1.5),
     'bins': mixtures.Bins(_signed(7, 7), 3, 6.0),
     'empty': mixtures.Bins(_toeplitz(4, 3), 9, 1.0),
   }
@@ -278,14 +281,15 @@ def _weighed():
 WEIGHED = sorted(_weighed())
 
 
-@pytest.mark.parametrize('removed', [True, False])
-@pytest.mark.parametrize('a', [1.05, 1.5, 2.2])
+@pytest.mark.parametrize('proposal', [
+  mixtures.Squared(),
+  *(mixtures.Stretched(a, to) for a in (1.05, 1.5, 2.2) for to in (True, False)),
+])  # fmt: skip
 @pytest.mark.parametrize('name', WEIGHED)
-def test_weights_have_the_mean_one(name, a, removed, monkeypatch):
+def test_weights_have_the_mean_one(name, proposal, monkeypatch):
   mixture, size = _weighed()[name], 40_000
   # Several batches, the last of them smaller.
   monkeypatch.setattr(mixtures, '_BATCH', 17_000 * mixture.cells)
-  proposal = mixtures.Proposal(a, removed)
   losses, log_weights = mixture.losses(
     np.random.default_rng(7), size, proposal, -math.inf
   )
@@ -301,9 +305,11 @@ def test_weights_have_the_mean_one(name, a, removed, monkeypatch):
   assert abs(others.mean() - 1) <= 5 * error
 
 
-@pytest.mark.parametrize('removed', [True, False])
-def test_small_losses_are_left_out_and_nothing_else(removed):
-  mixture, proposal = _weighed()['renewals'], mixtures.Proposal(2.0, removed)
+@pytest.mark.parametrize('proposal', [
+  mixtures.Squared(), mixtures.Stretched(2.0, True), mixtures.Stretched(2.0, False)
+])  # fmt: skip
+def test_small_losses_are_left_out_and_nothing_else(proposal):
+  mixture = _weighed()['renewals']
   every = mixture.losses(np.random.default_rng(8), 5000, proposal, -math.inf)
   some = mixture.losses(np.random.default_rng(8), 5000, proposal, 0.1)
   above = every[0] > 0.1
@@ -316,21 +322,49 @@ def test_small_losses_are_left_out_and_nothing_else(removed):
 @pytest.mark.parametrize('a', [1.01, 1.3, 2.0, 5.0, 10.0])
 @pytest.mark.parametrize('name', WEIGHED)
 def test_no_outcome_adds_more_than_the_bound(name, a, removed):
-  mixture, proposal = _weighed()[name], mixtures.Proposal(a, removed)
+  mixture, proposal = _weighed()[name], mixtures.Stretched(a, removed)
   # Of all sets, and of sets that are drawn from farther away or not as far.
   for stretch in (proposal.stretch, 0.0, 1.5 * proposal.stretch):
     rng = np.random.default_rng(9)
-    inner = mixture._draw(rng, 5000, stretch, proposal.tilt)
-    log_ratios = mixture._ratios(inner, 1.0, 0.0)
-    drawn = mixture._ratios(inner, proposal.stretch, proposal.tilt)
+    inner = mixture.draw(rng, 5000, stretch, proposal.tilt)
+    log_ratios = mixture.log_ratios(inner, 1.0, 0.0)
+    drawn = mixture.log_ratios(inner, proposal.stretch, proposal.tilt)
     drawn -= mixture.log_moment(proposal.tilt)
     losses = log_ratios if removed else -log_ratios
     log_weights = (log_ratios if removed else 0.0) - drawn
     for epsilon in (0.0, 0.05, 0.5, 2.0):
       above = losses > epsilon
       logs = np.log(-np.expm1(epsilon - losses[above])) + log_weights[above]
-      bound = mixture.log_bound(proposal, epsilon)
+      bound = proposal.log_bound(mixture, epsilon)
       assert logs.max(initial=-math.inf) <= bound + 1e-9
+
+
+@pytest.mark.parametrize('name', WEIGHED)
+def test_no_outcome_of_the_square_adds_more_than_the_bound(name):
+  """Of outcomes with a loss of epsilon + log 2, each adds just that."""
+  mixture, proposal = _weighed()[name], mixtures.Squared()
+  inner = np.concatenate(
+    [mixture.draw(np.random.default_rng(9), 5000, w, 0.0) for w in (0.0, 1.0, 2.0, 3.0)]
+  )
+  losses = mixture.log_ratios(inner)
+  log_weights = losses - proposal.log_densities(mixture, inner, losses)
+  for epsilon in (0.0, 0.05, 0.5):
+    above = losses > epsilon
+    logs = np.log(-np.expm1(epsilon - losses[above])) + log_weights[above]
+    bound = proposal.log_bound(mixture, epsilon)
+    assert bound - 0.01 <= logs.max() <= bound + 1e-9
+
+
+def test_squares_are_bounded_by_less_where_sets_are_not_known():
+  """Twenty rounds of two hundred, whose columns overlap in a few."""
+  strategy = strategies.BandedToeplitz.square_root(200, num_bands=8)
+  mixture = renewals.Renewals(strategy, 8, 0.2, 1.2)
+  squared = mixtures.Squared().log_bound(mixture, 8.0)
+  stretched = min(
+    mixtures.Stretched(1 + x, True).log_bound(mixture, 8.0)
+    for x in np.geomspace(1e-3, 100, 300)
+  )
+  assert squared < stretched - 2
 
 
 @pytest.mark.parametrize('removed', [True, False])
@@ -344,7 +378,7 @@ def test_the_bound_is_not_above_that_of_the_obvious_tilt(
   w = a if removed else 1 - a
   other = _log_mean((w * w - w) * norms / 2, probabilities)
   power = (a - 1) * math.log(a - 1) - a * math.log(a)
-  found = mixture.log_bound(mixtures.Proposal(a, removed), 0.7)
+  found = mixtures.Stretched(a, removed).log_bound(mixture, 0.7)
   assert found <= other + power - (a - 1) * 0.7 + 1e-10
   if len(means) > 1 and a == 5.0 and np.ptp(norms) > 0.1:
     assert found < other + power - (a - 1) * 0.7 - 1e-4
@@ -358,28 +392,28 @@ def test_for_equal_norms_the_bound_is_known_and_attained(a, removed):
   for mixture in (
     mixtures.Bins(strategies.Identity(5), 5, 0.8),
     mixtures.Bins(strategies.Identity(1), 1, 0.8),
-    mixtures.Renewals(strategies.Identity(1), 1, 1.0, 0.8),
+    renewals.Renewals(strategies.Identity(1), 1, 1.0, 0.8),
   ):
     v = 1 / 0.8**2
     for epsilon in (0.0, 0.3, 4.0):
       expected = power - (a - 1) * epsilon + (a * a - a) * v / 2
-      proposal = mixtures.Proposal(a, removed)
-      assert mixture.log_bound(proposal, epsilon) == pytest.approx(expected, rel=1e-12)
+      proposal = mixtures.Stretched(a, removed)
+      assert proposal.log_bound(mixture, epsilon) == pytest.approx(expected, rel=1e-12)
   # The last one: a Gaussian, whose loss is log(a / (a - 1)) above epsilon there.
   epsilon, loss = 0.3, 0.3 + math.log(a / (a - 1))
   inner = np.array([[(loss if removed else -loss) + v / 2]])
-  ratio = mixture._ratios(inner, 1.0, 0.0)[0]
-  drawn = mixture._ratios(inner, proposal.stretch, proposal.tilt)[0]
+  ratio = mixture.log_ratios(inner, 1.0, 0.0)[0]
+  drawn = mixture.log_ratios(inner, proposal.stretch, proposal.tilt)[0]
   drawn -= mixture.log_moment(proposal.tilt)
   assert (ratio if removed else -ratio) == pytest.approx(loss, rel=1e-12)
   added = math.log(-math.expm1(epsilon - loss)) + (ratio if removed else 0.0) - drawn
-  assert added == pytest.approx(mixture.log_bound(proposal, epsilon), rel=1e-9)
+  assert added == pytest.approx(proposal.log_bound(mixture, epsilon), rel=1e-9)
 
 
 @pytest.mark.parametrize('noise', [0.08, 0.3])
 def test_many_rounds_neither_overflow_nor_lose_digits(noise):
   n, b, p = 600, 4, 0.4
-  mixture = mixtures.Renewals(_toeplitz(n, b), b, p, noise)
+  mixture = renewals.Renewals(_toeplitz(n, b), b, p, noise)
   columns = np.abs(_toeplitz(n, b).materialize()) / noise
   norms = (columns**2).sum(axis=0)
   rng = np.random.default_rng(10)
@@ -396,20 +430,65 @@ def test_many_rounds_neither_overflow_nor_lose_digits(noise):
     first /= 1 + (b - 1) * p
     expected = _log_mean(sums[:b], first[:, None], axis=0)
     assert np.abs(expected).max() > 50
-    found = mixture._ratios(inner, stretch, tilt)
+    found = mixture.log_ratios(inner, stretch, tilt)
     np.testing.assert_allclose(found, expected, rtol=1e-10)
 
 
 @pytest.mark.parametrize('p', [0.5, 1.0])
 def test_ratios_beyond_float64_are_those_of_logarithms(p):
   # With one round or none of two, known in closed form.
-  mixture = mixtures.Renewals(strategies.Identity(2), 2, p, 0.01)
+  mixture = renewals.Renewals(strategies.Identity(2), 2, p, 0.01)
   inner = np.array([[0.0, 0.0], [9000.0, -50.0], [-3000.0, 12000.0]])
   exponents = np.hstack([inner - 5000.0, np.zeros((3, 1))])
   once = p / (1 + p)
   chances = np.array([once, once, (1 - p) / (1 + p)])
   with np.errstate(divide='ignore'):
     logs = exponents + np.log(chances)
-  found = mixture._ratios(inner, 1.0, 0.0)
+  found = mixture.log_ratios(inner, 1.0, 0.0)
   np.testing.assert_allclose(found, np.logaddexp.reduce(logs, axis=1), rtol=1e-12)
   assert math.isfinite(mixture.log_moment(-100.0) + mixture.log_moment(100.0))
+
+
+@pytest.mark.parametrize(('mixture', 'means', 'probabilities', 'columns'), CASES)
+def test_second_moments_are_those_of_enumeration(
+  mixture, means, probabilities, columns
+):
+  both = np.multiply.outer(probabilities, probabilities)
+  expected = special.logsumexp(means @ means.T, b=both)
+  assert mixture.log_second_moment() == pytest.approx(expected, rel=1e-11, abs=1e-12)
+
+
+@pytest.mark.parametrize(('n', 'b', 'p'), SAMPLINGS)
+@pytest.mark.parametrize('noise', [0.6, 3.0])
+def test_pairs_of_sets_are_drawn_as_often_as_enumeration_says(n, b, p, noise):
+  strategy, sets, size = _signed(n, b), _sets(n, b, p), 30_000
+  mixture = renewals.Renewals(strategy, b, p, noise)
+  taken = mixture._pairs.draw(np.random.default_rng(n + b), size)
+  assert taken.shape == (n, size)
+  drawn = collections.Counter(tuple(each.astype(int)) for each in taken.toarray().T)
+  means, probabilities = _means(strategy, noise, sets), np.array(list(sets.values()))
+  weights = np.outer(probabilities, probabilities) * np.exp(means @ means.T)
+  # Of two sets, only how often each round is in them is known.
+  expected = collections.Counter()
+  for (one, two), weight in zip(itertools.product(sets, sets), weights.ravel()):
+    times = np.bincount([*one, *two], minlength=n)
+    expected[tuple(times)] += size * weight / weights.sum()
+  assert set(drawn) <= set(expected)
+  _check_frequencies([drawn[each] for each in expected], list(expected.values()))
+
+
+@pytest.mark.parametrize(('n', 'b'), [(3, 3), (5, 2), (4, 9), (7, 1)])
+def test_pairs_of_bins_are_drawn_as_often_as_enumeration_says(n, b):
+  strategy, sets, size = _signed(n, n), _bins(n, b), 30_000
+  mixture = mixtures.Bins(strategy, b, 2.5)
+  inner = mixture.draw_squared(_KnownNoise(b, np.zeros((size, min(n, b)))), size)
+  means, probabilities = _means(strategy, 2.5, sets), np.array(list(sets.values()))
+  added = np.array([row for row, rounds in zip(means, sets) if rounds])
+  pairs = list(itertools.combinations_with_replacement(range(len(means)), 2))
+  places = np.array([(means[i] + means[j]) @ added.T for i, j in pairs])
+  apart = np.abs(inner[:, None] - places[None]).max(axis=2)
+  assert np.all((apart < 1e-12).sum(axis=1) == 1)
+  weights = np.outer(probabilities, probabilities) * np.exp(means @ means.T)
+  expected = np.array([weights[i, j] * (1 if i == j else 2) for i, j in pairs])
+  counts = (apart < 1e-12).sum(axis=0)
+  _check_frequencies(counts, size * expected / expected.sum())

@@ -30,6 +30,7 @@ from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.accountants import mixtures
 from tff_dp_aggregators.accounting.accountants import monte_carlo
+from tff_dp_aggregators.accounting.accountants import renewals
 
 BOTH = Relation.ADD_OR_REMOVE_ONE
 NAME = 'monte_carlo'
@@ -324,16 +325,20 @@ def test_the_best_proposal_has_the_least_bound(removed):
   for mixture in (
     mixtures.Bins(strategies.Identity(6), 6, 0.8),
     mixtures.Bins(TRIPLE, 5, 0.8),
-    mixtures.Renewals(PAIR, 2, 0.4, 1.5),
+    renewals.Renewals(PAIR, 2, 0.4, 1.5),
   ):
     for epsilon in (0.1, 1.0, 5.0):
       best = monte_carlo.best_proposal(mixture, removed, epsilon)
-      assert best.removed == removed and best.a > 1
-      least = mixture.log_bound(best, epsilon)
+      assert best.removed == removed
+      least = best.log_bound(mixture, epsilon)
       for a in 1 + np.geomspace(1e-3, 100, 200):
-        assert least <= mixture.log_bound(mixtures.Proposal(a, removed), epsilon) + 1e-4
+        assert (
+          least <= mixtures.Stretched(a, removed).log_bound(mixture, epsilon) + 1e-4
+        )
+      if removed:
+        assert least <= mixtures.Squared().log_bound(mixture, epsilon)
   # For equal norms: min over a of (a - 1)^(a - 1) / a^a exp((a^2 - a) v / 2 - ...).
-  equal, epsilon = mixtures.Bins(strategies.Identity(6), 6, 0.8), 1.5
+  equal, epsilon = mixtures.Bins(strategies.Identity(1), 1, 0.8), 6.0
   at = monte_carlo.best_proposal(equal, removed, epsilon).a
   slope = math.log((at - 1) / at) - epsilon + (2 * at - 1) / (2 * 0.8**2)
   assert abs(slope) < 0.02

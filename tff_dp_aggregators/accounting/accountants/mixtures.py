@@ -7,42 +7,40 @@ dominates. The likelihood ratio of an outcome y,
     L(y) = E_S exp(<m_S, y> - |m_S|^2 / 2),
 
 is a sum over too many sets to enumerate, but not to compute: over bins directly, over
-sets that are b or more apart by recursion over rounds (arXiv:2602.09338).
+sets that are b or more apart by recursion over rounds (`renewals`).
 
-**Importance.** Deltas are rare events, so outcomes are drawn from a mixture that makes
-them frequent: its means are stretched to w m_S, and sets are drawn in proportion to
-their probability times exp(c |m_S|^2 / 2). Let M(c) be the mean of that. The likelihood
-ratio of what is drawn to Q is
+**Importance.** Deltas are rare events, so outcomes are drawn from a distribution that
+makes them frequent, and what H_{e^epsilon} is made of is taken over its density. There
+are two kinds, both with a bound on what an outcome adds, for any a > 1:
 
-    L_w(y) = E_S exp(w <m_S, y> - (w^2 - c) |m_S|^2 / 2) / M(c),
+* `Stretched`: means are stretched to w m_S, and sets are drawn in proportion to their
+  probability times exp(c |m_S|^2 / 2). Let M(c) be the mean of that. The density over Q
+  is E_S exp(w <m_S, y> - (w^2 - c) |m_S|^2 / 2) / M(c), which is bounded by powers of L
+  by Hoelder's inequality: for H(P || Q) with w = a, c = a - 1, from below by
+  L^a / M(c)^a; for H(Q || P) with w = 1 - a, c = -a, by L^(1 - a) M(c)^(a - 1). Other c
+  have larger bounds. The bound is M(a - 1)^a, or M(-a)^(1 - a), times
 
-and the mean is taken of what H_{e^epsilon} is made of, over L_w. For a > 1 that is
-bounded, by Hoelder's inequality:
+      (a - 1)^(a - 1) / a^a exp(-(a - 1) epsilon).
 
-* for H(P || Q) with w = a, c = a - 1, as L_w >= L^a / M(c)^a;
-* for H(Q || P) with w = 1 - a, c = -a, as L_w >= L^(1 - a) M(c)^(a - 1);
-
-and other c have larger bounds. Over all outcomes, the largest is
-
-    M(a - 1)^a  or  M(-a)^(1 - a),  times  (a - 1)^(a - 1) / a^a exp(-(a - 1) epsilon).
-
-(For sets of equal norms both are jax_privacy's bound; in general they are smaller.)
+  (For sets of equal norms both are jax_privacy's; in general they are smaller.)
+* `Squared`: the density over Q is L^2 / E_Q L^2, for H(P || Q). As L^2 is a mean over
+  two sets that are drawn independently, S and S', it is a mixture as well: of means
+  m_S + m_S', in proportion to their probabilities times exp(<m_S, m_S'>). The bound is
+  E_Q L^2 exp(-epsilon) / 4. That is smaller where it matters that sets are not known:
+  M has the norms of sets alone, E_Q L^2 how much two of them overlap.
 """
 
 import abc
 import math
-from typing import NamedTuple
+from typing import NamedTuple, Union
 
 import numpy as np
-from scipy import sparse
 from scipy import special
 
 from tff_dp_aggregators import strategies
 
 # Cells of a batch of outcomes.
 _BATCH = 2**22
-# Likelihood ratios of a round with larger logarithms are not held as such.
-_MAX_WEIGHT = 640.0
 
 
 def bins_of(strategy: strategies.Strategy, num_bins: int) -> np.ndarray:
@@ -63,8 +61,8 @@ def bins_of(strategy: strategies.Strategy, num_bins: int) -> np.ndarray:
   return added
 
 
-class Proposal(NamedTuple):
-  """From where outcomes are drawn, and what they say.
+class Stretched(NamedTuple):
+  """Outcomes of means that are stretched, away from Q or to its other side.
 
   Attributes:
     a: How far from Q, above 1.
@@ -84,13 +82,93 @@ class Proposal(NamedTuple):
     """The c."""
     return self.a - 1 if self.removed else -self.a
 
+  def log_bound(self, mixture: 'Mixture', epsilon: float) -> float:
+    """Logarithm of what one outcome adds to a delta at most.
 
-# Stretch and tilt of P.
-_ITSELF = (1.0, 0.0)
+    Args:
+      mixture: The pair.
+      epsilon: Of the delta.
+    """
+    a = self.a
+    power = special.xlogy(a - 1, a - 1) - special.xlogy(a, a)
+    times = a if self.removed else 1 - a
+    moment = times * mixture.log_moment(self.tilt)
+    return float(moment + power - (a - 1) * epsilon)
+
+  def draw(self, mixture: 'Mixture', rng: np.random.Generator, size: int) -> np.ndarray:
+    """Outcomes, as `Mixture` has them.
+
+    Args:
+      mixture: The pair.
+      rng: Whose numbers decide.
+      size: How many.
+    """
+    return mixture.draw(rng, size, self.stretch, self.tilt)
+
+  def log_densities(
+    self, mixture: 'Mixture', inner: np.ndarray, log_ratios: np.ndarray
+  ) -> np.ndarray:
+    """Logarithms of the densities over Q, of the distribution that is drawn from.
+
+    Args:
+      mixture: The pair.
+      inner: Outcomes.
+      log_ratios: Their log L.
+    """
+    del log_ratios
+    total = mixture.log_ratios(inner, self.stretch, self.tilt)
+    return total - mixture.log_moment(self.tilt)
+
+
+class Squared(NamedTuple):
+  """Outcomes in proportion to the square of their likelihood ratio, to tell P from Q.
+
+  Attributes:
+    removed: Whether P is told from Q; always.
+  """
+
+  removed: bool = True
+
+  def log_bound(self, mixture: 'Mixture', epsilon: float) -> float:
+    """Logarithm of what one outcome adds to a delta at most.
+
+    Args:
+      mixture: The pair.
+      epsilon: Of the delta.
+    """
+    return mixture.log_second_moment() - math.log(4) - epsilon
+
+  def draw(self, mixture: 'Mixture', rng: np.random.Generator, size: int) -> np.ndarray:
+    """Outcomes, as `Mixture` has them.
+
+    Args:
+      mixture: The pair.
+      rng: Whose numbers decide.
+      size: How many.
+    """
+    return mixture.draw_squared(rng, size)
+
+  def log_densities(
+    self, mixture: 'Mixture', inner: np.ndarray, log_ratios: np.ndarray
+  ) -> np.ndarray:
+    """Logarithms of the densities over Q, of the distribution that is drawn from.
+
+    Args:
+      mixture: The pair.
+      inner: Outcomes.
+      log_ratios: Their log L.
+    """
+    del inner
+    return 2 * log_ratios - mixture.log_second_moment()
+
+
+Proposal = Union[Stretched, Squared]
 
 
 class Mixture(abc.ABC):
   """A pair (P, Q), from which outcomes can be drawn.
+
+  An outcome is known by its inner products with the columns, or with sums of them.
 
   Attributes:
     cells: Numbers that one outcome takes.
@@ -103,39 +181,56 @@ class Mixture(abc.ABC):
     """The logarithm of M(c) for a tilt c."""
 
   @abc.abstractmethod
-  def _draw(
+  def log_second_moment(self) -> float:
+    """The logarithm of E_Q L^2."""
+
+  @abc.abstractmethod
+  def draw(
     self, rng: np.random.Generator, size: int, stretch: float, tilt: float
   ) -> np.ndarray:
-    """Inner products of columns, or of their sums, with outcomes; [size, columns].
+    """Inner products of outcomes with columns, or with sums of them; [size, cells].
 
     Args:
       rng: Whose numbers decide.
       size: How many outcomes.
-      stretch: The w.
+      stretch: The w; 0 draws from Q.
       tilt: The c.
     """
 
   @abc.abstractmethod
-  def _ratios(self, inner: np.ndarray, stretch: float, tilt: float) -> np.ndarray:
-    """Logarithms of M(c) L_w of outcomes; [size]."""
-
-  def log_bound(self, proposal: Proposal, epsilon: float) -> float:
-    """Logarithm of what one outcome adds to a delta at most.
+  def draw_squared(self, rng: np.random.Generator, size: int) -> np.ndarray:
+    """The same for outcomes whose density over Q is in proportion to L^2.
 
     Args:
-      proposal: From where it is drawn.
-      epsilon: Of the delta.
+      rng: Whose numbers decide.
+      size: How many outcomes.
     """
-    a = proposal.a
-    power = special.xlogy(a - 1, a - 1) - special.xlogy(a, a)
-    times = a if proposal.removed else 1 - a
-    moment = times * self.log_moment(proposal.tilt)
-    return float(moment + power - (a - 1) * epsilon)
+
+  @abc.abstractmethod
+  def log_ratios(
+    self, inner: np.ndarray, stretch: float = 1.0, tilt: float = 0.0
+  ) -> np.ndarray:
+    """Logarithms of E_S exp(w <m_S, y> - (w^2 - c) |m_S|^2 / 2); by default, of L.
+
+    Args:
+      inner: Outcomes, as `draw` returns them.
+      stretch: The w.
+      tilt: The c.
+    """
+
+  def batches(self, size: int) -> list[int]:
+    """Sizes of parts of a sample that fit into memory.
+
+    Args:
+      size: Of the sample.
+    """
+    batch = max(1, _BATCH // self.cells)
+    return [min(batch, size - start) for start in range(0, size, batch)]
 
   def losses(
     self, rng: np.random.Generator, size: int, proposal: Proposal, least: float
   ) -> tuple[np.ndarray, np.ndarray]:
-    """Draws outcomes of a proposal, in batches that fit into memory.
+    """Draws outcomes of a proposal, in batches.
 
     Args:
       rng: Whose numbers decide.
@@ -147,19 +242,27 @@ class Mixture(abc.ABC):
       Losses, log L of P or -log L of Q, and the logarithms of their weights: the
       densities of P, or of Q, over that of what was drawn.
     """
-    batch = max(1, _BATCH // self.cells)
-    stretch, tilt = proposal.stretch, proposal.tilt
-    log_moment = self.log_moment(tilt)
     losses, weights = [], []
-    for start in range(0, size, batch):
-      inner = self._draw(rng, min(batch, size - start), stretch, tilt)
-      log_ratios = self._ratios(inner, *_ITSELF)
+    for part in self.batches(size):
+      inner = proposal.draw(self, rng, part)
+      log_ratios = self.log_ratios(inner)
       own: np.ndarray = log_ratios if proposal.removed else -log_ratios
       some = own > least
-      drawn = self._ratios(inner[some], stretch, tilt) - log_moment
+      drawn = proposal.log_densities(self, inner[some], log_ratios[some])
       losses.append(own[some])
       weights.append(log_ratios[some] - drawn if proposal.removed else -drawn)
     return np.concatenate(losses), np.concatenate(weights)
+
+  def ratios_of_nobody(self, rng: np.random.Generator, size: int) -> np.ndarray:
+    """Draws log L of outcomes of Q.
+
+    Args:
+      rng: Whose numbers decide.
+      size: How many.
+    """
+    return np.concatenate(
+      [self.log_ratios(self.draw(rng, part, 0.0, 0.0)) for part in self.batches(size)]
+    )
 
 
 class Bins(Mixture):
@@ -193,7 +296,17 @@ class Bins(Mixture):
       total = float(np.logaddexp(total, math.log(self._empty)))
     return total - math.log(self._num_bins)
 
-  def _ratios(self, inner: np.ndarray, stretch: float, tilt: float) -> np.ndarray:
+  def log_second_moment(self) -> float:
+    """The mean over pairs of bins, of the exponentials of their inner products."""
+    rows = special.logsumexp(self._products, axis=1)
+    if self._empty:
+      rows = np.logaddexp(rows, math.log(self._empty))
+    return self._mean_of(rows - math.log(self._num_bins))
+
+  def log_ratios(
+    self, inner: np.ndarray, stretch: float = 1.0, tilt: float = 0.0
+  ) -> np.ndarray:
+    """Of the mean over all bins."""
     if not len(inner):
       return np.zeros(0)
     exponents = stretch * inner - (stretch**2 - tilt) * self._norms / 2
@@ -206,7 +319,10 @@ class Bins(Mixture):
       total += self._empty * np.exp(-largest)
     return np.log(total) + largest - math.log(self._num_bins)
 
-  def _draw(
+  def _noise(self, rng: np.random.Generator, size: int) -> np.ndarray:
+    return rng.standard_normal((size, self.cells)) @ self._factor
+
+  def draw(
     self, rng: np.random.Generator, size: int, stretch: float, tilt: float
   ) -> np.ndarray:
     """Draws bins, and the outcomes' inner products with all of them."""
@@ -215,127 +331,24 @@ class Bins(Mixture):
     rest = math.exp(math.log(self._empty) - log_moment) if self._empty else 0.0
     weights = np.append(weights, rest)
     chosen = rng.choice(len(weights), size=size, p=weights / weights.sum())
-    inner = rng.standard_normal((size, self.cells)) @ self._factor
+    inner = self._noise(rng, size)
     some = chosen < self.cells
     inner[some] += stretch * self._products[chosen[some]]
     return inner
 
-
-class Renewals(Mixture):
-  """Sets of rounds that are b or more apart, in each free round with probability p.
-
-  A client that was in a round is free again b rounds later. It is free in the first
-  one with probability 1 / (1 + (b - 1) p), and else first in one of the b - 1 that
-  follow, each alike: so every round has the same expected number of clients. Columns of
-  C that are b apart share no row, so that log-likelihoods add up.
-  """
-
-  def __init__(
-    self,
-    strategy: strategies.Strategy,
-    min_separation: int,
-    probability: float,
-    noise: float,
-  ):
-    """Initializes the pair.
-
-    Args:
-      strategy: Its strategy matrix C, of at most `min_separation` bands.
-      min_separation: The b.
-      probability: The p, in (0, 1].
-      noise: Standard deviation of z over the clip norm.
-    """
-    self._columns = sparse.csc_matrix(np.abs(strategy.materialize()) / noise)
-    self._rows = self._columns.T.tocsr()
-    squares = self._columns.multiply(self._columns)
-    self._norms = np.asarray(squares.sum(axis=0)).ravel()
-    self._probability = probability
-    # Who is free only after the last round is never in one: all of that is the last.
-    b, p, last = min_separation, probability, strategy.num_rounds
-    first = np.full(min(b, last + 1), p)
-    first[0] = 1.0
-    first[last:] *= b - last
-    self._first = first / (1 + (b - 1) * p)
-    self.cells = 4 * strategy.num_rounds
-
-  def _suffixes(self, log_weights: np.ndarray) -> np.ndarray:
-    """Logarithms of sums over all sets from each round on, for a client free in it.
-
-    Args:
-      log_weights: Of the rounds, first axis; in others, each by itself.
-
-    Returns:
-      Of n + b rounds.
-    """
-    rounds, b = len(log_weights), len(self._first)
-    sums = np.zeros((rounds + b, *log_weights.shape[1:]))
-    with np.errstate(divide='ignore'):  # If p = 1.
-      skip, take = np.log1p(-self._probability), np.log(self._probability)
-    for t in range(rounds - 1, -1, -1):
-      after = log_weights[t] + sums[min(t + b, rounds)]
-      sums[t] = np.logaddexp(skip + sums[t + 1], take + after)
-    return sums
-
-  def _sum(self, suffixes: np.ndarray) -> np.ndarray:
-    """Logarithms of sums over all sets, of those from the round on that is free."""
-    b = len(self._first)
-    with np.errstate(divide='ignore'):
-      first = np.log(self._first).reshape(b, *(1 for _ in suffixes.shape[1:]))
-    return np.asarray(special.logsumexp(first + suffixes[:b], axis=0))
-
-  def log_moment(self, tilt: float) -> float:
-    """By recursion over rounds."""
-    return float(self._sum(self._suffixes(tilt * self._norms / 2)))
-
-  def _rounds(self, rng: np.random.Generator, size: int, tilt: float) -> np.ndarray:
-    """Who is in which round, drawn in proportion to their weight; [n, size]."""
-    rounds, b = len(self._norms), len(self._first)
-    log_weights = tilt * self._norms / 2
-    sums = self._suffixes(log_weights)
-    first = self._first * np.exp(sums[:b] - sums[:b].max())
-    free = rng.choice(b, size=size, p=first / first.sum())
-    taken = np.zeros((rounds, size), bool)
-    for t in range(rounds):
-      after = log_weights[t] + sums[min(t + b, rounds)]
-      chance = self._probability * math.exp(after - sums[t])
-      here = (free <= t) & (rng.random(size) < chance)
-      taken[t] = here
-      free[here] = t + b
-    return taken
-
-  def _ratios(self, inner: np.ndarray, stretch: float, tilt: float) -> np.ndarray:
-    """By recursion over rounds, from the last one; in logarithms where it has to."""
-    size, rounds = inner.shape
-    if not size:
-      return np.zeros(0)
-    b, p = len(self._first), self._probability
-    norms = (stretch**2 - tilt) * self._norms[:, None] / 2
-    weights = stretch * inner.T - norms
-    most = float(np.abs(weights).max())
-    if most > _MAX_WEIGHT:
-      return self._sum(self._suffixes(weights))
-    every = 8 if most * 8 <= _MAX_WEIGHT else 1
-    np.exp(weights, out=weights)
-    # Of the next b suffixes, in a circle, over the common factor exp(scale).
-    sums = np.ones((b, size))
-    scale, last = np.zeros(size), np.ones(size)
-    for t in range(rounds - 1, -1, -1):
-      # In place of the suffix of round t + b comes that of round t.
-      last = (1 - p) * last + p * weights[t] * sums[t % b]
-      sums[t % b] = last
-      if t % every == 0:  # Before numbers get too large.
-        largest = sums.max(axis=0)
-        sums /= largest
-        last = last / largest
-        scale += np.log(largest)
-    return np.log(self._first @ sums) + scale
-
-  def _draw(
-    self, rng: np.random.Generator, size: int, stretch: float, tilt: float
-  ) -> np.ndarray:
-    """Draws sets, then outcomes."""
-    outcome = rng.standard_normal((len(self._norms), size))
-    rounds = self._rounds(rng, size, tilt).astype(np.float64)
-    outcome += stretch * (self._columns @ rounds)
-    inner: np.ndarray = self._rows @ outcome
-    return inner.T
+  def draw_squared(self, rng: np.random.Generator, size: int) -> np.ndarray:
+    """Draws pairs of bins: the first, then the second as it goes with that."""
+    # The last row and column are the empty bins, whose inner products are 0.
+    products = np.zeros((self.cells + 1, self.cells + 1))
+    products[:-1, :-1] = self._products
+    weights = np.exp(products - products.max())
+    weights[:, -1] *= self._empty
+    rows = weights.sum(axis=1)
+    rows[-1] *= self._empty
+    first = rng.choice(len(rows), size=size, p=rows / rows.sum())
+    ends = np.cumsum(weights[first], axis=1)
+    second = (ends <= ends[:, -1:] * rng.random((size, 1))).sum(axis=1)
+    inner = self._noise(rng, size)
+    inner += products[first, :-1]
+    inner += products[second, :-1]
+    return inner

@@ -22,6 +22,9 @@ may be wrong counts in delta: with probability at most beta, what chooses its no
   outcome with the run that counts.
 * **Outcomes.** As many as let a part of delta pass, at most two millions; a larger
   epsilon than the pilot's needs fewer.
+* **Adding a client.** Where what one outcome adds is bounded by too much, the delta of
+  the direction that tells Q from P is bounded by `light_tails` instead, from how often
+  losses that are not rare are exceeded; so it mostly is the smaller one of both.
 
 The seed is a hash of what is asked, so the same question has the same answer, on any
 machine to round-off.
@@ -38,9 +41,11 @@ from scipy import optimize
 from scipy import special
 
 from tff_dp_aggregators.accounting import events
+from tff_dp_aggregators.accounting.accountants import light_tails
 from tff_dp_aggregators.accounting.accountants import mixtures
 from tff_dp_aggregators.accounting.accountants import parts
 from tff_dp_aggregators.accounting.accountants import pld
+from tff_dp_aggregators.accounting.accountants import renewals
 
 # Questions of a search that the confidence covers, and the part of delta that goes to
 # all of them being right.
@@ -50,6 +55,8 @@ _TIMES = 3.0
 # Bets, over 1 / B.
 _LAMBDAS = 2.0 ** -np.arange(12)
 _FEWEST, _MOST = 2**15, 2**21
+# So many where other bounds will do.
+_MOST_ADDED = 2**18
 _PILOT, _PILOTS = 2**13, 4
 # Ratio of neighbouring points of the grid of epsilons, less 1.
 _STEP = 1 / 512
@@ -117,15 +124,21 @@ def best_proposal(
     removed: Whether P is told from Q, or Q from P.
     epsilon: At which delta is looked for.
   """
+
+  def stretched(log: float) -> mixtures.Stretched:
+    return mixtures.Stretched(1 + math.exp(log), removed)
+
   found = optimize.minimize_scalar(
-    lambda log: mixture.log_bound(
-      mixtures.Proposal(1 + math.exp(log), removed), epsilon
-    ),
+    lambda log: stretched(log).log_bound(mixture, epsilon),
     bounds=(-7.0, 5.0),
     method='bounded',
     options={'xatol': 1e-3},
   )
-  return mixtures.Proposal(1 + math.exp(float(found.x)), removed)
+  best = stretched(float(found.x))
+  squared = mixtures.Squared()
+  if removed and squared.log_bound(mixture, epsilon) < best.log_bound(mixture, epsilon):
+    return squared
+  return best
 
 
 def draw(
@@ -146,7 +159,7 @@ def draw(
   """
   losses, log_weights = mixture.losses(rng, size, proposal, epsilon)
   order = np.argsort(-losses)
-  bound = mixture.log_bound(proposal, epsilon)
+  bound = proposal.log_bound(mixture, epsilon)
   return Tails(losses[order], log_weights[order], size, bound)
 
 
@@ -212,11 +225,12 @@ class MonteCarloAccountant(parts.Accountant):
     certain = known.get_epsilon(target_delta * (1 - SHARE))
     if not math.isfinite(certain) or certain <= _LEAST_EPSILON:
       return certain
-    mixture = _mixture(event)
+    mixture, log_beta = _mixture(event), _log_beta(target_delta)
+    delta = target_delta * (1 - SHARE)
     least = _LEAST_EPSILON
-    for side in (_REMOVED, _ADDED):
+    for side, find in ((_REMOVED, _epsilon_removed), (_ADDED, _epsilon_added)):
       rng = np.random.default_rng(_seed(event, target_delta, side))
-      least = _epsilon(mixture, rng, target_delta, side == _REMOVED, least, certain)
+      least = find(mixture, rng, delta, log_beta, least, certain)
     if least >= certain:  # No outcome has a part in it.
       return known.get_epsilon(target_delta)
     return least
@@ -228,19 +242,15 @@ class MonteCarloAccountant(parts.Accountant):
     known = pld.PldAccountant(self.neighboring_relation).compose(event.bound)
     certain = known.get_delta(target_epsilon)
     mixture = _mixture(event)
-    worst, largest_aim = 0.0, 0.0
-    for side in (_REMOVED, _ADDED):
-      rng = np.random.default_rng(_seed(event, target_epsilon, side))
-      proposal = best_proposal(mixture, side == _REMOVED, target_epsilon)
-      pilot = draw(mixture, rng, _PILOT, proposal, target_epsilon)
-      guess = pilot.delta(target_epsilon)
-      aim = min(max(guess, math.exp(pilot.log_bound) / _MOST), 0.5)
-      log_beta = _log_beta(aim)
-      size = _size(pilot.log_bound, aim, log_beta)
-      tails = draw(mixture, rng, size, proposal, target_epsilon)
-      worst = max(worst, _least_delta(tails, target_epsilon, log_beta))
-      largest_aim = max(largest_aim, aim)
-    return min(certain, worst + SHARE * largest_aim, 1.0)
+    rng = np.random.default_rng(_seed(event, target_epsilon, _REMOVED))
+    proposal = best_proposal(mixture, True, target_epsilon)
+    pilot = draw(mixture, rng, _PILOT, proposal, target_epsilon)
+    aim = max(pilot.delta(target_epsilon), math.exp(pilot.log_bound) / _MOST)
+    removed = _delta(mixture, rng, proposal, target_epsilon, min(aim, 0.5))
+    # Less than that is as good as nothing.
+    rng = np.random.default_rng(_seed(event, target_epsilon, _ADDED))
+    added = _delta_added(mixture, rng, target_epsilon, min(max(removed, 1e-30), 0.5))
+    return min(certain, max(removed, added) + SHARE * max(aim, removed), 1.0)
 
   def _event(self) -> Any:
     """The one event; or the epsilon that is known without it, 0 or infinite."""
@@ -274,7 +284,7 @@ def _least_delta(tails: Tails, epsilon: float, log_beta: float) -> float:
 def _mixture(event: Any) -> mixtures.Mixture:
   if isinstance(event, events.BallsInBinsDpEvent):
     return mixtures.Bins(event.strategy, event.num_bins, event.noise_multiplier)
-  return mixtures.Renewals(
+  return renewals.Renewals(
     event.strategy,
     event.min_separation,
     event.sampling_probability,
@@ -287,11 +297,11 @@ def _seed(event: dp_accounting.DpEvent, at: float, side: str) -> int:
   return int.from_bytes(hashlib.sha256(asked.encode()).digest()[:16], 'big')
 
 
-def _epsilon(
+def _epsilon_removed(
   mixture: mixtures.Mixture,
   rng: np.random.Generator,
   delta: float,
-  removed: bool,
+  log_beta: float,
   least: float,
   certain: float,
 ) -> float:
@@ -301,20 +311,142 @@ def _epsilon(
     mixture: The pair.
     rng: Whose numbers decide.
     delta: Of the answer.
-    removed: Whether P is told from Q, or Q from P.
+    log_beta: Logarithm of the probability that it may be wrong.
     least: Smaller ones are not looked for.
     certain: Larger ones are known to pass.
   """
-  log_beta = _log_beta(delta)
-  delta *= 1 - SHARE
-  if removed:
-    least = max(least, _about(mixture, rng, delta, log_beta, certain))
+  least = max(least, _about(mixture, rng, delta, log_beta, certain))
+  return _first_passing(mixture, rng, True, (delta, log_beta), least, certain)
+
+
+def _epsilon_added(
+  mixture: mixtures.Mixture,
+  rng: np.random.Generator,
+  delta: float,
+  log_beta: float,
+  least: float,
+  certain: float,
+) -> float:
+  """The same for Q, from which P is told: by bets, by `light_tails`, or by both.
+
+  Args:
+    mixture: The pair.
+    rng: Whose numbers decide.
+    delta: Of the answer.
+    log_beta: Logarithm of the probability that it may be wrong.
+    least: Smaller ones are not looked for.
+    certain: Larger ones are known to pass.
+  """
   if least >= certain:
     return certain
+  if _rest(mixture, False, least, (delta, log_beta), _MOST_ADDED) <= 0:
+    return _first_passing(mixture, rng, False, (delta, log_beta), least, certain)
+  # Half of what may be wrong for each.
+  log_beta -= math.log(2)
+  bound = _line(mixture, rng, least, math.log(delta), log_beta)
+  known = certain if bound is None else bound.epsilon(math.log(delta), certain)
+  known = min(max(known, least), certain)
+  if known <= least * (1 + _STEP):
+    return known
+  start = _reached(mixture, False, (delta, log_beta), least, known)
+  return _first_passing(mixture, rng, False, (delta, log_beta), start, known)
+
+
+def _first_passing(
+  mixture: mixtures.Mixture,
+  rng: np.random.Generator,
+  removed: bool,
+  passes: tuple[float, float],
+  least: float,
+  certain: float,
+) -> float:
+  """By bets, the first of a grid of epsilons that passes as all above it do."""
+  if least >= certain:
+    return certain
+  delta, log_beta = passes
   proposal = best_proposal(mixture, removed, least)
-  size = _size(mixture.log_bound(proposal, least), delta, log_beta)
+  size = _size(proposal.log_bound(mixture, least), delta, log_beta)
   tails = draw(mixture, rng, size, proposal, least)
   return _least(_grid(least, certain), lambda each: tails.passes(each, delta, log_beta))
+
+
+def _line(
+  mixture: mixtures.Mixture,
+  rng: np.random.Generator,
+  epsilon: float,
+  log_delta: float,
+  log_beta: float,
+) -> Optional[light_tails.Line]:
+  """A bound on losses of Q, of so many outcomes as make delta small at epsilon."""
+  pilot = -mixture.ratios_of_nobody(rng, _PILOT)
+  size = _FEWEST
+  while size < _MOST_ADDED and (
+    light_tails.predicted(pilot, size, epsilon, log_beta) > log_delta - 1
+  ):
+    size *= 2
+  at = light_tails.places(pilot, size, epsilon, log_beta)
+  if at is None:
+    return None
+  losses = -mixture.ratios_of_nobody(rng, size)
+  beyond = int((losses >= at[0]).sum()), int((losses >= at[1]).sum())
+  return light_tails.line(beyond, size, at, log_beta)
+
+
+def _delta(
+  mixture: mixtures.Mixture,
+  rng: np.random.Generator,
+  proposal: mixtures.Proposal,
+  epsilon: float,
+  aim: float,
+) -> float:
+  """About the least delta that passes at an epsilon, by bets."""
+  log_beta, log_bound = _log_beta(aim), proposal.log_bound(mixture, epsilon)
+  tails = draw(mixture, rng, _size(log_bound, aim, log_beta), proposal, epsilon)
+  return _least_delta(tails, epsilon, log_beta)
+
+
+def _delta_added(
+  mixture: mixtures.Mixture, rng: np.random.Generator, epsilon: float, aim: float
+) -> float:
+  """A bound on the delta of Q, from which P is told; no matter how far below `aim`."""
+  log_beta = _log_beta(aim)
+  if _rest(mixture, False, epsilon, (aim, log_beta), _MOST_ADDED) > 0:
+    bound = _line(mixture, rng, epsilon, math.log(aim), log_beta)
+    if bound is not None:
+      return math.exp(bound.log_delta(epsilon))
+  return _delta(mixture, rng, best_proposal(mixture, False, epsilon), epsilon, aim)
+
+
+def _rest(
+  mixture: mixtures.Mixture,
+  removed: bool,
+  epsilon: float,
+  passes: tuple[float, float],
+  most: int = _MOST,
+) -> float:
+  """Logarithm of the outcomes that bets need, over as many as there may be."""
+  delta, log_beta = passes
+  bound = best_proposal(mixture, removed, epsilon).log_bound(mixture, epsilon)
+  return math.log(-_TIMES * log_beta / (most * delta)) + bound
+
+
+def _reached(
+  mixture: mixtures.Mixture,
+  removed: bool,
+  passes: tuple[float, float],
+  epsilon: float,
+  certain: float,
+) -> float:
+  """An epsilon, or a larger one that few enough outcomes can pass at."""
+
+  def rest(at: float) -> float:
+    return _rest(mixture, removed, at, passes)
+
+  if rest(epsilon) <= 0:
+    return epsilon
+  if rest(certain) >= 0:
+    return certain
+  return float(optimize.brentq(rest, epsilon, certain, rtol=1e-3))
 
 
 def _about(
@@ -336,14 +468,7 @@ def _about(
     if near:
       break
 
-  def rest(at: float) -> float:
-    """What so many outcomes as there may be leave open."""
-    bound = mixture.log_bound(best_proposal(mixture, True, at), at)
-    return math.log(-_TIMES * log_beta / (_MOST * delta)) + bound
-
-  if rest(epsilon) > 0 and rest(certain) < 0:
-    epsilon = float(optimize.brentq(rest, epsilon, certain, rtol=1e-3))
-  return epsilon
+  return _reached(mixture, True, (delta, log_beta), epsilon, certain)
 
 
 def _grid(least: float, largest: float) -> np.ndarray:

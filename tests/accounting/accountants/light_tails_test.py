@@ -1,0 +1,255 @@
+"""Bounds on the losses of Q, against normal distributions, integration and counting.
+
+Claims:
+
+* Of small mixtures, by integration: Phi^-1 of the probability that a loss is exceeded
+  is concave, and so the line through two of its values bounds every delta beyond.
+* The delta of a line is that of the normal distribution with this tail, which is the
+  Gaussian mechanism's where that is the loss; it is never rounded down.
+* Bounds of probabilities are those of the binomial distribution, and wrong as rarely
+  as is said.
+* What is counted bounds the true delta, far beyond what was drawn; it is not far above
+  it for a Gaussian; nothing is said where everything is beyond.
+* Monte Carlo accounting takes it where bets would need too many outcomes, and states no
+  less than the truth.
+"""
+
+import math
+
+import numpy as np
+import pytest
+from dp_accounting import NeighboringRelation as Relation
+from scipy import integrate
+from scipy import special
+from scipy import stats
+
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting.accountants import light_tails
+from tff_dp_aggregators.accounting.accountants import mixtures
+from tff_dp_aggregators.accounting.accountants import monte_carlo
+from tff_dp_aggregators.accounting.accountants import renewals
+
+BOTH = Relation.ADD_OR_REMOVE_ONE
+# Means in the plane, with their probabilities.
+PLANE = {
+  'one': ([[1.3, 0.0]], [1.0]),
+  'sampled': ([[0.0, 0.0], [1.5, 0.0]], [0.8, 0.2]),
+  'two bins': ([[1.2, 0.0], [0.0, 1.2]], [0.5, 0.5]),
+  'near bins': ([[1.2, 0.4], [0.4, 1.2]], [0.5, 0.5]),
+  'renewals': ([[0, 0], [1, 0], [0, 1], [1, 1]], [0.49, 0.21, 0.21, 0.09]),
+  'signed': ([[2.0, 0.3], [-0.5, 1.0], [0.0, 0.0]], [0.2, 0.5, 0.3]),
+}
+# Along no axis, as all points of a grid would have the same loss there.
+_TURN = np.array([[math.cos(0.4), math.sin(0.4)], [-math.sin(0.4), math.cos(0.4)]])
+
+
+class _Plane:
+  """Q and log L of a mixture in the plane, on a grid."""
+
+  def __init__(self, name):
+    means, weights = np.array(PLANE[name][0]) @ _TURN, np.array(PLANE[name][1])
+    axis = np.linspace(-9, 9, 1801)
+    x, y = np.meshgrid(axis, axis, indexing='ij')
+    logs = [x * m[0] + y * m[1] - (m @ m) / 2 for m in means]
+    self.losses = -special.logsumexp(logs, axis=0, b=weights[:, None, None]).ravel()
+    one = np.exp(-axis * axis / 2)
+    self.masses = (np.multiply.outer(one, one) / one.sum() ** 2).ravel()
+
+  def beyond(self, loss):
+    return float(self.masses[self.losses >= loss].sum())
+
+  def delta(self, epsilon):
+    some = self.losses > epsilon
+    return float(self.masses[some] @ -np.expm1(epsilon - self.losses[some]))
+
+
+@pytest.mark.parametrize('name', sorted(PLANE))
+def test_tails_of_mixtures_are_concave_on_the_normal_scale(name):
+  plane = _Plane(name)
+  at = np.linspace(*np.quantile(plane.losses, [0.05, 0.95]), 60)
+  shares = np.array([plane.beyond(each) for each in at])
+  some = (shares > 1e-12) & (shares < 1 - 1e-9)
+  at, z = at[some], special.ndtri(shares[some])
+  slopes = np.diff(z) / np.diff(at)
+  # The grid's own error, in slopes.
+  assert np.all(np.diff(slopes) <= 0.02 * np.abs(slopes[1:]))
+  if name == 'one':
+    np.testing.assert_allclose(slopes, -1 / 1.3, rtol=0.01)
+  for low, high in ((0.5, 0.1), (0.3, 0.02)):
+    first = float(np.interp(-low, -shares[some], at))
+    second = float(np.interp(-high, -shares[some], at))
+    if second <= first:
+      continue
+    upper, lower = (special.ndtri(plane.beyond(each)) for each in (second, first))
+    slope = (upper - lower) / (second - first)
+    bound = light_tails.Line(second - upper / slope, -1 / slope, second)
+    for epsilon in (second, second + 0.5, second + 2.0):
+      exact = plane.delta(epsilon)
+      if exact > 1e-11:
+        assert math.log(exact) <= bound.log_delta(epsilon) + 0.03
+
+
+@pytest.mark.parametrize('mean', [0.0, 1.0, 40.0])
+@pytest.mark.parametrize('deviation', [1e-3, 0.3, 2.0, 9.0])
+def test_the_delta_of_a_line_is_that_of_a_normal_loss(mean, deviation):
+  bound = light_tails.Line(mean, deviation, mean - 3 * deviation)
+  for x in (-2.0, 0.0, 1.0, 4.0, 7.0):
+    epsilon = mean + x * deviation
+    # In units of the deviation: integral of (1 - exp(-deviation t)) phi(x + t).
+    scale = stats.norm.pdf(x)
+    exact, _ = integrate.quad(
+      lambda t: -math.expm1(-deviation * t) * math.exp(-x * t - t * t / 2),  # noqa: B023
+      0.0,
+      40.0,
+      epsabs=0,
+      epsrel=1e-11,
+      limit=500,
+    )
+    found = bound.log_delta(epsilon)
+    assert found >= math.log(scale * exact) - 1e-12
+    assert found == pytest.approx(math.log(scale * exact), abs=2e-8 / deviation)
+  assert light_tails.Line(1.0, 0.0, 0.5).log_delta(2.0) == -math.inf
+
+
+def test_a_gaussian_mechanism_is_its_own_line():
+  """Its loss is normal with the mean mu^2 / 2 and the deviation mu."""
+  mu = 0.7
+  bound = light_tails.Line(mu * mu / 2, mu, 0.3)
+  for epsilon in (0.3, 1.0, 4.0):
+    exact = special.ndtr(mu / 2 - epsilon / mu)
+    exact -= math.exp(epsilon) * special.ndtr(-mu / 2 - epsilon / mu)
+    assert math.exp(bound.log_delta(epsilon)) == pytest.approx(exact, rel=1e-8)
+    assert bound.epsilon(math.log(exact), 50.0) == pytest.approx(epsilon, rel=1e-6)
+  assert bound.epsilon(math.log(0.9), 50.0) == 0.3
+  assert bound.epsilon(math.log(1e-9), 1.0) == math.inf
+
+
+@pytest.mark.parametrize('log_beta', [math.log(0.1), math.log(1e-6), math.log(1e-13)])
+def test_bounds_of_probabilities_are_those_of_the_binomial_distribution(log_beta):
+  for count, size in ((0, 50), (1, 50), (7, 1000), (500, 1000), (999, 1000)):
+    most = light_tails.share_at_most(count, size, log_beta)
+    assert stats.binom.logcdf(count, size, most) <= log_beta
+    assert stats.binom.logcdf(count, size, most * (1 - 1e-6)) > log_beta
+    least = light_tails.share_at_least(size - count, size, log_beta)
+    assert least == pytest.approx(1 - most, abs=1e-15)
+  assert light_tails.share_at_most(50, 50, log_beta) == 1.0
+  assert light_tails.share_at_least(0, 50, log_beta) == 0.0
+
+
+def test_bounds_of_probabilities_are_wrong_as_rarely_as_is_said():
+  rng, beta, times = np.random.default_rng(0), 0.05, 4000
+  for share in (0.003, 0.2, 0.5):
+    counts = rng.binomial(2000, share, times)
+    wrong = {
+      count: (
+        light_tails.share_at_most(count, 2000, math.log(beta)) < share,
+        light_tails.share_at_least(count, 2000, math.log(beta)) > share,
+      )
+      for count in set(counts.tolist())
+    }
+    for side in (0, 1):
+      happened = sum(wrong[count][side] for count in counts.tolist())
+      assert 0 < happened <= stats.binom.isf(1e-7, times, beta)
+
+
+def _counted(losses, size, epsilon, log_beta):
+  at = light_tails.places(losses[:8192], size, epsilon, log_beta)
+  some = losses[8192 : 8192 + size]
+  beyond = int((some >= at[0]).sum()), int((some >= at[1]).sum())
+  return light_tails.line(beyond, size, at, log_beta)
+
+
+def test_what_is_counted_bounds_what_was_never_drawn():
+  rng, log_beta, size = np.random.default_rng(1), math.log(1e-9), 2**17
+  for name, (means, weights) in PLANE.items():
+    y = rng.standard_normal((8192 + size, 2))
+    means = np.array(means)
+    logs = y @ means.T - (means**2).sum(axis=1) / 2
+    losses = -special.logsumexp(logs, axis=1, b=weights)
+    plane, epsilon = _Plane(name), 3.0
+    bound = _counted(losses, size, epsilon, log_beta)
+    exact = plane.delta(epsilon)
+    assert bound.start <= epsilon
+    assert exact <= math.exp(bound.log_delta(epsilon))
+    predicted = light_tails.predicted(losses[:8192], size, epsilon, log_beta)
+    assert predicted < 0
+    if name == 'one':  # Normal: there is nothing lost but the confidence.
+      assert bound.log_delta(epsilon) <= math.log(2.5 * exact)
+      assert bound.log_delta(12.0) <= 0.7 * math.log(plane.delta(9.0))
+
+
+def test_nothing_is_said_where_all_losses_are_beyond():
+  losses = np.random.default_rng(2).normal(5.0, 0.1, 8192)
+  assert light_tails.places(losses, 10_000, 3.0, -20.0) is None
+  assert light_tails.predicted(losses, 10_000, 3.0, -20.0) == 0.0
+  # Nor by counts that say nothing.
+  assert light_tails.line((100, 100), 100, (0.0, 1.0), -20.0) is None
+  assert light_tails.line((0, 0), 100, (0.0, 1.0), -20.0) is None
+  # Nobody's loss is above a bound: a line that falls fast.
+  bound = light_tails.line((900, 0), 1000, (0.1, 0.4), -20.0)
+  assert bound.log_delta(8.0) < -100
+
+
+class _Bits:
+  """The truth of independent rounds: Poisson sampling, by its own accountant."""
+
+  def __init__(self, n, p, noise):
+    self.mixture = renewals.Renewals(strategies.Identity(n), 1, p, noise)
+    self.n, self.p, self.noise = n, p, noise
+
+  def added(self, epsilon):
+    """By convolution of the loss of a round on a fine grid, rounded to the nearest."""
+    x = np.linspace(-12, 12, 240_001)
+    loss = -np.log1p(self.p * np.expm1(x / self.noise - 0.5 / self.noise**2))
+    cell = 2e-3
+    first = math.floor(loss.min() / cell)
+    masses = np.exp(-x * x / 2)
+    size = 2**20
+    one = np.bincount(
+      np.round(loss / cell).astype(int) - first, masses / masses.sum(), size
+    )
+    many = np.fft.irfft(np.fft.rfft(one) ** self.n, size)
+    losses = (self.n * first + np.arange(size)) * cell
+    some = losses > epsilon
+    return float(many[some] @ -np.expm1(epsilon - losses[some]))
+
+
+@pytest.mark.parametrize(('n', 'p', 'noise'), [(40, 0.3, 1.2), (200, 0.1, 1.0)])
+def test_added_clients_of_many_rounds_are_bounded(n, p, noise):
+  truth = _Bits(n, p, noise)
+  epsilon = 6.0
+  exact = truth.added(epsilon)
+  assert 1e-12 < exact < 1e-3
+  # Bets would need more outcomes than there may be.
+  passes = (1e-6, monte_carlo._log_beta(1e-6))
+  assert monte_carlo._rest(truth.mixture, False, epsilon, passes) > 0
+  found = monte_carlo._delta_added(
+    truth.mixture, np.random.default_rng(3), epsilon, 1e-6
+  )
+  assert exact <= found <= 1e4 * exact
+
+
+def test_epsilon_of_many_rounds_is_that_of_poisson_sampling():
+  n, p, noise = 200, 0.1, 1.0
+  schema = schemas.BMinSepSampling(n, p, 1)
+  event = schemas.event(strategies.Identity(n), schema, noise)
+  poisson = schemas.event(strategies.Identity(n), schemas.PoissonSampling(n, p), noise)
+  known = accountants.epsilon(poisson, 1e-6, 'pld', BOTH)
+  stated = accountants.epsilon(event, 1e-6, 'monte_carlo', BOTH)
+  assert known <= stated <= 1.03 * known
+
+
+def test_bins_have_light_tails_as_well():
+  strategy = strategies.BandedToeplitz.square_root(64, num_bands=16)
+  mixture = mixtures.Bins(strategy, 16, 2.0)
+  rng = np.random.default_rng(4)
+  losses = -mixture.ratios_of_nobody(rng, 8192 + 2**16)
+  bound = _counted(losses, 2**16, 2.0, math.log(1e-9))
+  tails = monte_carlo.draw(
+    mixture, rng, 2**17, monte_carlo.best_proposal(mixture, False, 2.0), 2.0
+  )
+  outcomes = tails.outcomes(2.0)
+  error = math.sqrt(np.square(outcomes).sum()) / tails.size
+  assert tails.delta(2.0) - 5 * error <= math.exp(bound.log_delta(2.0))
