@@ -5,6 +5,7 @@ participations, to the event that describes them; so one search serves every mec
 schema and accountant. What it returns never spends more than the target.
 """
 
+import functools
 import math
 from typing import Callable, Optional
 
@@ -65,10 +66,15 @@ def noise_multiplier(
     least = _smallest(spent, target_epsilon, 1.0, 2.0, asked.tolerance)
     return least * (1 + _ROUND_OFF)
   quick_bound = accountants.quick_bound(make_event(1.0), relation)
-  if quick_bound is None:
+  quick: Callable[[float], float]
+  if asked.about is not None:
+    about = asked.about
+    quick = functools.cache(lambda noise: about(make_event(noise), target_delta))
+  elif quick_bound is not None:
+    quick = _Spent(make_event, target_delta, quick_bound, relation)
+  else:
     return _smallest(spent, target_epsilon, 1.0, 2.0, asked.tolerance)
-  quick = _Spent(make_event, target_delta, quick_bound, relation)
-  try:  # Little more than what is looked for, and much faster.
+  try:  # Near what is looked for, mostly a little more, and much faster.
     start = _smallest(quick, target_epsilon, 1.0, 2.0, _NEAR)
   except (ValueError, dp_accounting.UnsupportedEventError):
     # Also where it reads no such event, as sampled Laplace noise.
@@ -156,6 +162,12 @@ class _Spent:
 
   def __call__(self, parameter: float) -> float:
     if parameter not in self._known:
+      most = self.accountant_for(parameter).most_asked
+      if most is not None and len(self._known) >= most:
+        raise ValueError(
+          f'the search took more than {most} epsilons, which is what the confidence of '
+          f'accountant={self._accountant} is for. State the noise multiplier.'
+        )
       self._known[parameter] = accountants.epsilon(
         self._make_event(parameter),
         self._delta,
@@ -174,7 +186,11 @@ def _check_target(epsilon: float, delta: float) -> float:
 
 
 def _smallest(
-  spent: _Spent, target_epsilon: float, start: float, factor: float, tolerance: float
+  spent: Callable[[float], float],
+  target_epsilon: float,
+  start: float,
+  factor: float,
+  tolerance: float,
 ) -> float:
   """The least noise multiplier that keeps the target, looked for around `start`."""
   enough = start
@@ -200,7 +216,11 @@ def _smallest(
 
 
 def _root(
-  spent: _Spent, target_epsilon: float, lower: float, upper: float, tolerance: float
+  spent: Callable[[float], float],
+  target_epsilon: float,
+  lower: float,
+  upper: float,
+  tolerance: float,
 ) -> float:
   """Where the target is just kept, in logarithms, in which both ends are finite."""
 

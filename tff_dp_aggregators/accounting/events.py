@@ -114,7 +114,7 @@ class BMinSepDpEvent(dp_accounting.DpEvent):
     min_separation: Rounds after which a client is free again, b.
     sampling_probability: Of a free client, p.
     noise_multiplier: Standard deviation of z over the clip norm.
-    bound: An event that is at most as private: that without sampling. It is what is
+    bound: An event that is at most as private (`schemas.thinning`). It is what is
       written.
   """
 

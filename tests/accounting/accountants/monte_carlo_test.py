@@ -286,7 +286,7 @@ def test_samples_are_large_enough_for_what_is_below_delta(delta, log_bound):
   assert math.exp(log_beta) * 2 * monte_carlo.MOST_ASKED == pytest.approx(
     monte_carlo.SHARE * delta, rel=1e-9
   )
-  size = monte_carlo._size(log_bound, delta, log_beta)
+  size = monte_carlo._size(log_bound, delta, log_beta, cells=2**28)
   assert monte_carlo._FEWEST <= size < monte_carlo._MOST
   rng, mean = np.random.default_rng(4), delta / math.exp(log_bound)
 

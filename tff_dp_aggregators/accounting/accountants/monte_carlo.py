@@ -50,14 +50,15 @@ from tff_dp_aggregators.accounting.accountants import renewals
 # Questions of a search that the confidence covers, and the part of delta that goes to
 # all of them being right.
 MOST_ASKED, SHARE = 64, 0.01
-# Outcomes, in units of B log(1 / beta) / delta: with fewer than 1 nothing passes.
-_TIMES = 3.0
+# Outcomes, in units of B log(1 / beta) / delta: with fewer than 1 nothing passes, and
+# with more what passes is nearer to delta. More than the least ones have so many cells.
+_TIMES, _MORE_TIMES, _CELLS = 3.0, 12.0, 2**28
 # Bets, over 1 / B.
 _LAMBDAS = 2.0 ** -np.arange(12)
 _FEWEST, _MOST = 2**15, 2**21
 # So many where other bounds will do.
 _MOST_ADDED = 2**18
-_PILOT, _PILOTS = 2**13, 4
+_PILOT, _PILOTS = 2**12, 4
 # Ratio of neighbouring points of the grid of epsilons, less 1.
 _STEP = 1 / 512
 _REMOVED, _ADDED = 'removed', 'added'
@@ -260,12 +261,46 @@ class MonteCarloAccountant(parts.Accountant):
     return math.inf if parts.is_non_private(found) else found[0][0]
 
 
+def about_epsilon(event: dp_accounting.DpEvent, delta: float) -> float:
+  """About the epsilon of an event, without a confidence: to choose strategies by.
+
+  A few thousand outcomes say it, in a fraction of the time that an answer takes. It is
+  too small as often as too large.
+
+  Args:
+    event: Of balls in bins or b-min-sep sampling.
+    delta: At which.
+
+  Raises:
+    TypeError: If the event is of another kind.
+
+  Example:
+    >>> from tff_dp_aggregators import strategies
+    >>> from tff_dp_aggregators.accounting import schemas
+    >>> toeplitz = strategies.BandedToeplitz.square_root(40, num_bands=5)
+    >>> event = schemas.event(toeplitz, schemas.BallsInBins(40, 10), 1.0)
+    >>> round(about_epsilon(event, 1e-3))
+    5
+  """
+  if not isinstance(event, (events.BallsInBinsDpEvent, events.BMinSepDpEvent)):
+    raise TypeError(
+      f'about_epsilon is for {MonteCarloAccountant.reads} got {type(event).__name__}.'
+    )
+  known = pld.PldAccountant(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
+  certain = known.compose(event.bound).get_epsilon(delta)
+  if not math.isfinite(certain) or certain <= _LEAST_EPSILON:
+    return certain
+  rng = np.random.default_rng(_seed(event, delta, 'about'))
+  return _about(_mixture(event), rng, delta, certain)
+
+
 def _log_beta(delta: float) -> float:
   return math.log(delta) + math.log(SHARE / (2 * MOST_ASKED))
 
 
-def _size(log_bound: float, delta: float, log_beta: float) -> int:
-  wanted = _TIMES * math.exp(min(log_bound, 0.0)) * -log_beta / delta
+def _size(log_bound: float, delta: float, log_beta: float, cells: int) -> int:
+  unit = math.exp(min(log_bound, 0.0)) * -log_beta / delta
+  wanted = max(_TIMES * unit, min(_MORE_TIMES * unit, _CELLS / cells))
   return int(min(max(wanted, _FEWEST), _MOST))
 
 
@@ -315,7 +350,9 @@ def _epsilon_removed(
     least: Smaller ones are not looked for.
     certain: Larger ones are known to pass.
   """
-  least = max(least, _about(mixture, rng, delta, log_beta, certain))
+  about = max(least, _about(mixture, rng, delta, certain))
+  # What passes with as many outcomes as there may be.
+  least = _reached(mixture, True, (delta, log_beta), min(about, certain), certain)
   return _first_passing(mixture, rng, True, (delta, log_beta), least, certain)
 
 
@@ -365,7 +402,7 @@ def _first_passing(
     return certain
   delta, log_beta = passes
   proposal = best_proposal(mixture, removed, least)
-  size = _size(proposal.log_bound(mixture, least), delta, log_beta)
+  size = _size(proposal.log_bound(mixture, least), delta, log_beta, mixture.cells)
   tails = draw(mixture, rng, size, proposal, least)
   return _least(_grid(least, certain), lambda each: tails.passes(each, delta, log_beta))
 
@@ -401,7 +438,8 @@ def _delta(
 ) -> float:
   """About the least delta that passes at an epsilon, by bets."""
   log_beta, log_bound = _log_beta(aim), proposal.log_bound(mixture, epsilon)
-  tails = draw(mixture, rng, _size(log_bound, aim, log_beta), proposal, epsilon)
+  size = _size(log_bound, aim, log_beta, mixture.cells)
+  tails = draw(mixture, rng, size, proposal, epsilon)
   return _least_delta(tails, epsilon, log_beta)
 
 
@@ -450,25 +488,19 @@ def _reached(
 
 
 def _about(
-  mixture: mixtures.Mixture,
-  rng: np.random.Generator,
-  delta: float,
-  log_beta: float,
-  certain: float,
+  mixture: mixtures.Mixture, rng: np.random.Generator, delta: float, certain: float
 ) -> float:
-  """An epsilon that is about to pass: a few outcomes say so, and many would do."""
-  epsilon = certain
+  """An epsilon whose delta is about that, as a few outcomes have it."""
+  epsilon, grid = certain, _grid(_LEAST_EPSILON, certain)
   for _ in range(_PILOTS):
     proposal = best_proposal(mixture, True, epsilon)
     pilot = draw(mixture, rng, _PILOT, proposal, _LEAST_EPSILON)
-    grid = _grid(_LEAST_EPSILON, certain)
     passing = _least(grid, lambda each: pilot.delta(each) <= delta)  # noqa: B023
     near = abs(passing - epsilon) <= 0.01 * epsilon
     epsilon = passing
     if near:
       break
-
-  return _reached(mixture, True, (delta, log_beta), epsilon, certain)
+  return epsilon
 
 
 def _grid(least: float, largest: float) -> np.ndarray:

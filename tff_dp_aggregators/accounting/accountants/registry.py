@@ -74,6 +74,9 @@ class Entry:
       bound's answer.
     is_drawn: Whether outcomes are drawn for each answer, which takes up to minutes:
       curves have few points.
+    about: From an event and delta to about the epsilon, which nobody vouches for: where
+      searches start, instead of at the quick bound's answer.
+    most_asked: Epsilons that one search may ask for, if its confidence is for so many.
     beside: Accountants whose epsilons a report lists beside this one's, where they
       read the event.
     in_guarantee: Whether a report's guarantee has a field `epsilon_<name>`.
@@ -90,6 +93,8 @@ class Entry:
   tolerance: float = 5e-5
   is_numerical: bool = False
   is_drawn: bool = False
+  about: Optional[Callable[[dp_accounting.DpEvent, float], float]] = None
+  most_asked: Optional[int] = None
   beside: tuple[str, ...] = _BESIDE
   in_guarantee: bool = False
   checked_by: Optional[str] = None
@@ -213,6 +218,8 @@ register(
     tolerance=4e-3,
     is_numerical=True,
     is_drawn=True,
+    about=monte_carlo.about_epsilon,
+    most_asked=monte_carlo.MOST_ASKED,
     beside=(),
   )
 )

@@ -10,6 +10,7 @@ from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting.schemas import base
+from tff_dp_aggregators.accounting.schemas import thinning
 from tff_dp_aggregators.base import checks
 
 
@@ -95,7 +96,7 @@ class BMinSep(base.Allocation[BMinSepSampling]):
 
   With at most b bands, the columns of C of a client's rounds share no row; so the pair
   of `allocation`, a mixture over sets of rounds, can be drawn from, and its likelihoods
-  are computed by recursion. No deterministic bound with amplification is known.
+  are computed by recursion. `thinning` has a bound without sampling error.
   """
 
   name = 'b_min_sep_sampling'
@@ -154,7 +155,7 @@ class BMinSep(base.Allocation[BMinSepSampling]):
     schema: BMinSepSampling,
     noise_multiplier: float,
   ) -> dp_accounting.DpEvent:
-    """That of the mixture, whose bound is without sampling.
+    """That of the mixture, with the bound of `thinning`.
 
     Args:
       strategy: Its strategy matrix C.
@@ -166,7 +167,12 @@ class BMinSep(base.Allocation[BMinSepSampling]):
       schema.min_separation,
       schema.sampling_probability,
       noise_multiplier,
-      events.run_event(strategy, self.limits(schema), noise_multiplier),
+      thinning.event(
+        strategy,
+        schema.min_separation,
+        schema.sampling_probability,
+        noise_multiplier,
+      ),
     )
 
   def cohort(self, schema: BMinSepSampling, population: int) -> float:

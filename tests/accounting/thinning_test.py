@@ -1,0 +1,169 @@
+"""b-min-sep sampling as a thinned set: the bound, enumeration and integration.
+
+Claims:
+
+* Gaps of the larger set have probabilities that are not negative and add up to 1, for
+  many p and b; with a few places more they would not.
+* Thinned, the larger set has the distribution of b-min-sep sampling: every set of
+  rounds has the same probability, by enumeration.
+* With b = 1 it is Poisson sampling.
+* In three rounds of correlated noise, delta and epsilon are not below those of
+  integration, in both directions, for mixtures of any set.
+* Where clients are free for long it is far below the bound without sampling, and never
+  above it; that is what is taken where all are in their next free round.
+* Monte Carlo accounting says less, and both hold for either relation.
+"""
+
+import collections
+import itertools
+import math
+
+import numpy as np
+import pytest
+from dp_accounting import NeighboringRelation as Relation
+
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import events
+from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting.schemas import thinning
+
+BOTH, ZERO_OUT = Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_SPECIAL
+PROBABILITIES = [1e-4, 0.003, 0.02, 0.1, 0.3, 0.7, 0.95]
+
+
+@pytest.mark.parametrize('b', [1, 2, 3, 5, 16, 64, 300])
+@pytest.mark.parametrize('p', PROBABILITIES)
+def test_gaps_have_a_distribution(p, b):
+  m = thinning.places(p, b)
+  found = thinning.gaps(p, b, m, 40 * b)
+  assert np.all(found >= -1e-18)
+  # Half a million terms, where no more are needed.
+  if 40 * b / p < 2**19:
+    found = thinning.gaps(p, b, m, int(40 * b / p))
+    assert np.all(found >= -1e-18)
+    assert found.sum() == pytest.approx(1.0, abs=1e-9)
+  if b > 1 and m > 20:  # The condition is about as weak as it can be.
+    assert thinning.gaps(p, b, math.ceil(1.3 * m) + 1, 40 * b).min() < 0
+
+
+def _sets(n, b, p, first, gap):
+  """Sets of rounds of who has its first one, and the next one each, by a law."""
+  found = collections.Counter()
+
+  def go(rounds, at, chance, law):
+    beyond = 1.0
+    for wait, q in enumerate(law):
+      if at + wait < n:
+        go((*rounds, at + wait), at + wait + b, chance * q, gap)
+        beyond -= q
+    found[rounds] += chance * beyond
+
+  go((), 0, 1.0, first)
+  return found
+
+
+@pytest.mark.parametrize(
+  ('n', 'b', 'p'),
+  [(5, 1, 0.2), (6, 2, 0.1), (7, 2, 0.04), (7, 3, 0.02), (8, 4, 0.3), (6, 5, 0.01)],
+)
+def test_a_thinned_set_is_that_of_b_min_sep_sampling(n, b, p):
+  m = thinning.places(p, b)
+  free = np.array([1.0, *(p for _ in range(b - 1))]) / (1 + (b - 1) * p)
+
+  def waits(law):
+    return np.convolve(free, law)[:n]
+
+  geometric = p * (1 - p) ** np.arange(n)
+  expected = _sets(n, b, p, waits(geometric), geometric)
+  larger = thinning.gaps(p, b, m, n)
+  thinned = collections.Counter()
+  for rounds, chance in _sets(n, b, p, waits(larger), larger).items():
+    for kept in itertools.product([False, True], repeat=len(rounds)):
+      some = tuple(itertools.compress(rounds, kept))
+      share = (1 / m) ** len(some) * (1 - 1 / m) ** (len(rounds) - len(some))
+      thinned[some] += chance * share
+  assert sum(expected.values()) == pytest.approx(1.0, rel=1e-12)
+  for rounds in {*expected, *thinned}:
+    assert thinned[rounds] == pytest.approx(expected[rounds], rel=1e-10, abs=1e-14)
+
+
+def test_separation_one_is_poisson_sampling():
+  assert [thinning.places(1 / m, 1) for m in (2, 3, 7, 100, 3424)] == [
+    2, 3, 7, 100, 3424
+  ]  # fmt: skip
+  event = schemas.event(
+    strategies.Identity(30), schemas.BMinSepSampling(30, 0.01, 1), 1.0
+  )
+  poisson = schemas.event(strategies.Identity(30), schemas.PoissonSampling(30, 0.01), 1)
+  for delta in (1e-3, 1e-6):
+    bound = accountants.epsilon(event.bound, delta, 'pld', BOTH)
+    known = accountants.epsilon(poisson, delta, 'pld', BOTH)
+    assert known * (1 - 1e-4) <= bound <= known * (1 + 1e-3)
+
+
+PAIR = strategies.Banded.from_matrix(
+  [[1.0, 0.0, 0.0], [-0.4, 0.9, 0.0], [0.0, 0.5, 0.8]]
+)
+
+
+@pytest.mark.parametrize('p', [0.003, 0.02, 0.2])
+@pytest.mark.parametrize('noise', [0.5, 1.0])
+def test_three_rounds_are_not_below_integration(p, noise):
+  schema = schemas.BMinSepSampling(3, p, 2)
+  event = schemas.event(PAIR, schema, noise)
+  columns = np.abs(PAIR.materialize()).T / noise
+  chances = {
+    (0,): p * (1 - p) / (1 + p),
+    (0, 2): p * p / (1 + p),
+    (1,): p / (1 + p),
+    (2,): p * (1 - p) / (1 + p),
+  }
+  axis = np.linspace(-7, 7 + 2 / noise, 140)
+  ratios = np.full((140, 140, 140), 1 - sum(chances.values()))
+  for rounds, chance in chances.items():
+    mean = columns[list(rounds)].sum(axis=0)
+    x, y, z = (np.exp(each * axis - each * each / 2) for each in mean)
+    ratios += chance * x[:, None, None] * y[:, None] * z
+  one = np.exp(-axis * axis / 2) / math.sqrt(2 * math.pi) * (axis[1] - axis[0])
+  masses = one[:, None, None] * one[:, None] * one
+  for epsilon in (0.0, 0.1, 1.0, 3.0):
+    odds = math.exp(epsilon)
+    removed = float((masses * np.maximum(ratios - odds, 0.0)).sum())
+    added = float((masses * np.maximum(1 - odds * ratios, 0.0)).sum())
+    bound = accountants.delta(event.bound, epsilon, 'pld', BOTH)
+    assert max(removed, added) <= bound * (1 + 1e-6) + 1e-12
+
+
+@pytest.mark.parametrize(
+  ('n', 'b', 'cohort', 'below'), [(2000, 4, 20, 0.1), (2000, 16, 2, 0.1)]
+)
+def test_it_is_far_below_the_bound_without_sampling(n, b, cohort, below):
+  schema = schemas.BMinSepSampling.of_cohort(n, 10_000, cohort, b)
+  strategy = strategies.BandedToeplitz.square_root(n, num_bands=b)
+  event = schemas.event(strategy, schema, 1.0)
+  limits = strategies.Participation(n, b)
+  unsampled = events.run_event(strategy, limits, 1.0)
+  for relation in (BOTH, ZERO_OUT):
+    bound = accountants.epsilon(event.bound, 1e-6, 'pld', relation)
+    assert bound < below * accountants.epsilon(unsampled, 1e-6, 'exact', relation)
+
+
+def test_all_who_are_free_are_not_sampled():
+  strategy = strategies.BandedToeplitz.square_root(40, num_bands=4)
+  always = schemas.event(strategy, schemas.BMinSepSampling(40, 1.0, 4), 2.0)
+  limits = strategies.Participation(40, 4)
+  assert always.bound == events.run_event(strategy, limits, 2.0)
+  # As where there is no place but one.
+  often = schemas.event(strategy, schemas.BMinSepSampling(40, 0.5, 4), 2.0)
+  assert often.bound == always.bound
+
+
+def test_monte_carlo_says_less():
+  schema = schemas.BMinSepSampling.of_cohort(64, 1000, 4, 8)
+  strategy = strategies.BandedToeplitz.square_root(64, num_bands=8)
+  event = schemas.event(strategy, schema, 1.0)
+  for delta in (1e-3, 1e-5):
+    drawn = accountants.epsilon(event, delta, 'monte_carlo', BOTH)
+    bound = accountants.epsilon(event.bound, delta, 'pld', BOTH)
+    assert 0.1 * bound < drawn < bound
