@@ -1,0 +1,87 @@
+"""Columns scaled from round to round: what they gain over scales of epochs.
+
+    python -m benchmarks.round_scales [--small]
+
+Banded strategies with as many bands as the separation, so that a client's columns do
+not overlap, and prefix sums. A line a case, with clients at least that far apart and in
+fixed epochs, has the RMSE of
+
+    equal     the best columns of one norm,
+    epochs    the best columns with a norm for each epoch,
+    rescaled  the same, with the best norm for each round,
+    rounds    the best columns with a norm for each round, found together,
+
+and `bound`, which no banded strategy with as many bands is below, whatever its norms:
+the one of `epoch_scaled.banded.certify`. `gap` is by how much the RMSE before it can be
+above the least, for given columns and for all; `gain` by how much `rounds` is below
+`epochs`. Sensitivities are exact, and taken from the dense matrix. In the last two
+cases the last epoch is a part of one. `_round_norms` says how it is done.
+
+--small leaves out all cases but the first and the last but one. One core.
+"""
+
+import os
+
+os.environ['OMP_NUM_THREADS'] = os.environ['OPENBLAS_NUM_THREADS'] = '1'
+
+import functools
+import math
+
+from benchmarks import _arguments
+from benchmarks import _round_norms
+from tff_dp_aggregators.strategies import Participation
+from tff_dp_aggregators.strategies import banded
+from tff_dp_aggregators.strategies import epoch_scaled
+from tff_dp_aggregators.strategies import sensitivity
+from tff_dp_aggregators.strategies import workload
+from tff_dp_aggregators.strategies.numerics import gram
+
+_SMALL_CASES = [(64, 16, 4), (100, 16, 7)]
+_CASES = [(64, 16, 4), (256, 32, 8), (300, 100, 3), (400, 200, 2)]
+_CASES += [(100, 16, 7), (250, 100, 3)]
+
+
+def _rmse(strategy: banded.Banded, participation: Participation) -> float:
+  """That of the dense matrix, with its exact sensitivity."""
+  matrix = strategy.materialize()
+  squared, exact = sensitivity.squared(matrix, participation)
+  assert exact, participation
+  errors = gram.errors(matrix, workload.Workload(strategy.num_rounds))
+  return math.sqrt(squared * float(errors.mean()))
+
+
+def _line(
+  equal: banded.Banded, epochs: banded.Banded, participation: Participation
+) -> str:
+  error = functools.partial(_rmse, participation=participation)
+  columns = _round_norms.Columns(participation)
+  rescaled, norms = columns.rescaled(epochs)
+  rounds = columns.optimize(epochs)
+  certificate = epoch_scaled.banded.certify(rounds, participation=participation)
+  return (
+    f'  {error(equal):8.5f}  {error(epochs):8.5f}  {error(rescaled):8.5f}'
+    f'  {math.sqrt(1 + norms.gap) - 1:7.1e}  {error(rounds):8.5f}'
+    f'  {math.sqrt(certificate.lower_bound):8.5f}'
+    f'  {math.sqrt(1 + certificate.gap) - 1:7.1e}'
+    f'  {1 - error(rounds) / error(epochs):5.2%}'
+  )
+
+
+def main(small: bool) -> None:
+  """Prints a line a case and schema."""
+  print(
+    'rounds  apart  times  schema           equal    epochs  rescaled      gap'
+    '    rounds     bound      gap   gain'
+  )
+  for case in _SMALL_CASES if small else _CASES:
+    apart = Participation(*case)
+    options = {'num_bands': case[1], 'cache': False}
+    equal = banded.optimize(case[0], **options)
+    epochs = epoch_scaled.banded.optimize(case[0], participation=apart, **options)
+    for schema, fixed in (('apart', False), ('fixed epochs', True)):
+      line = _line(equal, epochs, Participation(*case, fixed_epoch=fixed))
+      print('{:6d}  {:5d}  {:5d}'.format(*case), f' {schema:12s}{line}', flush=True)
+
+
+if __name__ == '__main__':
+  main(_arguments.parse(__doc__ or '', small=False).small)

@@ -1,0 +1,160 @@
+"""The norms of rounds that `benchmarks.round_scales` prints are the best.
+
+Claims:
+
+* For given columns, no other norms are better: a general optimiser finds none, with
+  every pattern a condition, and the lower bound is as much.
+* No pattern has a squared sensitivity above 1, and one has it.
+* The quadratic form is the error, and the gradient that of the best error.
+* Columns and norms found together are better than those of epochs, and the certificate
+  for columns of any norms says that nothing is better.
+* The program prints that, with exact sensitivities.
+"""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import scipy.optimize
+
+from benchmarks import _round_norms
+from tff_dp_aggregators.strategies import Banded
+from tff_dp_aggregators.strategies import Participation
+from tff_dp_aggregators.strategies import epoch_scaled
+from tff_dp_aggregators.strategies import sensitivity
+from tff_dp_aggregators.strategies.numerics import banded_problem
+from tff_dp_aggregators.strategies.numerics import bands
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+_SCHEMAS = {
+  'whole epochs': Participation(8, 2),
+  'a part of an epoch': Participation(8, 3),
+  'done early': Participation(8, 2, 3),
+  'once': Participation(8, 2, 1),
+  'fixed epochs': Participation(8, 2, fixed_epoch=True),
+  'fixed, a part of an epoch': Participation(8, 3, fixed_epoch=True),
+}
+
+
+def _units(num_rounds, num_bands, seed):
+  random = np.random.default_rng(seed)
+  diagonals = random.uniform(-0.3, 1.0, (num_bands, num_rounds))
+  diagonals[0] = random.uniform(0.5, 1.5, num_rounds)
+  diagonals = np.where(bands.mask(num_bands, num_rounds), diagonals, 0.0)
+  return banded_problem.unit_columns(diagonals)
+
+
+def _sums(squares, participation):
+  return np.array([squares[list(rounds)].sum() for rounds in participation.patterns()])
+
+
+@pytest.mark.parametrize('seed', range(4))
+@pytest.mark.parametrize('schema', _SCHEMAS)
+def test_no_other_norms_are_better(schema, seed):
+  participation = _SCHEMAS[schema]
+  units = _units(8, participation.min_separation, seed)
+  costs = _round_norms.norm_costs(units)
+  found = _round_norms.BestNorms(participation)(costs)
+  sums = _sums(found.squares, participation)
+  assert sums.max() == pytest.approx(1.0, abs=1e-14) and sums.max() <= 1.0 + 1e-14
+
+  # It varies logarithms, in which all is smooth.
+  def error(logarithms):
+    return np.exp(-logarithms) @ costs @ np.exp(-logarithms)
+
+  other = scipy.optimize.minimize(
+    error,
+    np.full(8, -1.0),
+    method='SLSQP',
+    constraints={
+      'type': 'ineq',
+      'fun': lambda logarithms: 1.0 - _sums(np.exp(2 * logarithms), participation),
+    },
+    options={'ftol': 1e-13, 'maxiter': 1000},
+  )
+  assert other.success
+  assert found.error == pytest.approx(other.fun, rel=1e-6)
+  assert found.error == pytest.approx(found.lower_bound, rel=1e-10)
+
+
+@pytest.mark.parametrize('schema', _SCHEMAS)
+def test_lower_bounds_are_below_what_any_norms_have(schema):
+  participation = _SCHEMAS[schema]
+  random = np.random.default_rng(7)
+  costs = _round_norms.norm_costs(_units(8, participation.min_separation, 9))
+  bound = _round_norms.BestNorms(participation)(costs).lower_bound
+  for _ in range(100):
+    squares = random.uniform(0.1, 1.0, 8)
+    squares /= _sums(squares, participation).max()
+    assert squares**-0.5 @ costs @ squares**-0.5 > bound
+
+
+def test_the_quadratic_form_is_the_error_of_scaled_columns():
+  units = _units(8, 3, seed=1)
+  lengths = np.random.default_rng(2).uniform(0.5, 2.0, 8)
+  errors = Banded(8, units * lengths).per_query_error()
+  quadratic = 1 / lengths @ _round_norms.norm_costs(units) @ (1 / lengths)
+  assert quadratic == pytest.approx(errors.mean(), rel=1e-12)
+
+
+@pytest.mark.parametrize('fixed', [False, True])
+def test_the_gradient_is_that_of_the_best_error(fixed):
+  columns = _round_norms.Columns(Participation(8, 3, fixed_epoch=fixed))
+  point = 1.5 * _units(8, 3, seed=3)
+  _, gradient = columns.loss(point)
+  direction = np.random.default_rng(4).normal(size=point.shape) * (point != 0)
+  above, below = (columns.loss(point + step * direction)[0] for step in (1e-5, -1e-5))
+  assert np.vdot(gradient, direction) == pytest.approx((above - below) / 2e-5, rel=1e-6)
+
+
+@pytest.mark.parametrize('limits', [(24, 6), (20, 6), (24, 6, 3)])
+@pytest.mark.parametrize('fixed', [False, True])
+def test_columns_and_norms_together_are_certified_to_be_the_best(limits, fixed):
+  participation = Participation(*limits, fixed_epoch=fixed)
+  if len(limits) == 3 and fixed:
+    with pytest.raises(ValueError, match='be able to be in all'):
+      _round_norms.Columns(participation)
+    return
+  epochs = epoch_scaled.banded.optimize(
+    limits[0], num_bands=limits[1], participation=participation, cache=False
+  )
+  strategy = _round_norms.Columns(participation).optimize(epochs)
+  certificate = epoch_scaled.banded.certify(strategy, participation=participation)
+  assert -1e-9 < certificate.gap < 1e-5
+  assert strategy.rmse(participation) < epochs.rmse(participation) * (1 + 1e-9)
+  for schema in {participation, Participation(*limits, fixed_epoch=True)}:
+    squared, exact = sensitivity.squared(strategy.materialize(), schema)
+    assert exact and squared < 1.0 + 1e-12
+    worst = _sums(np.square(strategy.diagonals).sum(axis=0), schema).max()
+    assert squared == pytest.approx(worst, rel=1e-12)
+
+
+def test_the_program_prints_what_norms_of_rounds_gain():
+  result = subprocess.run(
+    [sys.executable, '-m', 'benchmarks.round_scales', '--small'],
+    cwd=ROOT,
+    env={**os.environ, 'PYTHONPATH': str(ROOT)},
+    capture_output=True,
+    text=True,
+    timeout=120,
+  )
+  assert result.returncode == 0, result.stderr
+  lines = re.findall(
+    r'^ *(\d+) +\d+ +\d+ +(apart|fixed epochs) +(.*)%$', result.stdout, re.M
+  )
+  figures = {line[:2]: [float(each) for each in line[2].split()] for line in lines}
+  for equal, epochs, rescaled, gap, rounds, bound, bound_gap, _ in figures.values():
+    assert equal > epochs > rescaled > rounds >= bound - 1e-5
+    assert max(gap, bound_gap) < 1e-5
+  # Scales of rounds are no better than those of epochs, but where an epoch is cut off.
+  gains = {case: line[-1] for case, line in figures.items()}
+  assert gains == {
+    ('64', 'apart'): pytest.approx(0.05, abs=0.01),
+    ('64', 'fixed epochs'): pytest.approx(0.27, abs=0.01),
+    ('100', 'apart'): pytest.approx(1.5, abs=0.01),
+    ('100', 'fixed epochs'): pytest.approx(1.65, abs=0.01),
+  }
