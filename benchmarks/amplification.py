@@ -12,15 +12,15 @@ schema whose events are known for it:
   sampling each is in every 100th step.
 
 Numbers of bands are those of powers of 2 with the least RMSE, jointly with
-amplification: for cyclic Poisson sampling, whose groups are as many, and for balls in
-bins. `monte_carlo` has the bands of the deterministic bound. Of b-min-sep sampling
-there is no row: its only accountant, that one, needs more outcomes here than it draws.
+amplification: for cyclic Poisson sampling, whose groups are as many, for balls in bins,
+and for b-min-sep sampling, whose separation they are.
 
 Epsilon is for adding or removing a client; without sampling, for leaving out its data.
 
 With `--output`, a table, amplification.csv, and a picture, amplification.png. With
-`--monte_carlo`, the rows of that accountant as well, for CIFAR-10; with the thousands
-of bins of StackOverflow they would take hours.
+`--monte_carlo`, the rows of that accountant as well, which take most of the time: balls
+in bins with the bands of the deterministic bound, and b-min-sep sampling, which has no
+other accountant.
 """
 
 import os
@@ -44,9 +44,9 @@ from matplotlib import figure
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting.planning import separations
 
 _EPSILON, _DELTA = 8.0, 1e-6
-_MOST_BINS = 512
 _COLORS = {'gaussian': '#7f7f7f', 'toeplitz': '#1b6ca8', 'windowed_blt': '#d1662b'}
 
 
@@ -149,11 +149,14 @@ def measure(
   best, bands = _best_bands(most, lambda _: bins)
   yield 'balls in bins', best, bands, None
   yield 'balls in bins', _fit('windowed_blt', bins), None, None
-  if not with_monte_carlo or cycle > _MOST_BINS:
+  if not with_monte_carlo:
     return
   for name, number in (('toeplitz', bands), ('windowed_blt', None)):
     fitted = _fit(name, bins, 'monte_carlo', number)
     yield 'balls in bins', fitted, number, 'monte_carlo'
+  breaks = separations.best_separation(*setting.clients, _EPSILON, _DELTA)
+  bands = breaks.min_separation
+  yield 'b-min-sep', _fit('toeplitz', breaks, None, bands), bands, 'monte_carlo'
 
 
 def rows_of(setting: Setting, with_monte_carlo: bool) -> Iterator[Row]:

@@ -65,21 +65,62 @@ def noise_multiplier(
   if not asked.is_numerical:
     least = _smallest(spent, target_epsilon, 1.0, 2.0, asked.tolerance)
     return least * (1 + _ROUND_OFF)
-  quick_bound = accountants.quick_bound(make_event(1.0), relation)
-  quick: Callable[[float], float]
-  if asked.about is not None:
-    about = asked.about
-    quick = functools.cache(lambda noise: about(make_event(noise), target_delta))
-  elif quick_bound is not None:
-    quick = _Spent(make_event, target_delta, quick_bound, relation)
-  else:
-    return _smallest(spent, target_epsilon, 1.0, 2.0, asked.tolerance)
   try:  # Near what is looked for, mostly a little more, and much faster.
-    start = _smallest(quick, target_epsilon, 1.0, 2.0, _NEAR)
+    start = about_noise_multiplier(
+      make_event,
+      target_epsilon,
+      target_delta,
+      accountant=accountant,
+      relation=relation,
+    )
   except (ValueError, dp_accounting.UnsupportedEventError):
     # Also where it reads no such event, as sampled Laplace noise.
     return _smallest(spent, target_epsilon, 1.0, 2.0, asked.tolerance)
   return _smallest(spent, target_epsilon, start, 1.1, asked.tolerance)
+
+
+def about_noise_multiplier(
+  make_event: Callable[[float], dp_accounting.DpEvent],
+  target_epsilon: float,
+  target_delta: float,
+  *,
+  accountant: Optional[str] = None,
+  relation: Relation = _ZERO_OUT,
+) -> float:
+  """About the least noise multiplier that keeps a privacy target, and quickly.
+
+  That of the quick bound; or of what an accountant that draws outcomes says of a few of
+  them. To compare by and to begin with: it may keep the target or not.
+
+  Args:
+    make_event: As for `noise_multiplier`.
+    target_epsilon: As for `noise_multiplier`.
+    target_delta: As for `noise_multiplier`.
+    accountant: As for `noise_multiplier`.
+    relation: As for `noise_multiplier`.
+
+  Raises:
+    ValueError: If a target is out of range, no amount of noise keeps it, or there is no
+      quick bound.
+
+  Example:
+    >>> gaussian = dp_accounting.GaussianDpEvent
+    >>> round(about_noise_multiplier(gaussian, 1.0, target_delta=1e-6), 1)
+    4.5
+  """
+  target_epsilon = _check_target(target_epsilon, target_delta)
+  event = make_event(1.0)
+  about = accountants.entry_of(accountants.choose(event, accountant, relation)).about
+  if about is not None:
+    asked: Callable[[float], float] = functools.cache(
+      lambda noise: about(make_event(noise), target_delta)
+    )
+    return _smallest(asked, target_epsilon, 1.0, 2.0, _NEAR)
+  quick = accountants.quick_bound(event, relation)
+  if quick is None:
+    raise ValueError(f'there is no quick bound of {event}; ask for noise_multiplier.')
+  spent = _Spent(make_event, target_delta, quick, relation)
+  return _smallest(spent, target_epsilon, 1.0, 2.0, _NEAR)
 
 
 def largest(

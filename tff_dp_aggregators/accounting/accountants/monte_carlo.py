@@ -282,9 +282,12 @@ def about_epsilon(event: dp_accounting.DpEvent, delta: float) -> float:
     >>> round(about_epsilon(event, 1e-3))
     5
   """
+  if isinstance(event, dp_accounting.NonPrivateDpEvent):
+    return math.inf
   if not isinstance(event, (events.BallsInBinsDpEvent, events.BMinSepDpEvent)):
     raise TypeError(
-      f'about_epsilon is for {MonteCarloAccountant.reads} got {type(event).__name__}.'
+      f'about_epsilon is for {MonteCarloAccountant.reads.rstrip(",")}; got '
+      f'{type(event).__name__}.'
     )
   known = pld.PldAccountant(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
   certain = known.compose(event.bound).get_epsilon(delta)

@@ -1,9 +1,10 @@
-"""Comparing mechanisms before any training: the comparison, and its views."""
+"""Comparing mechanisms before any training: the comparison, its views; separations."""
 
 from tff_dp_aggregators.accounting.planning import comparison
+from tff_dp_aggregators.accounting.planning import separations
 from tff_dp_aggregators.accounting.planning import views
 
-__all__ = ['comparison', 'views']
+__all__ = ['comparison', 'separations', 'views']
 
 
 def __dir__() -> list[str]:

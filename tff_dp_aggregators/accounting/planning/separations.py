@@ -1,0 +1,72 @@
+"""How far apart b-min-sep sampling is to keep a client's rounds, jointly with bands.
+
+More bands have less error for the same noise, and need rounds that are farther apart,
+which leaves less to sampling. As an answer of the Monte Carlo accountant takes seconds
+to a minute, separations are compared by what a few outcomes say of each.
+"""
+
+from typing import Optional
+
+from tff_dp_aggregators.accounting import calibration
+from tff_dp_aggregators.accounting import mechanism as mechanism_lib
+from tff_dp_aggregators.accounting import schemas
+
+# So far above the least error of smaller separations, larger ones are no better.
+_ENOUGH = 1.05
+
+
+def best_separation(
+  num_rounds: int,
+  population: int,
+  cohort: float,
+  target_epsilon: float,
+  target_delta: float,
+  *,
+  mechanism: str = 'toeplitz',
+  largest: Optional[int] = None,
+) -> schemas.BMinSepSampling:
+  """The b-min-sep sampling whose strategy with as many bands has about the least RMSE.
+
+  Separations are powers of 2, from 2 on.
+
+  Args:
+    num_rounds: Rounds in all.
+    population: Clients there are.
+    cohort: Mean number of clients in a round.
+    target_epsilon: Positive.
+    target_delta: Between 0 and 1, exclusive.
+    mechanism: A name of `accounting.mechanism.names()` that has `num_bands`.
+    largest: Of the separations; by default what cohort and rounds allow.
+
+  Raises:
+    TypeError: If a number is not whole.
+    ValueError: If an argument is out of range, clients cannot be in so many rounds, or
+      the mechanism has no `num_bands`.
+
+  Example:
+    >>> sampling = best_separation(32, 1000, 50, 8.0, 1e-4)
+    >>> sampling.min_separation, round(sampling.rate, 4)
+    (16, 0.05)
+  """
+  most = min(num_rounds, int(population // cohort) if cohort > 0 else 1)
+  if largest is not None:
+    most = min(most, largest)
+  if most < 2:
+    raise ValueError(
+      f'with num_rounds={num_rounds}, population={population}, cohort={cohort} and '
+      f'largest={largest} no separation above 1 is left; take Poisson sampling.'
+    )
+  tried: list[tuple[float, schemas.BMinSepSampling]] = []
+  for separation in (2**i for i in range(1, most.bit_length())):
+    schema = schemas.BMinSepSampling.of_cohort(
+      num_rounds, population, cohort, separation
+    )
+    made = mechanism_lib.Mechanism(mechanism, schema, 1.0, num_bands=separation)
+    noise = calibration.about_noise_multiplier(
+      made.event_with, target_epsilon, target_delta, accountant='monte_carlo'
+    )
+    error = made.strategy.rmse() * noise
+    if tried and error > _ENOUGH * min(each[0] for each in tried):
+      break
+    tried.append((error, schema))
+  return min(tried, key=lambda each: each[0])[1]
