@@ -17,12 +17,15 @@ from dp_accounting import privacy_accountant
 FALSE_ALARMS = 0.01
 # Where the privacy curve is looked at; the larger deltas serve where epsilon is small.
 _DELTAS = (*np.logspace(-12, -1, 23), *np.linspace(0.15, 0.95, 17), 0.99)
+# The same, where outcomes are drawn for each: few, of which none takes millions.
+_DRAWN_DELTAS = (*np.logspace(-4, -1, 4), *np.linspace(0.2, 0.9, 8))
 
 
 def of(
   accountant: privacy_accountant.PrivacyAccountant,
   mu: Optional[float],
   pure_epsilon: float,
+  is_drawn: bool = False,
 ) -> float:
   """The largest part that is recognised with `FALSE_ALARMS`; 1 without a guarantee.
 
@@ -30,6 +33,7 @@ def of(
     accountant: That composed everything.
     mu: If all of it is mu-Gaussian-DP; then nothing else is looked at.
     pure_epsilon: With delta 0; may be infinite.
+    is_drawn: Whether the accountant draws outcomes for each answer.
 
   Example:
     >>> import dp_accounting
@@ -43,7 +47,7 @@ def of(
   if mu is not None:
     return of_gaussian(mu)
   points = [(pure_epsilon, 0.0)]
-  for delta in map(float, _DELTAS):
+  for delta in map(float, _DRAWN_DELTAS if is_drawn else _DELTAS):
     try:
       points.append((accountant.get_epsilon(delta), delta))
     except ValueError:

@@ -405,7 +405,14 @@ def guarantee(
     'pure_epsilon': _finite(pure),
     'recognised': {
       'false_alarms': recognition.FALSE_ALARMS,
-      'share': recognition.of(_tightest(composed, event, relation), mu, pure),
+      'share': recognition.of(
+        _tightest(composed, event, relation),
+        mu,
+        pure,
+        is_drawn=accountants.ACCOUNTANTS[
+          accountants.tightest(event, relation)
+        ].is_drawn,
+      ),
     },
     'accountants': listed,
     'epsilon_by_delta': [
