@@ -210,6 +210,16 @@ def test_scaled_columns_are_never_below_the_truth_and_equal_to_it_if_exact(seed)
   assert 40 < exact_cases < 150
 
 
+def test_coefficients_that_are_left_out_of_pairs_count_with_their_norm(monkeypatch):
+  # 1e-18 of the largest make no difference that could be seen; a half does.
+  monkeypatch.setattr(toeplitz_sensitivity, '_NEGLIGIBLE', 0.5)
+  column, participation = 0.8 ** np.arange(12), Participation(12, 2)
+  scales = 1 / np.sqrt(np.cumsum(np.square(column))[::-1])
+  bound, exact = toeplitz_sensitivity.scaled_squared(column, scales, participation)
+  truth = brute_force_of(lower_toeplitz(column) * scales, participation)
+  assert not exact and truth < bound < 4 * truth
+
+
 def test_rounds_of_scaled_columns_without_the_largest_scale_know_nothing_of_it():
   # Falling scales alone would give the first round that of the last.
   column, scales = 0.5 ** np.arange(6), np.array([1.0, 1.0, 1.0, 1.0, 1.0, 4.0])
