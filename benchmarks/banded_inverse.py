@@ -5,6 +5,9 @@
 The peer does not install beside TensorFlow Federated; its figures are recorded, on one
 core of another machine, from runs that had not converged
 (tests/strategies/matrix_factorization.json). Ours are measured here on one core.
+
+Then the RMSE without and with columns of one norm: of BISR, of the best root, and of
+the best bands.
 """
 
 import os
@@ -20,11 +23,15 @@ import time
 from benchmarks import _arguments
 from tff_dp_aggregators.strategies import BandedInverse
 from tff_dp_aggregators.strategies import Participation
+from tff_dp_aggregators.strategies import UnitBandedInverse
 from tff_dp_aggregators.strategies import banded_inverse
 
 _RECORDED = (
   pathlib.Path(__file__).parents[1] / 'tests/strategies/matrix_factorization.json'
 )
+# Rounds, separation and times of a client.
+_LIMITS = ((2000, 400, 5), (512, 512, 1), (512, 64, 8))
+_BANDS = (2, 4, 8, 16)
 
 
 def main() -> None:
@@ -61,6 +68,38 @@ def main() -> None:
       f' {getattr(closed, measure)(participation):13.6f}'
       f'  {strategy.sensitivity_kind(participation)}'
     )
+  _columns_of_one_norm()
+
+
+def _columns_of_one_norm() -> None:
+  print(
+    '\nrounds  apart times bands     BISR  one norm     root  one norm     best'
+    '  one norm    gained  sensitivity'
+  )
+  for limits in _LIMITS:
+    num_rounds, separation, times = limits
+    participation = Participation(*limits)
+    for num_bands in _BANDS:
+      arguments = {'num_bands': num_bands, 'participation': participation}
+      best = banded_inverse.optimize(num_rounds, **arguments, cache=False)
+      pairs = (
+        (
+          BandedInverse.square_root(num_rounds, num_bands),
+          UnitBandedInverse.root(num_rounds, num_bands),
+        ),
+        (
+          banded_inverse.best_root(num_rounds, **arguments),
+          banded_inverse.best_root(num_rounds, **arguments, unit_columns=True),
+        ),
+        (best, UnitBandedInverse.of(best)),
+      )
+      errors = [[each.rmse(participation) for each in pair] for pair in pairs]
+      written = ''.join(f'{one:9.4f} {other:9.4f}' for one, other in errors)
+      kinds = {each.sensitivity_kind(participation) for pair in pairs for each in pair}
+      print(
+        f'{num_rounds:6d} {separation:6d} {times:5d} {num_bands:5d}{written}'
+        f' {1 - errors[-1][1] / errors[-1][0]:9.2%}  {", ".join(sorted(kinds))}'
+      )
 
 
 if __name__ == '__main__':

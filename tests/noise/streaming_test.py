@@ -86,6 +86,7 @@ _STRATEGIES = {
   'epoch_windowed_blt_narrow': lambda n: strategies.EpochWindowedBLT(
     n, n, (0.6,), min(5, n), _SCALES, _DECAYS
   ),
+  'unit_inverse': lambda n: strategies.UnitBandedInverse(n, (1.0, -0.6, 0.2)[:n]),
   'tree_honaker': strategies.BinaryTree,
   'tree_honaker_restarts': lambda n: strategies.BinaryTree(n, restart_every=min(6, n)),
   'tree_plain': lambda n: strategies.BinaryTree(n, honaker=False),

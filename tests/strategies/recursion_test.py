@@ -78,6 +78,7 @@ _STRATEGIES = {
   'epoch_windowed_blt_narrow': lambda n: strategies.EpochWindowedBLT(
     n, n, (0.6,), min(5, n), _SCALES, _DECAYS
   ),
+  'unit_inverse': lambda n: strategies.UnitBandedInverse(n, (1.0, -0.6, 0.2)[:n]),
   'tree_honaker': strategies.BinaryTree,
   'tree_honaker_restarts': lambda n: strategies.BinaryTree(n, restart_every=6),
   'tree_honaker_restarts_at_once': lambda n: strategies.BinaryTree(n, restart_every=1),

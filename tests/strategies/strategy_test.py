@@ -27,6 +27,7 @@ from tff_dp_aggregators.strategies import Identity
 from tff_dp_aggregators.strategies import Participation
 from tff_dp_aggregators.strategies import Strategy
 from tff_dp_aggregators.strategies import TailedBLT
+from tff_dp_aggregators.strategies import UnitBandedInverse
 from tff_dp_aggregators.strategies import WindowedBLT
 from tff_dp_aggregators.strategies import Workload
 
@@ -41,6 +42,7 @@ STRATEGIES = {
   'epoch_toeplitz': EpochToeplitz(11, 4, (1.2, 1 / 3), (1.0, 0.5, 0.1)),
   'epoch_windowed_blt': EpochWindowedBLT(9, 3, (1.2, 1.0, 0.7), 3, (0.3,), (0.9,)),
   'epoch_banded_inverse': EpochBandedInverse(9, 5, (0.7, 1.2), (1.0, -0.5, -0.1)),
+  'unit_banded_inverse': UnitBandedInverse(9, (3.0, -1.0, -0.1)),
   'banded': Banded(5, np.array([[1.0, 1, 1, 1, 2], [1 / 3, 0.5, 0.1, 1, 0]])),
   'dense': Dense(3, np.array([[1 / 3, 0, 0], [0.1, 1, 0], [-0.5, 1e-3, 2]])),
   'honaker': BinaryTree(11),
@@ -211,6 +213,7 @@ def test_strategies_are_equal_if_their_checksums_are(strategy):
       EpochBandedInverse(4, 2, (2.0, 1.0), (1.0, -0.5)),
       EpochBandedInverse(4, 2, (2.0, 1.0), (1.0, -0.1)),
     ),
+    (UnitBandedInverse(4, (1.0, -0.5)), UnitBandedInverse(4, (1.0, -0.1))),
     (
       EpochWindowedBLT(9, 3, (1.2, 1.0), 3, (0.3,), (0.9,)),
       EpochWindowedBLT(9, 3, (1.2, 1.0), 3, (0.3,), (0.8,)),

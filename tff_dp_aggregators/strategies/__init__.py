@@ -23,6 +23,7 @@ from tff_dp_aggregators.strategies import windowed_blt
 from tff_dp_aggregators.strategies import workload
 from tff_dp_aggregators.strategies.banded import Banded
 from tff_dp_aggregators.strategies.banded_inverse import BandedInverse
+from tff_dp_aggregators.strategies.banded_inverse import UnitBandedInverse
 from tff_dp_aggregators.strategies.blt import BLT
 from tff_dp_aggregators.strategies.dense import Dense
 from tff_dp_aggregators.strategies.epoch_scaled import EpochBandedInverse
@@ -51,6 +52,7 @@ __all__ = [
   'Participation',
   'Strategy',
   'TailedBLT',
+  'UnitBandedInverse',
   'WindowedBLT',
   'Workload',
   'banded',

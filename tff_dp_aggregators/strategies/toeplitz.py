@@ -1,8 +1,9 @@
 """Toeplitz strategies: lower-triangular, constant along diagonals.
 
-`LowerToeplitz` is what all of them share; `Identity` (one band, the Gaussian sum) and
-`BandedToeplitz` are here, the latter with any coefficients, those of the square root
-of the prefix-sum matrix, in closed form, or the best ones.
+`LowerToeplitz` is what all of them share, `ScaledToeplitz` what those share of which
+the columns are scaled. `Identity` (one band, the Gaussian sum) and `BandedToeplitz` are
+here, the latter with any coefficients, those of the square root of the prefix-sum
+matrix, in closed form, or the best ones.
 """
 
 import abc
@@ -202,6 +203,98 @@ class LowerToeplitz(strategy_lib.Strategy):
   def _estimator_coefficients(self, workload: workload_lib.Workload) -> np.ndarray:
     """First column of `A C^-1` for a Toeplitz workload."""
     return workload.apply(self.inverse_coefficients()[:, np.newaxis])[:, 0]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ScaledToeplitz(strategy_lib.Strategy):
+  """C[i, j] = T[i, j] * (scale of j), T lower-triangular and Toeplitz.
+
+  A round's noise is that of `T` over the scale of the round, so nothing more is
+  remembered than `T` needs. A subclass says what `T` and the scales are.
+  """
+
+  needs_no_matrix = True
+
+  @property
+  @abc.abstractmethod
+  def unscaled(self) -> LowerToeplitz:
+    """The strategy with the matrix `T`."""
+
+  @property
+  @abc.abstractmethod
+  def _scales(self) -> np.ndarray:
+    """The scale of each round's column, positive, float64 of shape [n]."""
+
+  @property
+  def num_bands(self) -> int:
+    """C[i, j] = 0 for i - j >= num_bands."""
+    return self.unscaled.num_bands
+
+  def sensitivity_squared_by_round(
+    self, participation: Optional[participation_lib.Participation] = None
+  ) -> np.ndarray:
+    """Squared sensitivity of the first 1, 2, ..., n rounds.
+
+    The last entry is exact in the cases of `sensitivity_kind`.
+    """
+    return sensitivity_lib.scaled_toeplitz_by_round(
+      self.unscaled.matrix_coefficients(),
+      self._scales,
+      self._participation(participation),
+    )
+
+  def sensitivity_squared(
+    self, participation: Optional[participation_lib.Participation] = None
+  ) -> float:
+    """sens(C)^2, the last entry of `sensitivity_squared_by_round`."""
+    return self._squared(participation)[0]
+
+  def sensitivity_kind(
+    self, participation: Optional[participation_lib.Participation] = None
+  ) -> str:
+    """'exact', or 'bound' if `sensitivity` may be too large.
+
+    Several participations are exact in these cases, among others.
+
+    * num_bands <= min_separation: the columns of one client do not overlap, so the
+      squared sensitivity is the largest sum of their squared norms, whatever scales.
+    * non-negative coefficients of `T` that do not increase from index min_separation
+      on, and scales that do not increase: the earliest, densest pattern 0, b, 2b, ...
+      is the worst (`toeplitz_sensitivity`), also of those that straddle epochs, and for
+      any min_separation, whatever rounds epochs have.
+    * any scales, if of all columns as far apart as two of that pattern, and not before
+      them, these two have the largest product.
+    """
+    return 'exact' if self._squared(participation)[1] else 'bound'
+
+  def noise_row_norms(self) -> np.ndarray:
+    """Standard deviation of the noise that each round adds, for unit-variance z.
+
+    O(n), as that of the unscaled strategy.
+    """
+    return self.unscaled.noise_row_norms() / self._scales
+
+  def noise_correlation(self, num_lags: int) -> np.ndarray:
+    """That of the unscaled strategy: scales change nothing of it."""
+    return self.unscaled.noise_correlation(num_lags)
+
+  def materialize(self) -> np.ndarray:
+    """`C` as a dense array."""
+    return self.unscaled.materialize() * self._scales
+
+  def materialize_estimator(self) -> np.ndarray:
+    """`A C^-1` for prefix sums A, dense."""
+    noise = np.diff(self.unscaled.materialize_estimator(), axis=0, prepend=0.0)
+    return np.cumsum(noise / self._scales[:, np.newaxis], axis=0)
+
+  def _squared(
+    self, participation: Optional[participation_lib.Participation]
+  ) -> tuple[float, bool]:
+    return sensitivity_lib.squared_of_scaled_toeplitz(
+      self.unscaled.matrix_coefficients(),
+      self._scales,
+      self._participation(participation),
+    )
 
 
 @dataclasses.dataclass(frozen=True)

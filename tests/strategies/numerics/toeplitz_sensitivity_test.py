@@ -22,7 +22,11 @@ def lower_toeplitz(column):
 
 def brute_force(column, participation):
   """Largest squared norm over all patterns and all signs."""
-  gram = lower_toeplitz(column).T @ lower_toeplitz(column)
+  return brute_force_of(lower_toeplitz(column), participation)
+
+
+def brute_force_of(matrix, participation):
+  gram = matrix.T @ matrix
   worst = 0.0
   for rounds in participation.patterns():
     pairs = gram[np.ix_(rounds, rounds)]
@@ -178,3 +182,72 @@ def test_where_pairs_would_take_too_long_the_other_bound_remains(monkeypatch):
   bound, exact = toeplitz_sensitivity.squared(column, participation)
   assert not exact
   assert bound > brute_force(column, participation)
+
+
+@pytest.mark.parametrize('seed', range(4))
+def test_scaled_columns_are_never_below_the_truth_and_equal_to_it_if_exact(seed):
+  rng = np.random.default_rng(seed)
+  exact_cases = 0
+  for _ in range(150):
+    column, participation = random_case(rng)
+    n = len(column)
+    scales = rng.uniform(0.2, 2.0, n)
+    shape = rng.integers(3)
+    if shape == 1:
+      scales = np.sort(scales)
+    if shape == 2:  # Columns of one norm.
+      scales = 1 / np.sqrt(np.cumsum(np.square(column))[::-1])
+    matrix = lower_toeplitz(column) * scales
+    truth = [brute_force_of(matrix[:rows], participation) for rows in range(1, n + 1)]
+    bounds = toeplitz_sensitivity.scaled_squared_by_round(column, scales, participation)
+    assert np.all(bounds >= np.array(truth) * (1 - 1e-12)), (column, scales)
+    assert np.all(np.diff(bounds) >= 0)
+    bound, exact = toeplitz_sensitivity.scaled_squared(column, scales, participation)
+    assert bound >= truth[-1] * (1 - 1e-12), (column, scales, participation)
+    if exact:
+      assert bound == pytest.approx(truth[-1], rel=1e-11)
+      exact_cases += 1
+  assert 40 < exact_cases < 150
+
+
+def test_coefficients_that_are_left_out_of_pairs_count_with_their_norm(monkeypatch):
+  # 1e-18 of the largest make no difference that could be seen; a half does.
+  monkeypatch.setattr(toeplitz_sensitivity, '_NEGLIGIBLE', 0.5)
+  column, participation = 0.8 ** np.arange(12), Participation(12, 2)
+  scales = 1 / np.sqrt(np.cumsum(np.square(column))[::-1])
+  bound, exact = toeplitz_sensitivity.scaled_squared(column, scales, participation)
+  truth = brute_force_of(lower_toeplitz(column) * scales, participation)
+  assert not exact and truth < bound < 4 * truth
+
+
+def test_rounds_of_scaled_columns_without_the_largest_scale_know_nothing_of_it():
+  # Falling scales alone would give the first round that of the last.
+  column, scales = 0.5 ** np.arange(6), np.array([1.0, 1.0, 1.0, 1.0, 1.0, 4.0])
+  bounds = toeplitz_sensitivity.scaled_squared_by_round(
+    column, scales, Participation(6, 6)
+  )
+  expected = np.cumsum(np.square(column))
+  np.testing.assert_allclose(bounds[:5], expected[:5], rtol=1e-14)
+
+
+def test_rising_scales_are_exact_where_no_pair_is_worse_than_the_earliest():
+  # Two bands of the inverse, and columns of one norm.
+  column = 0.8 ** np.arange(40)
+  scales = 1 / np.sqrt(np.cumsum(np.square(column))[::-1])
+  for separation, times in ((1, 40), (3, 14), (7, 2), (39, 2)):
+    participation = Participation(40, separation, times)
+    bound, exact = toeplitz_sensitivity.scaled_squared(column, scales, participation)
+    pattern = np.zeros(40)
+    pattern[list(participation.rounds)] = 1
+    attained = np.square((lower_toeplitz(column) * scales) @ pattern).sum()
+    assert exact and bound == pytest.approx(attained, rel=1e-12)
+
+
+def test_scaled_columns_that_alternate_are_exact():
+  # Contributions of alternating sign make all pairs of them positive.
+  column = (-0.8) ** np.arange(6)
+  scales = 1 / np.sqrt(np.cumsum(np.square(column))[::-1])
+  for participation in (Participation(6, 1), Participation(6, 1, 3)):
+    bound, exact = toeplitz_sensitivity.scaled_squared(column, scales, participation)
+    truth = brute_force_of(lower_toeplitz(column) * scales, participation)
+    assert exact and bound == pytest.approx(truth, rel=1e-12)

@@ -1,6 +1,5 @@
 """What strategies whose columns are scaled from epoch to epoch have in common."""
 
-import abc
 import dataclasses
 import functools
 from collections.abc import Iterable
@@ -12,8 +11,6 @@ from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.strategies import participation as participation_lib
 from tff_dp_aggregators.strategies import real
 from tff_dp_aggregators.strategies import recursion as recursion_lib
-from tff_dp_aggregators.strategies import sensitivity as sensitivity_lib
-from tff_dp_aggregators.strategies import strategy as strategy_lib
 from tff_dp_aggregators.strategies import toeplitz
 from tff_dp_aggregators.strategies import workload as workload_lib
 from tff_dp_aggregators.strategies.numerics import scaled_errors
@@ -22,11 +19,10 @@ _Scaled = TypeVar('_Scaled', bound='EpochScaled')
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class EpochScaled(strategy_lib.Strategy):
+class EpochScaled(toeplitz.ScaledToeplitz):
   """C[i, j] = T[i, j] * (scale of j's epoch), T lower-triangular and Toeplitz.
 
-  A round's noise is that of `T` over the scale of the round's epoch, so nothing more is
-  remembered than `T` needs. A subclass says what `T` is.
+  A subclass says what `T` is.
 
   Attributes:
     num_rounds: Rounds n; `C` is n x n.
@@ -42,7 +38,6 @@ class EpochScaled(strategy_lib.Strategy):
 
   epoch_rounds: int
   epoch_scales: tuple[float, ...]
-  needs_no_matrix = True
 
   def __post_init__(self) -> None:
     super().__post_init__()
@@ -93,16 +88,6 @@ class EpochScaled(strategy_lib.Strategy):
       **unscaled.parameters(),
     )
 
-  @property
-  @abc.abstractmethod
-  def unscaled(self) -> toeplitz.LowerToeplitz:
-    """The strategy with the matrix `T`."""
-
-  @property
-  def num_bands(self) -> int:
-    """C[i, j] = 0 for i - j >= num_bands."""
-    return self.unscaled.num_bands
-
   @functools.cached_property
   def _scales(self) -> np.ndarray:
     """The scale of each round, float64 of shape [n]."""
@@ -113,52 +98,6 @@ class EpochScaled(strategy_lib.Strategy):
     """That of the unscaled strategy, whose noise is divided by the scales."""
     factors = 1.0 / np.array(self.epoch_scales)
     return recursion_lib.Scaled(self.unscaled.recursion(), factors, self.epoch_rounds)
-
-  def sensitivity_squared_by_round(
-    self, participation: Optional[participation_lib.Participation] = None
-  ) -> np.ndarray:
-    """Squared sensitivity of the first 1, 2, ..., n rounds.
-
-    The last entry is exact in the cases of `sensitivity_kind`.
-    """
-    return sensitivity_lib.scaled_toeplitz_by_round(
-      self.unscaled.matrix_coefficients(),
-      self._scales,
-      self._participation(participation),
-    )
-
-  def sensitivity_squared(
-    self, participation: Optional[participation_lib.Participation] = None
-  ) -> float:
-    """sens(C)^2, the last entry of `sensitivity_squared_by_round`."""
-    return self._squared(participation)[0]
-
-  def sensitivity_kind(
-    self, participation: Optional[participation_lib.Participation] = None
-  ) -> str:
-    """'exact', or 'bound' if `sensitivity` may be too large.
-
-    Several participations are exact in these cases, among others.
-
-    * num_bands <= min_separation: the columns of one client do not overlap, so the
-      squared sensitivity is the largest sum of their squared norms, whatever scales.
-    * non-negative coefficients of `T` that do not increase from index min_separation
-      on, and scales that do not increase: the earliest, densest pattern 0, b, 2b, ...
-      is the worst (`toeplitz_sensitivity`), also of those that straddle epochs, and for
-      any min_separation, whatever rounds epochs have.
-    """
-    return 'exact' if self._squared(participation)[1] else 'bound'
-
-  def noise_row_norms(self) -> np.ndarray:
-    """Standard deviation of the noise that each round adds, for unit-variance z.
-
-    O(n), as that of the unscaled strategy.
-    """
-    return self.unscaled.noise_row_norms() / self._scales
-
-  def noise_correlation(self, num_lags: int) -> np.ndarray:
-    """That of the unscaled strategy: scales change nothing of it."""
-    return self.unscaled.noise_correlation(num_lags)
 
   def per_query_error(self, workload: workload_lib.WorkloadLike = None) -> np.ndarray:
     """Variance of each workload row's noise for unit-variance z.
@@ -171,24 +110,6 @@ class EpochScaled(strategy_lib.Strategy):
     errors = scaled_errors.of_workload(workload, starts)
     column = self.unscaled.inverse_coefficients()
     return errors(column, 1.0 / np.array(self.epoch_scales))[0]
-
-  def materialize(self) -> np.ndarray:
-    """`C` as a dense array."""
-    return self.unscaled.materialize() * self._scales
-
-  def materialize_estimator(self) -> np.ndarray:
-    """`A C^-1` for prefix sums A, dense."""
-    noise = np.diff(self.unscaled.materialize_estimator(), axis=0, prepend=0.0)
-    return np.cumsum(noise / self._scales[:, np.newaxis], axis=0)
-
-  def _squared(
-    self, participation: Optional[participation_lib.Participation]
-  ) -> tuple[float, bool]:
-    return sensitivity_lib.squared_of_scaled_toeplitz(
-      self.unscaled.matrix_coefficients(),
-      self._scales,
-      self._participation(participation),
-    )
 
 
 def check_several(

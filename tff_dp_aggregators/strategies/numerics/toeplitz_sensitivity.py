@@ -65,6 +65,22 @@ it is about epochs: d may fall within b rounds, or at other rounds than multiple
 and clients may come back across its steps. If columns b apart do not overlap, the
 squared sensitivity is in any case the largest sum of squared norms over patterns.
 
+**Pairs of scaled columns.** Where d rises, F is far above D: scales that make all
+columns of T as long as the first are largest for the last ones, which have few rows.
+But contributions of norm at most 1 in rounds i < j meet in |R_{n - j}(j - i)| d[i] d[j]
+at most, and of the p-th and q-th round of a client, i >= p b and j - i >= (q - p) b. So
+
+    sens(T D)^2 <= sum_{p, q} max |R_{n - j}(j - i)| d[i] d[j],
+
+the maximum over such i and j (and over i = j >= p b if p = q): of whatever signs and
+scales, and the exact value if u attains each of the maxima. Whether it does is found by
+looking at all pairs, in O(n m) for the m coefficients that are not negligible. It does
+for two bands of T^-1 and columns of one norm: with c[t] = l^t, 0 <= l < 1, a pair is
+
+    l^a sqrt((1 - l^(2 s)) / (1 - l^(2 s + 2 a))),    a = j - i,  s = n - j,
+
+which falls as j moves on, for s + a does not change, and as i and j do with a the same.
+
 The same u and the same bounds hold for fixed-epoch schemas, whose patterns are some of
 those above, u among them.
 """
@@ -84,6 +100,8 @@ _ROUNDING = 1e-12
 # m coefficients of which the last exceeds the largest times this.
 _MAX_OPERATIONS = 10**8
 _MAX_NUMBERS = 2 * 10**7
+# So many pairs of scaled columns are looked at: some seconds.
+_MAX_PAIRS = 10**9
 _NEGLIGIBLE = 1e-18
 
 
@@ -141,10 +159,16 @@ def scaled_squared_by_round(
   Returns:
     Non-decreasing array of shape [n].
   """
-  falling = np.maximum.accumulate(scales[::-1])[::-1]
   if participation.possible_participations > 1:
     coefficients = majorant(coefficients, participation.min_separation)
-  return _spent(coefficients, participation, falling)
+  # Of the first t rounds none has a larger scale than this, and of all of them, none
+  # later than round j one than `falling[j]`.
+  largest = np.maximum.accumulate(scales)
+  falling = np.maximum.accumulate(scales[::-1])[::-1]
+  return np.minimum(
+    np.square(largest) * _spent(coefficients, participation),
+    _spent(coefficients, participation, falling),
+  )
 
 
 def scaled_squared(
@@ -161,6 +185,10 @@ def scaled_squared(
   """
   bound = float(scaled_squared_by_round(coefficients, scales, participation)[-1])
   attained = float(_spent(coefficients, participation, scales)[-1])
+  if _meets(bound, attained):
+    return bound, True
+  attained = max(attained, _alternating(coefficients, participation, scales))
+  bound = min(bound, _scaled_pair_bound(coefficients, scales, participation))
   return bound, _meets(bound, attained)
 
 
@@ -190,13 +218,15 @@ def _spent(
 
 
 def _alternating(
-  coefficients: np.ndarray, participation: participation_lib.Participation
+  coefficients: np.ndarray,
+  participation: participation_lib.Participation,
+  scales: Optional[np.ndarray] = None,
 ) -> float:
   """||C u||^2 for the same pattern with contributions of alternating sign."""
   rounds = participation.rounds
-  response = _response(coefficients, rounds[::2])
+  response = _response(coefficients, rounds[::2], scales)
   if len(rounds) > 1:
-    response -= _response(coefficients, rounds[1::2])
+    response -= _response(coefficients, rounds[1::2], scales)
   return float(response @ response)
 
 
@@ -316,3 +346,50 @@ def _of_longer_lags(values: np.ndarray) -> np.ndarray:
   """The largest value at this lag or a longer one, at least 0."""
   largest = np.maximum.accumulate(values[:, ::-1], axis=1)[:, ::-1]
   return np.maximum(largest, 0.0)
+
+
+def _scaled_pair_bound(
+  coefficients: np.ndarray,
+  scales: np.ndarray,
+  participation: participation_lib.Participation,
+) -> float:
+  """The bound by pairs of scaled columns of the module's docstring.
+
+  If that would take too long, that by norms: no client has more than the sum of the
+  longest columns.
+  """
+  num_rounds = len(coefficients)
+  starts = np.array(participation.rounds)
+  norms = scales * np.sqrt(np.cumsum(np.square(coefficients))[::-1])
+  longest = _from_there_on(norms)[starts]
+  size = np.abs(coefficients)
+  length = 1 + int(np.flatnonzero(size > _NEGLIGIBLE * size.max())[-1])
+  separation = participation.min_separation
+  # Lags l b to (l + 1) b - 1 are of pairs with q - p = l, or of nearer ones.
+  apart = min(len(starts), 1 + (length - 1) // separation)
+  if length * num_rounds > _MAX_PAIRS or apart * len(starts) > _MAX_NUMBERS:
+    return float(longest.sum() ** 2)
+  largest = np.zeros((len(starts), apart))
+  largest[:, 0] = np.square(longest)
+  for lag in range(separation, length if len(starts) > 1 else 0):
+    sums = np.abs(np.cumsum(coefficients[: length - lag] * coefficients[lag:length]))
+    # R_N for N = n - lag down to 1, the number of rows that rounds i and i + lag share.
+    rows = np.minimum(np.arange(num_rounds - lag, 0, -1), length - lag)
+    meet = sums[rows - 1] * scales[: num_rounds - lag] * scales[lag:]
+    first = starts[starts < num_rounds - lag]
+    column = largest[: len(first), min(lag // separation, apart - 1)]
+    np.maximum(column, _from_there_on(meet)[first], out=column)
+  # Pairs may be farther apart than they have to be, but for a round with itself.
+  largest[:, 1:] = np.maximum.accumulate(largest[:, :0:-1], axis=1)[:, ::-1]
+  bound = largest[:, 0].sum()
+  for later in range(1, apart):
+    bound += 2.0 * largest[: len(starts) - later, later].sum()
+  # What is left out of each column adds its norm at most.
+  left_out = float(np.linalg.norm(coefficients[length:]))
+  of_scales = float(_from_there_on(scales)[starts].sum())
+  return float((math.sqrt(bound) + of_scales * left_out) ** 2)
+
+
+def _from_there_on(values: np.ndarray) -> np.ndarray:
+  """The largest of each value and the later ones."""
+  return np.maximum.accumulate(values[::-1])[::-1]

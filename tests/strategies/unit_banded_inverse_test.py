@@ -1,0 +1,278 @@
+"""Banded inverses with columns of one norm, against dense algebra and patterns.
+
+Claims: matrices, noise and errors are those of C = T diag(1 / |t_j|) from its
+definition; the sensitivity is never below the worst pattern, whole or by round, with
+bands of any sign, and is that pattern where it is called exact, as for two bands and
+for roots; it is 1 for one participation, and for two bands that of the closed form of
+the literature; the best root is the best of all, and better than without one norm.
+"""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from tff_dp_aggregators.strategies import BandedToeplitz
+from tff_dp_aggregators.strategies import Participation
+from tff_dp_aggregators.strategies import Strategy
+from tff_dp_aggregators.strategies import UnitBandedInverse
+from tff_dp_aggregators.strategies import Workload
+from tff_dp_aggregators.strategies import banded_inverse
+from tff_dp_aggregators.strategies.numerics import toeplitz_sensitivity
+
+SIGNED = (1.0, -0.5, 0.3, -0.4)
+
+
+def dense_noise(num_rounds, coefficients):
+  """C^-1 from its definition: rows of T^-1 times the norms of T's columns."""
+  inverse = np.zeros((num_rounds, num_rounds))
+  for i, j in itertools.product(range(num_rounds), repeat=2):
+    if 0 <= i - j < len(coefficients):
+      inverse[i, j] = coefficients[i - j]
+  norms = np.sqrt(np.square(np.linalg.inv(inverse)).sum(axis=0))
+  return np.diag(norms) @ inverse
+
+
+def worst_by_round(matrix, participation):
+  """max ||C_t u||^2 for the first t rows over all patterns and all signs."""
+  worst = np.zeros(len(matrix))
+  for rounds in participation.patterns():
+    for signs in itertools.product((1.0, -1.0), repeat=max(len(rounds) - 1, 0)):
+      response = matrix[:, list(rounds)] @ np.array((1.0, *signs))[: len(rounds)]
+      worst = np.maximum(worst, np.cumsum(np.square(response)))
+  return worst
+
+
+def random_bands(rng, most):
+  """Bands of any signs, or such that no entry of C is negative."""
+  later = 0.6 * rng.normal(size=rng.integers(0, most))
+  if rng.integers(2) and len(later):
+    later = -np.abs(later)
+    later *= rng.uniform(0.3, 1.1) / np.abs(later).sum()
+  return (1.0, *later)
+
+
+@pytest.mark.parametrize('num_rounds', [1, 2, 9])
+@pytest.mark.parametrize('coefficients', [(1.0,), (1.0, -0.9), (2.0, 0.5), SIGNED])
+def test_matrices_noise_and_errors_equal_dense_linear_algebra(num_rounds, coefficients):
+  coefficients = coefficients[:num_rounds]
+  strategy = UnitBandedInverse(num_rounds, coefficients)
+  noise = dense_noise(num_rounds, coefficients)
+  matrix = np.linalg.inv(noise)
+  np.testing.assert_allclose(np.linalg.norm(matrix, axis=0), 1.0, rtol=1e-12)
+  np.testing.assert_allclose(strategy.materialize(), matrix, atol=1e-13)
+  np.testing.assert_allclose(strategy.noise_matrix(), noise, atol=1e-13)
+  made = strategy.recursion().noise_rows(np.eye(num_rounds))
+  np.testing.assert_allclose(made, noise, atol=1e-13)
+  rates = tuple(np.linspace(1.0, 0.1, num_rounds))
+  array = np.tril(np.random.default_rng(0).normal(size=(num_rounds, num_rounds)))
+  for workload in (
+    Workload(num_rounds),
+    Workload(num_rounds, 0.7),
+    Workload(num_rounds, weight_decay=0.2),
+    Workload(num_rounds, 0.7, rates, weight_decay=0.1),
+    array,
+  ):
+    dense = workload.materialize() if isinstance(workload, Workload) else workload
+    np.testing.assert_allclose(
+      strategy.per_query_error(workload),
+      np.square(dense @ noise).sum(axis=1),
+      rtol=1e-11,
+    )
+  np.testing.assert_allclose(
+    strategy.per_query_error(), np.square(np.tri(num_rounds) @ noise).sum(axis=1)
+  )
+
+
+@pytest.mark.parametrize('seed', range(4))
+def test_sensitivity_is_never_below_the_worst_pattern_and_is_it_if_exact(seed):
+  rng = np.random.default_rng(seed)
+  exact = 0
+  for _ in range(150):
+    n = int(rng.integers(1, 11))
+    strategy = UnitBandedInverse(n, random_bands(rng, min(n, 5)))
+    participation = Participation(
+      n, int(rng.integers(1, n + 1)), int(rng.integers(1, 6)), bool(rng.integers(2))
+    )
+    matrix = np.linalg.inv(dense_noise(n, strategy.coefficients))
+    worst = worst_by_round(matrix, participation)
+    by_round = strategy.sensitivity_squared_by_round(participation)
+    squared = strategy.sensitivity_squared(participation)
+    assert np.all(by_round >= worst * (1 - 1e-11)), (strategy, participation)
+    assert by_round[-1] == squared and np.all(np.diff(by_round) >= 0)
+    if strategy.sensitivity_kind(participation) == 'exact':
+      assert squared == pytest.approx(worst[-1], rel=1e-10), (strategy, participation)
+      exact += 1
+  assert 100 < exact < 150
+
+
+def test_pairs_that_would_take_too_long_leave_a_bound(monkeypatch):
+  monkeypatch.setattr(toeplitz_sensitivity, '_MAX_PAIRS', 100)
+  strategy = UnitBandedInverse(300, (1.0, -0.9))
+  participation = Participation(300, 100)
+  assert strategy.sensitivity_squared(participation) == pytest.approx(9.0)
+  assert strategy.sensitivity_kind(participation) == 'bound'
+
+
+@pytest.mark.parametrize('num_rounds', [1, 2, 7, 300])
+@pytest.mark.parametrize('coefficients', [(1.0, -0.95), (1.0, 0.5), SIGNED])
+def test_a_single_participation_has_sensitivity_one(num_rounds, coefficients):
+  strategy = UnitBandedInverse(num_rounds, coefficients[:num_rounds])
+  assert strategy.sensitivity() == pytest.approx(1.0, rel=1e-14)
+  assert strategy.sensitivity_kind() == 'exact'
+
+
+@pytest.mark.parametrize('fixed_epoch', [False, True])
+@pytest.mark.parametrize('last', [0.0, 0.3, 0.9, 0.99, 0.9999])
+def test_two_bands_have_the_sensitivity_of_the_closed_form(last, fixed_epoch):
+  # k + 2 sum over pairs of last^(distance) |t_j| / |t_i|, as opaque computes it
+  # (JetBrains-Research/opaque, lambda_cgd_normalized_sensitivity_squared, which cites
+  # lemma 8 of arXiv:2601.22334).
+  for n, separation, times in (
+    (100, 10, 3),
+    (100, 10, 10),
+    (301, 7, 43),
+    (400, 1, 400),
+  ):
+    participation = Participation(n, separation, times, fixed_epoch)
+    rounds = separation * np.arange(times)
+    norms = np.sqrt([math.fsum(last ** (2 * s) for s in range(n - r)) for r in rounds])
+    expected = float(times)
+    for i, j in itertools.combinations(range(times), 2):
+      distance = int(rounds[j] - rounds[i])
+      expected += 2.0 * last**distance * norms[j] / norms[i]
+    strategy = UnitBandedInverse(n, (1.0, -last))
+    assert strategy.sensitivity_squared(participation) == pytest.approx(
+      expected, rel=1e-11
+    )
+    assert strategy.sensitivity_kind(participation) == 'exact'
+
+
+@pytest.mark.parametrize('workload', [None, Workload(300, 0.9)], ids=repr)
+@pytest.mark.parametrize('exponent', [0.3, 0.5, 0.9])
+def test_sensitivity_of_roots_is_exact(exponent, workload):
+  for num_bands in (2, 4, 16):
+    strategy = UnitBandedInverse.root(
+      300, num_bands, exponent=exponent, workload=workload
+    )
+    for separation, times in ((60, 5), (60, 2), (20, 15), (150, 2)):
+      participation = Participation(300, separation, times)
+      assert strategy.sensitivity_kind(participation) == 'exact'
+      response = strategy.materialize()[:, list(participation.rounds)].sum(axis=1)
+      assert strategy.sensitivity(participation) == pytest.approx(
+        np.linalg.norm(response), rel=1e-12
+      )
+
+
+def test_a_scale_of_the_bands_changes_nothing():
+  strategy = UnitBandedInverse(9, (4.0, -2.0))
+  assert strategy == UnitBandedInverse(9, (1.0, -0.5))
+  assert strategy.coefficients == (1.0, -0.5)
+  assert Strategy.from_json(strategy.to_json()) == strategy
+  assert strategy == UnitBandedInverse.root(9, 2)
+  assert strategy != UnitBandedInverse(10, (1.0, -0.5))
+
+
+def test_noise_is_drawn_again_instead_of_kept():
+  strategy = UnitBandedInverse.root(100, 7)
+  assert strategy.noise_buffers == 0
+  assert strategy.num_inverse_bands == 7
+  assert strategy.num_bands == 100  # C itself is full.
+
+
+def test_many_rounds_take_no_matrix():
+  n = 10**5
+  strategy = UnitBandedInverse(n, (1.0, -0.9, -0.05))
+  assert strategy.sensitivity_kind(Participation(n, 1000, 10)) == 'exact'
+  few = UnitBandedInverse(300, strategy.coefficients)
+  # From the end: what a column is depends on the rounds that are left.
+  norms = strategy.noise_row_norms()[-298:]
+  np.testing.assert_allclose(norms, few.noise_row_norms()[2:], rtol=1e-12)
+  for workload in (None, Workload(n, 0.9, weight_decay=0.1)):
+    assert np.all(np.isfinite(strategy.per_query_error(workload)))
+
+
+def test_one_norm_is_better_where_the_last_column_is_as_long_as_the_others():
+  # Figures that `python -m benchmarks.banded_inverse` prints.
+  for limits, num_bands, without, root, best in (
+    ((2000, 400, 5), 2, 12.6726, 12.6483, 12.6485),
+    ((512, 512, 1), 4, 3.8807, 3.8669, 3.4045),
+    ((512, 64, 8), 16, 9.9464, 9.9186, 9.8060),
+  ):
+    participation = Participation(*limits)
+    arguments = {'num_bands': num_bands, 'participation': participation}
+    for error, made in (
+      (without, banded_inverse.best_root(limits[0], **arguments)),
+      (root, banded_inverse.best_root(limits[0], **arguments, unit_columns=True)),
+      (
+        best,
+        UnitBandedInverse.of(
+          banded_inverse.optimize(limits[0], **arguments, cache=False)
+        ),
+      ),
+    ):
+      assert made.sensitivity_kind(participation) == 'exact'
+      assert made.rmse(participation) == pytest.approx(error, abs=6e-5)
+
+
+def test_one_norm_is_worse_where_a_client_comes_once_more_in_the_last_rounds():
+  # A column of one row is short, and cheap, until it is brought to norm 1.
+  participation = Participation(16, 5, 4)
+  without = banded_inverse.optimize(
+    16, num_bands=2, participation=participation, cache=False
+  )
+  of_one_norm = UnitBandedInverse.of(without)
+  assert of_one_norm.sensitivity_kind(participation) == 'exact'
+  assert of_one_norm.rmse(participation) > 1.04 * without.rmse(participation)
+
+
+@pytest.mark.parametrize('objective', ['mean', 'max'])
+@pytest.mark.parametrize('workload', [None, Workload(200, 0.9)], ids=repr)
+def test_the_best_root_is_the_best_of_all_roots(objective, workload):
+  participation = Participation(200, 40)
+
+  def error(strategy):
+    measure = strategy.rmse if objective == 'mean' else strategy.max_error
+    return measure(participation, workload)
+
+  arguments = {
+    'objective': objective,
+    'participation': participation,
+    'workload': workload,
+    'unit_columns': True,
+  }
+  for num_bands in (2, 5):
+    best = error(banded_inverse.best_root(200, num_bands=num_bands, **arguments))
+    for exponent in np.linspace(0, 1, 41):
+      other = UnitBandedInverse.root(
+        200, num_bands, exponent=exponent, workload=workload
+      )
+      assert best <= error(other) * (1 + 1e-6)
+
+
+@pytest.mark.parametrize(
+  'coefficients, error, message',
+  [
+    ((), ValueError, 'coefficients must be 1 to num_rounds=2000 numbers, got 0'),
+    ((0.0, 1.0), ValueError, r'coefficients\[0\] must be positive, got 0.0'),
+    ((1.0, math.nan), ValueError, 'coefficients must be finite'),
+    ((1.0, -3.0), ValueError, 'have an inverse that exceeds float64'),
+    ((1.0, -1.3), ValueError, 'whose norm exceeds float64 within 2000 rounds'),
+    (None, TypeError, 'coefficients must be a sequence of numbers'),
+  ],
+)
+def test_coefficients_that_are_no_strategy_are_refused(coefficients, error, message):
+  with pytest.raises(error, match=message):
+    UnitBandedInverse(2000, coefficients)
+
+
+def test_other_nonsense_is_refused_by_name():
+  with pytest.raises(TypeError, match='unscaled must be a strategies.BandedInverse'):
+    UnitBandedInverse.of(BandedToeplitz(4, (1.0, 0.5)))
+  with pytest.raises(ValueError, match='exponent must be from 0 to 1, got 1.5'):
+    UnitBandedInverse.root(10, 3, exponent=1.5)
+  with pytest.raises(ValueError, match='num_bands must be at most num_rounds=5'):
+    UnitBandedInverse.root(5, 6)
+  with pytest.raises(ValueError, match='the workload is for 9 rounds'):
+    UnitBandedInverse.root(10, 3, workload=Workload(9))
