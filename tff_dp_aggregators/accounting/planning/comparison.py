@@ -524,7 +524,7 @@ def _best_groups(
   else:
     assert task.noise_multiplier is not None
     mu = math.sqrt(task.limits.possible_participations) / task.noise_multiplier
-  quickest = _quickest_with_bands(task.limits)
+  quickest = quickest_with_bands(task.limits)
 
   def error(groups: int) -> float:
     assert offer.make is not None and offer.noise_for is not None
@@ -545,7 +545,7 @@ def _best_bands(task: Task, schema: schemas.Schema) -> int:
   less error for the same noise, and leave less to sampling.
   """
   limits = schemas.limits(schema)
-  quickest = _quickest_with_bands(limits)
+  quickest = quickest_with_bands(limits)
   assert quickest.bands is not None
   if quickest.bands in task.given:
     return task.given[quickest.bands]
@@ -571,7 +571,12 @@ def _best_bands(task: Task, schema: schemas.Schema) -> int:
   return min(errors, key=lambda bands: errors[bands])
 
 
-def _quickest_with_bands(limits: strategies.Participation) -> registry.Kind:
+def quickest_with_bands(limits: strategies.Participation) -> registry.Kind:
+  """Of the kinds that have bands, the one that is found in the least time.
+
+  Args:
+    limits: In which rounds a client may take part.
+  """
   return min(
     (kind for kind in registry.KINDS.values() if kind.bands is not None),
     key=lambda kind: kind.seconds(limits),

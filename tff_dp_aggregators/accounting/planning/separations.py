@@ -7,9 +7,12 @@ to a minute, separations are compared by what a few outcomes say of each.
 
 from typing import Optional
 
+from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import calibration
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting.planning import comparison
+from tff_dp_aggregators.strategies import registry
 
 # So far above the least error of smaller separations, larger ones are no better.
 _ENOUGH = 1.05
@@ -22,7 +25,7 @@ def best_separation(
   target_epsilon: float,
   target_delta: float,
   *,
-  mechanism: str = 'toeplitz',
+  mechanism: Optional[str] = None,
   largest: Optional[int] = None,
 ) -> schemas.BMinSepSampling:
   """The b-min-sep sampling whose strategy with as many bands has about the least RMSE.
@@ -35,13 +38,13 @@ def best_separation(
     cohort: Mean number of clients in a round.
     target_epsilon: Positive.
     target_delta: Between 0 and 1, exclusive.
-    mechanism: A name of `accounting.mechanism.names()` that has `num_bands`.
+    mechanism: A kind of strategy with bands; by default that found in the least time.
     largest: Of the separations; by default what cohort and rounds allow.
 
   Raises:
     TypeError: If a number is not whole.
     ValueError: If an argument is out of range, clients cannot be in so many rounds, or
-      the mechanism has no `num_bands`.
+      the mechanism has no bands.
 
   Example:
     >>> sampling = best_separation(32, 1000, 50, 8.0, 1e-4)
@@ -56,12 +59,20 @@ def best_separation(
       f'with num_rounds={num_rounds}, population={population}, cohort={cohort} and '
       f'largest={largest} no separation above 1 is left; take Poisson sampling.'
     )
+  kind = comparison.quickest_with_bands(strategies.Participation(num_rounds, most))
+  if mechanism is not None:
+    kind = registry.kind(mechanism)
+  if kind.bands is None:
+    raise ValueError(
+      f'mechanism must be a kind with bands, which {mechanism!r} is not.'
+    )
   tried: list[tuple[float, schemas.BMinSepSampling]] = []
   for separation in (2**i for i in range(1, most.bit_length())):
     schema = schemas.BMinSepSampling.of_cohort(
       num_rounds, population, cohort, separation
     )
-    made = mechanism_lib.Mechanism(mechanism, schema, 1.0, num_bands=separation)
+    bands = {kind.bands: separation}
+    made = mechanism_lib.Mechanism(kind.name, schema, 1.0, options=bands)
     noise = calibration.about_noise_multiplier(
       made.event_with, target_epsilon, target_delta, accountant='monte_carlo'
     )

@@ -8,10 +8,13 @@ by the trade-off function of the mechanism (arXiv:1905.02383).
 import math
 import statistics
 from collections.abc import Iterable
-from typing import Optional
+from typing import Any, Optional
 
+import dp_accounting
 import numpy as np
 from dp_accounting import privacy_accountant
+
+from tff_dp_aggregators.accounting import accountants
 
 # Wrong suspicions for which it is stated.
 FALSE_ALARMS = 0.01
@@ -53,6 +56,28 @@ def of(
     except ValueError:
       continue  # Where it has no answer; fewer points are a bound as well.
   return of_points(points)
+
+
+def of_event(
+  composed: dict[str, Any],
+  event: dp_accounting.DpEvent,
+  relation: dp_accounting.NeighboringRelation,
+  mu: Optional[float],
+  pure_epsilon: float,
+) -> float:
+  """`of` the accountant with the smallest epsilons, which may be another than asked for.
+
+  Args:
+    composed: Accountants by name that have composed the event.
+    event: What ran.
+    relation: Which data sets are neighbours.
+    mu: As for `of`.
+    pure_epsilon: As for `of`.
+  """
+  name = accountants.tightest(event, relation)
+  accountant = composed.get(name) or accountants.composed(event, name, relation)
+  is_drawn = accountants.ACCOUNTANTS[name].is_drawn
+  return of(accountant, mu, pure_epsilon, is_drawn)
 
 
 def of_gaussian(mu: float) -> float:

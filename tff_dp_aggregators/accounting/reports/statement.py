@@ -405,14 +405,7 @@ def guarantee(
     'pure_epsilon': _finite(pure),
     'recognised': {
       'false_alarms': recognition.FALSE_ALARMS,
-      'share': recognition.of(
-        _tightest(composed, event, relation),
-        mu,
-        pure,
-        is_drawn=accountants.ACCOUNTANTS[
-          accountants.tightest(event, relation)
-        ].is_drawn,
-      ),
+      'share': recognition.of_event(composed, event, relation, mu, pure),
     },
     'accountants': listed,
     'epsilon_by_delta': [
@@ -438,16 +431,6 @@ def is_bound(*statements: dict[str, Any]) -> bool:
     else each['mechanism']['sensitivity_kind'] != 'exact'
     for each in statements
   )
-
-
-def _tightest(
-  composed: dict[str, Any], event: dp_accounting.DpEvent, relation: Relation
-) -> Any:
-  """The accountant with the smallest epsilons, which need not be the one asked for."""
-  name = accountants.tightest(event, relation)
-  if name in composed:
-    return composed[name]
-  return accountants.composed(event, name, relation)
 
 
 def _setting_of(parts: Sequence[dict[str, Any]]) -> str:
