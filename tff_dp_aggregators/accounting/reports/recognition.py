@@ -65,7 +65,7 @@ def of_event(
   mu: Optional[float],
   pure_epsilon: float,
 ) -> float:
-  """`of` the accountant with the smallest epsilons, which may be another than asked for.
+  """`of` the accountant with the smallest epsilons, whichever was asked for.
 
   Args:
     composed: Accountants by name that have composed the event.
