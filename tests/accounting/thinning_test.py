@@ -47,6 +47,15 @@ def test_gaps_have_a_distribution(p, b):
     assert thinning.gaps(p, b, math.ceil(1.3 * m) + 1, 40 * b).min() < 0
 
 
+def test_long_breaks_lose_no_digits():
+  """kappa is about 1 / (e b): differences of large logarithms would be off by parts."""
+  for b in (10**6, 10**9, 10**12):
+    p = 1e-3 / b
+    kappa = math.exp(-1) * (1 + 1 / (2 * b)) / b
+    expected = 1 + kappa * math.exp(-1e-3) / p
+    assert abs(thinning.places(p, b) - expected) <= 1
+
+
 def _sets(n, b, p, first, gap):
   """Sets of rounds of who has its first one, and the next one each, by a law."""
   found = collections.Counter()

@@ -61,7 +61,7 @@ def places(probability: float, min_separation: int) -> int:
   if probability == 1:
     return 1
   b = min_separation
-  log_kappa = math.log(b - 1) * (b - 1) - math.log(b) * b if b > 1 else 0.0
+  log_kappa = (b - 1) * math.log1p(-1 / b) - math.log(b) if b > 1 else 0.0
   log_allowed = log_kappa + b * math.log1p(-probability)
   # The condition is m - 1 <= kappa (1 - p)^b / p.
   return math.floor((1 + math.exp(log_allowed) / probability) * (1 + _ROUND_OFF)) or 1

@@ -1,0 +1,165 @@
+"""Balls in bins and b-min-sep sampling against what jax_privacy 2.0.0 draws.
+
+jax_privacy.json has deltas that its draws estimate, with their standard errors, and a
+few outcomes with their losses; `jax_privacy_losses` makes it, in an environment of its
+own. Claims:
+
+* The loss of the same outcome is the same, with up to two bands, and with any number
+  but for outcomes of the last rounds: there jax_privacy has the norms of the last
+  columns in the wrong order, and its losses are those of no pair.
+* Deltas of drawn outcomes agree in both directions, within six standard errors (2e-9).
+* No delta that is stated, by Monte Carlo or by a bound, is below what was drawn there.
+* A client that is free in round 0 for certain, which jax_privacy has as well, is told
+  from ours: the comparison can fail.
+* The program prints the figures of the file (slow, where its environment is).
+"""
+
+import json
+import math
+import pathlib
+import subprocess
+
+import numpy as np
+import pytest
+from dp_accounting import NeighboringRelation as Relation
+
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting.accountants import mixtures
+from tff_dp_aggregators.accounting.accountants import monte_carlo
+from tff_dp_aggregators.accounting.accountants import renewals
+
+_HERE = pathlib.Path(__file__)
+_FILE = json.loads(_HERE.with_name('jax_privacy.json').read_text(encoding='utf-8'))
+SETTINGS = _FILE['settings']
+BOTH = Relation.ADD_OR_REMOVE_ONE
+_PEER = _HERE.parents[3] / 'build' / 'peers' / 'jax_privacy' / 'bin' / 'python'
+# What stands for the same pair there and here.
+SAME = [name for name in SETTINGS if name not in ('a cold start', 'three bands')]
+DIRECTIONS = {True: 'deltas of removing', False: 'deltas of adding'}
+
+
+def _strategy(setting):
+  return strategies.BandedToeplitz(setting['rounds'], tuple(setting['column']))
+
+
+def _event(setting):
+  sampling, rounds = setting['sampling'], setting['rounds']
+  if 'cycle_length' in sampling:
+    schema = schemas.BallsInBins(rounds, sampling['cycle_length'])
+  else:
+    schema = schemas.BMinSepSampling(
+      rounds, sampling['sampling_prob'], sampling['min_sep']
+    )
+  return schemas.event(_strategy(setting), schema, setting['noise'])
+
+
+def _losses(setting):
+  """Our losses of its outcomes: of removing, whichever they were drawn for."""
+  strategy, noise = _strategy(setting), setting['noise']
+  sampling, outcomes = setting['sampling'], np.array(setting['outcomes']) / noise
+  if 'cycle_length' in sampling:
+    bins = sampling['cycle_length']
+    columns = mixtures.bins_of(strategy, bins)
+    mixture: mixtures.Mixture = mixtures.Bins(strategy, bins, noise)
+  else:
+    columns = np.abs(strategy.materialize())
+    mixture = renewals.Renewals(
+      strategy, sampling['min_sep'], sampling['sampling_prob'], noise
+    )
+  return mixture.log_ratios(outcomes @ columns / noise)
+
+
+def test_there_are_settings_of_both_schemas():
+  assert _FILE['version'] == '2.0.0'
+  assert sum('cycle_length' in SETTINGS[name]['sampling'] for name in SAME) == 3
+  assert sum('min_sep' in SETTINGS[name]['sampling'] for name in SAME) == 3
+
+
+@pytest.mark.parametrize('name', SAME)
+def test_the_loss_of_an_outcome_is_the_same(name):
+  setting = SETTINGS[name]
+  found, expected = _losses(setting), np.array(setting['losses'])
+  assert len(found) == len(expected) >= 12
+  np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_with_three_bands_its_last_columns_have_the_wrong_norms():
+  """With them in its order, our formula gives its losses; with the right ones not."""
+  setting = SETTINGS['three bands']
+  expected = np.array(setting['losses'])
+  assert np.abs(_losses(setting) - expected).max() > 0.01
+  column, noise = np.array(setting['column']), setting['noise']
+  p, (one, two) = setting['sampling']['sampling_prob'], np.cumsum(column**2)[:2]
+  outcomes = np.array(setting['outcomes'])
+  squares = np.array([(column**2).sum(), one, two])  # Of the last two: two, one.
+  inner = outcomes @ _strategy(setting).materialize()
+  ratios = np.exp((2 * inner - squares) / (2 * noise**2))
+  # Three rounds, three apart: in one of them, or in none.
+  chances = np.array([p, p, p]) / (1 + 2 * p)
+  mean = 1 - chances.sum() + ratios @ chances
+  np.testing.assert_allclose(np.log(mean), expected, rtol=1e-9, atol=1e-9)
+
+
+def _compared(name):
+  """Differences of deltas that are drawn here and there, over their errors."""
+  setting = SETTINGS[name]
+  mixture = monte_carlo._mixture(_event(setting))
+  for removed, deltas in DIRECTIONS.items():
+    proposal = monte_carlo.best_proposal(mixture, removed, 1.0)
+    tails = monte_carlo.draw(
+      mixture, np.random.default_rng(1), 2**18, proposal, min(setting['epsilons'])
+    )
+    for epsilon, (mean, error) in zip(setting['epsilons'], setting[deltas]):
+      outcomes = tails.outcomes(epsilon)
+      own = math.sqrt(float(np.square(outcomes).sum())) / tails.size
+      # Where nothing was drawn there, with 10^-9 the mean is below 21 over all draws.
+      rest = 21 / setting['draws'] if error == 0 else 0.0
+      difference = abs(tails.delta(epsilon) - mean)
+      yield max(difference - rest, 0.0) / max(math.hypot(own, error), 1e-300)
+
+
+@pytest.mark.parametrize('name', SAME)
+def test_deltas_of_drawn_outcomes_agree(name):
+  assert max(_compared(name)) <= 6
+
+
+def test_another_start_is_told_from_ours():
+  assert max(_compared('a cold start')) > 12
+
+
+@pytest.mark.parametrize('name', SAME)
+def test_no_delta_is_stated_below_what_was_drawn(name):
+  setting = SETTINGS[name]
+  event = _event(setting)
+  for i, epsilon in enumerate(setting['epsilons']):
+    drawn = max(
+      mean - 6 * error
+      for mean, error in (setting[each][i] for each in DIRECTIONS.values())
+    )
+    bound = accountants.delta(event.bound, epsilon, 'pld', BOTH)
+    assert bound >= drawn
+    if epsilon in (1.0, 3.0):
+      stated = accountants.delta(event, epsilon, 'monte_carlo', BOTH)
+      assert drawn <= stated <= bound
+
+
+@pytest.mark.slow
+def test_the_program_prints_what_is_here():
+  if not _PEER.exists():
+    pytest.skip('jax_privacy has no environment here: make moving makes it.')
+  program = _HERE.with_name('jax_privacy_losses.py')
+  names = ['bins without rounds', 'long breaks']
+  done = subprocess.run(
+    [_PEER, program, *names], capture_output=True, text=True, check=True
+  )
+  found = json.loads(done.stdout)
+  assert found['version'] == _FILE['version']
+  for name in names:
+    for key, value in SETTINGS[name].items():
+      printed = found['settings'][name][key]
+      if key == 'sampling':
+        assert printed == value
+      else:  # Round-off may be that of another processor.
+        np.testing.assert_allclose(printed, value, rtol=1e-6, atol=1e-9)
