@@ -305,7 +305,7 @@ def test_all_programs_are_claimed_something_of():
 def test_peers_have_a_lock():
   folder = _ROOT / 'requirements' / 'peers'
   assert sorted(path.name for path in folder.iterdir()) == sorted(
-    f'{peer}.{kind}' for peer in _PEERS for kind in ('in', 'txt')
+    f'{peer}.{kind}' for peer in (*_PEERS, 'jax_privacy') for kind in ('in', 'txt')
   )
   for peer in _PEERS:
     wanted = (folder / f'{peer}.in').read_text('utf-8').splitlines()[-1]

@@ -1,8 +1,8 @@
 """Balls in bins and b-min-sep sampling against what jax_privacy 2.0.0 draws.
 
 jax_privacy.json has deltas that its draws estimate, with their standard errors, and a
-few outcomes with their losses; `jax_privacy_losses` makes it, in an environment of its
-own. Claims:
+few outcomes with their losses; tools/peers/jax_privacy_losses.py makes it, in an
+environment of its own. Claims:
 
 * The loss of the same outcome is the same, with up to two bands, and with any number
   but for outcomes of the last rounds: there jax_privacy has the norms of the last
@@ -34,7 +34,8 @@ _HERE = pathlib.Path(__file__)
 _FILE = json.loads(_HERE.with_name('jax_privacy.json').read_text(encoding='utf-8'))
 SETTINGS = _FILE['settings']
 BOTH = Relation.ADD_OR_REMOVE_ONE
-_PEER = _HERE.parents[3] / 'build' / 'peers' / 'jax_privacy' / 'bin' / 'python'
+_ROOT = _HERE.parents[3]
+_PEER = _ROOT / 'build' / 'peers' / 'jax_privacy' / 'bin' / 'python'
 # What stands for the same pair there and here.
 SAME = [name for name in SETTINGS if name not in ('a cold start', 'three bands')]
 DIRECTIONS = {True: 'deltas of removing', False: 'deltas of adding'}
@@ -149,7 +150,7 @@ def test_no_delta_is_stated_below_what_was_drawn(name):
 def test_the_program_prints_what_is_here():
   if not _PEER.exists():
     pytest.skip('jax_privacy has no environment here: make moving makes it.')
-  program = _HERE.with_name('jax_privacy_losses.py')
+  program = _ROOT / 'tools' / 'peers' / 'jax_privacy_losses.py'
   names = ['bins without rounds', 'long breaks']
   done = subprocess.run(
     [_PEER, program, *names], capture_output=True, text=True, check=True

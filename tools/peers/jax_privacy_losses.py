@@ -1,10 +1,9 @@
-"""Privacy losses that jax_privacy draws, for `jax_privacy_test`.
+"""Privacy losses that jax_privacy draws, for tests/accounting/accountants.
 
 It runs in jax_privacy's own environment, which `tools/python/make_peer.sh jax_privacy`
 makes, and prints jax_privacy.json, in four minutes; from a checkout:
 
-    cd tests/accounting/accountants
-    ../../../build/peers/jax_privacy/bin/python jax_privacy_losses.py
+    build/peers/jax_privacy/bin/python tools/peers/jax_privacy_losses.py
 
 With names of settings it prints these alone.
 
