@@ -33,7 +33,9 @@ _STRATEGIES = {
   'tree_restarts': strategies.BinaryTree(_ROUNDS, restart_every=5),
   'banded_inverse': strategies.BandedInverse.square_root(_ROUNDS, 4),
   'blt': strategies.BLT(_ROUNDS, (0.2, 0.4), (0.95, 0.5)),
-  'epochs': strategies.EpochToeplitz(_ROUNDS, 4, (1.5, 0.9, 0.4), (1.0, 0.5, 0.3, 0.2)),
+  'epochs': strategies.EpochToeplitz(
+    _ROUNDS, (0, 4, 8), (1.5, 0.9, 0.4), (1.0, 0.5, 0.3, 0.2)
+  ),
 }
 all_kinds = pytest.mark.parametrize('kind', _STRATEGIES)
 # What a few rounds of each other kind would say again.

@@ -46,6 +46,12 @@ def _square_root(num_bands):
   return make
 
 
+def _epochs(num_rounds, starts, scales):
+  """Those that begin within so many rounds."""
+  count = sum(start < num_rounds for start in starts)
+  return starts[:count], scales[:count]
+
+
 _STRATEGIES = {
   'identity': strategies.Identity,
   'toeplitz_1_band': _square_root(1),
@@ -74,17 +80,17 @@ _STRATEGIES = {
     n, min(n // 3 + 4, n), (0.4,), (0.9,), 0.1, 1.0
   ),
   'epoch_toeplitz': lambda n: strategies.EpochToeplitz(
-    n, min(5, n), (1.5, 0.9, 0.4)[: -(-n // 5)], (2.0, -0.7, 0.4, 0.1)[:n]
+    n, *_epochs(n, (0, 5, 7), (1.5, 0.9, 0.4)), (2.0, -0.7, 0.4, 0.1)[:n]
   ),
-  'epoch_toeplitz_1_band': lambda n: strategies.EpochToeplitz(n, 1, (0.5,), (2.0,)),
+  'epoch_toeplitz_1_band': lambda n: strategies.EpochToeplitz(n, (0,), (0.5,), (2.0,)),
   'epoch_inverse': lambda n: strategies.EpochBandedInverse(
-    n, min(4, n), (1.5, 2.0)[: -(-n // 4)], (1.0, -0.4, -0.2)[:n]
+    n, *_epochs(n, (0, 4), (1.5, 2.0)), (1.0, -0.4, -0.2)[:n]
   ),
   'epoch_windowed_blt': lambda n: strategies.EpochWindowedBLT(
-    n, min(6, n), (1.2, 1.0, 0.7)[: -(-n // 6)], min(n // 3 + 2, n), (0.4,), (0.9,)
+    n, *_epochs(n, (0, 1, 9), (1.2, 1.0, 0.7)), min(n // 3 + 2, n), (0.4,), (0.9,)
   ),
   'epoch_windowed_blt_narrow': lambda n: strategies.EpochWindowedBLT(
-    n, n, (0.6,), min(5, n), _SCALES, _DECAYS
+    n, (0,), (0.6,), min(5, n), _SCALES, _DECAYS
   ),
   'unit_inverse': lambda n: strategies.UnitBandedInverse(n, (1.0, -0.6, 0.2)[:n]),
   'tree_honaker': strategies.BinaryTree,

@@ -30,6 +30,12 @@ def _triangle(num_rounds):
   return matrix + np.diag(rng.uniform(1.0, 2.0, num_rounds))
 
 
+def _epochs(num_rounds, starts, scales):
+  """Those that begin within so many rounds."""
+  count = sum(start < num_rounds for start in starts)
+  return starts[:count], scales[:count]
+
+
 _STRATEGIES = {
   'identity': strategies.Identity,
   'toeplitz_1_band': lambda n: strategies.BandedToeplitz(n, (2.0,)),
@@ -66,17 +72,17 @@ _STRATEGIES = {
     n, min(5, n), _SCALES, _DECAYS, 0.0, 0.0
   ),
   'epoch_toeplitz': lambda n: strategies.EpochToeplitz(
-    n, min(5, n), (1.5, 0.9, 0.4)[: -(-n // 5)], (2.0, -0.7, 0.4, 0.1)[:n]
+    n, *_epochs(n, (0, 5, 7), (1.5, 0.9, 0.4)), (2.0, -0.7, 0.4, 0.1)[:n]
   ),
-  'epoch_toeplitz_1_band': lambda n: strategies.EpochToeplitz(n, 1, (0.5,), (2.0,)),
+  'epoch_toeplitz_1_band': lambda n: strategies.EpochToeplitz(n, (0,), (0.5,), (2.0,)),
   'epoch_inverse': lambda n: strategies.EpochBandedInverse(
-    n, min(4, n), (1.5, 2.0)[: -(-n // 4)], (1.0, -0.4, -0.2)[:n]
+    n, *_epochs(n, (0, 4), (1.5, 2.0)), (1.0, -0.4, -0.2)[:n]
   ),
   'epoch_windowed_blt': lambda n: strategies.EpochWindowedBLT(
-    n, min(6, n), (1.2, 1.0, 0.7)[: -(-n // 6)], min(n // 3 + 2, n), (0.4,), (0.9,)
+    n, *_epochs(n, (0, 1, 9), (1.2, 1.0, 0.7)), min(n // 3 + 2, n), (0.4,), (0.9,)
   ),
   'epoch_windowed_blt_narrow': lambda n: strategies.EpochWindowedBLT(
-    n, n, (0.6,), min(5, n), _SCALES, _DECAYS
+    n, (0,), (0.6,), min(5, n), _SCALES, _DECAYS
   ),
   'unit_inverse': lambda n: strategies.UnitBandedInverse(n, (1.0, -0.6, 0.2)[:n]),
   'tree_honaker': strategies.BinaryTree,
@@ -139,7 +145,7 @@ def _narrow(num_rounds):
     lambda n: strategies.WindowedBLT(n, 300, _SCALES, _DECAYS),
     lambda n: strategies.TailedBLT(n, 300, _SCALES, _DECAYS, 0.05, 0.999),
     lambda n: strategies.EpochToeplitz.of(
-      strategies.BandedToeplitz.square_root(n, 100), 100, (1.1, 1.0, 0.9)
+      strategies.BandedToeplitz.square_root(n, 100), (0, 70, 100), (1.1, 1.0, 0.9)
     ),
     strategies.BinaryTree,
     lambda n: strategies.BinaryTree(n, restart_every=1000),
@@ -285,9 +291,9 @@ def test_a_quotient_of_banded_matrices_is_applied_and_solved(length):
   assert noise.work == (max(length, 3) - 1, 1, max(length, 3) - 1, 1)
 
 
-def test_the_last_factor_is_that_of_all_later_epochs():
+def test_the_last_factor_is_that_of_all_later_rounds():
   unscaled = recursion_lib.LastRounds([[1.0, -0.5]], 'noise')
-  noise = recursion_lib.Scaled(unscaled, [1.0, 10.0], 2).noise_rows(np.eye(6))
+  noise = recursion_lib.Scaled(unscaled, [1.0, 10.0], (0, 2)).noise_rows(np.eye(6))
   # What is remembered is not scaled.
   expected = unscaled.noise_rows(np.eye(6)) * np.array([[1, 1, 10, 10, 10, 10]]).T
   np.testing.assert_array_equal(noise, expected)
@@ -295,7 +301,7 @@ def test_the_last_factor_is_that_of_all_later_epochs():
 
 def test_a_tree_may_be_scaled_as_well():
   tree = strategies.BinaryTree(6)
-  scaled = recursion_lib.Scaled(tree.recursion(), [2.0, 0.5], 3)
+  scaled = recursion_lib.Scaled(tree.recursion(), [2.0, 0.5], (0, 3))
   assert not scaled.applies_noise_matrix
   matrix = np.repeat([2.0, 0.5], 3)[:, np.newaxis] * tree.noise_matrix()
   recursion_lib.check(scaled, matrix)
@@ -346,21 +352,36 @@ def test_several_copies_end_what_the_one_before_began():
       ValueError,
       'tree_rounds must be at least 1',
     ),
-    (lambda: recursion_lib.Scaled(3, [1.0], 1), TypeError, 'a Recursion, got 3'),
+    (lambda: recursion_lib.Scaled(3, [1.0], (0,)), TypeError, 'a Recursion, got 3'),
     (
-      lambda: recursion_lib.Scaled(recursion_lib.TreeNodes([1.0]), [], 1),
+      lambda: recursion_lib.Scaled(recursion_lib.TreeNodes([1.0]), [], ()),
       ValueError,
-      'factors must be of one epoch at least',
+      'factors must be one at least',
     ),
     (
-      lambda: recursion_lib.Scaled(recursion_lib.TreeNodes([1.0]), [np.nan], 1),
+      lambda: recursion_lib.Scaled(recursion_lib.TreeNodes([1.0]), [np.nan], (0,)),
       ValueError,
       'factors must be finite',
     ),
     (
-      lambda: recursion_lib.Scaled(recursion_lib.TreeNodes([1.0]), [1.0], 0),
+      lambda: recursion_lib.Scaled(recursion_lib.TreeNodes([1.0]), [1.0], (1,)),
       ValueError,
-      'epoch_rounds must be at least 1',
+      r'starts must be rounds in rising order from 0, got \(1,\)',
+    ),
+    (
+      lambda: recursion_lib.Scaled(recursion_lib.TreeNodes([1.0]), [1.0], (0, 2, 2)),
+      ValueError,
+      'starts must be rounds in rising order',
+    ),
+    (
+      lambda: recursion_lib.Scaled(recursion_lib.TreeNodes([1.0]), [1.0], (0, 2)),
+      ValueError,
+      'starts must be one for each of 1 factors, got 2',
+    ),
+    (
+      lambda: recursion_lib.Scaled(recursion_lib.TreeNodes([1.0]), [1.0], (0.0,)),
+      TypeError,
+      r'starts\[0\] must be a whole number',
     ),
     (lambda: recursion_lib.DecayingSums([], []), ValueError, 'one sum at least'),
     (

@@ -39,9 +39,11 @@ STRATEGIES = {
   'blt': BLT(9, (1 / 3, 0.1), (1.0, 0.2)),
   'windowed_blt': WindowedBLT(9, 4, (0.3,), (0.9,)),
   'tailed_blt': TailedBLT(9, 4, (0.3,), (0.9,), 1 / 3, 0.999),
-  'epoch_toeplitz': EpochToeplitz(11, 4, (1.2, 1 / 3), (1.0, 0.5, 0.1)),
-  'epoch_windowed_blt': EpochWindowedBLT(9, 3, (1.2, 1.0, 0.7), 3, (0.3,), (0.9,)),
-  'epoch_banded_inverse': EpochBandedInverse(9, 5, (0.7, 1.2), (1.0, -0.5, -0.1)),
+  'epoch_toeplitz': EpochToeplitz(11, (0, 4), (1.2, 1 / 3), (1.0, 0.5, 0.1)),
+  'epoch_windowed_blt': EpochWindowedBLT(
+    9, (0, 3, 5), (1.2, 1.0, 0.7), 3, (0.3,), (0.9,)
+  ),
+  'epoch_banded_inverse': EpochBandedInverse(9, (0, 5), (0.7, 1.2), (1.0, -0.5, -0.1)),
   'unit_banded_inverse': UnitBandedInverse(9, (3.0, -1.0, -0.1)),
   'banded': Banded(5, np.array([[1.0, 1, 1, 1, 2], [1 / 3, 0.5, 0.1, 1, 0]])),
   'dense': Dense(3, np.array([[1 / 3, 0, 0], [0.1, 1, 0], [-0.5, 1e-3, 2]])),
@@ -206,17 +208,17 @@ def test_strategies_are_equal_if_their_checksums_are(strategy):
       TailedBLT(9, 4, (0.1,), (0.9,), 0.1, 0.6),
     ),
     (
-      EpochToeplitz(4, 2, (2.0, 1.0), (1.0, 0.5)),
-      EpochToeplitz(4, 2, (2.0, 1.0), (1.0, 0.1)),
+      EpochToeplitz(4, (0, 2), (2.0, 1.0), (1.0, 0.5)),
+      EpochToeplitz(4, (0, 2), (2.0, 1.0), (1.0, 0.1)),
     ),
     (
-      EpochBandedInverse(4, 2, (2.0, 1.0), (1.0, -0.5)),
-      EpochBandedInverse(4, 2, (2.0, 1.0), (1.0, -0.1)),
+      EpochBandedInverse(4, (0, 2), (2.0, 1.0), (1.0, -0.5)),
+      EpochBandedInverse(4, (0, 2), (2.0, 1.0), (1.0, -0.1)),
     ),
     (UnitBandedInverse(4, (1.0, -0.5)), UnitBandedInverse(4, (1.0, -0.1))),
     (
-      EpochWindowedBLT(9, 3, (1.2, 1.0), 3, (0.3,), (0.9,)),
-      EpochWindowedBLT(9, 3, (1.2, 1.0), 3, (0.3,), (0.8,)),
+      EpochWindowedBLT(9, (0, 3), (1.2, 1.0), 3, (0.3,), (0.9,)),
+      EpochWindowedBLT(9, (0, 3), (1.2, 1.0), 3, (0.3,), (0.8,)),
     ),
   ],
 )
@@ -253,9 +255,12 @@ def altered(strategy, **changes):
     (altered(Identity(8), kind='banded_toeplitz'), 'was altered'),
     (altered(BandedToeplitz(3, (1, 0.5)), coefficients=[1.0, 0.25]), 'was altered'),
     (altered(BinaryTree(8), checksum=None), 'was altered'),
-    (altered(STRATEGIES['epoch_toeplitz'], epoch_rounds=5), 'was altered'),
+    (altered(STRATEGIES['epoch_toeplitz'], epoch_starts=[0, 5]), 'was altered'),
     (altered(STRATEGIES['epoch_toeplitz'], epoch_scales=[1.2, 0.3]), 'was altered'),
-    (altered(STRATEGIES['epoch_toeplitz'], epoch_scales=[1.2, 0.0]), 'epoch 1 is 0.0'),
+    (
+      altered(STRATEGIES['epoch_toeplitz'], epoch_scales=[1.2, 0.0]),
+      'from round 4 on is 0.0',
+    ),
     (altered(STRATEGIES['epoch_windowed_blt'], kind='windowed_blt'), 'incomplete'),
     (altered(BinaryTree(8), checksum='sha256:00'), "states checksum 'sha256:00'"),
     (altered(BinaryTree(8), kind='blt-9'), "unknown strategy kind 'blt-9'; known:"),

@@ -1,4 +1,4 @@
-"""Noise times a factor that changes from epoch to epoch, wherever its past is kept."""
+"""Noise times a factor that changes in some rounds, wherever its past is kept."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,11 +13,9 @@ def factor_of(recursion: recursion_lib.Scaled) -> Callable[[tf.Tensor], tf.Tenso
   """What makes of a round, an int64 scalar, its factor, a float64 scalar."""
 
   def factor(this_round: tf.Tensor) -> tf.Tensor:
-    epoch = this_round // recursion.epoch_rounds
-    last = len(recursion.factors) - 1
-    return tf.gather(
-      tf.constant(recursion.factors, tf.float64), tf.minimum(epoch, last)
-    )
+    starts = tf.constant(recursion.starts, tf.int64)
+    part = tf.searchsorted(starts, this_round[tf.newaxis], side='right')[0] - 1
+    return tf.gather(tf.constant(recursion.factors, tf.float64), part)
 
   return factor
 

@@ -365,7 +365,9 @@ class UnitBandedInverse(toeplitz.ScaledToeplitz):
 
   def recursion(self) -> recursion_lib.Scaled:
     """That of the unscaled strategy, times a norm a round."""
-    return recursion_lib.Scaled(self.unscaled.recursion(), self._norms, 1)
+    return recursion_lib.Scaled(
+      self.unscaled.recursion(), self._norms, tuple(range(self.num_rounds))
+    )
 
   def per_query_error(self, workload: workload_lib.WorkloadLike = None) -> np.ndarray:
     """Variance of each workload row's noise for unit-variance z.

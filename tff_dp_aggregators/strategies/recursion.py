@@ -11,7 +11,7 @@ Which, with what weights, and what is remembered in turn, is the *recursion* tha
 * `TreeNodes`: sums over nodes of a binary tree, one of which is completed each round.
 * `DecayingSums`: sums over all rounds that decay. For `C` whose columns are sums of
   exponentials, also cut off ones.
-* `Scaled`: that of another recursion, over a scale that changes from epoch to epoch.
+* `Scaled`: that of another recursion, over a scale that changes in some rounds.
 
 A new strategy returns one of them, and all else follows: the layer `noise` interprets
 them in TensorFlow, and `noise_cost` tells what a round costs. `Recursion.serve` is what
@@ -20,8 +20,9 @@ they mean, in NumPy; tests compare it with `Strategy.noise_matrix`, and the laye
 """
 
 import abc
+import bisect
 import dataclasses
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterable, MutableMapping
 from typing import ClassVar, NamedTuple, Optional
 
 import numpy as np
@@ -493,36 +494,40 @@ class DecayingSums(Recursion):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Scaled(Recursion):
-  """The noise of another recursion, times a factor that is the same for an epoch.
+  """The noise of another recursion, times a factor that changes in some rounds.
 
-      noise[t] = factors[t // epoch_rounds] * (noise of `recursion`)[t]
+      noise[t] = factors[i] * (noise of `recursion`)[t], starts[i] <= t < starts[i + 1]
 
   Nothing more is remembered than what `recursion` does, which goes on unscaled.
 
   Attributes:
     recursion: Whose noise it is.
-    factors: Of each epoch, float64 of shape [epochs]. The last one is that of all later
-      epochs, too.
-    epoch_rounds: Rounds of an epoch.
+    factors: Float64 of shape [factors].
+    starts: The round from which on each factor is used, in rising order from 0.
 
   Raises:
     TypeError: If a number is not one, or `recursion` is none.
-    ValueError: If there are no factors, one is not finite, or `epoch_rounds` is less
-      than 1.
+    ValueError: If there are no factors, one is not finite, or there is not one start
+      for each, in rising order from 0.
   """
 
   recursion: Recursion
   factors: np.ndarray
-  epoch_rounds: int
+  starts: tuple[int, ...]
 
   def __post_init__(self) -> None:
     if not isinstance(self.recursion, Recursion):
       raise TypeError(f'recursion must be a Recursion, got {self.recursion!r}.')
     factors = _check_array('factors', self.factors, 1)
     if not factors.size:
-      raise ValueError('factors must be of one epoch at least; got none.')
+      raise ValueError('factors must be one at least; got none.')
     object.__setattr__(self, 'factors', factors)
-    checks.check_positive_int('epoch_rounds', self.epoch_rounds)
+    starts = check_starts('starts', self.starts)
+    if len(starts) != len(factors):
+      raise ValueError(
+        f'starts must be one for each of {len(factors)} factors, got {len(starts)}.'
+      )
+    object.__setattr__(self, 'starts', starts)
 
   # Not of the class: it is so if it is of what is scaled.
   @property
@@ -544,8 +549,32 @@ class Scaled(Recursion):
     self, this_round: int, row: Callable[[int], np.ndarray], memory: Memory
   ) -> np.ndarray:
     """Serves the round of what is scaled, and scales its noise."""
-    epoch = min(this_round // self.epoch_rounds, len(self.factors) - 1)
-    return self.factors[epoch] * self.recursion.serve(this_round, row, memory)
+    factor = self.factors[bisect.bisect_right(self.starts, this_round) - 1]
+    return factor * self.recursion.serve(this_round, row, memory)
+
+
+def check_starts(name: str, starts: Iterable[int]) -> tuple[int, ...]:
+  """The rounds in which something begins anew, in rising order from 0.
+
+  Args:
+    name: What they are called in error messages.
+    starts: Of each part, the first round.
+
+  Raises:
+    TypeError: If one is not a whole number.
+    ValueError: If there are none, the first one is not 0, or one is not above the one
+      before.
+
+  Example:
+    >>> check_starts('starts', [0, 3])
+    (0, 3)
+  """
+  checked = tuple(
+    checks.check_int(f'{name}[{i}]', start, 0) for i, start in enumerate(starts)
+  )
+  if checked[:1] != (0,) or any(b <= a for a, b in zip(checked, checked[1:])):
+    raise ValueError(f'{name} must be rounds in rising order from 0, got {checked}.')
+  return checked
 
 
 def check(recursion: Recursion, noise_matrix: np.ndarray) -> None:

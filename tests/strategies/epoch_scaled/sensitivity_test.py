@@ -6,8 +6,8 @@ those that leave epochs out among them:
 * What is said is never below the worst pattern, for all rounds and for fewer; and where
   it is called exact, it is the worst.
 * It is called exact with falling scales wherever it is for the unscaled strategy by the
-  first argument of `toeplitz_sensitivity`, for any separation and length of epochs; and
-  where columns of one client do not overlap with any scales.
+  first argument of `toeplitz_sensitivity`, for any separation and lengths of epochs;
+  and where columns of one client do not overlap with any scales.
 """
 
 import itertools
@@ -40,10 +40,9 @@ _KINDS = {
 _DECREASING = ('falling', 'windowed', 'inverse')
 
 
-def _scaled(name, num_rounds, epoch_rounds, scales):
+def _scaled(name, num_rounds, starts, scales):
   unscaled = _UNSCALED[name](num_rounds)
-  epochs = -(-num_rounds // epoch_rounds)
-  return _KINDS[type(unscaled)].of(unscaled, epoch_rounds, scales[:epochs])
+  return _KINDS[type(unscaled)].of(unscaled, starts, scales[: len(starts)])
 
 
 def _worst(matrix, participation):
@@ -59,11 +58,11 @@ def _worst(matrix, participation):
 
 
 @pytest.mark.parametrize('scales', [_FALLING, _RISING], ids=['falling', 'rising'])
-@pytest.mark.parametrize('epoch_rounds', [3, 4])
+@pytest.mark.parametrize('starts', [(0, 3, 6, 9), (0, 4, 8), (0, 3, 4, 7)])
 @pytest.mark.parametrize('num_rounds', [11, 12])
 @pytest.mark.parametrize('name', _UNSCALED)
-def test_sensitivity_is_that_of_brute_force(name, num_rounds, epoch_rounds, scales):
-  strategy = _scaled(name, num_rounds, epoch_rounds, scales)
+def test_sensitivity_is_that_of_brute_force(name, num_rounds, starts, scales):
+  strategy = _scaled(name, num_rounds, starts, scales)
   matrix = strategy.materialize()
   for separation, times, fixed in (
     (2, 3, False),  # Below the bands, and below an epoch.
@@ -95,7 +94,7 @@ def test_sensitivity_is_that_of_brute_force(name, num_rounds, epoch_rounds, scal
 def test_a_client_that_straddles_epochs_is_found_where_scales_rise():
   # In round 3 of the first epoch and in round 4, 1 later, of the second it is not
   # allowed; in rounds 2 and 5 it is, and that is worse than in 0 and 4.
-  strategy = EpochToeplitz(6, 4, (1.0, 2.0), (1.0, 0.5))
+  strategy = EpochToeplitz(6, (0, 4), (1.0, 2.0), (1.0, 0.5))
   participation = Participation(6, 3, 2)
   norms = np.square(strategy.materialize()).sum(axis=0)
   assert norms.tolist() == [1.25, 1.25, 1.25, 1.25, 5.0, 4.0]
@@ -106,7 +105,7 @@ def test_a_client_that_straddles_epochs_is_found_where_scales_rise():
 def test_many_rounds_take_no_matrix():
   n = 10**5
   unscaled = BandedToeplitz.square_root(n, 1000)
-  strategy = EpochToeplitz.of(unscaled, 1000, np.linspace(1.2, 0.8, 100))
+  strategy = EpochToeplitz.of(unscaled, range(0, n, 1000), np.linspace(1.2, 0.8, 100))
   participation = Participation(n, 1000)
   assert strategy.sensitivity_kind(participation) == 'exact'
   expected = np.square(np.linspace(1.2, 0.8, 100)).sum()
@@ -119,14 +118,24 @@ def test_many_rounds_take_no_matrix():
 @pytest.mark.parametrize(
   'arguments, error, message',
   [
-    ((4, 5, (1.0,)), ValueError, 'epoch_rounds must be at most num_rounds=4, got 5'),
-    ((4, 0, (1.0,)), ValueError, 'epoch_rounds must be at least 1'),
-    ((4, 2.0, (1.0,)), TypeError, 'epoch_rounds must be a whole number'),
-    ((4, 2, ()), ValueError, 'epoch_scales must be 1 to 2 numbers.*shape'),
-    ((4, 2, (1.0,) * 3), ValueError, r'epoch_scales must be 1 to 2 numbers.*\(3,\)'),
-    ((4, 2, (1.0, -1.0)), ValueError, 'positive and finite, but that of epoch 1 is -1'),
-    ((4, 2, (np.inf,)), ValueError, 'that of epoch 0 is inf'),
-    ((4, 2, ('x',)), TypeError, 'epoch_scales'),
+    ((4, (0, 4), (1.0, 1.0)), ValueError, 'must be less than num_rounds=4, got 4'),
+    ((4, (), ()), ValueError, 'epoch_starts must be rounds in rising order from 0'),
+    (
+      (4, (0, 2, 1), (1.0,) * 3),
+      ValueError,
+      r'in rising order from 0, got \(0, 2, 1\)',
+    ),
+    ((4, (0, -1), (1.0,) * 2), ValueError, r'epoch_starts\[1\] must be at least 0'),
+    ((4, (0, 2.0), (1.0,) * 2), TypeError, r'epoch_starts\[1\] must be a whole number'),
+    ((4, (0, 2), (1.0,)), ValueError, r'one for each of 2 epoch_starts.*\(1,\)'),
+    ((4, (0,), 1.0), ValueError, r'one for each of 1 epoch_starts.*\(\)'),
+    (
+      (4, (0, 2), (1.0, -1.0)),
+      ValueError,
+      'and finite, but the one from round 2 on is -1',
+    ),
+    ((4, (0,), (np.inf,)), ValueError, 'the one from round 0 on is inf'),
+    ((4, (0,), ('x',)), TypeError, 'epoch_scales'),
   ],
 )
 def test_data_that_make_no_strategy_are_refused(arguments, error, message):

@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 
-from tff_dp_aggregators.strategies import Participation
 from tff_dp_aggregators.strategies import Workload
-from tff_dp_aggregators.strategies.numerics import epoch_problem
 from tff_dp_aggregators.strategies.numerics import scaled_errors
 
 _N = 17
@@ -45,24 +43,3 @@ def test_errors_and_derivatives_are_those_of_dense_matrices(name, starts):
   np.testing.assert_allclose(by_column, lags, atol=1e-11 * scale)
   by_scale = np.add.reduceat((back * noise).sum(axis=1), starts)
   np.testing.assert_allclose(by_factor, by_scale, atol=1e-11 * scale)
-
-
-@pytest.mark.parametrize('must_fall', [True, False])
-def test_scales_have_a_mean_square_of_one_and_their_derivative(must_fall):
-  limits = Participation(300, 2, 139)
-  epochs = epoch_problem.Epochs(limits)
-  # 139 rounds of a client in blocks of five: the last one has four.
-  assert (epochs.rounds, epochs.count) == (10, 28)
-  scales = epoch_problem.Scales(epochs, must_fall)
-  rng = np.random.default_rng(2)
-  searched, weights = rng.normal(scale=0.2, size=27), rng.normal(size=28)
-  made = scales(searched)
-  squares = np.square(made[epochs.of_pattern])
-  assert squares.mean() == pytest.approx(1.0, rel=1e-14)
-  assert np.all(np.diff(made) <= 0) == must_fall
-  small = 1e-6 * np.eye(27)
-  slopes = [
-    weights @ (scales(searched + step) - scales(searched - step)) / 2e-6
-    for step in small
-  ]
-  np.testing.assert_allclose(scales.pull_back(searched, weights), slopes, atol=1e-8)

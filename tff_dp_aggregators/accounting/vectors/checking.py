@@ -84,7 +84,9 @@ def _strategy(inputs: dict[str, Any]) -> strategies.Strategy:
   if 'column_scales' not in inputs:
     return strategies.BandedToeplitz(num_rounds, coefficients)
   scales = tuple(float(Fraction(each)) for each in inputs['column_scales'])
-  return strategies.EpochToeplitz(num_rounds, 1, scales, coefficients)
+  return strategies.EpochToeplitz(
+    num_rounds, tuple(range(num_rounds)), scales, coefficients
+  )
 
 
 def _sensitivity(inputs: dict[str, Any]) -> tuple[float, bool]:

@@ -1,8 +1,8 @@
 """Banded strategies whose columns get shorter from epoch to epoch.
 
 They are matrices of `banded.Banded`, whose columns may have any norms as it is.
-`optimize` finds the best columns together with the best norms, one for each epoch, and
-`certify` bounds what any norms whatever can gain.
+`optimize` finds the best columns together with the best norms, one or two for each
+epoch, and `certify` bounds what any norms whatever can gain.
 """
 
 import math
@@ -17,6 +17,7 @@ from tff_dp_aggregators.strategies import participation as participation_lib
 from tff_dp_aggregators.strategies import workload as workload_lib
 from tff_dp_aggregators.strategies.epoch_scaled import strategy as strategy_lib
 from tff_dp_aggregators.strategies.numerics import banded_problem
+from tff_dp_aggregators.strategies.numerics import column_norms
 from tff_dp_aggregators.strategies.numerics import descent
 from tff_dp_aggregators.strategies.numerics import epoch_problem
 from tff_dp_aggregators.strategies.numerics import gram
@@ -35,14 +36,17 @@ def optimize(
   workload: workload_lib.WorkloadLike = None,
   cache: bool = True,
 ) -> banded.Banded:
-  """The banded strategy with the least error of those with a norm for each epoch.
+  """The banded strategy with the least error of those with norms for each epoch.
 
   An epoch has `min_separation` rounds, so a client is in one round of each at most, and
   the squared sensitivity is the sum of the squared norms of the epochs that it can be
   in. If it cannot be in all, no norm is larger than that of the epoch before; otherwise
-  they are free, and fall all the same for the mean error of prefix sums. Columns and
-  norms are found together, by exact gradients (L-BFGS) from `banded.optimize`, in about
-  as many steps as that takes. `certify` tells how far from the best it is.
+  they are free, and fall all the same for the mean error of prefix sums. Where the last
+  epoch is a part of one that clients can be in once more, each epoch has a norm for as
+  many rounds and another for its later ones, which are in fewer patterns
+  (`numerics.column_norms`). Columns and norms are found together, by exact gradients
+  (L-BFGS) from `banded.optimize`, in about as many steps as that takes. `certify` tells
+  how far from the best it is.
 
   Args:
     num_rounds: Rounds n.
@@ -85,7 +89,7 @@ def optimize(
   return cache_lib.fetch(
     banded.Banded,
     'epoch_scaled.banded.optimize',
-    1,
+    2,
     {**problem.parameters(), 'num_bands': num_bands},
     lambda: min(
       banded.Banded(num_rounds, _descend(problem, unscaled.diagonals)[0]),
@@ -201,24 +205,28 @@ def _descend(
   problem: epoch_problem.EpochProblem, start: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
   """The best diagonals, and the weights of the errors that they minimise."""
-  epochs = problem.epochs
-  scales = problem.scales
-  epoch = np.minimum(np.arange(problem.num_rounds) // epochs.rounds, epochs.count - 1)
+  norms = column_norms.ColumnNorms(problem.participation)
+  lengths = np.diff([*norms.starts, problem.num_rounds])
   errors_of_diagonals = banded_problem.errors_of_diagonals(problem.workload)
 
+  def split(point: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    searched, columns = np.split(point, [len(norms.start)])
+    return searched, columns.reshape(start.shape)
+
   def errors(point: np.ndarray) -> Optional[descent.Evaluated]:
-    searched, columns = np.split(point, [epochs.count - 1])
-    columns = columns.reshape(start.shape)
+    searched, columns = split(point)
     if np.any(columns[0] <= 0):
       return None
-    units, by_round = banded_problem.unit_columns(columns), scales(searched)[epoch]
+    units = banded_problem.unit_columns(columns)
+    by_round = np.repeat(norms(searched), lengths)
     values, pull_back_scaled = errors_of_diagonals(units * by_round)
 
     def pull_back(weights: np.ndarray) -> np.ndarray:
       by_scaled = pull_back_scaled(weights)
-      by_scale = np.bincount(epoch, (units * by_scaled).sum(axis=0))
+      by_norm = np.add.reduceat((units * by_scaled).sum(axis=0), norms.starts)
+      by_searched = norms.pull_back(searched, by_norm)
       by_columns = banded_problem.by_columns(columns, by_scaled * by_round)
-      return np.append(scales.pull_back(searched, by_scale), by_columns.ravel())
+      return np.append(by_searched, by_columns.ravel())
 
     return values, pull_back
 
@@ -226,10 +234,10 @@ def _descend(
   with progress_lib.Progress(f'epochs of {banded.name(start)}') as progress:
     minimum = minimize(
       errors,
-      np.append(scales.start, start.ravel()),
+      np.append(norms.start, start.ravel()),
       _TOLERANCES[problem.objective],
       progress,
     )
-  searched, columns = np.split(minimum.point, [epochs.count - 1])
-  units = banded_problem.unit_columns(columns.reshape(start.shape))
-  return units * scales(searched)[epoch], minimum.weights
+  searched, columns = split(minimum.point)
+  by_round = np.repeat(norms(searched), lengths)
+  return banded_problem.unit_columns(columns) * by_round, minimum.weights

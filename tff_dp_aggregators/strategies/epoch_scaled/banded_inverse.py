@@ -22,7 +22,7 @@ class EpochBandedInverse(strategy_lib.EpochScaled):
 
   Attributes:
     num_rounds: Rounds n; `C` is n x n.
-    epoch_rounds: As in `EpochScaled`.
+    epoch_starts: As in `EpochScaled`.
     epoch_scales: As in `EpochScaled`.
     coefficients: As in `banded_inverse.BandedInverse`.
 
@@ -31,7 +31,7 @@ class EpochBandedInverse(strategy_lib.EpochScaled):
     ValueError: As `EpochScaled` and `banded_inverse.BandedInverse`.
 
   Example:
-    >>> strategy = EpochBandedInverse(4, 2, (2.0, 1.0), (1.0, -0.5))
+    >>> strategy = EpochBandedInverse(4, (0, 2), (2.0, 1.0), (1.0, -0.5))
     >>> strategy.materialize()
     array([[2.  , 0.  , 0.  , 0.  ],
            [1.  , 2.  , 0.  , 0.  ],
@@ -135,18 +135,21 @@ def _optimize(
   name = f'epochs of a banded inverse, {n} rounds, {problem.num_bands} bands'
   start = np.array(unscaled.coefficients)
 
-  def made(bands: np.ndarray, scales: np.ndarray) -> EpochBandedInverse:
+  def made(
+    bands: np.ndarray, starts: list[int], scales: np.ndarray
+  ) -> EpochBandedInverse:
     norm = np.linalg.norm(power_series.inverse(bands, n))
     unit = banded_inverse.BandedInverse(n, tuple(bands * norm))
-    return EpochBandedInverse.of(unit, scaled.epochs.rounds, scales)
+    return EpochBandedInverse.of(unit, starts, scales)
 
   best = made(*scaled.minimize(lambda bands: _series(bands, n), start, name))
   never_scaled = EpochBandedInverse.of(unscaled)
   if best.sensitivity_kind(problem.participation) == 'exact':
     return min(best, never_scaled, key=problem.error)
   fixed = epoch_problem.of_noise(start, n).fixed()
-  _, scales = scaled.minimize(lambda none: fixed, np.zeros(0), name)
-  return min(best, made(start, scales), never_scaled, key=problem.error)
+  again = scaled.minimize(lambda none: fixed, np.zeros(0), name)
+  found = made(start, again.starts, again.scales)
+  return min(best, found, never_scaled, key=problem.error)
 
 
 def _series(bands: np.ndarray, num_rounds: int) -> Optional[epoch_problem.Series]:

@@ -20,7 +20,7 @@ class EpochToeplitz(strategy_lib.EpochScaled):
 
   Attributes:
     num_rounds: Rounds n; `C` is n x n.
-    epoch_rounds: As in `EpochScaled`.
+    epoch_starts: As in `EpochScaled`.
     epoch_scales: As in `EpochScaled`.
     coefficients: As in `toeplitz.BandedToeplitz`.
 
@@ -29,7 +29,7 @@ class EpochToeplitz(strategy_lib.EpochScaled):
     ValueError: As `EpochScaled` and `toeplitz.BandedToeplitz`.
 
   Example:
-    >>> EpochToeplitz(4, 2, (2.0, 1.0), (1.0, 0.5)).materialize()
+    >>> EpochToeplitz(4, (0, 2), (2.0, 1.0), (1.0, 0.5)).materialize()
     array([[2. , 0. , 0. , 0. ],
            [1. , 2. , 0. , 0. ],
            [0. , 1. , 1. , 0. ],
@@ -108,7 +108,7 @@ def optimize(
   return cache_lib.fetch(
     EpochToeplitz,
     'epoch_scaled.toeplitz.optimize',
-    1,
+    2,
     problem.parameters(),
     lambda: _optimize(problem, cache),
     cache,
@@ -127,16 +127,15 @@ def _optimize(problem: toeplitz_problem.ToeplitzProblem, cache: bool) -> EpochTo
   scaled = epoch_problem.EpochProblem(
     problem.participation, problem.objective, problem.workload
   )
-  coefficients, scales = scaled.minimize(
+  coefficients, starts, scales = scaled.minimize(
     lambda column: _series(column, problem.num_rounds),
     np.array(unscaled.coefficients),
     f'epochs of a banded Toeplitz, {problem.num_rounds} rounds, '
     f'{problem.num_bands} bands',
   )
-  unit = tuple(coefficients / np.linalg.norm(coefficients))
-  found = EpochToeplitz.of(
-    toeplitz.BandedToeplitz(problem.num_rounds, unit), scaled.epochs.rounds, scales
-  )
+  norm = np.linalg.norm(coefficients)
+  unit = toeplitz.BandedToeplitz(problem.num_rounds, tuple(coefficients / norm))
+  found = EpochToeplitz.of(unit, starts, scales * norm)
   return min(found, EpochToeplitz.of(unscaled), key=scaled.error)
 
 

@@ -22,7 +22,7 @@ class EpochWindowedBLT(strategy_lib.EpochScaled):
 
   Attributes:
     num_rounds: Rounds n; `C` is n x n.
-    epoch_rounds: As in `EpochScaled`.
+    epoch_starts: As in `EpochScaled`.
     epoch_scales: As in `EpochScaled`.
     window: As in `windowed_blt.WindowedBLT`.
     output_scales: As in `windowed_blt.WindowedBLT`.
@@ -33,7 +33,7 @@ class EpochWindowedBLT(strategy_lib.EpochScaled):
     ValueError: As `EpochScaled` and `windowed_blt.WindowedBLT`.
 
   Example:
-    >>> strategy = EpochWindowedBLT(6, 3, (2.0, 1.0), 3, (0.5,), (0.8,))
+    >>> strategy = EpochWindowedBLT(6, (0, 3), (2.0, 1.0), 3, (0.5,), (0.8,))
     >>> strategy.materialize()[:, 2].tolist()
     [0.0, 0.0, 2.0, 1.0, 0.8, 0.0]
     >>> strategy.noise_buffers == strategy.unscaled.noise_buffers
@@ -124,7 +124,7 @@ def optimize(
   return cache_lib.fetch(
     EpochWindowedBLT,
     'epoch_scaled.windowed_blt.optimize',
-    1,
+    2,
     {**problem.parameters(), 'unscaled': unscaled.checksum},
     lambda: _optimize(problem, unscaled),
     cache,
@@ -137,17 +137,16 @@ def _optimize(
   window = unscaled.window
   complements = 1.0 - np.array(unscaled.buffer_decays)
   start = np.log(np.append(complements, unscaled.output_scales))
-  parameters, scales = problem.minimize(
+  parameters, starts, scales = problem.minimize(
     lambda logarithms: _series(logarithms, window, problem.num_rounds),
     start,
     f'epochs of a windowed BLT, {problem.num_rounds} rounds',
   )
   complements, output_scales = np.split(np.exp(parameters), 2)
-  norm = np.linalg.norm(windowed_problem.coefficients_of(parameters, window)[0])
   made = windowed_blt.WindowedBLT(
     problem.num_rounds, window, tuple(output_scales), tuple(1.0 - complements)
   )
-  found = EpochWindowedBLT.of(made, problem.epochs.rounds, scales / norm)
+  found = EpochWindowedBLT.of(made, starts, scales)
   return min(found, EpochWindowedBLT.of(unscaled), key=problem.error)
 
 

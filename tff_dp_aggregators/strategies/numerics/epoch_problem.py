@@ -1,37 +1,39 @@
-"""The search for scales of columns, one for each epoch, together with the columns.
+"""The search for scales of columns, a few for each epoch, together with the columns.
 
-Three facts make the problem small. With epochs of `min_separation` rounds, a client is
-in one round of each at most, and its p-th round is in epoch p or a later one; so with
+With epochs of `min_separation` rounds, a client is in one round of each at most.
+
+**Columns of one client that do not overlap**: its squared sensitivity is the sum of the
+squared norms of its columns, and `column_norms` says which norms keep to it. A scale is
+such a norm over that of the first column that has it, which is the longest: those of
+the last rounds are cut short.
+
+**Columns that overlap**: a client's p-th round is in epoch p or a later one; so with
 scales that fall, the worst that it can do in the first k epochs is the worst of all
-(`toeplitz_sensitivity`). From the k-th epoch on, k the most rounds of a client, scales
-may as well be equal: a smaller one would add noise and lower no sensitivity. And both
-error and squared sensitivity are smooth in the logarithms of scales.
-
-So what is free is k - 1 ratios. Where scales must fall, squares of the numbers that are
-searched are the steps down of their logarithms. They need not fall if a client can be
-in every epoch and its columns do not overlap: a squared sensitivity is a sum over all
-epochs then, and largest for the first round of each, whatever the scales; what is
-searched are the logarithms themselves. For the mean error scales fall all the same, for
-the largest error often not.
+(`toeplitz_sensitivity`), k the most rounds of a client. From the k-th epoch on, scales
+may as well be equal: a smaller one would add noise and lower no sensitivity. So what is
+free is k - 1 ratios; squares of the numbers that are searched are the steps down of
+their logarithms.
 
 What is minimised is the error times the squared sensitivity, which no common factor
 changes.
 """
 
+import abc
 import dataclasses
-from typing import Any, Callable, Optional
+from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
 
 from tff_dp_aggregators.strategies import participation as participation_lib
 from tff_dp_aggregators.strategies import strategy as strategy_lib
+from tff_dp_aggregators.strategies.numerics import column_norms
 from tff_dp_aggregators.strategies.numerics import descent
 from tff_dp_aggregators.strategies.numerics import gram
 from tff_dp_aggregators.strategies.numerics import power_series
 from tff_dp_aggregators.strategies.numerics import progress as progress_lib
 from tff_dp_aggregators.strategies.numerics import scaled_errors
 
-# So many scales, at most: with more epochs, one is that of several.
+# So many scales that fall, at most: with more epochs, one is that of several.
 MAX_SCALES = 32
 # Where a search begins: a step down of the logarithms.
 _FIRST_STEP = 0.05
@@ -67,75 +69,113 @@ class Series:
 Family = Callable[[np.ndarray], Optional[Series]]
 
 
-@dataclasses.dataclass(frozen=True)
-class Epochs:
-  """How rounds are divided into epochs with a scale of their own.
+class Chosen(NamedTuple):
+  """The scales of a strategy.
 
   Attributes:
-    participation: Who may take part when.
+    scales: Shaped as `Scales.starts`.
+    squared_sensitivity: Of the strategy with these scales.
+    pull_back: Makes of derivatives by the two the gradients by what is searched and by
+      the first column of C.
   """
 
-  participation: participation_lib.Participation
-
-  @property
-  def rounds(self) -> int:
-    """Rounds that have one scale: `min_separation`, or a multiple if many would."""
-    separation = self.participation.min_separation
-    return separation * -(-self.participation.possible_participations // MAX_SCALES)
-
-  @property
-  def count(self) -> int:
-    """How many scales there are; the last one is that of all later rounds."""
-    return 1 + self.participation.rounds[-1] // self.rounds
-
-  @property
-  def starts(self) -> list[int]:
-    """In which rounds they begin."""
-    return [number * self.rounds for number in range(self.count)]
-
-  @property
-  def of_pattern(self) -> np.ndarray:
-    """The numbers of the scales of a client's rounds, in the worst case."""
-    return np.array(self.participation.rounds) // self.rounds
+  scales: np.ndarray
+  squared_sensitivity: float
+  pull_back: Callable[[np.ndarray, float], tuple[np.ndarray, np.ndarray]]
 
 
-class Scales:
-  """Scales as a function of what is searched, with a mean square of 1.
+class Scales(abc.ABC):
+  """Scales as a function of what is searched.
 
-  The mean is over the rounds of a client in the worst case, so that the squared
-  sensitivity of unit columns that do not overlap is their number.
-
-  Args:
-    epochs: How rounds are divided.
-    must_fall: Whether no scale may be above the one before.
+  Attributes:
+    starts: In which rounds another scale begins, in rising order from 0.
+    start: Where to begin a search.
   """
 
-  def __init__(self, epochs: Epochs, must_fall: bool):
-    pattern = np.bincount(epochs.of_pattern)
+  starts: list[int]
+  start: np.ndarray
+
+  @abc.abstractmethod
+  def __call__(self, searched: np.ndarray, column: np.ndarray) -> Chosen:
+    """The scales for the first column of C, as far as it is not 0."""
+
+
+class Disjoint(Scales):
+  """Those for columns of one client that do not overlap."""
+
+  def __init__(self, participation: participation_lib.Participation):
+    self._norms = column_norms.ColumnNorms(participation)
+    self.starts, self.start = self._norms.starts, self._norms.start
+    self._lengths = participation.num_rounds - np.array(self.starts)
+    self._times = float(participation.possible_participations)
+
+  def __call__(self, searched: np.ndarray, column: np.ndarray) -> Chosen:
+    """The scales that give columns their norms."""
+    last = np.minimum(self._lengths, len(column)) - 1
+    unscaled = np.sqrt(np.cumsum(np.square(column))[last])
+    scales = self._norms(searched) / unscaled
+
+    def pull_back(by_scale: np.ndarray, _: float) -> tuple[np.ndarray, np.ndarray]:
+      by_square = np.bincount(
+        last, -0.5 * by_scale * scales / np.square(unscaled), len(column)
+      )
+      by_column = 2.0 * column * np.cumsum(by_square[::-1])[::-1]
+      return self._norms.pull_back(searched, by_scale / unscaled), by_column
+
+    return Chosen(scales, self._times, pull_back)
+
+
+class Falling(Scales):
+  """Those for columns that overlap, one for each epoch or for several of them.
+
+  Their mean square over a client's rounds is 1.
+  """
+
+  def __init__(self, participation: participation_lib.Participation):
+    several = -(-participation.possible_participations // MAX_SCALES)
+    self._num_rounds = participation.num_rounds
+    self._rounds = np.array(participation.rounds)
+    self._scale_of = np.arange(len(self._rounds)) // several
+    pattern = np.bincount(self._scale_of)
     self._shares = pattern / pattern.sum()
-    self._must_fall = must_fall
+    self.starts = self._rounds[::several].tolist()
+    self.start = np.full(len(pattern) - 1, np.sqrt(_FIRST_STEP))
 
-  @property
-  def start(self) -> np.ndarray:
-    """Where to begin a search, shape [epochs - 1]."""
-    steps = np.full(len(self._shares) - 1, _FIRST_STEP)
-    return np.sqrt(steps) if self._must_fall else -np.cumsum(steps)
+  def __call__(self, searched: np.ndarray, column: np.ndarray) -> Chosen:
+    """The scales, whatever the column, and ||C u||^2, u the densest pattern."""
+    unscaled = np.exp(np.append(0.0, -np.cumsum(np.square(searched))))
+    scales = unscaled / np.sqrt(self._shares @ np.square(unscaled))
+    n = self._num_rounds
+    pattern = np.zeros(n)
+    pattern[self._rounds] = scales[self._scale_of]
+    response = power_series.multiply(column, pattern, n)
 
-  def __call__(self, searched: np.ndarray) -> np.ndarray:
-    """The scales, shape [epochs], from shape [epochs - 1]."""
-    logarithms = -np.cumsum(np.square(searched)) if self._must_fall else searched
-    unscaled = np.exp(np.append(0.0, logarithms))
-    return unscaled / np.sqrt(self._shares @ np.square(unscaled))
+    def pull_back(
+      by_scale: np.ndarray, by_squared: float
+    ) -> tuple[np.ndarray, np.ndarray]:
+      by_column = 2.0 * power_series.correlate(response, pattern, len(column))
+      met = 2.0 * power_series.correlate(response, column, n)[self._rounds]
+      by_log = scales * (by_scale + by_squared * np.bincount(self._scale_of, met))
+      # Scaling all of them changes nothing.
+      by_log = (by_log - by_log.sum() * self._shares * np.square(scales))[1:]
+      by_searched = -2.0 * searched * np.cumsum(by_log[::-1])[::-1]
+      return by_searched, by_squared * by_column
 
-  def pull_back(self, searched: np.ndarray, by_scale: np.ndarray) -> np.ndarray:
-    """The gradient by what is searched, from that by the scales."""
-    scales = self(searched)
-    by_log = by_scale * scales
-    # Scaling all of them changes nothing.
-    by_log = (by_log - by_log.sum() * self._shares * np.square(scales))[1:]
-    if not self._must_fall:
-      return by_log
-    return -2.0 * searched * np.cumsum(by_log[::-1])[::-1]
+    return Chosen(scales, float(response @ response), pull_back)
+
+
+class Found(NamedTuple):
+  """A strategy that was searched.
+
+  Attributes:
+    parameters: Those of the unscaled one, shaped as where the search began.
+    starts: In which rounds another scale begins.
+    scales: From each of them on.
+  """
+
+  parameters: np.ndarray
+  starts: list[int]
+  scales: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,16 +200,9 @@ class EpochProblem:
     return self.participation.num_rounds
 
   @property
-  def epochs(self) -> Epochs:
-    """How rounds are divided."""
-    return Epochs(self.participation)
-
-  @property
   def scales(self) -> Scales:
     """What scales are to be searched."""
-    limits = self.participation
-    in_every_epoch = limits.possible_participations == limits.possible_by_separation
-    return Scales(self.epochs, self.overlaps or not in_every_epoch)
+    return (Falling if self.overlaps else Disjoint)(self.participation)
 
   def parameters(self) -> dict[str, Any]:
     """All of it, as the cache takes it."""
@@ -180,71 +213,56 @@ class EpochProblem:
     measure = strategy.rmse if self.objective == 'mean' else strategy.max_error
     return measure(self.participation, self.workload)
 
-  def minimize(
-    self, family: Family, start: np.ndarray, name: str
-  ) -> tuple[np.ndarray, np.ndarray]:
+  def minimize(self, family: Family, start: np.ndarray, name: str) -> Found:
     """The best parameters of a strategy, and scales.
 
     Args:
       family: What parameters make.
       start: Where to begin.
       name: What it is called where progress is shown.
-
-    Returns:
-      The parameters, shaped as `start`, and a scale for each of `Epochs`.
     """
-    epochs = self.epochs
     scales = self.scales
-    errors = self._errors(family, epochs, scales)
     minimize = getattr(descent, f'minimize_{self.objective}')
     with progress_lib.Progress(name) as progress:
       minimum = minimize(
-        errors,
+        self._errors(family, scales),
         np.append(scales.start, start),
         _TOLERANCES[self.objective],
         progress,
       )
-    searched, parameters = np.split(minimum.point, [epochs.count - 1])
-    return parameters, scales(searched)
+    searched, parameters = np.split(minimum.point, [len(scales.start)])
+    series = family(parameters)
+    assert series is not None  # Or it had not been evaluated.
+    chosen = scales(searched, series.column)
+    return Found(parameters, scales.starts, chosen.scales)
 
-  def _errors(self, family: Family, epochs: Epochs, scales: Scales) -> descent.Errors:
-    squared_norms = scaled_errors.of_workload(self.workload, epochs.starts)
+  def _errors(self, family: Family, scales: Scales) -> descent.Errors:
+    squared_norms = scaled_errors.of_workload(self.workload, scales.starts)
 
+    # Of a step that is too long.
+    @np.errstate(over='ignore', invalid='ignore')
     def errors(point: np.ndarray) -> Optional[descent.Evaluated]:
-      searched, parameters = np.split(point, [epochs.count - 1])
+      searched, parameters = np.split(point, [len(scales.start)])
       series = family(parameters)
       if series is None:
         return None
-      own = scales(searched)
-      with np.errstate(over='ignore', invalid='ignore'):  # Of a step that is too long.
-        values, pull_back_values = squared_norms(series.noise, 1.0 / own)
-        cost, by_column, cost_by_scale = self._sensitivity(series.column, own, epochs)
+      own, cost, pull_back_chosen = scales(searched, series.column)
+      values, pull_back_values = squared_norms(series.noise, 1.0 / own)
       if not (np.all(np.isfinite(values)) and np.isfinite(cost)):
         return None
 
+      @np.errstate(over='ignore', invalid='ignore')
       def pull_back(weights: np.ndarray) -> np.ndarray:
-        error = weights @ values
         by_noise, by_factor = pull_back_values(weights)
-        by_scale = error * cost_by_scale - cost * by_factor / np.square(own)
-        by_parameter = series.pull_back(error * by_column, cost * by_noise)
-        return np.append(scales.pull_back(searched, by_scale), by_parameter)
+        by_searched, by_column = pull_back_chosen(
+          -cost * by_factor / np.square(own), weights @ values
+        )
+        by_parameter = series.pull_back(by_column, cost * by_noise)
+        return np.append(by_searched, by_parameter)
 
       return cost * values, pull_back
 
     return errors
-
-  def _sensitivity(
-    self, column: np.ndarray, scales: np.ndarray, epochs: Epochs
-  ) -> tuple[float, np.ndarray, np.ndarray]:
-    """||C u||^2, u the earliest, densest pattern, and its derivatives."""
-    n, rounds = self.num_rounds, list(self.participation.rounds)
-    pattern = np.zeros(n)
-    pattern[rounds] = scales[epochs.of_pattern]
-    response = power_series.multiply(column, pattern, n)
-    by_column = 2.0 * power_series.correlate(response, pattern, len(column))
-    met = 2.0 * power_series.correlate(response, column, n)[rounds]
-    by_scale = np.bincount(epochs.of_pattern, met)
-    return float(response @ response), by_column, by_scale
 
 
 def of_column(column: np.ndarray, num_rounds: int) -> Series:

@@ -1,0 +1,139 @@
+"""Scales and column norms keep their sensitivity, and have their derivatives.
+
+Claims:
+
+* No client has a sum of squared column norms above its number of rounds, whatever is
+  searched and in any schema, and the earliest, densest one reaches it.
+* A search begins at norms that are the same in all epochs, or fall a little.
+* There are as few norms as said, and every round has one.
+* Derivatives by what is searched, and by columns, are those of differences.
+"""
+
+import numpy as np
+import pytest
+
+from tff_dp_aggregators.strategies import Participation
+from tff_dp_aggregators.strategies import sensitivity
+from tff_dp_aggregators.strategies.numerics import column_norms
+from tff_dp_aggregators.strategies.numerics import epoch_problem
+
+_LIMITS = [
+  (24, 6, 4),
+  (24, 6, 2),
+  (22, 6, 4),
+  (22, 6, 3),
+  (22, 6, 2),
+  (23, 11, 3),
+  (13, 12, 2),
+  (9, 1, 9),
+  (300, 2, 139),
+  (301, 2, 151),
+]
+
+
+def _by_round(norms, limits, searched):
+  return np.repeat(norms(searched), np.diff([*norms.starts, limits.num_rounds]))
+
+
+@pytest.mark.parametrize('limits', _LIMITS, ids=str)
+def test_no_client_exceeds_the_sensitivity_and_the_densest_reaches_it(limits):
+  limits = Participation(*limits)
+  times = limits.possible_participations
+  norms = column_norms.ColumnNorms(limits)
+  rng = np.random.default_rng(1)
+  for searched in [norms.start, *rng.normal(size=(20, len(norms.start)))]:
+    squares = np.square(_by_round(norms, limits, searched))
+    worst = float(sensitivity.worst_sum(squares, limits))
+    assert worst <= times * (1 + 1e-12)
+    if times < 100:  # Or several epochs have one norm, in which patterns begin later.
+      assert squares[list(limits.rounds)].sum() == pytest.approx(times, rel=1e-12)
+    assert np.all(squares > 0)
+
+
+@pytest.mark.parametrize(
+  'limits, starts',
+  [
+    ((24, 6, 4), [0, 6, 12, 18]),
+    ((24, 6, 2), [0, 6]),
+    ((22, 6, 4), [0, 4, 6, 10, 12, 16, 18]),
+    ((22, 6, 3), [0, 6, 12]),
+    ((13, 12, 2), [0, 1, 12]),
+    # 138 epochs in blocks of five, of which the last one has three.
+    ((300, 2, 139), [*range(0, 280, 10), 276]),
+  ],
+)
+def test_norms_begin_with_epochs_and_with_what_is_left_of_the_last(limits, starts):
+  limits = Participation(*limits)
+  assert column_norms.ColumnNorms(limits).starts == starts
+
+
+@pytest.mark.parametrize('limits', [(24, 6, 4), (22, 6, 4), (23, 11, 3), (13, 12, 2)])
+def test_a_search_begins_at_equal_norms(limits):
+  norms = column_norms.ColumnNorms(Participation(*limits))
+  np.testing.assert_allclose(norms(norms.start), 1.0, rtol=1e-14)
+
+
+def _slopes(function, point):
+  steps = 1e-6 * np.eye(len(point))
+  return np.array([(function(point + s) - function(point - s)) / 2e-6 for s in steps])
+
+
+@pytest.mark.parametrize('limits', _LIMITS, ids=str)
+def test_norms_have_their_derivative(limits):
+  norms = column_norms.ColumnNorms(Participation(*limits))
+  rng = np.random.default_rng(2)
+  searched = norms.start + rng.normal(scale=0.1, size=len(norms.start))
+  weights = rng.normal(size=len(norms.starts))
+  slopes = _slopes(lambda point: weights @ norms(point), searched)
+  np.testing.assert_allclose(norms.pull_back(searched, weights), slopes, atol=1e-7)
+
+
+@pytest.mark.parametrize('kind', [epoch_problem.Disjoint, epoch_problem.Falling])
+@pytest.mark.parametrize('limits', _LIMITS, ids=str)
+def test_scales_and_sensitivity_have_their_derivatives(limits, kind):
+  limits = Participation(*limits)
+  scales = kind(limits)
+  rng = np.random.default_rng(3)
+  searched = scales.start + rng.normal(scale=0.1, size=len(scales.start))
+  column = np.append(1.0, rng.uniform(0.1, 0.5, size=limits.min_separation - 1))
+  weights = rng.normal(size=len(scales.starts))
+
+  def value(searched, column):
+    chosen = scales(searched, column)
+    return weights @ chosen.scales + 0.7 * chosen.squared_sensitivity
+
+  chosen = scales(searched, column)
+  by_searched, by_column = chosen.pull_back(weights, 0.7)
+  slopes = _slopes(lambda point: value(point, column), searched)
+  np.testing.assert_allclose(by_searched, slopes, atol=1e-6)
+  slopes = _slopes(lambda point: value(searched, point), column)
+  np.testing.assert_allclose(by_column, slopes, atol=1e-6)
+
+
+@pytest.mark.parametrize('limits', _LIMITS, ids=str)
+def test_scales_give_the_sensitivity_that_is_said(limits):
+  limits = Participation(*limits)
+  rng = np.random.default_rng(4)
+  column = np.append(1.0, rng.uniform(0.1, 0.5, size=limits.min_separation - 1))
+  lengths = np.minimum(limits.num_rounds - np.arange(limits.num_rounds), len(column))
+  squares = np.cumsum(np.square(column))[lengths - 1]
+  for kind in (epoch_problem.Disjoint, epoch_problem.Falling):
+    scales = kind(limits)
+    searched = scales.start + rng.normal(scale=0.3, size=len(scales.start))
+    chosen = scales(searched, column)
+    by_round = np.repeat(chosen.scales, np.diff([*scales.starts, limits.num_rounds]))
+    worst = float(sensitivity.worst_sum(squares * np.square(by_round), limits))
+    assert worst <= chosen.squared_sensitivity * (1 + 1e-12)
+    if limits.possible_participations < 100:
+      assert worst == pytest.approx(chosen.squared_sensitivity, rel=1e-12)
+
+
+def test_scales_that_fall_do_so_and_have_a_mean_square_of_one():
+  limits = Participation(300, 2, 139)
+  scales = epoch_problem.Falling(limits)
+  # 139 rounds of a client in blocks of five: the last one has four.
+  assert scales.starts == list(range(0, 280, 10))
+  searched = np.random.default_rng(2).normal(scale=0.2, size=27)
+  made = scales(searched, np.ones(2)).scales
+  assert np.all(np.diff(made) <= 0)
+  assert np.square(np.repeat(made, [5] * 27 + [4])).mean() == pytest.approx(1.0)
