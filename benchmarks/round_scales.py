@@ -7,7 +7,7 @@ not overlap, and prefix sums. A line a case, with clients at least that far apar
 fixed epochs, has the RMSE of
 
     equal     the best columns of one norm,
-    epochs    the best columns with a norm for each epoch,
+    epochs    the best columns with one or two norms for each epoch,
     rescaled  the same, with the best norm for each round,
     rounds    the best columns with a norm for each round, found together,
 

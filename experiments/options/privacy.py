@@ -307,7 +307,7 @@ def _of_parts(
   return Privacy(
     mechanism=found,
     clip_norm=None,
-    target_epsilon=None if target is None else _kept_target(values, found),
+    target_epsilon=None if target is None else target.epsilon,
     delta=values.target_delta,
     simulated_cohort_scale=1.0,
   )
@@ -496,22 +496,12 @@ def _strategy_for_server(
 def _target_epsilon(
   values: flags.FlagValues, mechanism: mechanism_lib.Mechanism
 ) -> Optional[float]:
-  """The target that the noise was found for, as far as the report will say the same."""
+  """The target that the noise was found for, unless the run does not keep it."""
   if values.noise_multiplier is not None:
     return None
   if mechanism.site.is_simulation:
     return None  # No target is kept.
-  return _kept_target(values, mechanism)
-
-
-def _kept_target(
-  values: flags.FlagValues, mechanism: joint_mechanism.AnyMechanism
-) -> Optional[float]:
-  """The target, unless the tightest accountant says more than it."""
-  target: float = values.target_epsilon
-  if values.accountant is not None and mechanism.epsilon(values.target_delta) > target:
-    return None  # The tightest sound one, which the report asks, says more than it.
-  return target
+  return float(values.target_epsilon)
 
 
 @contextlib.contextmanager

@@ -93,7 +93,7 @@ def test_what_is_shown_of_a_mechanism_has_no_matrix():
 
 def test_a_mechanism_knows_its_target_and_is_the_same_without():
   made = accounting.Mechanism.for_target('tree', PARTICIPATION, 3.0, 1e-6)
-  assert made.target == (3.0, 1e-6)
+  assert made.target == (3.0, 1e-6, None)
   again = accounting.Mechanism.from_json(made.to_json())
   assert again.target is None and again == made
   assert pickle.loads(pickle.dumps(made)).target == made.target

@@ -124,7 +124,7 @@ def test_integers_are_planned_with_the_fewest_bits_that_hardly_cost_noise():
   )
   assert few.noise_multiplier > 1.009 * many.noise_multiplier
   assert 2.9 < made.epsilon(1e-6) <= 3.0
-  assert made.target == (3.0, 1e-6)
+  assert made.target == (3.0, 1e-6, None)
   # Of one Gaussian, with the same noise: integers cannot be better.
   assert made.epsilon(1e-6) > _make(noise_multiplier=made.noise_multiplier).epsilon(
     1e-6, accountant='rdp'
@@ -288,5 +288,5 @@ def test_a_target_is_kept_by_the_clients_noise_alone():
     for server in (0.0, 100.0)
   )
   assert quiet.noise_multiplier == loud.noise_multiplier
-  assert loud.server_noise_multiplier == 100.0 and loud.target == (3.0, 1e-6)
+  assert loud.server_noise_multiplier == 100.0 and loud.target == (3.0, 1e-6, None)
   assert 3.0 * (1 - 1e-6) < loud.epsilon(1e-6) <= 3.0

@@ -20,6 +20,7 @@ Claims:
 
 import asyncio
 import dataclasses
+import functools
 import json
 import os
 import shutil
@@ -41,6 +42,8 @@ from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting import spent_by_round
 from tff_dp_aggregators.accounting.programs import report as report_program
 from tff_dp_aggregators.accounting.records import ledger
+from tff_dp_aggregators.accounting.reports import sources
+from tff_dp_aggregators.accounting.reports import verification
 from tff_dp_aggregators.learning import packed
 from tff_dp_aggregators.learning import schedules
 
@@ -362,6 +365,27 @@ def test_sampled_and_adaptive_mechanisms_train_report_and_say_if_noise_is_loud(
   entries = ledger.read(str(tmp_path / 'adaptive' / 'ledger.jsonl')).entries
   assert entries[0].clip_norm == 0.5 and len({e.clip_norm for e in entries}) > 3
   assert not _remarks(capfd)
+
+
+def test_a_run_is_reported_by_the_accountant_that_its_noise_was_found_by(tmp_path):
+  made = functools.partial(
+    accounting.Mechanism.for_target, 'blt', schemas.BallsInBins(6, 4), 6.0, 1e-3
+  )
+  drawn, composed = made(accountant='monte_carlo'), made()
+  assert drawn.noise_multiplier < 0.95 * composed.noise_multiplier
+  assert drawn.target == (6.0, 1e-3, 'monte_carlo') and drawn.epsilon(1e-3) > 6.5
+  run_dir = tmp_path / 'run'
+  result = _train(run_dir, mechanism=drawn)
+  assert 5.9 < result.epsilon <= 6.0
+  rows = training_runs.lasting(run_dir)['metrics']
+  assert {float(row['epsilon']) for row in rows} == {result.epsilon}
+  report = run_dir / 'report.json'
+  stated = json.loads(report.read_text())
+  assert stated['guarantee']['accountant'] == 'monte_carlo'
+  assert stated['target'] == {'epsilon': 6.0, 'found': 'noise_multiplier'}
+  checked = verification.verify(str(report))
+  assert checked.ok, checked.text
+  assert sources.from_run_dir(str(run_dir), 'pld').accountant == 'pld'
 
 
 @pytest.mark.slow

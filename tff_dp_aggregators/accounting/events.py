@@ -14,6 +14,8 @@ With a strategy whose sensitivity is an upper bound, both are those of a Gaussia
 is at most as private as the mechanism.
 
 * A Gaussian in a place that is drawn for a client at random is an `AllocatedDpEvent`.
+* A run of whose rounds a client draws some is a `MixtureDpEvent`, if its noise is
+  correlated.
 
 This module does not interpret events beyond Gaussians; `accountants` does.
 """
@@ -21,7 +23,7 @@ This module does not interpret events beyond Gaussians; `accountants` does.
 import dataclasses
 import math
 from collections.abc import Iterator
-from typing import Any, Callable, NamedTuple, NoReturn
+from typing import Any, ClassVar, NamedTuple, NoReturn, Optional
 
 import dp_accounting
 import numpy as np
@@ -76,25 +78,38 @@ class AllocatedDpEvent(dp_accounting.DpEvent):
     raise ValueError(f'write it with accounting.events.to_json: {self}.')
 
 
-@dataclasses.dataclass(frozen=True)
-class BallsInBinsDpEvent(dp_accounting.DpEvent):
-  """All rounds of a matrix mechanism; a client is in those of a bin, drawn uniformly.
+class MixtureDpEvent(dp_accounting.DpEvent):
+  """All rounds of a matrix mechanism, of which a client is in some that it draws.
+
+  A file has all of it but the strategy, for which it has the checksum. What is read
+  from there equals what was written, and can be accounted for by its bound.
 
   Attributes:
-    strategy: Strategy matrix C.
-    num_bins: Bins, b; bin j has the rounds j, j + b, ...
+    strategy: Strategy matrix C; `None` if it is not known.
     noise_multiplier: Standard deviation of z over the clip norm.
-    bound: An event that is at most as private, of kinds that accountants compose; who
-      does not read this one reads that, and that is what is written.
+    bound: An event that is at most as private, of kinds that accountants compose.
+    strategy_checksum: By default that of `strategy`.
+    bound_is_tight: Whether accountants that compose read the bound in its place; who
+      does not know the strategy does in any case.
+
+  Raises:
+    ValueError: If `strategy_checksum` is not that of the strategy, or there is neither.
   """
 
-  strategy: strategies.Strategy
-  num_bins: int
+  strategy: Optional[strategies.Strategy]
   noise_multiplier: float
   bound: dp_accounting.DpEvent
+  strategy_checksum: str
+  bound_is_tight: ClassVar[bool]
 
-  def __repr__(self) -> str:
-    return _short(self)
+  def __post_init__(self) -> None:
+    known = self.strategy_checksum if self.strategy is None else self.strategy.checksum
+    if not known or self.strategy_checksum not in ('', known):
+      raise ValueError(
+        f'strategy_checksum is {self.strategy_checksum!r}, and the strategy has '
+        f'{known!r}.'
+      )
+    object.__setattr__(self, 'strategy_checksum', known)
 
   def to_named_tuple(self) -> NoReturn:
     """Not for this kind of event: dp-accounting would leave out its fields.
@@ -106,59 +121,45 @@ class BallsInBinsDpEvent(dp_accounting.DpEvent):
 
 
 @dataclasses.dataclass(frozen=True)
-class BMinSepDpEvent(dp_accounting.DpEvent):
-  """All rounds of a matrix mechanism; a client that is free is in a round at random.
+class BallsInBinsDpEvent(MixtureDpEvent):
+  """A client is in the rounds of a bin, drawn uniformly.
 
   Attributes:
-    strategy: Strategy matrix C, of at most `min_separation` bands.
-    min_separation: Rounds after which a client is free again, b.
-    sampling_probability: Of a free client, p.
-    noise_multiplier: Standard deviation of z over the clip norm.
-    bound: An event that is at most as private (`schemas.thinning`). It is what is
-      written.
+    strategy: As in `MixtureDpEvent`.
+    num_bins: Bins, b; bin j has the rounds j, j + b, ...
+    noise_multiplier: As in `MixtureDpEvent`.
+    bound: As in `MixtureDpEvent`.
+    strategy_checksum: As in `MixtureDpEvent`.
   """
 
-  strategy: strategies.Strategy
+  bound_is_tight = True
+  strategy: Optional[strategies.Strategy] = dataclasses.field(compare=False, repr=False)
+  num_bins: int
+  noise_multiplier: float
+  bound: dp_accounting.DpEvent = dataclasses.field(hash=False)  # It can hold a list.
+  strategy_checksum: str = ''
+
+
+@dataclasses.dataclass(frozen=True)
+class BMinSepDpEvent(MixtureDpEvent):
+  """A client that is free is in a round at random.
+
+  Attributes:
+    strategy: As in `MixtureDpEvent`, of at most `min_separation` bands.
+    min_separation: Rounds after which a client is free again, b.
+    sampling_probability: Of a free client, p.
+    noise_multiplier: As in `MixtureDpEvent`.
+    bound: As in `MixtureDpEvent`, by `schemas.thinning`.
+    strategy_checksum: As in `MixtureDpEvent`.
+  """
+
+  bound_is_tight = False
+  strategy: Optional[strategies.Strategy] = dataclasses.field(compare=False, repr=False)
   min_separation: int
   sampling_probability: float
   noise_multiplier: float
-  bound: dp_accounting.DpEvent
-
-  def __repr__(self) -> str:
-    return _short(self)
-
-  def to_named_tuple(self) -> NoReturn:
-    """Not for this kind of event: dp-accounting would leave out its fields.
-
-    Raises:
-      ValueError: Always.
-    """
-    raise ValueError(f'write it with accounting.events.to_json: {self}.')
-
-
-def _short(event: Any) -> str:
-  """What tells an event from others, with the checksum of its strategy."""
-  values = {
-    field.name: getattr(event, field.name) for field in dataclasses.fields(event)
-  }
-  values['strategy'] = values['strategy'].checksum
-  listed = ', '.join(f'{name}={value!r}' for name, value in values.items())
-  return f'{type(event).__name__}({listed})'
-
-
-def without_mixtures(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
-  """The event with bounds in place of what is made of a whole strategy.
-
-  Args:
-    event: One of them, or composed of some.
-  """
-  if isinstance(event, (BallsInBinsDpEvent, BMinSepDpEvent)):
-    return event.bound
-  if isinstance(event, dp_accounting.ComposedDpEvent):
-    return dp_accounting.ComposedDpEvent([without_mixtures(e) for e in event.events])
-  if isinstance(event, dp_accounting.SelfComposedDpEvent):
-    return dp_accounting.SelfComposedDpEvent(without_mixtures(event.event), event.count)
-  return event
+  bound: dp_accounting.DpEvent = dataclasses.field(hash=False)  # It can hold a list.
+  strategy_checksum: str = ''
 
 
 def check_noise_multiplier(noise_multiplier: float) -> float:
@@ -297,7 +298,7 @@ def _leaves(
 def to_json(event: dp_accounting.DpEvent) -> dict[str, Any]:
   """An event as JSON-ready values that `from_json` reads back; Gaussians as one.
 
-  Of events that are made of a whole strategy it is their bound.
+  Of events that are made of a whole strategy, it has the strategy's checksum.
 
   Raises:
     ValueError: If the event, or one within it, is of a kind that is not written.
@@ -307,16 +308,7 @@ def to_json(event: dp_accounting.DpEvent) -> dict[str, Any]:
     >>> to_json(dp_accounting.ComposedDpEvent([gaussian(2.0)] * 4))
     {'type': 'GaussianDpEvent', 'noise_multiplier': 1.0}
   """
-  return _to_json(as_written(event))
-
-
-def as_written(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
-  """The event that is written for this one: simplified, with bounds for mixtures.
-
-  Args:
-    event: The event.
-  """
-  return simplify(without_mixtures(event))
+  return _to_json(simplify(event))
 
 
 def _to_json(event: dp_accounting.DpEvent) -> dict[str, Any]:
@@ -327,8 +319,8 @@ def _to_json(event: dp_accounting.DpEvent) -> dict[str, Any]:
       remedy = ' Of what extract_dp_event returns, a round is last_round_only.'
     raise ValueError(f'events of this kind cannot be written: {event}.{remedy}')
   values = {name: getattr(event, name) for name in _KINDS[kind].fields}
-  if 'event' in values:
-    values['event'] = _to_json(values['event'])
+  for name in _NESTED & set(values):
+    values[name] = _to_json(values[name])
   if 'events' in values:
     values['events'] = [_to_json(each) for each in values['events']]
   return {'type': kind, **values}
@@ -347,13 +339,16 @@ def from_json(data: Any) -> dp_accounting.DpEvent:
     raise ValueError(f'unknown event type {data.get("type")!r} in {data}.')
   if set(data) != {'type', *kind.fields}:
     raise ValueError(f'a {data["type"]} has the fields {kind.fields}, got {data}.')
-  return kind.make(**{name: _field(name, data[name]) for name in kind.fields})
+  values = {name: _field(name, data[name]) for name in kind.fields}
+  if issubclass(kind.make, MixtureDpEvent):
+    values['strategy'] = None
+  return kind.make(**values)
 
 
 class _Kind(NamedTuple):
   """A kind of event that can be written: its class, and what it holds."""
 
-  make: Callable[..., dp_accounting.DpEvent]
+  make: type[dp_accounting.DpEvent]
   fields: tuple[str, ...]
 
 
@@ -372,6 +367,21 @@ _KINDS: dict[Any, _Kind] = {
       'event',
     ),
     (AllocatedDpEvent, 'num_places', 'num_steps', 'event'),
+    (
+      BallsInBinsDpEvent,
+      'strategy_checksum',
+      'num_bins',
+      'noise_multiplier',
+      'bound',
+    ),
+    (
+      BMinSepDpEvent,
+      'strategy_checksum',
+      'min_separation',
+      'sampling_probability',
+      'noise_multiplier',
+      'bound',
+    ),
     (dp_accounting.SelfComposedDpEvent, 'event', 'count'),
     (dp_accounting.ComposedDpEvent, 'events'),
   )
@@ -381,14 +391,20 @@ _KINDS.update(
   (make.__name__, _Kind(make, tuple(field.name for field in dataclasses.fields(make))))
   for make in discrete_events.KINDS
 )
+# Fields that are an event.
+_NESTED = frozenset({'event', 'bound'})
 # Fields that are numbers and not counts; the events check their range.
 _NUMBERS = frozenset({'local_stddev', 'l1_sensitivity', 'l2_sensitivity'})
 
 
 def _field(name: str, value: Any) -> Any:
   """One field of a written event, checked."""
-  if name == 'event':
+  if name in _NESTED:
     return from_json(value)
+  if name == 'strategy_checksum':
+    if not isinstance(value, str):
+      raise ValueError(f'{name} must be a text, got {value!r}.')
+    return value
   if name == 'events':
     if not isinstance(value, list):
       raise ValueError(f'events must be a list, got {value!r}.')

@@ -237,8 +237,7 @@ class Mechanism(whole_model.WholeModel):
       noise_multiplier=noise_multiplier,
       clipped_count_stddev=clipped_count_stddev,
     )
-    if accountant is None:
-      made._made_for(target_epsilon, target_delta)
+    made._made_for(whole_model.Target(target_epsilon, target_delta, accountant))
     return made
 
   @property
@@ -570,8 +569,7 @@ def _planned(
   # Its grid is found anew, and so is the last digit of epsilon.
   while made.epsilon(target_delta, accountant=accountant) > target_epsilon:
     made = make(made.noise_multiplier * (1 + 1e-7))
-  if accountant is None:
-    made._made_for(target_epsilon, target_delta)
+  made._made_for(whole_model.Target(target_epsilon, target_delta, accountant))
   return made
 
 

@@ -30,7 +30,7 @@ from tff_dp_aggregators.base import checks
 # What the numbers are, for a run's configuration.
 KIND = (
   f'upper bound: the smaller of {accountants.QUICK_BOUND} after the round, and of the '
-  'tightest accountant after some more rounds; after the last round as in the report'
+  'accountant of the report after some more rounds; after the last round the same'
 )
 # Marks of any run, one more for so many turns, and how many at most.
 _FEWEST_MARKS, _TURNS_OF_A_MARK, _MOST_MARKS = 4, 64, 16
@@ -53,13 +53,19 @@ class SpentByRound:
     ['0.00', '0.67', '0.95', '0.95']
   """
 
-  def __init__(self, mechanism: joint_mechanism.AnyMechanism, delta: float):
+  def __init__(
+    self,
+    mechanism: joint_mechanism.AnyMechanism,
+    delta: float,
+    accountant: Optional[str] = None,
+  ):
     """Initializes it; nothing is computed yet.
 
     Args:
       mechanism: What is run, with sampling or with noise that is not Gaussian, of some
         parts at least.
       delta: At which epsilon is told.
+      accountant: Whose it is after the last round; `None` for the tightest.
 
     Raises:
       ValueError: If all rounds are one Gaussian, or `delta` is out of range.
@@ -70,6 +76,7 @@ class SpentByRound:
         'epsilon of its rounds so far is in the ledger.'
       )
     self._delta = gaussian.check_delta(delta)
+    self._accountant = accountant
     self._mechanism = mechanism
     self._separation = mechanism.limits.min_separation
     self._most_turns = mechanism.limits.possible_participations
@@ -97,7 +104,7 @@ class SpentByRound:
     if not turns:
       return 0.0
     mark = self._marks[bisect.bisect_left(self._marks, turns)]
-    bound = self._epsilon(mark, None)
+    bound = self._epsilon(mark, self._accountant)
     if self._quick is None:
       return bound
     return min(bound, self._epsilon(turns, self._quick))

@@ -25,10 +25,12 @@ class Target(NamedTuple):
   Attributes:
     epsilon: At most this.
     delta: At which delta.
+    accountant: Whose epsilon that is; `None` for the tightest.
   """
 
   epsilon: float
   delta: float
+  accountant: Optional[str] = None
 
 
 class Guaranteed:
@@ -47,7 +49,9 @@ class Guaranteed:
 
   @property
   def target(self) -> Optional[Target]:
-    """What `for_target` was asked for, by the tightest accountant; else `None`.
+    """What `for_target` was asked for, if that is kept by the tightest accountant.
+
+    Or by the one that was asked, if the tightest says more; `None` otherwise.
 
     Neither equality nor `to_json` knows of it: it says where the noise came from, and
     not what the mechanism is.
@@ -56,15 +60,17 @@ class Guaranteed:
       >>> from tff_dp_aggregators import accounting, strategies
       >>> participation = strategies.Participation(100, min_separation=25)
       >>> accounting.Mechanism.for_target('tree', participation, 8.0, 1e-6).target
-      Target(epsilon=8.0, delta=1e-06)
+      Target(epsilon=8.0, delta=1e-06, accountant=None)
     """
     target: Optional[Target] = self.__dict__.get('_target')
     return target
 
-  def _made_for(self, epsilon: float, delta: float) -> None:
-    """Keeps what it was made for, by the tightest accountant."""
-    # No field: a mechanism with other noise, which `replace` makes, has no target.
-    self.__dict__['_target'] = Target(epsilon, delta)
+  def _made_for(self: Any, target: Target) -> None:
+    """Keeps what it was made for."""
+    # The tightest one of those that are asked says less than another, or the same.
+    if target.accountant is None or self.epsilon(target.delta) > target.epsilon:
+      # No field: a mechanism with other noise, which `replace` makes, has no target.
+      self.__dict__['_target'] = target
 
   def epsilon(self: Any, delta: float, *, accountant: Optional[str] = None) -> float:
     """Epsilon of all rounds together, of all weights, at `delta`, for `adjacency`.

@@ -19,6 +19,7 @@ import tensorflow_federated as tff
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import joint_mechanism
+from tff_dp_aggregators.accounting import whole_model
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.base import checks
@@ -320,7 +321,7 @@ def train(
     schedule=schedule,
     clip_norm=clip_norm,
     delta=delta,
-    target_epsilon=_target_epsilon(target_epsilon, mechanism, delta),
+    target=_target(target_epsilon, mechanism, delta),
     seed=seed,
     noise_seed=noise_seed,
     evaluate_every=evaluate_every,
@@ -385,18 +386,18 @@ def _delta(
   return gaussian.check_delta(given, 'delta')
 
 
-def _target_epsilon(
+def _target(
   given: Optional[float],
   mechanism: Optional[joint_mechanism.AnyMechanism],
   delta: float,
-) -> Optional[float]:
+) -> Optional[whole_model.Target]:
   """The one that was given, or that the mechanism knows of."""
-  if mechanism is not None and mechanism.site.is_simulation:
+  if mechanism is None or mechanism.site.is_simulation:
     return None  # No target is kept.
-  target = None if mechanism is None else mechanism.target
-  if given is not None or target is None or target.delta != delta:
-    return given
-  return target.epsilon
+  known = mechanism.target
+  if known is not None and known.delta == delta and given in (None, known.epsilon):
+    return known
+  return None if given is None else whole_model.Target(given, delta)
 
 
 def _client_optimizer(

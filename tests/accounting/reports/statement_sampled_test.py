@@ -4,6 +4,8 @@ Claims:
 
 * The guarantee is of the rounds that ran, for the mechanism's own relation, and can be
   verified; so is that of a run directory, by the report program.
+* Of rounds that are drawn together, a ledger has all that is known but the strategy:
+  its report says what was planned, by any accountant.
 * A ledger that was sampled in another way, or whose events know nothing of sampling, is
   refused.
 """
@@ -28,6 +30,20 @@ POISSON = accounting.Mechanism('gaussian', schemas.PoissonSampling(20, 0.1), 2.0
 FIXED = accounting.Mechanism('gaussian', schemas.FixedSizeSampling(20, 100, 10), 2.0)
 CYCLIC = accounting.Mechanism(
   'toeplitz', schemas.PoissonSampling(20, 0.1, num_groups=3), 2.0, num_bands=3
+)
+
+# What a run's configuration says of privacy besides.
+_BESIDES = {
+  'target_epsilon': None,
+  'delta': 1e-6,
+  'clip_norm': 0.5,
+  'enforced_by': 'a test',
+  'noise_source': 'a seed',
+}
+# Rounds of a client that are drawn together, with noise that is correlated.
+BINS = accounting.Mechanism('toeplitz', schemas.BallsInBins(20, 10), 2.0, num_bands=3)
+B_MIN_SEP = accounting.Mechanism(
+  'toeplitz', schemas.BMinSepSampling(20, 0.2, 4), 2.0, num_bands=3
 )
 
 
@@ -66,6 +82,72 @@ def test_the_guarantee_is_of_the_rounds_that_ran(mechanism, turns, tmp_path):
   assert result.ok, result.text
   for output_format in ('text', 'markdown', 'html'):
     assert reports.rendering.render(built, output_format)
+
+
+@pytest.mark.parametrize(
+  'mechanism, accountant',
+  [(B_MIN_SEP, None), (BINS, None), (BINS, 'monte_carlo')],
+  ids=['b_min_sep', 'bins', 'drawn bins'],
+)
+@pytest.mark.parametrize('num_rounds', [1, 20])
+def test_a_ledger_of_rounds_drawn_together_is_as_planned(
+  mechanism, accountant, num_rounds, tmp_path
+):
+  path = tmp_path / 'ledger.jsonl'
+  run = _write(path, mechanism, num_rounds)
+  for entry in run.entries:
+    assert entry.epsilon is None and entry.effective_noise_multiplier is None
+  files = (sources.file_of('ledger', str(path)),)
+  inputs = reports.Inputs(
+    mechanism, 1e-4, accountant=accountant, ledger=run, files=files
+  )
+  built = statement.build(inputs, with_curves=False)
+  planned = accountants.epsilon(mechanism.event, 1e-4, accountant, mechanism.relation)
+  assert built['guarantee']['epsilon'] == planned == built['run']['epsilon_planned']
+  (tmp_path / 'report.json').write_text(json.dumps(built))
+  result = verification.verify(str(tmp_path / 'report.json'))
+  assert result.ok, result.text
+
+
+@pytest.mark.parametrize(
+  'stated',
+  [
+    schemas.BMinSepSampling(20, 0.19, 4),
+    schemas.BMinSepSampling(20, 0.21, 4),
+    schemas.BMinSepSampling(20, 0.2, 5),
+    schemas.BallsInBins(20, 10),
+    schemas.PoissonSampling(20, 0.2, num_groups=4),
+  ],
+)
+def test_a_ledger_of_rounds_drawn_together_is_of_one_sampling(stated, tmp_path):
+  run = _write(tmp_path / 'ledger.jsonl', B_MIN_SEP, 1)
+  other = accounting.Mechanism(
+    'toeplitz', stated, 2.0, num_bands=3, strategy=B_MIN_SEP.strategy
+  )
+  with pytest.raises(ValueError, match='round 0 of the ledger has the event BMinSepDp'):
+    statement.build(reports.Inputs(other, 1e-4, ledger=run))
+
+
+def test_a_run_that_was_drawn_otherwise_than_it_accounts_for_is_refused(tmp_path):
+  run_dir = tmp_path / 'run'
+  run_dir.mkdir()
+  config = {
+    'privacy': {'mechanism': B_MIN_SEP.to_json(), **_BESIDES},
+    'training': {
+      'schedule': {
+        'schedule': 'b_min_sep',
+        'sampling': schemas.to_json(B_MIN_SEP.participation),
+      }
+    },
+  }
+  _write(run_dir / 'ledger.jsonl', B_MIN_SEP)
+  (run_dir / 'config.json').write_text(json.dumps(config))
+  built = statement.build(sources.from_run_dir(str(run_dir)), with_curves=False)
+  assert built['guarantee']['epsilon'] == B_MIN_SEP.epsilon(1e-6)
+  config['training']['schedule']['sampling']['sampling_probability'] = 0.9
+  (run_dir / 'config.json').write_text(json.dumps(config))
+  with pytest.raises(ValueError, match='its schedule draws clients by .*0.9.*but its'):
+    sources.from_run_dir(str(run_dir))
 
 
 def _sampled(probability, noise_multiplier):
@@ -115,14 +197,7 @@ def test_a_ledger_of_samples_is_of_no_mechanism_without_sampling(tmp_path):
 def test_the_report_of_a_run_directory_and_of_a_ledger_agree(tmp_path):
   run_dir = tmp_path / 'run'
   run_dir.mkdir()
-  privacy = {
-    'mechanism': POISSON.to_json(),
-    'target_epsilon': None,
-    'delta': 1e-6,
-    'clip_norm': 0.5,
-    'enforced_by': 'a test',
-    'noise_source': 'a seed',
-  }
+  privacy = {'mechanism': POISSON.to_json(), **_BESIDES}
   (run_dir / 'config.json').write_text(json.dumps({'privacy': privacy}))
   _write(run_dir / 'ledger.jsonl', POISSON)
   flags = {

@@ -186,7 +186,7 @@ class MonteCarloAccountant(parts.Accountant):
     return event
 
   def _can_read(self, part: dp_accounting.DpEvent) -> bool:
-    return isinstance(part, (events.BallsInBinsDpEvent, events.BMinSepDpEvent))
+    return isinstance(part, events.MixtureDpEvent) and part.strategy is not None
 
   def _maybe_compose(
     self, event: dp_accounting.DpEvent, count: int, do_compose: bool
@@ -319,9 +319,11 @@ def _least_delta(tails: Tails, epsilon: float, log_beta: float) -> float:
   return math.exp(high)
 
 
-def _mixture(event: Any) -> mixtures.Mixture:
+def _mixture(event: events.MixtureDpEvent) -> mixtures.Mixture:
+  assert event.strategy is not None  # Or it is not read.
   if isinstance(event, events.BallsInBinsDpEvent):
     return mixtures.Bins(event.strategy, event.num_bins, event.noise_multiplier)
+  assert isinstance(event, events.BMinSepDpEvent)
   return renewals.Renewals(
     event.strategy,
     event.min_separation,

@@ -121,8 +121,10 @@ class Accountant(dp_accounting.PrivacyAccountant):
     return None
 
   def _read(self, event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
-    """The event as it is read: balls in bins by their bound."""
-    if isinstance(event, events.BallsInBinsDpEvent):
+    """The event as it is read: by its bound if that is tight, or nothing else known."""
+    if isinstance(event, events.MixtureDpEvent) and (
+      event.strategy is None or event.bound_is_tight
+    ):
       return event.bound
     return event
 

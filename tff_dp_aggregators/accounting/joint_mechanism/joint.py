@@ -148,8 +148,7 @@ class JointMechanism(whole_model.Guaranteed):
       relation=planned.relation,
     )
     made = cls(tuple(part.with_noise(noise_of(part, noise)) for part in parts))
-    if accountant is None:
-      made._made_for(target_epsilon, target_delta)
+    made._made_for(whole_model.Target(target_epsilon, target_delta, accountant))
     return made
 
   @property

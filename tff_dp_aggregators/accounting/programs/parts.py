@@ -241,7 +241,11 @@ def joint(
     )
   shares = {part.name: part.share for part in parts if part.share is not None}
   return joint_mechanism.JointMechanism.for_target(
-    made, *target, shares=shares or None, accountant=accountant
+    made,
+    target.epsilon,
+    target.delta,
+    shares=shares or None,
+    accountant=accountant,
   )
 
 

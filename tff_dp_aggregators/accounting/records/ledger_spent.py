@@ -112,6 +112,8 @@ def is_allocated(event: dp_accounting.DpEvent) -> bool:
   Args:
     event: Of all rounds; or the part of it that they do not share.
   """
+  if isinstance(event, events.MixtureDpEvent):
+    return True
   if isinstance(event, dp_accounting.SelfComposedDpEvent):
     event = event.event
   return isinstance(event, events.AllocatedDpEvent) and isinstance(

@@ -173,7 +173,7 @@ def _is_as_planned(stated: Any, planned: Any) -> bool:
     if name == 'noise_multiplier':
       # More noise than planned would be privacy that nothing shows.
       same = value * (1 - _SAME) <= stated[name] <= value * (1 + _ROUND_OFF)
-    elif name == 'event':
+    elif name in ('event', 'bound'):
       same = _is_as_planned(stated[name], value)
     elif name == 'events':
       same = len(stated[name]) == len(value) and all(

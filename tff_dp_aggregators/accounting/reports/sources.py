@@ -91,7 +91,8 @@ def from_run_dir(run_dir: str, accountant: Optional[str] = None) -> inputs_lib.I
 
   Args:
     run_dir: Its directory.
-    accountant: Whose epsilon counts; `None` for the tightest.
+    accountant: Whose epsilon counts; `None` for the one that the run was planned by, if
+      no tighter one has as little, or else the tightest.
 
   Raises:
     OSError: If a file cannot be read.
@@ -119,16 +120,19 @@ def from_run_dir(run_dir: str, accountant: Optional[str] = None) -> inputs_lib.I
   attempts.check(ledger, _training_of(config).get('schedule'))
   read.append(file_of('ledger', ledger_path))
   arguments = [f'--run_dir={run_dir}']
-  if accountant is not None:
+  planned_by = privacy.get('accountant')
+  if accountant not in (None, planned_by):
     arguments.append(f'--accountant={accountant}')
   try:
     mechanism = joint_mechanism.stored(privacy['mechanism'], strategy)
+    if not cohort:
+      _check_sampling(config_path, mechanism, _training_of(config).get('schedule'))
     return inputs_lib.Inputs(
       mechanism,
       privacy['delta'],
       target_epsilon=privacy['target_epsilon'],
       found=None if privacy['target_epsilon'] is None else 'noise_multiplier',
-      accountant=accountant,
+      accountant=planned_by if accountant is None else accountant,
       clip_norm=privacy['clip_norm'],
       weights_of_parts=_weights_of_parts(config_path, mechanism, privacy),
       ledger=ledger,
@@ -148,6 +152,19 @@ def from_run_dir(run_dir: str, accountant: Optional[str] = None) -> inputs_lib.I
     )
   except KeyError as e:
     raise ValueError(f'{config_path} is not complete: it lacks {e}.') from e
+
+
+def _check_sampling(
+  config_path: str, mechanism: joint_mechanism.AnyMechanism, schedule: Any
+) -> None:
+  """Refuses a configuration whose schedule draws otherwise than it accounts for."""
+  drawn = schedule.get('sampling') if isinstance(schedule, dict) else None
+  stated = schemas.to_json(mechanism.participation)
+  if mechanism.is_sampled and drawn not in (None, stated):
+    raise ValueError(
+      f'{config_path}: its schedule draws clients by {drawn}, but its mechanism counts '
+      f'on {stated}: it was altered, or is of several runs.'
+    )
 
 
 def without_privacy(run_dir: str) -> inputs_lib.WithoutPrivacy:

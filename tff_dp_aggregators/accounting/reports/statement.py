@@ -610,12 +610,8 @@ def _event_of(
   attempts = _aborted_event(mechanism, ledger)
   if isinstance(attempts, dp_accounting.NoOpDpEvent):
     spent = ledger.total_event
-    # Of some events a ledger has bounds, which are those of other samplings as well:
-    # what they stand for is known from the run's configuration alone.
-    if not any(file['role'] == 'config' for file in inputs.files):
-      return spent
-    planned = mechanism.event
-    return planned if spent == events.as_written(planned) else spent
+    # It is the one that was planned (`ledger_checks`), which has its strategy as well.
+    return mechanism.event if isinstance(spent, events.MixtureDpEvent) else spent
   return events.simplify(dp_accounting.ComposedDpEvent([ledger.total_event, attempts]))
 
 

@@ -46,6 +46,8 @@ _NOT_SAID: dict[str, Any] = {
   'training.simulated_cohort_scale': 1.0,
   'training.aggregation': aggregation.Aggregation().to_json(),
   'not_covered': [],
+  'privacy.accountant': None,
+  'simulated_cohort.as_planned.accountant': None,
 }
 # What follows from a setting that differs, and would only hide it in the message.
 _FOLLOWS = {

@@ -463,8 +463,9 @@ def _how_composed(statement: dict[str, Any]) -> str:
   runs = [part for _, part in _runs(statement)]
   if not all(mechanism_section.composes(part) for part in runs):
     return (
-      'A client draws its rounds before the first, and nobody learns which; so an '
-      'outcome of all rounds is looked at as a whole. With the client its distribution '
+      'In which rounds a client is, is drawn for all of them together or depends on '
+      'those before, and nobody learns it; so an outcome of all rounds is looked at as '
+      'a whole. With the client its distribution '
       'is a mixture over all that it may have drawn, without it that of noise alone, '
       'and the accountant says how hard these are to tell apart. All of it counts from '
       'the first round on.'

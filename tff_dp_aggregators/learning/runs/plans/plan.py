@@ -18,6 +18,7 @@ from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import noise_to_signal
 from tff_dp_aggregators.accounting import spent_by_round
+from tff_dp_aggregators.accounting import whole_model
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.base import machine
@@ -55,7 +56,7 @@ class Plan:
     clip_norm: L2 bound of one client's update, the first one if it adapts; `None`
       without mechanism, and with one whose parts have their own.
     delta: At which epsilon is told.
-    target_epsilon: What the mechanism was calibrated to, if it was.
+    target: What the mechanism was calibrated to, if it was.
     seed: Of the order of clients' examples.
     noise_seed: Of the noise; `None` for secret noise.
     evaluate_every: Rounds between two evaluations.
@@ -77,7 +78,7 @@ class Plan:
   schedule: schedules.Schedule
   clip_norm: Optional[float]
   delta: float
-  target_epsilon: Optional[float]
+  target: Optional[whole_model.Target]
   seed: int
   noise_seed: Optional[int]
   evaluate_every: int
@@ -182,7 +183,8 @@ class Plan:
     """What is spent by round if rounds compose: the ledger has no epsilon then."""
     if self.guaranteed is None or self.guaranteed.is_one_gaussian:
       return None
-    return spent_by_round.SpentByRound(self.guaranteed, self.delta)
+    accountant = None if self.target is None else self.target.accountant
+    return spent_by_round.SpentByRound(self.guaranteed, self.delta, accountant)
 
   @property
   def packed(self) -> bool:
@@ -443,7 +445,8 @@ class Plan:
       )
     return {
       'mechanism': self.mechanism.to_json(),
-      'target_epsilon': self.target_epsilon,
+      'target_epsilon': None if self.target is None else self.target.epsilon,
+      'accountant': None if self.target is None else self.target.accountant,
       'delta': self.delta,
       'epsilon_by_round': (
         accountants.ACCOUNTANTS[accountants.EXACT]
