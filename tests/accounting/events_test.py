@@ -15,6 +15,7 @@ import pytest
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import events
+from tff_dp_aggregators.accounting import schemas
 
 Gaussian = dp_accounting.GaussianDpEvent
 Composed = dp_accounting.ComposedDpEvent
@@ -223,6 +224,40 @@ def test_json_round_trip_is_exact(event):
   written = json.loads(json.dumps(events.to_json(event), allow_nan=False))
   assert events.from_json(written) == events.simplify(event)
   assert events.to_json(events.from_json(written)) == written
+
+
+@pytest.mark.parametrize(
+  'schema', [schemas.BallsInBins(12, 4), schemas.BMinSepSampling(12, 0.2, 3)], ids=str
+)
+def test_of_a_mixture_all_but_the_strategy_is_written(schema):
+  strategy = strategies.BandedToeplitz.square_root(12, 3)
+  event = schemas.event(strategy, schema, 1.5)
+  written = json.loads(json.dumps(events.to_json(event)))
+  assert written['strategy_checksum'] == strategy.checksum
+  read = events.from_json(written)
+  assert read == event and hash(read) == hash(event)
+  assert read.strategy is None and event.strategy is strategy
+  assert events.to_json(read) == written
+  # Without the strategy it is accounted for by its bound, alone and with others.
+  relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+  for first, second in ((read, event.bound), (Composed([read] * 2), [event.bound] * 2)):
+    bound = Composed(second) if isinstance(second, list) else second
+    found = accountants.epsilon(first, 1e-6, relation=relation)
+    assert found == accountants.epsilon(bound, 1e-6, relation=relation)
+  with pytest.raises(dp_accounting.UnsupportedEventError, match='does not read this'):
+    accountants.epsilon(read, 1e-6, 'monte_carlo', relation)
+  other = events.from_json({**written, 'strategy_checksum': 'sha256:0'})
+  assert other != event
+  louder = events.from_json({**written, 'noise_multiplier': 1.6})
+  assert louder != event
+
+
+def test_the_checksum_of_a_mixture_is_that_of_its_strategy():
+  strategy = strategies.Identity(4)
+  with pytest.raises(ValueError, match="strategy_checksum is 'x', and the strategy"):
+    events.BallsInBinsDpEvent(strategy, 2, 1.0, Gaussian(1.0), 'x')
+  with pytest.raises(ValueError, match="strategy_checksum is '', and the strategy has"):
+    events.BallsInBinsDpEvent(None, 2, 1.0, Gaussian(1.0))
 
 
 def test_a_round_without_cost_is_written_without_infinity():

@@ -89,8 +89,8 @@ class MixtureDpEvent(dp_accounting.DpEvent):
     noise_multiplier: Standard deviation of z over the clip norm.
     bound: An event that is at most as private, of kinds that accountants compose.
     strategy_checksum: By default that of `strategy`.
-    bound_is_tight: Whether accountants that compose read the bound in its place; who
-      does not know the strategy does in any case.
+    bound_is_tight: Whether accountants that do not know mixtures read the bound of this
+      one. In compositions, and without a strategy, all do.
 
   Raises:
     ValueError: If `strategy_checksum` is not that of the strategy, or there is neither.
@@ -160,6 +160,21 @@ class BMinSepDpEvent(MixtureDpEvent):
   noise_multiplier: float
   bound: dp_accounting.DpEvent = dataclasses.field(hash=False)  # It can hold a list.
   strategy_checksum: str = ''
+
+
+def with_bounds(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
+  """The event with their bounds in place of mixtures.
+
+  Args:
+    event: A mixture, or composed of some and of others.
+  """
+  if isinstance(event, MixtureDpEvent):
+    return event.bound
+  if isinstance(event, dp_accounting.ComposedDpEvent):
+    return dp_accounting.ComposedDpEvent([with_bounds(e) for e in event.events])
+  if isinstance(event, dp_accounting.SelfComposedDpEvent):
+    return dp_accounting.SelfComposedDpEvent(with_bounds(event.event), event.count)
+  return event
 
 
 def check_noise_multiplier(noise_multiplier: float) -> float:

@@ -182,9 +182,6 @@ class MonteCarloAccountant(parts.Accountant):
 
   reads = 'events of balls in bins and of b-min-sep sampling, one alone,'
 
-  def _read(self, event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
-    return event
-
   def _can_read(self, part: dp_accounting.DpEvent) -> bool:
     return isinstance(part, events.MixtureDpEvent) and part.strategy is not None
 
@@ -197,9 +194,13 @@ class MonteCarloAccountant(parts.Accountant):
       read = parts.parts(
         dp_accounting.ComposedDpEvent(together), self.neighboring_relation
       )
-      if sum(times for _, times in read) > 1:
+      if read and not (self._is_alone(read) or parts.is_non_private(read)):
         return self.CompositionErrorDetails(event, f'Only {self.reads} are supported.')
     return super()._maybe_compose(event, count, do_compose)
+
+  def _is_alone(self, read: list[parts.Part]) -> bool:
+    ((part, times), *others) = read
+    return not others and times == 1 and self._can_read(part)
 
   def get_epsilon(self, target_delta: float) -> float:
     """Smallest epsilon at `target_delta`, which has the confidence in it."""

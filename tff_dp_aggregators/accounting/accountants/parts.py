@@ -18,6 +18,8 @@ Sampling amplifies privacy for some relations only:
 
 The last are of noise that clients add: who is removed takes a share of it along.
 
+A mixture (`events.MixtureDpEvent`) is composed with others by its bound.
+
 All others are valid under each, with one trap: a noise multiplier is relative to the
 sensitivity *under that relation*. Replacing one client's contribution by another moves
 a sum by up to twice the clip norm, so under `REPLACE_ONE` the event of noise with
@@ -89,6 +91,9 @@ def parts(event: dp_accounting.DpEvent, relation: Relation) -> list[Part]:
         f'alone, and {relation.name} was asked for.'
       )
   counted: dict[str, Part] = {}
+  event = events.simplify(event)
+  if not isinstance(event, events.MixtureDpEvent) or event.strategy is None:
+    event = events.with_bounds(event)  # Mixtures are known alone, or not at all.
   for part, count in _flat(events.simplify(_normal(event))):
     key = repr(part)  # Some events hold lists and have no hash.
     counted[key] = (part, count + counted.get(key, (part, 0))[1])
@@ -120,13 +125,20 @@ class Accountant(dp_accounting.PrivacyAccountant):
     """Whose bound `get_epsilon` returns, if not this accountant's own, and why."""
     return None
 
-  def _read(self, event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
-    """The event as it is read: by its bound if that is tight, or nothing else known."""
-    if isinstance(event, events.MixtureDpEvent) and (
-      event.strategy is None or event.bound_is_tight
-    ):
-      return event.bound
-    return event
+  def _read(self, event: dp_accounting.DpEvent) -> list[Part]:
+    """The parts of an event, with the bound of a mixture that it cannot read."""
+    found = []
+    for part, count in parts(event, self.neighboring_relation):
+      if (
+        isinstance(part, events.MixtureDpEvent)
+        and part.bound_is_tight
+        and not self._can_read(part)
+      ):
+        bound = parts(part.bound, self.neighboring_relation)
+        found += [(each, times * count) for each, times in bound]
+      else:
+        found.append((part, count))
+    return found
 
   @abc.abstractmethod
   def _can_read(self, part: dp_accounting.DpEvent) -> bool:
@@ -139,7 +151,7 @@ class Accountant(dp_accounting.PrivacyAccountant):
     self, event: dp_accounting.DpEvent, count: int, do_compose: bool
   ) -> Optional['dp_accounting.PrivacyAccountant.CompositionErrorDetails']:
     try:
-      found = parts(self._read(event), self.neighboring_relation)
+      found = self._read(event)
     except dp_accounting.UnsupportedEventError as error:
       return self.CompositionErrorDetails(event, str(error))
     for part, _ in found:
