@@ -14,6 +14,7 @@ import dp_accounting
 from dp_accounting import NeighboringRelation as Relation
 
 from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import adaptive_clipping
 from tff_dp_aggregators.accounting import calibration
 from tff_dp_aggregators.accounting import events
@@ -221,6 +222,8 @@ class Mechanism(whole_model.WholeModel):
         cls, name, participation, target_epsilon, target_delta, accountant, options
       )
     planned = cls(name, participation, 1.0, **options)
+    if accountant is not None:  # Refused here if it does not read the event.
+      accountants.composed(planned.event_with(1.0), accountant, planned.relation)
     noise_multiplier = calibration.noise_multiplier(
       planned.event_with,
       target_epsilon,

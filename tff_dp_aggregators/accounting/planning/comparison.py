@@ -30,6 +30,7 @@ from tff_dp_aggregators.accounting import noise_to_signal as noise_to_signal_lib
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.base import checks
+from tff_dp_aggregators.base import messages
 from tff_dp_aggregators.strategies import noise_cost
 from tff_dp_aggregators.strategies import registry
 
@@ -399,7 +400,8 @@ def compare(
     try:
       rows.append(_row(task, candidate, mechanism, equal_epsilon))
     except (ValueError, dp_accounting.UnsupportedEventError) as e:
-      left_out.append(LeftOut(candidate.mechanism, candidate.sampling, str(e)))
+      reason = messages.without_cause(e)
+      left_out.append(LeftOut(candidate.mechanism, candidate.sampling, reason))
   if not any(row.sampling == 'none' for row in rows):
     raise _nothing_left(left_out)
   order = list(offers())
