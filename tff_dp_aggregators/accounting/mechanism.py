@@ -147,9 +147,7 @@ class Mechanism(whole_model.WholeModel):
     else:
       registry.check_options(name, of_strategy)
       if strategy is None:
-        strategy = kind_for(name, participation).build(
-          schemas.limits(participation), **of_strategy
-        )
+        strategy = _built(name, participation, of_strategy)
       else:
         registry.check_strategy(name, of_strategy, strategy)
     sites.check(site, strategy, participation, clipped_count_stddev)
@@ -468,7 +466,20 @@ def strategy_for(
   if name in noises.OTHERS:
     return _of_independent(name, participation, registry.check_numbers(options))
   given = registry.check_options(name, options)
-  return kind_for(name, participation).build(schemas.limits(participation), **given)
+  return _built(name, participation, given)
+
+
+def _built(
+  name: str, participation: schemas.Schema, given: Mapping[str, int]
+) -> strategies.Strategy:
+  kind = kind_for(name, participation)
+  try:
+    return kind.build(schemas.limits(participation), **given)
+  except ValueError:
+    if kind.bands is not None and kind.bands in given:
+      # Says what to do where clients are sampled, if it is that there are too many.
+      schemas.check_bands(participation, kind.bands, given[kind.bands])
+    raise
 
 
 def kind_for(name: str, participation: schemas.Schema) -> registry.Kind:

@@ -116,9 +116,12 @@ class Task:
       )
     _check_choice('sampling', self.sampling, samplings())
     if self.population is None and (self.sampling != 'none' or self.num_groups):
-      raise ValueError('sampling is described by population and cohort; give them.')
+      given = f'sampling={self.sampling}'
+      if self.sampling == 'none':
+        given = f'num_groups={self.num_groups}'
+      raise ValueError(f'{given} is described by population and cohort; give them.')
     for name in self.mechanisms or ():
-      _check_choice('mechanism', name, registry.KINDS)
+      _check_choice('mechanism', name, registry.KINDS, f'mechanisms={name}: ')
     _check_options_are_used(self.given, self.mechanisms or registry.KINDS)
     if self.accountant is not None:
       _check_choice('accountant', self.accountant, accountants.ACCOUNTANTS)
@@ -691,6 +694,6 @@ def _check_options_are_used(given: dict[str, int], names: Iterable[str]) -> None
       )
 
 
-def _check_choice(name: str, value: str, known: Iterable[str]) -> None:
+def _check_choice(name: str, value: str, known: Iterable[str], where: str = '') -> None:
   if value not in known:
-    raise ValueError(f'unknown {name} {value!r}; known: {", ".join(known)}.')
+    raise ValueError(f'{where}unknown {name} {value!r}; known: {", ".join(known)}.')
