@@ -703,11 +703,34 @@ def test_wrong_flags_are_refused_with_what_to_do(arguments, message):
   assert result.stdout == ''
 
 
+def test_what_no_mechanism_can_do_is_said_of_the_flags():
+  given = ('--target_epsilon=1', '--mechanisms=banded', '--num_bands=20')
+  result = _plan(*FLAGS, *given)
+  assert result.returncode == 2
+  said = 'error: no mechanism can do it. banded: --num_bands=20 is more than --min_sep'
+  assert said in result.stderr
+
+
 def test_help_says_what_the_advice_goes_by_and_lists_all_flags():
   result = _plan('--help')
   assert result.returncode == 0
   for words in ('within 5% of the least', '--min_separation', '--model_size', '--plot'):
     assert words in result.stdout
+  said = ' '.join(result.stdout.split())
+  assert 'each for so many rounds (random_allocation)' in said
+  assert 'b_min_sep' not in said  # Which --sampling does not take here.
+
+
+def test_a_cohort_that_a_sampling_cannot_have_is_said():
+  said = 'noise and epsilon are for rounds of 24 clients in the mean, not 20'
+  arguments = (*_FREE, '--target_epsilon=8', '--mechanisms=gaussian')
+  for cohort in (20, 24):
+    result = _plan(*arguments, '--population=360', f'--cohort={cohort}')
+    assert result.returncode == 0, result.stderr
+    text = ' '.join(result.stdout.split())
+    assert 'If each client draws 4 of 60 rounds' in text
+    of_this = f'With random allocation, clients have whole numbers of rounds: {said}'
+    assert (of_this in text) == (cohort == 20)
 
 
 def test_an_accountant_that_draws_outcomes_is_for_one_row():
