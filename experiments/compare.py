@@ -216,7 +216,7 @@ def _planned(
     output = values.output or _new_name()
     return comparison.Comparison(output, record, tuned, runner)
   except program.BAD_INPUT as e:
-    raise program.WrongUsage(str(e)) from e
+    raise program.WrongUsage(program.said(e, values)) from e
 
 
 def _new_name() -> str:

@@ -5,7 +5,6 @@ population and cohort are here --num_clients and --clients_per_round.
 """
 
 import dataclasses
-import re
 from collections.abc import Mapping
 from typing import Any, Optional
 
@@ -13,6 +12,7 @@ from absl import flags
 
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
+from tff_dp_aggregators.accounting.programs import spelling
 from tff_dp_aggregators.learning import schedules
 
 from . import of_task
@@ -61,7 +61,13 @@ class Participation:
       OSError: If the file cannot be read.
       ValueError: If these clients are too few, or the file is wrong.
     """
-    cohort = schemas.kind_of(self.schema).cohort(self.schema, num_clients)
+    kind = schemas.kind_of(self.schema)
+    of_schema = spelling.of_schema(kind, _KNOWN)
+    own = spelling.of_flags((*_KNOWN.values(), 'reporting_goal'))
+    with spelling.as_flags({**of_schema, **own}):
+      return self._schedule(num_clients, kind.cohort(self.schema, num_clients))
+
+  def _schedule(self, num_clients: int, cohort: Optional[float]) -> schedules.Schedule:
     if cohort is None:
       cohort = self.clients_per_round
     if self.schedule_file is not None:
@@ -115,7 +121,7 @@ def define(values: flags.FlagValues, tasks: Mapping[str, Any]) -> None:
       'clients_per_round * min_separation clients'
     },
   )
-  flags_lib.define_sampling(values, known=_KNOWN)
+  flags_lib.define_sampling(values, called=_KNOWN)
   flags.DEFINE_enum(
     'schedule',
     None,
@@ -265,17 +271,8 @@ def _schema(values: flags.FlagValues) -> tuple[schemas.Schema, float]:
       f'--sampling={kind.flag} needs the number of clients, which is not known before '
       f'the data are read; give --num_clients{others}.'
     )
-  known = {name: values[called].value for name, called in _KNOWN.items()}
-  try:
-    schema = flags_lib.schema_from(values, known=known)
-    _check_kind(values, schema)
-  except ValueError as e:
-    if not re.search(rf'(?<!-)\b({_POPULATION}|{_COHORT})\b', str(e)):
-      raise
-    raise ValueError(
-      f'{e} ({_POPULATION} is --num_clients={values.num_clients}, {_COHORT} is '
-      f'--clients_per_round={values.clients_per_round}.)'
-    ) from e
+  schema = flags_lib.schema_from(values, called=_KNOWN)
+  _check_kind(values, schema)
   cohort = None
   if values.num_clients is not None:
     cohort = kind.cohort(schema, values.num_clients)

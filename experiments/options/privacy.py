@@ -27,6 +27,7 @@ from tff_dp_aggregators.accounting import whole_model
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.accounting.programs import parts as parts_lib
+from tff_dp_aggregators.accounting.programs import spelling
 from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.learning.runs.plans import fitting
 from tff_dp_aggregators.strategies import registry
@@ -257,12 +258,14 @@ def from_flags(
   _check_together(values)
   _check_clipping(values)
   if not 0 < values.clip_norm < math.inf:
-    raise ValueError(f'clip_norm must be positive and finite; got {values.clip_norm}.')
-  gaussian.check_delta(values.target_delta, 'target_delta')
+    raise ValueError(
+      f'--clip_norm must be positive and finite; got {values.clip_norm}.'
+    )
+  gaussian.check_delta(values.target_delta, '--target_delta')
   scale = values.simulated_cohort_scale
   if not 1 <= scale < math.inf:
     raise ValueError(
-      f'simulated_cohort_scale must be finite and at least 1; got {scale}.'
+      f'--simulated_cohort_scale must be finite and at least 1; got {scale}.'
     )
   mechanism = target_epsilon = None
   if values.mechanism != NONE:
@@ -287,7 +290,7 @@ def _of_parts(
 ) -> Privacy:
   """What the flags say where parts of the model have mechanisms of their own."""
   parts_lib.check_others(values, (*names(), *flags_lib.site_flags()))
-  gaussian.check_delta(values.target_delta, 'target_delta')
+  gaussian.check_delta(values.target_delta, '--target_delta')
   schema = participation.schema
   _check_adjacency(values, schema)
   parts = parts_lib.parse(values[parts_lib.FLAG].value)
@@ -479,10 +482,9 @@ def _strategy_for_server(
       f'--workload={_SERVER} does not go with --mechanism={values.mechanism}, whose '
       'noise is independent and the same for every workload; leave it out.'
     )
-  options = registry.check_options(values.mechanism, flags_lib.options_from(values))
-  kind = mechanism_lib.kind_for(values.mechanism, schema)
   try:
-    return kind.build_for(schemas.limits(schema), workload, **options)
+    with spelling.as_flags(spelling.of_mechanism(schema)):
+      return _built_for(values, schema, workload)
   except ValueError as e:
     if not optimization.has_schedule:
       raise
@@ -491,6 +493,14 @@ def _strategy_for_server(
       '--server_learning_rate_schedule='
       f'{optimization.server_learning_rate_schedule}: {e}'
     ) from e
+
+
+def _built_for(
+  values: flags.FlagValues, schema: schemas.Schema, workload: Any
+) -> strategies.Strategy:
+  options = registry.check_options(values.mechanism, flags_lib.options_from(values))
+  kind = mechanism_lib.kind_for(values.mechanism, schema)
+  return kind.build_for(schemas.limits(schema), workload, **options)
 
 
 def _target_epsilon(

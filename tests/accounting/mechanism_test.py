@@ -296,7 +296,7 @@ def test_replacing_a_client_costs_twice_the_sensitivity():
   assert replace.event.noise_multiplier == pytest.approx(
     zero_out.event.noise_multiplier / 2, rel=1e-15
   )
-  with pytest.raises(ValueError, match='not valid for adjacency add_or_remove'):
+  with pytest.raises(ValueError, match='not valid for adjacency=add_or_remove; take'):
     dataclasses.replace(zero_out, adjacency='add_or_remove')
   with pytest.raises(ValueError, match="unknown adjacency 'zero'"):
     dataclasses.replace(zero_out, adjacency='zero')

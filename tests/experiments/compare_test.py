@@ -334,7 +334,10 @@ def test_another_comparison_is_refused_naming_what_differs(shared, arguments, me
   [
     (('--grid', 'mechanism=oak'), "'oak' is no value of --mechanism"),
     (('--grid', 'num_clients=300,250'), 'num_clients=250,seed=1: 100 rounds of'),
-    (('--grid', 'mechanism=tree,blt', '--clip_norm=-1'), 'mechanism=tree,seed=1: clip'),
+    (
+      ('--grid', 'mechanism=tree,blt', '--clip_norm=-1'),
+      'mechanism=tree,seed=1: --clip_norm must',
+    ),
     (('--grid', 'mechanism=tree', '--mechanism=blt'), 'is set by --grid and by the'),
     (('--grid=clip_norm=1', '--tune=clip_norm=1'), 'is set by --grid and by --tune'),
     (

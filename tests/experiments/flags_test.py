@@ -282,11 +282,39 @@ def test_training_without_privacy_refuses_flags_of_privacy(name):
     ),
     (
       ['--sampling=fixed_size', '--clients_per_round=400', '--mechanism=gaussian'],
-      'population is --num_clients=300, cohort is --clients_per_round=400',
+      '--clients_per_round must be at most --num_clients=300; got 400.',
     ),
     (['--sampling=poisson', '--mechanism=tree'], 'share noise'),
     (['--min_separation=3', '--rounds_between=2'], 'say the same'),
-    (['--min_separation=11'], 'num_clients of at least 330'),
+    (['--min_separation=11'], '--num_clients of at least 330'),
+    (['--clients_per_round=500'], 'rounds of --clients_per_round=500 need'),
+    (['--target_delta=2'], '--target_delta must be between 0 and 1, exclusive; got 2'),
+    (['--clip_norm=-2'], '--clip_norm must be positive and finite'),
+    (['--sampling=b_min_sep'], '--sampling=b_min_sep needs --sampled_separation.\n'),
+    (
+      ['--sampling=b_min_sep', '--sampled_separation=0'],
+      '--sampled_separation must be at least 1, got 0.',
+    ),
+    (
+      ['--sampling=b_min_sep', '--sampled_separation=5', '--num_bands=8'],
+      'Use --num_bands of at most 5, or --sampled_separation=8.',
+    ),
+    (
+      ['--sampling=poisson', '--mechanism=banded', '--num_bands=4'],
+      'Use --num_bands of at most 1, or --num_groups=4.',
+    ),
+    (
+      ['--sampling=random_allocation', '--clients_per_round=19', '--num_clients=360']
+      + ['--num_rounds=60', '--mechanism=gaussian'],
+      '--clients_per_round=19 of --num_clients=360 clients in 60 rounds does not fit '
+      '--sampling=random_allocation, where a client has whole numbers of rounds: the '
+      'next larger one is --clients_per_round=24, which is --rounds_of_a_client=4.',
+    ),
+    (
+      ['--sampling=poisson', '--mechanism=gaussian', '--accountant=monte_carlo'],
+      '--accountant=monte_carlo does not read this event; leave it out, or take pld '
+      'or prv or rdp.\n',
+    ),
     (['--schedule=poisson'], 'random_eligible does'),
     (['--fixed_epoch', '--schedule=random_eligible'], 'shuffled_epochs does'),
     (['--schedule=replay'], '--schedule=replay needs --schedule_file'),
@@ -297,11 +325,11 @@ def test_training_without_privacy_refuses_flags_of_privacy(name):
     (['--reporting_goal=2'], '--reporting_goal needs --dropout_probability'),
     (
       ['--dropout_probability=0.1', '--reporting_goal=31'],
-      'reporting_goal must be at most clients_per_round=30',
+      '--reporting_goal must be at most --clients_per_round=30',
     ),
     (
       ['--dropout_probability=0.9', '--reporting_goal=30'],
-      'round 0 would not reach reporting_goal=30',
+      'round 0 would not reach --reporting_goal=30',
     ),
     (
       ['--sampling=poisson', '--dropout_probability=0.1', '--reporting_goal=2'],

@@ -14,6 +14,7 @@ import dp_accounting
 from dp_accounting import NeighboringRelation as Relation
 
 from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import adaptive_clipping
 from tff_dp_aggregators.accounting import calibration
 from tff_dp_aggregators.accounting import events
@@ -146,9 +147,7 @@ class Mechanism(whole_model.WholeModel):
     else:
       registry.check_options(name, of_strategy)
       if strategy is None:
-        strategy = kind_for(name, participation).build(
-          schemas.limits(participation), **of_strategy
-        )
+        strategy = _built(name, participation, of_strategy)
       else:
         registry.check_strategy(name, of_strategy, strategy)
     sites.check(site, strategy, participation, clipped_count_stddev)
@@ -221,6 +220,8 @@ class Mechanism(whole_model.WholeModel):
         cls, name, participation, target_epsilon, target_delta, accountant, options
       )
     planned = cls(name, participation, 1.0, **options)
+    if accountant is not None:  # Refused here if it does not read the event.
+      accountants.composed(planned.event_with(1.0), accountant, planned.relation)
     noise_multiplier = calibration.noise_multiplier(
       planned.event_with,
       target_epsilon,
@@ -464,7 +465,20 @@ def strategy_for(
   if name in noises.OTHERS:
     return _of_independent(name, participation, registry.check_numbers(options))
   given = registry.check_options(name, options)
-  return kind_for(name, participation).build(schemas.limits(participation), **given)
+  return _built(name, participation, given)
+
+
+def _built(
+  name: str, participation: schemas.Schema, given: Mapping[str, int]
+) -> strategies.Strategy:
+  kind = kind_for(name, participation)
+  try:
+    return kind.build(schemas.limits(participation), **given)
+  except ValueError:
+    if kind.bands is not None and kind.bands in given:
+      # Says what to do where clients are sampled, if it is that there are too many.
+      schemas.check_bands(participation, kind.bands, given[kind.bands])
+    raise
 
 
 def kind_for(name: str, participation: schemas.Schema) -> registry.Kind:

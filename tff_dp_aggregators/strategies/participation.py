@@ -257,7 +257,10 @@ def allowed_separation(population: int, cohort: int) -> int:
   checks.check_positive_int('population', population)
   checks.check_positive_int('cohort', cohort)
   if cohort > population:
-    raise ValueError(f'cohort={cohort} is larger than population={population}.')
+    raise ValueError(
+      f'cohort={cohort} is larger than population={population}. Lower it, or raise '
+      'population.'
+    )
   return population // cohort
 
 

@@ -487,8 +487,8 @@ def test_what_cannot_be_built_is_left_out_with_the_reason():
     ({'target_epsilon': None, 'noise_multiplier': 0.0}, 'must be positive'),
     ({'population': 4000}, 'population and cohort go together'),
     ({'population': 100, 'cohort': 40}, 'need 600 clients.*population=100 is too few'),
-    ({'sampling': 'poisson'}, 'described by population and cohort'),
-    ({'num_groups': 3}, 'described by population and cohort'),
+    ({'sampling': 'poisson'}, 'sampling=poisson is described by population and cohort'),
+    ({'num_groups': 3}, 'num_groups=3 is described by population and cohort'),
     ({'sampling': 'shuffled'}, "unknown sampling 'shuffled'; known: none"),
     ({'mechanisms': ('trees',)}, "unknown mechanism 'trees'; known: gaussian"),
     ({'accountant': 'best'}, "unknown accountant 'best'"),
@@ -504,7 +504,7 @@ def test_what_cannot_be_built_is_left_out_with_the_reason():
     ({'options': {'num_bands': 0}}, 'num_bands must be at least 1'),
     (
       {'population': 4000, 'cohort': 40, 'num_groups': 101},
-      'the clients of the smallest of 101 groups',
+      'the clients of the smallest of num_groups=101 groups',
     ),
   ],
 )
@@ -656,21 +656,41 @@ def test_rounds_between_is_separation_less_one():
   )
 
 
+# Without limits, which follow from a population.
+_FREE = ('--num_rounds=60', '--model_size=9', '--target_delta=1e-6')
+
+
 @pytest.mark.parametrize(
   ('arguments', 'message'),
   [
     ((), '--num_rounds: how many rounds'),
     (('--num_rounds=5', '--model_size=3'), '--target_delta: at which delta'),
-    (FLAGS, 'give either target_epsilon'),
-    ((*FLAGS, '--rounds_between=3'), 'min_separation = rounds_between + 1'),
+    (FLAGS, 'give either --target_epsilon'),
+    ((*FLAGS, '--rounds_between=3'), '--min_separation = --rounds_between + 1'),
     ((*FLAGS, '--target_epsilon=1', '--plot=a.gif'), '--plot must end in'),
     ((*FLAGS, '--target_epsilon=1', 'more'), "unexpected arguments ['more']"),
     ((*FLAGS, '--target_epsilon=1', '--mechanisms=oak'), "unknown mechanism 'oak'"),
     (
       (*FLAGS, '--target_epsilon=1', '--population=100', '--cohort=10'),
-      'population=100 is too few. What would fit',
+      '--population=100 is too few. What would fit: --population of at least',
     ),
-    ((*FLAGS, '--target_epsilon=1', '--population=100'), 'go together'),
+    (
+      (*FLAGS, '--target_epsilon=1', '--population=100'),
+      '--population and --cohort go together',
+    ),
+    (
+      (*_FREE, '--target_epsilon=1', '--population=10', '--cohort=20'),
+      '--cohort=20 is larger than --population=10. Lower it, or raise --population.',
+    ),
+    (
+      (*FLAGS, '--target_epsilon=1', '--sampling=balls_in_bins'),
+      '--sampling=balls_in_bins is described by --population and --cohort; give them.',
+    ),
+    (
+      (*FLAGS, '--target_epsilon=1', '--sampling=b_min_sep'),
+      'planning.separations.best_separation; tff-dp-report and tff-dp-simulate take '
+      'what it finds as --sampled_separation and --num_bands. Values here are none, ',
+    ),
     (('--model_size=many',), '--model_size=many'),
   ],
 )
@@ -683,11 +703,34 @@ def test_wrong_flags_are_refused_with_what_to_do(arguments, message):
   assert result.stdout == ''
 
 
+def test_what_no_mechanism_can_do_is_said_of_the_flags():
+  given = ('--target_epsilon=1', '--mechanisms=banded', '--num_bands=20')
+  result = _plan(*FLAGS, *given)
+  assert result.returncode == 2
+  said = 'error: no mechanism can do it. banded: --num_bands=20 is more than --min_sep'
+  assert said in result.stderr
+
+
 def test_help_says_what_the_advice_goes_by_and_lists_all_flags():
   result = _plan('--help')
   assert result.returncode == 0
   for words in ('within 5% of the least', '--min_separation', '--model_size', '--plot'):
     assert words in result.stdout
+  said = ' '.join(result.stdout.split())
+  assert 'each for so many rounds (random_allocation)' in said
+  assert 'b_min_sep' not in said  # Which --sampling does not take here.
+
+
+def test_a_cohort_that_a_sampling_cannot_have_is_said():
+  said = 'noise and epsilon are for rounds of 24 clients in the mean, not 20'
+  arguments = (*_FREE, '--target_epsilon=8', '--mechanisms=gaussian')
+  for cohort in (20, 24):
+    result = _plan(*arguments, '--population=360', f'--cohort={cohort}')
+    assert result.returncode == 0, result.stderr
+    text = ' '.join(result.stdout.split())
+    assert 'If each client draws 4 of 60 rounds' in text
+    of_this = f'With random allocation, clients have whole numbers of rounds: {said}'
+    assert (of_this in text) == (cohort == 20)
 
 
 def test_an_accountant_that_draws_outcomes_is_for_one_row():

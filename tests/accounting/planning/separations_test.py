@@ -49,13 +49,17 @@ def test_the_chosen_separation_has_about_the_least_error():
 
 
 def test_what_has_no_separation_is_refused():
+  with pytest.raises(ValueError, match='at most population=10; got 20'):
+    separations.best_separation(64, 10, 20, 8.0, 1e-3)
+  for mechanism in ('gaussian', 'bandd'):
+    said = f"which '{mechanism}' is not; known: banded, toeplitz."
+    with pytest.raises(ValueError, match=said):
+      separations.best_separation(64, 1000, 50, 8.0, 1e-3, mechanism=mechanism)
   for clients in ((64, 100, 60), (1, 1000, 50)):
     with pytest.raises(ValueError, match='take Poisson sampling'):
       separations.best_separation(*clients, 8.0, 1e-3)
   with pytest.raises(ValueError, match='take Poisson sampling'):
     separations.best_separation(64, 1000, 50, 8.0, 1e-3, largest=1)
-  with pytest.raises(ValueError, match="a kind with bands, which 'gaussian' is not"):
-    separations.best_separation(64, 1000, 50, 8.0, 1e-3, mechanism='gaussian')
 
 
 def _event_of(noise):

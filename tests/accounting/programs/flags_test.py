@@ -4,18 +4,21 @@ Claims:
 
 * Two of noise, target and length give the third; if all are given they are checked.
 * Every schema, mechanism and adjacency can be asked for.
-* What is missing or does not fit together is refused with what to do.
+* What is missing or does not fit together is refused with what to do, by the names of
+  flags.
 """
 
 import dp_accounting
 import pytest
 from absl import flags as absl_flags
 
+from tests import executing
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.accounting.programs import program
+from tff_dp_aggregators.accounting.programs import report
 
 TREE = ('--mechanism=tree', '--target_delta=1e-6')
 GAUSSIAN = ('--mechanism=gaussian', '--target_delta=1e-6')
@@ -74,7 +77,7 @@ def test_limits_may_come_from_elsewhere():
   assert plan.mechanism.participation == limits
   with pytest.raises(ValueError, match='--num_rounds does not go with a round log'):
     _plan(*TREE, '--target_epsilon=2', '--num_rounds=40', limits=limits)
-  with pytest.raises(ValueError, match='--sampling does not go with a round log'):
+  with pytest.raises(ValueError, match='--sampling does not go .* is kept secret'):
     _plan(*TREE, '--target_epsilon=2', '--sampling=poisson', limits=limits)
 
 
@@ -160,7 +163,7 @@ def test_adjacency_can_be_chosen_where_it_is_valid():
   replace = _plan(*arguments, '--adjacency=replace_one').mechanism
   assert replace.relation is dp_accounting.NeighboringRelation.REPLACE_ONE
   assert replace.sensitivity == 2 * zero_out.sensitivity
-  with pytest.raises(ValueError, match='not valid for adjacency add_or_remove'):
+  with pytest.raises(ValueError, match='--sampling=none is not valid for --adj'):
     _plan(*arguments, '--adjacency=add_or_remove')
 
 
@@ -226,7 +229,7 @@ def test_a_target_that_is_none_is_refused(target):
     (
       (*TREE, '--num_rounds=5', '--noise_multiplier=1', '--min_separation=2')
       + ('--rounds_between=1',),
-      'min_separation = rounds_between \\+ 1',
+      '--min_separation = --rounds_between \\+ 1',
     ),
     (
       (*TREE, '--num_rounds=5', '--noise_multiplier=1', '--min_separation=0'),
@@ -281,7 +284,7 @@ def test_a_target_that_is_none_is_refused(target):
     (
       (*TREE, '--num_rounds=5', '--noise_multiplier=1')
       + ('--clipped_count_stddev=0.5',),
-      'must be more than 0.5, half of noise_multiplier',
+      'must be more than 0.5, half of --noise_multiplier',
     ),
   ],
 )
@@ -345,3 +348,192 @@ def test_sites_without_an_analysis_are_refused_as_the_flags_are_spelled(
   target = ('--num_rounds=5', '--target_epsilon=4')
   with pytest.raises(ValueError, match=message):
     _plan(*GAUSSIAN, *target, *arguments)
+
+
+_OF_GAUSSIAN = (*GAUSSIAN, '--num_rounds=60', '--noise_multiplier=3')
+_OF_BANDED = ('--mechanism=banded', *_OF_GAUSSIAN[1:])
+_B_MIN_SEP = ('--sampling=b_min_sep', '--sampled_separation=5')
+_TEN = ('--population=10', '--cohort=20')
+
+
+@pytest.mark.parametrize(
+  ('arguments', 'message'),
+  [
+    (
+      (*_OF_BANDED, *_B_MIN_SEP, '--free_probability=0.1', '--num_bands=8'),
+      '--num_bands=8 is more than --sampled_separation=5: sampling amplifies privacy '
+      'only if the rounds of a client do not share noise. Use --num_bands of at most '
+      '5, or --sampled_separation=8.',
+    ),
+    (
+      (*_OF_BANDED, '--sampling=poisson', '--sampling_probability=0.1')
+      + ('--num_bands=4',),
+      '--num_bands=4 is more than --num_groups=1: sampling amplifies privacy only if '
+      'the rounds of a client do not share noise. Use --num_bands of at most 1, or '
+      '--num_groups=4.',
+    ),
+    (
+      (*_OF_BANDED, '--sampling=fixed_size', '--population=90', '--cohort=9')
+      + ('--num_bands=4',),
+      '--num_bands=4 is too many where a client may be drawn in the next round: '
+      'sampling amplifies privacy only if the rounds of a client do not share noise. '
+      'Use --num_bands of at most 1, or cyclic Poisson sampling in as many groups '
+      '(--sampling=poisson --num_groups).',
+    ),
+    (
+      (*_OF_BANDED, '--sampling=balls_in_bins', '--cycle_length=3', '--num_bands=4'),
+      '--num_bands=4 is more than --cycle_length=3: columns of one client would '
+      'overlap. Use at most 3 bands.',
+    ),
+    (
+      ('--mechanism=tree', *_OF_BANDED[1:], *_B_MIN_SEP, '--free_probability=0.1'),
+      'sampling amplifies privacy only if the rounds of a client do not share noise; '
+      'the tree strategy has no bands and a client may be drawn again 5 round(s) '
+      'later. Use independent noise (gaussian), banded or toeplitz with --num_bands '
+      'of at most --sampled_separation (5 here), balls in bins, or no sampling '
+      'assumption.',
+    ),
+    (
+      (*_OF_BANDED, '--sampling=b_min_sep', '--sampled_separation=0')
+      + ('--free_probability=0.1',),
+      '--sampled_separation must be at least 1, got 0.',
+    ),
+    (
+      (*_OF_BANDED, *_B_MIN_SEP, '--free_probability=1.5'),
+      '--free_probability must be above 0 and at most 1; got 1.5.',
+    ),
+    (
+      (*_OF_GAUSSIAN, '--sampling=poisson', '--sampling_probability=0'),
+      '--sampling_probability must be above 0 and at most 1; got 0.0.',
+    ),
+    (
+      (*_OF_GAUSSIAN, '--sampling=balls_in_bins', '--cycle_length=0'),
+      '--cycle_length must be at least 1, got 0.',
+    ),
+    (
+      (*_OF_GAUSSIAN, '--sampling=random_allocation', '--rounds_of_a_client=70'),
+      '--rounds_of_a_client must be at most --num_rounds=60; got 70.',
+    ),
+    (
+      (*_OF_GAUSSIAN, '--min_separation=0'),
+      '--min_separation must be at least 1, got 0.',
+    ),
+    (
+      (*_OF_GAUSSIAN, '--sampling=poisson', *_TEN),
+      '--cohort must be positive and at most --population=10; got 20.',
+    ),
+    (
+      (*_OF_GAUSSIAN, '--sampling=poisson', '--num_groups=3', *_TEN),
+      '--cohort must be positive and at most 3, the clients of the smallest of '
+      '--num_groups=3 groups of --population=10; got 20.',
+    ),
+    (
+      (*_OF_GAUSSIAN, '--sampling=fixed_size', *_TEN),
+      '--cohort must be at most --population=10; got 20.',
+    ),
+    (
+      (*_OF_GAUSSIAN, '--sampling=balls_in_bins', *_TEN),
+      '--cohort must be positive and at most --population=10; got 20.',
+    ),
+    (
+      (*_OF_GAUSSIAN, '--sampling=random_allocation', *_TEN),
+      '--cohort must be positive and at most --population=10; got 20.',
+    ),
+    (
+      (*_OF_GAUSSIAN, *_B_MIN_SEP, *_TEN),
+      '--cohort must be positive and at most 2, as each of --population=10 clients is '
+      'in one of --sampled_separation=5 rounds at most; got 20.',
+    ),
+    (
+      (*_OF_GAUSSIAN, *_B_MIN_SEP, '--free_probability=0.1', '--adjacency=replace_one'),
+      '--sampling=b_min_sep is not valid for --adjacency=replace_one; take '
+      '--adjacency=add_or_remove or --adjacency=zero_out.',
+    ),
+    (
+      ('--mechanism=laplace', *_OF_GAUSSIAN[1:], *_B_MIN_SEP)
+      + ('--free_probability=0.1',),
+      'no accountant here reads laplace noise under --sampling=b_min_sep, only '
+      'gaussian noise. Use Poisson sampling, or no sampling assumption.',
+    ),
+    (
+      (*_OF_GAUSSIAN, '--sampling=b_min_sep'),
+      '--sampling=b_min_sep needs --sampled_separation; and --free_probability, or '
+      '--population and --cohort.',
+    ),
+    (
+      (*_OF_GAUSSIAN, '--sampling=b_min_sep', '--free_probability=0.1'),
+      '--sampling=b_min_sep needs --sampled_separation.',
+    ),
+    (
+      (*_OF_GAUSSIAN, *_B_MIN_SEP),
+      '--sampling=b_min_sep needs --free_probability, or --population and --cohort.',
+    ),
+    (
+      (*_OF_GAUSSIAN, *_B_MIN_SEP, '--cohort=3'),
+      '--sampling=b_min_sep needs --population, which goes with --cohort.',
+    ),
+    (
+      (*_OF_GAUSSIAN, '--sampling=random_allocation', '--population=9'),
+      '--sampling=random_allocation needs --cohort, which goes with --population.',
+    ),
+    (
+      (*_OF_GAUSSIAN, '--sampling=balls_in_bins', '--cycle_length=9', *_TEN),
+      '--cycle_length does not go with --population: --sampling=balls_in_bins takes '
+      '--cycle_length, or --population and --cohort. Leave one of them out.',
+    ),
+    (
+      (*_OF_GAUSSIAN, '--sampling=random_allocation', '--population=361')
+      + ('--cohort=20',),
+      '--cohort=20 of --population=361 clients in 60 rounds does not fit '
+      '--sampling=random_allocation, where a client has whole numbers of rounds: the '
+      'next larger one is --cohort=24, which is --rounds_of_a_client=4.',
+    ),
+    (
+      (*_OF_GAUSSIAN, '--target_epsilon=1'),
+      'noise multiplier 3 spends epsilon = 15.0419 at delta = 1e-06, more than '
+      '--target_epsilon=1.0. Leave out --noise_multiplier or --num_rounds to have it '
+      'found.',
+    ),
+  ],
+)
+def test_what_is_refused_is_said_of_the_flags(arguments, message):
+  with pytest.raises(ValueError) as error:
+    _plan(*arguments)
+  assert str(error.value) == message
+
+
+def test_the_next_cohort_that_is_named_is_taken():
+  plan = _plan(
+    *_OF_GAUSSIAN, '--sampling=random_allocation', '--population=361', '--cohort=24'
+  )
+  assert plan.mechanism.participation == schemas.RandomAllocation(60, 4)
+
+
+@pytest.mark.parametrize('target', [(), ('--target_epsilon=3',)])
+@pytest.mark.parametrize(
+  ('accountant', 'sampling', 'others'),
+  [
+    ('pld', (*_B_MIN_SEP, '--free_probability=0.1'), 'monte_carlo'),
+    ('exact', ('--sampling=balls_in_bins', '--cycle_length=5'), 'pld'),
+    ('rdp', ('--sampling=balls_in_bins', '--cycle_length=5'), 'pld'),
+    (
+      'monte_carlo',
+      ('--sampling=poisson', '--sampling_probability=0.1'),
+      'pld or prv or rdp',
+    ),
+  ],
+)
+def test_who_cannot_read_an_event_is_refused_without_its_numbers(
+  accountant, sampling, others, target
+):
+  noise = () if target else ('--noise_multiplier=3',)
+  result = executing.execute(
+    report,
+    *(*GAUSSIAN, '--num_rounds=60', *noise, *target, *sampling),
+    f'--accountant={accountant}',
+  )
+  assert result.returncode == 2
+  assert result.stderr == (
+    f'error: --accountant={accountant} does not read this event; leave it out, or take '
+    f'{others}.\n'
+  )

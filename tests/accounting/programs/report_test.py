@@ -109,7 +109,7 @@ def test_output_file_is_written_whole_and_never_overwritten(tmp_path):
     (('--run_dir=/nowhere',), 2, 'is not a run directory'),
     (('--run_dir=.', '--num_rounds=3'), 2, '--num_rounds does not go with --run_dir'),
     (('--run_dir=.', '--ledger=x'), 2, '. is not a run directory'),
-    (('--report=/nowhere',), 2, 'No such file'),
+    (('--report=/nowhere',), 2, '--report=/nowhere: No such file'),
     (('--report=x', '--mechanism=tree'), 2, '--mechanism does not go with --report'),
     (('--report=x', '--accountant=rdp'), 2, 'does not go with a single --report'),
     (('--run_dir=.', '--wait_from=completion'), 2, '--wait_from is for --round_log'),
@@ -133,7 +133,7 @@ def test_output_file_is_written_whole_and_never_overwritten(tmp_path):
       2,
       '--clip_norm does not go with --clipped_count_stddev',
     ),
-    (('--verify=/nowhere',), 2, 'No such file'),
+    (('--verify=/nowhere',), 2, '--verify=/nowhere: No such file'),
     (('--verify=x', '--num_rounds=3'), 2, '--num_rounds does not go with --verify'),
     (('--verify=x', '--min_wait_hours=3'), 2, '--min_wait_hours does not go with'),
     (
@@ -141,7 +141,7 @@ def test_output_file_is_written_whole_and_never_overwritten(tmp_path):
       + ('--target_delta=1e-6', '--sampling=fixed_size', '--population=99')
       + ('--cohort=9', '--accountant=prv'),
       2,
-      '--accountant=prv does not read this event; leave it out, or take pld or rdp. ',
+      '--accountant=prv does not read this event; leave it out, or take pld or rdp.\n',
     ),
     (
       ('--mechanism=laplace', '--num_rounds=3', '--target_epsilon=1')
@@ -149,7 +149,11 @@ def test_output_file_is_written_whole_and_never_overwritten(tmp_path):
       2,
       '--accountant=zcdp does not read this event; leave it out, or take pld or ',
     ),
-    ((*GBOARD, '--noise_multiplier=1', '--ledger=/nowhere'), 2, 'No such file'),
+    (
+      (*GBOARD, '--noise_multiplier=1', '--ledger=/nowhere'),
+      2,
+      '--ledger=/nowhere: No',
+    ),
     (
       (*GBOARD, '--noise_multiplier=1', '--target_epsilon=1'),
       1,

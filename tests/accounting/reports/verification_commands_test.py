@@ -52,7 +52,7 @@ def test_a_command_that_leads_to_the_report_is_right(tmp_path):
     (('--target_epsilon=9',), 'leads to something else: target is None, computed'),
     (('--mechanism=oak',), 'does not work: ValueError: flag --mechanism=oak'),
     (('--num_rounds=many',), 'does not work: ValueError: flag --num_rounds=many'),
-    (('--min_separation=0',), 'does not work: ValueError: min_separation'),
+    (('--min_separation=0',), 'does not work: ValueError: --min_separation'),
     (('--num_bands=3',), 'does not work: ValueError: '),
     (('--ledger=/nowhere',), 'does not work: FileNotFoundError'),
     (

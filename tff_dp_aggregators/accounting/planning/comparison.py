@@ -30,6 +30,7 @@ from tff_dp_aggregators.accounting import noise_to_signal as noise_to_signal_lib
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.base import checks
+from tff_dp_aggregators.base import messages
 from tff_dp_aggregators.strategies import noise_cost
 from tff_dp_aggregators.strategies import registry
 
@@ -115,9 +116,12 @@ class Task:
       )
     _check_choice('sampling', self.sampling, samplings())
     if self.population is None and (self.sampling != 'none' or self.num_groups):
-      raise ValueError('sampling is described by population and cohort; give them.')
+      given = f'sampling={self.sampling}'
+      if self.sampling == 'none':
+        given = f'num_groups={self.num_groups}'
+      raise ValueError(f'{given} is described by population and cohort; give them.')
     for name in self.mechanisms or ():
-      _check_choice('mechanism', name, registry.KINDS)
+      _check_choice('mechanism', name, registry.KINDS, f'mechanisms={name}: ')
     _check_options_are_used(self.given, self.mechanisms or registry.KINDS)
     if self.accountant is not None:
       _check_choice('accountant', self.accountant, accountants.ACCOUNTANTS)
@@ -399,7 +403,8 @@ def compare(
     try:
       rows.append(_row(task, candidate, mechanism, equal_epsilon))
     except (ValueError, dp_accounting.UnsupportedEventError) as e:
-      left_out.append(LeftOut(candidate.mechanism, candidate.sampling, str(e)))
+      reason = messages.without_cause(e)
+      left_out.append(LeftOut(candidate.mechanism, candidate.sampling, reason))
   if not any(row.sampling == 'none' for row in rows):
     raise _nothing_left(left_out)
   order = list(offers())
@@ -689,6 +694,6 @@ def _check_options_are_used(given: dict[str, int], names: Iterable[str]) -> None
       )
 
 
-def _check_choice(name: str, value: str, known: Iterable[str]) -> None:
+def _check_choice(name: str, value: str, known: Iterable[str], where: str = '') -> None:
   if value not in known:
-    raise ValueError(f'unknown {name} {value!r}; known: {", ".join(known)}.')
+    raise ValueError(f'{where}unknown {name} {value!r}; known: {", ".join(known)}.')

@@ -12,6 +12,7 @@ from tff_dp_aggregators.accounting import calibration
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.planning import comparison
+from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.strategies import registry
 
 # So far above the least error of smaller separations, larger ones are no better.
@@ -51,7 +52,16 @@ def best_separation(
     >>> sampling.min_separation, round(sampling.rate, 4)
     (16, 0.05)
   """
-  most = min(num_rounds, int(population // cohort) if cohort > 0 else 1)
+  num_rounds = checks.check_positive_int('num_rounds', num_rounds)
+  population = checks.check_positive_int('population', population)
+  checks.check_number('cohort', cohort)
+  if not 0 < cohort <= population:
+    raise ValueError(
+      f'cohort must be positive and at most population={population}; got {cohort:g}.'
+    )
+  if mechanism is not None:
+    _check_has_bands(mechanism)
+  most = min(num_rounds, int(population // cohort))
   if largest is not None:
     most = min(most, largest)
   if most < 2:
@@ -62,10 +72,7 @@ def best_separation(
   kind = comparison.quickest_with_bands(strategies.Participation(num_rounds, most))
   if mechanism is not None:
     kind = registry.kind(mechanism)
-  if kind.bands is None:
-    raise ValueError(
-      f'mechanism must be a kind with bands, which {mechanism!r} is not.'
-    )
+  assert kind.bands is not None
   tried: list[tuple[float, schemas.BMinSepSampling]] = []
   for separation in (2**i for i in range(1, most.bit_length())):
     schema = schemas.BMinSepSampling.of_cohort(
@@ -81,3 +88,12 @@ def best_separation(
       break
     tried.append((error, schema))
   return min(tried, key=lambda each: each[0])[1]
+
+
+def _check_has_bands(mechanism: str) -> None:
+  known = [each.name for each in registry.KINDS.values() if each.bands is not None]
+  if mechanism not in known:
+    raise ValueError(
+      f'mechanism must be a kind with bands, which {mechanism!r} is not; known: '
+      f'{", ".join(known)}.'
+    )

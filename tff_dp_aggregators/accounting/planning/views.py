@@ -329,6 +329,7 @@ def _notes(comparison: planning.Comparison) -> list[str]:
       f'{accountants.entry_of(accountants.QUICK_BOUND).title}; --sampling gives the '
       'tightest, in up to a minute each.'
     )
+  notes.extend(_other_cohorts(comparison))
   for label in dict.fromkeys(
     accountants.label(row.accountant, row.instead)
     for row in comparison.rows
@@ -349,6 +350,24 @@ def _notes(comparison: planning.Comparison) -> list[str]:
   for each in comparison.left_out:
     sampled = '' if each.sampling == 'none' else f' ({each.sampling})'
     notes.append(f'Left out: {each.mechanism}{sampled}: {each.reason}')
+  return notes
+
+
+def _other_cohorts(comparison: planning.Comparison) -> list[str]:
+  """Where a sampling cannot have the cohort that was asked for, and what it has."""
+  population, cohort = comparison.task.population, comparison.task.cohort
+  if population is None or cohort is None:
+    return []
+  drawn = {row.sampling: row.mechanism.participation for row in comparison.rows}
+  notes = []
+  for sampling, schema in drawn.items():
+    has = schemas.kind_of(schema).other_cohort(schema, population, cohort)
+    if has is not None:
+      notes.append(
+        f'With {planning.offers()[sampling].title}, clients have whole numbers of '
+        f'rounds: noise and epsilon are for rounds of {has:.4g} clients in the mean, '
+        f'not {cohort:,}.'
+      )
   return notes
 
 

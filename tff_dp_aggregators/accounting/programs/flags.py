@@ -7,9 +7,7 @@ elsewhere, as a simulation knows its clients, defines them group by group, and t
 `schema_from` and `mechanism_from`; nothing else reads them.
 """
 
-import contextlib
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Optional, cast
 
 from absl import flags
@@ -25,7 +23,9 @@ from tff_dp_aggregators.accounting import whole_model
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.programs import parts as parts_lib
 from tff_dp_aggregators.accounting.programs import program
+from tff_dp_aggregators.accounting.programs import spelling
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
+from tff_dp_aggregators.base import rounding
 from tff_dp_aggregators.strategies import registry
 from tff_dp_aggregators.strategies import size
 
@@ -210,23 +210,22 @@ def define_limits(
 
 
 def define_sampling(
-  values: flags.FlagValues, known: Optional[Mapping[str, str]] = None
+  values: flags.FlagValues, called: Optional[Mapping[str, str]] = None
 ) -> None:
   """Defines the flags that state how clients are drawn.
 
   Args:
     values: Where to define them.
-    known: Flags that the program has no need of, as it tells their values to
-      `schema_from`; with what it calls them.
+    called: Flags that have another name in this program, and are defined elsewhere,
+      with that name; as for `schema_from`.
   """
-  known = known or {}
+  called = called or {}
   kinds = schemas.KINDS.values()
   *first, last = (kind.flag_help for kind in kinds)
   text = (
     f'What may be assumed about how clients are drawn: {"; ".join(first)}; or {last}.'
   )
-  for name, called in known.items():
-    text = re.sub(rf'--{name}\b', f'--{called}', text)
+  text = spelling.spelled(text, {f'--{name}': f'--{c}' for name, c in called.items()})
   flags.DEFINE_enum(
     'sampling',
     schemas.LIMITS.flag,
@@ -235,7 +234,7 @@ def define_sampling(
     flag_values=values,
   )
   for name in sampling_flags()[1:]:
-    if name not in known:
+    if name not in called:
       _define(schemas.flags()[name], values)
 
 
@@ -351,7 +350,9 @@ def planned(
   if limits is not None:
     for name in (*participation_flags(), *sampling_flags(), 'find'):
       if values[name].present:
-        raise ValueError(f'--{name} does not go with a round log, which has it all.')
+        raise ValueError(
+          f'--{name} does not go with a round log, {_of_log(name)}. Leave it out.'
+        )
   if values[parts_lib.FLAG].present:
     mechanism, found = _of_parts(values, limits)
   else:
@@ -361,6 +362,18 @@ def planned(
   if target is not None and found is None:
     _check_target(plan)
   return plan
+
+
+def _of_log(name: str) -> str:
+  """What a round log says of a flag."""
+  if name in participation_flags():
+    return 'which says how many rounds there were and who may have been in which'
+  if name in sampling_flags():
+    return (
+      'which shows who was in which round, and sampling helps only where that is '
+      'kept secret; from a log, limits on participation are taken'
+    )
+  return 'whose rounds are what was run'
 
 
 def _of_all_weights(
@@ -399,14 +412,14 @@ def _of_parts(
 def schema_from(
   values: flags.FlagValues,
   num_rounds: Optional[int] = None,
-  known: Optional[Mapping[str, Any]] = None,
+  called: Optional[Mapping[str, str]] = None,
 ) -> schemas.Schema:
   """The participation schema that the flags state.
 
   Args:
     values: Parsed flags.
     num_rounds: Instead of --num_rounds.
-    known: What the program knows of flags that it does not have, by name. Population
+    called: Flags that have another name in this program, with that name. Population
       and cohort count unless a flag says otherwise how many clients a round has.
 
   Raises:
@@ -414,10 +427,11 @@ def schema_from(
   """
   kind = schemas.kind_for_flag(values.sampling)
   _check_flags_of(kind, values)
-  return kind.from_flags(
-    values.num_rounds if num_rounds is None else num_rounds,
-    _given(kind, values, known or {}),
-  )
+  with spelling.as_flags(spelling.of_schema(kind, called)):
+    return kind.from_flags(
+      values.num_rounds if num_rounds is None else num_rounds,
+      _given(kind, values, called or {}),
+    )
 
 
 def cohort_flag(values: flags.FlagValues) -> Optional[str]:
@@ -433,7 +447,7 @@ def _cohort_flag(
 
 
 def _given(
-  kind: schemas.base.Kind[Any], values: flags.FlagValues, known: Mapping[str, Any]
+  kind: schemas.base.Kind[Any], values: flags.FlagValues, called: Mapping[str, str]
 ) -> dict[str, Any]:
   of_cohorts = (schemas.base.POPULATION.name, schemas.base.COHORT.name)
   is_said = _cohort_flag(kind, values) is not None
@@ -441,8 +455,8 @@ def _given(
   for flag in kind.flags:
     if flag.name in values:
       stated[flag.name] = values[flag.name].value
-    elif not (is_said and flag.name in of_cohorts):
-      stated[flag.name] = known.get(flag.name)
+    elif flag.name in called and not (is_said and flag.name in of_cohorts):
+      stated[flag.name] = values[called[flag.name]].value
   return {name: value for name, value in stated.items() if value is not None}
 
 
@@ -488,7 +502,8 @@ def limits_from(
   given = _given(schemas.LIMITS, values, {})
   if max_participations is not None:
     given['max_participations'] = max_participations
-  return schemas.LIMITS.from_flags(num_rounds, given)
+  with spelling.as_flags(spelling.of_schema(schemas.LIMITS)):
+    return schemas.LIMITS.from_flags(num_rounds, given)
 
 
 def _check_two_of_three(
@@ -546,7 +561,7 @@ def mechanism_from(
   given = {} if strategy is None else {'strategy': strategy}
   if values.noise_multiplier is not None:
     return _mechanism(values, schema, values.noise_multiplier, **given)
-  with _spelled():
+  with spelling.as_flags(spelling.of_mechanism(schema)):
     return mechanism_lib.Mechanism.for_target(
       values.mechanism or mechanism_lib.FROM_FILE,
       schema,
@@ -555,15 +570,6 @@ def mechanism_from(
       accountant=values.accountant,
       **{**_options(values), **given},
     )
-
-
-@contextlib.contextmanager
-def _spelled() -> Iterator[None]:
-  """What a mechanism refuses, by the names of flags."""
-  try:
-    yield
-  except ValueError as e:
-    raise ValueError(spelled(str(e))) from e
 
 
 def spelled(message: str, more: Iterable[str] = ()) -> str:
@@ -576,12 +582,8 @@ def spelled(message: str, more: Iterable[str] = ()) -> str:
   Example:
     >>> spelled('noise_site=local does not go with skellam noise.')
     '--noise_site=local does not go with skellam noise.'
-    >>> spelled("calibration='exact' has it.", ['calibration'])
-    '--calibration=exact has it.'
   """
-  names = '|'.join((*site_flags(), 'clipped_count_stddev', *more))
-  flagged = re.sub(rf'(?<![-.\w])({names})\b', r'--\1', message)
-  return re.sub(rf"(--(?:{names})=)'(\w+)'", r'\1\2', flagged)
+  return spelling.spelled(message, {**spelling.of_sites(), **spelling.of_flags(more)})
 
 
 def _mechanism(
@@ -596,7 +598,7 @@ def _mechanism(
     for option in registry.kind(values.mechanism).options:
       if option.is_within_rounds and options[option.name] is not None:
         options[option.name] = min(options[option.name], schema.num_rounds)
-  with _spelled():
+  with spelling.as_flags(spelling.of_mechanism(schema)):
     return mechanism_lib.Mechanism(
       values.mechanism or mechanism_lib.FROM_FILE, schema, noise_multiplier, **options
     )
@@ -674,6 +676,7 @@ def _check_target(plan: inputs_lib.Inputs) -> None:
     noise = f'noise multiplier {alone.noise_multiplier:g}'
     found = '--noise_multiplier or --num_rounds'
   raise program.CheckFailed(
-    f'{noise} spends epsilon = {spent!r} at delta = {plan.delta:g}, more than '
-    f'--target_epsilon={plan.target_epsilon!r}. Leave out {found} to have it found.'
+    f'{noise} spends epsilon = {rounding.up(spent)} at delta = {plan.delta:g}, more '
+    f'than --target_epsilon={plan.target_epsilon!r}. Leave out {found} to have it '
+    'found.'
   )

@@ -47,6 +47,7 @@ from tff_dp_aggregators.accounting.planning import comparison as planning
 from tff_dp_aggregators.accounting.planning import views
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.accounting.programs import program
+from tff_dp_aggregators.accounting.programs import spelling
 from tff_dp_aggregators.base import new_files
 from tff_dp_aggregators.strategies import registry
 
@@ -76,15 +77,16 @@ def define(values: flags.FlagValues) -> None:
     flag_values=values,
   )
   flags.DEFINE_integer('cohort', None, 'Clients of a round.', flag_values=values)
-  flags.DEFINE_enum(
+  sampling = flags.EnumFlag(
     'sampling',
     schemas.LIMITS.flag,
-    list(planning.samplings()),
     f'How the server can really draw clients, keeping secret whom: {_drawn()}. '
     'Mechanisms that need this may be advised then, and get their tightest epsilon, '
     'which takes up to a minute each.',
-    flag_values=values,
+    list(planning.samplings()),
   )
+  sampling.parser = _Sampling(list(planning.samplings()))
+  flags.DEFINE_flag(sampling, values)
   flags.DEFINE_integer(
     'num_groups',
     None,
@@ -142,9 +144,24 @@ def define(values: flags.FlagValues) -> None:
   )
 
 
+class _Sampling(flags.EnumParser):
+  """Says what plans with a kind of sampling that other programs have."""
+
+  def parse(self, argument: str) -> str:
+    for kind in schemas.KINDS.values():
+      if argument == kind.flag and kind.flag not in self.enum_values:
+        why = f': {kind.not_offered}' if kind.not_offered else ''
+        known = ', '.join(self.enum_values)
+        raise ValueError(f'no comparison has it{why}. Values here are {known}')
+    return str(super().parse(argument))
+
+
 def _drawn() -> str:
   """Every way of drawing clients, with the value of --sampling that says so."""
-  kinds = [kind for kind in schemas.KINDS.values() if kind.is_sampled]
+  allowed = planning.samplings()
+  kinds = [
+    kind for kind in schemas.KINDS.values() if kind.is_sampled and kind.flag in allowed
+  ]
   return ', or '.join(f'{kind.drawn} ({kind.flag})' for kind in kinds)
 
 
@@ -179,6 +196,12 @@ def task_from(values: flags.FlagValues) -> planning.Task:
   )
 
 
+def _flags(*names: str) -> dict[str, str]:
+  """How these arguments, and those of limits and of mechanisms, are spelled."""
+  limits = (flag.name for flag in schemas.LIMITS.flags)
+  return spelling.of_flags((*names, *limits, *registry.options()))
+
+
 _TASK_FLAGS = (
   'model_size',
   'target_delta',
@@ -201,9 +224,13 @@ def _is_derived(values: flags.FlagValues) -> bool:
 
 def main(values: flags.FlagValues) -> int:
   """Prints or writes the comparison; returns the exit code."""
-  task = task_from(values)
+  # What is said of an accountant is spelled by `program`.
+  of_task = (name for name in _TASK_FLAGS if name != 'accountant')
+  with spelling.as_flags(_flags('num_rounds', 'mechanisms', *of_task)):
+    task = task_from(values)
   _check_new(values.output, values.plot)
-  comparison = planning.compare(task, _report)
+  with spelling.as_flags(_flags()):
+    comparison = planning.compare(task, _report)
   if values.plot is not None:
     new_files.write_new(values.plot, views.draw(comparison, _suffix(values.plot)))
   text = _render(comparison, values.format)

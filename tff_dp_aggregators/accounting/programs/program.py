@@ -20,6 +20,7 @@ from typing import Any, Callable, Optional
 import dp_accounting
 from absl import flags
 
+from tff_dp_aggregators.base import messages
 from tff_dp_aggregators.base import version
 from tff_dp_aggregators.strategies.numerics import series_optimization
 
@@ -118,7 +119,7 @@ class Program:
       _refuse(str(e))
       return CHECK_FAILED
     except refusals as e:
-      return _refuse(_ACCOUNTANT.sub('--accountant=', str(e)) or type(e).__name__)
+      return _refuse(said(e, values))
 
   def run(self) -> None:
     """Executes the command line and ends the process with the exit code."""
@@ -151,6 +152,27 @@ class Program:
       if entries:
         parts.append('\n'.join((f'{heading}:', *entries)))
     return '\n\n'.join(parts)
+
+
+def said(error: BaseException, values: flags.FlagValues) -> str:
+  """What a program says of an error: of files and accountants with their flags.
+
+  Args:
+    error: One that a line says all about.
+    values: The program's flags.
+  """
+  if isinstance(error, OSError) and error.filename is not None:
+    for name in names_of(values):
+      given = values[name].value
+      if error.filename in (given if isinstance(given, list) else [given]):
+        more = ''
+        if isinstance(error, FileNotFoundError):
+          more = ' Give a path that exists.'
+        return f'--{name}={error.filename}: {error.strerror}.{more}'
+  message = str(error)
+  if isinstance(error, dp_accounting.UnsupportedEventError):
+    message = messages.without_cause(error)  # That has all numbers of the event.
+  return _ACCOUNTANT.sub('--accountant=', message) or type(error).__name__
 
 
 def names_of(values: flags.FlagValues) -> list[str]:

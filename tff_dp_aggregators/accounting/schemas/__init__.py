@@ -50,6 +50,7 @@ from tff_dp_aggregators.accounting.schemas.random_allocation import RandomAlloca
 from tff_dp_aggregators.accounting.schemas.registry import KINDS
 from tff_dp_aggregators.accounting.schemas.registry import LIMITS
 from tff_dp_aggregators.accounting.schemas.registry import check
+from tff_dp_aggregators.accounting.schemas.registry import check_bands
 from tff_dp_aggregators.accounting.schemas.registry import check_relation
 from tff_dp_aggregators.accounting.schemas.registry import event
 from tff_dp_aggregators.accounting.schemas.registry import flags
@@ -77,6 +78,7 @@ __all__ = [
   'adjacency',
   'base',
   'check',
+  'check_bands',
   'check_relation',
   'event',
   'flags',

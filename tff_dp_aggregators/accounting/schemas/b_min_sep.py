@@ -77,9 +77,9 @@ class BMinSepSampling:
     min_separation = checks.check_positive_int('min_separation', min_separation)
     if not 0 < cohort * min_separation <= population:
       raise ValueError(
-        f'cohort must be positive and at most {population // min_separation}, as one '
-        f'of {population} clients can be in every {min_separation}th round; got '
-        f'{cohort}.'
+        f'cohort must be positive and at most {population // min_separation}, as each '
+        f'of population={population} clients is in one of min_separation='
+        f'{min_separation} rounds at most; got {cohort:g}.'
       )
     free = population - (min_separation - 1) * cohort
     return cls(num_rounds, cohort / free, min_separation)
@@ -113,14 +113,17 @@ class BMinSep(base.Allocation[BMinSepSampling]):
     'sampled_separation',
     int,
     'Smallest difference of two rounds of a client, for b_min_sep.',
+    arguments=('min_separation',),
   )
   _PROBABILITY = base.Flag(
     'free_probability',
     float,
     'Probability of each client that is free in a round, for b_min_sep.',
+    arguments=('sampling_probability',),
   )
   flags = (_SEPARATION, _PROBABILITY, base.POPULATION, base.COHORT)
   cohort_flags = (_PROBABILITY,)
+  separation = 'min_separation'
   description = 'Each free client drawn independently, then not for a while.'
   properties = {
     'sampling_probability': {
@@ -136,10 +139,19 @@ class BMinSep(base.Allocation[BMinSepSampling]):
     },
   }
   offers = ()
+  not_offered = (
+    'its separation is chosen together with the bands, which takes '
+    'tff_dp_aggregators.accounting.planning.separations.best_separation; tff-dp-report '
+    'and tff-dp-simulate take what it finds as --sampled_separation and --num_bands'
+  )
 
   def limits(self, schema: BMinSepSampling) -> strategies.Participation:
     """Rounds that are so far apart."""
     return strategies.Participation(schema.num_rounds, schema.min_separation)
+
+  def free_bands(self, schema: BMinSepSampling) -> int:
+    """As many as rounds of a client are apart."""
+    return schema.min_separation
 
   def check(self, strategy: strategies.Strategy, schema: BMinSepSampling) -> None:
     """Checks that the rounds of a client share no noise.
@@ -147,7 +159,7 @@ class BMinSep(base.Allocation[BMinSepSampling]):
     Raises:
       ValueError: If they do.
     """
-    base.check_groups(strategy, schema.min_separation)
+    base.check_groups(strategy, schema.min_separation, self.separation)
 
   def allocated(
     self,
@@ -190,18 +202,13 @@ class BMinSep(base.Allocation[BMinSepSampling]):
     Raises:
       ValueError: If it is stated in neither way or in both, or out of range.
     """
-    values = dict(given)
-    separation = values.pop('sampled_separation', None)
-    if separation is not None and set(values) == {'free_probability'}:
-      return BMinSepSampling(num_rounds, values['free_probability'], separation)
-    if separation is not None and set(values) == {'population', 'cohort'}:
+    by_cohort = self.is_by_cohort(given, self._SEPARATION.name)
+    separation = given[self._SEPARATION.name]
+    if by_cohort:
       return BMinSepSampling.of_cohort(
-        num_rounds, values['population'], values['cohort'], separation
+        num_rounds, given['population'], given['cohort'], separation
       )
-    raise ValueError(
-      '--sampling=b_min_sep needs --sampled_separation; and --free_probability, or '
-      '--population and --cohort, and not both.'
-    )
+    return BMinSepSampling(num_rounds, given[self._PROBABILITY.name], separation)
 
   def assumption(self, schema: BMinSepSampling) -> str:
     """Who is drawn with which probability, in secret."""

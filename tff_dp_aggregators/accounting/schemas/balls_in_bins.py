@@ -59,7 +59,7 @@ class BallsInBins:
     population = checks.check_positive_int('population', population)
     if not 0 < cohort <= population:
       raise ValueError(
-        f'cohort must be positive and at most population, {population}; got {cohort}.'
+        f'cohort must be positive and at most population={population}; got {cohort:g}.'
       )
     return cls(num_rounds, int(population // cohort))
 
@@ -86,6 +86,7 @@ class Bins(base.Allocation[BallsInBins]):
     'cycle_length',
     int,
     'Rounds of a cycle, in each of which a client is once, for balls_in_bins.',
+    arguments=('min_separation',),
   )
   flags = (_CYCLE, base.POPULATION, base.COHORT)
   cohort_flags = (_CYCLE,)
@@ -143,15 +144,10 @@ class Bins(base.Allocation[BallsInBins]):
     Raises:
       ValueError: If it is stated in neither way or in both, or out of range.
     """
-    if set(given) == {'cycle_length'}:
-      return BallsInBins(num_rounds, given['cycle_length'])
-    if set(given) == {'population', 'cohort'}:
-      made = BallsInBins.of_cohort(num_rounds, given['population'], given['cohort'])
-      return self.of_this_cohort(made, given['population'], given['cohort'])
-    raise ValueError(
-      '--sampling=balls_in_bins needs --cycle_length, or --population and --cohort, '
-      'and not both.'
-    )
+    if not self.is_by_cohort(given):
+      return BallsInBins(num_rounds, given[self._CYCLE.name])
+    made = BallsInBins.of_cohort(num_rounds, given['population'], given['cohort'])
+    return self.of_this_cohort(made, given['population'], given['cohort'])
 
   def assumption(self, schema: BallsInBins) -> str:
     """Who is in which rounds, in secret."""

@@ -17,6 +17,7 @@ from dp_accounting import NeighboringRelation as Relation
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import noises
+from tff_dp_aggregators.strategies import registry as strategy_registry
 
 # Neighbouring relations by the names that flags and reports have for them.
 ADJACENCIES = {
@@ -48,12 +49,15 @@ class Flag:
     help: What it says.
     default: What stands for it where it is left out, in words; programs that put
       something else there say so.
+    arguments: Fields of the schema, or of its limits, that it states and that have
+      another name, so that what is refused of them can be said of the flag.
   """
 
   name: str
   type: type
   help: str
   default: str = ''
+  arguments: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,9 +133,12 @@ class Kind(abc.ABC, Generic[S]):
     flags: Flags that it is stated with, besides the number of rounds.
     cohort_flags: Those of them that say how many clients a round has, without
       --population and --cohort.
+    separation: The field that says how far apart rounds of a client are, with which a
+      sampled schema may have as many bands; empty if none does.
     description: Of its JSON, for the JSON schema of reports.
     properties: JSON schemas of the dataclass's fields but for `num_rounds`.
     offers: What a comparison of mechanisms offers with it.
+    not_offered: What plans with it instead, where that is nothing.
     known_noises: Kinds of noise whose events accountants read under it.
   """
 
@@ -145,9 +152,11 @@ class Kind(abc.ABC, Generic[S]):
   drawn: ClassVar[str]
   flags: ClassVar[tuple[Flag, ...]]
   cohort_flags: ClassVar[tuple[Flag, ...]] = ()
+  separation: ClassVar[str] = ''
   description: ClassVar[str]
   properties: ClassVar[dict[str, dict[str, Any]]]
   offers: ClassVar[tuple[Offer, ...]]
+  not_offered: ClassVar[str] = ''
   known_noises: ClassVar[tuple[noises.Noise, ...]] = (
     noises.GAUSSIAN,
     noises.LAPLACE,
@@ -168,6 +177,11 @@ class Kind(abc.ABC, Generic[S]):
     Raises:
       ValueError: If they are not.
     """
+
+  def free_bands(self, schema: S) -> Optional[int]:
+    """Most bands with which rounds of a client share no noise, where they must not."""
+    del schema
+    return None
 
   @abc.abstractmethod
   def event(
@@ -217,6 +231,45 @@ class Kind(abc.ABC, Generic[S]):
       events.simplify(dp_accounting.GaussianDpEvent(float(own))) for own in each
     )
 
+  def spellings(self) -> dict[str, str]:
+    """How the programs spell arguments: from the name of one to that of its flag."""
+    return {
+      argument: flag.name
+      for flag in self.flags
+      for argument in (flag.name, *flag.arguments)
+    }
+
+  def is_by_cohort(self, given: dict[str, Any], *always: str) -> bool:
+    """Whether flags state it by population and cohort, and not by `cohort_flags`.
+
+    Args:
+      given: As for `from_flags`.
+      *always: Names of flags that are needed in both ways.
+
+    Raises:
+      ValueError: If flags are missing, or it is stated in both ways.
+    """
+    own = [flag.name for flag in self.cohort_flags]
+    both = (POPULATION.name, COHORT.name)
+    own_given, both_given = (
+      [name for name in names if name in given] for names in (own, both)
+    )
+    if own_given and both_given:
+      raise ValueError(
+        f'--{own_given[0]} does not go with --{both_given[0]}: --sampling={self.flag} '
+        f'takes --{own_given[0]}, or --population and --cohort. Leave one of them out.'
+      )
+    missing = [f'--{name}' for name in always if name not in given]
+    if len(both_given) == 1:
+      lacks = next(name for name in both if name not in given)
+      missing.append(f'--{lacks}, which goes with --{both_given[0]}')
+    elif not own_given and not both_given:
+      ways = ', or '.join((*(f'--{name}' for name in own), '--population and --cohort'))
+      missing.append(ways)
+    if missing:
+      raise ValueError(f'--sampling={self.flag} needs {"; and ".join(missing)}.')
+    return bool(both_given)
+
   @abc.abstractmethod
   def from_flags(self, num_rounds: int, given: dict[str, Any]) -> S:
     """The schema that flags state.
@@ -238,6 +291,19 @@ class Kind(abc.ABC, Generic[S]):
     """
     del schema, population
     return None
+
+  def other_cohort(self, schema: S, population: int, cohort: float) -> Optional[float]:
+    """Clients of a round, where they are not those that a schema was made for.
+
+    Args:
+      schema: Who takes part when.
+      population: Clients there are.
+      cohort: Clients of a round that were asked for, in the mean.
+    """
+    has = self.cohort(schema, population)
+    if has is None or abs(has - cohort) <= _COHORT_TOLERANCE * cohort:
+      return None
+    return has
 
   @abc.abstractmethod
   def assumption(self, schema: S) -> str:
@@ -283,13 +349,17 @@ class Sampling(Kind[S]):
     groups = self.groups(schema)
     return strategies.Participation(schema.num_rounds, groups, fixed_epoch=groups > 1)
 
+  def free_bands(self, schema: S) -> Optional[int]:
+    """As many as there are groups."""
+    return self.groups(schema)
+
   def check(self, strategy: strategies.Strategy, schema: S) -> None:
     """Checks that the noise of rounds that one client may be drawn for is independent.
 
     Raises:
       ValueError: If it is correlated, so that sampling does not help.
     """
-    check_groups(strategy, self.groups(schema))
+    check_groups(strategy, self.groups(schema), self.separation)
 
   def event(
     self,
@@ -373,13 +443,21 @@ class Allocation(Kind[S]):
     Raises:
       ValueError: If it has others, as rounds of a client are whole numbers.
     """
-    has = self.cohort(schema, population) or 0.0
-    if abs(has - cohort) > _COHORT_TOLERANCE * cohort:
+    has = self.other_cohort(schema, population, cohort)
+    if has is not None:
+      near = float(round(has))
+      if self.other_cohort(schema, population, near) is not None:
+        near = has
+      own = ''.join(
+        f', which is --{flag.name}={getattr(schema, flag.name)}'
+        for flag in self.cohort_flags
+        if hasattr(schema, flag.name)
+      )
       raise ValueError(
         f'--cohort={cohort:g} of --population={population} clients in '
         f'{schema.num_rounds} rounds does not fit --sampling={self.flag}, where a '
         f'client has whole numbers of rounds: the next larger one is '
-        f'--cohort={has:.6g}.'
+        f'--cohort={near:.6g}{own}.'
       )
     return schema
 
@@ -409,12 +487,21 @@ class Allocation(Kind[S]):
     return (all_of_it, *(nothing for _ in range(schema.num_rounds - 1)))
 
 
-def check_groups(strategy: strategies.Strategy, groups: int) -> None:
+def name_of(strategy: strategies.Strategy) -> str:
+  """What --mechanism calls a strategy; what files call it if it has no name there."""
+  kind = strategy_registry.kind_of(strategy)
+  return strategy.kind if kind is None else kind.name
+
+
+def check_groups(
+  strategy: strategies.Strategy, groups: int, separation: str = ''
+) -> None:
   """Checks that rounds which are so far apart share no noise.
 
   Args:
     strategy: Its strategy matrix C.
     groups: Smallest difference of two rounds that one client may be drawn for.
+    separation: Of the kind of schema, as `Kind.separation`.
 
   Raises:
     ValueError: If they share noise.
@@ -424,12 +511,41 @@ def check_groups(strategy: strategies.Strategy, groups: int) -> None:
     _check_bands(strategy, int(num_bands))
     return
   bands = 'no bands' if math.isinf(num_bands) else f'{int(num_bands)} bands'
+  with_bands = ' or '.join(
+    each.name for each in strategy_registry.KINDS.values() if each.bands is not None
+  )
+  if separation:
+    instead = f'{with_bands} with num_bands of at most {separation} ({groups} here)'
+  else:
+    instead = f'{with_bands} with {_GROUPED}'
   raise ValueError(
-    'sampling amplifies privacy only if the rounds of a client do not share noise; '
-    f'the {strategy.kind} strategy has {bands} and a client may be drawn again '
-    f'{groups} round(s) later. Use independent noise (gaussian), a banded strategy '
-    'with cyclic Poisson sampling in at least num_bands groups, balls in bins, or no '
-    'sampling assumption.'
+    f'{_NOT_SHARED}; the {name_of(strategy)} strategy has {bands} and a client may be '
+    f'drawn again {groups} round(s) later. Use independent noise (gaussian), {instead}'
+    ', balls in bins, or no sampling assumption.'
+  )
+
+
+def check_bands(option: str, num_bands: int, groups: int, separation: str) -> None:
+  """Checks that so many bands leave rounds that are so far apart no noise to share.
+
+  Args:
+    option: What the number of bands is called.
+    num_bands: That were asked for.
+    groups: As for `check_groups`.
+    separation: As for `check_groups`.
+
+  Raises:
+    ValueError: If they share noise.
+  """
+  if num_bands <= groups:
+    return
+  if separation:
+    why, instead = f'more than {separation}={groups}', f'{separation}={num_bands}'
+  else:
+    why, instead = 'too many where a client may be drawn in the next round', _GROUPED
+  raise ValueError(
+    f'{option}={num_bands} is {why}: {_NOT_SHARED}. Use {option} of at most {groups}, '
+    f'or {instead}.'
   )
 
 
@@ -475,6 +591,11 @@ def run_noise_multiplier(noise_multiplier: float, relation: Relation) -> float:
   return checked / sensitivity_factor(relation)
 
 
+_NOT_SHARED = (
+  'sampling amplifies privacy only if the rounds of a client do not share noise'
+)
+# What a sampling without separation is exchanged for.
+_GROUPED = 'cyclic Poisson sampling in as many groups (--sampling=poisson --num_groups)'
 # A cohort this much larger than one that was asked for is as good, relative.
 _COHORT_TOLERANCE = 0.01
 # Rounds up to which a matrix is held against what is said of it.

@@ -41,7 +41,7 @@ class FixedSizeSampling:
       object.__setattr__(self, name, value)
     if self.cohort > self.population:
       raise ValueError(
-        f'cohort must be at most population, {self.population}; got {self.cohort}.'
+        f'cohort must be at most population={self.population}; got {self.cohort}.'
       )
 
 

@@ -75,10 +75,13 @@ class PoissonSampling:
     num_groups = checks.check_positive_int('num_groups', num_groups)
     smallest = population // num_groups
     if not 0 < cohort <= smallest:
-      raise ValueError(
-        f'cohort must be positive and at most {smallest}, the clients of the smallest '
-        f'of {num_groups} groups of {population}; got {cohort}.'
-      )
+      most = f'population={population}'
+      if num_groups > 1:
+        most = (
+          f'{smallest}, the clients of the smallest of num_groups={num_groups} groups '
+          f'of {most}'
+        )
+      raise ValueError(f'cohort must be positive and at most {most}; got {cohort:g}.')
     return cls(num_rounds, cohort / smallest, num_groups)
 
   @property
@@ -126,9 +129,11 @@ class Poisson(base.Sampling[PoissonSampling]):
       int,
       'Groups of clients that take turns, for cyclic Poisson sampling.',
       default='1',
+      arguments=('min_separation',),
     ),
   )
   cohort_flags = (_PROBABILITY,)
+  separation = 'num_groups'
   description = 'Each client drawn independently.'
   properties = {
     'sampling_probability': {
@@ -191,16 +196,11 @@ class Poisson(base.Sampling[PoissonSampling]):
       ValueError: If it is stated in neither way or in both, or out of range.
     """
     groups = given.get('num_groups', 1)
-    stated = set(given) - {'num_groups'}
-    if stated == {'sampling_probability'}:
-      return PoissonSampling(num_rounds, given['sampling_probability'], groups)
-    if stated == {'population', 'cohort'}:
+    if self.is_by_cohort(given):
       return PoissonSampling.of_cohort(
         num_rounds, given['population'], given['cohort'], groups
       )
-    raise ValueError(
-      '--sampling=poisson needs --sampling_probability, or --population and --cohort.'
-    )
+    return PoissonSampling(num_rounds, given[_PROBABILITY.name], groups)
 
   def assumption(self, schema: PoissonSampling) -> str:
     """Who is drawn with which probability, in secret."""

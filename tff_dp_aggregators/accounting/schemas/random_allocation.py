@@ -44,7 +44,7 @@ class RandomAllocation:
       object.__setattr__(self, name, value)
     if self.rounds_of_a_client > self.num_rounds:
       raise ValueError(
-        f'rounds_of_a_client must be at most num_rounds, {self.num_rounds}; got '
+        f'rounds_of_a_client must be at most num_rounds={self.num_rounds}; got '
         f'{self.rounds_of_a_client}.'
       )
 
@@ -67,7 +67,7 @@ class RandomAllocation:
     population = checks.check_positive_int('population', population)
     if not 0 < cohort <= population:
       raise ValueError(
-        f'cohort must be positive and at most population, {population}; got {cohort}.'
+        f'cohort must be positive and at most population={population}; got {cohort:g}.'
       )
     return cls(num_rounds, math.ceil(num_rounds * cohort / population))
 
@@ -131,8 +131,8 @@ class Allocated(base.Allocation[RandomAllocation]):
     if schema.rounds_of_a_client > 1 and not independent:
       raise ValueError(
         f'with {schema.rounds_of_a_client} rounds of a client, drawn independently of '
-        f'each other, nothing is known of correlated noise ({strategy.kind}): the same '
-        'noise may be in two of them. Take --sampling=balls_in_bins '
+        f'each other, nothing is known of correlated noise ({base.name_of(strategy)}): '
+        'the same noise may be in two of them. Take --sampling=balls_in_bins '
         '(schemas.BallsInBins), whose rounds are a cycle apart, or independent noise '
         '(gaussian).'
       )
@@ -173,17 +173,10 @@ class Allocated(base.Allocation[RandomAllocation]):
     Raises:
       ValueError: If they are stated in neither way or in both, or out of range.
     """
-    if set(given) == {'rounds_of_a_client'}:
-      return RandomAllocation(num_rounds, given['rounds_of_a_client'])
-    if set(given) == {'population', 'cohort'}:
-      made = RandomAllocation.of_cohort(
-        num_rounds, given['population'], given['cohort']
-      )
-      return self.of_this_cohort(made, given['population'], given['cohort'])
-    raise ValueError(
-      '--sampling=random_allocation needs --rounds_of_a_client, or --population and '
-      '--cohort, and not both.'
-    )
+    if not self.is_by_cohort(given):
+      return RandomAllocation(num_rounds, given[self._ROUNDS.name])
+    made = RandomAllocation.of_cohort(num_rounds, given['population'], given['cohort'])
+    return self.of_this_cohort(made, given['population'], given['cohort'])
 
   def assumption(self, schema: RandomAllocation) -> str:
     """Who is in which rounds, in secret."""

@@ -107,10 +107,10 @@ def check_relation(schema: base.Schema, relation: Optional[Relation]) -> Relatio
   if relation is None:
     return valid[0]
   if relation not in valid:
-    names = ' or '.join(base.adjacency(each) for each in valid)
+    names = ' or '.join(f'adjacency={base.adjacency(each)}' for each in valid)
     raise ValueError(
-      f'{type(schema).__name__} is not valid for adjacency {base.adjacency(relation)}, '
-      f'only for {names}: see tff_dp_aggregators.accounting.schemas.'
+      f'{type(schema).__name__} is not valid for adjacency={base.adjacency(relation)}; '
+      f'take {names}.'
     )
   return relation
 
@@ -246,9 +246,26 @@ def check(
   if not noise.is_gaussian and strategy != identity:
     raise ValueError(
       f'{noise.name} noise is independent in each round, and its strategy the '
-      f'identity; got {strategy.kind}.'
+      f'identity; got {base.name_of(strategy)}.'
     )
   kind.check(strategy, schema)
+
+
+def check_bands(schema: base.Schema, option: str, num_bands: int) -> None:
+  """Checks that a sampled schema allows so many bands.
+
+  Args:
+    schema: Who takes part when.
+    option: What the number of bands is called.
+    num_bands: That were asked for.
+
+  Raises:
+    ValueError: If rounds of a client would share noise; the message says what to do.
+  """
+  kind = kind_of(schema)
+  free = kind.free_bands(schema)
+  if free is not None:
+    base.check_bands(option, num_bands, free, kind.separation)
 
 
 def to_json(schema: base.Schema) -> dict[str, Any]:
