@@ -94,8 +94,12 @@ def test_rows_without_sampling_are_the_mechanisms_calibrated_by_themselves(targe
     alone = mechanism_lib.Mechanism.for_target(
       row.mechanism.name, LIMITS, 3.0, DELTA, **options
     )
-    assert row.mechanism.strategy == alone.strategy
-    assert row.mechanism.noise_multiplier == alone.noise_multiplier
+    # Either may have been kept by a process with other threads: the last digits differ.
+    assert type(row.mechanism.strategy) is type(alone.strategy)
+    error = alone.strategy.rmse(LIMITS)
+    assert row.mechanism.strategy.rmse(LIMITS) == pytest.approx(error, rel=1e-9)
+    noise = alone.noise_multiplier
+    assert row.mechanism.noise_multiplier == pytest.approx(noise, rel=1e-9)
     assert row.epsilon <= 3.0
     assert row.epsilon == pytest.approx(3.0, rel=1e-9)
     # From the dense estimator, whose rows are the weights of z in each sum.
