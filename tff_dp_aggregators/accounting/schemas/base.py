@@ -7,14 +7,13 @@ reports, programs and comparisons have for it. `registry` lists the kinds.
 
 import abc
 import dataclasses
-import math
 from typing import Any, Callable, ClassVar, Generic, Optional, Protocol, TypeVar, Union
 
 import dp_accounting
-import numpy as np
 from dp_accounting import NeighboringRelation as Relation
 
 from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import bands
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import noises
 
@@ -409,45 +408,6 @@ class Allocation(Kind[S]):
     return (all_of_it, *(nothing for _ in range(schema.num_rounds - 1)))
 
 
-def check_groups(strategy: strategies.Strategy, groups: int) -> None:
-  """Checks that rounds which are so far apart share no noise.
-
-  Args:
-    strategy: Its strategy matrix C.
-    groups: Smallest difference of two rounds that one client may be drawn for.
-
-  Raises:
-    ValueError: If they share noise.
-  """
-  num_bands = getattr(strategy, 'num_bands', math.inf)  # Infinite unless banded.
-  if num_bands <= groups:
-    _check_bands(strategy, int(num_bands))
-    return
-  bands = 'no bands' if math.isinf(num_bands) else f'{int(num_bands)} bands'
-  raise ValueError(
-    'sampling amplifies privacy only if the rounds of a client do not share noise; '
-    f'the {strategy.kind} strategy has {bands} and a client may be drawn again '
-    f'{groups} round(s) later. Use independent noise (gaussian), a banded strategy '
-    'with cyclic Poisson sampling in at least num_bands groups, balls in bins, or no '
-    'sampling assumption.'
-  )
-
-
-def _check_bands(strategy: strategies.Strategy, num_bands: int) -> None:
-  """Refuses a C that has more bands than it says, where it is small enough to look.
-
-  A `num_bands` that means something else, such as bands of `C^-1`, would pass for one
-  that makes the noise of a client's rounds independent.
-  """
-  if strategy.num_rounds <= _MAX_LOOKED_AT:
-    matrix = strategy.materialize()
-    if len(matrix) != strategy.num_rounds or np.tril(matrix, -num_bands).any():
-      raise ValueError(
-        f'the {strategy.kind} strategy has num_bands={num_bands}, but its C has '
-        'entries further from the diagonal; num_bands must count the bands of C.'
-      )
-
-
 def sensitivity_factor(relation: Relation) -> int:
   """How many clip norms a sum moves by if one client's data change.
 
@@ -477,8 +437,8 @@ def run_noise_multiplier(noise_multiplier: float, relation: Relation) -> float:
 
 # A cohort this much larger than one that was asked for is as good, relative.
 _COHORT_TOLERANCE = 0.01
-# Rounds up to which a matrix is held against what is said of it.
-_MAX_LOOKED_AT = 1024
+# For kinds: whether rounds that are so far apart share no noise.
+check_groups = bands.check_groups
 # A flag of more than one kind.
 POPULATION = Flag('population', int, 'Clients to draw from.')
 # A flag of more than one kind; not whole if it is a mean.

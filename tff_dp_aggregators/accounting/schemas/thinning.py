@@ -39,6 +39,7 @@ from dp_accounting import NeighboringRelation as Relation
 
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import bands
 from tff_dp_aggregators.accounting import events
 
 # At which delta one bound is preferred to the other.
@@ -101,11 +102,17 @@ def event(
     probability: Of a free client, p.
     noise_multiplier: Standard deviation of z over the clip norm, above 0.
 
+  Raises:
+    TypeError: If the separation is not whole.
+    ValueError: If rounds so far apart share noise, or a number is out of range.
+
   Example:
     >>> made = event(strategies.Identity(100), 4, 0.01, 1.0)
     >>> made.event.num_places, made.count
     (11, 25)
   """
+  bands.check_break(min_separation, probability)
+  bands.check_groups(strategy, min_separation)
   rounds = strategy.num_rounds
   limits = strategies.Participation(rounds, min_separation)
   unsampled = events.run_event(strategy, limits, noise_multiplier)

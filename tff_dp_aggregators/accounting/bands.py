@@ -1,0 +1,91 @@
+"""Whether rounds that are so far apart share noise: by the bands of the strategy matrix.
+
+What is said of a client that is drawn again and again rests on it: likelihoods of its
+rounds multiply only where the columns of C share no row.
+"""
+
+import math
+
+import numpy as np
+
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.base import checks
+
+# Longest break or cycle: sums of two such numbers are 64-bit integers.
+MAX_CYCLE = 2**62
+# Rounds up to which a matrix is held against what is said of it.
+_MAX_LOOKED_AT = 1024
+
+
+def check_groups(strategy: strategies.Strategy, groups: int) -> None:
+  """Checks that rounds which are so far apart share no noise.
+
+  Args:
+    strategy: Its strategy matrix C.
+    groups: Smallest difference of two rounds that one client may be drawn for.
+
+  Raises:
+    ValueError: If they share noise.
+  """
+  num_bands = getattr(strategy, 'num_bands', math.inf)  # Infinite unless banded.
+  if num_bands <= groups:
+    _check_bands(strategy, int(num_bands))
+    return
+  bands = 'no bands' if math.isinf(num_bands) else f'{int(num_bands)} bands'
+  raise ValueError(
+    'sampling amplifies privacy only if the rounds of a client do not share noise; '
+    f'the {strategy.kind} strategy has {bands} and a client may be drawn again '
+    f'{groups} round(s) later. Use independent noise (gaussian), a banded strategy '
+    'with cyclic Poisson sampling in at least num_bands groups, balls in bins, or no '
+    'sampling assumption.'
+  )
+
+
+def _check_bands(strategy: strategies.Strategy, num_bands: int) -> None:
+  """Refuses a C that has more bands than it says, where it is small enough to look.
+
+  A `num_bands` that means something else, such as bands of `C^-1`, would pass for one
+  that makes the noise of a client's rounds independent.
+  """
+  if strategy.num_rounds <= _MAX_LOOKED_AT:
+    matrix = strategy.materialize()
+    if len(matrix) != strategy.num_rounds or np.tril(matrix, -num_bands).any():
+      raise ValueError(
+        f'the {strategy.kind} strategy has num_bands={num_bands}, but its C has '
+        'entries further from the diagonal; num_bands must count the bands of C.'
+      )
+
+
+def check_break(min_separation: int, probability: float) -> None:
+  """Checks the numbers of b-min-sep sampling.
+
+  Args:
+    min_separation: Rounds after which a client is free again, b.
+    probability: Of a free client, p.
+
+  Raises:
+    TypeError: If b is not whole.
+    ValueError: If a number is out of range.
+  """
+  check_cycle('min_separation', min_separation)
+  if not 0 < probability <= 1:
+    raise ValueError(
+      f'sampling_probability must be above 0 and at most 1; got {probability}.'
+    )
+
+
+def check_cycle(name: str, value: int) -> None:
+  """Checks a number of rounds that may be more than there are, such as of a break.
+
+  Args:
+    name: The argument's name, for the message.
+    value: What the caller passed.
+
+  Raises:
+    TypeError: If it is not whole.
+    ValueError: If it is out of range.
+  """
+  if checks.check_positive_int(name, value) > MAX_CYCLE:
+    raise ValueError(
+      f'{name} must be at most {MAX_CYCLE}, for computations with it; got {value}.'
+    )
