@@ -1,4 +1,4 @@
-"""Whether rounds that are so far apart share noise: by the bands of the strategy matrix.
+"""Whether rounds that are so far apart share noise: by the bands of C.
 
 What is said of a client that is drawn again and again rests on it: likelihoods of its
 rounds multiply only where the columns of C share no row.

@@ -5,7 +5,9 @@ Claims:
 * In three rounds, of bins and of b-min-sep sampling, with correlated noise: estimates
   of both directions are those of integration; epsilon and delta are not below it, nor
   much above.
-* The same question has the same answer; each question has outcomes of its own.
+* The same question has the same answer, also if the last digit of its bound is another,
+  and on processors that add up in another order; each has outcomes of its own.
+* Bounds that are more than float64 holds are answered, by what is known without them.
 * Answers are not above the deterministic bound, and are smaller with less sampling.
 * With b = 1, b-min-sep sampling is Poisson sampling.
 * A mean that is not below delta passes as rarely as is said, whatever the outcomes; one
@@ -15,7 +17,13 @@ Claims:
 * Breaks of 10^12 rounds, little and much noise are answered, at once.
 """
 
+import contextlib
+import dataclasses
+import io
 import math
+import os
+import subprocess
+import sys
 
 import dp_accounting
 import numpy as np
@@ -155,6 +163,73 @@ def test_the_same_question_has_the_same_answer(make):
   assert accountant.get_epsilon(1e-4) == accountants.epsilon(make(), 1e-4, NAME, BOTH)
 
 
+@pytest.mark.parametrize('make', [_five_bins, _breaks])
+def test_the_last_digit_of_the_bound_changes_no_outcome(make):
+  event = make()
+  other = dataclasses.replace(event, bound=_nudged(event.bound))
+  assert other.bound != event.bound and repr(other) != repr(event)
+  for at in (1e-4, 1.0):
+    assert monte_carlo._seed(event, at, 'added') == monte_carlo._seed(
+      other, at, 'added'
+    )
+  for ask, at in ((accountants.epsilon, 1e-4), (accountants.delta, 1.0)):
+    one, two = (ask(each, at, NAME, BOTH) for each in (event, other))
+    assert one == pytest.approx(two, rel=1e-12)
+
+
+def _nudged(event):
+  """With another last digit of its Gaussians."""
+  if isinstance(event, dp_accounting.GaussianDpEvent):
+    noise = math.nextafter(event.noise_multiplier, math.inf)
+    return dp_accounting.GaussianDpEvent(noise)
+  if isinstance(event, dp_accounting.ComposedDpEvent):
+    return dp_accounting.ComposedDpEvent([_nudged(each) for each in event.events])
+  return dataclasses.replace(event, event=_nudged(event.event))
+
+
+_ASKED = """
+import sys
+from dp_accounting import NeighboringRelation as Relation
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import accountants, schemas
+strategy = strategies.BandedToeplitz.square_root(60, num_bands=7)
+# Bins of one column each have equal norms.
+equal = strategies.BandedToeplitz(60, (1.0,) * 7)
+for strategy, schema, noise in (
+  (strategy, schemas.BallsInBins(60, 20), 2.0),
+  (equal, schemas.BallsInBins(60, 60), 2.0),
+  (strategy, schemas.BMinSepSampling(60, 0.05, 10), 1.5),
+):
+  event = schemas.event(strategy, schema, noise)
+  for ask, at in ((accountants.epsilon, 1e-3), (accountants.delta, 0.5)):
+    print(repr(ask(event, at, 'monte_carlo', Relation.ADD_OR_REMOVE_ONE)))
+"""
+
+
+def _build_of_numpy():
+  with contextlib.redirect_stdout(io.StringIO()) as text:
+    np.show_config()
+  return text.getvalue().lower()
+
+
+@pytest.mark.skipif('openblas' not in _build_of_numpy(), reason='one kind of kernels')
+def test_other_processors_have_the_same_answers():
+  started = [
+    subprocess.Popen(
+      [sys.executable, '-c', _ASKED],
+      stdout=subprocess.PIPE,
+      text=True,
+      env={**os.environ, 'OPENBLAS_CORETYPE': core, 'OPENBLAS_NUM_THREADS': '1'},
+    )
+    for core in ('Prescott', 'Haswell')
+  ]
+  said = [each.communicate()[0].split() for each in started]
+  assert [each.returncode for each in started] == [0, 0]
+  one, two = (np.array(each, np.float64) for each in said)
+  assert one.shape == (6,) and np.all(one > 0)
+  np.testing.assert_allclose(one, two, rtol=1e-9)
+
+
 def test_each_question_has_outcomes_of_its_own():
   asked = [_five_bins(), _five_bins(1.0 + 1e-12), _breaks(), _breaks(p=0.2 + 1e-12)]
   other = strategies.BandedToeplitz(12, (1.0, 0.25))
@@ -277,6 +352,22 @@ def test_nothing_passes_of_too_small_a_sample_and_little_does_by_chance():
   # An outcome that cannot reach delta passes at once.
   assert _tails(np.ones(10), 10, math.log(0.009)).passes(1.0, 0.01, log_beta)
   assert not _tails(np.ones(10), 10, math.log(0.011)).passes(1.0, 0.01, log_beta)
+
+
+def test_bounds_beyond_float64_do_not_pass_and_are_answered():
+  for size in (10, 3000):
+    tails = _tails(np.full(size // 2, 1e-3), size, log_bound=800.0)
+    assert not tails.passes(1.0, 0.5, math.log(0.05))
+    assert tails.delta(1.0) == math.inf
+  # With the unit that large, what is small in it is seen.
+  tails = _tails(np.full(10, 1e-320), 3000, log_bound=700.0)
+  assert 0 < tails.delta(1.0) < 1e-15
+  strategy = strategies.BandedToeplitz.square_root(40, num_bands=8)
+  for schema in (schemas.BMinSepSampling(40, 0.1, 8), schemas.BallsInBins(40, 8)):
+    event = schemas.event(strategy, schema, 1e-3)
+    for epsilon in (0.0, 1.0):
+      assert accountants.delta(event, epsilon, NAME, BOTH) == 1.0
+    assert 1e6 < accountants.epsilon(event, 1e-6, NAME, BOTH) < 1e7
 
 
 @pytest.mark.parametrize(('delta', 'log_bound'), [(1e-3, -0.5), (1e-6, -6.5)])
