@@ -288,7 +288,7 @@ def about_epsilon(event: dp_accounting.DpEvent, delta: float) -> float:
     delta: At which.
 
   Raises:
-    TypeError: If the event is of another kind.
+    dp_accounting.UnsupportedEventError: If the event is not one of them, alone.
 
   Example:
     >>> from tff_dp_aggregators import strategies
@@ -298,19 +298,15 @@ def about_epsilon(event: dp_accounting.DpEvent, delta: float) -> float:
     >>> round(about_epsilon(event, 1e-3))
     5
   """
-  if isinstance(event, dp_accounting.NonPrivateDpEvent):
-    return math.inf
-  if not isinstance(event, (events.BallsInBinsDpEvent, events.BMinSepDpEvent)):
-    raise TypeError(
-      f'about_epsilon is for {MonteCarloAccountant.reads.rstrip(",")}; got '
-      f'{type(event).__name__}.'
-    )
-  known = pld.PldAccountant(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
-  certain = known.compose(event.bound).get_epsilon(delta)
+  relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+  one = MonteCarloAccountant(relation).compose(event)._event()
+  if not isinstance(one, (events.BallsInBinsDpEvent, events.BMinSepDpEvent)):
+    return float(one)
+  certain = pld.PldAccountant(relation).compose(one.bound).get_epsilon(delta)
   if not math.isfinite(certain) or certain <= _LEAST_EPSILON:
     return certain
-  rng = np.random.default_rng(_seed(event, delta, 'about'))
-  return _about(_mixture(event), rng, delta, certain)
+  rng = np.random.default_rng(_seed(one, delta, 'about'))
+  return _about(_mixture(one), rng, delta, certain)
 
 
 def _log_beta(delta: float) -> float:
