@@ -13,6 +13,9 @@ from tff_dp_aggregators.base import checks
 
 # Longest break or cycle: sums of two such numbers are 64-bit integers.
 MAX_CYCLE = 2**62
+# Of a client's places: fewer are less private, so that so many are a bound; with more,
+# what accountants add for round-off would be more than the loss.
+MAX_PLACES = 10**12
 # Rounds up to which a matrix is held against what is said of it.
 _MAX_LOOKED_AT = 1024
 

@@ -39,9 +39,35 @@ import numpy as np
 from scipy import special
 
 from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import bands
 
+# Numbers that are held at once at most, 4 GiB of them: some 6,000 rounds and places.
+MAX_NUMBERS = 2**29
+# With more, an outcome takes too long.
+MAX_BINS = 4096
 # Cells of a batch of outcomes.
 _BATCH = 2**22
+
+
+def check_size(numbers: int, num_rounds: int, places: int, most: float) -> None:
+  """Refuses what would take all memory, or hours, before it does.
+
+  Args:
+    numbers: That are to be held at once.
+    num_rounds: For the message.
+    places: Bins or rounds of a break that are looked at.
+    most: Of the places.
+
+  Raises:
+    ValueError: If the numbers are more than `MAX_NUMBERS`, or the places than `most`.
+  """
+  if numbers > MAX_NUMBERS or places > most:
+    raise ValueError(
+      f'accountant=monte_carlo is for up to {MAX_BINS} bins and {MAX_NUMBERS:.3g} '
+      f'numbers held at once; num_rounds={num_rounds} with {places} bins, or rounds of '
+      f'a break, would take {numbers:.3g}. Take accountant=pld, which has a bound '
+      'without drawn outcomes for any number of rounds.'
+    )
 
 
 def bins_of(strategy: strategies.Strategy, num_bins: int) -> np.ndarray:
@@ -276,7 +302,17 @@ class Bins(Mixture):
       strategy: Its strategy matrix C.
       num_bins: Bins, b.
       noise: Standard deviation of z over the clip norm.
+
+    Raises:
+      TypeError: If the bins are no whole number.
+      ValueError: If they are out of range, or too many for memory, as rounds may be.
     """
+    bands.check_cycle('num_bins', num_bins)
+    rounds = strategy.num_rounds
+    columns = min(num_bins, rounds)
+    # C twice, its sums twice; inner products, their root and what that is made of.
+    numbers = 2 * rounds**2 + 2 * rounds * columns + 6 * columns**2
+    check_size(numbers, rounds, columns, MAX_BINS)
     added = bins_of(strategy, num_bins) / noise
     self._products = added.T @ added
     self._norms = self._products.diagonal().copy()

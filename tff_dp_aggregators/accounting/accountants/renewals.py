@@ -80,11 +80,16 @@ class Renewals(mixtures.Mixture):
 
     Raises:
       TypeError: If the separation is not whole.
-      ValueError: If rounds so far apart share noise, or a number is out of range.
+      ValueError: If rounds so far apart share noise, a number is out of range, or
+        rounds and separation are too large for memory.
     """
     bands.check_break(min_separation, probability)
+    rounds, free = strategy.num_rounds, min(min_separation, strategy.num_rounds + 1)
+    # C three times; its inner products and their indices; `renewal_pairs`.
+    numbers = 3 * rounds**2 + 12 * rounds * _bands(strategy)
+    numbers += 2 * (rounds + free) * free + 6 * free**2
+    mixtures.check_size(numbers, rounds, free, math.inf)
     bands.check_groups(strategy, min_separation)
-    rounds = strategy.num_rounds
     self._lags = inner_products(strategy) / noise**2
     self._norms = self._lags[:, 0].copy()
     self._blocks = _blocks(np.abs(strategy.materialize()) / noise, _bands(strategy))
