@@ -516,3 +516,66 @@ def test_little_and_much_noise_is_answered(sampling, noise):
   event = schemas.event(strategy, sampling, noise)
   bound = accountants.epsilon(event.bound, 1e-5, 'pld', BOTH)
   assert 0 <= accountants.epsilon(event, 1e-5, NAME, BOTH) <= bound
+
+
+def test_what_is_too_large_is_refused_before_it_is_begun():
+  for n, b, schema in (
+    (10_000, 10_000, schemas.BMinSepSampling(10_000, 0.001, 10_000)),
+    (10_000, 10_000, schemas.BallsInBins(10_000, 10_000)),
+    (4097, 4097, schemas.BallsInBins(4097, 4097)),
+    (20_000, 9, schemas.BallsInBins(20_000, 9)),
+  ):
+    strategy = strategies.BandedToeplitz.square_root(n, num_bands=9)
+    noise, says = 0.5, f'num_rounds={n} with {b} bins.*accountant=pld'
+    event = schemas.event(strategy, schema, noise)
+    for ask in (accountants.epsilon, accountants.delta):
+      with pytest.raises(ValueError, match=says):
+        ask(event, 1e-6, NAME, BOTH)
+    with pytest.raises(ValueError, match=says):
+      monte_carlo.about_epsilon(event, 1e-6)
+    assert 0 < accountants.epsilon(event, 1e-6, 'pld', BOTH) < math.inf
+
+
+def test_as_many_rounds_and_places_as_are_of_use_are_not_too_large(monkeypatch):
+  """Well below the limit, in the worst case of as many bands."""
+
+  def check_size(numbers, num_rounds, places, most):
+    assert num_rounds == 2048 and places >= 2048 and places <= most / 2
+    assert 2**26 / 2 < numbers < mixtures.MAX_NUMBERS / 4
+    raise KeyboardInterrupt  # It is the first thing that is done.
+
+  monkeypatch.setattr(mixtures, 'check_size', check_size)
+  strategy = strategies.BandedToeplitz.square_root(2048, num_bands=2048)
+  with pytest.raises(KeyboardInterrupt):
+    mixtures.Bins(strategy, 2048, 1.0)
+  with pytest.raises(KeyboardInterrupt):
+    renewals.Renewals(strategy, 2048, 0.1, 1.0)
+
+
+def test_other_accountants_compose_the_bound():
+  event, gaussian = _breaks(), dp_accounting.GaussianDpEvent(1.0)
+  bound, refused = event.bound, dp_accounting.UnsupportedEventError
+  for together, bounded in (
+    ([event, event], [bound, bound]),
+    ([event, gaussian], [bound, gaussian]),
+    ([event, _five_bins()], [bound, _five_bins().bound]),
+  ):
+    composed = dp_accounting.ComposedDpEvent(together)
+    expected = accountants.epsilon(
+      dp_accounting.ComposedDpEvent(bounded), 1e-5, 'pld', BOTH
+    )
+    for name in (None, 'pld'):
+      assert accountants.epsilon(composed, 1e-5, name, BOTH) == expected
+    assert accountants.choose(composed, None, BOTH) == 'pld'
+    with pytest.raises(refused, match='leave it out, or take pld. .*one alone'):
+      accountants.epsilon(composed, 1e-5, NAME, BOTH)
+    with pytest.raises(refused, match='REPLACE_ONE was asked for'):
+      accountants.epsilon(composed, 1e-5, 'pld', Relation.REPLACE_ONE)
+  # Alone, it is read as it is, unless the bound is asked for; by no exact curve.
+  assert accountants.choose(event, None, BOTH) == NAME
+  one = accountants.epsilon(event, 1e-5, 'pld', BOTH)
+  assert one == accountants.epsilon(bound, 1e-5, 'pld', BOTH)
+  with pytest.raises(refused, match='take pld or monte_carlo'):
+    accountants.epsilon(event, 1e-5, 'exact', BOTH)
+  twice = dp_accounting.SelfComposedDpEvent(event, 2)
+  assert accountants.choose(twice, None, BOTH) == 'pld'

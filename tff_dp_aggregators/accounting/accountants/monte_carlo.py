@@ -208,7 +208,9 @@ class MonteCarloAccountant(parts.Accountant):
   ) -> Optional[Any]:
     found = super()._maybe_compose(event, count, False)
     if found is None:
-      together = [*self._composed, dp_accounting.SelfComposedDpEvent(event, count)]
+      # Whether an event is supported is asked with a count of 0.
+      once = dp_accounting.SelfComposedDpEvent(event, max(count, 1))
+      together = [*self._composed, once]
       read = parts.parts(
         dp_accounting.ComposedDpEvent(together), self.neighboring_relation
       )
@@ -219,6 +221,14 @@ class MonteCarloAccountant(parts.Accountant):
   def get_epsilon(self, target_delta: float) -> float:
     """Smallest epsilon at `target_delta`, which has the confidence in it."""
     return self._remembered('epsilon', target_delta, self._get_epsilon)
+
+  def doubt(self, target_delta: float) -> float:
+    """Probability that `get_epsilon` returns too small a number: of both directions.
+
+    Args:
+      target_delta: As for `get_epsilon`.
+    """
+    return 2 * math.exp(_log_beta(target_delta))
 
   def get_delta(self, target_epsilon: float) -> float:
     """Smallest delta at `target_epsilon`, with the confidence in it."""
