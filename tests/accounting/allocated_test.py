@@ -146,3 +146,16 @@ def test_independent_noise_has_the_pair_itself():
     10, 10, dp_accounting.GaussianDpEvent(one.event.noise_multiplier)
   )
   assert one.event.noise_multiplier == pytest.approx(2.0 / math.sqrt(3))
+
+
+def test_huge_cycles_are_answered_and_impossible_ones_refused():
+  toeplitz = strategies.BandedToeplitz.square_root(12, num_bands=3)
+  for b in (10**12, 2**62):
+    event = schemas.event(toeplitz, schemas.BallsInBins(12, b), 1.0)
+    # Hardly anybody is in a round.
+    for name in ('pld', 'monte_carlo'):
+      assert accountants.epsilon(event, 1e-3, name, BOTH) < 1e-2
+  for b in (2**62 + 1, 2**70, 10**400):
+    for strategy in (toeplitz, strategies.Identity(12)):
+      with pytest.raises(ValueError, match='cycle_length must be at most 46116860184'):
+        schemas.event(strategy, schemas.BallsInBins(12, b), 1.0)

@@ -4,23 +4,30 @@ Claims:
 
 * The noise found keeps the target, and 0.01% less would not, for every accountant.
 * So does the number found, of rounds or participations, and one more would not.
+* So does what is found where answers are drawn, and are not in the order of noises.
+* What an accountant does not read, and errors that say nothing of noise, are raised.
 * Spending is measured by the accountant, and independently by the closed form of the
   Gaussian curve.
 """
 
+import hashlib
 import math
 
 import dp_accounting
 import numpy as np
 import pytest
+from dp_accounting import NeighboringRelation as Relation
 from scipy import stats
 
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import calibration
 from tff_dp_aggregators.accounting import events
+from tff_dp_aggregators.accounting import mechanism
+from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.accountants import gaussian
 
+BOTH = Relation.ADD_OR_REMOVE_ONE
 MECHANISMS = {
   'gaussian': (strategies.Identity(50), strategies.Participation(50, 10)),
   'gaussian_single': (strategies.Identity(50), strategies.Participation.single(50)),
@@ -198,4 +205,72 @@ def test_a_target_that_one_round_misses_is_refused_with_what_it_spends():
       1.0,
       1e-6,
       at_most=9,
+    )
+
+
+def _restless(noise):
+  """Answers as drawn ones are: they fall with noise, but not from digit to digit."""
+  digest = hashlib.sha256(repr(noise).encode()).digest()
+  return (1 + 0.2 * (digest[0] / 255 - 0.5)) / noise
+
+
+@pytest.mark.parametrize('start', [0.01, 0.7, 1.0, 90.0])
+@pytest.mark.parametrize('factor', [1.1, 2.0])
+def test_answers_that_are_drawn_are_searched(start, factor):
+  for target in np.geomspace(0.02, 50, 60):
+    asked = {}
+
+    def spent(noise):
+      return asked.setdefault(noise, _restless(noise))  # noqa: B023
+
+    found = calibration._smallest(spent, target, start, factor, 4e-3)
+    assert spent(found) <= target
+    assert 0.85 / target <= found <= 1.25 / target
+    # No number is asked for again with another last digit.
+    noises = np.sort(list(asked))
+    assert np.all(np.diff(noises) > 1e-9 * noises[1:])
+
+
+def test_a_lower_end_that_is_one_digit_off_is_not_another_question():
+  """Its answer is above the target, that of its neighbours below."""
+  for low in np.geomspace(0.3, 3.0, 50):
+    steps = {low / 2: 9.0, low: 1.01, 2 * low: 0.5}
+    found = calibration._smallest(
+      lambda noise: steps.get(noise, 0.9),  # noqa: B023
+      1.0,
+      low,
+      2.0,
+      4e-3,
+    )
+    assert low < found <= 2 * low
+
+
+def test_errors_that_are_not_expected_are_not_swallowed(monkeypatch):
+  def fail(*_, **__):
+    raise ValueError('a defect')
+
+  monkeypatch.setattr(calibration, 'about_noise_multiplier', fail)
+  with pytest.raises(ValueError, match='a defect'):
+    calibration.noise_multiplier(_sampled, 1.0, 1e-6, relation=BOTH)
+
+
+@pytest.mark.parametrize('schema', [
+  schemas.RandomAllocation(60, 4),
+  schemas.PoissonSampling(60, 0.1),
+  strategies.Participation(60, 10),
+])  # fmt: skip
+def test_an_accountant_that_does_not_read_the_event_says_so(schema):
+  def event_of(noise):
+    return schemas.event(strategies.Identity(60), schema, noise)
+
+  refused = pytest.raises(
+    dp_accounting.UnsupportedEventError,
+    match='accountant=monte_carlo does not read this event; .* take .*pld',
+  )
+  for search in (calibration.noise_multiplier, calibration.about_noise_multiplier):
+    with refused:
+      search(event_of, 6.0, 1e-4, accountant='monte_carlo', relation=BOTH)
+  with refused:
+    mechanism.Mechanism.for_target(
+      'gaussian', schema, 6.0, 1e-4, accountant='monte_carlo'
     )

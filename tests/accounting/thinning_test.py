@@ -6,6 +6,7 @@ Claims:
   many p and b; with a few places more they would not.
 * Thinned, the larger set has the distribution of b-min-sep sampling: every set of
   rounds has the same probability, by enumeration.
+* Places are never more than the condition allows, which is checked in fractions.
 * With b = 1 it is Poisson sampling.
 * In three rounds of correlated noise, delta and epsilon are not below those of
   integration, in both directions, for mixtures of any set.
@@ -15,6 +16,7 @@ Claims:
 """
 
 import collections
+import fractions
 import itertools
 import math
 
@@ -176,3 +178,39 @@ def test_monte_carlo_says_less():
     drawn = accountants.epsilon(event, delta, 'monte_carlo', BOTH)
     bound = accountants.epsilon(event.bound, delta, 'pld', BOTH)
     assert 0.1 * bound < drawn < bound
+
+
+@pytest.mark.parametrize('b', [1, 2, 3, 7, 30])
+def test_places_are_not_rounded_up(b):
+  """In fractions: m - 1 is at most kappa (1 - p)^b / p, and that is more than m - 1."""
+  kappa = fractions.Fraction((b - 1) ** (b - 1), b**b)
+  rng = np.random.default_rng(b)
+  for m in (*range(2, 40), 1000, 10**6):
+    # Probabilities at which m is just allowed, and others.
+    edge = _edge(kappa, b, m)
+    for p in (edge, math.nextafter(edge, 1), math.nextafter(edge, 0), rng.random()):
+      exact = fractions.Fraction(p)
+      allowed = math.floor(1 + kappa * (1 - exact) ** b / exact)
+      found = thinning.places(p, b)
+      assert allowed - 1 <= found <= allowed + (b == 1 and p == 1 / (allowed + 1))
+
+
+def _edge(kappa, b, m):
+  low, high = 1e-12, 1.0
+  for _ in range(80):
+    p = (low + high) / 2
+    if float(kappa) * (1 - p) ** b >= (m - 1) * p:
+      low = p
+    else:
+      high = p
+  return low
+
+
+@pytest.mark.parametrize('b', [1, 8])
+@pytest.mark.parametrize('p', [5e-324, 1e-300, 1e-17])
+def test_the_least_probabilities_are_answered(p, b):
+  """By a bound of as many places as accountants can tell from infinitely many."""
+  assert 10**12 - 1 <= thinning.places(p, b) <= 10**12
+  strategy = strategies.BandedToeplitz.square_root(20, num_bands=min(b, 8))
+  made = thinning.event(strategy, b, p, 1.0)
+  assert accountants.epsilon(made, 1e-6, 'pld', BOTH) < 1e-2

@@ -53,6 +53,7 @@ def noise_multiplier(
 
   Raises:
     ValueError: If a target is out of range, or no amount of noise keeps it.
+    dp_accounting.UnsupportedEventError: If the accountant cannot read the event.
 
   Example:
     >>> gaussian = dp_accounting.GaussianDpEvent
@@ -73,8 +74,7 @@ def noise_multiplier(
       accountant=accountant,
       relation=relation,
     )
-  except (ValueError, dp_accounting.UnsupportedEventError):
-    # Also where it reads no such event, as sampled Laplace noise.
+  except _NoneFoundError:  # Also of events without one, as sampled Laplace noise.
     return _smallest(spent, target_epsilon, 1.0, 2.0, asked.tolerance)
   return _smallest(spent, target_epsilon, start, 1.1, asked.tolerance)
 
@@ -102,6 +102,7 @@ def about_noise_multiplier(
   Raises:
     ValueError: If a target is out of range, no amount of noise keeps it, or there is no
       quick bound.
+    dp_accounting.UnsupportedEventError: If the accountant cannot read the event.
 
   Example:
     >>> gaussian = dp_accounting.GaussianDpEvent
@@ -110,6 +111,7 @@ def about_noise_multiplier(
   """
   target_epsilon = _check_target(target_epsilon, target_delta)
   event = make_event(1.0)
+  accountants.composed(event, accountant, relation)  # Whether it reads it.
   about = accountants.entry_of(accountants.choose(event, accountant, relation)).about
   if about is not None:
     asked: Callable[[float], float] = functools.cache(
@@ -118,7 +120,9 @@ def about_noise_multiplier(
     return _smallest(asked, target_epsilon, 1.0, 2.0, _NEAR)
   quick = accountants.quick_bound(event, relation)
   if quick is None:
-    raise ValueError(f'there is no quick bound of {event}; ask for noise_multiplier.')
+    raise _NoneFoundError(
+      f'there is no quick bound of {event}; ask for noise_multiplier.'
+    )
   spent = _Spent(make_event, target_delta, quick, relation)
   return _smallest(spent, target_epsilon, 1.0, 2.0, _NEAR)
 
@@ -178,6 +182,10 @@ def largest(
   return kept
 
 
+class _NoneFoundError(ValueError):
+  """No noise was found, by this accountant; another may find some."""
+
+
 class _Spent:
   """Epsilon as a function of the parameter that is looked for."""
 
@@ -205,7 +213,7 @@ class _Spent:
     if parameter not in self._known:
       most = self.accountant_for(parameter).most_asked
       if most is not None and len(self._known) >= most:
-        raise ValueError(
+        raise _NoneFoundError(
           f'the search took more than {most} epsilons, which is what the confidence of '
           f'accountant={self._accountant} is for. State the noise multiplier.'
         )
@@ -234,25 +242,27 @@ def _smallest(
   tolerance: float,
 ) -> float:
   """The least noise multiplier that keeps the target, looked for around `start`."""
-  enough = start
-  while spent(enough) > target_epsilon:
-    enough *= factor
-    if enough > _MAX_NOISE:
-      raise ValueError(
+  low = high = start
+  while spent(high) > target_epsilon:
+    low, high = high, high * factor
+    if high > _MAX_NOISE:
+      raise _NoneFoundError(
         f'target_epsilon={target_epsilon:g} is less than the accountant can show at '
         f'this delta: with noise multiplier {_MAX_NOISE:g} it says epsilon = '
-        f'{spent(enough / factor):.4g}. Raise the target, or choose another accountant.'
+        f'{spent(low):.4g}. Raise the target, or choose another accountant.'
       )
-  while spent(enough / factor) <= target_epsilon:
-    enough /= factor
-    if enough < _MIN_NOISE:
-      raise ValueError(
-        f'a noise multiplier of {enough:g} keeps target_epsilon={target_epsilon:g}; '
+  while low == high or spent(low) <= target_epsilon:
+    low, high = low / factor, low
+    if high < _MIN_NOISE:
+      raise _NoneFoundError(
+        f'a noise multiplier of {high:g} keeps target_epsilon={target_epsilon:g}; '
         'a smaller one is not looked for. Check the target.'
       )
-  root = _root(spent, target_epsilon, enough / factor, enough, tolerance)
+  root = _root(spent, target_epsilon, low, high, tolerance)
   while spent(root) > target_epsilon:
     root = math.nextafter(root * (1 + tolerance), math.inf)
+    if root >= high:  # Which is known to keep it, should answers not fall with noise.
+      return high
   return root
 
 
@@ -263,14 +273,16 @@ def _root(
   upper: float,
   tolerance: float,
 ) -> float:
-  """Where the target is just kept, in logarithms, in which both ends are finite."""
+  """Where the target is just kept, between ends of which the lower one misses it."""
+  # The ends themselves: exp(log(lower)) may be another number, and another question.
+  ends = {math.log(lower): lower, math.log(upper): upper}
+
+  def noise(log_noise: float) -> float:
+    return ends.get(log_noise, math.exp(log_noise))
 
   def gap(log_noise: float) -> float:
-    epsilon = spent(math.exp(log_noise))
-    return math.log(max(epsilon, 1e-300)) - math.log(target_epsilon)
+    epsilon = min(max(spent(noise(log_noise)), 1e-300), 1e300)
+    return math.log(epsilon) - math.log(target_epsilon)
 
-  low, high = math.log(lower), math.log(upper)
-  if gap(high) >= 0:  # exp(log(upper)) is the last digit less.
-    return upper
-  root = optimize.brentq(gap, low, high, xtol=tolerance / 4, rtol=1e-15)
-  return math.exp(root)
+  low, high = ends
+  return noise(optimize.brentq(gap, low, high, xtol=tolerance / 4, rtol=1e-15))

@@ -13,6 +13,8 @@ Claims:
   norms, and the obvious tilt, w^2 - w, has none that is smaller.
 * Second moments of L are those of enumeration, pairs of sets are drawn as often as they
   should, and bounds of squares are attained; they are smaller where sets are unknown.
+* Rounds of b-min-sep sampling that share noise are refused, by what C is; as are p and
+  b out of range.
 * Many rounds neither overflow nor lose digits; a ratio past float64 is refused.
 """
 
@@ -20,16 +22,23 @@ import collections
 import itertools
 import math
 
+import dp_accounting
 import numpy as np
 import pytest
+from dp_accounting import NeighboringRelation as Relation
 from scipy import special
 from scipy import stats
 
 from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.accountants import mixtures
+from tff_dp_aggregators.accounting.accountants import monte_carlo
 from tff_dp_aggregators.accounting.accountants import renewals
+from tff_dp_aggregators.accounting.schemas import thinning
 
+BOTH = Relation.ADD_OR_REMOVE_ONE
 # Stretch and tilt: of P, of both directions at a = 1.3 and 4, and arbitrary ones.
 STRETCHED = [(1.0, 0.0), (1.3, 0.3), (-0.3, -1.3), (4.0, 3.0), (-3.0, -4.0), (0.6, 2.0)]
 # Rounds, b, p.
@@ -492,3 +501,36 @@ def test_pairs_of_bins_are_drawn_as_often_as_enumeration_says(n, b):
   expected = np.array([weights[i, j] * (1 if i == j else 2) for i, j in pairs])
   counts = (apart < 1e-12).sum(axis=0)
   _check_frequencies(counts, size * expected / expected.sum())
+
+
+def test_rounds_that_share_noise_are_refused():
+  """Their likelihoods do not multiply, and epsilon would be too small."""
+  pair = strategies.BandedToeplitz(6, (1.0, 1.0))
+  bound = dp_accounting.GaussianDpEvent(0.5)
+  refused = (
+    (pair, 1, 'has 2 bands and a client may be drawn again 1 round'),
+    (_toeplitz(6, 5), 4, 'has 5 bands and a client may be drawn again 4 round'),
+    (strategies.BandedInverse.square_root(6, 2), 4, 'has (no|6) bands'),
+  )
+  for strategy, b, match in refused:
+    with pytest.raises(ValueError, match=match):
+      renewals.Renewals(strategy, b, 0.3, 1.0)
+    with pytest.raises(ValueError, match=match):
+      thinning.event(strategy, b, 0.3, 1.0)
+    event = events.BMinSepDpEvent(strategy, b, 0.3, 1.0, bound)
+    for ask in (accountants.epsilon, accountants.delta):
+      with pytest.raises(ValueError, match=match):
+        ask(event, 0.05, 'monte_carlo', BOTH)
+    with pytest.raises(ValueError, match=match):
+      monte_carlo.about_epsilon(event, 0.05)
+
+
+def test_a_break_out_of_range_is_refused():
+  for p in (0.0, -0.1, 1.1, math.nan):
+    for make in (renewals.Renewals, thinning.event):
+      with pytest.raises(ValueError, match='sampling_probability must be above 0'):
+        make(_toeplitz(6, 2), 2, p, 1.0)
+  for b, match in ((0, 'at least 1, got 0'), (2**70, 'at most 4611686018427387904')):
+    for make in (renewals.Renewals, thinning.event):
+      with pytest.raises(ValueError, match=match):
+        make(strategies.Identity(6), b, 0.3, 1.0)

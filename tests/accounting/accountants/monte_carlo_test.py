@@ -5,7 +5,9 @@ Claims:
 * In three rounds, of bins and of b-min-sep sampling, with correlated noise: estimates
   of both directions are those of integration; epsilon and delta are not below it, nor
   much above.
-* The same question has the same answer; each question has outcomes of its own.
+* The same question has the same answer, also if the last digit of its bound is another,
+  and on processors that add up in another order; each has outcomes of its own.
+* Bounds that are more than float64 holds are answered, by what is known without them.
 * Answers are not above the deterministic bound, and are smaller with less sampling.
 * With b = 1, b-min-sep sampling is Poisson sampling.
 * A mean that is not below delta passes as rarely as is said, whatever the outcomes; one
@@ -15,7 +17,13 @@ Claims:
 * Breaks of 10^12 rounds, little and much noise are answered, at once.
 """
 
+import contextlib
+import dataclasses
+import io
 import math
+import os
+import subprocess
+import sys
 
 import dp_accounting
 import numpy as np
@@ -155,6 +163,73 @@ def test_the_same_question_has_the_same_answer(make):
   assert accountant.get_epsilon(1e-4) == accountants.epsilon(make(), 1e-4, NAME, BOTH)
 
 
+@pytest.mark.parametrize('make', [_five_bins, _breaks])
+def test_the_last_digit_of_the_bound_changes_no_outcome(make):
+  event = make()
+  other = dataclasses.replace(event, bound=_nudged(event.bound))
+  assert other.bound != event.bound and repr(other) != repr(event)
+  for at in (1e-4, 1.0):
+    assert monte_carlo._seed(event, at, 'added') == monte_carlo._seed(
+      other, at, 'added'
+    )
+  for ask, at in ((accountants.epsilon, 1e-4), (accountants.delta, 1.0)):
+    one, two = (ask(each, at, NAME, BOTH) for each in (event, other))
+    assert one == pytest.approx(two, rel=1e-12)
+
+
+def _nudged(event):
+  """With another last digit of its Gaussians."""
+  if isinstance(event, dp_accounting.GaussianDpEvent):
+    noise = math.nextafter(event.noise_multiplier, math.inf)
+    return dp_accounting.GaussianDpEvent(noise)
+  if isinstance(event, dp_accounting.ComposedDpEvent):
+    return dp_accounting.ComposedDpEvent([_nudged(each) for each in event.events])
+  return dataclasses.replace(event, event=_nudged(event.event))
+
+
+_ASKED = """
+import sys
+from dp_accounting import NeighboringRelation as Relation
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import accountants, schemas
+strategy = strategies.BandedToeplitz.square_root(60, num_bands=7)
+# Bins of one column each have equal norms.
+equal = strategies.BandedToeplitz(60, (1.0,) * 7)
+for strategy, schema, noise in (
+  (strategy, schemas.BallsInBins(60, 20), 2.0),
+  (equal, schemas.BallsInBins(60, 60), 2.0),
+  (strategy, schemas.BMinSepSampling(60, 0.05, 10), 1.5),
+):
+  event = schemas.event(strategy, schema, noise)
+  for ask, at in ((accountants.epsilon, 1e-3), (accountants.delta, 0.5)):
+    print(repr(ask(event, at, 'monte_carlo', Relation.ADD_OR_REMOVE_ONE)))
+"""
+
+
+def _build_of_numpy():
+  with contextlib.redirect_stdout(io.StringIO()) as text:
+    np.show_config()
+  return text.getvalue().lower()
+
+
+@pytest.mark.skipif('openblas' not in _build_of_numpy(), reason='one kind of kernels')
+def test_other_processors_have_the_same_answers():
+  started = [
+    subprocess.Popen(
+      [sys.executable, '-c', _ASKED],
+      stdout=subprocess.PIPE,
+      text=True,
+      env={**os.environ, 'OPENBLAS_CORETYPE': core, 'OPENBLAS_NUM_THREADS': '1'},
+    )
+    for core in ('Prescott', 'Haswell')
+  ]
+  said = [each.communicate()[0].split() for each in started]
+  assert [each.returncode for each in started] == [0, 0]
+  one, two = (np.array(each, np.float64) for each in said)
+  assert one.shape == (6,) and np.all(one > 0)
+  np.testing.assert_allclose(one, two, rtol=1e-9)
+
+
 def test_each_question_has_outcomes_of_its_own():
   asked = [_five_bins(), _five_bins(1.0 + 1e-12), _breaks(), _breaks(p=0.2 + 1e-12)]
   other = strategies.BandedToeplitz(12, (1.0, 0.25))
@@ -279,6 +354,22 @@ def test_nothing_passes_of_too_small_a_sample_and_little_does_by_chance():
   assert not _tails(np.ones(10), 10, math.log(0.011)).passes(1.0, 0.01, log_beta)
 
 
+def test_bounds_beyond_float64_do_not_pass_and_are_answered():
+  for size in (10, 3000):
+    tails = _tails(np.full(size // 2, 1e-3), size, log_bound=800.0)
+    assert not tails.passes(1.0, 0.5, math.log(0.05))
+    assert tails.delta(1.0) == math.inf
+  # With the unit that large, what is small in it is seen.
+  tails = _tails(np.full(10, 1e-320), 3000, log_bound=700.0)
+  assert 0 < tails.delta(1.0) < 1e-15
+  strategy = strategies.BandedToeplitz.square_root(40, num_bands=8)
+  for schema in (schemas.BMinSepSampling(40, 0.1, 8), schemas.BallsInBins(40, 8)):
+    event = schemas.event(strategy, schema, 1e-3)
+    for epsilon in (0.0, 1.0):
+      assert accountants.delta(event, epsilon, NAME, BOTH) == 1.0
+    assert 1e6 < accountants.epsilon(event, 1e-6, NAME, BOTH) < 1e7
+
+
 @pytest.mark.parametrize(('delta', 'log_bound'), [(1e-3, -0.5), (1e-6, -6.5)])
 def test_samples_are_large_enough_for_what_is_below_delta(delta, log_bound):
   """In the worst case, outcomes of 0 and B, half of delta needs four times as many."""
@@ -287,7 +378,7 @@ def test_samples_are_large_enough_for_what_is_below_delta(delta, log_bound):
     monte_carlo.SHARE * delta, rel=1e-9
   )
   size = monte_carlo._size(log_bound, delta, log_beta, cells=2**28)
-  assert monte_carlo._FEWEST <= size < monte_carlo._MOST
+  assert monte_carlo.FEWEST <= size < monte_carlo.MOST
   rng, mean = np.random.default_rng(4), delta / math.exp(log_bound)
 
   def passed(times, share):
@@ -425,3 +516,66 @@ def test_little_and_much_noise_is_answered(sampling, noise):
   event = schemas.event(strategy, sampling, noise)
   bound = accountants.epsilon(event.bound, 1e-5, 'pld', BOTH)
   assert 0 <= accountants.epsilon(event, 1e-5, NAME, BOTH) <= bound
+
+
+def test_what_is_too_large_is_refused_before_it_is_begun():
+  for n, b, schema in (
+    (10_000, 10_000, schemas.BMinSepSampling(10_000, 0.001, 10_000)),
+    (10_000, 10_000, schemas.BallsInBins(10_000, 10_000)),
+    (4097, 4097, schemas.BallsInBins(4097, 4097)),
+    (20_000, 9, schemas.BallsInBins(20_000, 9)),
+  ):
+    strategy = strategies.BandedToeplitz.square_root(n, num_bands=9)
+    noise, says = 0.5, f'num_rounds={n} with {b} bins.*accountant=pld'
+    event = schemas.event(strategy, schema, noise)
+    for ask in (accountants.epsilon, accountants.delta):
+      with pytest.raises(ValueError, match=says):
+        ask(event, 1e-6, NAME, BOTH)
+    with pytest.raises(ValueError, match=says):
+      monte_carlo.about_epsilon(event, 1e-6)
+    assert 0 < accountants.epsilon(event, 1e-6, 'pld', BOTH) < math.inf
+
+
+def test_as_many_rounds_and_places_as_are_of_use_are_not_too_large(monkeypatch):
+  """Well below the limit, in the worst case of as many bands."""
+
+  def check_size(numbers, num_rounds, places, most):
+    assert num_rounds == 2048 and places >= 2048 and places <= most / 2
+    assert 2**26 / 2 < numbers < mixtures.MAX_NUMBERS / 4
+    raise KeyboardInterrupt  # It is the first thing that is done.
+
+  monkeypatch.setattr(mixtures, 'check_size', check_size)
+  strategy = strategies.BandedToeplitz.square_root(2048, num_bands=2048)
+  with pytest.raises(KeyboardInterrupt):
+    mixtures.Bins(strategy, 2048, 1.0)
+  with pytest.raises(KeyboardInterrupt):
+    renewals.Renewals(strategy, 2048, 0.1, 1.0)
+
+
+def test_other_accountants_compose_the_bound():
+  event, gaussian = _breaks(), dp_accounting.GaussianDpEvent(1.0)
+  bound, refused = event.bound, dp_accounting.UnsupportedEventError
+  for together, bounded in (
+    ([event, event], [bound, bound]),
+    ([event, gaussian], [bound, gaussian]),
+    ([event, _five_bins()], [bound, _five_bins().bound]),
+  ):
+    composed = dp_accounting.ComposedDpEvent(together)
+    expected = accountants.epsilon(
+      dp_accounting.ComposedDpEvent(bounded), 1e-5, 'pld', BOTH
+    )
+    for name in (None, 'pld'):
+      assert accountants.epsilon(composed, 1e-5, name, BOTH) == expected
+    assert accountants.choose(composed, None, BOTH) == 'pld'
+    with pytest.raises(refused, match='leave it out, or take pld. .*one alone'):
+      accountants.epsilon(composed, 1e-5, NAME, BOTH)
+    with pytest.raises(refused, match='REPLACE_ONE was asked for'):
+      accountants.epsilon(composed, 1e-5, 'pld', Relation.REPLACE_ONE)
+  # Alone, it is read as it is, unless the bound is asked for; by no exact curve.
+  assert accountants.choose(event, None, BOTH) == NAME
+  one = accountants.epsilon(event, 1e-5, 'pld', BOTH)
+  assert one == accountants.epsilon(bound, 1e-5, 'pld', BOTH)
+  with pytest.raises(refused, match='take pld or monte_carlo'):
+    accountants.epsilon(event, 1e-5, 'exact', BOTH)
+  twice = dp_accounting.SelfComposedDpEvent(event, 2)
+  assert accountants.choose(twice, None, BOTH) == 'pld'

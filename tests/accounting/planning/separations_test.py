@@ -62,6 +62,13 @@ def test_what_has_no_separation_is_refused():
     separations.best_separation(64, 1000, 50, 8.0, 1e-3, largest=1)
 
 
+@pytest.mark.slow
+def test_a_target_that_hardly_any_noise_keeps_is_refused():
+  """Who is in a round with a probability below delta needs none."""
+  with pytest.raises(ValueError, match='a smaller one is not looked for'):
+    separations.best_separation(32, 10**6, 1, 1.0, 1e-4)
+
+
 def _event_of(noise):
   """Whose bound without sampling error is some times the answer."""
   schema = schemas.BMinSepSampling.of_cohort(128, 1000, 20, 4)
@@ -115,6 +122,6 @@ def test_about_is_about():
   )
   exact = calibration.noise_multiplier(dp_accounting.GaussianDpEvent, 6.0, 1e-6)
   assert exact <= gaussian <= 1.1 * exact
-  with pytest.raises(TypeError, match='one alone; got GaussianDpEvent'):
+  with pytest.raises(dp_accounting.UnsupportedEventError, match='one alone'):
     monte_carlo.about_epsilon(dp_accounting.GaussianDpEvent(1.0), 1e-6)
   assert monte_carlo.about_epsilon(_event_of(0.0), 1e-6) == math.inf

@@ -154,6 +154,19 @@ def test_output_file_is_written_whole_and_never_overwritten(tmp_path):
       2,
       '--ledger=/nowhere: No',
     ),
+    *(
+      (
+        ('--mechanism=gaussian', '--num_rounds=60', '--target_epsilon=6')
+        + ('--target_delta=1e-4', '--accountant=monte_carlo', *sampling),
+        2,
+        '--accountant=monte_carlo does not read this event; leave it out, or take ',
+      )
+      for sampling in (
+        ('--sampling=random_allocation', '--rounds_of_a_client=4'),
+        ('--sampling=poisson', '--sampling_probability=0.1'),
+        ('--min_separation=10',),
+      )
+    ),
     (
       (*GBOARD, '--noise_multiplier=1', '--target_epsilon=1'),
       1,

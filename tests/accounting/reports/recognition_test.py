@@ -6,7 +6,9 @@ import dp_accounting
 import numpy as np
 import pytest
 
+from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.reports import recognition
 from tff_dp_aggregators.accounting.reports import statement
 
@@ -88,3 +90,19 @@ def test_a_guarantee_by_prv_has_it_of_the_tightest():
   )
   assert by_prv['accountant'] == 'prv'
   assert by_prv['recognised'] == by_pld['recognised']
+
+
+def test_drawn_points_have_to_be_right_all_at_once():
+  """What is said with a probability each is said of all but for their sum."""
+  strategy = strategies.BandedToeplitz.square_root(8, num_bands=2)
+  event = schemas.event(strategy, schemas.BMinSepSampling(8, 0.3, 2), 1.0)
+  relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+  drawn = accountants.composed(event, 'monte_carlo', relation)
+  deltas = recognition._DRAWN_DELTAS
+  points = [(drawn.get_epsilon(float(delta)), float(delta)) for delta in deltas]
+  doubts = [drawn.doubt(float(delta)) for delta in deltas]
+  # For one of 64 questions, in units of delta.
+  assert doubts == pytest.approx([0.01 * delta / 64 for delta in deltas], rel=1e-9)
+  found = recognition.of_event({}, event, relation, None, math.inf)
+  assert found == pytest.approx(recognition.of_points(points) + sum(doubts), rel=1e-9)
+  assert 0.01 < found < 0.5

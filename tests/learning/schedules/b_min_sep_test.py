@@ -260,3 +260,12 @@ def test_it_is_the_schedule_of_its_schema_and_survives_json():
   assert again == schedule
   for this_round in range(12):
     np.testing.assert_array_equal(again.cohort(this_round), schedule.cohort(this_round))
+
+
+def test_numbers_beyond_64_bits_are_refused():
+  for b in (2**62 + 1, 2**64, 2**70):
+    with pytest.raises(ValueError, match='min_separation must be at most 46116860184'):
+      schedules.BMinSep(schemas.BMinSepSampling(9, 0.1, b), num_clients=8, seed=1)
+  b = 2**62
+  rare = schedules.BMinSep(schemas.BMinSepSampling(9, 0.1, b), num_clients=8, seed=1)
+  assert all(len(rare.cohort(each)) == 0 for each in range(9))

@@ -31,6 +31,7 @@ are two kinds, both with a bound on what an outcome adds, for any a > 1:
 """
 
 import abc
+import functools
 import math
 from typing import NamedTuple, Union
 
@@ -38,9 +39,35 @@ import numpy as np
 from scipy import special
 
 from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import bands
 
+# Numbers that are held at once at most, 4 GiB of them: some 6,000 rounds and places.
+MAX_NUMBERS = 2**29
+# With more, an outcome takes too long.
+MAX_BINS = 4096
 # Cells of a batch of outcomes.
 _BATCH = 2**22
+
+
+def check_size(numbers: int, num_rounds: int, places: int, most: float) -> None:
+  """Refuses what would take all memory, or hours, before it does.
+
+  Args:
+    numbers: That are to be held at once.
+    num_rounds: For the message.
+    places: Bins or rounds of a break that are looked at.
+    most: Of the places.
+
+  Raises:
+    ValueError: If the numbers are more than `MAX_NUMBERS`, or the places than `most`.
+  """
+  if numbers > MAX_NUMBERS or places > most:
+    raise ValueError(
+      f'accountant=monte_carlo is for up to {MAX_BINS} bins and {MAX_NUMBERS:.3g} '
+      f'numbers held at once; num_rounds={num_rounds} with {places} bins, or rounds of '
+      f'a break, would take {numbers:.3g}. Take accountant=pld, which has a bound '
+      'without drawn outcomes for any number of rounds.'
+    )
 
 
 def bins_of(strategy: strategies.Strategy, num_bins: int) -> np.ndarray:
@@ -275,15 +302,35 @@ class Bins(Mixture):
       strategy: Its strategy matrix C.
       num_bins: Bins, b.
       noise: Standard deviation of z over the clip norm.
+
+    Raises:
+      TypeError: If the bins are no whole number.
+      ValueError: If they are out of range, or too many for memory, as rounds may be.
     """
+    bands.check_cycle('num_bins', num_bins)
+    rounds = strategy.num_rounds
+    columns = min(num_bins, rounds)
+    # C twice, its sums twice; inner products, their root and what that is made of.
+    numbers = 2 * rounds**2 + 2 * rounds * columns + 6 * columns**2
+    check_size(numbers, rounds, columns, MAX_BINS)
     added = bins_of(strategy, num_bins) / noise
     self._products = added.T @ added
     self._norms = self._products.diagonal().copy()
-    values, vectors = np.linalg.eigh(self._products)
-    self._factor = (vectors * np.sqrt(np.maximum(values, 0.0))).T
+    self._added = added
     self._empty = num_bins - len(self._norms)
     self._num_bins = num_bins
     self.cells = len(self._norms)
+
+  @functools.cached_property
+  def _root(self) -> np.ndarray:
+    """The symmetric root of the inner products.
+
+    Of all roots, it alone moves no more than the columns do, in proportion, also where
+    some are nearly the same: outcomes are those of any machine, to round-off.
+    """
+    reduced = np.linalg.qr(self._added, mode='r')
+    _, values, vectors = np.linalg.svd(reduced)
+    return np.asarray((vectors.T * values) @ vectors)
 
   def log_moment(self, tilt: float) -> float:
     """The mean over all bins."""
@@ -320,7 +367,7 @@ class Bins(Mixture):
     return np.log(total) + largest - math.log(self._num_bins)
 
   def _noise(self, rng: np.random.Generator, size: int) -> np.ndarray:
-    return rng.standard_normal((size, self.cells)) @ self._factor
+    return rng.standard_normal((size, self.cells)) @ self._root
 
   def draw(
     self, rng: np.random.Generator, size: int, stretch: float, tilt: float

@@ -14,7 +14,8 @@ may be wrong counts in delta: with probability at most beta, what chooses its no
 
 * **Search.** Calibration asks for many noise multipliers and keeps one that passed.
   Each is looked at with outcomes of its own, and beta is for `MOST_ASKED` questions of
-  two directions together, `SHARE` of delta.
+  two directions together, `SHARE` of delta. Who calibrates several plans and keeps one
+  has made several searches, each with a confidence of its own.
 * **Epsilon.** The x_i fall with epsilon, so what passes at one passes at all above it.
   Let e be the largest epsilon of a grid whose delta is really too large: a result that
   is too small has passed at e, so one beta is enough for all epsilons.
@@ -26,11 +27,16 @@ may be wrong counts in delta: with probability at most beta, what chooses its no
   the direction that tells Q from P is bounded by `light_tails` instead, from how often
   losses that are not rare are exceeded; so it mostly is the smaller one of both.
 
-The seed is a hash of what is asked, so the same question has the same answer, on any
-machine to round-off.
+The seed is a hash of what is asked: the kind of event, the checksum of its strategy,
+its numbers, epsilon or delta. What processors round in ways of their own, as inner
+products of columns, is not in it, and moves outcomes by round-off alone. So the same
+question has the same answer on any machine, to some 1e-12; or, should an outcome then
+decide otherwise whether a point of a grid passes, to a step of it, 0.2% of epsilon or
+delta.
 """
 
 import collections
+import dataclasses
 import hashlib
 import math
 from typing import Any, Callable, NamedTuple, Optional
@@ -55,12 +61,15 @@ MOST_ASKED, SHARE = 64, 0.01
 _TIMES, _MORE_TIMES, _CELLS = 3.0, 12.0, 2**28
 # Bets, over 1 / B.
 _LAMBDAS = 2.0 ** -np.arange(12)
-_FEWEST, _MOST = 2**15, 2**21
+FEWEST, MOST = 2**15, 2**21
 # So many where other bounds will do.
 _MOST_ADDED = 2**18
 _PILOT, _PILOTS = 2**12, 4
 # Ratio of neighbouring points of the grid of epsilons, less 1.
 _STEP = 1 / 512
+# Sizes of samples and log(a - 1) of proposals are rounded to so many steps of 1, as
+# another last digit of theirs would draw other outcomes.
+_SIZES, _PROPOSALS = 64, 512
 _REMOVED, _ADDED = 'removed', 'added'
 _LEAST_EPSILON = 1e-3
 # Answers, by question: a report asks the same ones several times.
@@ -83,28 +92,34 @@ class Tails(NamedTuple):
   size: int
   log_bound: float
 
-  def outcomes(self, epsilon: float) -> np.ndarray:
+  def outcomes(self, epsilon: float, log_unit: float = 0.0) -> np.ndarray:
     """Those of what is averaged that are not 0.
 
     Args:
       epsilon: Not less than the least one.
+      log_unit: Logarithm of the number in which they are measured.
     """
     above = int(np.searchsorted(-self.losses, -epsilon))
-    each = -np.expm1(epsilon - self.losses[:above])
-    return np.asarray(each * np.exp(self.log_weights[:above]))
+    logs = np.log(-np.expm1(epsilon - self.losses[:above]))
+    logs += self.log_weights[:above] - log_unit
+    with np.errstate(over='ignore'):  # Infinite if it is more than float64 holds.
+      return np.asarray(np.exp(logs))
 
   def delta(self, epsilon: float) -> float:
-    """The estimate."""
+    """The estimate; infinite if it is more than float64 holds."""
     return float(self.outcomes(epsilon).sum()) / self.size
 
   def passes(self, epsilon: float, delta: float, log_beta: float) -> bool:
     """Whether the mean is below `delta`; wrongly with probability exp(log_beta)."""
     # Rounding moves an outcome above its bound by a hair.
-    bound = math.exp(self.log_bound) * (1 + 1e-9)
-    if bound <= delta:
+    log_bound = self.log_bound + 1e-9
+    log_mean = math.log(delta) - log_bound
+    if log_mean >= 0:
       return True
-    outcomes = self.outcomes(epsilon) / bound
-    mean = delta / bound
+    mean = math.exp(log_mean)
+    if mean == 0:  # Of a bound beyond float64: it would take as many outcomes.
+      return False
+    outcomes = self.outcomes(epsilon, log_bound)
     logs = np.array(
       [
         float(np.log1p(each * (mean - outcomes)).sum())
@@ -135,7 +150,7 @@ def best_proposal(
     method='bounded',
     options={'xatol': 1e-3},
   )
-  best = stretched(float(found.x))
+  best = stretched(round(float(found.x) * _PROPOSALS) / _PROPOSALS)
   squared = mixtures.Squared()
   if removed and squared.log_bound(mixture, epsilon) < best.log_bound(mixture, epsilon):
     return squared
@@ -190,7 +205,9 @@ class MonteCarloAccountant(parts.Accountant):
   ) -> Optional[Any]:
     found = super()._maybe_compose(event, count, False)
     if found is None:
-      together = [*self._composed, dp_accounting.SelfComposedDpEvent(event, count)]
+      # Whether an event is supported is asked with a count of 0.
+      once = dp_accounting.SelfComposedDpEvent(event, max(count, 1))
+      together = [*self._composed, once]
       read = parts.parts(
         dp_accounting.ComposedDpEvent(together), self.neighboring_relation
       )
@@ -205,6 +222,14 @@ class MonteCarloAccountant(parts.Accountant):
   def get_epsilon(self, target_delta: float) -> float:
     """Smallest epsilon at `target_delta`, which has the confidence in it."""
     return self._remembered('epsilon', target_delta, self._get_epsilon)
+
+  def doubt(self, target_delta: float) -> float:
+    """Probability that `get_epsilon` returns too small a number: of both directions.
+
+    Args:
+      target_delta: As for `get_epsilon`.
+    """
+    return 2 * math.exp(_log_beta(target_delta))
 
   def get_delta(self, target_epsilon: float) -> float:
     """Smallest delta at `target_epsilon`, with the confidence in it."""
@@ -247,7 +272,8 @@ class MonteCarloAccountant(parts.Accountant):
     rng = np.random.default_rng(_seed(event, target_epsilon, _REMOVED))
     proposal = best_proposal(mixture, True, target_epsilon)
     pilot = draw(mixture, rng, _PILOT, proposal, target_epsilon)
-    aim = max(pilot.delta(target_epsilon), math.exp(pilot.log_bound) / _MOST)
+    least = math.exp(min(pilot.log_bound - math.log(MOST), 0.0))
+    aim = max(pilot.delta(target_epsilon), least)
     removed = _delta(mixture, rng, proposal, target_epsilon, min(aim, 0.5))
     # Less than that is as good as nothing.
     rng = np.random.default_rng(_seed(event, target_epsilon, _ADDED))
@@ -273,7 +299,7 @@ def about_epsilon(event: dp_accounting.DpEvent, delta: float) -> float:
     delta: At which.
 
   Raises:
-    TypeError: If the event is of another kind.
+    dp_accounting.UnsupportedEventError: If the event is not one of them, alone.
 
   Example:
     >>> from tff_dp_aggregators import strategies
@@ -283,19 +309,15 @@ def about_epsilon(event: dp_accounting.DpEvent, delta: float) -> float:
     >>> round(about_epsilon(event, 1e-3))
     5
   """
-  if isinstance(event, dp_accounting.NonPrivateDpEvent):
-    return math.inf
-  if not isinstance(event, (events.BallsInBinsDpEvent, events.BMinSepDpEvent)):
-    raise TypeError(
-      f'about_epsilon is for {MonteCarloAccountant.reads.rstrip(",")}; got '
-      f'{type(event).__name__}.'
-    )
-  known = pld.PldAccountant(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
-  certain = known.compose(event.bound).get_epsilon(delta)
+  relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+  one = MonteCarloAccountant(relation).compose(event)._event()
+  if not isinstance(one, (events.BallsInBinsDpEvent, events.BMinSepDpEvent)):
+    return float(one)
+  certain = pld.PldAccountant(relation).compose(one.bound).get_epsilon(delta)
   if not math.isfinite(certain) or certain <= _LEAST_EPSILON:
     return certain
-  rng = np.random.default_rng(_seed(event, delta, 'about'))
-  return _about(_mixture(event), rng, delta, certain)
+  rng = np.random.default_rng(_seed(one, delta, 'about'))
+  return _about(_mixture(one), rng, delta, certain)
 
 
 def _log_beta(delta: float) -> float:
@@ -304,8 +326,9 @@ def _log_beta(delta: float) -> float:
 
 def _size(log_bound: float, delta: float, log_beta: float, cells: int) -> int:
   unit = math.exp(min(log_bound, 0.0)) * -log_beta / delta
-  wanted = max(_TIMES * unit, min(_MORE_TIMES * unit, _CELLS / cells))
-  return int(min(max(wanted, _FEWEST), _MOST))
+  wanted = max(_TIMES * unit, min(_MORE_TIMES * unit, _CELLS / cells), FEWEST)
+  rounded = 2 ** (math.ceil(math.log2(wanted) * _SIZES) / _SIZES)
+  return min(math.ceil(rounded), MOST)
 
 
 def _least_delta(tails: Tails, epsilon: float, log_beta: float) -> float:
@@ -333,8 +356,14 @@ def _mixture(event: events.MixtureDpEvent) -> mixtures.Mixture:
   )
 
 
-def _seed(event: dp_accounting.DpEvent, at: float, side: str) -> int:
-  asked = f'{event!r} {at!r} {side}'
+def _seed(event: Any, at: float, side: str) -> int:
+  # Not its bound, in which there are inner products.
+  about = {
+    field.name: getattr(event, field.name)
+    for field in dataclasses.fields(event)
+    if field.name not in ('strategy', 'bound')
+  }
+  asked = f'{type(event).__name__} {about} {float(at)!r} {side}'
   return int.from_bytes(hashlib.sha256(asked.encode()).digest()[:16], 'big')
 
 
@@ -422,7 +451,7 @@ def _line(
 ) -> Optional[light_tails.Line]:
   """A bound on losses of Q, of so many outcomes as make delta small at epsilon."""
   pilot = -mixture.ratios_of_nobody(rng, _PILOT)
-  size = _FEWEST
+  size = FEWEST
   while size < _MOST_ADDED and (
     light_tails.predicted(pilot, size, epsilon, log_beta) > log_delta - 1
   ):
@@ -466,7 +495,7 @@ def _rest(
   removed: bool,
   epsilon: float,
   passes: tuple[float, float],
-  most: int = _MOST,
+  most: int = MOST,
 ) -> float:
   """Logarithm of the outcomes that bets need, over as many as there may be."""
   delta, log_beta = passes
@@ -490,7 +519,10 @@ def _reached(
     return epsilon
   if rest(certain) >= 0:
     return certain
-  return float(optimize.brentq(rest, epsilon, certain, rtol=1e-3))
+  found = float(optimize.brentq(rest, epsilon, certain, rtol=1e-3))
+  while rest(found) > 0 and found < certain:  # It may end on either side.
+    found *= 1 + _STEP
+  return min(found, certain)
 
 
 def _about(

@@ -140,6 +140,15 @@ class Accountant(dp_accounting.PrivacyAccountant):
         found.append((part, count))
     return found
 
+  def doubt(self, target_delta: float) -> float:
+    """Probability that what `get_epsilon` returns is too small; 0 unless it is drawn.
+
+    Args:
+      target_delta: As for `get_epsilon`, of whose delta it is a part already.
+    """
+    del target_delta
+    return 0.0
+
   @abc.abstractmethod
   def _can_read(self, part: dp_accounting.DpEvent) -> bool:
     """Whether the accountant knows what this part means."""

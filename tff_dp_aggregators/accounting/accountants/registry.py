@@ -36,6 +36,7 @@ from typing import Callable, Optional
 import dp_accounting
 from dp_accounting import NeighboringRelation as Relation
 
+from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting.accountants import closed_forms
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.accountants import monte_carlo
@@ -77,6 +78,8 @@ class Entry:
     about: From an event and delta to about the epsilon, which nobody vouches for: where
       searches start, instead of at the quick bound's answer.
     most_asked: Epsilons that one search may ask for, if its confidence is for so many.
+    reads_bounds: Whether it reads b-min-sep sampling by its bound, where it is asked
+      for, or where nothing else reads all that ran; only if its words are of a bound.
     beside: Accountants whose epsilons a report lists beside this one's, where they
       read the event.
     in_guarantee: Whether a report's guarantee has a field `epsilon_<name>`.
@@ -95,6 +98,7 @@ class Entry:
   is_drawn: bool = False
   about: Optional[Callable[[dp_accounting.DpEvent, float], float]] = None
   most_asked: Optional[int] = None
+  reads_bounds: bool = False
   beside: tuple[str, ...] = _BESIDE
   in_guarantee: bool = False
   checked_by: Optional[str] = None
@@ -164,6 +168,7 @@ register(
     title='privacy loss distributions',
     rank=1,
     is_numerical=True,
+    reads_bounds=True,
     beside=(QUICK_BOUND,),  # zCDP says nothing of samples.
     in_guarantee=True,
   )
@@ -212,7 +217,9 @@ register(
     f'probability of {monte_carlo.SHARE:.0%} of delta, counted in delta '
     '(arXiv:2412.16802, 2602.09338)',
     keeps='monte_carlo: the distribution of what an outcome gives away, as it is found '
-    'in drawn outcomes, and that they may mislead as a part of delta',
+    f'in drawn outcomes ({monte_carlo.FEWEST:,} to {monte_carlo.MOST:,} for an answer, '
+    'from a seed that the question gives, so that anybody draws the same), and that '
+    'they may mislead as a part of delta',
     title='Monte Carlo',
     rank=3,  # Asked where nothing else reads the event.
     tolerance=4e-3,
@@ -252,13 +259,16 @@ def composed(
     ValueError: If the accountant is unknown, or a parameter of the event out of range.
     dp_accounting.UnsupportedEventError: If it cannot read the event.
   """
-  made = entry_of(choose(event, accountant, relation)).make(relation)
-  for part, count in parts.parts(event, relation):
+  entry = entry_of(choose(event, accountant, relation))
+  made = entry.make(relation)
+  for part, count in parts.parts(_as_read(entry, event, relation), relation):
     try:
       made.compose(part, count)
     except dp_accounting.UnsupportedEventError as e:
       others = [
-        each.name for each in ACCOUNTANTS.values() if each.can_read(event, relation)
+        each.name
+        for each in ACCOUNTANTS.values()
+        if each.can_read(_as_read(each, event, relation), relation)
       ]
       if accountant is None or not others:
         raise
@@ -267,6 +277,17 @@ def composed(
         f'{" or ".join(others)}. {e}'
       ) from e
   return made
+
+
+def _as_read(
+  entry: Entry, event: dp_accounting.DpEvent, relation: Relation
+) -> dp_accounting.DpEvent:
+  """The event, or the bound of a mixture for an accountant that is asked for it."""
+  if not entry.reads_bounds or entry.can_read(event, relation):
+    return event
+  parts.parts(event, relation)  # Its bound may be valid where the event is not.
+  bound = events.with_bounds(event)
+  return bound if entry.can_read(bound, relation) else event
 
 
 def epsilon(

@@ -14,6 +14,7 @@ from scipy import sparse
 from scipy import special
 
 from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import bands
 from tff_dp_aggregators.accounting.accountants import mixtures
 from tff_dp_aggregators.accounting.accountants import renewal_pairs
 
@@ -33,25 +34,25 @@ def inner_products(strategy: strategies.Strategy) -> np.ndarray:
     At t and d, that of columns t and t - d; 0 where there is none.
   """
   matrix = np.abs(strategy.materialize())
-  rounds, bands = len(matrix), _bands(strategy)
-  found = np.zeros((rounds, bands))
-  width = max(bands, _BLOCK)
+  rounds, num_bands = len(matrix), _bands(strategy)
+  found = np.zeros((rounds, num_bands))
+  width = max(num_bands, _BLOCK)
   for start in range(0, rounds, width):
-    first = max(start - bands + 1, 0)
-    rows = slice(start, min(start + width + bands - 1, rounds))
+    first = max(start - num_bands + 1, 0)
+    rows = slice(start, min(start + width + num_bands - 1, rounds))
     products = (
       matrix[rows, start : start + width].T @ matrix[rows, first : start + width]
     )
     t, u = np.indices(products.shape)
     t, lag = t + start, t + start - (u + first)
-    near = (lag >= 0) & (lag < bands)
+    near = (lag >= 0) & (lag < num_bands)
     found[t[near], lag[near]] = products[near]
   return found
 
 
 def _bands(strategy: strategies.Strategy) -> int:
-  bands: Any = getattr(strategy, 'num_bands', strategy.num_rounds)
-  return int(min(bands, strategy.num_rounds))
+  num_bands: Any = getattr(strategy, 'num_bands', strategy.num_rounds)
+  return int(min(num_bands, strategy.num_rounds))
 
 
 class Renewals(mixtures.Mixture):
@@ -76,8 +77,19 @@ class Renewals(mixtures.Mixture):
       min_separation: The b.
       probability: The p, in (0, 1].
       noise: Standard deviation of z over the clip norm.
+
+    Raises:
+      TypeError: If the separation is not whole.
+      ValueError: If rounds so far apart share noise, a number is out of range, or
+        rounds and separation are too large for memory.
     """
-    rounds = strategy.num_rounds
+    bands.check_break(min_separation, probability)
+    rounds, free = strategy.num_rounds, min(min_separation, strategy.num_rounds + 1)
+    # C three times; its inner products and their indices; `renewal_pairs`.
+    numbers = 3 * rounds**2 + 12 * rounds * _bands(strategy)
+    numbers += 2 * (rounds + free) * free + 6 * free**2
+    mixtures.check_size(numbers, rounds, free, math.inf)
+    bands.check_groups(strategy, min_separation)
     self._lags = inner_products(strategy) / noise**2
     self._norms = self._lags[:, 0].copy()
     self._blocks = _blocks(np.abs(strategy.materialize()) / noise, _bands(strategy))
@@ -221,30 +233,32 @@ class Renewals(mixtures.Mixture):
     return self._outcomes(noise, self._pairs.draw(rng, size), 1.0)
 
 
-def _blocks(columns: np.ndarray, bands: int) -> list[tuple[slice, slice, np.ndarray]]:
+def _blocks(
+  columns: np.ndarray, num_bands: int
+) -> list[tuple[slice, slice, np.ndarray]]:
   """Groups of columns of a banded matrix, the rows that they are in, and these parts.
 
   Args:
     columns: Shape [num_rounds, num_rounds].
-    bands: From the diagonal down.
+    num_bands: From the diagonal down.
 
   Returns:
     The parts are transposed.
   """
-  rounds, width = len(columns), max(bands, _BLOCK)
+  rounds, width = len(columns), max(num_bands, _BLOCK)
   made = []
   for start in range(0, rounds, width):
     some = slice(start, min(start + width, rounds))
-    rows = slice(start, min(start + width + bands - 1, rounds))
+    rows = slice(start, min(start + width + num_bands - 1, rounds))
     made.append((some, rows, np.ascontiguousarray(columns[rows, some].T)))
   return made
 
 
 def _symmetric(lags: np.ndarray) -> sparse.csr_matrix:
   """All inner products of columns, of those by distance."""
-  rounds, bands = lags.shape
-  t = np.repeat(np.arange(rounds), bands)
-  u = t - np.tile(np.arange(bands), rounds)
+  rounds, num_bands = lags.shape
+  t = np.repeat(np.arange(rounds), num_bands)
+  u = t - np.tile(np.arange(num_bands), rounds)
   values, below = lags.ravel(), u < t
   values, t, u, below = (each[u >= 0] for each in (values, t, u, below))
   rows, columns = np.append(t, u[below]), np.append(u, t[below])

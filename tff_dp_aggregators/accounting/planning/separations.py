@@ -31,7 +31,10 @@ def best_separation(
 ) -> schemas.BMinSepSampling:
   """The b-min-sep sampling whose strategy with as many bands has about the least RMSE.
 
-  Separations are powers of 2, from 2 on.
+  Separations are powers of 2, from 2 on. About, as a few outcomes say of each how much
+  noise it needs, which nobody vouches for: the noise of the one that is returned is to
+  be calibrated, by a search whose outcomes are others, and whose confidence is for that
+  search alone. If two are nearly as good, the other may have been the better one.
 
   Args:
     num_rounds: Rounds in all.
@@ -44,8 +47,8 @@ def best_separation(
 
   Raises:
     TypeError: If a number is not whole.
-    ValueError: If an argument is out of range, clients cannot be in so many rounds, or
-      the mechanism has no bands.
+    ValueError: If an argument is out of range, clients cannot be in so many rounds, the
+      mechanism has no bands, or no or hardly any noise keeps the target.
 
   Example:
     >>> sampling = best_separation(32, 1000, 50, 8.0, 1e-4)

@@ -12,7 +12,6 @@ from typing import Any, Optional
 
 import dp_accounting
 import numpy as np
-from dp_accounting import privacy_accountant
 
 from tff_dp_aggregators.accounting import accountants
 
@@ -25,15 +24,18 @@ _DRAWN_DELTAS = (*np.logspace(-4, -1, 4), *np.linspace(0.2, 0.9, 8))
 
 
 def of(
-  accountant: privacy_accountant.PrivacyAccountant,
+  accountant: Any,
   mu: Optional[float],
   pure_epsilon: float,
   is_drawn: bool = False,
 ) -> float:
   """The largest part that is recognised with `FALSE_ALARMS`; 1 without a guarantee.
 
+  It is the least that any point of the privacy curve gives, so all of them have to be
+  right: where they are drawn, the probabilities that one is not are added to it.
+
   Args:
-    accountant: That composed everything.
+    accountant: That composed everything, one of `accountants`.
     mu: If all of it is mu-Gaussian-DP; then nothing else is looked at.
     pure_epsilon: With delta 0; may be infinite.
     is_drawn: Whether the accountant draws outcomes for each answer.
@@ -49,13 +51,15 @@ def of(
   """
   if mu is not None:
     return of_gaussian(mu)
-  points = [(pure_epsilon, 0.0)]
+  points, doubt = [(pure_epsilon, 0.0)], 0.0
   for delta in map(float, _DRAWN_DELTAS if is_drawn else _DELTAS):
     try:
       points.append((accountant.get_epsilon(delta), delta))
     except ValueError:
       continue  # Where it has no answer; fewer points are a bound as well.
-  return of_points(points)
+    if is_drawn:
+      doubt += accountant.doubt(delta)
+  return min(of_points(points) + doubt, 1.0)
 
 
 def of_event(
@@ -65,7 +69,7 @@ def of_event(
   mu: Optional[float],
   pure_epsilon: float,
 ) -> float:
-  """`of` the accountant with the smallest epsilons, whichever was asked for.
+  """`of` the tightest accountant, or one that was asked for outcomes if that is less.
 
   Args:
     composed: Accountants by name that have composed the event.
@@ -74,10 +78,13 @@ def of_event(
     mu: As for `of`.
     pure_epsilon: As for `of`.
   """
-  name = accountants.tightest(event, relation)
-  accountant = composed.get(name) or accountants.composed(event, name, relation)
-  is_drawn = accountants.ACCOUNTANTS[name].is_drawn
-  return of(accountant, mu, pure_epsilon, is_drawn)
+  drawn = [name for name in composed if accountants.ACCOUNTANTS[name].is_drawn]
+  shares = []
+  for name in dict.fromkeys([accountants.tightest(event, relation), *drawn]):
+    accountant = composed.get(name) or accountants.composed(event, name, relation)
+    is_drawn = accountants.ACCOUNTANTS[name].is_drawn
+    shares.append(of(accountant, mu, pure_epsilon, is_drawn))
+  return min(shares)
 
 
 def of_gaussian(mu: float) -> float:

@@ -43,6 +43,7 @@ from dp_accounting import NeighboringRelation as Relation
 
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import bands
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting.accountants import mixtures
 
@@ -88,9 +89,9 @@ class Split:
       parts.append(dp_accounting.GaussianDpEvent(noise_multiplier / self.shared**0.5))
     if own > 0:
       one = dp_accounting.GaussianDpEvent(noise_multiplier / math.sqrt(own))
-      known = self.num_places == 1
+      known, places = self.num_places == 1, min(self.num_places, bands.MAX_PLACES)
       parts.append(
-        one if known else events.AllocatedDpEvent(self.num_places, self.num_steps, one)
+        one if known else events.AllocatedDpEvent(places, self.num_steps, one)
       )
     return parts[0] if len(parts) == 1 else dp_accounting.ComposedDpEvent(parts)
 
@@ -109,10 +110,15 @@ def event(
     num_bins: Bins, b; more than rounds leave some clients out.
     noise_multiplier: Standard deviation of z over the clip norm, above 0.
 
+  Raises:
+    TypeError: If the bins are no whole number.
+    ValueError: If they are out of range.
+
   Example:
     >>> event(strategies.Identity(6), num_bins=3, noise_multiplier=2.0).num_places
     3
   """
+  bands.check_cycle('cycle_length', num_bins)
   bound = best_split(strategy, num_bins, noise_multiplier).event(noise_multiplier)
   if strategy == strategies.Identity(strategy.num_rounds):
     return bound
@@ -183,8 +189,7 @@ def _splits(strategy: strategies.Strategy, num_bins: int) -> tuple[Split, ...]:
   found: list[Split] = []
   for separation in _separations(strategy, num_bins):
     places = num_bins // separation
-    lags = separation * np.arange(1, places)
-    shared = float(by_lag[lags].max()) if len(lags) else 0.0
+    shared = _largest_shared(by_lag, separation, num_bins)
     if shared > 0:
       shared = min(shared + _ROUND_OFF * largest, largest)
     steps = min(places, -(-num_rounds // separation))
@@ -219,8 +224,8 @@ def _separations(strategy: strategies.Strategy, num_bins: int) -> list[int]:
   """From 1 to all bins, in equal ratios, and the bands of C."""
   doubled = [2**i for i in range(num_bins.bit_length())]
   between = [3 * 2**i for i in range(num_bins.bit_length())]
-  bands = getattr(strategy, 'num_bands', 1)
-  known = {*doubled, *between, int(min(bands, num_bins)), num_bins}
+  num_bands = getattr(strategy, 'num_bands', 1)
+  known = {*doubled, *between, int(min(num_bands, num_bins)), num_bins}
   return sorted(each for each in known if each <= num_bins)
 
 
@@ -230,15 +235,27 @@ def _inner_products(
   """Squared norms of what bins add, and the largest inner product at each lag.
 
   Returns:
-    Of shapes [bins with rounds] and [num_bins]; bins are in a circle, so that lags d
-    and num_bins - d are the same.
+    Both of shape [bins with rounds]; at larger lags there is none. Lag 0 is left out.
   """
   added = mixtures.bins_of(strategy, num_bins)
   size = added.shape[1]
   products = added.T @ added
-  by_lag = np.zeros(num_bins)
-  for lag in range(1, size):
-    largest = float(products.diagonal(lag).max())
-    by_lag[lag] = max(by_lag[lag], largest)
-    by_lag[num_bins - lag] = max(by_lag[num_bins - lag], largest)
+  by_lag = np.array([0.0, *(products.diagonal(lag).max() for lag in range(1, size))])
   return products.diagonal().copy(), by_lag
+
+
+def _largest_shared(by_lag: np.ndarray, separation: int, num_bins: int) -> float:
+  """Largest inner product of two bins of a set, those of a circle that are w apart.
+
+  Args:
+    by_lag: Of two bins that have rounds, by the difference of their numbers.
+    separation: Of the bins of a set, w; they are floor(num_bins / w).
+    num_bins: Bins in all.
+  """
+  lags = np.arange(1, len(by_lag))
+  # Counted from the one or from the other bin, a multiple of w, and of places - 1 w.
+  farthest = (num_bins // separation - 1) * separation
+  one = (lags % separation == 0) & (lags <= farthest)
+  nearest = min(num_bins - farthest, len(by_lag))
+  other = ((num_bins - lags) % separation == 0) & (lags >= nearest)
+  return float(by_lag[1:][one | other].max(initial=0.0))

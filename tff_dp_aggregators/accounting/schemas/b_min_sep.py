@@ -7,6 +7,7 @@ import dp_accounting
 from dp_accounting import NeighboringRelation as Relation
 
 from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import bands
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting.schemas import base
@@ -159,7 +160,7 @@ class BMinSep(base.Allocation[BMinSepSampling]):
     Raises:
       ValueError: If they do.
     """
-    base.check_groups(strategy, schema.min_separation, self.separation)
+    bands.check_groups(strategy, schema.min_separation, self.separation)
 
   def allocated(
     self,

@@ -7,17 +7,15 @@ reports, programs and comparisons have for it. `registry` lists the kinds.
 
 import abc
 import dataclasses
-import math
 from typing import Any, Callable, ClassVar, Generic, Optional, Protocol, TypeVar, Union
 
 import dp_accounting
-import numpy as np
 from dp_accounting import NeighboringRelation as Relation
 
 from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import bands
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import noises
-from tff_dp_aggregators.strategies import registry as strategy_registry
 
 # Neighbouring relations by the names that flags and reports have for them.
 ADJACENCIES = {
@@ -359,7 +357,7 @@ class Sampling(Kind[S]):
     Raises:
       ValueError: If it is correlated, so that sampling does not help.
     """
-    check_groups(strategy, self.groups(schema), self.separation)
+    bands.check_groups(strategy, self.groups(schema), self.separation)
 
   def event(
     self,
@@ -487,83 +485,6 @@ class Allocation(Kind[S]):
     return (all_of_it, *(nothing for _ in range(schema.num_rounds - 1)))
 
 
-def name_of(strategy: strategies.Strategy) -> str:
-  """What --mechanism calls a strategy; what files call it if it has no name there."""
-  kind = strategy_registry.kind_of(strategy)
-  return strategy.kind if kind is None else kind.name
-
-
-def check_groups(
-  strategy: strategies.Strategy, groups: int, separation: str = ''
-) -> None:
-  """Checks that rounds which are so far apart share no noise.
-
-  Args:
-    strategy: Its strategy matrix C.
-    groups: Smallest difference of two rounds that one client may be drawn for.
-    separation: Of the kind of schema, as `Kind.separation`.
-
-  Raises:
-    ValueError: If they share noise.
-  """
-  num_bands = getattr(strategy, 'num_bands', math.inf)  # Infinite unless banded.
-  if num_bands <= groups:
-    _check_bands(strategy, int(num_bands))
-    return
-  bands = 'no bands' if math.isinf(num_bands) else f'{int(num_bands)} bands'
-  with_bands = ' or '.join(
-    each.name for each in strategy_registry.KINDS.values() if each.bands is not None
-  )
-  if separation:
-    instead = f'{with_bands} with num_bands of at most {separation} ({groups} here)'
-  else:
-    instead = f'{with_bands} with {_GROUPED}'
-  raise ValueError(
-    f'{_NOT_SHARED}; the {name_of(strategy)} strategy has {bands} and a client may be '
-    f'drawn again {groups} round(s) later. Use independent noise (gaussian), {instead}'
-    ', balls in bins, or no sampling assumption.'
-  )
-
-
-def check_bands(option: str, num_bands: int, groups: int, separation: str) -> None:
-  """Checks that so many bands leave rounds that are so far apart no noise to share.
-
-  Args:
-    option: What the number of bands is called.
-    num_bands: That were asked for.
-    groups: As for `check_groups`.
-    separation: As for `check_groups`.
-
-  Raises:
-    ValueError: If they share noise.
-  """
-  if num_bands <= groups:
-    return
-  if separation:
-    why, instead = f'more than {separation}={groups}', f'{separation}={num_bands}'
-  else:
-    why, instead = 'too many where a client may be drawn in the next round', _GROUPED
-  raise ValueError(
-    f'{option}={num_bands} is {why}: {_NOT_SHARED}. Use {option} of at most {groups}, '
-    f'or {instead}.'
-  )
-
-
-def _check_bands(strategy: strategies.Strategy, num_bands: int) -> None:
-  """Refuses a C that has more bands than it says, where it is small enough to look.
-
-  A `num_bands` that means something else, such as bands of `C^-1`, would pass for one
-  that makes the noise of a client's rounds independent.
-  """
-  if strategy.num_rounds <= _MAX_LOOKED_AT:
-    matrix = strategy.materialize()
-    if len(matrix) != strategy.num_rounds or np.tril(matrix, -num_bands).any():
-      raise ValueError(
-        f'the {strategy.kind} strategy has num_bands={num_bands}, but its C has '
-        'entries further from the diagonal; num_bands must count the bands of C.'
-      )
-
-
 def sensitivity_factor(relation: Relation) -> int:
   """How many clip norms a sum moves by if one client's data change.
 
@@ -591,15 +512,8 @@ def run_noise_multiplier(noise_multiplier: float, relation: Relation) -> float:
   return checked / sensitivity_factor(relation)
 
 
-_NOT_SHARED = (
-  'sampling amplifies privacy only if the rounds of a client do not share noise'
-)
-# What a sampling without separation is exchanged for.
-_GROUPED = 'cyclic Poisson sampling in as many groups (--sampling=poisson --num_groups)'
 # A cohort this much larger than one that was asked for is as good, relative.
 _COHORT_TOLERANCE = 0.01
-# Rounds up to which a matrix is held against what is said of it.
-_MAX_LOOKED_AT = 1024
 # A flag of more than one kind.
 POPULATION = Flag('population', int, 'Clients to draw from.')
 # A flag of more than one kind; not whole if it is a mean.

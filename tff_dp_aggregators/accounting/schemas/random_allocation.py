@@ -8,6 +8,7 @@ import dp_accounting
 from dp_accounting import NeighboringRelation as Relation
 
 from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import bands
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting.schemas import allocation
@@ -131,10 +132,10 @@ class Allocated(base.Allocation[RandomAllocation]):
     if schema.rounds_of_a_client > 1 and not independent:
       raise ValueError(
         f'with {schema.rounds_of_a_client} rounds of a client, drawn independently of '
-        f'each other, nothing is known of correlated noise ({base.name_of(strategy)}): '
-        'the same noise may be in two of them. Take --sampling=balls_in_bins '
-        '(schemas.BallsInBins), whose rounds are a cycle apart, or independent noise '
-        '(gaussian).'
+        'each other, nothing is known of correlated noise '
+        f'({bands.name_of(strategy)}): the same noise may be in two of them. Take '
+        '--sampling=balls_in_bins (schemas.BallsInBins), whose rounds are a cycle '
+        'apart, or independent noise (gaussian).'
       )
 
   def allocated(

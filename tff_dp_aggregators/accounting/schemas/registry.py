@@ -11,6 +11,7 @@ import dp_accounting
 from dp_accounting import NeighboringRelation as Relation
 
 from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import bands
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import noises
 from tff_dp_aggregators.accounting.schemas import b_min_sep
@@ -246,7 +247,7 @@ def check(
   if not noise.is_gaussian and strategy != identity:
     raise ValueError(
       f'{noise.name} noise is independent in each round, and its strategy the '
-      f'identity; got {base.name_of(strategy)}.'
+      f'identity; got {bands.name_of(strategy)}.'
     )
   kind.check(strategy, schema)
 
@@ -265,7 +266,7 @@ def check_bands(schema: base.Schema, option: str, num_bands: int) -> None:
   kind = kind_of(schema)
   free = kind.free_bands(schema)
   if free is not None:
-    base.check_bands(option, num_bands, free, kind.separation)
+    bands.check_bands(option, num_bands, free, kind.separation)
 
 
 def to_json(schema: base.Schema) -> dict[str, Any]:

@@ -30,6 +30,7 @@ q in ceil(n / b) rounds of independent noise, for the largest column of C. Here 
 for long, little; for p near 1 / b and above there is no m but 1.
 """
 
+import fractions
 import functools
 import math
 
@@ -39,16 +40,20 @@ from dp_accounting import NeighboringRelation as Relation
 
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import bands
 from tff_dp_aggregators.accounting import events
 
 # At which delta one bound is preferred to the other.
 _DELTA = 1e-6
-# Of a probability, relative: more than its formula is off by.
+# Of the number of places, relative: more than its formula is off by.
 _ROUND_OFF = 1e-12
 
 
 def places(probability: float, min_separation: int) -> int:
   """The largest m for which rounds are a set, each of it with probability 1 / m.
+
+  A smaller one is as right and says less: it is rounded down, and at most
+  `bands.MAX_PLACES`.
 
   Args:
     probability: Of a free client, p.
@@ -61,10 +66,16 @@ def places(probability: float, min_separation: int) -> int:
   if probability == 1:
     return 1
   b = min_separation
-  log_kappa = (b - 1) * math.log1p(-1 / b) - math.log(b) if b > 1 else 0.0
-  log_allowed = log_kappa + b * math.log1p(-probability)
-  # The condition is m - 1 <= kappa (1 - p)^b / p.
-  return math.floor((1 + math.exp(log_allowed) / probability) * (1 + _ROUND_OFF)) or 1
+  if b == 1:  # The condition is m <= 1 / p: in fractions, as p is often one.
+    whole = math.floor(1 / fractions.Fraction(probability))
+    # A float64 that is the nearest to 1 / m says 1 / m.
+    whole += 1 / (whole + 1) == probability
+    return min(whole, bands.MAX_PLACES)
+  # It is m - 1 <= kappa (1 - p)^b / p.
+  log_kappa = (b - 1) * math.log1p(-1 / b) - math.log(b)
+  log_allowed = log_kappa + b * math.log1p(-probability) - math.log(probability)
+  allowed = math.exp(min(log_allowed, math.log(bands.MAX_PLACES)))
+  return min(math.floor(1 + allowed * (1 - _ROUND_OFF)), bands.MAX_PLACES)
 
 
 def gaps(
@@ -101,11 +112,17 @@ def event(
     probability: Of a free client, p.
     noise_multiplier: Standard deviation of z over the clip norm, above 0.
 
+  Raises:
+    TypeError: If the separation is not whole.
+    ValueError: If rounds so far apart share noise, or a number is out of range.
+
   Example:
     >>> made = event(strategies.Identity(100), 4, 0.01, 1.0)
     >>> made.event.num_places, made.count
     (11, 25)
   """
+  bands.check_break(min_separation, probability)
+  bands.check_groups(strategy, min_separation)
   rounds = strategy.num_rounds
   limits = strategies.Participation(rounds, min_separation)
   unsampled = events.run_event(strategy, limits, noise_multiplier)
