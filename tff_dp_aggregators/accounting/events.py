@@ -89,8 +89,8 @@ class MixtureDpEvent(dp_accounting.DpEvent):
     noise_multiplier: Standard deviation of z over the clip norm.
     bound: An event that is at most as private, of kinds that accountants compose.
     strategy_checksum: By default that of `strategy`.
-    bound_is_tight: Whether accountants that do not know mixtures read the bound of this
-      one. In compositions, and without a strategy, all do.
+    bound_is_tight: Whether accountants that compose read the bound, also where others
+      read the event.
 
   Raises:
     ValueError: If `strategy_checksum` is not that of the strategy, or there is neither.

@@ -513,7 +513,7 @@ def test_the_next_cohort_that_is_named_is_taken():
 @pytest.mark.parametrize(
   ('accountant', 'sampling', 'others'),
   [
-    ('pld', (*_B_MIN_SEP, '--free_probability=0.1'), 'monte_carlo'),
+    ('exact', (*_B_MIN_SEP, '--free_probability=0.1'), 'pld or monte_carlo'),
     ('exact', ('--sampling=balls_in_bins', '--cycle_length=5'), 'pld'),
     ('rdp', ('--sampling=balls_in_bins', '--cycle_length=5'), 'pld'),
     (

@@ -18,8 +18,6 @@ Sampling amplifies privacy for some relations only:
 
 The last are of noise that clients add: who is removed takes a share of it along.
 
-A mixture (`events.MixtureDpEvent`) is composed with others by its bound.
-
 All others are valid under each, with one trap: a noise multiplier is relative to the
 sensitivity *under that relation*. Replacing one client's contribution by another moves
 a sum by up to twice the clip norm, so under `REPLACE_ONE` the event of noise with
@@ -91,9 +89,6 @@ def parts(event: dp_accounting.DpEvent, relation: Relation) -> list[Part]:
         f'alone, and {relation.name} was asked for.'
       )
   counted: dict[str, Part] = {}
-  event = events.simplify(event)
-  if not isinstance(event, events.MixtureDpEvent) or event.strategy is None:
-    event = events.with_bounds(event)  # Mixtures are known alone, or not at all.
   for part, count in _flat(events.simplify(_normal(event))):
     key = repr(part)  # Some events hold lists and have no hash.
     counted[key] = (part, count + counted.get(key, (part, 0))[1])
@@ -116,6 +111,8 @@ class Accountant(dp_accounting.PrivacyAccountant):
   """Collects the parts of what it composes; subclasses say which ones they read."""
 
   reads = 'events'  # For messages: "Only ... are supported."
+  # Whether it reads mixtures by their bounds; only if all that it says is of a bound.
+  reads_bounds = False
 
   def __init__(self, relation: Relation = Relation.REPLACE_SPECIAL) -> None:
     super().__init__(relation)
@@ -126,13 +123,13 @@ class Accountant(dp_accounting.PrivacyAccountant):
     return None
 
   def _read(self, event: dp_accounting.DpEvent) -> list[Part]:
-    """The parts of an event, with the bound of a mixture that it cannot read."""
+    """The parts; of mixtures the bound, where that is tight or all there is."""
     found = []
     for part, count in parts(event, self.neighboring_relation):
       if (
-        isinstance(part, events.MixtureDpEvent)
-        and part.bound_is_tight
-        and not self._can_read(part)
+        self.reads_bounds
+        and isinstance(part, events.MixtureDpEvent)
+        and (part.bound_is_tight or part.strategy is None)
       ):
         bound = parts(part.bound, self.neighboring_relation)
         found += [(each, times * count) for each, times in bound]

@@ -81,6 +81,7 @@ class PldAccountant(parts.Accountant):
     2.125
   """
 
+  reads_bounds = True
   reads = (
     'Gaussian and Laplace events, Poisson-sampled or not, and Gaussian events sampled '
     'without replacement or allocated at random'

@@ -78,8 +78,6 @@ class Entry:
     about: From an event and delta to about the epsilon, which nobody vouches for: where
       searches start, instead of at the quick bound's answer.
     most_asked: Epsilons that one search may ask for, if its confidence is for so many.
-    reads_bounds: Whether it reads b-min-sep sampling by its bound, where it is asked
-      for, or where nothing else reads all that ran; only if its words are of a bound.
     beside: Accountants whose epsilons a report lists beside this one's, where they
       read the event.
     in_guarantee: Whether a report's guarantee has a field `epsilon_<name>`.
@@ -98,7 +96,6 @@ class Entry:
   is_drawn: bool = False
   about: Optional[Callable[[dp_accounting.DpEvent, float], float]] = None
   most_asked: Optional[int] = None
-  reads_bounds: bool = False
   beside: tuple[str, ...] = _BESIDE
   in_guarantee: bool = False
   checked_by: Optional[str] = None
@@ -168,7 +165,6 @@ register(
     title='privacy loss distributions',
     rank=1,
     is_numerical=True,
-    reads_bounds=True,
     beside=(QUICK_BOUND,),  # zCDP says nothing of samples.
     in_guarantee=True,
   )
@@ -282,8 +278,11 @@ def composed(
 def _as_read(
   entry: Entry, event: dp_accounting.DpEvent, relation: Relation
 ) -> dp_accounting.DpEvent:
-  """The event, or the bound of a mixture for an accountant that is asked for it."""
-  if not entry.reads_bounds or entry.can_read(event, relation):
+  """The event, or bounds of mixtures, where that is asked for or nothing else is known.
+
+  Alone, b-min-sep sampling is read by who draws outcomes; that composes with nothing.
+  """
+  if not entry.make(relation).reads_bounds or entry.can_read(event, relation):
     return event
   parts.parts(event, relation)  # Its bound may be valid where the event is not.
   bound = events.with_bounds(event)
@@ -456,8 +455,12 @@ def tightest(event: dp_accounting.DpEvent, relation: Relation = _ZERO_OUT) -> st
   """
   parts.parts(event, relation)  # Its errors say more.
   ranked = [entry for entry in ACCOUNTANTS.values() if entry.rank is not None]
-  for entry in sorted(ranked, key=lambda entry: (entry.rank, entry.name)):
+  ranked.sort(key=lambda entry: (entry.rank, entry.name))
+  for entry in ranked:
     if entry.can_read(event, relation):
+      return entry.name
+  for entry in ranked:
+    if entry.can_read(_as_read(entry, event, relation), relation):
       return entry.name
   raise dp_accounting.UnsupportedEventError(
     f'no accountant reads {event} under {relation.name}.'
