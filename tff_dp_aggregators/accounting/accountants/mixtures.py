@@ -39,7 +39,7 @@ import numpy as np
 from scipy import special
 
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.accounting import bands
+from tff_dp_aggregators.accounting.accountants import bands
 
 # Numbers that are held at once at most, 4 GiB of them: some 6,000 rounds and places.
 MAX_NUMBERS = 2**29

@@ -8,7 +8,8 @@ calibration follow from the entries.
 |---------|------------|-------|------------------|
 | `exact` | analytic Gaussian, arXiv:1805.06530 | Gaussians | exact |
 | `pld`   | loss distributions, arXiv:2207.04380 (`pld`) | Gaussian, Laplace, \
-Poisson-sampled; Gaussian on samples of fixed size | above by < 1e-6 for mu up to 10 |
+Poisson-sampled; Gaussian on samples of fixed size; of b-min-sep sampling a bound | \
+above by < 1e-6 for mu up to 10 |
 | `prv`   | privacy random variables, arXiv:2106.02848 (`prv`) | Gaussian, Laplace, \
 Poisson-sampled Gaussian | above by < 1e-3 for mu up to 10 |
 | `rdp`   | Renyi DP at a grid of orders (`rdp`) | all of dp-accounting's | a bound |

@@ -14,7 +14,7 @@ from scipy import sparse
 from scipy import special
 
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.accounting import bands
+from tff_dp_aggregators.accounting.accountants import bands
 from tff_dp_aggregators.accounting.accountants import mixtures
 from tff_dp_aggregators.accounting.accountants import renewal_pairs
 

@@ -43,8 +43,8 @@ from dp_accounting import NeighboringRelation as Relation
 
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
-from tff_dp_aggregators.accounting import bands
 from tff_dp_aggregators.accounting import events
+from tff_dp_aggregators.accounting.accountants import bands
 from tff_dp_aggregators.accounting.accountants import mixtures
 
 # Rounds up to which inner products of all bins are computed.

@@ -8,9 +8,9 @@ import dp_accounting
 from dp_accounting import NeighboringRelation as Relation
 
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.accounting import bands
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import noises
+from tff_dp_aggregators.accounting.accountants import bands
 from tff_dp_aggregators.accounting.schemas import allocation
 from tff_dp_aggregators.accounting.schemas import base
 from tff_dp_aggregators.base import checks

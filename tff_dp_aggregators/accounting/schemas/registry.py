@@ -11,9 +11,9 @@ import dp_accounting
 from dp_accounting import NeighboringRelation as Relation
 
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.accounting import bands
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import noises
+from tff_dp_aggregators.accounting.accountants import bands
 from tff_dp_aggregators.accounting.schemas import b_min_sep
 from tff_dp_aggregators.accounting.schemas import balls_in_bins
 from tff_dp_aggregators.accounting.schemas import base

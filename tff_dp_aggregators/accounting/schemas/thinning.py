@@ -40,8 +40,8 @@ from dp_accounting import NeighboringRelation as Relation
 
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
-from tff_dp_aggregators.accounting import bands
 from tff_dp_aggregators.accounting import events
+from tff_dp_aggregators.accounting.accountants import bands
 
 # At which delta one bound is preferred to the other.
 _DELTA = 1e-6

@@ -6,8 +6,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from tff_dp_aggregators.accounting import bands
 from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting.accountants import bands
 from tff_dp_aggregators.learning.schedules import allocation
 from tff_dp_aggregators.learning.schedules import draws
 
