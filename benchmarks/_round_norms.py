@@ -47,7 +47,7 @@ from tff_dp_aggregators.strategies.numerics import descent
 # Where the search for columns ends, relative to the squared error.
 _TOLERANCE = 1e-11
 # How far norms may be from the best, the same.
-_NORMS_TOLERANCE = 1e-12
+_NORMS_TOLERANCE = 1e-11
 _MAX_STEPS = 100
 
 

@@ -150,11 +150,12 @@ def test_the_program_prints_what_norms_of_rounds_gain():
   for equal, epochs, rescaled, gap, rounds, bound, bound_gap, _ in figures.values():
     assert equal > epochs > rescaled > rounds >= bound - 1e-5
     assert max(gap, bound_gap) < 1e-5
-  # Scales of rounds are no better than those of epochs, but where an epoch is cut off.
+  # Scales of rounds are hardly better than those of epochs, of which each has two where
+  # the last one is cut off.
   gains = {case: line[-1] for case, line in figures.items()}
   assert gains == {
     ('64', 'apart'): pytest.approx(0.05, abs=0.01),
     ('64', 'fixed epochs'): pytest.approx(0.27, abs=0.01),
-    ('100', 'apart'): pytest.approx(1.5, abs=0.01),
-    ('100', 'fixed epochs'): pytest.approx(1.65, abs=0.01),
+    ('100', 'apart'): pytest.approx(0.03, abs=0.01),
+    ('100', 'fixed epochs'): pytest.approx(0.18, abs=0.01),
   }
