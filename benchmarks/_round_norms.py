@@ -46,8 +46,10 @@ from tff_dp_aggregators.strategies.numerics import descent
 
 # Where the search for columns ends, relative to the squared error.
 _TOLERANCE = 1e-11
-# How far norms may be from the best, the same.
-_NORMS_TOLERANCE = 1e-11
+# How far norms may be from the best, the same; and from where on a short step means
+# that round-off is all that is left.
+_NORMS_TOLERANCE, _NORMS_ENOUGH = 1e-12, 1e-7
+_SHORT = 0.1
 _MAX_STEPS = 100
 
 
@@ -163,6 +165,8 @@ class BestNorms:
         if np.all(new_slacks > 0.01 * (1.0 - length) * slacks):
           break
         length *= 0.7
+      if length < _SHORT and complementarity < _NORMS_ENOUGH * error:
+        break
       inverses, shares, slacks = new_inverses, new_shares, new_slacks
       length = min(_length(duals, dual_step), _length(share_duals, share_dual_step))
       duals = duals + length * dual_step

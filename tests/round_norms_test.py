@@ -78,7 +78,7 @@ def test_no_other_norms_are_better(schema, seed):
   )
   assert other.success
   assert found.error == pytest.approx(other.fun, rel=1e-6)
-  assert found.error == pytest.approx(found.lower_bound, rel=1e-10)
+  assert found.error == pytest.approx(found.lower_bound, rel=1e-8)
 
 
 @pytest.mark.parametrize('schema', _SCHEMAS)
