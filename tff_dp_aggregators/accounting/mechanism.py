@@ -472,13 +472,10 @@ def _built(
   name: str, participation: schemas.Schema, given: Mapping[str, int]
 ) -> strategies.Strategy:
   kind = kind_for(name, participation)
-  try:
-    return kind.build(schemas.limits(participation), **given)
-  except ValueError:
-    if kind.bands is not None and kind.bands in given:
-      # Says what to do where clients are sampled, if it is that there are too many.
-      schemas.check_bands(participation, kind.bands, given[kind.bands])
-    raise
+  if kind.bands is not None and kind.bands in given:
+    # Where clients are sampled, more bands than these allow are no option.
+    schemas.check_bands(participation, kind.bands, given[kind.bands])
+  return kind.build(schemas.limits(participation), **given)
 
 
 def kind_for(name: str, participation: schemas.Schema) -> registry.Kind:

@@ -39,6 +39,7 @@ from tff_dp_aggregators.accounting.reports import parts as parts_lib
 from tff_dp_aggregators.accounting.reports import provenance
 from tff_dp_aggregators.accounting.reports import recognition
 from tff_dp_aggregators.accounting.reports import simulated_cohorts
+from tff_dp_aggregators.base import rounding
 from tff_dp_aggregators.base import version
 from tff_dp_aggregators.strategies import registry
 
@@ -656,8 +657,8 @@ def _check_target(inputs: inputs_lib.Inputs) -> None:
   spent = inputs.epsilon_planned
   if not spent <= inputs.target_epsilon:
     raise ValueError(
-      f'the mechanism spends epsilon = {spent!r}, more than target_epsilon='
-      f'{inputs.target_epsilon!r}.'
+      f'the mechanism spends epsilon = {rounding.up(spent)}, more than target_epsilon='
+      f'{inputs.target_epsilon:g}.'
     )
 
 
