@@ -156,7 +156,7 @@ def test_a_target_is_kept_just_so(parts):
   assert accounting.JointMechanism(tuple(less)).epsilon(DELTA) > 3.0
   assert made.target == (3.0, DELTA, None)
   by_rdp = accounting.JointMechanism.for_target(parts, 3.0, DELTA, accountant='rdp')
-  assert by_rdp.target is None
+  assert by_rdp.target == (3.0, DELTA, None)
   assert by_rdp.epsilon(DELTA) < 3.0
 
 

@@ -211,11 +211,12 @@ class _Spent:
 
   def __call__(self, parameter: float) -> float:
     if parameter not in self._known:
-      most = self.accountant_for(parameter).most_asked
-      if most is not None and len(self._known) >= most:
+      asked = self.accountant_for(parameter)
+      if asked.most_asked is not None and len(self._known) >= asked.most_asked:
         raise _NoneFoundError(
-          f'the search took more than {most} epsilons, which is what the confidence of '
-          f'accountant={self._accountant} is for. State the noise multiplier.'
+          f'the search took more than {asked.most_asked} epsilons, which is what the '
+          f'confidence of accountant={asked.name} is for: the target may hardly need '
+          'any noise, or be hard to keep. Check it, or state the noise multiplier.'
         )
       self._known[parameter] = accountants.epsilon(
         self._make_event(parameter),

@@ -30,7 +30,7 @@ from tff_dp_aggregators.base import checks
 # What the numbers are, for a run's configuration.
 KIND = (
   f'upper bound: the smaller of {accountants.QUICK_BOUND} after the round, and of the '
-  'accountant of the report after some more rounds; after the last round the same'
+  'tightest accountant after some more rounds; after the last round as in the report'
 )
 # Marks of any run, one more for so many turns, and how many at most.
 _FEWEST_MARKS, _TURNS_OF_A_MARK, _MOST_MARKS = 4, 64, 16

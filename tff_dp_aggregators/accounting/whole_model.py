@@ -49,9 +49,9 @@ class Guaranteed:
 
   @property
   def target(self) -> Optional[Target]:
-    """What `for_target` was asked for, if that is kept by the tightest accountant.
+    """What `for_target` was asked for; else `None`.
 
-    Or by the one that was asked, if the tightest says more; `None` otherwise.
+    With the accountant that was asked, if the tightest one says more than the target.
 
     Neither equality nor `to_json` knows of it: it says where the noise came from, and
     not what the mechanism is.
@@ -67,10 +67,10 @@ class Guaranteed:
 
   def _made_for(self: Any, target: Target) -> None:
     """Keeps what it was made for."""
-    # The tightest one of those that are asked says less than another, or the same.
-    if target.accountant is None or self.epsilon(target.delta) > target.epsilon:
-      # No field: a mechanism with other noise, which `replace` makes, has no target.
-      self.__dict__['_target'] = target
+    if target.accountant and self.epsilon(target.delta) <= target.epsilon:
+      target = target._replace(accountant=None)
+    # No field: a mechanism with other noise, which `replace` makes, has no target.
+    self.__dict__['_target'] = target
 
   def epsilon(self: Any, delta: float, *, accountant: Optional[str] = None) -> float:
     """Epsilon of all rounds together, of all weights, at `delta`, for `adjacency`.

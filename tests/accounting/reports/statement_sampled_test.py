@@ -18,6 +18,7 @@ import pytest
 from tests import json_schema
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import reports
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.programs import report as report_program
@@ -128,26 +129,91 @@ def test_a_ledger_of_rounds_drawn_together_is_of_one_sampling(stated, tmp_path):
     statement.build(reports.Inputs(other, 1e-4, ledger=run))
 
 
-def test_a_run_that_was_drawn_otherwise_than_it_accounts_for_is_refused(tmp_path):
+@pytest.mark.parametrize('mechanism', [B_MIN_SEP, BINS], ids=['b_min_sep', 'bins'])
+def test_a_ledger_that_has_a_bound_alone_is_accounted_for_by_it(mechanism, tmp_path):
+  path = tmp_path / 'ledger.jsonl'
+  run = _write(path, mechanism, change=events.with_bounds)
+  built = statement.build(
+    reports.Inputs(mechanism, 1e-4, ledger=run), with_curves=False
+  )
+  bound = accountants.epsilon(mechanism.event.bound, 1e-4, 'pld', mechanism.relation)
+  assert built['guarantee']['epsilon'] == bound >= mechanism.epsilon(1e-4)
+  assert built['guarantee']['accountant'] == 'pld'
+
+
+def _run_dir(tmp_path, mechanism, schedule, **privacy):
   run_dir = tmp_path / 'run'
   run_dir.mkdir()
   config = {
-    'privacy': {'mechanism': B_MIN_SEP.to_json(), **_BESIDES},
-    'training': {
-      'schedule': {
-        'schedule': 'b_min_sep',
-        'sampling': schemas.to_json(B_MIN_SEP.participation),
-      }
-    },
+    'privacy': {'mechanism': mechanism.to_json(), **_BESIDES, **privacy},
+    'training': {'schedule': schedule},
   }
-  _write(run_dir / 'ledger.jsonl', B_MIN_SEP)
   (run_dir / 'config.json').write_text(json.dumps(config))
-  built = statement.build(sources.from_run_dir(str(run_dir)), with_curves=False)
+  _write(run_dir / 'ledger.jsonl', mechanism)
+  return str(run_dir)
+
+
+def _replayed(schema):
+  return {'schedule': 'replay', 'sha256': '0', 'stated': schema and {'schema': schema}}
+
+
+@pytest.mark.parametrize(
+  'mechanism', [B_MIN_SEP, POISSON], ids=['b_min_sep', 'poisson']
+)
+def test_a_schedule_of_a_sampled_run_draws_by_the_sampling(mechanism, tmp_path):
+  sampling = schemas.to_json(mechanism.participation)
+  limits = schemas.to_json(mechanism.limits)
+  for number, (schedule, is_one) in enumerate(
+    (
+      ({'schedule': 'x', 'sampling': sampling}, True),
+      (_replayed(sampling), True),
+      (_replayed(None), True),  # As its file says.
+      (_replayed(limits), False),
+      ({'schedule': 'x', 'sampling': {**sampling, 'sampling_probability': 0.9}}, False),
+      ({'schedule': 'x', 'sampling': None}, False),
+      ({'schedule': 'x', 'participation': limits}, False),
+    )
+  ):
+    folder = tmp_path / str(number)
+    folder.mkdir()
+    run_dir = _run_dir(folder, mechanism, schedule)
+    if is_one:
+      assert sources.from_run_dir(run_dir).mechanism == mechanism
+      continue
+    with pytest.raises(ValueError, match='its schedule draws clients by .*counts on'):
+      sources.from_run_dir(run_dir)
+
+
+def test_an_accountant_that_says_more_than_the_target_has_none(tmp_path):
+  planned = accounting.Mechanism.for_target(
+    'toeplitz', BINS.participation, 3.0, 1e-6, accountant='monte_carlo', num_bands=3
+  )
+  schedule = {'schedule': 'x', 'sampling': schemas.to_json(BINS.participation)}
+  stated = {'target_epsilon': 3.0, 'accountant': 'monte_carlo'}
+  run_dir = _run_dir(tmp_path, planned, schedule, **stated)
+  by_name = {
+    name: statement.build(sources.from_run_dir(run_dir, name), with_curves=False)
+    for name in (None, 'monte_carlo', 'pld')
+  }
+  assert by_name[None]['target'] == {'epsilon': 3.0, 'found': 'noise_multiplier'}
+  assert by_name[None]['guarantee'] == by_name['monte_carlo']['guarantee']
+  assert by_name['pld']['target'] is None
+  assert by_name['pld']['guarantee']['epsilon'] > 3.0
+
+
+@pytest.mark.parametrize('accountant', [[], 5, 'bogus'], ids=str)
+def test_an_accountant_that_is_none_is_refused(accountant, tmp_path):
+  schedule = {'schedule': 'x', 'sampling': schemas.to_json(BINS.participation)}
+  run_dir = _run_dir(tmp_path, BINS, schedule, accountant=accountant)
+  with pytest.raises(ValueError, match='unknown accountant'):
+    sources.from_run_dir(run_dir)
+
+
+def test_a_run_of_rounds_drawn_together_is_reported_as_planned(tmp_path):
+  schedule = {'schedule': 'x', 'sampling': schemas.to_json(B_MIN_SEP.participation)}
+  inputs = sources.from_run_dir(_run_dir(tmp_path, B_MIN_SEP, schedule))
+  built = statement.build(inputs, with_curves=False)
   assert built['guarantee']['epsilon'] == B_MIN_SEP.epsilon(1e-6)
-  config['training']['schedule']['sampling']['sampling_probability'] = 0.9
-  (run_dir / 'config.json').write_text(json.dumps(config))
-  with pytest.raises(ValueError, match='its schedule draws clients by .*0.9.*but its'):
-    sources.from_run_dir(str(run_dir))
 
 
 def _sampled(probability, noise_multiplier):

@@ -235,7 +235,7 @@ def entry_of(name: str) -> Entry:
   Raises:
     ValueError: If there is none.
   """
-  if name not in ACCOUNTANTS:
+  if not isinstance(name, str) or name not in ACCOUNTANTS:
     raise ValueError(f'unknown accountant {name!r}; known: {sorted(ACCOUNTANTS)}.')
   return ACCOUNTANTS[name]
 

@@ -18,6 +18,7 @@ from typing import Any, Optional
 import dp_accounting
 
 from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import nbafl
 from tff_dp_aggregators.accounting import schemas
@@ -121,17 +122,24 @@ def from_run_dir(run_dir: str, accountant: Optional[str] = None) -> inputs_lib.I
   read.append(file_of('ledger', ledger_path))
   arguments = [f'--run_dir={run_dir}']
   planned_by = privacy.get('accountant')
+  if planned_by is not None:
+    accountants.entry_of(planned_by)
   if accountant not in (None, planned_by):
     arguments.append(f'--accountant={accountant}')
   try:
     mechanism = joint_mechanism.stored(privacy['mechanism'], strategy)
     if not cohort:
       _check_sampling(config_path, mechanism, _training_of(config).get('schedule'))
+    target = privacy['target_epsilon']
+    if target is not None and accountant not in (None, planned_by):
+      # Another accountant may say more; then it is no target of its report.
+      spent = mechanism.epsilon(privacy['delta'], accountant=accountant)
+      target = target if spent <= target else None
     return inputs_lib.Inputs(
       mechanism,
       privacy['delta'],
-      target_epsilon=privacy['target_epsilon'],
-      found=None if privacy['target_epsilon'] is None else 'noise_multiplier',
+      target_epsilon=target,
+      found=None if target is None else 'noise_multiplier',
       accountant=planned_by if accountant is None else accountant,
       clip_norm=privacy['clip_norm'],
       weights_of_parts=_weights_of_parts(config_path, mechanism, privacy),
@@ -158,9 +166,16 @@ def _check_sampling(
   config_path: str, mechanism: joint_mechanism.AnyMechanism, schedule: Any
 ) -> None:
   """Refuses a configuration whose schedule draws otherwise than it accounts for."""
-  drawn = schedule.get('sampling') if isinstance(schedule, dict) else None
+  if not (mechanism.is_sampled and isinstance(schedule, dict)):
+    return
+  if schedule.get('sha256') is None:
+    drawn = schedule.get('sampling')
+  elif schedule.get('stated') is None:
+    return  # The file that was replayed has it.
+  else:
+    drawn = schedule['stated'].get('schema')
   stated = schemas.to_json(mechanism.participation)
-  if mechanism.is_sampled and drawn not in (None, stated):
+  if drawn != stated:
     raise ValueError(
       f'{config_path}: its schedule draws clients by {drawn}, but its mechanism counts '
       f'on {stated}: it was altered, or is of several runs.'

@@ -8,6 +8,7 @@ verification. `schema.load` describes the dict; `rendering` writes it out for pe
 `verification` computes it again.
 """
 
+import dataclasses
 import functools
 import importlib.metadata
 import json
@@ -611,8 +612,13 @@ def _event_of(
   attempts = _aborted_event(mechanism, ledger)
   if isinstance(attempts, dp_accounting.NoOpDpEvent):
     spent = ledger.total_event
-    # It is the one that was planned (`ledger_checks`), which has its strategy as well.
-    return mechanism.event if isinstance(spent, events.MixtureDpEvent) else spent
+    planned = mechanism.event
+    if not isinstance(planned, events.MixtureDpEvent):
+      return spent
+    # It is the one that was planned (`ledger_checks`), which has its strategy as well;
+    # or a bound that others have, too, and then no more is known.
+    known = isinstance(spent, events.MixtureDpEvent)
+    return planned if known else dataclasses.replace(planned, strategy=None)
   return events.simplify(dp_accounting.ComposedDpEvent([ledger.total_event, attempts]))
 
 

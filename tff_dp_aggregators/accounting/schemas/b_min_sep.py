@@ -49,6 +49,7 @@ class BMinSepSampling:
     for name in ('num_rounds', 'min_separation'):
       value = checks.check_positive_int(name, getattr(self, name))
       object.__setattr__(self, name, value)
+    bands.check_cycle('min_separation', self.min_separation)
     checks.check_number('sampling_probability', self.sampling_probability)
     if not 0 < self.sampling_probability <= 1:
       raise ValueError(

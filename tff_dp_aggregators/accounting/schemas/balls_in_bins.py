@@ -8,6 +8,7 @@ from dp_accounting import NeighboringRelation as Relation
 
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import noises
+from tff_dp_aggregators.accounting.accountants import bands
 from tff_dp_aggregators.accounting.schemas import allocation
 from tff_dp_aggregators.accounting.schemas import base
 from tff_dp_aggregators.base import checks
@@ -42,6 +43,7 @@ class BallsInBins:
     for name in ('num_rounds', 'cycle_length'):
       value = checks.check_positive_int(name, getattr(self, name))
       object.__setattr__(self, name, value)
+    bands.check_cycle('cycle_length', self.cycle_length)
 
   @classmethod
   def of_cohort(cls, num_rounds: int, population: int, cohort: float) -> 'BallsInBins':

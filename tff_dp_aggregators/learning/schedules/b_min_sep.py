@@ -7,7 +7,6 @@ from typing import ClassVar
 import numpy as np
 
 from tff_dp_aggregators.accounting import schemas
-from tff_dp_aggregators.accounting.accountants import bands
 from tff_dp_aggregators.learning.schedules import allocation
 
 
@@ -49,10 +48,6 @@ class BMinSep(allocation.AllocationSchedule):
   sampled_as: ClassVar[type] = schemas.BMinSepSampling
 
   sampling: schemas.BMinSepSampling
-
-  def __post_init__(self) -> None:
-    super().__post_init__()
-    bands.check_cycle('min_separation', self.sampling.min_separation)
 
   @property
   def enforced_by(self) -> str:

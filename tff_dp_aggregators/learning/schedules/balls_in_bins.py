@@ -7,7 +7,6 @@ from typing import ClassVar
 import numpy as np
 
 from tff_dp_aggregators.accounting import schemas
-from tff_dp_aggregators.accounting.accountants import bands
 from tff_dp_aggregators.learning.schedules import allocation
 from tff_dp_aggregators.learning.schedules import draws
 
@@ -49,10 +48,6 @@ class BallsInBins(allocation.AllocationSchedule):
   sampled_as: ClassVar[type] = schemas.BallsInBins
 
   sampling: schemas.BallsInBins
-
-  def __post_init__(self) -> None:
-    super().__post_init__()
-    bands.check_cycle('cycle_length', self.sampling.cycle_length)
 
   @property
   def enforced_by(self) -> str:

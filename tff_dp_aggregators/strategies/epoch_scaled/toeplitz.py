@@ -103,7 +103,7 @@ def optimize(
     raise ValueError(
       f'num_bands={num_bands} is more than min_separation={problem.separation}: '
       'columns of one client would overlap. Use at most '
-      f'{problem.separation} bands, or toeplitz.optimize.'
+      f'{problem.separation} bands, or take toeplitz, without scales.'
     )
   return cache_lib.fetch(
     EpochToeplitz,

@@ -240,7 +240,7 @@ class EpochProblem:
     squared_norms = scaled_errors.of_workload(self.workload, scales.starts)
 
     # Of a step that is too long.
-    @np.errstate(over='ignore', invalid='ignore')
+    @np.errstate(over='ignore', invalid='ignore', divide='ignore')
     def errors(point: np.ndarray) -> Optional[descent.Evaluated]:
       searched, parameters = np.split(point, [len(scales.start)])
       series = family(parameters)
@@ -251,7 +251,7 @@ class EpochProblem:
       if not (np.all(np.isfinite(values)) and np.isfinite(cost)):
         return None
 
-      @np.errstate(over='ignore', invalid='ignore')
+      @np.errstate(over='ignore', invalid='ignore', divide='ignore')
       def pull_back(weights: np.ndarray) -> np.ndarray:
         by_noise, by_factor = pull_back_values(weights)
         by_searched, by_column = pull_back_chosen(
