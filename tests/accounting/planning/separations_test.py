@@ -105,7 +105,7 @@ def test_more_questions_than_the_confidence_is_for_are_refused(monkeypatch):
   monkeypatch.setattr(
     accountants.entry_of('monte_carlo').make, 'get_epsilon', Restless.get_epsilon
   )
-  with pytest.raises(ValueError, match='more than 64 epsilons.*State the noise'):
+  with pytest.raises(ValueError, match='more than 64 epsilons.*or state the noise'):
     calibration.noise_multiplier(
       _event_of, 6.0, 1e-3, accountant='monte_carlo', relation=BOTH
     )
