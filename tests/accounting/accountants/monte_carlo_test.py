@@ -378,7 +378,7 @@ def test_samples_are_large_enough_for_what_is_below_delta(delta, log_bound):
     monte_carlo.SHARE * delta, rel=1e-9
   )
   size = monte_carlo._size(log_bound, delta, log_beta, cells=2**28)
-  assert monte_carlo.FEWEST <= size < monte_carlo.MOST
+  assert monte_carlo._FEWEST <= size < monte_carlo.MOST
   rng, mean = np.random.default_rng(4), delta / math.exp(log_bound)
 
   def passed(times, share):

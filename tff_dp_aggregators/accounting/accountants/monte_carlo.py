@@ -61,7 +61,7 @@ MOST_ASKED, SHARE = 64, 0.01
 _TIMES, _MORE_TIMES, _CELLS = 3.0, 12.0, 2**28
 # Bets, over 1 / B.
 _LAMBDAS = 2.0 ** -np.arange(12)
-FEWEST, MOST = 2**15, 2**21
+_FEWEST, MOST = 2**15, 2**21
 # So many where other bounds will do.
 _MOST_ADDED = 2**18
 _PILOT, _PILOTS = 2**12, 4
@@ -326,7 +326,7 @@ def _log_beta(delta: float) -> float:
 
 def _size(log_bound: float, delta: float, log_beta: float, cells: int) -> int:
   unit = math.exp(min(log_bound, 0.0)) * -log_beta / delta
-  wanted = max(_TIMES * unit, min(_MORE_TIMES * unit, _CELLS / cells), FEWEST)
+  wanted = max(_TIMES * unit, min(_MORE_TIMES * unit, _CELLS / cells), _FEWEST)
   rounded = 2 ** (math.ceil(math.log2(wanted) * _SIZES) / _SIZES)
   return min(math.ceil(rounded), MOST)
 
@@ -451,7 +451,7 @@ def _line(
 ) -> Optional[light_tails.Line]:
   """A bound on losses of Q, of so many outcomes as make delta small at epsilon."""
   pilot = -mixture.ratios_of_nobody(rng, _PILOT)
-  size = FEWEST
+  size = _FEWEST
   while size < _MOST_ADDED and (
     light_tails.predicted(pilot, size, epsilon, log_beta) > log_delta - 1
   ):

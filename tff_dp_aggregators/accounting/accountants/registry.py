@@ -210,13 +210,13 @@ register(
   Entry(
     'monte_carlo',
     monte_carlo.MonteCarloAccountant,
-    kind='upper bound of drawn outcomes (Monte Carlo), which holds but for a '
+    kind='upper bound of drawn outcomes (Monte Carlo), '
+    f'at most {monte_carlo.MOST:,} for a figure in each direction, from a seed that '
+    'the question gives, so that anybody draws the same; it holds but for a '
     f'probability of {monte_carlo.SHARE:.0%} of delta, counted in delta '
     '(arXiv:2412.16802, 2602.09338)',
     keeps='monte_carlo: the distribution of what an outcome gives away, as it is found '
-    f'in drawn outcomes ({monte_carlo.FEWEST:,} to {monte_carlo.MOST:,} for an answer, '
-    'from a seed that the question gives, so that anybody draws the same), and that '
-    'they may mislead as a part of delta',
+    'in drawn outcomes, and that they may mislead as a part of delta',
     title='Monte Carlo',
     rank=3,  # Asked where nothing else reads the event.
     tolerance=4e-3,
