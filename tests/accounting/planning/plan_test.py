@@ -1,4 +1,4 @@
-"""Mechanisms compared before training, by the library and by the program.
+"""Mechanisms compared before training.
 
 Claims:
 
@@ -16,13 +16,11 @@ Claims:
   parameter and in all, for the sum and, with a cohort, beside the signal.
 * The advice is the lightest of the rows within 5% of the least error that are not slow.
 * A row that would take long is left out with the reason, and computed when asked for.
-* The program prints a table for 100 columns, JSON with stable keys and a picture, and
-  answers wrong flags with exit code 2 and what to do.
+* The table has 100 columns at most, and the picture every mechanism.
 """
 
 import dataclasses
 import itertools
-import json
 import math
 import re
 
@@ -30,14 +28,12 @@ import dp_accounting
 import numpy as np
 import pytest
 
-from tests import executing
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.planning import comparison as planning
 from tff_dp_aggregators.accounting.planning import views as plan_views
-from tff_dp_aggregators.accounting.programs import plan as plan_program
 from tff_dp_aggregators.base import rounding
 from tff_dp_aggregators.strategies import noise_cost
 from tff_dp_aggregators.strategies import registry
@@ -45,13 +41,6 @@ from tff_dp_aggregators.strategies import registry
 LIMITS = strategies.Participation(60, min_separation=12, max_participations=4)
 DELTA = 1e-6
 SIZE = 250_000  # 10^6 bytes.
-FLAGS = (
-  '--num_rounds=60',
-  '--min_separation=12',
-  '--max_participations=4',
-  '--model_size=250000',
-  '--target_delta=1e-6',
-)
 
 
 def _task(**changes):
@@ -562,181 +551,6 @@ def test_the_picture_shows_every_mechanism_at_equal_epsilon(
     assert rms == pytest.approx(row.equal_rmse, rel=1e-9)
   assert len(axes.lines) == len(comparison.rows)
   assert axes.get_xlabel() and axes.get_ylabel() and axes.get_title()
-
-
-def _plan(*arguments):
-  return executing.execute(plan_program, *arguments)
-
-
-def test_the_program_prints_the_table_and_draws(targeted, tmp_path):
-  picture = tmp_path / 'plan.png'
-  result = _plan(*FLAGS, '--target_epsilon=3', f'--plot={picture}')
-  assert result.returncode == 0, result.stderr
-  assert result.stdout == plan_views.to_text(targeted)
-  assert 'a client in at most 4, which are at least 12 apart' in result.stdout
-  assert 'computing toeplitz' in result.stderr
-  from matplotlib import image
-
-  pixels = image.imread(picture)
-  assert pixels.shape[0] > 400 and pixels.shape[1] > 800
-  assert pixels[..., :3].std() > 0.05  # Not an empty page.
-
-
-def test_json_has_the_same_numbers_under_stable_keys(tmp_path):
-  path = tmp_path / 'plan.json'
-  arguments = (*FLAGS, '--noise_multiplier=4', '--format=json', f'--output={path}')
-  result = _plan(*arguments)
-  assert (result.returncode, result.stdout) == (0, '')
-  data = json.loads(path.read_text())
-  assert list(data) == [
-    'format',
-    'version',
-    'task',
-    'equal_epsilon',
-    'rows',
-    'left_out',
-    'advised',
-    'advice',
-  ]
-  comparison = planning.compare(_task(target_epsilon=None, noise_multiplier=4.0))
-  assert data == json.loads(json.dumps(plan_views.to_json(comparison)))
-  for row, of_json in zip(comparison.rows, data['rows']):
-    assert list(of_json) == [
-      'mechanism',
-      'num_bands',
-      'num_buffers',
-      'num_decays',
-      'restart_every',
-      'sampling',
-      'participation',
-      'adjacency',
-      'may_be_advised',
-      'noise_multiplier',
-      'sensitivity',
-      'effective_noise_multiplier',
-      'epsilon',
-      'delta',
-      'accountant',
-      'instead',
-      'rmse',
-      'max_error',
-      'relative_rmse',
-      'relative_max_error',
-      'relative_rmse_at_equal_epsilon',
-      'noise_per_coordinate',
-      'noise_norm',
-      'noise_to_signal',
-      'storage',
-      'noise_bytes',
-      'seconds_per_round',
-      'storages',
-    ]
-    assert of_json['rmse'] == row.rmse
-    assert of_json['sensitivity'] == row.mechanism.strategy.sensitivity(LIMITS)
-  assert data['rows'][data['advised']]['mechanism'] == comparison.advised.mechanism.name
-  again = _plan(*arguments)  # What is there is kept.
-  assert again.returncode == 2
-  assert 'exists and is not overwritten' in again.stderr
-  assert 'computing' not in again.stderr
-
-
-def test_separation_follows_from_the_population_and_is_said(tmp_path):
-  flagfile = tmp_path / 'flags.txt'
-  flagfile.write_text(
-    '--num_rounds=60\n--population=430\n--cohort=40\n--model_size=1000\n'
-    '--target_delta=1e-6\n--target_epsilon=3\n--mechanisms=tree\n'
-  )
-  result = _plan(f'--flagfile={flagfile}')
-  assert result.returncode == 0, result.stderr
-  assert 'min_separation=10 is the most that 430 clients' in result.stdout
-  assert 'at most 6, which are at least 10 apart' in result.stdout
-
-
-def test_rounds_between_is_separation_less_one():
-  rest = [flag for flag in FLAGS if 'separation' not in flag]
-  common = ('--target_epsilon=3', '--mechanisms=tree', '--format=json')
-  assert (
-    _plan(*rest, *common, '--rounds_between=11').stdout
-    == _plan(*FLAGS, *common).stdout
-    != ''
-  )
-
-
-# Without limits, which follow from a population.
-_FREE = ('--num_rounds=60', '--model_size=9', '--target_delta=1e-6')
-
-
-@pytest.mark.parametrize(
-  ('arguments', 'message'),
-  [
-    ((), '--num_rounds: how many rounds'),
-    (('--num_rounds=5', '--model_size=3'), '--target_delta: at which delta'),
-    (FLAGS, 'give either --target_epsilon'),
-    ((*FLAGS, '--rounds_between=3'), '--min_separation = --rounds_between + 1'),
-    ((*FLAGS, '--target_epsilon=1', '--plot=a.gif'), '--plot must end in'),
-    ((*FLAGS, '--target_epsilon=1', 'more'), "unexpected arguments ['more']"),
-    ((*FLAGS, '--target_epsilon=1', '--mechanisms=oak'), "unknown mechanism 'oak'"),
-    (
-      (*FLAGS, '--target_epsilon=1', '--population=100', '--cohort=10'),
-      '--population=100 is too few. What would fit: --population of at least',
-    ),
-    (
-      (*FLAGS, '--target_epsilon=1', '--population=100'),
-      '--population and --cohort go together',
-    ),
-    (
-      (*_FREE, '--target_epsilon=1', '--population=10', '--cohort=20'),
-      '--cohort=20 is larger than --population=10. Lower it, or raise --population.',
-    ),
-    (
-      (*FLAGS, '--target_epsilon=1', '--sampling=balls_in_bins'),
-      '--sampling=balls_in_bins is described by --population and --cohort; give them.',
-    ),
-    (
-      (*FLAGS, '--target_epsilon=1', '--sampling=b_min_sep'),
-      'planning.separations.best_separation; tff-dp-report and tff-dp-simulate take '
-      'what it finds as --sampled_separation and --num_bands. Values here are none, ',
-    ),
-    (('--model_size=many',), '--model_size=many'),
-  ],
-)
-def test_wrong_flags_are_refused_with_what_to_do(arguments, message):
-  result = _plan(*arguments)
-  assert result.returncode == 2
-  assert result.stderr.startswith('error: ')
-  assert message in result.stderr
-  assert 'Traceback' not in result.stderr
-  assert result.stdout == ''
-
-
-def test_what_no_mechanism_can_do_is_said_of_the_flags():
-  given = ('--target_epsilon=1', '--mechanisms=banded', '--num_bands=20')
-  result = _plan(*FLAGS, *given)
-  assert result.returncode == 2
-  said = 'error: no mechanism can do it. banded: --num_bands=20 is more than --min_sep'
-  assert said in result.stderr
-
-
-def test_help_says_what_the_advice_goes_by_and_lists_all_flags():
-  result = _plan('--help')
-  assert result.returncode == 0
-  for words in ('within 5% of the least', '--min_separation', '--model_size', '--plot'):
-    assert words in result.stdout
-  said = ' '.join(result.stdout.split())
-  assert 'each for so many rounds (random_allocation)' in said
-  assert 'b_min_sep' not in said  # Which --sampling does not take here.
-
-
-def test_a_cohort_that_a_sampling_cannot_have_is_said():
-  said = 'noise and epsilon are for rounds of 24 clients in the mean, not 20'
-  arguments = (*_FREE, '--target_epsilon=8', '--mechanisms=gaussian')
-  for cohort in (20, 24):
-    result = _plan(*arguments, '--population=360', f'--cohort={cohort}')
-    assert result.returncode == 0, result.stderr
-    text = ' '.join(result.stdout.split())
-    assert 'If each client draws 4 of 60 rounds' in text
-    of_this = f'With random allocation, clients have whole numbers of rounds: {said}'
-    assert (of_this in text) == (cohort == 20)
 
 
 def test_an_accountant_that_draws_outcomes_is_for_one_row():
