@@ -61,6 +61,18 @@ def kind_of(strategy: Union[strategy_lib.Strategy, str]) -> Optional[Kind]:
   return next((k for k in KINDS.values() if k.strategy.kind == saved_as), None)
 
 
+def name_of(strategy: strategy_lib.Strategy) -> str:
+  """The name of a strategy's kind, or what files call it if it is of no kind.
+
+  Example:
+    >>> from tff_dp_aggregators.strategies import tree
+    >>> name_of(tree.BinaryTree(8))
+    'tree'
+  """
+  found = kind_of(strategy)
+  return strategy.kind if found is None else found.name
+
+
 def options_of(strategy: strategy_lib.Strategy) -> dict[str, int]:
   """The numbers that tell strategies of one kind apart, by option.
 

@@ -26,12 +26,6 @@ _GROUPED = 'cyclic Poisson sampling in as many groups (--sampling=poisson --num_
 _MAX_LOOKED_AT = 1024
 
 
-def name_of(strategy: strategies.Strategy) -> str:
-  """What --mechanism calls a strategy; what files call it if it has no name there."""
-  kind = registry.kind_of(strategy)
-  return strategy.kind if kind is None else kind.name
-
-
 def check_groups(
   strategy: strategies.Strategy, groups: int, separation: str = ''
 ) -> None:
@@ -58,9 +52,9 @@ def check_groups(
   else:
     instead = f'{with_bands} with {_GROUPED}'
   raise ValueError(
-    f'{_NOT_SHARED}; the {name_of(strategy)} strategy has {bands} and a client may be '
-    f'drawn again {groups} round(s) later. Use independent noise (gaussian), {instead}'
-    ', balls in bins, or no sampling assumption.'
+    f'{_NOT_SHARED}; the {registry.name_of(strategy)} strategy has {bands} and a '
+    f'client may be drawn again {groups} round(s) later. Use independent noise '
+    f'(gaussian), {instead}, balls in bins, or no sampling assumption.'
   )
 
 

@@ -10,10 +10,10 @@ from dp_accounting import NeighboringRelation as Relation
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import noises
-from tff_dp_aggregators.accounting.accountants import bands
 from tff_dp_aggregators.accounting.schemas import allocation
 from tff_dp_aggregators.accounting.schemas import base
 from tff_dp_aggregators.base import checks
+from tff_dp_aggregators.strategies import registry as strategy_registry
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,9 +133,9 @@ class Allocated(base.Allocation[RandomAllocation]):
       raise ValueError(
         f'with {schema.rounds_of_a_client} rounds of a client, drawn independently of '
         'each other, nothing is known of correlated noise '
-        f'({bands.name_of(strategy)}): the same noise may be in two of them. Take '
-        '--sampling=balls_in_bins (schemas.BallsInBins), whose rounds are a cycle '
-        'apart, or independent noise (gaussian).'
+        f'({strategy_registry.name_of(strategy)}): the same noise may be in two of '
+        'them. Take --sampling=balls_in_bins (schemas.BallsInBins), whose rounds are a '
+        'cycle apart, or independent noise (gaussian).'
       )
 
   def allocated(

@@ -21,6 +21,7 @@ from tff_dp_aggregators.accounting.schemas import fixed_size
 from tff_dp_aggregators.accounting.schemas import no_sampling
 from tff_dp_aggregators.accounting.schemas import poisson
 from tff_dp_aggregators.accounting.schemas import random_allocation
+from tff_dp_aggregators.strategies import registry as strategy_registry
 
 # What is assumed unless something else is asked for.
 LIMITS = no_sampling.KIND
@@ -247,7 +248,7 @@ def check(
   if not noise.is_gaussian and strategy != identity:
     raise ValueError(
       f'{noise.name} noise is independent in each round, and its strategy the '
-      f'identity; got {bands.name_of(strategy)}.'
+      f'identity; got {strategy_registry.name_of(strategy)}.'
     )
   kind.check(strategy, schema)
 
