@@ -518,6 +518,8 @@ def test_a_schedule_that_does_not_keep_its_schema_ends_the_run(tmp_path):
     ({'clients_per_round': None}, 'clients_per_round is missing'),
     ({'clients_per_round': 6}, 'clients'),
     ({'delta': 0.0}, 'delta'),
+    ({'target_epsilon': 260.0}, 'target_epsilon=260 is less .*, epsilon = 260.87'),
+    ({'target_epsilon': float('nan')}, 'target_epsilon must be'),
     ({'batch_size': 0}, 'batch_size'),
     ({'loss': tf.keras.losses.MeanSquaredError()}, 'loss is for Keras models'),
     (

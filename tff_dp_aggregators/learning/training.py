@@ -397,7 +397,18 @@ def _target(
   known = mechanism.target
   if known is not None and known.delta == delta and given in (None, known.epsilon):
     return known
-  return None if given is None else whole_model.Target(given, delta)
+  if given is None:
+    return None
+  # The report would refuse it, after the training.
+  gaussian.check_epsilon(given, 'target_epsilon')
+  spent = mechanism.epsilon(delta)
+  if spent > given:
+    raise ValueError(
+      f'target_epsilon={given:g} is less than the mechanism spends, epsilon = '
+      f'{rounding.up(spent)} at delta = {delta:g}: leave it out, or take the mechanism '
+      'that Mechanism.for_target makes for it.'
+    )
+  return whole_model.Target(given, delta)
 
 
 def _client_optimizer(
