@@ -9,6 +9,8 @@ and verified by nobody, or not stated at all. Which, follows from the inputs alo
 import dataclasses
 from typing import Optional
 
+from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 
 # In a file that the run left: its configuration, ledger or round log.
@@ -28,6 +30,19 @@ FACTS = {
   'clip_norm': ('config', 'ledger'),
   'code_version': ('config',),
 }
+_SEEDED_NOISE = (
+  'Noise from a known seed: no guarantee against who knows it. What follows is what a '
+  'run with secret noise would have.'
+)
+_SEEDED_DRAWS = (
+  'Clients drawn from a seed of 64 bits or less: whoever guesses it knows who was '
+  'drawn, and towards them sampling saves nothing. What follows is what a secret seed '
+  'would have.'
+)
+_SIZES = (
+  'The ledger tells how many clients were drawn in each round, which follows from who '
+  'was drawn: what follows holds towards those who do not see these numbers.'
+)
 _DEFAULTS = {
   field.name: field.default for field in dataclasses.fields(inputs_lib.Inputs)
 }
@@ -71,6 +86,42 @@ def enforced_by(basis: str, has_ledger: bool, stated: Optional[str] = None) -> s
   return f'{limits}; what enforces them: {stated}'
 
 
+def noise_source_of(ledger: Optional[ledger_lib.Ledger]) -> Optional[str]:
+  """What a ledger says of where the noise is from; `None` if it does not say.
+
+  Args:
+    ledger: Of a run; `None` without one.
+  """
+  entries = () if ledger is None else ledger.entries
+  if any(entry.has_seeded_noise for entry in entries):
+    return inputs_lib.SEEDED_NOISE
+  if any(entry.noise_source for entry in entries):
+    return 'a secret key, as the ledger says'
+  return None
+
+
+def warnings(inputs: inputs_lib.Inputs) -> list[str]:
+  """Towards whom the guarantee does not hold, for the top of a report.
+
+  Args:
+    inputs: What the report is made of.
+  """
+  mechanism, ledger = inputs.mechanism, inputs.ledger
+  entries = () if ledger is None else ledger.entries
+  found = []
+  seeded = noise_source_of(ledger) == inputs_lib.SEEDED_NOISE
+  if mechanism.has_noise and (seeded or inputs.noise_source == inputs_lib.SEEDED_NOISE):
+    found.append(_SEEDED_NOISE)
+  if mechanism.is_sampled:
+    if any(entry.sampling_source == ledger_lib.SEED for entry in entries):
+      found.append(_SEEDED_DRAWS)
+    if any(entry.cohort_requested is not None for entry in entries) and (
+      not isinstance(mechanism.participation, schemas.FixedSizeSampling)
+    ):
+      found.append(_SIZES)
+  return found
+
+
 def of(inputs: inputs_lib.Inputs) -> dict[str, str]:
   """`RECORDED`, `STATED` or `NOT_STATED` for each of `FACTS`."""
   roles = {file['role'] for file in inputs.files}
@@ -85,6 +136,8 @@ def _of(name: str, inputs: inputs_lib.Inputs, roles: set[str]) -> str:
     value = [part.clip_norm for part in inputs.mechanism.parts]
   recording = roles & set(FACTS[name])
   if 'ledger' in recording:
+    return RECORDED
+  if name == 'noise_source' and value == noise_source_of(inputs.ledger):
     return RECORDED
   if value in (_DEFAULTS[name], inputs_lib.NOT_STATED):
     return NOT_STATED

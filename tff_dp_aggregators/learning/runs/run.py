@@ -115,7 +115,8 @@ class Run:
     if directory.config is not None:
       directory.forget_untrained(plan.config())
     laid_out = self._lay_out()
-    if directory.begin(plan.config()) or not directory.has(run_directory.STRATEGY):
+    is_new = directory.begin(plan.config(), plan.private_settings)
+    if is_new or not directory.has(run_directory.STRATEGY):
       if plan.mechanism is not None:
         strategy = plan.mechanism.strategy.to_npz()
         directory.write(run_directory.STRATEGY, strategy)
@@ -343,7 +344,8 @@ class Run:
       else:
         event = sampled[number]
     if mechanism is not None:
-      tag = measured['noise_key_tag'] or None  # Of secret keys only.
+      tag = self.plan.noise_seed_tag or measured['noise_key_tag'] or None
+    tells = self.plan.tells_cohorts
     noise: dict[str, Any] = {
       'clip_norm': clip_norm,
       'noise_multiplier': 0.0,
@@ -354,14 +356,15 @@ class Run:
     line: dict[str, Any] = {
       'round': number,
       'event': event,
-      'cohort_requested': len(attempt.requested),
-      'cohort_reported': len(attempt.reporting),
+      'cohort_requested': len(attempt.requested) if tells else None,
+      'cohort_reported': len(attempt.reporting) if tells else None,
       **noise,
       'result_checksum': ledger_lib.checksum_of(
         tf.nest.flatten(state.global_model_weights)
       ),
       'noise_generator': self.plan.noise_generator if mechanism else None,
       'noise_key_tag': tag,
+      **self.plan.sources,
     }
     if number < ledger.rounds:
       try:
