@@ -217,7 +217,7 @@ def compose(
     'warnings': [
       f'Run {number}: {warning}'
       for number, part in enumerate(parts, start=1)
-      for warning in part['warnings']
+      for warning in part.get('warnings', ())
     ],
     'setting': _setting_of(parts),
     'definition': definition,
