@@ -12,6 +12,7 @@ from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting.programs import report as report_program
 from tff_dp_aggregators.accounting.records import ledger
+from tff_dp_aggregators.accounting.records import seed_tags
 from tff_dp_aggregators.accounting.reports import inputs
 
 TREE_OF_20 = accounting.Mechanism('tree', strategies.Participation(20, 5), 4.0)
@@ -35,7 +36,10 @@ def seeded(seed):
   """What lines of a ledger say of noise from a seed; nothing without one."""
   if seed is None:
     return {}
-  return {'noise_source': ledger.SEED, 'noise_key_tag': ledger.tag_of_seed('n', seed)}
+  return {
+    'noise_source': ledger.SEED,
+    'noise_key_tag': seed_tags.tag_of_seed('n', seed),
+  }
 
 
 def write_ledger(path, mechanism, num_rounds, **changes):

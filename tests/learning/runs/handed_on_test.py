@@ -24,10 +24,13 @@ import pytest
 from tests.learning import training_runs
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import learning
+from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.records import ledger
+from tff_dp_aggregators.accounting.records import seed_tags
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import verification
+from tff_dp_aggregators.base import rounding
 from tff_dp_aggregators.learning import schedules
 from tff_dp_aggregators.learning.packed import data
 from tff_dp_aggregators.learning.runs import run_directory
@@ -176,7 +179,7 @@ def test_no_file_tells_how_many_were_drawn(seeded, name):
 
 def test_trying_a_seed_by_its_tag_takes_memory_and_time():
   # The parameters of scrypt are what decides; 64 MiB each.
-  assert ledger.tag_of_seed('noise', 7) == 'scrypt:' + (
+  assert seed_tags.tag_of_seed('noise', 7) == 'scrypt:' + (
     hashlib.scrypt(
       b'7',
       salt=b'tff_dp_aggregators seed of noise',
@@ -241,6 +244,10 @@ def test_a_report_of_noise_from_a_seed_begins_with_that(seeded):
   assert [each.split(':')[0] for each in secret] == [
     'Clients drawn from a seed of 64 bits or less'
   ]
+  # Whoever knows the places sees two rounds of each client without sampling.
+  limited = strategies.Participation(_ROUNDS, 2)
+  epsilon = accounting.Mechanism('gaussian', limited, 1.0).epsilon(1e-3)
+  assert f'epsilon of all planned rounds is {rounding.up(epsilon)}.' in secret[0]
 
 
 @pytest.mark.parametrize('change', ['null', 'words', 'generator'])

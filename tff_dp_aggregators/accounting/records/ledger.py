@@ -3,7 +3,7 @@
 A line says what ran (the round's privacy event), on how many clients, with which clip
 norm, noise and strategy, what was released (its checksum), and what had been spent by
 then. It never holds a seed, nor noise that was not released; of a seed, a tag that is
-slow to try (`tag_of_seed`). Of cohorts that were drawn in secret it need not have the
+slow to try (`seed_tags`). Of cohorts that were drawn in secret it need not have the
 sizes, which are of who was drawn. Attempts at a round that
 were aborted have lines of their own (`aborted_attempt`), which spend nothing.
 
@@ -62,7 +62,6 @@ import dataclasses
 import datetime
 import errno
 import fcntl
-import functools
 import hashlib
 import io
 import itertools
@@ -88,9 +87,13 @@ from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.base import new_files
 
 SECRET, SEED, FILE = ledger_entry.SECRET, ledger_entry.SEED, ledger_entry.FILE
-# Seeds below it are taken to be guessed.
-GUESSABLE = 2**64
 _logger = logging.getLogger(__name__)
+# Fields of a line that need not be stated.
+_NOT_STATED = {
+  name: field.default
+  for name, field in ledger_entry.FIELDS.items()
+  if field.default is not dataclasses.MISSING
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -253,8 +256,8 @@ class LedgerWriter:
       result_checksum: `checksum_of` what the round releases; without it the round
         cannot be repeated.
       noise_generator: What drew the noise, such as 'chacha20' or 'philox'.
-      noise_key_tag: Measurement of this name, or `tag_of_seed` of a seed: by it, runs
-        are found that share noise.
+      noise_key_tag: Measurement of this name, or `seed_tags.tag_of_seed` of a seed: by
+        it, runs are found that share noise.
       parts: Name, clip norm and noise multiplier of each part of a joint mechanism;
         `None` of another mechanism.
       noise_site: Where clients make noise, as `LedgerEntry` has it; `None` for noise of
@@ -263,7 +266,8 @@ class LedgerWriter:
         again may have others.
       noise_source: `SECRET` or `SEED`: whether anybody knows what the noise is from.
       sampling_source: `SECRET`, `SEED` or `FILE`: what clients are drawn by in secret.
-      sampling_tag: `tag_of_seed` of that: by it, runs are found with the same draws.
+      sampling_tag: `seed_tags.tag_of_seed` of it: by that, runs are found with the
+        same draws.
       round: Round number; by default the one after the last line's. A run that
         resumes should give it: its state may be older than the ledger.
 
@@ -436,15 +440,7 @@ class LedgerWriter:
     clip_norm: Optional[float],
     noise_multiplier: Optional[float],
     strategy_checksum: Optional[str],
-    result_checksum: Optional[str] = None,
-    noise_generator: Optional[str] = None,
-    noise_key_tag: Optional[str] = None,
-    parts: Optional[list[dict[str, Any]]] = None,
-    noise_site: Optional[dict[str, Any]] = None,
-    notes: Optional[list[str]] = None,
-    noise_source: Optional[str] = None,
-    sampling_source: Optional[str] = None,
-    sampling_tag: Optional[str] = None,
+    **stated: Any,
   ) -> tuple[LedgerEntry, ledger_spent.Spent]:
     """The next line for a round, checked, and what is spent with it."""
     state = self._state
@@ -463,15 +459,9 @@ class LedgerWriter:
       'delta': self._delta,
       'time': _now(),
       'previous_line_sha256': state.head.sha256,
-      'result_checksum': result_checksum,
-      'noise_generator': noise_generator,
-      'noise_key_tag': noise_key_tag,
-      'parts': parts,
-      'noise_site': noise_site,
-      'notes': notes,
-      'noise_source': noise_source,
-      'sampling_source': sampling_source,
-      'sampling_tag': sampling_tag,
+      # What is not stated now is not what a line has that was written before.
+      **_NOT_STATED,
+      **stated,
     }
     if given['round'] < state.rounds:
       earlier = self._entry(given['round'])
@@ -635,35 +625,6 @@ def checksum_of(arrays: Iterable[Any]) -> str:
     digest.update(f'{array.dtype.name}{list(array.shape)}:'.encode())
     digest.update(array.tobytes())
   return 'sha256:' + digest.hexdigest()
-
-
-@functools.cache
-def tag_of_seed(purpose: str, seed: int) -> str:
-  """What tells a seed from others: equal for equal ones, and slow to try.
-
-  Whoever guesses the seed can see by it that they are right, at 64 MiB and some tenths
-  of a second a guess; so it hides seeds of 128 bits, and small ones hardly.
-
-  Args:
-    purpose: What it is the seed of, 'noise' or 'sampling'.
-    seed: The seed.
-
-  Example:
-    >>> tag_of_seed('noise', 1) == tag_of_seed('noise', 1)
-    True
-    >>> tag_of_seed('noise', 1) == tag_of_seed('sampling', 1)
-    False
-  """
-  digest = hashlib.scrypt(
-    str(int(seed)).encode(),
-    salt=f'tff_dp_aggregators seed of {purpose}'.encode(),
-    n=2**16,
-    r=8,
-    p=1,
-    maxmem=2**27,
-    dklen=16,
-  )
-  return f'scrypt:{digest.hex()}'
 
 
 def _check_size(name: str, size: Optional[int]) -> Optional[int]:

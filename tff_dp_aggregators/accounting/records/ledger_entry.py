@@ -56,14 +56,14 @@ class LedgerEntry:
     noise_generator: What drew the noise, such as 'chacha20' or 'philox'; `None` if not
       stated.
     noise_key_tag: What tells the key of the noise from others, and nothing else of it,
-      as the measurements have it, or `ledger.tag_of_seed` of a seed; `None` if not
+      as the measurements have it, or `seed_tags.tag_of_seed` of a seed; `None` if not
       stated.
     noise_source: Whether the key of the noise is 'secret', or follows from a 'seed'
       that somebody knows, which protects from nobody who does; `None` if not stated.
     sampling_source: Where clients are drawn in secret: whether from a 'seed' that can
       be guessed, from what is 'secret', or from a 'file'; `None` if not stated.
-    sampling_tag: `ledger.tag_of_seed` of what clients were drawn by in secret; `None`
-      if not stated.
+    sampling_tag: `seed_tags.tag_of_seed` of the seed that clients were drawn by in
+      secret; `None` if not stated.
     parts: Name, clip norm and noise multiplier of each part of a joint mechanism, which
       has none of all parts; `None` of another mechanism.
     noise_site: Name of where the noise is made, how many clients report at least, and

@@ -7,11 +7,17 @@ and verified by nobody, or not stated at all. Which, follows from the inputs alo
 """
 
 import dataclasses
+import math
 from typing import Optional
 
+from dp_accounting import NeighboringRelation as Relation
+
+from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
+from tff_dp_aggregators.base import rounding
 
 # In a file that the run left: its configuration, ledger or round log.
 RECORDED = 'recorded'
@@ -36,8 +42,8 @@ _SEEDED_NOISE = (
 )
 _SEEDED_DRAWS = (
   'Clients drawn from a seed of 64 bits or less: whoever guesses it knows who was '
-  'drawn, and towards them sampling saves nothing. What follows is what a secret seed '
-  'would have.'
+  'drawn, and towards them sampling saves nothing{}. What follows is what a secret '
+  'seed would have.'
 )
 _SIZES = (
   'The ledger tells how many clients were drawn in each round, which follows from who '
@@ -114,12 +120,33 @@ def warnings(inputs: inputs_lib.Inputs) -> list[str]:
     found.append(_SEEDED_NOISE)
   if mechanism.is_sampled:
     if any(entry.sampling_source == ledger_lib.SEED for entry in entries):
-      found.append(_SEEDED_DRAWS)
-    if any(entry.cohort_requested is not None for entry in entries) and (
-      not isinstance(mechanism.participation, schemas.FixedSizeSampling)
-    ):
+      found.append(_SEEDED_DRAWS.format(_without_sampling(inputs)))
+    told = any(entry.cohort_requested is not None for entry in entries)
+    if told and not schemas.kind_of(mechanism.participation).has_public_sizes:
       found.append(_SIZES)
   return found
+
+
+def _without_sampling(inputs: inputs_lib.Inputs) -> str:
+  """Epsilon of all planned rounds towards whoever knows the draws, in words."""
+  mechanism = inputs.mechanism
+  if not isinstance(mechanism, mechanism_lib.Mechanism):
+    return ''  # Parts have events of their own.
+  replaced = mechanism.relation is Relation.REPLACE_ONE
+  relation = schemas.check_relation(
+    mechanism.limits, Relation.REPLACE_ONE if replaced else None
+  )
+  event = schemas.event(
+    mechanism.strategy,
+    mechanism.limits,
+    mechanism.noise_multiplier,
+    relation,
+    mechanism.noise,
+  )
+  epsilon = accountants.epsilon(event, inputs.delta, relation=relation)
+  if math.isinf(epsilon):
+    return ''
+  return f': epsilon of all planned rounds is {rounding.up(epsilon)}'
 
 
 def of(inputs: inputs_lib.Inputs) -> dict[str, str]:
