@@ -292,3 +292,15 @@ def test_a_run_goes_on_only_with_its_seeds_and_data(tmp_path):
     _train(tmp_path / 'one', **kwargs)
   (run_dir / 'private.json').write_bytes(private)
   assert ledger.read(str(_train(tmp_path / 'one', **kwargs) / 'ledger.jsonl')).entries
+
+
+def test_a_run_of_an_earlier_version_does_not_go_on_and_shares_nothing(tmp_path):
+  run_dir = tmp_path / 'one' / 'run'
+  with pytest.raises(training_runs.Killed):
+    _train(tmp_path / 'one', test_metrics=training_runs.killing(2))
+  config = run_directory.read_config(str(run_dir))
+  (run_dir / 'config.json').write_text(json.dumps(config))
+  (run_dir / 'private.json').unlink()
+  with pytest.raises(ValueError, match='was begun by an earlier version'):
+    _train(tmp_path / 'one', test_metrics=training_runs.killing(0))
+  assert not (run_dir / 'share').exists()

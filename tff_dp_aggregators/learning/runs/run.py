@@ -196,6 +196,12 @@ class Run:
   ) -> tuple[Any, int, ledger_lib.LedgerWriter, checkpoints_lib.Checkpoints]:
     """State, rounds completed, ledger and checkpoints to go on with."""
     directory = self.directory
+    if directory.has(run_directory.LEDGER) and not directory.has(run_directory.PRIVATE):
+      raise ValueError(
+        f'the run in {directory.path} was begun by an earlier version, whose files '
+        'tell what others may not see, and does not go on with this. Begin another in '
+        'another run_dir, or go on with the version that its config.json names.'
+      )
     checkpoints = checkpoints_lib.Checkpoints(directory.file(run_directory.CHECKPOINTS))
     original.mark(directory)
     state = engine.initialize()
@@ -345,7 +351,10 @@ class Run:
         event = sampled[number]
     if mechanism is not None:
       tag = self.plan.noise_seed_tag or measured['noise_key_tag'] or None
-    tells = self.plan.tells_cohorts
+    # How many were drawn follows from who was, which is secret.
+    requested = reported = None
+    if not self.plan.is_sampled:
+      requested, reported = len(attempt.requested), len(attempt.reporting)
     noise: dict[str, Any] = {
       'clip_norm': clip_norm,
       'noise_multiplier': 0.0,
@@ -356,8 +365,8 @@ class Run:
     line: dict[str, Any] = {
       'round': number,
       'event': event,
-      'cohort_requested': len(attempt.requested) if tells else None,
-      'cohort_reported': len(attempt.reporting) if tells else None,
+      'cohort_requested': requested,
+      'cohort_reported': reported,
       **noise,
       'result_checksum': ledger_lib.checksum_of(
         tf.nest.flatten(state.global_model_weights)

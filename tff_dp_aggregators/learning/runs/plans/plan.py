@@ -419,16 +419,6 @@ class Plan:
     """Whether privacy rests on who was drawn being secret."""
     return self.mechanism is not None and self.mechanism.is_sampled
 
-  @property
-  def tells_cohorts(self) -> bool:
-    """Whether the ledger has the sizes of cohorts: not of those drawn in secret.
-
-    Noise that counts the clients of a round is checked by them.
-    """
-    if self.mechanism is None or not self.is_sampled:
-      return True
-    return bool({'min_clients', 'max_clients'} & set(dict(self.mechanism.options)))
-
   @functools.cached_property
   def noise_seed_tag(self) -> Optional[str]:
     """By which other runs with this seed are found; `None` of secret noise."""
