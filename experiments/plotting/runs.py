@@ -93,8 +93,7 @@ def read(directory: str) -> Run:
         'run, or that has not begun. Name directories as simulate leaves them.'
       )
   try:
-    with open(paths[0], encoding='utf-8') as file:
-      config = json.load(file)
+    config = run_directory.read_config(directory)
     rows = metrics_file.read(paths[1])
     # A line that is being written is none yet.
     rows = rows[: metrics_file.count(paths[1])]

@@ -54,10 +54,12 @@ FILES = {
   'ledger.jsonl',
   'metrics.csv',
   'model.npz',
+  'private.json',
   'report.html',
   'report.json',
   'report.md',
   'strategy.npz',
+  'share',
 }
 
 
@@ -166,7 +168,7 @@ def _said(capfd, run_dir):
 def test_a_finished_run_is_not_run_again_and_says_so(straight, capfd):
   run_dir, result = straight
   capfd.readouterr()
-  before = {name: (run_dir / name).read_bytes() for name in FILES - {'events'}}
+  before = {name: (run_dir / name).read_bytes() for name in FILES - {'events', 'share'}}
   again = _train(run_dir, test_metrics=training_runs.killing(1))
   assert _said(capfd, run_dir) == [
     'finished before, with 12 of 12 rounds; nothing was trained.'

@@ -29,12 +29,17 @@ def write_new(path: str, content: Union[str, bytes]) -> None:
     os.unlink(temporary)
 
 
-def replace(path: str, content: Union[str, bytes]) -> None:
+def replace(path: str, content: Union[str, bytes], *, is_private: bool = False) -> None:
   """Writes a file, whole or not at all, in place of the one that may be there.
 
   When it returns, the file is on disk.
+
+  Args:
+    path: Where.
+    content: What; a text is written as UTF-8.
+    is_private: Whether nobody but its owner may read it.
   """
-  temporary = _write_beside(path, content)
+  temporary = _write_beside(path, content, is_private)
   try:
     os.replace(temporary, path)
   except BaseException:
@@ -81,7 +86,9 @@ def sync_tree(path: str) -> None:
   sync(os.path.dirname(os.path.abspath(path)))
 
 
-def _write_beside(path: str, content: Union[str, bytes]) -> str:
+def _write_beside(
+  path: str, content: Union[str, bytes], is_private: bool = False
+) -> str:
   """Writes a temporary file into the folder of `path` and returns its path."""
   folder = os.path.dirname(os.path.abspath(path))
   data = content.encode() if isinstance(content, str) else content
@@ -91,9 +98,10 @@ def _write_beside(path: str, content: Union[str, bytes]) -> str:
       file.write(data)
       file.flush()
       os.fsync(file.fileno())
-    umask = os.umask(0)
-    os.umask(umask)
-    os.chmod(temporary, 0o666 & ~umask)  # mkstemp's are private.
+    if not is_private:  # As mkstemp's are.
+      umask = os.umask(0)
+      os.umask(umask)
+      os.chmod(temporary, 0o666 & ~umask)
   except BaseException:
     os.unlink(temporary)
     raise

@@ -24,6 +24,7 @@ from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.records import ledger
+from tff_dp_aggregators.accounting.records import seed_tags
 from tff_dp_aggregators.accounting.reports import sources
 
 
@@ -188,25 +189,72 @@ def test_runs_that_drew_the_same_clients_do_not_compose(tmp_path):
   # spend 3.27, twice that 4.04, and with the same clients in both 7.38.
   sampling = schemas.PoissonSampling(20, sampling_probability=1 / 18)
   sampled = accounting.Mechanism('gaussian', sampling, 0.838)
-  limited = accounting.Mechanism('gaussian', strategies.Participation(20, 5), 4.0)
 
-  def write(name, mechanism, **schedule):
-    privacy = {'mechanism': mechanism.to_json(), 'noise_seed': None}
-    config = {'privacy': privacy, 'training': {'schedule': schedule}}
+  def write(name, file=None, **said):
     (tmp_path / name).mkdir()
-    (tmp_path / name / 'config.json').write_text(json.dumps(config))
-    return str(tmp_path / name)
+    path = str(tmp_path / name / 'ledger.jsonl')
+    with ledger.LedgerWriter(path, delta=1e-6) as writer:
+      for number, event in enumerate(sampled.round_events):
+        writer.append(
+          event=event,
+          cohort_requested=None,
+          cohort_reported=None,
+          **sampled.line(0.5),
+          result_checksum=ledger.checksum_of([np.array([hash(name), number])]),
+          **said,
+        )
+    if file is not None:
+      private = {'training': {'schedule': {'sha256': file}}}
+      (tmp_path / name / 'private.json').write_text(json.dumps(private))
+    return path
 
+  # Also where another cycle, say, made cohorts of other sizes, which are not told.
   one, same, other = (
-    write(name, sampled, seed=seed) for name, seed in (('a', 1), ('b', 1), ('c', 2))
+    write(name, sampling_tag=seed_tags.tag_of_seed('sampling', seed))
+    for name, seed in (('a', 1), ('b', 1), ('c', 2))
   )
-  files = [write(name, sampled, sha256='7') for name in ('d', 'e')]
-  for runs, what in (([one, same], 'seed'), (files, 'file')):
+  file, again, another, unknown = (
+    write(name, sha256, sampling_source=ledger.FILE)
+    for name, sha256 in (('d', '7'), ('e', '7'), ('f', '8'), ('g', None))
+  )
+  for runs, what in (
+    ([one, same], 'seed'),
+    ([file, again], 'file'),
+    ([another, file, unknown], 'file'),
+    ([unknown, file], 'file'),
+  ):
     with pytest.raises(ValueError, match=f'drew their clients from the same {what}'):
-      sources.check_independent(runs)
-  sources.check_independent([one, other, files[0]])
-  # With limits on participation nothing rests on who was drawn.
-  sources.check_independent([write(name, limited, seed=1) for name in ('f', 'g')])
+      sources.check_not_forked(runs)
+  sources.check_not_forked([one, other, file, another])
+
+
+def test_ledgers_with_noise_of_one_seed_do_not_compose(tmp_path):
+  tree = accounting.Mechanism('tree', strategies.Participation(20, 5), 4.0)
+  said = {
+    'one': reporting.seeded(1),
+    'other data': reporting.seeded(1),
+    'other seed': reporting.seeded(2),
+    'not told': {'noise_source': ledger.SEED},
+    'of before': {'noise_generator': 'philox'},
+    'secret': {'noise_source': ledger.SECRET, 'noise_key_tag': '5'},
+    'secret as well': {'noise_source': ledger.SECRET, 'noise_key_tag': '6'},
+  }
+  paths = {name: str(tmp_path / f'{name}.jsonl') for name in said}
+  for name, path in paths.items():
+    reporting.write_ledger(path, tree, 20, **said[name])
+  # A seed that is not told may be any of the others.
+  for names in (
+    ('one', 'other data'),
+    ('secret', 'one', 'other data'),
+    ('one', 'not told'),
+    ('not told', 'other seed'),
+    ('of before', 'not told'),
+    ('one', 'of before'),
+  ):
+    with pytest.raises(ValueError, match='have their noise from the same seed'):
+      sources.check_not_forked([paths[name] for name in names])
+  together = ('one', 'other seed', 'secret', 'secret as well')
+  sources.check_not_forked([paths[name] for name in together])
 
 
 def test_ledgers_with_the_cohorts_of_one_draw_do_not_compose(tmp_path):

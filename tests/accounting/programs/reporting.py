@@ -12,6 +12,8 @@ from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting.programs import report as report_program
 from tff_dp_aggregators.accounting.records import ledger
+from tff_dp_aggregators.accounting.records import seed_tags
+from tff_dp_aggregators.accounting.reports import inputs
 
 TREE_OF_20 = accounting.Mechanism('tree', strategies.Participation(20, 5), 4.0)
 OF_TREE_OF_20 = ('--mechanism=tree', '--num_rounds=20', '--min_separation=5')
@@ -30,7 +32,17 @@ def json_of(*arguments):
   return json.loads(result.stdout)
 
 
-def write_ledger(path, mechanism, num_rounds):
+def seeded(seed):
+  """What lines of a ledger say of noise from a seed; nothing without one."""
+  if seed is None:
+    return {}
+  return {
+    'noise_source': ledger.SEED,
+    'noise_key_tag': seed_tags.tag_of_seed('n', seed),
+  }
+
+
+def write_ledger(path, mechanism, num_rounds, **changes):
   """Writes the ledger of the first rounds of a run, at delta 1e-6."""
   multipliers, _ = events.round_noise_multipliers(
     mechanism.strategy, mechanism.participation, mechanism.noise_multiplier
@@ -44,6 +56,7 @@ def write_ledger(path, mechanism, num_rounds):
         clip_norm=0.5,
         noise_multiplier=mechanism.noise_multiplier,
         strategy_checksum=mechanism.strategy.checksum,
+        **changes,
       )
 
 
@@ -56,12 +69,11 @@ def write_run(folder, mechanism, num_rounds, seed=None):
     'delta': 1e-6,
     'clip_norm': 0.5,
     'enforced_by': 'a test',
-    'noise_source': 'a seed',
-    'noise_seed': seed,
+    'noise_source': 'a test' if seed is None else inputs.SEEDED_NOISE,
   }
   (folder / 'config.json').write_text(json.dumps({'privacy': privacy}))
   mechanism.strategy.save(folder / 'strategy.npz')
-  write_ledger(folder / 'ledger.jsonl', mechanism, num_rounds)
+  write_ledger(folder / 'ledger.jsonl', mechanism, num_rounds, **seeded(seed))
 
 
 def write_log(path, num_rounds):

@@ -112,8 +112,9 @@ def test_what_the_writer_returns_is_the_line(path):
     entry = ledgers.append(writer)
   (line,) = ledgers.lines_of(path)
   # Parts are in the lines of joint mechanisms alone, sites in those of clients' noise,
-  # notes where there is something to note.
+  # notes where there is something to note, and secret draws where there are some.
   absent = {'parts': None, 'noise_site': None, 'notes': None}
+  absent.update(sampling_source=None, sampling_tag=None)
   assert {**json.loads(line), **absent} == dataclasses.asdict(entry)
 
 
@@ -233,13 +234,14 @@ def test_what_cannot_be_accounted_writes_no_line_and_spends_nothing(
 
 
 def test_an_entry_has_exactly_the_public_fields_and_no_seed(path):
-  # A new field is a decision: whatever is derived from the seed must stay out. (The tag
-  # is of secret keys alone.)
+  # A new field is a decision: whatever is derived from the seed must stay out. (Tags
+  # are of secret keys, or slow to try.)
   assert [field.name for field in dataclasses.fields(ledger.LedgerEntry)] == [
       'round', 'cohort_requested', 'cohort_reported', 'clip_norm', 'noise_multiplier',
       'strategy_checksum', 'event', 'effective_noise_multiplier', 'epsilon', 'delta',
       'time', 'previous_line_sha256', 'result_checksum', 'noise_generator',
-      'noise_key_tag', 'parts', 'noise_site', 'notes',
+      'noise_key_tag', 'parts', 'noise_site', 'notes', 'noise_source',
+      'sampling_source', 'sampling_tag',
   ]  # fmt: skip
   with ledger.LedgerWriter(path, ledgers.DELTA) as writer:
     ledgers.append(writer)

@@ -117,8 +117,10 @@ def test_a_run_cut_short_says_so(output_format):
     'a half line of 17 bytes',
     f'sha256:{32 * "c4"}',
     'chacha20, not stated in some rounds',
-    f'In any case epsilon = {planned}, that of the whole plan, holds.',
-    'The decision to stop early did not depend',
+    f'If on nothing that was computed from clients (a fixed time, a failure): epsilon '
+    f'= {rounding.up(built["guarantee"]["epsilon"])}, that of the rounds that ran.',
+    f'epsilon = {planned}, that of all rounds planned, whatever the rule was.',
+    'The decision to stop early depended on nothing that was computed from clients',
     'in the 7 rounds that ran',
   )
   assert 'stoppedafter' not in rendered.read(rendered.build(), output_format)
@@ -186,7 +188,11 @@ def test_packed_simulation_is_marked_as_that(output_format):
 def test_one_round_is_not_called_rounds(output_format):
   built = rendered.build(cut=True)
   built['run']['rounds_completed'] = 1
-  rendered.says(built, output_format, 'in the one round that ran.')
+  rendered.says(
+    built,
+    output_format,
+    'in the one round that ran, if no result of clients decided when to stop',
+  )
   only = strategies.Participation(1)
   rendered.says(
     rendered.build(accounting.Mechanism('gaussian', only, 1.0)),
@@ -346,7 +352,7 @@ def test_a_composition_states_all_together_and_each_run(output_format):
     f'({rounding.up(together["epsilon"])}, 1e-06) differential privacy for each '
     'client, in all 2 runs together',
     rounding.up(alone['epsilon'], 6),
-    'The decision to stop early in run 2 did not depend',
+    'The decision to stop early in run 2 depended on nothing',
     'program --twice',
   )
   text = rendering.render(built, 'text')

@@ -13,6 +13,7 @@ from tff_dp_aggregators.accounting import reports
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.programs import report as report_program
 from tff_dp_aggregators.accounting.records import ledger
+from tff_dp_aggregators.accounting.reports import inputs
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement
 from tff_dp_aggregators.accounting.reports import verification
@@ -123,7 +124,7 @@ def of_joint_run(folder):
   )
 
 
-def with_ledger(folder, num_rounds=7):
+def with_ledger(folder, num_rounds=7, **changes):
   """The report of a run of TREE with a ledger, which is left in the folder."""
   path = str(folder / 'ledger.jsonl')
   multipliers, _ = events.round_noise_multipliers(TREE.strategy, LIMITS, 5.0)
@@ -136,6 +137,7 @@ def with_ledger(folder, num_rounds=7):
         clip_norm=0.5,
         noise_multiplier=5.0,
         strategy_checksum=TREE.strategy.checksum,
+        **changes,
       )
   return statement.build(
     reports.Inputs(
@@ -169,7 +171,7 @@ def round_log(folder):
   return str(path)
 
 
-def run_dir(folder, **changes):
+def run_dir(folder, noise_seed=None, **changes):
   """Makes the directory of a run of TREE; returns its path."""
   folder.mkdir()
   privacy = {
@@ -178,12 +180,15 @@ def run_dir(folder, **changes):
     'delta': 1e-6,
     'clip_norm': 0.5,
     'enforced_by': 'a test',
-    'noise_source': 'a seed',
+    'noise_source': 'a test' if noise_seed is None else inputs.SEEDED_NOISE,
   }
   config = {'privacy': {**privacy, **changes}, **BESIDES}
   (folder / 'config.json').write_text(json.dumps(config))
   TREE.strategy.save(folder / 'strategy.npz')
-  with_ledger(folder)
+  seeded = {}
+  if noise_seed is not None:
+    seeded = {'noise_source': ledger.SEED, 'noise_key_tag': f'tag {noise_seed}'}
+  with_ledger(folder, **seeded)
   return str(folder)
 
 

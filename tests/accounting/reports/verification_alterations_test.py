@@ -227,12 +227,12 @@ def test_what_is_taken_away_set_to_null_or_added_is_found(tmp_path, kind):
   report = statements.of_kind(tmp_path, kind)
 
   def changes():
-    later = (*mechanism.options(), 'server_noise_multiplier', 'nbafl')
+    later = (*mechanism.options(), 'server_noise_multiplier', 'nbafl', 'warnings')
     for path in _inner(_cut(report)):
       if 'software' in path[:-1]:
         continue
       place = _place(report, path)
-      if path[-1] not in later or place[path[-1]] is not None:
+      if path[-1] not in later or place[path[-1]]:
         # Without what is null the same is said as by an earlier release.
         yield _change('taken away', path)
       if place[path[-1]] is not None:

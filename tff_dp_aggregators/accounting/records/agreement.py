@@ -64,7 +64,7 @@ def _disagreements(
     counts.append(('client ids', listed))
   for entry in entries[: log.num_rounds]:
     for what, numbers in counts:
-      if entry.cohort_reported != numbers[entry.round]:
+      if entry.cohort_reported not in (None, numbers[entry.round]):
         yield (
           f'in round {_numbered(entry.round, shift)} the ledger has '
           f'{entry.cohort_reported} clients that reported, the round log '

@@ -34,7 +34,7 @@ def check(ledger: ledger_lib.Ledger, schedule: Any) -> None:
         f'of the schedule is {goal}: they are not of the same run.'
       )
   for entry in ledger.entries if goal is not None else ():
-    if entry.cohort_reported < goal:
+    if entry.cohort_reported is not None and entry.cohort_reported < goal:
       raise ValueError(
         f'in round {entry.round} of the ledger {entry.cohort_reported} clients '
         f'reported, but the reporting goal of the schedule is {goal}: the attempt '

@@ -2,7 +2,9 @@
 
 A line says what ran (the round's privacy event), on how many clients, with which clip
 norm, noise and strategy, what was released (its checksum), and what had been spent by
-then. It never holds a seed, nor noise that was not released. Attempts at a round that
+then. It never holds a seed, nor noise that was not released; of a seed, a tag that is
+slow to try (`seed_tags`). Of cohorts that were drawn in secret it need not have the
+sizes, which are of who was drawn. Attempts at a round that
 were aborted have lines of their own (`aborted_attempt`), which spend nothing.
 
 The file is append-only, and the rules are the same for who writes (`LedgerWriter`) and
@@ -12,8 +14,9 @@ who reads (`read`):
   (`previous_line_sha256`). So the SHA-256 of the last line is one of all lines. With
   their number it is the ledger's `Head`, for checkpoints and reports to keep.
 * Rounds are in order, from 0. All rounds are of one mechanism: `noise_multiplier`,
-  `parts`, `strategy_checksum`, `delta` and `noise_key_tag` are those of round 0.
-  Another phase of training with another mechanism is another ledger.
+  `parts`, `strategy_checksum`, `delta`, `noise_key_tag` and what it says of the sources
+  of noise and draws are those of round 0. Another phase of training with another
+  mechanism is another ledger.
 * A round may be released again, as happens when a run ends between a line and the
   checkpoint after it and resumes from the checkpoint before. That is one more line,
   with the same content but for the time, and costs nothing: the adversary sees the
@@ -73,6 +76,7 @@ import numpy as np
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.records import aborted_attempt
+from tff_dp_aggregators.accounting.records import ledger_entry
 from tff_dp_aggregators.accounting.records import ledger_line
 from tff_dp_aggregators.accounting.records import ledger_rules
 from tff_dp_aggregators.accounting.records import ledger_spent
@@ -82,7 +86,14 @@ from tff_dp_aggregators.accounting.records.ledger_entry import LedgerEntry
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.base import new_files
 
+SECRET, SEED, FILE = ledger_entry.SECRET, ledger_entry.SEED, ledger_entry.FILE
 _logger = logging.getLogger(__name__)
+# Fields of a line that need not be stated.
+_NOT_STATED = {
+  name: field.default
+  for name, field in ledger_entry.FIELDS.items()
+  if field.default is not dataclasses.MISSING
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -210,8 +221,8 @@ class LedgerWriter:
     self,
     *,
     event: dp_accounting.DpEvent,
-    cohort_requested: int,
-    cohort_reported: int,
+    cohort_requested: Optional[int],
+    cohort_reported: Optional[int],
     clip_norm: Optional[float],
     noise_multiplier: Optional[float],
     strategy_checksum: Optional[str],
@@ -221,6 +232,9 @@ class LedgerWriter:
     parts: Optional[list[dict[str, Any]]] = None,
     noise_site: Optional[dict[str, Any]] = None,
     notes: Optional[list[str]] = None,
+    noise_source: Optional[str] = None,
+    sampling_source: Optional[str] = None,
+    sampling_tag: Optional[str] = None,
     round: Optional[int] = None,
   ) -> LedgerEntry:
     """Writes a round's line and waits until it is on disk.
@@ -231,8 +245,9 @@ class LedgerWriter:
       event: Of this round alone: `aggregators.extract_dp_event(state).last_round_only`,
         or what a query returned; of a sampled mechanism, which neither of them knows
         about, its `round_events[round]`.
-      cohort_requested: Clients the round was planned for.
-      cohort_reported: Clients whose updates arrived.
+      cohort_requested: Clients the round was planned for; `None` where clients are
+        drawn in secret and chance decides how many.
+      cohort_reported: Clients whose updates arrived; `None` likewise.
       clip_norm: L2 bound of one contribution; `None` without clipping, for events
         without privacy.
       noise_multiplier: Standard deviation of z over the clip norm; `None` if each part
@@ -241,13 +256,18 @@ class LedgerWriter:
       result_checksum: `checksum_of` what the round releases; without it the round
         cannot be repeated.
       noise_generator: What drew the noise, such as 'chacha20' or 'philox'.
-      noise_key_tag: Measurement of this name: by it, runs are found that share noise.
+      noise_key_tag: Measurement of this name, or `seed_tags.tag_of_seed` of a seed: by
+        it, runs are found that share noise.
       parts: Name, clip norm and noise multiplier of each part of a joint mechanism;
         `None` of another mechanism.
       noise_site: Where clients make noise, as `LedgerEntry` has it; `None` for noise of
         the server. `Mechanism.line` has this and the other numbers of a mechanism.
       notes: Sentences for people on how the round was computed; a round that is run
         again may have others.
+      noise_source: `SECRET` or `SEED`: whether anybody knows what the noise is from.
+      sampling_source: `SECRET`, `SEED` or `FILE`: what clients are drawn by in secret.
+      sampling_tag: `seed_tags.tag_of_seed` of it: by that, runs are found with the
+        same draws.
       round: Round number; by default the one after the last line's. A run that
         resumes should give it: its state may be older than the ledger.
 
@@ -279,6 +299,9 @@ class LedgerWriter:
       parts=parts,
       noise_site=noise_site,
       notes=notes,
+      noise_source=noise_source,
+      sampling_source=sampling_source,
+      sampling_tag=sampling_tag,
     )
     self._commit(entry, spent)
     return entry
@@ -412,24 +435,19 @@ class LedgerWriter:
     *,
     round: int,
     event: dp_accounting.DpEvent,
-    cohort_requested: int,
-    cohort_reported: int,
+    cohort_requested: Optional[int],
+    cohort_reported: Optional[int],
     clip_norm: Optional[float],
     noise_multiplier: Optional[float],
     strategy_checksum: Optional[str],
-    result_checksum: Optional[str] = None,
-    noise_generator: Optional[str] = None,
-    noise_key_tag: Optional[str] = None,
-    parts: Optional[list[dict[str, Any]]] = None,
-    noise_site: Optional[dict[str, Any]] = None,
-    notes: Optional[list[str]] = None,
+    **stated: Any,
   ) -> tuple[LedgerEntry, ledger_spent.Spent]:
     """The next line for a round, checked, and what is spent with it."""
     state = self._state
     given: dict[str, Any] = {
       'round': checks.check_int('round', round, 0),
-      'cohort_requested': checks.check_int('cohort_requested', cohort_requested, 0),
-      'cohort_reported': checks.check_int('cohort_reported', cohort_reported, 0),
+      'cohort_requested': _check_size('cohort_requested', cohort_requested),
+      'cohort_reported': _check_size('cohort_reported', cohort_reported),
       'clip_norm': None if clip_norm is None else float(clip_norm),
       'noise_multiplier': (
         None
@@ -441,12 +459,9 @@ class LedgerWriter:
       'delta': self._delta,
       'time': _now(),
       'previous_line_sha256': state.head.sha256,
-      'result_checksum': result_checksum,
-      'noise_generator': noise_generator,
-      'noise_key_tag': noise_key_tag,
-      'parts': parts,
-      'noise_site': noise_site,
-      'notes': notes,
+      # What is not stated now is not what a line has that was written before.
+      **_NOT_STATED,
+      **stated,
     }
     if given['round'] < state.rounds:
       earlier = self._entry(given['round'])
@@ -610,6 +625,10 @@ def checksum_of(arrays: Iterable[Any]) -> str:
     digest.update(f'{array.dtype.name}{list(array.shape)}:'.encode())
     digest.update(array.tobytes())
   return 'sha256:' + digest.hexdigest()
+
+
+def _check_size(name: str, size: Optional[int]) -> Optional[int]:
+  return None if size is None else checks.check_int(name, size, 0)
 
 
 def _now() -> str:

@@ -20,6 +20,10 @@ from tff_dp_aggregators.accounting.accountants import gaussian
 CHAIN = 'previous_line_sha256'
 _CHECKSUM = re.compile(r'sha256:[0-9a-f]{64}')
 _SHA256 = re.compile(r'[0-9a-f]{64}')
+# Where the key of the noise, or secret draws, come from.
+SECRET, SEED, FILE = 'secret', 'seed', 'file'
+SOURCES = {'noise_source': (SECRET, SEED), 'sampling_source': (SECRET, SEED, FILE)}
+_OF_SEEDS = 'philox'
 _OF_A_PART = {'name', 'clip_norm', 'noise_multiplier'}
 _OF_A_SITE = {'name', 'min_clients', 'server_noise_multiplier'}
 _OF_NOTHING = hashlib.sha256().hexdigest()
@@ -31,8 +35,9 @@ class LedgerEntry:
 
   Attributes:
     round: Round number, from 0.
-    cohort_requested: Clients the round was planned for, the mean's denominator.
-    cohort_reported: Clients whose updates arrived.
+    cohort_requested: Clients the round was planned for, the mean's denominator; `None`
+      if that is not told, as where secret chance decides how many.
+    cohort_reported: Clients whose updates arrived; `None` likewise.
     clip_norm: L2 bound of one client's contribution; `None` without clipping, and so
       without privacy.
     noise_multiplier: Standard deviation of z over the clip norm; `None` if each of
@@ -51,7 +56,14 @@ class LedgerEntry:
     noise_generator: What drew the noise, such as 'chacha20' or 'philox'; `None` if not
       stated.
     noise_key_tag: What tells the key of the noise from others, and nothing else of it,
-      as the measurements have it; `None` if not stated.
+      as the measurements have it, or `seed_tags.tag_of_seed` of a seed; `None` if not
+      stated.
+    noise_source: Whether the key of the noise is 'secret', or follows from a 'seed'
+      that somebody knows, which protects from nobody who does; `None` if not stated.
+    sampling_source: Where clients are drawn in secret: whether from a 'seed' that can
+      be guessed, from what is 'secret', or from a 'file'; `None` if not stated.
+    sampling_tag: `seed_tags.tag_of_seed` of the seed that clients were drawn by in
+      secret; `None` if not stated.
     parts: Name, clip norm and noise multiplier of each part of a joint mechanism, which
       has none of all parts; `None` of another mechanism.
     noise_site: Name of where the noise is made, how many clients report at least, and
@@ -65,8 +77,8 @@ class LedgerEntry:
   """
 
   round: int
-  cohort_requested: int
-  cohort_reported: int
+  cohort_requested: Optional[int]
+  cohort_reported: Optional[int]
   clip_norm: Optional[float]
   noise_multiplier: Optional[float]
   strategy_checksum: Optional[str]
@@ -82,10 +94,15 @@ class LedgerEntry:
   parts: Optional[list[dict[str, Any]]] = None
   noise_site: Optional[dict[str, Any]] = None
   notes: Optional[list[str]] = None
+  noise_source: Optional[str] = None
+  sampling_source: Optional[str] = None
+  sampling_tag: Optional[str] = None
 
   def __post_init__(self) -> None:
-    for name in ('round', 'cohort_requested', 'cohort_reported'):
-      check_count(name, getattr(self, name))
+    check_count('round', self.round)
+    for name in ('cohort_requested', 'cohort_reported'):
+      if getattr(self, name) is not None:
+        check_count(name, getattr(self, name))
     for name in ('clip_norm', 'effective_noise_multiplier', 'epsilon'):
       if getattr(self, name) is not None:
         _check_number(name, getattr(self, name))
@@ -94,7 +111,14 @@ class LedgerEntry:
     _check_notes(self.notes)
     _check_number('delta', self.delta)
     gaussian.check_delta(self.delta)
-    for name in ('strategy_checksum', 'noise_generator', 'noise_key_tag'):
+    for name, known in SOURCES.items():
+      if getattr(self, name) not in (None, *known):
+        raise ValueError(
+          f'{name} must be one of {", ".join(known)}, or none; got '
+          f'{getattr(self, name)!r}.'
+        )
+    texts = ('strategy_checksum', 'noise_generator', 'noise_key_tag', 'sampling_tag')
+    for name in texts:
       text = getattr(self, name)
       if text is not None and not (isinstance(text, str) and text):
         raise ValueError(f'{name} must be a text or none; got {text!r}.')
@@ -115,6 +139,13 @@ class LedgerEntry:
   def dp_event(self) -> dp_accounting.DpEvent:
     """The round's event."""
     return events.from_json(self.event)
+
+  @property
+  def has_seeded_noise(self) -> bool:
+    """Whether the noise follows from a seed, also in lines of before."""
+    if self.noise_source is None:  # Which named the generator of simulations alone.
+      return self.noise_generator == _OF_SEEDS
+    return self.noise_source == SEED
 
 
 # The fields of a line by name.

@@ -11,6 +11,8 @@ from tff_dp_aggregators.accounting.records import strict_json
 # What a line says.
 Line = Union[ledger_entry.LedgerEntry, aborted_attempt.AbortedAttempt]
 
+_IF_ANY = ('parts', 'noise_site', 'notes', 'sampling_source', 'sampling_tag')
+
 
 def parse(line: bytes) -> Line:
   """Reads a complete line.
@@ -49,10 +51,10 @@ def parse(line: bytes) -> Line:
 def write(entry: Line) -> bytes:
   """The line of an entry, with its line feed.
 
-  `parts`, `noise_site` and `notes` are in lines that have some.
+  `_IF_ANY` are in lines that have some.
   """
   values = dataclasses.asdict(entry)
-  for name in ('parts', 'noise_site', 'notes'):
+  for name in _IF_ANY:
     if values.get(name, ()) is None:
       del values[name]
   return (json.dumps(values, allow_nan=False) + '\n').encode()

@@ -22,6 +22,9 @@ _CONSTANT = (
   'strategy_checksum',
   'delta',
   'noise_key_tag',
+  'noise_source',
+  'sampling_source',
+  'sampling_tag',
 )
 # What a line is of: a round, or an aborted attempt at it.
 Key = tuple[int, Optional[int]]

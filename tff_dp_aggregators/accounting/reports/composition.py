@@ -51,7 +51,7 @@ def compose(
     command: A command that prints the same numbers again.
 
   Raises:
-    OSError: If the configuration of a run cannot be read.
+    OSError: If the ledger of a run cannot be read.
     ValueError: If the parts do not compose; the message names two that do not.
   """
   _check_distinct(parts)
@@ -75,9 +75,6 @@ def compose(
   _check_same('delta', parts, [part.statement['guarantee'] for part in parts], 'delta')
   adjacencies = [part.statement['definition']['adjacency'] for part in parts]
   _check_same('adjacency', parts, adjacencies, 'name')
-  sources.check_independent(
-    [os.path.dirname(path) or '.' for path in _paths(parts, 'config')]
-  )
   sources.check_not_forked(_paths(parts, 'ledger'))
   return statement_lib.compose(
     [part.statement for part in parts], accountant=accountant, command=command

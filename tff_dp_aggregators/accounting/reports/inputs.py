@@ -17,6 +17,11 @@ from tff_dp_aggregators.base import checks
 
 # What is said of limits if it is not stated what enforces them.
 NOT_STATED = 'not stated; whoever runs the training must see to it'
+# What a run's configuration says of noise that it draws from a seed.
+SEEDED_NOISE = (
+  'a given seed, so that the simulation can be repeated; the guarantee holds only '
+  'towards those who do not know it'
+)
 # How clients may be simulated, as reports call it: many in one computation, or each in
 # one of its own.
 SIMULATIONS = ('packed', 'one_by_one')

@@ -45,7 +45,7 @@ def of(inputs: inputs_lib.Inputs) -> Optional[dict[str, Any]]:
     **dict(noise.numbers),
   )
   entries = () if inputs.ledger is None else inputs.ledger.entries
-  clients = max([grid.max_clients, *(each.cohort_reported for each in entries)])
+  clients = max([grid.max_clients, *(each.cohort_reported or 0 for each in entries)])
   return {
     'padded_dimension': grid.dimension,
     'steps': grid.scaled_clip_norm,

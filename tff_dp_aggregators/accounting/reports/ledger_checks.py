@@ -131,8 +131,16 @@ def _check_clients(
 ) -> None:
   """Refuses a ledger with a round whose noise came from fewer clients than counted."""
   fewest = dict(mechanism.options).get(noises.MIN_CLIENTS.name)
+  if fewest is None:
+    return
   for entry in entries:
-    if fewest is not None and entry.cohort_reported < fewest:
+    if entry.cohort_reported is None:
+      raise ValueError(
+        f'round {entry.round} of the ledger does not tell how many clients reported, '
+        f'and min_clients={fewest} counts the noise of as many. State cohort_reported '
+        'in each line.'
+      )
+    if entry.cohort_reported < fewest:
       raise ValueError(
         f'round {entry.round} of the ledger was released with {entry.cohort_reported} '
         f'clients, and min_clients={fewest} counts the noise of more: it has less '

@@ -7,9 +7,17 @@ and verified by nobody, or not stated at all. Which, follows from the inputs alo
 """
 
 import dataclasses
+import math
 from typing import Optional
 
+from dp_accounting import NeighboringRelation as Relation
+
+from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import mechanism as mechanism_lib
+from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
+from tff_dp_aggregators.base import rounding
 
 # In a file that the run left: its configuration, ledger or round log.
 RECORDED = 'recorded'
@@ -28,6 +36,19 @@ FACTS = {
   'clip_norm': ('config', 'ledger'),
   'code_version': ('config',),
 }
+_SEEDED_NOISE = (
+  'Noise from a known seed: no guarantee against who knows it. What follows is what a '
+  'run with secret noise would have.'
+)
+_SEEDED_DRAWS = (
+  'Clients drawn from a seed of 64 bits or less: whoever guesses it knows who was '
+  'drawn, and towards them sampling saves nothing{}. What follows is what a secret '
+  'seed would have.'
+)
+_SIZES = (
+  'The ledger tells how many clients were drawn in each round, which follows from who '
+  'was drawn: what follows holds towards those who do not see these numbers.'
+)
 _DEFAULTS = {
   field.name: field.default for field in dataclasses.fields(inputs_lib.Inputs)
 }
@@ -71,6 +92,63 @@ def enforced_by(basis: str, has_ledger: bool, stated: Optional[str] = None) -> s
   return f'{limits}; what enforces them: {stated}'
 
 
+def noise_source_of(ledger: Optional[ledger_lib.Ledger]) -> Optional[str]:
+  """What a ledger says of where the noise is from; `None` if it does not say.
+
+  Args:
+    ledger: Of a run; `None` without one.
+  """
+  entries = () if ledger is None else ledger.entries
+  if any(entry.has_seeded_noise for entry in entries):
+    return inputs_lib.SEEDED_NOISE
+  if any(entry.noise_source for entry in entries):
+    return 'a secret key, as the ledger says'
+  return None
+
+
+def warnings(inputs: inputs_lib.Inputs) -> list[str]:
+  """Towards whom the guarantee does not hold, for the top of a report.
+
+  Args:
+    inputs: What the report is made of.
+  """
+  mechanism, ledger = inputs.mechanism, inputs.ledger
+  entries = () if ledger is None else ledger.entries
+  found = []
+  seeded = noise_source_of(ledger) == inputs_lib.SEEDED_NOISE
+  if mechanism.has_noise and (seeded or inputs.noise_source == inputs_lib.SEEDED_NOISE):
+    found.append(_SEEDED_NOISE)
+  if mechanism.is_sampled:
+    if any(entry.sampling_source == ledger_lib.SEED for entry in entries):
+      found.append(_SEEDED_DRAWS.format(_without_sampling(inputs)))
+    told = any(entry.cohort_requested is not None for entry in entries)
+    if told and not schemas.kind_of(mechanism.participation).has_public_sizes:
+      found.append(_SIZES)
+  return found
+
+
+def _without_sampling(inputs: inputs_lib.Inputs) -> str:
+  """Epsilon of all planned rounds towards whoever knows the draws, in words."""
+  mechanism = inputs.mechanism
+  if not isinstance(mechanism, mechanism_lib.Mechanism):
+    return ''  # Parts have events of their own.
+  replaced = mechanism.relation is Relation.REPLACE_ONE
+  relation = schemas.check_relation(
+    mechanism.limits, Relation.REPLACE_ONE if replaced else None
+  )
+  event = schemas.event(
+    mechanism.strategy,
+    mechanism.limits,
+    mechanism.noise_multiplier,
+    relation,
+    mechanism.noise,
+  )
+  epsilon = accountants.epsilon(event, inputs.delta, relation=relation)
+  if math.isinf(epsilon):
+    return ''
+  return f': epsilon of all planned rounds is {rounding.up(epsilon)}'
+
+
 def of(inputs: inputs_lib.Inputs) -> dict[str, str]:
   """`RECORDED`, `STATED` or `NOT_STATED` for each of `FACTS`."""
   roles = {file['role'] for file in inputs.files}
@@ -85,6 +163,8 @@ def _of(name: str, inputs: inputs_lib.Inputs, roles: set[str]) -> str:
     value = [part.clip_norm for part in inputs.mechanism.parts]
   recording = roles & set(FACTS[name])
   if 'ledger' in recording:
+    return RECORDED
+  if name == 'noise_source' and value == noise_source_of(inputs.ledger):
     return RECORDED
   if value in (_DEFAULTS[name], inputs_lib.NOT_STATED):
     return NOT_STATED

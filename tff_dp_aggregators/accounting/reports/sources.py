@@ -38,8 +38,12 @@ from tff_dp_aggregators.base import version
 PROGRAM = 'python -m tff_dp_aggregators.accounting.report'
 # What files are to a statement.
 ROLES = ('config', 'strategy', 'ledger', 'round_log')
+# Schedules from a file, as configurations call them; which file, is private.
+_REPLAY = 'replay'
 # Probability of what is taken for no chance: cohorts of two runs alike in all rounds.
 _HARDLY_EVER = 1e-9
+# What a run keeps from others, beside its configuration.
+_PRIVATE = 'private.json'
 _STRATEGY_FILES = ('strategy.json', 'strategy.npz')
 
 
@@ -67,7 +71,11 @@ def from_plan(
   """
   files = []
   if ledger is not None:
-    plan = dataclasses.replace(plan, ledger=ledger_lib.read(ledger))
+    read = ledger_lib.read(ledger)
+    plan = dataclasses.replace(plan, ledger=read)
+    if plan.noise_source == inputs_lib.Inputs.noise_source:
+      said = provenance.noise_source_of(read) or plan.noise_source
+      plan = dataclasses.replace(plan, noise_source=said)
   if round_log is not None:
     check_log(round_log, plan.mechanism, plan.ledger)
     enforced_by = functools.partial(
@@ -128,6 +136,7 @@ def from_run_dir(run_dir: str, accountant: Optional[str] = None) -> inputs_lib.I
     arguments.append(f'--accountant={accountant}')
   try:
     mechanism = joint_mechanism.stored(privacy['mechanism'], strategy)
+    _check_noise_source(config_path, privacy, ledger)
     if not cohort:
       _check_sampling(config_path, mechanism, _training_of(config).get('schedule'))
     target = privacy['target_epsilon']
@@ -168,7 +177,7 @@ def _check_sampling(
   """Refuses a configuration whose schedule draws otherwise than it accounts for."""
   if not (mechanism.is_sampled and isinstance(schedule, dict)):
     return
-  if schedule.get('sha256') is None:
+  if schedule.get('schedule') != _REPLAY:
     drawn = schedule.get('sampling')
   elif schedule.get('stated') is None:
     return  # The file that was replayed has it.
@@ -180,6 +189,28 @@ def _check_sampling(
       f'{config_path}: its schedule draws clients by {drawn}, but its mechanism counts '
       f'on {stated}: it was altered, or is of several runs.'
     )
+
+
+def _check_noise_source(
+  config_path: str, privacy: Mapping[str, Any], ledger: ledger_lib.Ledger
+) -> None:
+  """Refuses a configuration with another source of noise than its ledger."""
+  generator = privacy.get('noise_generator')
+  said = {privacy['noise_source'] == inputs_lib.SEEDED_NOISE}
+  if 'noise_seed' in privacy:  # Of a release before.
+    said.add(privacy['noise_seed'] is not None)
+  for entry in ledger.entries:
+    if entry.noise_source is None and entry.noise_generator is None:
+      continue  # It says nothing.
+    same_generator = entry.noise_generator in (None, generator) or generator is None
+    if said != {entry.has_seeded_noise} or not same_generator:
+      stated = entry.noise_source or 'not stated'
+      raise ValueError(
+        f'{config_path} says of the noise that its generator is {generator} and its '
+        f'source {privacy["noise_source"]!r}, but round {entry.round} of the ledger '
+        f'has the generator {entry.noise_generator} and the source {stated}: one of '
+        'them was altered, or they are of two runs.'
+      )
 
 
 def without_privacy(run_dir: str) -> inputs_lib.WithoutPrivacy:
@@ -205,62 +236,10 @@ def without_privacy(run_dir: str) -> inputs_lib.WithoutPrivacy:
   )
 
 
-def check_independent(run_dirs: Sequence[str]) -> None:
-  """Checks that runs compose: that what one released tells nothing of others' noise.
-
-  Nor, where privacy rests on sampling, of who was drawn for others: accountants compose
-  draws that are independent, and from one seed the same clients are in both runs.
-
-  Raises:
-    OSError: If a configuration cannot be read.
-    ValueError: If a run is given twice, or two have their noise, or clients that were
-      drawn in secret, from the same seed.
-  """
-  by_path: dict[str, str] = {}
-  by_seed: dict[int, str] = {}
-  by_draws: dict[tuple[str, Any], str] = {}
-  for run_dir in run_dirs:
-    path = os.path.realpath(run_dir)
-    if path in by_path:
-      raise ValueError(f'a run is given twice: {by_path[path]} and {run_dir}.')
-    by_path[path] = run_dir
-    config = _config_of(run_dir, os.path.join(run_dir, 'config.json'))
-    draws = _draws_of(run_dir, config)
-    if draws is not None and draws in by_draws:
-      raise ValueError(
-        f'{by_draws[draws]} and {run_dir} drew their clients from the same {draws[0]}, '
-        'so that they had the same ones, where epsilon is for draws that are '
-        'independent: what they released together has no guarantee that is known. Give '
-        'each run with sampling a seed of its own.'
-      )
-    if draws is not None:
-      by_draws[draws] = run_dir
-    seed = _privacy_of(run_dir, config).get('noise_seed')
-    if seed is None:
-      continue
-    if seed in by_seed:
-      raise ValueError(
-        f'{by_seed[seed]} and {run_dir} have their noise from the same seed, so what '
-        'they released together has no guarantee that is known. Runs compose if their '
-        'noise is independent: secret, or of different seeds.'
-      )
-    by_seed[seed] = run_dir
-
-
-def _draws_of(run_dir: str, config: Mapping[str, Any]) -> Optional[tuple[str, Any]]:
-  """What clients were drawn by; `None` if privacy does not rest on that."""
-  mechanism = _privacy_of(run_dir, dict(config))['mechanism']
-  if not schemas.is_sampled(schemas.from_json(mechanism['participation'])):
-    return None
-  schedule = config.get('training', {}).get('schedule', {})
-  for name, called in (('seed', 'seed'), ('sha256', 'file')):
-    if schedule.get(name) is not None:
-      return called, schedule[name]
-  return None
-
-
 def _drawn_sizes(entries: Sequence[Any]) -> list[int]:
   """Clients of each round, if it drew each by itself; those of one cycle, of bins."""
+  if any(entry.cohort_requested is None for entry in entries):
+    return []  # Their draws are told apart by tags.
   together, _ = ledger_spent.split(entries[0].dp_event)
   if any(ledger_spent.is_allocated(each) for each in together):
     sizes = [entry.cohort_requested for entry in entries]
@@ -287,13 +266,15 @@ def _are_of_one_draw(sizes: Sequence[int], others: Sequence[int]) -> bool:
 
 
 def check_not_forked(ledgers: Sequence[str]) -> None:
-  """Checks that no two ledgers are of runs that went on from the same state.
+  """Checks that runs compose: that what one released tells nothing of others' noise.
 
-  Their noise would come from the same key, and so be the same for two data sets, whose
-  difference then has none. Such ledgers name one key, begin alike, or have a result in
-  common: with noise of its own no run releases what another did.
+  Noise from one key, or one seed, is the same for two data sets, whose difference then
+  has none. Ledgers with it name one key, begin alike, or have a result in common: with
+  noise of its own no run releases what another did.
 
-  Nor that two drew the same clients, each by itself, as far as sizes tell.
+  Nor, where privacy rests on sampling, of who was drawn for others: accountants compose
+  draws that are independent, and from one seed or file the same clients are in both.
+  Ledgers with it name one seed, or have cohorts of the same sizes.
 
   Args:
     ledgers: Paths.
@@ -303,43 +284,95 @@ def check_not_forked(ledgers: Sequence[str]) -> None:
     ValueError: If one is wrong, or two are of runs with the same noise or clients.
   """
   drawn: dict[str, list[int]] = {}
-  begun: dict[str, str] = {}
-  keyed: dict[str, str] = {}
-  released: dict[str, str] = {}
+  found: dict[tuple[str, Any], str] = {}
+  in_part: dict[str, dict[str, Optional[str]]] = {}
   for path in ledgers:
     entries = ledger_lib.read(path).entries
     if not entries:
       continue
-    first = json.dumps(dataclasses.asdict(entries[0]), sort_keys=True)
-    results = {entry.result_checksum for entry in entries if entry.result_checksum}
-    tag = entries[0].noise_key_tag or path
-    alikes = {
-      'begin with the same line': begun.get(first),
-      'have noise of the same key': keyed.get(tag),
-      'have the same result': next(
-        (released[each] for each in results if each in released), None
-      ),
-    }
-    for alike, both in alikes.items():
-      if both is None:
-        continue
-      raise ValueError(
-        f'{both} and {path} {alike}: they are of one run, or of two that went on from '
-        'one state with the same noise, so that what they released together has no '
-        'guarantee that is known. If one is the beginning of the other, give the '
-        'longer one alone.'
-      )
+    told = _told_apart_by(entries)
+    for alike in told:
+      if alike in found:
+        raise ValueError(f'{found[alike]} and {path} {alike[0]}')
+    found.update(dict.fromkeys(told, path))
+    # Two of which one does not tell are as two that are the same.
+    unsure = _told_in_part_by(path, entries[0])
+    for other, others in in_part.items():
+      for what in unsure.keys() & others.keys():
+        if unsure[what] == others[what] or None in (unsure[what], others[what]):
+          raise ValueError(f'{other} and {path} {what}')
+    in_part[path] = unsure
     sizes = _drawn_sizes(entries)
-    for other, others in drawn.items():
-      if _are_of_one_draw(sizes, others):
+    for other, other_sizes in drawn.items():
+      if _are_of_one_draw(sizes, other_sizes):
         raise ValueError(
           f'{other} and {path} have cohorts of the same sizes, drawn at random: they '
           'drew the same clients, and epsilon is for draws that are independent. Give '
           'each run with sampling a seed of its own.'
         )
     drawn[path] = sizes
-    begun[first] = keyed[tag] = path
-    released.update(dict.fromkeys(results, path))
+
+
+_OF_ONE_RUN = (
+  ': they are of one run, or of two that went on from one state with the same noise, '
+  'so that what they released together has no guarantee that is known. If one is the '
+  'beginning of the other, give the longer one alone.'
+)
+_ONE_SEED = (
+  'have their noise from the same seed, or from seeds that no noise_key_tag tells '
+  'apart, so what they released together has no guarantee that is known. Runs compose '
+  'if their noise is independent: secret, or of different seeds.'
+)
+_ONE_DRAW = (
+  'drew their clients from the same seed, so that they had the same ones, where '
+  'epsilon is for draws that are independent: what they released together has no '
+  'guarantee that is known. Give each run with sampling a seed of its own.'
+)
+_ONE_FILE = (
+  'drew their clients from the same file, or from files that nothing tells apart, so '
+  'that they may have had the same ones, where epsilon is for draws that are '
+  'independent. Compose them where their run directories are, whose private.json tells '
+  'the files; from one file nothing has a guarantee that is known.'
+)
+
+
+def _told_apart_by(
+  entries: Sequence[ledger_lib.LedgerEntry],
+) -> list[tuple[str, Any]]:
+  """What no two runs have in common, each with what is wrong if they do."""
+  first = entries[0]
+  line = json.dumps(dataclasses.asdict(first), sort_keys=True)
+  told: list[tuple[str, Any]] = [(f'begin with the same line{_OF_ONE_RUN}', line)]
+  if first.noise_key_tag is not None and not first.has_seeded_noise:
+    told.append((f'have noise of the same key{_OF_ONE_RUN}', first.noise_key_tag))
+  if first.sampling_tag is not None:
+    told.append((_ONE_DRAW, first.sampling_tag))
+  results = {entry.result_checksum for entry in entries} - {None}
+  told += [(f'have the same result{_OF_ONE_RUN}', each) for each in results]
+  return told
+
+
+def _told_in_part_by(
+  path: str, first: ledger_lib.LedgerEntry
+) -> dict[str, Optional[str]]:
+  """The same, where a ledger may have it and not tell what it is, or `None`."""
+  told = {}
+  if first.has_seeded_noise:
+    told[_ONE_SEED] = first.noise_key_tag
+  if first.sampling_source == ledger_lib.FILE:
+    told[_ONE_FILE] = _file_drawn_from(path)
+  return told
+
+
+def _file_drawn_from(ledger: str) -> Optional[str]:
+  """The hash of a run's schedule file, where its private settings are there to see."""
+  path = os.path.join(os.path.dirname(ledger), _PRIVATE)
+  if not os.path.exists(path):
+    return None
+  with open(path, encoding='utf-8') as file:
+    private = json.load(file)
+  found: Optional[str] = private['training']['schedule']['sha256']
+  return found
 
 
 @dataclasses.dataclass(frozen=True)

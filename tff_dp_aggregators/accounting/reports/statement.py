@@ -127,6 +127,7 @@ def build(inputs: inputs_lib.Inputs, *, with_curves: bool = True) -> dict[str, A
   return {
     'format': FORMAT,
     'version': VERSION,
+    'warnings': provenance.warnings(inputs),
     'setting': mechanism.site.setting,
     'definition': _definition(mechanism, inputs.not_covered),
     'mechanism': parts_lib.mechanism_of(inputs, clip_norm, _mechanism),
@@ -213,6 +214,11 @@ def compose(
   return {
     'format': FORMAT,
     'version': VERSION,
+    'warnings': [
+      f'Run {number}: {warning}'
+      for number, part in enumerate(parts, start=1)
+      for warning in part.get('warnings', ())
+    ],
     'setting': _setting_of(parts),
     'definition': definition,
     'mechanism': {

@@ -208,10 +208,13 @@ def _other_files(report: dict[str, Any], folder: str) -> Iterator[str]:
 def _add_options(report: dict[str, Any]) -> None:
   """Adds options of kinds of strategies that came after the report was made."""
   mechanism, parts = report.get('mechanism'), report.get('parts')
+  if parts:
+    report.setdefault('warnings', [])
   if isinstance(mechanism, dict) and 'strategy' in mechanism:
     for name in (*mechanism_lib.options(), sites.SERVER_NOISE):
       mechanism.setdefault(name, None)
     report.setdefault('nbafl', None)
+    report.setdefault('warnings', [])
   if isinstance(mechanism, dict) and isinstance(mechanism.get('parts'), list):
     for part in mechanism['parts']:
       _add_options({'mechanism': part})
@@ -248,8 +251,6 @@ def _build_again(report: dict[str, Any], folder: str) -> dict[str, Any]:
       nbafl_report.plan_of(report), command=report['verification']['command']
     )
   if report['parts']:
-    configs = _paths(report, folder, 'config')
-    sources.check_independent([os.path.dirname(path) or '.' for path in configs])
     sources.check_not_forked(_paths(report, folder, 'ledger'))
     return statement_lib.compose(
       [_build_again(part, folder) for part in report['parts']],

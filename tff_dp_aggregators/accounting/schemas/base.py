@@ -124,6 +124,8 @@ class Kind(abc.ABC, Generic[S]):
     relations: Neighbouring relations that its events are valid for, its own first.
     is_sampled: Whether its guarantee rests on sampling. A sampled schema is accounted
       for round by round, others as one Gaussian.
+    has_public_sizes: Whether all cohorts have one size that anybody may know, though
+      they are drawn in secret.
     composes: Whether rounds add up; else what all of them cost is one event.
     flag: Value of `--sampling` that asks for it.
     flag_help: What that assumes, for the help of `--sampling`.
@@ -144,6 +146,7 @@ class Kind(abc.ABC, Generic[S]):
   schema: ClassVar[type]
   relations: ClassVar[tuple[Relation, ...]]
   is_sampled: ClassVar[bool]
+  has_public_sizes: ClassVar[bool] = False
   composes: ClassVar[bool] = True
   flag: ClassVar[str]
   flag_help: ClassVar[str]

@@ -49,6 +49,7 @@ class FixedSize(base.Sampling[FixedSizeSampling]):
   """What accounting, reports and programs have to know of `FixedSizeSampling`."""
 
   name = 'fixed_size_sampling'
+  has_public_sizes = True
   schema = FixedSizeSampling
   relations = (Relation.REPLACE_ONE, Relation.ADD_OR_REMOVE_ONE)
   flag = 'fixed_size'

@@ -62,7 +62,8 @@ def check(ledger: ledger_lib.Ledger, schedule: schedules.Schedule) -> None:
   for entry in ledger.entries:
     attempts = schedule.attempts(entry.round)
     sizes = (len(attempts[-1].requested), len(attempts[-1].reporting))
-    if (entry.cohort_requested, entry.cohort_reported) != sizes:
+    told = (entry.cohort_requested, entry.cohort_reported)
+    if told not in (sizes, (None, None)):  # Those drawn in secret are not told.
       raise ValueError(
         f'in round {entry.round} of the ledger {entry.cohort_reported} of '
         f'{entry.cohort_requested} clients reported, but in the schedule {sizes[1]} of '

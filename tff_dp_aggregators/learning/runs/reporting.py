@@ -23,6 +23,8 @@ def write(
 ) -> dict[str, Any]:
   """Writes `report.md`, `report.json` and `report.html`, over those that may be there.
 
+  What a reviewer may have, with them, is then in `share/` as well.
+
   Args:
     directory: Of a run with at least one round.
     schedule: Of the run, with which the ledger has to agree.
@@ -49,6 +51,7 @@ def write(
   learned = learning_curves.of_run(directory.path)
   for suffix, form in _FORMS.items():
     directory.write(f'report.{suffix}', rendering.render(stated, form, learned))
+  directory.share()
   return stated
 
 

@@ -115,7 +115,8 @@ class Run:
     if directory.config is not None:
       directory.forget_untrained(plan.config())
     laid_out = self._lay_out()
-    if directory.begin(plan.config()) or not directory.has(run_directory.STRATEGY):
+    is_new = directory.begin(plan.config(), plan.private_settings)
+    if is_new or not directory.has(run_directory.STRATEGY):
       if plan.mechanism is not None:
         strategy = plan.mechanism.strategy.to_npz()
         directory.write(run_directory.STRATEGY, strategy)
@@ -195,6 +196,12 @@ class Run:
   ) -> tuple[Any, int, ledger_lib.LedgerWriter, checkpoints_lib.Checkpoints]:
     """State, rounds completed, ledger and checkpoints to go on with."""
     directory = self.directory
+    if directory.has(run_directory.LEDGER) and not directory.has(run_directory.PRIVATE):
+      raise ValueError(
+        f'the run in {directory.path} was begun by an earlier version, whose files '
+        'tell what others may not see, and does not go on with this. Begin another in '
+        'another run_dir, or go on with the version that its config.json names.'
+      )
     checkpoints = checkpoints_lib.Checkpoints(directory.file(run_directory.CHECKPOINTS))
     original.mark(directory)
     state = engine.initialize()
@@ -343,7 +350,11 @@ class Run:
       else:
         event = sampled[number]
     if mechanism is not None:
-      tag = measured['noise_key_tag'] or None  # Of secret keys only.
+      tag = self.plan.noise_seed_tag or measured['noise_key_tag'] or None
+    # How many were drawn follows from who was, which is secret.
+    requested = reported = None
+    if not self.plan.is_sampled:
+      requested, reported = len(attempt.requested), len(attempt.reporting)
     noise: dict[str, Any] = {
       'clip_norm': clip_norm,
       'noise_multiplier': 0.0,
@@ -354,14 +365,15 @@ class Run:
     line: dict[str, Any] = {
       'round': number,
       'event': event,
-      'cohort_requested': len(attempt.requested),
-      'cohort_reported': len(attempt.reporting),
+      'cohort_requested': requested,
+      'cohort_reported': reported,
       **noise,
       'result_checksum': ledger_lib.checksum_of(
         tf.nest.flatten(state.global_model_weights)
       ),
       'noise_generator': self.plan.noise_generator if mechanism else None,
       'noise_key_tag': tag,
+      **self.plan.sources,
     }
     if number < ledger.rounds:
       try:

@@ -1,39 +1,48 @@
 """A run directory: everything a run leaves, and nothing half written.
 
-| file | content |
-|------|---------|
-| `config.json` | every setting, and the privacy parameters that follow from them |
-| `metrics.csv` | one line per round |
-| `ledger.jsonl` | one line per round: what it released and what was spent by then |
-| `report.md`, `report.json`, `report.html` | the privacy report |
-| `strategy.npz` | the strategy of the noise, if there is any |
-| `model.npz` | the weights of the trained model |
-| `events/` | the metrics for TensorBoard |
+| file | content | who may see it |
+|------|---------|----------------|
+| `config.json` | settings, and the privacy parameters that follow from them | anybody |
+| `ledger.jsonl` | by round: what it released and what was spent by then | anybody |
+| `strategy.npz` | the strategy of the noise, if there is any | anybody |
+| `report.md`, `report.json`, `report.html` | the privacy report | anybody |
+| `share/` | copies of these six, as they were when the report was written | anybody |
+| `model.npz` | the weights of the trained model, which the guarantee covers | anybody |
+| `private.json` | all other settings: seeds, and what tells data from others | you |
+| `metrics.csv`, `events/` | numbers by round, exact ones of clients too | you |
 
-While it runs there are also
+"You" are those who may see the clients' data as well. While it runs there are also
 
-| file | content |
-|------|---------|
-| `checkpoints/` | states to go on from; they hold the key of the noise |
-| `data/` | clients' examples, laid out for packed simulation |
+| file | content | who may see it |
+|------|---------|----------------|
+| `checkpoints/` | states to go on from; they hold the key of the noise | you |
+| `data/` | clients' examples, laid out for packed simulation | you |
 
 and `.lock`, which stays: whoever runs it has that locked.
+
+Settings are private by `Plan.private_settings`. A hash of the data would tell whoever
+knows all clients but one, by trying, whether that one is among them; a seed tells who
+was drawn, or the noise. So nothing that may be handed on has one, nor a hash of it that
+is quick to try.
 """
 
 import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Optional
 
 from tff_dp_aggregators.base import folder_lock
 from tff_dp_aggregators.base import new_files
 from tff_dp_aggregators.learning.runs.plans import aggregation
 
-CONFIG, METRICS, LEDGER = 'config.json', 'metrics.csv', 'ledger.jsonl'
+CONFIG, PRIVATE = 'config.json', 'private.json'
+METRICS, LEDGER = 'metrics.csv', 'ledger.jsonl'
 STRATEGY, MODEL, REPORT = 'strategy.npz', 'model.npz', 'report.json'
 CHECKPOINTS, DATA, EVENTS = 'checkpoints', 'data', 'events'
+SHARE = 'share'
+SHARED = (CONFIG, LEDGER, STRATEGY, 'report.md', REPORT, 'report.html')
 # What of a configuration may differ between a run and its continuation.
 _MAY_DIFFER = (
   'software',
@@ -66,6 +75,8 @@ _FOLLOWS = {
 _SURROUNDINGS = ('software', 'machine')
 # What a write that was killed leaves: of new_files, of packed data, of a run's end.
 _HALF_WRITTEN = (new_files.HALF_WRITTEN, '.laying-out-', '.removed')
+# What a configuration calls the file that has the rest of it.
+_PRIVATE_FILE = 'private_settings_in'
 # Data of a run that has no configuration yet.
 NEW_DATA = '.laying-out-data'
 
@@ -111,18 +122,19 @@ class RunDirectory:
 
   @property
   def config(self) -> Optional[dict[str, Any]]:
-    """The configuration of the run; `None` if it has not begun."""
-    if not self.has(CONFIG):
-      return None
-    with open(self.file(CONFIG), encoding='utf-8') as file:
-      config: dict[str, Any] = json.load(file)
-      return config
+    """The configuration of the run, private settings too; `None` before it begins.
 
-  def begin(self, config: Mapping[str, Any]) -> bool:
+    Raises:
+      ValueError: If the private settings are gone.
+    """
+    return read_config(self.path) if self.has(CONFIG) else None
+
+  def begin(self, config: Mapping[str, Any], private: Collection[str] = ()) -> bool:
     """Writes the configuration of a new run, or compares that of one that goes on.
 
     Args:
       config: JSON-ready.
+      private: Which settings of it are private, by their names with dots.
 
     Returns:
       Whether the run is new.
@@ -130,17 +142,41 @@ class RunDirectory:
     Raises:
       OtherSettingsError: If the run was begun with another configuration; the message
         names what differs.
+      ValueError: If its private settings are gone.
     """
     begun = self.config
     if begun is None:
-      self.write(CONFIG, json.dumps(config, indent=2, allow_nan=False) + '\n')
+      self._write_config(config, private)
       return True
     changed = self.surroundings_that_changed(config)
     _refuse_others(self.path, begun, config, changed)
     if not self.has(LEDGER):
       # Stopped before its first checkpoint: it begins with what there is now.
-      self.write(CONFIG, json.dumps(config, indent=2, allow_nan=False) + '\n')
+      self._write_config(config, private)
     return False
+
+  def _write_config(self, config: Mapping[str, Any], private: Collection[str]) -> None:
+    public, secret = _split(config, private)
+    # With the configuration, the run has begun: it comes last.
+    for name, content in ((PRIVATE, secret), (CONFIG, public)):
+      self.check_in_place()
+      text = json.dumps(content, indent=2, allow_nan=False) + '\n'
+      new_files.replace(self.file(name), text, is_private=name == PRIVATE)
+
+  def share(self) -> None:
+    """Copies what a reviewer may have into a directory of its own, anew.
+
+    Nothing of a run of before, whose configuration has what is private.
+
+    Raises:
+      OSError: If a file cannot be read or written, or the directory was moved.
+    """
+    if not self.has(PRIVATE):
+      return
+    os.makedirs(self.file(SHARE), exist_ok=True)
+    for name in filter(self.has, SHARED):
+      with open(self.file(name), 'rb') as file:
+        self.write(os.path.join(SHARE, name), file.read())
 
   def forget_untrained(self, config: Mapping[str, Any]) -> None:
     """Removes what a run left that failed before its first round, if settings differ.
@@ -160,7 +196,8 @@ class RunDirectory:
       f'{self.path}: begun with other settings, and nothing was trained; begins anew.',
       file=sys.stderr,
     )
-    for name in (CONFIG, STRATEGY, DATA):  # Without the first there is no run.
+    # Without the first there is no run.
+    for name in (CONFIG, PRIVATE, STRATEGY, DATA):
       if self.has(name):
         _remove(self.file(name))
 
@@ -226,7 +263,7 @@ def check_usable(path: str) -> None:
     return
   if os.path.isdir(path):
     names = _names(path)
-    if not names or CONFIG in names:
+    if names <= {PRIVATE} or CONFIG in names:
       return
   raise FileExistsError(
     f'{path} exists, is not empty, and is not the directory of a run; nothing is '
@@ -252,13 +289,13 @@ def check_flags(
   if not os.path.exists(config_path):
     return
   try:
-    with open(config_path, encoding='utf-8') as file:
-      config = json.load(file)
-      begun = {'flags': config['flags']}
-      if data_facts is not None:
-        begun['data_facts'] = config['data_facts']
+    config = read_config(path)
+    begun = {'flags': config['flags']}
+    if data_facts is not None:
+      begun['data_facts'] = config['data_facts']
   except (KeyError, TypeError, ValueError) as e:
-    raise ValueError(f'{config_path} is no configuration of a run: {e}.') from e
+    said = str(e).rstrip('.')
+    raise ValueError(f'{config_path} is no configuration of a run: {said}.') from e
   now: dict[str, Any] = {'flags': flags}
   if data_facts is not None:
     now['data_facts'] = told_of_data(data_facts)
@@ -291,7 +328,62 @@ def _refuse_others(
 
 def _is_untrained(path: str) -> bool:
   """Whether a run was begun there, and ended before it drew any noise."""
-  return _names(path) <= {CONFIG, STRATEGY, DATA}
+  return _names(path) <= {CONFIG, PRIVATE, STRATEGY, DATA}
+
+
+def read_config(path: str) -> dict[str, Any]:
+  """The configuration in a run directory, with its private settings.
+
+  Args:
+    path: Of the directory of a run that has begun.
+
+  Raises:
+    ValueError: If the configuration cannot be read, or the private settings are gone.
+  """
+  with open(os.path.join(path, CONFIG), encoding='utf-8') as file:
+    config: dict[str, Any] = json.load(file)
+  private = os.path.join(path, PRIVATE)
+  if os.path.exists(private):
+    with open(private, encoding='utf-8') as file:
+      _put_in(config, json.load(file))
+  elif config.get(_PRIVATE_FILE) is not None:
+    raise ValueError(
+      f'{private} is gone, which has the seeds of the run and what tells its data from '
+      'others: without it nothing shows that it goes on as it was begun. Put it back, '
+      'or begin another run in another run_dir.'
+    )
+  config.pop(_PRIVATE_FILE, None)
+  return config
+
+
+def _split(
+  config: Mapping[str, Any], private: Collection[str], within: str = ''
+) -> tuple[dict[str, Any], dict[str, Any]]:
+  """Settings that may be handed on, and the others."""
+  public: dict[str, Any] = {}
+  secret: dict[str, Any] = {}
+  for key, value in config.items():
+    name = f'{within}{key}'
+    if name in private:
+      secret[key] = value
+    elif isinstance(value, dict):
+      public[key], hidden = _split(value, private, f'{name}.')
+      if hidden:
+        secret[key] = hidden
+    else:
+      public[key] = value
+  if secret and not within:
+    public[_PRIVATE_FILE] = PRIVATE
+  return public, secret
+
+
+def _put_in(config: dict[str, Any], secret: Mapping[str, Any]) -> None:
+  """Puts private settings back where they were."""
+  for key, value in secret.items():
+    if isinstance(value, dict) and isinstance(config.get(key), dict):
+      _put_in(config[key], value)
+    else:
+      config[key] = value
 
 
 def _names(path: str) -> set[str]:

@@ -64,15 +64,15 @@ class Dropouts:
 
 
 def check_seed(seed: int, name: str = 'seed') -> int:
-  """Returns a seed: a whole number from 0 that fits into 64 bits.
+  """Returns a seed: a whole number from 0 that fits into 128 bits.
 
   Raises:
     TypeError: If it is no whole number.
     ValueError: If it is out of range.
   """
   seed = checks.check_int(name, seed, at_least=0)
-  if seed >= 2**64:
-    raise ValueError(f'{name} must be below 2^64; got {seed}.')
+  if seed >= 2**128:
+    raise ValueError(f'{name} must be below 2^128; got {seed}.')
   return seed
 
 

@@ -120,6 +120,7 @@ class Document:
     is_private: Whether there is one.
     summary: What a reader needs who reads no further.
     sections: The rest.
+    warnings: Towards whom the guarantee does not hold, which stands above it.
   """
 
   title: str
@@ -127,3 +128,4 @@ class Document:
   is_private: bool
   summary: tuple[Block, ...]
   sections: tuple[Section, ...] = ()
+  warnings: tuple[str, ...] = ()

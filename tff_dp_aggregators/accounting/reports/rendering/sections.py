@@ -81,6 +81,7 @@ def of_statement(statement: dict[str, Any]) -> document.Document:
       how_to_verify.section(statement),
       *_parts(statement),
     ),
+    tuple(statement.get('warnings', ())),
   )
 
 
@@ -128,11 +129,18 @@ def _of_what(statement: dict[str, Any]) -> str:
     return f'in all {len(statement["parts"])} runs together'
   run, planned = statement['run'], statement['mechanism']['num_rounds']
   number = planned if run is None else run['rounds_completed']
+  stopped = ''
+  if _is_cut_short(statement):
+    later = rounding.up(run['epsilon_planned'])
+    stopped = (
+      ', if no result of clients decided when to stop; where released ones did, '
+      f'epsilon = {later}'
+    )
   if number == 1:
-    return f'in the one round that {"is planned" if run is None else "ran"}'
+    return f'in the one round that {"is planned" if run is None else "ran"}{stopped}'
   if run is None:
     return f'in all {number} planned rounds together'
-  return f'in the {number} rounds that ran, together'
+  return f'in the {number} rounds that ran, together{stopped}'
 
 
 def _summary(statement: dict[str, Any]) -> Iterator[document.Block]:
@@ -158,12 +166,21 @@ def _summary(statement: dict[str, Any]) -> Iterator[document.Block]:
     )
   yield from nbafl_document.asked_for(statement)
   if _is_cut_short(statement):
-    run = statement['run']
-    yield document.Paragraph(
+    run, guarantee = statement['run'], statement['guarantee']
+    yield document.Items(
       f'This run stopped after {run["rounds_completed"]} of {run["rounds_planned"]} '
-      'rounds. What follows is what those rounds spent, provided that the decision to '
-      'stop did not depend on what they released. In any case epsilon = '
-      f'{rounding.up(run["epsilon_planned"])}, that of the whole plan, holds.'
+      'rounds. Two numbers hold, by what the decision to stop rested on:',
+      (
+        'If on nothing that was computed from clients (a fixed time, a failure): '
+        f'epsilon = {rounding.up(guarantee["epsilon"])}, that of the rounds that ran. '
+        'What follows is of this number.',
+        'If on what was released (the models, how well they do on public test data): '
+        f'epsilon = {rounding.up(run["epsilon_planned"])}, that of all rounds planned, '
+        'whatever the rule was. The time of the stop is then a result as well, which '
+        'the number of the rounds that ran does not cover.',
+        "If on exact numbers of clients' data, such as training losses: neither. The "
+        'decision itself tells something of them, which no noise hides.',
+      ),
     )
   yield document.Paragraph(_meaning(statement))
   yield document.Paragraph(_EPSILON_AND_DELTA)
@@ -233,7 +250,10 @@ def _assumptions(statement: dict[str, Any]) -> Iterator[str]:
         'that pays for adaptive clipping.'
       )
     if _is_cut_short(part):
-      yield f'The decision to stop early{run} did not depend on what had been released.'
+      yield (
+        f'The decision to stop early{run} depended on nothing that was computed from '
+        'clients; if on what had been released, epsilon of the whole plan holds.'
+      )
 
 
 def _what_enforces(participation: dict[str, Any]) -> str:

@@ -23,7 +23,8 @@ def to_text(report: document.Document) -> str:
 
   Only what must not be broken may be longer: a command, a path, a checksum.
   """
-  chunks = [_heading(report.title), _wrapped(f'Guarantee: {report.guarantee}', 0)]
+  chunks = [_heading(report.title), *(_wrapped(each, 0) for each in report.warnings)]
+  chunks.append(_wrapped(f'Guarantee: {report.guarantee}', 0))
   chunks += [_text_block(block) for block in report.summary]
   for section in report.sections:
     chunks.append('\n' + _heading(section.title))
@@ -33,7 +34,8 @@ def to_text(report: document.Document) -> str:
 
 def to_markdown(report: document.Document) -> str:
   """A report as Markdown, with tables as GitHub reads them."""
-  chunks = [f'# {report.title}', f'**Guarantee: {_escaped(report.guarantee)}**']
+  chunks = [f'# {report.title}', *(f'**{_escaped(e)}**' for e in report.warnings)]
+  chunks.append(f'**Guarantee: {_escaped(report.guarantee)}**')
   chunks += [_markdown_block(block) for block in report.summary]
   for section in report.sections:
     chunks.append(f'## {_escaped(section.title)}')

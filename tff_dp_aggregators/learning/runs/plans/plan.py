@@ -19,6 +19,8 @@ from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import noise_to_signal
 from tff_dp_aggregators.accounting import spent_by_round
 from tff_dp_aggregators.accounting import whole_model
+from tff_dp_aggregators.accounting.records import ledger
+from tff_dp_aggregators.accounting.records import seed_tags
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.base import machine
@@ -39,6 +41,30 @@ from tff_dp_aggregators.learning.runs import run_directory
 from tff_dp_aggregators.learning.runs.plans import aggregation as aggregation_lib
 from tff_dp_aggregators.learning.runs.plans import fitting
 
+# Settings that tell data or draws to whoever knows all the rest, by names with dots.
+_PRIVATE = (
+  'data_facts',
+  'flags.seed',
+  'flags.split_seed',
+  'training.clients',
+  'training.seed',
+  # Weights to begin with, and constants in a graph, may be made of the data or a seed.
+  'training.model.initial_weights',
+  'training.model.graph',
+  'training.schedule.seed',
+  'training.schedule.dropouts.seed',
+  # A schedule's file names who takes part.
+  'training.schedule.path',
+  'training.schedule.sha256',
+  'privacy.noise_seed',
+  'simulated_cohort.as_planned.noise_seed',
+)
+# Those that do so where one client more or less, or a secret draw, is to be hidden.
+_PRIVATE_IF_SAMPLED = (
+  'flags.num_clients',
+  'training.schedule.num_clients',
+  'training.schedule.stated.num_clients',
+)
 # Packs clients wherever that is possible.
 AUTO = 'auto'
 
@@ -388,6 +414,38 @@ class Plan:
     )
     return engines.ProcessEngine(process, source)
 
+  @property
+  def is_sampled(self) -> bool:
+    """Whether privacy rests on who was drawn being secret."""
+    return self.mechanism is not None and self.mechanism.is_sampled
+
+  @functools.cached_property
+  def noise_seed_tag(self) -> Optional[str]:
+    """By which other runs with this seed are found; `None` of secret noise."""
+    if self.noise_seed is None:
+      return None
+    return seed_tags.tag_of_seed('noise', self.noise_seed)
+
+  @functools.cached_property
+  def sources(self) -> dict[str, Optional[str]]:
+    """Where noise and secret draws are from, as the lines of the ledger say it."""
+    noise = sampling = tag = None
+    if self.added_noise is not None:
+      noise = ledger.SECRET if self.noise_seed is None else ledger.SEED
+    if self.is_sampled:
+      seed = getattr(self.schedule, 'seed', None)
+      if seed is None:
+        sampling = ledger.FILE
+      else:
+        sampling = ledger.SEED if seed < seed_tags.GUESSABLE else ledger.SECRET
+        tag = seed_tags.tag_of_seed('sampling', seed)
+    return {'noise_source': noise, 'sampling_source': sampling, 'sampling_tag': tag}
+
+  @property
+  def private_settings(self) -> tuple[str, ...]:
+    """Which settings in `config` are not for others: see `run_directory`."""
+    return (*_PRIVATE, *(_PRIVATE_IF_SAMPLED if self.is_sampled else ()))
+
   def config(self) -> dict[str, Any]:
     """All of it, JSON-ready."""
     model = self.training.model
@@ -439,10 +497,7 @@ class Plan:
     if self.draws_anew:
       noise_source = "each client's own entropy, of the kernel"
     elif self.noise_seed is not None:
-      noise_source = (
-        'a given seed, so that the simulation can be repeated; the guarantee holds '
-        'only towards those who do not know it'
-      )
+      noise_source = inputs_lib.SEEDED_NOISE
     return {
       'mechanism': self.mechanism.to_json(),
       'target_epsilon': None if self.target is None else self.target.epsilon,

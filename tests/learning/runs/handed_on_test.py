@@ -1,0 +1,306 @@
+"""What may be handed on tells nothing of data and draws but what was released.
+
+Claims, of the files that `run_directory` says anybody may see:
+
+* Attack by trying: files of runs on neighbouring data are the same byte by byte, but
+  for noised results, times and hashes of these, and have no hash of the data.
+* Attack by a known seed: no file has a seed, the file of a schedule or a hash of either
+  that is quick to try; cohorts that were drawn in secret have no sizes there.
+* A reviewer who has nothing but `share/` can verify the report.
+* Two runs from one seed of noise or draws are refused together by ledgers alone, on
+  other data and with other cycles, and a report of noise from a seed begins with that.
+* What the private file has is still compared when a run goes on.
+"""
+
+import hashlib
+import json
+import pathlib
+import re
+import shutil
+import stat
+
+import pytest
+
+from tests.learning import training_runs
+from tff_dp_aggregators import accounting
+from tff_dp_aggregators import learning
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting.records import ledger
+from tff_dp_aggregators.accounting.records import seed_tags
+from tff_dp_aggregators.accounting.reports import sources
+from tff_dp_aggregators.accounting.reports import verification
+from tff_dp_aggregators.base import rounding
+from tff_dp_aggregators.learning import schedules
+from tff_dp_aggregators.learning.packed import data
+from tff_dp_aggregators.learning.runs import run_directory
+
+# Seeds and numbers of examples of which no other number in the files is a part.
+_SEED, _NOISE_SEED, _EXAMPLES = 907318462735, 615284739054, 486205791373
+_ROUNDS = 4
+_POISSON = schemas.PoissonSampling(_ROUNDS, sampling_probability=0.5)
+_BINS = schemas.BallsInBins(_ROUNDS, cycle_length=2)
+
+
+def _train(folder, sampling=_POISSON, clients=None, **changes):
+  """A run of 12 clients, or others, in a directory that always has the same name."""
+  mechanism = accounting.Mechanism('gaussian', sampling, 1.0)
+  clients = training_runs.clients() if clients is None else clients
+  arguments = {
+    'mechanism': mechanism,
+    'clients': clients,
+    'schedule': schedules.for_mechanism(mechanism, 12, 12 * _share(sampling), _SEED),
+    'clients_per_round': None,
+    'num_rounds': None,
+    'seed': _SEED,
+    'noise_seed': None,
+    'data_facts': {'training examples': _EXAMPLES},
+    'settings': {'seed': _SEED, 'split_seed': _SEED, 'num_clients': len(clients)},
+    **changes,
+  }
+  run_dir = pathlib.Path(folder) / 'run'
+  run_dir.parent.mkdir(exist_ok=True)
+  learning.train(**training_runs.arguments(str(run_dir), **arguments))
+  return run_dir
+
+
+def _share(sampling):
+  """Of the clients in a round."""
+  return 1 / sampling.cycle_length if sampling != _POISSON else 0.5
+
+
+def _handed_on(run_dir):
+  """The content of all that anybody may see, by name."""
+  named = [*run_directory.SHARED, 'model.npz']
+  found = {name: (run_dir / name).read_bytes() for name in named}
+  shared = {
+    str(path.relative_to(run_dir)): path.read_bytes()
+    for path in (run_dir / run_directory.SHARE).iterdir()
+  }
+  assert len(shared) == len(run_directory.SHARED)
+  return {**found, **shared}
+
+
+@pytest.fixture(scope='module')
+def neighbours(tmp_path_factory):
+  """Two runs whose data differ in one client, with secret noise."""
+  folder = tmp_path_factory.mktemp('runs')
+  one, other = training_runs.clients(), training_runs.clients()
+  x, y = other['client 3']
+  other['client 3'] = (x[:1], -7 * y[:1])
+  return [
+    (_train(folder / name, clients=clients), clients)
+    for name, clients in (('one', one), ('other', other))
+  ]
+
+
+# What a run with noise of its own has: times, results, tags of keys, hashes of lines.
+_OF_A_RUN = re.compile(
+  rb'sha256:[0-9a-f]{64}|\b[0-9a-f]{64}\b|"time": "[^"]*"|"noise_key_tag": "[^"]*"'
+)
+
+
+def test_files_of_neighbouring_data_differ_in_nothing_but_results(neighbours):
+  one, other = (
+    {
+      name: _OF_A_RUN.sub(b'', content).replace(str(run_dir.parent).encode(), b'')
+      for name, content in _handed_on(run_dir).items()
+      # Curves of test data are of released models.
+      if not name.endswith(('.html', 'model.npz'))
+    }
+    for run_dir, _ in neighbours
+  )
+  assert one == other
+
+
+def test_no_file_has_a_hash_or_a_number_of_the_data(neighbours):
+  # With neither time nor results in it, nothing of a configuration is of the run.
+  configs = [(run_dir / 'config.json').read_bytes() for run_dir, _ in neighbours]
+  assert configs[0] == configs[1]
+  for run_dir, clients in neighbours:
+    private = json.loads((run_dir / 'private.json').read_text())
+    told = private['training']['clients']
+    assert told == data.checksum(learning.clients.Clients.of(clients))
+    whole = hashlib.sha256((run_dir / 'private.json').read_bytes()).hexdigest()
+    for name, content in _handed_on(run_dir).items():
+      for what in (told.removeprefix('sha256:'), whole, str(_EXAMPLES)):
+        assert what.encode() not in content, (name, what)
+
+
+def test_the_private_file_is_its_owners(neighbours):
+  run_dir, _ = neighbours[0]
+  assert stat.S_IMODE((run_dir / 'private.json').stat().st_mode) == 0o600
+  assert not (run_dir / 'share' / 'private.json').exists()
+  assert not (run_dir / 'share' / 'metrics.csv').exists()
+
+
+@pytest.fixture(scope='module')
+def seeded(tmp_path_factory):
+  """Runs whose noise is from a seed as well, on other data and with other draws."""
+  folder = tmp_path_factory.mktemp('seeded')
+  return {
+    'one': _train(folder / 'one', noise_seed=_NOISE_SEED),
+    'other data': _train(
+      folder / 'other',
+      noise_seed=_NOISE_SEED,
+      clients=training_runs.clients(12, 2.0),
+      schedule=schedules.Poisson(_POISSON, 12, seed=5),
+    ),
+    'bins': _train(folder / 'bins', _BINS),
+    'other bins': _train(folder / 'more', schemas.BallsInBins(_ROUNDS, 4)),
+  }
+
+
+def _quick_hashes(seed):
+  """What whoever guesses a seed can compute of it in no time."""
+  for text in (str(seed), f'{seed}\n', f'sampling {seed}', f'noise {seed}'):
+    for algorithm in ('md5', 'sha1', 'sha256', 'sha512', 'blake2b'):
+      yield hashlib.new(algorithm, text.encode()).hexdigest()
+
+
+@pytest.mark.parametrize('name', ['one', 'bins'])
+def test_no_file_has_a_seed_or_a_quick_hash_of_it(seeded, name):
+  for file, content in _handed_on(seeded[name]).items():
+    for seed in (_SEED, _NOISE_SEED):
+      assert str(seed).encode() not in content, file
+      for digest in _quick_hashes(seed):
+        assert digest[:32].encode() not in content, file
+
+
+@pytest.mark.parametrize('name', ['one', 'bins'])
+def test_no_file_tells_how_many_were_drawn(seeded, name):
+  entries = ledger.read(str(seeded[name] / 'ledger.jsonl')).entries
+  assert {entry.cohort_requested for entry in entries} == {None}
+  assert {entry.cohort_reported for entry in entries} == {None}
+  config = json.loads((seeded[name] / 'config.json').read_text())
+  assert 'num_clients' not in config['training']['schedule']
+  assert 'num_clients' not in config['flags']
+
+
+def test_trying_a_seed_by_its_tag_takes_memory_and_time():
+  # The parameters of scrypt are what decides; 64 MiB each.
+  assert seed_tags.tag_of_seed('noise', 7) == 'scrypt:' + (
+    hashlib.scrypt(
+      b'7',
+      salt=b'tff_dp_aggregators seed of noise',
+      n=2**16,
+      r=8,
+      p=1,
+      maxmem=2**27,
+      dklen=16,
+    ).hex()
+  )
+
+
+def test_a_schedule_from_a_file_is_told_by_no_hash(tmp_path):
+  mechanism = accounting.Mechanism('gaussian', _POISSON, 1.0)
+  file = str(tmp_path / 'schedule.jsonl')
+  schedules.for_mechanism(mechanism, 12, 6, 3).save(file)
+  replay = schedules.Replay(file)
+  runs = [_train(tmp_path / name, schedule=replay) for name in ('a', 'b')]
+  for name, content in _handed_on(runs[0]).items():
+    for what in (replay.sha256, replay.checksum.removeprefix('sha256:'), file):
+      assert what.encode() not in content, (name, what)
+  ledgers = [str(run / 'ledger.jsonl') for run in runs]
+  with pytest.raises(ValueError, match='drew their clients from the same file'):
+    sources.check_not_forked(ledgers)
+
+
+def test_what_is_shared_verifies_without_the_rest(neighbours, tmp_path):
+  run_dir, _ = neighbours[0]
+  moved = tmp_path / 'reviewer'
+  shutil.copytree(run_dir / 'share', moved)
+  report = json.loads((moved / 'report.json').read_text())
+  for file in report['verification']['files']:
+    # On the machine of the reviewer these are not where they were.
+    file['path'] = str(tmp_path / 'gone' / pathlib.Path(file['path']).name)
+  report['verification']['command'] = None
+  (moved / 'report.json').write_text(json.dumps(report))
+  result = verification.verify(str(moved / 'report.json'))
+  assert result.ok, result.differences
+  assert set(run_directory.SHARED) == {path.name for path in moved.iterdir()}
+
+
+def test_two_runs_from_one_seed_are_refused_by_their_ledgers_alone(seeded, tmp_path):
+  alone = {}
+  for name, run_dir in seeded.items():
+    alone[name] = shutil.copy(run_dir / 'ledger.jsonl', tmp_path / f'{name}.jsonl')
+  with pytest.raises(ValueError, match='have their noise from the same seed'):
+    sources.check_not_forked([alone['one'], alone['other data']])
+  # Other cycles from one seed draw almost the same places.
+  with pytest.raises(ValueError, match='drew their clients from the same seed'):
+    sources.check_not_forked([alone['bins'], alone['other bins']])
+
+
+def test_a_report_of_noise_from_a_seed_begins_with_that(seeded):
+  run_dir = seeded['one']
+  first = [line for line in (run_dir / 'report.md').read_text().splitlines() if line][1]
+  warning = 'Noise from a known seed: no guarantee against who knows it.'
+  assert warning in first
+  page = (run_dir / 'report.html').read_text()
+  assert page.index(warning) < page.index('Guarantee: <strong>')
+  assert warning in json.loads((run_dir / 'report.json').read_text())['warnings'][0]
+  secret = json.loads((seeded['bins'] / 'report.json').read_text())['warnings']
+  assert [each.split(':')[0] for each in secret] == [
+    'Clients drawn from a seed of 64 bits or less'
+  ]
+  # Whoever knows the places sees two rounds of each client without sampling.
+  limited = strategies.Participation(_ROUNDS, 2)
+  epsilon = accounting.Mechanism('gaussian', limited, 1.0).epsilon(1e-3)
+  assert f'epsilon of all planned rounds is {rounding.up(epsilon)}.' in secret[0]
+
+
+@pytest.mark.parametrize('change', ['null', 'words', 'generator'])
+def test_noise_from_a_seed_is_not_edited_away(seeded, tmp_path, change):
+  run_dir = tmp_path / 'run'
+  shutil.copytree(seeded['one'], run_dir)
+  config = json.loads((run_dir / 'config.json').read_text())
+  config['privacy'].update(
+    {
+      'null': {'noise_seed': None},
+      'words': {'noise_source': "a secret key from the kernel's entropy"},
+      'generator': {'noise_generator': 'chacha20'},
+    }[change]
+  )
+  (run_dir / 'config.json').write_text(json.dumps(config))
+  with pytest.raises(ValueError, match='says of the noise that its generator is'):
+    sources.from_run_dir(str(run_dir))
+
+
+def test_a_seed_that_is_drawn_has_128_bits_and_no_warning(tmp_path):
+  run_dir = _train(tmp_path / 'a', seed=None, clients_per_round=6, schedule=None)
+  seed = json.loads((run_dir / 'private.json').read_text())['training']['seed']
+  assert 2**96 < seed < 2**128  # Less by chance: 2^-32.
+  assert json.loads((run_dir / 'report.json').read_text())['warnings'] == []
+
+
+def test_a_run_goes_on_only_with_its_seeds_and_data(tmp_path):
+  run_dir = tmp_path / 'one' / 'run'
+  with pytest.raises(training_runs.Killed):
+    _train(tmp_path / 'one', test_metrics=training_runs.killing(2))
+  kwargs = {'test_metrics': training_runs.killing(0)}
+  for changes, message in (
+    ({'seed': 2}, rf'training.seed: {_SEED} then, 2 now'),
+    ({'clients': training_runs.clients(12, 2.0)}, 'training.clients: .* then, .* now'),
+    ({'noise_seed': 5}, 'noise_seed: None then, 5 now'),
+  ):
+    with pytest.raises(ValueError, match=message):
+      _train(tmp_path / 'one', **kwargs, **changes)
+  private = (run_dir / 'private.json').read_bytes()
+  (run_dir / 'private.json').unlink()
+  with pytest.raises(ValueError, match='private.json is gone'):
+    _train(tmp_path / 'one', **kwargs)
+  (run_dir / 'private.json').write_bytes(private)
+  assert ledger.read(str(_train(tmp_path / 'one', **kwargs) / 'ledger.jsonl')).entries
+
+
+def test_a_run_of_an_earlier_version_does_not_go_on_and_shares_nothing(tmp_path):
+  run_dir = tmp_path / 'one' / 'run'
+  with pytest.raises(training_runs.Killed):
+    _train(tmp_path / 'one', test_metrics=training_runs.killing(2))
+  config = run_directory.read_config(str(run_dir))
+  (run_dir / 'config.json').write_text(json.dumps(config))
+  (run_dir / 'private.json').unlink()
+  with pytest.raises(ValueError, match='was begun by an earlier version'):
+    _train(tmp_path / 'one', test_metrics=training_runs.killing(0))
+  assert not (run_dir / 'share').exists()
