@@ -160,7 +160,10 @@ def test_a_round_log_gives_rounds_and_limits(tmp_path):
   assert report['participation']['num_rounds'] == 20
   assert report['participation']['min_separation'] == 7
   assert _verified(tmp_path, report).returncode == 0
-  assert '--num_rounds does not go with a round log' in _refused(*flags, LIMITS[0])
+  assert '--num_rounds does not go with --part' in _refused(*flags, LIMITS[0])
+  adapting = HEAD.replace('mechanism=gaussian', 'mechanism=blt')
+  assert adapting != HEAD
+  assert '--strategy_file' in _refused(*flags[:2], adapting, flags[3])
   # With the ledger, the limits are those of the plan, which the log shows kept.
   statements.ledger_of(GAUSSIAN, tmp_path / 'ledger.jsonl', num_rounds=20)
   report = reporting.json_of(*flags, *LIMITS, f'--ledger={tmp_path}/ledger.jsonl')

@@ -327,3 +327,72 @@ def test_a_stated_clip_norm_that_the_ledger_contradicts_is_refused(tmp_path):
   result = reporting.execute(*arguments, '--clip_norm=0.6')
   assert result.returncode == 2
   assert 'clip_norm is 0.6, but 0.5 in round 0 of the ledger' in result.stderr
+
+
+# Strategies that are optimised for limits, and logs of what happened.
+
+_PLANNED = strategies.Participation(60, min_separation=10)
+_ADAPTING = [name for name, kind in strategies.registry.KINDS.items() if kind.adapts]
+
+
+def _log_of_clients(path, num_rounds):
+  """One client a round, back after 10 rounds; one is in two rounds that follow."""
+  clients = [f'{r % 10}' for r in range(num_rounds)]
+  clients[7] = clients[8] = 'often'
+  lines = [
+    f'{r},2024-03-01T{r // 60:02d}:{r % 60:02d}:00Z,{c}' for r, c in enumerate(clients)
+  ]
+  path.write_text('\n'.join(['round,completion_time,client_ids', *lines]) + '\n')
+  return path
+
+
+@pytest.mark.parametrize('name', _ADAPTING)
+def test_a_log_alone_does_not_tell_which_optimised_strategy_ran(tmp_path, name):
+  log = _log_of_clients(tmp_path / 'rounds.csv', 60)
+  arguments = (f'--round_log={log}', f'--mechanism={name}', '--noise_multiplier=6')
+  result = reporting.execute(*arguments, '--target_delta=1e-8')
+  assert result.returncode == 2 and result.stdout == ''
+  for remedy in ('--num_rounds', '--min_separation', '--strategy_file', '--run_dir'):
+    assert remedy in result.stderr
+
+
+@pytest.mark.parametrize('name', _ADAPTING)
+@pytest.mark.parametrize('num_rounds', [60, 45])
+def test_the_planned_strategy_is_accounted_for_what_the_log_shows(
+  tmp_path, name, num_rounds
+):
+  log = _log_of_clients(tmp_path / 'rounds.csv', num_rounds)
+  arguments = ('--noise_multiplier=6', '--target_delta=1e-8', f'--round_log={log}')
+  planned = accounting.Mechanism(name, _PLANNED, 6.0)
+  flags = ('--num_rounds=60', '--min_separation=10')
+  report = reporting.json_of(f'--mechanism={name}', *flags, *arguments)
+  most = -(-num_rounds // 10)
+  happened = strategies.Participation(60, 1, most)
+  true = planned.strategy.sensitivity(happened)
+  expected = accounting.accountants.gaussian.epsilon_of(true / 6.0, 1e-8)
+  assert report['guarantee']['epsilon'] == pytest.approx(expected, rel=1e-9)
+  optimised_again = accounting.Mechanism(
+    name, strategies.Participation(60, 1, most), 6.0
+  )
+  assert optimised_again.epsilon(1e-8) < expected
+  # The file of the strategy that ran says the same.
+  planned.strategy.save(str(tmp_path / 'strategy.npz'))
+  of_file = f'--strategy_file={tmp_path}/strategy.npz'
+  same = reporting.json_of(of_file, *arguments)
+  assert same['guarantee']['epsilon'] == report['guarantee']['epsilon']
+  said = reporting.execute(f'--mechanism={name}', *flags, *arguments).stderr
+  assert 'the planned limits were not kept' in said
+  path = tmp_path / 'report.json'
+  path.write_text(json.dumps(report))
+  assert reporting.execute(f'--verify={path}').returncode == 0
+  # What is stated beside a file that has it is refused.
+  both = reporting.execute(of_file, *arguments, '--min_separation=10')
+  assert both.returncode == 2 and '--min_separation' in both.stderr
+
+
+def test_a_log_longer_than_its_strategy_is_refused(tmp_path):
+  log = _log_of_clients(tmp_path / 'rounds.csv', 60)
+  flags = ('--mechanism=toeplitz', '--num_rounds=50', '--min_separation=10')
+  flags += ('--noise_multiplier=6', '--target_delta=1e-8', f'--round_log={log}')
+  result = reporting.execute(*flags)
+  assert result.returncode == 2 and '60 rounds' in result.stderr

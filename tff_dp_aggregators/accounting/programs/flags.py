@@ -7,7 +7,7 @@ elsewhere, as a simulation knows its clients, defines them group by group, and t
 `schema_from` and `mechanism_from`; nothing else reads them.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Optional, cast
 
 from absl import flags
@@ -24,6 +24,7 @@ from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.programs import parts as parts_lib
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.accounting.programs import spelling
+from tff_dp_aggregators.accounting.records import log_participation
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.base import rounding
 from tff_dp_aggregators.strategies import registry
@@ -324,8 +325,9 @@ def planned(
 
   Args:
     values: Parsed flags.
-    limits: Rounds and limits on participation from elsewhere, such as a round log; the
-      flags must then not give any.
+    limits: Rounds and limits on participation that a round log shows. Those in flags
+      are then the planned ones: the strategy is the best for them, and accounted for
+      under those that the log shows.
 
   Raises:
     program.CheckFailed: If noise, rounds and target are given and do not fit.
@@ -348,7 +350,7 @@ def planned(
       f'{", ".join(mechanism_lib.names())}.'
     )
   if limits is not None:
-    for name in (*participation_flags(), *sampling_flags(), 'find'):
+    for name in (*sampling_flags(), 'find'):
       if values[name].present:
         raise ValueError(
           f'--{name} does not go with a round log, {_of_log(name)}. Leave it out.'
@@ -366,8 +368,6 @@ def planned(
 
 def _of_log(name: str) -> str:
   """What a round log says of a flag."""
-  if name in participation_flags():
-    return 'which says how many rounds there were and who may have been in which'
   if name in sampling_flags():
     return (
       'which shows who was in which round, and sampling helps only where that is '
@@ -387,7 +387,60 @@ def _of_all_weights(
   if limits is None and values.num_rounds is None:
     return _max_rounds(values), 'num_rounds'
   found = 'noise_multiplier' if values.noise_multiplier is None else None
-  return mechanism_from(values, limits or schema_from(values)), found
+  if limits is None:
+    return mechanism_from(values, schema_from(values)), found
+  strategy = _strategy_that_ran(values)
+  if strategy is not None:
+    limits = log_participation.in_longer_run(limits, strategy.num_rounds)
+  return mechanism_from(values, limits, strategy), found
+
+
+def _strategy_that_ran(values: flags.FlagValues) -> Optional[strategies.Strategy]:
+  """The strategy of the rounds in a log; `None` for the one of a kind without choice.
+
+  The best strategy for the limits that a log shows is another one than the best for
+  those that were planned, and its noise hides another number of rounds.
+
+  Raises:
+    ValueError: If the flags do not tell which one ran.
+  """
+  planned = [name for name in participation_flags() if values[name].present]
+  if values.strategy_file is not None:
+    if planned:
+      raise ValueError(
+        f'--{planned[0]} does not go with --strategy_file and --round_log: the file '
+        'has the strategy, and the log shows who may have been in which round. Leave '
+        'it out.'
+      )
+    return _load(values.strategy_file)
+  kind = registry.KINDS.get(values.mechanism)
+  if not planned:
+    _check_needs_no_plan('--mechanism', values.mechanism)
+    return None
+  if kind is None or values.num_rounds is None:
+    missing = (
+      f'does not go with --round_log and --mechanism={values.mechanism}, which has no '
+      'strategy that was planned; leave it out'
+      if kind is None
+      else 'needs --num_rounds as well: with --round_log both say for which rounds and '
+      'limits the strategy was built'
+    )
+    raise ValueError(f'--{planned[0]} {missing}.')
+  return _mechanism(values, schema_from(values), 1.0).strategy
+
+
+def _check_needs_no_plan(flag: str, mechanism: str) -> None:
+  """Refuses a log alone for a mechanism whose strategy depends on limits."""
+  kind = registry.KINDS.get(mechanism)
+  if kind is None or not kind.adapts:
+    return
+  raise ValueError(
+    f'{flag}: {mechanism} is optimised for limits on participation, and --round_log '
+    'shows which were kept, not for which the strategy that ran was optimised. Give '
+    '--num_rounds and --min_separation as they were planned, from which it is built '
+    'again; or --strategy_file with that strategy; or the run itself: its --run_dir, '
+    'or its --ledger with the planned limits, whose checksum shows that it is the one.'
+  )
 
 
 def _of_parts(
@@ -400,6 +453,8 @@ def _of_parts(
       f'--noise_multiplier, and with --{parts_lib.FLAG} each part has its own.'
     )
   parts = parts_lib.parse(values[parts_lib.FLAG].value)
+  if limits is not None:
+    _check_parts_of_log(values, parts)
   target, found = None, None
   if values.target_epsilon is not None and not parts_lib.have_noise(parts):
     target = whole_model.Target(values.target_epsilon, values.target_delta)
@@ -407,6 +462,18 @@ def _of_parts(
   schema = limits or schema_from(values)
   joint = parts_lib.joint(parts, schema, target, values.accountant, values.adjacency)
   return joint, found
+
+
+def _check_parts_of_log(values: flags.FlagValues, parts: Sequence[Any]) -> None:
+  """Refuses a log where it does not tell which strategies of parts ran."""
+  for name in participation_flags():
+    if values[name].present:
+      raise ValueError(
+        f'--{name} does not go with --{parts_lib.FLAG} and --round_log. Give the '
+        'ledger of the run as well, whose events are for the planned limits.'
+      )
+  for part in parts:
+    _check_needs_no_plan(f'--{parts_lib.FLAG}={part.name}', part.mechanism)
 
 
 def schema_from(

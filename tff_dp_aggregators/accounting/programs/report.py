@@ -58,6 +58,7 @@ from typing import Any, Callable, Optional
 from absl import flags
 
 from tff_dp_aggregators import strategies
+from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.accounting.programs import nbafl_flags
 from tff_dp_aggregators.accounting.programs import participation
@@ -114,9 +115,11 @@ def define(values: flags.FlagValues) -> None:
     'round_log',
     None,
     'Take the number of rounds and the limits on participation from this log of a '
-    "production system's rounds; see tff_dp_aggregators.accounting.participation. With "
-    '--ledger, of the same run: check that both have the same rounds with as many '
-    'clients, and that the limits in flags, which the run was planned for, were kept.',
+    "production system's rounds; see tff_dp_aggregators.accounting.participation. A "
+    'strategy that is optimised for limits is given by --strategy_file, or built from '
+    '--num_rounds and --min_separation as they were planned. With --ledger, of the '
+    'same run: check that both have the same rounds with as many clients, and that the '
+    'limits in flags, which the run was planned for, were kept.',
     flag_values=values,
   )
   participation.define_log(values)
@@ -327,6 +330,7 @@ def _of_mechanism(
     are_stated = any(values[name].present for name in flags_lib.participation_flags())
     if not ('ledger' in files and are_stated):
       limits = log.limits
+      _warn_of_broken_plan(values, log)
   if 'ledger' in files:
     _check_has_plan(values, limits)
   arguments = [f'--{name}={path}' for name, path in files.items()]
@@ -337,6 +341,20 @@ def _of_mechanism(
     round_log=log,
     command=sources.command_of([*_given(values, _of_mechanism_flags()), *arguments]),
   )
+
+
+def _warn_of_broken_plan(values: flags.FlagValues, log: sources.RoundLog) -> None:
+  """Says what of the planned limits, if they are in flags, was not kept."""
+  if values.num_rounds is None or values.sampling != schemas.LIMITS.flag:
+    return
+  limits = flags_lib.limits_from(values, values.num_rounds)
+  broken = log.proved.broken(limits.min_separation, limits.max_participations)
+  if broken:
+    print(
+      'warning: the planned limits were not kept; the report is of what the round log '
+      f'shows, which costs more than was planned: {"; ".join(broken)}.',
+      file=sys.stderr,
+    )
 
 
 def _check_has_plan(

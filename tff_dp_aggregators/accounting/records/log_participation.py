@@ -550,3 +550,37 @@ def _observe(clients: round_log.Clients, num_rounds: int) -> Observed:
 
 def _format_wait(wait: datetime.timedelta) -> str:
   return f'{wait / datetime.timedelta(hours=1):g} h'
+
+
+def in_longer_run(
+  limits: strategies.Participation, num_rounds: int
+) -> strategies.Participation:
+  """Limits of the first rounds of a run, as limits of all its rounds.
+
+  What a strategy costs depends on the rounds that it was built for. Who took part in
+  the first of them alone took part in no later one, so their number is the same.
+
+  Args:
+    limits: Of the first rounds.
+    num_rounds: All rounds that were planned.
+
+  Raises:
+    ValueError: If there are fewer than the first ones.
+
+  Example:
+    >>> limits = in_longer_run(strategies.Participation(20, min_separation=5), 100)
+    >>> limits.num_rounds, limits.possible_participations
+    (100, 4)
+  """
+  if limits.num_rounds > num_rounds:
+    raise ValueError(
+      f'the round log has {limits.num_rounds} rounds, but the strategy is for '
+      f'{num_rounds}; give the strategy that ran, with all its rounds.'
+    )
+  if limits.num_rounds == num_rounds:
+    return limits
+  return dataclasses.replace(
+    limits,
+    num_rounds=num_rounds,
+    max_participations=limits.possible_participations,
+  )

@@ -68,7 +68,8 @@ class Kind:
     bands: The option that bounds the bands of C. With as many groups of clients as
       bands, the rounds of one client share no noise, and cyclic sampling may be used.
     is_independent: Whether no rounds share noise, so that any sampling may be used.
-    adapts: Whether the strategy with the least error depends on the workload.
+    adapts: Whether the strategy depends on the limits on participation, and on the
+      workload. A log of what happened does not tell which one ran.
     unscaled: The kind to be taken instead where clients are sampled, if this one's
       columns are of different lengths: the longest of them counts there.
   """
