@@ -40,6 +40,10 @@ added to delta.
   the coefficient is wrong by at most 16 u log2(size); that is to first order, and the
   true error a hundred times less. For the transform back the same holds of Euclidean
   norms, relative, as a step but for its roundings is a multiple of a unitary matrix.
+* Where losses are rare, nearly all of a tilted distribution is in one cell, and its
+  coefficients are all about 1. That cell is left out of the transforms, both ways: with
+  the rest r of the mass, a coefficient relative to the cell's is 1 + z, where z has a
+  round-off of 16 u log2(size) r alone, and its power is e^(n log(1 + z)).
 * The rest are sums and products of positive numbers, whose relative errors add up.
 """
 
@@ -68,12 +72,16 @@ _TILTS = np.geomspace(1e-6, 1e12, 217)
 _ROUNDING = 2.0**-53
 # Round-off of a Fourier transform, for each halving of its size.
 _HALVING_ERROR = 16 * _ROUNDING
+# Round-off of a logarithm, product or exponential, relative.
+_STEP_ERROR = 8 * _ROUNDING
 # Of a place in the noise, relative; of a normal probability there, at a place of 1.
 _PLACE_ERROR, _CELL_ERROR = 8 * _ROUNDING, 1e-14
 # Gauss-Legendre nodes for narrow cells, exact to round-off there.
 _NODES, _WEIGHTS = special.roots_legendre(4)
 _NARROW = 0.1
 _SMALLEST = 1e-300
+# Logarithm of it: of coefficients that are 0 as well.
+_LEAST = math.log(_SMALLEST)
 
 
 class Side(enum.Enum):
@@ -240,8 +248,16 @@ class Loss:
     return masses, float(p[0]), float(p[-1])
 
   def _points(self, deviations: float) -> tuple[np.ndarray, np.ndarray]:
-    """About the distribution: logarithms of probabilities, and losses."""
+    """About the distribution: logarithms of probabilities, and losses.
+
+    Gaussian noise is looked at as far as the grid reaches, which ends `mu` beyond the
+    deviations of the plain noise. At strong tilts what is there counts.
+    """
     z = np.linspace(-deviations, deviations, _POINTS)
+    if not self.is_laplace:
+      step = z[1] - z[0]
+      beyond = np.arange(1, 1 + min(math.ceil(self.mu / step), _POINTS))
+      z = np.concatenate([z, deviations + step * beyond])
     log_density = -np.abs(z) if self.is_laplace else -z * z / 2
     log_density = log_density - special.logsumexp(log_density)
     if self.is_laplace:
@@ -359,6 +375,7 @@ def plan(
   losses: tuple[tuple[AnyLoss, int], ...],
   log_delta: float,
   epsilon: Optional[float] = None,
+  max_cells: int = MAX_CELLS,
 ) -> Plan:
   """The grid and tilt for a delta, or for an epsilon.
 
@@ -366,6 +383,7 @@ def plan(
     losses: The rounds, and how many there are of each.
     log_delta: Logarithm of the delta in view; what is far less is cut off.
     epsilon: The epsilon whose delta is looked for; `None` to look for an epsilon.
+    max_cells: How many cells the grid may have.
   """
   count = sum(times for _, times in losses)
   deviations = math.sqrt(2 * (math.log(count) + _CUT - log_delta))
@@ -412,15 +430,16 @@ def plan(
   # No sum of losses is outside of this, but for the rounding.
   largest = min(largest, sum(n * r[1] for r, (_, n) in zip(ranges, losses)))
   least = max(least, sum(n * r[0] for r, (_, n) in zip(ranges, losses)))
+  least = min(least, largest)
   width = max(largest - least, max(high - low for low, high in ranges))
-  interval = max(finest, width / MAX_CELLS, MIN_INTERVAL)
+  interval = max(finest, width / max_cells, MIN_INTERVAL)
   return Plan(
     tilt=tilt,
     tail=float(positive[cut]),
     deviations=deviations,
     interval=interval,
     least=least,
-    largest=max(largest, least),
+    largest=largest,
     coarseness=interval / spread,
   )
 
@@ -431,6 +450,18 @@ def fourier_error(size: int) -> float:
   Of each coefficient; and of the transform back as a part of its Euclidean norm.
   """
   return _HALVING_ERROR * (1 + math.log2(size))
+
+
+def _log1p(less_one: np.ndarray) -> np.ndarray:
+  """Logarithms of 1 + z, to a small error relative to z; `np.log1p` has one of 1."""
+  real, imaginary = less_one.real, less_one.imag
+  more = 2 * real + real * real + imaginary * imaginary
+  modulus = np.hypot(1 + real, imaginary)
+  with np.errstate(divide='ignore'):
+    log_modulus = np.where(
+      modulus < 0.5, np.log(modulus), np.log1p(np.maximum(more, -0.75)) / 2
+    )
+  return np.maximum(log_modulus, _LEAST) + 1j * np.arctan2(imaginary, 1 + real)
 
 
 class Composition:
@@ -451,8 +482,9 @@ class Composition:
     last = min(max(math.ceil(how.largest / interval), first) + 4, most)
     size = scipy.fft.next_fast_len(last - first + 1, real=True)
     fft_error = fourier_error(size)
-    transform = np.ones(size // 2 + 1, np.complex128)
-    moduli, per_round = np.ones(len(transform)), np.zeros(len(transform))
+    log_transform = np.zeros(size // 2 + 1, np.complex128)
+    log_moduli = np.zeros(len(log_transform))
+    per_round, log_atom, shift = np.zeros(len(log_transform)), 0.0, 0
     log_moment, log_tail, finite = 0.0, 0.0, 0.0
     for cells, count in rounds:
       places = cells.first + np.arange(len(cells.masses))
@@ -460,24 +492,39 @@ class Composition:
         log_masses = np.log(cells.masses)
       logs = log_masses + tilt * interval * places
       moment = float(special.logsumexp(logs))
+      weights = np.exp(logs - moment)
+      heaviest = int(np.argmax(weights))
+      weights[heaviest] = 0.0
+      rest = min(float(np.sum(weights)), 1.0)
       tilted = np.zeros(size)
-      np.add.at(tilted, places % size, np.exp(logs - moment))
-      transformed = scipy.fft.rfft(tilted)
-      transform *= transformed**count
+      np.add.at(tilted, (np.arange(len(weights)) - heaviest) % size, weights)
+      less_one = scipy.fft.rfft(tilted) - rest
+      logarithm = _log1p(less_one)
+      wrong = fft_error * rest + _STEP_ERROR * np.abs(less_one)
       # |(g + e)^n - g^n| is at most n |e| (|g| + |e|)^(n - 1).
-      modulus = np.abs(transformed) + fft_error
-      moduli *= modulus**count
-      per_round += count * fft_error * (1 + np.abs(np.log(modulus))) / modulus
+      modulus = np.exp(logarithm.real) + wrong
+      log_transform += count * logarithm
+      log_modulus = np.log(modulus)
+      log_moduli += count * log_modulus
+      turned = np.hypot(log_modulus, logarithm.imag)
+      per_round += count * (wrong / modulus + _STEP_ERROR * turned)
+      per_round += _STEP_ERROR
+      with np.errstate(divide='ignore'):
+        log_atom += count * float(np.log1p(-rest))
+      shift += count * (cells.first + heaviest)
       log_moment += count * moment
       tail = special.logsumexp(log_masses + how.tail * interval * places)
       log_tail += count * float(tail)
       finite += count * math.log1p(-cells.infinite) if cells.infinite < 1 else -math.inf
-    sums = scipy.fft.irfft(transform, size)
+    atom = math.exp(log_atom)
+    sums = scipy.fft.irfft(np.exp(log_transform) - atom, size)
     # By Parseval; all coefficients but the first stand for two.
-    error = math.sqrt(2 / size * float(np.sum((moduli * per_round) ** 2)))
+    lost_each = np.exp(log_moduli) * per_round + _STEP_ERROR
+    error = math.sqrt(2 / size * float(np.sum(lost_each**2)))
     error += fft_error * math.sqrt(float(np.sum(sums * sums)))
+    sums[0] += atom
     places = np.arange(first, first + size)
-    sums = np.maximum(sums[places % size], 0.0)
+    sums = np.maximum(sums[(places - shift) % size], 0.0)
     # Back from the tilt; what is too far below to be told is far above a delta of 1.
     logs = log_moment - tilt * interval * places
     weights = np.exp(np.minimum(logs, 600.0))

@@ -30,7 +30,9 @@ distributions stands for a round depends on the neighbouring relation:
 
 Where grid or float64 end, the answer is the Renyi bound, which is looser and sound, and
 `PldAccountant.instead` says so: with noise multipliers below a millionth, and where so
-coarse a grid is needed that the Renyi bound is the smaller.
+coarse a grid is needed that the Renyi bound is the smaller. Where losses are rare and
+delta is below some 1e-11, the bound on round-off is a part of delta that may cost a
+percent of epsilon.
 """
 
 import functools
@@ -56,6 +58,8 @@ _ERROR = 1e-6
 _SMALL_EPSILON = 0.05
 # So coarse a grid, over the width of a round's losses, may lose to Renyi's bound.
 _COARSE = 0.25
+# Of a grid for those: a second or two.
+_MORE_CELLS = 4 * losses.MAX_CELLS
 # Of a sum of losses, relative, and more.
 _ROUND_OFF = 1e-12
 # Below it float64 has no room for what is cut off.
@@ -154,6 +158,7 @@ def _epsilon(
   epsilon, coarse = 0.0, False
   for side in _sides(list(found), relation):
     one, wide = _of_side(side, delta)
+    one = min(one, _end(side))
     epsilon, coarse = max(epsilon, one), coarse or wide
   if coarse or not math.isfinite(epsilon):
     renyi = bound.get_epsilon(delta)
@@ -173,6 +178,10 @@ def _of_side(side: '_Losses', delta: float) -> tuple[float, bool]:
     composition = _composition(side, losses.plan(side, math.log(delta)))
     # What either is off by is in it already: both hold.
     epsilon = min(epsilon, composition.epsilon(delta)[0])
+  if composition.coarseness > _COARSE:
+    plan = losses.plan(side, math.log(delta), max_cells=_MORE_CELLS)
+    composition = _composition(side, plan)
+    epsilon = min(epsilon, composition.epsilon(delta)[0])
   return epsilon, composition.coarseness > _COARSE
 
 
@@ -191,14 +200,24 @@ def _delta_of_side(side: '_Losses', epsilon: float) -> float:
 
 
 def _end(side: '_Losses') -> float:
-  """A bound of all losses together: where the curve ends, as it does without Gaussians.
+  """A bound of all losses together, where the curve ends: infinite if there is none.
 
-  Near it there is no tilt to look at the curve with.
+  Losses of Laplace noise end. So do those of `ADDED` on a sample, of any noise: P is at
+  most Q / (1 - q), which makes a loss -log(1 - q) at most. That is far below the
+  interval of a grid that is as wide as the rare losses of `REMOVED`, and near the end
+  there is no tilt to look at the curve with.
   """
-  if not all(loss.is_laplace for loss, _ in side):
-    return math.inf
-  rounds = sum(n * (loss.range(0.0)[1] + loss.displacement(0.0)) for loss, n in side)
-  return rounds * (1 + _ROUND_OFF)
+  end = 0.0
+  for loss, count in side:
+    if not isinstance(loss, losses.Loss):
+      return math.inf
+    if loss.is_laplace:
+      end += count * (loss.range(0.0)[1] + loss.displacement(0.0))
+    elif loss.side is losses.Side.ADDED and loss.fraction < 1:
+      end += -count * math.log1p(-loss.fraction)
+    else:
+      return math.inf
+  return end * (1 + _ROUND_OFF)
 
 
 _Losses = tuple[tuple[losses.AnyLoss, int], ...]
