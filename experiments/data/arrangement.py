@@ -101,9 +101,14 @@ def _held_out(
         'the data have one client only, of whom none can be held out for testing. '
         'Give --test_examples or --test_data.'
       )
-    number = min(count - 1, max(1, round(shares.clients * count)))
-    drawn = hashing.seeded(hashes, seed, _CLIENTS)
-    is_kept[np.argpartition(drawn, number - 1)[:number]] = False
+    # Each client by itself: who else is there does not decide on it.
+    drawn = hashing.seeded(hashes, seed, _CLIENTS) / 2.0**64
+    is_kept = drawn >= shares.clients
+    # But of few clients, where chance would leave none on one side.
+    if is_kept.all():
+      is_kept[np.argmin(drawn)] = False
+    elif not is_kept.any():
+      is_kept[np.argmax(drawn)] = True
   elif shares.examples is not None:
     # Rounded up or down by chance, so that small clients give their share as well.
     chance = hashing.seeded(hashes, seed, _ROUNDING) / 2.0**64

@@ -36,6 +36,8 @@ class Participation:
     schedule_file: File that has the cohorts; `None` to draw them.
     dropouts: Who does not report; `None` if everybody does.
     reporting_goal: Clients that have to report in a round; `None` for any number.
+    denominator: What the mean is divided by, if it is stated and not the expected
+      number of clients.
   """
 
   schema: schemas.Schema
@@ -45,6 +47,7 @@ class Participation:
   schedule_file: Optional[str] = None
   dropouts: Optional[schedules.Dropouts] = None
   reporting_goal: Optional[int] = None
+  denominator: Optional[float] = None
 
   @property
   def num_rounds(self) -> int:
@@ -68,7 +71,7 @@ class Participation:
       return self._schedule(num_clients, kind.cohort(self.schema, num_clients))
 
   def _schedule(self, num_clients: int, cohort: Optional[float]) -> schedules.Schedule:
-    if cohort is None:
+    if cohort is None or self.denominator is not None:
       cohort = self.clients_per_round
     if self.schedule_file is not None:
       return schedules.Replay(
@@ -170,7 +173,7 @@ def from_flags(values: flags.FlagValues) -> Participation:
     from_file = _from_file(values)
     if from_file is not None:
       return from_file
-  schema, clients_per_round = _schema(values)
+  schema, clients_per_round, denominator = _schema(values)
   dropouts = None
   if values.dropout_probability is not None:
     dropouts = schedules.Dropouts(values.dropout_probability, values.seed)
@@ -182,6 +185,7 @@ def from_flags(values: flags.FlagValues) -> Participation:
     schedule_file=values.schedule_file,
     dropouts=dropouts,
     reporting_goal=values.reporting_goal,
+    denominator=denominator,
   )
   if values.num_clients is not None:
     made.schedule(values.num_clients)  # Says now if there are too few.
@@ -254,13 +258,21 @@ def _check_together(values: flags.FlagValues) -> None:
       )
 
 
-def _schema(values: flags.FlagValues) -> tuple[schemas.Schema, float]:
-  """What accounting assumes, and the clients of a round."""
+def _schema(
+  values: flags.FlagValues,
+) -> tuple[schemas.Schema, float, Optional[float]]:
+  """What accounting assumes, the clients of a round, and a denominator if stated."""
   kind = schemas.kind_for_flag(values.sampling)
   if kind is not schemas.LIMITS and not values['min_separation'].present:
     values['min_separation'].value = None  # The task's; sampling decides.
   said_by = flags_lib.cohort_flag(values)
-  if said_by is not None and values['clients_per_round'].present:
+  both = said_by is not None and values['clients_per_round'].present
+  is_drawn = kind.is_sampled and not kind.has_public_sizes
+  if both and is_drawn:  # One says who is drawn, the other what the mean is over.
+    schema = flags_lib.schema_from(values, called=_KNOWN)
+    _check_kind(values, schema)
+    return schema, values.clients_per_round, values.clients_per_round
+  if both:
     raise ValueError(
       f'--clients_per_round and --{said_by} both say how many clients a round has; '
       'give one of them.'
@@ -277,10 +289,10 @@ def _schema(values: flags.FlagValues) -> tuple[schemas.Schema, float]:
   if values.num_clients is not None:
     cohort = kind.cohort(schema, values.num_clients)
   if cohort is None:
-    return schema, values.clients_per_round
+    return schema, values.clients_per_round, None
   if said_by is not None:
     values['clients_per_round'].value = None  # The task's; another flag says it.
-  return schema, cohort
+  return schema, cohort, None
 
 
 def _check_kind(values: flags.FlagValues, schema: schemas.Schema) -> None:

@@ -277,10 +277,6 @@ def test_training_without_privacy_refuses_flags_of_privacy(name):
       '--num_groups is for --sampling=poisson',
     ),
     (
-      ['--sampling=poisson', '--sampling_probability=0.1', '--clients_per_round=4'],
-      '--clients_per_round and --sampling_probability both say',
-    ),
-    (
       ['--sampling=fixed_size', '--clients_per_round=400', '--mechanism=gaussian'],
       '--clients_per_round must be at most --num_clients=300; got 400.',
     ),

@@ -33,6 +33,8 @@ FILES = {
   '.lock',
   'accuracy.png',
   'config.json',
+  'private.json',
+  'share',
   'events',
   'ledger.jsonl',
   'metrics.csv',
@@ -150,12 +152,14 @@ def test_report_program_gives_the_same_report_from_the_directory(banded_run):
   assert result.stdout == (run_dir / 'report.json').read_text()
 
 
-def test_no_file_but_the_configuration_holds_the_seed_or_the_key(banded_run):
+def test_no_file_but_the_private_one_holds_the_seed_or_the_key(banded_run):
   run_dir, result = banded_run
   rows = noise.GaussianRows(tf.TensorSpec([]), seed=noise.Seed(SEED))
   key = [int(word) for word in rows.new_key().numpy()]
-  assert str(SEED) in (run_dir / 'config.json').read_text()
-  for name in FILES - {'config.json', 'accuracy.png', 'events'}:
+  assert str(SEED) in (run_dir / 'private.json').read_text()
+  assert (run_dir / 'private.json').stat().st_mode & 0o777 == 0o600
+  shared = {f'share/{name}' for name in os.listdir(run_dir / 'share')}
+  for name in FILES - {'private.json', 'accuracy.png', 'events', 'share'} | shared:
     text = (run_dir / name).read_text(errors='ignore')
     assert str(SEED) not in text, name
     assert not any(str(word) in text for word in key), name
@@ -297,7 +301,7 @@ def test_flagfile_works_and_help_lists_the_flags(tmp_path):
   text = _simulate('--help').stdout
   assert simulate.__doc__.strip() in text
   named = re.findall(r'\w+\.(?:json|jsonl|csv|md|html|npz|png)\b', text)
-  assert {*named, 'events', '.lock'} == FILES
+  assert {*named, 'events', 'share', '.lock'} == FILES
   for name in ('task', 'mechanism', 'clip_norm', 'target_epsilon', 'run_dir', 'seed'):
     assert f'--{name}:' in text or f'--[no]{name}:' in text
 

@@ -32,7 +32,7 @@ def keys(
   Args:
     seed: Same seed, same order.
     this_round: The round, from 0.
-    clients: Client numbers, int64 of shape [cohort].
+    clients: Client numbers, int64, or keys, uint64, of shape [cohort].
     purpose: What they are for, if not for `permutation`: other keys.
 
   Returns:
@@ -40,7 +40,10 @@ def keys(
   """
   hashed = f'tff_dp_aggregators {purpose} {int(seed)} {int(this_round)}'.encode()
   start = int.from_bytes(hashlib.sha256(hashed).digest()[:8], 'little')
-  return _mix(np.asarray(clients, np.int64).astype(np.uint64) + np.uint64(start))
+  clients = np.asarray(clients)
+  if clients.dtype != np.uint64:
+    clients = clients.astype(np.int64).astype(np.uint64)
+  return _mix(clients + np.uint64(start))
 
 
 def permutation(key: int, num_examples: int, epoch: int = 0) -> np.ndarray:

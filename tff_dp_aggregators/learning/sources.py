@@ -84,7 +84,6 @@ class ClientSource(tff.program.FederatedDataSource):
         f'schedule must be one of learning.schedules; got {type(schedule).__name__}.'
       )
     self._clients = clients_lib.Clients.of(clients, input_spec)
-    self._schedule = schedule
     self._batch_size = checks.check_positive_int('batch_size', batch_size)
     self._local_epochs = checks.check_positive_int('local_epochs', local_epochs)
     self._seed = dropouts.check_seed(seed)
@@ -93,6 +92,7 @@ class ClientSource(tff.program.FederatedDataSource):
         f'the schedule draws from num_clients={schedule.num_clients}, but there are '
         f'{len(self._clients)} clients; make it for as many.'
       )
+    self._schedule = schedule.for_clients(self._clients.ids)
     _LIVE[:] = [live for live in _LIVE if live() is not None]
     _LIVE.append(weakref.ref(self))
 

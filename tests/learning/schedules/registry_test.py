@@ -74,11 +74,6 @@ def test_goals_come_back_from_json():
     ('random_eligible', 24, 3.5, 'clients_per_round must be a whole number'),
     ('fixed_size', 25, 4, 'num_clients must be 24, which the sampling assumes'),
     ('fixed_size', 24, 5, 'clients_per_round must be 4'),
-    ('poisson', 24, 5, 'clients_per_round must be 4: with sampling_probability=0.5'),
-    ('poisson', 30, 4, 'clients_per_round must be 5'),
-    ('balls_in_bins', 30, 4, 'clients_per_round must be 5: with BallsInBins'),
-    ('random_allocation', 30, 4, 'clients_per_round must be 5: with RandomAllocation'),
-    ('b_min_sep', 30, 4, 'clients_per_round must be 5: with BMinSepSampling'),
   ],
 )
 def test_what_does_not_fit_is_refused(name, num_clients, clients_per_round, message):

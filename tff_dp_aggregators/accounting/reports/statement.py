@@ -82,6 +82,10 @@ _NOT_COVERED = (
   'the number and identity of clients in a round, attempts at it that were aborted, '
   'and timing',
 )
+_POPULATION = (
+  'how many clients there are in all, unless the sampling and what the mean is divided '
+  'by were chosen without knowing it'
+)
 # Strategies of at most so many numbers are part of the report.
 _MAX_NUMBERS = 10_000
 _STATED_DELTAS = tuple(10.0**-power for power in range(4, 11, 2))
@@ -473,7 +477,11 @@ def _definition(
     },
     'outputs': mechanism.site.outputs + (_SECRET if mechanism.is_sampled else ''),
     'covered': [*_COVERED, *([_ADAPTIVE] if adaptive else [])],
-    'not_covered': [*_NOT_COVERED, *not_covered],
+    'not_covered': [
+      *_NOT_COVERED,
+      *([_POPULATION] if mechanism.adjacency == 'add_or_remove' else []),
+      *not_covered,
+    ],
   }
 
 

@@ -3,7 +3,6 @@
 import abc
 import dataclasses
 import functools
-import math
 from collections.abc import Iterator
 from typing import Any, ClassVar, NamedTuple, Optional
 
@@ -30,7 +29,9 @@ class AllocationSchedule(base.Schedule):
     num_clients: Clients that draw.
     seed: Same seed, same cohorts.
     dropouts: Who does not report; `None` if everybody does.
-    clients_per_round: Expected size of a cohort.
+    clients_per_round: The mean's denominator, a public constant; `None` for the
+      expected size of a cohort, which tells who knows the sampling how many clients
+      there are.
 
   Raises:
     TypeError: If an argument is not of its type.
@@ -43,7 +44,7 @@ class AllocationSchedule(base.Schedule):
   num_clients: int
   seed: int
   dropouts: Optional[dropouts_lib.Dropouts] = None
-  clients_per_round: float = dataclasses.field(init=False)
+  clients_per_round: Optional[float] = None  # type: ignore[assignment]
 
   def __post_init__(self) -> None:
     if not self.serves(self.sampling):
@@ -56,7 +57,7 @@ class AllocationSchedule(base.Schedule):
     object.__setattr__(self, 'num_clients', num_clients)
     object.__setattr__(self, 'seed', dropouts_lib.check_seed(self.seed))
     expected = schemas.kind_of(self.sampling).cohort(self.sampling, num_clients)
-    object.__setattr__(self, 'clients_per_round', expected)
+    base.set_denominator(self, expected)
 
   @property
   @abc.abstractmethod
@@ -64,11 +65,18 @@ class AllocationSchedule(base.Schedule):
     """Places that have rounds, in turn: the first round has place 0."""
 
   @abc.abstractmethod
-  def _draw(self, rng: np.random.Generator) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+  def _draw(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Clients with a place of each, again and again until all have all of theirs.
 
     Places from `_num_places` on are in no round.
     """
+
+  def _hashed(
+    self, purpose: str, step: int = 0, clients: Any = slice(None)
+  ) -> np.ndarray:
+    """What clients draw, each by its key: uint64 of shape [clients]."""
+    keys = self.keys[clients]
+    return draws.hashed(self.sampling, self.seed, keys, purpose, step)
 
   @property
   def schema(self) -> Any:
@@ -89,13 +97,13 @@ class AllocationSchedule(base.Schedule):
     place = round_num % self._num_places
     clients, starts = self._by_place
     drawn = clients[starts[place] : starts[place + 1]]
-    return base.attempts_of(round_num, [drawn], self.dropouts)
+    return base.attempts_of(round_num, [drawn], self.dropouts, self.keys)
 
   @functools.cached_property
   def _by_place(self) -> '_ByPlace':
     num_places, num_clients = self._num_places, self.num_clients
     keys = []  # One number for place and client: faster to sort than pairs.
-    for clients, places in self._draw(draws.generator(self.seed)):
+    for clients, places in self._draw():
       placed = places < num_places
       keys.append(places[placed].astype(np.int64) * num_clients + clients[placed])
     by_place = np.concatenate(keys)
@@ -125,7 +133,7 @@ class AllocationSchedule(base.Schedule):
     Args:
       schema: The sampling.
       num_clients: Clients that draw.
-      clients_per_round: Expected size of a cohort.
+      clients_per_round: The mean's denominator.
       seed: Same seed, same cohorts.
       dropouts: Who does not report; `None` if everybody does.
       reporting_goal: Refused if there is one.
@@ -135,17 +143,7 @@ class AllocationSchedule(base.Schedule):
       ValueError: If an argument does not fit the schema.
     """
     base.refuse_reporting_goal(reporting_goal)
-    checks.check_number('clients_per_round', clients_per_round)
-    made = cls(schema, num_clients, seed, dropouts)
-    if not math.isclose(clients_per_round, made.clients_per_round):
-      # With as many digits as pass for equal.
-      raise ValueError(
-        f'clients_per_round must be {made.clients_per_round:.10g}: with {schema} so '
-        f'many of {made.num_clients} clients are expected in a round; got '
-        f'{clients_per_round:g}. Or plan the mechanism with '
-        f'{cls.sampled_as.__name__}.of_cohort.'
-      )
-    return made
+    return cls(schema, num_clients, seed, dropouts, clients_per_round)
 
 
 class _ByPlace(NamedTuple):

@@ -8,7 +8,6 @@ import numpy as np
 
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.learning.schedules import allocation
-from tff_dp_aggregators.learning.schedules import draws
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,16 +19,17 @@ class BallsInBins(allocation.AllocationSchedule):
   place of a client to those of others. Of a cycle that is longer than the run, the last
   bins are in no round, and neither are their clients.
 
-  The mean is divided by the expected size, which is public, and not by the cohort's
-  own. Who knows the seed knows who is where: the guarantee, which rests on the
-  sampling, is towards those who do not.
+  The mean is divided by a public constant, and not by the cohort's own size. Who
+  knows the seed knows who is where: the guarantee, which rests on the sampling, is
+  towards those who do not.
 
   Attributes:
     sampling: Rounds and length of the cycle, as the accountant assumes them.
     num_clients: Clients that draw.
     seed: Same seed, same cohorts.
     dropouts: Who does not report; `None` if everybody does.
-    clients_per_round: Expected size of a cohort.
+    clients_per_round: The mean's denominator; `None` for the expected size of a
+      cohort.
 
   Raises:
     TypeError: If an argument is not of its type.
@@ -41,7 +41,7 @@ class BallsInBins(allocation.AllocationSchedule):
     >>> schedule.clients_per_round
     2.5
     >>> [schedule.cohort(round_num).tolist() for round_num in range(4)]
-    [[0, 4], [1, 2, 3], [0, 4], [1, 2, 3]]
+    [[2, 4], [0, 1, 3], [2, 4], [0, 1, 3]]
   """
 
   kind: ClassVar[str] = 'balls_in_bins'
@@ -62,6 +62,6 @@ class BallsInBins(allocation.AllocationSchedule):
   def _num_places(self) -> int:
     return min(self.sampling.cycle_length, self.num_rounds)
 
-  def _draw(self, rng: np.random.Generator) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    bins, clients = self.sampling.cycle_length, np.arange(self.num_clients)
-    yield clients, rng.integers(bins, size=len(clients), dtype=draws.number_type(bins))
+  def _draw(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    bins = self._hashed('bin') % np.uint64(self.sampling.cycle_length)
+    yield np.arange(self.num_clients), bins.astype(np.int64)

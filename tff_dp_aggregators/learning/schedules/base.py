@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple, Optional
 
@@ -13,6 +14,7 @@ import numpy as np
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.base import new_files
+from tff_dp_aggregators.learning.schedules import draws
 from tff_dp_aggregators.learning.schedules import dropouts as dropouts_lib
 from tff_dp_aggregators.learning.schedules import files
 
@@ -40,8 +42,12 @@ class Schedule(abc.ABC):
   numbers from 0 to `num_clients - 1`. A number is its client's own: who takes a client
   out of the data leaves its number unused, so that nobody else's changes.
 
-  Draws are those of NumPy's generators. `save` and `Replay` keep them for NumPy
-  releases that may draw otherwise.
+  Numbers stand for clients that have no ids. Those of a data set have: `for_clients`
+  makes the schedule whose draws for a client follow from its id, as `learning.train`
+  and `learning.ClientSource` do. Then a client that comes or goes, and with it the
+  numbers of others, changes nobody else's draws where the guarantee rests on sampling.
+  Schedules that keep limits draw from all who may take part; there the guarantee is for
+  a client whose contributions are zeros, with the same clients in every round.
 
   Attributes:
     kind: What JSON calls schedules of this class.
@@ -78,6 +84,31 @@ class Schedule(abc.ABC):
       TypeError: If it is no whole number.
       ValueError: If it is out of range.
     """
+
+  def for_clients(self, ids: Sequence[Any]) -> 'Schedule':
+    """The schedule whose draws for a client follow from its id and the seed.
+
+    Args:
+      ids: Of all clients, by number: texts or numbers.
+
+    Raises:
+      ValueError: If there are not `num_clients` of them.
+    """
+    if len(ids) != self.num_clients:
+      raise ValueError(
+        f'ids must be of all num_clients={self.num_clients} clients; got {len(ids)}.'
+      )
+    # Another object with the same fields, and nothing drawn yet.
+    bound = object.__new__(type(self))
+    for field in dataclasses.fields(self):  # type: ignore[arg-type]
+      bound.__dict__[field.name] = getattr(self, field.name)
+    bound.__dict__['keys'] = draws.keys_of_ids(ids)
+    return bound
+
+  @functools.cached_property
+  def keys(self) -> np.ndarray:
+    """What tells clients apart in draws, by number: uint64 of shape [num_clients]."""
+    return draws.keys_of_ids(range(self.num_clients))
 
   @property
   def num_rounds(self) -> int:
@@ -223,6 +254,7 @@ def attempts_of(
   round_num: int,
   requested: Sequence[np.ndarray],
   dropouts: Optional[dropouts_lib.Dropouts],
+  keys: Optional[np.ndarray] = None,
 ) -> tuple[Attempt, ...]:
   """Attempts, from the cohorts that were asked in each, the last of which counts.
 
@@ -230,13 +262,15 @@ def attempts_of(
     round_num: The round, from 0.
     requested: Client numbers asked, by attempt.
     dropouts: Who does not report; `None` if everybody does.
+    keys: Of all clients, by number; `None` where numbers are all that is known.
   """
   made = []
   for attempt, cohort in enumerate(requested):
     asked = cohort.astype(np.int64)  # A copy: what is kept stays as it is.
     reporting = asked
     if dropouts is not None:
-      reporting = dropouts.reporting(round_num, attempt, asked)
+      known = None if keys is None else keys[asked]
+      reporting = dropouts.reporting(round_num, attempt, asked, known)
     made.append(Attempt(asked, reporting, attempt == len(requested) - 1))
   return tuple(made)
 
@@ -254,6 +288,29 @@ def refuse_reporting_goal(reporting_goal: Optional[int]) -> None:
       'than the sampling that epsilon is for. Leave it out (drop-outs alone are '
       'fine), or plan with limits, strategies.Participation.'
     )
+
+
+def set_denominator(schedule: Schedule, expected: Optional[float]) -> None:
+  """Sets `clients_per_round`, where chance decides how many clients a round has.
+
+  Args:
+    schedule: Whose denominator may be stated, and else is `None`.
+    expected: Clients of a round that are expected.
+
+  Raises:
+    TypeError: If what is stated is no number.
+    ValueError: If it is not positive and finite.
+  """
+  stated: Any = schedule.clients_per_round
+  if stated is None:
+    stated = expected
+  checks.check_number('clients_per_round', stated)
+  if not 0 < stated < math.inf:
+    raise ValueError(
+      f'clients_per_round must be positive and finite: the mean is divided by it; got '
+      f'{stated}.'
+    )
+  object.__setattr__(schedule, 'clients_per_round', float(stated))
 
 
 def check_cohort(clients_per_round: float) -> int:

@@ -1,6 +1,60 @@
-"""Uniform draws whose cost is that of what is drawn, not of what it is drawn from."""
+"""What schedules draw: numbers of a client alone, and of a set of clients.
+
+Where the guarantee rests on sampling, everything that is drawn for a client is a hash
+of the seed, the sampling with all its numbers, a purpose and the client's key. The key
+is a hash of the client's id. So a client that comes or goes changes nobody else's
+draws, and samplings with other numbers have draws of their own.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+
+from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.learning import local_order
+
+
+def keys_of_ids(ids: Sequence[Any]) -> np.ndarray:
+  """Keys of clients, by their ids alone: uint64 of shape [clients].
+
+  Args:
+    ids: Texts or numbers.
+
+  Example:
+    >>> keys_of_ids(['a', 'b', 'c'])[[0, 2]].tolist() == keys_of_ids(
+    ...   ['a', 'c']
+    ... ).tolist()
+    True
+  """
+  digests = [
+    hashlib.blake2b(str(each).encode('utf-8', 'surrogatepass'), digest_size=8).digest()
+    for each in ids
+  ]
+  return np.frombuffer(b''.join(digests), '<u8').astype(np.uint64)
+
+
+def hashed(
+  sampling: Any, seed: int, keys: np.ndarray, purpose: str, step: int = 0
+) -> np.ndarray:
+  """Numbers that look uniform: uint64 of shape [clients], each of its client alone.
+
+  Args:
+    sampling: All its numbers decide.
+    seed: As secret as the draws.
+    keys: Of clients.
+    purpose: What is drawn.
+    step: Which of several draws, such as the round, from 0.
+  """
+  stated = json.dumps(schemas.to_json(sampling), sort_keys=True)
+  return local_order.keys(seed, step, keys, f'{purpose} {stated}')
+
+
+def uniform(numbers: np.ndarray) -> np.ndarray:
+  """Of hashes, multiples of 2^-53 in [0, 1): float64 of the same shape."""
+  return (numbers >> np.uint64(11)) * 2.0**-53
 
 
 def generator(seed: int, *key: int) -> np.random.Generator:

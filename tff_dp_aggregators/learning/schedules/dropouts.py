@@ -48,16 +48,24 @@ class Dropouts:
     object.__setattr__(self, 'rate', float(self.rate))
     object.__setattr__(self, 'seed', check_seed(self.seed))
 
-  def reporting(self, round_num: int, attempt: int, cohort: np.ndarray) -> np.ndarray:
+  def reporting(
+    self,
+    round_num: int,
+    attempt: int,
+    cohort: np.ndarray,
+    keys: Optional[np.ndarray] = None,
+  ) -> np.ndarray:
     """Those of a cohort that report, in the same order.
 
     Args:
       round_num: The round, from 0.
       attempt: Which attempt at the round, from 0.
       cohort: Client numbers, int64 of shape [cohort].
+      keys: Keys of their ids; `None` if numbers are all that is known of them.
     """
+    known = cohort if keys is None else keys
     hashed = local_order.keys(
-      self.seed, round_num, cohort, f'drop-outs of attempt {int(attempt)}'
+      self.seed, round_num, known, f'drop-outs of attempt {int(attempt)}'
     )
     uniform = (hashed >> np.uint64(11)) * 2.0**-53  # In [0, 1).
     return cohort[uniform >= self.rate]

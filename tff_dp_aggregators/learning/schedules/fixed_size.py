@@ -4,6 +4,8 @@ import dataclasses
 import functools
 from typing import Any, ClassVar, Optional
 
+import numpy as np
+
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.learning.schedules import base
 from tff_dp_aggregators.learning.schedules import draws
@@ -13,6 +15,9 @@ from tff_dp_aggregators.learning.schedules import dropouts as dropouts_lib
 @dataclasses.dataclass(frozen=True)
 class FixedSize(base.Schedule):
   """Each round draws so many clients, all cohorts of that size being equally likely.
+
+  They are those with the smallest hashes of their keys: a client that is replaced by
+  another leaves all others' hashes as they are.
 
   Rounds are independent of each other. Who knows the seed knows who was drawn: the
   guarantee, which rests on the sampling, is towards those who do not.
@@ -29,7 +34,7 @@ class FixedSize(base.Schedule):
   Example:
     >>> sampling = schemas.FixedSizeSampling(num_rounds=3, population=10, cohort=2)
     >>> FixedSize(sampling, seed=1).cohort(2).tolist()
-    [2, 3]
+    [4, 5]
   """
 
   kind: ClassVar[str] = 'fixed_size'
@@ -83,9 +88,11 @@ class FixedSize(base.Schedule):
       ValueError: If it is out of range.
     """
     round_num = self.check_round(round_num)
-    rng = draws.generator(self.seed, round_num)
-    drawn = rng.choice(self.num_clients, size=self.clients_per_round, replace=False)
-    return base.attempts_of(round_num, [drawn], self.dropouts)
+    hashed = draws.hashed(self.sampling, self.seed, self.keys, 'round', round_num)
+    cohort = self.clients_per_round
+    drawn = np.argpartition(hashed, cohort - 1)[:cohort]
+    drawn = drawn[np.argsort(hashed[drawn])]
+    return base.attempts_of(round_num, [drawn], self.dropouts, self.keys)
 
   @classmethod
   def serves(cls, schema: Any) -> bool:

@@ -3,6 +3,7 @@
 import abc
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import Any, Optional
 
 import numpy as np
@@ -87,6 +88,14 @@ class LimitsSchedule(base.Schedule):
     if self.dropouts is None:
       return self.clients_per_round
     return max(len(self.cohort(this_round)) for this_round in range(self.num_rounds))
+
+  def for_clients(self, ids: Sequence[Any]) -> 'LimitsSchedule':
+    """Itself: cohorts of one size, which are the same if a client sends zeros.
+
+    Args:
+      ids: Not used.
+    """
+    return self
 
   def attempts(self, round_num: int) -> tuple[base.Attempt, ...]:
     """All attempts at a round; the last one is completed, and no other.

@@ -19,24 +19,22 @@ from tff_dp_aggregators.strategies import participation as participation_lib
 class Poisson(base.Schedule):
   """Each round draws every client of its group independently, so cohorts vary in size.
 
-  With several groups, round t draws from group `t % num_groups`, and a client's group
-  is its number modulo `num_groups`: that depends neither on data nor on which other
-  clients there are, as long as numbers stay with their clients.
+  With several groups, round t draws from group `t % num_groups`. Which group a client
+  is in, and whether a round draws it, follows from its own key and the seed alone, so
+  groups differ in size. A cohort may be empty.
 
-  A cohort is drawn as its size, which is binomial, and a uniform subset of that size:
-  the same distribution, at the cost of the cohort and not of the population. A cohort
-  may be empty.
-
-  The mean is divided by the expected size, which is public, and not by the cohort's
-  own. Who knows the seed knows who was drawn: the guarantee, which rests on the
-  sampling, is towards those who do not.
+  The mean is divided by a public constant, and not by the cohort's own size. Who
+  knows the seed knows who was drawn: the guarantee, which rests on the sampling, is
+  towards those who do not.
 
   Attributes:
     sampling: Rounds, probability and groups, as the accountant assumes them.
     num_clients: Clients of all groups together.
     seed: Same seed, same cohorts.
     dropouts: Who does not report; `None` if everybody does.
-    clients_per_round: Expected size of a cohort of the smallest group.
+    clients_per_round: The mean's denominator, a public constant; `None` for the
+      expected size of a cohort, which tells who knows the sampling how many clients
+      there are.
 
   Raises:
     PopulationTooSmallError: If there are more groups than clients.
@@ -49,7 +47,7 @@ class Poisson(base.Schedule):
     >>> schedule.clients_per_round
     2.0
     >>> [sorted(schedule.cohort(round_num).tolist()) for round_num in range(3)]
-    [[2, 12, 16], [3, 13], [0]]
+    [[6, 9, 13, 17], [14], [3, 7, 11]]
   """
 
   kind: ClassVar[str] = 'poisson'
@@ -58,7 +56,7 @@ class Poisson(base.Schedule):
   num_clients: int
   seed: int
   dropouts: Optional[dropouts_lib.Dropouts] = None
-  clients_per_round: float = dataclasses.field(init=False)
+  clients_per_round: Optional[float] = None  # type: ignore[assignment]
 
   def __post_init__(self) -> None:
     if not self.serves(self.sampling):
@@ -76,8 +74,8 @@ class Poisson(base.Schedule):
       )
     object.__setattr__(self, 'num_clients', num_clients)
     object.__setattr__(self, 'seed', dropouts_lib.check_seed(self.seed))
-    expected = self.sampling.sampling_probability * self._smallest_group
-    object.__setattr__(self, 'clients_per_round', expected)
+    expected = schemas.kind_of(self.sampling).cohort(self.sampling, num_clients)
+    base.set_denominator(self, expected)
 
   @property
   def schema(self) -> schemas.PoissonSampling:
@@ -89,20 +87,12 @@ class Poisson(base.Schedule):
     """That the run draws so."""
     groups = ''
     if self.sampling.num_groups > 1:
-      groups = f', in groups by its number modulo {self.sampling.num_groups}'
+      groups = f', in one of {self.sampling.num_groups} groups, drawn once'
     return (
       "the simulation's client selection (learning.schedules.Poisson), which draws "
       f'each client by itself{groups}; the guarantee is towards those who do not know '
       'its seed'
     )
-
-  @functools.cached_property
-  def max_cohort(self) -> int:
-    """Size of the largest cohort of all rounds."""
-    rounds = range(self.num_rounds)
-    if self.dropouts is None:
-      return max(self._draw_size(this_round)[0] for this_round in rounds)
-    return max(len(self.cohort(this_round)) for this_round in rounds)
 
   def attempts(self, round_num: int) -> tuple[base.Attempt, ...]:
     """The one attempt at a round.
@@ -115,26 +105,27 @@ class Poisson(base.Schedule):
       ValueError: If it is out of range.
     """
     round_num = self.check_round(round_num)
-    size, rng = self._draw_size(round_num)
-    places = rng.choice(self._group_size(round_num), size=size, replace=False)
-    groups = self.sampling.num_groups
-    drawn = places * groups + round_num % groups
-    return base.attempts_of(round_num, [drawn], self.dropouts)
-
-  def _draw_size(self, round_num: int) -> tuple[int, np.random.Generator]:
-    """How many are drawn, and the generator that says next who."""
-    rng = draws.generator(self.seed, round_num)
-    probability = self.sampling.sampling_probability
-    return int(rng.binomial(self._group_size(round_num), probability)), rng
-
-  def _group_size(self, round_num: int) -> int:
-    """Clients of a round's group: every so manieth from its number on."""
-    groups = self.sampling.num_groups
-    return -(-(self.num_clients - round_num % groups) // groups)
+    clients, keys = self._groups[round_num % self.sampling.num_groups]
+    hashed = draws.hashed(self.sampling, self.seed, keys, 'round', round_num)
+    # Drawn with the probability, rounded down to a multiple of 2^-53.
+    drawn = clients[draws.uniform(hashed) < self._rounded_down]
+    return base.attempts_of(round_num, [drawn], self.dropouts, self.keys)
 
   @property
-  def _smallest_group(self) -> int:
-    return self.num_clients // self.sampling.num_groups
+  def _rounded_down(self) -> float:
+    return math.floor(self.sampling.sampling_probability * 2**53) / 2**53
+
+  @functools.cached_property
+  def _groups(self) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Numbers and keys of each group's clients."""
+    num_groups = self.sampling.num_groups
+    if num_groups == 1:
+      return [(np.arange(self.num_clients), self.keys)]
+    hashed = draws.hashed(self.sampling, self.seed, self.keys, 'group')
+    group = (hashed % np.uint64(num_groups)).astype(np.int64)
+    by_group = np.argsort(group, kind='stable')
+    ends = np.cumsum(np.bincount(group, minlength=num_groups))[:-1]
+    return [(each, self.keys[each]) for each in np.split(by_group, ends)]
 
   @classmethod
   def serves(cls, schema: Any) -> bool:
@@ -157,7 +148,7 @@ class Poisson(base.Schedule):
     Args:
       schema: The sampling.
       num_clients: Clients of all groups together.
-      clients_per_round: Expected size of a cohort of the smallest group.
+      clients_per_round: The mean's denominator.
       seed: Same seed, same cohorts.
       dropouts: Who does not report; `None` if everybody does.
       reporting_goal: Refused if there is one.
@@ -168,13 +159,4 @@ class Poisson(base.Schedule):
       ValueError: If an argument does not fit the schema.
     """
     base.refuse_reporting_goal(reporting_goal)
-    checks.check_number('clients_per_round', clients_per_round)
-    made = cls(schema, num_clients, seed, dropouts)
-    if not math.isclose(clients_per_round, made.clients_per_round):
-      raise ValueError(
-        f'clients_per_round must be {made.clients_per_round:g}: with '
-        f'sampling_probability={schema.sampling_probability} so many of the '
-        f'{made._smallest_group} clients of a group are expected; got '
-        f'{clients_per_round:g}. Or plan the mechanism with PoissonSampling.of_cohort.'
-      )
-    return made
+    return cls(schema, num_clients, seed, dropouts, clients_per_round)

@@ -17,16 +17,17 @@ class RandomAllocation(allocation.AllocationSchedule):
 
   Rounds are drawn once, before the first. With drop-outs a client is in fewer of them.
 
-  The mean is divided by the expected size, which is public, and not by the cohort's
-  own. Who knows the seed knows who is where: the guarantee, which rests on the
-  sampling, is towards those who do not.
+  The mean is divided by a public constant, and not by the cohort's own size. Who
+  knows the seed knows who is where: the guarantee, which rests on the sampling, is
+  towards those who do not.
 
   Attributes:
     sampling: Rounds, and rounds of a client, as the accountant assumes them.
     num_clients: Clients that draw.
     seed: Same seed, same cohorts.
     dropouts: Who does not report; `None` if everybody does.
-    clients_per_round: Expected size of a cohort.
+    clients_per_round: The mean's denominator; `None` for the expected size of a
+      cohort.
 
   Raises:
     TypeError: If an argument is not of its type.
@@ -38,7 +39,7 @@ class RandomAllocation(allocation.AllocationSchedule):
     >>> schedule.clients_per_round
     2.5
     >>> [schedule.cohort(round_num).tolist() for round_num in range(4)]
-    [[0, 3, 4], [0, 1, 4], [2, 3], [1, 2]]
+    [[1, 2], [0, 4], [1, 2, 3, 4], [0, 3]]
   """
 
   kind: ClassVar[str] = 'random_allocation'
@@ -59,7 +60,7 @@ class RandomAllocation(allocation.AllocationSchedule):
   def _num_places(self) -> int:
     return self.num_rounds
 
-  def _draw(self, rng: np.random.Generator) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+  def _draw(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """By Floyd's algorithm, for all clients at once.
 
     (Bentley, Floyd, CACM 1987.) Each step draws from one round more than that before,
@@ -69,7 +70,7 @@ class RandomAllocation(allocation.AllocationSchedule):
     clients = np.arange(self.num_clients)
     drawn: np.ndarray = np.empty((times, len(clients)), dtype)
     for step, new in enumerate(range(self.num_rounds - times, self.num_rounds)):
-      drawn[step] = rng.integers(new + 1, size=len(clients), dtype=dtype)
+      drawn[step] = self._hashed('round', step) % np.uint64(new + 1)
       taken = (drawn[:step] == drawn[step]).any(axis=0)
       drawn[step, taken] = new
       yield clients, drawn[step]

@@ -1,0 +1,124 @@
+"""What is drawn for a client follows from its id, the seed and the sampling alone.
+
+Claims:
+
+* A client that is removed changes no other client's rounds, in any sampled schedule.
+* Samplings with other numbers have draws of their own from one seed.
+* Marginals, pairs of clients and pairs of rounds are as the sampling says (chi-square
+  tests, each with a false alarm at most once in 10^7 runs).
+* The denominator may be stated, and is then the same for any number of clients.
+"""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.learning import schedules
+from tff_dp_aggregators.learning.schedules import draws
+
+_FALSE_ALARM = 1e-7
+_IDS = [f'client {number}' for number in range(60)]
+_SAMPLINGS = [
+  schemas.PoissonSampling(24, 0.3),
+  schemas.PoissonSampling(24, 0.3, num_groups=2),
+  schemas.BallsInBins(24, 4),
+  schemas.RandomAllocation(24, 5),
+  schemas.BMinSepSampling(24, 0.4, min_separation=3),
+]
+
+
+def _named(sampling, ids, seed, rate=0.0):
+  """The ids of each round's cohort."""
+  dropouts = schedules.Dropouts(rate, 1) if rate else None
+  expected = schemas.kind_of(sampling).cohort(sampling, len(ids))
+  made = schedules.for_schema(sampling, len(ids), expected, seed, dropouts=dropouts)
+  made = made.for_clients(ids)
+  return [{ids[i] for i in made.cohort(t)} for t in range(sampling.num_rounds)]
+
+
+@pytest.mark.parametrize('sampling', _SAMPLINGS)
+@pytest.mark.parametrize('rate', [0.0, 0.25])
+def test_a_client_that_is_removed_changes_nobody_elses_rounds(sampling, rate):
+  for gone in (0, 17, 59):
+    fewer = [each for each in _IDS if each != _IDS[gone]]
+    for seed in (1, 2**100 + 7):
+      whole = _named(sampling, _IDS, seed, rate)
+      assert _named(sampling, fewer, seed, rate) == [r - {_IDS[gone]} for r in whole]
+      assert _named(sampling, _IDS[::-1], seed, rate) == whole
+
+
+def test_a_client_that_is_replaced_changes_only_its_own_place():
+  sampling = schemas.FixedSizeSampling(40, population=60, cohort=7)
+  other = [*_IDS[:30], 'somebody else', *_IDS[31:]]
+  for old, new in zip(_named(sampling, _IDS, 3), _named(sampling, other, 3)):
+    assert len(new) == 7
+    assert len(old - new) <= 1 and len(new - old) <= 1
+
+
+def test_other_samplings_from_one_seed_draw_independently():
+  # From cycle 8 followed the place in cycle 4.
+  ids = [str(number) for number in range(20_000)]
+
+  def bins(cycle):
+    made = schedules.BallsInBins(schemas.BallsInBins(8, cycle), len(ids), seed=5)
+    made, found = made.for_clients(ids), np.empty(len(ids), int)
+    for t in range(cycle):
+      found[made.cohort(t)] = t
+    return found
+
+  table = np.zeros([4, 8])
+  np.add.at(table, (bins(4), bins(8)), 1)
+  assert stats.chisquare(table.ravel()).pvalue > _FALSE_ALARM
+
+
+@pytest.mark.parametrize('step', [1, 2**40])
+def test_hashes_look_uniform_and_independent(step):
+  # Clients whose keys differ by little, rounds that follow, seeds that follow.
+  keys = (np.arange(4096, dtype=np.uint64) * np.uint64(step)).astype(np.uint64)
+  sampling = schemas.PoissonSampling(10, 0.1)
+  drawn = np.array(
+    [
+      [draws.uniform(draws.hashed(sampling, seed, keys, 'round', t)) for t in range(16)]
+      for seed in range(4)
+    ]
+  )
+  places = (drawn * 8).astype(int)
+  pairs = {
+    'one': places,
+    'clients': 8 * places[..., 1:] + places[..., :-1],
+    'rounds': 8 * places[:, 1:] + places[:, :-1],
+    'seeds': 8 * places[1:] + places[:-1],
+  }
+  for name, found in pairs.items():
+    counts = np.bincount(found.ravel(), minlength=8 if name == 'one' else 64)
+    assert stats.chisquare(counts).pvalue > _FALSE_ALARM, name
+
+
+def test_keys_of_ids_are_theirs_alone():
+  assert draws.keys_of_ids(['a', 'b'])[1] == draws.keys_of_ids(['b'])[0]
+  assert len(set(draws.keys_of_ids(range(10_000)).tolist())) == 10_000
+
+
+@pytest.mark.parametrize('sampling', _SAMPLINGS)
+def test_a_stated_denominator_is_that_of_any_number_of_clients(sampling):
+  made = [
+    schedules.for_schema(sampling, number, clients_per_round=12.5, seed=1)
+    for number in (59, 60)
+  ]
+  assert [each.clients_per_round for each in made] == [12.5, 12.5]
+  assert schedules.from_json(made[0].to_json()) == made[0]
+  derived = dataclasses.replace(made[0], clients_per_round=None)
+  expected = schemas.kind_of(sampling).cohort(sampling, 59)
+  assert derived.clients_per_round == pytest.approx(expected, rel=1e-12)
+  for wrong in (0.0, -1.0, float('inf')):
+    with pytest.raises(ValueError, match='clients_per_round must be positive'):
+      dataclasses.replace(made[0], clients_per_round=wrong)
+
+
+def test_ids_are_of_all_clients():
+  schedule = schedules.BallsInBins(schemas.BallsInBins(4, 2), 5, seed=1)
+  with pytest.raises(ValueError, match='num_clients=5'):
+    schedule.for_clients(['a', 'b'])
