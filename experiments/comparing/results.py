@@ -37,6 +37,9 @@ class Result:
     delta: At which epsilon was read.
     noise_multiplier: Of the noise that was added, which with that of a larger cohort is
       divided by its scale; `None` without any, and where each part has its own.
+    rmse: Standard deviation of the noise in an entry of the sum of all rounds so far,
+      in clip norms, in the root mean square over rounds, as reports have it; `None`
+      where `noise_multiplier` is.
     seconds: That the rounds took.
     error: The last line of why it failed.
   """
@@ -48,6 +51,7 @@ class Result:
   epsilon: Optional[float] = None
   delta: Optional[float] = None
   noise_multiplier: Optional[float] = None
+  rmse: Optional[float] = None
   seconds: float = 0.0
   error: str = ''
 
@@ -96,6 +100,7 @@ def read(cell: cells_lib.Cell) -> Result:
       epsilon=_epsilon(cell.directory) if is_finished else None,
       delta=None if mechanism is None else privacy.delta,
       noise_multiplier=_noise_multiplier(privacy),
+      rmse=_rmse(privacy),
       seconds=sum(float(row.get('round_seconds') or 0) for row in rows),
       error='' if is_finished else error,
     )
@@ -112,6 +117,17 @@ def _noise_multiplier(privacy: privacy_options.Privacy) -> Optional[float]:
     return None
   mechanism = cast(mechanism_lib.Mechanism, privacy.mechanism)
   return mechanism.noise_multiplier / privacy.simulated_cohort_scale
+
+
+def _rmse(privacy: privacy_options.Privacy) -> Optional[float]:
+  """That of a run's noise on sums over rounds, in clip norms."""
+  noise = _noise_multiplier(privacy)
+  if noise is None:
+    return None
+  mechanism = cast(mechanism_lib.Mechanism, privacy.mechanism)
+  error = mechanism.strategy.per_query_error()
+  values = mechanism.values_noise_multiplier / mechanism.noise_multiplier
+  return noise * values * math.sqrt(float(error.mean()))
 
 
 def _is_finished(cell: cells_lib.Cell, rounds: int) -> bool:

@@ -79,6 +79,7 @@ def rows(
       row['epsilon_with_tuning'] = None if choice is None else choice.epsilon
     row['delta'] = _first(each.delta for each in finished)
     row['noise_multiplier'] = _first(each.noise_multiplier for each in finished)
+    row['rmse'] = _first(each.rmse for each in finished)
     row['seeds'] = len(finished)
     row['seeds_missing'] = record.seeds - len(finished)
     seconds, _ = mean_and_error([each.seconds for each in finished])
@@ -147,6 +148,7 @@ def _cell_rows(
       'epsilon': each.epsilon,
       'delta': each.delta,
       'noise_multiplier': each.noise_multiplier,
+      'rmse': each.rmse,
       'seconds': round(each.seconds, 3),
       'directory': os.path.relpath(each.cell.directory, output),
       'error': each.error,
@@ -207,8 +209,51 @@ def to_markdown(
   )
   settings = f'Flags of all runs: `{given}`.' if given else ''
   parts = ['# Comparison', ' '.join(filter(None, (about, settings))), '\n'.join(lines)]
+  notes = [*filter(None, [ranking(record, rows)]), *notes]
   parts += ['\n'.join(f'- {note}' for note in notes)] if notes else []
   return '\n\n'.join(parts) + '\n'
+
+
+def ranking(record: record_lib.Record, rows: Sequence[Row]) -> str:
+  """Which lines their seeds are too few to rank, in a sentence; '' if none.
+
+  Two means are told apart if they differ by more than the Student's t quantile of 97.5%
+  times both standard errors combined, with as many degrees of freedom as there are
+  seeds less one for each line.
+
+  Args:
+    record: Of the comparison.
+    rows: Its lines.
+  """
+  from scipy import stats
+
+  measure = next((name for name in rows[0] if f'{name}{ERROR}' in rows[0]), '')
+  told = [row for row in rows if measure and row[measure] is not None]
+  if len(told) < 2:
+    return ''
+  if any(row[f'{measure}{ERROR}'] is None for row in told):
+    return (
+      'One seed does not rank lines: how much a result changes from seed to seed is '
+      'not known. Give more --seeds.'
+    )
+  named = [
+    ', '.join(str(row[name]) for name in columns_varied(record)) or 'all'
+    for row in told
+  ]
+  near = []
+  for at, row in enumerate(told):
+    for other in range(at):
+      errors = row[f'{measure}{ERROR}'], told[other][f'{measure}{ERROR}']
+      freedom = row['seeds'] + told[other]['seeds'] - 2
+      apart = float(stats.t.ppf(0.975, freedom)) * math.hypot(*errors)
+      if abs(row[measure] - told[other][measure]) <= apart:
+        near.append(f'{named[other]} and {named[at]}')
+  if not near:
+    return ''
+  return (
+    f'Seeds are too few to rank these by {_heading(measure)}, whose difference is '
+    f'within its error (95%): {"; ".join(near)}.'
+  )
 
 
 def to_text(record: record_lib.Record, rows: Sequence[Row]) -> str:
@@ -247,7 +292,8 @@ def to_text(record: record_lib.Record, rows: Sequence[Row]) -> str:
   about = f'After the last round, mean of {seeds}'
   if record.seeds > 1:
     about += ' ± its standard error'
-  return '\n'.join(['', f'{about}:', '', *lines, ''])
+  said = textwrap.wrap(ranking(record, rows), 88)
+  return '\n'.join(['', f'{about}:', '', *lines, *([''] if said else []), *said, ''])
 
 
 def seeds_in_words(numbers: Iterable[int]) -> str:

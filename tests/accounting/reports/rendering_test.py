@@ -418,3 +418,14 @@ def test_every_mechanism_is_described(name):
   built = rendered.build(statements.mechanism_of(name, rendered.PARTICIPATION, 1.0))
   for output_format in rendered.PEOPLE:
     rendered.says(built, output_format, f'{name}: ', '(arXiv:')
+
+
+def test_a_banner_is_green_only_where_what_keeps_the_limits_is_stated():
+  mechanism = statements.mechanism_of('tree', strategies.Participation(9, 3), 4.0)
+  nobody = statement.build(reports.Inputs(mechanism, 1e-6))
+  inputs = reports.Inputs(mechanism, 1e-6, enforced_by='the scheduler')
+  stated = statement.build(inputs)
+  said = 'nobody states what does'
+  assert said not in rendering.render(stated, 'html')
+  page = rendering.render(nobody, 'html')
+  assert said in page and 'class="guarantee open"' in page

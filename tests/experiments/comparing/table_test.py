@@ -75,12 +75,14 @@ def test_lines_with_missing_runs_say_so(record, results):
   text = table.to_markdown(record, rows, ['One is missing.'])
   assert '| 2 (1 missing) |' in text
   assert 'over 2 to 3 seeds, ' in text
-  assert text.endswith('\n\n- One is missing.\n')
+  assert text.endswith('\n- One is missing.\n')
 
 
 def test_in_a_terminal_columns_are_aligned_and_missing_runs_told(record, results):
   rows = table.rows(record, results, {})
-  assert table.to_text(record, rows).splitlines()[3:] == [
+  lines = table.to_text(record, rows).splitlines()
+  assert lines[-2].startswith('Seeds are too few to rank these by test accuracy')
+  assert lines[3:-3] == [
     'target   test accuracy    epsilon  seeds',
     'epsilon',
     '2        0.7467 ± 0.0233  2.0000   3',
@@ -104,3 +106,24 @@ def test_markdown_has_mean_and_error_and_csv_every_digit(record, results):
 def test_epsilon_of_runs_without_a_guarantee_is_infinite(record, results):
   row = {**table.rows(record, results, {})[0], 'epsilon': math.inf}
   assert '| infinite |' in table.to_markdown(record, [row], ())
+
+
+def test_means_that_seeds_cannot_tell_apart_are_not_ranked(record):
+  def rows(errors, seeds):
+    means = (0.90, 0.91, 0.99)
+    return [
+      {
+        'target_epsilon': t,
+        'test_accuracy': m,
+        'test_accuracy_stderr': e,
+        'seeds': seeds,
+      }
+      for t, m, e in zip((1.0, 2.0, 4.0), means, errors)
+    ]
+
+  assert table.ranking(record, rows([0.001] * 3, 5)) == ''
+  said = table.ranking(record, rows([0.01] * 3, 5))
+  assert '1.0 and 2.0.' in said and '4.0' not in said
+  # Two seeds know their error badly: t of two degrees of freedom is 4.3.
+  assert '2.0 and 4.0' in table.ranking(record, rows([0.014] * 3, 2))
+  assert 'Give more --seeds' in table.ranking(record, rows([None] * 3, 1))

@@ -125,3 +125,53 @@ def test_an_earlier_round_is_looked_at_where_a_run_goes_on():
   schedule = Stated(strategies.Participation(3), ((0, 0), (1,), (2,)))
   with pytest.raises(ValueError, match='round 0 of Stated has client 0 twice'):
     checking.Watch(schedule).attempts(2)
+
+
+# A loop of one's own.
+
+
+def test_a_usual_random_selection_is_refused_before_its_round():
+  # rng.choice(client_ids) knows no limits, and an aggregator does not see who it was.
+  limits = strategies.Participation(50, min_separation=10)
+  watch = schedules.ParticipationWatch(limits)
+  rng, ids = np.random.default_rng(1), [f'device {i}' for i in range(20)]
+  with pytest.raises(ValueError, match="client 'device .*must be at least 10"):
+    for round_num in range(50):
+      watch.check(round_num, rng.choice(ids, 8, replace=False).tolist())
+
+
+def test_a_schedule_of_ids_passes_the_watch_and_breaches_leave_no_trace():
+  limits = strategies.Participation(30, min_separation=4, max_participations=3)
+  schedule = schedules.RandomEligible(limits, 60, 5, seed=2)
+  watch = schedules.ParticipationWatch(limits)
+  for t in range(20):
+    assert len(watch.check(t, [f'c{i}' for i in schedule.cohort(t)])) == 5
+  with pytest.raises(ValueError, match="round 20 has client 'new' twice"):
+    watch.check(20, ['new', 'new'])
+  assert watch.check(20, ['new']) == ['new']
+  with pytest.raises(ValueError, match='round_num must be at least 21'):
+    watch.check(20, ['newer'])
+  for t in (24, 28):
+    watch.check(t, ['new'])
+  with pytest.raises(ValueError, match='round 29: client .new.'):
+    watch.check(29, ['new'])
+  with pytest.raises(ValueError, match='not one of the 30 planned'):
+    watch.check(30, [])
+
+
+def test_caps_and_epochs_are_watched_too():
+  watch = schedules.ParticipationWatch(strategies.Participation(9, 1, 2))
+  watch.check(0, ['a'])
+  watch.check(1, ['a'])
+  with pytest.raises(ValueError, match='once more than max_participations=2 times'):
+    watch.check(2, ['a'])
+  epochs = strategies.Participation(9, min_separation=3, fixed_epoch=True)
+  watch = schedules.ParticipationWatch(epochs)
+  watch.check(0, ['a'])
+  with pytest.raises(ValueError, match='must be a multiple of 3'):
+    watch.check(4, ['a'])
+
+
+def test_sampling_is_not_kept_by_watching():
+  with pytest.raises(TypeError, match='for_mechanism'):
+    schedules.ParticipationWatch(schemas.PoissonSampling(10, 0.1))

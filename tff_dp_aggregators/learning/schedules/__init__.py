@@ -31,6 +31,7 @@ from tff_dp_aggregators.learning.schedules.b_min_sep import BMinSep
 from tff_dp_aggregators.learning.schedules.balls_in_bins import BallsInBins
 from tff_dp_aggregators.learning.schedules.base import Attempt
 from tff_dp_aggregators.learning.schedules.base import Schedule
+from tff_dp_aggregators.learning.schedules.checking import ParticipationWatch
 from tff_dp_aggregators.learning.schedules.dropouts import Dropouts
 from tff_dp_aggregators.learning.schedules.dropouts import ReportingGoalError
 from tff_dp_aggregators.learning.schedules.files import Header
@@ -55,6 +56,7 @@ __all__ = [
   'FixedSize',
   'Header',
   'KINDS',
+  'ParticipationWatch',
   'Poisson',
   'PopulationTooSmallError',
   'RandomAllocation',

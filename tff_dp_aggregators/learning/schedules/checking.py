@@ -1,12 +1,13 @@
 """Whether cohorts keep the schema that they are stated to keep."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.learning.schedules import base
 from tff_dp_aggregators.learning.schedules import files
 
@@ -65,6 +66,80 @@ class Watch:
       raise _takes_part_often(where, clients[np.argmax(often)], limits)
     self._last[clients] = this_round
     self._next = this_round + 1
+
+
+class ParticipationWatch:
+  """Refuses a round in which a client would take part too often, or too soon.
+
+  For a loop of one's own that chooses its clients without a schedule: epsilon rests on
+  limits that nothing else keeps there. What was checked is remembered in this object
+  alone, so a loop that goes on from a checkpoint checks its earlier rounds again.
+
+  Example:
+    >>> from tff_dp_aggregators import strategies
+    >>> limits = strategies.Participation(num_rounds=10, min_separation=3)
+    >>> watch = ParticipationWatch(limits)
+    >>> watch.check(0, ['ann', 'bob'])
+    ['ann', 'bob']
+    >>> watch.check(1, ['bob'])
+    Traceback (most recent call last):
+    ValueError: round 1: client 'bob' took part in round 0 as well; the difference must
+      be at least 3.
+  """
+
+  def __init__(self, participation: strategies.Participation):
+    """Initializes it.
+
+    Args:
+      participation: The limits that the mechanism was planned for.
+
+    Raises:
+      TypeError: If they are no limits. Sampling is not kept by looking at it: draw
+        from the schedule of `for_mechanism`.
+    """
+    if not isinstance(participation, strategies.Participation):
+      raise TypeError(
+        'participation must be a strategies.Participation, whose limits can be looked '
+        'at; clients that are to be sampled have to be drawn from the schedule of '
+        f'learning.schedules.for_mechanism. Got {participation!r}.'
+      )
+    self._limits = participation
+    self._seen: dict[Any, tuple[int, int]] = {}
+    self._next = 0
+
+  def check(self, round_num: int, clients: Iterable[Any]) -> list[Any]:
+    """Returns the clients of a round that is about to run, if they may take part.
+
+    Args:
+      round_num: The round, from 0, after all that were checked.
+      clients: Their ids.
+
+    Raises:
+      TypeError: If `round_num` is no whole number.
+      ValueError: If a client is there twice, or would break the limits; or if the round
+        is out of range. Then nothing is remembered of it.
+    """
+    limits, cohort = self._limits, list(clients)
+    round_num = checks.check_int('round_num', round_num, at_least=self._next)
+    where = f'round {round_num}'
+    if round_num >= limits.num_rounds:
+      raise ValueError(f'{where} is not one of the {limits.num_rounds} planned ones.')
+    found = {}
+    for client in cohort:
+      if client in found:
+        raise ValueError(
+          f'{where} has client {client!r} twice; a client that takes part twice in a '
+          'round is counted with twice its clip norm, which no epsilon covers.'
+        )
+      last, times = self._seen.get(client, (None, 0))
+      if last is not None and _too_near(np.asarray(round_num - last), limits):
+        raise _took_part(where, repr(client), last, limits)
+      if times == limits.possible_participations:
+        raise _takes_part_often(where, repr(client), limits)
+      found[client] = (round_num, times + 1)
+    self._seen.update(found)
+    self._next = round_num + 1
+    return cohort
 
 
 def check(
@@ -190,7 +265,7 @@ def _too_near(gaps: np.ndarray, limits: strategies.Participation) -> np.ndarray:
 
 
 def _took_part(
-  where: str, client: int, before: int, limits: strategies.Participation
+  where: str, client: Any, before: int, limits: strategies.Participation
 ) -> ValueError:
   wanted = 'a multiple of' if limits.fixed_epoch else 'at least'
   return ValueError(
@@ -200,7 +275,7 @@ def _took_part(
 
 
 def _takes_part_often(
-  where: str, client: int, limits: strategies.Participation
+  where: str, client: Any, limits: strategies.Participation
 ) -> ValueError:
   return ValueError(
     f'{where}: client {client} takes part once more than '

@@ -121,6 +121,7 @@ class Document:
     summary: What a reader needs who reads no further.
     sections: The rest.
     warnings: Towards whom the guarantee does not hold, which stands above it.
+    condition: What has to be true that nobody states; '' if there is nothing.
   """
 
   title: str
@@ -129,3 +130,4 @@ class Document:
   summary: tuple[Block, ...]
   sections: tuple[Section, ...] = ()
   warnings: tuple[str, ...] = ()
+  condition: str = ''

@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import textwrap
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ _DISTANCES = (8, 12, 18, 26, 40, 60, 90, 130)
 _DIRECTIONS = ((-1, -1), (-1, 1), (1, 1), (1, -1), (0, 1), (0, -1), (-1, 0), (1, 0))
 # How far from a curve it stays.
 _CLEAR = 3.0
+# Letters of a label that fit beside the y axis.
+_LABEL_WIDTH = 32
 _LINE, _TEXT, _GRID = '#1f5fa8', '#333333', '#dddddd'
 
 
@@ -42,7 +45,7 @@ def to_svg(plot: document.Plot) -> str:
   with matplotlib.rc_context(settings):
     picture = figure.Figure(figsize=(5.2, 3.3))
     # Laying out by itself would take as long as drawing.
-    _draw(picture.add_axes((0.155, 0.15, 0.815, 0.81)), plot)
+    _draw(picture.add_axes((0.175, 0.15, 0.795, 0.81)), plot)
     file = io.StringIO()
     picture.savefig(file, format='svg', metadata={'Date': None, 'Creator': None})
   return file.getvalue()
@@ -62,10 +65,12 @@ def _draw(axes: Any, plot: document.Plot) -> None:
     axes.set_xscale('log')
   else:
     axes.set_xlim(left=0)
+  if all(float(each).is_integer() for each in x):
+    axes.xaxis.get_major_locator().set_params(integer=True)
   if plot.mark is not None and plot.mark[1] is not None:
     _mark(axes, plot.mark, plot.mark_text or rounding.up(plot.mark[1]))
   axes.set_xlabel(_plain(plot.x_label))
-  axes.set_ylabel(_plain(plot.y_label))
+  axes.set_ylabel('\n'.join(textwrap.wrap(_plain(plot.y_label), _LABEL_WIDTH)))
   axes.grid(color=_GRID, linewidth=0.7)
   axes.set_axisbelow(True)
   axes.spines[['top', 'right']].set_visible(False)

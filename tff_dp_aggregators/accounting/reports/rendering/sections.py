@@ -10,6 +10,7 @@ from typing import Any, Optional
 
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.accounting.reports import statement as statement_lib
 from tff_dp_aggregators.accounting.reports.rendering import document
@@ -82,7 +83,23 @@ def of_statement(statement: dict[str, Any]) -> document.Document:
       *_parts(statement),
     ),
     tuple(statement.get('warnings', ())),
+    _condition(statement),
   )
+
+
+def _condition(statement: dict[str, Any]) -> str:
+  """What the guarantee needs that is stated nowhere: that limits are kept."""
+  if statement['guarantee']['epsilon'] is None:
+    return ''
+  for _, run in _runs(statement):
+    participation = run['participation']
+    caps = (participation['enforced_by'], participation['cap_enforced_by'])
+    if inputs_lib.NOT_STATED in caps:
+      return (
+        'It holds only if something keeps clients to what is said below of their '
+        'participation; nobody states what does.'
+      )
+  return ''
 
 
 def _headline(statement: dict[str, Any]) -> str:
@@ -138,6 +155,9 @@ def _of_what(statement: dict[str, Any]) -> str:
     )
   if number == 1:
     return f'in the one round that {"is planned" if run is None else "ran"}{stopped}'
+  log = statement['participation']['source']
+  if run is None and log is not None:
+    return f'in all {log.get("num_rounds", number)} rounds of the log together'
   if run is None:
     return f'in all {number} planned rounds together'
   return f'in the {number} rounds that ran, together{stopped}'
@@ -589,7 +609,7 @@ def _plots(statement: dict[str, Any]) -> Iterator[document.Plot]:
   yield from _plot(
     spent,
     title='Epsilon against rounds',
-    caption=f'What has been spent after so many rounds.{other}',
+    caption=f'What has been spent after so many rounds.{other}{_steps(statement)}',
     x_label='rounds',
     y_label=f'epsilon at delta = {delta} ({_by(spent_by, statement)})',
     mark=tuple(spent[-1]) if spent else None,
@@ -610,6 +630,19 @@ def _plots(statement: dict[str, Any]) -> Iterator[document.Plot]:
     x_label='rounds earlier',
     y_label='correlation',
     is_bars=True,
+  )
+
+
+def _steps(statement: dict[str, Any]) -> str:
+  """Why epsilon jumps in some rounds, if it does."""
+  if statement['parts'] or statement['participation'].get('min_separation') in (
+    None,
+    1,
+  ):
+    return ''
+  return (
+    ' It jumps where one client can have taken part once more, every '
+    f'{statement["participation"]["min_separation"]} rounds at most.'
   )
 
 
