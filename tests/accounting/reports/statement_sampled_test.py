@@ -17,6 +17,7 @@ import pytest
 
 from tests import json_schema
 from tff_dp_aggregators import accounting
+from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import reports
@@ -180,8 +181,41 @@ def test_a_schedule_of_a_sampled_run_draws_by_the_sampling(mechanism, tmp_path):
     if is_one:
       assert sources.from_run_dir(run_dir).mechanism == mechanism
       continue
-    with pytest.raises(ValueError, match='its schedule draws clients by .*counts on'):
+    with pytest.raises(ValueError, match='its schedule keeps .*counts on'):
       sources.from_run_dir(run_dir)
+
+
+def test_a_schedule_keeps_the_limits_and_the_denominator_that_are_accounted_for(
+  tmp_path,
+):
+  mechanism = accounting.Mechanism('gaussian', strategies.Participation(7, 3), 2.0)
+  limits = schemas.to_json(mechanism.participation)
+  closer = {**limits, 'min_separation': 2}
+  oftener = {**limits, 'max_participations': 7}
+  for number, (schedule, is_one) in enumerate(
+    (
+      ({'schedule': 'x', 'participation': limits}, True),
+      ({'schedule': 'x'}, True),
+      (_replayed(limits), True),
+      ({'schedule': 'x', 'participation': closer}, False),
+      ({'schedule': 'x', 'participation': oftener}, False),
+      (_replayed(closer), False),
+    )
+  ):
+    folder = tmp_path / str(number)
+    folder.mkdir()
+    run_dir = _run_dir(folder, mechanism, schedule)
+    if is_one:
+      assert sources.from_run_dir(run_dir).mechanism == mechanism
+      continue
+    with pytest.raises(ValueError, match='its schedule keeps .*counts on'):
+      sources.from_run_dir(run_dir)
+  folder = tmp_path / 'denominator'
+  folder.mkdir()
+  schedule = {'schedule': 'x', 'participation': limits, 'clients_per_round': 9}
+  run_dir = _run_dir(folder, mechanism, schedule, clients_per_round=10)
+  with pytest.raises(ValueError, match='clients_per_round=9, but the mean'):
+    sources.from_run_dir(run_dir)
 
 
 def test_an_accountant_that_says_more_than_the_target_has_none(tmp_path):

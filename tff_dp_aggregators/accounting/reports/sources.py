@@ -138,7 +138,8 @@ def from_run_dir(run_dir: str, accountant: Optional[str] = None) -> inputs_lib.I
     mechanism = joint_mechanism.stored(privacy['mechanism'], strategy)
     _check_noise_source(config_path, privacy, ledger)
     if not cohort:
-      _check_sampling(config_path, mechanism, _training_of(config).get('schedule'))
+      schedule = _training_of(config).get('schedule')
+      _check_schedule(config_path, mechanism, privacy, schedule)
     target = privacy['target_epsilon']
     if target is not None and accountant not in (None, planned_by):
       # Another accountant may say more; then it is no target of its report.
@@ -171,23 +172,35 @@ def from_run_dir(run_dir: str, accountant: Optional[str] = None) -> inputs_lib.I
     raise ValueError(f'{config_path} is not complete: it lacks {e}.') from e
 
 
-def _check_sampling(
-  config_path: str, mechanism: joint_mechanism.AnyMechanism, schedule: Any
+def _check_schedule(
+  config_path: str,
+  mechanism: joint_mechanism.AnyMechanism,
+  privacy: Mapping[str, Any],
+  schedule: Any,
 ) -> None:
-  """Refuses a configuration whose schedule draws otherwise than it accounts for."""
-  if not (mechanism.is_sampled and isinstance(schedule, dict)):
+  """Refuses a configuration whose schedule is not that which it accounts for."""
+  if not isinstance(schedule, dict):
     return
-  if schedule.get('schedule') != _REPLAY:
-    drawn = schedule.get('sampling')
-  elif schedule.get('stated') is None:
-    return  # The file that was replayed has it.
-  else:
-    drawn = schedule['stated'].get('schema')
   stated = schemas.to_json(mechanism.participation)
-  if drawn != stated:
+  if schedule.get('schedule') == _REPLAY:
+    said = schedule.get('stated')
+    kept = stated if said is None else said.get('schema')  # Or its file says it.
+  else:
+    unknown = None if mechanism.is_sampled else stated  # Of a schedule of one's own.
+    kept = schedule.get('sampling', schedule.get('participation', unknown))
+  if kept != stated:
     raise ValueError(
-      f'{config_path}: its schedule draws clients by {drawn}, but its mechanism counts '
-      f'on {stated}: it was altered, or is of several runs.'
+      f'{config_path}: its schedule keeps {kept}, but its mechanism counts on '
+      f'{stated}: it was altered, or is of several runs.'
+    )
+  denominator, said = (
+    privacy.get('clients_per_round'),
+    schedule.get('clients_per_round'),
+  )
+  if None not in (denominator, said) and denominator != said:
+    raise ValueError(
+      f'{config_path}: its schedule has clients_per_round={said}, but the mean is '
+      f'divided by {denominator}: it was altered, or is of several runs.'
     )
 
 
