@@ -8,17 +8,20 @@ from typing import Union
 HALF_WRITTEN = '.writing-'
 
 
-def write_new(path: str, content: Union[str, bytes]) -> None:
+def write_new(
+  path: str, content: Union[str, bytes], *, is_private: bool = False
+) -> None:
   """Writes a file that does not exist yet, whole or not at all.
 
   Args:
     path: Where.
     content: What; a text is written as UTF-8.
+    is_private: Whether its owner alone may read it.
 
   Raises:
     FileExistsError: If there is a file already.
   """
-  temporary = _write_beside(path, content)
+  temporary = _write_beside(path, content, is_private)
   try:
     os.link(temporary, path)  # Unlike a rename, fails if path exists.
   except FileExistsError as e:

@@ -14,3 +14,24 @@ def test_the_log_that_help_shows_is_read(tmp_path):
   result = executing.execute(participation, f'--round_log={path}')
   assert result.returncode == 0, result.stderr
   assert re.search(r'^rounds +2$', result.stdout, re.MULTILINE)
+
+
+def test_who_broke_a_promise_is_told_in_numbers_and_in_a_private_file(tmp_path):
+  clients = ['a b', 'b c', 'a', 'c', 'b', 'a']
+  path = tmp_path / 'rounds.csv'
+  lines = [f'{r},2024-03-01T{r:02d}:00:00Z,{c}' for r, c in enumerate(clients)]
+  path.write_text('\n'.join(['round,completion_time,client_ids', *lines]) + '\n')
+  log, found = f'--round_log={path}', tmp_path / 'offenders.csv'
+  promised = (log, '--promised_min_separation=2', '--promised_max_participations=2')
+  result = executing.execute(participation, *promised, f'--offenders={found}')
+  assert result.returncode == 1
+  assert '2 of 3 clients broke a promise, with 6 contributions' in result.stderr
+  assert found.read_text() == 'client,participations,min_separation\na,3,2\nb,3,1\n'
+  assert found.stat().st_mode & 0o777 == 0o600
+  again = executing.execute(participation, *promised, f'--offenders={found}')
+  assert again.returncode == 2 and 'not overwritten' in again.stderr
+  path.write_text(
+    re.sub(',client_ids|Z,.*', lambda m: m[0][:1] * (m[0][0] == 'Z'), path.read_text())
+  )
+  nobody = executing.execute(participation, log, f'--offenders={tmp_path}/none.csv')
+  assert nobody.returncode == 2 and '--offenders needs a log' in nobody.stderr

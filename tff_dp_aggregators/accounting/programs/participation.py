@@ -15,9 +15,12 @@ other forms of files, times and names are read, and what is refused.
 Exit codes: 0 fine; 1 the log breaks the promise; 2 the log or a flag is refused.
 """
 
+import csv
 import datetime
+import io
 import json
 import sys
+from collections.abc import Sequence
 from typing import Optional
 
 from absl import flags
@@ -59,6 +62,14 @@ def define(values: flags.FlagValues) -> None:
     None,
     'Fail if one device can take part, or does, more often.',
     lower_bound=1,
+    flag_values=values,
+  )
+  flags.DEFINE_string(
+    'offenders',
+    None,
+    'File to write clients to that broke a promise, if the log names clients: CSV, '
+    'with their participations and smallest separation. It is private: mode 0600. Must '
+    'not exist.',
     flag_values=values,
   )
   flags.DEFINE_enum(
@@ -163,9 +174,16 @@ def from_flags(values: flags.FlagValues) -> log_participation.Summary:
 def main(values: flags.FlagValues) -> int:
   """Prints or writes the summary; returns the exit code."""
   summary = from_flags(values)
-  broken = summary.broken(
-    values.promised_min_separation, values.promised_max_participations
-  )
+  promised = (values.promised_min_separation, values.promised_max_participations)
+  broken, offenders = summary.broken(*promised), summary.offenders(*promised)
+  if offenders:
+    assert summary.observed is not None
+    broken.append(
+      f'{len(offenders)} of {summary.observed.num_clients} clients broke a promise, '
+      f'with {sum(times for _, times, _ in offenders)} contributions'
+    )
+  if values.offenders is not None:
+    _write_offenders(values.offenders, summary, offenders)
   if values.format == 'json':
     result = {**summary.to_json(), 'broken': broken}
     text = json.dumps(result, indent=2, allow_nan=False) + '\n'
@@ -178,6 +196,27 @@ def main(values: flags.FlagValues) -> int:
   for sentence in broken:
     print(f'broken: {sentence}', file=sys.stderr)
   return program.CHECK_FAILED if broken else 0
+
+
+def _write_offenders(
+  path: str,
+  summary: log_participation.Summary,
+  offenders: Sequence[tuple[str, int, Optional[int]]],
+) -> None:
+  """Writes who broke a promise, for whoever may see clients.
+
+  Raises:
+    ValueError: If the log names no clients.
+  """
+  if summary.observed is None:
+    raise ValueError(
+      '--offenders needs a log that names clients, in a column client_ids.'
+    )
+  text = io.StringIO()
+  writer = csv.writer(text, lineterminator='\n')
+  writer.writerow(('client', 'participations', 'min_separation'))
+  writer.writerows(offenders)
+  new_files.write_new(path, text.getvalue(), is_private=True)
 
 
 PROGRAM = program.Program(

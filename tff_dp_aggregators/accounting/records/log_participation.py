@@ -159,6 +159,43 @@ class Summary:
       self.num_rounds, self.min_separation, self.max_participations
     )
 
+  def offenders(
+    self,
+    min_separation: Optional[int] = None,
+    max_participations: Optional[int] = None,
+  ) -> list[tuple[str, int, Optional[int]]]:
+    """Clients that took part too often or too soon, in the order of the log.
+
+    Args:
+      min_separation: What was promised, a difference of rounds.
+      max_participations: What was promised.
+
+    Returns:
+      For each its name, its contributions, and the smallest difference of two of its
+      rounds, `None` if it has one contribution; nothing if the log names no clients.
+    """
+    clients = self.log.clients
+    if clients is None:
+      return []
+    order = np.lexsort((clients.round, clients.client))
+    client, rounds = clients.client[order], clients.round[order]
+    times = np.bincount(client, minlength=len(clients.names))
+    far = np.iinfo(np.int64).max
+    closest = np.full(len(clients.names), far)
+    again = client[1:] == client[:-1]
+    np.minimum.at(closest, client[1:][again], np.diff(rounds)[again])
+    wrong = closest < (1 if min_separation is None else min_separation)
+    if max_participations is not None:
+      wrong |= times > max_participations
+    return [
+      (
+        clients.names[i],
+        int(times[i]),
+        None if closest[i] == far else int(closest[i]),
+      )
+      for i in np.flatnonzero(wrong)
+    ]
+
   @property
   def _basis(self) -> Union[Waiting, Observed]:
     basis = self.waiting or self.observed
