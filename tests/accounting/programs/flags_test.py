@@ -328,6 +328,15 @@ def test_a_search_for_rounds_ends_where_strategies_take_long(arguments, refusal)
   assert time.process_time() - before < 60
 
 
+def test_a_delta_above_one_over_the_population_is_warned_of(capsys):
+  arguments = ('--mechanism=gaussian', '--noise_multiplier=3', '--num_rounds=9')
+  arguments += ('--sampling=poisson', '--population=900', '--cohort=100')
+  _plan(*arguments, '--target_delta=0.002')
+  assert 'warning: --target_delta: delta is 0.002' in capsys.readouterr().err
+  _plan(*arguments, '--target_delta=1e-6')
+  assert 'warning' not in capsys.readouterr().err
+
+
 INTEGERS = ('--mechanism=skellam', '--min_clients=20', '--dimension=100')
 
 

@@ -7,6 +7,7 @@ elsewhere, as a simulation knows its clients, defines them group by group, and t
 `schema_from` and `mechanism_from`; nothing else reads them.
 """
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Callable, Optional, cast
 
@@ -366,10 +367,20 @@ def planned(
   else:
     mechanism, found = _of_all_weights(values, limits)
   target = values.target_epsilon
+  warn_of_large_delta(values)
   plan = inputs_lib.Inputs(mechanism, delta, target, found, values.accountant)
   if target is not None and found is None:
     _check_target(plan)
   return plan
+
+
+def warn_of_large_delta(values: flags.FlagValues) -> None:
+  """Warns of a delta that is not below one over the population, if both are given."""
+  if values.target_delta is None or values.population is None:
+    return
+  doubt = gaussian.doubt_of_delta(values.target_delta, values.population)
+  if doubt is not None:
+    print(f'warning: --target_delta: {doubt}', file=sys.stderr)
 
 
 def _of_log(name: str) -> str:
