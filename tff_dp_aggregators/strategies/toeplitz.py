@@ -388,6 +388,13 @@ class Identity(BandedToeplitz):
     """sens(C)^2, how often a client takes part; without a look at its rounds."""
     return float(self._participation(participation).possible_participations)
 
+  def sensitivity_kind(
+    self, participation: Optional[participation_lib.Participation] = None
+  ) -> str:
+    """'exact': rounds share no noise."""
+    self._participation(participation)
+    return 'exact'
+
 
 def optimize(
   num_rounds: int,
