@@ -17,8 +17,11 @@ import numpy as np
 import pytest
 
 from tff_dp_aggregators.strategies import BLT
+from tff_dp_aggregators.strategies import EpochWindowedBLT
 from tff_dp_aggregators.strategies import Participation
 from tff_dp_aggregators.strategies import Strategy
+from tff_dp_aggregators.strategies import TailedBLT
+from tff_dp_aggregators.strategies import WindowedBLT
 from tff_dp_aggregators.strategies import Workload
 from tff_dp_aggregators.strategies import blt
 from tff_dp_aggregators.strategies import toeplitz
@@ -241,6 +244,51 @@ def test_strategies_without_closed_forms_have_correct_figures():
     assert strategy.max_error() ** 2 == pytest.approx(
       np.square(matrix[:, 0]).sum() * rows.max()
     )
+
+
+def random_strategies(rng):
+  """Strategies of up to three random decays, negative ones among them."""
+  num_buffers, n = int(rng.integers(1, 4)), int(rng.integers(4, 60))
+  scales = tuple(rng.uniform(0.01, 0.9, num_buffers))
+  decays = tuple(rng.uniform(-1, 1, num_buffers))
+  yield BLT(n, scales, decays)
+  window = int(rng.integers(2, n))
+  yield WindowedBLT(n, window, scales, decays)
+  yield TailedBLT(n, window, scales, decays, *rng.uniform(0, 0.3, 2))
+  yield EpochWindowedBLT(n, (0, n // 2), (1.0, 0.5), window, scales, decays)
+
+
+@pytest.mark.parametrize('seed', range(50))
+def test_errors_of_random_decays_are_those_of_dense_algebra(seed):
+  # Decays of the inverse below -1 made errors of a closed form that were too small.
+  for strategy in random_strategies(np.random.default_rng(seed)):
+    matrix = strategy.materialize()
+    estimator = np.tril(np.ones(matrix.shape)) @ np.linalg.inv(matrix)
+    squares = np.square(estimator).sum(axis=1)
+    worst = math.sqrt(np.square(matrix).sum(axis=0).max())
+    if isinstance(strategy, BLT) and not inverse_stays_bounded(strategy):
+      for error in (strategy.rmse, strategy.max_error):
+        with pytest.raises(ValueError, match='one is outside'):
+          error()
+      continue
+    assert strategy.rmse() == pytest.approx(worst * math.sqrt(squares.mean()), rel=1e-8)
+    assert strategy.max_error() == pytest.approx(worst * math.sqrt(squares.max()))
+
+
+def inverse_stays_bounded(strategy):
+  """Whether 1 / C(x) has no pole within the unit circle."""
+  decays = np.array(strategy.buffer_decays)
+  # Of 1 + sum_j omega_j x / (1 - theta_j x), times all denominators, at y = 1 / x.
+  matrix = np.diag(decays) - np.outer(strategy.output_scales, np.ones(len(decays)))
+  return max(abs(np.linalg.eigvals(matrix))) <= 1
+
+
+def test_errors_of_an_inverse_that_grows_are_refused():
+  # Closed forms said 141.24 and 428.85 where dense algebra says 226.10 and 789.19.
+  strategy = BLT(50, (0.7,), (-0.45,))
+  for error in (strategy.rmse, strategy.max_error, strategy.error_by_round):
+    with pytest.raises(ValueError, match='too large for the buffer_decays'):
+      error()
 
 
 def test_errors_of_other_workloads_are_those_of_dense_algebra():

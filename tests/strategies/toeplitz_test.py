@@ -683,3 +683,13 @@ def test_optimiser_refuses_workloads_that_do_not_fit(workload, message):
 def test_optimiser_says_for_how_many_rounds_it_takes_a_changing_learning_rate():
   with pytest.raises(ValueError, match='for at most 4096 rounds, got 5000'):
     toeplitz.optimize(5000, num_bands=2, workload=Workload.cooldown(5000))
+
+
+def test_sensitivity_of_independent_noise_is_that_of_any_toeplitz_matrix():
+  for n, b, k, fixed in [(1, 1, 1, False), (30, 1, 30, False), (31, 7, 4, True)]:
+    limits = Participation(n, b, k, fixed_epoch=fixed)
+    any_of_it = BandedToeplitz(n, (1.0,))
+    for name in ('sensitivity_squared', 'sensitivity_kind'):
+      assert getattr(Identity(n), name)(limits) == getattr(any_of_it, name)(limits)
+  with pytest.raises(ValueError, match='same number'):
+    Identity(5).sensitivity_squared(Participation(6))

@@ -172,7 +172,10 @@ def largest(
   kept, spoilt = 1, 2
   while spoilt <= at_most and spent(spoilt) <= target_epsilon:
     kept, spoilt = spoilt, 2 * spoilt
-  spoilt = min(spoilt, at_most + 1)
+  if spoilt > at_most:
+    if spent(at_most) <= target_epsilon:
+      return at_most
+    spoilt = at_most
   while spoilt - kept > 1:
     middle = (kept + spoilt) // 2
     if spent(middle) <= target_epsilon:

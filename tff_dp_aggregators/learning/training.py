@@ -443,13 +443,9 @@ def _server_optimizer(
 def _warn_of_large_delta(
   delta: float, mechanism: Optional[joint_mechanism.AnyMechanism], num_clients: float
 ) -> None:
-  if mechanism is not None and delta >= 1 / num_clients:
-    warnings.warn(
-      f'delta is {delta:g}, and there are {num_clients:.12g} clients: a mechanism that '
-      'publishes all data of one of them is private by that measure. Choose a delta '
-      f'well below 1 / {num_clients:.12g}.',
-      stacklevel=3,
-    )
+  doubt = gaussian.doubt_of_delta(delta, num_clients)
+  if mechanism is not None and doubt is not None:
+    warnings.warn(doubt, stacklevel=3)
 
 
 def _seed(run_dir: str) -> int:

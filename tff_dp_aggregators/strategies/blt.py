@@ -192,7 +192,10 @@ class BLT(toeplitz.LowerToeplitz):
 
   def _has_closed_error(self, workload: workload_lib.WorkloadLike) -> bool:
     workload = workload_lib.check(self.num_rounds, workload)
-    return workload_lib.is_prefix_sums(workload) and self._are_scales_positive
+    if not (workload_lib.is_prefix_sums(workload) and self._are_scales_positive):
+      return False
+    # The closed form is of powers that do not grow; `inverse` refuses those that do.
+    return bool(np.all(self._zeros.values(self._poles) <= 2.0))
 
   def _squared_error(self, objective: str) -> float:
     """The mean or largest `per_query_error` of prefix sums.

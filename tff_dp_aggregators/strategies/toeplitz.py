@@ -382,6 +382,19 @@ class Identity(BandedToeplitz):
         'BandedToeplitz.'
       )
 
+  def sensitivity_squared(
+    self, participation: Optional[participation_lib.Participation] = None
+  ) -> float:
+    """sens(C)^2, how often a client takes part; without a look at its rounds."""
+    return float(self._participation(participation).possible_participations)
+
+  def sensitivity_kind(
+    self, participation: Optional[participation_lib.Participation] = None
+  ) -> str:
+    """'exact': rounds share no noise."""
+    self._participation(participation)
+    return 'exact'
+
 
 def optimize(
   num_rounds: int,

@@ -9,6 +9,7 @@
   conversion returns an epsilon of 0.
 """
 
+import dataclasses
 import math
 
 import dp_accounting
@@ -174,3 +175,54 @@ def test_extreme_noise_has_a_sound_bound(noise_multiplier):
     else:
       assert 0 <= epsilon < 0.2
       assert 0 <= delta < 1e-6
+
+
+@dataclasses.dataclass(frozen=True)
+class EpsilonDelta(dp_accounting.DpEvent):
+  """An event that a later dp-accounting reads, without its delta."""
+
+  epsilon: float
+  delta: float
+
+
+@pytest.mark.parametrize(
+  'make',
+  [
+    lambda event: event,
+    lambda event: dp_accounting.ComposedDpEvent([Gaussian(1.0), event]),
+    lambda event: dp_accounting.dp_event.RepeatAndSelectDpEvent(event, 2.0, 1.0),
+  ],
+)
+def test_events_that_dp_accounting_reads_in_part_are_refused(make, monkeypatch):
+  peer = dp_accounting.rdp.RdpAccountant
+  reads = peer._maybe_compose
+
+  def reads_more(self, event, count, do_compose):
+    if isinstance(event, EpsilonDelta):
+      event = dp_accounting.LaplaceDpEvent(1 / event.epsilon)
+    return reads(self, event, count, do_compose)
+
+  monkeypatch.setattr(peer, '_maybe_compose', reads_more)
+  event = make(EpsilonDelta(1.0, 1e-6))
+  assert peer().supports(event)  # Whose delta 1e-7 would be too small for it.
+  with pytest.raises(dp_accounting.UnsupportedEventError):
+    rdp.RdpAccountant().compose(event)
+
+
+def test_a_delta_of_a_finite_order_is_never_0():
+  # Which would be pure differential privacy, and Gaussian noise has none.
+  for accountant in ('exact', 'pld', 'rdp', 'zcdp'):
+    assert 0 < accountants.delta(Gaussian(1.0), 100.0, accountant) < 1e-280
+    assert accountants.delta(dp_accounting.NoOpDpEvent(), 1.0, accountant) == 0
+
+
+@pytest.mark.parametrize('accountant', sorted(accountants.ACCOUNTANTS))
+@pytest.mark.parametrize('epsilon', [0.0, 1.0, 1e300])
+def test_what_has_no_privacy_has_a_delta_of_1(accountant, epsilon):
+  entry = accountants.entry_of(accountant)
+  made = entry.make(Relation.ADD_OR_REMOVE_ONE)
+  made.compose(dp_accounting.NonPrivateDpEvent())
+  assert made.get_epsilon(1e-6) == math.inf
+  assert made.get_delta(epsilon) == 1
+  if accountant not in ('exact', 'zcdp'):  # Which refuse an infinite epsilon.
+    assert made.get_delta(math.inf) == 1

@@ -8,6 +8,8 @@ Claims:
   flags.
 """
 
+import time
+
 import dp_accounting
 import pytest
 from absl import flags as absl_flags
@@ -291,6 +293,48 @@ def test_a_target_that_is_none_is_refused(target):
 def test_what_does_not_fit_is_refused_with_what_to_do(arguments, message):
   with pytest.raises(ValueError, match=message):
     _plan(*arguments)
+
+
+@pytest.mark.parametrize('mechanism', ['banded', 'toeplitz', 'epoch_banded'])
+@pytest.mark.parametrize('options', [(), ('--num_bands=3',)])
+def test_rounds_found_without_the_strategy_are_those_that_it_keeps(mechanism, options):
+  arguments = (f'--mechanism={mechanism}', '--min_separation=4', '--target_epsilon=2')
+  arguments += ('--noise_multiplier=7', '--target_delta=1e-6', *options)
+  found = _plan(*arguments).mechanism.participation.num_rounds
+  assert _plan(*arguments, f'--num_rounds={found}').epsilon_planned <= 2
+  with pytest.raises(program.CheckFailed):
+    _plan(*arguments, f'--num_rounds={found + 1}')
+
+
+@pytest.mark.parametrize(
+  'arguments, refusal',
+  [
+    ((*GAUSSIAN, '--noise_multiplier=100000'), '10000000 rounds keep'),
+    (
+      ('--mechanism=banded', '--min_separation=50', '--noise_multiplier=1000'),
+      '16384 rounds keep',
+    ),
+    (
+      ('--mechanism=epoch_banded', '--min_separation=50', '--noise_multiplier=10'),
+      '1024 rounds keep',
+    ),
+  ],
+)
+def test_a_search_for_rounds_ends_where_strategies_take_long(arguments, refusal):
+  # The first two took more than 400 s.
+  before = time.process_time()
+  with pytest.raises(ValueError, match=refusal):
+    _plan(*arguments, '--target_epsilon=8', '--target_delta=1e-8')
+  assert time.process_time() - before < 60
+
+
+def test_a_delta_above_one_over_the_population_is_warned_of(capsys):
+  arguments = ('--mechanism=gaussian', '--noise_multiplier=3', '--num_rounds=9')
+  arguments += ('--sampling=poisson', '--population=900', '--cohort=100')
+  _plan(*arguments, '--target_delta=0.002')
+  assert 'warning: --target_delta: delta is 0.002' in capsys.readouterr().err
+  _plan(*arguments, '--target_delta=1e-6')
+  assert 'warning' not in capsys.readouterr().err
 
 
 INTEGERS = ('--mechanism=skellam', '--min_clients=20', '--dimension=100')

@@ -38,6 +38,16 @@ def _plan(*arguments):
   return executing.execute(plan_program, *arguments)
 
 
+def test_a_delta_above_one_over_the_population_is_warned_of():
+  arguments = ('--num_rounds=9', '--model_size=9', '--target_epsilon=3')
+  arguments += ('--population=900', '--cohort=100', '--mechanisms=gaussian')
+  warned = _plan(*arguments, '--target_delta=0.002')
+  assert warned.returncode == 0, warned.stderr
+  assert 'warning: --target_delta: delta is 0.002' in warned.stderr
+  assert 'there are 900 clients' in warned.stderr
+  assert 'warning' not in _plan(*arguments, '--target_delta=1e-6').stderr
+
+
 def test_the_program_prints_the_table_and_draws(tmp_path):
   picture = tmp_path / 'plan.png'
   result = _plan(*FLAGS, '--target_epsilon=3', f'--plot={picture}')

@@ -77,7 +77,8 @@ class ZCdpAccountant(_ComposedGaussians):
       return 0.0
     if target_epsilon <= self.rho:
       return 1.0
-    return math.exp(-((target_epsilon - self.rho) ** 2) / (4 * self.rho))
+    delta = math.exp(-((target_epsilon - self.rho) ** 2) / (4 * self.rho))
+    return max(delta, math.ulp(0.0))  # 0 would be pure differential privacy.
 
 
 def gdp_mu(event: dp_accounting.DpEvent) -> float:

@@ -14,7 +14,7 @@ never too large.
 """
 
 import math
-from typing import Any
+from typing import Any, Optional
 
 from scipy import optimize
 from scipy import special
@@ -87,6 +87,29 @@ def _log_delta(mu: float, epsilon: float) -> float:
     log_delta = math.log(special.ndtr(-x) - math.exp(log_density) * _mills(y))
   # x has the round-off of the larger of its two terms, and delta that times |x|.
   return log_delta + _SAFETY + 4e-16 * (1 + abs(x)) * y
+
+
+def doubt_of_delta(delta: float, num_clients: float) -> Optional[str]:
+  """What is wrong with a delta that is not below one over the number of clients.
+
+  Args:
+    delta: Between 0 and 1, exclusive.
+    num_clients: How many there are; positive.
+
+  Returns:
+    A sentence to warn with; `None` if nothing is wrong.
+
+  Example:
+    >>> doubt_of_delta(1e-6, 1000) is None
+    True
+  """
+  if delta < 1 / num_clients:
+    return None
+  return (
+    f'delta is {delta:g}, and there are {num_clients:.12g} clients: a mechanism that '
+    'publishes all data of one of them is private by that measure. Choose a delta '
+    f'well below 1 / {num_clients:.12g}.'
+  )
 
 
 def delta_of(mu: float, epsilon: float) -> float:

@@ -80,7 +80,7 @@ def parts(event: dp_accounting.DpEvent, relation: Relation) -> list[Part]:
     >>> parts(event, Relation.ADD_OR_REMOVE_ONE)
     [(GaussianDpEvent(noise_multiplier=1.0), 1)]
   """
-  for each in _nested(event):
+  for each in nested(event):
     only = _ONLY_UNDER.get(type(each), (relation,))
     if relation not in only:
       names = ' or '.join(valid.name for valid in only)
@@ -207,12 +207,13 @@ def is_without_replacement(part: Any) -> bool:
   ) and isinstance(part.event, dp_accounting.GaussianDpEvent)
 
 
-def _nested(event: dp_accounting.DpEvent) -> Iterator[dp_accounting.DpEvent]:
+def nested(event: dp_accounting.DpEvent) -> Iterator[dp_accounting.DpEvent]:
+  """An event, and all that it is made of."""
   yield event
   for sub_event in getattr(event, 'events', ()):
-    yield from _nested(sub_event)
+    yield from nested(sub_event)
   if hasattr(event, 'event'):
-    yield from _nested(event.event)
+    yield from nested(event.event)
 
 
 def _flat(event: dp_accounting.DpEvent) -> Iterator[Part]:

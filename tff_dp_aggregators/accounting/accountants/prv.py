@@ -70,7 +70,7 @@ class PrvAccountant(parts.Accountant):
     if target_delta < 3 * unresolved:
       raise ValueError(
         f'delta must be at least {3 * unresolved:.1g} for prv, whose sums are '
-        f'round-off below; got {target_delta}. Ask rdp instead.'
+        f'round-off below; got {target_delta}. Ask pld instead.'
       )
     delta = target_delta - unresolved
 
@@ -156,12 +156,10 @@ def _worst(found: list[parts.Part], delta_error: float, of: Any) -> float:
     ValueError,
   ) as error:
     raise ValueError(
-      f'prv cannot account for this event in float64 ({error}). Ask pld or rdp instead.'
+      f'prv cannot account for this event in float64 ({error}). Ask pld instead.'
     ) from error
   if not math.isfinite(worst):
-    raise ValueError(
-      'prv cannot account for this event in float64. Ask pld or rdp instead.'
-    )
+    raise ValueError('prv cannot account for this event in float64. Ask pld instead.')
   return worst
 
 

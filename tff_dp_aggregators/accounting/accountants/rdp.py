@@ -1,4 +1,4 @@
-"""Renyi DP: an upper bound for every event of dp-accounting's, and for integer noise.
+"""Renyi DP: an upper bound for events of dp-accounting, and for integer noise.
 
 Orders, composition and the conversion to epsilon (arXiv:2004.00010, Proposition 12) are
 dp-accounting's. Sampled Gaussians have their moments from here, because dp-accounting
@@ -39,6 +39,20 @@ _SERIES_MAX_NOISE = 20.0
 _MAX_DIFFERENCES = 256
 # More noise is read as that much, which costs no epsilon that matters.
 _MAX_NOISE = 1e9
+# What dp-accounting has a Renyi divergence for. Of events that it learns to read later
+# a part may be something else, such as a delta of its own, and that would be lost here.
+_KNOWN = (
+  dp_accounting.NoOpDpEvent,
+  dp_accounting.NonPrivateDpEvent,
+  dp_accounting.ComposedDpEvent,
+  dp_accounting.SelfComposedDpEvent,
+  dp_accounting.GaussianDpEvent,
+  dp_accounting.LaplaceDpEvent,
+  dp_accounting.PoissonSampledDpEvent,
+  dp_accounting.SampledWithoutReplacementDpEvent,
+  dp_accounting.SingleEpochTreeAggregationDpEvent,
+  dp_accounting.dp_event.RepeatAndSelectDpEvent,
+)
 # A smaller divergence rounds to 0 in dp-accounting's conversion, which fails there.
 _MIN_DIVERGENCE = 1e-15
 
@@ -61,7 +75,7 @@ class RdpAccountant(parts.Accountant):
     return (
       parts.is_without_replacement(part)
       or discrete_events.is_discrete(part)
-      or self._peer(ORDERS).supports(part)
+      or (_is_known(part) and self._peer(ORDERS).supports(part))
     )
 
   def _peer(self, orders: tuple[float, ...]) -> dp_accounting.rdp.RdpAccountant:
@@ -88,21 +102,31 @@ class RdpAccountant(parts.Accountant):
 
   def get_epsilon(self, target_delta: float) -> float:
     """An upper bound on the smallest epsilon at `target_delta`."""
+    found = self._parts()
+    if parts.is_non_private(found):
+      return math.inf
     orders, divergences = self.divergences()
     epsilon, _ = dp_accounting.rdp.compute_epsilon(orders, divergences, target_delta)
     # Which is the divergence of order infinity.
-    return min(pure.of_parts(self._parts()), float(epsilon))
+    return min(pure.of_parts(found), float(epsilon))
 
   def get_delta(self, target_epsilon: float) -> float:
     """An upper bound on the smallest delta at `target_epsilon`."""
-    if target_epsilon >= pure.of_parts(self._parts()):
+    found = self._parts()
+    if parts.is_non_private(found):
+      return 1.0
+    if target_epsilon >= pure.of_parts(found):
       return 0.0
     orders, divergences = self.divergences()
     tiny = (divergences > 0) & (divergences < _MIN_DIVERGENCE)
     divergences[tiny] = _MIN_DIVERGENCE
-    return float(
-      rdp_privacy_accountant.compute_delta(orders, divergences, target_epsilon)[0]
-    )
+    delta, _ = rdp_privacy_accountant.compute_delta(orders, divergences, target_epsilon)
+    return max(float(delta), math.ulp(0.0))  # 0 would be pure differential privacy.
+
+
+def _is_known(part: dp_accounting.DpEvent) -> bool:
+  """Whether it and all that it holds are of kinds that are read whole."""
+  return all(type(each) in _KNOWN for each in parts.nested(part))
 
 
 def _is_sampled(part: dp_accounting.DpEvent) -> bool:

@@ -178,7 +178,7 @@ register(
     keeps='prv (privacy random variable): the same distribution by another numerical '
     'method, with its error added',
     title='privacy random variables',
-    is_numerical=True,  # And never tighter than pld.
+    is_numerical=True,  # And only by its own error, at times, tighter than pld.
   )
 )
 register(

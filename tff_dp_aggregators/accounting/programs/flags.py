@@ -7,9 +7,11 @@ elsewhere, as a simulation knows its clients, defines them group by group, and t
 `schema_from` and `mechanism_from`; nothing else reads them.
 """
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Optional, cast
+from typing import Any, Callable, Optional, cast
 
+import dp_accounting
 from absl import flags
 
 from tff_dp_aggregators import strategies
@@ -29,6 +31,11 @@ from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.base import rounding
 from tff_dp_aggregators.strategies import registry
 from tff_dp_aggregators.strategies import size
+
+# What a search for the number of rounds may take to build strategies.
+_MAX_SECONDS = 60.0
+# Relative, of a sensitivity that is computed from a strategy.
+_ROUND_OFF = 1e-12
 
 TARGET_FLAGS = (
   'noise_multiplier',
@@ -360,10 +367,20 @@ def planned(
   else:
     mechanism, found = _of_all_weights(values, limits)
   target = values.target_epsilon
+  warn_of_large_delta(values)
   plan = inputs_lib.Inputs(mechanism, delta, target, found, values.accountant)
   if target is not None and found is None:
     _check_target(plan)
   return plan
+
+
+def warn_of_large_delta(values: flags.FlagValues) -> None:
+  """Warns of a delta that is not below one over the population, if both are given."""
+  if values.target_delta is None or values.population is None:
+    return
+  doubt = gaussian.doubt_of_delta(values.target_delta, values.population)
+  if doubt is not None:
+    print(f'warning: --target_delta: {doubt}', file=sys.stderr)
 
 
 def _of_log(name: str) -> str:
@@ -662,9 +679,8 @@ def _mechanism(
   options = {**_options(values), **more}
   if values.num_rounds is None and values.mechanism in registry.KINDS:
     # While rounds are looked for there may be fewer of them than bands.
-    for option in registry.kind(values.mechanism).options:
-      if option.is_within_rounds and options[option.name] is not None:
-        options[option.name] = min(options[option.name], schema.num_rounds)
+    kind = registry.kind(values.mechanism)
+    options.update(_of_kind(values, kind, schema.num_rounds))
   with spelling.as_flags(spelling.of_mechanism(schema)):
     return mechanism_lib.Mechanism(
       values.mechanism or mechanism_lib.FROM_FILE, schema, noise_multiplier, **options
@@ -693,17 +709,26 @@ def _max_rounds(values: flags.FlagValues) -> mechanism_lib.Mechanism:
   if values.strategy_file is not None:
     raise ValueError('--num_rounds is missing: a strategy is for a number of rounds.')
 
-  def make(num_rounds: int) -> mechanism_lib.Mechanism:
-    schema = schema_from(values, num_rounds)
-    return _mechanism(values, schema, values.noise_multiplier)
+  def schema(num_rounds: int) -> schemas.Schema:
+    return schema_from(values, num_rounds)
 
-  found = _largest(values, make, size.MAX_ROUNDS)
-  if found == size.MAX_ROUNDS:
+  def is_slow(num_rounds: int) -> bool:
+    seconds, builds = _seconds(values, schema(num_rounds)), 1
+    if not _is_free(values, schema(num_rounds)):
+      builds = num_rounds.bit_length()
+    return seconds * builds > _MAX_SECONDS
+
+  most = 1
+  while most < size.MAX_ROUNDS and not is_slow(2 * most):
+    most = min(2 * most, size.MAX_ROUNDS)
+  found = _largest(values, schema, most)
+  if found == most:
     raise ValueError(
-      f'{size.MAX_ROUNDS} rounds keep --target_epsilon={values.target_epsilon:g} and '
-      'more may; they are not looked for. Give --num_rounds.'
+      f'{most} rounds keep --target_epsilon={values.target_epsilon:g} and more may; '
+      'they are not looked for, as strategies for more take long to find or much '
+      'memory. Give --num_rounds.'
     )
-  return make(found)
+  return _mechanism(values, schema(found), values.noise_multiplier)
 
 
 def _max_participations(values: flags.FlagValues) -> mechanism_lib.Mechanism:
@@ -712,23 +737,69 @@ def _max_participations(values: flags.FlagValues) -> mechanism_lib.Mechanism:
       f'--find=max_participations is for --sampling={schemas.LIMITS.flag}.'
     )
 
-  def make(max_participations: int) -> mechanism_lib.Mechanism:
-    schema = limits_from(values, values.num_rounds, max_participations)
-    return _mechanism(values, schema, values.noise_multiplier)
+  def schema(max_participations: int) -> schemas.Schema:
+    return limits_from(values, values.num_rounds, max_participations)
 
   possible = limits_from(values, values.num_rounds).possible_participations
-  return make(_largest(values, make, possible))
+  found = _largest(values, schema, possible)
+  return _mechanism(values, schema(found), values.noise_multiplier)
 
 
-def _largest(values: flags.FlagValues, make: Any, at_most: int) -> int:
+def _largest(
+  values: flags.FlagValues, schema: Callable[[int], schemas.Schema], at_most: int
+) -> int:
+  """The largest number whose schema keeps the target."""
+  first = _mechanism(values, schema(1), values.noise_multiplier)
+
+  def event(number: int) -> dp_accounting.DpEvent:
+    limits = schema(number)
+    if not _is_free(values, limits):
+      return _mechanism(values, limits, values.noise_multiplier).event
+    # That of independent noise, and of a little less for the strategy's round-off.
+    options = {**_options(values), **dict.fromkeys(registry.options())}
+    noise_multiplier = values.noise_multiplier * (1 - _ROUND_OFF)
+    return mechanism_lib.Mechanism(
+      'gaussian', limits, noise_multiplier, **options
+    ).event
+
   return calibration.largest(
-    lambda number: make(number).event,
+    event,
     values.target_epsilon,
     values.target_delta,
     at_most=at_most,
     accountant=values.accountant,
-    relation=make(1).relation,
+    relation=first.relation,
   )
+
+
+def _is_free(values: flags.FlagValues, schema: schemas.Schema) -> bool:
+  """Whether the guarantee is that of independent noise, whatever the strategy."""
+  kind = registry.KINDS.get(values.mechanism)
+  if kind is None or not isinstance(schema, strategies.Participation):
+    return False
+  return kind.is_free(schema, **_of_kind(values, kind, schema.num_rounds))
+
+
+def _seconds(values: flags.FlagValues, schema: schemas.Schema) -> float:
+  """About how long the strategy for a schema takes to find."""
+  kind = registry.KINDS.get(values.mechanism)
+  if kind is None:
+    return 0.0
+  limits = schemas.limits(schema)
+  return kind.seconds(limits, **_of_kind(values, kind, limits.num_rounds))
+
+
+def _of_kind(
+  values: flags.FlagValues, kind: registry.Kind, num_rounds: int
+) -> dict[str, int]:
+  """Options of a kind that are given, within so many rounds where they have to be."""
+  given = {}
+  for option in kind.options:
+    value = values[option.name].value
+    if value is not None:
+      within = values.num_rounds is None and option.is_within_rounds
+      given[option.name] = min(value, num_rounds) if within else value
+  return given
 
 
 def _check_target(plan: inputs_lib.Inputs) -> None:

@@ -228,6 +228,7 @@ def main(values: flags.FlagValues) -> int:
   of_task = (name for name in _TASK_FLAGS if name != 'accountant')
   with spelling.as_flags(_flags('num_rounds', 'mechanisms', *of_task)):
     task = task_from(values)
+  flags_lib.warn_of_large_delta(values)
   _check_new(values.output, values.plot)
   with spelling.as_flags(_flags()):
     comparison = planning.compare(task, _report)

@@ -37,6 +37,11 @@ def free_bands(limits: _Limits) -> int:
   return min(bands, toeplitz_problem.MAX_BANDS)
 
 
+def is_free(limits: _Limits, num_bands: Optional[int] = None) -> bool:
+  """Whether columns of norm 1 with so many bands never overlap for one client."""
+  return num_bands is None or num_bands <= free_bands(limits)
+
+
 def more_bands(limits: _Limits) -> Optional[int]:
   """How many bands to try that cost sensitivity, as columns of one client overlap.
 
@@ -128,8 +133,8 @@ def build_toeplitz(
 
 def toeplitz_seconds(limits: _Limits, num_bands: Optional[int] = None) -> float:
   """Bands that cost sensitivity are constrained, which takes many steps."""
-  if num_bands is None or num_bands <= free_bands(limits):
-    return 0.0
+  if num_bands is None or is_free(limits, num_bands):
+    return 2e-5 * limits.num_rounds
   return 8e-9 * num_bands**3 + 8e-7 * num_bands * limits.num_rounds
 
 
@@ -183,7 +188,7 @@ def build_banded_inverse(
 def banded_inverse_seconds(limits: _Limits, num_bands: int = INVERSE_BANDS) -> float:
   """It looks for the best constraints if clients come back within its bands."""
   often = limits.possible_participations > 1 and limits.min_separation < num_bands
-  return 1e-3 * limits.num_rounds if often else 0.0
+  return (1e-3 if often else 2e-5) * limits.num_rounds
 
 
 def build_windowed_blt(

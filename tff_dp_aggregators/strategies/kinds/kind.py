@@ -70,6 +70,8 @@ class Kind:
     is_independent: Whether no rounds share noise, so that any sampling may be used.
     adapts: Whether the strategy depends on the limits on participation, and on the
       workload. A log of what happened does not tell which one ran.
+    is_free: Whether, with these options, one client changes C X by just as much as if
+      noise were independent, so that a guarantee is known before it is built.
     unscaled: The kind to be taken instead where clients are sampled, if this one's
       columns are of different lengths: the longest of them counts there.
   """
@@ -89,6 +91,7 @@ class Kind:
   bands: Optional[str] = None
   is_independent: bool = False
   adapts: bool = False
+  is_free: Callable[..., bool] = lambda limits, **options: False
   unscaled: Optional[str] = None
 
   def build_for(

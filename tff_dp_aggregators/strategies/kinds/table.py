@@ -90,6 +90,7 @@ KINDS: dict[str, kind_lib.Kind] = {
       words='noise correlated over rounds by a banded matrix',
       citations=('arXiv:2306.08153',),
       options=(_BANDS,),
+      is_free=builders.is_free,
       seconds=builders.banded_seconds,
       quicker_with='fewer bands',
       variants=builders.free_bands_unless_given,
