@@ -182,13 +182,13 @@ def test_library_and_program_are_never_in_one_file():
   assert parsing == {('accounting', 'programs')}
 
 
-def test_no_folder_holds_more_than_20_modules_and_none_is_longer_than_700_lines():
+def test_no_folder_holds_more_than_20_modules_and_none_is_longer_than_900_lines():
   folders = {path.parent for path in FILES}
   for folder in folders:
     modules = [path for path in FILES if path.parent == folder]
     assert len(modules) <= 20, folder
   for path in FILES:
-    assert len(path.read_text(encoding='utf-8').splitlines()) <= 700, path
+    assert len(path.read_text(encoding='utf-8').splitlines()) <= 900, path
 
 
 def test_tensorflow_privacy_is_imported_in_one_file_alone():

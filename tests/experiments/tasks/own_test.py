@@ -67,13 +67,13 @@ def test_a_csv_is_trained_on_and_its_numbers_are_told_first(finished):
   assert result.returncode == 0, result.stderr
   lines = result.stdout.splitlines()
   assert lines[0] == 'The data, in exact numbers, which are not private:'
-  assert '  clients: 54' in lines
-  assert '  clients held out for testing: 6' in lines
+  assert '  clients: 55' in lines
+  assert '  clients held out for testing: 5' in lines
   assert '  examples of a client (least, median, most): 15, 15.0, 15' in lines
   assert '  columns with a feature for each value: colour (3)' in lines
   assert '  labels: 2 classes' in lines
   assert (
-    'Chosen for 54 clients: --clients_per_round=5, --min_separation=3, '
+    'Chosen for 55 clients: --clients_per_round=5, --min_separation=3, '
     '--target_delta=1e-05.'
   ) in lines
   assert any(line.startswith('Privacy spent in 3 of 3 rounds') for line in lines)
@@ -87,9 +87,9 @@ def test_config_tells_facts_that_are_marked_and_the_report_what_is_not_covered(
   assert 'data_facts' not in json.loads((run_dir / 'config.json').read_text())
   config = run_directory.read_config(str(run_dir))
   assert config['data_facts']['private'] is False
-  assert config['data_facts']['clients'] == 54
+  assert config['data_facts']['clients'] == 55
   assert config['flags']['client_column'] == 'who'
-  assert config['flags']['num_clients'] == 54
+  assert config['flags']['num_clients'] == 55
   assert config['flags']['task'] is None
   assert 'data' not in config['flags']
   assert len(config['not_covered']) == 3
@@ -129,7 +129,7 @@ def test_defaults_follow_from_the_number_of_clients(data):
   found = _settings(f'--data={data}', *COLUMNS, '--mechanism=tree')
   assert found.name == 'my_data-tree'
   assert found.flags['clients_per_round'] == 5
-  assert found.flags['min_separation'] == 10
+  assert found.flags['min_separation'] == 11
   assert found.flags['num_rounds'] == 100
   assert found.flags['model'] == 'logistic'
   given = _settings(
