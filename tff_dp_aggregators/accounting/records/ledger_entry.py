@@ -22,6 +22,7 @@ _CHECKSUM = re.compile(r'sha256:[0-9a-f]{64}')
 _SHA256 = re.compile(r'[0-9a-f]{64}')
 # Where the key of the noise, or secret draws, come from.
 SECRET, SEED, FILE = 'secret', 'seed', 'file'
+# What each field that names a source may be, besides not stated.
 SOURCES = {'noise_source': (SECRET, SEED), 'sampling_source': (SECRET, SEED, FILE)}
 _OF_SEEDS = 'philox'
 _OF_A_PART = {'name', 'clip_norm', 'noise_multiplier'}
