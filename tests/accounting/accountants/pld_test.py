@@ -488,3 +488,16 @@ def test_rare_losses_of_samples_of_fixed_size(relation):
   assert found == sorted(found)
   for each, value in zip(rounds, found):
     assert value <= _peer(1e-5, 0.5, each, 1e-9) * 1.001
+
+
+def test_a_quintillion_rounds_are_answered_within_memory():
+  # The round-off of so many places asked for 24.9 TiB.
+  budget = accounting.Budget(
+    num_compositions=10**18,
+    sampling_probability=1e-12,
+    noise_multiplier=100.0,
+    delta=1e-5,
+  )
+  # By the central limit it is mu = 1e-12 * 1e9 * sqrt(e^(1 / 100^2) - 1).
+  true = accountants.epsilon(Gaussian(1 / (1e-3 * math.sqrt(math.expm1(1e-4)))), 1e-5)
+  assert true <= budget.epsilon < 0.01

@@ -431,7 +431,10 @@ def plan(
   largest = min(largest, sum(n * r[1] for r, (_, n) in zip(ranges, losses)))
   least = max(least, sum(n * r[0] for r, (_, n) in zip(ranges, losses)))
   least = min(least, largest)
-  width = max(largest - least, max(high - low for low, high in ranges))
+  # Of very many rounds, round-off of places is most of the window.
+  displaced = sum(n * loss.displacement(deviations) for loss, n in losses)
+  width = largest - least + displaced
+  width = max(width, max(high - low for low, high in ranges))
   interval = max(finest, width / max_cells, MIN_INTERVAL)
   return Plan(
     tilt=tilt,
