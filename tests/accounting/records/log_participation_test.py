@@ -543,7 +543,7 @@ def test_one_population_of_a_packed_log_is_looked_at(tmp_path):
   )
   result = run(*log)
   assert result.returncode == 2
-  assert 'line 5: round 1 is also in line 4' in result.stderr
+  assert 'line 3: round 0 is also in line 2' in result.stderr
 
 
 def test_digits_that_times_lack_shorten_the_wait():

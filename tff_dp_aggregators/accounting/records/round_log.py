@@ -11,6 +11,7 @@ by the first bytes), with one entry for each round whose result was released:
 | `round`           | its number, counting from 0 or from 1 |
 | `cohort_size`     | how many clients contributed |
 | `client_ids`      | which: a JSON list, or a text, separated by spaces or semicolons |
+| `client_id`       | in a log with a line for each participation, whose it was |
 | `population`      | of which clients the round was, where a log has several |
 
 Other common names are understood (`COLUMNS`) and others can be told, or the empty name
@@ -34,7 +35,10 @@ which a guess could make the privacy guarantee too good:
 * A line twice: with the round's number, counted once. Without, refused: counted twice
   it would overstate how many rounds fit into a day, and if it is two rounds, counting
   it once would understate how many there are.
-* A round twice with different values: refused.
+* A round twice with different values, or with columns that are not read: refused.
+* A line for each participation, with a column `client_id` (or `device`, `user`) and the
+  round's number: read as rounds, those without participants among them. Times of single
+  participations are left alone.
 * A missing number: refused. If the round was lost from the log, leaving it out counts
   too few rounds; if it never happened, counting it overstates the separation.
 * Completions that go back while the numbers go up, a start after its completion, a
@@ -77,6 +81,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
   'round': ('round', 'round_number', 'round_num', 'step'),
   'cohort_size': ('cohort_size', 'cohort', 'cohort_reported', 'num_clients'),
   'client_ids': ('client_ids', 'participants'),
+  'client_id': ('client_id', 'client', 'device_id', 'device', 'user_id', 'user'),
   'population': ('population', 'population_name'),
 }
 
@@ -227,6 +232,7 @@ class _Reader:
     self._left_out = 0  # Lines of theirs.
     self._found: dict[str, int] = {}  # Where in each row a column is.
     self._notes: list[str] = []
+    self._ignored: list[str] = []  # Columns that are not read.
     self._lines = array.array('q')
     self._numbers: dict[str, array.array] = {}
     self._time_format: Optional[str] = None
@@ -311,6 +317,8 @@ class _Reader:
           numbers.append(self._add_clients(value))
         elif value is None or value == '':
           raise ValueError(f'there is no {name}.')
+        elif name == 'client_id':
+          numbers.append(self._add_clients([value]))
         elif name in _TIMES:
           numbers.append(self._time(value, line))
         else:
@@ -440,7 +448,8 @@ class _Reader:
   def _find_columns(self, names: list[str], line: int) -> dict[str, str]:
     """The file's name of each column to read, with a place for its values."""
     found = self._recognise(names, line)
-    if not found.keys() & {'completion_time', 'client_ids'}:
+    by_participation = {'round', 'client_id'} <= found.keys()
+    if not (found.keys() & {'completion_time', 'client_ids'} or by_participation):
       raise self._refusal(
         line,
         f'no column of completion times among {", ".join(map(repr, names))}; '
@@ -453,9 +462,18 @@ class _Reader:
         f'no column of populations among {", ".join(map(repr, names))}; call it '
         'population, or say which it is (--columns=population=NAME).',
       )
+    if 'client_ids' in found or 'round' not in found:
+      found.pop('client_id', None)
+    if 'client_id' in found:  # Times are of participations, not of rounds.
+      found = {
+        name: found[name]
+        for name in ('round', 'client_id', 'population')
+        if name in found
+      }
     self._numbers = {name: array.array('q') for name in found if name != 'population'}
-    if ignored := [name for name in names if name not in found.values()]:
-      self._notes.append(f'columns left alone: {", ".join(ignored)}.')
+    self._ignored = [name for name in names if name not in found.values()]
+    if self._ignored:
+      self._notes.append(f'columns left alone: {", ".join(self._ignored)}.')
     return found
 
   def _recognise(self, names: list[str], line: int) -> dict[str, str]:
@@ -489,6 +507,8 @@ class _Reader:
     numbers = {
       name: np.frombuffer(values, np.int64) for name, values in self._numbers.items()
     }
+    if 'client_id' in numbers:
+      return self._of_participations(numbers['round'])
     order = self._order(numbers)
     columns = {name: values[order] for name, values in numbers.items()}
     lines = np.frombuffer(self._lines, np.int64)[order]
@@ -506,6 +526,25 @@ class _Reader:
       time_format=self._time_format,
       notes=tuple(self._notes),
       resolution=self._resolution(numbers),
+    )
+
+  def _of_participations(self, rounds: np.ndarray) -> RoundLog:
+    """The log of which each line is one client in one round."""
+    first, last = int(rounds.min()), int(rounds.max())
+    lines = np.frombuffer(self._lines, np.int64)[np.argsort(rounds, kind='stable')]
+    self._check_order({'round': np.array([first])}, lines)
+    self._notes.append('each line is one participation of one client.')
+    clients = np.frombuffer(self._contributions, np.int32)
+    return RoundLog(
+      num_rounds=last - first + 1,
+      first_number=first,
+      completions=None,
+      starts=None,
+      cohort_sizes=None,
+      clients=Clients(tuple(self._index_of_client), clients, rounds - first),
+      time_format=None,
+      notes=tuple(self._notes),
+      resolution=0,
     )
 
   def _resolution(self, numbers: dict[str, np.ndarray]) -> int:
@@ -563,12 +602,17 @@ class _Reader:
           f'the same as line {self._lines[before]}. Is it one round or two? '
           'Remove the line, or add a column with the number of the round.',
         )
-      if content != same_as:
+      if content != same_as or self._ignored:
+        other = 'with other values'
+        if content == same_as:
+          other = f'and {", ".join(self._ignored)} may differ, which is not read'
         raise self._refusal(
           self._lines[i],
-          f'round {key} is also in line {self._lines[before]}, with other values. If '
-          'the log is of several populations, name the column that tells them apart: '
-          '--columns=population=NAME.',
+          f'round {key} is also in line {self._lines[before]}, {other}. If each line '
+          'is one participation, name the column of the client '
+          '(--columns=client_id=NAME); if the log is of several populations, the '
+          'column that tells them apart (--columns=population=NAME); else keep one of '
+          'them.',
         )
       repeated.append(i)
     return repeated
