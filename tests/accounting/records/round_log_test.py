@@ -567,3 +567,18 @@ def test_a_device_that_is_exported_twice_in_a_round_is_refused(tmp_path):
   path.write_text('client,round\na,0\nb,0\na,1\na,1\n')
   summary = log_participation.summarize(round_log.read(str(path)))
   assert "client 'a' is twice in round 1" in summary.broken()[0]
+
+
+def test_a_column_that_may_be_a_client_is_not_guessed(tmp_path):
+  path = tmp_path / 'log.csv'
+  path.write_text('user,time\nann,2024-03-01T00:00:00Z\nbob,2024-03-01T01:00:00Z\n')
+  with pytest.raises(ValueError, match='no column has the number of its round'):
+    round_log.read(str(path))
+  assert round_log.read(str(path), {'client_id': ''}).num_rounds == 2
+  lines = [f'{r % 2},{r},2024-03-01T{r:02d}:00:00Z' for r in range(9)]
+  path.write_text('\n'.join(['user,round,time', *lines]) + '\n')
+  with pytest.raises(ValueError, match='--columns=client_id=user or --columns'):
+    round_log.read(str(path))
+  assert round_log.read(str(path), {'client_id': ''}).clients is None
+  named = round_log.read(str(path), {'client_id': 'user'})
+  assert log_participation.summarize(named).min_separation == 2

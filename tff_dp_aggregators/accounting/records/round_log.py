@@ -233,6 +233,7 @@ class _Reader:
     self._found: dict[str, int] = {}  # Where in each row a column is.
     self._notes: list[str] = []
     self._ignored: list[str] = []  # Columns that are not read.
+    self._found_name = ''  # Of the column with the client of a participation.
     self._lines = array.array('q')
     self._numbers: dict[str, array.array] = {}
     self._time_format: Optional[str] = None
@@ -462,8 +463,16 @@ class _Reader:
         f'no column of populations among {", ".join(map(repr, names))}; call it '
         'population, or say which it is (--columns=population=NAME).',
       )
-    if 'client_ids' in found or 'round' not in found:
+    if 'client_ids' in found:
       found.pop('client_id', None)
+    if 'client_id' in found and 'round' not in found:
+      raise self._refusal(
+        line,
+        f'{found["client_id"]} says whose a participation was, but no column has the '
+        'number of its round; add one. If each line is a round, say that this is no '
+        'such column (--columns=client_id=).',
+      )
+    self._found_name = found.get('client_id', '')
     if 'client_id' in found:  # Times are of participations, not of rounds.
       found = {
         name: found[name]
@@ -530,6 +539,12 @@ class _Reader:
 
   def _of_participations(self, rounds: np.ndarray) -> RoundLog:
     """The log of which each line is one client in one round."""
+    if 'client_id' not in self._columns and len(np.unique(rounds)) == len(rounds):
+      raise ValueError(
+        f'{self._path}: {self._found_name} may say whose the only participation of '
+        'each round was, or something else of the round; say which: '
+        f'--columns=client_id={self._found_name} or --columns=client_id=.'
+      )
     first, last = int(rounds.min()), int(rounds.max())
     lines = np.frombuffer(self._lines, np.int64)[np.argsort(rounds, kind='stable')]
     self._check_order({'round': np.array([first])}, lines)
