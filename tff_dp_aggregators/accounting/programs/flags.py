@@ -758,8 +758,11 @@ def _largest(
     # That of independent noise, and of a little less for the strategy's round-off.
     options = {**_options(values), **dict.fromkeys(registry.options())}
     noise_multiplier = values.noise_multiplier * (1 - _ROUND_OFF)
+    independent = next(
+      name for name, kind in registry.KINDS.items() if kind.is_independent
+    )
     return mechanism_lib.Mechanism(
-      'gaussian', limits, noise_multiplier, **options
+      independent, limits, noise_multiplier, **options
     ).event
 
   return calibration.largest(
@@ -775,9 +778,10 @@ def _largest(
 def _is_free(values: flags.FlagValues, schema: schemas.Schema) -> bool:
   """Whether the guarantee is that of independent noise, whatever the strategy."""
   kind = registry.KINDS.get(values.mechanism)
-  if kind is None or not isinstance(schema, strategies.Participation):
+  if kind is None or schemas.is_sampled(schema):
     return False
-  return kind.is_free(schema, **_of_kind(values, kind, schema.num_rounds))
+  limits = schemas.limits(schema)
+  return kind.is_free(limits, **_of_kind(values, kind, limits.num_rounds))
 
 
 def _seconds(values: flags.FlagValues, schema: schemas.Schema) -> float:

@@ -635,14 +635,14 @@ def _plots(statement: dict[str, Any]) -> Iterator[document.Plot]:
 
 def _steps(statement: dict[str, Any]) -> str:
   """Why epsilon jumps in some rounds, if it does."""
-  if statement['parts'] or statement['participation'].get('min_separation') in (
-    None,
-    1,
-  ):
+  if statement['parts']:
+    return ''
+  separation = statement['participation'].get('min_separation')
+  if separation in (None, 1):
     return ''
   return (
     ' It jumps where one client can have taken part once more, every '
-    f'{statement["participation"]["min_separation"]} rounds at most.'
+    f'{separation} rounds at most.'
   )
 
 
