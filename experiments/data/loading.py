@@ -57,6 +57,12 @@ class FileClients:
     x, y = self._examples(first, end)
     return {'x': x, 'y': y}
 
+  def draw_id(self, number: int) -> Any:
+    """What a client is drawn by, which is its own: the hash of its id in the data."""
+    if self._keys is None:
+      return number
+    return self._keys[int(self._arranged.first_rows[number])].tobytes().hex()
+
   def name(self, number: int) -> str:
     """The id that a client has in the data; its number if it was made."""
     if self._keys is None:

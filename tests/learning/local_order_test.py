@@ -71,16 +71,20 @@ def test_who_undoes_the_hash_finds_sha_256_and_no_seed():
     return (number - local_order.INCREMENT) % 2**64
 
   seed, clients = 2**63 + 12345, np.array([0, 7, 2**40])
-  starts = []
+  starts, differences = [], set()
   for this_round in range(100):
-    found = {
-      (undone(key) - int(client)) % 2**64
-      for key, client in zip(local_order.keys(seed, this_round, clients), clients)
-    }
+    keys = [undone(key) for key in local_order.keys(seed, this_round, clients)]
+    differences.add((keys[1] - keys[0]) % 2**64)
     text = f'tff_dp_aggregators order {seed} {this_round}'
     digest = hashlib.sha256(text.encode()).digest()
-    assert found == {int.from_bytes(digest[:8], 'little')}
+    first, second = (int.from_bytes(digest[i : i + 8], 'little') for i in (0, 8))
+    found = {
+      (undone(key ^ second) - int(client)) % 2**64 for key, client in zip(keys, clients)
+    }
+    assert found == {first}
     starts += found
+  # Without the second number, by how much two clients differ would be seen.
+  assert len(differences) == 100 and 7 not in differences
   # With keys that are only mixed, one of these would be the seed in each round.
   layers = [np.array(starts, object)]
   for _ in range(3):

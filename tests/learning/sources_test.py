@@ -26,6 +26,7 @@ from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.learning import local_order
 from tff_dp_aggregators.learning import schedules
 from tff_dp_aggregators.learning import sources
+from tff_dp_aggregators.learning.schedules import draws
 
 _NUM_ROUNDS = 6
 _LIMITS = strategies.Participation(_NUM_ROUNDS, min_separation=2)
@@ -58,7 +59,8 @@ def test_a_round_is_its_cohort_in_local_order():
   source = _source()
   for this_round in range(_NUM_ROUNDS):
     cohort = source.schedule.cohort(this_round)
-    keys = local_order.keys(5, this_round, cohort)
+    own = draws.keys_of_ids(sorted(_DATA), 5)
+    keys = local_order.keys(5, this_round, own[cohort])
     for client, key, dataset in zip(cohort, keys, source.round_data(this_round)):
       batches = list(dataset.as_numpy_iterator())
       labels = np.concatenate([batch['y'] for batch in batches])
@@ -163,6 +165,22 @@ def test_a_schedule_for_other_clients_is_refused():
     _source(_LIMITS)
   with pytest.raises(ValueError, match='batch_size must be at least 1'):
     _source(batch_size=0)
+
+
+def test_without_a_client_all_others_train_in_the_same_rounds_in_the_same_order():
+  sampling = schemas.PoissonSampling(_NUM_ROUNDS, 0.5, num_groups=2)
+  rounds = []
+  for removed in ('', '00', '07'):
+    data = {id_: examples for id_, examples in _DATA.items() if id_ != removed}
+    source = _source(schedules.Poisson(sampling, len(data), 1), data)
+    ids = source.clients.ids
+    for this_round in range(_NUM_ROUNDS):
+      names = [ids[client] for client in source.schedule.cohort(this_round)]
+      of_all = dict(zip(names, _content(source.round_data(this_round))))
+      rounds.append({name: of_all[name] for name in names if name not in ('00', '07')})
+  assert any(rounds)
+  for start in (_NUM_ROUNDS, 2 * _NUM_ROUNDS):
+    assert rounds[start : start + _NUM_ROUNDS] == rounds[:_NUM_ROUNDS]
 
 
 def test_drop_outs_send_no_data():

@@ -505,6 +505,35 @@ class _OneTooSoon(schedules.RandomEligible):
     return super().attempts(1 if round_num == 2 else round_num)
 
 
+def test_a_run_draws_by_ids_however_data_are_laid_out_and_goes_on_with_no_others(
+  tmp_path,
+):
+  sampling = schemas.PoissonSampling(training_runs.NUM_ROUNDS, 0.25)
+  mechanism = accounting.Mechanism('gaussian', sampling, noise_multiplier=2.0)
+  own = training_runs.clients()
+  other = {f'x{id_}': examples for id_, examples in own.items()}
+  laid_out = packed.lay_out(learning.Clients.of(own), str(tmp_path / 'data'))
+  weights = []
+  for run, clients, packed_simulation in (
+    ('packed', own, True),
+    ('laid out', laid_out, True),
+    ('process', own, False),
+    ('other', other, True),
+  ):
+    result = _train(
+      tmp_path / run,
+      clients=clients,
+      mechanism=mechanism,
+      packed_simulation=packed_simulation,
+    )
+    weights.append(result.weights.trainable[0])
+  np.testing.assert_array_equal(weights[0], weights[1])
+  np.testing.assert_allclose(weights[0], weights[2], rtol=1e-4)
+  assert not np.allclose(weights[0], weights[3], rtol=1e-2)
+  with pytest.raises(ValueError, match='clients'):
+    _train(tmp_path / 'packed', clients=other, mechanism=mechanism)
+
+
 def test_a_schedule_that_does_not_keep_its_schema_ends_the_run(tmp_path):
   schedule = _OneTooSoon(training_runs.PARTICIPATION, 12, 3, seed=1)
   with pytest.raises(ValueError, match='round 2 of _OneTooSoon: .* at least 3'):

@@ -6,7 +6,7 @@ are read when they are needed: nothing copies the population.
 
 import collections
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -34,7 +34,11 @@ class Clients:
   """
 
   def __init__(
-    self, ids: Sequence[Any], read: Callable[[Any], Any], input_spec: Any = None
+    self,
+    ids: Sequence[Any],
+    read: Callable[[Any], Any],
+    input_spec: Any = None,
+    draw_id: Optional[Callable[[Any], Any]] = None,
   ):
     """Initializes the clients; `of` does it for whatever they are kept in.
 
@@ -42,6 +46,7 @@ class Clients:
       ids: One for each client; all texts, or all whole numbers.
       read: A client's examples by its id, as for `of`.
       input_spec: As for `of`.
+      draw_id: As for `of`.
 
     Raises:
       TypeError: If ids are neither texts nor numbers.
@@ -49,6 +54,7 @@ class Clients:
     """
     self._ids = _sorted_ids(ids)
     self._read = read
+    self._draw_id = draw_id
     self._element_spec = None if input_spec is None else _without_batch(input_spec)
     self._spec_of = 'the model takes'
 
@@ -63,7 +69,9 @@ class Clients:
 
     Args:
       clients: A mapping of ids to examples; a `tff.simulation.datasets.ClientData`; or
-        an object with `ids`, and `examples(id)` or `[id]`.
+        an object with `ids`, and `examples(id)` or `[id]`. Where its ids are mere
+        places, which move when a client is removed, it has `draw_id(id)` as well: a
+        text or number that stays with the client, by which it is drawn.
       input_spec: A model's: structure of `tf.TensorSpec` whose first dimension is that
         of a batch. Examples that are tuples take the names that it has. `None` for
         whatever the first client has.
@@ -75,7 +83,7 @@ class Clients:
     if isinstance(clients, cls):
       if input_spec is None:
         return clients
-      return cls(clients._ids, clients._read, input_spec)
+      return cls(clients._ids, clients._read, input_spec, clients._draw_id)
     if isinstance(clients, tff.simulation.datasets.ClientData):
       read = clients.create_tf_dataset_for_client
       return cls(clients.client_ids, read, input_spec)
@@ -89,7 +97,14 @@ class Clients:
         'tff.simulation.datasets.ClientData, or an object with ids, and examples(id) '
         f'or [id]; got {type(clients).__name__}.'
       )
-    return cls(ids, read, input_spec)
+    return cls(ids, read, input_spec, getattr(clients, 'draw_id', None))
+
+  @property
+  def draw_ids(self) -> Sequence[Any]:
+    """By number, what clients are drawn by: their ids, if nothing else is said."""
+    if self._draw_id is None:
+      return self._ids
+    return [self._draw_id(id_) for id_ in self._ids]
 
   @property
   def ids(self) -> Sequence[Any]:

@@ -8,8 +8,9 @@ Workers are sent what orders the examples of a round, and the seed also draws co
 and, in simulations, noise. So each round begins with SHA-256 of seed and round, from
 which neither the seed nor another round follows; who guesses a seed can see that it
 fits. From there on the hash is the finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA
-2014), a bijection of 64 bits, applied once for each number that goes in: clients of a
-round have different keys.
+2014), a bijection of 64 bits: clients of a round have different keys. It is applied
+twice, with secret numbers of the round before each: applied once, what workers are sent
+would tell by how much the keys of two clients differ, in all rounds.
 """
 
 import hashlib
@@ -39,11 +40,11 @@ def keys(
     Keys for `permutation`, uint64 of shape [cohort], all different if the clients are.
   """
   hashed = f'tff_dp_aggregators {purpose} {int(seed)} {int(this_round)}'.encode()
-  start = int.from_bytes(hashlib.sha256(hashed).digest()[:8], 'little')
+  first, second = np.frombuffer(hashlib.sha256(hashed).digest()[:16], '<u8')
   clients = np.asarray(clients)
   if clients.dtype != np.uint64:
     clients = clients.astype(np.int64).astype(np.uint64)
-  return _mix(clients + np.uint64(start))
+  return _mix(_mix(clients + np.uint64(first)) ^ np.uint64(second))
 
 
 def permutation(key: int, num_examples: int, epoch: int = 0) -> np.ndarray:
@@ -60,7 +61,7 @@ def permutation(key: int, num_examples: int, epoch: int = 0) -> np.ndarray:
   Example:
     >>> key = keys(seed=1, this_round=0, clients=np.array([7]))[0]
     >>> permutation(key, 5).tolist(), permutation(key, 5, epoch=1).tolist()
-    ([1, 4, 3, 2, 0], [3, 1, 2, 0, 4])
+    ([4, 1, 2, 3, 0], [0, 4, 1, 2, 3])
   """
   position = np.arange(num_examples, dtype=np.uint64)
   position += np.uint64(epoch << EPOCH_BITS)

@@ -52,6 +52,11 @@ class Population:
     return None if self._clients is None else self._clients.ids
 
   @property
+  def draw_ids(self) -> Sequence[Any]:
+    """By number, what clients are drawn by."""
+    return self._packed.draw_ids if self._packed else self.clients.draw_ids
+
+  @property
   def first(self) -> str:
     """The client whose examples say what those of all are like, for messages."""
     return f'client {self.clients.ids[0]!r}' if self._clients else 'the packed data'
@@ -83,8 +88,8 @@ class Population:
   def checksum(self) -> str:
     """Tells populations apart: by who has which examples, all of which are read.
 
-    Of data that were laid out it is what was found then. Ids are not in it, but that
-    they decide the order of clients.
+    Of data that were laid out it is what was found then. What clients are drawn by is
+    in it, unless these are their numbers.
     """
     return self._packed.checksum if self._packed else data.checksum(self.clients)
 

@@ -20,6 +20,7 @@ from tff_dp_aggregators.learning import clients as clients_lib
 from tff_dp_aggregators.learning import local_order
 from tff_dp_aggregators.learning.schedules import base
 from tff_dp_aggregators.learning.schedules import checking
+from tff_dp_aggregators.learning.schedules import draws
 from tff_dp_aggregators.learning.schedules import dropouts
 
 # Sources that saved iterators may belong to; the newest is last.
@@ -92,7 +93,9 @@ class ClientSource(tff.program.FederatedDataSource):
         f'the schedule draws from num_clients={schedule.num_clients}, but there are '
         f'{len(self._clients)} clients; make it for as many.'
       )
-    self._schedule = schedule.for_clients(self._clients.ids)
+    ids = self._clients.draw_ids
+    self._schedule = schedule.for_clients(ids)
+    self._keys = draws.keys_of_ids(ids, self._seed)
     _LIVE[:] = [live for live in _LIVE if live() is not None]
     _LIVE.append(weakref.ref(self))
 
@@ -146,7 +149,7 @@ class ClientSource(tff.program.FederatedDataSource):
     """
     where = f'the cohort of round {round_num}'
     cohort = checking.check_cohort(where, cohort, len(self._clients))
-    keys = local_order.keys(self._seed, round_num, cohort)
+    keys = local_order.keys(self._seed, round_num, self._keys[cohort])
     return [self._dataset(*each) for each in zip(cohort, keys)]
 
   def _dataset(self, client: int, key: int) -> tf.data.Dataset:
@@ -166,7 +169,7 @@ class ClientSource(tff.program.FederatedDataSource):
   def identity(self) -> dict[str, Any]:
     """What a saved iterator has to find again; JSON-ready, with checksums."""
     ids = hashlib.sha256()
-    for id_ in self._clients.ids:
+    for id_ in self._clients.draw_ids:
       ids.update(f'{id_!r},'.encode())
     return {
       'clients': 'sha256:' + ids.hexdigest(),

@@ -308,8 +308,7 @@ def train(
       mechanism, len(population), clients_per_round, num_rounds, seed
     )
   _check_schedule(schedule, mechanism, population, clients_per_round, num_rounds)
-  if population.ids is not None:
-    schedule = schedule.for_clients(population.ids)
+  schedule = schedule.for_clients(population.draw_ids)
   _warn_of_large_delta(delta, mechanism, scale * len(population))
   local_training = packed.LocalTraining(
     models.functional(model, loss, population.element_spec, population.first),

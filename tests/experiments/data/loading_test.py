@@ -120,6 +120,24 @@ def test_clients_that_are_held_out_never_take_part(plain):
   assert tested == _values(expected)
 
 
+def test_without_a_client_all_others_are_drawn_by_what_they_were(tmp_path):
+  rows = [{'who': f'client {i}', 'age': float(i), 'bought': i % 2} for i in range(61)]
+  drawn = []
+  for removed in (None, 0, 30, 60):
+    some = [row for i, row in enumerate(rows) if i != removed]
+    path = own_data.write_csv(tmp_path / f'{removed}.csv', some)
+    found = own_data.load(
+      path, client_column='who', label_column='bought', test_clients=0.3
+    ).clients
+    drawn.append({found.name(number): found.draw_id(number) for number in found.ids})
+  everybody, *without = drawn
+  assert 20 < len(everybody) < 61 and len(set(everybody.values())) == len(everybody)
+  for removed, others in zip((0, 30, 60), without):
+    assert others == {
+      name: by for name, by in everybody.items() if name != f'client {removed}'
+    }
+
+
 def test_who_is_held_out_does_not_depend_on_what_they_have(plain, tmp_path):
   more = own_data.ROWS + [{**row, 'age': 1000} for row in own_data.ROWS[:5]]
   path = own_data.write_csv(tmp_path / 'more.csv', more)

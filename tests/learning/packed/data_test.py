@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from tests.learning.packed import populations
 from tff_dp_aggregators.learning import packed
+from tff_dp_aggregators.learning.packed import data as data_lib
 
 
 class _Mixed:
@@ -39,6 +40,20 @@ class _Mixed:
     if number == 2:
       examples.update(self._changes)
     return examples
+
+
+def test_what_clients_are_drawn_by_is_kept_and_in_the_checksum(tmp_path):
+  plain = packed.lay_out(_Mixed(), str(tmp_path / 'plain'))
+  assert plain.draw_ids == range(4)
+  found = {plain.checksum}
+  for name, ids in (('texts', ['a', 'bä', 'c', 'd']), ('others', ['a', 'b', 'c', 'd'])):
+    clients = _Mixed()
+    clients.draw_ids = ids
+    data = packed.lay_out(clients, str(tmp_path / name))
+    assert data.draw_ids == ids
+    found.add(data.checksum)
+    assert data_lib.checksum(clients) == data.checksum
+  assert len(found) == 3
 
 
 def test_examples_are_read_back(tmp_path):

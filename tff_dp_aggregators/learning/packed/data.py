@@ -7,6 +7,7 @@ numbers only.
 | file | content |
 |------|---------|
 | `index.json` | dtype and shape of each feature; written last, so its files are whole |
+| `ids.json` | what clients are drawn by; not there if these are their numbers |
 | `offsets.bin` | number of the first example of each client, and that of all; int64 |
 | `feature-<i>.bin` | the examples, in the machine's own byte order |
 """
@@ -16,15 +17,16 @@ import json
 import os
 import shutil
 import tempfile
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Optional, Protocol
 
 import numpy as np
 import tensorflow as tf
 
 from tff_dp_aggregators.base import new_files
 
-_INDEX, _OFFSETS = 'index.json', 'offsets.bin'
-_FORMAT = 1
+_INDEX, _OFFSETS, _IDS = 'index.json', 'offsets.bin', 'ids.json'
+_FORMAT = 2
 _BUFFER = 2**22
 
 
@@ -101,6 +103,16 @@ class PackedData:
 
   def __len__(self) -> int:
     return len(self._offsets) - 1
+
+  @property
+  def draw_ids(self) -> Sequence[Any]:
+    """By number, what clients are drawn by."""
+    path = os.path.join(self.directory, _IDS)
+    if not os.path.exists(path):
+      return range(len(self))
+    with open(path) as file:
+      ids: list[str] = json.load(file)
+      return ids
 
   @property
   def checksum(self) -> str:
@@ -229,7 +241,7 @@ def checksum(clients: Population) -> str:
     flat = _features(clients, number)
     offsets[number + 1] = offsets[number] + _check_alike(number, flat, first)
     digests.add(flat)
-  return digests.checksum(offsets)
+  return digests.checksum(offsets, _ids(clients))
 
 
 def _write(clients: Population, directory: str) -> None:
@@ -257,13 +269,25 @@ def _write(clients: Population, directory: str) -> None:
     for file in files:
       file.close()
   offsets.tofile(os.path.join(directory, _OFFSETS))
+  ids = _ids(clients)
+  if ids is not None:
+    with open(os.path.join(directory, _IDS), 'w') as ids_file:
+      json.dump(ids, ids_file)
   index = {
     'format': _FORMAT,
     'features': digests.described,
-    'checksum': digests.checksum(offsets),
+    'checksum': digests.checksum(offsets, ids),
   }
   with open(os.path.join(directory, _INDEX), 'w') as index_file:
     json.dump(index, index_file)
+
+
+def _ids(clients: Population) -> Optional[list[str]]:
+  """What clients are drawn by, as texts; `None` if these are their numbers."""
+  ids = getattr(clients, 'draw_ids', None)
+  if ids is None or ids == range(len(clients)):
+    return None
+  return [str(each) for each in ids]
 
 
 def _features(clients: Population, number: int) -> list[np.ndarray]:
@@ -287,9 +311,11 @@ class _Digests:
     for feature, digest in zip(flat, self._digests):
       digest.update(np.ascontiguousarray(feature).data)
 
-  def checksum(self, offsets: np.ndarray) -> str:
-    """Of all, with whose each example is."""
+  def checksum(self, offsets: np.ndarray, ids: Optional[list[str]]) -> str:
+    """Of all, with whose each example is, and what these are drawn by."""
     whole = hashlib.sha256(json.dumps(self.described).encode() + offsets.tobytes())
+    if ids is not None:
+      whole.update(json.dumps(ids).encode())
     for digest in self._digests:
       whole.update(digest.digest())
     return f'sha256:{whole.hexdigest()}'

@@ -4,6 +4,7 @@ Both have the same rounds and the same states; a checkpoint of one is one of the
 """
 
 import abc
+from collections.abc import Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -13,6 +14,7 @@ from tff_dp_aggregators.learning import local_order
 from tff_dp_aggregators.learning import packed
 from tff_dp_aggregators.learning import sources
 from tff_dp_aggregators.learning.packed import spread
+from tff_dp_aggregators.learning.schedules import draws
 
 S = TypeVar('S')
 
@@ -59,15 +61,17 @@ class Engine(abc.ABC, Generic[S]):
 class PackedEngine(Engine[packed.HeldState]):
   """Many clients in one computation."""
 
-  def __init__(self, simulation: packed.PackedFedAvg, seed: int):
+  def __init__(self, simulation: packed.PackedFedAvg, seed: int, ids: Sequence[Any]):
     """Initializes the engine.
 
     Args:
       simulation: What trains.
       seed: Of the order of clients' examples.
+      ids: By number, what clients are drawn by.
     """
     self._simulation = simulation
     self._seed = seed
+    self._keys = draws.keys_of_ids(ids, seed)
 
   def initialize(self) -> packed.HeldState:
     """A state that the simulation holds."""
@@ -77,7 +81,8 @@ class PackedEngine(Engine[packed.HeldState]):
     self, state: packed.HeldState, this_round: Round
   ) -> tuple[packed.HeldState, Any]:
     """Trains the clients of a round in packs."""
-    keys = local_order.keys(self._seed, this_round.number, this_round.clients)
+    of_clients = self._keys[this_round.clients]
+    keys = local_order.keys(self._seed, this_round.number, of_clients)
     return self._simulation.next(state, this_round.clients, keys)
 
   def release(
@@ -96,14 +101,15 @@ class PackedEngine(Engine[packed.HeldState]):
 class SpreadEngine(PackedEngine):
   """Many clients in one computation, of which workers make several at once."""
 
-  def __init__(self, simulation: spread.SpreadFedAvg, seed: int):
+  def __init__(self, simulation: spread.SpreadFedAvg, seed: int, ids: Sequence[Any]):
     """Initializes the engine.
 
     Args:
       simulation: What trains.
       seed: Of the order of clients' examples.
+      ids: By number, what clients are drawn by.
     """
-    super().__init__(simulation, seed)
+    super().__init__(simulation, seed, ids)
     self._spread = simulation
 
   def notes(self) -> tuple[str, ...]:

@@ -48,7 +48,7 @@ class BMinSep(allocation.AllocationSchedule):
     >>> schedule.clients_per_round
     2.0
     >>> [schedule.cohort(round_num).tolist() for round_num in range(4)]
-    [[6], [2, 7], [1, 4], [3, 6]]
+    [[0, 1, 2], [3, 5, 7], [4], [0, 1, 2, 6]]
   """
 
   kind: ClassVar[str] = 'b_min_sep'

@@ -41,7 +41,7 @@ class BallsInBins(allocation.AllocationSchedule):
     >>> schedule.clients_per_round
     2.5
     >>> [schedule.cohort(round_num).tolist() for round_num in range(4)]
-    [[2, 4], [0, 1, 3], [2, 4], [0, 1, 3]]
+    [[1, 2, 3, 4], [0], [1, 2, 3, 4], [0]]
   """
 
   kind: ClassVar[str] = 'balls_in_bins'

@@ -102,13 +102,13 @@ class Schedule(abc.ABC):
     bound = object.__new__(type(self))
     for field in dataclasses.fields(self):  # type: ignore[arg-type]
       bound.__dict__[field.name] = getattr(self, field.name)
-    bound.__dict__['keys'] = draws.keys_of_ids(ids)
+    bound.__dict__['keys'] = draws.keys_of_ids(ids, getattr(self, 'seed', 0))
     return bound
 
   @functools.cached_property
   def keys(self) -> np.ndarray:
     """What tells clients apart in draws, by number: uint64 of shape [num_clients]."""
-    return draws.keys_of_ids(range(self.num_clients))
+    return draws.keys_of_ids(range(self.num_clients), getattr(self, 'seed', 0))
 
   @property
   def num_rounds(self) -> int:

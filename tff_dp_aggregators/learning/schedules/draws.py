@@ -2,8 +2,8 @@
 
 Where the guarantee rests on sampling, everything that is drawn for a client is a hash
 of the seed, the sampling with all its numbers, a purpose and the client's key. The key
-is a hash of the client's id. So a client that comes or goes changes nobody else's
-draws, and samplings with other numbers have draws of their own.
+is a hash of the client's id, keyed by the seed. So a client that comes or goes changes
+nobody else's draws, and samplings with other numbers have draws of their own.
 """
 
 import hashlib
@@ -17,23 +17,29 @@ from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.learning import local_order
 
 
-def keys_of_ids(ids: Sequence[Any]) -> np.ndarray:
-  """Keys of clients, by their ids alone: uint64 of shape [clients].
+def keys_of_ids(ids: Sequence[Any], seed: int) -> np.ndarray:
+  """Keys of clients, by the seed and their own ids alone: uint64 of shape [clients].
+
+  Whoever does not know the seed finds no other id with the key of a client, which would
+  be drawn whenever that is.
 
   Args:
     ids: Texts or numbers.
+    seed: As secret as the draws.
 
   Example:
-    >>> keys_of_ids(['a', 'b', 'c'])[[0, 2]].tolist() == keys_of_ids(
-    ...   ['a', 'c']
+    >>> keys_of_ids(['a', 'b', 'c'], seed=1)[[0, 2]].tolist() == keys_of_ids(
+    ...   ['a', 'c'], seed=1
     ... ).tolist()
     True
   """
-  digests = [
-    hashlib.blake2b(str(each).encode('utf-8', 'surrogatepass'), digest_size=8).digest()
-    for each in ids
-  ]
-  return np.frombuffer(b''.join(digests), '<u8').astype(np.uint64)
+  secret = hashlib.sha256(f'tff_dp_aggregators ids {int(seed)}'.encode()).digest()
+  keyed, digests = hashlib.blake2b(key=secret, digest_size=8), bytearray()
+  for each in ids:
+    of_id = keyed.copy()
+    of_id.update(str(each).encode('utf-8', 'surrogatepass'))
+    digests += of_id.digest()
+  return np.frombuffer(digests, '<u8').astype(np.uint64)
 
 
 def hashed(

@@ -35,7 +35,7 @@ class Dropouts:
   Example:
     >>> drop = Dropouts(rate=0.25, seed=1)
     >>> drop.reporting(0, 0, np.arange(8)).tolist()
-    [0, 1, 2, 4, 5, 6, 7]
+    [0, 3, 4, 5, 6, 7]
   """
 
   rate: float

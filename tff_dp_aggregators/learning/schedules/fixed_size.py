@@ -34,7 +34,7 @@ class FixedSize(base.Schedule):
   Example:
     >>> sampling = schemas.FixedSizeSampling(num_rounds=3, population=10, cohort=2)
     >>> FixedSize(sampling, seed=1).cohort(2).tolist()
-    [4, 5]
+    [3, 7]
   """
 
   kind: ClassVar[str] = 'fixed_size'

@@ -47,7 +47,7 @@ class Poisson(base.Schedule):
     >>> schedule.clients_per_round
     2.0
     >>> [sorted(schedule.cohort(round_num).tolist()) for round_num in range(3)]
-    [[6, 9, 13, 17], [14], [3, 7, 11]]
+    [[5, 7], [15], [1, 2, 5, 7, 9]]
   """
 
   kind: ClassVar[str] = 'poisson'

@@ -39,7 +39,7 @@ class RandomAllocation(allocation.AllocationSchedule):
     >>> schedule.clients_per_round
     2.5
     >>> [schedule.cohort(round_num).tolist() for round_num in range(4)]
-    [[1, 2], [0, 4], [1, 2, 3, 4], [0, 3]]
+    [[0, 1, 2, 3], [2, 4], [1, 3, 4], [0]]
   """
 
   kind: ClassVar[str] = 'random_allocation'

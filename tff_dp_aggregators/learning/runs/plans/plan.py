@@ -389,6 +389,7 @@ class Plan:
           round_seconds=round_seconds,
         ),
         self.seed,
+        self.clients.draw_ids,
       )
     if self.packed:
       simulation = packed.PackedFedAvg(
@@ -397,7 +398,7 @@ class Plan:
         self.clients.laid_out(data_directory),
         server_optimizer=self.server_optimizer,
       )
-      return engines.PackedEngine(simulation, self.seed)
+      return engines.PackedEngine(simulation, self.seed, self.clients.draw_ids)
     process = fed_avg.build_dp_fed_avg(
       self.training.model,
       aggregator,
