@@ -274,3 +274,13 @@ def test_an_accountant_that_does_not_read_the_event_says_so(schema):
     mechanism.Mechanism.for_target(
       'gaussian', schema, 6.0, 1e-4, accountant='monte_carlo'
     )
+
+
+def test_the_most_rounds_are_not_looked_for_by_outcomes():
+  # A number took minutes to try, and the search never ended.
+  def event(num_rounds):
+    sampling = schemas.BMinSepSampling(num_rounds, 0.01, min_separation=50)
+    return mechanism.Mechanism('gaussian', sampling, 1.2).event
+
+  with pytest.raises(ValueError, match='accountant=pld, whose bound is quick'):
+    calibration.largest(event, 8.0, 1e-6, at_most=10**6, relation=BOTH)

@@ -151,7 +151,8 @@ def largest(
     A number that keeps the target; one more does not, or is more than `at_most`.
 
   Raises:
-    ValueError: If a target is out of range, or 1 is too many already.
+    ValueError: If a target is out of range, 1 is too many already, or the accountant
+      draws outcomes, which takes minutes for each number that is tried.
 
   Example:
     >>> def rounds(number):
@@ -163,6 +164,13 @@ def largest(
   """
   target_epsilon = _check_target(target_epsilon, target_delta)
   spent = _Spent(make_event, target_delta, accountant, relation)
+  asked = spent.accountant_for(1)
+  if asked.most_asked is not None:
+    raise ValueError(
+      f'accountant={asked.name} draws outcomes for each number that is tried, which '
+      'takes minutes, so the largest number is not looked for. Give the number; or '
+      'accountant=pld, whose bound is quick and may be far larger.'
+    )
   if spent(1) > target_epsilon:
     raise ValueError(
       f'even one spends epsilon = {rounding.up(spent(1), 6)} at delta = '

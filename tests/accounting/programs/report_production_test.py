@@ -396,3 +396,13 @@ def test_a_log_longer_than_its_strategy_is_refused(tmp_path):
   flags += ('--noise_multiplier=6', '--target_delta=1e-8', f'--round_log={log}')
   result = reporting.execute(*flags)
   assert result.returncode == 2 and '60 rounds' in result.stderr
+
+
+def test_a_missed_target_names_flags_that_help(tmp_path):
+  log = _log_of_clients(tmp_path / 'rounds.csv', 60)
+  arguments = ('--noise_multiplier=6', '--target_delta=1e-8', '--target_epsilon=0.1')
+  missed = reporting.execute('--mechanism=gaussian', *arguments, f'--round_log={log}')
+  assert missed.returncode == 1
+  assert 'Leave out --noise_multiplier to have it found' in missed.stderr
+  planned = reporting.execute('--mechanism=gaussian', *arguments, '--num_rounds=60')
+  assert 'Leave out --noise_multiplier or --num_rounds' in planned.stderr

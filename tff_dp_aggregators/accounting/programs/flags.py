@@ -370,7 +370,8 @@ def planned(
   warn_of_large_delta(values)
   plan = inputs_lib.Inputs(mechanism, delta, target, found, values.accountant)
   if target is not None and found is None:
-    _check_target(plan)
+    may_have_fewer = limits is None and values.strategy_file is None
+    _check_target(plan, may_have_fewer)
   return plan
 
 
@@ -712,6 +713,13 @@ def _max_rounds(values: flags.FlagValues) -> mechanism_lib.Mechanism:
   def schema(num_rounds: int) -> schemas.Schema:
     return schema_from(values, num_rounds)
 
+  try:
+    schema(1)
+  except ValueError as e:
+    raise ValueError(
+      f'--num_rounds is missing, and is looked for from one round on: {e}'
+    ) from e
+
   def is_slow(num_rounds: int) -> bool:
     seconds, builds = _seconds(values, schema(num_rounds)), 1
     if not _is_free(values, schema(num_rounds)):
@@ -806,7 +814,7 @@ def _of_kind(
   return given
 
 
-def _check_target(plan: inputs_lib.Inputs) -> None:
+def _check_target(plan: inputs_lib.Inputs, may_have_fewer_rounds: bool) -> None:
   spent = plan.epsilon_planned
   assert plan.target_epsilon is not None
   if spent <= plan.target_epsilon:
@@ -816,7 +824,9 @@ def _check_target(plan: inputs_lib.Inputs) -> None:
   else:
     alone = cast(mechanism_lib.Mechanism, plan.mechanism)
     noise = f'noise multiplier {alone.noise_multiplier:g}'
-    found = '--noise_multiplier or --num_rounds'
+    found = '--noise_multiplier'
+    if may_have_fewer_rounds:
+      found += ' or --num_rounds'
   raise program.CheckFailed(
     f'{noise} spends epsilon = {rounding.up(spent)} at delta = {plan.delta:g}, more '
     f'than --target_epsilon={plan.target_epsilon!r}. Leave out {found} to have it '
