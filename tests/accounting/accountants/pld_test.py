@@ -478,16 +478,53 @@ def test_calibration_and_rounds_where_losses_are_rare():
 
 @pytest.mark.parametrize('relation', [ADD_OR_REMOVE, REPLACE_ONE])
 def test_rare_losses_of_samples_of_fixed_size(relation):
-  def epsilon(num_rounds):
-    sampled = WithoutReplacement(10**7, 100, Gaussian(1.0))
-    return accountants.epsilon(Repeated(sampled, num_rounds), 1e-9, 'pld', relation)
-
-  # A sample of fixed size changes by two clip norms: half the noise.
   rounds = [100, 600, 800, 3000]
-  found = [epsilon(each) for each in rounds]
+  found = []
+  for each in rounds:
+    event = Repeated(WithoutReplacement(10**7, 100, Gaussian(0.5)), each)
+    found.append(accountants.epsilon(event, 1e-9, 'pld', relation))
   assert found == sorted(found)
   for each, value in zip(rounds, found):
-    assert value <= _peer(1e-5, 0.5, each, 1e-9) * 1.001
+    case = (1e-5, 0.5, each, 1e-9)
+    assert value >= _peer(*case, pessimistic=False)
+    # Where one is replaced, the pair is of both sides, and not the peer's.
+    if relation is ADD_OR_REMOVE:
+      assert value <= _peer(*case) * 1.001
+
+
+def test_rare_losses_of_mixtures_and_of_laplace_noise():
+  def peer(make, noise, q, num_rounds, pessimistic):
+    one = make(
+      noise,
+      sampling_prob=q,
+      pessimistic_estimate=pessimistic,
+      use_connect_dots=pessimistic,
+    )
+    return one.self_compose(num_rounds)
+
+  gaussian = privacy_loss_distribution.from_gaussian_mechanism
+  laplace = privacy_loss_distribution.from_laplace_mechanism
+  cases = {
+    'mixture': [(gaussian, Gaussian, 0.5, 1e-5), (gaussian, Gaussian, 1.0, 1e-4)],
+    'Laplace': [(laplace, Laplace, 0.5, 1e-4)],
+  }
+  for name, parts in cases.items():
+    found = []
+    for num_rounds in (100, 600, 800):
+      composed = dp_accounting.ComposedDpEvent(
+        [Repeated(Poisson(q, of(s)), num_rounds) for _, of, s, q in parts]
+      )
+      found.append(accountants.epsilon(composed, 1e-9, 'pld', ADD_OR_REMOVE))
+      bounds = {}
+      for pessimistic in (True, False):
+        first, *others = (
+          peer(make, s, q, num_rounds, pessimistic) for make, _, s, q in parts
+        )
+        for other in others:
+          first = first.compose(other)
+        bounds[pessimistic] = first.get_epsilon_for_delta(1e-9)
+      assert bounds[False] <= found[-1] <= bounds[True] * 1.001, (name, num_rounds)
+    assert found == sorted(found), name
 
 
 def test_a_quintillion_rounds_are_answered_within_memory():

@@ -497,11 +497,13 @@ class Composition:
       moment = float(special.logsumexp(logs))
       weights = np.exp(logs - moment)
       heaviest = int(np.argmax(weights))
-      weights[heaviest] = 0.0
+      heavy, weights[heaviest] = float(weights[heaviest]), 0.0
       rest = min(float(np.sum(weights)), 1.0)
+      if rest > 0.5:  # Then its own weight has the smaller error.
+        rest = 1.0 - heavy
       tilted = np.zeros(size)
       np.add.at(tilted, (np.arange(len(weights)) - heaviest) % size, weights)
-      less_one = scipy.fft.rfft(tilted) - rest
+      less_one = scipy.fft.rfft(tilted) - rest  # The cell, and the rest, are 1.
       logarithm = _log1p(less_one)
       wrong = fft_error * rest + _STEP_ERROR * np.abs(less_one)
       # |(g + e)^n - g^n| is at most n |e| (|g| + |e|)^(n - 1).
@@ -527,7 +529,7 @@ class Composition:
     error += fft_error * math.sqrt(float(np.sum(sums * sums)))
     sums[0] += atom
     places = np.arange(first, first + size)
-    sums = np.maximum(sums[(places - shift) % size], 0.0)
+    sums = np.maximum(sums[(places - shift % size) % size], 0.0)
     # Back from the tilt; what is too far below to be told is far above a delta of 1.
     logs = log_moment - tilt * interval * places
     weights = np.exp(np.minimum(logs, 600.0))
