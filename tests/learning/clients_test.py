@@ -220,3 +220,17 @@ def test_numbers_that_are_no_clients_are_refused():
     clients.examples(3)
   with pytest.raises(ValueError, match='number must be at least 0, got -1'):
     clients.examples(-1)
+
+
+def test_two_clients_that_would_be_drawn_together_are_refused():
+  class Places:
+    ids = (0, 1, 2)
+
+    def examples(self, number):
+      return np.full([2, 1], number, np.float32)
+
+    def draw_id(self, number):
+      return ('a', 'b', 'a')[number]
+
+  with pytest.raises(ValueError, match="draw_id gives 'a' for two clients"):
+    _ = learning.Clients.of(Places()).draw_ids

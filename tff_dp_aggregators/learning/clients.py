@@ -101,10 +101,21 @@ class Clients:
 
   @property
   def draw_ids(self) -> Sequence[Any]:
-    """By number, what clients are drawn by: their ids, if nothing else is said."""
+    """By number, what clients are drawn by: their ids, if nothing else is said.
+
+    Raises:
+      ValueError: If two clients have the same: they would be drawn together.
+    """
     if self._draw_id is None:
       return self._ids
-    return [self._draw_id(id_) for id_ in self._ids]
+    found = [self._draw_id(id_) for id_ in self._ids]
+    if len(set(found)) < len(found):
+      twice = collections.Counter(found).most_common(1)[0][0]
+      raise ValueError(
+        f'draw_id gives {twice!r} for two clients, which would be drawn together; give '
+        'each client one of its own.'
+      )
+    return found
 
   @property
   def ids(self) -> Sequence[Any]:
