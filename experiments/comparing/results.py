@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Optional, cast
 
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
+from tff_dp_aggregators.accounting.reports import curves
 from tff_dp_aggregators.learning.runs import metrics_file
 from tff_dp_aggregators.learning.runs import run_directory
 
@@ -121,13 +122,12 @@ def _noise_multiplier(privacy: privacy_options.Privacy) -> Optional[float]:
 
 def _rmse(privacy: privacy_options.Privacy) -> Optional[float]:
   """That of a run's noise on sums over rounds, in clip norms."""
-  noise = _noise_multiplier(privacy)
-  if noise is None:
+  if privacy.mechanism is None or privacy.mechanism.parts:
     return None
   mechanism = cast(mechanism_lib.Mechanism, privacy.mechanism)
   error = mechanism.strategy.per_query_error()
-  values = mechanism.values_noise_multiplier / mechanism.noise_multiplier
-  return noise * values * math.sqrt(float(error.mean()))
+  noise = curves.error_multiplier(mechanism) / privacy.simulated_cohort_scale
+  return noise * math.sqrt(float(error.mean()))
 
 
 def _is_finished(cell: cells_lib.Cell, rounds: int) -> bool:

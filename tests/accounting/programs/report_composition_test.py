@@ -24,7 +24,6 @@ from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.records import ledger
-from tff_dp_aggregators.accounting.records import seed_tags
 from tff_dp_aggregators.accounting.reports import sources
 
 
@@ -210,7 +209,7 @@ def test_runs_that_drew_the_same_clients_do_not_compose(tmp_path):
 
   # Also where another cycle, say, made cohorts of other sizes, which are not told.
   one, same, other = (
-    write(name, sampling_tag=seed_tags.tag_of_seed('sampling', seed))
+    write(name, sampling_tag=ledger.tag_of_seed('sampling', seed))
     for name, seed in (('a', 1), ('b', 1), ('c', 2))
   )
   file, again, another, unknown = (

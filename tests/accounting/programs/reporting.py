@@ -12,7 +12,6 @@ from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting.programs import report as report_program
 from tff_dp_aggregators.accounting.records import ledger
-from tff_dp_aggregators.accounting.records import seed_tags
 from tff_dp_aggregators.accounting.reports import inputs
 
 TREE_OF_20 = accounting.Mechanism('tree', strategies.Participation(20, 5), 4.0)
@@ -38,7 +37,7 @@ def seeded(seed):
     return {}
   return {
     'noise_source': ledger.SEED,
-    'noise_key_tag': seed_tags.tag_of_seed('n', seed),
+    'noise_key_tag': ledger.tag_of_seed('n', seed),
   }
 
 

@@ -158,6 +158,16 @@ def _replayed(schema):
   return {'schedule': 'replay', 'sha256': '0', 'stated': schema and {'schema': schema}}
 
 
+def _check_schedule(folder, mechanism, schedule, is_one):
+  """Whether a run with this schedule is reported, or refused as another's."""
+  run_dir = _run_dir(folder, mechanism, schedule)
+  if is_one:
+    assert sources.from_run_dir(run_dir).mechanism == mechanism
+    return
+  with pytest.raises(ValueError, match='its schedule keeps .*counts on'):
+    sources.from_run_dir(run_dir)
+
+
 @pytest.mark.parametrize(
   'mechanism', [B_MIN_SEP, POISSON], ids=['b_min_sep', 'poisson']
 )
@@ -177,12 +187,7 @@ def test_a_schedule_of_a_sampled_run_draws_by_the_sampling(mechanism, tmp_path):
   ):
     folder = tmp_path / str(number)
     folder.mkdir()
-    run_dir = _run_dir(folder, mechanism, schedule)
-    if is_one:
-      assert sources.from_run_dir(run_dir).mechanism == mechanism
-      continue
-    with pytest.raises(ValueError, match='its schedule keeps .*counts on'):
-      sources.from_run_dir(run_dir)
+    _check_schedule(folder, mechanism, schedule, is_one)
 
 
 def test_a_schedule_keeps_the_limits_and_the_denominator_that_are_accounted_for(
@@ -204,12 +209,7 @@ def test_a_schedule_keeps_the_limits_and_the_denominator_that_are_accounted_for(
   ):
     folder = tmp_path / str(number)
     folder.mkdir()
-    run_dir = _run_dir(folder, mechanism, schedule)
-    if is_one:
-      assert sources.from_run_dir(run_dir).mechanism == mechanism
-      continue
-    with pytest.raises(ValueError, match='its schedule keeps .*counts on'):
-      sources.from_run_dir(run_dir)
+    _check_schedule(folder, mechanism, schedule, is_one)
   folder = tmp_path / 'denominator'
   folder.mkdir()
   schedule = {'schedule': 'x', 'participation': limits, 'clients_per_round': 9}

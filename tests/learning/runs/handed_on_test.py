@@ -27,7 +27,6 @@ from tff_dp_aggregators import learning
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.records import ledger
-from tff_dp_aggregators.accounting.records import seed_tags
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import verification
 from tff_dp_aggregators.base import rounding
@@ -179,7 +178,7 @@ def test_no_file_tells_how_many_were_drawn(seeded, name):
 
 def test_trying_a_seed_by_its_tag_takes_memory_and_time():
   # The parameters of scrypt are what decides; 64 MiB each.
-  assert seed_tags.tag_of_seed('noise', 7) == 'scrypt:' + (
+  assert ledger.tag_of_seed('noise', 7) == 'scrypt:' + (
     hashlib.scrypt(
       b'7',
       salt=b'tff_dp_aggregators seed of noise',

@@ -17,7 +17,6 @@ from tff_dp_aggregators.accounting.records import ledger_line
 from tff_dp_aggregators.accounting.records import ledger_rules
 from tff_dp_aggregators.accounting.records import log_participation
 from tff_dp_aggregators.accounting.records import round_log
-from tff_dp_aggregators.accounting.records import seed_tags
 from tff_dp_aggregators.accounting.records import strict_json
 from tff_dp_aggregators.accounting.records import times
 
@@ -31,7 +30,6 @@ __all__ = [
   'ledger_rules',
   'log_participation',
   'round_log',
-  'seed_tags',
   'strict_json',
   'times',
 ]

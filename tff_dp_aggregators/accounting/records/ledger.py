@@ -3,7 +3,7 @@
 A line says what ran (the round's privacy event), on how many clients, with which clip
 norm, noise and strategy, what was released (its checksum), and what had been spent by
 then. It never holds a seed, nor noise that was not released; of a seed, a tag that is
-slow to try (`seed_tags`). Of cohorts that were drawn in secret it need not have the
+slow to try (`tag_of_seed`). Of cohorts that were drawn in secret it need not have the
 sizes, which are of who was drawn. Attempts at a round that
 were aborted have lines of their own (`aborted_attempt`), which spend nothing.
 
@@ -87,6 +87,7 @@ from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.base import new_files
 
 SECRET, SEED, FILE = ledger_entry.SECRET, ledger_entry.SEED, ledger_entry.FILE
+GUESSABLE, tag_of_seed = ledger_entry.GUESSABLE, ledger_entry.tag_of_seed
 _logger = logging.getLogger(__name__)
 # Fields of a line that need not be stated.
 _NOT_STATED = {
@@ -256,7 +257,7 @@ class LedgerWriter:
       result_checksum: `checksum_of` what the round releases; without it the round
         cannot be repeated.
       noise_generator: What drew the noise, such as 'chacha20' or 'philox'.
-      noise_key_tag: Measurement of this name, or `seed_tags.tag_of_seed` of a seed: by
+      noise_key_tag: Measurement of this name, or `tag_of_seed` of a seed: by
         it, runs are found that share noise.
       parts: Name, clip norm and noise multiplier of each part of a joint mechanism;
         `None` of another mechanism.
@@ -266,7 +267,7 @@ class LedgerWriter:
         again may have others.
       noise_source: `SECRET` or `SEED`: whether anybody knows what the noise is from.
       sampling_source: `SECRET`, `SEED` or `FILE`: what clients are drawn by in secret.
-      sampling_tag: `seed_tags.tag_of_seed` of it: by that, runs are found with the
+      sampling_tag: `tag_of_seed` of it: by that, runs are found with the
         same draws.
       round: Round number; by default the one after the last line's. A run that
         resumes should give it: its state may be older than the ledger.

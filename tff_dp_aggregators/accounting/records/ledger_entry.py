@@ -5,6 +5,7 @@
 
 import dataclasses
 import datetime
+import functools
 import hashlib
 import math
 import re
@@ -24,6 +25,8 @@ _SHA256 = re.compile(r'[0-9a-f]{64}')
 SECRET, SEED, FILE = 'secret', 'seed', 'file'
 # What each field that names a source may be, besides not stated.
 SOURCES = {'noise_source': (SECRET, SEED), 'sampling_source': (SECRET, SEED, FILE)}
+# Seeds below it are taken to be guessed.
+GUESSABLE = 2**64
 _OF_SEEDS = 'philox'
 _OF_A_PART = {'name', 'clip_norm', 'noise_multiplier'}
 _OF_A_SITE = {'name', 'min_clients', 'server_noise_multiplier'}
@@ -57,13 +60,13 @@ class LedgerEntry:
     noise_generator: What drew the noise, such as 'chacha20' or 'philox'; `None` if not
       stated.
     noise_key_tag: What tells the key of the noise from others, and nothing else of it,
-      as the measurements have it, or `seed_tags.tag_of_seed` of a seed; `None` if not
+      as the measurements have it, or `tag_of_seed` of a seed; `None` if not
       stated.
     noise_source: Whether the key of the noise is 'secret', or follows from a 'seed'
       that somebody knows, which protects from nobody who does; `None` if not stated.
     sampling_source: Where clients are drawn in secret: whether from a 'seed' that can
       be guessed, from what is 'secret', or from a 'file'; `None` if not stated.
-    sampling_tag: `seed_tags.tag_of_seed` of the seed that clients were drawn by in
+    sampling_tag: `tag_of_seed` of the seed that clients were drawn by in
       secret; `None` if not stated.
     parts: Name, clip norm and noise multiplier of each part of a joint mechanism, which
       has none of all parts; `None` of another mechanism.
@@ -294,3 +297,32 @@ def check_time(text: Any) -> None:
     raise ValueError(
       f'time must be ISO 8601 in UTC, as in 2024-05-06T07:08:09+00:00; got {text!r}.'
     )
+
+
+@functools.cache
+def tag_of_seed(purpose: str, seed: int) -> str:
+  """What tells a seed from others: equal for equal ones, and slow to try.
+
+  Whoever guesses the seed can see by it that they are right, at 64 MiB and some tenths
+  of a second a guess; so it hides seeds of 128 bits, and small ones hardly.
+
+  Args:
+    purpose: What it is the seed of, 'noise' or 'sampling'.
+    seed: The seed.
+
+  Example:
+    >>> tag_of_seed('noise', 1) == tag_of_seed('noise', 1)
+    True
+    >>> tag_of_seed('noise', 1) == tag_of_seed('sampling', 1)
+    False
+  """
+  digest = hashlib.scrypt(
+    str(int(seed)).encode(),
+    salt=f'tff_dp_aggregators seed of {purpose}'.encode(),
+    n=2**16,
+    r=8,
+    p=1,
+    maxmem=2**27,
+    dklen=16,
+  )
+  return f'scrypt:{digest.hex()}'

@@ -8,6 +8,7 @@ import numpy as np
 
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.learning import local_order
+from tff_dp_aggregators.learning.schedules import draws
 
 # Attempts at one round, after which it is given up.
 MAX_ATTEMPTS = 100
@@ -67,8 +68,7 @@ class Dropouts:
     hashed = local_order.keys(
       self.seed, round_num, known, f'drop-outs of attempt {int(attempt)}'
     )
-    uniform = (hashed >> np.uint64(11)) * 2.0**-53  # In [0, 1).
-    return cohort[uniform >= self.rate]
+    return cohort[draws.uniform(hashed) >= self.rate]
 
 
 def check_seed(seed: int, name: str = 'seed') -> int:

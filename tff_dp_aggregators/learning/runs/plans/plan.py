@@ -20,7 +20,6 @@ from tff_dp_aggregators.accounting import noise_to_signal
 from tff_dp_aggregators.accounting import spent_by_round
 from tff_dp_aggregators.accounting import whole_model
 from tff_dp_aggregators.accounting.records import ledger
-from tff_dp_aggregators.accounting.records import seed_tags
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.base import machine
@@ -425,7 +424,7 @@ class Plan:
     """By which other runs with this seed are found; `None` of secret noise."""
     if self.noise_seed is None:
       return None
-    return seed_tags.tag_of_seed('noise', self.noise_seed)
+    return ledger.tag_of_seed('noise', self.noise_seed)
 
   @functools.cached_property
   def sources(self) -> dict[str, Optional[str]]:
@@ -438,8 +437,8 @@ class Plan:
       if seed is None:
         sampling = ledger.FILE
       else:
-        sampling = ledger.SEED if seed < seed_tags.GUESSABLE else ledger.SECRET
-        tag = seed_tags.tag_of_seed('sampling', seed)
+        sampling = ledger.SEED if seed < ledger.GUESSABLE else ledger.SECRET
+        tag = ledger.tag_of_seed('sampling', seed)
     return {'noise_source': noise, 'sampling_source': sampling, 'sampling_tag': tag}
 
   @property
