@@ -499,13 +499,13 @@ class Composition:
       heaviest = int(np.argmax(weights))
       heavy, weights[heaviest] = float(weights[heaviest]), 0.0
       rest = min(float(np.sum(weights)), 1.0)
-      if rest > 0.5:  # Then its own weight has the smaller error.
-        rest = 1.0 - heavy
       tilted = np.zeros(size)
       np.add.at(tilted, (np.arange(len(weights)) - heaviest) % size, weights)
       less_one = scipy.fft.rfft(tilted) - rest  # The cell, and the rest, are 1.
       logarithm = _log1p(less_one)
       wrong = fft_error * rest + _STEP_ERROR * np.abs(less_one)
+      if rest > 0.5:  # Else what both are off 1 is a relative error of the cell's.
+        wrong += abs(1.0 - heavy - rest)
       # |(g + e)^n - g^n| is at most n |e| (|g| + |e|)^(n - 1).
       modulus = np.exp(logarithm.real) + wrong
       log_transform += count * logarithm

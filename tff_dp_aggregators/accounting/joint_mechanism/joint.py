@@ -24,6 +24,8 @@ from tff_dp_aggregators.base import checks
 NAME = 'joint'
 # How far the sum of shares may be from 1.
 _ROUND_OFF = 1e-9
+# Round-off of noise multipliers that are composed one by one, relative.
+_COMPOSING = 1e-13
 
 
 @dataclasses.dataclass(frozen=True)
@@ -311,7 +313,8 @@ class JointMechanism(whole_model.Guaranteed):
       if not part.mechanism.is_one_gaussian
     }
     if len(spent) < len(self.parts):
-      so_far = float(self.noise_multipliers_so_far[rounds - 1])
+      # A ledger's rounds, composed one by one, come to this but for round-off.
+      so_far = float(self.noise_multipliers_so_far[rounds - 1]) * (1 - _COMPOSING)
       spent['gaussian parts'] = dp_accounting.GaussianDpEvent(so_far)
     return _together(spent)
 
