@@ -731,10 +731,12 @@ def _max_rounds(values: flags.FlagValues) -> mechanism_lib.Mechanism:
     most = min(2 * most, size.MAX_ROUNDS)
   found = _largest(values, schema, most)
   if found == most:
+    slow = ''
+    if most < size.MAX_ROUNDS:
+      slow = ', as strategies for more take long to find'
     raise ValueError(
       f'{most} rounds keep --target_epsilon={values.target_epsilon:g} and more may; '
-      'they are not looked for, as strategies for more take long to find or much '
-      'memory. Give --num_rounds.'
+      f'they are not looked for{slow}. Give --num_rounds.'
     )
   return _mechanism(values, schema(found), values.noise_multiplier)
 
