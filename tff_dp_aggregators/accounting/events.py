@@ -16,6 +16,7 @@ is at most as private as the mechanism.
 * A Gaussian in a place that is drawn for a client at random is an `AllocatedDpEvent`.
 * A run of whose rounds a client draws some is a `MixtureDpEvent`, if its noise is
   correlated.
+* A release of another system is an `EpsilonDeltaDpEvent`.
 
 This module does not interpret events beyond Gaussians; `accountants` does.
 """
@@ -76,6 +77,34 @@ class AllocatedDpEvent(dp_accounting.DpEvent):
       ValueError: Always.
     """
     raise ValueError(f'write it with accounting.events.to_json: {self}.')
+
+
+@dataclasses.dataclass(frozen=True)
+class EpsilonDeltaDpEvent(dp_accounting.DpEvent):
+  """Something of which it is only stated that it is (epsilon, delta)-DP.
+
+  Attributes:
+    epsilon: Finite and not negative.
+    delta: From 0 to below 1.
+
+  Raises:
+    TypeError: If one is no number.
+    ValueError: If one is out of range.
+
+  Example:
+    >>> EpsilonDeltaDpEvent(0.5, 1e-7).epsilon
+    0.5
+  """
+
+  epsilon: float
+  delta: float
+
+  def __post_init__(self) -> None:
+    for name, most in (('epsilon', math.inf), ('delta', 1.0)):
+      value = float(checks.check_number(name, getattr(self, name)))
+      if not 0 <= value < most:
+        raise ValueError(f'{name} must be from 0 to below {most:g}; got {value}.')
+      object.__setattr__(self, name, value)
 
 
 class MixtureDpEvent(dp_accounting.DpEvent):
@@ -269,7 +298,7 @@ def simplify(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
   """
   precision = 0.0
   others = []
-  for leaf, count in _leaves(event, 1):
+  for leaf, count in leaves(event):
     if isinstance(leaf, dp_accounting.NoOpDpEvent) or count == 0:
       continue
     if isinstance(leaf, dp_accounting.GaussianDpEvent):
@@ -295,17 +324,26 @@ def simplify(event: dp_accounting.DpEvent) -> dp_accounting.DpEvent:
   return others[0] if len(others) == 1 else dp_accounting.ComposedDpEvent(others)
 
 
-def _leaves(
-  event: dp_accounting.DpEvent, count: int
+def leaves(
+  event: dp_accounting.DpEvent, count: int = 1
 ) -> Iterator[tuple[dp_accounting.DpEvent, int]]:
+  """What an event is composed of, and how often.
+
+  Args:
+    event: Any event.
+    count: How often all of it is composed.
+
+  Raises:
+    ValueError: If a count of repetitions is not a whole number from 0.
+  """
   if isinstance(event, dp_accounting.ComposedDpEvent):
     for sub_event in event.events:
-      yield from _leaves(sub_event, count)
+      yield from leaves(sub_event, count)
   elif isinstance(event, dp_accounting.SelfComposedDpEvent):
     # A negative or cut-off count would take privacy loss away.
     if not (event.count >= 0 and event.count == int(event.count)):
       raise ValueError(f'the count of {event} is not a whole number from 0.')
-    yield from _leaves(event.event, count * int(event.count))
+    yield from leaves(event.event, count * int(event.count))
   else:
     yield event, count
 
@@ -382,6 +420,7 @@ _KINDS: dict[Any, _Kind] = {
       'event',
     ),
     (AllocatedDpEvent, 'num_places', 'num_steps', 'event'),
+    (EpsilonDeltaDpEvent, 'epsilon', 'delta'),
     (
       BallsInBinsDpEvent,
       'strategy_checksum',
@@ -409,7 +448,9 @@ _KINDS.update(
 # Fields that are an event.
 _NESTED = frozenset({'event', 'bound'})
 # Fields that are numbers and not counts; the events check their range.
-_NUMBERS = frozenset({'local_stddev', 'l1_sensitivity', 'l2_sensitivity'})
+_NUMBERS = frozenset(
+  {'local_stddev', 'l1_sensitivity', 'l2_sensitivity', 'epsilon', 'delta'}
+)
 
 
 def _field(name: str, value: Any) -> Any:

@@ -4,7 +4,9 @@ in the package describes all of it.
 
 import dataclasses
 import json
+import math
 
+import dp_accounting
 import pytest
 
 from tests import json_schema
@@ -16,6 +18,7 @@ from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import reports
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.records import ledger
+from tff_dp_aggregators.accounting.reports import inputs
 from tff_dp_aggregators.accounting.reports import schema as schema_lib
 from tff_dp_aggregators.accounting.reports import statement
 from tff_dp_aggregators.base import version
@@ -290,6 +293,67 @@ def test_a_composition_adds_up_what_its_parts_spend():
   assert together['epsilon'] == pytest.approx(
     accounting.accountants.gaussian.epsilon_of(mu * 3**0.5, 1e-6), rel=1e-9
   )
+
+
+def test_other_releases_are_added_at_what_their_deltas_leave():
+  part = statement.build(reports.Inputs(MECHANISM, 1e-6), with_curves=False)
+  release = inputs.OtherRelease('survey', 0.5, 2.5e-7)
+
+  def expected(num_runs):
+    event = dp_accounting.SelfComposedDpEvent(MECHANISM.event, num_runs)
+    return pytest.approx(accountants.epsilon(event, 7.5e-7) + 0.5, rel=1e-9)
+
+  for num_runs in (1, 2):
+    total = statement.compose([part] * num_runs, other_releases=[release])
+    assert total['guarantee']['epsilon'] == expected(num_runs)
+    # It is counted wherever the composition is a part of another.
+    again = statement.compose([total, part])
+    assert again['guarantee']['epsilon'] == expected(num_runs + 1)
+
+
+@pytest.mark.parametrize(
+  'releases, reason',
+  [
+    ([('survey', 0.5, 1e-6, None)], 'leaves nothing'),
+    ([('survey', 0.5, 6e-7, None), ('query', 0.5, 6e-7, None)], 'leaves nothing'),
+    ([('survey', 0.5, 0.0, None), ('survey', 0.2, 0.0, None)], 'a name of its own'),
+    ([('survey', 0.5, 0.0, 'neighbouring')], 'adjacency=neighbouring'),
+    ([('survey', math.inf, 0.0, None)], 'epsilon must be'),
+    ([('survey', math.nan, 0.0, None)], 'epsilon must be'),
+    ([('survey', 1.0, -1e-9, None)], 'delta must be'),
+  ],
+)
+def test_other_releases_that_do_not_compose_are_refused(releases, reason):
+  part = statement.build(reports.Inputs(MECHANISM, 1e-6), with_curves=False)
+  with pytest.raises(ValueError, match=reason):
+    statement.compose(
+      [part], other_releases=[inputs.OtherRelease(*each) for each in releases]
+    )
+
+
+def test_a_release_between_tables_that_have_a_client_says_nothing_of_replacing_it():
+  other = dataclasses.replace(MECHANISM, adjacency='replace_one')
+  part = statement.build(reports.Inputs(other, 1e-6), with_curves=False)
+  release = inputs.OtherRelease('survey', 0.5, 0.0, 'add_or_remove')
+  with pytest.raises(ValueError, match='with which replace_one goes'):
+    statement.compose([part], other_releases=[release])
+
+
+@pytest.mark.parametrize(
+  'text',
+  [
+    'survey',
+    'survey: epsilon=1',
+    'survey: epsilon=1, delta=none',
+    'survey: epsilon=1, epsilon=0.1, delta=0',
+    'survey: epsilon=1, delta=0, unit=row',
+    ': epsilon=1, delta=0',
+    'epsilon=1, delta=0',
+  ],
+)
+def test_what_does_not_state_a_release_is_refused(text):
+  with pytest.raises(ValueError, match='is not a name, a colon'):
+    inputs.OtherRelease.parse(text)
 
 
 def test_compositions_of_different_kinds_are_refused():

@@ -296,6 +296,12 @@ _OF_KINDS = {
     *('--mechanism=tree', '--num_rounds=12', '--rounds_between=3'),
     *('--max_participations=2', '--target_epsilon=3', '--target_delta=1e-6'),
   ),
+  'other_release': lambda folder: by_flags(
+    folder,
+    *('--mechanism=tree', '--num_rounds=12', '--rounds_between=3'),
+    *('--noise_multiplier=4', '--target_delta=1e-6'),
+    '--other_release=survey: epsilon=0.5, delta=1e-7, adjacency=add_or_remove',
+  ),
   'ledger_by_flags': _ledger_by_flags,
   'round_log': _round_log,
   'run_dir': lambda folder: by_flags(

@@ -28,6 +28,7 @@ from tff_dp_aggregators.accounting.accountants.registry import composed
 from tff_dp_aggregators.accounting.accountants.registry import delta
 from tff_dp_aggregators.accounting.accountants.registry import entry_of
 from tff_dp_aggregators.accounting.accountants.registry import epsilon
+from tff_dp_aggregators.accounting.accountants.registry import has_stated
 from tff_dp_aggregators.accounting.accountants.registry import instead
 from tff_dp_aggregators.accounting.accountants.registry import label
 from tff_dp_aggregators.accounting.accountants.registry import quick_bound
@@ -51,6 +52,7 @@ __all__ = [
   'epsilon',
   'gaussian',
   'gdp_mu',
+  'has_stated',
   'instead',
   'label',
   'parts',

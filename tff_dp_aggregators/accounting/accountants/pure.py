@@ -1,4 +1,4 @@
-"""Pure epsilon: what holds with delta 0, of Laplace noise.
+"""Pure epsilon: what holds with delta 0, of Laplace noise, or because it is stated.
 
 The accountants compose privacy losses and state epsilon at a positive delta, where it
 is smaller, and never more than here: a grid, or a Renyi divergence of finite order, may
@@ -14,6 +14,7 @@ from typing import Union
 import dp_accounting
 from dp_accounting import NeighboringRelation as Relation
 
+from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting.accountants import parts
 
 # What closed forms are rounded up by, relative: more than their round-off.
@@ -59,8 +60,9 @@ def pure_epsilon(
     relation: Neighbouring relation it is to be read under.
 
   Returns:
-    The sum over its uses of Laplace noise, rounded up in its last digits; infinite if
-    anything else is among them, for of Gaussian noise there is none.
+    The sum over its uses of Laplace noise and what is stated to be pure, rounded up in
+    its last digits; infinite if anything else is among them, for of Gaussian noise
+    there is none.
 
   Raises:
     dp_accounting.UnsupportedEventError: If a part is not valid under `relation`.
@@ -106,4 +108,6 @@ def _of(part: dp_accounting.DpEvent) -> Union[fractions.Fraction, float]:
   ):
     sampled = of_laplace(part.event.noise_multiplier, part.sampling_probability)
     return fractions.Fraction(sampled)
+  if isinstance(part, events.EpsilonDeltaDpEvent) and part.delta == 0:
+    return fractions.Fraction(part.epsilon)
   return math.inf

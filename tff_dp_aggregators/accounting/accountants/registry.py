@@ -45,6 +45,7 @@ from tff_dp_aggregators.accounting.accountants import parts
 from tff_dp_aggregators.accounting.accountants import pld
 from tff_dp_aggregators.accounting.accountants import prv
 from tff_dp_aggregators.accounting.accountants import rdp
+from tff_dp_aggregators.accounting.accountants import stated
 
 # At which Renyi DP is computed.
 RDP_ORDERS = rdp.ORDERS
@@ -115,7 +116,7 @@ class Entry:
 
   def can_read(self, event: dp_accounting.DpEvent, relation: Relation) -> bool:
     """Whether it says anything about an event under a neighbouring relation."""
-    return self.make(relation).supports(event)
+    return self.make(relation).supports(_split(event)[0])
 
 
 # The curve of a Gaussian itself.
@@ -258,6 +259,7 @@ def composed(
   """
   entry = entry_of(choose(event, accountant, relation))
   made = entry.make(relation)
+  event, beside = _split(event)
   for part, count in parts.parts(_as_read(entry, event, relation), relation):
     try:
       made.compose(part, count)
@@ -273,7 +275,34 @@ def composed(
         f'accountant={accountant} does not read this event; leave it out, or take '
         f'{" or ".join(others)}. {e}'
       ) from e
-  return made
+  if not beside:
+    return made
+  return stated.StatedAccountant(made).compose(dp_accounting.ComposedDpEvent(beside))
+
+
+def has_stated(event: dp_accounting.DpEvent) -> bool:
+  """Whether something of an event is only stated to be (epsilon, delta)-DP.
+
+  Args:
+    event: Any event.
+  """
+  kind = events.EpsilonDeltaDpEvent
+  return any(isinstance(each, kind) for each in parts.nested(event))
+
+
+def _split(
+  event: dp_accounting.DpEvent,
+) -> tuple[dp_accounting.DpEvent, list[dp_accounting.DpEvent]]:
+  """What accountants read, and what is only stated to be (epsilon, delta)-DP."""
+  if not has_stated(event):
+    return event, []
+  kind = events.EpsilonDeltaDpEvent
+  rest: list[dp_accounting.DpEvent] = []
+  beside: list[dp_accounting.DpEvent] = []
+  for leaf, count in events.leaves(event):
+    many = dp_accounting.SelfComposedDpEvent(leaf, count)
+    (beside if isinstance(leaf, kind) else rest).append(many)
+  return events.simplify(dp_accounting.ComposedDpEvent(rest)), beside
 
 
 def _as_read(

@@ -25,6 +25,11 @@ one comes in as a run directory, or as the JSON report that was made of it:
         --num_rounds=2000 --min_separation=314 --noise_multiplier=7 \
         --target_delta=1e-10
 
+What another system released of the same clients is composed with them as it is stated:
+
+    python -m tff_dp_aggregators.accounting.report --run_dir=runs/digits-banded \
+        --other_release='survey of March: epsilon=0.5, delta=1e-7'
+
 Where parts of a model have mechanisms of their own, --part is given for each, as to the
 run, for a plan or with a ledger:
 
@@ -84,6 +89,7 @@ _STATED = (
 )
 # Flags that say what to report, and can be given several times and together.
 _SOURCES = ('run_dir', 'report', 'ledger', 'round_log')
+OTHER_RELEASE = 'other_release'
 # Flags that name what is read.
 _FILE_FLAGS = (*_SOURCES, 'strategy_file')
 
@@ -120,6 +126,15 @@ def define(values: flags.FlagValues) -> None:
     '--num_rounds and --min_separation as they were planned. With --ledger, of the '
     'same run: check that both have the same rounds with as many clients, and that the '
     'limits in flags, which the run was planned for, were kept.',
+    flag_values=values,
+  )
+  flags.DEFINE_multi_string(
+    OTHER_RELEASE,
+    None,
+    'Repeated: what another system released of the same clients, and what is stated of '
+    "it, as in 'survey of March: epsilon=0.5, delta=1e-7'. It is added to what the "
+    'runs spent, and --target_delta is of all together. adjacency=add_or_remove, or '
+    'another one, may follow.',
     flag_values=values,
   )
   participation.define_log(values)
@@ -181,6 +196,7 @@ def _of_mechanism_flags() -> tuple[str, ...]:
     *participation.LOG_FLAGS,
     *_STATED,
     *nbafl_flags.NAMES,
+    OTHER_RELEASE,
   )
 
 
@@ -200,7 +216,15 @@ def build(values: flags.FlagValues) -> dict[str, Any]:
     list(_parts(values, with_curves=values.format in ('json', 'html'))),
     accountant=values.accountant,
     command=sources.command_of(_given(values, (*_of_mechanism_flags(), *_SOURCES))),
+    other_releases=[_release(text) for text in values[OTHER_RELEASE].value or ()],
   )
+
+
+def _release(text: str) -> inputs_lib.OtherRelease:
+  try:
+    return inputs_lib.OtherRelease.parse(text)
+  except ValueError as e:
+    raise ValueError(f'--{OTHER_RELEASE}={e}') from e
 
 
 def _nbafl(values: flags.FlagValues) -> dict[str, Any]:
@@ -219,10 +243,12 @@ def _check_together(values: flags.FlagValues) -> None:
       if values[name].present:
         raise ValueError(f'--{name} is for --round_log.')
   if _is_of_mechanism(values):
-    if values.target_epsilon is not None and _num_sources(values) > 1:
+    composed = _num_sources(values) > 1 or values[OTHER_RELEASE].present
+    if values.target_epsilon is not None and composed:
       raise ValueError(
         '--target_epsilon is for one mechanism, and what is composed spends more '
-        'together; leave it out.'
+        'together. Leave it out; noise for what other releases leave of epsilon and '
+        'delta is found by a report without them.'
       )
     return
   given = 'run_dir' if values.run_dir is not None else 'report'
@@ -230,7 +256,7 @@ def _check_together(values: flags.FlagValues) -> None:
     if values[name].present and name != 'accountant':
       raise ValueError(f'--{name} does not go with --{given}, which has it all.')
   if values.accountant is not None and values.run_dir is None:
-    if _num_sources(values) == 1:
+    if _num_sources(values) == 1 and not values[OTHER_RELEASE].present:
       raise ValueError(
         '--accountant does not go with a single --report, which is printed as it is; '
         'make it again with another one.'

@@ -18,6 +18,7 @@ from typing import Any, Optional
 from tff_dp_aggregators.accounting import sites
 from tff_dp_aggregators.accounting.records import strict_json
 from tff_dp_aggregators.accounting.reports import commands
+from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement as statement_lib
@@ -42,6 +43,7 @@ def compose(
   *,
   accountant: Optional[str] = None,
   command: Optional[str] = None,
+  other_releases: Sequence[inputs_lib.OtherRelease] = (),
 ) -> dict[str, Any]:
   """The statement of all parts together; of a single one, that itself.
 
@@ -49,13 +51,14 @@ def compose(
     parts: One or more.
     accountant: Whose epsilon the guarantee states; `None` for the tightest.
     command: A command that prints the same numbers again.
+    other_releases: As for `statement.compose`.
 
   Raises:
     OSError: If the ledger of a run cannot be read.
     ValueError: If the parts do not compose; the message names two that do not.
   """
   _check_distinct(parts)
-  if len(parts) == 1:
+  if len(parts) == 1 and not other_releases:
     return parts[0].statement
   for part in parts:
     if part.statement['mechanism'] is None:
@@ -77,7 +80,10 @@ def compose(
   _check_same('adjacency', parts, adjacencies, 'name')
   sources.check_not_forked(_paths(parts, 'ledger'))
   return statement_lib.compose(
-    [part.statement for part in parts], accountant=accountant, command=command
+    [part.statement for part in parts],
+    accountant=accountant,
+    command=command,
+    other_releases=other_releases,
   )
 
 

@@ -10,6 +10,7 @@ import numbers
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional
 
+from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import joint_mechanism
 from tff_dp_aggregators.accounting import nbafl as nbafl_lib
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
@@ -22,9 +23,80 @@ SEEDED_NOISE = (
   'a given seed, so that the simulation can be repeated; the guarantee holds only '
   'towards those who do not know it'
 )
+# Stated adjacencies that imply the one of a report: who is removed from a table, or
+# replaced in it by a client without data, has its contributions replaced by zeros.
+_IMPLY = {'zero_out': ('zero_out', 'add_or_remove', 'replace_one')}
 # How clients may be simulated, as reports call it: many in one computation, or each in
 # one of its own.
 SIMULATIONS = ('packed', 'one_by_one')
+
+
+class OtherRelease(NamedTuple):
+  """What another system released of the same clients, and what is stated of it.
+
+  Attributes:
+    name: In a few words, such as 'the survey of March'.
+    epsilon: Of all that it released, for all data of a client together.
+    delta: To that epsilon.
+    adjacency: Which data sets are neighbours; `None` if it is not stated.
+  """
+
+  name: str
+  epsilon: float
+  delta: float
+  adjacency: Optional[str] = None
+
+  def to_event(self) -> events.EpsilonDeltaDpEvent:
+    """For accountants.
+
+    Raises:
+      TypeError: If epsilon or delta is no number.
+      ValueError: If one is out of range.
+    """
+    return events.EpsilonDeltaDpEvent(self.epsilon, self.delta)
+
+  def to_json(self) -> dict[str, Any]:
+    """JSON-ready."""
+    return self._asdict()
+
+  @classmethod
+  def parse(cls, text: str) -> 'OtherRelease':
+    """Reads 'NAME: epsilon=0.5, delta=1e-7', which may end with adjacency=....
+
+    Args:
+      text: As it stands in a flag.
+
+    Raises:
+      ValueError: If it is not written so, or a number is out of range.
+
+    Example:
+      >>> OtherRelease.parse('survey: epsilon=0.5, delta=1e-7').delta
+      1e-07
+    """
+    name, _, rest = text.rpartition(':')
+    settings = [each.partition('=') for each in rest.split(',')]
+    given = {key.strip(): value.strip() for key, _, value in settings}
+    known = {'epsilon', 'delta'} <= set(given) <= {'epsilon', 'delta', 'adjacency'}
+    if not (known and len(given) == len(settings) and name.strip().isprintable()):
+      raise ValueError(_NO_RELEASE.format(text))
+    try:
+      epsilon, delta = float(given['epsilon']), float(given['delta'])
+    except ValueError as e:
+      raise ValueError(f'{_NO_RELEASE.format(text)} {e}') from e
+    release = cls(name.strip(), epsilon, delta, given.get('adjacency'))
+    if not release.name:
+      raise ValueError(_NO_RELEASE.format(text))
+    try:
+      release.to_event()
+    except ValueError as e:
+      raise ValueError(f'{text!r}: {e}') from e
+    return release
+
+
+_NO_RELEASE = (
+  '{!r} is not a name, a colon, epsilon and delta, as in '
+  "'survey of March: epsilon=0.5, delta=1e-7'; adjacency=add_or_remove may follow."
+)
 
 
 class Tuning(NamedTuple):
@@ -236,3 +308,38 @@ def check_tuning(tuning: Any) -> Optional[Tuning]:
       f'{tuning.epsilon}.'
     )
   return Tuning(int(tuning.num_runs), float(tuning.epsilon))
+
+
+def check_releases(
+  releases: Sequence[OtherRelease], delta: float, adjacency: str
+) -> None:
+  """Refuses other releases that cannot be composed with runs.
+
+  Args:
+    releases: Which ones.
+    delta: At which epsilon of all together is stated.
+    adjacency: Of the runs.
+
+  Raises:
+    ValueError: If two have one name, an adjacency does not imply that of the runs, or
+      their deltas leave nothing of `delta`.
+  """
+  names = [release.name for release in releases]
+  for name in names:
+    if names.count(name) > 1:
+      raise ValueError(
+        f'two other releases are named {name!r}; give each once, by a name of its own.'
+      )
+  implying = _IMPLY.get(adjacency, (adjacency,))
+  for release in releases:
+    if release.adjacency not in (None, *implying):
+      raise ValueError(
+        f'{release.name!r} is stated for adjacency={release.adjacency}, and the runs '
+        f'are for {adjacency}, with which {" or ".join(implying)} goes.'
+      )
+  spent = math.fsum(release.delta for release in releases)
+  if not spent < delta:
+    raise ValueError(
+      f'deltas of other releases sum to {spent:g}, which leaves nothing for the runs '
+      f'of delta = {delta:g}, that of all together. Give a larger --target_delta.'
+    )

@@ -86,6 +86,7 @@ _POPULATION = (
   'how many clients there are in all, unless the sampling and what the mean is divided '
   'by were chosen without knowing it'
 )
+_ADDED = '; with what other releases state added to it, an upper bound'
 # Strategies of at most so many numbers are part of the report.
 _MAX_NUMBERS = 10_000
 _STATED_DELTAS = tuple(10.0**-power for power in range(4, 11, 2))
@@ -172,6 +173,7 @@ def compose(
   *,
   accountant: Optional[str] = None,
   command: Optional[str] = None,
+  other_releases: Sequence[inputs_lib.OtherRelease] = (),
 ) -> dict[str, Any]:
   """The statement of several runs or phases on the same clients together.
 
@@ -180,22 +182,30 @@ def compose(
       A client may take part in all of them. Curves are computed if all parts have them.
     accountant: Whose epsilon the guarantee states; `None` for the tightest.
     command: A command that prints the same numbers again.
+    other_releases: What other systems released of these clients, as it is stated.
 
   Raises:
-    ValueError: If there are fewer than two parts, or they are for different deltas or
-      adjacencies.
+    ValueError: If there is nothing to compose, parts are for different deltas or
+      adjacencies, or the deltas of other releases leave nothing of that.
   """
-  if len(parts) < 2:
-    raise ValueError(f'a composition has two parts or more; got {len(parts)}.')
+  if not parts or len(parts) + len(other_releases) < 2:
+    raise ValueError(
+      f'a composition has two parts or more; got {len(parts)}, and '
+      f'{len(other_releases)} other releases.'
+    )
   adjacencies = {part['definition']['adjacency']['name'] for part in parts}
   deltas = {part['guarantee']['delta'] for part in parts}
   for name, values in (('adjacency', adjacencies), ('delta', deltas)):
     if len(values) > 1:
       raise ValueError(f'parts of a composition need the same {name}; got {values}.')
   (delta,) = deltas
-  relation = schemas.ADJACENCIES[adjacencies.pop()]
+  (adjacency,) = adjacencies
+  relation = schemas.ADJACENCIES[adjacency]
   written = [part['verification']['inputs']['event'] for part in parts]
-  event = dp_accounting.ComposedDpEvent([events.from_json(each) for each in written])
+  inputs_lib.check_releases(other_releases, delta, adjacency)
+  event = dp_accounting.ComposedDpEvent(
+    [*map(events.from_json, written), *(each.to_event() for each in other_releases)]
+  )
   outputs = [part['definition']['outputs'] for part in parts]
   definition = dict(
     parts[0]['definition'],
@@ -236,8 +246,14 @@ def compose(
     'target': None,
     'tuning': None,
     'guarantee': total,
-    'other_guarantees': other_guarantees.composed(parts, accountant),
+    # Of another observer, or other neighbours, other releases state nothing.
+    'other_guarantees': (
+      []
+      if accountants.has_stated(event)
+      else other_guarantees.composed(parts, accountant)
+    ),
     'parts': list(parts),
+    'other_releases': [each.to_json() for each in other_releases],
     'curves': curves,
     'code_version': None,
     'provenance': None,
@@ -388,11 +404,12 @@ def guarantee(
       continue
     other = composed[name].instead(delta)
     entry = accountants.ACCOUNTANTS[other.accountant if other else name]
+    kind = entry.of_sensitivity(sensitivity_kind).kind
     listed.append(
       {
         'name': name,
         'epsilon': _finite(value),
-        'kind': entry.of_sensitivity(sensitivity_kind).kind,
+        'kind': kind + (_ADDED if accountants.has_stated(event) else ''),
         'instead': other and other._asdict(),
       }
     )

@@ -210,6 +210,7 @@ def _add_options(report: dict[str, Any]) -> None:
   mechanism, parts = report.get('mechanism'), report.get('parts')
   if parts:
     report.setdefault('warnings', [])
+    report.setdefault('other_releases', [])
   if isinstance(mechanism, dict) and 'strategy' in mechanism:
     for name in (*mechanism_lib.options(), sites.SERVER_NOISE):
       mechanism.setdefault(name, None)
@@ -256,6 +257,9 @@ def _build_again(report: dict[str, Any], folder: str) -> dict[str, Any]:
       [_build_again(part, folder) for part in report['parts']],
       accountant=report['verification']['inputs']['accountant'],
       command=report['verification']['command'],
+      other_releases=[
+        inputs_lib.OtherRelease(**release) for release in report['other_releases']
+      ],
     )
   return statement_lib.build(
     _inputs(report, folder),

@@ -143,7 +143,11 @@ def _epsilon_delta(guarantee: dict[str, Any]) -> str:
 def _of_what(statement: dict[str, Any]) -> str:
   """What the guarantee is about, after a comma."""
   if statement['parts']:
-    return f'in all {len(statement["parts"])} runs together'
+    number = len(statement['parts'])
+    runs = f'all {number} runs' if number > 1 else 'the run'
+    others = len(statement['other_releases'])
+    besides = f' and {others} other release{"s" * (others > 1)}' if others else ''
+    return f'in {runs}{besides} together'
   run, planned = statement['run'], statement['mechanism']['num_rounds']
   number = planned if run is None else run['rounds_completed']
   stopped = ''
@@ -246,6 +250,14 @@ def _seen(statement: dict[str, Any]) -> str:
 
 def _assumptions(statement: dict[str, Any]) -> Iterator[str]:
   yield f'{_sentence(statement["setting"])}.'
+  for each in _other_releases(statement):
+    neighbours = each['adjacency'] or 'not stated for which, and taken to be these'
+    yield (
+      f'Another release, {each["name"]}: epsilon = {rounding.exact(each["epsilon"])} '
+      f'and delta = {rounding.exact(each["delta"])} of all that it tells of one '
+      f'client (neighbours: {neighbours}), by randomness of its own. This is stated, '
+      'and not verified.'
+    )
   for number, part in _runs(statement):
     run = f' in run {number}' if number else ''
     participation, mechanism = part['participation'], part['mechanism']
@@ -274,6 +286,13 @@ def _assumptions(statement: dict[str, Any]) -> Iterator[str]:
         f'The decision to stop early{run} depended on nothing that was computed from '
         'clients; if on what had been released, epsilon of the whole plan holds.'
       )
+
+
+def _other_releases(statement: dict[str, Any]) -> Iterator[dict[str, Any]]:
+  """What is composed as it is stated, in the parts of a composition as well."""
+  yield from statement.get('other_releases', ())
+  for part in statement['parts']:
+    yield from _other_releases(part)
 
 
 def _what_enforces(participation: dict[str, Any]) -> str:
@@ -343,6 +362,9 @@ def _composition(statement: dict[str, Any]) -> tuple[document.Section, ...]:
   for number, part in enumerate(statement['parts'], start=1):
     epsilon = rounding.up(part['guarantee']['epsilon'])
     rows.append((f'{number}', part['mechanism']['name'], _of_what(part), epsilon))
+  for each in statement['other_releases']:
+    spent = f'{rounding.up(each["epsilon"])} at {rounding.exact(each["delta"])}'
+    rows.append(('-', each['name'], 'another release, as it is stated', spent))
   intro = (
     'A client may take part in all of these runs, and an adversary may put together '
     'what it learns from each. So they are accounted for together. This holds if the '
@@ -500,6 +522,15 @@ def _by(accountant: Optional[str], statement: dict[str, Any]) -> str:
 
 
 def _how_composed(statement: dict[str, Any]) -> str:
+  if statement.get('other_releases'):
+    parts = statement['parts']
+    runs = parts[0] if len(parts) == 1 else dict(statement, other_releases=[])
+    return (
+      f'{_how_composed(runs)} What other releases state is added to that: their '
+      'deltas are taken from delta, at what is left the accountants state epsilon of '
+      'the runs, and to that the epsilons are added (basic composition; Dwork and '
+      'Roth 2014, theorem 3.16).'
+    )
   runs = [part for _, part in _runs(statement)]
   if not all(mechanism_section.composes(part) for part in runs):
     return (

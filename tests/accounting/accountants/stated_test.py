@@ -1,0 +1,118 @@
+"""What is stated to be (epsilon, delta)-DP, beside what accountants read.
+
+Claims:
+
+* Epsilon is never below, and delta never, that of the worst mechanism of this epsilon
+  and delta (Kairouz, Oh and Viswanath 2015), composed with the rest and integrated.
+* It is the rest's at what is left of delta, and what is stated, with every accountant.
+"""
+
+import math
+
+import dp_accounting
+import numpy as np
+import pytest
+from dp_accounting import NeighboringRelation as Relation
+from scipy import stats
+
+from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import events
+
+Stated = events.EpsilonDeltaDpEvent
+GAUSSIAN = dp_accounting.GaussianDpEvent(1.0)
+
+
+def together(*composed):
+  return dp_accounting.ComposedDpEvent(composed)
+
+
+def worst(mu, epsilon, stated):
+  """Delta of a Gaussian and the worst releases of these epsilons and deltas."""
+  losses, exempt = {0.0: 1.0}, 0.0
+  for each, delta in stated:
+    exempt = 1 - (1 - exempt) * (1 - delta)
+    often = math.exp(each) / (1 + math.exp(each))
+    after = {}
+    for loss, weight in losses.items():
+      for step, share in ((each, often), (-each, 1 - often)):
+        after[loss + step] = after.get(loss + step, 0.0) + weight * share
+    losses = after
+  found = 0.0
+  for loss, weight in losses.items():
+    left = epsilon - loss
+    gaussian = stats.norm.cdf(mu / 2 - left / mu) - math.exp(left) * stats.norm.cdf(
+      -mu / 2 - left / mu
+    )
+    found += weight * gaussian
+  return exempt + (1 - exempt) * found
+
+
+@pytest.mark.parametrize(
+  'mu, stated',
+  [
+    (1.0, [(0.5, 1e-7)]),
+    (0.2, [(3.0, 0.0)]),
+    (2.0, [(0.1, 1e-8), (0.1, 0.0), (1.0, 2e-7)]),
+    (0.01, [(0.01, 1e-6)] * 3),
+  ],
+)
+def test_no_number_is_below_the_worst_release_of_what_is_stated(mu, stated):
+  releases = [Stated(*each) for each in stated]
+  event = together(dp_accounting.GaussianDpEvent(1 / mu), *releases)
+  for delta in (1e-5, 1e-3, 0.1):
+    epsilon = accountants.epsilon(event, delta)
+    assert worst(mu, epsilon, stated) <= delta
+    # And not above what any composition of theirs could be.
+    assert epsilon <= accountants.epsilon(event, delta, 'pld') + 1e-6
+  for epsilon in np.linspace(0, 12, 25):
+    assert (
+      worst(mu, float(epsilon), stated) <= accountants.delta(event, epsilon) + 1e-15
+    )
+
+
+@pytest.mark.parametrize('name', ['exact', 'pld', 'prv', 'rdp', 'zcdp', None])
+def test_every_accountant_has_its_own_at_what_is_left(name):
+  alone = accountants.epsilon(GAUSSIAN, 8e-7, name)
+  event = together(GAUSSIAN, Stated(0.25, 1e-7), Stated(0.25, 1e-7))
+  assert accountants.epsilon(event, 1e-6, name) == pytest.approx(alone + 0.5, rel=1e-9)
+  assert accountants.choose(event, name) == accountants.choose(GAUSSIAN, name)
+
+
+def test_sampled_and_mixed_events_are_composed_with_what_is_stated():
+  relation = Relation.ADD_OR_REMOVE_ONE
+  sampled = dp_accounting.PoissonSampledDpEvent(0.01, GAUSSIAN)
+  many = dp_accounting.SelfComposedDpEvent(sampled, 100)
+  event = dp_accounting.SelfComposedDpEvent(together(many, Stated(0.1, 1e-7)), 3)
+  alone = dp_accounting.SelfComposedDpEvent(many, 3)
+  expected = accountants.epsilon(alone, 7e-7, relation=relation) + 0.3
+  found = accountants.epsilon(event, 1e-6, relation=relation)
+  assert found == pytest.approx(expected, rel=1e-9)
+
+
+def test_what_is_left_of_delta_or_epsilon_may_be_nothing():
+  event = together(GAUSSIAN, Stated(0.5, 1e-6))
+  assert accountants.epsilon(event, 1e-6) == math.inf
+  assert accountants.epsilon(event, 1e-7) == math.inf
+  assert accountants.delta(event, 0.4) == 1.0
+  assert accountants.instead(event, 1e-6) is None
+
+
+def test_of_what_is_stated_alone_that_is_what_holds():
+  assert accountants.epsilon(Stated(0.5, 1e-7), 1e-6) == pytest.approx(0.5, rel=1e-12)
+  assert accountants.pure_epsilon(Stated(0.5, 0.0)) == 0.5
+  assert accountants.pure_epsilon(Stated(0.5, 1e-9)) == math.inf
+  both = together(dp_accounting.LaplaceDpEvent(2.0), Stated(0.5, 0.0))
+  assert accountants.pure_epsilon(both) == 1.0
+
+
+def test_it_is_no_gaussian():
+  with pytest.raises(dp_accounting.UnsupportedEventError):
+    accountants.gdp_mu(together(GAUSSIAN, Stated(0.5, 0.0)))
+
+
+def test_events_are_written_and_read():
+  event = together(GAUSSIAN, Stated(0.5, 1e-7))
+  again = events.from_json(events.to_json(event))
+  assert accountants.epsilon(again, 1e-6) == accountants.epsilon(event, 1e-6)
+  with pytest.raises(ValueError, match='delta must be'):
+    events.from_json({'type': 'EpsilonDeltaDpEvent', 'epsilon': 1.0, 'delta': 1.0})
