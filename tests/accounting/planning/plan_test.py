@@ -461,6 +461,32 @@ def test_what_takes_long_is_left_out_unless_asked_for(monkeypatch):
   assert [row.mechanism.name for row in asked.rows] == ['banded', 'gaussian']
 
 
+def test_finding_groups_that_takes_long_is_left_out_unless_asked_for(monkeypatch):
+  def no_search(*arguments):
+    raise AssertionError('groups were searched')
+
+  # Each is found in time, and all powers of 2 up to 128 are not.
+  toeplitz, groups = registry.kind('toeplitz'), 128
+  seconds = toeplitz.seconds(strategies.Participation(200), num_bands=groups)
+  monkeypatch.setattr(planning, 'MAX_SECONDS', 2 * seconds)
+  given = {'population': 12_800, 'cohort': 100, 'sampling': 'cyclic_poisson'}
+  limits = strategies.Participation(200, 100)
+  task = dataclasses.replace(_task(), limits=limits, **given)
+  with monkeypatch.context() as patch:
+    patch.setattr(planning, '_best_groups', no_search)
+    left_out = planning.compare(task).left_out
+  reasons = {
+    each.mechanism: each.reason for each in left_out if each.sampling != 'none'
+  }
+  assert '--mechanisms=all' in reasons['toeplitz']
+  assert '--num_groups' in reasons['toeplitz']
+  for more in ({'num_groups': 16}, {'mechanisms': ('toeplitz',)}):
+    rows = planning.compare(dataclasses.replace(task, **more)).rows
+    assert ('toeplitz', 'cyclic_poisson') in {
+      (row.mechanism.name, row.sampling) for row in rows
+    }
+
+
 def test_what_cannot_be_built_is_left_out_with_the_reason():
   comparison = planning.compare(_task(options={'num_bands': 20}))
   left_out = {each.mechanism: each.reason for each in comparison.left_out}

@@ -413,18 +413,29 @@ def compare(
 
 
 class _Candidate(NamedTuple):
-  """A row that may come to be."""
+  """A row that may come to be.
+
+  Attributes:
+    mechanism: Its name.
+    variant: The how manieth row of its mechanism it is, from 0.
+    sampling: How clients are chosen.
+    schema: The same, with all numbers.
+    options: Of the mechanism.
+    seconds_of_groups: About how long it takes to find how many groups there are.
+  """
 
   mechanism: str
   variant: int
   sampling: str
   schema: schemas.Schema
   options: dict[str, Any]
+  seconds_of_groups: float = 0.0
 
   @property
   def seconds(self) -> float:
     """About how long it takes to find the strategy."""
-    return self._kind.seconds(schemas.limits(self.schema), **self.options)
+    own = self._kind.seconds(schemas.limits(self.schema), **self.options)
+    return own + self.seconds_of_groups
 
   def describe(self) -> str:
     about = f' (about {self.seconds:.0f} s)' if self.seconds >= 2 else ''
@@ -438,10 +449,14 @@ class _Candidate(NamedTuple):
     if needless is not None:
       return needless
     if self.seconds > MAX_SECONDS and task.mechanisms is None:
-      quicker = self._kind.quicker_with
+      quicker = ['--mechanisms=all']
+      if self._kind.quicker_with is not None:
+        quicker.append(self._kind.quicker_with)
+      if self.seconds_of_groups:
+        quicker.append('--num_groups')
       return (
-        f'it would take about {self.seconds:,.0f} s; have it with --mechanisms=all'
-        f'{"" if quicker is None else " or " + quicker}.'
+        f'it would take about {self.seconds:,.0f} s; have it with '
+        f'{" or ".join(quicker)}.'
       )
     return None
 
@@ -503,14 +518,45 @@ def _sampled_candidates(task: Task, kinds: list[registry.Kind]) -> list[_Candida
           if not kind.is_independent
         )
       continue
-    groups = task.num_groups or _best_groups(task, offer, cohorts)
+    groups, seconds = task.num_groups, 0.0
+    if groups is None:
+      groups, seconds = _groups(task, offer, cohorts)
     schema = offer.make(dataclasses.replace(cohorts, num_groups=groups))
     cyclic.extend(
-      _Candidate(kind.name, 0, sampling, schema, _in_groups(task, kind, schema))
+      _Candidate(
+        kind.name, 0, sampling, schema, _in_groups(task, kind, schema), seconds
+      )
       for kind in kinds
       if kind.bands is not None
     )
   return candidates + cyclic
+
+
+def _groups(
+  task: Task, offer: schemas.base.Offer, cohorts: schemas.base.Cohorts
+) -> tuple[int, float]:
+  """About the best number of groups, and the seconds that it would take to find it.
+
+  These are 0 of what is found; what would take long is looked for only if asked for.
+  """
+  powers = _powers_of_2(cohorts)
+  if task.mechanisms is None:
+    quickest = quickest_with_bands(task.limits)
+    seconds = 0.0
+    for groups in powers:
+      assert offer.make is not None
+      schema = offer.make(dataclasses.replace(cohorts, num_groups=groups))
+      options = _in_groups(task, quickest, schema)
+      seconds += quickest.seconds(schemas.limits(schema), **options)
+    if seconds > MAX_SECONDS:
+      return powers[-1], seconds
+  return _best_groups(task, offer, cohorts), 0.0
+
+
+def _powers_of_2(cohorts: schemas.base.Cohorts) -> list[int]:
+  """Numbers of groups that are looked at."""
+  largest = min(cohorts.population // cohorts.cohort, cohorts.num_rounds)
+  return [2**i for i in range(largest.bit_length())]
 
 
 def _best_groups(
@@ -539,8 +585,7 @@ def _best_groups(
     )
     return strategy.rmse() * offer.noise_for(schema, mu)
 
-  largest = min(cohorts.population // cohorts.cohort, cohorts.num_rounds)
-  return min((2**i for i in range(largest.bit_length())), key=error)
+  return min(_powers_of_2(cohorts), key=error)
 
 
 def _best_bands(task: Task, schema: schemas.Schema) -> int:
