@@ -469,7 +469,7 @@ def test_finding_groups_that_takes_long_is_left_out_unless_asked_for(monkeypatch
   toeplitz, groups = registry.kind('toeplitz'), 128
   seconds = toeplitz.seconds(strategies.Participation(200), num_bands=groups)
   monkeypatch.setattr(planning, 'MAX_SECONDS', 2 * seconds)
-  given = {'population': 12_800, 'cohort': 100, 'sampling': 'cyclic_poisson'}
+  given = {'population': 12_800, 'cohort': 100, 'sampling': 'poisson'}
   limits = strategies.Participation(200, 100)
   task = dataclasses.replace(_task(), limits=limits, **given)
   with monkeypatch.context() as patch:
