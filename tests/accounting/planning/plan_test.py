@@ -466,11 +466,10 @@ def test_finding_groups_that_takes_long_is_left_out_unless_asked_for(monkeypatch
     raise AssertionError('groups were searched')
 
   # Each is found in time, and all powers of 2 up to 128 are not.
-  toeplitz, groups = registry.kind('toeplitz'), 128
-  seconds = toeplitz.seconds(strategies.Participation(200), num_bands=groups)
+  limits = strategies.Participation(200, 100)
+  seconds = registry.kind('toeplitz').seconds(limits)
   monkeypatch.setattr(planning, 'MAX_SECONDS', 2 * seconds)
   given = {'population': 12_800, 'cohort': 100, 'sampling': 'poisson'}
-  limits = strategies.Participation(200, 100)
   task = dataclasses.replace(_task(), limits=limits, **given)
   with monkeypatch.context() as patch:
     patch.setattr(planning, '_best_groups', no_search)
