@@ -5,6 +5,8 @@ Knows nothing of TensorFlow, so that a wrong flag is refused at once.
 
 import dataclasses
 import math
+import os
+import secrets
 import shlex
 import warnings
 from collections.abc import Mapping
@@ -16,6 +18,7 @@ from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.learning import schedules
+from tff_dp_aggregators.learning.runs import run_directory
 from tff_dp_aggregators.learning.runs.plans import aggregation as aggregation_lib
 from tff_dp_aggregators.learning.runs.plans import fitting
 from tff_dp_aggregators.workers import group
@@ -35,6 +38,8 @@ from .options import workers as workers_options
 from .tasks import own
 from .tasks import task as task_lib
 
+# Of a seed that nobody can guess.
+_SEED_BITS = 128
 # Between a run and its continuation.
 _MAY_DIFFER = frozenset(
   [
@@ -138,6 +143,8 @@ def from_flags(values: flags.FlagValues) -> Settings:
     FileExistsError: If the run directory holds something that is not of a run.
     OSError: If a file of the data is missing or cannot be read.
   """
+  if _draws_in_secret(values):
+    values['seed'].value = _secret_seed(values.run_dir)
   task, data = _task_and_data(values)
   task.check(data)  # Before strategies are looked for, which may take long.
   optimization = optimization_options.from_flags(values)
@@ -157,7 +164,6 @@ def from_flags(values: flags.FlagValues) -> Settings:
   aggregation = aggregation_options.from_flags(
     values, privacy.mechanism, privacy.clip_norm
   )
-  _check_draws_are_secret(values, privacy)
   _check_packing(run, privacy, aggregation, workers)
   if values.num_clients is not None:
     check_cohorts(privacy, participation.schedule(values.num_clients))
@@ -267,22 +273,26 @@ def _check_packing(
     )
 
 
-def _check_draws_are_secret(
-  values: flags.FlagValues, privacy: privacy_options.Privacy
-) -> None:
-  """Refuses a seed that everybody knows where what it draws has to be secret."""
-  mechanism = privacy.mechanism
-  if mechanism is None or not values.secret_noise or values['seed'].present:
-    return
-  plan = privacy.nbafl
-  draws = plan is not None and plan.cohort < plan.num_clients
-  if draws or schemas.is_sampled(mechanism.participation):
-    what = '--nbafl' if draws else 'sampling'
-    raise ValueError(
-      f'--secret_noise with {what} needs a --seed that nobody can guess: clients are '
-      f'drawn by it, and epsilon holds towards those who do not know it. {values.seed} '
-      'is what everybody has who gives none.'
-    )
+def _draws_clients(values: flags.FlagValues) -> bool:
+  """Whether clients are drawn at random, which saves privacy while it is secret."""
+  return bool(values.nbafl) or values.sampling != schemas.LIMITS.flag
+
+
+def _draws_in_secret(values: flags.FlagValues) -> bool:
+  """Whether the seed by which clients are drawn is to be a secret that nobody gave."""
+  return values.secret_noise and not values['seed'].present and _draws_clients(values)
+
+
+def _secret_seed(run_dir: Optional[str]) -> int:
+  """That of the run which goes on, or one that nobody can guess."""
+  if run_dir is not None and os.path.exists(
+    os.path.join(run_dir, run_directory.CONFIG)
+  ):
+    config = run_directory.read_config(run_dir)
+    seed = config.get('flags', {}).get('seed')
+    if isinstance(seed, int):
+      return seed
+  return secrets.randbits(_SEED_BITS)
 
 
 def _command(values: flags.FlagValues) -> str:
@@ -290,6 +300,8 @@ def _command(values: flags.FlagValues) -> str:
     argument
     for name in program.names_of(values)
     if values[name].present and name != 'run_dir'
+    # A run that goes on knows a seed that is secret, which no log is to have.
+    if not (name == 'seed' and values.secret_noise and _draws_clients(values))
     for argument in values[name].serialize().splitlines()  # One for each of several.
   )
   return ' '.join([commands.of('simulate'), *map(shlex.quote, given)])

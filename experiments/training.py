@@ -168,7 +168,9 @@ def _say_what_there_is(
 ) -> None:
   """Says what the data are, and what follows from that."""
   if population.facts:
-    progress.say('The data, in exact numbers, which are not private:')
+    progress.say(
+      'The data, in exact numbers that no noise protects: do not publish them.'
+    )
   for name, value in population.facts.items():
     said = ', '.join(map(str, value)) if isinstance(value, list) else value
     if isinstance(value, dict):
@@ -277,11 +279,14 @@ def _spent(settings: settings_lib.Settings, result: learning.Result) -> str:
     and guarantee['accountant'] == accountants.EXACT
   )
   epsilon = rounding.up(guarantee['epsilon'])
-  return (
+  spent = (
     f'Privacy spent in {result.rounds} of {result.num_rounds} rounds: '
     f'(epsilon, delta) = ({epsilon}, {guarantee["delta"]:g}) for each client, '
     f'{"exact" if is_exact else "an upper bound"}.'
   )
+  # The report says what follows from each.
+  warnings = [each.split('. ')[0].rstrip('.') for each in result.statement['warnings']]
+  return '\n'.join([spent, *(f'{each}.' for each in warnings)])
 
 
 def _stands_for(result: learning.Result) -> str:

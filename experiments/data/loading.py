@@ -495,7 +495,7 @@ def _facts(
   }
   if arranged.num_test_clients:
     facts['clients held out for testing'] = arranged.num_test_clients
-  facts[f'{called} for testing, not private'] = len(y)
+  facts[f'{called} for testing, exact'] = len(y)
   facts['checksum of those'] = _checksum(x, y)
   facts['checksum of all rows'] = _checksum_of_rows(rows)
   return facts

@@ -6,6 +6,7 @@ class or token, or one for each number that is a label. Modules are found where 
 finds them, and in the current directory.
 """
 
+import hashlib
 import importlib
 import importlib.util
 import inspect
@@ -82,7 +83,7 @@ def build(name: str, shape: population.Shape, options: kind_lib.Options) -> Any:
   from .parts import functional
 
   function = _function(name)
-  tf.keras.utils.set_random_seed(options.seed)
+  tf.keras.utils.set_random_seed(_seed_of_keras(options.seed))
   try:
     made = function(shape) if _takes_shape(name, function) else function()
   except (Exception, SystemExit) as e:  # Whatever a user's function raises.
@@ -110,6 +111,13 @@ def build(name: str, shape: population.Shape, options: kind_lib.Options) -> Any:
   except (ValueError, TypeError) as e:
     raise program.WrongUsage(f'--model={name}: {e}') from e
   return model
+
+
+def _seed_of_keras(seed: int) -> int:
+  """A seed of 32 bits: a hash of larger ones, of which it tells nothing else."""
+  if seed < 2**32:
+    return seed
+  return int.from_bytes(hashlib.sha256(str(seed).encode()).digest()[:4], 'big')
 
 
 def _function(name: str) -> Callable[..., Any]:

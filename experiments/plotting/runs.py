@@ -19,6 +19,8 @@ from . import charts
 
 ROUND, EPSILON, SECONDS = 'round', 'epsilon', 'seconds'
 _TEST = 'test_'
+_SEED = 'seed'
+_GUESSED = 2**64  # Seeds below it may be tried one by one.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,16 +32,27 @@ class Run:
     config: Its configuration.
     columns: Of `metrics.csv` by name, and `seconds`, those since the beginning; `nan`
       where a round has no number.
+    shared: The configuration that others may see.
   """
 
   directory: str
   config: dict[str, Any]
   columns: dict[str, list[float]]
+  shared: dict[str, Any]
 
   @property
   def flags(self) -> dict[str, Any]:
     """Those of the simulation; of another program's run, what it told."""
     return dict(self.config.get('flags') or {})
+
+  @property
+  def shown(self) -> dict[str, Any]:
+    """Flags that a picture may show, and a seed that anybody can guess."""
+    flags = self.flags
+    names = set(self.shared.get('flags') or {})
+    if (flags.get(_SEED) or 0) < _GUESSED:
+      names.add(_SEED)
+    return {name: value for name, value in flags.items() if name in names}
 
   @property
   def delta(self) -> Optional[float]:
@@ -94,6 +107,8 @@ def read(directory: str) -> Run:
       )
   try:
     config = run_directory.read_config(directory)
+    with open(paths[0], encoding='utf-8') as file:
+      shared = json.load(file)
     rows = metrics_file.read(paths[1])
     # A line that is being written is none yet.
     rows = rows[: metrics_file.count(paths[1])]
@@ -106,7 +121,7 @@ def read(directory: str) -> Run:
     raise ValueError(f'{paths[1]} has no rounds yet; wait for the first one.')
   if 'round_seconds' in columns:
     columns[SECONDS] = list(itertools.accumulate(columns['round_seconds']))
-  return Run(directory, config, columns)
+  return Run(directory, config, columns, shared)
 
 
 def _number(text: str) -> float:
@@ -162,16 +177,16 @@ def labels(runs: Sequence[Run]) -> list[str]:
   """
   if len(runs) == 1:
     return ['']
-  names = dict.fromkeys(name for run in runs for name in run.flags)
+  names = dict.fromkeys(name for run in runs for name in run.shown)
   differing = [
-    name for name in names if len({json.dumps(run.flags.get(name)) for run in runs}) > 1
+    name for name in names if len({json.dumps(run.shown.get(name)) for run in runs}) > 1
   ]
   # A value that is not given says nothing: of none, that it has no target.
   found = [
     ', '.join(
-      f'{name}={_written(run.flags[name])}'
+      f'{name}={_written(run.shown[name])}'
       for name in differing
-      if run.flags.get(name) is not None
+      if run.shown.get(name) is not None
     )
     for run in runs
   ]

@@ -198,10 +198,18 @@ def test_clients_are_drawn_by_no_known_seed_where_noise_is_secret():
   flags = ('--mechanism=gaussian', '--noise_multiplier=1.5', '--target_delta=1e-4')
   tiny = ('--num_clients=24', '--num_rounds=12', '--clients_per_round=4')
   sampled = (*tiny, *flags, '--sampling=poisson', '--secret_noise')
-  with pytest.raises(ValueError, match='needs a --seed that nobody can guess'):
-    _settings(*sampled)
-  assert _settings(*sampled, '--seed=730214').run.seed == 730214
-  assert _tiny(*flags, *LIMITS, '--secret_noise').run.secret_noise
+  drawn = [_settings(*sampled) for _ in range(2)]
+  assert drawn[0].run.seed != drawn[1].run.seed
+  assert min(each.run.seed for each in drawn) > 2**64
+  assert drawn[0].flags['seed'] == drawn[0].run.seed
+  given = _settings(*sampled, '--seed=730214')
+  assert given.run.seed == 730214
+  # What a log may have does not tell it: the directory of the run does.
+  for each in (*drawn, given):
+    assert 'seed' not in each.command
+  # Limits rest on no draw.
+  kept = _tiny(*flags, *LIMITS, '--secret_noise')
+  assert kept.run.secret_noise and kept.run.seed == 1
 
 
 @pytest.mark.parametrize('rates', ['constant', 'cooldown'])

@@ -109,6 +109,16 @@ def _make(name, shape=CLASSES, loss=None, seed=1):
   return making.make(options, shape, seed)
 
 
+def test_a_seed_of_any_size_decides_on_initial_weights():
+  def weights(seed):
+    made = _make('their_models:keras', seed=seed)
+    return [w.tolist() for w in made.initial_weights[0]]
+
+  large = 2**127 + 1
+  assert weights(large) == weights(large)
+  assert weights(large) != weights(large + 2**64)
+
+
 @pytest.mark.parametrize('name', ['keras', 'of_shape', 'functional'])
 def test_a_function_of_nothing_or_of_the_shape_makes_the_model(name):
   model = _make(f'their_models:{name}')

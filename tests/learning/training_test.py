@@ -98,6 +98,10 @@ def test_the_page_of_a_run_shows_what_it_learned_as_the_program_prints_it(straig
   assert 'Test loss against rounds' in page and 'Epsilon over the training' in page
   printed = executing.execute(report_program, f'--run_dir={run_dir}', '--format=html')
   assert printed.stdout == page
+  # Test data may be clients' own: others get the page without it.
+  shared = (run_dir / 'share' / 'report.html').read_text()
+  assert 'Test loss' not in shared and 'Learning and privacy' not in shared
+  assert 'Epsilon against delta' in shared
 
 
 def test_metrics_have_the_noise_to_signal_ratio_of_each_round(straight):

@@ -26,12 +26,19 @@ def test_who_broke_a_promise_is_told_in_numbers_and_in_a_private_file(tmp_path):
   result = executing.execute(participation, *promised, f'--offenders={found}')
   assert result.returncode == 1
   assert '2 of 3 clients broke a promise, with 6 contributions' in result.stderr
-  assert found.read_text() == 'client,participations,min_separation\na,3,2\nb,3,1\n'
+  assert found.read_text() == (
+    'client,participations,min_separation,broke\n'
+    'a,3,2,max_participations\nb,3,1,min_separation max_participations\n'
+  )
   assert found.stat().st_mode & 0o777 == 0o600
   again = executing.execute(participation, *promised, f'--offenders={found}')
   assert again.returncode == 2 and 'not overwritten' in again.stderr
   path.write_text(
     re.sub(',client_ids|Z,.*', lambda m: m[0][:1] * (m[0][0] == 'Z'), path.read_text())
   )
-  nobody = executing.execute(participation, log, f'--offenders={tmp_path}/none.csv')
+  nothing = executing.execute(participation, log, f'--offenders={tmp_path}/none.csv')
+  assert nothing.returncode == 2 and 'what was promised' in nothing.stderr
+  nobody = executing.execute(
+    participation, *promised, f'--offenders={tmp_path}/none.csv'
+  )
   assert nobody.returncode == 2 and '--offenders needs a log' in nobody.stderr

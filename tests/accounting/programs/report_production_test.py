@@ -18,6 +18,7 @@ import re
 import shlex
 
 import dp_accounting
+import numpy as np
 import pytest
 
 from tests import json_schema
@@ -380,14 +381,60 @@ def test_the_planned_strategy_is_accounted_for_what_the_log_shows(
   of_file = f'--strategy_file={tmp_path}/strategy.npz'
   same = reporting.json_of(of_file, *arguments)
   assert same['guarantee']['epsilon'] == report['guarantee']['epsilon']
-  said = reporting.execute(f'--mechanism={name}', *flags, *arguments).stderr
-  assert 'the planned limits were not kept' in said
+  (warning,) = report['warnings']
+  assert '10 apart, were not kept: 1 of 11 clients' in warning
+  occurred = report['participation']['source']['occurred']
+  assert 0 < occurred['epsilon'] <= report['guarantee']['epsilon']
   path = tmp_path / 'report.json'
   path.write_text(json.dumps(report))
   assert reporting.execute(f'--verify={path}').returncode == 0
-  # What is stated beside a file that has it is refused.
-  both = reporting.execute(of_file, *arguments, '--min_separation=10')
-  assert both.returncode == 2 and '--min_separation' in both.stderr
+  # Limits may be stated beside it, with all rounds of the file.
+  both = reporting.json_of(of_file, *arguments, *flags)
+  assert both['warnings'] == report['warnings']
+  assert both['guarantee']['epsilon'] == report['guarantee']['epsilon']
+  for wrong in (('--min_separation=10',), ('--num_rounds=61', '--min_separation=10')):
+    refused = reporting.execute(of_file, *arguments, *wrong)
+    assert refused.returncode == 2 and '--num_rounds' in refused.stderr
+  # Half a plan is none: with rounds alone another strategy would be built.
+  half = reporting.execute(f'--mechanism={name}', '--num_rounds=60', *arguments)
+  assert half.returncode == 2 and '--min_separation' in half.stderr
+
+
+@pytest.mark.parametrize('name', ['blt', 'tree', 'gaussian'])
+def test_planned_limits_that_were_kept_are_what_is_accounted_for(tmp_path, name):
+  log = _log_of_clients(tmp_path / 'rounds.csv', 45)
+  text = log.read_text().replace('often', 'x', 1).replace('often', 'y')
+  log.write_text(text)
+  arguments = (f'--mechanism={name}', '--noise_multiplier=6', '--target_delta=1e-8')
+  flags = ('--num_rounds=60', '--min_separation=9', f'--round_log={log}')
+  by = ('--enforced_by=the app',)
+  report = reporting.json_of(*arguments, *flags, *by)
+  # Rounds 10 apart were seen, 9 were allowed, in the 45 rounds that ran.
+  allowed = strategies.Participation(60, 9, 5)
+  strategy = accounting.Mechanism(name, strategies.Participation(60, 9), 6.0).strategy
+  expected = strategy.sensitivity(allowed) / 6.0
+  assert report['guarantee']['gdp_mu'] == pytest.approx(expected, rel=1e-9)
+  assert report['warnings'] == []
+  source = report['participation']['source']
+  assert source['planned']['broken'] == [] and source['min_separation'] == 10
+  seen = strategy.materialize()[:, [0, 10, 20, 30, 40]].sum(axis=1)
+  # The first client's rounds are the worst that occurred.
+  mu = float(np.linalg.norm(seen)) / 6.0
+  occurred = accounting.accountants.gaussian.epsilon_of(mu, 1e-8)
+  assert source['occurred']['epsilon'] == pytest.approx(occurred, rel=1e-6)
+  assert source['occurred']['epsilon'] <= report['guarantee']['epsilon']
+  participation = report['participation']
+  assert participation['enforced_by'].endswith('what enforces them: the app')
+  assert 'happened to keep the limits' in participation['enforced_by']
+  assert participation['cap_enforced_by'].startswith('the log has 45 rounds')
+  text = reporting.execute(*arguments, *flags, *by).stdout
+  assert '| what occurred | epsilon = ' in text and 'no guarantee' in text
+  path = tmp_path / 'report.json'
+  path.write_text(json.dumps(report))
+  assert reporting.execute(f'--verify={path}').returncode == 0
+  report['participation']['source']['occurred']['epsilon'] /= 2
+  path.write_text(json.dumps(report))
+  assert reporting.execute(f'--verify={path}').returncode == 1
 
 
 def test_a_log_longer_than_its_strategy_is_refused(tmp_path):
@@ -403,6 +450,6 @@ def test_a_missed_target_names_flags_that_help(tmp_path):
   arguments = ('--noise_multiplier=6', '--target_delta=1e-8', '--target_epsilon=0.1')
   missed = reporting.execute('--mechanism=gaussian', *arguments, f'--round_log={log}')
   assert missed.returncode == 1
-  assert 'Leave out --noise_multiplier to have it found' in missed.stderr
+  assert 'Leave out --target_epsilon for a report of what these' in missed.stderr
   planned = reporting.execute('--mechanism=gaussian', *arguments, '--num_rounds=60')
   assert 'Leave out --noise_multiplier or --num_rounds' in planned.stderr

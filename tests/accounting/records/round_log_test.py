@@ -9,12 +9,14 @@ rounds of several populations taken for those of one.
 
 import datetime
 import gzip
+import itertools
 import json
 import random
 
 import numpy as np
 import pytest
 
+from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting.records import log_participation
 from tff_dp_aggregators.accounting.records import round_log
 from tff_dp_aggregators.accounting.records import times as times_lib
@@ -526,12 +528,12 @@ def test_a_log_of_clients_needs_no_times(read):
 
 
 def test_a_line_for_each_participation_is_read_as_rounds(tmp_path):
-  # The natural export of a warehouse; a round that nobody took part in is not in it.
+  # The natural export of a warehouse.
   lines = [
     f'device {d},{r},2024-03-01T{r:02d}:0{d % 6}:00Z'
     for r in range(20)
     for d in range(30)
-    if (d + r) % 5 == 0 and r != 11
+    if (d + r) % 5 == 0
   ]
   random.Random(1).shuffle(lines)
   for header in ('device,round,time', 'who,round,time'):
@@ -542,9 +544,51 @@ def test_a_line_for_each_participation_is_read_as_rounds(tmp_path):
     assert (log.num_rounds, log.first_number, log.completions) == (20, 0, None)
     assert len(log.clients.names) == 30
     counts = np.bincount(log.clients.round, minlength=20)
-    assert counts[11] == 0 and set(np.delete(counts, 11)) == {6}
+    assert set(counts) == {6}
     summary = log_participation.summarize(log)
     assert (summary.min_separation, summary.max_participations) == (5, 4)
+    # A lost partition would hide who took part too soon.
+    kept = [line for line in lines if line.split(',')[1] not in ('11', '12')]
+    path.write_text('\n'.join([header, *kept]) + '\n')
+    with pytest.raises(ValueError, match='line .*round 13 follows on round 10'):
+      round_log.read(str(path), columns)
+  # What is said of times that are not read is refused, not left alone.
+  path.write_text('\n'.join(['device,round,time', *lines]) + '\n')
+  with pytest.raises(ValueError, match='Leave completion_time out of --columns'):
+    round_log.read(str(path), {'completion_time': 'time'})
+
+
+@pytest.mark.parametrize('seed', range(20))
+def test_what_occurred_is_the_worst_client_by_brute_force(tmp_path, seed):
+  drawn = np.random.default_rng(seed)
+  num_rounds, clients = 12, 5
+  lines = [
+    f'c{c},{r}'
+    for r in range(num_rounds)
+    for c in range(clients)
+    if drawn.random() < 0.4 or c == 0
+  ]
+  path = tmp_path / 'log.csv'
+  path.write_text('\n'.join(['client,round', *lines]) + '\n')
+  summary = log_participation.summarize(round_log.read(str(path)))
+  matrix = np.tril(drawn.normal(size=(num_rounds, num_rounds)))
+  np.fill_diagonal(matrix, 1.0)
+  for strategy, is_exact in (
+    (strategies.Dense(num_rounds, np.abs(matrix)), True),
+    (strategies.Dense(num_rounds, matrix), False),
+    (strategies.BinaryTree(num_rounds), True),
+  ):
+    largest = 0.0
+    for client in range(clients):
+      rounds = [int(e.split(',')[1]) for e in lines if e.startswith(f'c{client},')]
+      columns = strategy.materialize()[:, rounds]
+      for signs in itertools.product((1, -1), repeat=min(len(rounds), 6)):
+        u = np.append(signs, np.ones(len(rounds) - len(signs)))
+        largest = max(largest, float(np.sum((columns @ u) ** 2)))
+    found = summary.sensitivity_squared(strategy)
+    assert found >= largest * (1 - 1e-12)
+    if is_exact:
+      assert found == pytest.approx(largest, rel=1e-12)
 
 
 def test_participations_are_no_repeated_lines_of_rounds(tmp_path):

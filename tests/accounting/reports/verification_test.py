@@ -17,6 +17,7 @@ Claims:
 """
 
 import copy
+import dataclasses
 import hashlib
 import json
 import os
@@ -191,9 +192,9 @@ def _from_log(folder, limits=None):
   path = statements.round_log(folder)
   log = sources.from_round_log(path)
   mechanism = accounting.Mechanism('tree', limits or log.limits, 5.0)
-  inputs = reports.Inputs(
-    mechanism, 1e-6, participation_source=log.summary, files=(log.file,)
-  )
+  inputs = reports.Inputs(mechanism, 1e-6, files=(log.file,))
+  source = sources.summary_of(log, inputs)
+  inputs = dataclasses.replace(inputs, participation_source=source)
   return statement.build(inputs, with_curves=False)
 
 

@@ -121,7 +121,7 @@ def test_lines_of_a_text_are_dealt_out(tmp_path):
   found = own_data.load(path, num_clients=6, text_unit='word')
   assert found.num_clients == 6
   assert found.facts['sequences'] == 24
-  assert found.facts['sequences for testing, not private'] == 6
+  assert found.facts['sequences for testing, exact'] == 6
 
 
 def test_the_vocabulary_is_of_training_texts_and_test_texts_are_tokenized_by_it(

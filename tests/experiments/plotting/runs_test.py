@@ -52,6 +52,19 @@ def test_several_are_named_by_what_differs_and_by_nothing_else(tree, none):
   assert chart.title == 'digits, 2 runs'
 
 
+def test_what_is_private_names_no_line(tmp_path, tree):
+  seed = 7 * 2**100 + 12345
+  flags = {'task': 'digits', 'metric': 'accuracy', 'mechanism': 'gaussian'}
+  drawn = make(tmp_path / 'drawn', flags, ('0,1.5,2.0,0.25,0.5',))
+  private = {'flags': {'seed': seed, 'num_clients': 183}}
+  (tmp_path / 'drawn' / 'private.json').write_text(json.dumps(private))
+  runs = [runs_lib.read(drawn), runs_lib.read(tree)]
+  assert runs[0].flags['seed'] == seed
+  said = ' '.join(runs_lib.labels(runs))
+  assert str(seed) not in said and '183' not in said
+  assert 'mechanism=gaussian' in said and 'seed=1' in said
+
+
 def test_runs_with_the_same_flags_are_named_by_their_directories(tree):
   chart = runs_lib.picture([runs_lib.read(tree), runs_lib.read(tree)])
   assert [line.label for line in chart.lines] == [tree, tree]

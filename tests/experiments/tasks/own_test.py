@@ -66,7 +66,10 @@ def test_a_csv_is_trained_on_and_its_numbers_are_told_first(finished):
   run_dir, result = finished
   assert result.returncode == 0, result.stderr
   lines = result.stdout.splitlines()
-  assert lines[0] == 'The data, in exact numbers, which are not private:'
+  assert (
+    lines[0]
+    == 'The data, in exact numbers that no noise protects: do not publish them.'
+  )
   assert '  clients: 55' in lines
   assert '  clients held out for testing: 5' in lines
   assert '  examples of a client (least, median, most): 15, 15.0, 15' in lines
@@ -86,7 +89,7 @@ def test_config_tells_facts_that_are_marked_and_the_report_what_is_not_covered(
   # What is exact of the data is in the file that is not handed on.
   assert 'data_facts' not in json.loads((run_dir / 'config.json').read_text())
   config = run_directory.read_config(str(run_dir))
-  assert config['data_facts']['private'] is False
+  assert config['data_facts']['protected'] is False
   assert config['data_facts']['clients'] == 55
   assert config['flags']['client_column'] == 'who'
   assert config['flags']['num_clients'] == 55
@@ -207,7 +210,7 @@ def test_examples_without_clients_are_dealt_out(tmp_path):
   )
   population = found.task.load(found.data)
   assert population.num_clients == 40
-  assert population.facts['examples for testing, not private'] == 100
+  assert population.facts['examples for testing, exact'] == 100
   assert found.flags['partition'] == 'label_skew'
 
 

@@ -370,8 +370,10 @@ def planned(
   warn_of_large_delta(values)
   plan = inputs_lib.Inputs(mechanism, delta, target, found, values.accountant)
   if target is not None and found is None:
-    may_have_fewer = limits is None and values.strategy_file is None
-    _check_target(plan, may_have_fewer)
+    remedy = 'Leave out --target_epsilon for a report of what these rounds spent.'
+    if limits is None:
+      remedy = _leave_out(plan, values.strategy_file is None)
+    _check_target(plan, remedy)
   return plan
 
 
@@ -423,28 +425,47 @@ def _strategy_that_ran(values: flags.FlagValues) -> Optional[strategies.Strategy
     ValueError: If the flags do not tell which one ran.
   """
   planned = [name for name in participation_flags() if values[name].present]
-  if values.strategy_file is not None:
-    if planned:
-      raise ValueError(
-        f'--{planned[0]} does not go with --strategy_file and --round_log: the file '
-        'has the strategy, and the log shows who may have been in which round. Leave '
-        'it out.'
-      )
-    return _load(values.strategy_file)
-  kind = registry.KINDS.get(values.mechanism)
-  if not planned:
-    _check_needs_no_plan('--mechanism', values.mechanism)
-    return None
-  if kind is None or values.num_rounds is None:
-    missing = (
-      f'does not go with --round_log and --mechanism={values.mechanism}, which has no '
-      'strategy that was planned; leave it out'
-      if kind is None
-      else 'needs --num_rounds as well: with --round_log both say for which rounds and '
-      'limits the strategy was built'
+  if planned and values.num_rounds is None:
+    raise ValueError(
+      f'--{planned[0]} needs --num_rounds as well: with --round_log both say for which '
+      'rounds and limits the run was planned.'
     )
-    raise ValueError(f'--{planned[0]} {missing}.')
+  if values.strategy_file is not None:
+    strategy = _load(values.strategy_file)
+    if values.num_rounds not in (None, strategy.num_rounds):
+      raise ValueError(
+        f'--num_rounds={values.num_rounds}, but the strategy in '
+        f'{values.strategy_file} is for {strategy.num_rounds} rounds. Leave it out, or '
+        'give the strategy that ran.'
+      )
+    return strategy
+  kind = registry.KINDS.get(values.mechanism)
+  if not (planned and _has_separation(values)):
+    _check_needs_no_plan('--mechanism', values.mechanism)
+  if not planned or kind is None:
+    return None
   return _mechanism(values, schema_from(values), 1.0).strategy
+
+
+def _has_separation(values: flags.FlagValues) -> bool:
+  return values.min_separation is not None or values.rounds_between is not None
+
+
+def planned_limits(values: flags.FlagValues) -> Optional[strategies.Participation]:
+  """Limits that were planned for what a round log is of; `None` if none are stated.
+
+  Of rounds in fixed epochs no log shows that they were kept.
+
+  Args:
+    values: Parsed flags.
+
+  Raises:
+    ValueError: If flags contradict each other or are out of range.
+  """
+  stated = _has_separation(values) or values.max_participations is not None
+  if not stated or values.num_rounds is None or values.fixed_epoch:
+    return None
+  return limits_from(values, values.num_rounds)
 
 
 def _check_needs_no_plan(flag: str, mechanism: str) -> None:
@@ -816,21 +837,26 @@ def _of_kind(
   return given
 
 
-def _check_target(plan: inputs_lib.Inputs, may_have_fewer_rounds: bool) -> None:
+def _leave_out(plan: inputs_lib.Inputs, may_have_fewer_rounds: bool) -> str:
+  """What to leave out, to have it found for a target that is missed."""
+  found = '--noise_multiplier'
+  if plan.mechanism.parts:
+    found = 'noise_multiplier in each part'
+  elif may_have_fewer_rounds:
+    found += ' or --num_rounds'
+  return f'Leave out {found} to have it found.'
+
+
+def _check_target(plan: inputs_lib.Inputs, remedy: str) -> None:
   spent = plan.epsilon_planned
   assert plan.target_epsilon is not None
   if spent <= plan.target_epsilon:
     return
-  if plan.mechanism.parts:
-    noise, found = 'the noise of the parts', 'noise_multiplier in each part'
-  else:
+  noise = 'the noise of the parts'
+  if not plan.mechanism.parts:
     alone = cast(mechanism_lib.Mechanism, plan.mechanism)
     noise = f'noise multiplier {alone.noise_multiplier:g}'
-    found = '--noise_multiplier'
-    if may_have_fewer_rounds:
-      found += ' or --num_rounds'
   raise program.CheckFailed(
     f'{noise} spends epsilon = {rounding.up(spent)} at delta = {plan.delta:g}, more '
-    f'than --target_epsilon={plan.target_epsilon!r}. Leave out {found} to have it '
-    'found.'
+    f'than --target_epsilon={plan.target_epsilon!r}. {remedy}'
   )

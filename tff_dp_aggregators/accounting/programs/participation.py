@@ -20,12 +20,12 @@ import datetime
 import io
 import json
 import sys
-from collections.abc import Sequence
 from typing import Optional
 
 from absl import flags
 
 from tff_dp_aggregators.accounting.programs import program
+from tff_dp_aggregators.accounting.programs import spelling
 from tff_dp_aggregators.accounting.records import log_participation
 from tff_dp_aggregators.accounting.records import round_log
 from tff_dp_aggregators.base import new_files
@@ -38,6 +38,11 @@ LOG_FLAGS = (
   'wait_from',
   'first_start',
 )
+# How arguments of `log_participation.summarize` are spelled.
+SPELLINGS = {
+  'min_wait': '--min_wait_hours',
+  **spelling.of_flags(('wait_from', 'first_start')),
+}
 
 
 def define(values: flags.FlagValues) -> None:
@@ -68,8 +73,8 @@ def define(values: flags.FlagValues) -> None:
     'offenders',
     None,
     'File to write clients to that broke a promise, if the log names clients: CSV, '
-    'with their participations and smallest separation. It is private: mode 0600. Must '
-    'not exist.',
+    'with their participations, smallest separation, and which promise they broke. It '
+    'is private: mode 0600. Must not exist.',
     flag_values=values,
   )
   flags.DEFINE_enum(
@@ -168,13 +173,19 @@ def from_flags(values: flags.FlagValues) -> log_participation.Summary:
   """
   columns = columns_from_flags(values)
   log = round_log.read(values.round_log, columns, values.population_name)
-  return log_participation.summarize(log, *wait_from_flags(values))
+  with spelling.as_flags(SPELLINGS):
+    return log_participation.summarize(log, *wait_from_flags(values))
 
 
 def main(values: flags.FlagValues) -> int:
   """Prints or writes the summary; returns the exit code."""
-  summary = from_flags(values)
   promised = (values.promised_min_separation, values.promised_max_participations)
+  if values.offenders is not None and promised == (None, None):
+    raise ValueError(
+      '--offenders needs what was promised: --promised_min_separation, '
+      '--promised_max_participations, or both.'
+    )
+  summary = from_flags(values)
   broken, offenders = summary.broken(*promised), summary.offenders(*promised)
   if offenders:
     assert summary.observed is not None
@@ -183,7 +194,7 @@ def main(values: flags.FlagValues) -> int:
       f'with {sum(times for _, times, _ in offenders)} contributions'
     )
   if values.offenders is not None:
-    _write_offenders(values.offenders, summary, offenders)
+    _write_offenders(values.offenders, summary, promised)
   if values.format == 'json':
     result = {**summary.to_json(), 'broken': broken}
     text = json.dumps(result, indent=2, allow_nan=False) + '\n'
@@ -201,7 +212,7 @@ def main(values: flags.FlagValues) -> int:
 def _write_offenders(
   path: str,
   summary: log_participation.Summary,
-  offenders: Sequence[tuple[str, int, Optional[int]]],
+  promised: tuple[Optional[int], Optional[int]],
 ) -> None:
   """Writes who broke a promise, for whoever may see clients.
 
@@ -214,8 +225,15 @@ def _write_offenders(
     )
   text = io.StringIO()
   writer = csv.writer(text, lineterminator='\n')
-  writer.writerow(('client', 'participations', 'min_separation'))
-  writer.writerows(offenders)
+  writer.writerow(('client', 'participations', 'min_separation', 'broke'))
+  separation, cap = promised
+  for name, times, closest in summary.offenders(*promised):
+    broke = []
+    if closest is not None and closest < (separation or 1):
+      broke.append('min_separation')
+    if cap is not None and times > cap:
+      broke.append('max_participations')
+    writer.writerow((name, times, closest, ' '.join(broke)))
   new_files.write_new(path, text.getvalue(), is_private=True)
 
 

@@ -63,12 +63,12 @@ from typing import Any, Callable, Optional
 from absl import flags
 
 from tff_dp_aggregators import strategies
-from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.accounting.programs import nbafl_flags
 from tff_dp_aggregators.accounting.programs import participation
 from tff_dp_aggregators.accounting.programs import parts as parts_lib
 from tff_dp_aggregators.accounting.programs import program
+from tff_dp_aggregators.accounting.programs import spelling
 from tff_dp_aggregators.accounting.reports import composition
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import learning_curves
@@ -345,18 +345,21 @@ def _of_mechanism(
 ) -> inputs_lib.Inputs:
   """The mechanism in flags, with what a run of it left."""
   log = limits = None
+  # A ledger's events are for the limits of its plan, which the log may show kept.
+  of_ledger = 'ledger' in files and any(
+    values[name].present for name in flags_lib.participation_flags()
+  )
   if 'round_log' in files:
-    log = sources.from_round_log(
-      files['round_log'],
-      *participation.wait_from_flags(values),
-      columns=participation.columns_from_flags(values),
-      population=values.population_name,
-    )
-    # A ledger's events are for the limits of its plan, which the log may show kept.
-    are_stated = any(values[name].present for name in flags_lib.participation_flags())
-    if not ('ledger' in files and are_stated):
+    with spelling.as_flags(participation.SPELLINGS):
+      log = sources.from_round_log(
+        files['round_log'],
+        *participation.wait_from_flags(values),
+        columns=participation.columns_from_flags(values),
+        population=values.population_name,
+        planned=None if of_ledger else flags_lib.planned_limits(values),
+      )
+    if not of_ledger:
       limits = log.limits
-      _warn_of_broken_plan(values, log)
   if 'ledger' in files:
     _check_has_plan(values, limits)
   arguments = [f'--{name}={path}' for name, path in files.items()]
@@ -367,20 +370,6 @@ def _of_mechanism(
     round_log=log,
     command=sources.command_of([*_given(values, _of_mechanism_flags()), *arguments]),
   )
-
-
-def _warn_of_broken_plan(values: flags.FlagValues, log: sources.RoundLog) -> None:
-  """Says what of the planned limits, if they are in flags, was not kept."""
-  if values.num_rounds is None or values.sampling != schemas.LIMITS.flag:
-    return
-  limits = flags_lib.limits_from(values, values.num_rounds)
-  broken = log.proved.broken(limits.min_separation, limits.max_participations)
-  if broken:
-    print(
-      'warning: the planned limits were not kept; the report is of what the round log '
-      f'shows, which costs more than was planned: {"; ".join(broken)}.',
-      file=sys.stderr,
-    )
 
 
 def _check_has_plan(

@@ -58,6 +58,8 @@ from tff_dp_aggregators.accounting.records import times as times_lib
 WAIT_FROM = ('contribution', 'completion')
 # How long a device waits if nothing else is said.
 DEFAULT_MIN_WAIT = datetime.timedelta(hours=24)
+# Strategies of so many rounds have a dense matrix.
+_MAX_DENSE = 2048
 _MAX_WAIT = datetime.timedelta(days=3660)
 
 
@@ -195,6 +197,58 @@ class Summary:
       )
       for i in np.flatnonzero(wrong)
     ]
+
+  def broken_in_short(
+    self, min_separation: int, max_participations: Optional[int] = None
+  ) -> list[str]:
+    """The same as `broken`, for who may not see clients: how many there were.
+
+    Args:
+      min_separation: What was promised, a difference of rounds.
+      max_participations: What was promised.
+    """
+    broken = []
+    if self.waiting is not None:
+      broken += self._broken_by_waiting(min_separation, max_participations)
+    offenders = self.offenders(min_separation, max_participations)
+    if offenders:
+      assert self.observed is not None
+      broken.append(
+        f'{len(offenders)} of {self.observed.num_clients} clients took part sooner or '
+        f'more often, {sum(times for _, times, _ in offenders)} times in all'
+      )
+    return broken
+
+  def sensitivity_squared(self, strategy: strategies.Strategy) -> Optional[float]:
+    """Largest ||C u||^2 over what single clients of the log did, or above it.
+
+    u has the rounds of one client, with any signs or directions: pairs of rounds count
+    with the absolute value of their entry of C^T C, which is exact where none that
+    counts is negative.
+
+    Args:
+      strategy: Of at least as many rounds as the log has.
+
+    Returns:
+      `None` if the log names no clients, or the strategy is too large for C^T C.
+    """
+    clients = self.log.clients
+    if clients is None or strategy.num_rounds > _MAX_DENSE:
+      return None
+    matrix = strategy.materialize()
+    products = np.abs(matrix.T @ matrix)
+    order = np.lexsort((clients.round, clients.client))
+    client, rounds = clients.client[order], clients.round[order]
+    sums = np.bincount(client, products[rounds, rounds])
+    first = np.arange(len(client))
+    for apart in range(1, len(client)):  # Participations of one client.
+      first = first[: np.searchsorted(first, len(client) - apart)]
+      first = first[client[first] == client[first + apart]]
+      if not len(first):
+        break
+      pairs = 2 * products[rounds[first], rounds[first + apart]]
+      sums += np.bincount(client[first], pairs, minlength=len(sums))
+    return float(sums.max())
 
   @property
   def _basis(self) -> Union[Waiting, Observed]:
@@ -445,7 +499,10 @@ def _wait(
   if wait_from not in WAIT_FROM:
     raise ValueError(f'wait_from must be one of {WAIT_FROM}, got {wait_from!r}.')
   if log.completions is None:
-    raise ValueError('the log has no completion times, which min_wait needs.')
+    raise ValueError(
+      'the log has no completion times of rounds, which min_wait needs; leave it out, '
+      'or give a log with a line for each round and its completion_time.'
+    )
   wait = min_wait // datetime.timedelta(microseconds=1) * 1000
   begins, assumptions = _begins(log, wait_from, first_start)
   if log.resolution and wait % log.resolution:

@@ -37,8 +37,7 @@ which a guess could make the privacy guarantee too good:
   it once would understate how many there are.
 * A round twice with different values, or with columns that are not read: refused.
 * A line for each participation, with a column `client_id` (or `device`, `user`) and the
-  round's number: read as rounds, those without participants among them. Times of single
-  participations are left alone.
+  round's number: read as rounds. Times of single participations are left alone.
 * A missing number: refused. If the round was lost from the log, leaving it out counts
   too few rounds; if it never happened, counting it overstates the separation.
 * Completions that go back while the numbers go up, a start after its completion, a
@@ -474,6 +473,14 @@ class _Reader:
       )
     self._found_name = found.get('client_id', '')
     if 'client_id' in found:  # Times are of participations, not of rounds.
+      for name in _TIMES:
+        if self._columns.get(name):
+          raise self._refusal(
+            line,
+            f'each line is one participation, in column {found["client_id"]}, and its '
+            f'time does not tell when the round was complete. Leave {name} out of '
+            '--columns, or give a log with a line for each round.',
+          )
       found = {
         name: found[name]
         for name in ('round', 'client_id', 'population')
@@ -546,8 +553,9 @@ class _Reader:
         f'--columns=client_id={self._found_name} or --columns=client_id=.'
       )
     first, last = int(rounds.min()), int(rounds.max())
-    lines = np.frombuffer(self._lines, np.int64)[np.argsort(rounds, kind='stable')]
-    self._check_order({'round': np.array([first])}, lines)
+    numbers, at = np.unique(rounds, return_index=True)
+    lines = np.frombuffer(self._lines, np.int64)[at]
+    self._check_order({'round': numbers}, lines)
     self._notes.append('each line is one participation of one client.')
     clients = np.frombuffer(self._contributions, np.int32)
     return RoundLog(

@@ -1,8 +1,8 @@
 """What a run learned and spent by round, for the page of its report.
 
 A run directory has it in `metrics.csv`. Taken from there is what was measured on test
-data, and epsilon; what was computed on clients' data stays out of a page that is for
-others to read. Nothing of it is a part of the statement, and no one verifies it.
+data, and epsilon. As test data may be clients' own, the page that others may see is
+without it. Nothing of it is a part of the statement, and no one verifies it.
 """
 
 import csv

@@ -8,7 +8,8 @@ and verified by nobody, or not stated at all. Which, follows from the inputs alo
 
 import dataclasses
 import math
-from typing import Optional
+from collections.abc import Mapping
+from typing import Any, Optional
 
 from dp_accounting import NeighboringRelation as Relation
 
@@ -53,7 +54,7 @@ _DEFAULTS = {
   field.name: field.default for field in dataclasses.fields(inputs_lib.Inputs)
 }
 _NOTHING_STATED = (None, inputs_lib.NOT_STATED)
-# What a log says of the limits; with a ledger, they are those of its events.
+# What a log says of the limits; of planned ones, and a ledger's, that they were kept.
 _LIMITS = {
   ('min_wait', False): 'the limits follow from it and from when rounds were complete',
   ('min_wait', True): (
@@ -70,12 +71,33 @@ _LIMITS = {
 }
 
 
-def enforced_by(basis: str, has_ledger: bool, stated: Optional[str] = None) -> str:
+def are_kept(summary: Mapping[str, Any], has_ledger: bool) -> bool:
+  """Whether the limits of a report are not those of its log, which shows them kept.
+
+  Args:
+    summary: Of the log.
+    has_ledger: Whether the limits are those of a ledger.
+  """
+  planned = summary.get('planned')
+  return has_ledger or (planned is not None and not planned['broken'])
+
+
+def capped_by(summary: Mapping[str, Any]) -> str:
+  """What caps participations where a log has fewer rounds than were planned.
+
+  Args:
+    summary: Of the log.
+  """
+  number = summary['num_rounds']
+  return f'the log has {number} rounds, in which the separation leaves no more possible'
+
+
+def enforced_by(basis: str, are_kept: bool, stated: Optional[str] = None) -> str:
   """What enforces limits that a round log shows.
 
   Args:
     basis: Of the log's summary, 'min_wait' or 'client_ids'.
-    has_ledger: Whether the limits are those of a ledger, which the log shows were kept.
+    are_kept: Whether the limits are planned ones, which the log shows were kept.
     stated: What is said to enforce them, which no log can know; `None` if nothing is.
 
   Example:
@@ -83,7 +105,7 @@ def enforced_by(basis: str, has_ledger: bool, stated: Optional[str] = None) -> s
     >>> said.endswith('rounds were complete; what enforces the wait: the app')
     True
   """
-  limits, is_stated = _LIMITS[basis, has_ledger], stated not in _NOTHING_STATED
+  limits, is_stated = _LIMITS[basis, are_kept], stated not in _NOTHING_STATED
   if basis == 'min_wait':
     by = f'the wait between two rounds of a device; {limits}'
     return f'{by}; what enforces the wait: {stated}' if is_stated else by
@@ -115,6 +137,15 @@ def warnings(inputs: inputs_lib.Inputs) -> list[str]:
   mechanism, ledger = inputs.mechanism, inputs.ledger
   entries = () if ledger is None else ledger.entries
   found = []
+  planned = (inputs.participation_source or {}).get('planned') or {}
+  if planned.get('broken'):
+    cap = planned['max_participations']
+    found.append(
+      'The planned limits on participation, rounds of a client at least '
+      f'{planned["min_separation"]} apart{f" and at most {cap} of them" if cap else ""}'
+      f', were not kept: {"; ".join(planned["broken"])}. What follows is of what the '
+      'round log shows, which costs more than was planned.'
+    )
   seeded = noise_source_of(ledger) == inputs_lib.SEEDED_NOISE
   if mechanism.has_noise and (seeded or inputs.noise_source == inputs_lib.SEEDED_NOISE):
     found.append(_SEEDED_NOISE)
@@ -173,8 +204,8 @@ def _of(name: str, inputs: inputs_lib.Inputs, roles: set[str]) -> str:
   if recording:
     return RECORDED
   if name in ('enforced_by', 'cap_enforced_by'):
-    basis = (inputs.participation_source or {}).get('basis', '')
-    has_ledger = inputs.ledger is not None
-    if (basis, has_ledger) in _LIMITS and value == enforced_by(basis, has_ledger):
+    source = inputs.participation_source or {}
+    key = source.get('basis', ''), are_kept(source, inputs.ledger is not None)
+    if key in _LIMITS and value in (enforced_by(*key), capped_by(source)):
       return RECORDED
   return STATED

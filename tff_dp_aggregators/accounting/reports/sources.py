@@ -10,6 +10,7 @@ import datetime
 import functools
 import hashlib
 import json
+import math
 import os
 import shlex
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,7 @@ import dp_accounting
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import joint_mechanism
+from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import nbafl
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.records import agreement
@@ -78,14 +80,20 @@ def from_plan(
       plan = dataclasses.replace(plan, noise_source=said)
   if round_log is not None:
     check_log(round_log, plan.mechanism, plan.ledger)
+    summary = summary_of(round_log, plan)
     enforced_by = functools.partial(
-      provenance.enforced_by, round_log.summary['basis'], plan.ledger is not None
+      provenance.enforced_by,
+      summary['basis'],
+      provenance.are_kept(summary, plan.ledger is not None),
     )
+    cap_enforced_by = enforced_by(plan.cap_enforced_by)
+    if round_log.has_no_more_rounds:
+      cap_enforced_by = provenance.capped_by(summary)
     plan = dataclasses.replace(
       plan,
       enforced_by=enforced_by(plan.enforced_by),
-      cap_enforced_by=enforced_by(plan.cap_enforced_by),
-      participation_source=round_log.summary,
+      cap_enforced_by=cap_enforced_by,
+      participation_source=summary,
     )
     files.append(round_log.file)
   if ledger is not None:
@@ -393,7 +401,8 @@ class RoundLog:
   """What a production system's round log says about participation.
 
   Attributes:
-    limits: The limits that it proves.
+    limits: The planned limits if it shows that they were kept, or else those that it
+      shows.
     proved: All that it says.
     summary: JSON-ready, with the arguments of `from_round_log` and without who took
       part.
@@ -405,6 +414,17 @@ class RoundLog:
   summary: dict[str, Any]
   file: dict[str, Any]
 
+  @property
+  def has_no_more_rounds(self) -> bool:
+    """Whether planned limits were kept, by fewer rounds than planned and no cap."""
+    planned = self.summary.get('planned')
+    return bool(
+      planned is not None
+      and not planned['broken']
+      and planned['max_participations'] is None
+      and planned['num_rounds'] > self.proved.num_rounds
+    )
+
 
 def from_round_log(
   path: str,
@@ -413,6 +433,7 @@ def from_round_log(
   first_start: Optional[str] = None,
   columns: Optional[Mapping[str, str]] = None,
   population: Optional[str] = None,
+  planned: Optional[strategies.Participation] = None,
 ) -> RoundLog:
   """Limits on participation that a production system's round log proves.
 
@@ -424,6 +445,7 @@ def from_round_log(
     first_start: When the first round started, for logs without start times.
     columns: The log's own names of columns, as for `records.round_log.read`.
     population: Of which population, in a log of several.
+    planned: Limits that were planned, of at least as many rounds.
 
   Raises:
     OSError: If the file cannot be read.
@@ -442,7 +464,19 @@ def from_round_log(
     'columns': dict(columns or {}),
     'population': population,
   }
-  return RoundLog(summary.participation, summary, said, file_of('round_log', path))
+  limits = summary.participation
+  if planned is not None:
+    cap = planned.assumed_at_most
+    broken = summary.broken_in_short(planned.min_separation, cap)
+    said['planned'] = {
+      'num_rounds': planned.num_rounds,
+      'min_separation': planned.min_separation,
+      'max_participations': cap,
+      'broken': broken,
+    }
+    if not broken:
+      limits = strategies.Participation(summary.num_rounds, planned.min_separation, cap)
+  return RoundLog(limits, summary, said, file_of('round_log', path))
 
 
 def check_log(
@@ -469,6 +503,36 @@ def check_log(
     raise ValueError(
       f'the round log gives {shown}, the report has {mechanism.participation}.'
     )
+
+
+def summary_of(log: RoundLog, plan: inputs_lib.Inputs) -> dict[str, Any]:
+  """What a report says of a round log: its summary, and what what it shows costs.
+
+  Args:
+    log: The log.
+    plan: Mechanism, delta and accountant.
+
+  Returns:
+    With `occurred`: epsilon of the participations in the log, by the client with the
+    largest one. It is `None` if the log names no clients, the strategy is too large, or
+    the mechanism is not one Gaussian with noise of the server.
+  """
+  nothing = {**log.summary, 'occurred': None}
+  mechanism = plan.mechanism
+  if not isinstance(mechanism, mechanism_lib.Mechanism) or mechanism.site.is_of_client:
+    return nothing
+  if not (mechanism.is_one_gaussian and mechanism.is_private):
+    return nothing
+  squared = log.proved.sensitivity_squared(mechanism.strategy)
+  if squared is None:
+    return nothing
+  allowed = mechanism.sensitivity_squared
+  squared = min(squared, allowed)  # Either may be known by a bound.
+  mu = accountants.gdp_mu(mechanism.event) * math.sqrt(squared / allowed)
+  event = dp_accounting.GaussianDpEvent(1 / mu)
+  epsilon = accountants.epsilon(event, plan.delta, plan.accountant, mechanism.relation)
+  occurred = {'sensitivity_squared': squared, 'epsilon': epsilon, 'delta': plan.delta}
+  return {**log.summary, 'occurred': occurred}
 
 
 def file_of(role: str, path: str) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from typing import Any, Optional
 
 import dp_accounting
 
+from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting import joint_mechanism
@@ -385,9 +386,23 @@ def _of_log(
     arguments['first_start'],
     arguments['columns'],
     arguments['population'],
+    _planned_of(report['participation']['source']),
   )
   sources.check_log(log, mechanism, ledger)
-  return log.summary
+  inputs = report['verification']['inputs']
+  return sources.summary_of(
+    log, inputs_lib.Inputs(mechanism, inputs['delta'], accountant=inputs['accountant'])
+  )
+
+
+def _planned_of(source: dict[str, Any]) -> Optional[strategies.Participation]:
+  """The limits that a report says were planned."""
+  stated = source.get('planned')
+  if stated is None:
+    return None
+  return strategies.Participation(
+    stated['num_rounds'], stated['min_separation'], stated['max_participations']
+  )
 
 
 def _notes_on_software(stated: Any, found: Any) -> Iterator[str]:

@@ -23,7 +23,8 @@ def write(
 ) -> dict[str, Any]:
   """Writes `report.md`, `report.json` and `report.html`, over those that may be there.
 
-  What a reviewer may have, with them, is then in `share/` as well.
+  What a reviewer may have, with them, is then in `share/` as well: there the page is
+  without what was measured on test data, which may be clients' own.
 
   Args:
     directory: Of a run with at least one round.
@@ -51,7 +52,7 @@ def write(
   learned = learning_curves.of_run(directory.path)
   for suffix, form in _FORMS.items():
     directory.write(f'report.{suffix}', rendering.render(stated, form, learned))
-  directory.share()
+  directory.share({'report.html': rendering.render(stated, 'html')})
   return stated
 
 

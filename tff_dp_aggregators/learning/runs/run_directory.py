@@ -163,10 +163,13 @@ class RunDirectory:
       text = json.dumps(content, indent=2, allow_nan=False) + '\n'
       new_files.replace(self.file(name), text, is_private=name == PRIVATE)
 
-  def share(self) -> None:
+  def share(self, instead: Mapping[str, str]) -> None:
     """Copies what a reviewer may have into a directory of its own, anew.
 
     Nothing of a run of before, whose configuration has what is private.
+
+    Args:
+      instead: Texts by the names of files of which others get another one.
 
     Raises:
       OSError: If a file cannot be read or written, or the directory was moved.
@@ -175,6 +178,9 @@ class RunDirectory:
       return
     os.makedirs(self.file(SHARE), exist_ok=True)
     for name in filter(self.has, SHARED):
+      if name in instead:
+        self.write(os.path.join(SHARE, name), instead[name])
+        continue
       with open(self.file(name), 'rb') as file:
         self.write(os.path.join(SHARE, name), file.read())
 
@@ -305,7 +311,7 @@ def check_flags(
 
 def told_of_data(facts: Mapping[str, Any]) -> dict[str, Any]:
   """What a configuration has of what is told of the data."""
-  return {'private': False, **facts}
+  return {'protected': False, **facts}
 
 
 def _refuse_others(

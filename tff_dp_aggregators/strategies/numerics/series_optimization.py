@@ -40,6 +40,8 @@ MAX_TOLERANCE = 2e-6
 _ROUNDING = 1e-13
 # Far more than needed; to end what does not converge.
 _MAX_ITERATIONS = 500
+# After so many, a relative gain of a step that is as good as none.
+_NEARLY = 1e-8
 _SMALLEST_STEP = 1e-10
 # Curvatures below this, relative to the largest, are rounding.
 _FLATTEST = 1e-13
@@ -348,7 +350,7 @@ def minimize(
       is still taken, if it lowers the value.
 
   Raises:
-    ConvergenceError: If it does not get there.
+    ConvergenceError: If it does not get there, nor nearly so (1e-8).
   """
   z = start
   for _ in range(_MAX_ITERATIONS):
@@ -359,6 +361,8 @@ def minimize(
     if decrease <= tolerance * abs(at.value):
       return z + step if function.value(z + step) <= at.value else z
     z = _line_search(function, z, at, step)
+  if decrease <= _NEARLY * abs(at.value):
+    return z  # It creeps along constraints, which round-off alone may decide.
   raise ConvergenceError(
     f'no convergence in {_MAX_ITERATIONS} iterations: the quadratic model still '
     f'gains {decrease:.3g} of {at.value:.6g}, and should gain {tolerance:.3g} relative.'

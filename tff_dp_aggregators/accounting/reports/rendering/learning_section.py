@@ -15,8 +15,9 @@ from tff_dp_aggregators.base import rounding
 _TITLE = 'Learning and privacy over rounds'
 _INTRO = (
   'Measured on test data after each round, or some of them, as metrics.csv has it. '
-  'These figures are not part of the guarantee and not verified with it; what was '
-  "computed on clients' data is not shown."
+  'These figures are exact, not part of the guarantee and not verified with it. If '
+  'test data are those of clients, this section is for who may see these: the page in '
+  'share/ is without it.'
 )
 _LOSS = 'loss'
 _POINTS = 400  # Of a curve.

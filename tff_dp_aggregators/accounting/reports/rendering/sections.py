@@ -435,6 +435,26 @@ def _source_facts(participation: dict[str, Any]) -> Iterator[Fact]:
   """What a round log says, but for what stands above already."""
   source = dict(participation['source'])
   source.update(source.pop('waiting', None) or {})
+  planned, occurred = source.pop('planned', None), source.pop('occurred', None)
+  if planned is not None:
+    cap = planned['max_participations']
+    at_most = '' if cap is None else f', at most {cap} of them'
+    yield Fact(
+      'planned limits',
+      f'rounds of a client at least {planned["min_separation"]} apart{at_most}',
+      'not kept, and accounted for as the log shows'
+      if planned['broken']
+      else 'kept by the log, and what the guarantee is of',
+    )
+  if occurred is not None:
+    yield Fact(
+      'what occurred',
+      f'epsilon = {rounding.up(occurred["epsilon"])} at delta = '
+      f'{rounding.exact(occurred["delta"])}',
+      'of the participations in the log alone, by the client with the largest one. It '
+      'depends on who took part when, and is no guarantee; that is of all that the '
+      'limits allow',
+    )
   for name, value in _flat(source):
     if participation.get(name) != value:
       yield Fact(f'round log: {name.replace("_", " ")}', _written(value))
