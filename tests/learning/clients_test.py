@@ -17,6 +17,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_dp_aggregators import learning
+from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.learning import schedules
 
 _SPEC = collections.OrderedDict(
   x=tf.TensorSpec([None, 2], tf.float32), y=tf.TensorSpec([None], tf.int32)
@@ -222,7 +224,8 @@ def test_numbers_that_are_no_clients_are_refused():
     clients.examples(-1)
 
 
-def test_two_clients_that_would_be_drawn_together_are_refused():
+@pytest.mark.parametrize('alike', [('a', 'a'), (3, '3'), (b'1', "b'1'")])
+def test_two_clients_that_would_be_drawn_together_are_refused(alike):
   class Places:
     ids = (0, 1, 2)
 
@@ -230,7 +233,10 @@ def test_two_clients_that_would_be_drawn_together_are_refused():
       return np.full([2, 1], number, np.float32)
 
     def draw_id(self, number):
-      return ('a', 'b', 'a')[number]
+      return (alike[0], 'b', alike[1])[number]
 
-  with pytest.raises(ValueError, match="draw_id gives 'a' for two clients"):
+  with pytest.raises(ValueError, match='draw_id has .* for two clients'):
     _ = learning.Clients.of(Places()).draw_ids
+  schedule = schedules.Poisson(schemas.PoissonSampling(4, 0.5), 2, 1)
+  with pytest.raises(ValueError, match='ids has .* for two clients'):
+    schedule.for_clients(alike)

@@ -13,6 +13,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_dp_aggregators.base import checks
+from tff_dp_aggregators.learning.schedules import draws
 
 # Examples that a dataset hands over at a time.
 _BATCH = 1024
@@ -109,12 +110,7 @@ class Clients:
     if self._draw_id is None:
       return self._ids
     found = [self._draw_id(id_) for id_ in self._ids]
-    if len(set(found)) < len(found):
-      twice = collections.Counter(found).most_common(1)[0][0]
-      raise ValueError(
-        f'draw_id gives {twice!r} for two clients, which would be drawn together; give '
-        'each client one of its own.'
-      )
+    draws.check_ids(found, 'draw_id')
     return found
 
   @property

@@ -203,7 +203,7 @@ def test_runs_that_drew_the_same_clients_do_not_compose(tmp_path):
           **said,
         )
     if file is not None:
-      private = {'training': {'schedule': {'sha256': file}}}
+      private = {'training': {'schedule': {'cohorts': list(file)}}}
       (tmp_path / name / 'private.json').write_text(json.dumps(private))
     return path
 
@@ -212,19 +212,32 @@ def test_runs_that_drew_the_same_clients_do_not_compose(tmp_path):
     write(name, sampling_tag=ledger.tag_of_seed('sampling', seed))
     for name, seed in (('a', 1), ('b', 1), ('c', 2))
   )
-  file, again, another, unknown = (
-    write(name, sha256, sampling_source=ledger.FILE)
-    for name, sha256 in (('d', '7'), ('e', '7'), ('f', '8'), ('g', None))
+  file, again, longer, another, unknown = (
+    write(name, cohorts, sampling_source=ledger.FILE)
+    for name, cohorts in (
+      ('d', '1234'),
+      ('e', '1234'),
+      ('h', '124456'),
+      ('f', '5678'),
+      ('g', None),
+    )
   )
+  untold, sizes = write('i'), write('j')
   for runs, what in (
     ([one, same], 'seed'),
     ([file, again], 'file'),
     ([another, file, unknown], 'file'),
     ([unknown, file], 'file'),
+    ([longer, file], 'file'),
+    # The file may be that of the seed, and what tells nothing any of them.
+    ([one, file], 'file'),
+    ([one, untold], 'file'),
+    ([untold, sizes], 'file'),
   ):
     with pytest.raises(ValueError, match=f'drew their clients from the same {what}'):
       sources.check_not_forked(runs)
-  sources.check_not_forked([one, other, file, another])
+  sources.check_not_forked([one, other])
+  sources.check_not_forked([file, another])
 
 
 def test_ledgers_with_noise_of_one_seed_do_not_compose(tmp_path):

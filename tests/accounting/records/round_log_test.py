@@ -355,7 +355,7 @@ Z = '2023-11-15T12:00:00Z'
     (f'{{"time": "{Z}", "round": true}}\n', 1, 'round must be a whole number'),
     (f'{{"time": "{Z}", "client_ids": "a"}}\n{{"time": "x"}}', 2, 'not a time'),
     (f'{{"time": "{Z}", "client_ids": null}}\n', 1, 'client_ids must be a list'),
-    (f'{{"time": "{Z}", "client_ids": [1.5, null]}}\n', 1, 'client None is neither'),
+    (f'{{"time": "{Z}", "client_ids": [15, null]}}\n', 1, 'client None is neither'),
     ('[{"time": 5}]\n', 1, 'without a list'),
     (f'{{"time": "{Z}"}}\n[1]\n', 2, 'is not a JSON object'),
     ('round,client_ids\n0,"a, b"\n', 2, 'must be separated by spaces or semicolons'),
@@ -589,6 +589,59 @@ def test_what_occurred_is_the_worst_client_by_brute_force(tmp_path, seed):
     assert found >= largest * (1 - 1e-12)
     if is_exact:
       assert found == pytest.approx(largest, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+  'lines',
+  [
+    ['round,client_id', '0,a', '0,b', '1,a ', '1,b\t', '2,a', '2,"b "'],
+    ['round\tclient_id', '0\ta', '0\tb', '1\t a', '1\tb', '2\ta', '2\tb'],
+    [f'{{"round": {r}, "client_id": "{c}"}}' for r in range(3) for c in ('a ', ' b')],
+    [f'{{"round": {r}, "client_ids": ["a{" " * r}", "b"]}}' for r in range(3)],
+    ['round,client_ids', *(f'{r},"[""a{" " * r}"", ""b""]"' for r in range(3))],
+  ],
+)
+def test_blanks_make_no_other_client(tmp_path, lines):
+  path = tmp_path / 'log'
+  path.write_text('\n'.join([*lines, '']))
+  summary = log_participation.summarize(round_log.read(str(path)))
+  assert (summary.observed.num_clients, summary.max_participations) == (2, 3)
+
+
+@pytest.mark.parametrize(
+  'lines, reason',
+  [
+    # One client that would count as two, or rounds that are read in two ways.
+    (['{"round": 0, "client_id": 1}', '{"round": 1, "client_id": 1.0}'], 'neither a'),
+    (['{"round": 0, "client_id": 1}', '{"round": 1, "client_id": 1e0}'], 'neither a'),
+    (['{"round": 0, "client_ids": [1.0]}'], 'neither a text nor a whole number'),
+    (['{"round": 0, "client_ids": ["a"], "client_ids": ["b"]}'], 'a name stands twice'),
+    (['{"round": 1, "round": 7, "client_id": "a"}'], 'a name stands twice'),
+    (['round,client_id', '0,a', '1, '], 'there is no client_id'),
+    (['round,client_ids', '0,"[""a"", "" ""]"'], 'a client has no name'),
+    # The log itself says that somebody is missing.
+    (
+      ['round,cohort_size,client_ids', '0,3,a b c', '1,3,d'],
+      '3: cohort_size is 3',
+    ),
+  ],
+)
+def test_logs_that_name_clients_in_two_ways_are_refused(tmp_path, lines, reason):
+  path = tmp_path / 'log'
+  path.write_text('\n'.join([*lines, '']))
+  with pytest.raises(ValueError, match=reason):
+    round_log.read(str(path))
+
+
+def test_a_last_line_without_an_end_is_told(tmp_path):
+  path = tmp_path / 'log.csv'
+  columns = {'client_id': 'client_id'}
+  path.write_text('round,client_id\n0,10\n1,1')
+  notes = round_log.read(str(path), columns).notes
+  assert any('was not cut off' in note for note in notes)
+  path.write_text('round,client_id\n0,10\n1,1\n')
+  notes = round_log.read(str(path), columns).notes
+  assert not any('cut off' in note for note in notes)
 
 
 def test_participations_are_no_repeated_lines_of_rounds(tmp_path):

@@ -17,6 +17,7 @@ from scipy import stats
 
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.learning import schedules
+from tff_dp_aggregators.learning.schedules import checking
 from tff_dp_aggregators.learning.schedules import draws
 
 _FALSE_ALARM = 1e-7
@@ -105,13 +106,19 @@ def test_keys_of_ids_are_theirs_alone():
 
 
 @pytest.mark.parametrize('sampling', _SAMPLINGS)
-def test_a_stated_denominator_is_that_of_any_number_of_clients(sampling):
+def test_a_stated_denominator_is_that_of_any_number_of_clients(sampling, tmp_path):
   made = [
     schedules.for_schema(sampling, number, clients_per_round=12.5, seed=1)
     for number in (59, 60)
   ]
   assert [each.clients_per_round for each in made] == [12.5, 12.5]
   assert schedules.from_json(made[0].to_json()) == made[0]
+  # Also above the number of clients, which a refusal would tell.
+  many = dataclasses.replace(made[0], clients_per_round=10.0 * made[0].num_clients)
+  many.save(str(tmp_path / 'many.jsonl'))
+  replayed = schedules.Replay(str(tmp_path / 'many.jsonl'))
+  assert replayed.clients_per_round == many.clients_per_round
+  assert checking.Watch(many).attempts(0)[-1].completed
   derived = dataclasses.replace(made[0], clients_per_round=None)
   expected = schemas.kind_of(sampling).cohort(sampling, 59)
   assert derived.clients_per_round == pytest.approx(expected, rel=1e-12)

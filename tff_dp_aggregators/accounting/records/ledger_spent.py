@@ -106,6 +106,16 @@ def is_repeated(event: dp_accounting.DpEvent) -> bool:
   return isinstance(event, _INDEPENDENT)
 
 
+def is_drawn(event: dp_accounting.DpEvent) -> bool:
+  """Whether a round's event rests on clients being drawn in secret.
+
+  Args:
+    event: Of a line.
+  """
+  kinds = (*_SAMPLES, events.AllocatedDpEvent, events.MixtureDpEvent)
+  return any(isinstance(each, kinds) for each in accountants.parts.nested(event))
+
+
 def is_allocated(event: dp_accounting.DpEvent) -> bool:
   """Whether it is of rounds that each client draws before the first.
 

@@ -63,6 +63,7 @@ from typing import Any, BinaryIO, Optional, TextIO, cast
 
 import numpy as np
 
+from tff_dp_aggregators.accounting.records import strict_json
 from tff_dp_aggregators.accounting.records import times
 
 # The names under which a column is recognised, whatever their case.
@@ -92,6 +93,13 @@ _GZIP = b'\x1f\x8b'  # How gzipped files begin.
 # What reading a gzipped file raises that was damaged or cut off.
 _DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error)
 _SHOWN_POPULATIONS = 10
+
+
+class _Number(str):
+  """A number in JSON that is not whole, as it is written: no digit is lost."""
+
+
+_DECODER = json.JSONDecoder(parse_float=_Number, object_pairs_hook=strict_json.unique)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -356,8 +364,8 @@ class _Reader:
   def _add_clients(self, value: Any) -> int:
     if isinstance(value, str) and value.lstrip().startswith('['):
       try:
-        value = json.loads(value)
-      except json.JSONDecodeError as e:
+        value = _DECODER.decode(value)
+      except ValueError as e:
         raise ValueError(f'client_ids are no JSON list: {e}.') from e
     elif isinstance(value, str):
       if ',' in value:
@@ -369,9 +377,12 @@ class _Reader:
     if not isinstance(value, list):
       raise ValueError(f'client_ids must be a list, got {value!r}.')
     for client in value:
-      if isinstance(client, bool) or not isinstance(client, (str, int)):
+      if isinstance(client, (bool, _Number)) or not isinstance(client, (str, int)):
         raise ValueError(f'the client {client!r} is neither a text nor a whole number.')
-      index = self._index_of_client.setdefault(str(client), len(self._index_of_client))
+      name = str(client).strip()
+      if not name:
+        raise ValueError('a client has no name.')
+      index = self._index_of_client.setdefault(name, len(self._index_of_client))
       self._contributions.append(index)
     return len(value)
 
@@ -384,7 +395,7 @@ class _Reader:
       skipped += 1
     else:
       return
-    lines = itertools.chain([first], file)
+    lines = self._complete(itertools.chain([first], file))
     if first.lstrip()[0] == '{':
       yield from self._json_entries(lines, skipped)
     elif first.lstrip()[0] == '[':
@@ -393,18 +404,25 @@ class _Reader:
       delimiter = '\t' if first.count('\t') > first.count(',') else ','
       yield from self._csv_entries(lines, skipped, delimiter)
 
+  def _complete(self, lines: Iterator[str]) -> Iterator[str]:
+    """The lines, and a note if the last one does not end."""
+    text = ''
+    for text in lines:
+      yield text
+    if not text.endswith(('\n', '\r')):
+      self._notes.append('the last line has no end; see that it was not cut off.')
+
   def _json_entries(
     self, lines: Iterator[str], skipped: int
   ) -> Iterator[tuple[int, Sequence[Any]]]:
-    decode = json.JSONDecoder(parse_float=str).decode  # No digit of a time is lost.
     names: Optional[set[str]] = None
     sources: list[str] = []
     for line, text in enumerate(lines, skipped + 1):
       if not text.strip():
         continue
       try:
-        entry = decode(text)
-      except json.JSONDecodeError as e:
+        entry = _DECODER.decode(text)
+      except ValueError as e:
         raise self._refusal(line, f'this is not a JSON object: {e}.') from e
       if not isinstance(entry, dict):
         raise self._refusal(line, f'{text.strip()!r} is not a JSON object.')
@@ -532,6 +550,15 @@ class _Reader:
     clients = None
     if 'client_ids' in numbers:
       clients = self._clients(numbers['client_ids'], order)
+      if 'cohort_size' in columns:
+        wrong = np.flatnonzero(columns['client_ids'] != columns['cohort_size'])
+        for i in wrong[:1]:
+          raise self._refusal(
+            lines[i],
+            f'cohort_size is {columns["cohort_size"][i]}, but client_ids has '
+            f'{columns["client_ids"][i]}. Add who is missing, or say that the column '
+            'is something else (--columns=cohort_size=).',
+          )
     return RoundLog(
       num_rounds=len(order),
       first_number=int(columns['round'][0]) if 'round' in columns else 0,

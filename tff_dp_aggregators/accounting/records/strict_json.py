@@ -23,8 +23,15 @@ def loads(text: str) -> Any:
   return _DECODER.decode(text)
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-  """Two values under one name would be read in two ways."""
+def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+  """An object, of which two values under one name would be read in two ways.
+
+  Args:
+    pairs: Of names and values, as decoders give them.
+
+  Raises:
+    ValueError: If a name stands twice.
+  """
   data = dict(pairs)
   if len(data) != len(pairs):
     raise ValueError(f'a name stands twice in {[name for name, _ in pairs]}.')
@@ -35,4 +42,4 @@ def _refuse_constant(name: str) -> Any:
   raise ValueError(f'{name} is not a number in JSON.')
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse_constant)
+_DECODER = json.JSONDecoder(object_pairs_hook=unique, parse_constant=_refuse_constant)

@@ -141,9 +141,10 @@ def parse_alike(values: Sequence[Any]) -> Optional[tuple[np.ndarray, str]]:
     What `parse_time` gives for each, as one int64 array; or `None` if they differ in
     more than digits, or any cannot be read, for `parse_time` to say what is wrong.
   """
-  if set(map(type, values)) == {int}:
+  kinds = set(map(type, values))
+  if kinds == {int}:
     values = list(map(str, values))
-  elif set(map(type, values)) != {str}:
+  elif not all(issubclass(kind, str) for kind in kinds):
     return None
   size = len(values[0])
   data = ''.join(values).encode('ascii', 'replace')

@@ -14,7 +14,7 @@ import math
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import dp_accounting
 
@@ -305,6 +305,7 @@ def check_not_forked(ledgers: Sequence[str]) -> None:
     ValueError: If one is wrong, or two are of runs with the same noise or clients.
   """
   drawn: dict[str, list[int]] = {}
+  draws: dict[str, _Draw] = {}
   found: dict[tuple[str, Any], str] = {}
   in_part: dict[str, dict[str, Optional[str]]] = {}
   for path in ledgers:
@@ -323,6 +324,12 @@ def check_not_forked(ledgers: Sequence[str]) -> None:
         if unsure[what] == others[what] or None in (unsure[what], others[what]):
           raise ValueError(f'{other} and {path} {what}')
     in_part[path] = unsure
+    draw = _draw_of(path, entries)
+    if draw is not None:
+      for other, other_draw in draws.items():
+        if _may_be_one_draw(draw, other_draw):
+          raise ValueError(f'{other} and {path} {_ONE_FILE}')
+      draws[path] = draw
     sizes = _drawn_sizes(entries)
     for other, other_sizes in drawn.items():
       if _are_of_one_draw(sizes, other_sizes):
@@ -350,10 +357,11 @@ _ONE_DRAW = (
   'guarantee that is known. Give each run with sampling a seed of its own.'
 )
 _ONE_FILE = (
-  'drew their clients from the same file, or from files that nothing tells apart, so '
-  'that they may have had the same ones, where epsilon is for draws that are '
-  'independent. Compose them where their run directories are, whose private.json tells '
-  'the files; from one file nothing has a guarantee that is known.'
+  'drew their clients from the same file, or from what nothing tells apart, so that '
+  'they may have had the same ones, where epsilon is for draws that are independent. '
+  'Files are told apart where the run directories are, by private.json; a file and a '
+  'seed by nothing. The ledger of a loop of your own says by sampling_tag from which '
+  'seed it drew.'
 )
 
 
@@ -380,19 +388,56 @@ def _told_in_part_by(
   told = {}
   if first.has_seeded_noise:
     told[_ONE_SEED] = first.noise_key_tag
-  if first.sampling_source == ledger_lib.FILE:
-    told[_ONE_FILE] = _file_drawn_from(path)
   return told
 
 
-def _file_drawn_from(ledger: str) -> Optional[str]:
-  """The hash of a run's schedule file, where its private settings are there to see."""
+class _Draw(NamedTuple):
+  """What is known of how a run drew its clients in secret.
+
+  Attributes:
+    tag: Of the seed.
+    cohorts: Hashes of the first ones, of a file.
+    is_told: Whether it is from a seed or a file, or tells how many were drawn.
+  """
+
+  tag: Optional[str]
+  cohorts: Sequence[str]
+  is_told: bool
+
+
+def _draw_of(path: str, entries: Sequence[ledger_lib.LedgerEntry]) -> Optional[_Draw]:
+  """How a ledger's clients were drawn; `None` if nothing rests on that."""
+  first = entries[0]
+  if not ledger_spent.is_drawn(first.dp_event):
+    return None
+  is_file = first.sampling_source == ledger_lib.FILE
+  tells = any(entry.cohort_requested is not None for entry in entries)
+  return _Draw(
+    first.sampling_tag,
+    _cohorts_drawn(path) if is_file else (),
+    not is_file and (tells or first.sampling_tag is not None),
+  )
+
+
+def _may_be_one_draw(one: _Draw, other: _Draw) -> bool:
+  """Whether two runs may have drawn the same clients, by what their ledgers tell.
+
+  Seeds and sizes that are told are compared for themselves.
+  """
+  if one.is_told and other.is_told:
+    return False
+  alike = [first == second for first, second in zip(one.cohorts, other.cohorts)]
+  return not alike or 2 * sum(alike) >= len(alike)
+
+
+def _cohorts_drawn(ledger: str) -> Sequence[str]:
+  """Hashes of cohorts of a file, where a run's private settings are there to see."""
   path = os.path.join(os.path.dirname(ledger), _PRIVATE)
   if not os.path.exists(path):
-    return None
+    return ()
   with open(path, encoding='utf-8') as file:
     private = json.load(file)
-  found: Optional[str] = private['training']['schedule']['sha256']
+  found: Sequence[str] = private['training']['schedule'].get('cohorts', ())
   return found
 
 

@@ -92,12 +92,13 @@ class Schedule(abc.ABC):
       ids: Of all clients, by number: texts or numbers.
 
     Raises:
-      ValueError: If there are not `num_clients` of them.
+      ValueError: If there are not `num_clients` of them, or two are written alike.
     """
     if len(ids) != self.num_clients:
       raise ValueError(
         f'ids must be of all num_clients={self.num_clients} clients; got {len(ids)}.'
       )
+    draws.check_ids(ids)
     # Another object with the same fields, and nothing drawn yet.
     bound = object.__new__(type(self))
     for field in dataclasses.fields(self):  # type: ignore[arg-type]

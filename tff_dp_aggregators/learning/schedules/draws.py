@@ -6,6 +6,7 @@ is a hash of the client's id, keyed by the seed. So a client that comes or goes 
 nobody else's draws, and samplings with other numbers have draws of their own.
 """
 
+import collections
 import hashlib
 import json
 from collections.abc import Sequence
@@ -40,6 +41,25 @@ def keys_of_ids(ids: Sequence[Any], seed: int) -> np.ndarray:
     of_id.update(str(each).encode('utf-8', 'surrogatepass'))
     digests += of_id.digest()
   return np.frombuffer(digests, '<u8').astype(np.uint64)
+
+
+def check_ids(ids: Sequence[Any], name: str = 'ids') -> None:
+  """Refuses ids that are written alike, as 1 and '1' are.
+
+  Args:
+    ids: Of all clients.
+    name: What they are called.
+
+  Raises:
+    ValueError: If two are: their clients would be drawn together.
+  """
+  written = list(map(str, ids))
+  if len(set(written)) < len(written):
+    twice = collections.Counter(written).most_common(1)[0][0]
+    raise ValueError(
+      f'{name} has {twice!r} for two clients, which would be drawn together; give each '
+      'client one of its own.'
+    )
 
 
 def hashed(

@@ -13,6 +13,7 @@ another source may leave out the first line, if the reader knows what it would s
 
 import dataclasses
 import json
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Optional
 
@@ -52,10 +53,12 @@ class Header:
     num_clients = checks.check_positive_int('num_clients', self.num_clients)
     object.__setattr__(self, 'num_clients', num_clients)
     checks.check_number('clients_per_round', self.clients_per_round)
-    if not 0 < self.clients_per_round <= num_clients:
+    # Of secret draws it is a public number, which must not tell how many there are.
+    most = math.inf if schemas.is_sampled(self.schema) else num_clients
+    if not (0 < self.clients_per_round <= most and self.clients_per_round < math.inf):
+      at_most = '' if most == math.inf else f' and at most num_clients={num_clients}'
       raise ValueError(
-        f'clients_per_round must be positive and at most num_clients={num_clients}; '
-        f'got {self.clients_per_round}.'
+        f'clients_per_round must be positive{at_most}; got {self.clients_per_round}.'
       )
     object.__setattr__(self, 'clients_per_round', float(self.clients_per_round))
 

@@ -13,6 +13,9 @@ from tff_dp_aggregators.learning.schedules import checking
 from tff_dp_aggregators.learning.schedules import dropouts as dropouts_lib
 from tff_dp_aggregators.learning.schedules import files
 
+# Rounds by which files that were written otherwise are known to have the same cohorts.
+_TOLD = 32
+
 
 @dataclasses.dataclass(frozen=True)
 class Replay(base.Schedule):
@@ -153,7 +156,12 @@ class Replay(base.Schedule):
 
   def _fields_to_json(self) -> dict[str, Any]:
     stated = None if self.stated is None else self.stated.to_json()
-    return {'path': self.path, 'stated': stated, 'sha256': self.sha256}
+    return {
+      'path': self.path,
+      'stated': stated,
+      'sha256': self.sha256,
+      'cohorts': [_hash_of(each) for each in self._read.rounds[:_TOLD]],
+    }
 
   @classmethod
   def from_fields(cls, values: dict[str, Any]) -> 'Replay':
@@ -166,6 +174,7 @@ class Replay(base.Schedule):
     """
     read = dict(values)
     sha256 = read.pop('sha256', None)
+    read.pop('cohorts', None)  # They follow from the file.
     if read.get('stated') is not None:
       read['stated'] = files.Header.from_json(read['stated'])
     made = cls(**read)
@@ -175,6 +184,12 @@ class Replay(base.Schedule):
         f'{sha256}; give the file that was used.'
       )
     return made
+
+
+def _hash_of(attempts: Sequence[files.Asked]) -> str:
+  """Of who was asked in a round, in whatever order a file names them."""
+  asked = [sorted(requested.tolist()) for requested, _ in attempts]
+  return hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]
 
 
 class _Read(NamedTuple):
