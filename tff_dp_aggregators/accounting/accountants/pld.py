@@ -30,7 +30,8 @@ distributions stands for a round depends on the neighbouring relation:
 
 Where grid or float64 end, the answer is the Renyi bound, which is looser and sound, and
 `PldAccountant.instead` says so: with noise multipliers below a millionth, and where so
-coarse a grid is needed that the Renyi bound is the smaller. Where losses are rare and
+coarse a grid is needed that the Renyi bound is the smaller; and where it is, of many
+rounds of `REPLACED`. Where losses are rare and
 delta is below some 1e-11, the bound on round-off is a part of delta that may cost a
 percent of epsilon.
 """
@@ -50,6 +51,8 @@ from tff_dp_aggregators.accounting.accountants import rdp
 
 # More noise is read as that much: as nothing for every delta that matters.
 _MAX_NOISE, _MIN_NOISE = 1e9, 1e-6
+# Nor are smaller probabilities read as such.
+_LEAST = 1e-300
 # Deltas of so many decades have one composition, if its error is small there.
 _DECADES = 4
 # Part of delta that may be numerical error before a grid of its own is made for it.
@@ -114,10 +117,14 @@ class PldAccountant(parts.Accountant):
     if not _is_in_range(found):
       bound = _renyi(tuple(found), self.neighboring_relation)
       return bound.get_delta(target_epsilon)
-    deltas = []
+    deltas = [math.ulp(0.0)]
     for side in _sides(found, self.neighboring_relation):
       deltas.append(_delta_of_side(side, target_epsilon))
-    return min(1.0, max(*deltas, math.ulp(0.0)))
+    bounds = [1.0, max(deltas), _total_variation(found)]
+    if _is_replaced(found, self.neighboring_relation):
+      renyi = _renyi(tuple(found), self.neighboring_relation)
+      bounds.append(renyi.get_delta(target_epsilon))
+    return min(bounds)
 
   def instead(self, target_delta: float) -> Optional[parts.Instead]:
     """Whose bound `get_epsilon` returns where the grid has no smaller one."""
@@ -151,6 +158,8 @@ def _is_in_range(found: list[parts.Part]) -> bool:
 def _epsilon(
   found: tuple[parts.Part, ...], relation: Relation, delta: float
 ) -> _Answer:
+  if _total_variation(list(found)) <= delta:
+    return _Answer(0.0)
   bound = _renyi(found, relation)
   if not (_is_in_range(list(found)) and delta >= _MIN_DELTA):
     reason = f"pld's grid does not reach noise this small at delta = {delta:g}"
@@ -160,12 +169,48 @@ def _epsilon(
     one, wide = _of_side(side, delta)
     one = min(one, _end(side))
     epsilon, coarse = max(epsilon, one), coarse or wide
+  reason = ''
   if coarse or not math.isfinite(epsilon):
+    reason = f"pld's grid could not reach delta = {delta:g} any closer"
+  elif _is_replaced(list(found), relation):
+    reason = 'the pair that stands for replacing a client has both sides at their worst'
+  if reason:
     renyi = bound.get_epsilon(delta)
     if not epsilon <= renyi:
-      reason = f"pld's grid could not reach delta = {delta:g} any closer"
       return _Answer(renyi, reason)
   return _Answer(epsilon)
+
+
+def _is_replaced(found: list[parts.Part], relation: Relation) -> bool:
+  """Whether rounds have the pair of `REPLACED`, which many rounds make loose."""
+  return relation is Relation.REPLACE_ONE and any(
+    parts.is_without_replacement(part) for part, _ in found
+  )
+
+
+def _total_variation(found: list[parts.Part]) -> float:
+  """At least the delta at epsilon 0: the sum over rounds, each by how many it hides.
+
+  A round on a sample of fraction q has q times that of its noise, for its distributions
+  are the same but for q.
+  """
+  total = 0.0
+  for part, count in found:
+    fraction = 1.0
+    if parts.is_allocated(part):
+      fraction = part.num_steps / part.num_places
+    elif parts.is_without_replacement(part):
+      fraction = part.sample_size / part.source_dataset_size
+    elif not parts.is_noise(part):
+      fraction = part.sampling_probability
+    noise = getattr(part, 'event', part)
+    mu = 1 / max(noise.noise_multiplier, 1e-300)
+    if isinstance(noise, dp_accounting.LaplaceDpEvent):
+      one = -math.expm1(-mu / 2)
+    else:
+      one = math.erf(mu / math.sqrt(8))
+    total += count * fraction * one
+  return total * (1 + 1e-9)
 
 
 def _of_side(side: '_Losses', delta: float) -> tuple[float, bool]:
@@ -244,7 +289,8 @@ def _loss(
   if parts.is_allocated(part):
     return allocation.AllocatedLoss(mu, part.num_places, part.num_steps, side)
   if not parts.is_without_replacement(part):
-    return losses.Loss(is_laplace, mu, part.sampling_probability, side)
+    probability = max(part.sampling_probability, _LEAST)
+    return losses.Loss(is_laplace, mu, probability, side)
   fraction = part.sample_size / part.source_dataset_size
   if relation is Relation.REPLACE_ONE:
     side = losses.Side.REPLACED
