@@ -149,7 +149,7 @@ def test_a_schedule_of_ids_passes_the_watch_and_breaches_leave_no_trace():
   with pytest.raises(ValueError, match="round 20 has client 'new' twice"):
     watch.check(20, ['new', 'new'])
   assert watch.check(20, ['new']) == ['new']
-  with pytest.raises(ValueError, match='round_num must be at least 21'):
+  with pytest.raises(ValueError, match='round 20 is not after round 20'):
     watch.check(20, ['newer'])
   for t in (24, 28):
     watch.check(t, ['new'])

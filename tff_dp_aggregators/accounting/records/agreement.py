@@ -41,7 +41,7 @@ def check(
       'a round log shows how far apart rounds of a device are, not that they are fixed '
       'epochs apart, which the events of the ledger are for; leave out the round log.'
     )
-  broken = summary.broken(limits.min_separation, limits.max_participations)
+  broken = summary.broken_in_short(limits.min_separation, limits.max_participations)
   if broken:
     raise ValueError(
       'the round log shows that the limits were not kept which the events of the '

@@ -145,6 +145,7 @@ def from_run_dir(run_dir: str, accountant: Optional[str] = None) -> inputs_lib.I
   try:
     mechanism = joint_mechanism.stored(privacy['mechanism'], strategy)
     _check_noise_source(config_path, privacy, ledger)
+    _check_delta(config_path, privacy, ledger)
     if not cohort:
       schedule = _training_of(config).get('schedule')
       _check_schedule(config_path, mechanism, privacy, schedule)
@@ -178,6 +179,8 @@ def from_run_dir(run_dir: str, accountant: Optional[str] = None) -> inputs_lib.I
     )
   except KeyError as e:
     raise ValueError(f'{config_path} is not complete: it lacks {e}.') from e
+  except (AttributeError, TypeError) as e:
+    raise ValueError(f'{config_path} has a value of another kind: {e}.') from e
 
 
 def _check_schedule(
@@ -210,6 +213,18 @@ def _check_schedule(
       f'{config_path}: its schedule has clients_per_round={said}, but the mean is '
       f'divided by {denominator}: it was altered, or is of several runs.'
     )
+
+
+def _check_delta(
+  config_path: str, privacy: Mapping[str, Any], ledger: ledger_lib.Ledger
+) -> None:
+  """Refuses a configuration with another delta than its ledger."""
+  for entry in ledger.entries:
+    if entry.delta != privacy['delta']:
+      raise ValueError(
+        f'{config_path} says delta = {privacy["delta"]}, but round {entry.round} of '
+        f'the ledger {entry.delta}: one of them was altered, or they are of two runs.'
+      )
 
 
 def _check_noise_source(

@@ -43,6 +43,7 @@ STRATEGY, MODEL, REPORT = 'strategy.npz', 'model.npz', 'report.json'
 CHECKPOINTS, DATA, EVENTS = 'checkpoints', 'data', 'events'
 SHARE = 'share'
 SHARED = (CONFIG, LEDGER, STRATEGY, 'report.md', REPORT, 'report.html')
+_GUESSED = 2**64  # Numbers below it may be tried one by one: no secret.
 # What of a configuration may differ between a run and its continuation.
 _MAY_DIFFER = (
   'software',
@@ -320,8 +321,11 @@ def _refuse_others(
   now = json.loads(json.dumps(config))
   found = {name: values for name, *values in _differences(begun, now)}
   following = {each for name in found for each in _FOLLOWS.get(name, ())}
+  secret = _private_names(path)
   differences = [
-    f'{name}: {before!r} then, {after!r} now'
+    f'{name}: another one than then, which is in {PRIVATE}'
+    if name in secret and not all(map(_is_no_secret, (before, after)))
+    else f'{name}: {before!r} then, {after!r} now'
     for name, (before, after) in found.items()
     if name not in following
   ]
@@ -330,6 +334,29 @@ def _refuse_others(
       f'the run in {path} was begun with other settings, and goes on only with the '
       f'same: {"; ".join(differences)}. Give another run_dir.{more}'
     )
+
+
+def _is_no_secret(value: Any) -> bool:
+  return value is None or (isinstance(value, int) and value < _GUESSED)
+
+
+def _private_names(path: str) -> set[str]:
+  """Names of private settings, whose values no message is to have."""
+  private = os.path.join(path, PRIVATE)
+  if not os.path.exists(private):
+    return set()
+  with open(private, encoding='utf-8') as file:
+    secret = json.load(file)
+  return set(_names_within(secret))
+
+
+def _names_within(settings: Mapping[str, Any], within: str = '') -> Iterator[str]:
+  """Names with dots of all settings, also of groups of them."""
+  for key, value in settings.items():
+    name = f'{within}{key}'
+    yield name
+    if isinstance(value, dict):
+      yield from _names_within(value, f'{name}.')
 
 
 def _is_untrained(path: str) -> bool:

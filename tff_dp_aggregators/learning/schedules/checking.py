@@ -115,12 +115,19 @@ class ParticipationWatch:
       clients: Their ids.
 
     Raises:
-      TypeError: If `round_num` is no whole number.
+      TypeError: If `round_num` is no whole number, or `clients` are a text.
       ValueError: If a client is there twice, or would break the limits; or if the round
         is out of range. Then nothing is remembered of it.
     """
+    if isinstance(clients, (str, bytes)):
+      raise TypeError(f'clients must be a list of ids; got the text {clients!r}.')
     limits, cohort = self._limits, list(clients)
-    round_num = checks.check_int('round_num', round_num, at_least=self._next)
+    round_num = checks.check_int('round_num', round_num, at_least=0)
+    if round_num < self._next:
+      raise ValueError(
+        f'round {round_num} is not after round {self._next - 1}, which was checked: '
+        'rounds go forward. To begin anew, make another watch.'
+      )
     where = f'round {round_num}'
     if round_num >= limits.num_rounds:
       raise ValueError(f'{where} is not one of the {limits.num_rounds} planned ones.')
