@@ -1,5 +1,6 @@
 """A comparison carried out: checked whole, run, and told in tables and a picture."""
 
+import collections
 import dataclasses
 import itertools
 import sys
@@ -255,6 +256,13 @@ class Comparison:
       'publishing several of them spends more, and those of one seed have the same '
       'clients and noise, which no composition covers.'
     )
+    warnings = collections.Counter(
+      sentence for each in results for sentence in each.warnings
+    )
+    notes += [
+      f'Of {count} of {len(results)} runs: {sentence}'
+      for sentence, count in warnings.items()
+    ]
     if self._tuned:
       notes += self._notes_on_tuning(choices)
     return notes

@@ -43,6 +43,7 @@ class Result:
       where `noise_multiplier` is.
     seconds: That the rounds took.
     error: The last line of why it failed.
+    warnings: Of the report: towards whom its epsilon does not hold.
   """
 
   cell: cells_lib.Cell
@@ -55,6 +56,7 @@ class Result:
   rmse: Optional[float] = None
   seconds: float = 0.0
   error: str = ''
+  warnings: tuple[str, ...] = ()
 
   @property
   def is_finished(self) -> bool:
@@ -93,12 +95,17 @@ def read(cell: cells_lib.Cell) -> Result:
     is_finished = _is_finished(cell, len(rows))
     privacy = cell.settings.privacy
     mechanism = privacy.mechanism
+    epsilon: Optional[float] = None
+    warnings: tuple[str, ...] = ()
+    if is_finished:
+      epsilon, warnings = _of_report(cell.directory)
     return Result(
       cell,
       FINISHED if is_finished else FAILED if error else BEGUN,
       rounds=len(rows),
       measures=measures,
-      epsilon=_epsilon(cell.directory) if is_finished else None,
+      epsilon=epsilon,
+      warnings=warnings,
       delta=None if mechanism is None else privacy.delta,
       noise_multiplier=_noise_multiplier(privacy),
       rmse=_rmse(privacy),
@@ -135,9 +142,11 @@ def _is_finished(cell: cells_lib.Cell, rounds: int) -> bool:
   return rounds == planned and run_directory.looks_finished(cell.directory)
 
 
-def _epsilon(directory: str) -> float:
+def _of_report(directory: str) -> tuple[float, tuple[str, ...]]:
+  """Epsilon, and what the report warns of."""
   path = os.path.join(directory, run_directory.REPORT)
   with open(path, encoding='utf-8') as file:
     report: dict[str, Any] = json.load(file)
   epsilon = report['guarantee']['epsilon']
-  return math.inf if epsilon is None else float(epsilon)
+  warnings = tuple(report.get('warnings', ()))
+  return math.inf if epsilon is None else float(epsilon), warnings

@@ -108,14 +108,16 @@ def from_flags(values: flags.FlagValues) -> Run:
     FileExistsError: If the run directory holds something that is not of a run.
   """
   if values.seed < 0:
-    raise ValueError(f'seed must not be negative; got {values.seed}.')
+    raise ValueError(f'--seed must not be negative; got {values.seed}.')
   checks.check_positive_int('evaluate_every', values.evaluate_every)
   if not values.checkpoint_seconds >= 0:
     raise ValueError(
-      f'checkpoint_seconds must not be negative; got {values.checkpoint_seconds}.'
+      f'--checkpoint_seconds must not be negative; got {values.checkpoint_seconds}.'
     )
   if not values.timeout_seconds > 0:
-    raise ValueError(f'timeout_seconds must be positive; got {values.timeout_seconds}.')
+    raise ValueError(
+      f'--timeout_seconds must be positive; got {values.timeout_seconds}.'
+    )
   if values.run_dir is not None:
     run_directory.check_usable(values.run_dir)
   return Run(

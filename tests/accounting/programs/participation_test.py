@@ -26,6 +26,10 @@ def test_who_broke_a_promise_is_told_in_numbers_and_in_a_private_file(tmp_path):
   result = executing.execute(participation, *promised, f'--offenders={found}')
   assert result.returncode == 1
   assert '2 of 3 clients broke a promise, with 6 contributions' in result.stderr
+  # Who they are stands in the file alone.
+  for said in (result.stdout, result.stderr):
+    assert "client 'in the file'" in said and "client 'a'" not in said
+    assert "client 'b'" not in said
   assert found.read_text() == (
     'client,participations,min_separation,broke\n'
     'a,3,2,max_participations\nb,3,1,min_separation max_participations\n'

@@ -186,15 +186,17 @@ def main(values: flags.FlagValues) -> int:
       '--promised_max_participations, or both.'
     )
   summary = from_flags(values)
-  broken, offenders = summary.broken(*promised), summary.offenders(*promised)
+  offenders = summary.offenders(*promised)
+  if values.offenders is not None:
+    _write_offenders(values.offenders, summary, promised)
+    summary = summary.without_names('in the file')  # What is printed is not private.
+  broken = summary.broken(*promised)
   if offenders:
     assert summary.observed is not None
     broken.append(
       f'{len(offenders)} of {summary.observed.num_clients} clients broke a promise, '
       f'with {sum(times for _, times, _ in offenders)} contributions'
     )
-  if values.offenders is not None:
-    _write_offenders(values.offenders, summary, promised)
   if values.format == 'json':
     result = {**summary.to_json(), 'broken': broken}
     text = json.dumps(result, indent=2, allow_nan=False) + '\n'

@@ -161,6 +161,22 @@ class Summary:
       self.num_rounds, self.min_separation, self.max_participations
     )
 
+  def without_names(self, instead: str) -> 'Summary':
+    """The same summary, in which no client is named.
+
+    Args:
+      instead: What stands for a name.
+    """
+    observed = self.observed
+    if observed is not None:
+      closest = observed.closest
+      observed = dataclasses.replace(
+        observed,
+        closest=closest and (instead, *closest[1:]),
+        most_active=instead,
+      )
+    return dataclasses.replace(self, observed=observed)
+
   def offenders(
     self,
     min_separation: Optional[int] = None,
