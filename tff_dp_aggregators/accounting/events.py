@@ -392,10 +392,13 @@ def from_json(data: Any) -> dp_accounting.DpEvent:
     raise ValueError(f'unknown event type {data.get("type")!r} in {data}.')
   if set(data) != {'type', *kind.fields}:
     raise ValueError(f'a {data["type"]} has the fields {kind.fields}, got {data}.')
-  values = {name: _field(name, data[name]) for name in kind.fields}
-  if issubclass(kind.make, MixtureDpEvent):
-    values['strategy'] = None
-  return kind.make(**values)
+  try:
+    values = {name: _field(name, data[name]) for name in kind.fields}
+    if issubclass(kind.make, MixtureDpEvent):
+      values['strategy'] = None
+    return kind.make(**values)
+  except TypeError as e:
+    raise ValueError(f'a {data["type"]} has a number of another kind: {e}') from e
 
 
 class _Kind(NamedTuple):

@@ -119,6 +119,18 @@ def from_run_dir(run_dir: str, accountant: Optional[str] = None) -> inputs_lib.I
   run_dir = os.path.normpath(run_dir)
   config_path = os.path.join(run_dir, 'config.json')
   config = _config_of(run_dir, config_path)
+  try:
+    return _from_config(run_dir, config_path, config, accountant)
+  except KeyError as e:
+    raise ValueError(f'{config_path} is not complete: it lacks {e}.') from e
+  except (AttributeError, TypeError) as e:
+    raise ValueError(f'{config_path} has a value of another kind: {e}.') from e
+
+
+def _from_config(
+  run_dir: str, config_path: str, config: dict[str, Any], accountant: Optional[str]
+) -> inputs_lib.Inputs:
+  """The inputs by a configuration, which may lack something or have something else."""
   simulated: Any = config.get('simulated_cohort')
   try:
     cohort = _simulated_cohort(simulated)
@@ -142,45 +154,41 @@ def from_run_dir(run_dir: str, accountant: Optional[str] = None) -> inputs_lib.I
     accountants.entry_of(planned_by)
   if accountant not in (None, planned_by):
     arguments.append(f'--accountant={accountant}')
-  try:
-    mechanism = joint_mechanism.stored(privacy['mechanism'], strategy)
-    _check_noise_source(config_path, privacy, ledger)
-    _check_delta(config_path, privacy, ledger)
-    if not cohort:
-      schedule = _training_of(config).get('schedule')
-      _check_schedule(config_path, mechanism, privacy, schedule)
-    target = privacy['target_epsilon']
-    if target is not None and accountant not in (None, planned_by):
-      # Another accountant may say more; then it is no target of its report.
-      spent = mechanism.epsilon(privacy['delta'], accountant=accountant)
-      target = target if spent <= target else None
-    return inputs_lib.Inputs(
-      mechanism,
-      privacy['delta'],
-      target_epsilon=target,
-      found=None if target is None else 'noise_multiplier',
-      accountant=planned_by if accountant is None else accountant,
-      clip_norm=privacy['clip_norm'],
-      weights_of_parts=_weights_of_parts(config_path, mechanism, privacy),
-      ledger=ledger,
-      enforced_by=privacy['enforced_by'],
-      cap_enforced_by=privacy.get('cap_enforced_by'),
-      noise_source=privacy['noise_source'],
-      code_version=_code_version(config.get('software')),
-      simulation=simulation_of(config),
-      reporting=reporting_of(config),
-      before_clipping=before_clipping_of(config),
-      simulated_cohort=cohort,
-      nbafl=_nbafl_of(config_path, config),
-      not_covered=_not_covered_of(config_path, config),
-      tuning=inputs_lib.Tuning.from_json(config.get('tuning')),
-      command=command_of(arguments),
-      files=tuple(read),
-    )
-  except KeyError as e:
-    raise ValueError(f'{config_path} is not complete: it lacks {e}.') from e
-  except (AttributeError, TypeError) as e:
-    raise ValueError(f'{config_path} has a value of another kind: {e}.') from e
+  mechanism = joint_mechanism.stored(privacy['mechanism'], strategy)
+  _check_noise_source(config_path, privacy, ledger)
+  _check_delta(config_path, privacy, ledger)
+  _check_numbers(config_path, privacy)
+  if not cohort:
+    schedule = _training_of(config).get('schedule')
+    _check_schedule(config_path, mechanism, privacy, schedule)
+  target = privacy['target_epsilon']
+  if target is not None and accountant not in (None, planned_by):
+    # Another accountant may say more; then it is no target of its report.
+    spent = mechanism.epsilon(privacy['delta'], accountant=accountant)
+    target = target if spent <= target else None
+  return inputs_lib.Inputs(
+    mechanism,
+    privacy['delta'],
+    target_epsilon=target,
+    found=None if target is None else 'noise_multiplier',
+    accountant=planned_by if accountant is None else accountant,
+    clip_norm=privacy['clip_norm'],
+    weights_of_parts=_weights_of_parts(config_path, mechanism, privacy),
+    ledger=ledger,
+    enforced_by=privacy['enforced_by'],
+    cap_enforced_by=privacy.get('cap_enforced_by'),
+    noise_source=privacy['noise_source'],
+    code_version=_code_version(config.get('software')),
+    simulation=simulation_of(config),
+    reporting=reporting_of(config),
+    before_clipping=before_clipping_of(config),
+    simulated_cohort=cohort,
+    nbafl=_nbafl_of(config_path, config),
+    not_covered=_not_covered_of(config_path, config),
+    tuning=inputs_lib.Tuning.from_json(config.get('tuning')),
+    command=command_of(arguments),
+    files=tuple(read),
+  )
 
 
 def _check_schedule(
@@ -213,6 +221,15 @@ def _check_schedule(
       f'{config_path}: its schedule has clients_per_round={said}, but the mean is '
       f'divided by {denominator}: it was altered, or is of several runs.'
     )
+
+
+def _check_numbers(config_path: str, privacy: Mapping[str, Any]) -> None:
+  """Refuses what is no number, where numbers are computed with it."""
+  for name in ('delta', 'target_epsilon', 'clip_norm'):
+    value = privacy[name]
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number and (value is not None or name == 'delta'):
+      raise ValueError(f'{config_path}: {name} is {value!r}, which is no number.')
 
 
 def _check_delta(
