@@ -77,7 +77,14 @@ def compose(
       )
   _check_same('delta', parts, [part.statement['guarantee'] for part in parts], 'delta')
   adjacencies = [part.statement['definition']['adjacency'] for part in parts]
-  _check_same('adjacency', parts, adjacencies, 'name')
+  _check_same(
+    'adjacency',
+    parts,
+    adjacencies,
+    'name',
+    ' Epsilons for different neighbours say nothing together; --adjacency gives a '
+    'mechanism another one, where it has several.',
+  )
   sources.check_not_forked(_paths(parts, 'ledger'))
   return statement_lib.compose(
     [part.statement for part in parts],
@@ -145,14 +152,18 @@ def _is_simulation(statement: dict[str, Any]) -> bool:
 
 
 def _check_same(
-  what: str, parts: Sequence[Part], stated: Sequence[dict[str, Any]], key: str
+  what: str,
+  parts: Sequence[Part],
+  stated: Sequence[dict[str, Any]],
+  key: str,
+  remedy: str = '',
 ) -> None:
   first = stated[0][key]
   for part, values in zip(parts, stated):
     if values[key] != first:
       raise ValueError(
         f'what is composed needs the same {what}; {parts[0].name} has {first}, '
-        f'{part.name} has {values[key]}.'
+        f'{part.name} has {values[key]}.{remedy}'
       )
 
 

@@ -116,6 +116,10 @@ def verify(path: str, statement_of: Optional[commands.StatementOf] = None) -> Re
     ValueError: If it is not a report of this format and version, or its command leads
       back to itself.
   """
+  if os.path.isdir(path):
+    raise ValueError(
+      f'{path} is a directory; give the report in it, as {path}/report.json.'
+    )
   place = os.path.realpath(path)
   if place in _being_verified:
     raise ValueError(f'the command of {path} leads back to that report.')
