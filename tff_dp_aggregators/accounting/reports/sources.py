@@ -427,12 +427,10 @@ class _Draw(NamedTuple):
   """What is known of how a run drew its clients in secret.
 
   Attributes:
-    tag: Of the seed.
     cohorts: Hashes of the first ones, of a file.
-    is_told: Whether it is from a seed or a file, or tells how many were drawn.
+    is_told: Whether the ledger has the tag of a seed, or tells how many were drawn.
   """
 
-  tag: Optional[str]
   cohorts: Sequence[str]
   is_told: bool
 
@@ -445,7 +443,6 @@ def _draw_of(path: str, entries: Sequence[ledger_lib.LedgerEntry]) -> Optional[_
   is_file = first.sampling_source == ledger_lib.FILE
   tells = any(entry.cohort_requested is not None for entry in entries)
   return _Draw(
-    first.sampling_tag,
     _cohorts_drawn(path) if is_file else (),
     not is_file and (tells or first.sampling_tag is not None),
   )

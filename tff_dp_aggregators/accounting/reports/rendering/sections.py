@@ -145,7 +145,7 @@ def _of_what(statement: dict[str, Any]) -> str:
   if statement['parts']:
     number = len(statement['parts'])
     runs = f'all {number} runs' if number > 1 else 'the run'
-    others = len(statement['other_releases'])
+    others = len(statement.get('other_releases', ()))
     besides = f' and {others} other release{"s" * (others > 1)}' if others else ''
     return f'in {runs}{besides} together'
   run, planned = statement['run'], statement['mechanism']['num_rounds']
@@ -362,7 +362,7 @@ def _composition(statement: dict[str, Any]) -> tuple[document.Section, ...]:
   for number, part in enumerate(statement['parts'], start=1):
     epsilon = rounding.up(part['guarantee']['epsilon'])
     rows.append((f'{number}', part['mechanism']['name'], _of_what(part), epsilon))
-  for each in statement['other_releases']:
+  for each in statement.get('other_releases', ()):
     spent = f'{rounding.up(each["epsilon"])} at {rounding.exact(each["delta"])}'
     rows.append(('-', each['name'], 'another release, as it is stated', spent))
   intro = (
