@@ -257,10 +257,10 @@ class Comparison:
       'clients and noise, which no composition covers.'
     )
     warnings = collections.Counter(
-      sentence for each in results for sentence in each.warnings
+      each.split('. ')[0].rstrip('.') for found in results for each in found.warnings
     )
     notes += [
-      f'Of {count} of {len(results)} runs: {sentence}'
+      f'Of {count} of {len(results)} runs: {sentence}.'
       for sentence, count in warnings.items()
     ]
     if self._tuned:
