@@ -31,7 +31,7 @@ class StatedAccountant(parts.Accountant):
     >>> both = StatedAccountant(rest)
     >>> _ = both.compose(events.EpsilonDeltaDpEvent(0.5, 1e-6))
     >>> f'{rest.get_epsilon(1e-6):.4f} {both.get_epsilon(2e-6):.4f}'
-    '4.8865 5.3865'
+    '4.8866 5.3866'
   """
 
   reads = 'events that state epsilon and delta'
