@@ -50,7 +50,8 @@ class Run:
     """Flags that a picture may show, and a seed that anybody can guess."""
     flags = self.flags
     names = set(self.shared.get('flags') or {})
-    if (flags.get(_SEED) or 0) < _GUESSED:
+    seed = flags.get(_SEED)
+    if isinstance(seed, int) and seed < _GUESSED:
       names.add(_SEED)
     return {name: value for name, value in flags.items() if name in names}
 

@@ -224,6 +224,7 @@ def test_one_row_of_z_a_round_is_all_that_a_tree_needs(kind):
   np.testing.assert_allclose(estimator @ rows @ rows.T, estimator, atol=1e-13)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('num_rounds', [1, 2, 13])
 @all_kinds
 def test_unit_rows_give_the_noise_matrix_eagerly(kind, storage, num_rounds):

@@ -180,6 +180,7 @@ def test_never_a_failure_nor_worse_than_a_window_alone(n, objective):
       assert value <= error(windowed, objective, participation) * (1 - 1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('objective', ['max', 'mean'])
 @pytest.mark.parametrize(('b', 'k'), [(1, 4), (2, 4), (4, 8), (8, 2)])
 def test_it_is_never_worse_than_a_blt_of_as_many_decays(b, k, objective):

@@ -19,7 +19,10 @@ from tff_dp_aggregators.workers import filters
 _LOOPBACK = '127.0.0.1'
 
 
-@pytest.fixture(params=[socket.AF_INET, socket.AF_INET6], ids=['IPv4', 'both'])
+@pytest.fixture(
+  params=[pytest.param(socket.AF_INET, marks=pytest.mark.slow), socket.AF_INET6],
+  ids=['IPv4', 'both'],
+)
 def listening(request):
   both = request.param == socket.AF_INET6
   made = socket.create_server(

@@ -476,6 +476,7 @@ def test_calibration_and_rounds_where_losses_are_rare():
   assert enough < 2.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('relation', [ADD_OR_REMOVE, REPLACE_ONE])
 def test_rare_losses_of_samples_of_fixed_size(relation):
   rounds = [100, 600, 800, 3000]
@@ -492,6 +493,7 @@ def test_rare_losses_of_samples_of_fixed_size(relation):
       assert value <= _peer(*case) * 1.001
 
 
+@pytest.mark.slow
 def test_rare_losses_of_mixtures_and_of_laplace_noise():
   def peer(make, noise, q, num_rounds, pessimistic):
     one = make(

@@ -7,6 +7,7 @@ Claims:
 * It is the rest's at what is left of delta, and what is stated, with every accountant.
 """
 
+import fractions
 import math
 
 import dp_accounting
@@ -95,6 +96,17 @@ def test_what_is_left_of_delta_or_epsilon_may_be_nothing():
   assert accountants.epsilon(event, 1e-7) == math.inf
   assert accountants.delta(event, 0.4) == 1.0
   assert accountants.instead(event, 1e-6) is None
+
+
+def test_what_is_left_of_delta_is_never_too_much():
+  # The sum of two is 1e-6 in floating point, and is less by 1e-22.
+  one, two = 4.954350870919409e-07, 5.045649129080589e-07
+  left = fractions.Fraction(1e-6) - fractions.Fraction(one) - fractions.Fraction(two)
+  event = together(GAUSSIAN, Stated(0.1, one), Stated(0.1, two))
+  expected = accountants.epsilon(GAUSSIAN, float(left)) + 0.2
+  assert accountants.epsilon(event, 1e-6) >= expected * (1 - 1e-12)
+  large = together(Stated(1e308, 0.0), Stated(1.5e308, 0.0))
+  assert accountants.epsilon(large, 1e-6) == math.inf
 
 
 def test_of_what_is_stated_alone_that_is_what_holds():

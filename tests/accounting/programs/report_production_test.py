@@ -437,6 +437,47 @@ def test_planned_limits_that_were_kept_are_what_is_accounted_for(tmp_path, name)
   assert reporting.execute(f'--verify={path}').returncode == 1
 
 
+@pytest.mark.parametrize('name', ['gaussian', 'tree', 'banded'])
+@pytest.mark.parametrize('cap', [None, 3])
+def test_a_plan_that_was_broken_costs_no_less_than_one_that_was_kept(
+  tmp_path, name, cap
+):
+  # Who comes back too soon comes twice, and others might have come four times.
+  arguments = (f'--mechanism={name}', '--noise_multiplier=5', '--target_delta=1e-6')
+  arguments += ('--num_rounds=20', '--min_separation=5')
+  arguments += () if cap is None else (f'--max_participations={cap}',)
+  epsilons = []
+  for again in (5, 4):
+    path = tmp_path / f'{again}.jsonl'
+    path.write_text(
+      ''.join(
+        json.dumps({'round': r, 'client_ids': [f'x{r}', *(['a'] * (r in (0, again)))]})
+        + '\n'
+        for r in range(20)
+      )
+    )
+    report = reporting.json_of(*arguments, f'--round_log={path}')
+    assert bool(report['warnings']) == (again == 4)
+    epsilons.append(report['guarantee']['epsilon'])
+  assert epsilons[1] >= epsilons[0]
+
+
+def test_what_occurred_of_a_client_that_is_replaced_is_twice_as_far(tmp_path):
+  path = tmp_path / 'log.jsonl'
+  path.write_text(
+    ''.join(f'{{"round": {r}, "client_ids": ["a{r % 5}"]}}\n' for r in range(20))
+  )
+  arguments = ('--mechanism=banded', '--noise_multiplier=5', '--target_delta=1e-6')
+  arguments += ('--num_rounds=20', '--min_separation=5', f'--round_log={path}')
+  for adjacency in ('zero_out', 'replace_one'):
+    report = reporting.json_of(*arguments, f'--adjacency={adjacency}')
+    # Everybody was in all rounds that the limits allow.
+    occurred = report['participation']['source']['occurred']
+    assert occurred['epsilon'] == pytest.approx(
+      report['guarantee']['epsilon'], rel=1e-9
+    )
+
+
 def test_a_log_longer_than_its_strategy_is_refused(tmp_path):
   log = _log_of_clients(tmp_path / 'rounds.csv', 60)
   flags = ('--mechanism=toeplitz', '--num_rounds=50', '--min_separation=10')

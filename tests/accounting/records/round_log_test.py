@@ -559,6 +559,27 @@ def test_a_line_for_each_participation_is_read_as_rounds(tmp_path):
 
 
 @pytest.mark.parametrize('seed', range(20))
+def test_clients_of_many_rounds_are_as_those_of_few(tmp_path, seed, monkeypatch):
+  drawn = np.random.default_rng(seed)
+  lines = [
+    f'{c},{r}'
+    for c in range(9)
+    for r in range(60)
+    if drawn.random() < (c + 1) / 10 or c == 8
+  ]
+  path = tmp_path / 'log.csv'
+  path.write_text('\n'.join(['client,round', *lines, '']))
+  summary = log_participation.summarize(round_log.read(str(path)))
+  strategy = strategies.BinaryTree(60)
+  found = []
+  for often in (0, 3, 32, 100):
+    monkeypatch.setattr(log_participation, '_OFTEN', often)
+    monkeypatch.setattr(log_participation, '_AT_ONCE', 2)
+    found.append(summary.sensitivity_squared(strategy))
+  assert found == pytest.approx([found[0]] * 4, rel=1e-12)
+
+
+@pytest.mark.parametrize('seed', range(20))
 def test_what_occurred_is_the_worst_client_by_brute_force(tmp_path, seed):
   drawn = np.random.default_rng(seed)
   num_rounds, clients = 12, 5

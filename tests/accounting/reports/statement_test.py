@@ -343,6 +343,7 @@ def test_a_release_between_tables_that_have_a_client_says_nothing_of_replacing_i
   'text',
   [
     'survey',
+    's: epsilon=0.5, delta=1e-7: epsilon=0.0, delta=0',
     'survey: epsilon=1',
     'survey: epsilon=1, delta=none',
     'survey: epsilon=1, epsilon=0.1, delta=0',

@@ -205,6 +205,43 @@ def test_a_schedule_from_a_file_is_told_by_no_hash(tmp_path):
     sources.check_not_forked(ledgers)
 
 
+def test_files_of_one_draw_are_known_however_they_are_written(tmp_path):
+  def cohorts(rounds, write=json.dumps):
+    path = tmp_path / f'{len(list(tmp_path.iterdir()))}.jsonl'
+    path.write_text(''.join(f'{write(each)}\n' for each in rounds))
+    stated = schedules.Header(
+      schemas.PoissonSampling(len(rounds), sampling_probability=0.1), 300, 30.0
+    )
+    return set(schedules.Replay(str(path), stated).to_json()['cohorts'])
+
+  sampling = schemas.PoissonSampling(12, sampling_probability=0.1)
+  drawn = [
+    [schedules.Poisson(sampling, 300, seed).cohort(t).tolist() for t in range(12)]
+    for seed in range(30)
+  ]
+  one = cohorts(drawn[0])
+  assert len(one) == 12
+  turned = [each[::-1] for each in drawn[0]]
+  for alike in (
+    cohorts(turned, lambda each: json.dumps(each, separators=(',', ':'))),
+    cohorts(drawn[0][1:]),
+    cohorts([*drawn[1][:8], *drawn[0][8:]]),
+  ):
+    assert not one.isdisjoint(alike)
+  for other in drawn[1:]:
+    assert one.isdisjoint(cohorts(other))
+  # Rare draws are known by several rounds together.
+  rare = schemas.PoissonSampling(400, sampling_probability=0.002)
+  few = [
+    [schedules.Poisson(rare, 300, seed).cohort(t).tolist() for t in range(400)]
+    for seed in range(10)
+  ]
+  known = cohorts(few[0])
+  assert known and not known.isdisjoint(cohorts(few[0][7:]))
+  for other in few[1:]:
+    assert known.isdisjoint(cohorts(other))
+
+
 def test_what_is_shared_verifies_without_the_rest(neighbours, tmp_path):
   run_dir, _ = neighbours[0]
   moved = tmp_path / 'reviewer'

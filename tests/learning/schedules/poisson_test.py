@@ -31,6 +31,7 @@ def test_every_subset_has_its_probability():
   assert chi_squared < 65  # 15 degrees of freedom: exceeded once in 10^7.
 
 
+@pytest.mark.slow
 def test_sizes_of_large_cohorts_are_binomial():
   num_rounds, num_clients, probability = 500, 10**6, 0.001
   sampling = schemas.PoissonSampling(num_rounds, probability)

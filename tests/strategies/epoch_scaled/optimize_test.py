@@ -169,6 +169,7 @@ def _parameters(strategy):
   return np.concatenate(values), make
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('objective', ['mean', 'max'])
 @pytest.mark.parametrize(
   'module, options, workload',
@@ -278,6 +279,7 @@ def test_scales_of_rounds_would_gain_less_than_half_a_hundredth(limits):
   assert banded.certify(unit, participation=participation).gap > 0.04
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('fixed_epoch', [False, True])
 @pytest.mark.parametrize('objective', ['mean', 'max'])
 @pytest.mark.parametrize('limits', [(24, 6, None), (24, 6, 2), (22, 6, 3), (24, 24, 1)])

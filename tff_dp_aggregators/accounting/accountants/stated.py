@@ -6,8 +6,9 @@ that are stated so would compose better together; who knows more of them than ep
 and delta states their noise instead.
 """
 
+import fractions
 import math
-from typing import Optional
+from typing import Optional, cast
 
 import dp_accounting
 
@@ -48,15 +49,15 @@ class StatedAccountant(parts.Accountant):
     left = self._left(target_delta)
     if not left > 0:
       return math.inf
-    return (self.rest.get_epsilon(left) + self._sums()[0]) * (1 + _ROUND_OFF)
+    return (self.rest.get_epsilon(left) + _up(self._sums()[0])) * (1 + _ROUND_OFF)
 
   def get_delta(self, target_epsilon: float) -> float:
     """That of the rest at what is left of `target_epsilon`, and what is stated."""
     epsilon, delta = self._sums()
-    left = target_epsilon * (1 - _ROUND_OFF) - epsilon
+    left = target_epsilon * (1 - _ROUND_OFF) - _up(epsilon)
     if left < 0:
       return 1.0
-    return min((self.rest.get_delta(left) + delta) * (1 + _ROUND_OFF), 1.0)
+    return min((self.rest.get_delta(left) + _up(delta)) * (1 + _ROUND_OFF), 1.0)
 
   def instead(self, target_delta: float) -> Optional[parts.Instead]:
     """As the rest has it, at what is left of `target_delta`."""
@@ -69,11 +70,22 @@ class StatedAccountant(parts.Accountant):
     return self.rest.doubt(left) if left > 0 else 0.0
 
   def _left(self, target_delta: float) -> float:
-    return (target_delta - self._sums()[1]) * (1 - _ROUND_OFF)
+    left = float(fractions.Fraction(target_delta) - self._sums()[1])
+    return math.nextafter(left, -math.inf)
 
-  def _sums(self) -> tuple[float, float]:
-    """Epsilon and delta of all that is stated."""
-    found = self._parts()
-    epsilon = math.fsum(count * part.epsilon for part, count in found)
-    delta = math.fsum(count * part.delta for part, count in found)
+  def _sums(self) -> tuple[fractions.Fraction, fractions.Fraction]:
+    """Epsilon and delta of all that is stated, exactly."""
+    found = [(cast(events.EpsilonDeltaDpEvent, p), count) for p, count in self._parts()]
+    zero = fractions.Fraction(0)
+    epsilon = sum((n * fractions.Fraction(p.epsilon) for p, n in found), zero)
+    delta = sum((n * fractions.Fraction(p.delta) for p, n in found), zero)
     return epsilon, delta
+
+
+def _up(exact: fractions.Fraction) -> float:
+  """The next number that is not below."""
+  try:
+    rounded = float(exact)
+  except OverflowError:
+    return math.inf
+  return rounded if rounded >= exact else math.nextafter(rounded, math.inf)

@@ -60,6 +60,8 @@ WAIT_FROM = ('contribution', 'completion')
 DEFAULT_MIN_WAIT = datetime.timedelta(hours=24)
 # Strategies of so many rounds have a dense matrix.
 _MAX_DENSE = 2048
+# Clients with more rounds are looked at as whole rows, so many at once.
+_OFTEN, _AT_ONCE = 32, 512
 _MAX_WAIT = datetime.timedelta(days=3660)
 
 
@@ -255,16 +257,22 @@ class Summary:
     products = np.abs(matrix.T @ matrix)
     order = np.lexsort((clients.round, clients.client))
     client, rounds = clients.client[order], clients.round[order]
+    times = np.bincount(client)
+    often = times[client] > _OFTEN
+    largest = _of_often(client[often], rounds[often], products)
+    client, rounds = client[~often], rounds[~often]
+    if not len(client):
+      return largest
     sums = np.bincount(client, products[rounds, rounds])
     first = np.arange(len(client))
-    for apart in range(1, len(client)):  # Participations of one client.
+    for apart in range(1, _OFTEN):  # Participations of one client.
       first = first[: np.searchsorted(first, len(client) - apart)]
       first = first[client[first] == client[first + apart]]
       if not len(first):
         break
       pairs = 2 * products[rounds[first], rounds[first + apart]]
       sums += np.bincount(client[first], pairs, minlength=len(sums))
-    return float(sums.max())
+    return max(largest, float(sums.max()))
 
   @property
   def _basis(self) -> Union[Waiting, Observed]:
@@ -656,6 +664,19 @@ def _observe(clients: round_log.Clients, num_rounds: int) -> Observed:
     most_active=clients.names[most_active],
     rounds_of_most_active=rounds_of_most_active,
   )
+
+
+def _of_often(client: np.ndarray, rounds: np.ndarray, products: np.ndarray) -> float:
+  """Largest sum of products of pairs of rounds of one client, many at a time."""
+  largest = 0.0
+  _, client = np.unique(client, return_inverse=True)
+  for begin in range(0, int(client.max(initial=-1)) + 1, _AT_ONCE):
+    chosen = (client >= begin) & (client < begin + _AT_ONCE)
+    here = np.zeros((_AT_ONCE, len(products)))
+    here[client[chosen] - begin, rounds[chosen]] = 1.0
+    sums = np.einsum('ij,ij->i', here @ products, here)
+    largest = max(largest, float(sums.max()))
+  return largest
 
 
 def _format_wait(wait: datetime.timedelta) -> str:

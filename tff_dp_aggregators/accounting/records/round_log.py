@@ -590,7 +590,13 @@ class _Reader:
     first, last = int(rounds.min()), int(rounds.max())
     numbers, at = np.unique(rounds, return_index=True)
     lines = np.frombuffer(self._lines, np.int64)[at]
-    self._check_order({'round': numbers}, lines)
+    try:
+      self._check_order({'round': numbers}, lines)
+    except ValueError as e:
+      raise ValueError(
+        f'{e} A round that nobody took part in has no line here: give a log with a '
+        'line for each round, whose client_ids may be empty.'
+      ) from e
     self._notes.append('each line is one participation of one client.')
     clients = np.frombuffer(self._contributions, np.int32)
     return RoundLog(

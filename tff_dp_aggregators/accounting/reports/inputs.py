@@ -73,7 +73,7 @@ class OtherRelease(NamedTuple):
       >>> OtherRelease.parse('survey: epsilon=0.5, delta=1e-7').delta
       1e-07
     """
-    name, _, rest = text.rpartition(':')
+    name, _, rest = text.partition(':')
     settings = [each.partition('=') for each in rest.split(',')]
     given = {key.strip(): value.strip() for key, _, value in settings}
     known = {'epsilon', 'delta'} <= set(given) <= {'epsilon', 'delta', 'adjacency'}
@@ -337,7 +337,7 @@ def check_releases(
         f'{release.name!r} is stated for adjacency={release.adjacency}, and the runs '
         f'are for {adjacency}, with which {" or ".join(implying)} goes.'
       )
-  spent = math.fsum(release.delta for release in releases)
+  spent = sum(release.delta for release in releases)
   if not spent < delta:
     raise ValueError(
       f'deltas of other releases sum to {spent:g}, which leaves nothing for the runs '

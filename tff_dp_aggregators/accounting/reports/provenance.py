@@ -143,8 +143,8 @@ def warnings(inputs: inputs_lib.Inputs) -> list[str]:
     found.append(
       'The planned limits on participation, rounds of a client at least '
       f'{planned["min_separation"]} apart{f" and at most {cap} of them" if cap else ""}'
-      f', were not kept: {"; ".join(planned["broken"])}. What follows is of what the '
-      'round log shows, which costs more than was planned.'
+      f', were not kept: {"; ".join(planned["broken"])}. What follows is of what was '
+      'planned and of what the round log shows together, and costs as much or more.'
     )
   seeded = noise_source_of(ledger) == inputs_lib.SEEDED_NOISE
   if mechanism.has_noise and (seeded or inputs.noise_source == inputs_lib.SEEDED_NOISE):

@@ -427,7 +427,8 @@ class _Draw(NamedTuple):
   """What is known of how a run drew its clients in secret.
 
   Attributes:
-    cohorts: Hashes of the first ones, of a file.
+    cohorts: Hashes of those of a file, of so many rounds together that no two draws
+      have them by chance.
     is_told: Whether the ledger has the tag of a seed, or tells how many were drawn.
   """
 
@@ -455,8 +456,9 @@ def _may_be_one_draw(one: _Draw, other: _Draw) -> bool:
   """
   if one.is_told and other.is_told:
     return False
-  alike = [first == second for first, second in zip(one.cohorts, other.cohorts)]
-  return not alike or 2 * sum(alike) >= len(alike)
+  if not (one.cohorts and other.cohorts):
+    return True
+  return not set(one.cohorts).isdisjoint(other.cohorts)
 
 
 def _cohorts_drawn(ledger: str) -> Sequence[str]:
@@ -540,6 +542,11 @@ def from_round_log(
   }
   limits = summary.participation
   if planned is not None:
+    if summary.num_rounds > planned.num_rounds:
+      raise ValueError(
+        f'{path} has {summary.num_rounds} rounds, and num_rounds={planned.num_rounds} '
+        'were planned; give the limits of the run that the log is of.'
+      )
     cap = planned.assumed_at_most
     broken = summary.broken_in_short(planned.min_separation, cap)
     said['planned'] = {
@@ -548,8 +555,15 @@ def from_round_log(
       'max_participations': cap,
       'broken': broken,
     }
-    if not broken:
-      limits = strategies.Participation(summary.num_rounds, planned.min_separation, cap)
+    allowed = strategies.Participation(summary.num_rounds, planned.min_separation, cap)
+    if broken:
+      # What was allowed counts as well: who broke one limit makes no other one less.
+      allowed = strategies.Participation(
+        summary.num_rounds,
+        min(planned.min_separation, summary.min_separation),
+        max(allowed.possible_participations, limits.possible_participations),
+      )
+    limits = allowed
   return RoundLog(limits, summary, said, file_of('round_log', path))
 
 
@@ -600,9 +614,12 @@ def summary_of(log: RoundLog, plan: inputs_lib.Inputs) -> dict[str, Any]:
   squared = log.proved.sensitivity_squared(mechanism.strategy)
   if squared is None:
     return nothing
-  allowed = mechanism.sensitivity_squared
-  squared = min(squared, allowed)  # Either may be known by a bound.
-  mu = accountants.gdp_mu(mechanism.event) * math.sqrt(squared / allowed)
+  # Of contributions alone, which replacing one moves twice as far. Either may be known
+  # by a bound.
+  allowed = mechanism.strategy.sensitivity_squared(mechanism.limits)
+  share = min(squared / allowed, 1.0)
+  squared = share * mechanism.sensitivity_squared
+  mu = accountants.gdp_mu(mechanism.event) * math.sqrt(share)
   event = dp_accounting.GaussianDpEvent(1 / mu)
   epsilon = accountants.epsilon(event, plan.delta, plan.accountant, mechanism.relation)
   occurred = {'sensitivity_squared': squared, 'epsilon': epsilon, 'delta': plan.delta}

@@ -86,6 +86,10 @@ _POPULATION = (
   'how many clients there are in all, unless the sampling and what the mean is divided '
   'by were chosen without knowing it'
 )
+_TRUSTED = (
+  '; and who made other releases is trusted with what these were made of, and shows '
+  'nothing of it but them'
+)
 _ADDED = '; with what other releases state added to it, an upper bound'
 # Strategies of at most so many numbers are part of the report.
 _MAX_NUMBERS = 10_000
@@ -209,7 +213,7 @@ def compose(
   outputs = [part['definition']['outputs'] for part in parts]
   definition = dict(
     parts[0]['definition'],
-    outputs=_outputs_of(outputs),
+    outputs=_outputs_of(outputs) + ('; and other releases' if other_releases else ''),
     covered=_union(part['definition']['covered'] for part in parts),
     not_covered=_union(part['definition']['not_covered'] for part in parts),
   )
@@ -233,7 +237,7 @@ def compose(
       for number, part in enumerate(parts, start=1)
       for warning in part.get('warnings', ())
     ],
-    'setting': _setting_of(parts),
+    'setting': _setting_of(parts) + (_TRUSTED if other_releases else ''),
     'definition': definition,
     'mechanism': {
       'name': 'composition',

@@ -4,7 +4,8 @@ import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple, Optional
 
 from tff_dp_aggregators.accounting import schemas
@@ -13,8 +14,8 @@ from tff_dp_aggregators.learning.schedules import checking
 from tff_dp_aggregators.learning.schedules import dropouts as dropouts_lib
 from tff_dp_aggregators.learning.schedules import files
 
-# Rounds by which files that were written otherwise are known to have the same cohorts.
-_TOLD = 32
+# So many bits tell draws apart: cohorts that are as rare are the same by no chance.
+_BITS = 40.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,7 +161,7 @@ class Replay(base.Schedule):
       'path': self.path,
       'stated': stated,
       'sha256': self.sha256,
-      'cohorts': [_hash_of(each) for each in self._read.rounds[:_TOLD]],
+      'cohorts': list(_hashes(self._read.rounds, self.num_clients)),
     }
 
   @classmethod
@@ -186,10 +187,34 @@ class Replay(base.Schedule):
     return made
 
 
-def _hash_of(attempts: Sequence[files.Asked]) -> str:
-  """Of who was asked in a round, in whatever order a file names them."""
-  asked = [sorted(requested.tolist()) for requested, _ in attempts]
-  return hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]
+def _hashes(rounds: Sequence[Sequence[files.Asked]], num_clients: int) -> Iterator[str]:
+  """Of who was asked from each round on, in so many rounds that no chance repeats them.
+
+  By one that they share, files are found that have rounds of the same draw, wherever
+  they begin and in whatever order they name clients.
+  """
+  cohorts = [[sorted(requested.tolist()) for requested, _ in each] for each in rounds]
+  bits = [sum(_bits(len(each), num_clients) for each in asked) for asked in cohorts]
+  end, known = 0, 0.0
+  for begin in range(len(cohorts)):
+    while end < len(cohorts) and known < _BITS:
+      known += bits[end]
+      end += 1
+    if known < _BITS:
+      return
+    text = json.dumps(cohorts[begin:end])
+    yield hashlib.sha256(text.encode()).hexdigest()[:16]
+    known -= bits[begin]
+
+
+def _bits(size: int, num_clients: int) -> float:
+  """Of which of all cohorts of a size one is."""
+  ways = (
+    math.lgamma(num_clients + 1)
+    - math.lgamma(size + 1)
+    - math.lgamma(num_clients - size + 1)
+  )
+  return ways / math.log(2)
 
 
 class _Read(NamedTuple):

@@ -130,6 +130,8 @@ def _is_simulation(statement: dict[str, Any]) -> bool:
 
 def _kind(statement: dict[str, Any]) -> str:
   """Local or distributed, if it is."""
+  if any(_other_releases(statement)):
+    return ''  # Who is trusted with those, nobody states.
   found = {mechanism_section.site_of(part).kind for _, part in _runs(statement)}
   (kind,) = found if len(found) == 1 else ('',)
   return kind and f'{kind} '

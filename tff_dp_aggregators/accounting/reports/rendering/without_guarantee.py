@@ -68,7 +68,10 @@ def simulation_facts(simulation: Optional[str]) -> Iterator[Fact]:
 
 
 def tuning_items(statement: dict[str, Any]) -> Iterator[str]:
-  """Among how many runs this one was chosen, if that is known."""
+  """Among how many runs this one was chosen, or each that is composed, if known."""
+  for number, part in enumerate(statement.get('parts', ()), start=1):
+    for item in tuning_items(part):
+      yield item.replace('choosing this run', f'choosing run {number}', 1)
   tuning = statement['tuning']
   if tuning is None:
     return
