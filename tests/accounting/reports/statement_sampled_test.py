@@ -24,6 +24,7 @@ from tff_dp_aggregators.accounting import reports
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.programs import report as report_program
 from tff_dp_aggregators.accounting.records import ledger
+from tff_dp_aggregators.accounting.reports import inputs
 from tff_dp_aggregators.accounting.reports import sources
 from tff_dp_aggregators.accounting.reports import statement
 from tff_dp_aggregators.accounting.reports import verification
@@ -315,3 +316,17 @@ def test_the_report_of_a_run_directory_and_of_a_ledger_agree(tmp_path):
     assert report_program.execute(arguments) == 0
     epsilons.append(json.loads(output.read_text())['guarantee']['epsilon'])
   assert epsilons[0] == epsilons[1] > 0
+
+
+@pytest.mark.slow
+def test_another_release_leaves_a_mixture_its_own_accountant():
+  sampling = schemas.BMinSepSampling(20, 0.05, 2)
+  mechanism = accounting.Mechanism('banded', sampling, 2.0, options={'num_bands': 2})
+  part = statement.build(reports.Inputs(mechanism, 1e-6), with_curves=False)
+  part = json.loads(json.dumps(part))  # As verification has it.
+  release = inputs.OtherRelease('survey', 0.5, 1e-7)
+  total = statement.compose([part], other_releases=[release])['guarantee']
+  assert total['accountant'] == part['guarantee']['accountant'] == 'monte_carlo'
+  left = mechanism.epsilon(9e-7)
+  # Outcomes are those of another delta, by the last digit.
+  assert total['epsilon'] == pytest.approx(left + 0.5, rel=1e-2)

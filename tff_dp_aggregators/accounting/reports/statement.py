@@ -205,10 +205,9 @@ def compose(
   (delta,) = deltas
   (adjacency,) = adjacencies
   relation = schemas.ADJACENCIES[adjacency]
-  written = [part['verification']['inputs']['event'] for part in parts]
   inputs_lib.check_releases(other_releases, delta, adjacency)
   event = dp_accounting.ComposedDpEvent(
-    [*map(events.from_json, written), *(each.to_event() for each in other_releases)]
+    [*map(_event_of_part, parts), *(each.to_event() for each in other_releases)]
   )
   outputs = [part['definition']['outputs'] for part in parts]
   definition = dict(
@@ -278,6 +277,17 @@ def compose(
       },
     },
   }
+
+
+def _event_of_part(part: dict[str, Any]) -> dp_accounting.DpEvent:
+  """What a part spent, with the strategy of a mixture if the report has it."""
+  inputs = part['verification']['inputs']
+  event = events.from_json(inputs['event'])
+  if isinstance(event, events.MixtureDpEvent) and inputs['strategy'] is not None:
+    strategy = strategies.Strategy.from_json(json.dumps(inputs['strategy']))
+    if strategy.checksum == event.strategy_checksum:
+      return dataclasses.replace(event, strategy=strategy)
+  return event
 
 
 def build_nbafl(plan: nbafl.Nbafl, *, command: Optional[str] = None) -> dict[str, Any]:
