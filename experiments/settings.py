@@ -9,11 +9,12 @@ import os
 import secrets
 import shlex
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Optional
 
 from absl import flags
 
+from tff_dp_aggregators.accounting import mechanism as mechanism_lib
 from tff_dp_aggregators.accounting import schemas
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.accounting.programs import program
@@ -21,6 +22,7 @@ from tff_dp_aggregators.learning import schedules
 from tff_dp_aggregators.learning.runs import run_directory
 from tff_dp_aggregators.learning.runs.plans import aggregation as aggregation_lib
 from tff_dp_aggregators.learning.runs.plans import fitting
+from tff_dp_aggregators.strategies import registry
 from tff_dp_aggregators.workers import group
 
 from . import commands
@@ -188,7 +190,7 @@ def from_flags(values: flags.FlagValues) -> Settings:
       if name not in _MAY_DIFFER
     },
     command=_command(values),
-    remarks=_remarks(values),
+    remarks=(*_remarks(values), *_remarks_on_bands(values, privacy)),
     facts=facts,
   )
 
@@ -337,6 +339,24 @@ def _task_and_data(
 def _set_defaults(task: task_lib.Task, values: flags.FlagValues) -> None:
   for name, value in dataclasses.asdict(task.defaults).items():
     values.set_default(name, value)
+
+
+def _remarks_on_bands(
+  values: flags.FlagValues, privacy: privacy_options.Privacy
+) -> Iterator[str]:
+  """Says so where sampling leaves a mechanism with bands but one of them."""
+  mechanism = privacy.mechanism
+  if not isinstance(mechanism, mechanism_lib.Mechanism) or not mechanism.is_sampled:
+    return
+  kind = registry.KINDS.get(mechanism.name)
+  if kind is None or kind.bands is None or values[kind.bands].present:
+    return
+  if registry.options_of(mechanism.strategy)[kind.bands] == 1:
+    yield (
+      f'{mechanism.name} has one band here, which is independent noise: with '
+      f'--sampling={values.sampling} rounds of a client share no noise unless they are '
+      'kept apart. --num_groups lets clients take turns, and gives as many bands.'
+    )
 
 
 def _remarks(values: flags.FlagValues) -> tuple[str, ...]:

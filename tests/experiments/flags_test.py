@@ -194,6 +194,19 @@ def test_a_strategy_comes_from_a_file_that_may_be_moved(tmp_path):
   assert chosen[0].flags == chosen[1].flags
 
 
+def test_one_band_that_sampling_leaves_is_told():
+  flags = ('--noise_multiplier=1.5', '--target_delta=1e-4', '--sampling=poisson')
+  tiny = ('--num_clients=24', '--num_rounds=12', '--clients_per_round=4')
+  for mechanism, more, told in (
+    ('banded', (), 1),
+    ('banded', ('--num_groups=3',), 0),
+    ('banded', ('--num_bands=1',), 0),
+    ('gaussian', (), 0),
+  ):
+    found = _settings(*tiny, *flags, f'--mechanism={mechanism}', *more)
+    assert sum('one band here' in each for each in found.remarks) == told
+
+
 def test_clients_are_drawn_by_no_known_seed_where_noise_is_secret():
   flags = ('--mechanism=gaussian', '--noise_multiplier=1.5', '--target_delta=1e-4')
   tiny = ('--num_clients=24', '--num_rounds=12', '--clients_per_round=4')
