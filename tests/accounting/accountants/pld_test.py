@@ -23,6 +23,7 @@ from scipy import special
 
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators.accounting import accountants
+from tff_dp_aggregators.accounting import events
 from tff_dp_aggregators.accounting.accountants import losses
 from tff_dp_aggregators.accounting.accountants import pld
 
@@ -577,3 +578,59 @@ def test_hardly_any_sampling_is_read(q):
   relation = Relation.ADD_OR_REMOVE_ONE
   assert accountants.epsilon(event, 1e-9, 'pld', relation) == 0
   assert 0 < accountants.delta(event, 1e-3, 'pld', relation) < 1e-290
+
+
+def allocated(noise, num_places, num_steps, count):
+  one = events.AllocatedDpEvent(num_places, num_steps, Gaussian(noise))
+  return dp_accounting.SelfComposedDpEvent(one, count)
+
+
+@pytest.mark.parametrize(
+  'noise, num_places, num_steps, count',
+  [
+    # All of these were Renyi's: 366 for 0.067, 119 for 0.089, 303 for 8.3.
+    (0.5, 49_087, 1, 125),
+    (1.0, 1000, 1, 125),
+    (0.5, 100, 1, 100),
+    (0.5, 100, 50, 1),
+    (0.5, 10, 2, 10),
+    (1.0, 100, 2, 10),
+    (1.0, 10_000, 2, 100),
+    (0.3, 1000, 500, 1),
+  ],
+)
+def test_steps_that_are_rare_are_not_renyis(noise, num_places, num_steps, count):
+  before = {}
+  for rounds in (count, 2 * count):
+    event = allocated(noise, num_places, num_steps, rounds)
+    for delta in (1e-6, 1e-9):
+      assert accountants.instead(event, delta, 'pld', ADD_OR_REMOVE) is None
+      epsilon = accountants.epsilon(event, delta, 'pld', ADD_OR_REMOVE)
+      assert epsilon >= before.get(delta, 0.0)
+      before[delta] = epsilon
+
+
+def test_one_step_among_places_is_a_poisson_sample():
+  for noise, places, count in ((0.5, 49_087, 125), (1.0, 1000, 125), (2.0, 7, 30)):
+    sampled = Repeated(Poisson(1 / places, Gaussian(noise)), count)
+    for delta in (1e-6, 1e-9):
+      one, other = (
+        accountants.epsilon(each, delta, 'pld', ADD_OR_REMOVE)
+        for each in (allocated(noise, places, 1, count), sampled)
+      )
+      assert one == pytest.approx(other, rel=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('noise', [0.3, 0.5, 0.7, 1.0, 1.5, 3.0])
+def test_no_allocation_in_all_the_region_is_renyis(noise):
+  for places in (10, 100, 1000, 10_000):
+    for steps in (1, 2, places // 2, places):
+      before = {}
+      for count in (1, 10, 100):
+        event = allocated(noise, places, steps, count)
+        for delta in (1e-6, 1e-9):
+          assert accountants.instead(event, delta, 'pld', ADD_OR_REMOVE) is None
+          epsilon = accountants.epsilon(event, delta, 'pld', ADD_OR_REMOVE)
+          assert epsilon >= before.get(delta, 0.0)
+          before[delta] = epsilon

@@ -248,15 +248,21 @@ def _end(side: '_Losses') -> float:
   """A bound of all losses together, where the curve ends: infinite if there is none.
 
   Losses of Laplace noise end. So do those of `ADDED` on a sample, of any noise: P is at
-  most Q / (1 - q), which makes a loss -log(1 - q) at most. That is far below the
+  most Q / (1 - q), which makes a loss -log(1 - q) at most; and those of a step that may
+  be none of the steps, where 1 - q is the probability of that. That is far below the
   interval of a grid that is as wide as the rare losses of `REMOVED`, and near the end
   there is no tilt to look at the curve with.
   """
   end = 0.0
   for loss, count in side:
-    if not isinstance(loss, losses.Loss):
+    if isinstance(loss, allocation.AllocatedLoss):
+      missed = 1 - loss.num_steps / loss.num_places
+      if loss.side is not losses.Side.ADDED or missed <= 0:
+        return math.inf
+      end += -count * math.log(missed)
+    elif not isinstance(loss, losses.Loss):
       return math.inf
-    if loss.is_laplace:
+    elif loss.is_laplace:
       end += count * (loss.range(0.0)[1] + loss.displacement(0.0))
     elif loss.side is losses.Side.ADDED and loss.fraction < 1:
       end += -count * math.log1p(-loss.fraction)
@@ -286,6 +292,8 @@ def _loss(
   mu = 1 / min(noise.noise_multiplier, _MAX_NOISE)
   if parts.is_noise(part):  # Symmetric: both sides are the same.
     return losses.Loss(is_laplace, mu, 1.0, losses.Side.REMOVED)
+  if parts.is_allocated(part) and part.num_steps == 1:  # It is in that one, or in none.
+    return losses.Loss(is_laplace, mu, 1 / part.num_places, side)
   if parts.is_allocated(part):
     return allocation.AllocatedLoss(mu, part.num_places, part.num_steps, side)
   if not parts.is_without_replacement(part):
