@@ -64,7 +64,7 @@ def token_loss(shape: population.Shape) -> Any:
   is not that of the tokens.
   """
 
-  def parts(outputs: np.ndarray, labels: np.ndarray) -> _Parts:
+  def parts(labels: np.ndarray, outputs: np.ndarray) -> _Parts:
     shifted = outputs - outputs.max(axis=-1, keepdims=True)
     total = np.log(np.sum(np.exp(shifted), axis=-1, dtype=np.float64))
     chosen = np.take_along_axis(shifted, labels[..., np.newaxis], axis=-1)[..., 0]
@@ -80,13 +80,13 @@ def _evenly(values: np.ndarray) -> _Parts:
 
 def _accuracy(shape: population.Shape) -> Any:
   del shape
-  return _mean(lambda outputs, labels: _evenly(np.argmax(outputs, axis=-1) == labels))
+  return _mean(lambda labels, outputs: _evenly(np.argmax(outputs, axis=-1) == labels))
 
 
 def _top_5_accuracy(shape: population.Shape) -> Any:
   del shape
 
-  def parts(outputs: np.ndarray, labels: np.ndarray) -> _Parts:
+  def parts(labels: np.ndarray, outputs: np.ndarray) -> _Parts:
     best = np.argpartition(outputs, -5, axis=-1)[..., -5:]
     return _evenly(np.any(best == labels[..., np.newaxis], axis=-1))
 
@@ -102,7 +102,7 @@ def _token_accuracy(shape: population.Shape) -> Any:
   """
   left_out = np.array([*shape.ignored_labels, *shape.unscored_labels], np.int64)
 
-  def parts(outputs: np.ndarray, labels: np.ndarray) -> _Parts:
+  def parts(labels: np.ndarray, outputs: np.ndarray) -> _Parts:
     right = np.argmax(outputs, axis=-1) == labels
     return right.astype(np.float64), ~np.isin(labels, left_out)
 
@@ -113,7 +113,7 @@ def _error(of_difference: Callable[[np.ndarray], np.ndarray]) -> Callable[..., A
   def make(shape: population.Shape) -> Any:
     del shape
 
-    def parts(outputs: np.ndarray, labels: np.ndarray) -> _Parts:
+    def parts(labels: np.ndarray, outputs: np.ndarray) -> _Parts:
       difference = np.reshape(outputs, np.shape(labels)) - labels
       return _evenly(of_difference(difference.astype(np.float64)))
 
@@ -126,7 +126,7 @@ def _auc(shape: population.Shape) -> Any:
   """Area under the receiver operating characteristic: ties count half."""
   del shape
 
-  def measure(outputs: np.ndarray, labels: np.ndarray) -> float:
+  def measure(labels: np.ndarray, outputs: np.ndarray) -> float:
     scores = outputs[:, 1].astype(np.float64) - outputs[:, 0]
     _, places, counts = np.unique(scores, return_inverse=True, return_counts=True)
     ranks = (np.cumsum(counts) - (counts - 1) / 2)[places]

@@ -6,14 +6,13 @@ class or token, or one for each number that is a label. Modules are found where 
 finds them, and in the current directory.
 """
 
-import hashlib
 import importlib
 import importlib.util
 import inspect
 import os
 import sys
 import traceback
-from typing import Any, Callable, Optional
+from typing import Any, Callable
 
 from tff_dp_aggregators.accounting.programs import program
 
@@ -78,14 +77,17 @@ def build(name: str, shape: population.Shape, options: kind_lib.Options) -> Any:
   import tensorflow as tf
   import tensorflow_federated as tff
 
+  from tff_dp_aggregators.learning import keras_models
   from tff_dp_aggregators.learning import models as models_lib
 
   from .parts import functional
 
   function = _function(name)
-  tf.keras.utils.set_random_seed(_seed_of_keras(options.seed))
   try:
-    made = function(shape) if _takes_shape(name, function) else function()
+    with keras_models.as_in_a_new_process(options.seed):
+      made = function(shape) if _takes_shape(name, function) else function()
+  except program.WrongUsage:
+    raise
   except (Exception, SystemExit) as e:  # Whatever a user's function raises.
     raise program.WrongUsage(f'--model={name} failed: {_why(e, name)}') from e
   spec = functional.input_spec(shape)
@@ -101,7 +103,7 @@ def build(name: str, shape: population.Shape, options: kind_lib.Options) -> Any:
         )
       model = models_lib.functional(made, None, of_one, owner='the data')
     elif isinstance(made, tf.keras.Model):
-      model = _of_keras(made, shape, options.loss, spec, of_one)
+      model = _of_keras(made, shape, options, of_one)
     else:
       raise ValueError(
         f'it returned {type(made).__name__}, and must return a Keras model or a '
@@ -111,13 +113,6 @@ def build(name: str, shape: population.Shape, options: kind_lib.Options) -> Any:
   except (ValueError, TypeError) as e:
     raise program.WrongUsage(f'--model={name}: {e}') from e
   return model
-
-
-def _seed_of_keras(seed: int) -> int:
-  """A seed of 32 bits: a hash of larger ones, of which it tells nothing else."""
-  if seed < 2**32:
-    return seed
-  return int.from_bytes(hashlib.sha256(str(seed).encode()).digest()[:4], 'big')
 
 
 def _function(name: str) -> Callable[..., Any]:
@@ -170,49 +165,40 @@ def _why(error: BaseException, name: str) -> str:
 
 
 def _of_keras(
-  made: Any, shape: population.Shape, loss: Optional[str], spec: Any, of_one: Any
+  made: Any, shape: population.Shape, options: kind_lib.Options, of_one: Any
 ) -> Any:
   """A Keras model with one of the losses here, or with one of Keras's."""
-  import tensorflow as tf
-  import tensorflow_federated as tff
-
+  from tff_dp_aggregators.learning import keras_losses
   from tff_dp_aggregators.learning import models as models_lib
 
+  loss: Any = options.loss
   own_loss = loss is not None and loss not in losses.LOSSES
-  if own_loss or (loss is None and getattr(made, 'loss', None) is not None):
-    if shape.ignored_labels:
-      raise ValueError(
-        f"Keras's losses count padding like other tokens; give --loss="
-        f'{losses.name_for(shape, None)}, or a functional model.'
-      )
-    return models_lib.functional(made, loss, of_one, owner='the data')
-  name = losses.name_for(shape, loss)
-  if name == 'cross_entropy':
-    _check_logits(made)
-  placeholder = tf.keras.losses.MeanSquaredError()  # Replaced below.
-  converted = models_lib.functional(made, placeholder, of_one, owner='the data')
-
-  @tf.function
-  def predict_on_batch(weights: Any, x: Any, training: bool) -> Any:
-    return converted.predict_on_batch(weights, x, training)
-
-  return tff.learning.models.FunctionalModel(
-    initial_weights=converted.initial_weights,
-    predict_on_batch_fn=predict_on_batch,
-    loss_fn=tf.function(losses.function(shape, name)),
-    input_spec=spec,
-  )
-
-
-def _check_logits(made: Any) -> None:
-  """Refuses probabilities, of which the loss would take the softmax again."""
-  last = made.layers[-1] if made.layers else None
-  activation = getattr(getattr(last, 'activation', None), '__name__', None)
-  if activation in ('softmax', 'sigmoid') or type(last).__name__ == 'Softmax':
+  is_own = own_loss or (loss is None and getattr(made, 'loss', None) is not None)
+  if is_own and shape.ignored_labels:
     raise ValueError(
-      f'its last layer ends in {activation or "softmax"}, and the loss cross_entropy '
-      'takes logits: leave the activation out, or give '
-      '--loss=sparse_categorical_crossentropy, which takes probabilities.'
+      f"Keras's losses count padding like other tokens; give --loss="
+      f'{losses.name_for(shape, None)}, or a functional model.'
+    )
+  name = None if is_own else losses.name_for(shape, loss)
+  if name is not None:
+    loss = keras_losses.BatchLoss(losses.function(shape, name))
+  model = models_lib.functional(made, loss, of_one, 'the data', options.seed)
+  if name == 'cross_entropy':
+    _check_logits(model)
+  return model
+
+
+def _check_logits(model: Any) -> None:
+  """Refuses probabilities, of which the loss would take the softmax again."""
+  from tff_dp_aggregators.learning import keras_losses
+
+  outputs = model.some_outputs()
+  why = hasattr(outputs, 'shape') and keras_losses.why_no_logits(outputs)
+  if why:
+    raise ValueError(
+      f'it {why}, as probabilities, and the loss cross_entropy takes logits: leave the '
+      'activation softmax out, or give --loss=sparse_categorical_crossentropy, which '
+      'takes probabilities.'
     )
 
 
@@ -229,6 +215,7 @@ def _check_outputs(model: Any, shape: population.Shape) -> None:
     weights = tf.nest.map_structure(tf.constant, model.initial_weights)
     x = tf.compat.v1.placeholder(x_spec.dtype, x_spec.shape)
     found = model.predict_on_batch(weights, x, training=False)
+    found = getattr(found, 'output', found)  # Without what regularizers add.
   if not hasattr(found, 'shape'):
     raise ValueError('it puts out several tensors; loss and metrics take one.')
   sizes = {tuple(wanted)}

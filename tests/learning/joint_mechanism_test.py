@@ -269,9 +269,11 @@ def test_weights_are_named_by_their_places():
     (tf.TensorSpec([None, 2]), tf.TensorSpec([None, 1])),
   )
   assert learning.weight_names(functional) == ('0', '1')
-  assert learning.weight_names(keras) == ('0', '1')
-  assert learning.weight_names(lambda: keras) == ('0', '1')
-  with pytest.raises(TypeError, match='model must be a Keras model'):
+  layer = keras.layers[0].name
+  names = (f'0 {layer}/kernel:0', f'1 {layer}/bias:0')
+  assert learning.weight_names(keras) == names
+  assert learning.weight_names(lambda: keras) == names
+  with pytest.raises(TypeError, match='a Keras model, or a function'):
     learning.weight_names('keras')
 
 

@@ -44,16 +44,16 @@ class MeanMetric:
   and not for one over the words of sentences of different lengths.
 
   Attributes:
-    per_example: From the outputs of a batch and its labels to values: an array whose
-      first axis is that of the examples; or to a tuple of values and their weights, of
-      one shape. Values without weight are not looked at.
+    per_example: From the labels of a batch and the model's outputs to values: an array
+      whose first axis is that of the examples; or to a tuple of values and their
+      weights, of one shape. Values without weight are not looked at.
 
   Example:
-    >>> def right_words(logits, words):
+    >>> def right_words(words, logits):
     ...   return np.argmax(logits, axis=-1) == words, words != 0
     >>> accuracy = MeanMetric(right_words)
     >>> logits = np.eye(4)[[[1, 2, 0], [3, 1, 3]]]
-    >>> accuracy.sums(logits, np.array([[1, 3, 0], [3, 1, 2]]))
+    >>> accuracy.sums(np.array([[1, 3, 0], [3, 1, 2]]), logits)
     Sums(values=3.0, weights=5.0)
     >>> _.mean
     0.6
@@ -64,22 +64,22 @@ class MeanMetric:
   def __post_init__(self) -> None:
     if not callable(self.per_example):
       raise TypeError(
-        'per_example must be a function of outputs and labels, got '
+        'per_example must be a function of labels and outputs, got '
         f'{self.per_example!r}.'
       )
 
-  def sums(self, outputs: Any, labels: Any) -> Sums:
+  def sums(self, labels: Any, outputs: Any) -> Sums:
     """What a batch adds to the mean.
 
     Args:
-      outputs: Of the model, for the batch.
       labels: Of the batch.
+      outputs: Of the model, for the batch.
 
     Raises:
       ValueError: If values and weights are not of one shape, or a weight is negative or
         not finite.
     """
-    made = self.per_example(outputs, labels)
+    made = self.per_example(labels, outputs)
     values, weights = made if isinstance(made, tuple) else (made, None)
     values = np.asarray(values, np.float64)
     if not values.ndim:

@@ -27,6 +27,7 @@ from tff_dp_aggregators.base import rounding
 from tff_dp_aggregators.learning import fed_avg
 from tff_dp_aggregators.learning import fed_prox
 from tff_dp_aggregators.learning import interrupts
+from tff_dp_aggregators.learning import keras_models
 from tff_dp_aggregators.learning import models
 from tff_dp_aggregators.learning import packed
 from tff_dp_aggregators.learning import population as population_lib
@@ -114,7 +115,7 @@ def train(
   proximal_strength: Optional[float] = None,
   server_optimizer: Optional[tff.learning.optimizers.Optimizer] = None,
   test_data: Any = None,
-  test_metrics: Optional[Mapping[str, evaluation_lib.Metric]] = None,
+  test_metrics: Optional[evaluation_lib.Metrics] = None,
   evaluate_every: int = 1,
   seed: Optional[int] = None,
   noise_seed: Optional[int] = None,
@@ -187,9 +188,11 @@ def train(
       with momentum DP-FTRLM, on the sum of the means so far.
     test_data: Inputs and labels, `(x, y)` or named `x` and `y`, of nobody whose privacy
       is to be kept; `None` for no evaluation.
-    test_metrics: Measures besides the loss, by name: functions of the outputs and
-      labels of all test examples, or a `MeanMetric` where outputs are large. One named
-      'loss' is in place of the model's.
+    test_metrics: Measures besides the loss, by name: functions of the labels of all
+      test examples and the model's outputs, as in scikit-learn and Keras; a
+      `MeanMetric` where outputs are large; metrics of Keras, or their names. One named
+      'loss' is in place of the model's. Or a list of some with names of their own.
+      `None` for those that a Keras model was compiled with.
     evaluate_every: Rounds between two evaluations; the last round is evaluated.
     seed: Of cohorts and of the order of examples: same seed, same run. `None` draws
       one of 128 bits, which `private.json` has. Where privacy rests on secret draws, a
@@ -310,8 +313,12 @@ def train(
   _check_schedule(schedule, mechanism, population, clients_per_round, num_rounds)
   schedule = schedule.for_clients(population.draw_ids)
   _warn_of_large_delta(delta, mechanism, scale * len(population))
+  functional = models.functional(
+    model, loss, population.element_spec, population.first, seed
+  )
+  _check_compiled_optimizer(functional, client_optimizer)
   local_training = packed.LocalTraining(
-    models.functional(model, loss, population.element_spec, population.first),
+    functional,
     _client_optimizer(client_optimizer, proximal_strength),
     checks.check_positive_int('batch_size', batch_size),
     checks.check_positive_int('local_epochs', local_epochs),
@@ -423,6 +430,28 @@ def _client_optimizer(
   if proximal_strength is None:
     return checked
   return fed_prox.proximal(checked, proximal_strength)
+
+
+def _check_compiled_optimizer(
+  model: tff.learning.models.FunctionalModel,
+  client_optimizer: Optional[tff.learning.optimizers.Optimizer],
+) -> None:
+  """Says that an optimizer which a Keras model was compiled with is not used."""
+  if not isinstance(model, keras_models.KerasFunctionalModel):
+    return
+  compiled = getattr(model.keras_model, 'optimizer', None)
+  if compiled is None:
+    return
+  why = (
+    f'the model is compiled with the optimizer {compiled.name} of Keras, and clients '
+    'are trained by one of TFF'
+  )
+  if client_optimizer is None:
+    raise ValueError(
+      f'{why}: give client_optimizer, such as tff.learning.optimizers.build_sgdm(0.1). '
+      '(Keras compiles with RMSprop if no optimizer is named.)'
+    )
+  progress.say(f'Note: {why}, client_optimizer; the other is not used.', sys.stderr)
 
 
 def _server_optimizer(

@@ -5,7 +5,7 @@ Claims:
 * Random numbers that TensorFlow draws anew are found, in functions and in Keras layers,
   and named; those without state, and weights that begin at random, are none of them.
 * What a model raises is told with the batches that it was given.
-* A layer that changes weights of its own is told as that.
+* A layer that changes variables of its own is told as that.
 """
 
 import numpy as np
@@ -102,5 +102,5 @@ def _failing(fails):
 
 
 def test_a_layer_with_weights_that_change_by_themselves_is_told():
-  with pytest.raises(ValueError, match='changes weights of its own'):
+  with pytest.raises(ValueError, match='changes variables of its own'):
     trial.random_operations(_training(_Counting))

@@ -59,7 +59,7 @@ def _sentences(number):
   return x, np.where(np.arange(_WORDS) < lengths[:, None], y, 0).astype(np.int32)
 
 
-def _cross_entropy(outputs, labels):
+def _cross_entropy(labels, outputs):
   shifted = outputs - outputs.max(axis=-1, keepdims=True)
   normal = np.log(np.exp(shifted).sum(axis=-1))
   right = np.take_along_axis(shifted, labels[..., None], axis=-1)[..., 0]
@@ -78,7 +78,7 @@ def _measure(model, examples, metrics):
 def _measured():
   examples, sizes = _sentences(400), []
 
-  def seen(outputs, labels):
+  def seen(labels, outputs):
     assert len(outputs) == len(labels)
     sizes.append(outputs.nbytes)
     return labels[:, 0] == outputs[:, 0].argmax(axis=-1)
@@ -95,7 +95,7 @@ def _expected(examples):
   (table,), _ = _language_model().initial_weights
   x, y = examples
   return np.concatenate(
-    [_cross_entropy(table[x[i : i + 50]], y[i : i + 50])[0] for i in range(0, 400, 50)]
+    [_cross_entropy(y[i : i + 50], table[x[i : i + 50]])[0] for i in range(0, 400, 50)]
   )
 
 
@@ -124,15 +124,15 @@ def test_the_loss_of_the_model_is_that_of_batches_weighted_by_examples():
 def test_functions_of_all_outputs_come_to_the_same_as_means():
   model = training_runs.model()
   examples = training_runs.clients(1)['client 0']
-  squares = lambda outputs, labels: np.square(outputs - labels)[:, 0]  # noqa: E731
+  squares = lambda labels, outputs: np.square(outputs - labels)[:, 0]  # noqa: E731
   found = _measure(
     model,
     examples,
     {
-      'whole': lambda outputs, labels: squares(outputs, labels).mean(),
+      'whole': lambda labels, outputs: squares(labels, outputs).mean(),
       'mean': learning.MeanMetric(squares),
       'weighted': learning.MeanMetric(
-        lambda outputs, labels: (squares(outputs, labels), np.abs(labels[:, 0]))
+        lambda labels, outputs: (squares(labels, outputs), np.abs(labels[:, 0]))
       ),
     },
   )
@@ -152,15 +152,15 @@ def test_functions_of_more_outputs_than_fit_are_refused():
   ('per_example', 'message'),
   [
     (
-      lambda outputs, labels: outputs.mean(),
+      lambda labels, outputs: outputs.mean(),
       'a value for each example, got the number',
     ),
     (
-      lambda outputs, labels: (outputs, outputs[:, 0]),
+      lambda labels, outputs: (outputs, outputs[:, 0]),
       'values and weights of one shape',
     ),
-    (lambda outputs, labels: (outputs, outputs - 1), 'finite and not negative, got -1'),
-    (lambda outputs, labels: (outputs, 0 * outputs), 'all examples add up to 0'),
+    (lambda labels, outputs: (outputs, outputs - 1), 'finite and not negative, got -1'),
+    (lambda labels, outputs: (outputs, 0 * outputs), 'all examples add up to 0'),
     (lambda outputs: outputs, 'TypeError: .* positional argument'),
   ],
 )

@@ -1,7 +1,6 @@
 """The mechanisms of all parts, under one accountant."""
 
 import dataclasses
-import fnmatch
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional
@@ -348,7 +347,7 @@ class JointMechanism(whole_model.Guaranteed):
           f'leave the part out; {listed}.'
         )
       for pattern in part.weights:
-        if not fnmatch.filter(names, pattern):
+        if not any(part_lib.is_for(pattern, name) for name in names):
           raise ValueError(
             f'the pattern {pattern} of part {part.name} is for no weight; {listed}.'
           )

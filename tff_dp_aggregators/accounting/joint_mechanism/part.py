@@ -75,7 +75,7 @@ class JointPart:
 
   def matches(self, weight: str) -> bool:
     """Whether a pattern is for the name of a weight."""
-    return any(fnmatch.fnmatchcase(weight, pattern) for pattern in self.weights)
+    return any(is_for(pattern, weight) for pattern in self.weights)
 
   def to_json(self) -> dict[str, Any]:
     """JSON-ready values."""
@@ -85,6 +85,22 @@ class JointPart:
       'clip_norm': self.clip_norm,
       'mechanism': self.mechanism.to_json(),
     }
+
+
+def is_for(pattern: str, weight: str) -> bool:
+  """Whether a pattern is for the name of a weight.
+
+  Args:
+    pattern: As `fnmatch` reads it.
+    weight: The name; one of number and name with a blank between may be called by
+      either.
+
+  Example:
+    >>> [is_for(pattern, '0 dense/kernel:0') for pattern in ('0', 'dense/*', '1')]
+    [True, True, False]
+  """
+  names = (weight, *weight.split(' ', 1))
+  return any(fnmatch.fnmatchcase(name, pattern) for name in names)
 
 
 def _patterns(part: str, given: Any) -> tuple[str, ...]:

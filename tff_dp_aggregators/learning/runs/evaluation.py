@@ -7,7 +7,7 @@ needs no more than a batch (`mean_metric`); for other functions outputs are kept
 """
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Callable, Optional, Union
 
 import numpy as np
@@ -15,10 +15,21 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_dp_aggregators.learning import examples as examples_lib
+from tff_dp_aggregators.learning import keras_losses
+from tff_dp_aggregators.learning import keras_models
 from tff_dp_aggregators.learning import mean_metric
 
-# From what a model puts out for all examples, and their labels, to a number; or a mean.
-Metric = Union[Callable[[np.ndarray, np.ndarray], float], mean_metric.MeanMetric]
+# From labels of all examples, and what a model puts out for them, to a number, as in
+# scikit-learn and Keras; a mean; or what Keras takes: an object, a class, or a name.
+Metric = Union[
+  Callable[[Any, Any], Any],
+  mean_metric.MeanMetric,
+  tf.keras.metrics.Metric,
+  type[tf.keras.metrics.Metric],
+  str,
+]
+# By name, or some that have names of their own.
+Metrics = Union[Mapping[str, Metric], Sequence[Metric]]
 _LOSS = 'loss'
 # Of a batch: so many examples, or fewer if their outputs take more bytes.
 _BATCH, _BATCH_BYTES = 4096, 2**26
@@ -37,7 +48,7 @@ class Evaluation:
     self,
     model: tff.learning.models.FunctionalModel,
     examples: Any,
-    metrics: Optional[Mapping[str, Metric]] = None,
+    metrics: Optional[Metrics] = None,
   ):
     """Makes the graph.
 
@@ -45,9 +56,11 @@ class Evaluation:
       model: Which one.
       examples: Inputs and labels, a structure of arrays like the model's `input_spec`,
         or a tuple of both.
-      metrics: Further measures by name; 'loss' is in place of the model's own.
+      metrics: Further measures by name; 'loss' is in place of the model's own. `None`
+        for those that a Keras model was compiled with.
 
     Raises:
+      TypeError: If a metric is none.
       ValueError: If the examples are not what the model takes.
     """
     spec = model.input_spec
@@ -59,16 +72,9 @@ class Evaluation:
     )
     self._inputs = tf.nest.flatten(x)
     self._labels = y
-    self._whole: dict[str, Callable[[Any, Any], float]] = {}
-    self._means: dict[str, mean_metric.MeanMetric] = {}
-    for name, metric in (metrics or {}).items():
-      if isinstance(metric, mean_metric.MeanMetric):
-        self._means[name] = metric
-      else:
-        self._whole[name] = metric
-    self._names = list(dict.fromkeys([_LOSS, *(metrics or {})]))
     if not len(self._inputs[0]):
       raise ValueError('test_data has no examples; give at least one, or None.')
+    by_name = _named(model, metrics)
     self._graph = tf.Graph()
     with self._graph.as_default():
       self._x = _placeholders(x_spec)
@@ -77,12 +83,34 @@ class Evaluation:
         lambda each: tf.compat.v1.placeholder(each.dtype, each.shape),
         model.initial_weights,
       )
-      self._output = model.predict_on_batch(self._weights, self._x, training=False)
+      output = model.predict_on_batch(self._weights, self._x, training=False)
       self._loss = None
-      if _LOSS not in self._means and _LOSS not in self._whole:
-        self._loss = model.loss(self._output, self._y)
+      if _LOSS not in by_name:
+        self._loss = model.loss(output, self._y)
+    is_penalised = isinstance(output, keras_losses.Penalised)
+    self._output = output.output if is_penalised else output
+    self._sort(by_name)
     self._output_bytes: Optional[int] = None
     self._session = tf.compat.v1.Session(graph=self._graph)
+
+  def _sort(self, metrics: dict[str, Metric]) -> None:
+    """Tells metrics apart by how they are computed."""
+    self._whole: dict[str, Callable[[Any, Any], Any]] = {}
+    self._means: dict[str, mean_metric.MeanMetric] = {}
+    self._of_keras: dict[str, tf.keras.metrics.Metric] = {}
+    for name, metric in metrics.items():
+      if isinstance(metric, mean_metric.MeanMetric):
+        self._means[name] = metric
+      elif isinstance(metric, (str, type, tf.keras.metrics.Metric)):
+        self._of_keras[name] = _of_keras(metric, self._y, self._output)
+      elif callable(metric):
+        self._whole[name] = metric
+      else:
+        raise TypeError(
+          f'test_metrics[{name!r}] must be a function of labels and outputs, a '
+          f'learning.MeanMetric, or a metric of Keras or its name; got {metric!r}.'
+        )
+    self._names = list(dict.fromkeys([_LOSS, *metrics]))
 
   @property
   def names(self) -> list[str]:
@@ -108,21 +136,28 @@ class Evaluation:
     losses = mean_metric.Sums()
     sums = dict.fromkeys(self._means, mean_metric.Sums())
     kept = []
+    for each in self._of_keras.values():
+      each.reset_state()
     for size, output, labels, loss in self._batches(fed):
       if loss is not None:
         losses = losses.plus(mean_metric.Sums(size * float(loss), size))
       for name, metric in self._means.items():
-        added = self._try(name, metric.sums, output, labels)
+        added = self._try(name, metric.sums, labels, output)
         sums[name] = sums[name].plus(added)
+      for name, of_keras in self._of_keras.items():
+        self._try(name, of_keras.update_state, labels, output)
       if self._whole:
         kept.append(output)
     measured = {} if self._loss is None else {_LOSS: losses.mean}
     for name, each in sums.items():
       measured[name] = self._try(name, functools.partial(_mean_of, each))
+    for name, of_keras in self._of_keras.items():
+      measured[name] = self._try(name, _number, of_keras.result())
     if self._whole:
       whole = tf.nest.map_structure(lambda *parts: np.concatenate(parts), *kept)
       for name, function in self._whole.items():
-        measured[name] = self._try(name, _number_of(function), whole, self._labels)
+        labels = _fitted(self._labels, whole)
+        measured[name] = self._try(name, _number_of(function), labels, whole)
     return {name: measured[name] for name in self._names}
 
   def _batches(self, fed: dict[Any, Any]) -> Iterator[tuple[int, Any, Any, Any]]:
@@ -133,7 +168,8 @@ class Evaluation:
       labels = self._feed(fed, batch)
       fetched = [] if self._loss is None else [self._loss]
       output, *loss = self._session.run((self._output, *fetched), fed)
-      yield len(tf.nest.flatten(labels)[0]), output, labels, loss[0] if loss else None
+      size = len(tf.nest.flatten(labels)[0])
+      yield size, output, _fitted(labels, output), loss[0] if loss else None
 
   def _feed(self, fed: dict[Any, Any], batch: slice) -> Any:
     """Feeds some examples; returns their labels."""
@@ -166,9 +202,9 @@ class Evaluation:
     try:
       return function(*arrays)
     except Exception as e:
-      of = ' and labels '.join(map(_shapes, arrays)) or 'all batches'
+      of = ' and outputs '.join(map(_shapes, arrays)) or 'of all batches'
       raise ValueError(
-        f'test_metrics[{name!r}] must make a number of outputs {of}, but failed: '
+        f'test_metrics[{name!r}] must make a number of labels {of}, but failed: '
         f'{type(e).__name__}: {e}'
       ) from e
 
@@ -193,8 +229,86 @@ def _mean_of(sums: mean_metric.Sums) -> float:
   return sums.mean
 
 
-def _number_of(function: Callable[[Any, Any], float]) -> Callable[[Any, Any], float]:
-  return lambda outputs, labels: float(function(outputs, labels))
+def _number_of(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], float]:
+  def measure(labels: Any, outputs: Any) -> float:
+    value = np.asarray(function(labels, outputs), np.float64)
+    # Functions of Keras have a value for each example, of which it takes the mean.
+    return float(value.mean())
+
+  return measure
+
+
+def _number(value: Any) -> float:
+  found = np.asarray(value)
+  if found.size != 1:
+    raise ValueError(f'it makes {found.size} numbers')
+  return float(found.reshape(()))
+
+
+def _named(
+  model: tff.learning.models.FunctionalModel, metrics: Optional[Metrics]
+) -> dict[str, Metric]:
+  """Metrics by name; those that a Keras model was compiled with, if there are none."""
+  if metrics is None and isinstance(model, keras_models.KerasFunctionalModel):
+    metrics = model.compiled_metrics
+  if metrics is None:
+    return {}
+  if isinstance(metrics, Mapping):
+    return dict(metrics)
+  found: dict[str, Metric] = {}
+  for each in metrics:
+    name = each if isinstance(each, str) else getattr(each, 'name', None)
+    if not isinstance(name, str):
+      name = getattr(each, '__name__', None)
+    if not isinstance(name, str) or name in found:
+      raise ValueError(
+        f'the metric {each!r} has {"a name twice" if name else "no name"}: give '
+        'test_metrics as a mapping of names to metrics.'
+      )
+    found[name] = each
+  return found
+
+
+def _of_keras(metric: Any, labels: Any, output: Any) -> tf.keras.metrics.Metric:
+  """A metric of Keras, as `compile` makes it of an object, a class or a name."""
+  if not isinstance(labels, tf.Tensor) or not isinstance(output, tf.Tensor):
+    raise ValueError(
+      f'the metric {metric!r} is for one output and one array of labels; give a '
+      'function of all labels and outputs.'
+    )
+  if isinstance(metric, str):
+    metric = _resolved(metric, labels.shape, output.shape)
+  if isinstance(metric, type):
+    metric = metric()
+  if isinstance(metric, tf.keras.metrics.Metric):
+    return metric
+  return tf.keras.metrics.MeanMetricWrapper(metric, name=metric.__name__)
+
+
+def _resolved(name: str, labels: Any, output: Any) -> Any:
+  """What Keras takes a name for: of accuracy and crossentropy it asks shapes."""
+  kind = {'acc': 'accuracy', 'ce': 'crossentropy'}.get(name, name)
+  if kind in ('accuracy', 'crossentropy'):
+    if output[-1] == 1:
+      kind = f'binary_{kind}'
+    elif labels.rank < output.rank or labels[-1] == 1:
+      kind = f'sparse_categorical_{kind}'
+    else:
+      kind = f'categorical_{kind}'
+  try:
+    return tf.keras.metrics.get(kind)
+  except ValueError as e:
+    raise ValueError(
+      f'the metric {name!r} is none that tf.keras.metrics.get knows.'
+    ) from e
+
+
+def _fitted(labels: Any, outputs: Any) -> Any:
+  """Labels of the shape of outputs, if only a last axis of 1 is between them."""
+  if isinstance(labels, np.ndarray) and isinstance(outputs, np.ndarray):
+    fitted = keras_losses.fitted_shape(labels.shape, outputs.shape)
+    return labels if fitted is None else labels.reshape(outputs.shape)
+  return labels
 
 
 def _shapes(arrays: Any) -> str:

@@ -1,0 +1,553 @@
+"""A Keras model is trained as it was written, or refused by name.
+
+Claims:
+
+* What a client computes is what `fit` does, of layers that are shared, recurrent,
+  convolutional, frozen, adapted, in mixed precision or of a class of one's own, with
+  regularizers and `add_loss`, several outputs and weights of losses.
+* Weights stand in Keras's order, under Keras's names.
+* Layers that are frozen stay as they are to the bit.
+* What cannot be done is refused, and the message names it.
+* Labels of another shape than outputs, logits for probabilities and the reverse are
+  refused.
+* Keras, and all generators of random numbers, are afterwards as before.
+"""
+
+import random
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_dp_aggregators import accounting
+from tff_dp_aggregators import learning
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.learning import models
+
+_KERAS = tf.keras
+_LAYERS = tf.keras.layers
+_CROSS_ENTROPY = _KERAS.losses.SparseCategoricalCrossentropy(from_logits=True)
+_RATE = 0.1
+
+
+class _Subclass(_KERAS.Model):
+  def __init__(self):
+    super().__init__()
+    self.hidden = [_LAYERS.Dense(4, activation='tanh')]
+    self.scale = {'of': self.add_weight('scale', [4], initializer='ones')}
+    self.end = _LAYERS.Dense(2)
+
+  def call(self, x, training=None):
+    return self.end(self.hidden[0](x) * self.scale['of'])
+
+
+class _Activity(_LAYERS.Layer):
+  def call(self, x):
+    self.add_loss(0.3 * tf.reduce_mean(tf.square(x)))
+    return x
+
+
+def _sequential(*layers, inputs=(3,), dtype=None):
+  return _KERAS.Sequential([_KERAS.Input(inputs, dtype=dtype), *layers])
+
+
+def _frozen():
+  base = _sequential(_LAYERS.Dense(8, activation='relu'), _LAYERS.BatchNormalization())
+  base.layers[1].moving_mean.assign(np.linspace(0, 1, 8))
+  base.trainable = False
+  return _KERAS.Sequential([base, _LAYERS.Dense(2)])
+
+
+def _adapted():
+  normalization = _LAYERS.Normalization()
+  normalization.adapt(np.random.default_rng(3).normal(2.0, 3.0, size=[50, 3]))
+  return _sequential(normalization, _LAYERS.Dense(2))
+
+
+def _shared():
+  inputs, layer = _KERAS.Input([3]), _LAYERS.Dense(3)
+  return _KERAS.Model(inputs, _LAYERS.Dense(2)(layer(layer(inputs))))
+
+
+def _with_losses():
+  inputs = _KERAS.Input([3])
+  hidden = _LAYERS.Dense(4, kernel_regularizer='l2', activity_regularizer='l1')(inputs)
+  model = _KERAS.Model(inputs, _LAYERS.Dense(2)(_Activity()(hidden)))
+  model.add_loss(0.1 * tf.reduce_mean(tf.abs(hidden)))
+  return model
+
+
+def _mixed():
+  policy = _KERAS.mixed_precision.Policy('mixed_float16')
+  return _sequential(_LAYERS.Dense(4, dtype=policy), _LAYERS.Dense(2))
+
+
+def _two_towers():
+  a, b = _KERAS.Input([2], name='a'), _KERAS.Input([1], name='b')
+  of_b = _LAYERS.Dense(4, activation='relu', name='tower_b')(b)
+  of_a = _LAYERS.Dense(4, activation='relu', name='tower_a')(a)
+  joined = _LAYERS.Concatenate()([of_a, of_b])
+  return _KERAS.Model([a, b], _LAYERS.Dense(2, name='head')(joined))
+
+
+_NUMBERS = np.random.default_rng(1).normal(size=[5, 3]).astype(np.float32)
+_TOKENS = np.random.default_rng(2).integers(0, 20, size=[5, 7]).astype(np.int32)
+_IMAGES = np.random.default_rng(3).normal(size=[5, 8, 8, 1]).astype(np.float32)
+_CLASSES = np.array([0, 1, 1, 0, 1])
+
+
+def _tokens(*layers):
+  return _sequential(_LAYERS.Embedding(20, 4), *layers, inputs=(7,), dtype='int32')
+
+
+_MODELS = {
+  'dense': (lambda: _sequential(_LAYERS.Dense(2)), _NUMBERS),
+  'fixed batch': (
+    lambda: _KERAS.Sequential([_LAYERS.Dense(2, batch_input_shape=[4, 3])]),
+    _NUMBERS,
+  ),
+  'not built': (lambda: _KERAS.Sequential([_LAYERS.Dense(2)]), _NUMBERS),
+  'subclass': (_Subclass, _NUMBERS),
+  'frozen': (_frozen, _NUMBERS),
+  'adapted': (_adapted, _NUMBERS),
+  'shared': (_shared, _NUMBERS),
+  'losses': (_with_losses, _NUMBERS),
+  'two towers': (_two_towers, (_NUMBERS[:, :2], _NUMBERS[:, 2:])),
+  'by name': (_two_towers, {'a': _NUMBERS[:, :2], 'b': _NUMBERS[:, 2:]}),
+  'lstm': (lambda: _tokens(_LAYERS.LSTM(3), _LAYERS.Dense(2)), _TOKENS),
+  'gru': (
+    lambda: _tokens(_LAYERS.Bidirectional(_LAYERS.GRU(3)), _LAYERS.Dense(2)),
+    _TOKENS,
+  ),
+  'convolution': (
+    lambda: _sequential(
+      _LAYERS.Conv2D(4, 3, activation='relu'),
+      _LAYERS.GroupNormalization(2),
+      _LAYERS.MaxPool2D(),
+      _LAYERS.Flatten(),
+      _LAYERS.Dense(2),
+      inputs=(8, 8, 1),
+    ),
+    _IMAGES,
+  ),
+}
+
+
+def _functional(make, x, y, loss, seed=0):
+  spec = tf.nest.map_structure(
+    lambda each: tf.TensorSpec(np.shape(each)[1:], np.asarray(each).dtype), (x, y)
+  )
+  return models.functional(make, loss, spec, seed=seed)
+
+
+def _step(functional, x, y):
+  """The trainable weights after one step of SGD, in a graph as of old."""
+  with tf.Graph().as_default():
+    weights = tf.nest.map_structure(tf.constant, functional.initial_weights)
+    with tf.GradientTape() as tape:
+      tape.watch(weights[0])
+      output = functional.predict_on_batch(weights, x, training=True)
+      loss = functional.loss(output, tf.nest.map_structure(tf.constant, y))
+    gradients = tape.gradient(loss, weights[0])
+    after = [
+      one - _RATE * tf.convert_to_tensor(g) for one, g in zip(weights[0], gradients)
+    ]
+    with tf.compat.v1.Session() as session:
+      return session.run([after, loss])
+
+
+def _fit(model, x, y, loss, **compiled):
+  """The same by Keras: the trainable weights, and the loss."""
+  model.compile(_KERAS.optimizers.SGD(_RATE), loss, run_eagerly=False, **compiled)
+  found = model.train_on_batch(x, y, return_dict=True)
+  return [each.numpy() for each in model.trainable_variables], found['loss']
+
+
+def _assert_equal(found, expected):
+  weights, loss = found
+  expected_weights, expected_loss = expected
+  assert loss == pytest.approx(expected_loss, rel=1e-5)
+  for one, other in zip(weights, expected_weights, strict=True):
+    np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize('name', _MODELS)
+def test_a_step_is_that_of_fit(name):
+  make, x = _MODELS[name]
+  functional = _functional(make, x, _CLASSES, _CROSS_ENTROPY)
+  found = _step(functional, x, _CLASSES)
+  _assert_equal(found, _fit(functional.keras_model, x, _CLASSES, _CROSS_ENTROPY))
+
+
+def test_mixed_precision_is_within_its_rounding():
+  functional = _functional(_mixed, _NUMBERS, _CLASSES, _CROSS_ENTROPY)
+  found, _ = _step(functional, _NUMBERS, _CLASSES)
+  expected, _ = _fit(functional.keras_model, _NUMBERS, _CLASSES, _CROSS_ENTROPY)
+  for one, other in zip(found, expected, strict=True):
+    np.testing.assert_allclose(one, other, rtol=1e-2, atol=1e-3)
+
+
+def _two_outputs():
+  inputs = _KERAS.Input([3])
+  one = _LAYERS.Dense(1, name='one')(inputs)
+  return _KERAS.Model(inputs, [one, _LAYERS.Dense(2, name='two')(inputs)])
+
+
+@pytest.mark.parametrize('is_named', [True, False])
+@pytest.mark.parametrize('weights', [None, [0.25, 3.0], {'one': 0.0, 'two': 1.0}])
+def test_several_outputs_have_their_losses_and_weights(is_named, weights):
+  y = (_NUMBERS[:, 0], _CLASSES)
+  labels = {'one': y[0], 'two': y[1]} if is_named else y
+  loss = {'one': 'mean_squared_error', 'two': _CROSS_ENTROPY}
+
+  def make():
+    model = _two_outputs()
+    model.compile(loss=loss, loss_weights=weights)
+    return model
+
+  functional = _functional(make, _NUMBERS, labels, None)
+  found = _step(functional, _NUMBERS, labels)
+  expected = _fit(functional.keras_model, _NUMBERS, list(y), loss, loss_weights=weights)
+  _assert_equal(found, expected)
+
+
+class _OwnLoss(_KERAS.losses.Loss):
+  def call(self, y_true, y_pred):
+    return tf.reduce_mean(tf.square(y_pred - y_true), axis=-1)
+
+
+@pytest.mark.parametrize(
+  'loss',
+  [_OwnLoss(), _OwnLoss, lambda y, p: tf.reduce_mean(tf.square(p - y), -1), 'mse'],
+)
+@pytest.mark.parametrize('shape', [(5,), (5, 1)])
+def test_labels_without_a_last_axis_are_not_repeated(loss, shape):
+  make = lambda: _sequential(_LAYERS.Dense(1))  # noqa: E731
+  y = _NUMBERS.sum(axis=1).reshape(shape)
+  functional = _functional(make, _NUMBERS, y, loss)
+  found = _step(functional, _NUMBERS, y)
+  _assert_equal(found, _fit(functional.keras_model, _NUMBERS, y.reshape(5, 1), 'mse'))
+
+
+@pytest.mark.parametrize(
+  ('make', 'y', 'loss', 'message'),
+  [
+    (_two_outputs, _NUMBERS[:, :2], 'mse', r'2 outputs \(one, two\).* \[n, 2\]'),
+    (_two_outputs, (_CLASSES,) * 3, 'mse', 'outputs one, two, .* a tuple of 3'),
+    (_two_outputs, {'one': _CLASSES, 'x': _CLASSES}, 'mse', 'a mapping of one, x'),
+    (_two_outputs, (_NUMBERS, _CLASSES), 'mse', "of the output 'one'.*\\[n, 3\\]"),
+    (_shared, (_CLASSES, _CLASSES), 'mse', 'one output, .* a tuple of 2'),
+    (_shared, _CLASSES, 'mse', r'\[n\], .* takes labels of the shape .* \[n, 2\]'),
+    (_shared, _NUMBERS[:, :1], 'mse', r'\[n, 1\]'),
+    (_shared, _CLASSES, _OwnLoss(), None),
+    (lambda: _sequential(_LAYERS.Dense(1)), _NUMBERS[:, :2], _OwnLoss(), 'repeat'),
+    (_shared, _CLASSES, 'categorical_hinge', 'labels of the shape of outputs'),
+  ],
+)
+def test_labels_of_another_shape_are_refused(make, y, loss, message):
+  if message is None:  # A loss of classes, for what is known.
+    _functional(make, _NUMBERS, y, loss)
+    return
+  with pytest.raises(ValueError, match=message):
+    _functional(make, _NUMBERS, y, loss)
+
+
+def _ending_in(activation, units=2, initializer='glorot_uniform'):
+  return lambda: _sequential(
+    _LAYERS.Dense(units, activation=activation, kernel_initializer=initializer)
+  )
+
+
+_SPARSE = _KERAS.losses.SparseCategoricalCrossentropy
+_BINARY = _KERAS.losses.BinaryCrossentropy
+
+
+@pytest.mark.parametrize('initializer', ['glorot_uniform', 'zeros'])
+@pytest.mark.parametrize(
+  ('units', 'activation', 'loss', 'message'),
+  [
+    (2, None, _SPARSE(), 'from_logits=True'),
+    (2, None, 'sparse_categorical_crossentropy', 'from_logits=True'),
+    (2, 'softmax', _SPARSE(from_logits=True), 'takes logits'),
+    (2, 'softmax', _SPARSE(), None),
+    (2, None, _SPARSE(from_logits=True), None),
+    (1, None, _BINARY(), 'from_logits=True'),
+    (1, None, 'binary_crossentropy', 'from_logits=True'),
+    (1, 'sigmoid', _BINARY(from_logits=True), 'takes logits'),
+    (1, 'sigmoid', _BINARY(), None),
+    (1, None, _BINARY(from_logits=True), None),
+  ],
+)
+def test_logits_and_probabilities_are_told_apart(
+  units, activation, loss, message, initializer
+):
+  make = _ending_in(activation, units, initializer)
+  if message is None:
+    _functional(make, _NUMBERS, _CLASSES, loss)
+  else:
+    with pytest.raises(ValueError, match=message):
+      _functional(make, _NUMBERS, _CLASSES, loss)
+
+
+class _OwnStep(_KERAS.Model):
+  def train_step(self, data):
+    return super().train_step(data)
+
+
+def _with_own_step():
+  inputs = _KERAS.Input([3])
+  return _OwnStep(inputs, _LAYERS.Dense(2)(inputs))
+
+
+class _Hidden(_LAYERS.Layer):
+  def build(self, shape):
+    kernel = self.add_weight('hidden_kernel', [shape[-1], 2])
+    self.multiply = lambda x: x @ kernel
+
+  def call(self, x):
+    return self.multiply(x)
+
+
+@pytest.mark.parametrize(
+  ('make', 'x', 'message'),
+  [
+    (
+      lambda: _sequential(_LAYERS.Dense(2, name='it', kernel_constraint='non_neg')),
+      _NUMBERS,
+      "'it/kernel:0' has the constraint NonNeg",
+    ),
+    (
+      lambda: _sequential(_LAYERS.BatchNormalization(name='it'), _LAYERS.Dense(2)),
+      _NUMBERS,
+      "batch normalisation 'it'",
+    ),
+    (
+      lambda: _KERAS.Sequential(
+        [
+          _LAYERS.Embedding(20, 4, batch_input_shape=[4, 7]),
+          _LAYERS.LSTM(3, stateful=True, name='it'),
+          _LAYERS.Dense(2),
+        ]
+      ),
+      _TOKENS,
+      "'it' is stateful",
+    ),
+    (_with_own_step, _NUMBERS, 'a train_step of its own'),
+    (
+      lambda: _sequential(_LAYERS.Dense(2, dtype='float64')),
+      _NUMBERS,
+      'float64, .* dtype float32',
+    ),
+    (lambda: _sequential(_Hidden()), _NUMBERS, 'hidden_kernel:0.*no attribute'),
+    (
+      lambda: _sequential(
+        _LAYERS.Embedding(20, 4, mask_zero=True), inputs=(7,), dtype='int32'
+      ),
+      _TOKENS,
+      r'mask \(mask_zero=True\)',
+    ),
+    (lambda: _sequential(_LAYERS.Dense(2), inputs=(4,)), _NUMBERS, r'takes \[4\]'),
+    (lambda: _two_towers(), _NUMBERS, 'gives 1 inputs, the model takes 2: a, b'),
+  ],
+)
+def test_what_is_not_done_is_refused_by_name(make, x, message):
+  y = _TOKENS if 'mask' in message else _CLASSES
+  with pytest.raises(ValueError, match=message):
+    _functional(make, x, y, _CROSS_ENTROPY)
+
+
+def test_weights_have_the_order_and_the_names_of_keras():
+  x = (_NUMBERS[:, :2], _NUMBERS[:, 2:])
+  functional = _functional(_two_towers, x, _CLASSES, _CROSS_ENTROPY)
+  names = [each.name for each in functional.keras_model.trainable_variables]
+  assert names[:2] == ['tower_a/kernel:0', 'tower_a/bias:0']
+  assert learning.weight_names(functional) == tuple(
+    f'{number} {name}' for number, name in enumerate(names)
+  )
+  assert learning.weight_names(_two_towers) == learning.weight_names(functional)
+  assert models.weight_shapes(functional)['2 tower_b/kernel:0'] == [1, 4]
+
+
+def test_names_and_weights_do_not_depend_on_what_was_made_before():
+  make = _MODELS['subclass'][0]
+  one = _functional(make, _NUMBERS, _CLASSES, _CROSS_ENTROPY, seed=2**70)
+  random.random(), np.random.rand(), _sequential(_LAYERS.Dense(2))  # noqa: NPY002
+  other = _functional(make, _NUMBERS, _CLASSES, _CROSS_ENTROPY, seed=2**70)
+  assert one.weight_names == other.weight_names
+  tf.nest.map_structure(
+    np.testing.assert_array_equal, one.initial_weights, other.initial_weights
+  )
+  third = _functional(make, _NUMBERS, _CLASSES, _CROSS_ENTROPY, seed=3)
+  assert (one.initial_weights[0][0] != third.initial_weights[0][0]).any()
+
+
+def test_what_draws_and_names_goes_on_as_before():
+  def draws():
+    layer = _LAYERS.Dense(2)
+    return [
+      random.random(),
+      np.random.rand(),  # noqa: NPY002
+      float(tf.random.uniform([])),
+      layer.name,
+      layer(_NUMBERS).numpy().tolist(),
+    ]
+
+  drawn = []
+  for between in (False, True):
+    _KERAS.backend.clear_session()
+    _KERAS.utils.set_random_seed(5)
+    first = draws()
+    if between:
+      _functional(_shared, _NUMBERS, _CLASSES, _CROSS_ENTROPY)
+      with pytest.raises(ValueError, match='takes logits'):
+        _functional(_ending_in('softmax'), _NUMBERS, _CLASSES, _CROSS_ENTROPY)
+    drawn.append((first, draws()))
+  assert drawn[0] == drawn[1]
+
+
+def _train(model, run_dir, mechanism=None, clients=None, **arguments):
+  if clients is None:
+    rng = np.random.default_rng(7)
+    clients = {}
+    for number in range(20):
+      x = rng.normal(size=[4, 3]).astype(np.float32)
+      clients[f'client {number}'] = (x, (x[:, 0] > x[:, 1]).astype(np.int64))
+  settings = {'num_rounds': 3, 'clients_per_round': 5, 'loss': _CROSS_ENTROPY}
+  if mechanism is not None:
+    settings.update(delta=1e-3, clip_norm=1.0, num_rounds=None)
+  return learning.train(
+    model,
+    clients,
+    mechanism,
+    str(run_dir),
+    **{**settings, 'batch_size': 2, 'seed': 1, **arguments},
+  )
+
+
+def test_keras_models_work_as_before_after_a_training(tmp_path):
+  model = _shared()
+  expected = model.predict(_NUMBERS, verbose=0), model.get_weights()
+  _train(_shared, tmp_path / 'run')
+  np.testing.assert_array_equal(model.predict(_NUMBERS, verbose=0), expected[0])
+  for one, other in zip(model.get_weights(), expected[1], strict=True):
+    np.testing.assert_array_equal(one, other)
+
+
+def test_a_model_that_is_given_keeps_its_weights_and_its_losses(tmp_path):
+  model = _with_losses()
+  model(_NUMBERS)
+  before = [model.get_weights(), [float(each) for each in model.losses]]
+  result = _train(model, tmp_path / 'run')
+  after = [model.get_weights(), [float(each) for each in model.losses]]
+  tf.nest.map_structure(np.testing.assert_array_equal, after, before)
+  result.weights.assign_weights_to(model)
+  for one, other in zip(model.trainable_variables, result.weights.trainable):
+    np.testing.assert_array_equal(one.numpy(), other)
+
+
+def test_frozen_layers_stay_as_they_are_and_get_no_noise(tmp_path):
+  participation = strategies.Participation(3, min_separation=3)
+  mechanism = accounting.Mechanism.for_target('banded', participation, 8.0, 1e-3)
+  model = _frozen()
+  model(_NUMBERS)
+  before = [each.numpy() for each in model.non_trainable_variables]
+  result = _train(model, tmp_path / 'run', mechanism, noise_seed=1)
+  assert [each.shape for each in result.weights.trainable] == [(8, 2), (2,)]
+  for one, other in zip(result.weights.non_trainable, before, strict=True):
+    np.testing.assert_array_equal(one, other)
+  assert (result.weights.trainable[0] != model.trainable_variables[0].numpy()).all()
+
+
+def test_two_calls_with_the_same_seeds_come_to_the_same_weights(tmp_path):
+  runs = [_train(_shared, tmp_path / name) for name in ('one', 'other')]
+  for one, other in zip(*(run.weights.trainable for run in runs), strict=True):
+    np.testing.assert_array_equal(one, other)
+
+
+def test_an_optimizer_that_a_model_was_compiled_with_is_not_ignored(tmp_path, capsys):
+  model = _shared()
+  model.compile(_KERAS.optimizers.Adam(1e-9), _CROSS_ENTROPY)
+  with pytest.raises(ValueError, match='compiled with the optimizer Adam'):
+    _train(model, tmp_path / 'run', loss=None)
+  optimizer = tff.learning.optimizers.build_sgdm(0.1)
+  _train(model, tmp_path / 'run', loss=None, client_optimizer=optimizer)
+  assert 'optimizer Adam of Keras' in capsys.readouterr().err
+
+
+def test_clients_one_by_one_are_trained_as_in_packs(tmp_path):
+  weights = [
+    _train(_with_losses, tmp_path / f'{packed}', packed_simulation=packed).weights
+    for packed in (True, False)
+  ]
+  for one, other in zip(*(each.trainable for each in weights), strict=True):
+    np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+_R2 = 'r2'
+
+
+def test_metrics_are_those_of_keras_and_of_scikit_learn(tmp_path):
+  from sklearn import metrics as sklearn_metrics
+
+  x = np.random.default_rng(3).normal(size=[30, 3]).astype(np.float32)
+  y = (x @ [1.0, 2.0, 3.0]).astype(np.float32)
+  clients = {f'{i}': (x[i : i + 3], y[i : i + 3]) for i in range(20)}
+  kept = _KERAS.metrics.MeanSquaredError()
+  result = _train(
+    lambda: _sequential(_LAYERS.Dense(1)),
+    tmp_path / 'run',
+    clients=clients,
+    loss='mse',
+    test_data=(x, y),
+    test_metrics={
+      'object': kept,
+      'class': _KERAS.metrics.MeanSquaredError,
+      'name': 'mse',
+      'function': _KERAS.losses.mean_squared_error,
+      'mean': learning.MeanMetric(lambda labels, outputs: (labels - outputs) ** 2),
+      _R2: sklearn_metrics.r2_score,
+    },
+  )
+  outputs = x @ result.weights.trainable[0] + result.weights.trainable[1]
+  expected = np.mean((outputs[:, 0] - y) ** 2)
+  for name in ('object', 'class', 'name', 'function', 'mean', 'loss'):
+    assert result.metrics[f'test_{name}'] == pytest.approx(expected, rel=1e-4)
+  r2 = sklearn_metrics.r2_score(y, outputs)
+  assert result.metrics['test_r2'] == pytest.approx(r2, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+  ('units', 'activation', 'loss', 'y'),
+  [
+    (2, None, _CROSS_ENTROPY, _CLASSES),
+    (1, 'sigmoid', _BINARY(), _CLASSES),
+    (2, 'softmax', 'categorical_crossentropy', np.eye(2, dtype=np.float32)[_CLASSES]),
+  ],
+)
+@pytest.mark.parametrize('is_compiled', [True, False])
+def test_names_of_metrics_mean_what_they_mean_in_keras(
+  units, activation, loss, y, is_compiled, tmp_path
+):
+  def make():
+    model = _ending_in(activation, units)()
+    if is_compiled:
+      model.compile(loss=loss, metrics=['accuracy'])
+    return model
+
+  clients = {f'{number}': (_NUMBERS, y) for number in range(20)}
+  result = _train(
+    make,
+    tmp_path / 'run',
+    clients=clients,
+    loss=loss,
+    test_data=(_NUMBERS, y),
+    test_metrics=None if is_compiled else ['accuracy'],
+    client_optimizer=tff.learning.optimizers.build_sgdm(0.1),
+  )
+  model = make()
+  result.weights.assign_weights_to(model)
+  model.compile(loss=loss, metrics=['accuracy'])
+  expected = model.evaluate(_NUMBERS, y, verbose=0, return_dict=True)
+  assert result.metrics['test_accuracy'] == pytest.approx(expected['accuracy'])
+  assert result.metrics['test_loss'] == pytest.approx(expected['loss'], rel=1e-4)

@@ -1,0 +1,459 @@
+"""What is minimised of a Keras model: a loss for each output, of labels that fit it.
+
+A batch's loss is what `fit` has: the loss of each output times its weight, added up.
+Shapes of labels and outputs are compared before anything is computed, because
+TensorFlow broadcasts those that differ.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Callable, NamedTuple, Optional
+
+import numpy as np
+import tensorflow as tf
+
+_losses = tf.keras.losses
+_SPARSE = (_losses.SparseCategoricalCrossentropy,)
+_CATEGORICAL = (
+  *_SPARSE,
+  _losses.CategoricalCrossentropy,
+  _losses.CategoricalFocalCrossentropy,
+)
+_BINARY = (_losses.BinaryCrossentropy, _losses.BinaryFocalCrossentropy)
+# Of one place of the labels and the same place of the outputs.
+_BY_PLACE = (
+  *_BINARY,
+  *_CATEGORICAL[1:],
+  _losses.CategoricalHinge,
+  _losses.CosineSimilarity,
+  _losses.Hinge,
+  _losses.Huber,
+  _losses.KLDivergence,
+  _losses.LogCosh,
+  _losses.MeanAbsoluteError,
+  _losses.MeanAbsolutePercentageError,
+  _losses.MeanSquaredError,
+  _losses.MeanSquaredLogarithmicError,
+  _losses.Poisson,
+  _losses.SquaredHinge,
+)
+# Stands for the size of a batch, where shapes are compared: no other dimension is it.
+_BATCH = 1_000_003
+# Sums of float32 probabilities differ from 1 by less.
+_ROUNDING = 1e-3
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchLoss:
+  """A loss that needs nothing of Keras.
+
+  Attributes:
+    of_batch: Of outputs, labels and, if given, weights of examples.
+  """
+
+  of_batch: Callable[..., Any]
+
+  def __call__(self, output: Any, label: Any, sample_weight: Any = None) -> Any:
+    """The loss of a batch."""
+    return self.of_batch(output, label, sample_weight)
+
+
+class Penalised(NamedTuple):
+  """What a model with regularizers, or with `add_loss`, puts out for a batch.
+
+  Attributes:
+    output: What it puts out else.
+    penalty: What is added to the loss of the batch.
+  """
+
+  output: Any
+  penalty: tf.Tensor
+
+  @classmethod
+  def of(cls, output: Any, penalties: Sequence[tf.Tensor]) -> Any:
+    """The output as it is if there are no penalties."""
+    return cls(output, tf.add_n(penalties)) if penalties else output
+
+
+def with_penalty(loss: Callable[..., Any]) -> Callable[..., Any]:
+  """The loss of outputs, of which some may be `Penalised`."""
+
+  def of_batch(output: Any, label: Any, sample_weight: Any = None) -> Any:
+    if isinstance(output, Penalised):
+      found = loss(output.output, label, sample_weight)
+      return found + tf.cast(output.penalty, found.dtype)
+    return loss(output, label, sample_weight)
+
+  return of_batch
+
+
+class Losses:
+  """The loss of a batch of a Keras model."""
+
+  def __init__(
+    self, loss: Any, model: tf.keras.Model, output_spec: Any, label_spec: Any
+  ):
+    """Finds the loss of each output.
+
+    Args:
+      loss: A `tf.keras.losses.Loss`, its name, or a function of labels and outputs with
+        a value for each example; of several outputs also a list or mapping of them.
+        `None` for what the model was compiled with.
+      model: Which one.
+      output_spec: What it puts out: structure of `tf.TensorSpec` of a batch.
+      label_spec: Labels of a batch, likewise.
+
+    Raises:
+      TypeError: If a loss is none.
+      ValueError: If there is no loss, or labels are not those of the outputs.
+    """
+    if loss is None:
+      loss = getattr(model, 'loss', None)
+    if loss is None:
+      raise ValueError(
+        'a Keras model needs a loss, such as tf.keras.losses.MeanSquaredError(): none '
+        'is given, and the model is not compiled with one.'
+      )
+    weights = (model.get_compile_config() or {}).get('loss_weights')
+    self._names = names_of_outputs(model, output_spec)
+    outputs = parts(output_spec, self._names)
+    labels = _labels_of(label_spec, self._names, isinstance(output_spec, tf.TensorSpec))
+    of_each = _of_each('loss', loss, self._names)
+    weight_of = _of_each(
+      'loss_weights', 1.0 if weights is None else weights, self._names
+    )
+    self._parts = []
+    for name, output in outputs.items():
+      made = _checked(of_each[name])
+      _check_labels(made, labels[name], output, name if len(outputs) > 1 else '')
+      self._parts.append((name, made, float(weight_of[name])))
+    self._is_single = isinstance(output_spec, tf.TensorSpec)
+
+  def __call__(self, output: Any, label: Any, sample_weight: Any = None) -> Any:
+    """The loss of a batch.
+
+    Args:
+      output: The model's.
+      label: Structure as was said.
+      sample_weight: Of each example; `None` for equal ones.
+    """
+    outputs = parts(output, self._names)
+    labels = _labels_of(label, self._names, self._is_single)
+    total = None
+    for name, loss, weight in self._parts:
+      fitted = fit_labels(labels[name], outputs[name])
+      each = loss(fitted, outputs[name], sample_weight=sample_weight)
+      each = each if weight == 1 else weight * each
+      total = each if total is None else total + each
+    return total
+
+  def check_padding(self) -> None:
+    """Refuses losses that count padding, of a model whose outputs say what is padding.
+
+    Raises:
+      ValueError: If one does.
+    """
+    for _, loss, _ in self._parts:
+      if loss.get_config().get('ignore_class') is None:
+        raise ValueError(
+          'outputs of the model have a mask (mask_zero=True), by which fit leaves '
+          'padding out of the loss, and here it would count. Give a loss that leaves '
+          'it out, such as tf.keras.losses.SparseCategoricalCrossentropy('
+          'from_logits=True, ignore_class=0), or mask_zero=False.'
+        )
+
+  def check_probabilities(self, output: Any) -> None:
+    """Refuses logits where the loss takes probabilities, and the reverse.
+
+    Args:
+      output: What the model puts out for numbers that are drawn at random.
+
+    Raises:
+      ValueError: If they are that.
+    """
+    outputs = parts(output, self._names)
+    for name, loss, _ in self._parts:
+      takes_logits = _takes_logits(loss)
+      if takes_logits is None:
+        continue
+      found = np.asarray(outputs[name], np.float64)
+      is_binary = isinstance(loss, _BINARY)
+      check = why_no_logits if takes_logits else why_no_probabilities
+      why = check(found, is_binary)
+      if why is not None:
+        kind = type(loss).__name__
+        other = '' if takes_logits else 'from_logits=True'
+        raise ValueError(
+          f'the model {why}, and the loss {kind} takes '
+          f'{"logits" if takes_logits else "probabilities"}: give '
+          f'tf.keras.losses.{kind}({other}), or '
+          f'{"leave out" if takes_logits else "end the model in"} the activation '
+          f'{"sigmoid" if is_binary else "softmax"}.'
+        )
+
+
+def why_no_logits(outputs: np.ndarray, is_binary: bool = False) -> Optional[str]:
+  """Why outputs for inputs that are drawn at random are no logits; `None` if they are.
+
+  Args:
+    outputs: Of shape [examples, ...]; the last axis is that of classes.
+    is_binary: Whether each is of a class by itself.
+  """
+  if is_binary:
+    if outputs.size > 1 and (outputs > 0).all() and (outputs < 1).all():
+      return 'puts out numbers between 0 and 1 for whatever input'
+    return None
+  sums = outputs.sum(axis=-1)
+  if outputs.shape[-1] > 1 and (outputs >= 0).all():
+    if np.allclose(sums, 1, rtol=0, atol=_ROUNDING):
+      return 'puts out numbers that are not negative and add up to 1'
+  return None
+
+
+def why_no_probabilities(outputs: np.ndarray, is_binary: bool = False) -> Optional[str]:
+  """Why outputs are no probabilities; `None` if they may be.
+
+  Args:
+    outputs: As for `why_no_logits`.
+    is_binary: Likewise.
+  """
+  if (outputs < 0).any():
+    return f'puts out negative numbers, such as {outputs.min():.4g}'
+  if is_binary:
+    if (outputs > 1).any():
+      return f'puts out numbers above 1, such as {outputs.max():.4g}'
+    return 'puts out 0 for whatever input' if not outputs.any() else None
+  if not outputs.sum(axis=-1).all():
+    return 'puts out 0 for all classes'
+  return None
+
+
+def names_of_outputs(model: Any, outputs: Any) -> list[str]:
+  """What outputs are called: keys of a mapping, Keras's names, or places.
+
+  Args:
+    model: Whose they are.
+    outputs: One, a sequence or a mapping of them.
+  """
+  if isinstance(outputs, Mapping):
+    return list(outputs)
+  count = len(outputs) if isinstance(outputs, (list, tuple)) else 1
+  known = list(getattr(model, 'output_names', None) or ())
+  if len(known) == count and len(set(known)) == count:
+    return known
+  return [str(number) for number in range(count)]
+
+
+def parts(structure: Any, names: Sequence[str]) -> dict[str, Any]:
+  """Outputs, or labels of several, by name.
+
+  Args:
+    structure: One, a sequence or a mapping of them.
+    names: Of all of them.
+  """
+  if isinstance(structure, Mapping):
+    return {name: structure[name] for name in names}
+  if isinstance(structure, (list, tuple)):
+    return dict(zip(names, structure))
+  return {names[0]: structure}
+
+
+def _labels_of(labels: Any, names: Sequence[str], is_single: bool) -> dict[str, Any]:
+  """Labels by output."""
+  is_many = isinstance(labels, (list, tuple, Mapping))
+  if is_single:
+    if isinstance(labels, Mapping) and set(labels) == set(names):
+      return dict(labels)
+    if is_many:
+      raise ValueError(
+        f'the model has one output, and labels are {_in_words(labels)}; give one array.'
+      )
+    return {names[0]: labels}
+  called = ', '.join(names)
+  if not is_many:
+    raise ValueError(
+      f'the model has {len(names)} outputs ({called}), and labels are one array of '
+      f'shape {_shape(labels)}: give a tuple of labels, or a mapping by these names.'
+    )
+  fits = (
+    set(labels) == set(names)
+    if isinstance(labels, Mapping)
+    else len(labels) == len(names)
+  )
+  if not fits:
+    raise ValueError(
+      f'the model has the outputs {called}, and labels are {_in_words(labels)}; give '
+      'labels for each output and no others.'
+    )
+  return parts(labels, names)
+
+
+def _in_words(labels: Any) -> str:
+  if isinstance(labels, Mapping):
+    return f'a mapping of {", ".join(map(str, labels))}'
+  return f'a tuple of {len(labels)}'
+
+
+def _of_each(argument: str, given: Any, names: Sequence[str]) -> dict[str, Any]:
+  """What was given of all outputs at once, in a sequence, or by name."""
+  if isinstance(given, Mapping):
+    if set(given) != set(names):
+      raise ValueError(
+        f'{argument} is for {", ".join(map(str, given))}, and the model has the '
+        f'outputs {", ".join(names)}.'
+      )
+    return dict(given)
+  if isinstance(given, (list, tuple)):
+    if len(given) != len(names):
+      raise ValueError(
+        f'{argument} has {len(given)} entries, and the model has the outputs '
+        f'{", ".join(names)}.'
+      )
+    return dict(zip(names, given))
+  return dict.fromkeys(names, given)
+
+
+class _OfFunction(tf.keras.losses.Loss):
+  """The mean of what a function of labels and outputs has for each example."""
+
+  def __init__(self, function: Callable[[Any, Any], Any]):
+    super().__init__(name=getattr(function, '__name__', None))
+    self._function = function
+
+  def call(self, y_true: Any, y_pred: Any) -> Any:
+    return self._function(y_true, y_pred)
+
+
+def _checked(loss: Any) -> tf.keras.losses.Loss:
+  if isinstance(loss, str):
+    loss = _named(loss)
+  if isinstance(loss, type) and issubclass(loss, _losses.Loss):
+    loss = loss()
+  if not isinstance(loss, _losses.Loss):
+    if not callable(loss):
+      raise TypeError(
+        'loss must be a tf.keras.losses.Loss, such as '
+        'tf.keras.losses.MeanSquaredError(), its name, or a function of labels and '
+        f'outputs; got {loss!r}.'
+      )
+    loss = _class_of(loss) or _OfFunction(loss)
+  if loss.reduction == _losses.Reduction.NONE:
+    raise ValueError(
+      f'the loss {type(loss).__name__} has reduction none, which makes a value for '
+      'each example and no loss of a batch; leave reduction out.'
+    )
+  return loss
+
+
+def _named(name: str) -> Any:
+  """The loss that Keras calls so."""
+  try:
+    return _losses.get(name)
+  except ValueError as e:
+    raise ValueError(
+      f'loss={name!r} is no loss that tf.keras.losses.get knows; give one of '
+      'tf.keras.losses, such as tf.keras.losses.MeanSquaredError().'
+    ) from e
+
+
+def _class_of(function: Any) -> Optional[tf.keras.losses.Loss]:
+  """The loss whose values a function of Keras's has; `None` of others."""
+  key = getattr(function, '__name__', '').replace('_', '')
+  for name, each in vars(_losses).items():
+    if isinstance(each, type) and issubclass(each, _losses.Loss):
+      if name.lower() == key and function is getattr(_losses, function.__name__, None):
+        return each()
+  return None
+
+
+def fit_labels(labels: Any, outputs: Any) -> Any:
+  """Labels as `fit` compares them with outputs: [n] for [n, 1], and of their dtype.
+
+  Args:
+    labels: Of a batch.
+    outputs: Likewise.
+  """
+  labels, outputs = tf.convert_to_tensor(labels), tf.convert_to_tensor(outputs)
+  places = fitted_shape(labels.shape, outputs.shape)
+  if places is not None:
+    labels = tf.reshape(labels, tf.shape(outputs))
+  for kind in ('is_floating', 'is_integer'):
+    if getattr(labels.dtype, kind) and getattr(outputs.dtype, kind):
+      return tf.cast(labels, outputs.dtype)
+  return labels
+
+
+def fitted_shape(labels: Any, outputs: Any) -> Optional[list[Optional[int]]]:
+  """The shape of outputs if that of labels differs from it by a last axis of 1.
+
+  Args:
+    labels: Their shape.
+    outputs: Their shape.
+
+  Returns:
+    `None` if it does not.
+
+  Example:
+    >>> fitted_shape([None], [None, 1]), fitted_shape([None], [None, 2])
+    ([None, 1], None)
+  """
+  one, other = list(labels), list(outputs)
+  if other == [*one, 1] or (len(one) > 1 and one == [*other, 1]):
+    return other
+  return None
+
+
+def _shape(spec: Any) -> str:
+  return str(['n', *spec.shape[1:]]).replace("'", '')
+
+
+def _check_labels(
+  loss: tf.keras.losses.Loss, label: Any, output: Any, name: str
+) -> None:
+  """Compares labels with outputs, by what the loss is."""
+  if not isinstance(label, tf.TensorSpec):
+    raise ValueError(f'the labels of an output must be one array; got {label}.')
+  if label.shape.rank is None or output.shape.rank is None:
+    return
+  fitted = tf.TensorShape(fitted_shape(label.shape, output.shape) or label.shape)
+  is_same = output.shape.is_compatible_with(fitted)
+  one_less = any(
+    tf.TensorShape([*output.shape[:-1], *last]).is_compatible_with(fitted)
+    for last in ([], [1])
+  )
+  if isinstance(loss, _SPARSE):
+    fits = one_less
+    wanted = f'a class for {_shape(output)}: labels of shape {_of_rank_less(output)}'
+  elif isinstance(loss, _BY_PLACE):
+    fits = is_same
+    wanted = f'labels of the shape of outputs, {_shape(output)}'
+  else:
+    fits = is_same or one_less or not _broadcast(fitted, output.shape)
+    wanted = f'labels that fit outputs of shape {_shape(output)}'
+  if not fits:
+    hint = ''
+    if isinstance(loss, _CATEGORICAL) and not isinstance(loss, _SPARSE) and one_less:
+      hint = f' Numbers of classes are for Sparse{type(loss).__name__}.'
+    of = f' of the output {name!r}' if name else ''
+    raise ValueError(
+      f'labels{of} are of shape {_shape(label)}, and the loss '
+      f'{loss.name or type(loss).__name__} takes {wanted}. TensorFlow would repeat one '
+      f'along the other. Reshape the labels, or change what the model puts out.{hint}'
+    )
+
+
+def _of_rank_less(output: Any) -> str:
+  return str(['n', *output.shape[1:-1]]).replace("'", '')
+
+
+def _broadcast(one: tf.TensorShape, other: tf.TensorShape) -> bool:
+  """Whether TensorFlow would repeat one along the other, for batches of any size."""
+  pairs = zip([*one[:0:-1], _BATCH], [*other[:0:-1], _BATCH])
+  return all(a == b or 1 in (a, b) for a, b in pairs)
+
+
+def _takes_logits(loss: tf.keras.losses.Loss) -> Optional[bool]:
+  """Whether a loss takes logits, where that is known."""
+  if not isinstance(loss, (*_CATEGORICAL, *_BINARY)):
+    return None
+  return bool(loss.get_config().get('from_logits', False))

@@ -1,0 +1,423 @@
+"""Keras models as functional ones: traced once, with weights as arguments.
+
+A model's own variables stay what they are. Its call is traced with tensors in their
+places, in the order of `trainable_variables` and `non_trainable_variables`, and what is
+trained, clipped and released are the first. What else a model asks of `fit` is done as
+well, or refused by name.
+"""
+
+import contextlib
+import functools
+import hashlib
+import random
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+from keras.src import backend as keras_backend
+from tensorflow.python.eager import context as tf_context
+
+from tff_dp_aggregators.learning import failures
+from tff_dp_aggregators.learning import keras_losses
+
+# Lists of a layer's variables, which its call does not read.
+_LISTS = ('_trainable_weights', '_non_trainable_weights')
+# What `fit` would call. A model that has its own is not trained by its loss alone.
+_OF_FIT = ('train_step', 'compute_loss', 'test_step', 'compute_metrics')
+_BATCH_NORMALISATIONS = (
+  tf.keras.layers.BatchNormalization,
+  tf.keras.layers.experimental.SyncBatchNormalization,
+)
+# Seeds of Keras have so many bits.
+_SEED_BITS = 32
+# Inputs that outputs are looked at for.
+_DRAWN = 64
+# Only one model at a time has tensors in place of its variables.
+_LOCK = threading.RLock()
+
+
+class KerasFunctionalModel(tff.learning.models.FunctionalModel):
+  """A Keras model as a functional one.
+
+  Attributes:
+    keras_model: The model; its variables keep the weights to begin with.
+    output_spec: What it puts out for a batch: structure of `tf.TensorSpec`.
+    weight_names: Of the trainable weights, in Keras's order: number and name.
+  """
+
+  def __init__(self, model: tf.keras.Model, loss: Any, input_spec: Any):
+    """Traces the model.
+
+    Args:
+      model: Has its weights.
+      loss: What `keras_losses.Losses` takes, or a `keras_losses.BatchLoss`.
+      input_spec: Inputs and labels of a batch: structure of `tf.TensorSpec`.
+
+    Raises:
+      TypeError: If the loss is none.
+      ValueError: If the model asks for what is not done here, or labels do not fit its
+        outputs; the message names it.
+    """
+    _refuse(model)
+    self.keras_model = model
+    x, y = _inputs_and_labels(input_spec)
+    variables = (model.trainable_variables, model.non_trainable_variables)
+    initial = tuple(tuple(each.numpy() for each in kind) for kind in variables)
+    traced = {training: _Traced(model, x, training) for training in (True, False)}
+    self._traced = traced
+    self.output_spec = traced[False].output_spec
+    if not isinstance(loss, keras_losses.BatchLoss):
+      loss = keras_losses.Losses(loss, model, self.output_spec, y)
+      if any(traced[True].masks):
+        loss.check_padding()
+
+    @tf.function
+    def predict_on_batch(model_weights: Any, x: Any, training: bool) -> Any:
+      output, penalties = traced[bool(training)](model_weights, x)
+      return keras_losses.Penalised.of(output, penalties)
+
+    super().__init__(
+      initial_weights=initial,
+      predict_on_batch_fn=predict_on_batch,
+      loss_fn=keras_losses.with_penalty(loss),
+      input_spec=input_spec,
+    )
+    self.weight_names = names_of_weights(model)
+    if isinstance(loss, keras_losses.Losses):
+      loss.check_probabilities(self.some_outputs())
+
+  @property
+  def compiled_metrics(self) -> Any:
+    """The metrics that the model was compiled with; `None` for none."""
+    container = getattr(self.keras_model, 'compiled_metrics', None)
+    if container is None:
+      return None
+    given = container._user_metrics, container._user_weighted_metrics
+    if any(
+      isinstance(each, (list, tuple, dict)) for kind in given for each in kind or ()
+    ):
+      raise ValueError(
+        'the model is compiled with metrics of each output; give test_metrics, as a '
+        'mapping of names to functions of labels and outputs.'
+      )
+    return [each for kind in given for each in kind or ()] or None
+
+  def some_outputs(self) -> Any:
+    """Outputs, with the weights to begin with, for inputs that are drawn at random.
+
+    Numbers are normal of standard deviation 10; classes and tokens are 0.
+    """
+    rng = np.random.default_rng(1)
+    x, _ = _inputs_and_labels(self.input_spec)
+
+    def draw(spec: tf.TensorSpec) -> tf.Tensor:
+      shape = [_DRAWN, *(size or 2 for size in spec.shape[1:])]
+      scale = 10.0 if spec.dtype.is_floating else 0.0
+      return tf.cast(tf.constant(scale * rng.normal(size=shape)), spec.dtype)
+
+    output, _ = self._traced[False](
+      tf.nest.map_structure(tf.constant, self.initial_weights),
+      tf.nest.map_structure(draw, x),
+    )
+    return tf.nest.map_structure(lambda each: each.numpy(), output)
+
+
+def names_of_weights(model: tf.keras.Model) -> tuple[str, ...]:
+  """Number and name of each trainable weight, in Keras's order."""
+  return tuple(
+    f'{number} {variable.name}'
+    for number, variable in enumerate(model.trainable_variables)
+  )
+
+
+def make(
+  model: Any, x: Any, seed: int, owner: str = 'the first client'
+) -> tf.keras.Model:
+  """A Keras model with its weights.
+
+  Args:
+    model: A Keras model, or a function that makes one: with weights of the seed, and
+      names of layers that do not depend on what was made before.
+    x: Inputs of a batch: structure of `tf.TensorSpec`; `None` for models that know
+      what they take.
+    seed: Of the weights.
+    owner: Whose inputs these are, for messages.
+
+  Raises:
+    TypeError: If a function makes something else.
+    ValueError: If it has no weights until it is called, and fails on such inputs.
+  """
+  with as_in_a_new_process(seed):
+    made = model if isinstance(model, tf.keras.Model) else model()
+    if not isinstance(made, tf.keras.Model):
+      raise TypeError(
+        'model is a function, which must make a Keras model; it made '
+        f'{type(made).__name__}. A tff.learning.models.FunctionalModel is given as it '
+        'is.'
+      )
+    if made.built and getattr(made, 'inputs', None):
+      return made
+    if x is None:
+      if made.built:
+        return made
+      raise ValueError(
+        'the model has no weights until it is called; give one that says what it '
+        'takes, such as by tf.keras.Input.'
+      )
+    # A sequence of layers keeps the size of the batch that it is called on first.
+    is_sequence = isinstance(made, tf.keras.Sequential)
+    try:
+      made(tf.nest.map_structure(_symbol if is_sequence else _zeros, x))
+    except Exception as e:  # Whatever a user's model raises.
+      raise ValueError(_fails_on(e, x, owner)) from e
+    return made
+
+
+def _symbol(spec: tf.TensorSpec) -> Any:
+  return tf.keras.Input(spec.shape[1:], dtype=spec.dtype)
+
+
+def _zeros(spec: tf.TensorSpec) -> tf.Tensor:
+  return tf.zeros([1, *(size or 1 for size in spec.shape[1:])], spec.dtype)
+
+
+@contextlib.contextmanager
+def as_in_a_new_process(seed: int) -> Iterator[None]:
+  """Draws and names as in a new process with a seed, and then goes on as before.
+
+  Args:
+    seed: Of the generators of Python, NumPy, TensorFlow and Keras.
+  """
+  of_keras = vars(keras_backend._SEED_GENERATOR)
+  of_tensorflow = vars(tf_context.context())
+  names = keras_backend.PER_GRAPH_OBJECT_NAME_UIDS
+  with _LOCK:
+    states = random.getstate(), np.random.get_state()  # noqa: NPY002
+    # Which TensorFlow and Keras have no functions for.
+    kept = [(where, dict(where)) for where in (of_keras, names)]
+    seeds = {name: of_tensorflow.get(name) for name in ('_seed', '_rng')}
+    names.clear()
+    tf.keras.utils.set_random_seed(_of_keras(seed))
+    try:
+      yield
+    finally:
+      random.setstate(states[0])
+      np.random.set_state(states[1])  # noqa: NPY002
+      of_tensorflow.update(seeds)
+      for where, before in kept:
+        where.clear()
+        where.update(before)
+
+
+def _of_keras(seed: int) -> int:
+  """A seed of 32 bits: a hash of larger ones, of which it tells nothing else."""
+  if seed < 2**_SEED_BITS:
+    return seed
+  return int.from_bytes(hashlib.sha256(str(seed).encode()).digest()[:4], 'big')
+
+
+def _inputs_and_labels(spec: Any) -> tuple[Any, Any]:
+  return (spec['x'], spec['y']) if isinstance(spec, Mapping) else tuple(spec)
+
+
+def _layers(model: tf.keras.Model) -> list[Any]:
+  return list(model._flatten_modules(include_self=True, recursive=True))
+
+
+def _refuse(model: tf.keras.Model) -> None:
+  """Refuses what a model asks of `fit` and is not done here."""
+  for name in _OF_FIT:
+    of_keras = [getattr(each, name) for each in (tf.keras.Model, tf.keras.Sequential)]
+    if getattr(type(model), name) not in of_keras:
+      raise ValueError(
+        f'the model has a {name} of its own, which is not called: clients are trained '
+        'by the gradient of the loss. Put it into the loss, or into add_loss.'
+      )
+  for layer in _layers(model):
+    if getattr(layer, 'stateful', False) and isinstance(layer, tf.keras.layers.RNN):
+      raise ValueError(
+        f'the layer {layer.name!r} is stateful: it would hand what one batch left to '
+        'the next, of other clients. Make it with stateful=False.'
+      )
+  for variable in model.trainable_variables:
+    if _dtype(variable) != tf.float32:
+      raise ValueError(
+        f'the weight {variable.name!r} is of {_dtype(variable).name}, and optimizers '
+        'and noise are of float32: make the layer with dtype float32.'
+      )
+    if getattr(variable, 'constraint', None) is not None:
+      raise ValueError(
+        f'the weight {variable.name!r} has the constraint '
+        f'{type(variable.constraint).__name__}: the noise that is added to weights '
+        'would break it. Leave it out, and have the layer use what keeps it, such as '
+        'tf.nn.softplus of the weight; or add a regularizer.'
+      )
+
+
+def _tuples(weights: Any) -> tuple[tuple[Any, ...], ...]:
+  return tuple(tuple(tf.nest.flatten(kind)) for kind in weights)
+
+
+class _Traced:
+  """A model's call, with its weights as arguments."""
+
+  def __init__(self, model: tf.keras.Model, x: Any, training: bool):
+    variables = (model.trainable_variables, model.non_trainable_variables)
+    self._x = x
+    self.masks: list[Any] = []
+
+    @tf.function
+    def forward(weights: Any, x: Any) -> Any:
+      by_variable = {
+        _key(variable): tensor
+        for kind, tensors in zip(variables, weights)
+        for variable, tensor in zip(kind, tensors)
+      }
+      with _constants_in_graph(), _in_place_of_variables(model, by_variable):
+        output = model(x, training=training)
+        penalties = [tf.cast(each, tf.float32) for each in model.losses]
+      flat = tf.nest.flatten(output)
+      self.masks = [getattr(each, '_keras_mask', None) is not None for each in flat]
+      return output, penalties
+
+    specs = tuple(
+      tuple(tf.TensorSpec(each.shape, _dtype(each)) for each in kind)
+      for kind in variables
+    )
+    with tf.init_scope():
+      try:
+        self._function = forward.get_concrete_function(specs, x)
+      except Exception as e:  # Whatever a user's model raises.
+        raise ValueError(_why(e, model, x)) from e
+    self.output_spec = tf.nest.map_structure(
+      lambda each: tf.TensorSpec(each.shape, each.dtype),
+      self._function.structured_outputs[0],
+    )
+    self._check_captures(variables)
+
+  def _check_captures(self, variables: Any) -> None:
+    """Refuses what is computed from anything but weights and inputs."""
+    names = {id(each.handle): each.name for kind in variables for each in kind}
+    for tensor, _ in self._function.graph.captures:
+      raise ValueError(
+        f'the model reads {names.get(id(tensor), "a variable or a table")!r}, which is '
+        'no attribute of a layer, so that clients cannot be given another value of it. '
+        'Have layers keep what they read: weights by add_weight; look up texts before.'
+      )
+
+  def __call__(self, weights: Any, x: Any) -> tuple[Any, list[tf.Tensor]]:
+    x = tf.nest.pack_sequence_as(self._x, tf.nest.flatten(x))
+    return self._function(_tuples(weights), x)
+
+
+@contextlib.contextmanager
+def _constants_in_graph() -> Iterator[None]:
+  """Makes constants of the tensors from outside that a function reads.
+
+  A function is called in graphs as of old as well, which cannot be given such tensors.
+  """
+  graph = tf.compat.v1.get_default_graph()
+  capture, made = graph.capture, {}
+
+  def as_constant(tensor: Any, name: Any = None, shape: Any = None) -> tf.Tensor:
+    if not hasattr(tensor, 'numpy') or tensor.dtype in (tf.resource, tf.variant):
+      return capture(tensor, name, shape)
+    if id(tensor) not in made:
+      with graph.as_default(), tf.control_dependencies(None):
+        made[id(tensor)] = tf.constant(tensor.numpy()), tensor
+    return made[id(tensor)][0]
+
+  graph.capture = as_constant
+  try:
+    yield
+  finally:
+    graph.capture = capture
+
+
+def _key(variable: Any) -> int:
+  """Identifies a variable, also in what casts it for mixed precision."""
+  return id(getattr(variable, '_variable', variable))
+
+
+def _dtype(variable: Any) -> tf.DType:
+  """As what it is kept."""
+  return getattr(variable, '_variable', variable).dtype
+
+
+@contextlib.contextmanager
+def _in_place_of_variables(
+  model: tf.keras.Model, tensors: Mapping[int, tf.Tensor]
+) -> Iterator[None]:
+  """Puts tensors into the attributes of layers that are variables."""
+  undo = []
+  with _LOCK:
+    try:
+      for layer in _layers(model):
+        attributes = vars(layer)
+        losses = getattr(layer, '_thread_local', None)
+        if losses is not None and hasattr(losses, '_eager_losses'):
+          undo.append((vars(losses), '_eager_losses', losses._eager_losses))
+        for name, value in list(attributes.items()):
+          replaced = value if name in _LISTS else _replaced(value, layer, tensors)
+          if replaced is not value or name == '_losses':
+            undo.append((attributes, name, value))
+            attributes[name] = replaced
+      yield
+    finally:
+      for attributes, name, value in reversed(undo):
+        attributes[name] = value
+
+
+def _replaced(value: Any, layer: Any, tensors: Mapping[int, tf.Tensor]) -> Any:
+  """A value of an attribute, with tensors for variables in it."""
+  if isinstance(value, tf.Variable):
+    tensor = tensors.get(_key(value))
+    if tensor is None:
+      return value
+    is_cast = hasattr(value, '_variable') and tensor.dtype.is_floating
+    return tf.cast(tensor, layer.compute_dtype) if is_cast else tensor
+  if isinstance(value, functools.partial):  # Of a regularizer.
+    args = [_replaced(each, layer, tensors) for each in value.args]
+    if all(one is other for one, other in zip(args, value.args)):
+      return value
+    return functools.partial(value.func, *args, **value.keywords)
+  if isinstance(value, dict):
+    found = {key: _replaced(each, layer, tensors) for key, each in value.items()}
+    return value if all(found[key] is value[key] for key in found) else found
+  if isinstance(value, (list, tuple)):
+    items = [_replaced(each, layer, tensors) for each in value]
+    if all(one is other for one, other in zip(items, value)):
+      return value
+    return type(value)(*items) if hasattr(value, '_fields') else items
+  return value
+
+
+def _why(error: Exception, model: tf.keras.Model, x: Any) -> str:
+  """Why a model cannot be traced."""
+  if isinstance(error, AttributeError) and 'assign' in str(error):
+    for layer in _layers(model):
+      if isinstance(layer, _BATCH_NORMALISATIONS) and layer.trainable:
+        return (
+          f'the model has the batch normalisation {layer.name!r}: it averages what '
+          'clients have outside of their updates, where no noise is added. Use '
+          'tf.keras.layers.GroupNormalization or LayerNormalization; or freeze it, by '
+          'trainable = False.'
+        )
+    return (
+      'a layer of the model changes variables of its own while it trains. That is not '
+      'part of the update that is clipped and noised; use a layer that does not.'
+    )
+  return _fails_on(error, x, 'clients')
+
+
+def _fails_on(error: Exception, x: Any, owner: str) -> str:
+  given = ', '.join(
+    f'{each.dtype.name}{each.shape.as_list()}' for each in tf.nest.flatten(x)
+  )
+  text = failures.sentence(str(error))
+  return (
+    f'the model fails on inputs of {owner}, {given}: {type(error).__name__}: {text}'
+  )
