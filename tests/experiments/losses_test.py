@@ -88,9 +88,9 @@ def _measured(name, shape, outputs, labels):
   """A metric, however its examples are put into batches."""
   metric = metrics.METRICS[name].make(shape)
   if callable(metric):
-    return metric(outputs, labels)
+    return metric(labels, outputs)
   halves = [
-    metric.sums(outputs[part], labels[part]) for part in (slice(1), slice(1, None))
+    metric.sums(labels[part], outputs[part]) for part in (slice(1), slice(1, None))
   ]
   return halves[0].plus(halves[1]).mean
 

@@ -8,6 +8,8 @@ Claims:
 * Weights are refused with the reason, however they are asked for.
 * Optimizers on sums and aggregators of means are not paired, nor the other way round.
 * What is no model and no optimizer is refused with what would be right.
+* Keras models with batch normalisation are refused unless it is frozen, and those that
+  there are work as before.
 """
 
 import numpy as np
@@ -54,6 +56,44 @@ def _blt(workload=None):
   return aggregators.from_strategy(
     strategy, _PARTICIPATION, workload=workload, **_numbers()
   )
+
+
+# Models.
+
+
+def _of_keras(make):
+  spec = (tf.TensorSpec([None, 3]), tf.TensorSpec([None, 2]))
+  return lambda: tff.learning.models.from_keras_model(
+    make(), loss=tf.keras.losses.MeanSquaredError(), input_spec=spec
+  )
+
+
+def _normalised(is_frozen):
+  layers = tf.keras.layers
+  normalisation = layers.BatchNormalization(name='averages', trainable=not is_frozen)
+  return tf.keras.Sequential([layers.Dense(2, input_shape=[3]), normalisation])
+
+
+_BUILDERS = [
+  learning.build_dp_fed_avg,
+  learning.build_dp_fed_sgd,
+  lambda *args: learning.build_dp_fed_prox(*args, proximal_strength=0.1),
+]
+
+
+@pytest.mark.parametrize('build', _BUILDERS)
+def test_batch_normalisation_is_refused_unless_it_is_frozen(build):
+  with pytest.raises(ValueError, match="batch normalisation 'averages'"):
+    build(_of_keras(lambda: _normalised(is_frozen=False)), _tree())
+  build(_of_keras(lambda: _normalised(is_frozen=True)), _tree())
+
+
+@pytest.mark.parametrize('build', _BUILDERS)
+def test_keras_models_that_there_are_work_as_before(build):
+  model = tf.keras.Sequential([tf.keras.layers.Dense(2, input_shape=[3])])
+  before = model.predict(np.ones([2, 3]), verbose=0)
+  build(_of_keras(lambda: _normalised(is_frozen=True)), _tree())
+  np.testing.assert_array_equal(model.predict(np.ones([2, 3]), verbose=0), before)
 
 
 # Optimizers.

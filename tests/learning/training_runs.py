@@ -149,8 +149,8 @@ def killing(after):
   """A test metric that ends the program in the nth round that it runs."""
   asked = []
 
-  def metric(outputs, labels):
-    del outputs, labels
+  def metric(labels, outputs):
+    del labels, outputs
     if asked and len(asked) == after:  # It is tried once before the first round.
       raise Killed
     asked.append(None)

@@ -268,7 +268,7 @@ def test_a_directory_that_is_moved_while_its_run_goes_on_ends_it(straight, tmp_p
   run_dir, moved = tmp_path / 'run', tmp_path / 'moved'
   asked = []
 
-  def moving(outputs, labels):
+  def moving(labels, outputs):
     del outputs, labels
     asked.append(None)
     if len(asked) == 4:  # In round 2, after the trial.
@@ -423,7 +423,7 @@ def test_laplace_noise_trains_goes_on_and_reports(tmp_path):
 def test_without_signal_a_models_steps_are_as_long_as_the_noise_is_said_to_be(tmp_path):
   size, clip_norm, models = 2000, 0.5, []  # The first is that before training.
 
-  def weights(outputs, labels):
+  def weights(labels, outputs):
     del labels
     models.append(np.asarray(outputs)[:, 0].astype(np.float64))
     return 0.0

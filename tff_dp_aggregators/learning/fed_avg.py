@@ -61,8 +61,9 @@ def build_dp_fed_avg(
   Raises:
     TypeError: If `aggregator` is not an unweighted aggregation factory, or another
       argument not of its type.
-    ValueError: If clients are to be weighted, or `server_optimizer_fn` is not for the
-      results of `aggregator`.
+    ValueError: If clients are to be weighted, `server_optimizer_fn` is not for the
+      results of `aggregator`, or a Keras model has what cannot be trained so, such as
+      batch normalisation.
   """
   process_parts.check_weighting(client_weighting)
   server_optimizer = process_parts.check_optimizer(
@@ -71,12 +72,13 @@ def build_dp_fed_avg(
     default=default_server_optimizer(),
   )
   # What build_unweighted_fed_avg calls, which would drop the weights uncounted.
-  return tff.learning.algorithms.build_weighted_fed_avg(
-    process_parts.check_model(model_fn),
-    process_parts.check_client_optimizer(client_optimizer_fn),
-    server_optimizer,
-    client_weighting=client_weighting,
-    model_aggregator=process_parts.private_mean(aggregator, server_optimizer),
-    metrics_aggregator=metrics_aggregator,
-    loop_implementation=loop_implementation,
-  )
+  with process_parts.keras_as_before():
+    return tff.learning.algorithms.build_weighted_fed_avg(
+      process_parts.check_model(model_fn),
+      process_parts.check_client_optimizer(client_optimizer_fn),
+      server_optimizer,
+      client_weighting=client_weighting,
+      model_aggregator=process_parts.private_mean(aggregator, server_optimizer),
+      metrics_aggregator=metrics_aggregator,
+      loop_implementation=loop_implementation,
+    )

@@ -65,13 +65,14 @@ def build_dp_fed_sgd(
     server_optimizer_fn,
     default=tff.learning.optimizers.build_sgdm(0.1),
   )
-  process = tff.learning.algorithms.build_fed_sgd(
-    process_parts.check_model(model_fn),
-    server_optimizer,
-    model_aggregator=process_parts.private_mean(aggregator, server_optimizer),
-    metrics_aggregator=metrics_aggregator,
-    loop_implementation=loop_implementation,
-  )
+  with process_parts.keras_as_before():
+    process = tff.learning.algorithms.build_fed_sgd(
+      process_parts.check_model(model_fn),
+      server_optimizer,
+      model_aggregator=process_parts.private_mean(aggregator, server_optimizer),
+      metrics_aggregator=metrics_aggregator,
+      loop_implementation=loop_implementation,
+    )
   return _without_empty_clients_counted(process)
 
 

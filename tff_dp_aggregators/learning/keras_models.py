@@ -61,7 +61,7 @@ class KerasFunctionalModel(tff.learning.models.FunctionalModel):
       ValueError: If the model asks for what is not done here, or labels do not fit its
         outputs; the message names it.
     """
-    _refuse(model)
+    refuse(model)
     self.keras_model = model
     x, y = _inputs_and_labels(input_spec)
     variables = (model.trainable_variables, model.non_trainable_variables)
@@ -227,8 +227,15 @@ def _layers(model: tf.keras.Model) -> list[Any]:
   return list(model._flatten_modules(include_self=True, recursive=True))
 
 
-def _refuse(model: tf.keras.Model) -> None:
-  """Refuses what a model asks of `fit` and is not done here."""
+def refuse(model: tf.keras.Model) -> None:
+  """Refuses what a model asks of `fit` and is not done here.
+
+  Args:
+    model: Which one.
+
+  Raises:
+    ValueError: If it asks for it; the message names it.
+  """
   for name in _OF_FIT:
     of_keras = [getattr(each, name) for each in (tf.keras.Model, tf.keras.Sequential)]
     if getattr(type(model), name) not in of_keras:
@@ -254,6 +261,25 @@ def _refuse(model: tf.keras.Model) -> None:
         f'{type(variable.constraint).__name__}: the noise that is added to weights '
         'would break it. Leave it out, and have the layer use what keeps it, such as '
         'tf.nn.softplus of the weight; or add a regularizer.'
+      )
+
+
+def refuse_batch_normalisation(model: tf.keras.Model) -> None:
+  """Refuses layers that average what clients have.
+
+  Args:
+    model: Which one.
+
+  Raises:
+    ValueError: If one is trained.
+  """
+  for layer in _layers(model):
+    if isinstance(layer, _BATCH_NORMALISATIONS) and layer.trainable:
+      raise ValueError(
+        f'the model has the batch normalisation {layer.name!r}: it averages what '
+        'clients have outside of their updates, where no noise is added. Use '
+        'tf.keras.layers.GroupNormalization or LayerNormalization; or freeze it, by '
+        'trainable = False.'
       )
 
 
@@ -398,14 +424,7 @@ def _replaced(value: Any, layer: Any, tensors: Mapping[int, tf.Tensor]) -> Any:
 def _why(error: Exception, model: tf.keras.Model, x: Any) -> str:
   """Why a model cannot be traced."""
   if isinstance(error, AttributeError) and 'assign' in str(error):
-    for layer in _layers(model):
-      if isinstance(layer, _BATCH_NORMALISATIONS) and layer.trainable:
-        return (
-          f'the model has the batch normalisation {layer.name!r}: it averages what '
-          'clients have outside of their updates, where no noise is added. Use '
-          'tf.keras.layers.GroupNormalization or LayerNormalization; or freeze it, by '
-          'trainable = False.'
-        )
+    refuse_batch_normalisation(model)
     return (
       'a layer of the model changes variables of its own while it trains. That is not '
       'part of the update that is clipped and noised; use a layer that does not.'

@@ -5,6 +5,8 @@ update through one aggregator, all clients alike, and look at nothing else of a 
 but what they measure.
 """
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any, Callable, Optional, Union
 
 import tensorflow as tf
@@ -14,6 +16,7 @@ from tff_dp_aggregators import aggregators
 from tff_dp_aggregators.aggregators import clientwise
 from tff_dp_aggregators.aggregators import nonfinite
 from tff_dp_aggregators.aggregators import tracing
+from tff_dp_aggregators.learning import keras_models
 from tff_dp_aggregators.learning.optimizers import adafactor
 from tff_dp_aggregators.learning.optimizers import ftrl
 from tff_dp_aggregators.learning.optimizers import server_schedule
@@ -85,6 +88,7 @@ def check_model(model_fn: Any) -> ModelFn:
 
   Raises:
     TypeError: If it is neither a functional model nor a function.
+    ValueError: If it makes a Keras model that cannot be trained with privacy as it is.
   """
   if isinstance(model_fn, tf.keras.Model):
     raise TypeError(
@@ -102,7 +106,27 @@ def check_model(model_fn: Any) -> ModelFn:
       'arguments that makes a tff.learning.models.VariableModel, got '
       f'{type(model_fn).__name__}.'
     )
+  if not isinstance(model_fn, tff.learning.models.FunctionalModel):
+    with tf.Graph().as_default():
+      of_keras = getattr(model_fn(), '_keras_model', None)
+      if of_keras is not None:
+        keras_models.refuse(of_keras)
+        keras_models.refuse_batch_normalisation(of_keras)
   return model_fn
+
+
+@contextlib.contextmanager
+def keras_as_before() -> Iterator[None]:
+  """Leaves Keras as it was, which TFF has make models in graphs as of old.
+
+  That changes Keras's classes, and so all models that there are, until a model is made
+  outside of such graphs.
+  """
+  try:
+    yield
+  finally:
+    with tf.init_scope():
+      tf.keras.Sequential(name='unused')  # With a name, it counts no names.
 
 
 def check_weighting(client_weighting: Any) -> None:
