@@ -57,7 +57,7 @@ def test_the_loss_on_test_data_is_that_of_all_tokens_however_they_are_batched():
   logits = _logits(3, 4, 6)
   expected = float(losses.function(TOKENS, None)(logits, LABELS))
   measure = metrics.token_loss(TOKENS)
-  sums = [measure.sums(logits[part], LABELS[part]) for part in (slice(2), slice(2, 3))]
+  sums = [measure.sums(LABELS[part], logits[part]) for part in (slice(2), slice(2, 3))]
   assert sums[0].plus(sums[1]).mean == pytest.approx(expected, rel=1e-5)
 
 
