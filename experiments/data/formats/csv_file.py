@@ -1,4 +1,4 @@
-"""Comma- or tab-separated values with a line of column names; UTF-8."""
+"""Values that commas or other signs separate, with a line of column names; UTF-8."""
 
 import collections
 import csv
@@ -15,6 +15,8 @@ from . import source
 # Characters. A quote that is not closed would take in the rest of the file.
 _LONGEST_FIELD = 2**24
 _FIELDS, _MOST_ROWS, _LEAST_ROWS = 2**16, 2**13, 2**6
+# Of files that are not told what they have.
+_SEPARATORS = (';', '\t', '|', ',')
 _BREAK = re.compile(r'\r\n|\r|\n')
 
 
@@ -27,11 +29,14 @@ class CsvFile:
     Raises:
       DataError: If it is no head.
     """
-    del wanted
     self.path = path
     self._delimiter = '\t' if path.lower().endswith('.tsv') else ','
+    if wanted.separator is not None:
+      self._delimiter = wanted.separator
     with lines.opened(path) as file:
       head = self._next(self._reader(file))
+    if wanted.separator is None:
+      self._check_separator(head)
     self.columns = tuple(head)
     counts = collections.Counter(head)
     for number, name in enumerate(head, start=1):
@@ -43,6 +48,20 @@ class CsvFile:
         raise problems.DataError(
           f'{path}, line 1: two columns are called {name!r}; names must differ.'
         )
+
+  def _check_separator(self, head: list[str]) -> None:
+    """Refuses a head in whose names another separator is more often than its own."""
+    names = ''.join(head)
+    counts = {each: names.count(each) for each in _SEPARATORS}
+    likely = max(counts, key=counts.__getitem__)
+    if counts[likely] >= len(head):
+      flag = '--separator=tab' if likely == '\t' else f"'--separator={likely}'"
+      own = 'a tab' if self._delimiter == '\t' else repr(self._delimiter)
+      raise problems.DataError(
+        f'{self.path}, line 1: with {own} between names, the first is '
+        f'{problems.shown(head[0])}. If they are separated otherwise, give {flag}; if '
+        f'not, say so by --separator={"tab" if own == "a tab" else self._delimiter}.'
+      )
 
   def batches(
     self, wanted: Sequence[str], numbers: Collection[str] = ()
