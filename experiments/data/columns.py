@@ -49,12 +49,12 @@ class Missing:
       return False
     if str(value).strip() in self.texts:
       return True
-    return bool(self._numbers.size) and (
-      is_number(value) and bool(self.among(numbers([value])).any())
-    )
+    return is_number(value) and bool(self.among(numbers([value])).any())
 
   def among(self, found: np.ndarray) -> np.ndarray:
     """Which of some numbers say so."""
+    if not self._numbers.size:
+      return np.zeros(found.shape, bool)
     return np.isin(found, self._numbers)
 
   @functools.cached_property
