@@ -4,6 +4,7 @@ import collections
 import csv
 import itertools
 import re
+import shlex
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
@@ -15,8 +16,10 @@ from . import source
 # Characters. A quote that is not closed would take in the rest of the file.
 _LONGEST_FIELD = 2**24
 _FIELDS, _MOST_ROWS, _LEAST_ROWS = 2**16, 2**13, 2**6
+_TAB = '\t'
 # Of files that are not told what they have.
-_SEPARATORS = (';', '\t', '|', ',')
+_SEPARATORS = (';', _TAB, '|', ',')
+_QUOTED = re.compile('"[^"]*"')
 _BREAK = re.compile(r'\r\n|\r|\n')
 
 
@@ -30,13 +33,13 @@ class CsvFile:
       DataError: If it is no head.
     """
     self.path = path
-    self._delimiter = '\t' if path.lower().endswith('.tsv') else ','
+    self._delimiter = _TAB if path.lower().endswith('.tsv') else ','
     if wanted.separator is not None:
       self._delimiter = wanted.separator
+    if wanted.separator is None:
+      self._check_separator()
     with lines.opened(path) as file:
       head = self._next(self._reader(file))
-    if wanted.separator is None:
-      self._check_separator(head)
     self.columns = tuple(head)
     counts = collections.Counter(head)
     for number, name in enumerate(head, start=1):
@@ -49,18 +52,21 @@ class CsvFile:
           f'{path}, line 1: two columns are called {name!r}; names must differ.'
         )
 
-  def _check_separator(self, head: list[str]) -> None:
-    """Refuses a head in whose names another separator is more often than its own."""
-    names = ''.join(head)
-    counts = {each: names.count(each) for each in _SEPARATORS}
-    likely = max(counts, key=counts.__getitem__)
-    if counts[likely] >= len(head):
-      flag = '--separator=tab' if likely == '\t' else f"'--separator={likely}'"
-      own = 'a tab' if self._delimiter == '\t' else repr(self._delimiter)
+  def _check_separator(self) -> None:
+    """Refuses a first line in which another separator is more often than its own."""
+    with lines.opened(self.path) as file:
+      try:
+        line = file.readline(_LONGEST_FIELD)
+      except UnicodeDecodeError as e:
+        raise lines.not_utf8(self.path) from e
+    unquoted = _QUOTED.sub('', line)
+    likely = max(_SEPARATORS, key=unquoted.count)
+    if unquoted.count(likely) > unquoted.count(self._delimiter):
       raise problems.DataError(
-        f'{self.path}, line 1: with {own} between names, the first is '
-        f'{problems.shown(head[0])}. If they are separated otherwise, give {flag}; if '
-        f'not, say so by --separator={"tab" if own == "a tab" else self._delimiter}.'
+        f'{self.path}, line 1 has more of {likely!r} than of {self._delimiter!r}, by '
+        f'which its names are separated: {problems.shown(line.strip())}. Give '
+        f'{_flag(likely)} if that is what separates them, or {_flag(self._delimiter)} '
+        'if not.'
       )
 
   def batches(
@@ -154,6 +160,11 @@ class CsvFile:
       if not rows:
         return
       yield from rows
+
+
+def _flag(separator: str) -> str:
+  """The flag that says what a separator is, as the shell takes it."""
+  return shlex.quote(f'--separator={"tab" if separator == _TAB else separator}')
 
 
 class _Where:

@@ -146,21 +146,23 @@ def test_a_head_that_seems_to_have_another_separator_is_not_guessed(tmp_path):
     ('.csv', ',', ';', "'--separator=;'"),
     ('.csv', ',', '|', "'--separator=|'"),
     ('.csv', ',', '\t', '--separator=tab'),
-    ('.tsv', '\t', ',', "'--separator=,'"),
+    ('.tsv', '\t', ',', '--separator=,'),
   ):
     path = own_data.write_csv(tmp_path / f'data{end}')
-    path.write_text(path.read_text().replace(',', other))
-    result = executing.execute(simulate, f'--data={path}', *COLUMNS)
-    assert result.returncode == 2
-    assert (
-      f'line 1: with {repr(own) if own == "," else "a tab"} between' in result.stderr
-    )
-    assert f'give {flag}' in result.stderr
-    given = flag.strip("'")
-    result = executing.execute(
-      simulate, f'--data={path}', *COLUMNS, given, '--clients_per_round=7'
-    )
-    assert 'num_clients=6 is too few' in result.stderr  # So it was read.
+    text = path.read_text().replace(',', other)
+    # With names in quotes as well, as R writes them.
+    for written in (text, text.replace('who', '"who, or ""whom"""', 1)):
+      path.write_text(written)
+      columns = list(COLUMNS)
+      if written != text:
+        columns[0] = '--client_column=who, or "whom"'
+      result = executing.execute(simulate, f'--data={path}', *columns)
+      assert result.returncode == 2
+      assert f'line 1 has more of {other!r} than of {own!r}, by' in result.stderr
+      assert f'Give {flag} if that is' in result.stderr
+      given = [flag.strip("'"), '--clients_per_round=7']
+      result = executing.execute(simulate, f'--data={path}', *columns, *given)
+      assert 'num_clients=6 is too few' in result.stderr  # So it was read.
 
 
 def test_a_metric_that_the_test_data_do_not_have_is_refused_before_the_training(
