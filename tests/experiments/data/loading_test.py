@@ -547,6 +547,23 @@ def test_numbers_are_read_as_the_flags_say(dialect, tmp_path):
   assert ('--decimal=,' if decimal == ',' else '--thousands=') in str(error.value)
 
 
+def test_texts_of_other_formats_may_be_numbers_as_well(tmp_path):
+  rows = [
+    {'who': i % 9, 'x': f'{i},25', 'z': i, 'y': f'{i}.000,5'} for i in range(1, 40)
+  ]
+  plain = [{**row, 'x': i + 0.25, 'y': 1000 * i + 0.5} for i, row in enumerate(rows, 1)]
+  expected = _numbers(own_data.write_json(tmp_path / 'a.jsonl', plain))
+  path = own_data.write_json(tmp_path / 'b.jsonl', rows)
+  assert own_data.same(_numbers(path, decimal=',', thousands='.'), expected)
+  for column in ('x', 'y'):
+    path = own_data.write_json(
+      tmp_path / 'c.jsonl',
+      [{**row, column: other[column]} for row, other in zip(plain, rows)],
+    )
+    with pytest.raises(problems.DataError, match=f'line 1: {column} is .*--decimal=,'):
+      _numbers(path)
+
+
 def test_numbers_that_are_not_as_the_flags_say_are_refused(tmp_path):
   rows = [{'who': f'c{i % 9}', 'x': f'{i},5', 'y': i % 2} for i in range(40)]
   other = rows[:30] + [{**rows[30], 'x': '1.5'}]
