@@ -1,6 +1,7 @@
 """Makes the model that was asked for, if it goes with the data."""
 
-from typing import Any
+import dataclasses
+from typing import Any, Optional
 
 import numpy as np
 
@@ -42,6 +43,23 @@ def check(model: model_options.Model, shape: population.Shape) -> None:
     )
 
 
+def check_measured(model: model_options.Model, found: population.Population) -> None:
+  """Checks that the metric can be measured on the test data.
+
+  Args:
+    model: What was asked for.
+    found: With its test data.
+
+  Raises:
+    WrongUsage: If it cannot; the message names the flag.
+  """
+  why_not = model.metric.why_not_measured(found)
+  if why_not is not None:
+    raise program.WrongUsage(
+      f'--metric={model.metric.name} cannot be measured: {why_not}.'
+    )
+
+
 def make(model: model_options.Model, shape: population.Shape, seed: int) -> Any:
   """A functional model with its loss.
 
@@ -77,14 +95,32 @@ def _fitting(shape: population.Shape) -> str:
   return f'these are: {", ".join(names)}' if names else 'none is'
 
 
-def test_metrics(model: model_options.Model, shape: population.Shape) -> dict[str, Any]:
+def test_metrics(
+  model: model_options.Model,
+  shape: population.Shape,
+  label_scaling: Optional[population.LabelScaling] = None,
+) -> dict[str, Any]:
   """What is measured on test data: what `learning.train` takes.
 
   Args:
     model: What was asked for.
     shape: What examples are like.
+    label_scaling: What was done to labels, which is undone; `None` if nothing was.
   """
-  found = {model.metric.name: model.metric.make(shape)}
+  metric = model.metric.make(shape)
+  if label_scaling is not None:
+    metric = _in_own_unit(metric, label_scaling)
+  found = {model.metric.name: metric}
   if shape.label_kind == 'tokens' and not model.is_own:
     found['loss'] = metrics.token_loss(shape)
   return found
+
+
+def _in_own_unit(metric: Any, scaling: population.LabelScaling) -> Any:
+  """A metric of numbers, which are scaled while they are trained on."""
+  per_example = metric.per_example
+
+  def undone(labels: np.ndarray, outputs: np.ndarray) -> Any:
+    return per_example(scaling.undone(labels), scaling.undone(outputs))
+
+  return dataclasses.replace(metric, per_example=undone)

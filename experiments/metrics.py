@@ -23,6 +23,9 @@ class Metric:
     limits: Least and largest value, for pictures; `None` where there is none.
     higher_is_better: Whether it is.
     num_classes: For how many classes it is: the least and the largest number.
+    needs_all_classes: Whether it is of no test data that lack a class.
+    best_constant: Of labels, the one number that is best to say of all of them, and
+      what each of them then adds to this mean; `None` if it is none of numbers.
   """
 
   name: str
@@ -31,6 +34,8 @@ class Metric:
   limits: tuple[Optional[float], Optional[float]]
   higher_is_better: bool
   num_classes: tuple[int, Optional[int]] = (0, None)
+  needs_all_classes: bool = False
+  best_constant: Optional[Callable[[np.ndarray], tuple[float, np.ndarray]]] = None
 
   def why_not(self, shape: population.Shape) -> Optional[str]:
     """Why it is not for such examples; `None` if it is."""
@@ -48,6 +53,21 @@ class Metric:
       said = f'{least}' if least == most else f'{least} or more'
       return f'it is for {said} classes, and there are {count}'
     return None
+
+  def why_not_measured(self, found: population.Population) -> Optional[str]:
+    """Why it cannot be measured on the test data; `None` if it can, or nothing is."""
+    if not self.needs_all_classes or found.test_examples is None:
+      return None
+    names = found.shape.names or tuple(map(str, range(found.shape.num_classes or 0)))
+    present = np.unique(found.test_examples[1])
+    if len(present) == len(names):
+      return None
+    lacks = (names[i] for i in range(len(names)) if i not in present)
+    return (
+      f'the test data have no example of the class {", ".join(lacks)}. Hold out '
+      'others, by a larger --test_clients or --test_examples or another --split_seed; '
+      'or give another metric'
+    )
 
 
 def _mean(parts: Callable[[np.ndarray, np.ndarray], _Parts]) -> Any:
@@ -122,6 +142,16 @@ def _error(of_difference: Callable[[np.ndarray], np.ndarray]) -> Callable[..., A
   return make
 
 
+def _best_for_squares(labels: np.ndarray) -> tuple[float, np.ndarray]:
+  best = float(np.mean(labels))
+  return best, np.square(labels - best)
+
+
+def _best_for_differences(labels: np.ndarray) -> tuple[float, np.ndarray]:
+  best = float(np.median(labels))
+  return best, np.abs(labels - best)
+
+
 def _auc(shape: population.Shape) -> Any:
   """Area under the receiver operating characteristic: ties count half."""
   del shape
@@ -132,7 +162,7 @@ def _auc(shape: population.Shape) -> Any:
     ranks = (np.cumsum(counts) - (counts - 1) / 2)[places]
     positives = int(np.sum(labels == 1))
     negatives = len(labels) - positives
-    if not positives or not negatives:
+    if not positives or not negatives:  # Which `why_not_measured` says before.
       raise ValueError('auc needs test examples of both classes.')
     above = np.sum(ranks[labels == 1]) - positives * (positives + 1) / 2
     return float(above / (positives * negatives))
@@ -145,9 +175,23 @@ METRICS = {
   for each in (
     Metric('accuracy', ('class',), _accuracy, (0, 1), True),
     Metric('top_5_accuracy', ('class',), _top_5_accuracy, (0, 1), True, (6, None)),
-    Metric('auc', ('class',), _auc, (0, 1), True, (2, 2)),
+    Metric('auc', ('class',), _auc, (0, 1), True, (2, 2), needs_all_classes=True),
     Metric('token_accuracy', ('tokens',), _token_accuracy, (0, 1), True),
-    Metric('mean_squared_error', ('number',), _error(np.square), (0, None), False),
-    Metric('mean_absolute_error', ('number',), _error(np.abs), (0, None), False),
+    Metric(
+      'mean_squared_error',
+      ('number',),
+      _error(np.square),
+      (0, None),
+      False,
+      best_constant=_best_for_squares,
+    ),
+    Metric(
+      'mean_absolute_error',
+      ('number',),
+      _error(np.abs),
+      (0, None),
+      False,
+      best_constant=_best_for_differences,
+    ),
   )
 }

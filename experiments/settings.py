@@ -173,6 +173,7 @@ def from_flags(values: flags.FlagValues) -> Settings:
   if data.files is not None:
     population = task.load(data)  # Which was read before, for its defaults.
     making.check(model, population.shape)
+    making.check_measured(model, population)
     facts = population.facts
   return Settings(
     task=task,

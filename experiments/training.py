@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import tensorflow_federated as tff
@@ -22,6 +22,7 @@ from tff_dp_aggregators.learning.runs import progress
 from tff_dp_aggregators.learning.runs.plans import fitting
 
 from . import making
+from . import metrics
 from . import optimizers
 from . import settings as settings_lib
 from .data import population as population_lib
@@ -30,6 +31,7 @@ from .plotting import runs as run_pictures
 
 _INTERRUPTED = 130  # Exit code of a program ended by Ctrl-C.
 _NO_WORKERS = 1
+_WHAT_TO_TRY = 'docs/experiments.md tells what to try if a model does not learn.'
 
 
 def run(settings: settings_lib.Settings) -> int:
@@ -97,6 +99,7 @@ def train(
       f'their own; leave it out, or give --num_clients={population.num_clients}.'
     )
   shape = population.shape
+  making.check_measured(settings.model, population)
   model = making.make(settings.model, shape, settings.run.seed)
   privacy, optimization, run = settings.privacy, settings.optimization, settings.run
   has_test = population.test_examples is not None
@@ -125,7 +128,9 @@ def train(
     proximal_strength=optimization.proximal_strength,
     server_optimizer=_server_optimizer(settings),
     test_data=population.test_examples,
-    test_metrics=making.test_metrics(settings.model, shape) if has_test else None,
+    test_metrics=making.test_metrics(settings.model, shape, population.label_scaling)
+    if has_test
+    else None,
     evaluate_every=run.evaluate_every,
     seed=run.seed,
     noise_seed=None if run.secret_noise or privacy.is_always_secret else run.seed,
@@ -214,10 +219,8 @@ def _say_how_it_went(
   measured = result.metrics.get(f'test_{metric}')
   if measured is not None:
     progress.say(f'Test {metric} after {result.rounds} rounds: {measured:.4f}.')
-    if metric == 'accuracy' and population.test_examples is not None:
-      remark = remark_on_chance(measured, population.test_examples[1])
-      if remark:
-        progress.say(remark)
+    for remark in _remarks(settings.model.metric, measured, population, result):
+      progress.say(remark)
   progress.say(_spent(settings, result))
   if settings.privacy.nbafl is not None:
     progress.say(
@@ -237,6 +240,80 @@ def _say_how_it_went(
 def _going_on(settings: settings_lib.Settings, run_dir: str) -> str:
   """The command that goes on with a run."""
   return f'{settings.command} {shlex.quote(f"--run_dir={run_dir}")}'
+
+
+def _remarks(
+  metric: metrics.Metric,
+  measured: float,
+  population: population_lib.Population,
+  result: learning.Result,
+) -> Iterator[str]:
+  """What is to be said of a model that seems to have learned nothing."""
+  _, values = run_pictures.read(result.run_dir).points(
+    run_pictures.ROUND, f'test_{metric.name}'
+  )
+  found = [remark_on_no_change(metric, values)]
+  if population.test_examples is not None:
+    labels = population.test_examples[1]
+    if metric.name == 'accuracy':
+      found.append(remark_on_chance(measured, labels))
+    if metric.best_constant is not None:
+      scaling = population.label_scaling
+      labels = labels if scaling is None else scaling.undone(labels)
+      found.append(remark_on_constant(metric, measured, labels))
+  yield from filter(None, found)
+
+
+def remark_on_no_change(metric: metrics.Metric, values: Sequence[float]) -> str:
+  """Says so if a metric is the same whenever it was measured; else ''.
+
+  Args:
+    metric: Which.
+    values: One of each round that was measured. One by itself tells nothing, nor does
+      the best that there is, which a model can have from the beginning.
+
+  Example:
+    >>> remark_on_no_change(metrics.METRICS['accuracy'], [0.5, 0.5, 0.5])[:51]
+    'Note: test accuracy is 0.5000 in all 3 rounds that '
+    >>> remark_on_no_change(metrics.METRICS['accuracy'], [0.5, 0.5, 0.6])
+    ''
+  """
+  best = metric.limits[1 if metric.higher_is_better else 0]
+  if len(values) < 2 or len(set(values)) > 1 or values[0] == best:
+    return ''
+  return (
+    f'Note: test {metric.name} is {values[0]:.4f} in all {len(values)} rounds that '
+    'were measured, so by it the model has learned nothing. Look at the loss; '
+    f'{_WHAT_TO_TRY}'
+  )
+
+
+def remark_on_constant(
+  metric: metrics.Metric, measured: float, labels: np.ndarray
+) -> str:
+  """Says so if one number for everything is about as good as the model; else ''.
+
+  Args:
+    metric: Of numbers.
+    measured: Of the model on test data.
+    labels: Of those, in the unit of the metric.
+
+  Example:
+    >>> error, labels = metrics.METRICS['mean_absolute_error'], np.arange(101.0)
+    >>> remark_on_constant(error, 24.0, labels)[:57]
+    'Note: to answer 50 to all test examples has a mean_absolu'
+    >>> remark_on_constant(error, 10.0, labels)
+    ''
+  """
+  assert metric.best_constant is not None
+  best, values = metric.best_constant(np.asarray(labels, np.float64))
+  error = float(np.mean(values))
+  if measured < error - 2 * float(np.std(values)) / math.sqrt(len(values)):
+    return ''
+  return (
+    f'Note: to answer {best:.6g} to all test examples has a {metric.name} of '
+    f'{error:.4f}, so the model is no better than one answer to all. {_WHAT_TO_TRY}'
+  )
 
 
 def remark_on_chance(accuracy: float, labels: np.ndarray) -> str:
@@ -260,8 +337,7 @@ def remark_on_chance(accuracy: float, labels: np.ndarray) -> str:
   two = ' or --metric=auc, which does not depend on that' if len(counts) == 2 else ''
   return (
     f'Note: {chance:.4f} of the test examples are of one class, so the same answer to '
-    f'all would be about as accurate. Look at the loss{two}; docs/experiments.md '
-    'tells what to try if a model does not learn.'
+    f'all would be about as accurate. Look at the loss{two}; {_WHAT_TO_TRY}'
   )
 
 

@@ -1,13 +1,17 @@
 """Columns of a table: numbers, or names from a limited set."""
 
+import dataclasses
+import functools
 import math
-import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Callable, Optional
 
 import numpy as np
 
+from tff_dp_aggregators.base import ids as ids_lib
+
 from . import hashing
+from . import numerals as numerals_lib
 from . import problems
 from .formats import source
 
@@ -15,6 +19,56 @@ from .formats import source
 _LARGEST = float(np.finfo(np.float32).max)
 # Said of a row by its number in a batch.
 Where = Callable[[int], str]
+
+
+class Missing:
+  """What says that a value is missing, besides nothing: what `--missing_values` lists.
+
+  Example:
+    >>> missing = Missing(['NA', '-999'])
+    >>> missing.has(' NA'), missing.has('-999.0'), missing.has('nan')
+    (True, True, False)
+  """
+
+  def __init__(self, listed: Optional[Iterable[str]] = None):
+    """Initializes it.
+
+    Args:
+      listed: The texts; `None` for those of `pandas.read_csv`. Of a number all ways to
+        write it.
+    """
+    texts = ids_lib.MISSING if listed is None else listed
+    self.texts = frozenset(text.strip() for text in texts) - {''}
+    found = (float(text) for text in self.texts if is_number(text))
+    # A number that says so does it in whatever way it is written.
+    self._numbers = np.array([each for each in found if math.isfinite(each)])
+
+  def has(self, value: Any) -> bool:
+    """Whether it is among the texts, or is a number that is."""
+    if not isinstance(value, (str, int, float)):
+      return False
+    if str(value).strip() in self.texts:
+      return True
+    return is_number(value) and bool(self.among(numbers([value])).any())
+
+  def among(self, found: np.ndarray) -> np.ndarray:
+    """Which of some numbers say so."""
+    if not self._numbers.size:
+      return np.zeros(found.shape, bool)
+    return np.isin(found, self._numbers)
+
+  @functools.cached_property
+  def keys(self) -> np.ndarray:
+    """Of the ids that the texts would be, as of `hashing.of_ids`."""
+    return hashing.of_ids(sorted(self.texts))
+
+  def error(self, value: Any, name: str, where: str) -> problems.DataError:
+    """The error for a value that says so."""
+    return problems.DataError(
+      f'{where}: {name} is {problems.shown(value)}, which says that a value is '
+      'missing. Fill it in, or remove the row. If it is a value, give --missing_values '
+      'with only those texts that say so, or with none (--missing_values=).'
+    )
 
 
 class NotNumbersError(Exception):
@@ -72,7 +126,22 @@ def is_number(value: Any) -> bool:
   return value is not None
 
 
-def finite(values: source.Values, name: str, where: Where, remedy: str) -> np.ndarray:
+@dataclasses.dataclass(frozen=True)
+class Reading:
+  """How values are read.
+
+  Attributes:
+    missing: What says that one is missing.
+    numerals: How numbers are written.
+  """
+
+  missing: Missing = dataclasses.field(default_factory=Missing)
+  numerals: numerals_lib.Numerals = numerals_lib.Numerals()
+
+
+def finite(
+  values: source.Values, name: str, where: Where, remedy: str, reading: Reading
+) -> np.ndarray:
   """Numbers that float32 can hold.
 
   Args:
@@ -80,29 +149,36 @@ def finite(values: source.Values, name: str, where: Where, remedy: str) -> np.nd
     name: Of the column.
     where: Of rows.
     remedy: What may be done if a value is no number.
+    reading: How values are read.
 
   Raises:
-    DataError: If a value is empty, or is none; with file and line.
+    DataError: If a value is missing, or is no number; with file and line.
   """
   try:
     found = numbers(values)
   except NotNumbersError as e:
     (number,) = e.args
-    raise _not_a_number(values[number], name, where(number), remedy) from None
-  is_bad = ~(np.abs(found) <= _LARGEST)
+    raise _not_a_number(values[number], name, where(number), remedy, reading) from None
+  is_bad = ~(np.abs(found) <= _LARGEST) | reading.missing.among(found)
   if is_bad.any():
     number = int(np.flatnonzero(is_bad.reshape(len(found), -1).any(axis=1))[0])
-    raise _not_a_number(values[number], name, where(number), remedy)
+    raise _not_a_number(values[number], name, where(number), remedy, reading)
   return found
 
 
-def _not_a_number(value: Any, name: str, where: str, remedy: str) -> problems.DataError:
+def _not_a_number(
+  value: Any, name: str, where: str, remedy: str, reading: Reading
+) -> problems.DataError:
   said = f'{name} is {problems.shown(value)}'
   if is_empty(value):
     return problems.DataError(
       f'{where}: {name} is empty. Fill it in, or remove the row.'
     )
+  if reading.missing.has(value):
+    return reading.missing.error(value, name, where)
   if not is_number(value):
+    remark = reading.numerals.remark(value) if isinstance(value, str) else None
+    remedy = f'{remark} {remedy}' if remark else remedy
     return problems.DataError(f'{where}: {said}, which is no number. {remedy}')
   found = np.asarray(numbers([value]))
   if (np.abs(found) <= _LARGEST).all():
@@ -146,33 +222,63 @@ def texts(values: source.Values, name: str, where: Where) -> Sequence[str]:
   return values
 
 
-def ids(values: source.Values, name: str, where: Where) -> list[str]:
+def ids(values: source.Values, name: str, where: Where, reading: Reading) -> list[str]:
   """Ids of clients as text, so that one who is written in several ways is one client.
 
   Whoever is taken for two takes part twice as often as the guarantee is for. So white
   space around an id is none of it, nor is it another with letters that Unicode composes
-  otherwise; and numbers are whole, which have one way to be written.
+  otherwise; and whole numbers have one way to be written, floats included.
 
   Args:
     values: Of a batch.
     name: Of the column.
     where: Of rows.
+    reading: How values are read.
 
   Raises:
-    DataError: If a value is empty, or neither text nor a whole number; with file and
+    DataError: If a value is missing, or neither text nor a whole number; with file and
       line.
   """
-  if isinstance(values, np.ndarray) and values.dtype.kind == 'f':
-    number = 0
-  else:
-    number = next((i for i, each in enumerate(values) if isinstance(each, float)), -1)
-  if number >= 0:
-    raise problems.DataError(
-      f'{where(number)}: {name} is {values[number]!r}; ids of clients must be whole '
-      'numbers or text.'
-    )
-  found = texts(values, name, where)
-  return [unicodedata.normalize('NFC', each.strip()) for each in found]
+  exact = 2**53
+  if isinstance(values, np.ndarray) and values.ndim == 1:
+    if values.dtype.kind == 'f':
+      exact = 2 ** (np.finfo(values.dtype).nmant + 1)
+    values = values.tolist()
+
+  def read(of: Callable[[Any], str], number: int, value: Any) -> str:
+    try:
+      return of(value)
+    except ValueError as e:
+      raise problems.DataError(
+        f'{where(number)}: {name} is {problems.shown(value)}, which is {e}'
+      ) from e
+
+  if set(map(type, values)) & {bool, float}:
+    values = [
+      read(functools.partial(_of_number, exact=exact), number, value)
+      for number, value in enumerate(values)
+    ]
+  found = [
+    read(ids_lib.of_text, number, text)
+    for number, text in enumerate(texts(values, name, where))
+  ]
+  for number, each in enumerate(found):
+    if reading.missing.has(each):
+      raise reading.missing.error(values[number], name, where(number))
+    remark = reading.numerals.remark(each)
+    if remark is not None:
+      raise problems.DataError(
+        f'{where(number)}: {name} is {problems.shown(each)}. {remark} If it is text, '
+        'give --decimal=. --thousands= for numbers with a point and no groups.'
+      )
+  return found
+
+
+def _of_number(value: Any, exact: int) -> Any:
+  """The id that a float is; another value as it is."""
+  if isinstance(value, bool):
+    raise ValueError('neither text nor a whole number.')
+  return ids_lib.of_number(value, exact) if isinstance(value, float) else value
 
 
 def _are_plain_texts(values: Sequence[Any]) -> bool:
@@ -213,6 +319,7 @@ class Names:
     name: str,
     limit: int,
     too_many: str,
+    reading: Reading,
     known: Optional[tuple[str, ...]] = None,
     no_numbers: Optional[str] = None,
   ):
@@ -222,11 +329,12 @@ class Names:
       name: Of the column.
       limit: How many different values there may be.
       too_many: What may be done if there are more.
+      reading: How values are read.
       known: All values that there may be, as `names` once gave them; `None` for any.
       no_numbers: What may be done if a value is a number; `None` if it may be one.
     """
     self._name, self._limit, self._too_many = name, limit, too_many
-    self._no_numbers = no_numbers
+    self._reading, self._no_numbers = reading, no_numbers
     self._known = None if known is None else frozenset(known)
     self._known_numbers = known is not None and all(map(is_number, known))
     self._codes: dict[str, int] = {}
@@ -250,6 +358,8 @@ class Names:
 
   def _check_new(self, text: str, where: Callable[[], str]) -> None:
     """Checks a value that was not there before."""
+    if self._reading.missing.has(text):
+      raise self._reading.missing.error(text, self._name, where())
     is_plain_number = is_number(text)
     if is_plain_number and not math.isfinite(float(text)):
       raise problems.DataError(
@@ -259,6 +369,12 @@ class Names:
     if is_plain_number and self._no_numbers is not None:
       raise problems.DataError(
         f'{where()}: {self._name} is the number {text}, and values before are text. '
+        f'{self._no_numbers}'
+      )
+    remark = self._reading.numerals.remark(text)
+    if remark is not None and self._no_numbers is not None:
+      raise problems.DataError(
+        f'{where()}: {self._name} is {problems.shown(text)}. {remark} '
         f'{self._no_numbers}'
       )
     if self._known is None:

@@ -15,6 +15,11 @@ _DIGEST = 16
 # generators", 2014.
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+# By character: what a number begins with, and what is in floats, such as 7.0 and 1e-05,
+# and in numbers in groups besides digits.
+_BEGINS_NUMBER, _IS_IN_FLOAT = np.zeros((2, 128), bool)
+_BEGINS_NUMBER[list(b'0123456789+-.')] = True
+_IS_IN_FLOAT[list(b".,+-' ")] = True
 _ROUNDS = np.arange(1, 5, dtype=np.uint64)
 
 
@@ -46,7 +51,7 @@ def of_short_ids(ids: Union[Sequence[Any], np.ndarray]) -> Optional[np.ndarray]:
 
   Returns:
     uint64 of shape [ids, 2]; `None` if an id is of another kind, begins or ends with a
-    space, or has a zero in it.
+    space, has a zero in it, or may be a number that is no plain whole one.
   """
   if isinstance(ids, np.ndarray):
     if ids.dtype.kind != 'U' or ids.ndim != 1:
@@ -64,6 +69,9 @@ def of_short_ids(ids: Union[Sequence[Any], np.ndarray]) -> Optional[np.ndarray]:
     return None
   ends = np.count_nonzero(codes, axis=1) - 1
   if codes[np.arange(len(codes)), ends].min() <= ord(' '):
+    return None
+  begins = _BEGINS_NUMBER[codes[:, 0]]
+  if begins.any() and _IS_IN_FLOAT[codes[begins]].any():
     return None
   padded = np.zeros((len(array), _DIGEST), np.uint8)
   padded[:, :width] = codes

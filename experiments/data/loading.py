@@ -9,15 +9,17 @@ import filecmp
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import numpy as np
 
 from ..options import data as data_options
 from . import arrangement
+from . import columns
 from . import encoding
 from . import formats
 from . import hashing
+from . import numerals
 from . import population
 from . import problems
 from . import spill
@@ -135,7 +137,9 @@ def _opened(
   file_format = formats.of(path, files.data_format)
   text = files.text_column or file_format.text_column
   split = files.test_split if is_test else files.data_split
-  opened = formats.open_data(path, files.data_format, source.Wanted(split, text))
+  opened = formats.open_data(
+    path, files.data_format, source.Wanted(split, text, files.separator)
+  )
   client = files.client_column
   if client is None and file_format.name == 'npz' and not os.path.isdir(path):
     client = 'client_ids' if 'client_ids' in opened.columns else None
@@ -172,6 +176,11 @@ def _opened(
     one_hot=frozenset(files.one_hot_columns),
     text=text,
     label_kind=files.label_kind,
+    reading=columns.Reading(
+      # A file of text has lines, of which none is a value.
+      columns.Missing(() if file_format.text_column else files.missing_values),
+      numerals.Numerals(files.decimal, files.thousands),
+    ),
   )
 
 
@@ -206,29 +215,31 @@ def _of_table(
     _in_order(each, arranged.order, files.scratch)
     for each in (rows.numbers, rows.names, rows.labels)
   )
-  moments = encoding.Moments(numbers.shape[1])
   is_scaled = files.scaling == 'standard' or (
     files.scaling is None and len(shape) == 1 and numbers.shape[1] > 0
   )
+  moments = encoding.Moments(numbers.shape[1])
   if is_scaled:
-    for first in range(0, len(numbers), _CHUNK):
-      some = slice(first, first + _CHUNK)
-      moments.add(numbers[some][arranged.is_test[some] == 0].astype(np.float64))
+    moments = _moments(numbers, arranged)
   mean, scale = moments.mean_and_scale() if is_scaled else (None, None)
   encoder = encoding.Encoder(
     mean, scale, tuple(map(len, schema.name_columns.values())), shape
   )
+  label_scaling = _label_scaling(labels, arranged, files, schema)
   label_dtype = np.float32 if schema.classes is None else np.int32
+  scaled: Callable[[Any], np.ndarray] = np.asarray
+  if label_scaling is not None:
+    scaled = label_scaling.done
 
   def examples(first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
     inputs = encoder.inputs(numbers[first:end], names[first:end])
-    return inputs, labels[first:end].astype(label_dtype)
+    return inputs, scaled(labels[first:end]).astype(label_dtype)
 
   whose = None
   if files.test_data is None:
     tested = _tested(examples, arranged.is_test, shape, label_dtype, files.scratch)
   else:
-    tested, tested_clients = _test_table(files, schema, encoder, label_dtype)
+    tested, tested_clients = _test_table(files, schema, encoder, scaled, label_dtype)
     whose = _whose(tested_clients, rows.clients)
   classes = schema.classes
   made = [
@@ -236,6 +247,11 @@ def _of_table(
       'Features were scaled by their mean and standard deviation over all training '
       'examples.',
       is_scaled,
+    ),
+    (
+      'Labels were scaled by their mean and standard deviation over all training '
+      'examples.',
+      label_scaling is not None,
     ),
     ('The names of classes are those found in the data.', classes is not None),
     (
@@ -256,13 +272,44 @@ def _of_table(
       num_classes=None if classes is None else len(classes),
       names=classes,
     ),
+    label_scaling=label_scaling,
     facts={
       **_facts(rows, arranged, tested, 'examples'),
       **(_most_frequent(tested[1], classes) if classes and len(tested[1]) else {}),
       **_facts_of_table(schema, shape, is_scaled, moments),
+      **_facts_of_labels(schema.classes, label_scaling),
     },
     not_covered=(*_sentences(*made), *_of_clients(files, whose)),
   )
+
+
+def _moments(values: np.ndarray, arranged: arrangement.Arrangement) -> encoding.Moments:
+  """Of the columns of the training examples."""
+  moments = encoding.Moments(values.shape[1])
+  for first in range(0, len(values), _CHUNK):
+    some = slice(first, first + _CHUNK)
+    moments.add(values[some][arranged.is_test[some] == 0].astype(np.float64))
+  return moments
+
+
+def _label_scaling(
+  labels: np.ndarray,
+  arranged: arrangement.Arrangement,
+  files: data_options.Files,
+  schema: table.Schema,
+) -> Optional[population.LabelScaling]:
+  """What is done to labels that are numbers."""
+  if schema.classes is not None:
+    if files.label_scaling == 'standard':
+      raise problems.DataError(
+        '--label_scaling=standard is for labels that are numbers, and these are '
+        'classes; leave it out, or give --label_kind=number.'
+      )
+    return None
+  if files.label_scaling == 'none':
+    return None
+  mean, scale = _moments(labels[:, np.newaxis], arranged).mean_and_scale()
+  return population.LabelScaling(float(mean[0]), float(scale[0]))
 
 
 def _of_clients(files: data_options.Files, whose: Optional[str]) -> tuple[str, ...]:
@@ -325,6 +372,7 @@ def _test_table(
   files: data_options.Files,
   schema: table.Schema,
   encoder: encoding.Encoder,
+  scaled: Callable[[Any], np.ndarray],
   label_dtype: Any,
 ) -> tuple[tuple[np.ndarray, np.ndarray], Optional[np.ndarray]]:
   """Inputs and labels of `--test_data`, scaled and numbered as those for training.
@@ -339,12 +387,13 @@ def _test_table(
     features=(*schema.number_columns, *schema.name_columns),
     one_hot=uses.one_hot,
     label_kind=uses.label_kind,
+    reading=uses.reading,
   )
   rows, _ = table.Reader(uses, files.scratch, like=schema).read(opened)
 
   def examples(first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
     inputs = encoder.inputs(rows.numbers[first:end], rows.names[first:end])
-    return inputs, rows.labels[first:end].astype(label_dtype)
+    return inputs, scaled(rows.labels[first:end]).astype(label_dtype)
 
   everything = np.ones(len(rows.hashes), np.uint8)
   tested = _tested(examples, everything, encoder.shape, label_dtype, files.scratch)
@@ -547,8 +596,19 @@ def _facts_of_table(
   facts['scaling of numbers'] = 'standard' if is_scaled else 'none'
   if is_scaled and moments.is_constant.any():
     facts['columns that are constant'] = int(moments.is_constant.sum())
-  classes: Optional[tuple[str, ...]] = schema.classes
-  facts['labels'] = 'numbers' if classes is None else f'{len(classes)} classes'
+  return facts
+
+
+def _facts_of_labels(
+  classes: Optional[tuple[str, ...]],
+  scaling: Optional[population.LabelScaling],
+) -> dict[str, Any]:
   if classes is not None:
-    facts['classes'] = list(classes[:20])
+    return {'labels': f'{len(classes)} classes', 'classes': list(classes[:20])}
+  facts: dict[str, Any] = {
+    'labels': 'numbers',
+    'scaling of labels': 'none' if scaling is None else 'standard',
+  }
+  if scaling is not None:
+    facts['mean and standard deviation of labels'] = [scaling.mean, scaling.scale]
   return facts

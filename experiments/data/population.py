@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal, Optional
 
+import numpy as np
+
 # What labels are: one of so many classes, a number (or several), or the next token at
 # each position of a text.
 LabelKind = Literal['class', 'number', 'tokens']
@@ -57,6 +59,33 @@ class Shape:
 
 
 @dataclasses.dataclass(frozen=True)
+class LabelScaling:
+  """What was done to labels that are numbers: (label - mean) / scale is trained on.
+
+  The constants are of the training data, without noise.
+
+  Attributes:
+    mean: In the labels' own unit.
+    scale: As well; positive.
+
+  Example:
+    >>> LabelScaling(mean=200.0, scale=50.0).undone([-1.0, 2.0])
+    array([150., 300.])
+  """
+
+  mean: float
+  scale: float
+
+  def done(self, labels: Any) -> np.ndarray:
+    """Labels as they are trained on: float64."""
+    return (np.asarray(labels, np.float64) - self.mean) / self.scale
+
+  def undone(self, labels: Any) -> np.ndarray:
+    """Labels, or predictions, in their own unit: float64."""
+    return np.asarray(labels, np.float64) * self.scale + self.mean
+
+
+@dataclasses.dataclass(frozen=True)
 class Population:
   """Clients' data and test data.
 
@@ -66,6 +95,8 @@ class Population:
     test_examples: Held-out inputs and labels, for which no privacy is claimed; `None`
       if there are none.
     shape: What one example is like.
+    label_scaling: What was done to all labels, those of `test_examples` included;
+      `None` if nothing was.
     facts: What is told of the data before the training, by what it is: numbers of
       clients and examples, say. Not private.
     not_covered: What else was made of clients' data without noise, such as the scale of
@@ -76,5 +107,6 @@ class Population:
   num_clients: int
   test_examples: Optional[tuple[Any, Any]]
   shape: Shape
+  label_scaling: Optional[LabelScaling] = None
   facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   not_covered: tuple[str, ...] = ()

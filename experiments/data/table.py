@@ -11,6 +11,7 @@ import numpy as np
 
 from . import columns
 from . import hashing
+from . import numerals as numerals_lib
 from . import problems
 from . import spill
 from .formats import source
@@ -52,6 +53,7 @@ class Uses:
     one_hot: Those of them that have names even if they are numbers.
     text: Column of text; `None` for features and labels.
     label_kind: `class`, `number`, or `None` to find out.
+    reading: How values are read.
   """
 
   client: Optional[str] = None
@@ -60,6 +62,7 @@ class Uses:
   one_hot: frozenset[str] = frozenset()
   text: Optional[str] = None
   label_kind: Optional[str] = None
+  reading: columns.Reading = columns.Reading()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,14 +204,26 @@ class Reader:
     numbers: set[str] = set()
     said = time.monotonic()
     for batch in opened.batches(wanted, numbers):
-      self._add(batch)
+      self._add(self._standard(batch))
       if time.monotonic() - said > _LINE_SECONDS:
         said = time.monotonic()
         print(f'{opened.path}: {len(self._hashes)} rows so far.', file=sys.stderr)
-      numbers.update(self._known_numbers())
+      if uses.reading.numerals.are_plain:
+        numbers.update(self._known_numbers())
     if not len(self._hashes):
       raise problems.DataError(f'{opened.path} is empty: it has no rows.')
     return self._finish()
+
+  def _standard(self, batch: source.Batch) -> source.Batch:
+    """With numbers as Python reads them, but for texts that are predicted."""
+    numerals = self._uses.reading.numerals
+    found = {
+      name: values
+      if name == self._uses.text
+      else numerals.standard(values, name, batch.where)
+      for name, values in batch.columns.items()
+    }
+    return batch._replace(columns=found)
 
   def _known_numbers(self) -> Iterator[str]:
     """Columns that are numbers, as was decided."""
@@ -225,6 +240,9 @@ class Reader:
     if uses.text is not None:
       assert self._texts is not None
       found = columns.texts(batch.columns[uses.text], uses.text, batch.where)
+      for number, text in enumerate(found):
+        if uses.reading.missing.has(text):
+          raise uses.reading.missing.error(text, uses.text, batch.where(number))
       self._texts.append(found)
       self._hashes.append(hashing.of_texts(found)[:, 0])
       return
@@ -236,7 +254,7 @@ class Reader:
 
   def _add_clients(self, batch: source.Batch, first: int) -> None:
     """Writes whose the rows are."""
-    keys, ids = clients_of(batch, self._uses.client)
+    keys, ids = clients_of(batch, self._uses.client, self._uses.reading)
     if keys is None:
       return
     self._clients.append(keys)
@@ -251,7 +269,7 @@ class Reader:
       return self._kinds
     kinds: dict[str, Optional[columns.Names]] = {}
     for name in self._uses.features:
-      value = batch.columns[name][0]
+      value = self._first(name, batch)
       if self._like is not None:
         has_names = name in self._like.name_columns
       else:
@@ -266,11 +284,19 @@ class Reader:
           MOST_VALUES,
           'Text becomes a feature for each value. Leave the column out by '
           f'{self._without(name)}, or make fewer values of it.',
+          self._uses.reading,
           known,
           None if known or name in self._uses.one_hot else _mixed(name),
         )
     self._kinds = kinds
     return kinds
+
+  def _first(self, name: str, batch: source.Batch) -> Any:
+    """The first value of a column, by which its kind is decided."""
+    value, missing = batch.columns[name][0], self._uses.reading.missing
+    if missing.has(value):
+      raise missing.error(value, name, batch.where(0))
+    return value
 
   def _without(self, name: str) -> str:
     """The flag that leaves a column out, for the shell if it is not too long."""
@@ -291,7 +317,9 @@ class Reader:
         f'in, or remove the row. Or leave {name} out by {self._without(name)}, or '
         f'make a feature of each value by {_flag("one_hot_columns", [name])}.'
       )
-      part = columns.finite(batch.columns[name], name, batch.where, remedy)
+      part = columns.finite(
+        batch.columns[name], name, batch.where, remedy, self._uses.reading
+      )
       shape = self._shapes.setdefault(name, part.shape[1:])
       if self._like is not None:
         shape = self._like.number_columns[name]
@@ -328,12 +356,12 @@ class Reader:
     assert name is not None
     values = batch.columns[name]
     if not len(self._hashes):
-      self._decide_labels(name, values)
+      self._decide_labels(name, self._first(name, batch))
     if self._classes is not None:
       codes = self._classes.add(values, batch.where)
       return codes.astype(np.float64), self._classes.hashes(codes)
     remedy = 'Correct it, or give --label_kind=class if labels are names.'
-    found = columns.finite(values, name, batch.where, remedy)
+    found = columns.finite(values, name, batch.where, remedy, self._uses.reading)
     if found.ndim > 1:
       raise problems.DataError(
         f'{batch.where(0)}: {name} has {list(found.shape[1:])} values of a row; a '
@@ -345,18 +373,20 @@ class Reader:
         self._few = None
     return found, found.view(np.uint64)
 
-  def _decide_labels(self, name: str, values: source.Values) -> None:
+  def _decide_labels(self, name: str, first: Any) -> None:
     """Makes classes of labels if they are names, or are to be; by the first of them."""
     kind = self._uses.label_kind
     if self._like is not None:
       kind = 'number' if self._like.classes is None else 'class'
     elif kind is None:
-      is_number = columns.is_number(values[0]) or columns.is_empty(values[0])
+      is_number = columns.is_number(first) or columns.is_empty(first)
       kind = None if is_number else 'class'
     if kind == 'class':
       known = None if self._like is None else self._like.classes
       no_numbers = None if known or self._uses.label_kind else _MIXED_LABELS
-      self._classes = columns.Names(name, _MOST_CLASSES, _CLASSES, known, no_numbers)
+      self._classes = columns.Names(
+        name, _MOST_CLASSES, _CLASSES, self._uses.reading, known, no_numbers
+      )
     if kind == 'number':
       self._few = None
 
@@ -415,13 +445,14 @@ class Reader:
 
 
 def clients_of(
-  batch: source.Batch, name: Optional[str]
+  batch: source.Batch, name: Optional[str], reading: columns.Reading
 ) -> tuple[Optional[np.ndarray], Sequence[str]]:
   """Whose the rows of a batch are.
 
   Args:
     batch: The rows.
     name: Column that says it; `None` if the format does, or nothing.
+    reading: How values are read.
 
   Returns:
     Keys of clients' ids, uint64 [rows, 2], or `None` if nothing says it; and ids of the
@@ -431,17 +462,22 @@ def clients_of(
   Raises:
     DataError: If an id is empty, or none; with file and line.
   """
+  # Names of files are not written by who writes numbers.
+  as_text = dataclasses.replace(reading, numerals=numerals_lib.Numerals('.', ''))
   if name is not None:
     values = batch.columns[name]
     keys = hashing.of_short_ids(values)
     if keys is not None:
-      return keys, ()
-    ids = columns.ids(values, name, batch.where)
+      if not np.isin(keys[:, 0], reading.missing.keys[:, 0]).any():
+        return keys, ()
+    ids = columns.ids(values, name, batch.where, reading)
   elif isinstance(batch.clients, str):
-    ids = columns.ids([batch.clients], 'the name of the client', batch.where)
+    ids = columns.ids(
+      [batch.clients], 'the name of the client', lambda _: batch.where(0), as_text
+    )
     return hashing.of_ids(ids).repeat(batch.num_rows, axis=0), ids
   elif batch.clients is not None:
-    ids = columns.ids(batch.clients, 'the id of the client', batch.where)
+    ids = columns.ids(batch.clients, 'the id of the client', batch.where, as_text)
   else:
     return None, ()
   return hashing.of_ids(ids), ids

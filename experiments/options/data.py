@@ -8,7 +8,10 @@ from typing import Any, Optional
 
 from absl import flags
 
+from tff_dp_aggregators.base import ids
+
 from ..data import formats
+from ..data import numerals
 from . import of_task
 
 # What only goes with --data, and what only with clients that are made, or with text.
@@ -22,6 +25,11 @@ _OF_FILES = (
   'text_column',
   'label_kind',
   'scaling',
+  'label_scaling',
+  'missing_values',
+  'separator',
+  'decimal',
+  'thousands',
   'test_clients',
   'test_examples',
   'test_data',
@@ -91,6 +99,11 @@ class Files:
   text_column: Optional[str] = None
   label_kind: Optional[str] = None
   scaling: Optional[str] = None
+  label_scaling: Optional[str] = None
+  missing_values: Optional[tuple[str, ...]] = None
+  separator: Optional[str] = None
+  decimal: Optional[str] = None
+  thousands: Optional[str] = None
   partition: Optional[str] = None
   test_clients: Optional[float] = None
   test_examples: Optional[float] = None
@@ -111,7 +124,9 @@ def define(values: flags.FlagValues, tasks: Mapping[str, Any]) -> None:
     tasks: The tasks by name, for defaults.
   """
   _define_files(values)
+  _define_writing(values)
   _define_columns(values)
+  _define_label_scaling(values)
   _define_held_out(values)
   _define_text(values)
   _define_partition(values, tasks)
@@ -144,6 +159,40 @@ def _define_files(values: flags.FlagValues) -> None:
     None,
     'Folder with room for what is read: in files without names, of which nothing is '
     'left. Default: where the run directory is.',
+    flag_values=values,
+  )
+
+
+def _define_writing(values: flags.FlagValues) -> None:
+  """Flags of how values are written."""
+  flags.DEFINE_list(
+    'missing_values',
+    None,
+    'Texts that say that a value of --data is missing, which is refused; empty for '
+    'none. Default: those of pandas.read_csv: '
+    f'{", ".join(each for each in ids.MISSING if each)}.',
+    flag_values=values,
+  )
+  flags.DEFINE_string(
+    'separator',
+    None,
+    'What is between the fields of CSV: a character, or tab. Default: a comma, and a '
+    'tab in .tsv.',
+    flag_values=values,
+  )
+  flags.DEFINE_enum(
+    'decimal',
+    None,
+    list(numerals.DECIMALS),
+    'Decimal sign of numbers that are text, as in CSV. Default: a point.',
+    flag_values=values,
+  )
+  flags.DEFINE_enum(
+    'thousands',
+    None,
+    ['', *numerals.THOUSANDS],
+    'What groups the digits of numbers that are text, as in CSV; empty for nothing, '
+    'which is the default.',
     flag_values=values,
   )
 
@@ -186,6 +235,18 @@ def _define_columns(values: flags.FlagValues) -> None:
     'What is done to features that are numbers: standard brings them to mean 0 and '
     'standard deviation 1, without noise. Default: standard for columns, none for '
     'images and the like.',
+    flag_values=values,
+  )
+
+
+def _define_label_scaling(values: flags.FlagValues) -> None:
+  flags.DEFINE_enum(
+    'label_scaling',
+    None,
+    ['standard', 'none'],
+    'What is done to labels that are numbers before they are trained on: standard '
+    'brings them to mean 0 and standard deviation 1, without noise. Metrics are in '
+    'their own unit all the same. Default: standard.',
     flag_values=values,
   )
 
@@ -359,6 +420,18 @@ def _files(values: flags.FlagValues) -> Files:
   _check_columns(values, has_text)
   _check_shares(values)
   _check_splits(values)
+  if formats.is_text(path, values.data_format):
+    _refuse(
+      values,
+      ('missing_values', 'decimal', 'thousands'),
+      'is of values in columns, and files of text have none; leave it out',
+    )
+  if (values.decimal or '.') == values.thousands:
+    raise ValueError(
+      f'--thousands={values.thousands} is the decimal sign as well; give --decimal='
+      f'{"," if values.thousands == "." else "."}, or leave one of them out.'
+    )
+  lists_missing = values.missing_values is not None
   is_database = _is_database(path, values)
   if os.path.isdir(path) or is_database:
     _refuse(values, ('client_column',), 'does not go with data that name their clients')
@@ -394,6 +467,11 @@ def _files(values: flags.FlagValues) -> Files:
     text_column=values.text_column,
     label_kind=values.label_kind,
     scaling=values.scaling,
+    label_scaling=values.label_scaling,
+    missing_values=_listed(values, 'missing_values') if lists_missing else None,
+    separator=_separator(values),
+    decimal=values.decimal,
+    thousands=values.thousands,
     partition=partition,
     test_clients=_test_clients(values, has_clients),
     test_examples=_test_examples(values, has_clients),
@@ -409,6 +487,24 @@ def _files(values: flags.FlagValues) -> Files:
 
 def _is_database(path: str, values: flags.FlagValues) -> bool:
   return formats.of(path, values.data_format).name == 'sqlite'
+
+
+def _separator(values: flags.FlagValues) -> Optional[str]:
+  """The character between fields of CSV."""
+  given = values.separator
+  if given is None:
+    return None
+  paths = [each for each in (values.data, values.test_data) if each is not None]
+  if all(formats.of(each, values.data_format).name != 'csv' for each in paths):
+    raise ValueError(f'--separator is for CSV, and {paths[0]} is none; leave it out.')
+  found = '\t' if given in ('tab', r'\t') else given
+  is_sign = len(found) == 1 and found.isascii() and not found.isalnum()
+  if not is_sign or found in '"\r\n\0.+-':
+    raise ValueError(
+      f"--separator={given!r} is none: give one character, such as ';', that is no "
+      'letter, digit, quote, end of a line, point or sign of a number; or tab.'
+    )
+  return found
 
 
 def _check_splits(values: flags.FlagValues) -> None:
@@ -438,7 +534,14 @@ def _check_columns(values: flags.FlagValues, has_text: bool) -> None:
   if has_text:
     _refuse(
       values,
-      ('label_column', 'feature_columns', 'one_hot_columns', 'label_kind', 'scaling'),
+      (
+        'label_column',
+        'feature_columns',
+        'one_hot_columns',
+        'label_kind',
+        'scaling',
+        'label_scaling',
+      ),
       'does not go with text, whose next token is the label',
     )
   else:

@@ -1,9 +1,10 @@
-"""Comma- or tab-separated values with a line of column names; UTF-8."""
+"""Values that commas or other signs separate, with a line of column names; UTF-8."""
 
 import collections
 import csv
 import itertools
 import re
+import shlex
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
@@ -15,6 +16,10 @@ from . import source
 # Characters. A quote that is not closed would take in the rest of the file.
 _LONGEST_FIELD = 2**24
 _FIELDS, _MOST_ROWS, _LEAST_ROWS = 2**16, 2**13, 2**6
+_TAB = '\t'
+# Of files that are not told what they have.
+_SEPARATORS = (';', _TAB, '|', ',')
+_QUOTED = re.compile('"[^"]*"')
 _BREAK = re.compile(r'\r\n|\r|\n')
 
 
@@ -27,9 +32,12 @@ class CsvFile:
     Raises:
       DataError: If it is no head.
     """
-    del wanted
     self.path = path
-    self._delimiter = '\t' if path.lower().endswith('.tsv') else ','
+    self._delimiter = _TAB if path.lower().endswith('.tsv') else ','
+    if wanted.separator is not None:
+      self._delimiter = wanted.separator
+    if wanted.separator is None:
+      self._check_separator()
     with lines.opened(path) as file:
       head = self._next(self._reader(file))
     self.columns = tuple(head)
@@ -43,6 +51,23 @@ class CsvFile:
         raise problems.DataError(
           f'{path}, line 1: two columns are called {name!r}; names must differ.'
         )
+
+  def _check_separator(self) -> None:
+    """Refuses a first line in which another separator is more often than its own."""
+    with lines.opened(self.path) as file:
+      try:
+        line = file.readline(_LONGEST_FIELD)
+      except UnicodeDecodeError as e:
+        raise lines.not_utf8(self.path) from e
+    unquoted = _QUOTED.sub('', line)
+    likely = max(_SEPARATORS, key=unquoted.count)
+    if unquoted.count(likely) > unquoted.count(self._delimiter):
+      raise problems.DataError(
+        f'{self.path}, line 1 has more of {likely!r} than of {self._delimiter!r}, by '
+        f'which its names are separated: {problems.shown(line.strip())}. Give '
+        f'{_flag(likely)} if that is what separates them, or {_flag(self._delimiter)} '
+        'if not.'
+      )
 
   def batches(
     self, wanted: Sequence[str], numbers: Collection[str] = ()
@@ -135,6 +160,11 @@ class CsvFile:
       if not rows:
         return
       yield from rows
+
+
+def _flag(separator: str) -> str:
+  """The flag that says what a separator is, as the shell takes it."""
+  return shlex.quote(f'--separator={"tab" if separator == _TAB else separator}')
 
 
 class _Where:

@@ -59,10 +59,12 @@ class Wanted(NamedTuple):
   Attributes:
     split: Which split of a database; `None` for the only one.
     text_column: Column that has to be text, if one is.
+    separator: Between fields of CSV; `None` to go by the ending.
   """
 
   split: Optional[str] = None
   text_column: Optional[str] = None
+  separator: Optional[str] = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -612,6 +612,9 @@ def test_what_occurred_is_the_worst_client_by_brute_force(tmp_path, seed):
       assert found == pytest.approx(largest, rel=1e-12)
 
 
+_SEVEN = ('7', '7.0', '7e0')
+
+
 @pytest.mark.parametrize(
   'lines',
   [
@@ -620,9 +623,14 @@ def test_what_occurred_is_the_worst_client_by_brute_force(tmp_path, seed):
     [f'{{"round": {r}, "client_id": "{c}"}}' for r in range(3) for c in ('a ', ' b')],
     [f'{{"round": {r}, "client_ids": ["a{" " * r}", "b"]}}' for r in range(3)],
     ['round,client_ids', *(f'{r},"[""a{" " * r}"", ""b""]"' for r in range(3))],
+    # As pandas writes whole numbers of a column with a missing value, and NumPy all.
+    ['round,client_id', '0,7', '0,8', '1,7.0', '1,8.0', '2,7.000000e+00', '2,8.'],
+    ['round,client_ids', '0,7 8', '1,7.0 8.0', '2,8.00e+00;7'],
+    [f'{{"round": {r}, "client_ids": [{w}, 8]}}' for r, w in enumerate(_SEVEN)],
+    [f'{{"round": {r}, "client_id": {c}}}' for r in range(3) for c in (_SEVEN[r], 8)],
   ],
 )
-def test_blanks_make_no_other_client(tmp_path, lines):
+def test_one_way_or_another_to_write_a_client_is_no_other_client(tmp_path, lines):
   path = tmp_path / 'log'
   path.write_text('\n'.join([*lines, '']))
   summary = log_participation.summarize(round_log.read(str(path)))
@@ -633,9 +641,15 @@ def test_blanks_make_no_other_client(tmp_path, lines):
   'lines, reason',
   [
     # One client that would count as two, or rounds that are read in two ways.
-    (['{"round": 0, "client_id": 1}', '{"round": 1, "client_id": 1.0}'], 'neither a'),
-    (['{"round": 0, "client_id": 1}', '{"round": 1, "client_id": 1e0}'], 'neither a'),
-    (['{"round": 0, "client_ids": [1.0]}'], 'neither a text nor a whole number'),
+    (['{"round": 0, "client_id": 1.5}'], "client '1.5' is a fraction"),
+    (['{"round": 0, "client_ids": [1.5]}'], "client '1.5' is a fraction"),
+    (['{"round": 0, "client_ids": [true]}'], 'neither a text nor a whole number'),
+    (['round,client_id', '0,1', '1,0.5'], "line 3: the client '0.5' is a fraction"),
+    (['round,client_id', '0,1e+16'], 'whose last digits are not written'),
+    (['round,client_id', '0,9007199254740993.0'], 'stands for several whole numbers'),
+    (['round,client_id', '0,a', '1,nan'], "the client 'nan' says that it is missing"),
+    (['round,client_ids', '0,a NA'], "the client 'NA' says that it is missing"),
+    (['{"round": 0, "client_ids": ["a", "<NA>"]}'], 'says that it is missing'),
     (['{"round": 0, "client_ids": ["a"], "client_ids": ["b"]}'], 'a name stands twice'),
     (['{"round": 1, "round": 7, "client_id": "a"}'], 'a name stands twice'),
     (['round,client_id', '0,a', '1, '], 'there is no client_id'),

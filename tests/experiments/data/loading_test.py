@@ -226,8 +226,13 @@ def test_numbers_are_standardized_by_training_examples_and_text_becomes_one_hot(
   ]
   path = own_data.write_csv(tmp_path / 'data.csv', rows)
   found = own_data.load(
-    path, client_column='who', label_column='cost', one_hot_columns=('code',)
+    path,
+    client_column='who',
+    label_column='cost',
+    one_hot_columns=('code',),
+    label_scaling='none',
   )
+  assert found.label_scaling is None
   assert found.shape.label_kind == 'number'
   assert found.shape.num_classes is None
   assert found.shape.inputs == (2 + 3 + 2,)
@@ -284,7 +289,7 @@ def test_text_with_many_values_is_refused_with_the_remedy(tmp_path):
 
 
 def test_names_of_clients_are_told_be_they_short_or_long(tmp_path):
-  names = ['a', 'b' * 16, 'c' * 17, 'd' * 300, 'ä' * 9, ' e', 'f ', '007', '7', '7.0']
+  names = ['a', 'b' * 16, 'c' * 17, 'd' * 300, 'ä' * 9, ' e', 'f ', '007', '7', '12e7']
   rows = [{'who': names[i % 10], 'x': i, 'y': i % 2} for i in range(100)]
   for write, name in ((own_data.write_csv, 'a.csv'), (own_data.write_json, 'a.jsonl')):
     path = write(tmp_path / name, rows)
@@ -295,9 +300,13 @@ def test_names_of_clients_are_told_be_they_short_or_long(tmp_path):
 
 
 WRITTEN = [
-  (' p', 'p', 'p ', '\tp'),
+  ('p', ' p', 'p ', '\tp'),
   ('Zoé', 'Zoe\u0301', ' Zoé'),
-  (7, '7', ' 7'),
+  ('7', 7, ' 7'),
+  # As pandas writes a column with a missing value, and NumPy every number.
+  ('7', 7.0, '7.0', '7.', ' +7.00 ', '7.000000e+00', 7),
+  ('0', 0.0, -0.0, '0.00'),
+  ('123456', '1.234560000000000000e+05', 123456.0),
 ]
 
 
@@ -313,15 +322,262 @@ def test_a_client_whose_id_is_written_in_several_ways_is_one(ids, tmp_path):
       path, client_column='who', label_column='y', test_examples=0.1
     )
     assert found.num_clients == 5
-    one = str(ids[1]) if ids[0] != 'Zoé' else 'Zoé'
-    assert {*map(found.clients.name, range(5))} == {one, *others}
+    assert {*map(found.clients.name, range(5))} == {ids[0], *others}
 
 
-def test_ids_that_are_fractions_are_refused(tmp_path):
-  rows = [{'who': who, 'x': 1, 'y': 0} for who in (1, 1.0, 2)]
-  path = own_data.write_json(tmp_path / 'a.jsonl', rows)
-  with pytest.raises(problems.DataError, match='line 2: who is 1.0; ids of clients'):
-    own_data.load(path, client_column='who', label_column='y')
+@pytest.mark.parametrize(
+  ('id_', 'message'),
+  [
+    (1.5, 'which is a fraction; ids of clients must be whole numbers or text'),
+    ('.5', 'which is a fraction'),
+    ('-2.25', 'which is a fraction'),
+    ('5e-05', 'which is a fraction'),
+    # Excel and %g have left out the last digits.
+    ('1.23457E+11', 'whose last digits are not written'),
+    ('9007199254740993.0', 'which stands for several whole numbers'),
+    ('NA', 'which says that a value is missing'),
+    (' nan ', 'which says that a value is missing'),
+    ('<NA>', 'which says that a value is missing'),
+    ('1.#IND', 'which says that a value is missing'),
+    ('None', 'which says that a value is missing'),
+    # Which --decimal and --thousands say how to read.
+    ('"7,0"', '--decimal=, reads a number that is written so'),
+    ('"12,345"', '--thousands=, or --decimal=, reads'),
+  ],
+)
+def test_ids_that_are_no_id_are_refused_in_every_format(id_, message, tmp_path):
+  rows = [{'who': who, 'x': 1, 'y': 0} for who in ('c1', id_, 'c2')]
+  text = str(id_).strip('"')
+  as_json = [{**row, 'who': who} for row, who in zip(rows, ('c1', text, 'c2'))]
+  tested = own_data.write_csv(tmp_path / 'train.csv', [rows[0], rows[2]])
+  for write, name in ((own_data.write_csv, 'a.csv'), (own_data.write_json, 'a.jsonl')):
+    path = write(tmp_path / name, as_json if name == 'a.jsonl' else rows)
+    line = 2 if name == 'a.jsonl' else 3
+    with pytest.raises(problems.DataError) as error:
+      own_data.load(path, client_column='who', label_column='y')
+    assert f'{path}, line {line}: who is ' in str(error.value)
+    assert message in str(error.value)
+  with pytest.raises(problems.DataError, match='a.csv, line 3: who is '):
+    own_data.load(
+      tested,
+      client_column='who',
+      label_column='y',
+      test_data=str(tmp_path / 'a.csv'),
+    )
+  np.savez(
+    tmp_path / 'a.npz', x=np.ones((2, 1)), y=[0, 1], client_ids=np.array(['c1', text])
+  )
+  with pytest.raises(problems.DataError, match='entry 1: client_ids is '):
+    own_data.load(tmp_path / 'a.npz')
+
+
+def test_arrays_of_floats_may_be_ids(tmp_path):
+  ids = np.repeat(np.arange(10.0), 3)
+  x = np.arange(30.0).reshape(30, 1)
+  np.savez(tmp_path / 'a.npz', x=x, y=np.arange(30) % 2, client_ids=ids)
+  found = own_data.load(tmp_path / 'a.npz', test_examples=0.2)
+  assert {*map(found.clients.name, range(10))} == set('0123456789')
+
+
+MISSING = ['NA', 'nan', 'null', 'None', 'N/A', 'NaN', 'NULL', '<NA>', '#N/A', 'n/a']
+
+
+@pytest.mark.parametrize('text', MISSING)
+@pytest.mark.parametrize('column', ['who', 'colour', 'age', 'y', 'kind'])
+def test_what_says_that_a_value_is_missing_is_refused_in_every_column(
+  column, text, tmp_path
+):
+  rows = [
+    {
+      'who': f'c{i % 9}',
+      'colour': 'rg'[i % 2],
+      'age': i,
+      'kind': i % 3,
+      'y': ['no', 'yes'][i % 2],
+    }
+    for i in range(30)
+  ]
+  names = {'client_column': 'who', 'label_column': 'y', 'one_hot_columns': ('kind',)}
+  for row in (0, 20):
+    some = [{**each, column: text} if i == row else each for i, each in enumerate(rows)]
+    for write, name in (
+      (own_data.write_csv, 'a.csv'),
+      (own_data.write_json, 'a.jsonl'),
+    ):
+      path = write(tmp_path / name, some)
+      line = row + 1 + (name == 'a.csv')
+      with pytest.raises(problems.DataError) as error:
+        own_data.load(path, **names)
+      said = f"{path}, line {line}: {column} is '{text}', which says that a value is"
+      assert said in str(error.value)
+      assert '--missing_values' in str(error.value)
+
+
+def test_which_texts_say_that_a_value_is_missing_can_be_said(tmp_path):
+  rows = [
+    {'who': f'c{i % 9}', 'country': ['NA', 'DE'][i % 2], 'age': i, 'y': i % 2}
+    for i in range(30)
+  ]
+  names = {'client_column': 'who', 'label_column': 'y'}
+  path = own_data.write_csv(tmp_path / 'a.csv', rows)
+  for listed in ((), ('null', '-999')):
+    found = own_data.load(path, missing_values=listed, **names)
+    assert found.facts['columns with a feature for each value'] == {'country': 2}
+  with pytest.raises(problems.DataError, match="country is 'DE', which says"):
+    own_data.load(path, missing_values=('DE',), **names)
+  # A number that says so does it however it is written, and wherever it stands.
+  for number, row in ((-999, 0), ('-999.0', 20), ('-9.99e2', 29)):
+    some = [
+      {**each, 'age': number} if i == row else each for i, each in enumerate(rows)
+    ]
+    path = own_data.write_csv(tmp_path / 'b.csv', some * 2)
+    own_data.load(path, missing_values=(), **names)
+    with pytest.raises(problems.DataError, match=f'line {row + 2}: age is .*missing'):
+      own_data.load(path, missing_values=('-999',), **names)
+
+
+def test_texts_that_are_predicted_are_not_missing(tmp_path):
+  rows = [{'who': f'c{i % 9}', 'said': 'None' if i == 20 else 'ok'} for i in range(30)]
+  path = own_data.write_csv(tmp_path / 'a.csv', rows)
+  names = {'client_column': 'who', 'text_column': 'said'}
+  with pytest.raises(problems.DataError, match="line 22: said is 'None', which says"):
+    own_data.load(path, **names)
+  assert own_data.load(path, missing_values=(), **names).num_clients == 8
+  for number in range(10):
+    (tmp_path / 'folder' / f'{number}').mkdir(parents=True)
+    (tmp_path / 'folder' / f'{number}' / 'a.txt').write_text('None')
+  assert own_data.load(tmp_path / 'folder', text_unit='word').num_clients > 5
+
+
+def _numbers(path, **more):
+  return own_data.load(path, client_column='who', label_column='y', **more)
+
+
+def test_labels_that_are_numbers_are_scaled_by_those_that_are_trained_on(tmp_path):
+  rows = [
+    {'who': f'c{i % 20}', 'x': i % 7, 'y': 250_000.5 + 1000 * i} for i in range(100)
+  ]
+  path = own_data.write_csv(tmp_path / 'a.csv', rows)
+  plain, found = _numbers(path, label_scaling='none'), _numbers(path)
+  trained = np.concatenate([plain.clients.examples(i)['y'] for i in plain.clients.ids])
+  scaling = found.label_scaling
+  assert len(trained) < 100
+  assert scaling.mean == pytest.approx(trained.mean(dtype=float), rel=1e-7)
+  assert scaling.scale == pytest.approx(trained.std(dtype=float), rel=1e-6)
+  scaled = np.concatenate([found.clients.examples(i)['y'] for i in found.clients.ids])
+  assert scaled.dtype == np.float32
+  assert abs(scaled.mean(dtype=float)) < 1e-6
+  assert abs(scaled.std(dtype=float) - 1) < 1e-6
+  assert np.allclose(scaling.undone(scaled), trained, rtol=1e-6)
+  _, tested = found.test_examples
+  assert np.allclose(scaling.undone(tested), plain.test_examples[1], rtol=1e-6)
+  assert found.facts['scaling of labels'] == 'standard'
+  assert found.facts['mean and standard deviation of labels'] == [
+    scaling.mean,
+    scaling.scale,
+  ]
+  assert any(each.startswith('Labels were scaled') for each in found.not_covered)
+  assert plain.facts['scaling of labels'] == 'none'
+  assert not any('Labels' in each for each in plain.not_covered)
+  # Test data of their own, and labels that are all the same.
+  others = [{'x': 1, 'y': 300_000}, {'x': 2, 'y': 100_000}]
+  other = own_data.write_csv(tmp_path / 'b.csv', others)
+  found = _numbers(path, test_data=str(other))
+  undone = found.label_scaling.undone(found.test_examples[1])
+  assert np.allclose(undone, [300_000, 100_000], rtol=1e-6)
+  path = own_data.write_csv(tmp_path / 'c.csv', [{**row, 'y': 0.1} for row in rows])
+  assert _numbers(path).label_scaling == population.LabelScaling(0.1, 1.0)
+
+
+def test_scaling_of_labels_that_are_classes_is_refused(plain):
+  with pytest.raises(problems.DataError, match='--label_scaling=standard is for lab'):
+    own_data.load_rows(plain, label_scaling='standard')
+  assert own_data.load_rows(plain).label_scaling is None
+
+
+def _in_dialect(path, rows, separator, decimal, thousands):
+  """Writes numbers as people do who write them otherwise."""
+
+  def written(value):
+    if isinstance(value, str):
+      return value
+    text = f'{value:,}'.replace(',', '?').replace('.', decimal).replace('?', thousands)
+    return f'"{text}"' if separator in text else text
+
+  lines = [separator.join(rows[0])]
+  lines += [separator.join(map(written, row.values())) for row in rows]
+  path.write_text('\n'.join([*lines, '']), encoding='utf-8')
+  return path
+
+
+DIALECTS = [
+  (';', ',', ''),
+  (';', ',', '.'),
+  (',', ',', ''),
+  (',', '.', ','),
+  ('\t', ',', '\u202f'),
+  ('|', '.', '’'),
+]
+
+
+@pytest.mark.parametrize('dialect', DIALECTS, ids=str)
+def test_numbers_are_read_as_the_flags_say(dialect, tmp_path):
+  rows = [
+    {
+      'who': 100 + i % 20,
+      'size': (1 - 2 * (i % 2)) * (i + 0.25) * 1000,
+      'colour': 'rgb'[i % 3],
+      'cost': 1234.5 + i,
+    }
+    for i in range(20_000)
+  ]
+  names = {'client_column': 'who', 'label_column': 'cost'}
+  expected = own_data.load(own_data.write_csv(tmp_path / 'a.csv', rows), **names)
+  path = _in_dialect(tmp_path / 'b.csv', rows, *dialect)
+  separator, decimal, thousands = dialect
+  thousands = {'\u202f': ' ', '’': "'"}.get(thousands, thousands)
+  found = own_data.load(
+    path, separator=separator, decimal=decimal, thousands=thousands, **names
+  )
+  assert own_data.same(found, expected)
+  assert found.clients.name(0) == expected.clients.name(0)
+  names = {**names, 'feature_columns': ('size',)}
+  with pytest.raises(problems.DataError) as error:
+    own_data.load(path, separator=separator, test_examples=0.2, **names)
+  assert ('--decimal=,' if decimal == ',' else '--thousands=') in str(error.value)
+
+
+def test_texts_of_other_formats_may_be_numbers_as_well(tmp_path):
+  rows = [
+    {'who': i % 9, 'x': f'{i},25', 'z': i, 'y': f'{i}.000,5'} for i in range(1, 40)
+  ]
+  plain = [{**row, 'x': i + 0.25, 'y': 1000 * i + 0.5} for i, row in enumerate(rows, 1)]
+  expected = _numbers(own_data.write_json(tmp_path / 'a.jsonl', plain))
+  path = own_data.write_json(tmp_path / 'b.jsonl', rows)
+  assert own_data.same(_numbers(path, decimal=',', thousands='.'), expected)
+  for column in ('x', 'y'):
+    path = own_data.write_json(
+      tmp_path / 'c.jsonl',
+      [{**row, column: other[column]} for row, other in zip(plain, rows)],
+    )
+    with pytest.raises(problems.DataError, match=f'line 1: {column} is .*--decimal=,'):
+      _numbers(path)
+
+
+def test_numbers_that_are_not_as_the_flags_say_are_refused(tmp_path):
+  rows = [{'who': f'c{i % 9}', 'x': f'{i},5', 'y': i % 2} for i in range(40)]
+  other = rows[:30] + [{**rows[30], 'x': '1.5'}]
+  path = _in_dialect(tmp_path / 'a.csv', other, ';', ',', '')
+  with pytest.raises(problems.DataError, match="32: x is '1.5', which is no .*=, has"):
+    _numbers(path, separator=';', decimal=',')
+  path = _in_dialect(tmp_path / 'a.csv', rows, ';', ',', '')
+  with pytest.raises(problems.DataError, match="2: x is '0,5'. Its digits are not in"):
+    _numbers(path, separator=';', thousands=',', decimal='.')
+  # What is said to be a name is one.
+  names = _numbers(path, separator=';', one_hot_columns=('x',))
+  assert names.facts['columns with a feature for each value'] == {'x': 40}
+  said = _numbers(path, separator=';', decimal='.', thousands='')
+  assert said.facts['columns with a feature for each value'] == {'x': 40}
 
 
 def test_whose_the_test_data_are_is_told_where_it_matters(plain, tmp_path):

@@ -90,6 +90,25 @@ COLUMNS = ('--client_column=who', '--label_column=bought')
     ([*COLUMNS, '--model=cnn'], '--model=cnn is not for these data'),
     ([*COLUMNS, '--loss=mean_squared_error'], "labels of the kind 'class'"),
     ([*COLUMNS, '--clients_per_round=7'], 'num_clients=6 is too few'),
+    ([*COLUMNS, '--separator=xx'], "--separator='xx' is none: give one character"),
+    ([*COLUMNS, '--separator=a'], "--separator='a' is none"),
+    ([*COLUMNS, '--separator="'], "--separator='\"' is none"),
+    ([*COLUMNS, '--separator='], "--separator='' is none"),
+    ([*COLUMNS, '--separator=;'], "no column 'who'; its columns are: who,age,height"),
+    (
+      [*COLUMNS, '--thousands=.'],
+      '--thousands=. is the decimal sign as well; give --d',
+    ),
+    (
+      [*COLUMNS, '--decimal=,', '--thousands=,'],
+      '--thousands=, is the decimal sign as well; give --decimal=.',
+    ),
+    ([*COLUMNS, '--missing_values=NA,NA'], "--missing_values names 'NA' twice"),
+    ([*COLUMNS, '--label_scaling=standard'], 'for labels that are numbers, and these'),
+    (
+      ['--text_column=who', '--num_clients=3', '--label_scaling=none'],
+      '--label_scaling does not go with text',
+    ),
   ],
 )
 def test_flags_that_contradict_each_other_are_refused(arguments, message, data):
@@ -106,7 +125,81 @@ def test_flags_that_contradict_each_other_are_refused(arguments, message, data):
 
 
 @pytest.mark.parametrize(
-  'flag', ['data_format=csv', 'label_column=x', 'test_clients=0.1', 'partition=iid']
+  ('arguments', 'message'),
+  [
+    (['--separator=;'], '--separator is for CSV, and'),
+    (['--missing_values='], '--missing_values is of values in columns, and files of'),
+    (['--decimal=,'], '--decimal is of values in columns'),
+    (['--thousands=,'], '--thousands is of values in columns'),
+  ],
+)
+def test_how_values_are_written_is_not_for_files_of_text(arguments, message, tmp_path):
+  path = tmp_path / 'data.txt'
+  path.write_text('a line of text\n' * 50)
+  result = executing.execute(simulate, f'--data={path}', '--num_clients=5', *arguments)
+  assert (result.returncode, result.stdout) == (2, '')
+  assert message in result.stderr
+
+
+def test_a_head_that_seems_to_have_another_separator_is_not_guessed(tmp_path):
+  for end, own, other, flag in (
+    ('.csv', ',', ';', "'--separator=;'"),
+    ('.csv', ',', '|', "'--separator=|'"),
+    ('.csv', ',', '\t', '--separator=tab'),
+    ('.tsv', '\t', ',', '--separator=,'),
+  ):
+    path = own_data.write_csv(tmp_path / f'data{end}')
+    text = path.read_text().replace(',', other)
+    # With names in quotes as well, as R writes them.
+    for written in (text, text.replace('who', '"who, or ""whom"""', 1)):
+      path.write_text(written)
+      columns = list(COLUMNS)
+      if written != text:
+        columns[0] = '--client_column=who, or "whom"'
+      result = executing.execute(simulate, f'--data={path}', *columns)
+      assert result.returncode == 2
+      assert f'line 1 has more of {other!r} than of {own!r}, by' in result.stderr
+      assert f'Give {flag} if that is' in result.stderr
+      given = [flag.strip("'"), '--clients_per_round=7']
+      result = executing.execute(simulate, f'--data={path}', *columns, *given)
+      assert 'num_clients=6 is too few' in result.stderr  # So it was read.
+
+
+def test_a_metric_that_the_test_data_do_not_have_is_refused_before_the_training(
+  tmp_path,
+):
+  rows = [{'who': f'c{i % 50}', 'x': i, 'y': 'no'} for i in range(500)]
+  rows[0]['y'] = 'yes'
+  path = own_data.write_csv(tmp_path / 'data.csv', rows)
+  tested = own_data.write_csv(tmp_path / 'test.csv', [{**rows[1], 'who': 'other'}])
+  result = executing.execute(
+    simulate,
+    f'--data={path}',
+    f'--test_data={tested}',
+    '--client_column=who',
+    '--label_column=y',
+    '--metric=auc',
+    f'--run_dir={tmp_path / "run"}',
+  )
+  assert (result.returncode, result.stdout) == (2, '')
+  assert result.stderr.startswith(
+    'error: --metric=auc cannot be measured: the test data have no example of the '
+    'class yes.'
+  )
+  assert '--test_examples' in result.stderr
+  assert not (tmp_path / 'run').exists()
+
+
+@pytest.mark.parametrize(
+  'flag',
+  [
+    'data_format=csv',
+    'label_column=x',
+    'test_clients=0.1',
+    'partition=iid',
+    'missing_values=',
+    'thousands=',
+  ],
 )
 def test_flags_of_own_data_need_data(flag):
   result = executing.execute(simulate, f'--{flag}')

@@ -1,5 +1,6 @@
 """Own data end to end: from a file to a finished run, which goes on and is checked."""
 
+import csv
 import dataclasses
 import json
 import os
@@ -8,11 +9,14 @@ import random
 import re
 import shlex
 
+import numpy as np
 import pytest
 from absl import flags
 
+from experiments import metrics
 from experiments import settings
 from experiments import simulate
+from experiments import training
 from experiments.options import data as data_options
 from experiments.tasks import own
 from tests import executing
@@ -231,3 +235,104 @@ def test_the_command_of_the_documentation_runs(tmp_path):
   )
   assert result.returncode == 0, result.stderr
   assert (run_dir / 'report.md').exists()
+
+
+def _numbers(tmp_path, *arguments):
+  """A run on labels of some hundred thousand, and the lines of its metrics."""
+  rows = [
+    {'who': f'c{i % 60}', 'x': (37 * i) % 50, 'y': 100_000 + 4000 * ((37 * i) % 50)}
+    for i in range(900)
+  ]
+  path = own_data.write_csv(tmp_path / 'prices.csv', rows)
+  run_dir = tmp_path / 'run'
+  result = executing.execute(
+    simulate,
+    f'--data={path}',
+    '--client_column=who',
+    '--label_column=y',
+    '--mechanism=none',
+    f'--run_dir={run_dir}',
+    *arguments,
+  )
+  assert result.returncode == 0, result.stderr
+  with open(run_dir / 'metrics.csv', encoding='utf-8') as file:
+    return result.stdout, list(csv.DictReader(file)), run_dir
+
+
+@pytest.mark.parametrize(
+  ('name', 'power'), [('mean_absolute_error', 1), ('mean_squared_error', 2)]
+)
+def test_errors_are_in_the_unit_of_the_labels_and_the_loss_in_that_of_the_training(
+  name, power, tmp_path
+):
+  said, lines, run_dir = _numbers(
+    tmp_path, f'--metric={name}', f'--loss={name}', '--num_rounds=30'
+  )
+  config = run_directory.read_config(str(run_dir))
+  _, scale = config['data_facts']['mean and standard deviation of labels']
+  assert scale == pytest.approx(4000 * np.std(np.arange(50)), rel=0.05)
+  for line in lines:
+    measured = float(line[f'test_{name}'])
+    assert measured == pytest.approx(scale**power * float(line['test_loss']), rel=1e-4)
+  # A line through the points is learned, which no constant is near.
+  assert measured < 0.2 * scale**power
+  assert 'Note:' not in said
+  assert any('Labels were scaled' in each for each in config['not_covered'])
+
+
+def test_a_model_that_is_no_better_than_one_answer_is_remarked_on(tmp_path):
+  said, _, _ = _numbers(tmp_path, '--num_rounds=2', '--client_learning_rate=1e-6')
+  path = tmp_path / 'prices.csv'
+  names = {'client_column': 'who', 'label_column': 'y', 'label_scaling': 'none'}
+  _, labels = own_data.load(path, **names).test_examples
+  best = np.median(labels)
+  error = np.abs(labels - best).mean(dtype=float)
+  expected = f'to answer {best:g} to all test examples has a mean_absolute_error of '
+  assert f'Note: {expected}{error:.4f}, so the model' in said
+  assert 'in all 2 rounds' not in said
+
+
+def test_a_metric_that_stands_still_is_remarked_on(data, tmp_path):
+  # Of inputs that are all the same, the answer to all is learned in one round.
+  rows = [{**row, 'age': 1, 'colour': 'red'} for row in ROWS]
+  rows = [{**row, 'bought': 'yes' if i % 7 < 2 else 'no'} for i, row in enumerate(rows)]
+  path = own_data.write_csv(tmp_path / 'same.csv', rows)
+  found = []
+  for name, some in (('same', path), ('other', data)):
+    run_dir = tmp_path / name
+    result = executing.execute(
+      simulate,
+      f'--data={some}',
+      *COLUMNS,
+      '--mechanism=none',
+      '--num_rounds=3',
+      f'--run_dir={run_dir}',
+    )
+    assert result.returncode == 0, result.stderr
+    with open(run_dir / 'metrics.csv', encoding='utf-8') as file:
+      values = {line['test_accuracy'] for line in csv.DictReader(file)}
+    note = re.findall('Note: test accuracy is (.*) in all 3 rounds that', result.stdout)
+    found.append((len(values), note == [f'{float(min(values)):.4f}']))
+  # The other is right in everything from the first round on.
+  assert found == [(1, True), (1, False)]
+
+
+def test_remarks_on_what_was_measured():
+  accuracy = metrics.METRICS['accuracy']
+  assert 'is 0.5000 in all 2' in training.remark_on_no_change(accuracy, [0.5, 0.5])
+  # One value tells nothing, and the best one can be there from the beginning.
+  for values in ([0.5], [], [0.5, 0.5, 0.6], [1.0, 1.0]):
+    assert training.remark_on_no_change(accuracy, values) == ''
+  labels = np.array([0.0, 0.0, 10.0, 50.0] * 100)
+  for name, constant, error in (
+    ('mean_absolute_error', '5', 15.0),
+    ('mean_squared_error', '15', 425.0),
+  ):
+    metric = metrics.METRICS[name]
+    said = training.remark_on_constant(metric, error, labels)
+    assert f'to answer {constant} to all' in said
+    assert f'has a {name} of {error:.4f}' in said
+    _, each = metric.best_constant(labels)
+    two = 2 * each.std() / 20
+    assert training.remark_on_constant(metric, error - 1.01 * two, labels) == ''
+    assert training.remark_on_constant(metric, error - 0.99 * two, labels) == said

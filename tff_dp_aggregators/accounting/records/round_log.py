@@ -42,7 +42,9 @@ which a guess could make the privacy guarantee too good:
   too few rounds; if it never happened, counting it overstates the separation.
 * Completions that go back while the numbers go up, a start after its completion, a
   time with a zone among some without: refused, a clock is wrong.
-* A value missing or unreadable, half a line: refused.
+* A value missing or unreadable, half a line: refused. So are clients called NA, nan or
+  null, which is how a missing id is written, and fractions.
+* A client that is written in several ways, with blanks or as 7.0: one client.
 
 What follows from a log is the business of `participation`.
 """
@@ -65,6 +67,7 @@ import numpy as np
 
 from tff_dp_aggregators.accounting.records import strict_json
 from tff_dp_aggregators.accounting.records import times
+from tff_dp_aggregators.base import ids
 
 # The names under which a column is recognised, whatever their case.
 COLUMNS: dict[str, tuple[str, ...]] = {
@@ -321,11 +324,9 @@ class _Reader:
     if name in _COUNTS and (counts := _whole_numbers_alike(values)) is not None:
       return counts
     if name == 'client_id' and set(map(type, values)) == {str}:
-      names = list(map(str.strip, values))
-      if all(names):
-        index = self._index_of_client
-        self._contributions.extend(index.setdefault(n, len(index)) for n in names)
-        return [1] * len(names)
+      with contextlib.suppress(ValueError):  # Which is said below, with the line.
+        self._contributions.extend([self._client(value) for value in values])
+        return [1] * len(values)
     numbers = []
     for value, line in zip(values, lines):
       try:
@@ -384,15 +385,16 @@ class _Reader:
       value = value.replace(';', ' ').split()
     if not isinstance(value, list):
       raise ValueError(f'client_ids must be a list, got {value!r}.')
-    for client in value:
-      if isinstance(client, (bool, _Number)) or not isinstance(client, (str, int)):
-        raise ValueError(f'the client {client!r} is neither a text nor a whole number.')
-      name = str(client).strip()
-      if not name:
-        raise ValueError('a client has no name.')
-      index = self._index_of_client.setdefault(name, len(self._index_of_client))
-      self._contributions.append(index)
+    self._contributions.extend([self._client(client) for client in value])
     return len(value)
+
+  def _client(self, value: Any) -> int:
+    """The number of a client, by its id or what is read as that."""
+    index = self._index_of_client.get(value) if type(value) is str else None
+    if index is None:
+      name = _client_id(value)
+      index = self._index_of_client.setdefault(name, len(self._index_of_client))
+    return index
 
   def _entries(self, file: TextIO) -> Iterator[tuple[int, Sequence[Any]]]:
     """Yields line numbers and rows, in which `_found` says where to look."""
@@ -720,6 +722,25 @@ class _Reader:
 
   def _refusal(self, line: int, reason: str) -> ValueError:
     return ValueError(f'{self._path}, line {line}: {reason}')
+
+
+def _client_id(value: Any) -> str:
+  """The id of a client, in the one way to write it."""
+  if isinstance(value, bool) or not isinstance(value, (str, int)):
+    raise ValueError(f'the client {value!r} is neither a text nor a whole number.')
+  try:
+    is_float = isinstance(value, _Number)
+    name = ids.of_number(float(value)) if is_float else ids.of_text(str(value))
+  except ValueError as e:
+    raise ValueError(f'the client {value!r} is {e}') from e
+  if not name:
+    raise ValueError('a client has no name.')
+  if name in ids.MISSING:
+    raise ValueError(
+      f'the client {value!r} says that it is missing, and counts for somebody. Fill in '
+      'who it was; a client that is really called so needs another name.'
+    )
+  return name
 
 
 def _whole_number(name: str, value: Any) -> int:
