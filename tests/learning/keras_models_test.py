@@ -551,3 +551,62 @@ def test_names_of_metrics_mean_what_they_mean_in_keras(
   expected = model.evaluate(_NUMBERS, y, verbose=0, return_dict=True)
   assert result.metrics['test_accuracy'] == pytest.approx(expected['accuracy'])
   assert result.metrics['test_loss'] == pytest.approx(expected['loss'], rel=1e-4)
+
+
+def _with_two_outputs(**compiled):
+  def make():
+    model = _two_outputs()
+    model.compile(**compiled)
+    return model
+
+  return make
+
+
+@pytest.mark.parametrize(
+  'metrics',
+  [['accuracy'], {'one': ['mse'], 'two': 'accuracy'}, [['mse'], ['accuracy']]],
+)
+def test_metrics_of_several_outputs_are_those_of_keras(metrics, tmp_path):
+  loss = {'one': 'mse', 'two': _CROSS_ENTROPY}
+  labels = {'one': _NUMBERS[:, 0], 'two': _CLASSES}
+  result = _train(
+    _with_two_outputs(loss=loss, metrics=metrics),
+    tmp_path / 'run',
+    clients={f'{number}': (_NUMBERS, labels) for number in range(20)},
+    loss=None,
+    test_data=(_NUMBERS, labels),
+    client_optimizer=tff.learning.optimizers.build_sgdm(0.1),
+  )
+  model = _with_two_outputs(loss=loss, metrics=metrics)()
+  result.weights.assign_weights_to(model)
+  expected = model.evaluate(_NUMBERS, labels, verbose=0, return_dict=True)
+  found = {name[5:]: each for name, each in result.metrics.items() if 'test_' in name}
+  assert found == pytest.approx(
+    {name: each for name, each in expected.items() if name in found}, rel=1e-4
+  )
+  assert len(found) == 3
+
+
+@pytest.mark.parametrize(
+  ('metric', 'message'),
+  [
+    ('accurcy', "'accurcy' is no metric"),
+    (lambda labels, outputs: np.eye(2), r'an array of shape \(2, 2\)'),
+    (3, 'must be a function of labels and outputs'),
+  ],
+)
+def test_what_is_no_metric_is_refused_before_the_training(metric, message, tmp_path):
+  with pytest.raises((TypeError, ValueError), match=message):
+    _train(
+      _shared,
+      tmp_path / 'run',
+      test_data=(_NUMBERS, _CLASSES),
+      test_metrics={'it': metric},
+    )
+
+
+def test_a_model_of_which_all_is_frozen_is_refused():
+  model = _shared()
+  model.trainable = False
+  with pytest.raises(ValueError, match='no weights that are trained'):
+    _functional(model, _NUMBERS, _CLASSES, _CROSS_ENTROPY)

@@ -95,15 +95,13 @@ class KerasFunctionalModel(tff.learning.models.FunctionalModel):
     container = getattr(self.keras_model, 'compiled_metrics', None)
     if container is None:
       return None
-    given = container._user_metrics, container._user_weighted_metrics
-    if any(
-      isinstance(each, (list, tuple, dict)) for kind in given for each in kind or ()
-    ):
+    given = [container._user_metrics, container._user_weighted_metrics]
+    given = [each for each in given if each]
+    if len(given) > 1:
       raise ValueError(
-        'the model is compiled with metrics of each output; give test_metrics, as a '
-        'mapping of names to functions of labels and outputs.'
+        'the model is compiled with metrics and weighted_metrics; give test_metrics.'
       )
-    return [each for kind in given for each in kind or ()] or None
+    return given[0] if given else None
 
   def some_outputs(self) -> Any:
     """Outputs, with the weights to begin with, for inputs that are drawn at random.
@@ -249,6 +247,10 @@ def refuse(model: tf.keras.Model) -> None:
         f'the layer {layer.name!r} is stateful: it would hand what one batch left to '
         'the next, of other clients. Make it with stateful=False.'
       )
+  if not model.trainable_variables:
+    raise ValueError(
+      'the model has no weights that are trained: all layers are frozen, or have none.'
+    )
   for variable in model.trainable_variables:
     if _dtype(variable) != tf.float32:
       raise ValueError(
@@ -331,7 +333,8 @@ class _Traced:
       raise ValueError(
         f'the model reads {names.get(id(tensor), "a variable or a table")!r}, which is '
         'no attribute of a layer, so that clients cannot be given another value of it. '
-        'Have layers keep what they read: weights by add_weight; look up texts before.'
+        'Have layers keep weights by add_weight; and look names and tokens up before, '
+        'so that examples have their numbers.'
       )
 
   def __call__(self, weights: Any, x: Any) -> tuple[Any, list[tf.Tensor]]:

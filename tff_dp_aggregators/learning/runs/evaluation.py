@@ -16,6 +16,7 @@ import tensorflow_federated as tff
 
 from tff_dp_aggregators.learning import examples as examples_lib
 from tff_dp_aggregators.learning import keras_losses
+from tff_dp_aggregators.learning import keras_metrics
 from tff_dp_aggregators.learning import keras_models
 from tff_dp_aggregators.learning import mean_metric
 
@@ -97,12 +98,14 @@ class Evaluation:
     """Tells metrics apart by how they are computed."""
     self._whole: dict[str, Callable[[Any, Any], Any]] = {}
     self._means: dict[str, mean_metric.MeanMetric] = {}
-    self._of_keras: dict[str, tf.keras.metrics.Metric] = {}
+    self._of_keras: dict[str, keras_metrics.KerasMetric] = {}
     for name, metric in metrics.items():
       if isinstance(metric, mean_metric.MeanMetric):
         self._means[name] = metric
+      elif isinstance(metric, keras_metrics.KerasMetric):
+        self._of_keras[name] = metric
       elif isinstance(metric, (str, type, tf.keras.metrics.Metric)):
-        self._of_keras[name] = _of_keras(metric, self._y, self._output)
+        self._of_keras[name] = keras_metrics.KerasMetric(metric)
       elif callable(metric):
         self._whole[name] = metric
       else:
@@ -137,7 +140,7 @@ class Evaluation:
     sums = dict.fromkeys(self._means, mean_metric.Sums())
     kept = []
     for each in self._of_keras.values():
-      each.reset_state()
+      each.reset()
     for size, output, labels, loss in self._batches(fed):
       if loss is not None:
         losses = losses.plus(mean_metric.Sums(size * float(loss), size))
@@ -145,18 +148,18 @@ class Evaluation:
         added = self._try(name, metric.sums, labels, output)
         sums[name] = sums[name].plus(added)
       for name, of_keras in self._of_keras.items():
-        self._try(name, of_keras.update_state, labels, output)
+        self._try(name, of_keras.update, labels, output)
       if self._whole:
         kept.append(output)
     measured = {} if self._loss is None else {_LOSS: losses.mean}
-    for name, each in sums.items():
-      measured[name] = self._try(name, functools.partial(_mean_of, each))
+    for name, total in sums.items():
+      measured[name] = self._try(name, functools.partial(_mean_of, total))
     for name, of_keras in self._of_keras.items():
-      measured[name] = self._try(name, _number, of_keras.result())
+      measured[name] = self._try(name, of_keras.result)
     if self._whole:
       whole = tf.nest.map_structure(lambda *parts: np.concatenate(parts), *kept)
       for name, function in self._whole.items():
-        labels = _fitted(self._labels, whole)
+        labels = keras_metrics.fitted(self._labels, whole)
         measured[name] = self._try(name, _number_of(function), labels, whole)
     return {name: measured[name] for name in self._names}
 
@@ -169,7 +172,12 @@ class Evaluation:
       fetched = [] if self._loss is None else [self._loss]
       output, *loss = self._session.run((self._output, *fetched), fed)
       size = len(tf.nest.flatten(labels)[0])
-      yield size, output, _fitted(labels, output), loss[0] if loss else None
+      yield (
+        size,
+        output,
+        keras_metrics.fitted(labels, output),
+        loss[0] if loss else None,
+      )
 
   def _feed(self, fed: dict[Any, Any], batch: slice) -> Any:
     """Feeds some examples; returns their labels."""
@@ -233,82 +241,29 @@ def _number_of(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], floa
   def measure(labels: Any, outputs: Any) -> float:
     value = np.asarray(function(labels, outputs), np.float64)
     # Functions of Keras have a value for each example, of which it takes the mean.
+    if value.ndim and len(value) != len(tf.nest.flatten(labels)[0]):
+      raise ValueError(f'it makes an array of shape {value.shape}')
     return float(value.mean())
 
   return measure
 
 
-def _number(value: Any) -> float:
-  found = np.asarray(value)
-  if found.size != 1:
-    raise ValueError(f'it makes {found.size} numbers')
-  return float(found.reshape(()))
-
-
 def _named(
   model: tff.learning.models.FunctionalModel, metrics: Optional[Metrics]
 ) -> dict[str, Metric]:
-  """Metrics by name; those that a Keras model was compiled with, if there are none."""
-  if metrics is None and isinstance(model, keras_models.KerasFunctionalModel):
+  """Metrics by name; those that a Keras model was compiled with, if none are given."""
+  of_keras = isinstance(model, keras_models.KerasFunctionalModel)
+  is_compiled = metrics is None and of_keras
+  if is_compiled:
     metrics = model.compiled_metrics
   if metrics is None:
     return {}
-  if isinstance(metrics, Mapping):
+  if isinstance(metrics, Mapping) and not is_compiled:
     return dict(metrics)
-  found: dict[str, Metric] = {}
-  for each in metrics:
-    name = each if isinstance(each, str) else getattr(each, 'name', None)
-    if not isinstance(name, str):
-      name = getattr(each, '__name__', None)
-    if not isinstance(name, str) or name in found:
-      raise ValueError(
-        f'the metric {each!r} has {"a name twice" if name else "no name"}: give '
-        'test_metrics as a mapping of names to metrics.'
-      )
-    found[name] = each
-  return found
-
-
-def _of_keras(metric: Any, labels: Any, output: Any) -> tf.keras.metrics.Metric:
-  """A metric of Keras, as `compile` makes it of an object, a class or a name."""
-  if not isinstance(labels, tf.Tensor) or not isinstance(output, tf.Tensor):
-    raise ValueError(
-      f'the metric {metric!r} is for one output and one array of labels; give a '
-      'function of all labels and outputs.'
-    )
-  if isinstance(metric, str):
-    metric = _resolved(metric, labels.shape, output.shape)
-  if isinstance(metric, type):
-    metric = metric()
-  if isinstance(metric, tf.keras.metrics.Metric):
-    return metric
-  return tf.keras.metrics.MeanMetricWrapper(metric, name=metric.__name__)
-
-
-def _resolved(name: str, labels: Any, output: Any) -> Any:
-  """What Keras takes a name for: of accuracy and crossentropy it asks shapes."""
-  kind = {'acc': 'accuracy', 'ce': 'crossentropy'}.get(name, name)
-  if kind in ('accuracy', 'crossentropy'):
-    if output[-1] == 1:
-      kind = f'binary_{kind}'
-    elif labels.rank < output.rank or labels[-1] == 1:
-      kind = f'sparse_categorical_{kind}'
-    else:
-      kind = f'categorical_{kind}'
-  try:
-    return tf.keras.metrics.get(kind)
-  except ValueError as e:
-    raise ValueError(
-      f'the metric {name!r} is none that tf.keras.metrics.get knows.'
-    ) from e
-
-
-def _fitted(labels: Any, outputs: Any) -> Any:
-  """Labels of the shape of outputs, if only a last axis of 1 is between them."""
-  if isinstance(labels, np.ndarray) and isinstance(outputs, np.ndarray):
-    fitted = keras_losses.fitted_shape(labels.shape, outputs.shape)
-    return labels if fitted is None else labels.reshape(outputs.shape)
-  return labels
+  names = []
+  if of_keras and not isinstance(model.output_spec, tf.TensorSpec):
+    names = keras_losses.names_of_outputs(model.keras_model, model.output_spec)
+  return keras_metrics.by_name(metrics, names)
 
 
 def _shapes(arrays: Any) -> str:
