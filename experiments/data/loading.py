@@ -19,6 +19,7 @@ from . import encoding
 from . import formats
 from . import hashing
 from . import population
+from . import preprocessing
 from . import problems
 from . import spill
 from . import table
@@ -244,24 +245,34 @@ def _of_table(
       bool(schema.name_columns),
     ),
   ]
+  of_example = population.Shape(
+    inputs=shape,
+    input_dtype='float32',
+    labels=(),
+    label_kind='number' if classes is None else 'class',
+    num_classes=None if classes is None else len(classes),
+    names=classes,
+  )
   return population.Population(
     clients=FileClients(examples, arranged, rows),
     num_clients=len(arranged.starts),
     test_examples=tested,
-    shape=population.Shape(
-      inputs=shape,
-      input_dtype='float32',
-      labels=(),
-      label_kind='number' if classes is None else 'class',
-      num_classes=None if classes is None else len(classes),
-      names=classes,
-    ),
+    shape=of_example,
     facts={
       **_facts(rows, arranged, tested, 'examples'),
       **(_most_frequent(tested[1], classes) if classes and len(tested[1]) else {}),
       **_facts_of_table(schema, shape, is_scaled, moments),
     },
     not_covered=(*_sentences(*made), *_of_clients(files, whose)),
+    preprocessing=preprocessing.Preprocessing(
+      shape=of_example,
+      client=uses.client,
+      label=uses.label,
+      number_columns=schema.number_columns,
+      name_columns=schema.name_columns,
+      mean=None if mean is None else tuple(mean.tolist()),
+      scale=None if scale is None else tuple(scale.tolist()),
+    ),
   )
 
 
@@ -394,19 +405,20 @@ def _of_texts(
   )
   held = tested.array
   test_examples = (held[:, :-1], held[:, 1:])
+  of_example = population.Shape(
+    inputs=(length,),
+    input_dtype='int32',
+    labels=(length,),
+    label_kind='tokens',
+    num_classes=vocabulary.num_tokens,
+    names=vocabulary.names,
+    ignored_labels=(texts_lib.PADDING,),
+  )
   return population.Population(
     clients=FileClients(examples, arranged, rows),
     num_clients=len(arranged.starts),
     test_examples=test_examples,
-    shape=population.Shape(
-      inputs=(length,),
-      input_dtype='int32',
-      labels=(length,),
-      label_kind='tokens',
-      num_classes=vocabulary.num_tokens,
-      names=vocabulary.names,
-      ignored_labels=(texts_lib.PADDING,),
-    ),
+    shape=of_example,
     facts={
       **_facts(rows, arranged, test_examples, 'sequences'),
       'sequence length': length,
@@ -422,6 +434,13 @@ def _of_texts(
       ),
     )
     + _of_clients(files, whose),
+    preprocessing=preprocessing.Preprocessing(
+      shape=of_example,
+      client=uses.client,
+      text=uses.text,
+      text_unit=unit,
+      vocabulary=vocabulary.entries,
+    ),
   )
 
 

@@ -82,12 +82,8 @@ def build(name: str, shape: population.Shape, options: kind_lib.Options) -> Any:
 
   from .parts import functional
 
-  function = _function(name)
   tf.keras.utils.set_random_seed(_seed_of_keras(options.seed))
-  try:
-    made = function(shape) if _takes_shape(name, function) else function()
-  except (Exception, SystemExit) as e:  # Whatever a user's function raises.
-    raise program.WrongUsage(f'--model={name} failed: {_why(e, name)}') from e
+  made = make(name, shape)
   spec = functional.input_spec(shape)
   of_one = tf.nest.map_structure(
     lambda each: tf.TensorSpec(each.shape[1:], each.dtype), spec
@@ -111,6 +107,23 @@ def build(name: str, shape: population.Shape, options: kind_lib.Options) -> Any:
   except (ValueError, TypeError) as e:
     raise program.WrongUsage(f'--model={name}: {e}') from e
   return model
+
+
+def make(name: str, shape: population.Shape) -> Any:
+  """What the function makes.
+
+  Args:
+    name: Value of `--model`.
+    shape: What examples are like.
+
+  Raises:
+    WrongUsage: If there is no such function, or it fails; the message says where.
+  """
+  function = _function(name)
+  try:
+    return function(shape) if _takes_shape(name, function) else function()
+  except (Exception, SystemExit) as e:  # Whatever a user's function raises.
+    raise program.WrongUsage(f'--model={name} failed: {_why(e, name)}') from e
 
 
 def _seed_of_keras(seed: int) -> int:
@@ -196,12 +209,14 @@ def _of_keras(
   def predict_on_batch(weights: Any, x: Any, training: bool) -> Any:
     return converted.predict_on_batch(weights, x, training)
 
-  return tff.learning.models.FunctionalModel(
+  model = tff.learning.models.FunctionalModel(
     initial_weights=converted.initial_weights,
     predict_on_batch_fn=predict_on_batch,
     loss_fn=tf.function(losses.function(shape, name)),
     input_spec=spec,
   )
+  model.keras_model = models_lib.keras_model_of(converted)
+  return model
 
 
 def _check_logits(made: Any) -> None:

@@ -62,9 +62,26 @@ def functional(
   )
   if getattr(made, 'optimizer', None) is not None:
     model = made  # A function would make the optimizer's variables as well.
-  return tff.learning.models.functional_model_from_keras(
-    model, _checked_loss(loss, made), input_spec
+  checked_loss = _checked_loss(loss, made)
+  if model is made:
+    # What is converted is no model any more afterwards.
+    made = tf.keras.models.clone_model(made)
+    made.set_weights(model.get_weights())
+  converted = tff.learning.models.functional_model_from_keras(
+    model, checked_loss, input_spec
   )
+  converted.keras_model = made
+  return converted
+
+
+def keras_model_of(model: Any) -> Optional[tf.keras.Model]:
+  """The Keras model that a functional one was made of; `None` if it was of none.
+
+  Args:
+    model: Such as `functional` makes it.
+  """
+  found = getattr(model, 'keras_model', None)
+  return found if isinstance(found, tf.keras.Model) else None
 
 
 def weight_names(model: Any) -> tuple[str, ...]:
