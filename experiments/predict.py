@@ -90,7 +90,12 @@ def main(values: flags.FlagValues) -> int:
     from . import serving
 
     taken = serving.export(predictor, values.export)
-    said = ', '.join(f'{name} ({each.dtype.name})' for name, each in taken.items())
+    said = ', '.join(
+      f'{column} ({each.dtype.name})'
+      if each.name == column
+      else f'{column} ({each.dtype.name}; {each.name} as an argument)'
+      for column, each in taken.items()
+    )
     progress.say(
       f'The SavedModel in {values.export} takes {said}. It has the preprocessing, '
       'which no noise protects.'

@@ -3,7 +3,10 @@
 It has the preprocessing in it, so whoever serves it needs TensorFlow and nothing else.
 """
 
+import itertools
 import os
+import re
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -22,6 +25,7 @@ class Served(tf.Module):
 
   Attributes:
     columns: What it takes: a spec of each column, by name.
+    predict: Takes a dictionary of them, and gives one.
   """
 
   def __init__(self, predictor: predicting.Predictor):
@@ -40,21 +44,24 @@ class Served(tf.Module):
       self._weights = tf.nest.map_structure(tf.Variable, model.initial_weights)
     if self._preprocessing.text is not None:
       self._table = self._table_of_tokens()
-      self.columns = {self._preprocessing.text: tf.TensorSpec([None], tf.string)}
-      return
-    shapes = self._preprocessing.number_columns
-    # As data are read: of images and the like, float64 would be twice as much.
-    is_large = any(len(shape) > 1 for shape in shapes.values())
-    dtype = tf.float32 if is_large else tf.float64
-    self.columns = {
-      **{name: tf.TensorSpec([None, *shapes[name]], dtype) for name in shapes},
-      **{
-        name: tf.TensorSpec([None], tf.string)
-        for name in self._preprocessing.name_columns
-      },
-    }
+    self.columns = self._columns()
+    self.predict = tf.function(self._predict, input_signature=[self.columns])
 
-  def predict(self, **given: tf.Tensor) -> dict[str, tf.Tensor]:
+  def _columns(self) -> dict[str, tf.TensorSpec]:
+    kept = self._preprocessing
+    if kept.text is not None:
+      return {kept.text: tf.TensorSpec([None], tf.string)}
+    # As data are read: of images and the like, float64 would be twice as much.
+    is_large = any(len(shape) > 1 for shape in kept.number_columns.values())
+    dtype = tf.float32 if is_large else tf.float64
+    numbers = {
+      name: tf.TensorSpec([None, *shape], dtype)
+      for name, shape in kept.number_columns.items()
+    }
+    names = {name: tf.TensorSpec([None], tf.string) for name in kept.name_columns}
+    return {**numbers, **names}
+
+  def _predict(self, given: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
     """Predictions of a batch of columns, by what they are."""
     shape = self._preprocessing.shape
     if self._preprocessing.text is not None:
@@ -85,7 +92,7 @@ class Served(tf.Module):
       return self._model(x, training=False)
     return self._model.predict_on_batch(self._weights, x, training=False)
 
-  def _inputs(self, given: dict[str, tf.Tensor]) -> tf.Tensor:
+  def _inputs(self, given: Mapping[str, tf.Tensor]) -> tf.Tensor:
     """What the model takes, of features."""
     kept = self._preprocessing
     numbers = [
@@ -140,19 +147,21 @@ class Served(tf.Module):
 
 
 def export(predictor: predicting.Predictor, folder: str) -> dict[str, tf.TensorSpec]:
-  """Saves what predicts from columns, with a signature that takes each by its name.
+  """Saves what predicts from columns.
 
-  The signature `serving_default` takes float64 for numbers (float32 if some have a
-  shape, as images do) and strings for names and texts, a value for each row. It gives
-  `prediction`: strings, or float64 in the units of the labels; and of names
-  `probability`, and `probabilities` of all of them in their order.
+  What is loaded has `predict`, which takes a dictionary of columns by their names, with
+  a value for each row: float64 for numbers (float32 if some have a shape, as images
+  do), and strings for names and texts. It gives a dictionary: `prediction` are strings,
+  or float64 in the units of the labels; with strings there are `probability`, and
+  `probabilities` of all names in their order. The signature `serving_default` does the
+  same with arguments; characters that an argument may not have are underscores.
 
   Args:
     predictor: Of a run.
     folder: Where: a folder that does not exist.
 
   Returns:
-    The columns that it takes.
+    What the signature takes, by column.
 
   Raises:
     FileExistsError: If there is something.
@@ -162,13 +171,33 @@ def export(predictor: predicting.Predictor, folder: str) -> dict[str, tf.TensorS
       f'{folder} exists and is not overwritten; name another folder, or remove it.'
     )
   served = Served(predictor)
-  specs = {
-    name: tf.TensorSpec(spec.shape, spec.dtype, name=name)
-    for name, spec in served.columns.items()
-  }
-  signature = tf.function(served.predict).get_concrete_function(**specs)
+  specs: dict[str, tf.TensorSpec] = {}
+  taken: set[str] = set()
+  for column, spec in served.columns.items():
+    name = _argument(column, taken)
+    taken.add(name.lower())  # Which TensorFlow does not tell apart.
+    specs[column] = tf.TensorSpec(spec.shape, spec.dtype, name=name)
+
+  @tf.function
+  def of_arguments(**given: tf.Tensor) -> dict[str, tf.Tensor]:
+    return served.predict({column: given[specs[column].name] for column in specs})
+
+  signature = of_arguments.get_concrete_function(
+    **{spec.name: spec for spec in specs.values()}
+  )
   tf.saved_model.save(served, folder, signatures={'serving_default': signature})
   return specs
+
+
+def _argument(column: str, taken: set[str]) -> str:
+  """The name of a column as that of an argument, other than those that are taken."""
+  name = re.sub(r'\W', '_', column, flags=re.ASCII)
+  if not re.match('[A-Za-z]', name):
+    name = f'column_{name}'
+  numbered = (f'{name}_{number}' for number in itertools.count(2))
+  return next(
+    each for each in itertools.chain([name], numbered) if each.lower() not in taken
+  )
 
 
 def _check(is_so: tf.Tensor, otherwise: str) -> None:

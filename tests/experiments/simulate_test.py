@@ -303,7 +303,7 @@ def test_flagfile_works_and_help_lists_the_flags(tmp_path):
   text = _simulate('--help').stdout
   assert simulate.__doc__.strip() in text
   named = re.findall(r'\w+\.(?:json|jsonl|csv|md|html|npz|png)\b', text)
-  assert {*named, 'events', 'share', '.lock'} == FILES
+  assert {*named, 'architecture', 'events', 'share', '.lock'} == FILES
   for name in ('task', 'mechanism', 'clip_norm', 'target_epsilon', 'run_dir', 'seed'):
     assert f'--{name}:' in text or f'--[no]{name}:' in text
 

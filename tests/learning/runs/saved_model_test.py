@@ -183,6 +183,23 @@ def test_what_cannot_be_made_again_says_what_to_give(layer, objects, tmp_path):
     learning.load(run_dir, model='mine')
 
 
+def test_a_model_that_is_made_again_without_weights_gets_them(tmp_path):
+  def without_inputs():
+    return tf.keras.Sequential(
+      [tf.keras.layers.Dense(3, activation='tanh'), tf.keras.layers.Dense(1)]
+    )
+
+  run_dir = tmp_path / 'run'
+  result = _train(str(run_dir), _dense())
+  found = _loss(learning.load(str(run_dir), model=without_inputs))
+  assert found == pytest.approx(result.metrics['test_loss'], rel=1e-6)
+  (run_dir / run_directory.KERAS_ARCHITECTURE).unlink()
+  with pytest.raises(ValueError, match='call it once with some of them'):
+    learning.load(str(run_dir), model=without_inputs)
+  with pytest.raises(saved_model.NotKeptError, match='of an earlier version'):
+    learning.load(str(run_dir))
+
+
 def test_what_cannot_be_saved_is_trained_and_a_line_says_so(tmp_path, capfd):
   class Unsaved(tf.keras.layers.Layer):
     def call(self, x):

@@ -6,9 +6,12 @@ the weights that the training begins with, which may be made of data that no noi
 protects, as the means that a layer scales by are: neither is for others to see.
 """
 
+import json
 import os
+import shutil
 import sys
 import tempfile
+import zipfile
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional, Union
 
@@ -17,6 +20,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
+from tff_dp_aggregators.base import new_files
 from tff_dp_aggregators.learning import models
 from tff_dp_aggregators.learning.runs import progress
 from tff_dp_aggregators.learning.runs import run as run_lib
@@ -152,6 +156,7 @@ def load(
       f'tff.learning.models.FunctionalModel; got {type(model).__name__}.'
     )
   if isinstance(model, tf.keras.Model):
+    _build(model, run_dir)
     _assign(model, weights)
     return model
   return _trained(model, weights)
@@ -173,7 +178,12 @@ def _save_functional(
   )
   path = directory.file(run_directory.NEW_ARCHITECTURE)
   os.makedirs(path, mode=0o700)
-  tff.learning.models.save_functional_model(unnamed, path)
+  try:
+    tff.learning.models.save_functional_model(unnamed, path)
+  except BaseException:
+    shutil.rmtree(path)
+    raise
+  new_files.sync_tree(path)
   directory.check_in_place()
   os.rename(path, directory.file(run_directory.ARCHITECTURE))
 
@@ -212,6 +222,27 @@ def _kept(run_dir: str, custom_objects: Optional[Mapping[str, Any]]) -> Any:
       f'custom_objects are for Keras models, and that of {run_dir} is a functional one.'
     )
   return tff.learning.models.load_functional_model(path)
+
+
+def _build(model: tf.keras.Model, run_dir: str) -> None:
+  """Makes the variables of a model that has none before it sees inputs.
+
+  Raises:
+    ValueError: If nothing says what its inputs are.
+  """
+  if model.built:
+    return
+  path = os.path.join(run_dir, run_directory.KERAS_ARCHITECTURE)
+  kept = None
+  if os.path.exists(path):
+    with zipfile.ZipFile(path) as archive:
+      kept = json.loads(archive.read('config.json')).get('build_config')
+  if kept is None:
+    raise ValueError(
+      'the model has no weights yet, and the run has not kept what its inputs are: '
+      'call it once with some of them in the function that makes it.'
+    )
+  model.build_from_config(kept)
 
 
 def _check_released(run_dir: str, weights: tff.learning.models.ModelWeights) -> None:
