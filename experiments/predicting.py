@@ -81,7 +81,7 @@ class Predictor:
       if self._shape.num_classes is None:
         yield Predictions(chunk.clients, self.preprocessing.in_units(outputs), None)
         continue
-      probabilities = np.asarray(outputs, np.float64)
+      probabilities = np.array(outputs, np.float64)
       # What counts in no loss was not learned.
       ignored = list(self._shape.ignored_labels)
       if self.gives_logits:

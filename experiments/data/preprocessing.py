@@ -148,7 +148,14 @@ class Preprocessing:
     )
     like = table.Schema(self.number_columns, self.name_columns, self.shape.names)
     folder = scratch or tempfile.gettempdir()
-    rows, _ = table.Reader(uses, folder, like=like).read(opened)
+    try:
+      rows, _ = table.Reader(uses, folder, like=like).read(opened)
+    except problems.DataError as e:
+      if uses.label is None or f': {uses.label} is ' not in str(e):
+        raise
+      raise problems.DataError(
+        f'{e} Where labels are not known, leave the column out.'
+      ) from e
     unused = [name for name in opened.columns if name not in uses.named]
     return NewData(self, opened, uses, rows, tuple(unused), folder)
 

@@ -265,6 +265,7 @@ def test_data_without_labels_and_with_other_columns(classes, tmp_path):
     ({'the age (yr)': 'old'}, r"line 3: the age \(yr\) is 'old', which is no number"),
     ({'the age (yr)': ''}, r'line 3: the age \(yr\) is empty'),
     ({'bought': 'perhaps'}, r"line 3: bought is 'perhaps', which the training data"),
+    ({'bought': ''}, r'line 3: bought is empty.*labels are not known, leave the col'),
     ({'colour': None}, "has no column 'colour'"),
   ],
 )
