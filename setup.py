@@ -25,6 +25,7 @@ _COMMANDS = (
   'tff-dp-participation = tff_dp_aggregators.accounting.programs.participation:run',
   'tff-dp-plan = tff_dp_aggregators.accounting.programs.plan:run',
   'tff-dp-plot = tff_dp_aggregators.experiments.plot:run',
+  'tff-dp-predict = tff_dp_aggregators.experiments.predict:run',
   'tff-dp-report = tff_dp_aggregators.accounting.programs.report:run',
   'tff-dp-simulate = tff_dp_aggregators.experiments.simulate:run',
   'tff-dp-vectors = tff_dp_aggregators.accounting.programs.vectors:run',

@@ -8,7 +8,8 @@ Without flags: logistic regression on handwritten digits, 300 clients with skewe
 labels, banded matrix factorization, and the noise that (8, 1e-5)-DP needs. Leaves a
 run directory with config.json, metrics.csv, ledger.jsonl, the privacy report as
 report.md, report.json and report.html, strategy.npz, model.npz, accuracy.png, and
-events for TensorBoard; private.json, which stays with you; and the folder share, which
+events for TensorBoard; private.json, which stays with you; the model in the folder
+architecture, with which experiments.predict predicts; and the folder share, which
 anybody may see. A run that was stopped goes on with the same flags and its --run_dir.
 """
 

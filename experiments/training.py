@@ -144,6 +144,7 @@ def train(
     simulated_cohort_scale=privacy.simulated_cohort_scale,
     not_covered=(*population.not_covered, *not_covered),
     data_facts=population.facts or None,
+    preprocessing=population.preprocessing and population.preprocessing.to_json(),
     nbafl=privacy.nbafl,
     workers=settings.workers,
     **dataclasses.asdict(settings.aggregation),

@@ -16,6 +16,7 @@ ACCOUNTING = ('participation', 'plan', 'report')
 PROGRAMS = [
   'experiments.compare',
   'experiments.plot',
+  'experiments.predict',
   'experiments.simulate',
   'experiments.worker',
   *(f'tff_dp_aggregators.accounting.{name}' for name in ACCOUNTING),

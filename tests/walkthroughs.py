@@ -40,7 +40,9 @@ _PROGRAMS = {
     name: f'tff_dp_aggregators.accounting.programs.{name}'
     for name in ('participation', 'plan', 'report')
   },
-  **{name: f'experiments.{name}' for name in ('compare', 'plot', 'simulate')},
+  **{
+    name: f'experiments.{name}' for name in ('compare', 'plot', 'predict', 'simulate')
+  },
 }
 
 

@@ -21,6 +21,7 @@ from . import formats
 from . import hashing
 from . import numerals
 from . import population
+from . import preprocessing
 from . import problems
 from . import spill
 from . import table
@@ -260,18 +261,19 @@ def _of_table(
       bool(schema.name_columns),
     ),
   ]
+  of_example = population.Shape(
+    inputs=shape,
+    input_dtype='float32',
+    labels=(),
+    label_kind='number' if classes is None else 'class',
+    num_classes=None if classes is None else len(classes),
+    names=classes,
+  )
   return population.Population(
     clients=FileClients(examples, arranged, rows),
     num_clients=len(arranged.starts),
     test_examples=tested,
-    shape=population.Shape(
-      inputs=shape,
-      input_dtype='float32',
-      labels=(),
-      label_kind='number' if classes is None else 'class',
-      num_classes=None if classes is None else len(classes),
-      names=classes,
-    ),
+    shape=of_example,
     label_scaling=label_scaling,
     facts={
       **_facts(rows, arranged, tested, 'examples'),
@@ -280,6 +282,20 @@ def _of_table(
       **_facts_of_labels(schema.classes, label_scaling),
     },
     not_covered=(*_sentences(*made), *_of_clients(files, whose)),
+    preprocessing=preprocessing.Preprocessing(
+      shape=of_example,
+      client=uses.client,
+      label=uses.label,
+      number_columns=schema.number_columns,
+      name_columns=schema.name_columns,
+      mean=None if mean is None else tuple(mean.tolist()),
+      scale=None if scale is None else tuple(scale.tolist()),
+      label_scaling=label_scaling,
+      missing_values=tuple(sorted(uses.reading.missing.texts)),
+      decimal=files.decimal,
+      thousands=files.thousands,
+      separator=files.separator,
+    ),
   )
 
 
@@ -443,19 +459,20 @@ def _of_texts(
   )
   held = tested.array
   test_examples = (held[:, :-1], held[:, 1:])
+  of_example = population.Shape(
+    inputs=(length,),
+    input_dtype='int32',
+    labels=(length,),
+    label_kind='tokens',
+    num_classes=vocabulary.num_tokens,
+    names=vocabulary.names,
+    ignored_labels=(texts_lib.PADDING,),
+  )
   return population.Population(
     clients=FileClients(examples, arranged, rows),
     num_clients=len(arranged.starts),
     test_examples=test_examples,
-    shape=population.Shape(
-      inputs=(length,),
-      input_dtype='int32',
-      labels=(length,),
-      label_kind='tokens',
-      num_classes=vocabulary.num_tokens,
-      names=vocabulary.names,
-      ignored_labels=(texts_lib.PADDING,),
-    ),
+    shape=of_example,
     facts={
       **_facts(rows, arranged, test_examples, 'sequences'),
       'sequence length': length,
@@ -471,6 +488,15 @@ def _of_texts(
       ),
     )
     + _of_clients(files, whose),
+    preprocessing=preprocessing.Preprocessing(
+      shape=of_example,
+      client=uses.client,
+      text=uses.text,
+      text_unit=unit,
+      vocabulary=vocabulary.entries,
+      missing_values=tuple(sorted(uses.reading.missing.texts)),
+      separator=files.separator,
+    ),
   )
 
 

@@ -2,7 +2,10 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Literal, Optional
+from typing import TYPE_CHECKING, Any, Literal, Optional
+
+if TYPE_CHECKING:  # Which imports this.
+  from . import preprocessing as preprocessing_lib
 
 import numpy as np
 
@@ -101,6 +104,8 @@ class Population:
       clients and examples, say. Not private.
     not_covered: What else was made of clients' data without noise, such as the scale of
       features, in a sentence each: the guarantee does not cover it, and reports say so.
+    preprocessing: What made inputs of the user's own data, for others like them; `None`
+      of the data of a task.
   """
 
   clients: Any
@@ -110,3 +115,4 @@ class Population:
   label_scaling: Optional[LabelScaling] = None
   facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
   not_covered: tuple[str, ...] = ()
+  preprocessing: Optional['preprocessing_lib.Preprocessing'] = None

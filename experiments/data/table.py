@@ -48,7 +48,7 @@ class Uses:
 
   Attributes:
     client: Column that says whose a row is; `None` if the format does, or nothing.
-    label: Column to predict; `None` for text.
+    label: Column to predict; `None` for text, and for data that have none.
     features: Columns to predict from.
     one_hot: Those of them that have names even if they are numbers.
     text: Column of text; `None` for features and labels.
@@ -63,6 +63,12 @@ class Uses:
   text: Optional[str] = None
   label_kind: Optional[str] = None
   reading: columns.Reading = columns.Reading()
+
+  @property
+  def named(self) -> tuple[str, ...]:
+    """All columns that are read."""
+    named = (self.client, self.label, self.text, *self.features)
+    return tuple(each for each in named if each is not None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +95,7 @@ class Rows(NamedTuple):
     numbers: Features that are numbers, float64 [rows, columns]; float32 if an entry
       has a shape.
     names: Features that are names by number, uint32 [rows, columns].
-    labels: float64 [rows]: numbers, or numbers of classes.
+    labels: float64 [rows]: numbers, or numbers of classes; none without a column.
     texts: Texts by row, or `None`.
     ids: Clients' ids.
   """
@@ -192,11 +198,7 @@ class Reader:
       DataError: If a row is not as it should be, or there are none; with file and line.
     """
     uses = self._uses
-    wanted = [
-      each
-      for each in (uses.client, uses.label, uses.text, *uses.features)
-      if each is not None
-    ]
+    wanted = uses.named
     present = frozenset(opened.columns)
     for name in wanted:
       if name not in present:
@@ -247,9 +249,10 @@ class Reader:
       self._hashes.append(hashing.of_texts(found)[:, 0])
       return
     hashed = [self._add_numbers(batch), self._add_names(batch)]
-    labels, hashes = self._label(batch)
-    self._labels.append(labels)
-    hashed.append(hashes)
+    if uses.label is not None:
+      labels, hashes = self._label(uses.label, batch)
+      self._labels.append(labels)
+      hashed.append(hashes)
     self._hashes.append(hashing.of_rows(np.stack(hashed, axis=1)))
 
   def _add_clients(self, batch: source.Batch, first: int) -> None:
@@ -317,6 +320,8 @@ class Reader:
         f'in, or remove the row. Or leave {name} out by {self._without(name)}, or '
         f'make a feature of each value by {_flag("one_hot_columns", [name])}.'
       )
+      if self._like is not None:  # What the columns are has been decided.
+        remedy = 'Those of the training data are. Correct it, or remove the row.'
       part = columns.finite(
         batch.columns[name], name, batch.where, remedy, self._uses.reading
       )
@@ -350,10 +355,8 @@ class Reader:
     self._names.append(block)
     return hashing.of_rows(np.stack(hashed, axis=1) if hashed else empty)
 
-  def _label(self, batch: source.Batch) -> tuple[np.ndarray, np.ndarray]:
+  def _label(self, name: str, batch: source.Batch) -> tuple[np.ndarray, np.ndarray]:
     """Labels as numbers, or codes of classes; and hashes."""
-    name = self._uses.label
-    assert name is not None
     values = batch.columns[name]
     if not len(self._hashes):
       self._decide_labels(name, self._first(name, batch))
@@ -430,7 +433,7 @@ class Reader:
 
       def number(chunk: np.ndarray) -> np.ndarray:
         return of_label[chunk.astype(np.int64)]
-    elif self._few and self._uses.text is None:
+    elif self._few:
       values = np.array(sorted(self._few))
       names = tuple(map(columns.number_name, values.tolist()))
 

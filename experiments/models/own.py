@@ -82,14 +82,8 @@ def build(name: str, shape: population.Shape, options: kind_lib.Options) -> Any:
 
   from .parts import functional
 
-  function = _function(name)
-  try:
-    with keras_models.as_in_a_new_process(options.seed):
-      made = function(shape) if _takes_shape(name, function) else function()
-  except program.WrongUsage:
-    raise
-  except (Exception, SystemExit) as e:  # Whatever a user's function raises.
-    raise program.WrongUsage(f'--model={name} failed: {_why(e, name)}') from e
+  with keras_models.as_in_a_new_process(options.seed):
+    made = make(name, shape)
   spec = functional.input_spec(shape)
   of_one = tf.nest.map_structure(
     lambda each: tf.TensorSpec(each.shape[1:], each.dtype), spec
@@ -113,6 +107,23 @@ def build(name: str, shape: population.Shape, options: kind_lib.Options) -> Any:
   except (ValueError, TypeError) as e:
     raise program.WrongUsage(f'--model={name}: {e}') from e
   return model
+
+
+def make(name: str, shape: population.Shape) -> Any:
+  """What the function makes.
+
+  Args:
+    name: Value of `--model`.
+    shape: What examples are like.
+
+  Raises:
+    WrongUsage: If there is no such function, or it fails; the message says where.
+  """
+  function = _function(name)
+  try:
+    return function(shape) if _takes_shape(name, function) else function()
+  except (Exception, SystemExit) as e:  # Whatever a user's function raises.
+    raise program.WrongUsage(f'--model={name} failed: {_why(e, name)}') from e
 
 
 def _function(name: str) -> Callable[..., Any]:

@@ -32,6 +32,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 FILES = {
   '.lock',
   'accuracy.png',
+  'architecture',
   'config.json',
   'private.json',
   'share',
@@ -159,7 +160,8 @@ def test_no_file_but_the_private_one_holds_the_seed_or_the_key(banded_run):
   assert str(SEED) in (run_dir / 'private.json').read_text()
   assert (run_dir / 'private.json').stat().st_mode & 0o777 == 0o600
   shared = {f'share/{name}' for name in os.listdir(run_dir / 'share')}
-  for name in FILES - {'private.json', 'accuracy.png', 'events', 'share'} | shared:
+  folders = {'architecture', 'events', 'share'}
+  for name in FILES - {'private.json', 'accuracy.png'} - folders | shared:
     text = (run_dir / name).read_text(errors='ignore')
     assert str(SEED) not in text, name
     assert not any(str(word) in text for word in key), name
@@ -301,7 +303,7 @@ def test_flagfile_works_and_help_lists_the_flags(tmp_path):
   text = _simulate('--help').stdout
   assert simulate.__doc__.strip() in text
   named = re.findall(r'\w+\.(?:json|jsonl|csv|md|html|npz|png)\b', text)
-  assert {*named, 'events', 'share', '.lock'} == FILES
+  assert {*named, 'architecture', 'events', 'share', '.lock'} == FILES
   for name in ('task', 'mechanism', 'clip_norm', 'target_epsilon', 'run_dir', 'seed'):
     assert f'--{name}:' in text or f'--[no]{name}:' in text
 

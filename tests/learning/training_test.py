@@ -49,6 +49,7 @@ from tff_dp_aggregators.learning import schedules
 
 FILES = {
   '.lock',
+  'architecture',
   'config.json',
   'events',
   'ledger.jsonl',
@@ -172,7 +173,8 @@ def _said(capfd, run_dir):
 def test_a_finished_run_is_not_run_again_and_says_so(straight, capfd):
   run_dir, result = straight
   capfd.readouterr()
-  before = {name: (run_dir / name).read_bytes() for name in FILES - {'events', 'share'}}
+  folders = {'architecture', 'events', 'share'}
+  before = {name: (run_dir / name).read_bytes() for name in FILES - folders}
   again = _train(run_dir, test_metrics=training_runs.killing(1))
   assert _said(capfd, run_dir) == [
     'finished before, with 12 of 12 rounds; nothing was trained.'

@@ -51,6 +51,7 @@ _NAMES = {
   'build_dp_fed_prox': 'fed_prox',
   'build_dp_fed_sgd': 'fed_sgd',
   'build_ftrl': 'optimizers.ftrl',
+  'load': 'runs.saved_model',
   'train': 'training',
   'weight_names': 'models',
 }
@@ -66,6 +67,7 @@ __all__ = [
   'build_dp_fed_prox',
   'build_dp_fed_sgd',
   'build_ftrl',
+  'load',
   'packed',
   'runtime',
   'schedules',

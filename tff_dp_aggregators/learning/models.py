@@ -65,6 +65,16 @@ def functional(
   return keras_models.KerasFunctionalModel(made, loss, input_spec)
 
 
+def keras_model_of(model: Any) -> Optional[tf.keras.Model]:
+  """The Keras model that a functional one was made of; `None` if it was of none.
+
+  Args:
+    model: Such as `functional` makes it.
+  """
+  is_of_keras = isinstance(model, keras_models.KerasFunctionalModel)
+  return model.keras_model if is_of_keras else None
+
+
 def weight_names(model: Any) -> tuple[str, ...]:
   """Names of a model's trainable weights, for the parts of joint mechanisms.
 

@@ -6,14 +6,16 @@ clients' data (`clients`, `sources`), processes (`fed_avg`, `packed`), the runti
 """
 
 import dataclasses
+import json
 import math
 import os
 import secrets
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, Optional, Union
+from typing import Any, Callable, Optional, Union
 
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_dp_aggregators import accounting
@@ -45,6 +47,7 @@ from tff_dp_aggregators.learning.runs import progress
 from tff_dp_aggregators.learning.runs import reporting
 from tff_dp_aggregators.learning.runs import run as run_lib
 from tff_dp_aggregators.learning.runs import run_directory
+from tff_dp_aggregators.learning.runs import saved_model
 from tff_dp_aggregators.learning.runs.plans import aggregation as aggregation_lib
 from tff_dp_aggregators.learning.runs.plans import fitting
 from tff_dp_aggregators.learning.runs.plans import plan as plan_lib
@@ -88,6 +91,19 @@ class Result:
   weights: tff.learning.models.ModelWeights = dataclasses.field(repr=False)
   statement: dict[str, Any] = dataclasses.field(repr=False)
   simulated_epsilon: Optional[float] = None
+  # Makes the model, if a function was given.
+  _make: Optional[Callable[[], Any]] = dataclasses.field(
+    default=None, repr=False, compare=False
+  )
+
+  @property
+  def model(self) -> Any:
+    """A model with these weights, made anew: see `learning.load`.
+
+    Raises:
+      NotKeptError: If it cannot be made of what the run has kept.
+    """
+    return saved_model.load(self.run_dir, model=self._make)
 
   @property
   def is_finished(self) -> bool:
@@ -136,6 +152,7 @@ def train(
   not_private_signal_to_noise: bool = False,
   nbafl: Optional[accounting.nbafl.Nbafl] = None,
   workers: Union[str, remote.Workers, None] = None,
+  preprocessing: Optional[Mapping[str, Any]] = None,
 ) -> Result:
   """Trains a federated model with differential privacy and leaves a report of it.
 
@@ -242,6 +259,9 @@ def train(
       `Workers` with certificates. The result is the same to the bit, on processors of
       a kind; noise is made here. A run may go on with other ones. `None` for threads
       of one process.
+    preprocessing: What made the clients' inputs of their data, which new data need as
+      well: JSON-ready, kept as `preprocessing.json`. It may be computed from clients'
+      data, as means are, so it is for nobody else to see.
 
   Returns:
     What the run came to.
@@ -373,6 +393,7 @@ def train(
         f'{run_dir}: finished before, with {rounds}; nothing was trained.', sys.stderr
       )
     else:
+      _keep(directory, local_training.model, preprocessing)
       with runtime.local_runtime(
         timeout_seconds=timeout_seconds, simulated_secure_sums=plan.sums_securely
       ):
@@ -380,7 +401,22 @@ def train(
           'Ending after this round; press Ctrl-C again to end at once.'
         ) as stop:
           run.go(stop)
-    return _result(run)
+    is_function = not isinstance(
+      model, (tf.keras.Model, tff.learning.models.FunctionalModel)
+    )
+    return _result(run, model if is_function else None)
+
+
+def _keep(
+  directory: run_directory.RunDirectory,
+  model: tff.learning.models.FunctionalModel,
+  preprocessing: Optional[Mapping[str, Any]],
+) -> None:
+  """Keeps what the trained weights are used with."""
+  if preprocessing is not None and not directory.has(run_directory.PREPROCESSING):
+    text = json.dumps(preprocessing, indent=2, allow_nan=False) + '\n'
+    directory.write(run_directory.PREPROCESSING, text, is_private=True)
+  saved_model.save(directory, model)
 
 
 def _delta(
@@ -550,7 +586,7 @@ def _check_adjacency(mechanism: Optional[joint_mechanism.AnyMechanism]) -> None:
     )
 
 
-def _result(run: run_lib.Run) -> Result:
+def _result(run: run_lib.Run, make: Optional[Callable[[], Any]]) -> Result:
   """What the run came to by now, with its report written."""
   directory, plan = run.directory, run.plan
   directory.check_in_place()
@@ -592,6 +628,7 @@ def _result(run: run_lib.Run) -> Result:
     weights=run_lib.read_weights(directory.file(run_directory.MODEL)),
     statement=statement,
     simulated_epsilon=simulated,
+    _make=make,
   )
 
 

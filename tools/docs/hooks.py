@@ -30,6 +30,7 @@ PACKAGE = 'tff_dp_aggregators'
 _GUIDES = (
   'tutorial.md',
   'training.md',
+  'after_training.md',
   'processes.md',
   'experiments.md',
   'several_machines.md',

@@ -10,8 +10,12 @@
 | `model.npz` | the weights of the trained model, which the guarantee covers | anybody |
 | `private.json` | all other settings: seeds, and what tells data from others | you |
 | `metrics.csv`, `events/` | numbers by round, exact ones of clients too | you |
+| `architecture.keras`, or `architecture/` | the model but for its training | you |
+| `preprocessing.json` | what makes inputs of columns, if that is known | you |
 
-"You" are those who may see the clients' data as well. While it runs there are also
+"You" are those who may see the clients' data as well: a model begins with weights that
+may be made of them, and has constants, such as the means that it scales features by; so
+has the preprocessing. No noise is in these. While it runs there are also
 
 | file | content | who may see it |
 |------|---------|----------------|
@@ -41,6 +45,20 @@ CONFIG, PRIVATE = 'config.json', 'private.json'
 METRICS, LEDGER = 'metrics.csv', 'ledger.jsonl'
 STRATEGY, MODEL, REPORT = 'strategy.npz', 'model.npz', 'report.json'
 CHECKPOINTS, DATA, EVENTS = 'checkpoints', 'data', 'events'
+# Of a Keras model, and of a functional one; and what makes inputs for either.
+KERAS_ARCHITECTURE, ARCHITECTURE = 'architecture.keras', 'architecture'
+PREPROCESSING = 'preprocessing.json'
+# What a run has left that was begun and drew no noise yet. Without the first there is
+# none.
+_UNTRAINED = (
+  CONFIG,
+  PRIVATE,
+  STRATEGY,
+  DATA,
+  KERAS_ARCHITECTURE,
+  ARCHITECTURE,
+  PREPROCESSING,
+)
 SHARE = 'share'
 SHARED = (CONFIG, LEDGER, STRATEGY, 'report.md', REPORT, 'report.html')
 _GUESSED = 2**64  # Numbers below it may be tried one by one: no secret.
@@ -78,8 +96,8 @@ _SURROUNDINGS = ('software', 'machine')
 _HALF_WRITTEN = (new_files.HALF_WRITTEN, '.laying-out-', '.removed')
 # What a configuration calls the file that has the rest of it.
 _PRIVATE_FILE = 'private_settings_in'
-# Data of a run that has no configuration yet.
-NEW_DATA = '.laying-out-data'
+# Data of a run that has no configuration yet, and a folder that is being made.
+NEW_DATA, NEW_ARCHITECTURE = '.laying-out-data', '.laying-out-architecture'
 
 
 class OtherSettingsError(ValueError):
@@ -160,9 +178,8 @@ class RunDirectory:
     public, secret = _split(config, private)
     # With the configuration, the run has begun: it comes last.
     for name, content in ((PRIVATE, secret), (CONFIG, public)):
-      self.check_in_place()
       text = json.dumps(content, indent=2, allow_nan=False) + '\n'
-      new_files.replace(self.file(name), text, is_private=name == PRIVATE)
+      self.write(name, text, is_private=name == PRIVATE)
 
   def share(self, instead: Mapping[str, str]) -> None:
     """Copies what a reviewer may have into a directory of its own, anew.
@@ -203,8 +220,7 @@ class RunDirectory:
       f'{self.path}: begun with other settings, and nothing was trained; begins anew.',
       file=sys.stderr,
     )
-    # Without the first there is no run.
-    for name in (CONFIG, PRIVATE, STRATEGY, DATA):
+    for name in _UNTRAINED:
       if self.has(name):
         _remove(self.file(name))
 
@@ -239,14 +255,19 @@ class RunDirectory:
         'the directory that was moved; back in its place, the same call goes on.'
       )
 
-  def write(self, name: str, content: Any) -> None:
+  def write(self, name: str, content: Any, *, is_private: bool = False) -> None:
     """Writes a file whole or not at all, in place of the one that may be there.
+
+    Args:
+      name: Of the file.
+      content: What.
+      is_private: Whether its owner alone may read it.
 
     Raises:
       OSError: If it cannot be written, or the directory was moved.
     """
     self.check_in_place()
-    new_files.replace(self.file(name), content)
+    new_files.replace(self.file(name), content, is_private=is_private)
 
   def close(self) -> None:
     """Gives the lock back."""
@@ -361,7 +382,7 @@ def _names_within(settings: Mapping[str, Any], within: str = '') -> Iterator[str
 
 def _is_untrained(path: str) -> bool:
   """Whether a run was begun there, and ended before it drew any noise."""
-  return _names(path) <= {CONFIG, PRIVATE, STRATEGY, DATA}
+  return _names(path) <= set(_UNTRAINED)
 
 
 def read_config(path: str) -> dict[str, Any]:

@@ -1,0 +1,327 @@
+"""What makes inputs of columns, kept with a run: for data that come after the training.
+
+It is computed from clients' data without noise, so it is not for others to see; reports
+say that the guarantee does not cover it.
+"""
+
+import dataclasses
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+
+from tff_dp_aggregators.learning.runs import run_directory
+
+from . import columns
+from . import encoding
+from . import formats
+from . import numerals
+from . import population
+from . import problems
+from . import spill
+from . import table
+from . import texts as texts_lib
+from .formats import source
+
+_CHUNK = 2**12
+_NOT_PRIVATE = (
+  "computed from the clients' data without noise: not covered by the guarantee, and "
+  'not to be handed on'
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Preprocessing:
+  """What was found of the training data, and is done to others like them.
+
+  Attributes:
+    shape: What a model takes, and the names of classes or tokens.
+    client: Column that says whose a row is; `None` if the format does, or nothing.
+    label: Column to predict; `None` for text.
+    number_columns: Features that are numbers, in order, with the shape of an entry.
+    name_columns: Features that are names, which come after them: the names in the order
+      of their features.
+    mean: Subtracted from numbers, by column; `None` for no scaling.
+    scale: What they are divided by then.
+    text: Column of text; `None` for features.
+    text_unit: Of text: `character` or `word`.
+    vocabulary: Of text: what is known, in the order of tokens.
+    label_scaling: What was done to labels that are numbers; `None` if nothing was.
+    missing_values: Texts that say that a value is missing; `None` for the usual ones.
+    decimal: Decimal sign of numbers that are text; `None` for a point.
+    thousands: What groups their digits; `None` for nothing.
+    separator: Between fields of CSV; `None` to go by the ending.
+  """
+
+  shape: population.Shape
+  client: Optional[str] = None
+  label: Optional[str] = None
+  number_columns: Mapping[str, tuple[int, ...]] = dataclasses.field(
+    default_factory=dict
+  )
+  name_columns: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+  mean: Optional[tuple[float, ...]] = None
+  scale: Optional[tuple[float, ...]] = None
+  text: Optional[str] = None
+  text_unit: Optional[str] = None
+  vocabulary: Optional[tuple[str, ...]] = None
+  label_scaling: Optional[population.LabelScaling] = None
+  missing_values: Optional[tuple[str, ...]] = None
+  decimal: Optional[str] = None
+  thousands: Optional[str] = None
+  separator: Optional[str] = None
+
+  @property
+  def reading(self) -> columns.Reading:
+    """How values are read, as those of the training data were."""
+    return columns.Reading(
+      columns.Missing(self.missing_values),
+      numerals.Numerals(self.decimal, self.thousands),
+    )
+
+  @property
+  def encoder(self) -> encoding.Encoder:
+    """Makes inputs of columns."""
+    return encoding.Encoder(
+      None if self.mean is None else np.array(self.mean),
+      None if self.scale is None else np.array(self.scale),
+      tuple(map(len, self.name_columns.values())),
+      self.shape.inputs,
+    )
+
+  @property
+  def tokens(self) -> texts_lib.Vocabulary:
+    """What makes tokens of text."""
+    assert self.text_unit is not None and self.vocabulary is not None
+    return texts_lib.Vocabulary(self.text_unit, self.vocabulary)
+
+  def in_units(self, outputs: np.ndarray) -> np.ndarray:
+    """What a model of numbers puts out, in the units of the labels: float64 [rows]."""
+    found = np.asarray(outputs, np.float64).reshape(len(outputs))
+    return found if self.label_scaling is None else self.label_scaling.undone(found)
+
+  def to_json(self) -> dict[str, Any]:
+    """Plain data, of which `from_json` makes the same."""
+    found = dataclasses.asdict(self)
+    # An object of JSON may be put in another order.
+    for name in ('number_columns', 'name_columns'):
+      found[name] = [[key, list(value)] for key, value in found[name].items()]
+    return {'about': _NOT_PRIVATE, **json.loads(json.dumps(found))}
+
+  @classmethod
+  def from_json(cls, content: Mapping[str, Any]) -> 'Preprocessing':
+    """What `to_json` gave.
+
+    Raises:
+      ValueError: If it is something else.
+    """
+    try:
+      given = {key: _tuple(value) for key, value in content.items() if key != 'about'}
+      for name in ('number_columns', 'name_columns'):
+        given[name] = dict(given[name])
+      shape = {key: _tuple(value) for key, value in given['shape'].items()}
+      if given['label_scaling'] is not None:
+        scaling = population.LabelScaling(**given['label_scaling'])
+        given['label_scaling'] = scaling
+      return cls(**{**given, 'shape': population.Shape(**shape)})
+    except (AttributeError, KeyError, TypeError, ValueError) as e:
+      raise ValueError(f'it has not what a run keeps: {e}.') from e
+
+  def read(
+    self,
+    path: str,
+    data_format: Optional[str] = None,
+    split: Optional[str] = None,
+    scratch: Optional[str] = None,
+  ) -> 'NewData':
+    """Reads data like those of the training, with or without labels.
+
+    Args:
+      path: File or folder.
+      data_format: One of `formats.FORMATS`; `None` to go by the ending.
+      split: Which split of a database.
+      scratch: Folder with room for temporary files; `None` for that of the system.
+
+    Raises:
+      DataError: If a column is missing, or a value is not of those that the training
+        data had; with file and line.
+      OSError: If they cannot be read.
+    """
+    opened = formats.open_data(
+      path, data_format, source.Wanted(split, self.text, self.separator)
+    )
+    present = frozenset(opened.columns)
+    features = (*self.number_columns, *self.name_columns)
+    for name in (*features, *filter(None, [self.text])):
+      if name not in present:
+        raise problems.missing_column(path, name, opened.columns)
+    uses = table.Uses(
+      client=self.client if self.client in present else None,
+      label=self.label if self.label in present else None,
+      features=features,
+      text=self.text,
+      reading=self.reading,
+    )
+    like = table.Schema(self.number_columns, self.name_columns, self.shape.names)
+    folder = scratch or tempfile.gettempdir()
+    try:
+      rows, _ = table.Reader(uses, folder, like=like).read(opened)
+    except problems.DataError as e:
+      if uses.label is None or f': {uses.label} is ' not in str(e):
+        raise
+      raise problems.DataError(
+        f'{e} Where labels are not known, leave the column out.'
+      ) from e
+    unused = [name for name in opened.columns if name not in uses.named]
+    return NewData(self, opened, uses, rows, tuple(unused), folder)
+
+
+class Chunk(NamedTuple):
+  """Some rows of new data.
+
+  Attributes:
+    clients: Whose they are, as the data have it; `None` if they do not say.
+    inputs: What a model takes, an entry for each row. Of text, the last tokens of each,
+      padded behind.
+    last: Of text: the place of the last token of each; `None` for features.
+  """
+
+  clients: Optional[list[str]]
+  inputs: np.ndarray
+  last: Optional[np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class NewData:
+  """Data that were read, in the order in which they are in the file.
+
+  Attributes:
+    unused: Columns that the run does not use.
+  """
+
+  _preprocessing: Preprocessing
+  _opened: source.Source
+  _uses: table.Uses
+  _rows: table.Rows
+  unused: tuple[str, ...]
+  _scratch: str
+
+  def __len__(self) -> int:
+    return len(self._rows.hashes)
+
+  @property
+  def client_column(self) -> Optional[str]:
+    """What the column is called that says whose a row is; `None` if nothing says it."""
+    if self._rows.clients is None:
+      return None
+    return self._uses.client or 'client'
+
+  @property
+  def has_labels(self) -> bool:
+    """Whether there are labels, as there always are in text."""
+    return self._uses.text is not None or self._uses.label is not None
+
+  def chunks(self) -> Iterator[Chunk]:
+    """All rows, some at a time."""
+    ids = self._ids()
+    for first in range(0, len(self), _CHUNK):
+      count = min(_CHUNK, len(self) - first)
+      clients = None
+      if self.client_column is not None:
+        clients = [next(ids) for _ in range(count)]
+      inputs, last = self._inputs(first, first + count)
+      yield Chunk(clients, inputs, last)
+
+  def examples(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Inputs and labels, some at a time, as those that a model is tested on.
+
+    Raises:
+      ValueError: If there are no labels.
+    """
+    if not self.has_labels:
+      raise ValueError(f'the data have no column {self._preprocessing.label!r}.')
+    if self._rows.texts is None:
+      dtype = np.float32 if self._preprocessing.shape.num_classes is None else np.int32
+      for first in range(0, len(self), _CHUNK):
+        inputs, _ = self._inputs(first, first + _CHUNK)
+        yield inputs, self._rows.labels[first : first + _CHUNK].astype(dtype)
+      return
+    vocabulary, (length,) = self._preprocessing.tokens, self._preprocessing.shape.inputs
+    sequences = spill.Spill(self._scratch, np.int32, (length + 1,))
+    for row in range(len(self)):
+      sequences.append(vocabulary.sequences(self._rows.texts[row], length))
+    for some in table.chunks(sequences.array, _CHUNK):
+      yield some[:, :-1], some[:, 1:]
+
+  def arrays(self) -> tuple[np.ndarray, Optional[np.ndarray]]:
+    """All inputs in an array, and labels if there are any; see `examples`."""
+    if self.has_labels:
+      x, y = zip(*self.examples())
+      return np.concatenate(x), np.concatenate(y)
+    return np.concatenate([chunk.inputs for chunk in self.chunks()]), None
+
+  def _ids(self) -> Iterator[str]:
+    """Whose each row is: read again, for what was kept are hashes."""
+    if self.client_column is None:
+      return
+    wanted = [self._uses.client] if self._uses.client is not None else []
+    # Some formats count rows by a column.
+    wanted = wanted or [next(iter(self._opened.columns))]
+    for batch in self._opened.batches(wanted):
+      if self._uses.client is not None:
+        values = batch.columns[self._uses.client]
+        yield from columns.ids(
+          values, self._uses.client, batch.where, self._uses.reading
+        )
+      elif isinstance(batch.clients, str):
+        yield from [batch.clients] * batch.num_rows
+      else:
+        yield from map(str, batch.clients or ())
+
+  def _inputs(self, first: int, end: int) -> tuple[np.ndarray, Optional[np.ndarray]]:
+    if self._rows.texts is None:
+      encoder = self._preprocessing.encoder
+      numbers, names = self._rows.numbers[first:end], self._rows.names[first:end]
+      return encoder.inputs(numbers, names), None
+    vocabulary, (length,) = self._preprocessing.tokens, self._preprocessing.shape.inputs
+    found = np.full((end - first, length), texts_lib.PADDING, np.int32)
+    last = np.zeros(end - first, np.int64)
+    for place, row in enumerate(range(first, end)):
+      # The token of its end is what may be predicted.
+      tokens = vocabulary.tokens(self._rows.texts[row])[:-1][-length:]
+      found[place, : len(tokens)] = tokens
+      last[place] = len(tokens) - 1
+    return found, last
+
+
+def of_run(run_dir: str) -> Preprocessing:
+  """The preprocessing that a run on data of one's own has kept.
+
+  Args:
+    run_dir: Its directory.
+
+  Raises:
+    FileNotFoundError: If there is no run, or none on such data.
+    ValueError: If the file is not as it was written.
+  """
+  path = os.path.join(run_dir, run_directory.PREPROCESSING)
+  if not os.path.exists(path):
+    if not os.path.exists(os.path.join(run_dir, run_directory.CONFIG)):
+      raise FileNotFoundError(f'{run_dir} is not the directory of a run.')
+    raise FileNotFoundError(
+      f'{path} is not there: the run was not on --data of your own, or is of an '
+      'earlier version. learning.load(run_dir) gives its model.'
+    )
+  with open(path, encoding='utf-8') as file:
+    try:
+      return Preprocessing.from_json(json.load(file))
+    except ValueError as e:
+      raise ValueError(f'{path} cannot be read: {e} Put it back.') from e
+
+
+def _tuple(value: Any) -> Any:
+  """Lists as tuples, at whatever depth."""
+  return tuple(map(_tuple, value)) if isinstance(value, list) else value

@@ -1,0 +1,179 @@
+r"""Predicts what a model that experiments.simulate trained says of new data.
+
+    python -m experiments.predict --run_dir=runs/visits --data=new.csv \
+      --output=predictions.csv
+    python -m experiments.predict --run_dir=runs/visits --export=served
+
+The data are prepared as those of the training were. A line of the output is for a row,
+in the order of the file: whose it is, if the data say so, the prediction, and for
+classes its probability; of text, the next token behind its end. If the data have the
+label, the metric of the run is printed as well. --export leaves a TensorFlow SavedModel
+that takes columns as they are, and needs nothing of this package.
+"""
+
+import csv
+import io
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from absl import flags
+
+from tff_dp_aggregators.accounting.programs import program
+from tff_dp_aggregators.base import new_files
+from tff_dp_aggregators.learning.runs import progress
+
+from . import commands
+from .data import formats
+from .data import preprocessing as preprocessing_lib
+from .data import problems
+
+if TYPE_CHECKING:  # Flags are checked without TensorFlow.
+  from . import predicting
+
+_OF_DATA = ('output', 'data_format', 'data_split')
+
+
+def define(values: flags.FlagValues) -> None:
+  """Defines the flags.
+
+  Args:
+    values: Where to define them.
+  """
+  for name, text in (
+    ('run_dir', 'Directory of a run on --data of your own.'),
+    ('data', 'File or folder with the same columns; that of the label may be missing.'),
+    ('output', 'CSV file to write; one that is there is not overwritten.'),
+    ('data_split', 'Which split of a database, as for the training.'),
+    (
+      'export',
+      'Folder to leave a SavedModel in; one that is there is not overwritten.',
+    ),
+  ):
+    flags.DEFINE_string(name, None, text, flag_values=values)
+  flags.DEFINE_enum(
+    'data_format',
+    None,
+    list(formats.FORMATS),
+    'Format of the files of --data. Default: by the ending of their names.',
+    flag_values=values,
+  )
+
+
+def main(values: flags.FlagValues) -> int:
+  """Predicts, or exports; returns the exit code."""
+  _check(values)
+  data = None
+  if values.data is not None:
+    # What is wrong with the data is said before TensorFlow is loaded.
+    data = preprocessing_lib.of_run(values.run_dir).read(
+      values.data,
+      values.data_format,
+      values.data_split,
+      os.path.dirname(os.path.abspath(values.output)),
+    )
+    unused = f'; not used: {problems.listed(data.unused)}' if data.unused else ''
+    progress.say(f'{values.data}: {len(data)} rows{unused}.')
+  else:
+    preprocessing_lib.of_run(values.run_dir)
+  with warnings.catch_warnings():
+    warnings.simplefilter('ignore')  # Of TFF's dependencies, about each other.
+    from . import predicting
+  predictor = predicting.Predictor(values.run_dir)
+  if data is not None:
+    new_files.write_new(values.output, _table(predictor.predictions(data), data))
+    progress.say(f'Predictions are in {values.output}.')
+    _say_metric(predictor, data)
+  if values.export is not None:
+    from . import serving
+
+    taken = serving.export(predictor, values.export)
+    said = ', '.join(
+      f'{column} ({each.dtype.name})'
+      if each.name == column
+      else f'{column} ({each.dtype.name}; {each.name} as an argument)'
+      for column, each in taken.items()
+    )
+    progress.say(
+      f'The SavedModel in {values.export} takes {said}. It has the preprocessing, '
+      'which no noise protects.'
+    )
+  return 0
+
+
+def _check(values: flags.FlagValues) -> None:
+  """Refuses flags that do not go together, and what would be overwritten."""
+  if values.run_dir is None:
+    raise program.WrongUsage('--run_dir is missing: the directory of a run.')
+  if values.data is None and values.export is None:
+    raise program.WrongUsage(
+      'give --data and --output to predict, or --export for a SavedModel.'
+    )
+  if values.data is None:
+    for name in _OF_DATA:
+      if values[name].value is not None:
+        raise program.WrongUsage(f'--{name} goes with --data; give that as well.')
+  elif values.output is None:
+    raise program.WrongUsage('--output is missing: the CSV file to write.')
+  if values.data is not None and not os.path.exists(values.data):
+    raise program.WrongUsage(f'--data={values.data}: there is no such file or folder.')
+  for name in ('output', 'export'):
+    path = values[name].value
+    if path is None:
+      continue
+    if os.path.lexists(path):
+      raise program.WrongUsage(
+        f'--{name}={path} exists and is not overwritten; name another, or remove it.'
+      )
+    folder = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(folder):
+      raise program.WrongUsage(f'--{name}={path}: there is no folder {folder}.')
+
+
+def _table(
+  predictions: Iterator['predicting.Predictions'], data: preprocessing_lib.NewData
+) -> str:
+  """The lines of the output."""
+  content = io.StringIO()
+  writer = csv.writer(content, lineterminator='\n')
+  head = None
+  for some in predictions:
+    parts: dict[Any, Any] = {}
+    if some.clients is not None:
+      parts[data.client_column] = some.clients
+    if some.probabilities is None:
+      parts['prediction'] = [f'{number:.9g}' for number in some.values]
+    else:
+      parts['prediction'] = some.values
+      parts['probability'] = [f'{each:.6g}' for each in some.probabilities]
+    if head is None:
+      head = list(parts)
+      writer.writerow(head)
+    writer.writerows(zip(*parts.values()))
+  return content.getvalue()
+
+
+def _say_metric(
+  predictor: 'predicting.Predictor', data: preprocessing_lib.NewData
+) -> None:
+  if not data.has_labels:
+    progress.say('There are no labels to compare them with.')
+    return
+  try:
+    name, measured = predictor.measure(data)
+  except ValueError as e:  # Of data with one class only, say.
+    progress.say(f'They cannot be compared with the labels: {e}', sys.stderr)
+    return
+  progress.say(f'Test {name} of {len(data)} rows: {measured:.4f}.')
+
+
+PROGRAM = program.Program(
+  'tff-dp-predict', commands.in_words(__doc__ or ''), define, main
+)
+execute, run = PROGRAM.execute, PROGRAM.run
+
+
+if __name__ == '__main__':
+  run()

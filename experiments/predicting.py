@@ -1,0 +1,161 @@
+"""What the model of a run says of new data: classes, numbers, or next tokens.
+
+`experiments.predict` is the program. In Python, with inputs made as those of the
+training:
+
+    model = learning.load(run_dir)
+    x, y = preprocessing.of_run(run_dir).read('new.csv').arrays()
+    outputs = model(x)
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Optional
+
+import numpy as np
+
+from tff_dp_aggregators import learning
+from tff_dp_aggregators.learning.runs import run_directory
+from tff_dp_aggregators.learning.runs import saved_model
+
+from . import metrics
+from .data import population
+from .data import preprocessing as preprocessing_lib
+from .models import own
+
+# Bytes of what a model puts out at once.
+_BATCH_BYTES = 2**26
+_CROSS_ENTROPY = 'cross_entropy'
+# Inputs by which is seen whether outputs are probabilities.
+_NUM_TRIED = 16
+
+
+class Predictions(NamedTuple):
+  """What is said of some rows.
+
+  Attributes:
+    clients: Whose they are, as the data have it; `None` if they do not say.
+    values: Names of classes or of next tokens, or numbers in the units of the labels.
+    probabilities: Of these names; `None` for numbers.
+  """
+
+  clients: Optional[list[str]]
+  values: np.ndarray
+  probabilities: Optional[np.ndarray]
+
+
+class Predictor:
+  """The model of a run, with what makes its inputs and reads its outputs.
+
+  Attributes:
+    model: Can be called with a batch of inputs.
+    preprocessing: What makes inputs.
+    gives_logits: Whether outputs for classes are logits, and not probabilities.
+  """
+
+  def __init__(self, run_dir: str):
+    """Loads model and preprocessing.
+
+    Args:
+      run_dir: Directory of a run on data of one's own.
+
+    Raises:
+      FileNotFoundError: If there is no run, or none on such data.
+      ValueError: If it has released no round yet, or its model cannot be made again.
+    """
+    self.preprocessing = preprocessing_lib.of_run(run_dir)
+    with open(os.path.join(run_dir, run_directory.CONFIG), encoding='utf-8') as file:
+      flags = json.load(file)['flags']
+    self._shape = self.preprocessing.shape
+    self._metric = metrics.METRICS[flags['metric']]
+    self.model = _model(run_dir, flags['model'], self._shape)
+    # An own model may have a loss of its own.
+    is_known = ':' not in flags['model'] or flags['loss'] == _CROSS_ENTROPY
+    self.gives_logits = is_known or not self._gives_probabilities()
+
+  def predictions(self, data: preprocessing_lib.NewData) -> Iterator[Predictions]:
+    """What is said of each row, in their order, some at a time."""
+    for chunk in data.chunks():
+      outputs = self._outputs(chunk.inputs, chunk.last)
+      if self._shape.num_classes is None:
+        yield Predictions(chunk.clients, self.preprocessing.in_units(outputs), None)
+        continue
+      probabilities = np.array(outputs, np.float64)
+      # What counts in no loss was not learned.
+      ignored = list(self._shape.ignored_labels)
+      if self.gives_logits:
+        probabilities[:, ignored] = -np.inf
+        shifted = probabilities - probabilities.max(axis=1, keepdims=True)
+        probabilities = np.exp(shifted)
+        probabilities /= probabilities.sum(axis=1, keepdims=True)
+      else:
+        probabilities[:, ignored] = 0.0
+      best = np.argmax(probabilities, axis=1)
+      assert self._shape.names is not None
+      names = np.array(self._shape.names, object)[best]
+      yield Predictions(chunk.clients, names, probabilities[np.arange(len(best)), best])
+
+  def measure(self, data: preprocessing_lib.NewData) -> tuple[str, float]:
+    """The metric of the run on data with labels: its name, and what it comes to.
+
+    Raises:
+      ValueError: If they have no labels, or the metric is not for them.
+    """
+    metric = self._metric.make(self._shape)
+    is_mean = isinstance(metric, learning.MeanMetric)
+    sums, outputs, labels = learning.mean_metric.Sums(), [], []
+    for x, y in data.examples():
+      for some in self._batches(len(x)):
+        found = self._outputs(x[some])
+        if self._shape.num_classes is None:
+          found = self.preprocessing.in_units(found)
+        if is_mean:
+          sums = sums.plus(metric.sums(y[some], found))
+        else:
+          outputs.append(found)
+          labels.append(y[some])
+    if is_mean:
+      return self._metric.name, sums.mean
+    value = metric(np.concatenate(labels), np.concatenate(outputs))
+    return self._metric.name, float(value)
+
+  def _outputs(self, x: np.ndarray, last: Optional[np.ndarray] = None) -> np.ndarray:
+    """What the model puts out for a batch; of text, at the place of the last token."""
+    if last is None:
+      return np.asarray(self.model(x))
+    found = []
+    for some in self._batches(len(x)):
+      outputs = np.asarray(self.model(x[some]))
+      found.append(outputs[np.arange(len(outputs)), last[some]])
+    return np.concatenate(found)
+
+  def _batches(self, count: int) -> Iterator[slice]:
+    size = 4 * (self._shape.num_classes or 1) * int(np.prod(self._shape.labels))
+    batch = max(1, _BATCH_BYTES // size)
+    for first in range(0, count, batch):
+      yield slice(first, first + batch)
+
+  def _gives_probabilities(self) -> bool:
+    """Whether outputs are such that add up to one, for whatever inputs."""
+    if self._shape.num_classes is None:
+      return False
+    shape = (_NUM_TRIED, *self._shape.inputs)
+    rng = np.random.default_rng(1)
+    if self._shape.input_dtype == 'int32':
+      x = rng.integers(self._shape.num_classes, size=shape, dtype=np.int32)
+    else:
+      x = rng.normal(size=shape).astype(np.float32)
+    outputs = np.asarray(self.model(x), np.float64)
+    return bool(np.all(outputs >= 0) and np.allclose(outputs.sum(-1), 1, atol=1e-3))
+
+
+def _model(run_dir: str, name: str, shape: population.Shape) -> Any:
+  """The model of a run; one of the user's own is made again if it could not be kept."""
+  try:
+    return learning.load(run_dir)
+  except saved_model.NotKeptError:
+    if ':' not in name:
+      raise
+    own.kind(name)  # Finds the module, also in the current directory.
+    return learning.load(run_dir, model=own.make(name, shape))

@@ -1,0 +1,204 @@
+"""A run's model that takes columns as they are, as a TensorFlow SavedModel.
+
+It has the preprocessing in it, so whoever serves it needs TensorFlow and nothing else.
+"""
+
+import itertools
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from . import predicting
+from .data import columns
+from .data import texts as texts_lib
+
+# What Python's `str.split` takes for white space.
+_WHITE_SPACE = r'[\s\pZ\x{0b}\x{1c}-\x{1f}\x{85}]+'
+
+
+class Served(tf.Module):
+  """Predictions of columns: what a signature computes.
+
+  Attributes:
+    columns: What it takes: a spec of each column, by name.
+    predict: Takes a dictionary of them, and gives one.
+  """
+
+  def __init__(self, predictor: predicting.Predictor):
+    """Takes over weights and preprocessing.
+
+    Args:
+      predictor: Of a run.
+    """
+    super().__init__()
+    self._preprocessing = predictor.preprocessing
+    self._gives_logits = predictor.gives_logits
+    model = predictor.model
+    self._model = model
+    self._weights = None
+    if not isinstance(model, tf.keras.Model):
+      self._weights = tf.nest.map_structure(tf.Variable, model.initial_weights)
+    if self._preprocessing.text is not None:
+      self._table = self._table_of_tokens()
+    self.columns = self._columns()
+    self.predict = tf.function(self._predict, input_signature=[self.columns])
+
+  def _columns(self) -> dict[str, tf.TensorSpec]:
+    kept = self._preprocessing
+    if kept.text is not None:
+      return {kept.text: tf.TensorSpec([None], tf.string)}
+    # As data are read: of images and the like, float64 would be twice as much.
+    is_large = any(len(shape) > 1 for shape in kept.number_columns.values())
+    dtype = tf.float32 if is_large else tf.float64
+    numbers = {
+      name: tf.TensorSpec([None, *shape], dtype)
+      for name, shape in kept.number_columns.items()
+    }
+    names = {name: tf.TensorSpec([None], tf.string) for name in kept.name_columns}
+    return {**numbers, **names}
+
+  def _predict(self, given: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    """Predictions of a batch of columns, by what they are."""
+    shape = self._preprocessing.shape
+    if self._preprocessing.text is not None:
+      tokens, last = self._tokens(given[self._preprocessing.text])
+      outputs = tf.gather(self._outputs(tokens), last, axis=1, batch_dims=1)
+    else:
+      outputs = self._outputs(self._inputs(given))
+    outputs = tf.cast(outputs, tf.float64)
+    if shape.num_classes is None:
+      numbers = tf.reshape(outputs, [-1])
+      scaling = self._preprocessing.label_scaling
+      if scaling is not None:
+        numbers = numbers * np.float64(scaling.scale) + np.float64(scaling.mean)
+      return {'prediction': numbers}
+    is_ignored = np.isin(np.arange(shape.num_classes), shape.ignored_labels)
+    if self._gives_logits:
+      outputs = tf.nn.softmax(tf.where(is_ignored, tf.float64.min, outputs))
+    else:
+      outputs = tf.where(is_ignored, tf.zeros_like(outputs), outputs)
+    return {
+      'prediction': tf.gather(tf.constant(shape.names), tf.argmax(outputs, axis=1)),
+      'probability': tf.reduce_max(outputs, axis=1),
+      'probabilities': outputs,
+    }
+
+  def _outputs(self, x: tf.Tensor) -> tf.Tensor:
+    if self._weights is None:
+      return self._model(x, training=False)
+    return self._model.predict_on_batch(self._weights, x, training=False)
+
+  def _inputs(self, given: Mapping[str, tf.Tensor]) -> tf.Tensor:
+    """What the model takes, of features."""
+    kept = self._preprocessing
+    numbers = [
+      tf.reshape(given[name], [-1, int(np.prod(shape))])
+      for name, shape in kept.number_columns.items()
+    ]
+    parts = []
+    if numbers:
+      joined = tf.concat(numbers, axis=1)
+      _check(tf.math.is_finite(joined), 'a number is not finite')
+      if kept.mean is not None:
+        joined = (joined - np.array(kept.mean)) / np.array(kept.scale)
+      parts.append(tf.cast(joined, tf.float32))
+    for name, names in kept.name_columns.items():
+      values: Any = given[name]
+      known: Any = tf.constant(names)
+      if all(map(columns.is_number, names)):  # However they are written.
+        values = tf.strings.to_number(values, tf.float64)
+        known = np.array(names, np.float64)
+      is_it = tf.equal(values[:, tf.newaxis], known)
+      _check(
+        tf.reduce_any(is_it, axis=1),
+        f'column {name!r} has a value that the training data do not have',
+      )
+      parts.append(tf.cast(is_it, tf.float32))
+    return tf.reshape(tf.concat(parts, axis=1), [-1, *kept.shape.inputs])
+
+  def _table_of_tokens(self) -> Any:
+    vocabulary = self._preprocessing.tokens
+    keys: Any = list(vocabulary.entries)
+    dtype = tf.string
+    if vocabulary.unit == 'character':
+      keys, dtype = list(map(ord, keys)), tf.int64
+    initializer = tf.lookup.KeyValueTensorInitializer(
+      tf.constant(keys, dtype), tf.range(1, len(keys) + 1, dtype=tf.int64)
+    )
+    return tf.lookup.StaticHashTable(initializer, vocabulary.unknown)
+
+  def _tokens(self, text: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """The last tokens of each text, padded behind, and the place of the last one."""
+    vocabulary, (length,) = self._preprocessing.tokens, self._preprocessing.shape.inputs
+    if vocabulary.unit == 'character':
+      units = tf.cast(tf.strings.unicode_decode(text, 'UTF-8'), tf.int64)
+    else:
+      words = tf.strings.regex_replace(text, _WHITE_SPACE, ' ')
+      units = tf.strings.split(tf.strings.strip(words), ' ')
+      units = tf.ragged.boolean_mask(units, tf.strings.length(units) > 0)
+    begin = tf.fill([tf.size(text), 1], tf.constant(vocabulary.unknown + 1, tf.int64))
+    tokens = tf.concat([begin, self._table[units]], axis=1)[:, -length:]
+    padded = tokens.to_tensor(texts_lib.PADDING, shape=[None, length])
+    return tf.cast(padded, tf.int32), tokens.row_lengths() - 1
+
+
+def export(predictor: predicting.Predictor, folder: str) -> dict[str, tf.TensorSpec]:
+  """Saves what predicts from columns.
+
+  What is loaded has `predict`, which takes a dictionary of columns by their names, with
+  a value for each row: float64 for numbers (float32 if some have a shape, as images
+  do), and strings for names and texts. It gives a dictionary: `prediction` are strings,
+  or float64 in the units of the labels; with strings there are `probability`, and
+  `probabilities` of all names in their order. The signature `serving_default` does the
+  same with arguments; characters that an argument may not have are underscores.
+
+  Args:
+    predictor: Of a run.
+    folder: Where: a folder that does not exist.
+
+  Returns:
+    What the signature takes, by column.
+
+  Raises:
+    FileExistsError: If there is something.
+  """
+  if os.path.lexists(folder):
+    raise FileExistsError(
+      f'{folder} exists and is not overwritten; name another folder, or remove it.'
+    )
+  served = Served(predictor)
+  specs: dict[str, tf.TensorSpec] = {}
+  taken: set[str] = set()
+  for column, spec in served.columns.items():
+    name = _argument(column, taken)
+    taken.add(name.lower())  # Which TensorFlow does not tell apart.
+    specs[column] = tf.TensorSpec(spec.shape, spec.dtype, name=name)
+
+  @tf.function
+  def of_arguments(**given: tf.Tensor) -> dict[str, tf.Tensor]:
+    return served.predict({column: given[specs[column].name] for column in specs})
+
+  signature = of_arguments.get_concrete_function(
+    **{spec.name: spec for spec in specs.values()}
+  )
+  tf.saved_model.save(served, folder, signatures={'serving_default': signature})
+  return specs
+
+
+def _argument(column: str, taken: set[str]) -> str:
+  """The name of a column as that of an argument, other than those that are taken."""
+  name = re.sub(r'\W', '_', column, flags=re.ASCII)
+  if not re.match('[A-Za-z]', name):
+    name = f'column_{name}'
+  numbered = (f'{name}_{number}' for number in itertools.count(2))
+  return next(
+    each for each in itertools.chain([name], numbered) if each.lower() not in taken
+  )
+
+
+def _check(is_so: tf.Tensor, otherwise: str) -> None:
+  tf.debugging.Assert(tf.reduce_all(is_so), [f'{otherwise}.'])

@@ -1,0 +1,461 @@
+"""New data are prepared as those of the training were, and predicted by its model.
+
+Claims:
+
+* What a run measured on test data is what comes of the same data by `tff-dp-predict`,
+  by `learning.load` with the preprocessing that was kept, and by the exported model:
+  classes, numbers in their units, texts, images; models from here and of one's own.
+* Lines are in the order of the file, with whose they are.
+* What the training data did not have, or what is missing, is refused with file and
+  line; and nothing is overwritten.
+"""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from experiments import predict
+from experiments import simulate
+from experiments.data import preprocessing
+from experiments.data import problems
+from tests import executing
+from tff_dp_aggregators import learning
+
+COLOURS = ('red', 'green', 'blue, "dark"')
+_MODULE = """
+import tensorflow as tf
+
+def probabilities(shape):
+  layer = tf.keras.layers.Dense(
+    shape.num_classes, activation='softmax', input_shape=shape.inputs
+  )
+  return tf.keras.Sequential([layer])
+
+class Mine(tf.keras.layers.Layer):
+  def call(self, x):
+    return x / 2
+
+def unregistered(shape):
+  return tf.keras.Sequential([
+    tf.keras.layers.Dense(8, activation='tanh', input_shape=shape.inputs),
+    Mine(),
+    tf.keras.layers.Dense(shape.num_classes),
+  ])
+"""
+
+
+def _rows(count, first, seed):
+  """Rows far from zero, with names and numbers that are names, of noisy labels."""
+  rng = np.random.default_rng(seed)
+  for number in range(count):
+    age = 1e6 + 3 * rng.normal()
+    postcode, colour = str(rng.integers(8001, 8004)), COLOURS[rng.integers(3)]
+    signal = age - 1e6 + 3 * (colour == 'red') + 2 * (postcode == '8002')
+    signal += 3 * rng.normal()
+    yield {
+      'who': f'client {(first + number) // 6}',
+      'the age (yr)': repr(age),
+      'postcode': postcode,
+      'colour': colour,
+      'bought': 'yes' if signal > 1.5 else 'no',
+      'worth': str(round(200_000 + 50_000 * signal)),
+    }
+
+
+def _write(path, rows, *without):
+  rows = [{k: v for k, v in row.items() if k not in without} for row in rows]
+  with open(path, 'w', encoding='utf-8', newline='') as file:
+    writer = csv.DictWriter(file, list(rows[0]))
+    writer.writeheader()
+    writer.writerows(rows)
+  return str(path)
+
+
+def _read(path):
+  with open(path, encoding='utf-8', newline='') as file:
+    return list(csv.DictReader(file))
+
+
+def _simulate(run_dir, *arguments):
+  result = executing.execute(
+    simulate, '--mechanism=none', '--num_rounds=8', f'--run_dir={run_dir}', *arguments
+  )
+  assert result.returncode == 0, result.stderr
+  return result.stdout
+
+
+def _predict(run_dir, *arguments):
+  return executing.execute(predict, f'--run_dir={run_dir}', *arguments)
+
+
+def _measured(run_dir, metric):
+  return float(_read(run_dir / 'metrics.csv')[-1][f'test_{metric}'])
+
+
+class Case:
+  """A run with test data of its own, what was predicted of them, and the export."""
+
+  def __init__(self, folder, *arguments, data, test):
+    self.run_dir, self.test = folder / 'run', test
+    self.said = _simulate(
+      self.run_dir, f'--data={data}', f'--test_data={test}', *arguments
+    )
+    output, export = folder / 'predictions.csv', folder / 'served'
+    result = _predict(
+      self.run_dir, f'--data={test}', f'--output={output}', f'--export={export}'
+    )
+    assert result.returncode == 0, result.stderr
+    self.printed = result.stdout
+    self.predictions = _read(output)
+    self.served = tf.saved_model.load(str(export))
+
+  def arrays(self):
+    return preprocessing.of_run(self.run_dir).read(self.test).arrays()
+
+
+def _columns(rows):
+  return {
+    'the age (yr)': [float(row['the age (yr)']) for row in rows],
+    'postcode': [row['postcode'] for row in rows],
+    'colour': [row['colour'] for row in rows],
+  }
+
+
+@pytest.fixture(scope='module')
+def tables(tmp_path_factory):
+  folder = tmp_path_factory.mktemp('tables')
+  train, test = list(_rows(600, 0, 1)), list(_rows(240, 600, 2))
+  return {
+    (name, label): _write(folder / f'{name}_{label}.csv', rows, other)
+    for name, rows in (('train', train), ('test', test))
+    for label, other in (('bought', 'worth'), ('worth', 'bought'))
+  }
+
+
+_OF_TABLES = ('--client_column=who', '--one_hot_columns=postcode')
+
+
+@pytest.fixture(scope='module')
+def classes(tables, tmp_path_factory):
+  return Case(
+    tmp_path_factory.mktemp('classes'),
+    *_OF_TABLES,
+    '--label_column=bought',
+    data=tables['train', 'bought'],
+    test=tables['test', 'bought'],
+  )
+
+
+def test_accuracy_is_that_of_the_run_in_each_way(classes):
+  accuracy = _measured(classes.run_dir, 'accuracy')
+  assert 0.6 < accuracy < 0.95
+  assert f'Test accuracy after 8 rounds: {accuracy:.4f}.' in classes.said
+  assert f'Test accuracy of 240 rows: {accuracy:.4f}.' in classes.printed
+  model = learning.load(str(classes.run_dir))
+  x, y = classes.arrays()
+  assert np.mean(np.argmax(model(x), axis=1) == y) == accuracy
+  rows = _read(classes.test)
+  labels = [row['bought'] for row in rows]
+  assert np.mean(
+    [r['prediction'] for r in classes.predictions] == np.array(labels)
+  ) == (accuracy)
+  served = classes.served.predict(_columns(rows))
+  found = [each.decode() for each in served['prediction'].numpy()]
+  assert np.mean(np.array(found) == labels) == accuracy
+
+
+def test_lines_are_those_of_the_file_with_probabilities(classes):
+  rows = _read(classes.test)
+  assert [each['who'] for each in classes.predictions] == [r['who'] for r in rows]
+  served = classes.served.predict(_columns(rows))
+  probabilities = served['probabilities'].numpy()
+  np.testing.assert_allclose(probabilities.sum(axis=1), 1)
+  np.testing.assert_allclose(
+    [float(each['probability']) for each in classes.predictions],
+    probabilities.max(axis=1),
+    rtol=1e-4,
+  )
+  names = preprocessing.of_run(classes.run_dir).shape.names
+  assert names == ('no', 'yes')
+  assert [each['prediction'] for each in classes.predictions] == [
+    names[each] for each in probabilities.argmax(axis=1)
+  ]
+
+
+def test_the_signature_takes_columns_as_arguments_without_this_package(classes):
+  program = """
+import sys
+import numpy as np, tensorflow as tf
+signature = tf.saved_model.load(sys.argv[1]).signatures['serving_default']
+found = signature(
+  the_age__yr_=tf.constant([1e6, 1e6 + 9.0], tf.float64),
+  postcode=tf.constant(['8001', ' 8002.0']),
+  colour=tf.constant(['green', 'red']),
+)
+print(*[each.decode() for each in found['prediction'].numpy()])
+assert not any(name.startswith(('experiments', 'tff')) for name in sys.modules)
+"""
+  folder = classes.run_dir.parent
+  result = subprocess.run(
+    [sys.executable, '-c', program, str(folder / 'served')],
+    cwd=folder,
+    capture_output=True,
+    text=True,
+    timeout=120,
+  )
+  assert result.stdout == 'no yes\n', result.stderr
+
+
+def test_the_exported_model_refuses_what_the_training_data_did_not_have(classes):
+  columns = _columns(_read(classes.test)[:2])
+  for name, values, message in (
+    ('colour', ['pink', 'red'], 'colour'),
+    ('postcode', ['8001', '9'], 'postcode'),
+    ('the age (yr)', [1.0, float('nan')], 'not finite'),
+  ):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+      classes.served.predict({**columns, name: values})
+
+
+def test_what_was_kept_is_what_was_found(classes, tables):
+  ages = [float(row['the age (yr)']) for row in _read(tables['train', 'bought'])]
+  kept = preprocessing.of_run(classes.run_dir)
+  np.testing.assert_allclose(kept.mean, [np.mean(ages)], rtol=1e-12)
+  np.testing.assert_allclose(kept.scale, [np.std(ages)], rtol=1e-9)
+  assert dict(kept.name_columns) == {
+    'postcode': ('8001', '8002', '8003'),
+    'colour': tuple(sorted(COLOURS)),
+  }
+  assert preprocessing.Preprocessing.from_json(kept.to_json()) == kept
+  assert 'preprocessing.json' not in os.listdir(classes.run_dir / 'share')
+  assert (classes.run_dir / 'preprocessing.json').stat().st_mode & 0o077 == 0
+
+
+def test_data_without_labels_and_with_other_columns(classes, tmp_path):
+  rows = _read(classes.test)[:3]
+  for row in rows:
+    del row['bought'], row['who']
+    row['note'] = 'x'
+  output = tmp_path / 'predictions.csv'
+  path = _write(tmp_path / 'new.csv', rows)
+  result = _predict(classes.run_dir, f'--data={path}', f'--output={output}')
+  assert result.returncode == 0, result.stderr
+  assert 'new.csv: 3 rows; not used: note.' in result.stdout
+  assert 'no labels to compare' in result.stdout
+  found = _read(output)
+  assert list(found[0]) == ['prediction', 'probability']
+  assert found == [
+    {name: each[name] for name in ('prediction', 'probability')}
+    for each in classes.predictions[:3]
+  ]
+  assert preprocessing.of_run(classes.run_dir).read(path).arrays()[1] is None
+
+
+@pytest.mark.parametrize(
+  ('change', 'message'),
+  [
+    ({'colour': 'pink'}, r"line 3: colour is 'pink', which the training data do not"),
+    ({'postcode': '8009'}, r"line 3: postcode is '8009', which the training data do"),
+    ({'the age (yr)': 'old'}, r"line 3: the age \(yr\) is 'old', which is no number"),
+    ({'the age (yr)': ''}, r'line 3: the age \(yr\) is empty'),
+    ({'bought': 'perhaps'}, r"line 3: bought is 'perhaps', which the training data"),
+    ({'bought': ''}, r'line 3: bought is empty.*labels are not known, leave the col'),
+    ({'colour': None}, "has no column 'colour'"),
+  ],
+)
+def test_what_does_not_fit_is_refused_with_its_line(classes, change, message, tmp_path):
+  rows = _read(classes.test)[:3]
+  without = [name for name, value in change.items() if value is None]
+  rows[1].update(change)
+  path = _write(tmp_path / 'new.csv', rows, *without)
+  with pytest.raises(problems.DataError, match=message):
+    preprocessing.of_run(classes.run_dir).read(path)
+  output = tmp_path / 'predictions.csv'
+  result = _predict(classes.run_dir, f'--data={path}', f'--output={output}')
+  assert result.returncode == 2 and 'new.csv' in result.stderr
+  assert '--' not in result.stderr  # Nothing that this program does not have.
+  assert not output.exists()
+
+
+def test_nothing_is_overwritten_and_flags_go_together(classes, tmp_path):
+  there = tmp_path / 'there'
+  there.write_text('mine')
+  data = f'--data={classes.test}'
+  for arguments, message in (
+    ([data, f'--output={there}'], f'--output={there} exists and is not overwritten'),
+    ([f'--export={there}'], f'--export={there} exists and is not overwritten'),
+    ([data], '--output is missing'),
+    ([], 'give --data and --output'),
+    (['--output=a.csv', f'--export={tmp_path / "new"}'], '--output goes with --data'),
+    ([f'{data}x', '--output=a.csv'], 'there is no such file'),
+    ([data, f'--output={tmp_path / "no" / "a.csv"}'], 'there is no folder'),
+  ):
+    result = _predict(classes.run_dir, *arguments)
+    assert (result.returncode, result.stdout) == (2, '')
+    assert message in result.stderr
+  assert there.read_text() == 'mine'
+  result = _predict(tmp_path, data, '--output=a.csv')
+  assert result.returncode == 2 and 'not the directory of a run' in result.stderr
+
+
+def test_numbers_are_in_the_units_of_the_labels(tables, tmp_path):
+  case = Case(
+    tmp_path,
+    *_OF_TABLES,
+    '--label_column=worth',
+    data=tables['train', 'worth'],
+    test=tables['test', 'worth'],
+  )
+  error = _measured(case.run_dir, 'mean_absolute_error')
+  rows = _read(case.test)
+  labels = np.array([float(row['worth']) for row in rows])
+  found = [float(each['prediction']) for each in case.predictions]
+  assert np.mean(np.abs(found - labels)) == pytest.approx(error, rel=1e-5)
+  assert f'Test mean_absolute_error of 240 rows: {error:.0f}'[:-1] in case.printed
+  served = case.served.predict(_columns(rows))['prediction'].numpy()
+  np.testing.assert_allclose(served, found, rtol=1e-5)
+  kept = preprocessing.of_run(case.run_dir)
+  x, y = case.arrays()
+  by_hand = kept.in_units(learning.load(str(case.run_dir))(x))
+  np.testing.assert_allclose(by_hand, found, rtol=1e-5)
+  np.testing.assert_array_equal(y, labels)
+
+
+def test_labels_that_were_scaled_are_scaled_back():
+  kept = preprocessing.Preprocessing(
+    shape=preprocessing.population.Shape((1,), 'float32', (), 'number'),
+    label_scaling=preprocessing.population.LabelScaling(1000.0, 50.0),
+  )
+  np.testing.assert_array_equal(kept.in_units([[1.0], [-2.0]]), [1050, 900])
+  assert preprocessing.Preprocessing.from_json(kept.to_json()) == kept
+
+
+@pytest.mark.parametrize('unit', ['character', 'word'])
+def test_texts_are_continued(unit, tmp_path):
+  rng = np.random.default_rng(3)
+  for name, first in (('train', 0), ('test', 30)):
+    with open(tmp_path / f'{name}.csv', 'w', newline='') as file:
+      writer = csv.writer(file)
+      writer.writerow(['who', 'said'])
+      for number in range(90):
+        count = rng.integers(1, 9)
+        words = ' '.join(
+          ['ab', 'cd\u00a0e', 'é f'][i] for i in rng.integers(3, size=count)
+        )
+        writer.writerow([f'client {first + number // 3}', words])
+  case = Case(
+    tmp_path,
+    '--client_column=who',
+    '--text_column=said',
+    f'--text_unit={unit}',
+    '--sequence_length=7',
+    data=str(tmp_path / 'train.csv'),
+    test=str(tmp_path / 'test.csv'),
+  )
+  accuracy = _measured(case.run_dir, 'token_accuracy')
+  assert f'Test token_accuracy of 90 rows: {accuracy:.4f}.' in case.printed
+  rows = _read(case.test)
+  texts = [row['said'] for row in rows]
+  served = case.served.predict({'said': texts})
+  found = [each['prediction'] for each in case.predictions]
+  assert [each.decode() for each in served['prediction'].numpy()] == found
+  np.testing.assert_allclose(
+    served['probability'],
+    [float(e['probability']) for e in case.predictions],
+    rtol=1e-4,
+  )
+  # By hand: the last tokens of each text, without the one of its end.
+  kept = preprocessing.of_run(case.run_dir)
+  model = learning.load(str(case.run_dir))
+  for text, said in zip(texts[:20], found):
+    tokens = kept.tokens.tokens(text)[:-1][-7:]
+    padded = np.zeros([1, 7], np.int32)
+    padded[0, : len(tokens)] = tokens
+    logits = np.asarray(model(padded))[0, len(tokens) - 1]
+    assert said == kept.shape.names[1 + np.argmax(logits[1:])]
+  x, y = case.arrays()
+  right = np.argmax(model(x), axis=-1) == y
+  assert np.sum(right & (y != 0)) / np.sum(y != 0) == pytest.approx(accuracy, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+  ('function', 'arguments'),
+  [
+    ('probabilities', ['--loss=sparse_categorical_crossentropy', '--metric=auc']),
+    ('unregistered', []),
+  ],
+)
+def test_a_model_of_ones_own(function, arguments, tables, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  module = f'own_model_of_predict_test_{function}'
+  (tmp_path / f'{module}.py').write_text(_MODULE)
+  case = Case(
+    tmp_path,
+    *_OF_TABLES,
+    '--label_column=bought',
+    f'--model={module}:{function}',
+    *arguments,
+    data=tables['train', 'bought'],
+    test=tables['test', 'bought'],
+  )
+  metric = 'auc' if arguments else 'accuracy'
+  measured = _measured(case.run_dir, metric)
+  assert f'Test {metric} of 240 rows: {measured:.4f}.' in case.printed
+  x, y = case.arrays()
+  if function == 'probabilities':
+    model = learning.load(str(case.run_dir))
+    assert isinstance(model, tf.keras.Model)
+    probabilities = model(x).numpy().max(axis=1)
+    np.testing.assert_allclose(
+      [float(each['probability']) for each in case.predictions],
+      probabilities,
+      rtol=1e-4,
+    )
+  else:
+    right = [
+      each['prediction'] == ('no', 'yes')[k] for each, k in zip(case.predictions, y)
+    ]
+    assert np.mean(right) == measured
+  served = case.served.predict(_columns(_read(case.test)))
+  np.testing.assert_allclose(
+    served['probability'],
+    [float(e['probability']) for e in case.predictions],
+    rtol=1e-4,
+  )
+
+
+def test_images(tmp_path):
+  rng = np.random.default_rng(4)
+  for name, first in (('train', 0), ('test', 40)):
+    y = rng.integers(3, size=160)
+    x = rng.normal(size=[160, 6, 6]).astype(np.float32) + y[:, None, None]
+    ids = np.array([f'client {first + i // 4}' for i in range(160)])
+    np.savez(tmp_path / f'{name}.npz', x=x, y=y, client_ids=ids)
+  case = Case(
+    tmp_path, data=str(tmp_path / 'train.npz'), test=str(tmp_path / 'test.npz')
+  )
+  accuracy = _measured(case.run_dir, 'accuracy')
+  assert f'Test accuracy of 160 rows: {accuracy:.4f}.' in case.printed
+  assert case.predictions[5]['client_ids'] == 'client 41'
+  with np.load(case.test) as arrays:
+    x, y = arrays['x'], arrays['y']
+  served = case.served.predict({'x': x})['prediction'].numpy()
+  assert np.mean(served.astype(int) == y) == pytest.approx(accuracy)
+
+
+def test_the_model_of_a_task_is_loaded_and_its_data_are_no_columns(tmp_path):
+  run_dir = tmp_path / 'run'
+  _simulate(run_dir, '--num_clients=300')
+  model = learning.load(str(run_dir))
+  with open(run_dir / 'config.json') as file:
+    assert json.load(file)['flags']['model'] == 'logistic'
+  assert np.shape(model(np.zeros([2, 8, 8, 1], np.float32))) == (2, 10)
+  result = _predict(run_dir, f'--export={tmp_path / "served"}')
+  assert result.returncode == 2
+  assert 'the run was not on --data of your own' in result.stderr

@@ -1,0 +1,258 @@
+"""Models loaded from a run directory are those that were trained.
+
+Claims:
+
+* A Keras model, given as an instance or by a function, with several inputs, layers of
+  one's own or lambdas, is loaded with the trained weights; so is a functional one.
+* What a run measured on test data is what the loaded model comes to.
+* Of a run that was stopped, the weights are those of a round that was released.
+* What cannot be kept is trained all the same, and the error says what to give.
+* What is kept is not for others to see.
+"""
+
+import os
+import stat
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tests.learning import training_runs
+from tff_dp_aggregators import learning
+from tff_dp_aggregators.learning.runs import run_directory
+from tff_dp_aggregators.learning.runs import saved_model
+
+_SUMMED = 'saved_model_test_summed'
+
+
+@tf.keras.saving.register_keras_serializable('tests')
+class Doubled(tf.keras.layers.Layer):
+  """A layer of somebody's own, that is registered."""
+
+  def call(self, x):
+    return 2 * x
+
+
+class Halved(tf.keras.layers.Layer):
+  """One that is not."""
+
+  def call(self, x):
+    return x / 2
+
+
+def _dense(*layers):
+  def make():
+    return tf.keras.Sequential(
+      [
+        tf.keras.layers.Dense(3, activation='tanh', input_shape=[2]),
+        *(layer() for layer in layers),
+        tf.keras.layers.Dense(1),
+      ]
+    )
+
+  return make
+
+
+def _lambda():
+  return tf.keras.layers.Lambda(lambda x: 2 * x)
+
+
+def _examples():
+  """Inputs and labels that no client has."""
+  x = np.random.default_rng(5).normal(size=[20, 2]).astype(np.float32)
+  return x, (x @ np.float32([[1.0], [-2.0]])).astype(np.float32)
+
+
+def _train(run_dir, model, **changes):
+  arguments = {
+    **training_runs.arguments(run_dir),
+    'model': model,
+    'test_data': _examples(),
+    'loss': tf.keras.losses.MeanSquaredError(),
+    **changes,
+  }
+  return learning.train(**arguments)
+
+
+def _loss(model):
+  x, y = _examples()
+  return float(np.mean(np.square(np.asarray(model(x)) - y)))
+
+
+@pytest.mark.parametrize(
+  'model',
+  [
+    pytest.param(_dense(), id='function'),
+    pytest.param(lambda: _dense()(), id='another'),
+    pytest.param(_dense(Doubled), id='registered layer'),
+  ],
+)
+def test_a_keras_model_is_loaded_with_the_weights_of_the_run(model, tmp_path):
+  run_dir = str(tmp_path / 'run')
+  result = _train(run_dir, model)
+  loaded = learning.load(run_dir)
+  assert isinstance(loaded, tf.keras.Model)
+  assert _loss(loaded) == pytest.approx(result.metrics['test_loss'], rel=1e-6)
+  assert _loss(result.model) == _loss(loaded)
+  for variable, array in zip(loaded.trainable_variables, result.weights.trainable):
+    np.testing.assert_array_equal(variable.numpy(), array)
+
+
+def test_an_instance_is_left_as_it_is(tmp_path):
+  run_dir = str(tmp_path / 'run')
+  given = _dense()()
+  result = _train(run_dir, given)
+  loaded = result.model
+  assert loaded is not given
+  assert _loss(loaded) == pytest.approx(result.metrics['test_loss'], rel=1e-6)
+
+
+def test_a_model_of_several_inputs_takes_them_again(tmp_path):
+  def make():
+    one = tf.keras.Input([2], name='one')
+    other = tf.keras.Input([1], name='other')
+    both = tf.keras.layers.Concatenate()([one, other])
+    return tf.keras.Model({'one': one, 'other': other}, tf.keras.layers.Dense(1)(both))
+
+  def named(x):
+    return {'one': x, 'other': x[:, :1] ** 2}
+
+  clients = {id_: (named(x), y) for id_, (x, y) in training_runs.clients().items()}
+  x, y = _examples()
+  result = _train(str(tmp_path / 'run'), make, clients=clients, test_data=(named(x), y))
+  found = np.mean(np.square(result.model(named(x)).numpy() - y))
+  assert found == pytest.approx(result.metrics['test_loss'], rel=1e-6)
+
+
+def test_a_functional_model_is_loaded_and_can_be_called(tmp_path):
+  run_dir = str(tmp_path / 'run')
+  result = _train(run_dir, training_runs.model(), loss=None)
+  loaded = learning.load(run_dir)
+  assert isinstance(loaded, tff.learning.models.FunctionalModel)
+  assert _loss(loaded) == pytest.approx(result.metrics['test_loss'], rel=1e-6)
+  x, y = _examples()
+  assert float(loaded.loss(loaded(x), y)) == pytest.approx(_loss(loaded), rel=1e-6)
+  assert _loss(loaded) < 0.9 * _loss(lambda x: 0.0)
+  # It can be trained on.
+  _train(str(tmp_path / 'more'), loaded, loss=None)
+
+
+def test_a_functional_model_of_named_examples_with_fixed_weights(tmp_path):
+  @tf.function
+  def predict(weights, x, training):
+    del training
+    (kernel, bias), (shift,) = weights
+    return x @ kernel + bias + shift
+
+  def loss(output, label, sample_weight=None):
+    del sample_weight
+    return tf.reduce_mean(tf.square(output - label))
+
+  weights = (np.zeros([2, 1], np.float32), np.zeros(1, np.float32))
+  model = tff.learning.models.FunctionalModel(
+    initial_weights=(weights, (np.full([1], 0.5, np.float32),)),
+    predict_on_batch_fn=predict,
+    loss_fn=loss,
+    input_spec={'x': tf.TensorSpec([None, 2]), 'y': tf.TensorSpec([None, 1])},
+  )
+  named = {id_: {'x': x, 'y': y} for id_, (x, y) in training_runs.clients().items()}
+  result = _train(str(tmp_path / 'run'), model, clients=named, loss=None)
+  loaded = result.model
+  assert _loss(loaded) == pytest.approx(result.metrics['test_loss'], rel=1e-6)
+  np.testing.assert_array_equal(loaded.initial_weights[1][0], [0.5])
+
+
+@pytest.mark.parametrize(
+  ('layer', 'objects'), [(Halved, {'Halved': Halved}), (_lambda, None)]
+)
+def test_what_cannot_be_made_again_says_what_to_give(layer, objects, tmp_path):
+  run_dir = str(tmp_path / 'run')
+  make = _dense(layer)
+  result = _train(run_dir, make)
+  with pytest.raises(saved_model.NotKeptError, match=r'load\(run_dir, model=make_mode'):
+    learning.load(run_dir)
+  models = [result.model, learning.load(run_dir, model=make)]
+  if objects is not None:
+    models.append(learning.load(run_dir, custom_objects=objects))
+  for each in models:
+    assert _loss(each) == pytest.approx(result.metrics['test_loss'], rel=1e-6)
+  with pytest.raises(ValueError, match='give the model that was trained'):
+    learning.load(run_dir, model=_dense(layer, lambda: tf.keras.layers.Dense(2)))
+  with pytest.raises(TypeError, match='got str'):
+    learning.load(run_dir, model='mine')
+
+
+def test_a_model_that_is_made_again_without_weights_gets_them(tmp_path):
+  def without_inputs():
+    return tf.keras.Sequential(
+      [tf.keras.layers.Dense(3, activation='tanh'), tf.keras.layers.Dense(1)]
+    )
+
+  run_dir = tmp_path / 'run'
+  result = _train(str(run_dir), _dense())
+  found = _loss(learning.load(str(run_dir), model=without_inputs))
+  assert found == pytest.approx(result.metrics['test_loss'], rel=1e-6)
+  (run_dir / run_directory.KERAS_ARCHITECTURE).unlink()
+  with pytest.raises(ValueError, match='call it once with some of them'):
+    learning.load(str(run_dir), model=without_inputs)
+  with pytest.raises(saved_model.NotKeptError, match='of an earlier version'):
+    learning.load(str(run_dir))
+
+
+def test_what_cannot_be_saved_is_trained_and_a_line_says_so(tmp_path, capfd):
+  class Unsaved(tf.keras.layers.Layer):
+    def call(self, x):
+      return x
+
+    def get_config(self):
+      raise NotImplementedError('no configuration')
+
+  run_dir = str(tmp_path / 'run')
+  make = _dense(Unsaved)
+  result = _train(run_dir, make)
+  assert 'cannot be kept (NotImplementedError' in ' '.join(capfd.readouterr())
+  with pytest.raises(saved_model.NotKeptError, match='could not be kept'):
+    learning.load(run_dir)
+  assert _loss(result.model) == pytest.approx(result.metrics['test_loss'], rel=1e-6)
+
+
+def test_a_run_that_was_stopped_gives_a_released_round(tmp_path, capfd):
+  run_dir = str(tmp_path / 'run')
+  with pytest.raises(FileNotFoundError, match='no run'):
+    learning.load(run_dir)
+  stopped = {
+    'loss': None,
+    'test_metrics': training_runs.killing(4),
+    'checkpoint_seconds': 1e9,
+  }
+  with pytest.raises(training_runs.Killed):
+    _train(run_dir, training_runs.model(), **stopped)
+  # Killed before the first checkpoint: what is there are the initial weights.
+  with pytest.raises(ValueError, match='weights of none of the 4 rounds'):
+    learning.load(run_dir)
+  stopped.update(checkpoint_seconds=0.0, test_metrics=training_runs.killing(6))
+  with pytest.raises(training_runs.Killed):
+    _train(run_dir, training_runs.model(), **stopped)
+  capfd.readouterr()
+  loaded = learning.load(run_dir)
+  assert '5 of 6 rounds that were released' in ' '.join(capfd.readouterr())
+  assert np.any(loaded.initial_weights[0][0])
+  stopped.update(test_metrics=training_runs.killing(0))
+  result = _train(run_dir, training_runs.model(), **stopped)
+  assert _loss(learning.load(run_dir)) == pytest.approx(
+    result.metrics['test_loss'], rel=1e-6
+  )
+
+
+def test_what_is_kept_is_for_nobody_else(tmp_path):
+  for name, model, loss in (
+    (run_directory.KERAS_ARCHITECTURE, _dense(), 'mean_squared_error'),
+    (run_directory.ARCHITECTURE, training_runs.model(), None),
+  ):
+    run_dir = tmp_path / name
+    _train(str(run_dir), model, loss=loss, preprocessing={'means': [1.5]})
+    shared = set(os.listdir(run_dir / 'share'))
+    assert not shared & {name, run_directory.PREPROCESSING}
+    for each in (name, run_directory.PREPROCESSING):
+      assert not stat.S_IMODE((run_dir / each).stat().st_mode) & 0o077, each

@@ -1,0 +1,340 @@
+"""The model of a run, to be used: its architecture when it begins, weights afterwards.
+
+A Keras model is kept in Keras's own format, `architecture.keras`; a functional one as
+its TensorFlow graph, by TFF's `save_functional_model`, in `architecture/`. Both hold
+the weights that the training begins with, which may be made of data that no noise
+protects, as the means that a layer scales by are: neither is for others to see.
+"""
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+import zipfile
+from collections.abc import Mapping, Sequence
+from typing import Any, Optional, Union
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_dp_aggregators.accounting.records import ledger as ledger_lib
+from tff_dp_aggregators.base import new_files
+from tff_dp_aggregators.learning import models
+from tff_dp_aggregators.learning.runs import progress
+from tff_dp_aggregators.learning.runs import run as run_lib
+from tff_dp_aggregators.learning.runs import run_directory
+
+_MODELS = (tf.keras.Model, tff.learning.models.FunctionalModel)
+_MADE_AGAIN = 'learning.load(run_dir, model=make_model), with the function that made it'
+
+
+class NotKeptError(ValueError):
+  """A run directory has weights, and no model that they could be given to."""
+
+
+class TrainedModel(tff.learning.models.FunctionalModel):
+  """A functional model whose `initial_weights` are the trained ones.
+
+  It can be called, as a Keras model can: with a batch of inputs.
+  """
+
+  def __call__(self, x: Any, training: bool = False) -> Any:
+    """What the model puts out.
+
+    Args:
+      x: A batch of inputs, of the structure that `input_spec` has.
+      training: Whether it is being trained.
+    """
+    x = tf.nest.map_structure(
+      lambda spec, each: tf.cast(each, spec.dtype), _specs(self)[0], x
+    )
+    return self.predict_on_batch(self.initial_weights, x, training=training)
+
+
+def save(
+  directory: run_directory.RunDirectory, model: tff.learning.models.FunctionalModel
+) -> None:
+  """Keeps the architecture of a run's model, unless it is there.
+
+  A model that cannot be kept is trained all the same, and a line says so.
+
+  Args:
+    directory: Of a run that has begun.
+    model: As it is trained.
+
+  Raises:
+    OSError: If it cannot be written, or the directory was moved.
+  """
+  keras_model = models.keras_model_of(model)
+  try:
+    if keras_model is None:
+      if not directory.has(run_directory.ARCHITECTURE):
+        _save_functional(directory, model)
+    elif not directory.has(run_directory.KERAS_ARCHITECTURE):
+      content = _keras_bytes(keras_model)
+      directory.write(run_directory.KERAS_ARCHITECTURE, content, is_private=True)
+  except OSError:
+    raise
+  except Exception as e:  # Whatever a model of somebody's own raises.
+    progress.say(
+      f'{directory.path}: the architecture of the model cannot be kept '
+      f'({_on_a_line(e)}). Its weights will be; to use them: {_MADE_AGAIN}.',
+      sys.stderr,
+    )
+
+
+def load(
+  run_dir: str,
+  *,
+  model: Any = None,
+  custom_objects: Optional[Mapping[str, Any]] = None,
+) -> Union[tf.keras.Model, TrainedModel]:
+  """The model of a run, with the weights that were released last.
+
+  Of a run that was stopped, these are the weights of its last checkpoint. Where the
+  ledger has later rounds, a line says so.
+
+  Args:
+    run_dir: Directory of a run that has released a round.
+    model: What was given to `learning.train`, if the run could not keep it: a function
+      that makes a Keras model, such a model, which gets the weights, or a functional
+      one. `None` for what the run kept.
+    custom_objects: Classes and functions of a Keras model by name, as
+      `tf.keras.models.load_model` takes them; those that are registered need not be
+      here.
+
+  Returns:
+    A Keras model, not compiled, if one was trained; else a functional model. Either
+    can be called with a batch of inputs.
+
+  Raises:
+    FileNotFoundError: If there is no run.
+    NotKeptError: If the model was not kept, or cannot be made again from what was; the
+      message says what to give.
+    TypeError: If `model` is none.
+    ValueError: If the run has released no round yet; or if the weights are not of such
+      a model, or of no round.
+
+  Example:
+    >>> from tff_dp_aggregators import learning
+    >>> x = np.float32([[1.0], [2.0], [4.0]])
+    >>> run_dir = os.path.join(tempfile.mkdtemp(), 'run')
+    >>> result = learning.train(
+    ...   lambda: tf.keras.Sequential([tf.keras.layers.Dense(1, input_shape=[1])]),
+    ...   {'one': (x, 3 * x)},
+    ...   None,
+    ...   run_dir,
+    ...   loss='mean_squared_error',
+    ...   clients_per_round=1,
+    ...   num_rounds=60,
+    ... )
+    >>> learning.load(run_dir)(np.float32([[5.0]])).numpy().round(1)
+    array([[15.]], dtype=float32)
+  """
+  path = os.path.join(run_dir, run_directory.MODEL)
+  if not os.path.exists(path):
+    begun = os.path.exists(os.path.join(run_dir, run_directory.CONFIG))
+    raise FileNotFoundError(
+      f'{path} is not there: '
+      + ('the run has released no round yet.' if begun else 'that is no run.')
+    )
+  weights = run_lib.read_weights(path)
+  _check_released(run_dir, weights)
+  if model is None:
+    model = _kept(run_dir, custom_objects)
+  elif custom_objects is not None:
+    raise ValueError(
+      'custom_objects are for a model that the run has kept, and model is given.'
+    )
+  elif not isinstance(model, _MODELS) and callable(model):
+    model = model()
+  if not isinstance(model, _MODELS):
+    raise TypeError(
+      'model must be a Keras model, a function that makes one, or a '
+      f'tff.learning.models.FunctionalModel; got {type(model).__name__}.'
+    )
+  if isinstance(model, tf.keras.Model):
+    _build(model, run_dir)
+    _assign(model, weights)
+    return model
+  return _trained(model, weights)
+
+
+def _save_functional(
+  directory: run_directory.RunDirectory, model: tff.learning.models.FunctionalModel
+) -> None:
+  @tf.function
+  def predict_on_batch(weights: Any, x: Any, training: bool) -> Any:
+    return model.predict_on_batch(weights, x, training)
+
+  # Which TFF saves if its inputs and labels have no names.
+  unnamed = tff.learning.models.FunctionalModel(
+    initial_weights=model.initial_weights,
+    predict_on_batch_fn=predict_on_batch,
+    loss_fn=model.loss,
+    input_spec=_specs(model),
+  )
+  path = directory.file(run_directory.NEW_ARCHITECTURE)
+  os.makedirs(path, mode=0o700)
+  try:
+    tff.learning.models.save_functional_model(unnamed, path)
+  except BaseException:
+    shutil.rmtree(path)
+    raise
+  new_files.sync_tree(path)
+  directory.check_in_place()
+  os.rename(path, directory.file(run_directory.ARCHITECTURE))
+
+
+def _keras_bytes(model: tf.keras.Model) -> bytes:
+  with tempfile.TemporaryDirectory() as folder:
+    path = os.path.join(folder, run_directory.KERAS_ARCHITECTURE)
+    model.save(path)
+    with open(path, 'rb') as file:
+      return file.read()
+
+
+def _kept(run_dir: str, custom_objects: Optional[Mapping[str, Any]]) -> Any:
+  """The model that a run kept, with the weights that it began with."""
+  path = os.path.join(run_dir, run_directory.KERAS_ARCHITECTURE)
+  if os.path.exists(path):
+    try:
+      return tf.keras.models.load_model(
+        path, custom_objects=dict(custom_objects or {}), compile=False
+      )
+    except Exception as e:  # Whatever Keras, or a layer of somebody's own, raises.
+      raise NotKeptError(
+        f'{path} cannot be loaded: {_on_a_line(e)}. If it has classes or functions of '
+        'your own, give learning.load(run_dir, custom_objects={"Name": Name, ...}), or '
+        'decorate them with tf.keras.saving.register_keras_serializable() and import '
+        f'them before; if it has lambdas, or that does not help: {_MADE_AGAIN}.'
+      ) from e
+  path = os.path.join(run_dir, run_directory.ARCHITECTURE)
+  if not os.path.exists(path):
+    raise NotKeptError(
+      f'{run_dir} has the weights of a model, and not what they are weights of: it '
+      f'could not be kept, or the run is of an earlier version. Give {_MADE_AGAIN}.'
+    )
+  if custom_objects is not None:
+    raise ValueError(
+      f'custom_objects are for Keras models, and that of {run_dir} is a functional one.'
+    )
+  return tff.learning.models.load_functional_model(path)
+
+
+def _build(model: tf.keras.Model, run_dir: str) -> None:
+  """Makes the variables of a model that has none before it sees inputs.
+
+  Raises:
+    ValueError: If nothing says what its inputs are.
+  """
+  if model.built:
+    return
+  path = os.path.join(run_dir, run_directory.KERAS_ARCHITECTURE)
+  kept = None
+  if os.path.exists(path):
+    with zipfile.ZipFile(path) as archive:
+      kept = json.loads(archive.read('config.json')).get('build_config')
+  if kept is None:
+    raise ValueError(
+      'the model has no weights yet, and the run has not kept what its inputs are: '
+      'call it once with some of them in the function that makes it.'
+    )
+  model.build_from_config(kept)
+
+
+def _check_released(run_dir: str, weights: tff.learning.models.ModelWeights) -> None:
+  """Finds the round that weights are of, and says so if it is not the last one.
+
+  Raises:
+    ValueError: If they are of none.
+  """
+  path = os.path.join(run_dir, run_directory.LEDGER)
+  entries = ledger_lib.read(path).entries
+  goes_on = 'the same call of learning.train, or the same command, goes on'
+  if not entries:
+    raise ValueError(f'the run in {run_dir} has released no round yet; {goes_on}.')
+  flat = [*weights.trainable, *weights.non_trainable]
+  checksum = ledger_lib.checksum_of(flat)
+  of = [number for number, e in enumerate(entries, 1) if e.result_checksum == checksum]
+  if not of:
+    raise ValueError(
+      f'{os.path.join(run_dir, run_directory.MODEL)} has the weights of none of the '
+      f'{len(entries)} rounds in the ledger. If the run was killed before its first '
+      f'checkpoint, {goes_on}; else put the file back.'
+    )
+  if of[-1] != len(entries):
+    progress.say(
+      f'{run_dir}: the weights are those after {of[-1]} of {len(entries)} rounds that '
+      f'were released, of the last checkpoint; {goes_on}.',
+      sys.stderr,
+    )
+
+
+def _assign(model: tf.keras.Model, weights: tff.learning.models.ModelWeights) -> None:
+  """Gives a Keras model its weights.
+
+  Raises:
+    ValueError: If they are not those of such a model.
+  """
+  for what, variables, arrays in (
+    ('trainable', model.trainable_variables, weights.trainable),
+    ('other', model.non_trainable_variables, weights.non_trainable),
+  ):
+    _check_shapes(what, [each.shape for each in variables], arrays)
+    for variable, array in zip(variables, arrays):
+      variable.assign(array)
+
+
+def _trained(
+  model: tff.learning.models.FunctionalModel,
+  weights: tff.learning.models.ModelWeights,
+) -> TrainedModel:
+  """A functional model with other weights.
+
+  Raises:
+    ValueError: If they are not those of such a model.
+  """
+  trainable, non_trainable = model.initial_weights
+  for what, initial, arrays in (
+    ('trainable', trainable, weights.trainable),
+    ('other', non_trainable, weights.non_trainable),
+  ):
+    _check_shapes(what, [np.shape(each) for each in tf.nest.flatten(initial)], arrays)
+
+  @tf.function
+  def predict_on_batch(weights: Any, x: Any, training: bool) -> Any:
+    return model.predict_on_batch(weights, x, training)
+
+  return TrainedModel(
+    initial_weights=(
+      tf.nest.pack_sequence_as(trainable, weights.trainable),
+      tf.nest.pack_sequence_as(non_trainable, weights.non_trainable),
+    ),
+    predict_on_batch_fn=predict_on_batch,
+    loss_fn=model.loss,
+    input_spec=model.input_spec,
+  )
+
+
+def _check_shapes(what: str, wanted: Sequence[Any], arrays: Sequence[Any]) -> None:
+  shapes = [list(each) for each in wanted]
+  found = [list(np.shape(each)) for each in arrays]
+  if shapes != found:
+    raise ValueError(
+      f'the {what} weights of the run are of shapes {found}, and those of the model of '
+      f'{shapes}: give the model that was trained.'
+    )
+
+
+def _specs(model: tff.learning.models.FunctionalModel) -> tuple[Any, Any]:
+  """Those of inputs and labels."""
+  spec = model.input_spec
+  return (spec['x'], spec['y']) if hasattr(spec, 'keys') else tuple(spec)
+
+
+def _on_a_line(error: Exception) -> str:
+  text = ' '.join(str(error).split()).rstrip('.')
+  return f'{type(error).__name__}: {text[:500]}'
