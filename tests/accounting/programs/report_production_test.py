@@ -458,6 +458,9 @@ def test_a_plan_that_was_broken_costs_no_less_than_one_that_was_kept(
     )
     report = reporting.json_of(*arguments, f'--round_log={path}')
     assert bool(report['warnings']) == (again == 4)
+    said = report['participation']['enforced_by']
+    assert ('happened to keep the limits' in said) == (again == 5)
+    assert ('the planned ones, widened to what the clients' in said) == (again == 4)
     epsilons.append(report['guarantee']['epsilon'])
   assert epsilons[1] >= epsilons[0]
 

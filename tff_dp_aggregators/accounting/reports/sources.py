@@ -84,7 +84,7 @@ def from_plan(
     enforced_by = functools.partial(
       provenance.enforced_by,
       summary['basis'],
-      provenance.are_kept(summary, plan.ledger is not None),
+      provenance.which_limits(summary, plan.ledger is not None),
     )
     cap_enforced_by = enforced_by(plan.cap_enforced_by)
     if round_log.has_no_more_rounds:
