@@ -9,10 +9,16 @@ where t runs over an example's labels: one of them for a class or a number, one 
 position for tokens. So a client with longer sentences in a batch does not count more
 for it than by their tokens, and padding counts nowhere. A batch of nothing that counts
 has loss 0.
+
+With `--class_weights` an example's loss counts times the weight of its class in the
+upper sum, and not in the lower one, as Keras's class_weight does.
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, Callable, Optional
+
+import numpy as np
 
 from .data import population
 
@@ -110,3 +116,74 @@ def function(shape: population.Shape, name: Optional[str]) -> Callable[..., Any]
     return tf.math.divide_no_nan(tf.reduce_sum(counts * each), tf.reduce_sum(counts))
 
   return of_batch
+
+
+def with_class_weights(model: Any, weights: Sequence[float]) -> Any:
+  """The same model, in whose loss an example counts times the weight of its class.
+
+  For any loss of which weights of examples, 1 on average, make a weighted mean: whether
+  it divides by their sum, as those here, or by the size of the batch, as Keras's.
+
+  Args:
+    model: A `tff.learning.models.FunctionalModel` of one of so many classes.
+    weights: For each class.
+
+  Raises:
+    ValueError: If the model's loss takes no weights of examples.
+  """
+  import tensorflow as tf
+  import tensorflow_federated as tff
+
+  def loss(outputs: Any, labels: Any, sample_weight: Any = None) -> Any:
+    of_class = tf.gather(tf.constant(weights, tf.float32), labels)
+    given = tf.ones_like(of_class)
+    if sample_weight is not None:
+      given = tf.cast(sample_weight, tf.float32)
+    both = of_class * given
+    total, size = tf.reduce_sum(both), tf.cast(tf.size(both), tf.float32)
+    mean = model.loss(outputs, labels, tf.math.divide_no_nan(size * both, total))
+    return mean * tf.math.divide_no_nan(total, tf.reduce_sum(given))
+
+  @tf.function
+  def predict_on_batch(model_weights: Any, x: Any, training: bool) -> Any:
+    return model.predict_on_batch(model_weights, x, training)
+
+  _check_takes_weights(model, len(weights))
+  return tff.learning.models.FunctionalModel(
+    initial_weights=model.initial_weights,
+    predict_on_batch_fn=predict_on_batch,
+    loss_fn=tf.function(loss),
+    metrics_fns=(
+      model.initialize_metrics_state,
+      model.update_metrics_state,
+      model.finalize_metrics,
+    ),
+    input_spec=model.input_spec,
+  )
+
+
+def _check_takes_weights(model: Any, num_classes: int) -> None:
+  """Refuses a loss that is not the first example's where only that one has a weight."""
+  import tensorflow as tf
+
+  # Of two examples with equal outputs, logits or probabilities, and unequal labels.
+  rest = 0.1 / max(1, num_classes - 1)
+  outputs = np.array([[0.9, *[rest] * (num_classes - 1)]] * 2, np.float32)
+  labels = np.array([0, min(1, num_classes - 1)], np.int32)
+  with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+    try:
+      weighted, alone = session.run(
+        [
+          model.loss(tf.constant(outputs), tf.constant(labels), tf.constant([2.0, 0])),
+          model.loss(tf.constant(outputs[:1]), tf.constant(labels[:1])),
+        ]
+      )
+    except Exception as e:  # Whatever a user's loss raises.
+      raise ValueError(
+        f'the loss fails with sample_weight: {type(e).__name__}: {e}'
+      ) from e
+  if not np.allclose(weighted, alone, rtol=1e-3, atol=1e-6):
+    raise ValueError(
+      'the loss of the model ignores sample_weight: with weights 2 and 0 of two '
+      f'examples it is {float(weighted):g}, and {float(alone):g} of the first alone.'
+    )

@@ -15,6 +15,7 @@ import numpy as np
 
 from ..options import data as data_options
 from . import arrangement
+from . import class_weights
 from . import encoding
 from . import formats
 from . import hashing
@@ -219,6 +220,9 @@ def _of_table(
     mean, scale, tuple(map(len, schema.name_columns.values())), shape
   )
   label_dtype = np.float32 if schema.classes is None else np.int32
+  weights = class_weights.of(
+    files.class_weights, schema.classes, labels, arranged.is_test
+  )
 
   def examples(first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
     inputs = encoder.inputs(numbers[first:end], names[first:end])
@@ -239,6 +243,10 @@ def _of_table(
     ),
     ('The names of classes are those found in the data.', classes is not None),
     (
+      'The weights of classes follow from how many training examples are of each.',
+      files.class_weights == (class_weights.BALANCED,),
+    ),
+    (
       'The values of columns with a feature for each value '
       f'({problems.listed(schema.name_columns)}) are those found in the data.',
       bool(schema.name_columns),
@@ -255,11 +263,13 @@ def _of_table(
       label_kind='number' if classes is None else 'class',
       num_classes=None if classes is None else len(classes),
       names=classes,
+      class_weights=weights,
     ),
     facts={
       **_facts(rows, arranged, tested, 'examples'),
       **(_most_frequent(tested[1], classes) if classes and len(tested[1]) else {}),
       **_facts_of_table(schema, shape, is_scaled, moments),
+      **class_weights.told(weights, classes),
     },
     not_covered=(*_sentences(*made), *_of_clients(files, whose)),
   )

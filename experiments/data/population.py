@@ -44,6 +44,7 @@ class Shape:
       padding.
     unscored_labels: Further tokens that `token_accuracy` leaves out, as the papers do:
       those out of vocabulary, and ends of sentences.
+    class_weights: What the loss of an example counts times, by its class; `None` for 1.
   """
 
   inputs: tuple[int, ...]
@@ -54,6 +55,7 @@ class Shape:
   names: Optional[tuple[str, ...]] = None
   ignored_labels: tuple[int, ...] = ()
   unscored_labels: tuple[int, ...] = ()
+  class_weights: Optional[tuple[float, ...]] = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,6 +21,7 @@ _OF_FILES = (
   'one_hot_columns',
   'text_column',
   'label_kind',
+  'class_weights',
   'scaling',
   'test_clients',
   'test_examples',
@@ -90,6 +91,7 @@ class Files:
   one_hot_columns: tuple[str, ...] = ()
   text_column: Optional[str] = None
   label_kind: Optional[str] = None
+  class_weights: tuple[str, ...] = ()
   scaling: Optional[str] = None
   partition: Optional[str] = None
   test_clients: Optional[float] = None
@@ -177,6 +179,14 @@ def _define_columns(values: flags.FlagValues) -> None:
     None,
     ['class', 'number'],
     'What labels are. Default: classes if they are text or few whole numbers.',
+    flag_values=values,
+  )
+  flags.DEFINE_list(
+    'class_weights',
+    None,
+    'What the loss of an example counts times, by its class: no:1,yes:5, and 1 for '
+    'classes that are not named; or balanced, where each class counts the same in all, '
+    'from how many examples it has, without noise. Default: 1 for all.',
     flag_values=values,
   )
   flags.DEFINE_enum(
@@ -393,6 +403,7 @@ def _files(values: flags.FlagValues) -> Files:
     one_hot_columns=_listed(values, 'one_hot_columns'),
     text_column=values.text_column,
     label_kind=values.label_kind,
+    class_weights=_listed(values, 'class_weights'),
     scaling=values.scaling,
     partition=partition,
     test_clients=_test_clients(values, has_clients),
@@ -438,7 +449,14 @@ def _check_columns(values: flags.FlagValues, has_text: bool) -> None:
   if has_text:
     _refuse(
       values,
-      ('label_column', 'feature_columns', 'one_hot_columns', 'label_kind', 'scaling'),
+      (
+        'label_column',
+        'feature_columns',
+        'one_hot_columns',
+        'label_kind',
+        'class_weights',
+        'scaling',
+      ),
       'does not go with text, whose next token is the label',
     )
   else:
