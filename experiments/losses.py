@@ -5,17 +5,17 @@ and m = 0 for the labels that a shape ignores (padding) and 1 for the others,
 
     loss = sum_i w_i sum_t m_it loss_it / sum_i w_i sum_t m_it
 
-where t runs over an example's labels: one of them for a class or a number, one a
-position for tokens. So a client with longer sentences in a batch does not count more
-for it than by their tokens, and padding counts nowhere. A batch of nothing that counts
-has loss 0.
+where t runs over an example's labels: one of them for a class or a number, one for each
+of several numbers or tags, one a position for tokens. So a client with longer sentences
+in a batch does not count more for it than by their tokens, and padding counts nowhere.
+A batch of nothing that counts has loss 0.
 
 With `--class_weights` an example's loss counts times the weight of its class in the
 upper sum, and not in the lower one, as Keras's class_weight does.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Callable, Optional
 
 import numpy as np
@@ -29,19 +29,31 @@ class Loss:
 
   Attributes:
     name: Value of `--loss`.
-    label_kinds: For which labels it is.
-    of_labels: Of outputs and labels, the loss at each label.
+    of_labels: By the kind of labels that it is for: of outputs and labels, the loss at
+      each label.
   """
 
   name: str
-  label_kinds: tuple[population.LabelKind, ...]
-  of_labels: Callable[[Any, Any], Any]
+  of_labels: Mapping[population.LabelKind, Callable[[Any, Any], Any]]
+
+  @property
+  def label_kinds(self) -> tuple[population.LabelKind, ...]:
+    """For which labels it is."""
+    return tuple(self.of_labels)
 
 
 def _cross_entropy(outputs: Any, labels: Any) -> Any:
   import tensorflow as tf
 
   return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=outputs)
+
+
+def _of_tags(outputs: Any, labels: Any) -> Any:
+  import tensorflow as tf
+
+  return tf.nn.sigmoid_cross_entropy_with_logits(
+    labels=tf.cast(labels, outputs.dtype), logits=tf.reshape(outputs, tf.shape(labels))
+  )
 
 
 def _squared(outputs: Any, labels: Any) -> Any:
@@ -59,9 +71,12 @@ def _absolute(outputs: Any, labels: Any) -> Any:
 LOSSES = {
   each.name: each
   for each in (
-    Loss('cross_entropy', ('class', 'tokens'), _cross_entropy),
-    Loss('mean_squared_error', ('number',), _squared),
-    Loss('mean_absolute_error', ('number',), _absolute),
+    Loss(
+      'cross_entropy',
+      {'class': _cross_entropy, 'tokens': _cross_entropy, 'tags': _of_tags},
+    ),
+    Loss('mean_squared_error', {'number': _squared}),
+    Loss('mean_absolute_error', {'number': _absolute}),
   )
 }
 
@@ -102,7 +117,7 @@ def function(shape: population.Shape, name: Optional[str]) -> Callable[..., Any]
   """
   import tensorflow as tf
 
-  of_labels = LOSSES[name_for(shape, name)].of_labels
+  of_labels = LOSSES[name_for(shape, name)].of_labels[shape.label_kind]
   rank = len(shape.labels)
 
   def of_batch(outputs: Any, labels: Any, sample_weight: Any = None) -> Any:

@@ -49,8 +49,8 @@ def of(
     return None
   if classes is None:
     raise problems.DataError(
-      '--class_weights is for labels of which each is one class, and these are not. '
-      'Leave it out, or give --label_kind=class if labels are names.'
+      '--class_weights is for labels of which each is one class, and these are '
+      'numbers or tags. Leave it out, or give --label_kind=class if they are names.'
     )
   if tuple(stated) == (BALANCED,):
     counts = np.zeros(len(classes), np.int64)

@@ -89,8 +89,8 @@ def load(options: data_options.Data) -> population.Population:
   rows, schema = table.Reader(uses, files.scratch).read(opened)
   if files.partition == 'label_skew' and schema.classes is None:
     raise problems.DataError(
-      '--partition=label_skew needs classes, and labels are numbers; give '
-      '--label_kind=class or another --partition.'
+      '--partition=label_skew needs labels of which each is one class; give '
+      '--label_kind=class if they are names, or another --partition.'
     )
   arranged = _arranged(rows, options, files)
   if uses.text is not None:
@@ -140,24 +140,26 @@ def _opened(
   client = files.client_column
   if client is None and file_format.name == 'npz' and not os.path.isdir(path):
     client = 'client_ids' if 'client_ids' in opened.columns else None
+  present = frozenset(opened.columns)
   label = None if text else files.label_column or file_format.label_column
-  if text is None and label is None:
+  labels: tuple[str, ...] = () if label is None else (label,)
+  if label is not None and label not in present:  # One with commas in its name may be.
+    labels = data_options.label_columns(label)
+  if text is None and not labels:
     raise problems.DataError(
       f'--label_column is missing: which column of {path} is predicted? Its columns '
       f'are: {problems.listed(opened.columns)}. For text give --text_column.'
     )
-  present = frozenset(opened.columns)
   if is_test and client not in present:
     client = None  # They need not say whose they are.
-  for name in (client, label, text, *(files.feature_columns or ())):
+  for name in (client, *labels, text, *(files.feature_columns or ())):
     if name is not None and name not in present:
-      asked = (files.client_column, files.label_column, files.text_column)
-      is_default = name not in (*asked, *(files.feature_columns or ()))
+      is_default = files.label_column is None and name in labels
       raise problems.missing_column(path, name, opened.columns, is_default)
   features = files.feature_columns
   if features is None:
     features = tuple(
-      each for each in opened.columns if each not in (client, label) and not text
+      each for each in opened.columns if each not in (client, *labels) and not text
     )
   known = frozenset(features)
   unknown = [name for name in files.one_hot_columns if name not in known]
@@ -168,7 +170,7 @@ def _opened(
     )
   return opened, table.Uses(
     client=client,
-    label=label,
+    labels=labels,
     features=() if text else features,
     one_hot=frozenset(files.one_hot_columns),
     text=text,
@@ -219,7 +221,8 @@ def _of_table(
   encoder = encoding.Encoder(
     mean, scale, tuple(map(len, schema.name_columns.values())), shape
   )
-  label_dtype = np.float32 if schema.classes is None else np.int32
+  label_kind = _label_kind(schema)
+  label_dtype = np.float32 if label_kind == 'number' else np.int32
   weights = class_weights.of(
     files.class_weights, schema.classes, labels, arranged.is_test
   )
@@ -230,7 +233,9 @@ def _of_table(
 
   whose = None
   if files.test_data is None:
-    tested = _tested(examples, arranged.is_test, shape, label_dtype, files.scratch)
+    tested = _tested(
+      examples, arranged.is_test, shape, labels.shape[1:], label_dtype, files.scratch
+    )
   else:
     tested, tested_clients = _test_table(files, schema, encoder, label_dtype)
     whose = _whose(tested_clients, rows.clients)
@@ -259,15 +264,16 @@ def _of_table(
     shape=population.Shape(
       inputs=shape,
       input_dtype='float32',
-      labels=(),
-      label_kind='number' if classes is None else 'class',
+      labels=labels.shape[1:],
+      label_kind=label_kind,
       num_classes=None if classes is None else len(classes),
-      names=classes,
+      names=classes or schema.several,
       class_weights=weights,
     ),
     facts={
       **_facts(rows, arranged, tested, 'examples'),
       **(_most_frequent(tested[1], classes) if classes and len(tested[1]) else {}),
+      **(_shares_of_tags(tested[1], schema) if len(tested[1]) else {}),
       **_facts_of_table(schema, shape, is_scaled, moments),
       **class_weights.told(weights, classes),
     },
@@ -282,6 +288,12 @@ def _of_clients(files: data_options.Files, whose: Optional[str]) -> tuple[str, .
     (population.HELD_OUT_OF_CLIENTS, files.test_examples is not None),
     (whose or '', whose is not None),
   )
+
+
+def _label_kind(schema: table.Schema) -> population.LabelKind:
+  if schema.classes is not None:
+    return 'class'
+  return 'tags' if schema.are_tags else 'number'
 
 
 def _whose(
@@ -316,12 +328,13 @@ def _tested(
   examples: Any,
   is_test: np.ndarray,
   shape: tuple[int, ...],
+  label_shape: tuple[int, ...],
   label_dtype: Any,
   folder: str,
 ) -> tuple[np.ndarray, np.ndarray]:
   """Inputs and labels that were held out, on disk."""
   inputs = spill.Spill(folder, np.float32, shape)
-  labels = spill.Spill(folder, label_dtype)
+  labels = spill.Spill(folder, label_dtype, label_shape)
   for first in range(0, len(is_test), _CHUNK):
     chosen = is_test[first : first + _CHUNK] == 1
     if chosen.any():
@@ -345,7 +358,7 @@ def _test_table(
   opened, uses = _opened(files.test_data, files, is_test=True)
   uses = table.Uses(
     client=uses.client,
-    label=uses.label,
+    labels=uses.labels,
     features=(*schema.number_columns, *schema.name_columns),
     one_hot=uses.one_hot,
     label_kind=uses.label_kind,
@@ -357,7 +370,14 @@ def _test_table(
     return inputs, rows.labels[first:end].astype(label_dtype)
 
   everything = np.ones(len(rows.hashes), np.uint8)
-  tested = _tested(examples, everything, encoder.shape, label_dtype, files.scratch)
+  tested = _tested(
+    examples,
+    everything,
+    encoder.shape,
+    rows.labels.shape[1:],
+    label_dtype,
+    files.scratch,
+  )
   return tested, rows.clients
 
 
@@ -530,6 +550,14 @@ def _most_frequent(labels: np.ndarray, classes: Sequence[str]) -> dict[str, Any]
   return {'most frequent class for testing': f'{classes[best]}, a share of {share:g}'}
 
 
+def _shares_of_tags(labels: np.ndarray, schema: table.Schema) -> dict[str, Any]:
+  """How many of the test examples have each tag; nothing if labels are no tags."""
+  if not schema.are_tags or schema.several is None:
+    return {}
+  shares = labels.mean(axis=0).round(4).tolist()
+  return {'share with a tag for testing': dict(zip(schema.several[:20], shares))}
+
+
 def _checksum(*arrays: np.ndarray) -> str:
   """Of test data, which a run that goes on must have again."""
   digest = hashlib.sha256()
@@ -559,6 +587,10 @@ def _facts_of_table(
     facts['columns that are constant'] = int(moments.is_constant.sum())
   classes: Optional[tuple[str, ...]] = schema.classes
   facts['labels'] = 'numbers' if classes is None else f'{len(classes)} classes'
+  if schema.several is not None:
+    kind = 'tags' if schema.are_tags else 'numbers'
+    facts['labels'] = f'{len(schema.several)} {kind}'
+    facts[f'{kind} that are labels'] = list(schema.several[:20])
   if classes is not None:
     facts['classes'] = list(classes[:20])
   return facts

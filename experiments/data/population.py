@@ -1,12 +1,13 @@
 """A federated population: who has which examples, and what they are like."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any, Literal, Optional
 
-# What labels are: one of so many classes, a number (or several), or the next token at
-# each position of a text.
-LabelKind = Literal['class', 'number', 'tokens']
+# What labels are: one of so many classes, a number (or several), tags, each of which an
+# example has or has not, or the next token at each position of a text.
+LabelKind = Literal['class', 'number', 'tags', 'tokens']
 # Of populations whose test examples are of people who train.
 HELD_OUT_OF_CLIENTS = (
   'Test metrics are computed from examples of the same clients, which were held out of '
@@ -35,11 +36,14 @@ class Shape:
   Attributes:
     inputs: Shape of one example's inputs.
     input_dtype: `float32`, or `int32` for tokens.
-    labels: Shape of one example's label: empty for a class or a number.
-    label_kind: What labels are; classes and tokens are int32, numbers float32.
+    labels: Shape of one example's label: empty for a class or a number, [k] for k
+      numbers or tags.
+    label_kind: What labels are; classes and tokens are int32, tags too, 0 or 1, and
+      numbers float32.
     num_classes: How many classes or tokens there are, padding included; `None` for
-      numbers.
-    names: What they are called, by number, if they have names.
+      numbers and tags.
+    names: What they are called, by number, if they have names; of several numbers or
+      tags, what each is called.
     ignored_labels: Tokens that count neither in the loss nor in metrics, such as
       padding.
     unscored_labels: Further tokens that `token_accuracy` leaves out, as the papers do:
@@ -56,6 +60,11 @@ class Shape:
   ignored_labels: tuple[int, ...] = ()
   unscored_labels: tuple[int, ...] = ()
   class_weights: Optional[tuple[float, ...]] = None
+
+  @property
+  def num_outputs(self) -> int:
+    """Numbers that a model puts out for an example, or for a token of it."""
+    return math.prod(self.labels) if self.num_classes is None else self.num_classes
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,7 +23,7 @@ MOST_VALUES = 100
 FEW_CLASSES, _MOST_CLASSES = 20, 10_000
 _CLASSES = 'Is that a label? If it is a number, give --label_kind=number.'
 _MIXED_LABELS = 'If all are names of classes, give --label_kind=class.'
-
+_SEVERAL = 'Several labels of a row are numbers, or tags, each of which is 0 or 1.'
 
 # Columns that a message names one by one.
 _MOST_SAID = 20
@@ -47,15 +47,16 @@ class Uses:
 
   Attributes:
     client: Column that says whose a row is; `None` if the format does, or nothing.
-    label: Column to predict; `None` for text.
+    labels: Columns to predict; none for text.
     features: Columns to predict from.
     one_hot: Those of them that have names even if they are numbers.
     text: Column of text; `None` for features and labels.
-    label_kind: `class`, `number`, or `None` to find out.
+    label_kind: `class`, which of several labels of a row are tags; `number`; or `None`
+      to find out.
   """
 
   client: Optional[str] = None
-  label: Optional[str] = None
+  labels: tuple[str, ...] = ()
   features: tuple[str, ...] = ()
   one_hot: frozenset[str] = frozenset()
   text: Optional[str] = None
@@ -70,11 +71,15 @@ class Schema:
     number_columns: Features that are numbers, with the shape of an entry.
     name_columns: Features that are names, with all there are.
     classes: Names of classes; `None` if labels are numbers, or there are none.
+    several: Names of the labels of a row if there are several; `None` if it has one.
+    are_tags: Whether each of several labels is 0 or 1.
   """
 
   number_columns: Mapping[str, tuple[int, ...]]
   name_columns: Mapping[str, tuple[str, ...]]
   classes: Optional[tuple[str, ...]]
+  several: Optional[tuple[str, ...]] = None
+  are_tags: bool = False
 
 
 class Rows(NamedTuple):
@@ -86,7 +91,7 @@ class Rows(NamedTuple):
     numbers: Features that are numbers, float64 [rows, columns]; float32 if an entry
       has a shape.
     names: Features that are names by number, uint32 [rows, columns].
-    labels: float64 [rows]: numbers, or numbers of classes.
+    labels: float64 [rows]: numbers, or numbers of classes; [rows, labels] of several.
     texts: Texts by row, or `None`.
     ids: Clients' ids.
   """
@@ -176,6 +181,8 @@ class Reader:
     self._shapes: dict[str, tuple[int, ...]] = {}
     self._classes: Optional[columns.Names] = None
     self._few: Optional[set[float]] = set()
+    self._several: Optional[tuple[str, ...]] = None
+    self._are_tags = np.zeros(0, bool)
     self._numbers: Optional[spill.Spill] = None
     self._names: Optional[spill.Spill] = None
 
@@ -191,7 +198,7 @@ class Reader:
     uses = self._uses
     wanted = [
       each
-      for each in (uses.client, uses.label, uses.text, *uses.features)
+      for each in (uses.client, *uses.labels, uses.text, *uses.features)
       if each is not None
     ]
     present = frozenset(opened.columns)
@@ -215,8 +222,8 @@ class Reader:
     for name, kind in (self._kinds or {}).items():
       if kind is None:
         yield name
-    if self._uses.label is not None and self._classes is None:
-      yield self._uses.label
+    if self._classes is None:
+      yield from self._uses.labels
 
   def _add(self, batch: source.Batch) -> None:
     uses = self._uses
@@ -324,9 +331,14 @@ class Reader:
 
   def _label(self, batch: source.Batch) -> tuple[np.ndarray, np.ndarray]:
     """Labels as numbers, or codes of classes; and hashes."""
-    name = self._uses.label
-    assert name is not None
+    name, *others = self._uses.labels
     values = batch.columns[name]
+    if not len(self._hashes):
+      is_list = isinstance(values[0], (list, np.ndarray))
+      if others or is_list or (self._like is not None and self._like.several):
+        self._several = ()
+    if self._several is not None:
+      return self._several_labels(batch)
     if not len(self._hashes):
       self._decide_labels(name, values)
     if self._classes is not None:
@@ -344,6 +356,68 @@ class Reader:
       if len(self._few) > FEW_CLASSES or any(v != int(v) for v in self._few):
         self._few = None
     return found, found.view(np.uint64)
+
+  def _several_labels(self, batch: source.Batch) -> tuple[np.ndarray, np.ndarray]:
+    """Several labels of each row as numbers; and hashes."""
+    parts, names = [], []
+    for name in self._uses.labels:
+      found = columns.finite(batch.columns[name], name, batch.where, _SEVERAL)
+      if found.ndim > 2:
+        raise problems.DataError(
+          f'{batch.where(0)}: {name} has {list(found.shape[1:])} values of a row; '
+          'labels must be one, or a list.'
+        )
+      parts.append(found.reshape(batch.num_rows, -1))
+      width = parts[-1].shape[1]
+      names += [name] if found.ndim == 1 else [f'{name}[{i}]' for i in range(width)]
+    block = np.concatenate(parts, axis=1)
+    if not len(self._hashes):
+      self._several = tuple(names)
+      if self._like is not None:
+        self._several = self._like.several or self._uses.labels
+      self._are_tags = np.ones(len(names), bool)
+      self._labels = spill.Spill(self._folder, np.float64, (len(names),))
+    if self._several != tuple(names):
+      raise problems.DataError(
+        f'{batch.where(0)}: labels are {problems.listed(names)}, and before '
+        f'{problems.listed(self._several or ())}.'
+      )
+    is_tag = (block == 0) | (block == 1)
+    must_be = self._uses.label_kind == 'class'
+    if self._like is not None:
+      must_be = self._like.are_tags
+    if must_be and not is_tag.all():
+      row, place = np.argwhere(~is_tag)[0]
+      raise problems.DataError(
+        f'{batch.where(row)}: {names[place]} is {block[row, place]:g}. Each of several '
+        'labels that are tags is 0 or 1; of numbers give --label_kind=number.'
+      )
+    self._are_tags &= is_tag.all(axis=0)
+    return block, hashing.of_rows(block)
+
+  def _of_tags(self) -> bool:
+    """Whether all of several labels are tags, and not numbers.
+
+    Raises:
+      DataError: If some may be tags and others are not, and nobody says what they are.
+    """
+    if self._several is None or self._uses.label_kind == 'number':
+      return False
+    if self._like is not None:
+      return self._like.are_tags
+    if not self._are_tags.any():
+      return False
+    if not self._are_tags.all():
+      tags, numbers = (
+        [name for name, one in zip(self._several, self._are_tags) if one == wanted]
+        for wanted in (True, False)
+      )
+      raise problems.DataError(
+        f'labels are of several kinds: {problems.listed(tags)} are 0 or 1, and '
+        f'{problems.listed(numbers)} are not. If all are numbers, give '
+        '--label_kind=number; else train a model for each kind.'
+      )
+    return True
 
   def _decide_labels(self, name: str, values: source.Values) -> None:
     """Makes classes of labels if they are names, or are to be; by the first of them."""
@@ -379,7 +453,8 @@ class Reader:
       texts=self._texts,
       ids=self._ids,
     )
-    return rows, Schema(number_columns, name_columns, classes)
+    are_tags = self._of_tags()
+    return rows, Schema(number_columns, name_columns, classes, self._several, are_tags)
 
   def _final_names(self, renumbered: list[np.ndarray]) -> np.ndarray:
     """Numbers of names in their order, instead of in that in which they came."""
@@ -400,7 +475,7 @@ class Reader:
 
       def number(chunk: np.ndarray) -> np.ndarray:
         return of_label[chunk.astype(np.int64)]
-    elif self._few and self._uses.text is None:
+    elif self._few and self._uses.labels and self._several is None:
       values = np.array(sorted(self._few))
       names = tuple(map(columns.number_name, values.tolist()))
 

@@ -62,6 +62,11 @@ def why_not_classes(shape: population.Shape) -> Optional[str]:
   return _why_not(shape, 'class', 'float32')
 
 
+def why_not_logits(shape: population.Shape) -> Optional[str]:
+  """Why a model of numbers that are of classes, or have tags, is not for them."""
+  return _why_not(shape, 'tags' if shape.label_kind == 'tags' else 'class', 'float32')
+
+
 def why_not_numbers(shape: population.Shape) -> Optional[str]:
   """Why a model of numbers with numbers as labels is not for such examples."""
   return _why_not(shape, 'number', 'float32')

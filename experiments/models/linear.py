@@ -14,7 +14,7 @@ def build(shape: population.Shape, options: kind.Options) -> Any:
   from .parts import initial
   from .parts import layers
 
-  num_features, num_outputs = int(np.prod(shape.inputs)), int(np.prod(shape.labels))
+  num_features, num_outputs = int(np.prod(shape.inputs)), shape.num_outputs
   return functional.functional(
     shape,
     options.loss,

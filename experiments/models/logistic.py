@@ -9,19 +9,18 @@ from . import kind
 
 
 def build(shape: population.Shape, options: kind.Options) -> Any:
-  """Multinomial logistic regression that starts at zero, for TFF."""
+  """Logistic regression of classes (multinomial), or of each tag; starts at zero."""
   from .parts import functional  # Flags are checked without TensorFlow.
   from .parts import initial
   from .parts import layers
 
-  num_features, num_classes = int(np.prod(shape.inputs)), shape.num_classes
-  assert num_classes is not None
+  num_features, num_outputs = int(np.prod(shape.inputs)), shape.num_outputs
   return functional.functional(
     shape,
     options.loss,
-    [initial.zeros(num_features, num_classes), initial.zeros(num_classes)],
+    [initial.zeros(num_features, num_outputs), initial.zeros(num_outputs)],
     lambda weights, x: layers.dense(layers.flat(x), *weights),
   )
 
 
-KIND = kind.Kind('logistic', 'logistic regression', kind.why_not_classes, build)
+KIND = kind.Kind('logistic', 'logistic regression', kind.why_not_logits, build)

@@ -1,4 +1,4 @@
-"""A multilayer perceptron with two hidden layers, for classes or numbers.
+"""A multilayer perceptron with two hidden layers, for classes, tags or numbers.
 
 With 200 units in each it is the "2NN" of arXiv:1602.05629, which has 199,210 weights
 for images of 28 x 28 pixels in 10 classes.
@@ -16,7 +16,7 @@ def why_not(shape: population.Shape) -> Optional[str]:
   """Why it is not for such examples; `None` if it is."""
   if shape.label_kind == 'number':
     return kind.why_not_numbers(shape)
-  return kind.why_not_classes(shape)
+  return kind.why_not_logits(shape)
 
 
 def build(shape: population.Shape, options: kind.Options) -> Any:
@@ -32,7 +32,7 @@ def build(shape: population.Shape, options: kind.Options) -> Any:
   weights = [
     *initial.dense(rng, int(np.prod(shape.inputs)), units),
     *initial.dense(rng, units, units),
-    *initial.dense(rng, units, shape.num_classes or int(np.prod(shape.labels))),
+    *initial.dense(rng, units, shape.num_outputs),
   ]
 
   def predict(w: Any, x: Any) -> Any:

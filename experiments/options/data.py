@@ -159,7 +159,11 @@ def _define_columns(values: flags.FlagValues) -> None:
     flag_values=values,
   )
   flags.DEFINE_string(
-    'label_column', None, 'Column of --data to predict.', flag_values=values
+    'label_column',
+    None,
+    'Column of --data to predict; or several, with commas between them: numbers, or '
+    'tags, each of which is 0 or 1.',
+    flag_values=values,
   )
   flags.DEFINE_list(
     'feature_columns',
@@ -178,7 +182,8 @@ def _define_columns(values: flags.FlagValues) -> None:
     'label_kind',
     None,
     ['class', 'number'],
-    'What labels are. Default: classes if they are text or few whole numbers.',
+    'What labels are; several of a row that are classes are tags. Default: classes if '
+    'they are text or few whole numbers, tags if all of several are 0 or 1.',
     flag_values=values,
   )
   flags.DEFINE_list(
@@ -470,10 +475,9 @@ def _check_columns(values: flags.FlagValues, has_text: bool) -> None:
     if not os.path.isfile(values.vocabulary):
       raise FileNotFoundError(f'--vocabulary={values.vocabulary}: no such file.')
   named = [
-    each
-    for each in (values.client_column, values.label_column, values.text_column)
-    if each is not None
+    each for each in (values.client_column, values.text_column) if each is not None
   ]
+  named += list(label_columns(values.label_column or ''))
   named += list(_listed(values, 'feature_columns'))
   twice = sorted({each for each in named if named.count(each) > 1})
   if twice:
@@ -483,6 +487,23 @@ def _check_columns(values: flags.FlagValues, has_text: bool) -> None:
     )
   if values.feature_columns is not None and not values.feature_columns:
     raise ValueError('--feature_columns names no column; leave it out for all others.')
+
+
+def label_columns(stated: str) -> tuple[str, ...]:
+  """The columns that `--label_column` names, if no column has all of it as its name.
+
+  Raises:
+    ValueError: If one is named twice.
+
+  Example:
+    >>> label_columns('price,"rooms, total"')
+    ('price', 'rooms, total')
+  """
+  found = tuple(flags.ListParser().parse(stated))
+  twice = sorted({each for each in found if found.count(each) > 1})
+  if twice:
+    raise ValueError(f'--label_column names {twice[0]!r} twice; name it once.')
+  return found
 
 
 def _listed(values: flags.FlagValues, name: str) -> tuple[str, ...]:

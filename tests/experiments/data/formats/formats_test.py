@@ -81,7 +81,7 @@ def test_numpy_arrays_may_be_images_which_are_not_scaled(tmp_path):
     ({'x': np.full([70, 2], np.nan)}, 'entry 0: x is'),
     ({'x': np.zeros([70, 2], complex)}, 'x is of dtype complex128'),
     ({'client_ids': np.zeros(70)}, 'client_ids is 0.0; ids of clients must be'),
-    ({'y': np.zeros([70, 2])}, 'y has [2] values of a row'),
+    ({'y': np.zeros([70, 2, 2])}, 'y has [2, 2] values of a row'),
     ({'y': None}, "no column 'y'; its columns are: x, client_ids. Say by --label_"),
   ],
 )
