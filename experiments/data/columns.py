@@ -215,6 +215,7 @@ class Names:
     too_many: str,
     known: Optional[tuple[str, ...]] = None,
     no_numbers: Optional[str] = None,
+    has_others: bool = False,
   ):
     """Initializes it.
 
@@ -224,9 +225,11 @@ class Names:
       too_many: What may be done if there are more.
       known: All values that there may be, as `names` once gave them; `None` for any.
       no_numbers: What may be done if a value is a number; `None` if it may be one.
+      has_others: Whether there may be values that are not among those known, which
+        have the number after the last one.
     """
     self._name, self._limit, self._too_many = name, limit, too_many
-    self._no_numbers = no_numbers
+    self._no_numbers, self._has_others = no_numbers, has_others
     self._known = None if known is None else frozenset(known)
     self._known_numbers = known is not None and all(map(is_number, known))
     self._codes: dict[str, int] = {}
@@ -268,6 +271,8 @@ class Names:
           f'{self._too_many}'
         )
       return
+    if self._has_others:
+      return
     if is_plain_number or not self._known_numbers:
       if _canonical(text, self._known_numbers) in self._known:
         return
@@ -288,11 +293,14 @@ class Names:
       unsorted = set(canonical)
     else:
       are_numbers = self._known_numbers
-      canonical = [_canonical(text, are_numbers) for text in self._codes]
+      canonical = [
+        _canonical(text, are_numbers and is_number(text)) for text in self._codes
+      ]
       unsorted = set(self._known)
     names = sorted(unsorted, key=float if are_numbers else None)
     places = {name: place for place, name in enumerate(names)}
-    return tuple(names), np.array([places[each] for each in canonical], np.uint32)
+    numbers = [places.get(each, len(names)) for each in canonical]
+    return tuple(names), np.array(numbers, np.uint32)
 
 
 def _canonical(text: str, is_of_numbers: bool) -> str:

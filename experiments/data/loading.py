@@ -5,6 +5,7 @@ brought into the order of clients, and a client's examples are made when they ar
 for. So memory does not grow with the data, but for some numbers for each client.
 """
 
+import dataclasses
 import filecmp
 import hashlib
 import os
@@ -162,17 +163,19 @@ def _opened(
       each for each in opened.columns if each not in (client, *labels) and not text
     )
   known = frozenset(features)
-  unknown = [name for name in files.one_hot_columns if name not in known]
-  if unknown:
-    raise problems.DataError(
-      f'--one_hot_columns names {unknown[0]!r}, which is no feature; these are: '
-      f'{problems.listed(features)}.'
-    )
+  for flag in ('one_hot_columns', 'embedding_columns'):
+    unknown = [name for name in getattr(files, flag) if name not in known]
+    if unknown:
+      raise problems.DataError(
+        f'--{flag} names {unknown[0]!r}, which is no feature; these are: '
+        f'{problems.listed(features)}.'
+      )
   return opened, table.Uses(
     client=client,
     labels=labels,
     features=() if text else features,
     one_hot=frozenset(files.one_hot_columns),
+    embedded=frozenset(files.embedding_columns),
     text=text,
     label_kind=files.label_kind,
   )
@@ -209,6 +212,7 @@ def _of_table(
     _in_order(each, arranged.order, files.scratch)
     for each in (rows.numbers, rows.names, rows.labels)
   )
+  names, schema = _of_training(names, schema, arranged.is_test, files.scratch)
   moments = encoding.Moments(numbers.shape[1])
   is_scaled = files.scaling == 'standard' or (
     files.scaling is None and len(shape) == 1 and numbers.shape[1] > 0
@@ -256,6 +260,12 @@ def _of_table(
       f'({problems.listed(schema.name_columns)}) are those found in the data.',
       bool(schema.name_columns),
     ),
+    (
+      'The values of columns with an embedding for each value '
+      f'({problems.listed(schema.embedded_columns)}) are those found in the training '
+      'data.',
+      bool(schema.embedded_columns),
+    ),
   ]
   return population.Population(
     clients=FileClients(examples, arranged, rows),
@@ -269,6 +279,7 @@ def _of_table(
       num_classes=None if classes is None else len(classes),
       names=classes or schema.several,
       class_weights=weights,
+      embedded=tuple(map(len, schema.embedded_columns.values())),
     ),
     facts={
       **_facts(rows, arranged, tested, 'examples'),
@@ -316,6 +327,30 @@ def _whose(
   return None
 
 
+def _of_training(
+  names: np.ndarray, schema: table.Schema, is_test: np.ndarray, folder: str
+) -> tuple[np.ndarray, table.Schema]:
+  """Names, where those with embeddings are of training examples, and others unknown."""
+  if not schema.embedded_columns:
+    return names, schema
+  first = names.shape[1] - len(schema.embedded_columns)
+  known, numbers = {}, []
+  for place, (name, values) in enumerate(schema.embedded_columns.items(), first):
+    is_trained = np.zeros(len(values), bool)
+    for some, tested in zip(table.chunks(names), table.chunks(is_test)):
+      is_trained[some[tested == 0, place]] = True
+    known[name] = tuple(np.array(values, object)[is_trained])
+    ranks = np.cumsum(is_trained) - 1
+    numbers.append(np.where(is_trained, ranks, len(known[name])))
+  found = spill.Spill(folder, names.dtype, names.shape[1:])
+  for some in table.chunks(names):
+    some = np.array(some)
+    for place, of_value in enumerate(numbers, first):
+      some[:, place] = of_value[some[:, place]]
+    found.append(some)
+  return found.array, dataclasses.replace(schema, embedded_columns=known)
+
+
 def _in_order(array: np.ndarray, order: np.ndarray, folder: str) -> np.ndarray:
   """Rows in the order of clients, on disk."""
   found = spill.Spill(folder, array.dtype, array.shape[1:])
@@ -359,8 +394,13 @@ def _test_table(
   uses = table.Uses(
     client=uses.client,
     labels=uses.labels,
-    features=(*schema.number_columns, *schema.name_columns),
+    features=(
+      *schema.number_columns,
+      *schema.name_columns,
+      *schema.embedded_columns,
+    ),
     one_hot=uses.one_hot,
+    embedded=uses.embedded,
     label_kind=uses.label_kind,
   )
   rows, _ = table.Reader(uses, files.scratch, like=schema).read(opened)
@@ -581,6 +621,10 @@ def _facts_of_table(
   if schema.name_columns:
     facts['columns with a feature for each value'] = {
       name: len(values) for name, values in schema.name_columns.items()
+    }
+  if schema.embedded_columns:
+    facts['columns with an embedding for each value'] = {
+      name: len(values) for name, values in schema.embedded_columns.items()
     }
   facts['scaling of numbers'] = 'standard' if is_scaled else 'none'
   if is_scaled and moments.is_constant.any():

@@ -49,6 +49,9 @@ class Shape:
     unscored_labels: Further tokens that `token_accuracy` leaves out, as the papers do:
       those out of vocabulary, and ends of sentences.
     class_weights: What the loss of an example counts times, by its class; `None` for 1.
+    embedded: Of columns with an embedding for each value, how many values they have.
+      The last inputs are these columns, as whole numbers: from 0, and the number of
+      values itself for one that training data do not have.
   """
 
   inputs: tuple[int, ...]
@@ -60,6 +63,7 @@ class Shape:
   ignored_labels: tuple[int, ...] = ()
   unscored_labels: tuple[int, ...] = ()
   class_weights: Optional[tuple[float, ...]] = None
+  embedded: tuple[int, ...] = ()
 
   @property
   def num_outputs(self) -> int:

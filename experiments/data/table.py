@@ -19,6 +19,8 @@ from .formats import source
 _LINE_SECONDS = 10.0
 # Different values of a column of text that becomes a feature for each.
 MOST_VALUES = 100
+# Of a column with an embedding for each; their numbers are exact in float32.
+_MOST_EMBEDDED = 1_000_000
 # Different whole numbers that are taken for classes, and classes that are asked for.
 FEW_CLASSES, _MOST_CLASSES = 20, 10_000
 _CLASSES = 'Is that a label? If it is a number, give --label_kind=number.'
@@ -50,6 +52,7 @@ class Uses:
     labels: Columns to predict; none for text.
     features: Columns to predict from.
     one_hot: Those of them that have names even if they are numbers.
+    embedded: Those of them whose names have an embedding each.
     text: Column of text; `None` for features and labels.
     label_kind: `class`, which of several labels of a row are tags; `number`; or `None`
       to find out.
@@ -59,6 +62,7 @@ class Uses:
   labels: tuple[str, ...] = ()
   features: tuple[str, ...] = ()
   one_hot: frozenset[str] = frozenset()
+  embedded: frozenset[str] = frozenset()
   text: Optional[str] = None
   label_kind: Optional[str] = None
 
@@ -70,6 +74,7 @@ class Schema:
   Attributes:
     number_columns: Features that are numbers, with the shape of an entry.
     name_columns: Features that are names, with all there are.
+    embedded_columns: Those whose names have an embedding each, with all there are.
     classes: Names of classes; `None` if labels are numbers, or there are none.
     several: Names of the labels of a row if there are several; `None` if it has one.
     are_tags: Whether each of several labels is 0 or 1.
@@ -78,6 +83,9 @@ class Schema:
   number_columns: Mapping[str, tuple[int, ...]]
   name_columns: Mapping[str, tuple[str, ...]]
   classes: Optional[tuple[str, ...]]
+  embedded_columns: Mapping[str, tuple[str, ...]] = dataclasses.field(
+    default_factory=dict
+  )
   several: Optional[tuple[str, ...]] = None
   are_tags: bool = False
 
@@ -90,7 +98,8 @@ class Rows(NamedTuple):
     hashes: Of what is in a row besides, uint64 [rows].
     numbers: Features that are numbers, float64 [rows, columns]; float32 if an entry
       has a shape.
-    names: Features that are names by number, uint32 [rows, columns].
+    names: Features that are names by number, uint32 [rows, columns]; last those with
+      embeddings.
     labels: float64 [rows]: numbers, or numbers of classes; [rows, labels] of several.
     texts: Texts by row, or `None`.
     ids: Clients' ids.
@@ -257,7 +266,7 @@ class Reader:
     if self._kinds is not None:
       return self._kinds
     kinds: dict[str, Optional[columns.Names]] = {}
-    for name in self._uses.features:
+    for name in sorted(self._uses.features, key=self._uses.embedded.__contains__):
       value = batch.columns[name][0]
       if self._like is not None:
         has_names = name in self._like.name_columns
@@ -266,13 +275,20 @@ class Reader:
           columns.is_number(value) or columns.is_empty(value)
         )
       kinds[name] = None
-      if has_names:
+      if name in self._uses.embedded:
+        known = None if self._like is None else self._like.embedded_columns[name]
+        too_many = 'Make fewer values of it, or leave the column out.'
+        kinds[name] = columns.Names(
+          name, _MOST_EMBEDDED, too_many, known, has_others=True
+        )
+      elif has_names:
         known = None if self._like is None else self._like.name_columns[name]
         kinds[name] = columns.Names(
           name,
           MOST_VALUES,
           'Text becomes a feature for each value. Leave the column out by '
-          f'{self._without(name)}, or make fewer values of it.',
+          f'{self._without(name)}, or make fewer values of it, or give each an '
+          f'embedding by {_flag("embedding_columns", [name])}.',
           known,
           None if known or name in self._uses.one_hot else _mixed(name),
         )
@@ -436,12 +452,15 @@ class Reader:
 
   def _finish(self) -> tuple[Rows, Schema]:
     kinds = self._kinds or {}
-    number_columns, name_columns, renumbered = {}, {}, []
+    number_columns, renumbered = {}, []
+    name_columns: dict[str, tuple[str, ...]] = {}
+    embedded_columns: dict[str, tuple[str, ...]] = {}
     for name, kind in kinds.items():
       if kind is None:
         number_columns[name] = self._shapes[name]
       else:
-        name_columns[name], numbers = kind.names()
+        found = embedded_columns if name in self._uses.embedded else name_columns
+        found[name], numbers = kind.names()
         renumbered.append(numbers)
     classes, labels = self._final_labels()
     rows = Rows(
@@ -454,7 +473,9 @@ class Reader:
       ids=self._ids,
     )
     are_tags = self._of_tags()
-    return rows, Schema(number_columns, name_columns, classes, self._several, are_tags)
+    return rows, Schema(
+      number_columns, name_columns, classes, embedded_columns, self._several, are_tags
+    )
 
   def _final_names(self, renumbered: list[np.ndarray]) -> np.ndarray:
     """Numbers of names in their order, instead of in that in which they came."""

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import numpy as np
-
 from ..data import population
 from . import kind
 
@@ -11,16 +9,16 @@ from . import kind
 def build(shape: population.Shape, options: kind.Options) -> Any:
   """Logistic regression of classes (multinomial), or of each tag; starts at zero."""
   from .parts import functional  # Flags are checked without TensorFlow.
-  from .parts import initial
-  from .parts import layers
 
-  num_features, num_outputs = int(np.prod(shape.inputs)), shape.num_outputs
-  return functional.functional(
-    shape,
-    options.loss,
-    [initial.zeros(num_features, num_outputs), initial.zeros(num_outputs)],
-    lambda weights, x: layers.dense(layers.flat(x), *weights),
-  )
+  size = KIND.width(options, 'embedding_size')
+  return functional.one_layer(shape, options, size)
 
 
-KIND = kind.Kind('logistic', 'logistic regression', kind.why_not_logits, build)
+KIND = kind.Kind(
+  'logistic',
+  'logistic regression',
+  kind.why_not_logits,
+  build,
+  embeds_columns=True,
+  widths={'embedding_size': kind.EMBEDDING_SIZE},
+)

@@ -6,8 +6,6 @@ for images of 28 x 28 pixels in 10 classes.
 
 from typing import Any, Optional
 
-import numpy as np
-
 from ..data import population
 from . import kind
 
@@ -28,15 +26,18 @@ def build(shape: population.Shape, options: kind.Options) -> Any:
   from .parts import layers
 
   units = KIND.width(options, 'hidden_units')
+  size = KIND.width(options, 'embedding_size')
   rng = initial.generator(options.seed)
   weights = [
-    *initial.dense(rng, int(np.prod(shape.inputs)), units),
+    *initial.tables(shape.embedded, size),
+    *initial.dense(rng, kind.num_features(shape, size), units),
     *initial.dense(rng, units, units),
     *initial.dense(rng, units, shape.num_outputs),
   ]
 
   def predict(w: Any, x: Any) -> Any:
-    hidden = tf.nn.relu(layers.dense(layers.flat(x), *w[:2]))
+    x, w = layers.features(x, w[: len(shape.embedded)]), w[len(shape.embedded) :]
+    hidden = tf.nn.relu(layers.dense(x, *w[:2]))
     hidden = tf.nn.relu(layers.dense(hidden, *w[2:4]))
     return layers.dense(hidden, *w[4:])
 
@@ -48,5 +49,6 @@ KIND = kind.Kind(
   'perceptron with two hidden layers',
   why_not,
   build,
-  widths={'hidden_units': 200},
+  embeds_columns=True,
+  widths={'hidden_units': 200, 'embedding_size': kind.EMBEDDING_SIZE},
 )

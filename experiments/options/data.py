@@ -19,6 +19,7 @@ _OF_FILES = (
   'label_column',
   'feature_columns',
   'one_hot_columns',
+  'embedding_columns',
   'text_column',
   'label_kind',
   'class_weights',
@@ -89,6 +90,7 @@ class Files:
   label_column: Optional[str] = None
   feature_columns: Optional[tuple[str, ...]] = None
   one_hot_columns: tuple[str, ...] = ()
+  embedding_columns: tuple[str, ...] = ()
   text_column: Optional[str] = None
   label_kind: Optional[str] = None
   class_weights: tuple[str, ...] = ()
@@ -176,6 +178,13 @@ def _define_columns(values: flags.FlagValues) -> None:
     None,
     'Columns of --data with numbers that are names, such as postcodes: a feature for '
     'each value. Columns of text always are.',
+    flag_values=values,
+  )
+  flags.DEFINE_list(
+    'embedding_columns',
+    None,
+    'Columns of --data with names of which there are many, such as cities: a vector of '
+    '--embedding_size for each value, which is learnt, instead of a feature.',
     flag_values=values,
   )
   flags.DEFINE_enum(
@@ -406,6 +415,7 @@ def _files(values: flags.FlagValues) -> Files:
     label_column=values.label_column,
     feature_columns=_listed(values, 'feature_columns') or None,
     one_hot_columns=_listed(values, 'one_hot_columns'),
+    embedding_columns=_listed(values, 'embedding_columns'),
     text_column=values.text_column,
     label_kind=values.label_kind,
     class_weights=_listed(values, 'class_weights'),
@@ -458,6 +468,7 @@ def _check_columns(values: flags.FlagValues, has_text: bool) -> None:
         'label_column',
         'feature_columns',
         'one_hot_columns',
+        'embedding_columns',
         'label_kind',
         'class_weights',
         'scaling',
@@ -485,6 +496,12 @@ def _check_columns(values: flags.FlagValues, has_text: bool) -> None:
       f'column {twice[0]!r} is named twice among --client_column, --label_column, '
       '--text_column and --feature_columns; a column has one use.'
     )
+  for name in _listed(values, 'embedding_columns'):
+    if name in _listed(values, 'one_hot_columns'):
+      raise ValueError(
+        f'--one_hot_columns and --embedding_columns both name {name!r}; it has either '
+        'a feature or an embedding for each value.'
+      )
   if values.feature_columns is not None and not values.feature_columns:
     raise ValueError('--feature_columns names no column; leave it out for all others.')
 
