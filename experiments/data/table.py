@@ -192,6 +192,7 @@ class Reader:
     self._few: Optional[set[float]] = set()
     self._several: Optional[tuple[str, ...]] = None
     self._are_tags = np.zeros(0, bool)
+    self._are_one_hot = True
     self._numbers: Optional[spill.Spill] = None
     self._names: Optional[spill.Spill] = None
 
@@ -409,13 +410,15 @@ class Reader:
         'labels that are tags is 0 or 1; of numbers give --label_kind=number.'
       )
     self._are_tags &= is_tag.all(axis=0)
+    self._are_one_hot &= bool((is_tag.all(axis=1) & (block.sum(axis=1) == 1)).all())
     return block, hashing.of_rows(block)
 
   def _of_tags(self) -> bool:
     """Whether all of several labels are tags, and not numbers.
 
     Raises:
-      DataError: If some may be tags and others are not, and nobody says what they are.
+      DataError: If some may be tags and others are not, or they seem to be classes, and
+        nobody says what they are.
     """
     if self._several is None or self._uses.label_kind == 'number':
       return False
@@ -432,6 +435,13 @@ class Reader:
         f'labels are of several kinds: {problems.listed(tags)} are 0 or 1, and '
         f'{problems.listed(numbers)} are not. If all are numbers, give '
         '--label_kind=number; else train a model for each kind.'
+      )
+    if self._are_one_hot and self._uses.label_kind is None:
+      raise problems.DataError(
+        f'each row has exactly one of {problems.listed(self._several)}: classes that '
+        'are written one-hot? Give the number or name of the class in one column '
+        'instead; or if they are tags of which a row may have several, '
+        '--label_kind=class.'
       )
     return True
 

@@ -101,6 +101,23 @@ def test_a_list_of_each_row_is_several_labels(tmp_path, data):
     own_data.load(path, label_column='y', **FEATURES)
 
 
+def test_classes_that_are_written_one_hot_are_taken_for_tags_only_if_asked(tmp_path):
+  rows = [{**row, 'cold': 1 - row['warm']} for row in ROWS]
+  path = own_data.write_csv(tmp_path / 'data.csv', rows)
+  files = {'label_column': 'warm,cold', **FEATURES}
+  with pytest.raises(problems.DataError, match='exactly one of warm, cold: classes'):
+    own_data.load(path, **files)
+  for label_kind, kind in (('class', 'tags'), ('number', 'number')):
+    found = own_data.load(path, label_kind=label_kind, **files)
+    assert found.shape.label_kind == kind
+  # Test data may have one of each row by chance.
+  tested = own_data.write_csv(tmp_path / 'tested.csv', [{**rows[0], 'who': 'other'}])
+  rows[1] = {**rows[1], 'cold': 1, 'warm': 1}
+  path = own_data.write_csv(tmp_path / 'data.csv', rows)
+  found = own_data.load(path, test_data=str(tested), **files)
+  assert found.shape.label_kind == 'tags'
+
+
 def test_a_column_whose_name_has_commas_is_one(tmp_path):
   rows = [{**row, 'a,b': row['warm'], 'c,d': row['large']} for row in ROWS]
   path = own_data.write_json(tmp_path / 'data.jsonl', rows)
