@@ -243,12 +243,12 @@ class Names:
         line.
     """
     found = texts(values, self._name, where)
-    for text in dict.fromkeys(found):
-      if text not in self._codes:
-        self._check_new(text, lambda: where(list(found).index(text)))  # noqa: B023
-        self._codes[text] = len(self._codes)
-    if len(self._hashes) < len(self._codes):
-      self._hashes = hashing.of_texts(list(self._codes))[:, 0]
+    new = [text for text in dict.fromkeys(found) if text not in self._codes]
+    for text in new:
+      self._check_new(text, lambda: where(list(found).index(text)))  # noqa: B023
+      self._codes[text] = len(self._codes)
+    if new:
+      self._hashes = np.append(self._hashes, hashing.of_texts(new)[:, 0])
     return np.fromiter(map(self._codes.__getitem__, found), np.uint32, len(found))
 
   def _check_new(self, text: str, where: Callable[[], str]) -> None:
