@@ -5,14 +5,20 @@ and m = 0 for the labels that a shape ignores (padding) and 1 for the others,
 
     loss = sum_i w_i sum_t m_it loss_it / sum_i w_i sum_t m_it
 
-where t runs over an example's labels: one of them for a class or a number, one a
-position for tokens. So a client with longer sentences in a batch does not count more
-for it than by their tokens, and padding counts nowhere. A batch of nothing that counts
-has loss 0.
+where t runs over an example's labels: one of them for a class or a number, one for each
+of several numbers or tags, one a position for tokens. So a client with longer sentences
+in a batch does not count more for it than by their tokens, and padding counts nowhere.
+A batch of nothing that counts has loss 0.
+
+With `--class_weights` an example's loss counts times the weight of its class in the
+upper sum, and not in the lower one, as Keras's class_weight does.
 """
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any, Callable, Optional
+
+import numpy as np
 
 from .data import population
 
@@ -23,19 +29,31 @@ class Loss:
 
   Attributes:
     name: Value of `--loss`.
-    label_kinds: For which labels it is.
-    of_labels: Of outputs and labels, the loss at each label.
+    of_labels: By the kind of labels that it is for: of outputs and labels, the loss at
+      each label.
   """
 
   name: str
-  label_kinds: tuple[population.LabelKind, ...]
-  of_labels: Callable[[Any, Any], Any]
+  of_labels: Mapping[population.LabelKind, Callable[[Any, Any], Any]]
+
+  @property
+  def label_kinds(self) -> tuple[population.LabelKind, ...]:
+    """For which labels it is."""
+    return tuple(self.of_labels)
 
 
 def _cross_entropy(outputs: Any, labels: Any) -> Any:
   import tensorflow as tf
 
   return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=outputs)
+
+
+def _of_tags(outputs: Any, labels: Any) -> Any:
+  import tensorflow as tf
+
+  return tf.nn.sigmoid_cross_entropy_with_logits(
+    labels=tf.cast(labels, outputs.dtype), logits=tf.reshape(outputs, tf.shape(labels))
+  )
 
 
 def _squared(outputs: Any, labels: Any) -> Any:
@@ -53,9 +71,12 @@ def _absolute(outputs: Any, labels: Any) -> Any:
 LOSSES = {
   each.name: each
   for each in (
-    Loss('cross_entropy', ('class', 'tokens'), _cross_entropy),
-    Loss('mean_squared_error', ('number',), _squared),
-    Loss('mean_absolute_error', ('number',), _absolute),
+    Loss(
+      'cross_entropy',
+      {'class': _cross_entropy, 'tokens': _cross_entropy, 'tags': _of_tags},
+    ),
+    Loss('mean_squared_error', {'number': _squared}),
+    Loss('mean_absolute_error', {'number': _absolute}),
   )
 }
 
@@ -96,7 +117,7 @@ def function(shape: population.Shape, name: Optional[str]) -> Callable[..., Any]
   """
   import tensorflow as tf
 
-  of_labels = LOSSES[name_for(shape, name)].of_labels
+  of_labels = LOSSES[name_for(shape, name)].of_labels[shape.label_kind]
   rank = len(shape.labels)
 
   def of_batch(outputs: Any, labels: Any, sample_weight: Any = None) -> Any:
@@ -110,3 +131,63 @@ def function(shape: population.Shape, name: Optional[str]) -> Callable[..., Any]
     return tf.math.divide_no_nan(tf.reduce_sum(counts * each), tf.reduce_sum(counts))
 
   return of_batch
+
+
+def with_class_weights(model: Any, weights: Sequence[float]) -> Any:
+  """The same model, in whose loss an example counts times the weight of its class.
+
+  For any loss of which weights of examples, 1 on average, make a weighted mean: whether
+  it divides by their sum, as those here, or by the size of the batch, as Keras's.
+
+  Args:
+    model: A `tff.learning.models.FunctionalModel` of one of so many classes.
+    weights: For each class.
+
+  Raises:
+    ValueError: If the model's loss takes no weights of examples.
+  """
+  import tensorflow as tf
+
+  from tff_dp_aggregators.learning import models as models_lib
+
+  def loss(outputs: Any, labels: Any, sample_weight: Any = None) -> Any:
+    penalty = getattr(outputs, 'penalty', 0.0)  # Of regularizers, which has no class.
+    outputs = getattr(outputs, 'output', outputs)
+    of_class = tf.gather(tf.constant(weights, tf.float32), labels)
+    given = tf.ones_like(of_class)
+    if sample_weight is not None:
+      given = tf.cast(sample_weight, tf.float32)
+    both = of_class * given
+    total, size = tf.reduce_sum(both), tf.cast(tf.size(both), tf.float32)
+    mean = model.loss(outputs, labels, tf.math.divide_no_nan(size * both, total))
+    return mean * tf.math.divide_no_nan(total, tf.reduce_sum(given)) + penalty
+
+  _check_takes_weights(model, len(weights))
+  return models_lib.with_loss(model, tf.function(loss))
+
+
+def _check_takes_weights(model: Any, num_classes: int) -> None:
+  """Refuses a loss that is not the first example's where only that one has a weight."""
+  import tensorflow as tf
+
+  # Of two examples with equal outputs, logits or probabilities, and unequal labels.
+  rest = 0.1 / max(1, num_classes - 1)
+  outputs = np.array([[0.9, *[rest] * (num_classes - 1)]] * 2, np.float32)
+  labels = np.array([0, min(1, num_classes - 1)], np.int32)
+  with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+    try:
+      weighted, alone = session.run(
+        [
+          model.loss(tf.constant(outputs), tf.constant(labels), tf.constant([2.0, 0])),
+          model.loss(tf.constant(outputs[:1]), tf.constant(labels[:1])),
+        ]
+      )
+    except Exception as e:  # Whatever a user's loss raises.
+      raise ValueError(
+        f'the loss fails with sample_weight: {type(e).__name__}: {e}'
+      ) from e
+  if not np.allclose(weighted, alone, rtol=1e-3, atol=1e-6):
+    raise ValueError(
+      'the loss of the model ignores sample_weight: with weights 2 and 0 of two '
+      f'examples it is {float(weighted):g}, and {float(alone):g} of the first alone.'
+    )

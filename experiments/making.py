@@ -73,7 +73,13 @@ def make(model: model_options.Model, shape: population.Shape, seed: int) -> Any:
   """
   check(model, shape)
   options = kind.Options(seed, model.loss, model.hidden_units, model.embedding_size)
-  return model.kind.build(shape, options)
+  made = model.kind.build(shape, options)
+  if shape.class_weights is None:
+    return made
+  try:
+    return losses.with_class_weights(made, shape.class_weights)
+  except ValueError as e:
+    raise program.WrongUsage(f'--class_weights: {e}') from e
 
 
 def size(model: model_options.Model, shape: population.Shape) -> int:

@@ -47,6 +47,8 @@ class Metric:
         f'their labels are of the kind {shape.label_kind!r}; give '
         f'{" or ".join(fitting)}'
       )
+    if shape.label_kind != 'class':
+      return None
     least, most = self.num_classes
     count = shape.num_classes or 0
     if count < least or (most is not None and count > most):
@@ -58,8 +60,21 @@ class Metric:
     """Why it cannot be measured on the test data; `None` if it can, or nothing is."""
     if not self.needs_all_classes or found.test_examples is None:
       return None
+    labels = found.test_examples[1]
+    if found.shape.label_kind == 'tags':
+      assert found.shape.names is not None
+      alike = [
+        name for name, column in zip(found.shape.names, labels.T) if np.ptp(column) == 0
+      ]
+      if not alike:
+        return None
+      return (
+        f'all test examples have the same value of the tag {", ".join(alike)}. Hold '
+        'out others, by a larger --test_clients or --test_examples or another '
+        '--split_seed; or give another metric'
+      )
     names = found.shape.names or tuple(map(str, range(found.shape.num_classes or 0)))
-    present = np.unique(found.test_examples[1])
+    present = np.unique(labels)
     if len(present) == len(names):
       return None
     lacks = (names[i] for i in range(len(names)) if i not in present)
@@ -99,7 +114,11 @@ def _evenly(values: np.ndarray) -> _Parts:
 
 
 def _accuracy(shape: population.Shape) -> Any:
-  del shape
+  """The share of labels that are right; of tags, where a logit above 0 says yes."""
+  if shape.label_kind == 'tags':
+    return _mean(
+      lambda labels, outputs: _evenly((_like(outputs, labels) > 0) == labels)
+    )
   return _mean(lambda labels, outputs: _evenly(np.argmax(outputs, axis=-1) == labels))
 
 
@@ -129,12 +148,17 @@ def _token_accuracy(shape: population.Shape) -> Any:
   return _mean(parts)
 
 
+def _like(outputs: np.ndarray, labels: np.ndarray) -> np.ndarray:
+  """Outputs in the shape of the labels, of which each has one."""
+  return np.reshape(outputs, np.shape(labels))
+
+
 def _error(of_difference: Callable[[np.ndarray], np.ndarray]) -> Callable[..., Any]:
   def make(shape: population.Shape) -> Any:
     del shape
 
     def parts(labels: np.ndarray, outputs: np.ndarray) -> _Parts:
-      difference = np.reshape(outputs, np.shape(labels)) - labels
+      difference = _like(outputs, labels) - labels
       return _evenly(of_difference(difference.astype(np.float64)))
 
     return _mean(parts)
@@ -153,29 +177,45 @@ def _best_for_differences(labels: np.ndarray) -> tuple[float, np.ndarray]:
 
 
 def _auc(shape: population.Shape) -> Any:
-  """Area under the receiver operating characteristic: ties count half."""
-  del shape
+  """Area under the receiver operating characteristic: of tags, the mean of theirs."""
 
   def measure(labels: np.ndarray, outputs: np.ndarray) -> float:
-    scores = outputs[:, 1].astype(np.float64) - outputs[:, 0]
-    _, places, counts = np.unique(scores, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[places]
-    positives = int(np.sum(labels == 1))
-    negatives = len(labels) - positives
-    if not positives or not negatives:  # Which `why_not_measured` says before.
-      raise ValueError('auc needs test examples of both classes.')
-    above = np.sum(ranks[labels == 1]) - positives * (positives + 1) / 2
-    return float(above / (positives * negatives))
+    if shape.label_kind == 'tags':
+      columns = zip(_like(outputs, labels).T.astype(np.float64), labels.T)
+      return float(np.mean([_area(*each) for each in columns]))
+    return _area(outputs[:, 1].astype(np.float64) - outputs[:, 0], labels)
 
   return measure
+
+
+def _area(scores: np.ndarray, labels: np.ndarray) -> float:
+  """The area for labels 0 and 1: ties count half."""
+  _, places, counts = np.unique(scores, return_inverse=True, return_counts=True)
+  ranks = (np.cumsum(counts) - (counts - 1) / 2)[places]
+  positives = int(np.sum(labels == 1))
+  negatives = len(labels) - positives
+  if not positives or not negatives:
+    raise ValueError(
+      'auc needs test examples of both classes, and of tags, of both of each.'
+    )
+  above = np.sum(ranks[labels == 1]) - positives * (positives + 1) / 2
+  return float(above / (positives * negatives))
 
 
 METRICS = {
   each.name: each
   for each in (
-    Metric('accuracy', ('class',), _accuracy, (0, 1), True),
+    Metric('accuracy', ('class', 'tags'), _accuracy, (0, 1), True),
     Metric('top_5_accuracy', ('class',), _top_5_accuracy, (0, 1), True, (6, None)),
-    Metric('auc', ('class',), _auc, (0, 1), True, (2, 2), needs_all_classes=True),
+    Metric(
+      'auc',
+      ('class', 'tags'),
+      _auc,
+      (0, 1),
+      True,
+      (2, 2),
+      needs_all_classes=True,
+    ),
     Metric('token_accuracy', ('tokens',), _token_accuracy, (0, 1), True),
     Metric(
       'mean_squared_error',

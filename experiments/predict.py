@@ -16,8 +16,8 @@ import io
 import os
 import sys
 import warnings
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Optional
 
 from absl import flags
 
@@ -83,7 +83,8 @@ def main(values: flags.FlagValues) -> int:
     from . import predicting
   predictor = predicting.Predictor(values.run_dir)
   if data is not None:
-    new_files.write_new(values.output, _table(predictor.predictions(data), data))
+    found = _table(predictor.predictions(data), data, predictor.preprocessing.several)
+    new_files.write_new(values.output, found)
     progress.say(f'Predictions are in {values.output}.')
     _say_metric(predictor, data)
   if values.export is not None:
@@ -133,7 +134,9 @@ def _check(values: flags.FlagValues) -> None:
 
 
 def _table(
-  predictions: Iterator['predicting.Predictions'], data: preprocessing_lib.NewData
+  predictions: Iterator['predicting.Predictions'],
+  data: preprocessing_lib.NewData,
+  labels: Optional[Sequence[str]],
 ) -> str:
   """The lines of the output."""
   content = io.StringIO()
@@ -143,16 +146,30 @@ def _table(
     parts: dict[Any, Any] = {}
     if some.clients is not None:
       parts[data.client_column] = some.clients
-    if some.probabilities is None:
-      parts['prediction'] = [f'{number:.9g}' for number in some.values]
-    else:
-      parts['prediction'] = some.values
-      parts['probability'] = [f'{each:.6g}' for each in some.probabilities]
+    parts.update(_columns(some, labels))
     if head is None:
       head = list(parts)
       writer.writerow(head)
     writer.writerows(zip(*parts.values()))
   return content.getvalue()
+
+
+def _columns(
+  some: 'predicting.Predictions', labels: Optional[Sequence[str]]
+) -> Iterator[tuple[str, list[Any]]]:
+  """Columns of predictions; of several labels of a row, those of each."""
+  for place, label in enumerate(labels or ['']):
+    of = f'_{label}' if label else ''
+    one: Any = (slice(None), place) if label else slice(None)
+    values = some.values[one]
+    is_number = some.probabilities is None
+    yield (
+      f'prediction{of}',
+      [f'{value:.9g}' for value in values] if is_number else list(values),
+    )
+    if some.probabilities is not None:
+      likely = some.probabilities[one]
+      yield f'probability{of}', [f'{each:.6g}' for each in likely]
 
 
 def _say_metric(

@@ -36,8 +36,9 @@ class Predictions(NamedTuple):
 
   Attributes:
     clients: Whose they are, as the data have it; `None` if they do not say.
-    values: Names of classes or of next tokens, or numbers in the units of the labels.
-    probabilities: Of these names; `None` for numbers.
+    values: Names of classes or of next tokens, or numbers in the units of the labels;
+      whether they are there of tags. Of several labels, [rows, labels].
+    probabilities: Of these names, or of each tag being there; `None` for numbers.
   """
 
   clients: Optional[list[str]]
@@ -78,8 +79,13 @@ class Predictor:
     """What is said of each row, in their order, some at a time."""
     for chunk in data.chunks():
       outputs = self._outputs(chunk.inputs, chunk.last)
-      if self._shape.num_classes is None:
+      if self._shape.label_kind == 'number':
         yield Predictions(chunk.clients, self.preprocessing.in_units(outputs), None)
+        continue
+      if self._shape.label_kind == 'tags':
+        logits = np.reshape(outputs, (len(outputs), *self._shape.labels))
+        likely = 1 / (1 + np.exp(-logits.astype(np.float64)))
+        yield Predictions(chunk.clients, (logits > 0).astype(int), likely)
         continue
       probabilities = np.array(outputs, np.float64)
       # What counts in no loss was not learned.
@@ -108,7 +114,7 @@ class Predictor:
     for x, y in data.examples():
       for some in self._batches(len(x)):
         found = self._outputs(x[some])
-        if self._shape.num_classes is None:
+        if self._shape.label_kind == 'number':
           found = self.preprocessing.in_units(found)
         if is_mean:
           sums = sums.plus(metric.sums(y[some], found))

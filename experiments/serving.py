@@ -44,6 +44,7 @@ class Served(tf.Module):
       self._weights = tf.nest.map_structure(tf.Variable, model.initial_weights)
     if self._preprocessing.text is not None:
       self._table = self._table_of_tokens()
+    self._values = self._known()
     self.columns = self._columns()
     self.predict = tf.function(self._predict, input_signature=[self.columns])
 
@@ -58,7 +59,8 @@ class Served(tf.Module):
       name: tf.TensorSpec([None, *shape], dtype)
       for name, shape in kept.number_columns.items()
     }
-    names = {name: tf.TensorSpec([None], tf.string) for name in kept.name_columns}
+    named = (*kept.name_columns, *kept.embedded_columns)
+    names = {name: tf.TensorSpec([None], tf.string) for name in named}
     return {**numbers, **names}
 
   def _predict(self, given: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -70,12 +72,19 @@ class Served(tf.Module):
     else:
       outputs = self._outputs(self._inputs(given))
     outputs = tf.cast(outputs, tf.float64)
-    if shape.num_classes is None:
-      numbers = tf.reshape(outputs, [-1])
+    if shape.label_kind == 'tags':
+      logits = tf.reshape(outputs, [-1, *shape.labels])
+      return {
+        'prediction': tf.cast(logits > 0, tf.int64),
+        'probability': tf.sigmoid(logits),
+      }
+    if shape.label_kind == 'number':
+      numbers = tf.reshape(outputs, [-1, *shape.labels])
       scaling = self._preprocessing.label_scaling
       if scaling is not None:
-        numbers = numbers * np.float64(scaling.scale) + np.float64(scaling.mean)
+        numbers = numbers * np.array(scaling.scale) + np.array(scaling.mean)
       return {'prediction': numbers}
+    assert shape.num_classes is not None
     is_ignored = np.isin(np.arange(shape.num_classes), shape.ignored_labels)
     if self._gives_logits:
       outputs = tf.nn.softmax(tf.where(is_ignored, tf.float64.min, outputs))
@@ -107,18 +116,38 @@ class Served(tf.Module):
         joined = (joined - np.array(kept.mean)) / np.array(kept.scale)
       parts.append(tf.cast(joined, tf.float32))
     for name, names in kept.name_columns.items():
-      values: Any = given[name]
-      known: Any = tf.constant(names)
-      if all(map(columns.is_number, names)):  # However they are written.
-        values = tf.strings.to_number(values, tf.float64)
-        known = np.array(names, np.float64)
-      is_it = tf.equal(values[:, tf.newaxis], known)
+      code = self._codes(name, given[name])
       _check(
-        tf.reduce_any(is_it, axis=1),
+        code < len(names),
         f'column {name!r} has a value that the training data do not have',
       )
-      parts.append(tf.cast(is_it, tf.float32))
+      parts.append(tf.one_hot(code, len(names)))
+    for name in kept.embedded_columns:
+      code = self._codes(name, given[name])
+      parts.append(tf.cast(code, tf.float32)[:, tf.newaxis])
     return tf.reshape(tf.concat(parts, axis=1), [-1, *kept.shape.inputs])
+
+  def _known(self) -> dict[str, Any]:
+    """The values of columns that are names: numbers, or a table of texts."""
+    kept, found = self._preprocessing, {}
+    for name, names in {**kept.name_columns, **kept.embedded_columns}.items():
+      if all(map(columns.is_number, names)):  # However they are written.
+        found[name] = np.array(names, np.float64)
+      else:
+        codes = tf.range(len(names), dtype=tf.int64)
+        initializer = tf.lookup.KeyValueTensorInitializer(tf.constant(names), codes)
+        found[name] = tf.lookup.StaticHashTable(initializer, len(names))
+    return found
+
+  def _codes(self, name: str, values: tf.Tensor) -> tf.Tensor:
+    """Numbers of names, and that after the last one of values that are none."""
+    known = self._values[name]
+    if not isinstance(known, np.ndarray):
+      return known[values]
+    numbers, order = tf.strings.to_number(values, tf.float64), np.argsort(known)
+    place = tf.minimum(tf.searchsorted(known[order], numbers), len(known) - 1)
+    is_known = tf.equal(tf.gather(known[order], place), numbers)
+    return tf.where(is_known, tf.gather(order, place), len(known))
 
   def _table_of_tokens(self) -> Any:
     vocabulary = self._preprocessing.tokens
@@ -153,8 +182,9 @@ def export(predictor: predicting.Predictor, folder: str) -> dict[str, tf.TensorS
   a value for each row: float64 for numbers (float32 if some have a shape, as images
   do), and strings for names and texts. It gives a dictionary: `prediction` are strings,
   or float64 in the units of the labels; with strings there are `probability`, and
-  `probabilities` of all names in their order. The signature `serving_default` does the
-  same with arguments; characters that an argument may not have are underscores.
+  `probabilities` of all names in their order; of tags both are of each. The signature
+  `serving_default` does the same with arguments; characters that an argument may not
+  have are underscores.
 
   Args:
     predictor: Of a run.

@@ -5,8 +5,6 @@ Knows nothing of TensorFlow, so that a wrong flag is refused at once.
 
 import dataclasses
 import math
-import os
-import secrets
 import shlex
 import warnings
 from collections.abc import Iterator, Mapping
@@ -40,8 +38,6 @@ from .options import workers as workers_options
 from .tasks import own
 from .tasks import task as task_lib
 
-# Of a seed that nobody can guess.
-_SEED_BITS = 128
 # Between a run and its continuation.
 _MAY_DIFFER = frozenset(
   [
@@ -146,7 +142,7 @@ def from_flags(values: flags.FlagValues) -> Settings:
     OSError: If a file of the data is missing or cannot be read.
   """
   if _draws_in_secret(values):
-    values['seed'].value = _secret_seed(values.run_dir)
+    values['seed'].value = run_directory.secret_seed(values.run_dir)
   task, data = _task_and_data(values)
   task.check(data)  # Before strategies are looked for, which may take long.
   optimization = optimization_options.from_flags(values)
@@ -284,18 +280,6 @@ def _draws_clients(values: flags.FlagValues) -> bool:
 def _draws_in_secret(values: flags.FlagValues) -> bool:
   """Whether the seed by which clients are drawn is to be a secret that nobody gave."""
   return values.secret_noise and not values['seed'].present and _draws_clients(values)
-
-
-def _secret_seed(run_dir: Optional[str]) -> int:
-  """That of the run which goes on, or one that nobody can guess."""
-  if run_dir is not None and os.path.exists(
-    os.path.join(run_dir, run_directory.CONFIG)
-  ):
-    config = run_directory.read_config(run_dir)
-    seed = config.get('flags', {}).get('seed')
-    if isinstance(seed, int):
-      return seed
-  return secrets.randbits(_SEED_BITS)
 
 
 def _command(values: flags.FlagValues) -> str:

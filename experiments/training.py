@@ -330,6 +330,8 @@ def remark_on_chance(accuracy: float, labels: np.ndarray) -> str:
     >>> remark_on_chance(0.87, np.repeat([0, 1], [830, 170]))
     ''
   """
+  if labels.ndim > 1:
+    return _remark_on_tags(accuracy, labels)
   _, counts = np.unique(labels, return_counts=True)
   chance = float(counts.max() / counts.sum())
   standard_error = math.sqrt(chance * (1 - chance) / len(labels))
@@ -339,6 +341,23 @@ def remark_on_chance(accuracy: float, labels: np.ndarray) -> str:
   return (
     f'Note: {chance:.4f} of the test examples are of one class, so the same answer to '
     f'all would be about as accurate. Look at the loss{two}; {_WHAT_TO_TRY}'
+  )
+
+
+def _remark_on_tags(accuracy: float, labels: np.ndarray) -> str:
+  """The same of tags, each of which has an answer of its own."""
+  shares = labels.mean(axis=0)
+  most = np.maximum(shares, 1 - shares)
+  chance = float(most.mean())
+  # Tags of one example may go together: as if all of them did.
+  standard_error = float(np.sqrt(most * (1 - most) / len(labels)).mean())
+  if accuracy > chance + 2 * standard_error:
+    return ''
+  return (
+    f'Note: the more frequent answer for each tag is right {chance:.4f} of the time, '
+    'so the same answers to all would be about as accurate. Look at the loss or '
+    '--metric=auc, which does not depend on that; docs/experiments.md tells what to '
+    'try if a model does not learn.'
   )
 
 

@@ -322,6 +322,7 @@ class Names:
     reading: Reading,
     known: Optional[tuple[str, ...]] = None,
     no_numbers: Optional[str] = None,
+    has_others: bool = False,
   ):
     """Initializes it.
 
@@ -332,9 +333,12 @@ class Names:
       reading: How values are read.
       known: All values that there may be, as `names` once gave them; `None` for any.
       no_numbers: What may be done if a value is a number; `None` if it may be one.
+      has_others: Whether there may be values that are not among those known, which
+        have the number after the last one.
     """
     self._name, self._limit, self._too_many = name, limit, too_many
     self._reading, self._no_numbers = reading, no_numbers
+    self._has_others = has_others
     self._known = None if known is None else frozenset(known)
     self._known_numbers = known is not None and all(map(is_number, known))
     self._codes: dict[str, int] = {}
@@ -348,12 +352,12 @@ class Names:
         line.
     """
     found = texts(values, self._name, where)
-    for text in dict.fromkeys(found):
-      if text not in self._codes:
-        self._check_new(text, lambda: where(list(found).index(text)))  # noqa: B023
-        self._codes[text] = len(self._codes)
-    if len(self._hashes) < len(self._codes):
-      self._hashes = hashing.of_texts(list(self._codes))[:, 0]
+    new = [text for text in dict.fromkeys(found) if text not in self._codes]
+    for text in new:
+      self._check_new(text, lambda: where(list(found).index(text)))  # noqa: B023
+      self._codes[text] = len(self._codes)
+    if new:
+      self._hashes = np.append(self._hashes, hashing.of_texts(new)[:, 0])
     return np.fromiter(map(self._codes.__getitem__, found), np.uint32, len(found))
 
   def _check_new(self, text: str, where: Callable[[], str]) -> None:
@@ -384,6 +388,8 @@ class Names:
           f'{self._too_many}'
         )
       return
+    if self._has_others:
+      return
     if is_plain_number or not self._known_numbers:
       if _canonical(text, self._known_numbers) in self._known:
         return
@@ -404,11 +410,14 @@ class Names:
       unsorted = set(canonical)
     else:
       are_numbers = self._known_numbers
-      canonical = [_canonical(text, are_numbers) for text in self._codes]
+      canonical = [
+        _canonical(text, are_numbers and is_number(text)) for text in self._codes
+      ]
       unsorted = set(self._known)
     names = sorted(unsorted, key=float if are_numbers else None)
     places = {name: place for place, name in enumerate(names)}
-    return tuple(names), np.array([places[each] for each in canonical], np.uint32)
+    numbers = [places.get(each, len(names)) for each in canonical]
+    return tuple(names), np.array(numbers, np.uint32)
 
 
 def _canonical(text: str, is_of_numbers: bool) -> str:

@@ -67,12 +67,13 @@ class Moments:
 
 @dataclasses.dataclass(frozen=True)
 class Encoder:
-  """Makes inputs of columns: numbers, scaled, and then a feature for each name.
+  """Makes inputs of columns: numbers, scaled, then a feature for each name, then codes.
 
   Attributes:
     mean: Subtracted from columns of numbers; `None` for no scaling.
     scale: What they are divided by.
-    num_names: How many names each column of names has.
+    num_names: How many names each column of names has; columns with embeddings come
+      behind them, and are their codes.
     shape: Of one example's inputs.
   """
 
@@ -90,13 +91,15 @@ class Encoder:
     """
     count = len(numbers)
     width = numbers.shape[1]
-    found = np.zeros((count, width + sum(self.num_names)), np.float32)
+    num_codes = names.shape[1] - len(self.num_names)
+    found = np.zeros((count, width + sum(self.num_names) + num_codes), np.float32)
     if self.mean is not None:
       numbers = (numbers - self.mean) / self.scale
     found[:, :width] = numbers
     for place, size in enumerate(self.num_names):
       found[np.arange(count), width + names[:, place]] = 1
       width += size
+    found[:, width:] = names[:, len(self.num_names) :]
     return found.reshape(count, *self.shape)
 
 
@@ -110,10 +113,14 @@ def input_shape(schema: table.Schema) -> tuple[int, ...]:
     DataError: If there are no features.
   """
   shapes = list(schema.number_columns.values())
-  if len(shapes) == 1 and len(shapes[0]) > 1 and not schema.name_columns:
+  if (
+    len(shapes) == 1
+    and len(shapes[0]) > 1
+    and not (schema.name_columns or schema.embedded_columns)
+  ):
     return shapes[0]
   size = sum(int(np.prod(shape)) for shape in shapes)
-  size += sum(map(len, schema.name_columns.values()))
+  size += sum(map(len, schema.name_columns.values())) + len(schema.embedded_columns)
   if not size:
     raise problems.DataError('the data have no features; name --feature_columns.')
   return (size,)

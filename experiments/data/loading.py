@@ -5,6 +5,7 @@ brought into the order of clients, and a client's examples are made when they ar
 for. So memory does not grow with the data, but for some numbers for each client.
 """
 
+import dataclasses
 import filecmp
 import hashlib
 import os
@@ -15,6 +16,7 @@ import numpy as np
 
 from ..options import data as data_options
 from . import arrangement
+from . import class_weights
 from . import columns
 from . import encoding
 from . import formats
@@ -91,8 +93,8 @@ def load(options: data_options.Data) -> population.Population:
   rows, schema = table.Reader(uses, files.scratch).read(opened)
   if files.partition == 'label_skew' and schema.classes is None:
     raise problems.DataError(
-      '--partition=label_skew needs classes, and labels are numbers; give '
-      '--label_kind=class or another --partition.'
+      '--partition=label_skew needs labels of which each is one class; give '
+      '--label_kind=class if they are names, or another --partition.'
     )
   arranged = _arranged(rows, options, files)
   if uses.text is not None:
@@ -144,37 +146,41 @@ def _opened(
   client = files.client_column
   if client is None and file_format.name == 'npz' and not os.path.isdir(path):
     client = 'client_ids' if 'client_ids' in opened.columns else None
+  present = frozenset(opened.columns)
   label = None if text else files.label_column or file_format.label_column
-  if text is None and label is None:
+  labels: tuple[str, ...] = () if label is None else (label,)
+  if label is not None and label not in present:  # One with commas in its name may be.
+    labels = data_options.label_columns(label)
+  if text is None and not labels:
     raise problems.DataError(
       f'--label_column is missing: which column of {path} is predicted? Its columns '
       f'are: {problems.listed(opened.columns)}. For text give --text_column.'
     )
-  present = frozenset(opened.columns)
   if is_test and client not in present:
     client = None  # They need not say whose they are.
-  for name in (client, label, text, *(files.feature_columns or ())):
+  for name in (client, *labels, text, *(files.feature_columns or ())):
     if name is not None and name not in present:
-      asked = (files.client_column, files.label_column, files.text_column)
-      is_default = name not in (*asked, *(files.feature_columns or ()))
+      is_default = files.label_column is None and name in labels
       raise problems.missing_column(path, name, opened.columns, is_default)
   features = files.feature_columns
   if features is None:
     features = tuple(
-      each for each in opened.columns if each not in (client, label) and not text
+      each for each in opened.columns if each not in (client, *labels) and not text
     )
   known = frozenset(features)
-  unknown = [name for name in files.one_hot_columns if name not in known]
-  if unknown:
-    raise problems.DataError(
-      f'--one_hot_columns names {unknown[0]!r}, which is no feature; these are: '
-      f'{problems.listed(features)}.'
-    )
+  for flag in ('one_hot_columns', 'embedding_columns'):
+    unknown = [name for name in getattr(files, flag) if name not in known]
+    if unknown:
+      raise problems.DataError(
+        f'--{flag} names {unknown[0]!r}, which is no feature; these are: '
+        f'{problems.listed(features)}.'
+      )
   return opened, table.Uses(
     client=client,
-    label=label,
+    labels=labels,
     features=() if text else features,
     one_hot=frozenset(files.one_hot_columns),
+    embedded=frozenset(files.embedding_columns),
     text=text,
     label_kind=files.label_kind,
     reading=columns.Reading(
@@ -216,6 +222,7 @@ def _of_table(
     _in_order(each, arranged.order, files.scratch)
     for each in (rows.numbers, rows.names, rows.labels)
   )
+  names, schema = _of_training(names, schema, arranged.is_test, files.scratch)
   is_scaled = files.scaling == 'standard' or (
     files.scaling is None and len(shape) == 1 and numbers.shape[1] > 0
   )
@@ -227,10 +234,14 @@ def _of_table(
     mean, scale, tuple(map(len, schema.name_columns.values())), shape
   )
   label_scaling = _label_scaling(labels, arranged, files, schema)
-  label_dtype = np.float32 if schema.classes is None else np.int32
+  label_kind = _label_kind(schema)
+  label_dtype = np.float32 if label_kind == 'number' else np.int32
   scaled: Callable[[Any], np.ndarray] = np.asarray
   if label_scaling is not None:
     scaled = label_scaling.done
+  weights = class_weights.of(
+    files.class_weights, schema.classes, labels, arranged.is_test
+  )
 
   def examples(first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
     inputs = encoder.inputs(numbers[first:end], names[first:end])
@@ -238,7 +249,9 @@ def _of_table(
 
   whose = None
   if files.test_data is None:
-    tested = _tested(examples, arranged.is_test, shape, label_dtype, files.scratch)
+    tested = _tested(
+      examples, arranged.is_test, shape, labels.shape[1:], label_dtype, files.scratch
+    )
   else:
     tested, tested_clients = _test_table(files, schema, encoder, scaled, label_dtype)
     whose = _whose(tested_clients, rows.clients)
@@ -256,18 +269,30 @@ def _of_table(
     ),
     ('The names of classes are those found in the data.', classes is not None),
     (
+      'The weights of classes follow from how many training examples are of each.',
+      files.class_weights == (class_weights.BALANCED,),
+    ),
+    (
       'The values of columns with a feature for each value '
       f'({problems.listed(schema.name_columns)}) are those found in the data.',
       bool(schema.name_columns),
+    ),
+    (
+      'The values of columns with an embedding for each value '
+      f'({problems.listed(schema.embedded_columns)}) are those found in the training '
+      'data.',
+      bool(schema.embedded_columns),
     ),
   ]
   of_example = population.Shape(
     inputs=shape,
     input_dtype='float32',
-    labels=(),
-    label_kind='number' if classes is None else 'class',
+    labels=labels.shape[1:],
+    label_kind=label_kind,
     num_classes=None if classes is None else len(classes),
-    names=classes,
+    names=classes or schema.several,
+    class_weights=weights,
+    embedded=tuple(map(len, schema.embedded_columns.values())),
   )
   return population.Population(
     clients=FileClients(examples, arranged, rows),
@@ -278,16 +303,21 @@ def _of_table(
     facts={
       **_facts(rows, arranged, tested, 'examples'),
       **(_most_frequent(tested[1], classes) if classes and len(tested[1]) else {}),
+      **(_shares_of_tags(tested[1], schema) if len(tested[1]) else {}),
       **_facts_of_table(schema, shape, is_scaled, moments),
-      **_facts_of_labels(schema.classes, label_scaling),
+      **_facts_of_labels(schema, label_scaling),
+      **class_weights.told(weights, classes),
     },
     not_covered=(*_sentences(*made), *_of_clients(files, whose)),
     preprocessing=preprocessing.Preprocessing(
       shape=of_example,
       client=uses.client,
-      label=uses.label,
+      labels=uses.labels,
       number_columns=schema.number_columns,
       name_columns=schema.name_columns,
+      embedded_columns=schema.embedded_columns,
+      several=schema.several,
+      are_tags=schema.are_tags,
       mean=None if mean is None else tuple(mean.tolist()),
       scale=None if scale is None else tuple(scale.tolist()),
       label_scaling=label_scaling,
@@ -315,16 +345,20 @@ def _label_scaling(
   schema: table.Schema,
 ) -> Optional[population.LabelScaling]:
   """What is done to labels that are numbers."""
-  if schema.classes is not None:
+  if schema.classes is not None or schema.are_tags:
     if files.label_scaling == 'standard':
       raise problems.DataError(
         '--label_scaling=standard is for labels that are numbers, and these are '
-        'classes; leave it out, or give --label_kind=number.'
+        f'{"tags" if schema.are_tags else "classes"}; leave it out, or give '
+        '--label_kind=number.'
       )
     return None
   if files.label_scaling == 'none':
     return None
-  mean, scale = _moments(labels[:, np.newaxis], arranged).mean_and_scale()
+  by_column = labels if labels.ndim > 1 else labels[:, np.newaxis]
+  mean, scale = _moments(by_column, arranged).mean_and_scale()
+  if labels.ndim > 1:
+    return population.LabelScaling(tuple(mean.tolist()), tuple(scale.tolist()))
   return population.LabelScaling(float(mean[0]), float(scale[0]))
 
 
@@ -335,6 +369,12 @@ def _of_clients(files: data_options.Files, whose: Optional[str]) -> tuple[str, .
     (population.HELD_OUT_OF_CLIENTS, files.test_examples is not None),
     (whose or '', whose is not None),
   )
+
+
+def _label_kind(schema: table.Schema) -> population.LabelKind:
+  if schema.classes is not None:
+    return 'class'
+  return 'tags' if schema.are_tags else 'number'
 
 
 def _whose(
@@ -357,6 +397,30 @@ def _whose(
   return None
 
 
+def _of_training(
+  names: np.ndarray, schema: table.Schema, is_test: np.ndarray, folder: str
+) -> tuple[np.ndarray, table.Schema]:
+  """Names, where those with embeddings are of training examples, and others unknown."""
+  if not schema.embedded_columns:
+    return names, schema
+  first = names.shape[1] - len(schema.embedded_columns)
+  known, numbers = {}, []
+  for place, (name, values) in enumerate(schema.embedded_columns.items(), first):
+    is_trained = np.zeros(len(values), bool)
+    for some, tested in zip(table.chunks(names), table.chunks(is_test)):
+      is_trained[some[tested == 0, place]] = True
+    known[name] = tuple(np.array(values, object)[is_trained])
+    ranks = np.cumsum(is_trained) - 1
+    numbers.append(np.where(is_trained, ranks, len(known[name])))
+  found = spill.Spill(folder, names.dtype, names.shape[1:])
+  for some in table.chunks(names):
+    some = np.array(some)
+    for place, of_value in enumerate(numbers, first):
+      some[:, place] = of_value[some[:, place]]
+    found.append(some)
+  return found.array, dataclasses.replace(schema, embedded_columns=known)
+
+
 def _in_order(array: np.ndarray, order: np.ndarray, folder: str) -> np.ndarray:
   """Rows in the order of clients, on disk."""
   found = spill.Spill(folder, array.dtype, array.shape[1:])
@@ -369,12 +433,13 @@ def _tested(
   examples: Any,
   is_test: np.ndarray,
   shape: tuple[int, ...],
+  label_shape: tuple[int, ...],
   label_dtype: Any,
   folder: str,
 ) -> tuple[np.ndarray, np.ndarray]:
   """Inputs and labels that were held out, on disk."""
   inputs = spill.Spill(folder, np.float32, shape)
-  labels = spill.Spill(folder, label_dtype)
+  labels = spill.Spill(folder, label_dtype, label_shape)
   for first in range(0, len(is_test), _CHUNK):
     chosen = is_test[first : first + _CHUNK] == 1
     if chosen.any():
@@ -399,9 +464,14 @@ def _test_table(
   opened, uses = _opened(files.test_data, files, is_test=True)
   uses = table.Uses(
     client=uses.client,
-    label=uses.label,
-    features=(*schema.number_columns, *schema.name_columns),
+    labels=uses.labels,
+    features=(
+      *schema.number_columns,
+      *schema.name_columns,
+      *schema.embedded_columns,
+    ),
     one_hot=uses.one_hot,
+    embedded=uses.embedded,
     label_kind=uses.label_kind,
     reading=uses.reading,
   )
@@ -412,7 +482,14 @@ def _test_table(
     return inputs, scaled(rows.labels[first:end]).astype(label_dtype)
 
   everything = np.ones(len(rows.hashes), np.uint8)
-  tested = _tested(examples, everything, encoder.shape, label_dtype, files.scratch)
+  tested = _tested(
+    examples,
+    everything,
+    encoder.shape,
+    rows.labels.shape[1:],
+    label_dtype,
+    files.scratch,
+  )
   return tested, rows.clients
 
 
@@ -595,6 +672,14 @@ def _most_frequent(labels: np.ndarray, classes: Sequence[str]) -> dict[str, Any]
   return {'most frequent class for testing': f'{classes[best]}, a share of {share:g}'}
 
 
+def _shares_of_tags(labels: np.ndarray, schema: table.Schema) -> dict[str, Any]:
+  """How many of the test examples have each tag; nothing if labels are no tags."""
+  if not schema.are_tags or schema.several is None:
+    return {}
+  shares = labels.mean(axis=0).round(4).tolist()
+  return {'share with a tag for testing': dict(zip(schema.several[:20], shares))}
+
+
 def _checksum(*arrays: np.ndarray) -> str:
   """Of test data, which a run that goes on must have again."""
   digest = hashlib.sha256()
@@ -619,6 +704,10 @@ def _facts_of_table(
     facts['columns with a feature for each value'] = {
       name: len(values) for name, values in schema.name_columns.items()
     }
+  if schema.embedded_columns:
+    facts['columns with an embedding for each value'] = {
+      name: len(values) for name, values in schema.embedded_columns.items()
+    }
   facts['scaling of numbers'] = 'standard' if is_scaled else 'none'
   if is_scaled and moments.is_constant.any():
     facts['columns that are constant'] = int(moments.is_constant.sum())
@@ -626,15 +715,18 @@ def _facts_of_table(
 
 
 def _facts_of_labels(
-  classes: Optional[tuple[str, ...]],
-  scaling: Optional[population.LabelScaling],
+  schema: table.Schema, scaling: Optional[population.LabelScaling]
 ) -> dict[str, Any]:
+  classes = schema.classes
   if classes is not None:
     return {'labels': f'{len(classes)} classes', 'classes': list(classes[:20])}
-  facts: dict[str, Any] = {
-    'labels': 'numbers',
-    'scaling of labels': 'none' if scaling is None else 'standard',
-  }
+  facts: dict[str, Any] = {'labels': 'numbers'}
+  if schema.several is not None:
+    kind = 'tags' if schema.are_tags else 'numbers'
+    facts['labels'] = f'{len(schema.several)} {kind}'
+    facts[f'{kind} that are labels'] = list(schema.several[:20])
+  if not schema.are_tags:
+    facts['scaling of labels'] = 'none' if scaling is None else 'standard'
   if scaling is not None:
     facts['mean and standard deviation of labels'] = [scaling.mean, scaling.scale]
   return facts

@@ -1,17 +1,18 @@
 """A federated population: who has which examples, and what they are like."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, Optional
+from typing import TYPE_CHECKING, Any, Literal, Optional, Union
 
 if TYPE_CHECKING:  # Which imports this.
   from . import preprocessing as preprocessing_lib
 
 import numpy as np
 
-# What labels are: one of so many classes, a number (or several), or the next token at
-# each position of a text.
-LabelKind = Literal['class', 'number', 'tokens']
+# What labels are: one of so many classes, a number (or several), tags, each of which an
+# example has or has not, or the next token at each position of a text.
+LabelKind = Literal['class', 'number', 'tags', 'tokens']
 # Of populations whose test examples are of people who train.
 HELD_OUT_OF_CLIENTS = (
   'Test metrics are computed from examples of the same clients, which were held out of '
@@ -40,15 +41,22 @@ class Shape:
   Attributes:
     inputs: Shape of one example's inputs.
     input_dtype: `float32`, or `int32` for tokens.
-    labels: Shape of one example's label: empty for a class or a number.
-    label_kind: What labels are; classes and tokens are int32, numbers float32.
+    labels: Shape of one example's label: empty for a class or a number, [k] for k
+      numbers or tags.
+    label_kind: What labels are; classes and tokens are int32, tags too, 0 or 1, and
+      numbers float32.
     num_classes: How many classes or tokens there are, padding included; `None` for
-      numbers.
-    names: What they are called, by number, if they have names.
+      numbers and tags.
+    names: What they are called, by number, if they have names; of several numbers or
+      tags, what each is called.
     ignored_labels: Tokens that count neither in the loss nor in metrics, such as
       padding.
     unscored_labels: Further tokens that `token_accuracy` leaves out, as the papers do:
       those out of vocabulary, and ends of sentences.
+    class_weights: What the loss of an example counts times, by its class; `None` for 1.
+    embedded: Of columns with an embedding for each value, how many values they have.
+      The last inputs are these columns, as whole numbers: from 0, and the number of
+      values itself for one that training data do not have.
   """
 
   inputs: tuple[int, ...]
@@ -59,6 +67,13 @@ class Shape:
   names: Optional[tuple[str, ...]] = None
   ignored_labels: tuple[int, ...] = ()
   unscored_labels: tuple[int, ...] = ()
+  class_weights: Optional[tuple[float, ...]] = None
+  embedded: tuple[int, ...] = ()
+
+  @property
+  def num_outputs(self) -> int:
+    """Numbers that a model puts out for an example, or for a token of it."""
+    return math.prod(self.labels) if self.num_classes is None else self.num_classes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +83,7 @@ class LabelScaling:
   The constants are of the training data, without noise.
 
   Attributes:
-    mean: In the labels' own unit.
+    mean: In the labels' own unit; of several labels of a row one of each.
     scale: As well; positive.
 
   Example:
@@ -76,16 +91,16 @@ class LabelScaling:
     array([150., 300.])
   """
 
-  mean: float
-  scale: float
+  mean: Union[float, tuple[float, ...]]
+  scale: Union[float, tuple[float, ...]]
 
   def done(self, labels: Any) -> np.ndarray:
     """Labels as they are trained on: float64."""
-    return (np.asarray(labels, np.float64) - self.mean) / self.scale
+    return (np.asarray(labels, np.float64) - np.array(self.mean)) / np.array(self.scale)
 
   def undone(self, labels: Any) -> np.ndarray:
     """Labels, or predictions, in their own unit: float64."""
-    return np.asarray(labels, np.float64) * self.scale + self.mean
+    return np.asarray(labels, np.float64) * np.array(self.scale) + np.array(self.mean)
 
 
 @dataclasses.dataclass(frozen=True)

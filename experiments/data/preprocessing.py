@@ -27,6 +27,8 @@ from . import texts as texts_lib
 from .formats import source
 
 _CHUNK = 2**12
+# Mappings, whose order counts.
+_BY_NAME = ('number_columns', 'name_columns', 'embedded_columns')
 _NOT_PRIVATE = (
   "computed from the clients' data without noise: not covered by the guarantee, and "
   'not to be handed on'
@@ -40,10 +42,13 @@ class Preprocessing:
   Attributes:
     shape: What a model takes, and the names of classes or tokens.
     client: Column that says whose a row is; `None` if the format does, or nothing.
-    label: Column to predict; `None` for text.
+    labels: Columns to predict; none for text.
     number_columns: Features that are numbers, in order, with the shape of an entry.
     name_columns: Features that are names, which come after them: the names in the order
       of their features.
+    embedded_columns: Features that are names with an embedding each, which come last.
+    several: Names of the labels of a row if there are several; `None` if it has one.
+    are_tags: Whether each of several labels is 0 or 1.
     mean: Subtracted from numbers, by column; `None` for no scaling.
     scale: What they are divided by then.
     text: Column of text; `None` for features.
@@ -58,11 +63,16 @@ class Preprocessing:
 
   shape: population.Shape
   client: Optional[str] = None
-  label: Optional[str] = None
+  labels: tuple[str, ...] = ()
   number_columns: Mapping[str, tuple[int, ...]] = dataclasses.field(
     default_factory=dict
   )
   name_columns: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+  embedded_columns: Mapping[str, tuple[str, ...]] = dataclasses.field(
+    default_factory=dict
+  )
+  several: Optional[tuple[str, ...]] = None
+  are_tags: bool = False
   mean: Optional[tuple[float, ...]] = None
   scale: Optional[tuple[float, ...]] = None
   text: Optional[str] = None
@@ -99,15 +109,16 @@ class Preprocessing:
     return texts_lib.Vocabulary(self.text_unit, self.vocabulary)
 
   def in_units(self, outputs: np.ndarray) -> np.ndarray:
-    """What a model of numbers puts out, in the units of the labels: float64 [rows]."""
-    found = np.asarray(outputs, np.float64).reshape(len(outputs))
+    """What a model of numbers puts out, in the units of the labels: float64."""
+    found = np.asarray(outputs, np.float64)
+    found = found.reshape(len(outputs), *self.shape.labels)
     return found if self.label_scaling is None else self.label_scaling.undone(found)
 
   def to_json(self) -> dict[str, Any]:
     """Plain data, of which `from_json` makes the same."""
     found = dataclasses.asdict(self)
     # An object of JSON may be put in another order.
-    for name in ('number_columns', 'name_columns'):
+    for name in _BY_NAME:
       found[name] = [[key, list(value)] for key, value in found[name].items()]
     return {'about': _NOT_PRIVATE, **json.loads(json.dumps(found))}
 
@@ -120,12 +131,12 @@ class Preprocessing:
     """
     try:
       given = {key: _tuple(value) for key, value in content.items() if key != 'about'}
-      for name in ('number_columns', 'name_columns'):
+      for name in _BY_NAME:
         given[name] = dict(given[name])
       shape = {key: _tuple(value) for key, value in given['shape'].items()}
       if given['label_scaling'] is not None:
-        scaling = population.LabelScaling(**given['label_scaling'])
-        given['label_scaling'] = scaling
+        scaling = {key: _tuple(one) for key, one in given['label_scaling'].items()}
+        given['label_scaling'] = population.LabelScaling(**scaling)
       return cls(**{**given, 'shape': population.Shape(**shape)})
     except (AttributeError, KeyError, TypeError, ValueError) as e:
       raise ValueError(f'it has not what a run keeps: {e}.') from e
@@ -154,23 +165,31 @@ class Preprocessing:
       path, data_format, source.Wanted(split, self.text, self.separator)
     )
     present = frozenset(opened.columns)
-    features = (*self.number_columns, *self.name_columns)
+    features = (*self.number_columns, *self.name_columns, *self.embedded_columns)
     for name in (*features, *filter(None, [self.text])):
       if name not in present:
         raise problems.missing_column(path, name, opened.columns)
     uses = table.Uses(
       client=self.client if self.client in present else None,
-      label=self.label if self.label in present else None,
+      labels=self.labels if present.issuperset(self.labels) else (),
+      embedded=frozenset(self.embedded_columns),
       features=features,
       text=self.text,
       reading=self.reading,
     )
-    like = table.Schema(self.number_columns, self.name_columns, self.shape.names)
+    like = table.Schema(
+      self.number_columns,
+      self.name_columns,
+      None if self.several is not None else self.shape.names,
+      self.embedded_columns,
+      self.several,
+      self.are_tags,
+    )
     folder = scratch or tempfile.gettempdir()
     try:
       rows, _ = table.Reader(uses, folder, like=like).read(opened)
     except problems.DataError as e:
-      if uses.label is None or f': {uses.label} is ' not in str(e):
+      if not any(f': {label} is ' in str(e) for label in uses.labels):
         raise
       raise problems.DataError(
         f'{e} Where labels are not known, leave the column out.'
@@ -222,7 +241,7 @@ class NewData:
   @property
   def has_labels(self) -> bool:
     """Whether there are labels, as there always are in text."""
-    return self._uses.text is not None or self._uses.label is not None
+    return self._uses.text is not None or bool(self._uses.labels)
 
   def chunks(self) -> Iterator[Chunk]:
     """All rows, some at a time."""
@@ -242,9 +261,12 @@ class NewData:
       ValueError: If there are no labels.
     """
     if not self.has_labels:
-      raise ValueError(f'the data have no column {self._preprocessing.label!r}.')
+      raise ValueError(
+        f'the data lack a column of {problems.listed(self._preprocessing.labels)}.'
+      )
     if self._rows.texts is None:
-      dtype = np.float32 if self._preprocessing.shape.num_classes is None else np.int32
+      is_number = self._preprocessing.shape.label_kind == 'number'
+      dtype = np.float32 if is_number else np.int32
       for first in range(0, len(self), _CHUNK):
         inputs, _ = self._inputs(first, first + _CHUNK)
         yield inputs, self._rows.labels[first : first + _CHUNK].astype(dtype)

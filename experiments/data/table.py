@@ -20,11 +20,13 @@ from .formats import source
 _LINE_SECONDS = 10.0
 # Different values of a column of text that becomes a feature for each.
 MOST_VALUES = 100
+# Of a column with an embedding for each; their numbers are exact in float32.
+_MOST_EMBEDDED = 1_000_000
 # Different whole numbers that are taken for classes, and classes that are asked for.
 FEW_CLASSES, _MOST_CLASSES = 20, 10_000
 _CLASSES = 'Is that a label? If it is a number, give --label_kind=number.'
 _MIXED_LABELS = 'If all are names of classes, give --label_kind=class.'
-
+_SEVERAL = 'Several labels of a row are numbers, or tags, each of which is 0 or 1.'
 
 # Columns that a message names one by one.
 _MOST_SAID = 20
@@ -48,18 +50,21 @@ class Uses:
 
   Attributes:
     client: Column that says whose a row is; `None` if the format does, or nothing.
-    label: Column to predict; `None` for text, and for data that have none.
+    labels: Columns to predict; none for text, and for data that have none.
     features: Columns to predict from.
     one_hot: Those of them that have names even if they are numbers.
+    embedded: Those of them whose names have an embedding each.
     text: Column of text; `None` for features and labels.
-    label_kind: `class`, `number`, or `None` to find out.
+    label_kind: `class`, which of several labels of a row are tags; `number`; or `None`
+      to find out.
     reading: How values are read.
   """
 
   client: Optional[str] = None
-  label: Optional[str] = None
+  labels: tuple[str, ...] = ()
   features: tuple[str, ...] = ()
   one_hot: frozenset[str] = frozenset()
+  embedded: frozenset[str] = frozenset()
   text: Optional[str] = None
   label_kind: Optional[str] = None
   reading: columns.Reading = columns.Reading()
@@ -67,7 +72,7 @@ class Uses:
   @property
   def named(self) -> tuple[str, ...]:
     """All columns that are read."""
-    named = (self.client, self.label, self.text, *self.features)
+    named = (self.client, *self.labels, self.text, *self.features)
     return tuple(each for each in named if each is not None)
 
 
@@ -78,12 +83,20 @@ class Schema:
   Attributes:
     number_columns: Features that are numbers, with the shape of an entry.
     name_columns: Features that are names, with all there are.
+    embedded_columns: Those whose names have an embedding each, with all there are.
     classes: Names of classes; `None` if labels are numbers, or there are none.
+    several: Names of the labels of a row if there are several; `None` if it has one.
+    are_tags: Whether each of several labels is 0 or 1.
   """
 
   number_columns: Mapping[str, tuple[int, ...]]
   name_columns: Mapping[str, tuple[str, ...]]
   classes: Optional[tuple[str, ...]]
+  embedded_columns: Mapping[str, tuple[str, ...]] = dataclasses.field(
+    default_factory=dict
+  )
+  several: Optional[tuple[str, ...]] = None
+  are_tags: bool = False
 
 
 class Rows(NamedTuple):
@@ -94,8 +107,10 @@ class Rows(NamedTuple):
     hashes: Of what is in a row besides, uint64 [rows].
     numbers: Features that are numbers, float64 [rows, columns]; float32 if an entry
       has a shape.
-    names: Features that are names by number, uint32 [rows, columns].
-    labels: float64 [rows]: numbers, or numbers of classes; none without a column.
+    names: Features that are names by number, uint32 [rows, columns]; last those with
+      embeddings.
+    labels: float64 [rows]: numbers, or numbers of classes; [rows, labels] of several;
+      none without a column.
     texts: Texts by row, or `None`.
     ids: Clients' ids.
   """
@@ -185,6 +200,9 @@ class Reader:
     self._shapes: dict[str, tuple[int, ...]] = {}
     self._classes: Optional[columns.Names] = None
     self._few: Optional[set[float]] = set()
+    self._several: Optional[tuple[str, ...]] = None
+    self._are_tags = np.zeros(0, bool)
+    self._are_one_hot = True
     self._numbers: Optional[spill.Spill] = None
     self._names: Optional[spill.Spill] = None
 
@@ -232,8 +250,8 @@ class Reader:
     for name, kind in (self._kinds or {}).items():
       if kind is None:
         yield name
-    if self._uses.label is not None and self._classes is None:
-      yield self._uses.label
+    if self._classes is None:
+      yield from self._uses.labels
 
   def _add(self, batch: source.Batch) -> None:
     uses = self._uses
@@ -249,8 +267,8 @@ class Reader:
       self._hashes.append(hashing.of_texts(found)[:, 0])
       return
     hashed = [self._add_numbers(batch), self._add_names(batch)]
-    if uses.label is not None:
-      labels, hashes = self._label(uses.label, batch)
+    if uses.labels:
+      labels, hashes = self._label(batch)
       self._labels.append(labels)
       hashed.append(hashes)
     self._hashes.append(hashing.of_rows(np.stack(hashed, axis=1)))
@@ -271,7 +289,7 @@ class Reader:
     if self._kinds is not None:
       return self._kinds
     kinds: dict[str, Optional[columns.Names]] = {}
-    for name in self._uses.features:
+    for name in sorted(self._uses.features, key=self._uses.embedded.__contains__):
       value = self._first(name, batch)
       if self._like is not None:
         has_names = name in self._like.name_columns
@@ -280,13 +298,20 @@ class Reader:
           columns.is_number(value) or columns.is_empty(value)
         )
       kinds[name] = None
-      if has_names:
+      if name in self._uses.embedded:
+        known = None if self._like is None else self._like.embedded_columns[name]
+        too_many = 'Make fewer values of it, or leave the column out.'
+        kinds[name] = columns.Names(
+          name, _MOST_EMBEDDED, too_many, self._uses.reading, known, has_others=True
+        )
+      elif has_names:
         known = None if self._like is None else self._like.name_columns[name]
         kinds[name] = columns.Names(
           name,
           MOST_VALUES,
           'Text becomes a feature for each value. Leave the column out by '
-          f'{self._without(name)}, or make fewer values of it.',
+          f'{self._without(name)}, or make fewer values of it, or give each an '
+          f'embedding by {_flag("embedding_columns", [name])}.',
           self._uses.reading,
           known,
           None if known or name in self._uses.one_hot else _mixed(name),
@@ -355,9 +380,16 @@ class Reader:
     self._names.append(block)
     return hashing.of_rows(np.stack(hashed, axis=1) if hashed else empty)
 
-  def _label(self, name: str, batch: source.Batch) -> tuple[np.ndarray, np.ndarray]:
+  def _label(self, batch: source.Batch) -> tuple[np.ndarray, np.ndarray]:
     """Labels as numbers, or codes of classes; and hashes."""
+    name, *others = self._uses.labels
     values = batch.columns[name]
+    if not len(self._hashes):
+      is_list = isinstance(values[0], (list, np.ndarray))
+      if others or is_list or (self._like is not None and self._like.several):
+        self._several = ()
+    if self._several is not None:
+      return self._several_labels(batch)
     if not len(self._hashes):
       self._decide_labels(name, self._first(name, batch))
     if self._classes is not None:
@@ -375,6 +407,79 @@ class Reader:
       if len(self._few) > FEW_CLASSES or any(v != int(v) for v in self._few):
         self._few = None
     return found, found.view(np.uint64)
+
+  def _several_labels(self, batch: source.Batch) -> tuple[np.ndarray, np.ndarray]:
+    """Several labels of each row as numbers; and hashes."""
+    parts, names = [], []
+    for name in self._uses.labels:
+      found = columns.finite(
+        batch.columns[name], name, batch.where, _SEVERAL, self._uses.reading
+      )
+      if found.ndim > 2:
+        raise problems.DataError(
+          f'{batch.where(0)}: {name} has {list(found.shape[1:])} values of a row; '
+          'labels must be one, or a list.'
+        )
+      parts.append(found.reshape(batch.num_rows, -1))
+      width = parts[-1].shape[1]
+      names += [name] if found.ndim == 1 else [f'{name}[{i}]' for i in range(width)]
+    block = np.concatenate(parts, axis=1)
+    if not len(self._hashes):
+      self._several = tuple(names)
+      if self._like is not None:
+        self._several = self._like.several or self._uses.labels
+      self._are_tags = np.ones(len(names), bool)
+      self._labels = spill.Spill(self._folder, np.float64, (len(names),))
+    if self._several != tuple(names):
+      raise problems.DataError(
+        f'{batch.where(0)}: labels are {problems.listed(names)}, and before '
+        f'{problems.listed(self._several or ())}.'
+      )
+    is_tag = (block == 0) | (block == 1)
+    must_be = self._uses.label_kind == 'class'
+    if self._like is not None:
+      must_be = self._like.are_tags
+    if must_be and not is_tag.all():
+      row, place = np.argwhere(~is_tag)[0]
+      raise problems.DataError(
+        f'{batch.where(row)}: {names[place]} is {block[row, place]:g}. Each of several '
+        'labels that are tags is 0 or 1; of numbers give --label_kind=number.'
+      )
+    self._are_tags &= is_tag.all(axis=0)
+    self._are_one_hot &= bool((is_tag.all(axis=1) & (block.sum(axis=1) == 1)).all())
+    return block, hashing.of_rows(block)
+
+  def _of_tags(self) -> bool:
+    """Whether all of several labels are tags, and not numbers.
+
+    Raises:
+      DataError: If some may be tags and others are not, or they seem to be classes, and
+        nobody says what they are.
+    """
+    if self._several is None or self._uses.label_kind == 'number':
+      return False
+    if self._like is not None:
+      return self._like.are_tags
+    if not self._are_tags.any():
+      return False
+    if not self._are_tags.all():
+      tags, numbers = (
+        [name for name, one in zip(self._several, self._are_tags) if one == wanted]
+        for wanted in (True, False)
+      )
+      raise problems.DataError(
+        f'labels are of several kinds: {problems.listed(tags)} are 0 or 1, and '
+        f'{problems.listed(numbers)} are not. If all are numbers, give '
+        '--label_kind=number; else train a model for each kind.'
+      )
+    if self._are_one_hot and self._uses.label_kind is None:
+      raise problems.DataError(
+        f'each row has exactly one of {problems.listed(self._several)}: classes that '
+        'are written one-hot? Give the number or name of the class in one column '
+        'instead; or if they are tags of which a row may have several, '
+        '--label_kind=class.'
+      )
+    return True
 
   def _decide_labels(self, name: str, first: Any) -> None:
     """Makes classes of labels if they are names, or are to be; by the first of them."""
@@ -395,12 +500,15 @@ class Reader:
 
   def _finish(self) -> tuple[Rows, Schema]:
     kinds = self._kinds or {}
-    number_columns, name_columns, renumbered = {}, {}, []
+    number_columns, renumbered = {}, []
+    name_columns: dict[str, tuple[str, ...]] = {}
+    embedded_columns: dict[str, tuple[str, ...]] = {}
     for name, kind in kinds.items():
       if kind is None:
         number_columns[name] = self._shapes[name]
       else:
-        name_columns[name], numbers = kind.names()
+        found = embedded_columns if name in self._uses.embedded else name_columns
+        found[name], numbers = kind.names()
         renumbered.append(numbers)
     classes, labels = self._final_labels()
     rows = Rows(
@@ -412,7 +520,10 @@ class Reader:
       texts=self._texts,
       ids=self._ids,
     )
-    return rows, Schema(number_columns, name_columns, classes)
+    are_tags = self._of_tags()
+    return rows, Schema(
+      number_columns, name_columns, classes, embedded_columns, self._several, are_tags
+    )
 
   def _final_names(self, renumbered: list[np.ndarray]) -> np.ndarray:
     """Numbers of names in their order, instead of in that in which they came."""
@@ -433,7 +544,7 @@ class Reader:
 
       def number(chunk: np.ndarray) -> np.ndarray:
         return of_label[chunk.astype(np.int64)]
-    elif self._few:
+    elif self._few and self._uses.labels and self._several is None:
       values = np.array(sorted(self._few))
       names = tuple(map(columns.number_name, values.tolist()))
 

@@ -1,9 +1,13 @@
 """What a model says about itself."""
 
 import dataclasses
+import math
 from typing import Any, Callable, Optional
 
 from ..data import population
+
+# Of values of a column.
+EMBEDDING_SIZE = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -14,7 +18,7 @@ class Options:
     seed: Of the initial weights: same seed, same weights.
     loss: Its name; `None` for the one that goes with the labels.
     hidden_units: Width of its hidden layers; `None` for its own.
-    embedding_size: Of a token; `None` for its own.
+    embedding_size: Of a token, or of a value of a column; `None` for its own.
   """
 
   seed: int = 1
@@ -32,6 +36,7 @@ class Kind:
     summary: One line, for `--help`.
     why_not: Says why the model is not for examples of such a shape; `None` if it is.
     build: Makes a `tff.learning.models.FunctionalModel`.
+    embeds_columns: Whether it has embeddings of columns, of `embedding_size`.
     widths: Which of `hidden_units` and `embedding_size` it has, with its own values.
   """
 
@@ -39,12 +44,18 @@ class Kind:
   summary: str
   why_not: Callable[[population.Shape], Optional[str]]
   build: Callable[[population.Shape, Options], Any]
+  embeds_columns: bool = False
   widths: dict[str, int] = dataclasses.field(default_factory=dict)
 
   def width(self, options: Options, name: str) -> int:
     """A width that was asked for, or the model's own."""
     given = getattr(options, name)
     return self.widths[name] if given is None else int(given)
+
+
+def num_features(shape: population.Shape, embedding_size: int) -> int:
+  """Numbers of an example, with the embeddings that stand for codes of its columns."""
+  return math.prod(shape.inputs) + len(shape.embedded) * (embedding_size - 1)
 
 
 def why_not_images(shape: population.Shape) -> Optional[str]:
@@ -60,6 +71,11 @@ def why_not_images(shape: population.Shape) -> Optional[str]:
 def why_not_classes(shape: population.Shape) -> Optional[str]:
   """Why a model of numbers that are of classes is not for such examples."""
   return _why_not(shape, 'class', 'float32')
+
+
+def why_not_logits(shape: population.Shape) -> Optional[str]:
+  """Why a model of numbers that are of classes, or have tags, is not for them."""
+  return _why_not(shape, 'tags' if shape.label_kind == 'tags' else 'class', 'float32')
 
 
 def why_not_numbers(shape: population.Shape) -> Optional[str]:

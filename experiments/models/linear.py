@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import numpy as np
-
 from ..data import population
 from . import kind
 
@@ -11,16 +9,16 @@ from . import kind
 def build(shape: population.Shape, options: kind.Options) -> Any:
   """Linear regression of a number, or several, that starts at zero."""
   from .parts import functional  # Flags are checked without TensorFlow.
-  from .parts import initial
-  from .parts import layers
 
-  num_features, num_outputs = int(np.prod(shape.inputs)), int(np.prod(shape.labels))
-  return functional.functional(
-    shape,
-    options.loss,
-    [initial.zeros(num_features, num_outputs), initial.zeros(num_outputs)],
-    lambda weights, x: layers.dense(layers.flat(x), *weights),
-  )
+  size = KIND.width(options, 'embedding_size')
+  return functional.one_layer(shape, options, size)
 
 
-KIND = kind.Kind('linear', 'linear regression of numbers', kind.why_not_numbers, build)
+KIND = kind.Kind(
+  'linear',
+  'linear regression of numbers',
+  kind.why_not_numbers,
+  build,
+  embeds_columns=True,
+  widths={'embedding_size': kind.EMBEDDING_SIZE},
+)

@@ -2,26 +2,23 @@
 
 from typing import Any
 
-import numpy as np
-
 from ..data import population
 from . import kind
 
 
 def build(shape: population.Shape, options: kind.Options) -> Any:
-  """Multinomial logistic regression that starts at zero, for TFF."""
+  """Logistic regression of classes (multinomial), or of each tag; starts at zero."""
   from .parts import functional  # Flags are checked without TensorFlow.
-  from .parts import initial
-  from .parts import layers
 
-  num_features, num_classes = int(np.prod(shape.inputs)), shape.num_classes
-  assert num_classes is not None
-  return functional.functional(
-    shape,
-    options.loss,
-    [initial.zeros(num_features, num_classes), initial.zeros(num_classes)],
-    lambda weights, x: layers.dense(layers.flat(x), *weights),
-  )
+  size = KIND.width(options, 'embedding_size')
+  return functional.one_layer(shape, options, size)
 
 
-KIND = kind.Kind('logistic', 'logistic regression', kind.why_not_classes, build)
+KIND = kind.Kind(
+  'logistic',
+  'logistic regression',
+  kind.why_not_logits,
+  build,
+  embeds_columns=True,
+  widths={'embedding_size': kind.EMBEDDING_SIZE},
+)

@@ -1,12 +1,10 @@
-"""A multilayer perceptron with two hidden layers, for classes or numbers.
+"""A multilayer perceptron with two hidden layers, for classes, tags or numbers.
 
 With 200 units in each it is the "2NN" of arXiv:1602.05629, which has 199,210 weights
 for images of 28 x 28 pixels in 10 classes.
 """
 
 from typing import Any, Optional
-
-import numpy as np
 
 from ..data import population
 from . import kind
@@ -16,7 +14,7 @@ def why_not(shape: population.Shape) -> Optional[str]:
   """Why it is not for such examples; `None` if it is."""
   if shape.label_kind == 'number':
     return kind.why_not_numbers(shape)
-  return kind.why_not_classes(shape)
+  return kind.why_not_logits(shape)
 
 
 def build(shape: population.Shape, options: kind.Options) -> Any:
@@ -28,15 +26,18 @@ def build(shape: population.Shape, options: kind.Options) -> Any:
   from .parts import layers
 
   units = KIND.width(options, 'hidden_units')
+  size = KIND.width(options, 'embedding_size')
   rng = initial.generator(options.seed)
   weights = [
-    *initial.dense(rng, int(np.prod(shape.inputs)), units),
+    *initial.tables(shape.embedded, size),
+    *initial.dense(rng, kind.num_features(shape, size), units),
     *initial.dense(rng, units, units),
-    *initial.dense(rng, units, shape.num_classes or int(np.prod(shape.labels))),
+    *initial.dense(rng, units, shape.num_outputs),
   ]
 
   def predict(w: Any, x: Any) -> Any:
-    hidden = tf.nn.relu(layers.dense(layers.flat(x), *w[:2]))
+    x, w = layers.features(x, w[: len(shape.embedded)]), w[len(shape.embedded) :]
+    hidden = tf.nn.relu(layers.dense(x, *w[:2]))
     hidden = tf.nn.relu(layers.dense(hidden, *w[2:4]))
     return layers.dense(hidden, *w[4:])
 
@@ -48,5 +49,6 @@ KIND = kind.Kind(
   'perceptron with two hidden layers',
   why_not,
   build,
-  widths={'hidden_units': 200},
+  embeds_columns=True,
+  widths={'hidden_units': 200, 'embedding_size': kind.EMBEDDING_SIZE},
 )

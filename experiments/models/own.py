@@ -194,17 +194,23 @@ def _of_keras(
   if name is not None:
     loss = keras_losses.BatchLoss(losses.function(shape, name))
   model = models_lib.functional(made, loss, of_one, 'the data', options.seed)
-  if name == 'cross_entropy':
-    _check_logits(model)
+  if name == 'cross_entropy' or shape.label_kind == 'tags':
+    _check_logits(model, shape)
   return model
 
 
-def _check_logits(model: Any) -> None:
-  """Refuses probabilities, of which the loss would take the softmax again."""
+def _check_logits(model: Any, shape: population.Shape) -> None:
+  """Refuses probabilities, where loss or metric are of logits."""
   from tff_dp_aggregators.learning import keras_losses
 
   outputs = model.some_outputs()
-  why = hasattr(outputs, 'shape') and keras_losses.why_no_logits(outputs)
+  is_of_tags = shape.label_kind == 'tags'
+  why = hasattr(outputs, 'shape') and keras_losses.why_no_logits(outputs, is_of_tags)
+  if why and is_of_tags:
+    raise ValueError(
+      f'it {why}, as probabilities, and of tags loss and metric take logits: leave the '
+      'activation sigmoid out, and give from_logits=True to a loss of Keras.'
+    )
   if why:
     raise ValueError(
       f'it {why}, as probabilities, and the loss cross_entropy takes logits: leave the '

@@ -22,8 +22,10 @@ _OF_FILES = (
   'label_column',
   'feature_columns',
   'one_hot_columns',
+  'embedding_columns',
   'text_column',
   'label_kind',
+  'class_weights',
   'scaling',
   'label_scaling',
   'missing_values',
@@ -96,8 +98,10 @@ class Files:
   label_column: Optional[str] = None
   feature_columns: Optional[tuple[str, ...]] = None
   one_hot_columns: tuple[str, ...] = ()
+  embedding_columns: tuple[str, ...] = ()
   text_column: Optional[str] = None
   label_kind: Optional[str] = None
+  class_weights: tuple[str, ...] = ()
   scaling: Optional[str] = None
   label_scaling: Optional[str] = None
   missing_values: Optional[tuple[str, ...]] = None
@@ -206,7 +210,11 @@ def _define_columns(values: flags.FlagValues) -> None:
     flag_values=values,
   )
   flags.DEFINE_string(
-    'label_column', None, 'Column of --data to predict.', flag_values=values
+    'label_column',
+    None,
+    'Column of --data to predict; or several, with commas between them: numbers, or '
+    'tags, each of which is 0 or 1.',
+    flag_values=values,
   )
   flags.DEFINE_list(
     'feature_columns',
@@ -221,11 +229,27 @@ def _define_columns(values: flags.FlagValues) -> None:
     'each value. Columns of text always are.',
     flag_values=values,
   )
+  flags.DEFINE_list(
+    'embedding_columns',
+    None,
+    'Columns of --data with names of which there are many, such as cities: a vector of '
+    '--embedding_size for each value, which is learnt, instead of a feature.',
+    flag_values=values,
+  )
   flags.DEFINE_enum(
     'label_kind',
     None,
     ['class', 'number'],
-    'What labels are. Default: classes if they are text or few whole numbers.',
+    'What labels are; several of a row that are classes are tags. Default: classes if '
+    'they are text or few whole numbers, tags if all of several are 0 or 1.',
+    flag_values=values,
+  )
+  flags.DEFINE_list(
+    'class_weights',
+    None,
+    'What the loss of an example counts times, by its class: no:1,yes:5, and 1 for '
+    'classes that are not named; or balanced, where each class counts the same in all, '
+    'from how many examples it has, without noise. Default: 1 for all.',
     flag_values=values,
   )
   flags.DEFINE_enum(
@@ -464,8 +488,10 @@ def _files(values: flags.FlagValues) -> Files:
     label_column=values.label_column,
     feature_columns=_listed(values, 'feature_columns') or None,
     one_hot_columns=_listed(values, 'one_hot_columns'),
+    embedding_columns=_listed(values, 'embedding_columns'),
     text_column=values.text_column,
     label_kind=values.label_kind,
+    class_weights=_listed(values, 'class_weights'),
     scaling=values.scaling,
     label_scaling=values.label_scaling,
     missing_values=_listed(values, 'missing_values') if lists_missing else None,
@@ -538,7 +564,9 @@ def _check_columns(values: flags.FlagValues, has_text: bool) -> None:
         'label_column',
         'feature_columns',
         'one_hot_columns',
+        'embedding_columns',
         'label_kind',
+        'class_weights',
         'scaling',
         'label_scaling',
       ),
@@ -555,10 +583,9 @@ def _check_columns(values: flags.FlagValues, has_text: bool) -> None:
     if not os.path.isfile(values.vocabulary):
       raise FileNotFoundError(f'--vocabulary={values.vocabulary}: no such file.')
   named = [
-    each
-    for each in (values.client_column, values.label_column, values.text_column)
-    if each is not None
+    each for each in (values.client_column, values.text_column) if each is not None
   ]
+  named += list(label_columns(values.label_column or ''))
   named += list(_listed(values, 'feature_columns'))
   twice = sorted({each for each in named if named.count(each) > 1})
   if twice:
@@ -566,8 +593,31 @@ def _check_columns(values: flags.FlagValues, has_text: bool) -> None:
       f'column {twice[0]!r} is named twice among --client_column, --label_column, '
       '--text_column and --feature_columns; a column has one use.'
     )
+  for name in _listed(values, 'embedding_columns'):
+    if name in _listed(values, 'one_hot_columns'):
+      raise ValueError(
+        f'--one_hot_columns and --embedding_columns both name {name!r}; it has either '
+        'a feature or an embedding for each value.'
+      )
   if values.feature_columns is not None and not values.feature_columns:
     raise ValueError('--feature_columns names no column; leave it out for all others.')
+
+
+def label_columns(stated: str) -> tuple[str, ...]:
+  """The columns that `--label_column` names, if no column has all of it as its name.
+
+  Raises:
+    ValueError: If one is named twice.
+
+  Example:
+    >>> label_columns('price,"rooms, total"')
+    ('price', 'rooms, total')
+  """
+  found = tuple(flags.ListParser().parse(stated))
+  twice = sorted({each for each in found if found.count(each) > 1})
+  if twice:
+    raise ValueError(f'--label_column names {twice[0]!r} twice; name it once.')
+  return found
 
 
 def _listed(values: flags.FlagValues, name: str) -> tuple[str, ...]:

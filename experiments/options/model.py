@@ -28,7 +28,7 @@ class Model:
     metric: What is measured, besides the loss.
     loss: What is minimised; `None` for what goes with the labels.
     hidden_units: Width of hidden layers; `None` for the model's own.
-    embedding_size: Of a token; `None` for the model's own.
+    embedding_size: Of a token, or of a value of a column; `None` for the model's own.
   """
 
   kind: kind_lib.Kind
@@ -69,7 +69,8 @@ def define(values: flags.FlagValues, tasks: Mapping[str, Any]) -> None:
   flags.DEFINE_integer(
     'embedding_size',
     None,
-    f'Size of the embedding of a token. {_widths("embedding_size")}',
+    'Size of the embedding of a token, or of a value of --embedding_columns. '
+    + _widths('embedding_size'),
     flag_values=values,
   )
   flags.DEFINE_string(
@@ -119,11 +120,17 @@ def from_flags(values: flags.FlagValues) -> Model:
   for name in _WIDTHS:
     if values[name].value is None:
       continue
-    if name not in kind.widths:
+    of_columns = name == 'embedding_size' and kind.embeds_columns
+    if name not in kind.widths or (of_columns and not values.embedding_columns):
       if values[name].using_default_value:
         values[name].value = None  # A task's, for another model.
         continue
       having = [each.name for each in models.KINDS.values() if name in each.widths]
+      if of_columns:
+        raise ValueError(
+          f'--{name} of --model={kind.name} is that of --embedding_columns; give them '
+          'as well, or leave it out.'
+        )
       raise ValueError(
         f'--{name} does not go with --model={kind.name}, which has none; those that '
         f'have are {", ".join(having)}.'

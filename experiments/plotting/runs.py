@@ -11,6 +11,7 @@ import os
 from collections.abc import Sequence
 from typing import Any, Optional
 
+from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.learning.runs import metrics_file
 from tff_dp_aggregators.learning.runs import run_directory
 
@@ -20,7 +21,6 @@ from . import charts
 ROUND, EPSILON, SECONDS = 'round', 'epsilon', 'seconds'
 _TEST = 'test_'
 _SEED = 'seed'
-_GUESSED = 2**64  # Seeds below it may be tried one by one.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Run:
     flags = self.flags
     names = set(self.shared.get('flags') or {})
     seed = flags.get(_SEED)
-    if isinstance(seed, int) and seed < _GUESSED:
+    if isinstance(seed, int) and seed < ledger.GUESSABLE:
       names.add(_SEED)
     return {name: value for name, value in flags.items() if name in names}
 

@@ -23,11 +23,13 @@ from . import task
 _MODELS = {
   'class': ('logistic',),
   'number': ('linear',),
+  'tags': ('logistic',),
   'tokens': ('char_lstm', 'word_lstm'),
 }
 _METRICS = {
   'class': 'accuracy',
   'number': 'mean_absolute_error',
+  'tags': 'accuracy',
   'tokens': 'token_accuracy',
 }
 _NUM_ROUNDS = 100

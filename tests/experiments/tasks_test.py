@@ -212,7 +212,8 @@ def test_an_offline_task_trains(name, arguments, tmp_path):
   [
     (['--model=forest'], '--model=forest is none of logistic, char_lstm, '),
     (['--hidden_units=9'], '--hidden_units does not go with --model=logistic'),
-    (['--model=mlp', '--embedding_size=9'], 'those that have are char_lstm, word_lstm'),
+    (['--model=cnn', '--embedding_size=9'], 'those that have are logistic, char_lstm'),
+    (['--model=mlp', '--embedding_size=9'], 'is that of --embedding_columns; give'),
     (['--model=mlp', '--hidden_units=0'], 'hidden_units must be'),
     (['--loss=hinge'], '--loss=hinge is none of cross_entropy, '),
     (['--model=no_such_module:f'], "no module 'no_such_module'"),

@@ -1,5 +1,6 @@
 """Models as training takes them: functional ones."""
 
+import copy
 from collections.abc import Iterator, Mapping
 from typing import Any, Optional
 
@@ -63,6 +64,20 @@ def functional(
   made = keras_models.make(model, x, seed, owner)
   _check_inputs(made, element_spec, owner)
   return keras_models.KerasFunctionalModel(made, loss, input_spec)
+
+
+def with_loss(
+  model: tff.learning.models.FunctionalModel, loss: Any
+) -> tff.learning.models.FunctionalModel:
+  """The model with another loss.
+
+  Args:
+    model: Such as `functional` makes it.
+    loss: Of outputs, labels and, if given, weights of examples.
+  """
+  made = copy.copy(model)
+  made._loss_fn = loss
+  return made
 
 
 def keras_model_of(model: Any) -> Optional[tf.keras.Model]:

@@ -8,8 +8,6 @@ clients' data (`clients`, `sources`), processes (`fed_avg`, `packed`), the runti
 import dataclasses
 import json
 import math
-import os
-import secrets
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
@@ -325,7 +323,9 @@ def train(
   not_covered = inputs_lib.check_not_covered(not_covered)
   tuning = inputs_lib.check_tuning(tuning)
   population = population_lib.Population(clients)
-  seed = _seed(run_dir) if seed is None else checks.check_int('seed', seed, at_least=0)
+  if seed is None:
+    seed = run_directory.secret_seed(run_dir)
+  seed = checks.check_int('seed', seed, at_least=0)
   if schedule is None:
     schedule = _schedule(
       mechanism, len(population), clients_per_round, num_rounds, seed
@@ -510,17 +510,6 @@ def _warn_of_large_delta(
   doubt = gaussian.doubt_of_delta(delta, num_clients)
   if mechanism is not None and doubt is not None:
     warnings.warn(doubt, stacklevel=3)
-
-
-def _seed(run_dir: str) -> int:
-  """That of the run which goes on, or a new one."""
-  path = os.path.join(run_dir, run_directory.CONFIG)
-  if os.path.exists(path):
-    with run_directory.RunDirectory(run_dir) as directory:
-      config = directory.config
-    assert config is not None
-    return int(config['training']['seed'])
-  return secrets.randbits(_SEED_BITS)
 
 
 def _schedule(

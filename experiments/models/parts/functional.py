@@ -10,6 +10,9 @@ import tensorflow_federated as tff
 
 from ... import losses
 from ...data import population
+from .. import kind
+from . import initial
+from . import layers
 
 
 def functional(
@@ -39,6 +42,33 @@ def functional(
     loss_fn=tf.function(losses.function(shape, loss)),
     input_spec=input_spec(shape),
   )
+
+
+def one_layer(
+  shape: population.Shape, options: kind.Options, embedding_size: int
+) -> tff.learning.models.FunctionalModel:
+  """A model of one layer of all features, whose outputs start at zero.
+
+  Args:
+    shape: What examples are like.
+    options: The loss, and the seed of the kernel of embeddings: if it were zero as
+      well, nothing would move them.
+    embedding_size: Of columns with embeddings.
+  """
+  num_codes, num_outputs = len(shape.embedded), shape.num_outputs
+  num_features = kind.num_features(shape, embedding_size)
+  kernel = initial.zeros(num_features, num_outputs)
+  if num_codes:
+    rng = initial.generator(options.seed)
+    first = num_features - num_codes * embedding_size
+    kernel[first:] = initial.glorot_uniform(rng, num_features - first, num_outputs)
+  tables = initial.tables(shape.embedded, embedding_size)
+
+  def predict(w: Any, x: Any) -> Any:
+    return layers.dense(layers.features(x, w[:num_codes]), *w[num_codes:])
+
+  weights = [*tables, kernel, initial.zeros(num_outputs)]
+  return functional(shape, options.loss, weights, predict)
 
 
 def input_spec(shape: population.Shape) -> Any:

@@ -5,6 +5,7 @@ shapes alone.
 """
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -54,6 +55,11 @@ def orthogonal(rng: np.random.Generator, rows: int, columns: int) -> np.ndarray:
 def embedding(rng: np.random.Generator, num_tokens: int, size: int) -> np.ndarray:
   """Uniform within 0.05."""
   return rng.uniform(-0.05, 0.05, (num_tokens, size)).astype(np.float32)
+
+
+def tables(sizes: Sequence[int], size: int) -> list[np.ndarray]:
+  """Embeddings of values, for `layers.features`: zeros, which those unknown have."""
+  return [zeros(each, size) for each in sizes]
 
 
 def zeros(*shape: int) -> np.ndarray:

@@ -7,6 +7,7 @@ layers, rounds took as long either way, and twice as long to begin. So both are 
 one client after the other, on every core.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -51,6 +52,24 @@ def embedding(table: Any, tokens: Any) -> tf.Tensor:
     return tf.gather(whole, tokens), gradient
 
   return rows(table)
+
+
+def features(x: Any, tables: Sequence[Any]) -> tf.Tensor:
+  """Each example as a vector, in which embeddings stand for the codes at its end.
+
+  Args:
+    x: A batch of inputs.
+    tables: For each column with embeddings those of its values; of others it is 0,
+      which nothing trains and no noise is added to.
+  """
+  if not tables:
+    return flat(x)
+  codes = tf.cast(x[:, -len(tables) :], tf.int32)
+  parts = [x[:, : -len(tables)]]
+  for place, table in enumerate(tables):
+    with_unknown = tf.pad(table, [[0, 1], [0, 0]])
+    parts.append(embedding(with_unknown, codes[:, place]))
+  return tf.concat(parts, axis=1)
 
 
 @tf.custom_gradient

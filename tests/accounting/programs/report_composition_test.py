@@ -240,6 +240,46 @@ def test_runs_that_drew_the_same_clients_do_not_compose(tmp_path):
   sources.check_not_forked([file, another])
 
 
+@pytest.mark.parametrize('kind', ['poisson', 'fixed size'])
+def test_a_tag_and_sizes_of_draws_tell_nothing_of_each_other(tmp_path, kind):
+  noise = dp_accounting.GaussianDpEvent(1.0)
+  event = {
+    'poisson': dp_accounting.PoissonSampledDpEvent(0.05, noise),
+    'fixed size': dp_accounting.SampledWithoutReplacementDpEvent(400, 20, noise),
+  }[kind]
+  rng = np.random.default_rng(1)
+
+  def write(name, has_sizes, seed=None):
+    path = str(tmp_path / name)
+    tag = None if seed is None else ledger.tag_of_seed('sampling', seed)
+    with ledger.LedgerWriter(path, delta=1e-6) as writer:
+      for size in rng.binomial(400, 0.05, 20).tolist():
+        size = (size if kind == 'poisson' else 20) if has_sizes else None
+        writer.append(
+          event=event,
+          cohort_requested=size,
+          cohort_reported=size,
+          clip_norm=0.5,
+          noise_multiplier=1.0,
+          strategy_checksum=name,
+          sampling_tag=tag,
+        )
+    return path
+
+  sizes, others = write('sizes', True), write('other sizes', True)
+  tag, both = write('tag', False, 1), write('both', True, 2)
+  unsure = [(sizes, tag), (tag, sizes)]
+  # Of cohorts of one size nothing tells apart who was drawn, but for seeds.
+  unsure += [(sizes, others), (sizes, both)] if kind == 'fixed size' else []
+  for runs in unsure:
+    with pytest.raises(ValueError, match='or from what nothing tells apart'):
+      sources.check_not_forked(runs)
+  sources.check_not_forked([tag, both])
+  if kind == 'poisson':
+    sources.check_not_forked([sizes, others])
+    sources.check_not_forked([sizes, both])
+
+
 def test_ledgers_with_noise_of_one_seed_do_not_compose(tmp_path):
   tree = accounting.Mechanism('tree', strategies.Participation(20, 5), 4.0)
   said = {

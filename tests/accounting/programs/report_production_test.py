@@ -218,7 +218,7 @@ def test_client_ids_of_a_log_are_counted_against_the_ledger(tmp_path):
   for missing in (None, 4):
     lines = ['round,client_ids']
     for number in range(11):
-      names = [f'{number}.{i}' for i in range(9 if number == missing else 10)]
+      names = [f'{number}-{i}' for i in range(9 if number == missing else 10)]
       lines.append(f'{number},{" ".join(names)}')
     path = tmp_path / f'{missing}.csv'
     path.write_text('\n'.join(lines))
@@ -458,8 +458,37 @@ def test_a_plan_that_was_broken_costs_no_less_than_one_that_was_kept(
     )
     report = reporting.json_of(*arguments, f'--round_log={path}')
     assert bool(report['warnings']) == (again == 4)
+    said = report['participation']['enforced_by']
+    assert ('happened to keep the limits' in said) == (again == 5)
+    assert ('the planned ones, widened to what the clients' in said) == (again == 4)
     epsilons.append(report['guarantee']['epsilon'])
   assert epsilons[1] >= epsilons[0]
+
+
+@pytest.mark.parametrize('name', ['gaussian', 'banded'])
+@pytest.mark.parametrize('apart, is_kept', [(8, True), (4, False)])
+def test_planned_epochs_count_by_how_far_their_rounds_are_apart(
+  tmp_path, name, apart, is_kept
+):
+  # 8 is no multiple of 5, which no log can show of what others might have done.
+  path = tmp_path / 'log.jsonl'
+  path.write_text(
+    ''.join(
+      json.dumps({'round': r, 'client_ids': [f'x{r}', *(['a'] * (r in (0, apart)))]})
+      + '\n'
+      for r in range(20)
+    )
+  )
+  arguments = (f'--mechanism={name}', '--noise_multiplier=5', '--target_delta=1e-6')
+  arguments += ('--num_rounds=20', '--min_separation=5', '--fixed_epoch')
+  report = reporting.json_of(*arguments, f'--round_log={path}')
+  planned = report['participation']['source']['planned']
+  assert bool(planned['broken']) != is_kept and bool(report['warnings']) != is_kept
+  epochs = strategies.Participation(20, 5, fixed_epoch=True)
+  strategy = accounting.Mechanism(name, epochs, 5.0).strategy
+  allowed = strategies.Participation(20, 5 if is_kept else 4, 4)
+  expected = strategy.sensitivity(allowed) / 5.0
+  assert report['guarantee']['gdp_mu'] == pytest.approx(expected, rel=1e-9)
 
 
 def test_what_occurred_of_a_client_that_is_replaced_is_twice_as_far(tmp_path):

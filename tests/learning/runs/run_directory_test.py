@@ -45,6 +45,21 @@ def test_what_earlier_versions_did_not_say_is_what_it_means(tmp_path):
     _begin(tmp_path, other)
 
 
+def test_a_run_that_goes_on_has_its_seed_and_others_one_that_nobody_guesses(tmp_path):
+  for path in (None, str(tmp_path / 'new')):
+    seeds = {run_directory.secret_seed(path) for _ in range(4)}
+    assert len(seeds) == 4 and min(seeds) > 2**64  # Less by chance: 2^-62.
+  config = copy.deepcopy(_CONFIG)
+  config['training']['seed'] = 2**100 + 5
+  path = str(tmp_path / 'begun')
+  with run_directory.RunDirectory(path) as directory:
+    directory.begin(config, ('training.seed',))
+  assert run_directory.secret_seed(path) == 2**100 + 5
+  os.unlink(os.path.join(path, run_directory.PRIVATE))
+  with pytest.raises(ValueError, match='private.json is gone'):
+    run_directory.secret_seed(path)
+
+
 def test_what_follows_from_another_setting_is_not_named(tmp_path):
   _begin(tmp_path, _CONFIG)
   other = copy.deepcopy(_CONFIG)

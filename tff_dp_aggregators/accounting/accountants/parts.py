@@ -27,6 +27,7 @@ size takes the place of another.
 """
 
 import abc
+import fractions
 import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Optional
@@ -205,6 +206,20 @@ def is_without_replacement(part: Any) -> bool:
   return isinstance(
     part, dp_accounting.SampledWithoutReplacementDpEvent
   ) and isinstance(part.event, dp_accounting.GaussianDpEvent)
+
+
+def up(exact: fractions.Fraction) -> float:
+  """The smallest float that is not below an exact number.
+
+  Example:
+    >>> up(fractions.Fraction(1, 2)), up(fractions.Fraction(1, 10)) * 10 >= 1
+    (0.5, True)
+  """
+  try:
+    rounded = float(exact)
+  except OverflowError:
+    return math.inf
+  return rounded if rounded >= exact else math.nextafter(rounded, math.inf)
 
 
 def nested(event: dp_accounting.DpEvent) -> Iterator[dp_accounting.DpEvent]:

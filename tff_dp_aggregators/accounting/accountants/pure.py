@@ -9,7 +9,7 @@ noise; that which is made ends after some 88 scales, at a probability of 2^-128 
 
 import fractions
 import math
-from typing import Union
+from typing import Optional
 
 import dp_accounting
 from dp_accounting import NeighboringRelation as Relation
@@ -91,16 +91,17 @@ def of_parts(found: list[parts.Part]) -> float:
     >>> of_parts([(dp_accounting.LaplaceDpEvent(4.0), 2)])
     0.5
   """
-  costs = [_of(part) for part, _ in found]
-  if math.inf in costs:
-    return math.inf
-  exact = sum(count * cost for cost, (_, count) in zip(costs, found))
-  rounded = float(exact)
-  return rounded if rounded >= exact else math.nextafter(rounded, math.inf)
+  exact = fractions.Fraction(0)
+  for part, count in found:
+    cost = _of(part)
+    if cost is None:
+      return math.inf
+    exact += count * cost
+  return parts.up(exact)
 
 
-def _of(part: dp_accounting.DpEvent) -> Union[fractions.Fraction, float]:
-  """Epsilon of one use; exact but for sampling."""
+def _of(part: dp_accounting.DpEvent) -> Optional[fractions.Fraction]:
+  """Epsilon of one use, exact but for sampling; `None` if there is none."""
   if isinstance(part, dp_accounting.LaplaceDpEvent):
     return 1 / fractions.Fraction(part.noise_multiplier)
   if isinstance(part, dp_accounting.PoissonSampledDpEvent) and isinstance(
@@ -110,4 +111,4 @@ def _of(part: dp_accounting.DpEvent) -> Union[fractions.Fraction, float]:
     return fractions.Fraction(sampled)
   if isinstance(part, events.EpsilonDeltaDpEvent) and part.delta == 0:
     return fractions.Fraction(part.epsilon)
-  return math.inf
+  return None

@@ -49,15 +49,15 @@ class StatedAccountant(parts.Accountant):
     left = self._left(target_delta)
     if not left > 0:
       return math.inf
-    return (self.rest.get_epsilon(left) + _up(self._sums()[0])) * (1 + _ROUND_OFF)
+    return (self.rest.get_epsilon(left) + parts.up(self._sums()[0])) * (1 + _ROUND_OFF)
 
   def get_delta(self, target_epsilon: float) -> float:
     """That of the rest at what is left of `target_epsilon`, and what is stated."""
     epsilon, delta = self._sums()
-    left = target_epsilon * (1 - _ROUND_OFF) - _up(epsilon)
+    left = target_epsilon * (1 - _ROUND_OFF) - parts.up(epsilon)
     if left < 0:
       return 1.0
-    return min((self.rest.get_delta(left) + _up(delta)) * (1 + _ROUND_OFF), 1.0)
+    return min((self.rest.get_delta(left) + parts.up(delta)) * (1 + _ROUND_OFF), 1.0)
 
   def instead(self, target_delta: float) -> Optional[parts.Instead]:
     """As the rest has it, at what is left of `target_delta`."""
@@ -80,12 +80,3 @@ class StatedAccountant(parts.Accountant):
     epsilon = sum((n * fractions.Fraction(p.epsilon) for p, n in found), zero)
     delta = sum((n * fractions.Fraction(p.delta) for p, n in found), zero)
     return epsilon, delta
-
-
-def _up(exact: fractions.Fraction) -> float:
-  """The next number that is not below."""
-  try:
-    rounded = float(exact)
-  except OverflowError:
-    return math.inf
-  return rounded if rounded >= exact else math.nextafter(rounded, math.inf)

@@ -7,6 +7,7 @@ elsewhere, as a simulation knows its clients, defines them group by group, and t
 `schema_from` and `mechanism_from`; nothing else reads them.
 """
 
+import dataclasses
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Callable, Optional, cast
@@ -454,7 +455,8 @@ def _has_separation(values: flags.FlagValues) -> bool:
 def planned_limits(values: flags.FlagValues) -> Optional[strategies.Participation]:
   """Limits that were planned for what a round log is of; `None` if none are stated.
 
-  Of rounds in fixed epochs no log shows that they were kept.
+  Of fixed epochs only how far rounds are apart, and how many there are: no log shows
+  that differences are multiples in the rounds that others might have had.
 
   Args:
     values: Parsed flags.
@@ -463,9 +465,10 @@ def planned_limits(values: flags.FlagValues) -> Optional[strategies.Participatio
     ValueError: If flags contradict each other or are out of range.
   """
   stated = _has_separation(values) or values.max_participations is not None
-  if not stated or values.num_rounds is None or values.fixed_epoch:
+  if not stated or values.num_rounds is None:
     return None
-  return limits_from(values, values.num_rounds)
+  limits = limits_from(values, values.num_rounds)
+  return dataclasses.replace(limits, fixed_epoch=False)
 
 
 def _check_needs_no_plan(flag: str, mechanism: str) -> None:

@@ -54,32 +54,46 @@ _DEFAULTS = {
   field.name: field.default for field in dataclasses.fields(inputs_lib.Inputs)
 }
 _NOTHING_STATED = (None, inputs_lib.NOT_STATED)
-# What a log says of the limits; of planned ones, and a ledger's, that they were kept.
+# Limits of a report with a log: those that it shows; those of a plan, or a ledger, that
+# it shows were kept; or those of a plan, widened by what it shows.
+SHOWN, KEPT, WIDENED = 'shown', 'kept', 'widened'
 _LIMITS = {
-  ('min_wait', False): 'the limits follow from it and from when rounds were complete',
-  ('min_wait', True): (
+  ('min_wait', SHOWN): 'the limits follow from it and from when rounds were complete',
+  ('min_wait', KEPT): (
     'that the limits were kept follows from it and from when rounds were complete'
   ),
-  ('client_ids', False): (
+  ('min_wait', WIDENED): (
+    'the limits are the planned ones, widened to what it and the times at which rounds '
+    'were complete leave possible'
+  ),
+  ('client_ids', SHOWN): (
     'the limits are what the clients of this log happened to keep, and say nothing of '
     'what they might have done'
   ),
-  ('client_ids', True): (
+  ('client_ids', KEPT): (
     'the clients of this log happened to keep the limits, which says nothing of what '
     'they might have done'
+  ),
+  ('client_ids', WIDENED): (
+    'the limits are the planned ones, widened to what the clients of this log did, '
+    'which says nothing of what they might have done'
   ),
 }
 
 
-def are_kept(summary: Mapping[str, Any], has_ledger: bool) -> bool:
-  """Whether the limits of a report are not those of its log, which shows them kept.
+def which_limits(summary: Mapping[str, Any], has_ledger: bool) -> str:
+  """Which limits a report with a log is for: `SHOWN`, `KEPT` or `WIDENED`.
 
   Args:
     summary: Of the log.
     has_ledger: Whether the limits are those of a ledger.
   """
   planned = summary.get('planned')
-  return has_ledger or (planned is not None and not planned['broken'])
+  if has_ledger:
+    return KEPT
+  if planned is None:
+    return SHOWN
+  return WIDENED if planned['broken'] else KEPT
 
 
 def capped_by(summary: Mapping[str, Any]) -> str:
@@ -92,20 +106,20 @@ def capped_by(summary: Mapping[str, Any]) -> str:
   return f'the log has {number} rounds, in which the separation leaves no more possible'
 
 
-def enforced_by(basis: str, are_kept: bool, stated: Optional[str] = None) -> str:
+def enforced_by(basis: str, which: str, stated: Optional[str] = None) -> str:
   """What enforces limits that a round log shows.
 
   Args:
     basis: Of the log's summary, 'min_wait' or 'client_ids'.
-    are_kept: Whether the limits are planned ones, which the log shows were kept.
+    which: From `which_limits`.
     stated: What is said to enforce them, which no log can know; `None` if nothing is.
 
   Example:
-    >>> said = enforced_by('min_wait', False, 'the app')
+    >>> said = enforced_by('min_wait', SHOWN, 'the app')
     >>> said.endswith('rounds were complete; what enforces the wait: the app')
     True
   """
-  limits, is_stated = _LIMITS[basis, are_kept], stated not in _NOTHING_STATED
+  limits, is_stated = _LIMITS[basis, which], stated not in _NOTHING_STATED
   if basis == 'min_wait':
     by = f'the wait between two rounds of a device; {limits}'
     return f'{by}; what enforces the wait: {stated}' if is_stated else by
@@ -205,7 +219,7 @@ def _of(name: str, inputs: inputs_lib.Inputs, roles: set[str]) -> str:
     return RECORDED
   if name in ('enforced_by', 'cap_enforced_by'):
     source = inputs.participation_source or {}
-    key = source.get('basis', ''), are_kept(source, inputs.ledger is not None)
+    key = source.get('basis', ''), which_limits(source, inputs.ledger is not None)
     if key in _LIMITS and value in (enforced_by(*key), capped_by(source)):
       return RECORDED
   return STATED

@@ -84,7 +84,7 @@ def from_plan(
     enforced_by = functools.partial(
       provenance.enforced_by,
       summary['basis'],
-      provenance.are_kept(summary, plan.ledger is not None),
+      provenance.which_limits(summary, plan.ledger is not None),
     )
     cap_enforced_by = enforced_by(plan.cap_enforced_by)
     if round_log.has_no_more_rounds:
@@ -429,11 +429,13 @@ class _Draw(NamedTuple):
   Attributes:
     cohorts: Hashes of those of a file, of so many rounds together that no two draws
       have them by chance.
-    is_told: Whether the ledger has the tag of a seed, or tells how many were drawn.
+    has_tag: Whether the ledger has the tag of a seed.
+    has_sizes: Whether it tells how many a seed drew in each round, by chance.
   """
 
   cohorts: Sequence[str]
-  is_told: bool
+  has_tag: bool
+  has_sizes: bool
 
 
 def _draw_of(path: str, entries: Sequence[ledger_lib.LedgerEntry]) -> Optional[_Draw]:
@@ -442,19 +444,19 @@ def _draw_of(path: str, entries: Sequence[ledger_lib.LedgerEntry]) -> Optional[_
   if not ledger_spent.is_drawn(first.dp_event):
     return None
   is_file = first.sampling_source == ledger_lib.FILE
-  tells = any(entry.cohort_requested is not None for entry in entries)
   return _Draw(
     _cohorts_drawn(path) if is_file else (),
-    not is_file and (tells or first.sampling_tag is not None),
+    not is_file and first.sampling_tag is not None,
+    not is_file and bool(_drawn_sizes(entries)),
   )
 
 
 def _may_be_one_draw(one: _Draw, other: _Draw) -> bool:
   """Whether two runs may have drawn the same clients, by what their ledgers tell.
 
-  Seeds and sizes that are told are compared for themselves.
+  Seeds that both tell are compared for themselves, and so are sizes.
   """
-  if one.is_told and other.is_told:
+  if (one.has_tag and other.has_tag) or (one.has_sizes and other.has_sizes):
     return False
   if not (one.cohorts and other.cohorts):
     return True
@@ -594,7 +596,7 @@ def check_log(
 
 
 def summary_of(log: RoundLog, plan: inputs_lib.Inputs) -> dict[str, Any]:
-  """What a report says of a round log: its summary, and what what it shows costs.
+  """What a report says of a round log: its summary, and the epsilon of what occurred.
 
   Args:
     log: The log.

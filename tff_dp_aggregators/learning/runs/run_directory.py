@@ -32,11 +32,13 @@ is quick to try.
 
 import json
 import os
+import secrets
 import shutil
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Optional
 
+from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.base import folder_lock
 from tff_dp_aggregators.base import new_files
 from tff_dp_aggregators.learning.runs.plans import aggregation
@@ -61,7 +63,8 @@ _UNTRAINED = (
 )
 SHARE = 'share'
 SHARED = (CONFIG, LEDGER, STRATEGY, 'report.md', REPORT, 'report.html')
-_GUESSED = 2**64  # Numbers below it may be tried one by one: no secret.
+# Of a seed that nobody can guess.
+_SEED_BITS = 128
 # What of a configuration may differ between a run and its continuation.
 _MAY_DIFFER = (
   'software',
@@ -358,7 +361,7 @@ def _refuse_others(
 
 
 def _is_no_secret(value: Any) -> bool:
-  return value is None or (isinstance(value, int) and value < _GUESSED)
+  return value is None or (isinstance(value, int) and value < ledger.GUESSABLE)
 
 
 def _private_names(path: str) -> set[str]:
@@ -408,6 +411,22 @@ def read_config(path: str) -> dict[str, Any]:
     )
   config.pop(_PRIVATE_FILE, None)
   return config
+
+
+def secret_seed(path: Optional[str]) -> int:
+  """The seed of the run that goes on in a directory, or one that nobody can guess.
+
+  Args:
+    path: Of the run's directory; `None` if it has none.
+
+  Raises:
+    ValueError: If the configuration of the run that is there cannot be read.
+  """
+  if path is not None and os.path.exists(os.path.join(path, CONFIG)):
+    seed = (read_config(path).get('training') or {}).get('seed')
+    if isinstance(seed, int):
+      return seed
+  return secrets.randbits(_SEED_BITS)
 
 
 def _split(

@@ -88,7 +88,7 @@ def test_numpy_arrays_may_be_images_which_are_not_scaled(tmp_path):
     ),
     ({'client_ids': np.ones(70, bool)}, 'client_ids is True, which is neither text'),
     ({'client_ids': np.array(['NA'] * 70)}, "entry 0: client_ids is 'NA', which says"),
-    ({'y': np.zeros([70, 2])}, 'y has [2] values of a row'),
+    ({'y': np.zeros([70, 2, 2])}, 'y has [2, 2] values of a row'),
     ({'y': None}, "no column 'y'; its columns are: x, client_ids. Say by --label_"),
   ],
 )

@@ -1,0 +1,238 @@
+"""Weights of classes in the loss, from the flag to the trained model.
+
+Claims:
+
+* A loss with them is the mean over examples of loss times weight, as Keras has it:
+  whatever loss it is, and with padded examples, which count nowhere.
+* Balanced ones are those of scikit-learn, of the training examples alone; reports say
+  that they are not covered.
+* Clients side by side train to the same weights as one by one.
+* What cannot be honoured is refused.
+"""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+from sklearn.utils import class_weight
+
+from experiments import losses
+from experiments import making
+from experiments import metrics
+from experiments import models
+from experiments import simulate
+from experiments.data import population
+from experiments.data import problems
+from experiments.models.parts import functional
+from experiments.options import model as model_options
+from tests import executing
+from tests.experiments.data import own_data
+from tff_dp_aggregators import learning
+
+WEIGHTS = (0.5, 4.0, 1.0)
+SHAPE = population.Shape((2,), 'float32', (), 'class', 3, class_weights=WEIGHTS)
+ROWS = [
+  {'who': f'c{i % 20}', 'age': (37 * i) % 50, 'bought': 'yes' if i % 6 == 0 else 'no'}
+  for i in range(400)
+]
+COLUMNS = {'client_column': 'who', 'label_column': 'bought'}
+
+
+def _model(loss):
+  @tf.function
+  def predict(weights, x, training):
+    return x
+
+  return tff.learning.models.FunctionalModel(
+    initial_weights=((np.zeros(1, np.float32),), ()),
+    predict_on_batch_fn=predict,
+    loss_fn=tf.function(loss),
+    input_spec=functional.input_spec(SHAPE),
+  )
+
+
+def _keras(outputs, labels, sample_weight=None):
+  loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+  return loss(labels, outputs, sample_weight)
+
+
+@pytest.mark.parametrize('loss', [losses.function(SHAPE, None), _keras])
+@pytest.mark.parametrize('counting', [None, [1.5, 1.5, 0.0], [0.0, 0.0, 0.0]])
+def test_an_examples_loss_counts_times_the_weight_of_its_class(loss, counting):
+  logits = np.random.default_rng(1).normal(size=(3, 3)).astype(np.float32)
+  labels = np.array([1, 0, 2], np.int32)
+  exact = logits.astype(np.float64)
+  each = np.log(np.exp(exact).sum(axis=1)) - exact[np.arange(3), labels]
+  each *= np.take(WEIGHTS, labels)
+  given = None if counting is None else np.array(counting, np.float32)
+  expected = each.mean() if counting is None else each[:2].mean() * any(counting)
+  model = losses.with_class_weights(_model(loss), WEIGHTS)
+  assert float(model.loss(logits, labels, given)) == pytest.approx(expected, rel=1e-5)
+  # What Keras makes of a class_weight.
+  layer = tf.keras.layers.Dense(3, kernel_initializer='identity', input_shape=[3])
+  of_keras = tf.keras.Sequential([layer])
+  of_keras.compile(
+    loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    optimizer=tf.keras.optimizers.SGD(0.0),
+  )
+  fitted = of_keras.fit(
+    logits, labels, 3, class_weight=dict(enumerate(WEIGHTS)), verbose=0
+  )
+  if counting is None:
+    assert fitted.history['loss'] == [pytest.approx(expected, rel=1e-5)]
+
+
+@pytest.mark.parametrize(
+  ('loss', 'message'),
+  [
+    (
+      lambda outputs, labels, sample_weight=None: tf.reduce_mean(
+        tf.nn.sparse_softmax_cross_entropy_with_logits(labels, outputs)
+      ),
+      'ignores sample_weight',
+    ),
+    (lambda outputs, labels, sample_weight: sample_weight.no_such, 'no_such'),
+  ],
+)
+def test_a_loss_that_takes_no_weights_is_refused(loss, message):
+  with pytest.raises(ValueError, match=message):
+    losses.with_class_weights(_model(loss), WEIGHTS)
+
+
+def test_balanced_weights_are_of_the_training_examples_and_told(tmp_path):
+  path = own_data.write_csv(tmp_path / 'data.csv', ROWS)
+  found = own_data.load(path, class_weights=('balanced',), **COLUMNS)
+  clients, _ = own_data.everything(found)
+  labels = np.array([row[-1] for rows in clients.values() for row in rows])
+  assert len(labels) < len(ROWS)
+  expected = class_weight.compute_class_weight(
+    'balanced', classes=np.array([0, 1]), y=labels
+  )
+  np.testing.assert_allclose(found.shape.class_weights, expected, rtol=1e-12)
+  assert found.facts['weights of classes'] == {
+    'no': round(expected[0], 6),
+    'yes': round(expected[1], 6),
+  }
+  assert any('weights of classes' in each for each in found.not_covered)
+  named = own_data.load(path, class_weights=('yes:5',), **COLUMNS)
+  assert named.shape.class_weights == (1.0, 5.0)
+  assert not any('weights of classes' in each for each in named.not_covered)
+  numbers = own_data.write_csv(
+    tmp_path / 'numbers.csv', [{**row, 'bought': row['age'] % 3} for row in ROWS]
+  )
+  named = own_data.load(numbers, class_weights=('2.0:5', '0:1e-1'), **COLUMNS)
+  assert named.shape.class_weights == (0.1, 1.0, 5.0)
+
+
+@pytest.mark.parametrize(
+  ('stated', 'message'),
+  [
+    ('perhaps:2', "names 'perhaps', which is no class; these are: no, yes"),
+    ('nan:2', "names 'nan', which is no class"),
+    ('yes', "has 'yes'. Give --class_weights=balanced, or class:weight"),
+    ('balanced,yes:2', "has 'balanced'. Give"),
+    ('yes:many', "has 'yes:many'. Give"),
+    ('yes:0', "has 'yes:0': weights are positive and finite"),
+    ('yes:inf', "has 'yes:inf': weights are positive"),
+    ('yes:2,yes:3', 'has yes twice'),
+    ('yes:2,yes:2', "names 'yes:2' twice"),
+  ],
+)
+def test_weights_that_make_no_sense_are_refused(stated, message, tmp_path):
+  path = own_data.write_csv(tmp_path / 'data.csv', ROWS)
+  arguments = [f'--data={path}', *(f'--{k}={v}' for k, v in COLUMNS.items())]
+  result = executing.execute(simulate, *arguments, f'--class_weights={stated}')
+  assert result.returncode == 2 and message in result.stderr
+
+
+def test_labels_that_are_no_classes_have_no_weights(tmp_path):
+  path = own_data.write_csv(tmp_path / 'data.csv', ROWS)
+  with pytest.raises(problems.DataError, match='--class_weights is for labels of'):
+    own_data.load(
+      path, client_column='who', label_column='age', class_weights=('balanced',)
+    )
+  arguments = (f'--data={path}', '--client_column=who', '--class_weights=balanced')
+  result = executing.execute(simulate, *arguments, '--text_column=bought')
+  assert '--class_weights does not go with text' in result.stderr
+  result = executing.execute(simulate, '--task=digits', '--class_weights=balanced')
+  assert '--class_weights goes with --data' in result.stderr
+
+
+_KERAS = """
+import tensorflow as tf
+
+def model(shape):
+  return tf.keras.Sequential([tf.keras.layers.Dense(2, input_shape=shape.inputs)])
+
+def compiled(shape):
+  made = model(shape)
+  made.compile(loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+  return made
+"""
+
+
+@pytest.mark.parametrize(
+  'name', ['logistic', 'compiled', pytest.param('model', marks=pytest.mark.slow)]
+)
+def test_side_by_side_is_as_one_by_one(name, tmp_path, monkeypatch):
+  (tmp_path / 'their_weighted.py').write_text(_KERAS)
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.syspath_prepend(str(tmp_path))
+  path = own_data.write_csv(tmp_path / 'data.csv', ROWS[:390])
+  found = own_data.load(path, class_weights=('no:0.5', 'yes:4'), **COLUMNS)
+  kind = models.KINDS.get(name)
+  if kind is None:
+    kind = model_options.own.kind(f'their_weighted:{name}')
+  options = model_options.Model(kind, metrics.METRICS['accuracy'])
+
+  def train(shape, is_packed):
+    result = learning.train(
+      making.make(options, shape, seed=1),
+      found.clients,
+      None,
+      str(tmp_path / f'{is_packed}-{shape.class_weights}'),
+      delta=1e-3,
+      clients_per_round=6,
+      num_rounds=2,
+      batch_size=8,
+      packed_simulation=is_packed,
+      client_optimizer=tff.learning.optimizers.build_sgdm(0.1),
+      seed=1,
+    )
+    return result.weights.trainable
+
+  packed, alone = (train(found.shape, each) for each in (True, False))
+  for one, other in zip(packed, alone):
+    np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+  plain = train(dataclasses.replace(found.shape, class_weights=None), True)
+  assert max(np.abs(a - b).max() for a, b in zip(packed, plain)) > 1e-3
+
+
+def test_the_program_says_that_balanced_weights_are_not_covered(tmp_path):
+  path = own_data.write_csv(tmp_path / 'data.csv', ROWS)
+  arguments = [f'--data={path}', *(f'--{k}={v}' for k, v in COLUMNS.items())]
+  run_dir = tmp_path / 'run'
+  result = executing.execute(
+    simulate,
+    *arguments,
+    '--class_weights=balanced',
+    '--num_rounds=2',
+    '--noise_multiplier=0.2',
+    f'--run_dir={run_dir}',
+  )
+  assert result.returncode == 0, result.stderr
+  assert '  weights of classes: no (0.' in result.stdout
+  assert 'weights of classes follow from' in (run_dir / 'report.md').read_text()
+  config = json.loads((run_dir / 'config.json').read_text())
+  assert config['flags']['class_weights'] == ['balanced']
+  again = executing.execute(
+    simulate,
+    *arguments,
+    '--num_rounds=2',
+    '--noise_multiplier=0.2',
+    f'--run_dir={run_dir}',
+  )
+  assert again.returncode == 2 and 'flags.class_weights' in again.stderr

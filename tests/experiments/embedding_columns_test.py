@@ -1,0 +1,241 @@
+"""Columns with an embedding for each value: `--embedding_columns`.
+
+Claims:
+
+* Inputs end in their codes, by the order of values of training examples; all other
+  values, of test data of whatever kind, have the code after the last one.
+* Models look embeddings up; that of unknown values is 0 and stays so.
+* They learn what more than 100 values say, side by side as one by one.
+* What cannot be is refused.
+"""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from experiments import making
+from experiments import metrics
+from experiments import models
+from experiments import simulate
+from experiments.data import population
+from experiments.data import problems
+from experiments.models import kind
+from experiments.models.parts import layers
+from experiments.options import model as model_options
+from tests import executing
+from tests.experiments.data import own_data
+from tff_dp_aggregators import learning
+
+NUM_CITIES = 150
+_RNG = np.random.default_rng(3)
+_GOOD = _RNG.integers(0, 2, NUM_CITIES)
+ROWS = [
+  {
+    'who': f'c{i % 60}',
+    'city': f'city {c:03}',
+    'colour': ['red', 'blue'][i % 2],
+    'zip': 10_000 + c % 7,
+    'age': int(age),
+    'bought': 'yes' if _GOOD[c] else 'no',
+  }
+  for i, (c, age) in enumerate(
+    zip(_RNG.integers(0, NUM_CITIES, 3000), _RNG.integers(20, 70, 3000))
+  )
+]
+COLUMNS = {'client_column': 'who', 'label_column': 'bought'}
+EMBEDDED = {**COLUMNS, 'embedding_columns': ('city', 'zip'), 'scaling': 'none'}
+
+
+@pytest.fixture(scope='module')
+def data(tmp_path_factory):
+  return own_data.write_csv(tmp_path_factory.mktemp('data') / 'data.csv', ROWS)
+
+
+def test_inputs_end_in_codes_by_the_order_of_values(data):
+  found = own_data.load(data, **EMBEDDED)
+  assert found.shape.inputs == (1 + 2 + 2,)
+  assert found.shape.embedded == (NUM_CITIES, 7)
+  clients, tested = own_data.everything(found)
+  expected = sorted(
+    (
+      row['age'],
+      float(row['colour'] == 'blue'),
+      float(row['colour'] == 'red'),
+      int(row['city'][-3:]),
+      row['zip'] - 10_000,
+      int(row['bought'] == 'yes'),
+    )
+    for row in ROWS
+  )
+  assert sorted([*sum(clients.values(), []), *tested]) == expected
+  assert found.facts['columns with an embedding for each value'] == {
+    'city': NUM_CITIES,
+    'zip': 7,
+  }
+  (said,) = (each for each in found.not_covered if 'with an embedding' in each)
+  assert 'city, zip' in said
+
+
+def test_values_that_no_training_example_has_are_unknown(tmp_path):
+  rows = [{**row, 'city': f'home of {row["who"]}'} for row in ROWS]
+  path = own_data.write_csv(tmp_path / 'data.csv', rows)
+  found = own_data.load(path, **EMBEDDED)
+  trained = {f'home of {found.clients.name(i)}' for i in found.clients.ids}
+  assert len(trained) < 60 and found.shape.embedded == (len(trained), 7)
+  for place, name in enumerate(sorted(trained)):
+    (number,) = (
+      i for i in found.clients.ids if f'home of {found.clients.name(i)}' == name
+    )
+    assert set(found.clients.examples(number)['x'][:, -2]) == {place}
+  assert set(found.test_examples[0][:, -2]) == {len(trained)}
+
+
+@pytest.mark.parametrize('written', ['10003.0', '10003'])
+def test_values_of_test_data_are_known_or_unknown(written, data, tmp_path):
+  others = [
+    {**ROWS[0], 'who': 'o1', 'city': 'city 007', 'zip': written},
+    {**ROWS[1], 'who': 'o2', 'city': 'city 007b', 'zip': 'nowhere'},
+    {**ROWS[2], 'who': 'o3', 'city': '7', 'zip': '99999'},
+  ]
+  tested = own_data.write_csv(tmp_path / 'tested.csv', others)
+  found = own_data.load(data, test_data=str(tested), **EMBEDDED)
+  codes = found.test_examples[0][:, -2:]
+  assert codes.tolist() == [[7, 3], [NUM_CITIES, 7], [NUM_CITIES, 7]]
+
+
+def test_whatever_the_order_of_rows_the_population_is_the_same(data, tmp_path):
+  moved = own_data.write_csv(tmp_path / 'moved.csv', ROWS[::-1])
+  one, other = (own_data.load(path, **EMBEDDED) for path in (data, moved))
+  assert own_data.same(one, other)
+
+
+def test_embeddings_stand_for_codes_and_that_of_unknown_values_is_0():
+  x = tf.constant([[0.5, 2, 1], [1.5, 0, 0], [2.5, 3, 2]])
+  tables = [
+    np.arange(1, 7, dtype=np.float32).reshape(3, 2),
+    np.array([[7, 8], [9, 10]], np.float32),
+  ]
+  expected = [[0.5, 5, 6, 9, 10], [1.5, 1, 2, 7, 8], [2.5, 0, 0, 0, 0]]
+  assert layers.features(x, tables).numpy().tolist() == expected
+  assert layers.features(x, []).numpy().tolist() == x.numpy().tolist()
+
+
+@pytest.mark.parametrize('name', ['logistic', 'linear', 'mlp'])
+def test_models_have_a_table_for_each_column(name):
+  label_kind = 'number' if name == 'linear' else 'class'
+  shape = population.Shape(
+    (5,), 'float32', (), label_kind, None if name == 'linear' else 3, embedded=(4, 9)
+  )
+  made = models.KINDS[name].build(shape, kind.Options(embedding_size=3))
+  first, second, kernel = made.initial_weights[0][:3]
+  assert [np.shape(each) for each in (first, second)] == [(4, 3), (9, 3)]
+  assert not first.any() and not second.any() and kernel.any()
+  assert len(kernel) == 3 + 2 * 3
+  # Outputs of linear models start at 0.
+  assert name == 'mlp' or not kernel[:3].any()
+
+
+def _options(name, metric='accuracy'):
+  return model_options.Model(
+    models.KINDS[name], metrics.METRICS[metric], hidden_units=8, embedding_size=4
+  )
+
+
+@pytest.mark.parametrize('name', ['logistic', 'mlp'])
+def test_models_learn_what_many_values_say(name, data, tmp_path):
+  columns = ('city', 'age')
+  found = own_data.load(
+    data, feature_columns=columns, embedding_columns=('city',), **COLUMNS
+  )
+  options = _options(name)
+  result = learning.train(
+    making.make(options, found.shape, seed=1),
+    found.clients,
+    None,
+    str(tmp_path / 'run'),
+    delta=1e-3,
+    clients_per_round=20,
+    num_rounds=40,
+    batch_size=16,
+    local_epochs=3,
+    client_optimizer=tff.learning.optimizers.build_sgdm(0.5),
+    test_data=found.test_examples,
+    test_metrics=making.test_metrics(options, found.shape),
+    evaluate_every=40,
+    seed=1,
+  )
+  assert result.metrics['test_accuracy'] > 0.9
+
+
+def test_side_by_side_is_as_one_by_one(data, tmp_path):
+  found = own_data.load(data, **EMBEDDED)
+  model = making.make(_options('mlp'), found.shape, seed=1)
+  packed, alone = (
+    learning.train(
+      model,
+      found.clients,
+      None,
+      str(tmp_path / f'{is_packed}'),
+      delta=1e-3,
+      clients_per_round=6,
+      num_rounds=2,
+      batch_size=16,
+      packed_simulation=is_packed,
+      seed=1,
+    ).weights.trainable
+    for is_packed in (True, False)
+  )
+  for one, other in zip(packed, alone):
+    np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+  assert np.abs(packed[0]).max() > 1e-4
+
+
+@pytest.mark.parametrize(
+  ('arguments', 'message'),
+  [
+    (['--embedding_columns=nothing'], "names 'nothing', which is no feature"),
+    (['--embedding_columns=bought'], "names 'bought', which is no feature"),
+    (['--embedding_columns=city,city'], "--embedding_columns names 'city' twice"),
+    (
+      ['--embedding_columns=city', '--one_hot_columns=city'],
+      "--one_hot_columns and --embedding_columns both name 'city'",
+    ),
+    (['--feature_columns=age', '--embedding_size=3'], 'is that of --embedding_columns'),
+    ([], 'an embedding by --embedding_columns=city.'),
+  ],
+)
+def test_what_cannot_be_is_refused(arguments, message, data):
+  flags = [f'--{name}={value}' for name, value in COLUMNS.items()]
+  result = executing.execute(simulate, f'--data={data}', *flags, *arguments)
+  assert result.returncode == 2 and message in result.stderr, result.stderr
+
+
+def test_an_empty_value_is_refused_as_in_other_columns(tmp_path):
+  rows = [*ROWS[:5], {**ROWS[5], 'city': ''}]
+  path = own_data.write_csv(tmp_path / 'data.csv', rows)
+  with pytest.raises(problems.DataError, match='line 7: city is empty'):
+    own_data.load(path, **EMBEDDED)
+
+
+def test_the_program_trains_and_reports(data, tmp_path):
+  run_dir = tmp_path / 'run'
+  result = executing.execute(
+    simulate,
+    f'--data={data}',
+    *(f'--{name}={value}' for name, value in COLUMNS.items()),
+    '--embedding_columns=city',
+    '--embedding_size=3',
+    '--num_rounds=2',
+    '--noise_multiplier=0.2',
+    f'--run_dir={run_dir}',
+  )
+  assert result.returncode == 0, result.stderr
+  assert f'embedding for each value: city ({NUM_CITIES})' in result.stdout
+  assert 'with an embedding for each value' in (run_dir / 'report.md').read_text()
+  config = json.loads((run_dir / 'config.json').read_text())
+  assert config['flags']['embedding_size'] == 3
+  with np.load(run_dir / 'model.npz') as saved:
+    assert any(saved[name].shape == (NUM_CITIES, 3) for name in saved.files)

@@ -1,0 +1,305 @@
+"""Several labels of a row: numbers, or tags that are 0 or 1; from the flag to metrics.
+
+Claims:
+
+* Columns, or a list, become labels in the order in which they are named; tags are known
+  by their values or by the flag, and a mixture is refused.
+* Losses and metrics are what a plain loop comes to, and models learn what there is.
+* Test data have to have the same.
+"""
+
+import json
+
+import numpy as np
+import pytest
+from sklearn import metrics as sklearn_metrics
+
+from experiments import losses
+from experiments import making
+from experiments import metrics
+from experiments import models
+from experiments import simulate
+from experiments import training
+from experiments.data import population
+from experiments.data import problems
+from experiments.options import model as model_options
+from tests import executing
+from tests.experiments.data import own_data
+from tff_dp_aggregators import learning
+
+TAGS = population.Shape((2,), 'float32', (3,), 'tags')
+NUMBERS = population.Shape((2,), 'float32', (2,), 'number')
+_RNG = np.random.default_rng(1)
+ROWS = [
+  {
+    'who': f'c{i % 40}',
+    'x': round(float(x), 3),
+    'z': round(float(z), 3),
+    'warm': int(x > 0),
+    'large': int(z > 0.5),
+    'sum': round(float(x + z), 3),
+    'difference': round(float(x - z), 3),
+  }
+  for i, (x, z) in enumerate(_RNG.normal(size=(1200, 2)))
+]
+FEATURES = {'client_column': 'who', 'feature_columns': ('x', 'z')}
+
+
+@pytest.fixture(scope='module')
+def data(tmp_path_factory):
+  return own_data.write_csv(tmp_path_factory.mktemp('data') / 'data.csv', ROWS)
+
+
+def _labels(found):
+  clients, tested = own_data.everything(found)
+  return sorted(row[2:] for row in [*sum(clients.values(), []), *tested])
+
+
+@pytest.mark.parametrize(
+  ('columns', 'label_kind', 'kind'),
+  [
+    (('warm', 'large'), None, 'tags'),
+    (('large', 'warm'), 'class', 'tags'),
+    (('warm', 'large'), 'number', 'number'),
+    (('sum', 'difference'), None, 'number'),
+    (('difference', 'warm', 'sum'), 'number', 'number'),
+  ],
+)
+def test_columns_are_labels_in_their_order(columns, label_kind, kind, data):
+  found = own_data.load(
+    data, label_column=','.join(columns), label_kind=label_kind, **FEATURES
+  )
+  shape = found.shape
+  assert (shape.labels, shape.label_kind) == ((len(columns),), kind)
+  assert shape.names == columns and shape.num_classes is None
+  labels = np.array(_labels(found))
+  expected = sorted(tuple(row[name] for name in columns) for row in ROWS)
+  if kind == 'number':
+    labels = found.label_scaling.undone(labels)
+  np.testing.assert_allclose(labels, expected, rtol=1e-5, atol=1e-6)
+  dtype = np.int32 if kind == 'tags' else np.float32
+  assert found.clients.examples(0)['y'].dtype == dtype
+  said = 'tags' if kind == 'tags' else 'numbers'
+  assert found.facts['labels'] == f'{len(columns)} {said}'
+  told = found.facts.get('share with a tag for testing')
+  if kind == 'tags':
+    shares = found.test_examples[1].mean(axis=0)
+    assert told == dict(zip(columns, np.round(shares, 4).tolist()))
+  else:
+    assert told is None
+
+
+def test_a_list_of_each_row_is_several_labels(tmp_path, data):
+  rows = [{**row, 'y': [row['warm'], row['large']]} for row in ROWS]
+  path = own_data.write_json(tmp_path / 'data.jsonl', rows)
+  listed = own_data.load(path, label_column='y', **FEATURES)
+  assert listed.shape.names == ('y[0]', 'y[1]')
+  columns = own_data.load(data, label_column='warm,large', **FEATURES)
+  assert _labels(listed) == _labels(columns)
+  path = own_data.write_json(
+    tmp_path / 'broken.jsonl', [*rows[:5], {**rows[5], 'y': [1, 0, 1]}, *rows[6:]]
+  )
+  with pytest.raises(problems.DataError, match='line 6: y is'):
+    own_data.load(path, label_column='y', **FEATURES)
+
+
+def test_classes_that_are_written_one_hot_are_taken_for_tags_only_if_asked(tmp_path):
+  rows = [{**row, 'cold': 1 - row['warm']} for row in ROWS]
+  path = own_data.write_csv(tmp_path / 'data.csv', rows)
+  files = {'label_column': 'warm,cold', **FEATURES}
+  with pytest.raises(problems.DataError, match='exactly one of warm, cold: classes'):
+    own_data.load(path, **files)
+  for label_kind, kind in (('class', 'tags'), ('number', 'number')):
+    found = own_data.load(path, label_kind=label_kind, **files)
+    assert found.shape.label_kind == kind
+  # Test data may have one of each row by chance.
+  tested = own_data.write_csv(tmp_path / 'tested.csv', [{**rows[0], 'who': 'other'}])
+  rows[1] = {**rows[1], 'cold': 1, 'warm': 1}
+  path = own_data.write_csv(tmp_path / 'data.csv', rows)
+  found = own_data.load(path, test_data=str(tested), **files)
+  assert found.shape.label_kind == 'tags'
+
+
+def test_a_column_whose_name_has_commas_is_one(tmp_path):
+  rows = [{**row, 'a,b': row['warm'], 'c,d': row['large']} for row in ROWS]
+  path = own_data.write_json(tmp_path / 'data.jsonl', rows)
+  one = own_data.load(path, label_column='a,b', **FEATURES)
+  assert one.shape.label_kind == 'class'
+  both = own_data.load(path, label_column='"a,b","c,d"', **FEATURES)
+  assert both.shape.names == ('a,b', 'c,d')
+
+
+@pytest.mark.parametrize(
+  ('arguments', 'message'),
+  [
+    (['warm,sum'], 'warm are 0 or 1, and sum are not. If all are numbers, give'),
+    (['sum,warm', '--label_kind=class'], 'line 2: sum is '),
+    (['sum,who'], "line 2: who is 'c0', which is no number. Several labels of a row"),
+    (['sum,sum'], "--label_column names 'sum' twice"),
+    (['sum,x', '--feature_columns=x'], "column 'x' is named twice"),
+    (['sum,nothing'], "no column 'nothing'; its columns are"),
+    (['warm,large', '--class_weights=balanced'], 'these are numbers or tags'),
+    (['warm,large', '--model=cnn'], "labels of the kind 'tags'"),
+    (['warm,large', '--model=linear'], "labels of the kind 'tags'"),
+    (['warm,large', '--metric=mean_squared_error'], 'give accuracy or auc'),
+    (['warm,large', '--loss=mean_squared_error'], 'give cross_entropy'),
+    (['sum,x', '--metric=accuracy'], "of the kind 'number'"),
+  ],
+)
+def test_what_does_not_go_together_is_refused(arguments, message, data):
+  flags = [] if arguments[0] == 'sum,who' else ['--client_column=who']
+  if not flags:
+    flags = ['--num_clients=5']
+  first, *rest = arguments
+  result = executing.execute(
+    simulate, f'--data={data}', f'--label_column={first}', *flags, *rest
+  )
+  assert result.returncode == 2 and message in result.stderr, result.stderr
+
+
+def test_partition_by_classes_needs_classes(data):
+  with pytest.raises(problems.DataError, match='needs labels of which each is one'):
+    own_data.load(
+      data, num_clients=5, partition='label_skew', label_column='warm,large'
+    )
+
+
+@pytest.mark.parametrize(
+  ('trained', 'change', 'message'),
+  [
+    ('warm,large', {'large': 2}, 'large is 2. Each of several labels that are tags'),
+    ('warm,large', {}, None),
+    # Test data may have 0 and 1 alone of what is a number.
+    ('sum,difference', {'sum': 1, 'difference': 0.5}, None),
+  ],
+)
+def test_test_data_have_the_same_labels(trained, change, message, data, tmp_path):
+  others = [{**row, 'who': f'o{i}', **change} for i, row in enumerate(ROWS[:30])]
+  tested = own_data.write_csv(tmp_path / 'tested.csv', others)
+  files = {'label_column': trained, 'test_data': str(tested), **FEATURES}
+  if message is not None:
+    with pytest.raises(problems.DataError, match=message):
+      own_data.load(data, **files)
+    return
+  found = own_data.load(data, **files)
+  names = trained.split(',')
+  expected = [[row[name] for name in names] for row in others]
+  labels = found.test_examples[1]
+  if found.label_scaling is not None:
+    labels = found.label_scaling.undone(labels)
+  np.testing.assert_allclose(labels, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize('is_list', [False, True])
+def test_test_data_with_another_number_of_labels_are_refused(is_list, tmp_path):
+  def write(name, label):
+    rows = [{'who': row['who'], 'x': row['x'], 'y': label(row)} for row in ROWS]
+    return own_data.write_json(tmp_path / name, rows)
+
+  one = write('one.jsonl', lambda row: row['sum'])
+  several = write('several.jsonl', lambda row: [row['sum'], row['x']])
+  trained, tested = (one, several) if is_list else (several, one)
+  with pytest.raises(problems.DataError, match='labels are y.*, and before y'):
+    own_data.load(trained, client_column='who', label_column='y', test_data=str(tested))
+
+
+@pytest.mark.parametrize('weights', [None, [1.5, 1.5, 0.0]])
+def test_the_loss_of_tags_is_the_mean_over_examples_and_tags(weights):
+  logits = _RNG.normal(size=(3, 3)).astype(np.float32)
+  labels = np.array([[0, 1, 1], [1, 0, 0], [1, 1, 1]], np.int32)
+  exact = logits.astype(np.float64)
+  each = np.where(labels == 1, np.log1p(np.exp(-exact)), np.log1p(np.exp(exact)))
+  expected = each.mean() if weights is None else each[:2].mean()
+  given = None if weights is None else np.array(weights, np.float32)
+  for outputs in (logits, logits[..., np.newaxis]):
+    loss = losses.function(TAGS, None)(outputs, labels, given)
+    assert float(loss) == pytest.approx(expected, rel=1e-6)
+
+
+def test_the_loss_of_several_numbers_is_the_mean_over_all():
+  outputs = np.array([[1, 2], [3, 4]], np.float32)
+  labels = np.array([[0, 2], [3, 7]], np.float32)
+  assert float(losses.function(NUMBERS, None)(outputs, labels)) == 10 / 4
+  absolute = losses.function(NUMBERS, 'mean_absolute_error')
+  assert float(absolute(outputs, labels)) == 1.0
+  assert float(absolute(outputs, labels, np.array([2.0, 0.0]))) == 0.5
+  for name, expected in (('mean_squared_error', 2.5), ('mean_absolute_error', 1.0)):
+    measure = metrics.METRICS[name].make(NUMBERS)
+    assert measure.sums(outputs, labels).mean == expected
+
+
+def test_metrics_of_tags_are_means_over_them():
+  scores = _RNG.normal(size=(50, 3)).astype(np.float32)
+  labels = _RNG.integers(0, 2, (50, 3)).astype(np.int32)
+  accuracy = metrics.METRICS['accuracy'].make(TAGS)
+  expected = np.mean((scores > 0) == (labels == 1))
+  assert accuracy.sums(labels, scores).mean == pytest.approx(expected)
+  auc = metrics.METRICS['auc'].make(TAGS)(labels, scores)
+  expected = sklearn_metrics.roc_auc_score(labels, scores, average='macro')
+  assert auc == pytest.approx(expected)
+  with pytest.raises(ValueError, match='auc needs test examples'):
+    metrics.METRICS['auc'].make(TAGS)(np.zeros_like(labels), scores)
+
+
+def test_an_accuracy_no_better_than_one_answer_for_each_tag_is_remarked_on():
+  labels = np.array([[1, 0, 0]] * 9 + [[0, 1, 0]], np.int32)
+  assert 'right 0.9333 of the time' in training.remark_on_chance(0.94, labels)
+  assert training.remark_on_chance(1.0, np.tile(labels, (100, 1))) == ''
+
+
+@pytest.mark.parametrize(
+  ('model', 'columns', 'worst'),
+  [
+    ('logistic', 'warm,large', 0.35),
+    ('mlp', 'warm,large', 0.35),
+    ('linear', 'sum,difference', 0.1),
+    ('mlp', 'sum,difference', 0.1),
+  ],
+)
+def test_models_learn_several_labels(model, columns, worst, data, tmp_path):
+  found = own_data.load(data, label_column=columns, **FEATURES)
+  options = model_options.Model(
+    models.KINDS[model],
+    metrics.METRICS['accuracy' if 'warm' in columns else 'mean_absolute_error'],
+    hidden_units=16,
+  )
+  made = making.make(options, found.shape, seed=1)
+  result = learning.train(
+    made,
+    found.clients,
+    None,
+    str(tmp_path / 'run'),
+    delta=1e-3,
+    clients_per_round=12,
+    num_rounds=30,
+    batch_size=8,
+    local_epochs=2,
+    test_data=found.test_examples,
+    test_metrics=making.test_metrics(options, found.shape),
+    evaluate_every=30,
+    seed=1,
+  )
+  assert result.metrics['test_loss'] < worst
+  if 'warm' in columns:
+    assert result.metrics['test_accuracy'] > 0.85
+
+
+def test_the_program_trains_tags_and_reports(data, tmp_path):
+  run_dir = tmp_path / 'run'
+  result = executing.execute(
+    simulate,
+    f'--data={data}',
+    '--client_column=who',
+    '--feature_columns=x,z',
+    '--label_column=warm,large',
+    '--num_rounds=2',
+    '--noise_multiplier=0.2',
+    f'--run_dir={run_dir}',
+  )
+  assert result.returncode == 0, result.stderr
+  assert '  labels: 2 tags' in result.stdout
+  assert '  tags that are labels: warm, large' in result.stdout
+  assert 'Test accuracy after 2 rounds' in result.stdout
+  config = json.loads((run_dir / 'config.json').read_text())
+  assert config['flags']['label_column'] == 'warm,large'
+  assert config['flags']['model'] == 'logistic'
