@@ -24,6 +24,7 @@ from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.base import rounding
+from tff_dp_aggregators.learning import clients as clients_lib
 from tff_dp_aggregators.learning import fed_avg
 from tff_dp_aggregators.learning import fed_prox
 from tff_dp_aggregators.learning import interrupts
@@ -344,6 +345,7 @@ def train(
   plan.check_workers(workers)
   evaluation = None
   if test_data is not None:
+    clients_lib.check_finite(test_data, 'test_data', 'No loss can be measured on it.')
     evaluation = evaluation_lib.Evaluation(
       local_training.model, test_data, test_metrics
     )
