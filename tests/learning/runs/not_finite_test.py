@@ -119,7 +119,8 @@ def test_only_what_happens_is_said_and_each_once():
   del said[:]
   found.sum_up()
   assert said == [
-    '7 of 24 updates of clients were not finite, in 3 of the rounds, and counted as zero.',
+    '7 of 24 updates of clients were not finite, in 3 of the rounds, and counted as '
+    'zero.',
     'not_private_train_loss was not finite in 2 of the rounds.',
     'test_loss was not finite in 1 of the rounds.',
     'not_private_train_all was not finite in 1 of the rounds.',

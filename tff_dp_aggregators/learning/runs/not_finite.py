@@ -1,7 +1,7 @@
 """Says it while a run runs, if clients' updates or its losses are not finite.
 
-An update with a NaN or an infinity counts as zero, and its round like any other: without
-a word, a run in which nothing is learned would end as if all were well.
+An update with a NaN or an infinity counts as zero, and its round like any other:
+without a word, a run in which nothing is learned would end as if all were well.
 """
 
 import math
@@ -10,7 +10,10 @@ from typing import Any, Callable
 
 import numpy as np
 
-_REMEDY = 'Take a smaller learning rate of the clients, or look for extreme numbers in the data.'
+_REMEDY = (
+  'Take a smaller learning rate of the clients, or look for extreme numbers in their '
+  'data.'
+)
 
 
 class NotFinite:
