@@ -309,6 +309,9 @@ class Run:
       ratio = self.plan.noise_to_signal[number]
       # Rounded, as the last digits depend on the machine.
       row['noise_to_signal'] = float(f'{ratio:.6g}')
+    if self.plan.training.schedule is not None:
+      rate = self.plan.training.schedule.learning_rates[number]
+      row['client_learning_rate'] = float(f'{rate:.6g}')
     is_last = number + 1 == self.plan.num_rounds
     if self._evaluation and (is_last or (number + 1) % self.plan.evaluate_every == 0):
       tested = self._evaluation.measure(released.global_model_weights)
@@ -447,6 +450,8 @@ class Run:
       columns.append('simulated_epsilon')
     if self.plan.noise_to_signal is not None:
       columns.append('noise_to_signal')
+    if self.plan.training.schedule is not None:
+      columns.append('client_learning_rate')
     if self._evaluation:
       columns += [f'test_{name}' for name in self._evaluation.names]
     model = self.plan.training.model
