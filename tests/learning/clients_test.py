@@ -351,8 +351,15 @@ def test_datasets_that_do_not_say_how_long_they_are_have_a_bound(monkeypatch):
   with pytest.warns(UserWarning, match="client 'a' does not say .* so far .* 1024"):
     assert len(learning.Clients.of({'a': counting(1500)}).examples(0)) == 1500
   monkeypatch.setattr(clients_lib, 'MAX_BYTES', 10_000)
-  with pytest.raises(ValueError, match="client 'a' has 2048 examples of 16384 bytes"):
+  with pytest.raises(ValueError, match="client 'a' has 5000 examples of 8 bytes each"):
     learning.Clients.of({'a': long}).examples(0)
+  ragged = tf.data.Dataset.from_tensor_slices(np.ones([5000, 1])).map(
+    lambda x: tf.ensure_shape(
+      tf.py_function(lambda each: each, [x], tf.float64), [None]
+    )
+  )
+  with pytest.raises(ValueError, match="client 'a' has 2048 examples of 16384 bytes"):
+    learning.Clients.of({'a': ragged}).examples(0)
 
 
 def _noisy(x):
@@ -368,6 +375,7 @@ _DRAWN = {
   'within': _BASE.batch(5).flat_map(
     lambda each: tf.data.Dataset.from_tensor_slices(each).shuffle(9)
   ),
+  'sampled': tf.data.Dataset.sample_from_datasets([_BASE, _BASE]).cache(),
   'map': _BASE.map(_noisy),
   'map, cached': _BASE.map(_noisy).cache(),
 }

@@ -237,7 +237,10 @@ def check_finite(examples: Any, owner: str, why: str = _COUNTS_AS_ZERO) -> None:
   """
   pair = isinstance(examples, tuple) and len(examples) == 2
   for path, leaf in _leaves(examples):
-    array = np.asarray(leaf)
+    try:
+      array = np.asarray(leaf)
+    except (TypeError, ValueError):
+      continue  # What makes no array is refused elsewhere, by name.
     if array.dtype.kind in 'biuOSUM' or array.dtype == bool:
       continue  # Whole numbers are finite; what is no number is refused elsewhere.
     if array.dtype.kind not in 'fc':  # Half precision that is not NumPy's.
@@ -313,10 +316,13 @@ def _unseeded(dataset: tf.data.Dataset) -> Iterator[str]:
   for nodes in scopes:
     zeros = {node.name for node in nodes if _is_zero(node)}
     for node in nodes:
-      if node.op.startswith('Shuffle') and len(node.input) > 3:
+      inputs = [each.split(':')[0] for each in node.input]
+      if node.op.startswith('Shuffle') and len(inputs) > 3:
         # After dataset and buffer size come both parts of the seed.
-        if {each.split(':')[0] for each in node.input[2:4]} <= zeros:
+        if set(inputs[2:4]) <= zeros:
           yield 'shuffle'
+      elif node.op.startswith('RandomDataset') and set(inputs[:2]) <= zeros:
+        yield 'Dataset.random'
       elif _DRAWN_IN_GRAPH.search(node.op) and 'seed' in node.attr:
         if not node.attr['seed'].i and not node.attr['seed2'].i:
           yield node.op
@@ -396,6 +402,12 @@ def _batches(dataset: tf.data.Dataset, id_: Any) -> Iterator[Any]:
   if cardinality == tf.data.INFINITE_CARDINALITY:
     raise ValueError(f'the dataset of client {id_!r} never ends. {remedy}')
   says_how_many = cardinality != tf.data.UNKNOWN_CARDINALITY
+  if says_how_many and cardinality * _bytes_of_one(dataset) > MAX_BYTES:
+    raise ValueError(
+      f'the dataset of client {id_!r} has {cardinality} examples of '
+      f'{_bytes_of_one(dataset)} bytes each, more than {MAX_BYTES} bytes in all. '
+      f'{remedy} If there are so many, give them as arrays.'
+    )
   count = num_bytes = 0
   begun, warned = time.monotonic(), says_how_many
   for batch in dataset.batch(_BATCH).as_numpy_iterator():
@@ -417,6 +429,16 @@ def _batches(dataset: tf.data.Dataset, id_: Any) -> Iterator[Any]:
         stacklevel=2,
       )
     yield batch
+
+
+def _bytes_of_one(dataset: tf.data.Dataset) -> int:
+  """What an example takes at least, by what the dataset says of it."""
+  specs = [
+    each
+    for each in tf.nest.flatten(dataset.element_spec)
+    if isinstance(each, tf.TensorSpec)
+  ]
+  return sum(each.dtype.size * (each.shape.num_elements() or 0) for each in specs)
 
 
 def _array(leaf: Any, path: str, id_: Any) -> np.ndarray:
