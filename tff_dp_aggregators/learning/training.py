@@ -409,7 +409,11 @@ def train(
   plan.check_workers(workers)
   evaluation = None
   if test_data is not None:
-    clients_lib.check_finite(test_data, 'test_data', 'No loss can be measured on it.')
+    clients_lib.check_finite(
+      tuple(test_data) if isinstance(test_data, list) else test_data,
+      'test_data',
+      'No loss can be measured on it.',
+    )
     evaluation = evaluation_lib.Evaluation(
       local_training.model, test_data, test_metrics
     )
