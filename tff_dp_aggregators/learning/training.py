@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Callable, Optional, Union
 
 import tensorflow_federated as tff
+from tensorflow_federated.python.core.impl.execution_contexts import compiler_pipeline
 from tensorflow_federated.python.learning.models import functional
 
 from tff_dp_aggregators import accounting
@@ -126,11 +127,13 @@ def _in_turn(function: Callable[..., Result]) -> Callable[..., Result]:
 
 
 def _forget_graphs() -> None:
-  """Lets go of graphs in which a model without metrics was used.
+  """Lets go of graphs that TFF keeps, some 40 MB a training.
 
-  TFF has functions for what such a model measures, nothing, that are never let go of,
-  and each keeps every graph in which it was called: some 40 MB a training.
+  Its functions for what a model without metrics measures, nothing, keep every graph in
+  which they were called; and computations that were compiled, which are made of graphs,
+  outlive the runtime that they were compiled for.
   """
+  compiler_pipeline.CompilerPipeline.compile.cache_clear()
   for function in (
     functional.empty_metrics_state,
     functional.noop_update_metrics,
