@@ -4,7 +4,8 @@ Knows nothing of TensorFlow until one is made.
 """
 
 import dataclasses
-from typing import Any, Optional
+import math
+from typing import Any, Callable, Optional
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,14 +38,14 @@ class Kind:
 
   def make(
     self,
-    learning_rate: float,
+    learning_rate: Any,
     momentum: float = 0.0,
     adaptivity: Optional[float] = None,
   ) -> Any:
     """The optimizer.
 
     Args:
-      learning_rate: Its learning rate.
+      learning_rate: Its learning rate, a number or a tensor.
       momentum: Its momentum, if it takes one.
       adaptivity: Its small number; `None` for its own default.
     """
@@ -54,7 +55,7 @@ class Kind:
 
     if self.build is None:
       return learning.build_ftrl(learning_rate, momentum)
-    arguments: dict[str, float] = {}
+    arguments: dict[str, Any] = {}
     if momentum:
       arguments['momentum'] = momentum
     if self.adaptivity is not None and adaptivity is not None:
@@ -76,3 +77,32 @@ KINDS = {
   )
 }
 OF_CLIENTS = tuple(name for name, kind in KINDS.items() if kind.build is not None)
+
+
+# What fraction of its learning rate a client has in a round, by the fraction of the
+# rounds that are over.
+CLIENT_SCHEDULES: dict[str, Callable[[float], float]] = {
+  'constant': lambda over: 1.0,
+  'linear': lambda over: 1.0 - over,
+  'cosine': lambda over: (1.0 + math.cos(math.pi * over)) / 2,
+  'exponential': lambda over: 0.01**over,
+}
+
+
+def client_learning_rate_fn(
+  schedule: str, learning_rate: float, num_rounds: int
+) -> Callable[[int], float]:
+  """The learning rate of clients by the number of the round, from 0.
+
+  Args:
+    schedule: One of `CLIENT_SCHEDULES`.
+    learning_rate: That of the first round.
+    num_rounds: How many rounds there are.
+
+  Example:
+    >>> rate = client_learning_rate_fn('linear', 0.5, num_rounds=5)
+    >>> [round(rate(round_num), 6) for round_num in range(5)]
+    [0.5, 0.4, 0.3, 0.2, 0.1]
+  """
+  fraction = CLIENT_SCHEDULES[schedule]
+  return lambda round_num: learning_rate * fraction(round_num / num_rounds)

@@ -7,6 +7,7 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow_federated as tff
@@ -122,9 +123,7 @@ def train(
     schedule=schedule,
     batch_size=optimization.batch_size,
     local_epochs=optimization.local_epochs,
-    client_optimizer=optimizers.KINDS[optimization.client_optimizer].make(
-      optimization.client_learning_rate
-    ),
+    **_client_optimizer(settings),
     proximal_strength=optimization.proximal_strength,
     server_optimizer=_server_optimizer(settings),
     test_data=population.test_examples,
@@ -151,6 +150,22 @@ def train(
   )
   _draw(settings, run_dir, population.num_clients)
   return result
+
+
+def _client_optimizer(settings: settings_lib.Settings) -> dict[str, Any]:
+  """Arguments of `learning.train` for the optimizer of clients."""
+  optimization = settings.optimization
+  kind = optimizers.KINDS[optimization.client_optimizer]
+  if not optimization.has_client_schedule:
+    return {'client_optimizer': kind.make(optimization.client_learning_rate)}
+  return {
+    'client_optimizer': kind.make,
+    'client_learning_rate_fn': optimizers.client_learning_rate_fn(
+      optimization.client_learning_rate_schedule,
+      optimization.client_learning_rate,
+      settings.participation.num_rounds,
+    ),
+  }
 
 
 def _server_optimizer(

@@ -18,6 +18,7 @@ _CONSTANT, _COOLDOWN = 'constant', 'cooldown'
 NAMES = (
   'client_optimizer',
   'client_learning_rate',
+  'client_learning_rate_schedule',
   'proximal_strength',
   'batch_size',
   'local_epochs',
@@ -35,6 +36,7 @@ class Optimization:
 
   client_optimizer: str
   client_learning_rate: float
+  client_learning_rate_schedule: str
   proximal_strength: Optional[float]
   batch_size: int
   local_epochs: int
@@ -43,6 +45,11 @@ class Optimization:
   server_learning_rate_schedule: str
   server_momentum: float
   server_adaptivity: Optional[float]
+
+  @property
+  def has_client_schedule(self) -> bool:
+    """Whether the clients' learning rate changes from round to round."""
+    return self.client_learning_rate_schedule != _CONSTANT
 
   @property
   def has_schedule(self) -> bool:
@@ -82,6 +89,15 @@ def define(values: flags.FlagValues, tasks: Mapping[str, Any]) -> None:
   )
   define_of_task(
     flags.DEFINE_float, 'client_learning_rate', 'Learning rate of local training.'
+  )
+  flags.DEFINE_enum(
+    'client_learning_rate_schedule',
+    _CONSTANT,
+    list(optimizers.CLIENT_SCHEDULES),
+    'What becomes of the learning rate of local training from round to round: nothing, '
+    'or it falls towards 0 in a line or as a cosine does, or to a hundredth by the '
+    'same factor in each round.',
+    flag_values=values,
   )
   flags.DEFINE_float(
     'proximal_strength',
@@ -163,6 +179,7 @@ def from_flags(values: flags.FlagValues) -> Optimization:
   return Optimization(
     client_optimizer=values.client_optimizer,
     client_learning_rate=values.client_learning_rate,
+    client_learning_rate_schedule=values.client_learning_rate_schedule,
     proximal_strength=strength,
     batch_size=values.batch_size,
     local_epochs=values.local_epochs,

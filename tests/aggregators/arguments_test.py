@@ -5,6 +5,8 @@ Claims, for everything public in `aggregators`:
 * All numbers are given by name. A call with numbers by position, as TFF's factories are
   called, is a TypeError and not another mechanism.
 * A participation is given, or `None` means that a client may take part in every round.
+* A factory's `create` refuses what is no structure of tensors by a TypeError with the
+  reason, as TFF's factories do.
 * What builders share, they share in name, order, default and description; `help()` of
   each has all of it.
 """
@@ -16,6 +18,7 @@ import re
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow_federated as tff
 
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import aggregators
@@ -125,6 +128,63 @@ def test_the_factory_is_made_when_numbers_are_named(name):
   factory = getattr(aggregators, name)(*first, **numbers)
   assert factory.noise_multiplier == (0.0 if name == 'norm_clip' else 2.0)
   assert factory.clients_per_round == 50
+
+
+_SEQUENCE = tff.SequenceType(np.float32)
+
+
+def _factory(name):
+  first, numbers = _BUILDERS[name]
+  return getattr(aggregators, name)(*first, **numbers)
+
+
+_INNER = {
+  'plain': tff.aggregators.UnweightedMeanFactory,
+  'private': lambda: _factory('gaussian'),
+}
+_AROUND = {
+  'CoordinateBoundsFactory': lambda inner: aggregators.CoordinateBoundsFactory(
+    inner, bounds=1.0
+  ),
+  'ZeroLargeFactory': lambda inner: aggregators.ZeroLargeFactory(inner, norm=1.0),
+  'ZeroNonfiniteFactory': aggregators.ZeroNonfiniteFactory,
+}
+_FACTORIES = {
+  **{name: lambda name=name: _factory(name) for name in _BUILDERS},
+  **{
+    f'{around} of {inner}': lambda make=_AROUND[around], inner=_INNER[inner]: make(
+      inner()
+    )
+    for around in _AROUND
+    for inner in _INNER
+  },
+  'joint': lambda: aggregators.joint(
+    {'a': _factory('gaussian')}, part_of=['a', 'a', 'a']
+  ),
+}
+
+
+@pytest.mark.parametrize('name', _FACTORIES)
+@pytest.mark.parametrize(
+  'value_type, where',
+  [
+    (_SEQUENCE, r'is float32\*, a SequenceType'),
+    (tff.to_type({'a': np.float32, 'b': _SEQUENCE}), r'has float32\* at b, a Sequence'),
+    (tff.to_type([(np.float32, [2]), (_SEQUENCE,)]), r'has float32\* at 1\.0, a Seq'),
+    (tff.FederatedType(np.float32, tff.CLIENTS), 'a FederatedType'),
+    (tff.FunctionType(None, np.float32), 'a FunctionType'),
+    (tff.StructType([('a', np.float32)]), 'no Python container.*tff.to_type'),
+  ],
+)
+def test_what_is_no_structure_of_tensors_is_a_type_error(name, value_type, where):
+  with pytest.raises(TypeError, match=f'value_type .*{where}'):
+    _FACTORIES[name]().create(value_type)
+
+
+@pytest.mark.parametrize('value_type', [_SEQUENCE, tff.to_type([_SEQUENCE])])
+def test_an_exact_sum_refuses_what_its_inner_one_does(value_type):
+  with pytest.raises(TypeError):
+    aggregators.ExactSum(tff.aggregators.SumFactory()).create(value_type)
 
 
 @pytest.mark.parametrize('name', sorted(set(aggregators.__all__) - _TUPLES))

@@ -14,6 +14,7 @@ Claims:
 """
 
 import dataclasses
+import math
 import pathlib
 import re
 
@@ -223,6 +224,27 @@ def test_clients_are_drawn_by_no_known_seed_where_noise_is_secret():
   # Limits rest on no draw.
   kept = _tiny(*flags, *LIMITS, '--secret_noise')
   assert kept.run.secret_noise and kept.run.seed == 1
+
+
+@pytest.mark.parametrize(
+  'schedule, last, middle',
+  [
+    ('constant', 0.5, 0.5),
+    ('linear', 0.5 / 12, 0.25),
+    ('cosine', 0.25 * (1 - math.cos(math.pi / 12)), 0.25),
+    ('exponential', 0.5 * 0.01 ** (11 / 12), 0.05),
+  ],
+)
+def test_the_learning_rate_of_clients_falls_as_it_is_documented(schedule, last, middle):
+  optimization = _tiny(
+    f'--client_learning_rate_schedule={schedule}', '--client_learning_rate=0.5', *LIMITS
+  ).optimization
+  assert optimization.has_client_schedule == (schedule != 'constant')
+  rate = optimizers.client_learning_rate_fn(
+    optimization.client_learning_rate_schedule, optimization.client_learning_rate, 12
+  )
+  assert rate(0) == 0.5
+  assert rate(6) == pytest.approx(middle) and rate(11) == pytest.approx(last)
 
 
 @pytest.mark.parametrize('rates', ['constant', 'cooldown'])

@@ -111,6 +111,7 @@ def test_adaptive_clipping_with_the_strategy_for_the_servers_learning_rates(tmp_
     '--proximal_strength=0.1',
     '--client_optimizer=adam',
     '--client_learning_rate=0.01',
+    '--client_learning_rate_schedule=cosine',
   )
   report = _report(tmp_path / 'run')
   assert report['mechanism']['adaptive_clipping']['clipped_count_stddev'] == 4

@@ -7,6 +7,8 @@ Claims:
 * A model's input spec names what is given as a tuple.
 * One client's data are read at a time, when they are asked for.
 * What does not fit is refused with the client's id, and what it is and should be.
+* Numbers that are not finite are refused by client, place and row, whatever clients are
+  kept in; so are datasets without an end, and examples that are drawn anew.
 """
 
 import collections
@@ -17,7 +19,10 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_dp_aggregators import learning
+from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import schemas
+from tff_dp_aggregators.learning import clients as clients_lib
+from tff_dp_aggregators.learning import packed
 from tff_dp_aggregators.learning import schedules
 
 _SPEC = collections.OrderedDict(
@@ -240,3 +245,186 @@ def test_two_clients_that_would_be_drawn_together_are_refused(alike):
   schedule = schedules.Poisson(schemas.PoissonSampling(4, 0.5), 2, 1)
   with pytest.raises(ValueError, match='ids has .* for two clients'):
     schedule.for_clients(alike)
+
+
+def _with_nan(value):
+  x, y = _arrays(3).values()
+  x = x.copy()
+  x[2, 1] = value
+  return collections.OrderedDict(x=x, y=y)
+
+
+def _kept_in(how, by_id):
+  if how == 'mapping':
+    return by_id
+  if how == 'datasets':
+    return {
+      id_: tf.data.Dataset.from_tensor_slices(each) for id_, each in by_id.items()
+    }
+  if how == 'ClientData':
+    return tff.simulation.datasets.TestClientData(by_id)
+  if how == 'Clients':
+    return learning.Clients.of(by_id)
+  kept = _Object()
+  kept.examples = by_id.__getitem__
+  return kept
+
+
+_WAYS = ['mapping', 'datasets', 'ClientData', 'Clients', 'object']
+
+
+@pytest.mark.parametrize('how', _WAYS)
+@pytest.mark.parametrize('value', [np.nan, np.inf, -np.inf])
+def test_numbers_that_are_not_finite_are_refused_by_client_place_and_row(
+  how, value, tmp_path
+):
+  kept = _kept_in(how, {'a': _arrays(2), 'b': _with_nan(value), 'c': _arrays(1)})
+  clients = learning.Clients.of(kept)
+  said = rf"client 'b': x\[2, 1\] \(row 2\) is {value}.* 1 of the 6 numbers of x"
+  with pytest.raises(ValueError, match=said):
+    clients.examples(1)
+  with pytest.raises(ValueError, match=said):
+    packed.lay_out(clients, str(tmp_path / 'data'))
+  with pytest.raises(ValueError, match=said):
+    packed.data.checksum(clients)
+  limits = strategies.Participation(num_rounds=2, min_separation=1)
+  schedule = schedules.RandomEligible(limits, 3, clients_per_round=3, seed=1)
+  with pytest.raises(ValueError, match=said):
+    learning.ClientSource(kept, schedule, batch_size=2).round_data(0)
+
+
+@pytest.mark.parametrize(
+  'examples, said',
+  [
+    ((np.ones([2, 1]), np.array([0.0, np.nan])), r'y\[1\] \(row 1\) is nan'),
+    (
+      ((np.array([np.inf, 1.0]), np.ones(2)), np.zeros(2)),
+      r'x\.0\[0\] \(row 0\) is inf',
+    ),
+    ({'image': np.full([1, 2, 2], np.nan)}, r'image\[0, 0, 0\].* 4 of the 4 numbers'),
+    (np.array([1.0, np.nan], np.float16), r'the array\[1\] \(row 1\) is nan'),
+    (
+      tf.constant([1.0, np.inf], tf.bfloat16).numpy(),
+      r'the array\[1\] \(row 1\) is inf',
+    ),
+  ],
+)
+def test_the_place_in_any_structure_is_named(examples, said):
+  with pytest.raises(ValueError, match=f"client 'a': {said}"):
+    learning.Clients.of({'a': examples}).examples(0)
+
+
+def test_datasets_without_an_end_are_refused_at_once():
+  endless = tf.data.Dataset.from_tensor_slices(_arrays(3)).repeat()
+  for kept in (
+    {'a': endless},
+    {'a': endless.shuffle(2, seed=1).map(lambda each: each)},
+    tff.simulation.datasets.TestClientData({'a': _arrays(3)}).preprocess(
+      lambda each: each.repeat()
+    ),
+  ):
+    with pytest.raises(ValueError, match="client 'a' never ends. .*take.*local_epochs"):
+      learning.Clients.of(kept).examples(0)
+
+
+def test_datasets_that_do_not_say_how_long_they_are_have_a_bound(monkeypatch):
+  def counting(count):
+    def generate():
+      number = 0
+      while number != count:
+        yield number
+        number += 1
+
+    return tf.data.Dataset.from_generator(
+      generate, output_signature=tf.TensorSpec([], tf.int64)
+    )
+
+  monkeypatch.setattr(clients_lib, 'MAX_EXAMPLES', 2000)
+  with pytest.raises(ValueError, match="client 'a' has 2048 examples of 16384 bytes"):
+    learning.Clients.of({'a': counting(-1)}).examples(0)
+  endless = tf.data.Dataset.range(3).repeat().filter(lambda number: number > 0)
+  with pytest.raises(ValueError, match="client 'a' has 2048 examples"):
+    learning.Clients.of({'a': endless}).examples(0)
+  long = tf.data.Dataset.range(5000)  # It says how many it has.
+  assert len(learning.Clients.of({'a': long}).examples(0)) == 5000
+  monkeypatch.setattr(clients_lib, '_LONG_SECONDS', 0.0)
+  with pytest.warns(UserWarning, match="client 'a' does not say .* so far .* 1024"):
+    assert len(learning.Clients.of({'a': counting(1500)}).examples(0)) == 1500
+  monkeypatch.setattr(clients_lib, 'MAX_BYTES', 10_000)
+  with pytest.raises(ValueError, match="client 'a' has 5000 examples of 8 bytes each"):
+    learning.Clients.of({'a': long}).examples(0)
+  ragged = tf.data.Dataset.from_tensor_slices(np.ones([5000, 1])).map(
+    lambda x: tf.ensure_shape(
+      tf.py_function(lambda each: each, [x], tf.float64), [None]
+    )
+  )
+  with pytest.raises(ValueError, match="client 'a' has 2048 examples of 16384 bytes"):
+    learning.Clients.of({'a': ragged}).examples(0)
+
+
+def _noisy(x):
+  return x + tf.random.uniform([2])
+
+
+_BASE = tf.data.Dataset.from_tensor_slices(_arrays(5)['x'])
+_DRAWN = {
+  'shuffle': _BASE.shuffle(9),
+  'with a seed, in another order each time': _BASE.shuffle(9, seed=1),
+  'the same order in this program': _BASE.shuffle(9, reshuffle_each_iteration=False),
+  'cached': _BASE.shuffle(9).cache(),
+  'within': _BASE.batch(5).flat_map(
+    lambda each: tf.data.Dataset.from_tensor_slices(each).shuffle(9)
+  ),
+  'sampled': tf.data.Dataset.sample_from_datasets([_BASE, _BASE]).cache(),
+  'map': _BASE.map(_noisy),
+  'map, cached': _BASE.map(_noisy).cache(),
+}
+
+
+@pytest.mark.parametrize('drawn', _DRAWN)
+def test_examples_that_are_drawn_anew_are_refused(drawn, tmp_path):
+  clients = learning.Clients.of({'a': _BASE.take(1), 'b': _DRAWN[drawn]})
+  with pytest.raises(
+    ValueError, match="examples of client 'b' are .*Leave out shuffle"
+  ):
+    packed.lay_out(clients, str(tmp_path / 'data'))
+  with pytest.raises(
+    ValueError, match="examples of client 'b' are .*Leave out shuffle"
+  ):
+    packed.data.checksum(clients)
+  assert not list(tmp_path.iterdir())
+
+
+def test_client_data_and_objects_that_draw_anew_are_refused():
+  kept = tff.simulation.datasets.TestClientData({'a': _arrays(9), 'b': _arrays(9)})
+  clients_lib.check_repeatable(
+    learning.Clients.of(kept.preprocess(lambda each: each.shuffle(9, seed=1)))
+  )
+  with pytest.raises(ValueError, match="client 'a' are drawn without a seed"):
+    clients_lib.check_repeatable(
+      learning.Clients.of(kept.preprocess(lambda each: each.shuffle(9)))
+    )
+  rng = np.random.default_rng(1)
+
+  class Drawn:
+    ids = range(50)
+
+    def __getitem__(self, id_):
+      return rng.normal(size=[1 + id_ % 2, 2])
+
+  limits = strategies.Participation(num_rounds=2, min_separation=1)
+  schedule = schedules.RandomEligible(limits, 50, clients_per_round=3, seed=1)
+  with pytest.raises(ValueError, match='client 0 are others when .* a second time'):
+    learning.ClientSource(Drawn(), schedule, batch_size=2)
+
+
+@pytest.mark.parametrize(
+  'dataset',
+  [
+    _BASE,
+    _BASE.shuffle(9, seed=1, reshuffle_each_iteration=False),
+    _BASE.map(lambda x: x + tf.random.stateless_uniform([2], tf.cast(x, tf.int32))),
+  ],
+)
+def test_examples_that_are_the_same_again_are_taken(dataset):
+  clients_lib.check_repeatable(learning.Clients.of({'a': dataset}))

@@ -621,6 +621,19 @@ def test_what_contradicts_itself_is_refused_before_anything_is_written(
   assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize('kind', [tuple, list, dict])
+def test_test_data_that_are_not_finite_are_refused(kind, tmp_path):
+  x, y = training_runs.clients()['client 3']
+  y = y.copy()
+  y[1, 0] = np.inf
+  data = {'x': x, 'y': y} if kind is dict else kind([x, y])
+  with pytest.raises(
+    ValueError, match=r'test_data: y\[1, 0\] \(row 1\) is inf, .*loss'
+  ):
+    _train(tmp_path / 'run', test_data=data)
+  assert os.listdir(tmp_path) == []
+
+
 def test_a_delta_that_protects_nobody_is_warned_of(tmp_path):
   for delta, num_warnings in ((1 / 12, 1), (1 / 13, 0)):
     with warnings.catch_warnings(record=True) as warned:

@@ -6,6 +6,7 @@ Claims, for every public query:
   for TF Privacy has, is a TypeError and not another mechanism.
 * Where noise and epsilon follow from a participation, it is given, or `None` means that
   a client may take part in every round: nothing stands silently for one round of each.
+* It has the interface of TF Privacy's queries, with a template that may be left out.
 """
 
 import inspect
@@ -125,6 +126,22 @@ def test_these_are_all_queries():
 @each
 def test_the_query_is_made_when_numbers_are_named(name):
   assert isinstance(_build(name), queries.SumAggregationDPQuery)
+
+
+@each
+def test_the_sum_of_no_records_needs_no_template_if_the_query_knows_its_records(name):
+  query = _build(name)
+  parameters = inspect.signature(query.initial_sample_state).parameters
+  assert list(parameters) == ['template'] and parameters['template'].default is None
+  if name in ('NoPrivacyAverageQuery', 'NoPrivacySumQuery', 'NormalizedQuery'):
+    with pytest.raises(ValueError, match='needs a template, or the query record_specs'):
+      query.initial_sample_state()
+    query = queries.NormalizedQuery(
+      queries.NoPrivacySumQuery(record_specs=_SPEC), denominator=2.0
+    )
+    assert query.initial_sample_state(tf.ones([3])).numpy().tolist() == [0.0] * 3
+  state = tf.nest.flatten(query.initial_sample_state())
+  assert state and not any(tf.math.count_nonzero(each) for each in state)
 
 
 @each

@@ -51,10 +51,11 @@ class ClientwiseFactory(tff.aggregators.UnweightedAggregationFactory, abc.ABC):
       value_type: Type of a client's value: a structure of float tensors.
 
     Raises:
-      TypeError: If a tensor of it is not of a float dtype, or the structure is not
-        that of the arguments.
+      TypeError: If a tensor of it is not of a float dtype, the structure is not that of
+        the arguments, or there is something else in it, such as a sequence.
       ValueError: If a shape is not that of the arguments.
     """
+    nonfinite.check_value_type(value_type)
     inner = self._inner.create(value_type)
 
     @tff.tensorflow.computation(value_type)

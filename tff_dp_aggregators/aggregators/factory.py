@@ -312,7 +312,8 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
       A process whose result is the private mean, a structure like a value.
 
     Raises:
-      TypeError: If a tensor of it has another dtype.
+      TypeError: If a tensor of it has another dtype, or there is something else in it,
+        such as a sequence.
       ValueError: If a shape is not known, or the state would be too large for TFF.
     """
     return self.mean_of(value_type).process(
@@ -329,6 +330,7 @@ class DPMeanFactory(tff.aggregators.UnweightedAggregationFactory):
       TypeError: As for `create`.
       ValueError: As for `create`.
     """
+    nonfinite.check_value_type(value_type)
     mean = DPMean(
       self._build_query(_record_specs(value_type)),
       self._clients_per_round,

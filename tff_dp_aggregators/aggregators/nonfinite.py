@@ -75,7 +75,11 @@ class ZeroNonfiniteFactory(tff.aggregators.UnweightedAggregationFactory):
     Returns:
       A process with the result of the inner one, and `nonfinite_count` among the
       measurements.
+
+    Raises:
+      TypeError: If it is none, such as a sequence.
     """
+    check_value_type(value_type)
     inner = self._inner.create(value_type)
     count_sum = self._count_sum_factory.create(tff.TensorType(tf.int32.as_numpy_dtype))
 
@@ -133,6 +137,37 @@ def check_unweighted(name: str, value: Any) -> None:
     f'{name} must be a tff.aggregators.UnweightedAggregationFactory, got '
     f'{type(value).__name__}.{reason}'
   )
+
+
+def check_value_type(value_type: Any, path: str = '') -> None:
+  """Refuses types of values that are no structures of tensors, as TFF's factories do.
+
+  Args:
+    value_type: What the caller passed.
+    path: Where it is in the whole type, for the message.
+
+  Raises:
+    TypeError: If there is something else in it, such as a sequence.
+  """
+  if isinstance(value_type, tff.TensorType):
+    return
+  if not isinstance(value_type, tff.StructType):  # A sequence, or a function.
+    where = f'has {value_type} at {path}' if path else f'is {value_type}'
+    kind = type(value_type).__name__
+    raise TypeError(
+      f'value_type {where}, a {kind}, and must be a structure of tensors: only what '
+      'has the same shape on all clients can be clipped and added up. Make tensors of '
+      "a client's value before it is aggregated: a sum over the sequence, say."
+    )
+  if not isinstance(value_type, tff.StructWithPythonType):
+    where = f' at {path}' if path else ''
+    raise TypeError(
+      f'value_type {value_type}{where} has no Python container, as TensorFlow needs '
+      'one: make it with tff.to_type, of dicts, lists and tuples.'
+    )
+  for number, (name, each) in enumerate(tff.structure.iter_elements(value_type)):
+    key = number if name is None else name
+    check_value_type(each, f'{path}.{key}' if path else str(key))
 
 
 def add_nonfinite_count(measurements: Any, count: Any) -> Any:

@@ -5,8 +5,11 @@ are read when they are needed: nothing copies the population.
 """
 
 import collections
+import re
+import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -17,6 +20,15 @@ from tff_dp_aggregators.learning.schedules import draws
 
 # Examples that a dataset hands over at a time.
 _BATCH = 1024
+# What a client's dataset may have: examples, if it does not say how many they are, and
+# bytes. TFF cannot send more; and of what never ends, something has to be the end.
+MAX_EXAMPLES, MAX_BYTES = 2**20, 2**31
+# When to say that a dataset takes long which may never end.
+_LONG_SECONDS = 10.0
+# Clients that are read twice, and among how many they are looked for.
+_READ_TWICE, _LOOKED_AT = 3, 8
+_COUNTS_AS_ZERO = 'Its update would count as zero in each round.'
+_DRAWN_IN_GRAPH = re.compile(r'^(Random|Multinomial|TruncatedNormal|Parameterized)')
 
 
 class Clients:
@@ -67,6 +79,9 @@ class Clients:
     array, a tuple of them such as x and y, or a mapping of names to them; or a
     `tf.data.Dataset` of single examples, not of batches. A list is an array. Models are
     trained on inputs and labels: a tuple of both, or the names x and y and no others.
+    All numbers are finite, and the same whenever a client is read: what is shuffled or
+    drawn at random is so with seeds. A dataset has an end, within `MAX_BYTES`, and
+    within `MAX_EXAMPLES` if it does not know how many it has.
 
     Args:
       clients: A mapping of ids to examples; a `tff.simulation.datasets.ClientData`; or
@@ -143,7 +158,8 @@ class Clients:
       IndexError: If there is no client of that number.
       TypeError: If what is kept is no numbers.
       ValueError: If the client has no examples, its arrays differ in length, or they
-        are not as `element_spec` says; the message names the client's id.
+        are not as `element_spec` says, or a number is NaN or infinite; the message
+        names the client's id.
     """
     number = checks.check_int('number', number, at_least=0)
     if number >= len(self._ids):
@@ -153,7 +169,169 @@ class Clients:
       )
     spec, id_ = self.element_spec, self._ids[number]
     arrays = _as_arrays(self._read(id_), id_)
-    return _fitted(spec, arrays, f'client {id_!r}', '', self._spec_of)
+    check_finite(arrays, self.owner(number))
+    return _fitted(spec, arrays, self.owner(number), '', self._spec_of)
+
+  def owner(self, number: int) -> str:
+    """A client as messages call it."""
+    return f'client {self._ids[number]!r}'
+
+  def drawn_anew(self, number: int) -> Optional[str]:
+    """Operations by which a client's dataset draws without a seed; `None` if by none.
+
+    Its examples may be the same each time in this program, and others in the next.
+
+    Args:
+      number: The client's, from 0.
+    """
+    kept = self._read(self._ids[number])
+    if not isinstance(kept, tf.data.Dataset):
+      return None
+    return ', '.join(sorted(set(_unseeded(kept)))) or None
+
+
+class Readable(Protocol):
+  """Clients by number; `Clients`, or what else there is to lay out."""
+
+  def __len__(self) -> int:
+    """How many there are."""
+
+  def examples(self, number: int) -> Any:
+    """A client's examples: a structure of arrays of the same length."""
+
+
+def owner(clients: Readable, number: int) -> str:
+  """A client as messages call it.
+
+  Args:
+    clients: Whose it is.
+    number: The client's, from 0.
+  """
+  if isinstance(clients, Clients):
+    return clients.owner(number)
+  return f'client number {number}'
+
+
+def check_finite(examples: Any, owner: str, why: str = _COUNTS_AS_ZERO) -> None:
+  """Refuses numbers that are NaN or infinite.
+
+  Local training on one of them ends in a model that is not finite, and such a client
+  counts as zero in each round, for which privacy is spent all the same.
+
+  Args:
+    examples: Structure of arrays with an entry for each example.
+    owner: Whose they are, for messages.
+    why: What would come of them, a sentence.
+
+  Raises:
+    ValueError: If there is one; the message names where it is in the structure, and the
+      row.
+
+  Example:
+    >>> check_finite((np.array([[1.0, 2.0], [3.0, np.nan]]), [0, 1]), "client 'a'")
+    Traceback (most recent call last):
+    ...
+    ValueError: client 'a': x[1, 1] (row 1) is nan, which is not finite, and 1 of the 4
+    numbers of x are not. Its update would count as zero in each round. Fill in a
+    number, or remove the row.
+  """
+  pair = isinstance(examples, tuple) and len(examples) == 2
+  for path, leaf in _leaves(examples):
+    try:
+      array = np.asarray(leaf)
+    except (TypeError, ValueError):
+      continue  # What makes no array is refused elsewhere, by name.
+    if array.dtype.kind in 'biuOSUM' or array.dtype == bool:
+      continue  # Whole numbers are finite; what is no number is refused elsewhere.
+    if array.dtype.kind not in 'fc':  # Half precision that is not NumPy's.
+      array = array.astype(np.float32)
+    finite = np.isfinite(array)
+    if finite.all():
+      continue
+    first = tuple(int(each) for each in np.argwhere(~finite)[0])
+    name = f'{"xy"[int(path[0])]}{path[1:]}' if pair else path
+    raise ValueError(
+      f'{owner}: {name}{list(first)} (row {first[0] if first else 0}) is '
+      f'{array[first]}, which is not finite, and {(~finite).sum()} of the {array.size} '
+      f'numbers of {name} are not. {why} Fill in a number, or '
+      'remove the row.'
+    )
+
+
+def check_repeatable(clients: Readable) -> None:
+  """Refuses clients whose examples are others each time they are read.
+
+  A round that is run again has to see the same; so does a run that goes on. A few
+  clients are read twice, for it is the same code that reads all.
+
+  Args:
+    clients: Who is read.
+
+  Raises:
+    ValueError: If a client's examples differ, or its dataset draws without a seed.
+  """
+  count = len(clients)
+  looked_at = sorted({round(each) for each in np.linspace(0, count - 1, _LOOKED_AT)})
+  compared = 0
+  for number in looked_at:
+    once = [np.asarray(each) for each in tf.nest.flatten(clients.examples(number))]
+    drawn = clients.drawn_anew(number) if isinstance(clients, Clients) else None
+    again = [np.asarray(each) for each in tf.nest.flatten(clients.examples(number))]
+    if drawn is not None or not _are_same(once, again):
+      what = 'are others when they are read a second time'
+      if drawn is not None:
+        what = f'are drawn without a seed ({drawn}), and are others in another program'
+      raise ValueError(
+        f'the examples of {owner(clients, number)} {what}: a round that is run again, '
+        'or a run that goes on, would train on something else. Leave out shuffle: '
+        'training orders the examples of each round itself. Otherwise give it a seed '
+        'and reshuffle_each_iteration=False, and in map use tf.random.stateless_... '
+        'with a seed made of the example; or read all examples once, into arrays.'
+      )
+    compared += len(once[0]) > 1  # One example alone is in any order.
+    if compared == _READ_TWICE:
+      break
+
+
+def _are_same(once: list[np.ndarray], again: list[np.ndarray]) -> bool:
+  return len(once) == len(again) and all(
+    one.dtype == other.dtype
+    and one.shape == other.shape
+    and (one.tobytes() == other.tobytes() or np.array_equal(one, other))
+    for one, other in zip(once, again)
+  )
+
+
+def _unseeded(dataset: tf.data.Dataset) -> Iterator[str]:
+  """Operations of a dataset's graph that draw from the entropy of the machine."""
+  try:
+    serialized = tf.raw_ops.DatasetToGraphV2(
+      input_dataset=dataset._variant_tensor,
+      external_state_policy=1,  # Ignores what Python holds, such as generators.
+    )
+  except tf.errors.OpError:
+    return  # It is not made of TensorFlow's operations alone; what it gives, decides.
+  graph = tf.compat.v1.GraphDef.FromString(serialized.numpy())
+  scopes = [graph.node, *(each.node_def for each in graph.library.function)]
+  for nodes in scopes:
+    zeros = {node.name for node in nodes if _is_zero(node)}
+    for node in nodes:
+      inputs = [each.split(':')[0] for each in node.input]
+      if node.op.startswith('Shuffle') and len(inputs) > 3:
+        # After dataset and buffer size come both parts of the seed.
+        if set(inputs[2:4]) <= zeros:
+          yield 'shuffle'
+      elif node.op.startswith('RandomDataset') and set(inputs[:2]) <= zeros:
+        yield 'Dataset.random'
+      elif _DRAWN_IN_GRAPH.search(node.op) and 'seed' in node.attr:
+        if not node.attr['seed'].i and not node.attr['seed2'].i:
+          yield node.op
+
+
+def _is_zero(node: Any) -> bool:
+  tensor = node.attr['value'].tensor
+  is_seed = node.op == 'Const' and tensor.dtype == tf.int64.as_datatype_enum
+  return is_seed and not tf.make_ndarray(tensor).any()
 
 
 def _sorted_ids(ids: Any) -> Sequence[Any]:
@@ -203,7 +381,7 @@ def _no_examples(id_: Any) -> ValueError:
 def _from_dataset(dataset: tf.data.Dataset, id_: Any) -> Any:
   """All of a dataset of single examples at once."""
   try:
-    batches = list(dataset.batch(_BATCH).as_numpy_iterator())
+    batches = list(_batches(dataset, id_))
     if not batches:
       raise _no_examples(id_)
     return tf.nest.map_structure(lambda *parts: np.concatenate(parts), *batches)
@@ -212,6 +390,55 @@ def _from_dataset(dataset: tf.data.Dataset, id_: Any) -> Any:
       f'the examples of client {id_!r} differ in shape, or are ragged or sparse, and '
       f'make no array: {e}'
     ) from e
+
+
+def _batches(dataset: tf.data.Dataset, id_: Any) -> Iterator[Any]:
+  """A dataset in batches of single examples, as far as it may reach."""
+  remedy = (
+    'Give it an end, such as .take(n), and leave out .repeat(): local_epochs says how '
+    'often a client goes through its examples.'
+  )
+  cardinality = int(dataset.cardinality())
+  if cardinality == tf.data.INFINITE_CARDINALITY:
+    raise ValueError(f'the dataset of client {id_!r} never ends. {remedy}')
+  says_how_many = cardinality != tf.data.UNKNOWN_CARDINALITY
+  if says_how_many and cardinality * _bytes_of_one(dataset) > MAX_BYTES:
+    raise ValueError(
+      f'the dataset of client {id_!r} has {cardinality} examples of '
+      f'{_bytes_of_one(dataset)} bytes each, more than {MAX_BYTES} bytes in all. '
+      f'{remedy} If there are so many, give them as arrays.'
+    )
+  count = num_bytes = 0
+  begun, warned = time.monotonic(), says_how_many
+  for batch in dataset.batch(_BATCH).as_numpy_iterator():
+    flat = [np.asarray(each) for each in tf.nest.flatten(batch)]
+    count += len(flat[0])
+    num_bytes += sum(each.nbytes for each in flat)
+    if num_bytes > MAX_BYTES or (count > MAX_EXAMPLES and not says_how_many):
+      raise ValueError(
+        f'the dataset of client {id_!r} has {count} examples of {num_bytes} bytes and '
+        f'goes on: more than {MAX_EXAMPLES} of a dataset that does not say how many it '
+        f'has, or than {MAX_BYTES} bytes. {remedy} If there are so many, give them as '
+        'arrays.'
+      )
+    if not warned and time.monotonic() - begun > _LONG_SECONDS:
+      warned = True
+      warnings.warn(
+        f'the dataset of client {id_!r} does not say how many examples it has; so far '
+        f'there are {count}, and after {MAX_EXAMPLES} it is an error. {remedy}',
+        stacklevel=2,
+      )
+    yield batch
+
+
+def _bytes_of_one(dataset: tf.data.Dataset) -> int:
+  """What an example takes at least, by what the dataset says of it."""
+  specs = [
+    each
+    for each in tf.nest.flatten(dataset.element_spec)
+    if isinstance(each, tf.TensorSpec)
+  ]
+  return sum(each.dtype.size * (each.shape.num_elements() or 0) for each in specs)
 
 
 def _array(leaf: Any, path: str, id_: Any) -> np.ndarray:

@@ -1,10 +1,16 @@
 """Federated averaging with a private aggregator."""
 
-from typing import Optional
+import collections
+from typing import Any, Optional
 
+import numpy as np
+import tensorflow as tf
 import tensorflow_federated as tff
+from tensorflow_federated.python.learning.templates import model_delta_client_work
 
+from tff_dp_aggregators.aggregators import tracing
 from tff_dp_aggregators.learning import process_parts
+from tff_dp_aggregators.learning.optimizers import client_schedule
 
 
 def default_server_optimizer() -> tff.learning.optimizers.Optimizer:
@@ -82,3 +88,107 @@ def build_dp_fed_avg(
       metrics_aggregator=metrics_aggregator,
       loop_implementation=loop_implementation,
     )
+
+
+def build_scheduled_dp_fed_avg(
+  model: tff.learning.models.FunctionalModel,
+  aggregator: tff.aggregators.UnweightedAggregationFactory,
+  schedule: client_schedule.ClientSchedule,
+  server_optimizer: tff.learning.optimizers.Optimizer,
+) -> tff.learning.templates.LearningProcess:
+  """Builds `build_dp_fed_avg` whose clients' learning rate follows from the round.
+
+  The number of the round is the state of the clients' work, as it is in
+  `tff.learning.algorithms.build_weighted_fed_avg_with_optimizer_schedule` of TFF 0.87,
+  which fails for functional models.
+
+  Args:
+    model: What is trained.
+    aggregator: Aggregates client updates.
+    schedule: Learning rates, and optimizers that have them.
+    server_optimizer: Applies the mean of client updates.
+
+  Returns:
+    A learning process.
+
+  Raises:
+    TypeError: As for `build_dp_fed_avg`.
+    ValueError: If `server_optimizer` is not for the results of `aggregator`.
+  """
+  weights_type = tff.types.tensorflow_to_type(
+    tff.learning.models.ModelWeights(
+      *(
+        tuple(tf.TensorSpec(np.shape(each), np.asarray(each).dtype) for each in part)
+        for part in model.initial_weights
+      )
+    )
+  )
+
+  @tff.tensorflow.computation
+  def initial_weights() -> Any:
+    return tff.learning.models.ModelWeights(
+      *(
+        tuple(tf.convert_to_tensor(each) for each in part)
+        for part in model.initial_weights
+      )
+    )
+
+  private_mean = process_parts.private_mean(aggregator, server_optimizer)
+  return tff.learning.templates.compose_learning_process(
+    initial_weights,
+    tff.learning.templates.build_broadcast_process(weights_type),
+    _scheduled_work(model, schedule, weights_type),
+    private_mean.create(weights_type.trainable, tff.TensorType(np.float32)),
+    tff.learning.templates.build_apply_optimizer_finalizer(
+      server_optimizer, weights_type
+    ),
+  )
+
+
+def _scheduled_work(
+  model: tff.learning.models.FunctionalModel,
+  schedule: client_schedule.ClientSchedule,
+  weights_type: tff.Type,
+) -> tff.learning.templates.ClientWorkProcess:
+  """What clients do in a round, whose number is the state."""
+  data_type = tff.SequenceType(tff.types.tensorflow_to_type(model.input_spec))
+
+  @tff.tensorflow.computation(weights_type, data_type, np.float32)
+  def train(weights: Any, dataset: Any, learning_rate: Any) -> Any:
+    update = model_delta_client_work.build_functional_model_delta_update(
+      model=model,
+      weighting=tff.learning.ClientWeighting.UNIFORM,
+      loop_implementation=tff.learning.LoopImplementation.DATASET_ITERATOR,
+    )
+    optimizer = schedule.make(learning_rate)
+    return update(optimizer, (weights.trainable, weights.non_trainable), dataset)
+
+  learning_rate = tff.tensorflow.computation(
+    tracing.as_written(schedule.learning_rate), np.int32
+  )
+  next_round = tff.tensorflow.computation(lambda this_round: this_round + 1, np.int32)
+
+  @tff.federated_computation
+  def init_fn() -> Any:
+    return tff.federated_value(0, tff.SERVER)
+
+  @tff.federated_computation(
+    init_fn.type_signature.result,
+    tff.FederatedType(weights_type, tff.CLIENTS),
+    tff.FederatedType(data_type, tff.CLIENTS),
+  )
+  def next_fn(state: Any, weights: Any, data: Any) -> Any:
+    rate = tff.federated_map(learning_rate, state)
+    updates, metrics = tff.federated_map(
+      train, (weights, data, tff.federated_broadcast(rate))
+    )
+    finalized = tff.learning.metrics.sum_then_finalize(model.finalize_metrics)(metrics)
+    return tff.templates.MeasuredProcessOutput(
+      tff.federated_map(next_round, state),
+      updates,
+      tff.federated_zip(
+        collections.OrderedDict(train=finalized, client_learning_rate=rate)
+      ),
+    )
+
+  return tff.learning.templates.ClientWorkProcess(init_fn, next_fn)

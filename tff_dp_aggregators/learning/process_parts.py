@@ -55,7 +55,11 @@ class CountZeroWeights(tff.aggregators.WeightedAggregationFactory):
     Returns:
       A process with the result of the inner one, and in its measurement
       `nonfinite_count` the clients of weight zero as well.
+
+    Raises:
+      TypeError: If a type is none of these, such as a sequence.
     """
+    nonfinite.check_value_type(value_type)
     inner = self._inner.create(value_type)
 
     @tff.tensorflow.computation(weight_type)

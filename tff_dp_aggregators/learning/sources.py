@@ -78,7 +78,8 @@ class ClientSource(tff.program.FederatedDataSource):
 
     Raises:
       TypeError: If an argument is not of its type.
-      ValueError: If a number is out of range, or the schedule is for other clients.
+      ValueError: If a number is out of range, the schedule is for other clients, or
+        their examples are others when they are read again.
     """
     if not isinstance(schedule, base.Schedule):
       raise TypeError(
@@ -93,6 +94,7 @@ class ClientSource(tff.program.FederatedDataSource):
         f'the schedule draws from num_clients={schedule.num_clients}, but there are '
         f'{len(self._clients)} clients; make it for as many.'
       )
+    clients_lib.check_repeatable(self._clients)
     ids = self._clients.draw_ids
     self._schedule = schedule.for_clients(ids)
     self._keys = draws.keys_of_ids(ids, self._seed)

@@ -6,15 +6,19 @@ clients' data (`clients`, `sources`), processes (`fed_avg`, `packed`), the runti
 """
 
 import dataclasses
+import functools
 import json
 import math
 import sys
+import threading
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable, Optional, Union
 
 import tensorflow as tf
 import tensorflow_federated as tff
+from tensorflow_federated.python.core.impl.execution_contexts import compiler_pipeline
+from tensorflow_federated.python.learning.models import functional
 
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import strategies
@@ -24,6 +28,7 @@ from tff_dp_aggregators.accounting.accountants import gaussian
 from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.base import rounding
+from tff_dp_aggregators.learning import clients as clients_lib
 from tff_dp_aggregators.learning import fed_avg
 from tff_dp_aggregators.learning import fed_prox
 from tff_dp_aggregators.learning import interrupts
@@ -35,6 +40,7 @@ from tff_dp_aggregators.learning import process_parts
 from tff_dp_aggregators.learning import remote
 from tff_dp_aggregators.learning import runtime
 from tff_dp_aggregators.learning import schedules
+from tff_dp_aggregators.learning.optimizers import client_schedule
 from tff_dp_aggregators.learning.optimizers import ftrl
 from tff_dp_aggregators.learning.optimizers import ftrl_on_means
 from tff_dp_aggregators.learning.packed import trial
@@ -110,6 +116,48 @@ class Result:
     return self.rounds == self.num_rounds == self.metrics['round'] + 1
 
 
+# One at a time: what traces functions and computes is that of the whole process.
+_TURN = threading.RLock()
+
+
+def _in_turn(function: Callable[..., Result]) -> Callable[..., Result]:
+  """A function that trains, which waits until no other thread does."""
+
+  @functools.wraps(function)
+  def call(*args: Any, **kwargs: Any) -> Result:
+    if not _TURN.acquire(blocking=False):
+      progress.say(
+        'This training begins when that of another thread has ended: TensorFlow cannot '
+        'make the graphs of two in one process. Processes train side by side.',
+        sys.stderr,
+      )
+      _TURN.acquire()
+    try:
+      return function(*args, **kwargs)
+    finally:
+      _forget_graphs()
+      _TURN.release()
+
+  return call
+
+
+def _forget_graphs() -> None:
+  """Lets go of graphs that TFF keeps, some 40 MB a training.
+
+  Its functions for what a model without metrics measures, nothing, keep every graph in
+  which they were called; and computations that were compiled, which are made of graphs,
+  outlive the runtime that they were compiled for.
+  """
+  compiler_pipeline.CompilerPipeline.compile.cache_clear()
+  for function in (
+    functional.empty_metrics_state,
+    functional.noop_update_metrics,
+    functional.noop_finalize_metrics,
+  ):
+    function._function_cache.clear()
+
+
+@_in_turn
 def train(
   model: Any,
   clients: Any,
@@ -125,7 +173,12 @@ def train(
   loss: Optional[models.Loss] = None,
   batch_size: int = 16,
   local_epochs: int = 1,
-  client_optimizer: Optional[tff.learning.optimizers.Optimizer] = None,
+  client_optimizer: Union[
+    tff.learning.optimizers.Optimizer,
+    Callable[[Any], tff.learning.optimizers.Optimizer],
+    None,
+  ] = None,
+  client_learning_rate_fn: Optional[Callable[[int], float]] = None,
   proximal_strength: Optional[float] = None,
   server_optimizer: Optional[tff.learning.optimizers.Optimizer] = None,
   test_data: Any = None,
@@ -159,6 +212,7 @@ def train(
   proves, or the run stops with an error. A run that is finished is not run again; its
   result is returned. Which of these it is, a line on standard error says. Ctrl-C ends
   it after the round, with a checkpoint and a report of what was spent by then.
+  A second training of the process, in another thread, waits for the first one to end.
 
   Clients are simulated, packed if that is possible: see `learning.packed`. Noise that
   clients make is made by each of them: where it is drawn without `noise_seed`, what a
@@ -194,6 +248,12 @@ def train(
     batch_size: Examples of a batch of local training.
     local_epochs: Passes over a client's examples in a round.
     client_optimizer: Trains on a client; `None` for SGD with learning rate 0.1.
+    client_learning_rate_fn: From the number of a round, from 0, to the learning rate of
+      clients in it, such as `lambda round_num: 0.1 * 0.99**round_num`. With it
+      `client_optimizer` is a function of the learning rate, such as
+      `tff.learning.optimizers.build_sgdm`, the default. A schedule within an optimizer
+      counts the steps of a client, and begins anew in each round. `None` for the
+      optimizer's own learning rate.
     proximal_strength: How strongly local training is pulled towards the server's
       model (FedProx, arXiv:1812.06127); `None` for federated averaging.
     server_optimizer: Applies the mean of updates; `None` for that of
@@ -333,15 +393,23 @@ def train(
   _check_schedule(schedule, mechanism, population, clients_per_round, num_rounds)
   schedule = schedule.for_clients(population.draw_ids)
   _warn_of_large_delta(delta, mechanism, scale * len(population))
-  functional = models.functional(
+  functional_model = models.functional(
     model, loss, population.element_spec, population.first, seed
   )
-  _check_compiled_optimizer(functional, client_optimizer)
+  _check_compiled_optimizer(functional_model, client_optimizer)
+  client_rates = _client_schedule(
+    client_learning_rate_fn, client_optimizer, proximal_strength, schedule.num_rounds
+  )
+  if client_rates is not None:
+    client_optimizer = client_rates.make(float(client_rates.learning_rates[0]))
+  else:
+    client_optimizer = _client_optimizer(client_optimizer, proximal_strength)
   local_training = packed.LocalTraining(
-    functional,
-    _client_optimizer(client_optimizer, proximal_strength),
+    functional_model,
+    client_optimizer,
     checks.check_positive_int('batch_size', batch_size),
     checks.check_positive_int('local_epochs', local_epochs),
+    client_rates,
   )
   trial.refuse_random_models(local_training)
   plan = plan_lib.Plan(
@@ -371,6 +439,11 @@ def train(
   plan.check_workers(workers)
   evaluation = None
   if test_data is not None:
+    clients_lib.check_finite(
+      tuple(test_data) if isinstance(test_data, list) else test_data,
+      'test_data',
+      'No loss can be measured on it.',
+    )
     evaluation = evaluation_lib.Evaluation(
       local_training.model, test_data, test_metrics
     )
@@ -458,8 +531,25 @@ def _target(
   return whole_model.Target(given, delta)
 
 
+def _client_schedule(
+  learning_rate_fn: Optional[Callable[[int], float]],
+  optimizer_fn: Any,
+  proximal_strength: Optional[float],
+  num_rounds: int,
+) -> Optional[client_schedule.ClientSchedule]:
+  """The learning rates of clients by round, if they are not the optimizer's own."""
+  if learning_rate_fn is None:
+    return None
+  make = client_schedule.check_optimizer_fn('client_optimizer', optimizer_fn)
+  return client_schedule.ClientSchedule(
+    learning_rate_fn,
+    lambda learning_rate: _client_optimizer(make(learning_rate), proximal_strength),
+    num_rounds,
+  )
+
+
 def _client_optimizer(
-  optimizer: Optional[tff.learning.optimizers.Optimizer],
+  optimizer: Any,
   proximal_strength: Optional[float],
 ) -> tff.learning.optimizers.Optimizer:
   checked = process_parts.check_client_optimizer(optimizer, 'client_optimizer')
@@ -469,8 +559,7 @@ def _client_optimizer(
 
 
 def _check_compiled_optimizer(
-  model: tff.learning.models.FunctionalModel,
-  client_optimizer: Optional[tff.learning.optimizers.Optimizer],
+  model: tff.learning.models.FunctionalModel, client_optimizer: Any
 ) -> None:
   """Says that an optimizer which a Keras model was compiled with is not used."""
   if not isinstance(model, keras_models.KerasFunctionalModel):
@@ -509,7 +598,7 @@ def _warn_of_large_delta(
 ) -> None:
   doubt = gaussian.doubt_of_delta(delta, num_clients)
   if mechanism is not None and doubt is not None:
-    warnings.warn(doubt, stacklevel=3)
+    warnings.warn(doubt, stacklevel=4)  # To who called what `_in_turn` made.
 
 
 def _schedule(

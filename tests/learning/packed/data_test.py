@@ -78,6 +78,11 @@ def test_examples_are_read_back(tmp_path):
   [
     ({'flag': np.zeros(2, bool)}, ValueError, 'client number 2 .* lengths'),
     ({'flag': np.zeros(3, np.int8)}, ValueError, 'client number 2 .* dtype'),
+    (
+      {'image': np.full([3, 2, 3], np.nan)},
+      ValueError,
+      r'client number 2: image\[0, 0, 0\] .row 0. is nan',
+    ),
     ({'tokens': np.zeros([3, 5], np.int64)}, ValueError, 'client number 2 .* shape'),
     (
       {

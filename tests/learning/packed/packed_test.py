@@ -9,12 +9,14 @@ Claims, with clients of uneven sizes, short batches and several epochs:
 * The sum is the same in however many packs, but for last bits of what clients train.
 * A round that is run again is the same to the bit.
 * A client whose training ends in NaN is counted, and adds nothing.
-* A model that draws random numbers is trained one client after the other.
+* A model that draws random numbers is trained one client after the other; so is one
+  with convolutions, of which TensorFlow logs no errors.
 * A cohort with a client twice, or with one that is not there, is refused.
 * A fork of the program that ends takes no state with it.
 """
 
 import collections
+import logging
 import os
 import weakref
 
@@ -328,6 +330,44 @@ def test_a_model_that_draws_random_numbers_is_trained_one_by_one(tmp_path):
   )
   simulation = _packed(full, None, model)
   assert 'random numbers: ' in simulation.one_by_one
+  _, metrics = simulation.next(simulation.initialize(), *_round(0))
+  assert metrics['aggregator']['nonfinite_count'] == 0
+
+
+def test_a_convolution_is_trained_one_by_one_without_a_word(tmp_path):
+  rng = np.random.default_rng(1)
+  data = packed.lay_out(
+    learning.Clients.of(
+      {
+        number: (rng.normal(size=[4, 6, 6, 1]).astype(np.float32), np.arange(4))
+        for number in range(12)
+      }
+    ),
+    str(tmp_path / 'data'),
+  )
+  model = tff.learning.models.functional_model_from_keras(
+    lambda: tf.keras.Sequential(
+      [
+        tf.keras.layers.Conv2D(2, 3, input_shape=[6, 6, 1]),
+        tf.keras.layers.Flatten(),
+        tf.keras.layers.Dense(4),
+      ]
+    ),
+    tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    (tf.TensorSpec([None, 6, 6, 1]), tf.TensorSpec([None], tf.int64)),
+  )
+  logged = []
+  handler = logging.Handler()
+  handler.emit = logged.append
+  logger = tf.get_logger()
+  logger.addHandler(handler)
+  try:
+    simulation = _packed(data, None, model)
+    assert 'TensorFlow cannot vectorise the model' in simulation.one_by_one
+    logger.error('Something else.')
+  finally:
+    logger.removeHandler(handler)
+  assert [record.getMessage() for record in logged] == ['Something else.']
   _, metrics = simulation.next(simulation.initialize(), *_round(0))
   assert metrics['aggregator']['nonfinite_count'] == 0
 

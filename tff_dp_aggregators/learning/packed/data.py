@@ -18,26 +18,17 @@ import os
 import shutil
 import tempfile
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Optional, Protocol
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 import tensorflow as tf
 
 from tff_dp_aggregators.base import new_files
+from tff_dp_aggregators.learning import clients as clients_lib
 
 _INDEX, _OFFSETS, _IDS = 'index.json', 'offsets.bin', 'ids.json'
-_FORMAT = 2
+_FORMAT = 3  # Since it, all numbers are finite.
 _BUFFER = 2**22
-
-
-class Population(Protocol):
-  """Clients by number."""
-
-  def __len__(self) -> int:
-    """How many there are."""
-
-  def examples(self, number: int) -> Any:
-    """A client's examples: a structure of arrays of the same length."""
 
 
 class Feature(NamedTuple):
@@ -197,7 +188,7 @@ class PackedData:
     ]
 
 
-def lay_out(clients: Population, directory: str) -> PackedData:
+def lay_out(clients: clients_lib.Readable, directory: str) -> PackedData:
   """Writes a population's examples to a new directory, one client at a time.
 
   Args:
@@ -207,7 +198,8 @@ def lay_out(clients: Population, directory: str) -> PackedData:
   Raises:
     FileExistsError: If there is something at `directory` already.
     TypeError: If a feature is not of numbers.
-    ValueError: If clients differ in dtype or shape, or one has no examples.
+    ValueError: If clients differ in dtype or shape, or one has no examples, or numbers
+      that are not finite, or other ones when they are read again.
   """
   if os.path.lexists(directory):
     raise FileExistsError(f'{directory} exists and is not overwritten.')
@@ -225,15 +217,17 @@ def lay_out(clients: Population, directory: str) -> PackedData:
   return PackedData(directory)
 
 
-def checksum(clients: Population) -> str:
+def checksum(clients: clients_lib.Readable) -> str:
   """That of `PackedData`, of clients that are not laid out; reads them all.
 
   Args:
     clients: Who has the examples.
 
   Raises:
-    ValueError: If clients differ in dtype or shape, or one has no examples.
+    ValueError: If clients differ in dtype or shape, or one has no examples, or numbers
+      that are not finite, or other ones when they are read again.
   """
+  clients_lib.check_repeatable(clients)
   first = _features(clients, 0)
   digests = _Digests(first)
   offsets = np.zeros(len(clients) + 1, np.int64)
@@ -244,7 +238,8 @@ def checksum(clients: Population) -> str:
   return digests.checksum(offsets, _ids(clients))
 
 
-def _write(clients: Population, directory: str) -> None:
+def _write(clients: clients_lib.Readable, directory: str) -> None:
+  clients_lib.check_repeatable(clients)
   first = _features(clients, 0)
   for number, feature in enumerate(first):
     if feature.dtype.kind not in 'biuf':
@@ -282,7 +277,7 @@ def _write(clients: Population, directory: str) -> None:
     json.dump(index, index_file)
 
 
-def _ids(clients: Population) -> Optional[list[str]]:
+def _ids(clients: clients_lib.Readable) -> Optional[list[str]]:
   """What clients are drawn by, as texts; `None` if these are their numbers."""
   ids = getattr(clients, 'draw_ids', None)
   if ids is None or ids == range(len(clients)):
@@ -290,9 +285,13 @@ def _ids(clients: Population) -> Optional[list[str]]:
   return [str(each) for each in ids]
 
 
-def _features(clients: Population, number: int) -> list[np.ndarray]:
+def _features(clients: clients_lib.Readable, number: int) -> list[np.ndarray]:
   """A client's examples in the machine's own byte order, which TensorFlow reads."""
-  flat = [np.asarray(each) for each in tf.nest.flatten(clients.examples(number))]
+  examples = clients.examples(number)
+  if not isinstance(clients, clients_lib.Clients):  # They have looked.
+    listed = tuple(examples) if isinstance(examples, list) else examples
+    clients_lib.check_finite(listed, clients_lib.owner(clients, number))
+  flat = [np.asarray(each) for each in tf.nest.flatten(examples)]
   return [each.astype(each.dtype.newbyteorder('='), copy=False) for each in flat]
 
 

@@ -72,7 +72,7 @@ class Pack:
 
   def run(
     self,
-    weights: Any,
+    weights: training_lib.Weights,
     params: Any,
     rows: tf.Tensor,
     examples: training_lib.Examples,
@@ -80,14 +80,11 @@ class Pack:
     """The sum of what the clients' `encode` gives; zeros if there are none.
 
     Args:
-      weights: `tff.learning.models.ModelWeights`.
+      weights: The server's.
       params: For `encode`.
       rows: Start, size and key of each client, int64 of shape [clients, 3].
       examples: What starts are numbers of.
     """
-    weights = training_lib.Weights(
-      tuple(weights.trainable), tuple(weights.non_trainable)
-    )
 
     def body(first: tf.Tensor, sums: Any) -> Any:
       some = rows[first : first + self._at_once]
@@ -128,7 +125,7 @@ class Pack:
     )
     return tf.nest.map_structure(lambda tensor: tf.reduce_sum(tensor, axis=0), encoded)
 
-  def zeros(self, weights: Any, params: Any) -> Any:
+  def zeros(self, weights: training_lib.Weights, params: Any) -> Any:
     """What `run` gives of no clients.
 
     Args:

@@ -92,7 +92,7 @@ class Server:
     state = tff.learning.templates.LearningAlgorithmState(
       self._initial_weights,
       (),
-      (),
+      () if self._training.schedule is None else tf.constant(0),
       self._mean.initial_state(),
       self._optimizer.initialize(self._specs),
     )
@@ -100,7 +100,13 @@ class Server:
 
   def for_clients(self, state: tff.learning.templates.LearningAlgorithmState) -> Any:
     """What is broadcast: the model, and what clients have to know to encode."""
-    return state.global_model_weights, self._mean.client_params(state.aggregator)
+    model, rate = state.global_model_weights, ()
+    if self._training.schedule is not None:
+      rate = self._training.schedule.learning_rate(state.client_work)
+    weights = training_lib.Weights(
+      tuple(model.trainable), tuple(model.non_trainable), rate
+    )
+    return weights, self._mean.client_params(state.aggregator)
 
   def for_workers(self, state: tff.learning.templates.LearningAlgorithmState) -> Any:
     """What is broadcast to those who only train: `for_clients` without keys of noise.
@@ -156,12 +162,18 @@ class Server:
     measured[nonfinite.NONFINITE_COUNT] = counts.nonfinite
     weights, optimizer_state, finalized = self._apply(state, mean)
     train = tracing.converted(self._training.model.finalize_metrics)(metrics)
+    client_work, measured_work = state.client_work, collections.OrderedDict(train=train)
+    if self._training.schedule is not None:
+      measured_work['client_learning_rate'] = self._training.schedule.learning_rate(
+        client_work
+      )
+      client_work += 1
     new_state = tff.learning.templates.LearningAlgorithmState(
-      weights, state.distributor, state.client_work, aggregator_state, optimizer_state
+      weights, state.distributor, client_work, aggregator_state, optimizer_state
     )
     return new_state, collections.OrderedDict(
       distributor=(),
-      client_work=collections.OrderedDict(train=train),
+      client_work=measured_work,
       aggregator=measured,
       finalizer=finalized,
     )

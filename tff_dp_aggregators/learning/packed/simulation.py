@@ -18,9 +18,11 @@ import collections
 import contextlib
 import functools
 import glob
+import logging
 import os
 import secrets
 import weakref
+from collections.abc import Iterator
 from typing import Any, Callable, NamedTuple, Optional
 
 import numpy as np
@@ -43,6 +45,8 @@ from tff_dp_aggregators.noise import private_directory
 _ROWS = tff.TensorType(np.int64, [None, 3])
 # States that are kept: that before a round and that after it.
 _KEPT = 2
+# How what TensorFlow logs begins when it fails to vectorise an operation.
+_OF_CONVERSIONS = ('Got error while pfor was converting op', '%s\ncreated at:\n')
 
 
 class HeldState(NamedTuple):
@@ -120,7 +124,10 @@ class PackedFedAvg:
       return write(path, leaves.encode(state), tf.constant(0))
 
     try:
-      self._run = self._make_run()
+      with (
+        contextlib.nullcontext() if self.one_by_one else _without_conversions_logged()
+      ):
+        self._run = self._make_run()
     except Exception as e:  # TensorFlow says in many ways that it cannot vectorise.
       if self.one_by_one is not None:
         raise
@@ -465,6 +472,25 @@ def _with(state: Any, **changed: Any) -> tff.learning.templates.LearningAlgorith
   return tff.learning.templates.LearningAlgorithmState(
     **{name: changed.get(name, getattr(state, name)) for name in names}
   )
+
+
+@contextlib.contextmanager
+def _without_conversions_logged() -> Iterator[None]:
+  """Leaves out what TensorFlow logs of an operation that it cannot vectorise.
+
+  For a convolution that is 1,800 lines of errors, and all that comes of it is that
+  clients are trained one by one. What was wrong is in the exception as well.
+  """
+
+  def is_other(record: logging.LogRecord) -> bool:
+    return not str(record.msg).startswith(_OF_CONVERSIONS)
+
+  logger = tf.get_logger()
+  logger.addFilter(is_other)
+  try:
+    yield
+  finally:
+    logger.removeFilter(is_other)
 
 
 def _remove(process: int, directory: str, run: str) -> None:

@@ -18,6 +18,7 @@ import tensorflow_federated as tff
 
 from tff_dp_aggregators.aggregators import tracing
 from tff_dp_aggregators.learning import local_order
+from tff_dp_aggregators.learning.optimizers import client_schedule
 
 # Examples of all clients, client after client: a tensor for each feature.
 Examples = Sequence[tf.Tensor]
@@ -32,12 +33,25 @@ class LocalTraining:
     optimizer: With which optimizer.
     batch_size: Examples of a batch; the last one of a round may have fewer.
     local_epochs: Passes over the client's examples.
+    schedule: Learning rates by round; `None` for those of the optimizer. With it,
+      `optimizer` is that of round 0.
   """
 
   model: tff.learning.models.FunctionalModel
   optimizer: tff.learning.optimizers.Optimizer
   batch_size: int
   local_epochs: int = 1
+  schedule: Optional[client_schedule.ClientSchedule] = None
+
+  def optimizer_with(self, learning_rate: Any) -> tff.learning.optimizers.Optimizer:
+    """The optimizer of a round.
+
+    Args:
+      learning_rate: Of the round, a tensor; `()` for that of round 0.
+    """
+    if self.schedule is None or isinstance(learning_rate, tuple):
+      return self.optimizer
+    return self.schedule.make(learning_rate)
 
 
 class Clients(NamedTuple):
@@ -67,15 +81,17 @@ class Trained(NamedTuple):
 
 
 class Weights(NamedTuple):
-  """A model's weights: tuples of tensors.
+  """A model's weights, tuples of tensors, and how far clients go from them.
 
   Attributes:
     trainable: Those that training changes.
     rest: The others.
+    learning_rate: That of the round, a float32 scalar, if there is a schedule.
   """
 
   trainable: Any
   rest: Any
+  learning_rate: Any = ()
 
 
 class State(NamedTuple):
@@ -200,7 +216,8 @@ def train_step(
     output = predict((state.trainable, weights.rest), x, training=True)
     loss = tracing.converted(model.loss)(output, y, sample_weight)
   gradients = tape.gradient(loss, state.trainable)
-  optimizer_state, trainable = tracing.converted(training.optimizer.next)(
+  optimizer = training.optimizer_with(weights.learning_rate)
+  optimizer_state, trainable = tracing.converted(optimizer.next)(
     state.optimizer, state.trainable, gradients
   )
   if counts is None:
@@ -361,7 +378,7 @@ def initial_state(training: LocalTraining, weights: Weights) -> State:
   specs = tf.nest.map_structure(tf.TensorSpec.from_tensor, weights.trainable)
   state = State(
     weights.trainable,
-    training.optimizer.initialize(specs),
+    training.optimizer_with(weights.learning_rate).initialize(specs),
     training.model.initialize_metrics_state(),
   )
   return tf.nest.map_structure(tf.convert_to_tensor, state)

@@ -4,9 +4,9 @@ What fails in it fails at once and by name, and random numbers in it show: those
 TensorFlow draws anew each time make a round another one when it is run again.
 """
 
-import functools
 import re
-from typing import Any
+import weakref
+from typing import Any, Optional
 
 import tensorflow as tf
 
@@ -52,10 +52,22 @@ def loops(training: training_lib.LocalTraining) -> list[str]:
   return sorted({name for name, each in _operations(training) if each in _LOOPS})
 
 
-# A run asks three times, and making the graph takes most of a second.
-@functools.lru_cache(maxsize=1)
+# A run asks three times, and making the graph takes most of a second. What is known of
+# a training does not keep its model, nor the graphs that this is part of.
+_KNOWN: 'weakref.WeakKeyDictionary[training_lib.LocalTraining, Any]' = (
+  weakref.WeakKeyDictionary()
+)
+
+
 def _operations(training: training_lib.LocalTraining) -> list[tuple[str, str]]:
   """Names and operations of a step's graph, those of its functions among them."""
+  known: Optional[list[tuple[str, str]]] = _KNOWN.get(training)
+  if known is None:
+    known = _KNOWN[training] = _found(training)
+  return known
+
+
+def _found(training: training_lib.LocalTraining) -> list[tuple[str, str]]:
   with tf.Graph().as_default() as graph:
     _make_step(training)
   definition = graph.as_graph_def()

@@ -6,7 +6,7 @@ a loss, an activation or a function of the round, is in a fingerprint of the gra
 
 import math
 import numbers
-from typing import Any
+from typing import Any, Callable
 
 import numpy as np
 import tensorflow as tf
@@ -70,6 +70,26 @@ def optimizer(
     **_named(which),
     'graph': graphs.fingerprint(step, trainable, trainable),
   }
+
+
+def graph_of_optimizers(
+  make: Callable[[Any], tff.learning.optimizers.Optimizer],
+  functional: tff.learning.models.FunctionalModel,
+) -> str:
+  """The graph of the steps of optimizers with any learning rate.
+
+  Args:
+    make: From a learning rate to an optimizer.
+    functional: The model.
+  """
+  trainable = _specs(functional.initial_weights[0])
+
+  def step(learning_rate: tf.Tensor, weights: Any, gradients: Any) -> Any:
+    which = make(learning_rate)
+    state = which.initialize(trainable)
+    return state, which.next(state, weights, gradients)
+
+  return graphs.fingerprint(step, tf.TensorSpec([]), trainable, trainable)
 
 
 def _named(which: tff.learning.optimizers.Optimizer) -> dict[str, Any]:

@@ -80,6 +80,13 @@ class Progress:
         self._file,
       )
 
+  def say(self, text: str) -> None:
+    """Prints a line, above the bar if there is one."""
+    if self._bar is None:
+      say(text, self._file)
+    else:
+      self._bar.write(text, file=self._file)
+
   def close(self) -> None:
     """Leaves the last state standing."""
     if self._bar is not None:

@@ -56,6 +56,7 @@ from tff_dp_aggregators.learning.runs import kept_rounds
 from tff_dp_aggregators.learning.runs import larger_cohort as larger_cohort_lib
 from tff_dp_aggregators.learning.runs import loudness as loudness_lib
 from tff_dp_aggregators.learning.runs import metrics_file
+from tff_dp_aggregators.learning.runs import not_finite
 from tff_dp_aggregators.learning.runs import original
 from tff_dp_aggregators.learning.runs import progress as progress_lib
 from tff_dp_aggregators.learning.runs import run_directory
@@ -159,9 +160,9 @@ class Run:
       metrics = metrics_file.MetricsFile(
         directory.file(run_directory.METRICS), self._columns(), rounds
       )
+      earlier = metrics_file.read(directory.file(run_directory.METRICS))
       if self._loudness is not None:
-        path = directory.file(run_directory.METRICS)
-        self._loudness.take_up(metrics_file.read(path))
+        self._loudness.take_up(earlier)
       self._say_where_it_is(rounds, ledger.rounds)
       if not rounds:
         self._remark_on_noise()
@@ -169,6 +170,8 @@ class Run:
       stack.callback(events.close)
       progress = progress_lib.Progress(plan.num_rounds, rounds)
       stack.callback(progress.close)
+      health = not_finite.NotFinite(plan.num_rounds, progress.say, NOT_PRIVATE)
+      health.take_up(earlier)
       while rounds < plan.num_rounds and not stop.requested:
         begun = time.monotonic()
         try:
@@ -185,10 +188,12 @@ class Run:
         metrics.append(row)
         events.append(row)
         progress.update(row)
+        health.after(row)
         if self._is_due():
           events.flush()
           self._checkpoint(checkpoints, rounds, released, ledger)
       self._checkpoint(checkpoints, rounds, released, ledger)
+      health.sum_up()
     return rounds
 
   def _take_up(
@@ -304,6 +309,9 @@ class Run:
       ratio = self.plan.noise_to_signal[number]
       # Rounded, as the last digits depend on the machine.
       row['noise_to_signal'] = float(f'{ratio:.6g}')
+    if self.plan.training.schedule is not None:
+      rate = self.plan.training.schedule.learning_rates[number]
+      row['client_learning_rate'] = float(f'{rate:.6g}')
     is_last = number + 1 == self.plan.num_rounds
     if self._evaluation and (is_last or (number + 1) % self.plan.evaluate_every == 0):
       tested = self._evaluation.measure(released.global_model_weights)
@@ -442,6 +450,8 @@ class Run:
       columns.append('simulated_epsilon')
     if self.plan.noise_to_signal is not None:
       columns.append('noise_to_signal')
+    if self.plan.training.schedule is not None:
+      columns.append('client_learning_rate')
     if self._evaluation:
       columns += [f'test_{name}' for name in self._evaluation.names]
     model = self.plan.training.model

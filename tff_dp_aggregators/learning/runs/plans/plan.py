@@ -400,12 +400,18 @@ class Plan:
         server_optimizer=self.server_optimizer,
       )
       return engines.PackedEngine(simulation, self.seed, self.clients.draw_ids)
-    process = fed_avg.build_dp_fed_avg(
-      self.training.model,
-      aggregator,
-      client_optimizer_fn=self.training.optimizer,
-      server_optimizer_fn=self.server_optimizer,
-    )
+    model, rates = self.training.model, self.training.schedule
+    if rates is None:
+      process = fed_avg.build_dp_fed_avg(
+        model,
+        aggregator,
+        client_optimizer_fn=self.training.optimizer,
+        server_optimizer_fn=self.server_optimizer,
+      )
+    else:
+      process = fed_avg.build_scheduled_dp_fed_avg(
+        model, aggregator, rates, self.server_optimizer
+      )
     source = sources.ClientSource(
       self.clients.clients,
       self.schedule,
@@ -462,6 +468,7 @@ class Plan:
         'batch_size': self.training.batch_size,
         'local_epochs': self.training.local_epochs,
         'client_optimizer': described.optimizer(self.training.optimizer, model),
+        'client_learning_rates': self._client_learning_rates(),
         'server_optimizer': described.optimizer(self.server_optimizer, model),
         'evaluate_every': self.evaluate_every,
         'seed': self.seed,
@@ -486,6 +493,14 @@ class Plan:
       },
       'machine': machine.current(),
     }
+
+  def _client_learning_rates(self) -> Optional[dict[str, Any]]:
+    """Those of rounds, and the graph of the optimizer that has them."""
+    rates = self.training.schedule
+    if rates is None:
+      return None
+    graph = described.graph_of_optimizers(rates.make, self.training.model)
+    return {**rates.to_json(), 'graph': graph}
 
   def _data_facts(self) -> Optional[dict[str, Any]]:
     if self.data_facts is None:

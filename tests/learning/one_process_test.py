@@ -1,0 +1,73 @@
+"""Many trainings in one process.
+
+Claims:
+
+* After the first ones, a training leaves no graph behind, whatever it measures.
+* Trainings of several threads come to what they come to one after the other, and those
+  that wait say so.
+"""
+
+import gc
+import threading
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.learning import training_runs
+from tff_dp_aggregators import learning
+
+
+def _train(run_dir, seed=7):
+  """A training of a Keras model, as most are."""
+  return learning.train(
+    lambda: tf.keras.Sequential(
+      [tf.keras.layers.Dense(1, input_shape=[2], kernel_initializer='zeros')]
+    ),
+    training_runs.clients(),
+    None,
+    str(run_dir),
+    loss=tf.keras.losses.MeanSquaredError(),
+    clients_per_round=3,
+    num_rounds=2,
+    batch_size=2,
+    seed=seed,
+    test_data=training_runs.clients()['client 3'],
+  )
+
+
+def _graphs():
+  gc.collect()
+  return sum(isinstance(each, tf.Graph) for each in gc.get_objects())
+
+
+@pytest.mark.slow
+def test_a_training_leaves_no_graph_behind(tmp_path):
+  counts = []
+  for number in range(4):
+    _train(tmp_path / f'run {number}')
+    counts.append(_graphs())
+  assert counts[3] == counts[2] <= counts[1]
+
+
+def test_trainings_of_two_threads_are_those_of_one(tmp_path, capfd):
+  found, errors = {}, []
+
+  def train(seed):
+    try:
+      result = _train(tmp_path / f'of thread {seed}', seed)
+      found[seed] = result.weights.trainable[0]
+    except BaseException as e:
+      errors.append(e)
+
+  threads = [threading.Thread(target=train, args=(seed,)) for seed in (1, 2)]
+  for each in threads:
+    each.start()
+  for each in threads:
+    each.join()
+  assert not errors and set(found) == {1, 2}
+  said = capfd.readouterr().err
+  assert said.count('This training begins when that of another thread has ended') == 1
+  for seed, weights in found.items():
+    alone = _train(tmp_path / f'alone {seed}', seed).weights.trainable[0]
+    np.testing.assert_array_equal(weights, alone)

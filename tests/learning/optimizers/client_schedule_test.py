@@ -1,0 +1,162 @@
+"""Learning rates of clients follow from the round, however clients are trained.
+
+Claims:
+
+* Rounds have the rates of the function, and come to what they would with an optimizer
+  of that rate alone; packed, with workers and one by one it is the same training.
+* A run that was stopped goes on to the same bits; with other rates it is refused.
+* What is no function, no rate, or would be ignored is refused by name.
+"""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import tensorflow_federated as tff
+
+from tests.learning import training_runs
+from tff_dp_aggregators import learning
+from tff_dp_aggregators.learning.optimizers import client_schedule
+from tff_dp_aggregators.learning.runs import metrics_file
+
+_ROUNDS = 4
+_RATES = [0.4, 0.2, 0.1, 0.05]
+_sgd = tff.learning.optimizers.build_sgdm
+
+
+def _halving(round_num):
+  return 0.4 * 0.5**round_num
+
+
+def _train(run_dir, **changes):
+  arguments = {
+    'mechanism': None,
+    'num_rounds': _ROUNDS,
+    'clip_norm': None,
+    'noise_seed': None,
+    'server_optimizer': _sgd(1.0),
+    'client_learning_rate_fn': _halving,
+    **changes,
+  }
+  return learning.train(**training_runs.arguments(run_dir, **arguments))
+
+
+def _weights(result):
+  return np.concatenate([each.ravel() for each in result.weights.trainable])
+
+
+@pytest.fixture(scope='module')
+def packed(tmp_path_factory):
+  run_dir = tmp_path_factory.mktemp('runs') / 'packed'
+  return run_dir, _train(run_dir, test_metrics=training_runs.killing(0))
+
+
+def _by_hand(cohorts):
+  """The same rounds in NumPy: two examples a batch, in the order of `local_order`."""
+  clients = learning.Clients.of(training_runs.clients())
+  keys = learning.schedules.draws.keys_of_ids(clients.draw_ids, 7)
+  kernel = np.zeros([2, 1])
+  for number, cohort in enumerate(cohorts):
+    updates = []
+    of_round = learning.local_order.keys(7, number, keys[cohort])
+    for client, key in zip(cohort, of_round):
+      x, y = clients.examples(int(client))
+      own = kernel.copy()
+      order = learning.local_order.permutation(key, len(x))
+      for first in range(0, len(x), 2):
+        chosen = order[first : first + 2]
+        gradient = 2 * x[chosen].T @ (x[chosen] @ own - y[chosen]) / len(chosen)
+        own -= _RATES[number] * gradient
+      updates.append(kernel - own)
+    kernel -= np.mean(updates, axis=0)
+  return kernel.ravel()
+
+
+def test_rounds_are_those_of_optimizers_with_their_rates(packed):
+  run_dir, result = packed
+  rows = metrics_file.read(str(run_dir / 'metrics.csv'))
+  assert [float(row['client_learning_rate']) for row in rows] == _RATES
+  schedule = learning.schedules.RandomEligible(
+    learning.training.strategies.Participation(_ROUNDS), 12, 3, 7
+  ).for_clients(learning.Clients.of(training_runs.clients()).draw_ids)
+  cohorts = [schedule.cohort(number) for number in range(_ROUNDS)]
+  np.testing.assert_allclose(_weights(result), _by_hand(cohorts), rtol=1e-5)
+  config = json.loads((run_dir / 'config.json').read_text())
+  told = config['training']['client_learning_rates']
+  assert (told['first'], told['last']) == (0.4, 0.05)
+
+
+@pytest.mark.parametrize(
+  'how', [{'packed_simulation': False}, {'workers': 'local:2'}], ids=['one', 'workers']
+)
+@pytest.mark.parametrize(
+  'make', [_sgd, lambda rate: _sgd(rate, momentum=0.5)], ids=['sgd', 'momentum']
+)
+def test_it_is_the_same_training_in_each_way(how, make, tmp_path):
+  ways = [
+    _train(tmp_path / f'{number}', client_optimizer=make, **kwargs)
+    for number, kwargs in enumerate(({}, how))
+  ]
+  one, other = map(_weights, ways)
+  np.testing.assert_allclose(one, other, rtol=1e-5)
+  assert ways[0].metrics['client_learning_rate'] == 0.05
+
+
+def test_one_rate_is_that_of_the_optimizer(tmp_path):
+  one = _train(tmp_path / 'one', client_learning_rate_fn=lambda round_num: 0.3)
+  other = _train(
+    tmp_path / 'other', client_learning_rate_fn=None, client_optimizer=_sgd(0.3)
+  )
+  np.testing.assert_array_equal(_weights(one), _weights(other))
+
+
+@pytest.mark.parametrize('is_packed', [True, False])
+def test_a_run_that_was_stopped_goes_on_with_the_rates_of_its_rounds(
+  is_packed, packed, tmp_path
+):
+  run_dir = tmp_path / 'run'
+  kwargs = {'packed_simulation': is_packed}
+  with pytest.raises(training_runs.Killed):
+    _train(
+      run_dir, test_metrics=training_runs.killing(3), checkpoint_seconds=0.0, **kwargs
+    )
+  others = {
+    'last': lambda round_num: 0.4 * 0.6**round_num,
+    'first': lambda round_num: 0.3,
+  }
+  for name, other in others.items():
+    with pytest.raises(ValueError, match=rf'client_learning_rates\.{name}: '):
+      _train(run_dir, client_learning_rate_fn=other, **kwargs)
+  with pytest.raises(ValueError, match='training.client_learning_rates'):
+    _train(run_dir, client_learning_rate_fn=None, **kwargs)
+  _train(run_dir, test_metrics=training_runs.killing(0), **kwargs)
+  if is_packed:
+    assert training_runs.lasting(run_dir) == training_runs.lasting(packed[0])
+  else:
+    with np.load(run_dir / 'model.npz') as arrays:
+      found = arrays['trainable_0'].ravel()
+    np.testing.assert_allclose(found, _weights(packed[1]), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+  'learning_rate_fn, optimizer_fn, error, said',
+  [
+    (0.1, _sgd, TypeError, 'must be a function of the number of the round.*got 0.1'),
+    (lambda number: None, _sgd, TypeError, r'rate_fn\(0\) must be a number, got None'),
+    (lambda number: 0.1 - number, _sgd, ValueError, r'_fn\(1\) must be .*; got -0.9'),
+    (lambda number: math.nan, _sgd, ValueError, r'_fn\(0\) must be .*; got nan'),
+    (lambda number: 0.1, _sgd(0.1), TypeError, 'SGD, whose own learning rate would be'),
+    (lambda number: 0.1, 0.1, TypeError, 'client_optimizer must be a .*; got float'),
+  ],
+)
+def test_what_is_none_is_refused_by_name(learning_rate_fn, optimizer_fn, error, said):
+  with pytest.raises(error, match=said):
+    client_schedule.ClientSchedule(learning_rate_fn, optimizer_fn, _ROUNDS)
+
+
+def test_a_function_that_makes_no_optimizer_is_refused(tmp_path):
+  with pytest.raises(TypeError, match='client_optimizer must be a tff.learning.optim'):
+    _train(tmp_path / 'run', client_optimizer=lambda rate: rate)
+  with pytest.raises(TypeError, match='client_optimizer must be a tff.learning.optim'):
+    _train(tmp_path / 'run', client_optimizer=_sgd, client_learning_rate_fn=None)

@@ -1,0 +1,127 @@
+"""A run in which nothing is learned does not end as if all were well.
+
+Claims, clients packed or not:
+
+* In the first round in which updates are not finite, and at the end, a line on standard
+  error says how many they were; a run that goes on counts those before. So of a loss.
+* A run in which all is finite says nothing of it.
+"""
+
+import math
+
+import pytest
+import tensorflow_federated as tff
+
+from tests.learning import training_runs
+from tff_dp_aggregators import learning
+from tff_dp_aggregators.learning.runs import not_finite
+
+_ROUNDS = 3
+
+
+def _train(run_dir, **changes):
+  mechanism = training_runs.mechanism(_ROUNDS)
+  return learning.train(
+    **training_runs.arguments(run_dir, mechanism=mechanism, **changes)
+  )
+
+
+def _diverging(run_dir, **changes):
+  """A training all of whose updates are infinite, on losses that are."""
+  return _train(
+    run_dir,
+    clients=training_runs.clients(factor=1e30),
+    client_optimizer=tff.learning.optimizers.build_sgdm(1e30),
+    test_data=training_runs.clients(factor=1e30)['client 3'],
+    **changes,
+  )
+
+
+def _said(capfd):
+  return [line for line in capfd.readouterr().err.splitlines() if 'finite' in line]
+
+
+_FIRST = 'round 1 of 3: the updates of 3 of 3 clients are not finite (NaN or infinite)'
+_LAST = [
+  '9 of 9 updates of clients were not finite, in 3 of the rounds, and counted as zero.',
+  'test_loss was not finite in 3 of the rounds.',
+]
+
+
+@pytest.mark.parametrize('packed', [True, False])
+def test_the_first_round_and_the_end_say_so(packed, tmp_path, capfd):
+  capfd.readouterr()
+  result = _diverging(tmp_path / 'run', packed_simulation=packed)
+  assert result.is_finished and result.metrics['not_private_nonfinite_count'] == 3.0
+  error = capfd.readouterr().err.splitlines()
+  first, diverged = (
+    [line for line in error if line.startswith('round 1 of 3: the up')],
+    [line for line in error if line.startswith('round 1 of 3: test_loss is inf')],
+  )
+  assert len(first) == len(diverged) == 1 and first[0].startswith(_FIRST)
+  assert 'count as zero' in first[0] and 'smaller learning rate' in first[0]
+  assert [line for line in error if 'finite' in line][-2:] == _LAST
+  told = (tmp_path / 'run' / 'share' / 'report.md').read_text()
+  assert 'not finite' not in told
+
+
+def test_a_run_that_goes_on_counts_the_rounds_before(tmp_path, capfd):
+  with pytest.raises(training_runs.Killed):
+    _diverging(
+      tmp_path / 'run', checkpoint_seconds=0.0, test_metrics=training_runs.killing(2)
+    )
+  capfd.readouterr()
+  _diverging(tmp_path / 'run', test_metrics=training_runs.killing(0))
+  first, *_ = said = _said(capfd)
+  assert first.startswith('round 2 of 3: the updates of 3 of 3') and said[-2:] == _LAST
+
+
+def test_nothing_is_said_where_all_is_finite(tmp_path, capfd):
+  capfd.readouterr()
+  _train(tmp_path / 'run')
+  assert _said(capfd) == []
+
+
+def _row(number, lost, **more):
+  return {
+    'round': number,
+    'not_private_clients': 4,
+    'not_private_nonfinite_count': lost,
+    'test_loss': None,
+    **more,
+  }
+
+
+def test_only_what_happens_is_said_and_each_once():
+  said = []
+  found = not_finite.NotFinite(9, said.append, 'not_private_')
+  # As a file has them.
+  found.take_up(
+    [
+      {name: '' if value is None else str(value) for name, value in row.items()}
+      for row in (
+        _row(0, 0, not_private_train_loss=math.nan, not_private_train_all=[1.0, 2.0]),
+        _row(1, 1, test_loss=math.inf),
+        _row(2, None, not_private_train_all=[1.0, math.nan]),
+      )
+    ]
+  )
+  # Of no client there is no mean.
+  found.after(_row(3, 0, not_private_clients=0, not_private_train_loss=math.nan))
+  assert said == []
+  found.after(_row(4, 2))
+  found.after(_row(5, 4, test_auc=math.nan, not_private_train_loss=math.nan))
+  found.after(_row(6, 0, not_private_train_loss=[0.5, -math.inf]))
+  assert [text.split(' not fin')[0].split(': the t')[0] for text in said] == [
+    'round 5 of 9: the updates of 2 of 4 clients are',
+    'round 7 of 9: not_private_train_loss is [0.5, -inf]',
+  ]
+  del said[:]
+  found.sum_up()
+  assert said == [
+    '7 of 24 updates of clients were not finite, in 3 of the rounds, and counted as '
+    'zero.',
+    'not_private_train_loss was not finite in 2 of the rounds.',
+    'test_loss was not finite in 1 of the rounds.',
+    'not_private_train_all was not finite in 1 of the rounds.',
+  ]

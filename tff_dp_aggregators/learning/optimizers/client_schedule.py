@@ -1,0 +1,124 @@
+"""Learning rates of clients that change from round to round.
+
+A schedule that is put into a client's optimizer counts the steps of the client, and
+begins anew in each round. So the number of the round is in the server's state, as in
+`tff.learning.algorithms.build_weighted_fed_avg_with_optimizer_schedule`, and clients
+are told the learning rate with the model.
+"""
+
+import math
+from typing import Any, Callable
+
+import numpy as np
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tff_dp_aggregators.accounting.records import ledger
+from tff_dp_aggregators.base import checks
+
+
+class ClientSchedule:
+  """A learning rate for each round, and the optimizers that have them.
+
+  The rates are asked for once, before the first round: what a round has follows from
+  its number and from nothing else.
+
+  Example:
+    >>> schedule = ClientSchedule(
+    ...   lambda round_num: 0.1 * 0.5**round_num,
+    ...   tff.learning.optimizers.build_sgdm,
+    ...   num_rounds=3,
+    ... )
+    >>> schedule.learning_rates.tolist()
+    [0.10000000149011612, 0.05000000074505806, 0.02500000037252903]
+  """
+
+  def __init__(
+    self,
+    learning_rate_fn: Callable[[int], float],
+    optimizer_fn: Callable[[Any], tff.learning.optimizers.Optimizer],
+    num_rounds: int,
+  ):
+    """Initializes the schedule.
+
+    Args:
+      learning_rate_fn: From the number of a round, from 0, to its learning rate.
+      optimizer_fn: From a learning rate, a number or a tensor, to an optimizer.
+      num_rounds: How many rounds there are.
+
+    Raises:
+      TypeError: If an argument is no function, or a learning rate no number.
+      ValueError: If a learning rate is negative or not finite.
+    """
+    if not callable(learning_rate_fn):
+      raise TypeError(
+        'client_learning_rate_fn must be a function of the number of the round, such '
+        f'as lambda round_num: 0.1 * 0.99**round_num; got {learning_rate_fn!r}.'
+      )
+    check_optimizer_fn('client_optimizer', optimizer_fn)
+    rates = []
+    for number in range(num_rounds):
+      name = f'client_learning_rate_fn({number})'
+      rate = np.asarray(learning_rate_fn(number)).tolist()
+      checks.check_number(name, rate)
+      if not 0 <= rate < math.inf:
+        raise ValueError(f'{name} must be at least 0 and finite; got {rate}.')
+      rates.append(rate)
+    self._rates = np.asarray(rates, np.float32)
+    self._optimizer_fn = optimizer_fn
+
+  @property
+  def learning_rates(self) -> np.ndarray:
+    """By round, float32."""
+    return self._rates
+
+  def learning_rate(self, this_round: tf.Tensor) -> tf.Tensor:
+    """That of a round; after the last one, which nobody uses, the last.
+
+    Args:
+      this_round: From 0, an integer scalar.
+    """
+    last = len(self._rates) - 1
+    return tf.gather(tf.constant(self._rates), tf.minimum(this_round, last))
+
+  def make(self, learning_rate: Any) -> tff.learning.optimizers.Optimizer:
+    """The optimizer with a learning rate.
+
+    Args:
+      learning_rate: A number, or a float32 scalar of a graph.
+    """
+    return self._optimizer_fn(learning_rate)
+
+  def to_json(self) -> dict[str, Any]:
+    """What tells schedules apart: the first rate, the last one, and all of them."""
+    return {
+      'first': float(f'{self._rates[0]:.6g}'),
+      'last': float(f'{self._rates[-1]:.6g}'),
+      'all': ledger.checksum_of([self._rates]),
+    }
+
+
+def check_optimizer_fn(
+  name: str, optimizer_fn: Any
+) -> Callable[[Any], tff.learning.optimizers.Optimizer]:
+  """Returns what makes optimizers of learning rates.
+
+  Args:
+    name: The argument's name, for messages.
+    optimizer_fn: What the caller passed; `None` for SGD.
+
+  Raises:
+    TypeError: If it is no function.
+  """
+  if optimizer_fn is None:
+    made: Callable[[Any], Any] = tff.learning.optimizers.build_sgdm
+    return made
+  is_optimizer = isinstance(optimizer_fn, tff.learning.optimizers.Optimizer)
+  if is_optimizer or not callable(optimizer_fn):
+    has_own = ', whose own learning rate would be ignored' if is_optimizer else ''
+    raise TypeError(
+      f'with client_learning_rate_fn, {name} must be a function of the learning rate, '
+      'such as tff.learning.optimizers.build_sgdm; got '
+      f'{type(optimizer_fn).__name__.lstrip("_")}{has_own}.'
+    )
+  return optimizer_fn
