@@ -107,6 +107,7 @@ class Evaluation:
       elif isinstance(metric, (str, type, tf.keras.metrics.Metric)):
         self._of_keras[name] = keras_metrics.KerasMetric(metric)
       elif callable(metric):
+        mean_metric.check_order(f'test_metrics[{name!r}]', metric)
         self._whole[name] = metric
       else:
         raise TypeError(
