@@ -7,6 +7,7 @@ clients' data (`clients`, `sources`), processes (`fed_avg`, `packed`), the runti
 
 import dataclasses
 import functools
+import gc
 import json
 import math
 import sys
@@ -155,6 +156,7 @@ def _forget_graphs() -> None:
     functional.noop_finalize_metrics,
   ):
     function._function_cache.clear()
+  gc.collect()  # Graphs and models refer to each other.
 
 
 @_in_turn
