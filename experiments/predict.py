@@ -12,6 +12,7 @@ that takes columns as they are, and needs nothing of this package.
 """
 
 import csv
+import dataclasses
 import io
 import os
 import sys
@@ -29,11 +30,14 @@ from . import commands
 from .data import formats
 from .data import preprocessing as preprocessing_lib
 from .data import problems
+from .options import data as data_options
 
 if TYPE_CHECKING:  # Flags are checked without TensorFlow.
   from . import predicting
 
-_OF_DATA = ('output', 'data_format', 'data_split')
+# How values are written, where it is not as in the data of the training.
+_WRITING = ('missing_values', 'separator', 'decimal', 'thousands')
+_OF_DATA = ('output', 'data_format', 'data_split', *_WRITING)
 
 
 def define(values: flags.FlagValues) -> None:
@@ -53,6 +57,7 @@ def define(values: flags.FlagValues) -> None:
     ),
   ):
     flags.DEFINE_string(name, None, text, flag_values=values)
+  data_options.define_writing(values)
   flags.DEFINE_enum(
     'data_format',
     None,
@@ -68,7 +73,14 @@ def main(values: flags.FlagValues) -> int:
   data = None
   if values.data is not None:
     # What is wrong with the data is said before TensorFlow is loaded.
-    data = preprocessing_lib.of_run(values.run_dir).read(
+    given = {
+      name: values[name].value for name in _WRITING if values[name].value is not None
+    }
+    if 'missing_values' in given:
+      given['missing_values'] = tuple(filter(None, given['missing_values']))
+    if 'separator' in given:
+      given['separator'] = data_options.separator(values)
+    data = dataclasses.replace(preprocessing_lib.of_run(values.run_dir), **given).read(
       values.data,
       values.data_format,
       values.data_split,
@@ -183,7 +195,7 @@ def _say_metric(
   except ValueError as e:  # Of data with one class only, say.
     progress.say(f'They cannot be compared with the labels: {e}', sys.stderr)
     return
-  progress.say(f'Test {name} of {len(data)} rows: {measured:.4f}.')
+  progress.say(f'Of {len(data)} rows: {name} {measured:.4f}.')
 
 
 PROGRAM = program.Program(

@@ -110,8 +110,11 @@ class Served(tf.Module):
     ]
     parts = []
     if numbers:
+      for name, each in zip(kept.number_columns, numbers):
+        _check(
+          tf.math.is_finite(each), f'column {name!r} has a number that is not finite'
+        )
       joined = tf.concat(numbers, axis=1)
-      _check(tf.math.is_finite(joined), 'a number is not finite')
       if kept.mean is not None:
         joined = (joined - np.array(kept.mean)) / np.array(kept.scale)
       parts.append(tf.cast(joined, tf.float32))

@@ -79,6 +79,8 @@ def build(name: str, shape: population.Shape, options: kind_lib.Options) -> Any:
 
   from tff_dp_aggregators.learning import keras_models
   from tff_dp_aggregators.learning import models as models_lib
+  from tff_dp_aggregators.learning import packed
+  from tff_dp_aggregators.learning.packed import trial
 
   from .parts import functional
 
@@ -104,6 +106,8 @@ def build(name: str, shape: population.Shape, options: kind_lib.Options) -> Any:
         'tff.learning.models.FunctionalModel.'
       )
     _check_outputs(model, shape)
+    plain = tff.learning.optimizers.build_sgdm(1.0)
+    trial.refuse_random_models(packed.LocalTraining(model, plain, batch_size=1))
   except (ValueError, TypeError) as e:
     raise program.WrongUsage(f'--model={name}: {e}') from e
   return model
@@ -120,8 +124,16 @@ def make(name: str, shape: population.Shape) -> Any:
     WrongUsage: If there is no such function, or it fails; the message says where.
   """
   function = _function(name)
+  takes_shape = _takes_shape(name, function)
+  if shape.embedded and not takes_shape:
+    raise program.WrongUsage(
+      f'--model={name} takes no shape, so it cannot know that the last '
+      f'{len(shape.embedded)} inputs are numbers of values of --embedding_columns, and '
+      'no quantities. Have it take the shape, whose `embedded` says how many values '
+      'each has, or leave --embedding_columns out.'
+    )
   try:
-    return function(shape) if _takes_shape(name, function) else function()
+    return function(shape) if takes_shape else function()
   except (Exception, SystemExit) as e:  # Whatever a user's function raises.
     raise program.WrongUsage(f'--model={name} failed: {_why(e, name)}') from e
 

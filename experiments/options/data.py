@@ -128,7 +128,7 @@ def define(values: flags.FlagValues, tasks: Mapping[str, Any]) -> None:
     tasks: The tasks by name, for defaults.
   """
   _define_files(values)
-  _define_writing(values)
+  define_writing(values)
   _define_columns(values)
   _define_label_scaling(values)
   _define_held_out(values)
@@ -167,8 +167,12 @@ def _define_files(values: flags.FlagValues) -> None:
   )
 
 
-def _define_writing(values: flags.FlagValues) -> None:
-  """Flags of how values are written."""
+def define_writing(values: flags.FlagValues) -> None:
+  """Defines flags of how values are written.
+
+  Args:
+    values: Where to define them.
+  """
   flags.DEFINE_list(
     'missing_values',
     None,
@@ -495,7 +499,7 @@ def _files(values: flags.FlagValues) -> Files:
     scaling=values.scaling,
     label_scaling=values.label_scaling,
     missing_values=_listed(values, 'missing_values') if lists_missing else None,
-    separator=_separator(values),
+    separator=separator(values),
     decimal=values.decimal,
     thousands=values.thousands,
     partition=partition,
@@ -515,12 +519,20 @@ def _is_database(path: str, values: flags.FlagValues) -> bool:
   return formats.of(path, values.data_format).name == 'sqlite'
 
 
-def _separator(values: flags.FlagValues) -> Optional[str]:
-  """The character between fields of CSV."""
+def separator(values: flags.FlagValues) -> Optional[str]:
+  """The character between fields of CSV; `None` to go by the ending.
+
+  Args:
+    values: Parsed flags.
+
+  Raises:
+    ValueError: If it is none, or no file is CSV.
+  """
   given = values.separator
   if given is None:
     return None
-  paths = [each for each in (values.data, values.test_data) if each is not None]
+  named = (values[name].value for name in ('data', 'test_data') if name in values)
+  paths = [each for each in named if each is not None]
   if all(formats.of(each, values.data_format).name != 'csv' for each in paths):
     raise ValueError(f'--separator is for CSV, and {paths[0]} is none; leave it out.')
   found = '\t' if given in ('tab', r'\t') else given

@@ -156,7 +156,7 @@ def test_accuracy_is_that_of_the_run_in_each_way(classes):
   accuracy = _measured(classes.run_dir, 'accuracy')
   assert 0.6 < accuracy < 0.95
   assert f'Test accuracy after 8 rounds: {accuracy:.4f}.' in classes.said
-  assert f'Test accuracy of 240 rows: {accuracy:.4f}.' in classes.printed
+  assert f'Of 240 rows: accuracy {accuracy:.4f}.' in classes.printed
   model = learning.load(str(classes.run_dir))
   x, y = classes.arrays()
   assert np.mean(np.argmax(model(x), axis=1) == y) == accuracy
@@ -317,7 +317,7 @@ def test_numbers_are_in_the_units_of_the_labels(tables, tmp_path):
   labels = np.array([float(row['worth']) for row in rows])
   found = [float(each['prediction']) for each in case.predictions]
   assert np.mean(np.abs(found - labels)) == pytest.approx(error, rel=1e-5)
-  assert f'Test mean_absolute_error of 240 rows: {error:.0f}'[:-1] in case.printed
+  assert f'Of 240 rows: mean_absolute_error {error:.0f}'[:-1] in case.printed
   served = case.served.predict(_columns(rows))['prediction'].numpy()
   np.testing.assert_allclose(served, found, rtol=1e-5)
   kept = preprocessing.of_run(case.run_dir)
@@ -359,7 +359,7 @@ def test_texts_are_continued(unit, tmp_path):
     test=str(tmp_path / 'test.csv'),
   )
   accuracy = _measured(case.run_dir, 'token_accuracy')
-  assert f'Test token_accuracy of 90 rows: {accuracy:.4f}.' in case.printed
+  assert f'Of 90 rows: token_accuracy {accuracy:.4f}.' in case.printed
   rows = _read(case.test)
   texts = [row['said'] for row in rows]
   served = case.served.predict({'said': texts})
@@ -406,7 +406,7 @@ def test_a_model_of_ones_own(function, arguments, tables, tmp_path, monkeypatch)
   )
   metric = 'auc' if arguments else 'accuracy'
   measured = _measured(case.run_dir, metric)
-  assert f'Test {metric} of 240 rows: {measured:.4f}.' in case.printed
+  assert f'Of 240 rows: {metric} {measured:.4f}.' in case.printed
   x, y = case.arrays()
   if function == 'probabilities':
     model = learning.load(str(case.run_dir))
@@ -441,7 +441,7 @@ def test_images(tmp_path):
     tmp_path, data=str(tmp_path / 'train.npz'), test=str(tmp_path / 'test.npz')
   )
   accuracy = _measured(case.run_dir, 'accuracy')
-  assert f'Test accuracy of 160 rows: {accuracy:.4f}.' in case.printed
+  assert f'Of 160 rows: accuracy {accuracy:.4f}.' in case.printed
   assert case.predictions[5]['client_ids'] == 'client 41'
   with np.load(case.test) as arrays:
     x, y = arrays['x'], arrays['y']

@@ -20,6 +20,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.learning import training_runs
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import learning
 from tff_dp_aggregators import strategies
@@ -241,6 +242,8 @@ def test_labels_without_a_last_axis_are_not_repeated(loss, shape):
     (_shared, _CLASSES, 'mse', r'\[n\], .* takes labels of the shape .* \[n, 2\]'),
     (_shared, _NUMBERS[:, :1], 'mse', r'\[n, 1\]'),
     (_shared, _CLASSES, _OwnLoss(), None),
+    (_shared, _NUMBERS[:, :1], _OwnLoss(), 'repeat'),
+    (_shared, _NUMBERS[:, 0], lambda t, p: tf.reduce_mean(p - t, -1), 'repeat'),
     (lambda: _sequential(_LAYERS.Dense(1)), _NUMBERS[:, :2], _OwnLoss(), 'repeat'),
     (_shared, _CLASSES, 'categorical_hinge', 'labels of the shape of outputs'),
   ],
@@ -339,7 +342,11 @@ class _Hidden(_LAYERS.Layer):
       _NUMBERS,
       'float64, .* dtype float32',
     ),
-    (lambda: _sequential(_Hidden()), _NUMBERS, 'hidden_kernel:0.*no attribute'),
+    (
+      lambda: _sequential(_Hidden()),
+      _NUMBERS,
+      'hidden_kernel:0.*other than as an attribute',
+    ),
     (
       lambda: _sequential(
         _LAYERS.Embedding(20, 4, mask_zero=True), inputs=(7,), dtype='int32'
@@ -505,7 +512,7 @@ def test_metrics_are_those_of_keras_and_of_scikit_learn(tmp_path):
       'class': _KERAS.metrics.MeanSquaredError,
       'name': 'mse',
       'function': _KERAS.losses.mean_squared_error,
-      'mean': learning.MeanMetric(lambda labels, outputs: (labels - outputs) ** 2),
+      'mean': learning.MeanMetric(lambda y, outputs: (y - outputs[:, 0]) ** 2),
       _R2: sklearn_metrics.r2_score,
     },
   )
@@ -612,3 +619,191 @@ def test_a_model_of_which_all_is_frozen_is_refused():
   model.trainable = False
   with pytest.raises(ValueError, match='no weights that are trained'):
     _functional(model, _NUMBERS, _CLASSES, _CROSS_ENTROPY)
+
+
+@pytest.mark.parametrize(
+  'metric',
+  [
+    lambda labels, outputs: np.mean((labels - outputs) ** 2),
+    lambda labels, outputs: (labels - outputs) ** 2,
+    learning.MeanMetric(lambda labels, outputs: (labels - outputs) ** 2),
+  ],
+)
+def test_metrics_that_repeat_labels_along_outputs_are_refused(metric, tmp_path):
+  y = _NUMBERS.sum(axis=1)
+  with pytest.raises(ValueError, match=r'take outputs\[:, 0\]|Take outputs\[:, 0\]'):
+    _train(
+      lambda: _sequential(_LAYERS.Dense(1)),
+      tmp_path / 'run',
+      clients={f'{number}': (_NUMBERS, y) for number in range(20)},
+      loss='mse',
+      test_data=(_NUMBERS, y),
+      test_metrics={'error': metric},
+    )
+
+
+@pytest.mark.parametrize(
+  ('metric', 'remedy'),
+  [
+    ('accuracy', r'BinaryAccuracy\(threshold=0.0\)'),
+    ('AUC', r'AUC\(from_logits=True\)'),
+    (_KERAS.metrics.Precision, r'Precision\(thresholds=0.0\)'),
+    ('binary_crossentropy', 'from_logits=True'),
+  ],
+)
+def test_metrics_of_probabilities_are_refused_for_logits(metric, remedy, tmp_path):
+  with pytest.raises(ValueError, match=remedy):
+    _train(
+      _ending_in(None, 1),
+      tmp_path / 'run',
+      loss=_BINARY(from_logits=True),
+      test_data=(_NUMBERS, _CLASSES),
+      test_metrics={'it': metric},
+    )
+
+
+def test_metrics_of_logits_are_measured(tmp_path):
+  from sklearn import metrics as sklearn_metrics
+
+  x = np.random.default_rng(3).normal(size=[200, 3]).astype(np.float32)
+  y = (x[:, 0] + 0.5 * np.random.default_rng(4).normal(size=200) > 0).astype(np.int64)
+  result = _train(
+    _ending_in(None, 1),
+    tmp_path / 'run',
+    loss=_BINARY(from_logits=True),
+    test_data=(x, y),
+    test_metrics={
+      'auc': _KERAS.metrics.AUC(2000, from_logits=True),
+      'accuracy': _KERAS.metrics.BinaryAccuracy(threshold=0.0),
+    },
+  )
+  outputs = (x @ result.weights.trainable[0] + result.weights.trainable[1])[:, 0]
+  auc = sklearn_metrics.roc_auc_score(y, outputs)
+  assert result.metrics['test_auc'] == pytest.approx(auc, abs=5e-3)
+  assert result.metrics['test_accuracy'] == pytest.approx(np.mean((outputs > 0) == y))
+
+
+@pytest.mark.parametrize('number', [-1, 2])
+def test_classes_without_an_output_are_found_before_the_training(number, tmp_path):
+  clients = {f'{i}': (_NUMBERS, _CLASSES.copy()) for i in range(20)}
+  clients['7'][1][3] = number
+  with pytest.raises(ValueError, match=f"client '7': the label in row 3 is {number}"):
+    _train(_shared, tmp_path / 'run', clients=clients)
+
+
+def test_tokens_without_an_embedding_are_found_before_the_training(tmp_path):
+  clients = {f'{i}': (_TOKENS.copy(), _CLASSES) for i in range(20)}
+  clients['7'][0][2, 1] = 20
+  layers = (_LAYERS.GlobalAveragePooling1D(), _LAYERS.Dense(2))
+  with pytest.raises(ValueError, match="client '7': .*'embedding' in row 2 is 20"):
+    _train(lambda: _tokens(*layers), tmp_path / 'run', clients=clients)
+
+
+def _with_loss_of_outputs():
+  inputs = _KERAS.Input([3])
+  output = _LAYERS.Dense(1, kernel_initializer='zeros')(inputs)
+  model = _KERAS.Model(inputs, output)
+  model.add_loss(tf.reduce_sum(output**2))
+  return model
+
+
+def _balanced(y_true, y_pred):
+  """The mean of the losses of both classes, each of which is one of its examples."""
+  losses = tf.square(y_pred - y_true)[:, 0]
+  of_class = [tf.cast(y_true[:, 0] == each, tf.float32) for each in (0.0, 1.0)]
+  return sum(
+    tf.math.divide_no_nan(tf.reduce_sum(each * losses), tf.reduce_sum(each))
+    for each in of_class
+  )
+
+
+@pytest.mark.parametrize(
+  ('make', 'loss'),
+  [
+    (_with_loss_of_outputs, 'mse'),
+    (lambda: _sequential(_LAYERS.Dense(1)), _balanced),
+  ],
+)
+def test_padding_changes_nothing_where_it_does_not_show_at_once(make, loss, tmp_path):
+  rng = np.random.default_rng(5)
+  clients = {}
+  for number, size in enumerate([1, 2, 3, 5, 7, 6, 10, 1, 1, 1]):
+    y = rng.integers(0, 2, size).astype(np.float32)
+    y[: 4 if size == 10 else 0] = 1.0
+    clients[f'{number}'] = (rng.normal(size=[size, 3]).astype(np.float32), y)
+  weights = [
+    _train(
+      make,
+      tmp_path / f'{packed}',
+      clients=clients,
+      loss=loss,
+      batch_size=4,
+      packed_simulation=packed,
+    ).weights
+    for packed in (True, False)
+  ]
+  for one, other in zip(*(each.trainable for each in weights), strict=True):
+    np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_regularizers_of_mixed_precision_take_weights_as_they_are():
+  policy = _KERAS.mixed_precision.Policy('mixed_float16')
+
+  def make():
+    layer = _LAYERS.Dense(
+      2000,
+      kernel_initializer=_KERAS.initializers.Constant(4.0),
+      kernel_regularizer=_KERAS.regularizers.L2(1e-5),
+      dtype=policy,
+    )
+    return _sequential(layer, _LAYERS.Dense(2))
+
+  functional = _functional(make, _NUMBERS, _CLASSES, _CROSS_ENTROPY)
+  with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+    weights = tf.nest.map_structure(tf.constant, functional.initial_weights)
+    output = functional.predict_on_batch(weights, _NUMBERS, training=True)
+    found = session.run(output.penalty)
+  assert found == pytest.approx(3 * 2000 * 16 * 1e-5, rel=1e-4)
+
+
+def _with_constants():
+  projection = np.random.normal(size=(3, 20)).astype(np.float32)  # noqa: NPY002
+  layer = _LAYERS.Lambda(lambda x: tf.matmul(x, projection))
+  return _sequential(layer, _LAYERS.Dense(2))
+
+
+def test_a_model_that_is_made_again_has_the_constants_that_were_drawn(tmp_path):
+  run_dir = str(tmp_path / 'run')
+  arguments = {'test_data': (_NUMBERS, _CLASSES), 'test_metrics': ['accuracy']}
+  result = _train(_with_constants, run_dir, **arguments)
+  for model in (result.model, learning.load(run_dir, model=_with_constants)):
+    loss = _CROSS_ENTROPY(_CLASSES, model(_NUMBERS))
+    assert float(loss) == pytest.approx(result.metrics['test_loss'], rel=1e-4)
+
+
+def test_another_model_of_the_same_shapes_is_refused(tmp_path):
+  def make(activation='relu'):
+    return _sequential(_LAYERS.Dense(4, activation=activation), _LAYERS.Dense(2))
+
+  run_dir = str(tmp_path / 'run')
+  _train(make, run_dir)
+  with pytest.raises(ValueError, match='give the model that was trained'):
+    learning.load(run_dir, model=lambda: make('tanh'))
+
+
+def test_a_run_does_not_go_on_with_other_preprocessing(tmp_path):
+  def train(mean, after=-1):
+    metrics = training_runs.killing(after)
+    return _train(
+      _shared,
+      tmp_path / 'run',
+      preprocessing={'mean': mean},
+      test_data=(_NUMBERS, _CLASSES),
+      test_metrics=metrics,
+    )
+
+  with pytest.raises(training_runs.Killed):
+    train(1.0, after=2)
+  with pytest.raises(ValueError, match='preprocessing is not that'):
+    train(2.0)
+  assert train(1.0).is_finished

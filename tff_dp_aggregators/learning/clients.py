@@ -5,6 +5,7 @@ are read when they are needed: nothing copies the population.
 """
 
 import collections
+import copy
 import re
 import time
 import warnings
@@ -70,6 +71,7 @@ class Clients:
     self._draw_id = draw_id
     self._element_spec = None if input_spec is None else _without_batch(input_spec)
     self._spec_of = 'the model takes'
+    self._check: Optional[Callable[[Any, str], None]] = None
 
   @classmethod
   def of(cls, clients: Any, input_spec: Any = None) -> 'Clients':
@@ -170,7 +172,20 @@ class Clients:
     spec, id_ = self.element_spec, self._ids[number]
     arrays = _as_arrays(self._read(id_), id_)
     check_finite(arrays, self.owner(number))
-    return _fitted(spec, arrays, self.owner(number), '', self._spec_of)
+    fitted = _fitted(spec, arrays, self.owner(number), '', self._spec_of)
+    if self._check is not None:
+      self._check(fitted, self.owner(number))
+    return fitted
+
+  def checked_by(self, check: Callable[[Any, str], None]) -> 'Clients':
+    """The same clients, whose examples are looked at whenever they are read.
+
+    Args:
+      check: Of examples, and whose they are for messages; raises if they are not right.
+    """
+    other = copy.copy(self)
+    other._check = check
+    return other
 
   def owner(self, number: int) -> str:
     """A client as messages call it."""
@@ -367,7 +382,7 @@ def _as_arrays(examples: Any, id_: Any) -> Any:
     said = ', '.join(f'{length} in {path}' for path, length in lengths.items())
     raise ValueError(
       f'client {id_!r} has arrays of different length: {said}. Every example has an '
-      'entry in each.'
+      'entry in each. (A list is one array: several inputs are a tuple, or named.)'
     )
   if not any(lengths.values()):
     raise _no_examples(id_)

@@ -123,7 +123,10 @@ class Losses:
       'loss_weights', 1.0 if weights is None else weights, self._names
     )
     self._parts = []
+    self._num_classes = {name: each.shape[-1] for name, each in outputs.items()}
     for name, output in outputs.items():
+      if of_each[name] is None and len(outputs) > 1:
+        continue  # As in Keras, an output that nothing is asked of.
       made = _checked(of_each[name])
       _check_labels(made, labels[name], output, name if len(outputs) > 1 else '')
       self._parts.append((name, made, float(weight_of[name])))
@@ -147,20 +150,29 @@ class Losses:
       total = each if total is None else total + each
     return total
 
-  def check_padding(self) -> None:
-    """Refuses losses that count padding, of a model whose outputs say what is padding.
+  def check_labels(self, labels: Any, owner: str) -> None:
+    """Refuses numbers of classes that outputs have none for.
+
+    Args:
+      labels: Arrays, in the structure that was said.
+      owner: Whose they are, for messages.
 
     Raises:
-      ValueError: If one does.
+      ValueError: If there is one; with its row.
     """
-    for _, loss, _ in self._parts:
-      if loss.get_config().get('ignore_class') is None:
-        raise ValueError(
-          'outputs of the model have a mask (mask_zero=True), by which fit leaves '
-          'padding out of the loss, and here it would count. Give a loss that leaves '
-          'it out, such as tf.keras.losses.SparseCategoricalCrossentropy('
-          'from_logits=True, ignore_class=0), or mask_zero=False.'
+    by_output = _labels_of(labels, self._names, self._is_single)
+    for name, loss, _ in self._parts:
+      if isinstance(loss, _SPARSE):
+        ignored = loss.get_config().get('ignore_class')
+        of = f' of {name!r}' if len(self._parts) > 1 else ''
+        check_range(
+          by_output[name], self._num_classes[name], f'{owner}: the label{of}', ignored
         )
+
+  @property
+  def of_logits(self) -> set[str]:
+    """Names of outputs whose loss takes logits, as far as that is known."""
+    return {name for name, loss, _ in self._parts if _takes_logits(loss)}
 
   def check_probabilities(self, output: Any) -> None:
     """Refuses logits where the loss takes probabilities, and the reverse.
@@ -190,6 +202,34 @@ class Losses:
           f'{"leave out" if takes_logits else "end the model in"} the activation '
           f'{"sigmoid" if is_binary else "softmax"}.'
         )
+
+
+def check_range(
+  numbers: Any, count: Optional[int], what: str, ignored: Optional[int] = None
+) -> None:
+  """Refuses numbers of classes or tokens that are not from 0 to below their count.
+
+  Args:
+    numbers: Array with an entry for each example.
+    count: How many there are; `None` if that is not known.
+    what: What each is called, for messages.
+    ignored: A number that stands for none; `None` if none does.
+
+  Raises:
+    ValueError: If there is one; with its row.
+  """
+  found = np.asarray(numbers)
+  if count is None or not found.size:
+    return
+  is_bad = (found < 0) | (found >= count)
+  if ignored is not None:
+    is_bad &= found != ignored
+  if is_bad.any():
+    place = tuple(np.argwhere(is_bad)[0].tolist())
+    raise ValueError(
+      f'{what} in row {place[0]} is {found[place]}, and the model has {count}, from 0 '
+      f'to {count - 1}. Correct it, or make the model of more.'
+    )
 
 
 def why_no_logits(outputs: np.ndarray, is_binary: bool = False) -> Optional[str]:
@@ -428,7 +468,10 @@ def _check_labels(
     fits = is_same
     wanted = f'labels of the shape of outputs, {_shape(output)}'
   else:
-    fits = is_same or one_less or not _broadcast(fitted, output.shape)
+    # Whole numbers may be classes, which a loss of one's own looks up.
+    are_classes = one_less and not label.dtype.is_floating
+    repeats = one_less or _broadcast(fitted, output.shape)
+    fits = is_same or are_classes or not repeats
     wanted = f'labels that fit outputs of shape {_shape(output)}'
   if not fits:
     hint = ''

@@ -1,6 +1,6 @@
 """Metrics as `compile` of Keras takes them: objects, classes and names, by output."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Optional
 
 import numpy as np
@@ -11,13 +11,19 @@ from tff_dp_aggregators.learning import keras_losses
 _SHORT = {'acc': 'accuracy', 'ce': 'crossentropy'}
 # What Keras means by these depends on the shapes of labels and outputs.
 _BY_SHAPE = ('accuracy', 'crossentropy')
+# What Keras takes probabilities for a yes above.
+_MIDDLE = 0.5
 
 
 class KerasMetric:
   """A metric of Keras, of one output of a model."""
 
   def __init__(
-    self, metric: Any, names: Sequence[str] = (), output: Optional[str] = None
+    self,
+    metric: Any,
+    names: Sequence[str] = (),
+    output: Optional[str] = None,
+    are_logits: bool = False,
   ):
     """Initializes it.
 
@@ -26,8 +32,10 @@ class KerasMetric:
         value for each example.
       names: Of the model's outputs.
       output: Which of them; `None` for the only one.
+      are_logits: Whether the loss says that outputs are logits.
     """
     self._given, self._names, self._output = metric, names, output
+    self._are_logits = are_logits
     self._metric: Optional[tf.keras.metrics.Metric] = None
 
   def reset(self) -> None:
@@ -57,6 +65,8 @@ class KerasMetric:
     labels = fitted(labels, outputs)
     if self._metric is None:
       self._metric = _made(self._given, labels.shape, outputs.shape)
+      if self._are_logits:
+        _refuse_logits(self._metric)
       self._metric.reset_state()
     self._metric.update_state(labels, outputs)
 
@@ -73,13 +83,16 @@ class KerasMetric:
     return float(found.reshape(()))
 
 
-def by_name(given: Any, names: Sequence[str]) -> dict[str, Any]:
+def by_name(
+  given: Any, names: Sequence[str], of_logits: Collection[str] = ()
+) -> dict[str, Any]:
   """Metrics as `compile` takes them, by the names that it gives them.
 
   Args:
     given: A list of metrics; of several outputs also a list of lists, or a mapping of
       outputs to metrics.
     names: Of outputs, if there are several.
+    of_logits: Names of those whose loss says that they are logits.
 
   Raises:
     ValueError: If a metric has no name, or two have the same.
@@ -103,7 +116,7 @@ def by_name(given: Any, names: Sequence[str]) -> dict[str, Any]:
         own = each
         if isinstance(each, tf.keras.metrics.Metric):
           own = type(each).from_config(each.get_config())
-        found[name] = KerasMetric(own, names, output)
+        found[name] = KerasMetric(own, names, output, output in of_logits)
   return found
 
 
@@ -140,6 +153,29 @@ def _made(
   if isinstance(metric, tf.keras.metrics.Metric):
     return metric
   return tf.keras.metrics.MeanMetricWrapper(metric, name=metric.__name__)
+
+
+def _refuse_logits(metric: tf.keras.metrics.Metric) -> None:
+  """Refuses a metric that takes probabilities, and would make a number of logits."""
+  kind, config = type(metric).__name__, metric.get_config()
+  function = getattr(getattr(metric, '_fn', None), '__name__', '')
+  from_logits = config.get('from_logits', getattr(metric, '_from_logits', True))
+  if from_logits is False or (
+    function.endswith('crossentropy') and not metric._fn_kwargs.get('from_logits')
+  ):
+    remedy = f'tf.keras.metrics.{kind}(from_logits=True)'
+    if kind == 'MeanMetricWrapper':
+      remedy = 'the metric of that name of tf.keras.metrics, with from_logits=True'
+  elif config.get('threshold') == _MIDDLE or function == 'binary_accuracy':
+    remedy = 'tf.keras.metrics.BinaryAccuracy(threshold=0.0)'
+  elif 'thresholds' in config and config['thresholds'] in (None, _MIDDLE, [_MIDDLE]):
+    remedy = f'tf.keras.metrics.{kind}(thresholds=0.0)'
+  else:
+    return
+  raise ValueError(
+    'it takes probabilities, and the loss of the model says that outputs are logits: '
+    f'give {remedy}'
+  )
 
 
 def _named(name: str, labels: tuple[int, ...], outputs: tuple[int, ...]) -> Any:

@@ -12,7 +12,7 @@ import hashlib
 import random
 import threading
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -31,6 +31,13 @@ _BATCH_NORMALISATIONS = (
   tf.keras.layers.BatchNormalization,
   tf.keras.layers.experimental.SyncBatchNormalization,
 )
+_MASKED = (
+  'outputs of the model have a mask (mask_zero=True), by which fit leaves padding out '
+  'of the loss, and here it would count. End the model in tf.keras.layers.Lambda('
+  'lambda x: x), which drops the mask, and give padding a label that the loss leaves '
+  'out: tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True, '
+  'ignore_class=-1), say.'
+)
 # Seeds of Keras have so many bits.
 _SEED_BITS = 32
 # Inputs that outputs are looked at for.
@@ -45,6 +52,7 @@ class KerasFunctionalModel(tff.learning.models.FunctionalModel):
   Attributes:
     keras_model: The model; its variables keep the weights to begin with.
     output_spec: What it puts out for a batch: structure of `tf.TensorSpec`.
+    logits: Names of the outputs that are logits, as far as the loss says so.
     weight_names: Of the trainable weights, in Keras's order: number and name.
   """
 
@@ -69,10 +77,13 @@ class KerasFunctionalModel(tff.learning.models.FunctionalModel):
     traced = {training: _Traced(model, x, training) for training in (True, False)}
     self._traced = traced
     self.output_spec = traced[False].output_spec
+    self.logits: set[str] = set()
+    self._losses: Optional[keras_losses.Losses] = None
     if not isinstance(loss, keras_losses.BatchLoss):
       loss = keras_losses.Losses(loss, model, self.output_spec, y)
+      self.logits, self._losses = loss.of_logits, loss
       if any(traced[True].masks):
-        loss.check_padding()
+        raise ValueError(_MASKED)
 
     @tf.function
     def predict_on_batch(model_weights: Any, x: Any, training: bool) -> Any:
@@ -103,11 +114,36 @@ class KerasFunctionalModel(tff.learning.models.FunctionalModel):
       )
     return given[0] if given else None
 
-  def some_outputs(self) -> Any:
-    """Outputs, with the weights to begin with, for inputs that are drawn at random.
+  @property
+  def penalty_needs_inputs(self) -> bool:
+    """Whether what is added to the loss depends on inputs, as activity does."""
+    return self._traced[True].penalty_needs_inputs
 
-    Numbers are normal of standard deviation 10; classes and tokens are 0.
+  def check_examples(self, examples: Any, owner: str) -> None:
+    """Refuses classes that there is no output for, and tokens without an embedding.
+
+    In a computation they are an error of the round, after noise was drawn.
+
+    Args:
+      examples: Inputs and labels: arrays with an entry for each example.
+      owner: Whose they are, for messages.
+
+    Raises:
+      ValueError: If there is one; with its row.
     """
+    x, y = _inputs_and_labels(examples)
+    if self._losses is not None:
+      self._losses.check_labels(y, owner)
+    names = getattr(self.keras_model, 'input_names', None) or []
+    by_name = isinstance(x, Mapping) and set(x) == set(names)
+    given = [x[name] for name in names] if by_name else tf.nest.flatten(x)
+    for layer, place in _embedded(self.keras_model):
+      keras_losses.check_range(
+        given[place], layer.input_dim, f'{owner}: the input of layer {layer.name!r}'
+      )
+
+  def some_inputs(self) -> Any:
+    """Inputs: numbers are normal of standard deviation 10; classes and tokens are 0."""
     rng = np.random.default_rng(1)
     x, _ = _inputs_and_labels(self.input_spec)
 
@@ -116,11 +152,25 @@ class KerasFunctionalModel(tff.learning.models.FunctionalModel):
       scale = 10.0 if spec.dtype.is_floating else 0.0
       return tf.cast(tf.constant(scale * rng.normal(size=shape)), spec.dtype)
 
+    return tf.nest.map_structure(draw, x)
+
+  def some_outputs(self) -> Any:
+    """Outputs for `some_inputs`, with the weights to begin with."""
     output, _ = self._traced[False](
-      tf.nest.map_structure(tf.constant, self.initial_weights),
-      tf.nest.map_structure(draw, x),
+      tf.nest.map_structure(tf.constant, self.initial_weights), self.some_inputs()
     )
     return tf.nest.map_structure(lambda each: each.numpy(), output)
+
+
+def _embedded(model: tf.keras.Model) -> Iterator[tuple[Any, int]]:
+  """Layers that look up inputs as they are, and which inputs."""
+  inputs = [id(each) for each in getattr(model, 'inputs', None) or ()]
+  for layer in getattr(model, 'layers', ()) if inputs else ():
+    if isinstance(layer, tf.keras.layers.Embedding):
+      for node in layer._inbound_nodes:
+        for each in tf.nest.flatten(node.keras_inputs):
+          if id(each) in inputs:
+            yield layer, inputs.index(id(each))
 
 
 def names_of_weights(model: tf.keras.Model) -> tuple[str, ...]:
@@ -331,11 +381,29 @@ class _Traced:
     names = {id(each.handle): each.name for kind in variables for each in kind}
     for tensor, _ in self._function.graph.captures:
       raise ValueError(
-        f'the model reads {names.get(id(tensor), "a variable or a table")!r}, which is '
-        'no attribute of a layer, so that clients cannot be given another value of it. '
-        'Have layers keep weights by add_weight; and look names and tokens up before, '
-        'so that examples have their numbers.'
+        f'the model reads {names.get(id(tensor), "a variable or a table")!r} other '
+        'than as an attribute of a layer in its call: in a tf.function, by a function '
+        'that keeps it, or of an object that is no layer. So clients cannot be given '
+        'another value of it. Have the call of the layer read its own attribute; and '
+        'look names and tokens up before, so that examples have their numbers.'
       )
+
+  @property
+  def penalty_needs_inputs(self) -> bool:
+    """Whether penalties are computed from inputs, and not from weights alone."""
+    graph = self._function.graph
+    num_inputs = len(tf.nest.flatten(self._x))
+    inputs = {each.name for each in graph.inputs[-num_inputs:]}
+    left = [each.name for each in self._function.structured_outputs[1]]
+    seen = set(left)
+    while left:
+      for each in graph.get_tensor_by_name(left.pop()).op.inputs:
+        if each.name in inputs:
+          return True
+        if each.name not in seen:
+          seen.add(each.name)
+          left.append(each.name)
+    return False
 
   def __call__(self, weights: Any, x: Any) -> tuple[Any, list[tf.Tensor]]:
     x = tf.nest.pack_sequence_as(self._x, tf.nest.flatten(x))
@@ -400,16 +468,19 @@ def _in_place_of_variables(
         attributes[name] = value
 
 
-def _replaced(value: Any, layer: Any, tensors: Mapping[int, tf.Tensor]) -> Any:
+def _replaced(
+  value: Any, layer: Any, tensors: Mapping[int, tf.Tensor], is_read: bool = True
+) -> Any:
   """A value of an attribute, with tensors for variables in it."""
   if isinstance(value, tf.Variable):
     tensor = tensors.get(_key(value))
     if tensor is None:
       return value
-    is_cast = hasattr(value, '_variable') and tensor.dtype.is_floating
+    # For mixed precision; regularizers take weights as they are.
+    is_cast = is_read and hasattr(value, '_variable') and tensor.dtype.is_floating
     return tf.cast(tensor, layer.compute_dtype) if is_cast else tensor
   if isinstance(value, functools.partial):  # Of a regularizer.
-    args = [_replaced(each, layer, tensors) for each in value.args]
+    args = [_replaced(each, layer, tensors, is_read=False) for each in value.args]
     if all(one is other for one, other in zip(args, value.args)):
       return value
     return functools.partial(value.func, *args, **value.keywords)
@@ -431,6 +502,11 @@ def _why(error: Exception, model: tf.keras.Model, x: Any) -> str:
     return (
       'a layer of the model changes variables of its own while it trains. That is not '
       'part of the update that is clipped and noised; use a layer that does not.'
+    )
+  if isinstance(error, AttributeError) and 'Tensor' in str(error):
+    return (
+      'a layer of the model uses a weight as only a variable can be used '
+      f'({str(error).strip().splitlines()[-1].strip()}); use it as a tensor.'
     )
   return _fails_on(error, x, 'clients')
 

@@ -38,6 +38,27 @@ def check_order(name: str, function: Callable[..., Any]) -> None:
     )
 
 
+def check_shape(values: np.ndarray, labels: Any) -> None:
+  """Refuses values that are not one for each example, or for each label.
+
+  Args:
+    values: What a metric makes.
+    labels: An array, or a structure of which nothing is known.
+
+  Raises:
+    ValueError: If they are neither, as where NumPy repeats labels along outputs.
+  """
+  shape = np.shape(labels) if isinstance(labels, (np.ndarray, list)) else None
+  if not values.ndim or shape is None:
+    return
+  if values.shape != shape[: values.ndim] and values.shape != (*shape, 1):
+    raise ValueError(
+      f'it makes an array of shape {values.shape} of labels of shape {shape}; it must '
+      'be a number, or one for each example or label. Where outputs have a last axis '
+      'of 1, take outputs[:, 0].'
+    )
+
+
 class Sums(NamedTuple):
   """What some examples add to a weighted mean.
 
@@ -119,6 +140,7 @@ class MeanMetric:
         'per_example must make an array with a value for each example, got the number '
         f'{values}; a function of all examples is a metric by itself.'
       )
+    check_shape(values, labels)
     if weights is None:
       return Sums(float(values.sum()), float(values.size))
     weights = np.asarray(weights, np.float64)

@@ -3,7 +3,7 @@
 import functools
 import os
 from collections.abc import Sequence
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import numpy as np
 import tensorflow as tf
@@ -50,6 +50,11 @@ class Population:
   def ids(self) -> Optional[Sequence[Any]]:
     """The clients' ids by number; `None` if there are only numbers."""
     return None if self._clients is None else self._clients.ids
+
+  def check_with(self, check: Callable[[Any, str], None]) -> None:
+    """Has examples looked at whenever they are read: see `Clients.checked_by`."""
+    if self._clients is not None:
+      self._clients = self._clients.checked_by(check)
 
   @property
   def draw_ids(self) -> Sequence[Any]:

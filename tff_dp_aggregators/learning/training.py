@@ -341,6 +341,7 @@ def train(
       again does not come to the same result.
 
   Example:
+    >>> import os
     >>> import tempfile
     >>> import numpy as np
     >>> import tensorflow as tf
@@ -367,6 +368,10 @@ def train(
     >>> result.statement['target']
     {'epsilon': 8.0, 'found': 'noise_multiplier'}
   """
+  if not tf.executing_eagerly():
+    raise ValueError(
+      'train is called in a graph; call it outside of tf.Graph and tf.function.'
+    )
   delta = _delta(delta, mechanism)
   run_directory.check_usable(run_dir)
   runtime.check_timeout(timeout_seconds)
@@ -399,6 +404,8 @@ def train(
     model, loss, population.element_spec, population.first, seed
   )
   _check_compiled_optimizer(functional_model, client_optimizer)
+  if isinstance(functional_model, keras_models.KerasFunctionalModel):
+    population.check_with(functional_model.check_examples)
   client_rates = _client_schedule(
     client_learning_rate_fn, client_optimizer, proximal_strength, schedule.num_rounds
   )
@@ -479,7 +486,13 @@ def train(
     is_function = not isinstance(
       model, (tf.keras.Model, tff.learning.models.FunctionalModel)
     )
-    return _result(run, model if is_function else None)
+    return _result(run, functools.partial(_made, model, seed) if is_function else None)
+
+
+def _made(make: Callable[[], Any], seed: int) -> Any:
+  """The model that a run began with, whose constants may be drawn by its seed."""
+  with keras_models.as_in_a_new_process(seed):
+    return make()
 
 
 def _keep(
@@ -488,8 +501,16 @@ def _keep(
   preprocessing: Optional[Mapping[str, Any]],
 ) -> None:
   """Keeps what the trained weights are used with."""
-  if preprocessing is not None and not directory.has(run_directory.PREPROCESSING):
+  if preprocessing is not None:
     text = json.dumps(preprocessing, indent=2, allow_nan=False) + '\n'
+    path = directory.file(run_directory.PREPROCESSING)
+    if directory.has(run_directory.PREPROCESSING):
+      with open(path, encoding='utf-8') as file:
+        if file.read() != text:
+          raise ValueError(
+            f'preprocessing is not that which the run was begun with, in {path}: it '
+            'would go on with other inputs. Give the same, or another run_dir.'
+          )
     directory.write(run_directory.PREPROCESSING, text, is_private=True)
   saved_model.save(directory, model)
 

@@ -45,7 +45,8 @@ class CsvFile:
     for number, name in enumerate(head, start=1):
       if not name.strip():
         raise problems.DataError(
-          f'{path}, line 1: column {number} of {len(head)} has no name; name each.'
+          f'{path}, line 1: column {number} of {len(head)} has no name; name each. '
+          'pandas writes its index so, unless by .to_csv(..., index=False).'
         )
       if counts[name] > 1:
         raise problems.DataError(

@@ -17,6 +17,8 @@ from tff_dp_aggregators.learning.packed import trial
 
 # Fewer at once gain nothing over one after the other.
 _FEWEST = 4
+# Clients whose examples it is tried on.
+_TRIED = 8
 # Relative, and to the largest entry; float32 in another order of summation.
 _TOLERANCE = 1e-3
 
@@ -33,7 +35,7 @@ def why_one_by_one(
     data: Their examples.
 
   Raises:
-    ValueError: If a step of local training fails; with the client whose data it had.
+    ValueError: If a step of local training fails.
   """
   if pack.at_once(training) < _FEWEST:
     return 'the model is large'
@@ -45,6 +47,8 @@ def why_one_by_one(
     return 'the model has loops, which gain nothing side by side'
   if not pack.is_padded(training, data):
     return None
+  if getattr(training.model, 'penalty_needs_inputs', False):
+    return 'batches have to be padded, and the model adds a loss of its inputs'
   steps = _steps(training, data)
   if steps is None:
     return (
@@ -62,16 +66,38 @@ def why_one_by_one(
   return None
 
 
+def _near(weight: Any, rng: np.random.Generator) -> np.ndarray:
+  """Weights that are a little off."""
+  array = np.asarray(weight)
+  if array.dtype.kind != 'f':
+    return array
+  scale = 0.1 * float(np.sqrt(np.mean(np.square(array)))) if array.size else 0.0
+  return (array + (scale or 0.1) * rng.normal(size=array.shape)).astype(array.dtype)
+
+
 def _steps(
-  training: training_lib.LocalTraining, data: data_lib.PackedData
+  training: training_lib.LocalTraining,
+  data: data_lib.PackedData,
+  of_one: Optional[int] = None,
 ) -> Optional[tuple[list[np.ndarray], list[np.ndarray]]]:
   """What a step on half a batch comes to, padded and as it is.
 
   `None` if there is none with padding, because the loss takes no weights.
+
+  Args:
+    training: What each client does.
+    data: Their examples.
+    of_one: Whose examples; `None` for some of several clients, with unlike labels.
   """
   size = training.batch_size
-  client = int(np.argmax(data.all_sizes))
-  some = [feature[:size] for feature in data.examples(client)]
+  chosen = {int(np.argmax(data.all_sizes))}
+  chosen.update(np.linspace(0, len(data) - 1, _TRIED).astype(int).tolist())
+  chosen = chosen if of_one is None else {of_one}
+  by_client = [data.examples(each) for each in sorted(chosen)]
+  some = [
+    np.concatenate([each[: size // len(chosen) + 1] for each in feature])[:size]
+    for feature in zip(*by_client)
+  ]
   count = max(1, min(len(some[0]) - 1, (size + 1) // 2))
   with tf.Graph().as_default():
 
@@ -83,9 +109,11 @@ def _steps(
     positions = np.arange(size)
     padded, exact = batch(positions % len(some[0])), batch(positions[:count])
     counts = tf.constant(positions < count)
+    # Not those to begin with, which may be zeros, where less may show than later.
+    rng = np.random.default_rng(1)
     weights = training_lib.Weights(
       *(
-        tuple(tf.constant(each) for each in tf.nest.flatten(kind))
+        tuple(tf.constant(_near(each, rng)) for each in tf.nest.flatten(kind))
         for kind in training.model.initial_weights
       )
     )
@@ -104,6 +132,9 @@ def _steps(
         why = failures.sentence(
           e.message.removeprefix('Graph execution error:').strip()
         )
+        if of_one is None:
+          for each in sorted(chosen):  # Says whose they are.
+            _steps(training, data, each)
         raise ValueError(
-          f'a step of local training fails on examples of client number {client}: {why}'
+          f'a step of local training fails on examples of client number {of_one}: {why}'
         ) from e

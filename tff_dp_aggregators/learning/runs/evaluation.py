@@ -15,6 +15,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_dp_aggregators.learning import examples as examples_lib
+from tff_dp_aggregators.learning import failures
 from tff_dp_aggregators.learning import keras_losses
 from tff_dp_aggregators.learning import keras_metrics
 from tff_dp_aggregators.learning import keras_models
@@ -66,8 +67,16 @@ class Evaluation:
     """
     spec = model.input_spec
     named = hasattr(spec, 'keys')
+    if isinstance(examples, tf.data.Dataset):
+      raise TypeError(
+        'test_data is a dataset; give inputs and labels as arrays, (x, y).'
+      )
     x, y = map(_arrays, examples_lib.inputs_and_labels(examples, 'test_data'))
     x_spec, y_spec = (spec['x'], spec['y']) if named else spec
+    if isinstance(y, np.ndarray) and isinstance(y_spec, tf.TensorSpec):
+      # One number for each example may have an axis of its own, or not.
+      of_spec = (len(y), *y_spec.shape[1:])
+      y = y.reshape(of_spec) if y.shape in _with_axis(of_spec) else y
     examples_lib.check(
       _of_one((x, y)), _of_one((x_spec, y_spec)), 'test_data', dtypes=False
     )
@@ -90,11 +99,11 @@ class Evaluation:
         self._loss = model.loss(output, self._y)
     is_penalised = isinstance(output, keras_losses.Penalised)
     self._output = output.output if is_penalised else output
-    self._sort(by_name)
+    self._sort(by_name, bool(getattr(model, 'logits', None)))
     self._output_bytes: Optional[int] = None
     self._session = tf.compat.v1.Session(graph=self._graph)
 
-  def _sort(self, metrics: dict[str, Metric]) -> None:
+  def _sort(self, metrics: dict[str, Metric], is_of_logits: bool) -> None:
     """Tells metrics apart by how they are computed."""
     self._whole: dict[str, Callable[[Any, Any], Any]] = {}
     self._means: dict[str, mean_metric.MeanMetric] = {}
@@ -105,7 +114,13 @@ class Evaluation:
       elif isinstance(metric, keras_metrics.KerasMetric):
         self._of_keras[name] = metric
       elif isinstance(metric, (str, type, tf.keras.metrics.Metric)):
-        self._of_keras[name] = keras_metrics.KerasMetric(metric)
+        self._of_keras[name] = keras_metrics.KerasMetric(
+          metric, are_logits=is_of_logits
+        )
+      elif getattr(metric, '__module__', '').startswith('keras.'):
+        self._of_keras[name] = keras_metrics.KerasMetric(
+          metric, are_logits=is_of_logits
+        )
       elif callable(metric):
         mean_metric.check_order(f'test_metrics[{name!r}]', metric)
         self._whole[name] = metric
@@ -160,8 +175,7 @@ class Evaluation:
     if self._whole:
       whole = tf.nest.map_structure(lambda *parts: np.concatenate(parts), *kept)
       for name, function in self._whole.items():
-        labels = keras_metrics.fitted(self._labels, whole)
-        measured[name] = self._try(name, _number_of(function), labels, whole)
+        measured[name] = self._try(name, _number_of(function), self._labels, whole)
     return {name: measured[name] for name in self._names}
 
   def _batches(self, fed: dict[Any, Any]) -> Iterator[tuple[int, Any, Any, Any]]:
@@ -176,7 +190,7 @@ class Evaluation:
       yield (
         size,
         output,
-        keras_metrics.fitted(labels, output),
+        labels,
         loss[0] if loss else None,
       )
 
@@ -230,8 +244,15 @@ class Evaluation:
       self.measure(tff.learning.models.ModelWeights(*weights))
     except (tf.errors.OpError, TypeError) as e:
       raise ValueError(
-        f'the model fails on test_data of {_shapes((self._inputs, self._labels))}: {e}'
+        f'the model fails on test_data {_shapes((self._inputs, self._labels))}: '
+        f'{failures.sentence(str(e))}'
       ) from e
+
+
+def _with_axis(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
+  """The shape with a last axis of 1, or without the one that it has."""
+  found = [(*shape, 1)]
+  return [*found, shape[:-1]] if len(shape) > 1 and shape[-1] == 1 else found
 
 
 def _mean_of(sums: mean_metric.Sums) -> float:
@@ -240,13 +261,30 @@ def _mean_of(sums: mean_metric.Sums) -> float:
 
 def _number_of(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], float]:
   def measure(labels: Any, outputs: Any) -> float:
-    value = np.asarray(function(labels, outputs), np.float64)
-    # Functions of Keras have a value for each example, of which it takes the mean.
-    if value.ndim and len(value) != len(tf.nest.flatten(labels)[0]):
-      raise ValueError(f'it makes an array of shape {value.shape}')
-    return float(value.mean())
+    found = _mean(function(labels, outputs), labels)
+    if not isinstance(outputs, np.ndarray) or not isinstance(labels, np.ndarray):
+      return found
+    if outputs.shape == (*labels.shape, 1):
+      try:
+        other = _mean(function(labels, outputs[..., 0]), labels)
+      except Exception:  # It takes the outputs as they are.
+        return found
+      if not np.isclose(found, other, rtol=1e-6, atol=1e-12, equal_nan=True):
+        raise ValueError(
+          f'it makes {found:.6g} of outputs of shape {outputs.shape}, and {other:.6g} '
+          f'of the same of shape {labels.shape}, that of labels: NumPy repeats one '
+          'along the other. Take outputs[:, 0].'
+        )
+    return found
 
   return measure
+
+
+def _mean(value: Any, labels: Any) -> float:
+  """A number; of one for each example, as functions of Keras have, the mean."""
+  found = np.asarray(value, np.float64)
+  mean_metric.check_shape(found, labels)
+  return float(found.mean())
 
 
 def _named(
@@ -260,11 +298,12 @@ def _named(
   if metrics is None:
     return {}
   if isinstance(metrics, Mapping) and not is_compiled:
-    return dict(metrics)
+    if not any(isinstance(each, (list, tuple)) for each in metrics.values()):
+      return dict(metrics)
   names = []
   if of_keras and not isinstance(model.output_spec, tf.TensorSpec):
     names = keras_losses.names_of_outputs(model.keras_model, model.output_spec)
-  return keras_metrics.by_name(metrics, names)
+  return keras_metrics.by_name(metrics, names, getattr(model, 'logits', ()))
 
 
 def _shapes(arrays: Any) -> str:

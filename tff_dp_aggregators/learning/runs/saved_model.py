@@ -6,6 +6,7 @@ the weights that the training begins with, which may be made of data that no noi
 protects, as the means that a layer scales by are: neither is for others to see.
 """
 
+import io
 import json
 import os
 import shutil
@@ -21,12 +22,15 @@ import tensorflow_federated as tff
 
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.base import new_files
+from tff_dp_aggregators.learning import keras_models
 from tff_dp_aggregators.learning import models
 from tff_dp_aggregators.learning.runs import progress
 from tff_dp_aggregators.learning.runs import run as run_lib
 from tff_dp_aggregators.learning.runs import run_directory
 
 _MODELS = (tf.keras.Model, tff.learning.models.FunctionalModel)
+# In the file of a Keras model: inputs, and what it puts out for them.
+_TRIED = 'tried.npz'
 _MADE_AGAIN = 'learning.load(run_dir, model=make_model), with the function that made it'
 
 
@@ -73,7 +77,7 @@ def save(
       if not directory.has(run_directory.ARCHITECTURE):
         _save_functional(directory, model)
     elif not directory.has(run_directory.KERAS_ARCHITECTURE):
-      content = _keras_bytes(keras_model)
+      content = _keras_bytes(model)
       directory.write(run_directory.KERAS_ARCHITECTURE, content, is_private=True)
   except OSError:
     raise
@@ -128,7 +132,7 @@ def load(
     ...   run_dir,
     ...   loss='mean_squared_error',
     ...   clients_per_round=1,
-    ...   num_rounds=60,
+    ...   num_rounds=150,
     ... )
     >>> learning.load(run_dir)(np.float32([[5.0]])).numpy().round(1)
     array([[15.]], dtype=float32)
@@ -149,7 +153,8 @@ def load(
       'custom_objects are for a model that the run has kept, and model is given.'
     )
   elif not isinstance(model, _MODELS) and callable(model):
-    model = model()
+    with keras_models.as_in_a_new_process(run_directory.secret_seed(run_dir)):
+      model = model()
   if not isinstance(model, _MODELS):
     raise TypeError(
       'model must be a Keras model, a function that makes one, or a '
@@ -157,6 +162,7 @@ def load(
     )
   if isinstance(model, tf.keras.Model):
     _build(model, run_dir)
+    _check_constants(model, run_dir)
     _assign(model, weights)
     return model
   return _trained(model, weights)
@@ -188,12 +194,75 @@ def _save_functional(
   os.rename(path, directory.file(run_directory.ARCHITECTURE))
 
 
-def _keras_bytes(model: tf.keras.Model) -> bytes:
+def _keras_bytes(model: keras_models.KerasFunctionalModel) -> bytes:
+  """The model in Keras's format, with what it puts out for some inputs."""
+  inputs, outputs = model.some_inputs(), tf.nest.flatten(model.some_outputs())
+  given = _by_name(inputs, 'input')
+  given.update({f'output/{number}': each for number, each in enumerate(outputs)})
+  for kind, weights in zip(('trainable', 'rest'), model.initial_weights):
+    given.update({f'{kind}/{number}': each for number, each in enumerate(weights)})
+  tried = io.BytesIO()
+  np.savez(tried, **given)
   with tempfile.TemporaryDirectory() as folder:
     path = os.path.join(folder, run_directory.KERAS_ARCHITECTURE)
-    model.save(path)
+    model.keras_model.save(path)
+    with zipfile.ZipFile(path, 'a') as archive:
+      archive.writestr(_TRIED, tried.getvalue())
     with open(path, 'rb') as file:
       return file.read()
+
+
+def _by_name(inputs: Any, name: str) -> dict[str, np.ndarray]:
+  """Inputs by names that say how they are put together."""
+  if isinstance(inputs, Mapping):
+    return {f'{name}:{key}': np.asarray(each) for key, each in inputs.items()}
+  if isinstance(inputs, (list, tuple)):
+    return {f'{name}/{number}': np.asarray(each) for number, each in enumerate(inputs)}
+  return {name: np.asarray(inputs)}
+
+
+def _check_constants(model: tf.keras.Model, run_dir: str) -> None:
+  """Refuses a model that is not the one that was trained, but for its weights.
+
+  It is one that has constants which are drawn when it is made, or other activations.
+
+  Args:
+    model: Which gets the weights that the run began with.
+    run_dir: Of the run.
+
+  Raises:
+    NotKeptError: If it puts out something else for the same inputs.
+  """
+  path = os.path.join(run_dir, run_directory.KERAS_ARCHITECTURE)
+  if not os.path.exists(path):
+    return
+  with zipfile.ZipFile(path) as archive:
+    if _TRIED not in archive.namelist():
+      return
+    with np.load(io.BytesIO(archive.read(_TRIED))) as tried:
+      arrays = {name: tried[name] for name in tried.files}
+  outputs, *weights = (
+    [each for name, each in arrays.items() if name.startswith(f'{kind}/')]
+    for kind in ('output', 'trainable', 'rest')
+  )
+  _assign(model, tff.learning.models.ModelWeights(*weights))
+  given = {name: each for name, each in arrays.items() if name.startswith('input')}
+  inputs: Any = next(iter(given.values()))
+  if any(':' in name for name in given):
+    inputs = {name.partition(':')[2]: each for name, each in given.items()}
+  elif 'input' not in given:
+    inputs = tuple(given.values())
+  found = [each.numpy() for each in tf.nest.flatten(model(inputs, training=False))]
+  for one, other in zip(found, outputs):
+    scale = float(np.max(np.abs(other), initial=0.0)) or 1.0
+    if one.shape != other.shape or not np.allclose(
+      one, other, rtol=0, atol=1e-3 * scale
+    ):
+      raise NotKeptError(
+        'the model puts out other numbers than the one that was trained, for the same '
+        'inputs and weights: give the model that was trained. If it has constants that '
+        'are drawn when it is made, keep them as weights that are not trained.'
+      )
 
 
 def _kept(run_dir: str, custom_objects: Optional[Mapping[str, Any]]) -> Any:
