@@ -27,8 +27,8 @@ FEW_CLASSES, _MOST_CLASSES = 20, 10_000
 _CLASSES = 'Is that a label? If it is a number, give --label_kind=number.'
 _MIXED_LABELS = 'If all are names of classes, give --label_kind=class.'
 _SEVERAL = (
-  'Several labels of a row are numbers, or tags, each of which is 0 or 1: write True as '
-  '1, by .astype(int) of pandas, say.'
+  'Several labels of a row are numbers, or tags, each of which is 0 or 1: write True '
+  'as 1, by .astype(int) of pandas, say.'
 )
 
 # Columns that a message names one by one.
