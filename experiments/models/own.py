@@ -218,6 +218,9 @@ def _check_logits(model: Any, shape: population.Shape) -> None:
   outputs = model.some_outputs()
   is_of_tags = shape.label_kind == 'tags'
   why = hasattr(outputs, 'shape') and keras_losses.why_no_logits(outputs, is_of_tags)
+  ends = keras_losses.last_activation(model.keras_model)
+  if not why and ends in ('sigmoid', 'softmax'):
+    why = f'ends in {ends}'
   if why and is_of_tags:
     raise ValueError(
       f'it {why}, as probabilities, and of tags loss and metric take logits: leave the '

@@ -807,3 +807,13 @@ def test_a_run_does_not_go_on_with_other_preprocessing(tmp_path):
   with pytest.raises(ValueError, match='preprocessing is not that'):
     train(2.0)
   assert train(1.0).is_finished
+
+
+@pytest.mark.parametrize('seed', range(6))
+def test_logits_of_tokens_of_which_nothing_is_known_are_let_be(seed):
+  make = lambda: _tokens(  # noqa: E731
+    _LAYERS.GlobalAveragePooling1D(), _LAYERS.Dense(1, bias_initializer='uniform')
+  )
+  _functional(make, _TOKENS, _CLASSES, _BINARY(from_logits=True), seed)
+  with pytest.raises(ValueError, match='from_logits=True'):
+    _functional(make, _TOKENS, _CLASSES, _BINARY(), seed)

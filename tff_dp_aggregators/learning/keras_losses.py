@@ -39,6 +39,8 @@ _BY_PLACE = (
 )
 # Stands for the size of a batch, where shapes are compared: no other dimension is it.
 _BATCH = 1_000_003
+# Activations whose outputs are probabilities.
+_PROBABLE = ('sigmoid', 'softmax')
 # Sums of float32 probabilities differ from 1 by less.
 _ROUNDING = 1e-3
 
@@ -115,6 +117,7 @@ class Losses:
         'is given, and the model is not compiled with one.'
       )
     weights = (model.get_compile_config() or {}).get('loss_weights')
+    self._model = model
     self._names = names_of_outputs(model, output_spec)
     outputs = parts(output_spec, self._names)
     labels = _labels_of(label_spec, self._names, isinstance(output_spec, tf.TensorSpec))
@@ -192,6 +195,9 @@ class Losses:
       is_binary = isinstance(loss, _BINARY)
       check = why_no_logits if takes_logits else why_no_probabilities
       why = check(found, is_binary)
+      ends = last_activation(self._model) if self._is_single else None
+      if why is None and ends in (_PROBABLE if takes_logits else ('linear',)):
+        why = f'ends in the activation {ends}'
       if why is not None:
         kind = type(loss).__name__
         other = '' if takes_logits else 'from_logits=True'
@@ -202,6 +208,23 @@ class Losses:
           f'{"leave out" if takes_logits else "end the model in"} the activation '
           f'{"sigmoid" if is_binary else "softmax"}.'
         )
+
+
+def last_activation(model: Any) -> Optional[str]:
+  """The name of the activation that a model ends in; `None` if that is not known.
+
+  Args:
+    model: A Keras model with one output.
+  """
+  layer = model
+  while getattr(layer, 'layers', None) and isinstance(layer, tf.keras.Model):
+    outputs = getattr(layer, 'outputs', None)
+    if not outputs:
+      return None  # Of its own class, whose layers may be called in any order.
+    layer = outputs[0].node.layer
+  if isinstance(layer, tf.keras.layers.Softmax):
+    return 'softmax'
+  return getattr(getattr(layer, 'activation', None), '__name__', None)
 
 
 def check_range(
@@ -240,7 +263,9 @@ def why_no_logits(outputs: np.ndarray, is_binary: bool = False) -> Optional[str]
     is_binary: Whether each is of a class by itself.
   """
   if is_binary:
-    if outputs.size > 1 and (outputs > 0).all() and (outputs < 1).all():
+    # One number for all inputs, as for tokens of which nothing is known, says nothing.
+    varies = len(outputs) > 1 and np.ptp(outputs, axis=0).any()
+    if varies and (outputs >= 0).all() and (outputs <= 1).all():
       return 'puts out numbers between 0 and 1 for whatever input'
     return None
   sums = outputs.sum(axis=-1)
