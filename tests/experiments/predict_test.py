@@ -336,7 +336,9 @@ def test_labels_that_were_scaled_are_scaled_back():
   assert preprocessing.Preprocessing.from_json(kept.to_json()) == kept
 
 
-@pytest.mark.parametrize('unit', ['character', 'word'])
+@pytest.mark.parametrize(
+  'unit', ['word', pytest.param('character', marks=pytest.mark.slow)]
+)
 def test_texts_are_continued(unit, tmp_path):
   rng = np.random.default_rng(3)
   for name, first in (('train', 0), ('test', 30)):
@@ -387,7 +389,11 @@ def test_texts_are_continued(unit, tmp_path):
 @pytest.mark.parametrize(
   ('function', 'arguments'),
   [
-    ('probabilities', ['--loss=sparse_categorical_crossentropy', '--metric=auc']),
+    pytest.param(
+      'probabilities',
+      ['--loss=sparse_categorical_crossentropy', '--metric=auc'],
+      marks=pytest.mark.slow,
+    ),
     ('unregistered', []),
   ],
 )

@@ -251,9 +251,9 @@ def test_an_accuracy_no_better_than_one_answer_for_each_tag_is_remarked_on():
   ('model', 'columns', 'worst'),
   [
     ('logistic', 'warm,large', 0.35),
-    ('mlp', 'warm,large', 0.35),
+    pytest.param('mlp', 'warm,large', 0.35, marks=pytest.mark.slow),
     ('linear', 'sum,difference', 0.1),
-    ('mlp', 'sum,difference', 0.1),
+    pytest.param('mlp', 'sum,difference', 0.1, marks=pytest.mark.slow),
   ],
 )
 def test_models_learn_several_labels(model, columns, worst, data, tmp_path):

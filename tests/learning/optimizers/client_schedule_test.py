@@ -91,7 +91,9 @@ def test_rounds_are_those_of_optimizers_with_their_rates(packed):
   'how', [{'packed_simulation': False}, {'workers': 'local:2'}], ids=['one', 'workers']
 )
 @pytest.mark.parametrize(
-  'make', [_sgd, lambda rate: _sgd(rate, momentum=0.5)], ids=['sgd', 'momentum']
+  'make',
+  [_sgd, pytest.param(lambda rate: _sgd(rate, momentum=0.5), marks=pytest.mark.slow)],
+  ids=['sgd', 'momentum'],
 )
 def test_it_is_the_same_training_in_each_way(how, make, tmp_path):
   ways = [
@@ -111,7 +113,9 @@ def test_one_rate_is_that_of_the_optimizer(tmp_path):
   np.testing.assert_array_equal(_weights(one), _weights(other))
 
 
-@pytest.mark.parametrize('is_packed', [True, False])
+@pytest.mark.parametrize(
+  'is_packed', [True, pytest.param(False, marks=pytest.mark.slow)]
+)
 def test_a_run_that_was_stopped_goes_on_with_the_rates_of_its_rounds(
   is_packed, packed, tmp_path
 ):

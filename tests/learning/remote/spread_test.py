@@ -271,7 +271,7 @@ def test_a_client_that_ends_in_nan_is_counted_and_adds_nothing(tmp_path):
 class _OneIsLarge(populations.Population):
   def examples(self, number):
     examples = super().examples(number)
-    if number == 3:  # Not the one whose step is tried before a training begins.
+    if number == 5:  # None of those whose step is tried before a training begins.
       examples['x'] += np.float32(1e6)
     return examples
 
