@@ -24,7 +24,7 @@ class Metric:
     higher_is_better: Whether it is.
     num_classes: For how many classes it is: the least and the largest number.
     needs_all_classes: Whether it is of no test data that lack a class.
-    best_constant: Of labels, the one number that is best to say of all of them, and
+    best_constant: Of labels, the one answer that is best to say of all rows, and
       what each of them then adds to this mean; `None` if it is none of numbers.
   """
 
@@ -35,7 +35,7 @@ class Metric:
   higher_is_better: bool
   num_classes: tuple[int, Optional[int]] = (0, None)
   needs_all_classes: bool = False
-  best_constant: Optional[Callable[[np.ndarray], tuple[float, np.ndarray]]] = None
+  best_constant: Optional[Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]] = None
 
   def why_not(self, shape: population.Shape) -> Optional[str]:
     """Why it is not for such examples; `None` if it is."""
@@ -166,13 +166,13 @@ def _error(of_difference: Callable[[np.ndarray], np.ndarray]) -> Callable[..., A
   return make
 
 
-def _best_for_squares(labels: np.ndarray) -> tuple[float, np.ndarray]:
-  best = float(np.mean(labels))
+def _best_for_squares(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  best = np.mean(labels, axis=0)
   return best, np.square(labels - best)
 
 
-def _best_for_differences(labels: np.ndarray) -> tuple[float, np.ndarray]:
-  best = float(np.median(labels))
+def _best_for_differences(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  best = np.median(labels, axis=0)
   return best, np.abs(labels - best)
 
 

@@ -324,10 +324,12 @@ def remark_on_constant(
   assert metric.best_constant is not None
   best, values = metric.best_constant(np.asarray(labels, np.float64))
   error = float(np.mean(values))
-  if measured < error - 2 * float(np.std(values)) / math.sqrt(len(values)):
+  by_example = values.reshape(len(values), -1).mean(axis=1)
+  if measured < error - 2 * float(np.std(by_example)) / math.sqrt(len(by_example)):
     return ''
+  answer = ', '.join(f'{each:.6g}' for each in np.ravel(best))
   return (
-    f'Note: to answer {best:.6g} to all test examples has a {metric.name} of '
+    f'Note: to answer {answer} to all test examples has a {metric.name} of '
     f'{error:.4f}, so the model is no better than one answer to all. {_WHAT_TO_TRY}'
   )
 
