@@ -141,6 +141,13 @@ def test_keras_models_need_clients_that_say_what_their_inputs_are():
     models.functional(_keras, 'mse', None)
 
 
+def test_functional_models_whose_weights_are_named_are_refused():
+  named = models.with_loss(training_runs.model(), None)
+  named._initial_weights = ({'kernel': np.zeros([2, 1], np.float32)}, ())
+  with pytest.raises(ValueError, match='weights of the functional model are a struc'):
+    models.functional(named, None, None)
+
+
 def test_functions_that_make_something_else_are_refused():
   with pytest.raises(TypeError, match='it made FunctionalModel'):
     models.functional(training_runs.model, 'mse', _SPEC)

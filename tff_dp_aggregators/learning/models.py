@@ -37,13 +37,20 @@ def functional(
 
   Raises:
     TypeError: If it is none of these.
-    ValueError: If a Keras model comes without a loss, or a functional one with one; if
-      the examples are not what it takes; or if a Keras model asks for what is not done
-      here: see `keras_models`.
+    ValueError: If a Keras model comes without a loss, or a functional one with one, or
+      with weights that are no tuples; if the examples are not what it takes; or if a
+      Keras model asks for what is not done here: see `keras_models`.
   """
   if isinstance(model, tff.learning.models.FunctionalModel):
     if loss is not None:
       raise ValueError('loss is for Keras models; a functional model has its own.')
+    for weights in model.initial_weights:
+      is_flat = isinstance(weights, (list, tuple))
+      if not is_flat or any(map(tf.nest.is_nested, weights)):
+        raise ValueError(
+          'the weights of the functional model are a structure; training takes '
+          'models whose trainable and other weights are each a tuple of arrays.'
+        )
     if element_spec is not None:
       examples.check(element_spec, _of_one(model.input_spec), owner)
     return model
