@@ -49,6 +49,12 @@ class _Activity(_LAYERS.Layer):
     return x
 
 
+def _pairs(one, other):
+  """Weights of two models, side by side."""
+  assert len(one) == len(other)
+  return zip(one, other)
+
+
 def _sequential(*layers, inputs=(3,), dtype=None):
   return _KERAS.Sequential([_KERAS.Input(inputs, dtype=dtype), *layers])
 
@@ -169,7 +175,7 @@ def _assert_equal(found, expected):
   weights, loss = found
   expected_weights, expected_loss = expected
   assert loss == pytest.approx(expected_loss, rel=1e-5)
-  for one, other in zip(weights, expected_weights, strict=True):
+  for one, other in _pairs(weights, expected_weights):
     np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
 
@@ -185,7 +191,7 @@ def test_mixed_precision_is_within_its_rounding():
   functional = _functional(_mixed, _NUMBERS, _CLASSES, _CROSS_ENTROPY)
   found, _ = _step(functional, _NUMBERS, _CLASSES)
   expected, _ = _fit(functional.keras_model, _NUMBERS, _CLASSES, _CROSS_ENTROPY)
-  for one, other in zip(found, expected, strict=True):
+  for one, other in _pairs(found, expected):
     np.testing.assert_allclose(one, other, rtol=1e-2, atol=1e-3)
 
 
@@ -437,7 +443,7 @@ def test_keras_models_work_as_before_after_a_training(tmp_path):
   expected = model.predict(_NUMBERS, verbose=0), model.get_weights()
   _train(_shared, tmp_path / 'run')
   np.testing.assert_array_equal(model.predict(_NUMBERS, verbose=0), expected[0])
-  for one, other in zip(model.get_weights(), expected[1], strict=True):
+  for one, other in _pairs(model.get_weights(), expected[1]):
     np.testing.assert_array_equal(one, other)
 
 
@@ -461,14 +467,14 @@ def test_frozen_layers_stay_as_they_are_and_get_no_noise(tmp_path):
   before = [each.numpy() for each in model.non_trainable_variables]
   result = _train(model, tmp_path / 'run', mechanism, noise_seed=1)
   assert [each.shape for each in result.weights.trainable] == [(8, 2), (2,)]
-  for one, other in zip(result.weights.non_trainable, before, strict=True):
+  for one, other in _pairs(result.weights.non_trainable, before):
     np.testing.assert_array_equal(one, other)
   assert (result.weights.trainable[0] != model.trainable_variables[0].numpy()).all()
 
 
 def test_two_calls_with_the_same_seeds_come_to_the_same_weights(tmp_path):
   runs = [_train(_shared, tmp_path / name) for name in ('one', 'other')]
-  for one, other in zip(*(run.weights.trainable for run in runs), strict=True):
+  for one, other in _pairs(*(run.weights.trainable for run in runs)):
     np.testing.assert_array_equal(one, other)
 
 
@@ -487,7 +493,7 @@ def test_clients_one_by_one_are_trained_as_in_packs(tmp_path):
     _train(_with_losses, tmp_path / f'{packed}', packed_simulation=packed).weights
     for packed in (True, False)
   ]
-  for one, other in zip(*(each.trainable for each in weights), strict=True):
+  for one, other in _pairs(*(each.trainable for each in weights)):
     np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
 
@@ -742,7 +748,7 @@ def test_padding_changes_nothing_where_it_does_not_show_at_once(make, loss, tmp_
     ).weights
     for packed in (True, False)
   ]
-  for one, other in zip(*(each.trainable for each in weights), strict=True):
+  for one, other in _pairs(*(each.trainable for each in weights)):
     np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
 
