@@ -27,7 +27,6 @@ from tff_dp_aggregators.base import new_files
 from tff_dp_aggregators.learning.runs import progress
 
 from . import commands
-from .data import formats
 from .data import preprocessing as preprocessing_lib
 from .data import problems
 from .options import data as data_options
@@ -58,13 +57,6 @@ def define(values: flags.FlagValues) -> None:
   ):
     flags.DEFINE_string(name, None, text, flag_values=values)
   data_options.define_writing(values)
-  flags.DEFINE_enum(
-    'data_format',
-    None,
-    list(formats.FORMATS),
-    'Format of the files of --data. Default: by the ending of their names.',
-    flag_values=values,
-  )
 
 
 def main(values: flags.FlagValues) -> int:

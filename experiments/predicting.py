@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 
 from tff_dp_aggregators import learning
+from tff_dp_aggregators.learning import keras_losses
 from tff_dp_aggregators.learning.runs import run_directory
 from tff_dp_aggregators.learning.runs import saved_model
 
@@ -153,7 +154,7 @@ class Predictor:
     else:
       x = rng.normal(size=shape).astype(np.float32)
     outputs = np.asarray(self.model(x), np.float64)
-    return bool(np.all(outputs >= 0) and np.allclose(outputs.sum(-1), 1, atol=1e-3))
+    return keras_losses.why_no_logits(outputs) is not None
 
 
 def _model(run_dir: str, name: str, shape: population.Shape) -> Any:

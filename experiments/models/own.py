@@ -219,7 +219,7 @@ def _check_logits(model: Any, shape: population.Shape) -> None:
   is_of_tags = shape.label_kind == 'tags'
   why = hasattr(outputs, 'shape') and keras_losses.why_no_logits(outputs, is_of_tags)
   ends = keras_losses.last_activation(model.keras_model)
-  if not why and ends in ('sigmoid', 'softmax'):
+  if not why and ends in keras_losses.PROBABLE:
     why = f'ends in {ends}'
   if why and is_of_tags:
     raise ValueError(

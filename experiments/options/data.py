@@ -145,13 +145,6 @@ def _define_files(values: flags.FlagValues) -> None:
     f'Formats: {said}.',
     flag_values=values,
   )
-  flags.DEFINE_enum(
-    'data_format',
-    None,
-    list(formats.FORMATS),
-    'Format of the files of --data. Default: by the ending of their names.',
-    flag_values=values,
-  )
   flags.DEFINE_string(
     'data_split',
     None,
@@ -168,11 +161,18 @@ def _define_files(values: flags.FlagValues) -> None:
 
 
 def define_writing(values: flags.FlagValues) -> None:
-  """Defines flags of how values are written.
+  """Defines flags of how files, and values in them, are written.
 
   Args:
     values: Where to define them.
   """
+  flags.DEFINE_enum(
+    'data_format',
+    None,
+    list(formats.FORMATS),
+    'Format of the files of --data. Default: by the ending of their names.',
+    flag_values=values,
+  )
   flags.DEFINE_list(
     'missing_values',
     None,

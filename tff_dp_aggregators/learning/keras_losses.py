@@ -40,7 +40,7 @@ _BY_PLACE = (
 # Stands for the size of a batch, where shapes are compared: no other dimension is it.
 _BATCH = 1_000_003
 # Activations whose outputs are probabilities.
-_PROBABLE = ('sigmoid', 'softmax')
+PROBABLE = ('sigmoid', 'softmax')
 # Sums of float32 probabilities differ from 1 by less.
 _ROUNDING = 1e-3
 
@@ -196,7 +196,7 @@ class Losses:
       check = why_no_logits if takes_logits else why_no_probabilities
       why = check(found, is_binary)
       ends = last_activation(self._model) if self._is_single else None
-      if why is None and ends in (_PROBABLE if takes_logits else ('linear',)):
+      if why is None and ends in (PROBABLE if takes_logits else ('linear',)):
         why = f'ends in the activation {ends}'
       if why is not None:
         kind = type(loss).__name__
