@@ -3,7 +3,7 @@
 A server's noise is a function of its key, which checkpoints have: a round that is run
 again comes to the same bits. Noise that clients draw, each for itself, is in no state.
 Run again, the round would be another release, of the same clients, with other noise;
-nothing would tell. Nor may what other machines trained come to the same last digits on
+nothing would tell. Nor may what a cluster trained come to the same last digits on
 those that go on. So its result is on disk before its line is in the ledger, and who
 goes on takes it from there: each round is released once, and its line is that of the
 result which the model was made of.
@@ -17,9 +17,9 @@ from typing import Any, NamedTuple, Optional
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.framework import tensor_pb2
 
 from tff_dp_aggregators.base import new_files
-from tff_dp_aggregators.learning.packed import leaves
 
 _PREFIX = 'result_of_round_'
 _DIGEST_BYTES = hashlib.sha256().digest_size
@@ -64,7 +64,11 @@ class KeptRounds:
       OSError: If it cannot be written.
     """
     measured = json.dumps(kept.measured).encode()
-    content = leaves.encode_to_bytes((kept.state, np.frombuffer(measured, np.uint8)))
+    flat = [
+      tf.make_tensor_proto(np.asarray(leaf)).SerializeToString()
+      for leaf in (*tf.nest.flatten(kept.state), measured)
+    ]
+    content = tf.make_tensor_proto(flat).SerializeToString()
     new_files.replace(self._path(number), hashlib.sha256(content).digest() + content)
 
   def load(self, number: int, like: Any) -> Optional[KeptRound]:
@@ -81,9 +85,8 @@ class KeptRounds:
       return None
     if hashlib.sha256(content).digest() != digest:
       return None
-    *flat, measured = leaves.arrays_of(content)
-    state = tf.nest.pack_sequence_as(like, [each[()] for each in flat])
-    return KeptRound(state, json.loads(measured.tobytes()))
+    *flat, measured = [_array(each)[()] for each in _array(content).tolist()]
+    return KeptRound(tf.nest.pack_sequence_as(like, flat), json.loads(measured))
 
   def remove_before(self, number: int) -> None:
     """Removes the results of rounds that checkpoints have.
@@ -102,3 +105,8 @@ class KeptRounds:
 
   def _path(self, number: int) -> str:
     return os.path.join(self._directory, f'{_PREFIX}{number}')
+
+
+def _array(content: bytes) -> np.ndarray:
+  """What a tensor in TensorFlow's own format holds."""
+  return tf.make_ndarray(tensor_pb2.TensorProto.FromString(content))
