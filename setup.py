@@ -29,7 +29,6 @@ _COMMANDS = (
   'tff-dp-report = tff_dp_aggregators.accounting.programs.report:run',
   'tff-dp-simulate = tff_dp_aggregators.experiments.simulate:run',
   'tff-dp-vectors = tff_dp_aggregators.accounting.programs.vectors:run',
-  'tff-dp-worker = tff_dp_aggregators.experiments.worker:run',
 )
 
 

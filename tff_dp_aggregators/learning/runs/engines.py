@@ -13,7 +13,6 @@ import tensorflow_federated as tff
 from tff_dp_aggregators.learning import local_order
 from tff_dp_aggregators.learning import packed
 from tff_dp_aggregators.learning import sources
-from tff_dp_aggregators.learning.packed import spread
 from tff_dp_aggregators.learning.schedules import draws
 
 S = TypeVar('S')
@@ -96,29 +95,6 @@ class PackedEngine(Engine[packed.HeldState]):
   ) -> packed.HeldState:
     """Has the simulation hold a state."""
     return self._simulation.hold(state)
-
-
-class SpreadEngine(PackedEngine):
-  """Many clients in one computation, of which workers make several at once."""
-
-  def __init__(self, simulation: spread.SpreadFedAvg, seed: int, ids: Sequence[Any]):
-    """Initializes the engine.
-
-    Args:
-      simulation: What trains.
-      seed: Of the order of clients' examples.
-      ids: By number, what clients are drawn by.
-    """
-    super().__init__(simulation, seed, ids)
-    self._spread = simulation
-
-  def notes(self) -> tuple[str, ...]:
-    """What happened to workers."""
-    return self._spread.notes()
-
-  def close(self) -> None:
-    """Lets the workers go."""
-    self._spread.close()
 
 
 class ProcessEngine(Engine[tff.learning.templates.LearningAlgorithmState]):
