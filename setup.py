@@ -153,8 +153,8 @@ setuptools.setup(
     'tqdm',
   ],
   extras_require={
-    # Grids of runs on several machines.
-    'dask': ['dask[distributed]'],
+    # Several processes and machines.
+    'dask': ['cryptography', 'dask[distributed]'],
     'docs': ['mkdocs-material', 'mkdocstrings-python'],
     'test': [
       'coverage',

@@ -8,6 +8,7 @@ import contextlib
 import ipaddress
 import logging
 import re
+import signal
 import socket
 import sys
 import time
@@ -32,12 +33,13 @@ _ANSWER_SECONDS = 30.0
 # Of Dask, which log what this says itself.
 _LOGGERS = ('distributed', 'distributed.client', 'distributed.nanny', 'tornado')
 # Of a cluster that is started here. A worker whose event loop is silent for so long is
-# started anew; memory is kept, and not given back to the kernel after each step; others
-# of this machine are shown nothing.
+# started anew; others of this machine are shown nothing; Ctrl-C is for this program
+# alone; memory is kept, and not given back to the kernel after each step.
 _LOCAL_CONFIGURATION = {
   'distributed.scheduler.worker-ttl': '30 seconds',
   'distributed.scheduler.http.routes': ['distributed.http.health'],
   'distributed.worker.http.routes': ['distributed.http.health'],
+  'distributed.worker.preload': [__name__],
   'distributed.nanny.pre-spawn-environ': {
     'MALLOC_TRIM_THRESHOLD_': 2**30,
     'MALLOC_MMAP_THRESHOLD_': 2**30,
@@ -202,7 +204,7 @@ def _local(processes: int, refused: _Refused) -> Iterator[Any]:
         host='127.0.0.1',
         protocol='tls://',
         security=distributed.Security.temporary(),
-        dashboard_address=None,
+        dashboard_address='127.0.0.1:0',
         silence_logs=logging.CRITICAL,
       )
     except Exception as e:
@@ -212,6 +214,12 @@ def _local(processes: int, refused: _Refused) -> Iterator[Any]:
     finally:
       with contextlib.suppress(Exception):
         cluster.close(timeout=_ANSWER_SECONDS)
+
+
+def dask_setup(worker: Any) -> None:
+  """Lets a worker of `local` go on at Ctrl-C; Dask calls this in its main thread."""
+  del worker
+  signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _connected(address: Any, refused: _Refused, seconds: float) -> 'distributed.Client':
