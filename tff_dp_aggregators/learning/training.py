@@ -38,7 +38,6 @@ from tff_dp_aggregators.learning import models
 from tff_dp_aggregators.learning import packed
 from tff_dp_aggregators.learning import population as population_lib
 from tff_dp_aggregators.learning import process_parts
-from tff_dp_aggregators.learning import remote
 from tff_dp_aggregators.learning import runtime
 from tff_dp_aggregators.learning import schedules
 from tff_dp_aggregators.learning.optimizers import client_schedule
@@ -204,7 +203,6 @@ def train(
   clip_learning_rate: Optional[float] = None,
   not_private_signal_to_noise: bool = False,
   nbafl: Optional[accounting.nbafl.Nbafl] = None,
-  workers: Union[str, remote.Workers, None] = None,
   preprocessing: Optional[Mapping[str, Any]] = None,
 ) -> Result:
   """Trains a federated model with differential privacy and leaves a report of it.
@@ -314,11 +312,6 @@ def train(
       `mechanism_arguments()` are those of the mechanism: the report says what its
       formulas claim beside what holds. Cohorts have to be the plan's, and each client
       has at least its `min_examples`. `None` if the noise is from none.
-    workers: Who trains packs of clients: 'local:4' for four processes of this machine,
-      'host1:8470,host2:8470' for those that `python -m experiments.worker` started, or
-      `Workers` with certificates. The result is the same to the bit, on processors of
-      a kind; noise is made here. A run may go on with other ones. `None` for threads
-      of one process.
     preprocessing: What made the clients' inputs of their data, which new data need as
       well: JSON-ready, kept as `preprocessing.json`. It may be computed from clients'
       data, as means are, so it is for nobody else to see.
@@ -332,8 +325,6 @@ def train(
     ComputationError: If a round fails; with the round, its clients, and why.
     PopulationTooSmallError: If the clients are too few; the message says what would
       fit.
-    NoWorkersError: If no worker can be reached for as long as they may be missing; the
-      same call goes on.
     RoundTimeoutError: If a round takes longer than `timeout_seconds`.
     TypeError: If an argument is not of its type.
     ValueError: If an argument is out of range or does not fit the others, or the run in
@@ -443,9 +434,6 @@ def train(
     nbafl=nbafl,
   )
   plan.check()
-  if isinstance(workers, str):
-    workers = remote.Workers(workers)
-  plan.check_workers(workers)
   evaluation = None
   if test_data is not None:
     clients_lib.check_finite(
@@ -466,8 +454,6 @@ def train(
       directory,
       evaluation,
       checkpoint_seconds=checkpoint_seconds,
-      workers=workers,
-      timeout_seconds=timeout_seconds,
     )
     if run.standing().is_finished:
       rounds = f'{run.plan.num_rounds} of {run.plan.num_rounds} rounds'

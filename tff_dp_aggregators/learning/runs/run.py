@@ -42,9 +42,9 @@ from tff_dp_aggregators import aggregators
 from tff_dp_aggregators.accounting import noise_to_signal
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.base import new_files
+from tff_dp_aggregators.learning import cluster
 from tff_dp_aggregators.learning import failures
 from tff_dp_aggregators.learning import interrupts
-from tff_dp_aggregators.learning import remote
 from tff_dp_aggregators.learning import runtime
 from tff_dp_aggregators.learning import schedules
 from tff_dp_aggregators.learning.runs import attempts as attempts_lib
@@ -69,7 +69,7 @@ _REMOVED = '.removed'
 NOT_PRIVATE = 'not_private_'
 # What ends a round without a result, or what is done with one that has its line.
 _NOTHING_CAME_OF_IT = (
-  remote.NoWorkersError,
+  cluster.ClusterError,
   runtime.RoundTimeoutError,
   runtime.WorkerError,
 )
@@ -87,8 +87,6 @@ class Run:
     evaluation: Optional[evaluation_lib.Evaluation] = None,
     *,
     checkpoint_seconds: float = 30.0,
-    workers: Optional[remote.Workers] = None,
-    timeout_seconds: Optional[float] = None,
   ):
     """Begins the run, or takes it up.
 
@@ -97,8 +95,6 @@ class Run:
       directory: Where.
       evaluation: Of the model; `None` for none.
       checkpoint_seconds: Least time between two checkpoints.
-      workers: Who trains; `None` for this process.
-      timeout_seconds: How long workers may take for a round; `None` for any time.
 
     Raises:
       ValueError: If the directory is that of a run with another plan, or a copy.
@@ -106,7 +102,6 @@ class Run:
     self.plan, self.directory = plan, directory
     self._evaluation = evaluation
     self._checkpoint_seconds = checkpoint_seconds
-    self._workers, self._timeout_seconds = workers, timeout_seconds
     self._checkpointed = time.monotonic()
     self._kept_rounds: Optional[kept_rounds.KeptRounds] = None
     self._loudness: Optional[loudness_lib.Loudness] = None
@@ -150,9 +145,7 @@ class Run:
       OSError: If something cannot be written.
     """
     plan, directory = self.plan, self.directory
-    engine = plan.engine(
-      directory.file(run_directory.DATA), self._workers, self._timeout_seconds
-    )
+    engine = plan.engine(directory.file(run_directory.DATA))
     with contextlib.ExitStack() as stack:
       stack.callback(engine.close)
       state, rounds, ledger, checkpoints = self._take_up(engine, stack)
@@ -177,7 +170,7 @@ class Run:
         try:
           after = self._round(engine, state, released, rounds, ledger)
         except _NOTHING_CAME_OF_IT:
-          # The rounds before it need not be run again, on other workers, say.
+          # The rounds before it need not be run again.
           self._checkpoint(checkpoints, rounds, released, ledger)
           raise
         state, released, row = after
@@ -214,7 +207,7 @@ class Run:
     latest = checkpoints.latest(initial)
     path = directory.file(run_directory.LEDGER)
     kept = kept_rounds.KeptRounds(directory.file(run_directory.CHECKPOINTS))
-    if self.plan.draws_anew or self._are_elsewhere or kept.is_any:
+    if self.plan.draws_anew or kept.is_any:
       self._kept_rounds = kept
     self._checkpointed_rounds = 0 if latest is None else latest.rounds
     if latest is not None:
@@ -237,11 +230,6 @@ class Run:
     if latest is None:
       self._checkpoint(checkpoints, 0, initial, ledger)
     return state, rounds, ledger, checkpoints
-
-  @property
-  def _are_elsewhere(self) -> bool:
-    """Whether machines train whose processors may not be those of later ones."""
-    return self._workers is not None and self._workers.num_local is None
 
   def _is_due(self) -> bool:
     return time.monotonic() - self._checkpointed >= self._checkpoint_seconds

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import platform
-import sys
 from typing import Any, Optional, Union, cast
 
 import dp_accounting
@@ -28,14 +27,11 @@ from tff_dp_aggregators.learning import fed_avg
 from tff_dp_aggregators.learning import models
 from tff_dp_aggregators.learning import packed
 from tff_dp_aggregators.learning import population
-from tff_dp_aggregators.learning import remote
 from tff_dp_aggregators.learning import schedules
 from tff_dp_aggregators.learning import sources
-from tff_dp_aggregators.learning.packed import spread
 from tff_dp_aggregators.learning.runs import described
 from tff_dp_aggregators.learning.runs import engines
 from tff_dp_aggregators.learning.runs import larger_cohort as larger_cohort_lib
-from tff_dp_aggregators.learning.runs import progress
 from tff_dp_aggregators.learning.runs import run_directory
 from tff_dp_aggregators.learning.runs.plans import aggregation as aggregation_lib
 from tff_dp_aggregators.learning.runs.plans import fitting
@@ -344,54 +340,13 @@ class Plan:
       made = aggregators.ZeroLargeFactory(made, norm=self.aggregation.zeroing_norm)
     return made
 
-  def check_workers(self, workers: Optional[remote.Workers]) -> None:
-    """Refuses workers for clients that are not packed.
-
-    Args:
-      workers: Who is to train; `None` for this process.
-
-    Raises:
-      ValueError: If they cannot.
-    """
-    if workers is not None and not self.packed:
-      why = self.why_one_by_one
-      raise ValueError(
-        f'workers={workers.addresses!r} train packs of clients, and these are not '
-        f'packed{f": {why}" if why else ""}. Leave workers out'
-        f'{"" if why else ", or packed_simulation=False"}.'
-      )
-
-  def engine(
-    self,
-    data_directory: str,
-    workers: Optional[remote.Workers] = None,
-    round_seconds: Optional[float] = None,
-  ) -> engines.Engine[Any]:
+  def engine(self, data_directory: str) -> engines.Engine[Any]:
     """What computes the rounds.
 
     Args:
       data_directory: Where examples are laid out, for packed simulation.
-      workers: Who trains; `None` for this process.
-      round_seconds: How long workers may take for the packs of a round.
-
-    Raises:
-      WorkerError: If workers of this machine do not start.
     """
     aggregator = self.aggregator()
-    if workers is not None:
-      return engines.SpreadEngine(
-        spread.SpreadFedAvg(
-          self.training,
-          aggregator,
-          self.clients.laid_out(data_directory),
-          workers,
-          server_optimizer=self.server_optimizer,
-          say=lambda line: progress.say(line, sys.stderr),
-          round_seconds=round_seconds,
-        ),
-        self.seed,
-        self.clients.draw_ids,
-      )
     if self.packed:
       simulation = packed.PackedFedAvg(
         self.training,
