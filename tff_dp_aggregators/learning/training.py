@@ -5,6 +5,7 @@ clients' data (`clients`, `sources`), processes (`fed_avg`, `packed`), the runti
 (`runtime`), and the files of a run (`run_directory` and those it names).
 """
 
+import contextlib
 import dataclasses
 import functools
 import gc
@@ -14,7 +15,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, Callable, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -30,6 +31,7 @@ from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.base import rounding
 from tff_dp_aggregators.learning import clients as clients_lib
+from tff_dp_aggregators.learning import cluster as cluster_lib
 from tff_dp_aggregators.learning import fed_avg
 from tff_dp_aggregators.learning import fed_prox
 from tff_dp_aggregators.learning import interrupts
@@ -55,6 +57,9 @@ from tff_dp_aggregators.learning.runs import saved_model
 from tff_dp_aggregators.learning.runs.plans import aggregation as aggregation_lib
 from tff_dp_aggregators.learning.runs.plans import fitting
 from tff_dp_aggregators.learning.runs.plans import plan as plan_lib
+
+if TYPE_CHECKING:  # It takes long to load, and few need it.
+  import distributed
 
 # Seconds between two checkpoints, so that not much is lost.
 _CHECKPOINT_SECONDS = 30.0
@@ -204,6 +209,8 @@ def train(
   not_private_signal_to_noise: bool = False,
   nbafl: Optional[accounting.nbafl.Nbafl] = None,
   preprocessing: Optional[Mapping[str, Any]] = None,
+  scheduler: Union[str, 'distributed.Client', None] = None,
+  trusted_network: bool = False,
 ) -> Result:
   """Trains a federated model with differential privacy and leaves a report of it.
 
@@ -315,12 +322,19 @@ def train(
     preprocessing: What made the clients' inputs of their data, which new data need as
       well: JSON-ready, kept as `preprocessing.json`. It may be computed from clients'
       data, as means are, so it is for nobody else to see.
+    scheduler: Who trains packs of clients, to the same result: 'local:4' for four
+      processes of this machine, the address of a Dask scheduler, such as
+      'tcp://10.0.0.1:8786' or 'tls://...', or a `distributed.Client`; `None` for this
+      process. State, noise and its keys stay here.
+    trusted_network: Whether a scheduler of another machine may be reached by `tcp://`,
+      as nobody else is on the network.
 
   Returns:
     What the run came to.
 
   Raises:
     BlockingIOError: If another process runs it.
+    ClusterError: If a cluster cannot be used, or not any more; the same call goes on.
     FileExistsError: If there is something in `run_dir` that is not of a run.
     ComputationError: If a round fails; with the round, its clients, and why.
     PopulationTooSmallError: If the clients are too few; the message says what would
@@ -434,6 +448,7 @@ def train(
     nbafl=nbafl,
   )
   plan.check()
+  plan.check_cluster(scheduler)
   evaluation = None
   if test_data is not None:
     clients_lib.check_finite(
@@ -454,6 +469,7 @@ def train(
       directory,
       evaluation,
       checkpoint_seconds=checkpoint_seconds,
+      timeout_seconds=timeout_seconds,
     )
     if run.standing().is_finished:
       rounds = f'{run.plan.num_rounds} of {run.plan.num_rounds} rounds'
@@ -462,13 +478,31 @@ def train(
       )
     else:
       _keep(directory, local_training.model, preprocessing)
-      with runtime.local_runtime(
-        timeout_seconds=timeout_seconds, simulated_secure_sums=plan.sums_securely
-      ):
-        with interrupts.graceful_interrupts(
-          'Ending after this round; press Ctrl-C again to end at once.'
-        ) as stop:
-          run.go(stop)
+      cluster = None
+      with contextlib.ExitStack() as stack:
+        if plan.packed:  # In this process, or on a cluster.
+          signals = stack.enter_context(interrupts.Signals())
+          if scheduler is not None:
+            cluster = stack.enter_context(
+              cluster_lib.cluster(
+                scheduler,
+                trusted_network=trusted_network,
+                round_seconds=timeout_seconds,
+              )
+            )
+          stack.callback(signals.ignore)
+        else:
+          stack.enter_context(
+            runtime.local_runtime(
+              timeout_seconds=timeout_seconds, simulated_secure_sums=plan.sums_securely
+            )
+          )
+        stop = stack.enter_context(
+          interrupts.graceful_interrupts(
+            'Ending after this round; press Ctrl-C again to end at once.'
+          )
+        )
+        run.go(stop, cluster)
     is_function = not isinstance(
       model, (tf.keras.Model, tff.learning.models.FunctionalModel)
     )

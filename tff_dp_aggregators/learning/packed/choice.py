@@ -19,7 +19,7 @@ from tff_dp_aggregators.learning.packed import trial
 _FEWEST = 4
 # Clients whose examples it is tried on.
 _TRIED = 8
-# Operations that XLA computes far slower than TensorFlow does on processors, in parts of
+# Operations that XLA computes far slower than TensorFlow on processors, in parts of
 # their names.
 _SLOW_COMPILED = ('Conv', 'Pool', 'Sort', 'TopK', 'FFT')
 # Relative, and to the largest entry; float32 in another order of summation.

@@ -9,20 +9,15 @@ goes on takes it from there: each round is released once, and its line is that o
 result which the model was made of.
 """
 
-import hashlib
 import json
 import os
 import shutil
 from typing import Any, NamedTuple, Optional
 
-import numpy as np
-import tensorflow as tf
-from tensorflow.core.framework import tensor_pb2
-
 from tff_dp_aggregators.base import new_files
+from tff_dp_aggregators.learning.runs import checkpoints
 
 _PREFIX = 'result_of_round_'
-_DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 class KeptRound(NamedTuple):
@@ -63,13 +58,8 @@ class KeptRounds:
     Raises:
       OSError: If it cannot be written.
     """
-    measured = json.dumps(kept.measured).encode()
-    flat = [
-      tf.make_tensor_proto(np.asarray(leaf)).SerializeToString()
-      for leaf in (*tf.nest.flatten(kept.state), measured)
-    ]
-    content = tf.make_tensor_proto(flat).SerializeToString()
-    new_files.replace(self._path(number), hashlib.sha256(content).digest() + content)
+    content = checkpoints.to_bytes((kept.state, json.dumps(kept.measured)))
+    new_files.replace(self._path(number), content, is_private=True)
 
   def load(self, number: int, like: Any) -> Optional[KeptRound]:
     """The result of a round; `None` if it is not there, or not whole.
@@ -80,13 +70,10 @@ class KeptRounds:
     """
     try:
       with open(self._path(number), 'rb') as file:
-        digest, content = file.read(_DIGEST_BYTES), file.read()
-    except (FileNotFoundError, IsADirectoryError):  # Of a release before.
-      return None
-    if hashlib.sha256(content).digest() != digest:
-      return None
-    *flat, measured = [_array(each)[()] for each in _array(content).tolist()]
-    return KeptRound(tf.nest.pack_sequence_as(like, flat), json.loads(measured))
+        state, measured = checkpoints.from_bytes(file.read(), (like, ''))
+    except (FileNotFoundError, IsADirectoryError, ValueError):
+      return None  # A directory is of a release before.
+    return KeptRound(state, json.loads(measured))
 
   def remove_before(self, number: int) -> None:
     """Removes the results of rounds that checkpoints have.
@@ -105,8 +92,3 @@ class KeptRounds:
 
   def _path(self, number: int) -> str:
     return os.path.join(self._directory, f'{_PREFIX}{number}')
-
-
-def _array(content: bytes) -> np.ndarray:
-  """What a tensor in TensorFlow's own format holds."""
-  return tf.make_ndarray(tensor_pb2.TensorProto.FromString(content))

@@ -23,6 +23,7 @@ from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.base import machine
 from tff_dp_aggregators.base import version
+from tff_dp_aggregators.learning import cluster as cluster_lib
 from tff_dp_aggregators.learning import fed_avg
 from tff_dp_aggregators.learning import models
 from tff_dp_aggregators.learning import packed
@@ -287,6 +288,8 @@ class Plan:
         clients_per_round=self.schedule.clients_per_round,
         seed=seed,
         generator=self.generator,
+        # A state that is in this process is carried nowhere.
+        storage='in_process' if self.packed else 'auto',
         schedule=self.schedule,
         record_aggregation_factory=self._inner_aggregator(),
       )
@@ -298,6 +301,8 @@ class Plan:
         clients_per_round=self.schedule.clients_per_round,
         seed=seed,
         generator=self.generator,
+        # A state that is in this process is carried nowhere.
+        storage='in_process' if self.packed else 'auto',
         schedule=self.schedule,
         record_aggregation_factory=self._inner_aggregator(),
         target_quantile=self.aggregation.target_quantile,
@@ -340,11 +345,35 @@ class Plan:
       made = aggregators.ZeroLargeFactory(made, norm=self.aggregation.zeroing_norm)
     return made
 
-  def engine(self, data_directory: str) -> engines.Engine[Any]:
+  def check_cluster(self, scheduler: Any) -> None:
+    """Refuses a cluster for clients that are not packed.
+
+    Args:
+      scheduler: Who is to train; `None` for this process.
+
+    Raises:
+      ValueError: If it cannot.
+    """
+    if scheduler is not None and not self.packed:
+      why = self.why_one_by_one
+      raise ValueError(
+        f'scheduler={scheduler!r} is for packs of clients, and these are not packed'
+        f'{f": {why}" if why else ""}. Leave scheduler out'
+        f'{"" if why else ", or packed_simulation=False"}.'
+      )
+
+  def engine(
+    self,
+    data_directory: str,
+    cluster: Optional[cluster_lib.Cluster] = None,
+    timeout_seconds: Optional[float] = None,
+  ) -> engines.Engine[Any]:
     """What computes the rounds.
 
     Args:
       data_directory: Where examples are laid out, for packed simulation.
+      cluster: Who trains packs; `None` for this process.
+      timeout_seconds: How long a round of packs may take; `None` for any time.
     """
     aggregator = self.aggregator()
     if self.packed:
@@ -353,8 +382,11 @@ class Plan:
         aggregator,
         self.clients.laid_out(data_directory),
         server_optimizer=self.server_optimizer,
+        cluster=cluster,
+        timeout_seconds=timeout_seconds,
       )
-      return engines.PackedEngine(simulation, self.seed, self.clients.draw_ids)
+      notes = tuple if cluster is None else cluster.notes
+      return engines.PackedEngine(simulation, self.seed, self.clients.draw_ids, notes)
     model, rates = self.training.model, self.training.schedule
     if rates is None:
       process = fed_avg.build_dp_fed_avg(
