@@ -4,10 +4,10 @@ Claims, with a real cluster of processes of this machine:
 
 * Rounds have the same states and metrics, bit by bit: with noise of the server, with
   noise of clients, and without privacy; also where workers do not see the data.
-* So they have if a worker is killed, stopped, hangs or fails in a round, and it is said.
+* So they have if a worker is killed, stopped, hangs or fails; and it is said.
 * Nothing that is sent has the key of the noise in it.
 * What fails on all workers is the error that it is in this process.
-* A worker of other versions, or in which TensorFlow has other threads, is not used.
+* Workers of other versions, or whose TensorFlow has other threads, are not used.
 * A scheduler or all workers that are lost are an error, in the stated time.
 * Addresses that others could read along are refused, as are schedulers that are none.
 * Workers of a local cluster outlive Ctrl-C, and take nobody in who has no certificate.
@@ -17,14 +17,10 @@ import contextlib
 import functools
 import os
 import signal
-import socket
-import subprocess
-import sys
 import threading
 import time
 
 import numpy as np
-import psutil
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff

@@ -27,6 +27,7 @@ import secrets
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
 import warnings
@@ -216,7 +217,9 @@ def _local(processes: int, refused: _Refused) -> Iterator[Any]:
   import dask
   import distributed
 
-  with dask.config.set(_LOCAL_CONFIGURATION):
+  with contextlib.ExitStack() as stack:
+    stack.enter_context(dask.config.set(_LOCAL_CONFIGURATION))
+    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix='tff-dp-dask-'))
     try:
       cluster = distributed.LocalCluster(
         n_workers=processes,
@@ -225,10 +228,14 @@ def _local(processes: int, refused: _Refused) -> Iterator[Any]:
         protocol='tls://',
         security=distributed.Security.temporary(),
         dashboard_address='127.0.0.1:0',
+        local_directory=folder,
         silence_logs=logging.CRITICAL,
       )
     except Exception as e:
-      raise refused(f'does not start: {type(e).__name__}: {_line(e)}.') from e
+      raise refused(
+        f'does not start: {type(e).__name__}: {_line(e)}. A script has to begin below '
+        "if __name__ == '__main__': since processes that it starts load it, too."
+      ) from e
     try:
       yield cluster
     finally:
@@ -802,7 +809,7 @@ def _files(directory: str) -> dict[str, np.ndarray]:
 def _written(files: Mapping[str, np.ndarray], key: str, folder: str) -> str:
   """Writes data into a folder of the worker, which is removed with it."""
   directory = os.path.join(folder, f'data-{key[:16]}')
-  os.makedirs(directory, exist_ok=True)
+  os.makedirs(directory, 0o700, exist_ok=True)
   for name, content in files.items():
     content.tofile(os.path.join(directory, name))
   return directory
