@@ -26,6 +26,7 @@ from collections.abc import Mapping, Sequence
 from absl import flags
 
 from tff_dp_aggregators.accounting.programs import program
+from tff_dp_aggregators.learning import cluster
 from tff_dp_aggregators.learning.runs import progress
 
 from . import commands
@@ -33,12 +34,14 @@ from . import settings as settings_lib
 from .comparing import cells as cells_lib
 from .comparing import comparison
 from .comparing import grid
-from .comparing import jobs
 from .comparing import record as record_lib
 from .comparing import results as results_lib
-from .options import workers as workers_options
+from .comparing import running
 
-NAMES = ('grid', 'tune', 'seeds', 'tuning_seeds', 'jobs', 'scheduler', 'output')
+NAMES = (
+  *('grid', 'tune', 'seeds', 'tuning_seeds', 'jobs', 'scheduler', 'trusted_network'),
+  'output',
+)
 # Values that are measured by other metrics, or on other data, are not better or worse.
 _WHAT_IS_BEST = (
   'metric',
@@ -54,9 +57,9 @@ _WHAT_IS_BEST = (
 _REFUSALS = (
   BlockingIOError,
   cells_lib.RefusedError,
-  jobs.RefusedError,
   record_lib.FolderError,
   results_lib.UnreadableError,
+  cluster.ClusterError,
 )
 
 
@@ -155,49 +158,26 @@ def main(values: flags.FlagValues) -> int:
     return comparison.FAILED
 
 
-def _runner(values: flags.FlagValues) -> jobs.Runner:
+def _runner(values: flags.FlagValues) -> running.Cluster:
   """What is to run the cells."""
-  if values.scheduler is None:
-    return jobs.Processes(values.jobs)
-  if values['jobs'].present:
+  if values.scheduler is not None and values['jobs'].present:
     raise program.WrongUsage(
       f'--jobs={values.jobs} is of runs here, and --scheduler={values.scheduler} of '
       'runs on a Dask cluster; give one of them.'
     )
+  scheduler = values.scheduler or f'local:{values.jobs}'
   try:
-    from .comparing import dask_jobs  # Takes as long to load as all the rest.
-  except ImportError as e:
-    raise program.WrongUsage(
-      f'--scheduler={values.scheduler} needs Dask, which is not installed here '
-      f'({e}). Install this package with its extra dask; requirements.lock has it.'
-    ) from e
-  trusted = values.trusted_network
-  runner = dask_jobs.Cluster(values.scheduler, trusted_network=trusted)
-  if trusted and values.workers is None and not runner.needs_trust:
-    raise program.WrongUsage(
-      f'--trusted_network is for a --scheduler=tcp://HOST:PORT, or --workers, of other '
-      f'machines, and here there is --scheduler={values.scheduler}; leave it out.'
-    )
-  return runner
-
-
-def _given(
-  values: flags.FlagValues, names: Sequence[str], runner: jobs.Runner
-) -> dict[str, tuple[str, ...]]:
-  """Flags of every run, as arguments, by name."""
-  given = cells_lib.given(values, names)
-  # Runs refuse it where it allows nothing; then it is for the scheduler alone.
-  if runner.needs_trust and not workers_options.need_trust(values):
-    given.pop('trusted_network', None)
-  return given
+    return running.Cluster(scheduler, trusted_network=values.trusted_network)
+  except ValueError as e:
+    raise program.WrongUsage(str(e)) from e
 
 
 def _planned(
-  values: flags.FlagValues, refused: Mapping[str, str], runner: jobs.Runner
+  values: flags.FlagValues, refused: Mapping[str, str], runner: running.Cluster
 ) -> comparison.Comparison:
   """The comparison that the flags ask for, checked whole."""
   names = [name for name in program.names_of(values) if name not in NAMES]
-  given = _given(values, names, runner)
+  given = cells_lib.given(values, names)
   on_all = {name: values[name].value for name in given}
   try:
     axes = grid.axes(values.grid or (), values, refused)
