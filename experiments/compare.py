@@ -37,10 +37,11 @@ from .comparing import grid
 from .comparing import record as record_lib
 from .comparing import results as results_lib
 from .comparing import running
+from .options import scheduler as scheduler_options
 
 NAMES = (
-  *('grid', 'tune', 'seeds', 'tuning_seeds', 'jobs', 'scheduler', 'trusted_network'),
-  'output',
+  *('grid', 'tune', 'seeds', 'tuning_seeds', 'jobs', 'output'),
+  *scheduler_options.NAMES,
 )
 # Values that are measured by other metrics, or on other data, are not better or worse.
 _WHAT_IS_BEST = (
@@ -100,17 +101,6 @@ def define(values: flags.FlagValues) -> None:
     flag_values=values,
   )
   flags.DEFINE_string(
-    'scheduler',
-    None,
-    'Run on the workers of this Dask scheduler, tcp://HOST:PORT, instead of here: one '
-    'run at a time on each of their threads. They need the same environment, and at '
-    'the same paths the current folder and --output. Whoever reaches an unencrypted '
-    'scheduler can execute code on it, so one of another machine needs '
-    '--trusted_network; or tls://HOST:PORT, with keys and certificates of '
-    "Dask's configuration (distributed.comm.tls). Needs the extra dask.",
-    flag_values=values,
-  )
-  flags.DEFINE_string(
     'output',
     None,
     'Where to leave the results: a directory that does not exist or is empty, or one '
@@ -118,6 +108,7 @@ def define(values: flags.FlagValues) -> None:
     'may be added. Default: a new directory under runs.',
     flag_values=values,
   )
+  scheduler_options.define(values)
   settings_lib.define(values)
 
 
@@ -160,16 +151,18 @@ def main(values: flags.FlagValues) -> int:
 
 def _runner(values: flags.FlagValues) -> running.Cluster:
   """What is to run the cells."""
-  if values.scheduler is not None and values['jobs'].present:
-    raise program.WrongUsage(
-      f'--jobs={values.jobs} is of runs here, and --scheduler={values.scheduler} of '
-      'runs on a Dask cluster; give one of them.'
-    )
-  scheduler = values.scheduler or f'local:{values.jobs}'
   try:
-    return running.Cluster(scheduler, trusted_network=values.trusted_network)
+    scheduler = scheduler_options.from_flags(values)
   except ValueError as e:
     raise program.WrongUsage(str(e)) from e
+  if scheduler is not None and values['jobs'].present:
+    raise program.WrongUsage(
+      f'--jobs={values.jobs} is of runs here, and --scheduler={scheduler} of runs on a '
+      'Dask cluster; give one of them.'
+    )
+  return running.Cluster(
+    scheduler or f'local:{values.jobs}', trusted_network=values.trusted_network
+  )
 
 
 def _planned(

@@ -43,6 +43,7 @@ _UNFIT = 'unfit'  # The worker is not fit to run the cell, and another one may b
 _UNWANTED = 'cancelled'  # Dask's state of a task that runs and whose result is no use.
 _TICK_SECONDS = 0.2
 _LOOK_SECONDS = 2.0
+_ANSWER_SECONDS = 30.0
 _LATE_FILES_SECONDS = 60.0  # Network file systems look for files only now and then.
 # What a round may still take whose result nobody waits for any more, and how long to
 # wait for another process that is in one.
@@ -126,9 +127,6 @@ class Cluster:
     scheduler: As for `cluster.connect`. `local:N` starts once there is a cell to run.
     trusted_network: As for `cluster.connect`.
     absence_seconds: How long to wait for another worker when all are lost.
-
-  Raises:
-    ValueError: As from `cluster.check`.
   """
 
   def __init__(
@@ -138,7 +136,6 @@ class Cluster:
     trusted_network: bool = False,
     absence_seconds: float = 600.0,
   ):
-    cluster.check(scheduler, trusted_network, '--scheduler')
     self._address, self._trusted_network = scheduler.rstrip('/'), trusted_network
     self._is_local = scheduler.startswith('local:')
     self._absence_seconds = absence_seconds
@@ -349,7 +346,7 @@ class Cluster:
     if cell is None:  # Of a run before, which was stopped.
       return
     try:
-      answer = future.result(timeout=cluster.ANSWER_SECONDS)
+      answer = future.result(timeout=_ANSWER_SECONDS)
     except (asyncio.CancelledError, distributed.CancelledError) as e:
       raise self._lost('was lost, or has forgotten what it was given') from e
     except (asyncio.TimeoutError, distributed.TimeoutError) as e:

@@ -8,6 +8,7 @@ import contextlib
 import ipaddress
 import logging
 import re
+import signal
 import socket
 import sys
 import time
@@ -28,16 +29,17 @@ _LOADER = 'distributed.client.security-loader'
 _MOST_NAMED = 5  # Workers that are not fit.
 _TICK_SECONDS = 0.2
 # How long scheduler and workers may take to answer what takes them no time.
-ANSWER_SECONDS = 30.0
+_ANSWER_SECONDS = 30.0
 # Of Dask, which log what this says itself.
 _LOGGERS = ('distributed', 'distributed.client', 'distributed.nanny', 'tornado')
 # Of a cluster that is started here. A worker whose event loop is silent for so long is
-# started anew; memory is kept, and not given back to the kernel after each step; others
-# of this machine are shown nothing.
+# started anew; others of this machine are shown nothing; Ctrl-C is for this program
+# alone; memory is kept, and not given back to the kernel after each step.
 _LOCAL_CONFIGURATION = {
   'distributed.scheduler.worker-ttl': '30 seconds',
   'distributed.scheduler.http.routes': ['distributed.http.health'],
   'distributed.worker.http.routes': ['distributed.http.health'],
+  'distributed.worker.preload': [__name__],
   'distributed.nanny.pre-spawn-environ': {
     'MALLOC_TRIM_THRESHOLD_': 2**30,
     'MALLOC_MMAP_THRESHOLD_': 2**30,
@@ -202,7 +204,7 @@ def _local(processes: int, refused: _Refused) -> Iterator[Any]:
         host='127.0.0.1',
         protocol='tls://',
         security=distributed.Security.temporary(),
-        dashboard_address=None,
+        dashboard_address='127.0.0.1:0',
         silence_logs=logging.CRITICAL,
       )
     except Exception as e:
@@ -211,7 +213,13 @@ def _local(processes: int, refused: _Refused) -> Iterator[Any]:
       yield cluster
     finally:
       with contextlib.suppress(Exception):
-        cluster.close(timeout=ANSWER_SECONDS)
+        cluster.close(timeout=_ANSWER_SECONDS)
+
+
+def dask_setup(worker: Any) -> None:
+  """Lets a worker of `local` go on at Ctrl-C; Dask calls this in its main thread."""
+  del worker
+  signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _connected(address: Any, refused: _Refused, seconds: float) -> 'distributed.Client':
@@ -292,7 +300,7 @@ def _check_workers(
     said = ask(client, differs, software())
   except Exception as e:
     raise refused(
-      f'has workers that do not answer within {ANSWER_SECONDS:g} seconds '
+      f'has workers that do not answer within {_ANSWER_SECONDS:g} seconds '
       f'({type(e).__name__}: {_line(e)}). Look at their logs, and end those that hang.'
     ) from e
   unfit = [f'{worker} {why}' for worker, why in said.items() if why]
@@ -307,7 +315,7 @@ def _check_workers(
 
 def workers_of(client: 'distributed.Client') -> dict[str, int]:
   """How many threads each worker has that there is now, by address."""
-  return dict(client.sync(client.scheduler.ncores, callback_timeout=ANSWER_SECONDS))
+  return dict(client.sync(client.scheduler.ncores, callback_timeout=_ANSWER_SECONDS))
 
 
 def ask(
@@ -337,7 +345,7 @@ def ask(
     *arguments,
     workers=workers,
     on_error='return',
-    callback_timeout=ANSWER_SECONDS,
+    callback_timeout=_ANSWER_SECONDS,
   )
   found = {}
   for worker, said in answers.items():

@@ -108,11 +108,11 @@ class TestRefusals:
       (('--scheduler=tcp://10.0.0.5:1',), 'or --trusted_network, if nobody else is on'),
       (
         ('--trusted_network',),
-        '--trusted_network is for a --scheduler=tcp://HOST:PORT',
+        '--trusted_network is for --scheduler, which is not',
       ),
       (
-        ('--jobs=1', '--scheduler=tcp://h:1'),
-        '--jobs=1 is of runs here, and --scheduler=tcp://h:1 of runs on a',
+        ('--jobs=1', '--scheduler=tcp://[::1]:1'),
+        '--jobs=1 is of runs here, and --scheduler=tcp://[::1]:1 of runs on a',
       ),
     ],
   )
