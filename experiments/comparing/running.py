@@ -12,8 +12,6 @@ runs one cell at a time in its own process, so that TensorFlow is loaded once.
 import asyncio
 import collections
 import contextlib
-import fcntl
-import json
 import os
 import queue
 import re
@@ -189,14 +187,11 @@ class Cluster:
     """
     if self._is_local:
       return
-    folder = os.path.abspath(output)
     text = secrets.token_hex()
-    path = os.path.join(folder, f'{_PROBE}{secrets.token_hex(8)}')
-    # There until the end, for workers that join.
-    self._held.callback(_remove, path)
+    path = os.path.join(os.path.abspath(output), f'{_PROBE}{text}')
+    self._held.callback(_remove, path)  # There until the end, for workers that join.
     new_files.replace(path, text)
-    inode = os.stat(path).st_ino
-    self._expected |= {'file': path, 'text': text, 'inode': inode}
+    self._expected |= {'file': path, 'text': text, 'inode': os.stat(path).st_ino}
     self._look_at_all()
 
   def run(
@@ -224,7 +219,7 @@ class Cluster:
       self._connect()
     waiting = collections.deque(cells)
     looked = last_seen = time.monotonic()
-    is_told = False
+    is_told = is_stopping = False
     try:
       while (waiting or self._running) and not stop.at_once:
         if stop.requested:
@@ -235,16 +230,16 @@ class Cluster:
           # Signals are handled between two of them.
           self._done(self._said.get(timeout=_TICK_SECONDS), waiting, tell)
         now = time.monotonic()
-        if now < looked + _LOOK_SECONDS:
+        if now < looked + _LOOK_SECONDS and is_stopping == stop.requested:
           continue
-        looked = now
+        looked, is_stopping = now, stop.requested
         for worker, why in self._look().items():
           self._leave_out(worker, why)
-        if stop.requested:
+        if is_stopping:
           self._tell_workers(finish)  # Those that have joined as well.
         if self._fit:
           last_seen, is_told = now, False
-        elif stop.requested:
+        elif is_stopping:
           return
         elif now > last_seen + self._absence_seconds:
           raise LostError(self._why_no_worker())
@@ -287,7 +282,7 @@ class Cluster:
       there = set(cluster.workers_of(self._client))
       new = there.difference(self._fit, self._unfit)
       try:
-        said = self._ask(why_unfit, self._expected, workers=list(new)) if new else {}
+        said = cluster.ask(self._client, why_unfit, self._expected, workers=list(new))
       except asyncio.TimeoutError:
         said = dict.fromkeys(new, 'does not answer')
     except Exception as e:
@@ -297,13 +292,10 @@ class Cluster:
     self._fit = {w for w in {*self._fit, *said} if w in there and w not in self._unfit}
     return unfit
 
-  def _ask(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    return cluster.ask(self._client, function, *arguments, **named)
-
   def _tell_workers(self, function: Callable[[str], None], **named: Any) -> None:
     """Tells workers what is to become of cells of this comparison."""
     with contextlib.suppress(Exception):  # A scheduler that is lost is seen otherwise.
-      self._ask(function, self._name, **named)
+      cluster.ask(self._client, function, self._name, **named)
 
   def _leave_out(self, worker: str, why: str) -> None:
     """Gives no more cells to a worker."""
@@ -461,9 +453,9 @@ def why_unfit(expected: Mapping[str, Any], dask_worker: Any) -> str:
   folder = expected['folder']
   if not os.path.isdir(folder):
     return f'has no folder {folder}, which this program was started in'
-  if 'file' not in expected:
+  path = expected.get('file')
+  if path is None:
     return ''
-  path = expected['file']
   output = os.path.dirname(path)
   try:
     with open(path, encoding='utf-8') as file:
@@ -506,8 +498,6 @@ def run_cell(
   reason = why_unfit(expected, worker)
   status = _UNFIT if reason else INTERRUPTED
   if not reason:
-    # Ctrl-C in a terminal is told to the program that started this process.
-    worker.loop.add_callback(_leave_terminal)
     with _ONE, _watched(worker, name) as is_to_end:
       _latest = name
       if not is_to_end():
@@ -523,16 +513,6 @@ def run_cell(
     'seconds': time.monotonic() - begun,
     'is_large': is_large,
   }
-
-
-def _leave_terminal() -> None:
-  """Lets signals of the terminal pass by; also those for what this process starts.
-
-  What is started in the background ignores them, and would hand that on.
-  """
-  signal.signal(signal.SIGINT, lambda *unused: None)
-  with contextlib.suppress(OSError):
-    os.setsid()
 
 
 @contextlib.contextmanager
@@ -575,8 +555,7 @@ def _run(job: Mapping[str, Any], is_to_end: Callable[[], bool]) -> tuple[str, st
     own = (__package__ or '').rpartition('.')[0]
     warnings.filterwarnings('default', module=re.escape(own))  # Such as of large delta.
     try:
-      with _held(log):
-        return _train(job, is_to_end), ''
+      return _train(job, is_to_end), ''
     except KeyboardInterrupt:
       return INTERRUPTED, ''
     except (Exception, SystemExit) as e:  # A model may call sys.exit.
@@ -589,7 +568,7 @@ def _run(job: Mapping[str, Any], is_to_end: Callable[[], bool]) -> tuple[str, st
 
 def _train(job: Mapping[str, Any], is_to_end: Callable[[], bool]) -> str:
   settings = cells_lib.settings_of(job['arguments'])
-  if json.loads(json.dumps(settings.facts)) != json.loads(json.dumps(job['facts'])):
+  if settings.facts != job['facts']:
     raise ValueError('the data have changed since the comparison began.')
   from tff_dp_aggregators.learning import interrupts
 
@@ -599,14 +578,22 @@ def _train(job: Mapping[str, Any], is_to_end: Callable[[], bool]) -> str:
   if key not in _populations:
     _populations.clear()  # Two may not fit into memory.
     _populations[key] = settings.task.load(settings.data)
-  with interrupts.stopped_by(is_to_end):
-    result = training.train(
-      settings,
-      _populations[key],
-      job['directory'],
-      not_covered=tuple(job['not_covered']),
-    )
-  return FINISHED if result.is_finished else INTERRUPTED
+  deadline = time.monotonic() + _PATIENCE_SECONDS
+  while not is_to_end():
+    try:
+      with interrupts.stopped_by(is_to_end):
+        result = training.train(
+          settings,
+          _populations[key],
+          job['directory'],
+          not_covered=tuple(job['not_covered']),
+        )
+      return FINISHED if result.is_finished else INTERRUPTED
+    except BlockingIOError:  # Whoever was lost still runs it, and is to end.
+      if time.monotonic() > deadline:
+        raise
+      time.sleep(_LOOK_SECONDS)
+  return INTERRUPTED
 
 
 @contextlib.contextmanager
@@ -627,29 +614,3 @@ def _output_to(path: str) -> Iterator[None]:
     for each, before in own.items():
       os.dup2(before, each)
       os.close(before)
-
-
-@contextlib.contextmanager
-def _held(path: str, patience_seconds: float = _PATIENCE_SECONDS) -> Iterator[None]:
-  """Holds the log of a cell, so that this process alone runs it.
-
-  So a cell that is begun again waits for whoever still runs it, here or on another
-  machine (`base.folder_lock` says how far that goes), before its run has begun.
-
-  Raises:
-    BlockingIOError: If another process still holds it after so many seconds.
-  """
-  deadline = time.monotonic() + patience_seconds
-  with open(path, 'rb+') as file:
-    while True:
-      try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        break
-      except BlockingIOError as e:
-        if time.monotonic() > deadline:
-          raise BlockingIOError(
-            f'another process, here or on another machine, still runs the cell of '
-            f'{path} after {patience_seconds:.0f} seconds; wait for it, or end it.'
-          ) from e
-      time.sleep(_TICK_SECONDS)
-    yield

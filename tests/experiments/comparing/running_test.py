@@ -4,7 +4,6 @@ The clusters are real, of processes of this machine.
 """
 
 import csv
-import fcntl
 import functools
 import json
 import os
@@ -15,8 +14,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
-import time
 import types
 
 import pytest
@@ -196,21 +193,6 @@ class TestWhatAWorkerNeeds:
     assert ' has no nanny, which ends what hangs; start it' in str(refused.value)
     assert 'the folder that this is started in and --output' in str(refused.value)
     assert str(refused.value).count('tcp://') == 2  # The one that is fit is not named.
-
-
-def test_a_log_that_another_process_holds_is_waited_for_and_then_refused(tmp_path):
-  path = tmp_path / 'log.txt'
-  descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
-  fcntl.flock(descriptor, fcntl.LOCK_EX)
-  with pytest.raises(BlockingIOError, match='still runs the cell of .*/log.txt'):
-    with running._held(str(path), 0.3):
-      pass
-  begun = time.monotonic()
-  threading.Timer(0.5, os.close, [descriptor]).start()
-  with running._held(str(path), 60.0):
-    assert time.monotonic() - begun >= 0.4
-    with pytest.raises(BlockingIOError), running._held(str(path), 0.0):
-      pass
 
 
 @pytest.fixture(scope='module')

@@ -209,9 +209,7 @@ def test_a_round_that_is_run_again_is_the_same_to_the_bit(data):
   first, _ = simulation.next(simulation.initialize(), *_round(0))
   once = _released(simulation.next(first, *_round(1))[0])
   again, metrics = simulation.next(first, *_round(1))
-  for one, two in zip(
-    tf.nest.flatten(once), tf.nest.flatten(_released(again))
-  ):
+  for one, two in zip(tf.nest.flatten(once), tf.nest.flatten(_released(again))):
     np.testing.assert_array_equal(one, two)
   assert metrics['aggregator']['dp_query_metrics']['rounds'] == 2
 
