@@ -1,7 +1,7 @@
 """What a computation failed with, in its own words.
 
-TensorFlow and TFF's worker give four thousand characters for it, twice, and the sentence that says
-what is wrong, such as that of an assertion of this package, is in their middle.
+TensorFlow and TFF's worker give thousands of characters for it, and the sentence that
+says what is wrong, such as that of an assertion of this package, is in their middle.
 """
 
 import re
@@ -46,6 +46,9 @@ class ComputationError(RuntimeError):
     """
     super().__init__(message)
     self.details = details
+
+  def __reduce__(self) -> tuple[Any, ...]:
+    return ComputationError, (str(self), self.details)
 
   def in_round(self, number: int, clients: Any, ids: Any) -> 'ComputationError':
     """The same, with the round and who took part.
