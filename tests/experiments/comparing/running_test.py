@@ -18,8 +18,6 @@ import types
 
 import pytest
 
-pytest.importorskip('distributed', reason='the extra dask is not installed')
-
 from experiments import compare
 from experiments.comparing import running
 from tests import executing
@@ -132,13 +130,6 @@ class TestRefusals:
     assert result.returncode == 2
     assert f'--scheduler={address} cannot be reached within 1 seconds' in result.stderr
     assert not output.exists()
-
-  def test_without_dask_the_extra_is_named(self, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, 'distributed', None)
-    result = executing.execute(compare, '--seeds=1', f'--output={tmp_path}/output')
-    assert result.returncode == 2
-    assert 'needs Dask, which is not installed here' in result.stderr
-    assert 'with its extra dask' in result.stderr
 
 
 class TestWhatAWorkerNeeds:
