@@ -171,22 +171,17 @@ def connect(
     A client.
 
   Raises:
-    ClusterError: If Dask is not installed, the scheduler is not reached, there are no
+    ClusterError: If the scheduler is not reached, there are no
       workers, or some have other versions.
     ValueError: As from `check`.
   """
+  import distributed
+
   said = scheduler if isinstance(scheduler, str) else 'CLIENT'
 
   def refused(what: str) -> ClusterError:
     return ClusterError(f'{name}={said} {what}')
 
-  try:
-    import distributed
-  except ImportError as e:
-    raise refused(
-      f'needs Dask, which is not installed here ({e}). Install this package with its '
-      'extra dask; requirements.lock has it.'
-    ) from e
   if isinstance(scheduler, distributed.Client):
     if scheduler.asynchronous or scheduler.status != 'running':
       raise refused(
