@@ -487,6 +487,7 @@ def train(
               cluster_lib.connect(scheduler, trusted_network=trusted_network)
             )
             cluster = cluster_lib.Cluster(client, round_seconds=timeout_seconds)
+            stack.callback(cluster.close)
           stack.callback(signals.ignore)
         else:
           stack.enter_context(
