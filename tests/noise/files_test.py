@@ -327,7 +327,7 @@ for directory in (*sys.argv[1:], None):
     print(e)
   else:
     streaming.next(streaming.initialize())
-    print(streaming._cache.directory, os.path.exists(streaming._cache.directory))
+    print(streaming.directory, os.path.exists(streaming.directory))
 """
 
 
