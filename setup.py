@@ -29,7 +29,6 @@ _COMMANDS = (
   'tff-dp-report = tff_dp_aggregators.accounting.programs.report:run',
   'tff-dp-simulate = tff_dp_aggregators.experiments.simulate:run',
   'tff-dp-vectors = tff_dp_aggregators.accounting.programs.vectors:run',
-  'tff-dp-worker = tff_dp_aggregators.experiments.worker:run',
 )
 
 
@@ -154,8 +153,8 @@ setuptools.setup(
     'tqdm',
   ],
   extras_require={
-    # Grids of runs on several machines.
-    'dask': ['dask[distributed]'],
+    # Several processes and machines.
+    'dask': ['cryptography', 'dask[distributed]'],
     'docs': ['mkdocs-material', 'mkdocstrings-python'],
     'test': [
       'coverage',

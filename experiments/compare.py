@@ -36,9 +36,12 @@ from .comparing import grid
 from .comparing import jobs
 from .comparing import record as record_lib
 from .comparing import results as results_lib
-from .options import workers as workers_options
+from .options import scheduler as scheduler_options
 
-NAMES = ('grid', 'tune', 'seeds', 'tuning_seeds', 'jobs', 'scheduler', 'output')
+NAMES = (
+  *('grid', 'tune', 'seeds', 'tuning_seeds', 'jobs', 'output'),
+  *scheduler_options.NAMES,
+)
 # Values that are measured by other metrics, or on other data, are not better or worse.
 _WHAT_IS_BEST = (
   'metric',
@@ -97,17 +100,6 @@ def define(values: flags.FlagValues) -> None:
     flag_values=values,
   )
   flags.DEFINE_string(
-    'scheduler',
-    None,
-    'Run on the workers of this Dask scheduler, tcp://HOST:PORT, instead of here: one '
-    'run at a time on each of their threads. They need the same environment, and at '
-    'the same paths the current folder and --output. Whoever reaches an unencrypted '
-    'scheduler can execute code on it, so one of another machine needs '
-    '--trusted_network; or tls://HOST:PORT, with keys and certificates of '
-    "Dask's configuration (distributed.comm.tls). Needs the extra dask.",
-    flag_values=values,
-  )
-  flags.DEFINE_string(
     'output',
     None,
     'Where to leave the results: a directory that does not exist or is empty, or one '
@@ -115,6 +107,7 @@ def define(values: flags.FlagValues) -> None:
     'may be added. Default: a new directory under runs.',
     flag_values=values,
   )
+  scheduler_options.define(values)
   settings_lib.define(values)
 
 
@@ -171,25 +164,11 @@ def _runner(values: flags.FlagValues) -> jobs.Runner:
       f'--scheduler={values.scheduler} needs Dask, which is not installed here '
       f'({e}). Install this package with its extra dask; requirements.lock has it.'
     ) from e
-  trusted = values.trusted_network
-  runner = dask_jobs.Cluster(values.scheduler, trusted_network=trusted)
-  if trusted and values.workers is None and not runner.needs_trust:
-    raise program.WrongUsage(
-      f'--trusted_network is for a --scheduler=tcp://HOST:PORT, or --workers, of other '
-      f'machines, and here there is --scheduler={values.scheduler}; leave it out.'
-    )
-  return runner
-
-
-def _given(
-  values: flags.FlagValues, names: Sequence[str], runner: jobs.Runner
-) -> dict[str, tuple[str, ...]]:
-  """Flags of every run, as arguments, by name."""
-  given = cells_lib.given(values, names)
-  # Runs refuse it where it allows nothing; then it is for the scheduler alone.
-  if runner.needs_trust and not workers_options.need_trust(values):
-    given.pop('trusted_network', None)
-  return given
+  try:
+    scheduler = scheduler_options.from_flags(values)
+  except ValueError as e:
+    raise program.WrongUsage(str(e)) from e
+  return dask_jobs.Cluster(scheduler, trusted_network=values.trusted_network)
 
 
 def _planned(
@@ -197,7 +176,7 @@ def _planned(
 ) -> comparison.Comparison:
   """The comparison that the flags ask for, checked whole."""
   names = [name for name in program.names_of(values) if name not in NAMES]
-  given = _given(values, names, runner)
+  given = cells_lib.given(values, names)
   on_all = {name: values[name].value for name in given}
   try:
     axes = grid.axes(values.grid or (), values, refused)

@@ -21,7 +21,6 @@ from tff_dp_aggregators.learning.runs import run_directory
 from tff_dp_aggregators.learning.runs.plans import aggregation as aggregation_lib
 from tff_dp_aggregators.learning.runs.plans import fitting
 from tff_dp_aggregators.strategies import registry
-from tff_dp_aggregators.workers import group
 
 from . import commands
 from . import making
@@ -34,7 +33,6 @@ from .options import optimization as optimization_options
 from .options import participation as participation_options
 from .options import privacy as privacy_options
 from .options import run as run_options
-from .options import workers as workers_options
 from .tasks import own
 from .tasks import task as task_lib
 
@@ -43,7 +41,6 @@ _MAY_DIFFER = frozenset(
   [
     *run_options.MAY_DIFFER,
     *data_options.MAY_DIFFER,
-    *workers_options.MAY_DIFFER,
   ]
 )
 
@@ -61,7 +58,6 @@ class Settings:
       flags that were given.
     remarks: What follows from the data and is told, in a sentence each.
     facts: Of the user's own data, with their checksum; `None` for those of a task.
-    workers: Who trains; `None` for threads of one process.
   """
 
   task: task_lib.Task
@@ -76,7 +72,6 @@ class Settings:
   command: str
   remarks: tuple[str, ...] = ()
   facts: Optional[Mapping[str, Any]] = None
-  workers: Optional[group.Workers] = None
 
   @property
   def name(self) -> str:
@@ -107,7 +102,6 @@ def define(values: flags.FlagValues) -> None:
   aggregation_options.define(values)
   optimization_options.define(values, tasks.TASKS)
   run_options.define(values)
-  workers_options.define(values)
 
 
 def groups() -> tuple[program.Group, ...]:
@@ -122,7 +116,6 @@ def groups() -> tuple[program.Group, ...]:
     ('Aggregation', aggregation_options.NAMES),
     ('Training', optimization_options.NAMES),
     ('Run', run_options.NAMES),
-    ('Workers', workers_options.NAMES),
   )
 
 
@@ -147,7 +140,6 @@ def from_flags(values: flags.FlagValues) -> Settings:
   task.check(data)  # Before strategies are looked for, which may take long.
   optimization = optimization_options.from_flags(values)
   run = run_options.from_flags(values)
-  workers = workers_options.from_flags(values)
   if values.mechanism != privacy_options.NONE:  # Which refuses all flags of privacy.
     nbafl_options.prepare(
       values,
@@ -162,7 +154,7 @@ def from_flags(values: flags.FlagValues) -> Settings:
   aggregation = aggregation_options.from_flags(
     values, privacy.mechanism, privacy.clip_norm
   )
-  _check_packing(run, privacy, aggregation, workers)
+  _check_packing(run, privacy, aggregation)
   if values.num_clients is not None:
     check_cohorts(privacy, participation.schedule(values.num_clients))
   facts = None
@@ -179,7 +171,6 @@ def from_flags(values: flags.FlagValues) -> Settings:
     privacy=privacy,
     optimization=optimization,
     run=run,
-    workers=workers,
     aggregation=aggregation,
     flags={
       name: _json_ready(values[name].value)
@@ -245,16 +236,10 @@ def _check_packing(
   run: run_options.Run,
   privacy: privacy_options.Privacy,
   aggregation: aggregation_lib.Aggregation,
-  workers: Optional[group.Workers],
 ) -> None:
   """Refuses packs that cannot be, and seeds for noise that has none."""
   mechanism = privacy.mechanism
   why_not = aggregation.why_one_by_one(mechanism)
-  if workers is not None and (why_not or run.packed_simulation is False):
-    raise ValueError(
-      f'--workers train packs of clients, and these are not packed: '
-      f'{why_not or "--nopacked_simulation"}. Leave it out.'
-    )
   if why_not is not None and run.packed_simulation:
     raise ValueError(
       f'--packed_simulation does not go with this: {why_not}, so clients are trained '

@@ -17,8 +17,8 @@ from tff_dp_aggregators.accounting import accountants
 from tff_dp_aggregators.accounting.programs import flags as flags_lib
 from tff_dp_aggregators.accounting.programs import program
 from tff_dp_aggregators.base import rounding
+from tff_dp_aggregators.learning import cluster
 from tff_dp_aggregators.learning import models as models_lib
-from tff_dp_aggregators.learning import remote
 from tff_dp_aggregators.learning.runs import progress
 from tff_dp_aggregators.learning.runs.plans import fitting
 
@@ -58,7 +58,7 @@ def run(settings: settings_lib.Settings) -> int:
   except KeyboardInterrupt:
     progress.say(f'Interrupted; {run_dir} has no round to report.', sys.stderr)
     return _INTERRUPTED
-  except remote.NoWorkersError as e:
+  except cluster.ClusterError as e:
     progress.say(f'{e} This goes on:\n    {_going_on(settings, run_dir)}', sys.stderr)
     return _NO_WORKERS
   except fitting.TooFewExamplesError as e:
@@ -145,7 +145,6 @@ def train(
     data_facts=population.facts or None,
     preprocessing=population.preprocessing and population.preprocessing.to_json(),
     nbafl=privacy.nbafl,
-    workers=settings.workers,
     **dataclasses.asdict(settings.aggregation),
   )
   _draw(settings, run_dir, population.num_clients)

@@ -13,7 +13,6 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LAYERS = (
-  'workers',
   'strategies',
   'accounting',
   'noise',
@@ -137,10 +136,8 @@ class TestBazel:
       assert '"**/*.py"' in build.read_text('utf-8'), f'{folder} is in no target'
 
   def test_each_layer_depends_on_the_one_before_it_and_no_other(self):
-    chain = ['base', *(layer for layer in LAYERS if layer != 'workers')]
+    chain = ['base', *LAYERS]
     before = {after: [layer] for layer, after in zip(chain, chain[1:])}
-    before['workers'] = ['base']
-    before['learning'].append('workers')
     for layer in ('base', *LAYERS):
       calls = _calls(f'tff_dp_aggregators/{layer}', 'py_library')
       (listed,) = [ast.literal_eval(call['deps']) for call in calls if 'deps' in call]

@@ -1,8 +1,7 @@
 """Differentially private aggregation for TensorFlow Federated.
 
-The package is seven layers, each of which may import only those above it:
+The package is six layers, each of which may import only those above it:
 
-* `workers`: TFF's worker processes and who may use them (gRPC); for `learning` alone.
 * `strategies`: matrix-mechanism strategies as plain data (NumPy, SciPy).
 * `accounting`: privacy events, accountants, calibration, ledgers, reports.
 * `noise`: streaming correlated noise as pure functions (TensorFlow).
@@ -20,7 +19,6 @@ from typing import Any
 __version__ = '0.1.0'
 
 _LAYERS = (
-  'workers',
   'strategies',
   'accounting',
   'noise',

@@ -10,7 +10,6 @@ from absl import flags
 from tff_dp_aggregators.learning.runs import run_directory
 
 from .. import settings as settings_lib
-from ..options import workers
 from . import grid
 
 CELLS, TUNING = 'cells', 'tuning'  # Folders in that of the comparison.
@@ -19,7 +18,7 @@ REFUSED = {
   'seed': 'give --seeds=N for seeds 1 to N',
   'run_dir': 'each run has a directory of its own under --output',
 }
-_CHANGE_NOTHING = ('checkpoint_seconds', 'timeout_seconds', *workers.NAMES)
+_CHANGE_NOTHING = ('checkpoint_seconds', 'timeout_seconds')
 UNVARIED = {**REFUSED, **dict.fromkeys(_CHANGE_NOTHING, 'it changes no result')}
 
 

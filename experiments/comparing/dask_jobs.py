@@ -11,7 +11,6 @@ import contextlib
 import logging
 import os
 import queue
-import re
 import secrets
 import threading
 import time
@@ -24,9 +23,8 @@ import distributed
 from distributed import versions
 
 from tff_dp_aggregators.base import new_files
+from tff_dp_aggregators.learning import cluster
 from tff_dp_aggregators.learning.runs import progress
-from tff_dp_aggregators.workers import addresses
-from tff_dp_aggregators.workers import credentials
 
 from . import cells as cells_lib
 from . import dask_task
@@ -35,8 +33,6 @@ from . import logs
 from . import process
 from . import results
 
-_ADDRESS = re.compile(r'(tcp|tls)://(\[[0-9a-fA-F:.]+\]|[^][\s:/@]+):([0-9]{1,5})/?')
-_MAX_PORT = 65535
 # Of Dask, which log what this says itself.
 _LOGGERS = ('distributed', 'distributed.client', 'tornado')
 _TICK_SECONDS = 0.2
@@ -48,11 +44,6 @@ _LATE_FILES_SECONDS = 60.0  # Network file systems look for files only now and t
 _MOST_NAMED = 5  # Workers that are not fit.
 # What Dask's configuration may have in place of names of files.
 _LOADER = 'distributed.client.security-loader'
-_DANGER = 'whoever reaches an unencrypted scheduler can run code on all of its workers'
-_INSTEAD = (
-  "Give tls://HOST:PORT, with keys and certificates of Dask's configuration "
-  '(distributed.comm.tls)'
-)
 # A folder with nothing else in it counts as empty.
 _PROBE = f'{new_files.HALF_WRITTEN}dask-'
 _NEEDED = (
@@ -93,16 +84,10 @@ class Cluster(jobs.Runner):
     Raises:
       RefusedError: If that is no address, or one for `tls://` or a trusted network.
     """
-    found = _ADDRESS.fullmatch(address)
-    if found is None or not 0 < int(found.group(3)) <= _MAX_PORT:
-      raise jobs.RefusedError(
-        f'--scheduler={address} is no address of a Dask scheduler; give '
-        '--scheduler=tcp://HOST:PORT or tls://HOST:PORT, as `dask scheduler` prints it.'
-      )
-    scheme, host = found.group(1), found.group(2).strip('[]')
-    if scheme == 'tcp':
-      self._check_plain(host, trusted_network)
-      self.needs_trust = not addresses.is_own(host)
+    try:
+      cluster.check(address, trusted_network, '--scheduler')
+    except ValueError as e:
+      raise jobs.RefusedError(str(e)) from e
     self._address = address.rstrip('/')
     self._reach_seconds = reach_seconds
     self._workers_seconds = workers_seconds
@@ -110,15 +95,6 @@ class Cluster(jobs.Runner):
     self._expected: dict[str, Any] = {'software': dask_task.software()}
     self._client: Any = None
     self._held = contextlib.ExitStack()
-
-  @staticmethod
-  def _check_plain(host: str, trusted_network: bool) -> None:
-    try:
-      credentials.check_plain(
-        host, trusted_network, '--scheduler', danger=_DANGER, instead=_INSTEAD
-      )
-    except ValueError as e:
-      raise jobs.RefusedError(str(e)) from e
 
   def __enter__(self) -> 'Cluster':
     """Connects, waits for a worker, and compares what workers have.

@@ -98,14 +98,7 @@ def job_of(cell: cells_lib.Cell) -> dict[str, Any]:
 
 
 class Runner(abc.ABC):
-  """What runs cells. It is entered once it is to be used, and holds until left.
-
-  Attributes:
-    needs_trust: Whether it is reached without encryption over a network, of which the
-      user says that it is trusted.
-  """
-
-  needs_trust = False
+  """What runs cells. It is entered once it is to be used, and holds until left."""
 
   @abc.abstractmethod
   def __enter__(self) -> 'Runner':

@@ -15,7 +15,6 @@ from tff_dp_aggregators.base import folder_lock
 from tff_dp_aggregators.base import new_files
 
 from ..options import run as run_options
-from ..options import workers as workers_options
 from . import grid
 
 FILE = 'comparison.json'
@@ -180,7 +179,7 @@ def _is_empty(folder: str) -> bool:
 def _differences(begun: Record, now: Record) -> list[str]:
   found = []
   for name in dict.fromkeys([*begun.given, *now.given]):
-    if name in (*run_options.MAY_DIFFER, *workers_options.MAY_DIFFER):
+    if name in run_options.MAY_DIFFER:
       continue
     pair = [' '.join(each.given.get(name, ())) or 'not given' for each in (begun, now)]
     if pair[0] != pair[1]:

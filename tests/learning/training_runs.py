@@ -1,7 +1,7 @@
 """Small trainings, to be run, stopped, killed and compared.
 
 As a program it trains: its arguments are the directory, the rounds, the seconds between
-checkpoints, and the addresses of workers, if there are any.
+checkpoints.
 """
 
 import csv
@@ -166,6 +166,5 @@ if __name__ == '__main__':
       mechanism=mechanism(int(sys.argv[2])),
       schedule=schedule(int(sys.argv[2])),
       checkpoint_seconds=float(sys.argv[3]),
-      workers=sys.argv[4] if len(sys.argv) > 4 else None,
     )
   )

@@ -6,10 +6,7 @@ Loads on first use: `learning.schedules` needs no TensorFlow.
 import importlib
 import os
 import warnings
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:  # It is of another layer, and takes a while to load.
-  from tff_dp_aggregators.workers.group import Workers
+from typing import Any
 
 # TensorFlow has notices at its start and for each new computation, between the lines of
 # a run. Its warnings and errors are shown. What users have set counts; and where they
@@ -33,7 +30,6 @@ _MODULES = (
   'models',
   'optimizers',
   'packed',
-  'remote',
   'runtime',
   'schedules',
   'sources',
@@ -46,7 +42,6 @@ _NAMES = {
   'MeanMetric': 'mean_metric',
   'Result': 'training',
   'ServerSchedule': 'optimizers.server_schedule',
-  'Workers': 'remote',
   'build_dp_fed_avg': 'fed_avg',
   'build_dp_fed_prox': 'fed_prox',
   'build_dp_fed_sgd': 'fed_sgd',
@@ -62,7 +57,6 @@ __all__ = [
   'MeanMetric',
   'Result',
   'ServerSchedule',
-  'Workers',
   'build_dp_fed_avg',
   'build_dp_fed_prox',
   'build_dp_fed_sgd',

@@ -1,6 +1,6 @@
 """What a computation failed with, in its own words.
 
-TFF's worker gives four thousand characters for it, twice, and the sentence that says
+TensorFlow and TFF's worker give four thousand characters for it, twice, and the sentence that says
 what is wrong, such as that of an assertion of this package, is in their middle.
 """
 
@@ -11,7 +11,11 @@ import grpc
 import numpy as np
 
 # What TFF and TensorFlow put around the sentence: names of their own making.
-_PREFIX = re.compile(r'^(Failed to (run|execute) computation: )?')
+_PREFIX = re.compile(
+  r'^(Failed to (run|execute) computation: )?'
+  r'(Graph execution error:.*\n\n)?(\d+ root error\(s\) found.\s*\(0\) \w+: )?\s*',
+  re.DOTALL,
+)
 _ASSERTION = 'assertion failed: '
 _SUFFIX = re.compile(r'\n\s*\[\[.*|while evaluating local.*', re.DOTALL)
 # What `tf.debugging.assert_...` adds to the message that it was given.
@@ -20,6 +24,10 @@ _CONDITION = re.compile(r'\] \[Condition .*', re.DOTALL)
 # it was written to say.
 _LONGEST, _LONGEST_ASSERTION = 800, 4000
 _MOST_CLIENTS = 10
+
+
+class RoundTimeoutError(TimeoutError):
+  """A computation, such as a round, took longer than it may."""
 
 
 class ComputationError(RuntimeError):
@@ -68,13 +76,22 @@ def of_grpc(error: grpc.RpcError) -> ComputationError:
   return ComputationError(sentence(details), details)
 
 
+def of_tensorflow(error: Any) -> ComputationError:
+  """The error of a TensorFlow function without what stands around its sentence.
+
+  Args:
+    error: A `tf.errors.OpError`.
+  """
+  return ComputationError(sentence(error.message), error.message)
+
+
 def sentence(details: str) -> str:
   """What says why, of all that TensorFlow says.
 
   Args:
     details: All of it.
   """
-  text = _SUFFIX.sub('', _PREFIX.sub('', details)).strip()
+  text = _PREFIX.sub('', _SUFFIX.sub('', details)).strip()
   longest = _LONGEST
   if text.startswith(_ASSERTION):
     longest = _LONGEST_ASSERTION

@@ -29,6 +29,7 @@ from tff_dp_aggregators.learning import failures
 from tff_dp_aggregators.learning import interrupts
 from tff_dp_aggregators.learning import worker
 from tff_dp_aggregators.learning.failures import ComputationError
+from tff_dp_aggregators.learning.failures import RoundTimeoutError
 from tff_dp_aggregators.learning.interrupts import StopRequest
 from tff_dp_aggregators.learning.interrupts import graceful_interrupts
 from tff_dp_aggregators.learning.worker import WorkerError
@@ -67,10 +68,6 @@ _PATIENCE_SECONDS = 5.0
 # Where the frames are that are between whoever calls a computation and its context.
 _TFF_CORE = os.path.join(os.path.dirname(tff.__file__), 'python', 'core', '')
 _COROUTINE = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
-
-
-class RoundTimeoutError(TimeoutError):
-  """A computation took longer than the runtime lets it."""
 
 
 @contextlib.contextmanager

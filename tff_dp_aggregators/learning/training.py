@@ -5,6 +5,7 @@ clients' data (`clients`, `sources`), processes (`fed_avg`, `packed`), the runti
 (`runtime`), and the files of a run (`run_directory` and those it names).
 """
 
+import contextlib
 import dataclasses
 import functools
 import gc
@@ -14,7 +15,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, Callable, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -30,6 +31,7 @@ from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.base import checks
 from tff_dp_aggregators.base import rounding
 from tff_dp_aggregators.learning import clients as clients_lib
+from tff_dp_aggregators.learning import cluster as cluster_lib
 from tff_dp_aggregators.learning import fed_avg
 from tff_dp_aggregators.learning import fed_prox
 from tff_dp_aggregators.learning import interrupts
@@ -38,7 +40,6 @@ from tff_dp_aggregators.learning import models
 from tff_dp_aggregators.learning import packed
 from tff_dp_aggregators.learning import population as population_lib
 from tff_dp_aggregators.learning import process_parts
-from tff_dp_aggregators.learning import remote
 from tff_dp_aggregators.learning import runtime
 from tff_dp_aggregators.learning import schedules
 from tff_dp_aggregators.learning.optimizers import client_schedule
@@ -56,6 +57,9 @@ from tff_dp_aggregators.learning.runs import saved_model
 from tff_dp_aggregators.learning.runs.plans import aggregation as aggregation_lib
 from tff_dp_aggregators.learning.runs.plans import fitting
 from tff_dp_aggregators.learning.runs.plans import plan as plan_lib
+
+if TYPE_CHECKING:  # It takes long to load, and few need it.
+  import distributed
 
 # Seconds between two checkpoints, so that not much is lost.
 _CHECKPOINT_SECONDS = 30.0
@@ -204,8 +208,9 @@ def train(
   clip_learning_rate: Optional[float] = None,
   not_private_signal_to_noise: bool = False,
   nbafl: Optional[accounting.nbafl.Nbafl] = None,
-  workers: Union[str, remote.Workers, None] = None,
   preprocessing: Optional[Mapping[str, Any]] = None,
+  scheduler: Union[str, 'distributed.Client', None] = None,
+  trusted_network: bool = False,
 ) -> Result:
   """Trains a federated model with differential privacy and leaves a report of it.
 
@@ -314,26 +319,26 @@ def train(
       `mechanism_arguments()` are those of the mechanism: the report says what its
       formulas claim beside what holds. Cohorts have to be the plan's, and each client
       has at least its `min_examples`. `None` if the noise is from none.
-    workers: Who trains packs of clients: 'local:4' for four processes of this machine,
-      'host1:8470,host2:8470' for those that `python -m experiments.worker` started, or
-      `Workers` with certificates. The result is the same to the bit, on processors of
-      a kind; noise is made here. A run may go on with other ones. `None` for threads
-      of one process.
     preprocessing: What made the clients' inputs of their data, which new data need as
       well: JSON-ready, kept as `preprocessing.json`. It may be computed from clients'
       data, as means are, so it is for nobody else to see.
+    scheduler: Who trains packs of clients, to the same result: 'local:4' for four
+      processes of this machine, the address of a Dask scheduler, such as
+      'tcp://10.0.0.1:8786' or 'tls://...', or a `distributed.Client`; `None` for this
+      process. State, noise and its keys stay here.
+    trusted_network: Whether a scheduler of another machine may be reached by `tcp://`,
+      as nobody else is on the network.
 
   Returns:
     What the run came to.
 
   Raises:
     BlockingIOError: If another process runs it.
+    ClusterError: If a cluster cannot be used, or not any more; the same call goes on.
     FileExistsError: If there is something in `run_dir` that is not of a run.
     ComputationError: If a round fails; with the round, its clients, and why.
     PopulationTooSmallError: If the clients are too few; the message says what would
       fit.
-    NoWorkersError: If no worker can be reached for as long as they may be missing; the
-      same call goes on.
     RoundTimeoutError: If a round takes longer than `timeout_seconds`.
     TypeError: If an argument is not of its type.
     ValueError: If an argument is out of range or does not fit the others, or the run in
@@ -443,9 +448,7 @@ def train(
     nbafl=nbafl,
   )
   plan.check()
-  if isinstance(workers, str):
-    workers = remote.Workers(workers)
-  plan.check_workers(workers)
+  plan.check_cluster(scheduler)
   evaluation = None
   if test_data is not None:
     clients_lib.check_finite(
@@ -466,7 +469,6 @@ def train(
       directory,
       evaluation,
       checkpoint_seconds=checkpoint_seconds,
-      workers=workers,
       timeout_seconds=timeout_seconds,
     )
     if run.standing().is_finished:
@@ -476,13 +478,31 @@ def train(
       )
     else:
       _keep(directory, local_training.model, preprocessing)
-      with runtime.local_runtime(
-        timeout_seconds=timeout_seconds, simulated_secure_sums=plan.sums_securely
-      ):
-        with interrupts.graceful_interrupts(
-          'Ending after this round; press Ctrl-C again to end at once.'
-        ) as stop:
-          run.go(stop)
+      cluster = None
+      with contextlib.ExitStack() as stack:
+        if plan.packed:  # In this process, or on a cluster.
+          signals = stack.enter_context(interrupts.Signals())
+          if scheduler is not None:
+            cluster = stack.enter_context(
+              cluster_lib.cluster(
+                scheduler,
+                trusted_network=trusted_network,
+                round_seconds=timeout_seconds,
+              )
+            )
+          stack.callback(signals.ignore)
+        else:
+          stack.enter_context(
+            runtime.local_runtime(
+              timeout_seconds=timeout_seconds, simulated_secure_sums=plan.sums_securely
+            )
+          )
+        stop = stack.enter_context(
+          interrupts.graceful_interrupts(
+            'Ending after this round; press Ctrl-C again to end at once.'
+          )
+        )
+        run.go(stop, cluster)
     is_function = not isinstance(
       model, (tf.keras.Model, tff.learning.models.FunctionalModel)
     )

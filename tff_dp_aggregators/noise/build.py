@@ -21,7 +21,10 @@ from tff_dp_aggregators.strategies import recursion as recursion_lib
 
 _logger = logging.getLogger(__name__)
 KINDS = ('state', 'redraw', 'files')
-# Where the past of the noise is: 'auto', one of `KINDS`, or `Files` that say where.
+# Of a state that stays in one process; two are there while a round is computed.
+_MOST_STATE_BYTES = 4 * 2**30
+# Where the past of the noise is: 'auto', 'in_process', one of `KINDS`, or `Files` that
+# say where.
 Storage = Union[str, files.Files]
 
 # What interprets a recursion: made of it, and of how many of the rounds served last can
@@ -49,7 +52,8 @@ def build(
     storage: Where what the noise remembers is: 'state' carries it in the state,
       'redraw' draws the past again in each round, 'files' or a `Files` keeps it in
       files of the machine that adds the noise. 'auto' takes what is least work inside
-      TFF, where a state travels in each round.
+      TFF, where a state travels in each round; 'in_process' is for a state that stays
+      where it is, and keeps the past there, but in files if it is above 4 GiB.
 
   Raises:
     OSError: If the directory for files cannot be used.
@@ -74,10 +78,13 @@ def build(
   if isinstance(storage, str):
     if storage == 'auto':
       chosen = _cheapest(strategy, rows)
+    elif storage == 'in_process':
+      num_bytes = recursion.work.buffers * rows.layout.num_bytes
+      chosen = 'state' if num_bytes <= _MOST_STATE_BYTES else 'files'
     elif storage not in KINDS:
       raise ValueError(
-        f"storage must be 'auto', {', '.join(map(repr, KINDS))} or noise.Files(...), "
-        f'got {storage!r}.'
+        f"storage must be 'auto', 'in_process', {', '.join(map(repr, KINDS))} or "
+        f'noise.Files(...), got {storage!r}.'
       )
   elif not isinstance(storage, files.Files):
     raise TypeError(f'storage must be a string or a Files, got {storage!r}.')

@@ -17,7 +17,6 @@ import sys
 import threading
 
 import pytest
-from absl import flags
 
 pytest.importorskip('distributed', reason='the extra dask is not installed')
 
@@ -136,12 +135,12 @@ class TestRefusals:
   def test_another_machine_is_refused_without_tls_or_a_trusted_network(self, host):
     address = f'{host}:8786'
     said = _refusal(f'tcp://{address}')
-    assert said.startswith(f'--scheduler={host.strip("[]")} is not on this machine alo')
+    assert said.startswith(f'--scheduler=tcp://{address} is not on this machine alone')
     assert 'unencrypted scheduler can run code on all of its workers. Give tls' in said
     assert said.endswith('or --trusted_network, if nobody else is on that network.')
-    assert dask_jobs.Cluster(f'tcp://{address}', trusted_network=True).needs_trust
-    assert not dask_jobs.Cluster(f'tls://{address}').needs_trust
-    assert not dask_jobs.Cluster('tcp://127.0.0.1:8786').needs_trust
+    dask_jobs.Cluster(f'tcp://{address}', trusted_network=True)
+    dask_jobs.Cluster(f'tls://{address}')
+    dask_jobs.Cluster('tcp://127.0.0.1:8786')
 
   def test_a_name_without_address(self):
     said = _refusal('tcp://no-such-host.invalid:8786', trusted_network=True)
@@ -152,27 +151,9 @@ class TestRefusals:
     arguments = (f'--scheduler={address}', '--trusted_network')
     result = executing.execute(compare, *arguments, f'--output={tmp_path}/output')
     assert result.returncode == 2
-    assert (
-      f'or --workers, of other machines, and here there is --scheduler={address};'
-      in (result.stderr)
+    assert f' of another machine, and here there is --scheduler={address};' in (
+      result.stderr
     )
-
-  @pytest.mark.parametrize(
-    ('workers', 'left'),
-    [
-      ((), False),
-      (('--workers=local:2',), False),
-      (('--workers=10.0.0.7:8470',), True),
-    ],
-  )
-  def test_a_trusted_network_is_of_the_scheduler_and_of_workers(self, workers, left):
-    values = flags.FlagValues()
-    compare.define(values)
-    scheduler = '--scheduler=tcp://10.0.0.5:8786'
-    values(['compare', scheduler, '--trusted_network', *workers])
-    runner = compare._runner(values)
-    given = compare._given(values, ['workers', 'trusted_network'], runner)
-    assert ('trusted_network' in given) == left
 
   def test_jobs_as_well(self):
     result = executing.execute(compare, '--jobs=1', '--scheduler=tcp://h:1')

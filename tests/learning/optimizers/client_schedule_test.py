@@ -3,7 +3,7 @@
 Claims:
 
 * Rounds have the rates of the function, and come to what they would with an optimizer
-  of that rate alone; packed, with workers and one by one it is the same training.
+  of that rate alone; packed and one by one it is the same training.
 * A run that was stopped goes on to the same bits; with other rates it is refused.
 * What is no function, no rate, or would be ignored is refused by name.
 """
@@ -88,17 +88,14 @@ def test_rounds_are_those_of_optimizers_with_their_rates(packed):
 
 
 @pytest.mark.parametrize(
-  'how', [{'packed_simulation': False}, {'workers': 'local:2'}], ids=['one', 'workers']
-)
-@pytest.mark.parametrize(
   'make',
   [_sgd, pytest.param(lambda rate: _sgd(rate, momentum=0.5), marks=pytest.mark.slow)],
   ids=['sgd', 'momentum'],
 )
-def test_it_is_the_same_training_in_each_way(how, make, tmp_path):
+def test_it_is_the_same_training_in_each_way(make, tmp_path):
   ways = [
     _train(tmp_path / f'{number}', client_optimizer=make, **kwargs)
-    for number, kwargs in enumerate(({}, how))
+    for number, kwargs in enumerate(({}, {'packed_simulation': False}))
   ]
   one, other = map(_weights, ways)
   np.testing.assert_allclose(one, other, rtol=1e-5)

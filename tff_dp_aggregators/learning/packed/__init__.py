@@ -5,11 +5,10 @@
 
 from tff_dp_aggregators.learning.packed.data import PackedData
 from tff_dp_aggregators.learning.packed.data import lay_out
-from tff_dp_aggregators.learning.packed.simulation import HeldState
 from tff_dp_aggregators.learning.packed.simulation import PackedFedAvg
 from tff_dp_aggregators.learning.packed.training import LocalTraining
 
-__all__ = ['HeldState', 'LocalTraining', 'PackedData', 'PackedFedAvg', 'lay_out']
+__all__ = ['LocalTraining', 'PackedData', 'PackedFedAvg', 'lay_out']
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""Whether clients can be trained side by side, with the same result.
+"""Whether clients can be trained side by side, or compiled, with the same result.
 
 Padded examples are to weigh nothing. They do if the loss takes weights and no example
 sees the others of its batch; what a user's model does is tried, on two clients' data.
@@ -19,6 +19,9 @@ from tff_dp_aggregators.learning.packed import trial
 _FEWEST = 4
 # Clients whose examples it is tried on.
 _TRIED = 8
+# Operations that XLA computes far slower than TensorFlow on processors, in parts of
+# their names.
+_SLOW_COMPILED = ('Conv', 'Pool', 'Sort', 'TopK', 'FFT')
 # Relative, and to the largest entry; float32 in another order of summation.
 _TOLERANCE = 1e-3
 
@@ -45,6 +48,66 @@ def why_one_by_one(
   if trial.loops(training):
     # Measured on LSTMs of 64 units: twice the time to begin with, and rounds as long.
     return 'the model has loops, which gain nothing side by side'
+  return _why_not_padded(training, data)
+
+
+def is_compiled(
+  training: training_lib.LocalTraining, data: data_lib.PackedData
+) -> bool:
+  """Whether XLA is to compile what a client does, who is trained by himself.
+
+  It pays for large models, where clipping, rounding and adding up are as many passes
+  over memory as the training itself; measured with perceptrons of a million parameters
+  (benchmarks/simulation_round.py).
+
+  Args:
+    training: What each does.
+    data: Their examples.
+
+  Raises:
+    ValueError: If a step of local training fails.
+  """
+  operations = {each for _, each in trial.operations(training)}
+  return (
+    pack.at_once(training) < _FEWEST
+    and not trial.random_operations(training)
+    and not trial.loops(training)
+    and not any(slow in each for each in operations for slow in _SLOW_COMPILED)
+    and _why_not_padded(training, data) is None
+    and _xla_takes(training)
+  )
+
+
+def _xla_takes(training: training_lib.LocalTraining) -> bool:
+  """Whether XLA knows all that a step is made of."""
+  batch = tf.nest.map_structure(
+    lambda spec: tf.zeros([training.batch_size, *spec.shape[1:]], spec.dtype),
+    training.model.input_spec,
+  )
+  weights = training_lib.Weights(
+    *(
+      tuple(tf.constant(each) for each in tf.nest.flatten(kind))
+      for kind in training.model.initial_weights
+    )
+  )
+
+  @tf.function(jit_compile=True, autograph=False)
+  def step(weights: training_lib.Weights, batch: Any) -> Any:
+    initial = training_lib.initial_state(training, weights)
+    counts = tf.ones([training.batch_size], tf.bool)
+    return training_lib.train_step(training, weights, initial, batch, counts)
+
+  try:
+    step.experimental_get_compiler_ir(weights, batch)(stage='hlo')
+  except Exception:  # Whatever XLA raises of an operation that it does not have.
+    return False
+  return True
+
+
+def _why_not_padded(
+  training: training_lib.LocalTraining, data: data_lib.PackedData
+) -> Optional[str]:
+  """Why batches cannot be padded that have to be; `None` if they can, or need not."""
   if not pack.is_padded(training, data):
     return None
   if getattr(training.model, 'penalty_needs_inputs', False):

@@ -1,10 +1,11 @@
 """The work of a pack: its clients, some at a time, and the sum of what they return."""
 
-from typing import Any, Callable, Optional
+import functools
+from typing import Any, Callable
 
 import tensorflow as tf
 
-from tff_dp_aggregators.learning.packed import cutting
+from tff_dp_aggregators.learning.packed import cohort
 from tff_dp_aggregators.learning.packed import data as data_lib
 from tff_dp_aggregators.learning.packed import training as training_lib
 
@@ -25,7 +26,7 @@ def at_once(training: training_lib.LocalTraining) -> int:
   trainable, _ = training.model.initial_weights
   num_bytes = sum(each.nbytes for each in tf.nest.flatten(trainable))
   fitting = _BYTES_IN_FLIGHT // (_COPIES * max(1, num_bytes))
-  return max(1, min(fitting, cutting.LARGEST))
+  return max(1, min(fitting, cohort.LARGEST))
 
 
 def is_padded(training: training_lib.LocalTraining, data: data_lib.PackedData) -> bool:
@@ -40,7 +41,7 @@ def is_padded(training: training_lib.LocalTraining, data: data_lib.PackedData) -
 
 
 class Pack:
-  """What a TFF client computes that stands for many."""
+  """What is computed of a pack of clients, inside a TensorFlow function."""
 
   def __init__(
     self,
@@ -49,7 +50,7 @@ class Pack:
     encode: Callable[[Any, training_lib.Trained], Any],
     *,
     side_by_side: bool,
-    add_noise: Optional[Callable[[Any, Any, tf.Tensor], Any]] = None,
+    compiled: bool = False,
   ):
     """Initializes it.
 
@@ -59,71 +60,87 @@ class Pack:
       encode: Makes of the server's parameters and of what a client trained what is
         added up: a structure of tensors.
       side_by_side: Whether clients are trained at once, or one after the other.
-      add_noise: Makes of the server's parameters, of the sum of what some clients
-        encoded and of their keys that sum with the noise that these add; `None` if
-        they add none.
+      compiled: Whether XLA compiles what a client does, one after the other.
     """
     self._training = training
+    self._data = data
     self._encode = encode
-    self._add_noise = add_noise
     self._side_by_side = side_by_side
+    self._compiled = compiled
     self._at_once = at_once(training) if side_by_side else 1
     self._padded = is_padded(training, data)
 
-  def run(
-    self,
-    weights: training_lib.Weights,
-    params: Any,
-    rows: tf.Tensor,
-    examples: training_lib.Examples,
-  ) -> Any:
+  def run(self, weights: training_lib.Weights, params: Any, rows: tf.Tensor) -> Any:
     """The sum of what the clients' `encode` gives; zeros if there are none.
 
     Args:
       weights: The server's.
       params: For `encode`.
-      rows: Start, size and key of each client, int64 of shape [clients, 3].
-      examples: What starts are numbers of.
+      rows: Of the clients, int64 of shape [clients, 3].
     """
+    zeros = self.zeros(weights, params)
+    examples = self._data.tensors()
+    add = functools.partial(self._add, weights, params)
+    if self._compiled:
+      add = tf.function(add, jit_compile=True, autograph=False)
 
     def body(first: tf.Tensor, sums: Any) -> Any:
       some = rows[first : first + self._at_once]
       clients = training_lib.Clients(
         some[:, 0], some[:, 1], tf.bitcast(some[:, 2], tf.uint64)
       )
-      added = self._sums(weights, params, clients, examples)
-      if self._add_noise is not None:
-        added = self._add_noise(params, added, clients.keys)
+      batches = training_lib.Batches(self._training, examples, clients)
+      if self._compiled:
+        sums = add(sums, *batches.all_of_the_only_client())
+      elif self._side_by_side:
+        added = self._of_several(weights, params, batches)
+        sums = tf.nest.map_structure(tf.add, sums, added)
+      else:
+        trained = training_lib.one(self._training, weights, batches)
+        added = self._encode(params, trained)
+        sums = tf.nest.map_structure(tf.add, sums, added)
       sums = tf.nest.map_structure(
-        lambda total, more: tf.ensure_shape(total + more, total.shape), sums, added
+        lambda total, zero: tf.ensure_shape(total, zero.shape), sums, zeros
       )
       return first + self._at_once, sums
 
     _, sums = tf.while_loop(
       lambda first, unused_sums: first < tf.shape(rows)[0],
       body,
-      (tf.constant(0), self.zeros(weights, params)),
+      (tf.constant(0), zeros),
       parallel_iterations=1,
     )
     return sums
 
-  def _sums(
-    self,
-    weights: training_lib.Weights,
-    params: Any,
-    clients: training_lib.Clients,
-    examples: training_lib.Examples,
+  def _of_several(
+    self, weights: training_lib.Weights, params: Any, batches: training_lib.Batches
   ) -> Any:
-    if not self._side_by_side:
-      trained = training_lib.one(self._training, examples, weights, clients)
-      return self._encode(params, trained)
     trained = training_lib.side_by_side(
-      self._training, examples, weights, clients, padded=self._padded
+      self._training, weights, batches, padded=self._padded
     )
     encoded = tf.vectorized_map(
       lambda each: self._encode(params, each), trained, fallback_to_while_loop=False
     )
     return tf.nest.map_structure(lambda tensor: tf.reduce_sum(tensor, axis=0), encoded)
+
+  def _add(
+    self,
+    weights: training_lib.Weights,
+    params: Any,
+    sums: Any,
+    batches: Any,
+    counts: tf.Tensor,
+    num_steps: tf.Tensor,
+  ) -> Any:
+    """Sums with a client's training, which XLA makes one pass over memory of."""
+    trained = training_lib.in_fixed_shapes(
+      self._training,
+      weights,
+      batches,
+      counts if self._padded else None,
+      num_steps,
+    )
+    return tf.nest.map_structure(tf.add, sums, self._encode(params, trained))
 
   def zeros(self, weights: training_lib.Weights, params: Any) -> Any:
     """What `run` gives of no clients.

@@ -87,6 +87,11 @@ class Server:
     """Whether `add_noise` adds any."""
     return self._mean.clients_add_noise
 
+  @property
+  def is_private(self) -> bool:
+    """Whether updates are clipped and counted in steps of a grid."""
+    return isinstance(self._mean, _PrivateMean)
+
   def initial_state(self) -> tff.learning.templates.LearningAlgorithmState:
     """The state before the first round."""
     state = tff.learning.templates.LearningAlgorithmState(
@@ -272,8 +277,8 @@ class _PlainMean:
   def encode(self, params: Any, value: Any) -> tuple[Any, factory.Counts]:
     del params
     finite = _all_finite(value)
-    kept = tf.nest.map_structure(
-      lambda tensor: tf.where(finite, tensor, tf.zeros_like(tensor)), value
+    kept = tf.cond(
+      finite, lambda: value, lambda: tf.nest.map_structure(tf.zeros_like, value)
     )
     non_finite = tf.cast(tf.logical_not(finite), tf.int32)
     return kept, factory.Counts(tf.constant(1, tf.int32), non_finite)

@@ -6,7 +6,10 @@ is not right (a loss that ignores weights, examples of a batch that see each oth
 would not fit in memory, they are trained one after the other, on their batches as they
 are. `choice` finds out which.
 
-Both do what TFF's client work for functional models does, batch for batch.
+What a client does may also be compiled by XLA, one client after the other, in batches
+that are padded: that pays for models of which each pass over memory takes long.
+
+All do what TFF's client work for functional models does, batch for batch.
 """
 
 import dataclasses
@@ -147,10 +150,17 @@ def _mix(numbers: tf.Tensor) -> tf.Tensor:
   return fold(mixed, local_order.SHIFTS[-1])
 
 
-class _Batches:
+class Batches:
   """The batches of some clients: which examples make the step of each."""
 
   def __init__(self, training: LocalTraining, examples: Examples, clients: Clients):
+    """Orders the examples of each client.
+
+    Args:
+      training: What each client does.
+      examples: All of which theirs are some, a tensor for each feature.
+      clients: Who.
+    """
     self._batch_size = training.batch_size
     self._clients = clients
     self._totals = clients.sizes * training.local_epochs
@@ -161,7 +171,13 @@ class _Batches:
     self._spec = training.model.input_spec
 
   @property
+  def num_clients(self) -> tf.Tensor:
+    """How many there are."""
+    return tf.shape(self._totals)[0]
+
+  @property
   def num_steps(self) -> tf.Tensor:
+    """How many steps it takes until all are done."""
     most = tf.reduce_max(self._totals)
     return (most + self._batch_size - 1) // self._batch_size
 
@@ -185,6 +201,31 @@ class _Batches:
     where = tf.stack([position // size, position % size], axis=-1)
     chosen = tf.gather_nd(self._order[0], where)
     return self._read(self._clients.starts[0] + tf.cast(chosen, tf.int64))
+
+  def all_of_the_only_client(self) -> tuple[Any, tf.Tensor, tf.Tensor]:
+    """All batches of a single client, padded, in one of few shapes.
+
+    Returns:
+      The batches, with an axis of steps before the others, which is as long as the
+      next power of two; which examples count, bool; and the number of steps.
+    """
+    # XLA compiles for each shape anew, and clients differ in their number of steps.
+    steps = self.num_steps
+    length = tf.constant(1, tf.int64)
+    length = tf.while_loop(lambda n: n < steps, lambda n: (2 * n,), (length,))[0]
+    total, size = self._totals[0], self._clients.sizes[0]
+    position = tf.range(length * self._batch_size)
+    counts = position < total
+    position = tf.minimum(position, total - 1)
+    where = tf.stack([position // size, position % size], axis=-1)
+    chosen = tf.gather_nd(self._order[0], where)
+    flat = self._read(self._clients.starts[0] + tf.cast(chosen, tf.int64))
+
+    def by_step(tensor: tf.Tensor) -> tf.Tensor:
+      shape = [length, self._batch_size, *tensor.shape[1:]]
+      return tf.reshape(tensor, tf.stack([tf.cast(each, tf.int64) for each in shape]))
+
+    return tf.nest.map_structure(by_step, flat), by_step(counts), steps
 
   def _read(self, examples: tf.Tensor) -> Any:
     flat = [tf.gather(feature, examples) for feature in self._features]
@@ -289,9 +330,8 @@ def _add_metrics_of_examples(
 
 def side_by_side(
   training: LocalTraining,
-  examples: Examples,
   weights: Weights,
-  clients: Clients,
+  batches: Batches,
   *,
   padded: bool = True,
 ) -> Trained:
@@ -299,20 +339,17 @@ def side_by_side(
 
   Args:
     training: What each does.
-    examples: All of which theirs are some, a tensor for each feature.
     weights: The server's.
-    clients: Who.
+    batches: Theirs.
     padded: Whether a batch may be short; if not, none is weighted.
 
   Raises:
     ValueError: If TensorFlow cannot vectorise the model; the message names the
       operation.
   """
-  batches = _Batches(training, examples, clients)
-  num_clients = tf.shape(clients.starts)[0]
   initial = initial_state(training, weights)
   stacked = tf.nest.map_structure(
-    lambda tensor: tf.repeat(tensor[tf.newaxis], num_clients, axis=0), initial
+    lambda tensor: tf.repeat(tensor[tf.newaxis], batches.num_clients, axis=0), initial
   )
 
   # How many clients there are is not known when the graph is made.
@@ -341,21 +378,14 @@ def side_by_side(
   return Trained(update, state.metrics)
 
 
-def one(
-  training: LocalTraining,
-  examples: Examples,
-  weights: Weights,
-  clients: Clients,
-) -> Trained:
+def one(training: LocalTraining, weights: Weights, batches: Batches) -> Trained:
   """Trains a single client, on its batches as they are.
 
   Args:
     training: What it does.
-    examples: All of which its are some, a tensor for each feature.
     weights: The server's.
-    clients: The client.
+    batches: Its own.
   """
-  batches = _Batches(training, examples, clients)
   initial = initial_state(training, weights)
 
   def body(step: tf.Tensor, state: Any) -> Any:
@@ -364,6 +394,40 @@ def one(
 
   shapes = tf.nest.map_structure(lambda tensor: tensor.shape, initial)
   state = _loop(batches.num_steps, body, initial, shapes)
+  update = tf.nest.map_structure(tf.subtract, weights.trainable, state.trainable)
+  return Trained(update, state.metrics)
+
+
+def in_fixed_shapes(
+  training: LocalTraining,
+  weights: Weights,
+  batches: Any,
+  counts: Optional[tf.Tensor],
+  num_steps: tf.Tensor,
+) -> Trained:
+  """Trains a single client, as XLA can compile it.
+
+  Args:
+    training: What it does.
+    weights: The server's.
+    batches: Of `Batches.all_of_the_only_client`.
+    counts: Which of their examples count; `None` if no batch is short.
+    num_steps: How many steps there are; the batches after them are not used.
+  """
+
+  def step(number: tf.Tensor, state: Any) -> Any:
+    batch = tf.nest.map_structure(lambda tensor: tensor[number], batches)
+    which = None if counts is None else counts[number]
+    return number + 1, train_step(training, weights, state, batch, which)
+
+  # Not in the loop, which would copy the weights before it.
+  number, state = step(tf.constant(0, tf.int64), initial_state(training, weights))
+  _, state = tf.while_loop(
+    lambda number, unused_state: number < num_steps,
+    step,
+    (number, state),
+    parallel_iterations=1,
+  )
   update = tf.nest.map_structure(tf.subtract, weights.trainable, state.trainable)
   return Trained(update, state.metrics)
 

@@ -34,7 +34,7 @@ def random_operations(training: training_lib.LocalTraining) -> list[str]:
   return sorted(
     {
       name
-      for name, operation in _operations(training)
+      for name, operation in operations(training)
       if _RANDOM.search(operation) and not _STATELESS.search(operation)
     }
   )
@@ -49,7 +49,7 @@ def loops(training: training_lib.LocalTraining) -> list[str]:
   Raises:
     ValueError: If no step can be made of model, loss and optimizer.
   """
-  return sorted({name for name, each in _operations(training) if each in _LOOPS})
+  return sorted({name for name, each in operations(training) if each in _LOOPS})
 
 
 # A run asks three times, and making the graph takes most of a second. What is known of
@@ -59,8 +59,15 @@ _KNOWN: 'weakref.WeakKeyDictionary[training_lib.LocalTraining, Any]' = (
 )
 
 
-def _operations(training: training_lib.LocalTraining) -> list[tuple[str, str]]:
-  """Names and operations of a step's graph, those of its functions among them."""
+def operations(training: training_lib.LocalTraining) -> list[tuple[str, str]]:
+  """Names and operations of a step's graph, those of its functions among them.
+
+  Args:
+    training: What a client does.
+
+  Raises:
+    ValueError: If no step can be made of model, loss and optimizer.
+  """
   known: Optional[list[tuple[str, str]]] = _KNOWN.get(training)
   if known is None:
     known = _KNOWN[training] = _found(training)

@@ -1,23 +1,22 @@
-"""Checkpoints of a run: the state after some rounds, kept by TFF's state manager."""
+"""Checkpoints of a run: the state after some rounds, a file each."""
 
-import asyncio
-import glob
+import io
 import itertools
 import logging
 import os
-import shutil
-from collections.abc import Coroutine
-from concurrent import futures
-from typing import Any, NamedTuple, Optional, TypeVar
+import zipfile
+from typing import Any, NamedTuple, Optional
 
-import tensorflow_federated as tff
+import numpy as np
+import tensorflow as tf
 
 from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.base import new_files
 
 _logger = logging.getLogger(__name__)
-T = TypeVar('T')
 _PREFIX = 'after_round_'
+_KEPT = 2
+_BYTES = 'bytes_'  # Of what is no array.
 
 
 class Checkpoint(NamedTuple):
@@ -52,11 +51,6 @@ class Checkpoints:
     os.chmod(directory, 0o700)
     self._directory = directory
     new_files.remove_half_written(directory)
-    for half in glob.glob(os.path.join(glob.escape(directory), f'{_PREFIX}*_temp*')):
-      shutil.rmtree(half)  # Of a run that was killed.
-    self._manager = tff.program.FileProgramStateManager(
-      directory, _PREFIX, keep_total=2, keep_first=False
-    )
 
   def save(self, checkpoint: Checkpoint) -> None:
     """Keeps a checkpoint, unless there is one after as many rounds.
@@ -66,18 +60,20 @@ class Checkpoints:
     Raises:
       OSError: If it cannot be written; those before are there still.
     """
-    structure = (checkpoint.state, checkpoint.head.lines, checkpoint.head.sha256)
-    try:
-      wait(self._manager.save(structure, checkpoint.rounds))
-    except tff.program.ProgramStateExistsError:
+    path = self._path(checkpoint.rounds)
+    if os.path.exists(path):
       return
-    new_files.sync_tree(self._path(checkpoint.rounds))
+    head = checkpoint.head
+    content = to_bytes((checkpoint.state, head.lines, head.sha256))
+    new_files.replace(path, content, is_private=True)
+    for rounds in _rounds(self._directory)[:-_KEPT]:
+      os.unlink(self._path(rounds))
 
   def latest(self, state: Any) -> Optional[Checkpoint]:
     """The last checkpoint that can be read; `None` if there is none.
 
-    Those after it, which a power cut may have left half written, get another name: the
-    rounds between are run again, and have lines in the ledger to be compared with.
+    Those after it, which a disk may have damaged, get another name: the rounds between
+    are run again, and have lines in the ledger to be compared with.
 
     Args:
       state: A state of the same structure.
@@ -86,15 +82,16 @@ class Checkpoints:
       ValueError: If there are checkpoints, and none of them can be read.
     """
     errors: dict[int, Exception] = {}
-    for rounds in reversed(wait(self._manager.get_versions()) or []):
+    for rounds in reversed(_rounds(self._directory)):
       try:
-        found = self._load(rounds, state)
-      except Exception as e:  # Whatever TensorFlow makes of files that are broken.
+        with open(self._path(rounds), 'rb') as file:
+          found, lines, sha256 = from_bytes(file.read(), (state, 0, ''))
+      except (OSError, ValueError) as e:
         errors[rounds] = e
         continue
       for broken, error in errors.items():
         self._put_aside(broken, error)
-      return found
+      return Checkpoint(rounds, found, ledger.Head(int(lines), sha256))
     if errors:
       rounds, error = next(iter(errors.items()))
       raise ValueError(
@@ -103,10 +100,6 @@ class Checkpoints:
         'run in another run_dir.'
       ) from error
     return None
-
-  def _load(self, rounds: int, like: Any) -> Checkpoint:
-    state, lines, sha256 = wait(self._manager.load(rounds, (like, 0, '')))
-    return Checkpoint(rounds, state, ledger.Head(int(lines), sha256.decode()))
 
   def _put_aside(self, rounds: int, error: Exception) -> None:
     path = self._path(rounds)
@@ -130,17 +123,61 @@ class Checkpoints:
 
 def is_any(directory: str) -> bool:
   """Whether a directory has a checkpoint, of whatever round."""
-  return any(
-    name.startswith(_PREFIX) and name.removeprefix(_PREFIX).isdigit()
-    for name in os.listdir(directory)
+  return bool(_rounds(directory))
+
+
+def _rounds(directory: str) -> list[int]:
+  """After how many rounds there are checkpoints."""
+  names = (name.partition(_PREFIX) for name in os.listdir(directory))
+  return sorted(
+    int(rounds)
+    for before, found, rounds in names
+    if found and not before and rounds.isdigit()
   )
 
 
-def wait(coroutine: Coroutine[Any, Any, T]) -> T:
-  """What a coroutine returns; also in a notebook, where an event loop runs already.
+def to_bytes(structure: Any) -> bytes:
+  """The content of a file, in NumPy's format, whose parts have checksums.
 
   Args:
-    coroutine: Of TFF's managers of states.
+    structure: Of arrays, numbers, bytes and texts.
   """
-  with futures.ThreadPoolExecutor(max_workers=1) as thread:
-    return thread.submit(lambda: asyncio.run(coroutine)).result()
+  arrays = {}
+  for number, leaf in enumerate(tf.nest.flatten(structure)):
+    text = leaf.encode() if isinstance(leaf, str) else np.asarray(leaf)[()]
+    if isinstance(text, bytes):
+      arrays[f'{_BYTES}{number}'] = np.frombuffer(text, np.uint8)
+    else:
+      arrays[str(number)] = np.asarray(leaf)
+  buffer = io.BytesIO()
+  np.savez(buffer, **arrays)
+  return buffer.getvalue()
+
+
+def from_bytes(content: bytes, like: Any) -> Any:
+  """What `to_bytes` was given; numbers are NumPy's.
+
+  Args:
+    content: Of the file.
+    like: A structure of the same kind.
+
+  Raises:
+    ValueError: If it is not whole, or of another structure.
+  """
+  flat = []
+  try:
+    with np.load(io.BytesIO(content)) as arrays:
+      for number, leaf in enumerate(tf.nest.flatten(like)):
+        if f'{_BYTES}{number}' in arrays:
+          text = arrays[f'{_BYTES}{number}'].tobytes()
+          flat.append(text.decode() if isinstance(leaf, str) else text)
+        else:
+          dtype = np.asarray(leaf).dtype
+          array = arrays[str(number)]
+          # NumPy forgets the names of dtypes that are not its own.
+          flat.append((array.view(dtype) if array.dtype.kind == 'V' else array)[()])
+      if len(arrays.files) != len(flat):
+        raise ValueError(f'it has {len(arrays.files)} parts, and a state {len(flat)}')
+  except (zipfile.BadZipFile, KeyError, EOFError, OSError) as e:
+    raise ValueError(f'it is not whole: {e}') from e
+  return tf.nest.pack_sequence_as(like, flat)

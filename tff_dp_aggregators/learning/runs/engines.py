@@ -5,7 +5,7 @@ Both have the same rounds and the same states; a checkpoint of one is one of the
 
 import abc
 from collections.abc import Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Callable, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import tensorflow_federated as tff
@@ -13,7 +13,7 @@ import tensorflow_federated as tff
 from tff_dp_aggregators.learning import local_order
 from tff_dp_aggregators.learning import packed
 from tff_dp_aggregators.learning import sources
-from tff_dp_aggregators.learning.packed import spread
+from tff_dp_aggregators.learning.packed import simulation as simulation_lib
 from tff_dp_aggregators.learning.schedules import draws
 
 S = TypeVar('S')
@@ -58,67 +58,58 @@ class Engine(abc.ABC, Generic[S]):
     """Lets go of what rounds were computed with, besides the runtime."""
 
 
-class PackedEngine(Engine[packed.HeldState]):
-  """Many clients in one computation."""
+class PackedEngine(Engine[tff.learning.templates.LearningAlgorithmState]):
+  """Many clients in one function of this process, or of a cluster's."""
 
-  def __init__(self, simulation: packed.PackedFedAvg, seed: int, ids: Sequence[Any]):
+  def __init__(
+    self,
+    simulation: packed.PackedFedAvg,
+    seed: int,
+    ids: Sequence[Any],
+    notes: Callable[[], tuple[str, ...]] = tuple,
+  ):
     """Initializes the engine.
 
     Args:
       simulation: What trains.
       seed: Of the order of clients' examples.
       ids: By number, what clients are drawn by.
+      notes: What a cluster has to tell.
     """
     self._simulation = simulation
     self._seed = seed
     self._keys = draws.keys_of_ids(ids, seed)
+    self._notes = notes
 
-  def initialize(self) -> packed.HeldState:
-    """A state that the simulation holds."""
+  def initialize(self) -> tff.learning.templates.LearningAlgorithmState:
+    """The simulation's initial state, tensors."""
     return self._simulation.initialize()
 
   def next(
-    self, state: packed.HeldState, this_round: Round
-  ) -> tuple[packed.HeldState, Any]:
+    self,
+    state: tff.learning.templates.LearningAlgorithmState,
+    this_round: Round,
+  ) -> tuple[tff.learning.templates.LearningAlgorithmState, Any]:
     """Trains the clients of a round in packs."""
     of_clients = self._keys[this_round.clients]
     keys = local_order.keys(self._seed, this_round.number, of_clients)
     return self._simulation.next(state, this_round.clients, keys)
 
   def release(
-    self, state: packed.HeldState
+    self, state: tff.learning.templates.LearningAlgorithmState
   ) -> tff.learning.templates.LearningAlgorithmState:
-    """Reads a state that the simulation holds."""
-    return self._simulation.release(state)
+    """The tensors' arrays, which are not copied."""
+    return simulation_lib.to_numpy(state)
 
   def hold(
     self, state: tff.learning.templates.LearningAlgorithmState
-  ) -> packed.HeldState:
-    """Has the simulation hold a state."""
+  ) -> tff.learning.templates.LearningAlgorithmState:
+    """The arrays as tensors."""
     return self._simulation.hold(state)
 
-
-class SpreadEngine(PackedEngine):
-  """Many clients in one computation, of which workers make several at once."""
-
-  def __init__(self, simulation: spread.SpreadFedAvg, seed: int, ids: Sequence[Any]):
-    """Initializes the engine.
-
-    Args:
-      simulation: What trains.
-      seed: Of the order of clients' examples.
-      ids: By number, what clients are drawn by.
-    """
-    super().__init__(simulation, seed, ids)
-    self._spread = simulation
-
   def notes(self) -> tuple[str, ...]:
-    """What happened to workers."""
-    return self._spread.notes()
-
-  def close(self) -> None:
-    """Lets the workers go."""
-    self._spread.close()
+    """What happened to the cluster's workers."""
+    return self._notes()
 
 
 class ProcessEngine(Engine[tff.learning.templates.LearningAlgorithmState]):

@@ -3,26 +3,21 @@
 A server's noise is a function of its key, which checkpoints have: a round that is run
 again comes to the same bits. Noise that clients draw, each for itself, is in no state.
 Run again, the round would be another release, of the same clients, with other noise;
-nothing would tell. Nor may what other machines trained come to the same last digits on
+nothing would tell. Nor may what a cluster trained come to the same last digits on
 those that go on. So its result is on disk before its line is in the ledger, and who
 goes on takes it from there: each round is released once, and its line is that of the
 result which the model was made of.
 """
 
-import hashlib
 import json
 import os
 import shutil
 from typing import Any, NamedTuple, Optional
 
-import numpy as np
-import tensorflow as tf
-
 from tff_dp_aggregators.base import new_files
-from tff_dp_aggregators.learning.packed import leaves
+from tff_dp_aggregators.learning.runs import checkpoints
 
 _PREFIX = 'result_of_round_'
-_DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 class KeptRound(NamedTuple):
@@ -63,9 +58,8 @@ class KeptRounds:
     Raises:
       OSError: If it cannot be written.
     """
-    measured = json.dumps(kept.measured).encode()
-    content = leaves.encode_to_bytes((kept.state, np.frombuffer(measured, np.uint8)))
-    new_files.replace(self._path(number), hashlib.sha256(content).digest() + content)
+    content = checkpoints.to_bytes((kept.state, json.dumps(kept.measured)))
+    new_files.replace(self._path(number), content, is_private=True)
 
   def load(self, number: int, like: Any) -> Optional[KeptRound]:
     """The result of a round; `None` if it is not there, or not whole.
@@ -76,14 +70,10 @@ class KeptRounds:
     """
     try:
       with open(self._path(number), 'rb') as file:
-        digest, content = file.read(_DIGEST_BYTES), file.read()
-    except (FileNotFoundError, IsADirectoryError):  # Of a release before.
-      return None
-    if hashlib.sha256(content).digest() != digest:
-      return None
-    *flat, measured = leaves.arrays_of(content)
-    state = tf.nest.pack_sequence_as(like, [each[()] for each in flat])
-    return KeptRound(state, json.loads(measured.tobytes()))
+        state, measured = checkpoints.from_bytes(file.read(), (like, ''))
+    except (FileNotFoundError, IsADirectoryError, ValueError):
+      return None  # A directory is of a release before.
+    return KeptRound(state, json.loads(measured))
 
   def remove_before(self, number: int) -> None:
     """Removes the results of rounds that checkpoints have.

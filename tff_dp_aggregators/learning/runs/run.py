@@ -42,9 +42,9 @@ from tff_dp_aggregators import aggregators
 from tff_dp_aggregators.accounting import noise_to_signal
 from tff_dp_aggregators.accounting.records import ledger as ledger_lib
 from tff_dp_aggregators.base import new_files
+from tff_dp_aggregators.learning import cluster as cluster_lib
 from tff_dp_aggregators.learning import failures
 from tff_dp_aggregators.learning import interrupts
-from tff_dp_aggregators.learning import remote
 from tff_dp_aggregators.learning import runtime
 from tff_dp_aggregators.learning import schedules
 from tff_dp_aggregators.learning.runs import attempts as attempts_lib
@@ -65,12 +65,13 @@ from tff_dp_aggregators.learning.runs.plans import plan as plan_lib
 from tff_dp_aggregators.learning.schedules import checking
 
 _REMOVED = '.removed'
+_MOST_OF_THE_TIME = 0.05  # For checkpoints.
 # What is exact and of clients: for whoever runs the training, not to be released.
 NOT_PRIVATE = 'not_private_'
 # What ends a round without a result, or what is done with one that has its line.
 _NOTHING_CAME_OF_IT = (
-  remote.NoWorkersError,
-  runtime.RoundTimeoutError,
+  cluster_lib.ClusterError,
+  failures.RoundTimeoutError,
   runtime.WorkerError,
 )
 # With sampling, their number tells something of who was drawn.
@@ -87,7 +88,6 @@ class Run:
     evaluation: Optional[evaluation_lib.Evaluation] = None,
     *,
     checkpoint_seconds: float = 30.0,
-    workers: Optional[remote.Workers] = None,
     timeout_seconds: Optional[float] = None,
   ):
     """Begins the run, or takes it up.
@@ -97,8 +97,7 @@ class Run:
       directory: Where.
       evaluation: Of the model; `None` for none.
       checkpoint_seconds: Least time between two checkpoints.
-      workers: Who trains; `None` for this process.
-      timeout_seconds: How long workers may take for a round; `None` for any time.
+      timeout_seconds: How long a round of packs may take; `None` for any time.
 
     Raises:
       ValueError: If the directory is that of a run with another plan, or a copy.
@@ -106,8 +105,8 @@ class Run:
     self.plan, self.directory = plan, directory
     self._evaluation = evaluation
     self._checkpoint_seconds = checkpoint_seconds
-    self._workers, self._timeout_seconds = workers, timeout_seconds
-    self._checkpointed = time.monotonic()
+    self._timeout_seconds = timeout_seconds
+    self._checkpointed, self._checkpoint_took = time.monotonic(), 0.0
     self._kept_rounds: Optional[kept_rounds.KeptRounds] = None
     self._loudness: Optional[loudness_lib.Loudness] = None
     if plan.aggregation.not_private_signal_to_noise:
@@ -137,13 +136,20 @@ class Run:
     clients.lay_out(path)
     return path
 
-  def go(self, stop: interrupts.StopRequest) -> int:
-    """Runs the rounds that are left, inside a runtime; returns how many there are.
+  def go(
+    self,
+    stop: interrupts.StopRequest,
+    cluster: Optional[cluster_lib.Cluster] = None,
+  ) -> int:
+    """Runs the rounds that are left; returns how many there are.
+
+    Clients that are not packed need a runtime of TFF's around it.
 
     Files that are lost are found by `standing`, which is to be asked before.
 
     Args:
       stop: Asked after each round whether to end.
+      cluster: Who trains packs; `None` for this process.
 
     Raises:
       ValueError: If a round that is run again comes to another result.
@@ -151,11 +157,12 @@ class Run:
     """
     plan, directory = self.plan, self.directory
     engine = plan.engine(
-      directory.file(run_directory.DATA), self._workers, self._timeout_seconds
+      directory.file(run_directory.DATA), cluster, self._timeout_seconds
     )
+    is_elsewhere = cluster is not None and not cluster.is_local
     with contextlib.ExitStack() as stack:
       stack.callback(engine.close)
-      state, rounds, ledger, checkpoints = self._take_up(engine, stack)
+      state, rounds, ledger, checkpoints = self._take_up(engine, is_elsewhere, stack)
       released = engine.release(state)
       metrics = metrics_file.MetricsFile(
         directory.file(run_directory.METRICS), self._columns(), rounds
@@ -177,7 +184,7 @@ class Run:
         try:
           after = self._round(engine, state, released, rounds, ledger)
         except _NOTHING_CAME_OF_IT:
-          # The rounds before it need not be run again, on other workers, say.
+          # The rounds before it need not be run again.
           self._checkpoint(checkpoints, rounds, released, ledger)
           raise
         state, released, row = after
@@ -197,7 +204,10 @@ class Run:
     return rounds
 
   def _take_up(
-    self, engine: engines.Engine[Any], stack: contextlib.ExitStack
+    self,
+    engine: engines.Engine[Any],
+    is_elsewhere: bool,
+    stack: contextlib.ExitStack,
   ) -> tuple[Any, int, ledger_lib.LedgerWriter, checkpoints_lib.Checkpoints]:
     """State, rounds completed, ledger and checkpoints to go on with."""
     directory = self.directory
@@ -214,7 +224,7 @@ class Run:
     latest = checkpoints.latest(initial)
     path = directory.file(run_directory.LEDGER)
     kept = kept_rounds.KeptRounds(directory.file(run_directory.CHECKPOINTS))
-    if self.plan.draws_anew or self._are_elsewhere or kept.is_any:
+    if self.plan.draws_anew or is_elsewhere or kept.is_any:
       self._kept_rounds = kept
     self._checkpointed_rounds = 0 if latest is None else latest.rounds
     if latest is not None:
@@ -238,13 +248,10 @@ class Run:
       self._checkpoint(checkpoints, 0, initial, ledger)
     return state, rounds, ledger, checkpoints
 
-  @property
-  def _are_elsewhere(self) -> bool:
-    """Whether machines train whose processors may not be those of later ones."""
-    return self._workers is not None and self._workers.num_local is None
-
   def _is_due(self) -> bool:
-    return time.monotonic() - self._checkpointed >= self._checkpoint_seconds
+    # Those of large states take long, and are not to take more than a part of the time.
+    seconds = max(self._checkpoint_seconds, self._checkpoint_took / _MOST_OF_THE_TIME)
+    return time.monotonic() - self._checkpointed >= seconds
 
   def _checkpoint(
     self,
@@ -253,6 +260,7 @@ class Run:
     state: Any,
     ledger: ledger_lib.LedgerWriter,
   ) -> None:
+    begun = time.monotonic()
     self.directory.check_in_place()
     if rounds:
       # On disk before the checkpoint, which goes on after its last row.
@@ -265,6 +273,7 @@ class Run:
     self._checkpointed_rounds = rounds
     weights = state.global_model_weights
     self.directory.write(run_directory.MODEL, _npz(weights))
+    self._checkpoint_took = time.monotonic() - begun
 
   def _round(
     self,

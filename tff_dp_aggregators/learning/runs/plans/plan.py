@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import platform
-import sys
 from typing import Any, Optional, Union, cast
 
 import dp_accounting
@@ -24,18 +23,16 @@ from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.base import machine
 from tff_dp_aggregators.base import version
+from tff_dp_aggregators.learning import cluster as cluster_lib
 from tff_dp_aggregators.learning import fed_avg
 from tff_dp_aggregators.learning import models
 from tff_dp_aggregators.learning import packed
 from tff_dp_aggregators.learning import population
-from tff_dp_aggregators.learning import remote
 from tff_dp_aggregators.learning import schedules
 from tff_dp_aggregators.learning import sources
-from tff_dp_aggregators.learning.packed import spread
 from tff_dp_aggregators.learning.runs import described
 from tff_dp_aggregators.learning.runs import engines
 from tff_dp_aggregators.learning.runs import larger_cohort as larger_cohort_lib
-from tff_dp_aggregators.learning.runs import progress
 from tff_dp_aggregators.learning.runs import run_directory
 from tff_dp_aggregators.learning.runs.plans import aggregation as aggregation_lib
 from tff_dp_aggregators.learning.runs.plans import fitting
@@ -291,6 +288,8 @@ class Plan:
         clients_per_round=self.schedule.clients_per_round,
         seed=seed,
         generator=self.generator,
+        # A state that is in this process is carried nowhere.
+        storage='in_process' if self.packed else 'auto',
         schedule=self.schedule,
         record_aggregation_factory=self._inner_aggregator(),
       )
@@ -302,6 +301,8 @@ class Plan:
         clients_per_round=self.schedule.clients_per_round,
         seed=seed,
         generator=self.generator,
+        # A state that is in this process is carried nowhere.
+        storage='in_process' if self.packed else 'auto',
         schedule=self.schedule,
         record_aggregation_factory=self._inner_aggregator(),
         target_quantile=self.aggregation.target_quantile,
@@ -344,62 +345,48 @@ class Plan:
       made = aggregators.ZeroLargeFactory(made, norm=self.aggregation.zeroing_norm)
     return made
 
-  def check_workers(self, workers: Optional[remote.Workers]) -> None:
-    """Refuses workers for clients that are not packed.
+  def check_cluster(self, scheduler: Any) -> None:
+    """Refuses a cluster for clients that are not packed.
 
     Args:
-      workers: Who is to train; `None` for this process.
+      scheduler: Who is to train; `None` for this process.
 
     Raises:
-      ValueError: If they cannot.
+      ValueError: If it cannot.
     """
-    if workers is not None and not self.packed:
+    if scheduler is not None and not self.packed:
       why = self.why_one_by_one
       raise ValueError(
-        f'workers={workers.addresses!r} train packs of clients, and these are not '
-        f'packed{f": {why}" if why else ""}. Leave workers out'
+        f'scheduler={scheduler!r} is for packs of clients, and these are not packed'
+        f'{f": {why}" if why else ""}. Leave scheduler out'
         f'{"" if why else ", or packed_simulation=False"}.'
       )
 
   def engine(
     self,
     data_directory: str,
-    workers: Optional[remote.Workers] = None,
-    round_seconds: Optional[float] = None,
+    cluster: Optional[cluster_lib.Cluster] = None,
+    timeout_seconds: Optional[float] = None,
   ) -> engines.Engine[Any]:
     """What computes the rounds.
 
     Args:
       data_directory: Where examples are laid out, for packed simulation.
-      workers: Who trains; `None` for this process.
-      round_seconds: How long workers may take for the packs of a round.
-
-    Raises:
-      WorkerError: If workers of this machine do not start.
+      cluster: Who trains packs; `None` for this process.
+      timeout_seconds: How long a round of packs may take; `None` for any time.
     """
     aggregator = self.aggregator()
-    if workers is not None:
-      return engines.SpreadEngine(
-        spread.SpreadFedAvg(
-          self.training,
-          aggregator,
-          self.clients.laid_out(data_directory),
-          workers,
-          server_optimizer=self.server_optimizer,
-          say=lambda line: progress.say(line, sys.stderr),
-          round_seconds=round_seconds,
-        ),
-        self.seed,
-        self.clients.draw_ids,
-      )
     if self.packed:
       simulation = packed.PackedFedAvg(
         self.training,
         aggregator,
         self.clients.laid_out(data_directory),
         server_optimizer=self.server_optimizer,
+        cluster=cluster,
+        timeout_seconds=timeout_seconds,
       )
-      return engines.PackedEngine(simulation, self.seed, self.clients.draw_ids)
+      notes = tuple if cluster is None else cluster.notes
+      return engines.PackedEngine(simulation, self.seed, self.clients.draw_ids, notes)
     model, rates = self.training.model, self.training.schedule
     if rates is None:
       process = fed_avg.build_dp_fed_avg(

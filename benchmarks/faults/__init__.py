@@ -1,1 +1,0 @@
-"""Faults of workers, made on purpose, and a campaign of them."""

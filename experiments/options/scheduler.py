@@ -1,0 +1,51 @@
+"""On which Dask cluster it is computed, if not in this process alone."""
+
+from typing import Optional
+
+from absl import flags
+
+from tff_dp_aggregators.learning import cluster
+
+NAMES = ('scheduler', 'trusted_network')
+# A run may go on with another cluster, or none.
+MAY_DIFFER = NAMES
+
+
+def define(values: flags.FlagValues) -> None:
+  """Defines the flags.
+
+  Args:
+    values: Where to define them.
+  """
+  flags.DEFINE_string(
+    'scheduler',
+    None,
+    'Compute on the workers of a Dask cluster, to the same result: local:4 for four '
+    'processes of this machine, or what `dask scheduler` prints, tcp://HOST:PORT or '
+    "tls://HOST:PORT, with keys and certificates of Dask's configuration "
+    '(distributed.comm.tls). Workers need the environment of this program.',
+    flag_values=values,
+  )
+  flags.DEFINE_bool(
+    'trusted_network',
+    False,
+    'Reach a --scheduler=tcp://HOST:PORT of another machine. Whoever is on that '
+    'network can run code on all of its workers, and read model and data.',
+    flag_values=values,
+  )
+
+
+def from_flags(values: flags.FlagValues) -> Optional[str]:
+  """The scheduler that the flags say; `None` if there is none.
+
+  Args:
+    values: Parsed flags.
+
+  Raises:
+    ValueError: If it is no address, or not one for a trusted network or its absence.
+  """
+  if values.scheduler is not None:
+    cluster.check(values.scheduler, values.trusted_network, '--scheduler')
+  elif values.trusted_network:
+    raise ValueError('--trusted_network is for --scheduler, which is not given.')
+  return values.scheduler

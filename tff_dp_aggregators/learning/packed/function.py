@@ -1,0 +1,190 @@
+"""TensorFlow graphs as functions, in this process and in others.
+
+They are made as TFF makes those of its computations, which is what models are written
+for. That of a pack has the model in it and no weights, and needs neither the user's
+module nor the user's data where it is called. Whoever calls it comes to the same bits,
+on processors of the same kind and with as many threads for an operation.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import itertools
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any, Callable
+
+import numpy as np
+import tensorflow as tf
+
+from tff_dp_aggregators.base import machine
+from tff_dp_aggregators.learning.packed import data as data_lib
+
+# Packs that are added up together, before the sums of such groups are: how floats are
+# rounded follows from the packs alone, wherever they are trained.
+GROUP = 8
+
+
+def intra_op_threads() -> int:
+  """How many threads TensorFlow has for one operation, in this process.
+
+  It cuts large products by them, so that last digits depend on it.
+  """
+  chosen: int = tf.config.threading.get_intra_op_parallelism_threads()
+  return chosen or machine.usable_processors()
+
+
+class Traced:
+  """A function of structures of tensors, made once.
+
+  Attributes:
+    specs: Those of the results.
+    graph: TensorFlow's, serialised.
+    arguments: Names of its tensors that are arguments, flat.
+    results: Names of those that are results, flat.
+  """
+
+  def __init__(self, compute: Callable[..., Any], *specs: Any):
+    """Makes the graph.
+
+    Args:
+      compute: Of structures of tensors, to one.
+      *specs: Structures of `tf.TensorSpec`, one for each argument.
+    """
+    with tf.Graph().as_default() as graph:
+      arguments = tf.nest.map_structure(
+        lambda spec: tf.compat.v1.placeholder(spec.dtype, spec.shape), specs
+      )
+      # A result may be an argument or a constant as it is.
+      results = tf.nest.map_structure(tf.identity, compute(*arguments))
+    self.specs = specs_of(results)
+    self.graph = graph.as_graph_def().SerializeToString()
+    self.arguments = tuple(each.name for each in tf.nest.flatten(arguments))
+    self.results = tuple(each.name for each in tf.nest.flatten(results))
+    self._function = _made(self.graph, self.arguments, self.results)
+
+  def __call__(self, *arguments: Any) -> Any:
+    """Computes.
+
+    Args:
+      *arguments: Structures of tensors.
+    """
+    flat = self._function(*tf.nest.flatten(arguments))
+    return tf.nest.pack_sequence_as(self.specs, flat)
+
+
+def specs_of(structure: Any) -> Any:
+  """The specs of a structure of tensors."""
+  return tf.nest.map_structure(
+    lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype), structure
+  )
+
+
+def _made(
+  graph: bytes, arguments: Sequence[str], results: Sequence[str]
+) -> Callable[..., list[tf.Tensor]]:
+  """A function of flat tensors, of a graph."""
+  definition = tf.compat.v1.GraphDef.FromString(graph)
+  whole = tf.compat.v1.wrap_function(
+    lambda: tf.import_graph_def(definition, name=''), []
+  )
+  element = whole.graph.as_graph_element
+  function: Callable[..., list[tf.Tensor]] = whole.prune(
+    [element(name) for name in arguments], [element(name) for name in results]
+  )
+  return function
+
+
+@dataclasses.dataclass(frozen=True)
+class PackFunction:
+  """The sums of a pack, of what is broadcast and of its rows; it can be pickled.
+
+  Attributes:
+    graph: TensorFlow's, serialised.
+    arguments: Names of its tensors that are arguments, the rows last.
+    results: Names of those that are results.
+    data_directory: Where `PackedData` are that it reads in place.
+    data_checksum: Their checksum.
+    intra_op_threads: With how many threads for an operation it is to be called.
+  """
+
+  graph: bytes = dataclasses.field(repr=False)
+  arguments: tuple[str, ...] = dataclasses.field(repr=False)
+  results: tuple[str, ...] = dataclasses.field(repr=False)
+  data_directory: str
+  data_checksum: str
+  intra_op_threads: int
+
+  @functools.cached_property
+  def key(self) -> str:
+    """Differs from that of functions that compute something else."""
+    return hashlib.sha256(self.graph).hexdigest()
+
+  def at(self, data_directory: str) -> 'PackFunction':
+    """The same, which reads a copy of the data.
+
+    Args:
+      data_directory: Of `PackedData` with the same checksum.
+    """
+    graph = tf.compat.v1.GraphDef.FromString(self.graph)
+    functions = (each.node_def for each in graph.library.function)
+    for node in itertools.chain(graph.node, *functions):
+      if node.op == 'ImmutableConst':
+        path = node.attr['memory_region_name'].s.decode()
+        name = os.path.relpath(path, self.data_directory)
+        node.attr['memory_region_name'].s = os.path.join(data_directory, name).encode()
+    return dataclasses.replace(
+      self, graph=graph.SerializeToString(), data_directory=data_directory
+    )
+
+  def __call__(
+    self, broadcast: Sequence[np.ndarray], rows: np.ndarray
+  ) -> list[np.ndarray]:
+    """Trains the clients of a pack.
+
+    Args:
+      broadcast: What the server tells clients, an array for each tensor.
+      rows: Of the pack, as in `Cohort`.
+
+    Returns:
+      The sums, an array for each tensor.
+    """
+    if self.key not in _FUNCTIONS:
+      _FUNCTIONS.clear()  # That of another training.
+      _FUNCTIONS[self.key] = _made(self.graph, self.arguments, self.results)
+    sums = _FUNCTIONS[self.key](*map(tf.constant, (*broadcast, rows)))
+    return [np.asarray(each) for each in sums]
+
+
+# By key; one, as a process works for one training.
+_FUNCTIONS: dict[str, Callable[..., list[tf.Tensor]]] = {}
+
+
+def of_pack(traced: Traced, data: data_lib.PackedData) -> PackFunction:
+  """What goes to other processes.
+
+  Args:
+    traced: Of what is broadcast and rows; it reads the data.
+    data: Clients' examples.
+  """
+  return PackFunction(
+    traced.graph,
+    traced.arguments,
+    traced.results,
+    data.directory,
+    data.checksum,
+    intra_op_threads(),
+  )
+
+
+def group_sums(sums: Iterable[Sequence[np.ndarray]]) -> list[np.ndarray]:
+  """Adds up sums in their order, as rounds of one process do.
+
+  Args:
+    sums: Of packs, up to `GROUP` of them that follow each other; or of such groups.
+  """
+  total: list[np.ndarray] = []
+  for each in sums:
+    total = total or [np.zeros_like(array) for array in each]
+    total = [np.add(one, other) for one, other in zip(total, each)]
+  return total

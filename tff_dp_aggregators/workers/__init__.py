@@ -1,1 +1,0 @@
-"""TFF's worker processes and who may use them, without TensorFlow."""
