@@ -15,6 +15,7 @@ import glob
 import hashlib
 import itertools
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -33,6 +34,7 @@ _TEMPORARY = 'tff_dp_aggregators-noise-'
 _VALUES = 192  # Bytes of a file before the values: aligned, which saves copying them.
 _locks: dict[Any, folder_lock.FolderLock] = {}  # By process, device and inode.
 _numbers = itertools.count(1)
+_escaped = functools.partial(re.sub, r'([*?[\\])', r'\\\1')  # For TensorFlow's globs.
 _digits = functools.partial(tf.strings.as_string, width=20, fill='0')
 
 
@@ -146,11 +148,9 @@ class FilesNoise(streaming.StreamingNoise):
     layout, path = self._rows.layout, self.directory
     # The round is in the path so that what is there is not taken for a constant.
     none = tf.strings.substr(tf.strings.as_string(state.round), 0, 0)
-    lock = tf.strings.join([glob.escape(path), '/', folder_lock.FILE, none])
-    message = (
-      f'The noise directory {path} is not on the machine that runs this round, or its '
-      "process has ended. Run rounds where they are built, or use storage='state'."
-    )
+    lock = tf.strings.join([_escaped(path), '/', folder_lock.FILE, none])
+    message = f'The noise directory {path} is not on the machine that runs this round. '
+    message += "Run rounds where they are built, or use storage='state'."
     is_here = tf.debugging.Assert(tf.size(tf.io.matching_files(lock)) > 0, [message])
     with tf.control_dependencies([] if is_here is None else [is_here]):
       prefix = tf.strings.join([self._identity, _digits(keys.tag_of(state.key))], '.')
@@ -220,7 +220,7 @@ class _Memory(interpreters.Memory):
     """Whether a slot has the round's vector, undamaged, and this; zeros if not."""
     size, dtype = self.rows.layout.sizes[position], self.rows.layout.dtypes[position]
     name = self._name(position, slot)
-    found = tf.io.matching_files(glob.escape(self.directory) + '/' + name)
+    found = tf.io.matching_files(_escaped(self.directory) + '/' + name)
     content = tf.cond(tf.size(found) > 0, lambda: tf.io.read_file(found[0]), lambda: '')
 
     def parse() -> tuple[tf.Tensor, tf.Tensor]:
