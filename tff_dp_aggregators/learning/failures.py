@@ -1,7 +1,7 @@
 """What a computation failed with, in its own words.
 
-TensorFlow and TFF's worker give four thousand characters for it, twice, and the sentence that says
-what is wrong, such as that of an assertion of this package, is in their middle.
+TensorFlow and TFF's worker give thousands of characters for it, and the sentence that
+says what is wrong, such as that of an assertion of this package, is in their middle.
 """
 
 import re

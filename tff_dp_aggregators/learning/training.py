@@ -483,13 +483,10 @@ def train(
         if plan.packed:  # In this process, or on a cluster.
           signals = stack.enter_context(interrupts.Signals())
           if scheduler is not None:
-            cluster = stack.enter_context(
-              cluster_lib.cluster(
-                scheduler,
-                trusted_network=trusted_network,
-                round_seconds=timeout_seconds,
-              )
+            client = stack.enter_context(
+              cluster_lib.connect(scheduler, trusted_network=trusted_network)
             )
+            cluster = cluster_lib.Cluster(client, round_seconds=timeout_seconds)
           stack.callback(signals.ignore)
         else:
           stack.enter_context(

@@ -3,8 +3,7 @@
 Claims:
 
 * With a seed, models are the same in any number of packs, but for last bits of what
-  clients train, side by side or one after the other, and as a learning process; and
-  other in another round.
+  clients train, side by side or one after the other; and other in another round.
 * The noise of a model is that of as many independent clients: local Gaussian and
   Laplace noise, shares, and the approximation.
 * Without a seed no round has the noise of another, nor if it is run again.
@@ -82,7 +81,7 @@ def _flat(weights):
 
 
 def _weights(simulation, state):
-  return _flat(simulation.release(state).global_model_weights)
+  return _flat(state.global_model_weights)
 
 
 def _steps(simulation, rounds):
@@ -112,14 +111,6 @@ def test_one_after_the_other_the_noise_is_the_same(data, shares):
   assert shares.one_by_one is None
   assert after.one_by_one is not None
   np.testing.assert_allclose(_steps(shares, 1), _steps(after, 1), atol=1e-6)
-
-
-def test_as_a_learning_process_the_noise_is_the_same(shares):
-  process = shares.process
-  state = process.initialize()
-  output = process.next(state, shares.packs(*_round(0)))
-  step = _flat(output.state.global_model_weights) - _flat(state.global_model_weights)
-  np.testing.assert_allclose(step, _steps(shares, 1)[0], atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +155,7 @@ class _OneIsBroken(populations.Population):
   def examples(self, number):
     examples = super().examples(number)
     if number == 3:
-      examples['x'][0, 0] = np.inf
+      examples['x'][0] = 3e38  # Finite; what comes of it is not.
     return examples
 
 

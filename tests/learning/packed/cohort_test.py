@@ -1,19 +1,20 @@
-"""What a round is told of its clients takes few bytes for each.
+"""A cohort is cut into packs by itself alone, and told in few bytes for each client.
 
 Claims:
 
 * Rows are those of the clients, most examples first, and else in the order of the
-  cohort; packs follow each other.
-* A computation reads from files what Python has, of packs of any length, of none too.
-* Files are for their owner alone, are gone after the round, also after one that fails,
-  and are called as those that a later program may remove.
-* A round takes 40 bytes a client of Python's memory at most, besides the cohort itself.
+  cohort; packs follow each other, cover it, and differ by one client at most.
+* Two clients make two packs; a cohort of any size makes packs that are not large, and
+  one of 3,000 makes two. More examples never make fewer packs.
+* A round takes 80 bytes a client of Python's memory at most, besides the cohort itself.
 * Clients without a key are refused.
+* A round has the same bits whatever number of processors the machine has, with as many
+  threads for an operation.
 """
 
-import contextlib
 import os
-import stat
+import subprocess
+import sys
 import tracemalloc
 
 import numpy as np
@@ -23,16 +24,15 @@ import tensorflow_federated as tff
 
 from tests.learning.packed import populations
 from tff_dp_aggregators import aggregators
-from tff_dp_aggregators import learning
-from tff_dp_aggregators.learning import failures
+from tff_dp_aggregators import noise
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.base import machine
 from tff_dp_aggregators.learning import local_order
 from tff_dp_aggregators.learning import packed
 from tff_dp_aggregators.learning.packed import cohort as cohort_lib
-from tff_dp_aggregators.learning.packed import cutting
-from tff_dp_aggregators.noise import private_directory
+from tff_dp_aggregators.learning.packed import simulation as simulation_lib
 
-_RUN = '0123456789abcdef'
-_MOST_BYTES = 40
+_MOST_BYTES = 80
 
 
 @pytest.fixture(scope='module')
@@ -45,13 +45,8 @@ def _cohort(data, clients, num_packs):
   clients = np.asarray(clients, np.int64)
   keys = local_order.keys(1, 0, clients)
   return cohort_lib.Cohort(
-    data, clients, keys, lambda sizes: cutting.cuts(len(sizes), num_packs)
+    data, clients, keys, local_epochs=1, side_by_side=True, packs=num_packs
   )
-
-
-def _names():
-  folder = private_directory.open_temporary(0).path
-  return {name for name in os.listdir(folder) if name.startswith(_RUN)}
 
 
 def test_rows_are_those_of_the_clients_most_examples_first(data):
@@ -70,41 +65,11 @@ def test_rows_are_those_of_the_clients_most_examples_first(data):
   assert [len(rows) for rows in cohort[1:]] == [2, 3]
 
 
-@pytest.mark.parametrize(('number', 'packs'), [(0, 1), (1, 1), (12, 5)])
-def test_a_computation_reads_what_python_has(data, number, packs):
-  cohort = _cohort(data, np.arange(number), packs)
-  with cohort.in_files(_RUN) as begin:
-    for pack, rows in enumerate(cohort):
-      np.testing.assert_array_equal(cohort_lib.rows_in(begin, pack), rows)
-
-
-def test_files_are_of_their_owner_and_gone_after_the_round(data):
-  cohort = _cohort(data, np.arange(12), 5)
-  with contextlib.suppress(KeyboardInterrupt), cohort.in_files(_RUN) as begin:
-    names = _names()
-    assert len(names) == 5
-    # A folder with files of other names would be left as it is.
-    assert all(map(private_directory._FILE.fullmatch, names))
-    for name in names:
-      mode = os.stat(os.path.join(os.path.dirname(begin), name)).st_mode
-      assert stat.S_IMODE(mode) == 0o600
-    raise KeyboardInterrupt
-  assert not _names()
-
-
-def test_a_computation_that_was_given_up_finds_its_rows_or_nothing(data):
-  first, second = _cohort(data, np.arange(3), 1), _cohort(data, np.arange(5), 1)
-  with first.in_files(_RUN) as given_up:
-    pass
-  with second.in_files(_RUN) as begin:
-    assert len(cohort_lib.rows_in(begin, 0)) == 5
-    with pytest.raises(tf.errors.NotFoundError):
-      cohort_lib.rows_in(given_up, 0)
-
-
 def test_clients_without_a_key_are_refused(data):
   with pytest.raises(ValueError, match='keys must be as many as clients, 3; got'):
-    cohort_lib.Cohort(data, np.arange(3), np.zeros(2, np.uint64), np.arange)
+    cohort_lib.Cohort(
+      data, np.arange(3), np.zeros(2, np.uint64), local_epochs=1, side_by_side=True
+    )
 
 
 class _Many:
@@ -127,44 +92,137 @@ def test_a_round_takes_few_bytes_for_each_client(tmp_path):
     clip_norm=1.0, noise_multiplier=1.0, clients_per_round=2000
   )
   peaks, cohorts = [], (2000, 40_000)
-  with learning.runtime.local_runtime():
-    simulation = packed.PackedFedAvg(
-      training,
-      aggregator,
-      data,
-      server_optimizer=tff.learning.optimizers.build_sgdm(1.0),
-    )
-    state = simulation.initialize()
-    for this_round, cohort in enumerate((cohorts[0], *cohorts)):
-      clients = np.arange(cohort)
-      tracemalloc.start()
-      keys = local_order.keys(1, this_round, clients)
-      state, _ = simulation.next(state, clients, keys)
-      peaks.append(tracemalloc.get_traced_memory()[1])
-      tracemalloc.stop()
-      folder = simulation._directory.path
-      assert not [name for name in os.listdir(folder) if '.rows.' in name]
+  simulation = packed.PackedFedAvg(
+    training,
+    aggregator,
+    data,
+    server_optimizer=tff.learning.optimizers.build_sgdm(1.0),
+  )
+  state = simulation.initialize()
+  for this_round, cohort in enumerate((cohorts[0], *cohorts)):
+    clients = np.arange(cohort)
+    tracemalloc.start()
+    keys = local_order.keys(1, this_round, clients)
+    state, _ = simulation.next(state, clients, keys)
+    peaks.append(tracemalloc.get_traced_memory()[1])
+    tracemalloc.stop()
   more_bytes = (peaks[2] - peaks[1]) / (cohorts[1] - cohorts[0])
   assert more_bytes < _MOST_BYTES
 
 
-def test_no_files_are_left_of_a_round_that_fails(data):
-  training = packed.LocalTraining(
-    populations.model(), tff.learning.optimizers.build_sgdm(0.1), batch_size=4
+@pytest.mark.parametrize('cohort', [1, 2, 3, 7, 100, 4097, 10**5])
+@pytest.mark.parametrize('side_by_side', [True, False])
+def test_packs_cover_a_cohort_and_are_alike(cohort, side_by_side):
+  sizes = np.full(cohort, 10)
+  number = cohort_lib.num_packs(sizes, 1, side_by_side=side_by_side)
+  lengths = np.diff(cohort_lib.cuts(cohort, number))
+  assert lengths.sum() == cohort
+  assert lengths.max() - lengths.min() <= 1
+  assert lengths.min() >= 1
+  assert lengths.max() <= cohort_lib.LARGEST
+
+
+def test_cohorts_of_three_thousand_are_not_cut_for_their_memory():
+  for cohort in (2, 300, 3000):
+    assert cohort_lib.num_packs(np.ones(cohort), 1, side_by_side=True) == 2
+  assert cohort_lib.num_packs(np.ones(4000), 1, side_by_side=True) == 4
+
+
+def test_no_clients_make_one_pack():
+  assert cohort_lib.num_packs(np.zeros(0, np.int64), 1, side_by_side=True) == 1
+  assert cohort_lib.cuts(0, 1).tolist() == [0, 0]
+
+
+def test_more_examples_never_make_fewer_packs():
+  numbers = [
+    cohort_lib.num_packs(np.full(300, size), 2, side_by_side=False)
+    for size in range(1, 400, 7)
+  ]
+  assert numbers == sorted(numbers)
+  assert numbers[0] == 2
+  assert numbers[-1] == 32
+
+
+def _rounds(data, model, num_clients):
+  """State and metrics of two rounds, flat."""
+  simulation = packed.PackedFedAvg(
+    packed.LocalTraining(model, tff.learning.optimizers.build_sgdm(0.1), batch_size=20),
+    aggregators.gaussian(
+      strategies.Participation(8, min_separation=1),
+      clip_norm=0.4,
+      noise_multiplier=0.3,
+      clients_per_round=num_clients,
+      seed=noise.Seed(4),
+      generator='philox',
+    ),
+    data,
+    server_optimizer=tff.learning.optimizers.build_sgdm(1.0),
   )
-  aggregator = aggregators.gaussian_shares(
-    clip_norm=1.0, noise_multiplier=1.0, clients_per_round=5
-  )
-  with learning.runtime.local_runtime():
-    simulation = packed.PackedFedAvg(
-      training,
-      aggregator,
-      data,
-      server_optimizer=tff.learning.optimizers.build_sgdm(1.0),
+  state, clients = simulation.initialize(), np.arange(num_clients)
+  for this_round in range(2):
+    keys = local_order.keys(9, this_round, clients)
+    state, metrics = simulation.next(state, clients, keys)
+  return tf.nest.flatten((simulation_lib.to_numpy(state), metrics))
+
+
+def test_bits_do_not_depend_on_how_many_processors_may_be_used(tmp_path, monkeypatch):
+  data = packed.lay_out(populations.Population(), str(tmp_path / 'data'))
+  found = []
+  for processors in (1, 5):
+    monkeypatch.setattr(machine, 'usable_processors', lambda n=processors: n)
+    found.append(_rounds(data, populations.model(metrics=True), 10))
+  for one, other in zip(*found):
+    np.testing.assert_array_equal(one, other)
+
+
+# As large as it takes for TensorFlow to cut its products by threads, if it may.
+_LARGE = """
+import hashlib, sys
+import numpy as np, tensorflow as tf, tensorflow_federated as tff
+tf.config.threading.set_intra_op_parallelism_threads(1)
+from tests.learning.packed import cohort_test
+from tff_dp_aggregators.learning import packed
+
+def layer(size, activation, seed):
+  initializer = tf.keras.initializers.GlorotUniform(seed)
+  return tf.keras.layers.Dense(size, activation, kernel_initializer=initializer)
+
+model = tff.learning.models.functional_model_from_keras(
+  tf.keras.Sequential(
+    [tf.keras.layers.InputLayer([64]), layer(8000, 'relu', 1), layer(10, None, 2)]
+  ),
+  tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+  (tf.TensorSpec([None, 64], tf.float32), tf.TensorSpec([None], tf.int64)),
+)
+digest = hashlib.sha256()
+for each in cohort_test._rounds(packed.PackedData(sys.argv[1]), model, 8):
+  digest.update(np.asarray(each).tobytes())
+print(digest.hexdigest())
+"""
+
+
+class _Images:
+  """Clients with twenty examples of 64 numbers and one of ten classes."""
+
+  def __len__(self):
+    return 8
+
+  def examples(self, number):
+    rng = np.random.default_rng(number)
+    return rng.normal(size=[20, 64]).astype(np.float32), rng.integers(10, size=20)
+
+
+@pytest.mark.slow
+def test_bits_of_a_large_model_do_not_depend_on_the_processors(tmp_path):
+  directory = str(tmp_path / 'data')
+  packed.lay_out(_Images(), directory)
+  found = set()
+  for processors in ({min(os.sched_getaffinity(0))}, os.sched_getaffinity(0)):
+    done = subprocess.run(
+      [sys.executable, '-c', _LARGE, directory],
+      stdout=subprocess.PIPE,
+      check=True,
+      preexec_fn=lambda those=processors: os.sched_setaffinity(0, those),
     )
-    state, clients = simulation.initialize(), np.arange(4)
-    with pytest.raises(failures.ComputationError, match='fewer clients'):
-      simulation.next(state, clients, local_order.keys(1, 0, clients))
-    folder = simulation._directory.path
-    assert os.listdir(folder)
-    assert not [name for name in os.listdir(folder) if '.rows.' in name]
+    found.add(done.stdout)
+  assert len(found) == 1

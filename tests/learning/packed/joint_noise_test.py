@@ -84,7 +84,7 @@ def _round(cohort=_COHORT):
 
 
 def _weights(simulation, state):
-  weights = simulation.release(state).global_model_weights
+  weights = state.global_model_weights
   return np.concatenate([np.ravel(each) for each in tf.nest.flatten(weights)])
 
 

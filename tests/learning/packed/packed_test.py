@@ -28,6 +28,7 @@ from tff_dp_aggregators import aggregators
 from tff_dp_aggregators import learning
 from tff_dp_aggregators import noise
 from tff_dp_aggregators import strategies
+from tff_dp_aggregators.learning import failures
 from tff_dp_aggregators.learning import local_order
 from tff_dp_aggregators.learning import models
 from tff_dp_aggregators.learning import packed
@@ -209,9 +210,7 @@ def test_a_round_that_is_run_again_is_the_same_to_the_bit(data):
   first, _ = simulation.next(simulation.initialize(), *_round(0))
   once = _released(simulation.next(first, *_round(1))[0])
   again, metrics = simulation.next(first, *_round(1))
-  for one, two in zip(
-    tf.nest.flatten(once), tf.nest.flatten(_released(again))
-  ):
+  for one, two in zip(tf.nest.flatten(once), tf.nest.flatten(_released(again))):
     np.testing.assert_array_equal(one, two)
   assert metrics['aggregator']['dp_query_metrics']['rounds'] == 2
 
@@ -366,3 +365,10 @@ def test_shares_of_noise_that_clients_would_have_in_common_are_refused(data):
   )
   with pytest.raises(ValueError, match='draws a key in each client'):
     _packed(data, aggregator)
+
+
+def test_a_round_that_takes_too_long_ends_with_an_error(data):
+  simulation = _packed(data, None, timeout_seconds=1e-6)
+  state = simulation.initialize()
+  with pytest.raises(failures.RoundTimeoutError, match='timeout_seconds=1e-06'):
+    simulation.next(state, *_round(0))

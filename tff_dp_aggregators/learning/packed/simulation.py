@@ -44,7 +44,13 @@ State = tff.learning.templates.LearningAlgorithmState
 
 
 class Cluster(Protocol):
-  """Processes that train packs; `learning.cluster` has them."""
+  """Processes that train packs; `learning.cluster` has them.
+
+  Attributes:
+    is_local: Whether all are of this machine, whose processors come to the same bits.
+  """
+
+  is_local: bool
 
   def sums(
     self,
@@ -53,6 +59,9 @@ class Cluster(Protocol):
     cohort: Sequence[np.ndarray],
   ) -> list[np.ndarray]:
     """The sums of all packs: those of groups of them, in the order of the packs."""
+
+  def notes(self) -> tuple[str, ...]:
+    """What happened to processes since this was asked before."""
 
 
 class PackedFedAvg:
@@ -251,13 +260,15 @@ class PackedFedAvg:
 
     thread = threading.Thread(target=call, daemon=True)
     thread.start()
+    is_late = True
     try:
       thread.join(self._timeout_seconds)
+      is_late = thread.is_alive()
     finally:
-      if thread.is_alive():
+      if is_late:
         manager.start_cancel()
         thread.join(_PATIENCE_SECONDS)
-    if not result or manager.is_cancelled:
+    if is_late:
       raise failures.RoundTimeoutError(
         f'a round took longer than timeout_seconds={self._timeout_seconds:g}; nothing '
         'of it was kept. If it may take longer, give a larger timeout_seconds; if not, '

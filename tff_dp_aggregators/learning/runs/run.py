@@ -47,6 +47,7 @@ from tff_dp_aggregators.learning import failures
 from tff_dp_aggregators.learning import interrupts
 from tff_dp_aggregators.learning import runtime
 from tff_dp_aggregators.learning import schedules
+from tff_dp_aggregators.learning.packed import simulation
 from tff_dp_aggregators.learning.runs import attempts as attempts_lib
 from tff_dp_aggregators.learning.runs import checkpoints as checkpoints_lib
 from tff_dp_aggregators.learning.runs import engines
@@ -139,7 +140,7 @@ class Run:
   def go(
     self,
     stop: interrupts.StopRequest,
-    cluster: Optional[cluster_lib.Cluster] = None,
+    cluster: Optional[simulation.Cluster] = None,
   ) -> int:
     """Runs the rounds that are left; returns how many there are.
 
@@ -250,7 +251,9 @@ class Run:
 
   def _is_due(self) -> bool:
     # Those of large states take long, and are not to take more than a part of the time.
-    seconds = max(self._checkpoint_seconds, self._checkpoint_took / _MOST_OF_THE_TIME)
+    seconds = self._checkpoint_seconds
+    if seconds:
+      seconds = max(seconds, self._checkpoint_took / _MOST_OF_THE_TIME)
     return time.monotonic() - self._checkpointed >= seconds
 
   def _checkpoint(

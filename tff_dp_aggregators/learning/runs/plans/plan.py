@@ -23,13 +23,13 @@ from tff_dp_aggregators.accounting.reports import inputs as inputs_lib
 from tff_dp_aggregators.accounting.reports import nbafl_report
 from tff_dp_aggregators.base import machine
 from tff_dp_aggregators.base import version
-from tff_dp_aggregators.learning import cluster as cluster_lib
 from tff_dp_aggregators.learning import fed_avg
 from tff_dp_aggregators.learning import models
 from tff_dp_aggregators.learning import packed
 from tff_dp_aggregators.learning import population
 from tff_dp_aggregators.learning import schedules
 from tff_dp_aggregators.learning import sources
+from tff_dp_aggregators.learning.packed import simulation
 from tff_dp_aggregators.learning.runs import described
 from tff_dp_aggregators.learning.runs import engines
 from tff_dp_aggregators.learning.runs import larger_cohort as larger_cohort_lib
@@ -365,7 +365,7 @@ class Plan:
   def engine(
     self,
     data_directory: str,
-    cluster: Optional[cluster_lib.Cluster] = None,
+    cluster: Optional[simulation.Cluster] = None,
     timeout_seconds: Optional[float] = None,
   ) -> engines.Engine[Any]:
     """What computes the rounds.
@@ -377,7 +377,7 @@ class Plan:
     """
     aggregator = self.aggregator()
     if self.packed:
-      simulation = packed.PackedFedAvg(
+      made = packed.PackedFedAvg(
         self.training,
         aggregator,
         self.clients.laid_out(data_directory),
@@ -386,7 +386,7 @@ class Plan:
         timeout_seconds=timeout_seconds,
       )
       notes = tuple if cluster is None else cluster.notes
-      return engines.PackedEngine(simulation, self.seed, self.clients.draw_ids, notes)
+      return engines.PackedEngine(made, self.seed, self.clients.draw_ids, notes)
     model, rates = self.training.model, self.training.schedule
     if rates is None:
       process = fed_avg.build_dp_fed_avg(
