@@ -385,8 +385,7 @@ class Plan:
         cluster=cluster,
         timeout_seconds=timeout_seconds,
       )
-      notes = tuple if cluster is None else cluster.notes
-      return engines.PackedEngine(made, self.seed, self.clients.draw_ids, notes)
+      return engines.PackedEngine(made, self.seed, self.clients.draw_ids, cluster)
     model, rates = self.training.model, self.training.schedule
     if rates is None:
       process = fed_avg.build_dp_fed_avg(
