@@ -29,6 +29,7 @@ from tff_dp_aggregators.learning import packed
 from tff_dp_aggregators.learning import population
 from tff_dp_aggregators.learning import schedules
 from tff_dp_aggregators.learning import sources
+from tff_dp_aggregators.learning.packed import function
 from tff_dp_aggregators.learning.packed import simulation
 from tff_dp_aggregators.learning.runs import described
 from tff_dp_aggregators.learning.runs import engines
@@ -477,7 +478,10 @@ class Plan:
         'tensorflow-federated': tff.__version__,
         'python': platform.python_version(),
       },
-      'machine': machine.current(),
+      'machine': {
+        **machine.current(),
+        'threads_of_an_operation': function.intra_op_threads(),
+      },
     }
 
   def _client_learning_rates(self) -> Optional[dict[str, Any]]:
