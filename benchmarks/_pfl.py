@@ -1,46 +1,83 @@
-"""A round of pfl-research (Apple), if it is installed: a peer for `simulation_round`.
+"""A round of pfl-research (Apple) on PyTorch: a peer for `simulation_round`.
 
-It is in no lock; this adds it to an environment of this package:
+It runs in an environment of its own, which is made once:
 
-    .venv/bin/python -m pip install --no-deps pfl multiprocess dill
+    tools/python/make_peer.sh pfl_research
 
-It runs on TensorFlow here, as everything beside it (on PyTorch it is faster), and
-trains one client after the other in one process.
+This file is imported here, and run as a program there. One process trains one client
+after the other; clients' data are tensors in memory, no model is evaluated, and nothing
+is written. PyTorch has one thread, or as many as there are cores, whichever is faster.
+The mechanism is pfl's Gaussian one: each update is clipped, and noise added to the sum.
 """
 
-import importlib.util
+import json
+import os
+import pathlib
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Optional
 
 import numpy as np
-import tensorflow as tf
 
+_ROOT = pathlib.Path(__file__).resolve().parents[1]
+_PYTHON = _ROOT / 'build' / 'peers' / 'pfl_research' / 'bin' / 'python'
 _UNTIMED = 2
+HOW_TO_MAKE = (
+  'pfl-research on PyTorch: not measured, as it is not there; '
+  'tools/python/make_peer.sh pfl_research makes it.'
+)
 
 
 def seconds_of_a_round(
   layers: tuple[int, ...],
   examples: Callable[[int], tuple[np.ndarray, np.ndarray]],
-  clients: Sequence[int],
+  cohort: int,
   batch_size: int,
   rounds: int,
+  *,
+  with_privacy: bool,
 ) -> Optional[float]:
-  """The median round of federated averaging with the Gaussian mechanism.
+  """The median round of federated averaging.
 
   Args:
     layers: Inputs, units of each hidden layer, and classes.
     examples: A client's, by its number.
-    clients: Whom to draw from; as many are drawn in a round.
+    cohort: Clients of a round.
     batch_size: Examples of a batch.
     rounds: How many are timed.
+    with_privacy: Whether updates are clipped, and noise added.
 
   Returns:
-    Seconds; `None` if pfl is not installed.
+    Seconds; `None` if there is no such environment.
+
+  Raises:
+    RuntimeError: If the program there failed; has what it wrote.
   """
-  if importlib.util.find_spec('pfl') is None:
+  if not _PYTHON.exists():
     return None
+  x, y = zip(*(examples(number) for number in range(cohort)))
+  with tempfile.TemporaryDirectory() as scratch:
+    path = os.path.join(scratch, 'clients.npz')
+    np.savez(path, x=np.stack(x), y=np.stack(y))
+    case = [layers, batch_size, _UNTIMED + rounds, with_privacy]
+    ended = subprocess.run(
+      [_PYTHON, __file__, path, json.dumps(case)], capture_output=True, text=True
+    )
+  if ended.returncode:
+    raise RuntimeError(f'pfl-research failed: {ended.stderr[-2000:]}')
+  by_threads = json.loads(ended.stdout.splitlines()[-1])
+  return min(statistics.median(seconds[_UNTIMED:]) for seconds in by_threads)
+
+
+def _seconds_of_rounds(
+  clients: Any, layers: list[int], batch_size: int, rounds: int, with_privacy: bool
+) -> list[float]:
+  """Those of each round but the first, in which pfl evaluates."""
+  import torch
   from pfl import metrics
   from pfl.aggregate import simulate
   from pfl.algorithm import base as algorithm
@@ -50,9 +87,18 @@ def seconds_of_a_round(
   from pfl.data import federated_dataset
   from pfl.data import sampling
   from pfl.hyperparam import base as hyperparam
-  from pfl.model import tensorflow as pfl_tensorflow
+  from pfl.model import pytorch as pfl_pytorch
   from pfl.privacy import gaussian_mechanism
   from pfl.privacy import privacy_mechanism
+
+  class Perceptron(torch.nn.Sequential):
+    """With what pfl asks of a model."""
+
+    def loss(self, x: Any, y: Any) -> Any:
+      return torch.nn.functional.cross_entropy(self(x), y)
+
+    def metrics(self, x: Any, y: Any) -> Any:
+      return {'loss': metrics.Weighted(self.loss(x, y).item() * len(y), len(y))}
 
   class Clock(callbacks.TrainingProcessCallback):
     """Notes when rounds end."""
@@ -61,15 +107,20 @@ def seconds_of_a_round(
       self.times: list[float] = []
 
     def after_central_iteration(self, *args: Any, **kwargs: Any) -> Any:
-      """Notes the time, and goes on."""
       del args, kwargs
       self.times.append(time.perf_counter())
       return False, metrics.Metrics()
 
-  data = {number: examples(number) for number in set(clients)}
+  modules = []
+  for inputs, outputs in zip(layers, layers[1:]):
+    modules += [torch.nn.Linear(inputs, outputs), torch.nn.ReLU()]
+  model = Perceptron(*modules[:-1])
+  data = [
+    dataset.Dataset([torch.from_numpy(x), torch.from_numpy(y)])
+    for x, y in zip(clients['x'], clients['y'])
+  ]
   population = federated_dataset.FederatedDataset(
-    lambda number: dataset.Dataset(data[number]),
-    sampling.get_user_sampler('random', list(data)),
+    data.__getitem__, sampling.get_user_sampler('random', list(range(len(data))))
   )
   mechanism = privacy_mechanism.CentrallyAppliedPrivacyMechanism(
     gaussian_mechanism.GaussianMechanism(1.0, 1.0)
@@ -77,31 +128,36 @@ def seconds_of_a_round(
   clock = Clock()
   federated_averaging.FederatedAveraging().run(
     algorithm.NNAlgorithmParams(
-      central_num_iterations=_UNTIMED + 1 + rounds,
+      central_num_iterations=1 + rounds,
       evaluation_frequency=10**9,
-      train_cohort_size=len(clients),
+      train_cohort_size=len(data),
       val_cohort_size=0,
     ),
-    simulate.SimulatedBackend(population, population, [mechanism]),
-    pfl_tensorflow.TFModel(
-      _keras_model(layers), {}, tf.keras.optimizers.SGD(learning_rate=1.0)
+    simulate.SimulatedBackend(
+      population, population, [mechanism] if with_privacy else []
+    ),
+    pfl_pytorch.PyTorchModel(
+      model, torch.optim.SGD, torch.optim.SGD(model.parameters(), lr=1.0)
     ),
     hyperparam.NNTrainHyperParams(
       local_batch_size=batch_size, local_num_epochs=1, local_learning_rate=0.1
     ),
     callbacks=[clock],
   )
-  times = clock.times[_UNTIMED:]
-  return statistics.median(b - a for a, b in zip(times, times[1:]))
+  return [b - a for a, b in zip(clock.times, clock.times[1:])]
 
 
-def _keras_model(layers: tuple[int, ...]) -> tf.keras.Model:
-  hidden = [tf.keras.layers.Dense(units, 'relu') for units in layers[1:-1]]
-  model = tf.keras.Sequential(
-    [tf.keras.Input([layers[0]]), *hidden, tf.keras.layers.Dense(layers[-1])]
-  )
-  model.compile(
-    optimizer=tf.keras.optimizers.SGD(learning_rate=0.1),
-    loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-  )
-  return model
+def main() -> None:
+  """Prints the seconds of each round, for one thread and for all cores."""
+  import torch
+
+  by_threads = []
+  for threads in {1, os.cpu_count() or 1}:
+    torch.set_num_threads(threads)
+    case = json.loads(sys.argv[2])
+    by_threads.append(_seconds_of_rounds(np.load(sys.argv[1]), *case))
+  print(json.dumps(by_threads))
+
+
+if __name__ == '__main__':
+  main()

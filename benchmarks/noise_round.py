@@ -43,6 +43,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from typing import Any, Callable, NamedTuple, Optional
+from unittest import mock
 
 from benchmarks import _arguments
 
@@ -59,8 +60,8 @@ from tff_dp_aggregators import aggregators
 from tff_dp_aggregators import noise
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.learning import runtime
+from tff_dp_aggregators.noise import files as files_lib
 from tff_dp_aggregators.noise import interpreters
-from tff_dp_aggregators.noise import persistent
 from tff_dp_aggregators.noise.build import KINDS
 from tff_dp_aggregators.noise.build import interpret
 from tff_dp_aggregators.strategies import noise_cost
@@ -260,16 +261,25 @@ def _measure_case(case: Case, storage: noise.Storage, num_elements: int) -> Meas
   return _measure(factory, num_elements, set_up)
 
 
+class _Filled(files_lib._Memory):
+  """Writes zeros to what is read."""
+
+  def _read(self, position: int, slot: tf.Tensor, stamp: tf.Tensor) -> Any:
+    layout = self.rows.layout
+    zeros = tf.zeros([layout.sizes[position]], layout.dtypes[position])
+    earlier = files_lib._Memory(self.directory, self.prefix, self.rows, stamp)
+    earlier.write(position, [slot], [zeros])
+    earlier.keep()
+    return tf.constant(True), zeros
+
+
 def _write_files(case: Case, files: noise.Files, key: Any, num_elements: int) -> None:
   """Writes zeros to all files that the round of a case reads."""
   rows = noise.GaussianRows(tf.TensorSpec([num_elements]))
-  this_round = tf.constant(case.round, tf.int64)
   streaming = noise.build(case.strategy, rows, files)
-  assert isinstance(streaming, persistent.PersistentNoise)
-  names = streaming.names(tf.constant(key), this_round)
-  for slot, stamp in zip(*streaming.needs(this_round)):
-    for position, size in enumerate(rows.layout.sizes):
-      names.write(slot, position, stamp, tf.zeros([size]))
+  state = noise.NoiseState(tf.constant(key), tf.constant(case.round, tf.int64), ())
+  with mock.patch.object(files_lib, '_Memory', _Filled):
+    streaming.next(state)
 
 
 def _measure_tff_tree(num_elements: int) -> Measured:

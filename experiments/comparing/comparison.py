@@ -302,7 +302,7 @@ class Comparison:
     lost: Optional[running.LostError],
   ) -> int:
     """Says how it ended; returns the exit code."""
-    failed = [each for each in outcomes if each.status == running.FAILED]
+    failed = [each for each in outcomes if each.status == results_lib.FAILED]
     by_reason: dict[str, list[running.Outcome]] = {}
     for each in failed:
       by_reason.setdefault(each.reason, []).append(each)
@@ -355,7 +355,7 @@ class _Teller:
 def _in_words(outcome: running.Outcome) -> str:
   if outcome.status == running.INTERRUPTED:
     return 'stopped, and can go on'
-  if outcome.status == running.FAILED:
+  if outcome.status == results_lib.FAILED:
     return f'failed: {outcome.reason}'
   result = results_lib.read(outcome.cell)
   name = outcome.cell.settings.model.metric.name

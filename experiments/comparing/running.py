@@ -36,7 +36,7 @@ from ..data import population as population_lib
 from . import cells as cells_lib
 from . import results
 
-FINISHED, FAILED, INTERRUPTED = 'finished', 'failed', 'interrupted'
+INTERRUPTED = 'interrupted'
 _UNFIT = 'unfit'  # The worker is not fit to run the cell, and another one may be.
 _UNWANTED = 'cancelled'  # Dask's state of a task that runs and whose result is no use.
 _TICK_SECONDS = 0.2
@@ -70,7 +70,7 @@ class Outcome(NamedTuple):
 
   Attributes:
     cell: Which.
-    status: `FINISHED`, `FAILED` or `INTERRUPTED`.
+    status: `results.FINISHED`, `results.FAILED` or `INTERRUPTED`.
     seconds: How long that took.
     reason: Why it failed, on a line.
   """
@@ -345,7 +345,7 @@ class Cluster:
       raise self._lost('does not answer any more') from e
     except Exception as e:
       reason = _fail(cell.directory, _why_failed(e))
-      tell(Outcome(cell, FAILED, 0.0, reason))
+      tell(Outcome(cell, results.FAILED, 0.0, reason))
       return
     worker, status, reason = answer['worker'], answer['status'], answer['reason']
     if status == _UNFIT:  # It joined, and was given a cell at once.
@@ -353,8 +353,8 @@ class Cluster:
         self._leave_out(worker, reason)
       waiting.appendleft(cell)
       return
-    if status == FINISHED and not _is_seen(cell):
-      status = FAILED
+    if status == results.FINISHED and not _is_seen(cell):
+      status = results.FAILED
       reason = (
         f'the Dask worker {worker} finished it, and {_LATE_FILES_SECONDS:.0f} seconds '
         f'later the files are not in {cell.directory} as this program sees it'
@@ -563,7 +563,7 @@ def _run(job: Mapping[str, Any], is_to_end: Callable[[], bool]) -> tuple[str, st
       print(told, file=sys.stderr)
       # The last line of what is kept says it, also of errors with several.
       why = f'{type(e).__name__}: {cells_lib.last_line(str(e)) or type(e).__name__}'
-      return FAILED, _fail(directory, f'{told}\n{why}')
+      return results.FAILED, _fail(directory, f'{told}\n{why}')
 
 
 def _train(job: Mapping[str, Any], is_to_end: Callable[[], bool]) -> str:
@@ -588,7 +588,7 @@ def _train(job: Mapping[str, Any], is_to_end: Callable[[], bool]) -> str:
           job['directory'],
           not_covered=tuple(job['not_covered']),
         )
-      return FINISHED if result.is_finished else INTERRUPTED
+      return results.FINISHED if result.is_finished else INTERRUPTED
     except BlockingIOError:  # Whoever was lost still runs it, and is to end.
       if time.monotonic() > deadline:
         raise

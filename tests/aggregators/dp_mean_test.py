@@ -673,7 +673,7 @@ def test_a_full_disk_is_an_error_of_the_round_and_no_loss(tmp_path):
   value = [np.zeros(3, np.float32)]
   whole = [output.result for output in _run(process, value, 4)]
   for path in directory.iterdir():
-    if path.name != 'owner':
+    if path.name != '.lock':
       path.unlink()
   state = _run(process, value, 1)[-1].state
   # Round 1 writes to the second slot, which is not there yet.

@@ -244,12 +244,13 @@ def dask_setup(worker: Any) -> None:
   """Readies a worker before it joins; Dask calls this, given this module to preload.
 
   TensorFlow takes seconds to load, in which a worker does not say that it lives; and
-  Ctrl-C in a terminal is for the program that started it.
+  Ctrl-C in a terminal is for the program that started it, or its nanny.
   """
   from tff_dp_aggregators.learning import runtime as unused_runtime
 
-  del worker, unused_runtime
-  signal.signal(signal.SIGINT, signal.SIG_IGN)
+  del unused_runtime
+  if worker.nanny is not None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _connected(address: Any, refused: _Refused, seconds: float) -> 'distributed.Client':

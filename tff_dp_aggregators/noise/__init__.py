@@ -7,7 +7,7 @@ is: in the state, in files, or drawn again.
 
 from tff_dp_aggregators.noise.build import Storage
 from tff_dp_aggregators.noise.build import build
-from tff_dp_aggregators.noise.file_cache import Files
+from tff_dp_aggregators.noise.files import Files
 from tff_dp_aggregators.noise.layout import sum_specs
 from tff_dp_aggregators.noise.rows import GaussianRows
 from tff_dp_aggregators.noise.seeds import Seed

@@ -6,13 +6,12 @@ they return. What interprets each form of it is in one table, `_FORMS`.
 
 import logging
 from collections.abc import Callable
-from typing import Any, NamedTuple, Union
+from typing import Any, Union
 
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.noise import carried
-from tff_dp_aggregators.noise import file_cache
+from tff_dp_aggregators.noise import files
 from tff_dp_aggregators.noise import interpreters
-from tff_dp_aggregators.noise import persistent
 from tff_dp_aggregators.noise import redrawn
 from tff_dp_aggregators.noise import rows as rows_lib
 from tff_dp_aggregators.noise import scaled
@@ -26,42 +25,14 @@ KINDS = ('state', 'redraw', 'files')
 _MOST_STATE_BYTES = 4 * 2**30
 # Where the past of the noise is: 'auto', 'in_process', one of `KINDS`, or `Files` that
 # say where.
-Storage = Union[str, file_cache.Files]
+Storage = Union[str, files.Files]
 
-
-class _Form(NamedTuple):
-  """What interprets a form of recursion.
-
-  Attributes:
-    interpret: Makes the interpreter of a recursion and of how many of the rounds served
-      last can be served again with what is kept: 0 where it is in the state, since an
-      old state has what it needs.
-    carried: The noise that keeps its past in the state.
-    persistent: The noise that keeps its past in files.
-  """
-
-  interpret: Callable[[Any, int], Any]
-  carried: Callable[..., streaming.StreamingNoise]
-  persistent: Callable[..., streaming.StreamingNoise]
-
-
-_FORMS: dict[type[recursion_lib.Recursion], _Form] = {
-  recursion_lib.LastRounds: _Form(
-    interpreters.LastRounds,
-    carried.CarriedPastValues,
-    persistent.PersistentPastValues,
-  ),
-  recursion_lib.TreeNodes: _Form(
-    interpreters.TreeNodes,
-    carried.CarriedPastValues,
-    persistent.PersistentPastValues,
-  ),
-  recursion_lib.DecayingSums: _Form(
-    # Files keep whole generations of sums, whatever is in them.
-    lambda recursion, rewind: interpreters.Decays(recursion),
-    carried.CarriedDecays,
-    persistent.PersistentDecays,
-  ),
+# What interprets a recursion: made of it, and of how many of the rounds served last can
+# be served again with what is kept: 0 in the state, since an old one has what it needs.
+_FORMS: dict[type[recursion_lib.Recursion], Callable[[Any, int], interpreters.Past]] = {
+  recursion_lib.LastRounds: interpreters.LastRounds,
+  recursion_lib.TreeNodes: interpreters.TreeNodes,
+  recursion_lib.DecayingSums: interpreters.Decays,
 }
 
 # Rounds up to which a recursion is held against the noise matrix, in milliseconds.
@@ -97,7 +68,10 @@ def build(
       f'strategy must be a strategies.Strategy, got {type(strategy).__name__}.'
     )
   recursion = strategy.recursion()
-  form = _form_of(recursion)
+  unscaled = recursion
+  while isinstance(unscaled, recursion_lib.Scaled):
+    unscaled = unscaled.recursion
+  form = _form_of(unscaled)
   if strategy.num_rounds <= _MAX_CHECKED_ROUNDS:
     recursion_lib.check(recursion, strategy.noise_matrix())
   chosen = storage
@@ -112,15 +86,21 @@ def build(
         f"storage must be 'auto', 'in_process', {', '.join(map(repr, KINDS))} or "
         f'noise.Files(...), got {storage!r}.'
       )
-  elif not isinstance(storage, file_cache.Files):
+  elif not isinstance(storage, files.Files):
     raise TypeError(f'storage must be a string or a Files, got {storage!r}.')
   if chosen == 'redraw' or not recursion.work.buffers:
     return redrawn.RedrawnNoise(terms_of(strategy), rows)
+  made: streaming.StreamingNoise
   if chosen == 'state':
-    return form.carried(form.interpret(recursion, 0), rows)
-  files = chosen if isinstance(chosen, file_cache.Files) else file_cache.Files()
-  past = form.interpret(recursion, files.rewind)
-  return form.persistent(past, rows, files, strategy.checksum)
+    made = carried.CarriedNoise(form(unscaled, 0), rows)
+  else:
+    where = chosen if isinstance(chosen, files.Files) else files.Files()
+    past = form(unscaled, where.rewind)
+    made = files.FilesNoise(past, rows, where.directory, strategy.checksum)
+  while isinstance(recursion, recursion_lib.Scaled):
+    made = scaled.ScaledNoise(made, scaled.factor_of(recursion))
+    recursion = recursion.recursion
+  return made
 
 
 def interpret(recursion: recursion_lib.Recursion, rewind: int = 0) -> Any:
@@ -139,7 +119,7 @@ def interpret(recursion: recursion_lib.Recursion, rewind: int = 0) -> Any:
   """
   if isinstance(recursion, recursion_lib.Scaled):
     raise TypeError('of a Scaled recursion, interpret what it scales: its .recursion.')
-  return _form_of(recursion).interpret(recursion, rewind)
+  return _form_of(recursion)(recursion, rewind)
 
 
 def terms_of(strategy: strategies.Strategy) -> redrawn.Terms:
@@ -172,19 +152,9 @@ def _terms_of_few(recursion: recursion_lib.Recursion, max_terms: int) -> redrawn
   return redrawn.RecursionTerms(interpret(recursion), max_terms)
 
 
-def _scaled_form(recursion: recursion_lib.Scaled) -> _Form:
-  """The form of what is scaled, whose noise is scaled where it is emitted."""
-  form, factor = _form_of(recursion.recursion), scaled.factor_of(recursion)
-  return _Form(
-    lambda recursion, rewind: form.interpret(recursion.recursion, rewind),
-    lambda *past: scaled.ScaledNoise(form.carried(*past), factor),
-    lambda *past: scaled.ScaledNoise(form.persistent(*past), factor),
-  )
-
-
-def _form_of(recursion: recursion_lib.Recursion) -> _Form:
-  if isinstance(recursion, recursion_lib.Scaled):
-    return _scaled_form(recursion)
+def _form_of(
+  recursion: recursion_lib.Recursion,
+) -> Callable[[Any, int], interpreters.Past]:
   for known, form in _FORMS.items():
     if isinstance(recursion, known):
       return form

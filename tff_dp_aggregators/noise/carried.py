@@ -1,7 +1,6 @@
 """Noise whose past is carried in the state."""
 
-import abc
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import tensorflow as tf
 
@@ -9,15 +8,13 @@ from tff_dp_aggregators.noise import interpreters
 from tff_dp_aggregators.noise import rows as rows_lib
 from tff_dp_aggregators.noise import streaming
 
-_Past = TypeVar('_Past', interpreters.PastValues, interpreters.Decays)
 
-
-class CarriedNoise(streaming.StreamingNoise, Generic[_Past]):
+class CarriedNoise(streaming.StreamingNoise):
   """Keeps what a round needs of earlier ones in the state, a buffer for each slot."""
 
   storage = 'state'
 
-  def __init__(self, past: _Past, rows: rows_lib.GaussianRows):
+  def __init__(self, past: interpreters.Past, rows: rows_lib.GaussianRows):
     """Initializes the noise.
 
     Args:
@@ -25,7 +22,7 @@ class CarriedNoise(streaming.StreamingNoise, Generic[_Past]):
       rows: Source of the rows of z.
     """
     super().__init__(rows)
-    self._past: _Past = past
+    self._past = past
 
   @property
   def num_buffers(self) -> int:
@@ -41,42 +38,40 @@ class CarriedNoise(streaming.StreamingNoise, Generic[_Past]):
     Returns:
       The noise, a structure like a record, and the next state.
     """
-    noise, buffers = self._serve(state)
-    kept = streaming.hidden_buffers(buffers)
+    memory = _Buffers(state.buffers)
+    noise = self._past.advance(self._rows, state.key, state.round, memory)
+    kept = streaming.hidden_buffers(memory.after)
     after = streaming.NoiseState(state.key, state.round + 1, kept)
     return self._rows.layout.unflatten(noise), after
 
-  @abc.abstractmethod
-  def _serve(
-    self, state: streaming.NoiseState
-  ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-    """The round's noise, and the buffers after it."""
 
+class _Buffers(interpreters.Memory):
+  """Tensors of shape [slots, size].
 
-class CarriedPastValues(CarriedNoise[interpreters.PastValues]):
-  """Writes to one buffer a round."""
+  Attributes:
+    after: Them after the round.
+  """
 
-  def _serve(
-    self, state: streaming.NoiseState
-  ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-    step = self._past.step(state.round)
-    noise, buffers = [], []
-    for row, buffer in zip(self._rows.row(state.key, state.round), state.buffers):
-      sums = tf.linalg.matmul(tf.cast(step.past, buffer.dtype), buffer)
-      made = step.fresh[:, tf.newaxis] * row + tf.cast(sums, row.dtype)
-      noise.append(made[0])
-      kept = {'noise': made[0], 'row': row, 'other': made[-1]}[self._past.keeps]
-      kept = tf.cast(kept, buffer.dtype)
-      buffers.append(tf.tensor_scatter_nd_update(buffer, [[step.slot]], [kept]))
-    return noise, buffers
+  def __init__(self, buffers: Any):
+    self._buffers = list(buffers)
+    self.after = list(buffers)
 
+  def weighted(self, position: int, step: interpreters.Step) -> tf.Tensor:
+    buffer = self._buffers[position]
+    return tf.linalg.matmul(tf.cast(step.past, buffer.dtype), buffer)
 
-class CarriedDecays(CarriedNoise[interpreters.Decays]):
-  """Writes to all buffers in each round."""
+  def read(
+    self, position: int, slots: list[tf.Tensor], stamp: tf.Tensor
+  ) -> list[tf.Tensor]:
+    del slots, stamp  # A round reads all of them, or `weighted`.
+    return tf.unstack(self._buffers[position])
 
-  def _serve(
-    self, state: streaming.NoiseState
-  ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-    before = [tf.unstack(buffer) for buffer in state.buffers]
-    noise, after = self._past.advance(self._rows, state.key, state.round, before)
-    return noise, [tf.stack(sums) for sums in after]
+  def write(
+    self, position: int, slots: list[tf.Tensor], vectors: list[tf.Tensor]
+  ) -> None:
+    before = self._buffers[position]
+    if len(vectors) == before.shape[0]:
+      self.after[position] = tf.stack(vectors)  # In the order of the slots.
+    else:
+      indices = tf.stack(slots)[:, tf.newaxis]
+      self.after[position] = tf.tensor_scatter_nd_update(before, indices, vectors)

@@ -2,7 +2,7 @@
 
 `strategies.recursion` holds them as data. An interpreter says with which weights a
 round's noise is made of its row of z and of what is remembered, and what is remembered
-in turn. Where that is kept (in the state, in files) is not its business.
+in turn. Where that is kept (in the state, in files) is the business of a `Memory`.
 
 There are two kinds. `PastValues` remember one value of each round for a while: the
 noise or the row of z of the last rounds, or the nodes of a tree. `Decays` remember
@@ -11,7 +11,7 @@ sums over all rounds, which change in every round.
 
 import abc
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -48,20 +48,106 @@ class Step(NamedTuple):
     return tf.gather(slots, tf.argsort(stamps, direction='DESCENDING'))
 
 
-class PastValues(abc.ABC):
+class Memory(abc.ABC):
+  """What is remembered when a round begins: for each vector of the layout, its slots.
+
+  What is read is what was there then, and what is written is there for later rounds.
+  """
+
+  @abc.abstractmethod
+  def weighted(self, position: int, step: Step) -> tf.Tensor:
+    """The sums of what is in the slots, of shape [outputs, size], in its own dtype.
+
+    Args:
+      position: Of the vector in the layout.
+      step: Its `past` are the weights.
+    """
+
+  @abc.abstractmethod
+  def read(
+    self, position: int, slots: list[tf.Tensor], stamp: tf.Tensor
+  ) -> list[tf.Tensor]:
+    """What a round has written to slots; zeros before round 0.
+
+    Args:
+      position: Of the vector in the layout.
+      slots: int64 scalars.
+      stamp: The round.
+    """
+
+  @abc.abstractmethod
+  def write(
+    self, position: int, slots: list[tf.Tensor], vectors: list[tf.Tensor]
+  ) -> None:
+    """Remembers vectors of the round.
+
+    Args:
+      position: Of the vectors in the layout.
+      slots: int64 scalars.
+      vectors: One for each slot, of shape [size].
+    """
+
+
+class Past(abc.ABC):
+  """Interprets a form of recursion.
+
+  Attributes:
+    num_slots: How many slots of a `Memory` it takes.
+  """
+
+  num_slots: int
+
+  @abc.abstractmethod
+  def advance(
+    self,
+    rows: rows_lib.GaussianRows,
+    key: tf.Tensor,
+    this_round: tf.Tensor,
+    memory: Memory,
+  ) -> list[tf.Tensor]:
+    """Serves a round: makes its noise, and changes what is remembered.
+
+    Args:
+      rows: Source of the rows of z.
+      key: Their key.
+      this_round: An int64 scalar.
+      memory: As the round before has left it.
+
+    Returns:
+      The round's noise, a vector for each of the layout.
+    """
+
+
+class PastValues(Past):
   """One value of each round is remembered, in a slot that a later one takes over.
 
   Attributes:
     keeps: What the value is: 'noise', 'row', or 'other', the second output of `step`.
-    num_slots: How many there are.
   """
 
   keeps: str
-  num_slots: int
 
   @abc.abstractmethod
   def step(self, this_round: tf.Tensor) -> Step:
     """The weights of a round, an int64 scalar."""
+
+  def advance(
+    self,
+    rows: rows_lib.GaussianRows,
+    key: tf.Tensor,
+    this_round: tf.Tensor,
+    memory: Memory,
+  ) -> list[tf.Tensor]:
+    """Adds what is remembered to the row of z, and remembers one value."""
+    step = self.step(this_round)
+    noise = []
+    for position, row in enumerate(rows.row(key, this_round)):
+      sums = memory.weighted(position, step)
+      made = step.fresh[:, tf.newaxis] * row + tf.cast(sums, row.dtype)
+      noise.append(made[0])
+      kept = {'noise': made[0], 'row': row, 'other': made[-1]}[self.keeps]
+      memory.write(position, [step.slot], [tf.cast(kept, sums.dtype)])
+    return noise
 
 
 class LastRounds(PastValues):
@@ -163,45 +249,49 @@ class TreeNodes(PastValues):
     return tf.constant(self._first_slots) + written % tf.constant(self._versions)
 
 
-class Decays:
-  """Interprets `recursion.DecayingSums`."""
+class Decays(Past):
+  """Interprets `recursion.DecayingSums`; all sums are written anew in each round."""
 
-  def __init__(self, recursion: recursion_lib.DecayingSums):
-    """Initializes the interpreter."""
-    self._recursion = recursion
-
-  @property
-  def num_slots(self) -> int:
-    """How many sums there are, copy by copy."""
-    return self._recursion.num_sums
-
-  def advance(
-    self, rows: rows_lib.GaussianRows, key: tf.Tensor, this_round: tf.Tensor, sums: Any
-  ) -> tuple[list[tf.Tensor], list[list[tf.Tensor]]]:
-    """One round.
-
-    Vector by vector: products with matrices of a few rows take three times as long.
+  def __init__(self, recursion: recursion_lib.DecayingSums, rewind: int):
+    """Initializes the interpreter.
 
     Args:
-      rows: Source of the rows of z.
-      key: Their key.
-      this_round: An int64 scalar.
-      sums: The sums before the round: for each vector of the layout a list of vectors.
+      recursion: The weights.
+      rewind: How many of the rounds served last can be served again.
+    """
+    self.num_slots = recursion.num_sums * (rewind + 1)
+    self._recursion = recursion
 
-    Returns:
-      The round's noise and the sums after it.
+  def advance(
+    self,
+    rows: rows_lib.GaussianRows,
+    key: tf.Tensor,
+    this_round: tf.Tensor,
+    memory: Memory,
+  ) -> list[tf.Tensor]:
+    """Makes noise and sums, copy by copy.
+
+    Vector by vector: products with matrices of a few rows take three times as long.
     """
     delays = [copy * self._recursion.delay for copy in range(self._recursion.copies)]
     drawn = [
       _row(rows, key, this_round - delay) if delay else rows.row(key, this_round)
       for delay in delays
     ]
-    noise, after = [], []
-    for position, before in enumerate(sums):
-      noises, totals = self._advance([row[position] for row in drawn], before)
+    slots, later = self._slots(this_round), self._slots(this_round + 1)
+    noise = []
+    for position in range(len(rows.layout.sizes)):
+      before = memory.read(position, slots, this_round - 1)
+      noises, after = self._advance([row[position] for row in drawn], before)
       noise.append(noises[0])
-      after.append(totals)
-    return noise, after
+      memory.write(position, later, after)
+    return noise
+
+  def _slots(self, this_round: tf.Tensor) -> list[tf.Tensor]:
+    """Where the sums before a round are."""
+    num_sums = self._recursion.num_sums
+    first = this_round % (self.num_slots // num_sums) * num_sums
+    return tf.unstack(first + tf.range(num_sums, dtype=tf.int64))
 
   def _advance(
     self, drawn: list[tf.Tensor], sums: list[tf.Tensor]

@@ -29,12 +29,21 @@ wanted() { cksum "$lock" && pwd; }
 if [ -f "$stamp" ] && [ "$(wanted)" = "$(cat "$stamp")" ]; then
   exit 0
 fi
+# PyTorch without CUDA is on no PyPI: it comes from links that pip is told of, or from
+# PyTorch's own index, which uv knows.
+set --
+if grep -q '^torch.*+cpu' "$lock"; then
+  for links in ${PIP_FIND_LINKS:-}; do
+    set -- "$@" --find-links "$links"
+  done
+  [ $# -gt 0 ] || set -- --torch-backend=cpu
+fi
 python=$(find_python)
 echo "Making $environment from $lock."
 rm -rf "$environment"
 "$python" -m venv --without-pip "$environment"
 .venv/bin/uv pip install --quiet --python "$environment/bin/python" \
-  --no-python-downloads --system-certs --no-deps --require-hashes -r "$lock" || {
+  --no-python-downloads --system-certs --no-deps --require-hashes "$@" -r "$lock" || {
   echo "error: $lock could not be installed; the lines above have the reason. It takes" \
     'a package index, such as PyPI, that can be reached.' >&2
   exit 1

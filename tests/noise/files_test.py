@@ -10,10 +10,13 @@ Claims, for each kind of recursion (banded, tree, BLT):
   all that it needs.
 * A full disk is an error that says so, and the round can be served when there is room.
 * A directory is private, and used by one process; names and contents tell no key.
+* What a killed process left is removed by the next one; what is in use, another user's
+  or a link is left alone.
 """
 
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -50,6 +53,13 @@ _SEED = noise.Seed(1)
 _AGAIN = 'computing all rounds again'
 
 
+def _build(directory, seed=_SEED):
+  files = noise.Files(None if directory is None else str(directory))
+  return noise.build(
+    _STRATEGIES['banded'], noise.GaussianRows(tf.TensorSpec([3]), seed), files
+  )
+
+
 class _Run:
   """Rounds of one noise in a directory, and what was said meanwhile."""
 
@@ -84,7 +94,7 @@ class _Run:
 
   def files(self):
     """Paths and contents."""
-    paths = [path for path in self.directory.iterdir() if path.name != 'owner']
+    paths = [path for path in self.directory.iterdir() if path.name != '.lock']
     return {path: path.read_bytes() for path in sorted(paths)}
 
 
@@ -201,7 +211,7 @@ def test_damage_is_recognised_and_mended(
     assert row == whole[7]
     missed += again
     for copy in backup.iterdir():
-      if copy.name != 'owner':  # Without its mode, whose change would be seen.
+      if copy.name != '.lock':
         shutil.copyfile(copy, run.directory / copy.name)
     for path in set(run.files()):
       if not (backup / path.name).exists():
@@ -310,7 +320,7 @@ def test_the_directory_is_for_its_owner_alone(tmp_path, start):
   start('banded')
   assert stat.S_IMODE(os.stat(tmp_path / 'noise').st_mode) == 0o700
   (tmp_path / 'open').mkdir(mode=0o755)
-  with pytest.raises(PermissionError, match='entered by others.*mode 700'):
+  with pytest.raises(PermissionError, match='has mode 755.*with mode 700'):
     start('banded', 'open')
 
 
@@ -327,7 +337,7 @@ for directory in (*sys.argv[1:], None):
     print(e)
   else:
     streaming.next(streaming.initialize())
-    print(streaming._cache.directory, os.path.exists(streaming._cache.directory))
+    print(streaming.directory, os.path.exists(streaming.directory))
 """
 
 
@@ -367,25 +377,167 @@ def test_a_temporary_directory_is_removed_at_exit(second_process):
 
 
 def test_a_fork_is_a_second_process(tmp_path):
-  files = noise.Files(str(tmp_path / 'noise'))
-  files.open(0)
-  files.open(0)  # The same process may.
+  directory = tmp_path / 'noise'
+  _build(directory)
+  _build(directory)  # The same process may.
   child = os.fork()
   if child == 0:
     try:
-      files.open(0)
+      _build(directory)
     except RuntimeError:
       os._exit(7)
     os._exit(0)
   assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
-def test_a_directory_that_is_not_there_is_said(tmp_path, start):
-  run = start('banded')
+@pytest.mark.parametrize('traced', [False, True])
+def test_a_directory_that_is_not_there_is_said_and_not_made(tmp_path, start, traced):
+  run = start('banded', traced=traced)
   run.serve(0)
   shutil.rmtree(tmp_path / 'noise')
   with pytest.raises(tf.errors.OpError, match='is not on the machine that runs'):
     run.serve(1)
+  assert not (tmp_path / 'noise').exists()
+  # One that is made anew is another one, and locked like the first.
+  assert start('banded', traced=traced).serve_all(3)
+
+
+def test_a_path_may_have_any_characters(start, whole_of):
+  name = 'a [1]* \\ {b}? é'
+  whole = whole_of('banded')
+  assert start('banded', name).serve_all(7) == whole[:7]
+  assert start('banded', name).serve(7) == (whole[7], False)
+
+
+def test_a_directory_of_another_user_is_refused(tmp_path):
+  foreign = tmp_path / 'foreign'
+  foreign.mkdir(mode=0o700)
+  if os.geteuid() == 0:
+    os.chown(foreign, 12345, -1)
+  else:
+    foreign = '/usr'
+  with pytest.raises(PermissionError, match='belongs to user'):
+    _build(foreign)
+
+
+def test_a_link_in_the_place_of_the_directory_is_refused(tmp_path):
+  (tmp_path / 'mine').mkdir(mode=0o700)
+  (tmp_path / 'link').symlink_to(tmp_path / 'mine')
+  for path in (tmp_path / 'link', f'{tmp_path}/link/', f'{tmp_path}/link/.'):
+    with pytest.raises(NotADirectoryError, match='is a symbolic link'):
+      _build(path)
+  (tmp_path / 'file').write_text('')
+  with pytest.raises(FileExistsError):
+    _build(tmp_path / 'file')
+  assert not list((tmp_path / 'mine').iterdir())
+
+
+def test_noise_in_the_temporary_directory_is_not_mixed_up():
+  # With equal seeds, of which one is ahead of the other.
+  one, other = (_build(None, noise.Seed(1)) for _ in range(2))
+  assert one.directory == other.directory  # Or a thousand would keep as many locks.
+  state, ahead = one.initialize(), []
+  for _ in range(6):
+    value, state = one.next(state)
+    ahead.append(value.numpy().tolist())
+  late, behind = other.initialize(), []
+  for _ in range(6):
+    value, late = other.next(late)
+    behind.append(value.numpy().tolist())
+  assert behind == ahead
+  next_of_both = [each.next(state)[0].numpy().tolist() for each in (one, other)]
+  assert next_of_both[0] == next_of_both[1]
+
+
+_TEMPORARY = """
+import os, sys, time
+import tensorflow as tf
+from tff_dp_aggregators import noise, strategies
+
+rows = noise.GaussianRows(tf.TensorSpec([3]))
+streaming = noise.build(strategies.BinaryTree(4), rows, 'files')
+streaming.next(streaming.initialize())
+if 'fork' in sys.argv and os.fork():
+  os.wait()
+print(streaming.directory, os.getpid(), flush=True)
+if 'wait' in sys.argv:
+  time.sleep(600)
+"""
+
+
+@pytest.fixture(name='launch')
+def fixture_launch(tmp_path):
+  """Starts processes whose folder for temporary files is the test's own."""
+  started = []
+
+  def launch(*arguments):
+    process = subprocess.Popen(
+      [sys.executable, '-c', _TEMPORARY, *arguments],
+      env={
+        **os.environ,
+        'PYTHONPATH': os.pathsep.join(sys.path),
+        'TMPDIR': str(tmp_path),
+      },
+      stdout=subprocess.PIPE,
+      text=True,
+    )
+    started.append(process)
+    return process
+
+  yield launch
+  for process in started:
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+def _told(process):
+  directory, number = process.stdout.readline().split()
+  return directory, int(number)
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next(launch, tmp_path):
+  killed, alive = launch('wait'), launch('wait')
+  (left, _), (in_use, _) = _told(killed), _told(alive)
+  assert os.path.dirname(left) == os.path.dirname(in_use) == str(tmp_path)
+  assert stat.S_IMODE(os.stat(left).st_mode) == 0o700
+  killed.kill()
+  killed.wait()
+  assert len(os.listdir(left)) > 1
+  elsewhere = tmp_path / 'elsewhere'
+  elsewhere.mkdir(mode=0o700)
+  link, foreign, open_to_all = (
+    tmp_path / f'tff_dp_aggregators-noise-{name}' for name in ('l', 'f', 'o')
+  )
+  link.symlink_to(elsewhere)
+  open_to_all.mkdir(mode=0o755)
+  kept = {elsewhere, link, open_to_all}
+  if os.geteuid() == 0:
+    foreign.mkdir(mode=0o700)
+    os.chown(foreign, 12345, -1)
+    kept.add(foreign)
+  following = launch()
+  own, _ = _told(following)
+  assert following.wait() == 0
+  assert not os.path.exists(left) and not os.path.exists(own)
+  assert set(tmp_path.iterdir()) == {*kept, tmp_path / os.path.basename(in_use)}
+  assert len(os.listdir(in_use)) > 1 and not os.listdir(elsewhere)
+
+
+@pytest.mark.slow
+def test_what_a_fork_still_uses_is_not_removed(launch):
+  parent = launch('fork', 'wait')
+  path, fork = _told(parent)
+  try:
+    assert fork != parent.pid
+    parent.kill()
+    parent.wait()
+    assert launch().wait() == 0
+    assert os.path.exists(path)
+  finally:
+    os.kill(fork, signal.SIGKILL)
+  assert launch().wait() == 0
+  assert not os.path.exists(path)
 
 
 @pytest.mark.parametrize(
@@ -393,8 +545,8 @@ def test_a_directory_that_is_not_there_is_said(tmp_path, start):
   [
     ({'directory': 'relative'}, ValueError, "absolute path, got 'relative'"),
     ({'rewind': 0}, ValueError, 'rewind must be at least 1, got 0'),
-    ({'rewind': 1.0}, TypeError, 'rewind must be an int, got 1.0'),
-    ({'rewind': True}, TypeError, 'rewind must be an int, got True'),
+    ({'rewind': 1.0}, TypeError, 'rewind must be a whole number, got 1.0'),
+    ({'rewind': True}, TypeError, 'rewind must be a whole number, got True'),
   ],
 )
 def test_wrong_arguments_are_refused(arguments, error, message):

@@ -1,0 +1,250 @@
+"""Noise whose past is kept in files of the machine that adds it.
+
+The state is a key and a round; files are a cache. What one holds follows from both. Its
+header names them (the key by a number from which it does not follow) and a fingerprint.
+Unless all that a round reads is there and undamaged, all rounds are computed again. A
+round overwrites nothing that an earlier one needs, so a crash costs nothing. Files are
+as secret as the key.
+"""
+
+import atexit
+import contextlib
+import dataclasses
+import functools
+import glob
+import hashlib
+import itertools
+import os
+import re
+import shutil
+import stat
+import tempfile
+from typing import Any, Optional
+
+import tensorflow as tf
+
+from tff_dp_aggregators.base import checks
+from tff_dp_aggregators.base import folder_lock
+from tff_dp_aggregators.noise import interpreters
+from tff_dp_aggregators.noise import keys
+from tff_dp_aggregators.noise import rows as rows_lib
+from tff_dp_aggregators.noise import streaming
+
+_TEMPORARY = 'tff_dp_aggregators-noise-'
+_VALUES = 192  # Bytes of a file before the values: aligned, which saves copying them.
+_locks: dict[Any, folder_lock.FolderLock] = {}  # By process, device and inode.
+_numbers = itertools.count(1)
+_escaped = functools.partial(re.sub, r'([*?[\\])', r'\\\1')  # For TensorFlow's globs.
+_digits = functools.partial(tf.strings.as_string, width=20, fill='0')
+
+
+@dataclasses.dataclass(frozen=True)
+class Files:
+  """Noise is kept in files of a directory on the machine that adds it.
+
+  Attributes:
+    directory: An absolute path on that machine, no symbolic link, for one run. It is
+      made, for its owner alone, and locked by this process. Give one that outlives the
+      process if training is to be resumed without computing all rounds again. `None`
+      makes a temporary one, removed at exit or, if this process is killed, by the next.
+    rewind: How many of the rounds served last can be served again, from an older
+      state, without computing all rounds before them again.
+
+  Raises:
+    TypeError: If `rewind` is not an int.
+    ValueError: If `rewind` is less than 1, or the path not absolute.
+  """
+
+  directory: Optional[str] = None
+  rewind: int = 3
+
+  def __post_init__(self) -> None:
+    checks.check_positive_int('rewind', self.rewind)
+    if self.directory is not None:
+      object.__setattr__(self, 'directory', os.path.normpath(self.directory))
+      if not os.path.isabs(self.directory):
+        raise ValueError(f'directory must be an absolute path, got {self.directory!r}.')
+
+
+@functools.lru_cache
+def _temporary(process: int) -> str:
+  """The directory of a process; what killed ones have left is removed."""
+  parent = tempfile.gettempdir()
+  for left in glob.glob(os.path.join(glob.escape(parent), _TEMPORARY + '*')):
+    with contextlib.suppress(OSError, RuntimeError):  # Another user's, or in use.
+      _lock(left)
+      shutil.rmtree(left, ignore_errors=True)
+  # Who finds a directory under its final name finds a lock, or one who has ended.
+  making = tempfile.mkdtemp(prefix='.', dir=parent)
+  _lock(making)
+  path = os.path.join(parent, _TEMPORARY + os.path.basename(making)[1:])
+  os.rename(making, path)
+
+  def remove() -> None:
+    if os.getpid() == process:  # A fork is not the owner.
+      shutil.rmtree(path, ignore_errors=True)
+
+  atexit.register(remove)
+  return path
+
+
+def _lock(path: str) -> None:
+  """Checks a directory and locks it, until the process and its forks have ended."""
+  status = os.lstat(path)
+  if not stat.S_ISDIR(status.st_mode):
+    what = 'is a symbolic link, or no directory; give the path of a directory'
+    raise NotADirectoryError(f'the noise directory {path} {what}.')
+  if status.st_uid != os.geteuid() or status.st_mode & 0o077:
+    raise PermissionError(
+      f'the noise directory {path} belongs to user {status.st_uid} and has mode '
+      f'{stat.S_IMODE(status.st_mode):o}, but what is in it removes the noise. Use one '
+      f'of user {os.geteuid()}, as this process is, with mode 700.'
+    )
+  by = (os.getpid(), status.st_dev, status.st_ino)
+  try:
+    _locks[by] = _locks.get(by) or folder_lock.FolderLock(path)
+  except BlockingIOError as e:
+    what = 'is in use by another process. Give each process a directory of its own'
+    raise RuntimeError(f'the noise directory {path} {what}.') from e
+
+
+class FilesNoise(streaming.StreamingNoise):
+  """Keeps what a round needs of earlier ones in files, one a slot and vector."""
+
+  storage = 'files'
+
+  def __init__(
+    self,
+    past: interpreters.Past,
+    rows: rows_lib.GaussianRows,
+    directory: Optional[str],
+    identity: str,
+  ):
+    """Initializes the noise.
+
+    Args:
+      past: Interprets the recursion.
+      rows: Source of the rows of z.
+      directory: As in `Files`.
+      identity: Of the strategy, so that no other one's files are used.
+
+    Raises:
+      OSError: If the directory cannot be made, or is not of and for this user alone.
+      RuntimeError: If another process uses it.
+    """
+    super().__init__(rows)
+    self._past = past
+    # Noise in the temporary directory shares no file, even if it shares a seed.
+    number = next(_numbers) if directory is None else 0
+    made_by = identity, rows.generator, rows.layout.vectors, past.num_slots, number, 2
+    self._identity = hashlib.blake2b(repr(made_by).encode(), digest_size=8).hexdigest()
+    if directory is not None:
+      os.makedirs(directory, mode=0o700, exist_ok=True)
+      _lock(directory)
+    self.directory = directory or _temporary(os.getpid())
+
+  def next(self, state: streaming.NoiseState) -> tuple[Any, streaming.NoiseState]:
+    """As `StreamingNoise.next`; a `tf.errors.OpError` if a file cannot be written."""
+    layout, path = self._rows.layout, self.directory
+    # The round is in the path so that what is there is not taken for a constant.
+    none = tf.strings.substr(tf.strings.as_string(state.round), 0, 0)
+    lock = tf.strings.join([_escaped(path), '/', folder_lock.FILE, none])
+    message = f'The noise directory {path} is not on the machine that runs this round. '
+    message += "Run rounds where they are built, or use storage='state'."
+    is_here = tf.debugging.Assert(tf.size(tf.io.matching_files(lock)) > 0, [message])
+    with tf.control_dependencies([] if is_here is None else [is_here]):
+      prefix = tf.strings.join([self._identity, _digits(keys.tag_of(state.key))], '.')
+
+    def advance(this_round: tf.Tensor, again: tf.Tensor, _: Any) -> Any:
+      files = _Memory(path, prefix, self._rows, this_round)
+      noise = self._past.advance(self._rows, state.key, this_round, files)
+      found = tf.reduce_all(files.found)
+      recovers = tf.debugging.Assert(found | ~again, [f'{path} cannot be read back.'])
+      lost = f'needs is not in {path} (any more); computing all rounds again.'
+      says = ['tff_dp_aggregators: noise that round', this_round, lost]
+      done = tf.cond(found, files.keep, lambda: tf.print(*says))
+      with tf.control_dependencies([op for op in (recovers, done) if op is not None]):
+        noise = [tf.identity(vector) for vector in noise]
+        return tf.where(found, this_round + 1, 0), again | ~found, noise
+
+    zeros = [tf.zeros([size], tf.float64) for size in layout.sizes]
+    first = (state.round, tf.constant(False), zeros)
+    noise = tf.while_loop(lambda due, *_: due <= state.round, advance, first)[2]
+    return layout.unflatten(noise), state._replace(round=state.round + 1)
+
+
+@dataclasses.dataclass
+class _Memory(interpreters.Memory):
+  """The files whose names begin with `prefix`; `found` says which could be read."""
+
+  directory: str
+  prefix: tf.Tensor
+  rows: rows_lib.GaussianRows
+  this_round: tf.Tensor
+  found: list[tf.Tensor] = dataclasses.field(default_factory=list)
+  kept: list[Any] = dataclasses.field(default_factory=list)
+
+  def weighted(self, position: int, step: interpreters.Step) -> tf.Tensor:
+    layout = self.rows.layout
+    zeros = tf.zeros([layout.sizes[position]], layout.dtypes[position])
+    past = tf.unstack(tf.cast(step.past, zeros.dtype))
+
+    def add(before: Any, slot: tf.Tensor) -> Any:  # Few vectors at a time in memory.
+      is_there, value = self._read(position, slot, step.stamps[slot])
+      sums = [total + each[slot] * value for total, each in zip(before[1], past)]
+      return before[0] & is_there, sums
+
+    first = (tf.constant(True), [zeros] * len(past))
+    found, sums = tf.foldl(add, step.read_slots(), first, parallel_iterations=2)
+    self.found.append(found)
+    return tf.stack(sums)
+
+  def read(self, position: int, slots: Any, stamp: tf.Tensor) -> list[tf.Tensor]:
+    read = [self._read(position, slot, stamp) for slot in slots]
+    self.found += [is_there for is_there, _ in read]
+    return [vector for _, vector in read]
+
+  def write(self, position: int, slots: Any, vectors: list[tf.Tensor]) -> None:
+    self.kept += [(position, slot, each) for slot, each in zip(slots, vectors)]
+
+  def keep(self) -> tf.Operation:
+    """Writes what was noted."""
+    ops = []
+    for position, slot, vector in self.kept:
+      name = self._name(position, slot)
+      parts = [_header(name, self.this_round, vector), tf.io.serialize_tensor(vector)]
+      ops.append(tf.io.write_file(self.directory + '/' + name, tf.strings.join(parts)))
+    return tf.group(ops)
+
+  def _read(self, position: int, slot: tf.Tensor, stamp: tf.Tensor) -> Any:
+    """Whether a slot has the round's vector, undamaged, and this; zeros if not."""
+    size, dtype = self.rows.layout.sizes[position], self.rows.layout.dtypes[position]
+    name = self._name(position, slot)
+    found = tf.io.matching_files(_escaped(self.directory) + '/' + name)
+    content = tf.cond(tf.size(found) > 0, lambda: tf.io.read_file(found[0]), lambda: '')
+
+    def parse() -> tuple[tf.Tensor, tf.Tensor]:
+      vector = tf.io.decode_raw(content, dtype)[_VALUES // dtype.size :]
+      vector = tf.ensure_shape(vector, [size])
+      header = _header(name, stamp, vector)
+      begin = tf.strings.substr(content, 0, tf.strings.length(header))
+      return tf.equal(begin, header), vector
+
+    is_whole = tf.equal(tf.strings.length(content), _VALUES + size * dtype.size)
+    lost = (stamp < 0, tf.zeros([size], dtype))  # Before round 0 all are zeros.
+    return tf.cond(is_whole & (stamp >= 0), parse, lambda: lost)
+
+  def _name(self, position: int, slot: tf.Tensor) -> tf.Tensor:
+    parts = [self.prefix, tf.strings.as_string(slot), str(position)]
+    return tf.strings.join(parts, '.')
+
+
+def _header(name: tf.Tensor, stamp: tf.Tensor, vector: tf.Tensor) -> tf.Tensor:
+  """Says what a file holds, up to where its serialised vector begins."""
+  fingerprint = tf.bitcast(tf.fingerprint(vector[tf.newaxis])[0], tf.int64)
+  header = tf.strings.join([name, _digits(stamp), _digits(fingerprint)], ' ')
+  dtype, num_bytes = vector.dtype, vector.shape[0] * vector.dtype.size
+  # Before the values there are type and shape, a tag, and the length, 7 bits a byte.
+  before = tf.make_tensor_proto(0, dtype, vector.shape).ByteSize() - 2 - dtype.size
+  before += 1 - (-num_bytes.bit_length() // 7)
+  return tf.strings.substr(header + '.' * _VALUES, 0, _VALUES - before)
