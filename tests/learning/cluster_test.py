@@ -27,9 +27,13 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from benchmarks import worker_faults
+from tests.experiments.comparing import dask_clusters
+from tests.learning import training_runs
 from tests.learning.packed import populations
 from tff_dp_aggregators import accounting
 from tff_dp_aggregators import aggregators
+from tff_dp_aggregators import learning
 from tff_dp_aggregators import noise
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.learning import cluster
@@ -314,3 +318,87 @@ def test_nobody_joins_a_local_cluster_without_its_certificate(client):
 def _own_certificate():
   """Of a stranger, who trusts nobody but itself."""
   return {'security': distributed.Security.temporary()}
+
+
+def _lasting(run_dir):
+  """What a run leaves, and the notes that its ledger has."""
+  left = training_runs.lasting(run_dir)
+  notes = [note for line in left['ledger'] for note in line.pop('notes', None) or ()]
+  return left, notes
+
+
+@pytest.fixture(scope='module')
+def straight(tmp_path_factory):
+  """What a training leaves that nothing happens to, in this process."""
+  run_dir = tmp_path_factory.mktemp('straight') / 'run'
+  learning.train(**training_runs.arguments(run_dir))
+  return _lasting(run_dir)
+
+
+def test_a_training_leaves_what_it_leaves_without_a_cluster(client, straight, tmp_path):
+  run_dir = tmp_path / 'run'
+  learning.train(**training_runs.arguments(run_dir, scheduler=client))
+  assert _lasting(run_dir) == straight
+
+
+class _Late(dict):
+  """A metric that does something when it is asked for the n-th time."""
+
+  def __init__(self, times, do):
+    asked = []
+
+    def metric(labels, outputs):
+      del labels, outputs
+      asked.append(None)
+      if len(asked) == times:
+        do()
+      return 0.0
+
+    super().__init__(late=metric)
+
+
+@pytest.mark.slow
+def test_what_happens_to_workers_is_in_the_ledger(client, straight, tmp_path):
+  run_dir = tmp_path / 'run'
+  late = _Late(4, lambda: _kill(client))
+  learning.train(
+    **training_runs.arguments(run_dir, scheduler=client, test_metrics=late)
+  )
+  left, notes = _lasting(run_dir)
+  for a, b in zip(left['ledger'], straight[0]['ledger']):
+    assert a == b, {k: (a.get(k), b.get(k)) for k in {*a, *b} if a.get(k) != b.get(k)}
+  assert any(note.startswith('worker tls://') and ' is lost' in note for note in notes)
+  client.wait_for_workers(2, 60)
+
+
+@pytest.mark.slow
+def test_a_scheduler_that_is_killed_is_an_error_and_the_same_call_goes_on(
+  straight, tmp_path
+):
+  run_dir = tmp_path / 'run'
+  with dask_clusters.DaskCluster(tmp_path / 'cluster') as several:
+    several.worker()
+    late = _Late(4, several.scheduler.kill)
+    begun = time.monotonic()
+    with pytest.raises(cluster.ClusterError, match='goes on from the last checkpoint'):
+      learning.train(
+        **training_runs.arguments(
+          run_dir, scheduler=several.address, test_metrics=late, checkpoint_seconds=1e9
+        )
+      )
+    assert time.monotonic() - begun < 120
+  assert learning.train(
+    **training_runs.arguments(run_dir, test_metrics=_Late(0, None))
+  ).is_finished
+  assert _lasting(run_dir)[0]['ledger'] == straight[0]['ledger']
+
+
+@pytest.mark.slow
+def test_faults_of_every_kind_change_nothing():
+  lines = []
+  kinds = len(worker_faults._KINDS)
+  said, is_good = worker_faults.run(kinds, seed=3, workers=3, say=lines.append)
+  assert is_good, '\n'.join([*lines, said])
+  assert f'faults: {kinds}, hangs: 0, lost rounds: 0, different results: 0' in said
+  with pytest.raises(ValueError, match='workers=1: give two'):
+    worker_faults.run(1, seed=1, workers=1)

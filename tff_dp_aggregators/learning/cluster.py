@@ -57,8 +57,7 @@ ANSWER_SECONDS = 30.0
 _LOGGERS = ('distributed', 'distributed.client', 'distributed.nanny', 'tornado')
 # Of a cluster that is started here. A worker whose event loop is silent for so long is
 # started anew, and given up if that takes longer still; others of this machine are
-# shown nothing; memory is kept, and not given back to the kernel after each step;
-# errors have what Dask and TensorFlow have to say in workers.
+# shown nothing; memory is kept, and not given back to the kernel after each step.
 _LOCAL_CONFIGURATION = {
   'distributed.scheduler.worker-ttl': '30 seconds',
   'distributed.deploy.lost-worker-timeout': '2 minutes',
@@ -68,7 +67,6 @@ _LOCAL_CONFIGURATION = {
   'distributed.nanny.pre-spawn-environ': {
     'MALLOC_TRIM_THRESHOLD_': 2**30,
     'MALLOC_MMAP_THRESHOLD_': 2**30,
-    'DASK_LOGGING__DISTRIBUTED': 'critical',
   },
 }
 
@@ -436,7 +434,8 @@ def _silenced() -> Iterator[None]:
 
 # On how many workers a pack has to fail to be the reason itself; how often Dask tries.
 _MOST_FAILED, _RETRIES = 3, 1
-# How much longer than ever before a round may wait for the next pack.
+# How much longer a round may wait for the next pack than the longest one had to in which
+# nothing happened to workers.
 _PAUSE_FACTOR = 8.0
 _RESTART_SECONDS = 15.0
 # What is told to all goes to the scheduler with the task that keeps it.
@@ -470,7 +469,7 @@ class Cluster:
       client: Of `connect`.
       round_seconds: How long a round may take; `None` for any time.
       hang_seconds: How long a round waits for the next pack, or eight times as long as
-        it ever had to, before workers that have packs are started anew, unless they
+        others had to, before workers that have packs are started anew, unless they
         have just joined.
       silent_seconds: How long for workers that do not say either that they are alive.
       absence_seconds: How long it waits if there is no worker at all.
@@ -603,13 +602,14 @@ class Cluster:
     done: queue.SimpleQueue[Any] = queue.SimpleQueue()
     for each in (*packs.values(), root):
       each.add_done_callback(done.put)
-    last = seen = time.monotonic()
-    patience = 1.0
+    last = seen = looked = time.monotonic()
+    patience, told = 1.0, len(self._notes)
     while True:
       with contextlib.suppress(queue.Empty):
         key = done.get(timeout=_TICK_SECONDS).key  # Signals are heeded in between.
         pause, last = time.monotonic() - last, time.monotonic()
-        self._longest_pause = max(self._longest_pause, pause)
+        if len(self._notes) == told:
+          self._longest_pause = max(self._longest_pause, pause)
         packs.pop(key, None)  # Its sum is forgotten when its group's is there.
         if key == root.key:
           try:
@@ -641,7 +641,8 @@ class Cluster:
         seen = now
       elif now - seen > self._absence_seconds:
         raise self._lost(f'has had no worker for {self._absence_seconds:g} seconds')
-      if now - last > patience * self._silent_seconds:
+      if now - last > patience * self._silent_seconds and now - looked > 1:
+        looked = now
         silent, busy = self._stuck(name)
         limit = patience * max(self._hang_seconds, _PAUSE_FACTOR * self._longest_pause)
         # One that has just joined may load TensorFlow still.
