@@ -224,6 +224,8 @@ def _local(processes: int, refused: _Refused) -> Iterator[Any]:
         security=distributed.Security.temporary(),
         dashboard_address='127.0.0.1:0',
         local_directory=folder,
+        # Dask's own would be the machine's over its cores, and TensorFlow needs more.
+        memory_limit=0,
         silence_logs=logging.CRITICAL,
       )
     except Exception as e:
