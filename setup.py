@@ -140,6 +140,9 @@ setuptools.setup(
     'tensorflow-privacy',
     'dp-accounting',
     'absl-py',
+    # Several processes and machines; the former is how those of one are encrypted.
+    'cryptography',
+    'dask[distributed]',
     'grpcio',
     'jinja2',
     'matplotlib',
@@ -154,12 +157,9 @@ setuptools.setup(
     'tqdm',
   ],
   extras_require={
-    # Several processes and machines.
-    'dask': ['cryptography', 'dask[distributed]'],
     'docs': ['mkdocs-material', 'mkdocstrings-python'],
     'test': [
       'coverage',
-      'cryptography',
       'hypothesis',
       'ipykernel',
       'nbclient',

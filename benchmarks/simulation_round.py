@@ -199,6 +199,8 @@ def _both(
 
 def main() -> None:
   """Prints a line for each case."""
+  # As `experiments.simulate` has it: packs use the other processors.
+  tf.config.threading.set_intra_op_parallelism_threads(1)
   cohorts = [int(each) for each in _FLAGS.cohorts.split(',')]
   small = _Task((64, 10), max(2000, _MIN_SEPARATION * max(cohorts)), 10, 5)
   large = _Task((784, 796, 450, 27), 200, 20, 20)

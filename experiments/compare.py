@@ -26,6 +26,7 @@ from collections.abc import Mapping, Sequence
 from absl import flags
 
 from tff_dp_aggregators.accounting.programs import program
+from tff_dp_aggregators.learning import cluster
 from tff_dp_aggregators.learning.runs import progress
 
 from . import commands
@@ -33,9 +34,9 @@ from . import settings as settings_lib
 from .comparing import cells as cells_lib
 from .comparing import comparison
 from .comparing import grid
-from .comparing import jobs
 from .comparing import record as record_lib
 from .comparing import results as results_lib
+from .comparing import running
 from .options import scheduler as scheduler_options
 
 NAMES = (
@@ -57,9 +58,9 @@ _WHAT_IS_BEST = (
 _REFUSALS = (
   BlockingIOError,
   cells_lib.RefusedError,
-  jobs.RefusedError,
   record_lib.FolderError,
   results_lib.UnreadableError,
+  cluster.ClusterError,
 )
 
 
@@ -148,31 +149,24 @@ def main(values: flags.FlagValues) -> int:
     return comparison.FAILED
 
 
-def _runner(values: flags.FlagValues) -> jobs.Runner:
+def _runner(values: flags.FlagValues) -> running.Cluster:
   """What is to run the cells."""
-  if values.scheduler is None:
-    return jobs.Processes(values.jobs)
-  if values['jobs'].present:
-    raise program.WrongUsage(
-      f'--jobs={values.jobs} is of runs here, and --scheduler={values.scheduler} of '
-      'runs on a Dask cluster; give one of them.'
-    )
-  try:
-    from .comparing import dask_jobs  # Takes as long to load as all the rest.
-  except ImportError as e:
-    raise program.WrongUsage(
-      f'--scheduler={values.scheduler} needs Dask, which is not installed here '
-      f'({e}). Install this package with its extra dask; requirements.lock has it.'
-    ) from e
   try:
     scheduler = scheduler_options.from_flags(values)
   except ValueError as e:
     raise program.WrongUsage(str(e)) from e
-  return dask_jobs.Cluster(scheduler, trusted_network=values.trusted_network)
+  if scheduler is not None and values['jobs'].present:
+    raise program.WrongUsage(
+      f'--jobs={values.jobs} is of runs here, and --scheduler={scheduler} of runs on a '
+      'Dask cluster; give one of them.'
+    )
+  return running.Cluster(
+    scheduler or f'local:{values.jobs}', trusted_network=values.trusted_network
+  )
 
 
 def _planned(
-  values: flags.FlagValues, refused: Mapping[str, str], runner: jobs.Runner
+  values: flags.FlagValues, refused: Mapping[str, str], runner: running.Cluster
 ) -> comparison.Comparison:
   """The comparison that the flags ask for, checked whole."""
   names = [name for name in program.names_of(values) if name not in NAMES]

@@ -1,5 +1,6 @@
 """The simulation itself: a task's data and model, trained by `learning.train`."""
 
+import contextlib
 import dataclasses
 import math
 import os
@@ -10,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_dp_aggregators import learning
@@ -88,6 +90,9 @@ def train(
     TooFewExamplesError: If a client has fewer than the flags say.
     ValueError: If the run in the directory was begun with other flags.
   """
+  # Else last digits, and so whether a run goes on, would depend on the processors.
+  with contextlib.suppress(RuntimeError):  # TensorFlow is in use here.
+    tf.config.threading.set_intra_op_parallelism_threads(1)
   if settings.facts not in (None, population.facts):
     raise program.WrongUsage(
       'the data have changed since their flags were checked; the same command reads '

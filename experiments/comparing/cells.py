@@ -53,6 +53,20 @@ class Cell:
     """Its folder's."""
     return os.path.basename(self.directory)
 
+  @property
+  def error_path(self) -> str:
+    """Where it is written why it failed."""
+    return os.path.join(self.directory, run_directory.ERROR)
+
+  @property
+  def error(self) -> str:
+    """The last line of why it failed; '' if it did not."""
+    try:
+      with open(self.error_path, encoding='utf-8') as file:
+        return last_line(file.read())
+    except FileNotFoundError:
+      return ''
+
 
 @dataclasses.dataclass(frozen=True)
 class Maker:
@@ -156,6 +170,12 @@ def settings_of(arguments: Sequence[str]) -> settings_lib.Settings:
   except flags.Error as e:
     raise ValueError(' '.join(str(e).split())) from e
   return settings_lib.from_flags(values)
+
+
+def last_line(text: str) -> str:
+  """The last line that is not empty."""
+  lines = [line.strip() for line in text.splitlines() if line.strip()]
+  return lines[-1] if lines else ''
 
 
 def given(values: flags.FlagValues, names: Sequence[str]) -> dict[str, tuple[str, ...]]:

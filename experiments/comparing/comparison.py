@@ -13,12 +13,10 @@ from tff_dp_aggregators.learning.runs import progress
 
 from . import cells as cells_lib
 from . import grid
-from . import jobs
-from . import logs
 from . import pictures
-from . import process
 from . import record as record_lib
 from . import results as results_lib
+from . import running
 from . import table
 from . import tuning
 
@@ -86,7 +84,7 @@ class Comparison:
     output: str,
     asked: record_lib.Record,
     tuned: Sequence[grid.Axis],
-    runner: jobs.Runner,
+    cluster: running.Cluster,
   ):
     """Checks all of it, before anything is run or written.
 
@@ -94,7 +92,7 @@ class Comparison:
       output: The folder.
       asked: What the command line asks for.
       tuned: What is tuned, as in the record.
-      runner: Runs the cells; it is entered, and left, by whoever gives it.
+      cluster: Runs the cells; it is entered, and left, by whoever gives it.
 
     Raises:
       ValueError: If a run cannot be run, or the comparison in the folder is another.
@@ -102,7 +100,7 @@ class Comparison:
     """
     asked = record_lib.as_begun(output, asked)
     self._output, self._asked, self._tuned = output, asked, tuned
-    self._runner = runner
+    self._cluster = cluster
     self._record = record_lib.joined(output, asked)
     self._make = cells_lib.Maker(output, asked.given)
     combinations = tuning.combinations(tuned) if tuned else []
@@ -141,20 +139,20 @@ class Comparison:
     Raises:
       BlockingIOError: If another comparison works in the folder.
       OSError: If something cannot be written.
-      RefusedError: If the runner cannot run cells in the folder.
+      ClusterError: If the cluster cannot run cells in the folder.
     """
-    with record_lib.Folder(self._output), jobs.stopping() as stop:
-      self._runner.check(self._output)
+    with record_lib.Folder(self._output), running.stopping() as stop:
+      self._cluster.check(self._output)
       record_lib.write(self._output, self._record)
       self._say_what_it_is()
-      outcomes: list[jobs.Outcome] = []
-      lost: Optional[jobs.LostError] = None
+      outcomes: list[running.Outcome] = []
+      lost: Optional[running.LostError] = None
       try:
         self._run(self._trials, stop, outcomes, 'tuning ')
         if self._tuned:
           self._cells = self._make_cells(self._choices())
         self._run(self._cells, stop, outcomes)
-      except jobs.LostError as e:
+      except running.LostError as e:
         lost = e
       results = [results_lib.read(cell) for cell in self._cells]
       progress.say(self._write(results, self._choices()))
@@ -174,8 +172,8 @@ class Comparison:
   def _run(
     self,
     cells: Sequence[cells_lib.Cell],
-    stop: jobs.Stop,
-    outcomes: list[jobs.Outcome],
+    stop: running.Stop,
+    outcomes: list[running.Outcome],
     kind: str = '',
   ) -> None:
     """Runs those that this command asks for and that are not finished."""
@@ -193,11 +191,11 @@ class Comparison:
       )
     teller = _Teller(len(left), kind)
 
-    def tell(outcome: jobs.Outcome) -> None:
+    def tell(outcome: running.Outcome) -> None:
       outcomes.append(outcome)
       teller.tell(outcome)
 
-    self._runner.run(left, stop, tell)
+    self._cluster.run(left, stop, tell)
 
   def _choices(self) -> dict[grid.Point, tuning.Choice]:
     """What is chosen for each point whose trials are finished."""
@@ -221,7 +219,7 @@ class Comparison:
       text += f', and {trials} tuning run{_s(trials)} before'
     total = num_points * (num_seeds + trials)
     progress.say(
-      f'{text}: {total} run{_s(total)}, {self._runner.in_words}. '
+      f'{text}: {total} run{_s(total)}, {self._cluster.in_words}. '
       f'Writing to {self._output}.'
     )
     for note in self._left_out():
@@ -299,13 +297,13 @@ class Comparison:
 
   def _end(
     self,
-    outcomes: Sequence[jobs.Outcome],
-    stop: jobs.Stop,
-    lost: Optional[jobs.LostError],
+    outcomes: Sequence[running.Outcome],
+    stop: running.Stop,
+    lost: Optional[running.LostError],
   ) -> int:
     """Says how it ended; returns the exit code."""
-    failed = [each for each in outcomes if each.status == process.FAILED]
-    by_reason: dict[str, list[jobs.Outcome]] = {}
+    failed = [each for each in outcomes if each.status == results_lib.FAILED]
+    by_reason: dict[str, list[running.Outcome]] = {}
     for each in failed:
       by_reason.setdefault(each.reason, []).append(each)
     for reason, those in by_reason.items():
@@ -314,13 +312,13 @@ class Comparison:
       and_more = f' and {more} more' if more else ''
       progress.say(
         f'failed: {"; ".join(names)}{and_more}: {reason}\n'
-        f'  all of it: {logs.error_path_of(those[0].cell.directory)}'
+        f'  all of it: {those[0].cell.error_path}'
       )
     progress.say(f'Results are in {self._output}; read {table.MARKDOWN} first.')
     if lost is not None:
       progress.say(f'error: {lost}', sys.stderr)
       return FAILED
-    stopped = any(each.status == process.INTERRUPTED for each in outcomes)
+    stopped = any(each.status == running.INTERRUPTED for each in outcomes)
     if stop.requested or stopped:
       progress.say('Stopped before its end; the same command goes on.')
       return INTERRUPTED
@@ -342,7 +340,7 @@ class _Teller:
     self._done = 0
     self._begun = time.monotonic()
 
-  def tell(self, outcome: jobs.Outcome) -> None:
+  def tell(self, outcome: running.Outcome) -> None:
     """Says it."""
     self._done += 1
     left = self._num_cells - self._done
@@ -354,10 +352,10 @@ class _Teller:
     progress.say(text)
 
 
-def _in_words(outcome: jobs.Outcome) -> str:
-  if outcome.status == process.INTERRUPTED:
+def _in_words(outcome: running.Outcome) -> str:
+  if outcome.status == running.INTERRUPTED:
     return 'stopped, and can go on'
-  if outcome.status == process.FAILED:
+  if outcome.status == results_lib.FAILED:
     return f'failed: {outcome.reason}'
   result = results_lib.read(outcome.cell)
   name = outcome.cell.settings.model.metric.name

@@ -14,7 +14,6 @@ from tff_dp_aggregators.learning.runs import run_directory
 
 from ..options import privacy as privacy_options
 from . import cells as cells_lib
-from . import logs
 
 FINISHED, FAILED, BEGUN, WAITING = 'finished', 'failed', 'begun', 'not begun'
 _TEST = 'test_'
@@ -80,7 +79,7 @@ def read(cell: cells_lib.Cell) -> Result:
     UnreadableError: If its files cannot be read.
   """
   path = os.path.join(cell.directory, run_directory.METRICS)
-  error = logs.error_of(cell.directory)
+  error = cell.error
   if not os.path.exists(path):
     return Result(cell, FAILED if error else WAITING, error=error)
   try:

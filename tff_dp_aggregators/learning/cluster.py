@@ -1,22 +1,44 @@
-"""Packs on several processes and machines, which Dask's `distributed` looks after.
+"""Packs on several processes and machines, which Dask's `distributed` manages.
 
 `connect` gives a client of a scheduler whose workers have the environment of this
-program. Nothing here loads TensorFlow, but on workers.
+program, and `Cluster` has the packs of a round computed there. All of a round is tasks,
+which Dask can compute again: what is told to all, the sum of each pack, of each group
+of packs, and of all groups. So a worker may be lost with whatever it has. Noise is no
+part of it, and no key is sent.
+
+Dask starts tasks of lost workers anew, as often as `allowed-failures` says, and drops
+workers that are silent for `worker-ttl`. What is ours is a deadline for tasks that
+hang, and one for silent workers that a round waits for: nannies start them anew.
+
+Nothing here loads TensorFlow, but on workers.
 """
 
 import contextlib
+import functools
 import ipaddress
+import itertools
+import json
 import logging
+import os
+import pickle
+import queue
 import re
+import secrets
 import signal
 import socket
 import sys
+import tempfile
+import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Optional, Union
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Optional, Union
+
+import numpy as np
 
 from tff_dp_aggregators.base import version
+from tff_dp_aggregators.learning import failures
+from tff_dp_aggregators.learning.runs import progress
 
 if TYPE_CHECKING:  # It takes as long to load as all the rest.
   import distributed
@@ -26,15 +48,17 @@ _LOCAL = re.compile(r'local:([1-9][0-9]{0,3})')
 _MAX_PORT = 65535
 # What Dask's configuration may have in place of names of files.
 _LOADER = 'distributed.client.security-loader'
-_MOST_NAMED = 5  # Workers that are not fit.
+_MOST_NAMED = 5  # Workers in a message.
+_INDEX = 'index.json'  # Of data, which has their checksum.
 _TICK_SECONDS = 0.2
 # How long scheduler and workers may take to answer what takes them no time.
-_ANSWER_SECONDS = 30.0
+ANSWER_SECONDS = 30.0
 # Of Dask, which log what this says itself.
 _LOGGERS = ('distributed', 'distributed.client', 'distributed.nanny', 'tornado')
 # Of a cluster that is started here. A worker whose event loop is silent for so long is
 # started anew; others of this machine are shown nothing; Ctrl-C is for this program
-# alone; memory is kept, and not given back to the kernel after each step.
+# alone; memory is kept, and not given back to the kernel after each step; errors have
+# what TensorFlow has to say.
 _LOCAL_CONFIGURATION = {
   'distributed.scheduler.worker-ttl': '30 seconds',
   'distributed.scheduler.http.routes': ['distributed.http.health'],
@@ -43,8 +67,12 @@ _LOCAL_CONFIGURATION = {
   'distributed.nanny.pre-spawn-environ': {
     'MALLOC_TRIM_THRESHOLD_': 2**30,
     'MALLOC_MMAP_THRESHOLD_': 2**30,
+    'TF_CPP_MIN_LOG_LEVEL': 3,
   },
 }
+
+
+_Refused = Callable[[str], 'ClusterError']  # Makes what says what is wrong.
 
 
 class ClusterError(RuntimeError):
@@ -143,19 +171,17 @@ def connect(
     A client.
 
   Raises:
-    ClusterError: If Dask is not installed, the scheduler is not reached, there are no
+    ClusterError: If the scheduler is not reached, there are no
       workers, or some have other versions.
     ValueError: As from `check`.
   """
+  import distributed
+
   said = scheduler if isinstance(scheduler, str) else 'CLIENT'
-  refused = _Refused(f'{name}={said}')
-  try:
-    import distributed
-  except ImportError as e:
-    raise refused(
-      f'needs Dask, which is not installed here ({e}). Install this package with its '
-      'extra dask; requirements.lock has it.'
-    ) from e
+
+  def refused(what: str) -> ClusterError:
+    return ClusterError(f'{name}={said} {what}')
+
   if isinstance(scheduler, distributed.Client):
     if scheduler.asynchronous or scheduler.status != 'running':
       raise refused(
@@ -180,23 +206,15 @@ def connect(
     yield client
 
 
-class _Refused:
-  """Makes the errors that say what is wrong with a scheduler."""
-
-  def __init__(self, scheduler: str):
-    self.scheduler = scheduler
-
-  def __call__(self, what: str) -> ClusterError:
-    return ClusterError(f'{self.scheduler} {what}')
-
-
 @contextlib.contextmanager
 def _local(processes: int, refused: _Refused) -> Iterator[Any]:
   """A cluster of this machine, encrypted, so that other users have no part in it."""
   import dask
   import distributed
 
-  with dask.config.set(_LOCAL_CONFIGURATION):
+  with contextlib.ExitStack() as stack:
+    stack.enter_context(dask.config.set(_LOCAL_CONFIGURATION))
+    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix='tff-dp-dask-'))
     try:
       cluster = distributed.LocalCluster(
         n_workers=processes,
@@ -205,20 +223,30 @@ def _local(processes: int, refused: _Refused) -> Iterator[Any]:
         protocol='tls://',
         security=distributed.Security.temporary(),
         dashboard_address='127.0.0.1:0',
+        local_directory=folder,
         silence_logs=logging.CRITICAL,
       )
     except Exception as e:
-      raise refused(f'does not start: {type(e).__name__}: {_line(e)}.') from e
+      raise refused(
+        f'does not start: {type(e).__name__}: {_line(e)}. A script has to begin below '
+        "if __name__ == '__main__': since processes that it starts load it, too."
+      ) from e
     try:
       yield cluster
     finally:
       with contextlib.suppress(Exception):
-        cluster.close(timeout=_ANSWER_SECONDS)
+        cluster.close(timeout=ANSWER_SECONDS)
 
 
 def dask_setup(worker: Any) -> None:
-  """Lets a worker of `local` go on at Ctrl-C; Dask calls this in its main thread."""
-  del worker
+  """Readies a worker before it joins; Dask calls this, given this module to preload.
+
+  TensorFlow takes seconds to load, in which a worker does not say that it lives; and
+  Ctrl-C in a terminal is for the program that started it.
+  """
+  from tff_dp_aggregators.learning import runtime as unused_runtime
+
+  del worker, unused_runtime
   signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
@@ -300,7 +328,7 @@ def _check_workers(
     said = ask(client, differs, software())
   except Exception as e:
     raise refused(
-      f'has workers that do not answer within {_ANSWER_SECONDS:g} seconds '
+      f'has workers that do not answer within {ANSWER_SECONDS:g} seconds '
       f'({type(e).__name__}: {_line(e)}). Look at their logs, and end those that hang.'
     ) from e
   unfit = [f'{worker} {why}' for worker, why in said.items() if why]
@@ -315,7 +343,7 @@ def _check_workers(
 
 def workers_of(client: 'distributed.Client') -> dict[str, int]:
   """How many threads each worker has that there is now, by address."""
-  return dict(client.sync(client.scheduler.ncores, callback_timeout=_ANSWER_SECONDS))
+  return dict(client.sync(client.scheduler.ncores, callback_timeout=ANSWER_SECONDS))
 
 
 def ask(
@@ -339,13 +367,12 @@ def ask(
   Raises:
     TimeoutError: If some take too long.
   """
-  answers = client.sync(
-    client._run,  # `run` itself waits for ever.
+  answers = client.run(
     function,
     *arguments,
     workers=workers,
     on_error='return',
-    callback_timeout=_ANSWER_SECONDS,
+    callback_timeout=ANSWER_SECONDS,
   )
   found = {}
   for worker, said in answers.items():
@@ -361,6 +388,11 @@ def ask(
 def _close(client: 'distributed.Client') -> None:
   with contextlib.suppress(Exception):
     client.close(timeout=_TICK_SECONDS * 10)
+
+
+def _listed(workers: Sequence[str]) -> str:
+  more = len(workers) - _MOST_NAMED
+  return ', '.join(workers[:_MOST_NAMED]) + (f' and {more} more' if more > 0 else '')
 
 
 def _line(error: BaseException) -> str:
@@ -383,3 +415,396 @@ def _silenced() -> Iterator[None]:
     finally:
       for each, level in zip(loggers, levels):
         each.setLevel(level)
+
+
+# How often a round is submitted of which packs fail otherwise than by the end of their
+# worker; and how often Dask tries a pack again before.
+_ATTEMPTS, _RETRIES = 4, 1
+# How much longer than ever before a round may wait for the next pack.
+_PAUSE_FACTOR = 8.0
+_RESTART_SECONDS = 15.0
+# What is told to all goes to the scheduler with the task that keeps it.
+_QUIET = {'distributed.admin.large-graph-warning-threshold': '1 TB'}
+
+
+class _PackError(Exception):
+  """A pack failed on a worker, perhaps as that has other versions, or no data."""
+
+  def __init__(self, worker: str, error: Exception, is_unfit: bool = False):
+    super().__init__(worker, error, is_unfit)
+    self.worker, self.error, self.is_unfit = worker, error, is_unfit
+
+
+class Cluster:
+  """Computes the packs of rounds on the workers of a Dask cluster."""
+
+  def __init__(
+    self,
+    client: 'distributed.Client',
+    *,
+    round_seconds: Optional[float] = None,
+    hang_seconds: float = 120.0,
+    silent_seconds: float = 15.0,
+    absence_seconds: float = 60.0,
+    say: Callable[[str], None] = functools.partial(progress.say, file=sys.stderr),
+  ):
+    """Begins to watch the workers.
+
+    Args:
+      client: Of `connect`.
+      round_seconds: How long a round may take; `None` for any time.
+      hang_seconds: How long a round waits for the next pack, or eight times as long as
+        it ever had to, before workers that have packs are started anew, unless they
+        have just joined.
+      silent_seconds: How long for workers that do not say either that they are alive.
+      absence_seconds: How long it waits if there is no worker at all.
+      say: Takes a sentence for whoever looks on.
+    """
+    self._client = client
+    self._address = client.scheduler.address
+    self._round_seconds, self._absence_seconds = round_seconds, absence_seconds
+    self._hang_seconds, self._silent_seconds = hang_seconds, silent_seconds
+    self._say = say
+    self._name = secrets.token_hex(4)
+    self._numbers = itertools.count()
+    self._longest_pause = 0.0
+    self._held: dict[str, Any] = {}  # Futures of what all rounds need.
+    self._notes: list[str] = []
+    self._events: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    client.subscribe_topic('all', self._events.put)
+    # When each joined; which are known; and which of these are not used.
+    self._workers = dict.fromkeys(workers_of(client), time.monotonic())
+    self._known: set[str] = set()
+    self._unfit: set[str] = set()
+    self._see_data = True
+
+  @property
+  def is_elsewhere(self) -> bool:
+    """Whether workers may be on other machines, with other processors."""
+    hosts = (each.partition('://')[2].rpartition(':')[0] for each in self._workers)
+    return not all(_is_loopback(host.strip('[]')) for host in hosts)
+
+  def notes(self) -> tuple[str, ...]:
+    """What happened to workers since this was asked before."""
+    self._take_events()
+    notes, self._notes = self._notes, []
+    return tuple(notes)
+
+  def close(self) -> None:
+    """Has workers forget what they hold."""
+    self._held.clear()
+    with contextlib.suppress(Exception):
+      self._client.unsubscribe_topic('all')
+
+  def sums(
+    self, function: Any, broadcast: Sequence[np.ndarray], cohort: Sequence[np.ndarray]
+  ) -> list[np.ndarray]:
+    """Has packs computed, and adds up what they come to.
+
+    Args:
+      function: A `packed.function.PackFunction`.
+      broadcast: What is the same for all packs.
+      cohort: What is not: the rows of each.
+
+    Returns:
+      The sums of groups of packs, and of these groups, in the order of the packs.
+
+    Raises:
+      ClusterError: If the cluster is lost, or all of its workers are.
+      RoundTimeoutError: If it takes longer than `round_seconds`.
+      Exception: What a pack raised, again and again.
+    """
+    begun = time.monotonic()
+    for attempt in range(1, _ATTEMPTS + 1):
+      self._look(function)
+      name = f'{self._name}-{next(self._numbers)}'
+      root, packs = self._submit(name, function, list(broadcast), cohort)
+      try:
+        return self._wait(name, root, packs, begun)
+      except _PackError as e:
+        self._known.discard(e.worker)
+        if attempt == _ATTEMPTS:
+          raise e.error from None
+        self._note(f'a pack failed on worker {e.worker}: {_line(e.error)}')
+        if not e.is_unfit:  # Else it joined in this round, and is looked at now.
+          self._start_anew([e.worker])
+    raise AssertionError
+
+  def _submit(
+    self, name: str, function: Any, broadcast: list[np.ndarray], cohort: Any
+  ) -> tuple[Any, dict[str, Any]]:
+    """Submits all tasks of a round; gives the futures of the sum, and of the packs."""
+    import dask
+
+    from tff_dp_aggregators.learning.packed import function as function_lib
+
+    fit = sorted(self._workers.keys() - self._unfit) if self._unfit else None
+    submit = functools.partial(self._client.submit, pure=False, workers=fit)
+
+    def hold(key: str, make: Callable[[], Any]) -> Any:
+      if key not in self._held or self._held[key].status in ('cancelled', 'lost'):
+        self._held[key] = submit(_same, make(), key=f'{key}-{self._name}')
+      return self._held[key]
+
+    with dask.config.set(_QUIET):
+      made = hold(function.key, lambda: pickle.dumps(function))
+      files = None
+      if not self._see_data:
+        files = hold(function.data_checksum, lambda: _files(function.data_directory))
+      told = submit(_same, broadcast, key=f'broadcast-{name}')
+      packs = [
+        submit(
+          *(_pack, rows, function.key, made, told, files, software()),
+          key=f'pack-{name}-{number}',
+          retries=_RETRIES,
+        )
+        for number, rows in enumerate(cohort)
+      ]
+      size = function_lib.GROUP
+      groups = [
+        submit(_add, packs[first : first + size], key=f'group-{name}-{first}')
+        for first in range(0, len(packs), size)
+      ]
+      root = submit(_add, groups, key=f'sum-{name}')
+    return root, {each.key: each for each in packs}
+
+  def _wait(
+    self, name: str, root: Any, packs: dict[str, Any], begun: float
+  ) -> list[np.ndarray]:
+    """Waits for the sum, and sees to it that it comes."""
+    import distributed
+
+    done: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    for each in (*packs.values(), root):
+      each.add_done_callback(done.put)
+    last = seen = time.monotonic()
+    patience = 1.0
+    while True:
+      with contextlib.suppress(queue.Empty):
+        key = done.get(timeout=_TICK_SECONDS).key  # Signals are heeded in between.
+        pause, last = time.monotonic() - last, time.monotonic()
+        self._longest_pause = max(self._longest_pause, pause)
+        packs.pop(key, None)  # Its sum is forgotten when its group's is there.
+        if key == root.key:
+          try:
+            return list(root.result(timeout=self._silent_seconds))
+          except distributed.TimeoutError:
+            root.add_done_callback(done.put)  # Who has it is silent.
+          except distributed.KilledWorker as e:
+            raise self._lost(
+              f'has lost {e.allowed_failures + 1} workers one after the other while '
+              f'they had the same task, the last one {e.last_worker.address}; their '
+              'logs may say why. Mostly that is too little memory: have fewer workers '
+              'on a machine. More than distributed.scheduler.allowed-failures='
+              f'{e.allowed_failures} are not tried'
+            ) from None
+          except distributed.CancelledError:
+            raise self._lost('was lost, or has forgotten what it was given') from None
+      now = time.monotonic()
+      self._take_events()
+      if self._client.status != 'running':
+        raise self._lost('was lost')
+      if self._round_seconds is not None and now - begun > self._round_seconds:
+        raise failures.RoundTimeoutError(
+          f'a round took longer than timeout_seconds={self._round_seconds:g} on the '
+          f'Dask cluster {self._address}; nothing of it was kept. If it may take '
+          'longer, give a larger timeout_seconds; if not, look at the logs of its '
+          'workers. Then go on from the last state.'
+        )
+      if self._workers.keys() - self._unfit:
+        seen = now
+      elif now - seen > self._absence_seconds:
+        raise self._lost(
+          f'has had no worker for {self._absence_seconds:g} seconds that packs can be '
+          'computed on'
+        )
+      if now - last > patience * self._silent_seconds:
+        silent, busy = self._stuck(name)
+        limit = patience * max(self._hang_seconds, _PAUSE_FACTOR * self._longest_pause)
+        # One that has just joined may load TensorFlow still.
+        old = [each for each in busy if now - self._workers.get(each, now) > limit]
+        hanging = silent or (old if now - last > limit else [])
+        if hanging:
+          self._note(f'nothing comes of worker {_listed(hanging)}')
+          self._start_anew(hanging)
+          last, patience = time.monotonic(), 2 * patience
+
+  def _stuck(self, name: str) -> tuple[list[str], list[str]]:
+    """Workers that are silent, and those that have tasks of a round."""
+    try:
+      found: tuple[list[str], list[str]] = self._client.run_on_scheduler(
+        _silent_and_busy, self._silent_seconds, name, callback_timeout=ANSWER_SECONDS
+      )
+    except Exception as e:
+      raise self._lost(f'does not answer any more: {_line(e)}') from e
+    return found
+
+  def _start_anew(self, workers: list[str]) -> None:
+    """Has nannies end workers and start others; those without one are dropped."""
+    try:
+      self._client.restart_workers(workers, _RESTART_SECONDS, raise_for_error=False)
+    except Exception as e:  # Whether there are others is seen later.
+      self._note(f'worker {_listed(workers)} could not be started anew: {_line(e)}')
+
+  def _look(self, function: Any) -> None:
+    """Looks whether new workers are fit, and see the data."""
+    self._take_events()
+    new = sorted(self._workers.keys() - self._known)
+    if not new:
+      return
+    where = function.data_directory, function.data_checksum
+    try:
+      said = ask(self._client, _looks, software(), *where, workers=new)
+    except Exception as e:
+      raise self._lost(f'does not answer any more: {_line(e)}') from e
+    for worker, (why, sees) in said.items():
+      self._known.add(worker)
+      if why:
+        self._unfit.add(worker)
+        self._note(f'worker {worker} is not used: it {why}')
+      else:
+        self._see_data &= sees
+
+  def _take_events(self) -> None:
+    """Takes note of workers that came and went."""
+    while True:
+      try:
+        _, event = self._events.get_nowait()
+      except queue.Empty:
+        return
+      action, worker = event.get('action'), event.get('worker')
+      if action == 'add-worker' and worker not in self._workers:
+        self._workers[worker] = time.monotonic()
+        self._note(f'worker {worker} is there')
+      elif action == 'remove-worker' and worker in self._workers:
+        del self._workers[worker]
+        self._known.discard(worker)
+        self._unfit.discard(worker)
+        self._note(f'worker {worker} is lost')
+
+  def _note(self, what: str) -> None:
+    self._notes.append(what)
+    self._say(f'{what[0].upper()}{what[1:]}.')
+
+  def _lost(self, what: str) -> ClusterError:
+    return ClusterError(
+      f'The Dask cluster {self._address} {what}. Nothing of the round was kept. The '
+      'same goes on from the last checkpoint, on this cluster, another one, or none.'
+    )
+
+
+def _silent_and_busy(
+  silent_seconds: float, name: str, dask_scheduler: Any
+) -> tuple[list[str], list[str]]:
+  """Workers that are silent, and those that have tasks with a name in their key."""
+  from distributed.scheduler import heartbeat_interval
+
+  workers, now = dask_scheduler.workers.values(), time.time()
+  longest = max(silent_seconds, 10 * heartbeat_interval(len(workers)))
+  silent = [each.address for each in workers if now - each.last_seen > longest]
+  keys = {each.address: [str(task.key) for task in each.processing] for each in workers}
+  return silent, [each for each in keys if any(name in key for key in keys[each])]
+
+
+# What follows is in workers.
+_LOCK = threading.Lock()
+_HERE: dict[str, Any] = {}  # Functions by key, which read data where this process can.
+
+
+def _same(value: Any) -> Any:
+  """Keeps on the cluster what others need."""
+  return value
+
+
+def _add(sums: list[list[np.ndarray]]) -> list[np.ndarray]:
+  """Adds up packs, or groups of them."""
+  from tff_dp_aggregators.learning.packed import function as function_lib
+
+  return function_lib.group_sums(sums)
+
+
+def _pack(
+  rows: np.ndarray,
+  key: str,
+  made: bytes,
+  broadcast: list[np.ndarray],
+  files: Optional[Mapping[str, np.ndarray]],
+  expected: Mapping[str, str],
+) -> list[np.ndarray]:
+  """The sums of a pack, or an error that says on which worker there are none."""
+  import distributed
+
+  worker = distributed.get_worker()
+  why = differs(expected)
+  try:
+    if why:
+      raise RuntimeError(why)
+    import tensorflow as tf
+
+    with _LOCK:
+      if key not in _HERE:
+        function = pickle.loads(made)
+        _use_threads(function.intra_op_threads)
+        if not _sees(function.data_directory, function.data_checksum):
+          if files is None:
+            why = f'does not see {function.data_directory}'
+            raise RuntimeError(why)
+          function = function.at(_written(files, key, worker.local_directory))
+        _HERE.clear()  # Of another training.
+        _HERE[key] = function
+    try:
+      sums: list[np.ndarray] = _HERE[key](broadcast, rows)
+    except tf.errors.OpError as e:
+      raise failures.of_tensorflow(e) from None
+    return sums
+  except Exception as e:
+    raise _PackError(worker.address, e, is_unfit=bool(why)) from None
+
+
+def _use_threads(number: int) -> None:
+  """Has TensorFlow use so many threads for an operation: last digits depend on it."""
+  import tensorflow as tf
+
+  chosen = tf.config.threading.get_intra_op_parallelism_threads()
+  if chosen == number:
+    return
+  try:
+    tf.config.threading.set_intra_op_parallelism_threads(number)
+  except RuntimeError as e:
+    raise RuntimeError(
+      f'TensorFlow was used in this worker before, with {chosen or "as many"} threads '
+      f'for an operation{"" if chosen else " as it chose"}, and this training needs '
+      f'{number} for the same last digits: start the worker anew.'
+    ) from e
+
+
+def _looks(
+  expected: Mapping[str, str], directory: str, checksum: str
+) -> tuple[str, bool]:
+  """Why this worker is not fit, and whether it sees the data."""
+  return differs(expected), _sees(directory, checksum)
+
+
+def _sees(directory: str, checksum: str) -> bool:
+  try:
+    with open(os.path.join(directory, _INDEX), encoding='utf-8') as file:
+      return bool(json.load(file).get('checksum') == checksum)
+  except (OSError, ValueError):
+    return False
+
+
+def _files(directory: str) -> dict[str, np.ndarray]:
+  """The bytes of all files of data."""
+  return {
+    name: np.fromfile(os.path.join(directory, name), np.uint8)
+    for name in os.listdir(directory)
+  }
+
+
+def _written(files: Mapping[str, np.ndarray], key: str, folder: str) -> str:
+  """Writes data into a folder of the worker, which is removed with it."""
+  directory = os.path.join(folder, f'data-{key[:16]}')
+  os.makedirs(directory, 0o700, exist_ok=True)
+  for name, content in files.items():
+    content.tofile(os.path.join(directory, name))
+  return directory

@@ -47,6 +47,9 @@ class ComputationError(RuntimeError):
     super().__init__(message)
     self.details = details
 
+  def __reduce__(self) -> tuple[Any, ...]:
+    return ComputationError, (str(self), self.details)
+
   def in_round(self, number: int, clients: Any, ids: Any) -> 'ComputationError':
     """The same, with the round and who took part.
 

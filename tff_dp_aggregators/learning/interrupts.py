@@ -2,6 +2,7 @@
 
 `Signals` makes them end a `with`, wherever the program happens to be.
 `graceful_interrupts` makes the first one a request that a loop reads when it can.
+`stopped_by` is for threads, which get no signals.
 """
 
 import contextlib
@@ -12,7 +13,7 @@ import threading
 import time
 import types
 from collections.abc import Iterator
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import tensorflow as tf
 
@@ -20,6 +21,8 @@ import tensorflow as tf
 _TENSORFLOW = os.path.join(tf.sysconfig.get_lib(), '')
 _PATIENCE_SECONDS = 5.0
 _INSISTENCE_SECONDS = 1.0
+# What each thread is stopped by.
+_THREAD = threading.local()
 
 
 def error_of(number: int) -> BaseException:
@@ -30,25 +33,27 @@ def error_of(number: int) -> BaseException:
 
 
 class StopRequest:
-  """Whether somebody has asked the program to stop; see `graceful_interrupts`.
-
-  Attributes:
-    requested: True once Ctrl-C or SIGTERM came.
-  """
+  """Whether somebody has asked the program to stop; see `graceful_interrupts`."""
 
   def __init__(self, notice: str):
-    self.requested = False
+    self._signalled = False
+    self._asks = getattr(_THREAD, 'asks', None)
     self._notice = notice
     # What each signal did before, and does once it comes again.
     self.previous: dict[int, Any] = {}
+
+  @property
+  def requested(self) -> bool:
+    """True once Ctrl-C or SIGTERM came, or what `stopped_by` asks says so."""
+    return self._signalled or (self._asks is not None and self._asks())
 
   def __bool__(self) -> bool:
     return self.requested
 
   def handle(self, number: int, frame: Optional[types.FrameType]) -> None:
     """Handles a signal."""
-    if not self.requested:
-      self.requested = True
+    if not self._signalled:
+      self._signalled = True
       if self._notice:
         # `print` in here could meet a `print` that it interrupts.
         with contextlib.suppress(OSError):
@@ -68,8 +73,8 @@ def graceful_interrupts(notice: str = '') -> Iterator[StopRequest]:
   round. The second one ends the program at once, as it would outside of this: by
   KeyboardInterrupt or SystemExit, and inside `local_runtime` in its orderly way. Goes
   inside `local_runtime` as well as around it. A Ctrl-C that the program ignores, or
-  handles in a way of its own, is left alone. In another thread than the main one,
-  which gets no signals, nothing is ever requested.
+  handles in a way of its own, is left alone. Another thread than the main one gets no
+  signals: `stopped_by` is for those.
 
   Args:
     notice: Printed on standard error at the first signal, if not empty.
@@ -100,6 +105,32 @@ def graceful_interrupts(notice: str = '') -> Iterator[StopRequest]:
   finally:
     for each, previous in request.previous.items():
       signal.signal(each, previous)
+
+
+@contextlib.contextmanager
+def stopped_by(asks: Callable[[], bool]) -> Iterator[None]:
+  """Lets loops of this thread be stopped by something else than signals.
+
+  Args:
+    asks: Whether to stop; called after each round of a loop in `graceful_interrupts`,
+      such as that of `learning.train`, which is entered inside of this.
+
+  Example:
+    >>> wanted = threading.Event()
+    >>> with stopped_by(wanted.is_set), graceful_interrupts() as stop:
+    ...   for round_number in range(3):
+    ...     wanted.set()  # Another thread does, say.
+    ...     if stop.requested:
+    ...       break
+    >>> round_number
+    0
+  """
+  before = getattr(_THREAD, 'asks', None)
+  _THREAD.asks = asks
+  try:
+    yield
+  finally:
+    _THREAD.asks = before
 
 
 def _ends_the_program(handler: Any) -> bool:

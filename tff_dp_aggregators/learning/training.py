@@ -486,7 +486,11 @@ def train(
             client = stack.enter_context(
               cluster_lib.connect(scheduler, trusted_network=trusted_network)
             )
-            cluster = cluster_lib.Cluster(client, round_seconds=timeout_seconds)
+            cluster = stack.enter_context(
+              contextlib.closing(
+                cluster_lib.Cluster(client, round_seconds=timeout_seconds)
+              )
+            )
           stack.callback(signals.ignore)
         else:
           stack.enter_context(

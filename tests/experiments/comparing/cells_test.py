@@ -10,7 +10,7 @@ from experiments import settings
 from experiments.comparing import cells
 from experiments.comparing import grid
 from experiments.comparing import results
-from experiments.comparing import worker
+from experiments.comparing import running
 from tests.experiments.data import own_data
 from tff_dp_aggregators.learning.runs import run_directory
 
@@ -59,7 +59,7 @@ def test_data_that_change_while_a_comparison_runs_are_noticed(data, tmp_path):
     make.cell(POINT, 2)
   job = {'arguments': cell.arguments, 'facts': cell.settings.facts}
   with pytest.raises(ValueError, match='have changed since the comparison began'):
-    worker._train(job, worker._Populations())
+    running._train(job, lambda: False)
 
 
 def test_names_of_columns_may_have_commas(tmp_path):

@@ -38,27 +38,20 @@ def wait_until(condition, *processes):
     time.sleep(0.05)
 
 
-def children_of(process, name='python'):
+def children_of(process):
   """Processes that one has started, and those that these have."""
-  found = []
-  for each in psutil.Process(process.pid).children(recursive=True):
-    try:
-      if name in each.name():
-        found.append(each)
-    except psutil.NoSuchProcess:
-      continue
-  return found
+  return psutil.Process(process.pid).children(recursive=True)
 
 
 def cells_of(process):
-  """Processes below one that run cells."""
-  return [each for each in children_of(process) if 'comparing.worker' in _command(each)]
+  """Processes below a worker's nanny that run a cell, whose log they write to."""
+  return [each for each in children_of(process) if _output(each).endswith('/log.txt')]
 
 
-def _command(process):
+def _output(process):
   try:
-    return ' '.join(process.cmdline())
-  except psutil.NoSuchProcess:
+    return os.readlink(f'/proc/{process.pid}/fd/1')
+  except OSError:
     return ''
 
 

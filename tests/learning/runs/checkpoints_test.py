@@ -5,16 +5,18 @@ Claims:
 * The last one is read, bit by bit; two are kept.
 * One that is broken, in whatever way, is put aside, and the one before is read; if none
   can be read, that is an error which says what to do.
+* What is damaged anywhere is recognised, and never read as something else.
+* Bytes, texts and half precision come back as they were.
 * What writes left that were killed is removed by whoever goes on, and nothing else.
 """
 
 import os
-import pathlib
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tff_dp_aggregators.accounting.records import ledger
 from tff_dp_aggregators.learning.runs import checkpoints as checkpoints_lib
@@ -39,10 +41,6 @@ def _check(found, rounds):
   expected = _checkpoint(rounds)
   assert (found.rounds, found.head) == (expected.rounds, expected.head)
   np.testing.assert_array_equal(found.state['weights'], expected.state['weights'])
-
-
-def _files(path):
-  return [each for each in pathlib.Path(path).rglob('*') if each.is_file()]
 
 
 def test_the_last_is_read_and_two_are_kept(three):
@@ -79,10 +77,19 @@ def _zeroed(path):
   path.write_bytes(bytes(len(path.read_bytes())))
 
 
-@pytest.mark.parametrize('breaking', [_emptied, _zeroed, pathlib.Path.unlink])
+def _halved(path):
+  content = path.read_bytes()
+  path.write_bytes(content[: len(content) // 2])
+
+
+def _become_a_directory(path):  # As those of earlier versions are.
+  path.unlink()
+  path.mkdir()
+
+
+@pytest.mark.parametrize('breaking', [_emptied, _zeroed, _halved, _become_a_directory])
 def test_one_that_is_broken_is_put_aside_for_the_one_before(breaking, three):
-  for path in _files(three / 'after_round_5'):
-    breaking(path)
+  breaking(three / 'after_round_5')
   checkpoints = checkpoints_lib.Checkpoints(str(three))
   _check(checkpoints.latest(_LIKE), 2)
   assert sorted(os.listdir(three)) == ['after_round_2', 'unreadable_1_after_round_5']
@@ -92,8 +99,42 @@ def test_one_that_is_broken_is_put_aside_for_the_one_before(breaking, three):
 
 
 def test_without_one_that_can_be_read_there_is_an_error(three):
-  for path in _files(three):
+  for path in three.iterdir():
     _emptied(path)
   with pytest.raises(ValueError, match='after_round_5 cannot be read, nor is there an'):
     checkpoints_lib.Checkpoints(str(three)).latest(_LIKE)
   assert sorted(os.listdir(three)) == ['after_round_2', 'after_round_5']
+
+
+_STATE = {
+  'bytes': b'ends in a zero\0',
+  'half': np.arange(3).astype(tf.bfloat16.as_numpy_dtype),
+  'number': np.int64(7),
+  'text': 'naïve',
+  'weights': np.full([2, 3], 0.1, np.float32),
+}
+
+
+def test_what_is_no_array_of_numpys_comes_back_as_it_was():
+  found = checkpoints_lib.from_bytes(checkpoints_lib.to_bytes(_STATE), _STATE)
+  assert found.keys() == _STATE.keys()
+  for name, expected in _STATE.items():
+    assert type(found[name]) is type(expected)
+    np.testing.assert_array_equal(found[name], expected)
+    assert getattr(found[name], 'dtype', None) == getattr(expected, 'dtype', None)
+
+
+def test_what_is_damaged_anywhere_is_never_read_as_something_else():
+  content = checkpoints_lib.to_bytes(_STATE)
+  refused = 0
+  for place in range(len(content)):
+    damaged = bytearray(content)
+    damaged[place] ^= 0x11
+    try:
+      found = checkpoints_lib.from_bytes(bytes(damaged), _STATE)
+    except ValueError:
+      refused += 1
+      continue
+    for name, expected in _STATE.items():
+      np.testing.assert_array_equal(found[name], expected)
+  assert refused > len(content) / 2

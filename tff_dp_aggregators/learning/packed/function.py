@@ -17,7 +17,6 @@ from typing import Any, Callable
 import numpy as np
 import tensorflow as tf
 
-from tff_dp_aggregators.base import machine
 from tff_dp_aggregators.learning.packed import data as data_lib
 
 # Packs that are added up together, before the sums of such groups are: how floats are
@@ -31,7 +30,8 @@ def intra_op_threads() -> int:
   It cuts large products by them, so that last digits depend on it.
   """
   chosen: int = tf.config.threading.get_intra_op_parallelism_threads()
-  return chosen or machine.usable_processors()
+  stated = os.environ.get('TF_NUM_INTRAOP_THREADS', '')
+  return chosen or int(stated or 0) or len(os.sched_getaffinity(0))
 
 
 class Traced:

@@ -40,17 +40,13 @@ from tff_dp_aggregators.learning.packed import training as training_lib
 _OF_CONVERSIONS = ('Got error while pfor was converting op', '%s\ncreated at:\n')
 _PATIENCE_SECONDS = 10.0
 
-State = tff.learning.templates.LearningAlgorithmState
-
 
 class Cluster(Protocol):
-  """Processes that train packs; `learning.cluster` has them.
+  """Processes that train packs; `learning.cluster` has them."""
 
-  Attributes:
-    is_local: Whether all are of this machine, whose processors come to the same bits.
-  """
-
-  is_local: bool
+  @property
+  def is_elsewhere(self) -> bool:
+    """Whether some may be on other machines, whose processors come to other bits."""
 
   def sums(
     self,
@@ -150,14 +146,14 @@ class PackedFedAvg:
       return
     self._broadcast = function_lib.Traced(self._server.for_workers, state)
     traced = function_lib.Traced(
-      lambda broadcast, rows: self._pack.run(*broadcast, rows),
+      lambda broadcast, rows: self._pack.run(broadcast[0], broadcast[1], rows),
       self._broadcast.specs,
       rows,
     )
     self._function = function_lib.of_pack(traced, self._data)
     self._finish = function_lib.Traced(self._finish_round, state, traced.specs, *told)
 
-  def _round(self, state: State, rows: tf.Tensor, cuts: tf.Tensor) -> Any:
+  def _round(self, state: Any, rows: tf.Tensor, cuts: tf.Tensor) -> Any:
     """The next state and metrics."""
     weights, params = self._server.for_clients(state)
     sums = _in_groups(
@@ -168,8 +164,8 @@ class PackedFedAvg:
     return self._finish_round(state, sums, rows, cuts)
 
   def _finish_round(
-    self, state: State, sums: Any, rows: tf.Tensor, cuts: tf.Tensor
-  ) -> tuple[State, Any]:
+    self, state: Any, sums: Any, rows: tf.Tensor, cuts: tf.Tensor
+  ) -> tuple[Any, Any]:
     """The next state and metrics, with the noise, also that which clients make."""
     if self._server.clients_add_noise:
       _, params = self._server.for_clients(state)
@@ -208,13 +204,11 @@ class PackedFedAvg:
       packs=self._num_packs,
     )
 
-  def initialize(self) -> State:
+  def initialize(self) -> Any:
     """The state before the first round; with secret noise, another one each time."""
     return self._begin()
 
-  def next(
-    self, state: State, clients: np.ndarray, keys: np.ndarray
-  ) -> tuple[State, Any]:
+  def next(self, state: Any, clients: np.ndarray, keys: np.ndarray) -> tuple[Any, Any]:
     """Runs a round.
 
     A round that is run again has the same noise again: with the same clients and keys
@@ -280,7 +274,7 @@ class PackedFedAvg:
       raise result[0]
     return result[0]
 
-  def hold(self, state: State) -> State:
+  def hold(self, state: Any) -> Any:
     """Goes on from a state: of this or another process, packed or not.
 
     Args:

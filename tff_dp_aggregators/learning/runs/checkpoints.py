@@ -4,7 +4,6 @@ import io
 import itertools
 import logging
 import os
-import zipfile
 from typing import Any, NamedTuple, Optional
 
 import numpy as np
@@ -178,6 +177,6 @@ def from_bytes(content: bytes, like: Any) -> Any:
           flat.append((array.view(dtype) if array.dtype.kind == 'V' else array)[()])
       if len(arrays.files) != len(flat):
         raise ValueError(f'it has {len(arrays.files)} parts, and a state {len(flat)}')
-  except (zipfile.BadZipFile, KeyError, EOFError, OSError) as e:
+  except Exception as e:  # Whatever NumPy and zipfile make of a damaged file.
     raise ValueError(f'it is not whole: {e}') from e
   return tf.nest.pack_sequence_as(like, flat)

@@ -5,7 +5,7 @@ Both have the same rounds and the same states; a checkpoint of one is one of the
 
 import abc
 from collections.abc import Sequence
-from typing import Any, Callable, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Optional, TypeVar
 
 import numpy as np
 import tensorflow_federated as tff
@@ -66,7 +66,7 @@ class PackedEngine(Engine[tff.learning.templates.LearningAlgorithmState]):
     simulation: packed.PackedFedAvg,
     seed: int,
     ids: Sequence[Any],
-    notes: Callable[[], tuple[str, ...]] = tuple,
+    cluster: Optional[simulation_lib.Cluster] = None,
   ):
     """Initializes the engine.
 
@@ -74,12 +74,12 @@ class PackedEngine(Engine[tff.learning.templates.LearningAlgorithmState]):
       simulation: What trains.
       seed: Of the order of clients' examples.
       ids: By number, what clients are drawn by.
-      notes: What a cluster has to tell.
+      cluster: Who trains for it; `None` for this process.
     """
     self._simulation = simulation
     self._seed = seed
     self._keys = draws.keys_of_ids(ids, seed)
-    self._notes = notes
+    self._cluster = cluster
 
   def initialize(self) -> tff.learning.templates.LearningAlgorithmState:
     """The simulation's initial state, tensors."""
@@ -109,7 +109,7 @@ class PackedEngine(Engine[tff.learning.templates.LearningAlgorithmState]):
 
   def notes(self) -> tuple[str, ...]:
     """What happened to the cluster's workers."""
-    return self._notes()
+    return () if self._cluster is None else self._cluster.notes()
 
 
 class ProcessEngine(Engine[tff.learning.templates.LearningAlgorithmState]):

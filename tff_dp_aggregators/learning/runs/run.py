@@ -160,7 +160,7 @@ class Run:
     engine = plan.engine(
       directory.file(run_directory.DATA), cluster, self._timeout_seconds
     )
-    is_elsewhere = cluster is not None and not cluster.is_local
+    is_elsewhere = cluster is not None and cluster.is_elsewhere
     with contextlib.ExitStack() as stack:
       stack.callback(engine.close)
       state, rounds, ledger, checkpoints = self._take_up(engine, is_elsewhere, stack)

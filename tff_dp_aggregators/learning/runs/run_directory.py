@@ -22,7 +22,8 @@ has the preprocessing. No noise is in these. While it runs there are also
 | `checkpoints/` | states to go on from; they hold the key of the noise | you |
 | `data/` | clients' examples, laid out for packed simulation | you |
 
-and `.lock`, which stays: whoever runs it has that locked.
+and `.lock`, which stays: whoever runs it has that locked. `log.txt` and `error.txt` are
+of whoever runs it, what it says and why it failed; they may be there before the run.
 
 Settings are private by `Plan.private_settings`. A hash of the data would tell whoever
 knows all clients but one, by trying, whether that one is among them; a seed tells who
@@ -50,6 +51,7 @@ CHECKPOINTS, DATA, EVENTS = 'checkpoints', 'data', 'events'
 # Of a Keras model, and of a functional one; and what makes inputs for either.
 KERAS_ARCHITECTURE, ARCHITECTURE = 'architecture.keras', 'architecture'
 PREPROCESSING = 'preprocessing.json'
+LOG, ERROR = 'log.txt', 'error.txt'
 # What a run has left that was begun and drew no noise yet. Without the first there is
 # none.
 _UNTRAINED = (
@@ -460,11 +462,14 @@ def _put_in(config: dict[str, Any], secret: Mapping[str, Any]) -> None:
 
 
 def _names(path: str) -> set[str]:
-  """What a run has left in a directory, without what is half written, and the lock."""
+  """What a run has left in a directory, without what says nothing of it.
+
+  That is what is half written, the lock, and what whoever runs it writes down.
+  """
   return {
     name
     for name in os.listdir(path)
-    if not name.startswith(_HALF_WRITTEN) and name != folder_lock.FILE
+    if not name.startswith(_HALF_WRITTEN) and name not in (folder_lock.FILE, LOG, ERROR)
   }
 
 

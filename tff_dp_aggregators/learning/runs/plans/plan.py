@@ -29,6 +29,7 @@ from tff_dp_aggregators.learning import packed
 from tff_dp_aggregators.learning import population
 from tff_dp_aggregators.learning import schedules
 from tff_dp_aggregators.learning import sources
+from tff_dp_aggregators.learning.packed import function
 from tff_dp_aggregators.learning.packed import simulation
 from tff_dp_aggregators.learning.runs import described
 from tff_dp_aggregators.learning.runs import engines
@@ -385,8 +386,7 @@ class Plan:
         cluster=cluster,
         timeout_seconds=timeout_seconds,
       )
-      notes = tuple if cluster is None else cluster.notes
-      return engines.PackedEngine(made, self.seed, self.clients.draw_ids, notes)
+      return engines.PackedEngine(made, self.seed, self.clients.draw_ids, cluster)
     model, rates = self.training.model, self.training.schedule
     if rates is None:
       process = fed_avg.build_dp_fed_avg(
@@ -478,7 +478,10 @@ class Plan:
         'tensorflow-federated': tff.__version__,
         'python': platform.python_version(),
       },
-      'machine': machine.current(),
+      'machine': {
+        **machine.current(),
+        'threads_of_an_operation': function.intra_op_threads(),
+      },
     }
 
   def _client_learning_rates(self) -> Optional[dict[str, Any]]:

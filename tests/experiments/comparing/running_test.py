@@ -1,10 +1,10 @@
-"""Grids of runs on a Dask cluster: the same as here, whatever is lost meanwhile.
+"""Cells on Dask clusters: the same as here, whatever is lost meanwhile.
 
 The clusters are real, of processes of this machine.
 """
 
-import contextlib
 import csv
+import functools
 import json
 import os
 import pathlib
@@ -14,19 +14,15 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
+import types
 
 import pytest
 
-pytest.importorskip('distributed', reason='the extra dask is not installed')
-
 from experiments import compare
-from experiments import comparing
-from experiments.comparing import dask_jobs
-from experiments.comparing import dask_task
-from experiments.comparing import jobs
+from experiments.comparing import running
 from tests import executing
 from tests.experiments.comparing import dask_clusters
+from tff_dp_aggregators.learning import cluster as cluster_lib
 
 SMALL = (
   '--num_clients=20',
@@ -99,140 +95,95 @@ def _came_to(output, cell=CELL):
   return rows, lines, (directory / 'model.npz').read_bytes()
 
 
-def _refusal(address, output=None, **seconds):
-  """Why a cluster cannot be used."""
-  with pytest.raises(jobs.RefusedError) as refused:
-    with dask_jobs.Cluster(address, **seconds) as found:
-      if output is not None:
-        found.check(str(output))
-  return str(refused.value)
-
-
 class TestRefusals:
   @pytest.mark.parametrize(
-    'address',
+    ('arguments', 'message'),
     [
-      *('10.0.0.1:8786', 'http://10.0.0.1:8786', 'tcp://10.0.0.1', 'tcp://:8786'),
-      *('tcp://10.0.0.1:0', 'tcp://10.0.0.1:65536', 'tcp://user@host:1', 'local', ''),
+      (('--scheduler=10.0.0.1:8786',), 'is no address of a Dask scheduler'),
+      (('--scheduler=tcp://10.0.0.5:1',), 'or --trusted_network, if nobody else is on'),
+      (
+        ('--trusted_network',),
+        '--trusted_network is for --scheduler, which is not',
+      ),
+      (
+        ('--jobs=1', '--scheduler=tcp://[::1]:1'),
+        '--jobs=1 is of runs here, and --scheduler=tcp://[::1]:1 of runs on a',
+      ),
     ],
   )
-  def test_what_is_no_address(self, address, tmp_path):
+  def test_flags(self, arguments, message, tmp_path):
     output = tmp_path / 'output'
-    result = executing.execute(compare, f'--scheduler={address}', f'--output={output}')
+    result = executing.execute(compare, *arguments, f'--output={output}')
     assert result.returncode == 2
-    assert f'--scheduler={address} is no address of a Dask scheduler' in result.stderr
-    assert 'give --scheduler=tcp://HOST:PORT or tls://HOST:PORT' in result.stderr
+    assert message in result.stderr
     assert result.stderr.count('\n') == 1
     assert not output.exists()
 
-  @pytest.mark.parametrize(
-    'address', ['tcp://localhost:8786', 'tls://node-1.local:8786', 'tcp://[::1]:1/']
-  )
-  def test_what_is_an_address(self, address):
-    dask_jobs.Cluster(address)
-
-  @pytest.mark.parametrize('host', ['10.0.0.5', '0.0.0.0', '[2001:db8::5]'])
-  def test_another_machine_is_refused_without_tls_or_a_trusted_network(self, host):
-    address = f'{host}:8786'
-    said = _refusal(f'tcp://{address}')
-    assert said.startswith(f'--scheduler=tcp://{address} is not on this machine alone')
-    assert 'unencrypted scheduler can run code on all of its workers. Give tls' in said
-    assert said.endswith('or --trusted_network, if nobody else is on that network.')
-    dask_jobs.Cluster(f'tcp://{address}', trusted_network=True)
-    dask_jobs.Cluster(f'tls://{address}')
-    dask_jobs.Cluster('tcp://127.0.0.1:8786')
-
-  def test_a_name_without_address(self):
-    said = _refusal('tcp://no-such-host.invalid:8786', trusted_network=True)
-    assert said.startswith('--scheduler=no-such-host.invalid stands for no address')
-
-  @pytest.mark.parametrize('address', ['tcp://127.0.0.1:1', 'tls://10.0.0.5:8786'])
-  def test_a_trusted_network_that_allows_nothing(self, address, tmp_path):
-    arguments = (f'--scheduler={address}', '--trusted_network')
-    result = executing.execute(compare, *arguments, f'--output={tmp_path}/output')
-    assert result.returncode == 2
-    assert f' of another machine, and here there is --scheduler={address};' in (
-      result.stderr
-    )
-
-  def test_jobs_as_well(self):
-    result = executing.execute(compare, '--jobs=1', '--scheduler=tcp://h:1')
-    assert result.returncode == 2
-    assert '--jobs=1 is of runs here, and --scheduler=tcp://h:1 of runs on a' in (
-      result.stderr
-    )
-
-  def test_without_dask_the_extra_is_named(self, monkeypatch):
-    monkeypatch.setitem(sys.modules, 'distributed', None)
-    monkeypatch.delitem(sys.modules, dask_jobs.__name__)
-    monkeypatch.delattr(comparing, 'dask_jobs')
-    result = executing.execute(compare, '--scheduler=tcp://h:1')
-    assert result.returncode == 2
-    assert 'needs Dask, which is not installed here' in result.stderr
-    assert 'with its extra dask' in result.stderr
-
-  def test_a_scheduler_that_is_not_there(self):
+  def test_a_scheduler_that_is_not_there(self, tmp_path, monkeypatch):
     with socket.socket() as unused:
       unused.bind(('127.0.0.1', 0))
       address = f'tcp://127.0.0.1:{unused.getsockname()[1]}'
-    said = _refusal(address, reach_seconds=1.0)
-    assert said.startswith(f'--scheduler={address} cannot be reached within 1 seconds')
-    assert 'Look whether the scheduler runs there' in said
+    soon = functools.partial(cluster_lib.connect, reach_seconds=1.0)
+    monkeypatch.setattr(cluster_lib, 'connect', soon)
+    output = tmp_path / 'output'
+    result = executing.execute(compare, f'--scheduler={address}', f'--output={output}')
+    assert result.returncode == 2
+    assert f'--scheduler={address} cannot be reached within 1 seconds' in result.stderr
+    assert not output.exists()
 
-  @pytest.mark.parametrize('answer', [b'', b'HTTP/1.1 400 Bad Request\r\n\r\n' * 9])
-  def test_something_else_than_a_scheduler(self, answer):
-    with socket.create_server(('127.0.0.1', 0)) as server:
-      connections = []
 
-      def serve():
-        with contextlib.suppress(OSError):  # At the end of the test.
-          while True:
-            connections.append(server.accept()[0])
-            connections[-1].sendall(answer)
+class TestWhatAWorkerNeeds:
+  @pytest.fixture
+  def expected(self, tmp_path):
+    path = tmp_path / 'probe'
+    path.write_text('text')
+    return {
+      'software': cluster_lib.software(),
+      'folder': str(tmp_path),
+      'file': str(path),
+      'text': 'text',
+      'inode': path.stat().st_ino,
+    }
 
-      threading.Thread(target=serve, daemon=True).start()
-      address = f'tcp://127.0.0.1:{server.getsockname()[1]}'
-      said = _refusal(address, reach_seconds=1.0)
-      for each in connections:
-        each.close()
-    assert f'--scheduler={address} cannot be ' in said
+  @pytest.mark.parametrize(
+    ('changed', 'why'),
+    [
+      ({}, ''),
+      ({'software': {'Python': '2.7'}}, 'has Python 3.'),
+      ({'folder': '/nowhere'}, 'has no folder /nowhere, which this program was st'),
+      ({'file': '/nowhere/probe'}, 'does not see what is in /nowhere: No such file'),
+      ({'text': 'another'}, 'has another '),
+      ({'inode': 1}, 'or other inode numbers there'),
+    ],
+  )
+  def test_is_compared(self, expected, changed, why):
+    worker = types.SimpleNamespace(nanny='tcp://127.0.0.1:1')
+    said = running.why_unfit({**expected, **changed}, worker)
+    assert why in said
+    assert bool(why) == bool(said)
 
   @pytest.mark.slow
-  def test_a_cluster_whose_workers_are_missing_or_others(self, tmp_path):
-    """No workers, then one that is fit, but not for a folder, then one of old code."""
+  def test_unfit_ones_are_refused_by_name(self, tmp_path):
     output = tmp_path / 'output'
-    output.mkdir()
     with dask_clusters.DaskCluster(tmp_path / 'cluster') as cluster:
-      said = _refusal(cluster.address, workers_seconds=0.5)
-      assert 'has no workers, and none came within 0.5 seconds. Start some: ' in said
-      assert f'dask worker {cluster.address} --nthreads 1' in said
-
-      cluster.worker('--no-nanny')
-      with dask_jobs.Cluster(cluster.address) as found:
+      cluster.worker()
+      with running.Cluster(cluster.address) as found:
         assert found.in_words == f'1 at a time on 1 Dask worker of {cluster.address}'
+        output.mkdir()
         found.check(str(output))
         assert len(os.listdir(output)) == 1
+        # A path that is another folder in each process.
+        where = f'/proc/self/fd/{os.open(output, os.O_RDONLY)}'
+        with pytest.raises(cluster_lib.ClusterError, match=f'see what is in {where}: '):
+          found.check(where)
       assert os.listdir(output) == []
-
-      # A path that is another folder in each process.
-      where = f'/proc/self/fd/{os.open(output, os.O_RDONLY)}'
-      said = _refusal(cluster.address, where)
-      assert f' does not see what is in {where}: ' in said
-      assert 'the folder that this is started in and --output' in said
-
-      with cluster.another_version(tmp_path / 'other', '9.9.9') as path:
-        cluster.worker('--no-nanny', PYTHONPATH=path)
-        said = _refusal(cluster.address)
-      assert ' has tff_dp_aggregators 9.9.9, and this program 0.1.0' in said
-      assert said.count('tcp://127.0.0.1') == 2  # The one that is fit is not named.
-
-
-@pytest.mark.parametrize('name', ['Python', 'tensorflow', 'tensorflow-federated'])
-def test_what_a_worker_has_is_compared(name):
-  own = dask_task.software()
-  assert dask_task.unfit({'software': own}) == ''
-  said = dask_task.unfit({'software': {**own, name: '0.0'}})
-  assert said == f'has {name} {own[name]}, and this program 0.0'
+      cluster.worker('--no-nanny')
+      with pytest.raises(cluster_lib.ClusterError) as refused:
+        with running.Cluster(cluster.address):
+          pass
+    assert ' has no nanny, which ends what hangs; start it' in str(refused.value)
+    assert 'the folder that this is started in and --output' in str(refused.value)
+    assert str(refused.value).count('tcp://') == 2  # The one that is fit is not named.
 
 
 @pytest.fixture(scope='module')
@@ -249,47 +200,22 @@ def test_a_run_whose_worker_is_killed_goes_on_and_comes_to_the_same(
   cluster, here, tmp_path
 ):
   output = tmp_path / 'output'
-  workers = [cluster.worker('--no-nanny') for _ in range(2)]
+  workers = [cluster.worker() for _ in range(2)]
   process = _start(output, f'--scheduler={cluster.address}')
   dask_clusters.wait_until(lambda: _rounds(output) >= 20, process, *workers)
   (killed,) = [each for each in workers if dask_clusters.cells_of(each)]
   (cell,) = dask_clusters.cells_of(killed)
-  before = _rounds(output)
-  killed.kill()
+  cell.kill()  # Its nanny starts another one; or the cell goes on elsewhere.
   code, said, errors = _end(process, output)
   assert (code, errors) == (0, ''), cluster.said()
   assert f'1 run, 2 at a time on 2 Dask workers of {cluster.address}.' in said
   assert f'\n1/1 {CELL}: accuracy ' in said
-  assert not cell.is_running()
-  log = (output / 'cells' / CELL / 'log.txt').read_text()
-  (gone_on,) = [line for line in log.splitlines() if ': going on after round ' in line]
-  assert before <= int(gone_on.split(' after round ')[1].split()[0]) < ROUNDS
-  assert 'Traceback' not in log
-  assert _came_to(output) == _came_to(here)
-  assert sorted(os.listdir(output)) == sorted(os.listdir(here))
-
-
-@pytest.mark.slow
-def test_a_run_goes_on_when_its_process_is_killed_together_with_the_worker(
-  cluster, here, tmp_path
-):
-  """And the nanny has another worker by then, as where memory ran out."""
-  output = tmp_path / 'output'
-  worker = cluster.worker()
-  process = _start(output, f'--scheduler={cluster.address}')
-  checkpoints = output / 'cells' / CELL / 'checkpoints'
-  dask_clusters.wait_until(lambda: _rounds(output) >= 40, process, worker)
-  assert list(checkpoints.iterdir())
-  (cell,) = dask_clusters.cells_of(worker)
-  os.kill(cell.ppid(), signal.SIGSTOP)  # It is not to tell that the run failed.
-  os.kill(cell.pid, signal.SIGKILL)
-  os.kill(cell.ppid(), signal.SIGKILL)
-  code, _, errors = _end(process, output)
-  assert (code, errors) == (0, ''), cluster.said()
   log = (output / 'cells' / CELL / 'log.txt').read_text()
   (gone_on,) = [line for line in log.splitlines() if ': going on after round ' in line]
   assert 0 < int(gone_on.split(' after round ')[1].split()[0]) < ROUNDS
+  assert 'Traceback' not in log
   assert _came_to(output) == _came_to(here)
+  assert sorted(os.listdir(output)) == sorted(os.listdir(here))
 
 
 @pytest.mark.slow
@@ -297,10 +223,9 @@ def test_a_scheduler_that_is_killed_is_told_and_the_grid_goes_on_here(
   cluster, here, tmp_path
 ):
   output = tmp_path / 'output'
-  worker = cluster.worker('--no-nanny')
+  worker = cluster.worker()
   process = _start(output, f'--scheduler={cluster.address}')
   dask_clusters.wait_until(lambda: _rounds(output) >= 20, process, worker)
-  cells = dask_clusters.cells_of(worker)
   cluster.scheduler.kill()
   code, said, errors = _end(process, output)
   assert code == 1
@@ -308,17 +233,17 @@ def test_a_scheduler_that_is_killed_is_told_and_the_grid_goes_on_here(
   assert 'Finished runs are kept, and the others go on where they were' in errors
   assert errors.count('\n') == 1
   assert f'Results are in {output}' in said
-  # While the process of the worker may still be there, which is waited for.
+  # While the worker may still be there, which is waited for.
   code, said, errors = _end(_start(output, '--jobs=1'), output)
   assert (code, errors) == (0, '')
-  assert not [each for each in cells if each.is_running()]
+  assert not dask_clusters.cells_of(worker)
   assert _came_to(output) == _came_to(here)
 
 
 @pytest.mark.slow
 def test_ctrl_c_ends_the_round_and_the_same_command_goes_on(cluster, here, tmp_path):
   output = tmp_path / 'output'
-  cluster.worker('--no-nanny')
+  cluster.worker()
   arguments = (f'--scheduler={cluster.address}',)
   process = _start(output, *arguments)
   dask_clusters.wait_until(lambda: _rounds(output) >= 20, process)
@@ -343,11 +268,10 @@ def test_ctrl_c_ends_the_round_and_the_same_command_goes_on(cluster, here, tmp_p
 def test_nothing_runs_on_for_a_comparison_that_is_gone(cluster, tmp_path, again):
   """Which was killed, or was told twice to stop."""
   output = tmp_path / 'output'
-  worker = cluster.worker('--no-nanny')
+  worker = cluster.worker()
   process = _start(output, f'--scheduler={cluster.address}', rounds=5000)
   dask_clusters.wait_until(lambda: _rounds(output) >= 3, process)
-  cells = dask_clusters.cells_of(worker)
-  assert cells
+  assert dask_clusters.cells_of(worker)
   if again:
     process.send_signal(signal.SIGINT)
     said = pathlib.Path(f'{output}.err')
@@ -359,20 +283,20 @@ def test_nothing_runs_on_for_a_comparison_that_is_gone(cluster, tmp_path, again)
   else:
     process.kill()
     process.wait()
-  dask_clusters.wait_until(lambda: not any(each.is_running() for each in cells), worker)
+  dask_clusters.wait_until(lambda: not dask_clusters.cells_of(worker), worker)
   assert _rounds(output) < 5000
 
 
 @pytest.mark.slow
 def test_workers_that_join_are_used_if_they_are_fit(cluster, tmp_path):
   output = tmp_path / 'output'
-  first = cluster.worker('--no-nanny')
+  first = cluster.worker()
   grid = 'mechanism=tree,gaussian,none'
   process = _start(output, f'--scheduler={cluster.address}', grid=grid)
   dask_clusters.wait_until(lambda: dask_clusters.cells_of(first), process)
   with cluster.another_version(tmp_path / 'other', '9.9.9') as path:
-    other = cluster.worker('--no-nanny', PYTHONPATH=path)
-    second = cluster.worker('--no-nanny')
+    other = cluster.worker(PYTHONPATH=path)
+    second = cluster.worker()
     dask_clusters.wait_until(lambda: dask_clusters.cells_of(second), process)
     assert not dask_clusters.cells_of(other)
     code, said, errors = _end(process, output)
@@ -382,11 +306,10 @@ def test_workers_that_join_are_used_if_they_are_fit(cluster, tmp_path):
 
 
 _KILLS = """
-import os, signal, sys
+import os, signal
 
 def make():
-  os.kill(os.getppid(), signal.SIGKILL)
-  signal.pause()
+  os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
@@ -414,47 +337,6 @@ def test_a_run_that_kills_its_workers_fails_and_the_others_go_on(cluster, tmp_pa
   with (output / 'cells.csv').open() as file:
     statuses = {row['model']: row['status'] for row in csv.DictReader(file)}
   assert statuses == {'killing:make': 'failed', 'logistic': 'finished'}
-
-
-@pytest.mark.slow
-def test_an_encrypted_cluster_has_the_keys_of_the_configuration(tmp_path):
-  """And is refused without them."""
-  key, certificate = tmp_path / 'key.pem', tmp_path / 'certificate.pem'
-  subprocess.run(
-    [
-      *('openssl', 'req', '-x509', '-newkey', 'rsa:2048', '-nodes', '-days', '2'),
-      *('-subj', '/CN=127.0.0.1', '-keyout', key, '-out', certificate),
-    ],
-    check=True,
-    capture_output=True,
-  )
-  files = (
-    f'--tls-ca-file={certificate}',
-    f'--tls-cert={certificate}',
-    f'--tls-key={key}',
-  )
-  configuration = tmp_path / 'configuration'
-  configuration.mkdir()
-  pair = {'key': str(key), 'cert': str(certificate)}
-  tls = {'ca-file': str(certificate), 'client': pair}
-  (configuration / 'tls.json').write_text(
-    json.dumps({'distributed': {'comm': {'tls': tls}}})
-  )
-  output = tmp_path / 'output'
-  folder = tmp_path / 'cluster'
-  with dask_clusters.DaskCluster(folder, '--protocol=tls', *files) as cluster:
-    assert cluster.address.startswith('tls://')
-    cluster.worker('--no-nanny', *files)
-    arguments = (f'--scheduler={cluster.address}',)
-    code, _, errors = _end(_start(output, *arguments, rounds=3), output)
-    assert code == 2
-    assert f'--scheduler={cluster.address} needs keys and certificates of' in errors
-    assert 'ca-file, client.key and client.cert: it names none' in errors
-    assert errors.count('\n') == 1
-    process = _start(output, *arguments, rounds=3, DASK_CONFIG=str(configuration))
-    code, said, errors = _end(process, output)
-    assert (code, errors) == (0, ''), cluster.said()
-  assert f'\n1/1 {CELL}: accuracy ' in said
 
 
 @pytest.mark.slow

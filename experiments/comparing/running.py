@@ -1,0 +1,616 @@
+"""Runs the cells of a comparison: each is a task of Dask, here or on other machines.
+
+Dask hands cells to workers, also to those that join later, and again to others if a
+worker is lost. What a cell is made of, and what it leaves, is in files that this
+program and all workers see; so it goes on where it was. Its log and, if it failed, why,
+are beside its run.
+
+`Cluster` is this program's side. `run_cell` and what follows it are a worker's, which
+runs one cell at a time in its own process, so that TensorFlow is loaded once.
+"""
+
+import asyncio
+import collections
+import contextlib
+import os
+import queue
+import re
+import resource
+import secrets
+import signal
+import sys
+import threading
+import time
+import traceback
+import types
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Callable, NamedTuple, Optional
+
+from tff_dp_aggregators.base import new_files
+from tff_dp_aggregators.learning import cluster
+from tff_dp_aggregators.learning.runs import progress
+from tff_dp_aggregators.learning.runs import run_directory
+
+from ..data import population as population_lib
+from . import cells as cells_lib
+from . import results
+
+INTERRUPTED = 'interrupted'
+_UNFIT = 'unfit'  # The worker is not fit to run the cell, and another one may be.
+_UNWANTED = 'cancelled'  # Dask's state of a task that runs and whose result is no use.
+_TICK_SECONDS = 0.2
+_LOOK_SECONDS = 2.0
+_ANSWER_SECONDS = 30.0
+_LATE_FILES_SECONDS = 60.0  # Network file systems look for files only now and then.
+# What a round may still take whose result nobody waits for any more, and how long to
+# wait for another process that is in one.
+_LONELY_SECONDS = 60.0
+_PATIENCE_SECONDS = 2 * _LONELY_SECONDS
+# TensorFlow keeps what it traced, some 60 MB a run. A process that has grown by this
+# many bytes since its first cell makes room for a new one.
+_MOST_GROWTH = 1 << 30
+_RUSAGE_UNIT = 1024  # Bytes, on Linux.
+_MOST_NAMED = 5  # Workers that are not fit.
+# A folder with nothing else in it counts as empty.
+_PROBE = f'{new_files.HALF_WRITTEN}dask-'
+_NEEDED = (
+  'All need the environment of this program, are to be started anew where it was '
+  'changed, and have to see, at the same paths, the folder that this is started in and '
+  '--output.'
+)
+_GOES_ON = (
+  'Finished runs are kept, and the others go on where they were: give the same command '
+  'with a --scheduler that runs, or with --jobs to go on here.'
+)
+
+
+class Outcome(NamedTuple):
+  """What became of a cell.
+
+  Attributes:
+    cell: Which.
+    status: `results.FINISHED`, `results.FAILED` or `INTERRUPTED`.
+    seconds: How long that took.
+    reason: Why it failed, on a line.
+  """
+
+  cell: cells_lib.Cell
+  status: str
+  seconds: float
+  reason: str = ''
+
+
+class LostError(RuntimeError):
+  """A cluster that cannot go on; what is finished is kept."""
+
+
+class Stop:
+  """Whether somebody wants the comparison to stop; the second time at once."""
+
+  def __init__(self) -> None:
+    self.requested = self.at_once = False
+
+  def request(self, number: int, frame: Optional[types.FrameType]) -> None:
+    """Handles a signal."""
+    del number, frame
+    self.requested, self.at_once = True, self.requested
+    with contextlib.suppress(OSError):
+      os.write(
+        2,
+        b'Ending at once.\n'
+        if self.at_once
+        else b'Ending after the rounds that are run; press Ctrl-C again to end now.\n',
+      )
+
+
+@contextlib.contextmanager
+def stopping() -> Iterator[Stop]:
+  """Makes Ctrl-C and SIGTERM a request while inside."""
+  stop = Stop()
+  is_main = threading.current_thread() is threading.main_thread()
+  numbers = (signal.SIGINT, signal.SIGTERM) if is_main else ()
+  before = {number: signal.signal(number, stop.request) for number in numbers}
+  try:
+    yield stop
+  finally:
+    for number, handler in before.items():
+      signal.signal(number, handler)
+
+
+class Cluster:
+  """The workers of a Dask scheduler, which cells are run on; held until left.
+
+  Args:
+    scheduler: As for `cluster.connect`. `local:N` starts once there is a cell to run.
+    trusted_network: As for `cluster.connect`.
+    absence_seconds: How long to wait for another worker when all are lost.
+  """
+
+  def __init__(
+    self,
+    scheduler: str,
+    *,
+    trusted_network: bool = False,
+    absence_seconds: float = 600.0,
+  ):
+    self._address, self._trusted_network = scheduler.rstrip('/'), trusted_network
+    self._is_local = scheduler.startswith('local:')
+    self._absence_seconds = absence_seconds
+    self._name = secrets.token_hex(8)  # By which workers know whose cells they run.
+    self._expected: dict[str, Any] = {
+      'software': cluster.software(),
+      'folder': os.getcwd(),
+    }
+    self._client: Any = None
+    self._fit: set[str] = set()
+    self._unfit: dict[str, str] = {}  # Workers that cells cannot be run on, and why.
+    self._running: dict[Any, cells_lib.Cell] = {}
+    self._said: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    self._held = contextlib.ExitStack()
+
+  def __enter__(self) -> 'Cluster':
+    """Connects to a cluster that is not of this program.
+
+    Raises:
+      ClusterError: If the scheduler is not reached, or there are no workers, or some
+        are not fit.
+    """
+    if not self._is_local:
+      self._connect()
+    return self
+
+  def __exit__(self, *unused: Any) -> None:
+    if self._client is not None and not self._is_local:
+      self._tell_workers(end)  # What they keep is of no use any more.
+    self._held.close()
+    self._client = None
+
+  @property
+  def in_words(self) -> str:
+    """How many runs there are at a time, and where; in a clause."""
+    if self._is_local:
+      return f'{self._address[len("local:") :]} at a time'
+    number = len(self._fit)
+    workers = f'{number} Dask worker{"" if number == 1 else "s"}'
+    return f'{number} at a time on {workers} of {self._address}'
+
+  def check(self, output: str) -> None:
+    """Has all workers read a file that is written to the folder of the comparison.
+
+    Args:
+      output: The folder; it is there.
+
+    Raises:
+      ClusterError: If some do not see it; with their names.
+      OSError: If it cannot be written.
+    """
+    if self._is_local:
+      return
+    text = secrets.token_hex()
+    path = os.path.join(os.path.abspath(output), f'{_PROBE}{text}')
+    self._held.callback(_remove, path)  # There until the end, for workers that join.
+    new_files.replace(path, text)
+    self._expected |= {'file': path, 'text': text, 'inode': os.stat(path).st_ino}
+    self._look_at_all()
+
+  def run(
+    self,
+    cells: Sequence[cells_lib.Cell],
+    stop: Stop,
+    tell: Callable[[Outcome], None],
+  ) -> None:
+    """Runs cells; those that fail are no reason to stop.
+
+    Dask has as many of them as there are workers, and so none that waits behind another
+    one on a worker: Dask would hold the loss of the worker against both.
+
+    Args:
+      cells: What to run, in this order.
+      stop: Asked all the time; what cells have come to so far is kept.
+      tell: Called with what became of each that was begun, as it does.
+
+    Raises:
+      ClusterError: If none can be started here.
+      LostError: If the scheduler is lost, or all workers are.
+      OSError: If something cannot be written.
+    """
+    if self._client is None:
+      self._connect()
+    waiting = collections.deque(cells)
+    looked = last_seen = time.monotonic()
+    is_told = is_stopping = False
+    try:
+      while (waiting or self._running) and not stop.at_once:
+        if stop.requested:
+          waiting.clear()
+        while waiting and len(self._running) < len(self._fit):
+          self._submit(waiting.popleft())
+        with contextlib.suppress(queue.Empty):
+          # Signals are handled between two of them.
+          self._done(self._said.get(timeout=_TICK_SECONDS), waiting, tell)
+        now = time.monotonic()
+        if now < looked + _LOOK_SECONDS and is_stopping == stop.requested:
+          continue
+        looked, is_stopping = now, stop.requested
+        for worker, why in self._look().items():
+          self._leave_out(worker, why)
+        if is_stopping:
+          self._tell_workers(finish)  # Those that have joined as well.
+        if self._fit:
+          last_seen, is_told = now, False
+        elif is_stopping:
+          return
+        elif now > last_seen + self._absence_seconds:
+          raise LostError(self._why_no_worker())
+        # And not of a worker that its nanny starts anew.
+        elif not is_told and now > last_seen + 5 * _LOOK_SECONDS:
+          is_told = True
+          progress.say(
+            'There is no Dask worker any more; waiting for one for '
+            f'{self._absence_seconds:g} seconds.'
+          )
+    finally:
+      self._drop()
+
+  def _connect(self) -> None:
+    self._client = self._held.enter_context(
+      cluster.connect(
+        self._address, trusted_network=self._trusted_network, name='--scheduler'
+      )
+    )
+    self._look_at_all()
+
+  def _look_at_all(self) -> None:
+    """Refuses workers on which cells cannot be run."""
+    self._fit, self._unfit = set(), {}
+    try:
+      unfit = [f'{worker} {why}' for worker, why in self._look().items()]
+    except LostError as e:
+      raise cluster.ClusterError(str(e)) from e
+    if unfit:
+      more = len(unfit) - _MOST_NAMED
+      raise cluster.ClusterError(
+        f'--scheduler={self._address} has workers on which runs cannot be run: '
+        f'{"; ".join(unfit[:_MOST_NAMED])}{f"; and {more} more" if more > 0 else ""}. '
+        f'{_NEEDED}'
+      )
+
+  def _look(self) -> dict[str, str]:
+    """Looks which workers there are; returns why those that are new are not fit."""
+    try:
+      there = set(cluster.workers_of(self._client))
+      new = there.difference(self._fit, self._unfit)
+      try:
+        said = cluster.ask(self._client, why_unfit, self._expected, workers=list(new))
+      except asyncio.TimeoutError:
+        said = dict.fromkeys(new, 'does not answer')
+    except Exception as e:
+      raise self._lost('does not answer any more') from e
+    unfit = {worker: why for worker, why in said.items() if why}
+    self._unfit = {w: why for w, why in self._unfit.items() if w in there} | unfit
+    self._fit = {w for w in {*self._fit, *said} if w in there and w not in self._unfit}
+    return unfit
+
+  def _tell_workers(self, function: Callable[[str], None], **named: Any) -> None:
+    """Tells workers what is to become of cells of this comparison."""
+    with contextlib.suppress(Exception):  # A scheduler that is lost is seen otherwise.
+      cluster.ask(self._client, function, self._name, **named)
+
+  def _leave_out(self, worker: str, why: str) -> None:
+    """Gives no more cells to a worker."""
+    self._fit.discard(worker)
+    self._unfit[worker] = why
+    progress.say(f'The Dask worker {worker} is not used: it {why}. {_NEEDED}')
+
+  def _submit(self, cell: cells_lib.Cell) -> None:
+    """Gives a cell to Dask."""
+    future = self._client.submit(
+      run_cell,
+      {
+        'arguments': cell.arguments,
+        'directory': os.path.abspath(cell.directory),
+        'not_covered': cell.not_covered,
+        'facts': cell.settings.facts,
+      },
+      self._expected,
+      self._name,
+      key=f'{cell.name}-{secrets.token_hex(8)}',
+      pure=False,
+      # To be named only where it matters: a cell whose worker is lost then goes to one
+      # of these, and not to the one that comes in its place.
+      workers=list(self._fit) if self._unfit else None,
+      allow_other_workers=bool(self._unfit),
+    )
+    self._running[future] = cell
+    future.add_done_callback(self._said.put)
+
+  def _done(
+    self,
+    future: Any,
+    waiting: 'collections.deque[cells_lib.Cell]',
+    tell: Callable[[Outcome], None],
+  ) -> None:
+    """Tells what became of a cell that Dask has done with."""
+    import distributed
+
+    cell = self._running.pop(future, None)
+    if cell is None:  # Of a run before, which was stopped.
+      return
+    try:
+      answer = future.result(timeout=_ANSWER_SECONDS)
+    except (asyncio.CancelledError, distributed.CancelledError) as e:
+      raise self._lost('was lost, or has forgotten what it was given') from e
+    except (asyncio.TimeoutError, distributed.TimeoutError) as e:
+      raise self._lost('does not answer any more') from e
+    except Exception as e:
+      reason = _fail(cell.directory, _why_failed(e))
+      tell(Outcome(cell, results.FAILED, 0.0, reason))
+      return
+    worker, status, reason = answer['worker'], answer['status'], answer['reason']
+    if status == _UNFIT:  # It joined, and was given a cell at once.
+      if worker not in self._unfit:
+        self._leave_out(worker, reason)
+      waiting.appendleft(cell)
+      return
+    if status == results.FINISHED and not _is_seen(cell):
+      status = results.FAILED
+      reason = (
+        f'the Dask worker {worker} finished it, and {_LATE_FILES_SECONDS:.0f} seconds '
+        f'later the files are not in {cell.directory} as this program sees it'
+      )
+    if answer['is_large']:
+      self._fit.discard(worker)  # Until its nanny has started another process.
+      self._tell_workers(end, workers=[worker])
+    tell(Outcome(cell, status, answer['seconds'], reason))
+
+  def _drop(self) -> None:
+    """Has Dask forget what is not done, and workers end what runs."""
+    if not self._running:
+      return
+    with contextlib.suppress(Exception):
+      self._client.sync(
+        self._client._cancel, list(self._running), callback_timeout=_LOOK_SECONDS
+      )
+    self._running.clear()
+    self._tell_workers(end)
+
+  def _why_no_worker(self) -> str:
+    unfit = [f'; {worker} {why}' for worker, why in self._unfit.items()]
+    return (
+      f'The Dask scheduler {self._address} has had no worker for '
+      f'{self._absence_seconds:g} seconds that runs can be run on'
+      f'{"".join(unfit[:_MOST_NAMED])}. {_GOES_ON}'
+    )
+
+  def _lost(self, what: str) -> LostError:
+    return LostError(f'The Dask scheduler {self._address} {what}. {_GOES_ON}')
+
+
+def _why_failed(error: Exception) -> str:
+  """Why Dask has no answer of a cell."""
+  import distributed
+
+  if isinstance(error, distributed.KilledWorker):
+    return (
+      f'{error.allowed_failures + 1} Dask workers were lost while they had this run, '
+      f'the last one {error.last_worker.address}; most likely memory ran out, or their '
+      f'logs say why. More than {error.allowed_failures} '
+      '(distributed.scheduler.allowed-failures) are not tried'
+    )
+  return f'{type(error).__name__}: {" ".join(str(error).split()).rstrip(".")}'
+
+
+def _is_seen(cell: cells_lib.Cell) -> bool:
+  """Whether the files of a cell that is finished elsewhere are seen here, soon."""
+  deadline = time.monotonic() + _LATE_FILES_SECONDS
+  while True:
+    with contextlib.suppress(OSError, results.UnreadableError):
+      os.listdir(os.path.dirname(cell.directory))  # Makes NFS look again.
+      if results.read(cell).is_finished:
+        return True
+    if time.monotonic() > deadline:
+      return False
+    time.sleep(_TICK_SECONDS)
+
+
+def _fail(directory: str, reason: str) -> str:
+  """Writes down why a cell failed; returns the last line of that."""
+  os.makedirs(directory, exist_ok=True)
+  path = os.path.join(directory, run_directory.ERROR)
+  new_files.replace(path, reason.rstrip('\n') + '\n')
+  return cells_lib.last_line(reason)
+
+
+def _remove(path: str) -> None:
+  with contextlib.suppress(OSError):
+    os.unlink(path)
+
+
+# What follows is in workers: of the cell that runs, and of those that ran before.
+_ONE = threading.Lock()
+_finishing: set[str] = set()  # Comparisons whose cells are to end after their rounds.
+_latest = ''  # The comparison whose cell is run, or was run last.
+_first_peak: Optional[int] = None
+# Clients' data of the cell before, by what they were loaded by.
+_populations: dict[str, population_lib.Population] = {}
+
+
+def why_unfit(expected: Mapping[str, Any], dask_worker: Any) -> str:
+  """Why cells cannot be run by this worker, in a clause; '' if they can.
+
+  Args:
+    expected: What the program has as `software`, and the `folder` that it works in; if
+      that is known by now, a `file` with a `text` and an `inode`, as they are seen
+      there.
+    dask_worker: This worker.
+  """
+  why = cluster.differs(expected['software'])
+  if why:
+    return why
+  if dask_worker.nanny is None:
+    return 'has no nanny, which ends what hangs; start it without --no-nanny'
+  folder = expected['folder']
+  if not os.path.isdir(folder):
+    return f'has no folder {folder}, which this program was started in'
+  path = expected.get('file')
+  if path is None:
+    return ''
+  output = os.path.dirname(path)
+  try:
+    with open(path, encoding='utf-8') as file:
+      text, inode = file.read(), os.fstat(file.fileno()).st_ino
+  except OSError as e:
+    return f'does not see what is in {output}: {e.strerror}'
+  # By the inode a run tells a copy of its directory, with which it would not go on.
+  if (text, inode) != (expected['text'], expected['inode']):
+    return f'has another {output} than this program, or other inode numbers there'
+  return '' if os.access(output, os.W_OK) else f'may not write to {output}'
+
+
+def finish(name: str) -> None:
+  """Lets cells of a comparison end after their rounds."""
+  _finishing.add(name)
+
+
+def end(name: str) -> None:
+  """Ends this process if its latest cell is of a comparison; its nanny starts anew."""
+  if name == _latest:
+    os._exit(1)
+
+
+def run_cell(
+  job: Mapping[str, Any], expected: Mapping[str, Any], name: str
+) -> dict[str, Any]:
+  """Runs a cell; returns what became of it, and of which worker.
+
+  Args:
+    job: The cell.
+    expected: See `why_unfit`.
+    name: Of the comparison.
+  """
+  global _first_peak, _latest
+  import distributed
+
+  worker = distributed.get_worker()
+  begun = time.monotonic()
+  is_large = False
+  reason = why_unfit(expected, worker)
+  status = _UNFIT if reason else INTERRUPTED
+  if not reason:
+    with _ONE, _watched(worker, name) as is_to_end:
+      _latest = name
+      if not is_to_end():
+        os.chdir(expected['folder'])  # A model of the user's own may have left it.
+        status, reason = _run(job, is_to_end)
+      peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+      _first_peak = _first_peak or peak
+      is_large = (peak - _first_peak) * _RUSAGE_UNIT > _MOST_GROWTH
+  return {
+    'worker': worker.address,
+    'status': status,
+    'reason': reason,
+    'seconds': time.monotonic() - begun,
+    'is_large': is_large,
+  }
+
+
+@contextlib.contextmanager
+def _watched(worker: Any, name: str) -> Iterator[Callable[[], bool]]:
+  """Watches a task that runs: ends the process if it goes on and nobody waits for it.
+
+  Args:
+    worker: That it runs on.
+    name: Of the comparison.
+
+  Yields:
+    Whether it is to end after its round.
+  """
+  key, is_over = worker.get_current_task(), threading.Event()
+
+  def is_unwanted() -> bool:
+    task = worker.state.tasks.get(key)
+    return task is None or task.state == _UNWANTED
+
+  def watch() -> None:
+    while not is_over.wait(_TICK_SECONDS):
+      if is_unwanted() and not is_over.wait(_LONELY_SECONDS):
+        os._exit(1)
+
+  threading.Thread(target=watch, daemon=True).start()
+  try:
+    yield lambda: name in _finishing or is_unwanted()
+  finally:
+    is_over.set()
+
+
+def _run(job: Mapping[str, Any], is_to_end: Callable[[], bool]) -> tuple[str, str]:
+  """Runs a cell; returns its status, and why it failed, on a line."""
+  directory = job['directory']
+  os.makedirs(directory, exist_ok=True)
+  _remove(os.path.join(directory, run_directory.ERROR))
+  log = os.path.join(directory, run_directory.LOG)
+  with _output_to(log), warnings.catch_warnings():
+    warnings.simplefilter('ignore')  # Of TFF's dependencies, about each other.
+    own = (__package__ or '').rpartition('.')[0]
+    warnings.filterwarnings('default', module=re.escape(own))  # Such as of large delta.
+    try:
+      return _train(job, is_to_end), ''
+    except KeyboardInterrupt:
+      return INTERRUPTED, ''
+    except (Exception, SystemExit) as e:  # A model may call sys.exit.
+      told = traceback.format_exc()
+      print(told, file=sys.stderr)
+      # The last line of what is kept says it, also of errors with several.
+      why = f'{type(e).__name__}: {cells_lib.last_line(str(e)) or type(e).__name__}'
+      return results.FAILED, _fail(directory, f'{told}\n{why}')
+
+
+def _train(job: Mapping[str, Any], is_to_end: Callable[[], bool]) -> str:
+  settings = cells_lib.settings_of(job['arguments'])
+  if settings.facts != job['facts']:
+    raise ValueError('the data have changed since the comparison began.')
+  from tff_dp_aggregators.learning import interrupts
+
+  from .. import training  # Loads TensorFlow.
+
+  key = f'{settings.task.name} {settings.data!r} {settings.facts!r}'
+  if key not in _populations:
+    _populations.clear()  # Two may not fit into memory.
+    _populations[key] = settings.task.load(settings.data)
+  deadline = time.monotonic() + _PATIENCE_SECONDS
+  while not is_to_end():
+    try:
+      with interrupts.stopped_by(is_to_end):
+        result = training.train(
+          settings,
+          _populations[key],
+          job['directory'],
+          not_covered=tuple(job['not_covered']),
+        )
+      return results.FINISHED if result.is_finished else INTERRUPTED
+    except BlockingIOError:  # Whoever was lost still runs it, and is to end.
+      if time.monotonic() > deadline:
+        raise
+      time.sleep(_LOOK_SECONDS)
+  return INTERRUPTED
+
+
+@contextlib.contextmanager
+def _output_to(path: str) -> Iterator[None]:
+  """Sends all output of this process, and of those that it starts, to a file."""
+  own = {each: os.dup(each) for each in (1, 2)}
+  log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+  sys.stdout.flush()
+  sys.stderr.flush()
+  try:
+    for each in own:
+      os.dup2(log, each)
+    yield
+  finally:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.close(log)
+    for each, before in own.items():
+      os.dup2(before, each)
+      os.close(before)

@@ -1,0 +1,224 @@
+"""Packs on a Dask cluster come to the bits of those in this process, whatever happens.
+
+Claims, with a real cluster of processes of this machine:
+
+* Rounds have the same states and metrics, bit by bit: with noise of the server, with
+  noise of clients, and without privacy; also where workers do not see the data.
+* So they have if a worker is killed, stopped, hangs or fails; and it is said.
+* Nothing that is sent has the key of the noise in it.
+* What fails on all workers is the error that it is in this process.
+* Workers of other versions, or whose TensorFlow has other threads, are not used.
+* A scheduler or all workers that are lost are an error, in the stated time.
+* Addresses that others could read along are refused, as are schedulers that are none.
+* Workers of a local cluster outlive Ctrl-C, and take nobody in who has no certificate.
+"""
+
+import contextlib
+import functools
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow_federated as tff
+
+from tests.learning.packed import populations
+from tff_dp_aggregators import accounting
+from tff_dp_aggregators import aggregators
+from tff_dp_aggregators import noise
+from tff_dp_aggregators import strategies
+from tff_dp_aggregators.learning import cluster
+from tff_dp_aggregators.learning import failures
+from tff_dp_aggregators.learning import local_order
+from tff_dp_aggregators.learning import packed
+
+_CLIENTS, _COHORT, _PACKS, _ROUNDS = 100, 40, 10, 3
+_PARTICIPATION = strategies.Participation(8, min_separation=2)
+_NUMBERS = {'clip_norm': 0.4, 'clients_per_round': _COHORT, 'generator': 'philox'}
+
+
+def _noise_of_clients(seed):
+  mechanism = accounting.Mechanism(
+    'gaussian', _PARTICIPATION, noise_multiplier=30.0, noise_site='local'
+  )
+  return aggregators.from_mechanism(mechanism, seed=seed, **_NUMBERS)
+
+
+_AGGREGATORS = {
+  'none': lambda seed: None,
+  'banded': lambda seed: aggregators.banded(
+    _PARTICIPATION, noise_multiplier=0.3, seed=seed, **_NUMBERS
+  ),
+  'local': _noise_of_clients,
+}
+
+
+@pytest.fixture(scope='module')
+def data(tmp_path_factory):
+  directory = tmp_path_factory.mktemp('packed') / 'data'
+  return packed.lay_out(populations.Population(_CLIENTS), str(directory))
+
+
+@pytest.fixture(scope='module')
+def client():
+  with cluster.connect('local:2') as client:
+    yield client
+
+
+@contextlib.contextmanager
+def _cluster(client, **kwargs):
+  said = []
+  with contextlib.closing(cluster.Cluster(client, say=said.append, **kwargs)) as used:
+    used.said = said
+    yield used
+
+
+def _simulation(data, used=None, name='banded', model=None):
+  training = packed.LocalTraining(
+    model or populations.model(), tff.learning.optimizers.build_sgdm(0.3), 4
+  )
+  return packed.PackedFedAvg(
+    training,
+    _AGGREGATORS[name](noise.Seed(4)),
+    data,
+    server_optimizer=tff.learning.optimizers.build_sgdm(0.7, momentum=0.9),
+    num_packs=_PACKS,
+    cluster=used,
+  )
+
+
+def _cohort(number):
+  clients = np.random.default_rng(number).choice(_CLIENTS, _COHORT, replace=False)
+  return clients, local_order.keys(9, number, clients)
+
+
+def _bits(simulation, before=lambda number: None):
+  """States and metrics of rounds."""
+  state, found = simulation.initialize(), []
+  for number in range(_ROUNDS):
+    before(number)
+    state, metrics = simulation.next(state, *_cohort(number))
+    found.append([_bits_of(each) for each in tf.nest.flatten((state, metrics))])
+  return found
+
+
+def _bits_of(value):
+  array = np.asarray(value)
+  return array.tolist() if array.dtype.hasobject else array.tobytes()
+
+
+@pytest.fixture(scope='module')
+def here(data):
+  """What rounds come to in this process, by what makes noise."""
+  return functools.cache(lambda name: _bits(_simulation(data, name=name)))
+
+
+@pytest.mark.parametrize('name', _AGGREGATORS)
+def test_rounds_have_the_bits_of_those_of_this_process(client, data, here, name):
+  with _cluster(client) as used:
+    assert _bits(_simulation(data, used, name)) == here(name)
+    assert (used.notes(), used.said) == ((), [])
+    assert not used.is_elsewhere
+
+
+def _blind():
+  cluster._sees = lambda directory, checksum: False
+  cluster._HERE.clear()
+
+
+def _seeing():
+  cluster._sees = _SEES
+  cluster._HERE.clear()
+
+
+_SEES = cluster._sees
+
+
+def test_workers_that_do_not_see_the_data_are_sent_them(client, data, here):
+  client.run(_blind)
+  try:
+    with _cluster(client) as used:
+      assert _bits(_simulation(data, used)) == here('banded')
+      directories = client.run(
+        lambda: [each.data_directory for each in cluster._HERE.values()]
+      )
+  finally:
+    client.run(_seeing)
+  found = [each for several in directories.values() for each in several]
+  assert found and data.directory not in found
+
+
+def _pids(client):
+  return client.run(os.getpid)
+
+
+def _kill(client):
+  os.kill(next(iter(_pids(client).values())), signal.SIGKILL)
+
+
+def test_a_worker_that_is_killed_changes_nothing(client, data, here):
+  def before(number):
+    if number == 1:
+      threading.Timer(0.01, _kill, [client]).start()
+      time.sleep(0.02)
+
+  with _cluster(client) as used:
+    assert _bits(_simulation(data, used), before) == here('banded')
+    client.wait_for_workers(2, 60)
+    (lost,) = [note for note in used.notes() if note.endswith(' is lost')]
+    assert f'W{lost[1:]}.' in used.said
+
+
+def test_nothing_that_is_sent_has_the_key_of_the_noise(client, data, monkeypatch):
+  from distributed.comm import tcp
+
+  sent, make = [], tcp.to_frames
+
+  async def watch(*args, **kwargs):
+    frames = await make(*args, **kwargs)
+    sent.extend(bytes(each) for each in frames)
+    return frames
+
+  monkeypatch.setattr(tcp, 'to_frames', watch)
+  with _cluster(client) as used:
+    simulation = _simulation(data, used)
+    state = simulation.initialize()
+    simulation.next(state, *_cohort(0))
+  everything = b''.join(sent)
+  # The model is sent, and clients' keys are, so this finds what is.
+  for weight in tf.nest.flatten(state.global_model_weights):
+    assert np.asarray(weight).tobytes() in everything
+  assert _cohort(0)[1][:1].tobytes() in everything
+  keys = [
+    np.asarray(each)
+    for each in tf.nest.flatten(state.aggregator)
+    if each.dtype.is_integer and each.shape.num_elements() > 1
+  ]
+  assert keys
+  for key in keys:
+    assert key.tobytes() not in everything
+
+
+def test_what_fails_on_all_workers_is_the_error_of_this_process(client, data):
+  @tf.function
+  def loss(output, label, sample_weight=None):
+    del sample_weight
+    small = tf.reduce_max(tf.abs(output))
+    with tf.control_dependencies(
+      [tf.debugging.assert_less(small, 1e-9, 'outputs are not what I want')]
+    ):
+      return tf.reduce_mean(output) * tf.cast(tf.size(label), tf.float32)
+
+  model = populations.model()
+  model = tff.learning.models.FunctionalModel(
+    model.initial_weights, model._predict_on_batch_fn, loss, input_spec=model.input_spec
+  )
+  with _cluster(client) as used:
+    simulation = _simulation(data, used, 'none', model)
+    with pytest.raises(failures.ComputationError, match='^outputs are not what I want'):
+      simulation.next(simulation.initialize(), *_cohort(0))
+    assert 'A pack failed on worker ' in ' '.join(used.said)
+  client.wait_for_workers(2, 60)
