@@ -43,7 +43,8 @@ import dask
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
-from distributed import system
+from dask import system
+from distributed.system import MEMORY_LIMIT
 
 from benchmarks import _perceptron
 from tff_dp_aggregators import aggregators
@@ -185,14 +186,14 @@ class _Site:
     )
 
   def leave(self) -> None:
-    """Lets a worker go, with what it has handed over, and another one come later."""
+    """Lets a worker go, with what it has handed over, if there are others."""
     if len(self._workers()) > _FEWEST_WORKERS:
-      self.client.retire_workers(self.one(), callback_timeout=20.0)
+      self.client.retire_workers(self.one())
 
   def join(self) -> None:
-    """Starts a worker more than there are to be, or those that are missing."""
-    there = len(self.cluster.workers)
-    self.cluster.scale(self._number if there > self._number else self._number + 1)
+    """Starts another worker, unless there are more than there were."""
+    if len(self._workers()) <= self._number:
+      self.cluster.scale(len(self.cluster.worker_spec) + 1)
 
   def close(self) -> None:
     """Lets stopped workers go on, which then end as others do."""
@@ -204,7 +205,7 @@ class _Site:
 @contextlib.contextmanager
 def _connected(workers: int) -> Iterator[Any]:
   """A cluster of this machine whose workers may have some memory, and no more."""
-  share = system.MEMORY_LIMIT * min(1.0, 1 / system.CPU_COUNT)  # As Dask has it.
+  share = MEMORY_LIMIT * min(1.0, 1 / system.CPU_COUNT)  # As Dask has it.
   limit = {'distributed.worker.memory.terminate': min(0.95, _MEMORY / share)}
   with dask.config.set(limit), cluster.connect(f'local:{workers}') as client:
     yield client
@@ -302,6 +303,8 @@ def run(
     while left:
       number = len(rounds) + 1
       expected = here.round(number)
+      if len(cluster.workers_of(client)) < _FEWEST_WORKERS:
+        site.join()
       kinds = [left.popleft() for _ in range(min(len(left), rng.choice((1, 1, 2, 3))))]
       faulthandler.dump_traceback_later(_HANG_SECONDS, exit=False)
       begun = time.monotonic()

@@ -39,10 +39,9 @@ from .comparing import results as results_lib
 from .comparing import running
 from .options import scheduler as scheduler_options
 
-NAMES = (
-  *('grid', 'tune', 'seeds', 'tuning_seeds', 'jobs', 'output'),
-  *scheduler_options.NAMES,
-)
+_OWN = ('grid', 'tune', 'seeds', 'tuning_seeds', 'jobs', 'output')
+# A cluster runs cells, and not packs of theirs.
+NAMES = (*_OWN, *scheduler_options.NAMES)
 # Values that are measured by other metrics, or on other data, are not better or worse.
 _WHAT_IS_BEST = (
   'metric',
@@ -108,13 +107,12 @@ def define(values: flags.FlagValues) -> None:
     'may be added. Default: a new directory under runs.',
     flag_values=values,
   )
-  scheduler_options.define(values)
   settings_lib.define(values)
 
 
 def groups() -> Sequence[program.Group]:
   """The flags under the headings under which `--help` shows them."""
-  return (('Comparison', NAMES), *settings_lib.groups())
+  return (('Comparison', _OWN), *settings_lib.groups())
 
 
 def main(values: flags.FlagValues) -> int:

@@ -33,6 +33,7 @@ from .options import optimization as optimization_options
 from .options import participation as participation_options
 from .options import privacy as privacy_options
 from .options import run as run_options
+from .options import scheduler as scheduler_options
 from .tasks import own
 from .tasks import task as task_lib
 
@@ -41,6 +42,7 @@ _MAY_DIFFER = frozenset(
   [
     *run_options.MAY_DIFFER,
     *data_options.MAY_DIFFER,
+    *scheduler_options.MAY_DIFFER,
   ]
 )
 
@@ -58,6 +60,8 @@ class Settings:
       flags that were given.
     remarks: What follows from the data and is told, in a sentence each.
     facts: Of the user's own data, with their checksum; `None` for those of a task.
+    scheduler: Of the Dask cluster that trains packs; `None` for this process.
+    trusted_network: Whether it may be reached by tcp:// on another machine.
   """
 
   task: task_lib.Task
@@ -72,6 +76,8 @@ class Settings:
   command: str
   remarks: tuple[str, ...] = ()
   facts: Optional[Mapping[str, Any]] = None
+  scheduler: Optional[str] = None
+  trusted_network: bool = False
 
   @property
   def name(self) -> str:
@@ -102,6 +108,7 @@ def define(values: flags.FlagValues) -> None:
   aggregation_options.define(values)
   optimization_options.define(values, tasks.TASKS)
   run_options.define(values)
+  scheduler_options.define(values)
 
 
 def groups() -> tuple[program.Group, ...]:
@@ -116,6 +123,7 @@ def groups() -> tuple[program.Group, ...]:
     ('Aggregation', aggregation_options.NAMES),
     ('Training', optimization_options.NAMES),
     ('Run', run_options.NAMES),
+    ('Cluster', scheduler_options.NAMES),
   )
 
 
@@ -140,6 +148,7 @@ def from_flags(values: flags.FlagValues) -> Settings:
   task.check(data)  # Before strategies are looked for, which may take long.
   optimization = optimization_options.from_flags(values)
   run = run_options.from_flags(values)
+  scheduler = scheduler_options.from_flags(values)
   if values.mechanism != privacy_options.NONE:  # Which refuses all flags of privacy.
     nbafl_options.prepare(
       values,
@@ -154,7 +163,7 @@ def from_flags(values: flags.FlagValues) -> Settings:
   aggregation = aggregation_options.from_flags(
     values, privacy.mechanism, privacy.clip_norm
   )
-  _check_packing(run, privacy, aggregation)
+  _check_packing(run, privacy, aggregation, scheduler)
   if values.num_clients is not None:
     check_cohorts(privacy, participation.schedule(values.num_clients))
   facts = None
@@ -172,6 +181,8 @@ def from_flags(values: flags.FlagValues) -> Settings:
     optimization=optimization,
     run=run,
     aggregation=aggregation,
+    scheduler=scheduler,
+    trusted_network=values.trusted_network,
     flags={
       name: _json_ready(values[name].value)
       for name in sorted(program.names_of(values))
@@ -236,10 +247,16 @@ def _check_packing(
   run: run_options.Run,
   privacy: privacy_options.Privacy,
   aggregation: aggregation_lib.Aggregation,
+  scheduler: Optional[str],
 ) -> None:
   """Refuses packs that cannot be, and seeds for noise that has none."""
   mechanism = privacy.mechanism
   why_not = aggregation.why_one_by_one(mechanism)
+  if scheduler is not None and (why_not or run.packed_simulation is False):
+    raise ValueError(
+      f'--scheduler={scheduler} is for packs of clients, and these are not packed: '
+      f'{why_not or "--nopacked_simulation"}. Leave it out.'
+    )
   if why_not is not None and run.packed_simulation:
     raise ValueError(
       f'--packed_simulation does not go with this: {why_not}, so clients are trained '

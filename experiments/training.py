@@ -61,7 +61,9 @@ def run(settings: settings_lib.Settings) -> int:
     progress.say(f'Interrupted; {run_dir} has no round to report.', sys.stderr)
     return _INTERRUPTED
   except cluster.ClusterError as e:
-    progress.say(f'{e} This goes on:\n    {_going_on(settings, run_dir)}', sys.stderr)
+    said = flags_lib.spelled(str(e), ['scheduler'])
+    going_on = _going_on(settings, run_dir)
+    progress.say(f'{said} This goes on:\n    {going_on}', sys.stderr)
     return _NO_WORKERS
   except fitting.TooFewExamplesError as e:
     raise program.WrongUsage(flags_lib.spelled(str(e), ['min_examples'])) from e
@@ -150,6 +152,8 @@ def train(
     data_facts=population.facts or None,
     preprocessing=population.preprocessing and population.preprocessing.to_json(),
     nbafl=privacy.nbafl,
+    scheduler=settings.scheduler,
+    trusted_network=settings.trusted_network,
     **dataclasses.asdict(settings.aggregation),
   )
   _draw(settings, run_dir, population.num_clients)

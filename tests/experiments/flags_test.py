@@ -30,6 +30,7 @@ from experiments.options import data as data_options
 from experiments.options import participation as participation_options
 from experiments.options import privacy as privacy_options
 from experiments.options import run as run_options
+from experiments.options import scheduler as scheduler_options
 from tests import executing
 from tff_dp_aggregators import strategies
 from tff_dp_aggregators.accounting import mechanism as mechanism_lib
@@ -500,6 +501,7 @@ def test_what_may_differ_when_a_run_goes_on():
   assert left_out == {
     *run_options.MAY_DIFFER,
     *data_options.MAY_DIFFER,
+    *scheduler_options.MAY_DIFFER,
   }
   assert left_out >= {'checkpoint_seconds', 'timeout_seconds', 'run_dir'}
   # Sums of packed clients are rounded otherwise.

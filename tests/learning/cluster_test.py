@@ -17,9 +17,11 @@ import contextlib
 import functools
 import os
 import signal
+import socket
 import threading
 import time
 
+import distributed
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -121,7 +123,7 @@ def test_rounds_have_the_bits_of_those_of_this_process(client, data, here, name)
   with _cluster(client) as used:
     assert _bits(_simulation(data, used, name)) == here(name)
     assert (used.notes(), used.said) == ((), [])
-    assert not used.is_elsewhere
+    assert used.is_local
 
 
 def _blind():
@@ -203,22 +205,112 @@ def test_nothing_that_is_sent_has_the_key_of_the_noise(client, data, monkeypatch
 
 
 def test_what_fails_on_all_workers_is_the_error_of_this_process(client, data):
-  @tf.function
-  def loss(output, label, sample_weight=None):
-    del sample_weight
-    small = tf.reduce_max(tf.abs(output))
-    with tf.control_dependencies(
-      [tf.debugging.assert_less(small, 1e-9, 'outputs are not what I want')]
-    ):
-      return tf.reduce_mean(output) * tf.cast(tf.size(label), tf.float32)
-
-  model = populations.model()
-  model = tff.learning.models.FunctionalModel(
-    model.initial_weights, model._predict_on_batch_fn, loss, input_spec=model.input_spec
-  )
   with _cluster(client) as used:
-    simulation = _simulation(data, used, 'none', model)
-    with pytest.raises(failures.ComputationError, match='^outputs are not what I want'):
+    simulation = _simulation(data, used, 'none')
+    packs = simulation.packs(*_cohort(0))
+    told = [np.zeros([2, 7], np.float32)] * len(simulation._function.arguments[:-1])
+    with pytest.raises(tf.errors.InvalidArgumentError):
+      simulation._function(told, packs[0])
+    with pytest.raises(failures.ComputationError, match='(multiples|values)'):
+      used.sums(simulation._function, told, packs)
+    (said,) = used.said  # It failed on the other one as well, so both live on.
+    assert said.startswith('A pack failed on worker ')
+
+
+def test_workers_of_other_versions_are_not_used(client, data, monkeypatch):
+  others = {**cluster.software(), 'tensorflow': '1.0'}
+  monkeypatch.setattr(cluster, 'software', lambda: others)
+  with pytest.raises(cluster.ClusterError, match='tensorflow .*, and this program 1.0'):
+    with cluster.connect(client):
+      pass
+  with _cluster(client, absence_seconds=0.5) as used:
+    simulation = _simulation(data, used, 'none')
+    with pytest.raises(cluster.ClusterError, match='no worker for 0.5 seconds'):
       simulation.next(simulation.initialize(), *_cohort(0))
-    assert 'A pack failed on worker ' in ' '.join(used.said)
-  client.wait_for_workers(2, 60)
+    assert ' is not used: it has tensorflow ' in used.said[0]
+
+
+def _use_other_threads():
+  """What the error says in a worker whose TensorFlow has begun."""
+  tf.constant(1)
+  with pytest.raises(RuntimeError) as error:
+    cluster._use_threads(61)
+  return str(error.value)
+
+
+def test_where_tensorflow_has_other_threads_it_is_refused(client):
+  for said in client.run(_use_other_threads).values():
+    assert 'and this training needs 61 for the same last digits: start the' in said
+
+
+@pytest.mark.parametrize(
+  'scheduler',
+  [
+    *('10.0.0.1:8786', 'http://10.0.0.1:8786', 'tcp://10.0.0.1', 'tcp://:8786'),
+    *('tcp://10.0.0.1:0', 'tcp://10.0.0.1:65536', 'tcp://user@host:1', 'local', ''),
+    *('local:0', 'local:two'),
+  ],
+)
+def test_what_is_no_address(scheduler):
+  with pytest.raises(ValueError, match='^scheduler=.* is no address .*=local:4 for'):
+    cluster.check(scheduler)
+
+
+@pytest.mark.parametrize('host', ['10.0.0.5', '0.0.0.0', '[2001:db8::5]'])
+def test_another_machine_is_refused_without_tls_or_a_trusted_network(host):
+  with pytest.raises(ValueError, match='run code .* or --trusted_network, if nobody'):
+    cluster.check(f'tcp://{host}:8786', name='--scheduler')
+  cluster.check(f'tcp://{host}:8786', trusted_network=True)
+  cluster.check(f'tls://{host}:8786')
+
+
+@pytest.mark.parametrize(
+  'scheduler', ['tcp://127.0.0.1:1', 'tcp://[::1]:1/', 'tls://10.0.0.5:8786', 'local:2']
+)
+def test_a_trusted_network_that_allows_nothing(scheduler):
+  cluster.check(scheduler)
+  with pytest.raises(ValueError, match='leave it out'):
+    cluster.check(scheduler, trusted_network=True)
+
+
+@pytest.mark.parametrize('answer', [None, b'', b'HTTP/1.1 400 Bad Request\r\n\r\n' * 9])
+def test_a_scheduler_that_is_none(answer):
+  with socket.socket() as server:
+    server.bind(('127.0.0.1', 0))
+    scheduler = f'tcp://127.0.0.1:{server.getsockname()[1]}'
+    if answer is not None:
+      server.listen()
+
+      def serve():
+        with contextlib.suppress(OSError):  # At the end of the test.
+          while True:
+            kept.append(server.accept()[0])
+            kept[-1].sendall(answer)
+
+      kept = []
+      threading.Thread(target=serve, daemon=True).start()
+    with pytest.raises(cluster.ClusterError, match='^--scheduler=tcp.* cannot be '):
+      with cluster.connect(scheduler, name='--scheduler', reach_seconds=1.0):
+        pass
+
+
+def test_ctrl_c_is_not_for_workers(client):
+  pids = _pids(client)
+  for pid in pids.values():
+    os.kill(pid, signal.SIGINT)
+  time.sleep(0.5)
+  assert _pids(client) == pids
+
+
+def test_nobody_joins_a_local_cluster_without_its_certificate(client):
+  address = client.scheduler.address
+  assert address.startswith('tls://127.0.0.1:')
+  strangers = (address.replace('tls', 'tcp'), {}), (address, _own_certificate())
+  for scheduler, security in strangers:
+    with pytest.raises(OSError):
+      distributed.Client(scheduler, timeout=2, set_as_default=False, **security)
+
+
+def _own_certificate():
+  """Of a stranger, who trusts nobody but itself."""
+  return {'security': distributed.Security.temporary()}

@@ -56,18 +56,19 @@ ANSWER_SECONDS = 30.0
 # Of Dask, which log what this says itself.
 _LOGGERS = ('distributed', 'distributed.client', 'distributed.nanny', 'tornado')
 # Of a cluster that is started here. A worker whose event loop is silent for so long is
-# started anew; others of this machine are shown nothing; Ctrl-C is for this program
-# alone; memory is kept, and not given back to the kernel after each step; errors have
-# what TensorFlow has to say.
+# started anew, and given up if that takes longer still; others of this machine are
+# shown nothing; memory is kept, and not given back to the kernel after each step;
+# errors have what Dask and TensorFlow have to say in workers.
 _LOCAL_CONFIGURATION = {
   'distributed.scheduler.worker-ttl': '30 seconds',
+  'distributed.deploy.lost-worker-timeout': '2 minutes',
   'distributed.scheduler.http.routes': ['distributed.http.health'],
   'distributed.worker.http.routes': ['distributed.http.health'],
   'distributed.worker.preload': [__name__],
   'distributed.nanny.pre-spawn-environ': {
     'MALLOC_TRIM_THRESHOLD_': 2**30,
     'MALLOC_MMAP_THRESHOLD_': 2**30,
-    'TF_CPP_MIN_LOG_LEVEL': 3,
+    'DASK_LOGGING__DISTRIBUTED': 'critical',
   },
 }
 
@@ -224,6 +225,9 @@ def _local(processes: int, refused: _Refused) -> Iterator[Any]:
         security=distributed.Security.temporary(),
         dashboard_address='127.0.0.1:0',
         local_directory=folder,
+        env={'TF_CPP_MIN_LOG_LEVEL': '3'},
+        # Dask's own would be the machine's over its cores, and TensorFlow needs more.
+        memory_limit=0,
         silence_logs=logging.CRITICAL,
       )
     except Exception as e:
@@ -242,22 +246,37 @@ def dask_setup(worker: Any) -> None:
   """Readies a worker before it joins; Dask calls this, given this module to preload.
 
   TensorFlow takes seconds to load, in which a worker does not say that it lives; and
-  Ctrl-C in a terminal is for the program that started it.
+  Ctrl-C in a terminal is for the program that started it, or its nanny.
   """
   from tff_dp_aggregators.learning import runtime as unused_runtime
 
-  del worker, unused_runtime
-  signal.signal(signal.SIGINT, signal.SIG_IGN)
+  del unused_runtime
+  if worker.nanny is not None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _connected(address: Any, refused: _Refused, seconds: float) -> 'distributed.Client':
   """A client of a scheduler, or of a cluster that was started here."""
   import distributed
 
+  answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+  def connect_to() -> None:
+    try:
+      answers.put(distributed.Client(address, timeout=seconds, set_as_default=False))
+    except BaseException as e:
+      answers.put(e)
+
+  # Whatever else answers there may leave it waiting.
+  threading.Thread(target=connect_to, daemon=True).start()
   try:
-    return distributed.Client(
-      address, timeout=seconds, set_as_default=False, name='tff_dp_aggregators'
-    )
+    answer = answers.get(timeout=2 * seconds)
+    if isinstance(answer, BaseException):
+      raise answer
+    client: distributed.Client = answer
+    return client
+  except queue.Empty:
+    raise refused(f'cannot be used: it does not answer in {2 * seconds:g} s') from None
   except OSError as e:  # Among them what is too late.
     raise refused(
       f'cannot be reached within {seconds:g} seconds. Look whether the scheduler runs '
@@ -417,9 +436,8 @@ def _silenced() -> Iterator[None]:
         each.setLevel(level)
 
 
-# How often a round is submitted of which packs fail otherwise than by the end of their
-# worker; and how often Dask tries a pack again before.
-_ATTEMPTS, _RETRIES = 4, 1
+# On how many workers a pack has to fail to be the reason itself; how often Dask tries.
+_MOST_FAILED, _RETRIES = 3, 1
 # How much longer than ever before a round may wait for the next pack.
 _PAUSE_FACTOR = 8.0
 _RESTART_SECONDS = 15.0
@@ -479,10 +497,10 @@ class Cluster:
     self._see_data = True
 
   @property
-  def is_elsewhere(self) -> bool:
-    """Whether workers may be on other machines, with other processors."""
+  def is_local(self) -> bool:
+    """Whether all workers are on this machine, with its processors."""
     hosts = (each.partition('://')[2].rpartition(':')[0] for each in self._workers)
-    return not all(_is_loopback(host.strip('[]')) for host in hosts)
+    return all(_is_loopback(host.strip('[]')) for host in hosts)
 
   def notes(self) -> tuple[str, ...]:
     """What happened to workers since this was asked before."""
@@ -512,34 +530,44 @@ class Cluster:
     Raises:
       ClusterError: If the cluster is lost, or all of its workers are.
       RoundTimeoutError: If it takes longer than `round_seconds`.
-      Exception: What a pack raised, again and again.
+      Exception: What a pack raised on several workers.
     """
     begun = time.monotonic()
-    for attempt in range(1, _ATTEMPTS + 1):
-      self._look(function)
+    failed: set[str] = set()  # Workers on which packs did.
+    while True:
+      fit = self._look(function) - failed
       name = f'{self._name}-{next(self._numbers)}'
-      root, packs = self._submit(name, function, list(broadcast), cohort)
+      where = sorted(fit) if failed or self._unfit else None
+      root, packs = self._submit(name, function, list(broadcast), cohort, where)
       try:
-        return self._wait(name, root, packs, begun)
+        sums = self._wait(name, root, packs, begun)
       except _PackError as e:
-        self._known.discard(e.worker)
-        if attempt == _ATTEMPTS:
+        if e.is_unfit:  # It joined in this round, and is looked at now.
+          self._known.discard(e.worker)
+          continue
+        failed.add(e.worker)
+        if len(failed) == _MOST_FAILED or not fit - failed:
           raise e.error from None
         self._note(f'a pack failed on worker {e.worker}: {_line(e.error)}')
-        if not e.is_unfit:  # Else it joined in this round, and is looked at now.
-          self._start_anew([e.worker])
-    raise AssertionError
+        continue
+      if failed:
+        self._start_anew(sorted(failed))
+      return sums
 
   def _submit(
-    self, name: str, function: Any, broadcast: list[np.ndarray], cohort: Any
+    self,
+    name: str,
+    function: Any,
+    broadcast: list[np.ndarray],
+    cohort: Any,
+    workers: Optional[list[str]],
   ) -> tuple[Any, dict[str, Any]]:
     """Submits all tasks of a round; gives the futures of the sum, and of the packs."""
     import dask
 
     from tff_dp_aggregators.learning.packed import function as function_lib
 
-    fit = sorted(self._workers.keys() - self._unfit) if self._unfit else None
-    submit = functools.partial(self._client.submit, pure=False, workers=fit)
+    submit = functools.partial(self._client.submit, pure=False, workers=workers)
 
     def hold(key: str, make: Callable[[], Any]) -> Any:
       if key not in self._held or self._held[key].status in ('cancelled', 'lost'):
@@ -611,13 +639,10 @@ class Cluster:
           'longer, give a larger timeout_seconds; if not, look at the logs of its '
           'workers. Then go on from the last state.'
         )
-      if self._workers.keys() - self._unfit:
+      if self._workers:
         seen = now
       elif now - seen > self._absence_seconds:
-        raise self._lost(
-          f'has had no worker for {self._absence_seconds:g} seconds that packs can be '
-          'computed on'
-        )
+        raise self._lost(f'has had no worker for {self._absence_seconds:g} seconds')
       if now - last > patience * self._silent_seconds:
         silent, busy = self._stuck(name)
         limit = patience * max(self._hang_seconds, _PAUSE_FACTOR * self._longest_pause)
@@ -641,29 +666,40 @@ class Cluster:
 
   def _start_anew(self, workers: list[str]) -> None:
     """Has nannies end workers and start others; those without one are dropped."""
-    try:
-      self._client.restart_workers(workers, _RESTART_SECONDS, raise_for_error=False)
-    except Exception as e:  # Whether there are others is seen later.
-      self._note(f'worker {_listed(workers)} could not be started anew: {_line(e)}')
 
-  def _look(self, function: Any) -> None:
-    """Looks whether new workers are fit, and see the data."""
-    self._take_events()
-    new = sorted(self._workers.keys() - self._known)
-    if not new:
-      return
+    def start() -> None:
+      with contextlib.suppress(Exception):  # Whether there are others is seen.
+        self._client.restart_workers(workers, _RESTART_SECONDS, raise_for_error=False)
+
+    threading.Thread(target=start, daemon=True).start()
+
+  def _look(self, function: Any) -> set[str]:
+    """Looks at workers that are new; returns those that are fit, once there are."""
+    begun = time.monotonic()
     where = function.data_directory, function.data_checksum
-    try:
-      said = ask(self._client, _looks, software(), *where, workers=new)
-    except Exception as e:
-      raise self._lost(f'does not answer any more: {_line(e)}') from e
-    for worker, (why, sees) in said.items():
-      self._known.add(worker)
-      if why:
-        self._unfit.add(worker)
-        self._note(f'worker {worker} is not used: it {why}')
-      else:
-        self._see_data &= sees
+    while True:
+      self._take_events()
+      new = sorted(self._workers.keys() - self._known)
+      try:
+        said = ask(self._client, _looks, software(), *where, workers=new) if new else {}
+      except Exception as e:
+        raise self._lost(f'does not answer any more: {_line(e)}') from e
+      for worker, (why, sees) in said.items():
+        self._known.add(worker)
+        if why:
+          self._unfit.add(worker)
+          self._note(f'worker {worker} is not used: it {why}')
+        else:
+          self._see_data &= sees
+      fit = self._workers.keys() - self._unfit
+      if fit:
+        return fit
+      if time.monotonic() - begun > self._absence_seconds:
+        raise self._lost(
+          f'has had no worker for {self._absence_seconds:g} seconds that packs can be '
+          'computed on'
+        )
+      time.sleep(_TICK_SECONDS)
 
   def _take_events(self) -> None:
     """Takes note of workers that came and went."""
