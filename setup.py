@@ -149,7 +149,7 @@ setuptools.setup(
     'mpmath',
     'numpy',
     'prv-accountant',
-    'psutil',
+    'psutil>=6',
     # The data of the simulations that need no files.
     'scikit-learn',
     'scipy',

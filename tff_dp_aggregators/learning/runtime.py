@@ -175,6 +175,7 @@ class LocalContext(tff.program.NativeFederatedContext):
     # TFF's calls block their thread, for ever if the worker hangs; so the time is kept
     # by another one, on which computations take turns.
     self._turns, self._calls = _Thread(), _Thread()
+    self._loop = asyncio.new_event_loop()
     self._execution = tff.framework.AsyncExecutionContext(
       executor_fn=self._executors,
       compiler_fn=_compile_sums_plainly if simulated_secure_sums else _compile,
@@ -206,6 +207,8 @@ class LocalContext(tff.program.NativeFederatedContext):
     return self._turns.submit(self._take_turn, comp, arg)
 
   def _take_turn(self, comp: Any, arg: Any) -> Any:
+    if self._reason is not None:
+      raise self._reason
     computed = self._calls.submit(self._compute, comp, arg)
     limit, spent = self._limit_seconds or float('inf'), 0.0
     tick = min(1.0, limit / 20)
@@ -231,7 +234,7 @@ class LocalContext(tff.program.NativeFederatedContext):
   def _compute(self, comp: Any, arg: Any) -> Any:
     self._executors.computation_begins()
     try:
-      return asyncio.run(self._execution.invoke(comp, arg))
+      return self._loop.run_until_complete(self._execution.invoke(comp, arg))
     except grpc.RpcError as e:
       # With the original the sentence would come last, after two pages of it.
       raise failures.of_grpc(e) from None
@@ -267,6 +270,7 @@ class LocalContext(tff.program.NativeFederatedContext):
     _ACTIVE.discard(self)
     if os.getpid() == self._owner:
       self._executors.end()
+      self._calls.submit(self._loop.close)
 
 
 class _Awaited(tff.framework.AsyncContext):
