@@ -123,7 +123,7 @@ def test_rounds_have_the_bits_of_those_of_this_process(client, data, here, name)
   with _cluster(client) as used:
     assert _bits(_simulation(data, used, name)) == here(name)
     assert (used.notes(), used.said) == ((), [])
-    assert used.is_local
+    assert not used.is_elsewhere
 
 
 def _blind():

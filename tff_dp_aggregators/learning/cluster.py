@@ -497,10 +497,10 @@ class Cluster:
     self._see_data = True
 
   @property
-  def is_local(self) -> bool:
-    """Whether all workers are on this machine, with its processors."""
+  def is_elsewhere(self) -> bool:
+    """Whether workers may be on other machines, with other processors."""
     hosts = (each.partition('://')[2].rpartition(':')[0] for each in self._workers)
-    return all(_is_loopback(host.strip('[]')) for host in hosts)
+    return not all(_is_loopback(host.strip('[]')) for host in hosts)
 
   def notes(self) -> tuple[str, ...]:
     """What happened to workers since this was asked before."""

@@ -1,0 +1,210 @@
+"""docs/several_machines.md and its files do what they say.
+
+Claims:
+
+* Programs have the flags of all commands, of the page and of the containers.
+* The command for one machine comes to the bits of a run in one process.
+* So do those for several machines, with the page's certificates and settings of Dask,
+  each on an address of this machine; who has another certificate is refused (slow).
+* The files of containers name each other's services, volumes and secrets.
+"""
+
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import yaml
+from absl import flags
+
+from experiments import settings
+from experiments import simulate
+from tests import executing
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+_FOLDER = ROOT / 'docs' / 'several_machines'
+_PAGE = (ROOT / 'docs' / 'several_machines.md').read_text(encoding='utf-8')
+_BLOCKS = [
+  block.replace('\\\n', ' ').splitlines()
+  for block in re.findall(r'^```bash\n(.*?)^```', _PAGE, re.M | re.S)
+]
+_HERE, _CERTIFICATES, _THERE = _BLOCKS
+_SECONDS = 120
+
+
+def _container_commands():
+  compose = yaml.safe_load((_FOLDER / 'compose.yaml').read_text())
+  for service in compose['services'].values():
+    yield shlex.split(service['command'])
+  for each in _kubernetes():
+    for container in _pod(each).get('containers', ()):
+      yield container['args']
+
+
+def _kubernetes():
+  return list(yaml.safe_load_all((_FOLDER / 'kubernetes.yaml').read_text()))
+
+
+def _pod(manifest):
+  return manifest['spec'].get('template', {}).get('spec', {})
+
+
+def _commands():
+  """All that start a program, without where it is."""
+  for line in (*_HERE, *_THERE):
+    if line.startswith('.venv/bin/'):
+      yield shlex.split(line.removeprefix('.venv/bin/'))
+  yield from _container_commands()
+
+
+@pytest.mark.parametrize('command', _commands(), ids=' '.join)
+def test_programs_have_the_flags(command):
+  program, *arguments = command
+  if program == 'tff-dp-simulate':
+    values = flags.FlagValues()
+    settings.define(values)
+    assert values(['program', *arguments]) == ['program']
+    return
+  assert program == 'dask' and arguments[0] in ('scheduler', 'worker')
+  help_text = _run('dask', arguments[0], '--help').stdout
+  for flag in (each for each in arguments if each.startswith('--')):
+    assert re.search(rf'{flag}\b', help_text), flag
+
+
+def _run(program, *arguments, **kwargs):
+  return subprocess.run(
+    [_path(program), *arguments],
+    capture_output=True,
+    text=True,
+    timeout=_SECONDS,
+    **kwargs,
+  )
+
+
+def _path(program):
+  return pathlib.Path(sys.executable).parent / program
+
+
+def _bits(run_dir):
+  with np.load(run_dir / 'model.npz') as arrays:
+    return {name: arrays[name].tobytes() for name in arrays.files}
+
+
+def _simulate(line, run_dir, *left_out):
+  """Runs a command of the page, without some flags."""
+  _, *arguments = shlex.split(line)
+  kept = [each for each in arguments if not each.startswith(('--run_dir', *left_out))]
+  return executing.execute(simulate, *kept, f'--run_dir={run_dir}')
+
+
+@pytest.fixture(scope='module')
+def straight(tmp_path_factory):
+  run_dir = tmp_path_factory.mktemp('straight') / 'run'
+  result = _simulate(_HERE[0], run_dir, '--scheduler')
+  assert result.returncode == 0, result.stderr
+  return _bits(run_dir)
+
+
+def test_the_command_for_one_machine_comes_to_the_same_bits(tmp_path, straight):
+  result = _simulate(_HERE[0], tmp_path / 'run')
+  assert result.returncode == 0, result.stderr
+  assert 'Privacy spent in 20 of 20 rounds' in result.stdout
+  assert _bits(tmp_path / 'run') == straight
+
+
+@pytest.mark.slow
+def test_the_commands_for_several_machines_come_to_the_same_bits(
+  tmp_path, straight, monkeypatch
+):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / 'docs').symlink_to(ROOT / 'docs')
+  (tmp_path / '.venv').symlink_to(pathlib.Path(sys.executable).parent.parent)
+  subprocess.run(['bash', '-ec', '\n'.join(_CERTIFICATES)], check=True)
+  assert (tmp_path / 'certificates' / 'key.pem').stat().st_mode & 0o77 == 0
+  export, *started, training = (
+    line.replace('10.0.0.1', '127.0.0.1').replace('8786', '18786') for line in _THERE
+  )
+  name, _, value = export.removeprefix('export ').partition('=')
+  path = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
+  environment = {**os.environ, name: value, 'PYTHONPATH': path}
+  processes = []
+  try:
+    for line in started:
+      with open(tmp_path / f'{len(processes)}.log', 'w') as log:
+        processes.append(
+          subprocess.Popen(
+            shlex.split(line), env=environment, stdout=log, stderr=subprocess.STDOUT
+          )
+        )
+    command = shlex.split(training.replace('.venv/bin/tff-dp-simulate', ''))
+    command = [sys.executable, '-m', 'experiments.simulate', *command]
+    with open(tmp_path / 'training.log', 'w+') as log:
+      done = subprocess.run(
+        command, env=environment, stdout=log, stderr=log, timeout=2 * _SECONDS
+      )
+    assert done.returncode == 0, (tmp_path / 'training.log').read_text()
+    assert _bits(tmp_path / 'runs' / 'two_machines') == straight
+    _assert_a_stranger_is_refused(tmp_path, command, environment)
+  finally:
+    for each in processes:
+      each.terminate()
+    for each in processes:
+      each.wait(_SECONDS)
+
+
+def _assert_a_stranger_is_refused(folder, command, environment):
+  subprocess.run(['bash', '-ec', '\n'.join(_CERTIFICATES)], check=True)  # Another pair.
+  begun = time.monotonic()
+  with open(folder / 'stranger.log', 'w+') as log:
+    done = subprocess.run(
+      [*command[:-1], '--run_dir=runs/of_a_stranger'],
+      env=environment,
+      stdout=log,
+      stderr=log,
+      timeout=2 * _SECONDS,
+    )
+  assert done.returncode == 1 and time.monotonic() - begun < _SECONDS
+  assert '--scheduler=tls://127.0.0.1:18786 cannot be ' in (
+    (folder / 'stranger.log').read_text()
+  )
+
+
+def test_containers_have_what_they_use():
+  compose = yaml.safe_load((_FOLDER / 'compose.yaml').read_text())
+  services = compose['services']
+  for service in services.values():
+    assert set(service.get('depends_on', ())) <= set(services)
+    assert service['networks'] == list(compose['networks'])
+    assert service['cap_drop'] == ['ALL'] and service['read_only']
+  manifests = _kubernetes()
+  names = {(each['kind'], each['metadata']['name']) for each in manifests}
+  labels = [
+    each['spec']['template']['metadata']['labels']
+    for each in manifests
+    if 'template' in each['spec']
+  ]
+  for each in manifests:
+    if each['kind'] == 'Service':
+      assert each['spec']['selector'] in labels
+    for volume in _pod(each).get('volumes', ()):
+      claim = volume.get('persistentVolumeClaim', {}).get('claimName')
+      assert claim is None or ('PersistentVolumeClaim', claim) in names
+    for container in _pod(each).get('containers', ()):
+      mounted = {mount['name'] for mount in container['volumeMounts']}
+      assert mounted == {volume['name'] for volume in _pod(each)['volumes']}
+  for command in _container_commands():
+    addresses = [each for each in command if 'tls://' in each]
+    assert all(each.endswith('tls://scheduler:8786') for each in addresses)
+  assert ('Service', 'scheduler') in names and 'scheduler' in services
+
+
+def test_the_image_is_made_of_what_is_there():
+  dockerfile = (_FOLDER / 'Dockerfile').read_text()
+  for line in re.findall(r'^COPY (?!--from)(.*) \S+$', dockerfile, re.M):
+    for name in line.split():
+      assert (ROOT / name).exists(), name
