@@ -143,9 +143,21 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
   _optimize_graphs(any(item.get_closest_marker(mark) for mark in marks))
 
 
+@pytest.hookimpl(tryfirst=True)  # Before slow ones are left out.
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
   """Puts long files first, so that none of them is left to one process at the end."""
   items.sort(key=lambda item: item.path.name not in _LONG_FILES)
+  variants: dict[str, list[pytest.Item]] = {}
+  for item in items:
+    if item.get_closest_marker('few') and not item.get_closest_marker('slow'):
+      variants.setdefault(item.nodeid.partition('[')[0], []).append(item)
+  for found in variants.values():
+    (number,) = found[0].get_closest_marker('few').args
+    step = max(len(found) - 1, 1) / max(number - 1, 1)
+    kept = {round(step * i) for i in range(number)}
+    for place, item in enumerate(found):
+      if place not in kept:
+        item.add_marker('slow')
 
 
 def pytest_collection_finish() -> None:

@@ -149,6 +149,7 @@ setuptools.setup(
     'mpmath',
     'numpy',
     'prv-accountant',
+    'psutil>=6',
     # The data of the simulations that need no files.
     'scikit-learn',
     'scipy',
@@ -163,7 +164,6 @@ setuptools.setup(
       'ipykernel',
       'nbclient',
       'nbformat',
-      'psutil',
       'pytest',
       'pytest-cov',
       'pytest-xdist',

@@ -25,7 +25,8 @@ import numpy as np
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _PYTHON = _ROOT / 'build' / 'peers' / 'pfl_research' / 'bin' / 'python'
-_UNTIMED = 2
+_UNTIMED, _LEAST_TIMED = 2, 3
+_LONGEST_SECONDS = 15.0  # After which no more rounds are timed.
 HOW_TO_MAKE = (
   'pfl-research on PyTorch: not measured, as it is not there; '
   'tools/python/make_peer.sh pfl_research makes it.'
@@ -109,7 +110,9 @@ def _seconds_of_rounds(
     def after_central_iteration(self, *args: Any, **kwargs: Any) -> Any:
       del args, kwargs
       self.times.append(time.perf_counter())
-      return False, metrics.Metrics()
+      took_long = self.times[-1] - self.times[0] > _LONGEST_SECONDS
+      enough = len(self.times) > _UNTIMED + _LEAST_TIMED
+      return took_long and enough, metrics.Metrics()
 
   modules = []
   for inputs, outputs in zip(layers, layers[1:]):

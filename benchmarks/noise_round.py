@@ -371,7 +371,7 @@ def main(num_elements: int, which: str, only: str) -> None:
     limit = _work(case).seconds(limits)
     for storage, estimated in _storages(case, num_elements, which).items():
       with _directory() as directory:
-        used = noise.Files(directory) if storage == 'files' else storage
+        used: noise.Storage = noise.Files(directory) if storage == 'files' else storage
         measured = _measure_case(case, used, num_elements)
         measured.files = _bytes_in(directory)
       _print_line(case.name, storage, measured, peer, limit, estimated)

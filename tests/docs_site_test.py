@@ -241,6 +241,7 @@ def test_guides_come_in_order_of_use():
     hooks.in_order_of_use(pages)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize('path', ['aggregators', 'learning.packed', 'queries.grid'])
 def test_a_page_has_its_members_in_the_order_of_its_table(path):
   page = api.Api(ROOT / 'tff_dp_aggregators').pages[f'tff_dp_aggregators.{path}']

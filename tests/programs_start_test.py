@@ -18,7 +18,6 @@ PROGRAMS = [
   'experiments.plot',
   'experiments.predict',
   'experiments.simulate',
-  'experiments.worker',
   *(f'tff_dp_aggregators.accounting.{name}' for name in ACCOUNTING),
 ]
 BENCHMARKS = [

@@ -98,10 +98,9 @@ class Comparison:
       ValueError: If a run cannot be run, or the comparison in the folder is another.
       OSError: If a file of the data is missing, or the folder is not for this.
     """
-    asked = record_lib.as_begun(output, asked)
+    asked, self._record = record_lib.taken_up(output, asked)
     self._output, self._asked, self._tuned = output, asked, tuned
     self._cluster = cluster
-    self._record = record_lib.joined(output, asked)
     self._make = cells_lib.Maker(output, asked.given)
     combinations = tuning.combinations(tuned) if tuned else []
     self._trials = list(

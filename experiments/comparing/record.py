@@ -104,41 +104,8 @@ def is_any(output: str) -> bool:
   return os.path.exists(os.path.join(output, FILE))
 
 
-def joined(output: str, record: Record) -> Record:
-  """The record of a new comparison, or that of one that goes on, with what is added.
-
-  Args:
-    output: Folder of the comparison, which may not exist yet.
-    record: What is asked for now.
-
-  Raises:
-    ValueError: If the comparison in the folder is another one; with what differs.
-    FileExistsError: If the folder has something else in it.
-  """
-  if not is_any(output):
-    if os.path.lexists(output) and not (os.path.isdir(output) and _is_empty(output)):
-      raise FileExistsError(
-        f'{output} exists, is not empty, and is not of a comparison; nothing is '
-        'overwritten. Give another --output.'
-      )
-    return record
-  begun = read(output)
-  differences = list(_differences(begun, record))
-  if differences:
-    raise ValueError(
-      f'the comparison in {output} is another one, and goes on only with the same '
-      f'flags, to which values of --grid and --seeds may be added: '
-      f'{"; ".join(differences)}. Give another --output.'
-    )
-  return dataclasses.replace(
-    record,
-    points=tuple(dict.fromkeys([*begun.points, *record.points])),
-    seeds=max(begun.seeds, record.seeds),
-  )
-
-
-def as_begun(output: str, record: Record) -> Record:
-  """What is asked for, with points as the comparison that goes on has them.
+def taken_up(output: str, record: Record) -> tuple[Record, Record]:
+  """What is asked for, and what the comparison in a folder is with that.
 
   Flags of `--grid` in another order are the same points, whose runs have names in the
   order of the first command.
@@ -147,11 +114,22 @@ def as_begun(output: str, record: Record) -> Record:
     output: Folder of the comparison, which may not exist yet.
     record: What is asked for now.
 
+  Returns:
+    That, with points as the comparison that goes on has them; and, of a comparison that
+    goes on, all that it has, with what is added.
+
   Raises:
-    ValueError: If the record there cannot be read.
+    ValueError: If the comparison in the folder is another one, with what differs; or
+      its record cannot be read.
+    FileExistsError: If the folder has something else in it.
   """
   if not is_any(output):
-    return record
+    if os.path.lexists(output) and not (os.path.isdir(output) and _is_empty(output)):
+      raise FileExistsError(
+        f'{output} exists, is not empty, and is not of a comparison; nothing is '
+        'overwritten. Give another --output.'
+      )
+    return record, record
   begun = read(output)
   known = {frozenset(point.settings): point for point in begun.points}
   order = {flag: place for place, flag in enumerate(begun.varied)}
@@ -163,10 +141,24 @@ def as_begun(output: str, record: Record) -> Record:
       return found
     return dataclasses.replace(point, settings=tuple(settings))
 
-  points = tuple(dict.fromkeys(map(same, record.points)))
   is_same = set(begun.varied) == set(record.varied)
-  varied = begun.varied if is_same else record.varied
-  return dataclasses.replace(record, varied=varied, points=points)
+  asked = dataclasses.replace(
+    record,
+    varied=begun.varied if is_same else record.varied,
+    points=tuple(dict.fromkeys(map(same, record.points))),
+  )
+  differences = list(_differences(begun, asked))
+  if differences:
+    raise ValueError(
+      f'the comparison in {output} is another one, and goes on only with the same '
+      f'flags, to which values of --grid and --seeds may be added: '
+      f'{"; ".join(differences)}. Give another --output.'
+    )
+  return asked, dataclasses.replace(
+    asked,
+    points=tuple(dict.fromkeys([*begun.points, *asked.points])),
+    seeds=max(begun.seeds, asked.seeds),
+  )
 
 
 def _is_empty(folder: str) -> bool:

@@ -506,6 +506,8 @@ def run_cell(
       peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
       _first_peak = _first_peak or peak
       is_large = (peak - _first_peak) * _RUSAGE_UNIT > _MOST_GROWTH
+      # Of its memory limit, at which Dask begins nothing more there.
+      is_large |= worker.status == distributed.Status.paused
   return {
     'worker': worker.address,
     'status': status,

@@ -189,6 +189,7 @@ def test_json_has_every_option_and_null_for_those_not_given():
   assert mechanism.Mechanism.from_json(older) == made
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize('name', mechanism.names())
 def test_json_round_trip_is_exact(name):
   made = accounting.Mechanism(name, PARTICIPATION, 0.1 + 0.2, **NEEDED.get(name, {}))

@@ -118,6 +118,7 @@ PAIR = strategies.Banded.from_matrix(
 )
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize('p', [0.003, 0.02, 0.2])
 @pytest.mark.parametrize('noise', [0.5, 1.0])
 def test_three_rounds_are_not_below_integration(p, noise):

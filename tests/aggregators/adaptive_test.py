@@ -191,6 +191,7 @@ def test_event_and_measurements_of_a_round(kind):
     factory.clip_norm  # noqa: B018
 
 
+@pytest.mark.few(2)
 @all_kinds
 def test_a_process_does_what_the_query_does_and_goes_on_from_its_state(kind):
   values = [np.float32([1, 2, 3]), np.float32([0.01, 0.02, 0])]

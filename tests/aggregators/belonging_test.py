@@ -98,6 +98,7 @@ def _after_one_round(build):
   return state
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize(
   ('build', 'changed', 'named'),
   [
@@ -157,6 +158,7 @@ def test_a_state_of_a_model_with_another_layout_is_refused(other):
   assert '3 float32' in str(error.value)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize('build', [_gaussian, _banded, _adaptive, _tree, _blt])
 def test_a_state_goes_on_in_an_equal_process_and_says_what_all_rounds_spent(build):
   straight = _after(build(), 6)

@@ -71,6 +71,7 @@ def _reports(factory):
   return send
 
 
+@pytest.mark.few(2)
 @pytest.mark.optimized_graphs
 @pytest.mark.parametrize('name', _ON_CLIENTS)
 def test_what_clients_send_has_noise_of_their_own(name):
@@ -87,6 +88,7 @@ def test_what_clients_send_has_noise_of_their_own(name):
   assert np.abs(correlations).max() < 7 / math.sqrt(_SIZE)  # 120 pairs: 3e-10.
 
 
+@pytest.mark.few(3)
 @pytest.mark.optimized_graphs
 @pytest.mark.parametrize(
   ('name', 'one_client', 'distribution'),
@@ -231,6 +233,7 @@ def test_more_clients_have_to_report_than_are_asked_for_is_refused():
       aggregators.DPMeanFactory(_gaussian_sum, clients_per_round=4, min_clients=wrong)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
   ('name', 'spent', 'last'),
   [

@@ -77,6 +77,7 @@ def _without_noise(name):
   return factory.create(_VECTOR)
 
 
+@pytest.mark.few(3)
 @all_builders
 def test_means_without_noise_in_a_tff_process(name):
   process = _without_noise(name)
@@ -262,6 +263,7 @@ def test_cumulative_tree_returns_the_prefix_sums_of_the_residual_tree(honaker):
   assert events[True] == events[False]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
   'name',
   [

@@ -270,6 +270,7 @@ def _check_many(name, dtypes, settings):
   return sum(checked)
 
 
+@pytest.mark.few(11)
 @dtypes
 @factories
 def test_no_update_adds_more_than_the_clip_norm(name, dtypes):
@@ -360,6 +361,7 @@ def _check_process_of_any(name, wrappers, dtypes):
   check()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
   ('name', 'wrappers', 'dtypes'),
   [

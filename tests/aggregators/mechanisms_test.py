@@ -68,6 +68,7 @@ def _made(which, clients_per_round=_CLIENTS, **given):
   return mechanism, factory
 
 
+@pytest.mark.few(3)
 @each_mechanism
 def test_states_say_what_the_mechanism_says_and_noise_is_as_loud(which):
   mechanism, factory = _made(which)

@@ -152,6 +152,7 @@ def test_these_are_all_mechanisms():
   assert set(aggregators.__all__) == mechanisms | _OTHERS | _OF_CLIENTS
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
   'name',
   [

@@ -100,6 +100,7 @@ def _moved_by_hostile_clients(process):
 _SLOW = ('add_measurements', 'zeroing_factory_l2')
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
   'name',
   [

@@ -247,6 +247,7 @@ def test_the_learning_rate_of_clients_falls_as_it_is_documented(schedule, last, 
   assert rate(6) == pytest.approx(middle) and rate(11) == pytest.approx(last)
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize('rates', ['constant', 'cooldown'])
 @pytest.mark.parametrize('name', registry.KINDS)
 def test_a_strategy_is_the_best_for_what_the_server_does(name, rates):

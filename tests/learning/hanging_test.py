@@ -167,7 +167,7 @@ def test_a_worker_that_does_not_start_is_an_error(before, monkeypatch, tmp_path)
   broken = tmp_path / 'worker_binary'
   broken.write_text('#!/bin/sh\nexit 3\n')
   broken.chmod(0o755)
-  monkeypatch.setattr('tff_dp_aggregators.learning.worker.path', lambda: str(broken))
+  monkeypatch.setattr('tff_dp_aggregators.learning.worker._BINARY', str(broken))
   with pytest.raises(runtime.WorkerError, match='did not start.*exit code 3'):
     with runtime.local_runtime():
       pass

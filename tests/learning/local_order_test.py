@@ -38,6 +38,7 @@ def test_seed_round_client_and_epoch_each_change_it():
   assert len(set(orders)) == 16
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize('vary', ['client', 'round', 'epoch'])
 def test_all_orders_are_equally_likely(vary):
   draws = 24_000

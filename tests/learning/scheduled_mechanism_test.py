@@ -121,6 +121,7 @@ def _run(mechanism, path):
   return state
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize('name', _MECHANISMS)
 def test_what_ran_is_reported_as_planned_and_states_say_no_less(name, tmp_path):
   mechanism = _MECHANISMS[name]

@@ -128,6 +128,7 @@ def test_a_saved_iterator_finds_a_source_that_was_made_again():
   assert b'\x00' not in saved  # NumPy would cut it there.
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
   'other, message',
   [

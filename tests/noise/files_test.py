@@ -40,7 +40,6 @@ _STRATEGIES = {
     _ROUNDS, (0, 4, 8), (1.5, 0.9, 0.4), (1.0, 0.5, 0.3, 0.2)
   ),
 }
-all_kinds = pytest.mark.parametrize('kind', _STRATEGIES)
 # What a few rounds of each other kind would say again.
 two_kinds = pytest.mark.parametrize(
   'kind',
@@ -219,7 +218,7 @@ def test_damage_is_recognised_and_mended(
   assert missed == needed
 
 
-@all_kinds
+@two_kinds
 def test_files_that_were_swapped_are_recognised(kind, start, whole_of):
   whole = whole_of(kind)
   run = start(kind, 'swapped')
@@ -245,7 +244,7 @@ def test_files_of_another_key_or_strategy_are_not_used(start):
       assert run.serve(number) == (wholes[case][number], False)
 
 
-@all_kinds
+@two_kinds
 def test_a_crash_in_a_write_costs_nothing(kind, start, whole_of):
   whole = whole_of(kind)
   run = start(kind, 'crashed')
@@ -261,7 +260,7 @@ def test_a_crash_in_a_write_costs_nothing(kind, start, whole_of):
     assert run.files() == after  # The same bytes again.
 
 
-@all_kinds
+@two_kinds
 def test_a_full_disk_is_an_error_and_no_loss(kind, start, whole_of):
   whole = whole_of(kind)
   run = start(kind, 'full')

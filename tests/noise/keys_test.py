@@ -180,6 +180,7 @@ def test_the_key_is_the_documented_hash(tmp_path, monkeypatch):
   assert keys.new().numpy().tobytes() == second.numpy().tobytes()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
   'content, said',
   [
@@ -247,6 +248,7 @@ def _contains(content, key):
   return False
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize('name', ['gaussian', 'tree', 'adaptive'])
 def test_a_serialised_initialize_holds_no_secret(name):
   initialize = _initialize(name)
@@ -265,6 +267,7 @@ def test_a_serialised_initialize_holds_no_secret(name):
   assert _contains(_serialised(seeded), key)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize('name', ['gaussian', 'tree', 'adaptive'])
 def test_states_and_outputs_of_a_process_do_not_show_the_key(name):
   storage = {'storage': 'state'} if name == 'tree' else {}

@@ -224,6 +224,7 @@ def test_one_row_of_z_a_round_is_all_that_a_tree_needs(kind):
   np.testing.assert_allclose(estimator @ rows @ rows.T, estimator, atol=1e-13)
 
 
+@pytest.mark.few(34)
 @pytest.mark.slow
 @pytest.mark.parametrize('num_rounds', [1, 2, 13])
 @all_kinds
@@ -235,6 +236,7 @@ def test_unit_rows_give_the_noise_matrix_eagerly(kind, storage, num_rounds):
   assert int(state.round) == num_rounds
 
 
+@pytest.mark.few(25)
 @all_kinds
 def test_unit_rows_give_the_noise_matrix_in_a_tf_function(kind, storage):
   num_rounds = 64
@@ -246,6 +248,7 @@ def test_unit_rows_give_the_noise_matrix_in_a_tf_function(kind, storage):
 
 # Where the past is kept changes nothing of the sums (unit rows, above and below), so
 # each kind has its statistics in one place; nightly, in all.
+@pytest.mark.few(9)
 @pytest.mark.parametrize(
   'kind, storage',
   [
@@ -288,6 +291,7 @@ def test_identity_emits_the_rows_of_z_themselves():
     state = after
 
 
+@pytest.mark.few(8)
 @all_algorithms
 def test_tensors_of_a_record_share_no_noise(kind, storage):
   specs = [tf.TensorSpec([40]), tf.TensorSpec([5, 8]), tf.TensorSpec([40], tf.float64)]
@@ -297,6 +301,7 @@ def test_tensors_of_a_record_share_no_noise(kind, storage):
   assert len(np.unique(emitted)) == emitted.size
 
 
+@pytest.mark.few(25)
 @all_kinds
 def test_scalars_and_empty_tensors_are_served(kind, storage):
   specs = {
@@ -313,6 +318,7 @@ def test_scalars_and_empty_tensors_are_served(kind, storage):
     assert np.all(np.isfinite(row['double']))
 
 
+@pytest.mark.few(8)
 @all_algorithms
 def test_a_traced_round_gives_the_noise_of_an_eager_one(kind, storage):
   # Up to rounding: a graph may multiply by a reciprocal instead of dividing.
@@ -324,6 +330,7 @@ def test_a_traced_round_gives_the_noise_of_an_eager_one(kind, storage):
   np.testing.assert_allclose(eager, traced, rtol=0, atol=1e-5)
 
 
+@pytest.mark.few(2)
 @some_algorithms
 def test_a_state_saved_after_any_round_continues_bit_by_bit(kind, storage):
   num_rounds = 6
@@ -557,7 +564,7 @@ def test_a_recursion_of_another_form_is_refused():
 @pytest.mark.parametrize(
   'storage, error, message',
   [
-    ('disk', ValueError, "storage must be 'auto', 'state'.*got 'disk'"),
+    ('disk', ValueError, "storage must be 'auto', 'in_process', 'state'.*got 'disk'"),
     (3, TypeError, 'storage must be a string or a Files, got 3'),
     ('redraw', ValueError, 'of all rows of z so far.*1024 rounds'),
   ],
@@ -587,6 +594,7 @@ def test_storage_is_chosen_by_size_and_said(strategy, small, large, caplog):
     assert f"storage '{expected}'" in caplog.records[-1].getMessage()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize('storage', _STORAGES)
 def test_large_records_are_cut_into_vectors_that_share_no_noise(storage):
   # 2^20 + 3 numbers of float32 are two vectors; the tensors do not end where they do.

@@ -60,6 +60,7 @@ def test_hostile_records_have_defined_outcomes():
   assert adaptive_queries.below(outcome([1e-38, 1e-38, 1e-38])) == 0.5
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
   'specs',
   [
@@ -145,6 +146,7 @@ def _bits(*structures):
   return [np.asarray(t.numpy()).tobytes() for t in tf.nest.flatten(structures)]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
   'kind, storage',
   [

@@ -149,6 +149,7 @@ def _released_matrix(query):
   return _workload(query) @ query.strategy.noise_matrix()
 
 
+@pytest.mark.few(5)
 @all_queries_some_traced
 def test_without_noise_the_life_cycle_gives_exact_sums(kind, traced):
   query = _build(kind, noise_multiplier=0.0)
@@ -172,6 +173,7 @@ def test_without_noise_the_life_cycle_gives_exact_sums(kind, traced):
   np.testing.assert_allclose(released, expected, rtol=0, atol=4e-6)
 
 
+@pytest.mark.few(4)
 @all_queries
 def test_result_is_the_sum_plus_the_noise_of_the_same_seed(kind):
   # Whatever the records are, what is added to their sum is the same.
@@ -187,6 +189,7 @@ def test_result_is_the_sum_plus_the_noise_of_the_same_seed(kind):
     )
 
 
+@pytest.mark.few(4)
 @all_queries
 def test_covariance_of_the_released_noise(kind):
   # As in the noise layer's test: seven standard deviations an entry, 3e-12 each, below
@@ -208,6 +211,7 @@ def test_covariance_of_the_released_noise(kind):
   assert np.all(np.abs(noise @ noise.T / num_samples - expected) <= bound)
 
 
+@pytest.mark.few(2)
 @some_queries
 def test_a_state_continues_bit_by_bit_in_another_query(kind):
   records = [
@@ -324,6 +328,7 @@ def test_without_noise_there_is_no_privacy():
   assert float(query.derive_metrics(state)['effective_noise_multiplier']) == 0.0
 
 
+@pytest.mark.few(5)
 @all_queries_some_traced
 def test_one_round_more_than_planned_is_refused(kind, traced):
   participation = strategies.Participation(3, min_separation=3)
@@ -384,6 +389,7 @@ def test_repr_holds_neither_seed_nor_key(kind):
   assert 'clip_norm=1.0' in repr(seeded) and 'noise_multiplier=2.0' in repr(seeded)
 
 
+@pytest.mark.few(2)
 @some_queries
 @pytest.mark.optimized_graphs
 def test_unseeded_runs_have_keys_of_their_own_and_seeded_ones_the_same(kind):
@@ -433,6 +439,7 @@ def test_samples_merge(kind):
   np.testing.assert_allclose(_flat(merged), _flat(whole), rtol=1e-6)
 
 
+@pytest.mark.few(3)
 @both_modes
 @some_queries
 def test_a_normalized_query_divides_sum_and_noise(kind, traced):

@@ -65,6 +65,7 @@ def _run(query, records):
   return query.get_noised_result(sample, state)
 
 
+@pytest.mark.few(3)
 @both_modes
 @all_orders
 def test_the_sum_is_that_of_clipped_records(order, traced):

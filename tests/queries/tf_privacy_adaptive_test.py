@@ -27,6 +27,7 @@ def _one_round(query, state, records, template):
   return query.get_noised_result(sample, state)[:2]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
   'quantile, rate, start', [(0.5, 0.2, 0.1), (0.8, 1.0, 30.0), (0.0, 0.3, 5.0)]
 )

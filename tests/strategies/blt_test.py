@@ -304,6 +304,7 @@ def test_errors_of_other_workloads_are_those_of_dense_algebra():
 # The optimum.
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize(
   'figure',
   [figure for figure in PEER if figure['max_participations'] == 1],
@@ -320,6 +321,7 @@ def test_single_participation_is_at_least_as_good_as_the_peer(figure):
   assert error(strategy, objective, None) <= peer * (1 + 1e-8)
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize(
   'figure',
   [figure for figure in PEER if figure['max_participations'] > 1],
@@ -363,6 +365,7 @@ def test_several_participations_reach_the_best_known(
   assert error(strategy, objective, participation) <= best
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize('num_rounds', [10, 1000, 10_000, 1_000_000])
 def test_nothing_is_below_the_optimum_of_all_toeplitz_strategies(num_rounds):
   # Of all Toeplitz strategies the square root has the least maximal error.
@@ -371,6 +374,7 @@ def test_nothing_is_below_the_optimum_of_all_toeplitz_strategies(num_rounds):
   assert root * (1 - 1e-12) <= strategy.max_error() <= root * (1 + 5e-3)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize('objective', ['max', 'mean'])
 @pytest.mark.parametrize('num_rounds, b, k', [(500, 1, 1), (5000, 500, 10)])
 def test_more_buffers_are_better_by_what_is_asked_for(num_rounds, b, k, objective):
@@ -434,6 +438,7 @@ def schemas(num_rounds):
         yield b, k
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize('num_rounds', [1, 2, 10, 1000, 10**7])
 @pytest.mark.parametrize('objective', ['max', 'mean'])
 def test_never_a_failure_nor_a_spurious_buffer(num_rounds, objective):
@@ -514,6 +519,7 @@ def test_loss_is_the_logarithm_of_the_squared_error():
     assert math.exp(loss / 2) == pytest.approx(value, rel=1e-12)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize('momentum', [0.1, 0.9])
 @pytest.mark.parametrize('objective', ['max', 'mean'])
 @pytest.mark.parametrize('n, b, k', [(1000, 1, 1), (200, 20, 10)])
@@ -673,6 +679,7 @@ def test_prefix_sums_may_be_given_as_a_workload():
   assert given == optimize(100, num_buffers=2)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize('objective', ['mean', 'max'])
 @pytest.mark.parametrize(
   ('momentum', 'weight_decay'), [(0.0, 0.05), (0.9, 0.02), (0.5, 0.4)]

@@ -126,6 +126,7 @@ def test_options_by_position_are_refused(name):
     optimize(_ROUNDS, *(options.values() or ['mean']))
 
 
+@pytest.mark.few(4)
 @each
 def test_the_objective_is_the_mean_unless_the_largest_is_asked_for(name):
   optimize, options, participation = _OPTIMIZERS[name]

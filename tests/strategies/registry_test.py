@@ -14,6 +14,7 @@ _LIMITS = strategies.Participation(32, min_separation=8)
 _MOMENTUM = strategies.Workload(32, momentum=0.9)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize('name', sorted(registry.KINDS))
 def test_kinds_that_adapt_have_less_error_under_the_workload(name):
   kind = registry.kind(name)

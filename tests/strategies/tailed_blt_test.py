@@ -97,6 +97,7 @@ def test_buffers_are_those_of_the_recursion_that_keeps_less(
   )
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
   'b, k, objective, most, buffers',
   [
@@ -161,6 +162,7 @@ def test_loss_is_the_logarithm_of_the_squared_error(
     assert (ahead - behind) / 2e-5 == pytest.approx(slope[i], abs=1e-7)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
   'n', [3, 10, *(pytest.param(n, marks=pytest.mark.slow) for n in (100, 1000))]
 )
@@ -180,6 +182,7 @@ def test_never_a_failure_nor_worse_than_a_window_alone(n, objective):
       assert value <= error(windowed, objective, participation) * (1 - 1e-4)
 
 
+@pytest.mark.few(3)
 @pytest.mark.slow
 @pytest.mark.parametrize('objective', ['max', 'mean'])
 @pytest.mark.parametrize(('b', 'k'), [(1, 4), (2, 4), (4, 8), (8, 2)])

@@ -55,6 +55,7 @@ def values_by_definition(patterns, restart_every=None):
   return values
 
 
+@pytest.mark.few(18)
 @both_schemas
 @pytest.mark.parametrize('restart_every', [None, 3, 4, 5])
 @pytest.mark.parametrize('num_rounds', range(1, 13))

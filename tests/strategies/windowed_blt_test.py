@@ -134,6 +134,7 @@ def test_buffers_for_the_documented_case():
   assert WindowedBLT(2000, 1, SCALES, DECAYS).noise_buffers == 0
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
   'b, k, objective, num_decays, best',
   [
@@ -190,6 +191,7 @@ def test_loss_is_the_logarithm_of_the_squared_error(n, b, k, objective, momentum
     assert (ahead - behind) / 2e-5 == pytest.approx(slope[i], abs=1e-7)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize('n', [3, 10, 100, 3000])
 @pytest.mark.parametrize('objective', ['max', 'mean'])
 def test_never_a_failure_nor_a_useless_decay(n, objective):

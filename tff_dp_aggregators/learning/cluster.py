@@ -224,6 +224,8 @@ def _local(processes: int, refused: _Refused) -> Iterator[Any]:
         dashboard_address='127.0.0.1:0',
         local_directory=folder,
         env={'TF_CPP_MIN_LOG_LEVEL': '3'},
+        # Dask's own would be the machine's over its cores, and TensorFlow needs more.
+        memory_limit=0,
         silence_logs=logging.CRITICAL,
       )
     except Exception as e:

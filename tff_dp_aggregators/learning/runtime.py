@@ -18,7 +18,7 @@ import queue
 import signal
 import sys
 import threading
-import time
+import weakref
 from collections.abc import Iterator
 from typing import Any, Callable, Optional, TypeVar
 
@@ -64,7 +64,6 @@ def _let_workers_heed_interrupts() -> None:
 
 
 _let_workers_heed_interrupts()  # Before TFF starts one.
-_PATIENCE_SECONDS = 5.0
 # Where the frames are that are between whoever calls a computation and its context.
 _TFF_CORE = os.path.join(os.path.dirname(tff.__file__), 'python', 'core', '')
 _COROUTINE = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
@@ -74,9 +73,6 @@ _COROUTINE = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 def local_runtime(
   *,
   timeout_seconds: Optional[float] = None,
-  default_num_clients: int = 0,
-  max_concurrent_computation_calls: int = -1,
-  stream_structs: bool = False,
   simulated_secure_sums: bool = False,
 ) -> Iterator['LocalContext']:
   """Runs TFF on this machine and leaves no process behind.
@@ -101,10 +97,6 @@ def local_runtime(
       the program is stopped (Ctrl-Z) is not counted. One that takes longer, because the
       worker hangs, say, ends with a `RoundTimeoutError` and ends the runtime: enter
       another one to go on from the last state. None for no limit.
-    default_num_clients: How many clients compute what has no argument to count them by.
-    max_concurrent_computation_calls: How many of them at once; -1 is as many as TFF
-      sees fit.
-    stream_structs: Whether to send structures in parts.
     simulated_secure_sums: Whether sums that are to be secure, which TFF leaves to the
       platform it is compiled for, are computed here as in its tests: with the same
       result and no security. Without it a round with one fails.
@@ -125,14 +117,11 @@ def local_runtime(
     3
   """
   check_timeout(timeout_seconds)
-  executors = worker.WorkerExecutors(
-    default_num_clients, max_concurrent_computation_calls, stream_structs
-  )
   with interrupts.Signals() as signals:
-    context = LocalContext(executors, timeout_seconds, simulated_secure_sums)
+    context = LocalContext(timeout_seconds, simulated_secure_sums)
     try:
       context.start()
-      with _default(context):
+      with tff.framework.get_context_stack().install(context):
         yield context
     finally:
       signals.ignore()
@@ -153,23 +142,6 @@ def check_timeout(timeout_seconds: Optional[float]) -> None:
       f'timeout_seconds is {timeout_seconds}; it must be positive, or None for no '
       'limit.'
     )
-
-
-@contextlib.contextmanager
-def _default(context: 'LocalContext') -> Iterator[None]:
-  """Makes it TFF's context, as TFF's own functions do, which may so replace it."""
-  stack = tff.framework.get_context_stack()
-  before = stack.current
-  tff.framework.set_default_context(context)
-  try:
-    if stack.current is context:
-      yield
-    else:  # One is installed above the default one, which TFF does not show.
-      before = tff.backends.native.create_sync_local_cpp_execution_context()
-      with stack.install(context):
-        yield
-  finally:
-    tff.framework.set_default_context(before)
 
 
 _compile = tff.backends.native.desugar_and_transform_to_native
@@ -195,16 +167,17 @@ class LocalContext(tff.program.NativeFederatedContext):
   `bound` takes one to another thread.
   """
 
-  def __init__(
-    self,
-    executors: worker.WorkerExecutors,
-    timeout_seconds: Optional[float],
-    simulated_secure_sums: bool = False,
-  ):
-    self._executors = executors
-    self._turns = _Turns(executors.end, timeout_seconds)
+  def __init__(self, timeout_seconds: Optional[float], simulated_secure_sums: bool):
+    self._executors = worker.WorkerExecutors()
+    self._limit_seconds = timeout_seconds
+    self._reason: Optional[BaseException] = None  # Why it has ended.
+    self._owner = os.getpid()
+    # TFF's calls block their thread, for ever if the worker hangs; so the time is kept
+    # by another one, on which computations take turns.
+    self._turns, self._calls = _Thread(), _Thread()
+    self._loop = asyncio.new_event_loop()
     self._execution = tff.framework.AsyncExecutionContext(
-      executor_fn=executors,
+      executor_fn=self._executors,
       compiler_fn=_compile_sums_plainly if simulated_secure_sums else _compile,
       transform_args=tff.tensorflow.transform_args,
       transform_result=tff.tensorflow.transform_result,
@@ -213,13 +186,9 @@ class LocalContext(tff.program.NativeFederatedContext):
 
   def start(self) -> None:
     """Starts the worker, so that what can go wrong with that does so now."""
-
-    async def start() -> None:
-      self._executors.start()  # In the thread that lives as long as this context.
-
     _ACTIVE.add(self)
-    self._turns.start()
-    self._turns.submit(start).result()
+    # In the thread that lives as long as this context.
+    self._calls.submit(self._executors.start).result()
 
   def invoke(self, comp: Any, arg: Any) -> Any:
     """Computes; TFF calls this."""
@@ -228,15 +197,47 @@ class LocalContext(tff.program.NativeFederatedContext):
     return self._submit(comp, arg).result()
 
   def _submit(self, comp: Any, arg: Any) -> concurrent.futures.Future:
-    async def compute() -> Any:
-      self._executors.computation_begins()
-      try:
-        return await self._execution.invoke(comp, arg)
-      except grpc.RpcError as e:
-        # With the original the sentence would come last, after two pages of it.
-        raise failures.of_grpc(e) from None
+    if os.getpid() != self._owner:
+      raise RuntimeError(
+        'this process was forked off by one that is inside local_runtime, and has no '
+        'worker; enter local_runtime here.'
+      )
+    if self._reason is not None:
+      raise RuntimeError(f'The runtime has ended: {self._reason}') from self._reason
+    return self._turns.submit(self._take_turn, comp, arg)
 
-    return self._turns.submit(compute)
+  def _take_turn(self, comp: Any, arg: Any) -> Any:
+    if self._reason is not None:
+      raise self._reason
+    computed = self._calls.submit(self._compute, comp, arg)
+    limit, spent = self._limit_seconds or float('inf'), 0.0
+    tick = min(1.0, limit / 20)
+    while self._reason is None:
+      if concurrent.futures.wait([computed], tick).done:
+        break
+      spent += tick  # And not by a clock, which goes on while the program is stopped.
+      if spent >= limit:
+        self.end(
+          RoundTimeoutError(
+            'a computation, such as a round, took longer than '
+            f'timeout_seconds={limit:g}; its worker process was ended and nothing of '
+            'it was kept. If it may take longer, give local_runtime a larger '
+            'timeout_seconds; if not, see whether the machine lacked memory or the '
+            'process was stopped. Then enter local_runtime again, and go on from the '
+            'last state.'
+          )
+        )
+    if self._reason is not None:
+      raise self._reason
+    return computed.result()
+
+  def _compute(self, comp: Any, arg: Any) -> Any:
+    self._executors.computation_begins()
+    try:
+      return self._loop.run_until_complete(self._execution.invoke(comp, arg))
+    except grpc.RpcError as e:
+      # With the original the sentence would come last, after two pages of it.
+      raise failures.of_grpc(e) from None
 
   def bound(self, function: Callable[..., _Result]) -> Callable[..., _Result]:
     """The function, which computes here whichever thread calls it.
@@ -258,10 +259,18 @@ class LocalContext(tff.program.NativeFederatedContext):
 
     return call
 
-  def end(self) -> None:
-    """Ends the worker and all that waits for it."""
+  def end(self, reason: Optional[BaseException] = None) -> None:
+    """Ends the worker and all that waits for it.
+
+    Args:
+      reason: Why, for those; the first one counts.
+    """
+    left = RuntimeError('the runtime was left; enter local_runtime again.')
+    self._reason = self._reason or reason or left
     _ACTIVE.discard(self)
-    self._turns.end(RuntimeError('the runtime was left; enter local_runtime again.'))
+    if os.getpid() == self._owner:
+      self._executors.end()
+      self._calls.submit(self._loop.close)
 
 
 class _Awaited(tff.framework.AsyncContext):
@@ -281,144 +290,29 @@ def _called_from_coroutine(frame: Any) -> bool:
   return frame is not None and bool(frame.f_code.co_flags & _COROUTINE)
 
 
-class _Turn:
-  """A computation, and what becomes of it."""
+class _Thread:
+  """Calls functions one after the other; the interpreter does not wait for it."""
 
-  def __init__(self, compute: Callable[[], Any]):
-    self.compute = compute
-    self.future: concurrent.futures.Future = concurrent.futures.Future()
+  def __init__(self) -> None:
+    self._calls: queue.SimpleQueue = queue.SimpleQueue()
+    weakref.finalize(self, self._calls.put, None)
+    threading.Thread(target=_call, args=(self._calls,), daemon=True).start()
 
-  def fail(self, error: BaseException) -> None:
-    """Gives the error to who waits, unless there is a result."""
-    with contextlib.suppress(concurrent.futures.InvalidStateError):
-      self.future.set_exception(error)
+  def submit(self, function: Callable, *args: Any) -> concurrent.futures.Future:
+    """The future result of a call."""
+    future: concurrent.futures.Future = concurrent.futures.Future()
+    self._calls.put((future, function, args))
+    return future
 
 
-class _Turns:
-  """Computations that take turns on a thread, and a watch over the time they take.
-
-  TFF's calls block this thread while the worker computes, and for ever if it hangs. So
-  the time is kept by another one.
-
-  Args:
-    end_worker: Ends the worker; may be called from any thread.
-    limit_seconds: How long a turn may take, if there is a limit.
-  """
-
-  def __init__(self, end_worker: Callable[[], None], limit_seconds: Optional[float]):
-    self._end_worker = end_worker
-    self._limit_seconds = limit_seconds
-    self._waiting: queue.SimpleQueue[Optional[_Turn]] = queue.SimpleQueue()
-    self._current: Optional[_Turn] = None
-    self._task: Optional[asyncio.Task] = None
-    self._lock = threading.Lock()
-    self._over = threading.Event()
-    self._reason: BaseException = RuntimeError()
-    self._loop = asyncio.new_event_loop()
-    self._owner = os.getpid()
-    # Daemons, because the interpreter would wait for others, also if they hang.
-    self._thread = threading.Thread(target=self._run, daemon=True)
-    self._watch = threading.Thread(target=self._keep_watch, daemon=True)
-
-  def start(self) -> None:
-    """Begins."""
-    self._thread.start()
-    if self._limit_seconds is not None:
-      self._watch.start()
-
-  def submit(self, compute: Callable[[], Any]) -> concurrent.futures.Future:
-    """Gives a coroutine function its turn, after those before it."""
-    if os.getpid() != self._owner:
-      raise RuntimeError(
-        'this process was forked off by one that is inside local_runtime, and has no '
-        'worker; enter local_runtime here.'
-      )
-    turn = _Turn(compute)
-    with self._lock:
-      if self._over.is_set():
-        raise RuntimeError(f'The runtime has ended: {self._reason}') from self._reason
-      self._waiting.put(turn)
-    return turn.future
-
-  def _run(self) -> None:
-    while True:
-      turn = self._waiting.get()
-      if turn is None:
-        break
-      if turn.future.set_running_or_notify_cancel():
-        self._current = turn
-        self._take(turn)
-        self._current = None
-      turn = None  # Whose result may be large, and the next one long in coming.
-    self._loop.close()
-
-  def _take(self, turn: _Turn) -> None:
-    try:
-      if self._over.is_set():
-        raise self._reason
-      self._task = self._loop.create_task(turn.compute())
-      result = self._loop.run_until_complete(self._task)
-    except BaseException as e:
-      turn.fail(self._reason if self._over.is_set() else e)
-    else:
-      with contextlib.suppress(concurrent.futures.InvalidStateError):
-        turn.future.set_result(result)
-
-  def _keep_watch(self) -> None:
-    limit = self._limit_seconds
-    assert limit is not None
-    tick = min(1.0, limit / 20)
-    seen, spent, last = None, 0.0, time.monotonic()
-    while not self._over.wait(tick):
-      now = time.monotonic()
-      # A longer one was a stop of the whole program, or nearly.
-      passed, last = min(now - last, 2 * tick), now
-      turn = self._current
-      spent = spent + passed if turn is seen else 0.0
-      seen = turn
-      if turn is not None and spent >= limit:
-        self.end(
-          RoundTimeoutError(
-            'a computation, such as a round, took longer than '
-            f'timeout_seconds={limit:g}; its worker process was ended and nothing of '
-            'it was kept. If it may take longer, give local_runtime a larger '
-            'timeout_seconds; if not, see whether the machine lacked memory or the '
-            'process was stopped. Then enter local_runtime again, and go on from the '
-            'last state.'
-          )
-        )
-
-  def end(self, reason: BaseException) -> None:
-    """Ends the worker, and gives the reason to all that wait; the first one counts."""
-    with self._lock:
-      first = not self._over.is_set()
-      if first:
-        self._reason = reason
-        self._over.set()
-    if first:
-      self._end_worker()
-      for turn in self._left():
-        turn.fail(reason)
-      self._waiting.put(None)
-      with contextlib.suppress(RuntimeError):  # The loop has ended by itself.
-        self._loop.call_soon_threadsafe(self._cancel)
-    if self._thread.is_alive():
-      self._thread.join(_PATIENCE_SECONDS)
-
-  def _left(self) -> 'list[_Turn]':
-    """Turns that somebody may still wait for."""
-    current = self._current
-    left = [] if current is None else [current]
-    with contextlib.suppress(queue.Empty):
-      while True:
-        turn = self._waiting.get_nowait()
-        if turn is not None:
-          left.append(turn)
-    return left
-
-  def _cancel(self) -> None:
-    if self._task is not None:
-      self._task.cancel()
+def _call(calls: queue.SimpleQueue) -> None:
+  for future, function, args in iter(calls.get, None):
+    if future.set_running_or_notify_cancel():
+      try:
+        future.set_result(function(*args))
+      except BaseException as e:
+        future.set_exception(e)
+    del future, function, args  # The next one may be long in coming.
 
 
 _ACTIVE: set[LocalContext] = set()

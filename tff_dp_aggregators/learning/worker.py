@@ -1,8 +1,8 @@
 """The process in which TFF computes: started, replaced when it dies, ended.
 
 TFF's own local runtime keeps its worker until the interpreter is gone, lets it inherit
-standard output, and replaces one that died for ever. `Worker` is one such process, and
-`WorkerExecutors` what TFF asks for executors in its place.
+standard output, and replaces one that died for ever. `WorkerExecutors` is what TFF asks
+for executors in its place.
 
 TFF's `worker_binary` listens on every address of the machine, without asking who calls.
 A parent can reach into its child, though: pidfd_getfd(2) gives it the child's listening
@@ -10,9 +10,9 @@ socket, and bound to the loopback device (SO_BINDTODEVICE, which needs no privil
 since Linux 5.7) that takes connections of this machine alone.
 """
 
+import contextlib
 import ctypes
 import functools
-import importlib.util
 import ipaddress
 import logging
 import os
@@ -21,20 +21,18 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, Optional, Union
+from collections.abc import Mapping
+from typing import Any, Optional
 
 import grpc
+import psutil
 import tensorflow_federated as tff
 
 from tff_dp_aggregators.base import machine
 
 _logger = logging.getLogger(__name__)
 
-# More deaths than this in one computation, and it is not an accident.
-_MAX_DEATHS = 2
-# As many as TFF keeps.
-_MAX_EXECUTORS = 10
+_MAX_DEATHS = 2  # More than this in one computation are no accident.
 _MAX_MESSAGE_BYTES = 2 * 10**9  # What TFF, whose sizes are 32-bit, can make at most.
 _CHANNEL_OPTIONS = (
   ('grpc.max_message_length', _MAX_MESSAGE_BYTES),
@@ -56,136 +54,82 @@ if ctypes.CDLL(None).prctl(1, signal.SIGKILL) == 0:
 if os.getppid() == int(sys.argv[1]):
   os.execv(sys.argv[2], sys.argv[2:])
 """
-START_SECONDS = 120.0
-# While it is looked whether it listens.
-TICK_SECONDS = 0.004
-_PATIENCE_SECONDS = 5.0
-# Numbers of system calls that Python has no function for, or not on all machines; they
-# are the same on all of Linux's architectures.
-_PIDFD_OPEN, _PIDFD_GETFD = 434, 438
-# A state in /proc/net/tcp.
-_LISTEN = '0A'
-_LOOPBACK = '127.0.0.1'
+_ENVIRONMENT = {
+  # TensorFlow cuts sums and products of large tensors by the threads that it has for
+  # one operation, which would be as many as there are processors: their last digits
+  # would be those of the machine. Operations still go side by side.
+  'TF_NUM_INTRAOP_THREADS': '1',
+  # What a client's tensors were in is kept for the next client's. As glibc has it, the
+  # kernel takes such pages back and clears new ones, a third of all time for models of
+  # 10^6 parameters. The second is the largest that all versions take.
+  'MALLOC_TRIM_THRESHOLD_': str(2**30),
+  'MALLOC_MMAP_THRESHOLD_': str(2**25),
+  'MALLOC_ARENA_MAX': str(machine.usable_processors()),  # Or each thread's is kept.
+}
+_BINARY = os.path.join(os.path.dirname(tff.__file__), 'data', 'worker_binary')
+_START_SECONDS, _TICK_SECONDS, _PATIENCE_SECONDS = 120.0, 0.004, 5.0
+_PIDFD_OPEN, _PIDFD_GETFD = 434, 438  # System calls, the same on all of Linux.
 
 
 class WorkerError(RuntimeError):
   """TFF's worker process could not be started, or died again and again."""
 
 
-def path() -> str:
-  """Where `worker_binary` is; TFF is not imported for that.
+class Worker:
+  """A `worker_binary` that listens, to this machine alone if the kernel lets it.
 
-  Raises:
-    WorkerError: If it is not there.
-  """
-  spec = importlib.util.find_spec('tensorflow_federated')
-  for folder in (spec and spec.submodule_search_locations) or ():
-    found = os.path.join(folder, 'data', 'worker_binary')
-    if os.access(found, os.X_OK):
-      return found
-  raise WorkerError(
-    'tensorflow_federated is not installed in this environment, or has no program '
-    'data/worker_binary; install it (pip install tensorflow-federated).'
-  )
-
-
-# TensorFlow cuts sums and products of large tensors by the threads that it has for one
-# operation, which would be as many as there are processors: their last digits would be
-# those of the machine. Packs and operations still go side by side.
-_SAME_BITS = {'TF_NUM_INTRAOP_THREADS': '1'}
-# What a client's tensors were in is kept for the next client's. As glibc has it, the
-# kernel takes such pages back and clears new ones, a third of all time for models of
-# 10^6 parameters. Before glibc 2.35 larger thresholds than this were not taken.
-_KEPT_BYTES, _KEPT_BYTES_BEFORE = 2**30, 2**25
-
-
-class Binary:
-  """A `worker_binary`, which chooses its port, and is closed to other machines.
-
-  The kernel ends it with the thread that makes this, if nothing has ended it before.
-
-  Args:
-    max_concurrent_computation_calls: How many calls of a computation it makes at once;
-      -1 is as many as TFF sees fit.
+  The kernel ends it with the thread that makes it, if nothing has ended it before.
 
   Attributes:
     pid: Number of the process.
-    port: Where it listens; 0 until it does.
-    open_because: Why other machines can reach it, once it listens; `None` if they
-      cannot.
+    port: Where it listens.
+    channel: The connection to it.
 
   Raises:
-    WorkerError: If there is no such program.
+    WorkerError: If it does not start, takes more than two minutes, or was reached from
+      another machine before it was closed to them.
   """
 
-  def __init__(self, max_concurrent_computation_calls: int = -1):
-    self.port = 0
-    self.open_because: Optional[str] = None
-    self._path = path()
+  def __init__(self) -> None:
     self._owner = os.getpid()
+    launcher = [sys.executable, '-I', '-S', '-c', _LAUNCHER, str(self._owner)]
     self._process = subprocess.Popen(
-      [
-        *(sys.executable, '-I', '-S', '-c', _LAUNCHER, str(self._owner), self._path),
-        '--port=0',
-        f'--max_concurrent_computation_calls={max_concurrent_computation_calls}',
-      ],
+      [*launcher, _BINARY, '--port=0'],  # It chooses one.
       # `program | tail` ends when nobody holds the pipe any more.
       stdin=subprocess.DEVNULL,
       stdout=subprocess.DEVNULL,
-      env={**_SAME_BITS, **_kept_memory(), **os.environ},
+      env={**_ENVIRONMENT, **os.environ},
     )
     self.pid = self._process.pid
+    deadline = time.monotonic() + _START_SECONDS
+    while (listening := self._listening()) is None:
+      if not self.is_alive() or time.monotonic() > deadline:
+        raise WorkerError(
+          f"TFF's worker process {_BINARY} did not start: it {self.end()} before it "
+          'listened. What it printed on standard error says more.'
+        )
+      time.sleep(_TICK_SECONDS)
+    self.port = listening.laddr.port
+    try:
+      _bind_to_loopback(self.pid, listening.fd)
+    except OSError as e:
+      _warn_that_it_is_open(f'{e.filename or "SO_BINDTODEVICE"}: {e.strerror}')
+    else:
+      if _has_peers_elsewhere(self.port):  # Who would stay so.
+        self.end()
+        raise WorkerError(
+          "TFF's worker process was reached from another machine in the moment before "
+          'it was closed to them, and ended for that. Start it again; if it happens '
+          "again, somebody looks for open ports: have a firewall close this machine's."
+        )
+    self.channel = grpc.insecure_channel(f'127.0.0.1:{self.port}', _CHANNEL_OPTIONS)
 
-  @property
-  def target(self) -> str:
-    """Where a channel finds it, once it listens."""
-    return f'{_LOOPBACK}:{self.port}'
-
-  def wait_until_it_listens(self) -> None:
-    """Returns when it takes connections, of this machine alone if the kernel lets it.
-
-    Raises:
-      WorkerError: If it ends before, or takes more than two minutes.
-    """
-    deadline = time.monotonic() + START_SECONDS
-    while not self.listens():
-      if time.monotonic() > deadline:
-        raise self.did_not_start()
-      time.sleep(TICK_SECONDS)
-
-  def listens(self) -> bool:
-    """Whether it takes connections; does not wait.
-
-    Raises:
-      WorkerError: If it has ended.
-    """
-    if not self.is_alive():
-      raise self.did_not_start()
-    if not self.port:
-      listening = _listening_socket(self.pid)
-      if listening is None:
-        return False
-      self.open_because = _bind_to_loopback(self.pid, listening.descriptor)
-      self.port = listening.port
-      self._refuse_who_was_quicker(listening)
-    return True
-
-  def _refuse_who_was_quicker(self, listening: '_Listening') -> None:
-    """Ends it if somebody is connected, who would stay so."""
-    if self.open_because is None and _has_peers_elsewhere(self.pid, listening):
-      self.end()
-      raise WorkerError(
-        "TFF's worker process was reached from another machine in the moment before it "
-        'was closed to them, and ended for that. Start it again; if it happens again, '
-        "somebody looks for open ports: have a firewall close this machine's."
-      )
-
-  def did_not_start(self) -> WorkerError:
-    """Ends it; the error that says how it ended before it listened."""
-    return WorkerError(
-      f"TFF's worker process {self._path} did not start: it {self.end()} before it "
-      'listened. What it printed on standard error says more.'
-    )
+  def _listening(self) -> Any:
+    with contextlib.suppress(psutil.Error):  # It has ended.
+      for each in psutil.Process(self.pid).net_connections('tcp'):
+        if each.status == psutil.CONN_LISTEN:
+          return each
+    return None
 
   def is_alive(self) -> bool:
     """Whether the process has not ended."""
@@ -195,204 +139,54 @@ class Binary:
     """Ends the process, which has nothing to lose, and says how it ended."""
     if os.getpid() == self._owner:  # And not in a copy that was forked off.
       self._process.kill()
-      try:
+      with contextlib.suppress(subprocess.TimeoutExpired):
         self._process.wait(_PATIENCE_SECONDS)
-      except subprocess.TimeoutExpired:
-        return f'(process {self.pid}) does not end'
-    return _how_it_ended(self._process.returncode)
+    code = self._process.returncode
+    if code is None or code >= 0:
+      return f'ended with exit code {code}'
+    return f'was ended by {signal.Signals(-code).name}'
 
 
-def _kept_memory() -> dict[str, str]:
-  """Environment variables by which the C library keeps memory that is freed."""
-  try:
-    _, _, version = str(os.confstr('CS_GNU_LIBC_VERSION')).partition(' ')
-    is_late = tuple(map(int, version.split('.'))) >= (2, 35)
-  except (ValueError, OSError):
-    return {}  # Another library.
-  kept = str(_KEPT_BYTES if is_late else _KEPT_BYTES_BEFORE)
-  return {
-    'MALLOC_TRIM_THRESHOLD_': kept,
-    'MALLOC_MMAP_THRESHOLD_': kept,
-    # Or each thread's is kept.
-    'MALLOC_ARENA_MAX': str(machine.usable_processors()),
-  }
-
-
-def warning(open_because: str) -> str:
-  """What to say of a `worker_binary` that other machines can reach.
-
-  Args:
-    open_because: As `Binary` has it.
-  """
-  return (
-    "TFF's worker process listens on all addresses of this machine, and could not be "
-    f'bound to loopback ({open_because}): who reaches this machine over the network '
-    'can run code in it. In a container, allow that system call (docker run '
-    '--cap-add=SYS_PTRACE, capabilities: add: [SYS_PTRACE]); or see that nobody else '
-    "reaches this machine's ports above 1023."
-  )
-
-
-class _Socket(NamedTuple):
-  """A line of /proc/net/tcp; addresses are as they are there."""
-
-  port: int
-  peer: str
-  state: str
-  inode: str
-
-
-class _Listening(NamedTuple):
-  """A listening socket of a process, and the table it is in."""
-
-  port: int
-  descriptor: int
-  table: str
-
-
-def _sockets(pid: int, table: str) -> Iterator[_Socket]:
-  """All TCP sockets that a process's network has, of one table of the kernel.
-
-  To read one takes the kernel some milliseconds, however few sockets there are.
-  """
-  try:
-    with open(f'/proc/{pid}/net/{table}', encoding='ascii') as file:
-      lines = file.readlines()[1:]
-  except OSError:
-    return  # No IPv6, or the process has ended.
-  for line in lines:
-    _, local, remote, state, *fields = line.split()
-    port, peer = int(local.rpartition(':')[2], 16), remote.rpartition(':')[0]
-    yield _Socket(port, peer, state, fields[5])
-
-
-def _listening_socket(pid: int) -> Optional[_Listening]:
-  try:
-    descriptors = _descriptors(pid)
-  except OSError:
-    return None  # It has ended meanwhile.
-  if not descriptors:
-    return None
-  for table in ('tcp6', 'tcp'):  # Where there is IPv6, it takes both by that.
-    for each in _sockets(pid, table):
-      if each.state == _LISTEN and each.inode in descriptors:
-        return _Listening(each.port, descriptors[each.inode], table)
-  return None
-
-
-def _descriptors(pid: int) -> dict[str, int]:
-  """Those of a process that are sockets, by inode."""
-  found = {}
-  for name in os.listdir(f'/proc/{pid}/fd'):
-    try:
-      target = os.readlink(f'/proc/{pid}/fd/{name}')
-    except FileNotFoundError:
-      continue  # Closed meanwhile.
-    if target.startswith('socket:['):
-      found[target[len('socket:[') : -1]] = int(name)
-  return found
-
-
-def _has_peers_elsewhere(pid: int, listening: _Listening) -> bool:
-  """Whether anything of another machine is connected, or about to be."""
-  return any(
-    each.port == listening.port
-    and each.state != _LISTEN
-    and not _address(each.peer).is_loopback
-    for each in _sockets(pid, listening.table)
-  )
-
-
-def _address(hexadecimal: str) -> Union[ipaddress.IPv4Address, ipaddress.IPv6Address]:
-  """An address as /proc/net/tcp has it, in words of 32 bits, each as in memory."""
-  packed = b''.join(
-    int(hexadecimal[i : i + 8], 16).to_bytes(4, sys.byteorder)
-    for i in range(0, len(hexadecimal), 8)
-  )
-  address = ipaddress.ip_address(packed)
-  return getattr(address, 'ipv4_mapped', None) or address
-
-
-def _bind_to_loopback(pid: int, descriptor: int) -> Optional[str]:
-  """Binds a child's socket to the loopback device; says what refuses, if it does."""
-  try:
-    with _listening_socket_of(pid, descriptor) as listening:
-      listening.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b'lo\0')
-  except OSError as e:
-    return f'{e.filename or "SO_BINDTODEVICE"}: {e.strerror}'
-  return None
-
-
-def _listening_socket_of(pid: int, descriptor: int) -> socket.socket:
-  """A child's socket, as one of this process."""
+def _bind_to_loopback(pid: int, descriptor: int) -> None:
+  """Binds a child's socket to the loopback device, by a copy of this process."""
   pidfd = _system_call('pidfd_open', _PIDFD_OPEN, pid, 0)
   try:
     ours = _system_call('pidfd_getfd', _PIDFD_GETFD, pidfd, descriptor, 0)
   finally:
     os.close(pidfd)
-  return socket.socket(fileno=ours)
+  with socket.socket(fileno=ours) as listening:
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b'lo\0')
 
 
 def _system_call(name: str, number: int, *arguments: int) -> int:
   libc = ctypes.CDLL(None, use_errno=True)
   result = libc.syscall(*map(ctypes.c_long, (number, *arguments)))
   if result < 0:
-    error = ctypes.get_errno()
-    raise OSError(error, os.strerror(error), name)
+    raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), name)
   return result
 
 
-def _how_it_ended(code: Optional[int]) -> str:
-  if code is None or code >= 0:
-    return f'ended with exit code {code}'
-  try:
-    return f'was ended by {signal.Signals(-code).name}'
-  except ValueError:
-    return f'was ended by signal {-code}'
-
-
-class Worker:
-  """A worker process that listens, and the connection to it.
-
-  The kernel ends it with the thread that makes it, if nothing has ended it before.
-
-  Args:
-    max_concurrent_computation_calls: See `runtime.local_runtime`.
-
-  Raises:
-    WorkerError: If it does not start.
-  """
-
-  def __init__(self, max_concurrent_computation_calls: int):
-    self._binary = Binary(max_concurrent_computation_calls)
-    self._binary.wait_until_it_listens()
-    if self._binary.open_because is not None:
-      _warn_that_it_is_open(self._binary.open_because)
-    self._channel = grpc.insecure_channel(self._binary.target, _CHANNEL_OPTIONS)
-    self.stub = tff.framework.RemoteExecutorGrpcStub(self._channel)
-
-  @property
-  def pid(self) -> int:
-    """Number of the process."""
-    return self._binary.pid
-
-  def is_alive(self) -> bool:
-    """Whether the process has not ended."""
-    return self._binary.is_alive()
-
-  def end(self) -> str:
-    """Ends the process, which has nothing to lose, and says how it ended."""
-    return self._binary.end()
-
-  def disconnect(self) -> None:
-    """Lets go of whoever waits for an answer."""
-    self._channel.close()
+def _has_peers_elsewhere(port: int) -> bool:
+  """Whether anything of another machine is connected, or about to be."""
+  peers = [
+    ipaddress.ip_address(each.raddr.ip)
+    for each in psutil.net_connections('tcp')
+    if each.laddr.port == port and each.raddr
+  ]
+  return not all((getattr(p, 'ipv4_mapped', None) or p).is_loopback for p in peers)
 
 
 @functools.cache
 def _warn_that_it_is_open(because: str) -> None:
   """Warns once in a process, and not for each worker."""
-  _logger.warning('%s', warning(because))
+  _logger.warning(
+    "TFF's worker process listens on all addresses of this machine, and could not be "
+    'bound to loopback (%s): who reaches this machine over the network can run code in '
+    'it. In a container, allow that system call (docker run --cap-add=SYS_PTRACE, '
+    'capabilities: add: [SYS_PTRACE]); or see that nobody else reaches this '
+    "machine's ports above 1023.",
+    because,
+  )
 
 
 class WorkerExecutors(tff.framework.ExecutorFactory):
@@ -403,24 +197,12 @@ class WorkerExecutors(tff.framework.ExecutorFactory):
   function of the state, is the same the second time.
 
   Not for several threads, but for `end`.
-
-  Args:
-    default_num_clients: See `runtime.local_runtime`.
-    max_concurrent_computation_calls: See `runtime.local_runtime`.
-    stream_structs: See `runtime.local_runtime`.
   """
 
-  def __init__(
-    self,
-    default_num_clients: int,
-    max_concurrent_computation_calls: int,
-    stream_structs: bool,
-  ):
-    self._default_num_clients = default_num_clients
-    self._max_concurrent_computation_calls = max_concurrent_computation_calls
-    self._stream_structs = stream_structs
+  def __init__(self) -> None:
     self._worker: Optional[Worker] = None
-    self._executors: dict[tuple, tff.framework.RemoteExecutor] = {}
+    # Those of the worker; another one has its own, as a port may go to somebody else.
+    self._executors: Any = None
     self._deaths = 0
     self._ended = False
 
@@ -430,14 +212,14 @@ class WorkerExecutors(tff.framework.ExecutorFactory):
       raise WorkerError('the runtime was left, and its worker ended.')
     if self._worker is not None and not self._worker.is_alive():
       self._count_death(self._worker.end())
-      # Connections to the dead worker's port; it is somebody else's now.
-      self._executors.clear()
       self._worker = None
     if self._worker is None:
-      worker = Worker(self._max_concurrent_computation_calls)
-      self._worker = worker
+      self._worker = Worker()
+      self._executors = tff.framework.ResourceManagingExecutorFactory(
+        self._new_executor
+      )
       if self._ended:  # Meanwhile, in another thread.
-        worker.end()
+        self.end()
 
   def _count_death(self, how: str) -> None:
     self._deaths += 1
@@ -458,36 +240,22 @@ class WorkerExecutors(tff.framework.ExecutorFactory):
     """Counts from here how often the worker dies."""
     self._deaths = 0
 
-  def create_executor(
-    self, cardinalities: Mapping[Any, int]
-  ) -> tff.framework.RemoteExecutor:
+  def create_executor(self, cardinalities: Mapping[Any, int]) -> Any:
     """Gives TFF an executor for so many clients."""
     self.start()
-    key = _key(cardinalities)
-    # The one used last is the last.
-    executor = self._executors.pop(key, None) or self._new_executor(cardinalities)
-    self._executors[key] = executor
-    while len(self._executors) > _MAX_EXECUTORS:
-      self._executors.pop(next(iter(self._executors))).close()
-    return executor
+    return self._executors.create_executor(cardinalities)
 
-  def _new_executor(
-    self, cardinalities: Mapping[Any, int]
-  ) -> tff.framework.RemoteExecutor:
+  def _new_executor(self, cardinalities: Mapping[Any, int]) -> Any:
     assert self._worker is not None
-    executor = tff.framework.RemoteExecutor(
-      self._worker.stub, stream_structs=self._stream_structs
-    )
-    executor.set_cardinalities(
-      {tff.CLIENTS: self._default_num_clients, **cardinalities}
-    )
+    stub = tff.framework.RemoteExecutorGrpcStub(self._worker.channel)
+    executor = tff.framework.RemoteExecutor(stub)
+    executor.set_cardinalities({tff.CLIENTS: 0, **cardinalities})
     return executor
 
   def clean_up_executor(self, cardinalities: Mapping[Any, int]) -> None:
     """Lets go of the executor for so many clients, which failed."""
-    executor = self._executors.pop(_key(cardinalities), None)
-    if executor is not None and not self._ended:
-      executor.close()
+    if self._executors is not None and not self._ended:
+      self._executors.clean_up_executor(cardinalities)
 
   def end(self) -> None:
     """Ends the worker for good, and with it what waits for its answers."""
@@ -495,8 +263,4 @@ class WorkerExecutors(tff.framework.ExecutorFactory):
     worker = self._worker
     if worker is not None:
       worker.end()
-      worker.disconnect()
-
-
-def _key(cardinalities: Mapping[Any, int]) -> tuple:
-  return tuple(sorted((str(placement), n) for placement, n in cardinalities.items()))
+      worker.channel.close()

@@ -34,7 +34,7 @@ def problems(path: pathlib.Path) -> Iterator[str]:
     yield f'{path}: has the marks of a merge conflict; resolve it.'
   if path.suffix in ('.yml', '.yaml', '.cff'):
     try:
-      yaml.safe_load(content)
+      list(yaml.safe_load_all(content))
     except yaml.YAMLError as e:
       yield f'{path}: is no YAML: {" ".join(str(e).split())}'
 

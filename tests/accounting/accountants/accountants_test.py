@@ -97,6 +97,7 @@ def test_published_epsilon_needs_less_noise_with_the_exact_accountant():
   assert needed == pytest.approx(expected, rel=1e-10)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize('mu', [0.1, 0.3, 1.0, 3.0, SLOW_TEN])
 def test_accountants_are_ordered_from_exact_to_loosest(mu):
   event = Gaussian(1 / mu)

@@ -75,6 +75,7 @@ def _two_steps_by_integration(sigma, epsilon):
   )
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize('sigma', [0.7, 1.0, 3.0])
 @pytest.mark.parametrize('epsilon', [0.0, 0.3, 1.5])
 def test_two_steps_are_what_integration_says(sigma, epsilon):

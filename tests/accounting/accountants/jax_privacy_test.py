@@ -121,6 +121,7 @@ def _compared(name):
       yield max(difference - rest, 0.0) / max(math.hypot(own, error), 1e-300)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize('name', SAME)
 def test_deltas_of_drawn_outcomes_agree(name):
   assert max(_compared(name)) <= 6
@@ -130,6 +131,7 @@ def test_another_start_is_told_from_ours():
   assert max(_compared('a cold start')) > 12
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize('name', SAME)
 def test_no_delta_is_stated_below_what_was_drawn(name):
   setting = SETTINGS[name]

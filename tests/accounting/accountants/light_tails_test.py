@@ -65,6 +65,7 @@ class _Plane:
     return float(self.masses[some] @ -np.expm1(epsilon - self.losses[some]))
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize('name', sorted(PLANE))
 def test_tails_of_mixtures_are_concave_on_the_normal_scale(name):
   plane = _Plane(name)

@@ -111,6 +111,7 @@ class _Integrated:
     )
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize(('noise', 'delta'), [(0.7, 1e-2), (1.0, 1e-3), (2.0, 1e-5)])
 @pytest.mark.parametrize('name', sorted(THREE_ROUNDS))
 def test_three_rounds_are_what_integration_says(name, noise, delta):
@@ -251,6 +252,7 @@ def test_each_question_has_outcomes_of_its_own():
   assert near[0] != near[1] and near[0] == pytest.approx(near[1], rel=0.02)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize('noise', [0.5, 2.0])
 @pytest.mark.parametrize('make', [_five_bins, _breaks])
 def test_answers_are_not_above_the_deterministic_bound(make, noise):
@@ -326,6 +328,7 @@ LAWS = {
 }
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize('log_bound', [0.0, -9.0])
 @pytest.mark.parametrize('size', [400, 3000])
 @pytest.mark.parametrize('law', sorted(LAWS))
@@ -492,6 +495,7 @@ def test_other_events_and_relations_are_refused():
     assert accountants.epsilon(event, 1e-3, NAME, Relation.REPLACE_SPECIAL) == one
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize('p', [1e-3, 1.0])
 @pytest.mark.parametrize('noise', [0.5, 1.0])
 def test_huge_breaks_are_answered(noise, p):
@@ -502,6 +506,7 @@ def test_huge_breaks_are_answered(noise, p):
   assert 0 <= accountants.delta(event, 2.0, NAME, BOTH) <= 5 * n / b
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize('sampling', [
   schemas.BMinSepSampling(20, 1e-9, 1),
   schemas.BMinSepSampling(3, 1.0, 1),

@@ -36,6 +36,7 @@ ADD_OR_REMOVE = Relation.ADD_OR_REMOVE_ONE
 REPLACE_ONE = Relation.REPLACE_ONE
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
   'mu',
   [
@@ -430,6 +431,7 @@ def _check_rare(q, noise, num_rounds, delta, within):
   assert found <= epsilon(num_rounds + num_rounds // 5 + 1)[0] * (1 + 1e-6), case
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
   'case',
   [
@@ -463,6 +465,7 @@ def test_a_client_that_is_added_costs_no_more_than_its_absence_can():
   assert pld._delta_of_side(side, 0.0031) == 0.0
 
 
+@pytest.mark.slow
 def test_calibration_and_rounds_where_losses_are_rare():
   def event(noise, num_rounds=1000):
     return Repeated(Poisson(1e-6, Gaussian(noise)), num_rounds)
@@ -477,6 +480,7 @@ def test_calibration_and_rounds_where_losses_are_rare():
   assert enough < 2.0
 
 
+@pytest.mark.few(1)
 @pytest.mark.slow
 @pytest.mark.parametrize('relation', [ADD_OR_REMOVE, REPLACE_ONE])
 def test_rare_losses_of_samples_of_fixed_size(relation):

@@ -82,6 +82,7 @@ def exact_epsilon(noise_multiplier, delta):
   return max(0.0, 1 / noise_multiplier + 2 * math.log1p(-delta))
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize('name', ['pld', 'prv', 'rdp'])
 @pytest.mark.parametrize('noise_multiplier', [0.5, 1 / 2.000033, 10.0, 60.0])
 def test_no_accountant_states_more_nor_less_than_holds(name, noise_multiplier):

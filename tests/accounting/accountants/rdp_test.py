@@ -47,6 +47,7 @@ def divergence(upper, lower, noise_multiplier, order):
   return float(special.logsumexp(exponents)) / (order - 1)
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize('noise_multiplier', [0.5, 1.0, 5.0, 40.0])
 @pytest.mark.parametrize('probability', [0.01, 0.3, 0.9])
 def test_poisson_divergences_are_integrals(probability, noise_multiplier):

@@ -412,6 +412,7 @@ def test_restarts_are_shown_where_they_help():
   assert best == min(others) < plain.mechanism.strategy.rmse(limits)
 
 
+@pytest.mark.few(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(
   ('rounds', 'apart', 'times', 'best'),

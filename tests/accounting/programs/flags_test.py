@@ -190,6 +190,7 @@ def test_rounds_are_found_for_more_bands_than_rounds_tried():
   assert _spent(plan) <= 3
 
 
+@pytest.mark.few(2)
 @pytest.mark.slow
 @pytest.mark.parametrize('name', ['windowed_blt', 'tailed_blt', 'epoch_windowed_blt'])
 def test_rounds_are_found_for_windows_that_are_longer_than_rounds_tried(name):

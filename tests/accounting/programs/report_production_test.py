@@ -357,6 +357,7 @@ def test_a_log_alone_does_not_tell_which_optimised_strategy_ran(tmp_path, name):
     assert remedy in result.stderr
 
 
+@pytest.mark.few(7)
 @pytest.mark.parametrize('name', _ADAPTING)
 @pytest.mark.parametrize('num_rounds', [60, 45])
 def test_the_planned_strategy_is_accounted_for_what_the_log_shows(

@@ -87,6 +87,7 @@ def test_the_guarantee_is_of_the_rounds_that_ran(mechanism, turns, tmp_path):
     assert reports.rendering.render(built, output_format)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
   'mechanism, accountant',
   [(B_MIN_SEP, None), (BINS, None), (BINS, 'monte_carlo')],

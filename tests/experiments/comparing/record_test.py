@@ -51,19 +51,19 @@ def test_a_folder_with_a_lock_alone_is_empty(values, tmp_path):
   with record_lib.Folder(str(tmp_path)):
     pass
   now = asked(values, 'mechanism=tree')
-  assert record_lib.joined(str(tmp_path), now) == now
+  assert record_lib.taken_up(str(tmp_path), now) == (now, now)
   (tmp_path / 'mine.txt').touch()
   with pytest.raises(FileExistsError, match='is not empty, and is not of a comparison'):
-    record_lib.joined(str(tmp_path), now)
+    record_lib.taken_up(str(tmp_path), now)
 
 
 def test_flags_in_another_order_are_the_same_runs(values, tmp_path):
   one = ('mechanism=tree:batch_size=7,banded', 'clip_norm=1,2')
   begun = asked(values, *one)
   record_lib.write(str(tmp_path), begun)
-  again = record_lib.as_begun(str(tmp_path), asked(values, *one[::-1]))
+  again, all_of_it = record_lib.taken_up(str(tmp_path), asked(values, *one[::-1]))
   assert set(again.points) == set(begun.points)
-  assert list(record_lib.joined(str(tmp_path), again).points) == list(begun.points)
+  assert list(all_of_it.points) == list(begun.points)
 
 
 def test_points_that_are_added_have_names_in_the_order_of_the_first_command(
@@ -71,5 +71,6 @@ def test_points_that_are_added_have_names_in_the_order_of_the_first_command(
 ):
   record_lib.write(str(tmp_path), asked(values, 'mechanism=tree', 'clip_norm=1'))
   more = asked(values, 'clip_norm=2', 'mechanism=tree,blt')
-  names = [each.name for each in record_lib.as_begun(str(tmp_path), more).points]
+  again, _ = record_lib.taken_up(str(tmp_path), more)
+  names = [each.name for each in again.points]
   assert names == ['mechanism=tree,clip_norm=2', 'mechanism=blt,clip_norm=2']

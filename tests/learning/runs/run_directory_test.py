@@ -103,6 +103,7 @@ def _begin_without_training(path):
 
 
 def test_what_never_drew_noise_is_begun_anew_with_other_settings(tmp_path, capsys):
+  (tmp_path / run_directory.LOG).touch()  # Of whoever starts it, before it begins.
   _begin_without_training(tmp_path)
   other = dict(_CONFIG, flags={'model': 'another'})
   run_directory.check_flags(str(tmp_path), other['flags'])
@@ -110,7 +111,7 @@ def test_what_never_drew_noise_is_begun_anew_with_other_settings(tmp_path, capsy
     directory.forget_untrained(_CONFIG)
     assert directory.config == _CONFIG and directory.has(run_directory.DATA)
     directory.forget_untrained(other)
-    assert os.listdir(tmp_path) == ['.lock']
+    assert sorted(os.listdir(tmp_path)) == ['.lock', run_directory.LOG]
     assert directory.begin(other)
   assert 'nothing was trained' in capsys.readouterr().err
 

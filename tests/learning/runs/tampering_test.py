@@ -149,6 +149,7 @@ def test_no_edit_of_a_configuration_makes_epsilon_less(run):
   assert edits > 300
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize('which', ['all', 'first', 'last'])
 def test_no_edit_of_a_ledger_makes_epsilon_less(run, which):
   folder, config, lines = run

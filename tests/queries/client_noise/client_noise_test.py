@@ -195,6 +195,7 @@ def test_without_noise_sums_are_those_of_clipped_records(kind):
   assert not finite
 
 
+@pytest.mark.few(2)
 @both_kinds
 @pytest.mark.parametrize('adjacency', ['zero_out', 'replace_one'])
 def test_real_reports_are_no_easier_to_tell_apart_than_stated(kind, adjacency):

@@ -73,6 +73,7 @@ def _one_round(query, state, numbers):
   return query.get_noised_result(sample, state)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize('geometric', [True, False])
 @pytest.mark.parametrize('tree', [False, True])
 def test_without_noise_estimates_are_those_of_tf_privacy(geometric, tree):

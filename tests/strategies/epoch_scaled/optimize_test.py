@@ -56,6 +56,7 @@ def _check(strategy, participation):
   assert np.all(np.diff(starts) <= 1e-12) and starts[0] > 1.02 * starts[-1]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
   'limits, without, plain_trials',
   [
@@ -96,6 +97,7 @@ def test_windowed_blt_is_at_least_as_good_as_plain_trials():
   assert strategy.noise_buffers == 12
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
   'limits, one_each',
   [
@@ -169,6 +171,7 @@ def _parameters(strategy):
   return np.concatenate(values), make
 
 
+@pytest.mark.few(7)
 @pytest.mark.slow
 @pytest.mark.parametrize('objective', ['mean', 'max'])
 @pytest.mark.parametrize(
@@ -211,6 +214,7 @@ def test_a_general_optimiser_finds_nothing_better(module, options, workload, obj
   assert error(start) <= found.fun * (1 + (2e-6 if objective == 'mean' else 2e-4))
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize('workload', _WORKLOADS)
 @pytest.mark.parametrize('objective', ['mean', 'max'])
 def test_banded_has_less_error_than_unit_columns_and_a_small_certified_gap(
@@ -279,6 +283,7 @@ def test_scales_of_rounds_would_gain_less_than_half_a_hundredth(limits):
   assert banded.certify(unit, participation=participation).gap > 0.04
 
 
+@pytest.mark.few(6)
 @pytest.mark.slow
 @pytest.mark.parametrize('fixed_epoch', [False, True])
 @pytest.mark.parametrize('objective', ['mean', 'max'])

@@ -57,6 +57,7 @@ def _worst(matrix, participation):
   return worst
 
 
+@pytest.mark.few(25)
 @pytest.mark.parametrize('scales', [_FALLING, _RISING], ids=['falling', 'rising'])
 @pytest.mark.parametrize('starts', [(0, 3, 6, 9), (0, 4, 8), (0, 3, 4, 7)])
 @pytest.mark.parametrize('num_rounds', [11, 12])

@@ -52,6 +52,7 @@ def random_case(rng):
   return column, Participation(*schema, fixed_epoch=bool(rng.integers(4) == 0))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize('seed', range(4))
 def test_never_below_the_truth_and_equal_to_it_if_exact(seed):
   rng = np.random.default_rng(seed)
@@ -184,6 +185,7 @@ def test_where_pairs_would_take_too_long_the_other_bound_remains(monkeypatch):
   assert bound > brute_force(column, participation)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize('seed', range(4))
 def test_scaled_columns_are_never_below_the_truth_and_equal_to_it_if_exact(seed):
   rng = np.random.default_rng(seed)

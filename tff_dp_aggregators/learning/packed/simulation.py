@@ -24,7 +24,6 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow.python.eager import cancellation
 
-from tff_dp_aggregators.aggregators import tracing
 from tff_dp_aggregators.base import machine
 from tff_dp_aggregators.learning import failures
 from tff_dp_aggregators.learning import process_parts
@@ -113,7 +112,7 @@ class PackedFedAvg:
     self._server = server_lib.Server(training, aggregator, server_optimizer)
     self._training = training
     self.one_by_one = choice.why_one_by_one(training, data)
-    self._begin = function_lib.Traced(tracing.as_written(self._server.initial_state))
+    self._specs = function_lib.specs_of(self.initialize())
     try:
       with (
         contextlib.nullcontext() if self.one_by_one else _without_conversions_logged()
@@ -139,7 +138,7 @@ class PackedFedAvg:
       and self.one_by_one is not None
       and choice.is_compiled(self._training, self._data),
     )
-    state, rows = self._begin.specs, tf.TensorSpec([None, 3], tf.int64)
+    state, rows = self._specs, tf.TensorSpec([None, 3], tf.int64)
     told = rows, tf.TensorSpec([None], tf.int32)
     if self._cluster is None:
       self._whole = function_lib.Traced(self._round, state, *told)
@@ -206,7 +205,7 @@ class PackedFedAvg:
 
   def initialize(self) -> Any:
     """The state before the first round; with secret noise, another one each time."""
-    return self._begin()
+    return self._server.initial_state()
 
   def next(self, state: Any, clients: np.ndarray, keys: np.ndarray) -> tuple[Any, Any]:
     """Runs a round.
@@ -287,17 +286,17 @@ class PackedFedAvg:
       ValueError: If it is of another process.
     """
     try:
-      tf.nest.assert_same_structure(state, self._begin.specs)
+      tf.nest.assert_same_structure(state, self._specs)
       flat = [tf.convert_to_tensor(each) for each in tf.nest.flatten(state)]
     except (TypeError, ValueError) as e:
       raise ValueError(f'this state is of another process: {e}') from e
-    specs = tf.nest.flatten(self._begin.specs)
+    specs = tf.nest.flatten(self._specs)
     if not all(spec.is_compatible_with(each) for spec, each in zip(specs, flat)):
       raise ValueError(
         'this state is of another process: shapes or dtypes differ from '
-        f'{self._begin.specs}.'
+        f'{self._specs}.'
       )
-    return tf.nest.pack_sequence_as(self._begin.specs, flat)
+    return tf.nest.pack_sequence_as(self._specs, flat)
 
 
 def to_numpy(structure: Any) -> Any:
