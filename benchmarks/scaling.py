@@ -2,11 +2,11 @@
 
     python -m benchmarks.scaling [--cohorts=100,1000,10000] [--workers=1,2] [--rounds=8]
 
-Trains perceptrons (64 features, 10 classes) of about 10^3 and 10^6 parameters on clients
-with 20 random examples each, in one batch, with banded noise: in this process with all
-of its cores, and on so many workers of `local:N`. A line for each case has clients a
-second of the median round, its seconds, and the ratio to the process alone. Cohorts
-whose clients times parameters are above --largest are left out.
+Trains perceptrons (64 features, 10 classes) of about 10^3 and 10^6 parameters on
+clients with 20 random examples each, in one batch, with banded noise: in this process
+with all of its cores, and on so many workers of `local:N`. A line for each case has
+clients a second of the median round, its seconds, and the ratio to the process alone.
+Cohorts whose clients times parameters are above --largest are left out.
 
 What goes to other machines in a round is the model, 4 bytes a parameter, once to each
 worker, and the sums of packs, 8 bytes a parameter, once a pack at most; here it goes
