@@ -436,7 +436,7 @@ def _silenced() -> Iterator[None]:
 
 # On how many workers a pack has to fail to be the reason itself; how often Dask tries.
 _MOST_FAILED, _RETRIES = 3, 1
-# How much longer a round may wait for the next pack than the longest one had to in which
+# How much longer a round may wait for the next pack than the longest wait in which
 # nothing happened to workers.
 _PAUSE_FACTOR = 8.0
 _RESTART_SECONDS = 15.0
@@ -566,7 +566,13 @@ class Cluster:
 
     from tff_dp_aggregators.learning.packed import function as function_lib
 
-    submit = functools.partial(self._client.submit, pure=False, workers=workers)
+    submit = functools.partial(
+      self._client.submit,
+      pure=False,
+      workers=workers,
+      # Those that come in place of these, if all are lost.
+      allow_other_workers=workers is not None,
+    )
 
     def hold(key: str, make: Callable[[], Any]) -> Any:
       if key not in self._held or self._held[key].status in ('cancelled', 'lost'):
@@ -654,6 +660,9 @@ class Cluster:
           self._note(f'nothing comes of worker {_listed(hanging)}')
           self._start_anew(hanging)
           last, patience = time.monotonic(), 2 * patience
+        elif not busy and now - last > limit:
+          self._note('no worker has a task of the round, which is submitted again')
+          raise _PackError('', RuntimeError('no worker has a task'), is_unfit=True)
 
   def _stuck(self, name: str) -> tuple[list[str], list[str]]:
     """Workers that are silent, and those that have tasks of a round."""
