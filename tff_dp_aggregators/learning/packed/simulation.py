@@ -293,8 +293,7 @@ class PackedFedAvg:
     specs = tf.nest.flatten(self._specs)
     if not all(spec.is_compatible_with(each) for spec, each in zip(specs, flat)):
       raise ValueError(
-        'this state is of another process: shapes or dtypes differ from '
-        f'{self._specs}.'
+        f'this state is of another process: shapes or dtypes differ from {self._specs}.'
       )
     return tf.nest.pack_sequence_as(self._specs, flat)
 
