@@ -436,8 +436,8 @@ def _silenced() -> Iterator[None]:
 
 # On how many workers a pack has to fail to be the reason itself; how often Dask tries.
 _MOST_FAILED, _RETRIES = 3, 1
-# How much longer a round may wait for the next pack than the longest wait in which
-# nothing happened to workers.
+# How much longer a round may wait for the next pack than any had to in which nothing
+# happened to workers.
 _PAUSE_FACTOR = 8.0
 _RESTART_SECONDS = 15.0
 # What is told to all goes to the scheduler with the task that keeps it.

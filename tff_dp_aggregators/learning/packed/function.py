@@ -6,22 +6,37 @@ module nor the user's data where it is called. Whoever calls it comes to the sam
 on processors of the same kind and with as many threads for an operation.
 """
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
 import itertools
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Callable
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.protobuf import rewriter_config_pb2
+from tensorflow.python.eager import context
 
 from tff_dp_aggregators.learning.packed import data as data_lib
 
 # Packs that are added up together, before the sums of such groups are: how floats are
 # rounded follows from the packs alone, wherever they are trained.
 GROUP = 8
+# TensorFlow may write a graph anew before it is run. It does not change the order of
+# products, say, in each process alike; last digits would not be the same again.
+_OFF = rewriter_config_pb2.RewriterConfig.OFF
+_AS_WRITTEN = context.FunctionCallOptions(
+  config_proto=tf.compat.v1.ConfigProto(
+    graph_options=tf.compat.v1.GraphOptions(
+      rewrite_options=rewriter_config_pb2.RewriterConfig(
+        arithmetic_optimization=_OFF, constant_folding=_OFF, remapping=_OFF
+      )
+    )
+  )
+)
 
 
 def intra_op_threads() -> int:
@@ -96,7 +111,24 @@ def _made(
   made: Callable[..., list[tf.Tensor]] = function.get_concrete_function(
     *[tf.TensorSpec(each.shape, each.dtype) for each in feeds]
   )
-  return made
+
+  def call(*tensors: Any) -> list[tf.Tensor]:
+    with _as_written():
+      return made(*tensors)
+
+  return call
+
+
+@contextlib.contextmanager
+def _as_written() -> Iterator[None]:
+  """Has TensorFlow compute what functions say that this thread calls."""
+  eager = context.context()
+  before = eager.function_call_options
+  eager.function_call_options = _AS_WRITTEN
+  try:
+    yield
+  finally:
+    eager.function_call_options = before
 
 
 @dataclasses.dataclass(frozen=True)
