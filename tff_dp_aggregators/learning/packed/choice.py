@@ -24,14 +24,15 @@ _TRIED = 8
 # a convolution, it makes loops that may take a hundred times as long.
 _FAST_COMPILED = frozenset(
   """
-  AddN AddV2 BiasAdd BiasAddGrad BroadcastGradientArgs BroadcastTo Cast Const DivNoNan
-  Elu EluGrad Erf Exp ExpandDims Fill FloorMod GreaterEqual Identity IdentityN L2Loss
-  LessEqual Log Log1p LogSoftmax MatMul Maximum Mean Minimum Mul Neg NoOp
-  PartitionedCall Placeholder Pow Prod Range RealDiv Reciprocal Relu ReluGrad Reshape
-  Rsqrt RsqrtGrad Select SelectV2 Selu SeluGrad Shape Sigmoid SigmoidGrad Sign Size
-  Softmax SparseSoftmaxCrossEntropyWithLogits SoftmaxCrossEntropyWithLogits Softplus
-  SoftplusGrad Sqrt SqrtGrad Square SquaredDifference Squeeze StatefulPartitionedCall
-  StopGradient Sub Sum Tanh TanhGrad Tile ZerosLike
+  Abs AddN AddV2 ArgMax BiasAdd BiasAddGrad BroadcastGradientArgs BroadcastTo Cast
+  Const DivNoNan Elu EluGrad Equal Erf Exp ExpandDims Fill FloorMod Greater
+  GreaterEqual Identity IdentityN L2Loss Less LessEqual Log Log1p LogSoftmax
+  LogicalAnd LogicalNot LogicalOr MatMul Max Maximum Mean Min Minimum Mul Neg NoOp
+  NotEqual PartitionedCall Placeholder Pow Prod Range RealDiv Reciprocal Relu ReluGrad
+  Reshape Rsqrt RsqrtGrad Select SelectV2 Selu SeluGrad Shape Sigmoid SigmoidGrad Sign
+  Size Softmax SoftmaxCrossEntropyWithLogits Softplus SoftplusGrad
+  SparseSoftmaxCrossEntropyWithLogits Sqrt SqrtGrad Square SquaredDifference Squeeze
+  StatefulPartitionedCall StopGradient Sub Sum Tanh TanhGrad Tile ZerosLike
   """.split()
 )
 # Fast as well where they make shapes, and not of what is multiplied.
