@@ -61,7 +61,7 @@ def run(settings: settings_lib.Settings) -> int:
     progress.say(f'Interrupted; {run_dir} has no round to report.', sys.stderr)
     return _INTERRUPTED
   except cluster.ClusterError as e:
-    said = flags_lib.spelled(str(e), ['scheduler'])
+    said = str(e).replace('scheduler=', '--scheduler=', 1)
     going_on = _going_on(settings, run_dir)
     progress.say(f'{said} This goes on:\n    {going_on}', sys.stderr)
     return _NO_WORKERS

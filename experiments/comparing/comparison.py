@@ -322,7 +322,9 @@ class Comparison:
       progress.say('Stopped before its end; the same command goes on.')
       return INTERRUPTED
     if failed:
-      progress.say(f'{len(failed)} runs failed; the same command tries them again.')
+      progress.say(
+        f'{len(failed)} of the runs failed; the same command tries again what failed.'
+      )
       return FAILED
     return 0
 

@@ -29,6 +29,7 @@ from typing import Any, Callable, NamedTuple, Optional
 
 from tff_dp_aggregators.base import new_files
 from tff_dp_aggregators.learning import cluster
+from tff_dp_aggregators.learning import failures
 from tff_dp_aggregators.learning.runs import progress
 from tff_dp_aggregators.learning.runs import run_directory
 
@@ -564,7 +565,9 @@ def _run(job: Mapping[str, Any], is_to_end: Callable[[], bool]) -> tuple[str, st
       told = traceback.format_exc()
       print(told, file=sys.stderr)
       # The last line of what is kept says it, also of errors with several.
-      why = f'{type(e).__name__}: {cells_lib.last_line(str(e)) or type(e).__name__}'
+      said = getattr(e, 'message', str(e))  # TensorFlow's own has more lines.
+      said = cells_lib.last_line(failures.sentence(said))
+      why = f'{type(e).__name__}: {said or type(e).__name__}'
       return results.FAILED, _fail(directory, f'{told}\n{why}')
 
 

@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 import numpy as np
 
+from tff_dp_aggregators.base import machine
 from tff_dp_aggregators.base import version
 from tff_dp_aggregators.learning import failures
 from tff_dp_aggregators.learning.runs import progress
@@ -44,6 +45,7 @@ if TYPE_CHECKING:  # It takes as long to load as all the rest.
   import distributed
 
 _ADDRESS = re.compile(r'(tcp|tls)://(\[[0-9a-fA-F:.]+\]|[^][\s:/@]+):([0-9]{1,5})/?')
+_WORKER = re.compile(r'(?:tcp|tls)://[^\s,;]+')
 _LOCAL = re.compile(r'local:([1-9][0-9]{0,3})')
 _MAX_PORT = 65535
 # What Dask's configuration may have in place of names of files.
@@ -102,6 +104,13 @@ def check(
       f'{name}={scheduler} is no address of a Dask scheduler; give {name}='
       'tcp://HOST:PORT or tls://HOST:PORT, as `dask scheduler` prints it, or '
       f'{name}=local:4 for four processes of this machine.'
+    )
+  local = _LOCAL.fullmatch(scheduler)
+  most = max(8, 4 * machine.usable_processors())
+  if local is not None and int(local.group(1)) > most:
+    raise ValueError(
+      f'{name}={scheduler} is more than {most} processes, four for each processor of '
+      'this machine, and each takes some 500 MB; give fewer.'
     )
   is_open = False
   if host and scheduler.startswith('tcp'):
@@ -277,13 +286,20 @@ def _connected(address: Any, refused: _Refused, seconds: float) -> 'distributed.
     raise refused(f'cannot be used: it does not answer in {2 * seconds:g} s') from None
   except OSError as e:  # Among them what is too late.
     raise refused(
-      f'cannot be reached within {seconds:g} seconds. Look whether the scheduler runs '
-      f'there, and whether this machine may connect to it. Dask says: {_line(e)}'
+      f'cannot be reached within {seconds:g} seconds. Look whether a scheduler runs '
+      'there by this protocol (tcp or tls), with a certificate of the same authority, '
+      'and whether this machine may connect to it. Dask says: '
+      f'{_line(e) or type(e).__name__}.'
     ) from e
   except Exception as e:  # By whatever else answers there.
+    if 'encryption required' in str(e):
+      raise refused(
+        "is not encrypted, as Dask's configuration here asks for (require-encryption). "
+        'Give tls://HOST:PORT, or unset DASK_CONFIG.'
+      ) from e
     raise refused(
-      'cannot be used. Look whether it is a Dask scheduler of this version '
-      f'({distributed.__version__}). Dask says: {type(e).__name__}: {_line(e)}'
+      'cannot be used. Look whether what answers there is Dask of this version, '
+      f'{distributed.__version__}. Dask says: {type(e).__name__}: {_line(e)}.'
     ) from e
 
 
@@ -300,10 +316,18 @@ def _check_keys(refused: _Refused) -> None:
     if security.get_connection_args('client')['ssl_context'] is not None:
       return
   except OSError as e:  # Also of what is no key.
+    found = dask.config.get('distributed.comm.tls')
+    files = [found['ca-file'], *(found['client'] or {}).values()]
+    lost = [
+      each for each in files if isinstance(each, str) and not os.path.exists(each)
+    ]
     why = _line(e)
+    if lost:
+      why = f'{", ".join(lost)} is not there, as seen from {os.getcwd()}'
   raise refused(
     "needs keys and certificates of Dask's configuration, distributed.comm.tls with "
-    f'ca-file, client.key and client.cert: {why}. docs.dask.org has "TLS/SSL".'
+    f'ca-file, client.key and client.cert: {why}. docs/several_machines.md tells how '
+    'to make them, and which configuration DASK_CONFIG has to name.'
   )
 
 
@@ -487,6 +511,7 @@ class Cluster:
     self._longest_pause = 0.0
     self._held: dict[str, Any] = {}  # Futures of what all rounds need.
     self._notes: list[str] = []
+    self._numbered: dict[str, int] = {}
     self._events: queue.SimpleQueue[Any] = queue.SimpleQueue()
     client.subscribe_topic('all', self._events.put)
     # When each joined; which are known; and which of these are not used.
@@ -566,7 +591,13 @@ class Cluster:
 
     from tff_dp_aggregators.learning.packed import function as function_lib
 
-    submit = functools.partial(self._client.submit, pure=False, workers=workers)
+    submit = functools.partial(
+      self._client.submit,
+      pure=False,
+      workers=workers,
+      # Those that come in place of these, if all are lost.
+      allow_other_workers=workers is not None,
+    )
 
     def hold(key: str, make: Callable[[], Any]) -> Any:
       if key not in self._held or self._held[key].status in ('cancelled', 'lost'):
@@ -651,9 +682,12 @@ class Cluster:
         old = [each for each in busy if now - self._workers.get(each, now) > limit]
         hanging = silent or (old if now - last > limit else [])
         if hanging:
-          self._note(f'nothing comes of worker {_listed(hanging)}')
+          self._note(f'worker {_listed(hanging)} does not answer, and is started anew')
           self._start_anew(hanging)
           last, patience = time.monotonic(), 2 * patience
+        elif not busy and now - last > limit:
+          self._note('no worker has a task of the round, which is submitted again')
+          raise _PackError('', RuntimeError('no worker has a task'), is_unfit=True)
 
   def _stuck(self, name: str) -> tuple[list[str], list[str]]:
     """Workers that are silent, and those that have tasks of a round."""
@@ -720,8 +754,13 @@ class Cluster:
         self._note(f'worker {worker} is lost')
 
   def _note(self, what: str) -> None:
-    self._notes.append(what)
+    # The ledger is for others to see: it has no addresses.
+    self._notes.append(_WORKER.sub(self._number, what))
     self._say(f'{what[0].upper()}{what[1:]}.')
+
+  def _number(self, address: re.Match[str]) -> str:
+    """A number for a worker."""
+    return str(self._numbered.setdefault(address.group(), len(self._numbered) + 1))
 
   def _lost(self, what: str) -> ClusterError:
     return ClusterError(

@@ -11,6 +11,7 @@ import functools
 import gc
 import json
 import math
+import multiprocessing
 import sys
 import threading
 import warnings
@@ -373,6 +374,10 @@ def train(
     >>> result.statement['target']
     {'epsilon': 8.0, 'found': 'noise_multiplier'}
   """
+  if getattr(multiprocessing.current_process(), '_inheriting', False):
+    # A process of a local cluster loads a script that does not ask for its __name__;
+    # the program that started it says so.
+    sys.exit(1)
   if not tf.executing_eagerly():
     raise ValueError(
       'train is called in a graph; call it outside of tf.Graph and tf.function.'

@@ -408,5 +408,7 @@ def test_what_xla_does_not_take_is_not_compiled(data, monkeypatch):
   for aggregator, model in (
     (None, populations.model()),  # Without privacy nothing is gained.
     (_aggregator('banded'), populations.model(weighted=False)),  # No padding.
+    # Slow: XLA makes loops of the product of a concatenation.
+    (_aggregator('banded'), populations.model(concatenated=True)),
   ):
     assert not _is_compiled(_packed(data, aggregator, model))

@@ -44,12 +44,13 @@ class Population:
     )
 
 
-def model(weighted=True, metrics=False):
+def model(weighted=True, metrics=False, concatenated=False):
   """Softmax regression.
 
   Args:
     weighted: Whether its loss heeds sample weights.
     metrics: Whether it measures accuracy.
+    concatenated: Whether it puts its inputs together first.
   """
   rng = np.random.default_rng(5)
 
@@ -57,6 +58,8 @@ def model(weighted=True, metrics=False):
   def predict(weights, x, training):
     del training
     (kernel, bias), _ = weights
+    if concatenated:
+      x = tf.concat([x[:, 1:], x[:, :1]], axis=1)
     return x @ kernel + bias
 
   @tf.function

@@ -154,7 +154,8 @@ class PackFunction:
   @functools.cached_property
   def key(self) -> str:
     """Differs from that of functions that compute something else."""
-    return hashlib.sha256(self.graph).hexdigest()
+    rest = repr((self.data_directory, self.data_checksum, self.intra_op_threads))
+    return hashlib.sha256(self.graph + rest.encode()).hexdigest()
 
   def at(self, data_directory: str) -> 'PackFunction':
     """The same, which reads a copy of the data.

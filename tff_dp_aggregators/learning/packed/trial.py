@@ -6,7 +6,7 @@ TensorFlow draws anew each time make a round another one when it is run again.
 
 import re
 import weakref
-from typing import Any, Optional
+from typing import Any, NamedTuple, Optional
 
 import tensorflow as tf
 
@@ -22,6 +22,20 @@ _LOOPS = ('While', 'StatelessWhile', 'LoopCond')  # The last one in graphs as of
 _ERROR = re.compile(r'^\s*\w*(?:Error|Exception): (.*)', re.DOTALL | re.MULTILINE)
 
 
+class Operation(NamedTuple):
+  """One in a graph.
+
+  Attributes:
+    name: Of its node.
+    kind: TensorFlow's name of the operation.
+    of_shapes: Whether it is of 32-bit integers, as those are that compute shapes.
+  """
+
+  name: str
+  kind: str
+  of_shapes: bool
+
+
 def random_operations(training: training_lib.LocalTraining) -> list[str]:
   """Names of operations in a step of local training that draw random numbers anew.
 
@@ -33,9 +47,9 @@ def random_operations(training: training_lib.LocalTraining) -> list[str]:
   """
   return sorted(
     {
-      name
-      for name, operation in operations(training)
-      if _RANDOM.search(operation) and not _STATELESS.search(operation)
+      each.name
+      for each in operations(training)
+      if _RANDOM.search(each.kind) and not _STATELESS.search(each.kind)
     }
   )
 
@@ -49,7 +63,7 @@ def loops(training: training_lib.LocalTraining) -> list[str]:
   Raises:
     ValueError: If no step can be made of model, loss and optimizer.
   """
-  return sorted({name for name, each in operations(training) if each in _LOOPS})
+  return sorted({each.name for each in operations(training) if each.kind in _LOOPS})
 
 
 # A run asks three times, and making the graph takes most of a second. What is known of
@@ -59,8 +73,8 @@ _KNOWN: 'weakref.WeakKeyDictionary[training_lib.LocalTraining, Any]' = (
 )
 
 
-def operations(training: training_lib.LocalTraining) -> list[tuple[str, str]]:
-  """Names and operations of a step's graph, those of its functions among them.
+def operations(training: training_lib.LocalTraining) -> list[Operation]:
+  """The operations of a step's graph, those of its functions among them.
 
   Args:
     training: What a client does.
@@ -68,13 +82,13 @@ def operations(training: training_lib.LocalTraining) -> list[tuple[str, str]]:
   Raises:
     ValueError: If no step can be made of model, loss and optimizer.
   """
-  known: Optional[list[tuple[str, str]]] = _KNOWN.get(training)
+  known: Optional[list[Operation]] = _KNOWN.get(training)
   if known is None:
     known = _KNOWN[training] = _found(training)
   return known
 
 
-def _found(training: training_lib.LocalTraining) -> list[tuple[str, str]]:
+def _found(training: training_lib.LocalTraining) -> list[Operation]:
   with tf.Graph().as_default() as graph:
     _make_step(training)
   definition = graph.as_graph_def()
@@ -82,7 +96,14 @@ def _found(training: training_lib.LocalTraining) -> list[tuple[str, str]]:
     *definition.node,
     *(node for function in definition.library.function for node in function.node_def),
   ]
-  return [(node.name, node.op) for node in nodes]
+  return [
+    Operation(
+      node.name,
+      node.op,
+      tf.int32.as_datatype_enum in (node.attr['T'].type, node.attr['Tparams'].type),
+    )
+    for node in nodes
+  ]
 
 
 def refuse_random_models(training: training_lib.LocalTraining) -> None:
