@@ -150,6 +150,7 @@ class PackedFedAvg:
       rows,
     )
     self._function = function_lib.of_pack(traced, self._data)
+    self._sums_specs = traced.specs
     self._finish = function_lib.Traced(self._finish_round, state, traced.specs, *told)
 
   def _round(self, state: Any, rows: tf.Tensor, cuts: tf.Tensor) -> Any:
@@ -235,6 +236,13 @@ class PackedFedAvg:
     else:
       broadcast = [np.asarray(each) for each in tf.nest.flatten(self._broadcast(state))]
       sums = self._cluster.sums(self._function, broadcast, cohort)
+      _, counts, _ = tf.nest.pack_sequence_as(self._sums_specs, sums)
+      if counts[0] != len(cohort.rows):
+        raise RuntimeError(
+          f'what the cluster added up is of {counts[0]} clients, and the round of '
+          f'{len(cohort.rows)}; nothing of it was kept. See whether its workers run '
+          'what this program does.'
+        )
       state, metrics = self._call(
         self._finish, state, list(map(tf.constant, sums)), *told
       )

@@ -107,7 +107,9 @@ class Run:
     self._evaluation = evaluation
     self._checkpoint_seconds = checkpoint_seconds
     self._timeout_seconds = timeout_seconds
+    self._cluster: Optional[simulation.Cluster] = None
     self._checkpointed, self._checkpoint_took = time.monotonic(), 0.0
+    # Results of rounds that cannot be run again, if there are such.
     self._kept_rounds: Optional[kept_rounds.KeptRounds] = None
     self._loudness: Optional[loudness_lib.Loudness] = None
     if plan.aggregation.not_private_signal_to_noise:
@@ -160,10 +162,10 @@ class Run:
     engine = plan.engine(
       directory.file(run_directory.DATA), cluster, self._timeout_seconds
     )
-    is_elsewhere = cluster is not None and cluster.is_elsewhere
+    self._cluster = cluster
     with contextlib.ExitStack() as stack:
       stack.callback(engine.close)
-      state, rounds, ledger, checkpoints = self._take_up(engine, is_elsewhere, stack)
+      state, rounds, ledger, checkpoints = self._take_up(engine, stack)
       released = engine.release(state)
       metrics = metrics_file.MetricsFile(
         directory.file(run_directory.METRICS), self._columns(), rounds
@@ -205,10 +207,7 @@ class Run:
     return rounds
 
   def _take_up(
-    self,
-    engine: engines.Engine[Any],
-    is_elsewhere: bool,
-    stack: contextlib.ExitStack,
+    self, engine: engines.Engine[Any], stack: contextlib.ExitStack
   ) -> tuple[Any, int, ledger_lib.LedgerWriter, checkpoints_lib.Checkpoints]:
     """State, rounds completed, ledger and checkpoints to go on with."""
     directory = self.directory
@@ -225,7 +224,7 @@ class Run:
     latest = checkpoints.latest(initial)
     path = directory.file(run_directory.LEDGER)
     kept = kept_rounds.KeptRounds(directory.file(run_directory.CHECKPOINTS))
-    if self.plan.draws_anew or is_elsewhere or kept.is_any:
+    if self.plan.draws_anew or kept.is_any:
       self._kept_rounds = kept
     self._checkpointed_rounds = 0 if latest is None else latest.rounds
     if latest is not None:
@@ -300,6 +299,10 @@ class Run:
       except failures.ComputationError as e:
         raise e.in_round(number, counted.reporting, self.plan.clients.ids) from None
       kept = kept_rounds.KeptRound(engine.release(state), _measured(metrics))
+      # Workers of other machines may join in any round.
+      if self._kept_rounds is None and self._cluster and self._cluster.is_elsewhere:
+        path = self.directory.file(run_directory.CHECKPOINTS)
+        self._kept_rounds = kept_rounds.KeptRounds(path)
       # With a line, it is to be confirmed first: what is kept is what is released.
       if self._kept_rounds is not None and number >= ledger.rounds:
         self._kept_rounds.save(number, kept)
