@@ -131,7 +131,8 @@ def misbehave(how: str, dask_worker: Any) -> None:
   if how == 'drop':
     dask_worker.batched_stream.comm.abort()
   else:
-    function.PackFunction.__call__ = wrong
+    patched: Any = function.PackFunction
+    patched.__call__ = wrong
 
 
 class _Site:
