@@ -144,13 +144,6 @@ class PackedData:
       for feature in self.features
     ]
 
-  def specs(self) -> list[tf.TensorSpec]:
-    """Those of any number of examples, by feature."""
-    return [
-      tf.TensorSpec([None, *feature.shape], tf.as_dtype(feature.dtype))
-      for feature in self.features
-    ]
-
   def check_against(self, input_spec: Any) -> None:
     """Checks that a model takes these examples.
 
@@ -170,11 +163,6 @@ class PackedData:
         f'the model takes examples of {wanted} (dtype and shape, in this order), but '
         f'those of the clients are {given}.'
       )
-
-  @property
-  def index_path(self) -> str:
-    """The file that has the checksum of all others, and their form."""
-    return os.path.join(self.directory, _INDEX)
 
   def tensors(self) -> list[tf.Tensor]:
     """All examples of each feature, inside a TensorFlow graph; nothing is copied."""
