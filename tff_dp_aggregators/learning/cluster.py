@@ -68,7 +68,7 @@ _LOCAL_CONFIGURATION = {
   'distributed.worker.preload': [__name__],
   'distributed.nanny.pre-spawn-environ': {
     'MALLOC_TRIM_THRESHOLD_': 2**30,
-    'MALLOC_MMAP_THRESHOLD_': 2**30,
+    'MALLOC_MMAP_THRESHOLD_': 2**25,  # More is not taken.
   },
 }
 
@@ -222,6 +222,9 @@ def _local(processes: int, refused: _Refused) -> Iterator[Any]:
 
   with contextlib.ExitStack() as stack:
     stack.enter_context(dask.config.set(_LOCAL_CONFIGURATION))
+    # Dask sets variables for workers in this process, and leaves them.
+    for each in _LOCAL_CONFIGURATION['distributed.nanny.pre-spawn-environ']:
+      stack.callback(_set_variable, each, os.environ.get(each))
     folder = stack.enter_context(tempfile.TemporaryDirectory(prefix='tff-dp-dask-'))
     try:
       cluster = distributed.LocalCluster(
@@ -247,6 +250,12 @@ def _local(processes: int, refused: _Refused) -> Iterator[Any]:
     finally:
       with contextlib.suppress(Exception):
         cluster.close(timeout=ANSWER_SECONDS)
+
+
+def _set_variable(name: str, value: Optional[str]) -> None:
+  os.environ.pop(name, None)
+  if value is not None:
+    os.environ[name] = value
 
 
 def dask_setup(worker: Any) -> None:

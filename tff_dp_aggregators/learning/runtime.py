@@ -121,7 +121,7 @@ def local_runtime(
     context = LocalContext(timeout_seconds, simulated_secure_sums)
     try:
       context.start()
-      with tff.framework.get_context_stack().install(context):
+      with _default(context):
         yield context
     finally:
       signals.ignore()
@@ -142,6 +142,23 @@ def check_timeout(timeout_seconds: Optional[float]) -> None:
       f'timeout_seconds is {timeout_seconds}; it must be positive, or None for no '
       'limit.'
     )
+
+
+@contextlib.contextmanager
+def _default(context: 'LocalContext') -> Iterator[None]:
+  """Makes it TFF's context, as TFF's own functions do, which may so replace it."""
+  stack = tff.framework.get_context_stack()
+  before = stack.current
+  tff.framework.set_default_context(context)
+  try:
+    if stack.current is context:
+      yield
+    else:  # One is installed above the default one, which TFF does not show.
+      before = tff.backends.native.create_sync_local_cpp_execution_context()
+      with stack.install(context):
+        yield
+  finally:
+    tff.framework.set_default_context(before)
 
 
 _compile = tff.backends.native.desugar_and_transform_to_native
