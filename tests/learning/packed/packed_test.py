@@ -9,8 +9,6 @@ Claims, with clients of uneven sizes, short batches and several epochs:
 * The sum is the same in however many packs, but for last bits of what clients train.
 * A round that is run again is the same to the bit, from whatever state.
 * A round that takes too long ends with an error.
-* So they do if the model is large, and XLA compiles what a client does; where it would
-  gain nothing, or batches cannot be padded, it is not compiled.
 * A client whose training ends in NaN is counted, and adds nothing.
 * A model that draws random numbers is trained one client after the other; so is one
   with convolutions, of which TensorFlow logs no errors.
@@ -34,7 +32,6 @@ from tff_dp_aggregators.learning import failures
 from tff_dp_aggregators.learning import local_order
 from tff_dp_aggregators.learning import models
 from tff_dp_aggregators.learning import packed
-from tff_dp_aggregators.learning.packed import pack
 from tff_dp_aggregators.learning.packed import simulation as packed_lib
 
 _PARTICIPATION = strategies.Participation(8, min_separation=2)
@@ -375,40 +372,3 @@ def test_a_round_that_takes_too_long_ends_with_an_error(data):
   state = simulation.initialize()
   with pytest.raises(failures.RoundTimeoutError, match='timeout_seconds=1e-06'):
     simulation.next(state, *_round(0))
-
-
-@pytest.mark.parametrize(
-  'name',
-  ['banded', *(pytest.param(name, marks=pytest.mark.slow) for name in ('adaptive',))],
-)
-@pytest.mark.optimized_graphs
-def test_large_models_are_compiled_to_the_same_rounds(data, name, monkeypatch):
-  monkeypatch.setattr(pack, '_BYTES_IN_FLIGHT', 1)  # Else it would take a large one.
-  model = populations.model(metrics=True)
-  simulation = _packed(data, _AGGREGATORS[name](), model)
-  assert simulation.one_by_one == 'the model is large'
-  assert _is_compiled(simulation)
-  composed = _composed(_AGGREGATORS[name](), populations.model(metrics=True))
-  held, state = simulation.initialize(), composed.initialize()
-  for this_round in range(3):
-    held, metrics = simulation.next(held, *_round(this_round))
-    output = composed.next(state, _datasets(this_round))
-    state = output.state
-    _assert_close(metrics, output.metrics)
-    _assert_close(_released(held), state)
-
-
-def _is_compiled(simulation):
-  graph = tf.compat.v1.GraphDef.FromString(simulation._whole.graph)
-  return any('_XlaMustCompile' in each.attr for each in graph.library.function)
-
-
-def test_what_xla_does_not_take_is_not_compiled(data, monkeypatch):
-  monkeypatch.setattr(pack, '_BYTES_IN_FLIGHT', 1)
-  for aggregator, model in (
-    (None, populations.model()),  # Without privacy nothing is gained.
-    (_aggregator('banded'), populations.model(weighted=False)),  # No padding.
-    # Slow: XLA makes loops of the product of a concatenation.
-    (_aggregator('banded'), populations.model(concatenated=True)),
-  ):
-    assert not _is_compiled(_packed(data, aggregator, model))

@@ -44,13 +44,12 @@ class Population:
     )
 
 
-def model(weighted=True, metrics=False, concatenated=False):
+def model(weighted=True, metrics=False):
   """Softmax regression.
 
   Args:
     weighted: Whether its loss heeds sample weights.
     metrics: Whether it measures accuracy.
-    concatenated: Whether it puts its inputs together first.
   """
   rng = np.random.default_rng(5)
 
@@ -58,8 +57,6 @@ def model(weighted=True, metrics=False, concatenated=False):
   def predict(weights, x, training):
     del training
     (kernel, bias), _ = weights
-    if concatenated:
-      x = tf.concat([x[:, 1:], x[:, :1]], axis=1)
     return x @ kernel + bias
 
   @tf.function

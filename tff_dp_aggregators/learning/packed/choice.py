@@ -1,4 +1,4 @@
-"""Whether clients can be trained side by side, or compiled, with the same result.
+"""Whether clients can be trained side by side, with the same result.
 
 Padded examples are to weigh nothing. They do if the loss takes weights and no example
 sees the others of its batch; what a user's model does is tried, on two clients' data.
@@ -19,26 +19,6 @@ from tff_dp_aggregators.learning.packed import trial
 _FEWEST = 4
 # Clients whose examples it is tried on.
 _TRIED = 8
-# What XLA computes about as fast as TensorFlow does on processors: products of matrices
-# and what goes element by element. Of others, such as the product of a concatenation or
-# a convolution, it makes loops that may take a hundred times as long.
-_FAST_COMPILED = frozenset(
-  """
-  Abs AddN AddV2 ArgMax BiasAdd BiasAddGrad BroadcastGradientArgs BroadcastTo Cast
-  Const DivNoNan Elu EluGrad Equal Erf Exp ExpandDims Fill FloorMod Greater
-  GreaterEqual Identity IdentityN L2Loss Less LessEqual Log Log1p LogSoftmax
-  LogicalAnd LogicalNot LogicalOr MatMul Max Maximum Mean Min Minimum Mul Neg NoOp
-  NotEqual PartitionedCall Placeholder Pow Prod Range RealDiv Reciprocal Relu ReluGrad
-  Reshape Rsqrt RsqrtGrad Select SelectV2 Selu SeluGrad Shape Sigmoid SigmoidGrad Sign
-  Size Softmax SoftmaxCrossEntropyWithLogits Softplus SoftplusGrad
-  SparseSoftmaxCrossEntropyWithLogits Sqrt SqrtGrad Square SquaredDifference Squeeze
-  StatefulPartitionedCall StopGradient Sub Sum Tanh TanhGrad Tile ZerosLike
-  """.split()
-)
-# Fast as well where they make shapes, and not of what is multiplied.
-_FAST_OF_SHAPES = frozenset(
-  ['ConcatV2', 'DynamicStitch', 'GatherV2', 'Pack', 'StridedSlice']
-)
 # Relative, and to the largest entry; float32 in another order of summation.
 _TOLERANCE = 1e-3
 
@@ -65,67 +45,6 @@ def why_one_by_one(
   if trial.loops(training):
     # Measured on LSTMs of 64 units: twice the time to begin with, and rounds as long.
     return 'the model has loops, which gain nothing side by side'
-  return _why_not_padded(training, data)
-
-
-def is_compiled(
-  training: training_lib.LocalTraining, data: data_lib.PackedData
-) -> bool:
-  """Whether XLA is to compile what a client does, who is trained by himself.
-
-  It pays for large models, where clipping, rounding and adding up are as many passes
-  over memory as the training itself: measured with perceptrons of a million parameters
-  (benchmarks/simulation_round.py). It is known and not measured each time, so that a
-  run that goes on has the bits that it had.
-
-  Args:
-    training: What each does.
-    data: Their examples.
-
-  Raises:
-    ValueError: If a step of local training fails.
-  """
-  return (
-    pack.at_once(training) < _FEWEST
-    and all(
-      each.kind in _FAST_COMPILED or (each.kind in _FAST_OF_SHAPES and each.of_shapes)
-      for each in trial.operations(training)
-    )
-    and _why_not_padded(training, data) is None
-    and _xla_takes(training)
-  )
-
-
-def _xla_takes(training: training_lib.LocalTraining) -> bool:
-  """Whether XLA knows all that a step is made of."""
-  batch = tf.nest.map_structure(
-    lambda spec: tf.zeros([training.batch_size, *spec.shape[1:]], spec.dtype),
-    training.model.input_spec,
-  )
-  weights = training_lib.Weights(
-    *(
-      tuple(tf.constant(each) for each in tf.nest.flatten(kind))
-      for kind in training.model.initial_weights
-    )
-  )
-
-  @tf.function(jit_compile=True, autograph=False)
-  def step(weights: training_lib.Weights, batch: Any) -> Any:
-    initial = training_lib.initial_state(training, weights)
-    counts = tf.ones([training.batch_size], tf.bool)
-    return training_lib.train_step(training, weights, initial, batch, counts)
-
-  try:
-    step.experimental_get_compiler_ir(weights, batch)(stage='hlo')
-  except Exception:  # Whatever XLA raises of an operation that it does not have.
-    return False
-  return True
-
-
-def _why_not_padded(
-  training: training_lib.LocalTraining, data: data_lib.PackedData
-) -> Optional[str]:
-  """Why batches cannot be padded that have to be; `None` if they can, or need not."""
   if not pack.is_padded(training, data):
     return None
   if getattr(training.model, 'penalty_needs_inputs', False):

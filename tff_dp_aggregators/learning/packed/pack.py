@@ -1,6 +1,5 @@
 """The work of a pack: its clients, some at a time, and the sum of what they return."""
 
-import functools
 from typing import Any, Callable
 
 import tensorflow as tf
@@ -50,7 +49,6 @@ class Pack:
     encode: Callable[[Any, training_lib.Trained], Any],
     *,
     side_by_side: bool,
-    compiled: bool = False,
   ):
     """Initializes it.
 
@@ -60,13 +58,11 @@ class Pack:
       encode: Makes of the server's parameters and of what a client trained what is
         added up: a structure of tensors.
       side_by_side: Whether clients are trained at once, or one after the other.
-      compiled: Whether XLA compiles what a client does, one after the other.
     """
     self._training = training
     self._data = data
     self._encode = encode
     self._side_by_side = side_by_side
-    self._compiled = compiled
     self._at_once = at_once(training) if side_by_side else 1
     self._padded = is_padded(training, data)
 
@@ -80,9 +76,6 @@ class Pack:
     """
     zeros = self.zeros(weights, params)
     examples = self._data.tensors()
-    add = functools.partial(self._add, weights, params)
-    if self._compiled:
-      add = tf.function(add, jit_compile=True, autograph=False)
 
     def body(first: tf.Tensor, sums: Any) -> Any:
       some = rows[first : first + self._at_once]
@@ -90,17 +83,13 @@ class Pack:
         some[:, 0], some[:, 1], tf.bitcast(some[:, 2], tf.uint64)
       )
       batches = training_lib.Batches(self._training, examples, clients)
-      if self._compiled:
-        sums = add(sums, *batches.all_of_the_only_client())
-      elif self._side_by_side:
+      if self._side_by_side:
         added = self._of_several(weights, params, batches)
-        sums = tf.nest.map_structure(tf.add, sums, added)
       else:
         trained = training_lib.one(self._training, weights, batches)
         added = self._encode(params, trained)
-        sums = tf.nest.map_structure(tf.add, sums, added)
       sums = tf.nest.map_structure(
-        lambda total, zero: tf.ensure_shape(total, zero.shape), sums, zeros
+        lambda total, more: tf.ensure_shape(total + more, total.shape), sums, added
       )
       return first + self._at_once, sums
 
@@ -122,25 +111,6 @@ class Pack:
       lambda each: self._encode(params, each), trained, fallback_to_while_loop=False
     )
     return tf.nest.map_structure(lambda tensor: tf.reduce_sum(tensor, axis=0), encoded)
-
-  def _add(
-    self,
-    weights: training_lib.Weights,
-    params: Any,
-    sums: Any,
-    batches: Any,
-    counts: tf.Tensor,
-    num_steps: tf.Tensor,
-  ) -> Any:
-    """Sums with a client's training, which XLA makes one pass over memory of."""
-    trained = training_lib.in_fixed_shapes(
-      self._training,
-      weights,
-      batches,
-      counts if self._padded else None,
-      num_steps,
-    )
-    return tf.nest.map_structure(tf.add, sums, self._encode(params, trained))
 
   def zeros(self, weights: training_lib.Weights, params: Any) -> Any:
     """What `run` gives of no clients.

@@ -87,11 +87,6 @@ class Server:
     """Whether `add_noise` adds any."""
     return self._mean.clients_add_noise
 
-  @property
-  def is_private(self) -> bool:
-    """Whether updates are clipped and counted in steps of a grid."""
-    return isinstance(self._mean, _PrivateMean)
-
   def initial_state(self) -> tff.learning.templates.LearningAlgorithmState:
     """The state before the first round."""
     state = tff.learning.templates.LearningAlgorithmState(

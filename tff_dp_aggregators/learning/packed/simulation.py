@@ -134,9 +134,6 @@ class PackedFedAvg:
       self._data,
       self._server.encode,
       side_by_side=self.one_by_one is None,
-      compiled=self._server.is_private
-      and self.one_by_one is not None
-      and choice.is_compiled(self._training, self._data),
     )
     state, rows = self._specs, tf.TensorSpec([None, 3], tf.int64)
     told = rows, tf.TensorSpec([None], tf.int32)

@@ -6,10 +6,7 @@ is not right (a loss that ignores weights, examples of a batch that see each oth
 would not fit in memory, they are trained one after the other, on their batches as they
 are. `choice` finds out which.
 
-What a client does may also be compiled by XLA, one client after the other, in batches
-that are padded: that pays for models of which each pass over memory takes long.
-
-All do what TFF's client work for functional models does, batch for batch.
+Both do what TFF's client work for functional models does, batch for batch.
 """
 
 import dataclasses
@@ -202,31 +199,6 @@ class Batches:
     chosen = tf.gather_nd(self._order[0], where)
     return self._read(self._clients.starts[0] + tf.cast(chosen, tf.int64))
 
-  def all_of_the_only_client(self) -> tuple[Any, tf.Tensor, tf.Tensor]:
-    """All batches of a single client, padded, in one of few shapes.
-
-    Returns:
-      The batches, with an axis of steps before the others, which is as long as the
-      next power of two; which examples count, bool; and the number of steps.
-    """
-    # XLA compiles for each shape anew, and clients differ in their number of steps.
-    steps = self.num_steps
-    length = tf.constant(1, tf.int64)
-    length = tf.while_loop(lambda n: n < steps, lambda n: (2 * n,), (length,))[0]
-    total, size = self._totals[0], self._clients.sizes[0]
-    position = tf.range(length * self._batch_size)
-    counts = position < total
-    position = tf.minimum(position, total - 1)
-    where = tf.stack([position // size, position % size], axis=-1)
-    chosen = tf.gather_nd(self._order[0], where)
-    flat = self._read(self._clients.starts[0] + tf.cast(chosen, tf.int64))
-
-    def by_step(tensor: tf.Tensor) -> tf.Tensor:
-      shape = [length, self._batch_size, *tensor.shape[1:]]
-      return tf.reshape(tensor, tf.stack([tf.cast(each, tf.int64) for each in shape]))
-
-    return tf.nest.map_structure(by_step, flat), by_step(counts), steps
-
   def _read(self, examples: tf.Tensor) -> Any:
     flat = [tf.gather(feature, examples) for feature in self._features]
     return tf.nest.pack_sequence_as(self._spec, flat)
@@ -394,40 +366,6 @@ def one(training: LocalTraining, weights: Weights, batches: Batches) -> Trained:
 
   shapes = tf.nest.map_structure(lambda tensor: tensor.shape, initial)
   state = _loop(batches.num_steps, body, initial, shapes)
-  update = tf.nest.map_structure(tf.subtract, weights.trainable, state.trainable)
-  return Trained(update, state.metrics)
-
-
-def in_fixed_shapes(
-  training: LocalTraining,
-  weights: Weights,
-  batches: Any,
-  counts: Optional[tf.Tensor],
-  num_steps: tf.Tensor,
-) -> Trained:
-  """Trains a single client, as XLA can compile it.
-
-  Args:
-    training: What it does.
-    weights: The server's.
-    batches: Of `Batches.all_of_the_only_client`.
-    counts: Which of their examples count; `None` if no batch is short.
-    num_steps: How many steps there are; the batches after them are not used.
-  """
-
-  def step(number: tf.Tensor, state: Any) -> Any:
-    batch = tf.nest.map_structure(lambda tensor: tensor[number], batches)
-    which = None if counts is None else counts[number]
-    return number + 1, train_step(training, weights, state, batch, which)
-
-  # Not in the loop, which would copy the weights before it.
-  number, state = step(tf.constant(0, tf.int64), initial_state(training, weights))
-  _, state = tf.while_loop(
-    lambda number, unused_state: number < num_steps,
-    step,
-    (number, state),
-    parallel_iterations=1,
-  )
   update = tf.nest.map_structure(tf.subtract, weights.trainable, state.trainable)
   return Trained(update, state.metrics)
 

@@ -6,7 +6,7 @@ TensorFlow draws anew each time make a round another one when it is run again.
 
 import re
 import weakref
-from typing import Any, NamedTuple, Optional
+from typing import Any, Optional
 
 import tensorflow as tf
 
@@ -22,20 +22,6 @@ _LOOPS = ('While', 'StatelessWhile', 'LoopCond')  # The last one in graphs as of
 _ERROR = re.compile(r'^\s*\w*(?:Error|Exception): (.*)', re.DOTALL | re.MULTILINE)
 
 
-class Operation(NamedTuple):
-  """One in a graph.
-
-  Attributes:
-    name: Of its node.
-    kind: TensorFlow's name of the operation.
-    of_shapes: Whether it is of 32-bit integers, as those are that compute shapes.
-  """
-
-  name: str
-  kind: str
-  of_shapes: bool
-
-
 def random_operations(training: training_lib.LocalTraining) -> list[str]:
   """Names of operations in a step of local training that draw random numbers anew.
 
@@ -47,9 +33,9 @@ def random_operations(training: training_lib.LocalTraining) -> list[str]:
   """
   return sorted(
     {
-      each.name
-      for each in operations(training)
-      if _RANDOM.search(each.kind) and not _STATELESS.search(each.kind)
+      name
+      for name, operation in _operations(training)
+      if _RANDOM.search(operation) and not _STATELESS.search(operation)
     }
   )
 
@@ -63,7 +49,7 @@ def loops(training: training_lib.LocalTraining) -> list[str]:
   Raises:
     ValueError: If no step can be made of model, loss and optimizer.
   """
-  return sorted({each.name for each in operations(training) if each.kind in _LOOPS})
+  return sorted({name for name, each in _operations(training) if each in _LOOPS})
 
 
 # A run asks three times, and making the graph takes most of a second. What is known of
@@ -73,22 +59,15 @@ _KNOWN: 'weakref.WeakKeyDictionary[training_lib.LocalTraining, Any]' = (
 )
 
 
-def operations(training: training_lib.LocalTraining) -> list[Operation]:
-  """The operations of a step's graph, those of its functions among them.
-
-  Args:
-    training: What a client does.
-
-  Raises:
-    ValueError: If no step can be made of model, loss and optimizer.
-  """
-  known: Optional[list[Operation]] = _KNOWN.get(training)
+def _operations(training: training_lib.LocalTraining) -> list[tuple[str, str]]:
+  """Names and operations of a step's graph, those of its functions among them."""
+  known: Optional[list[tuple[str, str]]] = _KNOWN.get(training)
   if known is None:
     known = _KNOWN[training] = _found(training)
   return known
 
 
-def _found(training: training_lib.LocalTraining) -> list[Operation]:
+def _found(training: training_lib.LocalTraining) -> list[tuple[str, str]]:
   with tf.Graph().as_default() as graph:
     _make_step(training)
   definition = graph.as_graph_def()
@@ -96,14 +75,7 @@ def _found(training: training_lib.LocalTraining) -> list[Operation]:
     *definition.node,
     *(node for function in definition.library.function for node in function.node_def),
   ]
-  return [
-    Operation(
-      node.name,
-      node.op,
-      tf.int32.as_datatype_enum in (node.attr['T'].type, node.attr['Tparams'].type),
-    )
-    for node in nodes
-  ]
+  return [(node.name, node.op) for node in nodes]
 
 
 def refuse_random_models(training: training_lib.LocalTraining) -> None:
