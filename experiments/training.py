@@ -33,7 +33,7 @@ from .plotting import charts
 from .plotting import runs as run_pictures
 
 _INTERRUPTED = 130  # Exit code of a program ended by Ctrl-C.
-_NO_WORKERS = 1
+_NO_CLUSTER = 1
 _WHAT_TO_TRY = 'docs/experiments.md tells what to try if a model does not learn.'
 
 
@@ -64,7 +64,7 @@ def run(settings: settings_lib.Settings) -> int:
     said = str(e).replace('scheduler=', '--scheduler=', 1)
     going_on = _going_on(settings, run_dir)
     progress.say(f'{said} This goes on:\n    {going_on}', sys.stderr)
-    return _NO_WORKERS
+    return _NO_CLUSTER
   except fitting.TooFewExamplesError as e:
     raise program.WrongUsage(flags_lib.spelled(str(e), ['min_examples'])) from e
   _say_how_it_went(settings, population, result)

@@ -653,3 +653,16 @@ def test_what_is_there_is_not_overwritten(tmp_path):
   with pytest.raises(FileExistsError, match='not the directory of a run'):
     _train(tmp_path)
   assert os.listdir(tmp_path) == ['results.txt']
+
+
+@pytest.mark.parametrize(
+  ('changes', 'match'),
+  [
+    ({'scheduler': 'nowhere'}, 'scheduler=nowhere is no address'),
+    ({'trusted_network': True}, 'trusted_network is for a scheduler='),
+  ],
+)
+def test_a_scheduler_is_checked_before_anything_is_written(changes, match, tmp_path):
+  with pytest.raises(ValueError, match=match):
+    _train(tmp_path / 'run', **changes)
+  assert not os.path.exists(tmp_path / 'run')

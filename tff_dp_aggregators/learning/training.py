@@ -383,6 +383,13 @@ def train(
       'train is called in a graph; call it outside of tf.Graph and tf.function.'
     )
   delta = _delta(delta, mechanism)
+  if isinstance(scheduler, str):
+    cluster_lib.check(scheduler, trusted_network)
+  elif trusted_network:
+    raise ValueError(
+      "trusted_network is for a scheduler='tcp://HOST:PORT' of another machine, and "
+      f'here it is {scheduler!r}; leave it out.'
+    )
   run_directory.check_usable(run_dir)
   runtime.check_timeout(timeout_seconds)
   checks.check_positive_int('evaluate_every', evaluate_every)

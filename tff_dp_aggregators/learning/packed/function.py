@@ -76,7 +76,10 @@ class Traced:
     self.graph = graph.as_graph_def().SerializeToString()
     self.arguments = tuple(each.name for each in tf.nest.flatten(arguments))
     self.results = tuple(each.name for each in tf.nest.flatten(results))
-    self._function = _made(self.graph, self.arguments, self.results)
+
+  @functools.cached_property
+  def _function(self) -> Callable[..., list[tf.Tensor]]:
+    return _made(self.graph, self.arguments, self.results)
 
   def __call__(self, *arguments: Any) -> Any:
     """Computes.

@@ -5,7 +5,7 @@ Both have the same rounds and the same states; a checkpoint of one is one of the
 
 import abc
 from collections.abc import Sequence
-from typing import Any, Generic, NamedTuple, Optional, TypeVar
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 import tensorflow_federated as tff
@@ -15,8 +15,6 @@ from tff_dp_aggregators.learning import packed
 from tff_dp_aggregators.learning import sources
 from tff_dp_aggregators.learning.packed import simulation as simulation_lib
 from tff_dp_aggregators.learning.schedules import draws
-
-S = TypeVar('S')
 
 
 class Round(NamedTuple):
@@ -31,34 +29,31 @@ class Round(NamedTuple):
   clients: np.ndarray
 
 
-class Engine(abc.ABC, Generic[S]):
-  """Runs rounds, with states that are its own; `S` is what stands for one."""
+class Engine(abc.ABC):
+  """Runs rounds; states are `tff.learning.templates.LearningAlgorithmState`s."""
 
   @abc.abstractmethod
-  def initialize(self) -> S:
+  def initialize(self) -> Any:
     """The state before the first round."""
 
   @abc.abstractmethod
-  def next(self, state: S, this_round: Round) -> tuple[S, Any]:
+  def next(self, state: Any, this_round: Round) -> tuple[Any, Any]:
     """The state after a round, and the metrics of a learning process."""
 
   @abc.abstractmethod
-  def release(self, state: S) -> tff.learning.templates.LearningAlgorithmState:
+  def release(self, state: Any) -> Any:
     """A state as NumPy arrays; it holds the key of the noise."""
 
   @abc.abstractmethod
-  def hold(self, state: tff.learning.templates.LearningAlgorithmState) -> S:
+  def hold(self, state: Any) -> Any:
     """What stands for a state that `release` returned."""
 
   def notes(self) -> tuple[str, ...]:
     """What is to be told of how rounds were computed since this was asked before."""
     return ()
 
-  def close(self) -> None:
-    """Lets go of what rounds were computed with, besides the runtime."""
 
-
-class PackedEngine(Engine[tff.learning.templates.LearningAlgorithmState]):
+class PackedEngine(Engine):
   """Many clients in one function of this process, or of a cluster's."""
 
   def __init__(
@@ -81,29 +76,25 @@ class PackedEngine(Engine[tff.learning.templates.LearningAlgorithmState]):
     self._keys = draws.keys_of_ids(ids, seed)
     self._cluster = cluster
 
-  def initialize(self) -> tff.learning.templates.LearningAlgorithmState:
+  def initialize(self) -> Any:
     """The simulation's initial state, tensors."""
     return self._simulation.initialize()
 
   def next(
     self,
-    state: tff.learning.templates.LearningAlgorithmState,
+    state: Any,
     this_round: Round,
-  ) -> tuple[tff.learning.templates.LearningAlgorithmState, Any]:
+  ) -> tuple[Any, Any]:
     """Trains the clients of a round in packs."""
     of_clients = self._keys[this_round.clients]
     keys = local_order.keys(self._seed, this_round.number, of_clients)
     return self._simulation.next(state, this_round.clients, keys)
 
-  def release(
-    self, state: tff.learning.templates.LearningAlgorithmState
-  ) -> tff.learning.templates.LearningAlgorithmState:
+  def release(self, state: Any) -> Any:
     """The tensors' arrays, which are not copied."""
     return simulation_lib.to_numpy(state)
 
-  def hold(
-    self, state: tff.learning.templates.LearningAlgorithmState
-  ) -> tff.learning.templates.LearningAlgorithmState:
+  def hold(self, state: Any) -> Any:
     """The arrays as tensors."""
     return self._simulation.hold(state)
 
@@ -112,7 +103,7 @@ class PackedEngine(Engine[tff.learning.templates.LearningAlgorithmState]):
     return () if self._cluster is None else self._cluster.notes()
 
 
-class ProcessEngine(Engine[tff.learning.templates.LearningAlgorithmState]):
+class ProcessEngine(Engine):
   """A learning process whose clients are each a dataset."""
 
   def __init__(
@@ -129,26 +120,20 @@ class ProcessEngine(Engine[tff.learning.templates.LearningAlgorithmState]):
     self._process = process
     self._source = source
 
-  def initialize(self) -> tff.learning.templates.LearningAlgorithmState:
+  def initialize(self) -> Any:
     """The process's initial state."""
     return self._process.initialize()
 
-  def next(
-    self, state: tff.learning.templates.LearningAlgorithmState, this_round: Round
-  ) -> tuple[tff.learning.templates.LearningAlgorithmState, Any]:
+  def next(self, state: Any, this_round: Round) -> tuple[Any, Any]:
     """Trains the clients of a round, a dataset each."""
     data = self._source.cohort_data(this_round.number, this_round.clients)
     output = self._process.next(state, data)
     return output.state, output.metrics
 
-  def release(
-    self, state: tff.learning.templates.LearningAlgorithmState
-  ) -> tff.learning.templates.LearningAlgorithmState:
+  def release(self, state: Any) -> Any:
     """The state, which is one already."""
     return state
 
-  def hold(
-    self, state: tff.learning.templates.LearningAlgorithmState
-  ) -> tff.learning.templates.LearningAlgorithmState:
+  def hold(self, state: Any) -> Any:
     """The state as it is."""
     return state

@@ -11,7 +11,6 @@ result which the model was made of.
 
 import json
 import os
-import shutil
 from typing import Any, NamedTuple, Optional
 
 from tff_dp_aggregators.base import new_files
@@ -71,8 +70,8 @@ class KeptRounds:
     try:
       with open(self._path(number), 'rb') as file:
         state, measured = checkpoints.from_bytes(file.read(), (like, ''))
-    except (FileNotFoundError, IsADirectoryError, ValueError):
-      return None  # A directory is of a release before.
+    except (FileNotFoundError, ValueError):
+      return None
     return KeptRound(state, json.loads(measured))
 
   def remove_before(self, number: int) -> None:
@@ -84,11 +83,7 @@ class KeptRounds:
     for name in os.listdir(self._directory):
       kept = name.removeprefix(_PREFIX)
       if name.startswith(_PREFIX) and kept.isdigit() and int(kept) < number:
-        path = os.path.join(self._directory, name)
-        if os.path.isdir(path):  # Of a release before.
-          shutil.rmtree(path)
-        else:
-          os.unlink(path)
+        os.unlink(os.path.join(self._directory, name))
 
   def _path(self, number: int) -> str:
     return os.path.join(self._directory, f'{_PREFIX}{number}')

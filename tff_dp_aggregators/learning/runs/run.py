@@ -164,7 +164,6 @@ class Run:
     )
     self._cluster = cluster
     with contextlib.ExitStack() as stack:
-      stack.callback(engine.close)
       state, rounds, ledger, checkpoints = self._take_up(engine, stack)
       released = engine.release(state)
       metrics = metrics_file.MetricsFile(
@@ -207,7 +206,7 @@ class Run:
     return rounds
 
   def _take_up(
-    self, engine: engines.Engine[Any], stack: contextlib.ExitStack
+    self, engine: engines.Engine, stack: contextlib.ExitStack
   ) -> tuple[Any, int, ledger_lib.LedgerWriter, checkpoints_lib.Checkpoints]:
     """State, rounds completed, ledger and checkpoints to go on with."""
     directory = self.directory
@@ -279,7 +278,7 @@ class Run:
 
   def _round(
     self,
-    engine: engines.Engine[Any],
+    engine: engines.Engine,
     state: Any,
     before: Any,
     number: int,

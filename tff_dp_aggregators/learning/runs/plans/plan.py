@@ -368,7 +368,7 @@ class Plan:
     data_directory: str,
     cluster: Optional[simulation.Cluster] = None,
     timeout_seconds: Optional[float] = None,
-  ) -> engines.Engine[Any]:
+  ) -> engines.Engine:
     """What computes the rounds.
 
     Args:
