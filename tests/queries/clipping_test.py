@@ -9,6 +9,7 @@ Claims, for every structure of records and every p-norm, 1 <= p <= infinity:
 * A record within the norm is each entry in steps, rounded towards zero.
 * Neither overflow nor underflow in float32 or float64 lets a record escape or vanish.
 * A record with a NaN or an infinity anywhere counts as zero, all of it.
+* Added to a sum, several at once, records come to the same integers as one by one.
 * Half precision is clipped as the same numbers in float32; other dtypes are refused.
 """
 
@@ -318,6 +319,33 @@ def test_a_record_with_a_non_finite_entry_counts_as_zero(where, bad, traced):
   kept, finite = clipping.zero_unless_finite(record)
   assert not bool(finite)
   assert np.array_equal(_flat(kept), np.zeros(8))
+
+
+@both_modes
+@pytest.mark.parametrize('dtype', [tf.float32, tf.float64])
+@pytest.mark.parametrize('shape', [[30, 20], [300, 300]])
+def test_records_added_to_a_sum_are_those_that_are_clipped(shape, dtype, traced):
+  rng = np.random.default_rng(5)
+  scales = [1e-3, 1.0, 1e-42, 1e30, 1e-9, 1.0, 1.0]
+  several = [
+    [tf.constant(scale * rng.normal(size=each), dtype) for each in (shape, [], [7])]
+    for scale in scales
+  ]
+  several[4][0] = tf.tensor_scatter_nd_update(several[4][0], [[1, 2]], [np.nan])
+  several[5][2] = tf.tensor_scatter_nd_update(several[5][2], [[1]], [-np.inf])
+  steps = grid.steps_per_unit(3.7, 1.0)
+  total = [
+    tf.random.uniform(each, -(2**61), 2**61, tf.int64) for each in (shape, [], [7])
+  ]
+  add = tf.function(clipping.add_clipped) if traced else clipping.add_clipped
+  added = add(total, several, 3.7, steps)
+  clipped = [clipping.clip_to_grid(each, 3.7, steps) for each in several]
+  np.testing.assert_array_equal(added.finite, [each.finite for each in clipped])
+  np.testing.assert_array_equal(added.norms, [each.norm for each in clipped])
+  assert added.finite.numpy().tolist() == [True] * 4 + [False] * 2 + [True]
+  for position, tensor in enumerate(added.integers):
+    expected = sum(each.integers[position].numpy() for each in clipped)
+    np.testing.assert_array_equal(tensor, total[position] + expected)
 
 
 @all_records

@@ -3,6 +3,7 @@
 import collections
 import copy
 import functools
+from collections.abc import Sequence
 from typing import Any, Callable, NamedTuple, Optional
 
 import tensorflow as tf
@@ -477,6 +478,12 @@ class DPMean:
     if self.noised_by is None:
       return self.encode(params, value)
     return _with_counts(*self._query.encode_without_noise(params, value))
+
+  def add_without_noise(
+    self, params: Any, total: Any, values: Sequence[Any]
+  ) -> tuple[Any, tf.Tensor]:
+    """A sum with more clients' `encode_without_noise`, and whose values were finite."""
+    return self._query.add_without_noise(params, total, values)
 
   def process(
     self,

@@ -56,6 +56,7 @@ correlated noise is good for.
 import collections
 import logging
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional
 
 import tensorflow as tf
@@ -331,10 +332,32 @@ class AdaptiveClippingQuery(matrix_mechanism.MatrixMechanismQuery):
     clipped = clipping.clip_to_grid(
       self._check(record), params.clip_norm, self._steps(params.clip_norm)
     )
-    is_below = clipped.norm <= tf.cast(params.quantile_estimate, tf.float64)
-    half = tf.constant(UNIT // 2, tf.int64)
-    sample = AdaptiveSample(clipped.integers, tf.where(is_below, half, -half))
-    return sample, clipped.finite
+    return AdaptiveSample(
+      clipped.integers, _votes(params, clipped.norm)
+    ), clipped.finite
+
+  def add_without_noise(
+    self, params: Any, sample_state: AdaptiveSample, several: Sequence[Any]
+  ) -> tuple[AdaptiveSample, tf.Tensor]:
+    """Returns a sum with some more records, and which of these were finite.
+
+    Args:
+      params: From `derive_sample_params`.
+      sample_state: Sum of what `encode_record` returns of records.
+      several: The records, structures of float tensors.
+
+    Raises:
+      TypeError: As `encode_record`.
+      ValueError: As `encode_record`.
+    """
+    added = clipping.add_clipped(
+      sample_state.record,
+      [self._check(record) for record in several],
+      params.clip_norm,
+      self._steps(params.clip_norm),
+    )
+    votes = tf.reduce_sum(_votes(params, added.norms))
+    return AdaptiveSample(added.integers, sample_state.below + votes), added.finite
 
   def _steps(self, clip_norm: tf.Tensor) -> tf.Tensor:
     return grid.steps_per_unit(clip_norm, self._value_noise_multiplier)
@@ -585,3 +608,10 @@ def _check_fraction(name: str, value: float) -> float:
   if not 0 <= value <= 1:
     raise ValueError(f'{name} must be within 0 and 1; got {value}.')
   return float(value)
+
+
+def _votes(params: Any, norms: tf.Tensor) -> tf.Tensor:
+  """What records of these norms add to `AdaptiveSample.below`."""
+  is_below = norms <= tf.cast(params.quantile_estimate, tf.float64)
+  half = tf.constant(UNIT // 2, tf.int64)
+  return tf.where(is_below, half, -half)

@@ -6,6 +6,7 @@ noise is streamed; each has a small module of its own beside this one.
 
 import collections
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Optional
 
 import dp_accounting
@@ -235,6 +236,24 @@ class MatrixMechanismQuery(records.GridSumQuery):
     """
     clipped = clipping.clip_to_grid(self._check(record), params, self._steps(params))
     return clipped.integers, clipped.finite
+
+  def add_without_noise(
+    self, params: Any, sample_state: Any, several: Sequence[Any]
+  ) -> tuple[Any, tf.Tensor]:
+    """Returns a sum with some more records, and which of these were finite.
+
+    Args:
+      params: The clip norm, from `derive_sample_params`.
+      sample_state: Sum of what `encode_record` returns of records.
+      several: The records, structures of float tensors.
+
+    Raises:
+      TypeError: As `encode_record`.
+      ValueError: As `encode_record`.
+    """
+    several = [self._check(record) for record in several]
+    added = clipping.add_clipped(sample_state, several, params, self._steps(params))
+    return added.integers, added.finite
 
   def _steps(self, clip_norm: tf.Tensor) -> tf.Tensor:
     """Steps of the grid in 1, for a clip norm."""

@@ -7,6 +7,7 @@ somebody's data.
 """
 
 import abc
+from collections.abc import Sequence
 from typing import Any, Optional
 
 import tensorflow as tf
@@ -257,6 +258,27 @@ class GridSumQuery(RecordSumQuery):
       ValueError: As `preprocess_record`.
     """
     return self.encode_record(params, record)
+
+  def add_without_noise(
+    self, params: Any, sample_state: Any, several: Sequence[Any]
+  ) -> tuple[Any, tf.Tensor]:
+    """Returns a sum with some more records, and which of these were finite.
+
+    Args:
+      params: From `derive_sample_params`.
+      sample_state: Sum of what `encode_without_noise` returns of records.
+      several: The records, structures of float tensors.
+
+    Raises:
+      TypeError: As `preprocess_record`.
+      ValueError: As `preprocess_record`.
+    """
+    finite = []
+    for record in several:
+      sample, is_finite = self.encode_without_noise(params, record)
+      sample_state = tf.nest.map_structure(tf.add, sample_state, sample)
+      finite.append(is_finite)
+    return sample_state, tf.stack(finite)
 
   def round_key(self, global_state: Any) -> Any:
     """What the noise of a round's clients follows from; empty if they add none.

@@ -1,11 +1,13 @@
 """The work of a pack: its clients, some at a time, and the sum of what they return."""
 
-from typing import Any, Callable
+import functools
+from typing import Any
 
 import tensorflow as tf
 
 from tff_dp_aggregators.learning.packed import cohort
 from tff_dp_aggregators.learning.packed import data as data_lib
+from tff_dp_aggregators.learning.packed import server as server_lib
 from tff_dp_aggregators.learning.packed import training as training_lib
 
 # What the tensors of clients that are trained side by side may take, roughly.
@@ -46,7 +48,7 @@ class Pack:
     self,
     training: training_lib.LocalTraining,
     data: data_lib.PackedData,
-    encode: Callable[[Any, training_lib.Trained], Any],
+    server: server_lib.Server,
     *,
     side_by_side: bool,
   ):
@@ -55,23 +57,22 @@ class Pack:
     Args:
       training: What each client does.
       data: Their examples.
-      encode: Makes of the server's parameters and of what a client trained what is
-        added up: a structure of tensors.
+      server: Says what is added up of a client.
       side_by_side: Whether clients are trained at once, or one after the other.
     """
     self._training = training
     self._data = data
-    self._encode = encode
+    self._server = server
     self._side_by_side = side_by_side
-    self._at_once = at_once(training) if side_by_side else 1
+    self._at_once = at_once(training) if side_by_side else server.added_at_once
     self._padded = is_padded(training, data)
 
   def run(self, weights: training_lib.Weights, params: Any, rows: tf.Tensor) -> Any:
-    """The sum of what the clients' `encode` gives; zeros if there are none.
+    """The sum of what the clients send; zeros if there are none.
 
     Args:
       weights: The server's.
-      params: For `encode`.
+      params: What clients have to know to encode.
       rows: Of the clients, int64 of shape [clients, 3].
     """
     zeros = self.zeros(weights, params)
@@ -79,19 +80,14 @@ class Pack:
 
     def body(first: tf.Tensor, sums: Any) -> Any:
       some = rows[first : first + self._at_once]
-      clients = training_lib.Clients(
-        some[:, 0], some[:, 1], tf.bitcast(some[:, 2], tf.uint64)
-      )
-      batches = training_lib.Batches(self._training, examples, clients)
       if self._side_by_side:
-        added = self._of_several(weights, params, batches)
+        more = self._of_several(weights, params, self._batches(examples, some))
+        added = tf.nest.map_structure(tf.add, sums, more)
       else:
-        trained = training_lib.one(self._training, weights, batches)
-        added = self._encode(params, trained)
-      sums = tf.nest.map_structure(
-        lambda total, more: tf.ensure_shape(total + more, total.shape), sums, added
+        added = self._one_by_one(weights, params, examples, some, sums)
+      return first + self._at_once, tf.nest.map_structure(
+        lambda total, before: tf.ensure_shape(total, before.shape), added, sums
       )
-      return first + self._at_once, sums
 
     _, sums = tf.while_loop(
       lambda first, unused_sums: first < tf.shape(rows)[0],
@@ -101,6 +97,62 @@ class Pack:
     )
     return sums
 
+  def _batches(self, examples: Any, rows: tf.Tensor) -> training_lib.Batches:
+    clients = training_lib.Clients(
+      rows[:, 0], rows[:, 1], tf.bitcast(rows[:, 2], tf.uint64)
+    )
+    return training_lib.Batches(self._training, examples, clients)
+
+  def _one_by_one(
+    self,
+    weights: training_lib.Weights,
+    params: Any,
+    examples: Any,
+    rows: tf.Tensor,
+    sums: Any,
+  ) -> Any:
+    """The sums with those of clients that are trained one after the other."""
+
+    def train(row: tf.Tensor) -> training_lib.Trained:
+      batches = self._batches(examples, row[tf.newaxis])
+      return training_lib.one(self._training, weights, batches)
+
+    if self._at_once == 1:
+      return self._server.add(params, sums, [train(rows[0])])
+    _, _, metrics = sums
+    like = training_lib.Trained(tuple(weights.trainable), metrics)
+    several = tf.nest.map_structure(
+      lambda tensor: tf.TensorArray(
+        tensor.dtype, self._at_once, element_shape=tensor.shape, clear_after_read=False
+      ),
+      like,
+    )
+
+    def keep(number: tf.Tensor, several: Any) -> Any:
+      trained = train(rows[number])
+      return number + 1, tf.nest.map_structure(
+        lambda array, tensor: array.write(number, tensor), several, trained
+      )
+
+    _, several = tf.while_loop(
+      lambda number, unused_several: number < tf.shape(rows)[0],
+      keep,
+      (tf.constant(0), several),
+      parallel_iterations=1,
+    )
+
+    def add(number: int) -> Any:
+      trained = [
+        tf.nest.map_structure(lambda array, place=place: array.read(place), several)
+        for place in range(number)
+      ]
+      return self._server.add(params, sums, trained)
+
+    return tf.switch_case(
+      tf.shape(rows)[0] - 1,
+      [functools.partial(add, number) for number in range(1, self._at_once + 1)],
+    )
+
   def _of_several(
     self, weights: training_lib.Weights, params: Any, batches: training_lib.Batches
   ) -> Any:
@@ -108,7 +160,9 @@ class Pack:
       self._training, weights, batches, padded=self._padded
     )
     encoded = tf.vectorized_map(
-      lambda each: self._encode(params, each), trained, fallback_to_while_loop=False
+      lambda each: self._server.encode(params, each),
+      trained,
+      fallback_to_while_loop=False,
     )
     return tf.nest.map_structure(lambda tensor: tf.reduce_sum(tensor, axis=0), encoded)
 
@@ -121,5 +175,5 @@ class Pack:
     """
     trainable = tuple(weights.trainable)
     metrics = self._training.model.initialize_metrics_state()
-    encoded = self._encode(params, training_lib.Trained(trainable, metrics))
+    encoded = self._server.encode(params, training_lib.Trained(trainable, metrics))
     return tf.nest.map_structure(tf.zeros_like, encoded)

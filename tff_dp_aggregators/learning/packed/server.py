@@ -5,6 +5,7 @@ computation instead of some ten.
 """
 
 import collections
+from collections.abc import Sequence
 from typing import Any, Optional, Protocol
 
 import tensorflow as tf
@@ -15,6 +16,10 @@ from tff_dp_aggregators.aggregators import factory
 from tff_dp_aggregators.aggregators import nonfinite
 from tff_dp_aggregators.aggregators import tracing
 from tff_dp_aggregators.learning.packed import training as training_lib
+from tff_dp_aggregators.queries import clipping
+
+# Updates that wait to be added to a sum in one pass; more of them save little.
+_ADDED_AT_ONCE, _BYTES_ADDED_AT_ONCE = 4, 256 * 2**20
 
 
 class Mean(Protocol):
@@ -35,6 +40,11 @@ class Mean(Protocol):
 
   def encode(self, params: Any, value: Any) -> tuple[Any, factory.Counts]:
     """What is added up of a client."""
+
+  def add(
+    self, params: Any, total: Any, values: Sequence[Any]
+  ) -> tuple[Any, tf.Tensor]:
+    """A sum with what `encode` returns of more clients, and whose are finite."""
 
   def add_noise(self, params: Any, total: Any, clients: tf.Tensor) -> Any:
     """What was added up of clients with the noise that these add."""
@@ -87,6 +97,14 @@ class Server:
     """Whether `add_noise` adds any."""
     return self._mean.clients_add_noise
 
+  @property
+  def added_at_once(self) -> int:
+    """How many clients `add` adds best: large private sums are read once for all."""
+    if not isinstance(self._mean, _PrivateMean) or not clipping.is_large(self._specs):
+      return 1
+    num_bytes = sum(spec.shape.num_elements() * spec.dtype.size for spec in self._specs)
+    return max(1, min(_ADDED_AT_ONCE, _BYTES_ADDED_AT_ONCE // num_bytes))
+
   def initial_state(self) -> tff.learning.templates.LearningAlgorithmState:
     """The state before the first round."""
     state = tff.learning.templates.LearningAlgorithmState(
@@ -121,17 +139,38 @@ class Server:
 
     Metrics of a training that ended in NaN or infinity are left out, as TFF does.
     """
+    sample, counts = self._mean.encode(params, self._prepared(trained))
+    # Not of the counts: a client that hides itself does not tell.
+    return sample, counts, _metrics_if(_all_finite(trained.update), trained)
+
+  def add(self, params: Any, sums: Any, trained: Sequence[training_lib.Trained]) -> Any:
+    """Sums of what clients encoded, with that of some more.
+
+    Args:
+      params: As for `encode`.
+      sums: Of other clients.
+      trained: What each of these trained.
+    """
+    total, counts, metrics = sums
+    values = [self._prepared(each) for each in trained]
+    total, told_finite = self._mean.add(params, total, values)
+    counts = factory.Counts(
+      counts.clients + len(trained),
+      counts.nonfinite + tf.reduce_sum(tf.cast(tf.logical_not(told_finite), tf.int32)),
+    )
+    finite: Sequence[Any] = tf.unstack(told_finite)
+    if self._first_steps or self.clients_add_noise:
+      finite = [_all_finite(each.update) for each in trained]
+    for each, is_finite in zip(trained, finite):
+      more = _metrics_if(is_finite, each)
+      metrics = tf.nest.map_structure(tf.add, metrics, more)
+    return total, counts, metrics
+
+  def _prepared(self, trained: training_lib.Trained) -> Any:
     update = trained.update
     for step in self._first_steps:
       update = step(update)
-    sample, counts = self._mean.encode(params, update)
-    # Not of the counts: a client that hides itself does not tell.
-    is_finite = _all_finite(trained.update)
-    metrics = tf.nest.map_structure(
-      lambda tensor: tf.where(is_finite, tensor, tf.zeros_like(tensor)),
-      trained.metrics,
-    )
-    return sample, counts, metrics
+    return update
 
   def add_noise(self, params: Any, sums: Any, clients: tf.Tensor) -> Any:
     """Sums of what clients encoded, with the noise that these add, if they do.
@@ -219,6 +258,11 @@ class _PrivateMean:
   def encode(self, params: Any, value: Any) -> tuple[Any, factory.Counts]:
     return self._mean.encode_without_noise(params[0], value)
 
+  def add(
+    self, params: Any, total: Any, values: Sequence[Any]
+  ) -> tuple[Any, tf.Tensor]:
+    return self._mean.add_without_noise(params[0], total, values)
+
   def add_noise(self, params: Any, total: Any, clients: tf.Tensor) -> Any:
     query = self._noised_by
     if query is None:
@@ -278,6 +322,16 @@ class _PlainMean:
     non_finite = tf.cast(tf.logical_not(finite), tf.int32)
     return kept, factory.Counts(tf.constant(1, tf.int32), non_finite)
 
+  def add(
+    self, params: Any, total: Any, values: Sequence[Any]
+  ) -> tuple[Any, tf.Tensor]:
+    finite = []
+    for value in values:
+      kept, counts = self.encode(params, value)
+      total = tf.nest.map_structure(tf.add, total, kept)
+      finite.append(tf.equal(counts.nonfinite, 0))
+    return total, tf.stack(finite)
+
   def add_noise(self, params: Any, total: Any, clients: tf.Tensor) -> Any:
     del params, clients
     return total
@@ -287,6 +341,12 @@ class _PlainMean:
       lambda tensor: tensor / tf.cast(counts.clients, tensor.dtype), total
     )
     return mean, state, collections.OrderedDict(mean_value=(), mean_count=())
+
+
+def _metrics_if(is_finite: tf.Tensor, trained: training_lib.Trained) -> Any:
+  return tf.nest.map_structure(
+    lambda tensor: tf.where(is_finite, tensor, tf.zeros_like(tensor)), trained.metrics
+  )
 
 
 def _all_finite(structure: Any) -> tf.Tensor:

@@ -132,7 +132,7 @@ class PackedFedAvg:
     self._pack = pack_lib.Pack(
       self._training,
       self._data,
-      self._server.encode,
+      self._server,
       side_by_side=self.one_by_one is None,
     )
     state, rows = self._specs, tf.TensorSpec([None, 3], tf.int64)
