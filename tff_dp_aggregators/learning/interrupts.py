@@ -2,16 +2,20 @@
 
 `Signals` makes them end a `with`, wherever the program happens to be.
 `graceful_interrupts` makes the first one a request that a loop reads when it can.
-`stopped_by` is for threads, which get no signals.
+`stopped_by` is for threads, which get no signals; a `CallingThread` computes while its
+caller heeds them.
 """
 
+import concurrent.futures
 import contextlib
 import os
+import queue
 import signal
 import sys
 import threading
 import time
 import types
+import weakref
 from collections.abc import Iterator
 from typing import Any, Callable, Optional
 
@@ -236,3 +240,32 @@ class Signals:
         signal.signal(number, handler)
       else:
         request.previous[number] = handler
+
+
+class CallingThread:
+  """Calls functions one after the other, while who waits for them heeds signals.
+
+  The interpreter does not wait for it when it ends.
+  """
+
+  def __init__(self) -> None:
+    """Starts the thread."""
+    self._calls: queue.SimpleQueue = queue.SimpleQueue()
+    weakref.finalize(self, self._calls.put, None)
+    threading.Thread(target=_call, args=(self._calls,), daemon=True).start()
+
+  def submit(self, function: Callable, *args: Any) -> concurrent.futures.Future:
+    """The future result of a call."""
+    future: concurrent.futures.Future = concurrent.futures.Future()
+    self._calls.put((future, function, args))
+    return future
+
+
+def _call(calls: queue.SimpleQueue) -> None:
+  for future, function, args in iter(calls.get, None):
+    if future.set_running_or_notify_cancel():
+      try:
+        future.set_result(function(*args))
+      except BaseException as e:
+        future.set_exception(e)
+    del future, function, args  # The next one may be long in coming.

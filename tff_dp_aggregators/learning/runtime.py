@@ -14,11 +14,9 @@ import functools
 import gc
 import inspect
 import os
-import queue
 import signal
 import sys
 import threading
-import weakref
 from collections.abc import Iterator
 from typing import Any, Callable, Optional, TypeVar
 
@@ -191,7 +189,7 @@ class LocalContext(tff.program.NativeFederatedContext):
     self._owner = os.getpid()
     # TFF's calls block their thread, for ever if the worker hangs; so the time is kept
     # by another one, on which computations take turns.
-    self._turns, self._calls = _Thread(), _Thread()
+    self._turns, self._calls = interrupts.CallingThread(), interrupts.CallingThread()
     self._loop = asyncio.new_event_loop()
     self._execution = tff.framework.AsyncExecutionContext(
       executor_fn=self._executors,
@@ -305,31 +303,6 @@ def _called_from_coroutine(frame: Any) -> bool:
   while frame is not None and frame.f_code.co_filename.startswith(_TFF_CORE):
     frame = frame.f_back
   return frame is not None and bool(frame.f_code.co_flags & _COROUTINE)
-
-
-class _Thread:
-  """Calls functions one after the other; the interpreter does not wait for it."""
-
-  def __init__(self) -> None:
-    self._calls: queue.SimpleQueue = queue.SimpleQueue()
-    weakref.finalize(self, self._calls.put, None)
-    threading.Thread(target=_call, args=(self._calls,), daemon=True).start()
-
-  def submit(self, function: Callable, *args: Any) -> concurrent.futures.Future:
-    """The future result of a call."""
-    future: concurrent.futures.Future = concurrent.futures.Future()
-    self._calls.put((future, function, args))
-    return future
-
-
-def _call(calls: queue.SimpleQueue) -> None:
-  for future, function, args in iter(calls.get, None):
-    if future.set_running_or_notify_cancel():
-      try:
-        future.set_result(function(*args))
-      except BaseException as e:
-        future.set_exception(e)
-    del future, function, args  # The next one may be long in coming.
 
 
 _ACTIVE: set[LocalContext] = set()

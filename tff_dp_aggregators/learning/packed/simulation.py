@@ -13,9 +13,9 @@ one to the other. Or the processes of a Dask cluster train the packs, to the sam
 state, noise and its keys stay here.
 """
 
+import concurrent.futures
 import contextlib
 import logging
-import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, Callable, Optional, Protocol
 
@@ -26,6 +26,7 @@ from tensorflow.python.eager import cancellation
 
 from tff_dp_aggregators.base import machine
 from tff_dp_aggregators.learning import failures
+from tff_dp_aggregators.learning import interrupts
 from tff_dp_aggregators.learning import process_parts
 from tff_dp_aggregators.learning.packed import choice
 from tff_dp_aggregators.learning.packed import cohort as cohort_lib
@@ -109,6 +110,7 @@ class PackedFedAvg:
     self._num_packs = num_packs
     self._cluster = cluster
     self._timeout_seconds = timeout_seconds
+    self._thread = interrupts.CallingThread()
     self._server = server_lib.Server(training, aggregator, server_optimizer)
     self._training = training
     self.one_by_one = choice.why_one_by_one(training, data)
@@ -247,36 +249,30 @@ class PackedFedAvg:
 
   def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
     """Calls a function in a thread, so that signals and time are heeded meanwhile."""
-    manager, result = cancellation.CancellationManager(), []
+    manager = cancellation.CancellationManager()
 
-    def call() -> None:
-      try:
-        with cancellation.CancellationManagerContext(manager):
-          result.append(function(*arguments))
-      except BaseException as e:
-        result.append(e)
+    def call() -> Any:
+      with cancellation.CancellationManagerContext(manager):
+        return function(*arguments)
 
-    thread = threading.Thread(target=call, daemon=True)
-    thread.start()
-    is_late = True
+    result = self._thread.submit(call)
     try:
-      thread.join(self._timeout_seconds)
-      is_late = thread.is_alive()
+      ended, _ = concurrent.futures.wait([result], self._timeout_seconds)
     finally:
-      if is_late:
+      if not result.done():
         manager.start_cancel()
-        thread.join(_PATIENCE_SECONDS)
-    if is_late:
+        concurrent.futures.wait([result], _PATIENCE_SECONDS)
+        self._thread = interrupts.CallingThread()  # The old one may never be done.
+    if not ended:
       raise failures.RoundTimeoutError(
         f'a round took longer than timeout_seconds={self._timeout_seconds:g}; nothing '
         'of it was kept. If it may take longer, give a larger timeout_seconds; if not, '
         'see whether the machine lacked memory. Then go on from the last state.'
       )
-    if isinstance(result[0], tf.errors.OpError):
-      raise failures.of_tensorflow(result[0]) from None
-    if isinstance(result[0], BaseException):
-      raise result[0]
-    return result[0]
+    try:
+      return result.result()
+    except tf.errors.OpError as e:
+      raise failures.of_tensorflow(e) from None
 
   def hold(self, state: Any) -> Any:
     """Goes on from a state: of this or another process, packed or not.
@@ -305,7 +301,8 @@ class PackedFedAvg:
 
 def to_numpy(structure: Any) -> Any:
   """A structure of tensors as NumPy arrays and scalars; arrays are not copied."""
-  return tf.nest.map_structure(lambda tensor: np.asarray(tensor)[()], structure)
+  flat = [np.asarray(tensor)[()] for tensor in tf.nest.flatten(structure)]
+  return tf.nest.pack_sequence_as(structure, flat)
 
 
 def _rows_of(rows: tf.Tensor, cuts: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
