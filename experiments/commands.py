@@ -13,11 +13,7 @@ _IN_A_CLONE = re.compile(r'\bpython -m experiments\.(\w+)')
 
 
 def of(program: str) -> str:
-  """What starts a program, in the way in which this process was started.
-
-  Args:
-    program: Its module in this folder.
-  """
+  """What starts a program, in the way in which this process was started."""
   folder, name = os.path.split(sys.argv[0])
   if not name.startswith(_PREFIX):
     return f'python -m {__package__}.{program}'
@@ -29,9 +25,5 @@ def of(program: str) -> str:
 
 
 def in_words(text: str) -> str:
-  """A text with the commands of a clone in it, as they are in this process.
-
-  Args:
-    text: Such as a docstring, for `--help`.
-  """
+  """A text with the commands of a clone in it, as they are in this process."""
   return _IN_A_CLONE.sub(lambda match: of(match[1]), text)

@@ -64,11 +64,7 @@ _REFUSALS = (
 
 
 def define(values: flags.FlagValues) -> None:
-  """Defines the flags of a comparison, and those of the simulations.
-
-  Args:
-    values: Where to define them.
-  """
+  """Defines the flags of a comparison, and those of the simulations."""
   flags.DEFINE_multi_string(
     'grid',
     None,

@@ -82,11 +82,7 @@ LOSSES = {
 
 
 def name_for(shape: population.Shape, given: Optional[str]) -> str:
-  """The loss that was asked for, or the one that goes with the labels.
-
-  Raises:
-    ValueError: If it is no loss here, or not for such labels.
-  """
+  """The loss that was asked for, or the one that goes with the labels."""
   fitting = [
     each.name for each in LOSSES.values() if shape.label_kind in each.label_kinds
   ]
@@ -108,12 +104,8 @@ def name_for(shape: population.Shape, given: Optional[str]) -> str:
 def function(shape: population.Shape, name: Optional[str]) -> Callable[..., Any]:
   """The loss of a batch: of outputs, labels and, if given, weights of examples.
 
-  Args:
-    shape: What examples are like.
-    name: Which loss; `None` for the one that goes with the labels.
-
-  Raises:
-    ValueError: As for `name_for`.
+  `shape`: What examples are like.
+  `name`: Which loss; `None` for the one that goes with the labels.
   """
   import tensorflow as tf
 
@@ -138,13 +130,6 @@ def with_class_weights(model: Any, weights: Sequence[float]) -> Any:
 
   For any loss of which weights of examples, 1 on average, make a weighted mean: whether
   it divides by their sum, as those here, or by the size of the batch, as Keras's.
-
-  Args:
-    model: A `tff.learning.models.FunctionalModel` of one of so many classes.
-    weights: For each class.
-
-  Raises:
-    ValueError: If the model's loss takes no weights of examples.
   """
   import tensorflow as tf
 

@@ -44,15 +44,7 @@ def check(model: model_options.Model, shape: population.Shape) -> None:
 
 
 def check_measured(model: model_options.Model, found: population.Population) -> None:
-  """Checks that the metric can be measured on the test data.
-
-  Args:
-    model: What was asked for.
-    found: With its test data.
-
-  Raises:
-    WrongUsage: If it cannot; the message names the flag.
-  """
+  """Checks that the metric can be measured on the test data."""
   why_not = model.metric.why_not_measured(found)
   if why_not is not None:
     raise program.WrongUsage(
@@ -85,12 +77,7 @@ def make(model: model_options.Model, shape: population.Shape, seed: int) -> Any:
 def size(model: model_options.Model, shape: population.Shape) -> int:
   """How many trainable parameters the model has.
 
-  Args:
-    model: What was asked for.
-    shape: What examples are like.
-
-  Raises:
-    WrongUsage: If it does not go with the data.
+  `shape`: What examples are like.
   """
   trainable, _ = make(model, shape, seed=0).initial_weights
   return sum(int(np.size(weight)) for weight in trainable)
@@ -108,10 +95,8 @@ def test_metrics(
 ) -> dict[str, Any]:
   """What is measured on test data: what `learning.train` takes.
 
-  Args:
-    model: What was asked for.
-    shape: What examples are like.
-    label_scaling: What was done to labels, which is undone; `None` if nothing was.
+  `shape`: What examples are like.
+  `label_scaling`: What was done to labels, which is undone; `None` if nothing was.
   """
   metric = model.metric.make(shape)
   if label_scaling is not None:

@@ -44,10 +44,7 @@ class Kind:
   ) -> Any:
     """The optimizer.
 
-    Args:
-      learning_rate: Its learning rate, a number or a tensor.
-      momentum: Its momentum, if it takes one.
-      adaptivity: Its small number; `None` for its own default.
+    `adaptivity`: Its small number; `None` for its own default.
     """
     import tensorflow_federated as tff
 
@@ -93,11 +90,6 @@ def client_learning_rate_fn(
   schedule: str, learning_rate: float, num_rounds: int
 ) -> Callable[[int], float]:
   """The learning rate of clients by the number of the round, from 0.
-
-  Args:
-    schedule: One of `CLIENT_SCHEDULES`.
-    learning_rate: That of the first round.
-    num_rounds: How many rounds there are.
 
   Example:
     >>> rate = client_learning_rate_fn('linear', 0.5, num_rounds=5)

@@ -25,11 +25,7 @@ _DEFAULT_OUTPUT = 'plot.png'
 
 
 def define(values: flags.FlagValues) -> None:
-  """Defines the flags.
-
-  Args:
-    values: Where to define them.
-  """
+  """Defines the flags."""
   flags.DEFINE_multi_string(
     'run_dir',
     [],

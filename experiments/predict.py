@@ -40,11 +40,7 @@ _OF_DATA = ('output', 'data_format', 'data_split', *_WRITING)
 
 
 def define(values: flags.FlagValues) -> None:
-  """Defines the flags.
-
-  Args:
-    values: Where to define them.
-  """
+  """Defines the flags."""
   for name, text in (
     ('run_dir', 'Directory of a run on --data of your own.'),
     ('data', 'File or folder with the same columns; that of the label may be missing.'),

@@ -57,15 +57,7 @@ class Predictor:
   """
 
   def __init__(self, run_dir: str):
-    """Loads model and preprocessing.
-
-    Args:
-      run_dir: Directory of a run on data of one's own.
-
-    Raises:
-      FileNotFoundError: If there is no run, or none on such data.
-      ValueError: If it has released no round yet, or its model cannot be made again.
-    """
+    """Loads model and preprocessing."""
     self.preprocessing = preprocessing_lib.of_run(run_dir)
     with open(os.path.join(run_dir, run_directory.CONFIG), encoding='utf-8') as file:
       flags = json.load(file)['flags']
@@ -104,11 +96,7 @@ class Predictor:
       yield Predictions(chunk.clients, names, probabilities[np.arange(len(best)), best])
 
   def measure(self, data: preprocessing_lib.NewData) -> tuple[str, float]:
-    """The metric of the run on data with labels: its name, and what it comes to.
-
-    Raises:
-      ValueError: If they have no labels, or the metric is not for them.
-    """
+    """The metric of the run on data with labels: its name, and what it comes to."""
     metric = self._metric.make(self._shape)
     is_mean = isinstance(metric, learning.MeanMetric)
     sums, outputs, labels = learning.mean_metric.Sums(), [], []

@@ -29,11 +29,7 @@ class Served(tf.Module):
   """
 
   def __init__(self, predictor: predicting.Predictor):
-    """Takes over weights and preprocessing.
-
-    Args:
-      predictor: Of a run.
-    """
+    """Takes over weights and preprocessing."""
     super().__init__()
     self._preprocessing = predictor.preprocessing
     self._gives_logits = predictor.gives_logits
@@ -188,16 +184,6 @@ def export(predictor: predicting.Predictor, folder: str) -> dict[str, tf.TensorS
   `probabilities` of all names in their order; of tags both are of each. The signature
   `serving_default` does the same with arguments; characters that an argument may not
   have are underscores.
-
-  Args:
-    predictor: Of a run.
-    folder: Where: a folder that does not exist.
-
-  Returns:
-    What the signature takes, by column.
-
-  Raises:
-    FileExistsError: If there is something.
   """
   if os.path.lexists(folder):
     raise FileExistsError(

@@ -86,11 +86,7 @@ class Settings:
 
 
 def define(values: flags.FlagValues) -> None:
-  """Defines the flags of a simulation.
-
-  Args:
-    values: Where to define them.
-  """
+  """Defines the flags of a simulation."""
   flags.DEFINE_enum(
     'task',
     next(iter(tasks.TASKS)),
@@ -128,20 +124,7 @@ def groups() -> tuple[program.Group, ...]:
 
 
 def from_flags(values: flags.FlagValues) -> Settings:
-  """Checks the flags of a simulation together.
-
-  Args:
-    values: Parsed flags.
-
-  Returns:
-    Settings with the noise multiplier that the privacy target needs.
-
-  Raises:
-    ValueError: If a value is out of range, flags contradict each other, or the
-      population cannot fill the rounds; the message says what would be right.
-    FileExistsError: If the run directory holds something that is not of a run.
-    OSError: If a file of the data is missing or cannot be read.
-  """
+  """Checks the flags of a simulation together."""
   if _draws_in_secret(values):
     values['seed'].value = run_directory.secret_seed(values.run_dir)
   task, data = _task_and_data(values)
@@ -211,15 +194,7 @@ def _size(
 def check_cohorts(
   privacy: privacy_options.Privacy, schedule: schedules.Schedule
 ) -> None:
-  """Refuses cohorts that the mechanism's noise is not for.
-
-  Args:
-    privacy: With the mechanism.
-    schedule: Who takes part when.
-
-  Raises:
-    ValueError: If they are; the message says what would be right.
-  """
+  """Refuses cohorts that the mechanism's noise is not for."""
   mechanism = privacy.mechanism
   if mechanism is None:
     return

@@ -42,13 +42,6 @@ def run(settings: settings_lib.Settings) -> int:
 
   Ctrl-C ends the training after its round; the report says what was spent until then,
   and the same flags go on.
-
-  Args:
-    settings: Checked settings.
-
-  Raises:
-    ValueError: If the data, or the model for them, are not what the settings ask, or
-      the run in the directory was begun with other flags.
   """
   population = settings.task.load(settings.data)
   _say_what_there_is(settings, population)
@@ -291,11 +284,6 @@ def _remarks(
 def remark_on_no_change(metric: metrics.Metric, values: Sequence[float]) -> str:
   """Says so if a metric is the same whenever it was measured; else ''.
 
-  Args:
-    metric: Which.
-    values: One of each round that was measured. One by itself tells nothing, nor does
-      the best that there is, which a model can have from the beginning.
-
   Example:
     >>> remark_on_no_change(metrics.METRICS['accuracy'], [0.5, 0.5, 0.5])[:51]
     'Note: test accuracy is 0.5000 in all 3 rounds that '
@@ -316,11 +304,6 @@ def remark_on_constant(
   metric: metrics.Metric, measured: float, labels: np.ndarray
 ) -> str:
   """Says so if one number for everything is about as good as the model; else ''.
-
-  Args:
-    metric: Of numbers.
-    measured: Of the model on test data.
-    labels: Of those, in the unit of the metric.
 
   Example:
     >>> error, labels = metrics.METRICS['mean_absolute_error'], np.arange(101.0)
@@ -344,10 +327,6 @@ def remark_on_constant(
 
 def remark_on_chance(accuracy: float, labels: np.ndarray) -> str:
   """Says so if one answer to everything is about as good as the model; else ''.
-
-  Args:
-    accuracy: Of the model on test data.
-    labels: Classes of those.
 
   Example:
     >>> remark_on_chance(0.84, np.repeat([0, 1], [830, 170]))[:44]

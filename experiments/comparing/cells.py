@@ -89,20 +89,7 @@ class Maker:
     folder: str = CELLS,
     tuned: Sequence[tuple[grid.Setting, ...]] = ((),),
   ) -> Iterator[Cell]:
-    """Cells of all points, seed by seed, so that all have a first one early.
-
-    Args:
-      points: Of the grid.
-      seeds: Each is a run; consecutive numbers.
-      folder: Under the output.
-      tuned: Further settings, each of which is run, with the seeds that follow those of
-        the settings before: from one seed they would have the same noise, and are
-        accounted for as if they had not.
-
-    Raises:
-      RefusedError: If a setting is wrong, or the run in a directory has another, or is
-        on other data; with the name of the cell.
-    """
+    """Cells of all points, seed by seed, so that all have a first one early."""
     for seed in seeds:
       for point in points:
         for number, settings in enumerate(tuned):
@@ -116,15 +103,7 @@ class Maker:
     tuned: tuple[grid.Setting, ...] = (),
     chosen: bool = False,
   ) -> Cell:
-    """One cell, checked.
-
-    Args:
-      point: Of the grid.
-      seed: Of the run.
-      folder: Under the output.
-      tuned: Settings besides those of the point.
-      chosen: Whether they were chosen for the point, and are not in its name.
-    """
+    """One cell, checked."""
     in_name = (*point.settings, *(() if chosen else tuned), ('seed', str(seed)))
     directory = os.path.join(self.output, folder, grid.name_of(in_name))
     settings = dict((*point.settings, *tuned))
@@ -155,14 +134,7 @@ class Maker:
 
 
 def settings_of(arguments: Sequence[str]) -> settings_lib.Settings:
-  """What flags of the simulation come to, without TensorFlow.
-
-  Args:
-    arguments: As on the command line.
-
-  Raises:
-    ValueError: If they are wrong.
-  """
+  """What flags of the simulation come to, without TensorFlow."""
   values = flags.FlagValues()
   settings_lib.define(values)
   try:
@@ -179,12 +151,7 @@ def last_line(text: str) -> str:
 
 
 def given(values: flags.FlagValues, names: Sequence[str]) -> dict[str, tuple[str, ...]]:
-  """Flags that were given, as arguments, by name.
-
-  Args:
-    values: Parsed flags.
-    names: Which of them.
-  """
+  """Flags that were given, as arguments, by name."""
   found = {}
   for name in names:
     flag = values[name]

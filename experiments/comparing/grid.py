@@ -100,17 +100,7 @@ def axes(
   refused: Mapping[str, str],
   option: str = '--grid',
 ) -> tuple[Axis, ...]:
-  """Reads what is varied.
-
-  Args:
-    texts: As on the command line, `FLAG=V1,V2` each.
-    values: The flags that there are.
-    refused: Flags that cannot be varied, and why.
-    option: What the texts were given to, for messages.
-
-  Raises:
-    ValueError: If a text is not of that form, or a flag or value unknown.
-  """
+  """Reads what is varied."""
   found: dict[str, dict[tuple[Setting, ...], None]] = {}
   for text in texts:
     match = _AXIS.fullmatch(text)
@@ -184,10 +174,6 @@ def points(axes: Sequence[Axis], others: Mapping[str, Any]) -> tuple[Point, ...]
 
   Options that only some mechanisms have are left out for the others, and so is all of
   privacy where there is no mechanism. Points that then are the same are one.
-
-  Args:
-    axes: What is varied.
-    others: Values of flags of the command line, and of `mechanism` in any case.
   """
   found: dict[Point, None] = {}
   for combination in itertools.product(*(axis.values for axis in axes)):
@@ -218,10 +204,7 @@ def needless_for(
 ) -> frozenset[str]:
   """Flags that are of other mechanisms than this one.
 
-  Args:
-    mechanism: Its name, or that of none.
-    noise_site: Who makes its noise; `None` for the usual site.
-    clipping: How clients are clipped, which may be without a mechanism.
+  `noise_site`: Who makes its noise; `None` for the usual site.
   """
   if mechanism == privacy_options.NONE:
     needless = set(privacy_options.not_without(clipping))

@@ -30,15 +30,7 @@ _Row = Mapping[str, str]
 def draw(output: str, path: Optional[str] = None) -> list[str]:
   """Draws the picture of the comparison in a folder.
 
-  Args:
-    output: The folder, with its tables.
-    path: Where to; `None` for `NAMES` in the folder.
-
-  Returns:
-    The files that were written; none if no run is finished yet.
-
-  Raises:
-    ValueError: If there is no table, or the path is not that of a picture.
+  `path`: Where to; `None` for `NAMES` in the folder.
   """
   record, rows = record_lib.read(output), table.read(output)
   made = picture(record, rows)
@@ -53,12 +45,7 @@ def draw(output: str, path: Optional[str] = None) -> list[str]:
 def picture(
   record: record_lib.Record, rows: Sequence[_Row]
 ) -> Optional[charts.Picture]:
-  """What the picture shows; `None` if no run is finished yet.
-
-  Args:
-    record: Of the comparison.
-    rows: Of its table, as text.
-  """
+  """What the picture shows; `None` if no run is finished yet."""
   measure = _measure(rows)
   if measure is None:
     return None

@@ -62,13 +62,7 @@ class Record:
 
   @classmethod
   def from_json(cls, data: Mapping[str, Any]) -> 'Record':
-    """Reads what `to_json` gives.
-
-    Raises:
-      KeyError: If something is missing.
-      TypeError: If something is not of its type.
-      ValueError: If it is of another version.
-    """
+    """Reads what `to_json` gives."""
     if data['version'] != _VERSION:
       raise ValueError(f'it is of version {data["version"]}, not {_VERSION}')
     return cls(
@@ -109,19 +103,6 @@ def taken_up(output: str, record: Record) -> tuple[Record, Record]:
 
   Flags of `--grid` in another order are the same points, whose runs have names in the
   order of the first command.
-
-  Args:
-    output: Folder of the comparison, which may not exist yet.
-    record: What is asked for now.
-
-  Returns:
-    That, with points as the comparison that goes on has them; and, of a comparison that
-    goes on, all that it has, with what is added.
-
-  Raises:
-    ValueError: If the comparison in the folder is another one, with what differs; or
-      its record cannot be read.
-    FileExistsError: If the folder has something else in it.
   """
   if not is_any(output):
     if os.path.lexists(output) and not (os.path.isdir(output) and _is_empty(output)):
@@ -196,15 +177,7 @@ class Folder:
   """The folder of a comparison, which one process at a time works in."""
 
   def __init__(self, output: str):
-    """Makes the folder, and locks it.
-
-    Args:
-      output: Where.
-
-    Raises:
-      BlockingIOError: If another comparison works in it.
-      FolderError: If it cannot be made.
-    """
+    """Makes the folder, and locks it."""
     try:
       os.makedirs(output, exist_ok=True)
     except OSError as e:

@@ -120,13 +120,7 @@ def stopping() -> Iterator[Stop]:
 
 
 class Cluster:
-  """The workers of a Dask scheduler, which cells are run on; held until left.
-
-  Args:
-    scheduler: As for `cluster.connect`. `local:N` starts once there is a cell to run.
-    trusted_network: As for `cluster.connect`.
-    absence_seconds: How long to wait for another worker when all are lost.
-  """
+  """The workers of a Dask scheduler, which cells are run on; held until left."""
 
   def __init__(
     self,
@@ -151,12 +145,7 @@ class Cluster:
     self._held = contextlib.ExitStack()
 
   def __enter__(self) -> 'Cluster':
-    """Connects to a cluster that is not of this program.
-
-    Raises:
-      ClusterError: If the scheduler is not reached, or there are no workers, or some
-        are not fit.
-    """
+    """Connects to a cluster that is not of this program."""
     if not self._is_local:
       self._connect()
     return self
@@ -177,15 +166,7 @@ class Cluster:
     return f'{number} at a time on {workers} of {self._address}'
 
   def check(self, output: str) -> None:
-    """Has all workers read a file that is written to the folder of the comparison.
-
-    Args:
-      output: The folder; it is there.
-
-    Raises:
-      ClusterError: If some do not see it; with their names.
-      OSError: If it cannot be written.
-    """
+    """Has all workers read a file that is written to the folder of the comparison."""
     if self._is_local:
       return
     text = secrets.token_hex()
@@ -205,16 +186,6 @@ class Cluster:
 
     Dask has as many of them as there are workers, and so none that waits behind another
     one on a worker: Dask would hold the loss of the worker against both.
-
-    Args:
-      cells: What to run, in this order.
-      stop: Asked all the time; what cells have come to so far is kept.
-      tell: Called with what became of each that was begun, as it does.
-
-    Raises:
-      ClusterError: If none can be started here.
-      LostError: If the scheduler is lost, or all workers are.
-      OSError: If something cannot be written.
     """
     if self._client is None:
       self._connect()
@@ -438,14 +409,7 @@ _populations: dict[str, population_lib.Population] = {}
 
 
 def why_unfit(expected: Mapping[str, Any], dask_worker: Any) -> str:
-  """Why cells cannot be run by this worker, in a clause; '' if they can.
-
-  Args:
-    expected: What the program has as `software`, and the `folder` that it works in; if
-      that is known by now, a `file` with a `text` and an `inode`, as they are seen
-      there.
-    dask_worker: This worker.
-  """
+  """Why cells cannot be run by this worker, in a clause; '' if they can."""
   why = cluster.differs(expected['software'])
   if why:
     return why
@@ -483,13 +447,7 @@ def end(name: str) -> None:
 def run_cell(
   job: Mapping[str, Any], expected: Mapping[str, Any], name: str
 ) -> dict[str, Any]:
-  """Runs a cell; returns what became of it, and of which worker.
-
-  Args:
-    job: The cell.
-    expected: See `why_unfit`.
-    name: Of the comparison.
-  """
+  """Runs a cell; returns what became of it, and of which worker."""
   global _first_peak, _latest
   import distributed
 
@@ -520,15 +478,7 @@ def run_cell(
 
 @contextlib.contextmanager
 def _watched(worker: Any, name: str) -> Iterator[Callable[[], bool]]:
-  """Watches a task that runs: ends the process if it goes on and nobody waits for it.
-
-  Args:
-    worker: That it runs on.
-    name: Of the comparison.
-
-  Yields:
-    Whether it is to end after its round.
-  """
+  """Watches a task: ends the process if it goes on while nobody waits for it."""
   key, is_over = worker.get_current_task(), threading.Event()
 
   def is_unwanted() -> bool:

@@ -29,11 +29,7 @@ Row = dict[str, Any]
 def mean_and_error(values: Sequence[float]) -> tuple[Optional[float], Optional[float]]:
   """The mean, and its standard error by the sample's variance (n - 1).
 
-  Args:
-    values: Of each seed.
-
-  Returns:
-    `None` for the mean of nothing, and for the error of a mean of fewer than two.
+  Returns `None` for the mean of nothing, and for the error of a mean of fewer than two.
 
   Example:
     >>> mean_and_error([1.0, 2.0, 3.0])
@@ -54,13 +50,7 @@ def rows(
   results: Sequence[results_lib.Result],
   choices: Mapping[grid.Point, tuning_lib.Choice],
 ) -> list[Row]:
-  """The lines of the table, in the order of the grid.
-
-  Args:
-    record: Of the comparison.
-    results: Of all its cells.
-    choices: What was chosen for a point, if anything is tuned.
-  """
+  """The lines of the table, in the order of the grid."""
   measures = _measures(results)
   found = []
   for point in record.points:
@@ -114,15 +104,7 @@ def write(
   choices: Mapping[grid.Point, tuning_lib.Choice],
   notes: Sequence[str],
 ) -> list[Row]:
-  """Writes the tables into the folder of the comparison; returns the lines.
-
-  Args:
-    output: The folder.
-    record: Of the comparison.
-    results: Of all its cells.
-    choices: What was chosen, if anything is tuned.
-    notes: What else is to be said below the table.
-  """
+  """Writes the tables into the folder of the comparison; returns the lines."""
   made = rows(record, results, choices)
   for name, content in (
     (CELLS, to_csv(_cell_rows(output, record, results))),
@@ -188,13 +170,7 @@ def read(output: str) -> list[dict[str, str]]:
 def to_markdown(
   record: record_lib.Record, rows: Sequence[Row], notes: Sequence[str]
 ) -> str:
-  """The table for people.
-
-  Args:
-    record: Of the comparison.
-    rows: Its lines.
-    notes: Sentences that follow it.
-  """
+  """The table for people."""
   shown = [name for name in rows[0] if _is_shown(name, rows)]
   flags = columns_varied(record)
   lines = [
@@ -220,10 +196,6 @@ def ranking(record: record_lib.Record, rows: Sequence[Row]) -> str:
   Two means are told apart if they differ by more than the Student's t quantile of 97.5%
   times both standard errors combined, with as many degrees of freedom as there are
   seeds less one for each line.
-
-  Args:
-    record: Of the comparison.
-    rows: Its lines.
   """
   from scipy import stats
 
@@ -257,12 +229,7 @@ def ranking(record: record_lib.Record, rows: Sequence[Row]) -> str:
 
 
 def to_text(record: record_lib.Record, rows: Sequence[Row]) -> str:
-  """What tells the points apart, their metric and epsilon: fits into a terminal.
-
-  Args:
-    record: Of the comparison.
-    rows: Its lines.
-  """
+  """What tells the points apart, their metric and epsilon: fits into a terminal."""
   measures = [name for name in rows[0] if f'{name}{ERROR}' in rows[0]]
   told = {*columns_varied(record), *measures[:1]}
   if any(row['seeds_missing'] for row in rows):
@@ -298,9 +265,6 @@ def to_text(record: record_lib.Record, rows: Sequence[Row]) -> str:
 
 def seeds_in_words(numbers: Iterable[int]) -> str:
   """Over how many seeds lines are: of a part-done comparison, from fewest to most.
-
-  Args:
-    numbers: Seeds of each line.
 
   Example:
     >>> seeds_in_words([5, 5]), seeds_in_words([2, 0, 5])

@@ -83,11 +83,7 @@ def seeds(number: int) -> list[int]:
 
 
 def combinations(axes: Sequence[grid.Axis]) -> list[tuple[grid.Setting, ...]]:
-  """All settings that are tried; one without any if nothing is tuned.
-
-  Args:
-    axes: What is tuned.
-  """
+  """All settings that are tried; one without any if nothing is tuned."""
   return [
     tuple(setting for value in each for setting in value)
     for each in itertools.product(*(axis.values for axis in axes))
@@ -170,13 +166,8 @@ def _composed(
   Where what is tuned changes the mechanism, the choice decides which one is run again.
   Counted is one more run of each, of which all but one need not be looked at.
 
-  Args:
-    mechanisms: Of the runs that were tried.
-    delta: At which epsilon is wanted.
-
-  Returns:
-    Epsilon, `None` without privacy and infinite if nothing is known of all together,
-    and how many runs it is of.
+  Returns epsilon, `None` without privacy and infinite if nothing is known of all
+  together, and how many runs it is of.
   """
   with_noise = [each for each in mechanisms if each is not None]
   if not with_noise:

@@ -47,17 +47,7 @@ class Shares(NamedTuple):
 
 
 def of_clients(rows: table.Rows, shares: Shares, seed: int, folder: str) -> Arrangement:
-  """Arranges rows by the clients who have them.
-
-  Args:
-    rows: All rows, with clients.
-    shares: What is held out.
-    seed: Of what is held out.
-    folder: Where there is room.
-
-  Raises:
-    DataError: If nothing would be left for training, or for testing.
-  """
+  """Arranges rows by the clients who have them."""
   order = spill.Spill(folder, np.int64)
   starts = spill.Spill(folder, np.int64)
   hashes = spill.Spill(folder, np.uint64)
@@ -157,20 +147,7 @@ def of_nobody(
   how: str,
   dirichlet_alpha: float,
 ) -> Arrangement:
-  """Deals rows out to clients that are made for it.
-
-  Args:
-    rows: All rows, without clients.
-    shares: What is held out.
-    seed: Of what is held out, and of the partition.
-    folder: Where there is room.
-    num_clients: How many clients there are to be.
-    how: `iid`, `label_skew` or `quantity_skew`.
-    dirichlet_alpha: Skew of labels, or of sizes.
-
-  Raises:
-    DataError: If there are fewer examples than clients, or none is left to test.
-  """
+  """Deals rows out to clients that are made for it."""
   order = spill.Spill(folder, np.int64)
   keys = spill.Spill(folder, np.uint64, (1,))
   for content in table.chunks(rows.hashes):

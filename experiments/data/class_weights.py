@@ -26,17 +26,9 @@ def of(
   examples if k classes have any: they are 1 on average over the examples. Classes
   without any, and those that are not named, have weight 1.
 
-  Args:
-    stated: The flag's values; empty if there are none.
-    classes: Names of classes, in order; `None` if labels are no classes.
-    labels: Numbers of classes.
-    is_test: Which of them are for testing.
+  `classes`: Names of classes, in order; `None` if labels are no classes.
 
-  Returns:
-    In the order of the classes; `None` if no weights are stated.
-
-  Raises:
-    DataError: If labels are no classes, or something else is stated.
+  Returns in the order of the classes; `None` if no weights are stated.
 
   Example:
     >>> labels, nothing = np.array([0, 0, 0, 1]), np.zeros(4, np.uint8)

@@ -33,9 +33,8 @@ class Missing:
   def __init__(self, listed: Optional[Iterable[str]] = None):
     """Initializes it.
 
-    Args:
-      listed: The texts; `None` for those of `pandas.read_csv`. Of a number all ways to
-        write it.
+    `listed`: The texts; `None` for those of `pandas.read_csv`. Of a number all ways to
+    write it.
     """
     texts = ids_lib.MISSING if listed is None else listed
     self.texts = frozenset(text.strip() for text in texts) - {''}
@@ -76,14 +75,7 @@ class NotNumbersError(Exception):
 
 
 def numbers(values: source.Values) -> np.ndarray:
-  """Values as float64, whole arrays of them if an entry is one.
-
-  Args:
-    values: Numbers, or texts of numbers.
-
-  Raises:
-    NotNumbersError: If a value is no number.
-  """
+  """Values as float64, whole arrays of them if an entry is one."""
   if isinstance(values, np.ndarray) and values.dtype.kind in 'biuf':
     return values.astype(np.float64)
   try:
@@ -142,18 +134,7 @@ class Reading:
 def finite(
   values: source.Values, name: str, where: Where, remedy: str, reading: Reading
 ) -> np.ndarray:
-  """Numbers that float32 can hold.
-
-  Args:
-    values: Of a batch.
-    name: Of the column.
-    where: Of rows.
-    remedy: What may be done if a value is no number.
-    reading: How values are read.
-
-  Raises:
-    DataError: If a value is missing, or is no number; with file and line.
-  """
+  """Numbers that float32 can hold."""
   try:
     found = numbers(values)
   except NotNumbersError as e:
@@ -200,16 +181,7 @@ def is_empty(value: Any) -> bool:
 
 
 def texts(values: source.Values, name: str, where: Where) -> Sequence[str]:
-  """Values as text, of which none is empty.
-
-  Args:
-    values: Of a batch.
-    name: Of the column.
-    where: Of rows.
-
-  Raises:
-    DataError: If a value is empty, or a list; with file and line.
-  """
+  """Values as text, of which none is empty."""
   if isinstance(values, np.ndarray):
     if values.ndim > 1:
       raise problems.DataError(
@@ -228,16 +200,6 @@ def ids(values: source.Values, name: str, where: Where, reading: Reading) -> lis
   Whoever is taken for two takes part twice as often as the guarantee is for. So white
   space around an id is none of it, nor is it another with letters that Unicode composes
   otherwise; and whole numbers have one way to be written, floats included.
-
-  Args:
-    values: Of a batch.
-    name: Of the column.
-    where: Of rows.
-    reading: How values are read.
-
-  Raises:
-    DataError: If a value is missing, or neither text nor a whole number; with file and
-      line.
   """
   exact = 2**53
   if isinstance(values, np.ndarray) and values.ndim == 1:
@@ -326,15 +288,8 @@ class Names:
   ):
     """Initializes it.
 
-    Args:
-      name: Of the column.
-      limit: How many different values there may be.
-      too_many: What may be done if there are more.
-      reading: How values are read.
-      known: All values that there may be, as `names` once gave them; `None` for any.
-      no_numbers: What may be done if a value is a number; `None` if it may be one.
-      has_others: Whether there may be values that are not among those known, which
-        have the number after the last one.
+    `known`: All values that there may be, as `names` once gave them; `None` for any.
+    `no_numbers`: What may be done if a value is a number; `None` if it may be one.
     """
     self._name, self._limit, self._too_many = name, limit, too_many
     self._reading, self._no_numbers = reading, no_numbers
@@ -345,12 +300,7 @@ class Names:
     self._hashes = np.zeros(0, np.uint64)
 
   def add(self, values: source.Values, where: Where) -> np.ndarray:
-    """Codes of a batch's values: uint32.
-
-    Raises:
-      DataError: If a value is empty or unknown, or there are too many; with file and
-        line.
-    """
+    """Codes of a batch's values: uint32."""
     found = texts(values, self._name, where)
     new = [text for text in dict.fromkeys(found) if text not in self._codes]
     for text in new:

@@ -85,9 +85,8 @@ class Encoder:
   def inputs(self, numbers: np.ndarray, names: np.ndarray) -> np.ndarray:
     """Inputs, float32 of shape [rows, *shape].
 
-    Args:
-      numbers: float64 of shape [rows, columns of numbers].
-      names: uint32 of shape [rows, columns of names].
+    `numbers`: float64 of shape [rows, columns of numbers].
+    `names`: uint32 of shape [rows, columns of names].
     """
     count = len(numbers)
     width = numbers.shape[1]
@@ -104,14 +103,7 @@ class Encoder:
 
 
 def input_shape(schema: table.Schema) -> tuple[int, ...]:
-  """Shape of one example's inputs: that of an image, or all features in a row.
-
-  Args:
-    schema: What the columns are.
-
-  Raises:
-    DataError: If there are no features.
-  """
+  """Shape of one example's inputs: that of an image, or all features in a row."""
   shapes = list(schema.number_columns.values())
   if (
     len(shapes) == 1

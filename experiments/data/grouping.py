@@ -22,13 +22,11 @@ def sorted_rows(keys: np.ndarray, folder: str) -> Iterator[np.ndarray]:
   Rows with the same first key come together. Memory is for some hundred thousand rows,
   or for all those whose first key is the same, if these are more.
 
-  Args:
-    keys: uint64 of shape [rows, number of keys]; the first are hashes, so that buckets
-      are about equal.
-    folder: Where there is room.
+  `keys`: uint64 of shape [rows, number of keys]; the first are hashes, so that buckets
+  are about equal.
 
-  Yields:
-    uint64 of shape [some rows, number of keys + 1]: the keys, and the row's number.
+  Returns uint64 of shape [some rows, number of keys + 1]: the keys, and the row's
+  number.
   """
   count, width = keys.shape
   bits = max(0, math.ceil(math.log2(max(1, count) / _BUCKET)))

@@ -49,9 +49,8 @@ def of_ids(ids: Sequence[str]) -> np.ndarray:
 def of_short_ids(ids: Union[Sequence[Any], np.ndarray]) -> Optional[np.ndarray]:
   """Keys as of `of_ids`, fast, if all ids are of 1 to 16 ASCII characters.
 
-  Returns:
-    uint64 of shape [ids, 2]; `None` if an id is of another kind, begins or ends with a
-    space, has a zero in it, or may be a number that is no plain whole one.
+  Returns uint64 of shape [ids, 2]; `None` if an id is of another kind, begins or ends
+  with a space, has a zero in it, or may be a number that is no plain whole one.
   """
   if isinstance(ids, np.ndarray):
     if ids.dtype.kind != 'U' or ids.ndim != 1:
@@ -81,8 +80,7 @@ def of_short_ids(ids: Union[Sequence[Any], np.ndarray]) -> Optional[np.ndarray]:
 def short_id(key: np.ndarray) -> str:
   """The id of at most 16 bytes that has a key.
 
-  Args:
-    key: uint64 of shape [2], from such an id.
+  `key`: uint64 of shape [2], from such an id.
   """
   padded = _unscrambled(key[None, :]).astype('>u8').tobytes()
   return padded.rstrip(b'\0').decode('utf-8', 'surrogatepass')
@@ -112,11 +110,7 @@ def _unscrambled(pairs: np.ndarray) -> np.ndarray:
 
 
 def mixed(numbers: np.ndarray) -> np.ndarray:
-  """Numbers, one-to-one, as if drawn at random: the finalizer of SplitMix64.
-
-  Args:
-    numbers: uint64.
-  """
+  """Numbers, one-to-one, as if drawn at random: the finalizer of SplitMix64."""
   with np.errstate(over='ignore'):
     z = numbers + _STEP
     z = (z ^ (z >> np.uint64(30))) * _FIRST
@@ -127,11 +121,9 @@ def mixed(numbers: np.ndarray) -> np.ndarray:
 def of_rows(block: np.ndarray) -> np.ndarray:
   """A hash of each row.
 
-  Args:
-    block: float64 or uint64 of shape [rows, columns].
+  `block`: float64 or uint64 of shape [rows, columns].
 
-  Returns:
-    uint64 of shape [rows].
+  Returns uint64 of shape [rows].
   """
   places = mixed(np.arange(block.shape[1], dtype=np.uint64))
   bits = np.ascontiguousarray(block).view(np.uint64)
@@ -139,12 +131,6 @@ def of_rows(block: np.ndarray) -> np.ndarray:
 
 
 def seeded(numbers: np.ndarray, seed: int, use: int) -> np.ndarray:
-  """Hashes drawn again by a seed.
-
-  Args:
-    numbers: uint64 hashes.
-    seed: Not negative.
-    use: What for; uses are independent.
-  """
+  """Hashes drawn again by a seed."""
   salt = hashlib.blake2b(f'{seed} {use}'.encode(), digest_size=8).digest()
   return mixed(numbers ^ np.frombuffer(salt, '>u8').astype(np.uint64))

@@ -43,13 +43,6 @@ class FileClients:
   def __init__(
     self, examples: Any, arranged: arrangement.Arrangement, rows: table.Rows
   ):
-    """Initializes it.
-
-    Args:
-      examples: Function of a first place and that behind the last one.
-      arranged: Who has which places.
-      rows: What was read, for the ids of clients.
-    """
     self.ids = range(len(arranged.starts))
     self._examples = examples
     self._arranged = arranged
@@ -382,9 +375,8 @@ def _whose(
 ) -> Optional[str]:
   """What is to be said of whose test data from elsewhere are; `None` for nothing.
 
-  Args:
-    tested: Keys of clients' ids, by row; `None` if the test data do not say.
-    trained: Those of the training data; `None` if clients were made.
+  `tested`: Keys of clients' ids, by row; `None` if the test data do not say.
+  `trained`: Those of the training data; `None` if clients were made.
   """
   if trained is None:
     return None

@@ -47,17 +47,7 @@ class Numerals:
     return self.decimal in (None, '.') and not self.thousands
 
   def standard(self, values: source.Values, name: str, where: Any) -> source.Values:
-    """Values as they are, and numbers that are text as Python reads them.
-
-    Args:
-      values: Of a batch.
-      name: Of the column.
-      where: Of rows.
-
-    Raises:
-      DataError: If Python reads a number where the flags say that there is none; with
-        file and line.
-    """
+    """Values as they are, and numbers that are text as Python reads them."""
     if self.are_plain or (isinstance(values, np.ndarray) and values.dtype.kind != 'U'):
       return values
     if isinstance(values, np.ndarray):
@@ -84,11 +74,7 @@ class Numerals:
   def remark(self, text: str) -> Optional[str]:
     """What is to be said of a text that would be a number, were it said how.
 
-    Args:
-      text: That is no number by what was said.
-
-    Returns:
-      A sentence that names flags; `None` if it is no number in any way.
+    Returns A sentence that names flags; `None` if it is no number in any way.
     """
     text = text.strip()
     as_said = _pattern(self.decimal or '.', self.thousands or '')

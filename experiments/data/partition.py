@@ -14,17 +14,7 @@ def split_with_label_skew(
   Each client draws a label distribution from a Dirichlet and then its examples, label
   by label from it, among those that are left. Every example is dealt out once.
 
-  Args:
-    labels: Class numbers, int of shape [num_examples].
-    num_clients: Clients; sizes differ by at most one.
-    dirichlet_alpha: Concentration; positive.
-    rng: Source of randomness.
-
-  Returns:
-    For each client, the indices of its examples.
-
-  Raises:
-    ValueError: If there are more clients than examples, or alpha is not positive.
+  `labels`: Class numbers, int of shape [num_examples].
   """
   if not 1 <= num_clients <= len(labels):
     raise ValueError(
@@ -72,12 +62,7 @@ def _drawn(
 
 
 def equal_sizes(num_examples: int, num_clients: int) -> np.ndarray:
-  """How many examples each client gets, of sizes that differ by at most one.
-
-  Args:
-    num_examples: At least as many as clients.
-    num_clients: How many clients.
-  """
+  """How many examples each client gets, of sizes that differ by at most one."""
   sizes = np.full(num_clients, num_examples // num_clients)
   sizes[: num_examples % num_clients] += 1
   return sizes
@@ -89,14 +74,7 @@ def skewed_sizes(
   dirichlet_alpha: float,
   rng: np.random.Generator,
 ) -> np.ndarray:
-  """How many examples each client gets, by shares from a Dirichlet; at least one.
-
-  Args:
-    num_examples: At least as many as clients.
-    num_clients: How many clients.
-    dirichlet_alpha: Concentration; small is more skewed. NumPy hangs if it is tiny.
-    rng: Source of randomness.
-  """
+  """How many examples each client gets, by shares from a Dirichlet; at least one."""
   shares = rng.dirichlet(np.full(num_clients, dirichlet_alpha))
   more = rng.multinomial(num_examples - num_clients, shares / shares.sum())
   return np.asarray(1 + more)

@@ -124,11 +124,7 @@ class Preprocessing:
 
   @classmethod
   def from_json(cls, content: Mapping[str, Any]) -> 'Preprocessing':
-    """What `to_json` gave.
-
-    Raises:
-      ValueError: If it is something else.
-    """
+    """What `to_json` gave."""
     try:
       given = {key: _tuple(value) for key, value in content.items() if key != 'about'}
       for name in _BY_NAME:
@@ -150,16 +146,8 @@ class Preprocessing:
   ) -> 'NewData':
     """Reads data like those of the training, with or without labels.
 
-    Args:
-      path: File or folder.
-      data_format: One of `formats.FORMATS`; `None` to go by the ending.
-      split: Which split of a database.
-      scratch: Folder with room for temporary files; `None` for that of the system.
-
-    Raises:
-      DataError: If a column is missing, or a value is not of those that the training
-        data had; with file and line.
-      OSError: If they cannot be read.
+    `data_format`: One of `formats.FORMATS`; `None` to go by the ending.
+    `scratch`: Folder with room for temporary files; `None` for that of the system.
     """
     opened = formats.open_data(
       path, data_format, source.Wanted(split, self.text, self.separator)
@@ -255,11 +243,7 @@ class NewData:
       yield Chunk(clients, inputs, last)
 
   def examples(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Inputs and labels, some at a time, as those that a model is tested on.
-
-    Raises:
-      ValueError: If there are no labels.
-    """
+    """Inputs and labels, some at a time, as those that a model is tested on."""
     if not self.has_labels:
       raise ValueError(
         f'the data lack a column of {problems.listed(self._preprocessing.labels)}.'
@@ -320,15 +304,7 @@ class NewData:
 
 
 def of_run(run_dir: str) -> Preprocessing:
-  """The preprocessing that a run on data of one's own has kept.
-
-  Args:
-    run_dir: Its directory.
-
-  Raises:
-    FileNotFoundError: If there is no run, or none on such data.
-    ValueError: If the file is not as it was written.
-  """
+  """The preprocessing that a run on data of one's own has kept."""
   path = os.path.join(run_dir, run_directory.PREPROCESSING)
   if not os.path.exists(path):
     if not os.path.exists(os.path.join(run_dir, run_directory.CONFIG)):

@@ -24,14 +24,7 @@ def listed(names: Any) -> str:
 def missing_column(
   path: str, name: str, columns: Any, is_default: bool = False
 ) -> DataError:
-  """The error for a column that is not there.
-
-  Args:
-    path: Of the file.
-    name: Of the column.
-    columns: Those that there are.
-    is_default: Whether nobody asked for it, but for the format.
-  """
+  """The error for a column that is not there."""
   said = f'{path} has no column {name!r}; its columns are: {listed(columns)}.'
   if is_default:
     said += (

@@ -23,10 +23,7 @@ class Spill:
   def __init__(self, folder: str, dtype: Any, shape: tuple[int, ...] = ()):
     """Makes an empty one.
 
-    Args:
-      folder: Where there is room.
-      dtype: Of entries.
-      shape: Of one entry.
+    `shape`: Of one entry.
     """
     self.dtype, self.shape = np.dtype(dtype), shape
     self._folder = folder
@@ -68,11 +65,7 @@ def writable(
 ) -> np.ndarray:
   """A mapped array of zeros, which is written in any order.
 
-  Args:
-    folder: Where there is room.
-    dtype: Of entries.
-    count: How many.
-    shape: Of one entry.
+  `shape`: Of one entry.
   """
   dtype = np.dtype(dtype)
   size = count * int(np.prod(shape, dtype=np.int64)) * dtype.itemsize

@@ -170,12 +170,7 @@ class Ids:
     self._rows.append(rows)
 
   def of(self, row: int, key: np.ndarray) -> str:
-    """The id of a client.
-
-    Args:
-      row: The first that is the client's.
-      key: As of `hashing.of_ids`.
-    """
+    """The id of a client."""
     place = int(np.searchsorted(self._rows.array, row))
     if place < len(self._rows) and self._rows.array[place] == row:
       return self._texts[place]
@@ -188,10 +183,7 @@ class Reader:
   def __init__(self, uses: Uses, folder: str, like: Optional[Schema] = None):
     """Initializes it.
 
-    Args:
-      uses: What the columns are for.
-      folder: Where there is room.
-      like: What the data have to be like; `None` to find out.
+    `like`: What the data have to be like; `None` to find out.
     """
     self._uses, self._folder, self._like = uses, folder, like
     self._clients = spill.Spill(folder, np.uint64, (2,))
@@ -210,14 +202,7 @@ class Reader:
     self._names: Optional[spill.Spill] = None
 
   def read(self, opened: source.Source) -> tuple[Rows, Schema]:
-    """Reads all rows.
-
-    Args:
-      opened: Where they are.
-
-    Raises:
-      DataError: If a row is not as it should be, or there are none; with file and line.
-    """
+    """Reads all rows."""
     uses = self._uses
     wanted = uses.named
     present = frozenset(opened.columns)
@@ -453,12 +438,7 @@ class Reader:
     return block, hashing.of_rows(block)
 
   def _of_tags(self) -> bool:
-    """Whether all of several labels are tags, and not numbers.
-
-    Raises:
-      DataError: If some may be tags and others are not, or they seem to be classes, and
-        nobody says what they are.
-    """
+    """Whether all of several labels are tags, and not numbers."""
     if self._several is None or self._uses.label_kind == 'number':
       return False
     if self._like is not None:
@@ -566,18 +546,11 @@ def clients_of(
 ) -> tuple[Optional[np.ndarray], Sequence[str]]:
   """Whose the rows of a batch are.
 
-  Args:
-    batch: The rows.
-    name: Column that says it; `None` if the format does, or nothing.
-    reading: How values are read.
+  `name`: Column that says it; `None` if the format does, or nothing.
 
-  Returns:
-    Keys of clients' ids, uint64 [rows, 2], or `None` if nothing says it; and ids of the
-    first rows, as many as are needed: none if their keys tell them, and one if all rows
-    are of one client.
-
-  Raises:
-    DataError: If an id is empty, or none; with file and line.
+  Returns keys of clients' ids, uint64 [rows, 2], or `None` if nothing says it; and ids
+  of the first rows, as many as are needed: none if their keys tell them, and one if all
+  rows are of one client.
   """
   # Names of files are not written by who writes numbers.
   as_text = dataclasses.replace(reading, numerals=numerals_lib.Numerals('.', ''))

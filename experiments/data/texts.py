@@ -84,12 +84,7 @@ class Vocabulary:
   def sequences(self, text: str, length: int) -> np.ndarray:
     """Tokens of a text cut into sequences, the last one padded.
 
-    Args:
-      text: Which one.
-      length: Tokens of an example; a sequence has one more, the last label.
-
-    Returns:
-      int32 of shape [sequences, length + 1].
+    Returns int32 of shape [sequences, length + 1].
     """
     tokens = self.tokens(text)
     count = -(-len(tokens) // (length + 1))
@@ -103,13 +98,7 @@ def _code_points(text: str) -> np.ndarray:
 
 
 def most_frequent(texts: Iterable[str], unit: str, size: int) -> Vocabulary:
-  """A vocabulary of what is most frequent; of equals, what is first in order.
-
-  Args:
-    texts: Those that are counted. The different words are kept in memory.
-    unit: `character` or `word`.
-    size: How many are known at most.
-  """
+  """A vocabulary of what is most frequent; of equals, what is first in order."""
   counts: collections.Counter[str] = collections.Counter()
   for text in texts:
     counts.update(text if unit == 'character' else text.split())
@@ -118,15 +107,7 @@ def most_frequent(texts: Iterable[str], unit: str, size: int) -> Vocabulary:
 
 
 def from_file(path: str, unit: str) -> Vocabulary:
-  """A public vocabulary.
-
-  Args:
-    path: File with a word a line, or with all characters as they are.
-    unit: `character` or `word`.
-
-  Raises:
-    DataError: If it is empty, or an entry is there twice, or is no word; with its line.
-  """
+  """A public vocabulary."""
   where: dict[str, int] = {}
   with lines.opened(path) as file:
     try:

@@ -32,11 +32,6 @@ class Vocabulary:
   """
 
   def __init__(self, entries: Iterable[str]):
-    """Initializes it.
-
-    Raises:
-      ValueError: If an entry is there twice.
-    """
     self.entries = tuple(entries)
     if len(self._tokens) != len(self.entries):
       raise ValueError('an entry of the vocabulary is there twice.')
@@ -73,12 +68,7 @@ class Vocabulary:
   def sentence(self, units: Sequence[str], length: int) -> np.ndarray:
     """A sentence as one sequence; what is longer is cut, and then has no end.
 
-    Args:
-      units: Its words or characters.
-      length: Tokens of an example.
-
-    Returns:
-      int32 of shape [length + 1].
+    Returns int32 of shape [length + 1].
     """
     found = np.full(length + 1, PADDING, np.int32)
     tokens = [self._tokens.get(each, self.unknown) for each in units[:length]]
@@ -90,12 +80,7 @@ class Vocabulary:
   def sequences(self, units: Sequence[str], length: int) -> np.ndarray:
     """A text as sequences one after the other, the last one padded.
 
-    Args:
-      units: Its words or characters.
-      length: Tokens of an example.
-
-    Returns:
-      int32 of shape [sequences, length + 1].
+    Returns int32 of shape [sequences, length + 1].
     """
     tokens = [self._tokens.get(each, self.unknown) for each in units]
     tokens = [self.begin, *tokens, self.end]

@@ -24,14 +24,7 @@ _FORM = '--model=package.module:function'
 
 
 def kind(name: str) -> kind_lib.Kind:
-  """The kind of a user's model.
-
-  Args:
-    name: Value of `--model`.
-
-  Raises:
-    ValueError: If there is no such module.
-  """
+  """The kind of a user's model."""
   module, _, function = name.partition(':')
   parts = [*module.split('.'), function]
   if not all(part.isidentifier() for part in parts):

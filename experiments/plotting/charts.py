@@ -99,16 +99,7 @@ Picture = Union[Chart, Dots]
 
 
 def save(picture: Picture, path: str) -> None:
-  """Draws a picture into a file, whole or not at all.
-
-  Args:
-    picture: What to draw.
-    path: PNG or SVG file, by its ending; one that is there is replaced.
-
-  Raises:
-    ValueError: If the ending is another.
-    OSError: If the file cannot be written.
-  """
+  """Draws a picture into a file, whole or not at all."""
   # It takes longer to import than flags to check.
   import matplotlib
 
@@ -128,11 +119,7 @@ def save(picture: Picture, path: str) -> None:
 
 
 def format_of(path: str) -> str:
-  """Of a picture, by its ending.
-
-  Raises:
-    ValueError: If there is no such format.
-  """
+  """Of a picture, by its ending."""
   ending = os.path.splitext(path)[1].lstrip('.').lower()
   if ending not in FORMATS:
     known = ' or '.join(f'.{each}' for each in FORMATS)

@@ -137,14 +137,9 @@ def picture(
 ) -> charts.Chart:
   """The picture of one run, or of several, one upon another.
 
-  Args:
-    runs: At least one.
-    x: Column on the horizontal axis, or `seconds`.
-    y: Column on the vertical axis; `None` for the metric of the runs.
-    title: `None` for what the runs have in common.
-
-  Raises:
-    ValueError: If a run does not have such a column, or they share no measure.
+  `x`: Column on the horizontal axis, or `seconds`.
+  `y`: Column on the vertical axis; `None` for the metric of the runs.
+  `title`: `None` for what the runs have in common.
   """
   y = y or _measure_of_all(runs)
   for run in runs:
@@ -171,11 +166,7 @@ def picture(
 
 
 def labels(runs: Sequence[Run]) -> list[str]:
-  """What tells each run from the others: flags that differ, or else the directory.
-
-  Args:
-    runs: With their configurations.
-  """
+  """What tells each run from the others: flags that differ, or else the directory."""
   if len(runs) == 1:
     return ['']
   names = dict.fromkeys(name for run in runs for name in run.shown)

@@ -27,18 +27,7 @@ _TABLES = {
 def path_of(
   options: data_options.Data, task: str, names: Sequence[str], source: str
 ) -> str:
-  """Where a file is.
-
-  Args:
-    options: With the folder.
-    task: Which reads it.
-    names: What it may be called in the folder; the first is the usual name.
-    source: Where it comes from, for messages.
-
-  Raises:
-    ValueError: If no folder was given.
-    FileNotFoundError: If it is not there.
-  """
+  """Where a file is."""
   said = f'It comes from {source}; nothing is downloaded here.'
   if options.cache_dir is None:
     raise ValueError(
@@ -54,18 +43,7 @@ def path_of(
 def database(
   options: data_options.Data, task: str, name: str, splits: Sequence[str]
 ) -> str:
-  """Where a database of clients is, if it is one.
-
-  Args:
-    options: With the folder.
-    task: Which reads it.
-    name: Of the file.
-    splits: Which splits it must have.
-
-  Raises:
-    ValueError: If no folder was given, or it is no database of clients.
-    FileNotFoundError: If it is not there.
-  """
+  """Where a database of clients is, if it is one."""
   loader = f'tff.simulation.datasets.{task}.load_data(cache_dir=...)'
   source = f'{loader}, which unpacks {_SERVER}{name}.lzma'
   path = path_of(options, task, [name], source)
@@ -104,11 +82,7 @@ class Split:
   ):
     """Initializes it.
 
-    Args:
-      path: The database.
-      name: Of the split.
-      parse: Makes inputs and labels of serialised `tf.train.Example`s.
-      most: How many of a client's examples are read at most; `None` for all.
+    `most`: How many of a client's examples are read at most; `None` for all.
     """
     self._path, self._name, self._parse = path, name, parse
     self._most = -1 if most is None else most
@@ -120,11 +94,7 @@ class Split:
     return len(self.ids)
 
   def examples(self, id_: str) -> dict[str, np.ndarray]:
-    """A client's, in the order of the database.
-
-    Raises:
-      ValueError: If they are not what the task reads.
-    """
+    """A client's, in the order of the database."""
     query = (
       'SELECT serialized_example_proto FROM examples '
       'WHERE client_id = ? AND split_name = ? LIMIT ?'
@@ -135,8 +105,7 @@ class Split:
   def first(self, most: Optional[int] = None) -> dict[str, np.ndarray]:
     """Examples of all clients, of one after the other.
 
-    Args:
-      most: How many at most; `None` for all.
+    `most`: How many at most; `None` for all.
     """
     parts, count = [], 0
     for id_ in self.ids:
@@ -165,9 +134,7 @@ class Split:
 def features(serialized: list[bytes], **wanted: Any) -> Mapping[str, np.ndarray]:
   """Features of serialised `tf.train.Example`s.
 
-  Args:
-    serialized: The examples.
-    **wanted: For each feature its dtype and shape.
+  `**wanted`: For each feature its dtype and shape.
   """
   import tensorflow as tf
 

@@ -75,17 +75,7 @@ def _state(path: str) -> tuple[Any, ...]:
 
 
 def task_for(values: flags.FlagValues, data: data_options.Data) -> task.Task:
-  """A task with the user's data, and with defaults that suit them.
-
-  Args:
-    values: Parsed flags, of which some defaults depend on others.
-    data: What they say of the data, which are read.
-
-  Raises:
-    DataError: If the data are not what they should be; with file and line.
-    OSError: If they cannot be read.
-    ValueError: If no model is for such data.
-  """
+  """A task with the user's data, and with defaults that suit them."""
   assert data.files is not None
   population = load(data)
   shape = population.shape
@@ -122,9 +112,6 @@ def task_for(values: flags.FlagValues, data: data_options.Data) -> task.Task:
 def delta_for(num_clients: int) -> float:
   """The default of `--target_delta`: a power of ten, at most 1 / (10 num_clients).
 
-  Args:
-    num_clients: How many take part.
-
   Example:
     >>> delta_for(90), delta_for(200_000)
     (1e-05, 1e-07)
@@ -134,12 +121,7 @@ def delta_for(num_clients: int) -> float:
 
 
 def chosen(values: flags.FlagValues, num_clients: int) -> str:
-  """Says which flags follow from the number of clients.
-
-  Args:
-    values: Parsed flags, with all defaults.
-    num_clients: How many take part.
-  """
+  """Says which flags follow from the number of clients."""
   said = ', '.join(
     f'--{name}={values[name].value}'
     for name in _BY_SIZE

@@ -56,11 +56,7 @@ def _path_of_words(options: data_options.Data) -> str:
 
 
 def _vocabulary(path: str) -> tokens.Vocabulary:
-  """The most frequent words, in the order of the file.
-
-  Raises:
-    ValueError: If it is another file.
-  """
+  """The most frequent words, in the order of the file."""
   try:
     if path.endswith('.tar.bz2'):
       with tarfile.open(path) as archive:

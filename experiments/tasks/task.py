@@ -53,11 +53,7 @@ class Task:
 
 
 def refuse_cache_dir(name: str, options: data_options.Data) -> None:
-  """For tasks that read no files: refuses a folder of them.
-
-  Raises:
-    ValueError: If there is one.
-  """
+  """For tasks that read no files: refuses a folder of them."""
   if options.cache_dir is not None:
     raise ValueError(
       f'--cache_dir does not go with --task={name}, whose data are installed with '
@@ -66,11 +62,7 @@ def refuse_cache_dir(name: str, options: data_options.Data) -> None:
 
 
 def check_num_clients(options: data_options.Data, most: int) -> None:
-  """For data that are dealt out: refuses more clients than there are examples.
-
-  Raises:
-    ValueError: If there are more.
-  """
+  """For data that are dealt out: refuses more clients than there are examples."""
   if options.num_clients is None or options.num_clients > most:
     raise ValueError(
       f'num_clients must be at most {most}, the number of training examples; got '

@@ -29,11 +29,7 @@ VOCABULARY = tokens.Vocabulary(['\n', *(chr(code) for code in range(32, 127))])
 
 
 def files() -> list[str]:
-  """Names of the files in the standard library, sorted.
-
-  Raises:
-    FileNotFoundError: If the library has no sources.
-  """
+  """Names of the files in the standard library, sorted."""
   root = _root()
   found = []
   for folder, folders, names in os.walk(root):

@@ -20,14 +20,6 @@ class ClientwiseFactory(tff.aggregators.UnweightedAggregationFactory, abc.ABC):
   """Changes each client's value, and aggregates; its state is the inner one's."""
 
   def __init__(self, inner: tff.aggregators.UnweightedAggregationFactory):
-    """Initializes the factory.
-
-    Args:
-      inner: What aggregates the values.
-
-    Raises:
-      TypeError: If it is not an unweighted aggregation factory.
-    """
     nonfinite.check_unweighted('inner', inner)
     self._inner = inner
 
@@ -38,23 +30,10 @@ class ClientwiseFactory(tff.aggregators.UnweightedAggregationFactory, abc.ABC):
 
   @abc.abstractmethod
   def of_client(self, value: Any) -> Any:
-    """What a client makes of its value, as tensors.
-
-    Args:
-      value: Structure of float tensors.
-    """
+    """What a client makes of its value, as tensors."""
 
   def create(self, value_type: Any) -> tff.templates.AggregationProcess:
-    """Creates the process: the inner one, of what clients make of their values.
-
-    Args:
-      value_type: Type of a client's value: a structure of float tensors.
-
-    Raises:
-      TypeError: If a tensor of it is not of a float dtype, the structure is not that of
-        the arguments, or there is something else in it, such as a sequence.
-      ValueError: If a shape is not that of the arguments.
-    """
+    """Creates the process: the inner one, of what clients make of their values."""
     nonfinite.check_value_type(value_type)
     inner = self._inner.create(value_type)
 
@@ -158,11 +137,7 @@ class ZeroLargeFactory(ClientwiseFactory):
 
 
 def taken_off(aggregator: Any) -> tuple[tuple[Callable[[Any], Any], ...], Any]:
-  """What clients do first, in order, and what aggregates the values then.
-
-  Args:
-    aggregator: Of any kind.
-  """
+  """What clients do first, in order, and what aggregates the values then."""
   steps: list[Callable[[Any], Any]] = []
   while isinstance(aggregator, ClientwiseFactory):
     steps.append(aggregator.of_client)

@@ -211,21 +211,8 @@ def of_noise(
 ) -> factory.DPMeanFactory:
   """`distributed_skellam` or `distributed_discrete_gaussian`, by the name of its noise.
 
-  Args:
-    noise: A key of `accounting.distributed_noise.NOISES`.
-    participation: As there.
-    clients_per_round: As there.
-    bits: As there.
-    min_clients: As there.
-    max_clients: As there.
-    dimension: How many numbers a client is to send; `create` refuses values that are
-      padded to another power of two. `None` for any.
-    record_aggregation_factory: As there.
-    **numbers: The others.
-
-  Raises:
-    TypeError: If an argument is not of its type.
-    ValueError: If a number is out of range.
+  `dimension`: How many numbers a client is to send; `create` refuses values that are
+  padded to another power of two. `None` for any.
   """
   checks.check_number('clients_per_round', clients_per_round)
   fewest = _clients('min_clients', min_clients, clients_per_round)

@@ -72,16 +72,7 @@ class ExactSum(tff.aggregators.UnweightedAggregationFactory):
 
 
 def check_exact_sum(name: str, value: Any) -> None:
-  """Refuses what is not known, or said, to return the exact sum of the integers.
-
-  Args:
-    name: The argument's name, for the message.
-    value: What the caller passed.
-
-  Raises:
-    TypeError: If it is not an unweighted aggregation factory.
-    ValueError: If it may return something else than the sum.
-  """
+  """Refuses what is not known, or said, to return the exact sum of the integers."""
   nonfinite.check_unweighted(name, value)
   # Not their subclasses, which may do as they like.
   if type(value) in (tff.aggregators.SumFactory, ExactSum):
@@ -103,11 +94,7 @@ def check_exact_sum(name: str, value: Any) -> None:
 def for_counts_beside(
   record_aggregation_factory: tff.aggregators.UnweightedAggregationFactory,
 ) -> tff.aggregators.UnweightedAggregationFactory:
-  """What sums 0s and 1s of clients as records are summed: securely, or plainly.
-
-  Args:
-    record_aggregation_factory: What sums records.
-  """
+  """What sums 0s and 1s of clients as records are summed: securely, or plainly."""
   if isinstance(record_aggregation_factory, tff.aggregators.SecureSumFactory):
     return tff.aggregators.SecureSumFactory(1, 0)
   return tff.aggregators.SumFactory()

@@ -367,15 +367,6 @@ class DPMean:
     min_clients: int = 0,
     tells_signal: bool = False,
   ):
-    """Initializes it.
-
-    Args:
-      query: Of the mechanism, for records like a value.
-      clients_per_round: The denominator.
-      value_type: TFF type of a client's value.
-      min_clients: How many clients have to report.
-      tells_signal: Whether the metrics have what is not private of a round.
-    """
     self._tells_signal = tells_signal
     self._query = query
     self._clients_per_round = clients_per_round
@@ -390,11 +381,7 @@ class DPMean:
     )
 
   def check_state_size(self) -> None:
-    """Makes sure that TFF can carry the state between rounds.
-
-    Raises:
-      ValueError: If the state would be too large.
-    """
+    """Makes sure that TFF can carry the state between rounds."""
     num_bytes = _num_bytes(self._query_init.type_signature.result)
     if num_bytes > _MAX_STATE_BYTES:
       raise ValueError(
@@ -421,21 +408,7 @@ class DPMean:
   def release(
     self, query_state: Any, total: Any, counts: Counts
   ) -> tuple[Any, Any, Any, Any]:
-    """The server's part of a round.
-
-    Args:
-      query_state: The query's state before the round.
-      total: Sum of what clients encoded.
-      counts: Sum of their counts.
-
-    Returns:
-      The mean; the query's state after the round; what all rounds so far have spent;
-      and the query's metrics.
-
-    Raises:
-      tf.errors.InvalidArgumentError: If there are more clients than can be summed
-        exactly, or fewer than have to report, or the query refuses its state.
-    """
+    """The server's part of a round."""
     checked = [
       tf.debugging.Assert(
         counts.clients <= grid.MAX_CLIENTS,
@@ -490,15 +463,7 @@ class DPMean:
     record_aggregation_factory: tff.aggregators.UnweightedAggregationFactory,
     count_sum_factory: tff.aggregators.UnweightedAggregationFactory,
   ) -> tff.templates.AggregationProcess:
-    """The process of the mean; clients compute once, on what they need to know.
-
-    Args:
-      record_aggregation_factory: Adds up what clients encode.
-      count_sum_factory: Adds up their counts.
-
-    Raises:
-      TypeError: If what adds up returns anything but the sum.
-    """
+    """The process of the mean; clients compute once, on what they need to know."""
     query_init = self._query_init
     query_state_type = query_init.type_signature.result
     spent_at_first = tff.tensorflow.computation(
@@ -624,19 +589,9 @@ def from_query(
 ) -> DPMeanFactory:
   """The factory of `query(*args, record_specs=..., **kwargs)`.
 
-  Args:
-    query: Class of the query.
-    *args: Its strategy and participation.
-    clients_per_round: The denominator.
-    min_clients: How many clients have to report; `None` for what the query needs.
-    record_aggregation_factory: Sums the clipped records; `None` means
-      `tff.aggregators.SumFactory`.
-    seed: Of the query's noise.
-    **kwargs: The query's numbers, but for `record_specs` and `seed`.
-
-  Raises:
-    TypeError: If an argument is not of its type.
-    ValueError: If the query or the factory refuses an argument.
+  `min_clients`: How many clients have to report; `None` for what the query needs.
+  `record_aggregation_factory`: Sums the clipped records; `None` means
+  `tff.aggregators.SumFactory`.
   """
   next_seed = seeds.for_factory(seed)
 

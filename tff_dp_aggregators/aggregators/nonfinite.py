@@ -114,15 +114,7 @@ class ZeroNonfiniteFactory(tff.aggregators.UnweightedAggregationFactory):
 
 
 def check_unweighted(name: str, value: Any) -> None:
-  """Refuses what is not an unweighted aggregation factory.
-
-  Args:
-    name: The argument's name, for the message.
-    value: What the caller passed.
-
-  Raises:
-    TypeError: If it is none.
-  """
+  """Refuses what is not an unweighted aggregation factory."""
   if isinstance(value, tff.aggregators.UnweightedAggregationFactory):
     return
   reason = ''
@@ -140,15 +132,7 @@ def check_unweighted(name: str, value: Any) -> None:
 
 
 def check_value_type(value_type: Any, path: str = '') -> None:
-  """Refuses types of values that are no structures of tensors, as TFF's factories do.
-
-  Args:
-    value_type: What the caller passed.
-    path: Where it is in the whole type, for the message.
-
-  Raises:
-    TypeError: If there is something else in it, such as a sequence.
-  """
+  """Refuses types that are no structures of tensors, as TFF's factories do."""
   if isinstance(value_type, tff.TensorType):
     return
   if not isinstance(value_type, tff.StructType):  # A sequence, or a function.
@@ -171,16 +155,7 @@ def check_value_type(value_type: Any, path: str = '') -> None:
 
 
 def add_nonfinite_count(measurements: Any, count: Any) -> Any:
-  """Adds a count to measurements, inside a federated computation.
-
-  Args:
-    measurements: Measurements at the server.
-    count: int32 scalar at the server.
-
-  Returns:
-    The measurements as an ordered dict in which `nonfinite_count` is `count`, plus
-    what stood there before. Measurements without names go under `aggregation`.
-  """
+  """Adds a count to measurements, inside a federated computation."""
 
   @tff.tensorflow.computation(
     measurements.type_signature.member, count.type_signature.member

@@ -269,11 +269,7 @@ def _is_round(value: Any, this_round: Any) -> bool:
 
 
 def _parts(state: Any) -> Optional[list[tuple[str, Any]]]:
-  """Names and values of what a state is made of; `None` of what it is not made of any.
-
-  Args:
-    state: Any part of a state, but for that of a mechanism.
-  """
+  """Names and values of the parts of a state; `None` if it has none."""
   if isinstance(state, Mapping):
     return [(str(key), value) for key, value in state.items()]
   if isinstance(state, (list, tuple)):

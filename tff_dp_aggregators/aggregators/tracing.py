@@ -17,9 +17,6 @@ as_written = tf.autograph.experimental.do_not_convert
 def converted(function: Callable[..., Any]) -> Callable[..., Any]:
   """A function of a user's for code that is `as_written`; it may count on AutoGraph.
 
-  Args:
-    function: It.
-
   Example:
     >>> def positive(x):
     ...   if x > 0:

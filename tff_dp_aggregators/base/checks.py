@@ -10,17 +10,7 @@ def check_positive_int(name: str, value: Any) -> int:
 
 
 def check_int(name: str, value: Any, at_least: int) -> int:
-  """Returns `value` as an int, or raises if it is not a whole number or too small.
-
-  Args:
-    name: The argument's name, for the message.
-    value: What the caller passed.
-    at_least: The smallest number allowed.
-
-  Raises:
-    TypeError: If `value` is not a whole number (a bool is not one).
-    ValueError: If `value` is less than `at_least`.
-  """
+  """Returns `value` as an int, or raises if it is not a whole number or too small."""
   if isinstance(value, bool):
     raise TypeError(f'{name} must be a whole number, got {value!r}.')
   try:

@@ -46,13 +46,6 @@ def of_text(text: str) -> str:
   White space around it is none of it, nor is it another with letters that Unicode
   composes otherwise, or if it is a whole number that was written as a float.
 
-  Args:
-    text: As it is in a file.
-
-  Raises:
-    ValueError: If it is a fraction, or a float that may stand for several whole
-      numbers; the message goes on after the id.
-
   Example:
     >>> of_text(' 7.0'), of_text('7.000000e+00'), of_text('007'), of_text('12e7')
     ('7', '7', '007', '12e7')
@@ -77,13 +70,6 @@ def of_text(text: str) -> str:
 
 def of_number(value: float, exact: int = _EXACT) -> str:
   """The id that is a whole number, which was read as a float.
-
-  Args:
-    value: The number.
-    exact: Where whole numbers end that the float's type tells apart.
-
-  Raises:
-    ValueError: As for `of_text`.
 
   Example:
     >>> of_number(7.0)

@@ -34,11 +34,7 @@ def current() -> dict[str, Any]:
 
 
 def usable_processors(folder: str = _GROUP) -> int:
-  """How many processors this process may use, as affinity and container allow it.
-
-  Args:
-    folder: Of the control group (version 2) that a container has.
-  """
+  """How many processors this process may use, as affinity and container allow it."""
   number = len(os.sched_getaffinity(0))
   try:
     with open(os.path.join(folder, 'cpu.max'), encoding='ascii') as file:

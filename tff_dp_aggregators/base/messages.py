@@ -4,9 +4,6 @@
 def without_cause(error: BaseException) -> str:
   """The message of an error, without that of its cause if that is its last part.
 
-  Args:
-    error: Which one.
-
   Example:
     >>> error = ValueError('Take another one. No such event: Event(number=1)')
     >>> error.__cause__ = ValueError('No such event: Event(number=1)')

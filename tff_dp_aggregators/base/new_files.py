@@ -11,16 +11,7 @@ HALF_WRITTEN = '.writing-'
 def write_new(
   path: str, content: Union[str, bytes], *, is_private: bool = False
 ) -> None:
-  """Writes a file that does not exist yet, whole or not at all.
-
-  Args:
-    path: Where.
-    content: What; a text is written as UTF-8.
-    is_private: Whether its owner alone may read it.
-
-  Raises:
-    FileExistsError: If there is a file already.
-  """
+  """Writes a file that does not exist yet, whole or not at all."""
   temporary = _write_beside(path, content, is_private)
   try:
     os.link(temporary, path)  # Unlike a rename, fails if path exists.
@@ -36,11 +27,6 @@ def replace(path: str, content: Union[str, bytes], *, is_private: bool = False) 
   """Writes a file, whole or not at all, in place of the one that may be there.
 
   When it returns, the file is on disk.
-
-  Args:
-    path: Where.
-    content: What; a text is written as UTF-8.
-    is_private: Whether nobody but its owner may read it.
   """
   temporary = _write_beside(path, content, is_private)
   try:
@@ -52,23 +38,14 @@ def replace(path: str, content: Union[str, bytes], *, is_private: bool = False) 
 
 
 def remove_half_written(folder: str) -> None:
-  """Removes what writes of this module left in a folder when they were killed.
-
-  Args:
-    folder: One in which nobody else writes now, as what is being written would be
-      removed as well.
-  """
+  """Removes what writes of this module left in a folder when they were killed."""
   for name in os.listdir(folder):
     if name.startswith(HALF_WRITTEN):
       os.unlink(os.path.join(folder, name))
 
 
 def sync(path: str) -> None:
-  """Waits until a file, or the names in a folder, are on disk.
-
-  Args:
-    path: Of a file, or a folder; what is in its files is not waited for.
-  """
+  """Waits until a file, or the names in a folder, are on disk."""
   descriptor = os.open(path, os.O_RDONLY)
   try:
     os.fsync(descriptor)
@@ -77,11 +54,7 @@ def sync(path: str) -> None:
 
 
 def sync_tree(path: str) -> None:
-  """Waits until a folder with all that is in it, and its own name, are on disk.
-
-  Args:
-    path: Of the folder.
-  """
+  """Waits until a folder with all that is in it, and its own name, are on disk."""
   for folder, _, names in os.walk(path):
     for name in names:
       sync(os.path.join(folder, name))

@@ -17,10 +17,7 @@ _SMALL, _LARGE = 1e-3, 1e9
 def up(value: Optional[float], decimals: int = 4) -> str:
   """The smallest number of so many decimals that is not below the value.
 
-  Args:
-    value: `None` is infinite.
-    decimals: Digits after the point; numbers below 0.001 have 4 significant ones
-      instead.
+  `value`: `None` is infinite.
 
   Example:
     >>> up(0.5, 0), up(math.inf)
@@ -34,10 +31,7 @@ def up(value: Optional[float], decimals: int = 4) -> str:
 def down(value: Optional[float], decimals: int = 6) -> str:
   """The largest number of so many decimals that is not above the value.
 
-  Args:
-    value: `None` is infinite.
-    decimals: Digits after the point; numbers below 0.001 have 4 significant ones
-      instead.
+  `value`: `None` is infinite.
 
   Example:
     >>> down(0.78756199), down(7.0)

@@ -216,12 +216,7 @@ class Readable(Protocol):
 
 
 def owner(clients: Readable, number: int) -> str:
-  """A client as messages call it.
-
-  Args:
-    clients: Whose it is.
-    number: The client's, from 0.
-  """
+  """A client as messages call it."""
   if isinstance(clients, Clients):
     return clients.owner(number)
   return f'client number {number}'
@@ -232,15 +227,6 @@ def check_finite(examples: Any, owner: str, why: str = _COUNTS_AS_ZERO) -> None:
 
   Local training on one of them ends in a model that is not finite, and such a client
   counts as zero in each round, for which privacy is spent all the same.
-
-  Args:
-    examples: Structure of arrays with an entry for each example.
-    owner: Whose they are, for messages.
-    why: What would come of them, a sentence.
-
-  Raises:
-    ValueError: If there is one; the message names where it is in the structure, and the
-      row.
 
   Example:
     >>> check_finite((np.array([[1.0, 2.0], [3.0, np.nan]]), [0, 1]), "client 'a'")
@@ -278,12 +264,6 @@ def check_repeatable(clients: Readable) -> None:
 
   A round that is run again has to see the same; so does a run that goes on. A few
   clients are read twice, for it is the same code that reads all.
-
-  Args:
-    clients: Who is read.
-
-  Raises:
-    ValueError: If a client's examples differ, or its dataset draws without a seed.
   """
   count = len(clients)
   looked_at = sorted({round(each) for each in np.linspace(0, count - 1, _LOOKED_AT)})
@@ -478,15 +458,7 @@ def _array(leaf: Any, path: str, id_: Any) -> np.ndarray:
 
 
 def _fitted(spec: Any, arrays: Any, owner: str, path: str, whose: str) -> Any:
-  """Arrays in the structure of a spec, if they are what it says.
-
-  Args:
-    spec: Structure of `tf.TensorSpec` of one example.
-    arrays: Structure of arrays.
-    owner: Whose they are, for messages.
-    path: Where in the structure.
-    whose: Whose the spec is, for messages, with a verb.
-  """
+  """Arrays in the structure of a spec, if they are what it says."""
   name = path or 'what it has'
   if isinstance(spec, tf.TensorSpec):
     if isinstance(arrays, np.ndarray):

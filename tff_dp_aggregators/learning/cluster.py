@@ -161,27 +161,6 @@ def connect(
 
   While inside, what Dask logs and warns of is kept off the terminal: who uses the
   cluster says what matters.
-
-  Args:
-    scheduler: 'tcp://HOST:PORT' or 'tls://HOST:PORT', as `dask scheduler` prints it;
-      keys and certificates for `tls://` are those of Dask's own configuration. Or
-      'local:4' for a cluster of four processes of this machine, with one thread each,
-      which ends with this and which other users of the machine cannot connect to. Or a
-      client that is connected, which stays so.
-    trusted_network: Whether a scheduler of another machine may be reached by `tcp://`,
-      as nobody else is on the network.
-    name: What `scheduler` is called in messages: a flag with its dashes, or an
-      argument.
-    reach_seconds: How long to try to reach the scheduler.
-    workers_seconds: How long to wait for a first worker.
-
-  Yields:
-    A client.
-
-  Raises:
-    ClusterError: If the scheduler is not reached, there are no
-      workers, or some have other versions.
-    ValueError: As from `check`.
   """
   import distributed
 
@@ -350,11 +329,7 @@ def software() -> dict[str, str]:
 
 
 def differs(expected: Mapping[str, str]) -> str:
-  """Why this process cannot compute for a program, in a clause; '' if it can.
-
-  Args:
-    expected: What `software` is there.
-  """
+  """Why this process cannot compute for a program, in a clause; '' if it can."""
   own = software()
   for each, theirs in expected.items():
     if own.get(each) != theirs:
@@ -404,18 +379,7 @@ def ask(
 ) -> dict[str, Any]:
   """Has workers call a function, besides their tasks.
 
-  Args:
-    client: Of their scheduler.
-    function: Of an importable module.
-    *arguments: Its arguments.
-    workers: Their addresses; `None` for all.
-
-  Returns:
-    What each says that answers, by address; one may be gone by now. One that cannot
-    load the function says so.
-
-  Raises:
-    TimeoutError: If some take too long.
+  `workers`: Their addresses; `None` for all.
   """
   answers = client.run(
     function,
@@ -500,15 +464,7 @@ class Cluster:
   ):
     """Begins to watch the workers.
 
-    Args:
-      client: Of `connect`.
-      round_seconds: How long a round may take; `None` for any time.
-      hang_seconds: How long a round waits for the next pack, or eight times as long as
-        others had to, before workers that have packs are started anew, unless they
-        have just joined.
-      silent_seconds: How long for workers that do not say either that they are alive.
-      absence_seconds: How long it waits if there is no worker at all.
-      say: Takes a sentence for whoever looks on.
+    `round_seconds`: How long a round may take; `None` for any time.
     """
     self._client = client
     self._address = client.scheduler.address
@@ -550,21 +506,7 @@ class Cluster:
   def sums(
     self, function: Any, broadcast: Sequence[np.ndarray], cohort: Sequence[np.ndarray]
   ) -> list[np.ndarray]:
-    """Has packs computed, and adds up what they come to.
-
-    Args:
-      function: A `packed.function.PackFunction`.
-      broadcast: What is the same for all packs.
-      cohort: What is not: the rows of each.
-
-    Returns:
-      The sums of groups of packs, and of these groups, in the order of the packs.
-
-    Raises:
-      ClusterError: If the cluster is lost, or all of its workers are.
-      RoundTimeoutError: If it takes longer than `round_seconds`.
-      Exception: What a pack raised on several workers.
-    """
+    """Has packs computed, and adds up what they come to."""
     begun = time.monotonic()
     failed: set[str] = set()  # Workers on which packs did.
     while True:

@@ -11,15 +11,7 @@ import tensorflow as tf
 
 
 def inputs_and_labels(structure: Any, owner: str) -> tuple[Any, Any]:
-  """The two parts of examples, however they are kept.
-
-  Args:
-    structure: A tuple of both, or a mapping that names them `x` and `y`.
-    owner: Whose they are, for messages.
-
-  Raises:
-    ValueError: If it is neither.
-  """
+  """The two parts of examples, however they are kept."""
   if isinstance(structure, Mapping):
     if set(structure) == {'x', 'y'}:
       return structure['x'], structure['y']

@@ -38,12 +38,6 @@ class ComputationError(RuntimeError):
   """
 
   def __init__(self, message: str, details: str):
-    """Initializes it.
-
-    Args:
-      message: Why.
-      details: All that was said.
-    """
     super().__init__(message)
     self.details = details
 
@@ -53,10 +47,7 @@ class ComputationError(RuntimeError):
   def in_round(self, number: int, clients: Any, ids: Any) -> 'ComputationError':
     """The same, with the round and who took part.
 
-    Args:
-      number: Of the round.
-      clients: Numbers of its clients.
-      ids: Of all clients, by number; `None` if they have none.
+    `ids`: Of all clients, by number; `None` if they have none.
     """
     numbers = np.asarray(clients)[:_MOST_CLIENTS].tolist()
     named = ', '.join(repr(each if ids is None else ids[each]) for each in numbers)
@@ -69,31 +60,19 @@ class ComputationError(RuntimeError):
 
 
 def of_grpc(error: grpc.RpcError) -> ComputationError:
-  """The error without what stands around its sentence.
-
-  Args:
-    error: As TFF raised it.
-  """
+  """The error without what stands around its sentence."""
   say = getattr(error, 'details', None)
   details = (say() if callable(say) else None) or str(error)
   return ComputationError(sentence(details), details)
 
 
 def of_tensorflow(error: Any) -> ComputationError:
-  """The error of a TensorFlow function without what stands around its sentence.
-
-  Args:
-    error: A `tf.errors.OpError`.
-  """
+  """The error of a TensorFlow function without what stands around its sentence."""
   return ComputationError(sentence(error.message), error.message)
 
 
 def sentence(details: str) -> str:
-  """What says why, of all that TensorFlow says.
-
-  Args:
-    details: All of it.
-  """
+  """What says why, of all that TensorFlow says."""
   text = _PREFIX.sub('', _SUFFIX.sub('', details)).strip()
   longest = _LONGEST
   if text.startswith(_ASSERTION):

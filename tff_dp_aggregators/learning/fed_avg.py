@@ -101,19 +101,6 @@ def build_scheduled_dp_fed_avg(
   The number of the round is the state of the clients' work, as it is in
   `tff.learning.algorithms.build_weighted_fed_avg_with_optimizer_schedule` of TFF 0.87,
   which fails for functional models.
-
-  Args:
-    model: What is trained.
-    aggregator: Aggregates client updates.
-    schedule: Learning rates, and optimizers that have them.
-    server_optimizer: Applies the mean of client updates.
-
-  Returns:
-    A learning process.
-
-  Raises:
-    TypeError: As for `build_dp_fed_avg`.
-    ValueError: If `server_optimizer` is not for the results of `aggregator`.
   """
   weights_type = tff.types.tensorflow_to_type(
     tff.learning.models.ModelWeights(

@@ -71,16 +71,7 @@ def _dense(gradient: Any, weight: tf.Tensor) -> tf.Tensor:
 def proximal(
   optimizer: tff.learning.optimizers.Optimizer, proximal_strength: float
 ) -> tff.learning.optimizers.Optimizer:
-  """A client's optimizer with the proximal term.
-
-  Args:
-    optimizer: Without it.
-    proximal_strength: As for `build_dp_fed_prox`.
-
-  Raises:
-    TypeError: If `proximal_strength` is no number.
-    ValueError: If it is negative or not finite.
-  """
+  """A client's optimizer with the proximal term."""
   checks.check_number('proximal_strength', proximal_strength)
   if not 0 <= proximal_strength < math.inf:
     raise ValueError(

@@ -80,12 +80,6 @@ def graceful_interrupts(notice: str = '') -> Iterator[StopRequest]:
   handles in a way of its own, is left alone. Another thread than the main one gets no
   signals: `stopped_by` is for those.
 
-  Args:
-    notice: Printed on standard error at the first signal, if not empty.
-
-  Yields:
-    The request.
-
   Example:
     >>> with graceful_interrupts() as stop:
     ...   for round_number in range(3):
@@ -114,10 +108,6 @@ def graceful_interrupts(notice: str = '') -> Iterator[StopRequest]:
 @contextlib.contextmanager
 def stopped_by(asks: Callable[[], bool]) -> Iterator[None]:
   """Lets loops of this thread be stopped by something else than signals.
-
-  Args:
-    asks: Whether to stop; called after each round of a loop in `graceful_interrupts`,
-      such as that of `learning.train`, which is entered inside of this.
 
   Example:
     >>> wanted = threading.Event()

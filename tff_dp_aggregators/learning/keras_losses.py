@@ -97,17 +97,9 @@ class Losses:
   ):
     """Finds the loss of each output.
 
-    Args:
-      loss: A `tf.keras.losses.Loss`, its name, or a function of labels and outputs with
-        a value for each example; of several outputs also a list or mapping of them.
-        `None` for what the model was compiled with.
-      model: Which one.
-      output_spec: What it puts out: structure of `tf.TensorSpec` of a batch.
-      label_spec: Labels of a batch, likewise.
-
-    Raises:
-      TypeError: If a loss is none.
-      ValueError: If there is no loss, or labels are not those of the outputs.
+    `loss`: A `tf.keras.losses.Loss`, its name, or a function of labels and outputs with
+    a value for each example; of several outputs also a list or mapping of them. `None`
+    for what the model was compiled with.
     """
     if loss is None:
       loss = getattr(model, 'loss', None)
@@ -138,10 +130,7 @@ class Losses:
   def __call__(self, output: Any, label: Any, sample_weight: Any = None) -> Any:
     """The loss of a batch.
 
-    Args:
-      output: The model's.
-      label: Structure as was said.
-      sample_weight: Of each example; `None` for equal ones.
+    `sample_weight`: Of each example; `None` for equal ones.
     """
     outputs = parts(output, self._names)
     labels = _labels_of(label, self._names, self._is_single)
@@ -154,15 +143,7 @@ class Losses:
     return total
 
   def check_labels(self, labels: Any, owner: str) -> None:
-    """Refuses numbers of classes that outputs have none for.
-
-    Args:
-      labels: Arrays, in the structure that was said.
-      owner: Whose they are, for messages.
-
-    Raises:
-      ValueError: If there is one; with its row.
-    """
+    """Refuses numbers of classes that outputs have none for."""
     by_output = _labels_of(labels, self._names, self._is_single)
     for name, loss, _ in self._parts:
       if isinstance(loss, _SPARSE):
@@ -178,14 +159,7 @@ class Losses:
     return {name for name, loss, _ in self._parts if _takes_logits(loss)}
 
   def check_probabilities(self, output: Any) -> None:
-    """Refuses logits where the loss takes probabilities, and the reverse.
-
-    Args:
-      output: What the model puts out for numbers that are drawn at random.
-
-    Raises:
-      ValueError: If they are that.
-    """
+    """Refuses logits where the loss takes probabilities, and the reverse."""
     outputs = parts(output, self._names)
     for name, loss, _ in self._parts:
       takes_logits = _takes_logits(loss)
@@ -211,11 +185,7 @@ class Losses:
 
 
 def last_activation(model: Any) -> Optional[str]:
-  """The name of the activation that a model ends in; `None` if that is not known.
-
-  Args:
-    model: A Keras model with one output.
-  """
+  """The name of the activation that a model ends in; `None` if that is not known."""
   layer = model
   while getattr(layer, 'layers', None) and isinstance(layer, tf.keras.Model):
     outputs = getattr(layer, 'outputs', None)
@@ -232,14 +202,8 @@ def check_range(
 ) -> None:
   """Refuses numbers of classes or tokens that are not from 0 to below their count.
 
-  Args:
-    numbers: Array with an entry for each example.
-    count: How many there are; `None` if that is not known.
-    what: What each is called, for messages.
-    ignored: A number that stands for none; `None` if none does.
-
-  Raises:
-    ValueError: If there is one; with its row.
+  `count`: How many there are; `None` if that is not known.
+  `ignored`: A number that stands for none; `None` if none does.
   """
   found = np.asarray(numbers)
   if count is None or not found.size:
@@ -258,9 +222,7 @@ def check_range(
 def why_no_logits(outputs: np.ndarray, is_binary: bool = False) -> Optional[str]:
   """Why outputs for inputs that are drawn at random are no logits; `None` if they are.
 
-  Args:
-    outputs: Of shape [examples, ...]; the last axis is that of classes.
-    is_binary: Whether each is of a class by itself.
+  `outputs`: Of shape [examples, ...]; the last axis is that of classes.
   """
   if is_binary:
     # One number for all inputs, as for tokens of which nothing is known, says nothing.
@@ -276,12 +238,7 @@ def why_no_logits(outputs: np.ndarray, is_binary: bool = False) -> Optional[str]
 
 
 def why_no_probabilities(outputs: np.ndarray, is_binary: bool = False) -> Optional[str]:
-  """Why outputs are no probabilities; `None` if they may be.
-
-  Args:
-    outputs: As for `why_no_logits`.
-    is_binary: Likewise.
-  """
+  """Why outputs are no probabilities; `None` if they may be."""
   if (outputs < 0).any():
     return f'puts out negative numbers, such as {outputs.min():.4g}'
   if is_binary:
@@ -294,12 +251,7 @@ def why_no_probabilities(outputs: np.ndarray, is_binary: bool = False) -> Option
 
 
 def names_of_outputs(model: Any, outputs: Any) -> list[str]:
-  """What outputs are called: keys of a mapping, Keras's names, or places.
-
-  Args:
-    model: Whose they are.
-    outputs: One, a sequence or a mapping of them.
-  """
+  """What outputs are called: keys of a mapping, Keras's names, or places."""
   if isinstance(outputs, Mapping):
     return list(outputs)
   count = len(outputs) if isinstance(outputs, (list, tuple)) else 1
@@ -432,12 +384,7 @@ def _class_of(function: Any) -> Optional[tf.keras.losses.Loss]:
 
 
 def fit_labels(labels: Any, outputs: Any) -> Any:
-  """Labels as `fit` compares them with outputs: [n] for [n, 1], and of their dtype.
-
-  Args:
-    labels: Of a batch.
-    outputs: Likewise.
-  """
+  """Labels as `fit` compares them with outputs: [n] for [n, 1], and of their dtype."""
   labels, outputs = tf.convert_to_tensor(labels), tf.convert_to_tensor(outputs)
   places = fitted_shape(labels.shape, outputs.shape)
   if places is not None:
@@ -451,12 +398,10 @@ def fit_labels(labels: Any, outputs: Any) -> Any:
 def fitted_shape(labels: Any, outputs: Any) -> Optional[list[Optional[int]]]:
   """The shape of outputs if that of labels differs from it by a last axis of 1.
 
-  Args:
-    labels: Their shape.
-    outputs: Their shape.
+  `labels`: Their shape.
+  `outputs`: Their shape.
 
-  Returns:
-    `None` if it does not.
+  Returns `None` if it does not.
 
   Example:
     >>> fitted_shape([None], [None, 1]), fitted_shape([None], [None, 2])

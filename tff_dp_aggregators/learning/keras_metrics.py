@@ -27,12 +27,7 @@ class KerasMetric:
   ):
     """Initializes it.
 
-    Args:
-      metric: A `tf.keras.metrics.Metric`, a class of them, a name, or a function with a
-        value for each example.
-      names: Of the model's outputs.
-      output: Which of them; `None` for the only one.
-      are_logits: Whether the loss says that outputs are logits.
+    `output`: Which of them; `None` for the only one.
     """
     self._given, self._names, self._output = metric, names, output
     self._are_logits = are_logits
@@ -44,16 +39,7 @@ class KerasMetric:
       self._metric.reset_state()
 
   def update(self, labels: Any, outputs: Any) -> None:
-    """Takes a batch.
-
-    Args:
-      labels: Of the batch.
-      outputs: Of the model.
-
-    Raises:
-      ValueError: If there is no such metric, or the model has several outputs and none
-        of them is said.
-    """
+    """Takes a batch."""
     if self._output is not None:
       labels = keras_losses.parts(labels, self._names)[self._output]
       outputs = keras_losses.parts(outputs, self._names)[self._output]
@@ -71,11 +57,7 @@ class KerasMetric:
     self._metric.update_state(labels, outputs)
 
   def result(self) -> float:
-    """What it comes to, of the batches since it was reset.
-
-    Raises:
-      ValueError: If that is no number.
-    """
+    """What it comes to, of the batches since it was reset."""
     assert self._metric is not None
     found = np.asarray(self._metric.result())
     if found.size != 1:
@@ -86,17 +68,7 @@ class KerasMetric:
 def by_name(
   given: Any, names: Sequence[str], of_logits: Collection[str] = ()
 ) -> dict[str, Any]:
-  """Metrics as `compile` takes them, by the names that it gives them.
-
-  Args:
-    given: A list of metrics; of several outputs also a list of lists, or a mapping of
-      outputs to metrics.
-    names: Of outputs, if there are several.
-    of_logits: Names of those whose loss says that they are logits.
-
-  Raises:
-    ValueError: If a metric has no name, or two have the same.
-  """
+  """Metrics as `compile` takes them, by the names that it gives them."""
   of_each = {'': given}
   if names:
     of_each = dict.fromkeys(names, given)
@@ -121,12 +93,7 @@ def by_name(
 
 
 def fitted(labels: Any, outputs: Any) -> Any:
-  """Labels of the shape of outputs, if only a last axis of 1 is between them.
-
-  Args:
-    labels: An array, or a structure of them.
-    outputs: Likewise.
-  """
+  """Labels of the shape of outputs, if only a last axis of 1 is between them."""
   if isinstance(labels, np.ndarray) and isinstance(outputs, np.ndarray):
     shape = keras_losses.fitted_shape(labels.shape, outputs.shape)
     return labels if shape is None else labels.reshape(outputs.shape)

@@ -57,18 +57,7 @@ class KerasFunctionalModel(tff.learning.models.FunctionalModel):
   """
 
   def __init__(self, model: tf.keras.Model, loss: Any, input_spec: Any):
-    """Traces the model.
-
-    Args:
-      model: Has its weights.
-      loss: What `keras_losses.Losses` takes, or a `keras_losses.BatchLoss`.
-      input_spec: Inputs and labels of a batch: structure of `tf.TensorSpec`.
-
-    Raises:
-      TypeError: If the loss is none.
-      ValueError: If the model asks for what is not done here, or labels do not fit its
-        outputs; the message names it.
-    """
+    """Traces the model."""
     refuse(model)
     self.keras_model = model
     x, y = _inputs_and_labels(input_spec)
@@ -123,13 +112,6 @@ class KerasFunctionalModel(tff.learning.models.FunctionalModel):
     """Refuses classes that there is no output for, and tokens without an embedding.
 
     In a computation they are an error of the round, after noise was drawn.
-
-    Args:
-      examples: Inputs and labels: arrays with an entry for each example.
-      owner: Whose they are, for messages.
-
-    Raises:
-      ValueError: If there is one; with its row.
     """
     x, y = _inputs_and_labels(examples)
     if self._losses is not None:
@@ -234,11 +216,7 @@ def _zeros(spec: tf.TensorSpec) -> tf.Tensor:
 
 @contextlib.contextmanager
 def as_in_a_new_process(seed: int) -> Iterator[None]:
-  """Draws and names as in a new process with a seed, and then goes on as before.
-
-  Args:
-    seed: Of the generators of Python, NumPy, TensorFlow and Keras.
-  """
+  """Draws and names as in a new process with a seed, and then goes on as before."""
   of_keras = vars(keras_backend._SEED_GENERATOR)
   of_tensorflow = vars(tf_context.context())
   names = keras_backend.PER_GRAPH_OBJECT_NAME_UIDS
@@ -276,14 +254,7 @@ def _layers(model: tf.keras.Model) -> list[Any]:
 
 
 def refuse(model: tf.keras.Model) -> None:
-  """Refuses what a model asks of `fit` and is not done here.
-
-  Args:
-    model: Which one.
-
-  Raises:
-    ValueError: If it asks for it; the message names it.
-  """
+  """Refuses what a model asks of `fit` and is not done here."""
   for name in _OF_FIT:
     of_keras = [getattr(each, name) for each in (tf.keras.Model, tf.keras.Sequential)]
     if getattr(type(model), name) not in of_keras:
@@ -317,14 +288,7 @@ def refuse(model: tf.keras.Model) -> None:
 
 
 def refuse_batch_normalisation(model: tf.keras.Model) -> None:
-  """Refuses layers that average what clients have.
-
-  Args:
-    model: Which one.
-
-  Raises:
-    ValueError: If one is trained.
-  """
+  """Refuses layers that average what clients have."""
   for layer in _layers(model):
     if isinstance(layer, _BATCH_NORMALISATIONS) and layer.trainable:
       raise ValueError(

@@ -30,14 +30,10 @@ def keys(
 ) -> np.ndarray:
   """What decides the order of each client's examples in a round.
 
-  Args:
-    seed: Same seed, same order.
-    this_round: The round, from 0.
-    clients: Client numbers, int64, or keys, uint64, of shape [cohort].
-    purpose: What they are for, if not for `permutation`: other keys.
+  `clients`: Client numbers, int64, or keys, uint64, of shape [cohort].
 
-  Returns:
-    Keys for `permutation`, uint64 of shape [cohort], all different if the clients are.
+  Returns keys for `permutation`, uint64 of shape [cohort], all different if the clients
+  are.
   """
   hashed = f'tff_dp_aggregators {purpose} {int(seed)} {int(this_round)}'.encode()
   first, second = np.frombuffer(hashlib.sha256(hashed).digest()[:16], '<u8')
@@ -50,13 +46,7 @@ def keys(
 def permutation(key: int, num_examples: int, epoch: int = 0) -> np.ndarray:
   """The order of one client's examples in one pass over them.
 
-  Args:
-    key: Of `keys`.
-    num_examples: How many the client has.
-    epoch: Which pass of the round, from 0.
-
-  Returns:
-    Numbers of examples, int64 of shape [num_examples].
+  Returns numbers of examples, int64 of shape [num_examples].
 
   Example:
     >>> key = keys(seed=1, this_round=0, clients=np.array([7]))[0]

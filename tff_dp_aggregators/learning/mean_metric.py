@@ -18,13 +18,6 @@ def check_order(name: str, function: Callable[..., Any]) -> None:
   """Refuses a metric that takes outputs first, by what it calls them.
 
   With labels in their place it would make a number, and a wrong one.
-
-  Args:
-    name: Of the metric, for the message.
-    function: Of labels and outputs.
-
-  Raises:
-    ValueError: If its first parameter is called as outputs are.
   """
   try:
     parameters = list(inspect.signature(function).parameters)
@@ -39,15 +32,7 @@ def check_order(name: str, function: Callable[..., Any]) -> None:
 
 
 def check_shape(values: np.ndarray, labels: Any) -> None:
-  """Refuses values that are not one for each example, or for each label.
-
-  Args:
-    values: What a metric makes.
-    labels: An array, or a structure of which nothing is known.
-
-  Raises:
-    ValueError: If they are neither, as where NumPy repeats labels along outputs.
-  """
+  """Refuses values that are not one for each example, or for each label."""
   shape = np.shape(labels) if isinstance(labels, (np.ndarray, list)) else None
   if not values.ndim or shape is None:
     return
@@ -76,11 +61,7 @@ class Sums(NamedTuple):
 
   @property
   def mean(self) -> float:
-    """The weighted mean.
-
-    Raises:
-      ValueError: If there are no weights, of which there is no mean.
-    """
+    """The weighted mean."""
     if not self.weights:
       raise ValueError('the weights of all examples add up to 0.')
     return self.values / self.weights

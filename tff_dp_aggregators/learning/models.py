@@ -25,21 +25,10 @@ def functional(
 ) -> tff.learning.models.FunctionalModel:
   """A model as a functional one, if clients' examples are what it takes.
 
-  Args:
-    model: A `tff.learning.models.FunctionalModel`; or a Keras model, or a function that
-      makes one.
-    loss: The loss of a Keras model, or its name; `None` for the one that it was
-      compiled with. A functional model has its own.
-    element_spec: Structure of `tf.TensorSpec` of one example, inputs and labels; `None`
-      if it is not known, for functional models.
-    owner: Whose that is, for messages.
-    seed: Of the weights of a Keras model that is made here.
-
-  Raises:
-    TypeError: If it is none of these.
-    ValueError: If a Keras model comes without a loss, or a functional one with one, or
-      with weights that are no tuples; if the examples are not what it takes; or if a
-      Keras model asks for what is not done here: see `keras_models`.
+  `loss`: The loss of a Keras model, or its name; `None` for the one that it was
+  compiled with. A functional model has its own.
+  `element_spec`: Structure of `tf.TensorSpec` of one example, inputs and labels; `None`
+  if it is not known, for functional models.
   """
   if isinstance(model, tff.learning.models.FunctionalModel):
     if loss is not None:
@@ -76,23 +65,14 @@ def functional(
 def with_loss(
   model: tff.learning.models.FunctionalModel, loss: Any
 ) -> tff.learning.models.FunctionalModel:
-  """The model with another loss.
-
-  Args:
-    model: Such as `functional` makes it.
-    loss: Of outputs, labels and, if given, weights of examples.
-  """
+  """The model with another loss."""
   made = copy.copy(model)
   made._loss_fn = loss
   return made
 
 
 def keras_model_of(model: Any) -> Optional[tf.keras.Model]:
-  """The Keras model that a functional one was made of; `None` if it was of none.
-
-  Args:
-    model: Such as `functional` makes it.
-  """
+  """The Keras model that a functional one was made of; `None` if it was of none."""
   is_of_keras = isinstance(model, keras_models.KerasFunctionalModel)
   return model.keras_model if is_of_keras else None
 

@@ -17,15 +17,6 @@ class Population:
   """The clients of a run: what `Clients.of` takes, or `packed.PackedData`."""
 
   def __init__(self, clients: Any):
-    """Initializes it.
-
-    Args:
-      clients: What there is.
-
-    Raises:
-      TypeError: If it is none of what `Clients.of` takes.
-      ValueError: If there are no clients.
-    """
     self._packed = clients if isinstance(clients, packed.PackedData) else None
     self._clients = None if self._packed else clients_lib.Clients.of(clients)
 
@@ -34,11 +25,7 @@ class Population:
 
   @property
   def clients(self) -> clients_lib.Clients:
-    """The clients by number.
-
-    Raises:
-      ValueError: If all there is was laid out for packed simulation.
-    """
+    """The clients by number."""
     if self._clients is None:
       raise ValueError(
         'packed.PackedData are for packed simulation alone; give the clients '
@@ -99,22 +86,11 @@ class Population:
     return self._packed.checksum if self._packed else data.checksum(self.clients)
 
   def lay_out(self, directory: str) -> None:
-    """Lays the clients out for packed simulation, and knows their checksum by it.
-
-    Args:
-      directory: Where; must not exist.
-    """
+    """Lays the clients out for packed simulation, and knows their checksum by it."""
     self.checksum = packed.lay_out(self.clients, directory).checksum
 
   def laid_out(self, directory: str) -> packed.PackedData:
-    """The examples for packed simulation.
-
-    Args:
-      directory: Where they are laid out if they are not there yet.
-
-    Raises:
-      ValueError: If those that are there are others.
-    """
+    """The examples for packed simulation."""
     if self._packed is not None:
       return self._packed
     if os.path.isdir(directory):

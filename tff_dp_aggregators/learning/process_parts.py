@@ -38,27 +38,10 @@ class CountZeroWeights(tff.aggregators.WeightedAggregationFactory):
   """
 
   def __init__(self, inner: tff.aggregators.UnweightedAggregationFactory):
-    """Initializes the factory.
-
-    Args:
-      inner: What aggregates the updates.
-    """
     self._inner = inner
 
   def create(self, value_type: Any, weight_type: Any) -> Any:
-    """Creates the process.
-
-    Args:
-      value_type: Type of a client's update.
-      weight_type: Type of its weight, a number.
-
-    Returns:
-      A process with the result of the inner one, and in its measurement
-      `nonfinite_count` the clients of weight zero as well.
-
-    Raises:
-      TypeError: If a type is none of these, such as a sequence.
-    """
+    """Creates the process."""
     nonfinite.check_value_type(value_type)
     inner = self._inner.create(value_type)
 
@@ -85,15 +68,7 @@ class CountZeroWeights(tff.aggregators.WeightedAggregationFactory):
 
 
 def check_model(model_fn: Any) -> ModelFn:
-  """Returns the model, or says how to make one of what was given.
-
-  Args:
-    model_fn: What the caller passed.
-
-  Raises:
-    TypeError: If it is neither a functional model nor a function.
-    ValueError: If it makes a Keras model that cannot be trained with privacy as it is.
-  """
+  """Returns the model, or says how to make one of what was given."""
   if isinstance(model_fn, tf.keras.Model):
     raise TypeError(
       'model_fn is a Keras model, of which each of its clients needs one of its own. '
@@ -134,14 +109,7 @@ def keras_as_before() -> Iterator[None]:
 
 
 def check_weighting(client_weighting: Any) -> None:
-  """Refuses all weights but equal ones.
-
-  Args:
-    client_weighting: What the caller passed.
-
-  Raises:
-    ValueError: If it is not `tff.learning.ClientWeighting.UNIFORM`.
-  """
+  """Refuses all weights but equal ones."""
   if client_weighting != tff.learning.ClientWeighting.UNIFORM:
     raise ValueError(
       'client_weighting must be tff.learning.ClientWeighting.UNIFORM, got '
@@ -154,16 +122,7 @@ def check_weighting(client_weighting: Any) -> None:
 def private_mean(
   aggregator: Any, server_optimizer: tff.learning.optimizers.Optimizer
 ) -> tff.aggregators.WeightedAggregationFactory:
-  """The aggregator as TFF's processes take it, for a server's optimizer.
-
-  Args:
-    aggregator: What the caller passed.
-    server_optimizer: What its result is for.
-
-  Raises:
-    TypeError: If it is not an unweighted aggregation factory.
-    ValueError: As for `check_pair`.
-  """
+  """The aggregator as TFF's processes take it, for a server's optimizer."""
   nonfinite.check_unweighted('aggregator', aggregator)
   check_pair(aggregator, server_optimizer)
   return CountZeroWeights(aggregator)
@@ -181,14 +140,6 @@ def check_pair(
 
   That is seen of `aggregators.DPMeanFactory`, of what this package puts around one, and
   of TFF's mean without privacy; others are let pass.
-
-  Args:
-    aggregator: Aggregates client updates.
-    server_optimizer: Applies its results to the model.
-
-  Raises:
-    ValueError: If results are cumulative and the optimizer is not for that, or the
-      other way round, or they are for different workloads or rounds.
   """
   while isinstance(aggregator, _AROUND):
     aggregator = aggregator.inner
@@ -236,13 +187,7 @@ def check_optimizer(
 ) -> tff.learning.optimizers.Optimizer:
   """Returns an optimizer that TFF's processes can use.
 
-  Args:
-    name: The argument's name, for the message.
-    optimizer: What the caller passed.
-    default: What `None` stands for.
-
-  Raises:
-    TypeError: If it is no `tff.learning.optimizers.Optimizer`.
+  `default`: What `None` stands for.
   """
   if optimizer is None and default is not None:
     return default
@@ -259,16 +204,7 @@ def check_optimizer(
 def check_client_optimizer(
   optimizer: Any, name: str = 'client_optimizer_fn'
 ) -> tff.learning.optimizers.Optimizer:
-  """The optimizer that trains on clients; `None` means SGD with learning rate 0.1.
-
-  Args:
-    optimizer: What the caller passed.
-    name: The argument's name, for messages.
-
-  Raises:
-    TypeError: If it is no `tff.learning.optimizers.Optimizer`.
-    ValueError: If it works on sums over rounds.
-  """
+  """The optimizer that trains on clients; `None` means SGD with learning rate 0.1."""
   if isinstance(optimizer, ftrl.FTRL):
     raise ValueError(
       f'{name} is FTRL on sums of rounds, which is for the server; on a '

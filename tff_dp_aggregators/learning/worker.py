@@ -84,10 +84,6 @@ class Worker:
     pid: Number of the process.
     port: Where it listens.
     channel: The connection to it.
-
-  Raises:
-    WorkerError: If it does not start, takes more than two minutes, or was reached from
-      another machine before it was closed to them.
   """
 
   def __init__(self) -> None:

@@ -15,12 +15,6 @@ class CarriedNoise(streaming.StreamingNoise):
   storage = 'state'
 
   def __init__(self, past: interpreters.Past, rows: rows_lib.GaussianRows):
-    """Initializes the noise.
-
-    Args:
-      past: Interprets the recursion.
-      rows: Source of the rows of z.
-    """
     super().__init__(rows)
     self._past = past
 
@@ -30,14 +24,7 @@ class CarriedNoise(streaming.StreamingNoise):
     return self._past.num_slots
 
   def next(self, state: streaming.NoiseState) -> tuple[Any, streaming.NoiseState]:
-    """Makes the round's noise of its row of z and the buffers, and changes these.
-
-    Args:
-      state: From `initialize` or the round before.
-
-    Returns:
-      The noise, a structure like a record, and the next state.
-    """
+    """Makes the round's noise of its row of z and the buffers, and changes these."""
     memory = _Buffers(state.buffers)
     noise = self._past.advance(self._rows, state.key, state.round, memory)
     kept = streaming.hidden_buffers(memory.after)

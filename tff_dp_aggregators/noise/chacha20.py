@@ -34,17 +34,10 @@ def blocks(
     >>> hex(int(first[0, 0]))  # RFC 8439, appendix A.1, test vector 1.
     '0xade0b876'
 
-  Args:
-    key: uint32 of shape [8].
-    counter: That of the first block, a uint32 scalar.
-    nonce: uint32 of shape [3].
-    num_blocks: How many. After the last counter comes 0.
+  `key`: uint32 of shape [8].
+  `nonce`: uint32 of shape [3].
 
-  Returns:
-    uint32 of shape [16, num_blocks], a block in each column.
-
-  Raises:
-    ValueError: If there are more blocks than counters.
+  Returns uint32 of shape [16, num_blocks], a block in each column.
   """
   if num_blocks > MAX_BLOCKS:
     raise ValueError(

@@ -120,18 +120,6 @@ class FilesNoise(streaming.StreamingNoise):
     directory: Optional[str],
     identity: str,
   ):
-    """Initializes the noise.
-
-    Args:
-      past: Interprets the recursion.
-      rows: Source of the rows of z.
-      directory: As in `Files`.
-      identity: Of the strategy, so that no other one's files are used.
-
-    Raises:
-      OSError: If the directory cannot be made, or is not of and for this user alone.
-      RuntimeError: If another process uses it.
-    """
     super().__init__(rows)
     self._past = past
     # Noise in the temporary directory shares no file, even if it shares a seed.

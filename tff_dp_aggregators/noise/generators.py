@@ -50,15 +50,9 @@ class Generator(abc.ABC):
   ) -> tf.Tensor:
     """Consecutive blocks of a vector.
 
-    Args:
-      key: int64 of shape [4].
-      row: An int64 scalar that is not negative.
-      vector: Its number in the row, an int64 scalar below 2^24.
-      first_block: An int64 scalar.
-      num_blocks: How many; with those before, no more than `max_blocks`.
+    `key`: int64 of shape [4].
 
-    Returns:
-      uint32 of shape [block_words * num_blocks].
+    Returns uint32 of shape [block_words * num_blocks].
     """
 
 
@@ -83,15 +77,9 @@ class ChaCha20(Generator):
   ) -> tf.Tensor:
     """Consecutive blocks of a vector.
 
-    Args:
-      key: The key of the cipher, int64 of shape [4].
-      row: Two words of the nonce, an int64 scalar that is not negative.
-      vector: The third word of the nonce, an int64 scalar below 2^32.
-      first_block: The first value of the counter, an int64 scalar.
-      num_blocks: How many; with those before, no more than `max_blocks`.
+    `key`: The key of the cipher, int64 of shape [4].
 
-    Returns:
-      uint32 of shape [16 * num_blocks].
+    Returns uint32 of shape [16 * num_blocks].
     """
     nonce = tf.concat(
       [tf.bitcast(row, tf.uint32), tf.cast(vector, tf.uint32)[tf.newaxis]], axis=0
@@ -118,15 +106,9 @@ class Philox(Generator):
   ) -> tf.Tensor:
     """Consecutive blocks of a vector.
 
-    Args:
-      key: int64 of shape [4]; the first 64 bits are the key of Philox.
-      row: Half of the counter, an int64 scalar that is not negative.
-      vector: The upper bits of the other half, an int64 scalar below 2^24.
-      first_block: The lower bits of it, an int64 scalar.
-      num_blocks: How many; with those before, no more than `max_blocks`.
+    `key`: int64 of shape [4]; the first 64 bits are the key of Philox.
 
-    Returns:
-      uint32 of shape [4 * num_blocks].
+    Returns uint32 of shape [4 * num_blocks].
     """
     shift = tf.constant(_PHILOX_BLOCK_BITS, tf.int64)
     place = tf.bitwise.bitwise_or(tf.bitwise.left_shift(vector, shift), first_block)

@@ -34,17 +34,9 @@ MAX_STDDEV = 40_000.0
 def draw(kind: str, stddev: float, words: tf.Tensor) -> tf.Tensor:
   """Numbers of integer noise.
 
-  Args:
-    kind: One of `KINDS`.
-    stddev: Standard deviation of Skellam noise; of discrete Gaussian noise the
-      parameter, which it is not above.
-    words: uint32 of shape [4 n], uniform.
+  `words`: uint32 of shape [4 n], uniform.
 
-  Returns:
-    int64 of shape [n].
-
-  Raises:
-    ValueError: If there is no such kind, or `stddev` is out of range.
+  Returns int64 of shape [n].
 
   Example:
     >>> words = tf.constant([0, 0, 0, 2**31, 2**32 - 1, 2**31 - 1, 5, 0], tf.uint32)
@@ -57,18 +49,7 @@ def draw(kind: str, stddev: float, words: tf.Tensor) -> tf.Tensor:
 
 @functools.lru_cache(maxsize=8)
 def table(kind: str, stddev: float) -> tuple[np.ndarray, np.ndarray]:
-  """Probabilities of magnitudes above 0, 1, ..., ascending, in 2^-126.
-
-  Args:
-    kind: One of `KINDS`.
-    stddev: As for `draw`.
-
-  Returns:
-    Two int64 arrays: the upper and the lower 63 bits.
-
-  Raises:
-    ValueError: As `draw`.
-  """
+  """Probabilities of magnitudes above 0, 1, ..., ascending, in 2^-126."""
   if kind not in KINDS:
     raise ValueError(f'kind must be one of {KINDS}; got {kind!r}.')
   if not 0 < stddev <= MAX_STDDEV:

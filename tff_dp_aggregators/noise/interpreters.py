@@ -56,24 +56,13 @@ class Memory(abc.ABC):
 
   @abc.abstractmethod
   def weighted(self, position: int, step: Step) -> tf.Tensor:
-    """The sums of what is in the slots, of shape [outputs, size], in its own dtype.
-
-    Args:
-      position: Of the vector in the layout.
-      step: Its `past` are the weights.
-    """
+    """The sums of what is in the slots, of shape [outputs, size], in its own dtype."""
 
   @abc.abstractmethod
   def read(
     self, position: int, slots: list[tf.Tensor], stamp: tf.Tensor
   ) -> list[tf.Tensor]:
-    """What a round has written to slots; zeros before round 0.
-
-    Args:
-      position: Of the vector in the layout.
-      slots: int64 scalars.
-      stamp: The round.
-    """
+    """What a round has written to slots; zeros before round 0."""
 
   @abc.abstractmethod
   def write(
@@ -81,10 +70,7 @@ class Memory(abc.ABC):
   ) -> None:
     """Remembers vectors of the round.
 
-    Args:
-      position: Of the vectors in the layout.
-      slots: int64 scalars.
-      vectors: One for each slot, of shape [size].
+    `vectors`: One for each slot, of shape [size].
     """
 
 
@@ -105,17 +91,7 @@ class Past(abc.ABC):
     this_round: tf.Tensor,
     memory: Memory,
   ) -> list[tf.Tensor]:
-    """Serves a round: makes its noise, and changes what is remembered.
-
-    Args:
-      rows: Source of the rows of z.
-      key: Their key.
-      this_round: An int64 scalar.
-      memory: As the round before has left it.
-
-    Returns:
-      The round's noise, a vector for each of the layout.
-    """
+    """Serves a round: makes its noise, and changes what is remembered."""
 
 
 class PastValues(Past):
@@ -154,12 +130,6 @@ class LastRounds(PastValues):
   """Interprets `recursion.LastRounds`; slots are taken in turn."""
 
   def __init__(self, recursion: recursion_lib.LastRounds, rewind: int):
-    """Initializes the interpreter.
-
-    Args:
-      recursion: The weights, and what is remembered.
-      rewind: How many of the rounds served last can be served again.
-    """
     self.keeps = 'other' if recursion.remembers == 'sum' else recursion.remembers
     self.num_slots = recursion.num_lags + rewind
     self._recursion = recursion
@@ -186,12 +156,6 @@ class TreeNodes(PastValues):
   """Interprets `recursion.TreeNodes`; a level's nodes take its slots in turn."""
 
   def __init__(self, recursion: recursion_lib.TreeNodes, rewind: int):
-    """Initializes the interpreter.
-
-    Args:
-      recursion: The weights, and the rounds of a tree.
-      rewind: How many of the rounds served last can be served again.
-    """
     self.keeps = 'row' if recursion.combination is None else 'other'
     self._recursion = recursion
     levels = np.arange(recursion.num_levels)
@@ -253,12 +217,6 @@ class Decays(Past):
   """Interprets `recursion.DecayingSums`; all sums are written anew in each round."""
 
   def __init__(self, recursion: recursion_lib.DecayingSums, rewind: int):
-    """Initializes the interpreter.
-
-    Args:
-      recursion: The weights.
-      rewind: How many of the rounds served last can be served again.
-    """
     self.num_slots = recursion.num_sums * (rewind + 1)
     self._recursion = recursion
 

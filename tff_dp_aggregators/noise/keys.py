@@ -50,11 +50,7 @@ def words_of(key: tf.Tensor) -> tf.Tensor:
 def tag_of(key: tf.Tensor) -> tf.Tensor:
   """A number that follows from a key, and from which the key does not follow.
 
-  Args:
-    key: int64 of shape [4].
-
-  Returns:
-    An int64 scalar. It is of a block of the cipher that no noise is made of.
+  `key`: int64 of shape [4].
   """
   nonce = tf.constant([0, 0, _TAG_VECTOR], tf.uint32)
   block = chacha20.blocks(words_of(key), tf.constant(0, tf.uint32), nonce, 1)
@@ -62,14 +58,7 @@ def tag_of(key: tf.Tensor) -> tf.Tensor:
 
 
 def new(entropy: str = _ENTROPY) -> tf.Tensor:
-  """Returns a new secret key, int64 of shape [4], at each execution.
-
-  Args:
-    entropy: File of the kernel with a new UUID at each reading.
-
-  Raises:
-    tf.errors.InvalidArgumentError: When run, if the file is there and is no such file.
-  """
+  """Returns a new secret key, int64 of shape [4], at each execution."""
   return _traced_new(entropy)()
 
 

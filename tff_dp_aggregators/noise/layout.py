@@ -66,15 +66,6 @@ class Layout:
   """
 
   def __init__(self, record_specs: Any):
-    """Initializes the layout.
-
-    Args:
-      record_specs: Structure of float tensor specs with fully defined shapes.
-
-    Raises:
-      TypeError: As `sum_specs`.
-      ValueError: As `sum_specs`.
-    """
     self.specs = sum_specs(record_specs)
     sizes: dict[tf.DType, int] = {}
     for spec in tf.nest.flatten(self.specs):

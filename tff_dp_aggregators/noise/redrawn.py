@@ -34,12 +34,6 @@ class RecursionTerms(Terms):
   """Those of a recursion that remembers rows of z, or nothing."""
 
   def __init__(self, past: interpreters.PastValues, max_terms: int):
-    """Initializes the terms.
-
-    Args:
-      past: Interprets the recursion.
-      max_terms: As the recursion says.
-    """
     self._past = past
     self.max_terms = max_terms
 
@@ -58,12 +52,6 @@ class ScaledTerms(Terms):
   """Those of other terms, with weights times a factor of the round."""
 
   def __init__(self, terms: Terms, factor: Callable[[tf.Tensor], tf.Tensor]):
-    """Initializes the terms.
-
-    Args:
-      terms: What is scaled.
-      factor: That of a round, a float64 scalar.
-    """
     self._terms = terms
     self._factor = factor
     self.max_terms = terms.max_terms
@@ -100,14 +88,7 @@ class RedrawnNoise(streaming.StreamingNoise):
     self._terms = terms
 
   def next(self, state: streaming.NoiseState) -> tuple[Any, streaming.NoiseState]:
-    """Draws the rows that the round's noise is made of, and sums them up.
-
-    Args:
-      state: From `initialize` or the round before.
-
-    Returns:
-      The noise, a structure like a record, and the next state.
-    """
+    """Draws the rows that the round's noise is made of, and sums them up."""
     indices, weights = self._terms.of(state.round)
 
     def weighted(term: tf.Tensor) -> list[tf.Tensor]:

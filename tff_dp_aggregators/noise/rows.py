@@ -182,12 +182,7 @@ class GaussianRows:
     return [vectors[number, :size] for number, size in enumerate(sizes)]
 
   def _from_words(self, words: tf.Tensor, more: Callable[[], tf.Tensor]) -> tf.Tensor:
-    """Uniform words as numbers of the distribution, float64.
-
-    Args:
-      words: uint32, `_words` for each unit of `_numbers`.
-      more: Returns another word for each unit.
-    """
+    """Uniform words as numbers of the distribution, float64."""
     return normal.from_words(words, more)
 
   def __repr__(self) -> str:

@@ -32,12 +32,6 @@ class ScaledNoise(streaming.StreamingNoise):
     unscaled: streaming.StreamingNoise,
     factor: Callable[[tf.Tensor], tf.Tensor],
   ):
-    """Initializes the noise.
-
-    Args:
-      unscaled: The other noise.
-      factor: That of a round.
-    """
     self.storage = unscaled.storage
     self._unscaled = unscaled
     self._factor = factor
@@ -52,14 +46,7 @@ class ScaledNoise(streaming.StreamingNoise):
     return self._unscaled.num_buffers
 
   def next(self, state: streaming.NoiseState) -> tuple[Any, streaming.NoiseState]:
-    """Scales the round's noise.
-
-    Args:
-      state: From `initialize` or the round before.
-
-    Returns:
-      The noise, a structure like a record, and the next state.
-    """
+    """Scales the round's noise."""
     factor = self._factor(state.round)
     noise, after = self._unscaled.next(state)
     scaled = tf.nest.map_structure(

@@ -65,12 +65,8 @@ SeedLike = Union[None, int, Seed]
 def resolve(seed: SeedLike) -> Optional[Seed]:
   """The stream that a `seed` argument means.
 
-  Args:
-    seed: `None` for secret noise; a `Seed`; or an int, of which each call takes the
-      next stream, from 0 in each process.
-
-  Raises:
-    TypeError: If it is something else.
+  `seed`: `None` for secret noise; a `Seed`; or an int, of which each call takes the
+  next stream, from 0 in each process.
   """
   if seed is None or isinstance(seed, Seed):
     return seed
@@ -96,13 +92,6 @@ def for_factory(seed: SeedLike) -> Callable[[], Optional[Seed]]:
   The first is of a query that is only looked at. The second, for the first process, is
   the same stream; each one after is a part of its own, so that no two processes of a
   factory have the same noise.
-
-  Args:
-    seed: As `resolve` takes it.
-
-  Raises:
-    TypeError: As `resolve`.
-    ValueError: If it is a part, which could be that of another process.
   """
   resolved = resolve(seed)
   if resolved is not None and resolved.part:

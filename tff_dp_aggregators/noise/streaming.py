@@ -23,9 +23,6 @@ def hidden_buffers(vectors: Iterable[Any]) -> Any:
   with another strategy, and a plain list would print its numbers. Of other sequences
   TFF's checkpoints lose the type (`tff.program.FileProgramStateManager`).
 
-  Args:
-    vectors: Tensors, as many as the layout has vectors, or none.
-
   Example:
     >>> hidden_buffers([tf.zeros([2, 3])])
     Buffers(vector_0=<secret float32, shape (2, 3)>)
@@ -81,9 +78,6 @@ def hidden(secret: Any) -> str:
   Example:
     >>> hidden(tf.constant([1, 2], tf.int64))
     '<secret int64, shape (2,)>'
-
-  Args:
-    secret: It, or what stands for it in a type or while tracing.
   """
   dtype = getattr(secret, 'dtype', None)
   if dtype is None:
@@ -104,7 +98,6 @@ class StreamingNoise(abc.ABC):
   storage: str
 
   def __init__(self, rows: rows_lib.GaussianRows):
-    """Initializes the noise from its source of rows."""
     self._rows = rows
 
   def initialize(self) -> NoiseState:

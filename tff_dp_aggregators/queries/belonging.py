@@ -18,9 +18,6 @@ _FORMAT = 2
 def text_of(mechanism: dict[str, Any]) -> str:
   """The text for a mechanism; equal texts for equal mechanisms.
 
-  Args:
-    mechanism: Its facts by name, as JSON takes them.
-
   Example:
     >>> text_of({'noise_multiplier': 2.0, 'clip_norm': 1.0})
     '{"clip_norm": 1.0, "noise_multiplier": 2.0, "state_format": 2}'

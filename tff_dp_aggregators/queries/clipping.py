@@ -40,11 +40,7 @@ class Clipped(NamedTuple):
 
 
 def all_finite(record: Any) -> tf.Tensor:
-  """Whether no entry of a record is NaN or infinite, a bool scalar.
-
-  Args:
-    record: Structure of float tensors.
-  """
+  """Whether no entry of a record is NaN or infinite, a bool scalar."""
   flat = [
     tf.reduce_all(tf.math.is_finite(tensor)) for tensor in tf.nest.flatten(record)
   ]
@@ -52,14 +48,7 @@ def all_finite(record: Any) -> tf.Tensor:
 
 
 def zero_unless_finite(record: Any) -> tuple[Any, tf.Tensor]:
-  """Zeroes a whole record if any of its entries is NaN or infinite.
-
-  Args:
-    record: Structure of float tensors.
-
-  Returns:
-    The record or zeros in its place, and whether it was finite, a bool scalar.
-  """
+  """Zeroes a whole record if any of its entries is NaN or infinite."""
   finite = all_finite(record)
   # A choice, not a product: 0 x NaN is NaN.
   kept = tf.nest.map_structure(
@@ -80,22 +69,6 @@ def clip_to_grid(
 
   A record with an entry that is NaN or infinite counts as zero: there is no scaling
   that makes it safe to add up.
-
-  Args:
-    record: Structure of float tensors.
-    clip_norm: Scalar of at least 2^-80.
-    steps: How many steps of the grid are 1, from `grid.steps_per_unit`; float64 scalar.
-    order: Which p-norm: 1 <= order <= infinity.
-
-  Returns:
-    The clipped record in steps, what its norm was, and whether it was finite. The
-    p-norm of the integers is at most `clip_norm * steps`. Each is at most a step nearer
-    to zero than the entry was, or, if the record was too long, than the entry scaled to
-    (1 - 3e-7) of the bound (1 - 1e-15 for float64).
-
-  Raises:
-    TypeError: If the record is not made of float tensors.
-    ValueError: If `order` is below 1.
 
   Example:
     >>> record = [tf.constant([3.0, -4.0])]
@@ -171,15 +144,6 @@ def add_clipped(
   Large records are scaled, rounded and added in one pass over them and the sum, which
   XLA compiles: two fifths of the time. An entry is one product and one conversion to an
   integer, which no compiler may round differently.
-
-  Args:
-    total: Structure of int64 tensors like a record.
-    several: The records.
-    clip_norm: As for `clip_to_grid`.
-    steps: As for `clip_to_grid`.
-
-  Raises:
-    TypeError: If a record is not made of float tensors.
   """
   flat = [tf.nest.flatten(records.as_tensors(each)) for each in several]
   dtypes = {tensor.dtype for tensor in flat[0]}
@@ -202,11 +166,7 @@ def add_clipped(
 
 
 def is_large(record: Any) -> bool:
-  """Whether passes over a record cost more than the operations that make them.
-
-  Args:
-    record: Structure of tensors or their specs.
-  """
+  """Whether passes over a record cost more than the operations that make them."""
   sizes = [
     tf.TensorShape(tensor.shape).num_elements() or 0
     for tensor in tf.nest.flatten(record)
@@ -232,14 +192,7 @@ def _add_scaled(
 
 
 def check_order(order: float) -> float:
-  """Returns the order of a norm as a float.
-
-  Args:
-    order: What the caller passed: 1 <= order <= infinity.
-
-  Raises:
-    ValueError: If it is below 1 or not a number.
-  """
+  """Returns the order of a norm as a float."""
   if not order >= 1:
     raise ValueError(
       f'order must be at least 1 (math.inf for the largest entry); got {order}. '

@@ -58,16 +58,7 @@ CLIP_NORM_LIMITS = (_SMALLEST_CLIP_NORM, _LARGEST_CLIP_NORM)
 
 
 def check_clip_norm(clip_norm: float, name: str = 'clip_norm') -> float:
-  """Returns it as a float, if records can be summed and noised at its scale.
-
-  Args:
-    clip_norm: What the caller passed.
-    name: What it is called, for the message.
-
-  Raises:
-    TypeError: If it is no number.
-    ValueError: If it is not positive, or not within 2^-80 and 2^80.
-  """
+  """Returns it as a float, if records can be summed and noised at its scale."""
   checks.check_number(name, clip_norm)
   if not (clip_norm > 0 and math.isfinite(clip_norm)):
     raise ValueError(f'{name} must be positive and finite; got {clip_norm}.')
@@ -80,14 +71,7 @@ def check_clip_norm(clip_norm: float, name: str = 'clip_norm') -> float:
 
 
 def check_noise_multiplier(noise_multiplier: float) -> float:
-  """Returns it as a float, if noise this loud or silent can be added.
-
-  Args:
-    noise_multiplier: Scale of the noise over the clip norm.
-
-  Raises:
-    ValueError: If it is neither 0 nor within 2^-20 and 2^30.
-  """
+  """Returns it as a float, if noise this loud or silent can be added."""
   if noise_multiplier and not (
     _SMALLEST_NOISE_MULTIPLIER <= noise_multiplier <= _LARGEST_NOISE_MULTIPLIER
   ):
@@ -102,12 +86,6 @@ def steps_per_unit(
   clip_norm: Any, noise_multiplier: float, spare_bits: int = 0
 ) -> tf.Tensor:
   """How many steps of the grid are 1: a power of two, float64 scalar.
-
-  Args:
-    clip_norm: L2 bound of a record, float32 scalar of at least 2^-80.
-    noise_multiplier: Standard deviation of the noise over the clip norm.
-    spare_bits: By how much less than `LARGEST_ENTRY` an entry is at most, in bits:
-      what is left for noise that comes with the record.
 
   Example:
     >>> import math
@@ -127,38 +105,19 @@ def steps_per_unit(
 
 
 def exponent_of_steps(noise_multiplier: float) -> int:
-  """An entry is at most two to this power, in steps, and a clip norm more than half.
-
-  Args:
-    noise_multiplier: Standard deviation of the noise over the clip norm; 0 for none.
-  """
+  """An entry is at most two to this power, in steps, and a clip norm more than half."""
   if not noise_multiplier:
     return _BITS
   return _BITS - max(0, math.ceil(math.log2(noise_multiplier)) - _LOUD_BITS)
 
 
 def zeros_like(specs: Any) -> Any:
-  """The sum of no records.
-
-  Args:
-    specs: Structure of tensors or tensor specs like a record.
-  """
+  """The sum of no records."""
   return tf.nest.map_structure(lambda spec: tf.zeros(spec.shape, tf.int64), specs)
 
 
 def add_noise(sums: Any, noise: Any, stddev_in_steps: tf.Tensor) -> Any:
-  """`sums + floor(stddev_in_steps * noise + 1/2)`, tensor by tensor, int64.
-
-  Args:
-    sums: Structure of int64 tensors.
-    noise: Structure of float tensors of the same shapes, of unit scale.
-    stddev_in_steps: Scale of the noise, float64 scalar.
-
-  Raises:
-    tf.errors.InvalidArgumentError: If noise is beyond 2^61 steps, as happens to none
-      but strategies whose noise is a million times that of their rows.
-    ValueError: If the two are not alike in structure or shapes, or `sums` not of int64.
-  """
+  """`sums + floor(stddev_in_steps * noise + 1/2)`, tensor by tensor, int64."""
 
   def add(total: tf.Tensor, unit_noise: tf.Tensor) -> tf.Tensor:
     total = tf.convert_to_tensor(total)
@@ -182,12 +141,7 @@ def add_noise(sums: Any, noise: Any, stddev_in_steps: tf.Tensor) -> Any:
 
 
 def norm(integers: Any, steps: tf.Tensor) -> tf.Tensor:
-  """The L2 norm of what integers on the grid stand for, float64 scalar.
-
-  Args:
-    integers: Structure of int64 tensors.
-    steps: How many are 1, a power of two; float64 scalar.
-  """
+  """The L2 norm of what integers on the grid stand for, float64 scalar."""
   squares = [tf.constant(0.0, tf.float64)]
   for tensor in tf.nest.flatten(integers):
     squares.append(tf.reduce_sum(tf.square(tf.cast(tensor, tf.float64) / steps)))
@@ -195,13 +149,7 @@ def norm(integers: Any, steps: tf.Tensor) -> tf.Tensor:
 
 
 def to_floats(integers: Any, specs: Any, steps: tf.Tensor) -> Any:
-  """The numbers that integers on the grid stand for, rounded to the dtypes of `specs`.
-
-  Args:
-    integers: Structure of int64 tensors.
-    specs: Structure of specs of float32 and float64.
-    steps: How many are 1, a power of two; float64 scalar.
-  """
+  """The numbers that integers on the grid stand for, in the dtypes of `specs`."""
 
   def convert(tensor: tf.Tensor, spec: tf.TensorSpec) -> tf.Tensor:
     # Rounded once: a product with a power of two is exact.

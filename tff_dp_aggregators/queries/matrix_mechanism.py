@@ -408,15 +408,7 @@ class MatrixMechanismQuery(records.GridSumQuery):
 
 
 def check_round(this_round: tf.Tensor, num_rounds: int) -> tf.Tensor:
-  """Returns the round, after making sure that it is one of those planned.
-
-  Args:
-    this_round: Number of the round, from 0; int64 scalar.
-    num_rounds: How many were planned.
-
-  Raises:
-    tf.errors.InvalidArgumentError: If all of them were served.
-  """
+  """Returns the round, after making sure that it is one of those planned."""
   in_time = tf.debugging.Assert(
     this_round < tf.constant(num_rounds, tf.int64),
     [

@@ -331,17 +331,7 @@ def _check_independent(flat: list[records.GridSumQuery]) -> None:
 def _map_with_path(
   function: Callable[..., Any], path: str, shallow: Any, structures: dict[str, Any]
 ) -> Any:
-  """A structure like `shallow`, of `function(path, leaf, *parts)`.
-
-  Args:
-    function: What to call for each query.
-    path: Of `shallow` in the structure of all queries, with a slash after each key.
-    shallow: Structure of queries, or one of them.
-    structures: By name, each with the structure of `shallow` at least.
-
-  Raises:
-    ValueError: If one has another structure. Messages do not tell its values.
-  """
+  """A structure like `shallow`, of `function(path, leaf, *parts)`."""
   if isinstance(shallow, Mapping):
     keys: Any = list(shallow)
     for name, value in structures.items():

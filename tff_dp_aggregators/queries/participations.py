@@ -21,12 +21,8 @@ class Participations:
   def __init__(self, participation: Optional[strategies.Participation]):
     """Initializes it.
 
-    Args:
-      participation: Who may take part when, and for how many rounds; `None` for any
-        number of rounds and a client that is in all of them.
-
-    Raises:
-      TypeError: If it is neither.
+    `participation`: Who may take part when, and for how many rounds; `None` for any
+    number of rounds and a client that is in all of them.
     """
     self._limits: Optional[strategies.Participation] = None
     if participation is not None:
@@ -37,22 +33,14 @@ class Participations:
 
   @property
   def limits(self) -> strategies.Participation:
-    """What is assumed of clients.
-
-    Raises:
-      ValueError: If the number of rounds is not limited.
-    """
+    """What is assumed of clients."""
     if self._limits is None:
       raise unlimited()
     return self._limits
 
   @property
   def most(self) -> int:
-    """How often the worst client takes part in all rounds.
-
-    Raises:
-      ValueError: If the number of rounds is not limited.
-    """
+    """How often the worst client takes part in all rounds."""
     return int(self.limits.possible_participations)
 
   def after(self, rounds: tf.Tensor) -> tf.Tensor:
@@ -66,14 +54,7 @@ class Participations:
     return self.after(rounds) - self.after(tf.maximum(rounds - 1, 0))
 
   def check_round(self, this_round: tf.Tensor) -> tf.Tensor:
-    """Returns the round, after making sure that it is one of those planned.
-
-    Args:
-      this_round: Number of the round, from 0; int64 scalar.
-
-    Raises:
-      tf.errors.InvalidArgumentError: If all of them were served.
-    """
+    """Returns the round, after making sure that it is one of those planned."""
     if self._limits is None:
       return this_round
     return matrix_mechanism.check_round(this_round, self._limits.num_rounds)
@@ -81,16 +62,7 @@ class Participations:
   def event_of(
     self, this_round: tf.Tensor, event: dp_accounting.DpEvent
   ) -> dp_accounting.DpEvent:
-    """What a round adds to what the worst client has spent.
-
-    Args:
-      this_round: Number of the round, from 0; int64 scalar.
-      event: Of one round, for a client who is in it: Gaussian, Laplace or none.
-
-    Returns:
-      The event, with a noise multiplier that is infinite in rounds that add nothing:
-      those of all rounds so far compose to what they spent.
-    """
+    """What a round adds to what the worst client has spent."""
     if isinstance(event, dp_accounting.NonPrivateDpEvent):
       return event
     more = self.in_last(this_round + 1) > 0
@@ -101,12 +73,7 @@ class Participations:
   def spent(
     self, rounds: tf.Tensor, event: dp_accounting.DpEvent
   ) -> spent_lib.RepeatedSpent:
-    """What the first `rounds` rounds have spent, and the last of them.
-
-    Args:
-      rounds: How many, int64 scalar.
-      event: Of one round, for a client who is in it; what hides nobody counts in all.
-    """
+    """What the first `rounds` rounds have spent, and the last of them."""
     last, total = self.in_last(rounds), self.after(rounds)
     if isinstance(event, dp_accounting.NonPrivateDpEvent):
       last, total = tf.minimum(rounds, 1), rounds

@@ -19,10 +19,7 @@ _LARGEST = 64
 def signs(key: tf.Tensor, index: tf.Tensor, dimension: int) -> tf.Tensor:
   """Random signs, -1.0 or 1.0, float64 of shape [dimension].
 
-  Args:
-    key: int64 of shape [4].
-    index: Which of a key's, a non-negative int64 scalar.
-    dimension: How many.
+  `key`: int64 of shape [4].
   """
   philox = generators.Philox()
   num_words = -(-dimension // 32)
@@ -39,11 +36,9 @@ def signs(key: tf.Tensor, index: tf.Tensor, dimension: int) -> tf.Tensor:
 def hadamard(vector: tf.Tensor) -> tf.Tensor:
   """The normalised Walsh-Hadamard transform, its own inverse.
 
-  Args:
-    vector: float64 of shape [d], d a power of two.
+  `vector`: float64 of shape [d], d a power of two.
 
-  Returns:
-    float64 of shape [d], of the same length.
+  Returns float64 of shape [d], of the same length.
 
   Example:
     >>> hadamard(tf.constant([2.0, 0.0, 0.0, 0.0], tf.float64)).numpy()

@@ -103,12 +103,6 @@ def _gaussian(noise_multiplier: Any) -> dp_accounting.DpEvent:
 def text_of(event: dp_accounting.DpEvent) -> str:
   """The text of an event for `RepeatedSpent`.
 
-  Args:
-    event: Of one round.
-
-  Raises:
-    ValueError: If it is of a kind that is not written.
-
   Example:
     >>> text_of(dp_accounting.LaplaceDpEvent(2.0))
     '{"type": "LaplaceDpEvent", "noise_multiplier": 2.0}'

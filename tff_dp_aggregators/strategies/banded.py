@@ -403,11 +403,7 @@ def _lower_bound(
 def _check_separation(
   num_bands: int, participation: participation_lib.Participation
 ) -> None:
-  """Refuses bands with which columns of one client would overlap.
-
-  Raises:
-    ValueError: If clients may come back in less than `num_bands` rounds.
-  """
+  """Refuses bands with which columns of one client would overlap."""
   if (
     participation.possible_participations > 1
     and num_bands > participation.min_separation

@@ -41,11 +41,7 @@ def max_terms(strategy: strategy_lib.Strategy) -> Optional[int]:
   Few rows if the recursion says so. All rounds so far, with the noise matrix written
   out, if there are up to `MAX_ROUNDS_WRITTEN_OUT` and it is a matrix of these rows.
 
-  Args:
-    strategy: Any strategy.
-
-  Returns:
-    The number; `None` if drawing them all again is not offered.
+  Returns the number; `None` if drawing them all again is not offered.
 
   Example:
     >>> from tff_dp_aggregators import strategies
@@ -67,16 +63,6 @@ def by_storage(
   strategy: strategy_lib.Strategy, num_bytes: int, generator: str = 'chacha20'
 ) -> dict[str, Cost]:
   """What each place for the noise of earlier rounds costs.
-
-  Args:
-    strategy: Any strategy.
-    num_bytes: Size of a record, a model update, as noise is drawn for it.
-    generator: What the noise is made of: 'chacha20', as secret noise is, or 'philox'.
-
-  Returns:
-    Costs by `storage`, as `noise.build` takes it: 'state' carries the past in the state
-    of the process, 'files' keeps it in files, 'redraw' draws it again. Only those that
-    are offered; only 'redraw' if there is nothing to keep.
 
   Example:
     >>> from tff_dp_aggregators import strategies

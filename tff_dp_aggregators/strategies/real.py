@@ -13,13 +13,6 @@ import numpy as np
 def array(name: str, values: Any) -> np.ndarray:
   """Returns the values as a float64 array.
 
-  Args:
-    name: The argument's name, for the message.
-    values: What the caller passed.
-
-  Raises:
-    TypeError: If they are no numbers, or complex ones, even if nothing is imaginary.
-
   Example:
     >>> array('workload', [1, 2])
     array([1., 2.])

@@ -27,11 +27,7 @@ class CsvFile:
   """A file of which only its head was read."""
 
   def __init__(self, path: str, wanted: source.Wanted):
-    """Reads the head.
-
-    Raises:
-      DataError: If it is no head.
-    """
+    """Reads the head."""
     self.path = path
     self._delimiter = _TAB if path.lower().endswith('.tsv') else ','
     if wanted.separator is not None:

@@ -19,15 +19,7 @@ class Folder:
   """
 
   def __init__(self, path: str, open_file: Open):
-    """Looks at one file.
-
-    Args:
-      path: The folder.
-      open_file: Opens one of the files in it.
-
-    Raises:
-      DataError: If there is none, or it is not of a known format.
-    """
+    """Looks at one file."""
     self.path = path
     self._open = open_file
     first = next(self._files(), None)

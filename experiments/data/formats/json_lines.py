@@ -16,11 +16,7 @@ class JsonLines:
   """A file of which only its first line was read."""
 
   def __init__(self, path: str, wanted: source.Wanted):
-    """Reads the first line, whose names are those of all.
-
-    Raises:
-      DataError: If it is no JSON object.
-    """
+    """Reads the first line, whose names are those of all."""
     del wanted
     self.path = path
     with lines.opened(path) as file:

@@ -10,12 +10,7 @@ _BREAK = re.compile(rb'\r\n|\r|\n')
 
 
 def opened(path: str, offset: int = 0) -> IO[str]:
-  """A UTF-8 file whose lines are left as they are; a byte order mark is passed over.
-
-  Args:
-    path: Which file.
-    offset: Byte to begin with, that begins a line.
-  """
+  """A UTF-8 file whose lines are left as they are; a byte order mark is passed over."""
   file = open(path, 'rb')
   file.seek(offset)
   return io.TextIOWrapper(file, encoding='utf-8' if offset else 'utf-8-sig', newline='')

@@ -31,11 +31,7 @@ class NpzFile:
   """An archive of which only shapes were read."""
 
   def __init__(self, path: str, wanted: source.Wanted):
-    """Reads dtypes and shapes.
-
-    Raises:
-      DataError: If it is no archive of arrays of the same length.
-    """
+    """Reads dtypes and shapes."""
     del wanted
     self.path = path
     self._members: dict[str, _Member] = {}

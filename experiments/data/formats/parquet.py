@@ -15,11 +15,7 @@ class ParquetFile:
   """A file of which only the schema was read."""
 
   def __init__(self, path: str, wanted: source.Wanted):
-    """Reads the schema.
-
-    Raises:
-      DataError: If pyarrow is not installed, or it is no such file.
-    """
+    """Reads the schema."""
     del wanted
     self.path = path
     if importlib.util.find_spec('pyarrow') is None:

@@ -29,13 +29,7 @@ class PlainRows:
   """
 
   def __init__(self, path: str, delimiter: str, columns: tuple[str, ...]):
-    """Takes up the file; nothing is read.
-
-    Args:
-      path: Which file.
-      delimiter: Between fields.
-      columns: Names of columns.
-    """
+    """Takes up the file; nothing is read."""
     self.offset = self.num_lines = 0
     self.is_at_end = False
     self._path = path
@@ -45,12 +39,7 @@ class PlainRows:
   def batches(
     self, wanted: Sequence[str], numbers: Collection[str]
   ) -> Iterator[source.Batch]:
-    """Rows, until there are none, or one is not plain.
-
-    Args:
-      wanted: Columns to read.
-      numbers: Those of them that are known to be numbers by now.
-    """
+    """Rows, until there are none, or one is not plain."""
     with open(self._path, 'rb') as file:
       head = file.readline(_BYTES)
       if not head.endswith(b'\n') or self._is_odd(head):
@@ -106,11 +95,7 @@ class PlainRows:
     return {name: found[name] for name in wanted}
 
   def _numbers(self, chunk: bytes, names: list[str]) -> dict[str, np.ndarray]:
-    """Columns of numbers.
-
-    Raises:
-      ValueError: If a field is none.
-    """
+    """Columns of numbers."""
     if not names:
       return {}
     places = [self._places[name] for name in names]
@@ -125,11 +110,7 @@ class PlainRows:
 
 
 def _texts(content: np.ndarray, ends: np.ndarray, place: int) -> np.ndarray:
-  """A column of texts.
-
-  Raises:
-    ValueError: If one is long, or is no UTF-8.
-  """
+  """A column of texts."""
   if place:
     starts = ends[:, place - 1] + 1
   else:

@@ -41,16 +41,7 @@ class Source(Protocol):
   def batches(
     self, wanted: Sequence[str], numbers: Collection[str] = ()
   ) -> Iterator[Batch]:
-    """All rows, of which nothing is left out.
-
-    Args:
-      wanted: Columns to read.
-      numbers: Those of them that turned out to be numbers, which may become more from
-        batch to batch; where they are written, they may be given as float64.
-
-    Raises:
-      DataError: If a row is not as it should be; with file and line.
-    """
+    """All rows, of which nothing is left out."""
 
 
 class Wanted(NamedTuple):

@@ -32,11 +32,7 @@ class SqliteClients:
   """
 
   def __init__(self, path: str, wanted: source.Wanted):
-    """Looks at the tables, the splits and one example.
-
-    Raises:
-      DataError: If it is no such database.
-    """
+    """Looks at the tables, the splits and one example."""
     self.path = path
     self._text_column = wanted.text_column
     with _connected(path) as connection:

@@ -23,12 +23,8 @@ def functional(
 ) -> tff.learning.models.FunctionalModel:
   """A functional model.
 
-  Args:
-    shape: What examples are like.
-    loss: Name of the loss; `None` for the one that goes with the labels.
-    weights: The initial ones, all of which are trained.
-    predict: Outputs for weights and a batch of inputs: a number for each class or
-      token, or one for each number that is a label.
+  `shape`: What examples are like.
+  `loss`: Name of the loss; `None` for the one that goes with the labels.
   """
 
   @tf.function
@@ -49,11 +45,7 @@ def one_layer(
 ) -> tff.learning.models.FunctionalModel:
   """A model of one layer of all features, whose outputs start at zero.
 
-  Args:
-    shape: What examples are like.
-    options: The loss, and the seed of the kernel of embeddings: if it were zero as
-      well, nothing would move them.
-    embedding_size: Of columns with embeddings.
+  `shape`: What examples are like.
   """
   num_codes, num_outputs = len(shape.embedded), shape.num_outputs
   num_features = kind.num_features(shape, embedding_size)

@@ -82,14 +82,7 @@ def convolution(
 def lstm(
   rng: np.random.Generator, inputs: int, units: int, kernel=glorot_uniform
 ) -> list[np.ndarray]:
-  """Kernel, recurrent kernel and bias of an LSTM, whose gates forget nothing yet.
-
-  Args:
-    rng: Source of randomness.
-    inputs: Size of the input.
-    units: Size of the state.
-    kernel: Draws the kernel.
-  """
+  """Kernel, recurrent kernel and bias of an LSTM, whose gates forget nothing yet."""
   bias = zeros(4 * units)
   bias[units : 2 * units] = 1  # Of the forget gate: Jozefowicz et al., ICML 2015.
   return [kernel(rng, inputs, 4 * units), orthogonal(rng, units, 4 * units), bias]

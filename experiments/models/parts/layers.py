@@ -55,13 +55,7 @@ def embedding(table: Any, tokens: Any) -> tf.Tensor:
 
 
 def features(x: Any, tables: Sequence[Any]) -> tf.Tensor:
-  """Each example as a vector, in which embeddings stand for the codes at its end.
-
-  Args:
-    x: A batch of inputs.
-    tables: For each column with embeddings those of its values; of others it is 0,
-      which nothing trains and no noise is added to.
-  """
+  """Each example as a vector, in which embeddings stand for the codes at its end."""
   if not tables:
     return flat(x)
   codes = tf.cast(x[:, -len(tables) :], tf.int32)
@@ -79,15 +73,12 @@ def lstm(x: Any, kernel: Any, recurrent: Any, bias: Any) -> Any:
   Its gradient is written out, so that those of the kernels are one product of matrices
   for all steps, and the loops stay small: a graph of 80 steps takes seconds to make.
 
-  Args:
-    x: Of shape [batch, steps, inputs]. What comes later than an example's end does not
-      change what comes before, so padding at the end needs no mask here.
-    kernel: [inputs, 4 * units], for input gate, forget gate, candidate, output gate.
-    recurrent: [units, 4 * units].
-    bias: [4 * units].
+  `x`: Of shape [batch, steps, inputs]. What comes later than an example's end does not
+  change what comes before, so padding at the end needs no mask here.
+  `kernel`: [inputs, 4 * units], for input gate, forget gate, candidate, output gate.
+  `recurrent`: [units, 4 * units].
 
-  Returns:
-    [batch, steps, units].
+  Returns [batch, steps, units].
   """
   steps, units = x.shape[1], recurrent.shape[0]
   projected = tf.transpose(tf.tensordot(x, kernel, 1) + bias, [1, 0, 2])

@@ -45,9 +45,5 @@ def _state(state: Any) -> Any:
 def repaired(
   optimizer: tff.learning.optimizers.Optimizer,
 ) -> tff.learning.optimizers.Optimizer:
-  """An optimizer that does the same, and works in TFF's processes.
-
-  Args:
-    optimizer: Any; all but Adafactor are returned as they are.
-  """
+  """An optimizer that does the same, and works in TFF's processes."""
   return _Adafactor(optimizer) if isinstance(optimizer, _ADAFACTOR) else optimizer

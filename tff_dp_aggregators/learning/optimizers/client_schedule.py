@@ -39,17 +39,6 @@ class ClientSchedule:
     optimizer_fn: Callable[[Any], tff.learning.optimizers.Optimizer],
     num_rounds: int,
   ):
-    """Initializes the schedule.
-
-    Args:
-      learning_rate_fn: From the number of a round, from 0, to its learning rate.
-      optimizer_fn: From a learning rate, a number or a tensor, to an optimizer.
-      num_rounds: How many rounds there are.
-
-    Raises:
-      TypeError: If an argument is no function, or a learning rate no number.
-      ValueError: If a learning rate is negative or not finite.
-    """
     if not callable(learning_rate_fn):
       raise TypeError(
         'client_learning_rate_fn must be a function of the number of the round, such '
@@ -73,20 +62,12 @@ class ClientSchedule:
     return self._rates
 
   def learning_rate(self, this_round: tf.Tensor) -> tf.Tensor:
-    """That of a round; after the last one, which nobody uses, the last.
-
-    Args:
-      this_round: From 0, an integer scalar.
-    """
+    """That of a round; after the last one, which nobody uses, the last."""
     last = len(self._rates) - 1
     return tf.gather(tf.constant(self._rates), tf.minimum(this_round, last))
 
   def make(self, learning_rate: Any) -> tff.learning.optimizers.Optimizer:
-    """The optimizer with a learning rate.
-
-    Args:
-      learning_rate: A number, or a float32 scalar of a graph.
-    """
+    """The optimizer with a learning rate."""
     return self._optimizer_fn(learning_rate)
 
   def to_json(self) -> dict[str, Any]:
@@ -103,12 +84,7 @@ def check_optimizer_fn(
 ) -> Callable[[Any], tff.learning.optimizers.Optimizer]:
   """Returns what makes optimizers of learning rates.
 
-  Args:
-    name: The argument's name, for messages.
-    optimizer_fn: What the caller passed; `None` for SGD.
-
-  Raises:
-    TypeError: If it is no function.
+  `optimizer_fn`: What the caller passed; `None` for SGD.
   """
   if optimizer_fn is None:
     made: Callable[[Any], Any] = tff.learning.optimizers.build_sgdm

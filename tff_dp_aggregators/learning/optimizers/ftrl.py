@@ -33,15 +33,8 @@ class FTRL(tff.learning.optimizers.Optimizer):
   ):
     """Initializes the optimizer.
 
-    Args:
-      learning_rate: As for `build_ftrl`.
-      momentum: As for `build_ftrl`.
-      workload: What the aggregator's workload has to be; `None` for any, but for
-        prefix sums alone with momentum.
-
-    Raises:
-      TypeError: If an argument is not of its type.
-      ValueError: If a number is out of range.
+    `workload`: What the aggregator's workload has to be; `None` for any, but for prefix
+    sums alone with momentum.
     """
     checks.check_number('learning_rate', learning_rate)
     checks.check_number('momentum', momentum)
@@ -62,16 +55,7 @@ class FTRL(tff.learning.optimizers.Optimizer):
     return self._workload
 
   def check_workload(self, workload: strategies.Workload) -> None:
-    """Refuses sums of another workload than this optimizer is for.
-
-    Args:
-      workload: That of the aggregator.
-
-    Raises:
-      ValueError: If momentum would be applied twice, weight decay to the sums but not
-        to the initial model, or the workload is another one than the schedule's that
-        this is from.
-    """
+    """Refuses sums of another workload than this optimizer is for."""
     if self._workload is not None and workload != self._workload:
       raise ValueError(
         f"the aggregator's workload is {workload}, but the optimizer is for "
@@ -92,11 +76,7 @@ class FTRL(tff.learning.optimizers.Optimizer):
       )
 
   def initialize(self, specs: Any) -> Any:
-    """The state before the first round.
-
-    Args:
-      specs: Structure of tensor specs like the model's trainable weights.
-    """
+    """The state before the first round."""
 
     def zeros() -> Any:
       return tf.nest.map_structure(lambda spec: tf.zeros(spec.shape, spec.dtype), specs)
@@ -104,17 +84,7 @@ class FTRL(tff.learning.optimizers.Optimizer):
     return collections.OrderedDict(anchor=zeros(), velocity=zeros())
 
   def next(self, state: Any, weights: Any, gradients: Any) -> Any:
-    """Applies the sum of all rounds so far.
-
-    Args:
-      state: From `initialize`, or the last round.
-      weights: The model. If somebody set it to another one since the last round, the
-        steps so far count from there.
-      gradients: The cumulative sum.
-
-    Returns:
-      The next state, and the next model.
-    """
+    """Applies the sum of all rounds so far."""
     tff.learning.optimizers.check_weights_gradients_match(weights, gradients)
     flat = [
       self._step(*tensors)

@@ -33,15 +33,6 @@ class FTRLOnMeans(tff.learning.optimizers.Optimizer):
   """
 
   def __init__(self, on_sums: ftrl.FTRL):
-    """Initializes the optimizer.
-
-    Args:
-      on_sums: What the sums are handed to, for prefix sums.
-
-    Raises:
-      ValueError: If it is for sums with momentum, learning rates or weight decay in
-        them, which are not the sums of the means.
-    """
     if not strategies.workload.is_prefix_sums(on_sums.workload):
       raise ValueError(
         f'server_optimizer is FTRL for the workload {on_sums.workload}, whose '
@@ -52,14 +43,7 @@ class FTRLOnMeans(tff.learning.optimizers.Optimizer):
     self._on_sums = on_sums
 
   def check_num_rounds(self, num_rounds: int) -> None:
-    """Refuses a run of other rounds than those that the optimizer was made for.
-
-    Args:
-      num_rounds: Of the run.
-
-    Raises:
-      ValueError: If it was made for a number of rounds, and this is another.
-    """
+    """Refuses a run of other rounds than those that the optimizer was made for."""
     workload = self._on_sums.workload
     if workload is not None and workload.num_rounds != num_rounds:
       raise ValueError(
@@ -68,25 +52,12 @@ class FTRLOnMeans(tff.learning.optimizers.Optimizer):
       )
 
   def initialize(self, specs: Any) -> Any:
-    """The state before the first round.
-
-    Args:
-      specs: Structure of tensor specs like the model's trainable weights.
-    """
+    """The state before the first round."""
     total = tf.nest.map_structure(lambda spec: tf.zeros(spec.shape, spec.dtype), specs)
     return collections.OrderedDict(total=total, ftrl=self._on_sums.initialize(specs))
 
   def next(self, state: Any, weights: Any, gradients: Any) -> Any:
-    """Adds the mean of a round, and applies the sum.
-
-    Args:
-      state: From `initialize`, or the last round.
-      weights: The model.
-      gradients: The mean of the round.
-
-    Returns:
-      The next state, and the next model.
-    """
+    """Adds the mean of a round, and applies the sum."""
     tff.learning.optimizers.check_weights_gradients_match(weights, gradients)
     flat = zip(tf.nest.flatten(state['total']), tf.nest.flatten(gradients))
     total = tf.nest.pack_sequence_as(weights, [before + mean for before, mean in flat])

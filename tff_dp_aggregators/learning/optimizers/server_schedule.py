@@ -107,11 +107,6 @@ class ScheduledOptimizer(tff.learning.optimizers.Optimizer):
   """
 
   def __init__(self, schedule: ServerSchedule):
-    """Initializes the optimizer.
-
-    Args:
-      schedule: Momentum, learning rates and weight decay.
-    """
     self._schedule = schedule
     sgdm = tff.learning.optimizers.build_sgdm(
       schedule.learning_rate, schedule.workload.momentum or None
@@ -127,14 +122,7 @@ class ScheduledOptimizer(tff.learning.optimizers.Optimizer):
     return tf.gather(scaled, tf.minimum(this_round, len(rates) - 1))
 
   def check_participation(self, aggregator: aggregators.DPMeanFactory) -> None:
-    """Refuses an aggregator for another number of rounds.
-
-    Args:
-      aggregator: What the optimizer is used with.
-
-    Raises:
-      ValueError: If its rounds are limited, and not to those of the schedule.
-    """
+    """Refuses an aggregator for another number of rounds."""
     try:
       num_rounds = aggregator.participation.num_rounds
     except ValueError:  # It serves any number.
@@ -147,34 +135,17 @@ class ScheduledOptimizer(tff.learning.optimizers.Optimizer):
       )
 
   def initialize(self, specs: Any) -> Any:
-    """The state before the first round.
-
-    Args:
-      specs: Structure of tensor specs like the model's trainable weights.
-    """
+    """The state before the first round."""
     return self._optimizer.initialize(specs)
 
   def next(self, state: Any, weights: Any, gradients: Any) -> Any:
-    """Takes a step with the round's learning rate, from the model less its decay.
-
-    Args:
-      state: From `initialize`, or the last round.
-      weights: The model.
-      gradients: The mean of the round.
-
-    Returns:
-      The next state, and the next model.
-    """
+    """Takes a step with the round's learning rate, from the model less its decay."""
     decay = self._schedule.workload.weight_decay
     if decay:
       weights = tf.nest.map_structure(lambda each: (1.0 - decay) * each, weights)
     return self._optimizer.next(state, weights, gradients)
 
   def get_hparams(self, state: Any) -> Any:
-    """No hyperparameters: the schedule decides.
-
-    Args:
-      state: Not looked at.
-    """
+    """No hyperparameters: the schedule decides."""
     del state
     return collections.OrderedDict()

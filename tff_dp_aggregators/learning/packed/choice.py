@@ -29,13 +29,6 @@ def why_one_by_one(
   """Why clients have to be trained one after the other; `None` if nothing is known.
 
   That TensorFlow cannot vectorise a model shows when the computation is made.
-
-  Args:
-    training: What each does.
-    data: Their examples.
-
-  Raises:
-    ValueError: If a step of local training fails.
   """
   if pack.at_once(training) < _FEWEST:
     return 'the model is large'
@@ -84,10 +77,7 @@ def _steps(
 
   `None` if there is none with padding, because the loss takes no weights.
 
-  Args:
-    training: What each client does.
-    data: Their examples.
-    of_one: Whose examples; `None` for some of several clients, with unlike labels.
+  `of_one`: Whose examples; `None` for some of several clients, with unlike labels.
   """
   size = training.batch_size
   chosen = {int(np.argmax(data.all_sizes))}

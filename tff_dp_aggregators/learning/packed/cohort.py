@@ -48,18 +48,10 @@ class Cohort(Sequence[np.ndarray]):
   ):
     """Orders and cuts them.
 
-    Args:
-      data: Their examples.
-      clients: Client numbers, int64 of shape [cohort].
-      keys: What decides the order of each one's examples, uint64 of shape [cohort], of
-        `local_order.keys`.
-      local_epochs: As for `num_packs`.
-      side_by_side: As for `num_packs`.
-      packs: How many packs; `None` for `num_packs`.
-
-    Raises:
-      TypeError: If `clients` are no vector of whole numbers.
-      ValueError: If one of them is not there, or twice, or there is not a key for each.
+    `clients`: Client numbers, int64 of shape [cohort].
+    `keys`: What decides the order of each one's examples, uint64 of shape [cohort], of
+    `local_order.keys`.
+    `packs`: How many packs; `None` for `num_packs`.
     """
     clients = checking.check_cohort('clients', clients, len(data))
     if np.shape(keys) != clients.shape:
@@ -94,13 +86,7 @@ def num_packs(sizes: np.ndarray, local_epochs: int, *, side_by_side: bool) -> in
   Two at least, so that no machine of today has nothing to do, if there are two clients;
   more if all have enough to do; and as many as it takes for none to be large.
 
-  Args:
-    sizes: How many examples each client has, int64 of shape [cohort].
-    local_epochs: How often each goes through them.
-    side_by_side: Whether clients of a pack are trained at once.
-
-  Returns:
-    A power of two, unless there are fewer clients.
+  `sizes`: How many examples each client has, int64 of shape [cohort].
 
   Example:
     >>> num_packs(np.full(100, 10), 1, side_by_side=True)
@@ -122,12 +108,7 @@ def num_packs(sizes: np.ndarray, local_epochs: int, *, side_by_side: bool) -> in
 def cuts(cohort: int, packs: int) -> np.ndarray:
   """Where packs begin and end, that are of the same length but for one client.
 
-  Args:
-    cohort: Number of clients.
-    packs: Number of packs.
-
-  Returns:
-    int32 of shape [packs + 1], from 0 to `cohort`.
+  Returns int32 of shape [packs + 1], from 0 to `cohort`.
 
   Example:
     >>> cuts(10, 4).tolist()

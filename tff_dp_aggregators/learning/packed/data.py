@@ -206,15 +206,7 @@ def lay_out(clients: clients_lib.Readable, directory: str) -> PackedData:
 
 
 def checksum(clients: clients_lib.Readable) -> str:
-  """That of `PackedData`, of clients that are not laid out; reads them all.
-
-  Args:
-    clients: Who has the examples.
-
-  Raises:
-    ValueError: If clients differ in dtype or shape, or one has no examples, or numbers
-      that are not finite, or other ones when they are read again.
-  """
+  """That of `PackedData`, of clients that are not laid out; reads them all."""
   clients_lib.check_repeatable(clients)
   first = _features(clients, 0)
   digests = _Digests(first)

@@ -60,12 +60,7 @@ class Traced:
   """
 
   def __init__(self, compute: Callable[..., Any], *specs: Any):
-    """Makes the graph.
-
-    Args:
-      compute: Of structures of tensors, to one.
-      *specs: Structures of `tf.TensorSpec`, one for each argument.
-    """
+    """Makes the graph."""
     with tf.Graph().as_default() as graph:
       arguments = tf.nest.map_structure(
         lambda spec: tf.compat.v1.placeholder(spec.dtype, spec.shape), specs
@@ -82,11 +77,7 @@ class Traced:
     return _made(self.graph, self.arguments, self.results)
 
   def __call__(self, *arguments: Any) -> Any:
-    """Computes.
-
-    Args:
-      *arguments: Structures of tensors.
-    """
+    """Computes."""
     flat = self._function(*tf.nest.flatten(arguments))
     return tf.nest.pack_sequence_as(self.specs, flat)
 
@@ -161,11 +152,7 @@ class PackFunction:
     return hashlib.sha256(self.graph + rest.encode()).hexdigest()
 
   def at(self, data_directory: str) -> 'PackFunction':
-    """The same, which reads a copy of the data.
-
-    Args:
-      data_directory: Of `PackedData` with the same checksum.
-    """
+    """The same, which reads a copy of the data."""
     graph = tf.compat.v1.GraphDef.FromString(self.graph)
     functions = (each.node_def for each in graph.library.function)
     for node in itertools.chain(graph.node, *functions):
@@ -180,15 +167,7 @@ class PackFunction:
   def __call__(
     self, broadcast: Sequence[np.ndarray], rows: np.ndarray
   ) -> list[np.ndarray]:
-    """Trains the clients of a pack.
-
-    Args:
-      broadcast: What the server tells clients, an array for each tensor.
-      rows: Of the pack, as in `Cohort`.
-
-    Returns:
-      The sums, an array for each tensor.
-    """
+    """Trains the clients of a pack."""
     if self.key not in _FUNCTIONS:
       _FUNCTIONS.clear()  # That of another training.
       _FUNCTIONS[self.key] = _made(self.graph, self.arguments, self.results)
@@ -201,12 +180,7 @@ _FUNCTIONS: dict[str, Callable[..., list[tf.Tensor]]] = {}
 
 
 def of_pack(traced: Traced, data: data_lib.PackedData) -> PackFunction:
-  """What goes to other processes.
-
-  Args:
-    traced: Of what is broadcast and rows; it reads the data.
-    data: Clients' examples.
-  """
+  """What goes to other processes."""
   return PackFunction(
     traced.graph,
     traced.arguments,
@@ -218,11 +192,7 @@ def of_pack(traced: Traced, data: data_lib.PackedData) -> PackFunction:
 
 
 def group_sums(sums: Iterable[Sequence[np.ndarray]]) -> list[np.ndarray]:
-  """Adds up sums in their order, as rounds of one process do.
-
-  Args:
-    sums: Of packs, up to `GROUP` of them that follow each other; or of such groups.
-  """
+  """Adds up sums in their order, as rounds of one process do."""
   total: list[np.ndarray] = []
   for each in sums:
     total = total or [np.zeros_like(array) for array in each]

@@ -20,9 +20,6 @@ def at_once(training: training_lib.LocalTraining) -> int:
   """How many clients may be trained side by side, for the memory that it takes.
 
   However small the model, their examples and what is made of them take memory as well.
-
-  Args:
-    training: What each does.
   """
   trainable, _ = training.model.initial_weights
   num_bytes = sum(each.nbytes for each in tf.nest.flatten(trainable))
@@ -31,12 +28,7 @@ def at_once(training: training_lib.LocalTraining) -> int:
 
 
 def is_padded(training: training_lib.LocalTraining, data: data_lib.PackedData) -> bool:
-  """Whether some client has a batch that is short.
-
-  Args:
-    training: What each does.
-    data: Their examples.
-  """
+  """Whether some client has a batch that is short."""
   rest = data.all_sizes * training.local_epochs % training.batch_size
   return bool(rest.any())
 
@@ -52,14 +44,6 @@ class Pack:
     *,
     side_by_side: bool,
   ):
-    """Initializes it.
-
-    Args:
-      training: What each client does.
-      data: Their examples.
-      server: Says what is added up of a client.
-      side_by_side: Whether clients are trained at once, or one after the other.
-    """
     self._training = training
     self._data = data
     self._server = server
@@ -70,10 +54,7 @@ class Pack:
   def run(self, weights: training_lib.Weights, params: Any, rows: tf.Tensor) -> Any:
     """The sum of what the clients send; zeros if there are none.
 
-    Args:
-      weights: The server's.
-      params: What clients have to know to encode.
-      rows: Of the clients, int64 of shape [clients, 3].
+    `rows`: Of the clients, int64 of shape [clients, 3].
     """
     zeros = self.zeros(weights, params)
     examples = self._data.tensors()
@@ -167,12 +148,7 @@ class Pack:
     return tf.nest.map_structure(lambda tensor: tf.reduce_sum(tensor, axis=0), encoded)
 
   def zeros(self, weights: training_lib.Weights, params: Any) -> Any:
-    """What `run` gives of no clients.
-
-    Args:
-      weights: As for `run`.
-      params: As for `run`.
-    """
+    """What `run` gives of no clients."""
     trainable = tuple(weights.trainable)
     metrics = self._training.model.initialize_metrics_state()
     encoded = self._server.encode(params, training_lib.Trained(trainable, metrics))

@@ -64,11 +64,8 @@ class Server:
   ):
     """Initializes it.
 
-    Args:
-      training: What clients do, with the model.
-      aggregator: The private mean, or what has clients change their values before it;
-        `None` for one without privacy.
-      optimizer: Applies the mean of updates to the model.
+    `aggregator`: The private mean, or what has clients change their values before it;
+    `None` for one without privacy.
     """
     self._training = training
     self._optimizer = optimizer
@@ -144,13 +141,7 @@ class Server:
     return sample, counts, _metrics_if(_all_finite(trained.update), trained)
 
   def add(self, params: Any, sums: Any, trained: Sequence[training_lib.Trained]) -> Any:
-    """Sums of what clients encoded, with that of some more.
-
-    Args:
-      params: As for `encode`.
-      sums: Of other clients.
-      trained: What each of these trained.
-    """
+    """Sums of what clients encoded, with that of some more."""
     total, counts, metrics = sums
     values = [self._prepared(each) for each in trained]
     total, told_finite = self._mean.add(params, total, values)
@@ -173,26 +164,14 @@ class Server:
     return update
 
   def add_noise(self, params: Any, sums: Any, clients: tf.Tensor) -> Any:
-    """Sums of what clients encoded, with the noise that these add, if they do.
-
-    Args:
-      params: As for `encode`.
-      sums: Of some clients.
-      clients: What decides the order of each one's examples, uint64, which is
-        different for all clients of a round.
-    """
+    """Sums of what clients encoded, with the noise that these add, if they do."""
     sample, counts, metrics = sums
     return self._mean.add_noise(params, sample, clients), counts, metrics
 
   def finish(
     self, state: tff.learning.templates.LearningAlgorithmState, sums: Any
   ) -> tuple[tff.learning.templates.LearningAlgorithmState, Any]:
-    """The state after the round, and the metrics of a learning process.
-
-    Args:
-      state: Before the round.
-      sums: Of what clients encoded.
-    """
+    """The state after the round, and the metrics of a learning process."""
     total, counts, metrics = sums
     counts = factory.Counts(*counts)
     mean, aggregator_state, measured = self._mean.release(

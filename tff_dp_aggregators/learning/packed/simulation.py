@@ -312,13 +312,7 @@ def _rows_of(rows: tf.Tensor, cuts: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
 def _in_groups(
   compute: Callable[[tf.Tensor], Any], number: tf.Tensor, zeros: Any
 ) -> Any:
-  """The sum of what is computed for packs, as `function.group_sums` adds it up.
-
-  Args:
-    compute: For the number of a pack.
-    number: How many there are.
-    zeros: What of none comes to.
-  """
+  """The sum of what is computed for packs, as `function.group_sums` adds it up."""
 
   def add(
     compute: Callable[[tf.Tensor], Any], first: tf.Tensor, end: tf.Tensor, parallel: int

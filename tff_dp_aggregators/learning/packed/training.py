@@ -113,14 +113,11 @@ def permutations(
 ) -> tf.Tensor:
   """`local_order.permutation` of several clients and epochs.
 
-  Args:
-    keys: uint64 of shape [clients].
-    sizes: Examples of each, int64 of shape [clients].
-    largest: The largest of them, int64.
-    epochs: How many.
+  `keys`: uint64 of shape [clients].
+  `sizes`: Examples of each, int64 of shape [clients].
 
-  Returns:
-    int32 of shape [clients, epochs, largest], of which the first `size` are meant.
+  Returns int32 of shape [clients, epochs, largest], of which the first `size` are
+  meant.
   """
   position = tf.range(tf.cast(largest, tf.int32))
   above = tf.constant(
@@ -151,13 +148,7 @@ class Batches:
   """The batches of some clients: which examples make the step of each."""
 
   def __init__(self, training: LocalTraining, examples: Examples, clients: Clients):
-    """Orders the examples of each client.
-
-    Args:
-      training: What each client does.
-      examples: All of which theirs are some, a tensor for each feature.
-      clients: Who.
-    """
+    """Orders the examples of each client."""
     self._batch_size = training.batch_size
     self._clients = clients
     self._totals = clients.sizes * training.local_epochs
@@ -213,12 +204,7 @@ def train_step(
 ) -> State:
   """One step of one client.
 
-  Args:
-    training: What the client does.
-    weights: The server's.
-    state: The client's before the step.
-    batch: Inputs and labels.
-    counts: Which examples count, bool; `None` if all do.
+  `counts`: Which examples count, bool; `None` if all do.
   """
   model = training.model
   x, y = (batch['x'], batch['y']) if hasattr(batch, 'keys') else batch
@@ -307,18 +293,7 @@ def side_by_side(
   *,
   padded: bool = True,
 ) -> Trained:
-  """Trains clients at once; each tensor of the result has an entry for each.
-
-  Args:
-    training: What each does.
-    weights: The server's.
-    batches: Theirs.
-    padded: Whether a batch may be short; if not, none is weighted.
-
-  Raises:
-    ValueError: If TensorFlow cannot vectorise the model; the message names the
-      operation.
-  """
+  """Trains clients at once; each tensor of the result has an entry for each."""
   initial = initial_state(training, weights)
   stacked = tf.nest.map_structure(
     lambda tensor: tf.repeat(tensor[tf.newaxis], batches.num_clients, axis=0), initial
@@ -351,13 +326,7 @@ def side_by_side(
 
 
 def one(training: LocalTraining, weights: Weights, batches: Batches) -> Trained:
-  """Trains a single client, on its batches as they are.
-
-  Args:
-    training: What it does.
-    weights: The server's.
-    batches: Its own.
-  """
+  """Trains a single client, on its batches as they are."""
   initial = initial_state(training, weights)
 
   def body(step: tf.Tensor, state: Any) -> Any:
@@ -371,12 +340,7 @@ def one(training: LocalTraining, weights: Weights, batches: Batches) -> Trained:
 
 
 def initial_state(training: LocalTraining, weights: Weights) -> State:
-  """The state before the first step.
-
-  Args:
-    training: What clients do.
-    weights: The server's.
-  """
+  """The state before the first step."""
   specs = tf.nest.map_structure(tf.TensorSpec.from_tensor, weights.trainable)
   state = State(
     weights.trainable,

@@ -23,14 +23,7 @@ _ERROR = re.compile(r'^\s*\w*(?:Error|Exception): (.*)', re.DOTALL | re.MULTILIN
 
 
 def random_operations(training: training_lib.LocalTraining) -> list[str]:
-  """Names of operations in a step of local training that draw random numbers anew.
-
-  Args:
-    training: What a client does.
-
-  Raises:
-    ValueError: If no step can be made of model, loss and optimizer.
-  """
+  """Names of operations in a step of local training that draw random numbers anew."""
   return sorted(
     {
       name
@@ -41,14 +34,7 @@ def random_operations(training: training_lib.LocalTraining) -> list[str]:
 
 
 def loops(training: training_lib.LocalTraining) -> list[str]:
-  """Names of loops in a step of local training, such as those of recurrent layers.
-
-  Args:
-    training: What a client does.
-
-  Raises:
-    ValueError: If no step can be made of model, loss and optimizer.
-  """
+  """Names of loops in a step of local training, such as those of recurrent layers."""
   return sorted({name for name, each in _operations(training) if each in _LOOPS})
 
 
@@ -79,14 +65,7 @@ def _found(training: training_lib.LocalTraining) -> list[tuple[str, str]]:
 
 
 def refuse_random_models(training: training_lib.LocalTraining) -> None:
-  """Refuses models whose rounds could not be run again to the same result.
-
-  Args:
-    training: What a client does.
-
-  Raises:
-    ValueError: If it draws random numbers anew each time, or cannot be made.
-  """
+  """Refuses models whose rounds could not be run again to the same result."""
   names = random_operations(training)
   if names:
     raise ValueError(

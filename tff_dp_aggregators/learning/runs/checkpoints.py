@@ -42,9 +42,6 @@ class Checkpoints:
     """Makes the directory, or takes up one.
 
     What writes left in it that were killed is removed, of other modules as well.
-
-    Args:
-      directory: Where: in a run directory that this process has locked.
     """
     os.makedirs(directory, mode=0o700, exist_ok=True)
     os.chmod(directory, 0o700)
@@ -55,9 +52,6 @@ class Checkpoints:
     """Keeps a checkpoint, unless there is one after as many rounds.
 
     When it returns, the checkpoint is on disk; so is the one before, which stays.
-
-    Raises:
-      OSError: If it cannot be written; those before are there still.
     """
     path = self._path(checkpoint.rounds)
     if os.path.exists(path):
@@ -73,12 +67,6 @@ class Checkpoints:
 
     Those after it, which a disk may have damaged, get another name: the rounds between
     are run again, and have lines in the ledger to be compared with.
-
-    Args:
-      state: A state of the same structure.
-
-    Raises:
-      ValueError: If there are checkpoints, and none of them can be read.
     """
     errors: dict[int, Exception] = {}
     for rounds in reversed(_rounds(self._directory)):
@@ -138,8 +126,7 @@ def _rounds(directory: str) -> list[int]:
 def to_bytes(structure: Any) -> bytes:
   """The content of a file, in NumPy's format, whose parts have checksums.
 
-  Args:
-    structure: Of arrays, numbers, bytes and texts.
+  `structure`: Of arrays, numbers, bytes and texts.
   """
   arrays = {}
   for number, leaf in enumerate(tf.nest.flatten(structure)):
@@ -154,15 +141,7 @@ def to_bytes(structure: Any) -> bytes:
 
 
 def from_bytes(content: bytes, like: Any) -> Any:
-  """What `to_bytes` was given; numbers are NumPy's.
-
-  Args:
-    content: Of the file.
-    like: A structure of the same kind.
-
-  Raises:
-    ValueError: If it is not whole, or of another structure.
-  """
+  """What `to_bytes` was given; numbers are NumPy's."""
   flat = []
   try:
     with np.load(io.BytesIO(content)) as arrays:

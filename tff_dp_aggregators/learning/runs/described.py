@@ -21,14 +21,7 @@ _CALLED = {'lr': 'learning_rate'}
 
 
 def model(functional: tff.learning.models.FunctionalModel) -> dict[str, Any]:
-  """A model: its weights, and the graph of a step of training with its loss.
-
-  Args:
-    functional: Which one.
-
-  Returns:
-    JSON-ready. `initial_weights` is the checksum of those that a new run begins with.
-  """
+  """A model: its weights, and the graph of a step of training with its loss."""
   weights = functional.initial_weights
   flat = [np.asarray(each) for each in tf.nest.flatten(weights)]
   # The simplest optimizer: the step is then that of the model.
@@ -54,12 +47,7 @@ def optimizer(
   which: tff.learning.optimizers.Optimizer,
   functional: tff.learning.models.FunctionalModel,
 ) -> dict[str, Any]:
-  """An optimizer: its kind, its numbers, and the graph of its steps on a model.
-
-  Args:
-    which: The optimizer.
-    functional: The model.
-  """
+  """An optimizer: its kind, its numbers, and the graph of its steps on a model."""
   trainable = _specs(functional.initial_weights[0])
 
   def step(weights: Any, gradients: Any) -> Any:
@@ -76,12 +64,7 @@ def graph_of_optimizers(
   make: Callable[[Any], tff.learning.optimizers.Optimizer],
   functional: tff.learning.models.FunctionalModel,
 ) -> str:
-  """The graph of the steps of optimizers with any learning rate.
-
-  Args:
-    make: From a learning rate to an optimizer.
-    functional: The model.
-  """
+  """The graph of the steps of optimizers with any learning rate."""
   trainable = _specs(functional.initial_weights[0])
 
   def step(learning_rate: tf.Tensor, weights: Any, gradients: Any) -> Any:

@@ -65,11 +65,7 @@ class PackedEngine(Engine):
   ):
     """Initializes the engine.
 
-    Args:
-      simulation: What trains.
-      seed: Of the order of clients' examples.
-      ids: By number, what clients are drawn by.
-      cluster: Who trains for it; `None` for this process.
+    `cluster`: Who trains for it; `None` for this process.
     """
     self._simulation = simulation
     self._seed = seed
@@ -111,12 +107,6 @@ class ProcessEngine(Engine):
     process: tff.learning.templates.LearningProcess,
     source: sources.ClientSource,
   ):
-    """Initializes the engine.
-
-    Args:
-      process: What trains.
-      source: Clients' data by round.
-    """
     self._process = process
     self._source = source
 

@@ -54,16 +54,8 @@ class Evaluation:
   ):
     """Makes the graph.
 
-    Args:
-      model: Which one.
-      examples: Inputs and labels, a structure of arrays like the model's `input_spec`,
-        or a tuple of both.
-      metrics: Further measures by name; 'loss' is in place of the model's own. `None`
-        for those that a Keras model was compiled with.
-
-    Raises:
-      TypeError: If a metric is none.
-      ValueError: If the examples are not what the model takes.
+    `metrics`: Further measures by name; 'loss' is in place of the model's own. `None`
+    for those that a Keras model was compiled with.
     """
     spec = model.input_spec
     named = hasattr(spec, 'keys')
@@ -137,15 +129,7 @@ class Evaluation:
     return list(self._names)
 
   def measure(self, weights: tff.learning.models.ModelWeights) -> dict[str, float]:
-    """`loss`, and the further metrics, of a model.
-
-    Args:
-      weights: The model's.
-
-    Raises:
-      ValueError: If a metric fails, is no number, or would need more memory than it may
-        take.
-    """
+    """`loss`, and the further metrics, of a model."""
     fed = dict(
       zip(
         tf.nest.flatten(self._weights),
@@ -232,14 +216,7 @@ class Evaluation:
       ) from e
 
   def check(self, weights: Any) -> None:
-    """Evaluates once, to find before a training what would fail after a round.
-
-    Args:
-      weights: Trainable and other weights, such as a model's initial ones.
-
-    Raises:
-      ValueError: If a metric fails, or the model on these examples.
-    """
+    """Evaluates once, to find before a training what would fail after a round."""
     try:
       self.measure(tff.learning.models.ModelWeights(*weights))
     except (tf.errors.OpError, TypeError) as e:

@@ -22,10 +22,6 @@ def fingerprint(function: Callable[..., Any], *specs: Any) -> str:
   nor are the seeds of random operations. Another release of TensorFlow may make another
   graph of the same function.
 
-  Args:
-    function: Of tensors, to a structure of them.
-    *specs: Structures of `tf.TensorSpec`, one for each argument.
-
   Example:
     >>> spec = tf.TensorSpec([None, 2])
     >>> one = fingerprint(tf.nn.relu, spec)

@@ -35,11 +35,7 @@ class KeptRounds:
   """Results of rounds, in the directory of the checkpoints."""
 
   def __init__(self, directory: str):
-    """Takes up what is there.
-
-    Args:
-      directory: That of the checkpoints, which only its owner may enter.
-    """
+    """Takes up what is there."""
     self._directory = directory
 
   @property
@@ -48,25 +44,12 @@ class KeptRounds:
     return any(name.startswith(_PREFIX) for name in os.listdir(self._directory))
 
   def save(self, number: int, kept: KeptRound) -> None:
-    """Keeps the result of a round; when it returns, it is on disk.
-
-    Args:
-      number: The round.
-      kept: What it came to.
-
-    Raises:
-      OSError: If it cannot be written.
-    """
+    """Keeps the result of a round; when it returns, it is on disk."""
     content = checkpoints.to_bytes((kept.state, json.dumps(kept.measured)))
     new_files.replace(self._path(number), content, is_private=True)
 
   def load(self, number: int, like: Any) -> Optional[KeptRound]:
-    """The result of a round; `None` if it is not there, or not whole.
-
-    Args:
-      number: The round.
-      like: A state of the same structure.
-    """
+    """The result of a round; `None` if it is not there, or not whole."""
     try:
       with open(self._path(number), 'rb') as file:
         state, measured = checkpoints.from_bytes(file.read(), (like, ''))
@@ -75,11 +58,7 @@ class KeptRounds:
     return KeptRound(state, json.loads(measured))
 
   def remove_before(self, number: int) -> None:
-    """Removes the results of rounds that checkpoints have.
-
-    Args:
-      number: The first round that is still needed.
-    """
+    """Removes the results of rounds that checkpoints have."""
     for name in os.listdir(self._directory):
       kept = name.removeprefix(_PREFIX)
       if name.startswith(_PREFIX) and kept.isdigit() and int(kept) < number:

@@ -27,14 +27,7 @@ NO_GUARANTEE = 'no privacy guarantee'
 def check_scale(scale: Any, mechanism: Optional[joint_mechanism.AnyMechanism]) -> float:
   """Returns the factor as a float, if noise that is less by it can be added.
 
-  Args:
-    scale: How many times larger the cohort is that the noise is for.
-    mechanism: That of the larger cohort; `None` for training without privacy.
-
-  Raises:
-    TypeError: If it is no number.
-    ValueError: If it is less than 1 or not finite, or not 1 without a mechanism, or
-      leaves too little noise.
+  `mechanism`: That of the larger cohort; `None` for training without privacy.
   """
   if isinstance(scale, bool) or not isinstance(scale, numbers.Real):
     raise TypeError(f'simulated_cohort_scale must be a number, got {scale!r}.')
@@ -112,12 +105,7 @@ class SpentByLarger:
   """Epsilon that the larger cohort would have spent, after each round."""
 
   def __init__(self, mechanism: accounting.Mechanism, delta: float):
-    """Initializes it; nothing is computed yet.
-
-    Args:
-      mechanism: What the larger cohort would have had.
-      delta: At which epsilon is told.
-    """
+    """Initializes it; nothing is computed yet."""
     self._delta = delta
     self._mechanism = mechanism
     self._sampled: Optional[spent_by_round.SpentByRound] = None
@@ -145,12 +133,7 @@ def _epsilon_of(mu: float, delta: float) -> float:
 def with_noise_over(
   mechanism: accounting.Mechanism, scale: float
 ) -> accounting.Mechanism:
-  """A mechanism with noise that is less by a factor, also that of the count of norms.
-
-  Args:
-    mechanism: Which one.
-    scale: At least 1.
-  """
+  """The mechanism with all its noise scaled, also that of the count of norms."""
   stddev = mechanism.clipped_count_stddev
   return dataclasses.replace(
     mechanism,

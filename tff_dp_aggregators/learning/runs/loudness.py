@@ -9,11 +9,7 @@ _SIGNAL, _NOISE = 'signal_norm', 'squared_noise_norm'
 
 
 def of_metrics(of_query: Mapping[str, Any]) -> Optional[tuple[float, float]]:
-  """Norm of the signal and squared norm of the noise; `None` if not measured.
-
-  Args:
-    of_query: What a query measured of a round.
-  """
+  """Norm of the signal and squared norm of the noise; `None` if not measured."""
   if 'not_private_signal_norm' not in of_query:
     return None
   return float(of_query['not_private_signal_norm']), float(of_query[_NOISE])
@@ -23,11 +19,7 @@ class Loudness:
   """Columns of metrics: of each round, and of all rounds so far."""
 
   def __init__(self, prefix: str):
-    """Initializes it, before any round.
-
-    Args:
-      prefix: Of columns whose content is exact and of clients.
-    """
+    """Initializes it, before any round."""
     self._signal, self._noise = f'{prefix}{_SIGNAL}', _NOISE
     self._ratio = f'{prefix}signal_to_noise'
     self._so_far = signal_to_noise.SignalToNoise()
@@ -38,22 +30,14 @@ class Loudness:
     return [self._signal, self._noise, self._ratio, f'{self._ratio}_so_far']
 
   def take_up(self, rows: Sequence[Mapping[str, str]]) -> None:
-    """Adds up the rounds of a run that goes on.
-
-    Args:
-      rows: Of its metrics.
-    """
+    """Adds up the rounds of a run that goes on."""
     for row in rows:
       self._so_far += signal_to_noise.SignalToNoise(
         float(row[self._signal]), float(row[self._noise])
       )
 
   def after(self, measured: Sequence[float]) -> dict[str, float]:
-    """The columns of the next round.
-
-    Args:
-      measured: What `of_metrics` returned.
-    """
+    """The columns of the next round."""
     this_round = signal_to_noise.SignalToNoise(*measured)
     self._so_far += this_round
     values = (*measured, this_round.ratio, self._so_far.ratio)

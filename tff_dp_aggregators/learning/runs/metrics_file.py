@@ -24,16 +24,7 @@ class MetricsFile:
   """
 
   def __init__(self, path: str, columns: Sequence[str], rounds: int = 0):
-    """Makes the file, or cuts one that is there to its first rounds.
-
-    Args:
-      path: Where.
-      columns: Names, of which the first is `round`.
-      rounds: How many rounds of those that may be there are kept.
-
-    Raises:
-      ValueError: If the file has other columns, or fewer rounds.
-    """
+    """Makes the file, or cuts one that is there to its first rounds."""
     self._path, self._columns = path, list(columns)
     header = self._line(dict(zip(columns, columns)))
     if not os.path.exists(path):
@@ -61,11 +52,7 @@ class MetricsFile:
   def append(self, row: dict[str, Any]) -> None:
     """Appends the row of a round.
 
-    Args:
-      row: Values by column; what is `None` or missing is left empty.
-
-    Raises:
-      ValueError: If there is no such column.
+    `row`: Values by column; what is `None` or missing is left empty.
     """
     with open(self._path, 'a', newline='', encoding='utf-8') as file:
       file.write(self._line(row))

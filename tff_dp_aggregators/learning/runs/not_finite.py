@@ -20,13 +20,7 @@ class NotFinite:
   """Counts, and says what it finds for the first time."""
 
   def __init__(self, num_rounds: int, say: Callable[[str], None], prefix: str):
-    """Initializes it, before any round.
-
-    Args:
-      num_rounds: Rounds in all.
-      say: Tells whoever runs the training: the counts are exact, and so not private.
-      prefix: Of columns whose content is exact and of clients.
-    """
+    """Initializes it, before any round."""
     self._num_rounds, self._say = num_rounds, say
     self._clients, self._count = f'{prefix}clients', f'{prefix}nonfinite_count'
     self._train = f'{prefix}train_'
@@ -35,20 +29,12 @@ class NotFinite:
     self._said: set[str] = set()
 
   def take_up(self, rows: Sequence[Mapping[str, str]]) -> None:
-    """Counts the rounds of a run that goes on.
-
-    Args:
-      rows: Of its metrics.
-    """
+    """Counts the rounds of a run that goes on."""
     for row in rows:
       self._add(row)
 
   def after(self, row: Mapping[str, Any]) -> None:
-    """Counts a round, and says so if it is the first of its kind.
-
-    Args:
-      row: Its metrics.
-    """
+    """Counts a round, and says so if it is the first of its kind."""
     lost, losses = self._add(row)
     begin = f'round {int(row["round"]) + 1} of {self._num_rounds}: '
     if lost and self._count not in self._said:

@@ -20,11 +20,7 @@ FILE = os.path.join(run_directory.CHECKPOINTS, 'original.json')
 
 
 def mark(directory: run_directory.RunDirectory) -> None:
-  """Marks a directory with checkpoints as the original, unless one is marked.
-
-  Args:
-    directory: Of a run that begins, or goes on.
-  """
+  """Marks a directory with checkpoints as the original, unless one is marked."""
   path = directory.file(FILE)
   if not os.path.exists(path):
     directory.check_in_place()

@@ -28,10 +28,7 @@ class Progress:
   def __init__(self, num_rounds: int, done: int = 0, file: Optional[TextIO] = None):
     """Initializes it.
 
-    Args:
-      num_rounds: Rounds in all.
-      done: How many were run before.
-      file: Where to; `None` for standard error.
+    `file`: Where to; `None` for standard error.
     """
     self._file = file or sys.stderr
     self._num_rounds, self._done = num_rounds, done
@@ -50,11 +47,7 @@ class Progress:
       )
 
   def update(self, row: dict[str, Any]) -> None:
-    """Tells of a round.
-
-    Args:
-      row: Its metrics.
-    """
+    """Tells of a round."""
     self._done += 1
     for name, value in row.items():
       if value is not None and (name in _EPSILONS or name.startswith('test_')):
@@ -96,10 +89,8 @@ class Progress:
 def in_words(values: dict[str, float], columns: Optional[int] = None) -> str:
   """Values with their names on one line, those that people look for first.
 
-  Args:
-    values: By name: `epsilon`, `clients/s`, `noise/signal`, and measures of the test.
-    columns: How long the line may be; `None` for any length. Names are shortened
-      first, then measures are left out that are none of the usual.
+  `columns`: How long the line may be; `None` for any length. Names are shortened first,
+  then measures are left out that are none of the usual.
 
   Example:
     >>> values = {

@@ -25,17 +25,6 @@ def write(
 
   What a reviewer may have, with them, is then in `share/` as well: there the page is
   without what was measured on test data, which may be clients' own.
-
-  Args:
-    directory: Of a run with at least one round.
-    schedule: Of the run, with which the ledger has to agree.
-    has_mechanism: Whether it has one, also with the noise of a larger cohort.
-
-  Returns:
-    The statement that they are made of.
-
-  Raises:
-    ValueError: If the ledger is not of the run.
   """
   ledger = ledger_lib.read(directory.file(run_directory.LEDGER))
   attempts.check(ledger, schedule)

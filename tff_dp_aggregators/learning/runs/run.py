@@ -93,15 +93,8 @@ class Run:
   ):
     """Begins the run, or takes it up.
 
-    Args:
-      plan: What is to be done.
-      directory: Where.
-      evaluation: Of the model; `None` for none.
-      checkpoint_seconds: Least time between two checkpoints.
-      timeout_seconds: How long a round of packs may take; `None` for any time.
-
-    Raises:
-      ValueError: If the directory is that of a run with another plan, or a copy.
+    `evaluation`: Of the model; `None` for none.
+    `timeout_seconds`: How long a round of packs may take; `None` for any time.
     """
     self.plan, self.directory = plan, directory
     self._evaluation = evaluation
@@ -150,13 +143,7 @@ class Run:
 
     Files that are lost are found by `standing`, which is to be asked before.
 
-    Args:
-      stop: Asked after each round whether to end.
-      cluster: Who trains packs; `None` for this process.
-
-    Raises:
-      ValueError: If a round that is run again comes to another result.
-      OSError: If something cannot be written.
+    `cluster`: Who trains packs; `None` for this process.
     """
     plan, directory = self.plan, self.directory
     engine = plan.engine(
@@ -478,11 +465,7 @@ class Run:
     return [*columns, 'round_seconds', 'clients_per_second']
 
   def standing(self) -> standing_lib.Standing:
-    """How far it is by now, by its files.
-
-    Raises:
-      ValueError: If files are lost, without which it can't be told.
-    """
+    """How far it is by now, by its files."""
     return standing_lib.of(self.directory, self.plan.num_rounds)
 
   def finish(self) -> None:
@@ -554,14 +537,7 @@ def _npz(weights: tff.learning.models.ModelWeights) -> bytes:
 
 
 def read_weights(path: str) -> tff.learning.models.ModelWeights:
-  """The weights in `model.npz`.
-
-  Args:
-    path: Of the file.
-
-  Returns:
-    Weights whose parts are tuples of arrays, in the order of the model's.
-  """
+  """The weights in `model.npz`."""
   with np.load(path) as arrays:
 
     def part(kind: str) -> tuple[np.ndarray, ...]:

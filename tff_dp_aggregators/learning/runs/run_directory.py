@@ -113,15 +113,7 @@ class RunDirectory:
   """The directory of one run, which one process at a time works in."""
 
   def __init__(self, path: str):
-    """Makes the directory, or opens that of a run to go on with; and locks it.
-
-    Args:
-      path: Where: a directory that does not exist, is empty, or is of a run.
-
-    Raises:
-      FileExistsError: If there is something at `path` that is not of a run.
-      BlockingIOError: If another process runs it.
-    """
+    """Makes the directory, or opens that of a run to go on with; and locks it."""
     check_usable(path)
     os.makedirs(path, exist_ok=True)
     self.path = path
@@ -146,28 +138,11 @@ class RunDirectory:
 
   @property
   def config(self) -> Optional[dict[str, Any]]:
-    """The configuration of the run, private settings too; `None` before it begins.
-
-    Raises:
-      ValueError: If the private settings are gone.
-    """
+    """The configuration of the run, private settings too; `None` before it begins."""
     return read_config(self.path) if self.has(CONFIG) else None
 
   def begin(self, config: Mapping[str, Any], private: Collection[str] = ()) -> bool:
-    """Writes the configuration of a new run, or compares that of one that goes on.
-
-    Args:
-      config: JSON-ready.
-      private: Which settings of it are private, by their names with dots.
-
-    Returns:
-      Whether the run is new.
-
-    Raises:
-      OtherSettingsError: If the run was begun with another configuration; the message
-        names what differs.
-      ValueError: If its private settings are gone.
-    """
+    """Writes the configuration of a new run, or compares that of one that goes on."""
     begun = self.config
     if begun is None:
       self._write_config(config, private)
@@ -190,12 +165,6 @@ class RunDirectory:
     """Copies what a reviewer may have into a directory of its own, anew.
 
     Nothing of a run of before, whose configuration has what is private.
-
-    Args:
-      instead: Texts by the names of files of which others get another one.
-
-    Raises:
-      OSError: If a file cannot be read or written, or the directory was moved.
     """
     if not self.has(PRIVATE):
       return
@@ -212,9 +181,6 @@ class RunDirectory:
 
     So whoever mends a model that could not be trained can use the same directory. There
     is no key of noise in what is removed, and nothing that was released.
-
-    Args:
-      config: That of the run that is to be.
     """
     begun = self.config
     if begun is None or not _is_untrained(self.path):
@@ -230,11 +196,7 @@ class RunDirectory:
         _remove(self.file(name))
 
   def surroundings_that_changed(self, config: Mapping[str, Any]) -> str:
-    """What of software and machine is not as when the run was begun; '' if nothing is.
-
-    Args:
-      config: The configuration as it would be now.
-    """
+    """What has changed in software and machine since the run began; '' if nothing."""
     begun = self.config or {}
     changed = [
       f'{name}: {before!r} then, {after!r} now'
@@ -248,11 +210,7 @@ class RunDirectory:
     return f' Since the run was begun, these changed as well: {"; ".join(changed)}.'
 
   def check_in_place(self) -> None:
-    """Checks that the directory is where it was, before a file in it is written.
-
-    Raises:
-      OSError: If it was moved or removed: another run may be in its place.
-    """
+    """Checks that the directory is where it was, before a file in it is written."""
     if not self._lock.is_of(self.path):
       raise OSError(
         f'{self.path} was moved or removed while the run in it went on, and nothing '
@@ -261,16 +219,7 @@ class RunDirectory:
       )
 
   def write(self, name: str, content: Any, *, is_private: bool = False) -> None:
-    """Writes a file whole or not at all, in place of the one that may be there.
-
-    Args:
-      name: Of the file.
-      content: What.
-      is_private: Whether its owner alone may read it.
-
-    Raises:
-      OSError: If it cannot be written, or the directory was moved.
-    """
+    """Writes a file whole or not at all, in place of the one that may be there."""
     self.check_in_place()
     new_files.replace(self.file(name), content, is_private=is_private)
 
@@ -286,12 +235,7 @@ class RunDirectory:
 
 
 def check_usable(path: str) -> None:
-  """Checks that a run may begin, or go on, in `path`.
-
-  Raises:
-    FileExistsError: If `path` is a file, or a directory with something in it that is
-      not of a run.
-  """
+  """Checks that a run may begin, or go on, in `path`."""
   if not os.path.lexists(path):
     return
   if os.path.isdir(path):
@@ -307,17 +251,7 @@ def check_usable(path: str) -> None:
 def check_flags(
   path: str, flags: Mapping[str, Any], data_facts: Optional[Mapping[str, Any]] = None
 ) -> None:
-  """Compares flags with those of a run that may be there, before anything is loaded.
-
-  Args:
-    path: Of the run's directory.
-    flags: What `begin` is to be given as `flags`.
-    data_facts: What the run is to tell of the data, if that is known by now.
-
-  Raises:
-    OtherSettingsError: If there is a run that was begun with others.
-    ValueError: If its configuration cannot be read.
-  """
+  """Compares flags with those of a run that may be there, before anything is loaded."""
   config_path = os.path.join(path, CONFIG)
   if not os.path.exists(config_path):
     return
@@ -391,14 +325,7 @@ def _is_untrained(path: str) -> bool:
 
 
 def read_config(path: str) -> dict[str, Any]:
-  """The configuration in a run directory, with its private settings.
-
-  Args:
-    path: Of the directory of a run that has begun.
-
-  Raises:
-    ValueError: If the configuration cannot be read, or the private settings are gone.
-  """
+  """The configuration in a run directory, with its private settings."""
   with open(os.path.join(path, CONFIG), encoding='utf-8') as file:
     config: dict[str, Any] = json.load(file)
   private = os.path.join(path, PRIVATE)
@@ -418,11 +345,7 @@ def read_config(path: str) -> dict[str, Any]:
 def secret_seed(path: Optional[str]) -> int:
   """The seed of the run that goes on in a directory, or one that nobody can guess.
 
-  Args:
-    path: Of the run's directory; `None` if it has none.
-
-  Raises:
-    ValueError: If the configuration of the run that is there cannot be read.
+  `path`: Of the run's directory; `None` if it has none.
   """
   if path is not None and os.path.exists(os.path.join(path, CONFIG)):
     seed = (read_config(path).get('training') or {}).get('seed')

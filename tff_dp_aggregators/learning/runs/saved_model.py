@@ -45,12 +45,7 @@ class TrainedModel(tff.learning.models.FunctionalModel):
   """
 
   def __call__(self, x: Any, training: bool = False) -> Any:
-    """What the model puts out.
-
-    Args:
-      x: A batch of inputs, of the structure that `input_spec` has.
-      training: Whether it is being trained.
-    """
+    """What the model puts out."""
     x = tf.nest.map_structure(
       lambda spec, each: tf.cast(each, spec.dtype), _specs(self)[0], x
     )
@@ -63,13 +58,6 @@ def save(
   """Keeps the architecture of a run's model, unless it is there.
 
   A model that cannot be kept is trained all the same, and a line says so.
-
-  Args:
-    directory: Of a run that has begun.
-    model: As it is trained.
-
-  Raises:
-    OSError: If it cannot be written, or the directory was moved.
   """
   keras_model = models.keras_model_of(model)
   try:
@@ -225,13 +213,6 @@ def _check_constants(model: tf.keras.Model, run_dir: str) -> None:
   """Refuses a model that is not the one that was trained, but for its weights.
 
   It is one that has constants which are drawn when it is made, or other activations.
-
-  Args:
-    model: Which gets the weights that the run began with.
-    run_dir: Of the run.
-
-  Raises:
-    NotKeptError: If it puts out something else for the same inputs.
   """
   path = os.path.join(run_dir, run_directory.KERAS_ARCHITECTURE)
   if not os.path.exists(path):
@@ -294,11 +275,7 @@ def _kept(run_dir: str, custom_objects: Optional[Mapping[str, Any]]) -> Any:
 
 
 def _build(model: tf.keras.Model, run_dir: str) -> None:
-  """Makes the variables of a model that has none before it sees inputs.
-
-  Raises:
-    ValueError: If nothing says what its inputs are.
-  """
+  """Makes the variables of a model that has none before it sees inputs."""
   if model.built:
     return
   path = os.path.join(run_dir, run_directory.KERAS_ARCHITECTURE)
@@ -315,11 +292,7 @@ def _build(model: tf.keras.Model, run_dir: str) -> None:
 
 
 def _check_released(run_dir: str, weights: tff.learning.models.ModelWeights) -> None:
-  """Finds the round that weights are of, and says so if it is not the last one.
-
-  Raises:
-    ValueError: If they are of none.
-  """
+  """Finds the round that weights are of, and says so if it is not the last one."""
   path = os.path.join(run_dir, run_directory.LEDGER)
   entries = ledger_lib.read(path).entries
   goes_on = 'the same call of learning.train, or the same command, goes on'
@@ -343,11 +316,7 @@ def _check_released(run_dir: str, weights: tff.learning.models.ModelWeights) -> 
 
 
 def _assign(model: tf.keras.Model, weights: tff.learning.models.ModelWeights) -> None:
-  """Gives a Keras model its weights.
-
-  Raises:
-    ValueError: If they are not those of such a model.
-  """
+  """Gives a Keras model its weights."""
   for what, variables, arrays in (
     ('trainable', model.trainable_variables, weights.trainable),
     ('other', model.non_trainable_variables, weights.non_trainable),
@@ -361,11 +330,7 @@ def _trained(
   model: tff.learning.models.FunctionalModel,
   weights: tff.learning.models.ModelWeights,
 ) -> TrainedModel:
-  """A functional model with other weights.
-
-  Raises:
-    ValueError: If they are not those of such a model.
-  """
+  """A functional model with other weights."""
   trainable, non_trainable = model.initial_weights
   for what, initial, arrays in (
     ('trainable', trainable, weights.trainable),

@@ -30,16 +30,7 @@ class Standing(NamedTuple):
 
 
 def of(directory: run_directory.RunDirectory, num_rounds: int) -> Standing:
-  """How far the run in a directory is.
-
-  Args:
-    directory: Of a run that is to begin, to go on, or finished.
-    num_rounds: Rounds planned.
-
-  Raises:
-    ValueError: If the ledger is gone, or has fewer rounds than something else; or if
-      there is neither a checkpoint to go on from nor proof that the run is finished.
-  """
+  """How far the run in a directory is."""
   path = directory.file(run_directory.LEDGER)
   left = _left(directory)
   if not directory.has(run_directory.LEDGER):

@@ -23,16 +23,6 @@ class QueryAround(records.GridSumQuery):
   """
 
   def __init__(self, inner: records.GridSumQuery, record_specs: Any):
-    """Initializes the query.
-
-    Args:
-      inner: What sums with noise.
-      record_specs: Structure of float tensor specs like a record.
-
-    Raises:
-      TypeError: If a tensor is not of a float dtype.
-      ValueError: If a shape is not fully defined.
-    """
     super().__init__(record_specs)
     self._inner = inner
 
@@ -53,11 +43,7 @@ class QueryAround(records.GridSumQuery):
 
   @property
   def participation(self) -> strategies.Participation:
-    """What the privacy analysis assumes of clients.
-
-    Raises:
-      ValueError: If the number of rounds is not limited.
-    """
+    """What the privacy analysis assumes of clients."""
     return self._inner.participation
 
   @property
@@ -86,95 +72,48 @@ class QueryAround(records.GridSumQuery):
     return self._inner.clients_add_noise
 
   def run_event(self) -> dp_accounting.DpEvent:
-    """The event of all rounds together, that of the inner query.
-
-    Raises:
-      ValueError: If the number of rounds is not limited.
-    """
+    """The event of all rounds together, that of the inner query."""
     return self._inner.run_event()
 
   def initial_sample_state(self, template: Any = None) -> Any:
     """Returns the inner query's sum of no records.
 
-    Args:
-      template: Structure of float tensors or their specs; `None` for `record_specs`.
-
-    Raises:
-      TypeError: If the template is not like `record_specs`.
-      ValueError: If the template is not like `record_specs`.
+    `template`: Structure of float tensors or their specs; `None` for `record_specs`.
     """
     if template is not None:
       super().initial_sample_state(template)
     return self._inner.initial_sample_state()
 
   def encode_record(self, params: Any, record: Any) -> tuple[Any, tf.Tensor]:
-    """Returns what the inner query makes of a record, and whether that was finite.
-
-    Args:
-      params: From `derive_sample_params`.
-      record: Structure of float tensors.
-
-    Raises:
-      TypeError: If the record is not like `record_specs`.
-      ValueError: If the record is not like `record_specs`.
-    """
+    """Returns what the inner query makes of a record, and whether that was finite."""
     asked = self._asked(params, record)
     return self._inner.encode_record(self._inner_params(params), asked)
 
   def encode_without_noise(self, params: Any, record: Any) -> tuple[Any, tf.Tensor]:
-    """Returns what `encode_record` does, less the client's noise.
-
-    Args:
-      params: From `derive_sample_params`.
-      record: Structure of float tensors.
-
-    Raises:
-      TypeError: If the record is not like `record_specs`.
-      ValueError: If the record is not like `record_specs`.
-    """
+    """Returns what `encode_record` does, less the client's noise."""
     asked = self._asked(params, record)
     return self._inner.encode_without_noise(self._inner_params(params), asked)
 
   def round_key(self, global_state: Any) -> Any:
-    """What the noise of a round's clients follows from; empty if they add none.
-
-    Args:
-      global_state: State before the round.
-    """
+    """What the noise of a round's clients follows from; empty if they add none."""
     return self._inner.round_key(self._inner_state(global_state))
 
   def with_noise_of(
     self, params: Any, sample_state: Any, round_key: Any, number: tf.Tensor
   ) -> Any:
-    """Returns a sum with the noise that one more client adds, if it does.
-
-    Args:
-      params: From `derive_sample_params`.
-      sample_state: Sum of what clients said.
-      round_key: From `round_key`.
-      number: The client's, an int64 scalar of which no two clients of a round have the
-        same.
-    """
+    """Returns a sum with the noise that one more client adds, if it does."""
     return self._inner.with_noise_of(
       self._inner_params(params), sample_state, round_key, number
     )
 
   def spent(self, global_state: Any) -> spent_lib.Spent:
-    """Returns what all rounds that led to a state have spent, and the last of them.
-
-    Args:
-      global_state: State before or after any round.
-    """
+    """Returns what all rounds that led to a state have spent, and the last of them."""
     return self._inner.spent(self._inner_state(global_state))
 
   def derive_metrics(
     self, global_state: Any
   ) -> 'collections.OrderedDict[str, tf.Tensor]':
-    """Returns what the inner query measures.
-
-    Args:
-      global_state: State after some rounds.
-    """
+    """Returns what the inner query measures."""
     return collections.OrderedDict(
       self._inner.derive_metrics(self._inner_state(global_state))
     )

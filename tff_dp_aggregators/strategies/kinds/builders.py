@@ -51,8 +51,7 @@ def more_bands(limits: _Limits) -> Optional[int]:
   0.6 on. The more bands the better; this is twice that product, up to 512 or, if these
   are not more, twice the separation.
 
-  Returns:
-    The number; `None` where more bands than `free_bands` are of no use.
+  Returns the number; `None` where more bands than `free_bands` are of no use.
 
   Example:
     >>> more_bands(participation_lib.Participation(2000, 50, 4))
@@ -235,14 +234,7 @@ def by_epochs(
   never_scaled: Callable[[Any], strategy_lib.Strategy],
   defaults: Callable[[_Limits], dict[str, int]] = lambda limits: {},
 ) -> Callable[..., strategy_lib.Strategy]:
-  """Builds a variant with scales of epochs; without any where nobody comes back.
-
-  Args:
-    unscaled: Builds the kind that it is a variant of.
-    scaled: Optimises the variant; `defaults` are options that have to be given.
-    never_scaled: Makes one of what `unscaled` builds.
-    defaults: Of limits.
-  """
+  """Builds a variant with scales of epochs; without any where nobody comes back."""
 
   def build(
     limits: _Limits, workload: workload_lib.WorkloadLike = None, **given: int

@@ -99,14 +99,7 @@ class Kind:
   ) -> strategy_lib.Strategy:
     """The strategy with the least RMSE of a workload; of its kind, so far as it adapts.
 
-    Args:
-      limits: Who may take part when.
-      workload: `None` for prefix sums.
-      **options: As for `build`.
-
-    Raises:
-      ValueError: If an argument is out of range, the workload for other rounds, or of
-        a form for which this kind is not optimised.
+    `workload`: `None` for prefix sums.
     """
     workload = workload_lib.check(limits.num_rounds, workload)
     if not self.adapts or workload_lib.is_prefix_sums(workload):
@@ -118,15 +111,7 @@ class Kind:
     return next((each for each in self.options if each.name == name), None)
 
   def compared(self, limits: _Limits, given: Mapping[str, int]) -> list[dict[str, int]]:
-    """Options of each row of a comparison.
-
-    Args:
-      limits: Who may take part when.
-      given: What was asked for, of this kind or others.
-
-    Raises:
-      ValueError: If there are more rounds than fit into memory.
-    """
+    """Options of each row of a comparison."""
     size.check_rounds(limits.num_rounds)
     names = [each.name for each in self.options if each.is_compared]
     own = {name: given[name] for name in names if name in given}

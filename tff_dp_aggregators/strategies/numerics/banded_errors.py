@@ -19,13 +19,10 @@ from tff_dp_aggregators.strategies import workload as workload_lib
 def of_noise(workload: workload_lib.Workload, weights: np.ndarray) -> np.ndarray:
   """Squared row norms of A N, for noise N z.
 
-  Args:
-    workload: A.
-    weights: W, float64 of shape [n, p], p at most n. Entries [t, i] with i > t are of
-      no meaning.
+  `weights`: W, float64 of shape [n, p], p at most n. Entries [t, i] with i > t are of
+  no meaning.
 
-  Returns:
-    Float64 array of shape [n].
+  Returns float64 array of shape [n].
 
   Example:
     >>> of_noise(workload_lib.Workload(3), np.array([[1.0, 0.0], [2.0, -0.5], [1, -1]]))

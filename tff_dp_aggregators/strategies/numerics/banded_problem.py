@@ -25,11 +25,7 @@ def errors_of_columns(
 ) -> Callable[[np.ndarray], Optional[descent.Evaluated]]:
   """The errors of a banded strategy once its columns are divided by their norms.
 
-  Args:
-    workload: Whose errors they are.
-
-  Returns:
-    As `descent` takes it, a function of diagonals, which are of shape [bands, n].
+  Returns as `descent` takes it, a function of diagonals, which are of shape [bands, n].
   """
   errors_of_units = errors_of_diagonals(workload)
 
@@ -77,10 +73,8 @@ def multiplier(
   It is `gram.multiplier`, whose entries within the bands vanish at an optimum; they are
   set to zero, and if that makes it indefinite, the diagonal is raised.
 
-  Args:
-    diagonals: Of C, shape [bands, n].
-    workload: A.
-    weights: Non-negative weights of the errors, shape [n].
+  `diagonals`: Of C, shape [bands, n].
+  `weights`: Non-negative weights of the errors, shape [n].
   """
   found = gram.multiplier(bands.to_dense(diagonals), workload, weights)
   for i in range(1, len(diagonals)):

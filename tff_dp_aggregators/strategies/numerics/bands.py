@@ -74,8 +74,7 @@ def inverse_row_norms(diagonals: np.ndarray) -> np.ndarray:
 
   Sums of non-negative terms only: no digits are lost.
 
-  Args:
-    diagonals: Shape [num_bands, n], the first row without a zero.
+  `diagonals`: Shape [num_bands, n], the first row without a zero.
   """
   norms = [np.diagonal(block.gram).copy() for block in _forward(diagonals)]
   return np.concatenate(norms)[: diagonals.shape[1]]
@@ -84,8 +83,7 @@ def inverse_row_norms(diagonals: np.ndarray) -> np.ndarray:
 class InverseRowNorms:
   """Squared row norms of K^-1, as `inverse_row_norms`, with their derivative.
 
-  Args:
-    diagonals: Shape [num_bands, n], the first row without a zero.
+  `diagonals`: Shape [num_bands, n], the first row without a zero.
 
   Attributes:
     values: The squared norms, shape [n].
@@ -180,15 +178,7 @@ def _from_block_columns(columns: np.ndarray, num_bands: int) -> np.ndarray:
 
 
 def check_numbers(name: str, value: Any) -> np.ndarray:
-  """`value` as a read-only float64 array of its own, if it holds real numbers.
-
-  Args:
-    name: The argument's name, for the message.
-    value: What the caller passed.
-
-  Raises:
-    TypeError: If it is not an array of real numbers.
-  """
+  """`value` as a read-only float64 array of its own, if it holds real numbers."""
   try:
     array = np.asarray(value)
     if array.dtype.kind not in 'fiu':
@@ -203,19 +193,7 @@ def check_numbers(name: str, value: Any) -> np.ndarray:
 def check_matrix(
   matrix: Any, num_rounds: Optional[int] = None, num_bands: Optional[int] = None
 ) -> np.ndarray:
-  """Returns a strategy matrix as `check_numbers` does, after looking at every entry.
-
-  Args:
-    matrix: What the caller passed for it.
-    num_rounds: Rows and columns it must have, if that is known.
-    num_bands: Diagonals beyond which it must be zero, if it is to be banded.
-
-  Raises:
-    TypeError: If it is not an array of real numbers.
-    ValueError: If it is not a square matrix of the right size, an entry is not finite,
-      an entry above the diagonal or beyond the bands is not zero, or one on the
-      diagonal is not positive. The message names the first such entry.
-  """
+  """Returns a strategy matrix as `check_numbers` does, after looking at every entry."""
   matrix = check_numbers('matrix', matrix)
   shape = matrix.shape
   if matrix.ndim != 2 or shape[0] != shape[1] or not matrix.size:

@@ -119,9 +119,8 @@ def squared_error(
 
   With momentum the exponent is i + 1, as there is one more pole.
 
-  Returns:
-    The largest or the mean squared row norm of `B`, shape [...], and its derivatives
-    by log(weights) and by q, shape [..., d + 1].
+  Returns the largest or the mean squared row norm of `B`, shape [...], and its
+  derivatives by log(weights) and by q, shape [..., d + 1].
   """
   pairs = geometric.product_complement(
     complements[..., :, np.newaxis], complements[..., np.newaxis, :]
@@ -144,8 +143,7 @@ def squared_sensitivity(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
   """||sum of the columns 0, b, 2b, ... of C||^2, c_i = sum_j scales_j (1 - p_j)^(i-1).
 
-  Returns:
-    The squared norm, shape [...], and its derivatives by log(scales) and by p.
+  Returns the squared norm, shape [...], and its derivatives by log(scales) and by p.
   """
   pairs, pairs_slope, single, single_slope = _columns(complements, problem)
   by_scale = scales * (single + _times(pairs, scales))
@@ -162,10 +160,6 @@ def _columns(
   In round m b + s, 0 < s <= b, all of m + 1 participations act: exponential j is
   r_j^(s-1) S(m + 1), S the sum of m + 1 powers of r_j^b. In the first round of
   participation m + 1 the entry 1 of the diagonal meets r_j^(b-1) S(m).
-
-  Returns:
-    The coefficients of scales_i scales_j in ||C u||^2, and of 2 scales_j, each followed
-    by its derivative with respect to p_i or p_j.
   """
   n, b, k = problem.num_rounds, problem.min_separation, problem.participations
   ratios = 1.0 - complements
@@ -288,13 +282,7 @@ def loss_and_slope(
 def best_nodes(problem: BLTProblem, max_buffers: int, min_gain: float) -> np.ndarray:
   """The best nodes found, buffer by buffer.
 
-  Args:
-    problem: What is asked for.
-    max_buffers: d is at most this.
-    min_gain: A buffer is added if it lowers the error by at least this part of it.
-
-  Returns:
-    Nodes of shape [2 d]; d is 0 if no buffer gains enough.
+  Returns nodes of shape [2 d]; d is 0 if no buffer gains enough.
   """
   nodes, loss = np.zeros(0), problem.identity_loss()
   least = -2 * math.log1p(-min_gain)  # The loss is the logarithm of the squared error.
@@ -389,13 +377,9 @@ def descend(
 ) -> tuple[np.ndarray, np.ndarray]:
   """Newton's method from several points at once.
 
-  Args:
-    problem: Whose loss.
-    points: Parameters of shape [m, 2 d + 1].
-    tolerance: Ends a descent whose next step gains less.
+  `points`: Parameters of shape [m, 2 d + 1].
 
-  Returns:
-    The losses, shape [m], and where they are reached.
+  Returns the losses, shape [m], and where they are reached.
   """
   points = points.copy()
   losses, slopes = loss_and_slope(problem, points)

@@ -40,9 +40,6 @@ class ColumnNorms:
   norm that can be less than shares allow the root of how much more they allow, as a
   part of its square.
 
-  Args:
-    participation: Who may take part when; its separation is at least the bands.
-
   Attributes:
     starts: In which rounds another norm begins, in rising order from 0.
     start: Where to begin a search, at norms that are the same in all epochs, or nearly.

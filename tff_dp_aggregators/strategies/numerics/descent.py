@@ -59,15 +59,7 @@ def minimize_mean(
   progress: progress_lib.Progress,
   weights: Optional[np.ndarray] = None,
 ) -> Minimum:
-  """Minimises the mean of the errors, to a predicted decrease below `tolerance`.
-
-  Args:
-    errors: What to minimise; `start` must be in its domain.
-    start: Float64 array.
-    tolerance: Relative to the mean error; what is left to gain is of this order.
-    progress: Where to report.
-    weights: Taken for the sake of `minimize_max`; the mean has equal ones.
-  """
+  """Minimises the mean of the errors, to a predicted decrease below `tolerance`."""
   weights = _even(_errors_at(errors, start))
 
   def loss(point: np.ndarray) -> tuple[float, Optional[np.ndarray]]:
@@ -102,17 +94,6 @@ def minimize_max(
   At a minimum of the smooth loss, its gradient is that of `new weights @ errors`. If
   errors are convex functions of some other variable, no point has a smaller weighted
   sum, and hence none a smaller maximum, than `new weights @ errors`.
-
-  Args:
-    errors: What to minimise; `start` must be in its domain.
-    start: Float64 array.
-    tolerance: Largest relative difference of max(errors) and `weights @ errors`.
-    progress: Where to report.
-    weights: Of an earlier minimum at `start`, to go on from there.
-
-  Returns:
-    The best point seen; if rounding keeps it from the tolerance, with a larger gap, and
-    a warning in the log.
   """
   counter = _Counter(progress)
   values = _errors_at(errors, start)
@@ -153,12 +134,6 @@ def lbfgs(
   search, which also keeps it inside the domain. It ends when several steps in a row
   have a predicted relative decrease (the slope along them) below `tolerance`, or when
   rounding leaves no smaller loss to be found.
-
-  Args:
-    loss: Returns the loss and its gradient, or infinity and None.
-    start: Where to begin, in the domain.
-    tolerance: Relative to the loss.
-    report: Called with the loss after every step.
   """
   point = start
   value, gradient = loss(point)

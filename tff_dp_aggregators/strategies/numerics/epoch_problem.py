@@ -214,13 +214,7 @@ class EpochProblem:
     return measure(self.participation, self.workload)
 
   def minimize(self, family: Family, start: np.ndarray, name: str) -> Found:
-    """The best parameters of a strategy, and scales.
-
-    Args:
-      family: What parameters make.
-      start: Where to begin.
-      name: What it is called where progress is shown.
-    """
+    """The best parameters of a strategy, and scales."""
     scales = self.scales
     minimize = getattr(descent, f'minimize_{self.objective}')
     with progress_lib.Progress(name) as progress:

@@ -71,12 +71,9 @@ def products_of_series_and_slope(
   By doubling n, with S(q, n + m) = S(q, n) + r^n S(q, m): O(log n) steps, each a sum of
   terms that are positive for r > 0.
 
-  Args:
-    complement: Float64 of shape [..., d].
-    length: n, at least 1.
+  `complement`: Float64 of shape [..., d].
 
-  Returns:
-    P of shape [..., d, d], and its derivative with respect to q_i.
+  Returns P of shape [..., d, d], and its derivative with respect to q_i.
   """
   # The leading binary digits of n, the number they make, and twice that number.
   halves = length >> np.arange(length.bit_length())[::-1]

@@ -49,9 +49,6 @@ def factor(gram: np.ndarray) -> np.ndarray:
   rounds makes the upper-triangular factor the lower-triangular one. If the Gram matrix
   is banded, so is C.
 
-  Raises:
-    np.linalg.LinAlgError: If `gram` is not positive definite.
-
   Example:
     >>> factor(np.array([[5.0, 2.0], [2.0, 4.0]]))
     array([[2., 0.],
@@ -87,10 +84,8 @@ def multiplier(
   Where X may vary, the derivative of an optimum vanishes but for what its constraints
   allow; so this is the multiplier of the constraints.
 
-  Args:
-    matrix: C, lower-triangular, shape [n, n].
-    workload: A.
-    weights: Non-negative weights of the errors, shape [n].
+  `matrix`: C, lower-triangular, shape [n, n].
+  `weights`: Non-negative weights of the errors, shape [n].
   """
   inverse = scipy.linalg.solve_triangular(matrix, np.eye(len(matrix)), lower=True)
   half = np.sqrt(weights)[:, np.newaxis] * (apply(workload, inverse) @ inverse.T)
@@ -122,14 +117,8 @@ def lower_bound(
   one, their sum by n times that. `8 n (n + 1) eps` of the bound is taken off for all
   of it together: 1e-8 for n = 2048.
 
-  Args:
-    multiplier: V, symmetric, shape [n, n].
-    budget: The largest tr(V C^T C), at least the one of V's diagonal alone.
-    workload: A.
-    weights: Non-negative weights of the errors, shape [n].
-
-  Raises:
-    np.linalg.LinAlgError: If V is not positive definite.
+  `multiplier`: V, symmetric, shape [n, n].
+  `weights`: Non-negative weights of the errors, shape [n].
   """
   half = scipy.linalg.cholesky(multiplier, lower=True)
   product = np.sqrt(weights)[:, np.newaxis] * apply(workload, half)

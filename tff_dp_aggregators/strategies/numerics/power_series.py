@@ -40,10 +40,8 @@ def correlate(left: np.ndarray, right: np.ndarray, num_lags: int) -> np.ndarray:
   The transpose of `multiply`: with T the lower-triangular Toeplitz matrix of `right`,
   these are the first entries of T^t left.
 
-  Args:
-    left: Array of shape [n].
-    right: Array of shape [m], m at most n.
-    num_lags: How many lags; from n on they are 0.
+  `left`: Array of shape [n].
+  `right`: Array of shape [m], m at most n.
   """
   size = transform_size(len(left) + len(right) - 1)
   product = transform(left, size) * np.conj(transform(right, size))
@@ -57,11 +55,6 @@ def divide(
 
   O(num_terms * len(denominator)). Where the terms that add up to a coefficient have
   the same sign, it is relatively accurate, however small.
-
-  Args:
-    numerator: Array of any length.
-    denominator: Array of any length, its first entry not 0.
-    num_terms: How many coefficients to return.
   """
   # lfilter runs y[t] = (x[t] - sum_i d[i] y[t - i]) / d[0].
   import scipy.signal  # Slow to import, and few callers need it.
@@ -77,10 +70,6 @@ def inverse(series: np.ndarray, num_terms: int) -> np.ndarray:
   Term by term if the series is short, or if its inverse grows; otherwise by Newton's
   iteration g <- g - g (series g - 1), which doubles the number of correct terms, in
   O(num_terms log num_terms).
-
-  Args:
-    series: Array of any length, its first entry not 0.
-    num_terms: How many coefficients to return.
 
   Example:
     >>> inverse(np.array([1.0, -1.0]), 4).tolist()

@@ -14,10 +14,6 @@ _LOG_EVERY_SECONDS = 10.0
 class Progress(contextlib.AbstractContextManager):
   """A progress bar on a terminal, log lines (INFO) elsewhere, both only if it lasts.
 
-  Args:
-    name: What is being optimised.
-    total: Iterations in all, where they are known.
-
   Example:
     >>> with Progress('banded 64 x 8') as progress:
     ...   for iteration in range(3):

@@ -86,12 +86,8 @@ def zeros_above(poles: np.ndarray, scales: np.ndarray) -> Zeros:
   one from infinity to 0: one zero follows each pole. Each is found by bisection of the
   logarithm of its distance from the nearer pole.
 
-  Args:
-    poles: p, increasing, shape [d].
-    scales: Positive, shape [d].
-
-  Returns:
-    The d zeros, increasing.
+  `poles`: p, increasing, shape [d].
+  `scales`: Positive, shape [d].
   """
   index, last = np.arange(len(poles)), len(poles) - 1
   if not len(poles):

@@ -53,19 +53,12 @@ class Errors(abc.ABC):
   ) -> tuple[np.ndarray, PullBack]:
     """The squared norms, float64 of shape [n], and how to differentiate them.
 
-    Args:
-      column: g, shape [n].
-      factors: r, a positive number for each epoch.
+    `column`: g, shape [n].
     """
 
 
 def of_workload(workload: gram.Checked, starts: Sequence[int]) -> Errors:
-  """The errors of a workload, in the way that is best for it.
-
-  Args:
-    workload: A.
-    starts: The round in which each epoch begins; 0 is the first.
-  """
+  """The errors of a workload, in the way that is best for it."""
   if (
     isinstance(workload, workload_lib.Workload)
     and workload.is_toeplitz

@@ -116,10 +116,7 @@ class Quadratic(Function):
 class Quotient(Function):
   """sum_t q_t w_t^2 with w = a / z.
 
-  Args:
-    numerator: a, shape [n].
-    averaged: Whether q_t = (n - t) / n, for the mean of the first n partial sums of
-      w_t^2, and not 1, for the last of them.
+  `numerator`: a, shape [n].
   """
 
   def __init__(self, numerator: np.ndarray, averaged: bool):
@@ -185,9 +182,7 @@ class LargestRow(Function):
   With `D` the Toeplitz matrix of z and e_t the squared norm of row t of A D, this is
   (sum_t e_t^q)^(1 / q), at most n^(1 / q) times the largest of them.
 
-  Args:
-    workload: A, shape [n, n].
-    exponent: q.
+  `workload`: A, shape [n, n].
   """
 
   def __init__(self, workload: np.ndarray, exponent: float):
@@ -258,11 +253,6 @@ class Monotone:
 
   c_j >= 0 for j < start, c_j >= c_{j + 1} for start <= j < end - 1, c_{end - 1} >= 0,
   where c are the variables z themselves or their inverse series.
-
-  Args:
-    start: Index from which on c is non-increasing.
-    end: The constraints are on the first `end` coefficients, at least start + 1.
-    inverse: Whether c is 1 / z.
   """
 
   def __init__(self, start: int, end: int, inverse: bool):
@@ -341,16 +331,7 @@ def minimize(
 ) -> np.ndarray:
   """A local minimum of a function, by Newton's method with line search.
 
-  Args:
-    function: What to minimise.
-    start: A point of its domain, shape [p].
-    report: Called with the value of each iteration.
-    tolerance: Stops when half the squared Newton decrement, what the quadratic model
-      gains from another step, is no more than this, relative to the value; that step
-      is still taken, if it lowers the value.
-
-  Raises:
-    ConvergenceError: If it does not get there, nor nearly so (1e-8).
+  `start`: A point of its domain, shape [p].
   """
   z = start
   for _ in range(_MAX_ITERATIONS):
@@ -377,14 +358,7 @@ def minimize_within(
   The weight of the barrier falls tenfold each time. At the minimum with weight m, a
   convex function is within m times the number of constraints of its best value.
 
-  Args:
-    function: What to minimise.
-    constraints: They hold strictly at `start`.
-    start: Where to begin, shape [p].
-    report: As in `minimize`.
-
-  Raises:
-    ConvergenceError: If it does not get to `BARRIER_TOLERANCE`.
+  `start`: Where to begin, shape [p].
   """
   z = start
   scale = abs(function.value(start))
@@ -404,10 +378,7 @@ def balanced(increasing: Function, decreasing: Function, z: np.ndarray) -> np.nd
 def gram(series: np.ndarray, size: int, averaged: bool) -> np.ndarray:
   """sum_t q_t v[t - i] v[t - j] for i, j < size, with q_t = 1 or (n - t) / n.
 
-  Args:
-    series: v, shape [n], n at least `size`.
-    size: How many shifts of v.
-    averaged: Whether q_t = (n - t) / n.
+  `series`: v, shape [n], n at least `size`.
   """
   last = series[::-1][:size]
   lags = power_series.correlate(series, series, size)
@@ -424,10 +395,8 @@ def workload_gram(
 ) -> np.ndarray:
   """M with x^T M x = sum_t weights_t ||row t of A D||^2, D the Toeplitz matrix of x.
 
-  Args:
-    workload: Rows of A, shape [m, n].
-    weights: Shape [m], or None for 1 / n each.
-    size: How many coefficients x has; M is size x size.
+  `workload`: Rows of A, shape [m, n].
+  `weights`: Shape [m], or None for 1 / n each.
   """
   num_rounds = workload.shape[1]
   if weights is None:

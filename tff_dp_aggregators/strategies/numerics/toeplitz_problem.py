@@ -69,10 +69,7 @@ class ToeplitzProblem:
   ) -> np.ndarray:
     """The best bands, [p], up to a factor.
 
-    Args:
-      start: Where to begin, [p].
-      constraints: What they have to satisfy, strictly so at `start`.
-      report: Called with the error after each iteration.
+    `start`: Where to begin, [p].
     """
     if self._is_smooth:
       return self._minimize_sum(self._error(), start, constraints, report)

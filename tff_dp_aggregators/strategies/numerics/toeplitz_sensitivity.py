@@ -110,12 +110,9 @@ def squared_by_round(
 ) -> np.ndarray:
   """Upper bounds of the squared sensitivity of the first 1, 2, ..., n rounds.
 
-  Args:
-    coefficients: c, float64 of shape [n].
-    participation: Who may take part when, for n rounds.
+  `coefficients`: c, float64 of shape [n].
 
-  Returns:
-    Non-decreasing array of shape [n]; its last entry is `squared(...)[0]`.
+  Returns non-decreasing array of shape [n]; its last entry is `squared(...)[0]`.
   """
   if participation.possible_participations == 1:
     return _spent(coefficients, participation)
@@ -128,9 +125,7 @@ def squared(
 ) -> tuple[float, bool]:
   """Squared sensitivity, and whether it is exact (up to rounding) or an upper bound.
 
-  Args:
-    coefficients: c, float64 of shape [n].
-    participation: Who may take part when, for n rounds.
+  `coefficients`: c, float64 of shape [n].
   """
   attained = float(_spent(coefficients, participation)[-1])
   if participation.possible_participations == 1:
@@ -151,13 +146,10 @@ def scaled_squared_by_round(
 ) -> np.ndarray:
   """Upper bounds for the first 1, 2, ..., n rounds of a matrix with scaled columns.
 
-  Args:
-    coefficients: c of the matrix T before its columns are scaled, float64 of shape [n].
-    scales: d, positive, of shape [n].
-    participation: Who may take part when, for n rounds.
+  `coefficients`: c of the matrix T before its columns are scaled, float64 of shape [n].
+  `scales`: d, positive, of shape [n].
 
-  Returns:
-    Non-decreasing array of shape [n].
+  Returns non-decreasing array of shape [n].
   """
   if participation.possible_participations > 1:
     coefficients = majorant(coefficients, participation.min_separation)
@@ -176,13 +168,7 @@ def scaled_squared(
   scales: np.ndarray,
   participation: participation_lib.Participation,
 ) -> tuple[float, bool]:
-  """Squared sensitivity with scaled columns, and whether it is exact or a bound.
-
-  Args:
-    coefficients: As for `scaled_squared_by_round`.
-    scales: As for `scaled_squared_by_round`.
-    participation: Who may take part when, for n rounds.
-  """
+  """Squared sensitivity with scaled columns, and whether it is exact or a bound."""
   bound = float(scaled_squared_by_round(coefficients, scales, participation)[-1])
   attained = float(_spent(coefficients, participation, scales)[-1])
   if _meets(bound, attained):

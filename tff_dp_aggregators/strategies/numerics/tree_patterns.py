@@ -97,11 +97,8 @@ class _Segment:
   ):
     """Joins two neighbours, or makes the leaf of one round out of none.
 
-    Args:
-      schema: Which patterns are allowed.
-      left: The first rounds, or `None`.
-      right: The rounds after those, or `None`.
-      is_node: Whether all the rounds together are a complete node.
+    `left`: The first rounds, or `None`.
+    `right`: The rounds after those, or `None`.
     """
     self._schema = schema
     self._left, self._right = left, right
@@ -216,9 +213,7 @@ class Search:
   def __init__(self, schema: Schema, restart_every: Optional[int] = None):
     """Prepares the search.
 
-    Args:
-      schema: Which patterns are allowed.
-      restart_every: Rounds of a tree; `None` for a single one without end.
+    `restart_every`: Rounds of a tree; `None` for a single one without end.
     """
     self._schema = schema
     self._restart_every = restart_every

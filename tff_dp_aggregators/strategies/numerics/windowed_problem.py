@@ -67,16 +67,7 @@ class WindowProblem:
   def search(
     self, max_decays: int, min_gain: float, report: Callable[[float], None]
   ) -> tuple[float, np.ndarray]:
-    """The least loss and its parameters, with one decay more while each helps.
-
-    Args:
-      max_decays: How many the window has at most.
-      min_gain: By which part of the error a decay has to lower it.
-      report: Called with each loss.
-
-    Raises:
-      series_optimization.ConvergenceError: If it does not converge.
-    """
+    """The least loss and its parameters, with one decay more while each helps."""
     loss, parameters = self.uncut.identity_loss(), np.zeros(0)
     for num_decays in range(0 if self.has_tail else 1, max_decays + 1):
       more_loss, more = self.minimize(self.start(num_decays), report)
@@ -89,9 +80,6 @@ class WindowProblem:
     """Parameters to begin with: the best BLT, filled up with fast and small decays.
 
     Without a tail that of one window; with one, the slowest decay of all rounds' BLT.
-
-    Args:
-      num_decays: How many the window has.
     """
     wanted = num_decays + self.has_tail
     problem = self.uncut
@@ -113,15 +101,7 @@ class WindowProblem:
   def minimize(
     self, start: np.ndarray, report: Callable[[float], None]
   ) -> tuple[float, np.ndarray]:
-    """The least loss that descends from a start (L-BFGS), and its parameters.
-
-    Args:
-      start: Parameters.
-      report: Called with each loss.
-
-    Raises:
-      series_optimization.ConvergenceError: If it does not converge.
-    """
+    """The least loss that descends from a start (L-BFGS), and its parameters."""
     import scipy.optimize  # Slow to import, and few callers optimise.
 
     lower, upper = self._bounds(len(start))
@@ -228,15 +208,7 @@ def reporting(name: str) -> Iterator[Callable[[float], None]]:
 
 
 def coefficients_of(parameters: np.ndarray, window: int) -> _Column:
-  """The coefficients of a windowed BLT as a function of what is searched.
-
-  Args:
-    parameters: Logarithms of the decays' complements, and then of the scales.
-    window: How many coefficients there are.
-
-  Returns:
-    The coefficients, and what makes of a gradient by them that by the parameters.
-  """
+  """The coefficients of a windowed BLT as a function of what is searched."""
   complements, scales = np.split(np.exp(parameters), 2)
   steps = np.arange(window - 1)
   powers = np.exp(steps * np.log1p(-complements)[:, np.newaxis])

@@ -72,14 +72,8 @@ class Aggregation:
   ) -> None:
     """Refuses what does not go with a mechanism.
 
-    Args:
-      mechanism: Of the run; `None` for none.
-      clip_norm: Bound of one client's update; `None` for none.
-
-    Raises:
-      TypeError: If a number is none.
-      ValueError: If something is out of range, or does not go with the mechanism; the
-        message says what would.
+    `mechanism`: Of the run; `None` for none.
+    `clip_norm`: Bound of one client's update; `None` for none.
     """
     for name in ('zeroing_norm', 'coordinate_bound'):
       value = getattr(self, name)
@@ -148,8 +142,7 @@ class Aggregation:
   ) -> Optional[str]:
     """Why clients cannot be packed; `None` if they can.
 
-    Args:
-      mechanism: Of the run; `None` for none.
+    `mechanism`: Of the run; `None` for none.
     """
     if mechanism is not None and mechanism.has_integer_noise:
       return (

@@ -22,12 +22,7 @@ class Clients(Protocol):
 def check_packing(packed_simulation: Any, why_one_by_one: Optional[str]) -> None:
   """Refuses to pack clients who cannot be.
 
-  Args:
-    packed_simulation: What the caller passed.
-    why_one_by_one: Why they cannot be; `None` if they can.
-
-  Raises:
-    ValueError: If they cannot, and are to be; or it is neither a bool nor 'auto'.
+  `why_one_by_one`: Why they cannot be; `None` if they can.
   """
   if packed_simulation not in (True, False, 'auto'):
     raise ValueError(
@@ -45,12 +40,8 @@ def check_clip_norm(
 ) -> None:
   """Refuses a mechanism without clip norm, and one beside those of its parts.
 
-  Args:
-    mechanism: Of the run; `None` for none.
-    clip_norm: Bound of one client's update; `None` for none.
-
-  Raises:
-    ValueError: If it is missing, or each part has its own.
+  `mechanism`: Of the run; `None` for none.
+  `clip_norm`: Bound of one client's update; `None` for none.
   """
   if mechanism is None:
     return
@@ -68,12 +59,7 @@ def check_scale(
 ) -> None:
   """Refuses the noise of a larger cohort where that is not less.
 
-  Args:
-    scale: By which factor the cohort is larger that the noise is for.
-    mechanism: Of the run; `None` for none.
-
-  Raises:
-    ValueError: If the noise is not the server's.
+  `mechanism`: Of the run; `None` for none.
   """
   if scale != 1 and mechanism is not None and mechanism.parts:
     raise ValueError(
@@ -90,15 +76,7 @@ def check_scale(
 
 
 def refuse_seed(noise_seed: int, *, can_be_packed: bool) -> None:
-  """Refuses a seed for noise that clients draw one by one.
-
-  Args:
-    noise_seed: What the caller passed.
-    can_be_packed: Whether these clients can be packed.
-
-  Raises:
-    ValueError: In any case.
-  """
+  """Refuses a seed for noise that clients draw one by one."""
   packing = ', or pack the clients, who are numbered then' if can_be_packed else ''
   raise ValueError(
     f'noise_seed={noise_seed} does not go with noise of clients who are trained one by '
@@ -112,17 +90,7 @@ def check_clients(
   min_clients: int,
   schedule: schedules.Schedule,
 ) -> None:
-  """Refuses cohorts for which the noise is not, or which show what is hidden.
-
-  Args:
-    mechanism: Of the run.
-    min_clients: How many have to report for a round to be released; 0 for any number.
-    schedule: Who takes part when.
-
-  Raises:
-    ValueError: If rounds would fail for too few clients, or clients whose own noise
-      hides them send something twice.
-  """
+  """Refuses cohorts for which the noise is not, or which show what is hidden."""
   dropouts = getattr(schedule, 'dropouts', None)
   goal = schedule.reporting_goal
   site = mechanism.site
@@ -170,18 +138,8 @@ def check_nbafl(
 ) -> None:
   """Refuses a run that is not the one that NbAFL plans.
 
-  Args:
-    plan: What the caller passed.
-    mechanism: Of the run; `None` for none.
-    clip_norm: Bound of one client's update; `None` for none.
-    delta: At which epsilon is told.
-    schedule: Who takes part when.
-    clients: Who has which examples, all of which are read.
-
-  Raises:
-    TooFewExamplesError: If a client has fewer than it counts on.
-    TypeError: If it is no `accounting.nbafl.Nbafl`.
-    ValueError: If mechanism or cohorts are others than it counts on.
+  `mechanism`: Of the run; `None` for none.
+  `clip_norm`: Bound of one client's update; `None` for none.
   """
   if not isinstance(plan, accounting.nbafl.Nbafl):
     raise TypeError(f'nbafl must be an accounting.nbafl.Nbafl, got {plan!r}.')

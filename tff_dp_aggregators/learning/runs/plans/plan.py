@@ -191,11 +191,7 @@ class Plan:
 
   @functools.cached_property
   def part_of(self) -> tuple[str, ...]:
-    """The part of each trainable weight; empty if the mechanism has no parts.
-
-    Raises:
-      ValueError: If a weight is of no part, or a part has none.
-    """
+    """The part of each trainable weight; empty if the mechanism has no parts."""
     if self.mechanism is None:
       return ()
     model = self.training.model
@@ -252,13 +248,7 @@ class Plan:
     return mean.generator
 
   def check(self) -> None:
-    """Refuses what does not go together, before anything is written.
-
-    Raises:
-      TypeError: If an argument is not of its type.
-      ValueError: If something does not go with something else; the message says what
-        would.
-    """
+    """Refuses what does not go together, before anything is written."""
     self.aggregation.check(self.mechanism, self.clip_norm)
     if self.nbafl is not None:
       fitting.check_nbafl(
@@ -349,11 +339,7 @@ class Plan:
   def check_cluster(self, scheduler: Any) -> None:
     """Refuses a cluster for clients that are not packed.
 
-    Args:
-      scheduler: Who is to train; `None` for this process.
-
-    Raises:
-      ValueError: If it cannot.
+    `scheduler`: Who is to train; `None` for this process.
     """
     if scheduler is not None and not self.packed:
       why = self.why_one_by_one
@@ -371,10 +357,8 @@ class Plan:
   ) -> engines.Engine:
     """What computes the rounds.
 
-    Args:
-      data_directory: Where examples are laid out, for packed simulation.
-      cluster: Who trains packs; `None` for this process.
-      timeout_seconds: How long a round of packs may take; `None` for any time.
+    `cluster`: Who trains packs; `None` for this process.
+    `timeout_seconds`: How long a round of packs may take; `None` for any time.
     """
     aggregator = self.aggregator()
     if self.packed:
